@@ -1,0 +1,134 @@
+// Package device is the contract between bench and what runs a kernel: device/cuda, an NVIDIA GPU, and device/emu, the
+// same source on the CPU. It is not for choosing among them; internal/app lists them.
+package device
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+)
+
+// Info describes a device.
+type Info struct {
+	Name        string `json:"name"`    // "NVIDIA H200"; the processor's name on the emulator
+	Arch        string `json:"arch"`    // "sm_90"; "" on the emulator
+	Ordinal     int    `json:"ordinal"` // index among the devices of its kind
+	Driver      string `json:"driver"`  // driver version, "" on the emulator
+	Emulated    bool   `json:"emulated"`
+	Toolchain   string `json:"toolchain"` // compiler name and version, as the compiler states it
+	L2Bytes     int64  `json:"l2_bytes,omitempty"`
+	MemoryBytes int64  `json:"memory_bytes,omitempty"`
+	UUID        string `json:"uuid,omitempty"`
+	CUDAVersion string `json:"cuda_version,omitempty"` // of the runtime that the kernel is linked with, "13.0"
+	Multiprocs  int    `json:"multiprocessors,omitempty"`
+}
+
+// A Device builds solutions and runs their kernels. A Device is used from one goroutine at a time.
+type Device interface {
+	Info() Info
+
+	// Build compiles sol for this device, or finds the result in the cache. A source that does not compile, or lacks
+	// the entry symbol, is a *BuildError; any other error is about the machine (no compiler, disk full).
+	Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) (Kernel, error)
+
+	// Alloc returns uninitialised device memory of n bytes, aligned to 256 bytes. n may be 0.
+	Alloc(n int) (Buffer, error)
+
+	// Measure times call, which launches one kernel call on the device's stream and does not wait for it. It returns an
+	// error that wraps ErrNoTiming where the device has no meaningful clock (the emulator).
+	Measure(ctx context.Context, call func() error, plan Plan) (*Samples, error)
+
+	// Close frees the device; kernels and buffers of it must not be used afterwards.
+	Close() error
+}
+
+// A Buffer is device memory. Its methods are synchronous.
+type Buffer interface {
+	Len() int
+	Write(p []byte) error // copies p, at most Len bytes, to the start of the buffer
+	Read(p []byte) error  // fills p, at most Len bytes, from the start of the buffer
+	Fill(b byte) error
+	Close() error
+}
+
+// A Kernel is a built solution.
+type Kernel interface {
+	// Call calls the entry point with args, in the order of the definition: inputs, then, in destination-passing style,
+	// outputs. It may return before the device is done. An error of the callee is a *CallError.
+	Call(ctx context.Context, args []Arg) error
+
+	// Sync waits for all calls to end and returns the first device fault. After a fault the device is unusable and the
+	// worker process that holds it must end.
+	Sync(ctx context.Context) error
+
+	Close() error
+}
+
+// An Arg is one argument: a tensor in device memory, a scalar, or, where both are nil, None.
+type Arg struct {
+	Tensor *TensorArg
+	Scalar *trace.Scalar
+}
+
+// A TensorArg is a contiguous row-major tensor in device memory.
+type TensorArg struct {
+	Buffer Buffer
+	DType  tensor.DType
+	Shape  []int
+}
+
+// A Plan says how to time (spec section 6).
+type Plan struct {
+	Warmup     int           `json:"warmup"`     // untimed calls in each trial, besides the six fixed ones
+	Iterations int           `json:"iterations"` // timed calls in each trial
+	Trials     int           `json:"trials"`
+	ColdL2     bool          `json:"cold_l2"`  // zero-fill twice the L2 before each call
+	MaxTime    time.Duration `json:"max_time"` // 0: no limit; reached, the trial in progress ends early and says so
+}
+
+// Samples are the timings of one workload.
+type Samples struct {
+	Timer  string            `json:"timer"` // "cuda events", "cupti"
+	ColdL2 bool              `json:"cold_l2"`
+	Trials [][]time.Duration `json:"trials_ns"` // one row for each trial, in order of measurement
+}
+
+// A BuildError says that a solution does not compile or load: data about the solution, not about the machine.
+type BuildError struct {
+	Text string // one line
+	Log  string // the compiler's own output
+}
+
+func (e *BuildError) Error() string { return e.Text }
+
+// A CallError is an error that the called function returned or raised.
+type CallError struct {
+	Kind string // the callee's error type, such as "TypeError"
+	Text string
+	Log  string
+}
+
+func (e *CallError) Error() string { return fmt.Sprintf("%s: %s", e.Kind, e.Text) }
+
+// ErrNoTiming is returned by Measure of a device whose timings mean nothing.
+var ErrNoTiming = fmt.Errorf("this device keeps no time")
+
+// Options are what an Opener may need; the zero value is valid.
+type Options struct {
+	Ordinal  int
+	CacheDir string    // build cache; "" is the user's cache folder
+	Arch     string    // build for this arch instead of the device's own, such as "sm_90a"
+	Sanitize bool      // emulator: AddressSanitizer, UBSan and the shared-memory race check
+	Stdout   io.Writer // what kernels print; nil is os.Stdout
+	Stderr   io.Writer
+}
+
+// An Opener opens a device of one kind.
+type Opener struct {
+	Kind string // "cuda", "emu"
+	Open func(ctx context.Context, opts Options) (Device, error)
+}

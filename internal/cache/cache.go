@@ -1,0 +1,146 @@
+// Package cache keeps what can be made again: built kernels, toolchains, synthesised blobs. An entry appears whole or
+// not at all, also when several processes make it at once or one of them is killed.
+package cache
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// Root is the folder of the cache: $FISUB_CACHE, else fisub in the user's cache folder. It need not exist.
+func Root() (string, error) {
+	if dir := os.Getenv("FISUB_CACHE"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("cache: %w", err)
+	}
+	return filepath.Join(dir, "fisub"), nil
+}
+
+// Key is a file name that stands for parts: equal for equal parts only.
+func Key(parts ...string) string {
+	h := sha256.New()
+	var n [8]byte
+	for _, p := range parts {
+		binary.LittleEndian.PutUint64(n[:], uint64(len(p)))
+		h.Write(n[:])
+		h.Write([]byte(p))
+	}
+	return hex.EncodeToString(h.Sum(nil))[:32]
+}
+
+// Folder returns the folder root/kind/key. Where it is missing, fill makes its contents in a temporary folder beside
+// it, which is synced and renamed; hit tells that fill was not called. An error of fill is returned as it is and leaves
+// nothing behind. Processes that want the same entry wait for the one that makes it.
+func Folder(ctx context.Context, root, kind, key string, fill func(dir string) error) (dir string, hit bool, err error) {
+	parent := filepath.Join(root, kind)
+	dir = filepath.Join(parent, key)
+	if isDir(dir) {
+		return dir, true, nil
+	}
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return "", false, err
+	}
+	unlock, err := lock(ctx, dir+".lock")
+	if err != nil {
+		return "", false, err
+	}
+	defer unlock()
+	if isDir(dir) {
+		return dir, true, nil
+	}
+	tmp, err := os.MkdirTemp(parent, "."+key+".*")
+	if err != nil {
+		return "", false, err
+	}
+	defer os.RemoveAll(tmp)
+	if err := fill(tmp); err != nil {
+		return "", false, err
+	}
+	if err := syncTree(tmp); err != nil {
+		return "", false, err
+	}
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		return "", false, err
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		return "", false, err
+	}
+	return dir, false, nil
+}
+
+// WriteFile writes data to path through a temporary file beside it, so that a reader sees the old or the new content.
+func WriteFile(path string, data []byte, perm fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = f.Chmod(perm)
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	return err
+}
+
+func isDir(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.IsDir()
+}
+
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("locking %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func syncTree(root string) error {
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return f.Sync()
+	})
+}
