@@ -4,6 +4,7 @@ package device
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -114,8 +115,13 @@ type CallError struct {
 
 func (e *CallError) Error() string { return fmt.Sprintf("%s: %s", e.Kind, e.Text) }
 
-// ErrNoTiming is returned by Measure of a device whose timings mean nothing.
-var ErrNoTiming = fmt.Errorf("this device keeps no time")
+var (
+	// ErrNoTiming is returned by Measure of a device whose timings mean nothing.
+	ErrNoTiming = errors.New("this device keeps no time")
+
+	// ErrFault is wrapped by errors after which the device is of no further use to this process.
+	ErrFault = errors.New("device fault")
+)
 
 // Options are what an Opener may need; the zero value is valid.
 type Options struct {

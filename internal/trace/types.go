@@ -1,6 +1,23 @@
+// Package trace is the contest's data format: definitions (what an operation is), workloads (concrete inputs for it),
+// solutions (sources that implement it) and traces (a workload, and what came of running a solution on it).
+//
+// A document is one JSON object: a file for a definition or a solution, a line of a .jsonl file for a workload, which is
+// a trace without solution, and for a trace. Decoding follows the format's own library, pydantic in lax mode, in what it
+// accepts, what it converts and how it words its faults: numbers may come as strings, keys that it does not know are
+// dropped (here with a Warning), a union's branch is chosen by its fields where the key "type" is missing. Two limits are
+// this package's own: integers have 64 bits, and a document has at most 64 MiB and a million values. Encoding writes
+// what the format's library writes, byte for byte; the order of keys in maps is the order in the document, because the
+// order of a definition's inputs and outputs is its calling convention.
+//
+// The package checks a document by itself. It does not relate documents to each other, open the files that a workload
+// names, or run anything; a definition's reference is checked as text (see pysyntax).
 package trace
 
-import "fisub/internal/tensor"
+import (
+	"fmt"
+
+	"fisub/internal/tensor"
+)
 
 // A Definition describes one operation: its axes, its tensors in calling order, and a Python reference (spec 1.1).
 type Definition struct {
@@ -51,6 +68,19 @@ const (
 	Safetensors
 	ScalarInput
 )
+
+// String is the value of an input's key "type".
+func (k InputKind) String() string {
+	switch k {
+	case Random:
+		return "random"
+	case Safetensors:
+		return "safetensors"
+	case ScalarInput:
+		return "scalar"
+	}
+	return fmt.Sprintf("input(%d)", uint8(k))
+}
 
 // An InputSpec is the source of one input.
 type InputSpec struct {
@@ -174,5 +204,9 @@ type Performance struct {
 	set                fieldSet
 }
 
-// A fieldSet records which keys a JSON object had, as one bit for each field in declaration order.
+// A BigInt is an integer of Correctness.Extra that int64 cannot hold, in decimal.
+type BigInt string
+
+// A fieldSet records which keys a JSON object had, as one bit for each field in declaration order, and that
+// there was one.
 type fieldSet uint16

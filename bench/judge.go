@@ -1,0 +1,95 @@
+package bench
+
+import (
+	"fmt"
+
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+)
+
+// A verdict is what the outputs of all trials of one workload come to.
+type verdict struct {
+	status      trace.Status
+	correctness *trace.Correctness // nil where the status forbids it
+	detail      string             // one line about the first failure, or ""
+	matched     float64            // smallest matched ratio
+	log         string             // what the callee or the compiler said
+}
+
+func newVerdict() verdict {
+	return verdict{status: trace.Passed, correctness: &trace.Correctness{}, matched: 1}
+}
+
+// judge adds the outputs of one trial to v, by the rules of the contest's default evaluator (spec section 5). It returns
+// false when the verdict is final: a wrong shape or dtype, or a non-finite output, ends the evaluation at once, while
+// every trial runs after a mere mismatch.
+func (v *verdict) judge(names []string, got, want []*tensor.Tensor, tol tensor.Tolerance) bool {
+	for i, g := range got {
+		w := want[i]
+		if !sameShape(g.Shape, w.Shape) {
+			*v = verdict{status: trace.IncorrectShape, detail: fmt.Sprintf("%s: shape %v, expected %v", names[i], g.Shape, w.Shape)}
+			return false
+		}
+		if g.DType != w.DType {
+			*v = verdict{status: trace.IncorrectDType, detail: fmt.Sprintf("%s: dtype %s, expected %s", names[i], g.DType, w.DType)}
+			return false
+		}
+		c := tensor.Compare(g, w, tol)
+		if c.Inf || c.NaN {
+			*v = verdict{status: trace.IncorrectNumerical, detail: describe(names[i], c, w.Shape),
+				correctness: &trace.Correctness{MaxAbsoluteError: c.MaxAbs, MaxRelativeError: c.MaxRel}}
+			return false
+		}
+		v.correctness.MaxAbsoluteError = pythonMax(v.correctness.MaxAbsoluteError, c.MaxAbs)
+		v.correctness.MaxRelativeError = pythonMax(v.correctness.MaxRelativeError, c.MaxRel)
+		v.matched = min(v.matched, c.Matched)
+		if !c.OK {
+			v.status = trace.IncorrectNumerical
+			if v.detail == "" {
+				v.detail = describe(names[i], c, w.Shape)
+			}
+		}
+	}
+	return true
+}
+
+// describe names the first element that failed, and how many did.
+func describe(name string, c tensor.Comparison, shape []int) string {
+	at := fmt.Sprintf("%s%v", name, coordinates(c.First.Index, shape))
+	switch {
+	case c.Inf || c.NaN:
+		return fmt.Sprintf("%s is %v, expected %.6g; %d of %d elements are wrong or not finite", at, c.First.Got, c.First.Want, c.Failed, c.Len)
+	default:
+		return fmt.Sprintf("%s is %.6g, expected %.6g; %d of %d elements are wrong", at, c.First.Got, c.First.Want, c.Failed, c.Len)
+	}
+}
+
+// coordinates turns a row-major index into one index for each dimension.
+func coordinates(index int, shape []int) []int {
+	at := make([]int, len(shape))
+	for i := len(shape) - 1; i >= 0; i-- {
+		at[i] = index % shape[i]
+		index /= shape[i]
+	}
+	return at
+}
+
+// pythonMax keeps the older value when the new one is NaN, as max(old, new) does in Python.
+func pythonMax(old, next float64) float64 {
+	if next > old {
+		return next
+	}
+	return old
+}
+
+func sameShape(a, b []int) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,48 @@
+package bench
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+)
+
+// A Profile says how often a solution is called and timed on each workload, and how its outputs are compared.
+type Profile struct {
+	Name       string
+	Warmup     int // untimed calls of a trial
+	Iterations int // timed calls of a trial
+	Trials     int
+	Timeout    time.Duration // wall clock for one workload, the build included
+	Tolerance  tensor.Tolerance
+}
+
+// Profiles are the names that NewProfile knows.
+var Profiles = []string{"official", "quick", "thorough"}
+
+// NewProfile returns the profile of that name for a definition. "official" is what the contest's evaluation runs: the
+// counts and tolerances of its flags for that definition (spec section 5); the others change the counts only.
+func NewProfile(name string, def *trace.Definition) (Profile, error) {
+	p := Profile{Name: name, Warmup: 10, Iterations: 50, Trials: 3, Timeout: 300 * time.Second,
+		Tolerance: tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}}
+	switch {
+	case strings.HasPrefix(def.Name, "moe_fp8_block_scale"):
+		p.Tolerance = tensor.Tolerance{Atol: 1, Rtol: 0.3, MatchedRatio: 0.9}
+	case def.OpType == "moe":
+		p.Tolerance.MatchedRatio = 0.95
+	case strings.HasPrefix(def.Name, "gdn_prefill"):
+		p.Warmup, p.Iterations = 1, 5
+	}
+	switch name {
+	case "official":
+	case "quick":
+		p.Warmup, p.Iterations, p.Trials = 3, 20, 1
+	case "thorough":
+		p.Warmup, p.Iterations, p.Trials = 20, 200, 5
+	default:
+		return Profile{}, fmt.Errorf("unknown profile %q: one of %s", name, strings.Join(Profiles, ", "))
+	}
+	return p, nil
+}

@@ -1,0 +1,533 @@
+package reference
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+	"fisub/workloads"
+	"fisub/workloads/random"
+)
+
+const decode = "gdn_decode_qk4_v8_d128_k_last"
+
+// definition makes a gdn definition of var axes: decoding over (batch, time), or prefill over packed tokens.
+func definition(t *testing.T, prefill bool) *trace.Definition {
+	t.Helper()
+	lead, sequences, cu, more := `"B","T"`, `"B"`, "", `"B":{},"T":{},`
+	if prefill {
+		lead, sequences, cu, more = `"L"`, `"N"`, `"cu_seqlens":{"shape":["C"],"dtype":"int64"},`, `"L":{},"N":{},"C":{},`
+	}
+	text := strings.NewReplacer("LEAD", lead, "SEQ", sequences, "CU", cu, "MORE", more).Replace(`{"name":"g","op_type":"gdn",
+		"axes":{MORE"HQ":{},"HV":{},"K":{},"V":{}},
+		"inputs":{
+			"q":{"shape":[LEAD,"HQ","K"],"dtype":"float32"},"k":{"shape":[LEAD,"HQ","K"],"dtype":"float32"},
+			"v":{"shape":[LEAD,"HV","V"],"dtype":"float32"},"state":{"shape":[SEQ,"HV","V","K"],"dtype":"float32"},
+			"A_log":{"shape":["HV"],"dtype":"float32"},"a":{"shape":[LEAD,"HV"],"dtype":"float32"},
+			"dt_bias":{"shape":["HV"],"dtype":"float32"},"b":{"shape":[LEAD,"HV"],"dtype":"float32"},CU
+			"scale":{"shape":null,"dtype":"float32"}},
+		"outputs":{"output":{"shape":[LEAD,"HV","V"],"dtype":"float32"},"new_state":{"shape":[SEQ,"HV","V","K"],"dtype":"float32"}},
+		"reference":"def run(): pass"}`)
+	def, _, err := trace.DecodeDefinition([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return def
+}
+
+func floats(shape []int, xs ...float64) *tensor.Tensor {
+	x := tensor.New(tensor.Float32, shape...)
+	x.WriteFloat64s(xs, 0)
+	return x
+}
+
+func normal(name string, shape ...int) *tensor.Tensor {
+	x := tensor.New(tensor.Float32, shape...)
+	for i := range x.Len() {
+		x.WriteFloat64s([]float64{random.New(name).Normal(i)}, i)
+	}
+	return x
+}
+
+func args(def *trace.Definition, values map[string]any) []workloads.Input {
+	var in []workloads.Input
+	for name := range def.Inputs.All() {
+		v := workloads.Input{Name: name}
+		switch x := values[name].(type) {
+		case *tensor.Tensor:
+			v.Tensor = x
+		case float64:
+			v.Scalar = &trace.Scalar{Kind: trace.FloatScalar, Float: x}
+		}
+		in = append(in, v)
+	}
+	return in
+}
+
+func run(t *testing.T, def *trace.Definition, values map[string]any) (output, newState []float32) {
+	t.Helper()
+	out, err := Run(def, args(def, values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out[0].Float32s(nil), out[1].Float32s(nil)
+}
+
+func TestStep(t *testing.T) {
+	s, out := []float64{1, 2, 3, 4}, make([]float64, 2)
+	// faded S = [.5 1; 1.5 2], S k = [.5 1.5], delta = .5 * ([2 1] - [.5 1.5]) = [.75 -.25]
+	step(out, s, []float64{1, 2}, []float64{1, 0}, []float64{2, 1}, 0.5, 0.5, 2)
+	if want := []float64{1.25, 1, 1.25, 2}; !slices.Equal(s, want) {
+		t.Errorf("state: got %v, want %v", s, want)
+	}
+	if want := []float64{6.5, 10.5}; !slices.Equal(out, want) {
+		t.Errorf("output: got %v, want %v", out, want)
+	}
+}
+
+func TestSoftplus(t *testing.T) {
+	for _, c := range [][2]float64{{0, math.Ln2}, {20.5, 20.5}, {1000, 1000}, {-1000, 0}, {-40, math.Exp(-40)}, {20, math.Log1p(math.Exp(20))}} {
+		if got := softplus(c[0]); math.Abs(got-c[1]) > 1e-15*math.Abs(c[1]) {
+			t.Errorf("softplus %v: got %v, want %v", c[0], got, c[1])
+		}
+	}
+	if got := softplus(math.NaN()); got == got {
+		t.Errorf("softplus NaN: got %v", got)
+	}
+}
+
+// The case of TestStep through Run: A_log = 0 and a + dt_bias = 0 give a decay of 1/2, b = 0 a beta of 1/2.
+func TestDecodeByHand(t *testing.T) {
+	values := map[string]any{
+		"q": floats([]int{1, 1, 1, 2}, 1, 2), "k": floats([]int{1, 1, 1, 2}, 1, 0), "v": floats([]int{1, 1, 1, 2}, 2, 1),
+		"state": floats([]int{1, 1, 2, 2}, 1, 2, 3, 4), "A_log": floats([]int{1}, 0), "a": floats([]int{1, 1, 1}, 0.75),
+		"dt_bias": floats([]int{1}, -0.75), "b": floats([]int{1, 1, 1}, 0), "scale": 2.0,
+	}
+	def := definition(t, false)
+	for _, c := range []struct {
+		name             string
+		change           map[string]any
+		output, newState []float32
+	}{
+		{"all given", nil, []float32{6.5, 10.5}, []float32{1.25, 1, 1.25, 2}},
+		{"scale 0", map[string]any{"scale": 0.0}, []float32{3.25 / math.Sqrt2, 5.25 / math.Sqrt2}, []float32{1.25, 1, 1.25, 2}},
+		{"scale None", map[string]any{"scale": nil}, []float32{3.25 / math.Sqrt2, 5.25 / math.Sqrt2}, []float32{1.25, 1, 1.25, 2}},
+		// delta = .5 * [2 1]
+		{"state None", map[string]any{"state": nil}, []float32{2, 1}, []float32{1, 0, 0.5, 0}},
+		// softplus 100 is 100, the decay e^-100: as from a zero state
+		{"above the threshold", map[string]any{"a": floats([]int{1, 1, 1}, 100.75)}, []float32{2, 1}, []float32{1, 0, 0.5, 0}},
+		// beta 0: nothing is written
+		{"gate shut", map[string]any{"b": floats([]int{1, 1, 1}, -1000)}, []float32{5, 11}, []float32{0.5, 1, 1.5, 2}},
+	} {
+		changed := map[string]any{}
+		for name, v := range values {
+			changed[name] = v
+		}
+		for name, v := range c.change {
+			changed[name] = v
+		}
+		output, newState := run(t, def, changed)
+		if !near(output, c.output) || !near(newState, c.newState) {
+			t.Errorf("%s: got %v and %v, want %v and %v", c.name, output, newState, c.output, c.newState)
+		}
+	}
+}
+
+// Heads that share scratch memory must not see each other's state, and without tokens the state stays.
+func TestManyHeadsWithoutStateOrTokens(t *testing.T) {
+	const batch = 64
+	ones := func(shape ...int) *tensor.Tensor {
+		x := tensor.New(tensor.Float32, shape...)
+		for i := range x.Len() {
+			x.WriteFloat32s([]float32{1}, i)
+		}
+		return x
+	}
+	def := definition(t, false)
+	_, newState := run(t, def, map[string]any{"q": ones(batch, 1, 1, 1), "k": ones(batch, 1, 1, 1), "v": ones(batch, 1, 1, 1),
+		"A_log": ones(1), "a": ones(batch, 1, 1), "dt_bias": ones(1), "b": floats([]int{batch, 1, 1}), "scale": 1.0})
+	for i, x := range newState {
+		if x != 0.5 {
+			t.Fatalf("state of sequence %d: got %v, want 0.5", i, x)
+		}
+	}
+	_, newState = run(t, def, map[string]any{"q": ones(2, 0, 1, 1), "k": ones(2, 0, 1, 1), "v": ones(2, 0, 1, 1), "state": floats([]int{2, 1, 1, 1}, 3, 4),
+		"A_log": ones(1), "a": ones(2, 0, 1), "dt_bias": ones(1), "b": ones(2, 0, 1)})
+	if !slices.Equal(newState, []float32{3, 4}) {
+		t.Errorf("state after no tokens: got %v, want 3 and 4", newState)
+	}
+}
+
+func near(got, want []float32) bool {
+	return slices.EqualFunc(got, want, func(x, y float32) bool { return math.Abs(float64(x-y)) <= 1e-6*math.Max(1, math.Abs(float64(y))) })
+}
+
+// The contest states the rule on the transposed state and with a removal and an update term; per token:
+// S = gS - k (k gS) + k (beta v + (1-beta) k gS).
+func TestDecodeByTheContestsFormula(t *testing.T) {
+	const batch, tokens, hq, hv, kn, vn = 2, 3, 2, 6, 5, 7
+	in := map[string]*tensor.Tensor{
+		"q": normal("q", batch, tokens, hq, kn), "k": normal("k", batch, tokens, hq, kn), "v": normal("v", batch, tokens, hv, vn),
+		"state": normal("state", batch, hv, vn, kn), "A_log": normal("A", hv), "a": normal("a", batch, tokens, hv),
+		"dt_bias": normal("dt", hv), "b": normal("b", batch, tokens, hv),
+	}
+	values, x := map[string]any{"scale": 0.3}, map[string][]float32{}
+	for name, v := range in {
+		values[name], x[name] = v, v.Float32s(nil)
+	}
+	output, newState := run(t, definition(t, false), values)
+	at := func(name string, i int) float64 { return float64(x[name][i]) }
+	for n := range batch {
+		for h := range hv {
+			var s [kn][vn]float64
+			for i := range vn {
+				for j := range kn {
+					s[j][i] = at("state", ((n*hv+h)*vn+i)*kn+j)
+				}
+			}
+			for tok := range tokens {
+				row := n*tokens + tok
+				g := math.Exp(-math.Exp(at("A_log", h)) * math.Log(1+math.Exp(at("a", row*hv+h)+at("dt_bias", h))))
+				beta := 1 / (1 + math.Exp(-at("b", row*hv+h)))
+				k := func(j int) float64 { return at("k", (row*hq+h/(hv/hq))*kn+j) }
+				for i := range vn {
+					var old float64
+					for j := range kn {
+						s[j][i] *= g
+						old += k(j) * s[j][i]
+					}
+					updated := beta*at("v", (row*hv+h)*vn+i) + (1-beta)*old
+					var sum float64
+					for j := range kn {
+						s[j][i] += -k(j)*old + k(j)*updated
+						sum += at("q", (row*hq+h/(hv/hq))*kn+j) * s[j][i]
+					}
+					if got, want := output[(row*hv+h)*vn+i], float32(0.3*sum); !near([]float32{got}, []float32{want}) {
+						t.Fatalf("output of sequence %d, token %d, head %d, channel %d: got %v, want %v", n, tok, h, i, got, want)
+					}
+				}
+			}
+			for i := range vn {
+				for j := range kn {
+					if got, want := newState[((n*hv+h)*vn+i)*kn+j], float32(s[j][i]); !near([]float32{got}, []float32{want}) {
+						t.Fatalf("state of sequence %d, head %d at %d, %d: got %v, want %v", n, h, i, j, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// Prefill over packed sequences must be decoding token by token, and a sequence without tokens gets a zero state.
+func TestPrefillIsRepeatedDecode(t *testing.T) {
+	const hq, hv, kn, vn = 1, 2, 4, 3
+	starts := []int{0, 3, 3, 4}
+	n, tokens := len(starts)-1, starts[len(starts)-1]
+	cu := tensor.New(tensor.Int64, len(starts))
+	for i, s := range starts {
+		cu.WriteFloat64s([]float64{float64(s)}, i)
+	}
+	values := map[string]any{
+		"q": normal("q", tokens, hq, kn), "k": normal("k", tokens, hq, kn), "v": normal("v", tokens, hv, vn), "state": normal("s", n, hv, vn, kn),
+		"A_log": normal("A", hv), "a": normal("a", tokens, hv), "dt_bias": normal("dt", hv), "b": normal("b", tokens, hv), "cu_seqlens": cu, "scale": 0.5,
+	}
+	output, newState := run(t, definition(t, true), values)
+	part := func(name string, from, count int, shape ...int) *tensor.Tensor {
+		x := tensor.New(tensor.Float32, shape...)
+		row := values[name].(*tensor.Tensor).Float32s(nil)
+		width := x.Len() / count
+		x.WriteFloat32s(row[from*width:(from+count)*width], 0)
+		return x
+	}
+	step := definition(t, false)
+	for seq := range n {
+		state := part("state", seq, 1, 1, hv, vn, kn)
+		for tok := starts[seq]; tok < starts[seq+1]; tok++ {
+			out, next := run(t, step, map[string]any{
+				"q": part("q", tok, 1, 1, 1, hq, kn), "k": part("k", tok, 1, 1, 1, hq, kn), "v": part("v", tok, 1, 1, 1, hv, vn), "state": state,
+				"A_log": values["A_log"], "a": part("a", tok, 1, 1, 1, hv), "dt_bias": values["dt_bias"], "b": part("b", tok, 1, 1, 1, hv), "scale": 0.5,
+			})
+			if want := output[tok*hv*vn : (tok+1)*hv*vn]; !near(out, want) {
+				t.Errorf("token %d: got %v by decoding, %v by prefill", tok, out, want)
+			}
+			state = tensor.New(tensor.Float32, 1, hv, vn, kn)
+			state.WriteFloat32s(next, 0)
+		}
+		want := state.Float32s(nil)
+		if starts[seq] == starts[seq+1] {
+			clear(want)
+		}
+		if got := newState[seq*hv*vn*kn : (seq+1)*hv*vn*kn]; !near(got, want) {
+			t.Errorf("state of sequence %d: got %v, want %v", seq, got, want)
+		}
+	}
+}
+
+func TestRunRejects(t *testing.T) {
+	good := func(prefill bool) map[string]any {
+		if !prefill {
+			return map[string]any{"q": normal("", 2, 1, 1, 4), "k": normal("", 2, 1, 1, 4), "v": normal("", 2, 1, 2, 3), "state": normal("", 2, 2, 3, 4),
+				"A_log": normal("", 2), "a": normal("", 2, 1, 2), "dt_bias": normal("", 2), "b": normal("", 2, 1, 2)}
+		}
+		return map[string]any{"q": normal("", 2, 1, 4), "k": normal("", 2, 1, 4), "v": normal("", 2, 2, 3), "state": normal("", 1, 2, 3, 4),
+			"A_log": normal("", 2), "a": normal("", 2, 2), "dt_bias": normal("", 2), "b": normal("", 2, 2), "cu_seqlens": floats([]int{2}, 0, 2)}
+	}
+	for _, c := range []struct {
+		prefill bool
+		name    string
+		value   any
+		want    string // part of the error; "" for none
+	}{
+		{false, "q", normal("", 2, 1, 1, 4), ""},
+		{true, "q", normal("", 2, 1, 4), ""},
+		{false, "q", nil, "'q' is not a tensor"},
+		{false, "q", normal("", 2, 1, 4), "want 4 axes"},
+		{false, "k", normal("", 2, 1, 1, 5), "'k': shape [2 1 1 5], want [2 1 1 4]"},
+		{false, "v", normal("", 3, 1, 2, 3), "'v': shape [3 1 2 3], want [2 1 2 3]"},
+		{false, "state", normal("", 1, 2, 3, 4), "'state': shape [1 2 3 4], want [2 2 3 4]"},
+		{false, "A_log", normal("", 1), "'A_log': shape [1], want [2]"},
+		{false, "b", normal("", 2, 2, 2), "'b': shape [2 2 2], want [2 1 2]"},
+		{false, "q", normal("", 2, 1, 3, 4), "2 value heads for 3 query heads"},
+		{true, "cu_seqlens", floats([]int{0}), "empty"},
+		{true, "cu_seqlens", floats([]int{2}, 0, 3), "3 at index 1, with 2 tokens"},
+		{true, "cu_seqlens", floats([]int{2}, -1, 2), "-1 at index 0"},
+		{true, "cu_seqlens", floats([]int{3}, 0, 2, 1), "1 at index 2"},
+		{true, "cu_seqlens", floats([]int{3}, 0, 1, 2), "'state': shape [1 2 3 4], want [2 2 3 4]"},
+	} {
+		def, values := definition(t, c.prefill), good(c.prefill)
+		values[c.name] = c.value
+		_, err := Run(def, args(def, values))
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("prefill %v, %s = %v: got error %v, want %q", c.prefill, c.name, c.value, err, c.want)
+		}
+	}
+	def := definition(t, false)
+	if _, err := Run(def, nil); err == nil {
+		t.Error("no inputs: no error")
+	}
+}
+
+func TestKnows(t *testing.T) {
+	text := string(definition(t, false).JSON(trace.Compact))
+	for _, c := range []struct{ old, new string }{
+		{"", ""},
+		{`"op_type":"gdn"`, `"op_type":"mla"`},
+		{`"state":{`, `"memory":{`},
+		{`"q":{"shape":["B","T","HQ","K"]`, `"q":{"shape":["B","HQ","K"]`},
+		{`"new_state":{`, `"final_state":{`},
+		{`"scale":{"shape":null`, `"scale":{"shape":[]`},
+		{`"output":{"shape":["B","T","HV","V"]`, `"output":{"shape":["B","HV","V"]`},
+	} {
+		changed := strings.Replace(text, c.old, c.new, 1)
+		if c.old != "" && changed == text {
+			t.Fatalf("no %s in %s", c.old, text)
+		}
+		def, _, err := trace.DecodeDefinition([]byte(changed))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := Knows(def), c.old == ""; got != want {
+			t.Errorf("%s for %s: got %v, want %v", c.new, c.old, got, want)
+		}
+	}
+}
+
+// Every decoding and prefill definition of the contest, whatever its head counts, must be known, and nothing else.
+func TestKnowsTheContests(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(shared(t), "dataset", "definitions", "*", "*.json"))
+	if err != nil || len(files) == 0 {
+		t.Skipf("no copy of the contest's definitions below %s", shared(t))
+	}
+	known := 0
+	for _, file := range files {
+		def, _, err := trace.ReadDefinition(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := strings.HasPrefix(def.Name, "gdn_decode") || strings.HasPrefix(def.Name, "gdn_prefill")
+		if got := Knows(def); got != want {
+			t.Errorf("%s: got %v, want %v", def.Name, got, want)
+		}
+		if want {
+			known++
+		}
+	}
+	if known == 0 {
+		t.Errorf("no gdn definition among %v", files)
+	}
+}
+
+func shared(t *testing.T) string {
+	if dir := os.Getenv("FISUB_SHARED"); dir != "" {
+		return dir
+	}
+	dir, err := filepath.Abs(filepath.Join("..", "..", "..", "shared"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// runPython runs the definition's reference on files: argv is a JSON description of the inputs and the output folder.
+const runPython = `
+import json, sys, torch
+case = json.load(open(sys.argv[1]))
+space = {}
+exec(compile(case["reference"], "reference", "exec"), space)
+types = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64}
+def load(v):
+    if v["Path"] == "":
+        return v["Scalar"]
+    with open(v["Path"], "rb") as f:
+        f.seek(v["Offset"])
+        data = bytearray(f.read(v["Bytes"]))
+    return torch.frombuffer(data, dtype=types[v["DType"]]).reshape(v["Shape"])
+for i, x in enumerate(space["run"](*[load(v) for v in case["inputs"]])):
+    with open("%s.%d" % (sys.argv[1], i), "wb") as f:
+        f.write(bytes(x.contiguous().view(-1).view(torch.uint8).tolist()))
+`
+
+// The definition's own reference, in float32 by torch, must agree within the contest's tolerance and a good deal closer.
+func TestAgainstPython(t *testing.T) {
+	python := os.Getenv("FISUB_PYTHON")
+	if python == "" {
+		python = "python3"
+	}
+	if out, err := exec.Command(python, "-c", "import torch").CombinedOutput(); err != nil {
+		t.Skipf("no Python with torch ($FISUB_PYTHON or python3): %v: %s", err, lastLine(out))
+	}
+	own, err := workloads.Open("", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, err := own.Workloads(decode, "contest54")
+	if err != nil {
+		t.Fatal(err)
+	}
+	comparePython(t, python, own, decode, []*trace.Workload{ws[0], ws[12]})
+
+	if _, err := os.Stat(filepath.Join(shared(t), "dataset")); err != nil {
+		t.Logf("prefill is not compared: no copy of the contest's dataset: %v", err)
+		return
+	}
+	root := t.TempDir()
+	if err := os.CopyFS(root, os.DirFS(filepath.Join(shared(t), "dataset"))); err != nil {
+		t.Fatal(err)
+	}
+	contest, err := workloads.Open(root, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{decode, "gdn_prefill_qk4_v8_d128_k_last"} {
+		ws, err := contest.Workloads(name, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ws = slices.DeleteFunc(ws, func(w *trace.Workload) bool {
+			n, ok := w.Axes.Get("total_seq_len")
+			return ok && n > 50
+		})
+		ws = ws[:min(len(ws), 3)]
+		def, err := contest.Definition(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := contest.Synth(t.Context(), def, ws, "", nil); err != nil {
+			t.Fatal(err)
+		}
+		comparePython(t, python, contest, name, ws)
+	}
+}
+
+func comparePython(t *testing.T, python string, d *workloads.Dataset, name string, ws []*trace.Workload) {
+	t.Helper()
+	def, err := d.Definition(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range ws {
+		in, err := d.Load(t.Context(), def, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		type value struct {
+			Path          string
+			Offset, Bytes int
+			DType         string
+			Shape         []int
+			Scalar        *float64
+		}
+		var values []value
+		for _, v := range in.Values {
+			if v.Tensor == nil {
+				values = append(values, value{Scalar: &v.Scalar.Float})
+				continue
+			}
+			values = append(values, value{v.Path, int(v.Offset), len(v.Tensor.Data), v.Tensor.DType.String(), v.Tensor.Shape, nil})
+		}
+		text, err := json.Marshal(map[string]any{"reference": def.Reference, "inputs": values})
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "case")
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command(python, "-c", runPython, path).CombinedOutput(); err != nil {
+			t.Fatalf("%s %s: %v: %s", name, w.UUID, err, out)
+		}
+		got, err := Run(def, in.Values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, tol := range []tensor.Tolerance{{Atol: 1e-6, Rtol: 0.0079}, {Atol: 1e-5, Rtol: 1e-5}} { // bfloat16's last place, float32 sums
+			data, err := os.ReadFile(fmt.Sprintf("%s.%d", path, i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := &tensor.Tensor{DType: got[i].DType, Shape: got[i].Shape, Data: data}
+			if c := tensor.Compare(got[i], want, tol); !c.OK {
+				t.Errorf("%s %s, output %d: %+v", name, w.UUID, i, c)
+			}
+		}
+	}
+}
+
+func lastLine(out []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[len(lines)-1]
+}
+
+func BenchmarkRunBatch64(b *testing.B) {
+	d, err := workloads.Open("", b.TempDir())
+	if err != nil {
+		b.Fatal(err)
+	}
+	def, err := d.Definition(decode)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ws, err := d.Workloads(decode, "contest54")
+	if err != nil {
+		b.Fatal(err)
+	}
+	in, err := d.Load(b.Context(), def, ws[len(ws)-1])
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer in.Close()
+	for b.Loop() {
+		if _, err := Run(def, in.Values); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

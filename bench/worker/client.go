@@ -1,0 +1,268 @@
+package worker
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"fisub/device"
+	"fisub/internal/trace"
+)
+
+// A Command says how to start a worker.
+type Command struct {
+	Args        []string // program and arguments of a process that calls Serve on descriptors 3 and 4
+	Env         []string // added to the environment
+	MemoryLimit int64    // resident bytes of the worker and its children; 0 is no limit
+}
+
+// A Client is the parent's end of one worker process. It is used from one goroutine.
+type Client struct {
+	cmd      *exec.Cmd
+	requests *os.File
+	replies  *bufio.Reader
+	log      *capture
+	exited   chan struct{} // closed when the process has been waited for
+	state    error         // of Wait; valid after exited
+
+	mu     sync.Mutex
+	reason string // why the process was killed, when the parent did it
+}
+
+// Start starts a worker. The caller must Close it. Cancelling ctx kills the worker.
+func Start(ctx context.Context, c Command) (*Client, error) {
+	reqR, reqW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	repR, repW, err := os.Pipe()
+	if err != nil {
+		reqR.Close()
+		reqW.Close()
+		return nil, err
+	}
+	printed, out, err := newCapture()
+	if err != nil {
+		for _, f := range []*os.File{reqR, reqW, repR, repW} {
+			f.Close()
+		}
+		return nil, err
+	}
+	cl := &Client{requests: reqW, replies: bufio.NewReaderSize(repR, 1<<16), log: printed, exited: make(chan struct{})}
+	cmd := exec.Command(c.Args[0], c.Args[1:]...)
+	cmd.Env = append(os.Environ(), c.Env...)
+	cmd.ExtraFiles = []*os.File{reqR, repW}
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that a kill reaches the emulated kernel too
+	cl.cmd = cmd
+	err = cmd.Start()
+	reqR.Close()
+	repW.Close()
+	out.Close()
+	if err != nil {
+		reqW.Close()
+		repR.Close()
+		printed.close()
+		return nil, fmt.Errorf("starting the worker: %w", err)
+	}
+	go func() {
+		cl.state = cmd.Wait()
+		repR.Close()
+		close(cl.exited)
+	}()
+	go cl.watch(ctx, c.MemoryLimit)
+	return cl, nil
+}
+
+// watch kills the process when ctx ends or its memory is over the limit.
+func (c *Client) watch(ctx context.Context, limit int64) {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.exited:
+			return
+		case <-ctx.Done():
+			c.kill("cancelled")
+			return
+		case <-tick.C:
+			if limit > 0 && groupRSS(c.cmd.Process.Pid) > limit {
+				c.kill(fmt.Sprintf("over the memory limit of %.1f GiB", float64(limit)/(1<<30)))
+				return
+			}
+		}
+	}
+}
+
+func (c *Client) kill(reason string) {
+	c.mu.Lock()
+	if c.reason == "" {
+		c.reason = reason
+	}
+	c.mu.Unlock()
+	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL)
+}
+
+// Alive tells whether the process still runs.
+func (c *Client) Alive() bool {
+	select {
+	case <-c.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// Close ends the process: first by closing its input, after two seconds by force.
+func (c *Client) Close() {
+	c.requests.Close()
+	select {
+	case <-c.exited:
+	case <-time.After(2 * time.Second):
+		c.kill("closed")
+		<-c.exited
+	}
+	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) // children of a worker that crashed
+	c.log.close()
+}
+
+// TakeLog returns what the process printed since the last call.
+func (c *Client) TakeLog() string { return c.log.take() }
+
+// Open opens a device by kind and ordinal.
+func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (device.Info, error) {
+	r, err := c.do(ctx, &request{Open: &openRequest{Kind: kind, Ordinal: opts.Ordinal, CacheDir: opts.CacheDir, Arch: opts.Arch, Sanitize: opts.Sanitize}})
+	if err != nil {
+		return device.Info{}, err
+	}
+	if r.Info == nil {
+		return device.Info{}, fmt.Errorf("worker: reply without device")
+	}
+	return *r.Info, nil
+}
+
+// Build builds sol on the opened device; a fault of the solution is an *Error of kind Build.
+func (c *Client) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) error {
+	_, err := c.do(ctx, &request{Build: &buildRequest{Definition: def.JSON(trace.Compact), Solution: sol.JSON(trace.Compact)}})
+	return err
+}
+
+// Load gives the worker its inputs and outputs, in place of those before.
+func (c *Client) Load(ctx context.Context, w *Workload) error {
+	_, err := c.do(ctx, &request{Load: w})
+	return err
+}
+
+// Run calls the solution once, on poisoned outputs, and writes the outputs into the file out.
+func (c *Client) Run(ctx context.Context, out string) error {
+	_, err := c.do(ctx, &request{Run: &runRequest{Out: out}})
+	return err
+}
+
+// Measure times the solution.
+func (c *Client) Measure(ctx context.Context, plan device.Plan) (*device.Samples, error) {
+	r, err := c.do(ctx, &request{Measure: &plan})
+	if err != nil {
+		return nil, err
+	}
+	if r.Samples == nil {
+		return nil, fmt.Errorf("worker: reply without samples")
+	}
+	return r.Samples, nil
+}
+
+// do sends req and waits for its reply. When ctx ends first, the worker is killed and ctx's error returned.
+func (c *Client) do(ctx context.Context, req *request) (*reply, error) {
+	line, err := json.Marshal(req)
+	if err != nil {
+		return nil, err
+	}
+	type answer struct {
+		line []byte
+		err  error
+	}
+	got := make(chan answer, 1)
+	go func() {
+		if _, err := c.requests.Write(append(line, '\n')); err != nil {
+			got <- answer{err: err}
+			return
+		}
+		line, err := c.replies.ReadBytes('\n')
+		got <- answer{line, err}
+	}()
+	select {
+	case a := <-got:
+		if a.err != nil {
+			return nil, c.died()
+		}
+		var r reply
+		if err := json.Unmarshal(a.line, &r); err != nil {
+			c.kill("it wrote what is not a reply")
+			return nil, c.died()
+		}
+		if r.Error != nil {
+			return nil, r.Error
+		}
+		return &r, nil
+	case <-ctx.Done():
+		c.kill("time limit")
+		<-c.exited
+		<-got
+		return nil, ctx.Err()
+	}
+}
+
+// died waits for the end of a process that closed its replies, and says how it ended.
+func (c *Client) died() error {
+	select {
+	case <-c.exited:
+	case <-time.After(2 * time.Second):
+		c.kill("it closed its replies")
+		<-c.exited
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reason != "" {
+		return &Died{Reason: c.reason}
+	}
+	var exit *exec.ExitError
+	if errors.As(c.state, &exit) {
+		return &Died{Reason: exit.ProcessState.String()}
+	}
+	if c.state != nil {
+		return &Died{Reason: c.state.Error()}
+	}
+	return &Died{Reason: "exit status 0"}
+}
+
+// groupRSS is the resident memory, in bytes, of the processes in group pgid; 0 where /proc does not tell.
+func groupRSS(pgid int) int64 {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	var pages int64
+	for _, path := range stats {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		// pid (comm) state ppid pgrp ...; comm may hold spaces and parentheses.
+		_, rest, ok := strings.Cut(string(data[max(bytes.LastIndexByte(data, ')'), 0):]), " ")
+		fields := strings.Fields(rest)
+		if !ok || len(fields) < 22 || fields[2] != strconv.Itoa(pgid) {
+			continue
+		}
+		n, _ := strconv.ParseInt(fields[21], 10, 64)
+		pages += n
+	}
+	return pages * int64(os.Getpagesize())
+}

@@ -1,0 +1,126 @@
+// Package worker runs a solution in a process of its own, since a device fault poisons the process that meets it and a
+// hung kernel can only be killed. The parent (Client) and the worker (Serve) exchange one JSON object a line: requests
+// on the worker's file descriptor 3, replies on 4. Tensors travel through files that both sides map. The worker never
+// sees expected outputs: the parent judges.
+package worker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"fisub/device"
+)
+
+// A request is one line to the worker; exactly one field is set. Each is answered by one reply.
+type request struct {
+	Open    *openRequest  `json:"open,omitempty"`
+	Build   *buildRequest `json:"build,omitempty"`
+	Load    *Workload     `json:"load,omitempty"`
+	Run     *runRequest   `json:"run,omitempty"`
+	Measure *device.Plan  `json:"measure,omitempty"`
+}
+
+type openRequest struct {
+	Kind     string `json:"kind"`
+	Ordinal  int    `json:"ordinal"`
+	CacheDir string `json:"cache_dir"`
+	Arch     string `json:"arch,omitempty"`
+	Sanitize bool   `json:"sanitize,omitempty"`
+}
+
+type buildRequest struct {
+	Definition json.RawMessage `json:"definition"`
+	Solution   json.RawMessage `json:"solution"`
+}
+
+type runRequest struct {
+	Out string `json:"out"` // existing file that takes the outputs, each at its Offset
+}
+
+// A Workload is what a solution is called with: inputs in the definition's order, then outputs.
+type Workload struct {
+	Inputs  []Value `json:"inputs"`
+	Outputs []Value `json:"outputs"`
+}
+
+// A Value is a tensor in a file, a scalar, or None where both are absent.
+type Value struct {
+	Tensor *FileTensor `json:"tensor,omitempty"`
+	Int    *int64      `json:"int,omitempty"`
+	Float  *float64    `json:"float,omitempty"`
+	Bool   *bool       `json:"bool,omitempty"`
+}
+
+// A FileTensor is a row-major little-endian tensor that lies in a file. Of an output only Path is unused.
+type FileTensor struct {
+	DType  string `json:"dtype"`
+	Shape  []int  `json:"shape"`
+	Path   string `json:"path,omitempty"`
+	Offset int64  `json:"offset"` // of the first byte
+	Bytes  int    `json:"bytes"`
+}
+
+type reply struct {
+	Error   *Error          `json:"error,omitempty"`
+	Info    *device.Info    `json:"info,omitempty"`
+	Samples *device.Samples `json:"samples,omitempty"`
+}
+
+// A Kind says whose fault an Error is.
+type Kind string
+
+const (
+	Machine Kind = "machine" // the device, the compiler or the disk: no verdict on the solution
+	Build   Kind = "build"   // the solution does not compile or load
+	Call    Kind = "call"    // the entry point returned or raised an error
+	Fault   Kind = "fault"   // the device faulted; the worker is of no further use
+	Timing  Kind = "timing"  // the device keeps no time
+)
+
+// An Error is what went wrong in the worker.
+type Error struct {
+	Kind Kind   `json:"kind"`
+	Text string `json:"text"`
+	Log  string `json:"log,omitempty"`
+	// Code names a machine error that has a remedy of its own, such as "no-compiler".
+	Code string `json:"code,omitempty"`
+}
+
+func (e *Error) Error() string { return e.Text }
+
+// A Died error says that the worker process ended, or was ended, before it answered.
+type Died struct {
+	Reason string // "signal: segmentation fault", "over the memory limit of 4 GiB"
+}
+
+func (e *Died) Error() string { return "worker process ended: " + e.Reason }
+
+// asError gives the wire form of err, which happened in a step whose errors are of kind def unless their type says
+// otherwise.
+func asError(err error, def Kind) *Error {
+	if err == nil {
+		return nil
+	}
+	e := &Error{Kind: def, Text: err.Error()}
+	var build *device.BuildError
+	var call *device.CallError
+	var coded interface{ Code() string }
+	switch {
+	case errors.As(err, &build):
+		e.Kind, e.Log = Build, build.Log
+	case errors.As(err, &call):
+		e.Kind, e.Log = Call, call.Log
+	case errors.Is(err, device.ErrNoTiming):
+		e.Kind = Timing
+	}
+	if errors.Is(err, device.ErrFault) {
+		e.Kind = Fault
+	}
+	if errors.As(err, &coded) {
+		e.Code = coded.Code()
+	}
+	return e
+}
+
+var errOrder = fmt.Errorf("worker: request out of order")

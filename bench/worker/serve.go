@@ -1,0 +1,260 @@
+package worker
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"fisub/device"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+)
+
+// Serve answers requests from r on w until r ends. It must run in a process of its own; openers are the devices that
+// it may open. What the solution prints goes to the process's stdout and stderr.
+func Serve(ctx context.Context, r io.Reader, w io.Writer, openers []device.Opener) error {
+	runtime.LockOSThread()
+	s := &server{ctx: ctx, openers: openers}
+	defer s.close()
+	dec, enc := json.NewDecoder(bufio.NewReaderSize(r, 1<<16)), json.NewEncoder(w)
+	for {
+		var req request
+		if err := dec.Decode(&req); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("worker: reading a request: %w", err)
+		}
+		if err := enc.Encode(s.answer(&req)); err != nil {
+			return fmt.Errorf("worker: writing a reply: %w", err)
+		}
+	}
+}
+
+type server struct {
+	ctx     context.Context
+	openers []device.Opener
+	dev     device.Device
+	kernel  device.Kernel
+	args    []device.Arg
+	outputs []FileTensor
+	buffers []device.Buffer
+}
+
+func (s *server) answer(req *request) reply {
+	switch {
+	case req.Open != nil:
+		return s.open(req.Open)
+	case s.dev == nil:
+		return reply{Error: asError(errOrder, Machine)}
+	case req.Build != nil:
+		return s.build(req.Build)
+	case req.Load != nil:
+		return reply{Error: asError(s.load(req.Load), Machine)}
+	case s.kernel == nil || s.args == nil:
+		return reply{Error: asError(errOrder, Machine)}
+	case req.Run != nil:
+		return reply{Error: s.run(req.Run)}
+	case req.Measure != nil:
+		return s.measure(req.Measure)
+	}
+	return reply{Error: asError(errOrder, Machine)}
+}
+
+func (s *server) open(req *openRequest) reply {
+	for _, o := range s.openers {
+		if o.Kind != req.Kind {
+			continue
+		}
+		dev, err := o.Open(s.ctx, device.Options{Ordinal: req.Ordinal, CacheDir: req.CacheDir, Arch: req.Arch, Sanitize: req.Sanitize})
+		if err != nil {
+			return reply{Error: asError(err, Machine)}
+		}
+		s.dev = dev
+		info := dev.Info()
+		return reply{Info: &info}
+	}
+	return reply{Error: asError(fmt.Errorf("worker: no device of kind %q", req.Kind), Machine)}
+}
+
+func (s *server) build(req *buildRequest) reply {
+	def, _, err := trace.DecodeDefinition(req.Definition)
+	if err != nil {
+		return reply{Error: asError(err, Machine)}
+	}
+	sol, _, err := trace.DecodeSolution(req.Solution)
+	if err != nil {
+		return reply{Error: asError(err, Machine)}
+	}
+	s.kernel, err = s.dev.Build(s.ctx, def, sol)
+	if err != nil {
+		return reply{Error: asError(err, Machine)}
+	}
+	info := s.dev.Info()
+	return reply{Info: &info}
+}
+
+// load replaces the buffers of the previous workload.
+func (s *server) load(w *Workload) error {
+	if err := s.free(); err != nil {
+		return err
+	}
+	args := []device.Arg{} // never nil: a solution may take no arguments
+	for i, v := range w.Inputs {
+		arg, err := s.arg(v)
+		if err == nil && v.Tensor != nil {
+			err = copyIn(arg.Tensor.Buffer, v.Tensor)
+		}
+		if err != nil {
+			return fmt.Errorf("input %d: %w", i, err)
+		}
+		args = append(args, arg)
+	}
+	for i, v := range w.Outputs {
+		if v.Tensor == nil {
+			return fmt.Errorf("output %d: not a tensor", i)
+		}
+		arg, err := s.arg(v)
+		if err != nil {
+			return fmt.Errorf("output %d: %w", i, err)
+		}
+		args = append(args, arg)
+		s.outputs = append(s.outputs, *v.Tensor)
+	}
+	s.args = args
+	return nil
+}
+
+func (s *server) arg(v Value) (device.Arg, error) {
+	switch {
+	case v.Tensor != nil:
+		dtype, ok := tensor.ParseDType(v.Tensor.DType)
+		if !ok {
+			return device.Arg{}, fmt.Errorf("unknown dtype %q", v.Tensor.DType)
+		}
+		buf, err := s.dev.Alloc(v.Tensor.Bytes)
+		if err != nil {
+			return device.Arg{}, err
+		}
+		s.buffers = append(s.buffers, buf)
+		return device.Arg{Tensor: &device.TensorArg{Buffer: buf, DType: dtype, Shape: v.Tensor.Shape}}, nil
+	case v.Int != nil:
+		return device.Arg{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: *v.Int}}, nil
+	case v.Float != nil:
+		return device.Arg{Scalar: &trace.Scalar{Kind: trace.FloatScalar, Float: *v.Float}}, nil
+	case v.Bool != nil:
+		return device.Arg{Scalar: &trace.Scalar{Kind: trace.BoolScalar, Bool: *v.Bool}}, nil
+	}
+	return device.Arg{}, nil
+}
+
+// poison fills outputs before a call: as bfloat16, float16 and float32 it reads as NaN, so that an element that the
+// kernel leaves out cannot pass.
+const poison = 0xff
+
+func (s *server) run(req *runRequest) *Error {
+	outputs := s.args[len(s.args)-len(s.outputs):]
+	for _, out := range outputs {
+		if err := out.Tensor.Buffer.Fill(poison); err != nil {
+			return asError(err, Fault)
+		}
+	}
+	if err := s.kernel.Call(s.ctx, s.args); err != nil {
+		return asError(err, Call)
+	}
+	if err := s.kernel.Sync(s.ctx); err != nil {
+		return asError(err, Fault)
+	}
+	f, err := os.OpenFile(req.Out, os.O_RDWR, 0)
+	if err != nil {
+		return asError(err, Machine)
+	}
+	defer f.Close()
+	for i, out := range outputs {
+		if err := copyOut(f, out.Tensor.Buffer, s.outputs[i]); err != nil {
+			return asError(err, Machine)
+		}
+	}
+	return nil
+}
+
+func (s *server) measure(plan *device.Plan) reply {
+	samples, err := s.dev.Measure(s.ctx, func() error { return s.kernel.Call(s.ctx, s.args) }, *plan)
+	if err != nil {
+		return reply{Error: asError(err, Fault)}
+	}
+	return reply{Samples: samples}
+}
+
+func (s *server) free() error {
+	var first error
+	for _, b := range s.buffers {
+		if err := b.Close(); err != nil && first == nil {
+			first = err
+		}
+	}
+	s.buffers, s.args, s.outputs = nil, nil, nil
+	return first
+}
+
+func (s *server) close() {
+	_ = s.free()
+	if s.kernel != nil {
+		_ = s.kernel.Close()
+	}
+	if s.dev != nil {
+		_ = s.dev.Close()
+	}
+}
+
+// copyIn maps the tensor's file rather than reading it: a state of 33 MB then costs no heap.
+func copyIn(b device.Buffer, t *FileTensor) error {
+	if t.Bytes == 0 {
+		return nil
+	}
+	f, err := os.Open(t.Path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	data, unmap, err := mapRange(f, t.Offset, t.Bytes, unix.PROT_READ)
+	if err != nil {
+		return err
+	}
+	defer unmap()
+	return b.Write(data)
+}
+
+func copyOut(f *os.File, b device.Buffer, t FileTensor) error {
+	if t.Bytes == 0 {
+		return nil
+	}
+	data, unmap, err := mapRange(f, t.Offset, t.Bytes, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		return err
+	}
+	defer unmap()
+	return b.Read(data)
+}
+
+// mapRange maps n bytes of f from offset, which need not be aligned to a page, and refuses what lies outside the file.
+func mapRange(f *os.File, offset int64, n, prot int) (data []byte, unmap func(), err error) {
+	st, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	if offset < 0 || n < 0 || offset > st.Size()-int64(n) {
+		return nil, nil, fmt.Errorf("%s: bytes %d to %d are outside the file of %d bytes", f.Name(), offset, offset+int64(n), st.Size())
+	}
+	skip := int(offset % int64(os.Getpagesize()))
+	m, err := unix.Mmap(int(f.Fd()), offset-int64(skip), n+skip, prot, unix.MAP_SHARED)
+	if err != nil {
+		return nil, nil, fmt.Errorf("mapping %s: %w", f.Name(), err)
+	}
+	return m[skip:], func() { _ = unix.Munmap(m) }, nil
+}

@@ -1,0 +1,340 @@
+package worker
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"fisub/device"
+	"fisub/internal/trace"
+)
+
+// The test binary is also the worker, on a device of this file that really moves bytes: its kernel doubles int32s, and
+// the solution's name makes it misbehave.
+func TestMain(m *testing.M) {
+	if os.Getenv("FISUB_TEST_WORKER") == "1" {
+		err := Serve(context.Background(), os.NewFile(3, "requests"), os.NewFile(4, "replies"), []device.Opener{{Kind: "host", Open: openHost}})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+type hostDevice struct{}
+
+func openHost(_ context.Context, opts device.Options) (device.Device, error) {
+	if opts.Ordinal > 0 {
+		return nil, fmt.Errorf("host: no device %d", opts.Ordinal)
+	}
+	return hostDevice{}, nil
+}
+
+func (hostDevice) Info() device.Info { return device.Info{Name: "host"} }
+func (hostDevice) Close() error      { return nil }
+func (hostDevice) Alloc(n int) (device.Buffer, error) {
+	b := make(hostBuffer, n)
+	return &b, nil
+}
+
+func (hostDevice) Build(_ context.Context, _ *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
+	if sol.Name == "broken" {
+		return nil, &device.BuildError{Text: "kernel.cu:1: expected ;", Log: "the compiler's words"}
+	}
+	return &hostKernel{mode: sol.Name}, nil
+}
+
+func (hostDevice) Measure(_ context.Context, call func() error, plan device.Plan) (*device.Samples, error) {
+	s := &device.Samples{Timer: "test"}
+	for range plan.Trials {
+		var trial []time.Duration
+		for range plan.Iterations {
+			begun := time.Now()
+			if err := call(); err != nil {
+				return nil, err
+			}
+			trial = append(trial, time.Since(begun))
+		}
+		s.Trials = append(s.Trials, trial)
+	}
+	return s, nil
+}
+
+type hostBuffer []byte
+
+func (b *hostBuffer) Len() int             { return len(*b) }
+func (b *hostBuffer) Write(p []byte) error { copy(*b, p); return nil }
+func (b *hostBuffer) Read(p []byte) error  { copy(p, *b); return nil }
+func (b *hostBuffer) Close() error         { return nil }
+func (b *hostBuffer) Fill(v byte) error {
+	for i := range *b {
+		(*b)[i] = v
+	}
+	return nil
+}
+
+type hostKernel struct{ mode string }
+
+func (k *hostKernel) Close() error { return nil }
+
+func (k *hostKernel) Sync(context.Context) error {
+	if k.mode == "fault" {
+		return fmt.Errorf("illegal address: %w", device.ErrFault)
+	}
+	return nil
+}
+
+func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
+	switch k.mode {
+	case "hang":
+		time.Sleep(time.Hour)
+	case "crash":
+		fmt.Println("last words")
+		os.Exit(7)
+	case "raise":
+		return &device.CallError{Kind: "ValueError", Text: "odd input"}
+	case "print":
+		fmt.Println("hello from the kernel")
+	case "flood":
+		io.CopyN(os.Stdout, zeros{}, maxLog+1000)
+	case "greedy":
+		hog := make([]byte, 2<<30)
+		for i := 0; i < len(hog); i += 4096 {
+			hog[i] = 1
+		}
+		time.Sleep(time.Minute)
+	}
+	in, out := args[0].Tensor.Buffer.(*hostBuffer), args[len(args)-1].Tensor.Buffer.(*hostBuffer)
+	add := int32(0)
+	if s := args[1].Scalar; s != nil {
+		add = int32(s.Int)
+	}
+	for i := 0; i+4 <= len(*in); i += 4 {
+		binary.LittleEndian.PutUint32((*out)[i:], uint32(2*int32(binary.LittleEndian.Uint32((*in)[i:]))+add))
+	}
+	return nil
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = '0'
+	}
+	return len(p), nil
+}
+
+const definition = `{"name":"d","op_type":"t","axes":{"n":{"type":"var"}},"inputs":{"x":{"shape":["n"],"dtype":"int32"},"c":{"shape":null,"dtype":"int32"}},
+"outputs":{"y":{"shape":["n"],"dtype":"int32"}},"reference":"def run(x, c):\n    return 2 * x + c\n"}`
+
+func start(t *testing.T, name string, limit int64) (*Client, error) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Start(t.Context(), Command{Args: []string{self}, Env: []string{"FISUB_TEST_WORKER=1"}, MemoryLimit: limit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	info, err := c.Open(t.Context(), "host", device.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Name != "host" {
+		t.Errorf("device: got %q, want host", info.Name)
+	}
+	def, _, err := trace.DecodeDefinition([]byte(definition))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sol := &trace.Solution{Name: name, Definition: "d", Author: "a", Spec: trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"},
+		EntryPoint: "kernel.cu::kernel"}, Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}}
+	return c, c.Build(t.Context(), def, sol)
+}
+
+// workload writes three int32s behind 12 bytes of something else, and returns the workload and the file for outputs.
+func workload(t *testing.T, c *int64) (*Workload, string) {
+	t.Helper()
+	dir := t.TempDir()
+	in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
+	data := []byte("xxxxxxxxxxxx")
+	for _, v := range []int32{1, -2, 30} {
+		data = binary.LittleEndian.AppendUint32(data, uint32(v))
+	}
+	if err := os.WriteFile(in, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(out, make([]byte, 256+12), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ft := FileTensor{DType: "int32", Shape: []int{3}, Path: in, Offset: 12, Bytes: 12}
+	to := FileTensor{DType: "int32", Shape: []int{3}, Offset: 256, Bytes: 12}
+	return &Workload{Inputs: []Value{{Tensor: &ft}, {Int: c}}, Outputs: []Value{{Tensor: &to}}}, out
+}
+
+func TestRunAndMeasure(t *testing.T) {
+	c, err := start(t, "print", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	five := int64(5)
+	for _, tc := range []struct {
+		add  *int64
+		want []int32
+	}{{nil, []int32{2, -4, 60}}, {&five, []int32{7, 1, 65}}} {
+		w, out := workload(t, tc.add)
+		if err := c.Load(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Run(t.Context(), out); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range tc.want {
+			if got := int32(binary.LittleEndian.Uint32(data[256+4*i:])); got != want {
+				t.Errorf("element %d: got %d, want %d", i, got, want)
+			}
+		}
+		if got, want := c.TakeLog(), "hello from the kernel\n"; got != want {
+			t.Errorf("log: got %q, want %q", got, want)
+		}
+	}
+	s, err := c.Measure(t.Context(), device.Plan{Trials: 2, Iterations: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Trials) != 2 || len(s.Trials[1]) != 3 || s.Trials[0][0] <= 0 {
+		t.Errorf("samples: got %v, want 2 trials of 3", s.Trials)
+	}
+}
+
+func TestFaultsOfTheSolution(t *testing.T) {
+	if _, err := start(t, "broken", 0); !isKind(err, Build) || err.(*Error).Log != "the compiler's words" {
+		t.Errorf("broken: got %v, want a build error with its log", err)
+	}
+	for _, tc := range []struct {
+		name string
+		kind Kind
+	}{{"raise", Call}, {"fault", Fault}} {
+		c, err := start(t, tc.name, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, out := workload(t, nil)
+		if err := c.Load(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Run(t.Context(), out); !isKind(err, tc.kind) {
+			t.Errorf("%s: got %v, want an error of kind %s", tc.name, err, tc.kind)
+		}
+	}
+}
+
+func isKind(err error, k Kind) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Kind == k
+}
+
+func TestWorkerDies(t *testing.T) {
+	for _, tc := range []struct {
+		name, want string
+		limit      int64
+	}{{"crash", "exit status 7", 0}, {"greedy", "over the memory limit of 0.5 GiB", 512 << 20}} {
+		c, err := start(t, tc.name, tc.limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, out := workload(t, nil)
+		if err := c.Load(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		err = c.Run(t.Context(), out)
+		var died *Died
+		if !errors.As(err, &died) || died.Reason != tc.want {
+			t.Errorf("%s: got %v, want %q", tc.name, err, tc.want)
+		}
+		if c.Alive() {
+			t.Errorf("%s: the worker is still alive", tc.name)
+		}
+		if tc.name == "crash" {
+			if got, want := c.TakeLog(), "last words\n"; got != want {
+				t.Errorf("log: got %q, want %q", got, want)
+			}
+		}
+	}
+}
+
+func TestTimeLimit(t *testing.T) {
+	c, err := start(t, "hang", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, out := workload(t, nil)
+	if err := c.Load(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := c.Run(ctx, out); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
+	}
+	if c.Alive() {
+		t.Error("the worker is still alive")
+	}
+}
+
+func TestLogIsCapped(t *testing.T) {
+	c, err := start(t, "flood", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, out := workload(t, nil)
+	if err := c.Load(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Run(t.Context(), out); err != nil {
+		t.Fatal(err)
+	}
+	log := c.TakeLog()
+	if len(log) != maxLog+len(logTruncated) || !strings.HasSuffix(log, logTruncated) {
+		t.Errorf("log: got %d bytes, want %d with a mark at the end", len(log), maxLog+len(logTruncated))
+	}
+}
+
+func TestInputOutsideItsFile(t *testing.T) {
+	c, err := start(t, "ok", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, _ := workload(t, nil)
+	w.Inputs[0].Tensor.Offset = 16
+	if err := c.Load(t.Context(), w); !isKind(err, Machine) || !strings.Contains(err.Error(), "outside the file of 24 bytes") {
+		t.Errorf("got %v, want an error about the file's size", err)
+	}
+}
+
+func TestOutOfOrder(t *testing.T) {
+	c, err := start(t, "ok", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Run(t.Context(), "nowhere"); !isKind(err, Machine) {
+		t.Errorf("run before load: got %v, want a machine error", err)
+	}
+}

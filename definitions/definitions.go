@@ -1,0 +1,10 @@
+// Package definitions embeds the definitions that this repository has submissions for, as <op_type>/<name>.json.
+// Interfaces are the contest's; descriptions and references are this project's own. Reading them is workloads' part.
+package definitions
+
+import "embed"
+
+// FS holds the definition files.
+//
+//go:embed */*.json
+var FS embed.FS

@@ -1,0 +1,121 @@
+package definitions
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+
+	"fisub/internal/trace"
+)
+
+// contest returns the folder of the contest's own definitions, or skips the test.
+func contest(t *testing.T) string {
+	t.Helper()
+	shared := os.Getenv("FISUB_SHARED")
+	for dir, _ := filepath.Abs("."); shared == "" && dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			shared = filepath.Join(filepath.Dir(dir), "shared")
+		}
+	}
+	dir := filepath.Join(shared, "dataset", "definitions")
+	if _, err := os.Stat(dir); err != nil {
+		t.Skipf("no copy of the contest's definitions: %v; $FISUB_SHARED names its parent folder", err)
+	}
+	return dir
+}
+
+func all(t *testing.T) map[string]*trace.Definition {
+	t.Helper()
+	defs := map[string]*trace.Definition{}
+	names, err := fs.Glob(FS, "*/*.json")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("embedded files: got %v, %v", names, err)
+	}
+	for _, name := range names {
+		text, err := FS.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		def, warnings, err := trace.DecodeDefinition(text)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, w := range warnings {
+			t.Errorf("%s: %v", name, w)
+		}
+		defs[name] = def
+	}
+	return defs
+}
+
+func TestNamesAndPaths(t *testing.T) {
+	for file, def := range all(t) {
+		if want := path.Join(def.OpType, def.Name+".json"); file != want {
+			t.Errorf("%s: got a definition that belongs at %s", file, want)
+		}
+		if def.Description == nil {
+			t.Errorf("%s: no description", file)
+		}
+		for name, spec := range def.Inputs.All() {
+			if spec.Description == nil {
+				t.Errorf("%s: input %s: no description", file, name)
+			}
+		}
+	}
+}
+
+// The interface must be the contest's to the letter; only prose, tags and the reference's text are ours.
+func TestSameInterfaceAsTheContest(t *testing.T) {
+	dir := contest(t)
+	for file, def := range all(t) {
+		text, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs, _, err := trace.DecodeDefinition(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if def.Name != theirs.Name || def.OpType != theirs.OpType {
+			t.Errorf("%s: got %s of %s, want %s of %s", file, def.Name, def.OpType, theirs.Name, theirs.OpType)
+		}
+		compareAxes(t, file, def, theirs)
+		compareSpecs(t, file+" inputs", &def.Inputs, &theirs.Inputs)
+		compareSpecs(t, file+" outputs", &def.Outputs, &theirs.Outputs)
+		if got, want := slices.Sorted(slices.Values(def.Constraints)), slices.Sorted(slices.Values(theirs.Constraints)); !slices.Equal(got, want) {
+			t.Errorf("%s: constraints: got %q, want %q", file, got, want)
+		}
+		if def.Reference == theirs.Reference {
+			t.Errorf("%s: the reference is a copy of the contest's", file)
+		}
+	}
+}
+
+func compareAxes(t *testing.T, file string, got, want *trace.Definition) {
+	t.Helper()
+	if !slices.Equal(got.Axes.Keys(), want.Axes.Keys()) {
+		t.Errorf("%s: axes: got %v, want %v", file, got.Axes.Keys(), want.Axes.Keys())
+	}
+	for name, w := range want.Axes.All() {
+		if g, _ := got.Axes.Get(name); g.Const != w.Const || g.Value != w.Value {
+			t.Errorf("%s: axis %s: got const %v %d, want const %v %d", file, name, g.Const, g.Value, w.Const, w.Value)
+		}
+	}
+}
+
+func compareSpecs(t *testing.T, place string, got, want *trace.Map[trace.TensorSpec]) {
+	t.Helper()
+	if !slices.Equal(got.Keys(), want.Keys()) {
+		t.Errorf("%s: got %v, want %v", place, got.Keys(), want.Keys())
+	}
+	for name, w := range want.All() {
+		g, _ := got.Get(name)
+		if g.Scalar != w.Scalar || !reflect.DeepEqual(g.Shape, w.Shape) || g.DType != w.DType || g.Optional != w.Optional {
+			t.Errorf("%s: %s: got %v %v optional %v, want %v %v optional %v", place, name, g.Shape, g.DType, g.Optional, w.Shape, w.DType, w.Optional)
+		}
+	}
+}

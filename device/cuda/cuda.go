@@ -1,0 +1,31 @@
+// Package cuda is the NVIDIA GPU as a device: it builds a submission with device/nvcc and calls it through the tvm-ffi C ABI,
+// exactly as the contest does, without Python. It is compiled with the build tag cuda, against the headers of a CUDA
+// toolkit (scripts/cuda-env); without the tag, Open fails with ErrNotBuilt. A binary with it starts on machines without a
+// driver too.
+package cuda
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrUnavailable is wrapped by the errors of Open that say that this machine has no GPU to use, whichever ordinal is asked
+// for: ErrNotBuilt, ErrNoDriver, ErrNoGPU, and a driver that does not start.
+var ErrUnavailable = errors.New("cuda: device unavailable")
+
+var (
+	ErrNotBuilt = fmt.Errorf("%w: built without -tags cuda", ErrUnavailable)
+	ErrNoDriver = fmt.Errorf("%w: no NVIDIA driver", ErrUnavailable)
+	ErrNoGPU    = fmt.Errorf("%w: the NVIDIA driver sees no GPU", ErrUnavailable)
+)
+
+// ErrOrdinal is wrapped by the error of Open for an ordinal that no GPU has.
+var ErrOrdinal = errors.New("cuda: no such device")
+
+// ErrDriverTooOld is wrapped by errors of Open and Build where the driver is for an older CUDA release than the runtime that
+// kernels are linked with.
+var ErrDriverTooOld = errors.New("cuda: driver too old")
+
+// ErrFault is wrapped by every error after a device fault, such as an illegal address: the process can no longer use the
+// GPU, and another one can.
+var ErrFault = errors.New("cuda: device fault")

@@ -1,0 +1,371 @@
+//go:build cuda && linux && cgo
+
+package cuda
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"fisub/device"
+	"fisub/device/nvcc"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+)
+
+// gpuFor opens the GPU for a test, or skips it.
+func gpuFor(t *testing.T) device.Device {
+	t.Helper()
+	d, err := Opener().Open(context.Background(), device.Options{})
+	if err != nil {
+		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "cuda") {
+			t.Fatal(err)
+		}
+		t.Skipf("no GPU to test on: %v", err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+func solution(t *testing.T, file string) *trace.Solution {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &trace.Solution{Name: file, Sources: []trace.SourceFile{{Path: file, Content: string(text)}},
+		Spec: trace.BuildSpec{Language: trace.CUDA, EntryPoint: file + "::kernel", DestinationPassingStyle: true}}
+}
+
+func build(t *testing.T, d device.Device, sol *trace.Solution) device.Kernel {
+	t.Helper()
+	k, err := d.Build(context.Background(), &trace.Definition{}, sol)
+	if err != nil {
+		var be *device.BuildError
+		if errors.As(err, &be) {
+			t.Fatalf("%v\n%s", err, be.Log)
+		}
+		var missing *nvcc.MissingError
+		if errors.As(err, &missing) && !strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "toolchain") {
+			t.Skipf("no toolchain to build with: %v", err)
+		}
+		t.Fatal(err)
+	}
+	return k
+}
+
+func floats(t *testing.T, d device.Device, values ...float32) device.Arg {
+	t.Helper()
+	b, err := d.Alloc(4 * len(values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Write(bytesOf(values)); err != nil {
+		t.Fatal(err)
+	}
+	return device.Arg{Tensor: &device.TensorArg{Buffer: b, DType: tensor.Float32, Shape: []int{len(values)}}}
+}
+
+func bytesOf(values []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), 4*len(values))
+}
+
+func want(t *testing.T, a device.Arg, want ...float32) {
+	t.Helper()
+	got := make([]float32, len(want))
+	if err := a.Tensor.Buffer.Read(bytesOf(got)); err != nil {
+		t.Error(err)
+	} else if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func float(x float64) device.Arg {
+	return device.Arg{Scalar: &trace.Scalar{Kind: trace.FloatScalar, Float: x}}
+}
+func integer(n int64) device.Arg {
+	return device.Arg{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: n}}
+}
+
+// The tests below that begin with TestFake run in a child process whose libcuda.so.1 is testdata/fakecuda.c.
+func TestWithFakeDriver(t *testing.T) {
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("no C compiler for the fake driver")
+	}
+	dir := t.TempDir()
+	if out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-o", filepath.Join(dir, "libcuda.so.1"), "testdata/fakecuda.c").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, tt := range []struct{ test, env string }{
+		{"TestFakeDevice", ""}, {"TestFakeFault", ""}, {"TestFakeHang", ""},
+		{"TestFakeNoGPU", "FAKE_CUDA_INIT=100"}, {"TestFakeBroken", "FAKE_CUDA_INIT=803"}, {"TestFakeOld", "FAKE_CUDA_VERSION=12040"},
+	} {
+		t.Run(tt.test, func(t *testing.T) {
+			cmd := exec.Command(os.Args[0], "-test.v", "-test.timeout=2m", "-test.run=^"+tt.test+"$")
+			cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "FISUB_FAKE_CUDA=1", tt.env)
+			out, err := cmd.CombinedOutput()
+			switch {
+			case err != nil || !strings.Contains(string(out), tt.test):
+				t.Errorf("%v\n%s", err, out)
+			case strings.Contains(string(out), "--- SKIP"):
+				t.Skipf("%s", out)
+			}
+		})
+	}
+}
+
+func fake(t *testing.T) {
+	t.Helper()
+	if os.Getenv("FISUB_FAKE_CUDA") == "" {
+		t.Skip("run by TestWithFakeDriver")
+	}
+}
+
+func TestFakeNoGPU(t *testing.T) {
+	fake(t)
+	if _, err := Opener().Open(context.Background(), device.Options{}); !errors.Is(err, ErrNoGPU) {
+		t.Errorf("got %v, want %v", err, ErrNoGPU)
+	}
+}
+
+func TestFakeBroken(t *testing.T) {
+	fake(t)
+	_, err := Opener().Open(context.Background(), device.Options{})
+	if !errors.Is(err, ErrUnavailable) || err.Error() != "cuda: device unavailable: cuInit: CUDA error 803" {
+		t.Errorf("got %v, want ErrUnavailable with cuInit's result", err)
+	}
+}
+
+func TestFakeOld(t *testing.T) {
+	fake(t)
+	d, err := Opener().Open(context.Background(), device.Options{})
+	if err == nil {
+		t.Skip("no toolchain that the driver is too old for")
+	}
+	if d != nil || !errors.Is(err, ErrDriverTooOld) || !strings.Contains(err.Error(), "is for CUDA 12.4, kernels are built with CUDA 1") {
+		t.Errorf("got %v, want %v with both versions", err, ErrDriverTooOld)
+	}
+}
+
+func TestFakeDevice(t *testing.T) {
+	fake(t)
+	ctx := context.Background()
+	_, err := Opener().Open(ctx, device.Options{Ordinal: 2})
+	if !errors.Is(err, ErrOrdinal) || err.Error() != "cuda: no such device: ordinal 2; there are 0 (Fake 0), 1 (Fake 1)" {
+		t.Errorf("got %v, want %v with what is there", err, ErrOrdinal)
+	}
+	d, err := Opener().Open(ctx, device.Options{Ordinal: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := d.Info()
+	info.Driver, info.Toolchain, info.CUDAVersion = "", "", ""
+	if want := (device.Info{Name: "Fake 1", Arch: "sm_90", Ordinal: 1, L2Bytes: 3 << 20, MemoryBytes: 2 << 30,
+		UUID: "GPU-11111111-1111-1111-1111-111111111111", Multiprocs: 132}); info != want {
+		t.Errorf("got %+v, want %+v", info, want)
+	}
+	if _, err := d.Alloc(2 << 30); err == nil || err.Error() != "cuda: allocating 2147483648 bytes: CUDA_ERROR_OUT_OF_MEMORY: out of memory" {
+		t.Errorf("got %v, want the driver's error", err)
+	}
+
+	k := build(t, d, solution(t, "fake.cpp"))
+	x, y, state := floats(t, d, 1, 2, 3), floats(t, d, 0, 0, 0), floats(t, d, 0)
+	none := device.Arg{}
+	call := func(args ...device.Arg) error {
+		t.Helper()
+		if err := k.Call(ctx, args); err != nil {
+			return err
+		}
+		return k.Sync(ctx)
+	}
+	if err := call(x, float(0.5), integer(0), none, y); err != nil {
+		t.Fatal(err)
+	}
+	want(t, y, 1.5, 2.5, 3.5)
+	// Arguments that differ from the last call's in one value each are converted again.
+	z := floats(t, d, 0, 0, 0)
+	args := []device.Arg{x, float(0.5), integer(0), none, z}
+	for _, change := range []func(){func() {}, func() { args[1] = float(2) }, func() { args[3] = state }, func() { args[0].Tensor.Shape = []int{2} }} {
+		change()
+		if err := call(args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(t, z, 3, 4, 5)
+	want(t, state, 2)
+	x.Tensor.Shape = []int{3}
+
+	var ce *device.CallError
+	if err := call(x, float(1), integer(3), none, y); !errors.As(err, &ce) || ce.Kind != "ValueError" || ce.Text != "mode 3" {
+		t.Errorf("got %v, want the solution's ValueError", err)
+	}
+	if err := call(x, float(1)); !errors.As(err, &ce) || ce.Kind != "TypeError" {
+		t.Errorf("too few arguments: got %v, want a TypeError", err)
+	}
+	x.Tensor.Shape = []int{4}
+	if err := call(x, float(1), integer(0), none, y); err == nil || !strings.Contains(err.Error(), "argument 0: a buffer of 12 bytes cannot hold float32 [4]") {
+		t.Errorf("shape beyond the buffer: got %v, want an error", err)
+	}
+	x.Tensor.Shape = []int{3}
+
+	calls := 0
+	s, err := d.Measure(ctx, func() error {
+		calls++
+		time.Sleep(time.Millisecond)
+		return k.Call(ctx, []device.Arg{x, float(7), integer(0), none, y})
+	}, device.Plan{Warmup: 2, Iterations: 4, Trials: 3, ColdL2: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if calls != 3*(1+5+2+4) || len(s.Trials) != 3 || s.Timer != "cuda events" || !s.ColdL2 {
+		t.Errorf("got %d calls and %+v, want 36 calls and 3 trials", calls, s)
+	}
+	for _, row := range s.Trials {
+		if len(row) != 4 || slices.Min(row) < time.Millisecond || slices.Max(row) > time.Second {
+			t.Errorf("got %v, want 4 samples of at least 1ms", row)
+		}
+	}
+	want(t, y, 8, 9, 10)
+	s, err = d.Measure(ctx, func() error { time.Sleep(2 * time.Millisecond); return nil }, device.Plan{Iterations: 100, Trials: 3, MaxTime: time.Millisecond})
+	if err != nil || len(s.Trials) != 1 || len(s.Trials[0]) != 1 {
+		t.Errorf("out of time: got %+v, %v, want one sample", s, err)
+	}
+	if _, err := d.Measure(ctx, func() error { return errors.New("stop") }, device.Plan{Iterations: 1, Trials: 1}); err == nil || err.Error() != "stop" {
+		t.Errorf("got %v, want the call's error", err)
+	}
+	if _, err := d.Measure(ctx, func() error { return nil }, device.Plan{}); err == nil {
+		t.Error("empty plan: got no error")
+	}
+
+	for _, a := range []device.Arg{x, y, z, state} {
+		if err := a.Tensor.Buffer.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := call(x, float(7), integer(0), none, y); err == nil || !strings.Contains(err.Error(), "closed") {
+		t.Errorf("closed buffer: got %v, want an error", err)
+	}
+	if err := errors.Join(k.Close(), d.Close(), d.Close()); err != nil {
+		t.Error(err)
+	}
+	d, err = Opener().Open(ctx, device.Options{Ordinal: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := d.Info().MemoryBytes - 2<<30; n != 0 {
+		t.Errorf("got %d things not given back to the driver, want 0", n)
+	}
+}
+
+func TestFakeFault(t *testing.T) {
+	fake(t)
+	ctx := context.Background()
+	d := gpuFor(t)
+	k := build(t, d, solution(t, "fake.cpp"))
+	x, y := floats(t, d, 1), floats(t, d, 0)
+	if err := k.Call(ctx, []device.Arg{x, float(1), integer(1), {}, y}); err != nil {
+		t.Fatal(err)
+	}
+	text := "cuda: device fault: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
+	if err := k.Sync(ctx); !errors.Is(err, ErrFault) || err.Error() != text {
+		t.Errorf("got %v, want %s", err, text)
+	}
+	_, aerr := d.Alloc(1)
+	for _, err := range []error{aerr, k.Sync(ctx), x.Tensor.Buffer.Read(make([]byte, 1)), k.Call(ctx, nil)} {
+		if !errors.Is(err, ErrFault) {
+			t.Errorf("after a fault: got %v, want %v", err, ErrFault)
+		}
+	}
+	if err := errors.Join(k.Close(), d.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFakeHang(t *testing.T) {
+	fake(t)
+	d := gpuFor(t)
+	k := build(t, d, solution(t, "fake.cpp"))
+	if err := k.Call(context.Background(), []device.Arg{floats(t, d, 1), float(1), integer(2), {}, floats(t, d, 0)}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if err := k.Sync(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
+	}
+	if err := k.Sync(context.Background()); !errors.Is(err, ErrFault) {
+		t.Errorf("after it: got %v, want %v", err, ErrFault)
+	}
+}
+
+// The tests below need a real GPU.
+
+func TestGPU(t *testing.T) {
+	d := gpuFor(t)
+	ctx := context.Background()
+	k := build(t, d, solution(t, "gpu.cu"))
+	x, y := floats(t, d, 1, 2, 3), floats(t, d, 0, 0, 0)
+	for mode, s := range map[int64]float64{0: 1, 1: 2, 4: 3} {
+		if err := k.Call(ctx, []device.Arg{x, float(s), integer(mode), integer(3e6), y}); err != nil {
+			t.Fatal(err)
+		}
+		// Read waits for the kernel, on whichever stream it runs.
+		want(t, y, 1+float32(s), 2+float32(s), 3+float32(s))
+	}
+	var ce *device.CallError
+	if err := k.Call(ctx, []device.Arg{x, float(0), integer(3), integer(0), y}); !errors.As(err, &ce) || ce.Kind != "cudaErrorInvalidConfiguration" {
+		t.Errorf("refused launch: got %v, want cudaErrorInvalidConfiguration", err)
+	}
+	if err := k.Call(ctx, []device.Arg{x, float(9), integer(0), integer(0), y}); err != nil {
+		t.Errorf("after a refused launch: %v", err)
+	}
+	for _, mode := range []int64{0, 1} {
+		for _, cold := range []bool{false, true} {
+			args := []device.Arg{x, float(1), integer(mode), integer(50_000), y}
+			s, err := d.Measure(ctx, func() error { return k.Call(ctx, args) }, device.Plan{Warmup: 3, Iterations: 20, Trials: 2, ColdL2: cold})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("mode %d, cold %v: %v", mode, cold, s.Trials)
+			for _, row := range s.Trials {
+				slices.Sort(row)
+				if len(row) != 20 || row[10] < 45*time.Microsecond || row[10] > 90*time.Microsecond {
+					t.Errorf("mode %d, cold %v: got %v for a kernel of 50us", mode, cold, row)
+				}
+			}
+		}
+	}
+}
+
+// A fault ends the process's use of the GPU, so it has a process of its own.
+func TestGPUFault(t *testing.T) {
+	if os.Getenv("FISUB_GPU_FAULT") == "" {
+		_ = gpuFor(t)
+		cmd := exec.Command(os.Args[0], "-test.v", "-test.timeout=2m", "-test.run=^TestGPUFault$")
+		cmd.Env = append(os.Environ(), "FISUB_GPU_FAULT=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	d := gpuFor(t)
+	ctx := context.Background()
+	k := build(t, d, solution(t, "gpu.cu"))
+	if err := k.Call(ctx, []device.Arg{floats(t, d, 1), float(0), integer(2), integer(0), floats(t, d, 0)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Sync(ctx); !errors.Is(err, ErrFault) || !strings.Contains(err.Error(), "CUDA_ERROR_ILLEGAL_ADDRESS") {
+		t.Errorf("got %v, want %v with CUDA_ERROR_ILLEGAL_ADDRESS", err, ErrFault)
+	}
+	if _, err := d.Alloc(1); !errors.Is(err, ErrFault) {
+		t.Errorf("after it: got %v, want %v", err, ErrFault)
+	}
+}

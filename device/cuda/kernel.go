@@ -1,0 +1,321 @@
+//go:build cuda && linux && cgo
+
+package cuda
+
+// #include "driver.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"fisub/device"
+	"fisub/device/cuda/tvmffi"
+	"fisub/device/nvcc"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+)
+
+// A kernel is a loaded solution. Its code stays loaded after Close.
+type kernel struct {
+	gpu  *gpu
+	fn   *tvmffi.Func
+	args *tvmffi.Args // of the last call, for the next one with the same
+	last []argument
+}
+
+// An argument is what an Arg was made of when it was converted.
+type argument struct {
+	none   bool
+	tensor bool
+	scalar trace.Scalar
+	ptr    cu.DevicePtr
+	n      int // bytes of the buffer
+	dtype  tensor.DType
+	shape  []int
+}
+
+func (d *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
+	if !sol.Spec.DestinationPassingStyle {
+		return nil, fmt.Errorf("cuda: solution %s returns its outputs: only destination_passing_style = true is supported", sol.Name)
+	}
+	arch := d.opts.Arch
+	if arch == "" {
+		arch = d.info.Arch
+	}
+	object, err := nvcc.Build(ctx, d.root, sol, arch)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.checkDriver(object.CUDAVersion); err != nil {
+		return nil, err
+	}
+	d.info.Toolchain, d.info.CUDAVersion = object.Toolchain, object.CUDAVersion
+	k := &kernel{gpu: d}
+	err = d.do(func() error {
+		if d.lib == nil {
+			if err := d.loadFFI(object.Libs); err != nil {
+				return err
+			}
+		} else if _, err := tvmffi.Load(object.Libs...); err != nil {
+			return err
+		}
+		var err error
+		k.fn, err = d.lib.Func(object.Path, object.Symbol)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// loadFFI loads tvm-ffi and gives the device's thread its stream and allocator.
+func (d *gpu) loadFFI(libs []string) error {
+	lib, err := tvmffi.Load(libs...)
+	if err != nil {
+		return err
+	}
+	dev := tvmffi.CUDA(d.opts.Ordinal)
+	if err := lib.SetStream(dev, unsafe.Pointer(d.strm.C())); err != nil {
+		return err
+	}
+	alloc, release := symbol("cuMemAlloc_v2"), symbol("cuMemFree_v2")
+	if alloc == nil || release == nil {
+		return errors.New("cuda: the driver has no cuMemAlloc_v2")
+	}
+	if err := lib.SetAllocator(dev, alloc, release); err != nil {
+		return err
+	}
+	d.lib = lib
+	return nil
+}
+
+func symbol(name string) unsafe.Pointer {
+	c := append([]byte(name), 0)
+	return C.fisub_driver_symbol((*C.char)(unsafe.Pointer(&c[0])))
+}
+
+func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return k.gpu.do(func() error { return k.call(ctx, args) })
+}
+
+func (k *kernel) call(ctx context.Context, args []device.Arg) error {
+	if !k.same(args) {
+		if err := k.convert(args); err != nil {
+			return err
+		}
+	}
+	err := k.fn.Call(k.args)
+	// A launch that the runtime refused, and that the solution did not ask about, is this call's fault.
+	var name, description *C.char
+	code := C.fisub_runtime_error(&name, &description)
+	if err == nil {
+		if code == 0 {
+			return nil
+		}
+		err = &device.CallError{Kind: C.GoString(name), Text: C.GoString(description)}
+	}
+	if fault := k.gpu.wait(ctx); fault != nil {
+		return fmt.Errorf("%w: %w", fault, err)
+	}
+	return err
+}
+
+// same tells whether args are those of the last call. Timed calls are: for them nothing is converted again.
+func (k *kernel) same(args []device.Arg) bool {
+	if k.args == nil || len(args) != len(k.last) {
+		return false
+	}
+	for i, a := range args {
+		l := &k.last[i]
+		switch {
+		case a.Tensor != nil:
+			b, ok := a.Tensor.Buffer.(*buffer)
+			if !ok || !l.tensor || b.gpu != k.gpu || b.ptr != l.ptr || b.n != l.n || a.Tensor.DType != l.dtype || !slices.Equal(a.Tensor.Shape, l.shape) {
+				return false
+			}
+		case a.Scalar != nil:
+			if l.tensor || l.none || *a.Scalar != l.scalar {
+				return false
+			}
+		case !l.none:
+			return false
+		}
+	}
+	return true
+}
+
+func (k *kernel) convert(args []device.Arg) error {
+	k.release()
+	values, last := make([]tvmffi.Arg, len(args)), make([]argument, len(args))
+	for i, a := range args {
+		switch {
+		case a.Tensor != nil:
+			b, ok := a.Tensor.Buffer.(*buffer)
+			if !ok || b.gpu != k.gpu {
+				return fmt.Errorf("cuda: argument %d: the buffer is not of this device", i)
+			}
+			elements, ok := tensor.Elements(a.Tensor.Shape)
+			need, ok2 := a.Tensor.DType.Bytes(elements)
+			if !ok || !ok2 || need > b.n {
+				return fmt.Errorf("cuda: argument %d: a buffer of %d bytes cannot hold %s %v", i, b.n, a.Tensor.DType, a.Tensor.Shape)
+			}
+			if need > 0 && b.ptr == 0 {
+				return fmt.Errorf("cuda: argument %d: the buffer is closed", i)
+			}
+			last[i] = argument{tensor: true, ptr: b.ptr, n: b.n, dtype: a.Tensor.DType, shape: slices.Clone(a.Tensor.Shape)}
+			values[i].Tensor = &tvmffi.Tensor{Data: b.ptr.Uintptr(), Device: tvmffi.CUDA(k.gpu.opts.Ordinal), DType: a.Tensor.DType, Shape: a.Tensor.Shape}
+		case a.Scalar != nil:
+			last[i] = argument{scalar: *a.Scalar}
+			values[i].Scalar = a.Scalar
+		default:
+			last[i] = argument{none: true}
+		}
+	}
+	converted, err := k.gpu.lib.Args(values)
+	if err != nil {
+		return fmt.Errorf("cuda: %w", err)
+	}
+	k.args, k.last = converted, last
+	return nil
+}
+
+func (k *kernel) release() {
+	if k.args != nil {
+		k.args.Close()
+		k.args, k.last = nil, nil
+	}
+}
+
+func (k *kernel) Sync(ctx context.Context) error {
+	return k.gpu.do(func() error { return k.gpu.wait(ctx) })
+}
+
+func (k *kernel) Close() error {
+	if k.gpu.fault != nil || k.gpu.done {
+		return nil
+	}
+	return k.gpu.do(func() error {
+		k.release()
+		return nil
+	})
+}
+
+// estimates is how many calls the official harness makes to estimate the time of one, before the warm-up calls.
+const estimates = 5
+
+// Measure times call as the official harness does where it has no CUPTI (spec section 6): a trial is one call, five more and
+// the warm-up calls, and then Iterations times the zero-fill of twice the L2 (where plan.ColdL2), an event, the call, an
+// event. The time between the events is the sample: it holds all that the call launched on the device's stream and on the
+// legacy default stream, the gaps between its kernels, and, where the fill ends before the CPU has launched the first
+// kernel, that gap too; it does not hold the fill. call is called on the device's goroutine. A trial that plan.MaxTime ended
+// has fewer than Iterations samples, the first one at least one, and the trials after it are missing.
+func (d *gpu) Measure(ctx context.Context, call func() error, plan device.Plan) (*device.Samples, error) {
+	if plan.Iterations < 1 || plan.Trials < 1 || plan.Warmup < 0 {
+		return nil, fmt.Errorf("cuda: cannot measure %d trials of %d iterations after %d warm-up calls", plan.Trials, plan.Iterations, plan.Warmup)
+	}
+	s := &device.Samples{Timer: "cuda events", ColdL2: plan.ColdL2}
+	err := d.do(func() error {
+		if d.inner {
+			return errors.New("cuda: Measure called while measuring")
+		}
+		d.inner = true
+		defer func() { d.inner = false }()
+		return d.measure(ctx, call, plan, s)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (d *gpu) measure(ctx context.Context, call func() error, plan device.Plan, s *device.Samples) (err error) {
+	var events [2]cu.Event
+	for i := range events {
+		if events[i], err = cu.MakeEvent(cu.DefaultEvent); err != nil {
+			return d.check("making an event", err)
+		}
+		defer func() { _ = cu.DestroyEvent(&events[i]) }()
+	}
+	start, end := events[0], events[1]
+	flush := func() error { return nil }
+	if bytes := 2 * d.info.L2Bytes >> 20 << 20; plan.ColdL2 && bytes > 0 {
+		ptr, err := cu.MemAlloc(bytes)
+		if err != nil {
+			return d.check(fmt.Sprintf("allocating %d bytes to flush the L2", bytes), err)
+		}
+		defer func() { _ = cu.MemFree(ptr) }()
+		flush = func() error { return d.check("flushing the L2", cu.MemsetD8Async(ptr, 0, bytes, d.strm)) }
+	}
+	begin := time.Now()
+	late := func() bool { return plan.MaxTime > 0 && time.Since(begin) > plan.MaxTime }
+	repeat := func(n int) error {
+		for i := 0; i < n && !late(); i++ {
+			if err := flush(); err != nil {
+				return err
+			}
+			if err := call(); err != nil {
+				return err
+			}
+		}
+		return d.wait(ctx)
+	}
+	for range plan.Trials {
+		if err := call(); err != nil {
+			return err
+		}
+		if err := d.wait(ctx); err != nil {
+			return err
+		}
+		if err := repeat(estimates); err != nil {
+			return err
+		}
+		if err := repeat(plan.Warmup); err != nil {
+			return err
+		}
+		row := make([]time.Duration, 0, plan.Iterations)
+		for len(row) < plan.Iterations && (!late() || len(s.Trials) == 0 && len(row) == 0) {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := flush(); err != nil {
+				return err
+			}
+			if err := start.Record(d.strm); err != nil {
+				return d.check("recording an event", err)
+			}
+			if err := call(); err != nil {
+				return err
+			}
+			if err := end.Record(d.strm); err != nil {
+				return d.check("recording an event", err)
+			}
+			if err := d.waitFor(ctx, end); err != nil {
+				return err
+			}
+			// cu's receiver is the earlier event.
+			ms, err := start.Elapsed(end)
+			if err != nil {
+				return d.check("reading a timing", err)
+			}
+			row = append(row, time.Duration(ms*float64(time.Millisecond)))
+		}
+		if len(row) > 0 {
+			s.Trials = append(s.Trials, row)
+		}
+		if late() {
+			break
+		}
+	}
+	return d.wait(ctx)
+}

@@ -1,0 +1,75 @@
+// A libcuda.so.1 for tests on machines without a GPU: device memory is host memory, and all work is done when the call that
+// starts it returns. A solution can call fake_fault and fake_hang to make the device fail.
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, NOT_READY = 600 };
+
+static int fault, hang;
+static long live; // allocations, streams, events and contexts not given back: counted in the memory that a device says it has
+
+void fake_fault(int code) { fault = code; }
+void fake_hang(void) { hang = 1; }
+
+static int env(const char *name, int otherwise) {
+  const char *text = getenv(name);
+  return text != NULL ? atoi(text) : otherwise;
+}
+
+int cuInit(unsigned flags) { return flags != 0 ? INVALID_VALUE : env("FAKE_CUDA_INIT", 0); }
+int cuDriverGetVersion(int *v) { return *v = env("FAKE_CUDA_VERSION", 13000), SUCCESS; }
+int cuDeviceGetCount(int *n) { return *n = 2, SUCCESS; }
+int cuDeviceGet(int *dev, int ordinal) { return *dev = ordinal, ordinal < 2 ? SUCCESS : INVALID_DEVICE; }
+int cuDeviceGetName(char *name, int n, int dev) { return strncpy(name, dev == 0 ? "Fake 0" : "Fake 1", n), SUCCESS; }
+int cuDeviceTotalMem_v2(size_t *n, int dev) { return *n = ((size_t)(dev + 1) << 30) + live, SUCCESS; }
+int cuDeviceGetUuid_v2(unsigned char *uuid, int dev) { return memset(uuid, 0x10 + dev, 16), SUCCESS; }
+int cuDeviceGetAttribute(int *v, int attribute, int dev) {
+  (void)dev;
+  switch (attribute) {
+    case 16: return *v = 132, SUCCESS;       // multiprocessors
+    case 38: return *v = 3 << 20, SUCCESS;   // L2 bytes
+    case 75: return *v = 9, SUCCESS;         // compute capability
+    case 76: return *v = 0, SUCCESS;
+  }
+  return INVALID_VALUE;
+}
+
+int cuDevicePrimaryCtxRetain(void **ctx, int dev) { return *ctx = (void *)(intptr_t)(dev + 1), live++, SUCCESS; }
+int cuDevicePrimaryCtxRelease_v2(int dev) { return (void)dev, live--, SUCCESS; }
+int cuCtxSetCurrent(void *ctx) { return ctx != NULL ? SUCCESS : INVALID_VALUE; }
+int cuCtxSynchronize(void) { return fault; }
+
+int cuStreamCreate(void **s, unsigned flags) { return *s = malloc(1), live++, flags == 0 ? fault : INVALID_VALUE; }
+int cuStreamDestroy_v2(void *s) { return free(s), live--, fault; }
+int cuStreamSynchronize(void *s) { return (void)s, fault; }
+
+int cuEventCreate(void **e, unsigned flags) { return *e = calloc(1, sizeof(struct timespec)), live++, flags == 0 ? fault : INVALID_VALUE; }
+int cuEventDestroy_v2(void *e) { return free(e), live--, fault; }
+int cuEventRecord(void *e, void *s) { return (void)s, clock_gettime(CLOCK_MONOTONIC, e), fault; }
+int cuEventQuery(void *e) { return (void)e, hang ? NOT_READY : fault; }
+int cuEventElapsedTime_v2(float *ms, struct timespec *start, struct timespec *end) {
+  *ms = (end->tv_sec - start->tv_sec) * 1e3f + (end->tv_nsec - start->tv_nsec) * 1e-6f;
+  return fault;
+}
+
+int cuMemAlloc_v2(uint64_t *p, size_t n) {
+  void *m = NULL;
+  if (n == 0) return INVALID_VALUE;
+  if (n > (size_t)1 << 30 || posix_memalign(&m, 256, n) != 0) return OUT_OF_MEMORY;
+  return *p = (uint64_t)(uintptr_t)m, live++, fault;
+}
+int cuMemFree_v2(uint64_t p) { return free((void *)(uintptr_t)p), live--, fault; }
+int cuMemcpyHtoDAsync_v2(uint64_t d, const void *h, size_t n, void *s) { return (void)s, memcpy((void *)(uintptr_t)d, h, n), fault; }
+int cuMemcpyDtoHAsync_v2(void *h, uint64_t d, size_t n, void *s) { return (void)s, memcpy(h, (void *)(uintptr_t)d, n), fault; }
+int cuMemsetD8Async(uint64_t d, unsigned char v, size_t n, void *s) { return (void)s, memset((void *)(uintptr_t)d, v, n), fault; }
+
+int cuGetErrorName(int code, const char **name) {
+  *name = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : NULL;
+  return *name != NULL ? SUCCESS : INVALID_VALUE;
+}
+int cuGetErrorString(int code, const char **text) {
+  *text = code == OUT_OF_MEMORY ? "out of memory" : code == 700 ? "an illegal memory access was encountered" : NULL;
+  return *text != NULL ? SUCCESS : INVALID_VALUE;
+}

@@ -1,0 +1,263 @@
+//go:build linux && cgo
+
+// Package tvmffi calls functions that a shared object exports with the tvm-ffi C ABI, with tensors and scalars as the
+// contest's Python harness passes them (spec section 4.4). It knows libtvm_ffi and DLPack, and nothing of CUDA: device
+// memory is an address to it, a stream a pointer.
+package tvmffi
+
+/*
+#cgo LDFLAGS: -ldl -lpthread
+#include <dlfcn.h>
+#include <stdlib.h>
+#include "abi.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+	"unsafe"
+
+	"fisub/device"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+)
+
+// A Library is libtvm_ffi, loaded into the process for good.
+type Library struct{ ffi C.fisub_ffi }
+
+// A Device is a DLPack device.
+type Device struct {
+	Type int // 1 is the CPU, 2 CUDA
+	ID   int
+}
+
+// CPU is host memory.
+var CPU = Device{Type: C.DL_CPU}
+
+// CUDA is the GPU of that ordinal.
+func CUDA(ordinal int) Device { return Device{Type: C.DL_CUDA, ID: ordinal} }
+
+func (d Device) c() C.fisub_dl_device {
+	return C.fisub_dl_device{device_type: C.int32_t(d.Type), device_id: C.int32_t(d.ID)}
+}
+
+// A Tensor is contiguous row-major memory on a device. Data is not Go memory; it must outlive the Args made with it.
+type Tensor struct {
+	Data   uintptr
+	Device Device
+	DType  tensor.DType
+	Shape  []int
+}
+
+// An Arg is one argument: a tensor, a scalar, or, where both are nil, None.
+type Arg struct {
+	Tensor *Tensor
+	Scalar *trace.Scalar
+}
+
+// Load loads libs in order, each with its symbols global, and binds tvm-ffi's entry points, which the one named
+// libtvm_ffi.so has. A library of a name that the process has loaded already is not loaded again.
+func Load(libs ...string) (*Library, error) {
+	l := &Library{}
+	bound := false
+	for _, lib := range libs {
+		path := C.CString(lib)
+		var message *C.char
+		if filepath.Base(lib) == "libtvm_ffi.so" {
+			message = C.fisub_ffi_bind(&l.ffi, path)
+			bound = true
+		} else {
+			C.fisub_dlopen(path, 1, &message)
+		}
+		C.free(unsafe.Pointer(path))
+		if message != nil {
+			return nil, fmt.Errorf("loading %s: %s", lib, take(message))
+		}
+	}
+	if !bound {
+		return nil, errors.New("tvm-ffi: libtvm_ffi.so is not among the libraries")
+	}
+	return l, nil
+}
+
+// take frees a C string after copying it.
+func take(s *C.char) string {
+	defer C.free(unsafe.Pointer(s))
+	return C.GoString(s)
+}
+
+// A Func is an exported function of a loaded shared object.
+type Func struct {
+	lib *Library
+	fn  unsafe.Pointer
+}
+
+// Func loads the shared object at path, which stays loaded as long as the process lives (what it registered with tvm-ffi
+// and with the CUDA runtime refers to its code), and returns its function of the name symbol. An object that does not load,
+// or lacks the symbol, is a *device.BuildError with the contest's text.
+func (l *Library) Func(path, symbol string) (*Func, error) {
+	cpath, csymbol := C.CString(path), C.CString(symbol)
+	defer C.free(unsafe.Pointer(cpath))
+	defer C.free(unsafe.Pointer(csymbol))
+	var message *C.char
+	handle := C.fisub_dlopen(cpath, 0, &message)
+	if handle == nil {
+		text := take(message)
+		if strings.Contains(text, "undefined symbol") {
+			return nil, &device.BuildError{Text: "Shared library has unresolved symbols: " + text}
+		}
+		return nil, &device.BuildError{Text: "Failed to load compiled module: " + text}
+	}
+	fn := C.dlsym(handle, csymbol)
+	if fn == nil {
+		entry := strings.TrimPrefix(symbol, "__tvm_ffi_")
+		return nil, &device.BuildError{Text: fmt.Sprintf("Entry point '%s' not found in module", entry)}
+	}
+	return &Func{l, fn}, nil
+}
+
+// Args are arguments in the form that functions take, ready for any number of calls.
+type Args struct {
+	lib    *Library
+	values *C.fisub_any // C memory
+	n      int
+}
+
+// Args converts args: a tensor becomes an owning Tensor object, as Python passes torch's, with strides.
+func (l *Library) Args(args []Arg) (*Args, error) {
+	if len(args) > math.MaxInt32 {
+		return nil, errors.New("tvm-ffi: too many arguments")
+	}
+	a := &Args{lib: l, n: len(args)}
+	a.values = (*C.fisub_any)(C.calloc(C.size_t(max(1, len(args))), C.sizeof_fisub_any))
+	values := unsafe.Slice(a.values, len(args))
+	for i, arg := range args {
+		if err := l.convert(&values[i], arg); err != nil {
+			a.Close()
+			return nil, fmt.Errorf("argument %d: %w", i, err)
+		}
+	}
+	return a, nil
+}
+
+func (l *Library) convert(v *C.fisub_any, arg Arg) error {
+	payload := unsafe.Pointer(&v.anon0)
+	switch {
+	case arg.Tensor != nil:
+		t := arg.Tensor
+		dtype, ok := dlDType(t.DType)
+		if !ok {
+			return fmt.Errorf("a %s tensor has no form in tvm-ffi", t.DType)
+		}
+		if len(t.Shape) > 64 {
+			return fmt.Errorf("a tensor of rank %d", len(t.Shape))
+		}
+		shape := make([]C.int64_t, max(1, len(t.Shape)))
+		for i, s := range t.Shape {
+			if s < 0 {
+				return fmt.Errorf("shape %v", t.Shape)
+			}
+			shape[i] = C.int64_t(s)
+		}
+		var object unsafe.Pointer
+		var raised *C.fisub_error
+		rc := C.fisub_tensor(&l.ffi, C.uint64_t(t.Data), t.Device.c(), dtype, C.int32_t(len(t.Shape)), &shape[0], &object, &raised)
+		if rc != 0 {
+			return l.callError(rc, raised)
+		}
+		v.type_index = C.FFI_TENSOR
+		*(*unsafe.Pointer)(payload) = object
+	case arg.Scalar == nil:
+		v.type_index = C.FFI_NONE
+	case arg.Scalar.Kind == trace.FloatScalar:
+		v.type_index = C.FFI_FLOAT
+		*(*float64)(payload) = arg.Scalar.Float
+	case arg.Scalar.Kind == trace.BoolScalar:
+		v.type_index = C.FFI_BOOL
+		if arg.Scalar.Bool {
+			*(*int64)(payload) = 1
+		}
+	default:
+		v.type_index = C.FFI_INT
+		*(*int64)(payload) = arg.Scalar.Int
+	}
+	return nil
+}
+
+// Close releases the argument objects. The memory of the tensors is not touched.
+func (a *Args) Close() {
+	for _, v := range unsafe.Slice(a.values, a.n) {
+		if v.type_index >= C.FFI_OBJECT {
+			C.fisub_dec_ref(&a.lib.ffi, *(*unsafe.Pointer)(unsafe.Pointer(&v.anon0)))
+		}
+	}
+	C.free(unsafe.Pointer(a.values))
+	a.values, a.n = nil, 0
+}
+
+// Call calls f on the calling goroutine's thread and releases what it returns. What f raises is a *device.CallError.
+func (f *Func) Call(a *Args) error {
+	var raised *C.fisub_error
+	if rc := C.fisub_call(&f.lib.ffi, f.fn, a.values, C.int32_t(a.n), &raised); rc != 0 {
+		return f.lib.callError(rc, raised)
+	}
+	return nil
+}
+
+// SetStream makes stream, a CUstream, the one that functions called on this thread launch on. The caller has locked the
+// goroutine to its thread.
+func (l *Library) SetStream(d Device, stream unsafe.Pointer) error {
+	var raised *C.fisub_error
+	if rc := C.fisub_set_stream(&l.ffi, d.c(), stream, &raised); rc != 0 {
+		return l.callError(rc, raised)
+	}
+	return nil
+}
+
+// SetAllocator gives functions called on this thread memory of d when they ask tvm-ffi for a tensor. alloc and release are
+// C functions with the signatures of cuMemAlloc and cuMemFree; nil is the C heap, for the CPU. Freed memory is kept for the
+// next tensor of its size, in stream order like torch's; Trim gives it back. The caller has locked the goroutine to its
+// thread. One device at a time has an allocator in a process.
+func (l *Library) SetAllocator(d Device, alloc, release unsafe.Pointer) error {
+	var raised *C.fisub_error
+	if rc := C.fisub_set_allocator(&l.ffi, d.c(), alloc, release, &raised); rc != 0 {
+		return l.callError(rc, raised)
+	}
+	return nil
+}
+
+// Trim gives back the allocator's memory that no tensor uses, and returns how many bytes are in use.
+func Trim() (used int) { return int(C.fisub_trim()) }
+
+// callError makes a *device.CallError of what was raised, and releases it.
+func (l *Library) callError(rc C.int, raised *C.fisub_error) error {
+	if raised == nil {
+		return &device.CallError{Kind: "RuntimeError", Text: fmt.Sprintf("returned %d and raised nothing", int(rc))}
+	}
+	defer C.fisub_dec_ref(&l.ffi, unsafe.Pointer(raised))
+	return &device.CallError{Kind: text(raised.kind), Text: text(raised.message), Log: text(raised.backtrace)}
+}
+
+func text(b C.fisub_bytes) string {
+	const limit = 1 << 20
+	if b.data == nil {
+		return ""
+	}
+	return strings.ToValidUTF8(C.GoStringN(b.data, C.int(min(b.size, limit))), "\ufffd")
+}
+
+func dlDType(d tensor.DType) (t C.fisub_dl_dtype, ok bool) {
+	code, ok := map[tensor.DType]C.uint8_t{
+		tensor.Int64: 0, tensor.Int32: 0, tensor.Int16: 0, tensor.Int8: 0,
+		tensor.Float32: 2, tensor.Float16: 2, tensor.BFloat16: 4, tensor.Bool: 6,
+		tensor.Float8E4M3FN: 10, tensor.Float8E5M2: 12,
+	}[d]
+	if !ok {
+		return t, false
+	}
+	return C.fisub_dl_dtype{code: code, bits: C.uint8_t(d.Bits()), lanes: 1}, true
+}

@@ -1,0 +1,510 @@
+package nvcc
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"fisub/device"
+	"fisub/internal/cache"
+	"fisub/internal/trace"
+)
+
+// An Object is a built solution. Its folder holds all that loading it takes beside the driver, so that a copy of the
+// folder and of its index entry in another machine's cache spares that machine the build.
+type Object struct {
+	Path        string   // the shared object
+	Dir         string   // its folder in the cache
+	Libs        []string // libraries to load before it, in this order
+	Symbol      string   // the exported function, "__tvm_ffi_<entry point>"
+	Arch        string   // such as "sm_90"
+	Toolchain   string   // what built it, as Toolchain.String says
+	CUDAVersion string   // of the runtime it is linked with, "13.0"
+	Log         string   // the compilers' output: warnings
+	Hit         bool     // it was in the cache
+}
+
+// manifest is build.json in an object's folder.
+type manifest struct {
+	Symbol      string   `json:"symbol"`
+	Arch        string   `json:"arch"`
+	Toolchain   string   `json:"toolchain"`
+	CUDAVersion string   `json:"cuda_version"`
+	Libs        []string `json:"libs"` // relative to the folder
+	Commands    []string `json:"commands"`
+}
+
+const (
+	objectFile   = "kernel.so"
+	manifestFile = "build.json"
+	logFile      = "log.txt"
+	symbolPrefix = "__tvm_ffi_"
+	maxLog       = 1 << 20 // bytes kept of one command's output
+)
+
+// Build builds sol for arch ("sm_90", "sm_100a") with the toolchain that Find finds, or returns what the cache below root
+// has of it. On a machine without a toolchain it returns the object that was built elsewhere of the same sources for the
+// same arch and copied into the cache; where there is none the error is Find's. A *device.BuildError is about the
+// solution, any other error about the machine.
+func Build(ctx context.Context, root string, sol *trace.Solution, arch string) (*Object, error) {
+	t, err := Find(root)
+	if err == nil {
+		return t.Build(ctx, root, sol, arch)
+	}
+	s, serr := newSources(sol, arch)
+	if serr != nil {
+		return nil, serr
+	}
+	key, rerr := os.ReadFile(s.index(root))
+	if rerr != nil {
+		return nil, err
+	}
+	dir := filepath.Join(root, "build", path.Base(strings.TrimSpace(string(key))))
+	o, oerr := readObject(dir, s)
+	if oerr != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// BuildKey is the name of the cache folder that t.Build gives the object of sol and arch.
+func (t *Toolchain) BuildKey(sol *trace.Solution, arch string) (string, error) {
+	s, err := newSources(sol, arch)
+	if err != nil {
+		return "", err
+	}
+	return t.key(s), nil
+}
+
+// Build is like the function Build, with t.
+func (t *Toolchain) Build(ctx context.Context, root string, sol *trace.Solution, arch string) (*Object, error) {
+	s, err := newSources(sol, arch)
+	if err != nil {
+		return nil, err
+	}
+	key := t.key(s)
+	dir, hit, err := cache.Folder(ctx, root, "build", key, func(dir string) error { return t.compile(ctx, dir, s) })
+	if err != nil {
+		return nil, err
+	}
+	o, err := readObject(dir, s)
+	if err != nil {
+		return nil, err
+	}
+	o.Hit = hit
+	index := s.index(root)
+	if err := os.MkdirAll(filepath.Dir(index), 0o755); err != nil {
+		return nil, err
+	}
+	if old, err := os.ReadFile(index); err != nil || string(old) != key+"\n" {
+		if err := cache.WriteFile(index, []byte(key+"\n"), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	return o, nil
+}
+
+// sources are a solution's files, checked and ready to be written.
+type sources struct {
+	files   []trace.SourceFile // Path is cleaned; sorted by it
+	cuda    []string           // .cu files
+	host    []string           // C and C++ files
+	useCUDA bool               // linked with the CUDA libraries even without a .cu file
+	symbol  string
+	arch    string
+}
+
+var (
+	archName = regexp.MustCompile(`^sm_([1-9][0-9]{1,2}[af]?)$`)
+	// nvcc passes file names through a shell; what is compiled has a name that a shell leaves alone.
+	plainName = regexp.MustCompile(`^[A-Za-z0-9_+@][A-Za-z0-9_+@.,=/-]*$`)
+)
+
+func newSources(sol *trace.Solution, arch string) (*sources, error) {
+	if !archName.MatchString(arch) {
+		return nil, fmt.Errorf("arch %q is not of the form sm_90 or sm_100a", arch)
+	}
+	if sol.Spec.Language != trace.CUDA && sol.Spec.Language != trace.CPP {
+		return nil, fmt.Errorf("language %q is not compiled", sol.Spec.Language)
+	}
+	if sol.Spec.Binding != "" && sol.Spec.Binding != "tvm-ffi" {
+		return nil, fmt.Errorf("binding %q is not supported, only tvm-ffi is", sol.Spec.Binding)
+	}
+	_, entry, ok := strings.Cut(sol.Spec.EntryPoint, "::")
+	if !ok || entry == "" {
+		return nil, &device.BuildError{Text: fmt.Sprintf("entry point %q names no symbol", sol.Spec.EntryPoint)}
+	}
+	s := &sources{symbol: symbolPrefix + entry, arch: arch}
+	for _, hw := range sol.Spec.TargetHardware {
+		s.useCUDA = s.useCUDA || strings.EqualFold(hw, "cuda")
+	}
+	seen := map[string]string{}
+	for _, f := range sol.Sources {
+		name := filepath.Clean(f.Path)
+		if !filepath.IsLocal(f.Path) || name == "." || strings.ContainsRune(name, 0) {
+			return nil, &device.BuildError{Text: fmt.Sprintf("source path %q is not a file below the build folder", f.Path)}
+		}
+		if other, ok := seen[name]; ok {
+			return nil, &device.BuildError{Text: fmt.Sprintf("source paths %q and %q are the same file", other, f.Path)}
+		}
+		seen[name] = f.Path
+		s.files = append(s.files, trace.SourceFile{Path: name, Content: f.Content})
+	}
+	slices.SortFunc(s.files, func(a, b trace.SourceFile) int { return strings.Compare(a.Path, b.Path) })
+	for _, f := range s.files {
+		switch filepath.Ext(f.Path) {
+		case ".cu":
+			s.cuda = append(s.cuda, f.Path)
+		case ".cpp", ".cc", ".cxx", ".c":
+			s.host = append(s.host, f.Path)
+		default:
+			continue
+		}
+		if !plainName.MatchString(f.Path) {
+			return nil, &device.BuildError{Text: fmt.Sprintf("source path %q has characters that a compiler's command line cannot carry", f.Path)}
+		}
+	}
+	if len(s.cuda)+len(s.host) == 0 {
+		return nil, &device.BuildError{Text: "no source file to compile: none ends in .cu, .cpp, .cc, .cxx or .c"}
+	}
+	return s, nil
+}
+
+// index is the file that names the newest build of s by whatever toolchain.
+func (s *sources) index(root string) string {
+	return filepath.Join(root, "build", "index", cache.Key(append([]string{"index 1"}, s.identity()...)...))
+}
+
+func (s *sources) identity() []string {
+	id := []string{s.arch, s.symbol, fmt.Sprint(s.useCUDA)}
+	for _, f := range s.files {
+		id = append(id, f.Path, f.Content)
+	}
+	return id
+}
+
+func (t *Toolchain) key(s *sources) string {
+	id := []string{"build 1", t.Version, t.TVMFFIVersion, t.CXXVersion, os.Getenv("NVCC_CCBIN")}
+	id = append(id, cudaFlags(s.arch)...)
+	id = append(id, cxxFlags...)
+	id = append(id, t.linkLibs(s)...)
+	return cache.Key(append(id, s.identity()...)...)
+}
+
+// The flags are those of the contest's builder (spec section 4.2), in its order; paths are added where they are used.
+
+func cudaFlags(arch string) []string {
+	xy := archName.FindStringSubmatch(arch)[1]
+	return []string{"-Xcompiler", "-fPIC", "-std=c++17", "-O2", "-gencode=arch=compute_" + xy + ",code=sm_" + xy}
+}
+
+var cxxFlags = []string{"-std=c++17", "-fPIC", "-O2"}
+
+// linkLibs are the -l flags. The contest's builder always gives -lcuda and -lcublas too. Here each is given where the
+// linker would find it, so that a machine without a driver or cuBLAS can build: the driver is loaded, with its symbols
+// global, before any solution, and no solution that calls cuBLAS compiles without its headers.
+func (t *Toolchain) linkLibs(s *sources) []string {
+	libs := []string{"-ltvm_ffi"}
+	if len(s.cuda) > 0 {
+		libs = append(libs, "-lcudart")
+	}
+	if len(s.cuda) > 0 || s.useCUDA {
+		dirs := append(slices.Clone(t.LibDirs), "/usr/lib/"+machine()+"-linux-gnu", "/usr/lib64", "/usr/lib")
+		for _, name := range []string{"cuda", "cublas"} {
+			if firstWith("lib"+name+".so", dirs...) != "" {
+				libs = append(libs, "-l"+name)
+			}
+		}
+	}
+	return libs
+}
+
+// compile makes the object's folder in dir.
+func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
+	src, tmp, obj := filepath.Join(dir, "src"), filepath.Join(dir, "tmp"), filepath.Join(dir, "obj")
+	for _, d := range []string{src, tmp, obj} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := s.write(src); err != nil {
+		return err
+	}
+	// Compilers run in the sources' folder and get relative names, so that their messages name the user's files and the
+	// result does not depend on where the cache is.
+	include := []string{"-I" + filepath.Join(t.TVMFFI, "include"), "-I."}
+	var steps [][]string
+	var objects []string
+	for i, f := range s.cuda {
+		o := fmt.Sprintf("../obj/cuda_%d.o", i)
+		steps = append(steps, slices.Concat([]string{t.NVCC}, cudaFlags(s.arch), include, []string{"-c", f, "-o", o}))
+		objects = append(objects, o)
+	}
+	for i, f := range s.host {
+		o := fmt.Sprintf("../obj/cpp_%d.o", i)
+		compiler, flags := t.CXX, cxxFlags
+		if filepath.Ext(f) == ".c" {
+			compiler, flags = []string{cc()}, cxxFlags[1:]
+		}
+		steps = append(steps, slices.Concat(compiler, flags, include, []string{"-c", f, "-o", o}))
+		objects = append(objects, o)
+	}
+	results := make([]result, len(steps))
+	var g errgroup.Group
+	g.SetLimit(2)
+	for i, step := range steps {
+		g.Go(func() error {
+			results[i] = run(ctx, src, tmp, step)
+			return nil
+		})
+	}
+	_ = g.Wait()
+	var log bytes.Buffer
+	var broken []string
+	for i, r := range results {
+		if r.err != nil {
+			return r.err
+		}
+		log.WriteString(r.log)
+		if r.failed {
+			broken = append(broken, slices.Concat(s.cuda, s.host)[i])
+		}
+	}
+	if len(broken) > 0 {
+		return buildError(strings.Join(broken, ", ")+" does not compile", log.String())
+	}
+
+	link := slices.Concat(t.CXX, objects, []string{"-shared", "-L" + filepath.Join(t.TVMFFI, "lib")})
+	for _, d := range t.LibDirs {
+		link = append(link, "-L"+d)
+	}
+	link = slices.Concat(link, t.linkLibs(s), []string{"-o", "../" + objectFile})
+	steps = append(steps, link)
+	r := run(ctx, src, tmp, link)
+	if r.err != nil {
+		return r.err
+	}
+	log.WriteString(r.log)
+	if r.failed {
+		return buildError("the solution does not link", log.String())
+	}
+	so := filepath.Join(dir, objectFile)
+	if err := checkSymbol(so, s.symbol, log.String()); err != nil {
+		return err
+	}
+
+	m := manifest{Symbol: s.symbol, Arch: s.arch, Toolchain: t.String(), CUDAVersion: t.CUDAVersion}
+	for _, lib := range t.runtimeLibs(so) {
+		name := filepath.Join("lib", filepath.Base(lib))
+		if err := place(lib, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+		m.Libs = append(m.Libs, name)
+	}
+	for _, step := range steps {
+		m.Commands = append(m.Commands, strings.Join(step, " "))
+	}
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, manifestFile), append(text, '\n'), 0o644),
+		os.WriteFile(filepath.Join(dir, logFile), log.Bytes(), 0o644),
+		os.RemoveAll(obj),
+		os.RemoveAll(tmp),
+	)
+}
+
+func (s *sources) write(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, f := range s.files {
+		err := root.MkdirAll(filepath.Dir(f.Path), 0o755)
+		if err == nil {
+			err = root.WriteFile(f.Path, []byte(f.Content), 0o644)
+		}
+		switch {
+		case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.EEXIST), errors.Is(err, syscall.ENAMETOOLONG):
+			return &device.BuildError{Text: fmt.Sprintf("source path %q: %v", f.Path, err)}
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+func cc() string {
+	if cc := os.Getenv("CC"); cc != "" {
+		return cc
+	}
+	return "cc"
+}
+
+// runtimeLibs are the libraries of t that the object so needs, those it depends on first.
+func (t *Toolchain) runtimeLibs(so string) []string {
+	libs := []string{filepath.Join(t.TVMFFI, "lib", "libtvm_ffi.so")}
+	f, err := elf.Open(so)
+	if err != nil {
+		return libs
+	}
+	defer f.Close()
+	needed, _ := f.ImportedLibraries()
+	for _, name := range needed {
+		if name == filepath.Base(t.CUDART) {
+			libs = append(libs, t.CUDART)
+		}
+	}
+	return libs
+}
+
+// place makes dst the same file as src, or a copy where the file systems differ.
+func place(src, dst string) error {
+	if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
+		return err
+	}
+	if real, err := filepath.EvalSymlinks(src); err == nil && os.Link(real, dst) == nil {
+		return nil
+	}
+	r, err := os.Open(src)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	w, err := os.OpenFile(dst, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, r)
+	return errors.Join(err, w.Close())
+}
+
+// checkSymbol returns a *device.BuildError where the shared object does not export symbol.
+func checkSymbol(so, symbol, log string) error {
+	f, err := elf.Open(so)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	symbols, err := f.DynamicSymbols()
+	if err != nil && !errors.Is(err, elf.ErrNoSymbols) {
+		return err
+	}
+	for _, sym := range symbols {
+		if sym.Name == symbol && sym.Section != elf.SHN_UNDEF {
+			return nil
+		}
+	}
+	entry := strings.TrimPrefix(symbol, symbolPrefix)
+	return &device.BuildError{Text: fmt.Sprintf("Entry point '%s' not found in module", entry), Log: log}
+}
+
+func readObject(dir string, s *sources) (*Object, error) {
+	text, err := os.ReadFile(filepath.Join(dir, manifestFile))
+	if err != nil {
+		return nil, err
+	}
+	var m manifest
+	if err := json.Unmarshal(text, &m); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, manifestFile), err)
+	}
+	if m.Symbol != s.symbol || m.Arch != s.arch {
+		return nil, fmt.Errorf("%s: built for %s of %s", dir, m.Symbol, m.Arch)
+	}
+	log, err := os.ReadFile(filepath.Join(dir, logFile))
+	if err != nil {
+		return nil, err
+	}
+	o := &Object{Path: filepath.Join(dir, objectFile), Dir: dir, Symbol: m.Symbol, Arch: m.Arch, Toolchain: m.Toolchain,
+		CUDAVersion: m.CUDAVersion, Log: string(log), Hit: true}
+	for _, lib := range append([]string{objectFile}, m.Libs...) {
+		if !filepath.IsLocal(lib) || !isFile(filepath.Join(dir, lib)) {
+			return nil, fmt.Errorf("%s: %q is missing", dir, lib)
+		}
+	}
+	for _, lib := range m.Libs {
+		o.Libs = append(o.Libs, filepath.Join(dir, lib))
+	}
+	return o, nil
+}
+
+// A result is what came of one command: failed means that it found fault with the sources, err anything else.
+type result struct {
+	log    string
+	failed bool
+	err    error
+}
+
+// machineFault matches compiler output that is about the machine and not about the sources.
+var machineFault = regexp.MustCompile(`(?im)^.*(no space left on device|cannot allocate memory|unsupported gpu architecture|failed to find c compiler|cannot find compiler|host compiler targets unsupported|unsupported (gnu|clang) version).*$`)
+
+func run(ctx context.Context, dir, tmp string, argv []string) result {
+	cmd := command(ctx, argv[0], argv[1:]...)
+	cmd.Dir = dir
+	for _, v := range os.Environ() {
+		// These add flags that the contest's builder does not have.
+		if !strings.HasPrefix(v, "NVCC_PREPEND_FLAGS=") && !strings.HasPrefix(v, "NVCC_APPEND_FLAGS=") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, "TMPDIR="+tmp, "LC_ALL=C")
+	out := &capped{limit: maxLog}
+	cmd.Stdout, cmd.Stderr = out, out
+	err := cmd.Run()
+	name := filepath.Base(argv[0])
+	if ctx.Err() != nil {
+		return result{err: ctx.Err()}
+	}
+	r := result{log: out.String()}
+	if err == nil {
+		return r
+	}
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || !exit.Exited() {
+		return result{err: fmt.Errorf("running %s: %w", name, err)}
+	}
+	if m := machineFault.FindString(r.log); m != "" {
+		return result{err: fmt.Errorf("running %s: %s", name, strings.TrimSpace(m))}
+	}
+	r.failed = true
+	return r
+}
+
+// capped keeps the first limit bytes that are written to it.
+type capped struct {
+	bytes.Buffer
+	limit int
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	if room := c.limit - c.Len(); room > 0 {
+		c.Buffer.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}
+
+var faultLine = regexp.MustCompile(`(?im)^.*\b(error|undefined reference|undefined symbol|fatal)\b.*$`)
+
+func buildError(what, log string) error {
+	if m := faultLine.FindString(log); m != "" {
+		what += ": " + strings.TrimSpace(m)
+	}
+	return &device.BuildError{Text: what, Log: log}
+}

@@ -1,0 +1,316 @@
+package nvcc
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"fisub/internal/cache"
+)
+
+//go:embed toolchain.txt
+var pinned string
+
+// ErrNoPip says that python3 or its module pip is missing, without which Install fetches nothing.
+var ErrNoPip = errors.New("toolchain: python3 with pip is missing")
+
+// A Component is one pinned package of the toolchain.
+type Component struct {
+	Name    string
+	Version string
+	Bytes   int64 // of its download
+	hashes  []string
+	line    string
+}
+
+// Components lists what Install fetches, for this machine's processor.
+func Components() []Component {
+	var all []Component
+	for line := range strings.Lines(pinned) {
+		requirement, comment, _ := strings.Cut(line, "#")
+		fields := strings.Fields(requirement)
+		if len(fields) == 0 {
+			continue
+		}
+		c := Component{line: strings.TrimSpace(requirement)}
+		c.Name, c.Version, _ = strings.Cut(fields[0], "==")
+		for _, f := range fields[1:] {
+			c.hashes = append(c.hashes, strings.TrimPrefix(f, "--hash=sha256:"))
+		}
+		for _, f := range strings.Fields(comment) {
+			if size, ok := strings.CutPrefix(f, machine()+"="); ok {
+				c.Bytes, _ = strconv.ParseInt(size, 10, 64)
+			}
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// Installed tells whether Install has put the pinned components below root, and where.
+func Installed(root string) (dir string, ok bool) {
+	dir = folder(root)
+	st, err := os.Stat(dir)
+	return dir, err == nil && st.IsDir()
+}
+
+// Install fetches the pinned components with pip, checks their hashes, and unpacks them below root, where Find sees them.
+// It does nothing where they are there already. Stopped at any point, it goes on at the next call with the first component
+// that had not arrived whole. progress, which may be nil, is called from one goroutine at a time with the bytes that have
+// arrived of each component, and of "unpack" at the end. The error is ErrNoPip where there is no pip.
+func Install(ctx context.Context, root string, progress func(name string, done, total int64)) error {
+	if runtime.GOOS != "linux" || (runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64") {
+		return fmt.Errorf("toolchain: no components for %s/%s", runtime.GOOS, runtime.GOARCH)
+	}
+	if progress == nil {
+		progress = func(string, int64, int64) {}
+	}
+	return install(ctx, root, toolchainKey(), Components(), progress)
+}
+
+func install(ctx context.Context, root, key string, components []Component, progress func(string, int64, int64)) error {
+	downloads := filepath.Join(root, "toolchain", "download")
+	_, _, err := cache.Folder(ctx, root, "toolchain", key, func(dir string) error {
+		var wheels []string
+		for _, c := range components {
+			wheel, err := fetch(ctx, downloads, c, progress)
+			if err != nil {
+				return fmt.Errorf("toolchain: %s %s: %w", c.Name, c.Version, err)
+			}
+			wheels = append(wheels, wheel)
+		}
+		if err := unpack(ctx, dir, wheels, progress); err != nil {
+			return err
+		}
+		return linkLibraries(filepath.Join(dir, "cuda", "lib"))
+	})
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(downloads)
+}
+
+// fetch returns the wheel of c in downloads, after fetching it where it is not there with its pinned hash.
+func fetch(ctx context.Context, downloads string, c Component, progress func(string, int64, int64)) (string, error) {
+	dir := filepath.Join(downloads, c.Name+"-"+c.Version)
+	tmp := filepath.Join(dir, "tmp")
+	if wheel, err := arrived(dir, c); err == nil {
+		progress(c.Name, c.Bytes, c.Bytes)
+		return wheel, nil
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(tmp, 0o755); err != nil {
+		return "", err
+	}
+	requirements := filepath.Join(dir, "requirements.txt")
+	if err := os.WriteFile(requirements, []byte(c.line+"\n"), 0o644); err != nil {
+		return "", err
+	}
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		return "", ErrNoPip
+	}
+	args := []string{"-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes", "--disable-pip-version-check",
+		"--no-input", "--progress-bar=off", "--implementation=cp", "--python-version=3.12"}
+	// Older pips match platforms literally, so each that a pinned wheel may name is listed.
+	for _, p := range []string{"_2_28", "_2_25", "_2_24", "_2_17", "2014", "_2_12", "2010"} {
+		args = append(args, "--platform=manylinux"+p+"_"+machine())
+	}
+	cmd := command(ctx, python, append(args, "-r", requirements, "-d", dir)...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+	progress(c.Name, 0, c.Bytes)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				// pip says nothing that all its versions agree on; what it has written does.
+				progress(c.Name, min(treeSize(tmp), c.Bytes), c.Bytes)
+			case <-stop:
+				return
+			}
+		}
+	}()
+	err = cmd.Run()
+	close(stop)
+	<-stopped
+	os.RemoveAll(tmp)
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if err != nil {
+		if strings.Contains(out.String(), "No module named pip") {
+			return "", ErrNoPip
+		}
+		return "", fmt.Errorf("pip download: %s: %w", lastLine(out.String(), "ERROR"), err)
+	}
+	wheel, err := arrived(dir, c)
+	if err != nil {
+		return "", err
+	}
+	progress(c.Name, c.Bytes, c.Bytes)
+	return wheel, nil
+}
+
+// arrived returns the one wheel in dir, if its hash is a pinned one.
+func arrived(dir string, c Component) (string, error) {
+	wheels, err := filepath.Glob(filepath.Join(dir, "*.whl"))
+	if err != nil || len(wheels) != 1 {
+		return "", fmt.Errorf("%d wheels in %s, want 1", len(wheels), dir)
+	}
+	f, err := os.Open(wheels[0])
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	if sum := hex.EncodeToString(h.Sum(nil)); !slices.Contains(c.hashes, sum) {
+		return "", fmt.Errorf("%s has sha256 %s, which is not pinned", filepath.Base(wheels[0]), sum)
+	}
+	return wheels[0], nil
+}
+
+// parts maps what is wanted of a wheel to its place in the toolchain's folder.
+var parts = []struct{ from, to string }{
+	{"nvidia/cu13/", "cuda/"},
+	{"tvm_ffi/include/", "tvm_ffi/include/"},
+	{"tvm_ffi/lib/libtvm_ffi.so", "tvm_ffi/lib/libtvm_ffi.so"},
+	{"tvm_ffi/_version.py", "tvm_ffi/_version.py"},
+}
+
+func unpack(ctx context.Context, dir string, wheels []string, progress func(string, int64, int64)) error {
+	var files []*zip.File
+	var names []string
+	var done, total int64
+	for _, wheel := range wheels {
+		z, err := zip.OpenReader(wheel)
+		if err != nil {
+			return fmt.Errorf("%s: %w", filepath.Base(wheel), err)
+		}
+		defer z.Close()
+		for _, f := range z.File {
+			for _, p := range parts {
+				rest, ok := strings.CutPrefix(f.Name, p.from)
+				if !ok || strings.HasSuffix(f.Name, "/") {
+					continue
+				}
+				name := filepath.FromSlash(p.to + rest)
+				if !filepath.IsLocal(name) || !f.Mode().IsRegular() {
+					return fmt.Errorf("%s: entry %q is not a file below the wheel's folder", filepath.Base(wheel), f.Name)
+				}
+				files, names = append(files, f), append(names, name)
+				total += int64(f.UncompressedSize64)
+				break
+			}
+		}
+	}
+	for i, f := range files {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := unpackFile(filepath.Join(dir, names[i]), f); err != nil {
+			return err
+		}
+		done += int64(f.UncompressedSize64)
+		progress("unpack", done, total)
+	}
+	return nil
+}
+
+func unpackFile(path string, f *zip.File) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	perm := fs.FileMode(0o644)
+	if f.Mode()&0o111 != 0 {
+		perm = 0o755
+	}
+	r, err := f.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	w, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, r)
+	return errors.Join(err, w.Close())
+}
+
+// linkLibraries makes the names that a linker looks for: libX.so beside each libX.so.N.
+func linkLibraries(dir string) error {
+	libs, err := filepath.Glob(filepath.Join(dir, "lib*.so.*"))
+	if err != nil {
+		return err
+	}
+	for _, lib := range libs {
+		base := filepath.Base(lib)
+		name := base[:strings.Index(base, ".so")+len(".so")]
+		if err := os.Symlink(base, filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// command is exec.CommandContext for a program that starts others: cancelling ctx ends all of them.
+func command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	return cmd
+}
+
+func treeSize(dir string) (n int64) {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			if st, err := d.Info(); err == nil {
+				n += st.Size()
+			}
+		}
+		return nil // a file that pip has just removed counts nothing
+	})
+	return n
+}
+
+// lastLine returns the last line of text that begins with prefix, without it, or else the last line that is not empty.
+func lastLine(text, prefix string) (line string) {
+	found := false
+	for l := range strings.Lines(text) {
+		l = strings.TrimSpace(l)
+		if rest, ok := strings.CutPrefix(l, prefix); ok {
+			line, found = strings.TrimLeft(rest, ": "), true
+		} else if l != "" && !found {
+			line = l
+		}
+	}
+	return line
+}

@@ -1,0 +1,256 @@
+// Package nvcc finds or installs the tools that build a submission (nvcc, the CUDA headers and runtime, tvm-ffi, a C++
+// compiler) and builds one shared object with them, as the contest's builder does (spec section 4.2). It needs no GPU and
+// no driver; it loads and runs nothing of what it builds.
+package nvcc
+
+import (
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"fisub/internal/cache"
+)
+
+// A Toolchain is a complete set of tools. All paths are absolute.
+type Toolchain struct {
+	NVCC          string   // the compiler's path
+	Version       string   // of nvcc, such as "13.0.88"
+	CUDAVersion   string   // of the runtime that kernels are linked with, such as "13.0"
+	CXX           []string // host compiler and linker: $CXX, else c++ or g++, with its arguments
+	CXXVersion    string   // first line of its --version
+	CUDAInclude   string   // folder of cuda.h and cuda_runtime.h
+	LibDirs       []string // folders of libcudart.so and its neighbours, for linking and loading
+	CUDART        string   // the runtime library to load, named as its SONAME says
+	TVMFFI        string   // folder with include/tvm/ffi and lib/libtvm_ffi.so
+	TVMFFIVersion string   // such as "0.1.15"
+}
+
+// String names the compiler and tvm-ffi with their versions.
+func (t *Toolchain) String() string {
+	return fmt.Sprintf("nvcc %s, tvm-ffi %s", t.Version, t.TVMFFIVersion)
+}
+
+// A MissingError lists what Find did not find.
+type MissingError struct{ Missing []string }
+
+func (e *MissingError) Error() string { return "toolchain: missing " + strings.Join(e.Missing, ", ") }
+
+// Find returns the first complete toolchain of: nvcc in $CUDA_HOME, in $CUDA_PATH, on PATH, in /usr/local/cuda, and in the
+// cache below root (see Install), each with the headers and the runtime library that belong to it. tvm-ffi is looked for
+// in $TVM_FFI_HOME, among python3's packages, and in the cache. Where something is missing the error is a *MissingError.
+func Find(root string) (*Toolchain, error) {
+	installed := folder(root)
+	t := &Toolchain{}
+	missing := t.findCUDA(installed)
+	if !t.findTVMFFI(installed) {
+		missing = append(missing, "tvm-ffi (include/tvm/ffi/c_api.h and lib/libtvm_ffi.so)")
+	}
+	if !t.findCXX() {
+		missing = append(missing, "a C++ compiler (c++ or g++)")
+	}
+	if len(missing) > 0 {
+		return nil, &MissingError{missing}
+	}
+	return t, nil
+}
+
+// findCUDA fills in the CUDA part from the first complete place, and returns what the first place with an nvcc lacks.
+func (t *Toolchain) findCUDA(installed string) []string {
+	var compilers []string
+	for _, env := range []string{"CUDA_HOME", "CUDA_PATH"} {
+		if home := os.Getenv(env); home != "" {
+			compilers = append(compilers, filepath.Join(home, "bin", "nvcc"))
+		}
+	}
+	if path, err := exec.LookPath("nvcc"); err == nil {
+		compilers = append(compilers, path)
+	}
+	compilers = append(compilers, "/usr/local/cuda/bin/nvcc", filepath.Join(installed, "cuda", "bin", "nvcc"))
+	missing := []string{"nvcc", "the CUDA headers (cuda_runtime.h)", "the CUDA runtime (libcudart.so)"}
+	first := true
+	for _, nvcc := range compilers {
+		nvcc, err := filepath.Abs(nvcc)
+		if err != nil || !isExecutable(nvcc) {
+			continue
+		}
+		lacks := t.tryNVCC(nvcc)
+		if len(lacks) == 0 {
+			return nil
+		}
+		if first {
+			missing, first = lacks, false
+		}
+	}
+	return missing
+}
+
+func (t *Toolchain) tryNVCC(nvcc string) (lacks []string) {
+	out, err := exec.Command(nvcc, "--version").Output()
+	m := regexp.MustCompile(`\bV(\d+\.\d+\.\d+)`).FindSubmatch(out)
+	if err != nil || m == nil {
+		return []string{"nvcc (" + nvcc + " --version names no version)"}
+	}
+	home := nvcc
+	if real, err := filepath.EvalSymlinks(nvcc); err == nil {
+		home = real
+	}
+	home = filepath.Dir(filepath.Dir(home))
+	cpu := machine()
+	include := firstWith("cuda_runtime.h", home+"/include", home+"/targets/"+cpu+"-linux/include", "/usr/include")
+	if include == "" || !isFile(include+"/cuda.h") {
+		lacks = append(lacks, "the CUDA headers (cuda_runtime.h, cuda.h) of "+nvcc)
+	}
+	var dirs []string
+	var cudart string
+	for _, dir := range []string{home + "/lib64", home + "/lib", home + "/targets/" + cpu + "-linux/lib", "/usr/lib/" + cpu + "-linux-gnu"} {
+		if lib, ok := runtimeLibrary(dir); ok {
+			dirs = append(dirs, dir)
+			if isFile(dir + "/stubs/libcuda.so") {
+				dirs = append(dirs, dir+"/stubs")
+			}
+			cudart = lib
+			break
+		}
+	}
+	if cudart == "" {
+		lacks = append(lacks, "the CUDA runtime (libcudart.so) of "+nvcc)
+	}
+	if len(lacks) > 0 {
+		return lacks
+	}
+	t.NVCC, t.Version, t.CUDAInclude, t.LibDirs, t.CUDART = nvcc, string(m[1]), include, dirs, cudart
+	t.CUDAVersion = t.Version[:strings.LastIndexByte(t.Version, '.')]
+	return nil
+}
+
+// runtimeLibrary returns the file in dir to load for the libcudart.so there. Its name is the library's SONAME.
+func runtimeLibrary(dir string) (string, bool) {
+	link := filepath.Join(dir, "libcudart.so")
+	f, err := elf.Open(link)
+	if err != nil {
+		return "", false
+	}
+	defer f.Close()
+	names, err := f.DynString(elf.DT_SONAME)
+	if err != nil || len(names) != 1 || names[0] != filepath.Base(names[0]) {
+		return "", false
+	}
+	lib := filepath.Join(dir, names[0])
+	return lib, isFile(lib)
+}
+
+func (t *Toolchain) findTVMFFI(installed string) bool {
+	homes := []string{filepath.Join(installed, "tvm_ffi")}
+	if home := os.Getenv("TVM_FFI_HOME"); home != "" {
+		homes = []string{home}
+	} else if python, err := exec.LookPath("python3"); err == nil {
+		// find_spec locates the package without importing it.
+		out, err := exec.Command(python, "-c", `import importlib.util as u
+s = u.find_spec("tvm_ffi")
+print(s.submodule_search_locations[0] if s and s.submodule_search_locations else "")`).Output()
+		if home := strings.TrimSpace(string(out)); err == nil && home != "" {
+			homes = append([]string{home}, homes...)
+		}
+	}
+	for _, home := range homes {
+		home, err := filepath.Abs(home)
+		if err != nil || !isFile(home+"/lib/libtvm_ffi.so") {
+			continue
+		}
+		if version, ok := tvmFFIVersion(home); ok {
+			t.TVMFFI, t.TVMFFIVersion = home, version
+			return true
+		}
+	}
+	return false
+}
+
+// tvmFFIVersion reads the package's version, or, where only the headers are there, theirs.
+func tvmFFIVersion(home string) (string, bool) {
+	header, err := os.ReadFile(home + "/include/tvm/ffi/c_api.h")
+	if err != nil {
+		return "", false
+	}
+	if py, err := os.ReadFile(home + "/_version.py"); err == nil {
+		if m := regexp.MustCompile(`(?m)^__version__ = .*'([0-9][0-9A-Za-z.+]*)'$`).FindSubmatch(py); m != nil {
+			return string(m[1]), true
+		}
+	}
+	parts := regexp.MustCompile(`(?m)^#define TVM_FFI_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)`).FindAllSubmatch(header, -1)
+	if len(parts) != 3 {
+		return "", false
+	}
+	return fmt.Sprintf("%s.%s.%s", parts[0][1], parts[1][1], parts[2][1]), true
+}
+
+func (t *Toolchain) findCXX() bool {
+	names := []string{"c++", "g++"}
+	if cxx := os.Getenv("CXX"); cxx != "" {
+		names = []string{cxx}
+	}
+	for _, name := range names {
+		args := strings.Fields(name)
+		if len(args) == 0 {
+			continue
+		}
+		path, err := exec.LookPath(args[0])
+		if err != nil {
+			continue
+		}
+		args[0] = path
+		out, err := exec.Command(path, append(args[1:len(args):len(args)], "--version")...).Output()
+		if err != nil {
+			continue
+		}
+		t.CXX = args
+		t.CXXVersion, _, _ = strings.Cut(string(out), "\n")
+		return true
+	}
+	return false
+}
+
+// Major is the CUDA release that t's kernels need a driver of, such as 13.
+func (t *Toolchain) Major() int {
+	n, _ := strconv.Atoi(t.CUDAVersion[:strings.IndexByte(t.CUDAVersion+".", '.')])
+	return n
+}
+
+// folder is where Install puts the pinned components.
+func folder(root string) string {
+	return filepath.Join(root, "toolchain", toolchainKey())
+}
+
+func toolchainKey() string { return cache.Key("toolchain 1", machine(), pinned) }
+
+// machine is the processor as wheels and compilers name it.
+func machine() string {
+	if runtime.GOARCH == "arm64" {
+		return "aarch64"
+	}
+	return "x86_64"
+}
+
+func firstWith(name string, dirs ...string) string {
+	for _, dir := range dirs {
+		if isFile(filepath.Join(dir, name)) {
+			return dir
+		}
+	}
+	return ""
+}
+
+func isFile(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular()
+}
+
+func isExecutable(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
+}

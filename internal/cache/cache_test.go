@@ -1,0 +1,104 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestKey(t *testing.T) {
+	if Key("ab", "c") == Key("a", "bc") {
+		t.Error("keys of different parts are equal")
+	}
+	if got := Key("a", "b"); got != Key("a", "b") || len(got) != 32 {
+		t.Errorf("key: got %q, want 32 characters, the same each time", got)
+	}
+}
+
+func TestFolderOnceForAll(t *testing.T) {
+	root := t.TempDir()
+	var calls atomic.Int32
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			dir, _, err := Folder(context.Background(), root, "build", "k", func(dir string) error {
+				calls.Add(1)
+				time.Sleep(20 * time.Millisecond)
+				return os.WriteFile(filepath.Join(dir, "x"), []byte("1"), 0o644)
+			})
+			if err != nil {
+				t.Error(err)
+			} else if _, err := os.Stat(filepath.Join(dir, "x")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := calls.Load(); got != 1 {
+		t.Errorf("calls of fill: got %d, want 1", got)
+	}
+	if _, hit, err := Folder(context.Background(), root, "build", "k", nil); !hit || err != nil {
+		t.Errorf("second time: got hit %v and %v, want a hit", hit, err)
+	}
+}
+
+func TestFolderFailureLeavesNothing(t *testing.T) {
+	root := t.TempDir()
+	broken := errors.New("no compiler")
+	dir, _, err := Folder(context.Background(), root, "build", "k", func(dir string) error {
+		if err := os.WriteFile(filepath.Join(dir, "half"), nil, 0o644); err != nil {
+			return err
+		}
+		return broken
+	})
+	if dir != "" || !errors.Is(err, broken) {
+		t.Errorf("got %q and %v, want %v", dir, err, broken)
+	}
+	left, err := filepath.Glob(filepath.Join(root, "build", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hidden, _ := filepath.Glob(filepath.Join(root, "build", ".*"))
+	for _, p := range append(left, hidden...) {
+		if filepath.Ext(p) != ".lock" {
+			t.Errorf("left behind: %s", p)
+		}
+	}
+}
+
+func TestFolderWaitsUntilCancelled(t *testing.T) {
+	root := t.TempDir()
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	_, _, err := Folder(context.Background(), root, "build", "k", func(string) error {
+		_, _, err := Folder(ctx, root, "build", "k", func(string) error { return nil })
+		return err
+	})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
+	}
+}
+
+func TestWriteFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "f")
+	for _, want := range []string{"old", "new"} {
+		if err := WriteFile(name, []byte(want), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(name)
+		if err != nil || string(got) != want {
+			t.Errorf("got %q and %v, want %q", got, err, want)
+		}
+	}
+	if st, err := os.Stat(name); err != nil || st.Mode().Perm() != 0o640 {
+		t.Errorf("mode: got %v and %v, want 0640", st.Mode(), err)
+	}
+	if err := WriteFile(filepath.Join(name, "x"), nil, 0o644); err == nil {
+		t.Error("below a file: got no error")
+	}
+}

@@ -1,0 +1,326 @@
+// Package config reads config.toml, the description of one submission. It is strict, so that a misspelt key cannot
+// silently change what is packed, and it names every fault of the file at once, each with its place. It does not look at
+// the sources, and only Check looks at the definition.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"fisub/internal/trace"
+)
+
+// Name is the file name of a config.
+const Name = "config.toml"
+
+// maxSize bounds the file, in bytes: a config.toml is a page.
+const maxSize = 1 << 20
+
+// A Config is a decoded config.toml.
+type Config struct {
+	Path     string // as given to Load or Parse
+	Solution Solution
+	Build    Build
+	Bench    Bench
+	Remote   map[string]map[string]any // the tables [remote.NAME] by name, as TOML values; their keys are not checked
+
+	src    []byte
+	places map[string]span // by "table.key" its value, by "table" its header
+}
+
+// Solution is the table [solution].
+type Solution struct {
+	Name        string
+	Definition  string
+	Author      string
+	Description string // "" where absent
+}
+
+// Build is the table [build].
+type Build struct {
+	Language                trace.Language
+	EntryPoint              string // "file::symbol", neither part empty
+	DestinationPassingStyle bool   // true where absent
+	Binding                 string // "tvm-ffi", "torch", or "" where absent
+	Dependencies            []string
+	SourceDir               string // relative to solution/; the language where absent
+}
+
+// Bench is the table [bench]; absent values are "".
+type Bench struct {
+	Profile  string // "official", "quick" or "thorough"
+	Baseline string
+	Set      string // the workload set
+}
+
+// Load reads the config at path. Its error joins one *Fault for each thing that is wrong; see Faults.
+func Load(path string) (*Config, error) {
+	st, err := os.Stat(path)
+	if err == nil && st.IsDir() {
+		return nil, &Fault{Path: path, Msg: "is a folder", Hint: "name the file in it: " + filepath.Join(path, Name)}
+	}
+	if err == nil && st.Size() > maxSize {
+		return nil, &Fault{Path: path, Msg: fmt.Sprintf("%d bytes are more than the limit of %d", st.Size(), maxSize)}
+	}
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &Fault{Path: path, Msg: "no such file", Hint: "run this in the folder of the submission, or name its config.toml", err: err}
+	}
+	if err != nil {
+		var perr *fs.PathError
+		if errors.As(err, &perr) {
+			err = perr.Err
+		}
+		return nil, &Fault{Path: path, Msg: err.Error(), err: err}
+	}
+	return Parse(path, data)
+}
+
+// Root is the folder of the submission, the one that holds the config.
+func (c *Config) Root() string { return filepath.Dir(c.Path) }
+
+// SourceDir is the folder of the sources: solution/<source_dir> below Root.
+func (c *Config) SourceDir() string {
+	return filepath.Join(c.Root(), "solution", filepath.FromSlash(c.Build.SourceDir))
+}
+
+// EntryFile is the part of the entry point before "::".
+func (c *Config) EntryFile() string {
+	file, _, _ := strings.Cut(c.Build.EntryPoint, "::")
+	return file
+}
+
+// EntrySymbol is the part of the entry point after "::".
+func (c *Config) EntrySymbol() string {
+	_, symbol, _ := strings.Cut(c.Build.EntryPoint, "::")
+	return symbol
+}
+
+// Fault is a fault at the value of key, such as "build.entry_point"; at the table where the key is absent. hint may be "".
+func (c *Config) Fault(key, hint, format string, args ...any) *Fault {
+	f := &Fault{Path: c.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
+	at, ok := c.places[key]
+	if !ok {
+		table, _, _ := strings.Cut(key, ".")
+		at, ok = c.places[table]
+	}
+	if ok {
+		f.at(c.src, at)
+	}
+	return f
+}
+
+// UnknownDefinition is the fault of a definition that is not among known, with the nearest names as its hint.
+func (c *Config) UnknownDefinition(known []string) *Fault {
+	name := c.Solution.Definition
+	hint := ""
+	if near := trace.Nearest(name, known); len(near) > 0 {
+		hint = "did you mean " + quoted(near) + "?"
+	}
+	return c.Fault("solution.definition", hint, "unknown definition %q", name)
+}
+
+// Check checks what needs the definition. Its error joins *Fault values.
+func Check(c *Config, def *trace.Definition) error {
+	var faults []error
+	if c.Solution.Definition != def.Name {
+		faults = append(faults, c.Fault("solution.definition", "", "definition %q is not %q", c.Solution.Definition, def.Name))
+	}
+	if c.Build.DestinationPassingStyle {
+		for name, out := range def.Outputs.All() {
+			if out.Scalar {
+				faults = append(faults, c.Fault("build.destination_passing_style", "write destination_passing_style = false and return the outputs",
+					"output %q is a scalar, which destination-passing style cannot allocate", name))
+			}
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// Discover returns the configs of a repository as the contest's collector finds them: config.toml in dir and in its
+// immediate subfolders, in this order. Each is a submission of its own. Hidden subfolders are not searched; none found is
+// not an error.
+func Discover(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	add := func(path string) {
+		if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
+			paths = append(paths, path)
+		}
+	}
+	add(filepath.Join(dir, Name))
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") {
+			add(filepath.Join(dir, e.Name(), Name))
+		}
+	}
+	return paths, nil
+}
+
+// Encode writes [solution] and [build] so that Parse reads them back; absent and default values are left out, except for
+// destination_passing_style. Strings must be valid UTF-8.
+func Encode(c *Config) []byte {
+	var b strings.Builder
+	line := func(key, value string) {
+		if value != "" {
+			fmt.Fprintf(&b, "%s = %s\n", key, quote(value))
+		}
+	}
+	b.WriteString("[solution]\n")
+	line("name", c.Solution.Name)
+	line("definition", c.Solution.Definition)
+	line("author", c.Solution.Author)
+	line("description", c.Solution.Description)
+	b.WriteString("\n[build]\n")
+	line("language", string(c.Build.Language))
+	line("entry_point", c.Build.EntryPoint)
+	fmt.Fprintf(&b, "destination_passing_style = %t\n", c.Build.DestinationPassingStyle)
+	line("binding", c.Build.Binding)
+	if deps := c.Build.Dependencies; len(deps) > 0 {
+		items := make([]string, len(deps))
+		for i, d := range deps {
+			items[i] = quote(d)
+		}
+		fmt.Fprintf(&b, "dependencies = [%s]\n", strings.Join(items, ", "))
+	}
+	if c.Build.SourceDir != string(c.Build.Language) {
+		line("source_dir", c.Build.SourceDir)
+	}
+	return []byte(b.String())
+}
+
+// quote writes s as a TOML basic string.
+func quote(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r < 0x20 || r == 0x7f:
+			fmt.Fprintf(&b, `\u%04X`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// quoted lists words as "a", "b" or "c".
+func quoted(words []string) string {
+	q := make([]string, len(words))
+	for i, w := range words {
+		q[i] = fmt.Sprintf("%q", w)
+	}
+	if len(q) < 2 {
+		return strings.Join(q, "")
+	}
+	return strings.Join(q[:len(q)-1], ", ") + " or " + q[len(q)-1]
+}
+
+// A Fault is one thing that is wrong with a config. Line and Col count from 1, Col in characters; both are 0 where the
+// fault has no place in the file, and Excerpt is then empty.
+type Fault struct {
+	Path      string
+	Line, Col int
+	Msg       string
+	Excerpt   string // the line of source and, below it, a marker; no final newline
+	Hint      string // advice, or ""
+	err       error
+}
+
+// Error gives the place and the fact, without excerpt and hint.
+func (f *Fault) Error() string {
+	if f.Line == 0 {
+		return f.Path + ": " + f.Msg
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", f.Path, f.Line, f.Col, f.Msg)
+}
+
+// Unwrap is the error of the operating system, where there was one.
+func (f *Fault) Unwrap() error { return f.err }
+
+// Faults returns the faults that err joins, in order; nil where it holds none.
+func Faults(err error) []*Fault {
+	switch e := err.(type) { //nolint:errorlint // the tree is walked here
+	case nil:
+		return nil
+	case *Fault:
+		return []*Fault{e}
+	case interface{ Unwrap() []error }:
+		var all []*Fault
+		for _, err := range e.Unwrap() {
+			all = append(all, Faults(err)...)
+		}
+		return all
+	case interface{ Unwrap() error }:
+		return Faults(e.Unwrap())
+	}
+	return nil
+}
+
+// A span is a range of bytes of the source.
+type span struct{ start, end int }
+
+// at sets the place of f to s in src, with an excerpt of the line it starts in.
+func (f *Fault) at(src []byte, s span) {
+	text := string(src)
+	s.start = min(s.start, len(text))
+	begin := strings.LastIndexByte(text[:s.start], '\n') + 1
+	line, _, _ := strings.Cut(text[begin:], "\n")
+	line = strings.TrimSuffix(line, "\r")
+	s.start = min(s.start, begin+len(line))
+	s.end = max(s.start, min(s.end, begin+len(line)))
+	f.Line = 1 + strings.Count(text[:begin], "\n")
+	f.Col = 1 + utf8.RuneCountInString(text[begin:s.start])
+
+	const width = 120 // characters of a line that are shown
+	before, marked, after := printable(text[begin:s.start]), printable(text[s.start:s.end]), printable(text[s.end:begin+len(line)])
+	if len(before) > width/2 {
+		before = append([]rune("..."), before[len(before)-width/2:]...)
+	}
+	if len(marked) > width/2 {
+		marked = append(marked[:width/2:width/2], []rune("...")...)
+		after = nil
+	}
+	if room := width - len(before) - len(marked); len(after) > max(room, 0) {
+		after = append(after[:max(room, 0):max(room, 0)], []rune("...")...)
+	}
+	number := fmt.Sprint(f.Line)
+	pad := strings.Map(func(r rune) rune {
+		if r == '\t' {
+			return r
+		}
+		return ' '
+	}, string(before))
+	f.Excerpt = fmt.Sprintf("%s | %s\n%s | %s%s", number, string(before)+string(marked)+string(after),
+		strings.Repeat(" ", len(number)), pad, strings.Repeat("^", max(1, len(marked))))
+}
+
+// printable returns the characters of s with those that could move a terminal's cursor replaced.
+func printable(s string) []rune {
+	runes := []rune(s)
+	for i, r := range runes {
+		if r < ' ' && r != '\t' || r >= 0x7f && r < 0xa0 {
+			runes[i] = utf8.RuneError
+		}
+	}
+	return runes
+}

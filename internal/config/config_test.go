@@ -1,0 +1,254 @@
+package config_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"fisub/internal/config"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+const good = `# the submission
+[solution]
+name = "gdn-decode"
+definition = "gdn_decode_qk4_v8_d128_k_last"
+author = "team-x"
+
+[build]
+language = "cuda"
+entry_point = "kernel.cu::kernel"
+`
+
+// TestFaults compares what is printed for each testdata/NAME.toml with testdata/NAME.txt.
+func TestFaults(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.toml")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("got %d configs (%v), want at least 10", len(files), err)
+	}
+	files = append(files, "testdata/missing.toml")
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".toml")
+		t.Run(name, func(t *testing.T) {
+			_, err := config.Load(file)
+			faults := config.Faults(err)
+			if len(faults) == 0 {
+				t.Fatalf("got %v, want faults", err)
+			}
+			var b strings.Builder
+			for _, f := range faults {
+				f.Path = filepath.Base(f.Path)
+				fmt.Fprintln(&b, f)
+				if f.Excerpt != "" {
+					fmt.Fprintln(&b, f.Excerpt)
+				}
+				if f.Hint != "" {
+					fmt.Fprintln(&b, "hint:", f.Hint)
+				}
+			}
+			golden := strings.TrimSuffix(file, ".toml") + ".txt"
+			if *update {
+				if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := b.String(); got != string(want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+func TestParse(t *testing.T) {
+	base := config.Config{
+		Path:     "config.toml",
+		Solution: config.Solution{Name: "gdn-decode", Definition: "gdn_decode_qk4_v8_d128_k_last", Author: "team-x"},
+		Build:    config.Build{Language: trace.CUDA, EntryPoint: "kernel.cu::kernel", DestinationPassingStyle: true, SourceDir: "cuda"},
+	}
+	tests := []struct {
+		name, text string
+		want       func(*config.Config)
+	}{
+		{"plain", good, func(*config.Config) {}},
+		{"dotted keys", `solution.name = "gdn-decode"
+solution.definition = "gdn_decode_qk4_v8_d128_k_last"
+solution.author = 'team-x'
+build = { language = "cuda", entry_point = "kernel.cu::kernel" }
+`, func(*config.Config) {}},
+		{"all keys", good + `destination_passing_style = false
+binding = "torch"
+dependencies = ["cutlass", "cublas"]
+source_dir = "v2"
+[bench]
+profile = "quick"
+baseline = "flashinfer_wrapper_9b7f1e"
+set = "contest54"
+[remote.lab]
+hosts = ["a", "b"]
+[remote.lab.deep]
+x = 1
+[[remote.lab.list]]
+y = 2
+`, func(c *config.Config) {
+			c.Build.DestinationPassingStyle = false
+			c.Build.Binding = "torch"
+			c.Build.Dependencies = []string{"cutlass", "cublas"}
+			c.Build.SourceDir = "v2"
+			c.Bench = config.Bench{Profile: "quick", Baseline: "flashinfer_wrapper_9b7f1e", Set: "contest54"}
+			c.Remote = map[string]map[string]any{"lab": {
+				"hosts": []any{"a", "b"}, "deep": map[string]any{"x": int64(1)}, "list": []any{map[string]any{"y": int64(2)}},
+			}}
+		}},
+		{"inline remote", `remote = { lab = { gpus = 2 } }` + "\n" + good, func(c *config.Config) {
+			c.Remote = map[string]map[string]any{"lab": {"gpus": int64(2)}}
+		}},
+		{"empty description", strings.Replace(good, "[build]", "description = \"\"\n[build]", 1), func(*config.Config) {}},
+		{"CRLF", strings.ReplaceAll(good, "\n", "\r\n"), func(*config.Config) {}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := config.Parse("config.toml", []byte(test.text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := base
+			test.want(&want)
+			for _, field := range []struct{ got, want any }{
+				{got.Path, want.Path}, {got.Solution, want.Solution}, {got.Build, want.Build}, {got.Bench, want.Bench}, {got.Remote, want.Remote},
+			} {
+				if !reflect.DeepEqual(field.got, field.want) {
+					t.Errorf("got %+v, want %+v", field.got, field.want)
+				}
+			}
+		})
+	}
+}
+
+func TestEncode(t *testing.T) {
+	c := &config.Config{
+		Path:     "config.toml",
+		Solution: config.Solution{Name: "a \"b\" \\ é\t😀", Definition: "d\u2028e", Author: "x\x01\x7f", Description: "two\r\nlines"},
+		Build: config.Build{Language: trace.CPP, EntryPoint: "k.cpp::run", Binding: "torch", Dependencies: []string{"a", "b\"c"},
+			SourceDir: "other"},
+	}
+	got, err := config.Parse(c.Path, config.Encode(c))
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, config.Encode(c))
+	}
+	if !reflect.DeepEqual(got.Solution, c.Solution) || !reflect.DeepEqual(got.Build, c.Build) {
+		t.Errorf("got %+v %+v, want %+v %+v", got.Solution, got.Build, c.Solution, c.Build)
+	}
+}
+
+func TestLoadErrors(t *testing.T) {
+	dir := t.TempDir()
+	_, err := config.Load(filepath.Join(dir, "config.toml"))
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v, want fs.ErrNotExist", err)
+	}
+	if _, err := config.Load(dir); err == nil || !strings.HasSuffix(err.Error(), ": is a folder") {
+		t.Errorf("got %v, want ... is a folder", err)
+	}
+	big := filepath.Join(dir, "big.toml")
+	if err := os.WriteFile(big, make([]byte, 2<<20), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := config.Load(big); err == nil || !strings.HasSuffix(err.Error(), ": 2097152 bytes are more than the limit of 1048576") {
+		t.Errorf("got %v, want a size limit", err)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	c, err := config.Parse("config.toml", []byte(good))
+	if err != nil {
+		t.Fatal(err)
+	}
+	def := &trace.Definition{Name: "gdn_decode_qk4_v8_d128_k_last"}
+	def.Outputs.Set("output", trace.TensorSpec{DType: tensor.BFloat16})
+	if err := config.Check(c, def); err != nil {
+		t.Errorf("got %v, want nil", err)
+	}
+	def.Name = "other"
+	def.Outputs.Set("n", trace.TensorSpec{Scalar: true})
+	want := `config.toml:4:14: definition "gdn_decode_qk4_v8_d128_k_last" is not "other"
+config.toml:7:1: output "n" is a scalar, which destination-passing style cannot allocate`
+	if err := config.Check(c, def); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %v", err, want)
+	}
+
+	f := c.UnknownDefinition([]string{"moe", "gdn_decode_qk4_v8_d128_k_first"})
+	if want := `config.toml:4:14: unknown definition "gdn_decode_qk4_v8_d128_k_last"`; f.Error() != want {
+		t.Errorf("got %v, want %v", f, want)
+	}
+	if want := `did you mean "gdn_decode_qk4_v8_d128_k_first"?`; f.Hint != want {
+		t.Errorf("got %v, want %v", f.Hint, want)
+	}
+}
+
+func TestDiscover(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"config.toml", "b/config.toml", "a/config.toml", "a/deep/config.toml", ".git/config.toml", "c/other.toml", "d/config.toml/x"} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := config.Discover(dir)
+	want := []string{filepath.Join(dir, "config.toml"), filepath.Join(dir, "a/config.toml"), filepath.Join(dir, "b/config.toml")}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+}
+
+// FuzzParse: no panic, a place inside the file for each fault, and what is accepted is accepted again after Encode.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(good))
+	files, _ := filepath.Glob("testdata/*.toml")
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := config.Parse("config.toml", data)
+		if err != nil {
+			for _, fault := range config.Faults(err) {
+				if lines := 1 + strings.Count(string(data), "\n"); fault.Line > lines || fault.Line > 0 && fault.Col < 1 {
+					t.Errorf("got place %d:%d, want one in %d lines", fault.Line, fault.Col, lines)
+				}
+				if strings.ContainsRune(fault.Excerpt, '\x1b') {
+					t.Errorf("got excerpt %q, want no escape", fault.Excerpt)
+				}
+			}
+			if len(config.Faults(err)) == 0 {
+				t.Errorf("got %v, want faults", err)
+			}
+			return
+		}
+		again, err := config.Parse("config.toml", config.Encode(c))
+		if err != nil {
+			t.Fatalf("got %v, want nil for\n%s", err, config.Encode(c))
+		}
+		if !reflect.DeepEqual(again.Solution, c.Solution) || !reflect.DeepEqual(again.Build, c.Build) {
+			t.Errorf("got %+v %+v, want %+v %+v", again.Solution, again.Build, c.Solution, c.Build)
+		}
+	})
+}

@@ -1,0 +1,220 @@
+// Package event is the one stream in which everything that happens during a run is told. The terminal view, --json, the
+// run folder and a remote client are renderings of it. Each event is one JSON object on a line of its own; a reader
+// ignores event types and keys that it does not know.
+package event
+
+import (
+	"encoding/json"
+	"sync"
+	"time"
+)
+
+// Schema names the version of the stream; the run event carries it. Additions keep the version.
+const Schema = "fisub.event/1"
+
+// A Type says what happened, and so which payload an event has.
+type Type string
+
+const (
+	TypeRun       Type = "run"       // a run begins; first event of a stream
+	TypeBuilding  Type = "building"  // the solution is being compiled
+	TypeBuilt     Type = "built"     // the solution is ready
+	TypeStarted   Type = "started"   // a workload begins
+	TypeSamples   Type = "samples"   // a workload was timed
+	TypeEvaluated Type = "evaluated" // a workload has its verdict
+	TypeFailed    Type = "failed"    // a workload could not be judged, through no fault of the solution
+	TypeWarning   Type = "warning"   // something that the result should be read with
+	TypeDone      Type = "done"      // the run ended; last event of a stream
+)
+
+// An Event is one line of the stream. Exactly the payload of its Type is set.
+type Event struct {
+	Seq       int64      `json:"seq"` // 1, 2, 3, ...
+	Time      time.Time  `json:"time"`
+	Type      Type       `json:"type"`
+	Workload  string     `json:"workload,omitempty"` // uuid, for events about one workload
+	Run       *Run       `json:"run,omitempty"`
+	Built     *Built     `json:"built,omitempty"`
+	Started   *Started   `json:"started,omitempty"`
+	Samples   *Samples   `json:"samples,omitempty"`
+	Evaluated *Evaluated `json:"evaluated,omitempty"`
+	Message   *Message   `json:"message,omitempty"` // of failed and warning
+	Done      *Done      `json:"done,omitempty"`
+}
+
+// A Run says what runs where; it is the content of run.json too.
+type Run struct {
+	Schema      string     `json:"schema"`
+	ID          string     `json:"id"`
+	Started     time.Time  `json:"started"`
+	Fisub       string     `json:"fisub"` // version of the program
+	Command     []string   `json:"command"`
+	Solution    string     `json:"solution"` // name
+	Author      string     `json:"author"`
+	Language    string     `json:"language"`
+	ContentHash string     `json:"content_hash"` // SHA-1 of the packed solution, as the contest computes it
+	Definition  string     `json:"definition"`
+	Set         string     `json:"set"`
+	Workloads   []Workload `json:"workloads"`
+	Profile     Profile    `json:"profile"`
+	Tolerance   Tolerance  `json:"tolerance"`
+	Device      Device     `json:"device"`
+	Host        Host       `json:"host"`
+	Git         *Git       `json:"git,omitempty"`
+}
+
+// A Workload names one row of the run.
+type Workload struct {
+	UUID string         `json:"uuid"`
+	Axes map[string]int `json:"axes"`
+}
+
+// A Profile is how often the solution is called and timed (spec section 6).
+type Profile struct {
+	Name       string  `json:"name"`
+	Warmup     int     `json:"warmup_runs"`
+	Iterations int     `json:"iterations"`
+	Trials     int     `json:"num_trials"`
+	TimeoutS   float64 `json:"timeout_s"` // wall clock for one workload
+}
+
+// A Tolerance is the contest's rule for comparing outputs (spec section 5).
+type Tolerance struct {
+	Atol         float64 `json:"atol"`
+	Rtol         float64 `json:"rtol"`
+	MatchedRatio float64 `json:"required_matched_ratio"`
+}
+
+// A Device is what the run used.
+type Device struct {
+	Kind            string `json:"kind"` // "cuda", "emu"
+	Name            string `json:"name"`
+	Arch            string `json:"arch,omitempty"`
+	Ordinal         int    `json:"ordinal"`
+	Driver          string `json:"driver,omitempty"`
+	CUDA            string `json:"cuda,omitempty"`
+	Emulated        bool   `json:"emulated"`
+	Toolchain       string `json:"toolchain"`
+	UUID            string `json:"uuid,omitempty"`
+	L2Bytes         int64  `json:"l2_bytes,omitempty"`
+	MemoryBytes     int64  `json:"memory_bytes,omitempty"`
+	Multiprocessors int    `json:"multiprocessors,omitempty"`
+}
+
+// A Host is the machine of the run.
+type Host struct {
+	Name   string `json:"name"`
+	OS     string `json:"os"`
+	CPU    string `json:"cpu"`
+	Cores  int    `json:"cores"`
+	Memory int64  `json:"memory_bytes"`
+}
+
+// Git is the state of the repository that the solution came from.
+type Git struct {
+	Commit string `json:"commit"`
+	Dirty  bool   `json:"dirty"`
+}
+
+// Built tells how the solution was built.
+type Built struct {
+	OK      bool    `json:"ok"`
+	Cached  bool    `json:"cached"`
+	Seconds float64 `json:"seconds"`
+	Log     string  `json:"log,omitempty"` // the compiler's output
+}
+
+// Started opens a workload: number Index of Total, counted from 1.
+type Started struct {
+	Index int            `json:"index"`
+	Total int            `json:"total"`
+	Axes  map[string]int `json:"axes"`
+}
+
+// Samples are all timings of one workload, in nanoseconds, a row for each trial.
+type Samples struct {
+	Timer    string    `json:"timer"` // "cuda events", "cupti"
+	ColdL2   bool      `json:"cold_l2"`
+	TrialsNS [][]int64 `json:"trials_ns"`
+	MedianNS float64   `json:"median_ns"` // the official figure: mean over trials of the trial's median
+	MinNS    int64     `json:"min_ns"`
+	N        int       `json:"n"`
+}
+
+// Evaluated is a verdict.
+type Evaluated struct {
+	Index    int             `json:"index"`
+	Axes     map[string]int  `json:"axes"`
+	Trace    json.RawMessage `json:"trace"` // the official trace line
+	Status   string          `json:"status"`
+	MaxAbs   *Float          `json:"max_absolute_error,omitempty"`
+	MaxRel   *Float          `json:"max_relative_error,omitempty"`
+	Detail   string          `json:"detail,omitempty"`     // one line: the worst element, or the error
+	Latency  *float64        `json:"latency_ms,omitempty"` // absent where it was not measured
+	Log      string          `json:"log,omitempty"`
+	Seconds  float64         `json:"seconds"` // wall clock of the whole workload
+	Emulated bool            `json:"emulated"`
+}
+
+// A Message is one sentence, and what to do about it.
+type Message struct {
+	Text string `json:"text"`
+	Hint string `json:"hint,omitempty"`
+}
+
+// Done closes a run.
+type Done struct {
+	Passed  int     `json:"passed"`
+	Failed  int     `json:"failed"`  // judged, and not PASSED
+	Missing int     `json:"missing"` // without a verdict
+	Seconds float64 `json:"seconds"`
+}
+
+// A Sink takes events in order. It must not keep the pointers in an event beyond the call.
+type Sink func(Event) error
+
+// A Stream numbers events and hands each to every sink. Emit may be called from several goroutines.
+type Stream struct {
+	mu    sync.Mutex
+	seq   int64
+	sinks []Sink
+	err   error
+	now   func() time.Time
+}
+
+// NewStream returns a stream into sinks.
+func NewStream(sinks ...Sink) *Stream {
+	return &Stream{sinks: sinks, now: time.Now}
+}
+
+// Emit sets the number and time of e and passes it on. A sink that fails gets no further events.
+func (s *Stream) Emit(e Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seq++
+	e.Seq, e.Time = s.seq, s.now()
+	for i, sink := range s.sinks {
+		if sink == nil {
+			continue
+		}
+		if err := sink(e); err != nil {
+			s.sinks[i] = nil
+			if s.err == nil {
+				s.err = err
+			}
+		}
+	}
+}
+
+// Err is the first error of a sink.
+func (s *Stream) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Marshal gives the line of e, with its newline.
+func Marshal(e Event) ([]byte, error) {
+	line, err := json.Marshal(e)
+	return append(line, '\n'), err
+}

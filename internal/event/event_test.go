@@ -1,0 +1,56 @@
+package event
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+)
+
+func TestStreamNumbersAndDropsFailingSink(t *testing.T) {
+	var got []int64
+	calls := 0
+	broken := errors.New("disk full")
+	s := NewStream(
+		func(Event) error { calls++; return broken },
+		func(e Event) error { got = append(got, e.Seq); return nil },
+	)
+	for range 3 {
+		s.Emit(Event{Type: TypeBuilding})
+	}
+	if want := []int64{1, 2, 3}; len(got) != 3 || got[0] != want[0] || got[2] != want[2] {
+		t.Errorf("sequence: got %v, want %v", got, want)
+	}
+	if calls != 1 {
+		t.Errorf("calls of the failing sink: got %d, want 1", calls)
+	}
+	if !errors.Is(s.Err(), broken) {
+		t.Errorf("Err: got %v, want %v", s.Err(), broken)
+	}
+}
+
+func TestEventRoundTrip(t *testing.T) {
+	for _, v := range []float64{0, 1.5e-7, math.NaN(), math.Inf(1), math.Inf(-1)} {
+		f := Float(v)
+		line, err := Marshal(Event{Type: TypeEvaluated, Evaluated: &Evaluated{MaxAbs: &f, Trace: json.RawMessage(`{"a":1}`)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(string(line), "}\n") || strings.Count(string(line), "\n") != 1 {
+			t.Errorf("line: got %q, want one line", line)
+		}
+		var e Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			t.Fatal(err)
+		}
+		got := float64(*e.Evaluated.MaxAbs)
+		if got != v && !(math.IsNaN(got) && math.IsNaN(v)) {
+			t.Errorf("got %v, want %v", got, v)
+		}
+	}
+	var f Float
+	if err := json.Unmarshal([]byte(`"x"`), &f); err == nil {
+		t.Error("text x: got no error")
+	}
+}

@@ -1,0 +1,437 @@
+// Package safetensors reads and writes safetensors files: a little-endian header length, a JSON header, and the bytes
+// of the tensors without gaps. Files are mapped, never read; a header is checked as a whole before any tensor of it is
+// handed out. The package knows nothing of workloads.
+package safetensors
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"fisub/internal/tensor"
+)
+
+const maxHeader = 100_000_000 // the format's own limit, in bytes
+
+// bits are the element widths of the format's dtypes.
+var bits = map[string]int{
+	"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+	"I32": 32, "U32": 32, "F32": 32, "F64": 64, "I64": 64, "U64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}
+
+// names are the format's names of the dtypes that a definition may have.
+var names = map[tensor.DType]string{
+	tensor.Float32: "F32", tensor.Float16: "F16", tensor.BFloat16: "BF16", tensor.Float8E4M3FN: "F8_E4M3",
+	tensor.Float8E5M2: "F8_E5M2", tensor.Float4E2M1: "F4", tensor.Int64: "I64", tensor.Int32: "I32",
+	tensor.Int16: "I16", tensor.Int8: "I8", tensor.Bool: "BOOL",
+}
+
+// A File is a mapped safetensors file. It is safe for concurrent use until Close. The file must not be truncated while
+// it is open: reading a page that is gone faults.
+type File struct {
+	path     string
+	mapping  []byte
+	data     int // offset of the first tensor byte
+	entries  map[string]entry
+	order    []string
+	metadata map[string]string
+}
+
+type entry struct {
+	dtype      string
+	shape      []int
+	begin, end int // offsets from the first tensor byte
+}
+
+// An LFSPointerError says that a file is the pointer that Git LFS keeps in place of the content.
+type LFSPointerError struct {
+	Path string
+	OID  string // sha256 of the content in hexadecimal, "" where the pointer is damaged
+	Size int64  // of the content, in bytes
+}
+
+func (e *LFSPointerError) Error() string {
+	return fmt.Sprintf("%s: is a Git LFS pointer, not the file itself (%d bytes)", e.Path, e.Size)
+}
+
+// Open maps the file and checks its header. A Git LFS pointer is an *LFSPointerError.
+func Open(path string) (*File, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err = f.Stat(); err != nil {
+		return nil, err
+	}
+	size := st.Size()
+	if size < 8 || size > int64(^uint(0)>>1) {
+		return nil, fmt.Errorf("%s: %d bytes cannot be a safetensors file", path, size)
+	}
+	mapping, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, fmt.Errorf("mapping %s: %w", path, err)
+	}
+	file := &File{path: path, mapping: mapping}
+	if err := file.parse(); err != nil {
+		file.Close()
+		var pointer *LFSPointerError
+		if errors.As(err, &pointer) {
+			return nil, pointer
+		}
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return file, nil
+}
+
+// Close unmaps the file. Its tensors must not be used afterwards.
+func (f *File) Close() error {
+	if f.mapping == nil {
+		return nil
+	}
+	err := unix.Munmap(f.mapping)
+	f.mapping, f.entries = nil, nil
+	return err
+}
+
+// Names returns the tensors' names in the order of their data.
+func (f *File) Names() []string { return f.order }
+
+// Metadata returns the header's text entries; nil where there are none.
+func (f *File) Metadata() map[string]string { return f.metadata }
+
+// Has tells whether the file has a tensor of that name.
+func (f *File) Has(name string) bool {
+	_, ok := f.entries[name]
+	return ok
+}
+
+// Tensor returns a tensor that aliases the mapping: it must not be written, nor used after Close.
+func (f *File) Tensor(name string) (*tensor.Tensor, error) {
+	e, ok := f.entries[name]
+	if !ok {
+		return nil, fmt.Errorf("%s: no tensor %q", f.path, name)
+	}
+	for d, s := range names {
+		if s == e.dtype {
+			begin, end := f.data+e.begin, f.data+e.end
+			return &tensor.Tensor{DType: d, Shape: slices.Clone(e.shape), Data: f.mapping[begin:end:end]}, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: tensor %q: dtype %s is not one that a definition can have", f.path, name, e.dtype)
+}
+
+// Offset is the place of a tensor's first byte in the file; ok is false where there is no such tensor.
+func (f *File) Offset(name string) (offset int64, ok bool) {
+	e, ok := f.entries[name]
+	return int64(f.data + e.begin), ok
+}
+
+func (f *File) parse() error {
+	if bytes.HasPrefix(f.mapping, []byte("version https://git-lfs.github.com/spec/")) {
+		return pointer(f.path, f.mapping)
+	}
+	n := binary.LittleEndian.Uint64(f.mapping)
+	if n > maxHeader {
+		return fmt.Errorf("header of %d bytes, more than %d", n, maxHeader)
+	}
+	if n > uint64(len(f.mapping)-8) {
+		return fmt.Errorf("header of %d bytes in a file of %d", n, len(f.mapping))
+	}
+	f.data = 8 + int(n)
+	header := f.mapping[8:f.data]
+	if len(header) == 0 || header[0] != '{' {
+		return errors.New("header does not begin with {")
+	}
+	if !utf8.Valid(header) {
+		return errors.New("header is not UTF-8")
+	}
+	if err := f.parseHeader(header); err != nil {
+		return fmt.Errorf("header: %w", err)
+	}
+	return f.checkLayout()
+}
+
+func pointer(path string, text []byte) error {
+	p := &LFSPointerError{Path: path}
+	for line := range strings.Lines(string(text[:min(len(text), 1024)])) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch key {
+		case "oid":
+			p.OID = strings.TrimPrefix(value, "sha256:")
+		case "size":
+			p.Size, _ = strconv.ParseInt(value, 10, 64)
+		}
+	}
+	return p
+}
+
+func (f *File) parseHeader(header []byte) error {
+	d := json.NewDecoder(bytes.NewReader(header))
+	d.UseNumber()
+	f.entries = map[string]entry{}
+	err := object(d, func(name string) error {
+		if name == "__metadata__" {
+			f.metadata = map[string]string{}
+			return object(d, func(key string) error {
+				value, err := next[string](d)
+				f.metadata[key] = value
+				return err
+			})
+		}
+		e, err := parseEntry(d)
+		f.entries[name] = e
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("text after the closing }")
+	}
+	return nil
+}
+
+func parseEntry(d *json.Decoder) (entry, error) {
+	var e entry
+	var offsets []int
+	var seen int
+	err := object(d, func(key string) (err error) {
+		seen++
+		switch key {
+		case "dtype":
+			e.dtype, err = next[string](d)
+		case "shape":
+			e.shape, err = ints(d)
+		case "data_offsets":
+			offsets, err = ints(d)
+		default:
+			err = errors.New("not a key of a tensor")
+		}
+		return err
+	})
+	if err != nil {
+		return e, err
+	}
+	if seen != 3 {
+		return e, errors.New("dtype, shape or data_offsets is missing")
+	}
+	if len(offsets) != 2 || offsets[0] > offsets[1] {
+		return e, fmt.Errorf("data_offsets %v", offsets)
+	}
+	e.begin, e.end = offsets[0], offsets[1]
+	width, ok := bits[e.dtype]
+	if !ok {
+		return e, fmt.Errorf("unknown dtype %q", e.dtype)
+	}
+	n, ok := tensor.Elements(e.shape)
+	if !ok || n > (1<<62)/width {
+		return e, fmt.Errorf("shape %v is out of range", e.shape)
+	}
+	if n*width%8 != 0 || n*width/8 != e.end-e.begin {
+		return e, fmt.Errorf("%d bytes of data for shape %v of %s", e.end-e.begin, e.shape, e.dtype)
+	}
+	return e, nil
+}
+
+// checkLayout sorts the tensors by their data and makes sure that they cover all of it, once.
+func (f *File) checkLayout() error {
+	f.order = slices.SortedFunc(maps.Keys(f.entries), func(a, b string) int {
+		x, y := f.entries[a], f.entries[b]
+		if x.begin != y.begin {
+			return x.begin - y.begin
+		}
+		if x.end != y.end {
+			return x.end - y.end
+		}
+		return strings.Compare(a, b)
+	})
+	end := 0
+	for _, name := range f.order {
+		e := f.entries[name]
+		switch {
+		case e.begin < end:
+			return fmt.Errorf("tensor %q: data overlaps that of another", name)
+		case e.begin > end:
+			return fmt.Errorf("tensor %q: %d unused bytes before its data", name, e.begin-end)
+		}
+		end = e.end
+	}
+	switch have := len(f.mapping) - f.data; {
+	case end > have:
+		return fmt.Errorf("truncated: %d bytes of data, the header describes %d", have, end)
+	case end < have:
+		return fmt.Errorf("%d bytes after the last tensor", have-end)
+	}
+	return nil
+}
+
+// object reads an object, calls value at each key's value, and rejects a key that comes twice.
+func object(d *json.Decoder, value func(key string) error) error {
+	if err := delim(d, '{'); err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		key, err := next[string](d)
+		if err != nil {
+			return err
+		}
+		if seen[key] {
+			return fmt.Errorf("duplicate key %q", key)
+		}
+		seen[key] = true
+		if err := value(key); err != nil {
+			return fmt.Errorf("%q: %w", key, err)
+		}
+	}
+	return delim(d, '}')
+}
+
+func ints(d *json.Decoder) ([]int, error) {
+	if err := delim(d, '['); err != nil {
+		return nil, err
+	}
+	list := []int{}
+	for d.More() {
+		n, err := next[json.Number](d)
+		if err != nil {
+			return nil, err
+		}
+		v, err := strconv.ParseUint(n.String(), 10, 63)
+		if err != nil {
+			return nil, fmt.Errorf("%s is not an integer in range", n)
+		}
+		list = append(list, int(v))
+	}
+	return list, delim(d, ']')
+}
+
+func delim(d *json.Decoder, want json.Delim) error {
+	got, err := next[json.Delim](d)
+	if err == nil && got != want {
+		err = fmt.Errorf("%v where %v was expected", got, want)
+	}
+	return err
+}
+
+func next[T any](d *json.Decoder) (v T, err error) {
+	t, err := d.Token()
+	if err == io.EOF {
+		return v, io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return v, err
+	}
+	v, ok := t.(T)
+	if !ok {
+		return v, fmt.Errorf("%v is not of the right type", t)
+	}
+	return v, nil
+}
+
+// A Named is a tensor to write and its name.
+type Named struct {
+	Name   string
+	Tensor *tensor.Tensor
+}
+
+// Write writes the tensors, in that order, to path through a temporary file beside it. The data begins at a multiple of
+// eight bytes. Folders are not created.
+func Write(path string, tensors []Named, metadata map[string]string) error {
+	header, err := header(tensors, metadata)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	w := bufio.NewWriter(f)
+	_, err = w.Write(header)
+	for _, t := range tensors {
+		if err == nil {
+			_, err = w.Write(t.Tensor.Data)
+		}
+	}
+	if err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = f.Chmod(0o644)
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	return err
+}
+
+// header returns the length and the JSON header, padded with spaces to a multiple of eight bytes.
+func header(tensors []Named, metadata map[string]string) ([]byte, error) {
+	b := append(make([]byte, 8), '{')
+	if len(metadata) > 0 {
+		text, err := json.Marshal(metadata) // sorts the keys
+		if err != nil {
+			return nil, err
+		}
+		b = append(append(b, `"__metadata__":`...), text...)
+	}
+	seen := map[string]bool{"__metadata__": true}
+	offset := 0
+	for _, t := range tensors {
+		if seen[t.Name] || !utf8.ValidString(t.Name) {
+			return nil, fmt.Errorf("tensor name %q is taken or not UTF-8", t.Name)
+		}
+		seen[t.Name] = true
+		size, ok := t.Tensor.DType.Bytes(t.Tensor.Len())
+		if !ok || size != len(t.Tensor.Data) || t.Tensor.Len()*t.Tensor.DType.Bits()%8 != 0 {
+			return nil, fmt.Errorf("tensor %q: %d bytes of data for shape %v of %v", t.Name, len(t.Tensor.Data), t.Tensor.Shape, t.Tensor.DType)
+		}
+		name, err := json.Marshal(t.Name)
+		if err != nil {
+			return nil, err
+		}
+		if b[len(b)-1] != '{' {
+			b = append(b, ',')
+		}
+		shape := strings.ReplaceAll(fmt.Sprint(t.Tensor.Shape), " ", ",")
+		b = fmt.Appendf(b, `%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, names[t.Tensor.DType], shape, offset, offset+size)
+		offset += size
+	}
+	b = append(b, '}')
+	for len(b)%8 != 0 {
+		b = append(b, ' ')
+	}
+	if len(b)-8 > maxHeader {
+		return nil, fmt.Errorf("header of %d bytes, more than %d", len(b)-8, maxHeader)
+	}
+	binary.LittleEndian.PutUint64(b, uint64(len(b)-8))
+	return b, nil
+}

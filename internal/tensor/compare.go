@@ -1,0 +1,139 @@
+package tensor
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+)
+
+// A Tolerance is the contest's acceptance rule: an element fails when its absolute error exceeds Atol and its relative
+// error exceeds Rtol; an output passes when the share of elements that do not fail is at least MatchedRatio.
+type Tolerance struct {
+	Atol, Rtol   float64
+	MatchedRatio float64 // in (0, 1]; 0 stands for 1
+}
+
+// An Element is one element of a comparison.
+type Element struct {
+	Index     int // row-major
+	Got, Want float64
+}
+
+// A Comparison is the verdict on one output.
+type Comparison struct {
+	// MaxAbs and MaxRel are the largest errors over all elements, in float32 arithmetic, the relative one |got-want| /
+	// (|want|+1e-8). As with torch's max, one NaN among the errors (a NaN in want, or an infinity for MaxRel) makes
+	// the maximum NaN. Both are infinite when got has an infinity, else NaN when it has a NaN.
+	MaxAbs, MaxRel float64
+	Matched        float64 // share of elements that did not fail, 1 for an empty output
+	Len, Failed    int     // elements in all; failed or not finite in got
+	First, Worst   Element // first failed one, and the one of largest absolute error; Index -1 without one
+	Inf, NaN       bool    // got has such an element
+	OK             bool
+}
+
+// Compare judges got by the contest's rule. Non-finite values of got fail the whole output; a finite value where want
+// is NaN or infinite counts as matched. It panics where the lengths differ: shapes and dtypes are the caller's to check.
+func Compare(got, want *Tensor, tol Tolerance) Comparison {
+	n := got.Len()
+	if n != want.Len() {
+		panic(fmt.Sprintf("tensor: comparing %v with %v", got.Shape, want.Shape))
+	}
+	const grain = 1 << 17 // elements that are worth a goroutine
+	workers := max(1, min(runtime.GOMAXPROCS(0), n/grain))
+	parts := make([]Comparison, workers)
+	var wg sync.WaitGroup
+	for w := range parts {
+		wg.Go(func() { parts[w] = compareRange(got, want, tol, n*w/workers, n*(w+1)/workers) })
+	}
+	wg.Wait()
+
+	c := parts[0]
+	c.Len = n
+	for _, p := range parts[1:] {
+		c.MaxAbs, c.MaxRel = math.Max(c.MaxAbs, p.MaxAbs), math.Max(c.MaxRel, p.MaxRel)
+		if p.Failed == 0 {
+			continue
+		}
+		if c.Failed == 0 {
+			c.First, c.Worst = p.First, p.Worst
+		} else if worse(p.Worst, c.Worst) {
+			c.Worst = p.Worst
+		}
+		c.Failed += p.Failed
+		c.Inf, c.NaN = c.Inf || p.Inf, c.NaN || p.NaN
+	}
+	c.Matched = 1
+	if n > 0 {
+		c.Matched = min(1, max(0, 1-float64(c.Failed)/float64(n)))
+	}
+	required := tol.MatchedRatio
+	if required == 0 {
+		required = 1
+	}
+	c.OK = !c.Inf && !c.NaN && c.Matched >= required
+	switch {
+	case c.Inf:
+		c.MaxAbs, c.MaxRel = math.Inf(1), math.Inf(1)
+	case c.NaN:
+		c.MaxAbs, c.MaxRel = math.NaN(), math.NaN()
+	}
+	return c
+}
+
+func compareRange(got, want *Tensor, tol Tolerance, from, to int) Comparison {
+	c := Comparison{First: Element{Index: -1}, Worst: Element{Index: -1}}
+	atol, rtol := float32(tol.Atol), float32(tol.Rtol)
+	var maxAbs, maxRel float32
+	var nanAbs, nanRel bool
+	var xs, ys [1024]float32
+	for ; from < to; from += len(xs) {
+		n := min(len(xs), to-from)
+		got.ReadFloat32s(xs[:n], from)
+		want.ReadFloat32s(ys[:n], from)
+		for i, x := range xs[:n] {
+			y := ys[i]
+			abs := abs32(x - y)
+			rel := abs / (abs32(y) + 1e-8)
+			if abs > maxAbs {
+				maxAbs = abs
+			}
+			if rel > maxRel {
+				maxRel = rel
+			}
+			if abs <= math.MaxFloat32 && (abs <= atol || rel <= rtol) { // a finite error means finite x and y
+				continue
+			}
+			nanAbs, nanRel = nanAbs || abs != abs, nanRel || rel != rel
+			inf, nan := abs32(x) > math.MaxFloat32, x != x
+			if !inf && !nan && !(abs > atol && rel > rtol) {
+				continue
+			}
+			c.Inf, c.NaN = c.Inf || inf, c.NaN || nan
+			e := Element{Index: from + i, Got: float64(x), Want: float64(y)}
+			if c.Failed == 0 {
+				c.First, c.Worst = e, e
+			} else if worse(e, c.Worst) {
+				c.Worst = e
+			}
+			c.Failed++
+		}
+	}
+	c.MaxAbs, c.MaxRel = float64(maxAbs), float64(maxRel)
+	if nanAbs {
+		c.MaxAbs = math.NaN()
+	}
+	if nanRel {
+		c.MaxRel = math.NaN()
+	}
+	return c
+}
+
+// worse tells whether a's absolute error is larger than b's; NaN is the largest.
+func worse(a, b Element) bool {
+	x, y := abs32(float32(a.Got)-float32(a.Want)), abs32(float32(b.Got)-float32(b.Want))
+	return x > y || x != x && y == y
+}
+
+func abs32(x float32) float32 { return math.Float32frombits(math.Float32bits(x) &^ (1 << 31)) }

@@ -1,0 +1,338 @@
+package tensor
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// BFloat16FromFloat32 rounds to nearest even. Every NaN becomes 0x7fc0.
+func BFloat16FromFloat32(x float32) uint16 {
+	b := math.Float32bits(x)
+	if b&0x7fffffff > 0x7f800000 {
+		return 0x7fc0
+	}
+	return uint16((b + 0x7fff + b>>16&1) >> 16)
+}
+
+// Float32FromBFloat16 is exact.
+func Float32FromBFloat16(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
+
+// Float16FromFloat32 rounds to nearest even; what is too large becomes infinity, every NaN the quiet one of its sign.
+func Float16FromFloat32(x float32) uint16 {
+	sign, abs := split(x)
+	switch {
+	case abs > 0x7f800000:
+		return uint16(sign>>16 | 0x7e00)
+	case abs >= 143<<23: // 2^16, above the largest value by more than half a unit
+		return uint16(sign>>16 | 0x7c00)
+	}
+	return uint16(sign>>16 | round(abs, 10, 15))
+}
+
+// Float32FromFloat16 is exact.
+func Float32FromFloat16(h uint16) float32 {
+	sign, exp, man := uint32(h&0x8000)<<16, uint32(h>>10&31), uint32(h&0x3ff)
+	switch exp {
+	case 31:
+		return math.Float32frombits(sign | 0x7f800000 | man<<13)
+	case 0:
+		return math.Float32frombits(sign | math.Float32bits(float32(man)*0x1p-24))
+	}
+	return math.Float32frombits(sign | (exp+127-15)<<23 | man<<13)
+}
+
+// Float8E4M3FNFromFloat32 rounds to nearest even. The type has no infinity: what rounds beyond 448, and infinity, is NaN.
+func Float8E4M3FNFromFloat32(x float32) uint8 {
+	sign, abs := split(x)
+	if abs >= 0x43f00000 { // 480, where NaN's encoding is
+		return uint8(sign>>24 | 0x7f)
+	}
+	return uint8(sign>>24 | round(abs, 3, 7))
+}
+
+// Float32FromFloat8E4M3FN is exact.
+func Float32FromFloat8E4M3FN(b uint8) float32 { return e4m3fn[b] }
+
+// Float8E5M2FromFloat32 rounds to nearest even; what rounds beyond 57344 becomes infinity.
+func Float8E5M2FromFloat32(x float32) uint8 {
+	sign, abs := split(x)
+	switch {
+	case abs > 0x7f800000:
+		return uint8(sign>>24 | 0x7f)
+	case abs >= 143<<23:
+		return uint8(sign>>24 | 0x7c)
+	}
+	return uint8(sign>>24 | round(abs, 2, 15))
+}
+
+// Float32FromFloat8E5M2 is exact.
+func Float32FromFloat8E5M2(b uint8) float32 { return Float32FromFloat16(uint16(b) << 8) }
+
+// Float4E2M1FromFloat32 rounds to nearest even and saturates at 6, as the GPU's conversion does; NaN becomes 6. The
+// result is in the low four bits.
+func Float4E2M1FromFloat32(x float32) uint8 {
+	sign, abs := split(x)
+	switch {
+	case abs > 0x7f800000:
+		return 7
+	case abs >= 0x40c00000: // 6
+		return uint8(sign>>28 | 7)
+	}
+	return uint8(sign>>28 | round(abs, 1, 1))
+}
+
+// Float32FromFloat4E2M1 decodes the low four bits of b exactly.
+func Float32FromFloat4E2M1(b uint8) float32 { return e2m1[b&15] }
+
+var (
+	e4m3fn = func() (t [256]float32) {
+		for i := range t {
+			t[i] = small(uint32(i), 4, 3, 7)
+			if i&0x7f == 0x7f {
+				t[i] = float32(math.NaN())
+			}
+		}
+		return t
+	}()
+	e2m1 = func() (t [16]float32) {
+		for i := range t {
+			t[i] = small(uint32(i), 2, 1, 1)
+		}
+		return t
+	}()
+)
+
+// small decodes a float of 1 + expBits + manBits bits that has neither infinity nor NaN.
+func small(b uint32, expBits, manBits, bias int) float32 {
+	man, exp := float64(b&(1<<manBits-1)), int(b>>manBits)&(1<<expBits-1)
+	if exp == 0 {
+		exp = 1
+	} else {
+		man += float64(int(1) << manBits)
+	}
+	x := math.Ldexp(man, exp-bias-manBits)
+	if b>>(expBits+manBits)&1 != 0 {
+		x = math.Copysign(x, -1)
+	}
+	return float32(x)
+}
+
+func split(x float32) (sign, abs uint32) {
+	b := math.Float32bits(x)
+	return b & 0x80000000, b & 0x7fffffff
+}
+
+// round returns exponent and mantissa bits of abs, the bits of a finite non-negative float32, in a format of manBits
+// and bias. A carry out of the mantissa goes into the exponent, as it must.
+func round(abs uint32, manBits uint, bias int) uint32 {
+	exp, man := int(abs>>23)-127+bias, abs&0x7fffff|1<<23
+	shift, base := 23-manBits, uint32(0)
+	if exp > 0 {
+		base = uint32(exp-1) << manBits // the mantissa's leading one adds the rest
+	} else {
+		shift += uint(1 - exp)
+	}
+	if shift > 24 {
+		return 0
+	}
+	half := uint32(1) << (shift - 1)
+	return base + (man+half-1+man>>shift&1)>>shift
+}
+
+// Float32s returns all elements, in dst where its capacity allows. Integers round to nearest even; a bool is 0 or 1.
+func (t *Tensor) Float32s(dst []float32) []float32 {
+	n := t.Len()
+	if cap(dst) < n {
+		dst = make([]float32, n)
+	}
+	t.ReadFloat32s(dst[:n], 0)
+	return dst[:n]
+}
+
+// ReadFloat32s fills dst with the elements from index first on. It panics where the tensor ends before dst does.
+func (t *Tensor) ReadFloat32s(dst []float32, first int) {
+	src := t.bytes(first, len(dst))
+	switch t.DType {
+	case Float32:
+		for i := range dst {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+		}
+	case BFloat16:
+		for i := range dst {
+			dst[i] = Float32FromBFloat16(binary.LittleEndian.Uint16(src[2*i:]))
+		}
+	case Float16:
+		for i := range dst {
+			dst[i] = Float32FromFloat16(binary.LittleEndian.Uint16(src[2*i:]))
+		}
+	case Float8E4M3FN:
+		for i := range dst {
+			dst[i] = e4m3fn[src[i]]
+		}
+	case Float8E5M2:
+		for i := range dst {
+			dst[i] = Float32FromFloat8E5M2(src[i])
+		}
+	case Float4E2M1:
+		for i := range dst {
+			dst[i] = e2m1[src[(first&1+i)/2]>>(4*((first+i)&1))&15]
+		}
+	case Int64:
+		for i := range dst {
+			dst[i] = float32(int64(binary.LittleEndian.Uint64(src[8*i:])))
+		}
+	case Int32:
+		for i := range dst {
+			dst[i] = float32(int32(binary.LittleEndian.Uint32(src[4*i:])))
+		}
+	case Int16:
+		for i := range dst {
+			dst[i] = float32(int16(binary.LittleEndian.Uint16(src[2*i:])))
+		}
+	case Int8:
+		for i := range dst {
+			dst[i] = float32(int8(src[i]))
+		}
+	case Bool:
+		for i := range dst {
+			dst[i] = 0
+			if src[i] != 0 {
+				dst[i] = 1
+			}
+		}
+	default:
+		panic("tensor: " + t.DType.String())
+	}
+}
+
+// ReadFloat64s is ReadFloat32s in float64, which is exact for every dtype but int64.
+func (t *Tensor) ReadFloat64s(dst []float64, first int) {
+	src := t.bytes(first, len(dst))
+	switch t.DType {
+	case Float32:
+		for i := range dst {
+			dst[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:])))
+		}
+	case Int64:
+		for i := range dst {
+			dst[i] = float64(int64(binary.LittleEndian.Uint64(src[8*i:])))
+		}
+	case Int32:
+		for i := range dst {
+			dst[i] = float64(int32(binary.LittleEndian.Uint32(src[4*i:])))
+		}
+	default: // all values of the others are float32 values
+		var buf [512]float32
+		for len(dst) > 0 {
+			part := buf[:min(len(buf), len(dst))]
+			t.ReadFloat32s(part, first)
+			for i, x := range part {
+				dst[i] = float64(x)
+			}
+			dst, first = dst[len(part):], first+len(part)
+		}
+	}
+}
+
+// WriteFloat32s stores src from index first on. Floats round to nearest even. Integers are truncated; what is out of
+// range becomes the nearest value, NaN becomes 0. A bool is x != 0. Concurrent calls may write disjoint ranges, except
+// that two float4_e2m1 elements share a byte. It panics where the tensor ends before src does.
+func (t *Tensor) WriteFloat32s(src []float32, first int) {
+	dst := t.bytes(first, len(src))
+	switch t.DType {
+	case Float32:
+		for i, x := range src {
+			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(x))
+		}
+	case BFloat16:
+		for i, x := range src {
+			binary.LittleEndian.PutUint16(dst[2*i:], BFloat16FromFloat32(x))
+		}
+	case Float16:
+		for i, x := range src {
+			binary.LittleEndian.PutUint16(dst[2*i:], Float16FromFloat32(x))
+		}
+	case Float8E4M3FN:
+		for i, x := range src {
+			dst[i] = Float8E4M3FNFromFloat32(x)
+		}
+	case Float8E5M2:
+		for i, x := range src {
+			dst[i] = Float8E5M2FromFloat32(x)
+		}
+	case Float4E2M1:
+		for i, x := range src {
+			b, shift := &dst[(first&1+i)/2], 4*((first+i)&1)
+			*b = *b&^(15<<shift) | Float4E2M1FromFloat32(x)<<shift
+		}
+	case Bool:
+		for i, x := range src {
+			dst[i] = 0
+			if x != 0 {
+				dst[i] = 1
+			}
+		}
+	default:
+		for i, x := range src {
+			t.putInt(dst, i, float64(x))
+		}
+	}
+}
+
+// WriteFloat64s is WriteFloat32s from float64; floats are rounded to float32 first, as torch does.
+func (t *Tensor) WriteFloat64s(src []float64, first int) {
+	switch t.DType {
+	case Int64, Int32, Int16, Int8:
+		dst := t.bytes(first, len(src))
+		for i, x := range src {
+			t.putInt(dst, i, x)
+		}
+		return
+	}
+	var buf [512]float32
+	for len(src) > 0 {
+		part := buf[:min(len(buf), len(src))]
+		for i := range part {
+			part[i] = float32(src[i])
+			if src[i] != 0 && part[i] == 0 && t.DType == Bool {
+				part[i] = 1
+			}
+		}
+		t.WriteFloat32s(part, first)
+		src, first = src[len(part):], first+len(part)
+	}
+}
+
+func (t *Tensor) putInt(dst []byte, i int, x float64) {
+	v, bits := int64(0), t.DType.Bits()
+	switch limit := math.Ldexp(1, bits-1); {
+	case x >= limit:
+		v = math.MaxInt64 >> (64 - bits)
+	case x <= -limit:
+		v = math.MinInt64 >> (64 - bits)
+	case x == x:
+		v = int64(x)
+	}
+	switch t.DType {
+	case Int64:
+		binary.LittleEndian.PutUint64(dst[8*i:], uint64(v))
+	case Int32:
+		binary.LittleEndian.PutUint32(dst[4*i:], uint32(v))
+	case Int16:
+		binary.LittleEndian.PutUint16(dst[2*i:], uint16(v))
+	case Int8:
+		dst[i] = uint8(v)
+	default:
+		panic("tensor: " + t.DType.String())
+	}
+}
+
+// bytes returns the storage of n elements from index first on, beginning at the byte that holds the first of them.
+func (t *Tensor) bytes(first, n int) []byte {
+	if first < 0 || n < 0 || first > t.Len()-n {
+		panic("tensor: range outside the tensor")
+	}
+	bits := t.DType.Bits()
+	end := (first+n)*bits + 7
+	return t.Data[first*bits/8 : end/8]
+}

@@ -1,0 +1,72 @@
+package trace
+
+import (
+	"fmt"
+	"strings"
+)
+
+// An axisError is a mismatch of shapes and axes, in the contest's words.
+type axisError string
+
+func (e axisError) Error() string { return string(e) }
+
+func axisErrorf(format string, args ...any) error { return axisError(fmt.Sprintf(format, args...)) }
+
+// BindAxes infers the var axes from the shapes of the inputs, as the contest's runner does. An input that shapes lacks,
+// and a scalar one, binds nothing. Sizes of const axes are not compared.
+func (d *Definition) BindAxes(shapes map[string][]int) (map[string]int, error) {
+	axes := make(map[string]int)
+	for name, spec := range d.Inputs.All() {
+		shape, ok := shapes[name]
+		if !ok || spec.Scalar {
+			continue
+		}
+		if len(shape) != len(spec.Shape) {
+			return nil, axisErrorf("Input '%s''s defined dimension is %d but the actual dimension is %d", name, len(spec.Shape), len(shape))
+		}
+		for i, axis := range spec.Shape {
+			if a, ok := d.Axes.Get(axis); !ok || a.Const {
+				continue
+			}
+			if n, bound := axes[axis]; bound && n != shape[i] {
+				return nil, axisErrorf("Axis '%s' has different values for different input tensors: %d and %d", axis, n, shape[i])
+			}
+			axes[axis] = shape[i]
+		}
+	}
+	var missing []string
+	for axis, a := range d.Axes.All() {
+		if _, ok := axes[axis]; !ok && !a.Const {
+			missing = append(missing, "'"+axis+"'")
+		}
+	}
+	if len(missing) > 0 {
+		return nil, axisErrorf("Missing values for variable axes: {%s}", strings.Join(missing, ", "))
+	}
+	return axes, nil
+}
+
+// Shape is the concrete shape of spec, with the var axes' sizes from axes; further entries of axes are ignored. It is
+// nil for a scalar, and not nil but empty for a 0-d tensor.
+func (d *Definition) Shape(spec TensorSpec, axes map[string]int) ([]int, error) {
+	if spec.Scalar {
+		return nil, nil
+	}
+	shape := make([]int, len(spec.Shape))
+	for i, axis := range spec.Shape {
+		a, ok := d.Axes.Get(axis)
+		if !ok {
+			return nil, axisErrorf("undefined axis '%s'", axis)
+		}
+		if shape[i] = a.Value; a.Const {
+			continue
+		}
+		if shape[i], ok = axes[axis]; !ok {
+			return nil, axisErrorf("Missing value for variable axis '%s'", axis)
+		}
+		if shape[i] < 0 {
+			return nil, axisErrorf("axis '%s' is negative: %d", axis, shape[i])
+		}
+	}
+	return shape, nil
+}

@@ -1,0 +1,149 @@
+package trace
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// ReadDefinition reads a definition file. A fault of its content is a *ValidationError that names path.
+func ReadDefinition(path string) (*Definition, []Warning, error) {
+	return readFile(path, DecodeDefinition)
+}
+
+// ReadSolution reads a solution file. A fault of its content is a *ValidationError that names path.
+func ReadSolution(path string) (*Solution, []Warning, error) {
+	return readFile(path, DecodeSolution)
+}
+
+// ReadWorkload reads a file of one workload. A fault of its content is a *ValidationError that names path.
+func ReadWorkload(path string) (*Workload, []Warning, error) {
+	return readFile(path, DecodeWorkload)
+}
+
+// ReadTrace reads a file of one trace. A fault of its content is a *ValidationError that names path.
+func ReadTrace(path string) (*Trace, []Warning, error) {
+	return readFile(path, DecodeTrace)
+}
+
+func readFile[T any](path string, decode func([]byte) (*T, []Warning, error)) (*T, []Warning, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1)) // one byte more, for decode to refuse
+	if err != nil {
+		return nil, nil, err
+	}
+	v, warnings, err := decode(data)
+	return v, warnings, moved(path, 0, warnings, err)
+}
+
+// moved sets the place of warnings and of a *ValidationError to path, and their lines down by so many lines.
+func moved(path string, by int, warnings []Warning, err error) error {
+	for i := range warnings {
+		warnings[i].Place = path
+		warnings[i].Line += by
+	}
+	var invalid *ValidationError
+	if errors.As(err, &invalid) {
+		invalid.Place = path
+		for i := range invalid.Faults {
+			invalid.Faults[i].Line += by
+		}
+	}
+	return err
+}
+
+// ReadTraces reads a .jsonl file of workloads or traces; blank lines are skipped. Its error joins a *ValidationError for
+// each line that is invalid; the traces of the others are returned with it.
+func ReadTraces(path string) ([]*Trace, []Warning, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	var (
+		traces   []*Trace
+		warnings []Warning
+		errs     []error
+	)
+	r := bufio.NewReaderSize(f, 1<<16)
+	for line := 0; ; line++ {
+		data, err := readLine(r)
+		if text := bytes.TrimSpace(data); len(text) > 0 {
+			t, w, invalid := DecodeTrace(bytes.TrimSuffix(data, []byte("\n")))
+			if invalid = moved(path, line, w, invalid); invalid != nil {
+				errs = append(errs, invalid)
+			} else {
+				traces = append(traces, t)
+			}
+			warnings = append(warnings, w[:min(len(w), maxFaults-min(len(warnings), maxFaults))]...)
+		}
+		if err == io.EOF {
+			return traces, warnings, errors.Join(errs...)
+		}
+		if err != nil {
+			return traces, warnings, errors.Join(append(errs, err)...)
+		}
+		if len(errs) == maxFaults {
+			return traces, warnings, errors.Join(append(errs, fmt.Errorf("%s: more than %d invalid lines", path, maxFaults))...)
+		}
+	}
+}
+
+// readLine reads up to and including the next newline, and of a longer line than a document may be only the start.
+func readLine(r *bufio.Reader) (line []byte, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(line) <= maxBytes {
+			line = append(line, part...)
+		}
+		if err != bufio.ErrBufferFull {
+			return line, err
+		}
+	}
+}
+
+// AppendTraces adds lines to a .jsonl file, which it makes where there is none, and syncs it. A last line without a
+// newline gets one first. Traces that could not be read back are an error, and nothing is written; where writing
+// breaks off, the file gets its old length again. Only one process may write the file at a time.
+func AppendTraces(path string, traces ...*Trace) (err error) {
+	var lines []byte
+	for _, t := range traces {
+		if err := t.Validate(); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		lines = append(append(lines, t.JSON(Compact)...), '\n')
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if size := st.Size(); size > 0 {
+		var last [1]byte
+		if _, err := f.ReadAt(last[:], size-1); err != nil {
+			return err
+		}
+		if last[0] != '\n' {
+			lines = append([]byte("\n"), lines...)
+		}
+	}
+	if _, err := f.Write(lines); err != nil {
+		return errors.Join(err, f.Truncate(st.Size()))
+	}
+	return f.Sync()
+}

@@ -1,0 +1,324 @@
+package trace_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"fisub/internal/trace"
+)
+
+const golden = "../../testdata/golden"
+
+func readGolden(t *testing.T, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(golden, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// shared is the folder of data that is not part of the repository.
+func shared(t *testing.T, name string) string {
+	t.Helper()
+	dir := os.Getenv("FISUB_SHARED")
+	if dir == "" {
+		dir = "../../../shared"
+	}
+	dir = filepath.Join(dir, name)
+	if _, err := os.Stat(dir); err != nil {
+		t.Skipf("%s is not here; $FISUB_SHARED names the folder", name)
+	}
+	return dir
+}
+
+func TestGoldenSolution(t *testing.T) {
+	var want struct {
+		Hash       string `json:"hash"`
+		UniqueName string `json:"unique_name"`
+	}
+	if err := json.Unmarshal(readGolden(t, "hash.txt"), &want); err != nil {
+		t.Fatal(err)
+	}
+	compact := readGolden(t, "solution.compact.json")
+	for name, form := range map[string]trace.Form{
+		"solution.pack.json":           trace.Indent,
+		"solution.compact.json":        trace.Compact,
+		"solution.save_json_file.json": trace.IndentUnset,
+	} {
+		data := readGolden(t, name)
+		sol, warnings, err := trace.ReadSolution(filepath.Join(golden, name))
+		if err != nil || len(warnings) > 0 {
+			t.Fatalf("%s: %v, warnings %v", name, err, warnings)
+		}
+		if got := sol.JSON(form); !bytes.Equal(got, data) {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, data)
+		}
+		if got := sol.JSON(trace.Compact); !bytes.Equal(got, compact) {
+			t.Errorf("%s in compact form: got\n%s\nwant\n%s", name, got, compact)
+		}
+		if got := sol.Hash(); got != want.Hash {
+			t.Errorf("%s: hash: got %v, want %v", name, got, want.Hash)
+		}
+		if got := sol.UniqueName(); got != want.UniqueName {
+			t.Errorf("%s: unique name: got %v, want %v", name, got, want.UniqueName)
+		}
+		if file, symbol := sol.Entry(); file != "kernel.cu" || symbol != "kernel" {
+			t.Errorf("%s: entry: got %v %v", name, file, symbol)
+		}
+		if err := sol.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestGoldenDefinition(t *testing.T) {
+	compact, unset := readGolden(t, "definition.compact.json"), readGolden(t, "definition.save_json_file.json")
+	def, _, err := trace.DecodeDefinition(unset)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := def.JSON(trace.IndentUnset); !bytes.Equal(got, unset) {
+		t.Errorf("got\n%s\nwant\n%s", got, unset)
+	}
+	if got := def.JSON(trace.Compact); !bytes.Equal(got, compact) {
+		t.Errorf("got\n%s\nwant\n%s", got, compact)
+	}
+	def, _, err = trace.DecodeDefinition(compact)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := def.JSON(trace.Compact); !bytes.Equal(got, compact) {
+		t.Errorf("got\n%s\nwant\n%s", got, compact)
+	}
+	if err := def.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGoldenTraces(t *testing.T) {
+	data := readGolden(t, "traces.jsonl")
+	traces, warnings, err := trace.ReadTraces(filepath.Join(golden, "traces.jsonl"))
+	if err != nil || len(warnings) > 0 || len(traces) != 4 {
+		t.Fatalf("got %d traces, warnings %v, %v", len(traces), warnings, err)
+	}
+	path := filepath.Join(t.TempDir(), "traces.jsonl")
+	for _, part := range [][]*trace.Trace{traces[:1], traces[1:]} {
+		if err := trace.AppendTraces(path, part...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, data) {
+		t.Errorf("got\n%s\nwant\n%s", got, data)
+	}
+}
+
+// Floats reach the encoder through a correctness, which accepts all of them.
+func TestGoldenFloats(t *testing.T) {
+	var vectors struct{ Pairs [][2]string }
+	if err := json.Unmarshal(readGolden(t, "float_vectors.json"), &vectors); err != nil {
+		t.Fatal(err)
+	}
+	if len(vectors.Pairs) < 10 {
+		t.Fatalf("got %d pairs", len(vectors.Pairs))
+	}
+	for _, pair := range vectors.Pairs {
+		for _, sign := range []string{"", "-"} {
+			f, err := strconv.ParseFloat(sign+pair[0], 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var extra trace.Map[any]
+			extra.Set("f", f)
+			tr := trace.Trace{Evaluation: &trace.Evaluation{Correctness: &trace.Correctness{Extra: &extra}}}
+			want := `"extra":{"f":` + sign + pair[1] + `}`
+			if got := string(tr.JSON(trace.Compact)); !strings.Contains(got, want) {
+				t.Errorf("%s%s: got %s, want %s", sign, pair[0], got, want)
+			}
+		}
+	}
+}
+
+type fault struct {
+	Loc  []any  `json:"loc"`
+	Type string `json:"type"`
+	Msg  string `json:"msg"`
+}
+
+func faultsOf(t *testing.T, err error) []fault {
+	t.Helper()
+	if err == nil {
+		return nil
+	}
+	var invalid *trace.ValidationError
+	if !errors.As(err, &invalid) {
+		t.Fatalf("got %T: %v", err, err)
+	}
+	var faults []fault
+	for _, f := range invalid.Faults {
+		loc := make([]any, len(f.Loc))
+		for i, l := range f.Loc {
+			loc[i] = l
+			if n, ok := l.(int); ok {
+				loc[i] = float64(n) // as JSON decodes it
+			}
+		}
+		faults = append(faults, fault{loc, f.Type, f.Msg})
+	}
+	return faults
+}
+
+func TestGoldenValidation(t *testing.T) {
+	var vectors map[string]struct {
+		Input  json.RawMessage
+		OK     bool
+		Hash   string
+		Errors []fault
+	}
+	if err := json.Unmarshal(readGolden(t, "solution_validation_vectors.json"), &vectors); err != nil {
+		t.Fatal(err)
+	}
+	if len(vectors) < 20 {
+		t.Fatalf("got %d vectors", len(vectors))
+	}
+	for name, v := range vectors {
+		sol, _, err := trace.DecodeSolution(v.Input)
+		if got, want := faultsOf(t, err), v.Errors; len(got)+len(want) > 0 && !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+		if (sol != nil) != v.OK || v.OK && sol.Hash() != v.Hash {
+			t.Errorf("%s: got %v, want ok %v, hash %s", name, sol, v.OK, v.Hash)
+		}
+	}
+}
+
+// decodeAs decodes a document of the named model.
+func decodeAs(model string, data []byte) (v interface {
+	JSON(trace.Form) []byte
+	Validate() error
+}, warnings []trace.Warning, err error) {
+	switch model {
+	case "Definition":
+		return unnil(trace.DecodeDefinition(data))
+	case "Workload":
+		return unnil(trace.DecodeWorkload(data))
+	case "Solution":
+		return unnil(trace.DecodeSolution(data))
+	}
+	return unnil(trace.DecodeTrace(data))
+}
+
+func unnil[T any, P interface {
+	*T
+	JSON(trace.Form) []byte
+	Validate() error
+}](v P, w []trace.Warning, err error) (interface {
+	JSON(trace.Form) []byte
+	Validate() error
+}, []trace.Warning, error) {
+	if v == nil {
+		return nil, w, err
+	}
+	return v, w, err
+}
+
+// testdata/pydantic.jsonl holds what pydantic 2.13.4 makes of random damage to sound documents, with models of the
+// format's fields and rules: the faults, or else the document written again.
+func TestPydanticVectors(t *testing.T) {
+	f, err := os.Open("testdata/pydantic.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	n := 0
+	for ; lines.Scan(); n++ {
+		var v struct {
+			Model, JSON, Compact, Unset string
+			Errors                      []fault
+		}
+		if err := json.Unmarshal(lines.Bytes(), &v); err != nil {
+			t.Fatal(err)
+		}
+		doc, _, err := decodeAs(v.Model, []byte(v.JSON))
+		got := faultsOf(t, err)
+		for i := range got { // Python's wording of a syntax error is its own
+			if head, _, ok := strings.Cut(got[i].Msg, ": "); ok && strings.Contains(head, "must be valid Python") {
+				got[i].Msg = head + ": X"
+			}
+		}
+		if len(got)+len(v.Errors) > 0 {
+			if !reflect.DeepEqual(got, v.Errors) {
+				t.Errorf("%s\n got %v\nwant %v", v.JSON, got, v.Errors)
+			}
+			continue
+		}
+		if got := string(doc.JSON(trace.Compact)); got != v.Compact {
+			t.Errorf("%s\n got %s\nwant %s", v.JSON, got, v.Compact)
+		}
+		if got := string(doc.JSON(trace.IndentUnset)); got != v.Unset {
+			t.Errorf("%s\n got %s\nwant %s", v.JSON, got, v.Unset)
+		}
+	}
+	if n < 100 {
+		t.Errorf("got %d vectors", n)
+	}
+}
+
+func TestDataset(t *testing.T) {
+	root := shared(t, "dataset")
+	definitions, _ := filepath.Glob(filepath.Join(root, "definitions", "*", "*.json"))
+	if len(definitions) < 13 {
+		t.Errorf("got %d definitions", len(definitions))
+	}
+	for _, path := range definitions {
+		def, warnings, err := trace.ReadDefinition(path)
+		if err != nil || len(warnings) > 0 {
+			t.Errorf("%v, warnings %v", err, warnings)
+			continue
+		}
+		stable(t, "Definition", def.JSON(trace.Compact))
+	}
+	workloads, _ := filepath.Glob(filepath.Join(root, "workloads", "*", "*.jsonl"))
+	if len(workloads) < 3 {
+		t.Errorf("got %d workloads files", len(workloads))
+	}
+	for _, path := range workloads {
+		traces, warnings, err := trace.ReadTraces(path)
+		if err != nil || len(warnings) > 0 || len(traces) < 19 {
+			t.Errorf("%s: %d traces, %v, warnings %v", path, len(traces), err, warnings)
+		}
+		for _, tr := range traces {
+			if tr.Solution != nil || tr.Evaluation != nil || tr.Workload.UUID == "" {
+				t.Errorf("%s: got %+v", path, tr)
+			}
+			stable(t, "Trace", tr.JSON(trace.Compact))
+		}
+	}
+}
+
+// stable checks that a written document reads back, and then is written the same.
+func stable(t *testing.T, model string, data []byte) {
+	t.Helper()
+	again, _, err := decodeAs(model, data)
+	if err != nil {
+		t.Errorf("%s does not read back: %v", data, err)
+		return
+	}
+	if got := again.JSON(trace.Compact); !bytes.Equal(got, data) {
+		t.Errorf("got\n%s\nwant\n%s", got, data)
+	}
+}

@@ -1,0 +1,35 @@
+package trace
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"strings"
+)
+
+// Hash is the solution's content hash, 40 lower-case hex digits: SHA-1 over definition, language, entry point, binding,
+// dependencies and sources. Name, author, description, target hardware and the calling style are not part of it.
+func (s *Solution) Hash() string {
+	h := sha1.New()
+	write := func(text string) { h.Write([]byte(text)) }
+	write(s.Definition)
+	write(string(s.Spec.Language))
+	write(s.Spec.EntryPoint)
+	write(s.Spec.Binding)
+	for _, dep := range s.Spec.Dependencies {
+		write(dep)
+	}
+	for _, src := range s.Sources {
+		write(src.Path)
+		write(src.Content)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// UniqueName is the name with the first eight digits of the hash: "name_4570a6c5".
+func (s *Solution) UniqueName() string { return s.Name + "_" + s.Hash()[:8] }
+
+// Entry splits the entry point into its file and symbol. Without "::" the symbol is empty.
+func (s *Solution) Entry() (file, symbol string) {
+	file, symbol, _ = strings.Cut(s.Spec.EntryPoint, "::")
+	return file, symbol
+}

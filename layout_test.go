@@ -1,0 +1,105 @@
+package main
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// layers lists the packages from the bottom up: a package imports only what stands in an earlier row.
+var layers = [][]string{
+	{"internal/cache", "internal/event", "internal/tensor", "definitions"},
+	{"internal/trace/pysyntax"},
+	{"internal/trace"},
+	{"internal/config", "internal/safetensors", "internal/ui"},
+	{"workloads", "device"},
+	{"pack", "device/nvcc", "device/tvmffi", "device/cuda/tvmffi", "bench/runs", "device/devicetest"},
+	{"device/cuda", "device/emu"},
+	{"bench/reference", "bench/worker"},
+	{"bench"},
+	{"internal/app"},
+	{"."},
+}
+
+// only names, for a module outside this one, the one package that may import it.
+var only = map[string]string{
+	"gorgonia.org/cu":                   "device/cuda",
+	"github.com/urfave/cli/v2":          "internal/app",
+	"github.com/schollz/progressbar/v3": "internal/ui",
+	"github.com/pelletier/go-toml/v2":   "internal/config",
+}
+
+// never lists imports that the layers would allow.
+var never = map[string][]string{
+	"bench":        {"device/cuda", "device/emu", "device/nvcc"},
+	"bench/worker": {"device/cuda", "device/emu", "device/nvcc", "workloads"},
+	"device/emu":   {"device/nvcc", "workloads"},
+	"device/cuda":  {"workloads", "pack"},
+	"pack":         {"device", "workloads"},
+}
+
+func TestImportDirections(t *testing.T) {
+	rank := map[string]int{}
+	for i, row := range layers {
+		for _, p := range row {
+			rank[p] = i
+		}
+	}
+	seen := 0
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && name != "." || slices.Contains([]string{"testdata", "dist", "scripts"}, d.Name())) {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		seen++
+		from := path.Dir(filepath.ToSlash(name))
+		at, ok := rank[from]
+		if !ok {
+			t.Errorf("%s: package %s has no place in the layers", name, from)
+			return nil
+		}
+		for _, spec := range f.Imports {
+			imported, _ := strconv.Unquote(spec.Path.Value)
+			for module, home := range only {
+				if (imported == module || strings.HasPrefix(imported, module+"/")) && from != home {
+					t.Errorf("%s: %s belongs in %s only", name, imported, home)
+				}
+			}
+			to, local := strings.CutPrefix(imported, "fisub/")
+			if !local {
+				continue
+			}
+			below, ok := rank[to]
+			if !ok {
+				t.Errorf("%s: package %s has no place in the layers", name, to)
+			} else if below >= at {
+				t.Errorf("%s: %s must not import %s: imports point down the layers only", name, from, to)
+			}
+			if slices.Contains(never[from], to) {
+				t.Errorf("%s: %s must not import %s", name, from, to)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen < 20 {
+		t.Errorf("files seen: got %d, want the whole tree", seen)
+	}
+}

@@ -1,0 +1,280 @@
+// Package pack turns a submission's sources and config into a solution.json and back. What it packs is, to the byte, what
+// the contest's own packer makes of the same folder. It looks into the sources (Inspect), but compiles and runs nothing.
+package pack
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"fisub/internal/cache"
+	"fisub/internal/config"
+	"fisub/internal/trace"
+)
+
+// maxSources bounds the sources of one submission, in bytes.
+const maxSources = 64 << 20
+
+const bom = "\ufeff"
+
+// extensions are the file name endings that the contest packs, in lower case.
+var extensions = []string{".py", ".cu", ".cuh", ".cpp", ".c", ".h", ".hpp", ".cc", ".cxx"}
+
+// A Status says what packing does with a file.
+type Status string
+
+const (
+	Included Status = "included" // byte for byte
+	Altered  Status = "altered"  // with its content changed as Reason says
+	Skipped  Status = "skipped"  // left out, for Reason
+)
+
+// An Entry is one direct child of a source folder. Content is what is packed: "" for a skipped one.
+type Entry struct {
+	Path    string // bare file name
+	Status  Status
+	Reason  string // "" for an ordinary file
+	Size    int64  // bytes on disk, 0 for a subfolder or broken link
+	Content string
+}
+
+// Sources lists the folder dir as the contest's packer reads it: direct children only, links followed, known extensions
+// in any case, sorted by name, line ends made LF. The entries come back also with an error, which joins what is wrong with
+// each file: empty, not UTF-8, unreadable.
+func Sources(dir string) ([]Entry, error) {
+	st, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: no such folder", dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !st.IsDir() {
+		return nil, fmt.Errorf("%s: not a folder", dir)
+	}
+	return sources(os.DirFS(dir), dir)
+}
+
+// sources is Sources on the root of a file system; dir is its name in errors.
+func sources(fsys fs.FS, dir string) ([]Entry, error) {
+	children, err := fs.ReadDir(fsys, ".") // sorted; byte order of UTF-8 is code-point order
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	var entries []Entry
+	var faults []error
+	room := int64(maxSources)
+	for _, child := range children {
+		e := Entry{Path: child.Name()}
+		err := e.read(fsys, child.Type()&fs.ModeSymlink != 0, &room)
+		entries = append(entries, e)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", filepath.Join(dir, printable(e.Path)), err))
+		}
+	}
+	packed := func(e Entry) bool { return e.Status != Skipped }
+	if len(faults) == 0 && !slices.ContainsFunc(entries, packed) {
+		faults = append(faults, fmt.Errorf("%s: no source files: none ends in %s", dir, strings.Join(extensions, " ")))
+	}
+	return entries, errors.Join(faults...)
+}
+
+// read fills e from the file of its Path. A file at fault is Skipped.
+func (e *Entry) read(fsys fs.FS, link bool, room *int64) error {
+	skip := func(reason string) { e.Status, e.Reason = Skipped, reason }
+	if !utf8.ValidString(e.Path) {
+		skip("name is not UTF-8")
+		if slices.Contains(extensions, strings.ToLower(suffix(e.Path))) {
+			return errors.New("file name is not UTF-8")
+		}
+		return nil
+	}
+	st, err := fs.Stat(fsys, e.Path)
+	ext := suffix(e.Path)
+	switch {
+	case err != nil && link && !errors.Is(err, fs.ErrPermission):
+		skip("broken link")
+		return nil
+	case err != nil:
+		skip("unreadable")
+		return cause(err)
+	case st.IsDir():
+		skip("subfolder")
+		return nil
+	case !st.Mode().IsRegular():
+		skip("not a regular file")
+		return nil
+	}
+	e.Size = st.Size()
+	if !slices.Contains(extensions, strings.ToLower(ext)) {
+		skip("no extension")
+		if ext != "" {
+			skip("extension " + ext)
+		}
+		return nil
+	}
+	if *room -= e.Size; *room < 0 {
+		skip("too large")
+		return fmt.Errorf("the sources are more than %d MiB", maxSources>>20)
+	}
+	data, err := fs.ReadFile(fsys, e.Path)
+	if err != nil {
+		skip("unreadable")
+		return cause(err)
+	}
+	if len(data) == 0 {
+		skip("empty file")
+		return errors.New("empty file")
+	}
+	if at := invalidUTF8(data); at >= 0 {
+		skip("not UTF-8")
+		line := 1 + bytes.Count(data[:at], []byte{'\n'})
+		return fmt.Errorf("invalid UTF-8: byte 0x%02x at position %d, in line %d", data[at], at, line)
+	}
+
+	e.Status, e.Content = Included, string(data)
+	var reasons []string
+	if strings.Contains(e.Content, "\r") {
+		e.Status = Altered
+		lf := strings.ReplaceAll(e.Content, "\r\n", "\n")
+		if len(lf) < len(e.Content) {
+			reasons = append(reasons, "CRLF line ends become LF")
+		}
+		e.Content = strings.ReplaceAll(lf, "\r", "\n")
+		if e.Content != lf {
+			reasons = append(reasons, "CR line ends become LF")
+		}
+	}
+	if strings.HasPrefix(e.Content, bom) {
+		reasons = append(reasons, "BOM kept as U+FEFF")
+	}
+	if strings.IndexByte(e.Content, 0) >= 0 {
+		reasons = append(reasons, "NUL kept")
+	}
+	if ext != strings.ToLower(ext) {
+		reasons = append(reasons, "upper-case suffix: packed, but builders do not compile it")
+	}
+	e.Reason = strings.Join(reasons, "; ")
+	return nil
+}
+
+// suffix is the ending of a file name, with its dot. A name's first or last character is not the dot of one.
+func suffix(name string) string {
+	if i := strings.LastIndexByte(name, '.'); i > 0 && i < len(name)-1 {
+		return name[i:]
+	}
+	return ""
+}
+
+// cause strips the path from an operating system's error, where the caller names it in full.
+func cause(err error) error {
+	var perr *fs.PathError
+	if errors.As(err, &perr) {
+		return perr.Err
+	}
+	return err
+}
+
+// invalidUTF8 is the offset of the first byte that does not decode, or -1.
+func invalidUTF8(data []byte) int {
+	if utf8.Valid(data) {
+		return -1
+	}
+	for i := 0; i < len(data); {
+		r, n := utf8.DecodeRune(data[i:])
+		if r == utf8.RuneError && n == 1 {
+			return i
+		}
+		i += n
+	}
+	return -1
+}
+
+// printable makes a file name safe to show.
+func printable(name string) string {
+	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError }) {
+		return fmt.Sprintf("%q", name)
+	}
+	return name
+}
+
+// Solution packs the folder dir, normally cfg.SourceDir(), with the metadata of cfg. The entries are those of Sources and
+// come back also with an error. Errors about the config join *config.Fault values.
+func Solution(cfg *config.Config, dir string) (*trace.Solution, []Entry, error) {
+	entries, err := Sources(dir)
+	if err != nil {
+		return nil, entries, err
+	}
+	sol := &trace.Solution{
+		Name:        cfg.Solution.Name,
+		Definition:  cfg.Solution.Definition,
+		Author:      cfg.Solution.Author,
+		Description: &cfg.Solution.Description,
+		Spec: trace.BuildSpec{
+			Language:                cfg.Build.Language,
+			TargetHardware:          []string{"cuda"},
+			EntryPoint:              cfg.Build.EntryPoint,
+			Dependencies:            cfg.Build.Dependencies,
+			DestinationPassingStyle: cfg.Build.DestinationPassingStyle,
+			Binding:                 cfg.Build.Binding,
+		},
+	}
+	var packed, skipped []string
+	for _, e := range entries {
+		if e.Status == Skipped {
+			skipped = append(skipped, e.Path)
+			continue
+		}
+		packed = append(packed, e.Path)
+		sol.Sources = append(sol.Sources, trace.SourceFile{Path: e.Path, Content: e.Content})
+	}
+	if file := cfg.EntryFile(); !slices.Contains(packed, file) {
+		hint := ""
+		if near := trace.Nearest(file, packed); path.Base(file) != file {
+			hint = "sources are packed without subfolders: name the file alone"
+		} else if slices.Contains(skipped, file) {
+			hint = "it is there, but only files that end in " + strings.Join(extensions, " ") + " are packed"
+		} else if len(near) > 0 {
+			hint = fmt.Sprintf("did you mean %q?", near[0]+"::"+cfg.EntrySymbol())
+		}
+		return nil, entries, cfg.Fault("build.entry_point", hint, "entry file %q is not among the sources in %s", file, dir)
+	}
+	if err := sol.Validate(); err != nil {
+		return nil, entries, fmt.Errorf("%s: %w", cfg.Path, err)
+	}
+	return sol, entries, nil
+}
+
+// Write writes solution.json in the contest's form. A path of "-" is stdout; a file appears whole or not at all; a link
+// is followed; a device or pipe is written to directly.
+func Write(stdout io.Writer, name string, sol *trace.Solution) error {
+	data := sol.JSON(trace.Indent)
+	if name == "-" {
+		_, err := stdout.Write(data)
+		return err
+	}
+	st, err := os.Lstat(name)
+	if err == nil && st.Mode()&fs.ModeSymlink != 0 {
+		if name, err = filepath.EvalSymlinks(name); err != nil {
+			return err
+		}
+		st, err = os.Lstat(name)
+	}
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	case err == nil && st.IsDir():
+		return fmt.Errorf("%s: is a folder", name)
+	case err == nil && !st.Mode().IsRegular():
+		return os.WriteFile(name, data, 0o644)
+	}
+	return cache.WriteFile(name, data, 0o644)
+}

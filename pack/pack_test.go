@@ -1,0 +1,523 @@
+package pack
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"fisub/internal/config"
+	"fisub/internal/trace"
+)
+
+// write makes the files of a map from slash-separated name to content below a new folder.
+func write(t testing.TB, files map[string]string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// shared is a file of the shared folder; the test is skipped where there is none.
+func shared(t *testing.T, name string) string {
+	t.Helper()
+	dir := os.Getenv("FISUB_SHARED")
+	if dir == "" {
+		root, err := filepath.Abs("..")
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir = filepath.Join(root, "..", "shared")
+	}
+	path := filepath.Join(dir, filepath.FromSlash(name))
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("no shared data: %v", err)
+	}
+	return path
+}
+
+const goldenConfig = `[solution]
+name = "golden-solution"
+definition = "gdn_decode_qk4_v8_d128_k_last"
+author = "team-x"
+[build]
+language = "cuda"
+entry_point = "kernel.cu::kernel"
+`
+
+func parse(t testing.TB, text string) *config.Config {
+	t.Helper()
+	cfg, err := config.Parse("config.toml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func TestSources(t *testing.T) {
+	entries, err := Sources("testdata/packdir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, fmt.Sprintf("%s|%s|%s|%d|%d", e.Path, e.Status, e.Reason, e.Size, len(e.Content)))
+	}
+	want := []string{
+		".hidden.py|included||6|6",
+		"B.py|included||4|4",
+		"UPPER.CU|included|upper-case suffix: packed, but builders do not compile it|9|9",
+		"b-file.py|included||4|4",
+		"b_file.py|included||4|4",
+		"kernel.cu|altered|CRLF line ends become LF; CR line ends become LF|150|147",
+		"noext|skipped|no extension|4|0",
+		"notes.md|skipped|extension .md|4|0",
+		"sub|skipped|subfolder|0|0",
+		"table.inl|skipped|extension .inl|4|0",
+		"util.cuh|included|BOM kept as U+FEFF|16|16",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestSourcesRules(t *testing.T) {
+	dir := write(t, map[string]string{
+		".py": "x", "a.py": "x", "z.cu.": "x", "..h": "x", "a.b.CXX": "x", "é.c": "x", "z.hpp": "x\x00", "sub/k.cu": "x", "A.cc": "x\r",
+	})
+	for link, target := range map[string]string{"link.cu": "a.py", "broken.cu": "nowhere", "loop.cu": "loop.cu", "dir.cu": "sub"} {
+		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries, err := Sources(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, fmt.Sprintf("%s|%s|%s", e.Path, e.Status, e.Reason))
+	}
+	want := []string{
+		"..h|included|", ".py|skipped|no extension", "A.cc|altered|CR line ends become LF", "a.b.CXX|included|upper-case suffix: packed, but builders do not compile it",
+		"a.py|included|", "broken.cu|skipped|broken link", "dir.cu|skipped|subfolder", "link.cu|included|", "loop.cu|skipped|broken link",
+		"sub|skipped|subfolder", "z.cu.|skipped|no extension", "z.hpp|included|NUL kept", "é.c|included|",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestSourcesErrors(t *testing.T) {
+	tests := []struct {
+		name  string
+		files map[string]string
+		want  string // DIR stands for the folder
+	}{
+		{"empty folder", nil, "DIR: no source files: none ends in .py .cu .cuh .cpp .c .h .hpp .cc .cxx"},
+		{"only others", map[string]string{"a.md": "x", "s/k.cu": "x"}, "DIR: no source files: none ends in .py .cu .cuh .cpp .c .h .hpp .cc .cxx"},
+		{"empty file", map[string]string{"__init__.py": "", "k.cu": "x"}, "DIR/__init__.py: empty file"},
+		{"two faults", map[string]string{"a.py": "", "b.py": "a\n\n\xff"}, "DIR/a.py: empty file\nDIR/b.py: invalid UTF-8: byte 0xff at position 3, in line 3"},
+		{"surrogate", map[string]string{"a.py": "é\xed\xa0\x80"}, "DIR/a.py: invalid UTF-8: byte 0xed at position 2, in line 1"},
+		{"cut off", map[string]string{"a.py": "x\xe6\xbc"}, "DIR/a.py: invalid UTF-8: byte 0xe6 at position 1, in line 1"},
+		{"name", map[string]string{"a\xff.cu": "x"}, `DIR/"a\xff.cu": file name is not UTF-8`},
+		{"binary elsewhere", map[string]string{"a.bin": "\xff", "b\xff": "x", "k.cu": "x"}, ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := write(t, test.files)
+			_, err := Sources(dir)
+			got := ""
+			if err != nil {
+				got = strings.ReplaceAll(err.Error(), dir, "DIR")
+			}
+			if got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+	dir := write(t, map[string]string{"f": "x"})
+	for name, want := range map[string]string{"none": ": no such folder", "f": ": not a folder"} {
+		if _, err := Sources(filepath.Join(dir, name)); err == nil || err.Error() != filepath.Join(dir, name)+want {
+			t.Errorf("got %v, want %v", err, filepath.Join(dir, name)+want)
+		}
+	}
+}
+
+func TestSourcesLimit(t *testing.T) {
+	dir := write(t, map[string]string{"a.cu": "x"})
+	if err := os.Truncate(filepath.Join(dir, "a.cu"), maxSources+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Sources(dir); err == nil || !strings.HasSuffix(err.Error(), "a.cu: the sources are more than 64 MiB") {
+		t.Errorf("got %v, want a size limit", err)
+	}
+}
+
+func golden(t *testing.T, packdir, want string) {
+	t.Helper()
+	sol, entries, err := Solution(parse(t, goldenConfig), packdir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytesWant, err := os.ReadFile(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := Write(&out, "-", sol); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(out.Bytes(), bytesWant) {
+		t.Errorf("got\n%q\nwant\n%q", out.Bytes(), bytesWant)
+	}
+	if got, want := sol.Hash(), "fb2cc4b493a690910c4f17227a5cec8b3b9e0672"; got != want {
+		t.Errorf("got hash %v, want %v", got, want)
+	}
+	if len(entries) != 11 {
+		t.Errorf("got %d entries, want 11", len(entries))
+	}
+}
+
+func TestGolden(t *testing.T) { golden(t, "testdata/packdir", "testdata/solution.pack.json") }
+
+func TestGoldenShared(t *testing.T) {
+	golden(t, shared(t, "spec/golden/packdir"), shared(t, "spec/golden/solution.pack.json"))
+}
+
+func TestSolutionErrors(t *testing.T) {
+	files := map[string]string{"kernel.cu": "x", "util.inl": "x"}
+	tests := []struct{ name, entry, want, hint string }{
+		{"misspelt", "kernl.cu::kernel", `config.toml:7:15: entry file "kernl.cu" is not among the sources in DIR`, `did you mean "kernel.cu::kernel"?`},
+		{"subfolder", "sub/kernel.cu::kernel", `config.toml:7:15: entry file "sub/kernel.cu" is not among the sources in DIR`, "sources are packed without subfolders: name the file alone"},
+		{"not packed", "util.inl::kernel", `config.toml:7:15: entry file "util.inl" is not among the sources in DIR`,
+			"it is there, but only files that end in .py .cu .cuh .cpp .c .h .hpp .cc .cxx are packed"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := write(t, files)
+			_, entries, err := Solution(parse(t, strings.Replace(goldenConfig, "kernel.cu::kernel", test.entry, 1)), dir)
+			var f *config.Fault
+			if !errors.As(err, &f) {
+				t.Fatalf("got %v, want a fault", err)
+			}
+			if got := strings.ReplaceAll(f.Error(), dir, "DIR"); got != test.want || f.Hint != test.hint {
+				t.Errorf("got %q, %q, want %q, %q", got, f.Hint, test.want, test.hint)
+			}
+			if len(entries) != 2 {
+				t.Errorf("got %d entries, want 2", len(entries))
+			}
+		})
+	}
+}
+
+func TestSolutionMetadata(t *testing.T) {
+	cfg := parse(t, strings.Replace(goldenConfig, "[build]", "description = \"fast\"\n[build]", 1)+`destination_passing_style = false
+binding = "torch"
+dependencies = ["cutlass"]
+`)
+	sol, _, err := Solution(cfg, "testdata/packdir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(sol.JSON(trace.Indent))
+	for _, want := range []string{
+		"\"dependencies\": [\n      \"cutlass\"\n    ],\n    \"destination_passing_style\": false,\n    \"binding\": \"torch\"\n  },",
+		"\n  \"description\": \"fast\"\n}",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("got %s, want it to contain %s", text, want)
+		}
+	}
+}
+
+func TestWrite(t *testing.T) {
+	sol, _, err := Solution(parse(t, goldenConfig), "testdata/packdir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := sol.JSON(trace.Indent)
+	dir := write(t, map[string]string{"real.json": "old", "d/x": ""})
+	for link, target := range map[string]string{"link.json": "real.json", "loop.json": "loop.json", "dangling.json": "nowhere"} {
+		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"new.json", "link.json"} {
+		if err := Write(nil, filepath.Join(dir, name), sol); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: got %q, %v, want the solution", name, got, err)
+		}
+	}
+	if st, err := os.Lstat(filepath.Join(dir, "link.json")); err != nil || st.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("got %v, %v, want the link to stay", st, err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "real.json")); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("got %q, %v, want the solution behind the link", got, err)
+	}
+	for _, name := range []string{"loop.json", "dangling.json", "d", "no/such/folder.json"} {
+		if err := Write(nil, filepath.Join(dir, name), sol); err == nil {
+			t.Errorf("%s: got nil, want an error", name)
+		}
+	}
+	if err := Write(nil, os.DevNull, sol); err != nil {
+		t.Error(err)
+	}
+	if st, err := os.Stat(os.DevNull); err != nil || st.Mode().IsRegular() {
+		t.Errorf("got %v, %v, want a device", st, err)
+	}
+}
+
+const unpackable = `{"name":"n \"é\"","definition":"d","author":"a","spec":{"language":"triton","target_hardware":["cuda"],
+"entry_point":"k.py::run","dependencies":["x"],"destination_passing_style":false},
+"sources":[{"path":"k.py","content":"def run():\n\tpass"},{"path":"u.py","content":"\ufeff#\u0000"}],"description":"two\nlines"}`
+
+// TestUnpackPacks unpacks, packs the folder again and compares the solutions.
+func TestUnpackPacks(t *testing.T) {
+	goldenJSON, err := os.ReadFile("testdata/solution.pack.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, data := range []string{string(goldenJSON), unpackable} {
+		dir := filepath.Join(t.TempDir(), "new", "folder")
+		u, err := Unpack([]byte(data), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(u.Notes) != 0 {
+			t.Errorf("got notes %q, want none", u.Notes)
+		}
+		cfg, err := config.Load(filepath.Join(dir, "config.toml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sol, _, err := Solution(cfg, cfg.SourceDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := string(sol.JSON(trace.Indent)), string(u.Solution.JSON(trace.Indent)); got != want || sol.Hash() != u.Solution.Hash() {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+		if got := listing(t, dir); len(got) != len(u.Files) {
+			t.Errorf("got files %q, want %q", got, u.Files)
+		}
+		if _, err := Unpack([]byte(data), dir); err != nil {
+			t.Errorf("unpacking the same again: got %v, want nil", err)
+		}
+	}
+}
+
+// listing is every file and link below dir.
+func listing(t testing.TB, dir string) (names []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			names = append(names, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func solutionJSON(t testing.TB, language, entry string, sources ...string) []byte {
+	t.Helper()
+	s := map[string]any{"name": "n", "definition": "d", "author": "a",
+		"spec": map[string]any{"language": language, "target_hardware": []string{"cuda"}, "entry_point": entry}}
+	var list []map[string]string
+	for i := 0; i+1 < len(sources); i += 2 {
+		list = append(list, map[string]string{"path": sources[i], "content": sources[i+1]})
+	}
+	s["sources"] = list
+	data, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestUnpackRefuses(t *testing.T) {
+	tests := []struct {
+		name, path, want string
+	}{
+		{"absolute", "/tmp/x.cu", "absolute path not allowed"},
+		{"parent", "../x.cu", "parent directory traversal not allowed"},
+		{"deep parent", "a/../../x.cu", "parent directory traversal not allowed"},
+		{"backslash", `..\x.cu`, `source path "..\\x.cu" is not a file below the folder`},
+		{"NUL", "a\x00.cu", `is not a file below the folder`},
+		{"newline", "a\n.cu", `is not a file below the folder`},
+		{"folder", ".", `source path "." is not a file below the folder`},
+		{"slash", "a/", `source path "a/" is not a file below the folder`},
+		{"twice", "./k.cu", `source path "./k.cu" names a file twice`},
+		{"file and folder", "k.cu/x.cu", `source path "k.cu" is both a file and a folder`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			parent := t.TempDir()
+			dir := filepath.Join(parent, "out")
+			_, err := Unpack(solutionJSON(t, "cuda", "k.cu::kernel", "k.cu", "x", test.path, "y"), dir)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %v", err, test.want)
+			}
+			if got, _ := os.ReadDir(parent); len(got) != 0 {
+				t.Errorf("got %v, want nothing written", got)
+			}
+		})
+	}
+}
+
+func TestUnpackExisting(t *testing.T) {
+	data := solutionJSON(t, "cuda", "k.cu::kernel", "k.cu", "x", "u.cuh", "y")
+	outside := t.TempDir()
+	tests := []struct {
+		name  string
+		files map[string]string
+		link  [2]string
+		want  string // "" where it must work
+	}{
+		{"identical", map[string]string{"solution/cuda/k.cu": "x", "solution/cuda/other.cu": "z"}, [2]string{}, ""},
+		{"other content", map[string]string{"solution/cuda/u.cuh": "z"}, [2]string{}, "DIR/solution/cuda/u.cuh: exists with other content"},
+		{"two", map[string]string{"solution/cuda/u.cuh": "zz", "config.toml": "x"}, [2]string{},
+			"DIR/config.toml: exists with other content\nDIR/solution/cuda/u.cuh: exists with other content"},
+		{"folder in the way", map[string]string{"solution/cuda/k.cu/x": "z"}, [2]string{}, "DIR/solution/cuda/k.cu: exists and is not a file"},
+		{"file in the way", map[string]string{"solution": "z"}, [2]string{}, "not a directory"},
+		{"link out", nil, [2]string{"solution", outside}, "path escapes from parent"},
+		{"file link out", map[string]string{"solution/cuda/a": ""}, [2]string{"solution/cuda/k.cu", filepath.Join(outside, "k.cu")}, "path escapes from parent"},
+		{"broken link", map[string]string{"solution/cuda/a": ""}, [2]string{"solution/cuda/k.cu", "nowhere"}, "exists as a broken link"},
+		{"link inside", map[string]string{"real/a": ""}, [2]string{"solution", "real"}, ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := write(t, test.files)
+			if test.link[0] != "" {
+				if err := os.Symlink(test.link[1], filepath.Join(dir, test.link[0])); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := listing(t, dir)
+			_, err := Unpack(data, dir)
+			if test.want == "" {
+				if err != nil {
+					t.Fatalf("got %v, want nil", err)
+				}
+				if got, err := os.ReadFile(filepath.Join(dir, "solution/cuda/k.cu")); string(got) != "x" {
+					t.Errorf("got %q, %v, want x", got, err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), dir, "DIR"), test.want) {
+				t.Errorf("got %v, want %v", err, test.want)
+			}
+			if after := listing(t, dir); !reflect.DeepEqual(after, before) {
+				t.Errorf("got %q, want %q", after, before)
+			}
+			if got, _ := os.ReadDir(outside); len(got) != 0 {
+				t.Errorf("got %v outside, want nothing", got)
+			}
+		})
+	}
+}
+
+func TestUnpackNotes(t *testing.T) {
+	tests := []struct {
+		name string
+		data []byte
+		want []string
+	}{
+		{"subfolder", solutionJSON(t, "cuda", "k.cu::kernel", "a/b.cuh", "x", "k.cu", "x"), []string{"a: skipped when packed again: subfolder"}},
+		{"extension", solutionJSON(t, "cuda", "k.cu::kernel", "a.inl", "x", "k.cu", "x"), []string{"a.inl: skipped when packed again: extension .inl"}},
+		{"line ends", solutionJSON(t, "cuda", "k.cu::kernel", "k.cu", "x\r\n"), []string{"k.cu: altered when packed again: CRLF line ends become LF"}},
+		{"order", solutionJSON(t, "cuda", "k.cu::kernel", "k.cu", "x", "a.cuh", "x"), []string{"packed again the sources are sorted by name, which changes the hash"}},
+		{"dot", solutionJSON(t, "cuda", "k.cu::kernel", "./a.cuh", "x", "k.cu", "x"), []string{"./a.cuh: packed again as a.cuh"}},
+		{"symbol", solutionJSON(t, "cuda", "k.cu::", "k.cu", "x"), []string{`config.toml:8:15: entry_point "k.cu::" names no symbol`}},
+		{"hardware", bytes.Replace(solutionJSON(t, "cuda", "k.cu::k", "k.cu", "x"), []byte(`["cuda"]`), []byte(`["NVIDIA_B200"]`), 1),
+			[]string{`target_hardware ["NVIDIA_B200"] becomes ["cuda"] when packed again`}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			u, err := Unpack(test.data, t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(u.Notes, test.want) {
+				t.Errorf("got %q, want %q", u.Notes, test.want)
+			}
+		})
+	}
+}
+
+// FuzzUnpack: nothing outside the folder changes, and an error leaves nothing behind.
+func FuzzUnpack(f *testing.F) {
+	goldenJSON, err := os.ReadFile("testdata/solution.pack.json")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(goldenJSON), "a.cu", "x")
+	f.Add(unpackable, "../../a", "x")
+	for _, path := range []string{"/etc/x", "a/../../b", "link/x", "x/../link/y", "k.cu", "k.cu/a", strings.Repeat("a/", 300), strings.Repeat("n", 300)} {
+		f.Add("", path, "x")
+	}
+	f.Fuzz(func(t *testing.T, data, path, content string) {
+		parent := t.TempDir()
+		dir, outside := filepath.Join(parent, "dir"), filepath.Join(parent, "outside")
+		for _, d := range []string{filepath.Join(dir, "solution", "cuda"), outside} {
+			if err := os.MkdirAll(d, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		link := filepath.Join(dir, "solution", "cuda", "link")
+		if err := os.Symlink(outside, link); err != nil {
+			t.Fatal(err)
+		}
+		docs := [][]byte{[]byte(data), solutionJSON(t, "cuda", "k.cu::kernel", "k.cu", "x", path, content)}
+		for _, doc := range docs {
+			before := listing(t, parent)
+			u, err := Unpack(doc, dir)
+			after := listing(t, parent)
+			if err != nil && !reflect.DeepEqual(after, before) {
+				t.Fatalf("got %q after %v, want %q", after, err, before)
+			}
+			for _, name := range after {
+				if rel, err := filepath.Rel(dir, name); err != nil || !filepath.IsLocal(rel) {
+					t.Fatalf("got %q, want nothing outside", name)
+				}
+			}
+			if err == nil && len(u.Notes) == 0 {
+				cfg, err := config.Load(filepath.Join(dir, "config.toml"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				sol, _, err := Solution(cfg, cfg.SourceDir())
+				if err != nil || sol.Hash() != u.Solution.Hash() {
+					t.Fatalf("got %v, want hash %v again", err, u.Solution.Hash())
+				}
+			}
+			if err == nil {
+				// The next document finds an empty folder again.
+				for _, name := range u.Files {
+					os.Remove(filepath.Join(dir, name))
+				}
+			}
+			if entries, _ := os.ReadDir(outside); len(entries) != 0 {
+				t.Fatalf("got %v outside, want nothing", entries)
+			}
+		}
+	})
+}

@@ -1,0 +1,310 @@
+package workloads
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"fisub/internal/cache"
+	"fisub/internal/safetensors"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+	"fisub/workloads/random"
+)
+
+// An Input is one argument of a definition: a tensor or a scalar, never both. Where both are nil it is None, which no
+// workload says but reference accepts.
+type Input struct {
+	Name   string
+	Tensor *tensor.Tensor // maps the file: read-only, and gone after Inputs.Close
+	Scalar *trace.Scalar
+	Path   string // absolute path of the file that holds the tensor's bytes, for another process to map
+	Offset int64  // of the tensor's first byte in that file
+}
+
+// Inputs are the arguments of one workload, in the definition's order.
+type Inputs struct {
+	Values []Input
+	files  []*safetensors.File
+}
+
+// Close unmaps the tensors.
+func (in *Inputs) Close() error {
+	var errs []error
+	for _, f := range in.files {
+		errs = append(errs, f.Close())
+	}
+	in.files = nil
+	return errors.Join(errs...)
+}
+
+// Load opens the inputs of w. Every tensor is checked against the definition's dtype and the shape that w's axes give
+// it; the error names the workload and joins all faults, among them *safetensors.LFSPointerError. An input that w
+// declares random or does not mention is generated, from the uuid and the input's name, and kept in the cache. Of the
+// embedded dataset, missing files are made first; of any other they are an error.
+func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Workload) (*Inputs, error) {
+	in, err := d.load(ctx, def, w)
+	if err != nil {
+		in.Close()
+		return nil, fmt.Errorf("workload %s: %w", w.UUID, err)
+	}
+	return in, nil
+}
+
+func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Workload) (*Inputs, error) {
+	in := &Inputs{}
+	if d.embedded {
+		blobs, err := blobsOf(def, []*trace.Workload{w})
+		if err != nil {
+			return in, err
+		}
+		for _, b := range blobs {
+			if _, err := b.make(ctx, d.root, true); err != nil {
+				return in, err
+			}
+		}
+	}
+	files, err := d.openFiles(def, w)
+	for _, f := range files {
+		in.files = append(in.files, f)
+	}
+	if err != nil {
+		return in, err
+	}
+	axes := axesOf(w)
+	var faults []error
+	for name, spec := range def.Inputs.All() {
+		source, _ := w.Inputs.Get(name) // the zero InputSpec is a random one
+		var v Input
+		switch shape, err := def.Shape(spec, axes); {
+		case err != nil:
+			faults = append(faults, fmt.Errorf("'%s': %w", name, err))
+			continue
+		case source.Kind == trace.Random && spec.Scalar:
+			v.Scalar = randomScalar(spec.DType, random.New(generator, w.UUID, name))
+		case source.Kind == trace.Random:
+			f, path, err := d.random(ctx, def, w, name, spec.DType, shape)
+			if err != nil {
+				return in, fmt.Errorf("'%s': %w", name, err)
+			}
+			in.files = append(in.files, f)
+			v, err = mapped(f, path, name, name, spec.DType, shape)
+			if err != nil {
+				return in, err
+			}
+		default:
+			v, err = d.given(name, spec, shape, source, files[source.Path])
+			if err != nil {
+				faults = append(faults, err)
+				continue
+			}
+		}
+		v.Name = name
+		in.Values = append(in.Values, v)
+	}
+	return in, errors.Join(faults...)
+}
+
+// openFiles opens each file that an input of def names, once; all faults are joined.
+func (d *Dataset) openFiles(def *trace.Definition, w *trace.Workload) (map[string]*safetensors.File, error) {
+	files := map[string]*safetensors.File{}
+	bad := map[string]bool{}
+	var faults []error
+	for name := range def.Inputs.All() {
+		source, ok := w.Inputs.Get(name)
+		if !ok || source.Kind != trace.Safetensors || files[source.Path] != nil || bad[source.Path] {
+			continue
+		}
+		path, err := d.resolve(source.Path)
+		if err == nil {
+			files[source.Path], err = safetensors.Open(path)
+		}
+		if err != nil {
+			delete(files, source.Path)
+			bad[source.Path] = true
+			faults = append(faults, err)
+		}
+	}
+	return files, errors.Join(faults...)
+}
+
+// resolve makes a path of a workload absolute. Only a dataset that the user named may point outside its folder, with
+// an absolute path or a link.
+func (d *Dataset) resolve(path string) (string, error) {
+	native := filepath.FromSlash(path)
+	if filepath.IsAbs(native) && !d.embedded {
+		return filepath.Clean(native), nil
+	}
+	return within(d.root, path)
+}
+
+func within(root, path string) (string, error) {
+	native := filepath.FromSlash(path)
+	if !filepath.IsLocal(native) || strings.ContainsRune(path, 0) {
+		return "", fmt.Errorf("path %q leads out of the dataset", path)
+	}
+	return filepath.Join(root, native), nil
+}
+
+// given is an input that the workload gives as a scalar or as a tensor of file, with the contest's words for a fault.
+func (d *Dataset) given(name string, spec trace.TensorSpec, shape []int, source trace.InputSpec, file *safetensors.File) (Input, error) {
+	switch {
+	case source.Kind == trace.ScalarInput && spec.Scalar:
+		value := source.Value
+		return Input{Scalar: &value}, nil
+	case source.Kind == trace.ScalarInput:
+		return Input{}, fmt.Errorf("'%s' is a tensor, the workload gives a scalar", name)
+	case spec.Scalar:
+		return Input{}, fmt.Errorf("'%s' is a scalar, the workload gives a tensor", name)
+	}
+	path, err := d.resolve(source.Path)
+	if err != nil {
+		return Input{}, err
+	}
+	return mapped(file, path, name, source.TensorKey, spec.DType, shape)
+}
+
+func mapped(file *safetensors.File, path, name, key string, dtype tensor.DType, shape []int) (Input, error) {
+	if !file.Has(key) {
+		return Input{}, fmt.Errorf("Missing key '%s' in '%s'", key, path)
+	}
+	t, err := file.Tensor(key)
+	if err != nil {
+		return Input{}, err
+	}
+	if !slices.Equal(t.Shape, shape) {
+		return Input{}, fmt.Errorf("'%s' expected %s, got %s", name, brackets(shape), brackets(t.Shape))
+	}
+	if t.DType != dtype {
+		return Input{}, fmt.Errorf("'%s' expected torch.%v, got torch.%v", name, dtype, t.DType)
+	}
+	offset, _ := file.Offset(key)
+	return Input{Tensor: t, Path: path, Offset: offset}, nil
+}
+
+// brackets writes a shape as Python does: [1, 4].
+func brackets(shape []int) string { return strings.ReplaceAll(fmt.Sprint(shape), " ", ", ") }
+
+func axesOf(w *trace.Workload) map[string]int {
+	axes := map[string]int{}
+	for name, n := range w.Axes.All() {
+		axes[name] = n
+	}
+	return axes
+}
+
+// random opens a generated tensor, which is made in the cache where it is missing.
+func (d *Dataset) random(ctx context.Context, def *trace.Definition, w *trace.Workload, name string, dtype tensor.DType, shape []int) (*safetensors.File, string, error) {
+	key := cache.Key(generator, def.Name, w.UUID, name, dtype.String(), fmt.Sprint(shape))
+	b := blob{path: filepath.Join("random", key+".safetensors"), tensors: []synthetic{{
+		key: name, dtype: dtype, shape: shape, stream: random.New(generator, w.UUID, name), fill: randomFill(def, name, dtype, shape),
+	}}}
+	if _, err := b.make(ctx, d.cache, true); err != nil {
+		return nil, "", err
+	}
+	path := filepath.Join(d.cache, b.path)
+	f, err := safetensors.Open(path)
+	return f, path, err
+}
+
+// A Report says what is wrong with one workload.
+type Report struct {
+	UUID   string
+	Files  int // that the workload names
+	Absent int // of those, not made yet; only of the embedded dataset, where that is no fault
+	Faults []error
+}
+
+// Verify checks workloads by the rules of Load and by the contest's further ones: axes exactly the var axes of the
+// definition and positive, inputs exactly the definition's, no uuid twice. It makes no file.
+func (d *Dataset) Verify(ctx context.Context, def *trace.Definition, ws []*trace.Workload) ([]Report, error) {
+	var reports []Report
+	seen := map[string]bool{}
+	for _, w := range ws {
+		if err := ctx.Err(); err != nil {
+			return reports, err
+		}
+		r := Report{UUID: w.UUID}
+		if seen[w.UUID] {
+			r.Faults = append(r.Faults, errors.New("the uuid is that of another workload"))
+		}
+		seen[w.UUID] = true
+		r.Faults = append(r.Faults, names(def, w)...)
+		d.verifyFiles(&r, def, w)
+		reports = append(reports, r)
+	}
+	return reports, nil
+}
+
+// names checks the workload's axes and input names.
+func names(def *trace.Definition, w *trace.Workload) (faults []error) {
+	for name, axis := range def.Axes.All() {
+		if n, ok := w.Axes.Get(name); !axis.Const && !ok {
+			faults = append(faults, fmt.Errorf("missing axis '%s'", name))
+		} else if ok && n <= 0 {
+			faults = append(faults, fmt.Errorf("axis '%s' is %d", name, n))
+		}
+	}
+	for name := range w.Axes.All() {
+		if axis, ok := def.Axes.Get(name); !ok || axis.Const {
+			faults = append(faults, fmt.Errorf("extra axis '%s'", name))
+		}
+	}
+	for name, spec := range def.Inputs.All() {
+		source, ok := w.Inputs.Get(name)
+		if !ok {
+			faults = append(faults, fmt.Errorf("missing input '%s'", name))
+		} else if source.Kind == trace.Random && spec.Scalar {
+			faults = append(faults, fmt.Errorf("'%s' is a scalar, the workload gives a random tensor", name))
+		}
+	}
+	for name := range w.Inputs.All() {
+		if _, ok := def.Inputs.Get(name); !ok {
+			faults = append(faults, fmt.Errorf("extra input '%s'", name))
+		}
+	}
+	return faults
+}
+
+// verifyFiles checks the inputs that the workload gives.
+func (d *Dataset) verifyFiles(r *Report, def *trace.Definition, w *trace.Workload) {
+	files := map[string]*safetensors.File{}
+	axes := axesOf(w)
+	for name, spec := range def.Inputs.All() {
+		source, _ := w.Inputs.Get(name)
+		if source.Kind == trace.Random {
+			continue
+		}
+		shape, err := def.Shape(spec, axes)
+		if err != nil {
+			continue // names has said so
+		}
+		if source.Kind == trace.Safetensors {
+			if _, tried := files[source.Path]; !tried {
+				r.Files++
+				path, err := d.resolve(source.Path)
+				var f *safetensors.File
+				if err == nil {
+					f, err = safetensors.Open(path)
+				}
+				switch files[source.Path] = f; {
+				case err != nil && d.embedded && isMissing(err):
+					r.Absent++
+				case err != nil:
+					r.Faults = append(r.Faults, err)
+				default:
+					defer f.Close()
+				}
+			}
+			if files[source.Path] == nil {
+				continue
+			}
+		}
+		if _, err := d.given(name, spec, shape, source, files[source.Path]); err != nil {
+			r.Faults = append(r.Faults, err)
+		}
+	}
+}

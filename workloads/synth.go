@@ -1,0 +1,353 @@
+package workloads
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"fisub/internal/safetensors"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+	"fisub/workloads/random"
+)
+
+// generator names the recipe of all generated values; it is written into every file, and files of another recipe are
+// made anew. Value i of an input depends on the recipe, the workload's uuid, the input's name and i only: it is made
+// from Stream(recipe, uuid, name) as package random describes, so every machine writes the same bytes. Inputs of the
+// gdn family have the ranges of a trained Qwen3-Next layer:
+//
+//	q, v, a, b   standard normal
+//	k            standard normal, each head scaled to unit length
+//	A_log        log of a decay rate uniform in [1, 16]
+//	dt_bias      the inverse softplus of a time step log-uniform in [0.001, 0.1]
+//	state        normal of deviation 0.25: what eight orthogonal unit keys with values of unit variance leave in 128
+//	cu_seqlens   random cuts, no sequence empty as far as the tokens last
+//
+// All other inputs have the contest's distributions for random ones (randomFill).
+const generator = "fisub.synth/1"
+
+// chunk is how many elements a goroutine fills at a time.
+const chunk = 1 << 15
+
+// A fill sets dst to elements first and following.
+type fill func(s random.Stream, dst []float32, first int)
+
+// A synthetic is a tensor to generate.
+type synthetic struct {
+	key    string
+	dtype  tensor.DType
+	shape  []int
+	stream random.Stream
+	fill   fill
+}
+
+// A blob is a file of synthetic tensors.
+type blob struct {
+	path    string
+	tensors []synthetic
+}
+
+// Synth makes the files that the workloads name below the folder dest, or, where dest is "", below the dataset's root.
+// Files that are there already stay as they are, unless an older recipe made them; an invalid one is an error, and so
+// is an absolute path. progress, which may be nil, is called before each file and at the end.
+func (d *Dataset) Synth(ctx context.Context, def *trace.Definition, ws []*trace.Workload, dest string, progress func(done, total int)) error {
+	own := dest == "" && d.embedded
+	if dest == "" {
+		dest = d.root
+	}
+	blobs, err := blobsOf(def, ws)
+	if err != nil {
+		return err
+	}
+	if progress == nil {
+		progress = func(int, int) {}
+	}
+	for i, b := range blobs {
+		progress(i, len(blobs))
+		if _, err := b.make(ctx, dest, own); err != nil {
+			return err
+		}
+	}
+	progress(len(blobs), len(blobs))
+	return nil
+}
+
+// blobsOf lists the files that the workloads name, in their order, and the tensors that each must have.
+func blobsOf(def *trace.Definition, ws []*trace.Workload) ([]*blob, error) {
+	var blobs []*blob
+	byPath := map[string]*blob{}
+	for _, w := range ws {
+		axes := axesOf(w)
+		for name, spec := range def.Inputs.All() {
+			source, _ := w.Inputs.Get(name)
+			if source.Kind != trace.Safetensors || spec.Scalar {
+				continue
+			}
+			shape, err := def.Shape(spec, axes)
+			if err != nil {
+				return nil, fmt.Errorf("workload %s: '%s': %w", w.UUID, name, err)
+			}
+			b := byPath[source.Path]
+			if b == nil {
+				b = &blob{path: source.Path}
+				byPath[source.Path] = b
+				blobs = append(blobs, b)
+			}
+			t := synthetic{key: source.TensorKey, dtype: spec.DType, shape: shape, stream: random.New(generator, w.UUID, name)}
+			if t.fill, err = synthFill(def, axes, name, spec.DType, shape); err != nil {
+				return nil, fmt.Errorf("workload %s: '%s': %w", w.UUID, name, err)
+			}
+			i := slices.IndexFunc(b.tensors, func(o synthetic) bool { return o.key == t.key })
+			if i < 0 {
+				b.tensors = append(b.tensors, t)
+			} else if o := b.tensors[i]; o.dtype != t.dtype || !slices.Equal(o.shape, t.shape) {
+				return nil, fmt.Errorf("workload %s: '%s': tensor %q of %s is wanted as %v %v and as %v %v",
+					w.UUID, name, t.key, b.path, o.dtype, o.shape, t.dtype, t.shape)
+			}
+		}
+	}
+	return blobs, nil
+}
+
+// make writes the file below root, unless it is there. own tells that the file is this tool's to replace when it is
+// invalid.
+func (b *blob) make(ctx context.Context, root string, own bool) (made bool, err error) {
+	path, err := within(root, b.path)
+	if err != nil {
+		return false, err
+	}
+	switch f, err := safetensors.Open(path); {
+	case err == nil:
+		by := f.Metadata()["generator"]
+		f.Close()
+		if by == generator || !strings.HasPrefix(by, "fisub.synth/") {
+			return false, nil
+		}
+	case isMissing(err), own:
+	default:
+		return false, err
+	}
+	var named []safetensors.Named
+	for _, t := range b.tensors {
+		x, err := t.make(ctx)
+		if err != nil {
+			return false, fmt.Errorf("%s: tensor %q: %w", path, t.key, err)
+		}
+		named = append(named, safetensors.Named{Name: t.key, Tensor: x})
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return false, err
+	}
+	return true, safetensors.Write(path, named, map[string]string{"generator": generator})
+}
+
+func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// maxElements bounds a generated tensor; the largest of the contest's, a MoE weight, has 939524096.
+const maxElements = 1 << 31
+
+func (t *synthetic) make(ctx context.Context) (*tensor.Tensor, error) {
+	n, ok := tensor.Elements(t.shape)
+	if !ok || false {
+		return nil, fmt.Errorf("shape %s is too large to generate", brackets(t.shape))
+	}
+	x := tensor.New(t.dtype, t.shape...)
+	if n == 0 {
+		return x, nil
+	}
+	row := 1
+	if len(t.shape) > 0 {
+		row = t.shape[len(t.shape)-1]
+	}
+	step := max(chunk/row, 1) * row // whole rows, for the fills that normalise
+	step += step * (step & 1)       // and whole bytes where two elements share one
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), (n+step-1)/step) {
+		wg.Go(func() {
+			buf := make([]float32, min(step, n))
+			for ctx.Err() == nil {
+				first := int(next.Add(int64(step))) - step
+				if first >= n {
+					return
+				}
+				part := buf[:min(step, n-first)]
+				t.fill(t.stream, part, first)
+				x.WriteFloat32s(part, first)
+			}
+		})
+	}
+	wg.Wait()
+	return x, ctx.Err()
+}
+
+// each makes a fill from a function of one element.
+func each(f func(s random.Stream, i int) float64) fill {
+	return func(s random.Stream, dst []float32, first int) {
+		for i := range dst {
+			dst[i] = float32(f(s, first+i))
+		}
+	}
+}
+
+// synthFill is the distribution of an input that a file holds.
+func synthFill(def *trace.Definition, axes map[string]int, name string, dtype tensor.DType, shape []int) (fill, error) {
+	if def.OpType == "gdn" && len(shape) > 0 {
+		switch name {
+		case "k":
+			return rows(shape, func(row []float64) {
+				length := 0.0
+				for _, x := range row {
+					length += float64(x * x)
+				}
+				length = math.Sqrt(length)
+				for i := range row {
+					row[i] /= length
+				}
+			}), nil
+		case "A_log":
+			return each(func(s random.Stream, i int) float64 { return random.Log(1 + float64(15*s.Uniform(i))) }), nil
+		case "dt_bias":
+			lo, hi := random.Log(0.001), random.Log(0.1)
+			return each(func(s random.Stream, i int) float64 {
+				dt := random.Exp(lo + float64((hi-lo)*s.Uniform(i)))
+				return random.Log(random.Exp(dt) - 1)
+			}), nil
+		case "state", "initial_state":
+			return each(func(s random.Stream, i int) float64 { return 0.25 * s.Normal(i) }), nil
+		case "cu_seqlens":
+			q, _ := def.Inputs.Get("q")
+			tokens, err := def.Shape(q, axes)
+			if err != nil || len(tokens) == 0 || len(shape) != 1 || shape[0] == 0 {
+				return nil, errors.New("q or cu_seqlens has no token axis")
+			}
+			return cuts(shape[0], tokens[0]), nil
+		}
+	}
+	return randomFill(def, name, dtype, shape), nil
+}
+
+// randomFill is the contest's distribution of a random input.
+func randomFill(def *trace.Definition, name string, dtype tensor.DType, shape []int) fill {
+	if def.OpType == "sampling" && name == "probs" && len(shape) > 0 {
+		return rows(shape, softmax)
+	}
+	if strings.HasPrefix(def.Name, "dsa_topk_indexer") && name == "k_index_cache_fp8" && len(shape) == 4 && shape[2] == 1 && shape[3] == 132 {
+		return indexCache(shape)
+	}
+	switch dtype {
+	case tensor.Float32, tensor.Float16, tensor.BFloat16:
+		return each(func(s random.Stream, i int) float64 { return s.Normal(i) })
+	case tensor.Float8E4M3FN, tensor.Float8E5M2, tensor.Float4E2M1:
+		return each(func(s random.Stream, i int) float64 { return min(2, max(-2, s.Normal(i))) })
+	case tensor.Bool:
+		return each(func(s random.Stream, i int) float64 { return float64(s.Intn(i, 2)) })
+	case tensor.Int8:
+		return each(func(s random.Stream, i int) float64 { return float64(s.Intn(i, 256) - 128) })
+	}
+	return each(func(s random.Stream, i int) float64 { return float64(s.Intn(i, 2048) - 1024) })
+}
+
+func randomScalar(dtype tensor.DType, s random.Stream) *trace.Scalar {
+	var x [1]float32
+	randomFill(&trace.Definition{}, "", dtype, nil)(s, x[:], 0)
+	switch {
+	case dtype.IsFloat():
+		return &trace.Scalar{Kind: trace.FloatScalar, Float: float64(x[0])}
+	case dtype == tensor.Bool:
+		return &trace.Scalar{Kind: trace.BoolScalar, Bool: x[0] != 0}
+	}
+	return &trace.Scalar{Kind: trace.IntScalar, Int: int64(x[0])}
+}
+
+// rows fills whole rows of the last axis with normals that f then changes.
+func rows(shape []int, f func(row []float64)) fill {
+	width := shape[len(shape)-1]
+	return func(s random.Stream, dst []float32, first int) {
+		row := make([]float64, width)
+		for at := 0; at < len(dst); at += width {
+			for i := range row {
+				row[i] = s.Normal(first + at + i)
+			}
+			f(row)
+			for i, x := range row {
+				dst[at+i] = float32(x)
+			}
+		}
+	}
+}
+
+func softmax(row []float64) {
+	sum := 0.0
+	for i, x := range row {
+		row[i] = random.Exp(x)
+		sum += row[i]
+	}
+	for i := range row {
+		row[i] /= sum
+	}
+}
+
+// cuts splits tokens into len-1 sequences.
+func cuts(n, tokens int) fill {
+	return func(s random.Stream, dst []float32, first int) {
+		points := make([]int, n)
+		slack := max(0, tokens-(n-1)) // what is left when every sequence has one token
+		for i := range points {
+			points[i] = s.Intn(i, slack+1)
+		}
+		points[0], points[n-1] = 0, slack
+		slices.Sort(points)
+		for i := range points {
+			points[i] = min(points[i]+i, tokens)
+		}
+		for i := range dst {
+			dst[i] = float32(points[first+i])
+		}
+	}
+}
+
+// indexCache is the packed key cache of the top-k indexer, shape [pages, tokens, 1, 132] of bytes: a page holds 128
+// float8_e4m3fn values of each of its tokens, then a float32 scale for each.
+func indexCache(shape []int) fill {
+	tokens := shape[1]
+	page := tokens * 132
+	return func(s random.Stream, dst []float32, first int) {
+		var bytes []byte
+		at := -1
+		for i := range dst {
+			if p := (first + i) / page; p != at {
+				at, bytes = p, indexPage(s, p*tokens, tokens)
+			}
+			dst[i] = float32(int8(bytes[(first+i)%page]))
+		}
+	}
+}
+
+func indexPage(s random.Stream, token, tokens int) []byte {
+	values, scales := make([]byte, 0, tokens*132), tensor.New(tensor.Float32, tokens)
+	for t := range tokens {
+		var row [128]float32
+		largest := float32(1e-4)
+		for i := range row {
+			x := float32(s.Normal((token+t)*len(row) + i))
+			row[i] = tensor.Float32FromBFloat16(tensor.BFloat16FromFloat32(x))
+			largest = max(largest, row[i], -row[i])
+		}
+		scale := largest / 448
+		scales.WriteFloat32s([]float32{scale}, t)
+		for _, x := range row {
+			values = append(values, tensor.Float8E4M3FNFromFloat32(x/scale))
+		}
+	}
+	return append(values, scales.Data...)
+}

@@ -1,0 +1,289 @@
+// Package workloads finds definitions, workloads and the inputs of a workload, in the embedded dataset or in a folder
+// with the contest's layout. It is not for running anything.
+//
+// The workloads of a definition that the contest's own tools take, every line of a workloads/**/*.jsonl file, are its
+// set "default". Further sets are files workloads/**/<definition>.<set>.ndjson: the same lines under another
+// extension, since the contest's loader scans every .jsonl file below workloads/ and would add them to the default
+// set. So the repository stays a valid dataset root for that loader too. The uuid of an embedded workload is version 5,
+// URL namespace, of fisub/<definition>/<set>/<index from 0>.
+package workloads
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"fisub/definitions"
+	"fisub/internal/trace"
+)
+
+//go:embed */*.jsonl */*.ndjson
+var embedded embed.FS
+
+// DefaultSet is the set of workloads that the contest's tools would run.
+const DefaultSet = "default"
+
+// A Dataset is a folder of definitions and workloads, or the embedded one. It is safe for concurrent use.
+type Dataset struct {
+	root     string // folder that paths in workloads are relative to
+	cache    string // folder for what can be made again
+	embedded bool
+	names    []string // of the definitions, sorted
+	defs     map[string]*trace.Definition
+
+	readSets func() (map[string]map[string][]*trace.Workload, error) // by definition and set
+	mu       sync.Mutex
+	warnings []trace.Warning
+}
+
+// A NotFoundError says that a dataset has no definition of that name.
+type NotFoundError struct {
+	Name  string
+	Near  []string // names that may be meant, nearest first
+	Track []string // where Name is a track of the contest: the definitions of that track
+}
+
+func (e *NotFoundError) Error() string {
+	if e.Track != nil {
+		return fmt.Sprintf("%q is a track of the contest, not a definition", e.Name)
+	}
+	return fmt.Sprintf("definition %q: not found", e.Name)
+}
+
+// tracks are the contest's tracks, under the names that its texts and configurations use for them.
+var tracks = func() map[string][]string {
+	moe := []string{"moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"}
+	dsa := []string{"dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64", "dsa_topk_indexer_fp8_h64_d128_topk2048_ps64"}
+	gdn := []string{"gdn_decode_qk4_v8_d128_k_last", "gdn_prefill_qk4_v8_d128_k_last"}
+	return map[string][]string{
+		"fused_moe": moe, "moe": moe, "sparse_attention": dsa, "dsa": dsa, "dsa_paged": dsa, "gated_delta_net": gdn, "gdn": gdn,
+	}
+}()
+
+// Open reads the definitions of the dataset in the folder root, or, where root is "", of the embedded one. One invalid
+// definition, or two of the same name, make the whole dataset invalid, as in the contest; the error joins all faults.
+// Workloads are read when they are first asked for. Generated inputs are kept in the folder cacheRoot/dataset. Nothing
+// stays open: there is no Close.
+func Open(root, cacheRoot string) (*Dataset, error) {
+	cacheRoot, err := filepath.Abs(cacheRoot)
+	if err != nil {
+		return nil, err
+	}
+	d := &Dataset{root: root, cache: filepath.Join(cacheRoot, "dataset"), embedded: root == "", defs: map[string]*trace.Definition{}}
+	if d.embedded {
+		d.root = d.cache
+	} else {
+		if d.root, err = filepath.Abs(root); err != nil {
+			return nil, err
+		}
+		if st, err := os.Stat(d.root); err != nil {
+			return nil, err
+		} else if !st.IsDir() {
+			return nil, fmt.Errorf("%s: not a folder", d.root)
+		}
+	}
+	d.readSets = sync.OnceValues(d.read)
+	return d, d.readDefinitions()
+}
+
+// Root is the absolute folder that relative paths of workloads start from; of the embedded dataset it is in the cache
+// and need not exist.
+func (d *Dataset) Root() string { return d.root }
+
+// Embedded tells whether the dataset is the one in the binary.
+func (d *Dataset) Embedded() bool { return d.embedded }
+
+// Warnings returns the unknown keys in all files read so far.
+func (d *Dataset) Warnings() []trace.Warning {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.warnings)
+}
+
+func (d *Dataset) warn(w []trace.Warning) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.warnings = append(d.warnings, w...)
+}
+
+// Definitions returns the names of all definitions, sorted.
+func (d *Dataset) Definitions() []string { return slices.Clone(d.names) }
+
+// Definition returns the definition of that exact name. Where there is none, the error is a *NotFoundError.
+func (d *Dataset) Definition(name string) (*trace.Definition, error) {
+	if def, ok := d.defs[name]; ok {
+		return def, nil
+	}
+	key := strings.ReplaceAll(strings.ToLower(name), "-", "_")
+	if track, ok := tracks[key]; ok {
+		return nil, &NotFoundError{Name: name, Track: slices.Clone(track)}
+	}
+	near := trace.Nearest(name, d.names)
+	for _, n := range d.names {
+		if len(near) < 3 && len(key) > 2 && strings.Contains(strings.ToLower(n), key) && !slices.Contains(near, n) {
+			near = append(near, n)
+		}
+	}
+	return nil, &NotFoundError{Name: name, Near: near}
+}
+
+// Sets returns the names of the workload sets of a definition, the default one first.
+func (d *Dataset) Sets(def string) ([]string, error) {
+	all, err := d.readSets()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for set := range all[def] {
+		names = append(names, set)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		if (a == DefaultSet) != (b == DefaultSet) {
+			if a == DefaultSet {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+	return names, nil
+}
+
+// Workloads returns the workloads of a set, in the order of their files and lines; "" is the default set. The caller
+// must not change them.
+func (d *Dataset) Workloads(def, set string) ([]*trace.Workload, error) {
+	if set == "" {
+		set = DefaultSet
+	}
+	all, err := d.readSets()
+	if err != nil {
+		return nil, err
+	}
+	if ws := all[def][set]; len(ws) > 0 {
+		return slices.Clone(ws), nil
+	}
+	sets, _ := d.Sets(def)
+	if len(sets) == 0 {
+		return nil, fmt.Errorf("definition %s: no workloads in the dataset", def)
+	}
+	return nil, fmt.Errorf("definition %s: no workload set %q; it has %s", def, set, strings.Join(sets, ", "))
+}
+
+func (d *Dataset) readDefinitions() error {
+	fsys, dir := fs.FS(definitions.FS), "definitions"
+	if !d.embedded {
+		dir = filepath.Join(d.root, dir)
+		fsys = os.DirFS(dir)
+	}
+	files, err := list(fsys, ".json")
+	if err != nil {
+		return err
+	}
+	var faults []error
+	places := map[string]string{}
+	for _, name := range files {
+		place := filepath.Join(dir, filepath.FromSlash(name))
+		def, warnings, err := d.definition(place, name)
+		d.warn(warnings)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		if first, ok := places[def.Name]; ok {
+			faults = append(faults, fmt.Errorf("%s: Duplicate definition name: %s; the first is in %s", place, def.Name, first))
+			continue
+		}
+		places[def.Name], d.defs[def.Name] = place, def
+		d.names = append(d.names, def.Name)
+	}
+	slices.Sort(d.names)
+	return errors.Join(faults...)
+}
+
+func (d *Dataset) definition(place, name string) (*trace.Definition, []trace.Warning, error) {
+	if !d.embedded {
+		return trace.ReadDefinition(place)
+	}
+	text, err := definitions.FS.ReadFile(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return trace.DecodeDefinition(text)
+}
+
+func (d *Dataset) read() (map[string]map[string][]*trace.Workload, error) {
+	fsys, dir := fs.FS(embedded), "workloads"
+	if !d.embedded {
+		dir = filepath.Join(d.root, dir)
+		fsys = os.DirFS(dir)
+	}
+	files, err := list(fsys, ".jsonl", ".ndjson")
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]map[string][]*trace.Workload{}
+	var faults []error
+	for _, name := range files {
+		set := DefaultSet
+		if base, ok := strings.CutSuffix(filepath.Base(name), ".ndjson"); ok {
+			set = base[strings.LastIndexByte(base, '.')+1:]
+		}
+		place := filepath.Join(dir, filepath.FromSlash(name))
+		traces, warnings, err := d.traces(place, name)
+		d.warn(warnings)
+		if err != nil {
+			faults = append(faults, err)
+		}
+		for _, t := range traces {
+			if t.Solution != nil || t.Evaluation != nil {
+				faults = append(faults, fmt.Errorf("%s: workload %s: the line is the trace of a solution", place, t.Workload.UUID))
+				continue
+			}
+			if all[t.Definition] == nil {
+				all[t.Definition] = map[string][]*trace.Workload{}
+			}
+			all[t.Definition][set] = append(all[t.Definition][set], &t.Workload)
+		}
+	}
+	return all, errors.Join(faults...)
+}
+
+func (d *Dataset) traces(place, name string) (traces []*trace.Trace, warnings []trace.Warning, err error) {
+	if !d.embedded {
+		return trace.ReadTraces(place)
+	}
+	text, err := embedded.ReadFile(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	for line := range bytes.Lines(text) {
+		t, w, err := trace.DecodeTrace(bytes.TrimSuffix(line, []byte("\n")))
+		if err != nil {
+			return nil, nil, err
+		}
+		traces, warnings = append(traces, t), append(warnings, w...)
+	}
+	return traces, warnings, nil
+}
+
+// list returns the files below fsys with one of the extensions, sorted by path component; none where fsys is missing.
+func list(fsys fs.FS, exts ...string) ([]string, error) {
+	var files []string
+	err := fs.WalkDir(fsys, ".", func(name string, entry fs.DirEntry, err error) error {
+		if name == "." && errors.Is(err, fs.ErrNotExist) {
+			return fs.SkipAll
+		}
+		if err == nil && !entry.IsDir() && slices.Contains(exts, filepath.Ext(name)) {
+			files = append(files, name)
+		}
+		return err
+	})
+	return files, err
+}
