@@ -15,7 +15,7 @@ import (
 // layers lists the packages from the bottom up: a package imports only what stands in an earlier row.
 var layers = [][]string{
 	{"internal/cache", "internal/event", "internal/tensor", "definitions"},
-	{"internal/trace/pysyntax"},
+	{"internal/trace/pysyntax", "workloads/random"},
 	{"internal/trace"},
 	{"internal/config", "internal/safetensors", "internal/ui"},
 	{"workloads", "device"},

@@ -170,11 +170,11 @@ func (r *runner) ready(ctx context.Context) error {
 		r.client.Close()
 		r.client = nil
 	}
-	if r.client != nil && r.built != nil {
-		return nil
-	}
 	if r.buildErr != nil {
 		return r.buildErr
+	}
+	if r.client != nil && r.built != nil {
+		return nil
 	}
 	if r.client == nil {
 		if err := r.open(ctx); err != nil {

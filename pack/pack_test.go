@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	"fisub/internal/config"
@@ -275,11 +277,25 @@ func TestWrite(t *testing.T) {
 			t.Errorf("%s: got nil, want an error", name)
 		}
 	}
-	if err := Write(nil, os.DevNull, sol); err != nil {
-		t.Error(err)
+	// A pipe of our own stands for devices: a Write that renamed over a real one would take it from the whole machine.
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	if st, err := os.Stat(os.DevNull); err != nil || st.Mode().IsRegular() {
-		t.Errorf("got %v, %v, want a device", st, err)
+	r, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := Write(nil, pipe, sol); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Lstat(pipe); err != nil || st.Mode()&os.ModeNamedPipe == 0 {
+		t.Fatalf("got %v, %v, want the pipe to stay", st, err)
+	}
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(r, got); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("got %q, %v, want the solution in the pipe", got, err)
 	}
 }
 
@@ -366,6 +382,7 @@ func TestUnpackRefuses(t *testing.T) {
 		{"folder", ".", `source path "." is not a file below the folder`},
 		{"slash", "a/", `source path "a/" is not a file below the folder`},
 		{"twice", "./k.cu", `source path "./k.cu" names a file twice`},
+		{"too long for the file system", strings.Repeat("n", 300), "file name too long"},
 		{"file and folder", "k.cu/x.cu", `source path "k.cu" is both a file and a folder`},
 	}
 	for _, test := range tests {

@@ -169,6 +169,7 @@ func (d *Dataset) given(name string, spec trace.TensorSpec, shape []int, source 
 
 func mapped(file *safetensors.File, path, name, key string, dtype tensor.DType, shape []int) (Input, error) {
 	if !file.Has(key) {
+		//lint:ignore ST1005 the contest's text
 		return Input{}, fmt.Errorf("Missing key '%s' in '%s'", key, path)
 	}
 	t, err := file.Tensor(key)

@@ -157,7 +157,7 @@ const maxElements = 1 << 31
 
 func (t *synthetic) make(ctx context.Context) (*tensor.Tensor, error) {
 	n, ok := tensor.Elements(t.shape)
-	if !ok || false {
+	if !ok || n > maxElements {
 		return nil, fmt.Errorf("shape %s is too large to generate", brackets(t.shape))
 	}
 	x := tensor.New(t.dtype, t.shape...)

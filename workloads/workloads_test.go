@@ -323,7 +323,7 @@ func TestRandomDistributions(t *testing.T) {
 		{tensor.Float8E5M2, -2, 2, 0}, {tensor.Float4E2M1, -2, 2, 0}, {tensor.Bool, 0, 1, 0.5}, {tensor.Int8, -128, 127, -0.5},
 		{tensor.Int16, -1024, 1023, -0.5}, {tensor.Int32, -1024, 1023, -0.5}, {tensor.Int64, -1024, 1023, -0.5},
 	} {
-		shape := []int{1 << 10, 101} // odd rows, so that float4 rows begin inside a byte
+		shape := []int{1 << 10, 101}
 		s := synthetic{dtype: c.dtype, shape: shape, stream: random.New("x"), fill: randomFill(def, "x", c.dtype, shape)}
 		x, err := s.make(t.Context())
 		if err != nil {
@@ -336,6 +336,28 @@ func TestRandomDistributions(t *testing.T) {
 		reach := 0.6 // normals do not come near their bounds
 		if mean := sum / float64(x.Len()); lo < c.lo || hi > c.hi || hi < c.hi*reach || lo > c.lo*reach || math.Abs(mean-c.mean) > 0.02*c.hi {
 			t.Errorf("%v: from %v to %v, mean %v; want from %v to %v, mean %v", c.dtype, lo, hi, mean, c.lo, c.hi, c.mean)
+		}
+	}
+}
+
+// Goroutines must not share the byte of two float4 elements: with rows this long and odd, each would begin inside one.
+func TestHalfBytes(t *testing.T) {
+	s := synthetic{dtype: tensor.Float4E2M1, shape: []int{32, chunk + 1}, stream: random.New("x")}
+	s.fill = func(_ random.Stream, dst []float32, first int) {
+		if first%2 != 0 {
+			t.Errorf("a part begins at element %d", first)
+		}
+		for i := range dst {
+			dst[i] = 3
+		}
+	}
+	x, err := s.make(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range x.Float32s(nil) {
+		if v != 3 {
+			t.Fatalf("element %d: got %v, want 3", i, v)
 		}
 	}
 }

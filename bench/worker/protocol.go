@@ -7,7 +7,6 @@ package worker
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 
 	"fisub/device"
 )
@@ -83,7 +82,7 @@ type Error struct {
 	Kind Kind   `json:"kind"`
 	Text string `json:"text"`
 	Log  string `json:"log,omitempty"`
-	// Code names a machine error that has a remedy of its own, such as "no-compiler".
+	// Code is what Serve's caller says of the error, for its parent to find the remedy by.
 	Code string `json:"code,omitempty"`
 }
 
@@ -98,14 +97,13 @@ func (e *Died) Error() string { return "worker process ended: " + e.Reason }
 
 // asError gives the wire form of err, which happened in a step whose errors are of kind def unless their type says
 // otherwise.
-func asError(err error, def Kind) *Error {
+func (s *server) asError(err error, def Kind) *Error {
 	if err == nil {
 		return nil
 	}
-	e := &Error{Kind: def, Text: err.Error()}
+	e := &Error{Kind: def, Text: err.Error(), Code: s.code(err)}
 	var build *device.BuildError
 	var call *device.CallError
-	var coded interface{ Code() string }
 	switch {
 	case errors.As(err, &build):
 		e.Kind, e.Log = Build, build.Log
@@ -117,10 +115,7 @@ func asError(err error, def Kind) *Error {
 	if errors.Is(err, device.ErrFault) {
 		e.Kind = Fault
 	}
-	if errors.As(err, &coded) {
-		e.Code = coded.Code()
-	}
 	return e
 }
 
-var errOrder = fmt.Errorf("worker: request out of order")
+var errOrder = errors.New("worker: request out of order")

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,11 +17,22 @@ import (
 	"fisub/internal/trace"
 )
 
+// marker is set in the environment of a worker: what the descriptors 3 and 4 of another process are is anybody's guess.
+const marker = "FISUB_WORKER"
+
+// Pipes returns the requests and replies of the process that Start started; in any other process it is an error.
+func Pipes() (requests, replies *os.File, err error) {
+	if os.Getenv(marker) != "1" {
+		return nil, nil, errors.New("worker: fisub starts this command itself")
+	}
+	return os.NewFile(3, "requests"), os.NewFile(4, "replies"), nil
+}
+
 // Serve answers requests from r on w until r ends. It must run in a process of its own; openers are the devices that
-// it may open. What the solution prints goes to the process's stdout and stderr.
-func Serve(ctx context.Context, r io.Reader, w io.Writer, openers []device.Opener) error {
+// it may open, code gives the Code of an error or "". What the solution prints goes to the process's stdout and stderr.
+func Serve(ctx context.Context, r io.Reader, w io.Writer, openers []device.Opener, code func(error) string) error {
 	runtime.LockOSThread()
-	s := &server{ctx: ctx, openers: openers}
+	s := &server{ctx: ctx, openers: openers, code: code}
 	defer s.close()
 	dec, enc := json.NewDecoder(bufio.NewReaderSize(r, 1<<16)), json.NewEncoder(w)
 	for {
@@ -39,6 +51,7 @@ func Serve(ctx context.Context, r io.Reader, w io.Writer, openers []device.Opene
 type server struct {
 	ctx     context.Context
 	openers []device.Opener
+	code    func(error) string
 	dev     device.Device
 	kernel  device.Kernel
 	args    []device.Arg
@@ -51,19 +64,19 @@ func (s *server) answer(req *request) reply {
 	case req.Open != nil:
 		return s.open(req.Open)
 	case s.dev == nil:
-		return reply{Error: asError(errOrder, Machine)}
+		return reply{Error: s.asError(errOrder, Machine)}
 	case req.Build != nil:
 		return s.build(req.Build)
 	case req.Load != nil:
-		return reply{Error: asError(s.load(req.Load), Machine)}
+		return reply{Error: s.asError(s.load(req.Load), Machine)}
 	case s.kernel == nil || s.args == nil:
-		return reply{Error: asError(errOrder, Machine)}
+		return reply{Error: s.asError(errOrder, Machine)}
 	case req.Run != nil:
 		return reply{Error: s.run(req.Run)}
 	case req.Measure != nil:
 		return s.measure(req.Measure)
 	}
-	return reply{Error: asError(errOrder, Machine)}
+	return reply{Error: s.asError(errOrder, Machine)}
 }
 
 func (s *server) open(req *openRequest) reply {
@@ -73,27 +86,27 @@ func (s *server) open(req *openRequest) reply {
 		}
 		dev, err := o.Open(s.ctx, device.Options{Ordinal: req.Ordinal, CacheDir: req.CacheDir, Arch: req.Arch, Sanitize: req.Sanitize})
 		if err != nil {
-			return reply{Error: asError(err, Machine)}
+			return reply{Error: s.asError(err, Machine)}
 		}
 		s.dev = dev
 		info := dev.Info()
 		return reply{Info: &info}
 	}
-	return reply{Error: asError(fmt.Errorf("worker: no device of kind %q", req.Kind), Machine)}
+	return reply{Error: s.asError(fmt.Errorf("worker: no device of kind %q", req.Kind), Machine)}
 }
 
 func (s *server) build(req *buildRequest) reply {
 	def, _, err := trace.DecodeDefinition(req.Definition)
 	if err != nil {
-		return reply{Error: asError(err, Machine)}
+		return reply{Error: s.asError(err, Machine)}
 	}
 	sol, _, err := trace.DecodeSolution(req.Solution)
 	if err != nil {
-		return reply{Error: asError(err, Machine)}
+		return reply{Error: s.asError(err, Machine)}
 	}
 	s.kernel, err = s.dev.Build(s.ctx, def, sol)
 	if err != nil {
-		return reply{Error: asError(err, Machine)}
+		return reply{Error: s.asError(err, Machine)}
 	}
 	info := s.dev.Info()
 	return reply{Info: &info}
@@ -161,23 +174,23 @@ func (s *server) run(req *runRequest) *Error {
 	outputs := s.args[len(s.args)-len(s.outputs):]
 	for _, out := range outputs {
 		if err := out.Tensor.Buffer.Fill(poison); err != nil {
-			return asError(err, Fault)
+			return s.asError(err, Fault)
 		}
 	}
 	if err := s.kernel.Call(s.ctx, s.args); err != nil {
-		return asError(err, Call)
+		return s.asError(err, Call)
 	}
 	if err := s.kernel.Sync(s.ctx); err != nil {
-		return asError(err, Fault)
+		return s.asError(err, Fault)
 	}
 	f, err := os.OpenFile(req.Out, os.O_RDWR, 0)
 	if err != nil {
-		return asError(err, Machine)
+		return s.asError(err, Machine)
 	}
 	defer f.Close()
 	for i, out := range outputs {
 		if err := copyOut(f, out.Tensor.Buffer, s.outputs[i]); err != nil {
-			return asError(err, Machine)
+			return s.asError(err, Machine)
 		}
 	}
 	return nil
@@ -186,7 +199,7 @@ func (s *server) run(req *runRequest) *Error {
 func (s *server) measure(plan *device.Plan) reply {
 	samples, err := s.dev.Measure(s.ctx, func() error { return s.kernel.Call(s.ctx, s.args) }, *plan)
 	if err != nil {
-		return reply{Error: asError(err, Fault)}
+		return reply{Error: s.asError(err, Fault)}
 	}
 	return reply{Samples: samples}
 }

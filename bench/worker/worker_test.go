@@ -22,7 +22,11 @@ import (
 // the solution's name makes it misbehave.
 func TestMain(m *testing.M) {
 	if os.Getenv("FISUB_TEST_WORKER") == "1" {
-		err := Serve(context.Background(), os.NewFile(3, "requests"), os.NewFile(4, "replies"), []device.Opener{{Kind: "host", Open: openHost}})
+		in, out, err := Pipes()
+		if err == nil {
+			err = Serve(context.Background(), in, out, []device.Opener{{Kind: "host", Open: openHost}},
+				func(error) string { return "a code" })
+		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -225,7 +229,7 @@ func TestRunAndMeasure(t *testing.T) {
 }
 
 func TestFaultsOfTheSolution(t *testing.T) {
-	if _, err := start(t, "broken", 0); !isKind(err, Build) || err.(*Error).Log != "the compiler's words" {
+	if _, err := start(t, "broken", 0); !isKind(err, Build) || err.(*Error).Log != "the compiler's words" || err.(*Error).Code != "a code" {
 		t.Errorf("broken: got %v, want a build error with its log", err)
 	}
 	for _, tc := range []struct {

@@ -7,6 +7,8 @@ package cuda
 import (
 	"errors"
 	"fmt"
+
+	"fisub/device"
 )
 
 // ErrUnavailable is wrapped by the errors of Open that say that this machine has no GPU to use, whichever ordinal is asked
@@ -28,4 +30,4 @@ var ErrDriverTooOld = errors.New("cuda: driver too old")
 
 // ErrFault is wrapped by every error after a device fault, such as an illegal address: the process can no longer use the
 // GPU, and another one can.
-var ErrFault = errors.New("cuda: device fault")
+var ErrFault = fmt.Errorf("cuda: %w", device.ErrFault)

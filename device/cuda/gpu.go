@@ -283,7 +283,8 @@ func (d *gpu) waitFor(ctx context.Context, ev cu.Event) error {
 	}
 }
 
-// Close frees the device. After a fault it only ends the device's goroutine.
+// Close frees the device. After a fault it only ends the device's goroutine. The primary context lives as long as the
+// process: the runtime inside a loaded solution, which stays loaded, has its kernels in it.
 func (d *gpu) Close() error {
 	if d.done {
 		return nil
@@ -296,7 +297,7 @@ func (d *gpu) Close() error {
 				_ = d.lib.SetStream(tvmffi.CUDA(d.opts.Ordinal), nil)
 				tvmffi.Trim()
 			}
-			return d.check("closing the device", errors.Join(cu.Synchronize(), cu.DestroyEvent(&d.mark), d.strm.Destroy(), d.dev.ReleasePrimaryCtx()))
+			return d.check("closing the device", errors.Join(cu.Synchronize(), cu.DestroyEvent(&d.mark), d.strm.Destroy()))
 		})
 	}
 	d.done = true

@@ -43,9 +43,13 @@ func (e *MissingError) Error() string { return "toolchain: missing " + strings.J
 
 // Find returns the first complete toolchain of: nvcc in $CUDA_HOME, in $CUDA_PATH, on PATH, in /usr/local/cuda, and in the
 // cache below root (see Install), each with the headers and the runtime library that belong to it. tvm-ffi is looked for
-// in $TVM_FFI_HOME, among python3's packages, and in the cache. Where something is missing the error is a *MissingError.
+// in $TVM_FFI_HOME, among python3's packages, and in the cache. Where root has no toolchain, the user's own cache stands in
+// for it. Where something is missing the error is a *MissingError.
 func Find(root string) (*Toolchain, error) {
-	installed := folder(root)
+	installed, ok := Installed(root)
+	if own, err := cache.Root(); !ok && err == nil {
+		installed = folder(own)
+	}
 	t := &Toolchain{}
 	missing := t.findCUDA(installed)
 	if !t.findTVMFFI(installed) {

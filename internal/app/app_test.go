@@ -1,7 +1,9 @@
 package app
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -34,6 +36,7 @@ func TestScripts(t *testing.T) {
 			return copySubmission(repo, env.WorkDir)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits":   exits,
 			"replace": replace,
 			"lines":   lines,
 			"bytes":   writeBytes,
@@ -57,6 +60,24 @@ func copySubmission(repo, dir string) error {
 		}
 	}
 	return nil
+}
+
+// exits STATUS COMMAND... checks the exit status.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits status command...")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	got := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if args[0] != strconv.Itoa(got) {
+		ts.Fatalf("exit status %d, want %s", got, args[0])
+	}
 }
 
 // replace FILE OLD NEW changes the first OLD in FILE, which must be there.

@@ -3,11 +3,14 @@ package app
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"fisub/bench"
 	"fisub/bench/runs"
 	"fisub/bench/worker"
+	"fisub/device/cuda"
 	"fisub/device/emu"
 	"fisub/device/nvcc"
 	"fisub/internal/config"
@@ -24,7 +27,6 @@ func explain(err error) (text, hint string) {
 		fault   *config.Fault
 		unknown *workloads.NotFoundError
 		lfs     *safetensors.LFSPointerError
-		missing *nvcc.MissingError
 		run     *runs.UnknownError
 		remote  *worker.Error
 	)
@@ -38,19 +40,15 @@ func explain(err error) (text, hint string) {
 	case errors.As(err, &unknown):
 		hint = notFoundHint(unknown)
 	case errors.As(err, &lfs):
-		hint = "fetch it: git lfs pull --include " + lfs.Path
-	case errors.As(err, &missing):
-		hint = "fisub toolchain install fetches what is missing"
-	case errors.Is(err, nvcc.ErrNoPip):
-		hint = "apt-get install python3-pip, or install a CUDA toolkit and apache-tvm-ffi yourself"
-	case errors.Is(err, emu.ErrNoCompiler):
-		hint = compilerHint
+		hint = "fetch it: " + lfsCommand(lfs.Path)
 	case errors.As(err, &run):
 		hint = "a run id, its beginning, or last; runs are folders in " + runs.Dir
 	case errors.As(err, &remote):
-		hint = codeHint(remote.Code)
+		hint = remedies[remote.Code]
 	case errors.Is(err, bench.ErrNoReference):
 		hint = "fisub knows the references of the gdn family"
+	default:
+		hint = remedies[errorCode(err)]
 	}
 	if errors.As(err, &u) && u.hint != "" {
 		hint = u.hint
@@ -68,25 +66,50 @@ func notFoundHint(e *workloads.NotFoundError) string {
 	return "fisub dataset ls lists the definitions"
 }
 
-const compilerHint = "apt-get install g++, or set CXX to a C++ compiler"
+// lfsCommand fetches a file that Git LFS left as a pointer.
+func lfsCommand(file string) string {
+	for dir := filepath.Dir(file); ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, ".git")); err == nil {
+			rel, _ := filepath.Rel(dir, file)
+			return fmt.Sprintf("git -C %s lfs pull --include %s", dir, filepath.ToSlash(rel))
+		}
+		if dir == filepath.Dir(dir) {
+			return "git lfs pull --include " + filepath.Base(file) + ", in the clone that it came from"
+		}
+	}
+}
 
-// codeHint is the advice for an error that crossed from the worker, by its code.
-func codeHint(code string) string {
-	switch code {
-	case "no-compiler":
-		return compilerHint
-	case "no-toolchain":
-		return "fisub toolchain install fetches what is missing"
-	case "not-built":
-		return "build with GPU support: make build, or fisub toolchain install and then make; --device emu needs none of it"
-	case "no-driver", "no-gpu":
-		return "nvidia-smi shows what the driver sees; --device emu runs on the CPU"
-	case "driver-too-old":
-		return "update the NVIDIA driver, or set CUDA_HOME to an older toolkit"
-	case "no-ordinal":
-		return "--device cuda:0 is the first GPU"
+// errorCode names an error of the machine that has a remedy; errors cross from the worker with their code.
+func errorCode(err error) string {
+	var missing *nvcc.MissingError
+	switch {
+	case errors.As(err, &missing):
+		return "no-toolchain"
+	case errors.Is(err, nvcc.ErrNoPip):
+		return "no-pip"
+	case errors.Is(err, emu.ErrNoCompiler):
+		return "no-compiler"
+	case errors.Is(err, cuda.ErrNotBuilt):
+		return "not-built"
+	case errors.Is(err, cuda.ErrUnavailable):
+		return "no-gpu"
+	case errors.Is(err, cuda.ErrDriverTooOld):
+		return "old-driver"
+	case errors.Is(err, cuda.ErrOrdinal):
+		return "no-ordinal"
 	}
 	return ""
+}
+
+// remedies are the hints for the codes of errorCode.
+var remedies = map[string]string{
+	"no-toolchain": "fisub toolchain install fetches what is missing",
+	"no-pip":       "apt-get install python3-pip, or install a CUDA toolkit and apache-tvm-ffi yourself",
+	"no-compiler":  "apt-get install g++, or set CXX to a C++ compiler",
+	"not-built":    "make build adds GPU support where it finds a driver or CUDA's headers; --device emu runs on the CPU",
+	"no-gpu":       "nvidia-smi shows what the driver sees; --device emu runs on the CPU",
+	"old-driver":   "update the NVIDIA driver, or set CUDA_HOME to an older toolkit",
+	"no-ordinal":   "--device cuda:0 is the first GPU",
 }
 
 // list joins words for a sentence.

@@ -325,12 +325,12 @@ func gitState(ctx context.Context, dir string) *event.Git {
 
 func (a *app) workerCommand() *cli.Command {
 	return &cli.Command{Name: "worker", Hidden: true, Action: func(c *cli.Context) error {
-		in, out := os.NewFile(3, "requests"), os.NewFile(4, "replies")
-		if _, err := in.Stat(); err != nil {
-			return usage("", "worker: started by fisub itself only")
+		in, out, err := worker.Pipes()
+		if err != nil {
+			return invalid(err)
 		}
 		go dieWithParent(os.Getppid())
-		return worker.Serve(c.Context, in, out, openers)
+		return worker.Serve(c.Context, in, out, openers, errorCode)
 	}}
 }
 

@@ -347,7 +347,7 @@ func union[T any](d *decoder, dst *T, fields func(*T) fieldSet, branches ...bran
 			f, n := len(d.faults), d.bad
 			d.within(b.name, v, b.read(&got))
 			if d.bad == n {
-				if count := bits.OnesCount16(uint16(fields(&got))); count >= best {
+				if count := bits.OnesCount16(uint16(fields(&got))); count > best {
 					best, *dst = count, got
 					kept = slices.Clone(d.warnings[warnings:])
 					for i := range kept { // the branch's name is no part of the place

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
@@ -210,6 +211,35 @@ func TestOrder(t *testing.T) {
 	}
 	if got := def.Axes.Len(); got != 23 {
 		t.Errorf("got %d axes", got)
+	}
+	def, _, err = trace.DecodeDefinition([]byte(strings.Replace(definition, `{"name"`, `{"tags":["a","b"],"tags":["c"],"name"`, 1)))
+	if err != nil || !slices.Equal(def.Tags, []string{"c"}) {
+		t.Errorf("got %v, %v", def, err)
+	}
+}
+
+// Time is linear in the number of keys.
+func TestManyKeys(t *testing.T) {
+	var keys strings.Builder
+	for i := range 200_000 {
+		fmt.Fprintf(&keys, `"k%d":0,`, i)
+	}
+	start := time.Now()
+	w, _, err := trace.DecodeWorkload(edited(t, "Workload", `"n":4`, keys.String()+`"n":4`))
+	if err != nil || w.Axes.Len() != 200_001 {
+		t.Errorf("got %v", err)
+	}
+	if d := time.Since(start); d > 10*time.Second {
+		t.Errorf("took %v", d)
+	}
+}
+
+func TestHash(t *testing.T) {
+	s := sound()
+	s.Spec.Binding, s.Spec.Dependencies = "torch", []string{"d1", "d2"}
+	s.Sources = append(s.Sources, trace.SourceFile{Path: "é.cuh", Content: "y"})
+	if got, want := s.Hash(), "523562cc15d33b1431e41696a457a3a84f94c40d"; got != want { // sha1 of "dcudakernel.cu::kerneltorchd1d2kernel.cuxé.cuhy"
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
@@ -411,6 +441,9 @@ func TestNearest(t *testing.T) {
 		if got := trace.Nearest(tt.word, keys); !slices.Equal(got, tt.want) {
 			t.Errorf("%q: got %v, want %v", tt.word, got, tt.want)
 		}
+	}
+	if got := trace.Nearest("util.cu", []string{"UTIL.CU"}); len(got) != 1 {
+		t.Errorf("got %v", got)
 	}
 	if got, want := trace.Nearest("gdn_4", []string{"gdn_16", "gdn_45", "gdn_4", "gdn_5", "gdn_6"}), []string{"gdn_4", "gdn_45", "gdn_5"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)

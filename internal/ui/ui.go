@@ -239,12 +239,10 @@ func (v *runView) row(uuid string, e *event.Evaluated) error {
 			lines = append(lines, all...)
 		}
 	}
-	seen := ""
-	for _, line := range lines {
-		if line == "" || line == seen {
+	for i, line := range lines {
+		if line == "" || i > 0 && strings.HasSuffix(line, e.Detail) {
 			continue
 		}
-		seen = line
 		if _, err := fmt.Fprintln(t.Out, "          "+t.paint(dim, printable(line))); err != nil {
 			return err
 		}

@@ -47,6 +47,9 @@ func TestErrors(t *testing.T) {
 		{"number", "x = 12ab", "invalid decimal literal (line 1)"},
 		{"indent", "x = 1\n  y = 2\n", "unexpected indent (line 2)"},
 		{"continued indent", "\\\n x\n", "unexpected indent (line 2)"},
+		{"deep indent", nested(100), "too many levels of indentation (line 101)"},
+		{"deep indent at the limit", nested(99), ""},
+		{"continued block indent", "if x:\n  \\\n      y\n  z\n", ""},
 		{"no block", "if x:\ny = 1\n", "expected an indented block (line 2)"},
 		{"no block at the end", "def run():\n", "expected an indented block (line 2)"},
 		{"dedent", "if x:\n    y\n  z\n", "unindent does not match any outer indentation level (line 3)"},
@@ -78,6 +81,14 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
 	}
+}
+
+func nested(levels int) string {
+	var b strings.Builder
+	for i := range levels {
+		b.WriteString(strings.Repeat(" ", i) + "if x:\n")
+	}
+	return b.String() + strings.Repeat(" ", levels) + "y\n"
 }
 
 func TestDefines(t *testing.T) {
