@@ -26,11 +26,11 @@ import (
 // Dir is the folder of all runs, relative to the project's root.
 const Dir = ".fisub/runs"
 
-// NewID returns an id that sorts by time.
+// NewID returns an id that sorts by time, to the millisecond.
 func NewID(now time.Time) string {
-	var b [3]byte
+	var b [2]byte
 	_, _ = rand.Read(b[:]) // never fails
-	return now.Format("20060102-150405-") + hex.EncodeToString(b[:])
+	return fmt.Sprintf("%s-%03d%s", now.Format("20060102-150405"), now.Nanosecond()/1e6, hex.EncodeToString(b[:])[:3])
 }
 
 // A Folder records one run. Its Record method is an event.Sink.

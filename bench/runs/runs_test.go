@@ -32,8 +32,8 @@ func record(t *testing.T, f *Folder, uuids ...string) {
 
 func TestRecordAndResume(t *testing.T) {
 	root := t.TempDir()
-	id := NewID(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	if !strings.HasPrefix(id, "20260102-030405-") {
+	id := NewID(time.Date(2026, 1, 2, 3, 4, 5, 67e6, time.UTC))
+	if !strings.HasPrefix(id, "20260102-030405-067") {
 		t.Errorf("id: got %s, want it to begin with its time", id)
 	}
 	f, err := Create(root, id)

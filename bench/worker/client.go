@@ -2,16 +2,12 @@ package worker
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -64,7 +60,7 @@ func Start(ctx context.Context, c Command) (*Client, error) {
 	cmd.Env = append(append(os.Environ(), c.Env...), marker+"=1")
 	cmd.ExtraFiles = []*os.File{reqR, repW}
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that a kill reaches the emulated kernel too
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that an interrupt from the keyboard reaches the parent alone
 	cl.cmd = cmd
 	err = cmd.Start()
 	reqR.Close()
@@ -97,7 +93,7 @@ func (c *Client) watch(ctx context.Context, limit int64) {
 			c.kill("cancelled")
 			return
 		case <-tick.C:
-			if limit > 0 && groupRSS(c.cmd.Process.Pid) > limit {
+			if limit > 0 && treeRSS(c.cmd.Process.Pid) > limit {
 				c.kill(fmt.Sprintf("over the memory limit of %.1f GiB", float64(limit)/(1<<30)))
 				return
 			}
@@ -111,7 +107,7 @@ func (c *Client) kill(reason string) {
 		c.reason = reason
 	}
 	c.mu.Unlock()
-	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL)
+	KillTree(c.cmd.Process.Pid)
 }
 
 // Alive tells whether the process still runs.
@@ -244,25 +240,4 @@ func (c *Client) died() error {
 		return &Died{Reason: c.state.Error()}
 	}
 	return &Died{Reason: "exit status 0"}
-}
-
-// groupRSS is the resident memory, in bytes, of the processes in group pgid; 0 where /proc does not tell.
-func groupRSS(pgid int) int64 {
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	var pages int64
-	for _, path := range stats {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		// pid (comm) state ppid pgrp ...; comm may hold spaces and parentheses.
-		_, rest, ok := strings.Cut(string(data[max(bytes.LastIndexByte(data, ')'), 0):]), " ")
-		fields := strings.Fields(rest)
-		if !ok || len(fields) < 22 || fields[2] != strconv.Itoa(pgid) {
-			continue
-		}
-		n, _ := strconv.ParseInt(fields[21], 10, 64)
-		pages += n
-	}
-	return pages * int64(os.Getpagesize())
 }

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -102,6 +104,12 @@ func (k *hostKernel) Sync(context.Context) error {
 func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 	switch k.mode {
 	case "hang":
+		child := exec.Command("sleep", "3600")
+		child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := child.Start(); err != nil {
+			return err
+		}
+		fmt.Println(child.Process.Pid)
 		time.Sleep(time.Hour)
 	case "crash":
 		fmt.Println("last words")
@@ -301,6 +309,24 @@ func TestTimeLimit(t *testing.T) {
 	if c.Alive() {
 		t.Error("the worker is still alive")
 	}
+	var child int
+	if _, err := fmt.Sscan(c.TakeLog(), &child); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 { // a killed process takes a moment to go
+		if processGone(child) {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if !processGone(child) {
+		t.Errorf("child %d of the worker is still there", child)
+	}
+}
+
+func processGone(pid int) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(data), ") Z ")
 }
 
 func TestLogIsCapped(t *testing.T) {

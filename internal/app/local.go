@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -340,6 +339,5 @@ func dieWithParent(parent int) {
 	for os.Getppid() == parent {
 		time.Sleep(500 * time.Millisecond)
 	}
-	_ = syscall.Kill(-os.Getpid(), syscall.SIGKILL) // the parent made it a process group
-	os.Exit(exitError)
+	worker.KillTree(os.Getpid())
 }

@@ -51,7 +51,7 @@ func distance(a, b []rune) int {
 			}
 			row[j] = min(up[j]+1, row[j-1]+1, up[j-1]+cost)
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				_ = up2
+				row[j] = min(row[j], up2[j-2]+1)
 			}
 		}
 	}

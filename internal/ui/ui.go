@@ -295,7 +295,9 @@ func short(uuid string) string { return uuid[:min(8, len(uuid))] }
 
 func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-utf8.RuneCountInString(s))) }
 
-func left(s string, n int) string { return strings.Repeat(" ", max(0, n-utf8.RuneCountInString(s))) + s }
+func left(s string, n int) string {
+	return strings.Repeat(" ", max(0, n-utf8.RuneCountInString(s))) + s
+}
 
 // printable replaces control characters: a log is untrusted and must not move the cursor.
 func printable(s string) string {
