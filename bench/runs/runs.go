@@ -37,43 +37,51 @@ func NewID(now time.Time) string {
 type Folder struct {
 	path    string
 	resumed bool
-	events  *os.File
+	events  *os.File // nil before the first event
 	samples *os.File
 }
 
-// Create makes the folder of a new run below root.
-func Create(root, id string) (*Folder, error) {
-	path := filepath.Join(root, Dir, id)
-	if err := os.MkdirAll(filepath.Join(path, "log"), 0o755); err != nil {
-		return nil, err
-	}
-	return open(path)
+// New returns the folder of a new run below root. It is made with the first event, so that a run that cannot start leaves
+// nothing behind.
+func New(root, id string) *Folder {
+	return &Folder{path: filepath.Join(root, Dir, id)}
 }
 
-func open(path string) (*Folder, error) {
-	f := &Folder{path: path}
-	var err error
-	if f.events, err = os.OpenFile(filepath.Join(path, "events.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
-		return nil, err
+func (f *Folder) open() (err error) {
+	if err := os.MkdirAll(filepath.Join(f.path, "log"), 0o755); err != nil {
+		return err
 	}
-	if f.samples, err = os.OpenFile(filepath.Join(path, "samples.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
-		f.events.Close()
-		return nil, err
+	if f.events, err = os.OpenFile(filepath.Join(f.path, "events.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
+		return err
 	}
-	return f, nil
+	f.samples, err = os.OpenFile(filepath.Join(f.path, "samples.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	return err
 }
 
 // Path is the folder itself.
 func (f *Folder) Path() string { return f.path }
 
 // Close closes the files.
-func (f *Folder) Close() error { return errors.Join(f.events.Close(), f.samples.Close()) }
+func (f *Folder) Close() error {
+	var errs []error
+	for _, file := range []*os.File{f.events, f.samples} {
+		if file != nil {
+			errs = append(errs, file.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
 
 // Record writes one event, and what it adds to the other files.
 func (f *Folder) Record(e event.Event) error {
 	line, err := event.Marshal(e)
 	if err != nil {
 		return err
+	}
+	if f.events == nil {
+		if err := f.open(); err != nil {
+			return err
+		}
 	}
 	if _, err := f.events.Write(line); err != nil {
 		return err
@@ -200,12 +208,7 @@ func Resume(root, id string) (*Folder, *event.Run, []*trace.Trace, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil, err
 	}
-	f, err := open(path)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	f.resumed = true
-	return f, &run, traces, nil
+	return &Folder{path: path, resumed: true}, &run, traces, nil
 }
 
 // cutTail truncates the file behind its last newline.

@@ -36,9 +36,9 @@ func TestRecordAndResume(t *testing.T) {
 	if !strings.HasPrefix(id, "20260102-030405-067") {
 		t.Errorf("id: got %s, want it to begin with its time", id)
 	}
-	f, err := Create(root, id)
-	if err != nil {
-		t.Fatal(err)
+	f := New(root, id)
+	if ids, err := IDs(root); len(ids) != 0 || err != nil {
+		t.Errorf("before the first event: got %v and %v, want no folder", ids, err)
 	}
 	record(t, f, "u1", "../u2")
 	if err := f.Close(); err != nil {

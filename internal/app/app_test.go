@@ -31,6 +31,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("FISUB_CACHE", cacheDir)
 			env.Setenv("REPO", repo)
+			env.Setenv("FISUB_BIN", filepath.SplitList(env.Getenv("PATH"))[0])
 			env.Setenv("KERNELS", filepath.Join(repo, "internal", "app", "testdata", "kernels"))
 			env.Setenv("FIB_DATASET_PATH", "")
 			return copySubmission(repo, env.WorkDir)

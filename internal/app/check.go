@@ -57,6 +57,7 @@ func (a *app) check(c *cli.Context) error {
 			a.term.Warn(fmt.Sprintf("%s: %s", e.Path, e.Reason), "")
 		}
 	}
+	a.warnOfContestPacker(s)
 	ok("sources", "%d files, %d bytes", len(s.sol.Sources), sourceBytes(s.sol))
 	findings := pack.Inspect(s.sol, s.def)
 	bad := a.showFindings(findings, true)

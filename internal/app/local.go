@@ -248,8 +248,7 @@ func (a *app) chooseDevice(ctx context.Context, name string, opts *device.Option
 // openFolder creates the run's folder, or opens the one to resume, and tells which workloads have a verdict there.
 func openFolder(s *submission, run *event.Run, kind, resume string) (*runs.Folder, map[string]bool, error) {
 	if resume == "" {
-		folder, err := runs.Create(s.root, run.ID)
-		return folder, nil, err
+		return runs.New(s.root, run.ID), nil, nil
 	}
 	id, err := runs.Find(s.root, resume)
 	if err != nil {

@@ -76,7 +76,29 @@ func (a *app) pack(c *cli.Context) error {
 		}
 	}
 	a.showFindings(findings, false)
+	if !c.Bool("packed") {
+		a.warnOfContestPacker(s)
+	}
 	return nil
+}
+
+// warnOfContestPacker names settings that the contest's own packer does not read: the solution that it makes of the
+// repository has another hash than the one that was tested.
+func (a *app) warnOfContestPacker(s *submission) {
+	if s.cfg == nil {
+		return
+	}
+	var lost []string
+	if s.cfg.Build.Binding != "" {
+		lost = append(lost, "build.binding")
+	}
+	if len(s.cfg.Build.Dependencies) > 0 {
+		lost = append(lost, "build.dependencies")
+	}
+	if len(lost) > 0 {
+		a.term.Warn(fmt.Sprintf("%s: the contest's own packer ignores %s", relative(s.cfg.Path), list(lost, "and")),
+			"commit packed_solution.json, which it takes as it is: fisub pack --packed")
+	}
 }
 
 func entryText(e pack.Entry) string {

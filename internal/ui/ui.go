@@ -135,6 +135,7 @@ type runView struct {
 	axes    []string // columns
 	samples map[string]*event.Samples
 	timer   string
+	headed  bool
 }
 
 func (v *runView) event(e event.Event) error {
@@ -143,6 +144,7 @@ func (v *runView) event(e event.Event) error {
 	case e.Run != nil:
 		v.start(e.Run)
 	case e.Type == event.TypeBuilding:
+		v.bar.Clear()
 		t.Note("building %s for %s", v.run.Solution, deviceText(v.run.Device))
 	case e.Built != nil && e.Built.OK && t.Verbose && e.Built.Log != "":
 		t.Note("%s", strings.TrimRight(e.Built.Log, "\n"))
@@ -162,7 +164,7 @@ func (v *runView) event(e event.Event) error {
 		return v.row(e.Workload, e.Evaluated)
 	case e.Type == event.TypeFailed:
 		v.bar.Clear()
-		fmt.Fprintf(t.Err, "%s workload %s: %s\n", t.paint(red, "fisub:"), e.Workload, e.Message.Text)
+		fmt.Fprintf(t.Err, "%s workload %s: %s\n", t.paint(red, "fisub:"), printable(e.Workload), printable(e.Message.Text))
 	case e.Type == event.TypeWarning:
 		v.bar.Clear()
 		t.Warn(e.Message.Text, e.Message.Hint)
@@ -192,20 +194,33 @@ func (v *runView) start(r *event.Run) {
 		v.axes = append(v.axes, name)
 	}
 	sort.Strings(v.axes)
+}
+
+// header is printed above the first row, so that nothing of the build comes between.
+func (v *runView) header() error {
+	if v.headed {
+		return nil
+	}
+	v.headed = true
+	t := v.t
 	cols := []string{pad("WORKLOAD", 8)}
 	for _, name := range v.axes {
 		cols = append(cols, strings.ToUpper(name))
 	}
 	cols = append(cols, pad("STATUS", statusWidth), left("MAX ABS", 9), left("MAX REL", 9))
-	if !r.Device.Emulated {
+	if !v.run.Device.Emulated {
 		cols = append(cols, left("MEDIAN", 10), left("MIN", 10))
 	}
-	_, _ = fmt.Fprintln(t.Out, t.paint(bold, strings.TrimRight(strings.Join(cols, "  "), " ")))
+	_, err := fmt.Fprintln(t.Out, t.paint(bold, strings.TrimRight(strings.Join(cols, "  "), " ")))
+	return err
 }
 
 const statusWidth = len("INCORRECT_NUMERICAL")
 
 func (v *runView) row(uuid string, e *event.Evaluated) error {
+	if err := v.header(); err != nil {
+		return err
+	}
 	t := v.t
 	cols := []string{pad(short(uuid), 8)}
 	for _, name := range v.axes {
@@ -291,7 +306,11 @@ func errorText(f *event.Float) string {
 	return fmt.Sprintf("%.2e", float64(*f))
 }
 
-func short(uuid string) string { return uuid[:min(8, len(uuid))] }
+// short is the beginning of a uuid, which may be any text.
+func short(uuid string) string {
+	r := []rune(printable(uuid))
+	return string(r[:min(8, len(r))])
+}
 
 func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-utf8.RuneCountInString(s))) }
 

@@ -1,0 +1,89 @@
+package ui
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"fisub/internal/event"
+)
+
+func show(t *testing.T, term *Terminal, events ...event.Event) (stdout, stderr string) {
+	t.Helper()
+	var out, err bytes.Buffer
+	term.Out, term.Err = &out, &err
+	s := event.NewStream(term.Run())
+	for _, e := range events {
+		s.Emit(e)
+	}
+	if e := s.Err(); e != nil {
+		t.Fatal(e)
+	}
+	return out.String(), err.String()
+}
+
+func gpuRun(uuids ...string) event.Event {
+	r := &event.Run{Solution: "s", Author: "a", Language: "cuda", ContentHash: "0123456789", Definition: "d", Set: "default",
+		Profile: event.Profile{Name: "official", Trials: 3, Iterations: 50},
+		Device:  event.Device{Kind: "cuda", Name: "NVIDIA H200", Arch: "sm_90", Driver: "580"}}
+	for _, u := range uuids {
+		r.Workloads = append(r.Workloads, event.Workload{UUID: u, Axes: map[string]int{"n": 7, "batch_size": 4}})
+	}
+	return event.Event{Type: event.TypeRun, Run: r}
+}
+
+func TestRunOnGPU(t *testing.T) {
+	ms, abs, rel := 0.00256, event.Float(1.5e-7), event.Float(3e-4)
+	out, errs := show(t, &Terminal{}, gpuRun("0123456789abc"),
+		event.Event{Type: event.TypeBuilding},
+		event.Event{Type: event.TypeSamples, Workload: "0123456789abc", Samples: &event.Samples{Timer: "cupti", MinNS: 2400}},
+		event.Event{Type: event.TypeEvaluated, Workload: "0123456789abc", Evaluated: &event.Evaluated{Status: "PASSED",
+			Axes: map[string]int{"n": 7, "batch_size": 4}, MaxAbs: &abs, MaxRel: &rel, Latency: &ms}},
+		event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Seconds: 0.25}})
+	want := `WORKLOAD  BATCH_SIZE  N  STATUS                 MAX ABS    MAX REL      MEDIAN         MIN
+01234567           4  7  PASSED                1.50e-07   3.00e-04     2.56 µs     2.40 µs
+1 of 1 PASSED on cuda:0 (NVIDIA H200, sm_90, driver 580) in 0.2 s
+latency: mean over 3 trials of the median of 50 calls, cold L2, cupti, profile official
+`
+	if out != want {
+		t.Errorf("stdout: got\n%s\nwant\n%s", out, want)
+	}
+	if !strings.Contains(errs, "building s for cuda:0 (NVIDIA H200") {
+		t.Errorf("stderr: got %q", errs)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	log := "line 1\nkernel.cu:3: bad\n\x1b[2Jgone\n" + strings.Repeat("more\n", 20)
+	out, errs := show(t, &Terminal{Quiet: true}, gpuRun("u1", "u2"),
+		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "COMPILE_ERROR", Detail: "kernel.cu:3: bad",
+			Axes: map[string]int{"n": 7, "batch_size": 4}, Log: log}},
+		event.Event{Type: event.TypeFailed, Workload: "u2", Message: &event.Message{Text: "no \x1b[31mblob"}},
+		event.Event{Type: event.TypeDone, Done: &event.Done{Failed: 1, Missing: 1}})
+	for _, want := range []string{"u1                 4  7  COMPILE_ERROR                -          -\n          kernel.cu:3: bad\n          line 1\n",
+		"0 of 2 PASSED, 1 without a verdict on", "more lines in the run folder, log/u1.log"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("stdout: got\n%s\nwant in it %q", out, want)
+		}
+	}
+	if strings.Count(out, "kernel.cu:3: bad") != 1 {
+		t.Errorf("stdout: got the detail twice\n%s", out)
+	}
+	if strings.Contains(out+errs, "\x1b") {
+		t.Errorf("got control characters of a log: %q", out+errs)
+	}
+	if want := "fisub: workload u2: no \uFFFD[31mblob\n"; errs != want {
+		t.Errorf("stderr: got %q, want %q", errs, want)
+	}
+}
+
+func TestUseColor(t *testing.T) {
+	for _, tc := range []struct {
+		mode string
+		want bool
+	}{{"always", true}, {"never", false}, {"auto", false}, {"", false}} {
+		if got := UseColor(tc.mode, &bytes.Buffer{}); got != tc.want {
+			t.Errorf("%q into a buffer: got %v, want %v", tc.mode, got, tc.want)
+		}
+	}
+}
