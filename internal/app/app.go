@@ -43,6 +43,7 @@ var openers = []device.Opener{cuda.Opener(), emu.Opener()}
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, term: &ui.Terminal{Out: stdout, Err: stderr}}
 	err := a.cli().RunContext(ctx, args)
 	if ctx.Err() != nil {

@@ -149,6 +149,9 @@ func (a *app) local(c *cli.Context) error {
 		Worker:     worker.Command{Args: []string{self, "worker"}, MemoryLimit: memory},
 		DeviceKind: kind, Device: opts, Events: stream, Run: run,
 	})
+	if c.Context.Err() != nil {
+		a.term.Note("go on with: fisub local --resume %s", run.ID)
+	}
 	if err != nil {
 		var dev *bench.DeviceError
 		if errors.As(err, &dev) || errors.Is(err, bench.ErrNoReference) {
