@@ -334,8 +334,8 @@ func TestGPU(t *testing.T) {
 		want(t, y, 1+float32(s), 2+float32(s), 3+float32(s))
 	}
 	var ce *device.CallError
-	if err := k.Call(ctx, []device.Arg{x, float(0), integer(3), integer(0), y}); !errors.As(err, &ce) || ce.Kind != "cudaErrorInvalidConfiguration" {
-		t.Errorf("refused launch: got %v, want cudaErrorInvalidConfiguration", err)
+	if err := k.Call(ctx, []device.Arg{x, float(0), integer(3), integer(0), y}); !errors.As(err, &ce) || ce.Kind != "cudaErrorInvalidValue" {
+		t.Errorf("refused launch: got %v, want cudaErrorInvalidValue", err)
 	}
 	if err := k.Call(ctx, []device.Arg{x, float(9), integer(0), integer(0), y}); err != nil {
 		t.Errorf("after a refused launch: %v", err)

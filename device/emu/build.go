@@ -70,6 +70,13 @@ var commonFlags = []string{
 	"-fdiagnostics-color=never", "-Wno-unknown-pragmas", "-Wno-attributes", "-D__FISUB_EMU__=1",
 }
 
+// cudaFlags are for .cu files, which nvcc compiles with cuda_runtime.h in front. __CUDA_ARCH__ stays undefined.
+var cudaFlags = []string{
+	"-D__CUDACC__=1", "-D__NVCC__=1", "-D__CUDACC_VER_MAJOR__=12", "-D__CUDACC_VER_MINOR__=8", "-include", "cuda_runtime.h",
+}
+
+var linkFlags = []string{"-no-pie", "-rdynamic", "-pthread", "-ldl"}
+
 // A compiler is a C++ compiler with the flags for this machine.
 type compiler struct {
 	command []string
@@ -140,7 +147,7 @@ func (c *compiler) run(ctx context.Context, dir string, args ...string) (log str
 
 // support returns the folder with the headers and the compiled runtime for m, and what stands for them in a key.
 func (c *compiler) support(ctx context.Context, root string, m mode) (dir, key string, err error) {
-	parts := []string{c.version, strings.Join(c.command, " "), strings.Join(c.flags, " "), string(m)}
+	parts := []string{c.version, fmt.Sprintf("%q %q %q %q %q %q", c.command, c.flags, cudaFlags, linkFlags, m, modeFlags[m])}
 	err = fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -205,7 +212,7 @@ func hasSuffix(path string, suffixes ...string) bool {
 // build compiles sol in mode m, or finds the program in the cache.
 func (c *compiler) build(ctx context.Context, root string, sol *trace.Solution, m mode) (*program, error) {
 	sources := map[string]string{}
-	var units []string
+	var units, parts []string
 	serial := false
 	for _, s := range sol.Sources {
 		path := filepath.Clean(filepath.FromSlash(s.Path))
@@ -225,6 +232,7 @@ func (c *compiler) build(ctx context.Context, root string, sol *trace.Solution, 
 			text, serial = out, serial || atomics
 		}
 		sources[path] = text
+		parts = append(parts, path, text)
 		if hasSuffix(path, hostSuffixes...) || hasSuffix(path, ".cu") {
 			units = append(units, path)
 		}
@@ -236,11 +244,7 @@ func (c *compiler) build(ctx context.Context, root string, sol *trace.Solution, 
 	if err != nil {
 		return nil, err
 	}
-	parts := []string{key}
-	for _, s := range sol.Sources {
-		parts = append(parts, s.Path, s.Content)
-	}
-	dir, _, err := cache.Folder(ctx, root, "build", cache.Key(parts...), func(dir string) error {
+	dir, _, err := cache.Folder(ctx, root, "build", cache.Key(append(parts, key)...), func(dir string) error {
 		return c.compile(ctx, dir, support, sources, units, m)
 	})
 	if err != nil {
@@ -269,10 +273,9 @@ func (c *compiler) compile(ctx context.Context, dir, support string, sources map
 		g.Go(func() error {
 			args := append(c.flags[:len(c.flags):len(c.flags)], modeFlags[m].source...)
 			// -ffile-prefix-map keeps the temporary folder out of the program.
-			args = append(args, "-ffile-prefix-map="+src+"=.", "-I.", "-I"+filepath.Join(support, "include"))
+			args = append(args, "-ffile-prefix-map="+src+"=.", "-I.", "-isystem", filepath.Join(support, "include"))
 			if hasSuffix(unit, ".cu") {
-				args = append(args, "-D__CUDACC__=1", "-D__NVCC__=1", "-D__CUDACC_VER_MAJOR__=12", "-D__CUDACC_VER_MINOR__=8",
-					"-include", "cuda_runtime.h")
+				args = append(args, cudaFlags...)
 			}
 			if strings.HasPrefix(unit, "-") || strings.HasPrefix(unit, "@") {
 				unit = "./" + unit
@@ -288,7 +291,7 @@ func (c *compiler) compile(ctx context.Context, dir, support string, sources map
 		args = append(args, filepath.Join(support, "runtime", "race.o"))
 	}
 	args = append(args, modeFlags[m].link...)
-	args = append(args, "-no-pie", "-rdynamic", "-pthread", "-ldl", "-o", filepath.Join(dir, "kernel"))
+	args = append(append(args, linkFlags...), "-o", filepath.Join(dir, "kernel"))
 	if err := c.step(ctx, dir, support, args); err != nil {
 		return err
 	}
@@ -318,12 +321,12 @@ func (c *compiler) step(ctx context.Context, dir, support string, args []string)
 	if ctx.Err() != nil || !errors.As(err, &exit) {
 		return err
 	}
-	log = strings.ReplaceAll(log, filepath.Join(support, "include")+"/", "")
+	log = strings.NewReplacer(filepath.Join(support, "include")+"/", "", filepath.Dir(dir)+"/", "", dir+"/", "", "././", "").Replace(log)
 	return &device.BuildError{Text: firstError(log), Log: log}
 }
 
 var (
-	errorLine  = regexp.MustCompile(`^(.+?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)$`)
+	errorLine  = regexp.MustCompile(`^(?:\./)*(.+?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)$`)
 	undeclared = regexp.MustCompile(`^(?:use of undeclared identifier )?['‘]?((?:__|wmma|nvcuda|cooperative_groups|cute|cutlass|cub|cuda\b)[\w:]*)['’]? ?(?:was not declared|has not been declared|is not a member|does not name|has not been|$)`)
 	noHeader   = regexp.MustCompile(`^'?(\S+?)'?(?:: No such file or directory| file not found)$`)
 	inlinePTX  = regexp.MustCompile(`attribute.*(inline PTX cannot run.*\))`)

@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -86,7 +87,7 @@ func (e *emulator) Measure(context.Context, func() error, device.Plan) (*device.
 
 func (e *emulator) Close() error { return nil }
 
-// Build compiles sol; with Options.Sanitize two programs, of which Call runs first the race check, then the sanitizers.
+// Build compiles sol; with Options.Sanitize two programs, of which Call runs first the sanitizers, then the race check.
 func (e *emulator) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
 	_, symbol, ok := strings.Cut(sol.Spec.EntryPoint, "::")
 	if !ok || symbol == "" {
@@ -98,7 +99,7 @@ func (e *emulator) Build(ctx context.Context, def *trace.Definition, sol *trace.
 	}
 	modes := []mode{plain}
 	if e.opts.Sanitize {
-		modes = []mode{race, sanitize}
+		modes = []mode{sanitize, race}
 	}
 	for _, m := range modes {
 		p, err := e.cxx.build(ctx, e.root, sol, m)
@@ -333,6 +334,18 @@ func appendText(b []byte, s string) []byte {
 // maxLog bounds the part of a call's error output that an error carries.
 const maxLog = 64 << 10
 
+// A locked writer takes turns with others that hold the same lock, so that they may share a destination.
+type locked struct {
+	*sync.Mutex
+	to io.Writer
+}
+
+func (l locked) Write(p []byte) (int, error) {
+	l.Lock()
+	defer l.Unlock()
+	return l.to.Write(p)
+}
+
 // A tail keeps the last maxLog bytes of what is written to it.
 type tail struct {
 	to  io.Writer
@@ -363,10 +376,11 @@ func (k *kernel) call(ctx context.Context, p loaded, args []device.Arg, private 
 		return fmt.Errorf("emu: %w", err)
 	}
 	defer result.Close()
-	stderr := &tail{to: k.emu.opts.Stderr}
+	lock := &sync.Mutex{}
+	stderr := &tail{to: locked{lock, k.emu.opts.Stderr}}
 	cmd := exec.CommandContext(ctx, p.path)
 	cmd.Stdin = bytes.NewReader(desc)
-	cmd.Stdout, cmd.Stderr = k.emu.opts.Stdout, stderr
+	cmd.Stdout, cmd.Stderr = locked{lock, k.emu.opts.Stdout}, stderr
 	cmd.ExtraFiles = append([]*os.File{resultWriter}, open...)
 	cmd.Env = append(os.Environ(),
 		fmt.Sprintf("ASAN_OPTIONS=exitcode=%d:detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:detect_stack_use_after_return=0:allocator_may_return_null=1", asanExit),
@@ -431,27 +445,36 @@ func (k *kernel) faulted(kind, text string, stderr *tail) error {
 	return err
 }
 
+var (
+	asanReport = regexp.MustCompile(`ERROR: AddressSanitizer: (\S+)`)
+	asanFrame  = regexp.MustCompile(`^\s*#\d+ .* (?:\./)*([^/(\s][^\s:]*:\d+)(?::\d+)?$`) // in the submission: a relative path
+	asanWhere  = regexp.MustCompile(`(?m)^kernel .*: invalid .*$`)                        // from on_sanitizer_death in runtime/emu.cc
+)
+
 // sanitizerText is the finding in a sanitizer's report, as one line.
 func sanitizerText(log string) string {
-	text := "the sanitizer ended the process"
+	report := asanReport.FindStringSubmatch(log)
+	text, frame := "the sanitizer ended the process", ""
 	for line := range strings.Lines(log) {
-		line = strings.TrimSpace(line)
-		if _, after, ok := strings.Cut(line, "ERROR: AddressSanitizer: "); ok {
-			text = after
-			break
+		line = strings.TrimSuffix(line, "\n")
+		if report == nil && strings.Contains(line, "runtime error: ") {
+			return strings.TrimPrefix(line, "./")
 		}
-		if strings.Contains(line, "runtime error: ") {
-			return line
-		}
-	}
-	for line := range strings.Lines(log) { // the first frame in the submission
-		if i := strings.LastIndex(line, " "); strings.HasPrefix(strings.TrimSpace(line), "#") && i >= 0 {
-			if place := strings.TrimSpace(line[i+1:]); strings.Count(place, ":") >= 1 && !strings.HasPrefix(place, "/") && !strings.HasPrefix(place, "(") {
-				return place + ": " + text
-			}
+		if m := asanFrame.FindStringSubmatch(line); m != nil && frame == "" {
+			frame = m[1] + ": "
 		}
 	}
-	return text
+	if report != nil {
+		text = report[1]
+	}
+	switch where := asanWhere.FindString(log); {
+	case where == "":
+	case text == "unknown-crash" || text == "use-after-poison": // its names for the edge of an argument
+		text = where
+	default:
+		text += ": " + where
+	}
+	return frame + text
 }
 
 // locate is "file:line: " of the submission's code at the address pc, "" where that is not known. Of code that came from
@@ -478,9 +501,14 @@ func (p *program) locate(pc uint64) string {
 	if err != nil || lines == nil {
 		return ""
 	}
-	var at dwarf.LineEntry
-	if lines.SeekPC(pc, &at) != nil || at.File == nil {
-		return ""
+	var at, next dwarf.LineEntry // LineReader.SeekPC needs a sorted table, which g++ does not write
+	for found := false; !found; {
+		if lines.Next(&next) != nil {
+			return ""
+		}
+		if found = at.File != nil && !at.EndSequence && at.Address <= pc && pc < next.Address; !found {
+			at = next
+		}
 	}
 	type site struct {
 		file string

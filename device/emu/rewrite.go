@@ -244,12 +244,15 @@ func (r *rewriter) launch(i int) {
 		if !r.is(p, "::", ".", "->", "##") {
 			break
 		}
-		if q := r.primary(p - 1); q >= 0 && r.same(p, p-1) {
-			first = q
-		} else if r.is(p, "::") {
-			first = p
-		} else {
+		q := -1
+		if r.same(p, p-1) && (!r.is(p, "::") || r.ident(p-1) || r.is(p-1, ">")) {
+			q = r.primary(p - 1)
+		}
+		if q < 0 && !r.is(p, "::") {
 			break
+		}
+		if first = q; q < 0 {
+			first = p
 		}
 	}
 	if first < 0 || !r.same(first, i) {
@@ -329,7 +332,6 @@ func (r *rewriter) shared(i int, global bool) {
 		if static {
 			words = "__thread"
 		}
-		r.replace(i, i, words)
 		for j := i + 1; r.same(i, j) && r.is(j, "alignas") && r.is(j+1, "("); { // must stand before the specifiers
 			end := r.forward(j + 1)
 			if end < 0 {
@@ -339,6 +341,7 @@ func (r *rewriter) shared(i int, global bool) {
 			r.replace(j, end, "")
 			j = end + 1
 		}
+		r.replace(i, i, words)
 		return
 	}
 	r.replace(external, external, "")

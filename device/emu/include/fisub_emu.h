@@ -32,10 +32,21 @@ namespace fisub_emu {
 constexpr size_t kMaxDynamicShared = 227 * 1024;
 extern __thread char dynamic_shared_bytes[kMaxDynamicShared + 256];
 
+// inside tells whether the caller is a thread of a kernel.
+bool inside();
+[[noreturn]] void fault(const char* what, const char* file, int line);
+
 // Converts to a reference to an array of any type: what `extern __shared__ T name[]` is bound to.
 struct DynamicShared {
   template <class Array>
-  operator Array&() const { return *reinterpret_cast<Array*>(dynamic_shared_bytes); }
+  operator Array&() const {
+    if (!inside()) fault("dynamic shared memory is used outside a kernel", __builtin_FILE(), __builtin_LINE());
+    char* p = dynamic_shared_bytes;
+#if defined(__SANITIZE_ADDRESS__)
+    asm volatile("" : "+r"(p));  // accesses to a thread-local variable itself would go unchecked
+#endif
+    return *reinterpret_cast<Array*>(p);
+  }
 };
 constexpr DynamicShared dynamic_shared{};
 
@@ -51,9 +62,6 @@ uint64_t collective(Op op, unsigned mask, uint64_t value, int arg, int width, co
 int barrier(Op op, int predicate, const char* file, int line);
 // yield lets the block's other threads run.
 void yield();
-// inside tells whether the caller is a thread of a kernel.
-bool inside();
-[[noreturn]] void fault(const char* what, const char* file, int line);
 
 struct Config {
   dim3 grid, block;

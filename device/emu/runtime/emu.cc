@@ -40,11 +40,7 @@ namespace {
 constexpr int kResultFD = 3;
 constexpr size_t kGuard = 16 << 20, kPage = 4096;
 constexpr unsigned char kCanary = 0xc5, kPoison = 0xcb;
-#if defined(FISUB_EMU_ASAN) || defined(FISUB_EMU_RACE)
-constexpr size_t kStackSize = 256 << 10;
-#else
-constexpr size_t kStackSize = 128 << 10;
-#endif
+constexpr size_t kStackSize = 512 << 10, kStackGuard = 512 << 10;  // CUDA's limit for the local memory of a thread
 
 // A Region is memory between guards: an argument's buffer or what cudaMalloc gave.
 struct Region {
@@ -190,11 +186,11 @@ namespace {
 void thread_main();
 
 Stack new_stack() {
-  const size_t all = kStackSize + kPage;
+  const size_t all = kStackSize + kStackGuard;
   void* p = mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) report("OutOfMemory", 0, format("no memory for the stacks of a block (%s)", where().c_str()));
-  mprotect(p, kPage, PROT_NONE);  // best effort: a process may have only so many mappings
-  return {static_cast<char*>(p) + kPage, kStackSize};
+  mprotect(p, kStackGuard, PROT_NONE);  // best effort: a process may have only so many mappings
+  return {static_cast<char*>(p) + kStackGuard, kStackSize};
 }
 
 // start_stack gives lane i a stack on which the first switch enters thread_main.
@@ -203,7 +199,7 @@ void start_stack(Worker& w, int i) {
   if (w.num_spare) l.stack = w.spare[--w.num_spare];
   else l.stack = new_stack();
   // Stacks begin at different cache sets, else 256 of them evict each other.
-  uintptr_t top = reinterpret_cast<uintptr_t>(l.stack.low + l.stack.size) - 64 - 64 * ((reinterpret_cast<uintptr_t>(l.stack.low) / (kStackSize + kPage)) % 61);
+  uintptr_t top = reinterpret_cast<uintptr_t>(l.stack.low + l.stack.size) - 64 - 64 * ((reinterpret_cast<uintptr_t>(l.stack.low) / (kStackSize + kStackGuard)) % 61);
   top &= ~static_cast<uintptr_t>(15);
   void** sp = reinterpret_cast<void**>(top);
 #if defined(__x86_64__)
@@ -279,12 +275,16 @@ const char* op_name(Op op) {
   report("DeviceFault", 0, text);
 }
 
-// release_soft lets go on the lanes that wait in __activemask, once no other lane of the warp can run.
+// release_soft lets go on the lanes that wait in one __activemask, once no other lane of the warp can run.
 bool release_soft(Worker& w, Warp& p, int first) {
   unsigned soft = 0;
+  const Lane* leader = nullptr;
   for (unsigned left = p.waiting; left; left &= left - 1) {
     const int i = __builtin_ctz(left);
-    if (w.lane[first + i].op == kActiveMask) soft |= 1u << i;
+    const Lane& l = w.lane[first + i];
+    if (l.op != kActiveMask || (leader && (l.line != leader->line || l.file != leader->file))) continue;
+    leader = leader ? leader : &l;
+    soft |= 1u << i;
   }
   for (unsigned left = soft; left; left &= left - 1) w.lane[first + __builtin_ctz(left)].result = soft;
   p.waiting &= ~soft;
@@ -292,24 +292,16 @@ bool release_soft(Worker& w, Warp& p, int first) {
   return soft;
 }
 
-// next picks the thread that runs after thread i: in its warp if possible, else in the next warp that has one.
-int next(Worker& w, int i, bool other_warp_first) {
-  int wi = i / 32;
-  if (!other_warp_first) {
-    Warp& p = w.warp[wi];
-    const unsigned after = p.ready & ~((2u << (i % 32)) - 1);
-    if (after) return wi * 32 + __builtin_ctz(after);
-  }
-  for (int n = other_warp_first ? 1 : 0; n <= w.warps; ++n) {
-    const int k = (wi + n) % w.warps;
+// next picks the thread that runs after thread i: a later lane of its warp; else an earlier one, unless the choice must be
+// fair; else one of the next warp that has one.
+int next(Worker& w, int i, bool fair) {
+  const int own = i / 32;
+  const unsigned later = w.warp[own].ready & ~((2u << (i % 32)) - 1);
+  if (later) return own * 32 + __builtin_ctz(later);
+  for (int n = fair ? 1 : 0; n <= w.warps; ++n) {
+    const int k = (own + n) % w.warps;
     Warp& p = w.warp[k];
-    if (p.ready || (p.waiting && release_soft(w, p, k * 32))) {
-      if (n == w.warps) {  // back in the own warp
-        const unsigned after = p.ready & ~((2u << (i % 32)) - 1);
-        if (after) return k * 32 + __builtin_ctz(after);
-      }
-      return k * 32 + __builtin_ctz(p.ready);
-    }
+    if (p.ready || (p.waiting && release_soft(w, p, k * 32))) return k * 32 + __builtin_ctz(p.ready);
   }
   return -1;
 }
@@ -538,8 +530,9 @@ struct Job {
   std::atomic<uint64_t> next_block{0};
 };
 
-std::mutex pool_mutex;
-std::condition_variable pool_start, pool_done;
+// Never destroyed: a submission may call exit while the workers wait.
+std::mutex& pool_mutex = *new std::mutex;
+std::condition_variable &pool_start = *new std::condition_variable, &pool_done = *new std::condition_variable;
 Job* pool_job;
 uint64_t pool_generation;
 int pool_threads, pool_busy;
@@ -646,7 +639,8 @@ void run(const char* name, const Config& c, void (*body)(void*), void* context) 
   if (inside()) report("DeviceFault", 0, format("a kernel cannot launch kernels on the emulator (%s)", where().c_str()));
   const uint64_t threads = static_cast<uint64_t>(c.block.x) * c.block.y * c.block.z;
   if (c.block.x < 1 || c.block.y < 1 || c.block.z < 1 || c.block.x > 1024 || c.block.y > 1024 || c.block.z > 64 || threads > kMaxThreads) {
-    return refuse(name, cudaErrorInvalidConfiguration, format("block (%u,%u,%u) has not 1 to 1024 threads", c.block.x, c.block.y, c.block.z));
+    // As CUDA 13.0 does on an H200; releases before it answered cudaErrorInvalidConfiguration.
+    return refuse(name, cudaErrorInvalidValue, format("block (%u,%u,%u) has not 1 to 1024 threads", c.block.x, c.block.y, c.block.z));
   }
   if (c.grid.x < 1 || c.grid.y < 1 || c.grid.z < 1 || c.grid.x > 0x7fffffffu || c.grid.y > 65535 || c.grid.z > 65535) {
     return refuse(name, cudaErrorInvalidConfiguration, format("grid (%u,%u,%u) is out of range", c.grid.x, c.grid.y, c.grid.z));
@@ -727,6 +721,7 @@ void check_region(const Region& r) {
 std::string near_region(const char* a) {
   for (const Region& r : regions) {
     if (a < r.map - kGuard || a >= r.map + r.map_size + kGuard) continue;
+    if (a == r.data + r.size) return "just past the end of " + r.name;
     if (a < r.data) return format("%zd bytes before the start of %s", r.data - a, r.name.c_str());
     if (a >= r.data + r.size) return format("%zd bytes past the end of %s", a - (r.data + r.size), r.name.c_str());
     return format("%zd bytes into %s", a - r.data, r.name.c_str());
@@ -750,7 +745,7 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   if (signal == SIGILL) report("DeviceFault", pc, at + ": invalid instruction");
   if (inside()) {
     const Stack s = me->lane[me->current].stack;
-    if (address >= s.low - kPage && address < s.low) {
+    if (address >= s.low - kStackGuard && address < s.low) {
       report("DeviceFault", pc, at + format(": stack overflow; a thread has %zu KiB for local variables", kStackSize >> 10));
     }
   }
@@ -913,13 +908,18 @@ int TVMFFIEnvTensorAlloc(DLTensor* prototype, TVMFFIObjectHandle* out) {
   return 0;
 }
 
-[[noreturn]] void __assert_fail(const char* expression, const char* file, unsigned line, const char*) noexcept {
+void __assert_fail(const char* expression, const char* file, unsigned line, const char*) noexcept {
   report("DeviceFault", 0, std::string(file) + ":" + std::to_string(line) + ": Assertion `" + expression + "` failed (" + where() + ")");
 }
 
 #ifdef FISUB_EMU_ASAN
+// Adds to AddressSanitizer's report which thread it was, and which argument.
 static void on_sanitizer_death() {
-  if (inside()) write_all(2, where() + "\n");
+  if (!inside() || !__asan_report_present()) return;
+  const char* a = static_cast<const char*>(__asan_get_report_address());
+  const bool shared = a >= dynamic_shared_bytes && a < dynamic_shared_bytes + sizeof dynamic_shared_bytes;
+  write_all(2, where() + (__asan_get_report_access_type() ? ": invalid write, " : ": invalid read, ") +
+                   (shared ? "past the end of dynamic shared memory" : near_region(a)) + "\n");
 }
 #endif
 

@@ -12,7 +12,7 @@ namespace fisub_emu {
 constexpr int kMaxThreads = 1024, kMaxWarps = kMaxThreads / 32;
 
 struct Stack {
-  char* low;  // lowest usable byte; a guard page lies below it
+  char* low;  // lowest usable byte; a guard lies below it
   size_t size;
 };
 
