@@ -105,7 +105,7 @@ func (a *app) local(c *cli.Context) error {
 	}
 
 	now := time.Now()
-	run := &event.Run{Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: Version, Command: os.Args, Solution: s.sol.Name,
+	run := &event.Run{Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: Version, Command: append([]string{"fisub"}, os.Args[1:]...), Solution: s.sol.Name,
 		Author: s.sol.Author, Language: string(s.sol.Spec.Language), ContentHash: s.sol.Hash(), Definition: s.def.Name, Set: set,
 		Profile: event.Profile{Name: profile.Name, Warmup: profile.Warmup, Iterations: profile.Iterations, Trials: profile.Trials,
 			TimeoutS: profile.Timeout.Seconds()},
