@@ -57,8 +57,7 @@ func Start(ctx context.Context, c Command) (*Client, error) {
 	}
 	cl := &Client{requests: reqW, replies: bufio.NewReaderSize(repR, 1<<16), log: printed, exited: make(chan struct{})}
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
-	// A solution's abort would otherwise bury what it said under the stacks of this program's goroutines.
-	cmd.Env = append(append(os.Environ(), c.Env...), marker+"=1", "GOTRACEBACK=none")
+	cmd.Env = append(append(os.Environ(), c.Env...), marker+"=1")
 	cmd.ExtraFiles = []*os.File{reqR, repW}
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that an interrupt from the keyboard reaches the parent alone

@@ -83,6 +83,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 			return nil, err
 		}
 	}
+	C.fisub_default_signals()
 	d := &gpu{opts: opts, root: root, work: make(chan func())}
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, and its CUDA state with it
