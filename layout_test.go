@@ -18,7 +18,7 @@ var layers = [][]string{
 	{"internal/trace/pysyntax", "workloads/random"},
 	{"internal/trace"},
 	{"internal/config", "internal/safetensors", "internal/ui"},
-	{"workloads", "device"},
+	{"workloads", "device", "remote"},
 	{"pack", "device/nvcc", "device/tvmffi", "device/cuda/tvmffi", "bench/runs", "device/devicetest"},
 	{"device/cuda", "device/emu"},
 	{"bench/reference", "bench/worker"},
