@@ -41,8 +41,6 @@ type Config struct {
 
 	Events *event.Stream
 	Run    *event.Run // described by the caller; Run fills in Device and emits it
-
-	now func() time.Time
 }
 
 // A Result counts verdicts. Passed + Failed + Missing is the number of workloads that were asked for.
@@ -63,13 +61,10 @@ func (e *DeviceError) Unwrap() error { return e.Err }
 // the error is about the machine: no device, no compiler, a full disk, ctx. A workload whose inputs cannot be loaded is
 // told as a failed event and counted as missing, and the others still run.
 func Run(ctx context.Context, c Config) (Result, error) {
-	if c.now == nil {
-		c.now = time.Now
-	}
 	if !reference.Knows(c.Definition) {
 		return Result{}, fmt.Errorf("%s: %w", c.Definition.Name, ErrNoReference)
 	}
-	r := &runner{Config: c, begun: c.now()}
+	r := &runner{Config: c, begun: time.Now()}
 	defer r.stop()
 	err := r.run(ctx)
 	done := r.result
@@ -77,9 +72,47 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	r.result.Missing = done.Missing
 	if r.announced {
 		c.Events.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Passed: done.Passed, Failed: done.Failed,
-			Missing: done.Missing, Seconds: c.now().Sub(r.begun).Seconds()}})
+			Missing: done.Missing, Seconds: time.Since(r.begun).Seconds()}})
 	}
 	return r.result, err
+}
+
+// Once builds the solution and runs it on one workload, neither judged nor timed, and waits for the worker to end: for
+// tools that start the worker themselves and watch it. The log is what the worker and the tool printed. The error is an
+// *exec.ExitError where the process ended with a status other than 0, or any that Run gives; a fault of the solution is a
+// *worker.Error or *worker.Died.
+func Once(ctx context.Context, c Config, w *trace.Workload) (log string, err error) {
+	c.Events = event.NewStream()
+	r := &runner{Config: c, announced: true}
+	defer r.stop()
+	in, err := c.Load(ctx, c.Definition, w)
+	if err != nil {
+		return "", err
+	}
+	defer in.Close()
+	ctx, cancel := context.WithTimeout(ctx, c.Profile.Timeout)
+	defer cancel()
+	if err := r.ready(ctx); err != nil {
+		return r.log(), err
+	}
+	load, _, err := r.layout(in)
+	if err != nil {
+		return "", err
+	}
+	if err = r.client.Load(ctx, load); err == nil {
+		err = r.client.Run(ctx, r.out.Name())
+	}
+	if end := r.client.Finish(ctx); err == nil {
+		err = end
+	}
+	return r.log(), err
+}
+
+func (r *runner) log() string {
+	if r.client == nil {
+		return ""
+	}
+	return r.client.TakeLog()
 }
 
 type runner struct {
@@ -185,9 +218,9 @@ func (r *runner) ready(ctx context.Context) error {
 	if first {
 		r.Events.Emit(event.Event{Type: event.TypeBuilding})
 	}
-	begun := r.now()
+	begun := time.Now()
 	err := r.client.Build(ctx, r.Definition, r.Solution)
-	built := &event.Built{OK: err == nil, Seconds: r.now().Sub(begun).Seconds()}
+	built := &event.Built{OK: err == nil, Seconds: time.Since(begun).Seconds()}
 	var we *worker.Error
 	if errors.As(err, &we) && we.Kind == worker.Build {
 		built.Log, r.buildErr = we.Log, we
@@ -209,7 +242,7 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 	}
 	r.Events.Emit(event.Event{Type: event.TypeStarted, Workload: w.UUID,
 		Started: &event.Started{Index: index + 1, Total: len(r.Workloads), Axes: axes}})
-	begun := r.now()
+	begun := time.Now()
 
 	in, err := r.Load(ctx, r.Definition, w)
 	if err != nil {
@@ -236,7 +269,7 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 	if samples != nil {
 		r.Events.Emit(event.Event{Type: event.TypeSamples, Workload: w.UUID, Samples: eventSamples(samples)})
 	}
-	r.emit(w, index, axes, v, samples, r.now().Sub(begun))
+	r.emit(w, index, axes, v, samples, time.Since(begun))
 	return nil
 }
 
@@ -329,12 +362,11 @@ func (r *runner) blame(err error) (verdict, error) {
 // emit writes the verdict as an official trace.
 func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdict, samples *device.Samples, took time.Duration) {
 	log := v.log
-	if r.client != nil {
-		printed := r.client.TakeLog()
-		if log != "" && printed != "" && !strings.HasSuffix(printed, "\n") {
+	if printed := r.log(); printed != "" {
+		if log != "" && !strings.HasSuffix(printed, "\n") {
 			printed += "\n"
 		}
-		if !strings.Contains(log, printed) || printed == "" {
+		if !strings.Contains(log, printed) {
 			log = printed + log
 		}
 	}
@@ -345,7 +377,7 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 		log += v.detail
 	}
 
-	e := &trace.Evaluation{Status: v.status, Timestamp: r.now().Format("2006-01-02T15:04:05.000000"), Log: log,
+	e := &trace.Evaluation{Status: v.status, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Log: log,
 		Environment: trace.Environment{Hardware: r.info.Name}}
 	if r.info.Emulated {
 		e.Environment.Hardware = "emulator on " + r.info.Name

@@ -133,6 +133,20 @@ func (c *Client) Close() {
 	c.log.close()
 }
 
+// Finish closes the worker's input and waits until ctx ends for the process to end by itself; the error is its exit status,
+// as an *exec.ExitError, where that is not 0.
+func (c *Client) Finish(ctx context.Context) error {
+	c.requests.Close()
+	select {
+	case <-c.exited:
+		return c.state
+	case <-ctx.Done():
+		c.kill("time limit")
+		<-c.exited
+		return ctx.Err()
+	}
+}
+
 // TakeLog returns what the process printed since the last call.
 func (c *Client) TakeLog() string { return c.log.take() }
 

@@ -125,7 +125,7 @@ func flatten(err error) []error {
 
 func (a *app) cli() *cli.App {
 	commands := []*cli.Command{a.checkCommand(), a.localCommand(), a.packCommand(), a.unpackCommand(), a.datasetCommand(),
-		a.toolchainCommand(), a.workerCommand()}
+		a.sanitizeCommand(), a.profileCommand(), a.toolchainCommand(), a.workerCommand()}
 	onUsage := func(_ *cli.Context, err error, _ bool) error { return usage("fisub --help lists the flags", "%w", err) }
 	var finish func(cs []*cli.Command)
 	finish = func(cs []*cli.Command) {
