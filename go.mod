@@ -4,8 +4,9 @@ go 1.26.0
 
 require (
 	github.com/BurntSushi/toml v1.5.0 // indirect
+	github.com/NVIDIA/go-nvml v0.12.9-0 // indirect
 	github.com/cpuguy83/go-md2man/v2 v2.0.7 // indirect
-	github.com/google/uuid v1.1.1 // indirect
+	github.com/google/uuid v1.6.0 // indirect
 	github.com/mitchellh/colorstring v0.0.0-20190213212951-d06e56a500db // indirect
 	github.com/pelletier/go-toml/v2 v2.4.3 // indirect
 	github.com/pkg/errors v0.9.1 // indirect

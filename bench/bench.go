@@ -31,6 +31,7 @@ type Config struct {
 	Workloads  []*trace.Workload
 	Skip       map[string]bool // uuids that have a verdict already
 	Profile    Profile
+	Timer      string // device.TimerAuto, TimerCUPTI or TimerEvents; "" is auto
 
 	// Load opens the inputs of a workload.
 	Load func(ctx context.Context, def *trace.Definition, w *trace.Workload) (*workloads.Inputs, error)
@@ -121,6 +122,8 @@ type runner struct {
 	client    *worker.Client
 	info      device.Info
 	announced bool
+	measured  int          // how often the workload in flight was measured
+	noted     string       // the TimerNote that was warned of last
 	built     *event.Built // nil before the first build
 	buildErr  *worker.Error
 	out       *os.File // outputs of the workload in flight, at outSize bytes
@@ -267,7 +270,7 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 		}
 	}
 	if samples != nil {
-		r.Events.Emit(event.Event{Type: event.TypeSamples, Workload: w.UUID, Samples: eventSamples(samples)})
+		r.tell(w.UUID, samples)
 	}
 	r.emit(w, index, axes, v, samples, time.Since(begun))
 	return nil
@@ -327,8 +330,8 @@ func (r *runner) evaluate(ctx context.Context, in *workloads.Inputs) (verdict, *
 	if v.status != trace.Passed || r.info.Emulated {
 		return v, nil, nil
 	}
-	samples, err := r.client.Measure(ctx, device.Plan{Warmup: r.Profile.Warmup, Iterations: r.Profile.Iterations,
-		Trials: r.Profile.Trials, ColdL2: true})
+	samples, err := r.measure(ctx, device.Plan{Warmup: r.Profile.Warmup, Iterations: r.Profile.Iterations,
+		Trials: r.Profile.Trials, ColdL2: true, Timer: r.Timer})
 	return v, samples, err
 }
 
@@ -509,22 +512,6 @@ func (r *runner) specs() []trace.TensorSpec {
 		specs = append(specs, spec)
 	}
 	return specs
-}
-
-func eventSamples(s *device.Samples) *event.Samples {
-	out := &event.Samples{Timer: s.Timer, ColdL2: s.ColdL2, MedianNS: Latency(s)}
-	for _, trial := range s.Trials {
-		row := make([]int64, len(trial))
-		for i, d := range trial {
-			row[i] = d.Nanoseconds()
-			if out.N == 0 || row[i] < out.MinNS {
-				out.MinNS = row[i]
-			}
-			out.N++
-		}
-		out.TrialsNS = append(out.TrialsNS, row)
-	}
-	return out
 }
 
 func lastLines(s string, n int) string {

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,6 +41,7 @@ func (a *app) localCommand() *cli.Command {
 			&cli.IntFlag{Name: "limit", Usage: "run the first `N` workloads"},
 			&cli.StringFlag{Name: "solution", Usage: "run the packed solution in `FILE` instead of the sources"},
 			&cli.StringFlag{Name: "profile", Usage: "call and time as `PROFILE` says: " + strings.Join(bench.Profiles, ", "), DefaultText: "bench.profile of the config, else official"},
+			&cli.StringFlag{Name: "timer", Value: device.TimerAuto, Usage: "time with `TIMER`: cupti, as the contest does, events, or auto: cupti if it can be used"},
 			&cli.DurationFlag{Name: "timeout", Usage: "end a workload after `TIME`", DefaultText: "of the profile: 5m"},
 			&cli.Float64Flag{Name: "memory-limit", Usage: "end a worker that holds more than `GIB`; 0 is no limit", DefaultText: "three quarters of the machine's"},
 			&cli.StringFlag{Name: "arch", Usage: "compile for `ARCH`, such as sm_90a", DefaultText: "the GPU's own"},
@@ -81,6 +83,10 @@ func (a *app) local(c *cli.Context) error {
 			return usage("", "--timeout: must be above zero")
 		}
 	}
+	timer := c.String("timer")
+	if !slices.Contains(device.Timers, timer) {
+		return usage("one of "+strings.Join(device.Timers, ", "), "--timer: unknown timer %q", timer)
+	}
 	ws, err := s.data.Workloads(s.def.Name, set)
 	if err != nil {
 		return invalid(err)
@@ -109,6 +115,7 @@ func (a *app) local(c *cli.Context) error {
 		Author: s.sol.Author, Language: string(s.sol.Spec.Language), ContentHash: s.sol.Hash(), Definition: s.def.Name, Set: set,
 		Profile: event.Profile{Name: profile.Name, Warmup: profile.Warmup, Iterations: profile.Iterations, Trials: profile.Trials,
 			TimeoutS: profile.Timeout.Seconds()},
+		Timer:     timer,
 		Tolerance: event.Tolerance{Atol: profile.Tolerance.Atol, Rtol: profile.Tolerance.Rtol, MatchedRatio: profile.Tolerance.MatchedRatio},
 		Host:      host(), Git: gitState(c.Context, s.root)}
 	for _, w := range ws {
@@ -145,7 +152,7 @@ func (a *app) local(c *cli.Context) error {
 		return err
 	}
 	result, err := bench.Run(c.Context, bench.Config{
-		Definition: s.def, Solution: s.sol, Workloads: ws, Skip: skip, Profile: profile, Load: s.data.Load,
+		Definition: s.def, Solution: s.sol, Workloads: ws, Skip: skip, Profile: profile, Timer: timer, Load: s.data.Load,
 		Worker:     worker.Command{Args: []string{self, "worker"}, MemoryLimit: memory},
 		DeviceKind: kind, Device: opts, Events: stream, Run: run,
 	})
@@ -266,6 +273,7 @@ func openFolder(s *submission, run *event.Run, kind, resume string) (*runs.Folde
 		{"definition", old.Definition, run.Definition},
 		{"device", old.Device.Kind, kind},
 		{"profile", fmt.Sprint(old.Profile), fmt.Sprint(run.Profile)},
+		{"timer", old.Timer, run.Timer},
 	} {
 		if d.old != d.new {
 			folder.Close()

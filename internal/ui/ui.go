@@ -5,7 +5,9 @@ package ui
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -135,6 +137,7 @@ type runView struct {
 	axes    []string // columns
 	samples map[string]*event.Samples
 	timer   string
+	doubts  map[string][]string // workloads by the sentence that says why their timings are in doubt
 	headed  bool
 }
 
@@ -176,7 +179,7 @@ func (v *runView) event(e event.Event) error {
 }
 
 func (v *runView) start(r *event.Run) {
-	v.run, v.samples = r, map[string]*event.Samples{}
+	v.run, v.samples, v.doubts = r, map[string]*event.Samples{}, map[string][]string{}
 	t := v.t
 	t.Note("solution   %s by %s, %s, %s", r.Solution, r.Author, r.Language, r.ContentHash[:min(8, len(r.ContentHash))])
 	t.Note("definition %s, %d workloads of set %s", r.Definition, len(r.Workloads), r.Set)
@@ -235,6 +238,12 @@ func (v *runView) row(uuid string, e *event.Evaluated) error {
 		cols = append(cols, left(Micros(*e.Latency*1e6), 10))
 		if s := v.samples[uuid]; s != nil {
 			cols = append(cols, left(Micros(float64(s.MinNS)), 10))
+			if len(s.Disturbed) > 0 {
+				cols = append(cols, t.paint(yellow, "*"))
+			}
+			for _, sentence := range s.Disturbed {
+				v.doubts[sentence] = append(v.doubts[sentence], short(uuid))
+			}
 		}
 	}
 	if _, err := fmt.Fprintln(t.Out, strings.TrimRight(strings.Join(cols, "  "), " ")); err != nil {
@@ -283,8 +292,19 @@ func (v *runView) done(d *event.Done) error {
 	}
 	if v.timer != "" {
 		p := v.run.Profile
-		_, err := fmt.Fprintf(t.Out, "latency: mean over %d trials of the median of %d calls, cold L2, %s, profile %s\n", p.Trials, p.Iterations, v.timer, p.Name)
-		return err
+		if _, err := fmt.Fprintf(t.Out, "latency: mean over %d trials of the median of %d calls, cold L2, %s, profile %s\n", p.Trials, p.Iterations, v.timer, p.Name); err != nil {
+			return err
+		}
+	}
+	for _, sentence := range slices.Sorted(maps.Keys(v.doubts)) {
+		of := v.doubts[sentence]
+		which := "workload " + of[0]
+		if len(of) > 1 {
+			which = fmt.Sprintf("%d workloads", len(of))
+		}
+		if _, err := fmt.Fprintf(t.Out, "%s %s, in doubt however often measured: %s\n", t.paint(yellow, "*"), which, printable(sentence)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
