@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fisub/bench/reference"
+	"fisub/bench/stats"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
@@ -92,6 +93,7 @@ type runner struct {
 	buildErr  *worker.Error
 	out       *os.File // outputs of the workload in flight, at outSize bytes
 	outSize   int64
+	bytes     int64 // of the tensors of the workload in flight
 	result    Result
 }
 
@@ -234,7 +236,7 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 		}
 	}
 	if samples != nil {
-		r.Events.Emit(event.Event{Type: event.TypeSamples, Workload: w.UUID, Samples: eventSamples(samples)})
+		r.Events.Emit(event.Event{Type: event.TypeSamples, Workload: w.UUID, Samples: eventSamples(samples, r.bytes)})
 	}
 	r.emit(w, index, axes, v, samples, r.now().Sub(begun))
 	return nil
@@ -295,7 +297,7 @@ func (r *runner) evaluate(ctx context.Context, in *workloads.Inputs) (verdict, *
 		return v, nil, nil
 	}
 	samples, err := r.client.Measure(ctx, device.Plan{Warmup: r.Profile.Warmup, Iterations: r.Profile.Iterations,
-		Trials: r.Profile.Trials, ColdL2: true})
+		Trials: r.Profile.Trials, ColdL2: true, Target: r.Profile.Target, MaxTime: r.Profile.MaxTime})
 	return v, samples, err
 }
 
@@ -367,7 +369,7 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 		// the contest's scorer refuses as a latency.
 		e.Performance = &trace.Performance{}
 		if samples != nil {
-			ms := Latency(samples) / 1e6
+			ms := stats.Latency(samples.Trials) / 1e6
 			e.Performance.LatencyMS = ms
 			ev.Latency = &ms
 		}
@@ -384,12 +386,14 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 func (r *runner) layout(in *workloads.Inputs) (*worker.Workload, []*worker.FileTensor, error) {
 	load := &worker.Workload{}
 	shapes := map[string][]int{}
+	r.bytes = 0
 	for _, v := range in.Values {
 		value := worker.Value{}
 		switch {
 		case v.Tensor != nil:
 			value.Tensor = &worker.FileTensor{DType: v.Tensor.DType.String(), Shape: v.Tensor.Shape, Path: v.Path, Offset: v.Offset, Bytes: len(v.Tensor.Data)}
 			shapes[v.Name] = v.Tensor.Shape
+			r.bytes += int64(len(v.Tensor.Data))
 		case v.Scalar != nil:
 			switch v.Scalar.Kind {
 			case trace.IntScalar:
@@ -422,6 +426,7 @@ func (r *runner) layout(in *workloads.Inputs) (*worker.Workload, []*worker.FileT
 		outputs = append(outputs, out)
 		load.Outputs = append(load.Outputs, worker.Value{Tensor: out})
 		end += (int64(bytes) + 255) &^ 255
+		r.bytes += int64(bytes)
 	}
 	return load, outputs, r.makeOut(end)
 }
@@ -479,16 +484,19 @@ func (r *runner) specs() []trace.TensorSpec {
 	return specs
 }
 
-func eventSamples(s *device.Samples) *event.Samples {
-	out := &event.Samples{Timer: s.Timer, ColdL2: s.ColdL2, MedianNS: Latency(s)}
+// eventSamples adds the figures; bytes are those of the workload's tensors.
+func eventSamples(s *device.Samples, bytes int64) *event.Samples {
+	sum := stats.Summarize(s.Trials)
+	out := &event.Samples{Timer: s.Timer, ColdL2: s.ColdL2, MedianNS: stats.Latency(s.Trials), MinNS: int64(sum.Min), N: sum.N,
+		Q1NS: sum.Q1, Q2NS: sum.Median, Q3NS: sum.Q3, MeanNS: sum.Mean, Bytes: bytes, Warnings: sum.Warnings,
+		Interval: event.Interval{LoNS: sum.Lo, HiNS: sum.Hi, Width: sum.Width(), Confidence: sum.Confidence}}
+	if out.MedianNS > 0 {
+		out.Bandwidth = float64(bytes) / out.MedianNS
+	}
 	for _, trial := range s.Trials {
 		row := make([]int64, len(trial))
 		for i, d := range trial {
 			row[i] = d.Nanoseconds()
-			if out.N == 0 || row[i] < out.MinNS {
-				out.MinNS = row[i]
-			}
-			out.N++
 		}
 		out.TrialsNS = append(out.TrialsNS, row)
 	}

@@ -89,6 +89,10 @@ type Plan struct {
 	Trials     int           `json:"trials"`
 	ColdL2     bool          `json:"cold_l2"`  // zero-fill twice the L2 before each call
 	MaxTime    time.Duration `json:"max_time"` // 0: no limit; reached, the trial in progress ends early and says so
+
+	// Target is the relative width of the 95 % interval of the median at which sampling stops, by the rule of
+	// stats.Enough: further trials are added to Trials until then, or until MaxTime. 0 is exactly Trials of them.
+	Target float64 `json:"target"`
 }
 
 // Samples are the timings of one workload.

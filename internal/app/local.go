@@ -41,6 +41,7 @@ func (a *app) localCommand() *cli.Command {
 			&cli.StringFlag{Name: "solution", Usage: "run the packed solution in `FILE` instead of the sources"},
 			&cli.StringFlag{Name: "profile", Usage: "call and time as `PROFILE` says: " + strings.Join(bench.Profiles, ", "), DefaultText: "bench.profile of the config, else official"},
 			&cli.DurationFlag{Name: "timeout", Usage: "end a workload after `TIME`", DefaultText: "of the profile: 5m"},
+			&cli.DurationFlag{Name: "max-time", Usage: "profile thorough: time a workload for at most `TIME`", DefaultText: "10s"},
 			&cli.Float64Flag{Name: "memory-limit", Usage: "end a worker that holds more than `GIB`; 0 is no limit", DefaultText: "three quarters of the machine's"},
 			&cli.StringFlag{Name: "arch", Usage: "compile for `ARCH`, such as sm_90a", DefaultText: "the GPU's own"},
 			&cli.BoolFlag{Name: "sanitize", Usage: "emulator: look for invalid accesses, undefined behaviour and races"},
@@ -81,6 +82,14 @@ func (a *app) local(c *cli.Context) error {
 			return usage("", "--timeout: must be above zero")
 		}
 	}
+	if c.IsSet("max-time") {
+		if profile.Target == 0 {
+			return usage("add --profile thorough", "--max-time: profile %s takes an exact number of timings", profile.Name)
+		}
+		if profile.MaxTime = c.Duration("max-time"); profile.MaxTime <= 0 {
+			return usage("", "--max-time: must be above zero")
+		}
+	}
 	ws, err := s.data.Workloads(s.def.Name, set)
 	if err != nil {
 		return invalid(err)
@@ -108,7 +117,7 @@ func (a *app) local(c *cli.Context) error {
 	run := &event.Run{Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: Version, Command: os.Args, Solution: s.sol.Name,
 		Author: s.sol.Author, Language: string(s.sol.Spec.Language), ContentHash: s.sol.Hash(), Definition: s.def.Name, Set: set,
 		Profile: event.Profile{Name: profile.Name, Warmup: profile.Warmup, Iterations: profile.Iterations, Trials: profile.Trials,
-			TimeoutS: profile.Timeout.Seconds()},
+			TimeoutS: profile.Timeout.Seconds(), Target: profile.Target, MaxTimeS: profile.MaxTime.Seconds()},
 		Tolerance: event.Tolerance{Atol: profile.Tolerance.Atol, Rtol: profile.Tolerance.Rtol, MatchedRatio: profile.Tolerance.MatchedRatio},
 		Host:      host(), Git: gitState(c.Context, s.root)}
 	for _, w := range ws {

@@ -133,8 +133,10 @@ type runView struct {
 	run     *event.Run
 	bar     *Bar
 	axes    []string // columns
+	widths  []int    // of the axes
 	samples map[string]*event.Samples
 	timer   string
+	l2      string // "cold", "warm"
 	headed  bool
 }
 
@@ -158,7 +160,7 @@ func (v *runView) event(e event.Event) error {
 		v.bar.Set(int64(e.Started.Index - 1))
 	case e.Samples != nil:
 		v.samples[e.Workload] = e.Samples
-		v.timer = e.Samples.Timer
+		v.timer, v.l2 = e.Samples.Timer, L2(e.Samples.ColdL2)
 	case e.Evaluated != nil:
 		v.bar.Clear()
 		return v.row(e.Workload, e.Evaluated)
@@ -176,10 +178,10 @@ func (v *runView) event(e event.Event) error {
 }
 
 func (v *runView) start(r *event.Run) {
-	v.run, v.samples = r, map[string]*event.Samples{}
+	*v = runView{t: v.t, run: r, samples: map[string]*event.Samples{}}
 	t := v.t
-	t.Note("solution   %s by %s, %s, %s", r.Solution, r.Author, r.Language, r.ContentHash[:min(8, len(r.ContentHash))])
-	t.Note("definition %s, %d workloads of set %s", r.Definition, len(r.Workloads), r.Set)
+	t.Note("solution   %s", printable(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language, r.ContentHash[:min(8, len(r.ContentHash))])))
+	t.Note("definition %s", printable(fmt.Sprintf("%s, %d workloads of set %s", r.Definition, len(r.Workloads), r.Set)))
 	t.Note("device     %s", deviceText(r.Device))
 	if r.Device.Emulated {
 		t.Note("           emulated: correctness only, no latency is measured")
@@ -194,6 +196,41 @@ func (v *runView) start(r *event.Run) {
 		v.axes = append(v.axes, name)
 	}
 	sort.Strings(v.axes)
+	v.fit()
+}
+
+// fit chooses the widths of the axes' columns. Where the line would have 100 columns or more, the longest names are cut, as
+// far as the values of the workloads allow.
+func (v *runView) fit() {
+	room := 99 - len("WORKLOAD") - 2 - statusWidth - 2*(2+errorWidth)
+	if !v.run.Device.Emulated {
+		room -= 2*(2+timeWidth) + 2 + spreadWidth
+		if v.t.Verbose {
+			room -= 2 + bandwidthWidth
+		}
+	}
+	least := make([]int, len(v.axes))
+	v.widths = make([]int, len(v.axes))
+	for i, name := range v.axes {
+		for _, w := range v.run.Workloads {
+			least[i] = max(least[i], len(fmt.Sprint(w.Axes[name])))
+		}
+		v.widths[i] = max(utf8.RuneCountInString(printable(name)), least[i])
+		least[i] = max(least[i], 4)
+		room -= 2 + v.widths[i]
+	}
+	for ; room < 0; room++ {
+		widest := -1
+		for i, w := range v.widths {
+			if w > least[i] && (widest < 0 || w > v.widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return
+		}
+		v.widths[widest]--
+	}
 }
 
 // header is printed above the first row, so that nothing of the build comes between.
@@ -204,18 +241,27 @@ func (v *runView) header() error {
 	v.headed = true
 	t := v.t
 	cols := []string{pad("WORKLOAD", 8)}
-	for _, name := range v.axes {
-		cols = append(cols, strings.ToUpper(name))
+	for i, name := range v.axes {
+		cols = append(cols, left(Cut(strings.ToUpper(printable(name)), v.widths[i]), v.widths[i]))
 	}
-	cols = append(cols, pad("STATUS", statusWidth), left("MAX ABS", 9), left("MAX REL", 9))
+	cols = append(cols, pad("STATUS", statusWidth), left("MAX ABS", errorWidth), left("MAX REL", errorWidth))
 	if !v.run.Device.Emulated {
-		cols = append(cols, left("MEDIAN", 10), left("MIN", 10))
+		cols = append(cols, left("MEDIAN", timeWidth), left("±", spreadWidth), left("MIN", timeWidth))
+		if t.Verbose {
+			cols = append(cols, left("GB/S", bandwidthWidth))
+		}
 	}
 	_, err := fmt.Fprintln(t.Out, t.paint(bold, strings.TrimRight(strings.Join(cols, "  "), " ")))
 	return err
 }
 
-const statusWidth = len("INCORRECT_NUMERICAL")
+const (
+	statusWidth    = len("INCORRECT_NUMERICAL")
+	errorWidth     = len("1.00e-07")
+	timeWidth      = len("1234.56 us")
+	spreadWidth    = len("0.5 %")
+	bandwidthWidth = len("4813")
+)
 
 func (v *runView) row(uuid string, e *event.Evaluated) error {
 	if err := v.header(); err != nil {
@@ -223,18 +269,24 @@ func (v *runView) row(uuid string, e *event.Evaluated) error {
 	}
 	t := v.t
 	cols := []string{pad(short(uuid), 8)}
-	for _, name := range v.axes {
-		cols = append(cols, left(fmt.Sprint(e.Axes[name]), len(name)))
+	for i, name := range v.axes {
+		cols = append(cols, left(fmt.Sprint(e.Axes[name]), v.widths[i]))
 	}
 	color := green
 	if e.Status != "PASSED" {
 		color = red
 	}
-	cols = append(cols, t.paint(color, pad(e.Status, statusWidth)), left(errorText(e.MaxAbs), 9), left(errorText(e.MaxRel), 9))
+	cols = append(cols, t.paint(color, pad(printable(e.Status), statusWidth)), left(errorText(e.MaxAbs), errorWidth), left(errorText(e.MaxRel), errorWidth))
 	if e.Latency != nil {
-		cols = append(cols, left(Micros(*e.Latency*1e6), 10))
+		cols = append(cols, left(Micros(*e.Latency*1e6), timeWidth))
 		if s := v.samples[uuid]; s != nil {
-			cols = append(cols, left(Micros(float64(s.MinNS)), 10))
+			cols = append(cols, left(spread(s), spreadWidth), left(Micros(float64(s.MinNS)), timeWidth))
+			if t.Verbose {
+				cols = append(cols, left(fmt.Sprintf("%.0f", s.Bandwidth), bandwidthWidth))
+			}
+			for _, w := range s.Warnings {
+				t.Warn(fmt.Sprintf("workload %s: %s", printable(uuid), printable(w)), "")
+			}
 		}
 	}
 	if _, err := fmt.Fprintln(t.Out, strings.TrimRight(strings.Join(cols, "  "), " ")); err != nil {
@@ -282,22 +334,58 @@ func (v *runView) done(d *event.Done) error {
 		return err
 	}
 	if v.timer != "" {
-		p := v.run.Profile
-		_, err := fmt.Fprintf(t.Out, "latency: mean over %d trials of the median of %d calls, cold L2, %s, profile %s\n", p.Trials, p.Iterations, v.timer, p.Name)
+		_, err := fmt.Fprintln(t.Out, v.legend())
 		return err
 	}
 	return nil
 }
 
+// legend says what the figures are.
+func (v *runView) legend() string {
+	p := v.run.Profile
+	trials := fmt.Sprint(p.Trials)
+	if p.Target > 0 {
+		trials = fmt.Sprintf("%d or more", p.Trials)
+	}
+	return fmt.Sprintf("latency: mean over %s trials of the median of %d calls, %s L2, %s, profile %s\n"+
+		"±: half of the 95 %% interval of the median", trials, p.Iterations, v.l2, printable(v.timer), printable(p.Name))
+}
+
+// spread is half of the interval of the median, in per cent of it.
+func spread(s *event.Samples) string {
+	half := 50 * s.Interval.Width
+	if half >= 9.95 {
+		return fmt.Sprintf("%.0f %%", half)
+	}
+	return fmt.Sprintf("%.1f %%", half)
+}
+
 func deviceText(d event.Device) string {
 	if d.Emulated {
-		return fmt.Sprintf("emu (%s, %s)", d.Name, d.Toolchain)
+		return printable(fmt.Sprintf("emu (%s, %s)", d.Name, d.Toolchain))
 	}
-	return fmt.Sprintf("%s:%d (%s, %s, driver %s)", d.Kind, d.Ordinal, d.Name, d.Arch, d.Driver)
+	return printable(fmt.Sprintf("%s:%d (%s, %s, driver %s)", d.Kind, d.Ordinal, d.Name, d.Arch, d.Driver))
 }
 
 // Micros gives nanoseconds as microseconds with three significant digits at least.
 func Micros(ns float64) string { return fmt.Sprintf("%.2f µs", ns/1e3) }
+
+// L2 is the word for the state of the cache before a call.
+func L2(cold bool) string {
+	if cold {
+		return "cold"
+	}
+	return "warm"
+}
+
+// Cut shortens s to n runes, the last of which then is an ellipsis.
+func Cut(s string, n int) string {
+	r := []rune(s)
+	if len(r) <= n {
+		return s
+	}
+	return string(r[:n-1]) + "…"
+}
 
 func errorText(f *event.Float) string {
 	if f == nil {
