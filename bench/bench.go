@@ -43,6 +43,11 @@ type Config struct {
 	Events *event.Stream
 	Run    *event.Run // described by the caller; Run fills in Device and emits it
 
+	// Of a run that is resumed: Admit refuses a device that is not the run's, before anything is recorded, and Timer is
+	// what its workloads were timed with, "" where none was. Both may be left out.
+	Admit func(event.Device) error
+	Timer string
+
 	now func() time.Time
 }
 
@@ -59,6 +64,13 @@ type DeviceError struct{ Err *worker.Error }
 
 func (e *DeviceError) Error() string { return e.Err.Error() }
 func (e *DeviceError) Unwrap() error { return e.Err }
+
+// A TimerError says that a run that is resumed would go on with another timer, whose figures mean something else.
+type TimerError struct{ Was, Is string }
+
+func (e *TimerError) Error() string {
+	return fmt.Sprintf("the run was timed with %s, now it is %s", e.Was, e.Is)
+}
 
 // Run judges and times the solution on each workload in turn. A wrong, slow, hanging or crashing solution is a verdict;
 // the error is about the machine: no device, no compiler, a full disk, ctx. A workload whose inputs cannot be loaded is
@@ -109,7 +121,7 @@ func (r *runner) stop() {
 }
 
 func (r *runner) run(ctx context.Context) error {
-	if err := r.open(ctx); err != nil {
+	if err := r.open(ctx, ctx); err != nil {
 		return err
 	}
 	for i, w := range r.Workloads {
@@ -126,9 +138,9 @@ func (r *runner) run(ctx context.Context) error {
 	return nil
 }
 
-// open starts a worker and opens the device; the first time, it also announces the run.
-func (r *runner) open(ctx context.Context) error {
-	client, err := worker.Start(ctx, r.Worker)
+// open starts a worker, which lives as long as run does, and opens the device; the first time, it also announces the run.
+func (r *runner) open(run, ctx context.Context) error {
+	client, err := worker.Start(run, r.Worker)
 	if err != nil {
 		return err
 	}
@@ -142,10 +154,15 @@ func (r *runner) open(ctx context.Context) error {
 	if r.announced {
 		return nil
 	}
-	r.announced = true
 	r.Config.Run.Device = event.Device{Kind: r.DeviceKind, Name: r.info.Name, Arch: r.info.Arch, Ordinal: r.info.Ordinal,
 		Driver: r.info.Driver, CUDA: r.info.CUDAVersion, Emulated: r.info.Emulated, Toolchain: r.info.Toolchain, UUID: r.info.UUID,
 		L2Bytes: r.info.L2Bytes, MemoryBytes: r.info.MemoryBytes, Multiprocessors: r.info.Multiprocs}
+	if r.Admit != nil {
+		if err := r.Admit(r.Config.Run.Device); err != nil {
+			return err
+		}
+	}
+	r.announced = true
 	r.Events.Emit(event.Event{Type: event.TypeRun, Run: r.Config.Run})
 	return nil
 }
@@ -166,8 +183,8 @@ func (r *runner) machineError(err error) error {
 }
 
 // ready makes sure that a worker runs with the solution built. A fault of the solution is a *worker.Error of kind Build
-// or a worker.Died.
-func (r *runner) ready(ctx context.Context) error {
+// or a worker.Died. A worker that it starts outlives ctx, for the workloads that follow, but not run.
+func (r *runner) ready(run, ctx context.Context) error {
 	if r.client != nil && !r.client.Alive() {
 		r.client.Close()
 		r.client = nil
@@ -179,7 +196,7 @@ func (r *runner) ready(ctx context.Context) error {
 		return nil
 	}
 	if r.client == nil {
-		if err := r.open(ctx); err != nil {
+		if err := r.open(run, ctx); err != nil {
 			return err
 		}
 	}
@@ -226,7 +243,7 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 
 	limit, cancel := context.WithTimeout(ctx, r.Profile.Timeout)
 	defer cancel()
-	v, samples, err := r.evaluate(limit, in)
+	v, samples, err := r.evaluate(ctx, limit, in)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -236,15 +253,18 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 		}
 	}
 	if samples != nil {
+		if r.Timer != "" && samples.Timer != r.Timer {
+			return &TimerError{Was: r.Timer, Is: samples.Timer}
+		}
 		r.Events.Emit(event.Event{Type: event.TypeSamples, Workload: w.UUID, Samples: eventSamples(samples, r.bytes)})
 	}
 	r.emit(w, index, axes, v, samples, r.now().Sub(begun))
 	return nil
 }
 
-// evaluate runs, judges and times one workload.
-func (r *runner) evaluate(ctx context.Context, in *workloads.Inputs) (verdict, *device.Samples, error) {
-	if err := r.ready(ctx); err != nil {
+// evaluate runs, judges and times one workload while ctx lasts, which ends before run does.
+func (r *runner) evaluate(run, ctx context.Context, in *workloads.Inputs) (verdict, *device.Samples, error) {
+	if err := r.ready(run, ctx); err != nil {
 		return verdict{}, nil, err
 	}
 	load, outputs, err := r.layout(in)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"fisub/bench/runs"
 )
 
 func TestMain(m *testing.M) {
@@ -41,6 +43,7 @@ func TestScripts(t *testing.T) {
 			"replace": replace,
 			"lines":   lines,
 			"bytes":   writeBytes,
+			"newest":  newest,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -102,6 +105,16 @@ func lines(ts *testscript.TestScript, neg bool, args []string) {
 	if got := strings.Count(ts.ReadFile(args[0]), "\n"); args[1] != strconv.Itoa(got) {
 		ts.Fatalf("%s has %d lines, want %s", args[0], got, args[1])
 	}
+}
+
+// newest NAME sets the variable NAME to the id of the newest run.
+func newest(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: newest name")
+	}
+	id, err := runs.Find(ts.MkAbs("."), "last")
+	ts.Check(err)
+	ts.Setenv(args[0], id)
 }
 
 // bytes FILE TEXT writes TEXT, with Go's escapes such as \xff, into FILE.

@@ -29,6 +29,7 @@ func explain(err error) (text, hint string) {
 		lfs     *safetensors.LFSPointerError
 		run     *runs.UnknownError
 		remote  *worker.Error
+		timers  *bench.TimerError
 	)
 	switch {
 	case errors.As(err, &fault):
@@ -42,9 +43,15 @@ func explain(err error) (text, hint string) {
 	case errors.As(err, &lfs):
 		hint = "fetch it: " + lfsCommand(lfs.Path)
 	case errors.As(err, &run):
-		hint = "a run id, its beginning, or last; runs are folders in " + runs.Dir
+		hint = "a run id, its beginning, last or last~1; fisub runs ls lists them"
 	case errors.As(err, &remote):
 		hint = remedies[remote.Code]
+	case errors.Is(err, runs.ErrEmpty):
+		hint = "there is nothing to go on with: start a new run without --resume"
+	case errors.Is(err, runs.ErrRunning):
+		hint = "wait for it, or end that process"
+	case errors.As(err, &timers):
+		hint = "start a new run without --resume"
 	case errors.Is(err, bench.ErrNoReference):
 		hint = "fisub knows the references of the gdn family"
 	default:
