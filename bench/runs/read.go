@@ -19,28 +19,41 @@ import (
 
 // A Run is what a run folder tells.
 type Run struct {
-	ID      string     // name of the folder
-	Run     *event.Run // what ran where, of the last time that the run was resumed; nil where nothing tells
-	Rows    []Row      // of the workloads that have a verdict or could not be judged, in the order in which they ran
-	Started int        // workloads that were begun and have neither: 1 in a run that was killed, or goes on
-	Done    *event.Done
-	Running bool // a process writes the folder now
+	ID       string          `json:"id"`            // name of the folder
+	Run      *event.Run      `json:"run,omitempty"` // what ran where, of the last time that the run was resumed; nil where nothing tells
+	Rows     []Row           `json:"workloads"`     // those that have a verdict or could not be judged, in the order in which they ran
+	Started  int             `json:"started"`       // workloads that were begun and have neither: 1 in a run that was killed, or goes on
+	Done     *event.Done     `json:"done,omitempty"`
+	Running  bool            `json:"running"` // a process writes the folder now
+	Warnings []event.Message `json:"warnings,omitempty"`
 
-	Warnings []event.Message
-	events   bool // it was read from events.jsonl
+	Bare bool `json:"-"` // it has no events, so that nothing tells how it ended
+}
+
+// State is "running", "killed" (it has no end), "incomplete" (its end came before all workloads had a verdict) or "done"; ""
+// where a folder without events does not tell.
+func (r *Run) State() string {
+	switch {
+	case r.Running:
+		return "running"
+	case r.Bare:
+		return ""
+	case r.Done == nil:
+		return "killed"
+	case r.Done.Missing > 0:
+		return "incomplete"
+	}
+	return "done"
 }
 
 // A Row is one workload. Where a workload was judged more than once, the first verdict counts.
 type Row struct {
-	UUID      string
-	Axes      map[string]int   // nil where nothing tells
-	Samples   *event.Samples   // nil where it was not timed
-	Evaluated *event.Evaluated // nil where it could not be judged
-	Failed    *event.Message   // why it could not be judged
+	UUID      string           `json:"workload"`
+	Axes      map[string]int   `json:"axes,omitempty"`      // nil where nothing tells
+	Samples   *event.Samples   `json:"samples,omitempty"`   // nil where it was not timed
+	Evaluated *event.Evaluated `json:"evaluated,omitempty"` // nil where it could not be judged
+	Failed    *event.Message   `json:"failed,omitempty"`    // why it could not be judged
 }
-
-// Ended tells whether the run came to its end; one that neither ended nor is running was killed.
-func (r *Run) Ended() bool { return r.Done != nil }
 
 // Official gives the mean over the passed workloads of the official latency in nanoseconds; 0 where none was timed.
 func (r *Run) Official() float64 {
@@ -103,7 +116,7 @@ var (
 
 // Read reads the run folder at path: its events, or, where there are none, samples.jsonl and what there is of traces.jsonl
 // and run.json beside it. An unfinished last line is left out. A folder that is no run's is an error that wraps
-// ErrNoRun; one without a whole event wraps ErrEmpty.
+// ErrNoRun; one without a whole event wraps ErrEmpty, and comes with a Run that has nothing but its ID and Running.
 func Read(path string) (*Run, error) {
 	f, err := os.Open(filepath.Join(path, eventsFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -123,7 +136,7 @@ func Read(path string) (*Run, error) {
 		r.Running = true
 	}
 	if r.Run == nil {
-		return nil, fmt.Errorf("run %s: %w", r.ID, ErrEmpty)
+		return r, fmt.Errorf("run %s: %w", r.ID, ErrEmpty)
 	}
 	return r, nil
 }
@@ -137,7 +150,7 @@ func name(path string) string {
 
 // replay reads events from f; whole is the number of bytes up to the end of the last whole line.
 func replay(f *os.File, id string) (r *Run, whole int64, err error) {
-	r = &Run{ID: id, events: true}
+	r = &Run{ID: id}
 	rows, begun := map[string]int{}, map[string]bool{}
 	samples := map[string]*event.Samples{}
 	var seconds float64
@@ -227,7 +240,7 @@ func readSamples(path string) (*Run, error) {
 	f, err := os.Open(filepath.Join(path, samplesFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(filepath.Join(path, runFile)); err == nil {
-			return nil, fmt.Errorf("run %s: %w", name(path), ErrEmpty)
+			return &Run{ID: name(path)}, fmt.Errorf("run %s: %w", name(path), ErrEmpty)
 		}
 		return nil, fmt.Errorf("%s: %w", path, ErrNoRun)
 	}
@@ -235,7 +248,7 @@ func readSamples(path string) (*Run, error) {
 		return nil, err
 	}
 	defer f.Close()
-	r := &Run{ID: name(path)}
+	r := &Run{ID: name(path), Bare: true}
 	rows := map[string]int{}
 	if _, err := eachLine(f, func(line []byte) error {
 		row := sampleRow{Samples: &event.Samples{}}

@@ -84,7 +84,7 @@ func TestResumeWherever(t *testing.T) {
 		if err != nil {
 			t.Fatalf("cut at %d: %v", cut, err)
 		}
-		if len(r.Rows) != done || r.Run.ContentHash != "abc" || r.Ended() != strings.Contains(whole, `"done"`) {
+		if len(r.Rows) != done || r.Run.ContentHash != "abc" || (r.Done != nil) != strings.Contains(whole, `"done"`) {
 			t.Errorf("cut at %d: got %d verdicts, want %d", cut, len(r.Rows), done)
 		}
 		record(t, g, []string{"u1", "../u2", "u3"}[done:]...)
@@ -142,13 +142,13 @@ func TestRunning(t *testing.T) {
 	if _, _, err := Resume(root, "r"); !errors.Is(err, ErrRunning) {
 		t.Errorf("resumed while it runs: got %v, want %v", err, ErrRunning)
 	}
-	if r, err := Read(f.Path()); err != nil || !r.Running {
+	if r, err := Read(f.Path()); err != nil || r.State() != "running" {
 		t.Errorf("read while it runs: got %+v and %v, want it running", r, err)
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := Read(f.Path()); err != nil || r.Running || r.ID != "r" {
+	if r, err := Read(f.Path()); err != nil || r.State() != "incomplete" || r.ID != "r" {
 		t.Errorf("read behind its end: got %+v and %v, want it not running", r, err)
 	}
 	g, _, err := Resume(root, "r")
@@ -169,7 +169,7 @@ func TestReadKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Ended() || r.Running || r.Started != 1 || len(r.Rows) != 1 {
+	if r.State() != "killed" || r.Started != 1 || len(r.Rows) != 1 {
 		t.Errorf("got %+v, want 1 verdict, 1 workload in flight, no end", r)
 	}
 	write(t, f, eventsFile, "{\"seq\":1}\nnonsense\n")

@@ -23,6 +23,7 @@ type Terminal struct {
 	Color    bool // ANSI colours on Out and Err
 	Quiet    bool // no progress, no notes; errors and the result stay
 	Verbose  bool // whole logs
+	Wide     bool // the table of a run has the bandwidth too
 }
 
 // UseColor decides for mode "auto", "always" or "never": auto colours a terminal unless NO_COLOR is set or TERM is dumb.
@@ -51,7 +52,7 @@ const (
 )
 
 func (t *Terminal) paint(code, s string) string {
-	if !t.Color || s == "" {
+	if !t.Color || s == "" || code == "" {
 		return s
 	}
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
@@ -147,7 +148,7 @@ func (v *runView) event(e event.Event) error {
 		v.start(e.Run)
 	case e.Type == event.TypeBuilding:
 		v.bar.Clear()
-		t.Note("building %s for %s", v.run.Solution, deviceText(v.run.Device))
+		t.Note("building %s for %s", v.run.Solution, Device(v.run.Device))
 	case e.Built != nil && e.Built.OK && t.Verbose && e.Built.Log != "":
 		t.Note("%s", strings.TrimRight(e.Built.Log, "\n"))
 	case e.Built != nil && e.Built.OK && e.Built.Seconds >= 0.5:
@@ -156,7 +157,7 @@ func (v *runView) event(e event.Event) error {
 		if v.bar == nil {
 			v.bar = t.Bar(int64(e.Started.Total), "", false)
 		}
-		v.bar.Describe(short(e.Workload))
+		v.bar.Describe(Short(e.Workload))
 		v.bar.Set(int64(e.Started.Index - 1))
 	case e.Samples != nil:
 		v.samples[e.Workload] = e.Samples
@@ -166,7 +167,7 @@ func (v *runView) event(e event.Event) error {
 		return v.row(e.Workload, e.Evaluated)
 	case e.Type == event.TypeFailed:
 		v.bar.Clear()
-		fmt.Fprintf(t.Err, "%s workload %s: %s\n", t.paint(red, "fisub:"), printable(e.Workload), printable(e.Message.Text))
+		fmt.Fprintf(t.Err, "%s workload %s: %s\n", t.paint(red, "fisub:"), Printable(e.Workload), Printable(e.Message.Text))
 	case e.Type == event.TypeWarning:
 		v.bar.Clear()
 		t.Warn(e.Message.Text, e.Message.Hint)
@@ -180,9 +181,9 @@ func (v *runView) event(e event.Event) error {
 func (v *runView) start(r *event.Run) {
 	*v = runView{t: v.t, run: r, samples: map[string]*event.Samples{}}
 	t := v.t
-	t.Note("solution   %s", printable(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language, r.ContentHash[:min(8, len(r.ContentHash))])))
-	t.Note("definition %s", printable(fmt.Sprintf("%s, %d workloads of set %s", r.Definition, len(r.Workloads), r.Set)))
-	t.Note("device     %s", deviceText(r.Device))
+	t.Note("solution   %s", Printable(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language, r.ContentHash[:min(8, len(r.ContentHash))])))
+	t.Note("definition %s", Printable(fmt.Sprintf("%s, %d workloads of set %s", r.Definition, len(r.Workloads), r.Set)))
+	t.Note("device     %s", Device(r.Device))
 	if r.Device.Emulated {
 		t.Note("           emulated: correctness only, no latency is measured")
 	}
@@ -205,7 +206,7 @@ func (v *runView) fit() {
 	room := 99 - len("WORKLOAD") - 2 - statusWidth - 2*(2+errorWidth)
 	if !v.run.Device.Emulated {
 		room -= 2*(2+timeWidth) + 2 + spreadWidth
-		if v.t.Verbose {
+		if v.t.Wide {
 			room -= 2 + bandwidthWidth
 		}
 	}
@@ -215,7 +216,7 @@ func (v *runView) fit() {
 		for _, w := range v.run.Workloads {
 			least[i] = max(least[i], len(fmt.Sprint(w.Axes[name])))
 		}
-		v.widths[i] = max(utf8.RuneCountInString(printable(name)), least[i])
+		v.widths[i] = max(utf8.RuneCountInString(Printable(name)), least[i])
 		least[i] = max(least[i], 4)
 		room -= 2 + v.widths[i]
 	}
@@ -242,12 +243,12 @@ func (v *runView) header() error {
 	t := v.t
 	cols := []string{pad("WORKLOAD", 8)}
 	for i, name := range v.axes {
-		cols = append(cols, left(Cut(strings.ToUpper(printable(name)), v.widths[i]), v.widths[i]))
+		cols = append(cols, left(Cut(strings.ToUpper(Printable(name)), v.widths[i]), v.widths[i]))
 	}
 	cols = append(cols, pad("STATUS", statusWidth), left("MAX ABS", errorWidth), left("MAX REL", errorWidth))
 	if !v.run.Device.Emulated {
 		cols = append(cols, left("MEDIAN", timeWidth), left("±", spreadWidth), left("MIN", timeWidth))
-		if t.Verbose {
+		if t.Wide {
 			cols = append(cols, left("GB/S", bandwidthWidth))
 		}
 	}
@@ -268,7 +269,7 @@ func (v *runView) row(uuid string, e *event.Evaluated) error {
 		return err
 	}
 	t := v.t
-	cols := []string{pad(short(uuid), 8)}
+	cols := []string{pad(Short(uuid), 8)}
 	for i, name := range v.axes {
 		cols = append(cols, left(fmt.Sprint(e.Axes[name]), v.widths[i]))
 	}
@@ -276,16 +277,16 @@ func (v *runView) row(uuid string, e *event.Evaluated) error {
 	if e.Status != "PASSED" {
 		color = red
 	}
-	cols = append(cols, t.paint(color, pad(printable(e.Status), statusWidth)), left(errorText(e.MaxAbs), errorWidth), left(errorText(e.MaxRel), errorWidth))
+	cols = append(cols, t.paint(color, pad(Printable(e.Status), statusWidth)), left(errorText(e.MaxAbs), errorWidth), left(errorText(e.MaxRel), errorWidth))
 	if e.Latency != nil {
 		cols = append(cols, left(Micros(*e.Latency*1e6), timeWidth))
 		if s := v.samples[uuid]; s != nil {
 			cols = append(cols, left(spread(s), spreadWidth), left(Micros(float64(s.MinNS)), timeWidth))
-			if t.Verbose {
+			if t.Wide {
 				cols = append(cols, left(fmt.Sprintf("%.0f", s.Bandwidth), bandwidthWidth))
 			}
 			for _, w := range s.Warnings {
-				t.Warn(fmt.Sprintf("workload %s: %s", printable(uuid), printable(w)), "")
+				t.Warn(fmt.Sprintf("workload %s: %s", Printable(uuid), Printable(w)), "")
 			}
 		}
 	}
@@ -310,7 +311,7 @@ func (v *runView) row(uuid string, e *event.Evaluated) error {
 		if line == "" || i > 0 && strings.HasSuffix(line, e.Detail) {
 			continue
 		}
-		if _, err := fmt.Fprintln(t.Out, "          "+t.paint(dim, printable(line))); err != nil {
+		if _, err := fmt.Fprintln(t.Out, "          "+t.paint(dim, Printable(line))); err != nil {
 			return err
 		}
 	}
@@ -329,7 +330,7 @@ func (v *runView) done(d *event.Done) error {
 	if d.Missing > 0 {
 		text += fmt.Sprintf(", %d without a verdict", d.Missing)
 	}
-	text += fmt.Sprintf(" on %s in %.1f s", deviceText(v.run.Device), d.Seconds)
+	text += fmt.Sprintf(" on %s in %.1f s", Device(v.run.Device), d.Seconds)
 	if _, err := fmt.Fprintln(t.Out, text); err != nil {
 		return err
 	}
@@ -348,7 +349,7 @@ func (v *runView) legend() string {
 		trials = fmt.Sprintf("%d or more", p.Trials)
 	}
 	return fmt.Sprintf("latency: mean over %s trials of the median of %d calls, %s L2, %s, profile %s\n"+
-		"±: half of the 95 %% interval of the median", trials, p.Iterations, v.l2, printable(v.timer), printable(p.Name))
+		"±: half of the 95 %% interval of the median", trials, p.Iterations, v.l2, Printable(v.timer), Printable(p.Name))
 }
 
 // spread is half of the interval of the median, in per cent of it.
@@ -360,15 +361,58 @@ func spread(s *event.Samples) string {
 	return fmt.Sprintf("%.1f %%", half)
 }
 
-func deviceText(d event.Device) string {
+// Device names a device in a line.
+func Device(d event.Device) string {
 	if d.Emulated {
-		return printable(fmt.Sprintf("emu (%s, %s)", d.Name, d.Toolchain))
+		return Printable(fmt.Sprintf("emu (%s, %s)", d.Name, d.Toolchain))
 	}
-	return printable(fmt.Sprintf("%s:%d (%s, %s, driver %s)", d.Kind, d.Ordinal, d.Name, d.Arch, d.Driver))
+	return Printable(fmt.Sprintf("%s:%d (%s, %s, driver %s)", d.Kind, d.Ordinal, d.Name, d.Arch, d.Driver))
 }
 
 // Micros gives nanoseconds as microseconds with three significant digits at least.
 func Micros(ns float64) string { return fmt.Sprintf("%.2f µs", ns/1e3) }
+
+// Table prints rows in columns on Out, the first one as the heading. align has an l or r for each column. news tells whether
+// the last cell of a row, counted from 0, is good news (1), bad news (-1) or neither (0); it may be nil.
+func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) error {
+	widths := make([]int, len(align))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(Printable(cell)))
+		}
+	}
+	for n, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			cell = Printable(cell)
+			if align[i] == 'r' {
+				cell = left(cell, widths[i])
+			} else if i < len(row)-1 {
+				cell = pad(cell, widths[i])
+			}
+			if i == len(row)-1 && n > 0 && news != nil {
+				cell = t.News(news(n), cell)
+			}
+			line.WriteString(cell)
+			if i < len(row)-1 {
+				line.WriteString("  ")
+			}
+		}
+		text := strings.TrimRight(line.String(), " ")
+		if n == 0 {
+			text = t.paint(bold, text)
+		}
+		if _, err := fmt.Fprintln(t.Out, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// News colours s as good (1) or bad news (-1), or not at all (0).
+func (t *Terminal) News(news int, s string) string {
+	return t.paint([]string{red, "", green}[news+1], s)
+}
 
 // L2 is the word for the state of the cache before a call.
 func L2(cold bool) string {
@@ -394,9 +438,9 @@ func errorText(f *event.Float) string {
 	return fmt.Sprintf("%.2e", float64(*f))
 }
 
-// short is the beginning of a uuid, which may be any text.
-func short(uuid string) string {
-	r := []rune(printable(uuid))
+// Short is the beginning of a uuid, which may be any text.
+func Short(uuid string) string {
+	r := []rune(Printable(uuid))
 	return string(r[:min(8, len(r))])
 }
 
@@ -406,8 +450,8 @@ func left(s string, n int) string {
 	return strings.Repeat(" ", max(0, n-utf8.RuneCountInString(s))) + s
 }
 
-// printable replaces control characters: a log is untrusted and must not move the cursor.
-func printable(s string) string {
+// Printable replaces control characters: a log is untrusted and must not move the cursor.
+func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\t' {
 			return ' '

@@ -84,7 +84,7 @@ func TestFailures(t *testing.T) {
 func TestWidth(t *testing.T) {
 	ms, abs := 1.23456, event.Float(1)
 	for _, tc := range []struct {
-		verbose   bool
+		wide      bool
 		axes      map[string]int
 		head, row string
 	}{
@@ -94,7 +94,7 @@ func TestWidth(t *testing.T) {
 	} {
 		run := gpuRun("u1")
 		run.Run.Workloads[0].Axes = tc.axes
-		out, errs := show(t, &Terminal{Verbose: tc.verbose}, run,
+		out, errs := show(t, &Terminal{Wide: tc.wide}, run,
 			event.Event{Type: event.TypeSamples, Workload: "u1", Samples: &event.Samples{Timer: "cupti", MinNS: 1234560, Bandwidth: 4321.4,
 				Interval: event.Interval{Width: 0.5}, Warnings: []string{"few \x1btimings"}}},
 			event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED", Axes: tc.axes, MaxAbs: &abs, MaxRel: &abs, Latency: &ms}})
@@ -104,7 +104,7 @@ func TestWidth(t *testing.T) {
 				t.Errorf("got %d columns, want less than 100: %s", n, line)
 			}
 		}
-		if len(lines) < 2 || !strings.HasPrefix(lines[0], tc.head) || strings.HasSuffix(lines[0], "GB/S") != tc.verbose || !strings.HasSuffix(lines[1], tc.row) {
+		if len(lines) < 2 || !strings.HasPrefix(lines[0], tc.head) || strings.HasSuffix(lines[0], "GB/S") != tc.wide || !strings.HasSuffix(lines[1], tc.row) {
 			t.Errorf("stdout: got\n%s\nwant it to begin with %q, and a row to end with %q", out, tc.head, tc.row)
 		}
 		if want := "warning: workload u1: few \uFFFDtimings\n"; !strings.HasSuffix(errs, want) {
@@ -130,5 +130,14 @@ func TestUseColor(t *testing.T) {
 		if got := UseColor(tc.mode, &bytes.Buffer{}); got != tc.want {
 			t.Errorf("%q into a buffer: got %v, want %v", tc.mode, got, tc.want)
 		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	var out bytes.Buffer
+	term := &Terminal{Out: &out, Color: true}
+	err := term.Table("lrl", [][]string{{"NAME", "µs", "VERDICT"}, {"a\x1bb", "1.25", "slower"}, {"c", "10", "same"}}, func(row int) int { return []int{0, -1, 0}[row] })
+	if want := "\x1b[1mNAME    µs  VERDICT\x1b[0m\na\uFFFDb   1.25  \x1b[31mslower\x1b[0m\nc       10  same\n"; err != nil || out.String() != want {
+		t.Errorf("got %q and %v, want %q", out.String(), err, want)
 	}
 }
