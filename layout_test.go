@@ -14,14 +14,14 @@ import (
 
 // layers lists the packages from the bottom up: a package imports only what stands in an earlier row.
 var layers = [][]string{
-	{"internal/cache", "internal/event", "internal/tensor", "definitions"},
+	{"internal/cache", "internal/event", "internal/tensor", "definitions", "bench/stats"},
 	{"internal/trace/pysyntax", "workloads/random"},
 	{"internal/trace"},
 	{"internal/config", "internal/safetensors", "internal/ui"},
 	{"workloads", "device", "remote"},
 	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "bench/runs", "device/devicetest"},
 	{"device/cuda", "device/emu"},
-	{"bench/reference", "bench/worker"},
+	{"bench/reference", "bench/worker", "bench/compare"},
 	{"bench"},
 	{"internal/app"},
 	{"."},
@@ -34,15 +34,17 @@ var only = map[string]string{
 	"github.com/urfave/cli/v2":          "internal/app",
 	"github.com/schollz/progressbar/v3": "internal/ui",
 	"github.com/pelletier/go-toml/v2":   "internal/config",
+	"golang.org/x/perf":                 "bench/stats",
 }
 
 // never lists imports that the layers would allow.
 var never = map[string][]string{
-	"bench":        {"device/cuda", "device/emu", "device/nvcc"},
-	"bench/worker": {"device/cuda", "device/emu", "device/nvcc", "workloads"},
-	"device/emu":   {"device/nvcc", "workloads"},
-	"device/cuda":  {"workloads", "pack"},
-	"pack":         {"device", "workloads"},
+	"bench":         {"device/cuda", "device/emu", "device/nvcc"},
+	"bench/compare": {"device", "workloads", "pack"},
+	"bench/worker":  {"device/cuda", "device/emu", "device/nvcc", "workloads"},
+	"device/emu":    {"device/nvcc", "workloads"},
+	"device/cuda":   {"workloads", "pack"},
+	"pack":          {"device", "workloads"},
 }
 
 func TestImportDirections(t *testing.T) {

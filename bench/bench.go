@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fisub/bench/reference"
+	"fisub/bench/stats"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
@@ -42,6 +43,11 @@ type Config struct {
 
 	Events *event.Stream
 	Run    *event.Run // described by the caller; Run fills in Device and emits it
+
+	// Of a run that is resumed: Admit refuses a device that is not the run's, before anything is recorded, and TimedWith
+	// is what its workloads were timed with, "" where none was. Both may be left out.
+	Admit     func(event.Device) error
+	TimedWith string
 }
 
 // A Result counts verdicts. Passed + Failed + Missing is the number of workloads that were asked for.
@@ -57,6 +63,13 @@ type DeviceError struct{ Err *worker.Error }
 
 func (e *DeviceError) Error() string { return e.Err.Error() }
 func (e *DeviceError) Unwrap() error { return e.Err }
+
+// A TimerError says that a run that is resumed would go on with another timer, whose figures mean something else.
+type TimerError struct{ Was, Is string }
+
+func (e *TimerError) Error() string {
+	return fmt.Sprintf("the run was timed with %s, now it is %s", e.Was, e.Is)
+}
 
 // Run judges and times the solution on each workload in turn. A wrong, slow, hanging or crashing solution is a verdict;
 // the error is about the machine: no device, no compiler, a full disk, ctx. A workload whose inputs cannot be loaded is
@@ -91,19 +104,19 @@ func Once(ctx context.Context, c Config, w *trace.Workload) (log string, err err
 		return "", err
 	}
 	defer in.Close()
-	ctx, cancel := context.WithTimeout(ctx, c.Profile.Timeout)
+	limit, cancel := context.WithTimeout(ctx, c.Profile.Timeout)
 	defer cancel()
-	if err := r.ready(ctx); err != nil {
+	if err := r.ready(ctx, limit); err != nil {
 		return r.log(), err
 	}
 	load, _, err := r.layout(in)
 	if err != nil {
 		return "", err
 	}
-	if err = r.client.Load(ctx, load); err == nil {
-		err = r.client.Run(ctx, r.out.Name())
+	if err = r.client.Load(limit, load); err == nil {
+		err = r.client.Run(limit, r.out.Name())
 	}
-	if end := r.client.Finish(ctx); err == nil {
+	if end := r.client.Finish(limit); err == nil {
 		err = end
 	}
 	return r.log(), err
@@ -128,6 +141,7 @@ type runner struct {
 	buildErr  *worker.Error
 	out       *os.File // outputs of the workload in flight, at outSize bytes
 	outSize   int64
+	bytes     int64 // of the tensors of the workload in flight
 	result    Result
 }
 
@@ -143,7 +157,7 @@ func (r *runner) stop() {
 }
 
 func (r *runner) run(ctx context.Context) error {
-	if err := r.open(ctx); err != nil {
+	if err := r.open(ctx, ctx); err != nil {
 		return err
 	}
 	for i, w := range r.Workloads {
@@ -160,9 +174,9 @@ func (r *runner) run(ctx context.Context) error {
 	return nil
 }
 
-// open starts a worker and opens the device; the first time, it also announces the run.
-func (r *runner) open(ctx context.Context) error {
-	client, err := worker.Start(ctx, r.Worker)
+// open starts a worker, which lives as long as run does, and opens the device; the first time, it also announces the run.
+func (r *runner) open(run, ctx context.Context) error {
+	client, err := worker.Start(run, r.Worker)
 	if err != nil {
 		return err
 	}
@@ -176,10 +190,15 @@ func (r *runner) open(ctx context.Context) error {
 	if r.announced {
 		return nil
 	}
-	r.announced = true
 	r.Config.Run.Device = event.Device{Kind: r.DeviceKind, Name: r.info.Name, Arch: r.info.Arch, Ordinal: r.info.Ordinal,
 		Driver: r.info.Driver, CUDA: r.info.CUDAVersion, Emulated: r.info.Emulated, Toolchain: r.info.Toolchain, UUID: r.info.UUID,
 		L2Bytes: r.info.L2Bytes, MemoryBytes: r.info.MemoryBytes, Multiprocessors: r.info.Multiprocs}
+	if r.Admit != nil {
+		if err := r.Admit(r.Config.Run.Device); err != nil {
+			return err
+		}
+	}
+	r.announced = true
 	r.Events.Emit(event.Event{Type: event.TypeRun, Run: r.Config.Run})
 	return nil
 }
@@ -200,8 +219,8 @@ func (r *runner) machineError(err error) error {
 }
 
 // ready makes sure that a worker runs with the solution built. A fault of the solution is a *worker.Error of kind Build
-// or a worker.Died.
-func (r *runner) ready(ctx context.Context) error {
+// or a worker.Died. A worker that it starts outlives ctx, for the workloads that follow, but not run.
+func (r *runner) ready(run, ctx context.Context) error {
 	if r.client != nil && !r.client.Alive() {
 		r.client.Close()
 		r.client = nil
@@ -213,7 +232,7 @@ func (r *runner) ready(ctx context.Context) error {
 		return nil
 	}
 	if r.client == nil {
-		if err := r.open(ctx); err != nil {
+		if err := r.open(run, ctx); err != nil {
 			return err
 		}
 	}
@@ -260,7 +279,7 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 
 	limit, cancel := context.WithTimeout(ctx, r.Profile.Timeout)
 	defer cancel()
-	v, samples, err := r.evaluate(limit, in)
+	v, samples, err := r.evaluate(ctx, limit, in)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -270,15 +289,18 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 		}
 	}
 	if samples != nil {
+		if r.TimedWith != "" && samples.Timer != r.TimedWith {
+			return &TimerError{Was: r.TimedWith, Is: samples.Timer}
+		}
 		r.tell(w.UUID, samples)
 	}
 	r.emit(w, index, axes, v, samples, time.Since(begun))
 	return nil
 }
 
-// evaluate runs, judges and times one workload.
-func (r *runner) evaluate(ctx context.Context, in *workloads.Inputs) (verdict, *device.Samples, error) {
-	if err := r.ready(ctx); err != nil {
+// evaluate runs, judges and times one workload while ctx lasts, which ends before run does.
+func (r *runner) evaluate(run, ctx context.Context, in *workloads.Inputs) (verdict, *device.Samples, error) {
+	if err := r.ready(run, ctx); err != nil {
 		return verdict{}, nil, err
 	}
 	load, outputs, err := r.layout(in)
@@ -330,8 +352,7 @@ func (r *runner) evaluate(ctx context.Context, in *workloads.Inputs) (verdict, *
 	if v.status != trace.Passed || r.info.Emulated {
 		return v, nil, nil
 	}
-	samples, err := r.measure(ctx, device.Plan{Warmup: r.Profile.Warmup, Iterations: r.Profile.Iterations,
-		Trials: r.Profile.Trials, ColdL2: true, Timer: r.Timer})
+	samples, err := r.measure(ctx)
 	return v, samples, err
 }
 
@@ -402,7 +423,7 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 		// the contest's scorer refuses as a latency.
 		e.Performance = &trace.Performance{}
 		if samples != nil {
-			ms := Latency(samples) / 1e6
+			ms := stats.Latency(samples.Trials) / 1e6
 			e.Performance.LatencyMS = ms
 			ev.Latency = &ms
 		}
@@ -419,12 +440,14 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 func (r *runner) layout(in *workloads.Inputs) (*worker.Workload, []*worker.FileTensor, error) {
 	load := &worker.Workload{}
 	shapes := map[string][]int{}
+	r.bytes = 0
 	for _, v := range in.Values {
 		value := worker.Value{}
 		switch {
 		case v.Tensor != nil:
 			value.Tensor = &worker.FileTensor{DType: v.Tensor.DType.String(), Shape: v.Tensor.Shape, Path: v.Path, Offset: v.Offset, Bytes: len(v.Tensor.Data)}
 			shapes[v.Name] = v.Tensor.Shape
+			r.bytes += int64(len(v.Tensor.Data))
 		case v.Scalar != nil:
 			switch v.Scalar.Kind {
 			case trace.IntScalar:
@@ -457,6 +480,7 @@ func (r *runner) layout(in *workloads.Inputs) (*worker.Workload, []*worker.FileT
 		outputs = append(outputs, out)
 		load.Outputs = append(load.Outputs, worker.Value{Tensor: out})
 		end += (int64(bytes) + 255) &^ 255
+		r.bytes += int64(bytes)
 	}
 	return load, outputs, r.makeOut(end)
 }

@@ -100,7 +100,7 @@ func TestDisturbedIsMeasuredAgain(t *testing.T) {
 	} {
 		t.Run(strconv.Itoa(tt.disturbed), func(t *testing.T) {
 			r, events := shakyRunner(t, tt.disturbed)
-			s, err := r.measure(t.Context(), device.Plan{})
+			s, err := r.measure(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,7 +121,8 @@ func TestDisturbedIsMeasuredAgain(t *testing.T) {
 // A timer that is insisted on and cannot be had is no fault of the solution.
 func TestTimerUnavailable(t *testing.T) {
 	r, _ := shakyRunner(t, 0)
-	_, err := r.measure(t.Context(), device.Plan{Timer: device.TimerCUPTI})
+	r.Timer = device.TimerCUPTI
+	_, err := r.measure(t.Context())
 	var we *worker.Error
 	if !errors.As(err, &we) || we.Kind != worker.Machine || we.Code != "code" {
 		t.Fatalf("got %v, want an error of the machine", err)

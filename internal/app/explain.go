@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"fisub/bench"
+	"fisub/bench/compare"
 	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
@@ -30,6 +31,9 @@ func explain(err error) (text, hint string) {
 		lfs     *safetensors.LFSPointerError
 		run     *runs.UnknownError
 		remote  *worker.Error
+		timers  *bench.TimerError
+
+		mismatch *compare.MismatchError
 	)
 	switch {
 	case errors.As(err, &fault):
@@ -43,9 +47,19 @@ func explain(err error) (text, hint string) {
 	case errors.As(err, &lfs):
 		hint = "fetch it: " + lfsCommand(lfs.Path)
 	case errors.As(err, &run):
-		hint = "a run id, its beginning, or last; runs are folders in " + runs.Dir
+		hint = "a run id, its beginning, last or last~1; fisub runs ls lists them"
 	case errors.As(err, &remote):
 		hint = remedies[remote.Code]
+	case errors.As(err, &mismatch):
+		hint = "run both on the same definition, on GPUs of one model, with the same timer"
+	case errors.Is(err, runs.ErrEmpty):
+		hint = "nothing of it is left: start a new run"
+	case errors.Is(err, runs.ErrNoRun):
+		hint = "fisub runs ls lists the runs"
+	case errors.Is(err, runs.ErrRunning):
+		hint = "wait for it, or end that process"
+	case errors.As(err, &timers):
+		hint = "start a new run without --resume"
 	case errors.Is(err, bench.ErrNoReference):
 		hint = "fisub knows the references of the gdn family"
 	default:

@@ -76,7 +76,9 @@ type Profile struct {
 	Warmup     int     `json:"warmup_runs"`
 	Iterations int     `json:"iterations"`
 	Trials     int     `json:"num_trials"`
-	TimeoutS   float64 `json:"timeout_s"` // wall clock for one workload
+	TimeoutS   float64 `json:"timeout_s"`            // wall clock for one workload
+	Target     float64 `json:"target,omitempty"`     // relative width of the median's interval up to which trials are added; 0: num_trials exactly
+	MaxTimeS   float64 `json:"max_time_s,omitempty"` // of timing one workload; 0: no limit
 }
 
 // A Tolerance is the contest's rule for comparing outputs (spec section 5).
@@ -132,7 +134,8 @@ type Started struct {
 	Axes  map[string]int `json:"axes"`
 }
 
-// Samples are all timings of one workload, in nanoseconds, a row for each trial.
+// Samples are all timings of one workload, in nanoseconds, a row for each trial. All figures but the official one are about
+// the timings of all trials together.
 type Samples struct {
 	Timer     string     `json:"timer"`                // "cupti", "cuda events"
 	TimerNote string     `json:"timer_note,omitempty"` // why CUPTI was not used, where it was asked for
@@ -141,8 +144,16 @@ type Samples struct {
 	MedianNS  float64    `json:"median_ns"` // the official figure: mean over trials of the trial's median
 	MinNS     int64      `json:"min_ns"`
 	N         int        `json:"n"`
-	Truncated bool       `json:"truncated,omitempty"` // a time limit ended the measurement
-	Kernels   []Activity `json:"kernels,omitempty"`   // of one call, in order of their start; none with events
+	Q1NS      float64    `json:"q1_ns"` // quartiles
+	Q2NS      float64    `json:"q2_ns"` // the median of all timings
+	Q3NS      float64    `json:"q3_ns"`
+	MeanNS    float64    `json:"mean_ns"`
+	Interval  Interval   `json:"interval"`                // of the median of all timings
+	Bytes     int64      `json:"bytes"`                   // of all input and output tensors
+	Bandwidth float64    `json:"achieved_gb_s,omitempty"` // Bytes over the official figure, in 10^9 bytes a second
+	Warnings  []string   `json:"warnings,omitempty"`      // what the figures should be read with
+	Truncated bool       `json:"truncated,omitempty"`     // a time limit ended the measurement
+	Kernels   []Activity `json:"kernels,omitempty"`       // of one call, in order of their start; none with events
 	Stamp     *Stamp     `json:"stamp,omitempty"`
 	Measured  int        `json:"measured"`            // how often the workload was measured; these are the last timings
 	Disturbed []string   `json:"disturbed,omitempty"` // sentences that say why the timings are in doubt
@@ -198,6 +209,15 @@ type GPUProcess struct {
 	Name        string `json:"name,omitempty"`
 	MemoryBytes int64  `json:"memory_bytes"`
 	SMPercent   int    `json:"sm_percent"` // of the multiprocessors' time; -1 where it is not known
+}
+
+// An Interval is where a median lies with a Confidence of 0.95, or a little more; of less than 6 timings it is their range,
+// at whatever confidence that has (stats.Summarize).
+type Interval struct {
+	LoNS       float64 `json:"lo_ns"`
+	HiNS       float64 `json:"hi_ns"`
+	Width      float64 `json:"relative_width"` // (hi - lo) / median
+	Confidence float64 `json:"confidence"`
 }
 
 // Evaluated is a verdict.
