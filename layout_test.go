@@ -22,6 +22,7 @@ var layers = [][]string{
 	{"pack", "device/nvcc", "device/tvmffi", "device/cuda/tvmffi", "bench/runs", "device/devicetest"},
 	{"device/cuda", "device/emu"},
 	{"bench/reference", "bench/worker"},
+	{"bench/pyworker"},
 	{"bench"},
 	{"internal/app"},
 	{"."},
@@ -37,11 +38,12 @@ var only = map[string]string{
 
 // never lists imports that the layers would allow.
 var never = map[string][]string{
-	"bench":        {"device/cuda", "device/emu", "device/nvcc"},
-	"bench/worker": {"device/cuda", "device/emu", "device/nvcc", "workloads"},
-	"device/emu":   {"device/nvcc", "workloads"},
-	"device/cuda":  {"workloads", "pack"},
-	"pack":         {"device", "workloads"},
+	"bench":          {"device/cuda", "device/emu", "device/nvcc"},
+	"bench/worker":   {"device/cuda", "device/emu", "device/nvcc", "workloads"},
+	"bench/pyworker": {"device", "workloads"},
+	"device/emu":     {"device/nvcc", "workloads"},
+	"device/cuda":    {"workloads", "pack"},
+	"pack":           {"device", "workloads"},
 }
 
 func TestImportDirections(t *testing.T) {

@@ -7,14 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
+	"fisub/bench/pyworker"
 	"fisub/bench/reference"
 	"fisub/bench/worker"
 	"fisub/device"
@@ -32,12 +30,12 @@ type Config struct {
 	Skip       map[string]bool // uuids that have a verdict already
 	Profile    Profile
 
-	// Load opens the inputs of a workload.
-	Load func(ctx context.Context, def *trace.Definition, w *trace.Workload) (*workloads.Inputs, error)
+	// Load opens the inputs of a trial, from 0, of a workload.
+	Load func(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*workloads.Inputs, error)
 
-	Worker     worker.Command
-	DeviceKind string // "cuda", "emu"
-	Device     device.Options
+	Worker     worker.Command // for what runs without Python; its limits hold for the Python worker too
+	DeviceKind string         // "cuda", "emu"
+	Device     device.Options // with CacheDir
 
 	Events *event.Stream
 	Run    *event.Run // described by the caller; Run fills in Device and emits it
@@ -50,7 +48,8 @@ type Result struct {
 	Passed, Failed, Missing int
 }
 
-// ErrNoReference says that nothing can compute the expected outputs of a definition.
+// ErrNoReference says that nothing can compute the expected outputs of a definition: it is not of those that bench/reference
+// knows, and there is no Python with torch to run its own reference.
 var ErrNoReference = errors.New("no reference that fisub can run")
 
 // A DeviceError says that the device could not be opened or used at all.
@@ -66,11 +65,21 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	if c.now == nil {
 		c.now = time.Now
 	}
-	if !reference.Knows(c.Definition) {
-		return Result{}, fmt.Errorf("%s: %w", c.Definition.Name, ErrNoReference)
-	}
 	r := &runner{Config: c, begun: c.now()}
 	defer r.stop()
+	if !reference.Knows(c.Definition) {
+		var err error
+		if r.reference, err = newReference(ctx, &c); err != nil {
+			return Result{}, err
+		}
+	}
+	if pyworker.Runs(&c.Solution.Spec) {
+		command, err := pyworker.Command(ctx, c.Device.CacheDir)
+		if err != nil {
+			return Result{}, r.machineError(err)
+		}
+		r.Worker.Args = command.Args
+	}
 	err := r.run(ctx)
 	done := r.result
 	done.Missing = len(c.Workloads) - done.Passed - done.Failed - len(c.Skip)
@@ -90,8 +99,8 @@ type runner struct {
 	announced bool
 	built     *event.Built // nil before the first build
 	buildErr  *worker.Error
-	out       *os.File // outputs of the workload in flight, at outSize bytes
-	outSize   int64
+	out       outFile      // outputs of the workload in flight
+	reference *pyReference // nil where bench/reference knows the definition
 	result    Result
 }
 
@@ -100,9 +109,9 @@ func (r *runner) stop() {
 		r.client.Close()
 		r.client = nil
 	}
-	if r.out != nil {
-		r.out.Close()
-		os.Remove(r.out.Name())
+	r.out.close()
+	if r.reference != nil {
+		r.reference.close()
 	}
 }
 
@@ -131,7 +140,7 @@ func (r *runner) open(ctx context.Context) error {
 		return err
 	}
 	r.client = client
-	limit, cancel := context.WithTimeout(ctx, time.Minute)
+	limit, cancel := context.WithTimeout(ctx, 2*time.Minute) // importing torch from a cold disk takes a while
 	defer cancel()
 	r.info, err = client.Open(limit, r.DeviceKind, r.Device)
 	if err != nil {
@@ -143,7 +152,7 @@ func (r *runner) open(ctx context.Context) error {
 	r.announced = true
 	r.Config.Run.Device = event.Device{Kind: r.DeviceKind, Name: r.info.Name, Arch: r.info.Arch, Ordinal: r.info.Ordinal,
 		Driver: r.info.Driver, CUDA: r.info.CUDAVersion, Emulated: r.info.Emulated, Toolchain: r.info.Toolchain, UUID: r.info.UUID,
-		L2Bytes: r.info.L2Bytes, MemoryBytes: r.info.MemoryBytes, Multiprocessors: r.info.Multiprocs}
+		L2Bytes: r.info.L2Bytes, MemoryBytes: r.info.MemoryBytes, Multiprocessors: r.info.Multiprocs, Libs: r.info.Libs}
 	r.Events.Emit(event.Event{Type: event.TypeRun, Run: r.Config.Run})
 	return nil
 }
@@ -211,22 +220,29 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 		Started: &event.Started{Index: index + 1, Total: len(r.Workloads), Axes: axes}})
 	begun := r.now()
 
-	in, err := r.Load(ctx, r.Definition, w)
+	trials, err := r.prepare(ctx, w)
+	defer func() {
+		for _, t := range trials {
+			t.in.Close()
+		}
+	}()
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		// The official harness writes no trace either when the inputs cannot be had.
-		r.Events.Emit(event.Event{Type: event.TypeFailed, Workload: w.UUID, Message: &event.Message{Text: err.Error()}})
+		r.fail(w, err)
 		return nil
 	}
-	defer in.Close()
 
 	limit, cancel := context.WithTimeout(ctx, r.Profile.Timeout)
 	defer cancel()
-	v, samples, err := r.evaluate(limit, in)
+	v, samples, err := r.evaluate(limit, trials)
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if unknown := (*referenceError)(nil); errors.As(err, &unknown) {
+		r.fail(w, err)
+		return nil
 	}
 	if err != nil {
 		if v, err = r.blame(err); err != nil {
@@ -240,54 +256,70 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 	return nil
 }
 
+// fail tells that w gets no verdict: its inputs or expected outputs cannot be had, and the official harness writes no trace
+// either.
+func (r *runner) fail(w *trace.Workload, err error) {
+	r.Events.Emit(event.Event{Type: event.TypeFailed, Workload: w.UUID, Message: &event.Message{Text: err.Error()}})
+}
+
+// A trial is one set of inputs. Trials that do not differ are one.
+type trial struct {
+	in      *workloads.Inputs
+	load    *worker.Workload
+	outputs []worker.FileTensor // as declared
+	size    int64               // of the declared outputs, in bytes
+	want    []*tensor.Tensor    // nil before the reference ran
+}
+
+// prepare opens the inputs of w, of each trial where they differ, and runs a Python reference on them. The time limit of
+// the workload is not for that. The caller closes the inputs also where there is an error.
+func (r *runner) prepare(ctx context.Context, w *trace.Workload) (trials []*trial, err error) {
+	n := 1
+	if workloads.Redrawn(r.Definition, w) {
+		n = r.Profile.Trials
+	}
+	for i := range n {
+		in, err := r.Load(ctx, r.Definition, w, i)
+		if err != nil {
+			return trials, err
+		}
+		t := &trial{in: in}
+		trials = append(trials, t)
+		if err := r.describe(t); err != nil {
+			return trials, err
+		}
+		if r.reference != nil {
+			if t.want, err = r.reference.run(ctx, t.load, t.size); err != nil {
+				return trials, err
+			}
+		}
+	}
+	return trials, nil
+}
+
 // evaluate runs, judges and times one workload.
-func (r *runner) evaluate(ctx context.Context, in *workloads.Inputs) (verdict, *device.Samples, error) {
+func (r *runner) evaluate(ctx context.Context, trials []*trial) (verdict, *device.Samples, error) {
 	if err := r.ready(ctx); err != nil {
 		return verdict{}, nil, err
 	}
-	load, outputs, err := r.layout(in)
-	if err != nil {
-		return verdict{}, nil, err
-	}
-
-	// The expected outputs are computed here while the worker takes the inputs and makes its first call.
-	var want []*tensor.Tensor
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		want, err = reference.Run(r.Definition, in.Values)
-		if err != nil {
-			err = fmt.Errorf("reference of %s: %w", r.Definition.Name, err)
-		}
-		return err
-	})
-	g.Go(func() error {
-		if err := r.client.Load(gctx, load); err != nil {
-			return err
-		}
-		return r.client.Run(gctx, r.out.Name())
-	})
-	if err := g.Wait(); err != nil {
-		return verdict{}, nil, err
-	}
-
-	got, unmap, err := r.mapOutputs(outputs)
-	if err != nil {
-		return verdict{}, nil, err
-	}
-	defer unmap()
 	v := newVerdict()
-	names := r.Definition.Outputs.Keys()
-	trials := r.Profile.Trials
+	n := r.Profile.Trials
 	if r.info.Emulated {
-		trials = 1 // deterministic: further trials would repeat the first
+		n = len(trials) // deterministic: a further trial of the same inputs would repeat the first
 	}
-	for trial := range trials {
-		if trial > 0 {
-			if err := r.client.Run(ctx, r.out.Name()); err != nil {
-				return verdict{}, nil, err
-			}
+	for i := range n {
+		t := trials[min(i, len(trials)-1)]
+		written, err := r.call(ctx, t, i < len(trials))
+		if err != nil {
+			return verdict{}, nil, err
 		}
-		if !v.judge(names, got, want, r.Profile.Tolerance) {
+		got, unmap, err := r.out.read(written)
+		if err != nil {
+			return verdict{}, nil, err
+		}
+		more := v.judge(r.Definition.Outputs.Keys(), got, t.want, r.Profile.Tolerance)
+		unmap()
+		if !more {
 			return v, nil, nil
 		}
 	}
@@ -297,6 +329,38 @@ func (r *runner) evaluate(ctx context.Context, in *workloads.Inputs) (verdict, *
 	samples, err := r.client.Measure(ctx, device.Plan{Warmup: r.Profile.Warmup, Iterations: r.Profile.Iterations,
 		Trials: r.Profile.Trials, ColdL2: true})
 	return v, samples, err
+}
+
+// call makes one call on the inputs of t, which it loads first where fresh, and says what the worker wrote. The expected
+// outputs of bench/reference are computed meanwhile.
+func (r *runner) call(ctx context.Context, t *trial, fresh bool) ([]worker.FileTensor, error) {
+	if err := r.out.room(t.size); err != nil {
+		return nil, err
+	}
+	written := t.outputs
+	g, gctx := errgroup.WithContext(ctx)
+	if t.want == nil {
+		g.Go(func() (err error) {
+			if t.want, err = reference.Run(r.Definition, t.in.Values); err != nil {
+				err = &referenceError{r.Definition.Name, err}
+			}
+			return err
+		})
+	}
+	g.Go(func() error {
+		if fresh {
+			if err := r.client.Load(gctx, t.load); err != nil {
+				return err
+			}
+		}
+		returned, err := r.client.Run(gctx, r.out.path())
+		if returned != nil {
+			written = returned
+		}
+		return err
+	})
+	err := g.Wait()
+	return written, err
 }
 
 // blame turns an error of the worker into the verdict that the contest gives for it, or returns the error where the
@@ -350,8 +414,12 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 	if r.info.Emulated {
 		e.Environment.Hardware = "emulator on " + r.info.Name
 	}
-	if r.info.CUDAVersion != "" {
-		e.Environment.Libs.Set("cuda", r.info.CUDAVersion)
+	for _, lib := range []string{"torch", "triton", "tilelang", "cuda"} { // the contest's order
+		if v := r.info.Libs[lib]; v != "" {
+			e.Environment.Libs.Set(lib, v)
+		} else if lib == "cuda" && r.info.CUDAVersion != "" {
+			e.Environment.Libs.Set(lib, r.info.CUDAVersion)
+		}
 	}
 	e.Environment.Libs.Set("fisub", r.Config.Run.Fisub)
 
@@ -380,11 +448,11 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 	r.Events.Emit(event.Event{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: ev})
 }
 
-// layout describes the inputs and outputs to the worker and makes room for the outputs.
-func (r *runner) layout(in *workloads.Inputs) (*worker.Workload, []*worker.FileTensor, error) {
+// describe sets what the worker is told of t: its inputs, and the outputs as the definition declares them.
+func (r *runner) describe(t *trial) error {
 	load := &worker.Workload{}
 	shapes := map[string][]int{}
-	for _, v := range in.Values {
+	for _, v := range t.in.Values {
 		value := worker.Value{}
 		switch {
 		case v.Tensor != nil:
@@ -404,79 +472,25 @@ func (r *runner) layout(in *workloads.Inputs) (*worker.Workload, []*worker.FileT
 	}
 	axes, err := r.Definition.BindAxes(shapes)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	var outputs []*worker.FileTensor
-	var end int64
 	for name, spec := range r.Definition.Outputs.All() {
 		shape, err := r.Definition.Shape(spec, axes)
 		if err != nil {
-			return nil, nil, fmt.Errorf("output %s: %w", name, err)
+			return fmt.Errorf("output %s: %w", name, err)
 		}
 		n, ok := tensor.Elements(shape)
 		bytes, fits := spec.DType.Bytes(n)
 		if !ok || !fits || bytes > 1<<40 {
-			return nil, nil, fmt.Errorf("output %s: shape %v is out of range", name, shape)
+			return fmt.Errorf("output %s: shape %v is out of range", name, shape)
 		}
-		out := &worker.FileTensor{DType: spec.DType.String(), Shape: shape, Offset: end, Bytes: bytes}
-		outputs = append(outputs, out)
-		load.Outputs = append(load.Outputs, worker.Value{Tensor: out})
-		end += (int64(bytes) + 255) &^ 255
+		out := worker.FileTensor{DType: spec.DType.String(), Shape: shape, Offset: t.size, Bytes: bytes}
+		t.outputs = append(t.outputs, out)
+		load.Outputs = append(load.Outputs, worker.Value{Tensor: &out})
+		t.size += (int64(bytes) + 255) &^ 255
 	}
-	return load, outputs, r.makeOut(end)
-}
-
-// makeOut makes the file of outputs at least size bytes long.
-func (r *runner) makeOut(size int64) error {
-	if r.out == nil {
-		f, err := os.CreateTemp(scratchDir(), "fisub-outputs-*")
-		if err != nil {
-			return err
-		}
-		r.out = f
-	}
-	if size > r.outSize {
-		if err := r.out.Truncate(size); err != nil {
-			return err
-		}
-		r.outSize = size
-	}
+	t.load = load
 	return nil
-}
-
-// scratchDir is a folder in memory where there is one: outputs are written once and read once.
-func scratchDir() string {
-	var st unix.Statfs_t
-	if unix.Statfs("/dev/shm", &st) == nil && uint64(st.Bsize)*st.Bavail > 4<<30 {
-		return "/dev/shm"
-	}
-	return os.TempDir()
-}
-
-func (r *runner) mapOutputs(outputs []*worker.FileTensor) (got []*tensor.Tensor, unmap func(), err error) {
-	if r.outSize == 0 {
-		for i, spec := range r.specs() {
-			got = append(got, &tensor.Tensor{DType: spec.DType, Shape: outputs[i].Shape})
-		}
-		return got, func() {}, nil
-	}
-	data, err := unix.Mmap(int(r.out.Fd()), 0, int(r.outSize), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return nil, nil, fmt.Errorf("mapping %s: %w", filepath.Base(r.out.Name()), err)
-	}
-	for i, spec := range r.specs() {
-		o := outputs[i]
-		got = append(got, &tensor.Tensor{DType: spec.DType, Shape: o.Shape, Data: data[o.Offset : o.Offset+int64(o.Bytes) : o.Offset+int64(o.Bytes)]})
-	}
-	return got, func() { _ = unix.Munmap(data) }, nil
-}
-
-func (r *runner) specs() []trace.TensorSpec {
-	var specs []trace.TensorSpec
-	for _, spec := range r.Definition.Outputs.All() {
-		specs = append(specs, spec)
-	}
-	return specs
 }
 
 func eventSamples(s *device.Samples) *event.Samples {

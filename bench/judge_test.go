@@ -20,6 +20,13 @@ func floats(values ...float32) *tensor.Tensor {
 	return t
 }
 
+func outputs(ts ...*tensor.Tensor) (outs []output) {
+	for _, t := range ts {
+		outs = append(outs, output{t.DType.String(), t.Shape, t})
+	}
+	return outs
+}
+
 func TestJudge(t *testing.T) {
 	tol := tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}
 	half := tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 0.5}
@@ -44,7 +51,7 @@ func TestJudge(t *testing.T) {
 		{"empty", floats(), floats(), tol, trace.Passed, 0, 0, ""},
 	} {
 		v := newVerdict()
-		v.judge([]string{"y"}, []*tensor.Tensor{tc.got}, []*tensor.Tensor{tc.want}, tc.tol)
+		v.judge([]string{"y"}, outputs(tc.got), []*tensor.Tensor{tc.want}, tc.tol)
 		if v.status != tc.status {
 			t.Errorf("%s: got %s, want %s", tc.name, v.status, tc.status)
 		}
@@ -77,7 +84,7 @@ func TestJudgeOverTrials(t *testing.T) {
 	want := []*tensor.Tensor{floats(1)}
 	v := newVerdict()
 	for _, got := range []float32{2, 4, 1} {
-		if !v.judge([]string{"y"}, []*tensor.Tensor{floats(got)}, want, tol) {
+		if !v.judge([]string{"y"}, outputs(floats(got)), want, tol) {
 			t.Fatal("a mismatch ended the evaluation")
 		}
 	}

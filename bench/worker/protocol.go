@@ -41,6 +41,9 @@ type runRequest struct {
 type Workload struct {
 	Inputs  []Value `json:"inputs"`
 	Outputs []Value `json:"outputs"`
+	// AnyCount lets a value-returning solution return another number of values than there are Outputs; else that is an
+	// error of kind Call.
+	AnyCount bool `json:"any_count,omitempty"`
 }
 
 // A Value is a tensor in a file, a scalar, or None where both are absent.
@@ -64,6 +67,7 @@ type reply struct {
 	Error   *Error          `json:"error,omitempty"`
 	Info    *device.Info    `json:"info,omitempty"`
 	Samples *device.Samples `json:"samples,omitempty"`
+	Outputs []FileTensor    `json:"outputs,omitempty"` // of run, where the solution returned them; else they are as loaded
 }
 
 // A Kind says whose fault an Error is.

@@ -211,7 +211,7 @@ func TestRunAndMeasure(t *testing.T) {
 		if err := c.Load(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Run(t.Context(), out); err != nil {
+		if _, err := c.Run(t.Context(), out); err != nil {
 			t.Fatal(err)
 		}
 		data, err := os.ReadFile(out)
@@ -252,7 +252,7 @@ func TestFaultsOfTheSolution(t *testing.T) {
 		if err := c.Load(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Run(t.Context(), out); !isKind(err, tc.kind) {
+		if _, err := c.Run(t.Context(), out); !isKind(err, tc.kind) {
 			t.Errorf("%s: got %v, want an error of kind %s", tc.name, err, tc.kind)
 		}
 	}
@@ -276,7 +276,7 @@ func TestWorkerDies(t *testing.T) {
 		if err := c.Load(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
-		err = c.Run(t.Context(), out)
+		_, err = c.Run(t.Context(), out)
 		var died *Died
 		if !errors.As(err, &died) || died.Reason != tc.want {
 			t.Errorf("%s: got %v, want %q", tc.name, err, tc.want)
@@ -303,7 +303,7 @@ func TestTimeLimit(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if err := c.Run(ctx, out); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.Run(ctx, out); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
 	}
 	if c.Alive() {
@@ -338,7 +338,7 @@ func TestLogIsCapped(t *testing.T) {
 	if err := c.Load(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Run(t.Context(), out); err != nil {
+	if _, err := c.Run(t.Context(), out); err != nil {
 		t.Fatal(err)
 	}
 	log := c.TakeLog()
@@ -364,7 +364,7 @@ func TestOutOfOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Run(t.Context(), "nowhere"); !isKind(err, Machine) {
+	if _, err := c.Run(t.Context(), "nowhere"); !isKind(err, Machine) {
 		t.Errorf("run before load: got %v, want a machine error", err)
 	}
 }

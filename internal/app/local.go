@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/bench"
+	"fisub/bench/pyworker"
 	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
@@ -96,7 +97,7 @@ func (a *app) local(c *cli.Context) error {
 		return err
 	}
 	opts := device.Options{CacheDir: root, Arch: c.String("arch"), Sanitize: c.Bool("sanitize")}
-	kind, err := a.chooseDevice(c.Context, c.String("device"), &opts)
+	kind, err := a.chooseDevice(c.Context, c.String("device"), s.sol, &opts)
 	if err != nil {
 		return err
 	}
@@ -145,7 +146,7 @@ func (a *app) local(c *cli.Context) error {
 		return err
 	}
 	result, err := bench.Run(c.Context, bench.Config{
-		Definition: s.def, Solution: s.sol, Workloads: ws, Skip: skip, Profile: profile, Load: s.data.Load,
+		Definition: s.def, Solution: s.sol, Workloads: ws, Skip: skip, Profile: profile, Load: s.data.LoadTrial,
 		Worker:     worker.Command{Args: []string{self, "worker"}, MemoryLimit: memory},
 		DeviceKind: kind, Device: opts, Events: stream, Run: run,
 	})
@@ -215,7 +216,7 @@ func choose(ws []*trace.Workload, prefixes []string, limited bool, limit int) ([
 
 // chooseDevice turns --device into a kind. For auto it asks a worker whether a GPU can be opened, because a process that
 // has met a broken driver is of no further use.
-func (a *app) chooseDevice(ctx context.Context, name string, opts *device.Options) (string, error) {
+func (a *app) chooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *device.Options) (string, error) {
 	kind, ordinal, numbered := strings.Cut(name, ":")
 	if numbered {
 		n, err := strconv.Atoi(ordinal)
@@ -234,18 +235,36 @@ func (a *app) chooseDevice(ctx context.Context, name string, opts *device.Option
 	if err != nil {
 		return "", err
 	}
-	client, err := worker.Start(ctx, worker.Command{Args: []string{self, "worker"}})
-	if err != nil {
-		return "", err
+	err = hasGPU(ctx, worker.Command{Args: []string{self, "worker"}}, *opts)
+	if err != nil && errorCode(err) == "not-built" && pyworker.Runs(&sol.Spec) {
+		// torch may know a GPU that this binary does not.
+		command, missing := pyworker.Command(ctx, opts.CacheDir)
+		if missing != nil {
+			return "", invalid(missing)
+		}
+		err = hasGPU(ctx, command, *opts)
 	}
-	defer client.Close()
-	limit, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	if _, err := client.Open(limit, "cuda", *opts); err != nil {
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if err != nil {
 		a.term.Note("no GPU:    %v", err)
 		return "emu", nil
 	}
 	return "cuda", nil
+}
+
+// hasGPU asks a worker to open a GPU.
+func hasGPU(ctx context.Context, command worker.Command, opts device.Options) error {
+	client, err := worker.Start(ctx, command)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	limit, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	_, err = client.Open(limit, "cuda", opts)
+	return err
 }
 
 // openFolder creates the run's folder, or opens the one to resume, and tells which workloads have a verdict there.
