@@ -67,8 +67,11 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	}
 	r := &runner{Config: c, begun: c.now()}
 	defer r.stop()
+	var err error
+	if r.evaluator, err = evaluatorOf(c.Definition); err != nil {
+		return Result{}, err
+	}
 	if !reference.Knows(c.Definition) {
-		var err error
 		if r.reference, err = newReference(ctx, &c); err != nil {
 			return Result{}, err
 		}
@@ -80,7 +83,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		}
 		r.Worker.Args = command.Args
 	}
-	err := r.run(ctx)
+	err = r.run(ctx)
 	done := r.result
 	done.Missing = len(c.Workloads) - done.Passed - done.Failed - len(c.Skip)
 	r.result.Missing = done.Missing
@@ -99,7 +102,8 @@ type runner struct {
 	announced bool
 	built     *event.Built // nil before the first build
 	buildErr  *worker.Error
-	out       outFile      // outputs of the workload in flight
+	out       outFile // outputs of the workload in flight
+	evaluator evaluator
 	reference *pyReference // nil where bench/reference knows the definition
 	result    Result
 }
@@ -135,7 +139,8 @@ func (r *runner) run(ctx context.Context) error {
 
 // open starts a worker and opens the device; the first time, it also announces the run.
 func (r *runner) open(ctx context.Context) error {
-	client, err := worker.Start(ctx, r.Worker)
+	// The worker outlives ctx, which may be the time limit of one workload; requests in flight end it with their own.
+	client, err := worker.Start(context.WithoutCancel(ctx), r.Worker)
 	if err != nil {
 		return err
 	}
@@ -317,7 +322,7 @@ func (r *runner) evaluate(ctx context.Context, trials []*trial) (verdict, *devic
 		if err != nil {
 			return verdict{}, nil, err
 		}
-		more := v.judge(r.Definition.Outputs.Keys(), got, t.want, r.Profile.Tolerance)
+		more := v.evaluate(r.evaluator, r.Definition.Outputs.Keys(), got, t.want, t.in.Values, r.Profile.Tolerance)
 		unmap()
 		if !more {
 			return v, nil, nil
@@ -450,7 +455,7 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 
 // describe sets what the worker is told of t: its inputs, and the outputs as the definition declares them.
 func (r *runner) describe(t *trial) error {
-	load := &worker.Workload{}
+	load := &worker.Workload{AnyCount: r.evaluator == sparseAttention}
 	shapes := map[string][]int{}
 	for _, v := range t.in.Values {
 		value := worker.Value{}

@@ -24,7 +24,7 @@ type referenceError struct {
 func (e *referenceError) Error() string { return "reference of " + e.definition + ": " + e.err.Error() }
 func (e *referenceError) Unwrap() error { return e.err }
 
-// referenceTimeout is for one call of a Python reference, which may be a loop over tokens, and the start before the first.
+// referenceTimeout is for one call of a Python reference, which may be a loop over tokens.
 const referenceTimeout = 30 * time.Minute
 
 // A pyReference runs a definition's own reference, in a worker process of its own: the solution's process never holds
@@ -41,9 +41,13 @@ type pyReference struct {
 
 // run returns the outputs of the reference for the inputs of load. Its error is a *referenceError, or ctx's.
 func (p *pyReference) run(ctx context.Context, load *worker.Workload, size int64) ([]*tensor.Tensor, error) {
-	limit, cancel := context.WithTimeout(ctx, referenceTimeout)
-	defer cancel()
-	want, err := p.call(limit, load, size)
+	var want []*tensor.Tensor
+	err := p.open(ctx)
+	if err == nil {
+		limit, cancel := context.WithTimeout(ctx, referenceTimeout)
+		defer cancel()
+		want, err = p.call(limit, load, size)
+	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -63,14 +67,6 @@ func (p *pyReference) run(ctx context.Context, load *worker.Workload, size int64
 }
 
 func (p *pyReference) call(ctx context.Context, load *worker.Workload, size int64) ([]*tensor.Tensor, error) {
-	if p.broken != nil {
-		return nil, p.broken
-	}
-	if p.client == nil {
-		if err := p.open(ctx); err != nil {
-			return nil, err
-		}
-	}
 	if err := p.out.room(size); err != nil {
 		return nil, err
 	}
@@ -99,9 +95,12 @@ func (p *pyReference) call(ctx context.Context, load *worker.Workload, size int6
 	return want, nil
 }
 
-// open starts the worker, on the CPU where torch cannot use the GPU, and builds the reference.
+// open makes sure that a worker runs with the reference built, on the CPU where torch cannot use the GPU.
 func (p *pyReference) open(ctx context.Context) error {
-	client, err := worker.Start(ctx, p.command)
+	if p.broken != nil || p.client != nil {
+		return p.broken
+	}
+	client, err := worker.Start(context.WithoutCancel(ctx), p.command) // its requests end it with their ctx
 	if err != nil {
 		return err
 	}

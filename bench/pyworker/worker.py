@@ -115,10 +115,14 @@ def write_sources(folder, sources):
         os.replace(temporary, path)
 
 
-def import_entry(module, symbol):
+def import_entry(module, symbol, dependencies=()):
+    """The entry function. A missing package is the machine's fault where the solution names it as a dependency."""
     try:
         loaded = importlib.import_module(module)
     except BaseException as e:
+        missing = (getattr(e, "name", None) or "").partition(".")[0] if isinstance(e, ModuleNotFoundError) else ""
+        if missing and missing in dependencies:
+            raise Failure("machine", f"python: {sys.executable} has no {missing}, on which the solution depends", code="no-dependency") from None
         raise Failure("build", f"Failed importing module '{module}' from sources: {describe_import(e)}", stack(e)) from None
     try:
         entry = getattr(loaded, symbol)
@@ -349,7 +353,7 @@ class Solution:
             write_sources(os.path.join(root, package), solution["sources"])
             sys.path.insert(0, root)
             importlib.invalidate_caches()
-            self.entry = guard(device, "build", lambda: import_entry(module, symbol))
+            self.entry = guard(device, "build", lambda: import_entry(module, symbol, spec.get("dependencies") or ()))
         guard(device, "build", lambda: check_signature(self.entry, len(definition["inputs"]), len(self.outputs), self.destination_passing))
 
     @staticmethod

@@ -56,6 +56,13 @@ class Sources(Case):
         self.fails("Failed importing module 'two.main' from sources: No module named 'sibling'",
                    self.entry, "two", {"main.py": "import sibling\ndef run(): pass", "sibling.py": "x = 7"})
 
+    def test_dependency(self):
+        with self.assertRaises(worker.Failure) as c:
+            worker.write_sources(os.path.join(self.root, "seven"), [{"path": "main.py", "content": "import absent_package.part"}])
+            worker.import_entry("seven.main", "run", ["absent_package"])
+        self.assertEqual((c.exception.kind, c.exception.code), ("machine", "no-dependency"))
+        self.fails("Failed importing module 'seven.main' from sources: No module named 'absent_package'", worker.import_entry, "seven.main", "run")
+
     def test_exit_while_importing(self):
         self.fails("Failed importing module 'three.main' from sources: 3", self.entry, "three", {"main.py": "import sys\nsys.exit(3)"})
 

@@ -119,6 +119,7 @@ var remedies = map[string]string{
 	"no-torch-cuda": "install a torch with CUDA, or set FISUB_PYTHON to a Python that has one; --device emu runs on the CPU",
 	"no-triton":     "pip install triton, for the Python that is named, or set FISUB_PYTHON to another one",
 	"no-tilelang":   "pip install tilelang, for the Python that is named, or set FISUB_PYTHON to another one",
+	"no-dependency": "install it, for the Python that is named, or set FISUB_PYTHON to one that has it",
 	"no-ninja":      "pip install ninja, and put its folder on PATH",
 }
 
