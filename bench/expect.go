@@ -136,12 +136,24 @@ func referenceSolution(def *trace.Definition) *trace.Solution {
 		Sources: []trace.SourceFile{{Path: "main.py", Content: def.Reference}}}
 }
 
-// newReference returns the Python reference of c's definition. Where no Python can run it, the error wraps ErrNoReference
-// and tells why.
+// A noReferenceError is ErrNoReference with its reason.
+type noReferenceError struct {
+	definition string
+	err        error
+}
+
+func (e *noReferenceError) Error() string {
+	return fmt.Sprintf("%s: %v: %v", e.definition, ErrNoReference, e.err)
+}
+func (e *noReferenceError) Unwrap() error        { return e.err }
+func (e *noReferenceError) Is(target error) bool { return target == ErrNoReference }
+
+// newReference returns the Python reference of c's definition. Where no Python can run it, the error is ErrNoReference and
+// tells why.
 func newReference(ctx context.Context, c *Config) (*pyReference, error) {
 	command, err := pyworker.Command(ctx, c.Device.CacheDir)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", c.Definition.Name, ErrNoReference, err)
+		return nil, &noReferenceError{c.Definition.Name, err}
 	}
 	command.Env, command.MemoryLimit = c.Worker.Env, c.Worker.MemoryLimit
 	return &pyReference{def: c.Definition, command: command, kind: c.DeviceKind,

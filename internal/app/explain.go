@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"fisub/bench"
 	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device/cuda"
@@ -45,8 +44,6 @@ func explain(err error) (text, hint string) {
 		hint = "a run id, its beginning, or last; runs are folders in " + runs.Dir
 	case errors.As(err, &remote):
 		hint = remedies[remote.Code]
-	case errors.Is(err, bench.ErrNoReference):
-		hint = remedies["no-torch"]
 	default:
 		hint = remedies[errorCode(err)]
 	}
