@@ -171,7 +171,7 @@ func TestEvaluatorOf(t *testing.T) {
 // topKInputs are two sequences over a cache of four pages of two tokens of dimension 4. Token i's key is (i+1, 0, 0, 0) by
 // its scale, the query's two heads are (1, 0, 0, 0) and (-1, 0, 0, 0) with weights 2 and 100: the score of token i is
 // 2*(i+1), since the second head's product is negative. Sequence 0 has pages 3 and 0 and three tokens: 6, 7 and 0.
-// Sequence 1 has page 1, twice, and four tokens, of which 2 and 3 are all.
+// Sequence 1 has page 1, twice, and three tokens, of which 2 and 3, at its first place, are all.
 func topKInputs() []workloads.Input {
 	q := tensor.New(tensor.Float8E4M3FN, 2, 2, 4)
 	weights := tensor.New(tensor.Float32, 2, 2)
@@ -186,7 +186,7 @@ func topKInputs() []workloads.Input {
 		binary.LittleEndian.PutUint32(page[8+i%2*4:], math.Float32bits(float32(i+1)))
 	}
 	lengths, table := tensor.New(tensor.Int32, 2), tensor.New(tensor.Int32, 2, 2)
-	lengths.WriteFloat32s([]float32{3, 4}, 0)
+	lengths.WriteFloat32s([]float32{3, 3}, 0)
 	table.WriteFloat32s([]float32{3, 0, 1, 1}, 0)
 	return []workloads.Input{{Name: "q_index_fp8", Tensor: q}, {Name: "k_index_cache_fp8", Tensor: cache}, {Name: "weights", Tensor: weights},
 		{Name: "seq_lens", Tensor: lengths}, {Name: "block_table", Tensor: table}}

@@ -82,11 +82,14 @@ func (o *outFile) read(written []worker.FileTensor) (outs []output, unmap func()
 		n, ok := tensor.Elements(w.Shape)
 		if dtype, known := tensor.ParseDType(w.DType); ok && known {
 			size, fits := dtype.Bytes(n)
-			if !fits || size != w.Bytes || w.Offset < 0 || w.Offset > o.size-int64(size) {
+			if !fits || size != w.Bytes || w.Offset < 0 || size > 0 && w.Offset > o.size-int64(size) {
 				unmap()
 				return nil, nil, lie("output %d: the worker's %s%v of %d bytes at %d is not in its file", i, w.DType, w.Shape, w.Bytes, w.Offset)
 			}
-			out.tensor = &tensor.Tensor{DType: dtype, Shape: w.Shape, Data: data[w.Offset : w.Offset+int64(size) : w.Offset+int64(size)]}
+			out.tensor = &tensor.Tensor{DType: dtype, Shape: w.Shape}
+			if size > 0 {
+				out.tensor.Data = data[w.Offset : w.Offset+int64(size) : w.Offset+int64(size)]
+			}
 		} else if !ok {
 			unmap()
 			return nil, nil, lie("output %d: the worker's shape %v is out of range", i, w.Shape)

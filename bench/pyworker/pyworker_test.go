@@ -171,6 +171,8 @@ func TestValueReturning(t *testing.T) {
 		{"a list with a number", "[x * c, 29]", []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12}, {DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
 		{"transposed and of other dtypes", "torch.stack([x, x]).t().double() * c, x.sum().bfloat16()",
 			[]worker.FileTensor{{DType: "float64", Shape: []int{3, 2}, Bytes: 48}, {DType: "bfloat16", Shape: []int{}, Offset: 256, Bytes: 2}}, ""},
+		{"transposed", "torch.stack([x * c, x]).t(), x.sum()",
+			[]worker.FileTensor{{DType: "float32", Shape: []int{3, 2}, Bytes: 24}, {DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
 		{"larger than the file", "x.repeat(100), x.sum()",
 			[]worker.FileTensor{{DType: "float32", Shape: []int{300}, Bytes: 1200}, {DType: "float32", Shape: []int{}, Offset: 1280, Bytes: 4}}, ""},
 		{"too many", "x, x, x", nil, "ValueError: Tuple/list has 3 elements but 2 outputs expected"},
@@ -194,6 +196,8 @@ func TestValueReturning(t *testing.T) {
 		}
 		if got := floats(t, out, 0, 3); tc.name == "as declared" && !slices.Equal(got, []float32{5, -10, 150}) {
 			t.Errorf("%s: got %v, want 5 -10 150", tc.name, got)
+		} else if tc.name == "transposed" && !slices.Equal(got, []float32{5, 1, -10}) {
+			t.Errorf("%s: got %v, want 5 1 -10", tc.name, got)
 		}
 	}
 }
@@ -218,7 +222,7 @@ func TestMisbehaviour(t *testing.T) {
 		{"ends the process", "    import os\n    print('last words', flush=True)\n    os._exit(7)\n", "", "", "exit status 7", "last words\n"},
 		{"crashes", "    import ctypes\n    ctypes.string_at(0)\n", "", "", "signal: segmentation fault", ""},
 		{"recurses", "    return run(x, c, y, total)\n", worker.Call, "RecursionError: maximum recursion depth exceeded", "", ""},
-		{"closes descriptors", "    import os\n    os.closerange(0, 256)\n" + good, "", "", "", ""},
+		{"closes descriptors", "    import os\n    print('still here')\n    os.closerange(0, 256)\n" + good, "", "", "", "still here\n"},
 		{"forks", "    import os\n    if os.fork() == 0:\n        raise SystemExit\n" + good, "", "", "", ""},
 		{"forks and both return", "    import os\n    os.fork()\n" + good, "", "", "", ""},
 		{"replaces stdout", "    import sys\n    sys.stdout = None\n" + good, "", "", "", ""},
@@ -287,6 +291,53 @@ func TestBuildErrors(t *testing.T) {
 		if !errors.As(err, &we) || we.Kind != worker.Build || !strings.HasPrefix(we.Text, tc.text) {
 			t.Errorf("%s: got %v, want %q", tc.name, err, tc.text)
 		}
+	}
+}
+
+// C++ with the torch binding is built by torch's own builder.
+func TestTorchBinding(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiling against torch's headers takes half a minute")
+	}
+	client := open(t, command(t))
+	def, _, err := trace.DecodeDefinition([]byte(definition))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sol := func(entry, source string) *trace.Solution {
+		return &trace.Solution{Name: "s", Definition: "d", Author: "a", Spec: trace.BuildSpec{Language: trace.CPP, Binding: "torch", TargetHardware: []string{"cpu"},
+			EntryPoint: entry, DestinationPassingStyle: true}, Sources: []trace.SourceFile{{Path: strings.Split(entry, "::")[0], Content: source}}}
+	}
+	var we *worker.Error
+	err = client.Build(t.Context(), def, sol("main.txt::run", "x"))
+	if !errors.As(err, &we) || we.Kind != worker.Build || !strings.HasSuffix(we.Text, "got .txt.") {
+		t.Errorf("entry file: got %v, want that its type is not recognized", err)
+	}
+	err = client.Build(t.Context(), def, sol("main.cpp::run", "#error not today\n"))
+	if errors.As(err, &we) && we.Code == "no-ninja" {
+		t.Skip(err)
+	}
+	if !errors.As(err, &we) || we.Kind != worker.Build || !strings.HasPrefix(we.Text, "Torch build failed for solution 's': ") || !strings.Contains(we.Log, "not today") {
+		t.Errorf("broken source: got %v, want a build error with the compiler's log", err)
+	}
+	good := sol("main.cpp::run", `#include <torch/extension.h>
+void run(torch::Tensor x, int64_t c, torch::Tensor y, torch::Tensor total) { y.copy_(x * c); total.copy_(x.sum()); }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
+`)
+	if err := client.Build(t.Context(), def, good); err != nil {
+		t.Fatal(err)
+	}
+	out := load(t, client)
+	if _, err := client.Run(t.Context(), out); err != nil {
+		t.Fatal(err)
+	}
+	if got := floats(t, out, 0, 3); !slices.Equal(got, []float32{5, -10, 150}) {
+		t.Errorf("got %v, want 5 -10 150", got)
+	}
+	good.Spec.EntryPoint = "main.cpp::other"
+	err = client.Build(t.Context(), def, good)
+	if !errors.As(err, &we) || we.Kind != worker.Build || we.Text != "Exported symbol 'other' not found in built extension" {
+		t.Errorf("symbol: got %v, want that it is not found", err)
 	}
 }
 

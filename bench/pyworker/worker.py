@@ -321,7 +321,7 @@ class Device:
 
 
 def write(fd, t, offset):
-    """Writes a contiguous tensor of the CPU to a file."""
+    """Writes a contiguous tensor of the CPU to a file, which grows as needed."""
     size, done = t.numel() * t.element_size(), 0
     if size == 0:
         return
@@ -370,6 +370,8 @@ class Solution:
         cuda = solution["spec"]["language"] == "cuda"
         if cuda and self.device.emulated:
             raise Failure("machine", "python: a CUDA source with binding torch runs on a GPU only", code="no-gpu")
+        # A virtual environment has its own ninja, although the environment need not be activated.
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)])
         if shutil.which("ninja") is None:
             raise Failure("machine", "python: torch builds extensions with ninja, which is not on PATH", code="no-ninja")
         package = package_name("torch_", solution)
@@ -447,8 +449,6 @@ class Solution:
             t = v.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
             dtype, shape = self.device.shape(t)
             size = t.numel() * t.element_size()
-            if os.fstat(fd).st_size < end + size:
-                os.ftruncate(fd, end + size)
             write(fd, t, end)
             outputs.append({"dtype": dtype, "shape": shape, "bytes": size, "offset": end})
             end = (end + size + 255) & ~255
