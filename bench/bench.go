@@ -280,7 +280,7 @@ type trial struct {
 // the workload is not for that. The caller closes the inputs also where there is an error.
 func (r *runner) prepare(ctx context.Context, w *trace.Workload) (trials []*trial, err error) {
 	n := 1
-	if workloads.Redrawn(r.Definition, w) {
+	if workloads.Redrawn(r.Definition, w) && r.evaluator != sampling {
 		n = r.Profile.Trials
 	}
 	for i := range n {
@@ -307,6 +307,9 @@ func (r *runner) evaluate(ctx context.Context, trials []*trial) (verdict, *devic
 	if err := r.ready(ctx); err != nil {
 		return verdict{}, nil, err
 	}
+	if r.evaluator == sampling {
+		return r.evaluateSampling(ctx, trials[0])
+	}
 	v := newVerdict()
 	n := r.Profile.Trials
 	if r.info.Emulated {
@@ -331,9 +334,12 @@ func (r *runner) evaluate(ctx context.Context, trials []*trial) (verdict, *devic
 	if v.status != trace.Passed || r.info.Emulated {
 		return v, nil, nil
 	}
-	samples, err := r.client.Measure(ctx, device.Plan{Warmup: r.Profile.Warmup, Iterations: r.Profile.Iterations,
-		Trials: r.Profile.Trials, ColdL2: true})
+	samples, err := r.measure(ctx)
 	return v, samples, err
+}
+
+func (r *runner) measure(ctx context.Context) (*device.Samples, error) {
+	return r.client.Measure(ctx, device.Plan{Warmup: r.Profile.Warmup, Iterations: r.Profile.Iterations, Trials: r.Profile.Trials, ColdL2: true})
 }
 
 // call makes one call on the inputs of t, which it loads first where fresh, and says what the worker wrote. The expected

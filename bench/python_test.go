@@ -34,7 +34,7 @@ func needPython(t *testing.T) {
 
 const scaleDefinition = `{"name":"scale","op_type":"test","axes":{"n":{"type":"var"}},
 "inputs":{"x":{"shape":["n"],"dtype":"float32"},"c":{"shape":null,"dtype":"float32"}},"outputs":{"y":{"shape":["n"],"dtype":"float32"}},
-"reference":"def run(x, c):\n    if x.shape[0] == 13:\n        raise ValueError('13 is not for me')\n    return x * c\n"}`
+"reference":"import os\ndef run(x, c):\n    if x.shape[0] == 13:\n        raise ValueError('13 is not for me')\n    if x.shape[0] == 666:\n        os._exit(3)\n    return x * c\n"}`
 
 // runPython runs a solution of language python, without destination-passing unless passing, on workloads of definition whose
 // inputs are random, but for scalars and those that blobs gives. It returns the evaluations by the index of the workload,
@@ -199,12 +199,13 @@ func TestPythonVerdicts(t *testing.T) {
 func TestPythonReferenceFails(t *testing.T) {
 	needPython(t)
 	got, failed, result, err := runPython(t, scaleDefinition, "def run(x, c):\n    return x * c\n", false,
-		[]map[string]int{{"n": 13}, {"n": 4}}, nil)
-	if err != nil || result != (Result{Passed: 1, Missing: 1}) || got[0] != nil {
-		t.Errorf("got %+v, error %v; want one passed and one missing", result, err)
+		[]map[string]int{{"n": 13}, {"n": 666}, {"n": 4}}, nil)
+	if err != nil || result != (Result{Passed: 1, Missing: 2}) || got[2] == nil {
+		t.Errorf("got %+v, error %v; want the last one passed and two missing", result, err)
 	}
-	if len(failed) != 1 || failed[0] != "reference of scale: ValueError: 13 is not for me" {
-		t.Errorf("failed: got %q, want the reference's error", failed)
+	want := []string{"reference of scale: ValueError: 13 is not for me", "reference of scale: worker process ended: exit status 3"}
+	if !slices.Equal(failed, want) {
+		t.Errorf("failed: got %q, want %q", failed, want)
 	}
 }
 

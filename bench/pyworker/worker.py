@@ -417,12 +417,38 @@ class Solution:
     def call(self):
         return guard(self.device, "call", lambda: self.entry(*self.args))
 
-    def run(self, out):
-        if self.destination_passing:
-            for name, spec, data in self.results:
-                if spec["scalar"]:
-                    raise Failure("call", f"output '{name}' is a scalar, which cannot be allocated")
+    def poison(self):
+        for name, spec, data in self.results:
+            if self.destination_passing and spec["scalar"]:
+                raise Failure("call", f"output '{name}' is a scalar, which cannot be allocated")
+            if self.destination_passing:
                 data.fill_(POISON)
+
+    def repeat(self, out, n):
+        """The outputs of n calls, each output stacked on a first axis."""
+        torch, rows = self.device.torch, []
+
+        def calls():
+            for _ in range(n):
+                self.poison()
+                value = self.entry(*self.args)
+                if self.destination_passing:
+                    first = len(self.args) - len(self.results)
+                    rows.append([a.clone() for a in self.args[first:]])
+                else:
+                    rows.append(results(value, len(self.results), self.any_count))
+            self.device.synchronize()
+            return [torch.stack([torch.as_tensor(v) for v in column]) for column in zip(*rows, strict=True)]
+
+        stacked = guard(self.device, "call", calls)
+        fd = os.open(out, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return {"outputs": guard(self.device, "call", lambda: self.returned(fd, stacked))}
+        finally:
+            os.close(fd)
+
+    def run(self, out):
+        self.poison()
         value = self.call()
         guard(self.device, "call", self.device.synchronize)
         fd = os.open(out, os.O_RDWR | os.O_CLOEXEC)
@@ -431,14 +457,13 @@ class Solution:
                 for _, spec, data in self.results:
                     write(fd, data.cpu(), spec["offset"])
                 return {}
-            return {"outputs": guard(self.device, "call", lambda: self.returned(fd, value))}
+            return {"outputs": guard(self.device, "call", lambda: self.returned(fd, results(value, len(self.results), self.any_count)))}
         finally:
             os.close(fd)
 
-    def returned(self, fd, value):
-        """Writes the results of a value-returning call one behind the other, and describes them."""
+    def returned(self, fd, values):
+        """Writes results one behind the other, and describes them."""
         outputs, end = [], 0
-        values = results(value, len(self.results), self.any_count)
         for i, v in enumerate(values):
             name, spec, _ = self.results[i] if i < len(self.results) else (str(i), {"dtype": "float32"}, None)
             torch = self.device.torch
@@ -559,7 +584,8 @@ class Server:
             if self.solution.args is None:
                 raise Failure("machine", "python: request out of order")
             if "run" in request:
-                return self.solution.run(request["run"]["out"])
+                r = request["run"]
+                return self.solution.repeat(r["out"], r["repeat"]) if r.get("repeat") else self.solution.run(r["out"])
             if "measure" in request:
                 return {"samples": self.solution.measure(request["measure"])}
             raise Failure("machine", "python: unknown request")

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -233,6 +234,36 @@ func TestRunAndMeasure(t *testing.T) {
 	}
 	if len(s.Trials) != 2 || len(s.Trials[1]) != 3 || s.Trials[0][0] <= 0 {
 		t.Errorf("samples: got %v, want 2 trials of 3", s.Trials)
+	}
+}
+
+func TestRepeat(t *testing.T) {
+	c, err := start(t, "print", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, out := workload(t, nil)
+	if err := c.Load(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Repeat(t.Context(), out, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (FileTensor{DType: "int32", Shape: []int{3, 3}, Bytes: 36}); len(got) != 1 || !reflect.DeepEqual(got[0], want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	data, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 9 {
+		if got, want := int32(binary.LittleEndian.Uint32(data[4*i:])), []int32{2, -4, 60}[i%3]; got != want {
+			t.Errorf("element %d: got %d, want %d", i, got, want)
+		}
+	}
+	if got, want := strings.Count(c.TakeLog(), "hello"), 3; got != want {
+		t.Errorf("calls: got %d, want %d", got, want)
 	}
 }
 
