@@ -22,6 +22,7 @@ var layers = [][]string{
 	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "bench/runs", "device/devicetest"},
 	{"device/cuda", "device/emu"},
 	{"bench/reference", "bench/worker", "bench/compare"},
+	{"bench/pyworker"},
 	{"bench"},
 	{"internal/app"},
 	{"."},
@@ -39,12 +40,13 @@ var only = map[string]string{
 
 // never lists imports that the layers would allow.
 var never = map[string][]string{
-	"bench":         {"device/cuda", "device/emu", "device/nvcc"},
-	"bench/compare": {"device", "workloads", "pack"},
-	"bench/worker":  {"device/cuda", "device/emu", "device/nvcc", "workloads"},
-	"device/emu":    {"device/nvcc", "workloads"},
-	"device/cuda":   {"workloads", "pack"},
-	"pack":          {"device", "workloads"},
+	"bench":          {"device/cuda", "device/emu", "device/nvcc"},
+	"bench/compare":  {"device", "workloads", "pack"},
+	"bench/worker":   {"device/cuda", "device/emu", "device/nvcc", "workloads"},
+	"bench/pyworker": {"device", "workloads"},
+	"device/emu":     {"device/nvcc", "workloads"},
+	"device/cuda":    {"workloads", "pack"},
+	"pack":           {"device", "workloads"},
 }
 
 func TestImportDirections(t *testing.T) {

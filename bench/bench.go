@@ -7,14 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
+	"fisub/bench/pyworker"
 	"fisub/bench/reference"
 	"fisub/bench/stats"
 	"fisub/bench/worker"
@@ -34,12 +32,12 @@ type Config struct {
 	Profile    Profile
 	Timer      string // device.TimerAuto, TimerCUPTI or TimerEvents; "" is auto
 
-	// Load opens the inputs of a workload.
-	Load func(ctx context.Context, def *trace.Definition, w *trace.Workload) (*workloads.Inputs, error)
+	// Load opens the inputs of a trial, from 0, of a workload.
+	Load func(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*workloads.Inputs, error)
 
-	Worker     worker.Command
-	DeviceKind string // "cuda", "emu"
-	Device     device.Options
+	Worker     worker.Command // for what runs without Python; its limits hold for the Python worker too
+	DeviceKind string         // "cuda", "emu"
+	Device     device.Options // with CacheDir
 
 	Events *event.Stream
 	Run    *event.Run // described by the caller; Run fills in Device and emits it
@@ -55,7 +53,8 @@ type Result struct {
 	Passed, Failed, Missing int
 }
 
-// ErrNoReference says that nothing can compute the expected outputs of a definition.
+// ErrNoReference says that nothing can compute the expected outputs of a definition: it is not of those that bench/reference
+// knows, and there is no Python with torch to run its own reference.
 var ErrNoReference = errors.New("no reference that fisub can run")
 
 // A DeviceError says that the device could not be opened or used at all.
@@ -75,12 +74,25 @@ func (e *TimerError) Error() string {
 // the error is about the machine: no device, no compiler, a full disk, ctx. A workload whose inputs cannot be loaded is
 // told as a failed event and counted as missing, and the others still run.
 func Run(ctx context.Context, c Config) (Result, error) {
-	if !reference.Knows(c.Definition) {
-		return Result{}, fmt.Errorf("%s: %w", c.Definition.Name, ErrNoReference)
-	}
 	r := &runner{Config: c, begun: time.Now()}
 	defer r.stop()
-	err := r.run(ctx)
+	var err error
+	if r.evaluator, err = evaluatorOf(c.Definition); err != nil {
+		return Result{}, err
+	}
+	if !reference.Knows(c.Definition) {
+		if r.reference, err = newReference(ctx, &c); err != nil {
+			return Result{}, err
+		}
+	}
+	if pyworker.Runs(&c.Solution.Spec) {
+		command, err := pyworker.Command(ctx, c.Device.CacheDir)
+		if err != nil {
+			return Result{}, r.machineError(err)
+		}
+		r.Worker.Args = command.Args
+	}
+	err = r.run(ctx)
 	done := r.result
 	done.Missing = len(c.Workloads) - done.Passed - done.Failed - len(c.Skip)
 	r.result.Missing = done.Missing
@@ -99,22 +111,24 @@ func Once(ctx context.Context, c Config, w *trace.Workload) (log string, err err
 	c.Events = event.NewStream()
 	r := &runner{Config: c, announced: true}
 	defer r.stop()
-	in, err := c.Load(ctx, c.Definition, w)
-	if err != nil {
+	t := &trial{}
+	if t.in, err = c.Load(ctx, c.Definition, w, 0); err != nil {
 		return "", err
 	}
-	defer in.Close()
+	defer t.in.Close()
+	if err := r.describe(t); err != nil {
+		return "", err
+	}
+	if err := r.out.room(t.size); err != nil {
+		return "", err
+	}
 	limit, cancel := context.WithTimeout(ctx, c.Profile.Timeout)
 	defer cancel()
 	if err := r.ready(ctx, limit); err != nil {
 		return r.log(), err
 	}
-	load, _, err := r.layout(in)
-	if err != nil {
-		return "", err
-	}
-	if err = r.client.Load(limit, load); err == nil {
-		err = r.client.Run(limit, r.out.Name())
+	if err = r.client.Load(limit, t.load); err == nil {
+		_, err = r.client.Run(limit, r.out.path())
 	}
 	if end := r.client.Finish(limit); err == nil {
 		err = end
@@ -139,9 +153,10 @@ type runner struct {
 	noted     string       // the TimerNote that was warned of last
 	built     *event.Built // nil before the first build
 	buildErr  *worker.Error
-	out       *os.File // outputs of the workload in flight, at outSize bytes
-	outSize   int64
-	bytes     int64 // of the tensors of the workload in flight
+	out       outFile // outputs of the workload in flight
+	evaluator evaluator
+	reference *pyReference // nil where bench/reference knows the definition
+	bytes     int64        // of the tensors of the workload in flight
 	result    Result
 }
 
@@ -150,9 +165,9 @@ func (r *runner) stop() {
 		r.client.Close()
 		r.client = nil
 	}
-	if r.out != nil {
-		r.out.Close()
-		os.Remove(r.out.Name())
+	r.out.close()
+	if r.reference != nil {
+		r.reference.close()
 	}
 }
 
@@ -181,7 +196,7 @@ func (r *runner) open(run, ctx context.Context) error {
 		return err
 	}
 	r.client = client
-	limit, cancel := context.WithTimeout(ctx, time.Minute)
+	limit, cancel := context.WithTimeout(ctx, 2*time.Minute) // importing torch from a cold disk takes a while
 	defer cancel()
 	r.info, err = client.Open(limit, r.DeviceKind, r.Device)
 	if err != nil {
@@ -192,7 +207,7 @@ func (r *runner) open(run, ctx context.Context) error {
 	}
 	r.Config.Run.Device = event.Device{Kind: r.DeviceKind, Name: r.info.Name, Arch: r.info.Arch, Ordinal: r.info.Ordinal,
 		Driver: r.info.Driver, CUDA: r.info.CUDAVersion, Emulated: r.info.Emulated, Toolchain: r.info.Toolchain, UUID: r.info.UUID,
-		L2Bytes: r.info.L2Bytes, MemoryBytes: r.info.MemoryBytes, Multiprocessors: r.info.Multiprocs}
+		L2Bytes: r.info.L2Bytes, MemoryBytes: r.info.MemoryBytes, Multiprocessors: r.info.Multiprocs, Libs: r.info.Libs}
 	if r.Admit != nil {
 		if err := r.Admit(r.Config.Run.Device); err != nil {
 			return err
@@ -266,22 +281,29 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 		Started: &event.Started{Index: index + 1, Total: len(r.Workloads), Axes: axes}})
 	begun := time.Now()
 
-	in, err := r.Load(ctx, r.Definition, w)
+	trials, err := r.prepare(ctx, w)
+	defer func() {
+		for _, t := range trials {
+			t.in.Close()
+		}
+	}()
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		// The official harness writes no trace either when the inputs cannot be had.
-		r.Events.Emit(event.Event{Type: event.TypeFailed, Workload: w.UUID, Message: &event.Message{Text: err.Error()}})
+		r.fail(w, err)
 		return nil
 	}
-	defer in.Close()
 
 	limit, cancel := context.WithTimeout(ctx, r.Profile.Timeout)
 	defer cancel()
-	v, samples, err := r.evaluate(ctx, limit, in)
+	v, samples, err := r.evaluate(ctx, limit, trials)
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if unknown := (*referenceError)(nil); errors.As(err, &unknown) {
+		r.fail(w, err)
+		return nil
 	}
 	if err != nil {
 		if v, err = r.blame(err); err != nil {
@@ -298,54 +320,73 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 	return nil
 }
 
+// fail tells that w gets no verdict: its inputs or expected outputs cannot be had, and the official harness writes no trace
+// either.
+func (r *runner) fail(w *trace.Workload, err error) {
+	r.Events.Emit(event.Event{Type: event.TypeFailed, Workload: w.UUID, Message: &event.Message{Text: err.Error()}})
+}
+
+// A trial is one set of inputs. Trials that do not differ are one.
+type trial struct {
+	in      *workloads.Inputs
+	load    *worker.Workload
+	outputs []worker.FileTensor // as declared
+	size    int64               // of the declared outputs, in bytes
+	want    []*tensor.Tensor    // nil before the reference ran
+}
+
+// prepare opens the inputs of w, of each trial where they differ, and runs a Python reference on them. The time limit of
+// the workload is not for that. The caller closes the inputs also where there is an error.
+func (r *runner) prepare(ctx context.Context, w *trace.Workload) (trials []*trial, err error) {
+	n := 1
+	if workloads.Redrawn(r.Definition, w) && r.evaluator != sampling {
+		n = r.Profile.Trials
+	}
+	for i := range n {
+		in, err := r.Load(ctx, r.Definition, w, i)
+		if err != nil {
+			return trials, err
+		}
+		t := &trial{in: in}
+		trials = append(trials, t)
+		if err := r.describe(t); err != nil {
+			return trials, err
+		}
+		if r.reference != nil {
+			if t.want, err = r.reference.run(ctx, t.load, t.size); err != nil {
+				return trials, err
+			}
+		}
+	}
+	return trials, nil
+}
+
 // evaluate runs, judges and times one workload while ctx lasts, which ends before run does.
-func (r *runner) evaluate(run, ctx context.Context, in *workloads.Inputs) (verdict, *device.Samples, error) {
+func (r *runner) evaluate(run, ctx context.Context, trials []*trial) (verdict, *device.Samples, error) {
 	if err := r.ready(run, ctx); err != nil {
 		return verdict{}, nil, err
 	}
-	load, outputs, err := r.layout(in)
-	if err != nil {
-		return verdict{}, nil, err
+	if r.evaluator == sampling {
+		return r.evaluateSampling(ctx, trials[0])
 	}
-
-	// The expected outputs are computed here while the worker takes the inputs and makes its first call.
-	var want []*tensor.Tensor
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		want, err = reference.Run(r.Definition, in.Values)
-		if err != nil {
-			err = fmt.Errorf("reference of %s: %w", r.Definition.Name, err)
-		}
-		return err
-	})
-	g.Go(func() error {
-		if err := r.client.Load(gctx, load); err != nil {
-			return err
-		}
-		return r.client.Run(gctx, r.out.Name())
-	})
-	if err := g.Wait(); err != nil {
-		return verdict{}, nil, err
-	}
-
-	got, unmap, err := r.mapOutputs(outputs)
-	if err != nil {
-		return verdict{}, nil, err
-	}
-	defer unmap()
 	v := newVerdict()
-	names := r.Definition.Outputs.Keys()
-	trials := r.Profile.Trials
+	n := r.Profile.Trials
 	if r.info.Emulated {
-		trials = 1 // deterministic: further trials would repeat the first
+		n = len(trials) // deterministic: a further trial of the same inputs would repeat the first
 	}
-	for trial := range trials {
-		if trial > 0 {
-			if err := r.client.Run(ctx, r.out.Name()); err != nil {
-				return verdict{}, nil, err
-			}
+	for i := range n {
+		t := trials[min(i, len(trials)-1)]
+		written, err := r.call(ctx, t, i < len(trials))
+		if err != nil {
+			return verdict{}, nil, err
 		}
-		if !v.judge(names, got, want, r.Profile.Tolerance) {
+		got, unmap, err := r.out.read(written)
+		if err != nil {
+			return verdict{}, nil, err
+		}
+		more := v.evaluate(r.evaluator, r.Definition.Outputs.Keys(), got, t.want, t.in.Values, r.Profile.Tolerance)
+		unmap()
+		if !more {
 			return v, nil, nil
 		}
 	}
@@ -354,6 +395,38 @@ func (r *runner) evaluate(run, ctx context.Context, in *workloads.Inputs) (verdi
 	}
 	samples, err := r.measure(ctx)
 	return v, samples, err
+}
+
+// call makes one call on the inputs of t, which it loads first where fresh, and says what the worker wrote. The expected
+// outputs of bench/reference are computed meanwhile.
+func (r *runner) call(ctx context.Context, t *trial, fresh bool) ([]worker.FileTensor, error) {
+	if err := r.out.room(t.size); err != nil {
+		return nil, err
+	}
+	written := t.outputs
+	g, gctx := errgroup.WithContext(ctx)
+	if t.want == nil {
+		g.Go(func() (err error) {
+			if t.want, err = reference.Run(r.Definition, t.in.Values); err != nil {
+				err = &referenceError{r.Definition.Name, err}
+			}
+			return err
+		})
+	}
+	g.Go(func() error {
+		if fresh {
+			if err := r.client.Load(gctx, t.load); err != nil {
+				return err
+			}
+		}
+		returned, err := r.client.Run(gctx, r.out.path())
+		if returned != nil {
+			written = returned
+		}
+		return err
+	})
+	err := g.Wait()
+	return written, err
 }
 
 // blame turns an error of the worker into the verdict that the contest gives for it, or returns the error where the
@@ -406,8 +479,12 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 	if r.info.Emulated {
 		e.Environment.Hardware = "emulator on " + r.info.Name
 	}
-	if r.info.CUDAVersion != "" {
-		e.Environment.Libs.Set("cuda", r.info.CUDAVersion)
+	for _, lib := range []string{"torch", "triton", "tilelang", "cuda"} { // the contest's order
+		if v := r.info.Libs[lib]; v != "" {
+			e.Environment.Libs.Set(lib, v)
+		} else if lib == "cuda" && r.info.CUDAVersion != "" {
+			e.Environment.Libs.Set(lib, r.info.CUDAVersion)
+		}
 	}
 	e.Environment.Libs.Set("fisub", r.Config.Run.Fisub)
 
@@ -436,12 +513,12 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 	r.Events.Emit(event.Event{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: ev})
 }
 
-// layout describes the inputs and outputs to the worker and makes room for the outputs.
-func (r *runner) layout(in *workloads.Inputs) (*worker.Workload, []*worker.FileTensor, error) {
-	load := &worker.Workload{}
+// describe sets what the worker is told of t: its inputs, and the outputs as the definition declares them.
+func (r *runner) describe(t *trial) error {
+	load := &worker.Workload{AnyCount: r.evaluator == sparseAttention}
 	shapes := map[string][]int{}
 	r.bytes = 0
-	for _, v := range in.Values {
+	for _, v := range t.in.Values {
 		value := worker.Value{}
 		switch {
 		case v.Tensor != nil:
@@ -462,80 +539,26 @@ func (r *runner) layout(in *workloads.Inputs) (*worker.Workload, []*worker.FileT
 	}
 	axes, err := r.Definition.BindAxes(shapes)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	var outputs []*worker.FileTensor
-	var end int64
 	for name, spec := range r.Definition.Outputs.All() {
 		shape, err := r.Definition.Shape(spec, axes)
 		if err != nil {
-			return nil, nil, fmt.Errorf("output %s: %w", name, err)
+			return fmt.Errorf("output %s: %w", name, err)
 		}
 		n, ok := tensor.Elements(shape)
 		bytes, fits := spec.DType.Bytes(n)
 		if !ok || !fits || bytes > 1<<40 {
-			return nil, nil, fmt.Errorf("output %s: shape %v is out of range", name, shape)
+			return fmt.Errorf("output %s: shape %v is out of range", name, shape)
 		}
-		out := &worker.FileTensor{DType: spec.DType.String(), Shape: shape, Offset: end, Bytes: bytes}
-		outputs = append(outputs, out)
-		load.Outputs = append(load.Outputs, worker.Value{Tensor: out})
-		end += (int64(bytes) + 255) &^ 255
+		out := worker.FileTensor{DType: spec.DType.String(), Shape: shape, Offset: t.size, Bytes: bytes}
+		t.outputs = append(t.outputs, out)
+		load.Outputs = append(load.Outputs, worker.Value{Tensor: &out})
+		t.size += (int64(bytes) + 255) &^ 255
 		r.bytes += int64(bytes)
 	}
-	return load, outputs, r.makeOut(end)
-}
-
-// makeOut makes the file of outputs at least size bytes long.
-func (r *runner) makeOut(size int64) error {
-	if r.out == nil {
-		f, err := os.CreateTemp(scratchDir(), "fisub-outputs-*")
-		if err != nil {
-			return err
-		}
-		r.out = f
-	}
-	if size > r.outSize {
-		if err := r.out.Truncate(size); err != nil {
-			return err
-		}
-		r.outSize = size
-	}
+	t.load = load
 	return nil
-}
-
-// scratchDir is a folder in memory where there is one: outputs are written once and read once.
-func scratchDir() string {
-	var st unix.Statfs_t
-	if unix.Statfs("/dev/shm", &st) == nil && uint64(st.Bsize)*st.Bavail > 4<<30 {
-		return "/dev/shm"
-	}
-	return os.TempDir()
-}
-
-func (r *runner) mapOutputs(outputs []*worker.FileTensor) (got []*tensor.Tensor, unmap func(), err error) {
-	if r.outSize == 0 {
-		for i, spec := range r.specs() {
-			got = append(got, &tensor.Tensor{DType: spec.DType, Shape: outputs[i].Shape})
-		}
-		return got, func() {}, nil
-	}
-	data, err := unix.Mmap(int(r.out.Fd()), 0, int(r.outSize), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return nil, nil, fmt.Errorf("mapping %s: %w", filepath.Base(r.out.Name()), err)
-	}
-	for i, spec := range r.specs() {
-		o := outputs[i]
-		got = append(got, &tensor.Tensor{DType: spec.DType, Shape: o.Shape, Data: data[o.Offset : o.Offset+int64(o.Bytes) : o.Offset+int64(o.Bytes)]})
-	}
-	return got, func() { _ = unix.Munmap(data) }, nil
-}
-
-func (r *runner) specs() []trace.TensorSpec {
-	var specs []trace.TensorSpec
-	for _, spec := range r.Definition.Outputs.All() {
-		specs = append(specs, spec)
-	}
-	return specs
 }
 
 func lastLines(s string, n int) string {

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
@@ -23,18 +24,13 @@ func newVerdict() verdict {
 // judge adds the outputs of one trial to v, by the rules of the contest's default evaluator (spec section 5). It returns
 // false when the verdict is final: a wrong shape or dtype, or a non-finite output, ends the evaluation at once, while
 // every trial runs after a mere mismatch.
-func (v *verdict) judge(names []string, got, want []*tensor.Tensor, tol tensor.Tolerance) bool {
+func (v *verdict) judge(names []string, got []output, want []*tensor.Tensor, tol tensor.Tolerance) bool {
 	for i, g := range got {
 		w := want[i]
-		if !sameShape(g.Shape, w.Shape) {
-			*v = verdict{status: trace.IncorrectShape, detail: fmt.Sprintf("%s: shape %v, expected %v", names[i], g.Shape, w.Shape)}
+		if !v.fits(names[i], g, w) {
 			return false
 		}
-		if g.DType != w.DType {
-			*v = verdict{status: trace.IncorrectDType, detail: fmt.Sprintf("%s: dtype %s, expected %s", names[i], g.DType, w.DType)}
-			return false
-		}
-		c := tensor.Compare(g, w, tol)
+		c := tensor.Compare(g.tensor, w, tol)
 		if c.Inf || c.NaN {
 			*v = verdict{status: trace.IncorrectNumerical, detail: describe(names[i], c, w.Shape),
 				correctness: &trace.Correctness{MaxAbsoluteError: c.MaxAbs, MaxRelativeError: c.MaxRel}}
@@ -49,6 +45,19 @@ func (v *verdict) judge(names []string, got, want []*tensor.Tensor, tol tensor.T
 				v.detail = describe(names[i], c, w.Shape)
 			}
 		}
+	}
+	return true
+}
+
+// fits gives the verdict on an output of another shape or dtype than w's.
+func (v *verdict) fits(name string, g output, w *tensor.Tensor) bool {
+	if !slices.Equal(g.shape, w.Shape) {
+		*v = verdict{status: trace.IncorrectShape, detail: fmt.Sprintf("%s: shape %v, expected %v", name, g.shape, w.Shape)}
+		return false
+	}
+	if g.dtype != w.DType.String() {
+		*v = verdict{status: trace.IncorrectDType, detail: fmt.Sprintf("%s: dtype %s, expected %s", name, g.dtype, w.DType)}
+		return false
 	}
 	return true
 }
@@ -80,16 +89,4 @@ func pythonMax(old, next float64) float64 {
 		return next
 	}
 	return old
-}
-
-func sameShape(a, b []int) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }

@@ -8,6 +8,7 @@ import (
 
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
+	"fisub/workloads"
 )
 
 func floats(values ...float32) *tensor.Tensor {
@@ -16,6 +17,13 @@ func floats(values ...float32) *tensor.Tensor {
 		binary.LittleEndian.PutUint32(t.Data[4*i:], math.Float32bits(v))
 	}
 	return t
+}
+
+func outputs(ts ...*tensor.Tensor) (outs []output) {
+	for _, t := range ts {
+		outs = append(outs, output{t.DType.String(), t.Shape, t})
+	}
+	return outs
 }
 
 func TestJudge(t *testing.T) {
@@ -42,7 +50,7 @@ func TestJudge(t *testing.T) {
 		{"empty", floats(), floats(), tol, trace.Passed, 0, 0, ""},
 	} {
 		v := newVerdict()
-		v.judge([]string{"y"}, []*tensor.Tensor{tc.got}, []*tensor.Tensor{tc.want}, tc.tol)
+		v.judge([]string{"y"}, outputs(tc.got), []*tensor.Tensor{tc.want}, tc.tol)
 		if v.status != tc.status {
 			t.Errorf("%s: got %s, want %s", tc.name, v.status, tc.status)
 		}
@@ -75,7 +83,7 @@ func TestJudgeOverTrials(t *testing.T) {
 	want := []*tensor.Tensor{floats(1)}
 	v := newVerdict()
 	for _, got := range []float32{2, 4, 1} {
-		if !v.judge([]string{"y"}, []*tensor.Tensor{floats(got)}, want, tol) {
+		if !v.judge([]string{"y"}, outputs(floats(got)), want, tol) {
 			t.Fatal("a mismatch ended the evaluation")
 		}
 	}
@@ -108,5 +116,114 @@ func TestProfiles(t *testing.T) {
 	}
 	if _, err := NewProfile("fast", &trace.Definition{}); err == nil {
 		t.Error("profile fast: got no error")
+	}
+}
+
+func TestEvaluatorOf(t *testing.T) {
+	for _, tc := range []struct {
+		name, op string
+		want     evaluator
+	}{
+		{"gdn_decode_qk4_v8_d128_k_last", "gdn", standard},
+		{"moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048", "moe", lowBit},
+		{"dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps1", "dsa_paged", sparseAttention},
+		{"dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64", "dsa_paged", sparseAttention},
+		{"dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps32", "dsa_paged", standard},
+		{"dsa_topk_indexer_fp8_h64_d128_topk2048_ps64", "dsa_paged", topK},
+		{"top_k_sampling_from_probs_v128256", "sampling", sampling},
+	} {
+		got, err := evaluatorOf(&trace.Definition{Name: tc.name, OpType: tc.op})
+		if got != tc.want || err != nil {
+			t.Errorf("%s: got %d, %v; want %d", tc.name, got, err, tc.want)
+		}
+	}
+	if _, err := evaluatorOf(&trace.Definition{Name: "dsa_topk_indexer_x", OpType: "sampling"}); err == nil {
+		t.Error("two evaluators: got no error")
+	}
+}
+
+// topKInputs are two sequences over a cache of four pages of two tokens of dimension 4. Token i's key is (i+1, 0, 0, 0) by
+// its scale, the query's two heads are (1, 0, 0, 0) and (-1, 0, 0, 0) with weights 2 and 100: the score of token i is
+// 2*(i+1), since the second head's product is negative. Sequence 0 has pages 3 and 0 and three tokens: 6, 7 and 0.
+// Sequence 1 has page 1, twice, and three tokens, of which 2 and 3, at its first place, are all.
+func topKInputs() []workloads.Input {
+	q := tensor.New(tensor.Float8E4M3FN, 2, 2, 4)
+	weights := tensor.New(tensor.Float32, 2, 2)
+	for b := range 2 {
+		q.WriteFloat32s([]float32{1, 0, 0, 0, -1}, b*8)
+		weights.WriteFloat32s([]float32{2, 100}, b*2)
+	}
+	cache := tensor.New(tensor.Int8, 4, 2, 1, 8)
+	for i := range 8 {
+		page := cache.Data[i/2*16:]
+		page[i%2*4] = tensor.Float8E4M3FNFromFloat32(1)
+		binary.LittleEndian.PutUint32(page[8+i%2*4:], math.Float32bits(float32(i+1)))
+	}
+	lengths, table := tensor.New(tensor.Int32, 2), tensor.New(tensor.Int32, 2, 2)
+	lengths.WriteFloat32s([]float32{3, 3}, 0)
+	table.WriteFloat32s([]float32{3, 0, 1, 1}, 0)
+	return []workloads.Input{{Name: "q_index_fp8", Tensor: q}, {Name: "k_index_cache_fp8", Tensor: cache}, {Name: "weights", Tensor: weights},
+		{Name: "seq_lens", Tensor: lengths}, {Name: "block_table", Tensor: table}}
+}
+
+func int32s(values ...float32) *tensor.Tensor {
+	t := tensor.New(tensor.Int32, 2, len(values)/2)
+	t.WriteFloat32s(values, 0)
+	return t
+}
+
+func TestJudgeTopK(t *testing.T) {
+	tol := tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}
+	inf := math.Inf(1)
+	want := int32s(7, 6, -1, 3, 2, -1)
+	for _, tc := range []struct {
+		name     string
+		got      *tensor.Tensor
+		tol      tensor.Tolerance
+		status   trace.Status
+		abs, rel float64
+		detail   string
+	}{
+		{"same", int32s(7, 6, -1, 3, 2, -1), tol, trace.Passed, 0, 0, ""},
+		{"another order", int32s(-1, 6, 7, 2, -1, 3), tol, trace.Passed, 0, 0, ""},
+		{"a worse token", int32s(7, 0, -1, 3, 2, -1), tol, trace.IncorrectNumerical, 12, 12. / 14, "i: score 1 of batch 0 is 2, expected 14"},
+		{"a worse token within the ratio", int32s(7, 0, -1, 3, 2, -1), tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 0.8}, trace.Passed, 12, 12. / 14, ""},
+		{"one too few", int32s(7, -1, -1, 3, 2, -1), tol, trace.IncorrectNumerical, inf, inf, "i: score 1 of batch 0 is -Inf, expected 14"},
+		{"one too many", int32s(7, 6, 0, 3, 2, -1), tol, trace.IncorrectNumerical, inf, inf, "i: score 2 of batch 0 is 2, expected -Inf"},
+		{"a page of another sequence", int32s(7, 6, -1, 3, 4, -1), tol, trace.IncorrectNumerical, inf, inf, "out-of-range indices in batch [1]"},
+		{"behind the sequence's end", int32s(7, 1, -1, 8, 2, -1), tol, trace.IncorrectNumerical, inf, inf, "out-of-range indices in batch [0, 1]"},
+		{"twice", int32s(7, 7, -1, 3, 2, 2), tol, trace.IncorrectNumerical, inf, inf, "duplicate indices in batch [0, 1]"},
+		{"shape", int32s(7, 6, 3, 2), tol, trace.IncorrectShape, 0, 0, "i: shape [2 2], expected [2 3]"},
+		{"dtype", tensor.New(tensor.Int64, 2, 3), tol, trace.IncorrectDType, 0, 0, "i: dtype int64, expected int32"},
+	} {
+		v := newVerdict()
+		v.evaluate(topK, []string{"i"}, outputs(tc.got), []*tensor.Tensor{want}, topKInputs(), tc.tol)
+		if v.status != tc.status || v.detail != tc.detail {
+			t.Errorf("%s: got %s %q, want %s %q", tc.name, v.status, v.detail, tc.status, tc.detail)
+			continue
+		}
+		if c := v.correctness; c != nil && (!close32(c.MaxAbsoluteError, tc.abs) || !close32(c.MaxRelativeError, tc.rel)) {
+			t.Errorf("%s: got errors %v and %v, want %v and %v", tc.name, c.MaxAbsoluteError, c.MaxRelativeError, tc.abs, tc.rel)
+		}
+	}
+	v := newVerdict()
+	if v.evaluate(topK, []string{"i"}, outputs(want), []*tensor.Tensor{want}, topKInputs()[1:], tol); v.status != trace.RuntimeError {
+		t.Errorf("without an input: got %s", v.status)
+	}
+}
+
+func TestScoresOrder(t *testing.T) {
+	in := topKInputs()
+	nan := float32(math.NaN())
+	in[2].Tensor.WriteFloat32s([]float32{nan}, 0) // of sequence 0
+	ix, err := newIndexer(in, int32s(0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := ix.scores(1, []int{2, -1, 3}, map[int]float32{}); got[0] != 8 || got[1] != 6 || !math.IsInf(float64(got[2]), -1) {
+		t.Errorf("got %v, want 8 6 -Inf", got)
+	}
+	if got := ix.scores(0, []int{-1, 7}, map[int]float32{}); got[0] == got[0] || !math.IsInf(float64(got[1]), -1) {
+		t.Errorf("got %v, want NaN -Inf", got)
 	}
 }

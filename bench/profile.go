@@ -33,7 +33,7 @@ func NewProfile(name string, def *trace.Definition) (Profile, error) {
 	switch {
 	case strings.HasPrefix(def.Name, "moe_fp8_block_scale"):
 		p.Tolerance = tensor.Tolerance{Atol: 1, Rtol: 0.3, MatchedRatio: 0.9}
-	case def.OpType == "moe":
+	case def.OpType == "moe", strings.Contains(def.Name, "moe_fp8_block_scale"):
 		p.Tolerance.MatchedRatio = 0.95
 	case strings.HasPrefix(def.Name, "gdn_prefill"):
 		p.Warmup, p.Iterations = 1, 5

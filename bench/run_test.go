@@ -124,7 +124,7 @@ func modelRun(t *testing.T, name string, n int, change func(*Config)) ([]event.E
 	sol := &trace.Solution{Name: name, Definition: def.Name, Author: "a", Spec: trace.BuildSpec{Language: "cuda", EntryPoint: "k.cu::k",
 		TargetHardware: []string{"cuda"}, DestinationPassingStyle: true}, Sources: []trace.SourceFile{{Path: "k.cu", Content: "x"}}}
 	var events []event.Event
-	c := Config{Definition: def, Solution: sol, Workloads: ws[:n], Profile: profile, Load: data.Load,
+	c := Config{Definition: def, Solution: sol, Workloads: ws[:n], Profile: profile, Load: data.LoadTrial,
 		Worker: worker.Command{Args: []string{os.Args[0]}}, DeviceKind: "model", Run: &event.Run{Fisub: "test"},
 		Events: event.NewStream(func(e event.Event) error { events = append(events, e); return nil })}
 	if change != nil {

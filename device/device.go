@@ -27,6 +27,9 @@ type Info struct {
 	UUID        string `json:"uuid,omitempty"`
 	CUDAVersion string `json:"cuda_version,omitempty"` // of the runtime that the kernel is linked with, "13.0"
 	Multiprocs  int    `json:"multiprocessors,omitempty"`
+
+	// Libs are versions of the libraries that a solution runs on, under the contest's names: torch, triton, tilelang, cuda.
+	Libs map[string]string `json:"libs,omitempty"`
 }
 
 // A Device builds solutions and runs their kernels. A Device is used from one goroutine at a time.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,15 +30,19 @@ type Input struct {
 type Inputs struct {
 	Values []Input
 	files  []*safetensors.File
+	made   []string // files to remove
 }
 
-// Close unmaps the tensors.
+// Close unmaps the tensors and removes the files that only these Inputs needed.
 func (in *Inputs) Close() error {
 	var errs []error
 	for _, f := range in.files {
 		errs = append(errs, f.Close())
 	}
-	in.files = nil
+	for _, path := range in.made {
+		errs = append(errs, os.Remove(path))
+	}
+	in.files, in.made = nil, nil
 	return errors.Join(errs...)
 }
 
@@ -46,7 +51,13 @@ func (in *Inputs) Close() error {
 // declares random or does not mention is generated, from the uuid and the input's name, and kept in the cache. Of the
 // embedded dataset, missing files are made first; of any other they are an error.
 func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Workload) (*Inputs, error) {
-	in, err := d.load(ctx, def, w)
+	return d.LoadTrial(ctx, def, w, 0)
+}
+
+// LoadTrial is Load for one of several trials, of which each has generated inputs of its own, as in the contest; those of
+// trial 0 are Load's. The files of later trials last as long as the Inputs.
+func (d *Dataset) LoadTrial(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*Inputs, error) {
+	in, err := d.load(ctx, def, w, trial)
 	if err != nil {
 		in.Close()
 		return nil, fmt.Errorf("workload %s: %w", w.UUID, err)
@@ -54,7 +65,17 @@ func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Work
 	return in, nil
 }
 
-func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Workload) (*Inputs, error) {
+// Redrawn tells whether the trials of w differ: whether it has generated inputs.
+func Redrawn(def *trace.Definition, w *trace.Workload) bool {
+	for name := range def.Inputs.All() {
+		if source, _ := w.Inputs.Get(name); source.Kind == trace.Random {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*Inputs, error) {
 	in := &Inputs{}
 	if d.embedded {
 		blobs, err := blobsOf(def, []*trace.Workload{w})
@@ -84,9 +105,12 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 			faults = append(faults, fmt.Errorf("'%s': %w", name, err))
 			continue
 		case source.Kind == trace.Random && spec.Scalar:
-			v.Scalar = randomScalar(spec.DType, random.New(generator, w.UUID, name))
+			v.Scalar = randomScalar(spec.DType, randomStream(w, name, trial))
 		case source.Kind == trace.Random:
-			f, path, err := d.random(ctx, def, w, name, spec.DType, shape)
+			f, path, err := d.random(ctx, def, w, name, spec.DType, shape, trial)
+			if trial > 0 && path != "" {
+				in.made = append(in.made, path)
+			}
 			if err != nil {
 				return in, fmt.Errorf("'%s': %w", name, err)
 			}
@@ -197,18 +221,39 @@ func axesOf(w *trace.Workload) map[string]int {
 	return axes
 }
 
-// random opens a generated tensor, which is made in the cache where it is missing.
-func (d *Dataset) random(ctx context.Context, def *trace.Definition, w *trace.Workload, name string, dtype tensor.DType, shape []int) (*safetensors.File, string, error) {
+// random opens a generated tensor. That of trial 0 is made in the cache where it is missing; that of a later trial is
+// made anew, in a file that the caller removes, also where there is an error.
+func (d *Dataset) random(ctx context.Context, def *trace.Definition, w *trace.Workload, name string, dtype tensor.DType, shape []int, trial int) (*safetensors.File, string, error) {
 	key := cache.Key(generator, def.Name, w.UUID, name, dtype.String(), fmt.Sprint(shape))
-	b := blob{path: filepath.Join("random", key+".safetensors"), tensors: []synthetic{{
-		key: name, dtype: dtype, shape: shape, stream: random.New(generator, w.UUID, name), fill: randomFill(def, name, dtype, shape),
-	}}}
-	if _, err := b.make(ctx, d.cache, true); err != nil {
-		return nil, "", err
+	if trial > 0 {
+		dir := filepath.Join(d.cache, "random")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, "", err
+		}
+		f, err := os.CreateTemp(dir, fmt.Sprintf("%s-%d-*.safetensors", key, trial))
+		if err != nil {
+			return nil, "", err
+		}
+		f.Close()
+		key = strings.TrimSuffix(filepath.Base(f.Name()), ".safetensors")
 	}
+	b := blob{path: filepath.Join("random", key+".safetensors"), tensors: []synthetic{{
+		key: name, dtype: dtype, shape: shape, stream: randomStream(w, name, trial), fill: randomFill(def, name, dtype, shape),
+	}}}
 	path := filepath.Join(d.cache, b.path)
+	if _, err := b.make(ctx, d.cache, true); err != nil {
+		return nil, path, err
+	}
 	f, err := safetensors.Open(path)
 	return f, path, err
+}
+
+// randomStream is where the values of a generated input come from.
+func randomStream(w *trace.Workload, name string, trial int) random.Stream {
+	if trial == 0 {
+		return random.New(generator, w.UUID, name)
+	}
+	return random.New(generator, w.UUID, name, fmt.Sprint("trial ", trial))
 }
 
 // A Report says what is wrong with one workload.

@@ -174,10 +174,27 @@ func (c *Client) Load(ctx context.Context, w *Workload) error {
 	return err
 }
 
-// Run calls the solution once, on poisoned outputs, and writes the outputs into the file out.
-func (c *Client) Run(ctx context.Context, out string) error {
-	_, err := c.do(ctx, &request{Run: &runRequest{Out: out}})
-	return err
+// Run calls the solution once, on poisoned outputs, and writes the outputs into the file out. Where the solution returns
+// its outputs, the result says what they are and where in the file, which may have grown: it is the worker's word, to be
+// checked, and not nil. Else the outputs are those of Load and the result is nil.
+func (c *Client) Run(ctx context.Context, out string) ([]FileTensor, error) {
+	r, err := c.do(ctx, &request{Run: &runRequest{Out: out}})
+	if err != nil {
+		return nil, err
+	}
+	return r.Outputs, nil
+}
+
+// Repeat is Run of n calls. Each output of the result has a first axis of n more than the solution's.
+func (c *Client) Repeat(ctx context.Context, out string, n int) ([]FileTensor, error) {
+	r, err := c.do(ctx, &request{Run: &runRequest{Out: out, Repeat: n}})
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Outputs) == 0 {
+		return nil, fmt.Errorf("worker: reply without outputs")
+	}
+	return r.Outputs, nil
 }
 
 // Measure times the solution.

@@ -35,12 +35,17 @@ type buildRequest struct {
 
 type runRequest struct {
 	Out string `json:"out"` // existing file that takes the outputs, each at its Offset
+	// Repeat calls so often, and the outputs of all calls lie in the file as the reply says: each stacked on a first axis.
+	Repeat int `json:"repeat,omitempty"`
 }
 
 // A Workload is what a solution is called with: inputs in the definition's order, then outputs.
 type Workload struct {
 	Inputs  []Value `json:"inputs"`
 	Outputs []Value `json:"outputs"`
+	// AnyCount lets a value-returning solution return another number of values than there are Outputs; else that is an
+	// error of kind Call.
+	AnyCount bool `json:"any_count,omitempty"`
 }
 
 // A Value is a tensor in a file, a scalar, or None where both are absent.
@@ -64,6 +69,7 @@ type reply struct {
 	Error   *Error          `json:"error,omitempty"`
 	Info    *device.Info    `json:"info,omitempty"`
 	Samples *device.Samples `json:"samples,omitempty"`
+	Outputs []FileTensor    `json:"outputs,omitempty"` // of run, where the solution returned them; else they are as loaded
 }
 
 // A Kind says whose fault an Error is.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -216,7 +217,7 @@ func TestRunAndMeasure(t *testing.T) {
 		if err := c.Load(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Run(t.Context(), out); err != nil {
+		if _, err := c.Run(t.Context(), out); err != nil {
 			t.Fatal(err)
 		}
 		data, err := os.ReadFile(out)
@@ -241,6 +242,36 @@ func TestRunAndMeasure(t *testing.T) {
 	}
 }
 
+func TestRepeat(t *testing.T) {
+	c, err := start(t, "print", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, out := workload(t, nil)
+	if err := c.Load(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Repeat(t.Context(), out, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (FileTensor{DType: "int32", Shape: []int{3, 3}, Bytes: 36}); len(got) != 1 || !reflect.DeepEqual(got[0], want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	data, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 9 {
+		if got, want := int32(binary.LittleEndian.Uint32(data[4*i:])), []int32{2, -4, 60}[i%3]; got != want {
+			t.Errorf("element %d: got %d, want %d", i, got, want)
+		}
+	}
+	if got, want := strings.Count(c.TakeLog(), "hello"), 3; got != want {
+		t.Errorf("calls: got %d, want %d", got, want)
+	}
+}
+
 func TestFaultsOfTheSolution(t *testing.T) {
 	if _, err := start(t, "broken", 0); !isKind(err, Build) || err.(*Error).Log != "the compiler's words" || err.(*Error).Code != "a code" {
 		t.Errorf("broken: got %v, want a build error with its log", err)
@@ -257,7 +288,7 @@ func TestFaultsOfTheSolution(t *testing.T) {
 		if err := c.Load(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Run(t.Context(), out); !isKind(err, tc.kind) {
+		if _, err := c.Run(t.Context(), out); !isKind(err, tc.kind) {
 			t.Errorf("%s: got %v, want an error of kind %s", tc.name, err, tc.kind)
 		}
 	}
@@ -281,7 +312,7 @@ func TestWorkerDies(t *testing.T) {
 		if err := c.Load(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
-		err = c.Run(t.Context(), out)
+		_, err = c.Run(t.Context(), out)
 		var died *Died
 		if !errors.As(err, &died) || died.Reason != tc.want {
 			t.Errorf("%s: got %v, want %q", tc.name, err, tc.want)
@@ -308,7 +339,7 @@ func TestTimeLimit(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if err := c.Run(ctx, out); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.Run(ctx, out); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
 	}
 	if c.Alive() {
@@ -343,7 +374,7 @@ func TestLogIsCapped(t *testing.T) {
 	if err := c.Load(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Run(t.Context(), out); err != nil {
+	if _, err := c.Run(t.Context(), out); err != nil {
 		t.Fatal(err)
 	}
 	log := c.TakeLog()
@@ -387,7 +418,7 @@ func TestOutOfOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Run(t.Context(), "nowhere"); !isKind(err, Machine) {
+	if _, err := c.Run(t.Context(), "nowhere"); !isKind(err, Machine) {
 		t.Errorf("run before load: got %v, want a machine error", err)
 	}
 }

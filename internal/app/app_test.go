@@ -2,6 +2,7 @@ package app
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"fisub/bench/pyworker"
 	"fisub/bench/runs"
 	"fisub/bench/stats"
 	"fisub/internal/event"
@@ -41,7 +43,18 @@ func TestScripts(t *testing.T) {
 			env.Setenv("FISUB_BIN", filepath.SplitList(env.Getenv("PATH"))[0])
 			env.Setenv("KERNELS", filepath.Join(repo, "internal", "app", "testdata", "kernels"))
 			env.Setenv("FIB_DATASET_PATH", "")
+			env.Setenv("FISUB_PYTHON", os.Getenv("FISUB_PYTHON"))
 			return copySubmission(repo, env.WorkDir)
+		},
+		Condition: func(name string) (bool, error) {
+			if name != "python" {
+				return false, fmt.Errorf("unknown condition %q", name)
+			}
+			_, err := pyworker.Command(t.Context(), cacheDir)
+			if err != nil && strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "python") {
+				return false, err
+			}
+			return err == nil, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":   exits,

@@ -60,8 +60,6 @@ func explain(err error) (text, hint string) {
 		hint = "wait for it, or end that process"
 	case errors.As(err, &timers):
 		hint = "start a new run without --resume"
-	case errors.Is(err, bench.ErrNoReference):
-		hint = "fisub knows the references of the gdn family"
 	default:
 		hint = remedies[errorCode(err)]
 	}
@@ -97,7 +95,10 @@ func lfsCommand(file string) string {
 // errorCode names an error of the machine that has a remedy; errors cross from the worker with their code.
 func errorCode(err error) string {
 	var missing *nvcc.MissingError
+	var remote *worker.Error
 	switch {
+	case errors.As(err, &remote):
+		return remote.Code
 	case errors.As(err, &missing):
 		return "no-toolchain"
 	case errors.Is(err, nvcc.ErrNoPip):
@@ -128,6 +129,14 @@ var remedies = map[string]string{
 	"old-driver":   "update the NVIDIA driver, or set CUDA_HOME to an older toolkit",
 	"no-ordinal":   "--device cuda:0 is the first GPU",
 	"no-timer":     "fisub toolchain install brings libcupti; --timer auto takes CUDA events where CUPTI cannot be used",
+
+	"no-python":     "install Python 3.9 or later with torch, or set FISUB_PYTHON to one",
+	"no-torch":      "pip install torch, or set FISUB_PYTHON to a Python that has it",
+	"no-torch-cuda": "install a torch with CUDA, or set FISUB_PYTHON to a Python that has one; --device emu runs on the CPU",
+	"no-triton":     "pip install triton, for the Python that is named, or set FISUB_PYTHON to another one",
+	"no-tilelang":   "pip install tilelang, for the Python that is named, or set FISUB_PYTHON to another one",
+	"no-dependency": "install it, for the Python that is named, or set FISUB_PYTHON to one that has it",
+	"no-ninja":      "pip install ninja, and put its folder on PATH",
 }
 
 // list joins words for a sentence.

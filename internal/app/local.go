@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/bench"
+	"fisub/bench/pyworker"
 	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
@@ -132,7 +133,7 @@ func (a *app) local(c *cli.Context) error {
 			name = fmt.Sprintf("%s:%d", name, old.Run.Device.Ordinal)
 		}
 	}
-	kind, err := a.chooseDevice(c.Context, name, &opts)
+	kind, err := a.chooseDevice(c.Context, name, s.sol, &opts)
 	if err != nil {
 		return err
 	}
@@ -197,7 +198,7 @@ func (a *app) local(c *cli.Context) error {
 		return err
 	}
 	result, err := bench.Run(c.Context, bench.Config{
-		Definition: s.def, Solution: s.sol, Workloads: ws, Skip: skip, Profile: profile, Timer: timer, Load: s.data.Load,
+		Definition: s.def, Solution: s.sol, Workloads: ws, Skip: skip, Profile: profile, Timer: timer, Load: s.data.LoadTrial,
 		Worker:     worker.Command{Args: []string{self, "worker"}, MemoryLimit: memory},
 		DeviceKind: kind, Device: opts, Events: stream, Run: run, Admit: admit, TimedWith: timedWith,
 	})
@@ -268,7 +269,7 @@ func choose(ws []*trace.Workload, prefixes []string, limited bool, limit int) ([
 
 // chooseDevice turns --device into a kind. For auto it asks a worker whether a GPU can be opened, because a process that
 // has met a broken driver is of no further use.
-func (a *app) chooseDevice(ctx context.Context, name string, opts *device.Options) (string, error) {
+func (a *app) chooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *device.Options) (string, error) {
 	kind, ordinal, numbered := strings.Cut(name, ":")
 	if numbered {
 		n, err := strconv.Atoi(ordinal)
@@ -287,18 +288,36 @@ func (a *app) chooseDevice(ctx context.Context, name string, opts *device.Option
 	if err != nil {
 		return "", err
 	}
-	client, err := worker.Start(ctx, worker.Command{Args: []string{self, "worker"}})
-	if err != nil {
-		return "", err
+	err = hasGPU(ctx, worker.Command{Args: []string{self, "worker"}}, *opts)
+	if err != nil && errorCode(err) == "not-built" && pyworker.Runs(&sol.Spec) {
+		// torch may know a GPU that this binary does not.
+		command, missing := pyworker.Command(ctx, opts.CacheDir)
+		if missing != nil {
+			return "", invalid(missing)
+		}
+		err = hasGPU(ctx, command, *opts)
 	}
-	defer client.Close()
-	limit, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	if _, err := client.Open(limit, "cuda", *opts); err != nil {
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if err != nil {
 		a.term.Note("no GPU:    %v", err)
 		return "emu", nil
 	}
 	return "cuda", nil
+}
+
+// hasGPU asks a worker to open a GPU.
+func hasGPU(ctx context.Context, command worker.Command, opts device.Options) error {
+	client, err := worker.Start(ctx, command)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	limit, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	_, err = client.Open(limit, "cuda", opts)
+	return err
 }
 
 // openResumed opens the folder of the run to resume; folder and old are nil where there is none.

@@ -103,7 +103,7 @@ func (a *app) tooled(c *cli.Context) (*tooled, error) {
 	}
 	t := &tooled{submission: s, workload: ws[0]}
 	opts := device.Options{CacheDir: root}
-	if t.kind, err = a.chooseDevice(c.Context, c.String("device"), &opts); err != nil {
+	if t.kind, err = a.chooseDevice(c.Context, c.String("device"), s.sol, &opts); err != nil {
 		return nil, err
 	}
 	opts.Sanitize = t.kind == "emu"
@@ -115,7 +115,7 @@ func (a *app) tooled(c *cli.Context) (*tooled, error) {
 		return nil, err
 	}
 	profile.Timeout = c.Duration("timeout")
-	t.config = bench.Config{Definition: s.def, Solution: s.sol, Profile: profile, Load: s.data.Load, DeviceKind: t.kind, Device: opts}
+	t.config = bench.Config{Definition: s.def, Solution: s.sol, Profile: profile, Load: s.data.LoadTrial, DeviceKind: t.kind, Device: opts}
 	return t, nil
 }
 

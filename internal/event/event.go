@@ -102,6 +102,8 @@ type Device struct {
 	L2Bytes         int64  `json:"l2_bytes,omitempty"`
 	MemoryBytes     int64  `json:"memory_bytes,omitempty"`
 	Multiprocessors int    `json:"multiprocessors,omitempty"`
+
+	Libs map[string]string `json:"libs,omitempty"` // versions of torch, triton, tilelang, cuda
 }
 
 // A Host is the machine of the run.

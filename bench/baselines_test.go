@@ -1,0 +1,94 @@
+package bench
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"fisub/bench/pyworker"
+	"fisub/bench/worker"
+	"fisub/device"
+	"fisub/internal/config"
+	"fisub/internal/event"
+	"fisub/internal/trace"
+	"fisub/pack"
+	"fisub/workloads"
+)
+
+// Every folder of solution/baselines is a sound submission, which the contest's collector does not find; those in Python pass
+// on the CPU.
+func TestBaselines(t *testing.T) {
+	found, err := config.Discover("..")
+	if err != nil || len(found) != 1 {
+		t.Errorf("the collector finds %q, %v; want the config at the root alone", found, err)
+	}
+	configs, err := filepath.Glob(filepath.Join("..", "solution", "baselines", "*", config.Name))
+	if err != nil || len(configs) < 4 {
+		t.Fatalf("got %q, %v; want four baselines at least", configs, err)
+	}
+	data, err := workloads.Open("", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range configs {
+		t.Run(filepath.Base(filepath.Dir(path)), func(t *testing.T) {
+			cfg, err := config.Load(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			def, err := data.Definition(cfg.Solution.Definition)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := config.Check(cfg, def); err != nil {
+				t.Error(err)
+			}
+			sol, _, err := pack.Solution(cfg, cfg.SourceDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range pack.Inspect(sol, def) {
+				t.Errorf("finding: %v", f)
+			}
+			if !pyworker.Runs(&sol.Spec) {
+				return
+			}
+			reference := map[string]string{"torch-reference": "main.py", "torch-compile": "reference.py"}[filepath.Base(cfg.Root())]
+			for _, s := range sol.Sources {
+				if s.Path == reference && s.Content != def.Reference {
+					t.Errorf("%s is not the definition's reference", s.Path)
+				}
+			}
+			needPython(t)
+			testBaseline(t, data, def, sol)
+		})
+	}
+}
+
+func testBaseline(t *testing.T, data *workloads.Dataset, def *trace.Definition, sol *trace.Solution) {
+	ws, err := data.Workloads(def.Name, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	profile, err := NewProfile("quick", def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	profile.Timeout = 2 * time.Minute // torch.compile calls a C++ compiler
+	result, err := Run(t.Context(), Config{Definition: def, Solution: sol, Workloads: ws[:1], Profile: profile, Load: data.LoadTrial,
+		DeviceKind: "emu", Device: device.Options{CacheDir: t.TempDir()}, Run: &event.Run{Schema: event.Schema},
+		Events: event.NewStream(func(e event.Event) error {
+			if e.Evaluated != nil && e.Evaluated.Status != "PASSED" {
+				t.Errorf("got %s, log %s", e.Evaluated.Status, e.Evaluated.Log)
+			}
+			return nil
+		})})
+	var we *worker.Error
+	if errors.As(err, &we) && we.Code == "no-dependency" {
+		t.Skip(err)
+	}
+	if err != nil || result.Passed != 1 {
+		t.Errorf("got %+v, %v; want one passed", result, err)
+	}
+}

@@ -1,0 +1,297 @@
+package bench
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+	"fisub/workloads"
+)
+
+// An evaluator says by which rules of the contest the outputs of a definition are judged (spec section 5).
+type evaluator int
+
+const (
+	standard        evaluator = iota
+	lowBit                    // reports the matched ratio
+	sparseAttention           // a value-returning solution may leave out the second output
+	topK                      // compares the scores of the chosen tokens, not their indices
+	sampling                  // compares distributions
+)
+
+// evaluatorOf chooses as the contest does. A definition that two evaluators would take is an error.
+func evaluatorOf(def *trace.Definition) (evaluator, error) {
+	const attention = "dsa_sparse_attention_h16_ckv512_kpe64_topk2048_"
+	fits := []evaluator{}
+	for e, fit := range map[evaluator]bool{
+		sampling:        def.OpType == "sampling",
+		lowBit:          strings.Contains(def.Name, "moe_fp8_block_scale"),
+		sparseAttention: def.Name == attention+"ps1" || def.Name == attention+"ps64",
+		topK:            strings.HasPrefix(def.Name, "dsa_topk_indexer"),
+	} {
+		if fit {
+			fits = append(fits, e)
+		}
+	}
+	switch len(fits) {
+	case 0:
+		return standard, nil
+	case 1:
+		return fits[0], nil
+	}
+	return 0, fmt.Errorf("definition %s: the contest has two evaluators for it", def.Name)
+}
+
+// evaluate adds one trial to v by the rules of e; inputs are those of the trial. It returns false when the verdict is final.
+func (v *verdict) evaluate(e evaluator, names []string, got []output, want []*tensor.Tensor, inputs []workloads.Input, tol tensor.Tolerance) bool {
+	switch e {
+	case lowBit:
+		more := v.judge(names, got, want, tol)
+		if v.correctness != nil {
+			v.extra("matched_ratio", v.matched)
+		}
+		return more
+	case sparseAttention:
+		if len(want) != 2 {
+			*v = verdict{status: trace.RuntimeError, detail: fmt.Sprintf("the reference returns %d outputs, expected 2", len(want))}
+			return false
+		}
+		if len(got) != 1 && len(got) != 2 {
+			*v = verdict{status: trace.IncorrectShape, detail: fmt.Sprintf("%d outputs, expected 1 or 2", len(got))}
+			return false
+		}
+		return v.judge(names, got, want[:len(got)], tol)
+	case topK:
+		return v.judgeTopK(names[0], got[0], want[0], inputs, tol)
+	}
+	return v.judge(names, got, want, tol)
+}
+
+// extra sets a value of correctness.extra.
+func (v *verdict) extra(key string, value any) {
+	if v.correctness.Extra == nil {
+		v.correctness.Extra = &trace.Map[any]{}
+	}
+	v.correctness.Extra.Set(key, value)
+}
+
+// judgeTopK judges the indices that the top-k indexer chose: each must be a token of its sequence and occur once; then the
+// scores of the chosen tokens are compared, best first, with those of the reference's, so that neither order nor ties
+// matter.
+func (v *verdict) judgeTopK(name string, got output, want *tensor.Tensor, inputs []workloads.Input, tol tensor.Tolerance) bool {
+	if !v.fits(name, got, want) {
+		return false
+	}
+	ix, err := newIndexer(inputs, want)
+	if err != nil {
+		*v = verdict{status: trace.RuntimeError, detail: err.Error()}
+		return false
+	}
+	mine, theirs := ints(got.tensor), ints(want)
+	k := want.Shape[1]
+	row := func(all []int, b int) []int { return all[b*k : (b+1)*k] }
+
+	var outside, twice []int
+	for b := range want.Shape[0] {
+		seen := map[int]bool{}
+		out, dup := false, false
+		for _, i := range row(mine, b) {
+			if i < 0 {
+				continue
+			}
+			out = out || !ix.has(b, i)
+			dup = dup || seen[i]
+			seen[i] = true
+		}
+		if out {
+			outside = append(outside, b)
+		}
+		if dup {
+			twice = append(twice, b)
+		}
+	}
+	for _, bad := range []struct {
+		what    string
+		batches []int
+	}{{"out-of-range", outside}, {"duplicate", twice}} {
+		if len(bad.batches) > 0 {
+			inf := math.Inf(1)
+			*v = verdict{status: trace.IncorrectNumerical, detail: fmt.Sprintf("%s indices in batch %s", bad.what, pythonList(bad.batches)),
+				correctness: &trace.Correctness{MaxAbsoluteError: inf, MaxRelativeError: inf}}
+			return false
+		}
+	}
+
+	scores := make([][2][]float32, want.Shape[0])
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for b := range scores {
+		g.Go(func() error {
+			known := map[int]float32{}
+			scores[b] = [2][]float32{ix.scores(b, row(mine, b), known), ix.scores(b, row(theirs, b), known)}
+			return nil
+		})
+	}
+	_ = g.Wait()
+
+	atol, rtol := float32(tol.Atol), float32(tol.Rtol)
+	failed := 0
+	for b, s := range scores {
+		for i, x := range s[0] {
+			y := s[1][i]
+			if x == y {
+				continue
+			}
+			abs, rel := abs32(x-y), abs32(x-y)/(abs32(y)+1e-8)
+			wrong := abs > atol && rel > rtol
+			if !finite(x) || !finite(y) {
+				abs, rel, wrong = float32(math.Inf(1)), float32(math.Inf(1)), true
+			}
+			v.correctness.MaxAbsoluteError = pythonMax(v.correctness.MaxAbsoluteError, float64(abs))
+			v.correctness.MaxRelativeError = pythonMax(v.correctness.MaxRelativeError, float64(rel))
+			if !wrong {
+				continue
+			}
+			failed++
+			if v.detail == "" {
+				v.detail = fmt.Sprintf("%s: score %d of batch %d is %.6g, expected %.6g", name, i, b, x, y)
+			}
+		}
+	}
+	matched := 1.0
+	if n := len(mine); n > 0 {
+		matched = 1 - float64(failed)/float64(n)
+	}
+	v.matched = min(v.matched, matched)
+	if required := cmp.Or(tol.MatchedRatio, 1); matched < required {
+		v.status = trace.IncorrectNumerical
+	} else if v.status == trace.Passed {
+		v.detail = ""
+	}
+	return true
+}
+
+// An indexer computes the scores of the top-k indexer from a definition's inputs, in float32.
+type indexer struct {
+	q       *tensor.Tensor // (batch, heads, dim), float8
+	weights *tensor.Tensor // (batch, heads)
+	cache   *tensor.Tensor // (pages, tokens, 1, dim+4), bytes: of a page the keys of its tokens, then their float32 scales
+	slots   []map[int]int  // by batch: the first place of a page in the sequence
+	lengths []int          // by batch: tokens of the sequence
+	tokens  int            // of a page
+	dim     int
+}
+
+func newIndexer(inputs []workloads.Input, indices *tensor.Tensor) (*indexer, error) {
+	in := map[string]*tensor.Tensor{}
+	for _, i := range inputs {
+		in[i.Name] = i.Tensor
+	}
+	rank := map[string]int{"q_index_fp8": 3, "k_index_cache_fp8": 4, "weights": 2, "seq_lens": 1, "block_table": 2}
+	for name, n := range rank {
+		if in[name] == nil || len(in[name].Shape) != n {
+			return nil, fmt.Errorf("top-k indexer: no input %s of %d axes", name, n)
+		}
+	}
+	ix := &indexer{q: in["q_index_fp8"], weights: in["weights"], cache: in["k_index_cache_fp8"]}
+	ix.tokens, ix.dim = ix.cache.Shape[1], ix.cache.Shape[3]-4
+	batch, heads := ix.q.Shape[0], ix.q.Shape[1]
+	table, lengths := in["block_table"], in["seq_lens"]
+	if len(indices.Shape) != 2 || indices.Shape[0] != batch || ix.q.Shape[2] != ix.dim || ix.cache.Shape[2] != 1 || ix.cache.DType.Bits() != 8 ||
+		ix.tokens == 0 || !slices.Equal(ix.weights.Shape, []int{batch, heads}) || table.Shape[0] != batch || lengths.Shape[0] != batch {
+		return nil, fmt.Errorf("top-k indexer: the inputs' shapes do not fit each other")
+	}
+	ix.lengths = ints(lengths)
+	pages := ints(table)
+	for b := range batch {
+		slots := map[int]int{}
+		for slot, page := range pages[b*table.Shape[1] : (b+1)*table.Shape[1]] {
+			if _, ok := slots[page]; !ok && page >= 0 && page < ix.cache.Shape[0] {
+				slots[page] = slot
+			}
+		}
+		ix.slots = append(ix.slots, slots)
+	}
+	return ix, nil
+}
+
+// has tells whether index i, page*tokens + offset, is a token of sequence b.
+func (ix *indexer) has(b, i int) bool {
+	slot, ok := ix.slots[b][i/ix.tokens]
+	return ok && slot*ix.tokens+i%ix.tokens < ix.lengths[b]
+}
+
+// scores returns the scores of indices of sequence b, best first as torch sorts: NaN, then falling. A negative index and one
+// beyond the cache score -Inf. known keeps scores for further calls with the same b.
+func (ix *indexer) scores(b int, indices []int, known map[int]float32) []float32 {
+	heads := ix.q.Shape[1]
+	q, w, key := make([]float32, heads*ix.dim), make([]float32, heads), make([]float32, ix.dim)
+	ix.q.ReadFloat32s(q, b*len(q))
+	ix.weights.ReadFloat32s(w, b*heads)
+	out := make([]float32, 0, len(indices))
+	for _, i := range indices {
+		if i < 0 || i/ix.tokens >= ix.cache.Shape[0] {
+			out = append(out, float32(math.Inf(-1)))
+			continue
+		}
+		score, ok := known[i]
+		if !ok {
+			ix.key(key, i)
+			for h, weight := range w {
+				var dot float32
+				for d, x := range q[h*ix.dim : (h+1)*ix.dim] {
+					dot += x * key[d]
+				}
+				if dot > 0 || dot != dot {
+					score += weight * dot
+				}
+			}
+			known[i] = score
+		}
+		out = append(out, score)
+	}
+	slices.SortFunc(out, func(x, y float32) int {
+		if x != x || y != y {
+			return cmp.Compare(x, y) // NaN is below all others
+		}
+		return cmp.Compare(y, x)
+	})
+	return out
+}
+
+// key dequantises the key of token i of the cache.
+func (ix *indexer) key(dst []float32, i int) {
+	page := ix.cache.Data[i/ix.tokens*ix.tokens*(ix.dim+4):]
+	at := i % ix.tokens
+	scales := tensor.Tensor{DType: tensor.Float32, Shape: []int{ix.tokens}, Data: page[ix.tokens*ix.dim : ix.tokens*(ix.dim+4)]}
+	var scale [1]float32
+	scales.ReadFloat32s(scale[:], at)
+	for d := range dst {
+		dst[d] = tensor.Float32FromFloat8E4M3FN(page[at*ix.dim+d]) * scale[0]
+	}
+}
+
+// ints reads a tensor of integers.
+func ints(t *tensor.Tensor) []int {
+	values := make([]float64, t.Len())
+	t.ReadFloat64s(values, 0)
+	out := make([]int, len(values))
+	for i, x := range values {
+		out[i] = int(x)
+	}
+	return out
+}
+
+func abs32(x float32) float32 { return math.Float32frombits(math.Float32bits(x) &^ (1 << 31)) }
+
+func finite(x float32) bool { return x-x == 0 }
+
+// pythonList writes [0, 2] as Python does.
+func pythonList(values []int) string { return strings.ReplaceAll(fmt.Sprint(values), " ", ", ") }

@@ -1,0 +1,161 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"fisub/bench/pyworker"
+	"fisub/bench/worker"
+	"fisub/device"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+)
+
+// A referenceError says that the expected outputs of one workload could not be computed: no verdict on the solution.
+type referenceError struct {
+	definition string
+	err        error
+}
+
+func (e *referenceError) Error() string { return "reference of " + e.definition + ": " + e.err.Error() }
+func (e *referenceError) Unwrap() error { return e.err }
+
+// referenceTimeout is for one call of a Python reference, which may be a loop over tokens.
+const referenceTimeout = 30 * time.Minute
+
+// A pyReference runs a definition's own reference, in a worker process of its own: the solution's process never holds
+// expected outputs.
+type pyReference struct {
+	def     *trace.Definition
+	command worker.Command
+	kind    string // of the device
+	opts    device.Options
+	client  *worker.Client
+	broken  error // of the build: it would fail again
+	out     outFile
+}
+
+// run returns the outputs of the reference for the inputs of load. Its error is a *referenceError, or ctx's.
+func (p *pyReference) run(ctx context.Context, load *worker.Workload, size int64) ([]*tensor.Tensor, error) {
+	var want []*tensor.Tensor
+	err := p.open(ctx)
+	if err == nil {
+		limit, cancel := context.WithTimeout(ctx, referenceTimeout)
+		defer cancel()
+		want, err = p.call(limit, load, size)
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err == nil {
+		return want, nil
+	}
+	text := err.Error()
+	if p.client != nil {
+		if log := strings.TrimSpace(p.client.TakeLog()); log != "" {
+			text += "\n" + lastLines(log, 5)
+		}
+		// Whatever it was, memory that ran out among them: the next workload gets a fresh process.
+		p.client.Close()
+		p.client = nil
+	}
+	return nil, &referenceError{p.def.Name, errors.New(text)}
+}
+
+func (p *pyReference) call(ctx context.Context, load *worker.Workload, size int64) ([]*tensor.Tensor, error) {
+	if err := p.out.room(size); err != nil {
+		return nil, err
+	}
+	if err := p.client.Load(ctx, load); err != nil {
+		return nil, err
+	}
+	written, err := p.client.Run(ctx, p.out.path())
+	if err != nil {
+		return nil, err
+	}
+	p.client.TakeLog()
+	outs, unmap, err := p.out.read(written)
+	if err != nil {
+		return nil, err
+	}
+	defer unmap()
+	var want []*tensor.Tensor
+	for i, o := range outs {
+		if o.tensor == nil {
+			return nil, fmt.Errorf("output %s: the format has no dtype %s", p.def.Outputs.Keys()[i], o.dtype)
+		}
+		t := *o.tensor
+		t.Data = slices.Clone(t.Data) // the next call writes over it
+		want = append(want, &t)
+	}
+	return want, nil
+}
+
+// open makes sure that a worker runs with the reference built, on the CPU where torch cannot use the GPU.
+func (p *pyReference) open(ctx context.Context) error {
+	if p.broken != nil || p.client != nil {
+		return p.broken
+	}
+	client, err := worker.Start(context.WithoutCancel(ctx), p.command) // its requests end it with their ctx
+	if err != nil {
+		return err
+	}
+	p.client = client
+	_, err = client.Open(ctx, p.kind, p.opts)
+	var we *worker.Error
+	if errors.As(err, &we) && we.Kind == worker.Machine && p.kind != "emu" {
+		opts := p.opts
+		opts.Ordinal = 0
+		_, err = client.Open(ctx, "emu", opts)
+	}
+	if err != nil {
+		return err
+	}
+	if err := client.Build(ctx, p.def, referenceSolution(p.def)); err != nil {
+		p.broken = err
+		return err
+	}
+	return nil
+}
+
+func (p *pyReference) close() {
+	if p.client != nil {
+		p.client.Close()
+	}
+	p.out.close()
+}
+
+// referenceSolution is the reference as a solution, under the names that the official harness gives it.
+func referenceSolution(def *trace.Definition) *trace.Solution {
+	return &trace.Solution{Name: def.Name + "__reference", Definition: def.Name, Author: "__builtin__",
+		Spec:    trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"}, EntryPoint: "main.py::run"},
+		Sources: []trace.SourceFile{{Path: "main.py", Content: def.Reference}}}
+}
+
+// A noReferenceError is ErrNoReference with its reason.
+type noReferenceError struct {
+	definition string
+	err        error
+}
+
+func (e *noReferenceError) Error() string {
+	return fmt.Sprintf("%s: %v: %v", e.definition, ErrNoReference, e.err)
+}
+func (e *noReferenceError) Unwrap() error        { return e.err }
+func (e *noReferenceError) Is(target error) bool { return target == ErrNoReference }
+
+// newReference returns the Python reference of c's definition. Where no Python can run it, the error is ErrNoReference and
+// tells why.
+func newReference(ctx context.Context, c *Config) (*pyReference, error) {
+	command, err := pyworker.Command(ctx, c.Device.CacheDir)
+	if err != nil {
+		return nil, &noReferenceError{c.Definition.Name, err}
+	}
+	command.Env, command.MemoryLimit = c.Worker.Env, c.Worker.MemoryLimit
+	return &pyReference{def: c.Definition, command: command, kind: c.DeviceKind,
+		opts: device.Options{Ordinal: c.Device.Ordinal, CacheDir: c.Device.CacheDir}}, nil
+}

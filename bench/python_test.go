@@ -1,0 +1,269 @@
+package bench
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"fisub/bench/pyworker"
+	"fisub/bench/worker"
+	"fisub/device"
+	"fisub/internal/event"
+	"fisub/internal/safetensors"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+	"fisub/workloads"
+)
+
+// needPython skips a test where there is no Python with torch.
+func needPython(t *testing.T) {
+	t.Helper()
+	if _, err := pyworker.Command(t.Context(), t.TempDir()); err != nil {
+		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "python") {
+			t.Fatal(err)
+		}
+		t.Skipf("no Python with torch: %v", err)
+	}
+}
+
+const scaleDefinition = `{"name":"scale","op_type":"test","axes":{"n":{"type":"var"}},
+"inputs":{"x":{"shape":["n"],"dtype":"float32"},"c":{"shape":null,"dtype":"float32"}},"outputs":{"y":{"shape":["n"],"dtype":"float32"}},
+"reference":"import os\ndef run(x, c):\n    if x.shape[0] == 13:\n        raise ValueError('13 is not for me')\n    if x.shape[0] == 666:\n        os._exit(3)\n    return x * c\n"}`
+
+// runPython runs a solution of language python, without destination-passing unless passing, on workloads of definition whose
+// inputs are random, but for scalars and those that blobs gives. It returns the evaluations by the index of the workload,
+// and the failed ones.
+func runPython(t *testing.T, definition, source string, passing bool, axes []map[string]int, blobs map[string]*tensor.Tensor) (evaluated map[int]*trace.Evaluation, failed []string, result Result, err error) {
+	t.Helper()
+	dir, def := t.TempDir(), &trace.Definition{}
+	if def, _, err = trace.DecodeDefinition([]byte(definition)); err != nil {
+		t.Fatal(err)
+	}
+	for _, sub := range []string{"definitions", "workloads"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "definitions", "d.json"), []byte(definition), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inputs := map[string]any{}
+	for name, spec := range def.Inputs.All() {
+		inputs[name] = map[string]any{"type": "random"}
+		if spec.Scalar {
+			inputs[name] = map[string]any{"type": "scalar", "value": 2.5}
+		}
+	}
+	var named []safetensors.Named
+	for name, blob := range blobs {
+		named = append(named, safetensors.Named{Name: name, Tensor: blob})
+		inputs[name] = map[string]any{"type": "safetensors", "path": "blob.safetensors", "tensor_key": name}
+	}
+	if err := safetensors.Write(filepath.Join(dir, "blob.safetensors"), named, nil); err != nil {
+		t.Fatal(err)
+	}
+	var lines []byte
+	for i, a := range axes {
+		line, err := json.Marshal(map[string]any{"definition": def.Name, "solution": nil, "evaluation": nil,
+			"workload": map[string]any{"uuid": fmt.Sprint("workload ", i), "axes": a, "inputs": inputs}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(append(lines, line...), '\n')
+	}
+	if err := os.WriteFile(filepath.Join(dir, "workloads", "w.jsonl"), lines, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	data, err := workloads.Open(dir, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, err := data.Workloads(def.Name, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	profile, err := NewProfile("official", def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	profile.Timeout = 30 * time.Second
+
+	evaluated = map[int]*trace.Evaluation{}
+	stream := event.NewStream(func(e event.Event) error {
+		switch {
+		case e.Evaluated != nil:
+			tr, _, err := trace.DecodeTrace(e.Evaluated.Trace)
+			if err != nil {
+				t.Errorf("trace of %s: %v", e.Workload, err)
+				return nil
+			}
+			evaluated[e.Evaluated.Index-1] = tr.Evaluation
+		case e.Type == event.TypeFailed:
+			failed = append(failed, e.Message.Text)
+		}
+		return nil
+	})
+	result, err = Run(t.Context(), Config{
+		Definition: def, Profile: profile, Workloads: ws, Load: data.LoadTrial, DeviceKind: "emu", Device: device.Options{CacheDir: t.TempDir()},
+		Solution: &trace.Solution{Name: "s", Definition: def.Name, Author: "a", Spec: trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"},
+			EntryPoint: "main.py::run", DestinationPassingStyle: passing}, Sources: []trace.SourceFile{{Path: "main.py", Content: source}}},
+		Worker: worker.Command{MemoryLimit: 8 << 30}, Events: stream, Run: &event.Run{Schema: event.Schema, Fisub: "test"},
+	})
+	return evaluated, failed, result, err
+}
+
+// A solution that does something else for each n.
+const moods = `import os, sys
+kept = {}
+def run(x, c):
+    y, n = x * c, x.shape[0]
+    if n == 5: return y[None]
+    if n == 6: return y.half()
+    if n == 7: return y.double()
+    if n == 8: return y, y
+    if n == 9: assert False, 'not nine'
+    if n == 10: sys.exit('bye')
+    if n == 11: os._exit(5)
+    if n == 12: print('x' * (8 << 20))
+    if n == 14: return kept.setdefault(n, y)
+    return y
+`
+
+func TestPythonVerdicts(t *testing.T) {
+	needPython(t)
+	type want struct {
+		n      int
+		status trace.Status
+		log    string
+	}
+	for _, tc := range []struct {
+		name, source string
+		passing      bool
+		want         []want
+	}{
+		{"value-returning", moods, false, []want{
+			{4, trace.Passed, ""},
+			{5, trace.IncorrectShape, "y: shape [1 5], expected [5]"},
+			{6, trace.IncorrectDType, "y: dtype float16, expected float32"},
+			{7, trace.IncorrectDType, "y: dtype float64, expected float32"},
+			{8, trace.RuntimeError, "ValueError: Tuple/list has 2 elements but 1 outputs expected"},
+			{9, trace.RuntimeError, "AssertionError: not nine"},
+			{10, trace.RuntimeError, "SystemExit: bye"},
+			{11, trace.RuntimeError, "Worker process failed unexpectedly: exit status 5"},
+			{12, trace.Passed, "[log truncated]"},
+			// Each trial has inputs of its own, so that a kept result is wrong in the second.
+			{14, trace.IncorrectNumerical, "elements are wrong"},
+			{1000, trace.Passed, ""},
+		}},
+		{"destination-passing", "def run(x, c, y):\n    print('hello')\n    y[x.shape[0] // 6:] = (x * c)[x.shape[0] // 6:]\n", true, []want{
+			{4, trace.Passed, "hello\nhello\nhello\n"},
+			{6, trace.IncorrectNumerical, "y[0] is NaN"}, // left out
+		}},
+		{"does not import", "import absent\n", false, []want{{4, trace.CompileError, "from sources: No module named 'absent'"},
+			{5, trace.CompileError, "from sources: No module named 'absent'"}}},
+	} {
+		var axes []map[string]int
+		passed := 0
+		for _, w := range tc.want {
+			axes = append(axes, map[string]int{"n": w.n})
+			if w.status == trace.Passed {
+				passed++
+			}
+		}
+		got, failed, result, err := runPython(t, scaleDefinition, tc.source, tc.passing, axes, nil)
+		if err != nil || len(failed) > 0 || len(got) != len(tc.want) {
+			t.Errorf("%s: got %d evaluations, failed %q, error %v", tc.name, len(got), failed, err)
+			continue
+		}
+		for i, want := range tc.want {
+			if got[i].Status != want.status || !strings.Contains(got[i].Log, want.log) {
+				t.Errorf("%s, n %d: got %s, log %.300q; want %s and %q", tc.name, want.n, got[i].Status, got[i].Log, want.status, want.log)
+			}
+		}
+		if result.Passed != passed || result.Failed != len(got)-passed || result.Missing != 0 {
+			t.Errorf("%s: got %+v, want %d passed", tc.name, result, passed)
+		}
+		if !slices.Contains(got[0].Environment.Libs.Keys(), "torch") {
+			t.Errorf("%s: libs are %v, want torch among them", tc.name, got[0].Environment.Libs.Keys())
+		}
+	}
+}
+
+// A reference that raises costs its workload the verdict, and no other one.
+func TestPythonReferenceFails(t *testing.T) {
+	needPython(t)
+	got, failed, result, err := runPython(t, scaleDefinition, "def run(x, c):\n    return x * c\n", false,
+		[]map[string]int{{"n": 13}, {"n": 666}, {"n": 4}}, nil)
+	if err != nil || result != (Result{Passed: 1, Missing: 2}) || got[2] == nil {
+		t.Errorf("got %+v, error %v; want the last one passed and two missing", result, err)
+	}
+	want := []string{"reference of scale: ValueError: 13 is not for me", "reference of scale: worker process ended: exit status 3"}
+	if !slices.Equal(failed, want) {
+		t.Errorf("failed: got %q, want %q", failed, want)
+	}
+}
+
+func TestNoReference(t *testing.T) {
+	t.Setenv("FISUB_PYTHON", filepath.Join(t.TempDir(), "absent"))
+	_, _, _, err := runPython(t, scaleDefinition, "def run(x, c):\n    return x * c\n", false, []map[string]int{{"n": 4}}, nil)
+	var we *worker.Error
+	if !errors.Is(err, ErrNoReference) || !errors.As(err, &we) || we.Code != "no-python" {
+		t.Errorf("got %v, want %v with the code no-python", err, ErrNoReference)
+	}
+}
+
+// The evaluators other than the default, on small definitions under the names that choose them.
+const (
+	lowBitDefinition = `{"name":"moe_fp8_block_scale_small","op_type":"moe","axes":{"n":{"type":"var"},"k":{"type":"const","value":64}},
+"inputs":{"x":{"shape":["n","k"],"dtype":"float8_e4m3fn"}},"outputs":{"y":{"shape":["n","k"],"dtype":"bfloat16"}},
+"reference":"import torch\ndef run(x):\n    return x.float().to(torch.bfloat16)\n"}`
+	attentionDefinition = `{"name":"dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64","op_type":"dsa_paged","axes":{"n":{"type":"var"}},
+"inputs":{"x":{"shape":["n","n"],"dtype":"float32"}},"outputs":{"output":{"shape":["n","n"],"dtype":"bfloat16"},"lse":{"shape":["n"],"dtype":"float32"}},
+"reference":"import torch\ndef run(x):\n    return torch.softmax(x, -1).to(torch.bfloat16), torch.logsumexp(x, -1)\n"}`
+)
+
+func TestPythonEvaluators(t *testing.T) {
+	needPython(t)
+	n := func(sizes ...int) (axes []map[string]int) {
+		for _, n := range sizes {
+			axes = append(axes, map[string]int{"n": n})
+		}
+		return axes
+	}
+	type want struct {
+		status trace.Status
+		log    string
+	}
+	for _, tc := range []struct {
+		name, definition, source string
+		want                     []want // for n 1, 2, 3
+	}{
+		{"low bit", lowBitDefinition, "import torch\ndef run(x):\n    y = x.float()\n    y[:, :6 * x.shape[0]] += 5\n    return y.to(torch.bfloat16)\n",
+			[]want{{trace.Passed, ""}, {trace.IncorrectNumerical, "24 of 128 elements are wrong"}}},
+		{"sparse attention", attentionDefinition, "import torch\ndef run(x):\n    y, lse = torch.softmax(x, -1).bfloat16(), torch.logsumexp(x, -1)\n" +
+			"    return ((y, lse), y, (y, lse + 1), (x, x, x))[x.shape[0] - 1]\n",
+			[]want{{trace.Passed, ""}, {trace.Passed, ""}, {trace.IncorrectNumerical, "lse[0] is"}, {trace.IncorrectShape, "3 outputs, expected 1 or 2"}}},
+	} {
+		got, failed, _, err := runPython(t, tc.definition, tc.source, false, n(1, 2, 3, 4)[:len(tc.want)], nil)
+		if err != nil || len(got) != len(tc.want) {
+			t.Errorf("%s: %v, failed %q", tc.name, err, failed)
+			continue
+		}
+		for i, want := range tc.want {
+			if got[i].Status != want.status || !strings.Contains(got[i].Log, want.log) {
+				t.Errorf("%s, n %d: got %s, log %.300q; want %s and %q", tc.name, i+1, got[i].Status, got[i].Log, want.status, want.log)
+			}
+			if tc.definition == lowBitDefinition {
+				if ratio, _ := got[i].Correctness.Extra.Get("matched_ratio"); ratio != 1-float64(6*(i+1))/64 {
+					t.Errorf("%s, n %d: matched_ratio is %v", tc.name, i+1, ratio)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,79 @@
+// Package pyworker is the worker process for solutions that only Python can run, and for the Python references of
+// definitions. Its program, worker.py, speaks the protocol of bench/worker, so that a worker.Client drives it like
+// `fisub worker`. It needs a Python with torch; nothing else of fisub does.
+package pyworker
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"fisub/bench/worker"
+	"fisub/internal/cache"
+	"fisub/internal/trace"
+)
+
+//go:embed worker.py
+var program []byte
+
+// Runs tells whether solutions of that spec run in Python: all but CUDA and C++ with the tvm-ffi binding.
+func Runs(spec *trace.BuildSpec) bool {
+	return spec.Language != trace.CUDA && spec.Language != trace.CPP || spec.Binding == "torch"
+}
+
+// Command returns how to start the worker, whose program it keeps below the cache folder root, in the first of
+// $FISUB_PYTHON, python3 and python that has torch. Where there is none, the error is a *worker.Error of kind Machine
+// with the code "no-python" or "no-torch".
+func Command(ctx context.Context, root string) (worker.Command, error) {
+	python, err := find(ctx)
+	if err != nil {
+		return worker.Command{}, err
+	}
+	dir, _, err := cache.Folder(ctx, root, "pyworker", cache.Key(string(program)), func(dir string) error {
+		return os.WriteFile(filepath.Join(dir, "worker.py"), program, 0o644)
+	})
+	if err != nil {
+		return worker.Command{}, err
+	}
+	return worker.Command{Args: []string{python, "-u", filepath.Join(dir, "worker.py")}}, nil
+}
+
+// find looks for an interpreter that has torch, without importing it: that takes seconds.
+func find(ctx context.Context) (string, error) {
+	candidates := []string{"python3", "python"}
+	named := os.Getenv("FISUB_PYTHON")
+	if named != "" {
+		candidates = []string{named}
+	}
+	without := ""
+	for _, name := range candidates {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			continue
+		}
+		limit, cancel := context.WithTimeout(ctx, 30*time.Second)
+		err = exec.CommandContext(limit, path, "-c",
+			"import importlib.util, sys; sys.exit(sys.version_info < (3, 9) or importlib.util.find_spec('torch') is None)").Run()
+		cancel()
+		if err == nil {
+			return path, nil
+		}
+		if ctx.Err() != nil {
+			return "", ctx.Err()
+		}
+		if without == "" {
+			without = path
+		}
+	}
+	switch {
+	case without != "":
+		return "", &worker.Error{Kind: worker.Machine, Code: "no-torch", Text: fmt.Sprintf("python: %s is not Python 3.9 or later with torch", without)}
+	case named != "":
+		return "", &worker.Error{Kind: worker.Machine, Code: "no-python", Text: fmt.Sprintf("python: FISUB_PYTHON: no program %s", named)}
+	}
+	return "", &worker.Error{Kind: worker.Machine, Code: "no-python", Text: "python: neither python3 nor python is on PATH"}
+}

@@ -1,0 +1,390 @@
+package pyworker
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"fisub/bench/worker"
+	"fisub/device"
+	"fisub/internal/trace"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// required tells whether a test that needs what FISUB_TEST_REQUIRE names must fail instead of being skipped.
+func required(what string) bool { return strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), what) }
+
+// The rules that need no torch are tested in Python.
+func TestRules(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		if required("python") {
+			t.Fatal(err)
+		}
+		t.Skipf("no Python: %v", err)
+	}
+	out, err := exec.Command(python, "-B", "-m", "unittest", "worker_test").CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func command(t *testing.T) worker.Command {
+	t.Helper()
+	c, err := Command(t.Context(), t.TempDir())
+	if err != nil {
+		if required("python") {
+			t.Fatal(err)
+		}
+		t.Skipf("no Python with torch: %v", err)
+	}
+	return c
+}
+
+const definition = `{"name":"d","op_type":"t","axes":{"n":{"type":"var"}},
+"inputs":{"x":{"shape":["n"],"dtype":"float32"},"c":{"shape":null,"dtype":"int32"}},
+"outputs":{"y":{"shape":["n"],"dtype":"float32"},"total":{"shape":[],"dtype":"float32"}},"reference":"def run(x, c):\n    return x, x.sum()\n"}`
+
+// start returns a worker on the CPU with source built, and the error of the build.
+func start(t *testing.T, c worker.Command, source string, passing bool) (*worker.Client, error) {
+	t.Helper()
+	client := open(t, c)
+	return client, build(t, client, source, passing)
+}
+
+func open(t *testing.T, c worker.Command) *worker.Client {
+	t.Helper()
+	client, err := worker.Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	info, err := client.Open(t.Context(), "emu", device.Options{CacheDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !info.Emulated || info.Name == "" || info.Libs["torch"] == "" || !strings.Contains(info.Toolchain, "torch "+info.Libs["torch"]) {
+		t.Errorf("device: got %+v, want an emulated one with its libraries", info)
+	}
+	return client
+}
+
+// build replaces what the worker has built.
+func build(t *testing.T, client *worker.Client, source string, passing bool) error {
+	t.Helper()
+	def, _, err := trace.DecodeDefinition([]byte(definition))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sol := &trace.Solution{Name: "s", Definition: "d", Author: "a", Spec: trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"},
+		EntryPoint: "main.py::run", DestinationPassingStyle: passing}, Sources: []trace.SourceFile{{Path: "main.py", Content: source}}}
+	return client.Build(t.Context(), def, sol)
+}
+
+// load gives the worker x = 1, -2, 30 behind 12 bytes of something else, and c = 5; out takes the outputs.
+func load(t *testing.T, client *worker.Client) (out string) {
+	t.Helper()
+	dir := t.TempDir()
+	in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
+	data := []byte("xxxxxxxxxxxx")
+	for _, v := range []float32{1, -2, 30} {
+		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
+	}
+	for name, data := range map[string][]byte{in: data, out: make([]byte, 512)} {
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	five := int64(5)
+	err := client.Load(t.Context(), &worker.Workload{
+		Inputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Path: in, Offset: 12, Bytes: 12}}, {Int: &five}},
+		Outputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Bytes: 12}},
+			{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func floats(t *testing.T, file string, offset, n int) []float32 {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values []float32
+	for i := range n {
+		values = append(values, math.Float32frombits(binary.LittleEndian.Uint32(data[offset+4*i:])))
+	}
+	return values
+}
+
+func TestDestinationPassing(t *testing.T) {
+	client, err := start(t, command(t), "def run(x, c, y, total):\n    assert type(c) is int\n    y[:2] = (x * c)[:2]\n    total.fill_(x.sum())\n    print('hello')\n", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		out := load(t, client)
+		written, err := client.Run(t.Context(), out)
+		if err != nil || written != nil {
+			t.Fatalf("got outputs %v, error %v; want neither", written, err)
+		}
+		got := floats(t, out, 0, 3)
+		if got[0] != 5 || got[1] != -10 || got[2] == got[2] {
+			t.Errorf("got %v, want 5, -10 and the poison's NaN", got)
+		}
+		if total := floats(t, out, 256, 1)[0]; total != 29 {
+			t.Errorf("got total %v, want 29", total)
+		}
+		if log := client.TakeLog(); log != "hello\n" {
+			t.Errorf("log: got %q, want %q", log, "hello\n")
+		}
+	}
+	var we *worker.Error
+	if _, err := client.Measure(t.Context(), device.Plan{Trials: 1, Iterations: 1}); !errors.As(err, &we) || we.Kind != worker.Timing {
+		t.Errorf("measure: got %v, want an error of kind %s", err, worker.Timing)
+	}
+}
+
+func TestValueReturning(t *testing.T) {
+	client := open(t, command(t))
+	for _, tc := range []struct {
+		name, body string
+		want       []worker.FileTensor // nil where the call is an error
+		text       string
+	}{
+		{"as declared", "x * c, x.sum()", []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12}, {DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
+		{"a list with a number", "[x * c, 29]", []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12}, {DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
+		{"transposed and of other dtypes", "torch.stack([x, x]).t().double() * c, x.sum().bfloat16()",
+			[]worker.FileTensor{{DType: "float64", Shape: []int{3, 2}, Bytes: 48}, {DType: "bfloat16", Shape: []int{}, Offset: 256, Bytes: 2}}, ""},
+		{"transposed", "torch.stack([x * c, x]).t(), x.sum()",
+			[]worker.FileTensor{{DType: "float32", Shape: []int{3, 2}, Bytes: 24}, {DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
+		{"larger than the file", "x.repeat(100), x.sum()",
+			[]worker.FileTensor{{DType: "float32", Shape: []int{300}, Bytes: 1200}, {DType: "float32", Shape: []int{}, Offset: 1280, Bytes: 4}}, ""},
+		{"too many", "x, x, x", nil, "ValueError: Tuple/list has 3 elements but 2 outputs expected"},
+		{"too few", "x", nil, "ValueError: Single value returned but 2 outputs expected"},
+		{"no tensor", "'x', x", nil, "TypeError: output 'y' is of type str, not a tensor or a number"},
+	} {
+		if err := build(t, client, "import torch\ndef run(x, c):\n    return "+tc.body+"\n", false); err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		out := load(t, client)
+		got, err := client.Run(t.Context(), out)
+		if tc.want == nil {
+			var we *worker.Error
+			if !errors.As(err, &we) || we.Kind != worker.Call || we.Text != tc.text {
+				t.Errorf("%s: got %v, want %q", tc.name, err, tc.text)
+			}
+			continue
+		}
+		if err != nil || !reflect.DeepEqual(got, tc.want) {
+			t.Errorf("%s: got %v, %v; want %v", tc.name, got, err, tc.want)
+		}
+		if got := floats(t, out, 0, 3); tc.name == "as declared" && !slices.Equal(got, []float32{5, -10, 150}) {
+			t.Errorf("%s: got %v, want 5 -10 150", tc.name, got)
+		} else if tc.name == "transposed" && !slices.Equal(got, []float32{5, 1, -10}) {
+			t.Errorf("%s: got %v, want 5 1 -10", tc.name, got)
+		}
+	}
+}
+
+// What a solution does to its process is an error with a log, or the end of this process; after an error the next call is
+// as if nothing had been.
+func TestMisbehaviour(t *testing.T) {
+	c := command(t)
+	client := open(t, c)
+	const good = "    y.copy_(x * c)\n    total.fill_(x.sum())\n"
+	for _, tc := range []struct {
+		name, body string
+		kind       worker.Kind // "" where the call is to succeed
+		text       string
+		died       string
+		log        string
+	}{
+		{"raises", "    print('before')\n    raise ValueError('odd input')\n", worker.Call, "ValueError: odd input", "", "before\n"},
+		{"exits", "    import sys\n    sys.exit(3)\n", worker.Call, "SystemExit: 3", "", ""},
+		{"interrupts", "    raise KeyboardInterrupt\n", worker.Call, "KeyboardInterrupt", "", ""},
+		{"interrupts later", "    import _thread\n    _thread.interrupt_main()\n" + good, "", "", "", ""},
+		{"ends the process", "    import os\n    print('last words', flush=True)\n    os._exit(7)\n", "", "", "exit status 7", "last words\n"},
+		{"crashes", "    import ctypes\n    ctypes.string_at(0)\n", "", "", "signal: segmentation fault", ""},
+		{"recurses", "    return run(x, c, y, total)\n", worker.Call, "RecursionError: maximum recursion depth exceeded", "", ""},
+		{"closes descriptors", "    import os\n    print('still here')\n    os.closerange(0, 256)\n" + good, "", "", "", "still here\n"},
+		{"forks", "    import os\n    if os.fork() == 0:\n        raise SystemExit\n" + good, "", "", "", ""},
+		{"forks and both return", "    import os\n    os.fork()\n" + good, "", "", "", ""},
+		{"replaces stdout", "    import sys\n    sys.stdout = None\n" + good, "", "", "", ""},
+		{"leaves a thread", "    import threading, time\n    threading.Thread(target=time.sleep, args=(3600,)).start()\n" + good, "", "", "", ""},
+		{"changes defaults", "    import torch\n    torch.set_default_dtype(torch.float64)\n    torch.set_default_device('meta')\n" + good, "", "", "", ""},
+	} {
+		if !client.Alive() {
+			client = open(t, c)
+		}
+		if err := build(t, client, "def run(x, c, y, total):\n"+tc.body, true); err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		for range 2 {
+			out := load(t, client)
+			_, err := client.Run(t.Context(), out)
+			var we *worker.Error
+			var died *worker.Died
+			switch {
+			case tc.died != "":
+				if !errors.As(err, &died) || !strings.HasPrefix(died.Reason, tc.died) {
+					t.Errorf("%s: got %v, want the end %q", tc.name, err, tc.died)
+				}
+			case tc.kind != "":
+				if !errors.As(err, &we) || we.Kind != tc.kind || !strings.HasPrefix(we.Text, tc.text) {
+					t.Errorf("%s: got %v, want %s error %q", tc.name, err, tc.kind, tc.text)
+				}
+			case err != nil:
+				t.Errorf("%s: %v", tc.name, err)
+			default:
+				if got := floats(t, out, 0, 3); !slices.Equal(got, []float32{5, -10, 150}) {
+					t.Errorf("%s: got %v, want 5 -10 150", tc.name, got)
+				}
+			}
+			if log := client.TakeLog(); log != tc.log {
+				t.Errorf("%s: got log %q, want %q", tc.name, log, tc.log)
+			}
+			if tc.died != "" {
+				break
+			}
+		}
+	}
+}
+
+func TestTimeLimit(t *testing.T) {
+	client, err := start(t, command(t), "def run(x, c, y, total):\n    while True: pass\n", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := load(t, client)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := client.Run(ctx, out); !errors.Is(err, context.DeadlineExceeded) || client.Alive() {
+		t.Errorf("got %v, alive %v; want %v and a dead worker", err, client.Alive(), context.DeadlineExceeded)
+	}
+}
+
+func TestBuildErrors(t *testing.T) {
+	client := open(t, command(t))
+	for _, tc := range []struct{ name, source, text string }{
+		{"syntax", "def run(:\n", "Failed importing module 'fib_python_s_"},
+		{"missing", "x = 1\n", "Entry symbol 'run' not found in module 'fib_python_s_"},
+		{"signature", "def run(x):\n    pass\n", "Destination-passing style callable: expected 4 positional parameters, but signature '(x)' is incompatible: too many positional arguments"},
+	} {
+		err := build(t, client, tc.source, true)
+		var we *worker.Error
+		if !errors.As(err, &we) || we.Kind != worker.Build || !strings.HasPrefix(we.Text, tc.text) {
+			t.Errorf("%s: got %v, want %q", tc.name, err, tc.text)
+		}
+	}
+}
+
+// C++ with the torch binding is built by torch's own builder.
+func TestTorchBinding(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiling against torch's headers takes half a minute")
+	}
+	client := open(t, command(t))
+	def, _, err := trace.DecodeDefinition([]byte(definition))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sol := func(entry, source string) *trace.Solution {
+		return &trace.Solution{Name: "s", Definition: "d", Author: "a", Spec: trace.BuildSpec{Language: trace.CPP, Binding: "torch", TargetHardware: []string{"cpu"},
+			EntryPoint: entry, DestinationPassingStyle: true}, Sources: []trace.SourceFile{{Path: strings.Split(entry, "::")[0], Content: source}}}
+	}
+	var we *worker.Error
+	err = client.Build(t.Context(), def, sol("main.txt::run", "x"))
+	if !errors.As(err, &we) || we.Kind != worker.Build || !strings.HasSuffix(we.Text, "got .txt.") {
+		t.Errorf("entry file: got %v, want that its type is not recognized", err)
+	}
+	err = client.Build(t.Context(), def, sol("main.cpp::run", "#error not today\n"))
+	if errors.As(err, &we) && we.Code == "no-ninja" {
+		t.Skip(err)
+	}
+	if !errors.As(err, &we) || we.Kind != worker.Build || !strings.HasPrefix(we.Text, "Torch build failed for solution 's': ") || !strings.Contains(we.Log, "not today") {
+		t.Errorf("broken source: got %v, want a build error with the compiler's log", err)
+	}
+	good := sol("main.cpp::run", `#include <torch/extension.h>
+void run(torch::Tensor x, int64_t c, torch::Tensor y, torch::Tensor total) { y.copy_(x * c); total.copy_(x.sum()); }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
+`)
+	if err := client.Build(t.Context(), def, good); err != nil {
+		t.Fatal(err)
+	}
+	out := load(t, client)
+	if _, err := client.Run(t.Context(), out); err != nil {
+		t.Fatal(err)
+	}
+	if got := floats(t, out, 0, 3); !slices.Equal(got, []float32{5, -10, 150}) {
+		t.Errorf("got %v, want 5 -10 150", got)
+	}
+	good.Spec.EntryPoint = "main.cpp::other"
+	err = client.Build(t.Context(), def, good)
+	if !errors.As(err, &we) || we.Kind != worker.Build || we.Text != "Exported symbol 'other' not found in built extension" {
+		t.Errorf("symbol: got %v, want that it is not found", err)
+	}
+}
+
+func TestInputOutsideItsFile(t *testing.T) {
+	client, err := start(t, command(t), "def run(x, c, y, total):\n    pass\n", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = client.Load(t.Context(), &worker.Workload{Inputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3},
+		Path: filepath.Join("testdata", "..", "worker.py"), Offset: 1 << 40, Bytes: 12}}}})
+	var we *worker.Error
+	if !errors.As(err, &we) || we.Kind != worker.Machine || !strings.Contains(we.Text, "are outside the file of") {
+		t.Errorf("got %v, want an error about the file's size", err)
+	}
+}
+
+// Where there is no Python, or one without torch, the error says so and has the code for its remedy.
+func TestNoPython(t *testing.T) {
+	dir := t.TempDir()
+	without := filepath.Join(dir, "python3")
+	if err := os.WriteFile(without, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ name, path, named, code, text string }{
+		{"none", filepath.Join(dir, "empty"), "", "no-python", "python: neither python3 nor python is on PATH"},
+		{"none by that name", dir, filepath.Join(dir, "absent"), "no-python", "FISUB_PYTHON: no program " + filepath.Join(dir, "absent")},
+		{"without torch", dir, "", "no-torch", without + " is not Python 3.9 or later with torch"},
+		{"named without torch", "", without, "no-torch", without + " is not Python 3.9 or later with torch"},
+	} {
+		t.Setenv("PATH", tc.path)
+		t.Setenv("FISUB_PYTHON", tc.named)
+		_, err := Command(t.Context(), dir)
+		var we *worker.Error
+		if !errors.As(err, &we) || we.Kind != worker.Machine || we.Code != tc.code || !strings.HasSuffix(we.Text, tc.text) {
+			t.Errorf("%s: got %v, want %q with code %s", tc.name, err, tc.text, tc.code)
+		}
+	}
+}
+
+func TestRuns(t *testing.T) {
+	for _, tc := range []struct {
+		language trace.Language
+		binding  string
+		want     bool
+	}{{trace.CUDA, "", false}, {trace.CUDA, "tvm-ffi", false}, {trace.CPP, "torch", true}, {trace.CUDA, "torch", true}, {trace.Triton, "", true}, {trace.Python, "", true}, {trace.TileLang, "", true}} {
+		if got := Runs(&trace.BuildSpec{Language: tc.language, Binding: tc.binding}); got != tc.want {
+			t.Errorf("%s with binding %q: got %v, want %v", tc.language, tc.binding, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,1 @@
+../../../torch-reference/solution/python/main.py
