@@ -18,8 +18,8 @@ var layers = [][]string{
 	{"internal/trace/pysyntax", "workloads/random"},
 	{"internal/trace"},
 	{"internal/config", "internal/safetensors", "internal/ui"},
-	{"workloads", "device"},
-	{"pack", "device/nvcc", "device/tvmffi", "device/cuda/tvmffi", "bench/runs", "device/devicetest"},
+	{"workloads", "device", "remote"},
+	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "bench/runs", "device/devicetest"},
 	{"device/cuda", "device/emu"},
 	{"bench/reference", "bench/worker", "bench/compare"},
 	{"bench"},
@@ -30,6 +30,7 @@ var layers = [][]string{
 // only names, for a module outside this one, the one package that may import it.
 var only = map[string]string{
 	"gorgonia.org/cu":                   "device/cuda",
+	"github.com/NVIDIA/go-nvml":         "device/cuda/stamp",
 	"github.com/urfave/cli/v2":          "internal/app",
 	"github.com/schollz/progressbar/v3": "internal/ui",
 	"github.com/pelletier/go-toml/v2":   "internal/config",

@@ -32,6 +32,7 @@ type Config struct {
 	Workloads  []*trace.Workload
 	Skip       map[string]bool // uuids that have a verdict already
 	Profile    Profile
+	Timer      string // device.TimerAuto, TimerCUPTI or TimerEvents; "" is auto
 
 	// Load opens the inputs of a workload.
 	Load func(ctx context.Context, def *trace.Definition, w *trace.Workload) (*workloads.Inputs, error)
@@ -43,12 +44,10 @@ type Config struct {
 	Events *event.Stream
 	Run    *event.Run // described by the caller; Run fills in Device and emits it
 
-	// Of a run that is resumed: Admit refuses a device that is not the run's, before anything is recorded, and Timer is
-	// what its workloads were timed with, "" where none was. Both may be left out.
-	Admit func(event.Device) error
-	Timer string
-
-	now func() time.Time
+	// Of a run that is resumed: Admit refuses a device that is not the run's, before anything is recorded, and TimedWith
+	// is what its workloads were timed with, "" where none was. Both may be left out.
+	Admit     func(event.Device) error
+	TimedWith string
 }
 
 // A Result counts verdicts. Passed + Failed + Missing is the number of workloads that were asked for.
@@ -76,13 +75,10 @@ func (e *TimerError) Error() string {
 // the error is about the machine: no device, no compiler, a full disk, ctx. A workload whose inputs cannot be loaded is
 // told as a failed event and counted as missing, and the others still run.
 func Run(ctx context.Context, c Config) (Result, error) {
-	if c.now == nil {
-		c.now = time.Now
-	}
 	if !reference.Knows(c.Definition) {
 		return Result{}, fmt.Errorf("%s: %w", c.Definition.Name, ErrNoReference)
 	}
-	r := &runner{Config: c, begun: c.now()}
+	r := &runner{Config: c, begun: time.Now()}
 	defer r.stop()
 	err := r.run(ctx)
 	done := r.result
@@ -90,9 +86,47 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	r.result.Missing = done.Missing
 	if r.announced {
 		c.Events.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Passed: done.Passed, Failed: done.Failed,
-			Missing: done.Missing, Seconds: c.now().Sub(r.begun).Seconds()}})
+			Missing: done.Missing, Seconds: time.Since(r.begun).Seconds()}})
 	}
 	return r.result, err
+}
+
+// Once builds the solution and runs it on one workload, neither judged nor timed, and waits for the worker to end: for
+// tools that start the worker themselves and watch it. The log is what the worker and the tool printed. The error is an
+// *exec.ExitError where the process ended with a status other than 0, or any that Run gives; a fault of the solution is a
+// *worker.Error or *worker.Died.
+func Once(ctx context.Context, c Config, w *trace.Workload) (log string, err error) {
+	c.Events = event.NewStream()
+	r := &runner{Config: c, announced: true}
+	defer r.stop()
+	in, err := c.Load(ctx, c.Definition, w)
+	if err != nil {
+		return "", err
+	}
+	defer in.Close()
+	limit, cancel := context.WithTimeout(ctx, c.Profile.Timeout)
+	defer cancel()
+	if err := r.ready(ctx, limit); err != nil {
+		return r.log(), err
+	}
+	load, _, err := r.layout(in)
+	if err != nil {
+		return "", err
+	}
+	if err = r.client.Load(limit, load); err == nil {
+		err = r.client.Run(limit, r.out.Name())
+	}
+	if end := r.client.Finish(limit); err == nil {
+		err = end
+	}
+	return r.log(), err
+}
+
+func (r *runner) log() string {
+	if r.client == nil {
+		return ""
+	}
+	return r.client.TakeLog()
 }
 
 type runner struct {
@@ -101,6 +135,8 @@ type runner struct {
 	client    *worker.Client
 	info      device.Info
 	announced bool
+	measured  int          // how often the workload in flight was measured
+	noted     string       // the TimerNote that was warned of last
 	built     *event.Built // nil before the first build
 	buildErr  *worker.Error
 	out       *os.File // outputs of the workload in flight, at outSize bytes
@@ -204,9 +240,9 @@ func (r *runner) ready(run, ctx context.Context) error {
 	if first {
 		r.Events.Emit(event.Event{Type: event.TypeBuilding})
 	}
-	begun := r.now()
+	begun := time.Now()
 	err := r.client.Build(ctx, r.Definition, r.Solution)
-	built := &event.Built{OK: err == nil, Seconds: r.now().Sub(begun).Seconds()}
+	built := &event.Built{OK: err == nil, Seconds: time.Since(begun).Seconds()}
 	var we *worker.Error
 	if errors.As(err, &we) && we.Kind == worker.Build {
 		built.Log, r.buildErr = we.Log, we
@@ -228,7 +264,7 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 	}
 	r.Events.Emit(event.Event{Type: event.TypeStarted, Workload: w.UUID,
 		Started: &event.Started{Index: index + 1, Total: len(r.Workloads), Axes: axes}})
-	begun := r.now()
+	begun := time.Now()
 
 	in, err := r.Load(ctx, r.Definition, w)
 	if err != nil {
@@ -253,12 +289,12 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 		}
 	}
 	if samples != nil {
-		if r.Timer != "" && samples.Timer != r.Timer {
-			return &TimerError{Was: r.Timer, Is: samples.Timer}
+		if r.TimedWith != "" && samples.Timer != r.TimedWith {
+			return &TimerError{Was: r.TimedWith, Is: samples.Timer}
 		}
-		r.Events.Emit(event.Event{Type: event.TypeSamples, Workload: w.UUID, Samples: eventSamples(samples, r.bytes)})
+		r.tell(w.UUID, samples)
 	}
-	r.emit(w, index, axes, v, samples, r.now().Sub(begun))
+	r.emit(w, index, axes, v, samples, time.Since(begun))
 	return nil
 }
 
@@ -316,8 +352,7 @@ func (r *runner) evaluate(run, ctx context.Context, in *workloads.Inputs) (verdi
 	if v.status != trace.Passed || r.info.Emulated {
 		return v, nil, nil
 	}
-	samples, err := r.client.Measure(ctx, device.Plan{Warmup: r.Profile.Warmup, Iterations: r.Profile.Iterations,
-		Trials: r.Profile.Trials, ColdL2: true, Target: r.Profile.Target, MaxTime: r.Profile.MaxTime})
+	samples, err := r.measure(ctx)
 	return v, samples, err
 }
 
@@ -351,12 +386,11 @@ func (r *runner) blame(err error) (verdict, error) {
 // emit writes the verdict as an official trace.
 func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdict, samples *device.Samples, took time.Duration) {
 	log := v.log
-	if r.client != nil {
-		printed := r.client.TakeLog()
-		if log != "" && printed != "" && !strings.HasSuffix(printed, "\n") {
+	if printed := r.log(); printed != "" {
+		if log != "" && !strings.HasSuffix(printed, "\n") {
 			printed += "\n"
 		}
-		if !strings.Contains(log, printed) || printed == "" {
+		if !strings.Contains(log, printed) {
 			log = printed + log
 		}
 	}
@@ -367,7 +401,7 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 		log += v.detail
 	}
 
-	e := &trace.Evaluation{Status: v.status, Timestamp: r.now().Format("2006-01-02T15:04:05.000000"), Log: log,
+	e := &trace.Evaluation{Status: v.status, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Log: log,
 		Environment: trace.Environment{Hardware: r.info.Name}}
 	if r.info.Emulated {
 		e.Environment.Hardware = "emulator on " + r.info.Name
@@ -502,25 +536,6 @@ func (r *runner) specs() []trace.TensorSpec {
 		specs = append(specs, spec)
 	}
 	return specs
-}
-
-// eventSamples adds the figures; bytes are those of the workload's tensors.
-func eventSamples(s *device.Samples, bytes int64) *event.Samples {
-	sum := stats.Summarize(s.Trials)
-	out := &event.Samples{Timer: s.Timer, ColdL2: s.ColdL2, MedianNS: stats.Latency(s.Trials), MinNS: int64(sum.Min), N: sum.N,
-		Q1NS: sum.Q1, Q2NS: sum.Median, Q3NS: sum.Q3, MeanNS: sum.Mean, Bytes: bytes, Warnings: sum.Warnings,
-		Interval: event.Interval{LoNS: sum.Lo, HiNS: sum.Hi, Width: sum.Width(), Confidence: sum.Confidence}}
-	if out.MedianNS > 0 {
-		out.Bandwidth = float64(bytes) / out.MedianNS
-	}
-	for _, trial := range s.Trials {
-		row := make([]int64, len(trial))
-		for i, d := range trial {
-			row[i] = d.Nanoseconds()
-		}
-		out.TrialsNS = append(out.TrialsNS, row)
-	}
-	return out
 }
 
 func lastLines(s string, n int) string {

@@ -36,8 +36,8 @@ func (model) Build(_ context.Context, def *trace.Definition, sol *trace.Solution
 
 func (model) Measure(_ context.Context, _ func() error, plan device.Plan) (*device.Samples, error) {
 	s := &device.Samples{Timer: "model", ColdL2: plan.ColdL2}
-	if plan.Target > 0 {
-		s.Timer += " up to " + plan.MaxTime.String()
+	if plan.MaxTime > 0 {
+		s.Timer += " limited" // the plan had a limit
 	}
 	for t := range plan.Trials {
 		var trial []time.Duration
@@ -146,7 +146,7 @@ func TestRunTimes(t *testing.T) {
 		if s := e.Samples; s != nil {
 			n++
 			// 20 timings from 1000 ns on. q, k, a, dt_bias, A_log, b and so on, and the state twice: 2 x 8 x 128 x 128 floats.
-			if s.Timer != "model up to 3s" || !s.ColdL2 || s.N != 20 || s.MedianNS != 1009.5 || s.MinNS != 1000 {
+			if s.Timer != "model limited" || s.Truncated || !s.ColdL2 || s.N != 20 || s.MedianNS != 1009.5 || s.MinNS != 1000 {
 				t.Errorf("samples: got %+v", s)
 			}
 			if s.Bytes < 2*8*128*128*4 || s.Bytes > 2*8*128*128*4+20000 || s.Bandwidth != float64(s.Bytes)/1009.5 {
@@ -156,6 +156,25 @@ func TestRunTimes(t *testing.T) {
 	}
 	if n != 2 {
 		t.Errorf("samples events: got %d, want 2", n)
+	}
+}
+
+// Sampling goes on until the interval is as narrow as the target, or the time is over.
+func TestRunSamplesUntilTarget(t *testing.T) {
+	for _, tc := range []struct {
+		target    float64
+		limit     time.Duration
+		truncated bool
+	}{{0.006, 10 * time.Second, false}, {1e-9, 150 * time.Millisecond, true}} {
+		events, _, err := modelRun(t, "s", 1, func(c *Config) { c.Profile.Target, c.Profile.MaxTime = tc.target, tc.limit })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			if s := e.Samples; s != nil && (s.N <= 20 || s.Truncated != tc.truncated || !tc.truncated && s.Interval.Width > tc.target) {
+				t.Errorf("target %g: got %d timings, interval %.4f wide, truncated %v", tc.target, s.N, s.Interval.Width, s.Truncated)
+			}
+		}
 	}
 }
 
@@ -197,7 +216,7 @@ func TestRunResumed(t *testing.T) {
 	if !errors.Is(err, refusal) || len(events) != 0 {
 		t.Errorf("got %v after %d events, want %v after none", err, len(events), refusal)
 	}
-	events, _, err = modelRun(t, "s", 2, func(c *Config) { c.Timer = "cupti" })
+	events, _, err = modelRun(t, "s", 2, func(c *Config) { c.TimedWith = "cupti" })
 	var timer *TimerError
 	if !errors.As(err, &timer) || timer.Was != "cupti" || timer.Is != "model" {
 		t.Errorf("got %v, want a *TimerError", err)
@@ -207,7 +226,7 @@ func TestRunResumed(t *testing.T) {
 			t.Errorf("got %s, want no figure of another timer", e.Type)
 		}
 	}
-	if _, result, err := modelRun(t, "s", 1, func(c *Config) { c.Timer = "model" }); err != nil || result.Passed != 1 {
+	if _, result, err := modelRun(t, "s", 1, func(c *Config) { c.TimedWith = "model" }); err != nil || result.Passed != 1 {
 		t.Errorf("the same timer: got %+v and %v, want it to pass", result, err)
 	}
 }

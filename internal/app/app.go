@@ -128,8 +128,7 @@ func flatten(err error) []error {
 
 func (a *app) cli() *cli.App {
 	commands := []*cli.Command{a.checkCommand(), a.localCommand(), a.packCommand(), a.unpackCommand(), a.datasetCommand(),
-		a.compareCommand(), a.runsCommand(),
-		a.toolchainCommand(), a.workerCommand()}
+		a.compareCommand(), a.runsCommand(), a.sanitizeCommand(), a.profileCommand(), a.toolchainCommand(), a.workerCommand()}
 	onUsage := func(_ *cli.Context, err error, _ bool) error { return usage("fisub --help lists the flags", "%w", err) }
 	var finish func(cs []*cli.Command)
 	finish = func(cs []*cli.Command) {

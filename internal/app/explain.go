@@ -11,6 +11,7 @@ import (
 	"fisub/bench/compare"
 	"fisub/bench/runs"
 	"fisub/bench/worker"
+	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/emu"
 	"fisub/device/nvcc"
@@ -111,6 +112,8 @@ func errorCode(err error) string {
 		return "old-driver"
 	case errors.Is(err, cuda.ErrOrdinal):
 		return "no-ordinal"
+	case errors.Is(err, device.ErrTimer):
+		return "no-timer"
 	}
 	return ""
 }
@@ -124,6 +127,7 @@ var remedies = map[string]string{
 	"no-gpu":       "nvidia-smi shows what the driver sees; --device emu runs on the CPU",
 	"old-driver":   "update the NVIDIA driver, or set CUDA_HOME to an older toolkit",
 	"no-ordinal":   "--device cuda:0 is the first GPU",
+	"no-timer":     "fisub toolchain install brings libcupti; --timer auto takes CUDA events where CUPTI cannot be used",
 }
 
 // list joins words for a sentence.

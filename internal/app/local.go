@@ -42,6 +42,7 @@ func (a *app) localCommand() *cli.Command {
 			&cli.IntFlag{Name: "limit", Usage: "run the first `N` workloads"},
 			&cli.StringFlag{Name: "solution", Usage: "run the packed solution in `FILE` instead of the sources"},
 			&cli.StringFlag{Name: "profile", Usage: "call and time as `PROFILE` says: " + strings.Join(bench.Profiles, ", "), DefaultText: "bench.profile of the config, else official"},
+			&cli.StringFlag{Name: "timer", Value: device.TimerAuto, Usage: "time with `TIMER`: cupti, as the contest does, events, or auto: cupti if it can be used"},
 			&cli.DurationFlag{Name: "timeout", Usage: "end a workload after `TIME`", DefaultText: "of the profile: 5m"},
 			&cli.DurationFlag{Name: "max-time", Usage: "profile thorough: time a workload for at most `TIME`", DefaultText: "10s"},
 			&cli.Float64Flag{Name: "memory-limit", Usage: "end a worker that holds more than `GIB`; 0 is no limit", DefaultText: "three quarters of the machine's"},
@@ -101,6 +102,10 @@ func (a *app) local(c *cli.Context) error {
 	} else if old != nil && profile.Target > 0 {
 		profile.MaxTime = seconds(old.Run.Profile.MaxTimeS)
 	}
+	timer := c.String("timer")
+	if !slices.Contains(device.Timers, timer) {
+		return usage("one of "+strings.Join(device.Timers, ", "), "--timer: unknown timer %q", timer)
+	}
 	ws, err := s.data.Workloads(s.def.Name, set)
 	if err != nil {
 		return invalid(err)
@@ -136,10 +141,11 @@ func (a *app) local(c *cli.Context) error {
 	}
 
 	now := time.Now()
-	run := &event.Run{Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: Version, Command: os.Args, Solution: s.sol.Name,
+	run := &event.Run{Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: Version, Command: append([]string{"fisub"}, os.Args[1:]...), Solution: s.sol.Name,
 		Author: s.sol.Author, Language: string(s.sol.Spec.Language), ContentHash: s.sol.Hash(), Definition: s.def.Name, Set: set,
 		Profile: event.Profile{Name: profile.Name, Warmup: profile.Warmup, Iterations: profile.Iterations, Trials: profile.Trials,
 			TimeoutS: profile.Timeout.Seconds(), Target: profile.Target, MaxTimeS: profile.MaxTime.Seconds()},
+		Timer:     timer,
 		Tolerance: event.Tolerance{Atol: profile.Tolerance.Atol, Rtol: profile.Tolerance.Rtol, MatchedRatio: profile.Tolerance.MatchedRatio},
 		Host:      host(), Git: gitState(c.Context, s.root)}
 	for _, w := range ws {
@@ -152,7 +158,7 @@ func (a *app) local(c *cli.Context) error {
 
 	var admit func(event.Device) error
 	var skip map[string]bool
-	before, timer := 0, "" // failed workloads of the run that is resumed; what it was timed with
+	before, timedWith := 0, "" // failed workloads of the run that is resumed; what it was timed with
 	if old == nil {
 		folder = runs.New(s.root, run.ID)
 		defer folder.Close()
@@ -161,7 +167,7 @@ func (a *app) local(c *cli.Context) error {
 			return err
 		}
 		admit = func(d event.Device) error { return sameDevice(old, d) }
-		skip, before, timer = goOn(old, run)
+		skip, before, timedWith = goOn(old, run)
 		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, len(skip), len(ws))
 		if len(skip) == len(ws) {
 			if before > 0 {
@@ -191,9 +197,9 @@ func (a *app) local(c *cli.Context) error {
 		return err
 	}
 	result, err := bench.Run(c.Context, bench.Config{
-		Definition: s.def, Solution: s.sol, Workloads: ws, Skip: skip, Profile: profile, Load: s.data.Load,
+		Definition: s.def, Solution: s.sol, Workloads: ws, Skip: skip, Profile: profile, Timer: timer, Load: s.data.Load,
 		Worker:     worker.Command{Args: []string{self, "worker"}, MemoryLimit: memory},
-		DeviceKind: kind, Device: opts, Events: stream, Run: run, Admit: admit, Timer: timer,
+		DeviceKind: kind, Device: opts, Events: stream, Run: run, Admit: admit, TimedWith: timedWith,
 	})
 	if c.Context.Err() != nil {
 		a.term.Note("go on with: fisub local --resume %s", run.ID)
@@ -315,6 +321,7 @@ func sameRun(old *runs.Run, run *event.Run) error {
 		{"definition", old.Run.Definition, run.Definition},
 		{"set", old.Run.Set, run.Set},
 		{"profile", profileText(old.Run.Profile), profileText(run.Profile)},
+		{"timer", old.Run.Timer, run.Timer},
 	})
 }
 

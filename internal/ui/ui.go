@@ -5,7 +5,9 @@ package ui
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -137,7 +139,8 @@ type runView struct {
 	widths  []int    // of the axes
 	samples map[string]*event.Samples
 	timer   string
-	l2      string // "cold", "warm"
+	doubts  map[string][]string // workloads by the sentence that says why their timings are in doubt
+	l2      string              // "cold", "warm"
 	headed  bool
 }
 
@@ -179,7 +182,7 @@ func (v *runView) event(e event.Event) error {
 }
 
 func (v *runView) start(r *event.Run) {
-	*v = runView{t: v.t, run: r, samples: map[string]*event.Samples{}}
+	*v = runView{t: v.t, run: r, samples: map[string]*event.Samples{}, doubts: map[string][]string{}}
 	t := v.t
 	t.Note("solution   %s", Printable(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language, r.ContentHash[:min(8, len(r.ContentHash))])))
 	t.Note("definition %s", Printable(fmt.Sprintf("%s, %d workloads of set %s", r.Definition, len(r.Workloads), r.Set)))
@@ -285,6 +288,12 @@ func (v *runView) row(uuid string, e *event.Evaluated) error {
 			if t.Wide {
 				cols = append(cols, left(fmt.Sprintf("%.0f", s.Bandwidth), bandwidthWidth))
 			}
+			if len(s.Disturbed) > 0 {
+				cols = append(cols, t.paint(yellow, "*"))
+			}
+			for _, sentence := range s.Disturbed {
+				v.doubts[sentence] = append(v.doubts[sentence], Short(uuid))
+			}
 			for _, w := range s.Warnings {
 				t.Warn(fmt.Sprintf("workload %s: %s", Printable(uuid), Printable(w)), "")
 			}
@@ -335,8 +344,19 @@ func (v *runView) done(d *event.Done) error {
 		return err
 	}
 	if v.timer != "" {
-		_, err := fmt.Fprintln(t.Out, v.legend())
-		return err
+		if _, err := fmt.Fprintln(t.Out, v.legend()); err != nil {
+			return err
+		}
+	}
+	for _, sentence := range slices.Sorted(maps.Keys(v.doubts)) {
+		of := v.doubts[sentence]
+		which := "workload " + of[0]
+		if len(of) > 1 {
+			which = fmt.Sprintf("%d workloads", len(of))
+		}
+		if _, err := fmt.Fprintf(t.Out, "%s %s, in doubt however often measured: %s\n", t.paint(yellow, "*"), which, Printable(sentence)); err != nil {
+			return err
+		}
 	}
 	return nil
 }

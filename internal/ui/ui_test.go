@@ -56,6 +56,25 @@ latency: mean over 3 trials of the median of 50 calls, cold L2, cupti, profile o
 	}
 }
 
+func TestDoubtfulTimings(t *testing.T) {
+	ms := 0.00256
+	events := []event.Event{gpuRun("aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc")}
+	for uuid, why := range map[string][]string{"aaaaaaaaaa": {"throttled\x1b", "shaken"}, "bbbbbbbbbb": nil, "cccccccccc": {"shaken"}} {
+		events = append(events, event.Event{Type: event.TypeSamples, Workload: uuid, Samples: &event.Samples{Timer: "cupti", MinNS: 2400, Disturbed: why}},
+			event.Event{Type: event.TypeEvaluated, Workload: uuid, Evaluated: &event.Evaluated{Status: "PASSED", Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms}})
+	}
+	out, _ := show(t, &Terminal{Quiet: true}, append(events, event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 3}})...)
+	for _, line := range []string{
+		"aaaaaaaa           4  7  PASSED                      -         -     2.56 µs  0.0 %     2.40 µs  *\n",
+		"bbbbbbbb           4  7  PASSED                      -         -     2.56 µs  0.0 %     2.40 µs\n",
+		"* 2 workloads, in doubt however often measured: shaken\n* workload aaaaaaaa, in doubt however often measured: throttled\uFFFD\n",
+	} {
+		if !strings.Contains(out, line) {
+			t.Errorf("got\n%s\nwant in it\n%s", out, line)
+		}
+	}
+}
+
 func TestFailures(t *testing.T) {
 	log := "line 1\nkernel.cu:3: bad\n\x1b[2Jgone\n" + strings.Repeat("more\n", 20)
 	out, errs := show(t, &Terminal{Quiet: true}, gpuRun("u1", "u2"),
