@@ -485,6 +485,9 @@ class Solution:
         d = self.device
         if d.emulated:
             raise Failure("timing", "python: the CPU keeps no time for a GPU")
+        if plan.get("timer") == "cupti":
+            raise Failure("machine", "cupti: Python submissions are timed with CUDA events only")
+        note = "" if plan.get("timer") == "events" else "Python submissions are timed with CUDA events only"
         torch, begun = d.torch, time.monotonic()
         limit = plan.get("max_time", 0) / 1e9
         info = torch.cuda.get_device_properties(d.device)
@@ -530,7 +533,7 @@ class Solution:
             d.synchronize()
 
         guard(d, "call", measure)
-        return {"timer": "cuda events", "cold_l2": plan["cold_l2"], "trials_ns": trials}
+        return {"timer": "cuda events", "timer_note": note, "cold_l2": plan["cold_l2"], "trials_ns": trials}
 
 
 def guard(device, kind, f):
