@@ -14,14 +14,14 @@ import (
 
 // layers lists the packages from the bottom up: a package imports only what stands in an earlier row.
 var layers = [][]string{
-	{"internal/cache", "internal/event", "internal/tensor", "definitions"},
+	{"internal/cache", "internal/event", "internal/tensor", "definitions", "bench/stats"},
 	{"internal/trace/pysyntax", "workloads/random"},
 	{"internal/trace"},
 	{"internal/config", "internal/safetensors", "internal/ui"},
-	{"workloads", "device"},
-	{"pack", "device/nvcc", "device/tvmffi", "device/cuda/tvmffi", "bench/runs", "device/devicetest"},
+	{"workloads", "device", "remote"},
+	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "bench/runs", "device/devicetest"},
 	{"device/cuda", "device/emu"},
-	{"bench/reference", "bench/worker"},
+	{"bench/reference", "bench/worker", "bench/compare"},
 	{"bench/pyworker"},
 	{"bench"},
 	{"internal/app"},
@@ -31,14 +31,17 @@ var layers = [][]string{
 // only names, for a module outside this one, the one package that may import it.
 var only = map[string]string{
 	"gorgonia.org/cu":                   "device/cuda",
+	"github.com/NVIDIA/go-nvml":         "device/cuda/stamp",
 	"github.com/urfave/cli/v2":          "internal/app",
 	"github.com/schollz/progressbar/v3": "internal/ui",
 	"github.com/pelletier/go-toml/v2":   "internal/config",
+	"golang.org/x/perf":                 "bench/stats",
 }
 
 // never lists imports that the layers would allow.
 var never = map[string][]string{
 	"bench":          {"device/cuda", "device/emu", "device/nvcc"},
+	"bench/compare":  {"device", "workloads", "pack"},
 	"bench/worker":   {"device/cuda", "device/emu", "device/nvcc", "workloads"},
 	"bench/pyworker": {"device", "workloads"},
 	"device/emu":     {"device/nvcc", "workloads"},

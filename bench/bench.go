@@ -14,6 +14,7 @@ import (
 
 	"fisub/bench/pyworker"
 	"fisub/bench/reference"
+	"fisub/bench/stats"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
@@ -29,6 +30,7 @@ type Config struct {
 	Workloads  []*trace.Workload
 	Skip       map[string]bool // uuids that have a verdict already
 	Profile    Profile
+	Timer      string // device.TimerAuto, TimerCUPTI or TimerEvents; "" is auto
 
 	// Load opens the inputs of a trial, from 0, of a workload.
 	Load func(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*workloads.Inputs, error)
@@ -40,7 +42,10 @@ type Config struct {
 	Events *event.Stream
 	Run    *event.Run // described by the caller; Run fills in Device and emits it
 
-	now func() time.Time
+	// Of a run that is resumed: Admit refuses a device that is not the run's, before anything is recorded, and TimedWith
+	// is what its workloads were timed with, "" where none was. Both may be left out.
+	Admit     func(event.Device) error
+	TimedWith string
 }
 
 // A Result counts verdicts. Passed + Failed + Missing is the number of workloads that were asked for.
@@ -58,14 +63,18 @@ type DeviceError struct{ Err *worker.Error }
 func (e *DeviceError) Error() string { return e.Err.Error() }
 func (e *DeviceError) Unwrap() error { return e.Err }
 
+// A TimerError says that a run that is resumed would go on with another timer, whose figures mean something else.
+type TimerError struct{ Was, Is string }
+
+func (e *TimerError) Error() string {
+	return fmt.Sprintf("the run was timed with %s, now it is %s", e.Was, e.Is)
+}
+
 // Run judges and times the solution on each workload in turn. A wrong, slow, hanging or crashing solution is a verdict;
 // the error is about the machine: no device, no compiler, a full disk, ctx. A workload whose inputs cannot be loaded is
 // told as a failed event and counted as missing, and the others still run.
 func Run(ctx context.Context, c Config) (Result, error) {
-	if c.now == nil {
-		c.now = time.Now
-	}
-	r := &runner{Config: c, begun: c.now()}
+	r := &runner{Config: c, begun: time.Now()}
 	defer r.stop()
 	var err error
 	if r.evaluator, err = evaluatorOf(c.Definition); err != nil {
@@ -89,9 +98,50 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	r.result.Missing = done.Missing
 	if r.announced {
 		c.Events.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Passed: done.Passed, Failed: done.Failed,
-			Missing: done.Missing, Seconds: c.now().Sub(r.begun).Seconds()}})
+			Missing: done.Missing, Seconds: time.Since(r.begun).Seconds()}})
 	}
 	return r.result, err
+}
+
+// Once builds the solution and runs it on one workload, neither judged nor timed, and waits for the worker to end: for
+// tools that start the worker themselves and watch it. The log is what the worker and the tool printed. The error is an
+// *exec.ExitError where the process ended with a status other than 0, or any that Run gives; a fault of the solution is a
+// *worker.Error or *worker.Died.
+func Once(ctx context.Context, c Config, w *trace.Workload) (log string, err error) {
+	c.Events = event.NewStream()
+	r := &runner{Config: c, announced: true}
+	defer r.stop()
+	in, err := c.Load(ctx, c.Definition, w, 0)
+	if err != nil {
+		return "", err
+	}
+	defer in.Close()
+	t := &trial{in: in}
+	if err := r.describe(t); err != nil {
+		return "", err
+	}
+	if err := r.out.room(t.size); err != nil {
+		return "", err
+	}
+	limit, cancel := context.WithTimeout(ctx, c.Profile.Timeout)
+	defer cancel()
+	if err := r.ready(ctx, limit); err != nil {
+		return r.log(), err
+	}
+	if err = r.client.Load(limit, t.load); err == nil {
+		_, err = r.client.Run(limit, r.out.path())
+	}
+	if end := r.client.Finish(limit); err == nil {
+		err = end
+	}
+	return r.log(), err
+}
+
+func (r *runner) log() string {
+	if r.client == nil {
+		return ""
+	}
+	return r.client.TakeLog()
 }
 
 type runner struct {
@@ -100,8 +150,11 @@ type runner struct {
 	client    *worker.Client
 	info      device.Info
 	announced bool
+	measured  int          // how often the workload in flight was measured
+	noted     string       // the TimerNote that was warned of last
 	built     *event.Built // nil before the first build
 	buildErr  *worker.Error
+	bytes     int64   // of the tensors of the workload in flight
 	out       outFile // outputs of the workload in flight
 	evaluator evaluator
 	reference *pyReference // nil where bench/reference knows the definition
@@ -120,7 +173,7 @@ func (r *runner) stop() {
 }
 
 func (r *runner) run(ctx context.Context) error {
-	if err := r.open(ctx); err != nil {
+	if err := r.open(ctx, ctx); err != nil {
 		return err
 	}
 	for i, w := range r.Workloads {
@@ -137,10 +190,9 @@ func (r *runner) run(ctx context.Context) error {
 	return nil
 }
 
-// open starts a worker and opens the device; the first time, it also announces the run.
-func (r *runner) open(ctx context.Context) error {
-	// The worker outlives ctx, which may be the time limit of one workload; requests in flight end it with their own.
-	client, err := worker.Start(context.WithoutCancel(ctx), r.Worker)
+// open starts a worker, which lives as long as run does, and opens the device; the first time, it also announces the run.
+func (r *runner) open(run, ctx context.Context) error {
+	client, err := worker.Start(run, r.Worker)
 	if err != nil {
 		return err
 	}
@@ -154,10 +206,15 @@ func (r *runner) open(ctx context.Context) error {
 	if r.announced {
 		return nil
 	}
-	r.announced = true
 	r.Config.Run.Device = event.Device{Kind: r.DeviceKind, Name: r.info.Name, Arch: r.info.Arch, Ordinal: r.info.Ordinal,
 		Driver: r.info.Driver, CUDA: r.info.CUDAVersion, Emulated: r.info.Emulated, Toolchain: r.info.Toolchain, UUID: r.info.UUID,
 		L2Bytes: r.info.L2Bytes, MemoryBytes: r.info.MemoryBytes, Multiprocessors: r.info.Multiprocs, Libs: r.info.Libs}
+	if r.Admit != nil {
+		if err := r.Admit(r.Config.Run.Device); err != nil {
+			return err
+		}
+	}
+	r.announced = true
 	r.Events.Emit(event.Event{Type: event.TypeRun, Run: r.Config.Run})
 	return nil
 }
@@ -178,8 +235,8 @@ func (r *runner) machineError(err error) error {
 }
 
 // ready makes sure that a worker runs with the solution built. A fault of the solution is a *worker.Error of kind Build
-// or a worker.Died.
-func (r *runner) ready(ctx context.Context) error {
+// or a worker.Died. A worker that it starts outlives ctx, for the workloads that follow, but not run.
+func (r *runner) ready(run, ctx context.Context) error {
 	if r.client != nil && !r.client.Alive() {
 		r.client.Close()
 		r.client = nil
@@ -191,7 +248,7 @@ func (r *runner) ready(ctx context.Context) error {
 		return nil
 	}
 	if r.client == nil {
-		if err := r.open(ctx); err != nil {
+		if err := r.open(run, ctx); err != nil {
 			return err
 		}
 	}
@@ -199,9 +256,9 @@ func (r *runner) ready(ctx context.Context) error {
 	if first {
 		r.Events.Emit(event.Event{Type: event.TypeBuilding})
 	}
-	begun := r.now()
+	begun := time.Now()
 	err := r.client.Build(ctx, r.Definition, r.Solution)
-	built := &event.Built{OK: err == nil, Seconds: r.now().Sub(begun).Seconds()}
+	built := &event.Built{OK: err == nil, Seconds: time.Since(begun).Seconds()}
 	var we *worker.Error
 	if errors.As(err, &we) && we.Kind == worker.Build {
 		built.Log, r.buildErr = we.Log, we
@@ -223,7 +280,7 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 	}
 	r.Events.Emit(event.Event{Type: event.TypeStarted, Workload: w.UUID,
 		Started: &event.Started{Index: index + 1, Total: len(r.Workloads), Axes: axes}})
-	begun := r.now()
+	begun := time.Now()
 
 	trials, err := r.prepare(ctx, w)
 	defer func() {
@@ -241,7 +298,7 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 
 	limit, cancel := context.WithTimeout(ctx, r.Profile.Timeout)
 	defer cancel()
-	v, samples, err := r.evaluate(limit, trials)
+	v, samples, err := r.evaluate(ctx, limit, trials)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -255,9 +312,12 @@ func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) err
 		}
 	}
 	if samples != nil {
-		r.Events.Emit(event.Event{Type: event.TypeSamples, Workload: w.UUID, Samples: eventSamples(samples)})
+		if r.TimedWith != "" && samples.Timer != r.TimedWith {
+			return &TimerError{Was: r.TimedWith, Is: samples.Timer}
+		}
+		r.tell(w.UUID, samples)
 	}
-	r.emit(w, index, axes, v, samples, r.now().Sub(begun))
+	r.emit(w, index, axes, v, samples, time.Since(begun))
 	return nil
 }
 
@@ -302,9 +362,9 @@ func (r *runner) prepare(ctx context.Context, w *trace.Workload) (trials []*tria
 	return trials, nil
 }
 
-// evaluate runs, judges and times one workload.
-func (r *runner) evaluate(ctx context.Context, trials []*trial) (verdict, *device.Samples, error) {
-	if err := r.ready(ctx); err != nil {
+// evaluate runs, judges and times one workload while ctx lasts, which ends before run does.
+func (r *runner) evaluate(run, ctx context.Context, trials []*trial) (verdict, *device.Samples, error) {
+	if err := r.ready(run, ctx); err != nil {
 		return verdict{}, nil, err
 	}
 	if r.evaluator == sampling {
@@ -336,10 +396,6 @@ func (r *runner) evaluate(ctx context.Context, trials []*trial) (verdict, *devic
 	}
 	samples, err := r.measure(ctx)
 	return v, samples, err
-}
-
-func (r *runner) measure(ctx context.Context) (*device.Samples, error) {
-	return r.client.Measure(ctx, device.Plan{Warmup: r.Profile.Warmup, Iterations: r.Profile.Iterations, Trials: r.Profile.Trials, ColdL2: true})
 }
 
 // call makes one call on the inputs of t, which it loads first where fresh, and says what the worker wrote. The expected
@@ -404,12 +460,11 @@ func (r *runner) blame(err error) (verdict, error) {
 // emit writes the verdict as an official trace.
 func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdict, samples *device.Samples, took time.Duration) {
 	log := v.log
-	if r.client != nil {
-		printed := r.client.TakeLog()
-		if log != "" && printed != "" && !strings.HasSuffix(printed, "\n") {
+	if printed := r.log(); printed != "" {
+		if log != "" && !strings.HasSuffix(printed, "\n") {
 			printed += "\n"
 		}
-		if !strings.Contains(log, printed) || printed == "" {
+		if !strings.Contains(log, printed) {
 			log = printed + log
 		}
 	}
@@ -420,7 +475,7 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 		log += v.detail
 	}
 
-	e := &trace.Evaluation{Status: v.status, Timestamp: r.now().Format("2006-01-02T15:04:05.000000"), Log: log,
+	e := &trace.Evaluation{Status: v.status, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Log: log,
 		Environment: trace.Environment{Hardware: r.info.Name}}
 	if r.info.Emulated {
 		e.Environment.Hardware = "emulator on " + r.info.Name
@@ -446,7 +501,7 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 		// the contest's scorer refuses as a latency.
 		e.Performance = &trace.Performance{}
 		if samples != nil {
-			ms := Latency(samples) / 1e6
+			ms := stats.Latency(samples.Trials) / 1e6
 			e.Performance.LatencyMS = ms
 			ev.Latency = &ms
 		}
@@ -463,12 +518,14 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 func (r *runner) describe(t *trial) error {
 	load := &worker.Workload{AnyCount: r.evaluator == sparseAttention}
 	shapes := map[string][]int{}
+	r.bytes = 0
 	for _, v := range t.in.Values {
 		value := worker.Value{}
 		switch {
 		case v.Tensor != nil:
 			value.Tensor = &worker.FileTensor{DType: v.Tensor.DType.String(), Shape: v.Tensor.Shape, Path: v.Path, Offset: v.Offset, Bytes: len(v.Tensor.Data)}
 			shapes[v.Name] = v.Tensor.Shape
+			r.bytes += int64(len(v.Tensor.Data))
 		case v.Scalar != nil:
 			switch v.Scalar.Kind {
 			case trace.IntScalar:
@@ -499,25 +556,10 @@ func (r *runner) describe(t *trial) error {
 		t.outputs = append(t.outputs, out)
 		load.Outputs = append(load.Outputs, worker.Value{Tensor: &out})
 		t.size += (int64(bytes) + 255) &^ 255
+		r.bytes += int64(bytes)
 	}
 	t.load = load
 	return nil
-}
-
-func eventSamples(s *device.Samples) *event.Samples {
-	out := &event.Samples{Timer: s.Timer, ColdL2: s.ColdL2, MedianNS: Latency(s)}
-	for _, trial := range s.Trials {
-		row := make([]int64, len(trial))
-		for i, d := range trial {
-			row[i] = d.Nanoseconds()
-			if out.N == 0 || row[i] < out.MinNS {
-				out.MinNS = row[i]
-			}
-			out.N++
-		}
-		out.TrialsNS = append(out.TrialsNS, row)
-	}
-	return out
 }
 
 func lastLines(s string, n int) string {

@@ -5,9 +5,7 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"time"
 
-	"fisub/device"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/workloads"
@@ -94,30 +92,6 @@ func TestJudgeOverTrials(t *testing.T) {
 	}
 	if !strings.HasPrefix(v.detail, "y[0] is 2") {
 		t.Errorf("detail: got %q, want the first failure", v.detail)
-	}
-}
-
-func TestLatency(t *testing.T) {
-	ns := func(values ...int) (d []time.Duration) {
-		for _, v := range values {
-			d = append(d, time.Duration(v))
-		}
-		return d
-	}
-	for _, tc := range []struct {
-		name   string
-		trials [][]time.Duration
-		want   float64
-	}{
-		{"none", nil, 0},
-		{"odd", [][]time.Duration{ns(30, 10, 20)}, 20},
-		{"even", [][]time.Duration{ns(40, 10, 21, 30)}, 25.5},
-		{"mean of medians", [][]time.Duration{ns(1, 2, 300), ns(5), ns(9, 9)}, 16.0 / 3},
-		{"an empty trial does not count", [][]time.Duration{nil, ns(7)}, 7},
-	} {
-		if got := Latency(&device.Samples{Trials: tc.trials}); got != tc.want {
-			t.Errorf("%s: got %v ns, want %v ns", tc.name, got, tc.want)
-		}
 	}
 }
 

@@ -16,6 +16,8 @@ type Profile struct {
 	Iterations int // timed calls of a trial
 	Trials     int
 	Timeout    time.Duration // wall clock for one workload, the build included
+	Target     float64       // add trials until the 95 % interval of the median is this narrow, relative to it; 0: exactly Trials
+	MaxTime    time.Duration // of timing one workload; 0: no limit
 	Tolerance  tensor.Tolerance
 }
 
@@ -23,7 +25,8 @@ type Profile struct {
 var Profiles = []string{"official", "quick", "thorough"}
 
 // NewProfile returns the profile of that name for a definition. "official" is what the contest's evaluation runs: the
-// counts and tolerances of its flags for that definition (spec section 5); the others change the counts only.
+// counts and tolerances of its flags for that definition (spec section 5); the others change the counts only. "thorough"
+// adds trials until the median is known to 1 %, for at most 10 s a workload.
 func NewProfile(name string, def *trace.Definition) (Profile, error) {
 	p := Profile{Name: name, Warmup: 10, Iterations: 50, Trials: 3, Timeout: 300 * time.Second,
 		Tolerance: tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}}
@@ -41,6 +44,7 @@ func NewProfile(name string, def *trace.Definition) (Profile, error) {
 		p.Warmup, p.Iterations, p.Trials = 3, 20, 1
 	case "thorough":
 		p.Warmup, p.Iterations, p.Trials = 20, 200, 5
+		p.Target, p.MaxTime = 0.01, 10*time.Second
 	default:
 		return Profile{}, fmt.Errorf("unknown profile %q: one of %s", name, strings.Join(Profiles, ", "))
 	}

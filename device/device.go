@@ -9,6 +9,7 @@ import (
 	"io"
 	"time"
 
+	"fisub/internal/event"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
@@ -43,7 +44,8 @@ type Device interface {
 	Alloc(n int) (Buffer, error)
 
 	// Measure times call, which launches one kernel call on the device's stream and does not wait for it. It returns an
-	// error that wraps ErrNoTiming where the device has no meaningful clock (the emulator).
+	// error that wraps ErrNoTiming where the device has no meaningful clock (the emulator), and ErrTimer where the timer
+	// that plan insists on cannot be used. A call whose kernels cannot be timed is the solution's fault: a *CallError.
 	Measure(ctx context.Context, call func() error, plan Plan) (*Samples, error)
 
 	// Close frees the device; kernels and buffers of it must not be used afterwards.
@@ -92,14 +94,36 @@ type Plan struct {
 	Trials     int           `json:"trials"`
 	ColdL2     bool          `json:"cold_l2"`  // zero-fill twice the L2 before each call
 	MaxTime    time.Duration `json:"max_time"` // 0: no limit; reached, the trial in progress ends early and says so
+	Timer      string        `json:"timer,omitempty"`
 }
+
+// What a Plan's Timer may be, besides "", which is TimerAuto.
+const (
+	TimerAuto   = "auto"   // CUPTI where it can be used, else events; Samples say which and why
+	TimerCUPTI  = "cupti"  // CUPTI, or an error that wraps ErrTimer
+	TimerEvents = "events" // CUDA events
+)
+
+// Timers are the values of a Plan's Timer.
+var Timers = []string{TimerAuto, TimerCUPTI, TimerEvents}
 
 // Samples are the timings of one workload.
 type Samples struct {
-	Timer  string            `json:"timer"` // "cuda events", "cupti"
-	ColdL2 bool              `json:"cold_l2"`
-	Trials [][]time.Duration `json:"trials_ns"` // one row for each trial, in order of measurement
+	Timer     string            `json:"timer"`                // "cupti", "cuda events"
+	TimerNote string            `json:"timer_note,omitempty"` // why a Plan with TimerAuto did not get CUPTI
+	ColdL2    bool              `json:"cold_l2"`
+	Trials    [][]time.Duration `json:"trials_ns"`           // one row for each trial, in order of measurement
+	Truncated bool              `json:"truncated,omitempty"` // MaxTime ended the measurement
+	Kernels   []Activity        `json:"kernels,omitempty"`   // of one call, in order of their start; nil where the timer does not tell
+	Stamp     *Stamp            `json:"stamp,omitempty"`     // nil where the device keeps none
+	Disturbed []string          `json:"disturbed,omitempty"` // sentences that say why the timings are in doubt
 }
+
+// An Activity is one kernel, copy or memset of a call.
+type Activity = event.Activity
+
+// A Stamp tells the state of the GPU while it was timed.
+type Stamp = event.Stamp
 
 // A BuildError says that a solution does not compile or load: data about the solution, not about the machine.
 type BuildError struct {
@@ -121,6 +145,9 @@ func (e *CallError) Error() string { return fmt.Sprintf("%s: %s", e.Kind, e.Text
 var (
 	// ErrNoTiming is returned by Measure of a device whose timings mean nothing.
 	ErrNoTiming = errors.New("this device keeps no time")
+
+	// ErrTimer is wrapped by the error of Measure for a timer that cannot be used here.
+	ErrTimer = errors.New("timer unavailable")
 
 	// ErrFault is wrapped by errors after which the device is of no further use to this process.
 	ErrFault = errors.New("device fault")

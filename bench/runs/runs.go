@@ -1,11 +1,10 @@
 // Package runs keeps run folders: .fisub/runs/<run id>/ with run.json (what ran, where), events.jsonl, traces.jsonl (the
 // official trace lines), samples.jsonl (every single timing) and log/<workload>.log. All of them are renderings of the
-// event stream, written event by event, so that a killed run loses at most the workload in flight.
+// event stream, written event by event, so that a killed run loses at most the workload in flight. What is read from a
+// folder is not trusted.
 package runs
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -15,7 +14,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"fisub/internal/cache"
@@ -26,6 +27,14 @@ import (
 // Dir is the folder of all runs, relative to the project's root.
 const Dir = ".fisub/runs"
 
+// The files of a run folder.
+const (
+	runFile     = "run.json"
+	eventsFile  = "events.jsonl"
+	tracesFile  = "traces.jsonl"
+	samplesFile = "samples.jsonl"
+)
+
 // NewID returns an id that sorts by time, to the millisecond.
 func NewID(now time.Time) string {
 	var b [2]byte
@@ -33,12 +42,13 @@ func NewID(now time.Time) string {
 	return fmt.Sprintf("%s-%03d%s", now.Format("20060102-150405"), now.Nanosecond()/1e6, hex.EncodeToString(b[:])[:3])
 }
 
-// A Folder records one run. Its Record method is an event.Sink.
+// A Folder records one run. Its Record method is an event.Sink. Of all processes one at a time holds a folder open: it has a
+// lock on events.jsonl, which ends with the process however that ends.
 type Folder struct {
 	path    string
-	resumed bool
 	events  *os.File // nil before the first event
 	samples *os.File
+	pending []byte // line of samples.jsonl of the workload in flight
 }
 
 // New returns the folder of a new run below root. It is made with the first event, so that a run that cannot start leaves
@@ -51,11 +61,24 @@ func (f *Folder) open() (err error) {
 	if err := os.MkdirAll(filepath.Join(f.path, "log"), 0o755); err != nil {
 		return err
 	}
-	if f.events, err = os.OpenFile(filepath.Join(f.path, "events.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
+	if f.events, err = os.OpenFile(filepath.Join(f.path, eventsFile), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644); err != nil {
 		return err
 	}
-	f.samples, err = os.OpenFile(filepath.Join(f.path, "samples.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if !lock(f.events, syscall.LOCK_EX) {
+		return fmt.Errorf("run %s: %w", filepath.Base(f.path), ErrRunning)
+	}
+	f.samples, err = os.OpenFile(filepath.Join(f.path, samplesFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	return err
+}
+
+// lock tells whether the lock could be had at once; a file system without locks counts as one where it can.
+func lock(f *os.File, how int) bool {
+	for {
+		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EINTR) {
+			return !errors.Is(err, syscall.EWOULDBLOCK)
+		}
+	}
 }
 
 // Path is the folder itself.
@@ -72,7 +95,8 @@ func (f *Folder) Close() error {
 	return errors.Join(errs...)
 }
 
-// Record writes one event, and what it adds to the other files.
+// Record writes one event, and what it adds to the other files. events.jsonl comes first: the other files can be made from
+// it, and Resume does that. The timings of a workload are written with its verdict.
 func (f *Folder) Record(e event.Event) error {
 	line, err := event.Marshal(e)
 	if err != nil {
@@ -87,33 +111,48 @@ func (f *Folder) Record(e event.Event) error {
 		return err
 	}
 	switch {
-	case e.Run != nil && !f.resumed:
-		data, err := json.MarshalIndent(e.Run, "", "  ")
+	case e.Run != nil:
+		data, err := runJSON(e.Run)
 		if err != nil {
 			return err
 		}
-		return cache.WriteFile(filepath.Join(f.path, "run.json"), append(data, '\n'), 0o644)
+		return cache.WriteFile(filepath.Join(f.path, runFile), data, 0o644)
+	case e.Started != nil:
+		f.pending = nil
 	case e.Samples != nil:
-		data, err := json.Marshal(struct {
-			Workload string `json:"workload"`
-			*event.Samples
-		}{e.Workload, e.Samples})
-		if err != nil {
-			return err
-		}
-		_, err = f.samples.Write(append(data, '\n'))
+		f.pending, err = sampleLine(e.Workload, e.Samples)
 		return err
 	case e.Evaluated != nil:
 		t, _, err := trace.DecodeTrace(e.Evaluated.Trace)
 		if err != nil {
 			return err
 		}
-		if err := trace.AppendTraces(filepath.Join(f.path, "traces.jsonl"), t); err != nil {
+		if _, err := f.samples.Write(f.pending); err != nil {
+			return err
+		}
+		f.pending = nil
+		if err := trace.AppendTraces(filepath.Join(f.path, tracesFile), t); err != nil {
 			return err
 		}
 		return f.writeLog(e.Workload, e.Evaluated.Log)
 	}
 	return nil
+}
+
+func runJSON(r *event.Run) ([]byte, error) {
+	data, err := json.MarshalIndent(r, "", "  ")
+	return append(data, '\n'), err
+}
+
+// A sampleRow is a line of samples.jsonl.
+type sampleRow struct {
+	Workload string `json:"workload"`
+	*event.Samples
+}
+
+func sampleLine(uuid string, s *event.Samples) ([]byte, error) {
+	data, err := json.Marshal(sampleRow{uuid, s})
+	return append(data, '\n'), err
 }
 
 func (f *Folder) writeLog(uuid, log string) error {
@@ -150,17 +189,26 @@ func (e *UnknownError) Error() string {
 	return fmt.Sprintf("run %q is ambiguous: %s", e.ID, strings.Join(e.Matches, ", "))
 }
 
-// Find returns the id of the run below root whose id begins with prefix; "last" is the newest.
+// Find returns the id of the run below root whose id begins with prefix; "last" is the newest, "last~1" the one before it.
 func Find(root, prefix string) (string, error) {
 	ids, err := IDs(root)
 	if err != nil {
 		return "", err
 	}
-	if prefix == "last" && len(ids) > 0 {
-		return ids[len(ids)-1], nil
-	}
 	if slices.Contains(ids, prefix) {
 		return prefix, nil
+	}
+	if back, ok := strings.CutPrefix(prefix, "last"); ok {
+		n := 0
+		if back != "" {
+			if n, err = strconv.Atoi(strings.TrimPrefix(back, "~")); err != nil || back[0] != '~' {
+				n = -1
+			}
+		}
+		if n < 0 || n >= len(ids) {
+			return "", &UnknownError{ID: prefix}
+		}
+		return ids[len(ids)-1-n], nil
 	}
 	ids = slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, prefix) })
 	if len(ids) != 1 || prefix == "" {
@@ -185,68 +233,4 @@ func IDs(root string) ([]string, error) {
 		}
 	}
 	return ids, nil
-}
-
-// Resume opens the folder of run id and returns what it ran and the traces it has. A line that a killed run left
-// unfinished is cut off.
-func Resume(root, id string) (*Folder, *event.Run, []*trace.Trace, error) {
-	path := filepath.Join(root, Dir, id)
-	data, err := os.ReadFile(filepath.Join(path, "run.json"))
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	var run event.Run
-	if err := json.Unmarshal(data, &run); err != nil {
-		return nil, nil, nil, fmt.Errorf("%s: %w", filepath.Join(path, "run.json"), err)
-	}
-	for _, name := range []string{"events.jsonl", "traces.jsonl", "samples.jsonl"} {
-		if err := cutTail(filepath.Join(path, name)); err != nil {
-			return nil, nil, nil, err
-		}
-	}
-	traces, _, err := trace.ReadTraces(filepath.Join(path, "traces.jsonl"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil, err
-	}
-	return &Folder{path: path, resumed: true}, &run, traces, nil
-}
-
-// cutTail truncates the file behind its last newline.
-func cutTail(path string) error {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	whole := bytes.LastIndexByte(data, '\n') + 1
-	if whole == len(data) {
-		return nil
-	}
-	return os.Truncate(path, int64(whole))
-}
-
-// Events reads the events of a run, in order; it stops without error at an unfinished last line.
-func Events(root, id string, yield func(event.Event) error) error {
-	path := filepath.Join(root, Dir, id, "events.jsonl")
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	r := bufio.NewReader(f)
-	for n := 1; ; n++ {
-		line, err := r.ReadBytes('\n')
-		if err != nil {
-			return nil
-		}
-		var e event.Event
-		if err := json.Unmarshal(line, &e); err != nil {
-			return fmt.Errorf("%s:%d: %w", path, n, err)
-		}
-		if err := yield(e); err != nil {
-			return err
-		}
-	}
 }

@@ -3,6 +3,7 @@ package runs
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,17 +21,102 @@ func traceLine(uuid string) json.RawMessage {
 func record(t *testing.T, f *Folder, uuids ...string) {
 	t.Helper()
 	s := event.NewStream(f.Record)
-	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, ID: filepath.Base(f.Path()), ContentHash: "abc"}})
+	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, ID: filepath.Base(f.Path()), ContentHash: "abc",
+		Workloads: []event.Workload{{UUID: "u1"}, {UUID: "../u2"}, {UUID: "u3"}}}})
 	for _, u := range uuids {
+		ms := 0.003
+		s.Emit(event.Event{Type: event.TypeStarted, Workload: u, Started: &event.Started{}})
 		s.Emit(event.Event{Type: event.TypeSamples, Workload: u, Samples: &event.Samples{Timer: "t", TrialsNS: [][]int64{{1, 2}}}})
-		s.Emit(event.Event{Type: event.TypeEvaluated, Workload: u, Evaluated: &event.Evaluated{Trace: traceLine(u), Log: "boom"}})
+		s.Emit(event.Event{Type: event.TypeEvaluated, Workload: u, Evaluated: &event.Evaluated{Trace: traceLine(u), Status: "RUNTIME_ERROR",
+			Log: "boom", Latency: &ms}})
 	}
+	s.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Failed: len(uuids), Seconds: 2}})
 	if err := s.Err(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestRecordAndResume(t *testing.T) {
+func read(t *testing.T, f *Folder, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(f.Path(), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func write(t *testing.T, f *Folder, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(f.Path(), name), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Wherever a run is killed, its files are whole after it was resumed, and only the workload in flight is run again: the
+// events are cut off at every byte, and the other files hold anything that was written before, or after in the run.
+func TestResumeWherever(t *testing.T) {
+	full := New(t.TempDir(), "full")
+	record(t, full, "u1", "../u2", "u3")
+	if err := full.Close(); err != nil {
+		t.Fatal(err)
+	}
+	events := read(t, full, eventsFile)
+	traces, samples := strings.SplitAfter(read(t, full, tracesFile), "\n"), strings.SplitAfter(read(t, full, samplesFile), "\n")
+	root := t.TempDir()
+	for cut := 0; cut <= len(events); cut += 31 {
+		f := New(root, fmt.Sprint("run", cut))
+		if err := os.MkdirAll(filepath.Join(f.Path(), "log"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, f, eventsFile, events[:cut])
+		whole := events[:strings.LastIndexByte(events[:cut], '\n')+1]
+		done := strings.Count(whole, `"evaluated":{"index"`)
+		write(t, f, tracesFile, strings.Join(traces[:max(0, done-1)], "")+traces[max(0, done-1)][:cut%50])
+		write(t, f, samplesFile, strings.Join(samples[:done], ""))
+
+		g, r, err := Resume(root, filepath.Base(f.Path()))
+		if whole == "" {
+			if !errors.Is(err, ErrEmpty) {
+				t.Errorf("cut at %d: got %v, want %v", cut, err, ErrEmpty)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+		if len(r.Rows) != done || r.Run.ContentHash != "abc" || (r.Done != nil) != strings.Contains(whole, `"done"`) {
+			t.Errorf("cut at %d: got %d verdicts, want %d", cut, len(r.Rows), done)
+		}
+		record(t, g, []string{"u1", "../u2", "u3"}[done:]...)
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(t, f, tracesFile); got != strings.Join(traces, "") {
+			t.Fatalf("cut at %d: traces: got %s, want %s", cut, got, strings.Join(traces, ""))
+		}
+		if got := read(t, f, samplesFile); got != strings.Join(samples, "") {
+			t.Fatalf("cut at %d: samples: got %s, want %s", cut, got, strings.Join(samples, ""))
+		}
+		if !strings.Contains(read(t, f, runFile), `"content_hash": "abc"`) {
+			t.Errorf("cut at %d: run.json: got %s", cut, read(t, f, runFile))
+		}
+		if logs, err := filepath.Glob(filepath.Join(f.Path(), "log", "*")); err != nil || len(logs) != 3 {
+			t.Errorf("cut at %d: logs: got %v, want 3 inside the folder", cut, logs)
+		}
+		again, err := Read(f.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if passed, total := again.Passed(); passed != 0 || total != 3 || len(again.Rows) != 3 || again.Rows[1].Samples == nil || again.Started != 0 {
+			t.Errorf("cut at %d: got %+v, want 3 workloads with timings", cut, again)
+		}
+		if d := again.Done; d == nil || d.Failed != 3 || d.Missing != 0 || again.Official() != 3000 {
+			t.Errorf("cut at %d: done: got %+v, want 3 failed, 3000 ns on average", cut, d)
+		}
+	}
+}
+
+func TestNewLeavesNothing(t *testing.T) {
 	root := t.TempDir()
 	id := NewID(time.Date(2026, 1, 2, 3, 4, 5, 67e6, time.UTC))
 	if !strings.HasPrefix(id, "20260102-030405-067") {
@@ -40,46 +126,88 @@ func TestRecordAndResume(t *testing.T) {
 	if ids, err := IDs(root); len(ids) != 0 || err != nil {
 		t.Errorf("before the first event: got %v and %v, want no folder", ids, err)
 	}
-	record(t, f, "u1", "../u2")
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := Resume(root, id); !errors.Is(err, ErrEmpty) {
+		t.Errorf("resumed without a folder: got %v, want %v", err, ErrEmpty)
+	}
+}
+
+// One process at a time writes a run.
+func TestRunning(t *testing.T) {
+	root := t.TempDir()
+	f := New(root, "r")
+	record(t, f, "u1")
+	if _, _, err := Resume(root, "r"); !errors.Is(err, ErrRunning) {
+		t.Errorf("resumed while it runs: got %v, want %v", err, ErrRunning)
+	}
+	if r, err := Read(f.Path()); err != nil || r.State() != "running" {
+		t.Errorf("read while it runs: got %+v and %v, want it running", r, err)
+	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
+	if r, err := Read(f.Path()); err != nil || r.State() != "incomplete" || r.ID != "r" {
+		t.Errorf("read behind its end: got %+v and %v, want it not running", r, err)
+	}
+	g, _, err := Resume(root, "r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Close()
+}
 
-	// A killed run leaves half a line.
-	traces := filepath.Join(f.Path(), "traces.jsonl")
-	whole, err := os.ReadFile(traces)
+func TestReadKilled(t *testing.T) {
+	f := New(t.TempDir(), "r")
+	record(t, f, "u1", "u3")
+	f.Close()
+	events := read(t, f, eventsFile)
+	at := strings.LastIndex(events, `{"seq":7,`)
+	write(t, f, eventsFile, events[:at+20]) // within the second verdict
+	r, err := Read(f.Path())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(traces, append(whole, `{"definition":"d","work`...), 0o644); err != nil {
-		t.Fatal(err)
+	if r.State() != "killed" || r.Started != 1 || len(r.Rows) != 1 {
+		t.Errorf("got %+v, want 1 verdict, 1 workload in flight, no end", r)
 	}
+	write(t, f, eventsFile, "{\"seq\":1}\nnonsense\n")
+	if _, err := Read(f.Path()); err == nil || !strings.Contains(err.Error(), "events.jsonl:2: ") {
+		t.Errorf("nonsense: got %v, want its line", err)
+	}
+}
 
-	g, run, done, err := Resume(root, id)
+// Without events, timings and traces are read where they are.
+func TestReadSamples(t *testing.T) {
+	f := New(t.TempDir(), "r")
+	record(t, f, "u1", "u3")
+	f.Close()
+	if err := os.Remove(filepath.Join(f.Path(), eventsFile)); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Read(f.Path())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if run.ContentHash != "abc" || len(done) != 2 || done[1].Workload.UUID != "../u2" {
-		t.Errorf("resumed: got %v and %d traces, want hash abc and 2 traces", run, len(done))
+	if r.Run.ContentHash != "abc" || len(r.Rows) != 2 || r.Rows[1].Samples.TrialsNS[0][1] != 2 || r.Rows[1].Evaluated.Status != "RUNTIME_ERROR" || r.Rows[1].Axes["n"] != 1 {
+		t.Errorf("got %+v", r)
 	}
-	record(t, g, "u3")
-	if err := g.Close(); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{runFile, tracesFile} {
+		if err := os.Remove(filepath.Join(f.Path(), name)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	got, err := os.ReadFile(traces)
-	if err != nil {
-		t.Fatal(err)
+	if r, err = Read(f.Path()); err != nil || r.Run != nil || len(r.Rows) != 2 || r.Rows[0].Evaluated != nil || r.Rows[0].Samples == nil {
+		t.Errorf("timings only: got %+v and %v", r, err)
 	}
-	if want := string(whole) + string(traceLine("u3")) + "\n"; string(got) != want {
-		t.Errorf("traces: got %s, want %s", got, want)
+	line := read(t, f, samplesFile)
+	write(t, f, samplesFile, line+line)
+	if _, err = Read(f.Path()); err == nil || !strings.Contains(err.Error(), `samples.jsonl:3: workload "u1" for the second time`) {
+		t.Errorf("twice: got %v", err)
 	}
-	logs, err := filepath.Glob(filepath.Join(f.Path(), "log", "*"))
-	if err != nil || len(logs) != 3 {
-		t.Errorf("logs: got %v, want 3 inside the folder", logs)
-	}
-	n := 0
-	if err := Events(root, id, func(event.Event) error { n++; return nil }); err != nil || n != 8 {
-		t.Errorf("events: got %d and %v, want 8", n, err)
+	if _, err = Read(t.TempDir()); !errors.Is(err, ErrNoRun) {
+		t.Errorf("no run: got %v, want %v", err, ErrNoRun)
 	}
 }
 
@@ -94,6 +222,7 @@ func TestFind(t *testing.T) {
 		}
 	}
 	for prefix, want := range map[string]string{"20260101": "20260101-000000-aaaaaa", "last": "20260102-000000-cccccc",
+		"last~0": "20260102-000000-cccccc", "last~2": "20260101-000000-aaaaaa",
 		"20260102-000000-b": "20260102-000000-bbbbbb"} {
 		if got, err := Find(root, prefix); got != want || err != nil {
 			t.Errorf("Find(%q): got %q and %v, want %q", prefix, got, err, want)
@@ -102,6 +231,11 @@ func TestFind(t *testing.T) {
 	var unknown *UnknownError
 	if _, err := Find(root, "20260102"); !errors.As(err, &unknown) || len(unknown.Matches) != 2 {
 		t.Errorf("ambiguous: got %v, want two matches", err)
+	}
+	for _, word := range []string{"last~3", "last~-1", "last~", "last~x", "last1", "lastly"} {
+		if got, err := Find(root, word); !errors.As(err, &unknown) {
+			t.Errorf("Find(%q): got %q and %v, want no match", word, got, err)
+		}
 	}
 	if _, err := Find(root, "x"); !errors.As(err, &unknown) || len(unknown.Matches) != 0 {
 		t.Errorf("unknown: got %v, want no match", err)

@@ -57,8 +57,7 @@ func Start(ctx context.Context, c Command) (*Client, error) {
 	}
 	cl := &Client{requests: reqW, replies: bufio.NewReaderSize(repR, 1<<16), log: printed, exited: make(chan struct{})}
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
-	// A solution's abort would otherwise bury what it said under the stacks of this program's goroutines.
-	cmd.Env = append(append(os.Environ(), c.Env...), marker+"=1", "GOTRACEBACK=none")
+	cmd.Env = append(append(os.Environ(), c.Env...), marker+"=1")
 	cmd.ExtraFiles = []*os.File{reqR, repW}
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that an interrupt from the keyboard reaches the parent alone
@@ -132,6 +131,20 @@ func (c *Client) Close() {
 	}
 	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) // children of a worker that crashed
 	c.log.close()
+}
+
+// Finish closes the worker's input and waits until ctx ends for the process to end by itself; the error is its exit status,
+// as an *exec.ExitError, where that is not 0.
+func (c *Client) Finish(ctx context.Context) error {
+	c.requests.Close()
+	select {
+	case <-c.exited:
+		return c.state
+	case <-ctx.Done():
+		c.kill("time limit")
+		<-c.exited
+		return ctx.Err()
+	}
 }
 
 // TakeLog returns what the process printed since the last call.

@@ -117,6 +117,8 @@ func (s *server) asError(err error, def Kind) *Error {
 		e.Kind, e.Log = Call, call.Log
 	case errors.Is(err, device.ErrNoTiming):
 		e.Kind = Timing
+	case errors.Is(err, device.ErrTimer):
+		e.Kind = Machine
 	}
 	if errors.Is(err, device.ErrFault) {
 		e.Kind = Fault

@@ -93,7 +93,12 @@ func (b *hostBuffer) Fill(v byte) error {
 
 type hostKernel struct{ mode string }
 
-func (k *hostKernel) Close() error { return nil }
+func (k *hostKernel) Close() error {
+	if k.mode == "exit when closed" {
+		os.Exit(5)
+	}
+	return nil
+}
 
 func (k *hostKernel) Sync(context.Context) error {
 	if k.mode == "fault" {
@@ -387,6 +392,24 @@ func TestInputOutsideItsFile(t *testing.T) {
 	w.Inputs[0].Tensor.Offset = 16
 	if err := c.Load(t.Context(), w); !isKind(err, Machine) || !strings.Contains(err.Error(), "outside the file of 24 bytes") {
 		t.Errorf("got %v, want an error about the file's size", err)
+	}
+}
+
+func TestFinish(t *testing.T) {
+	c, err := start(t, "ok", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Finish(t.Context()); err != nil || c.Alive() {
+		t.Errorf("got %v, want exit status 0", err)
+	}
+	c, err = start(t, "exit when closed", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := c.Finish(t.Context()); !errors.As(err, &exit) || exit.ExitCode() != 5 {
+		t.Errorf("got %v, want exit status 5", err)
 	}
 }
 

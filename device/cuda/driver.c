@@ -4,6 +4,7 @@
 #include "driver.h"
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,6 +66,11 @@ char *fisub_driver_open(void) {
     if (fn != NULL) *table[i].slot = fn;
   }
   return NULL;
+}
+
+void fisub_default_signals(void) {
+  static const int fatal[] = {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV};
+  for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++) signal(fatal[i], SIG_DFL);
 }
 
 int fisub_driver_init(void) {

@@ -12,6 +12,10 @@
 // CUDA_ERROR_NO_DEVICE.
 char *fisub_driver_open(void);
 
+// fisub_default_signals gives fatal signals back their default action, so that a solution's abort or bad pointer ends the
+// process with that signal instead of the stacks of a Go program.
+void fisub_default_signals(void);
+
 // fisub_driver_init is the driver's own cuInit(0).
 int fisub_driver_init(void);
 

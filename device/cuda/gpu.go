@@ -25,6 +25,7 @@ import (
 	"gorgonia.org/cu"
 
 	"fisub/device"
+	"fisub/device/cuda/stamp"
 	"fisub/device/cuda/tvmffi"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
@@ -40,15 +41,19 @@ type gpu struct {
 	opts  device.Options
 	root  string // of the cache
 	info  device.Info
+	cupti []string        // folders to look for it in
 	lib   *tvmffi.Library // nil until the first solution is loaded
 	dev   cu.Device
 	ctx   cu.CUContext
 	strm  cu.Stream
 	mark  cu.Event // what wait waits for
 	work  chan func()
-	inner bool  // the code that runs now is on the device's goroutine, called by Measure
-	fault error // set for good by the first device fault
-	done  bool  // closed
+	inner bool         // the code that runs now is on the device's goroutine, called by Measure
+	meter *stamp.Meter // nil before the first measurement, and where meterErr says why there is none
+	fault error        // set for good by the first device fault
+	done  bool         // closed
+
+	meterErr error
 }
 
 // startDriver loads and initialises the driver, once in a process.
@@ -83,6 +88,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 			return nil, err
 		}
 	}
+	C.fisub_default_signals()
 	d := &gpu{opts: opts, root: root, work: make(chan func())}
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, and its CUDA state with it
@@ -94,13 +100,15 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 		close(d.work)
 		return nil, err
 	}
-	if t, err := nvcc.Find(root); err == nil {
+	t, err := nvcc.Find(root)
+	if err == nil {
 		if err := d.checkDriver(t.CUDAVersion); err != nil {
 			_ = d.Close()
 			return nil, err
 		}
 		d.info.Toolchain, d.info.CUDAVersion = t.String(), t.CUDAVersion
 	}
+	d.cupti = cuptiDirs(root, t)
 	return d, nil
 }
 
@@ -288,6 +296,9 @@ func (d *gpu) waitFor(ctx context.Context, ev cu.Event) error {
 func (d *gpu) Close() error {
 	if d.done {
 		return nil
+	}
+	if d.meter != nil {
+		d.meter.Close()
 	}
 	var err error
 	if d.fault == nil {

@@ -95,23 +95,40 @@ func integer(n int64) device.Arg {
 	return device.Arg{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: n}}
 }
 
-// The tests below that begin with TestFake run in a child process whose libcuda.so.1 is testdata/fakecuda.c.
+// The tests below that begin with TestFake run in a child process whose libcuda.so.1 is testdata/fakecuda.c, whose libcupti
+// is testdata/fakecupti.c, and whose libnvidia-ml.so.1 is stamp/testdata/fakenvml.c.
 func TestWithFakeDriver(t *testing.T) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
 		t.Skip("no C compiler for the fake driver")
 	}
 	dir := t.TempDir()
-	if out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-o", filepath.Join(dir, "libcuda.so.1"), "testdata/fakecuda.c").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	for lib, source := range map[string]string{"libcuda.so.1": "testdata/fakecuda.c", "extras/CUPTI/lib64/libcupti.so.13": "testdata/fakecupti.c",
+		"libnvidia-ml.so.1": "stamp/testdata/fakenvml.c"} {
+		lib = filepath.Join(dir, lib)
+		if err := os.MkdirAll(filepath.Dir(lib), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", lib, source).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
 	}
 	for _, tt := range []struct{ test, env string }{
 		{"TestFakeDevice", ""}, {"TestFakeFault", ""}, {"TestFakeHang", ""},
 		{"TestFakeNoGPU", "FAKE_CUDA_INIT=100"}, {"TestFakeBroken", "FAKE_CUDA_INIT=803"}, {"TestFakeOld", "FAKE_CUDA_VERSION=12040"},
+		// CUPTI of CUDA 13.0, 12.0 and 12.9; one that is newer than any that is known.
+		{"TestFakeCUPTI", "FAKE_CUPTI_VERSION=130001"}, {"TestFakeCUPTI", "FAKE_CUPTI_VERSION=19"}, {"TestFakeCUPTI", "FAKE_CUPTI_VERSION=28"},
+		{"TestFakeCUPTI", "FAKE_CUPTI_VERSION=140000"},
+		{"TestFakeRefusal", "FAKE_CUPTI=subscribed"}, {"TestFakeRefusal", "FAKE_CUPTI=privileges"}, {"TestFakeRefusal", "FAKE_CUPTI=drops"},
+		{"TestFakeRefusal", "FAKE_CUPTI=zero"}, {"TestFakeRefusal", "FAKE_CUPTI=backwards"}, {"TestFakeRefusal", "FAKE_CUPTI=strangers"},
+		{"TestFakeDisturbed", "FAKE_NVML=throttled"},
 	} {
-		t.Run(tt.test, func(t *testing.T) {
+		t.Run(tt.test+" "+tt.env, func(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.v", "-test.timeout=2m", "-test.run=^"+tt.test+"$")
-			cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "FISUB_FAKE_CUDA=1", tt.env)
+			cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "CUDA_HOME="+dir, "FISUB_FAKE_CUDA=1", tt.env)
+			if tt.env == "FAKE_CUPTI=strangers" {
+				cmd.Env = append(cmd.Env, "FAKE_CUPTI_VERSION=140000")
+			}
 			out, err := cmd.CombinedOutput()
 			switch {
 			case err != nil || !strings.Contains(string(out), tt.test):
@@ -234,11 +251,11 @@ func TestFakeDevice(t *testing.T) {
 		calls++
 		time.Sleep(time.Millisecond)
 		return k.Call(ctx, []device.Arg{x, float(7), integer(0), none, y})
-	}, device.Plan{Warmup: 2, Iterations: 4, Trials: 3, ColdL2: true})
+	}, device.Plan{Warmup: 2, Iterations: 4, Trials: 3, ColdL2: true, Timer: device.TimerEvents})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if calls != 3*(1+5+2+4) || len(s.Trials) != 3 || s.Timer != "cuda events" || !s.ColdL2 {
+	if calls != 3*(1+5+2+4) || len(s.Trials) != 3 || s.Timer != "cuda events" || !s.ColdL2 || s.TimerNote != "" || s.Kernels != nil || s.Truncated {
 		t.Errorf("got %d calls and %+v, want 36 calls and 3 trials", calls, s)
 	}
 	for _, row := range s.Trials {
@@ -247,8 +264,8 @@ func TestFakeDevice(t *testing.T) {
 		}
 	}
 	want(t, y, 8, 9, 10)
-	s, err = d.Measure(ctx, func() error { time.Sleep(2 * time.Millisecond); return nil }, device.Plan{Iterations: 100, Trials: 3, MaxTime: time.Millisecond})
-	if err != nil || len(s.Trials) != 1 || len(s.Trials[0]) != 1 {
+	s, err = d.Measure(ctx, func() error { time.Sleep(2 * time.Millisecond); return nil }, device.Plan{Iterations: 100, Trials: 3, MaxTime: time.Millisecond, Timer: device.TimerEvents})
+	if err != nil || len(s.Trials) != 1 || len(s.Trials[0]) != 1 || !s.Truncated {
 		t.Errorf("out of time: got %+v, %v, want one sample", s, err)
 	}
 	if _, err := d.Measure(ctx, func() error { return errors.New("stop") }, device.Plan{Iterations: 1, Trials: 1}); err == nil || err.Error() != "stop" {
@@ -256,6 +273,9 @@ func TestFakeDevice(t *testing.T) {
 	}
 	if _, err := d.Measure(ctx, func() error { return nil }, device.Plan{}); err == nil {
 		t.Error("empty plan: got no error")
+	}
+	if _, err := d.Measure(ctx, func() error { return nil }, device.Plan{Iterations: 1, Trials: 1, Timer: "sundial"}); err == nil || !strings.Contains(err.Error(), `no timer "sundial"`) {
+		t.Errorf("got %v, want an error about the timer", err)
 	}
 
 	for _, a := range []device.Arg{x, y, z, state} {
@@ -275,6 +295,104 @@ func TestFakeDevice(t *testing.T) {
 	}
 	if n := d.Info().MemoryBytes - 2<<30; n != 0 {
 		t.Errorf("got %d things not given back to the driver, want 0", n)
+	}
+}
+
+// fakeMeasure times the fake solution in that mode.
+func fakeMeasure(t *testing.T, d device.Device, mode int64, plan device.Plan) (*device.Samples, error) {
+	t.Helper()
+	k := build(t, d, solution(t, "fake.cpp"))
+	args := []device.Arg{floats(t, d, 1, 2, 3), float(1), integer(mode), {}, floats(t, d, 0, 0, 0)}
+	return d.Measure(t.Context(), func() error { return k.Call(t.Context(), args) }, plan)
+}
+
+func TestFakeCUPTI(t *testing.T) {
+	fake(t)
+	d := gpuFor(t)
+	plan := device.Plan{Warmup: 2, Iterations: 4, Trials: 3, ColdL2: true}
+	for _, timer := range []string{"", device.TimerCUPTI} {
+		plan.Timer = timer
+		s, err := fakeMeasure(t, d, 10, plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The fill of twice the L2 is not among the activities.
+		want := []device.Activity{{Kind: "kernel", Name: "first(float*, int)", Grid: [3]int{1, 2, 3}, Block: [3]int{32, 4, 1}, Registers: 40,
+			StaticSharedBytes: 1024, DynamicSharedBytes: 2048, LocalBytes: 16}}
+		if s.Timer != "cupti" || s.TimerNote != "" || !slices.Equal(s.Kernels, want) || len(s.Trials) != 3 || s.Truncated {
+			t.Errorf("got %+v, want 3 trials by CUPTI of %+v", s, want)
+		}
+		for _, row := range s.Trials {
+			if !slices.Equal(row, []time.Duration{3000, 3000, 3000, 3000}) {
+				t.Errorf("got %v, want 4 times 3us", row)
+			}
+		}
+		if s.Stamp == nil || s.Stamp.During.N == 0 || s.Stamp.During.Median.SMClockMHz != 1980 || s.Stamp.Note != "" || s.Disturbed != nil {
+			t.Errorf("got %+v, %q, want an undisturbed stamp", s.Stamp, s.Disturbed)
+		}
+	}
+	s, err := fakeMeasure(t, d, 11, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Kernels) != 2 || s.Kernels[1].Name != "second" || s.Trials[2][3] < 5500 {
+		t.Errorf("got %+v, want two kernels and the gap between them", s)
+	}
+	var ce *device.CallError
+	_, err = fakeMeasure(t, d, 0, plan)
+	if !errors.As(err, &ce) || err.Error() != "ValueError: No kernel activities recorded for iteration 0" {
+		t.Errorf("no kernel: got %v, want a CallError", err)
+	}
+	plan.Iterations = 100
+	_, err = fakeMeasure(t, d, 12, plan)
+	text := "ValueError: Inconsistent kernel names: {'_Z5firstPfi_0_0_0_10'} != {'_Z5firstPfi_0_0_0_10', 'now_and_then_0_0_0_10'}"
+	if !errors.As(err, &ce) || err.Error() != text {
+		t.Errorf("got %v, want %s", err, text)
+	}
+	if s, err := fakeMeasure(t, d, 10, device.Plan{Iterations: 1 << 30, Trials: 3, MaxTime: 20 * time.Millisecond}); err != nil || len(s.Trials) != 1 || !s.Truncated || s.Timer != "cupti" {
+		t.Errorf("out of time: got %+v, %v, want a part of one trial", s, err)
+	}
+	if _, err := d.Measure(t.Context(), func() error { return errors.New("stop") }, plan); err == nil || err.Error() != "stop" {
+		t.Errorf("got %v, want the call's error", err)
+	}
+	if s, err := fakeMeasure(t, d, 10, device.Plan{Iterations: 2, Trials: 1}); err != nil || s.Timer != "cupti" {
+		t.Errorf("after errors: got %+v, %v, want a measurement", s, err)
+	}
+}
+
+func TestFakeRefusal(t *testing.T) {
+	fake(t)
+	d := gpuFor(t)
+	plan := device.Plan{Iterations: 4, Trials: 2, Timer: device.TimerCUPTI}
+	_, err := fakeMeasure(t, d, 10, plan)
+	if !errors.Is(err, device.ErrTimer) {
+		t.Fatalf("got %v, want %v", err, device.ErrTimer)
+	}
+	note := map[string]string{"subscribed": "cupti: cuptiSubscribe: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED",
+		"privileges": "cupti: cuptiActivityEnable: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", "drops": "cupti: 3 records were lost",
+		"zero": "cupti: a kernel was recorded without its time", "backwards": "cupti: a kernel was recorded from ",
+		"strangers": "cupti: this version's records are not understood"}[os.Getenv("FAKE_CUPTI")]
+	if !strings.Contains(err.Error(), note) {
+		t.Errorf("got %v, want %s", err, note)
+	}
+	plan.Timer = device.TimerAuto
+	s, err := fakeMeasure(t, d, 10, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Timer != "cuda events" || !strings.Contains(s.TimerNote, note) || len(s.Trials) != 2 || s.Kernels != nil {
+		t.Errorf("got %+v, want events with the note %s", s, note)
+	}
+}
+
+func TestFakeDisturbed(t *testing.T) {
+	fake(t)
+	s, err := fakeMeasure(t, gpuFor(t), 10, device.Plan{Iterations: 4, Trials: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"the GPU was throttled: power cap"}; !slices.Equal(s.Disturbed, want) || len(s.Trials) != 2 {
+		t.Errorf("got %q with %+v, want %q", s.Disturbed, s, want)
 	}
 }
 
@@ -343,7 +461,7 @@ func TestGPU(t *testing.T) {
 	for _, mode := range []int64{0, 1} {
 		for _, cold := range []bool{false, true} {
 			args := []device.Arg{x, float(1), integer(mode), integer(50_000), y}
-			s, err := d.Measure(ctx, func() error { return k.Call(ctx, args) }, device.Plan{Warmup: 3, Iterations: 20, Trials: 2, ColdL2: cold})
+			s, err := d.Measure(ctx, func() error { return k.Call(ctx, args) }, device.Plan{Warmup: 3, Iterations: 20, Trials: 2, ColdL2: cold, Timer: device.TimerEvents})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -355,6 +473,94 @@ func TestGPU(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// CUPTI's times are those of the kernels: each mode's kernels run for a known time.
+func TestGPUCUPTI(t *testing.T) {
+	d := gpuFor(t)
+	k := build(t, d, solution(t, "gpu.cu"))
+	x, y := floats(t, d, 1, 2, 3), floats(t, d, 0, 0, 0)
+	kernel := device.Activity{Kind: "kernel", Name: "add_after(float const*, float*, float, int, long long)", Grid: [3]int{1, 1, 1}, Block: [3]int{256, 1, 1}}
+	narrow := kernel
+	narrow.Block[0] = 32
+	for _, tt := range []struct {
+		mode     int64
+		ns       int64
+		low      time.Duration
+		high     time.Duration
+		kernels  []device.Activity
+		anyOrder bool
+	}{
+		{0, 50_000, 49 * time.Microsecond, 56 * time.Microsecond, []device.Activity{kernel}, false},
+		{1, 50_000, 49 * time.Microsecond, 56 * time.Microsecond, []device.Activity{kernel}, false},
+		{0, 0, 500, 8 * time.Microsecond, []device.Activity{kernel}, false},
+		{5, 10_000, 40 * time.Microsecond, 120 * time.Microsecond, []device.Activity{kernel, kernel}, false},
+		{6, 10_000, 10 * time.Microsecond, 60 * time.Microsecond, []device.Activity{{Kind: "memset", Bytes: 12}, {Kind: "memcpy", Bytes: 12}, kernel}, false},
+		{7, 10_000, 59 * time.Microsecond, 90 * time.Microsecond, []device.Activity{narrow, kernel}, true},
+	} {
+		args := []device.Arg{x, float(1), integer(tt.mode), integer(tt.ns), y}
+		for _, cold := range []bool{true, false} {
+			begun := time.Now()
+			s, err := d.Measure(t.Context(), func() error { return k.Call(t.Context(), args) },
+				device.Plan{Warmup: 3, Iterations: 20, Trials: 2, ColdL2: cold, Timer: device.TimerCUPTI})
+			if err != nil {
+				t.Fatalf("mode %d: %v", tt.mode, err)
+			}
+			t.Logf("mode %d, cold %v, in %v: %v of %+v", tt.mode, cold, time.Since(begun), s.Trials, s.Kernels)
+			for _, row := range s.Trials {
+				slices.Sort(row)
+				if len(row) != 20 || row[10] < tt.low || row[10] > tt.high {
+					t.Errorf("mode %d, cold %v: got %v, want a median of %v to %v", tt.mode, cold, row, tt.low, tt.high)
+				}
+			}
+			got := slices.Clone(s.Kernels)
+			for i := range got {
+				if got[i].Kind == "kernel" && (got[i].Registers < 4 || got[i].Registers > 255) {
+					t.Errorf("mode %d: got %+v, want its registers", tt.mode, got[i])
+				}
+				got[i].Registers = 0
+			}
+			if tt.anyOrder {
+				slices.SortFunc(got, func(a, b device.Activity) int { return a.Block[0] - b.Block[0] })
+			}
+			if !slices.Equal(got, tt.kernels) {
+				t.Errorf("mode %d: got %+v, want %+v", tt.mode, got, tt.kernels)
+			}
+		}
+	}
+	// Events count the gap before the kernel too, but not less than the kernel.
+	args := []device.Arg{x, float(1), integer(0), integer(200_000), y}
+	var medians [2]time.Duration
+	for i, timer := range []string{device.TimerCUPTI, device.TimerEvents} {
+		s, err := d.Measure(t.Context(), func() error { return k.Call(t.Context(), args) }, device.Plan{Iterations: 20, Trials: 1, ColdL2: true, Timer: timer})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(s.Trials[0])
+		medians[i] = s.Trials[0][10]
+	}
+	t.Logf("200us kernel: CUPTI %v, events %v", medians[0], medians[1])
+	if medians[1] < medians[0]-2*time.Microsecond || medians[1] > medians[0]+20*time.Microsecond {
+		t.Errorf("200us kernel: CUPTI says %v, events %v", medians[0], medians[1])
+	}
+}
+
+func TestGPUStamp(t *testing.T) {
+	d := gpuFor(t)
+	k := build(t, d, solution(t, "gpu.cu"))
+	args := []device.Arg{floats(t, d, 1), float(1), integer(0), integer(500_000), floats(t, d, 0)}
+	s, err := d.Measure(t.Context(), func() error { return k.Call(t.Context(), args) }, device.Plan{Iterations: 400, Trials: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%+v, disturbed %q", s.Stamp, s.Disturbed)
+	if strings.HasPrefix(s.Stamp.Note, "nvml: no libnvidia-ml") {
+		t.Skip(s.Stamp.Note)
+	}
+	r := s.Stamp.During.Median
+	if s.Stamp.During.N < 3 || r.SMClockMHz < 200 || r.SMClockMHz > 4000 || r.MemoryClockMHz < 200 || r.TemperatureC < 10 || r.TemperatureC > 110 || r.PowerW < 5 || r.PowerW > 2000 {
+		t.Errorf("got %+v, want plausible readings", s.Stamp)
 	}
 }
 

@@ -712,6 +712,20 @@ func testMeasure(t *testing.T, s *suite) {
 			}
 		}
 	}
+	for timer, name := range map[string]string{device.TimerEvents: "cuda events", device.TimerCUPTI: "cupti"} {
+		plan.Timer = timer
+		samples, err := d.dev.Measure(t.Context(), func() error { return k.Call(t.Context(), []device.Arg{in, float(2), out}) }, plan)
+		switch {
+		case errors.Is(err, device.ErrTimer) && timer == device.TimerCUPTI:
+			t.Logf("no CUPTI here: %v", err)
+		case err != nil:
+			t.Errorf("timer %s: %v", timer, err)
+		case samples.Timer != name || samples.TimerNote != "":
+			t.Errorf("timer %s: got %q, %q, want %q and no note", timer, samples.Timer, samples.TimerNote, name)
+		case name == "cupti" && (len(samples.Kernels) == 0 || samples.Kernels[0].Kind != "kernel"):
+			t.Errorf("got %+v, want the kernels of a call", samples.Kernels)
+		}
+	}
 }
 
 // isolated runs f in a process of its own, since a device fault leaves a GPU's context unusable.

@@ -190,7 +190,6 @@ func FuzzRewrite(f *testing.F) {
 }
 
 func TestBuildErrors(t *testing.T) {
-	e, _ := openTest(t, device.Options{})
 	for _, c := range []struct {
 		name, text, log string
 		sources         []string
@@ -213,6 +212,7 @@ func TestBuildErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			e, _ := openTest(t, device.Options{})
 			_, err := e.Build(t.Context(), nil, solution(c.sources...))
 			var b *device.BuildError
 			if !errors.As(err, &b) {
@@ -261,7 +261,6 @@ __global__ void k(float* p, int n) { p[threadIdx.x] = lane(); }
 }
 
 func TestFaultMessages(t *testing.T) {
-	e, _ := openTest(t, device.Options{})
 	const head = prelude + "__global__ void k(float* p, int n) {\n"
 	for _, c := range []struct{ name, body, config, text string }{
 		{"past the end", "  if (threadIdx.x == 5 && blockIdx.y == 1) p[n + 1000] = 1;", "dim3(1, 2), 32",
@@ -288,6 +287,7 @@ func TestFaultMessages(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			e, _ := openTest(t, device.Options{})
 			_, err := runKernel(t, e, head+c.body+"\n}"+launcher(c.config), make([]float32, 63))
 			got := callError(t, err)
 			if got.Kind != "DeviceFault" || !strings.HasPrefix(got.Text, c.text) || !strings.Contains(got.Log, got.Text) {
@@ -416,7 +416,6 @@ func TestSanitize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds every kernel twice")
 	}
-	e, _ := openTest(t, device.Options{Sanitize: true})
 	const head = prelude + "__global__ void k(float* p, int n) {\n"
 	for _, c := range []struct{ name, body, config, kind, text string }{
 		{"clean", "  __shared__ float s[64];\n  s[threadIdx.x] = threadIdx.x < 63 ? p[threadIdx.x] : 0;\n  __syncthreads();\n  if (threadIdx.x < 63) p[threadIdx.x] = s[63 - threadIdx.x] + 1 + threadIdx.x % 2;",
@@ -440,6 +439,7 @@ func TestSanitize(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			e, _ := openTest(t, device.Options{Sanitize: true})
 			in := make([]float32, 63)
 			for i := range in {
 				in[i] = float32(i)

@@ -32,7 +32,7 @@ const (
 	exitOK          = 0
 	exitError       = 1 // fisub could not do it
 	exitUsage       = 2 // usage or invalid input
-	exitNotPassed   = 3 // it ran, and some workload did not pass
+	exitNotPassed   = 3 // it ran, and some workload did not pass; compare found a regression
 	exitInterrupted = 130
 )
 
@@ -83,6 +83,9 @@ func invalid(err error) error {
 // errNotPassed has been shown already: the table says which workloads did not pass.
 var errNotPassed = errors.New("not every workload passed")
 
+// errSlower is what compare --fail-on slower ends with; the table says where.
+var errSlower = errors.New("run B is slower")
+
 // errShown has been shown already, and means invalid input.
 var errShown = errors.New("invalid input")
 
@@ -92,7 +95,7 @@ func (a *app) exit(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errNotPassed):
+	case errors.Is(err, errNotPassed), errors.Is(err, errSlower):
 		return exitNotPassed
 	case errors.Is(err, errShown):
 		return exitUsage
@@ -125,7 +128,7 @@ func flatten(err error) []error {
 
 func (a *app) cli() *cli.App {
 	commands := []*cli.Command{a.checkCommand(), a.localCommand(), a.packCommand(), a.unpackCommand(), a.datasetCommand(),
-		a.toolchainCommand(), a.workerCommand()}
+		a.compareCommand(), a.runsCommand(), a.sanitizeCommand(), a.profileCommand(), a.toolchainCommand(), a.workerCommand()}
 	onUsage := func(_ *cli.Context, err error, _ bool) error { return usage("fisub --help lists the flags", "%w", err) }
 	var finish func(cs []*cli.Command)
 	finish = func(cs []*cli.Command) {
@@ -157,9 +160,10 @@ func (a *app) cli() *cli.App {
 		Usage: "check, run, and pack GPU kernel submissions for the FlashInfer kernel contest",
 		Description: "fisub check    is this submission sound? no GPU needed\n" +
 			"fisub local    run its workloads here: on the GPU, or on an emulation of it\n" +
-			"fisub pack     write solution.json as the contest's packer does\n\n" +
+			"fisub pack     write solution.json as the contest's packer does\n" +
+			"fisub compare  is one run faster than another?\n\n" +
 			"Exit status: 0 done and all passed; 1 fisub could not do it; 2 usage or invalid input;\n" +
-			"3 it ran, and some workload did not pass; 130 interrupted.",
+			"3 it ran, and some workload did not pass, or compare found B slower; 130 interrupted.",
 		Version:              Version,
 		Commands:             commands,
 		Flags:                globalFlags(),
@@ -258,6 +262,7 @@ func (a *app) setUp(c *cli.Context) error {
 	}
 	a.term.Color = ui.UseColor(mode, a.stderr) && (mode == "always" || ui.UseColor(mode, a.stdout))
 	a.term.Verbose, a.term.Quiet = globalBool(c, "v"), globalBool(c, "q")
+	a.term.Wide = a.term.Verbose
 	if dir := globalString(c, "C"); dir != "" {
 		if st, err := os.Stat(dir); err != nil {
 			return invalid(fmt.Errorf("-C: %w", err))

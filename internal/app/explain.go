@@ -7,8 +7,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"fisub/bench"
+	"fisub/bench/compare"
 	"fisub/bench/runs"
 	"fisub/bench/worker"
+	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/emu"
 	"fisub/device/nvcc"
@@ -28,6 +31,9 @@ func explain(err error) (text, hint string) {
 		lfs     *safetensors.LFSPointerError
 		run     *runs.UnknownError
 		remote  *worker.Error
+		timers  *bench.TimerError
+
+		mismatch *compare.MismatchError
 	)
 	switch {
 	case errors.As(err, &fault):
@@ -41,9 +47,19 @@ func explain(err error) (text, hint string) {
 	case errors.As(err, &lfs):
 		hint = "fetch it: " + lfsCommand(lfs.Path)
 	case errors.As(err, &run):
-		hint = "a run id, its beginning, or last; runs are folders in " + runs.Dir
+		hint = "a run id, its beginning, last or last~1; fisub runs ls lists them"
 	case errors.As(err, &remote):
 		hint = remedies[remote.Code]
+	case errors.As(err, &mismatch):
+		hint = "run both on the same definition, on GPUs of one model, with the same timer"
+	case errors.Is(err, runs.ErrEmpty):
+		hint = "nothing of it is left: start a new run"
+	case errors.Is(err, runs.ErrNoRun):
+		hint = "fisub runs ls lists the runs"
+	case errors.Is(err, runs.ErrRunning):
+		hint = "wait for it, or end that process"
+	case errors.As(err, &timers):
+		hint = "start a new run without --resume"
 	default:
 		hint = remedies[errorCode(err)]
 	}
@@ -97,6 +113,8 @@ func errorCode(err error) string {
 		return "old-driver"
 	case errors.Is(err, cuda.ErrOrdinal):
 		return "no-ordinal"
+	case errors.Is(err, device.ErrTimer):
+		return "no-timer"
 	}
 	return ""
 }
@@ -110,6 +128,7 @@ var remedies = map[string]string{
 	"no-gpu":       "nvidia-smi shows what the driver sees; --device emu runs on the CPU",
 	"old-driver":   "update the NVIDIA driver, or set CUDA_HOME to an older toolkit",
 	"no-ordinal":   "--device cuda:0 is the first GPU",
+	"no-timer":     "fisub toolchain install brings libcupti; --timer auto takes CUDA events where CUPTI cannot be used",
 
 	"no-python":     "install Python 3.9 or later with torch, or set FISUB_PYTHON to one",
 	"no-torch":      "pip install torch, or set FISUB_PYTHON to a Python that has it",

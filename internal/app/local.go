@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,11 +43,13 @@ func (a *app) localCommand() *cli.Command {
 			&cli.IntFlag{Name: "limit", Usage: "run the first `N` workloads"},
 			&cli.StringFlag{Name: "solution", Usage: "run the packed solution in `FILE` instead of the sources"},
 			&cli.StringFlag{Name: "profile", Usage: "call and time as `PROFILE` says: " + strings.Join(bench.Profiles, ", "), DefaultText: "bench.profile of the config, else official"},
+			&cli.StringFlag{Name: "timer", Value: device.TimerAuto, Usage: "time with `TIMER`: cupti, as the contest does, events, or auto: cupti if it can be used"},
 			&cli.DurationFlag{Name: "timeout", Usage: "end a workload after `TIME`", DefaultText: "of the profile: 5m"},
+			&cli.DurationFlag{Name: "max-time", Usage: "profile thorough: time a workload for at most `TIME`", DefaultText: "10s"},
 			&cli.Float64Flag{Name: "memory-limit", Usage: "end a worker that holds more than `GIB`; 0 is no limit", DefaultText: "three quarters of the machine's"},
 			&cli.StringFlag{Name: "arch", Usage: "compile for `ARCH`, such as sm_90a", DefaultText: "the GPU's own"},
 			&cli.BoolFlag{Name: "sanitize", Usage: "emulator: look for invalid accesses, undefined behaviour and races"},
-			&cli.StringFlag{Name: "resume", Usage: "go on with `RUN`, an id, its beginning or last: workloads with a verdict are left out"},
+			&cli.StringFlag{Name: "resume", Usage: "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, profile and device are its own unless given, and workloads with a verdict are left out"},
 		},
 		Action: a.local,
 	}
@@ -61,11 +65,16 @@ func (a *app) local(c *cli.Context) error {
 	}
 	a.warn(s)
 	set, profileName := c.String("set"), c.String("profile")
-	if s.cfg != nil && set == "" {
-		set = s.cfg.Bench.Set
+	folder, old, err := openResumed(s, c.String("resume"))
+	if err != nil {
+		return err
 	}
-	if s.cfg != nil && profileName == "" {
-		profileName = s.cfg.Bench.Profile
+	if folder != nil {
+		defer folder.Close()
+		set, profileName = cmp.Or(set, old.Run.Set), cmp.Or(profileName, old.Run.Profile.Name)
+	}
+	if s.cfg != nil {
+		set, profileName = cmp.Or(set, s.cfg.Bench.Set), cmp.Or(profileName, s.cfg.Bench.Profile)
 	}
 	if profileName == "" {
 		profileName = "official"
@@ -81,10 +90,31 @@ func (a *app) local(c *cli.Context) error {
 		if profile.Timeout = c.Duration("timeout"); profile.Timeout <= 0 {
 			return usage("", "--timeout: must be above zero")
 		}
+	} else if old != nil {
+		profile.Timeout = seconds(old.Run.Profile.TimeoutS)
+	}
+	if c.IsSet("max-time") {
+		if profile.Target == 0 {
+			return usage("add --profile thorough", "--max-time: profile %s takes an exact number of timings", profile.Name)
+		}
+		if profile.MaxTime = c.Duration("max-time"); profile.MaxTime <= 0 {
+			return usage("", "--max-time: must be above zero")
+		}
+	} else if old != nil && profile.Target > 0 {
+		profile.MaxTime = seconds(old.Run.Profile.MaxTimeS)
+	}
+	timer := c.String("timer")
+	if !slices.Contains(device.Timers, timer) {
+		return usage("one of "+strings.Join(device.Timers, ", "), "--timer: unknown timer %q", timer)
 	}
 	ws, err := s.data.Workloads(s.def.Name, set)
 	if err != nil {
 		return invalid(err)
+	}
+	if old != nil && !c.IsSet("set") && !c.IsSet("workload") && !c.IsSet("limit") {
+		ws = slices.DeleteFunc(ws, func(w *trace.Workload) bool {
+			return !slices.ContainsFunc(old.Run.Workloads, func(o event.Workload) bool { return o.UUID == w.UUID })
+		})
 	}
 	if ws, err = choose(ws, c.StringSlice("workload"), c.IsSet("limit"), c.Int("limit")); err != nil {
 		return err
@@ -97,7 +127,13 @@ func (a *app) local(c *cli.Context) error {
 		return err
 	}
 	opts := device.Options{CacheDir: root, Arch: c.String("arch"), Sanitize: c.Bool("sanitize")}
-	kind, err := a.chooseDevice(c.Context, c.String("device"), s.sol, &opts)
+	name := c.String("device")
+	if old != nil && !c.IsSet("device") {
+		if name = old.Run.Device.Kind; name != "emu" {
+			name = fmt.Sprintf("%s:%d", name, old.Run.Device.Ordinal)
+		}
+	}
+	kind, err := a.chooseDevice(c.Context, name, s.sol, &opts)
 	if err != nil {
 		return err
 	}
@@ -109,7 +145,8 @@ func (a *app) local(c *cli.Context) error {
 	run := &event.Run{Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: Version, Command: append([]string{"fisub"}, os.Args[1:]...), Solution: s.sol.Name,
 		Author: s.sol.Author, Language: string(s.sol.Spec.Language), ContentHash: s.sol.Hash(), Definition: s.def.Name, Set: set,
 		Profile: event.Profile{Name: profile.Name, Warmup: profile.Warmup, Iterations: profile.Iterations, Trials: profile.Trials,
-			TimeoutS: profile.Timeout.Seconds()},
+			TimeoutS: profile.Timeout.Seconds(), Target: profile.Target, MaxTimeS: profile.MaxTime.Seconds()},
+		Timer:     timer,
 		Tolerance: event.Tolerance{Atol: profile.Tolerance.Atol, Rtol: profile.Tolerance.Rtol, MatchedRatio: profile.Tolerance.MatchedRatio},
 		Host:      host(), Git: gitState(c.Context, s.root)}
 	for _, w := range ws {
@@ -120,11 +157,26 @@ func (a *app) local(c *cli.Context) error {
 		run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID, Axes: axes})
 	}
 
-	folder, skip, err := openFolder(s, run, kind, c.String("resume"))
-	if err != nil {
-		return err
+	var admit func(event.Device) error
+	var skip map[string]bool
+	before, timedWith := 0, "" // failed workloads of the run that is resumed; what it was timed with
+	if old == nil {
+		folder = runs.New(s.root, run.ID)
+		defer folder.Close()
+	} else {
+		if err := sameRun(old, run); err != nil {
+			return err
+		}
+		admit = func(d event.Device) error { return sameDevice(old, d) }
+		skip, before, timedWith = goOn(old, run)
+		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, len(skip), len(ws))
+		if len(skip) == len(ws) {
+			if before > 0 {
+				return errNotPassed
+			}
+			return nil
+		}
 	}
-	defer folder.Close()
 	view := a.term.Run()
 	if globalBool(c, "json") {
 		view = func(e event.Event) error {
@@ -146,16 +198,17 @@ func (a *app) local(c *cli.Context) error {
 		return err
 	}
 	result, err := bench.Run(c.Context, bench.Config{
-		Definition: s.def, Solution: s.sol, Workloads: ws, Skip: skip, Profile: profile, Load: s.data.LoadTrial,
+		Definition: s.def, Solution: s.sol, Workloads: ws, Skip: skip, Profile: profile, Timer: timer, Load: s.data.LoadTrial,
 		Worker:     worker.Command{Args: []string{self, "worker"}, MemoryLimit: memory},
-		DeviceKind: kind, Device: opts, Events: stream, Run: run,
+		DeviceKind: kind, Device: opts, Events: stream, Run: run, Admit: admit, TimedWith: timedWith,
 	})
 	if c.Context.Err() != nil {
 		a.term.Note("go on with: fisub local --resume %s", run.ID)
 	}
 	if err != nil {
 		var dev *bench.DeviceError
-		if errors.As(err, &dev) || errors.Is(err, bench.ErrNoReference) {
+		var timers *bench.TimerError
+		if errors.As(err, &dev) || errors.Is(err, bench.ErrNoReference) || errors.As(err, &timers) {
 			return invalid(err)
 		}
 		return err
@@ -167,7 +220,7 @@ func (a *app) local(c *cli.Context) error {
 	switch {
 	case result.Missing > 0:
 		return errShown
-	case result.Failed > 0:
+	case result.Failed+before > 0:
 		return errNotPassed
 	}
 	return nil
@@ -267,42 +320,85 @@ func hasGPU(ctx context.Context, command worker.Command, opts device.Options) er
 	return err
 }
 
-// openFolder creates the run's folder, or opens the one to resume, and tells which workloads have a verdict there.
-func openFolder(s *submission, run *event.Run, kind, resume string) (*runs.Folder, map[string]bool, error) {
+// openResumed opens the folder of the run to resume; folder and old are nil where there is none.
+func openResumed(s *submission, resume string) (folder *runs.Folder, old *runs.Run, err error) {
 	if resume == "" {
-		return runs.New(s.root, run.ID), nil, nil
+		return nil, nil, nil
 	}
 	id, err := runs.Find(s.root, resume)
 	if err != nil {
 		return nil, nil, invalid(err)
 	}
-	folder, old, traces, err := runs.Resume(s.root, id)
-	if err != nil {
-		return nil, nil, invalid(err)
-	}
-	for _, d := range []struct{ what, old, new string }{
-		{"content hash", old.ContentHash, run.ContentHash},
-		{"definition", old.Definition, run.Definition},
-		{"device", old.Device.Kind, kind},
-		{"profile", fmt.Sprint(old.Profile), fmt.Sprint(run.Profile)},
-	} {
-		if d.old != d.new {
-			folder.Close()
-			return nil, nil, usage("start a new run without --resume", "--resume %s: its %s is %s, now it is %s", id, d.what, d.old, d.new)
+	folder, old, err = runs.Resume(s.root, id)
+	return folder, old, invalid(err)
+}
+
+// sameRun refuses to go on with another run than the old one: verdicts and figures of two would mix.
+func sameRun(old *runs.Run, run *event.Run) error {
+	return sameFacts(old, []fact{
+		{"content hash", old.Run.ContentHash, run.ContentHash},
+		{"definition", old.Run.Definition, run.Definition},
+		{"set", old.Run.Set, run.Set},
+		{"profile", profileText(old.Run.Profile), profileText(run.Profile)},
+		{"timer", old.Run.Timer, run.Timer},
+	})
+}
+
+// sameDevice refuses to go on with a run on another device, or with another driver.
+func sameDevice(old *runs.Run, d event.Device) error {
+	o := old.Run.Device
+	return sameFacts(old, []fact{{"device", o.Kind, d.Kind}, {"device", o.Name, d.Name}, {"device", o.UUID, d.UUID},
+		{"arch", o.Arch, d.Arch}, {"driver", o.Driver, d.Driver}})
+}
+
+type fact struct{ what, old, new string }
+
+func sameFacts(old *runs.Run, facts []fact) error {
+	for _, f := range facts {
+		if f.old != f.new {
+			return usage("start a new run without --resume", "--resume %s: its %s is %s, now it is %s", old.ID, f.what, f.old, f.new)
 		}
 	}
-	run.ID, run.Started = old.ID, old.Started
+	return nil
+}
+
+func profileText(p event.Profile) string {
+	text := fmt.Sprintf("%s (%d trials of %d warm-up and %d timed calls, timeout %v", p.Name, p.Trials, p.Warmup, p.Iterations, seconds(p.TimeoutS))
+	if p.Target > 0 {
+		text += fmt.Sprintf(", more up to %g %% or %v", 100*p.Target, seconds(p.MaxTimeS))
+	}
+	return text + ")"
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// goOn makes run the continuation of old: it has its id, and its workloads too. skip are the workloads of run that have a
+// verdict, failed counts those of them that did not pass, and timer is what old was timed with.
+func goOn(old *runs.Run, run *event.Run) (skip map[string]bool, failed int, timer string) {
+	skip = map[string]bool{}
 	wanted := map[string]bool{}
 	for _, w := range run.Workloads {
 		wanted[w.UUID] = true
 	}
-	skip := map[string]bool{}
-	for _, t := range traces {
-		if t.Evaluation != nil && wanted[t.Workload.UUID] {
-			skip[t.Workload.UUID] = true
+	for _, row := range old.Rows {
+		if row.Samples != nil {
+			timer = row.Samples.Timer
+		}
+		if row.Evaluated == nil || !wanted[row.UUID] {
+			continue
+		}
+		skip[row.UUID] = true
+		if row.Evaluated.Status != string(trace.Passed) {
+			failed++
 		}
 	}
-	return folder, skip, nil
+	for _, w := range old.Run.Workloads {
+		if !wanted[w.UUID] {
+			run.Workloads = append(run.Workloads, w)
+		}
+	}
+	run.ID, run.Started = old.ID, old.Run.Started
+	return skip, failed, timer
 }
 
 func host() event.Host {

@@ -57,6 +57,7 @@ type Run struct {
 	Set         string     `json:"set"`
 	Workloads   []Workload `json:"workloads"`
 	Profile     Profile    `json:"profile"`
+	Timer       string     `json:"timer,omitempty"` // as asked for: "auto", "cupti", "events"
 	Tolerance   Tolerance  `json:"tolerance"`
 	Device      Device     `json:"device"`
 	Host        Host       `json:"host"`
@@ -75,7 +76,9 @@ type Profile struct {
 	Warmup     int     `json:"warmup_runs"`
 	Iterations int     `json:"iterations"`
 	Trials     int     `json:"num_trials"`
-	TimeoutS   float64 `json:"timeout_s"` // wall clock for one workload
+	TimeoutS   float64 `json:"timeout_s"`            // wall clock for one workload
+	Target     float64 `json:"target,omitempty"`     // relative width of the median's interval up to which trials are added; 0: num_trials exactly
+	MaxTimeS   float64 `json:"max_time_s,omitempty"` // of timing one workload; 0: no limit
 }
 
 // A Tolerance is the contest's rule for comparing outputs (spec section 5).
@@ -133,14 +136,90 @@ type Started struct {
 	Axes  map[string]int `json:"axes"`
 }
 
-// Samples are all timings of one workload, in nanoseconds, a row for each trial.
+// Samples are all timings of one workload, in nanoseconds, a row for each trial. All figures but the official one are about
+// the timings of all trials together.
 type Samples struct {
-	Timer    string    `json:"timer"` // "cuda events", "cupti"
-	ColdL2   bool      `json:"cold_l2"`
-	TrialsNS [][]int64 `json:"trials_ns"`
-	MedianNS float64   `json:"median_ns"` // the official figure: mean over trials of the trial's median
-	MinNS    int64     `json:"min_ns"`
-	N        int       `json:"n"`
+	Timer     string     `json:"timer"`                // "cupti", "cuda events"
+	TimerNote string     `json:"timer_note,omitempty"` // why CUPTI was not used, where it was asked for
+	ColdL2    bool       `json:"cold_l2"`
+	TrialsNS  [][]int64  `json:"trials_ns"`
+	MedianNS  float64    `json:"median_ns"` // the official figure: mean over trials of the trial's median
+	MinNS     int64      `json:"min_ns"`
+	N         int        `json:"n"`
+	Q1NS      float64    `json:"q1_ns"` // quartiles
+	Q2NS      float64    `json:"q2_ns"` // the median of all timings
+	Q3NS      float64    `json:"q3_ns"`
+	MeanNS    float64    `json:"mean_ns"`
+	Interval  Interval   `json:"interval"`                // of the median of all timings
+	Bytes     int64      `json:"bytes"`                   // of all input and output tensors
+	Bandwidth float64    `json:"achieved_gb_s,omitempty"` // Bytes over the official figure, in 10^9 bytes a second
+	Warnings  []string   `json:"warnings,omitempty"`      // what the figures should be read with
+	Truncated bool       `json:"truncated,omitempty"`     // a time limit ended the measurement
+	Kernels   []Activity `json:"kernels,omitempty"`       // of one call, in order of their start; none with events
+	Stamp     *Stamp     `json:"stamp,omitempty"`
+	Measured  int        `json:"measured"`            // how often the workload was measured; these are the last timings
+	Disturbed []string   `json:"disturbed,omitempty"` // sentences that say why the timings are in doubt
+}
+
+// An Activity is one kernel, copy or memset on the GPU. Sizes are in bytes.
+type Activity struct {
+	Kind               string `json:"kind"`           // "kernel", "memcpy", "memset"
+	Name               string `json:"name,omitempty"` // of a kernel, demangled where that is possible
+	Grid               [3]int `json:"grid,omitzero"`
+	Block              [3]int `json:"block,omitzero"`
+	Registers          int    `json:"registers,omitempty"` // for each thread
+	StaticSharedBytes  int    `json:"static_shared_bytes,omitempty"`
+	DynamicSharedBytes int    `json:"dynamic_shared_bytes,omitempty"`
+	LocalBytes         int    `json:"local_bytes,omitempty"` // for each thread
+	Bytes              int64  `json:"bytes,omitempty"`       // copied or set
+}
+
+// A Stamp is the state of the GPU while a workload was timed, as NVML tells it. What NVML does not tell is zero, and Note
+// says so.
+type Stamp struct {
+	Before          Reading      `json:"before"` // after the warm-up calls
+	After           Reading      `json:"after"`
+	During          During       `json:"during"`
+	ThrottleReasons []string     `json:"throttle_reasons,omitempty"` // all that were seen
+	OtherProcesses  []GPUProcess `json:"other_processes,omitempty"`
+	ECC             bool         `json:"ecc"`
+	ECCErrors       int64        `json:"ecc_errors"`    // uncorrected, since the driver was loaded
+	ClocksLocked    bool         `json:"clocks_locked"` // the user's clock settings held the clocks down
+	MIG             bool         `json:"mig"`
+	Note            string       `json:"note,omitempty"`
+}
+
+// A Reading is taken at one moment.
+type Reading struct {
+	SMClockMHz     int     `json:"sm_clock_mhz"`
+	MemoryClockMHz int     `json:"memory_clock_mhz"`
+	TemperatureC   int     `json:"temperature_c"`
+	PowerW         float64 `json:"power_w"`
+}
+
+// During sums up N readings; without any, all is zero.
+type During struct {
+	N      int     `json:"n"`
+	Min    Reading `json:"min"` // each field by itself, as in the others
+	Median Reading `json:"median"`
+	Max    Reading `json:"max"`
+}
+
+// A GPUProcess is a process with memory on the GPU.
+type GPUProcess struct {
+	PID         int    `json:"pid"` // as the driver counts it, which in a container may differ
+	Name        string `json:"name,omitempty"`
+	MemoryBytes int64  `json:"memory_bytes"`
+	SMPercent   int    `json:"sm_percent"` // of the multiprocessors' time; -1 where it is not known
+}
+
+// An Interval is where a median lies with a Confidence of 0.95, or a little more; of less than 6 timings it is their range,
+// at whatever confidence that has (stats.Summarize).
+type Interval struct {
+	LoNS       float64 `json:"lo_ns"`
+	HiNS       float64 `json:"hi_ns"`
+	Width      float64 `json:"relative_width"` // (hi - lo) / median
+	Confidence float64 `json:"confidence"`
 }
 
 // Evaluated is a verdict.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"fisub/internal/event"
 )
@@ -36,20 +37,41 @@ func TestRunOnGPU(t *testing.T) {
 	ms, abs, rel := 0.00256, event.Float(1.5e-7), event.Float(3e-4)
 	out, errs := show(t, &Terminal{}, gpuRun("0123456789abc"),
 		event.Event{Type: event.TypeBuilding},
-		event.Event{Type: event.TypeSamples, Workload: "0123456789abc", Samples: &event.Samples{Timer: "cupti", MinNS: 2400}},
+		event.Event{Type: event.TypeSamples, Workload: "0123456789abc", Samples: &event.Samples{Timer: "cupti", ColdL2: true,
+			MinNS: 2400, Interval: event.Interval{Width: 0.0125}, Bandwidth: 812.4}},
 		event.Event{Type: event.TypeEvaluated, Workload: "0123456789abc", Evaluated: &event.Evaluated{Status: "PASSED",
 			Axes: map[string]int{"n": 7, "batch_size": 4}, MaxAbs: &abs, MaxRel: &rel, Latency: &ms}},
 		event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Seconds: 0.25}})
-	want := `WORKLOAD  BATCH_SIZE  N  STATUS                 MAX ABS    MAX REL      MEDIAN         MIN
-01234567           4  7  PASSED                1.50e-07   3.00e-04     2.56 µs     2.40 µs
+	want := `WORKLOAD  BATCH_SIZE  N  STATUS                MAX ABS   MAX REL      MEDIAN      ±         MIN
+01234567           4  7  PASSED               1.50e-07  3.00e-04     2.56 µs  0.6 %     2.40 µs
 1 of 1 PASSED on cuda:0 (NVIDIA H200, sm_90, driver 580) in 0.2 s
 latency: mean over 3 trials of the median of 50 calls, cold L2, cupti, profile official
+±: half of the 95 % interval of the median
 `
 	if out != want {
 		t.Errorf("stdout: got\n%s\nwant\n%s", out, want)
 	}
 	if !strings.Contains(errs, "building s for cuda:0 (NVIDIA H200") {
 		t.Errorf("stderr: got %q", errs)
+	}
+}
+
+func TestDoubtfulTimings(t *testing.T) {
+	ms := 0.00256
+	events := []event.Event{gpuRun("aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc")}
+	for uuid, why := range map[string][]string{"aaaaaaaaaa": {"throttled\x1b", "shaken"}, "bbbbbbbbbb": nil, "cccccccccc": {"shaken"}} {
+		events = append(events, event.Event{Type: event.TypeSamples, Workload: uuid, Samples: &event.Samples{Timer: "cupti", MinNS: 2400, Disturbed: why}},
+			event.Event{Type: event.TypeEvaluated, Workload: uuid, Evaluated: &event.Evaluated{Status: "PASSED", Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms}})
+	}
+	out, _ := show(t, &Terminal{Quiet: true}, append(events, event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 3}})...)
+	for _, line := range []string{
+		"aaaaaaaa           4  7  PASSED                      -         -     2.56 µs  0.0 %     2.40 µs  *\n",
+		"bbbbbbbb           4  7  PASSED                      -         -     2.56 µs  0.0 %     2.40 µs\n",
+		"* 2 workloads, in doubt however often measured: shaken\n* workload aaaaaaaa, in doubt however often measured: throttled\uFFFD\n",
+	} {
+		if !strings.Contains(out, line) {
+			t.Errorf("got\n%s\nwant in it\n%s", out, line)
+		}
 	}
 }
 
@@ -60,7 +82,7 @@ func TestFailures(t *testing.T) {
 			Axes: map[string]int{"n": 7, "batch_size": 4}, Log: log}},
 		event.Event{Type: event.TypeFailed, Workload: "u2", Message: &event.Message{Text: "no \x1b[31mblob"}},
 		event.Event{Type: event.TypeDone, Done: &event.Done{Failed: 1, Missing: 1}})
-	for _, want := range []string{"u1                 4  7  COMPILE_ERROR                -          -\n          kernel.cu:3: bad\n          line 1\n",
+	for _, want := range []string{"u1                 4  7  COMPILE_ERROR               -         -\n          kernel.cu:3: bad\n          line 1\n",
 		"0 of 2 PASSED, 1 without a verdict on", "more lines in the run folder, log/u1.log"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("stdout: got\n%s\nwant in it %q", out, want)
@@ -77,6 +99,48 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// A line with the figures has less than 100 columns, with three axes, or with two and the bandwidth that -v adds.
+func TestWidth(t *testing.T) {
+	ms, abs := 1.23456, event.Float(1)
+	for _, tc := range []struct {
+		wide      bool
+		axes      map[string]int
+		head, row string
+	}{
+		{false, map[string]int{"total_seq_len": 65536, "num_seqs": 12, "len_cu_seqlens_of_all": 13},
+			"WORKLOAD  LEN…  NUM…  TOTA…  STATUS ", "  1234.56 µs   25 %  1234.56 µs"},
+		{true, map[string]int{"total_seq_len": 65536, "num_seqs": 12}, "WORKLOAD  NUM…  TOTA…  STATUS", "  1234.56 µs   25 %  1234.56 µs  4321"},
+	} {
+		run := gpuRun("u1")
+		run.Run.Workloads[0].Axes = tc.axes
+		out, errs := show(t, &Terminal{Wide: tc.wide}, run,
+			event.Event{Type: event.TypeSamples, Workload: "u1", Samples: &event.Samples{Timer: "cupti", MinNS: 1234560, Bandwidth: 4321.4,
+				Interval: event.Interval{Width: 0.5}, Warnings: []string{"few \x1btimings"}}},
+			event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED", Axes: tc.axes, MaxAbs: &abs, MaxRel: &abs, Latency: &ms}})
+		lines := strings.Split(out, "\n")
+		for _, line := range lines {
+			if n := utf8.RuneCountInString(line); n > 99 {
+				t.Errorf("got %d columns, want less than 100: %s", n, line)
+			}
+		}
+		if len(lines) < 2 || !strings.HasPrefix(lines[0], tc.head) || strings.HasSuffix(lines[0], "GB/S") != tc.wide || !strings.HasSuffix(lines[1], tc.row) {
+			t.Errorf("stdout: got\n%s\nwant it to begin with %q, and a row to end with %q", out, tc.head, tc.row)
+		}
+		if want := "warning: workload u1: few \uFFFDtimings\n"; !strings.HasSuffix(errs, want) {
+			t.Errorf("stderr: got %q, want at its end %q", errs, want)
+		}
+	}
+}
+
+// A run that was resumed begins again in its events.
+func TestTwoRuns(t *testing.T) {
+	out, _ := show(t, &Terminal{}, gpuRun("u1"), gpuRun("u1"),
+		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "TIMEOUT", Axes: map[string]int{"n": 7, "batch_size": 4}}})
+	if want := "WORKLOAD  BATCH_SIZE  N  STATUS"; !strings.HasPrefix(out, want) {
+		t.Errorf("got %q, want it to begin with %q", out, want)
+	}
+}
+
 func TestUseColor(t *testing.T) {
 	for _, tc := range []struct {
 		mode string
@@ -85,5 +149,14 @@ func TestUseColor(t *testing.T) {
 		if got := UseColor(tc.mode, &bytes.Buffer{}); got != tc.want {
 			t.Errorf("%q into a buffer: got %v, want %v", tc.mode, got, tc.want)
 		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	var out bytes.Buffer
+	term := &Terminal{Out: &out, Color: true}
+	err := term.Table("lrl", [][]string{{"NAME", "µs", "VERDICT"}, {"a\x1bb", "1.25", "slower"}, {"c", "10", "same"}}, func(row int) int { return []int{0, -1, 0}[row] })
+	if want := "\x1b[1mNAME    µs  VERDICT\x1b[0m\na\uFFFDb   1.25  \x1b[31mslower\x1b[0m\nc       10  same\n"; err != nil || out.String() != want {
+		t.Errorf("got %q and %v, want %q", out.String(), err, want)
 	}
 }

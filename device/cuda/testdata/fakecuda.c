@@ -5,6 +5,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "fakecuda.h"
+
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, NOT_READY = 600 };
 
 static int fault, hang;
@@ -12,6 +14,37 @@ static long live; // allocations, streams and events not given back: counted in 
 
 void fake_fault(int code) { fault = code; }
 void fake_hang(void) { hang = 1; }
+
+// What was done, in order.
+static struct fake_record records[1 << 20];
+static size_t n_records;
+static uint32_t correlation;
+
+size_t fake_records(struct fake_record **r) { return *r = records, n_records; }
+
+static uint64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+static void note(struct fake_record r) {
+  if (n_records < sizeof records / sizeof *records) records[n_records++] = r;
+}
+
+// A call of the driver's function number cbid, after it what it launched, if kind is not 0.
+static void launched(uint32_t cbid, struct fake_record r) {
+  uint64_t t = now();
+  correlation++;
+  note((struct fake_record){.kind = 4, .correlation = correlation, .start = t, .end = t + 10, .value = cbid});
+  r.correlation = correlation, r.start += t, r.end += t;
+  if (r.kind != 0) note(r);
+}
+
+// fake_launch is a kernel that starts after delay ns and runs for ns.
+void fake_launch(const char *name, long delay, long ns) {
+  launched(307, (struct fake_record){.kind = 10, .start = delay, .end = delay + ns, .name = name});
+}
 
 static int env(const char *name, int otherwise) {
   const char *text = getenv(name);
@@ -48,7 +81,7 @@ int cuStreamSynchronize(void *s) { return (void)s, fault; }
 int cuEventCreate(void **e, unsigned flags) { return *e = calloc(1, sizeof(struct timespec)), live++, flags == 0 ? fault : INVALID_VALUE; }
 int cuEventDestroy_v2(void *e) { return free(e), live--, fault; }
 int cuEventRecord(void *e, void *s) { return (void)s, clock_gettime(CLOCK_MONOTONIC, e), fault; }
-int cuEventQuery(void *e) { return (void)e, hang ? NOT_READY : fault; }
+int cuEventQuery(void *e) { return (void)e, launched(120, (struct fake_record){0}), hang ? NOT_READY : fault; }
 int cuEventElapsedTime_v2(float *ms, struct timespec *start, struct timespec *end) {
   *ms = (end->tv_sec - start->tv_sec) * 1e3f + (end->tv_nsec - start->tv_nsec) * 1e-6f;
   return fault;
@@ -61,9 +94,9 @@ int cuMemAlloc_v2(uint64_t *p, size_t n) {
   return *p = (uint64_t)(uintptr_t)m, live++, fault;
 }
 int cuMemFree_v2(uint64_t p) { return free((void *)(uintptr_t)p), live--, fault; }
-int cuMemcpyHtoDAsync_v2(uint64_t d, const void *h, size_t n, void *s) { return (void)s, memcpy((void *)(uintptr_t)d, h, n), fault; }
+int cuMemcpyHtoDAsync_v2(uint64_t d, const void *h, size_t n, void *s) { return (void)s, launched(279, (struct fake_record){.kind = 1, .end = 5, .bytes = n, .value = 1}), memcpy((void *)(uintptr_t)d, h, n), fault; }
 int cuMemcpyDtoHAsync_v2(void *h, uint64_t d, size_t n, void *s) { return (void)s, memcpy(h, (void *)(uintptr_t)d, n), fault; }
-int cuMemsetD8Async(uint64_t d, unsigned char v, size_t n, void *s) { return (void)s, memset((void *)(uintptr_t)d, v, n), fault; }
+int cuMemsetD8Async(uint64_t d, unsigned char v, size_t n, void *s) { return (void)s, launched(285, (struct fake_record){.kind = 2, .end = 20, .bytes = n, .value = v}), memset((void *)(uintptr_t)d, v, n), fault; }
 
 int cuGetErrorName(int code, const char **name) {
   *name = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : NULL;

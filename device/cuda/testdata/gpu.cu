@@ -4,6 +4,8 @@
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
 
+#include <chrono>
+
 namespace ffi = tvm::ffi;
 
 // y = x + s, not before ns nanoseconds have gone by.
@@ -29,6 +31,21 @@ static void kernel(ffi::TensorView x, double s, int64_t mode, int64_t ns, ffi::T
     auto tmp = static_cast<float*>(w.data_ptr());
     add_after<<<(n + 255) / 256, 256, 0, stream>>>(in, tmp, 0, n, 0);
     in = tmp;
+  }
+  // Modes 5 to 7: a kernel and, 20 us after the call has let it end, another; a memset and a copy besides; a side stream.
+  if (mode == 5) {
+    add_after<<<1, 256, 0, stream>>>(in, out, 0, n, 10000);
+    cudaStreamSynchronize(stream);
+    auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < std::chrono::microseconds(20));
+  }
+  if (mode == 6) {
+    cudaMemsetAsync(out, 0, 4 * n, stream);
+    cudaMemcpyAsync(out, in, 4 * n, cudaMemcpyDeviceToDevice, stream);
+  }
+  if (mode == 7) {
+    static cudaStream_t side = [] { cudaStream_t s; cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking); return s; }();
+    add_after<<<1, 32, 0, side>>>(in, out + n, 0, 0, 60000);
   }
   // Mode 3 asks for more threads than a block can have, and does not look at the result.
   add_after<<<(n + 255) / 256, mode == 3 ? 4096 : 256, 0, stream>>>(in, out, static_cast<float>(s), n, ns);

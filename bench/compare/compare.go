@@ -1,0 +1,483 @@
+// Package compare tells whether one run is faster than another, from the timings in their folders. It is not for running
+// anything: what it compares has been run already, by whatever means.
+package compare
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"fisub/bench/runs"
+	"fisub/bench/stats"
+	"fisub/internal/event"
+	"fisub/internal/trace"
+)
+
+// A Verdict is about B, as seen from A.
+type Verdict string
+
+const (
+	Faster        Verdict = "faster"
+	Slower        Verdict = "slower"
+	Same          Verdict = "same"    // a difference that matters is ruled out
+	Unclear       Verdict = "unclear" // the timings do not decide it
+	NotComparable Verdict = "not comparable"
+)
+
+// Threshold is the usual smallest difference that matters: 1 %.
+const Threshold = 0.01
+
+// Alpha is the level of the Mann-Whitney test and of the intervals.
+const Alpha = 0.05
+
+// A Result compares run B with run A.
+type Result struct {
+	A         string   `json:"a"` // id of the run
+	B         string   `json:"b"`
+	Threshold float64  `json:"threshold"` // smallest relative difference that matters
+	Rows      []Row    `json:"workloads"`
+	Timed     int      `json:"timed"`           // workloads that passed and were timed on both sides
+	Ratio     *Ratio   `json:"ratio,omitempty"` // geometric mean over the timed workloads; nil without any
+	Verdict   Verdict  `json:"verdict"`
+	Why       string   `json:"why,omitempty"`     // where it does not come from timings
+	ScoreA    *float64 `json:"score_a,omitempty"` // the contest's, over the common workloads; nil unless both runs have baselines
+	ScoreB    *float64 `json:"score_b,omitempty"`
+	Warnings  []string `json:"warnings,omitempty"` // what the result should be read with
+}
+
+// A Row compares one workload.
+type Row struct {
+	UUID     string         `json:"workload"`
+	Axes     map[string]int `json:"axes,omitempty"`
+	A        Side           `json:"a"`
+	B        Side           `json:"b"`
+	Ratio    *Ratio         `json:"ratio,omitempty"` // nil unless it passed and was timed on both sides
+	P        *float64       `json:"p,omitempty"`     // of the Mann-Whitney test
+	Verdict  Verdict        `json:"verdict"`
+	Why      string         `json:"why,omitempty"` // where it does not come from timings
+	Warnings []string       `json:"warnings,omitempty"`
+}
+
+// A Side is one workload of one run.
+type Side struct {
+	Status     string  `json:"status"` // "" where the run has no verdict for it
+	N          int     `json:"n"`
+	OfficialNS float64 `json:"official_ns,omitempty"`
+	MedianNS   float64 `json:"median_ns,omitempty"` // stats.MidMedian of all timings
+}
+
+// A Ratio is B over A: above 1 where B is slower. The interval from Lo to Hi holds it with a confidence of 95 %.
+//
+// It comes from a bootstrap with a fixed seed, so that the same files give the same figures: each of 1000 times both sides
+// draw as many trials as they have, with replacement, and from each of them as many timings, and the ratio of the
+// medians is taken. Order statistics would give an interval for each median, but none for their ratio or for a geometric
+// mean; and drawing trials first widens the interval where trials drift apart, which the timings within a trial
+// do not show. What all timings of a run share, such as the GPU's temperature, no interval from within two runs can hold.
+type Ratio struct {
+	Value float64 `json:"value"`
+	Lo    float64 `json:"lo"`
+	Hi    float64 `json:"hi"`
+}
+
+// verdict decides by the ratio. A difference is one that the interval and significant support and that is larger than
+// the threshold. Same takes more than the lack of one: the ratio is within the threshold, and the interval rules out
+// twice the threshold. The rest is unclear.
+func (r *Ratio) verdict(significant bool, threshold float64) Verdict {
+	most := 1 + threshold
+	switch {
+	case significant && r.Lo > 1 && r.Value > most:
+		return Slower
+	case significant && r.Hi < 1 && r.Value < 1/most:
+		return Faster
+	case r.Value <= most && r.Value >= 1/most && r.Hi <= most+threshold && r.Lo >= 1/(most+threshold):
+		return Same
+	}
+	return Unclear
+}
+
+// Slower tells whether B is a regression: it is slower as a whole, or fails a workload that A passes, or is slower on a
+// single workload so clearly that the whole interval lies beyond the threshold. A mere verdict "slower" of a single
+// workload is not enough: among many of them one may come by chance.
+func (r *Result) Slower() bool {
+	return r.Verdict == Slower || slices.ContainsFunc(r.Rows, func(row Row) bool {
+		return row.Verdict == Slower && (row.Ratio == nil || row.Ratio.Lo > 1+r.Threshold)
+	})
+}
+
+// Count gives the number of workloads with verdict v.
+func (r *Result) Count(v Verdict) (n int) {
+	for _, row := range r.Rows {
+		if row.Verdict == v {
+			n++
+		}
+	}
+	return n
+}
+
+// A MismatchError says that the figures of two runs mean different things.
+type MismatchError struct{ What, A, B string }
+
+func (e *MismatchError) Error() string {
+	return fmt.Sprintf("the runs cannot be compared: %s is %s and %s", e.What, e.A, e.B)
+}
+
+// Runs compares b with a, workload by workload and as a whole; threshold is the smallest relative difference that matters. It
+// refuses runs of different definitions, GPU models, timers, or states of the L2 with a *MismatchError; what else
+// differs, such as the profile or the driver, is a warning. Timings that no run can have are an error too.
+func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
+	res := &Result{A: a.ID, B: b.ID, Threshold: threshold}
+	for _, r := range []*runs.Run{a, b} {
+		if err := check(r); err != nil {
+			return nil, err
+		}
+		switch {
+		case r.Running:
+			res.Warnings = append(res.Warnings, fmt.Sprintf("run %s is still going on", r.ID))
+		case r.Run == nil:
+			res.Warnings = append(res.Warnings, fmt.Sprintf("run %s has no run.json: what ran on which GPU is unknown", r.ID))
+		case r.State() == "killed", r.State() == "incomplete":
+			res.Warnings = append(res.Warnings, fmt.Sprintf("run %s did not come to its end", r.ID))
+		}
+	}
+	if err := res.conditions(a, b); err != nil {
+		return nil, err
+	}
+
+	inB := map[string]*runs.Row{}
+	for i := range b.Rows {
+		inB[b.Rows[i].UUID] = &b.Rows[i]
+	}
+	logs := make([]float64, draws) // of the ratio of each draw, summed over the workloads
+	var sum float64
+	score := scores{}
+	for i := range a.Rows {
+		ra := &a.Rows[i]
+		rb := inB[ra.UUID]
+		delete(inB, ra.UUID)
+		row, ratios := compareRow(ra, rb, threshold)
+		if row.Ratio != nil {
+			res.Timed++
+			sum += math.Log(row.Ratio.Value)
+			for i, r := range ratios {
+				logs[i] += math.Log(r)
+			}
+		}
+		if rb != nil {
+			score.add(ra, rb)
+		}
+		res.Rows = append(res.Rows, row)
+	}
+	for i := range b.Rows {
+		if rb := &b.Rows[i]; inB[rb.UUID] != nil {
+			row, _ := compareRow(nil, rb, threshold)
+			res.Rows = append(res.Rows, row)
+		}
+	}
+	if res.Timed > 0 {
+		for i := range logs {
+			logs[i] = math.Exp(logs[i] / float64(res.Timed))
+		}
+		res.Ratio = interval(math.Exp(sum/float64(res.Timed)), logs)
+	}
+	res.ScoreA, res.ScoreB = score.results()
+	res.conclude()
+	return res, nil
+}
+
+// conclude gives the verdict of the whole.
+func (r *Result) conclude() {
+	lost, gained := 0, 0
+	for _, row := range r.Rows {
+		if row.Ratio == nil && row.Verdict == Slower {
+			lost++
+		} else if row.Ratio == nil && row.Verdict == Faster {
+			gained++
+		}
+	}
+	r.Verdict = NotComparable
+	if r.Ratio != nil {
+		r.Verdict = r.Ratio.verdict(true, r.Threshold)
+	}
+	switch {
+	case lost > 0:
+		r.Verdict, r.Why = Slower, fmt.Sprintf("B fails %d of the workloads that A passes", lost)
+	case gained > 0 && r.Verdict != Slower:
+		r.Verdict, r.Why = Faster, fmt.Sprintf("B passes %d of the workloads that A fails", gained)
+	case r.Ratio == nil:
+		r.Why = "no workload was timed in both runs"
+	}
+}
+
+// compareRow compares one workload; a or b is nil where the run does not have it. ratios are those of the draws.
+func compareRow(a, b *runs.Row, threshold float64) (row Row, ratios []float64) {
+	for _, r := range []*runs.Row{a, b} {
+		if r != nil {
+			row.UUID = r.UUID
+			if r.Axes != nil {
+				row.Axes = r.Axes
+			}
+		}
+	}
+	row.A, row.B = side(a), side(b)
+	row.Verdict = NotComparable
+	passedA, passedB := row.A.Status == string(trace.Passed), row.B.Status == string(trace.Passed)
+	switch {
+	case b == nil:
+		row.Why = "A has it alone"
+		return row, nil
+	case a == nil:
+		row.Why = "B has it alone"
+		return row, nil
+	case row.A.Status == "" || row.B.Status == "":
+		row.Why = "not judged"
+		return row, nil
+	case !passedA && !passedB:
+		row.Why = "neither passes"
+		return row, nil
+	case !passedB:
+		row.Verdict, row.Why = Slower, "B does not pass"
+		return row, nil
+	case !passedA:
+		row.Verdict, row.Why = Faster, "A does not pass"
+		return row, nil
+	case row.A.N == 0 || row.B.N == 0:
+		row.Why = "not timed"
+		return row, nil
+	}
+	p, warnings := stats.Same(a.Samples.TrialsNS, b.Samples.TrialsNS)
+	row.P, row.Warnings = &p, warnings
+	ratios = draw(newPool(a.Samples.TrialsNS), newPool(b.Samples.TrialsNS), row.UUID)
+	row.Ratio = interval(row.B.MedianNS/row.A.MedianNS, ratios)
+	row.Verdict = row.Ratio.verdict(p < Alpha, threshold)
+	return row, ratios
+}
+
+// side describes one workload of a run. Timings without a verdict count as passed: only what passes is timed.
+func side(r *runs.Row) (s Side) {
+	if r == nil {
+		return s
+	}
+	if r.Evaluated != nil {
+		s.Status = r.Evaluated.Status
+	} else if r.Samples != nil {
+		s.Status = string(trace.Passed)
+	}
+	if r.Samples != nil {
+		p := newPool(r.Samples.TrialsNS)
+		s.N, s.OfficialNS, s.MedianNS = p.n, stats.Latency(r.Samples.TrialsNS), p.median()
+	}
+	return s
+}
+
+// draws is how often the bootstrap draws.
+const draws = 1000
+
+// A pool is the timings of one workload, ready to be drawn from.
+type pool struct {
+	values []float64 // distinct, ascending
+	trials [][]int   // indices into values
+	counts []int     // how often each value occurs
+	n      int
+}
+
+func newPool(trials [][]int64) *pool {
+	p := &pool{}
+	for _, trial := range trials {
+		for _, v := range trial {
+			p.values = append(p.values, float64(v))
+		}
+	}
+	p.n = len(p.values)
+	slices.Sort(p.values)
+	p.values = slices.Compact(p.values)
+	p.counts = make([]int, len(p.values))
+	for _, trial := range trials {
+		var row []int
+		for _, v := range trial {
+			i, _ := slices.BinarySearch(p.values, float64(v))
+			row = append(row, i)
+			p.counts[i]++
+		}
+		if row != nil {
+			p.trials = append(p.trials, row)
+		}
+	}
+	return p
+}
+
+func (p *pool) median() float64 { return stats.MidMedian(p.values, p.counts) }
+
+// redraw replaces the counts by those of a random draw.
+func (p *pool) redraw(r *rand.Rand) {
+	clear(p.counts)
+	for range p.trials {
+		trial := p.trials[r.IntN(len(p.trials))]
+		for range trial {
+			p.counts[trial[r.IntN(len(trial))]]++
+		}
+	}
+}
+
+// draw gives the ratios of the medians of random draws from both pools, whose counts it changes. The seed is of the workload,
+// so that draws of different workloads are independent.
+func draw(a, b *pool, uuid string) []float64 {
+	seed := fnv.New64a()
+	seed.Write([]byte(uuid))
+	r := rand.New(rand.NewPCG(seed.Sum64(), draws))
+	ratios := make([]float64, draws)
+	for i := range ratios {
+		a.redraw(r)
+		b.redraw(r)
+		ratios[i] = b.median() / a.median()
+	}
+	return ratios
+}
+
+// interval cuts off half of Alpha of the draws on either side.
+func interval(value float64, ratios []float64) *Ratio {
+	sorted := slices.Sorted(slices.Values(ratios))
+	cut := int(Alpha / 2 * float64(len(sorted)))
+	return &Ratio{Value: value, Lo: min(value, sorted[cut]), Hi: max(value, sorted[len(sorted)-1-cut])}
+}
+
+// mostTimings bounds what is drawn from: a run has some hundred timings of a workload.
+const mostTimings = 1 << 20
+
+// check refuses timings that are none.
+func check(r *runs.Run) error {
+	for _, row := range r.Rows {
+		if row.Samples == nil {
+			continue
+		}
+		n := 0
+		for _, trial := range row.Samples.TrialsNS {
+			n += len(trial)
+			if i := slices.IndexFunc(trial, func(ns int64) bool { return ns <= 0 || ns > 1e15 }); i >= 0 {
+				return fmt.Errorf("run %s: workload %s: a timing of %d ns", r.ID, row.UUID, trial[i])
+			}
+		}
+		if n > mostTimings {
+			return fmt.Errorf("run %s: workload %s: %d timings, more than %d", r.ID, row.UUID, n, mostTimings)
+		}
+	}
+	return nil
+}
+
+// conditions refuses runs whose figures mean different things, and warns of what else differs.
+func (r *Result) conditions(a, b *runs.Run) error {
+	timerA, timerB := timers(a), timers(b)
+	mixed := strings.Contains(timerA, " and ")
+	if timerA != "" && timerB != "" && (timerA != timerB || mixed) {
+		return &MismatchError{"what they were timed with", timerA, timerB}
+	}
+	if a.Run == nil || b.Run == nil {
+		return nil
+	}
+	x, y := a.Run, b.Run
+	for _, c := range []MismatchError{
+		{"the definition", x.Definition, y.Definition},
+		{"the device", deviceText(x.Device), deviceText(y.Device)},
+	} {
+		if c.A != c.B {
+			return &c
+		}
+	}
+	for _, c := range []MismatchError{
+		{"the profile", profileText(x.Profile), profileText(y.Profile)},
+		{"the GPU", x.Device.UUID, y.Device.UUID},
+		{"the driver", x.Device.Driver, y.Device.Driver},
+		{"the version of CUDA", x.Device.CUDA, y.Device.CUDA},
+		{"the compiler", x.Device.Toolchain, y.Device.Toolchain},
+		{"the tolerance", fmt.Sprint(x.Tolerance), fmt.Sprint(y.Tolerance)},
+		{"the version of fisub", x.Fisub, y.Fisub},
+	} {
+		if c.A != c.B {
+			r.Warnings = append(r.Warnings, fmt.Sprintf("%s is not the same: %s and %s", c.What, c.A, c.B))
+		}
+	}
+	return nil
+}
+
+// timers names what the workloads of a run were timed with, "" where none was.
+func timers(r *runs.Run) string {
+	var all []string
+	for _, row := range r.Rows {
+		if row.Samples == nil {
+			continue
+		}
+		name := row.Samples.Timer + " on a warm L2"
+		if row.Samples.ColdL2 {
+			name = row.Samples.Timer + " on a cold L2"
+		}
+		if !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " and ")
+}
+
+func deviceText(d event.Device) string {
+	if d.Emulated {
+		return "the emulator"
+	}
+	return fmt.Sprintf("%s (%s, %s)", d.Name, d.Kind, d.Arch)
+}
+
+func profileText(p event.Profile) string {
+	text := fmt.Sprintf("%s (%d trials of %d warm-up and %d timed calls", p.Name, p.Trials, p.Warmup, p.Iterations)
+	if p.Target > 0 {
+		text += fmt.Sprintf(", more up to %g %%", 100*p.Target)
+	}
+	return text + ")"
+}
+
+// scores adds up the contest's score of both runs: the mean over workloads of the baseline's latency over the solution's,
+// 0 where any workload fails (spec section 5).
+type scores struct {
+	sum    [2]float64
+	failed [2]bool
+	n      int
+	absent bool // a passed workload has no baseline
+}
+
+func (s *scores) add(a, b *runs.Row) {
+	s.n++
+	for i, r := range []*runs.Row{a, b} {
+		if r.Evaluated == nil || r.Evaluated.Status != string(trace.Passed) {
+			s.failed[i] = true
+			continue
+		}
+		var t struct {
+			Evaluation struct {
+				Performance struct {
+					Latency   float64 `json:"latency_ms"`
+					Reference float64 `json:"reference_latency_ms"`
+				}
+			}
+		}
+		p := &t.Evaluation.Performance
+		if json.Unmarshal(r.Evaluated.Trace, &t) != nil || p.Latency <= 0 || p.Reference <= 0 {
+			s.absent = true
+			continue
+		}
+		s.sum[i] += p.Reference / p.Latency
+	}
+}
+
+func (s *scores) results() (a, b *float64) {
+	if s.absent || s.n == 0 {
+		return nil, nil
+	}
+	for i := range s.sum {
+		s.sum[i] /= float64(s.n)
+		if s.failed[i] {
+			s.sum[i] = 0
+		}
+	}
+	return &s.sum[0], &s.sum[1]
+}

@@ -1,0 +1,243 @@
+package compare
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"fisub/bench/runs"
+	"fisub/internal/event"
+)
+
+func gpu() *machine {
+	return &machine{noise: 0.01, drift: 0.001, tick: 32, random: rand.New(rand.NewPCG(1, 2))}
+}
+
+func mustCompare(t *testing.T, a, b *runs.Run) *Result {
+	t.Helper()
+	res, err := Runs(a, b, Threshold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+// The same files give the same figures, and a run is the same as itself.
+func TestItself(t *testing.T) {
+	a := gpu().run("a", 5, 1)
+	first, second := mustCompare(t, a, a), mustCompare(t, a, a)
+	x, _ := json.Marshal(first)
+	y, _ := json.Marshal(second)
+	if string(x) != string(y) {
+		t.Errorf("got %s, then %s", x, y)
+	}
+	if first.Verdict != Same || first.Ratio.Value != 1 || first.Ratio.Lo > 1 || first.Ratio.Hi < 1 || first.Timed != 5 || first.Count(Same) != 5 || first.Warnings != nil {
+		t.Errorf("got %s", x)
+	}
+}
+
+// The ratio is that of the medians between the timer's ticks, the whole is their geometric mean, and swapping the runs
+// inverts it.
+func TestRatio(t *testing.T) {
+	fixed := func(id string, ns ...int64) *runs.Run {
+		r := gpu().run(id, 2, 1)
+		for i := range r.Rows {
+			r.Rows[i].Samples.TrialsNS = [][]int64{{ns[i], ns[i], ns[i], ns[i]}, {ns[i], ns[i], ns[i], ns[i]}}
+		}
+		return r
+	}
+	a, b := fixed("a", 1000, 2000), fixed("b", 2000, 16000)
+	res := mustCompare(t, a, b)
+	if r := res.Rows[1].Ratio; r.Value != 8 || r.Lo != 8 || r.Hi != 8 || res.Rows[1].B.OfficialNS != 16000 || res.Rows[1].B.N != 8 {
+		t.Errorf("got %+v and %+v, want 8", res.Rows[1], r)
+	}
+	if math.Abs(res.Ratio.Value-4) > 1e-9 || res.Verdict != Slower || !res.Slower() {
+		t.Errorf("got %+v, want 4, slower", res.Ratio)
+	}
+	res = mustCompare(t, b, a)
+	if math.Abs(res.Ratio.Value-0.25) > 1e-9 || res.Verdict != Faster || res.Slower() {
+		t.Errorf("swapped: got %+v, want 0.25, faster", res.Ratio)
+	}
+	// 3 of 8 on the next tick: 2560 + 32*3/8.
+	a.Rows[0].Samples.TrialsNS = [][]int64{{2560, 2592, 2560, 2560}, nil, {2592, 2592, 2560, 2560}}
+	if got := mustCompare(t, a, a).Rows[0].A; got.MedianNS != 2572 || got.OfficialNS != 2568 {
+		t.Errorf("got median %v, official %v, want 2572 and 2568", got.MedianNS, got.OfficialNS)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	for _, tc := range []struct {
+		ratio       Ratio
+		significant bool
+		want        Verdict
+	}{
+		{Ratio{1.02, 1.005, 1.03}, true, Slower},
+		{Ratio{1.02, 1.005, 1.03}, false, Unclear},
+		{Ratio{1.02, 0.999, 1.04}, true, Unclear},
+		{Ratio{0.98, 0.97, 0.995}, true, Faster},
+		{Ratio{0.98, 0.97, 0.995}, false, Unclear},
+		{Ratio{0.98, 0.97, 1.001}, true, Unclear},
+		{Ratio{1.005, 1.002, 1.008}, true, Same}, // a difference, but one that does not matter
+		{Ratio{1.005, 0.99, 1.019}, false, Same},
+		{Ratio{1.005, 0.99, 1.021}, false, Unclear}, // 2 % is not ruled out
+		{Ratio{0.995, 0.979, 1.005}, false, Unclear},
+	} {
+		if got := tc.ratio.verdict(tc.significant, 0.01); got != tc.want {
+			t.Errorf("%+v, significant %v: got %s, want %s", tc.ratio, tc.significant, got, tc.want)
+		}
+	}
+}
+
+func TestFewTimings(t *testing.T) {
+	a, b := gpu().run("a", 1, 1), gpu().run("b", 1, 2)
+	a.Rows[0].Samples.TrialsNS, b.Rows[0].Samples.TrialsNS = [][]int64{{1000, 1001, 1002}}, [][]int64{{2000, 2001, 2002}}
+	if row := mustCompare(t, a, b).Rows[0]; row.Verdict != Unclear || len(row.Warnings) != 1 {
+		t.Errorf("3 timings: got %+v, want unclear, with a warning", row)
+	}
+}
+
+func TestFailing(t *testing.T) {
+	evaluated := func(r *runs.Run, status ...string) *runs.Run {
+		for i, s := range status {
+			r.Rows[i].Evaluated = &event.Evaluated{Status: s}
+			if s != "PASSED" {
+				r.Rows[i].Samples = nil
+			}
+			if s == "" {
+				r.Rows[i].Evaluated, r.Rows[i].Failed = nil, &event.Message{Text: "no blob"}
+			}
+		}
+		return r
+	}
+	for _, tc := range []struct {
+		name     string
+		a, b     []string
+		factor   float64
+		rows     []Verdict
+		whole    Verdict
+		why      string
+		slower   bool
+		rowWhy   string // of the first row
+		noTiming bool
+	}{
+		{"lost", []string{"PASSED", "PASSED"}, []string{"TIMEOUT", "PASSED"}, 0.9, []Verdict{Slower, Faster}, Slower, "B fails 1 of the workloads that A passes", true, "B does not pass", false},
+		{"gained", []string{"TIMEOUT", "PASSED"}, []string{"PASSED", "PASSED"}, 1, []Verdict{Faster, Same}, Faster, "B passes 1 of the workloads that A fails", false, "A does not pass", false},
+		{"gained, but slower", []string{"TIMEOUT", "PASSED"}, []string{"PASSED", "PASSED"}, 1.1, []Verdict{Faster, Slower}, Slower, "", true, "A does not pass", false},
+		{"neither", []string{"TIMEOUT", "PASSED"}, []string{"TIMEOUT", "PASSED"}, 1, []Verdict{NotComparable, Same}, Same, "", false, "neither passes", false},
+		{"not judged", []string{"", "PASSED"}, []string{"PASSED", "PASSED"}, 1, []Verdict{NotComparable, Same}, Same, "", false, "not judged", false},
+		{"not timed", []string{"PASSED", "PASSED"}, []string{"PASSED", "PASSED"}, 1, []Verdict{NotComparable, NotComparable}, NotComparable, "no workload was timed in both runs", false, "not timed", true},
+	} {
+		a, b := evaluated(gpu().run("a", 2, 1), tc.a...), evaluated(gpu().run("b", 2, tc.factor), tc.b...)
+		if tc.noTiming {
+			a.Rows[0].Samples, b.Rows[1].Samples = nil, nil
+		}
+		res := mustCompare(t, a, b)
+		for i, row := range res.Rows {
+			if row.Verdict != tc.rows[i] {
+				t.Errorf("%s: workload %d: got %s, want %s", tc.name, i, row.Verdict, tc.rows[i])
+			}
+		}
+		if res.Verdict != tc.whole || res.Why != tc.why || res.Slower() != tc.slower || res.Rows[0].Why != tc.rowWhy {
+			t.Errorf("%s: got %s because %q, regression %v, want %s because %q, %v", tc.name, res.Verdict, res.Why, res.Slower(), tc.whole, tc.why, tc.slower)
+		}
+	}
+}
+
+// One workload that is clearly slower is a regression, though the whole is not.
+func TestOneSlower(t *testing.T) {
+	m := gpu()
+	a, b := m.run("a", 20, 1), m.run("b", 20, 1)
+	b.Rows[10].Samples.TrialsNS = m.trials(30000)
+	a.Rows[10].Samples.TrialsNS = m.trials(27000)
+	if res := mustCompare(t, a, b); res.Verdict != Same || res.Count(Slower) != 1 || !res.Slower() {
+		t.Errorf("got %s with %d slower, regression %v, want same, 1, true", res.Verdict, res.Count(Slower), res.Slower())
+	}
+}
+
+func TestDifferentWorkloads(t *testing.T) {
+	a, b := gpu().run("a", 3, 1), gpu().run("b", 4, 1)
+	a.Rows, b.Rows = a.Rows[:2], b.Rows[1:2]
+	b.Rows = append(b.Rows, runs.Row{UUID: "other", Evaluated: &event.Evaluated{Status: "PASSED"}})
+	b.Rows[0].Samples.TrialsNS = a.Rows[1].Samples.TrialsNS
+	b.Done, b.Started, a.Running = nil, 1, true
+	res := mustCompare(t, a, b)
+	got := ""
+	for _, row := range res.Rows {
+		got += fmt.Sprintf("%s %s %s; ", row.UUID, row.Verdict, row.Why)
+	}
+	if want := "w0 not comparable A has it alone; w1 same ; other not comparable B has it alone; "; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if len(res.Warnings) != 2 || res.Warnings[0] != "run a is still going on" || res.Warnings[1] != "run b did not come to its end" || res.Timed != 1 {
+		t.Errorf("got warnings %q, %d timed", res.Warnings, res.Timed)
+	}
+}
+
+func TestConditions(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		change  func(b *runs.Run)
+		refused string // by the error
+		warning string
+	}{
+		{"definition", func(b *runs.Run) { b.Run.Definition = "e" }, "the definition is d and e", ""},
+		{"GPU model", func(b *runs.Run) { b.Run.Device.Name = "Other" }, "the device is GPU (cuda, ) and Other (cuda, )", ""},
+		{"emulator", func(b *runs.Run) { b.Run.Device.Emulated = true }, "the emulator", ""},
+		{"timer", func(b *runs.Run) { b.Rows[0].Samples.Timer = "cuda events" }, "timed with is cupti on a cold L2 and cuda events on a cold L2", ""},
+		{"L2", func(b *runs.Run) { b.Rows[0].Samples.ColdL2 = false }, "warm L2", ""},
+		{"profile", func(b *runs.Run) { b.Run.Profile = event.Profile{Name: "thorough", Target: 0.01} }, "", "the profile is not the same: "},
+		{"GPU", func(b *runs.Run) { b.Run.Device.UUID = "GPU-1" }, "", "the GPU is not the same: "},
+		{"driver", func(b *runs.Run) { b.Run.Device.Driver = "580" }, "", "the driver is not the same: "},
+		{"no run.json", func(b *runs.Run) { b.Run = nil }, "", "run b has no run.json"},
+	} {
+		a, b := gpu().run("a", 1, 1), gpu().run("b", 1, 1)
+		tc.change(b)
+		res, err := Runs(a, b, Threshold)
+		var mismatch *MismatchError
+		if tc.refused != "" && (!errors.As(err, &mismatch) || !strings.Contains(err.Error(), tc.refused)) {
+			t.Errorf("%s: got %v, want it refused: %s", tc.name, err, tc.refused)
+		}
+		if tc.warning != "" && (err != nil || len(res.Warnings) != 1 || !strings.HasPrefix(res.Warnings[0], tc.warning)) {
+			t.Errorf("%s: got %+v and %v, want the warning %q", tc.name, res, err, tc.warning)
+		}
+	}
+	for _, ns := range []int64{0, -5, 1 << 62} {
+		a := gpu().run("a", 1, 1)
+		a.Rows[0].Samples.TrialsNS[1][3] = ns
+		if _, err := Runs(a, a, Threshold); err == nil || !strings.Contains(err.Error(), "run a: workload w0: a timing of") {
+			t.Errorf("%d ns: got %v", ns, err)
+		}
+	}
+	a := gpu().run("a", 1, 1)
+	a.Rows[0].Samples.TrialsNS = [][]int64{nil}
+	if res := mustCompare(t, a, a); res.Verdict != NotComparable || res.Timed != 0 {
+		t.Errorf("no timings: got %+v", res)
+	}
+}
+
+// The score is the mean of baseline over solution, 0 where a workload fails, and absent without baselines.
+func TestScore(t *testing.T) {
+	scored := func(id string, latency, reference float64) *runs.Run {
+		r := gpu().run(id, 2, 1)
+		for i := range r.Rows {
+			r.Rows[i].Evaluated.Trace = json.RawMessage(fmt.Sprintf(
+				`{"evaluation":{"performance":{"latency_ms":%g,"reference_latency_ms":%g}}}`, latency*float64(i+1), reference))
+		}
+		return r
+	}
+	a, b := scored("a", 2, 6), scored("b", 1, 6)
+	if res := mustCompare(t, a, b); res.ScoreA == nil || *res.ScoreA != 2.25 || *res.ScoreB != 4.5 {
+		t.Errorf("got %v and %v, want 2.25 and 4.5", res.ScoreA, res.ScoreB)
+	}
+	b.Rows[1].Evaluated.Status = "TIMEOUT"
+	if res := mustCompare(t, a, b); *res.ScoreA != 2.25 || *res.ScoreB != 0 {
+		t.Errorf("a failing workload: got %v and %v, want 2.25 and 0", *res.ScoreA, *res.ScoreB)
+	}
+	if res := mustCompare(t, a, scored("b", 1, 0)); res.ScoreA != nil || res.ScoreB != nil {
+		t.Errorf("no baseline: got %v and %v, want none", res.ScoreA, res.ScoreB)
+	}
+}

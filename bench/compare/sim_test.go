@@ -1,0 +1,94 @@
+package compare
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"fisub/bench/runs"
+	"fisub/internal/event"
+)
+
+// A machine makes timings as a GPU does: log-normal noise, a level that differs from trial to trial, and a timer that ticks.
+type machine struct {
+	noise, drift float64 // standard deviations, relative
+	tick         float64 // ns
+	stamps       bool    // both ends of a span are rounded to the tick, as by CUPTI; else the span is
+	random       *rand.Rand
+}
+
+// trials gives 3 trials of 50 timings of a kernel that takes so many nanoseconds.
+func (m *machine) trials(ns float64) [][]int64 {
+	var all [][]int64
+	for range 3 {
+		level := ns * math.Exp(m.drift*m.random.NormFloat64())
+		row := make([]int64, 50)
+		for i := range row {
+			span := level * math.Exp(m.noise*m.random.NormFloat64())
+			if m.stamps {
+				start := m.random.Float64() * m.tick
+				row[i] = int64(m.tick * math.Floor((start+span)/m.tick))
+			} else {
+				row[i] = int64(m.tick * math.Round(span/m.tick))
+			}
+		}
+		all = append(all, row)
+	}
+	return all
+}
+
+// run times workloads of kernels that take from 2.4 to 300 us, each longer by factor.
+func (m *machine) run(id string, workloads int, factor float64) *runs.Run {
+	r := &runs.Run{ID: id, Run: &event.Run{ID: id, Definition: "d", Device: event.Device{Kind: "cuda", Name: "GPU"}}, Done: &event.Done{}}
+	for i := range workloads {
+		ns := 2400 * math.Pow(125, float64(i)/float64(max(workloads-1, 1)))
+		uuid := fmt.Sprint("w", i)
+		r.Run.Workloads = append(r.Run.Workloads, event.Workload{UUID: uuid})
+		r.Rows = append(r.Rows, runs.Row{UUID: uuid, Evaluated: &event.Evaluated{Status: "PASSED"},
+			Samples: &event.Samples{Timer: "cupti", ColdL2: true, TrialsNS: m.trials(ns * factor)}})
+	}
+	return r
+}
+
+// A kernel that was not changed is called the same, one that is 2 % slower or faster so, for noise from 0.5 to 3 %, on a timer
+// that ticks in 32 ns, where trials drift: nearly every workload, and the whole always.
+func TestErrorRates(t *testing.T) {
+	const repeats, workloads = 4, 25
+	random := rand.New(rand.NewPCG(7, 11))
+	for _, tc := range []struct {
+		noise        float64
+		right, wrong int // of 100 workloads: how many verdicts must be right, how many may be wrong; the rest is unclear
+	}{{0.005, 100, 0}, {0.01, 100, 0}, {0.03, 92, 3}} {
+		for _, stamps := range []bool{false, true} {
+			m := &machine{noise: tc.noise, drift: 0.002, tick: 32, stamps: stamps, random: random}
+			for _, change := range []struct {
+				factor float64
+				want   Verdict
+			}{{1, Same}, {1.02, Slower}, {1 / 1.02, Faster}} {
+				rows, whole := map[Verdict]int{}, map[Verdict]int{}
+				for range repeats {
+					res, err := Runs(m.run("a", workloads, 1), m.run("b", workloads, change.factor), Threshold)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, row := range res.Rows {
+						rows[row.Verdict]++
+					}
+					whole[res.Verdict]++
+					if res.Slower() != (change.want == Slower) {
+						t.Errorf("regression: got %v, want %v: %+v", res.Slower(), change.want == Slower, res.Ratio)
+					}
+				}
+				right := rows[change.want]
+				wrong := repeats*workloads - right - rows[Unclear]
+				text := fmt.Sprintf("noise %.1f %%, both ends rounded %-5v, B takes %.3f of A: %3d workloads right, %d wrong, %d unclear; whole %v",
+					100*tc.noise, stamps, change.factor, right, wrong, rows[Unclear], whole)
+				t.Log(text)
+				if right < tc.right || wrong > tc.wrong || whole[change.want] != repeats {
+					t.Errorf("%s; want %d right at least, %d wrong at most, the whole always %s", text, tc.right, tc.wrong, change.want)
+				}
+			}
+		}
+	}
+}

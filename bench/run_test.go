@@ -1,0 +1,232 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"fisub/bench/reference"
+	"fisub/bench/worker"
+	"fisub/device"
+	"fisub/internal/event"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+	"fisub/workloads"
+)
+
+// A model is a device whose kernel computes the reference, and whose clock gives 1000 ns and 1 ns more with each timing. A
+// solution whose name is "crash" ends the process in its first call of the second workload.
+type model struct{}
+
+func openModel(context.Context, device.Options) (device.Device, error) { return model{}, nil }
+
+func (model) Info() device.Info { return device.Info{Name: "model", UUID: "M-1"} }
+func (model) Close() error      { return nil }
+func (model) Alloc(n int) (device.Buffer, error) {
+	b := make(memory, n)
+	return &b, nil
+}
+
+func (model) Build(_ context.Context, def *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
+	return &modelKernel{def: def, crash: sol.Name == "crash"}, nil
+}
+
+func (model) Measure(_ context.Context, _ func() error, plan device.Plan) (*device.Samples, error) {
+	s := &device.Samples{Timer: "model", ColdL2: plan.ColdL2}
+	if plan.MaxTime > 0 {
+		s.Timer += " limited" // the plan had a limit
+	}
+	for t := range plan.Trials {
+		var trial []time.Duration
+		for i := range plan.Iterations {
+			trial = append(trial, time.Duration(1000+t*plan.Iterations+i))
+		}
+		s.Trials = append(s.Trials, trial)
+	}
+	return s, nil
+}
+
+type memory []byte
+
+func (m *memory) Len() int             { return len(*m) }
+func (m *memory) Write(p []byte) error { copy(*m, p); return nil }
+func (m *memory) Read(p []byte) error  { copy(p, *m); return nil }
+func (m *memory) Close() error         { return nil }
+func (m *memory) Fill(b byte) error {
+	for i := range *m {
+		(*m)[i] = b
+	}
+	return nil
+}
+
+type modelKernel struct {
+	def   *trace.Definition
+	crash bool
+	last  device.Buffer // first input of the call before
+	loads int
+}
+
+func (k *modelKernel) Sync(context.Context) error { return nil }
+func (k *modelKernel) Close() error               { return nil }
+
+func (k *modelKernel) Call(_ context.Context, args []device.Arg) error {
+	if buf := args[0].Tensor.Buffer; buf != k.last {
+		k.last = buf
+		k.loads++
+	}
+	if k.crash && k.loads == 2 {
+		os.Exit(9)
+	}
+	var inputs []workloads.Input
+	i := 0
+	for name := range k.def.Inputs.All() {
+		in := workloads.Input{Name: name, Scalar: args[i].Scalar}
+		if t := args[i].Tensor; t != nil {
+			in.Tensor = &tensor.Tensor{DType: t.DType, Shape: t.Shape, Data: *t.Buffer.(*memory)}
+		}
+		inputs = append(inputs, in)
+		i++
+	}
+	outputs, err := reference.Run(k.def, inputs)
+	if err != nil {
+		return err
+	}
+	for j, out := range outputs {
+		if err := args[i+j].Tensor.Buffer.Write(out.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// modelRun runs a solution of that name on n workloads.
+func modelRun(t *testing.T, name string, n int, change func(*Config)) ([]event.Event, Result, error) {
+	t.Helper()
+	data, err := workloads.Open("", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	def, err := data.Definition("gdn_decode_qk4_v8_d128_k_last")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, err := data.Workloads(def.Name, "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	profile, err := NewProfile("quick", def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sol := &trace.Solution{Name: name, Definition: def.Name, Author: "a", Spec: trace.BuildSpec{Language: "cuda", EntryPoint: "k.cu::k",
+		TargetHardware: []string{"cuda"}, DestinationPassingStyle: true}, Sources: []trace.SourceFile{{Path: "k.cu", Content: "x"}}}
+	var events []event.Event
+	c := Config{Definition: def, Solution: sol, Workloads: ws[:n], Profile: profile, Load: data.LoadTrial,
+		Worker: worker.Command{Args: []string{os.Args[0]}}, DeviceKind: "model", Run: &event.Run{Fisub: "test"},
+		Events: event.NewStream(func(e event.Event) error { events = append(events, e); return nil })}
+	if change != nil {
+		change(&c)
+	}
+	result, err := Run(t.Context(), c)
+	return events, result, err
+}
+
+func TestRunTimes(t *testing.T) {
+	events, result, err := modelRun(t, "s", 2, func(c *Config) {
+		c.Profile.Target, c.Profile.MaxTime = 0.01, 3*time.Second
+	})
+	if err != nil || result != (Result{Passed: 2}) {
+		t.Fatalf("got %+v and %v, want 2 passed", result, err)
+	}
+	n := 0
+	for _, e := range events {
+		if s := e.Samples; s != nil {
+			n++
+			// 20 timings from 1000 ns on. q, k, a, dt_bias, A_log, b and so on, and the state twice: 2 x 8 x 128 x 128 floats.
+			if s.Timer != "model limited" || s.Truncated || !s.ColdL2 || s.N != 20 || s.MedianNS != 1009.5 || s.MinNS != 1000 {
+				t.Errorf("samples: got %+v", s)
+			}
+			if s.Bytes < 2*8*128*128*4 || s.Bytes > 2*8*128*128*4+20000 || s.Bandwidth != float64(s.Bytes)/1009.5 {
+				t.Errorf("bytes: got %d and %g GB/s, want the two states and a little more", s.Bytes, s.Bandwidth)
+			}
+		}
+	}
+	if n != 2 {
+		t.Errorf("samples events: got %d, want 2", n)
+	}
+}
+
+// Sampling goes on until the interval is as narrow as the target, or the time is over.
+func TestRunSamplesUntilTarget(t *testing.T) {
+	for _, tc := range []struct {
+		target    float64
+		limit     time.Duration
+		truncated bool
+	}{{0.006, 10 * time.Second, false}, {1e-9, 150 * time.Millisecond, true}} {
+		events, _, err := modelRun(t, "s", 1, func(c *Config) { c.Profile.Target, c.Profile.MaxTime = tc.target, tc.limit })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			if s := e.Samples; s != nil && (s.N <= 20 || s.Truncated != tc.truncated || !tc.truncated && s.Interval.Width > tc.target) {
+				t.Errorf("target %g: got %d timings, interval %.4f wide, truncated %v", tc.target, s.N, s.Interval.Width, s.Truncated)
+			}
+		}
+	}
+}
+
+// A worker that crashes costs the workload in flight; the one that follows it runs all others.
+func TestRunGoesOnAfterCrash(t *testing.T) {
+	events, result, err := modelRun(t, "crash", 4, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range events {
+		if e.Evaluated != nil {
+			got = append(got, e.Evaluated.Status)
+			if e.Evaluated.Status != "PASSED" && !strings.Contains(e.Evaluated.Detail, "exit status 9") {
+				t.Errorf("detail: got %q, want the exit status of the solution", e.Evaluated.Detail)
+			}
+		}
+	}
+	// The new worker meets its own second workload, and so its crash, at the fourth.
+	if want := "PASSED RUNTIME_ERROR PASSED RUNTIME_ERROR"; strings.Join(got, " ") != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+	if want := (Result{Passed: 2, Failed: 2}); result != want {
+		t.Errorf("got %+v, want %+v", result, want)
+	}
+}
+
+// A run that is resumed refuses another device before it records anything, and another timer before it mixes figures.
+func TestRunResumed(t *testing.T) {
+	refusal := errors.New("another device")
+	events, _, err := modelRun(t, "s", 1, func(c *Config) {
+		c.Admit = func(d event.Device) error {
+			if d.Name != "model" || d.UUID != "M-1" {
+				t.Errorf("device: got %+v", d)
+			}
+			return refusal
+		}
+	})
+	if !errors.Is(err, refusal) || len(events) != 0 {
+		t.Errorf("got %v after %d events, want %v after none", err, len(events), refusal)
+	}
+	events, _, err = modelRun(t, "s", 2, func(c *Config) { c.Timer = "cupti" })
+	var timer *TimerError
+	if !errors.As(err, &timer) || timer.Was != "cupti" || timer.Is != "model" {
+		t.Errorf("got %v, want a *TimerError", err)
+	}
+	for _, e := range events {
+		if e.Samples != nil || e.Evaluated != nil {
+			t.Errorf("got %s, want no figure of another timer", e.Type)
+		}
+	}
+	if _, result, err := modelRun(t, "s", 1, func(c *Config) { c.Timer = "model" }); err != nil || result.Passed != 1 {
+		t.Errorf("the same timer: got %+v and %v, want it to pass", result, err)
+	}
+}

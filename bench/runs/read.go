@@ -1,0 +1,377 @@
+package runs
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"fisub/internal/cache"
+	"fisub/internal/event"
+	"fisub/internal/trace"
+)
+
+// A Run is what a run folder tells.
+type Run struct {
+	ID       string          `json:"id"`            // name of the folder
+	Run      *event.Run      `json:"run,omitempty"` // what ran where, of the last time that the run was resumed; nil where nothing tells
+	Rows     []Row           `json:"workloads"`     // those that have a verdict or could not be judged, in the order in which they ran
+	Started  int             `json:"started"`       // workloads that were begun and have neither: 1 in a run that was killed, or goes on
+	Done     *event.Done     `json:"done,omitempty"`
+	Running  bool            `json:"running"` // a process writes the folder now
+	Warnings []event.Message `json:"warnings,omitempty"`
+
+	Bare bool `json:"-"` // it has no events, so that nothing tells how it ended
+}
+
+// State is "running", "killed" (it has no end), "incomplete" (its end came before all workloads had a verdict) or "done"; ""
+// where a folder without events does not tell.
+func (r *Run) State() string {
+	switch {
+	case r.Running:
+		return "running"
+	case r.Bare:
+		return ""
+	case r.Done == nil:
+		return "killed"
+	case r.Done.Missing > 0:
+		return "incomplete"
+	}
+	return "done"
+}
+
+// A Row is one workload. Where a workload was judged more than once, the first verdict counts.
+type Row struct {
+	UUID      string           `json:"workload"`
+	Axes      map[string]int   `json:"axes,omitempty"`      // nil where nothing tells
+	Samples   *event.Samples   `json:"samples,omitempty"`   // nil where it was not timed
+	Evaluated *event.Evaluated `json:"evaluated,omitempty"` // nil where it could not be judged
+	Failed    *event.Message   `json:"failed,omitempty"`    // why it could not be judged
+}
+
+// Official gives the mean over the passed workloads of the official latency in nanoseconds; 0 where none was timed.
+func (r *Run) Official() float64 {
+	sum, n := 0.0, 0
+	for _, row := range r.Rows {
+		if row.Evaluated != nil && row.Evaluated.Latency != nil {
+			sum += *row.Evaluated.Latency * 1e6
+			n++
+		}
+	}
+	return sum / float64(max(n, 1))
+}
+
+// Passed counts the workloads that passed, and those that the run is about.
+func (r *Run) Passed() (passed, total int) {
+	for _, row := range r.Rows {
+		if row.Evaluated != nil && row.Evaluated.Status == string(trace.Passed) {
+			passed++
+		}
+	}
+	total = len(r.Rows)
+	if r.Run != nil {
+		total = max(total, len(r.Run.Workloads))
+	}
+	return passed, total
+}
+
+// Emit tells the run again: one event for each thing that the folder keeps, in order, with the totals at the end of a run
+// that ended.
+func (r *Run) Emit(s *event.Stream) {
+	if r.Run != nil {
+		s.Emit(event.Event{Type: event.TypeRun, Run: r.Run})
+	}
+	for _, row := range r.Rows {
+		if row.Samples != nil {
+			s.Emit(event.Event{Type: event.TypeSamples, Workload: row.UUID, Samples: row.Samples})
+		}
+		if row.Evaluated != nil {
+			s.Emit(event.Event{Type: event.TypeEvaluated, Workload: row.UUID, Evaluated: row.Evaluated})
+		} else if row.Failed != nil {
+			s.Emit(event.Event{Type: event.TypeFailed, Workload: row.UUID, Message: row.Failed})
+		}
+	}
+	for _, w := range r.Warnings {
+		s.Emit(event.Event{Type: event.TypeWarning, Message: &w})
+	}
+	if r.Done != nil {
+		s.Emit(event.Event{Type: event.TypeDone, Done: r.Done})
+	}
+}
+
+var (
+	// ErrEmpty says that a run left no whole event behind.
+	ErrEmpty = errors.New("killed before its first event")
+	// ErrRunning says that another process writes the run's folder.
+	ErrRunning = errors.New("still going on in another process")
+	// ErrNoRun says that a folder is none of a run.
+	ErrNoRun = errors.New("neither events.jsonl nor samples.jsonl in it")
+)
+
+// Read reads the run folder at path: its events, or, where there are none, samples.jsonl and what there is of traces.jsonl
+// and run.json beside it. An unfinished last line is left out. A folder that is no run's is an error that wraps
+// ErrNoRun; one without a whole event wraps ErrEmpty, and comes with a Run that has nothing but its ID and Running.
+func Read(path string) (*Run, error) {
+	f, err := os.Open(filepath.Join(path, eventsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return readSamples(path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r, _, err := replay(f, name(path))
+	if err != nil {
+		return nil, err
+	}
+	if lock(f, syscall.LOCK_SH) {
+		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+	} else {
+		r.Running = true
+	}
+	if r.Run == nil {
+		return r, fmt.Errorf("run %s: %w", r.ID, ErrEmpty)
+	}
+	return r, nil
+}
+
+func name(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	return filepath.Base(path)
+}
+
+// replay reads events from f; whole is the number of bytes up to the end of the last whole line.
+func replay(f *os.File, id string) (r *Run, whole int64, err error) {
+	r = &Run{ID: id}
+	rows, begun := map[string]int{}, map[string]bool{}
+	samples := map[string]*event.Samples{}
+	var seconds float64
+	whole, err = eachLine(f, func(line []byte) error {
+		var e event.Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return err
+		}
+		switch {
+		case e.Run != nil:
+			r.Run, r.Done = e.Run, nil
+		case e.Started != nil:
+			begun[e.Workload] = true
+			delete(samples, e.Workload)
+		case e.Samples != nil:
+			samples[e.Workload] = e.Samples
+		case e.Evaluated != nil, e.Type == event.TypeFailed && e.Message != nil:
+			row := Row{UUID: e.Workload, Evaluated: e.Evaluated}
+			if e.Evaluated != nil {
+				row.Axes, row.Samples = e.Evaluated.Axes, samples[e.Workload]
+			} else {
+				row.Failed = e.Message
+			}
+			delete(begun, e.Workload)
+			if at, ok := rows[e.Workload]; !ok {
+				rows[e.Workload] = len(r.Rows)
+				r.Rows = append(r.Rows, row)
+			} else if r.Rows[at].Evaluated == nil {
+				r.Rows[at] = row
+			}
+		case e.Type == event.TypeWarning && e.Message != nil:
+			r.Warnings = append(r.Warnings, *e.Message)
+		case e.Done != nil:
+			r.Done = e.Done
+			seconds += e.Done.Seconds
+		}
+		return nil
+	})
+	r.Started = len(begun)
+	if r.Done != nil { // its counts are those since the run was resumed
+		passed, total := r.Passed()
+		r.Done = &event.Done{Passed: passed, Seconds: seconds}
+		for _, row := range r.Rows {
+			if row.Evaluated != nil {
+				r.Done.Failed++
+			}
+		}
+		r.Done.Failed -= passed
+		r.Done.Missing = total - r.Done.Passed - r.Done.Failed
+	}
+	return r, whole, err
+}
+
+// maxLine bounds one line of a file: a verdict with its log and its trace, or 100,000 timings, are far below.
+const maxLine = 64 << 20
+
+// eachLine calls do for each line of f that ends with a newline, without it, and returns the bytes up to the last one.
+func eachLine(f *os.File, do func(line []byte) error) (whole int64, err error) {
+	r := bufio.NewReaderSize(f, 1<<16)
+	var line []byte
+	for n := 1; ; {
+		part, err := r.ReadSlice('\n')
+		if line = append(line, part...); len(line) > maxLine {
+			return whole, fmt.Errorf("%s:%d: a line of more than %d MiB", f.Name(), n, maxLine>>20)
+		}
+		switch err {
+		case nil:
+			if text := bytes.TrimSpace(line); len(text) > 0 {
+				if err := do(text); err != nil {
+					return whole, fmt.Errorf("%s:%d: %w", f.Name(), n, err)
+				}
+			}
+			whole += int64(len(line))
+			line = line[:0]
+			n++
+		case bufio.ErrBufferFull:
+		case io.EOF:
+			return whole, nil
+		default:
+			return whole, err
+		}
+	}
+}
+
+// readSamples reads a folder without events.
+func readSamples(path string) (*Run, error) {
+	f, err := os.Open(filepath.Join(path, samplesFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(path, runFile)); err == nil {
+			return &Run{ID: name(path)}, fmt.Errorf("run %s: %w", name(path), ErrEmpty)
+		}
+		return nil, fmt.Errorf("%s: %w", path, ErrNoRun)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r := &Run{ID: name(path), Bare: true}
+	rows := map[string]int{}
+	if _, err := eachLine(f, func(line []byte) error {
+		row := sampleRow{Samples: &event.Samples{}}
+		if err := json.Unmarshal(line, &row); err != nil {
+			return err
+		}
+		if _, ok := rows[row.Workload]; ok {
+			return fmt.Errorf("workload %q for the second time", row.Workload)
+		}
+		rows[row.Workload] = len(r.Rows)
+		r.Rows = append(r.Rows, Row{UUID: row.Workload, Samples: row.Samples})
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if data, err := os.ReadFile(filepath.Join(path, runFile)); err == nil {
+		r.Run = &event.Run{}
+		if err := json.Unmarshal(data, r.Run); err != nil {
+			return nil, fmt.Errorf("%s: %w", filepath.Join(path, runFile), err)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	traces, _, err := trace.ReadTraces(filepath.Join(path, tracesFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, t := range traces {
+		if t.Evaluation == nil {
+			continue
+		}
+		e := &event.Evaluated{Trace: t.JSON(trace.Compact), Status: string(t.Evaluation.Status), Log: t.Evaluation.Log, Axes: map[string]int{}}
+		for name, n := range t.Workload.Axes.All() {
+			e.Axes[name] = n
+		}
+		if p := t.Evaluation.Performance; p != nil && p.LatencyMS > 0 {
+			e.Latency = &p.LatencyMS
+		}
+		at, ok := rows[t.Workload.UUID]
+		if !ok {
+			at = len(r.Rows)
+			rows[t.Workload.UUID] = at
+			r.Rows = append(r.Rows, Row{UUID: t.Workload.UUID})
+		}
+		r.Rows[at].Axes, r.Rows[at].Evaluated = e.Axes, e
+	}
+	return r, nil
+}
+
+// Resume opens the folder of run id to go on with it, and returns what it holds. What a killed run left unfinished is put in
+// order from the events: half a line is cut off, and run.json, traces, timings and logs are completed. The caller must
+// Close the folder. A run whose events are missing wraps ErrEmpty, one that another process writes ErrRunning.
+func Resume(root, id string) (_ *Folder, _ *Run, err error) {
+	f := &Folder{path: filepath.Join(root, Dir, id)}
+	if _, err := os.Stat(filepath.Join(f.path, eventsFile)); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("run %s: %w", id, ErrEmpty)
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	if err := f.open(); err != nil {
+		return nil, nil, err
+	}
+	r, whole, err := replay(f.events, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if r.Run == nil {
+		return nil, nil, fmt.Errorf("run %s: %w", id, ErrEmpty)
+	}
+	if err := f.events.Truncate(whole); err != nil {
+		return nil, nil, err
+	}
+	return f, r, f.repair(r)
+}
+
+// repair makes the other files what the events say; a file that is so already is not touched.
+func (f *Folder) repair(r *Run) error {
+	data, err := runJSON(r.Run)
+	if err != nil {
+		return err
+	}
+	var traces, samples []byte
+	for _, row := range r.Rows {
+		if row.Evaluated == nil {
+			continue
+		}
+		t, _, err := trace.DecodeTrace(row.Evaluated.Trace)
+		if err != nil {
+			return fmt.Errorf("%s: workload %s: %w", filepath.Join(f.path, eventsFile), row.UUID, err)
+		}
+		traces = append(append(traces, t.JSON(trace.Compact)...), '\n')
+		if row.Samples != nil {
+			line, err := sampleLine(row.UUID, row.Samples)
+			if err != nil {
+				return err
+			}
+			samples = append(samples, line...)
+		}
+		if err := f.writeLog(row.UUID, row.Evaluated.Log); err != nil {
+			return err
+		}
+	}
+	for _, file := range []struct {
+		name string
+		want []byte
+	}{{runFile, data}, {tracesFile, traces}, {samplesFile, samples}} {
+		path := filepath.Join(f.path, file.name)
+		have, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if bytes.Equal(have, file.want) {
+			continue
+		}
+		if err := cache.WriteFile(path, file.want, 0o644); err != nil {
+			return err
+		}
+	}
+	// samples.jsonl may be another file now.
+	f.samples.Close()
+	f.samples, err = os.OpenFile(filepath.Join(f.path, samplesFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	return err
+}

@@ -1,0 +1,139 @@
+// Package cupti times calls by CUPTI's activity records, by the rule of the official harness (spec section 6): a call takes
+// from the start of the first to the end of the last kernel, copy or memset that a CUDA call inside its window launched.
+// libcupti is loaded when it is first needed; nothing of it is linked. Session needs the build tag cuda, Records nothing.
+package cupti
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"fisub/device"
+)
+
+// A Window is one timed call: CUPTI's clock, in nanoseconds, before and after it.
+type Window struct{ Begin, End uint64 }
+
+// A Launch is a call of the CUDA runtime or driver.
+type Launch struct {
+	Start       uint64 // on CUPTI's clock
+	Correlation uint32 // what the call launched has the same
+}
+
+// An Activity is work on the GPU.
+type Activity struct {
+	device.Activity
+	Symbol      string // of a kernel, as the compiler mangled it
+	Start, End  uint64 // on CUPTI's clock
+	Correlation uint32
+	CopyKind    int // of a copy
+	Value       int // of a memset
+}
+
+// key identifies an activity among those of one call, in the words of the official harness.
+func (a *Activity) key() string {
+	name, kind := a.Symbol, 10
+	switch a.Kind {
+	case "memcpy":
+		name, kind = "MEMCPY", 1
+	case "memset":
+		name, kind = "MEMSET", 2
+	}
+	return fmt.Sprintf("%s_%d_%d_%d_%d", name, a.CopyKind, a.Bytes, a.Value, kind)
+}
+
+// Records are what CUPTI recorded between Begin and End of a session.
+type Records struct {
+	launches   []Launch // by Start
+	activities map[uint32][]Activity
+}
+
+// NewRecords takes the records in any order; it keeps and sorts launches.
+func NewRecords(launches []Launch, activities []Activity) *Records {
+	r := &Records{launches: launches, activities: map[uint32][]Activity{}}
+	slices.SortFunc(r.launches, func(a, b Launch) int { return cmp.Compare(a.Start, b.Start) })
+	for _, a := range activities {
+		r.activities[a.Correlation] = append(r.activities[a.Correlation], a)
+	}
+	return r
+}
+
+// Match gives the time of each window, and the activities of the first, in order of their start. Windows do not overlap. A
+// window without activities, or with others than the first has, is the solution's fault: a *device.CallError that says what
+// the official harness says.
+func (r *Records) Match(windows []Window) (times []time.Duration, kernels []device.Activity, err error) {
+	var first map[string]bool
+	for i, w := range windows {
+		found := r.within(w)
+		if len(found) == 0 {
+			return nil, nil, callError("No kernel activities recorded for iteration %d", i)
+		}
+		keys := map[string]bool{}
+		start, end := found[0].Start, found[0].End
+		for _, a := range found {
+			keys[a.key()] = true
+			start, end = min(start, a.Start), max(end, a.End)
+		}
+		times = append(times, time.Duration(end-start))
+		if i == 0 {
+			first = keys
+			slices.SortStableFunc(found, func(a, b Activity) int { return cmp.Compare(a.Start, b.Start) })
+			for _, a := range found {
+				kernels = append(kernels, a.Activity)
+			}
+		} else if !maps.Equal(first, keys) {
+			return nil, nil, callError("Inconsistent kernel names: %s != %s", set(first), set(keys))
+		}
+	}
+	return times, kernels, nil
+}
+
+// within returns what the CUDA calls that start in w launched.
+func (r *Records) within(w Window) (found []Activity) {
+	i, _ := slices.BinarySearchFunc(r.launches, w.Begin, func(l Launch, t uint64) int { return cmp.Compare(l.Start, t) })
+	seen := map[uint32]bool{} // a runtime call and the driver call inside it may share their number
+	for ; i < len(r.launches) && r.launches[i].Start <= w.End; i++ {
+		if c := r.launches[i].Correlation; !seen[c] {
+			seen[c] = true
+			found = append(found, r.activities[c]...)
+		}
+	}
+	return found
+}
+
+func set(keys map[string]bool) string {
+	return "{'" + strings.Join(slices.Sorted(maps.Keys(keys)), "', '") + "'}"
+}
+
+func callError(format string, args ...any) error {
+	return &device.CallError{Kind: "ValueError", Text: fmt.Sprintf(format, args...)}
+}
+
+// An unavailable says why CUPTI cannot be used or believed. It is a device.ErrTimer.
+type unavailable string
+
+func (u unavailable) Error() string { return "cupti: " + string(u) }
+func (u unavailable) Unwrap() error { return device.ErrTimer }
+
+// check looks for signs that the records were not read as they were written. known says that this version's layouts are
+// known; of others it is also asked that each activity belongs to a recorded call.
+func check(launches []Launch, activities []Activity, known bool) error {
+	calls := map[uint32]bool{}
+	for _, l := range launches {
+		calls[l.Correlation] = true
+	}
+	for _, a := range activities {
+		switch {
+		case a.Start == 0 && a.End == 0:
+			return unavailable("a " + a.Kind + " was recorded without its time")
+		case a.Start == 0 || a.End < a.Start:
+			return unavailable(fmt.Sprintf("a %s was recorded from %d to %d ns", a.Kind, a.Start, a.End))
+		case !known && !calls[a.Correlation]:
+			return unavailable("this version's records are not understood")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+//go:build cuda && linux && cgo
+
+package cupti
+
+/*
+#cgo LDFLAGS: -ldl
+#include <stdlib.h>
+#include "session.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"fisub/device"
+)
+
+// A Library is a libcupti that is loaded; there is one in a process. It is used from one goroutine at a time.
+type Library struct {
+	Path    string // as it was found: a file, or a name for the loader
+	Version int    // 19 to 28 for CUDA 12, then 130000 for 13.0 and so on
+}
+
+// newest is the last version whose record layouts are known: of CUDA 13.3.
+const newest, oldest = 130399, 19
+
+// opened is the process's library.
+var opened struct {
+	sync.Mutex
+	lib *Library
+	err error
+}
+
+// Open loads libcupti for a driver of CUDA release major, such as 13: the first in dirs, else the one that the loader finds,
+// and where there is none, that of the release before. The error wraps device.ErrTimer. Later calls give what the first gave.
+func Open(dirs []string, major int) (*Library, error) {
+	opened.Lock()
+	defer opened.Unlock()
+	if opened.lib == nil && opened.err == nil {
+		opened.lib, opened.err = open(dirs, major)
+	}
+	return opened.lib, opened.err
+}
+
+func open(dirs []string, major int) (*Library, error) {
+	var names []string
+	var first string
+	for release := min(major, 13); release >= 12; release-- {
+		name := fmt.Sprintf("libcupti.so.%d", release)
+		names = append(names, name)
+		paths := []string{name}
+		for i := len(dirs) - 1; i >= 0; i-- {
+			paths = append([]string{filepath.Join(dirs[i], name)}, paths...)
+		}
+		for _, path := range paths {
+			lib, message := load(path)
+			if message == "" {
+				return lib, nil
+			}
+			// That a file is not there is what most of them say.
+			if first == "" && !strings.Contains(message, "No such file or directory") {
+				first = message
+			}
+		}
+	}
+	switch {
+	case first != "":
+		return nil, unavailable(first)
+	case len(names) == 0:
+		return nil, unavailable(fmt.Sprintf("not supported with a driver for CUDA %d", major))
+	}
+	return nil, unavailable("no " + strings.Join(names, " or "))
+}
+
+func load(path string) (*Library, string) {
+	c := C.CString(path)
+	defer C.free(unsafe.Pointer(c))
+	var version C.uint32_t
+	if message := C.fisub_cupti_open(c, &version); message != nil {
+		defer C.free(unsafe.Pointer(message))
+		return nil, C.GoString(message)
+	}
+	if version < oldest {
+		return nil, fmt.Sprintf("%s is of CUDA 11 or older", path)
+	}
+	return &Library{Path: path, Version: int(version)}, ""
+}
+
+// known tells whether the layouts of this version's records are known; a newer version is asked to prove itself.
+func (l *Library) known() bool { return l.Version <= 28 || l.Version >= 130000 && l.Version <= newest }
+
+// Begin starts recording, on all devices of the process. The error, which wraps device.ErrTimer, says what CUPTI refused: it
+// does where another profiler is at work, on some virtual GPUs, and where the driver lets only root profile. End must follow.
+func (l *Library) Begin() error {
+	var step *C.char
+	return result(C.fisub_cupti_begin(&step), step)
+}
+
+// Now is CUPTI's clock.
+func (l *Library) Now() uint64 { return uint64(C.fisub_cupti_now()) }
+
+// End stops recording and gives the records. The devices' work must be done. The error wraps device.ErrTimer: records that
+// were lost, or that cannot be believed.
+func (l *Library) End() (*Records, error) {
+	var step *C.char
+	var r C.fisub_records
+	if err := result(C.fisub_cupti_end(&r, &step), step); err != nil {
+		return nil, err
+	}
+	if r.lost > 0 {
+		return nil, unavailable(fmt.Sprintf("%d records were lost", r.lost))
+	}
+	launches := make([]Launch, r.n_launches)
+	for i, c := range unsafe.Slice(r.launches, r.n_launches) {
+		launches[i] = Launch{Start: uint64(c.start), Correlation: uint32(c.correlation)}
+	}
+	symbols, names := make([]string, r.n_names), make([]string, r.n_names)
+	for i, c := range unsafe.Slice(r.names, r.n_names) {
+		symbols[i] = C.GoString(c)
+		names[i] = symbols[i]
+		if plain := C.fisub_demangle(c); plain != nil {
+			names[i] = C.GoString(plain)
+			C.free(unsafe.Pointer(plain))
+		}
+	}
+	activities := make([]Activity, r.n_activities)
+	for i, c := range unsafe.Slice(r.activities, r.n_activities) {
+		a := Activity{Start: uint64(c.start), End: uint64(c.end), Correlation: uint32(c.correlation)}
+		switch c.kind {
+		case 1:
+			a.Activity = device.Activity{Kind: "memcpy", Bytes: int64(c.bytes)}
+			a.CopyKind = int(c.copy_kind)
+		case 2:
+			a.Activity = device.Activity{Kind: "memset", Bytes: int64(c.bytes)}
+			a.Value = int(c.value)
+		default:
+			a.Symbol = symbols[c.name]
+			a.Activity = device.Activity{Kind: "kernel", Name: names[c.name], Registers: int(c.registers),
+				StaticSharedBytes: int(c.static_shared), DynamicSharedBytes: int(c.dynamic_shared), LocalBytes: int(c.local)}
+			for j := range 3 {
+				a.Grid[j], a.Block[j] = int(c.grid[j]), int(c.block[j])
+			}
+		}
+		activities[i] = a
+	}
+	if err := check(launches, activities, l.known()); err != nil {
+		return nil, err
+	}
+	return NewRecords(launches, activities), nil
+}
+
+func result(code C.int, step *C.char) error {
+	if code == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("error %d", code)
+	if name := C.fisub_cupti_error(code); name != nil {
+		text = C.GoString(name)
+	}
+	return unavailable(C.GoString(step) + ": " + text)
+}

@@ -1,0 +1,236 @@
+//go:build cuda && linux && cgo
+
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"gorgonia.org/cu"
+
+	"fisub/device"
+	"fisub/device/cuda/cupti"
+	"fisub/device/cuda/stamp"
+	"fisub/device/nvcc"
+)
+
+// estimates is how many calls the official harness makes to estimate the time of one, before the warm-up calls.
+const estimates = 5
+
+// Measure times call as the official harness does (spec section 6): a trial is one call, five more and the warm-up calls, and
+// then Iterations times the zero-fill of twice the L2 (where plan.ColdL2) and the timed call.
+//
+// With CUPTI the device is idle when a timed call begins, and the sample lasts from the start of the first to the end of the
+// last kernel, copy or memset that the call launches, on whatever stream: gaps between kernels count, the time before the
+// first does not. With events the sample is the time between one before and one after the call: it holds all that the call
+// launched on the device's stream and on the legacy default stream, the gaps between its kernels, and, where the fill ends
+// before the CPU has launched the first kernel, that gap too. Neither holds the fill.
+//
+// call is called on the device's goroutine. A trial that plan.MaxTime ended has fewer than Iterations samples, the first one
+// at least one, and the trials after it are missing.
+func (d *gpu) Measure(ctx context.Context, call func() error, plan device.Plan) (*device.Samples, error) {
+	if plan.Iterations < 1 || plan.Trials < 1 || plan.Warmup < 0 {
+		return nil, fmt.Errorf("cuda: cannot measure %d trials of %d iterations after %d warm-up calls", plan.Trials, plan.Iterations, plan.Warmup)
+	}
+	if plan.Timer != "" && !slices.Contains(device.Timers, plan.Timer) {
+		return nil, fmt.Errorf("cuda: no timer %q", plan.Timer)
+	}
+	s := &device.Samples{ColdL2: plan.ColdL2}
+	err := d.do(func() error {
+		if d.inner {
+			return errors.New("cuda: Measure called while measuring")
+		}
+		d.inner = true
+		defer func() { d.inner = false }()
+		if d.meter == nil && d.meterErr == nil {
+			d.meter, d.meterErr = stamp.Open(d.info.UUID)
+		}
+		if d.meterErr != nil {
+			s.Stamp = &device.Stamp{Note: d.meterErr.Error()}
+		}
+		if plan.Timer == device.TimerEvents {
+			return d.withEvents(ctx, call, plan, s)
+		}
+		err := d.withCUPTI(ctx, call, plan, s)
+		if !errors.Is(err, device.ErrTimer) || plan.Timer == device.TimerCUPTI {
+			return err
+		}
+		s.TimerNote = err.Error()
+		return d.withEvents(ctx, call, plan, s)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (d *gpu) withCUPTI(ctx context.Context, call func() error, plan device.Plan, s *device.Samples) error {
+	lib, err := cupti.Open(d.cupti, cu.Version()/1000)
+	if err != nil {
+		return err
+	}
+	if err := lib.Begin(); err != nil {
+		return err
+	}
+	s.Timer = "cupti"
+	trials, err := trials(ctx, d, call, plan, s, func() (w cupti.Window, err error) {
+		if err := d.wait(ctx); err != nil {
+			return w, err
+		}
+		w.Begin = lib.Now()
+		if err := call(); err != nil {
+			return w, err
+		}
+		w.End = lib.Now()
+		return w, d.wait(ctx)
+	})
+	if d.fault != nil {
+		return err
+	}
+	records, lost := lib.End()
+	if err != nil {
+		return err
+	}
+	if lost != nil {
+		return lost
+	}
+	s.Trials = nil
+	for i, windows := range trials {
+		times, kernels, err := records.Match(windows)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			s.Kernels = kernels
+		}
+		s.Trials = append(s.Trials, times)
+	}
+	return nil
+}
+
+func (d *gpu) withEvents(ctx context.Context, call func() error, plan device.Plan, s *device.Samples) (err error) {
+	var events [2]cu.Event
+	for i := range events {
+		if events[i], err = cu.MakeEvent(cu.DefaultEvent); err != nil {
+			return d.check("making an event", err)
+		}
+		defer func() { _ = cu.DestroyEvent(&events[i]) }()
+	}
+	start, end := events[0], events[1]
+	s.Timer = "cuda events"
+	s.Trials, err = trials(ctx, d, call, plan, s, func() (time.Duration, error) {
+		if err := start.Record(d.strm); err != nil {
+			return 0, d.check("recording an event", err)
+		}
+		if err := call(); err != nil {
+			return 0, err
+		}
+		if err := end.Record(d.strm); err != nil {
+			return 0, d.check("recording an event", err)
+		}
+		if err := d.waitFor(ctx, end); err != nil {
+			return 0, err
+		}
+		// cu's receiver is the earlier event.
+		ms, err := start.Elapsed(end)
+		return time.Duration(ms * float64(time.Millisecond)), d.check("reading a timing", err)
+	})
+	return err
+}
+
+// trials makes the calls of plan; timed makes a timed one, after the fill, and what it returns is a sample. It fills in the
+// stamp of s, and whether plan's time was over.
+func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.Plan, s *device.Samples, timed func() (T, error)) (rows [][]T, err error) {
+	flush := func() error { return nil }
+	if bytes := 2 * d.info.L2Bytes >> 20 << 20; plan.ColdL2 && bytes > 0 {
+		ptr, err := cu.MemAlloc(bytes)
+		if err != nil {
+			return nil, d.check(fmt.Sprintf("allocating %d bytes to flush the L2", bytes), err)
+		}
+		defer func() { _ = cu.MemFree(ptr) }()
+		flush = func() error { return d.check("flushing the L2", cu.MemsetD8Async(ptr, 0, bytes, d.strm)) }
+	}
+	begin := time.Now()
+	late := func() bool { return plan.MaxTime > 0 && time.Since(begin) > plan.MaxTime }
+	repeat := func(n int) error {
+		for i := 0; i < n && !late(); i++ {
+			if err := flush(); err != nil {
+				return err
+			}
+			if err := call(); err != nil {
+				return err
+			}
+		}
+		return d.wait(ctx)
+	}
+	var watch *stamp.Watch
+	defer func() {
+		if watch != nil {
+			s.Stamp, s.Disturbed = watch.End()
+		}
+	}()
+	for range plan.Trials {
+		if err := call(); err != nil {
+			return nil, err
+		}
+		if err := d.wait(ctx); err != nil {
+			return nil, err
+		}
+		if err := repeat(estimates); err != nil {
+			return nil, err
+		}
+		if err := repeat(plan.Warmup); err != nil {
+			return nil, err
+		}
+		if watch == nil && d.meter != nil {
+			watch = d.meter.Begin()
+		}
+		row := make([]T, 0, plan.Iterations)
+		for len(row) < plan.Iterations && (!late() || len(rows) == 0 && len(row) == 0) {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			if err := flush(); err != nil {
+				return nil, err
+			}
+			sample, err := timed()
+			if err != nil {
+				return nil, err
+			}
+			row = append(row, sample)
+		}
+		if len(row) > 0 {
+			rows = append(rows, row)
+		}
+		if late() {
+			break
+		}
+	}
+	s.Truncated = len(rows) < plan.Trials || len(rows[plan.Trials-1]) < plan.Iterations
+	return rows, d.wait(ctx)
+}
+
+// cuptiDirs are the folders where a toolkit, or the toolchain in the cache, has libcupti. t may be nil.
+func cuptiDirs(root string, t *nvcc.Toolchain) (dirs []string) {
+	homes := []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH")}
+	if t != nil {
+		homes = append(homes, filepath.Dir(filepath.Dir(t.NVCC)))
+	}
+	for _, home := range append(homes, "/usr/local/cuda") {
+		if home != "" {
+			dirs = append(dirs, filepath.Join(home, "extras", "CUPTI", "lib64"), filepath.Join(home, "lib64"))
+		}
+	}
+	if t != nil {
+		dirs = append(dirs, t.LibDirs...)
+	}
+	if installed, ok := nvcc.Installed(root); ok {
+		dirs = append(dirs, filepath.Join(installed, "cuda", "lib"))
+	}
+	return dirs
+}

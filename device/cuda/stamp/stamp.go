@@ -1,0 +1,129 @@
+// Package stamp reads, through NVML, the state of a GPU while something is timed on it, and says why the timings may be in
+// doubt. It needs the build tag cuda; NVML is loaded when it is first needed, and its absence is a note in the stamp.
+package stamp
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"fisub/device"
+	"fisub/internal/event"
+)
+
+// reasons name the bits of NVML's clocks event reasons that mean that the GPU ran slower than it could. Idleness (1), the
+// user's clock settings (2) and the display's (256) are none.
+var reasons = []struct {
+	bit  uint64
+	name string
+}{
+	{4, "power cap"},
+	{8, "hardware slowdown"},
+	{16, "sync boost"},
+	{32, "software thermal slowdown"},
+	{64, "hardware thermal slowdown"},
+	{128, "hardware power brake"},
+}
+
+func throttles(bits uint64) (names []string) {
+	for _, r := range reasons {
+		if bits&r.bit != 0 {
+			names = append(names, r.name)
+		}
+	}
+	return names
+}
+
+// sumUp gives the least, the middle and the greatest of each field.
+func sumUp(readings []event.Reading) event.During {
+	d := event.During{N: len(readings)}
+	if len(readings) == 0 {
+		return d
+	}
+	fields := func(r *event.Reading) []*int { return []*int{&r.SMClockMHz, &r.MemoryClockMHz, &r.TemperatureC} }
+	for i := range 3 {
+		values := make([]int, len(readings))
+		for j := range readings {
+			values[j] = *fields(&readings[j])[i]
+		}
+		slices.Sort(values)
+		*fields(&d.Min)[i], *fields(&d.Median)[i], *fields(&d.Max)[i] = values[0], values[len(values)/2], values[len(values)-1]
+	}
+	power := make([]float64, len(readings))
+	for j, r := range readings {
+		power[j] = r.PowerW
+	}
+	slices.Sort(power)
+	d.Min.PowerW, d.Median.PowerW, d.Max.PowerW = power[0], power[len(power)/2], power[len(power)-1]
+	return d
+}
+
+// clockSpread is the part of its greatest value that the SM clock may lose without a doubt.
+const clockSpread = 0.02
+
+// disturbed says why timings with stamp s are in doubt. eccNew are the uncorrected errors since the timing began.
+func disturbed(s *device.Stamp, eccNew int64) (why []string) {
+	if len(s.ThrottleReasons) > 0 {
+		why = append(why, "the GPU was throttled: "+strings.Join(s.ThrottleReasons, ", "))
+	}
+	for _, p := range s.OtherProcesses {
+		who := fmt.Sprintf("process %d", p.PID)
+		if p.Name != "" {
+			who += " (" + p.Name + ")"
+		}
+		switch {
+		case p.SMPercent > 0:
+			why = append(why, "another process computed on the GPU: "+who)
+		case p.SMPercent < 0:
+			why = append(why, "another process may have computed on the GPU: "+who)
+		}
+	}
+	if low, high := s.During.Min.SMClockMHz, s.During.Max.SMClockMHz; float64(high-low) > clockSpread*float64(high) {
+		why = append(why, fmt.Sprintf("the SM clock varied from %d to %d MHz", low, high))
+	}
+	if eccNew > 0 {
+		why = append(why, fmt.Sprintf("%d uncorrected ECC errors while timing", eccNew))
+	}
+	return why
+}
+
+// without returns the processes other than this one, of which self is the PID. The driver counts PIDs in its own namespace:
+// where self is not among them, the busiest one, or else the last, is taken for it, and names, which are of this
+// namespace, are dropped.
+func without(processes []event.GPUProcess, self int) []event.GPUProcess {
+	if len(processes) == 0 {
+		return nil
+	}
+	mine := slices.IndexFunc(processes, func(p event.GPUProcess) bool { return p.PID == self })
+	known := mine >= 0
+	if !known {
+		mine = len(processes) - 1
+		for i, p := range processes {
+			if p.SMPercent > processes[mine].SMPercent {
+				mine = i
+			}
+		}
+	}
+	others := slices.Delete(slices.Clone(processes), mine, mine+1)
+	for i := range others {
+		if !known {
+			others[i].Name = ""
+		}
+	}
+	slices.SortFunc(others, func(a, b event.GPUProcess) int { return cmp.Compare(a.PID, b.PID) })
+	return slices.CompactFunc(others, func(a, b event.GPUProcess) bool { return a.PID == b.PID })
+}
+
+// noteOf makes the note of a stamp of what could not be read: from what to why.
+func noteOf(missing map[string]string) string {
+	if len(missing) == 0 {
+		return ""
+	}
+	var parts []string
+	for what, why := range missing {
+		parts = append(parts, fmt.Sprintf("no %s (%s)", what, why))
+	}
+	slices.Sort(parts)
+	return "nvml: " + strings.Join(parts, ", ")
+}

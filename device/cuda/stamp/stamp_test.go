@@ -1,0 +1,98 @@
+package stamp
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"fisub/device"
+	"fisub/internal/event"
+)
+
+func TestThrottles(t *testing.T) {
+	for bits, want := range map[uint64]string{
+		0: "[]", 1: "[]", 2: "[]", 256: "[]", 4: "[power cap]", 8 | 64: "[hardware slowdown hardware thermal slowdown]",
+		511: "[power cap hardware slowdown sync boost software thermal slowdown hardware thermal slowdown hardware power brake]",
+	} {
+		if got := fmt.Sprint(throttles(bits)); got != want {
+			t.Errorf("%#x: got %s, want %s", bits, got, want)
+		}
+	}
+}
+
+func TestSumUp(t *testing.T) {
+	if got, want := sumUp(nil), (event.During{}); got != want {
+		t.Errorf("no readings: got %+v, want %+v", got, want)
+	}
+	one := event.Reading{SMClockMHz: 1980, MemoryClockMHz: 3201, TemperatureC: 40, PowerW: 120.5}
+	if got, want := sumUp([]event.Reading{one}), (event.During{N: 1, Min: one, Median: one, Max: one}); got != want {
+		t.Errorf("one: got %+v, want %+v", got, want)
+	}
+	got := sumUp([]event.Reading{{SMClockMHz: 3, TemperatureC: 7, PowerW: 2}, {SMClockMHz: 1, TemperatureC: 9, PowerW: 1}, {SMClockMHz: 2, TemperatureC: 8, PowerW: 3}})
+	want := event.During{N: 3, Min: event.Reading{SMClockMHz: 1, TemperatureC: 7, PowerW: 1}, Median: event.Reading{SMClockMHz: 2, TemperatureC: 8, PowerW: 2},
+		Max: event.Reading{SMClockMHz: 3, TemperatureC: 9, PowerW: 3}}
+	if got != want {
+		t.Errorf("three: got %+v, want %+v", got, want)
+	}
+}
+
+func TestDisturbed(t *testing.T) {
+	clocks := func(low, high int) event.During {
+		return event.During{N: 2, Min: event.Reading{SMClockMHz: low}, Max: event.Reading{SMClockMHz: high}}
+	}
+	for _, tt := range []struct {
+		name  string
+		stamp device.Stamp
+		ecc   int64
+		want  []string
+	}{
+		{"nothing", device.Stamp{During: clocks(1980, 1980), ClocksLocked: true, ECCErrors: 7}, 0, nil},
+		{"no readings", device.Stamp{}, 0, nil},
+		{"just steady", device.Stamp{During: clocks(980, 1000)}, 0, nil},
+		{"unsteady", device.Stamp{During: clocks(979, 1000)}, 0, []string{"the SM clock varied from 979 to 1000 MHz"}},
+		{"throttled", device.Stamp{ThrottleReasons: []string{"power cap", "sync boost"}}, 0, []string{"the GPU was throttled: power cap, sync boost"}},
+		{"idle neighbour", device.Stamp{OtherProcesses: []event.GPUProcess{{PID: 5}}}, 0, nil},
+		{"busy neighbour", device.Stamp{OtherProcesses: []event.GPUProcess{{PID: 5, Name: "python", SMPercent: 3}}}, 0,
+			[]string{"another process computed on the GPU: process 5 (python)"}},
+		{"unknown neighbour", device.Stamp{OtherProcesses: []event.GPUProcess{{PID: 5, SMPercent: -1}}}, 0,
+			[]string{"another process may have computed on the GPU: process 5"}},
+		{"ECC", device.Stamp{}, 2, []string{"2 uncorrected ECC errors while timing"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := disturbed(&tt.stamp, tt.ecc); !slices.Equal(got, tt.want) {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestWithout(t *testing.T) {
+	mine, busy, idle := event.GPUProcess{PID: 10, Name: "fisub", SMPercent: 50}, event.GPUProcess{PID: 20, Name: "x", SMPercent: 60}, event.GPUProcess{PID: 30, Name: "y"}
+	anonymous := func(p event.GPUProcess) event.GPUProcess { p.Name = ""; return p }
+	for _, tt := range []struct {
+		name      string
+		processes []event.GPUProcess
+		want      []event.GPUProcess
+	}{
+		{"none", nil, nil},
+		{"alone", []event.GPUProcess{mine}, nil},
+		{"with others", []event.GPUProcess{idle, mine, busy}, []event.GPUProcess{busy, idle}},
+		{"in a container the busiest is this one", []event.GPUProcess{busy, idle}, []event.GPUProcess{anonymous(idle)}},
+		{"listed twice", []event.GPUProcess{mine, idle, idle}, []event.GPUProcess{idle}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := without(tt.processes, 10); !slices.Equal(got, tt.want) {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestNote(t *testing.T) {
+	if got := noteOf(nil); got != "" {
+		t.Errorf("got %q, want none", got)
+	}
+	if got, want := noteOf(map[string]string{"power": "Not Supported", "SM clock": "No"}), "nvml: no SM clock (No), no power (Not Supported)"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,233 @@
+package app
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"fisub/bench/runs"
+)
+
+// fisub, or its worker, is killed at 20 random points of emulated runs of 20 workloads; each run is resumed until it has
+// ended. At most the workload in flight is lost, every line of every file is whole, and nothing is judged twice. A killed
+// worker costs the workload in flight its verdict, no other one.
+func TestKill(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: 20 emulated runs take a while")
+	}
+	repo, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := copySubmission(repo, dir); err != nil {
+		t.Fatal(err)
+	}
+	program, err := exec.LookPath("fisub") // testscript.Main put it on PATH
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := append(os.Environ(), "FISUB_CACHE="+t.TempDir(), "FIB_DATASET_PATH=")
+	var stderr bytes.Buffer
+	// fisub runs the program, with kill beside it, and gives its exit status, -1 where a signal ended it.
+	fisub := func(kill func(pid int), args ...string) int {
+		stderr.Reset()
+		cmd := exec.Command(program, append([]string{"-q"}, args...)...)
+		cmd.Dir, cmd.Env, cmd.Stderr = dir, env, &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if kill != nil {
+			kill(cmd.Process.Pid)
+		}
+		_ = cmd.Wait()
+		return cmd.ProcessState.ExitCode()
+	}
+
+	if status := fisub(nil, "local", "--device", "emu"); status != 0 { // builds the kernel, makes the inputs
+		t.Fatalf("exit status %d: %s", status, &stderr)
+	}
+	begun := time.Now()
+	fisub(nil, "local", "--device", "emu")
+	whole := time.Since(begun)
+	folders, err := runs.IDs(dir)
+	if err != nil || len(folders) != 2 {
+		t.Fatalf("got runs %v and %v, want 2", folders, err)
+	}
+
+	random := rand.New(rand.NewPCG(20, 26))
+	kills, inside, completed := 0, 0, 0
+	var id string                   // of the run that is not complete
+	var before map[string]traceText // its verdicts
+	faults := 0                     // workers of it that were killed
+	for kills < 20 || id != "" {
+		args := []string{"local", "--device", "emu"}
+		if id != "" {
+			args = append(args, "--resume", id)
+		}
+		worker, struck := kills%2 == 1, false
+		var kill func(int)
+		if kills < 20 {
+			at := begunAfter(random, whole)
+			kill = func(pid int) {
+				time.Sleep(at)
+				if worker {
+					pid = child(pid)
+				}
+				struck = pid > 0 && syscall.Kill(pid, syscall.SIGKILL) == nil
+			}
+		}
+		status := fisub(kill, args...)
+		struck = struck && (worker || status == -1)
+		if struck {
+			kills++
+		}
+		ids, err := runs.IDs(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = slices.DeleteFunc(ids, func(old string) bool { return slices.Contains(folders, old) })
+		if len(ids) == 0 { // killed before the first event
+			continue
+		}
+		id = ids[0]
+		if struck && worker {
+			faults++
+		}
+
+		r, err := runs.Read(filepath.Join(dir, runs.Dir, id))
+		if err != nil {
+			if strings.Contains(err.Error(), runs.ErrEmpty.Error()) { // within the first event: nothing to go on with
+				folders, id = append(folders, id), ""
+				continue
+			}
+			t.Fatal(err)
+		}
+		if r.Started > 1 {
+			t.Fatalf("run %s: %d workloads lost, want the one in flight at most", id, r.Started)
+		}
+		now := verdicts(t, dir, id)
+		for uuid, text := range before {
+			if now[uuid] != text {
+				t.Fatalf("run %s: the verdict of %s was lost or replaced", id, uuid)
+			}
+		}
+		before = now
+		if len(now) > 0 && len(now) < 20 && struck {
+			inside++
+		}
+		if status == -1 {
+			continue
+		}
+		if status != 0 && status != 3 && (status != 1 || !worker) {
+			t.Fatalf("exit status %d: %s", status, &stderr)
+		}
+		if status == 1 { // the worker died while it opened the device of a run that was resumed
+			continue
+		}
+		if r.State() != "done" || len(now) != 20 || r.Done.Missing != 0 || r.Done.Failed > faults {
+			for _, row := range r.Rows {
+				if row.Evaluated != nil && row.Evaluated.Status != "PASSED" {
+					t.Logf("%s: %s %s\n%s", row.UUID, row.Evaluated.Status, row.Evaluated.Detail, row.Evaluated.Log)
+				}
+			}
+			t.Fatalf("run %s: got %+v with %d verdicts, want 20 with at most %d failed", id, r.Done, len(now), faults)
+		}
+		wholeFiles(t, filepath.Join(dir, runs.Dir, id))
+		completed++
+		folders, id, before, faults = append(folders, id), "", nil, 0
+	}
+	t.Logf("20 kills, %d of them between the first verdict and the last; %d runs complete; one takes %v", inside, completed, whole.Round(time.Millisecond))
+	if inside < 3 {
+		t.Errorf("kills between the first verdict and the last: got %d, want 3 at least", inside)
+	}
+}
+
+// A traceText is a line of traces.jsonl.
+type traceText string
+
+// begunAfter is a random moment of a run that takes so long.
+func begunAfter(random *rand.Rand, whole time.Duration) time.Duration {
+	return time.Duration(random.Float64() * float64(whole))
+}
+
+// verdicts gives the verdicts in the events of a run, which must not repeat; half a line at the end does not count.
+func verdicts(t *testing.T, dir, id string) map[string]traceText {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, runs.Dir, id, "events.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]traceText{}
+	for line := range strings.Lines(string(data)) {
+		if !strings.HasSuffix(line, "\n") {
+			continue
+		}
+		var e struct {
+			Workload  string
+			Evaluated *struct{ Trace json.RawMessage }
+		}
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatalf("run %s: %v in %s", id, err, line)
+		}
+		if e.Evaluated == nil {
+			continue
+		}
+		if _, ok := all[e.Workload]; ok {
+			t.Fatalf("run %s: workload %s was judged twice", id, e.Workload)
+		}
+		all[e.Workload] = traceText(e.Evaluated.Trace)
+	}
+	return all
+}
+
+// wholeFiles checks that all lines of all files are JSON, and that there is one trace for each workload.
+func wholeFiles(t *testing.T, path string) {
+	t.Helper()
+	for _, name := range []string{"run.json", "events.jsonl", "traces.jsonl", "samples.jsonl"} {
+		data, err := os.ReadFile(filepath.Join(path, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(data) > 0 && data[len(data)-1] != '\n' {
+			t.Errorf("%s: its last line has no end", name)
+		}
+		seen := map[string]bool{}
+		for line := range strings.Lines(string(data)) {
+			if name == "run.json" {
+				line = string(data)
+			}
+			var v struct{ Workload struct{ UUID string } }
+			if err := json.Unmarshal([]byte(line), &v); name != "events.jsonl" && err != nil || !json.Valid([]byte(line)) {
+				t.Fatalf("%s: %v in %q", name, err, line)
+			}
+			seen[v.Workload.UUID] = true
+		}
+		if name == "traces.jsonl" && (len(seen) != 20 || strings.Count(string(data), "\n") != 20) {
+			t.Errorf("traces.jsonl: got %d workloads in %d lines, want 20 in 20", len(seen), strings.Count(string(data), "\n"))
+		}
+	}
+}
+
+// child gives a process that pid started, 0 where there is none.
+func child(pid int) int {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		data, _ := os.ReadFile(path)
+		fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:])) // state, parent, ...
+		if len(fields) > 1 && fields[1] == strconv.Itoa(pid) {
+			n, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			return n
+		}
+	}
+	return 0
+}
