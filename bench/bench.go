@@ -111,12 +111,11 @@ func Once(ctx context.Context, c Config, w *trace.Workload) (log string, err err
 	c.Events = event.NewStream()
 	r := &runner{Config: c, announced: true}
 	defer r.stop()
-	in, err := c.Load(ctx, c.Definition, w, 0)
-	if err != nil {
+	t := &trial{}
+	if t.in, err = c.Load(ctx, c.Definition, w, 0); err != nil {
 		return "", err
 	}
-	defer in.Close()
-	t := &trial{in: in}
+	defer t.in.Close()
 	if err := r.describe(t); err != nil {
 		return "", err
 	}
@@ -154,10 +153,10 @@ type runner struct {
 	noted     string       // the TimerNote that was warned of last
 	built     *event.Built // nil before the first build
 	buildErr  *worker.Error
-	bytes     int64   // of the tensors of the workload in flight
 	out       outFile // outputs of the workload in flight
 	evaluator evaluator
 	reference *pyReference // nil where bench/reference knows the definition
+	bytes     int64        // of the tensors of the workload in flight
 	result    Result
 }
 

@@ -49,20 +49,9 @@ func (still) Call(context.Context, []device.Arg) error { return nil }
 func (still) Sync(context.Context) error               { return nil }
 func (still) Close() error                             { return nil }
 
-// TestShakyWorker is the worker of the tests below.
-func TestShakyWorker(t *testing.T) {
-	in, out, err := worker.Pipes()
-	if err != nil {
-		t.Skip("run by the tests of measure")
-	}
-	if err := worker.Serve(t.Context(), in, out, []device.Opener{{Kind: "shaky", Open: openShaky}}, func(error) string { return "code" }); err != nil {
-		t.Error(err)
-	}
-}
-
 func shakyRunner(t *testing.T, disturbed int) (r *runner, events *[]event.Event) {
 	t.Helper()
-	client, err := worker.Start(t.Context(), worker.Command{Args: []string{os.Args[0], "-test.run=^TestShakyWorker$"},
+	client, err := worker.Start(t.Context(), worker.Command{Args: []string{os.Args[0]},
 		Env: []string{"FISUB_TEST_SHAKY=" + strconv.Itoa(disturbed)}})
 	if err != nil {
 		t.Fatal(err)

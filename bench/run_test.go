@@ -216,7 +216,7 @@ func TestRunResumed(t *testing.T) {
 	if !errors.Is(err, refusal) || len(events) != 0 {
 		t.Errorf("got %v after %d events, want %v after none", err, len(events), refusal)
 	}
-	events, _, err = modelRun(t, "s", 2, func(c *Config) { c.Timer = "cupti" })
+	events, _, err = modelRun(t, "s", 2, func(c *Config) { c.TimedWith = "cupti" })
 	var timer *TimerError
 	if !errors.As(err, &timer) || timer.Was != "cupti" || timer.Is != "model" {
 		t.Errorf("got %v, want a *TimerError", err)
@@ -226,7 +226,7 @@ func TestRunResumed(t *testing.T) {
 			t.Errorf("got %s, want no figure of another timer", e.Type)
 		}
 	}
-	if _, result, err := modelRun(t, "s", 1, func(c *Config) { c.Timer = "model" }); err != nil || result.Passed != 1 {
+	if _, result, err := modelRun(t, "s", 1, func(c *Config) { c.TimedWith = "model" }); err != nil || result.Passed != 1 {
 		t.Errorf("the same timer: got %+v and %v, want it to pass", result, err)
 	}
 }

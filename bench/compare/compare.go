@@ -250,6 +250,14 @@ func compareRow(a, b *runs.Row, threshold float64) (row Row, ratios []float64) {
 	}
 	p, warnings := stats.Same(a.Samples.TrialsNS, b.Samples.TrialsNS)
 	row.P, row.Warnings = &p, warnings
+	for _, s := range []struct {
+		name      string
+		disturbed []string
+	}{{"A", a.Samples.Disturbed}, {"B", b.Samples.Disturbed}} {
+		for _, d := range s.disturbed {
+			row.Warnings = append(row.Warnings, fmt.Sprintf("the timings of %s are in doubt: %s", s.name, d))
+		}
+	}
 	ratios = draw(newPool(a.Samples.TrialsNS), newPool(b.Samples.TrialsNS), row.UUID)
 	row.Ratio = interval(row.B.MedianNS/row.A.MedianNS, ratios)
 	row.Verdict = row.Ratio.verdict(p < Alpha, threshold)

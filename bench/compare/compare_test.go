@@ -100,6 +100,14 @@ func TestFewTimings(t *testing.T) {
 	}
 }
 
+func TestDisturbed(t *testing.T) {
+	a, b := gpu().run("a", 1, 1), gpu().run("b", 1, 1)
+	b.Rows[0].Samples.Disturbed = []string{"the GPU was throttled"}
+	if row := mustCompare(t, a, b).Rows[0]; len(row.Warnings) != 1 || row.Warnings[0] != "the timings of B are in doubt: the GPU was throttled" {
+		t.Errorf("got %q, want a warning about B", row.Warnings)
+	}
+}
+
 func TestFailing(t *testing.T) {
 	evaluated := func(r *runs.Run, status ...string) *runs.Run {
 		for i, s := range status {

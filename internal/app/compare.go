@@ -106,7 +106,7 @@ func (a *app) showComparison(res *compare.Result) error {
 		ratio, interval := ratioText(row.Ratio)
 		rows = append(rows, append(cells, timeText(row.A), timeText(row.B), ratio, interval, verdictText(row.Verdict, row.Why)))
 		for _, w := range row.Warnings {
-			a.term.Warn(fmt.Sprintf("workload %s: %s", ui.Printable(row.UUID), w), "")
+			a.term.Warn(fmt.Sprintf("workload %s: %s", ui.Printable(row.UUID), ui.Printable(w)), "")
 		}
 	}
 	err := a.term.Table("l"+strings.Repeat("r", len(axes))+"rrrll", rows, func(n int) int { return news(res.Rows[n-1].Verdict) })

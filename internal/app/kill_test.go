@@ -17,7 +17,7 @@ import (
 	"fisub/bench/runs"
 )
 
-// fisub, or its worker, is killed at 20 random points of emulated runs of 20 workloads; each run is resumed until it has
+// fisub, or its worker, is killed at 20 random points of emulated runs of 10 workloads; each run is resumed until it has
 // ended. At most the workload in flight is lost, every line of every file is whole, and nothing is judged twice. A killed
 // worker costs the workload in flight its verdict, no other one.
 func TestKill(t *testing.T) {
@@ -53,11 +53,11 @@ func TestKill(t *testing.T) {
 		return cmd.ProcessState.ExitCode()
 	}
 
-	if status := fisub(nil, "local", "--device", "emu"); status != 0 { // builds the kernel, makes the inputs
+	if status := fisub(nil, "local", "--device", "emu", "--limit", "10"); status != 0 { // builds the kernel, makes the inputs
 		t.Fatalf("exit status %d: %s", status, &stderr)
 	}
 	begun := time.Now()
-	fisub(nil, "local", "--device", "emu")
+	fisub(nil, "local", "--device", "emu", "--limit", "10")
 	whole := time.Since(begun)
 	folders, err := runs.IDs(dir)
 	if err != nil || len(folders) != 2 {
@@ -70,16 +70,20 @@ func TestKill(t *testing.T) {
 	var before map[string]traceText // its verdicts
 	faults := 0                     // workers of it that were killed
 	for kills < 20 || id != "" {
-		args := []string{"local", "--device", "emu"}
+		args := []string{"local", "--device", "emu", "--limit", "10"}
 		if id != "" {
 			args = append(args, "--resume", id)
 		}
-		worker, struck := kills%2 == 1, false
+		worker, struck, had := kills%2 == 1, false, countEvents(dir, folders)
 		var kill func(int)
 		if kills < 20 {
-			at := begunAfter(random, whole)
+			// A random number of events after the start, and then a random moment until the one that follows.
+			events, wait := random.IntN(2*(10-len(before))+4), time.Duration(random.Float64()*float64(whole)/12)
 			kill = func(pid int) {
-				time.Sleep(at)
+				for from := time.Now(); countEvents(dir, folders) < events+had && time.Since(from) < 2*whole; {
+					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(wait)
 				if worker {
 					pid = child(pid)
 				}
@@ -122,7 +126,7 @@ func TestKill(t *testing.T) {
 			}
 		}
 		before = now
-		if len(now) > 0 && len(now) < 20 && struck {
+		if len(now) > 0 && len(now) < 10 && struck {
 			inside++
 		}
 		if status == -1 {
@@ -134,13 +138,13 @@ func TestKill(t *testing.T) {
 		if status == 1 { // the worker died while it opened the device of a run that was resumed
 			continue
 		}
-		if r.State() != "done" || len(now) != 20 || r.Done.Missing != 0 || r.Done.Failed > faults {
+		if r.State() != "done" || len(now) != 10 || r.Done.Missing != 0 || r.Done.Failed > faults {
 			for _, row := range r.Rows {
 				if row.Evaluated != nil && row.Evaluated.Status != "PASSED" {
 					t.Logf("%s: %s %s\n%s", row.UUID, row.Evaluated.Status, row.Evaluated.Detail, row.Evaluated.Log)
 				}
 			}
-			t.Fatalf("run %s: got %+v with %d verdicts, want 20 with at most %d failed", id, r.Done, len(now), faults)
+			t.Fatalf("run %s: got %+v with %d verdicts, want 10 with at most %d failed", id, r.Done, len(now), faults)
 		}
 		wholeFiles(t, filepath.Join(dir, runs.Dir, id))
 		completed++
@@ -155,9 +159,16 @@ func TestKill(t *testing.T) {
 // A traceText is a line of traces.jsonl.
 type traceText string
 
-// begunAfter is a random moment of a run that takes so long.
-func begunAfter(random *rand.Rand, whole time.Duration) time.Duration {
-	return time.Duration(random.Float64() * float64(whole))
+// countEvents counts the events of the run that is not among the old ones.
+func countEvents(dir string, old []string) int {
+	ids, _ := runs.IDs(dir)
+	for _, id := range ids {
+		if !slices.Contains(old, id) {
+			data, _ := os.ReadFile(filepath.Join(dir, runs.Dir, id, "events.jsonl"))
+			return bytes.Count(data, []byte("\n"))
+		}
+	}
+	return 0
 }
 
 // verdicts gives the verdicts in the events of a run, which must not repeat; half a line at the end does not count.
@@ -212,8 +223,8 @@ func wholeFiles(t *testing.T, path string) {
 			}
 			seen[v.Workload.UUID] = true
 		}
-		if name == "traces.jsonl" && (len(seen) != 20 || strings.Count(string(data), "\n") != 20) {
-			t.Errorf("traces.jsonl: got %d workloads in %d lines, want 20 in 20", len(seen), strings.Count(string(data), "\n"))
+		if name == "traces.jsonl" && (len(seen) != 10 || strings.Count(string(data), "\n") != 10) {
+			t.Errorf("traces.jsonl: got %d workloads in %d lines, want 10 in 10", len(seen), strings.Count(string(data), "\n"))
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (a *app) localCommand() *cli.Command {
 			&cli.Float64Flag{Name: "memory-limit", Usage: "end a worker that holds more than `GIB`; 0 is no limit", DefaultText: "three quarters of the machine's"},
 			&cli.StringFlag{Name: "arch", Usage: "compile for `ARCH`, such as sm_90a", DefaultText: "the GPU's own"},
 			&cli.BoolFlag{Name: "sanitize", Usage: "emulator: look for invalid accesses, undefined behaviour and races"},
-			&cli.StringFlag{Name: "resume", Usage: "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, profile and device are its own unless given, and workloads with a verdict are left out"},
+			&cli.StringFlag{Name: "resume", Usage: "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, profile, timer and device are its own unless given, and workloads with a verdict are left out"},
 		},
 		Action: a.local,
 	}
@@ -104,6 +104,9 @@ func (a *app) local(c *cli.Context) error {
 		profile.MaxTime = seconds(old.Run.Profile.MaxTimeS)
 	}
 	timer := c.String("timer")
+	if old != nil && !c.IsSet("timer") {
+		timer = cmp.Or(old.Run.Timer, timer)
+	}
 	if !slices.Contains(device.Timers, timer) {
 		return usage("one of "+strings.Join(device.Timers, ", "), "--timer: unknown timer %q", timer)
 	}
