@@ -95,12 +95,13 @@ func (p *pyReference) call(ctx context.Context, load *worker.Workload, size int6
 	return want, nil
 }
 
-// open makes sure that a worker runs with the reference built, on the CPU where torch cannot use the GPU.
+// open makes sure that a worker runs with the reference built, on the CPU where torch cannot use the GPU. The worker lives as
+// long as ctx.
 func (p *pyReference) open(ctx context.Context) error {
 	if p.broken != nil || p.client != nil {
 		return p.broken
 	}
-	client, err := worker.Start(context.WithoutCancel(ctx), p.command) // its requests end it with their ctx
+	client, err := worker.Start(ctx, p.command)
 	if err != nil {
 		return err
 	}

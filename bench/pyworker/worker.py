@@ -485,9 +485,9 @@ class Solution:
         d = self.device
         if d.emulated:
             raise Failure("timing", "python: the CPU keeps no time for a GPU")
-        if plan.get("timer") == "cupti":
-            raise Failure("machine", "cupti: Python submissions are timed with CUDA events only")
-        note = "" if plan.get("timer") == "events" else "Python submissions are timed with CUDA events only"
+        timer = plan.get("timer") or "auto"
+        if timer == "cupti":
+            raise Failure("machine", "python: the Python worker does not time with CUPTI", code="no-timer")
         torch, begun = d.torch, time.monotonic()
         limit = plan.get("max_time", 0) / 1e9
         info = torch.cuda.get_device_properties(d.device)
@@ -533,7 +533,11 @@ class Solution:
             d.synchronize()
 
         guard(d, "call", measure)
-        return {"timer": "cuda events", "timer_note": note, "cold_l2": plan["cold_l2"], "trials_ns": trials}
+        whole = len(trials) == plan["trials"] and len(trials[-1]) == plan["iterations"]
+        samples = {"timer": "cuda events", "cold_l2": plan["cold_l2"], "trials_ns": trials, "truncated": not whole}
+        if timer == "auto":
+            samples["timer_note"] = "the Python worker does not time with CUPTI"
+        return samples
 
 
 def guard(device, kind, f):

@@ -16,6 +16,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/bench"
+	"fisub/bench/pyworker"
 	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
@@ -94,8 +95,8 @@ func (a *app) tooled(c *cli.Context) (*tooled, error) {
 	if ws, err = choose(ws, prefixes, true, 1); err != nil {
 		return nil, err
 	}
-	if l := s.sol.Spec.Language; l != trace.CUDA && l != trace.CPP {
-		return nil, usage("", "%s: only cuda and cpp submissions run under a tool", l)
+	if pyworker.Runs(&s.sol.Spec) {
+		return nil, usage("", "%s: only cuda and cpp submissions with the tvm-ffi binding run under a tool", s.sol.Spec.Language)
 	}
 	root, err := cacheRoot()
 	if err != nil {
