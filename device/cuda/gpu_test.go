@@ -174,7 +174,7 @@ func TestFakeDevice(t *testing.T) {
 	info := d.Info()
 	info.Driver, info.Toolchain, info.CUDAVersion = "", "", ""
 	if want := (device.Info{Name: "Fake 1", Arch: "sm_90", Ordinal: 1, L2Bytes: 3 << 20, MemoryBytes: 2 << 30,
-		UUID: "GPU-11111111-1111-1111-1111-111111111111", Multiprocs: 132}); info != want {
+		UUID: "GPU-11111111-1111-1111-1111-111111111111", Multiprocs: 132, Bandwidth: 128e9}); info != want {
 		t.Errorf("got %+v, want %+v", info, want)
 	}
 	if _, err := d.Alloc(2 << 30); err == nil || err.Error() != "cuda: allocating 2147483648 bytes: CUDA_ERROR_OUT_OF_MEMORY: out of memory" {
@@ -215,6 +215,19 @@ func TestFakeDevice(t *testing.T) {
 		want(t, z, step.want...)
 	}
 	want(t, state, 1)
+
+	halves, into := floats(t, d, make([]float32, 128)...), [][]byte{make([]byte, 12)}
+	half := device.Arg{Tensor: &device.TensorArg{Buffer: halves.Tensor.Buffer.Slice(256, 12), DType: tensor.Float32, Shape: []int{3}}}
+	if err := k.Probe(ctx, []device.Arg{x, float(4), integer(0), none, half}, 0xff, into); err != nil {
+		t.Fatal(err)
+	}
+	if got := bytesOf([]float32{5, 6, 7}); !slices.Equal(into[0], got) {
+		t.Errorf("probe: got %v, want %v", into[0], got)
+	}
+	want(t, halves, append(make([]float32, 64), 5, 6, 7, 0)...)
+	if err := k.Probe(ctx, []device.Arg{x, float(4), integer(0), none, half}, 0xff, [][]byte{make([]byte, 13)}); err == nil {
+		t.Error("probe of 13 bytes of an output of 12: got no error")
+	}
 
 	var ce *device.CallError
 	if err := call(x, float(1), integer(3), none, y); !errors.As(err, &ce) || ce.Kind != "ValueError" || ce.Text != "mode 3" {
@@ -258,7 +271,7 @@ func TestFakeDevice(t *testing.T) {
 		t.Error("empty plan: got no error")
 	}
 
-	for _, a := range []device.Arg{x, y, z, state} {
+	for _, a := range []device.Arg{x, y, z, state, half, halves} {
 		if err := a.Tensor.Buffer.Close(); err != nil {
 			t.Error(err)
 		}
