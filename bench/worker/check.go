@@ -15,13 +15,13 @@ import (
 const canary = 0xa5
 
 func (s *server) check(req *Check) reply {
-	if err := s.change(req.Inputs); err != nil {
-		return reply{Error: s.asError(err, Machine)}
-	}
 	if req.Move {
 		if err := s.place(s.loaded); err != nil {
 			return reply{Error: s.asError(err, Machine)}
 		}
+	}
+	if err := s.change(req.Inputs); err != nil {
+		return reply{Error: s.asError(err, Machine)}
 	}
 	found := &Checked{}
 	if req.Out != "" {
@@ -97,7 +97,7 @@ func (s *server) probe(out string) (late []Change, e *Error) {
 		defer unmap()
 		files[i], inOrder[i] = data, make([]byte, t.Bytes)
 	}
-	if err := s.kernel.Probe(s.ctx, s.args, poison, inOrder); err != nil {
+	if err := s.kernel.Probe(s.ctx, s.args, Poison, inOrder); err != nil {
 		return nil, s.asError(err, Call)
 	}
 	if err := s.kernel.Sync(s.ctx); err != nil {

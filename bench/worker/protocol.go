@@ -48,11 +48,11 @@ type Workload struct {
 
 // A Check looks for what a call must not do. The steps are taken in the order of the fields.
 type Check struct {
+	// Move puts all tensors at other addresses. The memory of before stays allocated, with its contents, until the next Load.
+	Move bool `json:"move,omitempty"`
 	// Inputs are new contents for input i, of the same dtype and shape; where it is nil, or the list is shorter, the input
 	// keeps what it was given last.
 	Inputs []*FileTensor `json:"inputs,omitempty"`
-	// Move puts all tensors at other addresses. The memory of before stays allocated, with its contents, until the next Load.
-	Move bool `json:"move,omitempty"`
 	// Out, where it is not "", asks for one call, behind other work on the stream and on outputs poisoned in the stream's
 	// order, and is the file that takes the outputs as they are when the whole device is idle, each at its Offset.
 	Out string `json:"out,omitempty"`

@@ -190,14 +190,14 @@ func (s *server) arg(v Value, guard int) (device.Arg, error) {
 	return device.Arg{}, nil
 }
 
-// poison fills outputs before a call: as bfloat16, float16 and float32 it reads as NaN, so that an element that the
-// kernel leaves out cannot pass.
-const poison = 0xff
+// Poison is the byte that outputs are filled with before a call: as bfloat16, float16 and float32 it reads as NaN, so that an
+// element that the kernel leaves out cannot pass.
+const Poison = 0xff
 
 func (s *server) run(req *runRequest) *Error {
 	outputs := s.args[len(s.args)-len(s.outputs):]
 	for _, out := range outputs {
-		if err := out.Tensor.Buffer.Fill(poison); err != nil {
+		if err := out.Tensor.Buffer.Fill(Poison); err != nil {
 			return s.asError(err, Fault)
 		}
 	}

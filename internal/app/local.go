@@ -43,6 +43,7 @@ func (a *app) localCommand() *cli.Command {
 			&cli.DurationFlag{Name: "timeout", Usage: "end a workload after `TIME`", DefaultText: "of the profile: 5m"},
 			&cli.Float64Flag{Name: "memory-limit", Usage: "end a worker that holds more than `GIB`; 0 is no limit", DefaultText: "three quarters of the machine's"},
 			&cli.StringFlag{Name: "arch", Usage: "compile for `ARCH`, such as sm_90a", DefaultText: "the GPU's own"},
+			&cli.BoolFlag{Name: "strict", Usage: "exit with 3 also where a workload passed with a finding"},
 			&cli.BoolFlag{Name: "sanitize", Usage: "emulator: look for invalid accesses, undefined behaviour and races"},
 			&cli.StringFlag{Name: "resume", Usage: "go on with `RUN`, an id, its beginning or last: workloads with a verdict are left out"},
 		},
@@ -166,7 +167,7 @@ func (a *app) local(c *cli.Context) error {
 	switch {
 	case result.Missing > 0:
 		return errShown
-	case result.Failed > 0:
+	case result.Failed > 0, c.Bool("strict") && result.Findings+findingsOf(s.root, run.ID, skip) > 0:
 		return errNotPassed
 	}
 	return nil
@@ -284,6 +285,20 @@ func openFolder(s *submission, run *event.Run, kind, resume string) (*runs.Folde
 		}
 	}
 	return folder, skip, nil
+}
+
+// findingsOf counts the findings on the workloads of a resumed run that were left out.
+func findingsOf(root, id string, skip map[string]bool) (n int) {
+	if len(skip) == 0 {
+		return 0
+	}
+	_ = runs.Events(root, id, func(e event.Event) error { // the run went on with this very file
+		if e.Finding != nil && skip[e.Workload] {
+			n++
+		}
+		return nil
+	})
+	return n
 }
 
 func host() event.Host {

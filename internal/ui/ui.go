@@ -165,6 +165,10 @@ func (v *runView) event(e event.Event) error {
 	case e.Type == event.TypeFailed:
 		v.bar.Clear()
 		fmt.Fprintf(t.Err, "%s workload %s: %s\n", t.paint(red, "fisub:"), printable(e.Workload), printable(e.Message.Text))
+	case e.Finding != nil:
+		v.bar.Clear()
+		_, err := fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), e.Finding.Check, printable(e.Finding.Text))
+		return err
 	case e.Type == event.TypeWarning:
 		v.bar.Clear()
 		t.Warn(e.Message.Text, e.Message.Hint)
@@ -277,6 +281,9 @@ func (v *runView) done(d *event.Done) error {
 	if d.Missing > 0 {
 		text += fmt.Sprintf(", %d without a verdict", d.Missing)
 	}
+	if d.Findings > 0 {
+		text += ", " + t.paint(yellow, plural(d.Findings, "finding"))
+	}
 	text += fmt.Sprintf(" on %s in %.1f s", deviceText(v.run.Device), d.Seconds)
 	if _, err := fmt.Fprintln(t.Out, text); err != nil {
 		return err
@@ -287,6 +294,13 @@ func (v *runView) done(d *event.Done) error {
 		return err
 	}
 	return nil
+}
+
+func plural(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
 }
 
 func deviceText(d event.Device) string {
