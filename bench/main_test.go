@@ -62,7 +62,7 @@ func (d *host) Measure(_ context.Context, call func() error, plan device.Plan) (
 		}
 		took := time.Second
 		if d.mode == "too fast" {
-			took = 499 * time.Microsecond
+			took = 30 * time.Microsecond
 		}
 		s.Trials = append(s.Trials, []time.Duration{took})
 	}
@@ -205,7 +205,7 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 		copy(state, results[1])
 	case "in place at the end":
 		if k.calls == 5 {
-			state[4*(2*128+3)]++ // element [0 0 2 3]
+			state[4*(2*32+3)]++ // element [0 0 2 3]
 		}
 	case "behind":
 		*(*byte)(unsafe.Add(unsafe.Pointer(&state[0]), len(state)))++

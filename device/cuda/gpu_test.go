@@ -346,6 +346,29 @@ func TestGPU(t *testing.T) {
 		// Read waits for the kernel, on whichever stream it runs.
 		want(t, y, 1+float32(s), 2+float32(s), 3+float32(s))
 	}
+	// Probe sees what the device's stream is ordered with, and no more: a kernel of 3 ms on another stream comes too late, one that
+	// takes no time is over before the fill.
+	for _, tt := range []struct {
+		mode, ns  int64
+		in, after []float32
+	}{
+		{0, 3e6, []float32{2, 3, 4}, []float32{2, 3, 4}},
+		{1, 3e6, []float32{2, 3, 4}, []float32{2, 3, 4}},
+		{5, 3e6, []float32{0, 0, 0}, []float32{2, 3, 4}},
+		{5, 0, []float32{0, 0, 0}, []float32{0, 0, 0}},
+	} {
+		into := [][]byte{make([]byte, 12)}
+		if err := errors.Join(k.Probe(ctx, []device.Arg{x, float(1), integer(tt.mode), integer(tt.ns), y}, 0, into), k.Sync(ctx)); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(into[0], bytesOf(tt.in)) {
+			t.Errorf("probe of mode %d, %d ns: got %v, want %v", tt.mode, tt.ns, into[0], bytesOf(tt.in))
+		}
+		want(t, y, tt.after...)
+	}
+	if b := d.Info().Bandwidth; b < 100e9 || b > 50e12 {
+		t.Errorf("bandwidth: got %d bytes a second", b)
+	}
 	var ce *device.CallError
 	if err := k.Call(ctx, []device.Arg{x, float(0), integer(3), integer(0), y}); !errors.As(err, &ce) || ce.Kind != "cudaErrorInvalidValue" {
 		t.Errorf("refused launch: got %v, want cudaErrorInvalidValue", err)

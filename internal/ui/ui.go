@@ -167,7 +167,7 @@ func (v *runView) event(e event.Event) error {
 		fmt.Fprintf(t.Err, "%s workload %s: %s\n", t.paint(red, "fisub:"), printable(e.Workload), printable(e.Message.Text))
 	case e.Finding != nil:
 		v.bar.Clear()
-		_, err := fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), e.Finding.Check, printable(e.Finding.Text))
+		_, err := fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), printable(e.Finding.Check), printable(e.Finding.Text))
 		return err
 	case e.Type == event.TypeWarning:
 		v.bar.Clear()
