@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"fisub/internal/event"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
@@ -15,6 +16,7 @@ type verdict struct {
 	detail      string             // one line about the first failure, or ""
 	matched     float64            // smallest matched ratio
 	log         string             // what the callee or the compiler said
+	later       *event.Finding     // what was wrong with a trial after one that was right, or nil
 }
 
 func newVerdict() verdict {

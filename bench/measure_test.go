@@ -48,6 +48,9 @@ type still struct{}
 func (still) Call(context.Context, []device.Arg) error { return nil }
 func (still) Sync(context.Context) error               { return nil }
 func (still) Close() error                             { return nil }
+func (still) Probe(context.Context, []device.Arg, byte, [][]byte) error {
+	return errors.New("not probed")
+}
 
 func shakyRunner(t *testing.T, disturbed int) (r *runner, events *[]event.Event) {
 	t.Helper()

@@ -27,6 +27,7 @@ type Info struct {
 	UUID        string `json:"uuid,omitempty"`
 	CUDAVersion string `json:"cuda_version,omitempty"` // of the runtime that the kernel is linked with, "13.0"
 	Multiprocs  int    `json:"multiprocessors,omitempty"`
+	Bandwidth   int64  `json:"bandwidth,omitempty"` // of the memory, bytes a second: its clock times its width; 0 where that is not known
 
 	// Libs are versions of the libraries that a solution runs on, under the contest's names: torch, triton, tilelang, cuda.
 	Libs map[string]string `json:"libs,omitempty"`
@@ -58,6 +59,11 @@ type Buffer interface {
 	Write(p []byte) error // copies p, at most Len bytes, to the start of the buffer
 	Read(p []byte) error  // fills p, at most Len bytes, from the start of the buffer
 	Fill(b byte) error
+
+	// Slice returns the n bytes from offset, a multiple of 256, as a buffer of their own. It shares the memory and ends with
+	// the buffer that it is part of; its Close does nothing. It panics where the range is outside of the buffer.
+	Slice(offset, n int) Buffer
+
 	Close() error
 }
 
@@ -66,6 +72,12 @@ type Kernel interface {
 	// Call calls the entry point with args, in the order of the definition: inputs, then, in destination-passing style,
 	// outputs. It may return before the device is done. An error of the callee is a *CallError.
 	Call(ctx context.Context, args []Arg) error
+
+	// Probe calls the entry point as Call does and tells what the call has put into the order of the device's stream: the
+	// stream is busy for a moment, then fills the last len(into) args, the outputs, with fill; behind the call, and with
+	// nothing else waited for, their bytes are copied into into, each at most as long as its tensor's buffer. What the
+	// solution did on a stream that does not wait for the device's, or is not waited for by it, is filled over or missing.
+	Probe(ctx context.Context, args []Arg, fill byte, into [][]byte) error
 
 	// Sync waits for all calls to end and returns the first device fault. After a fault the device is unusable and the
 	// worker process that holds it must end.

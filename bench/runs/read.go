@@ -53,6 +53,7 @@ type Row struct {
 	Samples   *event.Samples   `json:"samples,omitempty"`   // nil where it was not timed
 	Evaluated *event.Evaluated `json:"evaluated,omitempty"` // nil where it could not be judged
 	Failed    *event.Message   `json:"failed,omitempty"`    // why it could not be judged
+	Findings  []event.Finding  `json:"findings,omitempty"`  // of the honesty checks
 }
 
 // Official gives the mean over the passed workloads of the official latency in nanoseconds; 0 where none was timed.
@@ -95,6 +96,9 @@ func (r *Run) Emit(s *event.Stream) {
 			s.Emit(event.Event{Type: event.TypeEvaluated, Workload: row.UUID, Evaluated: row.Evaluated})
 		} else if row.Failed != nil {
 			s.Emit(event.Event{Type: event.TypeFailed, Workload: row.UUID, Message: row.Failed})
+		}
+		for _, f := range row.Findings {
+			s.Emit(event.Event{Type: event.TypeWarning, Workload: row.UUID, Finding: &f})
 		}
 	}
 	for _, w := range r.Warnings {
@@ -181,6 +185,10 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 			} else if r.Rows[at].Evaluated == nil {
 				r.Rows[at] = row
 			}
+		case e.Finding != nil:
+			if at, ok := rows[e.Workload]; ok {
+				r.Rows[at].Findings = append(r.Rows[at].Findings, *e.Finding)
+			}
 		case e.Type == event.TypeWarning && e.Message != nil:
 			r.Warnings = append(r.Warnings, *e.Message)
 		case e.Done != nil:
@@ -197,6 +205,7 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 			if row.Evaluated != nil {
 				r.Done.Failed++
 			}
+			r.Done.Findings += len(row.Findings)
 		}
 		r.Done.Failed -= passed
 		r.Done.Missing = total - r.Done.Passed - r.Done.Failed

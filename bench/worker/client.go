@@ -209,6 +209,18 @@ func (c *Client) Measure(ctx context.Context, plan device.Plan) (*device.Samples
 	return r.Samples, nil
 }
 
+// Check makes the look that req asks for at what was loaded. Errors are those of Run.
+func (c *Client) Check(ctx context.Context, req Check) (*Checked, error) {
+	r, err := c.do(ctx, &request{Check: &req})
+	if err != nil {
+		return nil, err
+	}
+	if r.Checked == nil {
+		return nil, fmt.Errorf("worker: reply without a check")
+	}
+	return r.Checked, nil
+}
+
 // do sends req and waits for its reply. When ctx ends first, the worker is killed and ctx's error returned.
 func (c *Client) do(ctx context.Context, req *request) (*reply, error) {
 	line, err := json.Marshal(req)

@@ -18,6 +18,7 @@ type request struct {
 	Load    *Workload     `json:"load,omitempty"`
 	Run     *runRequest   `json:"run,omitempty"`
 	Measure *device.Plan  `json:"measure,omitempty"`
+	Check   *Check        `json:"check,omitempty"`
 }
 
 type openRequest struct {
@@ -46,6 +47,33 @@ type Workload struct {
 	// AnyCount lets a value-returning solution return another number of values than there are Outputs; else that is an
 	// error of kind Call.
 	AnyCount bool `json:"any_count,omitempty"`
+	// Guard is how many bytes before and behind each tensor a Check watches: a multiple of 256, 0 for none.
+	Guard int `json:"guard,omitempty"`
+}
+
+// A Check looks for what a call must not do. The steps are taken in the order of the fields.
+type Check struct {
+	// Move puts all tensors at other addresses. The memory of before stays allocated, with its contents, until the next Load.
+	Move bool `json:"move,omitempty"`
+	// Inputs are new contents for input i, of the same dtype and shape; where it is nil, or the list is shorter, the input
+	// keeps what it was given last.
+	Inputs []*FileTensor `json:"inputs,omitempty"`
+	// Out, where it is not "", asks for one call, behind other work on the stream and on outputs poisoned in the stream's
+	// order, and is the file that takes the outputs as they are when the whole device is idle, each at its Offset.
+	Out string `json:"out,omitempty"`
+}
+
+// Checked is what a Check found; all is empty after a solution that keeps the rules.
+type Checked struct {
+	Changed []Change `json:"changed,omitempty"` // inputs that do not hold what they were given
+	Outside []Change `json:"outside,omitempty"` // arguments beside whose tensor something was written
+	Late    []Change `json:"late,omitempty"`    // outputs that changed after the call's end in the stream's order
+}
+
+// A Change is the first byte that is not as it was, or not as it became.
+type Change struct {
+	Arg    int `json:"arg"`    // index among inputs, then outputs
+	Offset int `json:"offset"` // in bytes from the tensor's start: negative before it
 }
 
 // A Value is a tensor in a file, a scalar, or None where both are absent.
@@ -70,6 +98,7 @@ type reply struct {
 	Info    *device.Info    `json:"info,omitempty"`
 	Samples *device.Samples `json:"samples,omitempty"`
 	Outputs []FileTensor    `json:"outputs,omitempty"` // of run, where the solution returned them; else they are as loaded
+	Checked *Checked        `json:"checked,omitempty"`
 }
 
 // A Kind says whose fault an Error is.

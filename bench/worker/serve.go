@@ -55,9 +55,11 @@ type server struct {
 	code    func(error) string
 	dev     device.Device
 	kernel  device.Kernel
+	loaded  *Workload // its inputs are what the buffers were given last
 	args    []device.Arg
 	outputs []FileTensor
-	buffers []device.Buffer
+	bands   []device.Buffer // for each argument its memory with the guards; nil where it is no tensor
+	buffers []device.Buffer // all that is allocated
 }
 
 func (s *server) answer(req *request) reply {
@@ -79,6 +81,8 @@ func (s *server) answer(req *request) reply {
 		return reply{Error: s.run(req.Run)}
 	case req.Measure != nil:
 		return s.measure(req.Measure)
+	case req.Check != nil:
+		return s.check(req.Check)
 	}
 	return reply{Error: s.asError(errOrder, Machine)}
 }
@@ -121,9 +125,18 @@ func (s *server) load(w *Workload) error {
 	if err := s.free(); err != nil {
 		return err
 	}
+	return s.place(w)
+}
+
+// place allocates the tensors of w and fills the inputs and the guards.
+func (s *server) place(w *Workload) error {
+	if w.Guard < 0 || w.Guard%256 != 0 {
+		return fmt.Errorf("guard of %d bytes", w.Guard)
+	}
+	s.args, s.outputs, s.bands = nil, nil, nil
 	args := []device.Arg{} // never nil: a solution may take no arguments
 	for i, v := range w.Inputs {
-		arg, err := s.arg(v)
+		arg, err := s.arg(v, w.Guard)
 		if err == nil && v.Tensor != nil {
 			err = copyIn(arg.Tensor.Buffer, v.Tensor)
 		}
@@ -136,29 +149,40 @@ func (s *server) load(w *Workload) error {
 		if v.Tensor == nil {
 			return fmt.Errorf("output %d: not a tensor", i)
 		}
-		arg, err := s.arg(v)
+		arg, err := s.arg(v, w.Guard)
 		if err != nil {
 			return fmt.Errorf("output %d: %w", i, err)
 		}
 		args = append(args, arg)
 		s.outputs = append(s.outputs, *v.Tensor)
 	}
-	s.args = args
+	s.loaded, s.args = w, args
 	return nil
 }
 
-func (s *server) arg(v Value) (device.Arg, error) {
+func (s *server) arg(v Value, guard int) (device.Arg, error) {
+	s.bands = append(s.bands, nil)
 	switch {
 	case v.Tensor != nil:
 		dtype, ok := tensor.ParseDType(v.Tensor.DType)
 		if !ok {
 			return device.Arg{}, fmt.Errorf("unknown dtype %q", v.Tensor.DType)
 		}
-		buf, err := s.dev.Alloc(v.Tensor.Bytes)
+		if v.Tensor.Bytes < 0 || v.Tensor.Bytes > 1<<40 {
+			return device.Arg{}, fmt.Errorf("tensor of %d bytes", v.Tensor.Bytes)
+		}
+		buf, err := s.dev.Alloc(guard + v.Tensor.Bytes + guard)
 		if err != nil {
 			return device.Arg{}, err
 		}
 		s.buffers = append(s.buffers, buf)
+		if guard > 0 {
+			if err := buf.Fill(canary); err != nil {
+				return device.Arg{}, err
+			}
+			s.bands[len(s.bands)-1] = buf
+			buf = buf.Slice(guard, v.Tensor.Bytes)
+		}
 		return device.Arg{Tensor: &device.TensorArg{Buffer: buf, DType: dtype, Shape: v.Tensor.Shape}}, nil
 	case v.Int != nil:
 		return device.Arg{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: *v.Int}}, nil
@@ -170,9 +194,9 @@ func (s *server) arg(v Value) (device.Arg, error) {
 	return device.Arg{}, nil
 }
 
-// poison fills outputs before a call: as bfloat16, float16 and float32 it reads as NaN, so that an element that the
-// kernel leaves out cannot pass.
-const poison = 0xff
+// Poison is the byte that outputs are filled with before a call: as bfloat16, float16 and float32 it reads as NaN, so that an
+// element that the kernel leaves out cannot pass.
+const Poison = 0xff
 
 func (s *server) run(req *runRequest) *Error {
 	f, err := os.OpenFile(req.Out, os.O_RDWR, 0)
@@ -220,7 +244,7 @@ func (s *server) repeat(req *runRequest) reply {
 func (s *server) runInto(f *os.File, places []FileTensor) *Error {
 	outputs := s.args[len(s.args)-len(s.outputs):]
 	for _, out := range outputs {
-		if err := out.Tensor.Buffer.Fill(poison); err != nil {
+		if err := out.Tensor.Buffer.Fill(Poison); err != nil {
 			return s.asError(err, Fault)
 		}
 	}
@@ -253,7 +277,7 @@ func (s *server) free() error {
 			first = err
 		}
 	}
-	s.buffers, s.args, s.outputs = nil, nil, nil
+	s.buffers, s.args, s.outputs, s.bands, s.loaded = nil, nil, nil, nil, nil
 	return first
 }
 

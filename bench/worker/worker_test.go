@@ -10,10 +10,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"go.uber.org/goleak"
 
@@ -84,6 +86,10 @@ func (b *hostBuffer) Len() int             { return len(*b) }
 func (b *hostBuffer) Write(p []byte) error { copy(*b, p); return nil }
 func (b *hostBuffer) Read(p []byte) error  { copy(p, *b); return nil }
 func (b *hostBuffer) Close() error         { return nil }
+func (b *hostBuffer) Slice(offset, n int) device.Buffer {
+	s := (*b)[offset : offset+n : offset+n]
+	return &s
+}
 func (b *hostBuffer) Fill(v byte) error {
 	for i := range *b {
 		(*b)[i] = v
@@ -103,6 +109,17 @@ func (k *hostKernel) Close() error {
 func (k *hostKernel) Sync(context.Context) error {
 	if k.mode == "fault" {
 		return fmt.Errorf("illegal address: %w", device.ErrFault)
+	}
+	return nil
+}
+
+func (k *hostKernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte) error {
+	out := args[len(args)-1].Tensor.Buffer
+	if err := errors.Join(out.Fill(fill), k.Call(ctx, args), out.Read(into[0])); err != nil {
+		return err
+	}
+	if k.mode == "late" {
+		(*out.(*hostBuffer))[5]++
 	}
 	return nil
 }
@@ -134,6 +151,18 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 		time.Sleep(time.Minute)
 	}
 	in, out := args[0].Tensor.Buffer.(*hostBuffer), args[len(args)-1].Tensor.Buffer.(*hostBuffer)
+	// The guards of a tensor are reached through its address, as a kernel does.
+	beside := func(b *hostBuffer, offset int) *byte { return (*byte)(unsafe.Add(unsafe.Pointer(&(*b)[0]), offset)) }
+	switch k.mode {
+	case "in place":
+		(*in)[7]++
+	case "before":
+		*beside(out, -2)++
+		*beside(out, -256)++
+	case "behind":
+		*beside(in, 12)++
+		*beside(out, 12+255)++
+	}
 	add := int32(0)
 	if s := args[1].Scalar; s != nil {
 		add = int32(s.Int)
@@ -239,6 +268,91 @@ func TestRunAndMeasure(t *testing.T) {
 	}
 	if len(s.Trials) != 2 || len(s.Trials[1]) != 3 || s.Trials[0][0] <= 0 {
 		t.Errorf("samples: got %v, want 2 trials of 3", s.Trials)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		want Checked
+	}{
+		{"ok", Checked{}},
+		{"in place", Checked{Changed: []Change{{0, 7}}}},
+		{"before", Checked{Outside: []Change{{2, -2}}}},
+		{"behind", Checked{Outside: []Change{{0, 12}, {2, 12 + 255}}}},
+		{"late", Checked{Late: []Change{{2, 5}}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c, err := start(t, tc.name, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w, out := workload(t, nil)
+			w.Guard = 256
+			if err := c.Load(t.Context(), w); err != nil {
+				t.Fatal(err)
+			}
+			quiet, err := c.Check(t.Context(), Check{})
+			if err != nil || !reflect.DeepEqual(*quiet, Checked{}) {
+				t.Errorf("before the first call: got %+v, %v, want nothing", quiet, err)
+			}
+			got, err := c.Check(t.Context(), Check{Out: out})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(*got, tc.want) {
+				t.Errorf("got %+v, want %+v", *got, tc.want)
+			}
+		})
+	}
+}
+
+// New contents, and new addresses, are what the next call sees; the old memory stays as it is.
+func TestCheckChangesInputs(t *testing.T) {
+	c, err := start(t, "ok", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, out := workload(t, nil)
+	if err := c.Load(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	other := *w.Inputs[0].Tensor
+	other.Offset = 8 // the last four bytes before the first tensor, then 1, -2
+	for i, step := range []struct {
+		check Check
+		want  []int32
+	}{
+		{Check{Out: out}, []int32{2, -4, 60}},
+		{Check{Inputs: []*FileTensor{&other}, Out: out}, []int32{-252645136, 2, -4}}, // "xxxx" as an int32, doubled
+		{Check{Move: true, Out: out}, []int32{-252645136, 2, -4}},
+		{Check{Inputs: []*FileTensor{w.Inputs[0].Tensor, nil}, Out: out}, []int32{2, -4, 60}},
+	} {
+		found, err := c.Check(t.Context(), step.check)
+		if err != nil || !reflect.DeepEqual(*found, Checked{}) {
+			t.Fatalf("step %d: got %+v, %v, want nothing", i, found, err)
+		}
+		data, err := os.ReadFile(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]int32, 3)
+		if _, err := binary.Decode(data[256:], binary.LittleEndian, got); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, step.want) {
+			t.Errorf("step %d: got %v, want %v", i, got, step.want)
+		}
+	}
+	other.Bytes = 8
+	for _, bad := range [][]*FileTensor{{&other}, {nil, &other}, {nil, nil, nil}} {
+		if _, err := c.Check(t.Context(), Check{Inputs: bad}); !isKind(err, Machine) {
+			t.Errorf("contents that do not fit: got %v, want a machine error", err)
+		}
+	}
+	w.Guard = 100
+	if err := c.Load(t.Context(), w); !isKind(err, Machine) {
+		t.Errorf("a guard of 100 bytes: got %v, want a machine error", err)
 	}
 }
 

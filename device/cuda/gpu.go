@@ -163,13 +163,19 @@ func (d *gpu) describe() error {
 	l2, err4 := d.dev.Attribute(cu.L2CacheSize)
 	sms, err5 := d.dev.Attribute(cu.MultiprocessorCount)
 	uuid, err6 := d.dev.UUID()
+	kHz, err7 := d.dev.Attribute(cu.MemoryClockRate)
+	bits, err8 := d.dev.Attribute(cu.GlobalMemoryBusWidth)
+	bandwidth := 2 * 1000 * int64(kHz) * int64(bits/8) // two transfers a clock
+	if err7 != nil || err8 != nil {
+		bandwidth = 0 // newer drivers may not tell
+	}
 	for _, err := range []error{err1, err2, err3, err4, err5, err6} {
 		if err != nil {
 			return err
 		}
 	}
 	d.info = device.Info{Name: name, Arch: fmt.Sprintf("sm_%d%d", major, minor), Ordinal: d.opts.Ordinal, Driver: driverVersion(),
-		L2Bytes: int64(l2), MemoryBytes: memory, UUID: "GPU-" + uuid.String(), Multiprocs: sms}
+		L2Bytes: int64(l2), MemoryBytes: memory, UUID: "GPU-" + uuid.String(), Multiprocs: sms, Bandwidth: bandwidth}
 	return nil
 }
 
@@ -318,9 +324,10 @@ func (d *gpu) Close() error {
 
 // A buffer is device memory.
 type buffer struct {
-	gpu *gpu
-	ptr cu.DevicePtr // 0 where n is 0
-	n   int
+	gpu   *gpu
+	ptr   cu.DevicePtr // 0 where n is 0
+	n     int
+	slice bool // of another buffer, which frees it
 }
 
 func (d *gpu) Alloc(n int) (device.Buffer, error) {
@@ -341,6 +348,17 @@ func (d *gpu) Alloc(n int) (device.Buffer, error) {
 }
 
 func (b *buffer) Len() int { return b.n }
+
+func (b *buffer) Slice(offset, n int) device.Buffer {
+	if offset < 0 || offset%256 != 0 || n < 0 || n > b.n-offset {
+		panic(fmt.Sprintf("cuda: %d bytes at %d of a buffer of %d", n, offset, b.n))
+	}
+	s := &buffer{gpu: b.gpu, n: n, slice: true}
+	if n > 0 && b.ptr != 0 {
+		s.ptr = b.ptr + cu.DevicePtr(offset)
+	}
+	return s
+}
 
 func (b *buffer) Write(p []byte) error {
 	return b.copy("writing", len(p), func() error {
@@ -379,7 +397,7 @@ func (b *buffer) copy(doing string, n int, f func() error) error {
 }
 
 func (b *buffer) Close() error {
-	if b.ptr == 0 {
+	if b.ptr == 0 || b.slice {
 		return nil
 	}
 	return b.gpu.do(func() error {

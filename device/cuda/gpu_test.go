@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -191,7 +192,7 @@ func TestFakeDevice(t *testing.T) {
 	info := d.Info()
 	info.Driver, info.Toolchain, info.CUDAVersion = "", "", ""
 	if want := (device.Info{Name: "Fake 1", Arch: "sm_90", Ordinal: 1, L2Bytes: 3 << 20, MemoryBytes: 2 << 30,
-		UUID: "GPU-11111111-1111-1111-1111-111111111111", Multiprocs: 132}); info != want {
+		UUID: "GPU-11111111-1111-1111-1111-111111111111", Multiprocs: 132, Bandwidth: 128e9}); !reflect.DeepEqual(info, want) {
 		t.Errorf("got %+v, want %+v", info, want)
 	}
 	if _, err := d.Alloc(2 << 30); err == nil || err.Error() != "cuda: allocating 2147483648 bytes: CUDA_ERROR_OUT_OF_MEMORY: out of memory" {
@@ -232,6 +233,19 @@ func TestFakeDevice(t *testing.T) {
 		want(t, z, step.want...)
 	}
 	want(t, state, 1)
+
+	halves, into := floats(t, d, make([]float32, 128)...), [][]byte{make([]byte, 12)}
+	half := device.Arg{Tensor: &device.TensorArg{Buffer: halves.Tensor.Buffer.Slice(256, 12), DType: tensor.Float32, Shape: []int{3}}}
+	if err := k.Probe(ctx, []device.Arg{x, float(4), integer(0), none, half}, 0xff, into); err != nil {
+		t.Fatal(err)
+	}
+	if got := bytesOf([]float32{5, 6, 7}); !slices.Equal(into[0], got) {
+		t.Errorf("probe: got %v, want %v", into[0], got)
+	}
+	want(t, halves, append(make([]float32, 64), 5, 6, 7, 0)...)
+	if err := k.Probe(ctx, []device.Arg{x, float(4), integer(0), none, half}, 0xff, [][]byte{make([]byte, 13)}); err == nil {
+		t.Error("probe of 13 bytes of an output of 12: got no error")
+	}
 
 	var ce *device.CallError
 	if err := call(x, float(1), integer(3), none, y); !errors.As(err, &ce) || ce.Kind != "ValueError" || ce.Text != "mode 3" {
@@ -278,7 +292,7 @@ func TestFakeDevice(t *testing.T) {
 		t.Errorf("got %v, want an error about the timer", err)
 	}
 
-	for _, a := range []device.Arg{x, y, z, state} {
+	for _, a := range []device.Arg{x, y, z, state, half, halves} {
 		if err := a.Tensor.Buffer.Close(); err != nil {
 			t.Error(err)
 		}
@@ -450,6 +464,29 @@ func TestGPU(t *testing.T) {
 		}
 		// Read waits for the kernel, on whichever stream it runs.
 		want(t, y, 1+float32(s), 2+float32(s), 3+float32(s))
+	}
+	// Probe sees what the device's stream is ordered with, and no more: a kernel of 3 ms on another stream comes too late, one that
+	// takes no time is over before the fill.
+	for _, tt := range []struct {
+		mode, ns  int64
+		in, after []float32
+	}{
+		{0, 3e6, []float32{2, 3, 4}, []float32{2, 3, 4}},
+		{1, 3e6, []float32{2, 3, 4}, []float32{2, 3, 4}},
+		{5, 3e6, []float32{0, 0, 0}, []float32{2, 3, 4}},
+		{5, 0, []float32{0, 0, 0}, []float32{0, 0, 0}},
+	} {
+		into := [][]byte{make([]byte, 12)}
+		if err := errors.Join(k.Probe(ctx, []device.Arg{x, float(1), integer(tt.mode), integer(tt.ns), y}, 0, into), k.Sync(ctx)); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(into[0], bytesOf(tt.in)) {
+			t.Errorf("probe of mode %d, %d ns: got %v, want %v", tt.mode, tt.ns, into[0], bytesOf(tt.in))
+		}
+		want(t, y, tt.after...)
+	}
+	if b := d.Info().Bandwidth; b < 100e9 || b > 50e12 {
+		t.Errorf("bandwidth: got %d bytes a second", b)
 	}
 	var ce *device.CallError
 	if err := k.Call(ctx, []device.Arg{x, float(0), integer(3), integer(0), y}); !errors.As(err, &ce) || ce.Kind != "cudaErrorInvalidValue" {

@@ -42,6 +42,7 @@ func Run(t *testing.T, opener device.Opener) {
 	}{
 		{"info", testInfo},
 		{"memory", testMemory},
+		{"slices", testSlices},
 		{"build cache", testBuildCache},
 		{"compile error", testCompileError},
 		{"missing entry point", testMissingEntry},
@@ -53,6 +54,7 @@ func Run(t *testing.T, opener device.Opener) {
 		{"warp functions", testWarp},
 		{"shared memory", testShared},
 		{"same result twice", testDeterminism},
+		{"probe", testProbe},
 		{"atomics", testAtomics},
 		{"narrow types", testNarrow},
 		{"measure", testMeasure},
@@ -239,6 +241,81 @@ func testMemory(t *testing.T, s *suite) {
 	if b, err := d.dev.Alloc(-1); err == nil {
 		b.Close()
 		t.Error("Alloc(-1): got no error")
+	}
+}
+
+// testSlices calls on slices of one buffer: what lies beside them stays as it is.
+func testSlices(t *testing.T, s *suite) {
+	d := s.open(t)
+	all := upload(d, tensor.Int8, slices.Repeat([]int8{7}, 4*512)).Tensor.Buffer
+	in, out := all.Slice(512, 12), all.Slice(1280, 256).Slice(256, 0)
+	if in.Len() != 12 || out.Len() != 0 {
+		t.Errorf("Len: got %d and %d, want 12 and 0", in.Len(), out.Len())
+	}
+	out = all.Slice(1024, 512).Slice(256, 12)
+	x, err := binary.Append(nil, binary.LittleEndian, []float32{1, -2, 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(in.Write(x), out.Fill(0)); err != nil {
+		t.Fatal(err)
+	}
+	if in.Write(make([]byte, 13)) == nil || in.Read(make([]byte, 13)) == nil {
+		t.Error("13 bytes of a slice of 12: got no error")
+	}
+	arg := func(b device.Buffer) device.Arg {
+		return device.Arg{Tensor: &device.TensorArg{Buffer: b, DType: tensor.Float32, Shape: []int{3}}}
+	}
+	d.call(d.build("calls.cu", "scale"), arg(in), float(2), arg(out))
+	equal(d, "scale", download[float32](d, arg(out), 3), []float32{2, -4, 6})
+	if err := in.Close(); err != nil {
+		t.Error(err)
+	}
+	want := bytes.Repeat([]byte{7}, 4*512)
+	copy(want[512:], x)
+	if err := out.Read(want[1280:1292]); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(want))
+	if err := all.Read(got); err != nil {
+		t.Fatal(err)
+	}
+	equal(d, "the whole buffer", got, want)
+	for _, r := range [][2]int{{128, 1}, {-256, 1}, {256, 4*512 - 255}, {0, -1}} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("Slice(%d, %d) of 2048: got no panic", r[0], r[1])
+				}
+			}()
+			all.Slice(r[0], r[1])
+		}()
+	}
+}
+
+func testProbe(t *testing.T, s *suite) {
+	d := s.open(t)
+	k := d.build("calls.cu", "scale")
+	in, out := upload(d, tensor.Float32, []float32{1, -2, 3}), upload(d, tensor.Float32, make([]float32, 3))
+	into := [][]byte{make([]byte, 12)}
+	args := []device.Arg{in, float(3), out}
+	if err := k.Probe(d.ctx, args, 0xff, into); err != nil {
+		t.Fatal(err)
+	}
+	want, _ := binary.Append(nil, binary.LittleEndian, []float32{3, -6, 9})
+	equal(d, "in the stream's order", into[0], want)
+	equal(d, "after it", download[float32](d, out, 3), []float32{3, -6, 9})
+	// Elements that the call leaves out keep the fill.
+	wide := upload(d, tensor.Float32, make([]float32, 6))
+	into[0] = make([]byte, 24)
+	if err := d.build("calls.cu", "describe").Probe(d.ctx, []device.Arg{upload(d, tensor.Float16, make([]uint16, 5)), wide}, 0xff, into); err != nil {
+		t.Fatal(err)
+	}
+	want, _ = binary.Append(nil, binary.LittleEndian, []float32{1, 2, 16, 5, 1})
+	equal(d, "one element left out", into[0], append(want, 0xff, 0xff, 0xff, 0xff))
+	var e *device.CallError
+	if err := k.Probe(d.ctx, args[:2], 0, nil); !errors.As(err, &e) {
+		t.Errorf("too few arguments: got %v, want a *device.CallError", err)
 	}
 }
 

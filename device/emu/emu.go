@@ -125,6 +125,7 @@ type buffer struct {
 	mapping []byte
 	offset  int
 	n       int
+	base    *buffer // of a slice: the buffer that it is part of
 }
 
 func (e *emulator) Alloc(n int) (device.Buffer, error) {
@@ -152,14 +153,30 @@ func (e *emulator) Alloc(n int) (device.Buffer, error) {
 
 func (b *buffer) Len() int { return b.n }
 
+func (b *buffer) Slice(offset, n int) device.Buffer {
+	if offset < 0 || offset%256 != 0 || n < 0 || n > b.n-offset {
+		panic(fmt.Sprintf("emu: %d bytes at %d of a buffer of %d", n, offset, b.n))
+	}
+	return &buffer{offset: b.offset + offset, n: n, base: b.whole()}
+}
+
+// whole is the buffer that b is part of, or b.
+func (b *buffer) whole() *buffer {
+	if b.base != nil {
+		return b.base
+	}
+	return b
+}
+
 func (b *buffer) data(n int) ([]byte, error) {
-	if b.mapping == nil {
+	mapping := b.whole().mapping
+	if mapping == nil {
 		return nil, errors.New("emu: the buffer is closed")
 	}
 	if n > b.n {
 		return nil, fmt.Errorf("emu: %d bytes exceed the buffer's %d", n, b.n)
 	}
-	return b.mapping[b.offset : b.offset+n], nil
+	return mapping[b.offset : b.offset+n], nil
 }
 
 func (b *buffer) Write(p []byte) error {
@@ -208,6 +225,25 @@ type kernel struct {
 func (k *kernel) Close() error { return nil }
 
 func (k *kernel) Sync(context.Context) error { return k.fault }
+
+// Probe has nothing to look for: a call has ended when Call returns.
+func (k *kernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte) error {
+	outputs := args[len(args)-len(into):]
+	for _, out := range outputs {
+		if err := out.Tensor.Buffer.Fill(fill); err != nil {
+			return err
+		}
+	}
+	if err := k.Call(ctx, args); err != nil {
+		return err
+	}
+	for i, out := range outputs {
+		if err := out.Tensor.Buffer.Read(into[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Call runs the entry point to its end. A crash, an access outside of the arguments, a deadlock, a trap or a failed
 // assertion is a *device.CallError of kind DeviceFault, a finding of Options.Sanitize one of kind Race or SanitizerError.
@@ -258,7 +294,7 @@ func (k *kernel) description(p loaded, args []device.Arg, private bool) (desc []
 		switch {
 		case a.Tensor != nil:
 			b, ok := a.Tensor.Buffer.(*buffer)
-			if !ok || b.mapping == nil {
+			if !ok || b.whole().mapping == nil {
 				return nil, nil, fmt.Errorf("emu: argument %d is not in the emulator's memory", i)
 			}
 			n, ok := tensor.Elements(a.Tensor.Shape)
@@ -268,22 +304,27 @@ func (k *kernel) description(p loaded, args []device.Arg, private bool) (desc []
 			if !ok || n > b.n {
 				return nil, nil, fmt.Errorf("emu: argument %d: shape %v of %v exceeds the buffer's %d bytes", i, a.Tensor.Shape, a.Tensor.DType, b.n)
 			}
-			index, ok := buffers[b]
+			whole, size := b.whole(), n
+			if whole != b { // what lies beside a slice may be another argument
+				size = whole.n
+			}
+			index, ok := buffers[whole]
 			if !ok {
 				index = len(buffers)
-				buffers[b] = index
-				open = append(open, b.file)
+				buffers[whole] = index
+				open = append(open, whole.file)
 				name := fmt.Sprintf("argument %d", i)
 				if i < len(k.names) {
 					name += " (" + k.names[i] + ")"
 				}
-				for _, v := range []int{len(b.mapping), b.offset, n} {
+				for _, v := range []int{len(whole.mapping), whole.offset, size} {
 					mapped = binary.LittleEndian.AppendUint64(mapped, uint64(v))
 				}
 				mapped = appendText(mapped, name)
 			}
 			u32(typeTensor)
 			u32(index)
+			u64(uint64(b.offset - whole.offset))
 			out = append(out, dtypeCode(a.Tensor.DType), uint8(a.Tensor.DType.Bits()), 1, 0)
 			u32(len(a.Tensor.Shape))
 			for _, s := range a.Tensor.Shape {

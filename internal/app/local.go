@@ -48,6 +48,7 @@ func (a *app) localCommand() *cli.Command {
 			&cli.DurationFlag{Name: "max-time", Usage: "profile thorough: time a workload for at most `TIME`", DefaultText: "10s"},
 			&cli.Float64Flag{Name: "memory-limit", Usage: "end a worker that holds more than `GIB`; 0 is no limit", DefaultText: "three quarters of the machine's"},
 			&cli.StringFlag{Name: "arch", Usage: "compile for `ARCH`, such as sm_90a", DefaultText: "the GPU's own"},
+			&cli.BoolFlag{Name: "strict", Usage: "exit with 3 also where a workload passed with a finding"},
 			&cli.BoolFlag{Name: "sanitize", Usage: "emulator: look for invalid accesses, undefined behaviour and races"},
 			&cli.StringFlag{Name: "resume", Usage: "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, profile, timer and device are its own unless given, and workloads with a verdict are left out"},
 		},
@@ -162,7 +163,7 @@ func (a *app) local(c *cli.Context) error {
 
 	var admit func(event.Device) error
 	var skip map[string]bool
-	before, timedWith := 0, "" // failed workloads of the run that is resumed; what it was timed with
+	before, found, timedWith := 0, 0, "" // failed workloads and findings of the run that is resumed; what it was timed with
 	if old == nil {
 		folder = runs.New(s.root, run.ID)
 		defer folder.Close()
@@ -171,7 +172,7 @@ func (a *app) local(c *cli.Context) error {
 			return err
 		}
 		admit = func(d event.Device) error { return sameDevice(old, d) }
-		skip, before, timedWith = goOn(old, run)
+		skip, before, found, timedWith = goOn(old, run)
 		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, len(skip), len(ws))
 		if len(skip) == len(ws) {
 			if before > 0 {
@@ -223,7 +224,7 @@ func (a *app) local(c *cli.Context) error {
 	switch {
 	case result.Missing > 0:
 		return errShown
-	case result.Failed+before > 0:
+	case result.Failed+before > 0, c.Bool("strict") && result.Findings+found > 0:
 		return errNotPassed
 	}
 	return nil
@@ -376,8 +377,8 @@ func profileText(p event.Profile) string {
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // goOn makes run the continuation of old: it has its id, and its workloads too. skip are the workloads of run that have a
-// verdict, failed counts those of them that did not pass, and timer is what old was timed with.
-func goOn(old *runs.Run, run *event.Run) (skip map[string]bool, failed int, timer string) {
+// verdict, failed counts those of them that did not pass, found their findings, and timer is what old was timed with.
+func goOn(old *runs.Run, run *event.Run) (skip map[string]bool, failed, found int, timer string) {
 	skip = map[string]bool{}
 	wanted := map[string]bool{}
 	for _, w := range run.Workloads {
@@ -391,6 +392,7 @@ func goOn(old *runs.Run, run *event.Run) (skip map[string]bool, failed int, time
 			continue
 		}
 		skip[row.UUID] = true
+		found += len(row.Findings)
 		if row.Evaluated.Status != string(trace.Passed) {
 			failed++
 		}
@@ -401,7 +403,7 @@ func goOn(old *runs.Run, run *event.Run) (skip map[string]bool, failed int, time
 		}
 	}
 	run.ID, run.Started = old.ID, old.Run.Started
-	return skip, failed, timer
+	return skip, failed, found, timer
 }
 
 func host() event.Host {

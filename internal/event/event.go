@@ -38,7 +38,8 @@ type Event struct {
 	Started   *Started   `json:"started,omitempty"`
 	Samples   *Samples   `json:"samples,omitempty"`
 	Evaluated *Evaluated `json:"evaluated,omitempty"`
-	Message   *Message   `json:"message,omitempty"` // of failed and warning
+	Message   *Message   `json:"message,omitempty"` // of failed, and of a warning that is not a finding
+	Finding   *Finding   `json:"finding,omitempty"` // of a warning about what the solution does on one workload
 	Done      *Done      `json:"done,omitempty"`
 }
 
@@ -243,12 +244,20 @@ type Message struct {
 	Hint string `json:"hint,omitempty"`
 }
 
+// A Finding is something that a solution does and an honest one does not. The verdict stays the contest's.
+type Finding struct {
+	Check string `json:"check"` // its name: "cached-by-pointer", "changed-input", ...
+	Text  string `json:"text"`
+}
+
 // Done closes a run.
 type Done struct {
 	Passed  int     `json:"passed"`
 	Failed  int     `json:"failed"`  // judged, and not PASSED
 	Missing int     `json:"missing"` // without a verdict
 	Seconds float64 `json:"seconds"`
+
+	Findings int `json:"findings,omitempty"`
 }
 
 // A Sink takes events in order. It must not keep the pointers in an event beyond the call.

@@ -171,6 +171,10 @@ func (v *runView) event(e event.Event) error {
 	case e.Type == event.TypeFailed:
 		v.bar.Clear()
 		fmt.Fprintf(t.Err, "%s workload %s: %s\n", t.paint(red, "fisub:"), Printable(e.Workload), Printable(e.Message.Text))
+	case e.Finding != nil:
+		v.bar.Clear()
+		_, err := fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), Printable(e.Finding.Check), Printable(e.Finding.Text))
+		return err
 	case e.Type == event.TypeWarning:
 		v.bar.Clear()
 		t.Warn(e.Message.Text, e.Message.Hint)
@@ -339,6 +343,9 @@ func (v *runView) done(d *event.Done) error {
 	if d.Missing > 0 {
 		text += fmt.Sprintf(", %d without a verdict", d.Missing)
 	}
+	if d.Findings > 0 {
+		text += ", " + t.paint(yellow, plural(d.Findings, "finding"))
+	}
 	text += fmt.Sprintf(" on %s in %.1f s", Device(v.run.Device), d.Seconds)
 	if _, err := fmt.Fprintln(t.Out, text); err != nil {
 		return err
@@ -359,6 +366,13 @@ func (v *runView) done(d *event.Done) error {
 		}
 	}
 	return nil
+}
+
+func plural(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
 }
 
 // legend says what the figures are.

@@ -75,6 +75,24 @@ func TestDoubtfulTimings(t *testing.T) {
 	}
 }
 
+func TestFindings(t *testing.T) {
+	finding := event.Event{Type: event.TypeWarning, Workload: "u1", Finding: &event.Finding{Check: "late-write", Text: "output[0] \x1b[2J was"}}
+	for n, want := range map[int]string{1: "1 of 1 PASSED, 1 finding on ", 2: "1 of 1 PASSED, 2 findings on "} {
+		events := []event.Event{gpuRun("u1"), {Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED"}}}
+		for range n {
+			events = append(events, finding)
+		}
+		out, errs := show(t, &Terminal{Quiet: true}, append(events, event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Findings: n}})...)
+		line := "\n          finding: late-write: output[0] \uFFFD[2J was\n"
+		if !strings.Contains(out, line) || !strings.Contains(out, want) {
+			t.Errorf("stdout: got\n%s\nwant %q and %q", out, line, want)
+		}
+		if errs != "" {
+			t.Errorf("stderr: got %q, want nothing", errs)
+		}
+	}
+}
+
 func TestFailures(t *testing.T) {
 	log := "line 1\nkernel.cu:3: bad\n\x1b[2Jgone\n" + strings.Repeat("more\n", 20)
 	out, errs := show(t, &Terminal{Quiet: true}, gpuRun("u1", "u2"),

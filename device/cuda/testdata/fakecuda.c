@@ -62,6 +62,8 @@ int cuDeviceGetAttribute(int *v, int attribute, int dev) {
   (void)dev;
   switch (attribute) {
     case 16: return *v = 132, SUCCESS;       // multiprocessors
+    case 36: return *v = 1000000, SUCCESS;   // memory clock, kHz
+    case 37: return *v = 512, SUCCESS;       // memory bus, bits
     case 38: return *v = 3 << 20, SUCCESS;   // L2 bytes
     case 75: return *v = 9, SUCCESS;         // compute capability
     case 76: return *v = 0, SUCCESS;
@@ -96,6 +98,7 @@ int cuMemAlloc_v2(uint64_t *p, size_t n) {
 int cuMemFree_v2(uint64_t p) { return free((void *)(uintptr_t)p), live--, fault; }
 int cuMemcpyHtoDAsync_v2(uint64_t d, const void *h, size_t n, void *s) { return (void)s, launched(279, (struct fake_record){.kind = 1, .end = 5, .bytes = n, .value = 1}), memcpy((void *)(uintptr_t)d, h, n), fault; }
 int cuMemcpyDtoHAsync_v2(void *h, uint64_t d, size_t n, void *s) { return (void)s, memcpy(h, (void *)(uintptr_t)d, n), fault; }
+int cuMemcpyDtoDAsync_v2(uint64_t d, uint64_t s, size_t n, void *q) { return (void)q, memcpy((void *)(uintptr_t)d, (void *)(uintptr_t)s, n), fault; }
 int cuMemsetD8Async(uint64_t d, unsigned char v, size_t n, void *s) { return (void)s, launched(285, (struct fake_record){.kind = 2, .end = 20, .bytes = n, .value = v}), memset((void *)(uintptr_t)d, v, n), fault; }
 
 int cuGetErrorName(int code, const char **name) {

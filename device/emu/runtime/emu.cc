@@ -1014,7 +1014,8 @@ int main() {
     }
     auto t = std::make_unique<TensorObject>();
     t->header = {1, kTVMFFITensor, 0, nullptr};
-    t->tensor.data = data.at(in.get<uint32_t>());
+    char* const start = data.at(in.get<uint32_t>());
+    t->tensor.data = start + in.get<uint64_t>();
     t->tensor.device = {kDLCUDA, 0};
     t->tensor.dtype = in.get<DLDataType>();
     t->tensor.ndim = static_cast<int32_t>(in.get<uint32_t>());

@@ -1,0 +1,483 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"fisub/bench/reference"
+	"fisub/bench/stats"
+	"fisub/bench/worker"
+	"fisub/device"
+	"fisub/internal/event"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+	"fisub/workloads"
+	"fisub/workloads/random"
+)
+
+// What a Finding's Check may be.
+const (
+	cachedByPointer = "cached-by-pointer" // outputs depend on addresses, not on what lies there
+	cachedByContent = "cached-by-content" // outputs depend on a part of the inputs
+	skippedWork     = "skipped-work"      // a later call leaves outputs unwritten
+	changedInput    = "changed-input"     // inputs are written to
+	outsideWrite    = "outside-write"     // memory beside a tensor is written to
+	lateWrite       = "late-write"        // outputs are not complete when the call's stream is
+	tooFast         = "too-fast"          // the GPU's memory cannot deliver the inputs in that time
+	unsteadyResult  = "unsteady-result"   // right at first, then wrong on the same inputs
+	wrongResult     = "wrong-result"      // wrong on other inputs of the same shapes
+	failedCall      = "failed-call"       // a crash, a fault, an error or a hang on other inputs
+)
+
+// guard is how many bytes on each side of a tensor are watched. A multiple of 512, it keeps the alignment of the CUDA allocator.
+const guard = 4096
+
+// maxChanged bounds the tensors that get other contents, in bytes: larger ones are weights, which take long to make anew.
+const maxChanged = 64 << 20
+
+// An examination looks at what a solution does to one workload beyond its outputs, after it was judged and timed.
+type examination struct {
+	*runner
+	*trial
+	uuid    string
+	found   []event.Finding
+	seen    [][]*tensor.Tensor // expected outputs of the calls so far
+	values  []workloads.Input  // what the inputs hold now
+	changed []int              // inputs that get other contents, largest first
+}
+
+// examine runs the checks on the workload in flight and tells the findings, which change no verdict. An error ends the run.
+func (r *runner) examine(ctx context.Context, w *trace.Workload, t *trial, v verdict, samples *device.Samples) error {
+	if v.status != trace.Passed && v.status != trace.IncorrectNumerical || r.client == nil || !r.client.Alive() {
+		return nil
+	}
+	limit, cancel := context.WithTimeout(ctx, r.Profile.Timeout)
+	defer cancel()
+	e := &examination{runner: r, trial: t, uuid: w.UUID}
+	if samples != nil && samples.ColdL2 && reference.Knows(r.Definition) { // of other definitions, a part of the inputs may do
+		e.time(stats.Latency(samples.Trials))
+	}
+	err := e.run(limit, v)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if v.later != nil && !e.has(changedInput) { // which explains it
+		e.found = append(e.found, *v.later)
+	}
+	if err != nil {
+		err = e.blame(err)
+	}
+	for _, f := range e.found {
+		r.Events.Emit(event.Event{Type: event.TypeWarning, Workload: w.UUID, Finding: &f})
+	}
+	r.result.Findings += len(e.found)
+	r.client.TakeLog() // of calls that the verdict is not about
+	if err != nil {
+		r.Events.Emit(event.Event{Type: event.TypeWarning, Workload: w.UUID,
+			Message: &event.Message{Text: fmt.Sprintf("workload %s: honesty checks are incomplete: %v", w.UUID, err)}})
+	}
+	return nil
+}
+
+// blame makes a finding of an error that is the solution's fault, and returns any other.
+func (e *examination) blame(err error) error {
+	var we *worker.Error
+	var died *worker.Died
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("no answer in %g seconds", e.Profile.Timeout.Seconds())
+	case errors.As(err, &died):
+	case errors.As(err, &we) && (we.Kind == worker.Call || we.Kind == worker.Fault):
+		if we.Kind == worker.Fault {
+			e.client.Close() // the process is of no further use
+		}
+	default:
+		return err
+	}
+	e.find(failedCall, "%v", err)
+	return nil
+}
+
+// find adds a finding; of each check the first one counts.
+func (e *examination) find(check, format string, args ...any) {
+	if !e.has(check) {
+		e.found = append(e.found, event.Finding{Check: check, Text: fmt.Sprintf(format, args...)})
+	}
+}
+
+func (e *examination) has(check string) bool {
+	return slices.ContainsFunc(e.found, func(f event.Finding) bool { return f.Check == check })
+}
+
+// time compares a latency in nanoseconds with what the GPU's memory can do.
+func (e *examination) time(ns float64) {
+	var in, out int64
+	for _, v := range e.load.Inputs {
+		if v.Tensor != nil {
+			in += int64(v.Tensor.Bytes)
+		}
+	}
+	for _, o := range e.outputs {
+		out += int64(o.Bytes)
+	}
+	if floor := fastest(in, out, e.info.L2Bytes, e.info.Bandwidth); ns < floor {
+		e.find(tooFast, "%.2f µs for %.1f MB: from a cold L2, memory of %.0f GB/s needs %.2f µs", ns/1e3, float64(in+out)/1e6, float64(e.info.Bandwidth)/1e9, floor/1e3)
+	}
+}
+
+// fastest is the time in nanoseconds below which a call cannot have read in bytes and written out bytes, where nothing is in
+// the L2 before: what the L2 can keep of the outputs need not have reached the memory. A clock may run 5 % above what the
+// driver states. It is 0 where the bandwidth, in bytes a second, is not known.
+func fastest(in, out, l2, bandwidth int64) float64 {
+	if bandwidth <= 0 {
+		return 0
+	}
+	return float64(in+max(0, out-l2)) / (1.05 * float64(bandwidth)) * 1e9
+}
+
+func (e *examination) run(ctx context.Context, v verdict) error {
+	if v.status != trace.Passed || e.info.Emulated { // an emulated call is a process of its own and remembers nothing
+		return e.look(ctx, worker.Check{})
+	}
+	s, err := e.choose()
+	if err != nil {
+		return err
+	}
+	defer s.close()
+
+	o, err := e.call(ctx, "after the timing", worker.Check{}, e.want)
+	if err != nil || o != right || e.has(changedInput) {
+		return err
+	}
+	cached := ""
+	for _, change := range e.changes() {
+		o, err := e.call(ctx, change.what, e.replace(s, change.inputs, change.f), nil)
+		switch {
+		case err != nil:
+			return err
+		case o == stale && !change.all:
+			cached = change.what
+		case o == stale:
+			e.find(cachedByPointer, "%s, the outputs are those of the inputs before", change.what)
+			return nil
+		case change.all && cached != "":
+			e.find(cachedByContent, "%s, the outputs are those of the inputs before", cached)
+			return nil
+		case o != right:
+			return nil
+		}
+	}
+	// Where a call still uses the memory of before, it finds other inputs there.
+	_, err = e.call(ctx, "at other addresses", worker.Check{Move: true, Inputs: e.original()}, e.want)
+	return err
+}
+
+// An outcome is what the outputs of one call come to.
+type outcome int
+
+const (
+	right outcome = iota
+	stale         // the expected outputs of a call before
+	wrong         // a finding
+)
+
+// call makes a call and judges it against want, or where that is nil against the reference of what the inputs hold.
+func (e *examination) call(ctx context.Context, what string, check worker.Check, want []*tensor.Tensor) (outcome, error) {
+	check.Out = e.out.path()
+	g, gctx := errgroup.WithContext(ctx)
+	if want == nil {
+		g.Go(func() (err error) {
+			want, err = e.expect(gctx)
+			return err
+		})
+	}
+	g.Go(func() error { return e.look(gctx, check) })
+	if err := g.Wait(); err != nil {
+		return wrong, fmt.Errorf("%s: %w", what, err)
+	}
+	defer func() { e.seen = append(e.seen, want) }()
+	c, err := e.compare(want)
+	if err != nil || c.ok {
+		return right, err
+	}
+	for _, old := range e.seen {
+		if c, err := e.compare(old); err != nil || c.ok {
+			if check.Move {
+				e.find(cachedByPointer, "%s, the outputs are those of the inputs at the addresses before", what)
+			}
+			return stale, err
+		}
+	}
+	// The same again, with the device idle before and after.
+	if _, err := e.client.Run(ctx, check.Out); err != nil {
+		return wrong, fmt.Errorf("%s: %w", what, err)
+	}
+	if again, err := e.compare(want); err != nil {
+		return wrong, err
+	} else if again.ok {
+		e.find(lateWrite, "%s, %s; it is right where the device is idle before the call: work on another stream does not wait for the call's", what, c.text)
+		return right, nil
+	}
+	f := c.finding(what)
+	switch {
+	case check.Move && c.unwritten:
+		f.Check = cachedByPointer
+	case check.Inputs != nil && !c.unwritten:
+		f.Check = wrongResult
+	}
+	e.find(f.Check, "%s", f.Text)
+	return wrong, nil
+}
+
+// look sends a check and tells what the worker found.
+func (e *examination) look(ctx context.Context, check worker.Check) error {
+	found, err := e.client.Check(ctx, check)
+	if err != nil {
+		return err
+	}
+	for _, c := range found.Changed {
+		e.find(changedInput, "the input %s was written to", e.place(c))
+	}
+	for _, c := range found.Outside {
+		side := "behind the end of"
+		if c.Offset < 0 {
+			side = "before"
+		}
+		e.find(outsideWrite, "memory %s %s was written to", side, e.place(c))
+	}
+	for _, c := range found.Late {
+		e.find(lateWrite, "%s was written after the call had ended in its stream: work on another stream outlives the call", e.place(c))
+	}
+	return nil
+}
+
+// place names the argument of a change, and the element where it is in one.
+func (e *examination) place(c worker.Change) string {
+	names := append(slices.Clone(e.Definition.Inputs.Keys()), e.Definition.Outputs.Keys()...)
+	values := append(slices.Clone(e.load.Inputs), e.load.Outputs...)
+	if c.Arg < 0 || c.Arg >= min(len(names), len(values)) || values[c.Arg].Tensor == nil {
+		return fmt.Sprintf("argument %d", c.Arg) // says a broken worker
+	}
+	t := values[c.Arg].Tensor
+	if dtype, ok := tensor.ParseDType(t.DType); ok && c.Offset >= 0 && c.Offset < t.Bytes {
+		return fmt.Sprintf("%s%v", names[c.Arg], coordinates(c.Offset*8/dtype.Bits(), t.Shape))
+	}
+	return names[c.Arg]
+}
+
+// compare judges what the output file holds.
+func (e *examination) compare(want []*tensor.Tensor) (comparison, error) {
+	got, unmap, err := e.out.read(e.outputs)
+	if err != nil {
+		return comparison{}, err
+	}
+	defer unmap()
+	return compareAll(e.Definition.Outputs.Keys(), tensorsOf(got), want, e.Profile.Tolerance), nil
+}
+
+// expect gives the expected outputs of what the inputs hold now.
+func (e *examination) expect(ctx context.Context) ([]*tensor.Tensor, error) {
+	if e.reference == nil {
+		return reference.Run(e.Definition, e.values)
+	}
+	load := *e.load
+	load.Inputs = slices.Clone(load.Inputs)
+	for i, v := range e.values {
+		if v.Tensor != nil {
+			load.Inputs[i].Tensor = e.fileTensor(v)
+		}
+	}
+	return e.reference.run(ctx, &load, e.size)
+}
+
+// tensorsOf gives the tensors of outputs in destination-passing style, which have the declared dtypes.
+func tensorsOf(outs []output) []*tensor.Tensor {
+	var list []*tensor.Tensor
+	for _, o := range outs {
+		list = append(list, o.tensor)
+	}
+	return list
+}
+
+// A comparison is the contest's rule on all outputs.
+type comparison struct {
+	ok        bool
+	text      string // about the first output that failed
+	unwritten bool   // its first failed element is poison
+}
+
+// compareAll gives no verdict, so ok, where the first failed element is one that the reference has no number for.
+func compareAll(names []string, got, want []*tensor.Tensor, tol tensor.Tolerance) comparison {
+	for i, g := range got {
+		if g.DType != want[i].DType || !slices.Equal(g.Shape, want[i].Shape) {
+			return comparison{text: fmt.Sprintf("%s: %v%v, expected %v%v", names[i], g.DType, g.Shape, want[i].DType, want[i].Shape)}
+		}
+		c := tensor.Compare(g, want[i], tol)
+		if c.OK || math.IsNaN(c.First.Want) || math.IsInf(c.First.Want, 0) {
+			continue
+		}
+		bits := g.DType.Bits()
+		element := g.Data[c.First.Index*bits/8 : (c.First.Index*bits+bits+7)/8]
+		return comparison{text: describe(names[i], c, want[i].Shape),
+			unwritten: !slices.ContainsFunc(element, func(b byte) bool { return b != worker.Poison })}
+	}
+	return comparison{ok: true}
+}
+
+// finding is about a call, described by what, on inputs that the solution was right on before.
+func (c comparison) finding(what string) *event.Finding {
+	f := &event.Finding{Check: unsteadyResult, Text: what + ": " + c.text}
+	if c.unwritten {
+		f.Check, f.Text = skippedWork, what+", outputs are left unwritten: "+c.text
+	}
+	return f
+}
+
+// A scratch file holds the other contents of inputs.
+type scratch struct {
+	f       *os.File
+	data    []byte
+	offsets []int // by input
+}
+
+func (s *scratch) close() {
+	if s.data != nil {
+		_ = unix.Munmap(s.data)
+	}
+	s.f.Close()
+	os.Remove(s.f.Name())
+}
+
+// choose lists the inputs that can get other contents and makes room for those: numbers with a fraction, so that no index
+// leads out of its range.
+func (e *examination) choose() (*scratch, error) {
+	e.values = slices.Clone(e.in.Values)
+	s := &scratch{offsets: make([]int, len(e.values))}
+	size := 0
+	for i, v := range e.values {
+		if t := v.Tensor; t != nil && t.DType.IsFloat() && t.DType.Bits() >= 8 && t.Len() >= 2 && len(t.Data) <= maxChanged {
+			e.changed = append(e.changed, i)
+			s.offsets[i] = size
+			size += (len(t.Data) + 255) &^ 255
+		}
+	}
+	slices.SortStableFunc(e.changed, func(a, b int) int { return len(e.values[b].Tensor.Data) - len(e.values[a].Tensor.Data) })
+	var err error
+	if s.f, err = os.CreateTemp(scratchDir(), "fisub-inputs-*"); err != nil {
+		return nil, err
+	}
+	if size > 0 {
+		if err = s.f.Truncate(int64(size)); err == nil {
+			s.data, err = unix.Mmap(int(s.f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		}
+	}
+	if err != nil {
+		s.close()
+		return nil, fmt.Errorf("other inputs: %w", err)
+	}
+	return s, nil
+}
+
+// original are the contents that the workload gives.
+func (e *examination) original() []*worker.FileTensor {
+	inputs := make([]*worker.FileTensor, len(e.load.Inputs))
+	for _, i := range e.changed {
+		inputs[i] = e.fileTensor(e.in.Values[i])
+	}
+	return inputs
+}
+
+func (e *examination) fileTensor(v workloads.Input) *worker.FileTensor {
+	return &worker.FileTensor{DType: v.Tensor.DType.String(), Shape: v.Tensor.Shape, Path: v.Path, Offset: v.Offset, Bytes: len(v.Tensor.Data)}
+}
+
+// A change gives inputs other contents.
+type change struct {
+	what   string
+	all    bool
+	inputs []int
+	f      func(*tensor.Tensor, random.Stream)
+}
+
+// changes are made one after the other. The first ones are small, for solutions that look up a result by some elements of the
+// inputs; where they are depends on the workload. The last one turns every tensor by some rows, which keeps what its values
+// are like whatever they mean.
+func (e *examination) changes() []change {
+	if len(e.changed) == 0 {
+		return nil
+	}
+	row, element := e.changed[0], e.changed[min(1, len(e.changed)-1)]
+	name := func(i int) string { return e.Definition.Inputs.Keys()[i] }
+	return []change{
+		{"with one element of " + name(element) + " changed", false, []int{element}, func(t *tensor.Tensor, r random.Stream) { flip(t, r, 1) }},
+		{"with one row of " + name(row) + " changed", false, []int{row}, func(t *tensor.Tensor, r random.Stream) { flip(t, r, rowOf(t)) }},
+		{"with all inputs changed", true, e.changed, turn},
+	}
+}
+
+// replace sets the contents of inputs to what f makes of the present ones.
+func (e *examination) replace(s *scratch, inputs []int, f func(*tensor.Tensor, random.Stream)) worker.Check {
+	check := worker.Check{Inputs: make([]*worker.FileTensor, len(e.values))}
+	for _, i := range inputs {
+		v := &e.values[i]
+		at := s.offsets[i]
+		t := &tensor.Tensor{DType: v.Tensor.DType, Shape: v.Tensor.Shape, Data: s.data[at : at+len(v.Tensor.Data) : at+len(v.Tensor.Data)]}
+		copy(t.Data, v.Tensor.Data)
+		f(t, random.New("fisub.honesty/1", e.uuid, v.Name))
+		v.Tensor, v.Path, v.Offset = t, s.f.Name(), int64(at)
+		check.Inputs[i] = e.fileTensor(*v)
+	}
+	return check
+}
+
+// rowOf is the length of t's last axis.
+func rowOf(t *tensor.Tensor) int {
+	if len(t.Shape) == 0 {
+		return 1
+	}
+	return t.Shape[len(t.Shape)-1]
+}
+
+// flip sets n elements of a row, or the n of a whole one, to the largest magnitude in it, each with its sign turned: a value
+// that t may well have, and far from the one before. The row is not the first or last of many.
+func flip(t *tensor.Tensor, r random.Stream, n int) {
+	row := make([]float64, rowOf(t))
+	rows := t.Len() / len(row)
+	at := r.Intn(0, rows)
+	if rows > 2 {
+		at = 1 + r.Intn(0, rows-2)
+	}
+	t.ReadFloat64s(row, at*len(row))
+	largest := 0.0
+	for _, x := range row {
+		if !math.IsInf(x, 0) {
+			largest = max(largest, math.Abs(x))
+		}
+	}
+	if largest == 0 || math.IsNaN(largest) {
+		largest = 1
+	}
+	first := r.Intn(1, len(row)-n+1)
+	for i := range n {
+		row[first+i] = -math.Copysign(largest, row[first+i])
+	}
+	t.WriteFloat64s(row[first:first+n], at*len(row)+first)
+}
+
+// turn moves the rows of t, or the elements of a single one, up by a number of places, those at the top to the end.
+func turn(t *tensor.Tensor, r random.Stream) {
+	unit, _ := t.DType.Bytes(rowOf(t))
+	if unit == len(t.Data) {
+		unit = t.DType.Bits() / 8
+	}
+	by := unit * (1 + r.Intn(2, len(t.Data)/unit-1))
+	turned := slices.Concat(t.Data[by:], t.Data[:by])
+	copy(t.Data, turned)
+}

@@ -1,0 +1,197 @@
+package bench
+
+import (
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"fisub/bench/worker"
+	"fisub/internal/event"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+	"fisub/workloads"
+	"fisub/workloads/random"
+)
+
+const decode = "gdn_decode_qk4_v8_d128_k_last"
+
+// run runs the solution of that name on n workloads of a small head size, and returns its result and events.
+func run(t *testing.T, name string, n int) (Result, []event.Event) {
+	t.Helper()
+	data, err := workloads.Open("", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	def, err := data.Definition(decode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, err := data.Workloads(decode, workloads.DefaultSet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	def.Axes.Set("head_size", trace.Axis{Const: true, Value: 32})
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events []event.Event
+	stream := event.NewStream(func(e event.Event) error {
+		events = append(events, e)
+		return nil
+	})
+	sol := &trace.Solution{Name: name, Definition: decode, Author: "a", Spec: trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"},
+		EntryPoint: "kernel.cu::kernel"}, Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}}
+	result, err := Run(t.Context(), Config{Definition: def, Solution: sol, Workloads: ws[:n], Load: data.LoadTrial,
+		Profile:    Profile{Iterations: 1, Trials: 3, Timeout: 30 * time.Second, Tolerance: tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}},
+		Worker:     worker.Command{Args: []string{self}, Env: []string{"FISUB_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0"}},
+		DeviceKind: "host", Events: stream, Run: &event.Run{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result, events
+}
+
+func TestFindings(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		status trace.Status
+		want   []string // check and part of its text, in order
+	}{
+		{"honest", trace.Passed, nil},
+		{"pointer", trace.Passed, []string{cachedByPointer, "with all inputs changed, the outputs are those of the inputs before"}},
+		{"graph", trace.Passed, []string{cachedByPointer, "at other addresses, outputs are left unwritten: output[0 0 0 0] is NaN"}},
+		{"content", trace.Passed, []string{cachedByContent, "with one row of state changed"}},
+		{"content of the first call", trace.Passed, []string{cachedByContent, "with one row of state changed"}},
+		{"skips after the first call", trace.IncorrectNumerical, []string{skippedWork, "call 2 on the same inputs, outputs are left unwritten: output[0 0 0 0] is NaN"}},
+		{"skips after the timing", trace.Passed, []string{skippedWork, "after the timing, outputs are left unwritten: output[0 0 0 0] is NaN"}},
+		{"skips half after the timing", trace.Passed, []string{skippedWork, "after the timing, outputs are left unwritten: new_state[0 0 0 0] is NaN"}},
+		{"in place", trace.IncorrectNumerical, []string{changedInput, "the input state[0 0 0 0] was written to"}},
+		{"in place at the end", trace.Passed, []string{changedInput, "the input state[0 0 2 3] was written to"}},
+		{"behind", trace.Passed, []string{outsideWrite, "memory behind the end of state was written to"}},
+		{"before", trace.Passed, []string{outsideWrite, "memory before output was written to"}},
+		{"late stream", trace.Passed, []string{lateWrite, "output[0 0 0 0] was written after the call had ended in its stream"}},
+		{"early stream", trace.Passed, []string{lateWrite, "it is right where the device is idle before the call"}},
+		{"constant A_log", trace.Passed, []string{wrongResult, "with all inputs changed: "}},
+		{"raises", trace.Passed, []string{failedCall, "with all inputs changed: ValueError: never seen"}},
+		{"faults", trace.Passed, []string{failedCall, "with all inputs changed: device fault: illegal address"}},
+		{"crashes", trace.Passed, []string{failedCall, "with all inputs changed: worker process ended: exit status 9"}},
+		{"too fast", trace.Passed, []string{tooFast, "30.00 µs for 0.1 MB: from a cold L2, memory of 1 GB/s needs 32."}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			result, events := run(t, tc.name, 1)
+			var got []string
+			status := ""
+			for _, e := range events {
+				switch {
+				case e.Finding != nil:
+					if status == "" || e.Type != event.TypeWarning {
+						t.Errorf("a finding of type %s after status %q, want a warning after the verdict", e.Type, status)
+					}
+					got = append(got, e.Finding.Check, e.Finding.Text)
+				case e.Message != nil:
+					t.Errorf("got the message %s", e.Message.Text)
+				case e.Evaluated != nil:
+					status = e.Evaluated.Status
+				}
+			}
+			if status != string(tc.status) {
+				t.Errorf("status: got %s, want %s", status, tc.status)
+			}
+			if !slices.EqualFunc(got, tc.want, strings.Contains) {
+				t.Errorf("findings: got %q, want %q", got, tc.want)
+			}
+			if want := len(tc.want) / 2; result.Findings != want || events[len(events)-1].Done.Findings != want {
+				t.Errorf("findings counted: got %d and %d, want %d", result.Findings, events[len(events)-1].Done.Findings, want)
+			}
+		})
+	}
+}
+
+// What a check does to a workload, the next one does not feel.
+func TestFindingsOfEachWorkload(t *testing.T) {
+	for name, want := range map[string]int{"honest": 0, "late stream": 3, "crashes": 3, "faults": 3, "prints": 0} {
+		result, events := run(t, name, 3)
+		if result.Passed != 3 || result.Findings != want {
+			t.Errorf("%s: got %+v, want 3 passed, %d findings", name, result, want)
+		}
+		for _, e := range events {
+			log := ""
+			if name == "prints" { // by three trials and their timing
+				log = strings.Repeat("called\n", 6)
+			}
+			if e.Evaluated != nil && e.Evaluated.Log != log {
+				t.Errorf("%s: log of %s: got %q, want %q", name, e.Workload, e.Evaluated.Log, log)
+			}
+		}
+	}
+}
+
+func TestFastest(t *testing.T) {
+	for _, tc := range []struct {
+		in, out, l2, bandwidth int64
+		want                   float64
+	}{
+		{1050, 500, 500, 1e9, 1000},  // outputs stay in the L2
+		{1050, 1025, 500, 1e9, 1500}, // but for 525 bytes
+		{1050, 0, 0, 2e9, 500},
+		{1 << 30, 1 << 30, 0, 0, 0}, // unknown bandwidth
+		{0, 0, 0, 1e9, 0},
+		{33816576, 33685504, 62914560, 4916736000000, 6550.3}, // a batch of 64 on an H200
+	} {
+		if got := fastest(tc.in, tc.out, tc.l2, tc.bandwidth); math.Abs(got-tc.want) > 0.1 {
+			t.Errorf("%+v: got %v", tc, got)
+		}
+	}
+}
+
+func TestOtherContents(t *testing.T) {
+	values := func(x *tensor.Tensor) []float64 {
+		v := make([]float64, x.Len())
+		x.ReadFloat64s(v, 0)
+		return v
+	}
+	for _, dtype := range []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16, tensor.Float8E4M3FN} {
+		for _, shape := range [][]int{{2}, {1, 3}, {2, 4}, {5, 3, 4}} {
+			x := tensor.New(dtype, shape...)
+			before := make([]float64, x.Len())
+			for i := range before {
+				before[i] = float64(i%7) - 2
+			}
+			x.WriteFloat64s(before, 0)
+			turn(x, random.New("turn"))
+			got := values(x)
+			if slices.Equal(got, before) || !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(before))) {
+				t.Errorf("turn of %v%v: got %v of %v, want the same values elsewhere", dtype, shape, got, before)
+			}
+			for _, n := range []int{1, rowOf(x)} {
+				x.WriteFloat64s(before, 0)
+				flip(x, random.New("flip"), n)
+				var at []int
+				for i, v := range values(x) {
+					if v != before[i] {
+						at = append(at, i)
+						if math.Abs(v-before[i]) < 1 {
+							t.Errorf("flip of %v%v: %v became %v, want another number by far", dtype, shape, before[i], v)
+						}
+					}
+				}
+				row := rowOf(x)
+				if len(at) != n || at[n-1]/row != at[0]/row {
+					t.Errorf("flip of %v%v changed %v, want %d elements of a row", dtype, shape, at, n)
+				}
+				if rows := x.Len() / row; rows > 2 && (at[0]/row == 0 || at[0]/row == rows-1) {
+					t.Errorf("flip of %v%v changed row %d, want an inner one", dtype, shape, at[0]/row)
+				}
+			}
+		}
+	}
+	zeros := tensor.New(tensor.Float32, 2, 2)
+	flip(zeros, random.New("flip"), 2)
+	if got := values(zeros); !slices.Contains(got, -1) {
+		t.Errorf("flip of zeros: got %v, want ones", got)
+	}
+}
