@@ -175,7 +175,7 @@ func (a *app) local(c *cli.Context) error {
 		skip, before, found, timedWith = goOn(old, run)
 		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, len(skip), len(ws))
 		if len(skip) == len(ws) {
-			if before > 0 {
+			if before > 0 || c.Bool("strict") && found > 0 {
 				return errNotPassed
 			}
 			return nil
