@@ -65,6 +65,9 @@ func (a *app) local(c *cli.Context) error {
 		return err
 	}
 	a.warn(s)
+	if s.cfg != nil && s.cfg.Bench.Baseline != "" {
+		a.term.Warn(relative(s.cfg.Path)+": bench.baseline is not used yet: no speed-up is shown", "")
+	}
 	set, profileName := c.String("set"), c.String("profile")
 	folder, old, err := openResumed(s, c.String("resume"))
 	if err != nil {
