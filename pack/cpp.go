@@ -92,7 +92,7 @@ type cppLexer struct {
 
 // lexCPP appends the tokens of src to buf.
 func lexCPP(src string, buf []token) []token {
-	l := &cppLexer{src: src, tokens: slices.Grow(buf, len(src)/3)}
+	l := &cppLexer{src: src, tokens: slices.Grow(buf, len(src)/5)}
 	l.run(true)
 	return l.tokens
 }
