@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -229,7 +230,7 @@ func (r *runner) machineError(err error) error {
 	}
 	var died *worker.Died
 	if errors.As(err, &died) {
-		if log := lastLines(r.client.TakeLog(), 5); log != "" {
+		if log := lastLines(r.log(), 5); log != "" {
 			return fmt.Errorf("%w\n%s", err, log)
 		}
 	}
@@ -276,10 +277,7 @@ func (r *runner) ready(run, ctx context.Context) error {
 
 // workload takes one workload to its verdict. An error ends the run.
 func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) error {
-	axes := map[string]int{}
-	for name, n := range w.Axes.All() {
-		axes[name] = n
-	}
+	axes := maps.Collect(w.Axes.All())
 	r.Events.Emit(event.Event{Type: event.TypeStarted, Workload: w.UUID,
 		Started: &event.Started{Index: index + 1, Total: len(r.Workloads), Axes: axes}})
 	begun := time.Now()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -95,7 +96,7 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 	if err != nil {
 		return in, err
 	}
-	axes := axesOf(w)
+	axes := maps.Collect(w.Axes.All())
 	var faults []error
 	for name, spec := range def.Inputs.All() {
 		source, _ := w.Inputs.Get(name) // the zero InputSpec is a random one
@@ -213,14 +214,6 @@ func mapped(file *safetensors.File, path, name, key string, dtype tensor.DType, 
 // brackets writes a shape as Python does: [1, 4].
 func brackets(shape []int) string { return strings.ReplaceAll(fmt.Sprint(shape), " ", ", ") }
 
-func axesOf(w *trace.Workload) map[string]int {
-	axes := map[string]int{}
-	for name, n := range w.Axes.All() {
-		axes[name] = n
-	}
-	return axes
-}
-
 // random opens a generated tensor. That of trial 0 is made in the cache where it is missing; that of a later trial is
 // made anew, in a file that the caller removes, also where there is an error.
 func (d *Dataset) random(ctx context.Context, def *trace.Definition, w *trace.Workload, name string, dtype tensor.DType, shape []int, trial int) (*safetensors.File, string, error) {
@@ -318,7 +311,7 @@ func names(def *trace.Definition, w *trace.Workload) (faults []error) {
 // verifyFiles checks the inputs that the workload gives.
 func (d *Dataset) verifyFiles(r *Report, def *trace.Definition, w *trace.Workload) {
 	files := map[string]*safetensors.File{}
-	axes := axesOf(w)
+	axes := maps.Collect(w.Axes.All())
 	for name, spec := range def.Inputs.All() {
 		source, _ := w.Inputs.Get(name)
 		if source.Kind == trace.Random {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -86,7 +87,7 @@ func blobsOf(def *trace.Definition, ws []*trace.Workload) ([]*blob, error) {
 	var blobs []*blob
 	byPath := map[string]*blob{}
 	for _, w := range ws {
-		axes := axesOf(w)
+		axes := maps.Collect(w.Axes.All())
 		for name, spec := range def.Inputs.All() {
 			source, _ := w.Inputs.Get(name)
 			if source.Kind != trace.Safetensors || spec.Scalar {

@@ -19,7 +19,6 @@ import (
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/emu"
-	"fisub/internal/cache"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 )
@@ -281,8 +280,6 @@ func path(c *cli.Context, name string) string {
 	}
 	return filepath.Join(dir, name)
 }
-
-func cacheRoot() (string, error) { return cache.Root() }
 
 // noArgs refuses arguments where a command takes none.
 func noArgs(c *cli.Context) error {

@@ -12,6 +12,7 @@ import (
 
 	"fisub/device"
 	"fisub/device/nvcc"
+	"fisub/internal/cache"
 	"fisub/internal/trace"
 	"fisub/pack"
 )
@@ -43,7 +44,7 @@ func (a *app) check(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	a.warn(s)
+	a.warn(s.warnings)
 	var lines []string
 	ok := func(what, format string, args ...any) {
 		lines = append(lines, fmt.Sprintf("%-10s  %s", what, fmt.Sprintf(format, args...)))
@@ -100,7 +101,7 @@ func (a *app) compile(c *cli.Context, s *submission, arch string) (string, error
 	if l := s.sol.Spec.Language; l != trace.CUDA && l != trace.CPP {
 		return "", usage("leave --arch out", "--arch: %s submissions are not compiled ahead", l)
 	}
-	root, err := cacheRoot()
+	root, err := cache.Root()
 	if err != nil {
 		return "", err
 	}
@@ -141,7 +142,7 @@ func (a *app) checkFiles(c *cli.Context, names []string) error {
 	for _, name := range names {
 		file := path(c, name)
 		what, warnings, err := checkFile(file)
-		a.warn(&submission{warnings: warnings})
+		a.warn(warnings)
 		if err != nil {
 			for _, one := range flatten(err) {
 				text, hint := explain(one)

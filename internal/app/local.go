@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
+	"fisub/internal/cache"
 	"fisub/internal/event"
 	"fisub/internal/trace"
 )
@@ -64,7 +66,7 @@ func (a *app) local(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	a.warn(s)
+	a.warn(s.warnings)
 	if s.cfg != nil && s.cfg.Bench.Baseline != "" {
 		a.term.Warn(relative(s.cfg.Path)+": bench.baseline is not used yet: no speed-up is shown", "")
 	}
@@ -129,7 +131,7 @@ func (a *app) local(c *cli.Context) error {
 	if len(ws) == 0 {
 		return usage("fisub dataset ls shows what there is", "no workloads for %s", s.def.Name)
 	}
-	root, err := cacheRoot()
+	root, err := cache.Root()
 	if err != nil {
 		return err
 	}
@@ -157,11 +159,7 @@ func (a *app) local(c *cli.Context) error {
 		Tolerance: event.Tolerance{Atol: profile.Tolerance.Atol, Rtol: profile.Tolerance.Rtol, MatchedRatio: profile.Tolerance.MatchedRatio},
 		Host:      host(), Git: gitState(c.Context, s.root)}
 	for _, w := range ws {
-		axes := map[string]int{}
-		for name, n := range w.Axes.All() {
-			axes[name] = n
-		}
-		run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID, Axes: axes})
+		run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID, Axes: maps.Collect(w.Axes.All())})
 	}
 
 	var admit func(event.Device) error
@@ -234,8 +232,8 @@ func (a *app) local(c *cli.Context) error {
 }
 
 // warn shows what was odd about the input without being wrong.
-func (a *app) warn(s *submission) {
-	for _, w := range s.warnings {
+func (a *app) warn(warnings []trace.Warning) {
+	for _, w := range warnings {
 		hint := ""
 		if w.Suggestion != "" {
 			hint = fmt.Sprintf("did you mean %q?", w.Suggestion)

@@ -181,7 +181,7 @@ func (a *app) unpack(c *cli.Context) error {
 	if err != nil {
 		return invalid(err)
 	}
-	a.warn(&submission{warnings: got.Warnings})
+	a.warn(got.Warnings)
 	for _, f := range got.Files {
 		fmt.Fprintln(a.stdout, f)
 	}

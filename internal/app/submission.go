@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/trace"
 	"fisub/pack"
@@ -26,7 +27,7 @@ type submission struct {
 }
 
 func openDataset(c *cli.Context) (*workloads.Dataset, error) {
-	root, err := cacheRoot()
+	root, err := cache.Root()
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/device/nvcc"
+	"fisub/internal/cache"
 	"fisub/internal/ui"
 )
 
@@ -27,7 +28,7 @@ func (a *app) toolchainInstall(c *cli.Context) error {
 	if err := noArgs(c); err != nil {
 		return err
 	}
-	root, err := cacheRoot()
+	root, err := cache.Root()
 	if err != nil {
 		return err
 	}
@@ -61,7 +62,7 @@ func (a *app) toolchainInstall(c *cli.Context) error {
 }
 
 func (a *app) toolchainShow(c *cli.Context) error {
-	root, err := cacheRoot()
+	root, err := cache.Root()
 	if err != nil {
 		return err
 	}

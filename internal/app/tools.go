@@ -20,6 +20,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
+	"fisub/internal/cache"
 	"fisub/internal/trace"
 )
 
@@ -83,7 +84,7 @@ func (a *app) tooled(c *cli.Context) (*tooled, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.warn(s)
+	a.warn(s.warnings)
 	ws, err := s.data.Workloads(s.def.Name, c.String("set"))
 	if err != nil {
 		return nil, invalid(err)
@@ -98,7 +99,7 @@ func (a *app) tooled(c *cli.Context) (*tooled, error) {
 	if pyworker.Runs(&s.sol.Spec) {
 		return nil, usage("", "%s: only cuda and cpp submissions with the tvm-ffi binding run under a tool", s.sol.Spec.Language)
 	}
-	root, err := cacheRoot()
+	root, err := cache.Root()
 	if err != nil {
 		return nil, err
 	}
