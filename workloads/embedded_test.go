@@ -6,9 +6,11 @@ import (
 	"encoding/hex"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,20 +19,81 @@ import (
 
 var update = flag.Bool("update", false, "write the embedded workload files")
 
-const decode = "gdn_decode_qk4_v8_d128_k_last"
+const (
+	decode    = "gdn_decode_qk4_v8_d128_k_last"
+	prefill   = "gdn_prefill_qk4_v8_d128_k_last"
+	moe       = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
+	attention = "dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64"
+	indexer   = "dsa_topk_indexer_fp8_h64_d128_topk2048_ps64"
+)
 
-// batches are the batch sizes of the embedded sets, in order.
-var batches = map[string][]int{
-	DefaultSet:  repeat(1, 20),
-	"contest54": append(repeat(1, 10), append(repeat(4, 8), append(repeat(8, 7), append(repeat(16, 7), append(repeat(32, 7), append(repeat(48, 7), repeat(64, 8)...)...)...)...)...)...),
+// An embeddedSet is the recipe of one file of workloads.
+type embeddedSet struct {
+	op, def, set string
+	axes         string // of the rows' first columns, in order
+	inputs       string // NAME lies in a file, NAME=random is random, NAME=VALUE a scalar; a value of # is the row's next column
+	rows         [][]int
 }
 
-func repeat(batch, n int) []int {
-	list := make([]int, n)
+const (
+	// 1 / sqrt(128) and 1 / sqrt(192), the former as the contest's own lines have it.
+	decodeInputs    = "q k v state A_log a dt_bias b scale=0.08838834764831843"
+	prefillInputs   = "q k v state A_log a dt_bias b cu_seqlens scale=0.08838834764831843"
+	moeInputs       = "routing_logits routing_bias hidden_states=random hidden_states_scale=random gemm1_weights=random gemm1_weights_scale=random gemm2_weights=random gemm2_weights_scale=random local_expert_offset=# routed_scaling_factor=2.5"
+	attentionInputs = "q_nope=random q_pe=random ckv_cache=random kpe_cache=random sparse_indices sm_scale=0.07216878364870322"
+	indexerInputs   = "q_index_fp8=random k_index_cache_fp8=random weights=random seq_lens block_table"
+)
+
+// embeddedSets are all sets. What is called contest has the axes of the official workloads as far as they are public; of
+// sparse attention and its indexer they are not, so those are plausible ones.
+var embeddedSets = []embeddedSet{
+	{"gdn", decode, DefaultSet, "batch_size", decodeInputs, repeat(1, 20)},
+	{"gdn", decode, "batches", "batch_size", decodeInputs, [][]int{{1}, {2}, {4}, {8}, {16}, {32}, {48}, {64}, {128}, {256}}},
+	{"gdn", decode, "contest54", "batch_size", decodeInputs,
+		slices.Concat(repeat(1, 10), repeat(4, 8), repeat(8, 7), repeat(16, 7), repeat(32, 7), repeat(48, 7), repeat(64, 8))},
+	// One token; a token each; tails of a block of 16, 64 and 128; many short sequences and few long ones.
+	{"gdn", prefill, DefaultSet, "total_seq_len num_seqs len_cu_seqlens", prefillInputs,
+		sequences(1, 1, 7, 7, 6, 1, 35, 2, 64, 1, 129, 3, 202, 13, 300, 2)},
+	{"gdn", prefill, "contest", "total_seq_len num_seqs len_cu_seqlens", prefillInputs, sequences(
+		6, 1, 134, 1, 134, 1, 8192, 32, 8192, 34, 8192, 34, 4124, 15, 8192, 32, 8192, 25, 8192, 48, 8192, 38, 8192, 38,
+		8192, 20, 8192, 56, 8192, 37, 8192, 35, 8192, 43, 8192, 43, 8192, 57, 8192, 39, 3999, 13, 32, 2, 16, 1, 16, 1,
+		40, 2, 49, 1, 1377, 1, 3271, 2, 983, 2, 983, 2, 46, 2, 202, 3, 239, 3, 294, 3, 91, 2, 91, 2, 132, 2, 341, 2,
+		2107, 1, 1592, 3, 139, 3, 139, 3, 116, 1, 185, 2, 81, 2, 82, 3, 1800, 3, 1800, 3, 35, 2, 3028, 5, 61, 1,
+		16, 1, 35, 1, 35, 1, 461, 2, 832, 4, 2857, 3, 30, 1, 114, 2, 114, 2, 35, 2, 31, 1, 255, 3, 24, 1, 97, 1,
+		97, 1, 574, 2, 92, 1, 85, 2, 79, 1, 30, 1, 30, 1, 401, 4, 12, 1, 18, 1, 1796, 3, 973, 3, 973, 3, 248, 2,
+		2040, 2, 48, 1, 118, 2, 76, 2, 76, 2, 67, 1, 68, 1, 13, 1, 525, 1, 49, 1, 49, 1, 5709, 2, 14, 1, 661, 3,
+		76, 2, 959, 4, 959, 4, 28, 2, 42, 2, 2284, 3, 23, 1,
+	)},
+	{"moe", moe, DefaultSet, "seq_len", moeInputs, [][]int{{1, 32}, {11, 0}}},
+	{"moe", moe, "contest", "seq_len", moeInputs, [][]int{
+		{7, 192}, {1, 32}, {32, 32}, {80, 96}, {901, 96}, {16, 224}, {15, 32}, {14, 0}, {14107, 32}, {11948, 128},
+		{62, 96}, {59, 160}, {58, 64}, {57, 96}, {56, 64}, {55, 128}, {54, 128}, {53, 32}, {52, 160},
+	}},
+	{"dsa_paged", attention, DefaultSet, "num_tokens num_pages", attentionInputs, [][]int{{1, 1}, {1, 33}, {2, 32}, {3, 31}, {8, 70}}},
+	{"dsa_paged", attention, "contest", "num_tokens num_pages", attentionInputs,
+		[][]int{{1, 512}, {1, 2048}, {1, 2048}, {2, 1024}, {2, 2048}, {4, 1024}, {4, 2048}, {6, 2048}, {7, 2048}, {8, 512}, {8, 1024}, {8, 2048},
+			{16, 2048}, {32, 2048}, {64, 2048}, {128, 1024}}},
+	{"dsa_paged", indexer, DefaultSet, "batch_size max_num_pages num_pages", indexerInputs, [][]int{{1, 32, 32}, {1, 40, 50}, {3, 96, 128}, {6, 70, 300}}},
+	{"dsa_paged", indexer, "contest", "batch_size max_num_pages num_pages", indexerInputs,
+		[][]int{{1, 48, 2048}, {1, 96, 2048}, {1, 512, 2048}, {2, 64, 2048}, {2, 256, 2048}, {4, 64, 2048}, {4, 128, 2048}, {6, 96, 2048}, {7, 96, 2048},
+			{8, 64, 2048}, {8, 128, 2048}, {8, 512, 4096}, {16, 96, 2048}, {16, 256, 4096}, {32, 64, 2048}, {32, 128, 4096}}},
+}
+
+// repeat makes rows of one column.
+func repeat(batch, n int) [][]int {
+	list := make([][]int, n)
 	for i := range list {
-		list[i] = batch
+		list[i] = []int{batch}
 	}
 	return list
+}
+
+// sequences makes rows from pairs: tokens, sequences.
+func sequences(pairs ...int) (rows [][]int) {
+	for p := range slices.Chunk(pairs, 2) {
+		rows = append(rows, []int{p[0], p[1], p[1] + 1})
+	}
+	return rows
 }
 
 // uuid5 is RFC 9562's version 5 in the URL namespace.
@@ -41,72 +104,90 @@ func uuid5(name string) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
 }
 
-// lines are the workloads of a set in the contest's line format, keys in the order of its dataset.
-func lines(def, set string, inputs []string) []byte {
+// lines are the workloads of the set in the contest's line format, keys in the order of its dataset.
+func (s *embeddedSet) lines() []byte {
 	var b bytes.Buffer
-	for i, batch := range batches[set] {
-		uuid := uuid5(fmt.Sprintf("fisub/%s/%s/%d", def, set, i))
-		var list []string
-		for _, name := range inputs {
-			spec := fmt.Sprintf(`{"type":"safetensors","path":"./blob/workloads/gdn/%s/%s_%s.safetensors","tensor_key":"%s"}`, def, def, uuid, name)
-			if name == "scale" {
-				spec = `{"type":"scalar","value":0.08838834764831843}` // 1 / sqrt(128), as the contest's own lines have it
-			}
-			list = append(list, fmt.Sprintf("%q:%s", name, spec))
+	for i, row := range s.rows {
+		uuid := uuid5(fmt.Sprintf("fisub/%s/%s/%d", s.def, s.set, i))
+		var axes, inputs []string
+		for _, axis := range strings.Fields(s.axes) {
+			axes = append(axes, fmt.Sprintf("%q:%d", axis, row[0]))
+			row = row[1:]
 		}
-		fmt.Fprintf(&b, `{"definition":%q,"solution":null,"workload":{"uuid":%q,"axes":{"batch_size":%d},"inputs":{%s}},"evaluation":null}`+"\n",
-			def, uuid, batch, strings.Join(list, ","))
+		for _, input := range strings.Fields(s.inputs) {
+			name, value, _ := strings.Cut(input, "=")
+			spec := fmt.Sprintf(`{"type":"scalar","value":%s}`, value)
+			switch value {
+			case "":
+				spec = fmt.Sprintf(`{"type":"safetensors","path":"./blob/workloads/%s/%s/%s_%s.safetensors","tensor_key":"%s"}`, s.op, s.def, s.def, uuid, name)
+			case "random":
+				spec = `{"type":"random"}`
+			case "#":
+				spec = fmt.Sprintf(`{"type":"scalar","value":%d}`, row[0])
+			}
+			inputs = append(inputs, fmt.Sprintf("%q:%s", name, spec))
+		}
+		fmt.Fprintf(&b, `{"definition":%q,"solution":null,"workload":{"uuid":%q,"axes":{%s},"inputs":{%s}},"evaluation":null}`+"\n",
+			s.def, uuid, strings.Join(axes, ","), strings.Join(inputs, ","))
 	}
 	return b.Bytes()
 }
 
+func (s *embeddedSet) file() string {
+	if s.set == DefaultSet {
+		return filepath.Join(s.op, s.def+".jsonl")
+	}
+	return filepath.Join(s.op, s.def+"."+s.set+".ndjson")
+}
+
 func TestEmbeddedFiles(t *testing.T) {
-	inputs := strings.Fields("q k v state A_log a dt_bias b scale")
-	for set := range batches {
-		file := decode + ".jsonl"
-		if set != DefaultSet {
-			file = decode + "." + set + ".ndjson"
-		}
-		file = filepath.Join("gdn", file)
-		want := lines(decode, set, inputs)
+	for _, s := range embeddedSets {
+		want := s.lines()
 		if *update {
-			if err := os.WriteFile(file, want, 0o644); err != nil {
+			if err := os.MkdirAll(s.op, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(s.file(), want, 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
-		got, err := os.ReadFile(file)
+		got, err := os.ReadFile(s.file())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s: not what the recipe gives; run go test ./workloads -run TestEmbeddedFiles -update", file)
+			t.Errorf("%s: not what the recipe gives; run go test ./workloads -run TestEmbeddedFiles -update", s.file())
 		}
 	}
 }
 
 func TestEmbeddedDataset(t *testing.T) {
-	d, def := open(t)
-	sets, err := d.Sets(decode)
-	if err != nil || fmt.Sprint(sets) != "[default contest54]" {
-		t.Errorf("sets: got %v, %v, want default and contest54", sets, err)
-	}
+	d, _ := open(t)
 	seen := map[string]bool{}
-	for _, set := range sets {
-		ws, err := d.Workloads(decode, set)
+	want := map[string][]string{}
+	for _, s := range embeddedSets {
+		want[s.def] = append(want[s.def], s.set)
+		def, err := d.Definition(s.def)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got []int
-		for _, w := range ws {
-			n, _ := w.Axes.Get("batch_size")
-			got = append(got, n)
+		ws, err := d.Workloads(s.def, s.set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(ws) != len(s.rows) {
+			t.Errorf("%s %s: got %d workloads, want %d", s.def, s.set, len(ws), len(s.rows))
+		}
+		for i, w := range ws {
+			for j, axis := range strings.Fields(s.axes) {
+				if n, _ := w.Axes.Get(axis); n != s.rows[i][j] {
+					t.Errorf("%s %s %s: got %s %d, want %d", s.def, s.set, w.UUID, axis, n, s.rows[i][j])
+				}
+			}
 			if seen[w.UUID] {
 				t.Errorf("uuid %s comes twice", w.UUID)
 			}
 			seen[w.UUID] = true
-		}
-		if fmt.Sprint(got) != fmt.Sprint(batches[set]) {
-			t.Errorf("%s: batch sizes: got %v, want %v", set, got, batches[set])
 		}
 		reports, err := d.Verify(t.Context(), def, ws)
 		if err != nil {
@@ -114,12 +195,56 @@ func TestEmbeddedDataset(t *testing.T) {
 		}
 		for _, r := range reports {
 			if len(r.Faults) > 0 || r.Files != 1 || r.Absent != 1 {
-				t.Errorf("%s %s: got %+v, want one absent file and no fault", set, r.UUID, r)
+				t.Errorf("%s %s %s: got %+v, want one absent file and no fault", s.def, s.set, r.UUID, r)
 			}
+		}
+	}
+	for _, name := range d.Definitions() {
+		if sets, err := d.Sets(name); err != nil || !slices.Equal(sets, want[name]) {
+			t.Errorf("%s: got sets %v, %v, want %v", name, sets, err, want[name])
 		}
 	}
 	if w := d.Warnings(); len(w) > 0 {
 		t.Errorf("warnings: %v", w)
+	}
+}
+
+// The sets called contest have the axes and scalars of the official workloads, in their order, and declare random what those do.
+func TestContestSets(t *testing.T) {
+	own, _ := open(t)
+	shared := os.Getenv("FISUB_SHARED")
+	if shared == "" {
+		shared = filepath.Join("..", "..", "shared")
+	}
+	if _, err := os.Stat(filepath.Join(shared, "dataset", "workloads")); err != nil {
+		t.Skipf("no copy of the contest's dataset: %v", err)
+	}
+	official, err := Open(filepath.Join(shared, "dataset"), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for def, set := range map[string]string{decode: "contest54", prefill: "contest", moe: "contest"} {
+		want, err := official.Workloads(def, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := own.Workloads(def, set)
+		if err != nil || len(got) != len(want) {
+			t.Fatalf("%s: got %d workloads, %v, want %d", def, len(got), err, len(want))
+		}
+		for i, w := range want {
+			if !maps.Equal(maps.Collect(got[i].Axes.All()), maps.Collect(w.Axes.All())) {
+				t.Errorf("%s %d: other axes than the contest's", def, i)
+			}
+			if got[i].UUID == w.UUID {
+				t.Errorf("%s %d: the uuid is the contest's", def, i)
+			}
+			for name, theirs := range w.Inputs.All() {
+				if ours, _ := got[i].Inputs.Get(name); ours.Kind != theirs.Kind || ours.Value != theirs.Value {
+					t.Errorf("%s %d: input %s: got %v %v, want %v %v", def, i, name, ours.Kind, ours.Value, theirs.Kind, theirs.Value)
+				}
+			}
+		}
 	}
 }
 
@@ -129,16 +254,19 @@ func TestRepositoryIsADatasetRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws, err := d.Workloads(decode, "")
-	if err != nil || len(ws) != 20 {
-		t.Errorf("default set: got %d workloads, %v, want 20", len(ws), err)
+	var want []string
+	for _, s := range embeddedSets {
+		ws, err := d.Workloads(s.def, s.set)
+		if err != nil || len(ws) != len(s.rows) {
+			t.Errorf("%s %s: got %d workloads, %v, want %d", s.def, s.set, len(ws), err, len(s.rows))
+		}
+		if s.set == DefaultSet {
+			want = append(want, filepath.ToSlash(s.file()))
+		}
 	}
-	if ws, err := d.Workloads(decode, "contest54"); err != nil || len(ws) != 54 {
-		t.Errorf("contest54: got %d workloads, %v, want 54", len(ws), err)
-	}
-	files, err := list(os.DirFS("."), ".jsonl")
-	if err != nil || fmt.Sprint(files) != "[gdn/"+decode+".jsonl]" {
-		t.Errorf(".jsonl files: got %v, %v", files, err)
+	slices.Sort(want)
+	if files, err := list(os.DirFS("."), ".jsonl"); err != nil || !slices.Equal(files, want) {
+		t.Errorf(".jsonl files: got %v, %v, want %v", files, err, want)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"fisub/internal/cache"
 	"fisub/internal/safetensors"
@@ -49,8 +50,9 @@ func (in *Inputs) Close() error {
 
 // Load opens the inputs of w. Every tensor is checked against the definition's dtype and the shape that w's axes give
 // it; the error names the workload and joins all faults, among them *safetensors.LFSPointerError. An input that w
-// declares random or does not mention is generated, from the uuid and the input's name, and kept in the cache. Of the
-// embedded dataset, missing files are made first; of any other they are an error.
+// declares random or does not mention is generated, from the uuid and the input's name; it is kept in the cache, or, where
+// it is large, in a file that lasts as long as the Inputs. Of the embedded dataset, missing files are made first; of any
+// other they are an error.
 func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Workload) (*Inputs, error) {
 	return d.LoadTrial(ctx, def, w, 0)
 }
@@ -108,9 +110,9 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 		case source.Kind == trace.Random && spec.Scalar:
 			v.Scalar = randomScalar(spec.DType, randomStream(w, name, trial))
 		case source.Kind == trace.Random:
-			f, path, err := d.random(ctx, def, w, name, spec.DType, shape, trial)
-			if trial > 0 && path != "" {
-				in.made = append(in.made, path)
+			f, path, temporary, err := d.random(ctx, def, w, name, spec.DType, shape, trial)
+			if temporary != "" {
+				in.made = append(in.made, temporary)
 			}
 			if err != nil {
 				return in, fmt.Errorf("'%s': %w", name, err)
@@ -214,31 +216,55 @@ func mapped(file *safetensors.File, path, name, key string, dtype tensor.DType, 
 // brackets writes a shape as Python does: [1, 4].
 func brackets(shape []int) string { return strings.ReplaceAll(fmt.Sprint(shape), " ", ", ") }
 
-// random opens a generated tensor. That of trial 0 is made in the cache where it is missing; that of a later trial is
-// made anew, in a file that the caller removes, also where there is an error.
-func (d *Dataset) random(ctx context.Context, def *trace.Definition, w *trace.Workload, name string, dtype tensor.DType, shape []int, trial int) (*safetensors.File, string, error) {
+// maxKept bounds the generated tensors that are kept in the cache, in bytes: what is larger is made again as fast as it is
+// read, and the weights of one workload would fill gigabytes.
+const maxKept = 64 << 20
+
+// random opens a generated tensor. A small one of trial 0 is made in the cache where it is missing. Any other is made anew,
+// in a file that the caller removes, also where there is an error: temporary is its path.
+func (d *Dataset) random(ctx context.Context, def *trace.Definition, w *trace.Workload, name string, dtype tensor.DType, shape []int, trial int) (f *safetensors.File, path, temporary string, err error) {
+	t := synthetic{key: name, dtype: dtype, shape: shape, stream: randomStream(w, name, trial)}
+	t.distributeRandom(def, name)
 	key := cache.Key(generator, def.Name, w.UUID, name, dtype.String(), fmt.Sprint(shape))
-	if trial > 0 {
-		dir := filepath.Join(d.cache, "random")
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, "", err
+	dir := filepath.Join(d.cache, "random")
+	if n, ok := tensor.Elements(shape); trial == 0 && ok && n <= maxKept*8/dtype.Bits() {
+		b := blob{path: filepath.Join("random", key+".safetensors"), tensors: []synthetic{t}}
+		path = filepath.Join(d.cache, b.path)
+		if _, err = b.make(ctx, d.cache, true); err == nil {
+			f, err = safetensors.Open(path)
 		}
-		f, err := os.CreateTemp(dir, fmt.Sprintf("%s-%d-*.safetensors", key, trial))
-		if err != nil {
-			return nil, "", err
+		return f, path, "", err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, "", "", err
+	}
+	sweep(dir)
+	file, err := os.CreateTemp(dir, fmt.Sprintf("%s-%d-*.safetensors", key, trial))
+	if err != nil {
+		return nil, "", "", err
+	}
+	path = file.Name()
+	x, err := t.make(ctx)
+	if err == nil {
+		err = safetensors.WriteTo(file, []safetensors.Named{{Name: name, Tensor: x}}, map[string]string{"generator": generator})
+	}
+	if cerr := file.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		f, err = safetensors.Open(path)
+	}
+	return f, path, path, err
+}
+
+// sweep removes the temporary files in dir that processes which were killed have left a day ago or earlier.
+func sweep(dir string) {
+	left, _ := filepath.Glob(filepath.Join(dir, "*-*-*.safetensors"))
+	for _, path := range left {
+		if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > 24*time.Hour {
+			os.Remove(path) //nolint:errcheck // the next sweep tries again
 		}
-		f.Close()
-		key = strings.TrimSuffix(filepath.Base(f.Name()), ".safetensors")
 	}
-	b := blob{path: filepath.Join("random", key+".safetensors"), tensors: []synthetic{{
-		key: name, dtype: dtype, shape: shape, stream: randomStream(w, name, trial), fill: randomFill(def, name, dtype, shape),
-	}}}
-	path := filepath.Join(d.cache, b.path)
-	if _, err := b.make(ctx, d.cache, true); err != nil {
-		return nil, path, err
-	}
-	f, err := safetensors.Open(path)
-	return f, path, err
 }
 
 // randomStream is where the values of a generated input come from.

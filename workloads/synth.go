@@ -33,6 +33,18 @@ import (
 //	state        normal of deviation 0.25: what eight orthogonal unit keys with values of unit variance leave in 128
 //	cu_seqlens   random cuts, no sequence empty as far as the tokens last
 //
+// Of a mixture of experts:
+//
+//	routing_logits  normal of deviation 2
+//	routing_bias    normal of deviation 0.05
+//
+// Of paged sparse attention, whose pages may be shared by rows:
+//
+//	sparse_indices  in each row different entries of the cache in random order, then -1; every fourth row or so has fewer
+//	                entries than it has room for, and each has one
+//	seq_lens        at least 1; every fourth or so fills its last page, every fourth or so has at most topk tokens
+//	block_table     in each row different pages in random order; zeros where there are fewer pages than columns
+//
 // All other inputs have the contest's distributions for random ones (randomFill).
 const generator = "fisub.synth/1"
 
@@ -49,6 +61,7 @@ type synthetic struct {
 	shape  []int
 	stream random.Stream
 	fill   fill
+	codes  *codes // nil, or gives the bytes that fill would
 }
 
 // A blob is a file of synthetic tensors.
@@ -104,7 +117,7 @@ func blobsOf(def *trace.Definition, ws []*trace.Workload) ([]*blob, error) {
 				blobs = append(blobs, b)
 			}
 			t := synthetic{key: source.TensorKey, dtype: spec.DType, shape: shape, stream: random.New(generator, w.UUID, name)}
-			if t.fill, err = synthFill(def, axes, name, spec.DType, shape); err != nil {
+			if err := t.distribute(def, axes, name); err != nil {
 				return nil, fmt.Errorf("workload %s: '%s': %w", w.UUID, name, err)
 			}
 			i := slices.IndexFunc(b.tensors, func(o synthetic) bool { return o.key == t.key })
@@ -119,8 +132,21 @@ func blobsOf(def *trace.Definition, ws []*trace.Workload) ([]*blob, error) {
 	return blobs, nil
 }
 
+// fits tells whether f has the tensors of b, in their shapes.
+func (b *blob) fits(f *safetensors.File) bool {
+	for _, t := range b.tensors {
+		if !f.Has(t.key) {
+			return false
+		}
+		if x, err := f.Tensor(t.key); err != nil || x.DType != t.dtype || !slices.Equal(x.Shape, t.shape) {
+			return false
+		}
+	}
+	return true
+}
+
 // make writes the file below root, unless it is there. own tells that the file is this tool's to replace when it is
-// invalid.
+// invalid, or when an embedded workload of that uuid once had another shape.
 func (b *blob) make(ctx context.Context, root string, own bool) (made bool, err error) {
 	path, err := within(root, b.path)
 	if err != nil {
@@ -128,9 +154,9 @@ func (b *blob) make(ctx context.Context, root string, own bool) (made bool, err 
 	}
 	switch f, err := safetensors.Open(path); {
 	case err == nil:
-		by := f.Metadata()["generator"]
+		by, fits := f.Metadata()["generator"], b.fits(f)
 		f.Close()
-		if by == generator || !strings.HasPrefix(by, "fisub.synth/") {
+		if by == generator && (fits || !own) || !strings.HasPrefix(by, "fisub.synth/") {
 			return false, nil
 		}
 	case isMissing(err), own:
@@ -181,6 +207,10 @@ func (t *synthetic) make(ctx context.Context) (*tensor.Tensor, error) {
 				if first >= n {
 					return
 				}
+				if t.codes != nil {
+					t.codes.fill(t.stream, x.Data[first:min(first+step, n)], first)
+					continue
+				}
 				part := buf[:min(step, n-first)]
 				t.fill(t.stream, part, first)
 				x.WriteFloat32s(part, first)
@@ -200,8 +230,27 @@ func each(f func(s random.Stream, i int) float64) fill {
 	}
 }
 
-// synthFill is the distribution of an input that a file holds.
-func synthFill(def *trace.Definition, axes map[string]int, name string, dtype tensor.DType, shape []int) (fill, error) {
+// distribute sets the distribution of an input that a file holds.
+func (t *synthetic) distribute(def *trace.Definition, axes map[string]int, name string) (err error) {
+	if t.fill, err = synthFill(def, axes, name, t.shape); t.fill == nil && err == nil {
+		t.distributeRandom(def, name)
+	}
+	return err
+}
+
+// distributeRandom sets the contest's distribution of a random input.
+func (t *synthetic) distributeRandom(def *trace.Definition, name string) {
+	t.fill = randomFill(def, name, t.dtype, t.shape)
+	switch t.dtype {
+	case tensor.Float8E4M3FN:
+		t.codes = codesE4M3FN()
+	case tensor.Float8E5M2:
+		t.codes = codesE5M2()
+	}
+}
+
+// synthFill is the distribution of an input that a file holds, where that is not the one of a random input.
+func synthFill(def *trace.Definition, axes map[string]int, name string, shape []int) (fill, error) {
 	if def.OpType == "gdn" && len(shape) > 0 {
 		switch name {
 		case "k":
@@ -234,7 +283,21 @@ func synthFill(def *trace.Definition, axes map[string]int, name string, dtype te
 			return cuts(shape[0], tokens[0]), nil
 		}
 	}
-	return randomFill(def, name, dtype, shape), nil
+	if def.OpType == "moe" {
+		switch name {
+		case "routing_logits":
+			return each(func(s random.Stream, i int) float64 { return 2 * s.Normal(i) }), nil
+		case "routing_bias":
+			return each(func(s random.Stream, i int) float64 { return 0.05 * s.Normal(i) }), nil
+		}
+	}
+	if def.OpType == "dsa_paged" && len(shape) > 0 {
+		switch name {
+		case "sparse_indices", "seq_lens", "block_table":
+			return pagedFill(def, axes, name, shape)
+		}
+	}
+	return nil, nil
 }
 
 // randomFill is the contest's distribution of a random input.
@@ -249,7 +312,7 @@ func randomFill(def *trace.Definition, name string, dtype tensor.DType, shape []
 	case tensor.Float32, tensor.Float16, tensor.BFloat16:
 		return each(func(s random.Stream, i int) float64 { return s.Normal(i) })
 	case tensor.Float8E4M3FN, tensor.Float8E5M2, tensor.Float4E2M1:
-		return each(func(s random.Stream, i int) float64 { return min(2, max(-2, s.Normal(i))) })
+		return each(func(s random.Stream, i int) float64 { return clamp(s.Normal(i)) })
 	case tensor.Bool:
 		return each(func(s random.Stream, i int) float64 { return float64(s.Intn(i, 2)) })
 	case tensor.Int8:

@@ -5,7 +5,8 @@
 // set "default". Further sets are files workloads/**/<definition>.<set>.ndjson: the same lines under another
 // extension, since the contest's loader scans every .jsonl file below workloads/ and would add them to the default
 // set. So the repository stays a valid dataset root for that loader too. The uuid of an embedded workload is version 5,
-// URL namespace, of fisub/<definition>/<set>/<index from 0>.
+// URL namespace, of fisub/<definition>/<set>/<index from 0>. The set "contest" of a definition has the axes of the official
+// workloads; for the two of sparse attention those are not public, and the set is a plausible one.
 package workloads
 
 import (

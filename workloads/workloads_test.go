@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"fisub/internal/safetensors"
 	"fisub/internal/tensor"
@@ -324,10 +325,16 @@ func TestRandomDistributions(t *testing.T) {
 		{tensor.Int16, -1024, 1023, -0.5}, {tensor.Int32, -1024, 1023, -0.5}, {tensor.Int64, -1024, 1023, -0.5},
 	} {
 		shape := []int{1 << 10, 101}
-		s := synthetic{dtype: c.dtype, shape: shape, stream: random.New("x"), fill: randomFill(def, "x", c.dtype, shape)}
+		s := synthetic{dtype: c.dtype, shape: shape, stream: random.New("x")}
+		s.distributeRandom(def, "x")
 		x, err := s.make(t.Context())
 		if err != nil {
 			t.Fatal(err)
+		}
+		if s.codes = nil; c.dtype.Bits() == 8 && c.dtype.IsFloat() {
+			if plain, err := s.make(t.Context()); err != nil || !slices.Equal(plain.Data, x.Data) {
+				t.Errorf("%v: bytes at once are others than those of the values, %v", c.dtype, err)
+			}
 		}
 		sum, lo, hi := 0.0, math.Inf(1), math.Inf(-1)
 		for _, v := range x.Float32s(nil) {
@@ -337,6 +344,91 @@ func TestRandomDistributions(t *testing.T) {
 		if mean := sum / float64(x.Len()); lo < c.lo || hi > c.hi || hi < c.hi*reach || lo > c.lo*reach || math.Abs(mean-c.mean) > 0.02*c.hi {
 			t.Errorf("%v: from %v to %v, mean %v; want from %v to %v, mean %v", c.dtype, lo, hi, mean, c.lo, c.hi, c.mean)
 		}
+	}
+}
+
+// Every number must give the byte that its value has: all of those near which the byte changes, and many others.
+func TestCodes(t *testing.T) {
+	for name, c := range map[string]*codes{"e4m3fn": codesE4M3FN(), "e5m2": codesE5M2()} {
+		check := func(u uint32) {
+			if got, want := c.code(u), c.exact(u); got != want {
+				t.Fatalf("%s: %#x: got byte %#x, want %#x", name, u, got, want)
+			}
+		}
+		changes := 0
+		const width = 1 << (32 - codeBits)
+		for i, code := range c.all {
+			first, last := uint32(i*width), uint32(i*width+width-1)
+			check(first)
+			check(last)
+			for u := uint64(first); u < uint64(last); u += 4099 {
+				check(uint32(u))
+			}
+			if code >= 0 {
+				continue
+			}
+			for u, v := first, last; u < last && c.exact(u) != c.exact(last); u, v = v, last { // each change in turn, by bisection
+				for below := u; v-below > 1; {
+					if middle := below + (v-below)/2; c.exact(middle) == c.exact(u) {
+						below = middle
+					} else {
+						v = middle
+					}
+				}
+				changes++
+				check(v - 1)
+				check(v)
+			}
+		}
+		if changes < 50 {
+			t.Errorf("%s: only %d changes of the byte were seen", name, changes)
+		}
+	}
+}
+
+// What is too large for the cache lasts as long as the inputs, and is the same each time.
+func TestLargeRandomInputs(t *testing.T) {
+	d, def, w := toyRoot(t, `"x":{"type":"random"},"y":{"type":"random"},"s":{"value":1}`)
+	w.Axes.Set("n", maxKept/8+1) // x is larger than what is kept, y smaller
+	dir := filepath.Join(d.cache, "random")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	old, young := filepath.Join(dir, "k-0-1.safetensors"), filepath.Join(dir, "k-0-2.safetensors")
+	for path, age := range map[string]time.Duration{old: 25 * time.Hour, young: time.Hour} {
+		if err := os.WriteFile(path, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, time.Time{}, time.Now().Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var sums [2][sha256.Size]byte
+	for i := range sums {
+		in, err := d.Load(t.Context(), def, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums[i] = sha256.Sum256(in.Values[0].Tensor.Data)
+		x, y := in.Values[0].Path, in.Values[1].Path
+		if err := in.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(x); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("x: still there when the inputs are closed: %v", err)
+		}
+		if _, err := os.Stat(y); err != nil {
+			t.Errorf("y: %v", err)
+		}
+	}
+	if sums[0] != sums[1] {
+		t.Error("x: other values the second time")
+	}
+	if _, err := os.Stat(old); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what a killed run left behind a day ago is still there: %v", err)
+	}
+	if _, err := os.Stat(young); err != nil {
+		t.Errorf("what may be in use is gone: %v", err)
 	}
 }
 
@@ -610,21 +702,28 @@ func TestSynthRejects(t *testing.T) {
 	}
 }
 
-// A damaged file in the cache is made again, since it is the tool's own.
+// A damaged file in the cache, and one of other shapes, is made again, since it is the tool's own.
 func TestEmbeddedHeals(t *testing.T) {
 	d, def := open(t)
 	ws, err := d.Workloads(decode, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 {
+	other := safetensors.Named{Name: "q", Tensor: tensor.New(tensor.BFloat16, 2, 1, 4, 128)}
+	for _, spoil := range []func(path string) error{
+		func(path string) error { return os.Truncate(path, 1000) },
+		func(path string) error {
+			return safetensors.Write(path, []safetensors.Named{other}, map[string]string{"generator": generator})
+		},
+		func(string) error { return nil },
+	} {
 		in, err := d.Load(t.Context(), def, ws[0])
 		if err != nil {
 			t.Fatal(err)
 		}
 		path := in.Values[0].Path
 		in.Close()
-		if err := os.Truncate(path, 1000); err != nil {
+		if err := spoil(path); err != nil {
 			t.Fatal(err)
 		}
 	}

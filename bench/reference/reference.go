@@ -1,13 +1,15 @@
-// Package reference computes the expected outputs of the gdn family in float64: decoding, also of several tokens, and
-// prefill over packed sequences. It is plain loops on purpose and not for timing; other definitions need their Python
-// reference.
+// Package reference computes the expected outputs of the contest's definitions and their relatives in float64: the gdn
+// family, fp8 mixtures of experts, paged sparse attention and its indexer. It is plain loops on purpose and not for timing;
+// other definitions need their Python reference.
 package reference
 
 import (
+	"context"
 	"fmt"
-	"math"
+	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -16,230 +18,178 @@ import (
 	"fisub/workloads"
 )
 
-// Knows tells whether Run can compute def: by op type, names and ranks, not by name or head counts.
-func Knows(def *trace.Definition) bool {
-	want := map[string]int{"q": 4, "k": 4, "v": 4, "state": 4, "A_log": 1, "a": 3, "dt_bias": 1, "b": 3, "scale": 0}
-	if _, packed := def.Inputs.Get("cu_seqlens"); packed {
-		want = map[string]int{"q": 3, "k": 3, "v": 3, "state": 4, "A_log": 1, "a": 2, "dt_bias": 1, "b": 2, "cu_seqlens": 1, "scale": 0}
+// A family is a kind of definitions that one function computes, whatever their sizes.
+type family struct {
+	opType, prefix string         // of the definition's op type and name
+	inputs         map[string]int // ranks by name; 0 is a scalar
+	outputs        []string
+	ranks          []int // of the outputs
+	run            func(context.Context, *trace.Definition, arguments) ([]*tensor.Tensor, error)
+}
+
+var families = []family{
+	{opType: "gdn", outputs: []string{"output", "new_state"}, ranks: []int{4, 4}, run: runGDN,
+		inputs: map[string]int{"q": 4, "k": 4, "v": 4, "state": 4, "A_log": 1, "a": 3, "dt_bias": 1, "b": 3, "scale": 0}},
+	{opType: "gdn", outputs: []string{"output", "new_state"}, ranks: []int{3, 4}, run: runGDN,
+		inputs: map[string]int{"q": 3, "k": 3, "v": 3, "state": 4, "A_log": 1, "a": 2, "dt_bias": 1, "b": 2, "cu_seqlens": 1, "scale": 0}},
+	// The name says how many experts are chosen from how many groups; no input does.
+	{opType: "moe", prefix: "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_", outputs: []string{"output"}, ranks: []int{2}, run: runMoE,
+		inputs: map[string]int{"routing_logits": 2, "routing_bias": 1, "hidden_states": 2, "hidden_states_scale": 2, "gemm1_weights": 3,
+			"gemm1_weights_scale": 3, "gemm2_weights": 3, "gemm2_weights_scale": 3, "local_expert_offset": 0, "routed_scaling_factor": 0}},
+	{opType: "dsa_paged", prefix: "dsa_sparse_attention_", outputs: []string{"output", "lse"}, ranks: []int{3, 2}, run: runAttention,
+		inputs: map[string]int{"q_nope": 3, "q_pe": 3, "ckv_cache": 3, "kpe_cache": 3, "sparse_indices": 2, "sm_scale": 0}},
+	{opType: "dsa_paged", prefix: "dsa_topk_indexer_fp8_", outputs: []string{"topk_indices"}, ranks: []int{2}, run: runIndexer,
+		inputs: map[string]int{"q_index_fp8": 3, "k_index_cache_fp8": 4, "weights": 2, "seq_lens": 1, "block_table": 2}},
+}
+
+func familyOf(def *trace.Definition) *family {
+	for i := range families {
+		if f := &families[i]; f.has(def) {
+			return f
+		}
 	}
-	if def.OpType != "gdn" || def.Inputs.Len() != len(want) || !slices.Equal(def.Outputs.Keys(), []string{"output", "new_state"}) {
+	return nil
+}
+
+func (f *family) has(def *trace.Definition) bool {
+	if def.OpType != f.opType || !strings.HasPrefix(def.Name, f.prefix) || def.Inputs.Len() != len(f.inputs) || !slices.Equal(def.Outputs.Keys(), f.outputs) {
 		return false
 	}
 	for name, spec := range def.Inputs.All() {
-		rank, ok := want[name]
-		if !ok || spec.Scalar != (name == "scale") || len(spec.Shape) != rank {
+		rank, ok := f.inputs[name]
+		if !ok || spec.Scalar != (rank == 0) || len(spec.Shape) != rank {
 			return false
 		}
 	}
-	out, _ := def.Outputs.Get("output")
-	state, _ := def.Outputs.Get("new_state")
-	return len(out.Shape) == want["v"] && len(state.Shape) == 4
+	for i, name := range f.outputs {
+		if spec, _ := def.Outputs.Get(name); spec.Scalar || len(spec.Shape) != f.ranks[i] {
+			return false
+		}
+	}
+	return true
 }
+
+// Knows tells whether Run can compute def: by op type, names and ranks, not by head counts or sizes.
+func Knows(def *trace.Definition) bool { return familyOf(def) != nil }
 
 // Run returns the outputs of def, which Knows must know, in its order and dtypes. Inputs are in the definition's order;
-// a state of None is zero, a scale of None or 0 is 1/sqrt(K). Memory beyond inputs and outputs is one head's state in
-// float64 for each core. The error says which input does not fit the others.
-func Run(def *trace.Definition, inputs []workloads.Input) ([]*tensor.Tensor, error) {
-	if !Knows(def) {
-		return nil, fmt.Errorf("reference: definition %s is not of the gdn family", def.Name)
+// a state of None is zero, a scale of None or 0 is 1/sqrt(K). The error says which input does not fit the others, or is
+// ctx's. Memory beyond inputs and outputs is that of the outputs in float64 and of a few rows, or one head's state, for each
+// core.
+func Run(ctx context.Context, def *trace.Definition, inputs []workloads.Input) ([]*tensor.Tensor, error) {
+	f := familyOf(def)
+	if f == nil {
+		return nil, fmt.Errorf("reference: definition %s is not of a family with a reference in Go", def.Name)
 	}
-	c, err := newCall(def, inputs)
-	if err != nil {
-		return nil, fmt.Errorf("reference: %w", err)
+	in, err := newArguments(def, inputs)
+	if err == nil {
+		var out []*tensor.Tensor
+		if out, err = f.run(ctx, def, in); err == nil {
+			err = ctx.Err()
+		}
+		if err == nil {
+			return out, nil
+		}
 	}
-	c.run()
-	return []*tensor.Tensor{c.output, c.newState}, nil
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return nil, fmt.Errorf("reference: %w", err)
 }
 
-// A call holds the tensors of one run, with leading axes flattened to one of tokens. Sequence n owns the tokens
-// starts[n] to starts[n+1]-1.
-type call struct {
-	q, k           *tensor.Tensor // (tokens, HQ, K)
-	v              *tensor.Tensor // (tokens, HV, V)
-	a, b           *tensor.Tensor // (tokens, HV)
-	aLog, dtBias   *tensor.Tensor // (HV)
-	state          *tensor.Tensor // (sequences, HV, V, K) or nil
-	scale          float64
-	starts         []int
-	hq, hv, kn, vn int
-	emptyIsZero    bool // a sequence without tokens has a zero new state, as in the contest's prefill reference
+// arguments are the inputs of a definition by name.
+type arguments map[string]workloads.Input
 
-	output   *tensor.Tensor // (tokens, HV, V)
-	newState *tensor.Tensor // (sequences, HV, V, K)
-}
-
-func newCall(def *trace.Definition, inputs []workloads.Input) (*call, error) {
+func newArguments(def *trace.Definition, inputs []workloads.Input) (arguments, error) {
 	names := def.Inputs.Keys()
 	if len(inputs) != len(names) {
 		return nil, fmt.Errorf("%d inputs, want %d", len(inputs), len(names))
 	}
-	in := map[string]*tensor.Tensor{}
-	var scale *trace.Scalar
+	in := arguments{}
 	for i, name := range names {
 		spec, _ := def.Inputs.Get(name)
 		x := inputs[i].Tensor
 		switch {
-		case name == "scale":
-			scale = inputs[i].Scalar
+		case spec.Scalar:
 		case x == nil && name != "state":
 			return nil, fmt.Errorf("input '%s' is not a tensor", name)
 		case x != nil && len(x.Shape) != len(spec.Shape):
 			return nil, fmt.Errorf("input '%s': shape %v, want %d axes", name, x.Shape, len(spec.Shape))
 		}
-		in[name] = x
+		in[name] = inputs[i]
 	}
-	c := &call{q: in["q"], k: in["k"], v: in["v"], a: in["a"], b: in["b"], aLog: in["A_log"], dtBias: in["dt_bias"], state: in["state"]}
-	lead := len(c.q.Shape) - 2 // axes of tokens: batch and time, or time alone
-	c.hq, c.kn = c.q.Shape[lead], c.q.Shape[lead+1]
-	c.hv, c.vn = c.v.Shape[lead], c.v.Shape[lead+1]
-	if c.hq == 0 || c.hv%c.hq != 0 {
-		return nil, fmt.Errorf("%d value heads for %d query heads", c.hv, c.hq)
-	}
-	tokens := slices.Clone(c.q.Shape[:lead])
-	if err := c.split(tokens, in["cu_seqlens"]); err != nil {
-		return nil, err
-	}
-	stateShape := []int{len(c.starts) - 1, c.hv, c.vn, c.kn}
-	for name, want := range map[string][]int{
-		"k": append(slices.Clone(tokens), c.hq, c.kn), "v": append(slices.Clone(tokens), c.hv, c.vn), "state": stateShape,
-		"a": append(slices.Clone(tokens), c.hv), "b": append(slices.Clone(tokens), c.hv), "A_log": {c.hv}, "dt_bias": {c.hv},
-	} {
-		if x := in[name]; x != nil && !slices.Equal(x.Shape, want) {
-			return nil, fmt.Errorf("input '%s': shape %v, want %v", name, x.Shape, want)
-		}
-	}
-	if scale != nil {
-		switch scale.Kind {
-		case trace.IntScalar:
-			c.scale = float64(scale.Int)
-		case trace.FloatScalar:
-			c.scale = scale.Float
-		case trace.BoolScalar:
-			if scale.Bool {
-				c.scale = 1
-			}
-		}
-	}
-	if c.scale == 0 {
-		c.scale = 1 / math.Sqrt(float64(c.kn))
-	}
-	output, _ := def.Outputs.Get("output")
-	newState, _ := def.Outputs.Get("new_state")
-	c.output = tensor.New(output.DType, c.v.Shape...)
-	c.newState = tensor.New(newState.DType, stateShape...)
-	return c, nil
+	return in, nil
 }
 
-// split sets starts: batch rows of equal length, or the sequences that cu_seqlens cuts the tokens into.
-func (c *call) split(tokens []int, cu *tensor.Tensor) error {
-	if cu == nil {
-		for n := range tokens[0] + 1 {
-			c.starts = append(c.starts, n*tokens[1])
+// shaped tells the first input, by name, whose shape is another than want's; one that is None fits.
+func (in arguments) shaped(want map[string][]int) error {
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if x := in[name].Tensor; x != nil && !slices.Equal(x.Shape, want[name]) {
+			return fmt.Errorf("input '%s': shape %v, want %v", name, x.Shape, want[name])
 		}
-		return nil
-	}
-	c.emptyIsZero = true
-	ends := make([]float64, cu.Len())
-	cu.ReadFloat64s(ends, 0)
-	for i, end := range ends {
-		if end < 0 || end > float64(tokens[0]) || i > 0 && end < ends[i-1] {
-			return fmt.Errorf("input 'cu_seqlens': %v at index %d, with %d tokens", end, i, tokens[0])
-		}
-		c.starts = append(c.starts, int(end))
-	}
-	if len(ends) == 0 {
-		return fmt.Errorf("input 'cu_seqlens' is empty")
 	}
 	return nil
 }
 
-// run spreads the heads of all sequences over the cores.
-func (c *call) run() {
-	heads := (len(c.starts) - 1) * c.hv
-	var next atomic.Int64
+// number is the value of a scalar input; 0 where it is None.
+func (in arguments) number(name string) float64 {
+	s := in[name].Scalar
+	switch {
+	case s == nil:
+		return 0
+	case s.Kind == trace.IntScalar:
+		return float64(s.Int)
+	case s.Kind == trace.BoolScalar && s.Bool:
+		return 1
+	}
+	return s.Float
+}
+
+// ints reads a tensor of integers.
+func ints(t *tensor.Tensor) []int {
+	values := floats64(t, 0, t.Len())
+	out := make([]int, len(values))
+	for i, x := range values {
+		out[i] = int(x)
+	}
+	return out
+}
+
+// floats64 reads n elements of t from index first on.
+func floats64(t *tensor.Tensor, first, n int) []float64 {
+	dst := make([]float64, n)
+	t.ReadFloat64s(dst, first)
+	return dst
+}
+
+// spread calls work on each core. next deals out the numbers below n; it is false when there are no more, and when ctx has
+// ended.
+func spread(ctx context.Context, n int, work func(next func() (i int, ok bool))) {
+	var dealt atomic.Int64
+	next := func() (int, bool) {
+		i := int(dealt.Add(1)) - 1
+		return i, i < n && ctx.Err() == nil
+	}
 	var wg sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), heads) {
-		wg.Go(func() {
-			h := c.newHead()
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= heads {
-					return
-				}
-				h.run(i/c.hv, i%c.hv)
-			}
-		})
+	for range min(runtime.GOMAXPROCS(0), n) {
+		wg.Go(func() { work(next) })
 	}
 	wg.Wait()
 }
 
-// A head is the scratch memory of one goroutine.
-type head struct {
-	*call
-	s         []float64 // state, (V, K)
-	q, k      []float64 // of the token, (K)
-	v, out    []float64 // (V)
-	aLog, dtB [1]float64
-}
-
-func (c *call) newHead() *head {
-	return &head{call: c, s: make([]float64, c.vn*c.kn), q: make([]float64, c.kn), k: make([]float64, c.kn),
-		v: make([]float64, c.vn), out: make([]float64, c.vn)}
-}
-
-func (h *head) run(sequence, hv int) {
-	at := (sequence*h.hv + hv) * len(h.s)
-	first, end := h.starts[sequence], h.starts[sequence+1]
-	if first == end && h.emptyIsZero {
-		return
+// dot is the sum of the products of x and y, which is as long as x.
+func dot(x, y []float64) float64 {
+	y = y[:len(x)]
+	var sums [4]float64
+	i := 0
+	for ; i+4 <= len(x); i += 4 {
+		sums[0] += x[i] * y[i]
+		sums[1] += x[i+1] * y[i+1]
+		sums[2] += x[i+2] * y[i+2]
+		sums[3] += x[i+3] * y[i+3]
 	}
-	clear(h.s)
-	if h.state != nil {
-		h.state.ReadFloat64s(h.s, at)
+	for ; i < len(x); i++ {
+		sums[0] += x[i] * y[i]
 	}
-	hq := hv / (h.call.hv / h.hq)
-	h.call.aLog.ReadFloat64s(h.aLog[:], hv)
-	h.dtBias.ReadFloat64s(h.dtB[:], hv)
-	for t := first; t < end; t++ {
-		var a, b [1]float64
-		h.call.a.ReadFloat64s(a[:], t*h.hv+hv)
-		h.call.b.ReadFloat64s(b[:], t*h.hv+hv)
-		h.call.q.ReadFloat64s(h.q, (t*h.hq+hq)*h.kn)
-		h.call.k.ReadFloat64s(h.k, (t*h.hq+hq)*h.kn)
-		h.call.v.ReadFloat64s(h.v, (t*h.hv+hv)*h.vn)
-		decay := math.Exp(-math.Exp(h.aLog[0]) * softplus(a[0]+h.dtB[0]))
-		beta := 1 / (1 + math.Exp(-b[0]))
-		step(h.out, h.s, h.q, h.k, h.v, decay, beta, h.scale)
-		h.output.WriteFloat64s(h.out, (t*h.hv+hv)*h.vn)
-	}
-	h.newState.WriteFloat64s(h.s, at)
-}
-
-// step takes one token into the state s, (V, K), and reads it out: out = scale * S q, with
-//
-//	S = decay*S + beta * (v - decay*S k) k^T
-func step(out, s, q, k, v []float64, decay, beta, scale float64) {
-	for i := range v {
-		row := s[i*len(k) : (i+1)*len(k)]
-		var have float64
-		for j, x := range row {
-			row[j] = decay * x
-			have += row[j] * k[j]
-		}
-		delta := beta * (v[i] - have)
-		var sum float64
-		for j := range row {
-			row[j] += delta * k[j]
-			sum += row[j] * q[j]
-		}
-		out[i] = scale * sum
-	}
-}
-
-// softplus is log(1 + e^x), and x itself above torch's threshold.
-func softplus(x float64) float64 {
-	if x > 20 {
-		return x
-	}
-	return math.Log1p(math.Exp(x))
+	return sums[0] + sums[1] + sums[2] + sums[3]
 }

@@ -4,7 +4,6 @@
 package safetensors
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
@@ -359,24 +358,13 @@ type Named struct {
 // Write writes the tensors, in that order, to path through a temporary file beside it. The data begins at a multiple of
 // eight bytes. Folders are not created.
 func Write(path string, tensors []Named, metadata map[string]string) error {
-	header, err := header(tensors, metadata)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
-	w := bufio.NewWriter(f)
-	_, err = w.Write(header)
-	for _, t := range tensors {
-		if err == nil {
-			_, err = w.Write(t.Tensor.Data)
-		}
-	}
-	if err == nil {
-		err = w.Flush()
+	if err = WriteTo(f, tensors, metadata); err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
 	}
 	if err == nil {
 		err = f.Sync()
@@ -393,7 +381,23 @@ func Write(path string, tensors []Named, metadata map[string]string) error {
 	return err
 }
 
-// header returns the length and the JSON header, padded with spaces to a multiple of eight bytes.
+// WriteTo writes what Write does to w, without waiting for a disk. After an error w may hold a part of it.
+func WriteTo(w io.Writer, tensors []Named, metadata map[string]string) error {
+	header, err := header(tensors, metadata)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(header); err != nil {
+		return err
+	}
+	for _, t := range tensors {
+		if _, err := w.Write(t.Tensor.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func header(tensors []Named, metadata map[string]string) ([]byte, error) {
 	b := append(make([]byte, 8), '{')
 	if len(metadata) > 0 {

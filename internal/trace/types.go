@@ -141,6 +141,12 @@ type BuildSpec struct {
 	set                     fieldSet
 }
 
+// Compiled tells whether solutions of that spec are compiled and called through TVM-FFI: CUDA and C++ but for the torch
+// binding. All others run in Python.
+func (b *BuildSpec) Compiled() bool {
+	return (b.Language == CUDA || b.Language == CPP) && b.Binding != "torch"
+}
+
 // A SourceFile is one file of a solution.
 type SourceFile struct {
 	Path    string // relative, no ".." component

@@ -40,12 +40,18 @@ func (s Stream) Uint32(i int) uint32 { return uint32(s.Uint64(i>>1) >> (32 * (i 
 func (s Stream) Intn(i, n int) int { return int(uint64(s.Uint32(i)) * uint64(n) >> 32) }
 
 // Uniform lies strictly between 0 and 1, on the centres of 2^32 equal intervals.
-func (s Stream) Uniform(i int) float64 { return float64((float64(s.Uint32(i)) + 0.5) * 0x1p-32) }
+func (s Stream) Uniform(i int) float64 { return uniform(s.Uint32(i)) }
 
-// Normal is standard normal: the quantile at Uniform(i), so between -6.3 and 6.3. The quantile is algorithm AS 241 of
-// Wichura (1988), PPND16; its third branch, for yet smaller probabilities, cannot be reached.
-func (s Stream) Normal(i int) float64 {
-	p := s.Uniform(i)
+func uniform(u uint32) float64 { return float64((float64(u) + 0.5) * 0x1p-32) }
+
+// Normal is standard normal: Quantile(Uint32(i)).
+func (s Stream) Normal(i int) float64 { return Quantile(s.Uint32(i)) }
+
+// Quantile is the standard normal number whose probability of not being exceeded is the centre of interval u of 2^32 equal
+// ones, so between -6.3 and 6.3. It is algorithm AS 241 of Wichura (1988), PPND16; its third branch, for yet smaller
+// probabilities, cannot be reached.
+func Quantile(u uint32) float64 {
+	p := uniform(u)
 	q := p - 0.5
 	if math.Abs(q) <= 0.425 {
 		r := 0.180625 - float64(q*q)
