@@ -1,6 +1,6 @@
 // Package bench runs one solution over the workloads of a definition: it starts the worker, judges what comes out of it
-// by the contest's rules and has it timed. It is not for choosing devices or showing results: it is given a worker and
-// emits events.
+// by the contest's rules and has it timed, in turn with a baseline or with another solution where there is one. It is not
+// for choosing devices or showing results: it is given a worker and emits events.
 package bench
 
 import (
@@ -11,9 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
-	"fisub/bench/pyworker"
 	"fisub/bench/reference"
 	"fisub/bench/stats"
 	"fisub/bench/worker"
@@ -40,13 +37,31 @@ type Config struct {
 	DeviceKind string         // "cuda", "emu"
 	Device     device.Options // with CacheDir
 
+	// Meter opens the meter of the GPU with that UUID, which Run closes. Where it is nil, timings have no stamp; its error is
+	// the note of theirs.
+	Meter func(uuid string) (Meter, error)
+
 	Events *event.Stream
 	Run    *event.Run // described by the caller; Run fills in Device and emits it
+
+	// Baseline, where it is not nil, is timed in turn with the solution on each workload that both pass. What is wrong with it
+	// is a warning, and the workload has no speed-up then.
+	Baseline *Baseline
+	Floors   bool // measure an empty kernel and a copy of each workload's bytes too, where the device keeps time
+
+	Remedy func(error) string // gives the hint of a warning about an error, or ""; may be nil
 
 	// Of a run that is resumed: Admit refuses a device that is not the run's, before anything is recorded, and TimedWith
 	// is what its workloads were timed with, "" where none was. Both may be left out.
 	Admit     func(event.Device) error
 	TimedWith string
+	Score     stats.Score // of the workloads in Skip
+}
+
+// A Baseline is what the solution's latencies are compared with. Name is what the user calls it.
+type Baseline struct {
+	Name     string
+	Solution *trace.Solution
 }
 
 // A Result counts verdicts. Passed + Failed + Missing is the number of workloads that were asked for.
@@ -76,34 +91,26 @@ func (e *TimerError) Error() string {
 // the error is about the machine: no device, no compiler, a full disk, ctx. A workload whose inputs cannot be loaded is
 // told as a failed event and counted as missing, and the others still run.
 func Run(ctx context.Context, c Config) (Result, error) {
-	r := &runner{Config: c, begun: time.Now()}
-	defer r.stop()
-	var err error
-	if r.evaluator, err = evaluatorOf(c.Definition); err != nil {
-		return Result{}, err
+	results, err := Together(ctx, c)
+	return results[0], err
+}
+
+// Together is Run of several solutions on the same workloads, whose timings are taken in turn. Each has its own events; the
+// definition, the workloads, the profile, the device, the baseline and Floors are those of the first. There is a result for each.
+func Together(ctx context.Context, cs ...Config) ([]Result, error) {
+	results := make([]Result, len(cs))
+	l, err := newLineup(ctx, cs)
+	if l != nil {
+		defer l.stop()
 	}
-	if !reference.Knows(c.Definition) {
-		if r.reference, err = newReference(ctx, &c); err != nil {
-			return Result{}, err
-		}
+	if err != nil {
+		return results, err
 	}
-	if pyworker.Runs(&c.Solution.Spec) {
-		command, err := pyworker.Command(ctx, c.Device.CacheDir)
-		if err != nil {
-			return Result{}, r.machineError(err)
-		}
-		r.Worker.Args = command.Args
-		r.python = true
+	err = l.run(ctx)
+	for i, r := range l.runners {
+		results[i] = r.end()
 	}
-	err = r.run(ctx)
-	done := r.result
-	done.Missing = len(c.Workloads) - done.Passed - done.Failed - len(c.Skip)
-	r.result.Missing = done.Missing
-	if r.announced {
-		c.Events.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Passed: done.Passed, Failed: done.Failed,
-			Missing: done.Missing, Seconds: time.Since(r.begun).Seconds(), Findings: done.Findings}})
-	}
-	return r.result, err
+	return results, err
 }
 
 // Once builds the solution and runs it on one workload, neither judged nor timed, and waits for the worker to end: for
@@ -114,6 +121,9 @@ func Once(ctx context.Context, c Config, w *trace.Workload) (log string, err err
 	c.Events = event.NewStream()
 	r := &runner{Config: c, announced: true}
 	defer r.stop()
+	if r.contender, err = newContender(ctx, &c, c.Definition, c.Solution); err != nil {
+		return "", err
+	}
 	t := &trial{}
 	if t.in, err = c.Load(ctx, c.Definition, w, 0); err != nil {
 		return "", err
@@ -130,7 +140,7 @@ func Once(ctx context.Context, c Config, w *trace.Workload) (log string, err err
 	if err := r.out.room(t.size); err != nil {
 		return "", err
 	}
-	if err = r.client.Load(limit, t.load); err == nil {
+	if err = r.load(limit, t); err == nil {
 		_, err = r.client.Run(limit, r.out.path())
 	}
 	if end := r.client.Finish(limit); err == nil {
@@ -139,71 +149,47 @@ func Once(ctx context.Context, c Config, w *trace.Workload) (log string, err err
 	return r.log(), err
 }
 
-func (r *runner) log() string {
-	if r.client == nil {
-		return ""
-	}
-	return r.client.TakeLog()
-}
-
+// A runner takes one solution through the workloads.
 type runner struct {
 	Config
+	contender
 	begun     time.Time
-	client    *worker.Client
-	info      device.Info
 	announced bool
-	measured  int          // how often the workload in flight was measured
-	noted     string       // the TimerNote that was warned of last
-	built     *event.Built // nil before the first build
-	buildErr  *worker.Error
-	out       outFile // outputs of the workload in flight
+	noted     string // the TimerNote that was warned of last
+	told      bool   // the events have the build
 	evaluator evaluator
-	python    bool         // the solution runs in the Python worker
 	reference *pyReference // nil where bench/reference knows the definition
-	bytes     int64        // of the tensors of the workload in flight
+	examined  bool         // a workload had the honesty checks that take calls
 	result    Result
+
+	// Of the workload in flight:
+	started  time.Time
+	verdict  verdict
+	err      error           // what ended its measurement
+	samples  *device.Samples // nil where it was not timed
+	warm     *device.Samples // nil without that figure
+	printed  string          // before the warm calls
+	measured int             // how often it was measured
+	bytes    int64           // of its tensors
 }
 
-func (r *runner) stop() {
-	if r.client != nil {
-		r.client.Close()
-		r.client = nil
+// end tells the end of the run.
+func (r *runner) end() Result {
+	done := &event.Done{Passed: r.result.Passed, Failed: r.result.Failed, Seconds: time.Since(r.begun).Seconds(), Findings: r.result.Findings}
+	done.Missing = len(r.Workloads) - done.Passed - done.Failed - len(r.Skip)
+	r.result.Missing = done.Missing
+	if score, n, ok := r.Score.Value(); ok && r.Baseline != nil && done.Missing == 0 {
+		done.Score, done.Scored = &score, n
 	}
-	r.out.close()
-	if r.reference != nil {
-		r.reference.close()
+	if r.announced {
+		r.Events.Emit(event.Event{Type: event.TypeDone, Done: done})
 	}
-}
-
-func (r *runner) run(ctx context.Context) error {
-	if err := r.open(ctx, ctx); err != nil {
-		return err
-	}
-	for i, w := range r.Workloads {
-		if r.Skip[w.UUID] {
-			continue
-		}
-		if err := r.workload(ctx, i, w); err != nil {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return r.result
 }
 
 // open starts a worker, which lives as long as run does, and opens the device; the first time, it also announces the run.
 func (r *runner) open(run, ctx context.Context) error {
-	client, err := worker.Start(run, r.Worker)
-	if err != nil {
-		return err
-	}
-	r.client = client
-	limit, cancel := context.WithTimeout(ctx, 2*time.Minute) // importing torch from a cold disk takes a while
-	defer cancel()
-	r.info, err = client.Open(limit, r.DeviceKind, r.Device)
-	if err != nil {
+	if err := r.start(run, ctx); err != nil {
 		return r.machineError(err)
 	}
 	if r.announced {
@@ -240,88 +226,84 @@ func (r *runner) machineError(err error) error {
 // ready makes sure that a worker runs with the solution built. A fault of the solution is a *worker.Error of kind Build
 // or a worker.Died. A worker that it starts outlives ctx, for the workloads that follow, but not run.
 func (r *runner) ready(run, ctx context.Context) error {
-	if r.client != nil && !r.client.Alive() {
-		r.client.Close()
-		r.client = nil
-	}
-	if r.buildErr != nil {
+	running := r.running()
+	switch {
+	case r.buildErr != nil:
 		return r.buildErr
-	}
-	if r.client != nil && r.built != nil {
+	case running && r.tried:
 		return nil
-	}
-	if r.client == nil {
+	case !running:
 		if err := r.open(run, ctx); err != nil {
 			return err
 		}
 	}
-	first := r.built == nil
+	first := !r.told
 	if first {
 		r.Events.Emit(event.Event{Type: event.TypeBuilding})
 	}
 	begun := time.Now()
-	err := r.client.Build(ctx, r.Definition, r.Solution)
-	built := &event.Built{OK: err == nil, Seconds: time.Since(begun).Seconds()}
-	var we *worker.Error
-	if errors.As(err, &we) && we.Kind == worker.Build {
-		built.Log, r.buildErr = we.Log, we
-	} else if err != nil {
+	err := r.build(ctx)
+	if err != nil && r.buildErr == nil {
 		return err
 	}
 	if first {
+		built := &event.Built{OK: err == nil, Seconds: time.Since(begun).Seconds()}
+		if r.buildErr != nil {
+			built.Log = r.buildErr.Log
+		}
 		r.Events.Emit(event.Event{Type: event.TypeBuilt, Built: built})
-		r.built = built
+		r.told = true
 	}
 	return err
 }
 
-// workload takes one workload to its verdict. An error ends the run.
-func (r *runner) workload(ctx context.Context, index int, w *trace.Workload) error {
-	axes := maps.Collect(w.Axes.All())
+// begin opens workload number index, counted from 0.
+func (r *runner) begin(index int, w *trace.Workload) {
+	r.started, r.left = time.Now(), r.Profile.Timeout
+	r.verdict, r.err, r.samples, r.warm, r.printed = verdict{}, nil, nil, nil, ""
 	r.Events.Emit(event.Event{Type: event.TypeStarted, Workload: w.UUID,
-		Started: &event.Started{Index: index + 1, Total: len(r.Workloads), Axes: axes}})
-	begun := time.Now()
+		Started: &event.Started{Index: index + 1, Total: len(r.Workloads), Axes: maps.Collect(w.Axes.All())}})
+}
 
-	trials, err := r.prepare(ctx, w)
-	defer func() {
-		for _, t := range trials {
-			t.in.Close()
-		}
-	}()
-	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		r.fail(w, err)
-		return nil
+// judge gives the workload in flight its verdict. An error is about the machine, or a *referenceError.
+func (r *runner) judge(run context.Context, trials []*trial) error {
+	err := r.within(run, func(ctx context.Context) error { return r.ready(run, ctx) })
+	if err == nil {
+		err = r.expect(run, trials)
 	}
-
-	limit, cancel := context.WithTimeout(ctx, r.Profile.Timeout)
-	defer cancel()
-	v, samples, err := r.evaluate(ctx, limit, trials)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if unknown := (*referenceError)(nil); errors.As(err, &unknown) {
-		r.fail(w, err)
-		return nil
-	}
-	if err != nil {
-		if v, err = r.blame(err); err != nil {
+	if err == nil {
+		err = r.within(run, func(ctx context.Context) (err error) {
+			r.verdict, err = r.evaluate(ctx, trials)
 			return err
+		})
+	}
+	return r.settle(run, err)
+}
+
+// expect computes what bench/reference expects of the trials, as far as that is not known yet. The time limit is the
+// solution's, so it does not run meanwhile.
+func (r *runner) expect(ctx context.Context, trials []*trial) (err error) {
+	for _, t := range trials {
+		if t.want != nil || r.reference != nil {
+			continue
+		}
+		if t.want, err = reference.Run(ctx, r.Definition, t.in.Values); err != nil {
+			return &referenceError{r.Definition.Name, err}
 		}
 	}
-	if samples != nil {
-		if r.TimedWith != "" && samples.Timer != r.TimedWith {
-			return &TimerError{Was: r.TimedWith, Is: samples.Timer}
-		}
-		r.tell(w.UUID, samples)
+	return nil
+}
+
+// settle makes the verdict of err where the solution is at fault, and returns any other error.
+func (r *runner) settle(run context.Context, err error) error {
+	if run.Err() != nil {
+		return run.Err()
 	}
-	r.emit(w, index, axes, v, samples, time.Since(begun))
-	if r.python {
-		return nil // its worker does not answer checks
+	if unknown := (*referenceError)(nil); err == nil || errors.As(err, &unknown) {
+		return err
 	}
-	return r.examine(ctx, w, trials[len(trials)-1], v, samples)
+	r.verdict, err = r.blame(err)
+	return err
 }
 
 // fail tells that w gets no verdict: its inputs or expected outputs cannot be had, and the official harness writes no trace
@@ -335,41 +317,13 @@ type trial struct {
 	in      *workloads.Inputs
 	load    *worker.Workload
 	outputs []worker.FileTensor // as declared
-	size    int64               // of the declared outputs, in bytes
+	size    int64               // of the declared outputs in their file, in bytes
+	bytes   int64               // of all tensors
 	want    []*tensor.Tensor    // nil before the reference ran
 }
 
-// prepare opens the inputs of w, of each trial where they differ, and runs a Python reference on them. The time limit of
-// the workload is not for that. The caller closes the inputs also where there is an error.
-func (r *runner) prepare(ctx context.Context, w *trace.Workload) (trials []*trial, err error) {
-	n := 1
-	if workloads.Redrawn(r.Definition, w) && r.evaluator != sampling {
-		n = r.Profile.Trials
-	}
-	for i := range n {
-		in, err := r.Load(ctx, r.Definition, w, i)
-		if err != nil {
-			return trials, err
-		}
-		t := &trial{in: in}
-		trials = append(trials, t)
-		if err := r.describe(t); err != nil {
-			return trials, err
-		}
-		if r.reference != nil {
-			if t.want, err = r.reference.run(ctx, t.load, t.size); err != nil {
-				return trials, err
-			}
-		}
-	}
-	return trials, nil
-}
-
-// evaluate runs, judges and times one workload while ctx lasts, which ends before run does.
-func (r *runner) evaluate(run, ctx context.Context, trials []*trial) (verdict, *device.Samples, error) {
-	if err := r.ready(run, ctx); err != nil {
-		return verdict{}, nil, err
-	}
+// evaluate runs and judges one workload while ctx lasts.
+func (r *runner) evaluate(ctx context.Context, trials []*trial) (verdict, error) {
 	if r.evaluator == sampling {
 		return r.evaluateSampling(ctx, trials[0])
 	}
@@ -382,11 +336,11 @@ func (r *runner) evaluate(run, ctx context.Context, trials []*trial) (verdict, *
 		t := trials[min(i, len(trials)-1)]
 		written, err := r.call(ctx, t, i < len(trials))
 		if err != nil {
-			return verdict{}, nil, err
+			return verdict{}, err
 		}
 		got, unmap, err := r.out.read(written)
 		if err != nil {
-			return verdict{}, nil, err
+			return verdict{}, err
 		}
 		before := v.status
 		more := v.evaluate(r.evaluator, r.Definition.Outputs.Keys(), got, t.want, t.in.Values, r.Profile.Tolerance)
@@ -395,45 +349,27 @@ func (r *runner) evaluate(run, ctx context.Context, trials []*trial) (verdict, *
 		}
 		unmap()
 		if !more {
-			return v, nil, nil
+			break
 		}
 	}
-	if v.status != trace.Passed || r.info.Emulated {
-		return v, nil, nil
-	}
-	samples, err := r.measure(ctx)
-	return v, samples, err
+	return v, nil
 }
 
-// call makes one call on the inputs of t, which it loads first where fresh, and says what the worker wrote. The expected
-// outputs of bench/reference are computed meanwhile.
+// call makes one call on the inputs of t, which it loads first where fresh, and says what the worker wrote.
 func (r *runner) call(ctx context.Context, t *trial, fresh bool) ([]worker.FileTensor, error) {
 	if err := r.out.room(t.size); err != nil {
 		return nil, err
 	}
-	written := t.outputs
-	g, gctx := errgroup.WithContext(ctx)
-	if t.want == nil {
-		g.Go(func() (err error) {
-			if t.want, err = reference.Run(r.Definition, t.in.Values); err != nil {
-				err = &referenceError{r.Definition.Name, err}
-			}
-			return err
-		})
+	if fresh {
+		if err := r.load(ctx, t); err != nil {
+			return nil, err
+		}
 	}
-	g.Go(func() error {
-		if fresh {
-			if err := r.client.Load(gctx, t.load); err != nil {
-				return err
-			}
-		}
-		returned, err := r.client.Run(gctx, r.out.path())
-		if returned != nil {
-			written = returned
-		}
-		return err
-	})
-	err := g.Wait()
+	written := t.outputs
+	returned, err := r.client.Run(ctx, r.out.path())
+	if returned != nil {
+		written = returned
+	}
 	return written, err
 }
 
@@ -464,10 +400,11 @@ func (r *runner) blame(err error) (verdict, error) {
 	return verdict{}, err
 }
 
-// emit writes the verdict as an official trace.
-func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdict, samples *device.Samples, took time.Duration) {
+// emit writes the verdict as an official trace. base are the baseline's timings, or nil.
+func (r *runner) emit(w *trace.Workload, index int, base *device.Samples) {
+	v, axes := r.verdict, maps.Collect(w.Axes.All())
 	log := v.log
-	if printed := r.log(); printed != "" {
+	if printed := r.printed + r.log(); printed != "" {
 		if log != "" && !strings.HasSuffix(printed, "\n") {
 			printed += "\n"
 		}
@@ -497,7 +434,7 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 	e.Environment.Libs.Set("fisub", r.Config.Run.Fisub)
 
 	ev := &event.Evaluated{Index: index + 1, Axes: axes, Status: string(v.status), Detail: v.detail, Log: log,
-		Seconds: took.Seconds(), Emulated: r.info.Emulated}
+		Seconds: time.Since(r.started).Seconds(), Emulated: r.info.Emulated}
 	if v.correctness != nil && (v.status == trace.Passed || v.status == trace.IncorrectNumerical) {
 		e.Correctness = v.correctness
 		abs, rel := event.Float(v.correctness.MaxAbsoluteError), event.Float(v.correctness.MaxRelativeError)
@@ -507,14 +444,24 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 		// The format wants a performance object with PASSED. Zero is what it holds where nothing was measured, and what
 		// the contest's scorer refuses as a latency.
 		e.Performance = &trace.Performance{}
-		if samples != nil {
-			ms := stats.Latency(samples.Trials) / 1e6
+		if r.samples != nil {
+			ms := stats.Latency(r.samples.Trials) / 1e6
 			e.Performance.LatencyMS = ms
 			ev.Latency = &ms
+			if base != nil && ms > 0 {
+				theirs := stats.Latency(base.Trials) / 1e6
+				speedup := theirs / ms
+				ev.Speedup = &speedup
+				if isReference(r.Baseline.Solution, r.Definition) { // what the format means by it
+					e.Performance.ReferenceLatencyMS, e.Performance.SpeedupFactor = theirs, speedup
+				}
+				r.Score.Add(speedup)
+			}
 		}
 		r.result.Passed++
 	} else {
 		r.result.Failed++
+		r.Score.Fail()
 	}
 	t := &trace.Trace{Definition: r.Definition.Name, Workload: *w, Solution: &r.Solution.Name, Evaluation: e}
 	ev.Trace = t.JSON(trace.Compact)
@@ -524,18 +471,15 @@ func (r *runner) emit(w *trace.Workload, index int, axes map[string]int, v verdi
 // describe sets what the worker is told of t: its inputs, and the outputs as the definition declares them.
 func (r *runner) describe(t *trial) error {
 	load := &worker.Workload{AnyCount: r.evaluator == sparseAttention, Guard: guard}
-	if r.info.Emulated || r.python {
-		load.Guard = 0 // the emulator has its own, and names the place
-	}
 	shapes := map[string][]int{}
-	r.bytes = 0
+	t.bytes = 0
 	for _, v := range t.in.Values {
 		value := worker.Value{}
 		switch {
 		case v.Tensor != nil:
 			value.Tensor = &worker.FileTensor{DType: v.Tensor.DType.String(), Shape: v.Tensor.Shape, Path: v.Path, Offset: v.Offset, Bytes: len(v.Tensor.Data)}
 			shapes[v.Name] = v.Tensor.Shape
-			r.bytes += int64(len(v.Tensor.Data))
+			t.bytes += int64(len(v.Tensor.Data))
 		case v.Scalar != nil:
 			switch v.Scalar.Kind {
 			case trace.IntScalar:
@@ -566,7 +510,7 @@ func (r *runner) describe(t *trial) error {
 		t.outputs = append(t.outputs, out)
 		load.Outputs = append(load.Outputs, worker.Value{Tensor: &out})
 		t.size += (int64(bytes) + 255) &^ 255
-		r.bytes += int64(bytes)
+		t.bytes += int64(bytes)
 	}
 	t.load = load
 	return nil

@@ -34,6 +34,7 @@ type pyReference struct {
 	command worker.Command
 	kind    string // of the device
 	opts    device.Options
+	gauge   *gauge
 	client  *worker.Client
 	broken  error // of the build: it would fail again
 	out     outFile
@@ -106,6 +107,7 @@ func (p *pyReference) open(ctx context.Context) error {
 		return err
 	}
 	p.client = client
+	p.gauge.join(client)
 	_, err = client.Open(ctx, p.kind, p.opts)
 	var we *worker.Error
 	if errors.As(err, &we) && we.Kind == worker.Machine && p.kind != "emu" {
@@ -116,7 +118,7 @@ func (p *pyReference) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := client.Build(ctx, p.def, referenceSolution(p.def)); err != nil {
+	if err := client.Build(ctx, p.def, ReferenceSolution(p.def)); err != nil {
 		p.broken = err
 		return err
 	}
@@ -130,11 +132,16 @@ func (p *pyReference) close() {
 	p.out.close()
 }
 
-// referenceSolution is the reference as a solution, under the names that the official harness gives it.
-func referenceSolution(def *trace.Definition) *trace.Solution {
+// ReferenceSolution is the reference of def as a solution, under the names that the official harness gives it.
+func ReferenceSolution(def *trace.Definition) *trace.Solution {
 	return &trace.Solution{Name: def.Name + "__reference", Definition: def.Name, Author: "__builtin__",
 		Spec:    trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"}, EntryPoint: "main.py::run"},
 		Sources: []trace.SourceFile{{Path: "main.py", Content: def.Reference}}}
+}
+
+// isReference tells whether sol is nothing but the reference of def.
+func isReference(sol *trace.Solution, def *trace.Definition) bool {
+	return len(sol.Sources) == 1 && sol.Sources[0].Content == def.Reference && sol.Spec.Language == trace.Python
 }
 
 // A noReferenceError is ErrNoReference with its reason.

@@ -195,3 +195,21 @@ func TestOtherContents(t *testing.T) {
 		t.Errorf("flip of zeros: got %v, want ones", got)
 	}
 }
+
+// Numbers of entries, pages and packed bytes stay: another value may lie outside of what they point into.
+func TestOnlyFloatsChange(t *testing.T) {
+	in := &workloads.Inputs{}
+	for _, dtype := range []tensor.DType{tensor.Int8, tensor.Float8E4M3FN, tensor.Int32, tensor.BFloat16, tensor.Int64, tensor.Bool, tensor.Float4E2M1} {
+		in.Values = append(in.Values, workloads.Input{Name: dtype.String(), Tensor: tensor.New(dtype, 2, 8)})
+	}
+	in.Values = append(in.Values, workloads.Input{Name: "weights", Tensor: &tensor.Tensor{DType: tensor.Float8E4M3FN, Shape: []int{2, maxChanged}, Data: make([]byte, 2*maxChanged)}})
+	e := &examination{trial: &trial{in: in}}
+	s, err := e.choose()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.close()
+	if want := []int{3, 1}; !slices.Equal(e.changed, want) {
+		t.Errorf("got inputs %v, want %v: bfloat16 and float8", e.changed, want)
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"fisub/bench/reference"
 	"fisub/bench/worker"
 	"fisub/device"
+	"fisub/device/emu"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/workloads"
@@ -25,7 +26,7 @@ import (
 // says.
 func TestMain(m *testing.M) {
 	if in, out, err := worker.Pipes(); err == nil {
-		openers := []device.Opener{{Kind: "host", Open: openHost}, {Kind: "model", Open: openModel}, {Kind: "shaky", Open: openShaky}}
+		openers := []device.Opener{{Kind: "host", Open: openHost}, {Kind: "model", Open: openModel}, {Kind: "shaky", Open: openShaky}, emu.Opener()}
 		if err := worker.Serve(context.Background(), in, out, openers, func(error) string { return "code" }); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -180,7 +181,7 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 	}
 	results, known := k.cache[key]
 	if key == "" || !known {
-		want, err := reference.Run(k.def, inputs)
+		want, err := reference.Run(context.Background(), k.def, inputs)
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -13,49 +14,105 @@ import (
 // remeasure is how often a workload is measured again whose timings are in doubt.
 const remeasure = 2
 
-// measure times the workload in flight, again where the device says that something disturbed it, and returns the last
-// samples, disturbed or not. It counts in r.measured.
-func (r *runner) measure(ctx context.Context) (*device.Samples, error) {
-	for r.measured = 1; ; r.measured++ {
-		samples, err := r.sample(ctx)
-		if err != nil || len(samples.Disturbed) == 0 || r.measured > remeasure {
-			return samples, err
+// measure times the workload in flight with each of the runners, all again where the device says that something disturbed
+// one of them; the last samples stay, disturbed or not. A runner whose solution or device fails has err set, and the others
+// go on without it.
+func measure(ctx context.Context, runners []*runner) {
+	for n := 1; ; n++ {
+		sample(ctx, runners, n)
+		runners = slices.DeleteFunc(slices.Clone(runners), func(r *runner) bool { return r.err != nil })
+		disturbed := slices.ContainsFunc(runners, func(r *runner) bool { return len(r.samples.Disturbed) > 0 })
+		if !disturbed || n > remeasure {
+			return
 		}
 	}
 }
 
-// sample takes the profile's trials, and where it has a target further ones until the interval of the median is as narrow,
-// or its time is over.
-func (r *runner) sample(ctx context.Context) (*device.Samples, error) {
+// sample takes the profile's trials, and where it has a target further ones until the interval of each median is as narrow,
+// or the time is over. Several runners take their trials in turn, forwards and then backwards (A B, B A, A B, ...): what changes
+// the GPU slowly, such as its temperature, then weighs on all alike, and none always follows the same one.
+func sample(ctx context.Context, runners []*runner, attempt int) {
 	begun := time.Now()
-	p := r.Profile
-	plan := device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: p.Trials, ColdL2: true, Timer: r.Timer, MaxTime: p.MaxTime}
-	all, err := r.client.Measure(ctx, plan)
-	if err != nil {
-		return nil, err
+	p := runners[0].Profile
+	plan := device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: p.Trials, ColdL2: true, Timer: runners[0].Timer}
+	if len(runners) > 1 {
+		plan.Trials = 1
 	}
-	plan.Trials = 1
-	plan.Timer = timerOf(all.Timer) // no change of timer within a workload
-	for !stats.Enough(all.Trials, p.Trials, p.Target) {
-		left := p.MaxTime - time.Since(begun)
-		if all.Truncated || left <= 0 {
-			all.Truncated = true
-			break
+	limit := p.MaxTime * time.Duration(len(runners))
+	turns := slices.Clone(runners)
+	for _, r := range runners {
+		r.samples, r.err, r.measured = nil, nil, attempt
+	}
+	for {
+		if limit > 0 {
+			plan.MaxTime = limit - time.Since(begun)
 		}
-		plan.MaxTime = left
-		more, err := r.client.Measure(ctx, plan)
-		if err != nil {
-			return nil, err
-		}
-		all.Trials = append(all.Trials, more.Trials...)
-		all.Stamp, all.Truncated = more.Stamp, more.Truncated
-		for _, d := range more.Disturbed {
-			if !slices.Contains(all.Disturbed, d) {
-				all.Disturbed = append(all.Disturbed, d)
+		over := false
+		for _, r := range turns {
+			if r.err == nil {
+				r.err = r.trials(ctx, plan)
 			}
+			over = over || r.err == nil && r.samples.Truncated
+		}
+		turns = slices.DeleteFunc(turns, func(r *runner) bool { return r.err != nil })
+		enough := !slices.ContainsFunc(turns, func(r *runner) bool { return !stats.Enough(r.samples.Trials, p.Trials, p.Target) })
+		if enough || ctx.Err() != nil {
+			return
+		}
+		if over || limit > 0 && time.Since(begun) >= limit {
+			for _, r := range turns {
+				r.samples.Truncated = true
+			}
+			return
+		}
+		plan.Trials = 1
+		slices.Reverse(turns)
+	}
+}
+
+// trials adds the trials of plan to the samples, by the timer that those have.
+func (r *runner) trials(ctx context.Context, plan device.Plan) error {
+	if r.samples != nil {
+		plan.Timer = timerOf(r.samples.Timer) // no change of timer within a workload
+	}
+	more, err := r.measureOnce(ctx, plan)
+	if err != nil {
+		return err
+	}
+	all := r.samples
+	if all == nil {
+		r.samples = more
+		return nil
+	}
+	all.Trials = append(all.Trials, more.Trials...)
+	all.Stamp, all.Truncated = more.Stamp, more.Truncated
+	for _, d := range more.Disturbed {
+		if !slices.Contains(all.Disturbed, d) {
+			all.Disturbed = append(all.Disturbed, d)
 		}
 	}
-	return all, nil
+	return nil
+}
+
+// measureOnce has the worker time what is loaded.
+func (c *contender) measureOnce(ctx context.Context, plan device.Plan) (samples *device.Samples, err error) {
+	err = c.within(ctx, func(ctx context.Context) (err error) {
+		samples, err = c.gauge.measure(ctx, c.client, c.info.UUID, plan)
+		return err
+	})
+	return samples, err
+}
+
+// measureWarm adds one trial on a warm L2. It is not the contest's figure: where it fails, that is a warning.
+func (r *runner) measureWarm(ctx context.Context) {
+	p := r.Profile
+	var err error
+	r.printed = r.log()
+	defer r.log()
+	r.warm, err = r.measureOnce(ctx, device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: 1, Timer: timerOf(r.samples.Timer), MaxTime: p.MaxTime})
+	if err != nil && ctx.Err() == nil {
+		r.Events.Emit(event.Event{Type: event.TypeWarning, Message: &event.Message{Text: fmt.Sprintf("no warm-L2 figure: %v", err)}})
+	}
 }
 
 // timerOf is the plan's word for the timer of samples.
@@ -66,8 +123,10 @@ func timerOf(samples string) string {
 	return device.TimerEvents
 }
 
-// tell emits the samples of a workload, after a warning where they are not by the timer that the contest uses.
-func (r *runner) tell(uuid string, s *device.Samples) {
+// tell emits the samples of a workload, after a warning where they are not by the timer that the contest uses. base are the
+// baseline's, and may be nil like f.
+func (r *runner) tell(uuid string, base *device.Samples, f *floors) {
+	s := r.samples
 	if s.TimerNote != "" && s.TimerNote != r.noted {
 		r.noted = s.TimerNote
 		r.Events.Emit(event.Event{Type: event.TypeWarning, Workload: uuid, Message: &event.Message{
@@ -75,6 +134,12 @@ func (r *runner) tell(uuid string, s *device.Samples) {
 	}
 	out := eventSamples(s, r.bytes)
 	out.Measured = r.measured
+	out.Warm, out.Baseline = timings(r.warm), timings(base)
+	if f != nil {
+		if out.CopyNS, out.EmptyNS = f.figures(r.bytes, timerOf(s.Timer)); out.MedianNS > 0 {
+			out.CopyShare = out.CopyNS / out.MedianNS
+		}
+	}
 	r.Events.Emit(event.Event{Type: event.TypeSamples, Workload: uuid, Samples: out})
 }
 
@@ -83,17 +148,35 @@ func eventSamples(s *device.Samples, bytes int64) *event.Samples {
 	sum := stats.Summarize(s.Trials)
 	out := &event.Samples{Timer: s.Timer, TimerNote: s.TimerNote, ColdL2: s.ColdL2, MedianNS: stats.Latency(s.Trials), MinNS: int64(sum.Min),
 		N: sum.N, Q1NS: sum.Q1, Q2NS: sum.Median, Q3NS: sum.Q3, MeanNS: sum.Mean, Bytes: bytes, Warnings: sum.Warnings,
-		Interval:  event.Interval{LoNS: sum.Lo, HiNS: sum.Hi, Width: sum.Width(), Confidence: sum.Confidence},
+		Interval: interval(sum), TrialsNS: nanoseconds(s.Trials),
 		Truncated: s.Truncated, Kernels: s.Kernels, Stamp: s.Stamp, Disturbed: s.Disturbed}
 	if out.MedianNS > 0 {
 		out.Bandwidth = float64(bytes) / out.MedianNS
 	}
-	for _, trial := range s.Trials {
+	return out
+}
+
+// timings gives the figures of a measurement beside the official one; nil of none.
+func timings(s *device.Samples) *event.Timings {
+	if s == nil {
+		return nil
+	}
+	sum := stats.Summarize(s.Trials)
+	return &event.Timings{Timer: s.Timer, ColdL2: s.ColdL2, MedianNS: stats.Latency(s.Trials), N: sum.N, Interval: interval(sum),
+		TrialsNS: nanoseconds(s.Trials), Disturbed: s.Disturbed}
+}
+
+func interval(s stats.Summary) event.Interval {
+	return event.Interval{LoNS: s.Lo, HiNS: s.Hi, Width: s.Width(), Confidence: s.Confidence}
+}
+
+func nanoseconds(trials [][]time.Duration) (rows [][]int64) {
+	for _, trial := range trials {
 		row := make([]int64, len(trial))
 		for i, d := range trial {
 			row[i] = d.Nanoseconds()
 		}
-		out.TrialsNS = append(out.TrialsNS, row)
+		rows = append(rows, row)
 	}
-	return out
+	return rows
 }

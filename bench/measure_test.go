@@ -31,9 +31,14 @@ func (*shaky) Build(context.Context, *trace.Definition, *trace.Solution) (device
 }
 
 func (d *shaky) Measure(_ context.Context, _ func() error, plan device.Plan) (*device.Samples, error) {
+	plan.Tell(true)
 	if plan.Timer == device.TimerCUPTI {
 		return nil, device.ErrTimer
 	}
+	if plan.Iterations == 1 { // as where CUPTI turns out to be unusable
+		plan.Tell(true)
+	}
+	defer plan.Tell(false)
 	s := &device.Samples{Timer: "test", TimerNote: "no CUPTI", Trials: [][]time.Duration{{time.Duration(100 + d.left)}}, Stamp: &device.Stamp{MIG: true},
 		Kernels: []device.Activity{{Kind: "kernel", Name: "k", Registers: 40}}}
 	if d.left > 0 {
@@ -75,7 +80,10 @@ func shakyRunner(t *testing.T, disturbed int) (r *runner, events *[]event.Event)
 		t.Fatalf("%v\n%s", err, client.TakeLog())
 	}
 	events = new([]event.Event)
-	return &runner{client: client, Config: Config{Events: event.NewStream(func(e event.Event) error { *events = append(*events, e); return nil })}}, events
+	r = &runner{contender: contender{client: client, gauge: &gauge{}, left: time.Minute}}
+	r.Profile.Trials = 1
+	r.Events = event.NewStream(func(e event.Event) error { *events = append(*events, e); return nil })
+	return r, events
 }
 
 func TestDisturbedIsMeasuredAgain(t *testing.T) {
@@ -92,12 +100,11 @@ func TestDisturbedIsMeasuredAgain(t *testing.T) {
 	} {
 		t.Run(strconv.Itoa(tt.disturbed), func(t *testing.T) {
 			r, events := shakyRunner(t, tt.disturbed)
-			s, err := r.measure(t.Context())
-			if err != nil {
-				t.Fatal(err)
+			if measure(t.Context(), []*runner{r}); r.err != nil {
+				t.Fatal(r.err)
 			}
-			r.tell("u", s)
-			r.tell("u2", s)
+			r.tell("u", nil, nil)
+			r.tell("u2", nil, nil)
 			if len(*events) != 3 || (*events)[0].Type != event.TypeWarning {
 				t.Fatalf("got %+v, want one warning about the timer, and samples twice", *events)
 			}
@@ -114,13 +121,93 @@ func TestDisturbedIsMeasuredAgain(t *testing.T) {
 func TestTimerUnavailable(t *testing.T) {
 	r, _ := shakyRunner(t, 0)
 	r.Timer = device.TimerCUPTI
-	_, err := r.measure(t.Context())
+	measure(t.Context(), []*runner{r})
 	var we *worker.Error
-	if !errors.As(err, &we) || we.Kind != worker.Machine || we.Code != "code" {
-		t.Fatalf("got %v, want an error of the machine", err)
+	if !errors.As(r.err, &we) || we.Kind != worker.Machine || we.Code != "code" {
+		t.Fatalf("got %v, want an error of the machine", r.err)
 	}
 	var de *DeviceError
-	if _, err := r.blame(err); !errors.As(err, &de) {
+	if _, err := r.blame(r.err); !errors.As(err, &de) {
 		t.Errorf("got %v, want the end of the run", err)
+	}
+}
+
+// A fakeMeter counts.
+type fakeMeter struct {
+	begun, ended int
+	own          []int
+	closed       bool
+}
+
+func (m *fakeMeter) Begin(own []int) func() (*device.Stamp, []string) {
+	m.begun++
+	m.own = own
+	return func() (*device.Stamp, []string) {
+		m.ended++
+		return &device.Stamp{ECCErrors: int64(m.ended)}, []string{"shaken by the meter"}
+	}
+}
+
+func (m *fakeMeter) Close() { m.closed = true }
+
+// Whoever times, the meter reads the GPU meanwhile, and its word on what disturbed counts.
+func TestMeter(t *testing.T) {
+	for _, tt := range []struct {
+		iterations, begun int
+	}{{2, 1}, {1, 2}} {
+		r, _ := shakyRunner(t, 9)
+		m := &fakeMeter{}
+		opened := ""
+		g := &gauge{open: func(uuid string) (Meter, error) {
+			opened += uuid
+			return m, nil
+		}}
+		other, _ := shakyRunner(t, 9)
+		g.join(r.client)
+		g.join(other.client)
+		own := []int{r.client.PID(), other.client.PID()}
+		for i := 1; i <= 2; i++ {
+			s, err := g.measure(t.Context(), r.client, "GPU-1", device.Plan{Iterations: tt.iterations, Trials: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.begun != i*tt.begun || m.ended != m.begun || s.Stamp == nil || s.Stamp.ECCErrors != int64(m.ended) || !slices.Equal(s.Disturbed, []string{"shaken by the meter"}) ||
+				!slices.Equal(m.own, own) {
+				t.Errorf("got %+v, stamp %+v, %q, want the last reading's", m, s.Stamp, s.Disturbed)
+			}
+		}
+		// Where the timing fails, nothing is left reading.
+		if _, err := g.measure(t.Context(), r.client, "GPU-1", device.Plan{Timer: device.TimerCUPTI}); err == nil || m.begun != 2*tt.begun+1 || m.begun != m.ended {
+			t.Errorf("got %v, %+v, want one reading more, ended", err, m)
+		}
+		other.client.Close()
+		if got := g.own(); !slices.Equal(got, own[:1]) {
+			t.Errorf("one worker has ended: own processes are %v, want %v", got, own[:1])
+		}
+		if g.close(); opened != "GPU-1" || !m.closed {
+			t.Errorf("opened %q, closed %v, want one meter, closed", opened, m.closed)
+		}
+	}
+}
+
+// The samples of a run have the stamp of its meter, or a note why it has none.
+func TestStamp(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		note string
+	}{{nil, ""}, {errors.New("nvml: no libnvidia-ml.so.1"), "nvml: no libnvidia-ml.so.1"}} {
+		r, _ := shakyRunner(t, 0)
+		m := &fakeMeter{}
+		g := &gauge{open: func(string) (Meter, error) { return m, tt.err }}
+		g.join(r.client)
+		r.gauge = g
+		measure(t.Context(), []*runner{r})
+		s, err := r.samples, r.err
+		if err != nil || s.Stamp == nil || s.Stamp.Note != tt.note || (tt.err == nil) != slices.Equal(m.own, []int{r.client.PID()}) {
+			t.Errorf("got %+v, %v, own %v, want the stamp with the note %q", s, err, m.own, tt.note)
+		}
+		if g.close(); m.closed != (tt.err == nil) {
+			t.Errorf("closed: %v", m.closed)
+		}
 	}
 }

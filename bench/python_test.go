@@ -41,6 +41,13 @@ const scaleDefinition = `{"name":"scale","op_type":"test","axes":{"n":{"type":"v
 // and the failed ones.
 func runPython(t *testing.T, definition, source string, passing bool, axes []map[string]int, blobs map[string]*tensor.Tensor) (evaluated map[int]*trace.Evaluation, failed []string, result Result, err error) {
 	t.Helper()
+	evaluated, failed, _, result, err = findPython(t, definition, source, passing, axes, blobs)
+	return evaluated, failed, result, err
+}
+
+// findPython is runPython with the findings, by the index of the workload, and the other warnings among the failed ones.
+func findPython(t *testing.T, definition, source string, passing bool, axes []map[string]int, blobs map[string]*tensor.Tensor) (evaluated map[int]*trace.Evaluation, failed []string, findings map[string][]string, result Result, err error) {
+	t.Helper()
 	dir, def := t.TempDir(), &trace.Definition{}
 	if def, _, err = trace.DecodeDefinition([]byte(definition)); err != nil {
 		t.Fatal(err)
@@ -94,7 +101,7 @@ func runPython(t *testing.T, definition, source string, passing bool, axes []map
 	}
 	profile.Timeout = 30 * time.Second
 
-	evaluated = map[int]*trace.Evaluation{}
+	evaluated, findings = map[int]*trace.Evaluation{}, map[string][]string{}
 	stream := event.NewStream(func(e event.Event) error {
 		switch {
 		case e.Evaluated != nil:
@@ -104,8 +111,10 @@ func runPython(t *testing.T, definition, source string, passing bool, axes []map
 				return nil
 			}
 			evaluated[e.Evaluated.Index-1] = tr.Evaluation
-		case e.Type == event.TypeFailed:
+		case e.Type == event.TypeFailed, e.Type == event.TypeWarning && e.Message != nil:
 			failed = append(failed, e.Message.Text)
+		case e.Finding != nil:
+			findings[e.Workload] = append(findings[e.Workload], e.Finding.Check+": "+e.Finding.Text)
 		}
 		return nil
 	})
@@ -115,7 +124,56 @@ func runPython(t *testing.T, definition, source string, passing bool, axes []map
 			EntryPoint: "main.py::run", DestinationPassingStyle: passing}, Sources: []trace.SourceFile{{Path: "main.py", Content: source}}},
 		Worker: worker.Command{MemoryLimit: 8 << 30}, Events: stream, Run: &event.Run{Schema: event.Schema, Fisub: "test"},
 	})
-	return evaluated, failed, result, err
+	return evaluated, failed, findings, result, err
+}
+
+const mixDefinition = `{"name":"mix","op_type":"t","axes":{"n":{"type":"var"},"k":{"type":"const","value":8}},
+"inputs":{"x":{"shape":["n","k"],"dtype":"float32"},"w":{"shape":["k"],"dtype":"float32"}},
+"outputs":{"y":{"shape":["n","k"],"dtype":"float32"},"total":{"shape":["n"],"dtype":"float32"}},
+"reference":"def run(x, w):\n    y = x * w\n    return y, y.sum(-1)\n"}`
+
+// On the CPU the process remembers, as on a GPU, so the checks are the same, on the first workload; on the others those that
+// take no call.
+func TestPythonFindings(t *testing.T) {
+	needPython(t)
+	const (
+		head    = "import torch\nkept, calls, first = {}, [], []\ndef work(x, w):\n    y = x * w\n    return y, y.sum(-1)\n"
+		returns = head + "def run(x, w):\n"
+		passes  = head + "def run(x, w, y, total):\n    def give(a, b):\n        y.copy_(a)\n        total.copy_(b)\n"
+	)
+	for _, tc := range []struct {
+		name    string
+		source  string
+		passing bool
+		want    []string // of the first workload
+		again   []string // of the second
+	}{
+		{"keeps its output tensors", returns + "    y, total = kept.setdefault(x.shape, work(x, w))\n    y.copy_(x * w)\n    total.copy_(y.sum(-1))\n    return y, total\n", false, nil, nil},
+		{"by content", passes + "    give(*kept.setdefault((tuple(x[0, :2].tolist()), x.shape[0]), work(x, w)))\n", true,
+			[]string{"cached-by-content: with one row of x changed, the outputs are those of the inputs before"}, nil},
+		{"the first call's tensors", passes + "    calls.append(0)\n    if len(calls) == 4:\n        first.extend((x, w, y, total))\n    if len(calls) >= 4:\n        x, w, y, total = first\n    y.copy_(x * w)\n    total.copy_(y.sum(-1))\n", true,
+			[]string{"cached-by-pointer: at other addresses, outputs are left unwritten: y[0 0] is NaN"}, nil},
+		{"returns less later", returns + "    calls.append(0)\n    y, total = work(x, w)\n    return (y, total) if len(calls) < 4 else (y, total.double())\n", false,
+			[]string{"unsteady-result: after the timing: total: dtype float64, expected float32"}, nil},
+	} {
+		evaluated, other, findings, result, err := findPython(t, mixDefinition, tc.source, tc.passing, []map[string]int{{"n": 3}, {"n": 5}}, nil)
+		if err != nil || len(other) > 0 || len(evaluated) != 2 || evaluated[0].Status != trace.Passed {
+			t.Errorf("%s: got %+v, failed %q, error %v", tc.name, evaluated, other, err)
+			continue
+		}
+		got, again := findings["workload 0"], findings["workload 1"]
+		if tc.want == nil && len(got) > 0 || !startAs(got, tc.want) || evaluated[1].Status == trace.Passed && !startAs(again, tc.again) {
+			t.Errorf("%s: got %q and %q, want %q and %q", tc.name, got, again, tc.want, tc.again)
+		}
+		if result.Findings != len(got)+len(again) {
+			t.Errorf("%s: got %d findings, want %d", tc.name, result.Findings, len(got)+len(again))
+		}
+	}
+}
+
+// startAs tells whether there are as many texts as starts, and each begins as its own.
+func startAs(texts, starts []string) bool {
+	return slices.EqualFunc(texts, starts, strings.HasPrefix)
 }
 
 // A solution that does something else for each n.

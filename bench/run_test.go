@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -17,32 +18,71 @@ import (
 	"fisub/workloads"
 )
 
-// A model is a device whose kernel computes the reference, and whose clock gives 1000 ns and 1 ns more with each timing. A
-// solution whose name is "crash" ends the process in its second call, which with one trial is that of the second workload.
-type model struct{}
+// A model is a device whose kernel computes the reference, or copies where the solution is the floor, and whose clock gives 1000
+// ns and 1 ns more with each timing. The name of a solution is what is odd about it. $FISUB_TEST_TURNS names a file that gets
+// a line for each measurement.
+type model struct{ kernel *modelKernel }
 
-func openModel(context.Context, device.Options) (device.Device, error) { return model{}, nil }
+func openModel(context.Context, device.Options) (device.Device, error) { return &model{}, nil }
 
-func (model) Info() device.Info { return device.Info{Name: "model", UUID: "M-1"} }
-func (model) Close() error      { return nil }
-func (model) Alloc(n int) (device.Buffer, error) {
+func (*model) Info() device.Info { return device.Info{Name: "model", UUID: "M-1"} }
+func (*model) Close() error      { return nil }
+func (*model) Alloc(n int) (device.Buffer, error) {
 	b := make(memory, n)
 	return &b, nil
 }
 
-func (model) Build(_ context.Context, def *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
-	return &modelKernel{def: def, crash: sol.Name == "crash"}, nil
+func (m *model) Build(_ context.Context, def *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
+	switch sol.Name {
+	case "no build":
+		return nil, &device.BuildError{Text: "does not compile", Log: "line 1"}
+	case "no machine":
+		return nil, errors.New("no compiler")
+	}
+	m.kernel = &modelKernel{def: def, odd: sol.Name}
+	return m.kernel, nil
 }
 
-func (model) Measure(_ context.Context, _ func() error, plan device.Plan) (*device.Samples, error) {
+func (m *model) Measure(_ context.Context, _ func() error, plan device.Plan) (*device.Samples, error) {
+	k := m.kernel
+	if name := os.Getenv("FISUB_TEST_TURNS"); name != "" {
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		cold := "cold"
+		if !plan.ColdL2 {
+			cold = "warm"
+		}
+		fmt.Fprintf(f, "%s %s %d %d\n", k.odd, cold, plan.Trials, plan.Iterations)
+		if err := f.Close(); err != nil {
+			return nil, err
+		}
+	}
 	s := &device.Samples{Timer: "model", ColdL2: plan.ColdL2}
-	if plan.MaxTime > 0 {
+	base := 1000
+	switch {
+	case k.odd == "double":
+		base = 2000
+	case k.odd == "other timer":
+		s.Timer = "clock"
+	case k.odd == "floor":
+		base = 500 - 10*k.shape // the last shape is the fastest
+	case k.odd == "crash when timed":
+		os.Exit(8)
+	case k.odd == "crash when warm" && !plan.ColdL2:
+		os.Exit(8)
+	}
+	if !plan.ColdL2 {
+		base /= 2
+	}
+	if plan.MaxTime > 0 && k.odd == "s" {
 		s.Timer += " limited" // the plan had a limit
 	}
 	for t := range plan.Trials {
 		var trial []time.Duration
 		for i := range plan.Iterations {
-			trial = append(trial, time.Duration(1000+t*plan.Iterations+i))
+			trial = append(trial, time.Duration(base+t*plan.Iterations+i))
 		}
 		s.Trials = append(s.Trials, trial)
 	}
@@ -68,8 +108,9 @@ func (m *memory) Fill(b byte) error {
 
 type modelKernel struct {
 	def   *trace.Definition
-	crash bool
+	odd   string
 	calls int // besides probes
+	shape int // of the floor
 }
 
 func (k *modelKernel) Sync(context.Context) error { return nil }
@@ -88,13 +129,25 @@ func (k *modelKernel) Probe(_ context.Context, args []device.Arg, _ byte, into [
 }
 
 func (k *modelKernel) Call(_ context.Context, args []device.Arg) error {
-	if k.calls++; k.crash && k.calls == 2 {
+	k.calls++
+	switch {
+	case k.odd == "crash" && k.calls == 2: // with one trial it is that of the second workload
 		os.Exit(9)
+	case k.odd == "hang":
+		time.Sleep(time.Hour)
+	case k.odd == "wrong" && k.calls == 2:
+		return nil
 	}
 	return k.compute(args)
 }
 
 func (k *modelKernel) compute(args []device.Arg) error {
+	if k.def.Name == "floor" {
+		if k.shape = int(args[1].Scalar.Int); k.shape < 0 || os.Getenv("FISUB_TEST_FLOOR") == "wrong" {
+			return nil
+		}
+		return args[2].Tensor.Buffer.Write(*args[0].Tensor.Buffer.(*memory))
+	}
 	var inputs []workloads.Input
 	i := 0
 	for name := range k.def.Inputs.All() {
@@ -105,7 +158,7 @@ func (k *modelKernel) compute(args []device.Arg) error {
 		inputs = append(inputs, in)
 		i++
 	}
-	outputs, err := reference.Run(k.def, inputs)
+	outputs, err := reference.Run(context.Background(), k.def, inputs)
 	if err != nil {
 		return err
 	}
@@ -140,7 +193,7 @@ func modelRun(t *testing.T, name string, n int, change func(*Config)) ([]event.E
 		TargetHardware: []string{"cuda"}, DestinationPassingStyle: true}, Sources: []trace.SourceFile{{Path: "k.cu", Content: "x"}}}
 	var events []event.Event
 	c := Config{Definition: def, Solution: sol, Workloads: ws[:n], Profile: profile, Load: data.LoadTrial,
-		Worker: worker.Command{Args: []string{os.Args[0]}}, DeviceKind: "model", Run: &event.Run{Fisub: "test"},
+		Worker: worker.Command{Args: []string{os.Args[0]}, Env: []string{"GORACE=atexit_sleep_ms=0"}}, DeviceKind: "model", Run: &event.Run{Fisub: "test"},
 		Events: event.NewStream(func(e event.Event) error { events = append(events, e); return nil })}
 	if change != nil {
 		change(&c)

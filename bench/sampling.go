@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 
-	"fisub/device"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/workloads"
@@ -23,18 +22,18 @@ const (
 	samplingThreshold = 0.2    // total variation distance of a row
 )
 
-// evaluateSampling judges a solution that draws one token for each row of probs, and times it. On the emulator the
-// distribution is not compared: so many calls take too long.
-func (r *runner) evaluateSampling(ctx context.Context, t *trial) (verdict, *device.Samples, error) {
+// evaluateSampling judges a solution that draws one token for each row of probs. On the emulator the distribution is not
+// compared: so many calls take too long.
+func (r *runner) evaluateSampling(ctx context.Context, t *trial) (verdict, error) {
 	if err := r.out.room(t.size); err != nil {
-		return verdict{}, nil, err
+		return verdict{}, err
 	}
-	if err := r.client.Load(ctx, t.load); err != nil {
-		return verdict{}, nil, err
+	if err := r.load(ctx, t); err != nil {
+		return verdict{}, err
 	}
 	s, err := newSampler(t.in.Values)
 	if err != nil {
-		return verdict{}, nil, &referenceError{r.Definition.Name, err}
+		return verdict{}, &referenceError{r.Definition.Name, err}
 	}
 	name, want := r.Definition.Outputs.Keys()[0], t.want[0]
 	draw := func(n int) (*verdict, error) {
@@ -51,23 +50,19 @@ func (r *runner) evaluateSampling(ctx context.Context, t *trial) (verdict, *devi
 	}
 	v := newVerdict()
 	if wrong, err := draw(samplingCalls); err != nil || wrong != nil {
-		return deref(wrong), nil, err
+		return deref(wrong), err
 	}
 	if r.info.Emulated {
-		return v, nil, nil
+		return v, nil
 	}
 	s.reset()
 	for s.calls < samplingSamples {
 		if wrong, err := draw(samplingChunk); err != nil || wrong != nil {
-			return deref(wrong), nil, err
+			return deref(wrong), err
 		}
 	}
 	s.judge(&v)
-	if v.status != trace.Passed {
-		return v, nil, nil
-	}
-	samples, err := r.measure(ctx)
-	return v, samples, err
+	return v, nil
 }
 
 func deref(v *verdict) verdict {

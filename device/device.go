@@ -107,6 +107,17 @@ type Plan struct {
 	ColdL2     bool          `json:"cold_l2"`  // zero-fill twice the L2 before each call
 	MaxTime    time.Duration `json:"max_time"` // 0: no limit; reached, the trial in progress ends early and says so
 	Timer      string        `json:"timer,omitempty"`
+
+	// Timing, where it is not nil, is called with true when the first trial is warm and with false after the last timed call,
+	// on a goroutine of Measure's. What is timed again with another timer, or fails, gets another true, or no false.
+	Timing func(bool) `json:"-"`
+}
+
+// Tell calls Timing.
+func (p *Plan) Tell(on bool) {
+	if p.Timing != nil {
+		p.Timing(on)
+	}
 }
 
 // What a Plan's Timer may be, besides "", which is TimerAuto.
@@ -127,7 +138,7 @@ type Samples struct {
 	Trials    [][]time.Duration `json:"trials_ns"`           // one row for each trial, in order of measurement
 	Truncated bool              `json:"truncated,omitempty"` // MaxTime ended the measurement
 	Kernels   []Activity        `json:"kernels,omitempty"`   // of one call, in order of their start; nil where the timer does not tell
-	Stamp     *Stamp            `json:"stamp,omitempty"`     // nil where the device keeps none
+	Stamp     *Stamp            `json:"stamp,omitempty"`     // nil from a device: who asked for the timing reads the GPU meanwhile
 	Disturbed []string          `json:"disturbed,omitempty"` // sentences that say why the timings are in doubt
 }
 
@@ -170,6 +181,7 @@ type Options struct {
 	Ordinal  int
 	CacheDir string    // build cache; "" is the user's cache folder
 	Arch     string    // build for this arch instead of the device's own, such as "sm_90a"
+	Prebuilt string    // GPU: folder of nvcc.Pack's files; solutions are taken from there and never built
 	Sanitize bool      // emulator: AddressSanitizer, UBSan and the shared-memory race check
 	Stdout   io.Writer // what kernels print; nil is os.Stdout
 	Stderr   io.Writer

@@ -3,7 +3,6 @@
 package compare
 
 import (
-	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"math"
@@ -44,7 +43,7 @@ type Result struct {
 	Ratio     *Ratio   `json:"ratio,omitempty"` // geometric mean over the timed workloads; nil without any
 	Verdict   Verdict  `json:"verdict"`
 	Why       string   `json:"why,omitempty"`     // where it does not come from timings
-	ScoreA    *float64 `json:"score_a,omitempty"` // the contest's, over the common workloads; nil unless both runs have baselines
+	ScoreA    *float64 `json:"score_a,omitempty"` // the contest's, over the common workloads; nil unless both runs have the same baseline
 	ScoreB    *float64 `json:"score_b,omitempty"`
 	Warnings  []string `json:"warnings,omitempty"` // what the result should be read with
 }
@@ -183,7 +182,7 @@ func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 		}
 		res.Ratio = interval(math.Exp(sum/float64(res.Timed)), logs)
 	}
-	res.ScoreA, res.ScoreB = score.results()
+	res.ScoreA, res.ScoreB = score.results(a, b)
 	res.conclude()
 	return res, nil
 }
@@ -444,48 +443,40 @@ func profileText(p event.Profile) string {
 	return text + ")"
 }
 
-// scores adds up the contest's score of both runs: the mean over workloads of the baseline's latency over the solution's,
-// 0 where any workload fails (spec section 5).
+// scores are the contest's, of both runs, over the workloads that both have and whose baseline passes wherever they do.
 type scores struct {
-	sum    [2]float64
-	failed [2]bool
-	n      int
-	absent bool // a passed workload has no baseline
+	of    [2]stats.Score
+	timed bool // a workload has a speed-up
 }
 
 func (s *scores) add(a, b *runs.Row) {
-	s.n++
-	for i, r := range []*runs.Row{a, b} {
-		if r.Evaluated == nil || r.Evaluated.Status != string(trace.Passed) {
-			s.failed[i] = true
-			continue
+	for _, r := range []*runs.Row{a, b} {
+		if r.Evaluated == nil || r.Evaluated.Status == string(trace.Passed) && r.Evaluated.Speedup == nil {
+			return
 		}
-		var t struct {
-			Evaluation struct {
-				Performance struct {
-					Latency   float64 `json:"latency_ms"`
-					Reference float64 `json:"reference_latency_ms"`
-				}
-			}
-		}
-		p := &t.Evaluation.Performance
-		if json.Unmarshal(r.Evaluated.Trace, &t) != nil || p.Latency <= 0 || p.Reference <= 0 {
-			s.absent = true
-			continue
-		}
-		s.sum[i] += p.Reference / p.Latency
+		s.timed = s.timed || r.Evaluated.Speedup != nil
 	}
+	a.Score(&s.of[0])
+	b.Score(&s.of[1])
 }
 
-func (s *scores) results() (a, b *float64) {
-	if s.absent || s.n == 0 {
+// results gives both, or nil: runs without baselines, or with different ones, have none.
+func (s *scores) results(a, b *runs.Run) (scoreA, scoreB *float64) {
+	if !s.timed || a.Run != nil && b.Run != nil && baseline(a) != baseline(b) {
 		return nil, nil
 	}
-	for i := range s.sum {
-		s.sum[i] /= float64(s.n)
-		if s.failed[i] {
-			s.sum[i] = 0
-		}
+	x, _, okX := s.of[0].Value()
+	y, _, okY := s.of[1].Value()
+	if !okX || !okY {
+		return nil, nil
 	}
-	return &s.sum[0], &s.sum[1]
+	return &x, &y
+}
+
+// baseline is the content of a run's baseline, "" without one.
+func baseline(r *runs.Run) string {
+	if r.Run.Baseline == nil {
+		return ""
+	}
+	return r.Run.Baseline.ContentHash
 }

@@ -229,11 +229,12 @@ func TestConditions(t *testing.T) {
 
 // The score is the mean of baseline over solution, 0 where a workload fails, and absent without baselines.
 func TestScore(t *testing.T) {
-	scored := func(id string, latency, reference float64) *runs.Run {
+	scored := func(id string, latency, base float64) *runs.Run {
 		r := gpu().run(id, 2, 1)
 		for i := range r.Rows {
-			r.Rows[i].Evaluated.Trace = json.RawMessage(fmt.Sprintf(
-				`{"evaluation":{"performance":{"latency_ms":%g,"reference_latency_ms":%g}}}`, latency*float64(i+1), reference))
+			if speedup := base / (latency * float64(i+1)); base > 0 {
+				r.Run.Baseline, r.Rows[i].Evaluated.Speedup = &event.Baseline{ContentHash: "0123"}, &speedup
+			}
 		}
 		return r
 	}
@@ -247,5 +248,15 @@ func TestScore(t *testing.T) {
 	}
 	if res := mustCompare(t, a, scored("b", 1, 0)); res.ScoreA != nil || res.ScoreB != nil {
 		t.Errorf("no baseline: got %v and %v, want none", res.ScoreA, res.ScoreB)
+	}
+	// A workload that the baseline does not pass beside B counts for neither.
+	b = scored("b", 1, 6)
+	b.Rows[0].Evaluated.Speedup = nil
+	if res := mustCompare(t, a, b); *res.ScoreA != 1.5 || *res.ScoreB != 3 {
+		t.Errorf("one baseline missing: got %v and %v, want 1.5 and 3", *res.ScoreA, *res.ScoreB)
+	}
+	b.Run.Baseline.ContentHash = "4567"
+	if res := mustCompare(t, a, b); res.ScoreA != nil || res.ScoreB != nil {
+		t.Errorf("another baseline: got %v and %v, want none", res.ScoreA, res.ScoreB)
 	}
 }

@@ -20,16 +20,14 @@ import (
 //go:embed worker.py
 var program []byte
 
-// Runs tells whether solutions of that spec run in Python: all but CUDA and C++ with the tvm-ffi binding.
-func Runs(spec *trace.BuildSpec) bool {
-	return spec.Language != trace.CUDA && spec.Language != trace.CPP || spec.Binding == "torch"
-}
+// Runs tells whether solutions of that spec run in Python.
+func Runs(spec *trace.BuildSpec) bool { return !spec.Compiled() }
 
 // Command returns how to start the worker, whose program it keeps below the cache folder root, in the first of
 // $FISUB_PYTHON, python3 and python that has torch. Where there is none, the error is a *worker.Error of kind Machine
 // with the code "no-python" or "no-torch".
 func Command(ctx context.Context, root string) (worker.Command, error) {
-	python, err := find(ctx)
+	python, err := Find(ctx)
 	if err != nil {
 		return worker.Command{}, err
 	}
@@ -42,8 +40,9 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 	return worker.Command{Args: []string{python, "-u", filepath.Join(dir, "worker.py")}}, nil
 }
 
-// find looks for an interpreter that has torch, without importing it: that takes seconds.
-func find(ctx context.Context) (string, error) {
+// Find looks for the interpreter of Command, and tells whether it has torch without importing it: that takes seconds. Its
+// errors are those of Command.
+func Find(ctx context.Context) (string, error) {
 	candidates := []string{"python3", "python"}
 	named := os.Getenv("FISUB_PYTHON")
 	if named != "" {

@@ -1,10 +1,11 @@
 """The worker process of fisub for solutions in Python and their references.
 
 It answers one JSON object a line on descriptors 3 (requests) and 4 (replies), as package bench/worker describes: open,
-build, load, run, measure. Tensors travel through files. It needs the standard library and torch, which open imports;
+build, load, run, measure, check. Tensors travel through files. It needs the standard library and torch, which open imports;
 everything before it, such as the rules for entry points, runs without.
 """
 
+import base64
 import ctypes
 import fcntl
 import hashlib
@@ -19,6 +20,7 @@ import re
 import resource
 import shutil
 import signal
+import struct
 import sys
 import threading
 import time
@@ -28,6 +30,8 @@ import typing
 MAX_TEXT = 4 << 10
 MAX_LOG = 1 << 20
 POISON = 0xFF  # NaN as bfloat16, float16 and float32, so that an element that is left out cannot pass
+CANARY = 0xA5  # fills the memory beside tensors; not poison, which a solution may copy from an output that it did not write
+STALL_CYCLES = 20_000_000  # of a stream, in front of a call that is probed: some 10 ms, longer than most calls take to launch
 SCALARS = {"int": int, "float": float, "bool": bool}
 ESTIMATES = 5  # calls by which the official harness estimates the time of one, before the warm-up calls
 
@@ -222,6 +226,246 @@ def driver_version():
         return ""
 
 
+# CUPTI's activity records. They are only collected here: fisub makes the times of them.
+
+MEMCPY, MEMSET, DRIVER, RUNTIME, KERNEL = 1, 2, 4, 5, 10
+# By kind, how much of a record is handed on: up to the last field that is read. What follows in that of a kernel is the
+# address of its name, for which an index is put.
+READ = {MEMCPY: 48, MEMSET: 48, DRIVER: 36, RUNTIME: 36, KERNEL: 104}
+BUFFER_BYTES, MAX_BUFFERS = 8 << 20, 48
+MAX_RECORD_BYTES = 96 << 20  # handed on
+MAX_NAMES, MAX_NAME = 1 << 14, 1 << 16
+MAX_LIMIT_REACHED = 12  # CUPTI's word for the end of a buffer
+FLUSH_FORCED = 1
+
+REQUESTED = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t))
+COMPLETED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
+FUNCTIONS = {
+    "cuptiGetVersion": [ctypes.POINTER(ctypes.c_uint32)],
+    "cuptiGetResultString": [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)],
+    "cuptiGetTimestamp": [ctypes.POINTER(ctypes.c_uint64)],
+    "cuptiSubscribe": [ctypes.POINTER(ctypes.c_void_p), CALLBACK, ctypes.c_void_p],
+    "cuptiUnsubscribe": [ctypes.c_void_p],
+    "cuptiActivityRegisterCallbacks": [REQUESTED, COMPLETED],
+    "cuptiActivityEnable": [ctypes.c_int],
+    "cuptiActivityDisable": [ctypes.c_int],
+    "cuptiActivityFlushAll": [ctypes.c_uint32],
+    "cuptiActivityGetNextRecord": [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)],
+    "cuptiActivityGetNumDroppedRecords": [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(ctypes.c_size_t)],
+}
+
+
+class Unavailable(Exception):
+    """Why CUPTI cannot be used."""
+
+
+def loaded_libraries(name):
+    """Paths of the libraries that this process has loaded whose names begin with name."""
+    found = []
+    try:
+        with open("/proc/self/maps") as f:
+            for line in f:
+                path = line.rstrip("\n").split(None, 5)[5:]
+                if path and os.path.basename(path[0]).startswith(name) and path[0] not in found:
+                    found.append(path[0])
+    except OSError:
+        pass
+    return found
+
+
+def cupti_paths(major):
+    """Where libcupti of that CUDA release may be: loaded already, which torch's is, in NVIDIA's wheels, in a toolkit, or where
+    the loader looks."""
+    name = f"libcupti.so.{major}"
+    paths = loaded_libraries("libcupti.so")
+    try:
+        roots = list(importlib.util.find_spec("nvidia").submodule_search_locations)
+    except (ImportError, AttributeError, ValueError, TypeError):
+        roots = []
+    for root in roots:
+        paths += [os.path.join(root, f"cu{major}", "lib", name), os.path.join(root, "cuda_cupti", "lib", name)]
+    for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
+        if home:
+            paths += [os.path.join(home, "extras", "CUPTI", "lib64", name), os.path.join(home, "lib64", name)]
+    return paths + [name]
+
+
+def open_cupti(paths):
+    """The first that can be loaded."""
+    why = ""
+    for path in paths:
+        try:
+            return CUPTI(path)
+        except Unavailable as e:
+            if not why and "No such file or directory" not in str(e):  # what most of them say
+                why = str(e)
+    raise Unavailable(why or f"no {paths[-1]}")
+
+
+def demangler():
+    """A function that gives the name that a C++ symbol stands for, or the symbol."""
+    try:
+        demangle, free = getattr(ctypes.CDLL("libstdc++.so.6"), "__cxa_demangle"), ctypes.CDLL(None).free
+    except (OSError, AttributeError):
+        return lambda symbol: symbol
+    demangle.restype, demangle.argtypes = ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
+    free.argtypes = [ctypes.c_void_p]
+
+    def plain(symbol):
+        at = demangle(symbol, None, None, ctypes.byref(ctypes.c_int()))
+        if not at:
+            return symbol
+        try:
+            return ctypes.string_at(at)
+        finally:
+            free(at)
+
+    return plain
+
+
+class Records:
+    """CUPTI's records in the form that fisub reads."""
+
+    def __init__(self, plain):
+        self.data, self.names, self.lost, self.plain = bytearray(), [], 0, plain
+        self.indices = {}
+
+    def add(self, address, end):
+        """Takes the record at address, in a buffer that is filled up to end."""
+        kind = ctypes.c_uint32.from_address(address).value
+        size = READ.get(kind)
+        if size is None:
+            return
+        room = size + 8 if kind == KERNEL else size
+        if address + room > end or len(self.data) + room > MAX_RECORD_BYTES:
+            self.lost += 1
+            return
+        record = ctypes.string_at(address, size)
+        if kind == KERNEL:
+            index = self.name(ctypes.c_void_p.from_address(address + size).value)
+            if index is None:
+                self.lost += 1
+                return
+            record += struct.pack("<I", index)
+        self.data += record
+
+    def name(self, address):
+        """The index of the name at address, of which only the text stays: a module that is unloaded takes its names along."""
+        symbol = ctypes.string_at(address) if address else b""
+        index = self.indices.get(symbol)
+        if index is None and len(self.names) < MAX_NAMES and len(symbol) <= MAX_NAME:
+            index = self.indices[symbol] = len(self.names)
+            self.names.append([text.decode(errors="replace") for text in (symbol, self.plain(symbol)[:MAX_NAME])])
+        return index
+
+    def reply(self, version):
+        return {"version": version, "lost": self.lost, "names": self.names, "records": base64.b64encode(self.data).decode()}
+
+
+class CUPTI:
+    """CUPTI of this process. A recording lasts from begin to end."""
+
+    def __init__(self, path):
+        try:
+            self.lib = ctypes.CDLL(path)
+        except OSError as e:
+            raise Unavailable(str(e)) from None
+        for name, types in FUNCTIONS.items():
+            try:
+                getattr(self.lib, name).argtypes = types
+            except AttributeError:
+                raise Unavailable(f"{path}: no {name}") from None
+        version = ctypes.c_uint32()
+        if self.lib.cuptiGetVersion(ctypes.byref(version)) != 0:
+            raise Unavailable(f"{path}: cuptiGetVersion")
+        self.version, self.clock, self.subscriber = version.value, ctypes.c_uint64(), ctypes.c_void_p()
+        self.buffers, self.free, self.full, self.refused = {}, [], [], 0  # by address; all that CUPTI ever got stay
+        # CUPTI calls these on a thread of its own too, as long as the process lives.
+        self.callbacks = REQUESTED(self.requested), COMPLETED(self.completed), CALLBACK(lambda *_: None)
+
+    def requested(self, buffer, size, most):
+        most[0] = 0  # as many records as fit
+        if not self.free:
+            if len(self.buffers) == MAX_BUFFERS:
+                self.refused += 1
+                buffer[0], size[0] = None, 0
+                return
+            memory = ctypes.create_string_buffer(BUFFER_BYTES)
+            self.buffers[ctypes.addressof(memory)] = memory
+            self.free.append(ctypes.addressof(memory))
+        buffer[0], size[0] = self.free.pop(), BUFFER_BYTES
+
+    def completed(self, context, stream, buffer, _, valid):
+        self.full.append((context, stream, buffer, min(valid, BUFFER_BYTES)))
+
+    def step(self, name, *args):
+        status = getattr(self.lib, name)(*args)
+        if status != 0:
+            text = ctypes.c_char_p()
+            known = self.lib.cuptiGetResultString(status, ctypes.byref(text)) == 0 and text.value
+            raise Unavailable(f"{name}: {text.value.decode() if known else f'error {status}'}")
+
+    def forget(self):
+        """Takes back what was recorded."""
+        full, self.full, self.refused = self.full, [], 0
+        self.free += [buffer for _, _, buffer, _ in full if buffer]
+
+    def begin(self):
+        """Starts recording; what CUPTI refuses is Unavailable. It does where another profiler is at work, on some virtual GPUs,
+        and where the driver lets only root profile."""
+        self.forget()
+        on, (requested, completed, ignore) = [], self.callbacks
+        self.step("cuptiSubscribe", ctypes.byref(self.subscriber), ignore, None)
+        try:
+            self.step("cuptiActivityRegisterCallbacks", requested, completed)
+            for kind in (RUNTIME, KERNEL, DRIVER, MEMCPY, MEMSET):
+                self.step("cuptiActivityEnable", kind)
+                on.append(kind)
+        except Unavailable:
+            for kind in on:
+                self.lib.cuptiActivityDisable(kind)
+            self.lib.cuptiUnsubscribe(self.subscriber)
+            raise
+
+    def now(self):
+        """CUPTI's clock in ns, 0 where it fails."""
+        return self.clock.value if self.lib.cuptiGetTimestamp(ctypes.byref(self.clock)) == 0 else 0
+
+    def stop(self):
+        """Ends the recording, and hands over what CUPTI still holds. The work on the device must be done."""
+        failed = None
+        # The first flush leaves a buffer with an unfinished record where it is; after it, the second one finds none of the kind.
+        steps = [("cuptiActivityFlushAll", 0), ("cuptiActivityFlushAll", FLUSH_FORCED)]
+        for name, value in steps + [("cuptiActivityDisable", kind) for kind in READ]:
+            try:
+                self.step(name, value)
+            except Unavailable as e:
+                failed = failed or e
+        self.lib.cuptiUnsubscribe(self.subscriber)
+        if failed:
+            raise failed
+
+    def end(self):
+        """Ends the recording and gives the records."""
+        self.stop()
+        records, dropped, places = Records(demangler()), ctypes.c_size_t(), {(None, 0)}
+        for context, stream, buffer, valid in self.full:
+            places.add((context, stream))
+            record, status = ctypes.c_void_p(), MAX_LIMIT_REACHED
+            if valid > 0:
+                while (status := self.lib.cuptiActivityGetNextRecord(buffer, valid, ctypes.byref(record))) == 0:
+                    records.add(record.value, buffer + valid)
+            if status != MAX_LIMIT_REACHED:
+                records.lost += 1
+        for context, stream in places:
+            if self.lib.cuptiActivityGetNumDroppedRecords(context, stream, ctypes.byref(dropped)) == 0:
+                records.lost += dropped.value
+        records.lost += self.refused
+        self.forget()
+        return records.reply(self.version)
+
+
 class Device:
     """A GPU through torch.cuda, or the CPU, where Triton kernels run in their interpreter."""
 
@@ -241,6 +485,7 @@ class Device:
                 raise Failure("machine", f"python: there is no CPU {ordinal}", code="no-ordinal")
             self.device = torch.device("cpu")
             return
+        self.tracer = None  # or CUPTI, or why there is none
         if torch.version.cuda is None:
             raise Failure("machine", f"python: torch {torch.__version__} of {sys.executable} is built without CUDA", code="no-torch-cuda")
         if not torch.cuda.is_available():
@@ -264,10 +509,55 @@ class Device:
             return info | {"name": processor(), "arch": "", "driver": ""}
         p = torch.cuda.get_device_properties(self.device)
         uuid = str(getattr(p, "uuid", ""))
-        return info | {
+        return info | {"bandwidth": self.bandwidth()} | {
             "name": p.name, "arch": f"sm_{p.major}{p.minor}", "driver": driver_version(), "cuda_version": str(torch.version.cuda),
-            "l2_bytes": int(getattr(p, "L2_cache_size", 0)), "memory_bytes": int(p.total_memory),
+            "l2_bytes": self.l2_bytes(), "memory_bytes": int(p.total_memory),
             "multiprocessors": int(p.multi_processor_count), "uuid": f"GPU-{uuid}" if uuid else ""}
+
+    def bandwidth(self):
+        """Of the memory, in bytes a second: its clock times its width, two transfers a clock. 0 where the driver does not tell."""
+        kilohertz, bits, device = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        try:
+            cuda = ctypes.CDLL("libcuda.so.1")
+            if (cuda.cuDeviceGet(ctypes.byref(device), self.ordinal) == 0 and cuda.cuDeviceGetAttribute(ctypes.byref(kilohertz), 36, device) == 0
+                    and cuda.cuDeviceGetAttribute(ctypes.byref(bits), 37, device) == 0):
+                return 2000 * kilohertz.value * (bits.value // 8)
+        except (OSError, AttributeError):
+            pass
+        return 0
+
+    def l2_bytes(self):
+        return int(getattr(self.torch.cuda.get_device_properties(self.device), "L2_cache_size", 0))
+
+    def cupti(self):
+        if self.tracer is None:
+            try:
+                self.tracer = open_cupti(cupti_paths(str(self.torch.version.cuda).partition(".")[0]))
+            except Unavailable as e:
+                self.tracer = e
+        if isinstance(self.tracer, Unavailable):
+            raise self.tracer
+        return self.tracer
+
+    def stall(self):
+        """Keeps the stream busy."""
+        if not self.emulated:
+            self.torch.cuda._sleep(STALL_CYCLES)
+
+    def octets(self, t):
+        """The bytes of a tensor, in a copy where it is not contiguous."""
+        return t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(self.torch.uint8)
+
+    def copies(self, tensors, rooms):
+        """The bytes of tensors of the device as they are in the order of its stream, in the room for each, if there is one. None
+        stands for what is no tensor."""
+        def copy():
+            return [t if t is None else self.octets(t).clone() if room is None else room.copy_(t) for t, room in zip(tensors, rooms, strict=True)]
+
+        if self.emulated:
+            return copy()
+        with self.torch.cuda.stream(self.torch.cuda.default_stream(self.device)):
+            return copy()
 
     def restore(self):
         """Undoes a submission's choice of device and stream."""
@@ -285,19 +575,23 @@ class Device:
             raise Failure("machine", f"python: torch {self.torch.__version__} has no dtype {name}")
         return found
 
-    def tensor(self, spec):
-        """An uninitialised tensor, and its bytes as a tensor of uint8."""
+    def tensor(self, spec, guard):
+        """An uninitialised tensor, its bytes as a tensor of uint8, and those with the guards before and behind them."""
         shape = list(spec.get("shape") or [])
         if spec["dtype"] == "float4_e2m1" and shape:
             shape[-1] //= 2  # two elements a byte
-        data = self.torch.empty(spec["bytes"], dtype=self.torch.uint8, device=self.device)
-        return data.view(self.dtype(spec["dtype"])).view(shape), data
+        size = spec["bytes"]
+        band = self.torch.empty(guard + size + guard, dtype=self.torch.uint8, device=self.device)
+        if guard:
+            band.fill_(CANARY)
+        data = band[guard:guard + size]
+        return data.view(self.dtype(spec["dtype"])).view(shape), data, band
 
-    def input(self, spec):
-        t, data = self.tensor(spec)
+    def fill(self, data, spec):
+        """Copies what a file holds, as spec says, into the bytes of a tensor."""
         size, offset = spec["bytes"], spec["offset"]
         if size == 0:
-            return t
+            return
         with open(spec["path"], "rb") as f:
             end = os.fstat(f.fileno()).st_size
             if offset < 0 or size < 0 or offset > end - size:
@@ -308,7 +602,6 @@ class Device:
                 data.copy_(view)
                 self.synchronize()
                 del view  # or the mapping could not be closed
-        return t
 
     def shape(self, t):
         """Name of the dtype and shape of a tensor, in the words of the format."""
@@ -318,6 +611,11 @@ class Device:
             if shape:
                 shape[-1] *= 2
         return name, shape
+
+
+def first_difference(a, b):
+    """The index of the first byte in which two tensors of as many bytes differ, or -1."""
+    return int((a != b).byte().argmax()) if a.numel() and not a.equal(b) else -1
 
 
 def write(fd, t, offset):
@@ -338,7 +636,9 @@ class Solution:
         self.outputs = list(definition["outputs"].items())
         spec = solution["spec"]
         self.destination_passing = spec.get("destination_passing_style", True)
-        self.args, self.results, self.any_count = None, [], False
+        # Of what is loaded: the request, with the contents that the inputs were given last; for each argument its memory as
+        # Device.tensor gives it, None where it is no tensor; what was there before a move.
+        self.args, self.results, self.any_count, self.loaded, self.places, self.before = None, [], False, None, [], []
         file, _, symbol = spec["entry_point"].partition("::")
         language = spec["language"]
         if language in ("cuda", "cpp"):
@@ -390,29 +690,46 @@ class Solution:
         return getattr(module, symbol)
 
     def load(self, request):
-        self.args, self.results = None, []
-        args = [self.argument(i, v) for i, v in enumerate(request.get("inputs") or [])]
-        for (name, spec), value in zip(self.outputs, request.get("outputs") or [], strict=True):
+        self.args, self.results, self.places, self.before = None, [], [], []
+        self.loaded = request
+        self.any_count = request.get("any_count", False)
+        self.place()
+
+    def place(self):
+        """Allocates the tensors of what is loaded."""
+        guard = self.loaded.get("guard", 0)
+        if guard < 0 or guard % 256 != 0:
+            raise Failure("machine", f"python: guard of {guard} bytes")
+        self.places, self.results = [], []
+        args = [self.argument(i, v, guard) for i, v in enumerate(self.inputs())]
+        for (name, spec), value in zip(self.outputs, self.loaded.get("outputs") or [], strict=True):
             tensor = value["tensor"]
             if not self.destination_passing:
                 self.results.append((name, tensor, None))
                 continue
-            t, data = self.device.tensor(tensor)
+            t, data, band = self.device.tensor(tensor, guard)
+            self.places.append((data, band))
             self.results.append((name, tensor | {"scalar": spec.get("shape") is None}, data))
             args.append(t)
-        self.any_count = request.get("any_count", False)
         self.args = args
 
-    def argument(self, i, value):
+    def inputs(self):
+        return self.loaded.get("inputs") or []
+
+    def argument(self, i, value, guard):
+        self.places.append(None)
         for kind in ("int", "float", "bool"):
             if value.get(kind) is not None:
                 return SCALARS[kind](value[kind])
         if value.get("tensor") is None:
             return None
         try:
-            return self.device.input(value["tensor"])
+            t, data, band = self.device.tensor(value["tensor"], guard)
+            self.device.fill(data, value["tensor"])
         except (OSError, RuntimeError) as e:
             raise Failure("machine", f"input {i}: {describe(e)}") from None
+        self.places[i] = data, band
+        return t
 
     def call(self):
         return guard(self.device, "call", lambda: self.entry(*self.args))
@@ -454,12 +771,16 @@ class Solution:
         fd = os.open(out, os.O_RDWR | os.O_CLOEXEC)
         try:
             if self.destination_passing:
-                for _, spec, data in self.results:
-                    write(fd, data.cpu(), spec["offset"])
+                self.store(fd)
                 return {}
             return {"outputs": guard(self.device, "call", lambda: self.returned(fd, results(value, len(self.results), self.any_count)))}
         finally:
             os.close(fd)
+
+    def store(self, fd):
+        """Writes the outputs that were passed."""
+        for _, spec, data in self.results:
+            write(fd, data.cpu(), spec["offset"])
 
     def returned(self, fd, values):
         """Writes results one behind the other, and describes them."""
@@ -479,21 +800,139 @@ class Solution:
             end = (end + size + 255) & ~255
         return outputs
 
-    def measure(self, plan):
-        """Times calls by CUDA events: a trial is one call, five more and the warm-up calls, and then, for each sample, the
-        zero-fill of twice the L2, an event, the call, an event."""
-        d = self.device
+    def check(self, request):
+        """Looks for what a call must not do."""
+        if request.get("move"):
+            self.before.append((self.args, self.places))
+            self.place()
+        self.change(request.get("inputs") or [])
+        found = {}
+        if request.get("out"):
+            found = self.probe(request["out"])
+        found["changed"] = [{"arg": i, "offset": at} for i, v in enumerate(self.inputs()) if v.get("tensor") and (at := self.changed(i)) >= 0]
+        found["outside"] = [{"arg": i, "offset": at} for i, place in enumerate(self.places) if place for at in self.outside(*place)]
+        return found
+
+    def change(self, inputs):
+        """Gives inputs new contents, where they are."""
+        if len(inputs) > len(self.inputs()):
+            raise Failure("machine", f"python: contents for {len(inputs)} inputs of {len(self.inputs())}")
+        for i, spec in enumerate(inputs):
+            if spec is None:
+                continue
+            old = self.inputs()[i].get("tensor")
+            if old is None or any(spec[key] != old[key] for key in ("dtype", "shape", "bytes")):
+                raise Failure("machine", f"input {i}: the new contents have another type")
+            try:
+                self.device.fill(self.places[i][0], spec)
+            except OSError as e:
+                raise Failure("machine", f"input {i}: {describe(e)}") from None
+            self.inputs()[i] = {"tensor": spec}
+
+    def probe(self, out):
+        """Makes a call while the stream is busy, and compares its outputs as they are behind it in the stream's order with what
+        they are when the device is idle."""
+        d, passed = self.device, [data for _, _, data in self.results]
+        # To allocate memory behind the call could wait for it.
+        rooms = [d.torch.empty_like(data) for data in passed] if self.destination_passing else []
+
+        def call():
+            d.stall()
+            self.poison()
+            value = self.entry(*self.args)
+            values = passed if self.destination_passing else results(value, len(self.results), self.any_count)
+            mine = [v if isinstance(v, d.torch.Tensor) and v.device == d.device else None for v in values]
+            early = d.copies(mine, rooms or [None] * len(mine))
+            d.synchronize()
+            return values, [-1 if now is None else first_difference(was, d.octets(now)) for was, now in zip(early, mine, strict=True)]
+
+        values, differences = guard(d, "call", call)
+        first = len(self.inputs())
+        found = {"late": [{"arg": first + i, "offset": at} for i, at in enumerate(differences) if at >= 0]}
+        fd = os.open(out, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if self.destination_passing:
+                self.store(fd)
+            else:
+                found["outputs"] = guard(d, "call", lambda: self.returned(fd, values))
+        finally:
+            os.close(fd)
+        return found
+
+    def changed(self, i):
+        """The first byte of input i that is not what the input was given, or -1."""
+        data = self.places[i][0]
+        given = self.device.torch.empty_like(data)
+        self.device.fill(given, self.inputs()[i]["tensor"])
+        return first_difference(data, given)
+
+    def outside(self, data, band):
+        """Where something was written beside a tensor: at most once before it, next to it, and once behind it."""
+        guard, size = self.loaded.get("guard", 0), data.numel()
+        whole = self.device.torch.full((guard,), CANARY, dtype=data.dtype, device=data.device)
+        before, behind = first_difference(band[:guard].flip(0), whole), first_difference(band[guard + size:], whole)
+        return [-1 - before] * (before >= 0) + [size + behind] * (behind >= 0)
+
+    def measure(self, plan, tell):
+        """Times calls, by CUPTI's records, of which fisub makes the times, or by CUDA events. tell is called as a plan's Timing.
+        Which timer takes the place of another is fisub's decision."""
+        d, cupti = self.device, None
         if d.emulated:
             raise Failure("timing", "python: the CPU keeps no time for a GPU")
-        timer = plan.get("timer") or "auto"
-        if timer == "cupti":
-            raise Failure("machine", "python: the Python worker does not time with CUPTI", code="no-timer")
-        torch, begun = d.torch, time.monotonic()
+        if plan.get("timer") != "events":
+            try:
+                cupti = d.cupti()
+                cupti.begin()
+            except Unavailable as e:
+                return {"recorded": {"failed": str(e)}}
+
+        def by_cupti():
+            d.synchronize()
+            begin = cupti.now()
+            self.entry(*self.args)
+            end = cupti.now()
+            d.synchronize()
+            return begin, end
+
+        def measure():
+            if cupti:
+                return self.trials(plan, tell, by_cupti)
+            start, end = d.event(enable_timing=True), d.event(enable_timing=True)
+
+            def by_events():
+                start.record()
+                self.entry(*self.args)
+                end.record()
+                end.synchronize()
+                return round(start.elapsed_time(end) * 1e6)
+
+            return self.trials(plan, tell, by_events)
+
+        try:
+            trials = guard(d, "call", measure)
+        except Failure as e:
+            if cupti and e.kind != "fault":
+                try:
+                    cupti.stop()
+                except Unavailable:
+                    pass
+            raise
+        whole = len(trials) == plan["trials"] and len(trials[-1]) == plan["iterations"]
+        samples = {"timer": "cupti" if cupti else "cuda events", "cold_l2": plan["cold_l2"], "truncated": not whole}
+        if not cupti:
+            return {"samples": samples | {"trials_ns": trials}}
+        try:
+            return {"samples": samples, "recorded": cupti.end() | {"windows": trials}}
+        except Unavailable as e:
+            return {"recorded": {"failed": str(e)}}
+
+    def trials(self, plan, tell, timed):
+        """What timed gives for each call of each trial. A trial is one call, five more and the warm-up calls, and then, for each
+        sample, the zero-fill of twice the L2 and the timed call."""
+        d, begun = self.device, time.monotonic()
         limit = plan.get("max_time", 0) / 1e9
-        info = torch.cuda.get_device_properties(d.device)
-        size = 2 * int(getattr(info, "L2_cache_size", 0)) >> 20 << 20 if plan["cold_l2"] else 0
-        l2 = torch.empty(size, dtype=torch.uint8, device=d.device)
-        start, end = d.event(enable_timing=True), d.event(enable_timing=True)
+        size = 2 * d.l2_bytes() >> 20 << 20 if plan["cold_l2"] else 0
+        l2 = d.torch.empty(size, dtype=d.torch.uint8, device=d.device)
 
         def flush():
             if size:
@@ -511,33 +950,24 @@ class Solution:
             d.synchronize()
 
         trials = []
-
-        def measure():
-            for _ in range(plan["trials"]):
-                self.entry(*self.args)
-                d.synchronize()
-                repeat(ESTIMATES)
-                repeat(plan["warmup"])
-                row = []
-                while len(row) < plan["iterations"] and (not late() or not trials and not row):
-                    flush()
-                    start.record()
-                    self.entry(*self.args)
-                    end.record()
-                    end.synchronize()
-                    row.append(round(start.elapsed_time(end) * 1e6))
-                if row:
-                    trials.append(row)
-                if late():
-                    break
+        for i in range(plan["trials"]):
+            self.entry(*self.args)
             d.synchronize()
-
-        guard(d, "call", measure)
-        whole = len(trials) == plan["trials"] and len(trials[-1]) == plan["iterations"]
-        samples = {"timer": "cuda events", "cold_l2": plan["cold_l2"], "trials_ns": trials, "truncated": not whole}
-        if timer == "auto":
-            samples["timer_note"] = "the Python worker does not time with CUPTI"
-        return samples
+            repeat(ESTIMATES)
+            repeat(plan["warmup"])
+            if i == 0:
+                tell(True)
+            row = []
+            while len(row) < plan["iterations"] and (not late() or not trials and not row):
+                flush()
+                row.append(timed())
+            if row:
+                trials.append(row)
+            if late():
+                break
+        d.synchronize()
+        tell(False)
+        return trials
 
 
 def guard(device, kind, f):
@@ -566,8 +996,10 @@ def lost(device):
 
 
 class Server:
-    def __init__(self):
-        self.device, self.solution, self.cache = None, None, ""
+    """Answers requests; tell is called with what is to be told before an answer."""
+
+    def __init__(self, tell):
+        self.device, self.solution, self.cache, self.tell = None, None, "", tell
 
     def answer(self, request):
         try:
@@ -594,7 +1026,9 @@ class Server:
                 r = request["run"]
                 return self.solution.repeat(r["out"], r["repeat"]) if r.get("repeat") else self.solution.run(r["out"])
             if "measure" in request:
-                return {"samples": self.solution.measure(request["measure"])}
+                return self.solution.measure(request["measure"], lambda on: self.tell({"timing": on}))
+            if "check" in request:
+                return {"checked": self.solution.check(request["check"])}
             raise Failure("machine", "python: unknown request")
         except Failure as e:
             return e.reply()
@@ -662,7 +1096,7 @@ def main():
     # A sibling of this file must not be importable, and the sources of a solution are written anew where they differ.
     del sys.path[0]
     sys.dont_write_bytecode = True
-    server = Server()
+    server = Server(pipes.write)
     try:
         while (request := pipes.read()) is not None:
             reply = server.answer(request)

@@ -1,11 +1,15 @@
 """Tests of the rules in worker.py that need no torch. Run by go test."""
 
+import base64
+import ctypes
 import inspect
 import os
+import struct
 import sys
 import tempfile
 import typing
 import unittest
+import unittest.mock
 
 import worker
 
@@ -135,6 +139,111 @@ class Results(unittest.TestCase):
     def test_any_count(self):
         for value, want in ((7, [7]), ((7,), [7]), ((1, 2), [1, 2]), ((1, 2, 3), [1, 2, 3])):
             self.assertEqual(worker.results(value, 2, True), want)
+
+
+class Recording(unittest.TestCase):
+    """Records as CUPTI lays them out: 0xcc where nothing is read."""
+
+    def setUp(self):
+        self.records = worker.Records(lambda symbol: symbol.upper())
+        self.keep = []
+
+    def record(self, size, kind, **fields):
+        r = bytearray(b"\xcc" * size)
+        struct.pack_into("<I", r, 0, kind)
+        for at, value in fields.items():
+            struct.pack_into("<Q", r, int(at[1:]), value)
+        self.keep.append(ctypes.create_string_buffer(bytes(r), size))
+        return ctypes.addressof(self.keep[-1])
+
+    def text(self, value):
+        self.keep.append(ctypes.create_string_buffer(value))
+        return ctypes.addressof(self.keep[-1])
+
+    def test_lengths(self):
+        for kind, size in ((worker.RUNTIME, 36), (worker.DRIVER, 36), (worker.MEMCPY, 48), (worker.MEMSET, 48)):
+            at = self.record(size + 40, kind, _8=7)
+            before = len(self.records.data)
+            self.records.add(at, at + size + 40)
+            self.assertEqual(bytes(self.records.data[before:]), ctypes.string_at(at, size))
+        self.assertEqual(self.records.lost, 0)
+
+    def test_kernels(self):
+        for symbol, index in ((b"a", 0), (b"b", 1), (b"a", 0), (None, 2), (b"\xff", 3)):
+            at = self.record(216, worker.KERNEL, _16=5, _104=self.text(symbol) if symbol else 0)
+            before = len(self.records.data)
+            self.records.add(at, at + 216)
+            self.assertEqual(bytes(self.records.data[before:]), ctypes.string_at(at, 104) + struct.pack("<I", index))
+        self.assertEqual(self.records.names, [["a", "A"], ["b", "B"], ["", ""], ["\ufffd", "\ufffd"]])
+        reply = self.records.reply(130001)
+        self.assertEqual((reply["version"], reply["lost"], len(base64.b64decode(reply["records"]))), (130001, 0, 5 * 108))
+
+    def test_not_taken(self):
+        self.records.add(self.record(40, 3), 1 << 60)  # a kind that was not asked for
+        self.assertEqual((self.records.data, self.records.lost), (b"", 0))
+        at = self.record(40, worker.RUNTIME)
+        self.records.add(at, at + 35)  # cut off
+        at = self.record(216, worker.KERNEL, _104=self.text(b"a"))
+        self.records.add(at, at + 111)
+        self.assertEqual((self.records.data, self.records.lost), (b"", 2))
+
+    def test_bounds(self):
+        self.records.names = [["", ""]] * worker.MAX_NAMES
+        at = self.record(216, worker.KERNEL, _104=self.text(b"one too many"))
+        self.records.add(at, at + 216)
+        self.assertEqual(self.records.lost, 1)
+        self.records.data = bytearray(worker.MAX_RECORD_BYTES - 35)
+        at = self.record(40, worker.RUNTIME)
+        self.records.add(at, at + 40)
+        self.assertEqual(self.records.lost, 2)
+        self.records.names = []
+        at = self.record(216, worker.KERNEL, _104=self.text(b"x" * (worker.MAX_NAME + 1)))
+        self.records.add(at, at + 216)
+        self.assertEqual(self.records.lost, 3)
+
+    def test_demangle(self):
+        plain = worker.demangler()
+        self.assertIn(plain(b"_Z5firstPfi"), (b"first(float*, int)", b"_Z5firstPfi"))
+        self.assertEqual(plain(b"decode_kernel"), b"decode_kernel")
+
+    def test_buffers(self):
+        c = worker.CUPTI.__new__(worker.CUPTI)
+        c.buffers, c.free, c.full, c.refused = {}, [], [], 0
+        seen = set()
+        address, size, most = (ctypes.c_void_p * 1)(), (ctypes.c_size_t * 1)(), (ctypes.c_size_t * 1)(9)
+        for _ in range(worker.MAX_BUFFERS):
+            c.requested(address, size, most)
+            self.assertEqual((size[0], most[0]), (worker.BUFFER_BYTES, 0))
+            seen.add(address[0])
+        self.assertEqual(len(seen), worker.MAX_BUFFERS)
+        c.requested(address, size, most)
+        self.assertEqual((address[0], size[0], c.refused), (None, 0, 1))
+        c.completed(None, 0, min(seen), worker.BUFFER_BYTES, 1 << 60)
+        self.assertEqual(c.full, [(None, 0, min(seen), worker.BUFFER_BYTES)])
+        c.forget()
+        c.requested(address, size, most)
+        self.assertEqual((address[0], c.refused, c.full), (min(seen), 0, []))
+
+
+class Library(unittest.TestCase):
+    def test_not_there(self):
+        for paths, text in ((["/absent/libcupti.so.13", "libcupti.so.99"], "no libcupti.so.99"), ([worker.__file__, "libcupti.so.99"], worker.__file__)):
+            with self.assertRaises(worker.Unavailable) as c:
+                worker.open_cupti(paths)
+            self.assertTrue(str(c.exception).startswith(text), c.exception)
+
+    def test_something_else(self):
+        libc = worker.loaded_libraries("libc.so")[0]
+        with self.assertRaises(worker.Unavailable) as c:
+            worker.CUPTI(libc)
+        self.assertEqual(str(c.exception), f"{libc}: no cuptiGetVersion")
+
+    def test_paths(self):
+        with unittest.mock.patch.dict(os.environ, {"CUDA_HOME": "/cuda", "CUDA_PATH": ""}):
+            paths = worker.cupti_paths("12")
+        self.assertEqual(paths[-1], "libcupti.so.12")
+        self.assertLess(paths.index("/cuda/extras/CUPTI/lib64/libcupti.so.12"), paths.index("/usr/local/cuda/lib64/libcupti.so.12"))
+        self.assertNotIn("", paths)
 
 
 class Errors(unittest.TestCase):

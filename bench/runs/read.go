@@ -10,8 +10,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 
+	"fisub/bench/stats"
 	"fisub/internal/cache"
 	"fisub/internal/event"
 	"fisub/internal/trace"
@@ -26,6 +28,10 @@ type Run struct {
 	Done     *event.Done     `json:"done,omitempty"`
 	Running  bool            `json:"running"` // a process writes the folder now
 	Warnings []event.Message `json:"warnings,omitempty"`
+	Places   []Place         `json:"places,omitempty"` // of a remote run, in the order in which they began
+
+	// Origins has, for each job of a remote run, the last line of its stream that the folder holds.
+	Origins map[string]int64 `json:"-"`
 
 	Bare bool `json:"-"` // it has no events, so that nothing tells how it ended
 }
@@ -46,6 +52,13 @@ func (r *Run) State() string {
 	return "done"
 }
 
+// A Place is where a part of a remote run ran.
+type Place struct {
+	Name   string       `json:"place"`
+	Device event.Device `json:"device"`
+	Host   event.Host   `json:"host"`
+}
+
 // A Row is one workload. Where a workload was judged more than once, the first verdict counts.
 type Row struct {
 	UUID      string           `json:"workload"`
@@ -54,6 +67,18 @@ type Row struct {
 	Evaluated *event.Evaluated `json:"evaluated,omitempty"` // nil where it could not be judged
 	Failed    *event.Message   `json:"failed,omitempty"`    // why it could not be judged
 	Findings  []event.Finding  `json:"findings,omitempty"`  // of the honesty checks
+	Place     string           `json:"place,omitempty"`     // of a remote run: the Name of one of its Places
+}
+
+// Score adds the workload, if it has a verdict, to the contest's score.
+func (r *Row) Score(s *stats.Score) {
+	switch {
+	case r.Evaluated == nil:
+	case r.Evaluated.Status != string(trace.Passed):
+		s.Fail()
+	case r.Evaluated.Speedup != nil:
+		s.Add(*r.Evaluated.Speedup)
+	}
 }
 
 // Official gives the mean over the passed workloads of the official latency in nanoseconds; 0 where none was timed.
@@ -85,6 +110,9 @@ func (r *Run) Passed() (passed, total int) {
 // Emit tells the run again: one event for each thing that the folder keeps, in order, with the totals at the end of a run
 // that ended.
 func (r *Run) Emit(s *event.Stream) {
+	for _, p := range r.Places {
+		s.Emit(event.Event{Type: event.TypeJob, Place: p.Name, JobState: &event.Job{Phase: "running", Device: &p.Device, Host: &p.Host}})
+	}
 	if r.Run != nil {
 		s.Emit(event.Event{Type: event.TypeRun, Run: r.Run})
 	}
@@ -93,9 +121,9 @@ func (r *Run) Emit(s *event.Stream) {
 			s.Emit(event.Event{Type: event.TypeSamples, Workload: row.UUID, Samples: row.Samples})
 		}
 		if row.Evaluated != nil {
-			s.Emit(event.Event{Type: event.TypeEvaluated, Workload: row.UUID, Evaluated: row.Evaluated})
+			s.Emit(event.Event{Type: event.TypeEvaluated, Workload: row.UUID, Evaluated: row.Evaluated, Place: row.Place})
 		} else if row.Failed != nil {
-			s.Emit(event.Event{Type: event.TypeFailed, Workload: row.UUID, Message: row.Failed})
+			s.Emit(event.Event{Type: event.TypeFailed, Workload: row.UUID, Message: row.Failed, Place: row.Place})
 		}
 		for _, f := range row.Findings {
 			s.Emit(event.Event{Type: event.TypeWarning, Workload: row.UUID, Finding: &f})
@@ -145,6 +173,27 @@ func Read(path string) (*Run, error) {
 	return r, nil
 }
 
+// maxHeader bounds a run.json that is read alone, in bytes.
+const maxHeader = 16 << 20
+
+// Header reads only what the run folder at path says of what ran: its run.json. Read tells how it went.
+func Header(path string) (*event.Run, error) {
+	f, err := os.Open(filepath.Join(path, runFile))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxHeader))
+	if err != nil {
+		return nil, err
+	}
+	r := &event.Run{}
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return r, nil
+}
+
 func name(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		path = abs
@@ -154,7 +203,7 @@ func name(path string) string {
 
 // replay reads events from f; whole is the number of bytes up to the end of the last whole line.
 func replay(f *os.File, id string) (r *Run, whole int64, err error) {
-	r = &Run{ID: id}
+	r = &Run{ID: id, Origins: map[string]int64{}}
 	rows, begun := map[string]int{}, map[string]bool{}
 	samples := map[string]*event.Samples{}
 	var seconds float64
@@ -163,16 +212,24 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 		if err := json.Unmarshal(line, &e); err != nil {
 			return err
 		}
+		if e.Job != "" {
+			r.Origins[e.Job] = max(r.Origins[e.Job], e.Origin)
+		}
 		switch {
 		case e.Run != nil:
 			r.Run, r.Done = e.Run, nil
+		case e.JobState != nil && e.JobState.Device != nil && e.JobState.Host != nil:
+			place := Place{e.Place, *e.JobState.Device, *e.JobState.Host}
+			if !slices.ContainsFunc(r.Places, func(p Place) bool { return p.Name == place.Name }) {
+				r.Places = append(r.Places, place)
+			}
 		case e.Started != nil:
 			begun[e.Workload] = true
 			delete(samples, e.Workload)
 		case e.Samples != nil:
 			samples[e.Workload] = e.Samples
 		case e.Evaluated != nil, e.Type == event.TypeFailed && e.Message != nil:
-			row := Row{UUID: e.Workload, Evaluated: e.Evaluated}
+			row := Row{UUID: e.Workload, Evaluated: e.Evaluated, Place: e.Place}
 			if e.Evaluated != nil {
 				row.Axes, row.Samples = e.Evaluated.Axes, samples[e.Workload]
 			} else {
@@ -209,6 +266,13 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 		}
 		r.Done.Failed -= passed
 		r.Done.Missing = total - r.Done.Passed - r.Done.Failed
+		var score stats.Score
+		for i := range r.Rows {
+			r.Rows[i].Score(&score)
+		}
+		if value, n, ok := score.Value(); ok && r.Done.Missing == 0 && r.Run != nil && r.Run.Baseline != nil {
+			r.Done.Score, r.Done.Scored = &value, n
+		}
 	}
 	return r, whole, err
 }
@@ -295,6 +359,10 @@ func readSamples(path string) (*Run, error) {
 		}
 		if p := t.Evaluation.Performance; p != nil && p.LatencyMS > 0 {
 			e.Latency = &p.LatencyMS
+			if p.ReferenceLatencyMS > 0 {
+				speedup := p.ReferenceLatencyMS / p.LatencyMS
+				e.Speedup = &speedup
+			}
 		}
 		at, ok := rows[t.Workload.UUID]
 		if !ok {
@@ -332,6 +400,30 @@ func Resume(root, id string) (_ *Folder, _ *Run, err error) {
 	}
 	if err := f.events.Truncate(whole); err != nil {
 		return nil, nil, err
+	}
+	return f, r, f.repair(r)
+}
+
+// Attach is Resume for a remote run, which may have ended before its first event.
+func Attach(root, id string) (_ *Folder, _ *Run, err error) {
+	f := &Folder{path: filepath.Join(root, Dir, id)}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	if err := f.open(); err != nil {
+		return nil, nil, err
+	}
+	r, whole, err := replay(f.events, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := f.events.Truncate(whole); err != nil {
+		return nil, nil, err
+	}
+	if r.Run == nil {
+		return f, r, nil
 	}
 	return f, r, f.repair(r)
 }

@@ -48,7 +48,7 @@ type Folder struct {
 	path    string
 	events  *os.File // nil before the first event
 	samples *os.File
-	pending []byte // line of samples.jsonl of the workload in flight
+	pending map[string][]byte // lines of samples.jsonl of the workloads in flight
 }
 
 // New returns the folder of a new run below root. It is made with the first event, so that a run that cannot start leaves
@@ -118,19 +118,22 @@ func (f *Folder) Record(e event.Event) error {
 		}
 		return cache.WriteFile(filepath.Join(f.path, runFile), data, 0o644)
 	case e.Started != nil:
-		f.pending = nil
+		delete(f.pending, e.Workload)
 	case e.Samples != nil:
-		f.pending, err = sampleLine(e.Workload, e.Samples)
+		if f.pending == nil {
+			f.pending = map[string][]byte{}
+		}
+		f.pending[e.Workload], err = sampleLine(e.Workload, e.Samples)
 		return err
 	case e.Evaluated != nil:
 		t, _, err := trace.DecodeTrace(e.Evaluated.Trace)
 		if err != nil {
 			return err
 		}
-		if _, err := f.samples.Write(f.pending); err != nil {
+		if _, err := f.samples.Write(f.pending[e.Workload]); err != nil {
 			return err
 		}
-		f.pending = nil
+		delete(f.pending, e.Workload)
 		if err := trace.AppendTraces(filepath.Join(f.path, tracesFile), t); err != nil {
 			return err
 		}

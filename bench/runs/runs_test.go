@@ -211,6 +211,33 @@ func TestReadSamples(t *testing.T) {
 	}
 }
 
+// The contest's score of a run that was resumed is over both parts of it.
+func TestScore(t *testing.T) {
+	f := New(t.TempDir(), "r")
+	s := event.NewStream(f.Record)
+	two, four := 2.0, 4.0
+	run := &event.Run{Baseline: &event.Baseline{Name: "b"}, Workloads: []event.Workload{{UUID: "u1"}, {UUID: "u2"}, {UUID: "u3"}}}
+	for i, e := range []*event.Evaluated{{Status: "PASSED", Speedup: &two}, {Status: "PASSED", Speedup: &four}, {Status: "PASSED"}} {
+		s.Emit(event.Event{Type: event.TypeRun, Run: run})
+		e.Trace = traceLine(run.Workloads[i].UUID)
+		s.Emit(event.Event{Type: event.TypeEvaluated, Workload: run.Workloads[i].UUID, Evaluated: e})
+		s.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Missing: 2 - i}})
+		r, err := Read(f.Path())
+		if err != nil || s.Err() != nil {
+			t.Fatal(err, s.Err())
+		}
+		if i < 2 && r.Done.Score != nil {
+			t.Errorf("after %d of 3: got the score %g, want none", i+1, *r.Done.Score)
+		}
+		if i == 2 && (r.Done.Score == nil || *r.Done.Score != 3 || r.Done.Scored != 2) {
+			t.Errorf("got %+v, want a score of 3 on 2 workloads", r.Done)
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestFind(t *testing.T) {
 	root := t.TempDir()
 	if _, err := Find(root, "last"); err == nil {
@@ -239,5 +266,45 @@ func TestFind(t *testing.T) {
 	}
 	if _, err := Find(root, "x"); !errors.As(err, &unknown) || len(unknown.Matches) != 0 {
 		t.Errorf("unknown: got %v, want no match", err)
+	}
+}
+
+// The events of a remote run's jobs come mixed: each workload keeps its own timings and place.
+func TestMixedJobs(t *testing.T) {
+	root := t.TempDir()
+	f, old, err := Attach(root, "mixed") // of a run that was killed before its first event
+	if err != nil || old.Run != nil {
+		t.Fatalf("got %+v, %v", old, err)
+	}
+	s := event.NewStream(f.Record)
+	s.Emit(event.Event{Type: event.TypeJob, Place: "a", Job: "j1", JobState: &event.Job{Phase: "sending"}})
+	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, ID: "mixed", Workloads: []event.Workload{{UUID: "u1"}, {UUID: "u2"}}}})
+	s.Emit(event.Event{Type: event.TypeJob, Place: "b", Job: "j2", Origin: 1, JobState: &event.Job{Phase: "running", Device: &event.Device{Name: "B"}, Host: &event.Host{}}})
+	for i, u := range []string{"u1", "u2"} {
+		s.Emit(event.Event{Type: event.TypeStarted, Workload: u, Started: &event.Started{}})
+		s.Emit(event.Event{Type: event.TypeSamples, Workload: u, Samples: &event.Samples{Timer: u, TrialsNS: [][]int64{{int64(i)}}}})
+	}
+	for i, u := range []string{"u1", "u2"} {
+		s.Emit(event.Event{Type: event.TypeEvaluated, Workload: u, Place: []string{"a", "b"}[i], Job: []string{"j1", "j2"}[i], Origin: 9,
+			Evaluated: &event.Evaluated{Trace: traceLine(u), Status: "RUNTIME_ERROR"}})
+	}
+	if err := errors.Join(s.Err(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for i, line := range strings.Split(strings.TrimSpace(read(t, f, samplesFile)), "\n") {
+		if want := fmt.Sprintf(`{"workload":"u%d","timer":"u%d"`, i+1, i+1); !strings.HasPrefix(line, want) {
+			t.Errorf("samples: got %s, want %s...", line, want)
+		}
+	}
+	again, r, err := Attach(root, "mixed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if len(r.Rows) != 2 || r.Rows[0].Place != "a" || r.Rows[1].Place != "b" || len(r.Places) != 1 || r.Places[0].Device.Name != "B" || r.Origins["j2"] != 9 {
+		t.Errorf("got %+v", r)
+	}
+	if _, _, err := Attach(root, "mixed"); !errors.Is(err, ErrRunning) {
+		t.Errorf("a second one: got %v, want ErrRunning", err)
 	}
 }

@@ -139,6 +139,32 @@ func MidMedian(values []float64, counts []int) float64 {
 	return values[last]
 }
 
+// A Score adds up the contest's score of a solution on one definition: the mean, over the workloads that the baseline
+// passes, of the baseline's latency over the solution's, and 0 where the solution fails any workload (spec section 5). The zero
+// value is that of no workload.
+type Score struct {
+	sum    float64
+	n      int
+	failed bool
+}
+
+// Add adds the speed-up on a workload.
+func (s *Score) Add(speedup float64) {
+	s.sum += speedup
+	s.n++
+}
+
+// Fail adds a workload that the solution does not pass.
+func (s *Score) Fail() { s.failed = true }
+
+// Value gives the score, and over how many workloads it is the mean; ok is false where there is none.
+func (s *Score) Value() (score float64, n int, ok bool) {
+	if s.failed || s.n == 0 {
+		return 0, s.n, s.failed
+	}
+	return s.sum / float64(s.n), s.n, true
+}
+
 // sorted gives all timings in ascending order.
 func sorted[T ~int64](trials [][]T) []float64 {
 	var all []float64

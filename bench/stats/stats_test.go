@@ -149,3 +149,19 @@ func TestMidMedian(t *testing.T) {
 		}
 	}
 }
+
+func TestScore(t *testing.T) {
+	var s Score
+	if _, _, ok := s.Value(); ok {
+		t.Error("got a score of nothing")
+	}
+	s.Add(1)
+	s.Add(4)
+	if v, n, ok := s.Value(); v != 2.5 || n != 2 || !ok {
+		t.Errorf("got %g over %d, want 2.5 over 2", v, n)
+	}
+	s.Fail()
+	if v, n, ok := s.Value(); v != 0 || n != 2 || !ok {
+		t.Errorf("got %g over %d, want 0", v, n)
+	}
+}

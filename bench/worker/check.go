@@ -129,11 +129,17 @@ func (s *server) firstChange(b device.Buffer, t *FileTensor) (int, error) {
 		return 0, err
 	}
 	defer unmap()
-	got := make([]byte, t.Bytes)
-	if err := b.Read(got); err != nil {
-		return 0, err
+	got := make([]byte, min(t.Bytes, 64<<20)) // a multiple of 256, as slices of buffers want it
+	for from := 0; from < t.Bytes; from += len(got) {
+		part := got[:min(len(got), t.Bytes-from)]
+		if err := b.Slice(from, len(part)).Read(part); err != nil {
+			return 0, err
+		}
+		if at := firstDifference(part, want[from:from+len(part)]); at >= 0 {
+			return from + at, nil
+		}
 	}
-	return firstDifference(got, want), nil
+	return -1, nil
 }
 
 // outside looks at the guards of argument i: at most one change before the tensor, the one next to it, and one behind it.

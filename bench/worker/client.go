@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"fisub/device"
+	"fisub/device/activity"
 	"fisub/internal/trace"
 )
 
@@ -110,6 +111,9 @@ func (c *Client) kill(reason string) {
 	KillTree(c.cmd.Process.Pid)
 }
 
+// PID is the number of the worker process.
+func (c *Client) PID() int { return c.cmd.Process.Pid }
+
 // Alive tells whether the process still runs.
 func (c *Client) Alive() bool {
 	select {
@@ -152,7 +156,8 @@ func (c *Client) TakeLog() string { return c.log.take() }
 
 // Open opens a device by kind and ordinal.
 func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (device.Info, error) {
-	r, err := c.do(ctx, &request{Open: &openRequest{Kind: kind, Ordinal: opts.Ordinal, CacheDir: opts.CacheDir, Arch: opts.Arch, Sanitize: opts.Sanitize}})
+	r, err := c.do(ctx, &request{Open: &openRequest{Kind: kind, Ordinal: opts.Ordinal, CacheDir: opts.CacheDir, Arch: opts.Arch,
+		Prebuilt: opts.Prebuilt, Sanitize: opts.Sanitize}})
 	if err != nil {
 		return device.Info{}, err
 	}
@@ -197,17 +202,90 @@ func (c *Client) Repeat(ctx context.Context, out string, n int) ([]FileTensor, e
 	return r.Outputs, nil
 }
 
-// Measure times the solution.
+// Measure times the solution. plan.Timing is called on a goroutine that has ended when Measure returns. A timer that plan
+// insists on and that cannot be used is an Error of kind Machine.
 func (c *Client) Measure(ctx context.Context, plan device.Plan) (*device.Samples, error) {
-	r, err := c.do(ctx, &request{Measure: &plan})
+	s, err := c.measure(ctx, plan)
+	if !errors.Is(err, device.ErrTimer) {
+		return s, err
+	}
+	if plan.Timer == device.TimerCUPTI {
+		return nil, &Error{Kind: Machine, Code: "no-timer", Text: err.Error()}
+	}
+	note := err.Error()
+	plan.Timer = device.TimerEvents
+	if s, err = c.measure(ctx, plan); err != nil {
+		return nil, err
+	}
+	s.TimerNote = note
+	return s, nil
+}
+
+// measure is Measure of one timer. The error wraps device.ErrTimer where CUPTI's records are not to be had or believed.
+func (c *Client) measure(ctx context.Context, plan device.Plan) (*device.Samples, error) {
+	r, err := c.exchange(ctx, &request{Measure: &plan}, plan.Tell)
 	if err != nil {
 		return nil, err
+	}
+	if r.Recorded != nil && r.Recorded.Failed != "" {
+		return nil, activity.Unavailable(clip(r.Recorded.Failed))
 	}
 	if r.Samples == nil {
 		return nil, fmt.Errorf("worker: reply without samples")
 	}
+	if r.Recorded != nil {
+		err = r.Recorded.match(r.Samples, plan)
+	}
+	var call *device.CallError
+	if errors.As(err, &call) {
+		return nil, &Error{Kind: Call, Text: call.Error()}
+	}
+	if err != nil {
+		return nil, err
+	}
 	return r.Samples, nil
 }
+
+// match makes the timings of s. The records are the worker's word.
+func (r *recorded) match(s *device.Samples, plan device.Plan) error {
+	if len(r.Windows) == 0 || len(r.Windows) > plan.Trials {
+		return activity.Unavailable(fmt.Sprintf("the worker recorded %d trials of %d", len(r.Windows), plan.Trials))
+	}
+	names := make([]activity.Name, len(r.Names))
+	for i, n := range r.Names {
+		names[i] = activity.Name{Symbol: n[0], Plain: n[1]}
+	}
+	launches, activities, err := activity.Decode(r.Records, names)
+	if err != nil {
+		return err
+	}
+	records, err := activity.New(launches, activities, r.Version, r.Lost)
+	if err != nil {
+		return err
+	}
+	s.Timer, s.Trials = device.TimerCUPTI, nil
+	for i, trial := range r.Windows {
+		if len(trial) == 0 || len(trial) > plan.Iterations {
+			return activity.Unavailable(fmt.Sprintf("the worker recorded %d calls of %d", len(trial), plan.Iterations))
+		}
+		windows := make([]activity.Window, len(trial))
+		for j, w := range trial {
+			windows[j] = activity.Window{Begin: w[0], End: w[1]}
+		}
+		times, kernels, err := records.Match(windows)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			s.Kernels = kernels
+		}
+		s.Trials = append(s.Trials, times)
+	}
+	return nil
+}
+
+// clip bounds a text of the worker's.
+func clip(s string) string { return s[:min(len(s), 4<<10)] }
 
 // Check makes the look that req asks for at what was loaded. Errors are those of Run.
 func (c *Client) Check(ctx context.Context, req Check) (*Checked, error) {
@@ -221,15 +299,21 @@ func (c *Client) Check(ctx context.Context, req Check) (*Checked, error) {
 	return r.Checked, nil
 }
 
-// do sends req and waits for its reply. When ctx ends first, the worker is killed and ctx's error returned.
+// do is exchange for a request that nothing is told about before its reply.
 func (c *Client) do(ctx context.Context, req *request) (*reply, error) {
+	return c.exchange(ctx, req, nil)
+}
+
+// exchange sends req and waits for its reply; timing is called, on another goroutine, with what is told before it. When ctx
+// ends first, the worker is killed and ctx's error returned.
+func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) (*reply, error) {
 	line, err := json.Marshal(req)
 	if err != nil {
 		return nil, err
 	}
 	type answer struct {
-		line []byte
-		err  error
+		reply *reply // nil where err is not, and where what came is no reply
+		err   error
 	}
 	got := make(chan answer, 1)
 	go func() {
@@ -237,28 +321,63 @@ func (c *Client) do(ctx context.Context, req *request) (*reply, error) {
 			got <- answer{err: err}
 			return
 		}
-		line, err := c.replies.ReadBytes('\n')
-		got <- answer{line, err}
+		for told := 0; ; told++ {
+			line, err := readLine(c.replies, maxReply)
+			r := &reply{}
+			switch {
+			case errors.Is(err, errTooLong) || err == nil && json.Unmarshal(line, r) != nil:
+				got <- answer{}
+			case err != nil:
+				got <- answer{err: err}
+			case r.Timing == nil:
+				got <- answer{reply: r}
+			case timing == nil || told == maxTold:
+				got <- answer{}
+			default:
+				timing(*r.Timing)
+				continue
+			}
+			return
+		}
 	}()
 	select {
 	case a := <-got:
 		if a.err != nil {
 			return nil, c.died()
 		}
-		var r reply
-		if err := json.Unmarshal(a.line, &r); err != nil {
+		if a.reply == nil {
 			c.kill("it wrote what is not a reply")
 			return nil, c.died()
 		}
-		if r.Error != nil {
-			return nil, r.Error
+		if a.reply.Error != nil {
+			return nil, a.reply.Error
 		}
-		return &r, nil
+		return a.reply, nil
 	case <-ctx.Done():
 		c.kill("time limit")
 		<-c.exited
 		<-got
 		return nil, ctx.Err()
+	}
+}
+
+// maxReply bounds a line of the worker's: the longest are CUPTI's records of a solution with very many kernels. maxTold bounds
+// what it may tell before the reply to one request.
+const maxReply, maxTold = 256 << 20, 16
+
+var errTooLong = errors.New("line too long")
+
+// readLine reads up to and with the next newline.
+func readLine(r *bufio.Reader, most int) (line []byte, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(line)+len(part) > most {
+			return nil, errTooLong
+		}
+		line = append(line, part...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, err
+		}
 	}
 }
 

@@ -26,6 +26,7 @@ type openRequest struct {
 	Ordinal  int    `json:"ordinal"`
 	CacheDir string `json:"cache_dir"`
 	Arch     string `json:"arch,omitempty"`
+	Prebuilt string `json:"prebuilt,omitempty"`
 	Sanitize bool   `json:"sanitize,omitempty"`
 }
 
@@ -59,7 +60,8 @@ type Check struct {
 	// keeps what it was given last.
 	Inputs []*FileTensor `json:"inputs,omitempty"`
 	// Out, where it is not "", asks for one call, behind other work on the stream and on outputs poisoned in the stream's
-	// order, and is the file that takes the outputs as they are when the whole device is idle, each at its Offset.
+	// order, and is the file that takes the outputs as they are when the whole device is idle, each at its Offset or where
+	// the answer says.
 	Out string `json:"out,omitempty"`
 }
 
@@ -68,6 +70,9 @@ type Checked struct {
 	Changed []Change `json:"changed,omitempty"` // inputs that do not hold what they were given
 	Outside []Change `json:"outside,omitempty"` // arguments beside whose tensor something was written
 	Late    []Change `json:"late,omitempty"`    // outputs that changed after the call's end in the stream's order
+
+	// Outputs are those of Out where the solution returned them: the worker's word, as that of Run.
+	Outputs []FileTensor `json:"outputs,omitempty"`
 }
 
 // A Change is the first byte that is not as it was, or not as it became.
@@ -99,6 +104,21 @@ type reply struct {
 	Samples *device.Samples `json:"samples,omitempty"`
 	Outputs []FileTensor    `json:"outputs,omitempty"` // of run, where the solution returned them; else they are as loaded
 	Checked *Checked        `json:"checked,omitempty"`
+
+	// Timing is told beforehand, in a line of its own, where a measure request's Timing would be called.
+	Timing *bool `json:"timing,omitempty"`
+	// Recorded goes with Samples that have no Trials yet.
+	Recorded *recorded `json:"recorded,omitempty"`
+}
+
+// recorded is what CUPTI recorded of the calls, for a worker that leaves it to the Client what to make of it.
+type recorded struct {
+	Failed  string        `json:"failed,omitempty"` // why there is nothing else in it
+	Version int           `json:"version"`          // of CUPTI
+	Lost    int           `json:"lost"`             // records that there was no room for
+	Windows [][][2]uint64 `json:"windows"`          // by trial and call, CUPTI's clock before and after it
+	Names   [][2]string   `json:"names"`            // of kernels: mangled, and not
+	Records []byte        `json:"records"`          // for activity.Decode
 }
 
 // A Kind says whose fault an Error is.

@@ -43,6 +43,10 @@ func Serve(ctx context.Context, r io.Reader, w io.Writer, openers []device.Opene
 		} else if err != nil {
 			return fmt.Errorf("worker: reading a request: %w", err)
 		}
+		if req.Measure != nil {
+			// Where it fails, the reply fails too.
+			req.Measure.Timing = func(on bool) { _ = enc.Encode(reply{Timing: &on}) }
+		}
 		if err := enc.Encode(s.answer(&req)); err != nil {
 			return fmt.Errorf("worker: writing a reply: %w", err)
 		}
@@ -92,7 +96,8 @@ func (s *server) open(req *openRequest) reply {
 		if o.Kind != req.Kind {
 			continue
 		}
-		dev, err := o.Open(s.ctx, device.Options{Ordinal: req.Ordinal, CacheDir: req.CacheDir, Arch: req.Arch, Sanitize: req.Sanitize})
+		dev, err := o.Open(s.ctx, device.Options{Ordinal: req.Ordinal, CacheDir: req.CacheDir, Arch: req.Arch,
+			Prebuilt: req.Prebuilt, Sanitize: req.Sanitize})
 		if err != nil {
 			return reply{Error: s.asError(err, Machine)}
 		}

@@ -24,8 +24,11 @@ import (
 )
 
 // The test binary is also the worker, on a device of this file that really moves bytes: its kernel doubles int32s, and
-// the solution's name makes it misbehave.
+// the solution's name makes it misbehave. Or it is one that answers what a file says.
 func TestMain(m *testing.M) {
+	if file := os.Getenv("FISUB_TEST_ANSWERS"); file != "" {
+		answer(file)
+	}
 	if os.Getenv("FISUB_TEST_WORKER") == "1" {
 		in, out, err := Pipes()
 		if err == nil {
@@ -66,6 +69,8 @@ func (hostDevice) Build(_ context.Context, _ *trace.Definition, sol *trace.Solut
 
 func (hostDevice) Measure(_ context.Context, call func() error, plan device.Plan) (*device.Samples, error) {
 	s := &device.Samples{Timer: "test"}
+	plan.Tell(true)
+	defer plan.Tell(false)
 	for range plan.Trials {
 		var trial []time.Duration
 		for range plan.Iterations {
@@ -262,9 +267,13 @@ func TestRunAndMeasure(t *testing.T) {
 			t.Errorf("log: got %q, want %q", got, want)
 		}
 	}
-	s, err := c.Measure(t.Context(), device.Plan{Trials: 2, Iterations: 3})
+	var told []bool
+	s, err := c.Measure(t.Context(), device.Plan{Trials: 2, Iterations: 3, Timing: func(on bool) { told = append(told, on) }})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if want := []bool{true, false}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
 	}
 	if len(s.Trials) != 2 || len(s.Trials[1]) != 3 || s.Trials[0][0] <= 0 {
 		t.Errorf("samples: got %v, want 2 trials of 3", s.Trials)

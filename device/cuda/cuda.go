@@ -7,8 +7,11 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"fisub/device"
+	"fisub/device/nvcc"
 )
 
 // ErrUnavailable is wrapped by the errors of Open that say that this machine has no GPU to use, whichever ordinal is asked
@@ -28,6 +31,29 @@ var ErrOrdinal = errors.New("cuda: no such device")
 // kernels are linked with.
 var ErrDriverTooOld = errors.New("cuda: driver too old")
 
+// ErrArch is wrapped by the error of Build for a kernel that was compiled elsewhere and does not run on this GPU.
+var ErrArch = errors.New("arch mismatch")
+
 // ErrFault is wrapped by every error after a device fault, such as an illegal address: the process can no longer use the
 // GPU, and another one can.
 var ErrFault = fmt.Errorf("cuda: %w", device.ErrFault)
+
+// CUPTIDirs are the folders where a toolkit, or the toolchain in the cache, has libcupti. t may be nil.
+func CUPTIDirs(root string, t *nvcc.Toolchain) (dirs []string) {
+	homes := []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH")}
+	if t != nil {
+		homes = append(homes, filepath.Dir(filepath.Dir(t.NVCC)))
+	}
+	for _, home := range append(homes, "/usr/local/cuda") {
+		if home != "" {
+			dirs = append(dirs, filepath.Join(home, "extras", "CUPTI", "lib64"), filepath.Join(home, "lib64"))
+		}
+	}
+	if t != nil {
+		dirs = append(dirs, t.LibDirs...)
+	}
+	if installed, ok := nvcc.Installed(root); ok {
+		dirs = append(dirs, filepath.Join(installed, "cuda", "lib"))
+	}
+	return dirs
+}

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"runtime"
@@ -25,11 +26,13 @@ import (
 	"gorgonia.org/cu"
 
 	"fisub/device"
-	"fisub/device/cuda/stamp"
 	"fisub/device/cuda/tvmffi"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
 )
+
+// Built tells whether this program can use a GPU.
+const Built = true
 
 // Opener opens NVIDIA GPUs. What a kernel or a solution's host code prints goes to the process's own standard output,
 // whatever Options say: the CUDA runtime writes it to file descriptor 1.
@@ -48,12 +51,9 @@ type gpu struct {
 	strm  cu.Stream
 	mark  cu.Event // what wait waits for
 	work  chan func()
-	inner bool         // the code that runs now is on the device's goroutine, called by Measure
-	meter *stamp.Meter // nil before the first measurement, and where meterErr says why there is none
-	fault error        // set for good by the first device fault
-	done  bool         // closed
-
-	meterErr error
+	inner bool  // the code that runs now is on the device's goroutine, called by Measure
+	fault error // set for good by the first device fault
+	done  bool  // closed
 }
 
 // startDriver loads and initialises the driver, once in a process.
@@ -100,6 +100,11 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 		close(d.work)
 		return nil, err
 	}
+	if opts.Prebuilt != "" {
+		d.info.Toolchain, d.info.CUDAVersion = nvcc.Packed(opts.Prebuilt)
+		d.cupti = append([]string{filepath.Join(opts.Prebuilt, nvcc.PackedLib)}, CUPTIDirs(root, nil)...)
+		return d, nil
+	}
 	t, err := nvcc.Find(root)
 	if err == nil {
 		if err := d.checkDriver(t.CUDAVersion); err != nil {
@@ -108,7 +113,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 		}
 		d.info.Toolchain, d.info.CUDAVersion = t.String(), t.CUDAVersion
 	}
-	d.cupti = cuptiDirs(root, t)
+	d.cupti = CUPTIDirs(root, t)
 	return d, nil
 }
 
@@ -302,9 +307,6 @@ func (d *gpu) waitFor(ctx context.Context, ev cu.Event) error {
 func (d *gpu) Close() error {
 	if d.done {
 		return nil
-	}
-	if d.meter != nil {
-		d.meter.Close()
 	}
 	var err error
 	if d.fault == nil {

@@ -5,6 +5,7 @@ package cuda
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"unsafe"
 
 	"fisub/device"
+	"fisub/device/cuda/stamp"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
 	"fisub/internal/tensor"
@@ -97,15 +99,14 @@ func integer(n int64) device.Arg {
 }
 
 // The tests below that begin with TestFake run in a child process whose libcuda.so.1 is testdata/fakecuda.c, whose libcupti
-// is testdata/fakecupti.c, and whose libnvidia-ml.so.1 is stamp/testdata/fakenvml.c.
+// is testdata/fakecupti.c.
 func TestWithFakeDriver(t *testing.T) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
 		t.Skip("no C compiler for the fake driver")
 	}
 	dir := t.TempDir()
-	for lib, source := range map[string]string{"libcuda.so.1": "testdata/fakecuda.c", "extras/CUPTI/lib64/libcupti.so.13": "testdata/fakecupti.c",
-		"libnvidia-ml.so.1": "stamp/testdata/fakenvml.c"} {
+	for lib, source := range map[string]string{"libcuda.so.1": "testdata/fakecuda.c", "extras/CUPTI/lib64/libcupti.so.13": "testdata/fakecupti.c"} {
 		lib = filepath.Join(dir, lib)
 		if err := os.MkdirAll(filepath.Dir(lib), 0o755); err != nil {
 			t.Fatal(err)
@@ -122,7 +123,6 @@ func TestWithFakeDriver(t *testing.T) {
 		{"TestFakeCUPTI", "FAKE_CUPTI_VERSION=140000"},
 		{"TestFakeRefusal", "FAKE_CUPTI=subscribed"}, {"TestFakeRefusal", "FAKE_CUPTI=privileges"}, {"TestFakeRefusal", "FAKE_CUPTI=drops"},
 		{"TestFakeRefusal", "FAKE_CUPTI=zero"}, {"TestFakeRefusal", "FAKE_CUPTI=backwards"}, {"TestFakeRefusal", "FAKE_CUPTI=strangers"},
-		{"TestFakeDisturbed", "FAKE_NVML=throttled"},
 	} {
 		t.Run(tt.test+" "+tt.env, func(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.v", "-test.timeout=2m", "-test.run=^"+tt.test+"$")
@@ -260,17 +260,20 @@ func TestFakeDevice(t *testing.T) {
 	}
 	x.Tensor.Shape = []int{3}
 
-	calls := 0
+	calls, told := 0, ""
 	s, err := d.Measure(ctx, func() error {
 		calls++
 		time.Sleep(time.Millisecond)
 		return k.Call(ctx, []device.Arg{x, float(7), integer(0), none, y})
-	}, device.Plan{Warmup: 2, Iterations: 4, Trials: 3, ColdL2: true, Timer: device.TimerEvents})
+	}, device.Plan{Warmup: 2, Iterations: 4, Trials: 3, ColdL2: true, Timer: device.TimerEvents, Timing: func(on bool) { told += fmt.Sprint(on, calls, " ") }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if calls != 3*(1+5+2+4) || len(s.Trials) != 3 || s.Timer != "cuda events" || !s.ColdL2 || s.TimerNote != "" || s.Kernels != nil || s.Truncated {
 		t.Errorf("got %d calls and %+v, want 36 calls and 3 trials", calls, s)
+	}
+	if want := "true 8 false 36 "; told != want {
+		t.Errorf("told %q, want %q: the first trial is warm after 8 calls", told, want)
 	}
 	for _, row := range s.Trials {
 		if len(row) != 4 || slices.Min(row) < time.Millisecond || slices.Max(row) > time.Second {
@@ -341,9 +344,6 @@ func TestFakeCUPTI(t *testing.T) {
 				t.Errorf("got %v, want 4 times 3us", row)
 			}
 		}
-		if s.Stamp == nil || s.Stamp.During.N == 0 || s.Stamp.During.Median.SMClockMHz != 1980 || s.Stamp.Note != "" || s.Disturbed != nil {
-			t.Errorf("got %+v, %q, want an undisturbed stamp", s.Stamp, s.Disturbed)
-		}
 	}
 	s, err := fakeMeasure(t, d, 11, plan)
 	if err != nil {
@@ -396,17 +396,6 @@ func TestFakeRefusal(t *testing.T) {
 	}
 	if s.Timer != "cuda events" || !strings.Contains(s.TimerNote, note) || len(s.Trials) != 2 || s.Kernels != nil {
 		t.Errorf("got %+v, want events with the note %s", s, note)
-	}
-}
-
-func TestFakeDisturbed(t *testing.T) {
-	fake(t)
-	s, err := fakeMeasure(t, gpuFor(t), 10, device.Plan{Iterations: 4, Trials: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := []string{"the GPU was throttled: power cap"}; !slices.Equal(s.Disturbed, want) || len(s.Trials) != 2 {
-		t.Errorf("got %q with %+v, want %q", s.Disturbed, s, want)
 	}
 }
 
@@ -583,21 +572,33 @@ func TestGPUCUPTI(t *testing.T) {
 	}
 }
 
+// What bench reads while it has something timed.
 func TestGPUStamp(t *testing.T) {
 	d := gpuFor(t)
+	meter, err := stamp.Open(d.Info().UUID)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer meter.Close()
 	k := build(t, d, solution(t, "gpu.cu"))
 	args := []device.Arg{floats(t, d, 1), float(1), integer(0), integer(500_000), floats(t, d, 0)}
-	s, err := d.Measure(t.Context(), func() error { return k.Call(t.Context(), args) }, device.Plan{Iterations: 400, Trials: 1})
-	if err != nil {
-		t.Fatal(err)
+	var end func() (*device.Stamp, []string)
+	var s *device.Stamp
+	var disturbed []string
+	_, err = d.Measure(t.Context(), func() error { return k.Call(t.Context(), args) }, device.Plan{Iterations: 400, Trials: 1, Timing: func(on bool) {
+		if on {
+			end = meter.Begin([]int{os.Getpid()})
+		} else {
+			s, disturbed = end()
+		}
+	}})
+	if err != nil || s == nil {
+		t.Fatalf("%v, stamp %v", err, s)
 	}
-	t.Logf("%+v, disturbed %q", s.Stamp, s.Disturbed)
-	if strings.HasPrefix(s.Stamp.Note, "nvml: no libnvidia-ml") {
-		t.Skip(s.Stamp.Note)
-	}
-	r := s.Stamp.During.Median
-	if s.Stamp.During.N < 3 || r.SMClockMHz < 200 || r.SMClockMHz > 4000 || r.MemoryClockMHz < 200 || r.TemperatureC < 10 || r.TemperatureC > 110 || r.PowerW < 5 || r.PowerW > 2000 {
-		t.Errorf("got %+v, want plausible readings", s.Stamp)
+	t.Logf("%+v, disturbed %q", s, disturbed)
+	r := s.During.Median
+	if s.During.N < 3 || r.SMClockMHz < 200 || r.SMClockMHz > 4000 || r.MemoryClockMHz < 200 || r.TemperatureC < 10 || r.TemperatureC > 110 || r.PowerW < 5 || r.PowerW > 2000 {
+		t.Errorf("got %+v, want plausible readings", s)
 	}
 }
 

@@ -48,7 +48,14 @@ func (d *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 	if arch == "" {
 		arch = d.info.Arch
 	}
-	object, err := nvcc.Build(ctx, d.root, sol, arch)
+	build := func() (*nvcc.Object, error) { return nvcc.Build(ctx, d.root, sol, arch) }
+	if d.opts.Prebuilt != "" {
+		if !nvcc.Serves(arch, d.info.Arch) {
+			return nil, fmt.Errorf("cuda: %w: a kernel for %s, %s is %s", ErrArch, arch, d.info.Name, d.info.Arch)
+		}
+		build = func() (*nvcc.Object, error) { return nvcc.Prebuilt(d.opts.Prebuilt, sol, arch) }
+	}
+	object, err := build()
 	if err != nil {
 		return nil, err
 	}

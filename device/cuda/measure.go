@@ -6,17 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"gorgonia.org/cu"
 
 	"fisub/device"
+	"fisub/device/activity"
 	"fisub/device/cuda/cupti"
-	"fisub/device/cuda/stamp"
-	"fisub/device/nvcc"
 )
 
 // estimates is how many calls the official harness makes to estimate the time of one, before the warm-up calls.
@@ -47,12 +44,6 @@ func (d *gpu) Measure(ctx context.Context, call func() error, plan device.Plan) 
 		}
 		d.inner = true
 		defer func() { d.inner = false }()
-		if d.meter == nil && d.meterErr == nil {
-			d.meter, d.meterErr = stamp.Open(d.info.UUID)
-		}
-		if d.meterErr != nil {
-			s.Stamp = &device.Stamp{Note: d.meterErr.Error()}
-		}
 		if plan.Timer == device.TimerEvents {
 			return d.withEvents(ctx, call, plan, s)
 		}
@@ -78,7 +69,7 @@ func (d *gpu) withCUPTI(ctx context.Context, call func() error, plan device.Plan
 		return err
 	}
 	s.Timer = "cupti"
-	trials, err := trials(ctx, d, call, plan, s, func() (w cupti.Window, err error) {
+	trials, err := trials(ctx, d, call, plan, s, func() (w activity.Window, err error) {
 		if err := d.wait(ctx); err != nil {
 			return w, err
 		}
@@ -143,8 +134,8 @@ func (d *gpu) withEvents(ctx context.Context, call func() error, plan device.Pla
 	return err
 }
 
-// trials makes the calls of plan; timed makes a timed one, after the fill, and what it returns is a sample. It fills in the
-// stamp of s, and whether plan's time was over.
+// trials makes the calls of plan; timed makes a timed one, after the fill, and what it returns is a sample. It sets in s whether
+// plan's time was over.
 func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.Plan, s *device.Samples, timed func() (T, error)) (rows [][]T, err error) {
 	flush := func() error { return nil }
 	if bytes := 2 * d.info.L2Bytes >> 20 << 20; plan.ColdL2 && bytes > 0 {
@@ -168,13 +159,7 @@ func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.P
 		}
 		return d.wait(ctx)
 	}
-	var watch *stamp.Watch
-	defer func() {
-		if watch != nil {
-			s.Stamp, s.Disturbed = watch.End()
-		}
-	}()
-	for range plan.Trials {
+	for i := range plan.Trials {
 		if err := call(); err != nil {
 			return nil, err
 		}
@@ -187,8 +172,8 @@ func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.P
 		if err := repeat(plan.Warmup); err != nil {
 			return nil, err
 		}
-		if watch == nil && d.meter != nil {
-			watch = d.meter.Begin()
+		if i == 0 {
+			plan.Tell(true)
 		}
 		row := make([]T, 0, plan.Iterations)
 		for len(row) < plan.Iterations && (!late() || len(rows) == 0 && len(row) == 0) {
@@ -212,25 +197,9 @@ func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.P
 		}
 	}
 	s.Truncated = len(rows) < plan.Trials || len(rows[plan.Trials-1]) < plan.Iterations
-	return rows, d.wait(ctx)
-}
-
-// cuptiDirs are the folders where a toolkit, or the toolchain in the cache, has libcupti. t may be nil.
-func cuptiDirs(root string, t *nvcc.Toolchain) (dirs []string) {
-	homes := []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH")}
-	if t != nil {
-		homes = append(homes, filepath.Dir(filepath.Dir(t.NVCC)))
+	if err := d.wait(ctx); err != nil {
+		return nil, err
 	}
-	for _, home := range append(homes, "/usr/local/cuda") {
-		if home != "" {
-			dirs = append(dirs, filepath.Join(home, "extras", "CUPTI", "lib64"), filepath.Join(home, "lib64"))
-		}
-	}
-	if t != nil {
-		dirs = append(dirs, t.LibDirs...)
-	}
-	if installed, ok := nvcc.Installed(root); ok {
-		dirs = append(dirs, filepath.Join(installed, "cuda", "lib"))
-	}
-	return dirs
+	plan.Tell(false)
+	return rows, nil
 }

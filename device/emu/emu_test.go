@@ -514,6 +514,16 @@ func TestIntrinsics(t *testing.T) {
 		{"float(__nv_fp8_e4m3(300.0f))", 288}, {"float(__nv_fp8_e4m3(1e6f))", 448}, {"float(__nv_fp8_e4m3(0x1p-9f))", math.Ldexp(1, -9)},
 		{"float(__nv_fp8_e4m3(0x1p-10f))", 0}, {"float(__nv_fp8_e5m2(-1e9f))", -57344}, {"float(__nv_fp8_e5m2(1.125f))", 1},
 		{"float(__nv_fp8_e4m3(-1.0625f))", -1}, {"__nv_cvt_float_to_fp8(1e6f, __NV_NOSAT, __NV_E5M2)", 0x7c},
+		{"isnan(float(__nv_fp8_e4m3(NAN)))", 1}, {"double(__nv_fp8_e4m3(-1.5))", -1.5}, {"bool(__nv_fp8_e4m3(-0.0f))", 0}, {"bool(__nv_fp8_e5m2(3))", 1},
+		{"__nv_cvt_double_to_fp8(1.0625 + 1e-12, __NV_SATFINITE, __NV_E4M3)", 0x39}, {"__nv_cvt_halfraw_to_fp8(__float2half(2.0f), __NV_SATFINITE, __NV_E4M3)", 0x40},
+		{"__nv_cvt_bfloat16raw_to_fp8(__float2bfloat16(-2.0f), __NV_SATFINITE, __NV_E4M3)", 0xc0},
+		{"__nv_cvt_float2_to_fp8x2(make_float2(1.0f, 2.0f), __NV_SATFINITE, __NV_E4M3)", 0x4038},
+		{"__nv_cvt_halfraw2_to_fp8x2(__floats2half2_rn(1.0f, 2.0f), __NV_SATFINITE, __NV_E5M2)", 0x403c},
+		{"__nv_cvt_bfloat16raw2_to_fp8x2(__floats2bfloat162_rn(1.0f, 2.0f), __NV_SATFINITE, __NV_E4M3)", 0x4038},
+		{"__half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(0x4038, __NV_E4M3))).y", 2}, {"float2(__nv_fp8x2_e4m3(make_float2(3.0f, -4.0f))).y", -4},
+		{"__low2float(__half2(__nv_fp8x2_e5m2(__floats2bfloat162_rn(3.0f, -4.0f))))", 3}, {"sizeof(__nv_fp8x4_e4m3)", 4},
+		{"float4(__nv_fp8x4_e4m3(make_float4(1.0f, 2.0f, 3.0f, -4.0f))).w", -4}, {"float4(__nv_fp8x4_e4m3(make_float4(1.0f, 2.0f, 3.0f, -4.0f))).z", 3},
+		{"float4(__nv_fp8x4_e5m2(__floats2half2_rn(1.0f, 2.0f), __floats2half2_rn(3.0f, 5.0f))).z", 3}, {"__nv_fp8x4_e4m3(make_float4(1.0f, 2.0f, 0.0f, 0.0f)).__x", 0x4038},
 	}
 	var body strings.Builder
 	body.WriteString("#include <cuda_fp8.h>\n" + prelude + "__global__ void k(float* p, int n) {\n  int i = 0;\n")
@@ -692,16 +702,20 @@ func TestOddArguments(t *testing.T) {
 
 // BenchmarkDecode calls the repository's GDN decode kernel; a call includes the start of its process.
 func BenchmarkDecode(b *testing.B) {
-	source, err := os.ReadFile("../../solution/cuda/kernel.cu")
-	if err != nil {
-		b.Skip(err)
+	var sources []string
+	for _, name := range []string{"kernel.cu", "decode.cuh", "table.cuh"} {
+		source, err := os.ReadFile("../../solution/cuda/" + name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		sources = append(sources, name, string(source))
 	}
 	e, err := open(b.Context(), device.Options{CacheDir: testCache})
 	if err != nil {
 		b.Fatal(err)
 	}
 	start := time.Now()
-	k, err := e.Build(b.Context(), nil, solution("kernel.cu", string(source)))
+	k, err := e.Build(b.Context(), nil, solution(sources...))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -35,6 +35,7 @@ type Object struct {
 	Toolchain   string   // what built it, as Toolchain.String says
 	CUDAVersion string   // of the runtime it is linked with, "13.0"
 	Log         string   // the compilers' output: warnings
+	Kernels     []Kernel // what each kernel takes, in the order of the sources
 	Hit         bool     // it was in the cache
 }
 
@@ -46,6 +47,7 @@ type manifest struct {
 	CUDAVersion string   `json:"cuda_version"`
 	Libs        []string `json:"libs"` // relative to the folder
 	Commands    []string `json:"commands"`
+	Kernels     []Kernel `json:"kernels"`
 }
 
 const (
@@ -198,7 +200,7 @@ func (s *sources) identity() []string {
 }
 
 func (t *Toolchain) key(s *sources) string {
-	id := []string{"build 1", t.Version, t.TVMFFIVersion, t.CXXVersion, os.Getenv("NVCC_CCBIN")}
+	id := []string{"build 2", t.Version, t.TVMFFIVersion, t.CXXVersion, os.Getenv("NVCC_CCBIN")}
 	id = append(id, cudaFlags(s.arch)...)
 	id = append(id, cxxFlags...)
 	id = append(id, t.linkLibs(s)...)
@@ -249,9 +251,13 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	include := []string{"-I" + filepath.Join(t.TVMFFI, "include"), "-I."}
 	var steps [][]string
 	var objects []string
+	kept := func(i int) string { return filepath.Join(tmp, fmt.Sprintf("keep_%d", i)) }
 	for i, f := range s.cuda {
 		o := fmt.Sprintf("../obj/cuda_%d.o", i)
-		steps = append(steps, slices.Concat([]string{t.NVCC}, cudaFlags(s.arch), include, []string{"-c", f, "-o", o}))
+		if err := os.Mkdir(kept(i), 0o755); err != nil {
+			return err
+		}
+		steps = append(steps, slices.Concat([]string{t.NVCC}, cudaFlags(s.arch), include, reportFlags(kept(i)), []string{"-c", f, "-o", o}))
 		objects = append(objects, o)
 	}
 	for i, f := range s.host {
@@ -275,9 +281,16 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	_ = g.Wait()
 	var log bytes.Buffer
 	var broken []string
+	var kernels []Kernel
 	for i, r := range results {
 		if r.err != nil {
 			return r.err
+		}
+		if i < len(s.cuda) {
+			var found []Kernel
+			found, r.log = takeReport(r.log, s.cuda[i])
+			complete(found, kept(i))
+			kernels = append(kernels, found...)
 		}
 		log.WriteString(r.log)
 		if r.failed {
@@ -307,7 +320,8 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		return err
 	}
 
-	m := manifest{Symbol: s.symbol, Arch: s.arch, Toolchain: t.String(), CUDAVersion: t.CUDAVersion}
+	demangle(kernels)
+	m := manifest{Symbol: s.symbol, Arch: s.arch, Toolchain: t.String(), CUDAVersion: t.CUDAVersion, Kernels: kernels}
 	for _, lib := range t.runtimeLibs(so) {
 		name := filepath.Join("lib", filepath.Base(lib))
 		if err := place(lib, filepath.Join(dir, name)); err != nil {
@@ -433,7 +447,7 @@ func readObject(dir string, s *sources) (*Object, error) {
 		return nil, err
 	}
 	o := &Object{Path: filepath.Join(dir, objectFile), Dir: dir, Symbol: m.Symbol, Arch: m.Arch, Toolchain: m.Toolchain,
-		CUDAVersion: m.CUDAVersion, Log: string(log), Hit: true}
+		CUDAVersion: m.CUDAVersion, Log: string(log), Kernels: m.Kernels, Hit: true}
 	for _, lib := range append([]string{objectFile}, m.Libs...) {
 		if !filepath.IsLocal(lib) || !isFile(filepath.Join(dir, lib)) {
 			return nil, fmt.Errorf("%s: %q is missing", dir, lib)

@@ -252,6 +252,40 @@ func TestBuild(t *testing.T) {
 		t.Errorf("got commands %s (%v), want %s", commands, err, want)
 	}
 
+	// What Pack names serves a machine that has no toolchain, whatever its folder is called.
+	packed, err := Pack(root, o, sol, "sm_90")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, path := range packed {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := Prebuilt(dir, sol, "sm_90"); err != nil || got.Dir != filepath.Join(dir, "build", filepath.Base(o.Dir)) || len(got.Libs) != len(o.Libs) {
+		t.Errorf("Prebuilt: got %+v, %v", got, err)
+	}
+	if got, _ := Packed(dir); got != o.Toolchain {
+		t.Errorf("Packed: got %q, want %q", got, o.Toolchain)
+	}
+	var mismatch *MismatchError
+	if _, err := Prebuilt(dir, sol, "sm_100"); !errors.As(err, &mismatch) || !strings.Contains(err.Error(), "for sm_100 in the bundle; it has sm_90") {
+		t.Errorf("Prebuilt for another arch: got %v, want a *MismatchError", err)
+	}
+	other := solution("kernel.cu", plain+"// changed")
+	other.Name = "elsewhere"
+	if _, err := Prebuilt(dir, other, "sm_90"); !errors.As(err, &mismatch) || err.Error() != "no kernel of elsewhere for sm_90 in the bundle; it has those of other solutions" {
+		t.Errorf("Prebuilt of another solution: got %v, want a *MismatchError that names it", err)
+	}
+
 	// A copy of the folder and the index serves a machine that has no toolchain.
 	withoutTools(t)
 	got, err := Build(ctx, root, sol, "sm_90")
@@ -370,6 +404,20 @@ func TestSources(t *testing.T) {
 	sol.Spec.Binding = "torch"
 	if _, err := newSources(sol, "sm_90"); err == nil {
 		t.Error("torch: got no error")
+	}
+}
+
+func TestServes(t *testing.T) {
+	for _, c := range []struct {
+		kernel, gpu string
+		want        bool
+	}{
+		{"sm_100", "sm_100", true}, {"sm_100", "sm_103", true}, {"sm_103", "sm_100", false}, {"sm_90", "sm_100", false}, {"sm_90a", "sm_90", true},
+		{"sm_100a", "sm_103", false}, {"sm_100f", "sm_103", true}, {"sm_80", "sm_89", true}, {"sm_10", "sm_100", false}, {"", "sm_90", false},
+	} {
+		if got := Serves(c.kernel, c.gpu); got != c.want {
+			t.Errorf("%s on %s: got %v, want %v", c.kernel, c.gpu, got, c.want)
+		}
 	}
 }
 

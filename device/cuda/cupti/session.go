@@ -1,5 +1,7 @@
 //go:build cuda && linux && cgo
 
+// Package cupti collects CUPTI's activity records in this process, for package activity. libcupti is loaded when it is first
+// needed; nothing of it is linked. It needs the build tag cuda.
 package cupti
 
 /*
@@ -17,16 +19,14 @@ import (
 	"unsafe"
 
 	"fisub/device"
+	"fisub/device/activity"
 )
 
 // A Library is a libcupti that is loaded; there is one in a process. It is used from one goroutine at a time.
 type Library struct {
 	Path    string // as it was found: a file, or a name for the loader
-	Version int    // 19 to 28 for CUDA 12, then 130000 for 13.0 and so on
+	Version int    // as package activity counts
 }
-
-// newest is the last version whose record layouts are known: of CUDA 13.3.
-const newest, oldest = 130399, 19
 
 // opened is the process's library.
 var opened struct {
@@ -69,11 +69,11 @@ func open(dirs []string, major int) (*Library, error) {
 	}
 	switch {
 	case first != "":
-		return nil, unavailable(first)
+		return nil, activity.Unavailable(first)
 	case len(names) == 0:
-		return nil, unavailable(fmt.Sprintf("not supported with a driver for CUDA %d", major))
+		return nil, activity.Unavailable(fmt.Sprintf("not supported with a driver for CUDA %d", major))
 	}
-	return nil, unavailable("no " + strings.Join(names, " or "))
+	return nil, activity.Unavailable("no " + strings.Join(names, " or "))
 }
 
 func load(path string) (*Library, string) {
@@ -84,14 +84,11 @@ func load(path string) (*Library, string) {
 		defer C.free(unsafe.Pointer(message))
 		return nil, C.GoString(message)
 	}
-	if version < oldest {
+	if version < activity.Oldest {
 		return nil, fmt.Sprintf("%s is of CUDA 11 or older", path)
 	}
 	return &Library{Path: path, Version: int(version)}, ""
 }
-
-// known tells whether the layouts of this version's records are known; a newer version is asked to prove itself.
-func (l *Library) known() bool { return l.Version <= 28 || l.Version >= 130000 && l.Version <= newest }
 
 // Begin starts recording, on all devices of the process. The error, which wraps device.ErrTimer, says what CUPTI refused: it
 // does where another profiler is at work, on some virtual GPUs, and where the driver lets only root profile. End must follow.
@@ -105,18 +102,15 @@ func (l *Library) Now() uint64 { return uint64(C.fisub_cupti_now()) }
 
 // End stops recording and gives the records. The devices' work must be done. The error wraps device.ErrTimer: records that
 // were lost, or that cannot be believed.
-func (l *Library) End() (*Records, error) {
+func (l *Library) End() (*activity.Records, error) {
 	var step *C.char
 	var r C.fisub_records
 	if err := result(C.fisub_cupti_end(&r, &step), step); err != nil {
 		return nil, err
 	}
-	if r.lost > 0 {
-		return nil, unavailable(fmt.Sprintf("%d records were lost", r.lost))
-	}
-	launches := make([]Launch, r.n_launches)
+	launches := make([]activity.Launch, r.n_launches)
 	for i, c := range unsafe.Slice(r.launches, r.n_launches) {
-		launches[i] = Launch{Start: uint64(c.start), Correlation: uint32(c.correlation)}
+		launches[i] = activity.Launch{Start: uint64(c.start), Correlation: uint32(c.correlation)}
 	}
 	symbols, names := make([]string, r.n_names), make([]string, r.n_names)
 	for i, c := range unsafe.Slice(r.names, r.n_names) {
@@ -127,9 +121,9 @@ func (l *Library) End() (*Records, error) {
 			C.free(unsafe.Pointer(plain))
 		}
 	}
-	activities := make([]Activity, r.n_activities)
+	activities := make([]activity.Activity, r.n_activities)
 	for i, c := range unsafe.Slice(r.activities, r.n_activities) {
-		a := Activity{Start: uint64(c.start), End: uint64(c.end), Correlation: uint32(c.correlation)}
+		a := activity.Activity{Start: uint64(c.start), End: uint64(c.end), Correlation: uint32(c.correlation)}
 		switch c.kind {
 		case 1:
 			a.Activity = device.Activity{Kind: "memcpy", Bytes: int64(c.bytes)}
@@ -147,10 +141,7 @@ func (l *Library) End() (*Records, error) {
 		}
 		activities[i] = a
 	}
-	if err := check(launches, activities, l.known()); err != nil {
-		return nil, err
-	}
-	return NewRecords(launches, activities), nil
+	return activity.New(launches, activities, l.Version, int(r.lost))
 }
 
 func result(code C.int, step *C.char) error {
@@ -161,5 +152,5 @@ func result(code C.int, step *C.char) error {
 	if name := C.fisub_cupti_error(code); name != nil {
 		text = C.GoString(name)
 	}
-	return unavailable(C.GoString(step) + ": " + text)
+	return activity.Unavailable(C.GoString(step) + ": " + text)
 }

@@ -34,9 +34,8 @@ type Meter struct {
 	mu      sync.Mutex        // guards missing
 }
 
-// Open finds the GPU with that UUID ("GPU-..."; a MIG device's is looked for by the same digits). The error says why there
-// is no NVML, or none for it.
-func Open(uuid string) (*Meter, error) {
+// load starts NVML.
+func load() (nvml.Interface, error) {
 	var lib nvml.Interface
 	ret := nvml.ERROR_LIBRARY_NOT_FOUND
 	// Containers often have the driver in a folder that the loader does not search.
@@ -52,6 +51,16 @@ func Open(uuid string) (*Meter, error) {
 	if ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("nvml: starting: %s", nvml.ErrorString(ret))
 	}
+	return lib, nil
+}
+
+// Open finds the GPU with that UUID ("GPU-..."; a MIG device's is looked for by the same digits). The error says why there
+// is no NVML, or none for it.
+func Open(uuid string) (*Meter, error) {
+	lib, err := load()
+	if err != nil {
+		return nil, err
+	}
 	m := &Meter{lib: lib, missing: map[string]string{}}
 	if err := m.find(uuid); err != nil {
 		lib.Shutdown()
@@ -62,6 +71,42 @@ func Open(uuid string) (*Meter, error) {
 		m.reasons = "nvmlDeviceGetCurrentClocksThrottleReasons"
 	}
 	return m, nil
+}
+
+// GPUs lists the GPUs of this machine in the order of their PCI bus ids, each with the processes that compute on it.
+func GPUs() ([]GPU, error) {
+	lib, err := load()
+	if err != nil {
+		return nil, err
+	}
+	defer lib.Shutdown()
+	n, ret := lib.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return nil, fmt.Errorf("nvml: counting GPUs: %s", nvml.ErrorString(ret))
+	}
+	gpus := make([]GPU, n)
+	for i := range gpus {
+		dev, ret := lib.DeviceGetHandleByIndex(i)
+		g := &gpus[i]
+		if ret == nvml.SUCCESS {
+			g.UUID, ret = dev.GetUUID()
+		}
+		if ret == nvml.SUCCESS {
+			g.Name, ret = dev.GetName()
+		}
+		if ret != nvml.SUCCESS {
+			return nil, fmt.Errorf("nvml: gpu %d: %s", i, nvml.ErrorString(ret))
+		}
+		held, ret := dev.GetComputeRunningProcesses()
+		if ret != nvml.SUCCESS {
+			continue // as in some containers; that is no sign of one
+		}
+		for _, h := range held {
+			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", h.Pid))
+			g.Processes = append(g.Processes, event.GPUProcess{PID: int(h.Pid), Name: strings.TrimSpace(string(name)), MemoryBytes: max(0, int64(h.UsedGpuMemory))})
+		}
+	}
+	return gpus, nil
 }
 
 func (m *Meter) find(uuid string) error {
@@ -147,16 +192,16 @@ func (m *Meter) eccErrors() (n int64) {
 	return n
 }
 
-// processes lists who holds memory on the GPU, and how busy each has been since the time.
-func (m *Meter) processes(since time.Time) (all []event.GPUProcess) {
+// processes lists who holds memory on the GPU beside own processes that are known to, and how busy each has been since the
+// time; the list has the own ones too. It is empty where there is nobody else.
+func (m *Meter) processes(since time.Time, own int) (all []event.GPUProcess) {
 	var held []nvml.ProcessInfo
 	m.read("nvmlDeviceGetComputeRunningProcesses", "processes", func() (ret nvml.Return) {
 		held, ret = m.dev.GetComputeRunningProcesses()
 		return ret
 	})
-	if len(held) < 2 {
-		// Nobody or this process, under whatever number.
-		return nil
+	if len(held) <= own {
+		return nil // under whatever numbers
 	}
 	busy, known := map[uint32]int{}, false
 	m.read("nvmlDeviceGetProcessUtilization", "other processes' use of the GPU", func() nvml.Return {
@@ -186,21 +231,24 @@ func (m *Meter) processes(since time.Time) (all []event.GPUProcess) {
 	return all
 }
 
-// A Watch reads the GPU from Begin to End, in a goroutine of its own.
-type Watch struct {
+// A watch reads the GPU in a goroutine of its own.
+type watch struct {
 	meter    *Meter
 	stamp    *device.Stamp
 	begun    time.Time
+	own      []int
 	stop     chan struct{}
 	stopped  chan struct{}
 	readings []event.Reading
 	bits     uint64
 }
 
-// Begin takes the reading before the timing and then one every 50 ms, the first at once.
-func (m *Meter) Begin() *Watch {
+// Begin takes the reading before the timing and then one every 50 ms, the first at once. own are the numbers of the processes
+// that hold memory on the GPU for what is timed: all others are told in the stamp. end ends the readings and gives the stamp,
+// and the reasons to doubt what was timed; it is called once, and before the next Begin.
+func (m *Meter) Begin(own []int) (end func() (*device.Stamp, []string)) {
 	m.missing = map[string]string{}
-	w := &Watch{meter: m, stamp: &device.Stamp{MIG: m.mig}, begun: time.Now(), stop: make(chan struct{}), stopped: make(chan struct{})}
+	w := &watch{meter: m, stamp: &device.Stamp{MIG: m.mig}, begun: time.Now(), own: own, stop: make(chan struct{}), stopped: make(chan struct{})}
 	w.stamp.ECCErrors = m.eccErrors()
 	w.stamp.Before = m.reading()
 	go func() {
@@ -217,18 +265,17 @@ func (m *Meter) Begin() *Watch {
 			}
 		}
 	}()
-	return w
+	return w.end
 }
 
-// End ends the readings and gives the stamp, and the reasons to doubt what was timed.
-func (w *Watch) End() (*device.Stamp, []string) {
+func (w *watch) end() (*device.Stamp, []string) {
 	m, s := w.meter, w.stamp
 	close(w.stop)
 	<-w.stopped
 	s.After = m.reading()
 	s.During = sumUp(w.readings)
 	s.ThrottleReasons, s.ClocksLocked = throttles(w.bits), w.bits&userClocks != 0
-	s.OtherProcesses = without(m.processes(w.begun.Add(-utilizationPeriod)), os.Getpid())
+	s.OtherProcesses = without(m.processes(w.begun.Add(-utilizationPeriod), len(w.own)), w.own)
 	m.read("nvmlDeviceGetEccMode", "ECC mode", func() nvml.Return {
 		mode, _, ret := m.dev.GetEccMode()
 		s.ECC = mode == nvml.FEATURE_ENABLED

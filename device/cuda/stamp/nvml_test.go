@@ -90,9 +90,9 @@ func TestFake(t *testing.T) {
 	if want.sm == [2]int{} {
 		want.sm = [2]int{1980, 1980}
 	}
-	watch := m.Begin()
+	end := m.Begin([]int{os.Getpid()})
 	time.Sleep(3 * interval)
-	stamp, disturbed := watch.End()
+	stamp, disturbed := end()
 	before, during, after := stamp.Before, stamp.During, stamp.After
 	stamp.Before, stamp.During, stamp.After = event.Reading{}, event.During{}, event.Reading{}
 	if stamp.Note != want.stamp.Note || stamp.MIG != want.stamp.MIG || stamp.ECCErrors != want.stamp.ECCErrors || !stamp.ECC || !stamp.ClocksLocked ||

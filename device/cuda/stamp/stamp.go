@@ -1,5 +1,5 @@
-// Package stamp reads, through NVML, the state of a GPU while something is timed on it, and says why the timings may be in
-// doubt. It needs the build tag cuda; NVML is loaded when it is first needed, and its absence is a note in the stamp.
+// Package stamp reads, through NVML, the state of a GPU while something is timed on it, in whatever process, and says why the
+// timings may be in doubt. It needs the build tag cuda, else Open fails; NVML is loaded when it is first needed.
 package stamp
 
 import (
@@ -88,31 +88,27 @@ func disturbed(s *device.Stamp, eccNew int64) (why []string) {
 	return why
 }
 
-// without returns the processes other than this one, of which self is the PID. The driver counts PIDs in its own namespace:
-// where self is not among them, the busiest one, or else the last, is taken for it, and names, which are of this
-// namespace, are dropped.
-func without(processes []event.GPUProcess, self int) []event.GPUProcess {
-	if len(processes) == 0 {
-		return nil
-	}
-	mine := slices.IndexFunc(processes, func(p event.GPUProcess) bool { return p.PID == self })
-	known := mine >= 0
-	if !known {
-		mine = len(processes) - 1
-		for i, p := range processes {
-			if p.SMPercent > processes[mine].SMPercent {
-				mine = i
-			}
-		}
-	}
-	others := slices.Delete(slices.Clone(processes), mine, mine+1)
-	for i := range others {
-		if !known {
+// without returns the processes other than own. The driver counts PIDs in its own namespace: where none of own is among
+// them, as many of the busiest, and of those as busy the last, are taken for them, and names, which are of this namespace,
+// are dropped.
+func without(processes []event.GPUProcess, own []int) []event.GPUProcess {
+	mine := func(p event.GPUProcess) bool { return slices.Contains(own, p.PID) }
+	others := slices.Clone(processes)
+	if slices.ContainsFunc(others, mine) {
+		others = slices.DeleteFunc(others, mine)
+	} else if len(own) > 0 {
+		slices.SortStableFunc(others, func(a, b event.GPUProcess) int { return cmp.Compare(a.SMPercent, b.SMPercent) })
+		others = others[:max(0, len(others)-len(own))]
+		for i := range others {
 			others[i].Name = ""
 		}
 	}
 	slices.SortFunc(others, func(a, b event.GPUProcess) int { return cmp.Compare(a.PID, b.PID) })
-	return slices.CompactFunc(others, func(a, b event.GPUProcess) bool { return a.PID == b.PID })
+	others = slices.CompactFunc(others, func(a, b event.GPUProcess) bool { return a.PID == b.PID })
+	if len(others) == 0 {
+		return nil
+	}
+	return others
 }
 
 // noteOf makes the note of a stamp of what could not be read: from what to why.

@@ -69,19 +69,27 @@ func TestDisturbed(t *testing.T) {
 func TestWithout(t *testing.T) {
 	mine, busy, idle := event.GPUProcess{PID: 10, Name: "fisub", SMPercent: 50}, event.GPUProcess{PID: 20, Name: "x", SMPercent: 60}, event.GPUProcess{PID: 30, Name: "y"}
 	anonymous := func(p event.GPUProcess) event.GPUProcess { p.Name = ""; return p }
+	second := event.GPUProcess{PID: 40, Name: "fisub", SMPercent: 70}
 	for _, tt := range []struct {
 		name      string
+		own       []int
 		processes []event.GPUProcess
 		want      []event.GPUProcess
 	}{
-		{"none", nil, nil},
-		{"alone", []event.GPUProcess{mine}, nil},
-		{"with others", []event.GPUProcess{idle, mine, busy}, []event.GPUProcess{busy, idle}},
-		{"in a container the busiest is this one", []event.GPUProcess{busy, idle}, []event.GPUProcess{anonymous(idle)}},
-		{"listed twice", []event.GPUProcess{mine, idle, idle}, []event.GPUProcess{idle}},
+		{"none", []int{10}, nil, nil},
+		{"alone", []int{10}, []event.GPUProcess{mine}, nil},
+		{"with others", []int{10}, []event.GPUProcess{idle, mine, busy}, []event.GPUProcess{busy, idle}},
+		{"two and others", []int{10, 40}, []event.GPUProcess{idle, second, mine, busy}, []event.GPUProcess{busy, idle}},
+		{"one of two is not there", []int{10, 40}, []event.GPUProcess{idle, mine, busy}, []event.GPUProcess{busy, idle}},
+		{"in a container the busiest is this one", []int{11}, []event.GPUProcess{busy, idle}, []event.GPUProcess{anonymous(idle)}},
+		{"in a container the busiest two are", []int{11, 12}, []event.GPUProcess{busy, idle, second, mine}, []event.GPUProcess{anonymous(mine), anonymous(idle)}},
+		{"in a container the last ones of none busy are", []int{11}, []event.GPUProcess{idle, {PID: 31}}, []event.GPUProcess{anonymous(idle)}},
+		{"in a container more than there are", []int{11, 12, 13}, []event.GPUProcess{busy, idle}, nil},
+		{"nobody's", nil, []event.GPUProcess{busy, idle}, []event.GPUProcess{busy, idle}},
+		{"listed twice", []int{10}, []event.GPUProcess{mine, idle, idle}, []event.GPUProcess{idle}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := without(tt.processes, 10); !slices.Equal(got, tt.want) {
+			if got := without(tt.processes, tt.own); !slices.Equal(got, tt.want) {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})

@@ -4,7 +4,7 @@
 
 #include "fisub_narrow.h"
 
-FISUB_NARROW_TYPE(__half, __half2, __half_raw, to_fp16, from_fp16)
+FISUB_NARROW_TYPE(__half, __half2, __half_raw, __half2_raw, to_fp16, from_fp16)
 FISUB_NARROW_OPS(__half, __half2)
 FISUB_NARROW_CONVERSIONS(__half, __half2, half, half2, to_fp16)
 typedef __half half;

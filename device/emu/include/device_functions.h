@@ -77,7 +77,6 @@ inline double max(double a, float b) { return fmax(a, b); }
 // Single precision.
 inline float __saturatef(float x) { return x >= 0.0f ? (x > 1.0f ? 1.0f : x) : 0.0f; }
 inline float __expf(float x) { return expf(x); }
-inline float __exp2f(float x) { return exp2f(x); }
 inline float __exp10f(float x) { return static_cast<float>(::pow(10.0, static_cast<double>(x))); }
 inline float __logf(float x) { return logf(x); }
 inline float __log2f(float x) { return log2f(x); }

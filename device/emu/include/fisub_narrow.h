@@ -68,9 +68,11 @@ inline float smaller(float a, float b, bool keep_nan) { return keep_nan && (a !=
 
 }  // namespace fisub_emu
 
-// The struct T with its conversions and the pair T2; raw is T's bit struct, to and from convert to and from float.
-#define FISUB_NARROW_TYPE(T, T2, raw, to, from)                                                 \
+// The struct T with its conversions and the pair T2; raw and raw2 are their bit structs, to and from convert to and from
+// float.
+#define FISUB_NARROW_TYPE(T, T2, raw, raw2, to, from)                                           \
   struct raw { unsigned short x; };                                                             \
+  struct alignas(4) raw2 { unsigned short x, y; };                                              \
   struct T {                                                                                    \
     unsigned short __x;                                                                         \
     T() = default;                                                                              \
@@ -87,6 +89,8 @@ inline float smaller(float a, float b, bool keep_nan) { return keep_nan && (a !=
     T x, y;                                                                                     \
     T2() = default;                                                                             \
     constexpr T2(const T& x, const T& y) : x(x), y(y) {}                                        \
+    constexpr T2(raw2 r) : x(raw{r.x}), y(raw{r.y}) {}                                          \
+    operator raw2() const { return {x.__x, y.__x}; }                                            \
   };
 
 // The operators and intrinsics of T and its pair T2.

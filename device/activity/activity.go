@@ -1,7 +1,7 @@
-// Package cupti times calls by CUPTI's activity records, by the rule of the official harness (spec section 6): a call takes
-// from the start of the first to the end of the last kernel, copy or memset that a CUDA call inside its window launched.
-// libcupti is loaded when it is first needed; nothing of it is linked. Session needs the build tag cuda, Records nothing.
-package cupti
+// Package activity gives the time of calls from CUPTI's activity records, by the rule of the official harness: a call takes
+// from the start of the first to the end of the last kernel, copy or memset that a CUDA call inside its window launched. It
+// is for whoever has the records, and not for collecting them: device/cuda/cupti and the Python worker do that.
+package activity
 
 import (
 	"cmp"
@@ -51,22 +51,43 @@ type Records struct {
 	activities map[uint32][]Activity
 }
 
-// NewRecords takes the records in any order; it keeps and sorts launches.
-func NewRecords(launches []Launch, activities []Activity) *Records {
+// New takes the records in any order, as CUPTI of that version gave them; it keeps and sorts launches. lost is how many more
+// there were. The error is an Unavailable: records that are not complete, or that cannot be believed.
+func New(launches []Launch, activities []Activity, version, lost int) (*Records, error) {
+	if lost > 0 {
+		return nil, Unavailable(fmt.Sprintf("%d records were lost", lost))
+	}
+	if err := check(launches, activities, known(version)); err != nil {
+		return nil, err
+	}
 	r := &Records{launches: launches, activities: map[uint32][]Activity{}}
 	slices.SortFunc(r.launches, func(a, b Launch) int { return cmp.Compare(a.Start, b.Start) })
 	for _, a := range activities {
 		r.activities[a.Correlation] = append(r.activities[a.Correlation], a)
 	}
-	return r
+	return r, nil
 }
+
+// Versions of CUPTI: 19 to 28 for CUDA 12, then 130000 for 13.0 and so on.
+const (
+	Oldest = 19     // that is supported
+	newest = 130399 // whose layouts are known
+)
+
+// known tells whether the layouts of that version's records are known; a newer version is asked to prove itself.
+func known(version int) bool { return version <= 28 || version >= 130000 && version <= newest }
 
 // Match gives the time of each window, and the activities of the first, in order of their start. Windows do not overlap. A
 // window without activities, or with others than the first has, is the solution's fault: a *device.CallError that says what
-// the official harness says.
+// the official harness says. Windows that overlap or have no time are an Unavailable.
 func (r *Records) Match(windows []Window) (times []time.Duration, kernels []device.Activity, err error) {
 	var first map[string]bool
+	var last uint64
 	for i, w := range windows {
+		if w.Begin == 0 || w.Begin < last || w.End < w.Begin {
+			return nil, nil, Unavailable(fmt.Sprintf("call %d is told to last from %d to %d ns, after one to %d ns", i, w.Begin, w.End, last))
+		}
+		last = w.End
 		found := r.within(w)
 		if len(found) == 0 {
 			return nil, nil, callError("No kernel activities recorded for iteration %d", i)
@@ -112,11 +133,11 @@ func callError(format string, args ...any) error {
 	return &device.CallError{Kind: "ValueError", Text: fmt.Sprintf(format, args...)}
 }
 
-// An unavailable says why CUPTI cannot be used or believed. It is a device.ErrTimer.
-type unavailable string
+// An Unavailable says why CUPTI cannot be used or believed. It is a device.ErrTimer.
+type Unavailable string
 
-func (u unavailable) Error() string { return "cupti: " + string(u) }
-func (u unavailable) Unwrap() error { return device.ErrTimer }
+func (u Unavailable) Error() string { return "cupti: " + string(u) }
+func (u Unavailable) Unwrap() error { return device.ErrTimer }
 
 // check looks for signs that the records were not read as they were written. known says that this version's layouts are
 // known; of others it is also asked that each activity belongs to a recorded call.
@@ -128,11 +149,11 @@ func check(launches []Launch, activities []Activity, known bool) error {
 	for _, a := range activities {
 		switch {
 		case a.Start == 0 && a.End == 0:
-			return unavailable("a " + a.Kind + " was recorded without its time")
+			return Unavailable("a " + a.Kind + " was recorded without its time")
 		case a.Start == 0 || a.End < a.Start:
-			return unavailable(fmt.Sprintf("a %s was recorded from %d to %d ns", a.Kind, a.Start, a.End))
+			return Unavailable(fmt.Sprintf("a %s was recorded from %d to %d ns", a.Kind, a.Start, a.End))
 		case !known && !calls[a.Correlation]:
-			return unavailable("this version's records are not understood")
+			return Unavailable("this version's records are not understood")
 		}
 	}
 	return nil

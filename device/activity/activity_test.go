@@ -1,4 +1,4 @@
-package cupti
+package activity
 
 import (
 	"errors"
@@ -77,7 +77,10 @@ func TestMatch(t *testing.T) {
 			nil, "", "ValueError: Inconsistent kernel names: {'MEMCPY_1_64_0_1'} != {'MEMCPY_8_64_0_1'}"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := NewRecords(slices.Concat(tt.launches, flush), slices.Concat(flushes, tt.activities))
+			r, err := New(slices.Concat(tt.launches, flush), slices.Concat(flushes, tt.activities), newest, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
 			times, kernels, err := r.Match(windows)
 			var names []string
 			for _, k := range kernels {
@@ -101,31 +104,50 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestNew(t *testing.T) {
 	launches := []Launch{{10, 1}}
 	for _, tt := range []struct {
 		name     string
 		activity Activity
-		known    bool
+		version  int
+		lost     int
 		err      string
 	}{
-		{"sound", kernel("a", 1, 5, 6), false, ""},
-		{"no duration", kernel("a", 1, 5, 5), false, ""},
-		{"no time", kernel("a", 1, 0, 0), true, "cupti: a kernel was recorded without its time"},
-		{"no start", memset(0, 1, 1, 0, 9), true, "cupti: a memset was recorded from 0 to 9 ns"},
-		{"backwards", memcpy(0, 1, 1, 9, 8), true, "cupti: a memcpy was recorded from 9 to 8 ns"},
-		{"nobody's, layout known", kernel("a", 2, 5, 6), true, ""},
-		{"nobody's, layout unknown", kernel("a", 2, 5, 6), false, "cupti: this version's records are not understood"},
+		{"sound", kernel("a", 1, 5, 6), 140000, 0, ""},
+		{"no duration", kernel("a", 1, 5, 5), 140000, 0, ""},
+		{"no time", kernel("a", 1, 0, 0), newest, 0, "cupti: a kernel was recorded without its time"},
+		{"no start", memset(0, 1, 1, 0, 9), newest, 0, "cupti: a memset was recorded from 0 to 9 ns"},
+		{"backwards", memcpy(0, 1, 1, 9, 8), newest, 0, "cupti: a memcpy was recorded from 9 to 8 ns"},
+		{"nobody's, layout of CUDA 13", kernel("a", 2, 5, 6), 130000, 0, ""},
+		{"nobody's, layout of CUDA 12", kernel("a", 2, 5, 6), 28, 0, ""},
+		{"nobody's, layout unknown", kernel("a", 2, 5, 6), newest + 1, 0, "cupti: this version's records are not understood"},
+		{"nobody's, no such layout", kernel("a", 2, 5, 6), 29, 0, "cupti: this version's records are not understood"},
+		{"lost", kernel("a", 1, 5, 6), newest, 3, "cupti: 3 records were lost"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			err := check(launches, []Activity{tt.activity}, tt.known)
+			r, err := New(launches, []Activity{tt.activity}, tt.version, tt.lost)
 			if tt.err == "" {
-				if err != nil {
+				if err != nil || r == nil {
 					t.Errorf("got %v, want none", err)
 				}
-			} else if !errors.Is(err, device.ErrTimer) || err.Error() != tt.err {
+			} else if !errors.Is(err, device.ErrTimer) || err.Error() != tt.err || r != nil {
 				t.Errorf("got %v, want %s", err, tt.err)
 			}
 		})
+	}
+}
+
+func TestWindows(t *testing.T) {
+	r, err := New([]Launch{{110, 10}, {210, 20}}, []Activity{kernel("a", 10, 120, 130), kernel("a", 20, 220, 240)}, newest, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if times, _, err := r.Match([]Window{{100, 200}, {200, 300}}); err != nil || !slices.Equal(times, []time.Duration{10, 20}) {
+		t.Errorf("got %v, %v, want 10ns and 20ns", times, err)
+	}
+	for _, windows := range [][]Window{{{0, 200}}, {{100, 0}}, {{100, 220}, {200, 300}}, {{200, 300}, {100, 150}}} {
+		if _, _, err := r.Match(windows); !errors.Is(err, device.ErrTimer) {
+			t.Errorf("%v: got %v, want %v", windows, err, device.ErrTimer)
+		}
 	}
 }

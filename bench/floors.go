@@ -1,0 +1,243 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+
+	"fisub/bench/stats"
+	"fisub/bench/worker"
+	"fisub/device"
+	"fisub/internal/event"
+	"fisub/internal/trace"
+	"fisub/workloads/random"
+)
+
+//go:embed floor.cu
+var floorSource string
+
+// floorDefinition is what floor.cu computes, in the words of the contest.
+const floorDefinition = `{"name":"floor","op_type":"copy","axes":{"n":{"type":"var"}},
+"inputs":{"source":{"shape":["n"],"dtype":"float32"},"shape":{"shape":null,"dtype":"int32"}},
+"outputs":{"target":{"shape":["n"],"dtype":"float32"}},
+"reference":"def run(source, shape):\n    return source.clone()\n"}`
+
+// copyShapes are the copies that floor.cu knows, by their number.
+var copyShapes = []string{"128 threads of 16 bytes", "256 threads of 16 bytes", "512 threads of 16 bytes", "128 threads of 64 bytes",
+	"256 threads of 64 bytes", "256 threads of 128 bytes"}
+
+// emptyShape is the number of the kernel that does nothing.
+const emptyShape = -1
+
+// mostCopied bounds what a copy moves, in bytes: its time for more grows as they do.
+const mostCopied = 512 << 20
+
+// floors measure what no solution can beat: an empty kernel, once a run, and for each size of a workload a copy that moves as
+// many bytes, half of them read and half written. They are a solution of our own, built and timed like any other.
+type floors struct {
+	contender
+	profile Profile
+	source  *os.File // what is copied
+	filled  int64    // bytes of it
+	empty   map[string]*event.Floor
+	copies  map[floorKey]*event.Floor
+}
+
+type floorKey struct {
+	bytes int64 // moved
+	timer string
+}
+
+// FloorSolution is what measures the floors of a run: for who compiles it ahead, for a machine without a compiler.
+func FloorSolution() *trace.Solution {
+	return &trace.Solution{Name: "floor", Definition: "floor", Author: "fisub",
+		Spec:    trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"}, EntryPoint: "floor.cu::run", DestinationPassingStyle: true},
+		Sources: []trace.SourceFile{{Path: "floor.cu", Content: floorSource}}}
+}
+
+func newFloors(ctx context.Context, c *Config) (*floors, error) {
+	def, _, err := trace.DecodeDefinition([]byte(floorDefinition))
+	if err != nil {
+		return nil, err
+	}
+	f := &floors{profile: c.Profile, empty: map[string]*event.Floor{}, copies: map[floorKey]*event.Floor{}}
+	f.contender, err = newContender(ctx, c, def, FloorSolution())
+	return f, err
+}
+
+func (f *floors) stop() {
+	f.contender.stop()
+	if f.source != nil {
+		f.source.Close()
+		os.Remove(f.source.Name())
+		f.source = nil
+	}
+}
+
+// figures gives the times in nanoseconds that measure found; 0 where there is none.
+func (f *floors) figures(bytes int64, timer string) (copyNS, emptyNS float64) {
+	if e := f.empty[timer]; e != nil {
+		emptyNS = e.MedianNS
+	}
+	moved, scale := copied(bytes)
+	if c := f.copies[floorKey{moved, timer}]; c != nil {
+		copyNS = c.MedianNS * scale
+	}
+	return copyNS, emptyNS
+}
+
+// copied gives the bytes that stand for a workload's, a multiple of 32, and by how much the workload has more.
+func copied(bytes int64) (moved int64, scale float64) {
+	moved = min(max(bytes+31, 32)&^31, mostCopied)
+	return moved, max(1, float64(bytes)/float64(moved))
+}
+
+// measure measures the floors of a workload of so many bytes, unless the run has them, and tells them.
+func (f *floors) measure(ctx context.Context, events *event.Stream, bytes int64, timer string) error {
+	f.left = f.profile.Timeout
+	if f.empty[timer] == nil {
+		floor, err := f.time(ctx, timer, []int{emptyShape}, 32)
+		if err != nil {
+			return err
+		}
+		floor.Kind = "empty"
+		f.empty[timer] = floor
+		events.Emit(event.Event{Type: event.TypeFloor, Floor: floor})
+	}
+	moved, _ := copied(bytes)
+	key := floorKey{moved, timer}
+	if f.copies[key] != nil {
+		return nil
+	}
+	shapes := make([]int, len(copyShapes))
+	for i := range shapes {
+		shapes[i] = i
+	}
+	floor, err := f.time(ctx, timer, shapes, moved)
+	if err != nil {
+		return err
+	}
+	floor.Kind, floor.Bytes = "copy", moved
+	f.copies[key] = floor
+	events.Emit(event.Event{Type: event.TypeFloor, Floor: floor})
+	return nil
+}
+
+// time takes one trial of each shape, and all trials of the profile of the fastest: its figure then is not the luckiest of
+// several.
+func (f *floors) time(ctx context.Context, timer string, shapes []int, moved int64) (*event.Floor, error) {
+	plan := device.Plan{Warmup: f.profile.Warmup, Iterations: f.profile.Iterations, Trials: 1, ColdL2: true, Timer: timer, MaxTime: f.profile.MaxTime}
+	best, least := shapes[0], math.Inf(1)
+	if len(shapes) > 1 {
+		for _, shape := range shapes {
+			samples, err := f.run(ctx, plan, shape, moved)
+			if err != nil {
+				return nil, err
+			}
+			if ns := stats.Latency(samples.Trials); ns < least {
+				best, least = shape, ns
+			}
+		}
+	}
+	plan.Trials = f.profile.Trials
+	samples, err := f.run(ctx, plan, best, moved)
+	if err != nil {
+		return nil, err
+	}
+	floor := &event.Floor{Timings: *timings(samples)}
+	if best != emptyShape {
+		floor.Shape = copyShapes[best]
+	}
+	return floor, nil
+}
+
+// run has one shape called, judged and timed.
+func (f *floors) run(ctx context.Context, plan device.Plan, shape int, moved int64) (samples *device.Samples, err error) {
+	half := moved / 2
+	if err := f.fill(half); err != nil {
+		return nil, err
+	}
+	if err := f.out.room(half); err != nil {
+		return nil, err
+	}
+	number := int64(shape)
+	array := worker.FileTensor{DType: "float32", Shape: []int{int(half / 4)}, Path: f.source.Name(), Bytes: int(half)}
+	t := &trial{load: &worker.Workload{Inputs: []worker.Value{{Tensor: &array}, {Int: &number}}, Outputs: []worker.Value{{Tensor: &array}}}}
+	err = f.within(ctx, func(limit context.Context) error {
+		if !f.running() {
+			if err := f.start(ctx, limit); err != nil {
+				return err
+			}
+			if err := f.build(limit); err != nil {
+				return err
+			}
+		}
+		if err := f.load(limit, t); err != nil {
+			return err
+		}
+		if _, err := f.client.Run(limit, f.out.path()); err != nil {
+			return err
+		}
+		if shape != emptyShape {
+			if err := f.check(half); err != nil {
+				return err
+			}
+		}
+		samples, err = f.gauge.measure(limit, f.client, f.info.UUID, plan)
+		return err
+	})
+	if err == nil && timerOf(samples.Timer) != plan.Timer {
+		err = fmt.Errorf("timed with %s", samples.Timer)
+	}
+	if log := strings.TrimSpace(f.log()); err != nil && log != "" {
+		err = fmt.Errorf("%w\n%s", err, lastLines(log, 5))
+	}
+	return samples, err
+}
+
+// check compares what was copied with the source.
+func (f *floors) check(n int64) error {
+	want, got := make([]byte, 1<<20), make([]byte, 1<<20)
+	for at := int64(0); at < n; at += int64(len(want)) {
+		size := min(n-at, int64(len(want)))
+		if _, err := f.source.ReadAt(want[:size], at); err != nil {
+			return err
+		}
+		if _, err := f.out.f.ReadAt(got[:size], at); err != nil {
+			return err
+		}
+		if !bytes.Equal(want[:size], got[:size]) {
+			return errors.New("the copy kernel copied wrongly")
+		}
+	}
+	return nil
+}
+
+// fill makes the source n bytes long at least: numbers without a pattern, which no memory can compress.
+func (f *floors) fill(n int64) (err error) {
+	if f.source == nil {
+		if f.source, err = os.CreateTemp(scratchDir(), "fisub-floor-*"); err != nil {
+			return err
+		}
+	}
+	stream := random.New("fisub.floor/1")
+	for f.filled < n {
+		block := make([]byte, min(1<<20, n-f.filled))
+		for i := 0; i < len(block); i += 16 {
+			at := int(f.filled)/8 + i/8
+			binary.LittleEndian.PutUint64(block[i:], stream.Uint64(at))
+			binary.LittleEndian.PutUint64(block[i+8:], stream.Uint64(at+1))
+		}
+		if _, err := f.source.WriteAt(block, f.filled); err != nil {
+			return err
+		}
+		f.filled += int64(len(block))
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package bench
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"fisub/bench/worker"
+	"fisub/device"
+	"fisub/device/nvcc"
+	"fisub/internal/cache"
+)
+
+func newTestFloors(t *testing.T) *floors {
+	t.Helper()
+	f, err := newFloors(t.Context(), &Config{Profile: Profile{Iterations: 1, Trials: 1, Timeout: time.Minute}, DeviceKind: "emu",
+		Worker: worker.Command{Args: []string{os.Args[0]}}, Device: device.Options{CacheDir: t.TempDir()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.stop)
+	f.left = time.Minute
+	return f
+}
+
+// Every shape copies every byte, on the emulator: of less than a block, and of some blocks, the last of them not whole.
+func TestFloorCopies(t *testing.T) {
+	f := newTestFloors(t)
+	for shape := emptyShape; shape < len(copyShapes); shape++ {
+		for _, moved := range []int64{32, 32 * 1000} {
+			_, err := f.run(t.Context(), device.Plan{Iterations: 1, Trials: 1}, shape, moved)
+			var we *worker.Error
+			if !errors.As(err, &we) || we.Kind != worker.Timing { // which comes after the check
+				t.Errorf("shape %d, %d bytes: got %v, want no error but that the emulator keeps no time", shape, moved, err)
+			}
+		}
+	}
+	if _, err := f.run(t.Context(), device.Plan{Iterations: 1, Trials: 1}, len(copyShapes), 32); err == nil || !strings.Contains(err.Error(), "no shape 6") {
+		t.Errorf("a shape too many: got %v, want an error", err)
+	}
+}
+
+func TestFloorCompiles(t *testing.T) {
+	root, err := cache.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools, err := nvcc.Find(root)
+	if err != nil {
+		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "toolchain") {
+			t.Fatal(err)
+		}
+		t.Skipf("no toolchain to build with: %v", err)
+	}
+	f := newTestFloors(t)
+	for _, arch := range []string{"sm_90", "sm_100"} {
+		var build *device.BuildError
+		if o, err := tools.Build(t.Context(), root, f.sol, arch); errors.As(err, &build) {
+			t.Errorf("%s: %v\n%s", arch, err, build.Log)
+		} else if err != nil || o.Log != "" {
+			t.Errorf("%s: got %v, %+v, want an object without warnings", arch, err, o)
+		}
+	}
+}

@@ -1,0 +1,332 @@
+package bench
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"fisub/bench/worker"
+	"fisub/device"
+	"fisub/internal/event"
+	"fisub/internal/trace"
+)
+
+// named is a solution that the model device knows by its name.
+func named(name string) *trace.Solution {
+	return &trace.Solution{Name: name, Definition: decode, Author: "a", Spec: trace.BuildSpec{Language: "cuda", EntryPoint: "k.cu::k",
+		TargetHardware: []string{"cuda"}, DestinationPassingStyle: true}, Sources: []trace.SourceFile{{Path: "k.cu", Content: "x"}}}
+}
+
+// turns makes the workers of c write down their measurements, and returns how to read them.
+func turns(t *testing.T, c *Config, env ...string) func() []string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "turns")
+	c.Worker.Env = append(append(c.Worker.Env, env...), "FISUB_TEST_TURNS="+file)
+	return func() []string {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Split(strings.TrimSpace(string(data)), "\n")
+	}
+}
+
+// payloads gives the warnings, evaluations, samples and floors of a run.
+func payloads(events []event.Event) (warnings []string, evaluated []*event.Evaluated, samples []*event.Samples, floors []*event.Floor) {
+	for _, e := range events {
+		switch {
+		case e.Type == event.TypeWarning && e.Message != nil:
+			warnings = append(warnings, e.Message.Text)
+		case e.Evaluated != nil:
+			evaluated = append(evaluated, e.Evaluated)
+		case e.Samples != nil:
+			samples = append(samples, e.Samples)
+		case e.Floor != nil:
+			floors = append(floors, e.Floor)
+		}
+	}
+	return warnings, evaluated, samples, floors
+}
+
+func TestBaselineTakesTurns(t *testing.T) {
+	var read func() []string
+	events, result, err := modelRun(t, "ours", 2, func(c *Config) {
+		c.Profile.Trials, c.Profile.Iterations = 3, 4
+		c.Baseline = &Baseline{Name: "twice", Solution: named("double")}
+		read = turns(t, c)
+	})
+	if err != nil || result.Passed != 2 {
+		t.Fatalf("got %+v and %v, want 2 passed", result, err)
+	}
+	one := []string{"ours cold 1 4", "double cold 1 4", "double cold 1 4", "ours cold 1 4", "ours cold 1 4", "double cold 1 4", "ours warm 1 4"}
+	if got, want := read(), slices.Concat(one, one); !slices.Equal(got, want) {
+		t.Errorf("measurements: got %q, want %q", got, want)
+	}
+	warnings, evaluated, samples, floors := payloads(events)
+	if len(warnings) != 0 || len(floors) != 0 || len(samples) != 2 || len(evaluated) != 2 {
+		t.Fatalf("got %q, %d floors, %d samples, %d verdicts", warnings, len(floors), len(samples), len(evaluated))
+	}
+	for i, s := range samples {
+		if s.MedianNS != 1001.5 || s.N != 12 || s.Baseline == nil || s.Baseline.MedianNS != 2001.5 || s.Baseline.N != 12 || len(s.Baseline.TrialsNS) != 3 ||
+			s.Baseline.TrialsNS[2][3] != 2003 || !s.Baseline.ColdL2 || s.CopyNS != 0 {
+			t.Errorf("samples: got %+v and %+v", s, s.Baseline)
+		}
+		if w := s.Warm; w == nil || w.MedianNS != 501.5 || w.N != 4 || w.ColdL2 || len(w.TrialsNS) != 1 || !s.ColdL2 {
+			t.Errorf("warm: got %+v", s.Warm)
+		}
+		tr, _, err := trace.DecodeTrace(evaluated[i].Trace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := tr.Evaluation.Performance; p.LatencyMS != 1001.5/1e6 || p.ReferenceLatencyMS != 0 || p.SpeedupFactor != 0 {
+			t.Errorf("trace: got %+v, want no reference: the baseline is another solution", p)
+		}
+		if got := evaluated[i].Speedup; got == nil || *got != 2001.5/1001.5 {
+			t.Errorf("speed-up: got %v, want %g", got, 2001.5/1001.5)
+		}
+	}
+	done := events[len(events)-1].Done
+	if done.Score == nil || *done.Score != 2001.5/1001.5 || done.Scored != 2 {
+		t.Errorf("score: got %+v", done)
+	}
+}
+
+// The fields of the official trace are about the definition's own reference.
+func TestReferenceAsBaseline(t *testing.T) {
+	r := &runner{Config: Config{Definition: &trace.Definition{Name: "d", Reference: "def run(): pass"}, Run: &event.Run{},
+		Events: event.NewStream(func(e event.Event) error {
+			tr, _, err := trace.DecodeTrace(e.Evaluated.Trace)
+			if err != nil {
+				return err
+			}
+			if p := tr.Evaluation.Performance; p.LatencyMS != 2 || p.ReferenceLatencyMS != 6 || p.SpeedupFactor != 3 {
+				t.Errorf("got %+v, want 2, 6 and 3", p)
+			}
+			return nil
+		})}, verdict: verdict{status: trace.Passed, correctness: &trace.Correctness{}}}
+	r.Solution, r.info.Name = named("s"), "model"
+	r.Baseline = &Baseline{Name: "reference", Solution: ReferenceSolution(r.Definition)}
+	r.samples = &device.Samples{Trials: [][]time.Duration{{2 * time.Millisecond}}}
+	r.emit(&trace.Workload{UUID: "u"}, 0, &device.Samples{Trials: [][]time.Duration{{6 * time.Millisecond}}})
+	if err := r.Events.Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whatever a baseline does, the solution has its verdict and its time; what the baseline does wrong gives no speed-up.
+func TestBaselineFails(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		speedups []bool
+		warnings []string
+	}{
+		{"wrong", []bool{true, false, true}, []string{"has no speed-up: baseline b: INCORRECT_NUMERICAL: output[0 0 0 0] is NaN"}},
+		{"crash", []bool{true, false, true}, []string{"has no speed-up: baseline b: RUNTIME_ERROR: Worker process failed unexpectedly: exit status 9"}},
+		{"crash when timed", []bool{false, false, false}, []string{"exit status 8", "exit status 8", "exit status 8"}},
+		{"no build", []bool{false, false, false}, []string{"no speed-up from here on: baseline b: COMPILE_ERROR: does not compile"}},
+		{"no machine", []bool{false, false, false}, []string{"no speed-up from here on: baseline b: no compiler"}},
+		{"hang", []bool{false, false, false}, []string{"no speed-up from here on: baseline b: TIMEOUT: Evaluation timeout after 2 seconds for solution hang"}},
+		{"other timer", []bool{false, false, false}, []string{"no speed-up: baseline b is timed with clock, the solution with model"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			events, result, err := modelRun(t, "ours", 3, func(c *Config) {
+				c.Baseline = &Baseline{Name: "b", Solution: named(tc.name)}
+				if tc.name == "hang" {
+					c.Profile.Timeout = 2 * time.Second
+				}
+			})
+			if err != nil || result.Passed != 3 {
+				t.Fatalf("got %+v and %v, want 3 passed", result, err)
+			}
+			warnings, evaluated, samples, _ := payloads(events)
+			if !slices.EqualFunc(warnings, tc.warnings, strings.Contains) {
+				t.Errorf("warnings: got %q, want %q", warnings, tc.warnings)
+			}
+			scored := 0
+			for i, e := range evaluated {
+				if (e.Speedup != nil) != tc.speedups[i] || e.Latency == nil || samples[i].N != 20 {
+					t.Errorf("workload %d: got speed-up %v, %d timings, want one: %v", i, e.Speedup, samples[i].N, tc.speedups[i])
+				}
+				if tc.speedups[i] {
+					scored++
+				}
+			}
+			done := events[len(events)-1].Done
+			if (done.Score != nil) != (scored > 0) || done.Scored != scored {
+				t.Errorf("score: got %+v, want one over %d workloads", done, scored)
+			}
+		})
+	}
+}
+
+// A solution that fails any workload has a score of 0; a baseline in an emulated run, or beside a solution that fails, is not
+// even started.
+func TestScoreOfFailure(t *testing.T) {
+	events, _, err := modelRun(t, "crash", 2, func(c *Config) { c.Baseline = &Baseline{Name: "b", Solution: named("double")} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if done := events[len(events)-1].Done; done.Score == nil || *done.Score != 0 || done.Scored != 1 {
+		t.Errorf("got %+v, want a score of 0", done)
+	}
+	events, _, err = modelRun(t, "no build", 1, func(c *Config) { c.Baseline = &Baseline{Name: "b", Solution: named("hang")} })
+	if warnings, _, _, _ := payloads(events); err != nil || len(warnings) != 0 {
+		t.Errorf("got %q and %v, want no word of the baseline", warnings, err)
+	}
+	events, _, err = modelRun(t, "crash", 1, func(c *Config) {
+		c.Baseline = &Baseline{Name: "b", Solution: named("double")}
+		c.Score.Add(5)
+		c.Score.Fail()
+	})
+	if done := events[len(events)-1].Done; err != nil || done.Score == nil || *done.Score != 0 || done.Scored != 2 {
+		t.Errorf("resumed: got %+v and %v, want a score of 0 over both parts", done, err)
+	}
+}
+
+func TestWarmFails(t *testing.T) {
+	events, result, err := modelRun(t, "crash when warm", 1, nil)
+	if err != nil || result.Passed != 1 {
+		t.Fatalf("got %+v and %v, want 1 passed", result, err)
+	}
+	warnings, evaluated, samples, _ := payloads(events)
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "no warm-L2 figure: worker process ended: exit status 8") || samples[0].Warm != nil || evaluated[0].Latency == nil {
+		t.Errorf("got %q, %+v, %+v; want a warning and the official figure", warnings, samples[0].Warm, evaluated[0])
+	}
+}
+
+func TestFloors(t *testing.T) {
+	var read func() []string
+	events, result, err := modelRun(t, "ours", 3, func(c *Config) {
+		c.Floors = true
+		c.Profile.Trials, c.Profile.Iterations = 2, 4
+		read = turns(t, c)
+	})
+	if err != nil || result.Passed != 3 {
+		t.Fatalf("got %+v and %v, want 3 passed", result, err)
+	}
+	want := []string{"ours cold 2 4", "ours warm 1 4", "floor cold 2 4"}
+	for range copyShapes {
+		want = append(want, "floor cold 1 4")
+	}
+	want = append(want, "floor cold 2 4", "ours cold 2 4", "ours warm 1 4", "ours cold 2 4", "ours warm 1 4")
+	if got := read(); !slices.Equal(got, want) {
+		t.Errorf("measurements: got %q, want the floors once: %q", got, want)
+	}
+	warnings, _, samples, floors := payloads(events)
+	if len(warnings) != 0 || len(floors) != 2 || len(samples) != 3 {
+		t.Fatalf("got %q, %d floors and %d samples", warnings, len(floors), len(samples))
+	}
+	empty, copied := floors[0], floors[1]
+	if empty.Kind != "empty" || empty.MedianNS != (511.5+515.5)/2 || empty.Bytes != 0 || len(empty.TrialsNS) != 2 {
+		t.Errorf("empty kernel: got %+v", empty)
+	}
+	last := len(copyShapes) - 1
+	ns := float64(500-10*last) + 3.5
+	if copied.Kind != "copy" || copied.Shape != copyShapes[last] || copied.MedianNS != ns || copied.Bytes < samples[0].Bytes || copied.Bytes > samples[0].Bytes+31 {
+		t.Errorf("copy: got %+v, want %g ns", copied, ns)
+	}
+	for _, s := range samples {
+		if s.CopyNS != ns || s.EmptyNS != empty.MedianNS || s.CopyShare != ns/s.MedianNS {
+			t.Errorf("samples: got copy %g, empty %g, share %g", s.CopyNS, s.EmptyNS, s.CopyShare)
+		}
+	}
+
+	events, result, err = modelRun(t, "ours", 2, func(c *Config) {
+		c.Floors = true
+		turns(t, c, "FISUB_TEST_FLOOR=wrong")
+	})
+	warnings, _, samples, _ = payloads(events)
+	if err != nil || result.Passed != 2 || !slices.Equal(warnings, []string{"no share of the copy bandwidth: the copy kernel copied wrongly"}) || samples[1].CopyNS != 0 {
+		t.Errorf("a copy that is wrong: got %+v, %v, %q, want one warning and no copy", result, err, warnings)
+	}
+}
+
+func TestCopied(t *testing.T) {
+	for _, tc := range []struct {
+		bytes, moved int64
+		scale        float64
+	}{{0, 32, 1}, {1, 32, 1}, {32, 32, 1}, {33, 64, 1}, {1 << 20, 1 << 20, 1}, {3 * mostCopied, mostCopied, 3}} {
+		if moved, scale := copied(tc.bytes); moved != tc.moved || scale != tc.scale {
+			t.Errorf("%d bytes: got %d, times %g, want %d, times %g", tc.bytes, moved, scale, tc.moved, tc.scale)
+		}
+	}
+}
+
+// Two solutions of one run have runs of their own, whose trials are taken in turn.
+func TestTogether(t *testing.T) {
+	var a, b []event.Event
+	var configs []Config
+	var read func() []string
+	_, _, err := modelRun(t, "ours", 2, func(c *Config) {
+		read = turns(t, c)
+		first, second := *c, *c
+		first.Solution, second.Solution = named("double"), named("crash")
+		first.Run, second.Run = &event.Run{ID: "a"}, &event.Run{ID: "b"}
+		first.Events = event.NewStream(func(e event.Event) error { a = append(a, e); return nil })
+		second.Events = event.NewStream(func(e event.Event) error { b = append(b, e); return nil })
+		configs = []Config{first, second}
+		c.Workloads = nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	results, err := Together(t.Context(), configs...)
+	if err != nil || results[0] != (Result{Passed: 2}) || results[1] != (Result{Passed: 1, Failed: 1}) {
+		t.Fatalf("got %+v and %v", results, err)
+	}
+	if got, want := read(), []string{"double cold 1 20", "crash cold 1 20", "double warm 1 20", "crash warm 1 20", "double cold 1 20", "double warm 1 20"}; !slices.Equal(got, want) {
+		t.Errorf("measurements: got %q, want %q", got, want)
+	}
+	for i, events := range [][]event.Event{a, b} {
+		if first, last := events[0], events[len(events)-1]; first.Run == nil || first.Run.ID != []string{"a", "b"}[i] || first.Run.Device.Name != "model" || last.Done == nil {
+			t.Errorf("run %d: got %+v to %+v, want its own run from beginning to end", i, first, last)
+		}
+		if _, evaluated, _, _ := payloads(events); len(evaluated) != 2 || evaluated[0].Status != "PASSED" || (evaluated[1].Status == "PASSED") != (i == 0) {
+			t.Errorf("run %d: got %+v", i, evaluated)
+		}
+	}
+}
+
+// What is disturbed for one is measured again for all.
+func TestDisturbedTogether(t *testing.T) {
+	calm, _ := shakyRunner(t, 0)
+	shaken, _ := shakyRunner(t, 1)
+	measure(t.Context(), []*runner{calm, shaken})
+	for _, r := range []*runner{calm, shaken} {
+		if r.err != nil || r.measured != 2 || len(r.samples.Trials) != 1 || len(r.samples.Disturbed) != 0 {
+			t.Errorf("got %+v measured %d times, %v; want calm timings of the second time", r.samples, r.measured, r.err)
+		}
+	}
+}
+
+// A Python that is missing is a warning where the baseline alone needs it.
+func TestBaselineWithoutPython(t *testing.T) {
+	t.Setenv("FISUB_PYTHON", "/nonexistent/python")
+	b := named("b")
+	b.Spec.Language = trace.Python
+	events, result, err := modelRun(t, "ours", 2, func(c *Config) {
+		c.Baseline = &Baseline{Name: "b", Solution: b}
+		c.Remedy = func(err error) string {
+			var we *worker.Error
+			if !errors.As(err, &we) {
+				return ""
+			}
+			return "remedy for " + we.Code
+		}
+	})
+	if len(events) < 2 || events[1].Message == nil || events[1].Message.Hint != "remedy for no-python" {
+		t.Errorf("got %+v, want the warning to have a hint", events)
+	}
+	warnings, _, _, _ := payloads(events)
+	if err != nil || result.Passed != 2 || !slices.EqualFunc(warnings, []string{"no speed-up from here on: baseline b: python: "}, strings.HasPrefix) || events[0].Run == nil {
+		t.Errorf("got %+v, %v, %q, want one warning in the run", result, err, warnings)
+	}
+	var we *worker.Error
+	if _, _, err = modelRun(t, "b", 1, func(c *Config) { c.Solution = b }); !errors.As(err, &we) || we.Code != "no-python" {
+		t.Errorf("the solution itself: got %v, want an error of the machine", err)
+	}
+}

@@ -1,0 +1,173 @@
+package pyworker
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"fisub/bench/worker"
+	"fisub/device"
+)
+
+// fakeGPU starts the worker of testdata/fake_gpu.py, whose driver and CUPTI are those of device/cuda's tests. measure has a
+// body of `def run` timed, in which launch(name, delay, ns) is a kernel.
+func fakeGPU(t *testing.T, version string) (measure func(body string, plan device.Plan) (*device.Samples, error)) {
+	t.Helper()
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skipf("no C compiler for the fake driver: %v", err)
+	}
+	c := command(t)
+	lib := filepath.Join(t.TempDir(), "libfake.so")
+	const sources = "../../device/cuda/testdata/"
+	if out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-o", lib, sources+"fakecuda.c", sources+"fakecupti.c").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	program, err := filepath.Abs("testdata/fake_gpu.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Args = []string{c.Args[0], "-u", "-B", program}
+	c.Env = []string{"FISUB_FAKE_LIB=" + lib, "FAKE_CUPTI_VERSION=" + version}
+	client, err := worker.Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	if _, err := client.Open(t.Context(), "cuda", device.Options{CacheDir: t.TempDir()}); err != nil {
+		t.Fatal(err, client.TakeLog())
+	}
+	return func(body string, plan device.Plan) (*device.Samples, error) {
+		t.Helper()
+		source := "import ctypes, os\nlib, calls = ctypes.CDLL(os.environ['FISUB_FAKE_LIB']), []\n" +
+			"launch = lambda name, delay, ns: lib.fake_launch(name, ctypes.c_long(delay), ctypes.c_long(ns))\ndef run(x, c, y, total):\n    calls.append(0)\n" + body
+		if err := build(t, client, source, true); err != nil {
+			t.Fatal(err)
+		}
+		load(t, client)
+		return client.Measure(t.Context(), plan)
+	}
+}
+
+const first = "    launch(b'_Z5firstPfi', 1000, 3000)\n"
+
+func TestFakeCUPTI(t *testing.T) {
+	// CUPTI of CUDA 12.0, and one that is newer than any that is known.
+	for _, version := range []string{"19", "140000"} {
+		measure := fakeGPU(t, version)
+		plan := device.Plan{Warmup: 2, Iterations: 4, Trials: 3, ColdL2: true}
+		for _, timer := range []string{"", device.TimerCUPTI} {
+			var told []bool
+			plan.Timer, plan.Timing = timer, func(on bool) { told = append(told, on) }
+			s, err := measure(first+"    launch(b'second', 6000, 500)\n", plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sizes := device.Activity{Kind: "kernel", Name: "first(float*, int)", Grid: [3]int{1, 2, 3}, Block: [3]int{32, 4, 1}, Registers: 40,
+				StaticSharedBytes: 1024, DynamicSharedBytes: 2048, LocalBytes: 16}
+			two := []device.Activity{sizes, sizes}
+			two[1].Name = "second"
+			if s.Timer != "cupti" || s.TimerNote != "" || !slices.Equal(s.Kernels, two) || len(s.Trials) != 3 || s.Truncated || !s.ColdL2 {
+				t.Errorf("got %+v, want 3 trials by CUPTI of %+v", s, two)
+			}
+			for _, row := range s.Trials {
+				// The machine may be busy between the two launches.
+				if len(row) != 4 || slices.Min(row) < 5500 || slices.Max(row) > time.Minute {
+					t.Errorf("got %v, want 4 times the kernels and the gap between them", row)
+				}
+			}
+			if !slices.Equal(told, []bool{true, false}) {
+				t.Errorf("told %v, want the start and the end", told)
+			}
+		}
+	}
+}
+
+func TestFakeCUPTIErrors(t *testing.T) {
+	measure := fakeGPU(t, "140000")
+	plan := device.Plan{Iterations: 20, Trials: 2, Timer: device.TimerCUPTI}
+	for _, tc := range []struct{ name, body, text string }{
+		{"no kernel", "    pass\n", "ValueError: No kernel activities recorded for iteration 0"},
+		{"not always the same", first + "    if len(calls) % 8 == 0:\n        launch(b'now_and_then', 1, 1)\n",
+			"ValueError: Inconsistent kernel names: {'_Z5firstPfi_0_0_0_10'} != {'_Z5firstPfi_0_0_0_10', 'now_and_then_0_0_0_10'}"},
+		{"raises while it is timed", first + "    if len(calls) == 20:\n        raise ValueError('late')\n", "ValueError: late"},
+	} {
+		var we *worker.Error
+		if _, err := measure(tc.body, plan); !errors.As(err, &we) || we.Kind != worker.Call || we.Text != tc.text {
+			t.Errorf("%s: got %v, want %s", tc.name, err, tc.text)
+		}
+	}
+	if s, err := measure(first, plan); err != nil || s.Timer != "cupti" || slices.Min(s.Trials[1]) != 3000 {
+		t.Errorf("after errors: got %+v, %v, want 3us by CUPTI", s, err)
+	}
+	plan.MaxTime = 20 * time.Millisecond
+	plan.Iterations = 1 << 20
+	if s, err := measure(first+"    import time; time.sleep(0.002)\n", plan); err != nil || len(s.Trials) != 1 || len(s.Trials[0]) == 0 || !s.Truncated || s.Timer != "cupti" {
+		t.Errorf("out of time: got %+v, %v, want a part of one trial", s, err)
+	}
+	plan = device.Plan{Iterations: 3, Trials: 2}
+	for _, tc := range []struct{ wrong, text string }{
+		{"subscribed", "cupti: cuptiSubscribe: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"},
+		{"privileges", "cupti: cuptiActivityEnable: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"},
+		{"drops", "cupti: 3 records were lost"},
+		{"zero", "cupti: a kernel was recorded without its time"},
+		{"backwards", "cupti: a kernel was recorded from "},
+		{"strangers", "cupti: this version's records are not understood"},
+	} {
+		body := first + "    os.environ['FAKE_CUPTI'] = '" + tc.wrong + "'\n"
+		if tc.wrong == "subscribed" || tc.wrong == "privileges" { // in force before the first call
+			plan.Timer = device.TimerEvents
+			if _, err := measure(body, plan); err != nil {
+				t.Fatal(err)
+			}
+			body = first
+		}
+		plan.Timer = device.TimerCUPTI
+		var we *worker.Error
+		if _, err := measure(body, plan); !errors.As(err, &we) || we.Kind != worker.Machine || we.Code != "no-timer" || !strings.HasPrefix(we.Text, tc.text) {
+			t.Errorf("%s: got %v, want %s", tc.wrong, err, tc.text)
+		}
+		plan.Timer = device.TimerAuto
+		s, err := measure(body, plan)
+		if err != nil || s.Timer != "cuda events" || !strings.HasPrefix(s.TimerNote, tc.text) || len(s.Trials) != 2 || len(s.Trials[0]) != 3 || s.Kernels != nil {
+			t.Errorf("%s: got %+v, %v, want events with the note %s", tc.wrong, s, err, tc.text)
+		}
+		plan.Timer = device.TimerEvents
+		if _, err := measure("    os.environ.pop('FAKE_CUPTI', None)\n", plan); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// libcupti that torch brings, where there is one, has what is called.
+func TestCUPTILibrary(t *testing.T) {
+	c := command(t)
+	out, err := exec.Command(c.Args[0], "-B", "-c", `
+import ctypes, sys, torch, worker
+paths = [p for p in worker.cupti_paths(str(torch.version.cuda).partition(".")[0]) if "/" in p]
+for path in paths:
+    try:
+        lib = ctypes.CDLL(path)
+    except OSError:
+        continue
+    print(path, [name for name in worker.FUNCTIONS if not hasattr(lib, name)])
+    break
+`).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if len(out) == 0 {
+		t.Skip("this torch has no libcupti")
+	}
+	if !strings.HasSuffix(strings.TrimSpace(string(out)), " []") {
+		t.Errorf("got %s, want no missing function", out)
+	}
+	if _, err := os.Stat(strings.Fields(string(out))[0]); err != nil {
+		t.Error(err)
+	}
+}

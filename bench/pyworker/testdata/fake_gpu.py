@@ -1,0 +1,52 @@
+"""worker.py with a GPU that is none: tensors are the CPU's, and what is launched is what a solution tells the fake driver in the
+library FISUB_FAKE_LIB, which is its CUPTI too."""
+
+import os
+import sys
+import time
+
+here = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(1, os.path.dirname(here))
+import worker  # noqa: E402
+
+sys.path.pop(1)
+
+
+class Event:
+    def __init__(self, enable_timing):
+        self.at = 0
+
+    def record(self):
+        self.at = time.monotonic()
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, end):
+        return (end.at - self.at) * 1e3
+
+
+class GPU(worker.Device):
+    def __init__(self, kind, ordinal):
+        super().__init__("emu", ordinal)
+        self.emulated, self.tracer, self.event = False, None, Event
+
+    def info(self):
+        return {"name": "fake", "arch": "sm_90", "ordinal": 0, "driver": "1", "emulated": False, "toolchain": "none"}
+
+    def l2_bytes(self):
+        return 1 << 20
+
+    def restore(self):
+        pass
+
+    def synchronize(self):
+        pass
+
+    def stall(self):
+        pass
+
+
+worker.Device = GPU
+worker.cupti_paths = lambda major: ["/nonexistent/libcupti.so.13", os.environ["FISUB_FAKE_LIB"]]
+worker.main()

@@ -1,0 +1,167 @@
+package worker
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"fisub/device"
+)
+
+// answer is a worker that answers the n-th request with the n-th paragraph of file.
+func answer(file string) {
+	text, _ := os.ReadFile(file)
+	in, out, _ := Pipes()
+	requests := bufio.NewScanner(in)
+	for _, paragraph := range strings.Split(string(text), "\n\n") {
+		if !requests.Scan() {
+			break
+		}
+		fmt.Fprintln(out, paragraph)
+	}
+	requests.Scan()
+	os.Exit(0)
+}
+
+// answering starts a worker that gives those answers, in order.
+func answering(t *testing.T, answers ...string) *Client {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "answers")
+	if err := os.WriteFile(file, []byte(strings.Join(answers, "\n\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Start(t.Context(), Command{Args: []string{self}, Env: []string{"FISUB_TEST_ANSWERS=" + file}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// A piece is one record of CUPTI: an API call at start, or a kernel with that name from start to end.
+type piece struct {
+	correlation uint32
+	start, end  uint64
+	name        uint32
+}
+
+// recording gives a reply with those records, and the windows as they are in JSON.
+func recording(windows string, pieces ...piece) string {
+	var records []byte
+	for _, p := range pieces {
+		r := make([]byte, 108)
+		if p.end == 0 {
+			r = r[:36]
+			binary.LittleEndian.PutUint32(r, 5)
+			binary.LittleEndian.PutUint64(r[8:], p.start)
+			binary.LittleEndian.PutUint32(r[32:], p.correlation)
+		} else {
+			binary.LittleEndian.PutUint32(r, 10)
+			binary.LittleEndian.PutUint64(r[16:], p.start)
+			binary.LittleEndian.PutUint64(r[24:], p.end)
+			binary.LittleEndian.PutUint32(r[92:], p.correlation)
+			binary.LittleEndian.PutUint32(r[104:], p.name)
+		}
+		records = append(records, r...)
+	}
+	encoded, _ := json.Marshal(records)
+	return `{"samples":{"timer":"cupti","cold_l2":true},"recorded":{"version":130001,"lost":0,"windows":` + windows +
+		`,"names":[["_Z1a","a"],["b","b"]],"records":` + string(encoded) + `}}`
+}
+
+// Two trials of two calls, each with one kernel.
+const windows = `[[[100,200],[300,400]],[[500,600],[700,800]]]`
+
+func TestMeasureRecorded(t *testing.T) {
+	const events = `{"samples":{"timer":"cuda events","cold_l2":true,"trials_ns":[[7,8],[9,10]]}}`
+	api := func(at uint64) piece { return piece{uint32(at), at, 0, 0} }
+	k := func(correlation uint32, start, end uint64, name uint32) piece {
+		return piece{correlation, start, end, name}
+	}
+	four := []piece{api(110), k(110, 150, 155, 0), api(310), k(310, 350, 356, 0), api(510), k(510, 520, 527, 0), api(710), k(710, 711, 719, 0)}
+	odd := append(four[:7:7], k(710, 711, 719, 1))
+	const busy = `{"recorded":{"failed":"cuptiSubscribe: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"}}`
+	for _, tt := range []struct {
+		name    string
+		answers []string
+		want    *device.Samples // where the timer is auto; nil for an error of the solution's
+		text    string          // of the error, or of that where the timer is cupti
+	}{
+		{"good", []string{`{"timing":true}` + "\n" + `{"timing":false}` + "\n" + recording(windows, four...)},
+			&device.Samples{Timer: "cupti", ColdL2: true, Trials: [][]time.Duration{{5, 6}, {7, 8}}, Kernels: []device.Activity{{Kind: "kernel", Name: "a"}}}, ""},
+		{"no kernel", []string{recording(windows, four[:6]...)}, nil, "ValueError: No kernel activities recorded for iteration 1"},
+		{"another kernel", []string{recording(windows, odd...)}, nil, "ValueError: Inconsistent kernel names: {'_Z1a_0_0_0_10'} != {'b_0_0_0_10'}"},
+		{"refused", []string{busy, events}, nil, "cupti: cuptiSubscribe: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"},
+		{"lost", []string{strings.Replace(recording(windows, four...), `"lost":0`, `"lost":7`, 1), events}, nil, "cupti: 7 records were lost"},
+		{"more trials than asked for", []string{recording(`[[[1,2]],[[3,4]],[[5,6]]]`, four...), events}, nil, "cupti: the worker recorded 3 trials of 2"},
+		{"no trial", []string{recording(`[]`), events}, nil, "cupti: the worker recorded 0 trials of 2"},
+		{"more calls than asked for", []string{recording(`[[[100,110],[111,115],[116,120]]]`, four...), events}, nil, "cupti: the worker recorded 3 calls of 2"},
+		{"no call", []string{recording(`[[]]`, four...), events}, nil, "cupti: the worker recorded 0 calls of 2"},
+		{"overlapping windows", []string{recording(`[[[100,400],[300,400]]]`, four...), events}, nil, "cupti: call 1 is told to last from 300 to 400 ns, after one to 400 ns"},
+		{"nonsense", []string{strings.Replace(recording(windows, four...), `"records":"`, `"records":"AAAA`, 1), events}, nil, "cupti: what was recorded makes no sense at byte 0 of 579"},
+	} {
+		plan := device.Plan{Iterations: 2, Trials: 2, Timer: device.TimerCUPTI}
+		if tt.name == "good" {
+			var told []bool
+			plan.Timing = func(on bool) { told = append(told, on) }
+			s, err := answering(t, tt.answers...).Measure(t.Context(), plan)
+			if err != nil || !reflect.DeepEqual(s, tt.want) {
+				t.Errorf("%s: got %+v, %v, want %+v", tt.name, s, err, tt.want)
+			}
+			if !reflect.DeepEqual(told, []bool{true, false}) {
+				t.Errorf("%s: told %v, want the start and the end of the timing", tt.name, told)
+			}
+			continue
+		}
+		var we *Error
+		kind, code := Machine, "no-timer"
+		if len(tt.answers) == 1 {
+			kind, code = Call, ""
+		}
+		if _, err := answering(t, tt.answers[0]).Measure(t.Context(), plan); !errors.As(err, &we) || we.Kind != kind || we.Code != code || we.Text != tt.text {
+			t.Errorf("%s: got %v, want %s error %q", tt.name, err, kind, tt.text)
+		}
+		plan.Timer = ""
+		s, err := answering(t, tt.answers...).Measure(t.Context(), plan)
+		if kind == Call {
+			if !errors.As(err, &we) || we.Kind != Call {
+				t.Errorf("%s: got %v, want an error of the call with any timer", tt.name, err)
+			}
+			continue
+		}
+		want := &device.Samples{Timer: "cuda events", TimerNote: tt.text, ColdL2: true, Trials: [][]time.Duration{{7, 8}, {9, 10}}}
+		if err != nil || !reflect.DeepEqual(s, want) {
+			t.Errorf("%s: got %+v, %v, want %+v", tt.name, s, err, want)
+		}
+	}
+}
+
+// What is no reply, or comes without end, ends the worker.
+func TestNotAReply(t *testing.T) {
+	for name, text := range map[string]string{
+		"no JSON": "hello", "told too often": strings.Repeat(`{"timing":true}`+"\n", maxTold+1) + `{"samples":{"timer":"x"}}`,
+		"too long": `{"samples":{"timer":"` + strings.Repeat("x", maxReply) + `"}}`,
+	} {
+		c := answering(t, text)
+		var died *Died
+		if _, err := c.Measure(t.Context(), device.Plan{Iterations: 1, Trials: 1}); !errors.As(err, &died) || died.Reason != "it wrote what is not a reply" || c.Alive() {
+			t.Errorf("%s: got %v, want the worker's end", name, err)
+		}
+	}
+	var died *Died
+	if _, err := answering(t, `{"timing":true}`).Run(t.Context(), "x"); !errors.As(err, &died) {
+		t.Errorf("told about a call: got %v, want the worker's end", err)
+	}
+}

@@ -1,0 +1,91 @@
+package activity
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"fisub/device"
+)
+
+// CUPTI's numbers of the kinds of records that Decode knows.
+const (
+	kindMemcpy  = 1
+	kindMemset  = 2
+	kindDriver  = 4
+	kindRuntime = 5
+	kindKernel  = 10 // one that may run beside others
+)
+
+// MaxNames is the most kernels that Decode tells apart.
+const MaxNames = 1 << 14
+
+// maxName is the longest name of a kernel, in bytes.
+const maxName = 1 << 16
+
+// A Name is a kernel's: as the compiler mangled it, and demangled where that is possible.
+type Name struct{ Symbol, Plain string }
+
+// Decode reads records one behind the other, each as CUPTI writes it but cut off behind the last field that is read (36 bytes
+// of an API call, 48 of a copy or memset, 104 of a kernel); behind that of a kernel comes the index of its name, in 4 bytes. In
+// these lengths all versions of CUPTI from CUDA 12.0 on agree; see device/cuda/cupti/records.h. Data are another process's
+// word: what cannot be read is an Unavailable.
+func Decode(data []byte, names []Name) ([]Launch, []Activity, error) {
+	if len(names) > MaxNames {
+		return nil, nil, Unavailable(fmt.Sprintf("%d names of kernels", len(names)))
+	}
+	for _, n := range names {
+		if max(len(n.Symbol), len(n.Plain)) > maxName {
+			return nil, nil, Unavailable(fmt.Sprintf("a kernel's name has %d bytes", max(len(n.Symbol), len(n.Plain))))
+		}
+	}
+	var launches []Launch
+	var activities []Activity
+	le := binary.LittleEndian
+	for at := 0; at < len(data); {
+		r := data[at:]
+		size, kind := 0, -1
+		if len(r) >= 4 {
+			kind = int(le.Uint32(r))
+		}
+		switch kind {
+		case kindDriver, kindRuntime:
+			size = 36
+		case kindMemcpy, kindMemset:
+			size = 48
+		case kindKernel:
+			size = 108
+		}
+		if size == 0 || len(r) < size {
+			return nil, nil, Unavailable(fmt.Sprintf("what was recorded makes no sense at byte %d of %d", at, len(data)))
+		}
+		at += size
+		switch kind {
+		case kindDriver, kindRuntime:
+			launches = append(launches, Launch{Start: le.Uint64(r[8:]), Correlation: le.Uint32(r[32:])})
+			continue
+		case kindMemcpy:
+			activities = append(activities, Activity{Activity: device.Activity{Kind: "memcpy", Bytes: int64(le.Uint64(r[8:]))}, CopyKind: int(r[4])})
+		case kindMemset:
+			activities = append(activities, Activity{Activity: device.Activity{Kind: "memset", Bytes: int64(le.Uint64(r[8:]))}, Value: int(le.Uint32(r[4:]))})
+		case kindKernel:
+			name := le.Uint32(r[104:])
+			if name >= uint32(len(names)) {
+				return nil, nil, Unavailable(fmt.Sprintf("a kernel has the name %d of %d", name, len(names)))
+			}
+			a := Activity{Symbol: names[name].Symbol, Activity: device.Activity{Kind: "kernel", Name: names[name].Plain, Registers: int(le.Uint16(r[6:]))}}
+			number := func(at int) int { return int(int32(le.Uint32(r[at:]))) }
+			for i := range 3 {
+				a.Grid[i], a.Block[i] = number(52+4*i), number(64+4*i)
+			}
+			a.StaticSharedBytes, a.DynamicSharedBytes, a.LocalBytes = number(76), number(80), int(le.Uint32(r[84:]))
+			a.Correlation = le.Uint32(r[92:])
+			activities = append(activities, a)
+		}
+		a := &activities[len(activities)-1]
+		a.Start, a.End = le.Uint64(r[16:]), le.Uint64(r[24:])
+		if kind != kindKernel {
+			a.Correlation = le.Uint32(r[44:])
+		}
+	}
+	return launches, activities, nil
+}

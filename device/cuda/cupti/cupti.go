@@ -1,0 +1,4 @@
+//go:build !(cuda && linux && cgo)
+
+// Package cupti collects CUPTI's activity records in this process. It needs the build tag cuda: here it is empty.
+package cupti

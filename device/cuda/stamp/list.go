@@ -1,0 +1,10 @@
+package stamp
+
+import "fisub/internal/event"
+
+// A GPU is one that NVML lists.
+type GPU struct {
+	UUID      string // "GPU-..."
+	Name      string // "NVIDIA B200"
+	Processes []event.GPUProcess
+}

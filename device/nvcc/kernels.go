@@ -1,0 +1,186 @@
+package nvcc
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"debug/elf"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// A Kernel is what the assembler says of one __global__ function.
+type Kernel struct {
+	Name        string `json:"name"`   // demangled where c++filt is at hand, without the parameters
+	Symbol      string `json:"symbol"` // as the compiler mangled it
+	File        string `json:"file"`   // the source that it was compiled in
+	Registers   int    `json:"registers"`
+	SpillStores int    `json:"spill_stores"` // bytes for each thread
+	SpillLoads  int    `json:"spill_loads"`  // bytes for each thread
+	Stack       int    `json:"stack"`        // bytes for each thread
+	Shared      int    `json:"shared"`       // bytes for each block, static
+	Constant    int    `json:"constant"`     // bytes, parameters included
+	Barriers    int    `json:"barriers"`
+	MaxThreads  int    `json:"max_threads,omitempty"` // in a block, by launch bounds; 0 without them
+	MinBlocks   int    `json:"min_blocks,omitempty"`  // on a multiprocessor, by launch bounds; 0 without them
+}
+
+const (
+	maxKernels = 4096
+	maxPTX     = 64 << 20 // bytes of one file that are looked at
+)
+
+// reportFlags make nvcc print what each kernel takes, and leave PTX and cubin in dir. They do not change the object.
+func reportFlags(dir string) []string {
+	return []string{"-Xptxas", "-v", "-keep", "--keep-dir", dir}
+}
+
+var (
+	ptxasEntry = regexp.MustCompile(`^ptxas info\s*: Compiling entry function '([^']+)'`)
+	ptxasStack = regexp.MustCompile(`^\s+(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads`)
+	ptxasUsed  = regexp.MustCompile(`^ptxas info\s*: Used (\d+) registers`)
+	ptxasParts = regexp.MustCompile(`(?:used (\d+) barriers|(\d+)(?:\+\d+)? bytes (smem|cmem\[\d+\]))`)
+)
+
+// takeReport takes what ptxas -v printed out of a compiler's log, which it returns without it.
+func takeReport(log, file string) (kernels []Kernel, rest string) {
+	var kept strings.Builder
+	var k *Kernel
+	for line := range strings.Lines(log) {
+		if m := ptxasEntry.FindStringSubmatch(line); m != nil {
+			k = nil
+			if len(kernels) < maxKernels {
+				kernels = append(kernels, Kernel{Name: m[1], Symbol: m[1], File: file})
+				k = &kernels[len(kernels)-1]
+			}
+			continue
+		}
+		if m := ptxasStack.FindStringSubmatch(line); m != nil {
+			if k != nil && k.Registers == 0 {
+				k.Stack, k.SpillStores, k.SpillLoads = atoi(m[1]), atoi(m[2]), atoi(m[3])
+			}
+			continue
+		}
+		if !strings.HasPrefix(line, "ptxas info") {
+			kept.WriteString(line)
+			continue
+		}
+		m := ptxasUsed.FindStringSubmatch(line)
+		if m == nil || k == nil {
+			continue
+		}
+		k.Registers = atoi(m[1])
+		for _, part := range ptxasParts.FindAllStringSubmatch(line, -1) {
+			switch {
+			case part[1] != "":
+				k.Barriers = atoi(part[1])
+			case part[3] == "smem":
+				k.Shared = atoi(part[2])
+			default:
+				k.Constant += atoi(part[2])
+			}
+		}
+	}
+	return kernels, kept.String()
+}
+
+// complete adds to kernels what the files in dir, those that reportFlags keeps, say of them.
+func complete(kernels []Kernel, dir string) {
+	find := func(symbol string) *Kernel {
+		for i := range kernels {
+			if kernels[i].Symbol == symbol {
+				return &kernels[i]
+			}
+		}
+		return nil
+	}
+	ptx, _ := filepath.Glob(filepath.Join(dir, "*.ptx"))
+	for _, name := range ptx {
+		if st, err := os.Stat(name); err != nil || st.Size() > maxPTX {
+			continue
+		}
+		if text, err := os.ReadFile(name); err == nil {
+			launchBounds(text, find)
+		}
+	}
+	cubins, _ := filepath.Glob(filepath.Join(dir, "*.cubin"))
+	for _, name := range cubins {
+		f, err := elf.Open(name)
+		if err != nil {
+			continue
+		}
+		for _, s := range f.Sections {
+			bank, symbol, ok := strings.Cut(strings.TrimPrefix(s.Name, ".nv.constant"), ".")
+			if k := find(symbol); ok && k != nil && strings.HasPrefix(s.Name, ".nv.constant") && bank == "0" {
+				k.Constant = max(k.Constant, int(s.Size))
+			}
+		}
+		f.Close()
+	}
+}
+
+var (
+	ptxEntry = regexp.MustCompile(`\.entry\s+([A-Za-z0-9_$]+)`)
+	ptxBound = regexp.MustCompile(`^\.(maxntid|reqntid|minnctapersm)\s+([0-9, ]+)`)
+)
+
+// launchBounds reads the launch bounds that PTX states between a kernel's name and its body.
+func launchBounds(text []byte, find func(symbol string) *Kernel) {
+	var k *Kernel
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if m := ptxEntry.FindStringSubmatch(line); m != nil {
+			k = find(m[1])
+		}
+		if strings.HasPrefix(line, "{") {
+			k = nil
+		}
+		m := ptxBound.FindStringSubmatch(strings.TrimSpace(line))
+		if k == nil || m == nil {
+			continue
+		}
+		if n := 1; m[1] == "minnctapersm" {
+			k.MinBlocks = atoi(strings.TrimSpace(m[2]))
+		} else {
+			for extent := range strings.SplitSeq(m[2], ",") {
+				n *= max(1, min(1024, atoi(strings.TrimSpace(extent))))
+			}
+			k.MaxThreads = n
+		}
+	}
+}
+
+// Demangle returns C++ names as people write them, without parameters; where there is no c++filt, as they are.
+func Demangle(symbols []string) []string {
+	tool, err := exec.LookPath("c++filt")
+	if err != nil || len(symbols) == 0 {
+		return symbols
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	cmd := command(ctx, tool, "--no-params")
+	cmd.Stdin = strings.NewReader(strings.Join(symbols, "\n") + "\n")
+	out, err := cmd.Output()
+	names := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+	if err != nil || len(names) != len(symbols) {
+		return symbols
+	}
+	return names
+}
+
+// demangle fills in the names.
+func demangle(kernels []Kernel) {
+	symbols := make([]string, len(kernels))
+	for i, k := range kernels {
+		symbols[i] = k.Symbol
+	}
+	for i, name := range Demangle(symbols) {
+		kernels[i].Name = name
+	}
+}

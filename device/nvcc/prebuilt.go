@@ -1,0 +1,144 @@
+package nvcc
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"fisub/internal/trace"
+)
+
+// PackedLib is the folder of libcupti in a folder of packed objects.
+const PackedLib = "lib"
+
+// A MismatchError says that a folder of packed objects has none of a solution for an arch.
+type MismatchError struct {
+	Solution, Arch string
+	Have           []string // archs of the objects in it, each once
+}
+
+// OtherSolutions tells whether the folder has kernels for the arch, of other solutions.
+func (e *MismatchError) OtherSolutions() bool { return slices.Contains(e.Have, e.Arch) }
+
+func (e *MismatchError) Error() string {
+	if e.OtherSolutions() {
+		return fmt.Sprintf("no kernel of %s for %s in the bundle; it has those of other solutions", e.Solution, e.Arch)
+	}
+	text := fmt.Sprintf("arch mismatch: no kernel of %s for %s in the bundle", e.Solution, e.Arch)
+	if len(e.Have) > 0 {
+		text += "; it has " + strings.Join(e.Have, ", ")
+	}
+	return text
+}
+
+// Pack names the files that another machine needs to run o, which Build built of sol for arch, without a toolchain: from
+// their names in a folder for Prebuilt to their paths here. The files of several solutions go into one folder.
+func Pack(root string, o *Object, sol *trace.Solution, arch string) (map[string]string, error) {
+	s, err := newSources(sol, arch)
+	if err != nil {
+		return nil, err
+	}
+	index := s.index(root)
+	key, err := os.ReadFile(index)
+	if err != nil {
+		return nil, err
+	}
+	if strings.TrimSpace(string(key)) != filepath.Base(o.Dir) {
+		return nil, fmt.Errorf("%s: another build has taken the place of %s", index, filepath.Base(o.Dir))
+	}
+	build := path.Join("build", filepath.Base(o.Dir))
+	files := map[string]string{path.Join("build", "index", filepath.Base(index)): index}
+	for _, name := range []string{objectFile, manifestFile, logFile} {
+		files[path.Join(build, name)] = filepath.Join(o.Dir, name)
+	}
+	for _, lib := range o.Libs {
+		rel, err := filepath.Rel(o.Dir, lib)
+		if err != nil {
+			return nil, err
+		}
+		files[path.Join(build, filepath.ToSlash(rel))] = lib
+	}
+	return files, nil
+}
+
+// PackTimer names, like Pack, the files that timing by CUPTI takes; none where t has no libcupti.
+func (t *Toolchain) PackTimer() map[string]string {
+	files := map[string]string{}
+	for _, dir := range append([]string{filepath.Join(filepath.Dir(filepath.Dir(t.NVCC)), "extras", "CUPTI", "lib64")}, t.LibDirs...) {
+		name := fmt.Sprintf("libcupti.so.%d", t.Major())
+		if real, err := filepath.EvalSymlinks(filepath.Join(dir, name)); err == nil {
+			files[path.Join(PackedLib, name)] = real
+			return files
+		}
+	}
+	return files
+}
+
+// Prebuilt returns the object of sol for arch in dir, a folder of files that Pack named. Where it has none, the error is a
+// *MismatchError.
+func Prebuilt(dir string, sol *trace.Solution, arch string) (*Object, error) {
+	s, err := newSources(sol, arch)
+	if err != nil {
+		return nil, err
+	}
+	key, err := os.ReadFile(s.index(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		e := &MismatchError{Solution: sol.Name, Arch: arch}
+		for _, m := range manifests(dir) {
+			e.Have = append(e.Have, m.Arch)
+		}
+		slices.Sort(e.Have)
+		e.Have = slices.Compact(e.Have)
+		return nil, e
+	}
+	if err != nil {
+		return nil, err
+	}
+	return readObject(filepath.Join(dir, "build", path.Base(strings.TrimSpace(string(key)))), s)
+}
+
+// Packed tells what built the objects in dir, and the CUDA release of the runtime they are linked with; "" where dir has none.
+func Packed(dir string) (toolchain, cuda string) {
+	for _, m := range manifests(dir) {
+		toolchain, cuda = m.Toolchain, m.CUDAVersion
+	}
+	return toolchain, cuda
+}
+
+func manifests(dir string) (all []manifest) {
+	names, _ := filepath.Glob(filepath.Join(dir, "build", "*", manifestFile))
+	for _, name := range names {
+		var m manifest
+		if data, err := os.ReadFile(name); err == nil && json.Unmarshal(data, &m) == nil {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+var archParts = regexp.MustCompile(`^sm_(\d+)(\d)([af]?)$`)
+
+// Serves tells whether a GPU of arch gpu ("sm_103") runs a kernel that was compiled for arch kernel: machine code serves the
+// same major version from its minor one on; with an "a" only its very arch, with an "f" its family, which is taken for the
+// major version.
+func Serves(kernel, gpu string) bool {
+	k, g := archParts.FindStringSubmatch(kernel), archParts.FindStringSubmatch(gpu)
+	if k == nil || g == nil || k[1] != g[1] {
+		return false
+	}
+	of, on := atoi(k[2]), atoi(g[2])
+	return of == on || of < on && k[3] != "a"
+}
+
+func atoi(s string) int {
+	n, _ := strconv.Atoi(s)
+	return n
+}
