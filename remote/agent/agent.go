@@ -1,0 +1,308 @@
+// Package agent is what runs on the host, the same for every provider: it takes one job from files that are there to an
+// exit.json, and hands the job's event stream on. It is not for bringing files to the host, nor for knowing what a job
+// computes.
+//
+// Below a work folder W of one user on one host lie
+//
+//	W/store/<sha256>    contents of bundle files, never changed: 0444, executables 0555
+//	W/jobs/<job id>/    one job; its folder
+//	W/cache/            FISUB_CACHE of the jobs
+//
+// and in a job's folder the files that the constants name, and bundle/, the files of the job under their names.
+package agent
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"fisub/remote"
+)
+
+// Program is the name of the file of a bundle that is the agent: the fisub binary. A provider starts it from the store.
+const Program = "fisub"
+
+// The files of a job's folder.
+const (
+	JobName    = "job.json"     // remote.Job, written by the provider before the agent starts
+	StateName  = "agent.json"   // who runs the job
+	EventsName = "events.jsonl" // the program's stdout
+	LogName    = "log"          // the program's stderr and the agent's own lines
+	ExitName   = "exit.json"    // remote.Exit: the job has ended
+	StopName   = "stop"         // somebody wants the job to end
+	BundleName = "bundle"       // the files of the job
+)
+
+// Store is the folder of the contents of files.
+func Store(work string) string { return filepath.Join(work, "store") }
+
+// Stored is the file with the content of that hash.
+func Stored(work, hash string) string { return filepath.Join(work, "store", hash) }
+
+// Jobs is the folder of the jobs' folders.
+func Jobs(work string) string { return filepath.Join(work, "jobs") }
+
+// JobDir is the folder of one job.
+func JobDir(work, id string) string { return filepath.Join(work, "jobs", id) }
+
+// A GPU is one of the host.
+type GPU struct {
+	UUID      string
+	Name      string   // "NVIDIA B200"
+	Processes []string // that use it: "123 (python, 10 GiB)"
+}
+
+// An Agent is the program's own part of it.
+type Agent struct {
+	Version string
+	GPUs    func() ([]GPU, error) // in the order of their ordinals; nil where the program cannot know
+	Self    []string              // command that begins an agent, before "run DIR": the path of the program and "agent"
+}
+
+// maxJob bounds job.json, and each other small file that is read.
+const maxJob = 16 << 20
+
+// Main runs one command of the agent: args are what follows `fisub agent`. Its errors are for stderr.
+//
+//	run DIR             the job to its end; the error is nil whenever exit.json was written
+//	start DIR           the same, detached; returns when the agent is there
+//	tail DIR [--from N] the event stream from byte N to stdout, until the job has ended
+//	stop DIR            ends the job and waits for it
+//	free DIR            the same, and removes its folder
+//	have W              reads hashes from stdin, a line each, and prints those that W/store lacks
+//	accept W            reads lines "<file> <hash> <exec>" from stdin: W/store/<file> becomes <hash>, after its hash was
+//	                    checked; exec is "x" or "-"
+func (a *Agent) Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
+	usage := errors.New("agent: want run|start|tail|stop|free DIR or have|accept W")
+	if len(args) < 2 {
+		return usage
+	}
+	dir, err := filepath.Abs(args[1])
+	if err != nil {
+		return err
+	}
+	switch {
+	case args[0] == "tail" && len(args) == 4 && args[2] == "--from":
+		from, err := strconv.ParseInt(args[3], 10, 64)
+		if err != nil || from < 0 {
+			return fmt.Errorf("agent: --from %q is no offset", args[3])
+		}
+		_, err = Tail(ctx, dir, from, stdout)
+		return err
+	case len(args) != 2:
+		return usage
+	case args[0] == "tail":
+		_, err := Tail(ctx, dir, 0, stdout)
+		return err
+	case args[0] == "run":
+		ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+		defer stop()
+		_, err := a.Run(ctx, dir)
+		return err
+	case args[0] == "start":
+		return a.Start(ctx, dir)
+	case args[0] == "stop":
+		_, err := Stop(ctx, dir)
+		return err
+	case args[0] == "free":
+		return Free(ctx, dir)
+	case args[0] == "have":
+		return Have(dir, stdin, stdout)
+	case args[0] == "accept":
+		return Accept(dir, stdin)
+	}
+	return usage
+}
+
+// storeAge is how long the store keeps a file that no job uses.
+const storeAge = 30 * 24 * time.Hour
+
+// Have prints those of the hashes on r, a line each, that the store of work lacks. What it has will be kept for a job that
+// is submitted soon; what no job has used for a month goes.
+func Have(work string, r io.Reader, w io.Writer) error {
+	now := time.Now()
+	in := bufio.NewScanner(r)
+	for in.Scan() {
+		hash := in.Text()
+		if !remote.ValidHash(hash) {
+			return fmt.Errorf("agent: %.80q is no SHA-256", hash)
+		}
+		if os.Chtimes(Stored(work, hash), now, now) == nil {
+			continue
+		}
+		if _, err := fmt.Fprintln(w, hash); err != nil {
+			return err
+		}
+	}
+	entries, _ := os.ReadDir(Store(work))
+	for _, e := range entries {
+		if st, err := e.Info(); err == nil && st.Mode().IsRegular() && now.Sub(st.ModTime()) > storeAge {
+			_ = os.Remove(filepath.Join(Store(work), e.Name()))
+		}
+	}
+	return in.Err()
+}
+
+// Accept takes files that were written to the store under other names, as Main describes. A file whose content is not that
+// of its hash is removed, and named in the error; the others are taken all the same.
+func Accept(work string, r io.Reader) error {
+	root, err := os.OpenRoot(Store(work))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	var faults []error
+	in := bufio.NewScanner(r)
+	for in.Scan() {
+		fields := strings.Fields(in.Text())
+		if len(fields) != 3 || !strings.HasPrefix(fields[0], ".") || filepath.Base(fields[0]) != fields[0] || !remote.ValidHash(fields[1]) {
+			return fmt.Errorf("agent: %.200q is not \".file hash exec\"", in.Text())
+		}
+		mode := fs.FileMode(0o444)
+		if fields[2] == "x" {
+			mode = 0o555
+		}
+		if err := accept(root, fields[0], fields[1], mode); err != nil {
+			faults = append(faults, err)
+			_ = root.Remove(fields[0])
+		}
+	}
+	return errors.Join(append(faults, in.Err())...)
+}
+
+func accept(root *os.Root, name, hash string, mode fs.FileMode) error {
+	f, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(h.Sum(nil)); got != hash {
+		return fmt.Errorf("%w: got %s, want %s", ErrHash, got, hash)
+	}
+	if err := f.Chmod(mode); err != nil {
+		return err
+	}
+	return root.Rename(name, hash)
+}
+
+// ErrHash says that a file does not have the content that its name or the job promises.
+var ErrHash = errors.New("wrong hash")
+
+// Put copies a file into the store of work, on this machine, after its hash was checked.
+func Put(work string, f remote.File) error {
+	src, err := os.Open(f.Path)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if err := os.MkdirAll(Store(work), 0o700); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(Store(work), ".put-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	h := sha256.New()
+	n, err := io.Copy(io.MultiWriter(tmp, h), src)
+	mode := fs.FileMode(0o444)
+	if f.Exec {
+		mode = 0o555
+	}
+	err = errors.Join(err, tmp.Chmod(mode), tmp.Close())
+	if got := hex.EncodeToString(h.Sum(nil)); err == nil && (got != f.SHA256 || n != f.Size) {
+		err = fmt.Errorf("%w: file %s: got %s of %d bytes, want %s of %d", ErrHash, f.Name, got, n, f.SHA256, f.Size)
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), Stored(work, f.SHA256))
+	}
+	return err
+}
+
+// ReadJob reads the job in folder dir and checks it.
+func ReadJob(dir string) (*remote.Job, error) {
+	var job remote.Job
+	if err := readJSON(filepath.Join(dir, JobName), &job); err != nil {
+		return nil, err
+	}
+	if err := job.Check(); err != nil {
+		return nil, err
+	}
+	if job.ID != filepath.Base(dir) {
+		return nil, fmt.Errorf("job %q in folder %s", job.ID, filepath.Base(dir))
+	}
+	return &job, nil
+}
+
+// ReadExit reads how the job in folder dir ended; the error wraps fs.ErrNotExist where it has not.
+func ReadExit(dir string) (remote.Exit, error) {
+	var exit remote.Exit
+	err := readJSON(filepath.Join(dir, ExitName), &exit)
+	return exit, err
+}
+
+func readJSON(name string, v any) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxJob+1))
+	if err != nil {
+		return err
+	}
+	if len(data) > maxJob {
+		return fmt.Errorf("%s: more than %d MiB", name, maxJob>>20)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// writeJSON writes v to name through a temporary file. Where the file is there already, with once, it stays as it is.
+func writeJSON(name string, v any, once bool) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(append(data, '\n'))
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	if once {
+		if err = os.Link(tmp.Name(), name); errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		if err == nil {
+			return nil
+		}
+		// A file system without hard links.
+		if _, err := os.Lstat(name); err == nil {
+			return nil
+		}
+	}
+	return os.Rename(tmp.Name(), name)
+}

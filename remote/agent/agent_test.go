@@ -1,0 +1,602 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+)
+
+// The test binary is the agent too. FAKE_GPUS lists the GPUs of its host: "NVIDIA B200,NVIDIA B200=123 (python)".
+func newAgent() *agent.Agent {
+	self, _ := os.Executable()
+	return &agent.Agent{Version: "test", Self: []string{self, "agent"}, GPUs: func() ([]agent.GPU, error) {
+		if os.Getenv("FAKE_GPUS") == "" {
+			return nil, errors.New("no driver")
+		}
+		var gpus []agent.GPU
+		for i, g := range strings.Split(os.Getenv("FAKE_GPUS"), ",") {
+			name, process, busy := strings.Cut(g, "=")
+			gpu := agent.GPU{UUID: fmt.Sprintf("GPU-test-%s-%d", os.Getenv("FAKE_HOST"), i), Name: name}
+			if busy {
+				gpu.Processes = []string{process}
+			}
+			gpus = append(gpus, gpu)
+		}
+		return gpus, nil
+	}}
+}
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "agent" {
+		if err := newAgent().Main(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func sum(content string) string {
+	h := sha256.Sum256([]byte(content))
+	return hex.EncodeToString(h[:])
+}
+
+// prepare puts a job with a script in a new work folder and gives the job's folder.
+func prepare(t *testing.T, script string, change func(*remote.Job)) string {
+	t.Helper()
+	work := t.TempDir()
+	job := &remote.Job{ID: "j1", Args: []string{"bin/run.sh", "a b", "$x"}, Limit: time.Minute, Place: remote.Place{GPU: -1}}
+	for _, f := range []struct{ name, content string }{{"bin/run.sh", "#!/bin/sh\n" + script}, {"data.txt", "some data"}} {
+		path := filepath.Join(t.TempDir(), "f")
+		if err := os.WriteFile(path, []byte(f.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file := remote.File{Name: f.name, SHA256: sum(f.content), Size: int64(len(f.content)), Exec: strings.HasPrefix(f.name, "bin/"), Path: path}
+		if err := agent.Put(work, file); err != nil {
+			t.Fatal(err)
+		}
+		job.Files = append(job.Files, file)
+	}
+	if change != nil {
+		change(job)
+	}
+	dir := agent.JobDir(work, job.ID)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	data, _ := json.Marshal(job)
+	if err := os.WriteFile(filepath.Join(dir, agent.JobName), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func runAgent(t *testing.T, env []string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	self, _ := os.Executable()
+	cmd := exec.Command(self, append([]string{"agent"}, args...)...)
+	cmd.Env = append(os.Environ(), env...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	return out.String(), errs.String(), err
+}
+
+func read(t *testing.T, parts ...string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(parts...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func wait(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+func exited(t *testing.T, dir string) remote.Exit {
+	t.Helper()
+	var exit remote.Exit
+	wait(t, "the job's end", func() (ok bool) {
+		var err error
+		exit, err = agent.ReadExit(dir)
+		return err == nil
+	})
+	return exit
+}
+
+// gone tells whether the process whose pid is in the file is gone.
+func gone(t *testing.T, file string) bool {
+	t.Helper()
+	pid, err := strconv.Atoi(strings.TrimSpace(read(t, file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+func TestRun(t *testing.T) {
+	dir := prepare(t, `echo "{\"n\":1}"; cat data.txt; printf '\n%s|%s|%s|%s\n' "$1" "$2" "$NAME" "${FISUB_CACHE##*/}"; echo words >&2; exit 3`,
+		func(j *remote.Job) { j.Env = map[string]string{"NAME": "value"} })
+	if out, errs, err := runAgent(t, nil, "run", dir); err != nil || out != "" {
+		t.Fatalf("run: got %q, %q, %v", out, errs, err)
+	}
+	if got, want := read(t, dir, agent.EventsName), "{\"n\":1}\nsome data\na b|$x|value|cache\n"; got != want {
+		t.Errorf("events: got %q, want %q", got, want)
+	}
+	if got := exited(t, dir); got.End != remote.Exited || got.Code != 3 {
+		t.Errorf("exit: got %+v, want exited with 3", got)
+	}
+	if log := read(t, dir, agent.LogName); !strings.Contains(log, "\nwords\n") || !strings.Contains(log, "exited with 3") {
+		t.Errorf("log: got %q", log)
+	}
+	before := read(t, dir, agent.EventsName)
+	if _, _, err := runAgent(t, nil, "run", dir); err != nil || read(t, dir, agent.EventsName) != before {
+		t.Errorf("run for the second time: %v, events %q", err, read(t, dir, agent.EventsName))
+	}
+	for from, want := range map[string]string{"0": before, "8": before[8:], strconv.Itoa(len(before)): ""} {
+		if out, errs, err := runAgent(t, nil, "tail", dir, "--from", from); err != nil || out != want {
+			t.Errorf("tail --from %s: got %q, %q, %v", from, out, errs, err)
+		}
+	}
+	if _, _, err := runAgent(t, nil, "tail", dir, "--from", "1000"); err == nil {
+		t.Error("tail --from 1000: got no error")
+	}
+	if st, err := os.Stat(filepath.Join(dir, agent.BundleName, "data.txt")); err != nil || st.Mode().Perm() != 0o444 {
+		t.Errorf("data.txt: got %v, %v", st.Mode(), err)
+	}
+}
+
+func TestSignalAndStatus(t *testing.T) {
+	dir := prepare(t, `kill -KILL $$`, nil)
+	if _, _, err := runAgent(t, nil, "run", dir); err != nil {
+		t.Fatal(err)
+	}
+	if got := exited(t, dir); got.End != remote.Exited || got.Code != 137 {
+		t.Errorf("got %+v, want exited with 137", got)
+	}
+}
+
+// What a job leaves behind, in sessions of its own too, ends with it.
+const spawn = `setsid sleep 300 & echo $! >left; sh -c 'sleep 301 & echo $! >left2; wait' & `
+
+func TestLimit(t *testing.T) {
+	dir := prepare(t, `trap '' TERM; `+spawn+`echo 1; while :; do sleep 0.1; done`, func(j *remote.Job) { j.Limit = 300 * time.Millisecond })
+	begun := time.Now()
+	if _, errs, err := runAgent(t, nil, "run", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	if got := exited(t, dir); got.End != remote.Limited || !strings.Contains(got.Text, "300ms") {
+		t.Errorf("got %+v, want limit", got)
+	}
+	if took := time.Since(begun); took > 15*time.Second {
+		t.Errorf("took %v", took)
+	}
+	for _, f := range []string{"left", "left2"} {
+		if file := filepath.Join(dir, agent.BundleName, f); !gone(t, file) {
+			t.Errorf("process %s goes on", f)
+		}
+	}
+}
+
+func TestStartTailStop(t *testing.T) {
+	dir := prepare(t, spawn+`for i in 1 2 3; do echo $i; done; exec sleep 302`, nil)
+	if out, errs, err := runAgent(t, nil, "start", dir); err != nil {
+		t.Fatal(out, errs, err)
+	}
+	if _, _, err := runAgent(t, nil, "run", dir); err == nil {
+		t.Error("a second agent: got no error")
+	}
+	// A tail whose reader goes away ends by itself, also while there is nothing to say.
+	self, _ := os.Executable()
+	lone := exec.Command(self, "agent", "tail", dir)
+	pipe, _ := lone.StdoutPipe()
+	if err := lone.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(pipe, make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+	pipe.Close()
+	late := time.AfterFunc(10*time.Second, func() { lone.Process.Kill(); t.Error("tail without a reader goes on") })
+	if err := lone.Wait(); err == nil {
+		t.Error("tail without a reader: got no error")
+	}
+	late.Stop()
+	ended := make(chan string)
+	go func() {
+		out, errs, err := runAgent(t, nil, "tail", dir)
+		ended <- fmt.Sprintf("%s%s%v", out, errs, err)
+	}()
+	wait(t, "events", func() bool { data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName)); return len(data) == 6 })
+	for range 2 {
+		if _, errs, err := runAgent(t, nil, "stop", dir); err != nil {
+			t.Fatal(errs, err)
+		}
+	}
+	if got := exited(t, dir); got.End != remote.Cancelled {
+		t.Errorf("got %+v, want cancelled", got)
+	}
+	if got := <-ended; got != "1\n2\n3\n<nil>" {
+		t.Errorf("tail: got %q", got)
+	}
+	for _, f := range []string{"left", "left2"} {
+		if file := filepath.Join(dir, agent.BundleName, f); !gone(t, file) {
+			t.Errorf("process %s goes on", f)
+		}
+	}
+}
+
+// A program that was sent a moment ago may still be open for writing where another process is just being started.
+func TestStartOfFreshProgram(t *testing.T) {
+	dir := prepare(t, `echo ran`, nil)
+	self, _ := os.Executable()
+	data, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.OpenFile(filepath.Join(t.TempDir(), "program"), os.O_CREATE|os.O_WRONLY, 0o700)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := program.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { program.Close() })
+	a := newAgent()
+	a.Self[0] = program.Name()
+	if err := a.Start(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if got := exited(t, dir); got.End != remote.Exited || read(t, dir, agent.EventsName) != "ran\n" {
+		t.Errorf("got %+v, want it to have run", got)
+	}
+}
+
+func TestStopBeforeStart(t *testing.T) {
+	dir := prepare(t, `echo ran`, nil)
+	if _, err := agent.Stop(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	if got := exited(t, dir); got.End != remote.Cancelled {
+		t.Errorf("got %+v, want cancelled", got)
+	}
+	if _, err := os.Stat(filepath.Join(dir, agent.EventsName)); err == nil {
+		t.Error("the program ran")
+	}
+}
+
+func TestFree(t *testing.T) {
+	dir := prepare(t, `echo one; exec sleep 305`, nil)
+	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	ended := make(chan remote.Exit)
+	go func() { exit, _ := agent.Tail(t.Context(), dir, 0, &bytes.Buffer{}); ended <- exit }()
+	for range 2 {
+		if _, errs, err := runAgent(t, nil, "free", dir); err != nil {
+			t.Fatal(errs, err)
+		}
+		if entries, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(entries) != 0 {
+			t.Errorf("left: %v, %v", entries, err)
+		}
+	}
+	half := filepath.Join(filepath.Dir(dir), ".free-j1")
+	if err := os.MkdirAll(half, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, err := runAgent(t, nil, "free", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	if _, err := os.Stat(half); err == nil {
+		t.Error("what a killed free has left is still there")
+	}
+	if got := <-ended; got.End != remote.Cancelled {
+		t.Errorf("tail: got %+v, want cancelled", got)
+	}
+}
+
+// A job whose folder is removed under it ends, and does not make the folder again.
+func TestFolderGone(t *testing.T) {
+	dir := prepare(t, `echo $$ >pid; exec sleep 306`, nil)
+	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	away := filepath.Join(t.TempDir(), "away")
+	wait(t, "the program", func() bool { data, _ := os.ReadFile(filepath.Join(dir, agent.BundleName, "pid")); return len(data) > 0 })
+	if err := os.Rename(dir, away); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the program's end", func() bool { return gone(t, filepath.Join(away, agent.BundleName, "pid")) })
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the folder is there again")
+	}
+}
+
+func TestAgentKilled(t *testing.T) {
+	dir := prepare(t, `echo $$ >pid; echo one; exec sleep 303`, nil)
+	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	wait(t, "the program", func() bool { data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName)); return len(data) > 0 })
+	var state agent.State
+	if err := json.Unmarshal([]byte(read(t, dir, agent.StateName)), &state); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(state.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, err := runAgent(t, nil, "tail", dir)
+	if err != nil || out != "one\n" {
+		t.Errorf("tail: got %q, %q, %v", out, errs, err)
+	}
+	if got := exited(t, dir); got.End != remote.Lost || got.Hint == "" {
+		t.Errorf("got %+v, want lost", got)
+	}
+	wait(t, "the program's end", func() bool { return gone(t, filepath.Join(dir, agent.BundleName, "pid")) })
+}
+
+func TestOtherHosts(t *testing.T) {
+	host, _ := os.Hostname()
+	for _, c := range []struct {
+		name  string
+		state agent.State
+		lost  bool
+	}{
+		{"rebooted", agent.State{PID: os.Getpid(), Host: host, Boot: "other", Start: "1"}, true},
+		{"pid of another process", agent.State{PID: os.Getpid(), Host: host, Boot: strings.TrimSpace(read(t, "/proc/sys/kernel/random/boot_id")), Start: "1"}, true},
+		{"other host", agent.State{PID: 1 << 22, Host: host + "x", Boot: "other", Start: "1"}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := prepare(t, "", nil)
+			data, _ := json.Marshal(c.state)
+			if err := os.WriteFile(filepath.Join(dir, agent.StateName), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			exit, err := agent.Tail(ctx, dir, 0, &bytes.Buffer{})
+			if lost := exit.End == remote.Lost; lost != c.lost || lost != (err == nil) {
+				t.Errorf("got %+v, %v; want lost %v", exit, err, c.lost)
+			}
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*remote.Job)
+		spoil  func(work string, job *remote.Job)
+		gpus   string
+		text   string
+	}{
+		{name: "missing file", spoil: func(work string, j *remote.Job) { os.Remove(agent.Stored(work, j.Files[1].SHA256)) }, text: "data.txt is not on the host"},
+		{name: "wrong hash", spoil: func(work string, j *remote.Job) {
+			name := agent.Stored(work, j.Files[1].SHA256)
+			os.Remove(name)
+			os.WriteFile(name, []byte("other dat"), 0o444)
+		}, text: "wrong hash"},
+		{name: "no driver", change: func(j *remote.Job) { j.GPU = "b200" }, text: "no GPU: no driver"},
+		{name: "other gpu", change: func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = 1 }, gpus: "NVIDIA B200,NVIDIA H200", text: "gpu 1 is NVIDIA H200, the job is for b200"},
+		{name: "no such gpu", change: func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = 2 }, gpus: "NVIDIA B200,NVIDIA H200", text: "no gpu 2: the host has 2"},
+		{name: "busy", change: func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = 0 }, gpus: "NVIDIA B200=123 (python)", text: "busy: process 123 (python)"},
+		{name: "out of the bundle", change: func(j *remote.Job) { j.Files[1].Name = "../x" }, text: "leads out of the bundle"},
+		{name: "not executable", change: func(j *remote.Job) { j.Args = []string{"data.txt"} }, text: "no executable file"},
+		{name: "no limit", change: func(j *remote.Job) { j.Limit = 0 }, text: "no time limit"},
+		{name: "other id", change: func(j *remote.Job) { j.ID = "UPPER" }, text: "not a valid id"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var job *remote.Job
+			dir := prepare(t, "echo ran", func(j *remote.Job) {
+				if c.change != nil {
+					c.change(j)
+				}
+				job = j
+			})
+			if c.spoil != nil {
+				c.spoil(filepath.Dir(filepath.Dir(dir)), job)
+			}
+			if _, errs, err := runAgent(t, []string{"FAKE_GPUS=" + c.gpus}, "run", dir); err != nil {
+				t.Fatal(errs, err)
+			}
+			if got := exited(t, dir); got.End != remote.Refused || !strings.Contains(got.Text, c.text) {
+				t.Errorf("got %+v, want refused: %s", got, c.text)
+			}
+			if data, err := os.ReadFile(filepath.Join(dir, agent.EventsName)); err == nil {
+				t.Errorf("the program ran: %q", data)
+			}
+			if c.name == "wrong hash" {
+				if _, err := os.Stat(agent.Stored(filepath.Dir(filepath.Dir(dir)), job.Files[1].SHA256)); err == nil {
+					t.Error("the spoilt file is still in the store")
+				}
+			}
+		})
+	}
+}
+
+func TestGPU(t *testing.T) {
+	env := []string{"FAKE_GPUS=NVIDIA B200,NVIDIA B200=9 (x)", "FAKE_HOST=" + filepath.Base(t.TempDir()) + strconv.Itoa(os.Getpid())}
+	job := func(script string, gpu int) string {
+		return prepare(t, script, func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = gpu; j.Busy = true })
+	}
+	first := job(`echo $CUDA_VISIBLE_DEVICES; exec sleep 304`, 0)
+	if _, errs, err := runAgent(t, env, "start", first); err != nil {
+		t.Fatal(errs, err)
+	}
+	wait(t, "the first job", func() bool { data, _ := os.ReadFile(filepath.Join(first, agent.EventsName)); return len(data) > 0 })
+	if got := read(t, first, agent.EventsName); !strings.HasPrefix(got, "GPU-test-") || !strings.HasSuffix(got, "-0\n") {
+		t.Errorf("CUDA_VISIBLE_DEVICES: got %q", got)
+	}
+	second, other := job("echo ran", 0), job("echo $CUDA_VISIBLE_DEVICES", 1)
+	if _, errs, err := runAgent(t, env, "run", other); err != nil {
+		t.Fatal(errs, err)
+	}
+	if got := exited(t, other); got.End != remote.Exited || !strings.HasSuffix(read(t, other, agent.EventsName), "-1\n") {
+		t.Errorf("the other GPU: got %+v", got)
+	}
+	if _, errs, err := runAgent(t, env, "run", second); err != nil {
+		t.Fatal(errs, err)
+	}
+	if got := exited(t, second); got.End != remote.Refused || !strings.Contains(got.Text, `by "j1"`) {
+		t.Errorf("the same GPU: got %+v, want refused", got)
+	}
+	if _, err := agent.Stop(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	again := job("echo ran", 0)
+	if _, errs, err := runAgent(t, env, "run", again); err != nil {
+		t.Fatal(errs, err)
+	}
+	if got := exited(t, again); got.End != remote.Exited {
+		t.Errorf("after the first: got %+v", got)
+	}
+	for i := range 2 {
+		os.Remove(fmt.Sprintf("/tmp/fisub-GPU-test-%s-%d.lock", strings.TrimPrefix(env[1], "FAKE_HOST="), i))
+	}
+}
+
+func TestHaveAndAccept(t *testing.T) {
+	work := t.TempDir()
+	if err := os.MkdirAll(agent.Store(work), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, content string, age time.Duration) {
+		t.Helper()
+		path := filepath.Join(agent.Store(work), name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, time.Now().Add(-age), time.Now().Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(".a", "good", 0)
+	write(".b", "bad", 0)
+	write(sum("old"), "old", 1000*time.Hour)
+	write(sum("wanted"), "wanted", 1000*time.Hour)
+	in := fmt.Sprintf(".a %s x\n.b %s -\n", sum("good"), sum("something else"))
+	if err := agent.Accept(work, strings.NewReader(in)); !errors.Is(err, agent.ErrHash) {
+		t.Errorf("accept: got %v, want a wrong hash", err)
+	}
+	var out bytes.Buffer
+	in = strings.Join([]string{sum("good"), sum("something else"), sum("wanted"), ""}, "\n")
+	if err := agent.Have(work, strings.NewReader(in), &out); err != nil || out.String() != sum("something else")+"\n" {
+		t.Errorf("have: got %q, %v", out.String(), err)
+	}
+	entries, _ := os.ReadDir(agent.Store(work))
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if len(names) != 2 {
+		t.Errorf("store: got %v, want what is good and what is wanted", names)
+	}
+	if st, err := os.Stat(agent.Stored(work, sum("good"))); err != nil || st.Mode().Perm() != 0o555 {
+		t.Errorf("good: got %v, %v", st, err)
+	}
+	for _, line := range []string{"../x " + sum("good") + " -", ".a ../x -", "a " + sum("good") + " -", ".x"} {
+		if err := agent.Accept(work, strings.NewReader(line+"\n")); err == nil || errors.Is(err, os.ErrNotExist) {
+			t.Errorf("accept %q: got %v, want it refused", line, err)
+		}
+	}
+	if err := agent.Have(work, strings.NewReader("../../etc/passwd\n"), &out); err == nil {
+		t.Error("have ../../etc/passwd: got no error")
+	}
+}
+
+func TestFlood(t *testing.T) {
+	dir := prepare(t, `head -c 3000000 /dev/zero; head -c 20000000 /dev/zero >&2; echo end`, nil)
+	var out bytes.Buffer
+	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	exit, err := agent.Tail(t.Context(), dir, 0, &out)
+	if err != nil || exit.End != remote.Exited || out.Len() != 3000004 {
+		t.Errorf("got %+v, %v, %d bytes, want 3000004", exit, err, out.Len())
+	}
+	if log := read(t, dir, agent.LogName); len(log) > 9<<20 || !strings.Contains(log, "the log ends here") || !strings.Contains(log, "exited with 0") {
+		t.Errorf("log: %d bytes", len(log))
+	}
+}
+
+// The disk of the test is a tmpfs of its own, so that it can be full.
+func TestFullDisk(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount a small disk")
+	}
+	disk := t.TempDir()
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=2m"); err != nil {
+		t.Skipf("no small disk: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
+	from := prepare(t, `echo ran`, nil)
+	dir := agent.JobDir(disk, "j1")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, agent.JobName), []byte(read(t, from, agent.JobName)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, err := runAgent(t, nil, "run", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	if got := exited(t, dir); got.End != remote.Refused || !strings.Contains(got.Text, "disk: ") || got.Hint == "" {
+		t.Errorf("got %+v, want refused", got)
+	}
+}
+
+// A disk that is filled while a job runs does not hide how the job ended.
+func TestDiskFills(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount a small disk")
+	}
+	disk := t.TempDir()
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=40m"); err != nil {
+		t.Skipf("no small disk: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
+	from := prepare(t, `echo one; cat /dev/zero >fill; head -c 8000 /dev/zero || exit 7`, nil)
+	dir := agent.JobDir(disk, "j1")
+	if err := os.CopyFS(filepath.Join(disk, "store"), os.DirFS(agent.Store(filepath.Dir(filepath.Dir(from))))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, err := runAgent(t, nil, "run", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	if got := exited(t, dir); got.End != remote.Exited || got.Code != 7 || !strings.HasPrefix(read(t, dir, agent.EventsName), "one\n") {
+		t.Errorf("got %+v, want exited with 7", got)
+	}
+}

@@ -1,0 +1,227 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fisub/remote"
+)
+
+// A State is what agent.json holds: enough to tell whether that agent still lives, also where its pid belongs to another
+// process by now.
+type State struct {
+	PID     int    `json:"pid"`
+	Start   string `json:"start"` // of the process, in the kernel's ticks since boot
+	Boot    string `json:"boot"`  // id of the boot of the machine
+	Host    string `json:"host"`
+	Version string `json:"version"`
+}
+
+func self(version string) State {
+	host, _ := os.Hostname()
+	return State{PID: os.Getpid(), Start: startOf(os.Getpid()), Boot: bootID(), Host: host, Version: version}
+}
+
+func bootID() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id))
+}
+
+// stat gives the fields of /proc/PID/stat from the process's state on; nil where there is no such process.
+func stat(pid int) []string {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil
+	}
+	// comm, in parentheses, may hold spaces and parentheses.
+	return strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+}
+
+func startOf(pid int) string {
+	if fields := stat(pid); len(fields) > 19 && fields[0] != "Z" {
+		return fields[19]
+	}
+	return ""
+}
+
+type life int
+
+const (
+	unborn  life = iota // no agent has begun
+	alive               // or on another machine, where nobody can tell
+	dead                // gone
+	distant             // on another machine
+)
+
+// lifeOf tells what this machine knows about the agent of the job in dir.
+func lifeOf(dir string) (life, State, error) {
+	var s State
+	if err := readJSON(filepath.Join(dir, StateName), &s); errors.Is(err, fs.ErrNotExist) {
+		return unborn, s, nil
+	} else if err != nil {
+		return unborn, s, err
+	}
+	here := self("")
+	switch {
+	case s.Host != here.Host:
+		return distant, s, nil
+	case s.Boot != here.Boot, s.PID <= 0, startOf(s.PID) == "" || startOf(s.PID) != s.Start:
+		return dead, s, nil
+	}
+	return alive, s, nil
+}
+
+// poll is the time between two looks at a job's files.
+const poll = 20 * time.Millisecond
+
+// Tail copies the event stream of the job in dir from byte offset from on to w, as it grows, and returns when the job has
+// ended and all is copied. An agent that is gone without a word gives Lost, and that is written down. Where w is a file whose
+// other end is gone, Tail ends with an error.
+func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit, error) {
+	if _, err := os.Stat(filepath.Join(dir, JobName)); err != nil {
+		return remote.Exit{}, err
+	}
+	var events *os.File
+	defer func() {
+		if events != nil {
+			events.Close()
+		}
+	}()
+	for {
+		// Whether the job has ended is asked first: what it wrote before is then all there is.
+		exit, err := ReadExit(dir)
+		ended := err == nil
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return exit, err
+		}
+		if !ended {
+			l, s, err := lifeOf(dir)
+			if err != nil {
+				return exit, err
+			}
+			if _, err := os.Lstat(filepath.Join(dir, JobName)); l == unborn && errors.Is(err, fs.ErrNotExist) {
+				return remote.Exit{End: remote.Cancelled, Text: "released"}, nil
+			}
+			if l == dead {
+				exit = remote.Exit{End: remote.Lost, Text: fmt.Sprintf("the agent, process %d on %s, is gone", s.PID, s.Host),
+					Hint: "the host was rebooted, memory ran out, or the host ends a user's processes at logout: loginctl enable-linger"}
+				if err := writeJSON(filepath.Join(dir, ExitName), exit, true); err != nil {
+					return exit, err
+				}
+				continue // the agent may have been faster
+			}
+		}
+		if events == nil {
+			if events, err = os.Open(filepath.Join(dir, EventsName)); errors.Is(err, fs.ErrNotExist) {
+				events = nil
+			} else if err != nil {
+				return exit, err
+			} else if st, err := events.Stat(); err != nil {
+				return exit, err
+			} else if ended && st.Size() < from {
+				return exit, fmt.Errorf("agent: offset %d is behind the end of the stream, %d", from, st.Size())
+			} else if _, err := events.Seek(from, io.SeekStart); err != nil {
+				return exit, err
+			}
+		}
+		if events != nil {
+			if _, err := io.Copy(w, events); err != nil {
+				return exit, err
+			}
+		}
+		if ended {
+			return exit, nil
+		}
+		if hungUp(w) {
+			return exit, fmt.Errorf("agent: nobody reads the stream: %w", syscall.EPIPE)
+		}
+		select {
+		case <-ctx.Done():
+			return exit, ctx.Err()
+		case <-time.After(poll):
+		}
+	}
+}
+
+// hungUp tells whether w is a pipe or socket whose other end is closed.
+func hungUp(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	fds := []unix.PollFd{{Fd: int32(f.Fd())}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n == 1 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+}
+
+// stopTime is how long an agent may take to end a job that was stopped.
+const stopTime = 20 * time.Second
+
+// Stop ends the job in dir where it runs and waits for that. A job that has ended stays as it is; one that never began will
+// not.
+func Stop(ctx context.Context, dir string) (remote.Exit, error) {
+	cancelled := remote.Exit{End: remote.Cancelled, Text: "stopped"}
+	if _, err := os.Stat(dir); err != nil {
+		return cancelled, err
+	}
+	if exit, err := ReadExit(dir); err == nil {
+		return exit, nil
+	}
+	if err := os.WriteFile(filepath.Join(dir, StopName), nil, 0o600); err != nil {
+		return cancelled, err
+	}
+	for deadline := time.Now().Add(stopTime); ; {
+		if exit, err := ReadExit(dir); err == nil {
+			return exit, nil
+		}
+		l, s, err := lifeOf(dir)
+		if err != nil {
+			return cancelled, err
+		}
+		late := time.Now().After(deadline)
+		switch {
+		case l == alive && late:
+			_ = syscall.Kill(s.PID, syscall.SIGKILL) // its children die with it
+			deadline = time.Now().Add(stopTime)
+		case l == distant && late:
+			return cancelled, fmt.Errorf("agent: process %d on %s has not stopped within %v", s.PID, s.Host, stopTime)
+		case l == dead, l == unborn:
+			if err := writeJSON(filepath.Join(dir, ExitName), cancelled, true); err != nil {
+				return cancelled, err
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return cancelled, ctx.Err()
+		case <-time.After(poll):
+		}
+	}
+}
+
+// Free stops the job in dir and removes its folder, in one moment for whoever looks at it; a folder that is not there is one
+// that was freed.
+func Free(ctx context.Context, dir string) error {
+	gone := filepath.Join(filepath.Dir(dir), ".free-"+filepath.Base(dir))
+	if _, err := Stop(ctx, dir); errors.Is(err, fs.ErrNotExist) {
+		return os.RemoveAll(gone) // what one that was killed has left
+	} else if err != nil {
+		return err
+	}
+	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(gone)
+}

@@ -1,0 +1,506 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"fisub/remote"
+)
+
+const (
+	maxLog  = 8 << 20         // bytes of a job's log
+	grace   = 5 * time.Second // between asking a program to end and ending it
+	minRoom = 16 << 20        // bytes that must be free for a job's files
+	reserve = ".reserve"      // keeps room for exit.json on a full disk
+)
+
+// Start begins the job in dir in a process of its own, detached from this one and its terminal, and returns when that is
+// there. A job that has ended is left as it is.
+func (a *Agent) Start(ctx context.Context, dir string) error {
+	if _, err := ReadExit(dir); err == nil {
+		return nil
+	}
+	log, err := os.OpenFile(filepath.Join(dir, LogName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd, err := Begin(func() *exec.Cmd {
+		cmd := exec.Command(a.Self[0], append(slices.Clone(a.Self[1:]), "run", dir)...)
+		cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		return cmd
+	}, (*exec.Cmd).Start)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	there := func() bool {
+		l, _, err := lifeOf(dir)
+		_, exited := ReadExit(dir)
+		return err == nil && l != unborn || exited == nil
+	}
+	for {
+		select {
+		case err := <-ended:
+			if there() {
+				return nil
+			}
+			text, _ := os.ReadFile(log.Name())
+			return fmt.Errorf("agent: it ended at once: %w: %s", err, lastLine(string(text)))
+		case <-ctx.Done():
+			_ = cmd.Process.Kill()
+			return ctx.Err()
+		case <-time.After(2 * time.Millisecond):
+			if there() {
+				return nil
+			}
+		}
+	}
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1]
+}
+
+// A refusal ends a job before its program has begun.
+type refusal struct{ text, hint string }
+
+func (r *refusal) Error() string { return r.text }
+
+func refuse(hint, format string, args ...any) error {
+	return &refusal{fmt.Sprintf(format, args...), hint}
+}
+
+// Run takes the job in dir to its end: a job that ctx, or Stop, ends early is Cancelled. The error is nil whenever exit.json
+// was written. A job that has ended, or that another agent runs, is not run again; the latter is an error.
+func (a *Agent) Run(ctx context.Context, dir string) (remote.Exit, error) {
+	if exit, err := ReadExit(dir); err == nil {
+		return exit, nil
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return remote.Exit{}, err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return remote.Exit{}, fmt.Errorf("agent: another one runs the job in %s", dir)
+	}
+	if l, s, err := lifeOf(dir); err != nil {
+		return remote.Exit{}, err
+	} else if l != unborn {
+		return remote.Exit{}, fmt.Errorf("agent: process %d on %s has begun the job in %s", s.PID, s.Host, dir)
+	}
+	if err := os.WriteFile(filepath.Join(dir, reserve), make([]byte, 8<<10), 0o600); err != nil {
+		return remote.Exit{}, err
+	}
+	if err := writeJSON(filepath.Join(dir, StateName), self(a.Version), false); err != nil {
+		return remote.Exit{}, err
+	}
+	exit := a.run(ctx, dir)
+	_ = os.Remove(filepath.Join(dir, reserve))
+	if err := writeJSON(filepath.Join(dir, ExitName), exit, true); err != nil {
+		return exit, err
+	}
+	return ReadExit(dir)
+}
+
+func (a *Agent) run(ctx context.Context, dir string) remote.Exit {
+	log, err := openLog(dir)
+	if err != nil {
+		return remote.Exit{End: remote.Refused, Text: err.Error()}
+	}
+	defer log.Close()
+	ctx, stop := stoppable(ctx, dir)
+	defer stop()
+	host, _ := os.Hostname()
+	log.say("fisub %s on %s", a.Version, host)
+	exit, err := a.attempt(ctx, dir, log)
+	var r *refusal
+	switch {
+	case ctx.Err() != nil && exit.End == "":
+		exit = remote.Exit{End: remote.Cancelled, Text: "stopped before it began"}
+	case errors.As(err, &r):
+		exit = remote.Exit{End: remote.Refused, Text: r.text, Hint: r.hint}
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		exit = remote.Exit{End: remote.Refused, Text: err.Error(), Hint: "make room on the host, or set workdir to a larger disk"}
+	case err != nil:
+		exit = remote.Exit{End: remote.Refused, Text: err.Error()}
+	}
+	log.say("%s", Describe(exit))
+	return exit
+}
+
+// Describe says in a line how a job ended.
+func Describe(e remote.Exit) string {
+	text := string(e.End)
+	if e.End == remote.Exited {
+		text = fmt.Sprintf("exited with %d", e.Code)
+	}
+	if e.Text != "" {
+		text += ": " + e.Text
+	}
+	return text
+}
+
+// stoppable returns a context that ends when somebody has asked for the job's end.
+func stoppable(ctx context.Context, dir string) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(100 * time.Millisecond):
+				_, stop := os.Lstat(filepath.Join(dir, StopName))
+				_, there := os.Lstat(filepath.Join(dir, JobName))
+				if stop == nil || errors.Is(there, fs.ErrNotExist) { // stopped, or freed before it was seen to have begun
+					cancel()
+				}
+			}
+		}
+	}()
+	return ctx, func() { cancel(); <-done }
+}
+
+func (a *Agent) attempt(ctx context.Context, dir string, log *logFile) (remote.Exit, error) {
+	job, err := ReadJob(dir)
+	if err != nil {
+		return remote.Exit{}, err
+	}
+	work := filepath.Dir(filepath.Dir(dir))
+	if room, err := free(dir); err == nil && room < minRoom {
+		return remote.Exit{}, refuse("make room on the host, or set workdir to a larger disk", "disk: %d MiB free in %s, less than %d MiB",
+			room>>20, dir, minRoom>>20)
+	}
+	begun := time.Now()
+	size, err := unbundle(ctx, work, filepath.Join(dir, BundleName), job)
+	if err != nil {
+		return remote.Exit{}, err
+	}
+	log.say("%d files of %.1f MB verified in %.2f s", len(job.Files), float64(size)/1e6, time.Since(begun).Seconds())
+	env := job.Env
+	unlock := func() {}
+	if job.GPU != "" {
+		var uuid string
+		if uuid, unlock, err = a.takeGPU(ctx, job); err != nil {
+			return remote.Exit{}, err
+		}
+		env = withEnv(env, "CUDA_VISIBLE_DEVICES", uuid)
+	}
+	defer unlock()
+	return program(ctx, dir, work, job, env, log)
+}
+
+func withEnv(env map[string]string, name, value string) map[string]string {
+	all := map[string]string{name: value}
+	for k, v := range env {
+		if k != name {
+			all[k] = v
+		}
+	}
+	return all
+}
+
+// unbundle verifies the job's files in the store and makes the folder to of them. What is wrong in the store is removed from
+// it, so that the next job sends it again.
+func unbundle(ctx context.Context, work, to string, job *remote.Job) (size int64, err error) {
+	// Nothing here makes the job's folder again, where that is being removed.
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return 0, err
+	}
+	root, err := os.OpenRoot(to)
+	if err != nil {
+		return 0, err
+	}
+	defer root.Close()
+	checked := map[string]bool{}
+	for _, f := range job.Files {
+		if err := ctx.Err(); err != nil {
+			return size, err
+		}
+		stored := Stored(work, f.SHA256)
+		if !checked[f.SHA256] {
+			n, got, err := hash(stored)
+			if errors.Is(err, fs.ErrNotExist) {
+				return size, refuse("submit it again", "file %s is not on the host", f.Name)
+			}
+			if err != nil {
+				return size, err
+			}
+			if got != f.SHA256 || n != f.Size {
+				_ = os.Remove(stored)
+				return size, refuse("submit it again: it is sent again then", "file %s: %v: got %s of %d bytes, want %s of %d", f.Name, ErrHash, got, n, f.SHA256, f.Size)
+			}
+			checked[f.SHA256] = true
+			size += n
+		}
+		dst := filepath.Join(to, filepath.FromSlash(f.Name))
+		if err := root.MkdirAll(filepath.FromSlash(path.Dir(f.Name)), 0o700); err != nil {
+			return size, err
+		}
+		if err := place(stored, dst, f.Exec); err != nil {
+			return size, err
+		}
+	}
+	return size, nil
+}
+
+func hash(name string) (int64, string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return 0, "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	n, err := io.Copy(h, f)
+	return n, hex.EncodeToString(h.Sum(nil)), err
+}
+
+// place makes dst the same file as src, or a copy where that cannot be, or where its mode must be another one.
+func place(src, dst string, executable bool) error {
+	st, err := os.Stat(src)
+	if err != nil {
+		return err
+	}
+	if (st.Mode().Perm()&0o100 != 0) == executable {
+		if err := os.Link(src, dst); err == nil {
+			return nil
+		}
+	}
+	r, err := os.Open(src)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	mode := fs.FileMode(0o444)
+	if executable {
+		mode = 0o555
+	}
+	w, err := os.OpenFile(dst, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, r)
+	return errors.Join(err, w.Close())
+}
+
+// takeGPU finds the job's GPU and takes its lock.
+func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlock func(), err error) {
+	if a.GPUs == nil {
+		return "", nil, refuse("use a fisub that was built with GPU support: make build", "this fisub knows no GPUs")
+	}
+	gpus, err := a.GPUs()
+	if err != nil {
+		return "", nil, refuse("install the NVIDIA driver on the host; nvidia-smi shows what it sees", "no GPU: %v", err)
+	}
+	at := job.Place.GPU
+	if at < 0 {
+		// The queue has chosen, and says which in CUDA_VISIBLE_DEVICES unless there is but one.
+		visible, _, _ := strings.Cut(os.Getenv("CUDA_VISIBLE_DEVICES"), ",")
+		if at = slices.IndexFunc(gpus, func(g GPU) bool { return visible != "" && strings.HasPrefix(g.UUID, visible) }); at < 0 {
+			at = 0
+			_, _ = fmt.Sscanf(visible, "%d", &at)
+		}
+	}
+	if at < 0 || at >= len(gpus) {
+		return "", nil, refuse("fisub remote hosts shows the GPUs of the hosts", "no gpu %d: the host has %d", at, len(gpus))
+	}
+	gpu := gpus[at]
+	if !strings.Contains(strings.ToLower(gpu.Name), strings.ToLower(job.GPU)) {
+		return "", nil, refuse("--gpu names the GPU that the kernel is compiled for", "gpu %d is %s, the job is for %s", at, gpu.Name, job.GPU)
+	}
+	if len(gpu.Processes) > 0 && !job.Busy {
+		return "", nil, refuse("wait for it, or add --busy", "gpu %d is busy: process %s", at, strings.Join(gpu.Processes, ", "))
+	}
+	unlock, err = lockGPU(ctx, gpu.UUID, job.ID)
+	if errors.Is(err, errLocked) {
+		return "", nil, refuse("wait for it; fisub remote ls lists the jobs", "gpu %d is taken by another fisub job: %v", at, err)
+	}
+	return gpu.UUID, unlock, err
+}
+
+var errLocked = errors.New("locked")
+
+// lockTime is how long a job waits for the GPU of one that is just ending.
+const lockTime = 5 * time.Second
+
+// lockGPU takes the one lock that there is for a GPU on a machine, for all users.
+func lockGPU(ctx context.Context, uuid, job string) (unlock func(), err error) {
+	name := filepath.Join("/tmp", "fisub-"+strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '-' {
+			return r
+		}
+		return '_'
+	}, uuid)+".lock")
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW, 0) // one that another user made cannot be written
+	if errors.Is(err, fs.ErrNotExist) {
+		f, err = os.OpenFile(name, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o644)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for deadline := time.Now().Add(lockTime); ; {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("locking %s: %w", name, err)
+		}
+		if time.Now().After(deadline) {
+			defer f.Close()
+			holder := make([]byte, 64)
+			n, _ := f.ReadAt(holder, 0)
+			return nil, fmt.Errorf("%w: %s by %q", errLocked, name, strings.TrimSpace(string(holder[:n])))
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, ctx.Err()
+		case <-time.After(poll):
+		}
+	}
+	_ = f.Truncate(0)
+	_, _ = f.WriteAt([]byte(job+"\n"), 0)
+	return func() { f.Close() }, nil
+}
+
+// program runs the job's program to its end, or ends it.
+func program(ctx context.Context, dir, work string, job *remote.Job, env map[string]string, log *logFile) (remote.Exit, error) {
+	events, err := os.OpenFile(filepath.Join(dir, EventsName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return remote.Exit{}, err
+	}
+	defer events.Close()
+	bundle := filepath.Join(dir, BundleName)
+	environ := append(os.Environ(), "FISUB_CACHE="+filepath.Join(work, "cache"))
+	for name, value := range env {
+		environ = append(environ, name+"="+value)
+	}
+	command := func() *exec.Cmd {
+		cmd := exec.Command(filepath.Join(bundle, filepath.FromSlash(job.Args[0])), job.Args[1:]...)
+		cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = bundle, events, log, environ
+		cmd.WaitDelay = 300 * time.Millisecond // a process that left the group may hold the log open
+		own(cmd)
+		return cmd
+	}
+
+	// The program dies with the thread that started it, so that thread stays.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	adopt()
+	cmd, err := Begin(command, (*exec.Cmd).Start)
+	if err != nil {
+		return remote.Exit{}, err
+	}
+	log.say("running %s, limit %v", strings.Join(job.Args, " "), job.Limit)
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	limit := time.NewTimer(job.Limit)
+	defer limit.Stop()
+	var early remote.Exit
+	select {
+	case err = <-ended:
+	case <-limit.C:
+		early = remote.Exit{End: remote.Limited, Text: fmt.Sprintf("over the time limit of %v", job.Limit), Hint: "raise it with --limit-time, or send fewer workloads"}
+	case <-ctx.Done():
+		early = remote.Exit{End: remote.Cancelled, Text: "stopped"}
+	}
+	if early.End != "" {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+		select {
+		case <-ended:
+		case <-time.After(grace):
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+			<-ended
+		}
+	}
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	if left := reap(); left > 0 {
+		log.say("%d processes of the job do not end", left)
+	}
+	if early.End != "" {
+		return early, nil
+	}
+	var failed *exec.ExitError
+	switch {
+	case err == nil, errors.Is(err, exec.ErrWaitDelay):
+		return remote.Exit{End: remote.Exited}, nil
+	case errors.As(err, &failed):
+		if status, ok := failed.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			return remote.Exit{End: remote.Exited, Code: 128 + int(status.Signal()), Text: failed.Error()}, nil
+		}
+		return remote.Exit{End: remote.Exited, Code: failed.ExitCode()}, nil
+	}
+	return remote.Exit{}, err
+}
+
+// A logFile takes what a job says, up to maxLog bytes.
+type logFile struct {
+	mu   sync.Mutex
+	file *os.File
+	room int
+}
+
+func openLog(dir string) (*logFile, error) {
+	f, err := os.OpenFile(filepath.Join(dir, LogName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	return &logFile{file: f, room: maxLog}, err
+}
+
+// Write never fails: a full disk must not end a program that has something to say.
+func (l *logFile) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.room <= 0 {
+		return len(p), nil
+	}
+	cut := p[:min(len(p), l.room)]
+	_, _ = l.file.Write(cut)
+	if l.room -= len(cut); l.room <= 0 {
+		_, _ = fmt.Fprintf(l.file, "\n... the log ends here, after %d MiB\n", maxLog>>20)
+	}
+	return len(p), nil
+}
+
+// say writes a line of the agent's own, also into a log that is full.
+func (l *logFile) say(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, _ = fmt.Fprintf(l.file, "agent: %s %s\n", time.Now().UTC().Format(time.RFC3339), fmt.Sprintf(format, args...))
+}
+
+func (l *logFile) Close() error { return l.file.Close() }
+
+// Begin starts, with start, a command that may have been written a moment ago: as long as a process that is just being forked elsewhere
+// has the file open for writing, the kernel refuses to run it.
+func Begin(command func() *exec.Cmd, start func(*exec.Cmd) error) (cmd *exec.Cmd, err error) {
+	for range 100 {
+		cmd = command()
+		if err = start(cmd); !errors.Is(err, syscall.ETXTBSY) {
+			return cmd, err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return cmd, err
+}

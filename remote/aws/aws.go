@@ -1,0 +1,500 @@
+// Package aws runs jobs in an AWS account: as jobs of a Batch queue, or each on an EC2 instance of its own that ends with it.
+// Both take the bundle from an S3 bucket and leave their results there, through links that expire, so that a host has no
+// credentials and nothing connects to it. It creates no bucket, queue or role: scripts/aws/template.yaml does.
+package aws
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/batch"
+	"github.com/aws/aws-sdk-go-v2/service/cloudwatchlogs"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"fisub/remote"
+	"fisub/remote/aws/mailbox"
+)
+
+// Kind is the provider's name in config.toml and in handles.
+const Kind = "aws"
+
+// margin is what a job may take beside its limit: fetching the bundle, ending, leaving its results.
+const margin = 15 * time.Minute
+
+// A Provider is the remote.Provider of one table of the config.
+type Provider struct {
+	name   string
+	config Config
+	poll   time.Duration // between looks into the bucket
+	look   time.Duration // between questions how the job is
+	dial   dialer        // nil for the usual one
+	turn   chan struct{} // taken by the Submit that sends its files
+
+	mu      sync.Mutex
+	clients map[string]*account // by region
+}
+
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// New checks the table [remote.name] and asks nobody.
+func New(name string, table map[string]any) (*Provider, error) {
+	c, err := read(name, table)
+	if err != nil {
+		return nil, err
+	}
+	return &Provider{name: name, config: c, poll: time.Second, look: 5 * time.Second, turn: make(chan struct{}, 1), clients: map[string]*account{}}, nil
+}
+
+// Close ends connections.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range p.clients {
+		if c, ok := a.http.(interface{ CloseIdleConnections() }); ok {
+			c.CloseIdleConnections()
+		}
+	}
+	return nil
+}
+
+// An account is what speaks with one region.
+type account struct {
+	region string
+	http   aws.HTTPClient
+	creds  aws.CredentialsProvider
+	s3     *s3.Client
+	batch  *batch.Client
+	ec2    *ec2API
+	logs   *cloudwatchlogs.Client
+}
+
+// account gives the clients for a region, "" being the config's, and has made sure that there are credentials.
+func (p *Provider) account(ctx context.Context, region string) (*account, error) {
+	a, err := p.client(ctx, region)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := a.creds.Retrieve(ctx); err != nil {
+		return nil, p.setup(ctx, err)
+	}
+	return a, nil
+}
+
+func (p *Provider) client(ctx context.Context, region string) (*account, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if region == "" {
+		region = p.config.Region
+	}
+	a := p.clients[region]
+	if a == nil {
+		client := awshttp.NewBuildableClient()
+		if p.dial != nil {
+			client = client.WithTransportOptions(func(t *http.Transport) { t.DialContext = p.dial })
+		}
+		cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(region), awsconfig.WithSharedConfigProfile(p.config.Profile),
+			awsconfig.WithHTTPClient(client))
+		if err != nil {
+			return nil, p.setup(ctx, err)
+		}
+		if cfg.Region == "" {
+			return nil, &remote.Denied{Code: "no-such", Provider: p.name, Text: "no AWS region", Hint: fmt.Sprintf("set remote.%s.region or AWS_REGION", p.name)}
+		}
+		// The SDK has added what AWS_CA_BUNDLE says. All services share one pool of connections, which Close empties.
+		if c, ok := cfg.HTTPClient.(*awshttp.BuildableClient); ok {
+			cfg.HTTPClient = c.Freeze()
+		}
+		a = &account{region: cfg.Region, http: cfg.HTTPClient, creds: cfg.Credentials, s3: s3.NewFromConfig(cfg), batch: batch.NewFromConfig(cfg),
+			ec2: newEC2API(cfg), logs: cloudwatchlogs.NewFromConfig(cfg)}
+		p.clients[region], p.clients[cfg.Region] = a, a
+	}
+	return a, nil
+}
+
+// setup gives the error of finding the configuration or the credentials of the AWS tools.
+func (p *Provider) setup(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", p.name, ctx.Err())
+	}
+	return &remote.Denied{Code: "credentials", Provider: p.name, Text: err.Error(),
+		Hint: "set up credentials as for the AWS tools (`aws configure`, `aws sso login`, AWS_PROFILE, AWS_ACCESS_KEY_ID)"}
+}
+
+// data is Handle.Data. A copy lies in the job's folder, so that any client finds the job.
+type data struct {
+	Mode   string        `json:"mode"`
+	Region string        `json:"region"`
+	Bucket string        `json:"bucket"`
+	Prefix string        `json:"prefix"`
+	Queue  string        `json:"queue,omitempty"`
+	ID     string        `json:"id,omitempty"` // of the Batch job or the instance; "" where it is to be found by the job's name
+	Limit  time.Duration `json:"limit"`
+	At     time.Time     `json:"at"` // of the Submit
+	job    string
+}
+
+func (d *data) folder() string { return d.Prefix + "jobs/" + d.job + "/" }
+
+// open reads a handle.
+func (p *Provider) open(ctx context.Context, h remote.Handle) (*account, *data, fleet, error) {
+	d := &data{job: h.Job}
+	if err := json.Unmarshal(h.Data, d); err != nil || h.Provider != Kind || !remote.ValidID(h.Job) || !bucketName.MatchString(d.Bucket) ||
+		!validPrefix(d.Prefix) || d.Mode != "batch" && d.Mode != "ec2" {
+		return nil, nil, nil, fmt.Errorf("%s: the handle of %.80q is not one of AWS", p.name, h.Job)
+	}
+	a, err := p.account(ctx, d.Region)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return a, d, p.fleet(a, d.Mode), nil
+}
+
+func (d *data) handle(place remote.Place) (remote.Handle, error) {
+	raw, err := json.Marshal(d)
+	return remote.Handle{Provider: Kind, Job: d.job, Place: place, Data: raw}, err
+}
+
+// A fleet is what starts and ends the jobs of one mode. Its errors are the SDK's.
+type fleet interface {
+	// check asks whether a job could run.
+	check(ctx context.Context) (remote.Host, error)
+	// ready looks before anything is sent whether the job can run to its limit.
+	ready(ctx context.Context, job *remote.Job) error
+	// start starts the job, once for each id, and gives AWS's id of it. boot is the link to the list of links.
+	start(ctx context.Context, job *remote.Job, program, boot string) (id string, err error)
+	// look tells how the job is.
+	look(ctx context.Context, d *data) (status, error)
+	// stop ends it for good; nothing happens where it has ended or is not known.
+	stop(ctx context.Context, d *data) error
+	// list gives AWS's ids by job, of those that have not ended.
+	list(ctx context.Context) (map[string]string, error)
+	// words gives the last lines that the host said where its own log tells why it did not come to the job.
+	words(ctx context.Context, d *data) []string
+}
+
+// A status is what AWS says of a job. exit is set where it has ended; hurry says that it may still leave something.
+type status struct {
+	phase remote.Phase
+	text  string
+	exit  *remote.Exit
+	hurry bool
+}
+
+func (p *Provider) fleet(a *account, mode string) fleet {
+	if mode == "batch" {
+		return &queue{p, a}
+	}
+	return &instances{p, a}
+}
+
+// Places gives as many places as the config allows jobs at a time: slots of the queue, or instances.
+func (p *Provider) Places(n int) []remote.Place {
+	name, most := "slot", p.config.Slots
+	if p.config.Mode == "ec2" {
+		name, most = "instance", p.config.Instances
+	}
+	var places []remote.Place
+	for i := range min(n, most) {
+		places = append(places, remote.Place{Host: fmt.Sprintf("%s%d", name, i+1), GPU: -1})
+	}
+	return places
+}
+
+// Check asks for the bucket, and whether the queue or EC2 would take a job.
+func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
+	a, err := p.account(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	host, err := p.fleet(a, p.config.Mode).check(ctx)
+	if err == nil {
+		_, err = a.s3.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &p.config.Bucket})
+		err = p.denied(ctx, "bucket "+p.config.Bucket, err)
+	} else {
+		err = p.denied(ctx, host.Name, err)
+	}
+	if ctx.Err() != nil {
+		return nil, err
+	}
+	if err != nil {
+		host.State, host.Err = "down", err
+	}
+	return []remote.Host{host}, nil
+}
+
+// Submit sends the bundle to the bucket and starts the job.
+func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (h remote.Handle, err error) {
+	if err := job.Check(); err != nil {
+		return h, fmt.Errorf("%s: %w", p.name, err)
+	}
+	if job.Limit > week/2 {
+		return h, fmt.Errorf("%s: a job's limit of %v is above %v", p.name, job.Limit, week/2)
+	}
+	a, err := p.account(ctx, "")
+	if err != nil {
+		return h, err
+	}
+	life, err := p.life(ctx, a, job)
+	if err != nil {
+		return h, err
+	}
+	f := p.fleet(a, p.config.Mode)
+	if err := f.ready(ctx, job); err != nil {
+		return h, p.denied(ctx, "", err)
+	}
+	d := &data{Mode: p.config.Mode, Region: a.region, Bucket: p.config.Bucket, Prefix: p.config.Prefix, Queue: p.config.Queue,
+		Limit: job.Limit, At: time.Now().UTC().Truncate(time.Second), job: job.ID}
+	b := &bucket{a.s3, p.config.Bucket}
+	if err := p.send(ctx, b, job, progress); err != nil {
+		return h, p.denied(ctx, "bucket "+b.name, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.undo(ctx, b, f, d))
+		}
+	}()
+	if h, err = d.handle(job.Place); err != nil {
+		return h, err
+	}
+	program, boot, err := p.post(ctx, b, d, job, h, life)
+	if err != nil {
+		return h, p.denied(ctx, "bucket "+b.name, err)
+	}
+	if d.ID, err = f.start(ctx, job, program, boot); err != nil {
+		return h, p.denied(ctx, "", err)
+	}
+	return d.handle(job.Place)
+}
+
+// undo ends what a Submit that failed may have started.
+func (p *Provider) undo(ctx context.Context, b *bucket, f fleet, d *data) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	// Without its folder a host that starts all the same finds no job, and ends.
+	err := errors.Join(p.denied(ctx, "", b.clear(ctx, d.folder())), p.denied(ctx, "", f.stop(ctx, d)))
+	if err != nil {
+		return fmt.Errorf("undoing the submission of %s: %w", d.job, err)
+	}
+	return nil
+}
+
+// life is for how long the links of a job must work. Credentials that end earlier than the wait for a host shorten it, those
+// that end before the job could be over are refused.
+func (p *Provider) life(ctx context.Context, a *account, job *remote.Job) (time.Duration, error) {
+	need, most := job.Limit+margin, job.Limit+margin+p.config.QueueLimit+p.config.BootLimit
+	creds, err := a.creds.Retrieve(ctx)
+	if err != nil {
+		return 0, p.setup(ctx, err)
+	}
+	if !creds.CanExpire {
+		return min(most, week-time.Minute), nil
+	}
+	left := time.Until(creds.Expires)
+	if left < need {
+		return 0, &remote.Denied{Code: "credentials", Provider: p.name,
+			Text: fmt.Sprintf("the credentials end at %s, before a job of %v could be over", creds.Expires.UTC().Format(time.RFC3339), job.Limit),
+			Hint: "renew them, with a longer session, or give the job a lower limit"}
+	}
+	return min(most, left), nil
+}
+
+// Wait copies the event stream out of the bucket while the host leaves it there.
+func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
+	a, d, f, err := p.open(ctx, h)
+	if err != nil {
+		return remote.Exit{}, err
+	}
+	r := &reader{bucket: &bucket{a.s3, d.Bucket}, folder: d.folder() + "out/", pos: from}
+	var last remote.State
+	tell := func(s remote.State) {
+		if s != last {
+			last = s
+			w.State(s)
+		}
+	}
+	var now status
+	var asked, hurry time.Time
+	away := false
+	for {
+		if time.Since(asked) >= p.look || now.exit != nil {
+			fresh, err := f.look(ctx, d)
+			if err = p.denied(ctx, "", err); err != nil {
+				if ctx.Err() != nil || !passing(err) {
+					return remote.Exit{}, err
+				}
+				tell(remote.State{Phase: remote.Away, Text: err.Error()})
+				fresh = now
+			}
+			now, asked, away = fresh, time.Now(), err != nil
+		}
+		// What ended before this look has left everything that it ever will.
+		exit, err := r.read(ctx, w)
+		var own *writing
+		switch {
+		case errors.As(err, &own):
+			return remote.Exit{}, own.err
+		case err != nil:
+			if err = p.denied(ctx, "bucket "+d.Bucket, err); ctx.Err() != nil || !passing(err) {
+				return remote.Exit{}, err
+			}
+			tell(remote.State{Phase: remote.Away, Text: err.Error()})
+		case exit != nil:
+			if exit.End != remote.Refused {
+				tell(remote.State{Phase: remote.Running, Text: now.text})
+			}
+			return *exit, nil
+		case now.exit != nil:
+			if hurry.IsZero() {
+				hurry = time.Now()
+			}
+			if !now.hurry || time.Since(hurry) > 6*p.look {
+				return p.silent(ctx, f, d, *now.exit), nil
+			}
+		default:
+			if now.phase == remote.Running && !r.started {
+				now.phase = remote.Starting
+			}
+			if !away {
+				tell(remote.State{Phase: now.phase, Text: now.text})
+			}
+			if b := p.config.BootLimit; d.Mode == "ec2" && b > 0 && !r.started && !d.At.IsZero() && time.Since(d.At) > b {
+				return p.silent(ctx, f, d, remote.Exit{End: remote.Lost, Text: fmt.Sprintf("the instance did not begin with the job within %v", b),
+					Hint: "the image must run user data, have curl, and reach S3: see the instance's system log"}), nil
+			}
+		}
+		if !pause(ctx, p.poll) {
+			return remote.Exit{}, fmt.Errorf("%s: %w", p.name, ctx.Err())
+		}
+	}
+}
+
+// silent completes the exit of a job that left none, with what the host said.
+func (p *Provider) silent(ctx context.Context, f fleet, d *data, exit remote.Exit) remote.Exit {
+	if exit.End == remote.Lost {
+		if lines := f.words(ctx, d); len(lines) > 0 {
+			exit.Text += "; it said last: " + lines[len(lines)-1]
+		}
+	}
+	return exit
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// Collect fetches the log. Where the job came to none, it is what AWS keeps of the host's words.
+func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) error {
+	a, d, f, err := p.open(ctx, h)
+	if err != nil {
+		return err
+	}
+	b := &bucket{a.s3, d.Bucket}
+	log, err := b.get(ctx, d.folder()+"out/"+mailbox.Log, mailbox.MaxPiece)
+	if code(err) == "NoSuchKey" {
+		log, err = []byte(strings.Join(append(f.words(ctx, d), ""), "\n")), nil
+	}
+	if err != nil {
+		return p.denied(ctx, "bucket "+b.name, err)
+	}
+	return os.WriteFile(filepath.Join(dst, mailbox.Log), log, 0o644)
+}
+
+// Release ends the job and deletes its folder.
+func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
+	a, d, f, err := p.open(ctx, h)
+	if err != nil {
+		return err
+	}
+	b := &bucket{a.s3, d.Bucket}
+	// The order to stop is the second way, for where AWS does not let this client end the job.
+	told := p.denied(ctx, "bucket "+b.name, b.put(ctx, d.folder()+"stop", []byte("stop\n")))
+	if err := f.stop(ctx, d); err != nil {
+		return errors.Join(p.denied(ctx, "", err), told)
+	}
+	// AWS has taken the order. Where the job had begun, the agent ends it and says so.
+	r := &reader{bucket: b, folder: d.folder() + "out/", pos: math.MaxInt64}
+	for end := time.Now().Add(45 * time.Second); time.Now().Before(end); {
+		exit, err := r.read(ctx, io.Discard)
+		if err != nil || exit != nil {
+			break
+		}
+		if s, err := f.look(ctx, d); err != nil || s.exit != nil && (!s.hurry || !r.started) {
+			break
+		}
+		if !pause(ctx, p.poll) {
+			break
+		}
+	}
+	return p.denied(ctx, "bucket "+b.name, b.clear(ctx, d.folder()))
+}
+
+// List gives the jobs that have a folder under the prefix, and those that run without one.
+func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
+	a, err := p.account(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	b := &bucket{a.s3, p.config.Bucket}
+	handles, err := b.handles(ctx, p.config.Prefix+"jobs/")
+	if err != nil {
+		return nil, p.denied(ctx, "bucket "+b.name, err)
+	}
+	running, err := p.fleet(a, p.config.Mode).list(ctx)
+	if err != nil {
+		return nil, p.denied(ctx, "", err)
+	}
+	for i, h := range handles {
+		d := &data{job: h.Job}
+		if json.Unmarshal(h.Data, d) == nil && d.Mode == p.config.Mode && d.ID == "" && running[h.Job] != "" {
+			d.ID = running[h.Job]
+			if handles[i], err = d.handle(h.Place); err != nil {
+				return nil, err
+			}
+		}
+		delete(running, h.Job)
+	}
+	for job, id := range running {
+		d := &data{Mode: p.config.Mode, Region: a.region, Bucket: p.config.Bucket, Prefix: p.config.Prefix, Queue: p.config.Queue, ID: id, job: job}
+		h, err := d.handle(remote.Place{GPU: -1})
+		if err != nil {
+			return nil, err
+		}
+		handles = append(handles, h)
+	}
+	slices.SortFunc(handles, func(a, b remote.Handle) int { return strings.Compare(a.Job, b.Job) })
+	return handles, nil
+}
+
+// oneLine makes a host's text fit for a line of a terminal.
+func oneLine(s string, most int) string {
+	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == 0xfffd {
+			return ' '
+		}
+		return r
+	}, s)), " ")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "..."
+	}
+	return s
+}

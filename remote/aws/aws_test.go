@@ -1,0 +1,272 @@
+package aws
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"fisub/internal/cache"
+	"fisub/remote"
+	"fisub/remote/aws/mailbox"
+	"fisub/remote/remotetest"
+)
+
+// Credentials that must appear nowhere, and settings that keep the tests off the cloud whatever the machine has.
+const (
+	accessKey = "AKIAPLANTED0EXAMPLE0"
+	secretKey = "planted-secret-4f7a1c90e2"
+	region    = "us-east-1"
+)
+
+// The test binary is the agent on the fakes' hosts too.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == "agent" && os.Args[2] == "mailbox" {
+		o := mailbox.Options{Agent: remotetest.Agent(), Log: os.Stderr, Every: 50 * time.Millisecond, Stop: 200 * time.Millisecond}
+		if err := mailbox.Main(o, os.Args[3:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	for key, value := range map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey, "AWS_REGION": region, "AWS_CONFIG_FILE": "/nonexistent",
+		"AWS_SHARED_CREDENTIALS_FILE": "/nonexistent", "AWS_EC2_METADATA_DISABLED": "true", "AWS_PROFILE": "", "AWS_SESSION_TOKEN": "",
+		"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1"} {
+		os.Setenv(key, value)
+		if value == "" {
+			os.Unsetenv(key)
+		}
+	}
+	remotetest.Main(m)
+}
+
+// tool gives a program that scripts/aws/tools has put into the cache.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	root, err := cache.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(root, "aws-tools", name)
+	if _, err := os.Stat(path); err != nil {
+		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "aws") {
+			t.Fatal(err)
+		}
+		t.Skipf("no %s: scripts/aws/tools installs it", filepath.Base(name))
+	}
+	return path
+}
+
+// A cloud is a real S3 implementation, behind a gate that can be shut, and the fake of the rest.
+type cloud struct {
+	*fake
+	s3   *s3.Client
+	gate *gate
+	data string // the folder of the bucket
+}
+
+func newCloud(t *testing.T) *cloud {
+	t.Helper()
+	program := tool(t, "bin/versitygw")
+	dir := t.TempDir()
+	c := &cloud{data: filepath.Join(dir, "data", "results")}
+	for _, sub := range []string{c.data, filepath.Join(dir, "meta")} {
+		if err := os.MkdirAll(sub, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	address := free(t)
+	cmd := exec.Command(program, "--region", region, "--port", address, "--quiet", "posix", "--sidecar", filepath.Join(dir, "meta"), filepath.Join(dir, "data"))
+	cmd.Env = []string{"ROOT_ACCESS_KEY=" + accessKey, "ROOT_SECRET_KEY=" + secretKey}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		log.Close()
+	})
+	c.gate = newGate(t, address)
+	c.fake = newFake(t)
+	t.Setenv("AWS_ENDPOINT_URL", c.fake.url)
+	t.Setenv("AWS_ENDPOINT_URL_S3", "http://"+c.gate.address)
+	for i := 0; ; i++ {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+			break
+		}
+		if i > 200 {
+			text, _ := os.ReadFile(log.Name())
+			t.Fatalf("the S3 server does not start: %s", text)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	p := c.provider(t, "batch", nil)
+	a, err := p.account(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.s3 = a.s3
+	t.Cleanup(func() { p.Close() })
+	return c
+}
+
+func free(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// A gate hands connections on while it is open.
+type gate struct {
+	address string
+	mu      sync.Mutex
+	shut    bool
+	conns   map[net.Conn]bool
+}
+
+func newGate(t *testing.T, to string) *gate {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{address: l.Addr().String(), conns: map[net.Conn]bool{}}
+	var group sync.WaitGroup
+	group.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil || !g.keep(in, out) {
+				in.Close()
+				if err == nil {
+					out.Close()
+				}
+				continue
+			}
+			for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
+				group.Go(func() {
+					_, _ = io.Copy(pair[0], pair[1])
+					pair[0].Close()
+					pair[1].Close()
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		g.set(true)
+		group.Wait()
+	})
+	return g
+}
+
+func (g *gate) keep(conns ...net.Conn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range conns {
+		g.conns[c] = true
+	}
+	return !g.shut
+}
+
+// set opens the gate, or shuts it and cuts what is connected.
+func (g *gate) set(shut bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = shut
+	if shut {
+		for c := range g.conns {
+			c.Close()
+		}
+		clear(g.conns)
+	}
+}
+
+// provider gives a provider that speaks with this machine only, and looks more often than one of the cloud.
+func (c *cloud) provider(t *testing.T, mode string, more map[string]any) *Provider {
+	t.Helper()
+	return newProvider(t, mode, more)
+}
+
+func newProvider(t *testing.T, mode string, more map[string]any) *Provider {
+	t.Helper()
+	table := map[string]any{"mode": mode, "bucket": "results"}
+	if mode == "batch" {
+		table["queue"], table["job_definition"] = "gpus", "fisub"
+	} else {
+		table["image"], table["instances"] = "ami-0123456789abcdef0", int64(4)
+	}
+	for k, v := range more {
+		table[k] = v
+	}
+	p, err := New("cloud", table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.poll, p.look = 50*time.Millisecond, 200*time.Millisecond
+	dialer := &net.Dialer{}
+	p.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if host, _, err := net.SplitHostPort(address); err != nil || !net.ParseIP(host).IsLoopback() {
+			t.Errorf("a connection to %s was tried", address)
+			return nil, fmt.Errorf("%s is not this machine", address)
+		}
+		return dialer.DialContext(ctx, network, address)
+	}
+	return p
+}
+
+func TestBatch(t *testing.T) { conform(t, "batch") }
+func TestEC2(t *testing.T)   { conform(t, "ec2") }
+
+func conform(t *testing.T, mode string) {
+	c := newCloud(t)
+	remotetest.Run(t, remotetest.Setup{
+		New:      func(t *testing.T) remote.Provider { return c.provider(t, mode, nil) },
+		Slow:     30 * time.Second,
+		KillHost: func(_ *testing.T, h remote.Handle) { c.kill(h.Job) },
+		Cut: func(*testing.T) {
+			c.gate.set(true)
+			time.Sleep(6 * time.Second)
+			c.gate.set(false)
+		},
+		NoGPUs:  "a host of its own for each job: its GPU is the first",
+		NoSpoil: "S3 refuses what does not have its hash, and what is overwritten is sent again: TestSpoiltStore",
+	})
+	ctx := t.Context()
+	b := &bucket{c.s3, "results"}
+	for prefix, want := range map[string]bool{"fisub/jobs/": false, "fisub/store/": true} {
+		out, err := b.s3.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &b.name, Prefix: aws.String(prefix)})
+		if err != nil || (len(out.Contents) > 0) != want {
+			t.Errorf("after all jobs below %s: got %d objects, %v", prefix, len(out.Contents), err)
+		}
+	}
+	said := c.said()
+	for _, secret := range []string{accessKey, secretKey} {
+		// EC2 and Batch get the link to the list of links, which is signed, and so names the access key.
+		if n := strings.Count(said, secret); secret == secretKey && n > 0 {
+			t.Errorf("%q was said %d times", secret, n)
+		}
+	}
+}

@@ -1,0 +1,837 @@
+package aws
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+	"fisub/remote/aws/mailbox"
+	"fisub/remote/remotetest"
+)
+
+func script(t *testing.T, p *Provider, text string) *remote.Job {
+	job := remotetest.Script(t, text, nil)
+	job.Place = p.Places(1)[0]
+	return job
+}
+
+func submit(t *testing.T, p *Provider, job *remote.Job) remote.Handle {
+	t.Helper()
+	h, err := p.Submit(t.Context(), job, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Release(context.Background(), h); err != nil {
+			t.Errorf("Release: %v", err)
+		}
+		p.Close()
+	})
+	return h
+}
+
+func wait(t *testing.T, p *Provider, h remote.Handle) (*remotetest.Recorder, remote.Exit) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r := &remotetest.Recorder{}
+	exit, err := p.Wait(ctx, h, 0, r)
+	if err != nil {
+		t.Fatalf("Wait: %v", err)
+	}
+	return r, exit
+}
+
+func modes(t *testing.T, run func(t *testing.T, mode string)) {
+	for _, mode := range []string{"batch", "ec2"} {
+		t.Run(mode, func(t *testing.T) { run(t, mode) })
+	}
+}
+
+func has(t *testing.T, what, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%s: got %q, want %q in it", what, text, part)
+		}
+	}
+}
+
+// An account without room, rights or the things that the config names says so in its own words, and keeps nothing.
+func TestDenied(t *testing.T) {
+	c := newCloud(t)
+	for _, k := range []struct {
+		mode, op string
+		a        answer
+		code     string
+	}{
+		{"ec2", "RunInstances", answer{400, "VcpuLimitExceeded", "You have requested more vCPU capacity than your current vCPU limit of 0 allows"}, "quota"},
+		{"ec2", "RunInstances", answer{400, "MaxSpotInstanceCountExceeded", "Max spot instance count exceeded"}, "quota"},
+		{"ec2", "RunInstances", answer{400, "InsufficientInstanceCapacity", "We currently do not have sufficient p6-b200.48xlarge capacity"}, "capacity"},
+		{"ec2", "RunInstances", answer{400, "ReservationCapacityExceeded", "There is no capacity left in the reservation"}, "capacity"},
+		{"ec2", "RunInstances", answer{403, "UnauthorizedOperation", "You are not authorized to perform this operation."}, "credentials"},
+		{"ec2", "RunInstances", answer{400, "RequestExpired", "Request has expired."}, "credentials"},
+		{"ec2", "RunInstances", answer{400, "InvalidAMIID.NotFound", "The image id does not exist"}, "no-such"},
+		{"ec2", "RunInstances", answer{400, "InvalidSubnetID.NotFound", "The subnet ID does not exist"}, "no-such"},
+		{"batch", "submitjob", answer{400, "ClientException", "JobQueue arn:aws:batch:us-east-1:1:job-queue/gpus not found."}, "no-such"},
+		{"batch", "submitjob", answer{403, "AccessDeniedException", "User: arn:aws:iam::1:user/x is not authorized to perform: batch:SubmitJob"}, "credentials"},
+		{"batch", "submitjob", answer{403, "ExpiredTokenException", "The security token included in the request is expired"}, "credentials"},
+	} {
+		t.Run(k.a.code, func(t *testing.T) {
+			p := c.provider(t, k.mode, nil)
+			defer p.Close()
+			c.fault(k.op, k.a)
+			defer func() { delete(c.faults, k.op) }()
+			job := script(t, p, `echo ran`)
+			_, err := p.Submit(t.Context(), job, nil)
+			var no *remote.Denied
+			if !errors.As(err, &no) || no.Code != k.code || no.Hint == "" || no.Provider != "cloud" {
+				t.Fatalf("got %#v, want denied for %s", err, k.code)
+			}
+			has(t, "text", err.Error(), k.a.code, k.a.message)
+			nothingLeft(t, c, p)
+		})
+	}
+	t.Run("NoSuchBucket", func(t *testing.T) {
+		p := c.provider(t, "batch", map[string]any{"bucket": "other"})
+		defer p.Close()
+		_, err := p.Submit(t.Context(), script(t, p, `echo ran`), nil)
+		var no *remote.Denied
+		if !errors.As(err, &no) || no.Code != "no-such" {
+			t.Errorf("got %v, want no-such", err)
+		}
+		hosts, err := p.Check(t.Context())
+		if err != nil || len(hosts) != 1 || hosts[0].State != "down" || !errors.As(hosts[0].Err, &no) || no.Code != "no-such" {
+			t.Errorf("Check: got %+v, %v", hosts, err)
+		}
+	})
+}
+
+// nothingLeft fails where the account holds a host that has not ended, or anything of a job.
+func nothingLeft(t *testing.T, c *cloud, p *Provider) {
+	t.Helper()
+	out, err := c.s3.ListObjectsV2(t.Context(), &s3.ListObjectsV2Input{Bucket: aws.String("results"), Prefix: aws.String("fisub/jobs/")})
+	if err != nil || len(out.Contents) != 0 {
+		t.Errorf("objects: got %d, %v", len(out.Contents), err)
+	}
+	if all, err := p.List(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("jobs: got %+v, %v", all, err)
+	}
+}
+
+// An answer that never comes may stand for a job that was taken: it is ended.
+func TestSubmitUnknown(t *testing.T) {
+	modes(t, func(t *testing.T, mode string) {
+		c := newCloud(t)
+		p := c.provider(t, mode, nil)
+		defer p.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		c.hold = true
+		c.after = func(op string) bool {
+			if op == "submitjob" || op == "RunInstances" {
+				cancel()
+				return true
+			}
+			return false
+		}
+		job := script(t, p, `echo ran; sleep 100`)
+		if _, err := p.Submit(ctx, job, nil); !errors.Is(err, context.Canceled) {
+			t.Fatalf("got %v, want context canceled", err)
+		}
+		if len(c.hosts) != 1 {
+			t.Fatalf("hosts: got %d, want the one that was taken", len(c.hosts))
+		}
+		for _, h := range c.hosts {
+			if !h.terminated {
+				t.Errorf("%s was not ended", h.id)
+			}
+		}
+		nothingLeft(t, c, p)
+	})
+}
+
+// A file that is not what the job says is not sent for it, and the error says so.
+func TestWrongFile(t *testing.T) {
+	c := newCloud(t)
+	p := c.provider(t, "batch", nil)
+	defer p.Close()
+	job := script(t, p, "true")
+	if err := os.WriteFile(job.Files[1].Path, bytes.Repeat([]byte("x"), int(job.Files[1].Size)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := p.Submit(t.Context(), job, nil)
+	if want := "cloud: bucket results: file run.sh: wrong hash: it is not as it was when the bundle was made"; !errors.Is(err, agent.ErrHash) || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	nothingLeft(t, c, p)
+	if err := os.Truncate(job.Files[1].Path, 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Submit(t.Context(), job, nil); err == nil || !strings.Contains(err.Error(), "bytes as when the bundle was made") {
+		t.Errorf("a shorter file: got %v", err)
+	}
+	job = script(t, p, "true")
+	job.Files[0].Name = "other"
+	if _, err := p.Submit(t.Context(), job, nil); err == nil || err.Error() != "cloud: bucket results: the bundle has no executable file fisub" {
+		t.Errorf("no agent: got %v", err)
+	}
+}
+
+// A host that does not come to the job says why, in the exit and in the log.
+func TestEarlyEnd(t *testing.T) {
+	modes(t, func(t *testing.T, mode string) {
+		c := newCloud(t)
+		p := c.provider(t, mode, nil)
+		b := &bucket{c.s3, "results"}
+
+		c.hold = true
+		job := script(t, p, `echo ran`)
+		h := submit(t, p, job)
+		if err := b.put(t.Context(), "fisub/jobs/"+job.ID+"/boot", []byte("url = \"http://"+c.gate.address+"/results/none\"\noutput = \"program\"\n")); err != nil {
+			t.Fatal(err)
+		}
+		c.release()
+		_, exit := wait(t, p, h)
+		if exit.End != remote.Lost {
+			t.Errorf("got %+v, want lost", exit)
+		}
+		has(t, "exit", exit.Text, "it said last: fisub: fetching the program: curl ended with 22")
+		dst := t.TempDir()
+		if err := p.Collect(t.Context(), h, dst); err != nil {
+			t.Fatal(err)
+		}
+		log, _ := os.ReadFile(filepath.Join(dst, "log"))
+		has(t, "log", string(log), "fisub: fetching the program")
+
+		c.hold = true
+		job = script(t, p, `echo ran`)
+		h = submit(t, p, job)
+		if err := os.WriteFile(filepath.Join(c.data, "fisub/store", job.Files[0].SHA256), []byte("#!/bin/sh\necho no\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c.release()
+		_, exit = wait(t, p, h)
+		has(t, "a program with another content", exit.Text, "the program does not have its hash")
+	})
+}
+
+// What the store holds under a wrong hash is sent again, and refused by a host that meets it.
+func TestSpoiltStore(t *testing.T) {
+	c := newCloud(t)
+	p := c.provider(t, "batch", nil)
+	b := &bucket{c.s3, "results"}
+	job := script(t, p, `echo ran >&2`)
+	file := job.Files[1]
+	key := "fisub/store/" + file.SHA256
+	other := bytes.Repeat([]byte("x"), int(file.Size))
+	_, exit := wait(t, p, submit(t, p, job))
+	if exit.Code != 0 {
+		t.Fatalf("got %+v", exit)
+	}
+	if err := b.put(t.Context(), key, other); err != nil {
+		t.Fatal(err)
+	}
+	c.hold = true
+	job.ID = remotetest.NewID(t)
+	var total int64
+	h, err := p.Submit(t.Context(), job, func(_, all int64) { total = all })
+	if err != nil || total != file.Size {
+		t.Fatalf("sent again: got %d bytes, %v, want %d", total, err, file.Size)
+	}
+	defer p.Release(context.Background(), h)
+	if err := b.put(t.Context(), key, other); err != nil {
+		t.Fatal(err)
+	}
+	c.release()
+	if _, exit := wait(t, p, h); exit.End != remote.Refused || !strings.Contains(exit.Text, "wrong hash") {
+		t.Errorf("got %+v, want refused for the hash", exit)
+	}
+}
+
+// Jobs of one bundle that are submitted at once send it once.
+func TestSentOnceByMany(t *testing.T) {
+	c := newCloud(t)
+	c.hold = true
+	p := c.provider(t, "batch", nil)
+	job := script(t, p, "echo "+remotetest.NewID(t))
+	var size, sent atomic.Int64
+	for _, f := range job.Files {
+		size.Add(f.Size)
+	}
+	var group sync.WaitGroup
+	for i := range 4 {
+		one := *job
+		one.ID = fmt.Sprintf("%s-%d", job.ID, i)
+		group.Go(func() {
+			var total int64
+			h, err := p.Submit(t.Context(), &one, func(_, all int64) { total = all })
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			sent.Add(total)
+			if err := p.Release(t.Context(), h); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	p.Close()
+	if sent.Load() != size.Load() {
+		t.Errorf("sent: got %d bytes, want %d", sent.Load(), size.Load())
+	}
+}
+
+// Links that a wrong clock has signed would not work, so they are not made.
+func TestClock(t *testing.T) {
+	c := newCloud(t)
+	target, err := url.Parse("http://" + c.gate.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target); r.Out.Host = r.In.Host },
+		ModifyResponse: func(r *http.Response) error {
+			r.Header.Set("Date", time.Now().Add(-10*time.Minute).UTC().Format(http.TimeFormat))
+			return nil
+		},
+		Transport: &http.Transport{DisableKeepAlives: true},
+	}
+	server := httptest.NewServer(proxy)
+	defer server.Close()
+	p := c.provider(t, "batch", nil)
+	p.Close()
+	t.Setenv("AWS_ENDPOINT_URL_S3", server.URL)
+	p = c.provider(t, "batch", nil)
+	defer p.Close()
+	var no *remote.Denied
+	if _, err := p.Submit(t.Context(), script(t, p, "true"), nil); !errors.As(err, &no) || !strings.Contains(no.Text, "wrong by ") {
+		t.Errorf("got %v, want denied for the clock", err)
+	}
+	nothingLeft(t, c, p)
+}
+
+// The order to stop in the bucket ends a job also where AWS does not end the host.
+func TestStopOrder(t *testing.T) {
+	modes(t, func(t *testing.T, mode string) {
+		c := newCloud(t)
+		p := c.provider(t, mode, nil)
+		h := submit(t, p, script(t, p, `echo one; sleep 100`))
+		op := map[string]string{"batch": "terminatejob", "ec2": "TerminateInstances"}[mode]
+		c.fault(op, answer{403, "AccessDeniedException", "not authorized"})
+		r := &remotetest.Recorder{Fail: func([]byte) error { return errors.New("seen") }}
+		if _, err := p.Wait(t.Context(), h, 0, r); err == nil || err.Error() != "seen" {
+			t.Fatalf("got %v", err)
+		}
+		err := p.Release(t.Context(), h)
+		var no *remote.Denied
+		if !errors.As(err, &no) || no.Code != "credentials" {
+			t.Errorf("Release: got %v, want denied", err)
+		}
+		if _, exit := wait(t, p, h); exit.End != remote.Cancelled {
+			t.Errorf("got %+v, want cancelled", exit)
+		}
+		delete(c.faults, op)
+	})
+}
+
+// A job that begins too late to leave its results does not begin.
+func TestLinksExpire(t *testing.T) {
+	c := newCloud(t)
+	p := c.provider(t, "batch", nil)
+	c.hold = true
+	job := script(t, p, `echo ran`)
+	h := submit(t, p, job)
+	name := filepath.Join(c.data, "fisub/jobs", job.ID, "links.json")
+	raw, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var links map[string]any
+	if err := json.Unmarshal(raw, &links); err != nil {
+		t.Fatal(err)
+	}
+	until, err := time.Parse(time.RFC3339, links["until"].(string))
+	if want := time.Now().Add(job.Limit + margin + 2*time.Hour); err != nil || until.Before(want.Add(-time.Minute)) || until.After(want) {
+		t.Errorf("until: got %v, %v, want %v", until, err, want)
+	}
+	links["until"] = time.Now().Add(job.Limit - time.Second)
+	raw, _ = json.Marshal(links)
+	b := &bucket{c.s3, "results"}
+	if err := b.put(t.Context(), "fisub/jobs/"+job.ID+"/links.json", raw); err != nil {
+		t.Fatal(err)
+	}
+	c.release()
+	r, exit := wait(t, p, h)
+	if exit.End != remote.Refused || exit.Hint == "" || r.Stream() != "" {
+		t.Errorf("got %+v, %q, want refused", exit, r.Stream())
+	}
+	has(t, "exit", exit.Text, "started too late")
+}
+
+// Credentials that end before the job could be over are refused, those that end later bound the links.
+func TestCredentials(t *testing.T) {
+	p := newProvider(t, "ec2", nil)
+	job := &remote.Job{Limit: time.Hour}
+	life := func(left time.Duration) (time.Duration, error) {
+		creds := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: accessKey, SecretAccessKey: secretKey, CanExpire: true, Expires: time.Now().Add(left)}, nil
+		})
+		return p.life(t.Context(), &account{creds: creds}, job)
+	}
+	var no *remote.Denied
+	if _, err := life(time.Hour); !errors.As(err, &no) || no.Code != "credentials" || strings.Contains(err.Error(), "KEY") {
+		t.Errorf("an hour: got %v, want denied", err)
+	}
+	if d, err := life(80 * time.Minute); err != nil || d > 80*time.Minute || d < 79*time.Minute {
+		t.Errorf("80 minutes: got %v, %v", d, err)
+	}
+	if d, err := life(10 * time.Hour); err != nil || d != time.Hour+margin+20*time.Minute {
+		t.Errorf("10 hours: got %v, %v", d, err)
+	}
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+	if _, err := p.Check(t.Context()); !errors.As(err, &no) || no.Code != "credentials" || no.Hint == "" {
+		t.Errorf("no credentials: got %v", err)
+	}
+	if _, err := p.Submit(t.Context(), script(t, p, "true"), nil); !errors.As(err, &no) || no.Code != "credentials" {
+		t.Errorf("no credentials: got %v", err)
+	}
+	t.Setenv("AWS_REGION", "")
+	t.Setenv("AWS_DEFAULT_REGION", "")
+	p = newProvider(t, "ec2", nil)
+	if _, err := p.Check(t.Context()); !errors.As(err, &no) || no.Text != "no AWS region" {
+		t.Errorf("no region: got %v", err)
+	}
+	p = newProvider(t, "ec2", map[string]any{"profile": "nobody"})
+	if _, err := p.Check(t.Context()); !errors.As(err, &no) || no.Code != "credentials" || !strings.Contains(err.Error(), "nobody") {
+		t.Errorf("no such profile: got %v", err)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	c := newCloud(t)
+	check := func(mode string, more map[string]any) remote.Host {
+		t.Helper()
+		p := c.provider(t, mode, more)
+		defer p.Close()
+		hosts, err := p.Check(t.Context())
+		if err != nil || len(hosts) != 1 {
+			t.Fatalf("got %+v, %v", hosts, err)
+		}
+		return hosts[0]
+	}
+	if h := check("batch", nil); h.Err != nil || h.Name != "gpus" || h.State != "ready" || h.Detail != "job definition fisub, revision 12, p6-b200.48xlarge up to 192 vCPUs" {
+		t.Errorf("batch: got %+v", h)
+	}
+	if h := check("ec2", nil); h.Err != nil || h.Name != "p6-b200.48xlarge in us-east-1" || h.State != "ready" || h.Detail != "8 x NVIDIA B200" {
+		t.Errorf("ec2: got %+v", h)
+	}
+	for key, value := range map[string]string{"queue": "none", "job_definition": "none"} {
+		h := check("batch", map[string]any{key: value})
+		var no *remote.Denied
+		if !errors.As(h.Err, &no) || no.Code != "no-such" || h.State == "ready" || !strings.Contains(no.Text, "none") {
+			t.Errorf("%s: got %+v", key, h)
+		}
+	}
+	if len(c.hosts) != 0 {
+		t.Errorf("hosts: got %d, want none", len(c.hosts))
+	}
+}
+
+// A capacity block ends its instances before its own end, so what would not be over is not begun.
+func TestCapacityBlock(t *testing.T) {
+	c := newCloud(t)
+	p := c.provider(t, "ec2", map[string]any{"capacity_reservation": "cr-0123456789abcdef0"})
+	defer p.Close()
+	job := script(t, p, "echo one")
+	job.Limit = 76 * time.Minute // of 2 h, less 30 and 15 min
+	var no *remote.Denied
+	if _, err := p.Submit(t.Context(), job, nil); !errors.As(err, &no) || no.Code != "limit" {
+		t.Fatalf("got %v, want denied for the limit", err)
+	}
+	job.Limit = 74 * time.Minute
+	h := submit(t, p, job)
+	if _, exit := wait(t, p, h); exit.Code != 0 {
+		t.Errorf("got %+v", exit)
+	}
+	has(t, "requests", c.said(), "InstanceMarketOptions.MarketType=capacity-block",
+		"CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId=cr-0123456789abcdef0")
+	p = c.provider(t, "ec2", map[string]any{"capacity_reservation": "cr-0123456789abcdef0", "instance_type": "p5.48xlarge"})
+	defer p.Close()
+	if _, err := p.Submit(t.Context(), script(t, p, "true"), nil); !errors.As(err, &no) || no.Code != "no-such" {
+		t.Errorf("another type: got %v", err)
+	}
+}
+
+// An instance that never begins with the job is given up, and found by a client that knows nothing of it.
+func TestBootLimitAndOrphans(t *testing.T) {
+	c := newCloud(t)
+	c.hold = true
+	p := c.provider(t, "ec2", nil)
+	defer p.Close()
+	p.config.BootLimit = time.Second
+	job := script(t, p, "echo one")
+	h, err := p.Submit(t.Context(), job, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, exit := wait(t, p, h)
+	if exit.End != remote.Lost || exit.Hint == "" || slices.Contains(r.Phases(), remote.Running) {
+		t.Errorf("got %+v, %v, want lost", exit, r.Phases())
+	}
+	b := &bucket{c.s3, "results"}
+	if err := b.clear(t.Context(), "fisub/jobs/"); err != nil {
+		t.Fatal(err)
+	}
+	all, err := p.List(t.Context())
+	if err != nil || len(all) != 1 || all[0].Job != job.ID {
+		t.Fatalf("List: got %+v, %v", all, err)
+	}
+	if err := p.Release(t.Context(), all[0]); err != nil {
+		t.Fatal(err)
+	}
+	nothingLeft(t, c, p)
+}
+
+// No credential and no link is where others read: in the handle, the stream, the log, the exit, what processes are called and
+// what the job's program gets.
+func TestSecrets(t *testing.T) {
+	modes(t, func(t *testing.T, mode string) {
+		c := newCloud(t)
+		p := c.provider(t, mode, nil)
+		// curl does not live long enough to be seen: one in its place writes its arguments down.
+		curl, err := exec.LookPath("curl")
+		if err != nil {
+			t.Skip("no curl on this machine")
+		}
+		curled := filepath.Join(c.fake.dir, "curled")
+		if err := os.WriteFile(filepath.Join(c.fake.dir, "bin", "curl"), fmt.Appendf(nil, "#!/bin/sh\necho curl \"$@\" >>%s\nexec %s \"$@\"\n", curled, curl), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		over := make(chan struct{})
+		lines := make(chan string, 1)
+		go func() { lines <- commandLines(over) }()
+		h := submit(t, p, script(t, p, `env; ls -R ../../..; cat ../* 2>/dev/null; sleep 1; echo done`))
+		r, exit := wait(t, p, h)
+		close(over)
+		ran := <-lines
+		words, _ := os.ReadFile(curled)
+		ran += string(words)
+		has(t, "the command lines", ran, "curl -q ", "agent mailbox ", "run.sh")
+		if exit.Code != 0 || !strings.Contains(r.Stream(), "done") {
+			t.Fatalf("got %+v, %q", exit, r.Stream())
+		}
+		dst := t.TempDir()
+		if err := p.Collect(t.Context(), h, dst); err != nil {
+			t.Fatal(err)
+		}
+		log, _ := os.ReadFile(filepath.Join(dst, "log"))
+		var console string
+		for _, host := range c.hosts {
+			text, _ := os.ReadFile(host.log)
+			console += string(text)
+		}
+		all := fmt.Sprint(string(h.Data), r.Stream(), string(log), console, exit, ran)
+		has(t, "the texts", all, "agent: ", "fisub: fetched ", "jobs")
+		for _, secret := range []string{accessKey, secretKey, "X-Amz-", "Signature", "Policy"} {
+			if at := strings.Index(all, secret); at >= 0 {
+				t.Errorf("%s in %q", secret, all[max(0, at-100):at+20])
+			}
+		}
+		if strings.Contains(c.said(), secretKey) {
+			t.Error("the secret key was sent")
+		}
+	})
+}
+
+// commandLines gives, a line each, those that this process's descendants have until over is closed.
+func commandLines(over <-chan struct{}) string {
+	seen := map[string]bool{}
+	for {
+		parents := map[string]string{}
+		paths, _ := filepath.Glob("/proc/[0-9]*/stat")
+		for _, path := range paths {
+			data, _ := os.ReadFile(path)
+			if fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:])); len(fields) > 1 { // state, parent, ...
+				parents[filepath.Base(filepath.Dir(path))] = fields[1]
+			}
+		}
+		for pid := range parents {
+			for up := parents[pid]; up != ""; up = parents[up] {
+				if up == strconv.Itoa(os.Getpid()) {
+					line, _ := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
+					seen[strings.ReplaceAll(string(line), "\x00", " ")] = true
+					break
+				}
+			}
+		}
+		select {
+		case <-over:
+			return strings.Join(slices.Sorted(maps.Keys(seen)), "\n")
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// What a host leaves in the bucket is looked at before it is believed.
+func TestUntrustedHost(t *testing.T) {
+	c := newCloud(t)
+	p := c.provider(t, "batch", nil)
+	c.hold = true
+	job := script(t, p, "true")
+	h := submit(t, p, job)
+	b := &bucket{c.s3, "results"}
+	out := "fisub/jobs/" + job.ID + "/out/"
+	leave := func(name, content string) {
+		t.Helper()
+		if err := b.put(t.Context(), out+name, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leave("events/00000000000000000000", "one\ntwo\n")
+	leave("events/00000000000000000004", "two\nthree\n")
+	leave("events/0000000000000000000x", "no")
+	leave("events/1", "no")
+	leave("exit.json", `{"end":"won","code":0}`)
+	r, exit := wait(t, p, h)
+	if r.Stream() != "one\ntwo\nthree\n" || exit.End != remote.Lost {
+		t.Errorf("got %q, %+v", r.Stream(), exit)
+	}
+	leave("exit.json", "{\"end\":\"refused\",\"text\":\"a\\u001b[2Jb\\nc\"}")
+	if _, exit := wait(t, p, h); exit.End != remote.Refused || exit.Text != "a [2Jb c" {
+		t.Errorf("got %+v", exit)
+	}
+	leave("events/00000000000000000099", "late")
+	if _, err := p.Wait(t.Context(), h, 0, &remotetest.Recorder{}); err == nil || !strings.Contains(err.Error(), "bytes 14 to 98 of the event stream are missing") {
+		t.Errorf("a gap: got %v", err)
+	}
+	for _, bad := range []string{`{"mode":"batch","bucket":"results","prefix":"../"}`, `{"mode":"batch","bucket":"a/b"}`, `{"mode":"x","bucket":"results"}`, `[]`} {
+		h := remote.Handle{Provider: "aws", Job: job.ID, Data: json.RawMessage(bad)}
+		if err := p.Release(t.Context(), h); err == nil || !strings.Contains(err.Error(), "is not one of AWS") {
+			t.Errorf("%s: got %v", bad, err)
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	_, err := New("x", map[string]any{"mode": "ec2", "bucket": "A/b", "prefix": "../a", "image": "debian", "instance_type": "big", "spot": true,
+		"capacity_reservation": "cr-1234567890abcdef0", "instances": int64(0), "boot_limit": "3h", "queue": "q"})
+	want := `remote.x.bucket: want the name of an S3 bucket, got "A/b"
+remote.x.prefix: want letters, digits and "-._" with "/" between, got "../a/"
+remote.x.image: want an image with an NVIDIA driver, "ami-..." or "resolve:ssm:/...", got "debian"
+remote.x.instance_type: want a type such as "p6-b200.48xlarge", got "big"
+remote.x.spot: a capacity reservation has no spot instances
+remote.x.instances: want 1 to 1000, got 0
+remote.x.boot_limit: want 1m0s to 2h0m0s, got 3h0m0s
+remote.x.queue: unknown key`
+	if err == nil || err.Error() != want {
+		t.Errorf("got:\n%v\nwant:\n%s", err, want)
+	}
+	_, err = New("x", map[string]any{"bucket": "results", "image": "ami-0123456789abcdef0"})
+	if want := `remote.x.mode: want "batch" or "ec2", got ""`; err == nil || err.Error() != want {
+		t.Errorf("got:\n%v\nwant:\n%s", err, want)
+	}
+	_, err = New("x", map[string]any{"mode": "batch", "slots": "4"})
+	want = `remote.x.bucket: missing; want the name of an S3 bucket
+remote.x.slots: want a whole number, got "4"
+remote.x.queue: missing; want the name or ARN of a job queue
+remote.x.job_definition: missing; want the name or ARN of a job definition`
+	if err == nil || err.Error() != want {
+		t.Errorf("got:\n%v\nwant:\n%s", err, want)
+	}
+	p := newProvider(t, "ec2", map[string]any{"prefix": ""})
+	if p.config.Prefix != "" || len(p.Places(9)) != 4 || !slices.Equal(p.Places(2), []remote.Place{{Host: "instance1", GPU: -1}, {Host: "instance2", GPU: -1}}) || len(p.Places(0)) != 0 {
+		t.Errorf("got prefix %q, %d, %v and %d places", p.config.Prefix, len(p.Places(9)), p.Places(2), len(p.Places(0)))
+	}
+}
+
+// What AWS is asked for.
+func TestRequests(t *testing.T) {
+	job := &remote.Job{ID: "run-1", Limit: 30 * time.Minute, GPU: "b200", Labels: map[string]string{"run": "a b/c\n<é>"}}
+	p := newProvider(t, "ec2", map[string]any{"subnet": "subnet-1", "security_groups": []any{"sg-1", "sg-2"}, "spot": true})
+	text := userData(job, strings.Repeat("0", 64), "https://results/boot")
+	if !strings.HasPrefix(text, "#!/bin/sh\nshutdown -h +45\ntrap 'shutdown -h now' EXIT\n") {
+		t.Errorf("user data: got %q, want the timer first", text[:80])
+	}
+	// No key, no role.
+	same := map[string]string{
+		"ClientToken":                       "run-1",
+		"ImageId":                           "ami-0123456789abcdef0",
+		"InstanceType":                      "p6-b200.48xlarge",
+		"MinCount":                          "1",
+		"MaxCount":                          "1",
+		"InstanceInitiatedShutdownBehavior": "terminate",
+		"MetadataOptions.HttpTokens":        "required",
+		"MetadataOptions.HttpPutResponseHopLimit": "1",
+		"UserData":                        base64.StdEncoding.EncodeToString([]byte(text)),
+		"TagSpecification.1.ResourceType": "instance",
+		"TagSpecification.2.ResourceType": "volume",
+	}
+	for i, tag := range []string{"Name=fisub run-1", "fisub:job=run-1", "fisub:prefix=results/fisub/", "fisub:run=a b/c----"} {
+		for _, kind := range []string{"1", "2"} {
+			key, value, _ := strings.Cut(tag, "=")
+			same[fmt.Sprintf("TagSpecification.%s.Tag.%d.Key", kind, i+1)] = key
+			same[fmt.Sprintf("TagSpecification.%s.Tag.%d.Value", kind, i+1)] = value
+		}
+	}
+	check := func(name string, got url.Values, more map[string]string) {
+		t.Helper()
+		want := url.Values{}
+		for _, part := range []map[string]string{same, more} {
+			for key, value := range part {
+				want.Set(key, value)
+			}
+		}
+		if got.Encode() != want.Encode() {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got.Encode(), want.Encode())
+		}
+	}
+	check("spot", p.runForm(job, strings.Repeat("0", 64), "https://results/boot", spot), map[string]string{
+		"SubnetId":                         "subnet-1",
+		"SecurityGroupId.1":                "sg-1",
+		"SecurityGroupId.2":                "sg-2",
+		"InstanceMarketOptions.MarketType": "spot",
+		"InstanceMarketOptions.SpotOptions.SpotInstanceType":             "one-time",
+		"InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior": "terminate",
+	})
+	p = newProvider(t, "ec2", map[string]any{"capacity_reservation": "cr-0123456789"})
+	check("a block", p.runForm(job, strings.Repeat("0", 64), "https://results/boot", capacityBlock), map[string]string{
+		"CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId": "cr-0123456789",
+		"InstanceMarketOptions.MarketType":                                                 "capacity-block",
+	})
+	p = newProvider(t, "ec2", nil)
+	check("on demand", p.runForm(job, strings.Repeat("0", 64), "https://results/boot", ""), nil)
+
+	p = newProvider(t, "batch", nil)
+	sub := p.submitInput(job, strings.Repeat("0", 64), "https://results/boot")
+	size := 0
+	for _, s := range append(sub.ContainerOverrides.Command, "FISUB_BOOT", "FISUB_JOB", "FISUB_PROGRAM", job.ID, strings.Repeat("0", 64)) {
+		size += len(s)
+	}
+	// ECS takes 8192 characters of overrides; a link with a session token has up to 3000.
+	if size > 4000 {
+		t.Errorf("overrides: got %d bytes, too many beside a link", size)
+	}
+	if *sub.Timeout.AttemptDurationSeconds != 45*60 || *sub.RetryStrategy.Attempts != 1 || *sub.JobName != "fisub-run-1" ||
+		len(sub.ContainerOverrides.ResourceRequirements) != 1 || *sub.ContainerOverrides.ResourceRequirements[0].Value != "1" {
+		t.Errorf("got %+v", sub)
+	}
+	job.GPU = ""
+	if sub := p.submitInput(job, "", ""); len(sub.ContainerOverrides.ResourceRequirements) != 0 {
+		t.Error("a job without a GPU asks for one")
+	}
+}
+
+// The links work for what they are for, until they expire, and for nothing else.
+func TestLinks(t *testing.T) {
+	c := newCloud(t)
+	p := c.provider(t, "batch", nil)
+	defer p.Close()
+	job := script(t, p, "true")
+	b := &bucket{c.s3, "results"}
+	if err := p.send(t.Context(), b, job, nil); err != nil {
+		t.Fatal(err)
+	}
+	links := func(life time.Duration) (l mailbox.Links, boot string) {
+		t.Helper()
+		d := &data{Mode: "batch", Bucket: b.name, Prefix: "fisub/", job: job.ID}
+		_, boot, err := p.post(t.Context(), b, d, job, remote.Handle{}, life)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := b.get(t.Context(), d.folder()+"links.json", 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(raw, &l); err != nil {
+			t.Fatal(err)
+		}
+		return l, boot
+	}
+	do := func(method, url, kind string, body io.Reader) int {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, url, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", kind)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	form := func(l mailbox.Links, key string, size int) int {
+		t.Helper()
+		var body bytes.Buffer
+		w := multipart.NewWriter(&body)
+		for k, v := range l.Form.Fields {
+			if k == "key" {
+				v = key
+			}
+			_ = w.WriteField(k, v)
+		}
+		part, _ := w.CreateFormFile("file", "file")
+		_, _ = part.Write(make([]byte, size))
+		w.Close()
+		return do("POST", l.Form.URL, w.FormDataContentType(), &body)
+	}
+	l, boot := links(time.Hour)
+	file := l.Files[job.Files[0].SHA256]
+	out := "fisub/jobs/" + job.ID + "/out/"
+	for _, k := range []struct {
+		name string
+		got  int
+		want int
+	}{
+		{"the list", do("GET", boot, "", nil), 200},
+		{"a file", do("GET", file, "", nil), 200},
+		{"no order to stop yet", do("GET", l.Stop, "", nil), 404},
+		{"a file that is written", do("PUT", file, "", strings.NewReader("x")), 403},
+		{"a file that is deleted", do("DELETE", file, "", nil), 403},
+		{"another file", do("GET", strings.Replace(file, job.Files[0].SHA256, job.Files[1].SHA256, 1), "", nil), 403},
+		{"a result", form(l, out+"log", 10), 204},
+		{"a result elsewhere", form(l, "fisub/store/"+job.Files[0].SHA256, 10), 403},
+		{"a result that is too large", form(l, out+"log", mailbox.MaxPiece+1), 400},
+	} {
+		if k.got != k.want {
+			t.Errorf("%s: got %d, want %d", k.name, k.got, k.want)
+		}
+	}
+	l, boot = links(time.Second)
+	time.Sleep(2 * time.Second)
+	for _, got := range []int{do("GET", boot, "", nil), do("GET", l.Stop, "", nil), form(l, out+"log", 10)} {
+		if got != 403 {
+			t.Errorf("after they expired: got %d, want 403", got)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package mailbox
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"fisub/remote/agent"
+)
+
+// Names of what the mailbox leaves under the form's prefix. Pieces of the event stream are named by EventKey; the exit is the
+// last to be left, so that whoever sees it sees everything before it too.
+const (
+	Started = "started"
+	Log     = agent.LogName
+	Exit    = agent.ExitName
+	events  = "events/"
+)
+
+// MaxPiece is the size in bytes that no object of the mailbox exceeds. A longer log is cut off.
+const MaxPiece = 16 << 20
+
+// Links are all that the host has in the bucket. They are secrets: who holds them can do what they are for until they expire.
+type Links struct {
+	Files map[string]string `json:"files"` // by SHA256: where a file of the bundle is read
+	Stop  string            `json:"stop"`  // found as soon as the job is to end
+	Form  Form              `json:"form"`
+	Until time.Time         `json:"until"` // when the links expire; zero where they do not
+}
+
+// A Form is what must be posted with an object to leave it in the bucket under Prefix.
+type Form struct {
+	URL    string            `json:"url"`
+	Fields map[string]string `json:"fields"`
+	Prefix string            `json:"prefix"`
+}
+
+// EventKey names the piece of the event stream that begins at offset. Names sort like offsets.
+func EventKey(offset int64) string { return fmt.Sprintf(events+"%020d", offset) }
+
+// EventOffset reads what EventKey wrote; ok is false for any other name.
+func EventOffset(name string) (offset int64, ok bool) {
+	digits, ok := strings.CutPrefix(name, events)
+	offset, err := strconv.ParseInt(digits, 10, 64)
+	return offset, ok && err == nil && offset >= 0 && EventKey(offset) == name
+}
+
+// readLinks reads the file and removes it: the job's program has no use for it.
+func readLinks(name string) (*Links, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(name); err != nil {
+		return nil, err
+	}
+	l := &Links{}
+	if err := json.Unmarshal(data, l); err != nil {
+		return nil, fmt.Errorf("links: not JSON of the expected form")
+	}
+	return l, nil
+}
+
+// client follows no redirect, so that a link leads nowhere but to the bucket. It has no time limit for a whole exchange:
+// the contexts of the requests have.
+var client = &http.Client{
+	Transport: &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		ForceAttemptHTTP2:     true,
+		TLSHandshakeTimeout:   20 * time.Second,
+		ResponseHeaderTimeout: time.Minute,
+		IdleConnTimeout:       30 * time.Second,
+	},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+// A refusal is an answer of the bucket that another attempt would not change.
+type refusal struct {
+	status int
+	text   string
+}
+
+func (e *refusal) Error() string { return e.text }
+
+// do sends a request. Its errors hold no link: in an error of net/http the link is part of the text. An answer other than
+// 2xx is an error in S3's words; one of 400 to 499, but for 408 and 429, is a *refusal.
+func do(req *http.Request) (*http.Response, error) {
+	resp, err := client.Do(req)
+	if err != nil {
+		var u *url.Error
+		for errors.As(err, &u) {
+			err = u.Err
+		}
+		return nil, err
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	text := resp.Status
+	var said struct{ Code, Message string }
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if xml.Unmarshal(body, &said) == nil && said.Code != "" {
+		text = fmt.Sprintf("%s: %s: %.200s", resp.Status, said.Code, said.Message)
+	}
+	if c := resp.StatusCode; c/100 == 4 && c != http.StatusRequestTimeout && c != http.StatusTooManyRequests {
+		return nil, &refusal{c, text}
+	}
+	return nil, errors.New(text)
+}

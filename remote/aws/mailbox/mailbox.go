@@ -1,0 +1,390 @@
+// Package mailbox runs the agent on a host that nobody can connect to and that has no credentials: all it knows are links to
+// single objects of a bucket, and a form that lets it leave objects under one prefix. It fetches the bundle, starts the agent,
+// and leaves the event stream, the log and the exit in the bucket while they grow. It is for hosts that remote/aws started;
+// what a job is and how it runs is the agent's.
+package mailbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+)
+
+// Options say how a Run does its work. Zero durations have sensible values.
+type Options struct {
+	Agent *agent.Agent
+	Log   io.Writer     // lines for whoever looks at the host's own log
+	Every time.Duration // between looks at what has grown: half a second
+	Stop  time.Duration // between looks for the order to stop: 3 s
+	Fetch time.Duration // within which the bundle must be there: 20 min
+	Leave time.Duration // for leaving the end of the stream and the exit in the bucket: 5 min
+}
+
+// Main is `fisub agent mailbox DIR LINKS`: a Run that SIGTERM and SIGINT cancel.
+func Main(o Options, args []string) error {
+	if len(args) != 2 {
+		return errors.New("agent: want mailbox DIR LINKS")
+	}
+	dir, err := filepath.Abs(args[0])
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	return Run(ctx, dir, args[1], o)
+}
+
+// Run runs the job whose folder is dir, of a work folder's jobs, with the links in the file that the argument names, which it
+// removes. When ctx ends, the job is cancelled. It returns nil where the exit was left in the bucket.
+func Run(ctx context.Context, dir, links string, o Options) error {
+	o.Every, o.Stop = orelse(o.Every, 500*time.Millisecond), orelse(o.Stop, 3*time.Second)
+	o.Fetch, o.Leave = orelse(o.Fetch, 20*time.Minute), orelse(o.Leave, 5*time.Minute)
+	defer client.CloseIdleConnections()
+	l, err := readLinks(links)
+	if err != nil {
+		return err
+	}
+	m := &box{dir: dir, links: l, o: o}
+	if err := m.prepare(ctx); err != nil {
+		return errors.Join(m.end(ctx, refused(ctx, err)), err)
+	}
+	return m.end(ctx, m.run(ctx))
+}
+
+func orelse(d, def time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return def
+}
+
+type box struct {
+	dir    string
+	links  *Links
+	o      Options
+	sent   int64 // bytes of the event stream that are in the bucket
+	logged int64 // size of the log when it was last left
+	quiet  string
+}
+
+func (m *box) say(format string, args ...any) {
+	fmt.Fprintf(m.o.Log, "fisub: "+format+"\n", args...)
+}
+
+// prepare fetches what the store lacks of the bundle.
+func (m *box) prepare(ctx context.Context) error {
+	job, err := agent.ReadJob(m.dir)
+	if err != nil {
+		return err
+	}
+	if u := m.links.Until; !u.IsZero() && time.Now().Add(job.Limit).After(u) {
+		return &expired{u, job.Limit}
+	}
+	work := filepath.Dir(filepath.Dir(m.dir))
+	if err := os.MkdirAll(agent.Store(work), 0o700); err != nil {
+		return err
+	}
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, m.o.Fetch)
+	defer cancel()
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(4)
+	seen, total := map[string]bool{}, int64(0)
+	for _, f := range job.Files {
+		if _, err := os.Stat(agent.Stored(work, f.SHA256)); err == nil || seen[f.SHA256] {
+			continue
+		}
+		seen[f.SHA256] = true
+		total += f.Size
+		g.Go(func() error {
+			err := again(ctx, func() error { return m.fetch(ctx, work, f) })
+			if err != nil {
+				return fmt.Errorf("fetching %q: %w", f.Name, err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	m.say("fetched %d files, %d bytes, in %.1f s", len(seen), total, time.Since(begin).Seconds())
+	return nil
+}
+
+// An expired error says that the job could not leave its results any more if it ran to its limit.
+type expired struct {
+	until time.Time
+	limit time.Duration
+}
+
+func (e *expired) Error() string {
+	return fmt.Sprintf("started too late: the links to the bucket expire at %s, the job may take %v", e.until.UTC().Format(time.RFC3339), e.limit)
+}
+
+// fetch brings one file of the bundle into the store, whole and checked or not at all.
+func (m *box) fetch(ctx context.Context, work string, f remote.File) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.links.Files[f.SHA256], nil)
+	if err != nil {
+		return &refusal{text: "no usable link to it"}
+	}
+	resp, err := do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	name := "." + rand.Text()
+	tmp := agent.Stored(work, name)
+	out, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp)
+	_, err = io.Copy(out, io.LimitReader(resp.Body, f.Size+1))
+	if err = errors.Join(err, out.Close()); err != nil {
+		return err
+	}
+	mark := "-"
+	if f.Exec {
+		mark = "x"
+	}
+	return agent.Accept(work, strings.NewReader(name+" "+f.SHA256+" "+mark+"\n"))
+}
+
+// again calls f up to six times within half a minute, until it succeeds or what it meets will stay. Where ctx ends an attempt,
+// what the attempt before met says more.
+func again(ctx context.Context, f func() error) error {
+	var no *refusal
+	var last error
+	for wait := time.Second; ; wait *= 2 {
+		err := f()
+		if err != nil && ctx.Err() != nil && last != nil {
+			return last
+		}
+		last = err
+		if err == nil || errors.As(err, &no) || errors.Is(err, agent.ErrHash) || errors.Is(err, syscall.ENOSPC) || wait > 16*time.Second {
+			return err
+		}
+		if !sleep(ctx, wait) {
+			return err
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// refused is the exit of a job that was not started.
+func refused(ctx context.Context, err error) remote.Exit {
+	exit := remote.Exit{End: remote.Refused, Text: err.Error()}
+	var no *refusal
+	var late *expired
+	switch {
+	case ctx.Err() != nil:
+		exit = remote.Exit{End: remote.Cancelled, Text: "cancelled while the bundle was fetched"}
+	case errors.Is(err, syscall.ENOSPC):
+		exit.Hint = "give the host a larger disk"
+	case errors.Is(err, agent.ErrHash):
+		exit.Hint = "delete that object of the bucket's store and submit again"
+	case errors.As(err, &late), errors.As(err, &no) && no.status == http.StatusForbidden:
+		exit.Hint = "submit again: with a larger queue_limit, or with credentials that last longer, where the job waited long"
+	}
+	return exit
+}
+
+// run runs the agent, leaves what it writes in the bucket meanwhile, and gives the exit of a job that left none itself.
+func (m *box) run(ctx context.Context) remote.Exit {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	type end struct {
+		exit remote.Exit
+		err  error
+	}
+	ended := make(chan end, 1)
+	go func() { exit, err := m.o.Agent.Run(ctx, m.dir); ended <- end{exit, err} }()
+	bg := context.WithoutCancel(ctx)
+	started := false
+	asked, logAt := time.Now(), time.Now()
+	for grown := time.NewTicker(m.o.Every); ; {
+		short, cancel := context.WithTimeout(bg, time.Minute)
+		if !started {
+			err := m.post(short, Started, nil)
+			m.trouble(err)
+			started = err == nil
+		}
+		m.trouble(m.leaveEvents(short))
+		if time.Since(logAt) > 20*m.o.Every {
+			logAt = time.Now()
+			m.trouble(m.leaveLog(short))
+		}
+		if time.Since(asked) > m.o.Stop && ctx.Err() == nil {
+			asked = time.Now()
+			if m.stopped(short) {
+				m.say("the order to stop is in the bucket")
+				stop()
+			}
+		}
+		cancel()
+		select {
+		case e := <-ended:
+			grown.Stop()
+			if e.err != nil {
+				return remote.Exit{End: remote.Refused, Text: e.err.Error()}
+			}
+			return e.exit
+		case <-grown.C:
+		}
+	}
+}
+
+// trouble tells of an error that is tried again anyway, once until another comes.
+func (m *box) trouble(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != m.quiet {
+		m.say("leaving results in the bucket: %s", text)
+	}
+	m.quiet = text
+}
+
+// stopped tells whether the order to stop is there.
+func (m *box) stopped(ctx context.Context) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.links.Stop, nil)
+	if err != nil {
+		return false
+	}
+	resp, err := do(req)
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return true
+}
+
+// end leaves the rest of the stream, the log, and the job's exit: the agent's own, or fallback where it left none.
+func (m *box) end(ctx context.Context, fallback remote.Exit) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.o.Leave)
+	defer cancel()
+	exit, err := os.ReadFile(filepath.Join(m.dir, agent.ExitName))
+	if err != nil {
+		if exit, err = json.Marshal(fallback); err != nil {
+			return err
+		}
+		m.say("%s", agent.Describe(fallback))
+	}
+	for _, step := range []func() error{
+		func() error { return m.leaveEvents(ctx) },
+		func() error { return m.leaveLog(ctx) },
+		func() error { return m.post(ctx, Exit, exit) },
+	} {
+		for wait := m.o.Every; ; wait = min(2*wait, 15*time.Second) {
+			err := step()
+			if err == nil {
+				break
+			}
+			m.trouble(err)
+			var no *refusal
+			if errors.As(err, &no) || !sleep(ctx, wait) {
+				return fmt.Errorf("leaving results in the bucket: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// leaveEvents posts what the event stream has grown by.
+func (m *box) leaveEvents(ctx context.Context) error {
+	f, err := os.Open(filepath.Join(m.dir, agent.EventsName))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for {
+		piece, err := io.ReadAll(io.NewSectionReader(f, m.sent, MaxPiece/2))
+		if err != nil || len(piece) == 0 {
+			return err
+		}
+		if err := m.post(ctx, EventKey(m.sent), piece); err != nil {
+			return err
+		}
+		m.sent += int64(len(piece))
+	}
+}
+
+// leaveLog posts the log where it has grown.
+func (m *box) leaveLog(ctx context.Context) error {
+	f, err := os.Open(filepath.Join(m.dir, agent.LogName))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	log, err := io.ReadAll(io.LimitReader(f, MaxPiece/2))
+	if err != nil || int64(len(log)) == m.logged {
+		return err
+	}
+	if err := m.post(ctx, Log, log); err != nil {
+		return err
+	}
+	m.logged = int64(len(log))
+	return nil
+}
+
+// post leaves one object in the bucket.
+func (m *box) post(ctx context.Context, name string, content []byte) error {
+	var body bytes.Buffer
+	form := multipart.NewWriter(&body)
+	for key, value := range m.links.Form.Fields {
+		if key != "key" {
+			_ = form.WriteField(key, value) // a bytes.Buffer takes everything
+		}
+	}
+	_ = form.WriteField("key", m.links.Form.Prefix+name)
+	part, err := form.CreateFormFile("file", "file")
+	if err != nil {
+		return err
+	}
+	_, _ = part.Write(content)
+	if err := form.Close(); err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.links.Form.URL, &body)
+	if err != nil {
+		return &refusal{text: "no usable form"}
+	}
+	req.Header.Set("Content-Type", form.FormDataContentType())
+	resp, err := do(req)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}

@@ -1,0 +1,277 @@
+// Package bundle makes the files of jobs that run a solution: the program, the packed solution and its baseline, the kernels
+// compiled for the hosts' GPU with the libraries they need, and of a dataset that is not in the program the definition, the workloads and
+// their inputs. It is not for choosing what runs, nor for sending it.
+package bundle
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"fisub/device"
+	"fisub/device/nvcc"
+	"fisub/internal/cache"
+	"fisub/internal/trace"
+	"fisub/remote"
+	"fisub/remote/agent"
+	"fisub/workloads"
+)
+
+// archs are the GPUs that jobs may ask for, and what kernels are compiled for by default.
+var archs = map[string]string{
+	"b200": "sm_100", "gb200": "sm_100", "b300": "sm_103", "gb300": "sm_103", "h200": "sm_90", "h100": "sm_90", "h20": "sm_90", "gh200": "sm_90",
+	"a100": "sm_80", "a10": "sm_86", "a10g": "sm_86", "l4": "sm_89", "l40s": "sm_89",
+}
+
+// GPUs are the kinds of GPU that Arch knows, sorted.
+func GPUs() []string { return slices.Sorted(maps.Keys(archs)) }
+
+// Arch is what kernels for that kind of GPU are compiled for.
+func Arch(gpu string) (string, bool) {
+	arch, ok := archs[strings.ToLower(gpu)]
+	return arch, ok
+}
+
+// A Spec is what a Bundle is made of. It can be made again from its JSON.
+type Spec struct {
+	Solution string   `json:"solution"`           // path of the packed solution
+	Baseline string   `json:"baseline,omitempty"` // path of the packed baseline, whose base name hosts know it by; "" without one
+	Dataset  string   `json:"dataset,omitempty"`  // absolute folder; "" is the embedded one
+	Set      string   `json:"set"`
+	Arch     string   `json:"arch,omitempty"` // "" where nothing is compiled here
+	Args     []string `json:"args"`           // of fisub local: profile, timer, device
+}
+
+// A Bundle gives the files of jobs. It is safe for concurrent use.
+type Bundle struct {
+	spec Spec
+	dir  string // for files that are made
+	data *workloads.Dataset
+	def  *trace.Definition
+	all  map[string]*trace.Workload
+	base []remote.File
+}
+
+// baselineDir is the folder of the baseline in a bundle.
+const baselineDir = "baseline"
+
+// New makes what all jobs share: it compiles for spec.Arch, with the cache below root, what is not Python of the solution, its
+// baseline, and the solutions beside, which the program knows by itself. dir is a folder for the files that are made, which must
+// stay for as long as jobs are submitted. self is the program to send. A *device.BuildError is about the solution, a
+// *nvcc.MissingError says what it takes to compile.
+func New(ctx context.Context, root, dir, self string, spec Spec, beside ...*trace.Solution) (*Bundle, error) {
+	b := &Bundle{spec: spec, dir: dir, all: map[string]*trace.Workload{}}
+	sol, _, err := trace.ReadSolution(spec.Solution)
+	if err != nil {
+		return nil, err
+	}
+	if b.data, err = workloads.Open(spec.Dataset, root); err != nil {
+		return nil, err
+	}
+	if b.def, err = b.data.Definition(sol.Definition); err != nil {
+		return nil, err
+	}
+	ws, err := b.data.Workloads(b.def.Name, spec.Set)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range ws {
+		b.all[w.UUID] = w
+	}
+	paths := map[string]string{agent.Program: self, "solution.json": spec.Solution}
+	if spec.Baseline != "" {
+		base, _, err := trace.ReadSolution(spec.Baseline)
+		if err != nil {
+			return nil, err
+		}
+		beside = append([]*trace.Solution{base}, beside...)
+		paths[path.Join(baselineDir, filepath.Base(spec.Baseline))] = spec.Baseline
+	}
+	if spec.Arch != "" {
+		packed, err := prebuild(ctx, root, spec.Arch, sol, beside)
+		if err != nil {
+			return nil, err
+		}
+		for name, from := range packed {
+			paths["prebuilt/"+name] = from
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(paths)) {
+		f, err := describe(name, paths[name])
+		if err != nil {
+			return nil, err
+		}
+		f.Exec = name == agent.Program
+		b.base = append(b.base, f)
+	}
+	if !b.data.Embedded() {
+		f, err := b.made("dataset/definitions/definition.json", b.def.JSON(trace.Compact))
+		if err != nil {
+			return nil, err
+		}
+		b.base = append(b.base, f)
+	}
+	return b, nil
+}
+
+// prebuild compiles what is not Python, and gives the files for a folder of kernels.
+func prebuild(ctx context.Context, root, arch string, sol *trace.Solution, beside []*trace.Solution) (map[string]string, error) {
+	tools, err := nvcc.Find(root)
+	if err != nil {
+		return nil, err
+	}
+	files := tools.PackTimer()
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(ctx)
+	for _, s := range append([]*trace.Solution{sol}, beside...) {
+		if !s.Spec.Compiled() {
+			continue
+		}
+		g.Go(func() error {
+			o, err := tools.Build(ctx, root, s, arch)
+			if build := (*device.BuildError)(nil); errors.As(err, &build) && s != sol {
+				return fmt.Errorf("%s does not compile for %s: %s", s.Name, arch, build.Text)
+			}
+			if err != nil {
+				return err
+			}
+			packed, err := nvcc.Pack(root, o, s, arch)
+			mu.Lock()
+			defer mu.Unlock()
+			maps.Copy(files, packed)
+			return err
+		})
+	}
+	return files, g.Wait()
+}
+
+// Size is how many bytes all jobs share.
+func (b *Bundle) Size() (sum int64) {
+	for _, f := range b.base {
+		sum += f.Size
+	}
+	return sum
+}
+
+// Files gives the bundle of a job for the workloads, and the command that runs them.
+func (b *Bundle) Files(ctx context.Context, uuids []string) ([]remote.File, []string, error) {
+	args := append([]string{agent.Program, "local", "--json", "--solution", "solution.json"}, b.spec.Args...)
+	if b.spec.Arch != "" {
+		args = append(args, "--arch", b.spec.Arch, "--prebuilt", "prebuilt")
+	}
+	if b.spec.Baseline != "" {
+		args = append(args, "--baseline", path.Join(baselineDir, filepath.Base(b.spec.Baseline)))
+	}
+	files := slices.Clone(b.base)
+	var ws []*trace.Workload
+	for _, u := range uuids {
+		if b.all[u] == nil {
+			return nil, nil, fmt.Errorf("workload %s is not in set %s any more", u, b.spec.Set)
+		}
+		ws = append(ws, b.all[u])
+	}
+	if b.data.Embedded() {
+		args = append(args, "--set", b.spec.Set)
+		for _, u := range uuids {
+			args = append(args, "--workload", u)
+		}
+		return files, args, nil
+	}
+	seen := map[string]bool{}
+	var lines bytes.Buffer
+	for _, w := range ws {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		w, inputs, err := b.inputs(w)
+		if err != nil {
+			return nil, nil, fmt.Errorf("workload %s: %w", w.UUID, err)
+		}
+		for _, f := range inputs {
+			if !seen[f.Name] {
+				files = append(files, f)
+			}
+			seen[f.Name] = true
+		}
+		t := &trace.Trace{Definition: b.def.Name, Workload: *w}
+		lines.Write(append(t.JSON(trace.Compact), '\n'))
+	}
+	f, err := b.made("dataset/workloads/workloads.jsonl", lines.Bytes())
+	if err != nil {
+		return nil, nil, err
+	}
+	return append(files, f), append(args, "--dataset", "dataset"), nil
+}
+
+// inputs gives w as a host reads it, and the files with its inputs. A file that an absolute path names gets a name in the
+// dataset.
+func (b *Bundle) inputs(w *trace.Workload) (*trace.Workload, []remote.File, error) {
+	copied := *w
+	copied.Inputs = trace.Map[trace.InputSpec]{}
+	var files []remote.File
+	for name, in := range w.Inputs.All() {
+		copied.Inputs.Set(name, in)
+		if in.Kind != trace.Safetensors {
+			continue
+		}
+		from := filepath.FromSlash(in.Path)
+		to := path.Clean(filepath.ToSlash(in.Path))
+		switch {
+		case filepath.IsAbs(from):
+			to = "blob/carried/" + cache.Key(from) + ".safetensors"
+			in.Path = to
+			copied.Inputs.Set(name, in)
+		case !filepath.IsLocal(from):
+			return w, nil, fmt.Errorf("path %q leads out of the dataset", in.Path)
+		default:
+			from = filepath.Join(b.data.Root(), from)
+		}
+		f, err := describe("dataset/"+to, from)
+		if err != nil {
+			return w, nil, err
+		}
+		files = append(files, f)
+	}
+	return &copied, files, nil
+}
+
+// made keeps content in a file of its own.
+func (b *Bundle) made(name string, content []byte) (remote.File, error) {
+	h := sha256.Sum256(content)
+	f := remote.File{Name: name, SHA256: hex.EncodeToString(h[:]), Size: int64(len(content))}
+	f.Path = filepath.Join(b.dir, f.SHA256)
+	if err := os.MkdirAll(b.dir, 0o755); err != nil {
+		return f, err
+	}
+	return f, cache.WriteFile(f.Path, content, 0o644)
+}
+
+func describe(name, from string) (remote.File, error) {
+	r, err := os.Open(from)
+	if err != nil {
+		return remote.File{}, err
+	}
+	defer r.Close()
+	h := sha256.New()
+	n, err := io.Copy(h, r)
+	if err != nil {
+		return remote.File{}, err
+	}
+	if n == 0 && name == agent.Program {
+		return remote.File{}, errors.New(from + ": it is empty")
+	}
+	return remote.File{Name: name, SHA256: hex.EncodeToString(h.Sum(nil)), Size: n, Path: from}, nil
+}

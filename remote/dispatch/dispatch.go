@@ -1,0 +1,624 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"fisub/bench/runs"
+	"fisub/bench/stats"
+	"fisub/internal/event"
+	"fisub/internal/trace"
+	"fisub/remote"
+	"fisub/remote/agent"
+)
+
+// A Dispatcher takes one run to its end. Its fields are set by the caller.
+type Dispatcher struct {
+	Plan      *Plan
+	Folder    string                     // the run folder
+	Old       *runs.Run                  // what the folder holds already; nil for a new run
+	Providers map[string]remote.Provider // by table
+
+	// Files gives the bundle of a job for workloads, and the program with its arguments.
+	Files func(ctx context.Context, workloads []string) ([]remote.File, []string, error)
+
+	Detach bool // return when each place has taken its job, or has refused it
+
+	Events   *event.Stream                         // takes what happens; its sinks record it
+	Progress func(place string, sent, total int64) // of a bundle; may be nil
+
+	begun    time.Time
+	save     sync.Mutex        // guards Plan and its jobs
+	mu       sync.Mutex        // guards what follows, and keeps the events in order
+	settled  map[string]string // workload: the job that gave it a verdict, or said that there is none
+	verdicts map[string]bool   // workload: passed
+	index    map[string]int
+	origins  map[string]int64
+	findings int
+	score    stats.Score
+	first    string // the job that opened the stream
+	device   event.Device
+	losers   map[string]context.CancelFunc // of a race: the jobs that may still lose
+}
+
+// A Result counts as bench.Result does.
+type Result struct {
+	Passed, Failed, Missing, Findings int
+
+	Open int // of those Missing: no host has said why
+}
+
+// An ended is a job that has come to its end.
+type ended struct {
+	job  *Job
+	exit remote.Exit
+	err  error // it could not be taken to its place, or not be followed
+}
+
+// A hereError says that this machine cannot keep what the hosts say.
+type hereError struct{ error }
+
+// maxAttempts is how many jobs may have a workload: the reason that hosts are lost may be the workload.
+const maxAttempts = 3
+
+// Run begins the jobs that are missing, follows those that run, and returns when all have ended and are released. Where ctx
+// ends first, it leaves the jobs running, and the error wraps ctx's. Where nothing ran at all the error is ErrNothing, or that
+// of the only place.
+func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
+	if err := d.prepare(); err != nil {
+		return Result{}, err
+	}
+	ctx, halt := context.WithCancel(ctx)
+	defer halt()
+	var broken error // of this machine: jobs go on, and another process can follow them
+	ends := make(chan ended)
+	running := 0
+	bad := map[string]error{}
+	taken := map[string]bool{}
+	attempts := map[string]int{}
+	begin := func(j *Job) {
+		running++
+		taken[j.Place.String()] = true
+		jctx, cancel := context.WithCancel(ctx)
+		d.mu.Lock()
+		d.losers[j.ID] = cancel
+		d.mu.Unlock()
+		go func() {
+			defer cancel()
+			exit, err := d.follow(jctx, ctx, j)
+			ends <- ended{j, exit, err}
+		}()
+	}
+	for _, j := range d.Plan.Jobs {
+		for _, w := range j.Workloads {
+			attempts[w]++
+		}
+		if j.Error != "" {
+			bad[j.Place.String()] = errors.New(j.Error)
+		}
+	}
+	for _, j := range d.active() {
+		if err := d.again(ctx, j); err != nil {
+			return Result{}, err
+		}
+		begin(j)
+	}
+	if d.Plan.Race && len(d.Plan.Jobs) == 0 {
+		for _, p := range d.Plan.Places {
+			j, err := d.add(p, d.open())
+			if err != nil {
+				return Result{}, err
+			}
+			begin(j)
+		}
+	}
+	given := map[string]bool{} // workloads that nobody is to have any more
+	capped := false
+	for {
+		rest := slices.DeleteFunc(d.open(), func(w string) bool {
+			return given[w] || attempts[w] >= maxAttempts || slices.ContainsFunc(d.active(), func(j *Job) bool { return slices.Contains(j.Workloads, w) })
+		})
+		free := slices.DeleteFunc(slices.Clone(d.Plan.Places), func(p Place) bool { return taken[p.String()] || bad[p.String()] != nil })
+		if ctx.Err() == nil {
+			for i, shard := range Deal(rest, len(free)) {
+				if capped = !d.affords(free[i]); capped {
+					continue // when a job has ended, what it did not use is there again
+				}
+				j, err := d.add(free[i], shard)
+				if err != nil {
+					return Result{}, err
+				}
+				for _, w := range shard {
+					attempts[w]++
+				}
+				begin(j)
+			}
+		}
+		if running == 0 {
+			break
+		}
+		e := <-ends
+		running--
+		taken[e.job.Place.String()] = false
+		if here := (*hereError)(nil); errors.As(e.err, &here) {
+			broken = errors.Join(broken, here.error)
+			halt()
+		}
+		if ctx.Err() != nil && e.err != nil || errors.Is(e.err, ErrDetached) {
+			continue
+		}
+		d.judge(e, bad, given, attempts)
+	}
+	if broken != nil {
+		return Result{}, broken
+	}
+	if d.Detach && len(d.active()) > 0 {
+		return Result{}, ErrDetached
+	}
+	if ctx.Err() != nil && len(d.active()) > 0 {
+		return Result{}, ctx.Err()
+	}
+	d.mu.Lock()
+	opened := d.first != ""
+	d.mu.Unlock()
+	if !opened {
+		err := ErrNothing
+		if len(d.Plan.Places) == 1 && bad[d.Plan.Places[0].String()] != nil {
+			err = bad[d.Plan.Places[0].String()]
+		}
+		n := len(d.Plan.Run.Workloads)
+		return Result{Missing: n, Open: n}, errors.Join(err, d.finish(true))
+	}
+	r := d.count()
+	if capped && r.Missing > 0 {
+		d.Events.Emit(event.Event{Type: event.TypeWarning, Message: &event.Message{
+			Text: fmt.Sprintf("another job may take the run over its cap of $%.2f", d.Plan.MaxCost), Hint: "raise --max-cost, or lower --limit-time"}})
+	}
+	d.done(r)
+	return r, errors.Join(d.finish(ctx.Err() == nil), d.Events.Err())
+}
+
+func (d *Dispatcher) finish(done bool) error {
+	d.save.Lock()
+	defer d.save.Unlock()
+	d.Plan.Done = done && len(d.Plan.Active()) == 0
+	return d.Plan.Save(d.Folder)
+}
+
+func (d *Dispatcher) prepare() error {
+	d.begun = time.Now()
+	d.settled, d.verdicts, d.index = map[string]string{}, map[string]bool{}, map[string]int{}
+	d.losers = map[string]context.CancelFunc{}
+	d.origins, d.score = map[string]int64{}, stats.Score{}
+	for i, w := range d.Plan.Run.Workloads {
+		d.index[w.UUID] = i
+	}
+	if d.Old != nil {
+		d.origins = d.Old.Origins
+		if d.Old.Run != nil {
+			d.first, d.device = "before", d.Old.Run.Device
+		}
+		for _, row := range d.Old.Rows {
+			d.settled[row.UUID] = "before"
+			d.findings += len(row.Findings)
+			row.Score(&d.score)
+			if row.Evaluated != nil {
+				d.verdicts[row.UUID] = row.Evaluated.Status == string(trace.Passed)
+			}
+		}
+	}
+	d.save.Lock()
+	defer d.save.Unlock()
+	return d.Plan.Save(d.Folder)
+}
+
+func (d *Dispatcher) affords(p Place) bool {
+	d.save.Lock()
+	defer d.save.Unlock()
+	return d.Plan.affords(p)
+}
+
+func (d *Dispatcher) active() []*Job {
+	d.save.Lock()
+	defer d.save.Unlock()
+	return d.Plan.Active()
+}
+
+// open are the workloads without a word.
+func (d *Dispatcher) open() (uuids []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, w := range d.Plan.Run.Workloads {
+		if d.settled[w.UUID] == "" {
+			uuids = append(uuids, w.UUID)
+		}
+	}
+	return uuids
+}
+
+func (d *Dispatcher) count() (r Result) {
+	r.Open = len(d.open())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, passed := range d.verdicts {
+		if passed {
+			r.Passed++
+		} else {
+			r.Failed++
+		}
+	}
+	r.Missing = len(d.Plan.Run.Workloads) - r.Passed - r.Failed
+	r.Findings = d.findings
+	return r
+}
+
+// done tells the end of the run. The score is over all workloads, wherever they ran.
+func (d *Dispatcher) done(r Result) {
+	done := &event.Done{Passed: r.Passed, Failed: r.Failed, Missing: r.Missing, Findings: r.Findings, Seconds: time.Since(d.begun).Seconds()}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if score, n, ok := d.score.Value(); ok && d.Plan.Run.Baseline != nil && r.Missing == 0 {
+		done.Score, done.Scored = &score, n
+	}
+	d.Events.Emit(event.Event{Type: event.TypeDone, Done: done})
+}
+
+// Deal gives n hands of the workloads, each the next in turn, so that neighbours, which are alike, are spread. There are
+// fewer hands where there are fewer workloads.
+func Deal(workloads []string, n int) [][]string {
+	n = min(n, len(workloads))
+	hands := make([][]string, n)
+	for i, w := range workloads {
+		if n > 0 {
+			hands[i%n] = append(hands[i%n], w)
+		}
+	}
+	return hands
+}
+
+// add writes a new job into the plan.
+func (d *Dispatcher) add(p Place, workloads []string) (*Job, error) {
+	d.save.Lock()
+	defer d.save.Unlock()
+	j := &Job{ID: fmt.Sprintf("fisub-%s-%d", d.Plan.Run.ID, len(d.Plan.Jobs)+1), Place: p, Workloads: workloads}
+	d.Plan.Jobs = append(d.Plan.Jobs, j)
+	return j, d.Plan.Save(d.Folder)
+}
+
+// again looks what became of a job that another process was about to submit: it may or may not have been accepted, so what
+// there is of it goes, and it is submitted under another name.
+func (d *Dispatcher) again(ctx context.Context, j *Job) error {
+	if j.Handle != nil {
+		return nil
+	}
+	provider := d.Providers[j.Place.Table]
+	if provider == nil {
+		return nil // follow tells
+	}
+	all, err := provider.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, h := range all {
+		if h.Job == j.ID {
+			if err := provider.Release(ctx, h); err != nil {
+				return err
+			}
+		}
+	}
+	d.save.Lock()
+	defer d.save.Unlock()
+	if _, tail, ok := strings.Cut(j.ID, "-r"); ok {
+		j.ID = strings.TrimSuffix(j.ID, "-r"+tail)
+	}
+	j.ID = fmt.Sprintf("%s-r%d", j.ID, time.Now().UnixMilli()%1e6)
+	return d.Plan.Save(d.Folder)
+}
+
+// ErrDetached says that jobs run that nobody follows.
+var ErrDetached = errors.New("detached")
+
+// ErrNothing says that no place took a job; events tell why.
+var ErrNothing = errors.New("nothing ran: no place took the job")
+
+var errLost = errors.New("another place has begun first")
+
+// claim lets the first job of a race that says something win it.
+func (d *Dispatcher) claim(j *Job) error {
+	if !d.Plan.Race {
+		return nil
+	}
+	d.save.Lock()
+	defer d.save.Unlock()
+	switch d.Plan.Winner {
+	case j.ID:
+		return nil
+	case "":
+		d.Plan.Winner = j.ID
+		d.mu.Lock()
+		for id, cancel := range d.losers {
+			if id != j.ID {
+				cancel()
+			}
+		}
+		d.mu.Unlock()
+		return d.Plan.Save(d.Folder)
+	}
+	// A job that was begun after the race has to be heard too.
+	if i := slices.IndexFunc(d.Plan.Jobs, func(o *Job) bool { return o.ID == j.ID }); i >= len(d.Plan.Places) {
+		return nil
+	}
+	return errLost
+}
+
+func (d *Dispatcher) lost(j *Job) bool {
+	return d.claimed() && errors.Is(d.claim(j), errLost)
+}
+
+func (d *Dispatcher) claimed() bool {
+	d.save.Lock()
+	defer d.save.Unlock()
+	return d.Plan.Race && d.Plan.Winner != ""
+}
+
+// follow takes a job to its end. run is the context of the whole run, ctx that of this job, which ends earlier where it loses
+// a race.
+func (d *Dispatcher) follow(ctx, run context.Context, j *Job) (remote.Exit, error) {
+	provider := d.Providers[j.Place.Table]
+	if provider == nil {
+		return remote.Exit{}, fmt.Errorf("%s: no table remote.%s in the config any more", j.Place, j.Place.Table)
+	}
+	if j.Handle == nil {
+		if err := d.submit(ctx, provider, j); err != nil {
+			if run.Err() == nil && d.lost(j) {
+				return d.end(provider, j, remote.Exit{End: remote.Cancelled, Text: errLost.Error()}), nil
+			}
+			return remote.Exit{}, err
+		}
+	}
+	if d.Detach {
+		return remote.Exit{}, ErrDetached
+	}
+	f, offset, err := d.openFeed(j)
+	if err != nil {
+		return remote.Exit{}, &hereError{err}
+	}
+	defer f.file.Close()
+	exit, err := provider.Wait(ctx, *j.Handle, offset, f)
+	if err != nil && run.Err() == nil && d.lost(j) {
+		exit, err = remote.Exit{End: remote.Cancelled, Text: errLost.Error()}, nil
+	}
+	if err != nil {
+		if f.err != nil {
+			return exit, &hereError{f.err}
+		}
+		if run.Err() != nil {
+			return exit, err
+		}
+		exit = remote.Exit{End: remote.Lost, Text: err.Error()}
+		if denied := (*remote.Denied)(nil); errors.As(err, &denied) {
+			exit.Hint = denied.Hint
+		}
+	}
+	if f.junk > 0 {
+		d.warn(j, fmt.Sprintf("%d lines of its stream are no events of this run", f.junk), "they are in "+f.file.Name())
+	}
+	if exit.End == remote.Exited && exit.Code != 0 && exit.Code != 3 && exit.Text == "" {
+		exit.Text, exit.Hint = d.lastWords(run, provider, j)
+	}
+	return d.end(provider, j, exit), nil
+}
+
+func (d *Dispatcher) submit(ctx context.Context, provider remote.Provider, j *Job) error {
+	d.tell(j, event.Job{Phase: "sending"})
+	files, args, err := d.Files(ctx, j.Workloads)
+	if err != nil {
+		return err
+	}
+	job := &remote.Job{ID: j.ID, Files: files, Args: args, GPU: d.Plan.GPU, Limit: d.Plan.Limit, Place: j.Place.Place, Busy: d.Plan.Busy,
+		Env: map[string]string{"FIB_DATASET_PATH": ""}, Labels: map[string]string{"run": d.Plan.Run.ID, "definition": d.Plan.Run.Definition}}
+	h, err := provider.Submit(ctx, job, func(sent, total int64) {
+		if d.Progress != nil {
+			d.Progress(j.Place.String(), sent, total)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	d.save.Lock()
+	defer d.save.Unlock()
+	j.Handle = &h
+	if err := d.Plan.Save(d.Folder); err != nil {
+		// A job that nobody can find again must not run.
+		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return errors.Join(err, provider.Release(rctx, h))
+	}
+	return nil
+}
+
+func (d *Dispatcher) began(j *Job) {
+	d.save.Lock()
+	defer d.save.Unlock()
+	if j.Began == nil {
+		now := time.Now()
+		j.Began = &now
+		_ = d.Plan.Save(d.Folder) // the next Save says what is wrong
+	}
+}
+
+// logDir is where the job's log is kept.
+func (d *Dispatcher) logDir(j *Job) string { return filepath.Join(d.Folder, "log", j.ID) }
+
+// lastWords are the last error that the program told.
+func (d *Dispatcher) lastWords(ctx context.Context, provider remote.Provider, j *Job) (text, hint string) {
+	d.collect(ctx, provider, j)
+	data, _ := os.ReadFile(filepath.Join(d.logDir(j), agent.LogName))
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if word, ok := strings.CutPrefix(line, "fisub: "); ok {
+			text, hint = word, ""
+		} else if word, ok := strings.CutPrefix(line, "hint: "); ok {
+			hint = word
+		}
+	}
+	return text, hint
+}
+
+func (d *Dispatcher) collect(ctx context.Context, provider remote.Provider, j *Job) {
+	dir := d.logDir(j)
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		err = provider.Collect(ctx, *j.Handle, dir)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.warn(j, fmt.Sprintf("no log: %v", err), "")
+	}
+}
+
+// end collects and releases a job that has ended, or is to end, and writes its end down.
+func (d *Dispatcher) end(provider remote.Provider, j *Job, exit remote.Exit) remote.Exit {
+	if j.Handle != nil {
+		d.collect(context.Background(), provider, j)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := provider.Release(ctx, *j.Handle); err != nil {
+			d.warn(j, fmt.Sprintf("it may still run: %v", err), "fisub remote gc ends it when the host can be reached; its limit ends it anyway")
+		}
+	}
+	d.save.Lock()
+	now := time.Now()
+	j.Ended, j.Exit = &now, &exit
+	err := d.Plan.Save(d.Folder)
+	d.save.Unlock()
+	if err != nil {
+		d.warn(j, err.Error(), "")
+	}
+	d.tell(j, event.Job{Phase: "ended", Text: agent.Describe(exit)})
+	return exit
+}
+
+// judge says what the end of a job means for its place and its workloads.
+func (d *Dispatcher) judge(e ended, bad map[string]error, given map[string]bool, attempts map[string]int) {
+	place := e.job.Place.String()
+	open := d.open()
+	left := slices.DeleteFunc(slices.Clone(e.job.Workloads), func(w string) bool { return !slices.Contains(open, w) })
+	if e.err != nil {
+		for _, w := range e.job.Workloads {
+			attempts[w]-- // nobody has tried it there
+		}
+		bad[place] = e.err
+		d.save.Lock()
+		now := time.Now()
+		e.job.Ended, e.job.Error = &now, e.err.Error()
+		_ = d.Plan.Save(d.Folder)
+		d.save.Unlock()
+		var denied *remote.Denied
+		text, hint := strings.TrimPrefix(e.err.Error(), e.job.Place.Table+": "), ""
+		if errors.As(e.err, &denied) {
+			text, hint = denied.Text, denied.Hint
+		}
+		if len(d.Plan.Places) > 1 { // else Run returns it
+			d.warn(e.job, text, hint)
+		}
+		return
+	}
+	if len(left) == 0 {
+		return
+	}
+	text := fmt.Sprintf("%s; %d of its %d workloads have no verdict", agent.Describe(e.exit), len(left), len(e.job.Workloads))
+	if e.exit.Text == errLost.Error() {
+		return
+	}
+	d.mu.Lock()
+	alone := d.first == "" && len(d.Plan.Places) == 1 // then Run returns it
+	d.mu.Unlock()
+	over := e.exit.End == remote.Limited || e.exit.End == remote.Cancelled
+	if over {
+		for _, w := range left {
+			given[w] = true
+		}
+	}
+	if !over || alone {
+		bad[place] = fmt.Errorf("%s: %w", place, &Ended{e.exit})
+	}
+	if !alone {
+		d.warn(e.job, text, e.exit.Hint)
+	}
+}
+
+// An Ended is the error of a place where a job ended before its program had done its work.
+type Ended struct{ Exit remote.Exit }
+
+func (e *Ended) Error() string { return agent.Describe(e.Exit) }
+
+// Cancel ends all jobs that may still run, and writes that down.
+func (d *Dispatcher) Cancel(ctx context.Context) error {
+	if d.settled == nil {
+		if err := d.prepare(); err != nil {
+			return err
+		}
+	}
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	var faults []error
+	for _, j := range d.Plan.Active() {
+		group.Go(func() {
+			err := d.cancel(ctx, j)
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				faults = append(faults, err)
+			}
+		})
+	}
+	group.Wait()
+	if d.first != "" {
+		d.done(d.count())
+	}
+	return errors.Join(append(faults, d.finish(true))...)
+}
+
+func (d *Dispatcher) cancel(ctx context.Context, j *Job) error {
+	provider := d.Providers[j.Place.Table]
+	if provider == nil {
+		return fmt.Errorf("%s: no table remote.%s in the config any more", j.Place, j.Place.Table)
+	}
+	handles := []remote.Handle{}
+	if j.Handle != nil {
+		handles = append(handles, *j.Handle)
+		d.collect(ctx, provider, j)
+	} else {
+		all, err := provider.List(ctx)
+		if err != nil {
+			return err
+		}
+		for _, h := range all {
+			if h.Job == j.ID {
+				handles = append(handles, h)
+			}
+		}
+	}
+	for _, h := range handles {
+		if err := provider.Release(ctx, h); err != nil {
+			return err
+		}
+	}
+	d.save.Lock()
+	now := time.Now()
+	j.Ended, j.Exit = &now, &remote.Exit{End: remote.Cancelled, Text: "stopped"}
+	err := d.Plan.Save(d.Folder)
+	d.save.Unlock()
+	d.tell(j, event.Job{Phase: "ended", Text: "stopped"})
+	return err
+}

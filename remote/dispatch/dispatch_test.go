@@ -1,0 +1,541 @@
+package dispatch_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"fisub/bench/runs"
+	"fisub/internal/event"
+	"fisub/remote"
+	"fisub/remote/agent"
+	"fisub/remote/dispatch"
+	"fisub/remote/loopback"
+	"fisub/remote/remotetest"
+)
+
+func TestMain(m *testing.M) { remotetest.Main(m) }
+
+// program stands in for `fisub local --json`: a workload an argument, $STEP seconds each. It knows its place by the file that
+// $TROUBLE names, where the test makes one.
+const program = `
+cat run.json
+for u in "$@"; do
+  echo '{"type":"started","workload":"'$u'","started":{"index":1,"total":1,"axes":{"b":1}}}'
+  sleep $(cat step)
+  cat "$u.json"
+  echo '{"type":"warning","workload":"'$u'","finding":{"check":"late-write","text":"it does"}}'
+done
+echo '{"type":"done","done":{"passed":1}}'
+[ -e slow ] && sleep 300
+exit 3`
+
+type fixture struct {
+	t         testing.TB
+	root, dir string
+	script    string
+	step      string
+	plan      *dispatch.Plan
+	providers map[string]remote.Provider
+	extra     map[string]string
+
+	mu     sync.Mutex
+	events []event.Event
+	on     func(event.Event)
+	full   bool // this machine's disk, once there is a verdict
+}
+
+func newFixture(t testing.TB, workloads int, tables map[string]map[string]any) *fixture {
+	f := &fixture{t: t, root: t.TempDir(), script: program, step: "0.05", providers: map[string]remote.Provider{}, extra: map[string]string{}}
+	id := fmt.Sprintf("20260102-030405-%03dabc", time.Now().UnixMilli()%1000)
+	f.dir = filepath.Join(f.root, runs.Dir, id)
+	f.plan = &dispatch.Plan{Version: 1, Limit: time.Minute, Run: event.Run{Schema: event.Schema, ID: id, Definition: "d", ContentHash: "abc", Set: "default"}}
+	for i := range workloads {
+		f.plan.Run.Workloads = append(f.plan.Run.Workloads, event.Workload{UUID: fmt.Sprintf("w%02d", i), Axes: map[string]int{"b": 1}})
+	}
+	for name, table := range tables {
+		if table["workdir"] == nil {
+			table["workdir"] = t.TempDir()
+		}
+		p, err := loopback.New(name, table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.providers[name] = p
+		for _, place := range p.Places(100) {
+			f.plan.Places = append(f.plan.Places, dispatch.Place{Table: name, Place: place, Price: 36})
+		}
+	}
+	slices.SortFunc(f.plan.Places, func(a, b dispatch.Place) int { return strings.Compare(a.String(), b.String()) })
+	return f
+}
+
+func (f *fixture) files(_ context.Context, workloads []string) ([]remote.File, []string, error) {
+	extra := map[string]string{"step": f.step,
+		"run.json": `{"type":"run","run":{"schema":"fisub.event/1","content_hash":"abc","device":{"kind":"emu","name":"cpu","emulated":true},"host":{"name":"h"}}}` + "\n"}
+	for name, content := range f.extra {
+		extra[name] = content
+	}
+	for _, u := range workloads {
+		trace := fmt.Sprintf(`{"definition":"d","workload":{"axes":{"b":1},"inputs":{},"uuid":%q},"solution":"s","evaluation":{"status":"PASSED","environment":{"hardware":"h","libs":{}},"timestamp":"t","log":"","correctness":{"max_relative_error":0.0,"max_absolute_error":0.0,"extra":null},"performance":{"latency_ms":1.0,"reference_latency_ms":0.0,"speedup_factor":0.0}}}`, u)
+		extra[u+".json"] = fmt.Sprintf(`{"type":"evaluated","workload":%q,"evaluated":{"index":7,"status":"PASSED","trace":%s}}`, u, trace) + "\n"
+	}
+	job := remotetest.Script(f.t, f.script, extra)
+	return job.Files, append([]string{"run.sh"}, workloads...), nil
+}
+
+// run dispatches, in the run folder as another process left it.
+func (f *fixture) run(ctx context.Context) (dispatch.Result, error) {
+	f.t.Helper()
+	folder, old, err := runs.Attach(f.root, f.plan.Run.ID)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer folder.Close()
+	keep := func(e event.Event) error {
+		f.mu.Lock()
+		f.events = append(f.events, e)
+		on := f.on
+		f.mu.Unlock()
+		if on != nil {
+			on(e)
+		}
+		if f.full && e.Evaluated != nil {
+			return errFull
+		}
+		return nil
+	}
+	d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Old: old, Providers: f.providers, Files: f.files, Events: event.NewStream(folder.Record, keep)}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	return d.Run(ctx)
+}
+
+func (f *fixture) warnings() (all []string) {
+	for _, e := range f.events {
+		if e.Message != nil {
+			all = append(all, e.Message.Text)
+		}
+	}
+	return all
+}
+
+// check reads the run folder: each workload once, whole, and nothing left on any host.
+func (f *fixture) check(want int) *runs.Run {
+	f.t.Helper()
+	r, err := runs.Read(f.dir)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	passed, total := r.Passed()
+	if passed != want || total != len(f.plan.Run.Workloads) {
+		f.t.Errorf("passed: got %d of %d, want %d of %d", passed, total, want, len(f.plan.Run.Workloads))
+	}
+	for _, row := range r.Rows {
+		if row.Place == "" || len(row.Findings) > 1 {
+			f.t.Errorf("row: got %+v", row)
+		}
+	}
+	for _, file := range []string{"traces.jsonl", "events.jsonl"} {
+		data, err := os.ReadFile(filepath.Join(f.dir, file))
+		if n := strings.Count(string(data), `"PASSED"`); err != nil || file == "traces.jsonl" && n != want {
+			f.t.Errorf("%s: got %d verdicts, %v, want %d", file, n, err, want)
+		}
+	}
+	for name, p := range f.providers {
+		if left, err := p.List(context.Background()); err != nil || len(left) != 0 {
+			f.t.Errorf("%s: left %v, %v", name, left, err)
+		}
+	}
+	plan, err := dispatch.Load(f.dir)
+	if err != nil || !plan.Done {
+		f.t.Errorf("plan: got %+v, %v, want it done", plan, err)
+	}
+	return r
+}
+
+func TestSeveralPlaces(t *testing.T) {
+	f := newFixture(t, 9, map[string]map[string]any{"a": {"slots": int64(2)}, "b": {"slots": int64(1)}})
+	got, err := f.run(t.Context())
+	if err != nil || got != (dispatch.Result{Passed: 9, Findings: 9}) {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	r := f.check(9)
+	places := map[string]int{}
+	for _, row := range r.Rows {
+		places[row.Place]++
+		if len(row.Findings) != 1 {
+			t.Errorf("row: got %+v", row)
+		}
+	}
+	if len(places) != 3 || places["a: slot1"] != 3 || places["b: localhost"] != 3 || len(r.Places) != 3 {
+		t.Errorf("places: got %v, %+v", places, r.Places)
+	}
+	for i, e := range f.events {
+		if e.Seq != int64(i+1) {
+			t.Fatalf("event %d has number %d", i+1, e.Seq)
+		}
+		if e.Evaluated != nil && e.Workload != f.plan.Run.Workloads[e.Evaluated.Index].UUID {
+			t.Errorf("workload %s has index %d", e.Workload, e.Evaluated.Index)
+		}
+	}
+	if cost, known := f.plan.Cost(); !known || cost <= 0 || cost > 3 {
+		t.Errorf("cost: got %v, %v", cost, known)
+	}
+	if log, err := os.ReadFile(filepath.Join(f.dir, "log", f.plan.Jobs[0].ID, agent.LogName)); err != nil || !strings.Contains(string(log), "exited with 3") {
+		t.Errorf("log: got %q, %v", log, err)
+	}
+	if st, err := os.Stat(filepath.Join(f.dir, dispatch.PlanName)); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("plan: got %v, %v", st, err)
+	}
+}
+
+// The floors that each place has measured are kept with their place; the score is over the workloads of all places, also of
+// those that another process has had.
+func TestFloorsAndScore(t *testing.T) {
+	f := newFixture(t, 8, map[string]map[string]any{"a": {"slots": int64(2)}})
+	f.plan.Run.Baseline, f.plan.Run.Floors = &event.Baseline{Name: "b"}, true
+	f.step = "0.3"
+	f.script = `
+echo '{"type":"floor","floor":{"kind":"empty","median_ns":900}}'
+echo '{"type":"floor","floor":{"kind":"empty"},"done":{}}'` + strings.Replace(program, `cat "$u.json"`, `
+  for speedup in -1 0 1e300 $((1${u#w} - 98)); do sed 's/"index":7/"index":7,"speedup":'$speedup'/' "$u.json"; done`, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	count := 0
+	f.on = func(e event.Event) {
+		if e.Evaluated != nil {
+			if count++; count == 3 {
+				cancel()
+			}
+		}
+	}
+	if _, err := f.run(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v", err)
+	}
+	f.on = nil
+	got, err := f.run(t.Context())
+	if err != nil || got.Passed != 8 {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	places := map[string]int{}
+	for _, e := range f.events {
+		if e.Floor != nil {
+			places[fmt.Sprint(e.Place, " ", e.Floor.Kind, " ", e.Floor.MedianNS)]++
+		}
+	}
+	if fmt.Sprint(places) != "map[a: slot1 empty 900:1 a: slot2 empty 900:1]" {
+		t.Errorf("floors: got %v", places)
+	}
+	if done := f.events[len(f.events)-1].Done; done == nil || done.Score == nil || *done.Score != 5.5 || done.Scored != 8 {
+		t.Errorf("got %+v, want a score of (2 + ... + 9) / 8", done)
+	}
+	r := f.check(8)
+	if r.Done.Score == nil || *r.Done.Score != 5.5 {
+		t.Errorf("the run folder's end: got %+v", r.Done)
+	}
+}
+
+// strike ends the agent of a job without a word.
+func strike(t *testing.T, j *dispatch.Job) {
+	var spot struct{ Work string }
+	var s agent.State
+	if err := json.Unmarshal(j.Handle.Data, &spot); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(agent.JobDir(spot.Work, j.ID), agent.StateName))
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
+	if err == nil {
+		err = syscall.Kill(s.PID, syscall.SIGKILL)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHostLost(t *testing.T) {
+	f := newFixture(t, 8, map[string]map[string]any{"a": {"slots": int64(1)}, "b": {"slots": int64(1)}})
+	f.step = "0.3"
+	var once sync.Once
+	f.on = func(e event.Event) {
+		if e.Evaluated != nil && e.Place == "a: localhost" {
+			once.Do(func() { strike(t, f.plan.Jobs[0]) })
+		}
+	}
+	got, err := f.run(t.Context())
+	if err != nil || got.Passed != 8 {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	r := f.check(8)
+	places := map[string]int{}
+	for _, row := range r.Rows {
+		places[row.Place]++
+	}
+	if places["a: localhost"] < 1 || places["a: localhost"] > 2 || places["b: localhost"] < 6 {
+		t.Errorf("places: got %v", places)
+	}
+	if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0].Text, "a: localhost: lost: ") || r.Warnings[0].Hint == "" {
+		t.Errorf("warnings: got %+v", r.Warnings)
+	}
+}
+
+func TestOnlyHostLost(t *testing.T) {
+	f := newFixture(t, 3, map[string]map[string]any{"a": {}})
+	f.step = "0.3"
+	var once sync.Once
+	f.on = func(e event.Event) {
+		if e.Evaluated != nil {
+			once.Do(func() { strike(t, f.plan.Jobs[0]) })
+		}
+	}
+	got, err := f.run(t.Context())
+	if err != nil || got.Passed+got.Missing != 3 || got.Passed < 1 || got.Missing < 1 || got.Open != got.Missing {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	f.check(got.Passed)
+}
+
+func TestDetachAndAttach(t *testing.T) {
+	f := newFixture(t, 8, map[string]map[string]any{"a": {"slots": int64(2)}})
+	f.step = "0.15"
+	for n := 1; ; n++ {
+		ctx, cancel := context.WithCancel(t.Context())
+		count := 0
+		f.on = func(e event.Event) {
+			if count++; count == 4 && n < 4 {
+				cancel()
+			}
+		}
+		got, err := f.run(ctx)
+		cancel()
+		if err == nil {
+			if got.Passed != 8 || n < 3 {
+				t.Errorf("round %d: got %+v", n, got)
+			}
+			break
+		}
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if f.plan, err = dispatch.Load(f.dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := f.check(8)
+	for _, row := range r.Rows {
+		if len(row.Findings) != 1 {
+			t.Errorf("row: got %+v", row)
+		}
+	}
+	seen := map[string]bool{}
+	for _, e := range f.events {
+		line := fmt.Sprint(e.Job, " line ", e.Origin)
+		if e.Origin > 0 && seen[line] {
+			t.Errorf("%s is told twice", line)
+		}
+		seen[line] = true
+	}
+}
+
+var errFull = errors.New("no space left on device")
+
+// A client that cannot keep what the hosts say leaves the jobs alone, for one that can.
+func TestClientFull(t *testing.T) {
+	f := newFixture(t, 4, map[string]map[string]any{"a": {"slots": int64(2)}})
+	f.full = true
+	if got, err := f.run(t.Context()); !errors.Is(err, errFull) {
+		t.Fatalf("got %+v, %v, want the disk's error", got, err)
+	}
+	var err error
+	if f.plan, err = dispatch.Load(f.dir); err != nil || f.plan.Done || len(f.plan.Active()) != 2 {
+		t.Errorf("plan: got %+v, %v, want two jobs that go on", f.plan, err)
+	}
+	f.full = false
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 4 || len(f.plan.Jobs) != 2 {
+		t.Errorf("then: got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
+	}
+	f.check(4)
+}
+
+func TestRace(t *testing.T) {
+	f := newFixture(t, 4, map[string]map[string]any{"a": {}, "b": {}, "c": {}})
+	f.plan.Race = true
+	f.script = `[ -e ../../../slow ] && sleep 300` + program
+	for _, name := range []string{"a", "c"} {
+		hosts, _ := f.providers[name].Check(t.Context())
+		if err := os.WriteFile(filepath.Join(hosts[0].Detail, "slow"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := f.run(t.Context())
+	if err != nil || got.Passed != 4 {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	for _, row := range f.check(4).Rows {
+		if row.Place != "b: localhost" {
+			t.Errorf("row: got %+v", row)
+		}
+	}
+}
+
+func TestLimit(t *testing.T) {
+	f := newFixture(t, 3, map[string]map[string]any{"a": {}, "b": {}})
+	f.plan.Limit = 1500 * time.Millisecond
+	f.step = "1"
+	got, err := f.run(t.Context())
+	if err != nil || got.Passed != 2 || got.Missing != 1 {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	r := f.check(2)
+	if len(f.plan.Jobs) != 2 || len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0].Text, "over the time limit") {
+		t.Errorf("got %d jobs, warnings %+v", len(f.plan.Jobs), r.Warnings)
+	}
+}
+
+// The only job ends at its limit before its host has said a word: that, not that nothing ran, is the error.
+func TestLimitBeforeAWord(t *testing.T) {
+	f := newFixture(t, 3, map[string]map[string]any{"a": {}})
+	f.script, f.plan.Limit = `sleep 60`, 300*time.Millisecond
+	got, err := f.run(t.Context())
+	var ended *dispatch.Ended
+	if !errors.As(err, &ended) || ended.Exit.End != remote.Limited || ended.Exit.Hint == "" || got.Open != 3 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestProgramFails(t *testing.T) {
+	f := newFixture(t, 3, map[string]map[string]any{"a": {}})
+	f.script = `echo "fisub: no disk" >&2; echo "hint: buy one" >&2; exit 1`
+	_, err := f.run(t.Context())
+	var ended *dispatch.Ended
+	if !errors.As(err, &ended) || ended.Exit.Code != 1 || ended.Exit.Text != "no disk" || ended.Exit.Hint != "buy one" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestGarbageFromHost(t *testing.T) {
+	f := newFixture(t, 2, map[string]map[string]any{"a": {}})
+	trace := `{"definition":"d","workload":{"axes":{"b":1},"inputs":{},"uuid":"other"},"solution":"s","evaluation":null}`
+	f.script = `
+printf 'not json\n{"type":"evaluated"}\n\000\001\n{"type":"evaluated","workload":"w00","evaluated":{"status":"PASSED","trace":` + trace + `}}\n'
+printf '{"type":"run","run":{},"done":{}}\n{"type":"started","workload":"stranger","started":{}}\n{"type":"new-in-2030"}\n'
+head -c 40000000 /dev/zero | tr '\000' x; echo
+echo '{"type":"job","place":"elsewhere","job_state":{"phase":"x"}}'` + program
+	got, err := f.run(t.Context())
+	if err != nil || got.Passed != 2 {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	r := f.check(2)
+	if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0].Text, "6 lines of its stream are no events") {
+		t.Errorf("warnings: got %+v", r.Warnings)
+	}
+}
+
+// The client was killed while a job was being submitted: whether the host has it is not known.
+func TestHalfSubmitted(t *testing.T) {
+	for _, accepted := range []bool{true, false} {
+		f := newFixture(t, 2, map[string]map[string]any{"a": {}})
+		place := f.plan.Places[0]
+		j := &dispatch.Job{ID: "fisub-" + f.plan.Run.ID + "-1", Place: place, Workloads: []string{"w00", "w01"}}
+		f.plan.Jobs = append(f.plan.Jobs, j)
+		if accepted {
+			job := remotetest.Script(t, "sleep 300", nil)
+			job.ID, job.Place = j.ID, place.Place
+			if _, err := f.providers["a"].Submit(t.Context(), job, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := f.run(t.Context()); err != nil || got.Passed != 2 {
+			t.Errorf("accepted %v: got %+v, %v", accepted, got, err)
+		}
+		f.check(2)
+	}
+}
+
+// A host whose clock is wrong does no harm: the times are those of this machine.
+func TestClockSkew(t *testing.T) {
+	f := newFixture(t, 2, map[string]map[string]any{"a": {}})
+	f.extra["run.json"] = `{"seq":77,"time":"2099-01-01T00:00:00Z","type":"run","run":{"schema":"fisub.event/1","started":"1970-01-01T00:00:00Z","content_hash":"abc","device":{"kind":"emu","emulated":true}}}` + "\n"
+	begun := time.Now()
+	f.plan.Run.Started = begun
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 2 {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	for _, e := range f.events {
+		if e.Time.Before(begun) || e.Time.After(time.Now()) || e.Run != nil && !e.Run.Started.Equal(begun) {
+			t.Errorf("event %d: got time %v", e.Seq, e.Time)
+		}
+	}
+	f.check(2)
+}
+
+// Under a cap on the cost places wait for each other, and a job that may break it is not begun.
+func TestMaxCost(t *testing.T) {
+	f := newFixture(t, 4, map[string]map[string]any{"a": {}, "b": {}})
+	f.plan.MaxCost = 1 // one job of a minute at $36 an hour is $0.60
+	if most, known := f.plan.MostCost(); !known || most != 1.2 {
+		t.Errorf("MostCost: got %v, %v", most, known)
+	}
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 4 || len(f.plan.Jobs) < 2 {
+		t.Errorf("got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
+	}
+	for i, j := range f.plan.Jobs[1:] {
+		if before := f.plan.Jobs[i]; j.Began.Before(*before.Ended) {
+			t.Errorf("job %d began before job %d had ended", i+2, i+1)
+		}
+	}
+	f.check(4)
+
+	f = newFixture(t, 4, map[string]map[string]any{"a": {}, "b": {}})
+	f.plan.MaxCost = 0.6
+	f.script = program + "\nsleep 1"
+	f.step = "0.1"
+	got, err := f.run(t.Context())
+	if err != nil || got.Passed != 2 || got.Missing != 2 || !strings.Contains(fmt.Sprint(f.warnings()), "over its cap of $0.60") {
+		t.Errorf("got %+v, %v, warnings %v", got, err, f.warnings())
+	}
+	f.check(2)
+}
+
+func TestDeal(t *testing.T) {
+	got := dispatch.Deal([]string{"a", "b", "c", "d", "e"}, 2)
+	if fmt.Sprint(got) != "[[a c e] [b d]]" {
+		t.Errorf("got %v", got)
+	}
+	if got := dispatch.Deal([]string{"a"}, 3); fmt.Sprint(got) != "[[a]]" {
+		t.Errorf("got %v", got)
+	}
+	if got := dispatch.Deal(nil, 0); len(got) != 0 {
+		t.Errorf("got %v", got)
+	}
+}
+
+// 54 workloads of a fixed time on 4 places, beside one; the metric is the ratio, whose aim is below 0.35.
+func BenchmarkFourPlaces(b *testing.B) {
+	var took [2]time.Duration
+	for b.Loop() {
+		for i, slots := range []int64{1, 4} {
+			f := newFixture(b, 54, map[string]map[string]any{"a": {"slots": slots}})
+			f.step = "0.1"
+			begun := time.Now()
+			if got, err := f.run(b.Context()); err != nil || got.Passed != 54 {
+				b.Fatalf("got %+v, %v: %+v", got, err, f.warnings())
+			}
+			took[i] += time.Since(begun)
+		}
+	}
+	b.ReportMetric(took[0].Seconds()/float64(b.N), "s-on-1")
+	b.ReportMetric(took[1].Seconds()/float64(b.N), "s-on-4")
+	b.ReportMetric(took[1].Seconds()/took[0].Seconds(), "x-of-1")
+}

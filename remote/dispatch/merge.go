@@ -1,0 +1,240 @@
+package dispatch
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"fisub/bench/runs"
+	"fisub/internal/event"
+	"fisub/internal/trace"
+	"fisub/remote"
+)
+
+// maxLine bounds a line of a job's stream: the run folder's own bound is larger.
+const maxLine = 32 << 20
+
+// maxSpeedup bounds what a host may say of one workload: the score of all of them is a number then.
+const maxSpeedup = 1e9
+
+// A feed takes the stream of one job: first into a file of its own, then, line by line, into the run's events. It is a
+// remote.Watcher.
+type feed struct {
+	d    *Dispatcher
+	job  *Job
+	file *os.File
+	half []byte // the line that is not whole yet
+	long bool   // it is longer than maxLine, and dropped
+	line int64  // lines so far
+	seen int64  // the last one whose event the run folder has
+	junk int64  // lines that are no events
+	last remote.State
+	err  error // this machine cannot keep the stream
+}
+
+// openFeed opens the job's file and takes what is in it; offset is where the stream goes on.
+func (d *Dispatcher) openFeed(j *Job) (f *feed, offset int64, err error) {
+	name := filepath.Join(d.Folder, streams, j.ID+".jsonl")
+	f = &feed{d: d, job: j, seen: d.origins[j.ID]}
+	if f.file, err = os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644); err != nil {
+		return nil, 0, err
+	}
+	buf := make([]byte, 1<<16)
+	for {
+		n, err := f.file.Read(buf)
+		offset += int64(n)
+		if ferr := f.take(buf[:n]); ferr != nil {
+			f.file.Close()
+			return nil, 0, ferr
+		}
+		if err == io.EOF {
+			return f, offset, nil
+		}
+		if err != nil {
+			f.file.Close()
+			return nil, 0, err
+		}
+	}
+}
+
+func (f *feed) Write(p []byte) (int, error) {
+	if err := f.d.claim(f.job); err != nil {
+		return 0, err
+	}
+	if _, f.err = f.file.Write(p); f.err == nil {
+		f.err = f.take(p)
+	}
+	return len(p), f.err
+}
+
+// take splits p into lines.
+func (f *feed) take(p []byte) error {
+	for len(p) > 0 {
+		end := bytes.IndexByte(p, '\n')
+		part := p
+		if end >= 0 {
+			part = p[:end]
+		}
+		if !f.long {
+			f.half = append(f.half, part...)
+		}
+		if len(f.half) > maxLine {
+			f.long, f.half = true, nil
+		}
+		if end < 0 {
+			return nil
+		}
+		p = p[end+1:]
+		f.line++
+		if f.long || !f.event(f.half) {
+			f.junk++
+		}
+		f.half, f.long = f.half[:0], false
+		if err := f.d.Events.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// State tells a change of what the job does.
+func (f *feed) State(s remote.State) {
+	if s == f.last {
+		return
+	}
+	f.last = s
+	if s.Phase == remote.Running || s.Phase == remote.Starting {
+		f.d.began(f.job)
+	}
+	text := s.Text
+	if !s.Start.IsZero() {
+		text = fmt.Sprintf("%s, to start at about %s", text, s.Start.Format("15:04"))
+	}
+	f.d.tell(f.job, event.Job{Phase: string(s.Phase), Text: text})
+}
+
+// event takes one line into the run's events and tells whether it is one that this job may say. What the host says of
+// numbers and times is dropped: the run's own stream has its own.
+func (f *feed) event(line []byte) bool {
+	var e event.Event
+	if len(bytes.TrimSpace(line)) == 0 {
+		return true
+	}
+	if err := json.Unmarshal(line, &e); err != nil {
+		return false
+	}
+	e.Seq, e.Time, e.JobState = 0, time.Time{}, nil
+	e.Place, e.Job, e.Origin = f.job.Place.String(), f.job.ID, f.line
+	d := f.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	known := f.line <= f.seen
+	if e.Workload != "" && !slices.Contains(f.job.Workloads, e.Workload) {
+		return false
+	}
+	payloads := 0
+	for _, is := range []bool{e.Run != nil, e.Built != nil, e.Started != nil, e.Samples != nil, e.Evaluated != nil, e.Message != nil, e.Finding != nil, e.Floor != nil, e.Done != nil} {
+		if is {
+			payloads++
+		}
+	}
+	if payloads > 1 {
+		return false
+	}
+	switch {
+	case e.Type == event.TypeRun && e.Run != nil:
+		d.host(f, e.Run, known)
+	case e.Type == event.TypeBuilding && payloads == 0, e.Type == event.TypeBuilt && e.Built != nil:
+		if !known && (d.first == f.job.ID || e.Built != nil && !e.Built.OK) {
+			d.Events.Emit(e)
+		}
+	case e.Type == event.TypeStarted && e.Started != nil && e.Workload != "":
+		if !known && d.settled[e.Workload] == "" {
+			e.Started = &event.Started{Index: len(d.settled) + 1, Total: len(d.Plan.Run.Workloads), Axes: e.Started.Axes}
+			d.Events.Emit(e)
+		}
+	case e.Type == event.TypeSamples && e.Samples != nil && e.Workload != "":
+		if !known && d.settled[e.Workload] == "" {
+			d.Events.Emit(e)
+		}
+	case e.Type == event.TypeEvaluated && e.Evaluated != nil && e.Workload != "":
+		t, _, err := trace.DecodeTrace(e.Evaluated.Trace)
+		if err != nil || t.Workload.UUID != e.Workload || t.Evaluation == nil || string(t.Evaluation.Status) != e.Evaluated.Status {
+			return false
+		}
+		if x := e.Evaluated.Speedup; x != nil && !(*x > 0 && *x <= maxSpeedup) {
+			return false
+		}
+		if known {
+			d.settled[e.Workload] = f.job.ID // its findings may not be known yet
+		}
+		if d.settled[e.Workload] != "" {
+			break
+		}
+		d.settled[e.Workload] = f.job.ID
+		e.Evaluated.Index = d.index[e.Workload]
+		d.verdicts[e.Workload] = e.Evaluated.Status == string(trace.Passed)
+		(&runs.Row{Evaluated: e.Evaluated}).Score(&d.score)
+		d.Events.Emit(e)
+	case e.Type == event.TypeFailed && e.Message != nil && e.Workload != "":
+		if !known && d.settled[e.Workload] == "" {
+			d.settled[e.Workload] = f.job.ID
+			d.Events.Emit(e)
+		}
+	case e.Type == event.TypeWarning && e.Finding != nil && e.Workload != "":
+		if !known && d.settled[e.Workload] == f.job.ID {
+			d.findings++
+			d.Events.Emit(e)
+		}
+	case e.Type == event.TypeWarning && e.Message != nil:
+		if !known {
+			d.Events.Emit(e)
+		}
+	case e.Type == event.TypeFloor && e.Floor != nil:
+		if !known {
+			d.Events.Emit(e)
+		}
+	case e.Type == event.TypeDone && e.Done != nil:
+	default:
+		// A newer fisub may say what this one does not know.
+		return e.Type != "" && payloads == 0
+	}
+	return true
+}
+
+// host takes the first word of a job's host: which device it is. The first host of all opens the run's stream.
+func (d *Dispatcher) host(f *feed, r *event.Run, known bool) {
+	if d.first == "" {
+		d.first = f.job.ID
+		d.device = r.Device
+		if !known {
+			run := d.Plan.Run
+			run.Device, run.Host = r.Device, r.Host
+			d.Events.Emit(event.Event{Type: event.TypeRun, Run: &run})
+		}
+	} else if !known && (d.device.Name != r.Device.Name || d.device.Emulated != r.Device.Emulated) {
+		d.Events.Emit(event.Event{Type: event.TypeWarning, Message: &event.Message{Text: fmt.Sprintf("places differ: %s is %s, the first is %s",
+			f.job.Place, r.Device.Name, d.device.Name), Hint: "do not compare figures of one with those of the other"}})
+	}
+	if !known {
+		d.Events.Emit(event.Event{Type: event.TypeJob, Place: f.job.Place.String(), Job: f.job.ID, Origin: f.line,
+			JobState: &event.Job{Phase: string(remote.Running), Device: &r.Device, Host: &r.Host}})
+	}
+}
+
+func (d *Dispatcher) tell(j *Job, s event.Job) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.Events.Emit(event.Event{Type: event.TypeJob, Place: j.Place.String(), Job: j.ID, JobState: &s})
+}
+
+func (d *Dispatcher) warn(j *Job, text, hint string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.Events.Emit(event.Event{Type: event.TypeWarning, Place: j.Place.String(), Job: j.ID, Message: &event.Message{Text: j.Place.String() + ": " + text, Hint: hint}})
+}

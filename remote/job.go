@@ -1,0 +1,94 @@
+package remote
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+)
+
+// Bounds of what a job may say: a host believes nobody.
+const (
+	maxFiles = 10000
+	maxArgs  = 1 << 16 // bytes of all arguments together
+)
+
+var (
+	idForm  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+	envForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
+
+// ValidID tells whether id may name a job, and so a folder.
+func ValidID(id string) bool { return idForm.MatchString(id) }
+
+// ValidHash tells whether s is a SHA-256 as File has it, and so a file name.
+func ValidHash(s string) bool {
+	raw, err := hex.DecodeString(s)
+	return err == nil && len(raw) == 32 && strings.ToLower(s) == s
+}
+
+// Check tells whether the job is one: what Job and File promise about their fields.
+func (j *Job) Check() error {
+	var faults []error
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("job %.80q: %s", j.ID, fmt.Sprintf(format, args...)))
+	}
+	if !ValidID(j.ID) {
+		fault("not a valid id")
+	}
+	if j.Limit <= 0 {
+		fault("no time limit")
+	}
+	if len(j.Files) > maxFiles {
+		fault("%d files, more than %d", len(j.Files), maxFiles)
+	}
+	programs, names := map[string]bool{}, map[string]bool{}
+	for _, f := range j.Files {
+		switch {
+		case !validName(f.Name):
+			fault("file name %.200q leads out of the bundle", f.Name)
+		case names[f.Name]:
+			fault("two files %.200s", f.Name)
+		case !ValidHash(f.SHA256):
+			fault("file %s: %.80q is no SHA-256", f.Name, f.SHA256)
+		case f.Size < 0 || f.Size > 1<<40:
+			fault("file %s: %d bytes", f.Name, f.Size)
+		}
+		names[f.Name] = true
+		programs[f.Name] = f.Exec
+	}
+	for name := range names {
+		for dir := path.Dir(name); dir != "." && dir != "/"; dir = path.Dir(dir) {
+			if names[dir] {
+				fault("%q is a file and a folder", dir)
+			}
+		}
+	}
+	size := 0
+	for _, arg := range j.Args {
+		if size += len(arg) + 1; strings.ContainsRune(arg, 0) {
+			fault("an argument with a zero byte")
+		}
+	}
+	switch {
+	case len(j.Args) == 0:
+		fault("no program")
+	case !programs[j.Args[0]]:
+		fault("its program %.200q is no executable file of the bundle", j.Args[0])
+	case size > maxArgs:
+		fault("arguments of %d bytes, more than %d", size, maxArgs)
+	}
+	for name, value := range j.Env {
+		if !envForm.MatchString(name) || strings.ContainsRune(value, 0) {
+			fault("%.80q cannot be in an environment", name)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func validName(name string) bool {
+	return name != "" && len(name) <= 1000 && name == path.Clean(name) && !path.IsAbs(name) && name != "." && name != ".." &&
+		!strings.HasPrefix(name, "../") && !strings.ContainsAny(name, "\x00\\\n")
+}

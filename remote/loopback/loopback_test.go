@@ -1,0 +1,82 @@
+package loopback_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+	"fisub/remote/loopback"
+	"fisub/remote/remotetest"
+)
+
+func TestMain(m *testing.M) { remotetest.Main(m) }
+
+func TestProvider(t *testing.T) {
+	work := t.TempDir()
+	remotetest.Run(t, remotetest.Setup{
+		New: func(t *testing.T) remote.Provider {
+			p, err := loopback.New("here", map[string]any{"workdir": work, "slots": int64(2)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		},
+		KillHost: func(t *testing.T, h remote.Handle) {
+			data, err := os.ReadFile(filepath.Join(agent.JobDir(work, h.Job), agent.StateName))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var s agent.State
+			if err := json.Unmarshal(data, &s); err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Spoil: func(t *testing.T, hash string) {
+			name := agent.Stored(work, hash)
+			os.Remove(name)
+			if err := os.WriteFile(name, []byte("spoilt"), 0o444); err != nil {
+				t.Fatal(err)
+			}
+		},
+		NoCut: "there is no connection to cut",
+		GPUs: func(t *testing.T) (remote.Provider, string) {
+			work := t.TempDir()
+			p, err := loopback.New("here", map[string]any{"workdir": work, "gpus": []any{int64(0), int64(1)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p, work
+		},
+	})
+}
+
+func TestConfig(t *testing.T) {
+	_, err := loopback.New("x", map[string]any{"slots": int64(0), "gpus": []any{int64(1), int64(1)}, "workdir": "a", "host": "b"})
+	want := `remote.x.slots: must be from 1 to 256
+remote.x.slots: is for a table without gpus
+remote.x.gpus: 1 is there twice, or below zero
+remote.x.workdir: a is not absolute
+remote.x.host: unknown key`
+	if err == nil || err.Error() != want {
+		t.Errorf("got:\n%v\nwant:\n%s", err, want)
+	}
+	p, err := loopback.New("x", map[string]any{"gpus": []any{int64(1), int64(3)}, "workdir": t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Places(5); len(got) != 2 || got[1] != (remote.Place{Host: "localhost", GPU: 3}) {
+		t.Errorf("places: got %v", got)
+	}
+	if err := p.Release(t.Context(), remote.Handle{Provider: "loopback", Job: "../x", Data: json.RawMessage(`{"work":"/"}`)}); err == nil ||
+		!strings.Contains(err.Error(), "no handle") {
+		t.Errorf("a bad handle: got %v", err)
+	}
+}

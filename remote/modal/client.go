@@ -1,0 +1,224 @@
+package modal
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+)
+
+// newClient reads Modal's profile. The SDK's own log would go to stderr: what matters of it comes as errors.
+func newClient(environment string) (*sdk.Client, error) {
+	return sdk.NewClientWithOptions(&sdk.ClientParams{
+		Environment:            environment,
+		Logger:                 slog.New(slog.DiscardHandler),
+		GRPCUnaryInterceptors:  []grpc.UnaryClientInterceptor{watchUnary},
+		GRPCStreamInterceptors: []grpc.StreamClientInterceptor{watchStream},
+	})
+}
+
+// A watch sees, of the calls under one context, what the SDK has no word for.
+type watch struct {
+	mu        sync.Mutex
+	result    *pb.GenericResult // how the sandbox ended
+	asked     bool              // Modal has said whether the sandbox has a machine
+	scheduled bool              // it has
+	build     []string          // the end of an image's build log
+}
+
+type (
+	watchKey  struct{}
+	acceptKey struct{}
+)
+
+func spy(ctx context.Context) (context.Context, *watch) {
+	w := &watch{}
+	return context.WithValue(ctx, watchKey{}, w), w
+}
+
+// accepting makes Sandboxes.Create return as soon as Modal has queued the sandbox. By itself it waits up to 21 minutes for a
+// machine, and ends the sandbox where the client goes away meanwhile. The sandbox that it returns is good for its id only.
+func accepting(ctx context.Context) context.Context { return context.WithValue(ctx, acceptKey{}, true) }
+
+const buildLines = 20
+
+func watchUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	if r, ok := reply.(*pb.SandboxGetTaskIdResponse); ok && ctx.Value(acceptKey{}) != nil {
+		r.SetTaskId("ta-accepted")
+		return nil
+	}
+	err := call(ctx, method, req, reply, cc, opts...)
+	w, ok := ctx.Value(watchKey{}).(*watch)
+	if !ok || err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch r := reply.(type) {
+	case *pb.SandboxWaitResponse:
+		w.result = r.GetResult()
+	case *pb.SandboxGetTaskIdResponse:
+		w.asked, w.scheduled = true, r.GetTaskId() != ""
+	}
+	return nil
+}
+
+func watchStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := open(ctx, desc, cc, method, opts...)
+	w, ok := ctx.Value(watchKey{}).(*watch)
+	if !ok || err != nil {
+		return s, err
+	}
+	return &watchedStream{s, w}, nil
+}
+
+type watchedStream struct {
+	grpc.ClientStream
+	w *watch
+}
+
+func (s *watchedStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if r, ok := m.(*pb.ImageJoinStreamingResponse); ok && err == nil {
+		s.w.mu.Lock()
+		defer s.w.mu.Unlock()
+		for _, l := range r.GetTaskLogs() {
+			s.w.build = append(s.w.build, l.GetData())
+		}
+		s.w.build = s.w.build[max(0, len(s.w.build)-1000):]
+	}
+	return err
+}
+
+// buildLog gives the last lines of the build log; "" where nothing was built.
+func (w *watch) buildLog() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lines := strings.Split(strings.TrimRight(strings.Join(w.build, ""), "\n"), "\n")
+	return redact(strings.Join(lines[max(0, len(lines)-buildLines):], "\n"))
+}
+
+// queued tells whether the last thing that Modal said of the sandbox was that it has no machine.
+func (w *watch) queued() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.asked && !w.scheduled
+}
+
+// A call is one script in a sandbox.
+type call struct {
+	script string
+	args   []string
+	in     func(io.Writer) error // writes what it reads; nil for nothing
+	out    io.Writer             // nil for nowhere
+	reload bool                  // see what other sandboxes have put on the volume since; door only
+	soon   bool                  // do not wait for the sandbox to have a machine
+}
+
+// callTime bounds a call. That of an upload is as long as the door's life.
+const callTime = time.Hour
+
+// A failed is a script that ended with another status than 0.
+type failed struct {
+	code int
+	text string // end of its stderr
+}
+
+func (f *failed) Error() string {
+	if f.text == "" {
+		return fmt.Sprintf("exit status %d", f.code)
+	}
+	return redact(f.text)
+}
+
+// call runs c in sb to its end.
+func (p *Provider) call(ctx context.Context, sb *sdk.Sandbox, c call) error {
+	until := time.Now().Add(bound)
+	if c.soon {
+		until = time.Now().Add(3 * time.Second)
+	}
+	cp, err := p.exec(ctx, sb, script(c.script, c.args...), callTime, until)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { cp.Stdout.Close(); cp.Stderr.Close() })
+	defer stop()
+	defer cp.Stdout.Close()
+	defer cp.Stderr.Close()
+	var sending error
+	if c.in != nil {
+		w := bufio.NewWriterSize(ctxWriter{ctx, cp.Stdin}, 2<<20)
+		if sending = c.in(w); sending == nil {
+			sending = w.Flush()
+		}
+		if ctx.Err() != nil || errors.Is(sending, errLocal) {
+			return errors.Join(sending, ctx.Err()) // its stdin stays open: it never takes half for the whole
+		}
+		if err := cp.Stdin.Close(); sending == nil {
+			sending = err
+		}
+		if sending != nil && code(sending) != codes.FailedPrecondition { // which says that it has ended, and its stderr why
+			return sending
+		}
+	}
+	out := c.out
+	if out == nil {
+		out = io.Discard
+	}
+	if _, err := io.Copy(out, cp.Stdout); err != nil {
+		return errors.Join(ctx.Err(), err)
+	}
+	var said bytes.Buffer
+	if _, err := io.Copy(&capped{w: &said, left: 4096}, cp.Stderr); err != nil {
+		return errors.Join(ctx.Err(), err)
+	}
+	status, err := cp.Wait(ctx, nil)
+	switch {
+	case err != nil:
+		return err
+	case status != 0:
+		return &failed{status, strings.TrimSpace(said.String())}
+	}
+	return sending
+}
+
+// errLocal marks errors of this machine.
+var errLocal = errors.New("on this machine")
+
+type ctxWriter struct {
+	ctx context.Context
+	w   io.Writer
+}
+
+func (w ctxWriter) Write(p []byte) (int, error) {
+	if err := w.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return w.w.Write(p)
+}
+
+// capped writes the first left bytes and drops the rest.
+type capped struct {
+	w    io.Writer
+	left int64
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	n := min(int64(len(p)), c.left)
+	c.left -= n
+	if _, err := c.w.Write(p[:n]); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}

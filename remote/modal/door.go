@@ -1,0 +1,237 @@
+package modal
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+)
+
+// A door is the sandbox through which files go to the volume and come from it. It is opened when it is needed, and Modal ends
+// it when it has not been used for a while, so that none outlives its client for long.
+type door struct {
+	p  *Provider
+	mu sync.Mutex // one call at a time
+	sb *sdk.Sandbox
+}
+
+// idle is how long an unused door stays.
+const idle = 60 * time.Second
+
+// run runs c in the door. After an error of the connection the door is closed, with all that runs in it.
+func (d *door) run(ctx context.Context, doing string, c call) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.locked(ctx, doing, c)
+}
+
+func (d *door) locked(ctx context.Context, doing string, c call) error {
+	err := d.enter(ctx, c.reload)
+	if err == nil {
+		err = d.p.call(ctx, d.sb, c)
+	}
+	var f *failed
+	if err == nil || errors.As(err, &f) {
+		return d.p.failScript(doing, err)
+	}
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
+	defer cancel()
+	return errors.Join(d.p.fail(ctx, doing, err), d.end(clean))
+}
+
+// enter opens the door where it is not open.
+func (d *door) enter(ctx context.Context, reload bool) error {
+	if d.sb != nil {
+		code, err := d.sb.Poll(ctx, nil)
+		if err == nil && code == nil {
+			if !reload {
+				return nil
+			}
+			if err = d.sb.ReloadVolumes(ctx, nil); err == nil {
+				return nil
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := d.end(ctx); err != nil {
+			return err
+		}
+	}
+	sb, err := d.p.client.Sandboxes.Create(ctx, d.p.app, d.p.image, &sdk.SandboxCreateParams{
+		CPU:          0.5,
+		MemoryMiB:    512,
+		Timeout:      callTime,
+		IdleTimeout:  idle,
+		Volumes:      map[string]*sdk.Volume{volume: d.p.store},
+		BlockNetwork: true,
+		Regions:      d.p.config.Regions,
+		Tags:         map[string]string{tagKind: "door"},
+	})
+	if err != nil {
+		return err
+	}
+	d.sb = sb
+	return nil
+}
+
+func (d *door) end(ctx context.Context) error {
+	if d.sb == nil {
+		return nil
+	}
+	sb := d.sb
+	d.sb = nil
+	defer sb.Detach()
+	if _, err := sb.Terminate(ctx, nil); err != nil && !gone(err) {
+		return d.p.fail(ctx, "ending sandbox "+sb.SandboxID, err)
+	}
+	return nil
+}
+
+func (d *door) close(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.end(ctx)
+}
+
+// failScript makes an error of a script's.
+func (p *Provider) failScript(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if text := err.Error(); strings.Contains(text, "No space left") || strings.Contains(text, "quota exceeded") {
+		return &remote.Denied{Code: "disk", Provider: p.name, Text: doing + ": " + text, Hint: fmt.Sprintf("make room on Modal's volume %s", p.config.Volume)}
+	}
+	return fmt.Errorf("%s: %s: %w", p.name, doing, err)
+}
+
+// send brings job.json, and the files that the volume lacks, to the volume. Jobs that are submitted at the same time wait for
+// each other, so that none sends what another one has just sent.
+func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent, total int64)) error {
+	p.door.mu.Lock()
+	defer p.door.mu.Unlock()
+	const doing = "sending the bundle"
+	byHash := map[string]remote.File{}
+	for _, f := range job.Files {
+		byHash[f.SHA256] = f
+	}
+	var lacking strings.Builder
+	err := p.door.locked(ctx, doing, call{script: lack, out: &lacking, reload: true, in: func(w io.Writer) error {
+		for _, f := range byHash {
+			if _, err := fmt.Fprintf(w, "%s %d\n", f.SHA256, f.Size); err != nil {
+				return err
+			}
+		}
+		return nil
+	}})
+	if err != nil {
+		return err
+	}
+	var files []remote.File
+	var sent, total int64
+	for _, sum := range strings.Fields(lacking.String()) {
+		f, ok := byHash[sum]
+		if !ok {
+			return fmt.Errorf("%s: %s: asked for %.80q, which is not in the bundle", p.name, doing, sum)
+		}
+		delete(byHash, sum)
+		files = append(files, f)
+		total += f.Size
+	}
+	tell := func(n int64) {
+		sent += n
+		if progress != nil {
+			progress(sent, total)
+		}
+	}
+	tell(0)
+	var wrong strings.Builder
+	err = p.door.locked(ctx, doing, call{script: put, args: []string{job.ID, rand.Text()}, out: &wrong, in: func(w io.Writer) error {
+		return pack(w, job, files, tell)
+	}})
+	if sums := strings.Fields(wrong.String()); len(sums) > 0 && err != nil {
+		for _, f := range files {
+			if f.SHA256 == sums[0] {
+				return fmt.Errorf("%s: %s: %w: file %s is not %s", p.name, doing, agent.ErrHash, f.Name, f.SHA256)
+			}
+		}
+	}
+	return err
+}
+
+// pack writes a tar archive of job.json and of the files, each under its hash.
+func pack(w io.Writer, job *remote.Job, files []remote.File, sent func(n int64)) error {
+	data, err := json.Marshal(job)
+	if err != nil {
+		return errors.Join(errLocal, err)
+	}
+	t := tar.NewWriter(w)
+	if err := t.WriteHeader(&tar.Header{Name: agent.JobName, Mode: 0o644, Size: int64(len(data))}); err != nil {
+		return err
+	}
+	if _, err := t.Write(data); err != nil {
+		return err
+	}
+	for _, f := range files {
+		if err := packFile(t, f, sent); err != nil {
+			return err
+		}
+	}
+	return t.Close()
+}
+
+func packFile(t *tar.Writer, f remote.File, sent func(n int64)) error {
+	src, err := os.Open(f.Path)
+	if err != nil {
+		return errors.Join(errLocal, err)
+	}
+	defer src.Close()
+	mode := int64(0o444)
+	if f.Exec {
+		mode = 0o555
+	}
+	if err := t.WriteHeader(&tar.Header{Name: f.SHA256, Mode: mode, Size: f.Size}); err != nil {
+		return err
+	}
+	n, err := io.Copy(counted{t, sent}, &localReader{src})
+	if err == nil && n != f.Size {
+		err = errors.Join(errLocal, fmt.Errorf("file %s has %d bytes, not %d", f.Name, n, f.Size))
+	}
+	if errors.Is(err, tar.ErrWriteTooLong) {
+		err = errors.Join(errLocal, fmt.Errorf("file %s has more than %d bytes", f.Name, f.Size))
+	}
+	return err
+}
+
+type localReader struct{ r io.Reader }
+
+func (l *localReader) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if err != nil && err != io.EOF {
+		err = errors.Join(errLocal, err)
+	}
+	return n, err
+}
+
+type counted struct {
+	w    io.Writer
+	sent func(n int64)
+}
+
+func (c counted) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.sent(int64(n))
+	return n, err
+}

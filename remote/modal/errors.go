@@ -1,0 +1,94 @@
+package modal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	sdk "github.com/modal-labs/modal-client/go"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"fisub/remote"
+)
+
+// token is what Modal's token ids and secrets look like. A server may quote one.
+var token = regexp.MustCompile(`\b(ak|as|wk|ws)-[A-Za-z0-9_-]+`)
+
+func redact(s string) string { return token.ReplaceAllString(s, "$1-...") }
+
+// words are Modal's own, without what gRPC and the SDK put before them.
+func words(err error) string {
+	text := strings.TrimPrefix(err.Error(), "failed to get auth token: ")
+	var st interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &st) && st.GRPCStatus().Message() != "" {
+		text = st.GRPCStatus().Message()
+	}
+	for _, prefix := range []string{"RemoteError: ", "InvalidError: ", "NotFoundError: ", "ConflictError: ", "ExecutionError: ", "ResourceExhaustedError: ", "TimeoutError: "} {
+		text = strings.TrimPrefix(text, prefix)
+	}
+	return redact(strings.TrimSpace(text))
+}
+
+// A fault is an error of Modal's or the SDK's in words that hold no token.
+type fault struct {
+	text  string
+	cause error
+}
+
+func (f *fault) Error() string { return f.text }
+func (f *fault) Unwrap() error { return f.cause }
+
+// code is that of the gRPC status in err, also where the SDK has wrapped it.
+func code(err error) codes.Code {
+	if st, ok := status.FromError(err); ok {
+		return st.Code()
+	}
+	return codes.Unknown
+}
+
+// gone tells whether err says that Modal does not know, or no longer runs, what was asked for.
+func gone(err error) bool {
+	var missing sdk.NotFoundError
+	var conflict sdk.ConflictError
+	return err != nil && (errors.As(err, &missing) || errors.As(err, &conflict) || code(err) == codes.NotFound)
+}
+
+// fail makes an error of what the SDK says: a *remote.Denied where Modal refuses, or cannot be reached.
+func (p *Provider) fail(ctx context.Context, doing string, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %s: %w", p.name, doing, ctx.Err())
+	}
+	var denied *remote.Denied
+	if errors.As(err, &denied) {
+		return err
+	}
+	text := words(err)
+	deny := func(code, hint string) error {
+		return &remote.Denied{Code: code, Provider: p.name, Text: doing + ": " + text, Hint: hint}
+	}
+	const login = "run `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
+	var exhausted sdk.ResourceExhaustedError
+	var invalid sdk.InvalidError
+	switch c := code(err); {
+	case c == codes.Unauthenticated, strings.HasPrefix(text, "missing credentials"):
+		return deny("credentials", login)
+	case c == codes.PermissionDenied:
+		return deny("credentials", "check at modal.com/settings what the token may do, and in which workspace it is")
+	case c == codes.ResourceExhausted, c == codes.FailedPrecondition, errors.As(err, &exhausted):
+		return deny("quota", "modal.com/settings shows the workspace's limits and its budget")
+	case c == codes.InvalidArgument, c == codes.NotFound, errors.As(err, &invalid), gone(err):
+		return deny("no-such", fmt.Sprintf("check gpu, image, volume, regions and environment in [remote.%s]", p.name))
+	case c == codes.Unavailable, c == codes.DeadlineExceeded:
+		return deny("unreachable", "check the network, and status.modal.com")
+	}
+	return &fault{fmt.Sprintf("%s: %s: %s", p.name, doing, text), err}
+}
+
+// lasting tells whether trying again cannot help.
+func lasting(err error) bool {
+	var denied *remote.Denied
+	return errors.As(err, &denied) && denied.Code != "unreachable" && denied.Code != "quota"
+}

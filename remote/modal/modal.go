@@ -1,0 +1,484 @@
+// Package modal runs jobs in sandboxes of Modal (modal.com), through Modal's Go SDK.
+//
+// A volume holds the bundles' files, each once, and what jobs leave behind. A small sandbox without a GPU, the door, writes
+// to it and reads from it, so that no GPU waits for an upload. The sandbox with the GPU runs the agent as its entry point: it
+// needs no client from the moment it is accepted, and ends by itself. While it runs, its event stream is followed in it; when
+// it is gone, what it kept on the volume is read. What runs on the volume's side are the scripts of scripts.go.
+package modal
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+)
+
+// Config is what a table [remote.NAME] with provider "modal" says.
+type Config struct {
+	App         string        // Modal's app that the sandboxes are in
+	Environment string        // Modal's environment; "" for the profile's own
+	Volume      string        // Modal's volume, version 2
+	Image       string        // of a registry; needs sh, tar and the core utilities, and no CUDA
+	CPU         float64       // cores of a job's sandbox
+	Memory      int           // of a job's sandbox, in MiB
+	Regions     []string      // Modal's regions; none for any
+	Queue       time.Duration // how long a job may wait for a GPU
+	Jobs        int           // sandboxes with a job at a time
+}
+
+const (
+	// Kind is the provider's kind.
+	Kind = "modal"
+
+	// margin is what a sandbox may live beyond the limit of its job: to verify files, to end it and to keep what it left.
+	margin = 3 * time.Minute
+	// longest is the life that Modal gives a sandbox at most.
+	longest = 24 * time.Hour
+	// bound is how long something may take that must not be given up with its context: ending a sandbox.
+	bound = 30 * time.Second
+	// linger is how long a job's sandbox stays after the job, so that a client that follows it has the rest from it.
+	linger = 10 * time.Second
+	// keep is how often what a job has so far goes to the volume: what is lost at most where its machine is lost while nobody
+	// follows it.
+	keep = 10 * time.Second
+)
+
+// Tags of sandboxes. A job's labels are tags also, under tagLabel.
+const (
+	tagKind  = "fisub"     // "job" or "door"
+	tagJob   = "fisub-job" // Job.ID
+	tagLabel = "fisub-label-"
+)
+
+var (
+	name     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+	sandbox  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{1,79}$`)
+	gpuKind  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
+	tagValue = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+)
+
+// A Provider runs jobs in sandboxes of one app.
+type Provider struct {
+	name   string
+	config Config
+	client *sdk.Client
+	linger time.Duration
+	keep   time.Duration
+
+	mu    sync.Mutex // of app, image and volume
+	app   *sdk.App
+	image *sdk.Image
+	store *sdk.Volume
+
+	door door
+}
+
+// New reads the table [remote.name]. It reads Modal's profile too, but asks Modal for nothing.
+func New(name string, table map[string]any) (*Provider, error) {
+	config, err := read(remote.NewTable(name, table))
+	if err != nil {
+		return nil, err
+	}
+	p := &Provider{name: name, config: config, linger: linger, keep: keep}
+	p.door.p = p
+	if p.client, err = newClient(config.Environment); err != nil {
+		return nil, p.fail(context.Background(), "reading Modal's profile", err)
+	}
+	return p, nil
+}
+
+func read(t *remote.Table) (Config, error) {
+	t.Common()
+	c := Config{
+		App:         t.String("app", "fisub"),
+		Environment: t.String("environment", ""),
+		Image:       t.String("image", "debian:13-slim"),
+		CPU:         t.Float("cpu", 4),
+		Memory:      t.Int("memory", 8192),
+		Regions:     t.Strings("regions", nil),
+		Queue:       t.Duration("queue", 30*time.Minute),
+		Jobs:        t.Int("jobs", 8),
+	}
+	c.Volume = t.String("volume", c.App)
+	for _, k := range []struct{ key, value string }{{"app", c.App}, {"volume", c.Volume}} {
+		if !name.MatchString(k.value) {
+			t.Fault(k.key, "%.60q is no name in Modal: letters, digits, '.', '_' and '-', at most 63", k.value)
+		}
+	}
+	if c.Environment != "" && !name.MatchString(c.Environment) {
+		t.Fault("environment", "%.60q is no name in Modal", c.Environment)
+	}
+	if c.Image == "" || strings.ContainsFunc(c.Image, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		t.Fault("image", "%.60q is no image of a registry", c.Image)
+	}
+	if !(c.CPU >= 0.125 && c.CPU <= 256) {
+		t.Fault("cpu", "want 0.125 to 256 cores, got %v", c.CPU)
+	}
+	if c.Memory < 128 || c.Memory > 1<<21 {
+		t.Fault("memory", "want 128 to %d MiB, got %d", 1<<21, c.Memory)
+	}
+	if slices.ContainsFunc(c.Regions, func(r string) bool { return !name.MatchString(r) }) {
+		t.Fault("regions", "%.60q holds what is no region", c.Regions)
+	}
+	if c.Queue < time.Second || c.Queue > longest {
+		t.Fault("queue", "want 1s to 24h, got %v", c.Queue)
+	}
+	if c.Jobs < 1 || c.Jobs > 1000 {
+		t.Fault("jobs", "want 1 to 1000, got %d", c.Jobs)
+	}
+	return c, t.Err()
+}
+
+// Places gives as many places as jobs may be in sandboxes at a time, at most n. They have names only to be told apart: where a
+// sandbox is, Modal decides.
+func (p *Provider) Places(n int) (places []remote.Place) {
+	for i := range min(n, p.config.Jobs) {
+		places = append(places, remote.Place{Host: fmt.Sprintf("sandbox%d", i+1), GPU: -1})
+	}
+	return places
+}
+
+// Check asks Modal whether it knows the user and the app. Whether a GPU is free only a sandbox can find out.
+func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
+	host := remote.Host{Name: p.name, State: "ready"}
+	app, err := p.client.Apps.FromName(ctx, p.config.App, &sdk.AppFromNameParams{CreateIfMissing: true, Environment: p.config.Environment})
+	if ctx.Err() != nil {
+		return nil, p.fail(ctx, "asking Modal", err)
+	}
+	if err != nil {
+		host.State, host.Err = "down", p.fail(ctx, "asking Modal", err)
+		return []remote.Host{host}, nil
+	}
+	jobs, err := p.sandboxes(ctx, app, map[string]string{tagKind: "job"})
+	if err != nil {
+		host.State, host.Err = "down", err
+		return []remote.Host{host}, nil
+	}
+	host.Detail = fmt.Sprintf("app %s, image %s, %d jobs in sandboxes", p.config.App, p.config.Image, len(jobs))
+	return []remote.Host{host}, nil
+}
+
+// handle is Handle.Data.
+type handle struct {
+	Sandbox string    `json:"sandbox,omitempty"` // "" where only the volume has something of the job
+	App     string    `json:"app"`
+	Created time.Time `json:"created,omitzero"` // zero where it is not known
+}
+
+func (p *Provider) open(h remote.Handle) (handle, error) {
+	var d handle
+	if err := json.Unmarshal(h.Data, &d); err != nil {
+		return d, fmt.Errorf("%s: handle: %w", p.name, err)
+	}
+	switch {
+	case h.Provider != Kind:
+		return d, fmt.Errorf("%s: handle: a job of provider %.30q", p.name, h.Provider)
+	case !remote.ValidID(h.Job) || d.Sandbox != "" && !sandbox.MatchString(d.Sandbox):
+		return d, fmt.Errorf("%s: handle: no job and sandbox", p.name)
+	case d.App != p.config.App:
+		return d, &remote.Denied{Code: "no-such", Provider: p.name, Text: fmt.Sprintf("the job is in app %.60q, the table names %q", d.App, p.config.App),
+			Hint: fmt.Sprintf("write app = %.60q in [remote.%s]", d.App, p.name)}
+	}
+	return d, nil
+}
+
+// Submit sends what the volume lacks through the door, and has Modal queue a sandbox that runs the agent.
+func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle, error) {
+	program, err := p.accept(job)
+	if err != nil {
+		return remote.Handle{}, err
+	}
+	if err := p.prepare(ctx); err != nil {
+		return remote.Handle{}, err
+	}
+	if err := p.send(ctx, job, progress); err != nil {
+		return remote.Handle{}, err
+	}
+	id, err := p.create(ctx, job, program)
+	if err == nil {
+		var data []byte
+		if data, err = json.Marshal(handle{Sandbox: id, App: p.config.App, Created: time.Now().UTC().Truncate(time.Second)}); err == nil {
+			return remote.Handle{Provider: Kind, Job: job.ID, Place: job.Place, Data: data}, nil
+		}
+	}
+	// Where the answer was lost, Modal may have queued it all the same.
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
+	defer cancel()
+	return remote.Handle{}, errors.Join(err, p.forget(clean, job.ID), p.door.run(clean, "removing job "+job.ID, call{script: remove, args: []string{job.ID}}))
+}
+
+// accept refuses jobs that no sandbox could run, and gives the hash of the program.
+func (p *Provider) accept(job *remote.Job) (program string, err error) {
+	denied := func(code, hint, format string, args ...any) (string, error) {
+		return "", &remote.Denied{Code: code, Provider: p.name, Text: fmt.Sprintf(format, args...), Hint: hint}
+	}
+	if err := job.Check(); err != nil {
+		return "", fmt.Errorf("%s: %w", p.name, err)
+	}
+	if job.Limit <= 0 || job.Limit > longest-margin {
+		return denied("limit", "give a shorter limit, or shard the run", "a sandbox lives at most %v: limit %v is too long", longest, job.Limit)
+	}
+	if job.GPU != "" && !gpuKind.MatchString(job.GPU) {
+		return denied("no-such", "see modal.com/docs/guide/gpu for the kinds", "%.60q is no kind of GPU", job.GPU)
+	}
+	for _, f := range job.Files {
+		if f.Name == agent.Program && f.Exec {
+			program = f.SHA256
+		}
+	}
+	if program == "" {
+		return "", fmt.Errorf("%s: the bundle has no program %s", p.name, agent.Program)
+	}
+	return program, nil
+}
+
+// prepare looks up the app, the volume and the image, once.
+func (p *Provider) prepare(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.image != nil {
+		return nil
+	}
+	app, err := p.client.Apps.FromName(ctx, p.config.App, &sdk.AppFromNameParams{CreateIfMissing: true, Environment: p.config.Environment})
+	if err != nil {
+		return p.fail(ctx, "asking for app "+p.config.App, err)
+	}
+	store, err := p.client.Volumes.FromName(ctx, p.config.Volume, &sdk.VolumeFromNameParams{CreateIfMissing: true, Environment: p.config.Environment, Version: 2})
+	if err != nil {
+		return p.fail(ctx, "asking for volume "+p.config.Volume, err)
+	}
+	ctx, seen := spy(ctx)
+	image, err := p.client.Images.FromRegistry(p.config.Image, nil).Build(ctx, app, nil)
+	if err != nil {
+		if text := seen.buildLog(); text != "" && ctx.Err() == nil {
+			return &remote.Denied{Code: "image", Provider: p.name, Text: "building image " + p.config.Image + ": " + words(err) + "\n" + text,
+				Hint: fmt.Sprintf("name another image in remote.%s.image", p.name)}
+		}
+		return p.fail(ctx, "building image "+p.config.Image, err)
+	}
+	p.app, p.store, p.image = app, store, image
+	return nil
+}
+
+// create queues the sandbox of a job and returns when Modal has accepted it, not when it has found a GPU.
+func (p *Provider) create(ctx context.Context, job *remote.Job, program string) (string, error) {
+	tags := map[string]string{tagKind: "job", tagJob: job.ID}
+	for k, v := range job.Labels {
+		tags[tagLabel+clean(k)] = clean(v)
+	}
+	sb, err := p.client.Sandboxes.Create(accepting(ctx), p.app, p.image, &sdk.SandboxCreateParams{
+		GPU:          gpuName(job.GPU),
+		CPU:          p.config.CPU,
+		MemoryMiB:    p.config.Memory,
+		Timeout:      (job.Limit + margin).Truncate(time.Second),
+		Command:      script(entry, job.ID, program, fmt.Sprint(int(p.linger.Seconds())), fmt.Sprint(max(1, int(2*p.keep.Seconds())))),
+		Volumes:      map[string]*sdk.Volume{volume: p.store},
+		BlockNetwork: true,
+		Regions:      p.config.Regions,
+		Tags:         tags,
+	})
+	if err != nil {
+		return "", p.fail(ctx, "creating a sandbox", err)
+	}
+	defer sb.Detach()
+	if !sandbox.MatchString(sb.SandboxID) {
+		return "", fmt.Errorf("%s: creating a sandbox: %.80q is no id of one", p.name, sb.SandboxID)
+	}
+	return sb.SandboxID, nil
+}
+
+func clean(s string) string {
+	s = tagValue.ReplaceAllString(s, "-")
+	return s[:min(len(s), 63)]
+}
+
+// gpuName is Modal's name of a kind of GPU. Modal gives an H200 to who asks for an H100 without the mark.
+func gpuName(gpu string) string {
+	if gpu == "h100" {
+		return "H100!"
+	}
+	return strings.ToUpper(gpu)
+}
+
+// forget ends the sandboxes of a job whose id is not known.
+func (p *Provider) forget(ctx context.Context, job string) error {
+	all, err := p.sandboxes(ctx, p.app, map[string]string{tagKind: "job", tagJob: job})
+	for _, sb := range all {
+		err = errors.Join(err, p.terminate(ctx, sb))
+	}
+	return err
+}
+
+// Release ends the sandbox and removes what the job left on the volume.
+func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
+	d, err := p.open(h)
+	if err != nil {
+		return err
+	}
+	if d.Sandbox != "" {
+		sb, err := p.client.Sandboxes.FromID(ctx, d.Sandbox, nil)
+		if err != nil {
+			return p.fail(ctx, "finding sandbox "+d.Sandbox, err)
+		}
+		if err := p.terminate(ctx, sb); err != nil {
+			return err
+		}
+	}
+	if err := p.prepare(ctx); err != nil {
+		return err
+	}
+	return p.door.run(ctx, "removing job "+h.Job, call{script: remove, args: []string{h.Job}})
+}
+
+// terminate ends a sandbox and waits for it; one that is unknown or has ended is ended.
+func (p *Provider) terminate(ctx context.Context, sb *sdk.Sandbox) error {
+	defer sb.Detach()
+	if end, err := p.ended(ctx, sb); err != nil || end != nil {
+		return err
+	}
+	if _, err := sb.Terminate(ctx, &sdk.SandboxTerminateParams{Wait: true}); err != nil && !gone(err) {
+		return p.fail(ctx, "ending sandbox "+sb.SandboxID, err)
+	}
+	return nil
+}
+
+// List gives the jobs of the app that are in sandboxes, queued ones too, and those that have ended and left something on the
+// volume.
+func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
+	if err := p.prepare(ctx); err != nil {
+		return nil, err
+	}
+	all, err := p.sandboxes(ctx, p.app, map[string]string{tagKind: "job"})
+	if err != nil {
+		return nil, err
+	}
+	var list []remote.Handle
+	seen := map[string]bool{}
+	add := func(job, id string) error {
+		if seen[job] || !remote.ValidID(job) {
+			return nil
+		}
+		seen[job] = true
+		data, err := json.Marshal(handle{Sandbox: id, App: p.config.App})
+		list = append(list, remote.Handle{Provider: Kind, Job: job, Place: remote.Place{GPU: -1}, Data: data})
+		return err
+	}
+	for _, sb := range all {
+		tags, err := sb.GetTags(ctx, nil)
+		sb.Detach()
+		if gone(err) {
+			continue
+		}
+		if err != nil {
+			return nil, p.fail(ctx, "reading the tags of sandbox "+sb.SandboxID, err)
+		}
+		if err := add(tags[tagJob], sb.SandboxID); err != nil {
+			return nil, err
+		}
+	}
+	var left bytes.Buffer
+	if err := p.door.run(ctx, "listing what jobs have left", call{script: leftovers, out: &capped{w: &left, left: exitCap}, reload: true}); err != nil {
+		return nil, err
+	}
+	for _, job := range strings.Fields(left.String()) {
+		if err := add(job, ""); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+func (p *Provider) sandboxes(ctx context.Context, app *sdk.App, tags map[string]string) ([]*sdk.Sandbox, error) {
+	seq, err := p.client.Sandboxes.List(ctx, &sdk.SandboxListParams{AppID: app.AppID, Tags: tags, Environment: p.config.Environment})
+	if err != nil {
+		return nil, p.fail(ctx, "listing sandboxes", err)
+	}
+	var all []*sdk.Sandbox
+	for sb, err := range seq {
+		if err != nil {
+			return nil, p.fail(ctx, "listing sandboxes", err)
+		}
+		all = append(all, sb)
+	}
+	return all, nil
+}
+
+// Collect copies the job's log into dst, from the sandbox while it is there, then from the volume.
+func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) error {
+	d, err := p.open(h)
+	if err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join(dst, agent.LogName))
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	defer log.Close()
+	out := &capped{w: log, left: logCap}
+	if d.Sandbox != "" {
+		if done, err := p.live(ctx, h.Job, d.Sandbox, out); err != nil {
+			return err
+		} else if done {
+			return log.Close()
+		}
+		if err := errors.Join(log.Truncate(0), rewind(log)); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		out.left = logCap
+	}
+	if err := p.prepare(ctx); err != nil {
+		return err
+	}
+	if err := p.door.run(ctx, "reading the log", call{script: keptLog, args: []string{h.Job}, out: out, reload: true}); err != nil {
+		return err
+	}
+	return log.Close()
+}
+
+// live copies the log of a job whose sandbox is there; done is false where it is not.
+func (p *Provider) live(ctx context.Context, job, id string, out io.Writer) (done bool, err error) {
+	sb, err := p.client.Sandboxes.FromID(ctx, id, nil)
+	if err != nil {
+		return false, p.fail(ctx, "finding sandbox "+id, err)
+	}
+	defer sb.Detach()
+	if end, err := p.ended(ctx, sb); err != nil || end != nil {
+		return false, err
+	}
+	err = p.call(ctx, sb, call{script: readLog, args: []string{job}, out: out, soon: true})
+	if err == nil || errors.Is(err, errQueued) { // a queued job has none
+		return true, nil
+	}
+	if end, err := p.ended(ctx, sb); err != nil || end != nil {
+		return false, err
+	}
+	return false, p.fail(ctx, "reading the log", err)
+}
+
+func rewind(f *os.File) error {
+	_, err := f.Seek(0, 0)
+	return err
+}
+
+// Close ends the door and the connections.
+func (p *Provider) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	err := p.door.close(ctx)
+	p.client.Close()
+	return err
+}

@@ -1,0 +1,649 @@
+package modal_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc/codes"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+	"fisub/remote/modal"
+	"fisub/remote/modal/modaltest"
+	"fisub/remote/remotetest"
+)
+
+func TestMain(m *testing.M) { remotetest.Main(m) }
+
+// The token of the tests must not be found anywhere but in the environment.
+const (
+	tokenID     = "ak-PlantedTokenId123"
+	tokenSecret = "as-PlantedTokenSecret456"
+)
+
+// start begins a fake Modal that the environment names.
+func start(t *testing.T) *modaltest.Server {
+	t.Helper()
+	s, err := modaltest.Start(t.TempDir(), tokenID, tokenSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	for name, value := range map[string]string{
+		"MODAL_SERVER_URL": s.URL(), "MODAL_TOKEN_ID": tokenID, "MODAL_TOKEN_SECRET": tokenSecret,
+		"MODAL_CONFIG_PATH": filepath.Join(t.TempDir(), "none.toml"), "MODAL_PROFILE": "", "MODAL_ENVIRONMENT": "", "MODAL_LOGLEVEL": "DEBUG",
+	} {
+		t.Setenv(name, value)
+	}
+	return s
+}
+
+func open(t *testing.T, table map[string]any) *modal.Provider {
+	t.Helper()
+	p, err := modal.New("cloud", table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return p
+}
+
+func sandboxOf(t *testing.T, h remote.Handle) string {
+	t.Helper()
+	var d struct{ Sandbox string }
+	if err := json.Unmarshal(h.Data, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d.Sandbox
+}
+
+func TestProvider(t *testing.T) {
+	s := start(t)
+	remotetest.Run(t, remotetest.Setup{
+		New: func(t *testing.T) remote.Provider { return open(t, map[string]any{"provider": "modal"}) },
+		KillHost: func(t *testing.T, h remote.Handle) {
+			if err := s.Kill(sandboxOf(t, h), pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, ""); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Spoil: func(t *testing.T, hash string) {
+			name := filepath.Join(s.Volume("fisub"), "store", hash)
+			content, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			content[0] ^= 1
+			os.Remove(name)
+			if err := os.WriteFile(name, content, 0o444); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Cut: func(*testing.T) {
+			s.Fail("TaskExecStdioRead", codes.Aborted, "the connection is gone", 1) // the SDK does not try this again by itself
+			s.Drop()
+		},
+		NoGPUs: "a sandbox of its own for each job: its GPU is the first",
+	})
+	settled(t, s)
+	for _, b := range s.Sandboxes() {
+		if !b.Blocked {
+			t.Errorf("sandbox %s: its network is not blocked", b.ID)
+		}
+		if b.Timeout < time.Second {
+			t.Errorf("sandbox %s: no time limit", b.ID)
+		}
+	}
+	left, err := os.ReadDir(filepath.Join(s.Volume("fisub"), "jobs"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("jobs on the volume: got %v, %v, want none", left, err)
+	}
+}
+
+// settled waits until no sandbox is left; a door that was ended may take a moment.
+func settled(t *testing.T, s *modaltest.Server) {
+	t.Helper()
+	soon(t, "the end of all sandboxes", func() bool {
+		return !slices.ContainsFunc(s.Sandboxes(), func(b modaltest.Sandbox) bool { return b.Running })
+	})
+}
+
+func soon(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// submit submits a job of a script; the end of the test releases it.
+func submit(t *testing.T, p *modal.Provider, job *remote.Job) remote.Handle {
+	t.Helper()
+	h, err := p.Submit(t.Context(), job, nil)
+	if err != nil {
+		t.Fatalf("Submit: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := p.Release(context.Background(), h); err != nil {
+			t.Errorf("Release: %v", err)
+		}
+	})
+	return h
+}
+
+func wait(t *testing.T, p *modal.Provider, h remote.Handle, from int64) (*remotetest.Recorder, remote.Exit) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r := &remotetest.Recorder{}
+	exit, err := p.Wait(ctx, h, from, r)
+	if err != nil {
+		t.Fatalf("Wait: %v", err)
+	}
+	return r, exit
+}
+
+func running(s *modaltest.Server, id string) bool {
+	return slices.ContainsFunc(s.Sandboxes(), func(b modaltest.Sandbox) bool { return b.ID == id && b.Running })
+}
+
+// A client that comes back when all is over finds everything on the volume.
+func TestAttachAfterTheEnd(t *testing.T) {
+	s := start(t)
+	first := open(t, nil)
+	first.Hurry()
+	job := remotetest.Script(t, `echo one; echo words >&2; echo two; exit 3`, nil)
+	h, err := first.Submit(t.Context(), job, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "the sandbox's end", func() bool { return !running(s, sandboxOf(t, h)) })
+
+	p := open(t, nil)
+	all, err := p.List(t.Context())
+	if err != nil || len(all) != 1 || all[0].Job != job.ID {
+		t.Fatalf("List: got %+v, %v, want the job", all, err)
+	}
+	for name, h := range map[string]remote.Handle{"handle": h, "handle of List": all[0]} {
+		r, exit := wait(t, p, h, 2)
+		if r.Stream() != "e\ntwo\n" || exit.End != remote.Exited || exit.Code != 3 {
+			t.Errorf("%s: got %q, %+v", name, r.Stream(), exit)
+		}
+		dst := t.TempDir()
+		if err := p.Collect(t.Context(), h, dst); err != nil {
+			t.Fatal(err)
+		}
+		if log, err := os.ReadFile(filepath.Join(dst, agent.LogName)); err != nil || !strings.Contains(string(log), "words\n") {
+			t.Errorf("%s: log: got %q, %v", name, log, err)
+		}
+	}
+	if err := p.Release(t.Context(), all[0]); err != nil {
+		t.Fatal(err)
+	}
+	if all, err = p.List(t.Context()); err != nil || len(all) > 0 {
+		t.Errorf("List after Release: got %+v, %v", all, err)
+	}
+}
+
+// A machine that is lost while nobody follows the job costs what the job did since the volume last got its stream.
+func TestLostWhileDetached(t *testing.T) {
+	s := start(t)
+	p := open(t, nil)
+	p.Hurry()
+	h := submit(t, p, remotetest.Script(t, `echo one; sleep 300`, nil))
+	soon(t, "the stream on the volume", func() bool {
+		data, _ := os.ReadFile(filepath.Join(s.Volume("fisub"), "jobs", h.Job, agent.EventsName))
+		return string(data) == "one\n"
+	})
+	if err := s.Kill(sandboxOf(t, h), pb.GenericResult_GENERIC_STATUS_TERMINATED, "Sandbox was preempted"); err != nil {
+		t.Fatal(err)
+	}
+	if r, exit := wait(t, p, h, 0); r.Stream() != "one\n" || exit.End != remote.Lost || exit.Text != "Sandbox was preempted" {
+		t.Errorf("got %q, %+v", r.Stream(), exit)
+	}
+}
+
+func TestEnds(t *testing.T) {
+	s := start(t)
+	for _, c := range []struct {
+		status pb.GenericResult_GenericStatus
+		text   string
+		want   remote.Exit
+	}{
+		{pb.GenericResult_GENERIC_STATUS_TIMEOUT, "", remote.Exit{End: remote.Limited, Text: "Modal ended the sandbox at the end of its time"}},
+		{pb.GenericResult_GENERIC_STATUS_TERMINATED, "", remote.Exit{End: remote.Cancelled, Text: "the sandbox was ended"}},
+		{pb.GenericResult_GENERIC_STATUS_MEMORY_MANAGER_EVICTION, "", remote.Exit{End: remote.Lost, Text: "the sandbox ended: memory_manager_eviction", Hint: "its unfinished workloads can go to another sandbox"}},
+		{pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, "worker ak-Abc123 went away", remote.Exit{End: remote.Lost, Text: "worker ak-... went away", Hint: "its unfinished workloads can go to another sandbox"}},
+	} {
+		t.Run(c.status.String(), func(t *testing.T) {
+			p := open(t, nil)
+			h := submit(t, p, remotetest.Script(t, `sleep 300`, nil))
+			if err := s.Kill(sandboxOf(t, h), c.status, c.text); err != nil {
+				t.Fatal(err)
+			}
+			if _, exit := wait(t, p, h, 0); exit != c.want {
+				t.Errorf("got %+v, want %+v", exit, c.want)
+			}
+		})
+	}
+}
+
+// Modal accepts a job before it has a machine: Submit does not wait for one.
+func TestQueued(t *testing.T) {
+	s := start(t)
+	s.Full(true)
+	p := open(t, nil)
+	job := remotetest.Script(t, `echo one`, nil)
+	job.GPU = "b200"
+	job.Limit = 10 * time.Minute
+	h := submit(t, p, job)
+	r := &remotetest.Recorder{}
+	ended := make(chan remote.Exit, 1)
+	go func() {
+		exit, err := p.Wait(t.Context(), h, 0, r)
+		if err != nil {
+			t.Errorf("Wait: %v", err)
+		}
+		ended <- exit
+	}()
+	soon(t, "the state", func() bool { return len(r.Phases()) > 0 })
+	if dst := t.TempDir(); p.Collect(t.Context(), h, dst) != nil {
+		t.Error("Collect of a queued job fails")
+	}
+	if got := r.Phases(); !slices.Equal(got, []remote.Phase{remote.Queued}) {
+		t.Errorf("phases: got %v, want queued", got)
+	}
+	s.Full(false)
+	// The agent of the tests knows no GPU; that it says so shows that it has started.
+	if exit := <-ended; exit.End != remote.Refused || !strings.HasPrefix(exit.Text, "no GPU: ") {
+		t.Errorf("got %+v", exit)
+	}
+	for _, b := range s.Sandboxes() {
+		if b.ID == sandboxOf(t, h) && (b.GPU != "B200" || b.Timeout != 13*time.Minute || b.CPU != 4) {
+			t.Errorf("sandbox: got %+v", b)
+		}
+	}
+}
+
+func TestNoCapacity(t *testing.T) {
+	s := start(t)
+	s.Full(true)
+	p := open(t, map[string]any{"queue": "1s"})
+	job := remotetest.Script(t, `echo one`, nil)
+	job.GPU = "b200"
+	h := submit(t, p, job)
+	_, exit := wait(t, p, h, 0)
+	if exit.End != remote.Refused || exit.Text != "Modal found no machine with the GPU within 1s" || exit.Hint == "" {
+		t.Errorf("got %+v", exit)
+	}
+	soon(t, "the sandbox's end", func() bool { return !running(s, sandboxOf(t, h)) })
+}
+
+// The stream is whole however often its connection breaks.
+func TestStreamCut(t *testing.T) {
+	s := start(t)
+	p := open(t, nil)
+	h := submit(t, p, remotetest.Script(t, `i=0; while [ $i -lt 100 ]; do echo "line $i"; i=$((i+1)); done`, nil))
+	s.Cut(7)
+	r, exit := wait(t, p, h, 0)
+	var want strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&want, "line %d\n", i)
+	}
+	if r.Stream() != want.String() || exit.End != remote.Exited {
+		t.Errorf("got %q, %+v", r.Stream(), exit)
+	}
+}
+
+// An upload goes on after a broken connection, and ends with an error after one that stays broken.
+func TestUploadCut(t *testing.T) {
+	s := start(t)
+	p := open(t, nil)
+	job := remotetest.Script(t, `cat a.txt`, map[string]string{"a.txt": "content"})
+	s.Lose("TaskExecStdinWrite", 3)
+	if r, exit := wait(t, p, submit(t, p, job), 0); r.Stream() != "content" || exit.End != remote.Exited {
+		t.Errorf("got %q, %+v", r.Stream(), exit)
+	}
+	s.Fail("TaskExecStdinWrite", codes.Aborted, "the connection is gone", -1)
+	job = remotetest.Script(t, `echo one`, nil)
+	if h, err := p.Submit(t.Context(), job, nil); err == nil || !strings.Contains(err.Error(), "the connection is gone") {
+		t.Errorf("got %+v, %v, want an error", h, err)
+	}
+	s.Fail("TaskExecStdinWrite", codes.Aborted, "", 0)
+	if all, err := p.List(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("List: got %+v, %v, want the first job", all, err)
+	}
+}
+
+// Where the answer to the creation of a sandbox is lost, no sandbox is left.
+func TestAnswerLost(t *testing.T) {
+	s := start(t)
+	s.Lose("SandboxCreate", 100)
+	p := open(t, nil)
+	job := remotetest.Script(t, `sleep 300`, nil)
+	job.GPU = "b200"
+	h, err := p.Submit(t.Context(), job, nil)
+	if err == nil {
+		t.Fatalf("got %+v, want an error", h)
+	}
+	made := 0
+	for _, b := range s.Sandboxes() {
+		if b.GPU != "" {
+			made++
+			if b.Running {
+				t.Errorf("sandbox %s is left", b.ID)
+			}
+		}
+	}
+	if made < 3 {
+		t.Errorf("sandboxes that were made: got %d, want those of all tries", made)
+	}
+	if all, err := p.List(t.Context()); err != nil || len(all) > 0 {
+		t.Errorf("List: got %+v, %v", all, err)
+	}
+}
+
+// Jobs that are submitted at the same time send the bundle once.
+func TestShardsSendOnce(t *testing.T) {
+	s := start(t)
+	p := open(t, nil)
+	var group sync.WaitGroup
+	var size int64
+	for range 3 {
+		job := remotetest.Script(t, `echo one`, nil)
+		size = job.Files[0].Size
+		group.Go(func() {
+			h, err := p.Submit(t.Context(), job, nil)
+			if err != nil {
+				t.Errorf("Submit: %v", err)
+				return
+			}
+			if err := p.Release(t.Context(), h); err != nil {
+				t.Errorf("Release: %v", err)
+			}
+		})
+	}
+	group.Wait()
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := s.Received(); got < size || got > size+size/2 {
+		t.Errorf("bytes that were sent: got %d, want %d and little more", got, size)
+	}
+}
+
+// A file that is not what its hash says never gets into the store, and the job does not start.
+func TestWrongHash(t *testing.T) {
+	s := start(t)
+	p := open(t, nil)
+	job := remotetest.Script(t, `echo one`, map[string]string{"a.txt": "content"})
+	wrong := strings.Repeat("0", 64)
+	for i := range job.Files {
+		if job.Files[i].Name == "a.txt" {
+			job.Files[i].SHA256 = wrong
+		}
+	}
+	h, err := p.Submit(t.Context(), job, nil)
+	if !errors.Is(err, agent.ErrHash) || !strings.Contains(err.Error(), "file a.txt") {
+		t.Errorf("got %+v, %v, want the wrong hash of a.txt", h, err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	settled(t, s)
+	if left, err := os.ReadDir(filepath.Join(s.Volume("fisub"), "store")); err != nil || len(left) > 0 {
+		t.Errorf("store: got %v, %v, want nothing", left, err)
+	}
+}
+
+// The volume does not grow for ever.
+func TestVolumeIsCleaned(t *testing.T) {
+	s := start(t)
+	p := open(t, nil)
+	days := func(n int) time.Time { return time.Now().Add(-time.Duration(n) * 24 * time.Hour) }
+	put := func(name string, age int) string {
+		path := filepath.Join(s.Volume("fisub"), name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644), os.Chtimes(path, days(age), days(age))); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	gone := []string{put("jobs/old/job.json", 20), put("store/"+strings.Repeat("a", 64), 40), put("store/.half/x", 3)}
+	stays := []string{put("jobs/new/job.json", 10), put("store/"+strings.Repeat("b", 64), 20)}
+	submit(t, p, remotetest.Script(t, `echo one`, nil))
+	for _, name := range gone {
+		if _, err := os.Stat(name); err == nil {
+			t.Errorf("%s is there", name)
+		}
+	}
+	for _, name := range stays {
+		if _, err := os.Stat(name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A program that was spoilt on the volume is not run, and sent again for the next job.
+func TestSpoiltProgram(t *testing.T) {
+	s := start(t)
+	p := open(t, nil)
+	p.Hurry()
+	job := remotetest.Script(t, `echo one`, nil)
+	h := submit(t, p, job)
+	wait(t, p, h, 0)
+	soon(t, "the sandbox's end", func() bool { return !running(s, sandboxOf(t, h)) })
+	name := filepath.Join(s.Volume("fisub"), "store", job.Files[0].SHA256)
+	os.Remove(name)
+	if err := os.WriteFile(name, make([]byte, job.Files[0].Size), 0o555); err != nil {
+		t.Fatal(err)
+	}
+	job.ID += "-b"
+	h = submit(t, p, job)
+	if r, exit := wait(t, p, h, 0); exit.End != remote.Lost || !strings.Contains(exit.Text, "spoilt") || r.Stream() != "" {
+		t.Errorf("got %+v, %q", exit, r.Stream())
+	}
+	job.ID += "-c"
+	if r, exit := wait(t, p, submit(t, p, job), 0); exit.End != remote.Exited || r.Stream() != "one\n" {
+		t.Errorf("the next job: got %+v, %q", exit, r.Stream())
+	}
+}
+
+func TestDenied(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		table map[string]any
+		set   func(t *testing.T, s *modaltest.Server)
+		job   func(*remote.Job)
+		code  string
+		text  string
+	}{
+		{name: "no token", set: func(t *testing.T, _ *modaltest.Server) {
+			t.Setenv("MODAL_TOKEN_ID", "")
+			t.Setenv("MODAL_TOKEN_SECRET", "")
+		},
+			code: "credentials", text: "missing credentials"},
+		{name: "wrong token", set: func(t *testing.T, _ *modaltest.Server) { t.Setenv("MODAL_TOKEN_ID", tokenID+"x") },
+			code: "credentials", text: "Token ID ak-... is malformed or unknown"},
+		{name: "forbidden", set: func(_ *testing.T, s *modaltest.Server) {
+			s.Fail("AppGetOrCreate", codes.PermissionDenied, "not a member of the workspace", -1)
+		}, code: "credentials", text: "asking for app fisub: not a member of the workspace"},
+		{name: "no such GPU", job: func(j *remote.Job) { j.GPU = "z9000" }, code: "no-such", text: "creating a sandbox: Invalid GPU type: Z9000"},
+		{name: "GPU with count", job: func(j *remote.Job) { j.GPU = "b200:8" }, code: "no-such", text: `"b200:8" is no kind of GPU`},
+		{name: "budget", job: func(j *remote.Job) { j.GPU = "b200" }, set: func(_ *testing.T, s *modaltest.Server) {
+			s.Fail("SandboxCreate", codes.ResourceExhausted, "workspace budget of $30 reached", -1)
+		}, code: "quota", text: "workspace budget of $30 reached"},
+		{name: "image", set: func(_ *testing.T, s *modaltest.Server) {
+			s.Builds([]string{"Step 0: FROM nothing\n", "manifest unknown ", tokenSecret + "\n"}, "build failed")
+		}, code: "image", text: "Step 0: FROM nothing\nmanifest unknown as-..."},
+		{name: "volume of version 1", set: func(_ *testing.T, s *modaltest.Server) { s.OldVolume("fisub") }, code: "no-such", text: "has version v1, not v2"},
+		{name: "limit", job: func(j *remote.Job) { j.Limit = 24 * time.Hour }, code: "limit", text: "too long"},
+		{name: "unreachable", set: func(_ *testing.T, s *modaltest.Server) { s.Stop() }, code: "unreachable"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := start(t)
+			if c.set != nil {
+				c.set(t, s)
+			}
+			p := open(t, c.table)
+			job := remotetest.Script(t, `echo one`, nil)
+			if c.job != nil {
+				c.job(job)
+			}
+			_, err := p.Submit(t.Context(), job, nil)
+			var denied *remote.Denied
+			if !errors.As(err, &denied) || denied.Code != c.code || !strings.Contains(denied.Text, c.text) || denied.Hint == "" || denied.Provider != "cloud" {
+				t.Errorf("got %#v, want a denial %s with %q", err, c.code, c.text)
+			}
+			if err != nil && strings.Contains(err.Error(), "Planted") {
+				t.Errorf("the error has the token: %v", err)
+			}
+			if err := p.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+			settled(t, s)
+		})
+	}
+}
+
+func TestCheck(t *testing.T) {
+	s := start(t)
+	p := open(t, nil)
+	hosts, err := p.Check(t.Context())
+	if err != nil || len(hosts) != 1 || hosts[0].State != "ready" || hosts[0].Detail != "app fisub, image debian:13-slim, 0 jobs in sandboxes" {
+		t.Errorf("got %+v, %v", hosts, err)
+	}
+	if n := len(s.Sandboxes()); n > 0 {
+		t.Errorf("it has started %d sandboxes", n)
+	}
+	t.Setenv("MODAL_TOKEN_SECRET", "as-other")
+	q := open(t, nil)
+	var denied *remote.Denied
+	if hosts, err = q.Check(t.Context()); err != nil || len(hosts) != 1 || !errors.As(hosts[0].Err, &denied) || denied.Code != "credentials" {
+		t.Errorf("wrong token: got %+v, %v", hosts, err)
+	}
+}
+
+// No credential is in any file, argument, handle, log or message.
+func TestSecrets(t *testing.T) {
+	s := start(t)
+	stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func(f *os.File) { os.Stderr = f }(os.Stderr)
+	os.Stderr = stderr
+	p := open(t, nil)
+	file := filepath.Join(t.TempDir(), "environment")
+	h := submit(t, p, remotetest.Script(t, `env >'`+file+`'; echo one; sleep 1`, nil))
+	var seen []byte
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r := &remotetest.Recorder{Fail: func([]byte) error {
+		for _, pid := range modaltest.Processes(s.Dir("")) {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			seen = append(seen, line...)
+		}
+		return nil
+	}}
+	if _, err := p.Wait(ctx, h, 0, r); err != nil {
+		t.Fatal(err)
+	}
+	dst := t.TempDir()
+	if err := p.Collect(t.Context(), h, dst); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(seen), "run.sh") {
+		t.Errorf("command lines: got %q, want the job's among them", seen)
+	}
+	environment, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen = append(append(append(seen, environment...), h.Data...), r.Stream()...)
+	if strings.Contains(string(seen), "Planted") {
+		t.Error("a credential is among the command lines, in the environment, the handle or the stream")
+	}
+	if said, err := os.ReadFile(stderr.Name()); err != nil || len(said) > 0 {
+		t.Errorf("stderr: got %q, %v, want nothing", said, err)
+	}
+	files := 0
+	for _, dir := range []string{s.Dir(""), s.Volume(""), dst, filepath.Dir(stderr.Name())} {
+		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return nil
+			}
+			// The test's own binary has the words that are looked for.
+			if data, err := os.ReadFile(name); err == nil && len(data) < 1<<20 {
+				files++
+				if strings.Contains(string(data), "Planted") {
+					t.Errorf("%s has a credential", name)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if files < 10 {
+		t.Errorf("files that were read: got %d", files)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	start(t)
+	_, err := modal.New("cloud", map[string]any{"app": "a b", "image": "x y", "cpu": int64(0), "memory": int64(1), "queue": "1ms", "jobs": int64(0),
+		"regions": []any{"us east"}, "environment": "/", "token_id": tokenID})
+	want := `remote.cloud.app: "a b" is no name in Modal: letters, digits, '.', '_' and '-', at most 63
+remote.cloud.volume: "a b" is no name in Modal: letters, digits, '.', '_' and '-', at most 63
+remote.cloud.environment: "/" is no name in Modal
+remote.cloud.image: "x y" is no image of a registry
+remote.cloud.cpu: want 0.125 to 256 cores, got 0
+remote.cloud.memory: want 128 to 2097152 MiB, got 1
+remote.cloud.regions: ["us east"] holds what is no region
+remote.cloud.queue: want 1s to 24h, got 1ms
+remote.cloud.jobs: want 1 to 1000, got 0
+remote.cloud.token_id: unknown key`
+	if err == nil || err.Error() != want {
+		t.Errorf("got:\n%v\nwant:\n%s", err, want)
+	}
+	p := open(t, map[string]any{"jobs": int64(3), "gpu": "b200", "price": 6.25, "limit": "30m", "app": "bench"})
+	if got := p.Places(5); !slices.Equal(got, []remote.Place{{Host: "sandbox1", GPU: -1}, {Host: "sandbox2", GPU: -1}, {Host: "sandbox3", GPU: -1}}) || len(p.Places(-1)) != 0 {
+		t.Errorf("places: got %v", got)
+	}
+	for name, h := range map[string]remote.Handle{
+		"another app":      {Provider: "modal", Job: "a", Data: json.RawMessage(`{"sandbox":"sb-1","app":"fisub"}`)},
+		"another provider": {Provider: "ssh", Job: "a", Data: json.RawMessage(`{"sandbox":"sb-1","app":"bench"}`)},
+		"a path as a job":  {Provider: "modal", Job: "../a", Data: json.RawMessage(`{"sandbox":"sb-1","app":"bench"}`)},
+		"no JSON":          {Provider: "modal", Job: "a", Data: json.RawMessage(`{`)},
+	} {
+		if err := p.Release(t.Context(), h); err == nil {
+			t.Errorf("%s: got no error", name)
+		}
+	}
+	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "modal.toml"))
+	if err := os.WriteFile(os.Getenv("MODAL_CONFIG_PATH"), []byte("[x]\ntoken_secret = "+tokenSecret), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := modal.New("cloud", nil); err == nil || strings.Contains(err.Error(), "Planted") {
+		t.Errorf("a broken profile: got %v", err)
+	}
+}

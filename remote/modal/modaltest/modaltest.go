@@ -1,0 +1,452 @@
+// Package modaltest is a Modal of one process on loopback, for tests: the control plane and the command router of sandboxes,
+// as far as remote/modal asks for them. What is run in a sandbox really runs, as processes of this machine in a folder of
+// their own; volumes are folders too, of which each sandbox has a copy of its own, as with Modal: `sync`, and the end of the
+// sandbox, take its changes to the volume, and a reload fetches those of others. It knows GPUs, images and networks by
+// name only.
+package modaltest
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// Root is the folder in sandboxes below which commands find their files: in a command's arguments it stands for a folder of
+// this machine.
+const Root = "/fisub/"
+
+// A Server is one Modal, with one workspace and one user.
+type Server struct {
+	pb.UnimplementedModalClientServer
+	dir    string
+	addr   string
+	id     string // Token's id
+	secret string
+	grpc   *grpc.Server
+
+	mu       sync.Mutex
+	full     bool // no machine with a GPU is free
+	build    []string
+	broken   string // what building an image ends with; "" where it works
+	fails    map[string]*failure
+	cut      int // stdout streams break after so many bytes; 0 for never
+	stall    chan struct{}
+	calls    []string
+	boxes    []*box
+	execs    map[string]*execution
+	volumes  map[string]string // folder by id
+	versions map[string]pb.VolumeFsVersion
+	apps     []string
+	received int64
+}
+
+type failure struct {
+	err  error
+	left int
+	late bool // the call is done, and only its answer is lost
+}
+
+// Start begins a server with its files in dir. It knows the token of that id and secret.
+func Start(dir, id, secret string) (*Server, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{dir: dir, addr: l.Addr().String(), id: id, secret: secret, fails: map[string]*failure{}, execs: map[string]*execution{},
+		volumes: map[string]string{}, versions: map[string]pb.VolumeFsVersion{}, stall: make(chan struct{})}
+	s.grpc = grpc.NewServer(
+		grpc.MaxRecvMsgSize(100<<20),
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, i *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			late, err := s.admit(ctx, i.FullMethod)
+			if err != nil && !late {
+				return nil, err
+			}
+			answer, failed := next(ctx, req)
+			if err != nil {
+				return nil, err
+			}
+			return answer, failed
+		}),
+		grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, i *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			if _, err := s.admit(ss.Context(), i.FullMethod); err != nil {
+				return err
+			}
+			return next(srv, ss)
+		}))
+	pb.RegisterModalClientServer(s.grpc, s)
+	pb.RegisterTaskCommandRouterServer(s.grpc, &router{s: s})
+	go func() { _ = s.grpc.Serve(l) }()
+	return s, nil
+}
+
+// Stop ends all sandboxes and the server.
+func (s *Server) Stop() {
+	for _, b := range s.all() {
+		b.end(pb.GenericResult_GENERIC_STATUS_TERMINATED, "", 0, false)
+	}
+	s.grpc.Stop()
+}
+
+// URL is what MODAL_SERVER_URL must be.
+func (s *Server) URL() string { return "http://" + s.addr }
+
+// Fail makes the next n calls of a method fail; all of them where n is below zero, none where it is 0.
+func (s *Server) Fail(method string, code codes.Code, text string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fails[method] = &failure{err: status.Error(code, text), left: n}
+}
+
+// Lose makes Modal do what the next n calls of a method ask for, and lose its answers.
+func (s *Server) Lose(method string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fails[method] = &failure{err: status.Error(codes.Unavailable, "connection reset by peer"), left: n, late: true}
+}
+
+// Full says that no machine with a GPU is free. What is queued starts when that is over.
+func (s *Server) Full(full bool) {
+	s.mu.Lock()
+	s.full = full
+	s.mu.Unlock()
+	for _, b := range s.all() {
+		b.start()
+	}
+}
+
+// Builds sets what building an image prints, and what it fails with, if anything.
+func (s *Server) Builds(log []string, broken string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.build, s.broken = log, broken
+}
+
+// Cut breaks each stream of a command's output after n bytes, as often as it is opened again; 0 ends that.
+func (s *Server) Cut(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cut = n
+}
+
+// Drop breaks the streams that are open.
+func (s *Server) Drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.stall)
+	s.stall = make(chan struct{})
+}
+
+// Kill ends a sandbox with a status and Modal's words for it. What it wrote since its last sync is lost.
+func (s *Server) Kill(id string, status pb.GenericResult_GenericStatus, text string) error {
+	b, err := s.box(id)
+	if err != nil {
+		return err
+	}
+	b.end(status, text, 0, false)
+	return nil
+}
+
+// A Sandbox is what a test may know of one.
+type Sandbox struct {
+	ID      string
+	Tags    map[string]string
+	GPU     string
+	Running bool
+	Blocked bool // its network is
+	Timeout time.Duration
+	Image   string
+	CPU     float64
+}
+
+// Sandboxes gives all that there were, in the order of their creation.
+func (s *Server) Sandboxes() []Sandbox {
+	var list []Sandbox
+	for _, b := range s.all() {
+		running := true
+		select {
+		case <-b.ended:
+			running = false
+		default:
+		}
+		s.mu.Lock()
+		list = append(list, Sandbox{
+			ID: b.id, Tags: maps.Clone(b.tags), GPU: b.def.GetResources().GetGpuConfig().GetGpuType(), Running: running,
+			Blocked: b.def.GetNetworkAccess().GetNetworkAccessType() == pb.NetworkAccess_BLOCKED,
+			Timeout: time.Duration(b.def.GetTimeoutSecs()) * time.Second, Image: b.def.GetImageId(),
+			CPU: float64(b.def.GetResources().GetMilliCpu()) / 1000,
+		})
+		s.mu.Unlock()
+	}
+	return list
+}
+
+// Calls gives the names of the methods that were called, in order.
+func (s *Server) Calls() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.calls)
+}
+
+// Received gives how many bytes went to the stdin of commands.
+func (s *Server) Received() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.received
+}
+
+// Volume is the folder with what is on a volume.
+func (s *Server) Volume(name string) string { return filepath.Join(s.dir, "volumes", name) }
+
+// Dir is the folder with what is on a sandbox's own disk.
+func (s *Server) Dir(id string) string { return filepath.Join(s.dir, "sandboxes", id) }
+
+func (s *Server) all() []*box {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.boxes)
+}
+
+func (s *Server) box(id string) (*box, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.boxes {
+		if b.id == id || b.task == id {
+			return b, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "Sandbox with ID %s not found", id)
+}
+
+// admit counts a call and refuses it where its token is wrong or a test wants it to fail.
+func (s *Server) admit(ctx context.Context, method string) (late bool, err error) {
+	service, method := filepath.Split(method)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, method)
+	md, _ := metadata.FromIncomingContext(ctx)
+	get := func(k string) string { return append(md.Get(k), "")[0] } // the SDK sends some of them twice
+	if strings.HasSuffix(service, "ModalClient/") {
+		if id := get("x-modal-token-id"); id != s.id || get("x-modal-token-secret") != s.secret {
+			return false, status.Errorf(codes.Unauthenticated, "Token ID %s is malformed or unknown", id)
+		}
+		if method != "AuthTokenGet" && method != "ImageJoinStreaming" && get("x-modal-auth-token") == "" {
+			return false, status.Error(codes.Unauthenticated, "no auth token")
+		}
+	} else if !strings.HasPrefix(get("authorization"), "Bearer ") {
+		return false, status.Error(codes.Unauthenticated, "no bearer token")
+	}
+	if f := s.fails[method]; f != nil && f.left != 0 {
+		f.left--
+		return f.late, f.err
+	}
+	return false, nil
+}
+
+func jwt() string {
+	part := func(v any) string {
+		b, _ := json.Marshal(v)
+		return base64.RawURLEncoding.EncodeToString(b)
+	}
+	return part(map[string]any{"alg": "HS256", "typ": "JWT"}) + "." + part(map[string]any{"exp": time.Now().Add(time.Hour).Unix()}) + ".sig"
+}
+
+func (s *Server) AuthTokenGet(context.Context, *pb.AuthTokenGetRequest) (*pb.AuthTokenGetResponse, error) {
+	return pb.AuthTokenGetResponse_builder{Token: jwt()}.Build(), nil
+}
+
+func (s *Server) AppGetOrCreate(_ context.Context, r *pb.AppGetOrCreateRequest) (*pb.AppGetOrCreateResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.apps, r.GetAppName()) {
+		s.apps = append(s.apps, r.GetAppName())
+	}
+	return pb.AppGetOrCreateResponse_builder{AppId: "ap-" + r.GetAppName()}.Build(), nil
+}
+
+func (s *Server) EnvironmentGetOrCreate(context.Context, *pb.EnvironmentGetOrCreateRequest) (*pb.EnvironmentGetOrCreateResponse, error) {
+	return pb.EnvironmentGetOrCreateResponse_builder{EnvironmentId: "en-1", Metadata: pb.EnvironmentMetadata_builder{Name: "main",
+		Settings: pb.EnvironmentSettings_builder{ImageBuilderVersion: "2025.06"}.Build()}.Build()}.Build(), nil
+}
+
+// ImageGetOrCreate names the image by what it is built from.
+func (s *Server) ImageGetOrCreate(_ context.Context, r *pb.ImageGetOrCreateRequest) (*pb.ImageGetOrCreateResponse, error) {
+	return pb.ImageGetOrCreateResponse_builder{ImageId: "im-" + strings.Join(r.GetImage().GetDockerfileCommands(), ";")}.Build(), nil
+}
+
+func (s *Server) ImageJoinStreaming(_ *pb.ImageJoinStreamingRequest, st grpc.ServerStreamingServer[pb.ImageJoinStreamingResponse]) error {
+	s.mu.Lock()
+	lines, broken := s.build, s.broken
+	s.mu.Unlock()
+	for i, line := range lines {
+		if err := st.Send(pb.ImageJoinStreamingResponse_builder{EntryId: fmt.Sprint(i), TaskLogs: []*pb.TaskLogs{pb.TaskLogs_builder{Data: line}.Build()}}.Build()); err != nil {
+			return err
+		}
+	}
+	result := pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_SUCCESS}
+	if broken != "" {
+		result = pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_FAILURE, Exception: broken}
+	}
+	return st.Send(pb.ImageJoinStreamingResponse_builder{EntryId: "end", Result: result.Build()}.Build())
+}
+
+func (s *Server) VolumeGetOrCreate(_ context.Context, r *pb.VolumeGetOrCreateRequest) (*pb.VolumeGetOrCreateResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := "vo-" + r.GetDeploymentName()
+	if s.volumes[id] == "" {
+		if r.GetObjectCreationType() != pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING {
+			return nil, status.Error(codes.NotFound, "no such volume")
+		}
+		s.volumes[id] = s.Volume(r.GetDeploymentName())
+		s.versions[id] = r.GetVersion()
+		if err := os.MkdirAll(s.volumes[id], 0o755); err != nil {
+			return nil, err
+		}
+	}
+	return pb.VolumeGetOrCreateResponse_builder{VolumeId: id, Version: s.versions[id],
+		Metadata: pb.VolumeMetadata_builder{Version: s.versions[id], Name: r.GetDeploymentName()}.Build()}.Build(), nil
+}
+
+// OldVolume makes a volume of version 1.
+func (s *Server) OldVolume(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.volumes["vo-"+name], s.versions["vo-"+name] = s.Volume(name), pb.VolumeFsVersion_VOLUME_FS_VERSION_V1
+}
+
+func (s *Server) SandboxCreate(_ context.Context, r *pb.SandboxCreateRequest) (*pb.SandboxCreateResponse, error) {
+	b, err := s.create(r.GetAppId(), r.GetDefinition(), r.GetTags(), false)
+	if err != nil {
+		return nil, err
+	}
+	return pb.SandboxCreateResponse_builder{SandboxId: b.id}.Build(), nil
+}
+
+func (s *Server) SandboxCreateV2(_ context.Context, r *pb.SandboxCreateV2Request) (*pb.SandboxCreateV2Response, error) {
+	b, err := s.create(r.GetAppId(), r.GetDefinition(), r.GetTags(), true)
+	if err != nil {
+		return nil, err
+	}
+	return pb.SandboxCreateV2Response_builder{SandboxId: b.id, TaskId: b.task,
+		CommandRouterAccess: pb.CommandRouterAccess_builder{Jwt: jwt(), Url: "https://" + s.addr}.Build()}.Build(), nil
+}
+
+func (s *Server) SandboxGetTaskId(_ context.Context, r *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) {
+	b, err := s.box(r.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case b.started:
+		return pb.SandboxGetTaskIdResponse_builder{TaskId: &b.task}.Build(), nil
+	case b.result != nil:
+		return pb.SandboxGetTaskIdResponse_builder{TaskResult: b.result}.Build(), nil
+	}
+	return &pb.SandboxGetTaskIdResponse{}, nil
+}
+
+func (s *Server) SandboxGetTaskIdV2(ctx context.Context, r *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) {
+	return s.SandboxGetTaskId(ctx, r)
+}
+
+// The router's address says https, as Modal's does; a client of a server on loopback dials it without TLS.
+func (s *Server) TaskGetCommandRouterAccess(context.Context, *pb.TaskGetCommandRouterAccessRequest) (*pb.TaskGetCommandRouterAccessResponse, error) {
+	return pb.TaskGetCommandRouterAccessResponse_builder{Jwt: jwt(), Url: "https://" + s.addr}.Build(), nil
+}
+
+func (s *Server) SandboxGetCommandRouterAccess(context.Context, *pb.SandboxGetCommandRouterAccessRequest) (*pb.SandboxGetCommandRouterAccessResponse, error) {
+	return pb.SandboxGetCommandRouterAccessResponse_builder{Jwt: jwt(), Url: "https://" + s.addr}.Build(), nil
+}
+
+func (s *Server) SandboxWait(ctx context.Context, r *pb.SandboxWaitRequest) (*pb.SandboxWaitResponse, error) {
+	b, err := s.box(r.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-b.ended:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return pb.SandboxWaitResponse_builder{Result: b.result}.Build(), nil
+	default:
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Duration(float64(r.GetTimeout()) * float64(time.Second))):
+	case <-b.ended:
+		return s.SandboxWait(ctx, r)
+	}
+	return &pb.SandboxWaitResponse{}, nil
+}
+
+func (s *Server) SandboxWaitV2(ctx context.Context, r *pb.SandboxWaitRequest) (*pb.SandboxWaitResponse, error) {
+	return s.SandboxWait(ctx, r)
+}
+
+func (s *Server) SandboxTerminate(_ context.Context, r *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
+	b, err := s.box(r.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	go b.end(pb.GenericResult_GENERIC_STATUS_TERMINATED, "", 0, true)
+	return &pb.SandboxTerminateResponse{}, nil
+}
+
+func (s *Server) SandboxTerminateV2(ctx context.Context, r *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
+	return s.SandboxTerminate(ctx, r)
+}
+
+// SandboxListV2 gives pages of two, the newest first.
+func (s *Server) SandboxListV2(_ context.Context, r *pb.SandboxListRequest) (*pb.SandboxListResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var page []*pb.SandboxInfo
+	for _, b := range slices.Backward(s.boxes) {
+		if b.result != nil || b.app != r.GetAppId() || r.GetBeforeTimestamp() > 0 && b.created >= r.GetBeforeTimestamp() || len(page) == 2 ||
+			slices.ContainsFunc(r.GetTags(), func(t *pb.SandboxTag) bool { return b.tags[t.GetTagName()] != t.GetTagValue() }) {
+			continue
+		}
+		page = append(page, pb.SandboxInfo_builder{Id: b.id, CreatedAt: b.created}.Build())
+	}
+	return pb.SandboxListResponse_builder{Sandboxes: page}.Build(), nil
+}
+
+func (s *Server) SandboxList(ctx context.Context, r *pb.SandboxListRequest) (*pb.SandboxListResponse, error) {
+	return s.SandboxListV2(ctx, r)
+}
+
+func (s *Server) SandboxTagsGet(_ context.Context, r *pb.SandboxTagsGetRequest) (*pb.SandboxTagsGetResponse, error) {
+	b, err := s.box(r.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	var tags []*pb.SandboxTag
+	for k, v := range b.tags {
+		tags = append(tags, pb.SandboxTag_builder{TagName: k, TagValue: v}.Build())
+	}
+	return pb.SandboxTagsGetResponse_builder{Tags: tags}.Build(), nil
+}
+
+func (s *Server) SandboxTagsGetV2(ctx context.Context, r *pb.SandboxTagsGetRequest) (*pb.SandboxTagsGetResponse, error) {
+	return s.SandboxTagsGet(ctx, r)
+}
+
+var errEnded = errors.New("the sandbox has ended")

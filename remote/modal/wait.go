@@ -1,0 +1,300 @@
+package modal
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	sdk "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+
+	"fisub/remote"
+)
+
+const (
+	// logCap bounds what is taken of a log, and of exit.json.
+	logCap  = 16 << 20
+	exitCap = 1 << 20
+	// again is how long to wait after an error before the next try, at first and at most.
+	again    = 200 * time.Millisecond
+	againMax = 10 * time.Second
+	// away is for how long Modal may not answer before a job counts as lost, beyond its sandbox's life.
+	away = 10 * time.Minute
+)
+
+// result is how a sandbox ended.
+type result struct {
+	status pb.GenericResult_GenericStatus // UNSPECIFIED where Modal does not know the sandbox
+	code   int
+	text   string // Modal's own words
+}
+
+// ended tells how a sandbox ended; nil where it has not.
+func (p *Provider) ended(ctx context.Context, sb *sdk.Sandbox) (*result, error) {
+	watched, w := spy(ctx)
+	code, err := sb.Poll(watched, nil)
+	switch {
+	case gone(err):
+		return &result{text: words(err)}, nil
+	case err != nil:
+		return nil, p.fail(ctx, "asking for sandbox "+sb.SandboxID, err)
+	case code == nil:
+		return nil, nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return &result{status: w.result.GetStatus(), code: *code, text: redact(strings.TrimSpace(w.result.GetException()))}, nil
+}
+
+// errQueued says that Modal has found no machine for a sandbox yet.
+var errQueued = errors.New("still queued")
+
+// exec starts a command in a sandbox, waiting until then for its machine, and ends it after limit; 0 is none.
+func (p *Provider) exec(ctx context.Context, sb *sdk.Sandbox, command []string, limit time.Duration, until time.Time) (*sdk.ContainerProcess, error) {
+	starting, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	watched, w := spy(starting)
+	cp, err := sb.Exec(watched, command, &sdk.SandboxExecParams{Timeout: limit})
+	var late sdk.TimeoutError // the SDK waits for five minutes
+	if err != nil && ctx.Err() == nil && w.queued() && (starting.Err() != nil || errors.As(err, &late)) {
+		return nil, errQueued
+	}
+	return cp, err
+}
+
+// A writing is an error of the watcher.
+type writing struct{ error }
+
+func (w writing) Unwrap() error { return w.error }
+
+// A follower is one Wait.
+type follower struct {
+	p     *Provider
+	h     remote.Handle
+	d     handle
+	w     remote.Watcher
+	from  int64
+	state remote.State
+	began bool // something of the stream has come
+}
+
+func (f *follower) tell(phase remote.Phase, text string) {
+	if s := (remote.State{Phase: phase, Text: text}); s != f.state {
+		f.state = s
+		f.w.State(s)
+	}
+}
+
+func (f *follower) Write(b []byte) (int, error) {
+	if len(b) > 0 {
+		f.began = true
+		f.tell(remote.Running, "")
+	}
+	n, err := f.w.Write(b)
+	f.from += int64(n)
+	if err != nil {
+		err = writing{err}
+	}
+	return n, err
+}
+
+// Wait follows the job in its sandbox, and reads the rest from the volume when that is gone.
+func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
+	d, err := p.open(h)
+	if err != nil {
+		return remote.Exit{}, err
+	}
+	f := &follower{p: p, h: h, d: d, w: w, from: max(0, from)}
+	if d.Created.IsZero() {
+		f.d.Created = time.Now()
+	}
+	sb, err := p.client.Sandboxes.FromID(ctx, d.Sandbox, nil)
+	if err != nil {
+		return remote.Exit{}, p.fail(ctx, "finding sandbox "+d.Sandbox, err)
+	}
+	defer sb.Detach()
+	pause, answered, failures := again, time.Now(), 0
+	for {
+		at := f.from
+		exit, err := f.attempt(ctx, sb)
+		var watcher writing
+		switch {
+		case err == nil && exit.End != "":
+			return exit, nil
+		case ctx.Err() != nil:
+			return remote.Exit{}, fmt.Errorf("%s: waiting for %s: %w", p.name, h.Job, ctx.Err())
+		case errors.As(err, &watcher):
+			return remote.Exit{}, watcher.error
+		case lasting(err):
+			return remote.Exit{}, err
+		}
+		if err == nil || f.from > at {
+			pause, answered, failures = again, time.Now(), 0
+		}
+		if err != nil {
+			if failures++; failures > 1 || f.began {
+				f.tell(remote.Away, err.Error())
+			}
+			if time.Since(answered) > longest+away {
+				return remote.Exit{End: remote.Lost, Text: err.Error(), Hint: "modal.com shows whether sandbox " + d.Sandbox + " is still there"}, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, againMax)
+	}
+}
+
+// attempt follows the job once. It gives no Exit where there is something to come yet.
+func (f *follower) attempt(ctx context.Context, sb *sdk.Sandbox) (remote.Exit, error) {
+	end := &result{}
+	if f.d.Sandbox != "" {
+		var err error
+		if end, err = f.p.ended(ctx, sb); err != nil {
+			return remote.Exit{}, err
+		}
+	}
+	if end != nil {
+		return f.finish(ctx, *end)
+	}
+	var data bytes.Buffer
+	err := f.follow(ctx, sb)
+	if err == nil {
+		err = f.p.call(ctx, sb, call{script: readExit, args: []string{f.h.Job}, out: &capped{w: &data, left: exitCap}})
+	}
+	var script *failed
+	var watcher writing
+	switch {
+	case err == nil:
+		return f.p.exit(data.Bytes())
+	case errors.Is(err, errQueued):
+		if time.Now().Before(f.d.Created.Add(f.p.config.Queue)) {
+			return remote.Exit{}, nil
+		}
+		return f.giveUp(ctx, sb)
+	case errors.As(err, &script), gone(err):
+		return remote.Exit{}, nil // the sandbox tells why, when it has ended
+	case errors.As(err, &watcher):
+		return remote.Exit{}, err
+	}
+	return remote.Exit{}, f.p.fail(ctx, "following the job", err)
+}
+
+// follow copies the event stream from the sandbox until the agent has ended.
+func (f *follower) follow(ctx context.Context, sb *sdk.Sandbox) error {
+	if f.state.Phase == "" {
+		f.tell(remote.Queued, "")
+	}
+	until := f.d.Created.Add(f.p.config.Queue)
+	if soon := time.Now().Add(3 * time.Second); until.Before(soon) {
+		until = soon
+	}
+	cp, err := f.p.exec(ctx, sb, script(follow, f.h.Job, fmt.Sprint(f.from)), 0, until)
+	if err != nil {
+		return err
+	}
+	if f.began {
+		f.tell(remote.Running, "")
+	} else {
+		f.tell(remote.Starting, "")
+	}
+	stop := context.AfterFunc(ctx, func() { cp.Stdout.Close(); cp.Stderr.Close() })
+	defer stop()
+	defer cp.Stdout.Close()
+	defer cp.Stderr.Close()
+	if _, err := io.Copy(f, cp.Stdout); err != nil {
+		return err
+	}
+	var said bytes.Buffer
+	if _, err := io.Copy(&capped{w: &said, left: 4096}, cp.Stderr); err != nil {
+		return err
+	}
+	soon, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	code, err := cp.Wait(soon, nil)
+	if err == nil && code != 0 {
+		err = &failed{code, strings.TrimSpace(said.String())}
+	}
+	return err
+}
+
+// giveUp ends a sandbox for which Modal found no machine in time.
+func (f *follower) giveUp(ctx context.Context, sb *sdk.Sandbox) (remote.Exit, error) {
+	if _, err := sb.Terminate(ctx, nil); err != nil && !gone(err) {
+		return remote.Exit{}, f.p.fail(ctx, "ending sandbox "+sb.SandboxID, err)
+	}
+	return remote.Exit{
+		End:  remote.Refused,
+		Text: fmt.Sprintf("Modal found no machine with the GPU within %v", f.p.config.Queue),
+		Hint: fmt.Sprintf("try again later, name other regions, or raise remote.%s.queue", f.p.name),
+	}, nil
+}
+
+// finish reads from the volume what a job has left whose sandbox is gone.
+func (f *follower) finish(ctx context.Context, end result) (remote.Exit, error) {
+	if err := f.p.prepare(ctx); err != nil {
+		return remote.Exit{}, err
+	}
+	const doing = "reading what the job has left"
+	door := &f.p.door
+	if err := door.run(ctx, doing, call{script: kept, args: []string{f.h.Job, fmt.Sprint(f.from + 1)}, out: f, reload: true}); err != nil {
+		return remote.Exit{}, err
+	}
+	var data, said bytes.Buffer
+	if err := door.run(ctx, doing, call{script: keptExit, args: []string{f.h.Job}, out: &capped{w: &data, left: exitCap}}); err != nil {
+		return remote.Exit{}, err
+	}
+	if data.Len() > 0 {
+		return f.p.exit(data.Bytes())
+	}
+	if err := door.run(ctx, doing, call{script: started, args: []string{f.h.Job}, out: &said}); err != nil {
+		return remote.Exit{}, err
+	}
+	return end.exit(strings.TrimSpace(said.String())), nil
+}
+
+// exit is how a job ended that left no exit.json; said is what the start of its agent printed.
+func (r result) exit(said string) remote.Exit {
+	preempted := strings.Contains(strings.ToLower(r.text), "preempt")
+	switch {
+	case r.status == pb.GenericResult_GENERIC_STATUS_TIMEOUT:
+		return remote.Exit{End: remote.Limited, Text: or(r.text, "Modal ended the sandbox at the end of its time")}
+	case r.status == pb.GenericResult_GENERIC_STATUS_TERMINATED && !preempted:
+		return remote.Exit{End: remote.Cancelled, Text: or(r.text, "the sandbox was ended")}
+	}
+	what := "the sandbox is unknown to Modal"
+	if r.status != pb.GenericResult_GENERIC_STATUS_UNSPECIFIED {
+		what = "the sandbox ended: " + strings.ToLower(strings.TrimPrefix(r.status.String(), "GENERIC_STATUS_"))
+	}
+	if lines := strings.Split(said, "\n"); said != "" {
+		what += ": " + redact(lines[len(lines)-1])
+	}
+	return remote.Exit{End: remote.Lost, Text: or(r.text, what), Hint: "its unfinished workloads can go to another sandbox"}
+}
+
+func or(s, other string) string {
+	if s != "" {
+		return s
+	}
+	return other
+}
+
+// exit reads exit.json.
+func (p *Provider) exit(data []byte) (remote.Exit, error) {
+	var e remote.Exit
+	if err := json.Unmarshal(data, &e); err != nil {
+		return remote.Exit{End: remote.Lost, Text: "exit.json: " + redact(err.Error())}, nil
+	}
+	switch e.End {
+	case remote.Exited, remote.Limited, remote.Cancelled, remote.Refused, remote.Lost:
+		return e, nil
+	}
+	return remote.Exit{End: remote.Lost, Text: fmt.Sprintf("exit.json says %.80q", e.End)}, nil
+}

@@ -1,0 +1,773 @@
+// Package remotetest is the suite that every provider passes. The jobs in it are shell scripts in place of `fisub local`, and
+// the test binary stands in for the fisub binary as the agent: a provider's test begins with
+//
+//	func TestMain(m *testing.M) { remotetest.Main(m) }
+//	func TestProvider(t *testing.T) { remotetest.Run(t, remotetest.Setup{New: ...}) }
+package remotetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+)
+
+// Agent is the agent that the test binary is. Its host has the GPUs that PutGPUs wrote.
+func Agent() *agent.Agent {
+	self, _ := os.Executable()
+	return &agent.Agent{Version: "test", Self: []string{self, "agent"}, GPUs: func() (gpus []agent.GPU, err error) {
+		data, err := os.ReadFile(filepath.Join(filepath.Dir(self), "gpus")) // the agent lies in the store
+		if err != nil {
+			return nil, err
+		}
+		return gpus, json.Unmarshal(data, &gpus)
+	}}
+}
+
+// PutGPUs gives the host with the work folder GPUs, which are but names.
+func PutGPUs(t testing.TB, work string, gpus ...agent.GPU) {
+	t.Helper()
+	data, err := json.Marshal(gpus)
+	if err == nil {
+		err = os.MkdirAll(agent.Store(work), 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(agent.Store(work), "gpus"), data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Main runs the tests, or, where the binary was started as an agent, that. It fails where goroutines are left.
+func Main(m *testing.M, options ...goleak.Option) {
+	if len(os.Args) > 1 && os.Args[1] == "agent" {
+		if err := Agent().Main(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Setenv("GORACE", "atexit_sleep_ms=0") // agents are to be as quick with the race detector as without
+	goleak.VerifyTestMain(m, options...)
+}
+
+// A Setup is what the suite must know of a provider.
+type Setup struct {
+	// New returns a provider on the same hosts each time, as another process would. The suite closes it.
+	New func(t *testing.T) remote.Provider
+
+	// Slow is added to the suite's patience, for providers that begin jobs late.
+	Slow time.Duration
+
+	// KillHost ends the host of a job that runs, or the agent on it, without a word. Where it is nil, NoKill says why.
+	KillHost func(t *testing.T, h remote.Handle)
+	NoKill   string
+
+	// Cut interrupts the connection with the hosts for good or for a moment; the provider gets over it. Where it is nil,
+	// NoCut says why.
+	Cut   func(t *testing.T)
+	NoCut string
+
+	// Spoil changes the file of the store with that hash. Where it is nil, NoSpoil says why.
+	Spoil   func(t *testing.T, hash string)
+	NoSpoil string
+
+	// GPUs returns a provider with two places, the two GPUs of one host, and the work folder there. Where it is nil, NoGPUs says
+	// why.
+	GPUs   func(t *testing.T) (p remote.Provider, work string)
+	NoGPUs string
+
+	// Change adds to a job what the provider needs.
+	Change func(*remote.Job)
+}
+
+// Script makes a job of the text of a shell script, whose bundle also has the files, content by name. The job's Place is
+// the zero one with GPU -1.
+func Script(t testing.TB, text string, files map[string]string) *remote.Job {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	job := &remote.Job{ID: NewID(t), Args: []string{"run.sh"}, Limit: time.Minute, Place: remote.Place{GPU: -1},
+		Labels: map[string]string{"run": "test"}}
+	add := func(name, path string, executable bool) {
+		job.Files = append(job.Files, File(t, name, path, executable))
+	}
+	add(agent.Program, self, true)
+	for name, content := range files {
+		path := filepath.Join(dir, fmt.Sprint("f", len(job.Files)))
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		add(name, path, false)
+	}
+	path := filepath.Join(dir, "script")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	add("run.sh", path, true)
+	return job
+}
+
+var (
+	mu     sync.Mutex
+	number int
+	hashes = map[string]string{}
+)
+
+// NewID returns the id of a job of this process.
+func NewID(t testing.TB) string {
+	t.Helper()
+	mu.Lock()
+	defer mu.Unlock()
+	number++
+	return fmt.Sprintf("test-%d-%d", os.Getpid(), number)
+}
+
+// File describes the file at path.
+func File(t testing.TB, name, path string, executable bool) remote.File {
+	t.Helper()
+	st, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	key := fmt.Sprint(path, st.ModTime(), st.Size())
+	if hashes[key] == "" {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		h := sha256.New()
+		if _, err := io.Copy(h, f); err != nil {
+			t.Fatal(err)
+		}
+		hashes[key] = hex.EncodeToString(h.Sum(nil))
+	}
+	return remote.File{Name: name, SHA256: hashes[key], Size: st.Size(), Exec: executable, Path: path}
+}
+
+// A Recorder is a Watcher that keeps what it is told.
+type Recorder struct {
+	mu     sync.Mutex
+	stream bytes.Buffer
+	states []remote.State
+	// Fail, where it is not nil, is asked on each Write.
+	Fail func(stream []byte) error
+}
+
+func (r *Recorder) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stream.Write(p)
+	if r.Fail != nil {
+		if err := r.Fail(r.stream.Bytes()); err != nil {
+			return len(p), err
+		}
+	}
+	return len(p), nil
+}
+
+// State keeps s.
+func (r *Recorder) State(s remote.State) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.states = append(r.states, s)
+}
+
+// Stream is what was written so far.
+func (r *Recorder) Stream() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stream.String()
+}
+
+// Phases are those of the states so far.
+func (r *Recorder) Phases() (phases []remote.Phase) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.states {
+		phases = append(phases, s.Phase)
+	}
+	return phases
+}
+
+type suite struct {
+	Setup
+}
+
+// Run runs the suite.
+func Run(t *testing.T, setup Setup) {
+	s := &suite{setup}
+	for _, c := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"Events", s.events}, {"ExitStatus", s.exitStatus}, {"SentOnce", s.sentOnce}, {"WrongHash", s.wrongHash}, {"Spoilt", s.spoilt},
+		{"InvalidJob", s.invalidJob}, {"Limit", s.limit}, {"Cancel", s.cancel}, {"ReleaseTwice", s.releaseTwice}, {"Attach", s.attach},
+		{"WaitCancelled", s.waitCancelled}, {"WatcherFails", s.watcherFails}, {"SubmitCancelled", s.submitCancelled}, {"Garbage", s.garbage},
+		{"TwoAtOnce", s.twoAtOnce}, {"Environment", s.environment}, {"HostKilled", s.hostKilled}, {"ConnectionCut", s.connectionCut},
+		{"GPUs", s.gpus},
+	} {
+		t.Run(c.name, c.run)
+	}
+}
+
+func (s *suite) provider(t *testing.T) remote.Provider {
+	t.Helper()
+	p := s.New(t)
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return p
+}
+
+func (s *suite) job(t *testing.T, p remote.Provider, text string, files map[string]string) *remote.Job {
+	t.Helper()
+	job := Script(t, text, files)
+	places := p.Places(1)
+	if len(places) != 1 {
+		t.Fatalf("Places(1): got %v", places)
+	}
+	job.Place = places[0]
+	if s.Change != nil {
+		s.Change(job)
+	}
+	return job
+}
+
+// submit submits a job and releases it at the end of the test.
+func (s *suite) submit(t *testing.T, p remote.Provider, job *remote.Job) remote.Handle {
+	t.Helper()
+	h, err := p.Submit(s.limited(t), job, nil)
+	if err != nil {
+		t.Fatalf("Submit: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := p.Release(ctx, h); err != nil {
+			t.Errorf("Release: %v", err)
+		}
+	})
+	if h.Job != job.ID || h.Provider == "" || h.Place != job.Place {
+		t.Errorf("handle: got %+v for job %s in %v", h, job.ID, job.Place)
+	}
+	return h
+}
+
+func (s *suite) limited(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute+s.Slow)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func (s *suite) wait(t *testing.T, p remote.Provider, h remote.Handle, from int64) (*Recorder, remote.Exit) {
+	t.Helper()
+	r := &Recorder{}
+	exit, err := p.Wait(s.limited(t), h, from, r)
+	if err != nil {
+		t.Fatalf("Wait: %v; stream %q", err, r.Stream())
+	}
+	return r, exit
+}
+
+// patience waits for something that comes soon.
+func (s *suite) patience(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30*time.Second + s.Slow); !cond(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+func (s *suite) listed(t *testing.T, p remote.Provider, id string) bool {
+	t.Helper()
+	all, err := p.List(s.limited(t))
+	if err != nil {
+		t.Fatalf("List: %v", err)
+	}
+	return slices.ContainsFunc(all, func(h remote.Handle) bool { return h.Job == id })
+}
+
+const three = `echo one; sleep 0.2; echo two; echo words >&2; sleep 0.2; echo three`
+
+func (s *suite) events(t *testing.T) {
+	p := s.provider(t)
+	h := s.submit(t, p, s.job(t, p, `cat sub/data.txt; `+three, map[string]string{"sub/data.txt": "data\n"}))
+	r, exit := s.wait(t, p, h, 0)
+	if want := "data\none\ntwo\nthree\n"; r.Stream() != want {
+		t.Errorf("stream: got %q, want %q", r.Stream(), want)
+	}
+	if exit.End != remote.Exited || exit.Code != 0 {
+		t.Errorf("exit: got %+v", exit)
+	}
+	if !slices.Contains(r.Phases(), remote.Running) {
+		t.Errorf("phases: got %v, want running among them", r.Phases())
+	}
+	again, exit := s.wait(t, p, h, 9)
+	if again.Stream() != "two\nthree\n" || exit.End != remote.Exited {
+		t.Errorf("a second Wait, from 9: got %q, %+v", again.Stream(), exit)
+	}
+	dst := t.TempDir()
+	if err := p.Collect(s.limited(t), h, dst); err != nil {
+		t.Fatalf("Collect: %v", err)
+	}
+	if log, err := os.ReadFile(filepath.Join(dst, agent.LogName)); err != nil || !bytes.Contains(log, []byte("words\n")) {
+		t.Errorf("log: got %q, %v", log, err)
+	}
+}
+
+func (s *suite) exitStatus(t *testing.T) {
+	p := s.provider(t)
+	_, exit := s.wait(t, p, s.submit(t, p, s.job(t, p, `echo one; exit 3`, nil)), 0)
+	if exit.End != remote.Exited || exit.Code != 3 {
+		t.Errorf("got %+v, want exited with 3", exit)
+	}
+}
+
+func (s *suite) sentOnce(t *testing.T) {
+	p := s.provider(t)
+	content := map[string]string{"a.txt": strings.Repeat(NewID(t), 1000)}
+	send := func() (total int64) {
+		job := s.job(t, p, `echo `+NewID(t)+` >/dev/null; wc -c <a.txt`, content)
+		h, err := p.Submit(s.limited(t), job, func(sent, all int64) {
+			if sent < 0 || sent > all {
+				t.Errorf("progress: %d of %d bytes", sent, all)
+			}
+			total = all
+		})
+		if err != nil {
+			t.Fatalf("Submit: %v", err)
+		}
+		defer p.Release(s.limited(t), h)
+		if r, exit := s.wait(t, p, h, 0); exit.Code != 0 || strings.TrimSpace(r.Stream()) != fmt.Sprint(len(content["a.txt"])) {
+			t.Errorf("got %q, %+v", r.Stream(), exit)
+		}
+		return total
+	}
+	first, second := send(), send()
+	if least := int64(len(content["a.txt"])); first < least {
+		t.Errorf("sent first: got %d bytes, want at least %d", first, least)
+	}
+	if second > 100 {
+		t.Errorf("sent again: got %d bytes, want only the script", second)
+	}
+}
+
+func (s *suite) wrongHash(t *testing.T) {
+	p := s.provider(t)
+	job := s.job(t, p, `echo ran`, map[string]string{"a.txt": NewID(t)})
+	at := slices.IndexFunc(job.Files, func(f remote.File) bool { return f.Name == "a.txt" })
+	h := sha256.Sum256([]byte(NewID(t)))
+	job.Files[at].SHA256 = hex.EncodeToString(h[:])
+	s.refused(t, p, job)
+}
+
+// refused submits a job that must not run.
+func (s *suite) refused(t *testing.T, p remote.Provider, job *remote.Job) {
+	t.Helper()
+	h, err := p.Submit(s.limited(t), job, nil)
+	if err != nil {
+		if s.listed(t, p, job.ID) {
+			t.Errorf("after %q the job is still there", err)
+		}
+		return
+	}
+	defer p.Release(s.limited(t), h)
+	if r, exit := s.wait(t, p, h, 0); exit.End != remote.Refused || r.Stream() != "" {
+		t.Errorf("got %+v, stream %q, want refused", exit, r.Stream())
+	}
+}
+
+func (s *suite) spoilt(t *testing.T) {
+	if s.Spoil == nil {
+		t.Skip(s.NoSpoil)
+	}
+	p := s.provider(t)
+	content := map[string]string{"a.txt": NewID(t)}
+	h := s.submit(t, p, s.job(t, p, `echo ran`, content))
+	s.wait(t, p, h, 0)
+	job := s.job(t, p, `echo ran`, content)
+	at := slices.IndexFunc(job.Files, func(f remote.File) bool { return f.Name == "a.txt" })
+	s.Spoil(t, job.Files[at].SHA256)
+	s.refused(t, p, job)
+	// The spoilt file was thrown away: it is sent again.
+	h = s.submit(t, p, s.job(t, p, `cat a.txt`, content))
+	if r, exit := s.wait(t, p, h, 0); exit.Code != 0 || r.Stream() != content["a.txt"] {
+		t.Errorf("the next job: got %q, %+v", r.Stream(), exit)
+	}
+}
+
+func (s *suite) invalidJob(t *testing.T) {
+	p := s.provider(t)
+	for name, spoil := range map[string]func(*remote.Job){
+		"id":    func(j *remote.Job) { j.ID = "../" + j.ID },
+		"file":  func(j *remote.Job) { j.Files[0].Name = "../x" },
+		"limit": func(j *remote.Job) { j.Limit = 0 },
+	} {
+		job := s.job(t, p, `echo ran`, nil)
+		spoil(job)
+		if h, err := p.Submit(s.limited(t), job, nil); err == nil {
+			t.Errorf("%s: got a handle %+v, want an error", name, h)
+		}
+	}
+}
+
+func (s *suite) limit(t *testing.T) {
+	p := s.provider(t)
+	job := s.job(t, p, `echo one; sleep 300`, nil)
+	job.Limit = time.Second
+	begun := time.Now()
+	r, exit := s.wait(t, p, s.submit(t, p, job), 0)
+	if exit.End != remote.Limited || r.Stream() != "one\n" {
+		t.Errorf("got %+v, %q, want limit", exit, r.Stream())
+	}
+	if took := time.Since(begun); took > 40*time.Second+s.Slow {
+		t.Errorf("took %v", took)
+	}
+}
+
+// beat is a script that shows that it runs by adding to a file on this machine.
+func beat(file string) string {
+	return `echo one; trap '' HUP; while :; do echo x >>'` + file + `'; sleep 0.02; done`
+}
+
+// beats tells whether the file still grows.
+func beats(file string) bool {
+	size := func() int64 {
+		st, err := os.Stat(file)
+		if err != nil {
+			return 0
+		}
+		return st.Size()
+	}
+	before := size()
+	time.Sleep(300 * time.Millisecond)
+	return size() > before
+}
+
+func (s *suite) cancel(t *testing.T) {
+	p := s.provider(t)
+	file := filepath.Join(t.TempDir(), "beat")
+	h := s.submit(t, p, s.job(t, p, beat(file), nil))
+	s.patience(t, "the job", func() bool { return beats(file) })
+	if !s.listed(t, p, h.Job) {
+		t.Error("List: the running job is not there")
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r := &Recorder{}
+		if exit, err := p.Wait(s.limited(t), h, 0, r); err == nil && exit.End != remote.Cancelled && exit.End != remote.Lost {
+			t.Errorf("Wait of a job that is released: got %+v", exit)
+		}
+	}()
+	time.Sleep(100 * time.Millisecond)
+	if err := p.Release(s.limited(t), h); err != nil {
+		t.Fatalf("Release: %v", err)
+	}
+	if beats(file) {
+		t.Error("the job goes on")
+	}
+	select {
+	case <-ended:
+	case <-time.After(30*time.Second + s.Slow):
+		t.Fatal("Wait does not end")
+	}
+}
+
+func (s *suite) releaseTwice(t *testing.T) {
+	p := s.provider(t)
+	h := s.submit(t, p, s.job(t, p, `echo one`, nil))
+	s.wait(t, p, h, 0)
+	if !s.listed(t, p, h.Job) {
+		t.Error("List: the job is not there before Release")
+	}
+	for range 2 {
+		if err := p.Release(s.limited(t), h); err != nil {
+			t.Fatalf("Release: %v", err)
+		}
+	}
+	if s.listed(t, p, h.Job) {
+		t.Error("List: the job is there after Release")
+	}
+	if exit, err := p.Wait(s.limited(t), h, 0, &Recorder{}); err == nil && exit.End == remote.Exited {
+		t.Errorf("Wait after Release: got %+v", exit)
+	}
+}
+
+// through gives the handle as another process reads it.
+func through(t *testing.T, h remote.Handle) remote.Handle {
+	t.Helper()
+	data, err := json.Marshal(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read remote.Handle
+	if err := json.Unmarshal(data, &read); err != nil {
+		t.Fatal(err)
+	}
+	return read
+}
+
+func (s *suite) attach(t *testing.T) {
+	first := s.New(t)
+	h, err := first.Submit(s.limited(t), s.job(t, first, three+`; sleep 1; echo four`, nil), nil)
+	if err != nil {
+		t.Fatalf("Submit: %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	p := s.provider(t)
+	h = through(t, h)
+	defer p.Release(s.limited(t), h)
+	r, exit := s.wait(t, p, h, 4)
+	if r.Stream() != "two\nthree\nfour\n" || exit.End != remote.Exited {
+		t.Errorf("got %q, %+v", r.Stream(), exit)
+	}
+}
+
+func (s *suite) waitCancelled(t *testing.T) {
+	p := s.provider(t)
+	h := s.submit(t, p, s.job(t, p, `echo one; sleep 2; echo two`, nil))
+	ctx, cancel := context.WithCancel(s.limited(t))
+	defer cancel()
+	r := &Recorder{}
+	ended := make(chan error, 1)
+	go func() { _, err := p.Wait(ctx, h, 0, r); ended <- err }()
+	s.patience(t, "the first event", func() bool { return r.Stream() == "one\n" })
+	cancel()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want context canceled", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("Wait does not end with its context")
+	}
+	rest, exit := s.wait(t, p, h, int64(len(r.Stream())))
+	if rest.Stream() != "two\n" || exit.End != remote.Exited || exit.Code != 0 {
+		t.Errorf("the job does not go on: got %q, %+v", rest.Stream(), exit)
+	}
+}
+
+func (s *suite) watcherFails(t *testing.T) {
+	p := s.provider(t)
+	h := s.submit(t, p, s.job(t, p, three, nil))
+	full := errors.New("no space left here")
+	r := &Recorder{Fail: func([]byte) error { return full }}
+	if _, err := p.Wait(s.limited(t), h, 0, r); !errors.Is(err, full) {
+		t.Errorf("got %v, want the watcher's error", err)
+	}
+	if rest, exit := s.wait(t, p, h, 0); rest.Stream() != "one\ntwo\nthree\n" || exit.End != remote.Exited {
+		t.Errorf("after it: got %q, %+v", rest.Stream(), exit)
+	}
+}
+
+func (s *suite) submitCancelled(t *testing.T) {
+	p := s.provider(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	job := s.job(t, p, `echo ran`, nil)
+	if _, err := p.Submit(ctx, job, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want context canceled", err)
+	}
+	if s.listed(t, p, job.ID) {
+		t.Error("the job is there")
+	}
+}
+
+func (s *suite) garbage(t *testing.T) {
+	p := s.provider(t)
+	h := s.submit(t, p, s.job(t, p, `printf '\000\377{"seq":\n\r\033[2J'; i=0; while [ $i -lt 300 ]; do cat block; i=$((i+1)); done; printf end`,
+		map[string]string{"block": strings.Repeat("0123456789abcde\n", 1024)}))
+	r, exit := s.wait(t, p, h, 0)
+	want := "\x00\xff{\"seq\":\n\r\x1b[2J" + strings.Repeat("0123456789abcde\n", 300*1024) + "end"
+	if r.Stream() != want || exit.Code != 0 {
+		t.Errorf("got %d bytes, %+v, want %d bytes", len(r.Stream()), exit, len(want))
+	}
+}
+
+func (s *suite) twoAtOnce(t *testing.T) {
+	p := s.provider(t)
+	places := p.Places(2)
+	if len(places) < 2 {
+		t.Skipf("it has %d place", len(places))
+	}
+	if places[0].String() == places[1].String() {
+		t.Errorf("Places: got %v twice", places[0])
+	}
+	var group sync.WaitGroup
+	begun := time.Now()
+	for i, place := range places {
+		job := s.job(t, p, fmt.Sprintf(`sleep 2; echo %d`, i), nil)
+		job.Place = place
+		h := s.submit(t, p, job)
+		group.Go(func() {
+			r := &Recorder{}
+			if exit, err := p.Wait(s.limited(t), h, 0, r); err != nil || exit.Code != 0 || r.Stream() != fmt.Sprintln(i) {
+				t.Errorf("job %d: got %q, %+v, %v", i, r.Stream(), exit, err)
+			}
+		})
+	}
+	group.Wait()
+	if took := time.Since(begun); took > 30*time.Second+s.Slow {
+		t.Errorf("took %v", took)
+	}
+}
+
+func (s *suite) environment(t *testing.T) {
+	p := s.provider(t)
+	job := s.job(t, p, `printf '%s|%s|%s\n' "$WORD" "$1" "$2"`, nil)
+	job.Env = map[string]string{"WORD": `a 'b' "c" $HOME`}
+	job.Args = append(job.Args, `x 'y' "z" $HOME`, ";echo no")
+	if r, _ := s.wait(t, p, s.submit(t, p, job), 0); r.Stream() != `a 'b' "c" $HOME|x 'y' "z" $HOME|;echo no`+"\n" {
+		t.Errorf("got %q", r.Stream())
+	}
+}
+
+func (s *suite) hostKilled(t *testing.T) {
+	if s.KillHost == nil {
+		t.Skip(s.NoKill)
+	}
+	p := s.provider(t)
+	file := filepath.Join(t.TempDir(), "beat")
+	h := s.submit(t, p, s.job(t, p, beat(file), nil))
+	r := &Recorder{}
+	type end struct {
+		exit remote.Exit
+		err  error
+	}
+	ended := make(chan end, 1)
+	ctx := s.limited(t)
+	go func() { exit, err := p.Wait(ctx, h, 0, r); ended <- end{exit, err} }()
+	s.patience(t, "the first event", func() bool { return r.Stream() != "" })
+	s.KillHost(t, h)
+	if e := <-ended; e.err != nil || e.exit.End != remote.Lost || e.exit.Text == "" {
+		t.Errorf("got %+v, %v, want lost, with a text", e.exit, e.err)
+	}
+	if r.Stream() != "one\n" {
+		t.Errorf("stream: got %q", r.Stream())
+	}
+	s.patience(t, "the program's end", func() bool { return !beats(file) })
+}
+
+func (s *suite) connectionCut(t *testing.T) {
+	if s.Cut == nil {
+		t.Skip(s.NoCut)
+	}
+	p := s.provider(t)
+	h := s.submit(t, p, s.job(t, p, `for i in 1 2 3 4 5 6 7 8 9; do echo $i; sleep 0.3; done`, nil))
+	r := &Recorder{}
+	ended := make(chan remote.Exit, 1)
+	ctx := s.limited(t)
+	go func() {
+		exit, err := p.Wait(ctx, h, 0, r)
+		if err != nil {
+			t.Errorf("Wait: %v", err)
+		}
+		ended <- exit
+	}()
+	s.patience(t, "the first event", func() bool { return r.Stream() != "" })
+	s.Cut(t)
+	exit := <-ended
+	if want := "1\n2\n3\n4\n5\n6\n7\n8\n9\n"; r.Stream() != want || exit.End != remote.Exited {
+		t.Errorf("got %q, %+v, want each byte once", r.Stream(), exit)
+	}
+	if !slices.Contains(r.Phases(), remote.Away) {
+		t.Errorf("phases: got %v, want away among them", r.Phases())
+	}
+}
+
+// gpus sends six jobs for the two GPUs of a host at once: no two of them hold one at a time, and both are in use at a time.
+// What a host cannot do with its GPUs it says, with a remedy.
+func (s *suite) gpus(t *testing.T) {
+	if s.GPUs == nil {
+		t.Skip(s.NoGPUs)
+	}
+	p, work := s.GPUs(t)
+	t.Cleanup(func() { p.Close() })
+	places := p.Places(2)
+	if len(places) != 2 || places[0].Host != places[1].Host && places[0].GPU >= 0 {
+		t.Fatalf("places: got %v, want two of one host", places)
+	}
+	job := func(i int, text string) *remote.Job {
+		job := Script(t, text, nil)
+		job.Place, job.GPU = places[i%2], "b200"
+		return job
+	}
+	refused := func(name, text string) {
+		t.Helper()
+		r, exit := s.wait(t, p, s.submit(t, p, job(0, `echo ran`)), 0)
+		if exit.End != remote.Refused || !strings.Contains(exit.Text, text) || exit.Hint == "" || r.Stream() != "" {
+			t.Errorf("%s: got %+v, %q, want refused: %s, with a hint", name, exit, r.Stream(), text)
+		}
+	}
+	refused("a host without driver", "no GPU: ")
+	uuids := []string{"GPU-" + NewID(t), "GPU-" + NewID(t)}
+	host := func(name string, processes ...string) {
+		PutGPUs(t, work, agent.GPU{UUID: uuids[0], Name: name, Processes: processes}, agent.GPU{UUID: uuids[1], Name: name, Processes: processes})
+	}
+	t.Cleanup(func() {
+		for _, uuid := range uuids {
+			os.Remove("/tmp/fisub-" + uuid + ".lock")
+		}
+	})
+	host("NVIDIA H200")
+	refused("a kernel for another GPU", "is NVIDIA H200, the job is for b200")
+	host("NVIDIA B200", "123 (python)")
+	refused("a GPU that somebody uses", "is busy: process 123 (python)")
+	host("NVIDIA B200")
+
+	// A job whose GPU another one holds waits a while; these are over soon enough.
+	dir := t.TempDir()
+	text := `cd ` + dir + `; mkdir $CUDA_VISIBLE_DEVICES || echo shared; touch met-$CUDA_VISIBLE_DEVICES
+i=0; while [ $i -lt 40 ] && ! [ -e met-` + uuids[0] + ` -a -e met-` + uuids[1] + ` ]; do i=$((i+1)); sleep 0.1; done
+[ $i -lt 40 ] || echo alone; sleep 0.2; rmdir $CUDA_VISIBLE_DEVICES; echo $CUDA_VISIBLE_DEVICES`
+	var group sync.WaitGroup
+	for i := range 6 {
+		group.Go(func() {
+			h, err := p.Submit(s.limited(t), job(i, text), nil)
+			if err != nil {
+				t.Errorf("job %d: %v", i, err)
+				return
+			}
+			r := &Recorder{}
+			exit, err := p.Wait(s.limited(t), h, 0, r)
+			at := slices.Index(uuids, strings.TrimSpace(r.Stream()))
+			if err != nil || exit.End != remote.Exited || at < 0 || places[0].GPU >= 0 && at != i%2 {
+				t.Errorf("job %d in %v: got %q, %+v, %v, want the GPU's UUID alone", i, h.Place, r.Stream(), exit, err)
+			}
+			if err := p.Release(s.limited(t), h); err != nil {
+				t.Errorf("job %d: %v", i, err)
+			}
+		})
+	}
+	group.Wait()
+}

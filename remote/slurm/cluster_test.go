@@ -1,0 +1,544 @@
+package slurm
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+	"fisub/remote/remotetest"
+	"fisub/remote/slurm/slurmtest"
+)
+
+func TestMain(m *testing.M) { remotetest.Main(m) }
+
+// brisk is for tests against a cluster of their own.
+var brisk = pace{
+	read: 50 * time.Millisecond, queued: 200 * time.Millisecond, slow: time.Second, grace: 2 * time.Second, command: 20 * time.Second, stop: 40 * time.Second,
+}
+
+func provider(t *testing.T, c *slurmtest.Cluster, table map[string]any) *Provider {
+	t.Helper()
+	p, err := New("cluster", table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.pace = brisk
+	p.login = here{env: []string{"SLURM_CONF=" + c.Conf}}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// newJob gives a job whose program is a shell script.
+func newJob(t *testing.T, id, text string) *remote.Job {
+	t.Helper()
+	job := remotetest.Script(t, text, nil)
+	job.ID = id
+	return job
+}
+
+// A watcher keeps what it hears.
+type watcher struct {
+	mu     sync.Mutex
+	stream bytes.Buffer
+	states []remote.State
+	heard  func(remote.State)
+	wrote  func()
+}
+
+func (w *watcher) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer func() {
+		if w.wrote != nil {
+			w.wrote()
+		}
+	}()
+	return w.stream.Write(b)
+}
+
+func (w *watcher) State(s remote.State) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.states = append(w.states, s)
+	if w.heard != nil {
+		w.heard(s)
+	}
+}
+
+func within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func submit(t *testing.T, p *Provider, job *remote.Job) remote.Handle {
+	t.Helper()
+	h, err := p.Submit(within(t), job, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Release(context.Background(), h); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+func wait(t *testing.T, p *Provider, h remote.Handle, w *watcher) remote.Exit {
+	t.Helper()
+	exit, err := p.Wait(within(t), h, 0, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exit
+}
+
+func numberOf(t *testing.T, h remote.Handle) string {
+	t.Helper()
+	var j job
+	if err := json.Unmarshal(h.Data, &j); err != nil || j.Number == "" {
+		t.Fatalf("handle %s: %v", h.Data, err)
+	}
+	return j.Number
+}
+
+// killAgent ends the agent of a job that runs here without a word.
+func killAgent(t *testing.T, dir string) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, agent.StateName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s agent.State
+	if err := json.Unmarshal(data, &s); err != nil || s.PID <= 1 {
+		t.Fatalf("%s: %v", data, err)
+	}
+	if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestProvider(t *testing.T) {
+	table := func(work string) map[string]any {
+		return map[string]any{"workdir": work, "gres": "gpu:b200:1", "jobs": int64(2)}
+	}
+	t.Run("here", func(t *testing.T) {
+		t.Parallel()
+		c := slurmtest.Start(t, slurmtest.Setup{})
+		work := t.TempDir()
+		var cut atomic.Int64
+		setup := suite(work, func(t *testing.T) remote.Provider {
+			p := provider(t, c, table(work))
+			p.login = &cuttable{p.login, &cut}
+			return p
+		}, func(*testing.T) { cut.Store(time.Now().Add(2 * time.Second).UnixNano()) })
+		setup.GPUs = func(t *testing.T) (remote.Provider, string) {
+			work := t.TempDir()
+			return provider(t, c, map[string]any{"workdir": work, "jobs": int64(2)}), work
+		}
+		remotetest.Run(t, setup)
+	})
+	t.Run("login host", func(t *testing.T) {
+		t.Parallel()
+		c := slurmtest.Start(t, slurmtest.Setup{})
+		f, d := loginHost(t, "SLURM_CONF="+c.Conf)
+		work := t.TempDir()
+		remotetest.Run(t, suite(work, func(t *testing.T) remote.Provider {
+			tab := table(work)
+			tab["login"], tab["ssh_config"] = d.Name, f.Config
+			p := provider(t, c, tab)
+			p.login = nil // opened as for everybody
+			return p
+		}, func(t *testing.T) {
+			d.Stop()
+			time.Sleep(time.Second)
+			d.Start(t)
+		}))
+	})
+}
+
+func suite(work string, new func(t *testing.T) remote.Provider, cut func(*testing.T)) remotetest.Setup {
+	return remotetest.Setup{
+		New:      new,
+		Slow:     20 * time.Second,
+		KillHost: func(t *testing.T, h remote.Handle) { killAgent(t, agent.JobDir(work, h.Job)) },
+		Spoil: func(t *testing.T, hash string) {
+			name := agent.Stored(work, hash)
+			data, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			data[0]++ // as many bytes: the sizes alone do not show it
+			if err := errors.Join(os.Remove(name), os.WriteFile(name, data, 0o444)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Cut:    cut,
+		NoGPUs: "the cluster on this machine has them",
+	}
+}
+
+// cuttable is a login that cannot be reached until a time in nanoseconds since 1970.
+type cuttable struct {
+	login
+	until *atomic.Int64
+}
+
+var errCut = errors.New("connection reset by peer")
+
+func (l *cuttable) cut() bool { return time.Now().UnixNano() < l.until.Load() }
+
+func (l *cuttable) Run(ctx context.Context, argv []string, stdin string) (string, error) {
+	if l.cut() {
+		return "", errCut
+	}
+	return l.login.Run(ctx, argv, stdin)
+}
+
+func (l *cuttable) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
+	if l.cut() {
+		return 0, errCut
+	}
+	return l.login.Read(ctx, name, from, limit, w)
+}
+
+// both runs a test with and without authentication.
+func both(t *testing.T, test func(t *testing.T, c *slurmtest.Cluster)) {
+	for _, munge := range []bool{false, true} {
+		t.Run(fmt.Sprintf("munge=%t", munge), func(t *testing.T) {
+			t.Parallel()
+			test(t, slurmtest.Start(t, slurmtest.Setup{Munge: munge}))
+		})
+	}
+}
+
+func TestJob(t *testing.T) {
+	both(t, func(t *testing.T, c *slurmtest.Cluster) {
+		secret := rand.Text()
+		work := filepath.Join(t.TempDir(), "it's 100% a [folder]")
+		p := provider(t, c, map[string]any{"workdir": work, "gres": "gpu:b200:1"})
+		p.login = here{env: []string{"SLURM_CONF=" + c.Conf, "FISUB_TEST_TOKEN=" + secret}}
+		hosts, err := p.Check(within(t))
+		if err != nil || len(hosts) != 1 || hosts[0].Err != nil || hosts[0].State != "ready" {
+			t.Fatalf("check: %+v, %v", hosts, err)
+		}
+		if want := "partition gpu, 1 nodes idle, gpu:b200:2, a job would start now"; hosts[0].Detail != want {
+			t.Errorf("check: got %q, want %q", hosts[0].Detail, want)
+		}
+		job := newJob(t, "j1", `echo first; sleep 0.5; echo "gpu $CUDA_VISIBLE_DEVICES"; echo to the log >&2; env >env.txt; exit 3`)
+		job.Labels = map[string]string{"run": "r1", "definition": "gdn\nx"}
+		var sent, total int64
+		h, err := p.Submit(within(t), job, func(s, n int64) { sent, total = s, n })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := job.Files[0].Size + job.Files[1].Size; sent != want || total != want {
+			t.Errorf("sent %d of %d bytes, want %d", sent, total, want)
+		}
+		if show := c.Run("scontrol", "-o", "show", "job", numberOf(t, h)); !strings.Contains(show, "Comment=fisub definition=gdn x run=r1 ") ||
+			!strings.Contains(show, "Requeue=0") || !strings.Contains(show, "TimeLimit=00:04:00") || !strings.Contains(show, "gres:gpu:b200:1") {
+			t.Errorf("scontrol: %s", show)
+		}
+		var w watcher
+		if exit := wait(t, p, h, &w); exit.End != remote.Exited || exit.Code != 3 {
+			t.Errorf("exit: %+v", exit)
+		}
+		if got, want := w.stream.String(), "first\ngpu 0\n"; got != want {
+			t.Errorf("stream: got %q, want %q", got, want)
+		}
+		if n := len(w.states); n == 0 || w.states[n-1] != (remote.State{Phase: remote.Running, Text: "node " + c.Node}) {
+			t.Errorf("states: %+v", w.states)
+		}
+		dst := t.TempDir()
+		if err := p.Collect(within(t), h, dst); err != nil {
+			t.Fatal(err)
+		}
+		if log, err := os.ReadFile(filepath.Join(dst, agent.LogName)); err != nil || !strings.Contains(string(log), "to the log\n") {
+			t.Errorf("log: %q, %v", log, err)
+		}
+		for _, root := range []string{work, filepath.Dir(c.Conf)} {
+			err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+				if err != nil || !d.Type().IsRegular() {
+					return err
+				}
+				if text, err := os.ReadFile(name); err == nil && bytes.Contains(text, []byte(secret)) {
+					t.Errorf("%s: holds a secret of the environment", name)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+
+		// Another client finds it, reads it again from an offset, and sends nothing twice.
+		other := provider(t, c, map[string]any{"workdir": work, "gres": "gpu:b200:1"})
+		var again watcher
+		if exit, err := other.Wait(within(t), h, 6, &again); err != nil || exit.Code != 3 || again.stream.String() != "gpu 0\n" {
+			t.Errorf("again: %+v, %v, %q", exit, err, again.stream.String())
+		}
+		if _, err := other.Wait(within(t), h, 600, &again); err == nil || !strings.Contains(err.Error(), "behind the end") {
+			t.Errorf("offset behind the end: got %v", err)
+		}
+		if all, err := other.List(within(t)); err != nil || len(all) != 1 || all[0].Job != "j1" || string(all[0].Data) != string(h.Data) {
+			t.Errorf("list: %+v, %v; want %s", all, err, h.Data)
+		}
+		sent = -1
+		job.ID = "j2"
+		h2, err := other.Submit(within(t), job, func(s, _ int64) { sent = s })
+		if err != nil || sent != -1 {
+			t.Fatalf("second job: %v, sent %d bytes", err, sent)
+		}
+		for range 2 {
+			for _, h := range []remote.Handle{h, h2} {
+				if err := other.Release(within(t), h); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if all, err := other.List(within(t)); err != nil || len(all) != 0 {
+			t.Errorf("list after release: %+v, %v", all, err)
+		}
+		if entries, _ := os.ReadDir(filepath.Join(work, "jobs")); len(entries) != 0 {
+			t.Errorf("folders after release: %v", entries)
+		}
+	})
+}
+
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	c := slurmtest.Start(t, slurmtest.Setup{GPUs: 1})
+	work := t.TempDir()
+	p := provider(t, c, map[string]any{"workdir": work, "gres": "gpu:b200:1"})
+	first := submit(t, p, newJob(t, "first", `trap 'exit 7' TERM; echo on; while :; do sleep 0.1; done`))
+	second := submit(t, p, newJob(t, "second", `echo on; sleep 60`))
+
+	// The second job hears its place and an estimate; then its entry is cancelled by somebody else.
+	w := &watcher{heard: func(s remote.State) {
+		if s.Phase == remote.Queued && !s.Start.IsZero() && strings.HasPrefix(s.Text, "position 1 of 1, ") {
+			c.Run("scancel", numberOf(t, second))
+		}
+	}}
+	if exit := wait(t, p, second, w); exit.End != remote.Cancelled || !strings.Contains(exit.Text, "CANCELLED") {
+		t.Errorf("cancelled in the queue: %+v, %+v", exit, w.states)
+	}
+
+	// Waiting ends with its context, and the job goes on.
+	ctx, cancel := context.WithCancel(within(t))
+	if _, err := p.Wait(ctx, first, 0, &watcher{wrote: cancel}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled wait: got %v", err)
+	}
+	if s, err := p.look(within(t), p.login, &job{Number: numberOf(t, first)}); err != nil || s.state != "RUNNING" {
+		t.Fatalf("after a cancelled wait: %+v, %v", s, err)
+	}
+
+	// Slurm signals the program too: what it makes of that is not the job's end. Released while another client waits.
+	done := make(chan remote.Exit, 1)
+	go func() {
+		exit, err := p.Wait(within(t), first, 0, &watcher{})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- exit
+	}()
+	c.Run("scancel", numberOf(t, first))
+	if exit := <-done; exit.End != remote.Cancelled {
+		t.Errorf("cancelled while it ran: %+v", exit)
+	}
+}
+
+func TestNoSuch(t *testing.T) {
+	t.Parallel()
+	c := slurmtest.Start(t, slurmtest.Setup{})
+	for _, tt := range []struct {
+		name        string
+		table       map[string]any
+		gpu, text   string
+		code, hints string
+	}{
+		{"partition", map[string]any{"partition": "gpux"}, "", "sbatch: invalid partition specified: gpux; Invalid partition name specified", "no-such", "the cluster's partitions: gpu"},
+		{"gpu", nil, "h100", "sbatch: Requested node configuration is not available", "no-such", "what the nodes of each partition have: gpu gpu:b200:2"},
+		{"gpus", map[string]any{"gres": "gpu:b200:9"}, "", "sbatch: Requested node configuration is not available", "no-such", "what the nodes of each partition have: gpu gpu:b200:2"},
+		{"gres", map[string]any{"gres": "tpu:1"}, "", "sbatch: Invalid generic resource (gres) specification", "no-such", "what the nodes of each partition have: gpu gpu:b200:2"},
+		{"constraint", map[string]any{"constraint": "nvlink"}, "", "sbatch: Invalid feature specification", "no-such", "features of the nodes of each partition: gpu (null)"},
+		{"option", map[string]any{"sbatch": []any{"--bogus"}}, "", "sbatch: unrecognized option '--bogus'", "no-such", "see sbatch in the table"},
+		{"memory", map[string]any{"sbatch": []any{"--mem=900G"}}, "", "sbatch: Memory specification can not be satisfied; Requested node configuration is not available", "no-such", "what the nodes"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			work := t.TempDir()
+			table := map[string]any{"workdir": work}
+			for k, v := range tt.table {
+				table[k] = v
+			}
+			p := provider(t, c, table)
+			job := newJob(t, "j", "true")
+			job.GPU = tt.gpu
+			_, err := p.Submit(within(t), job, nil)
+			var d *remote.Denied
+			if !errors.As(err, &d) || d.Code != tt.code || !strings.HasPrefix(d.Text, tt.text) || !strings.Contains(d.Hint, tt.hints) {
+				t.Errorf("got %#v, want code %s, %q, hint %q", err, tt.code, tt.text, tt.hints)
+			}
+			if entries, err := os.ReadDir(agent.Jobs(work)); err != nil || len(entries) != 0 {
+				t.Errorf("folders left: %v, %v", entries, err)
+			}
+			p.config.GPU = tt.gpu
+			if hosts, err := p.Check(within(t)); err != nil || !errors.As(hosts[0].Err, &d) || d.Code != tt.code || hosts[0].State != "down" {
+				t.Errorf("check: %+v, %v", hosts, err)
+			}
+		})
+	}
+	if out := c.Run("squeue", "-h", "-o", "%j"); out != "" {
+		t.Errorf("left in the queue: %s", out)
+	}
+}
+
+func TestNeverStarts(t *testing.T) {
+	t.Parallel()
+	c := slurmtest.Start(t, slurmtest.Setup{})
+	p := provider(t, c, map[string]any{"workdir": t.TempDir()})
+	job := newJob(t, "j", "true")
+	job.Limit = 2 * time.Hour // the partition allows one
+	h := submit(t, p, job)
+	exit := wait(t, p, h, &watcher{})
+	if exit.End != remote.Refused || !strings.Contains(exit.Text, "PartitionTimeLimit") || exit.Hint == "" {
+		t.Errorf("exit: %+v", exit)
+	}
+	if out := c.Run("squeue", "-h", "-o", "%j"); out != "" {
+		t.Errorf("left in the queue: %s", out)
+	}
+}
+
+func TestWorkdirNotShared(t *testing.T) {
+	t.Parallel()
+	if err := exec.Command("unshare", "--mount", "true").Run(); err != nil {
+		t.Skipf("unshare --mount: %v", err)
+	}
+	work := t.TempDir()
+	c := slurmtest.Start(t, slurmtest.Setup{Hide: work})
+	p := provider(t, c, map[string]any{"workdir": work})
+	h := submit(t, p, newJob(t, "j", "echo on"))
+	exit := wait(t, p, h, &watcher{})
+	if exit.End != remote.Refused || !strings.Contains(exit.Hint, "set workdir to a folder that login and compute nodes share") {
+		t.Errorf("exit: %+v", exit)
+	}
+}
+
+func TestNodeFails(t *testing.T) {
+	t.Parallel()
+	c := slurmtest.Start(t, slurmtest.Setup{})
+	p := provider(t, c, map[string]any{"workdir": t.TempDir()})
+	h := submit(t, p, newJob(t, "j", "trap '' TERM; echo on; sleep 30; echo off"))
+	var once sync.Once
+	w := &watcher{wrote: func() {
+		once.Do(func() { c.Run("scontrol", "update", "nodename="+c.Node, "state=down", "reason=test") })
+	}}
+	exit := wait(t, p, h, w)
+	if exit.End != remote.Lost || !strings.Contains(exit.Text, "NODE_FAIL") || w.stream.String() != "on\n" {
+		t.Errorf("exit: %+v, stream %q", exit, w.stream.String())
+	}
+}
+
+func TestPreempted(t *testing.T) {
+	t.Parallel()
+	c := slurmtest.Start(t, slurmtest.Setup{GPUs: 1, Conf: []string{"PreemptType=preempt/partition_prio", "PreemptMode=CANCEL",
+		"PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=60 State=UP PreemptMode=OFF"}})
+	p := provider(t, c, map[string]any{"workdir": t.TempDir(), "gres": "gpu:b200:1"})
+	h := submit(t, p, newJob(t, "j", "echo on; sleep 30"))
+	var once sync.Once
+	w := &watcher{wrote: func() {
+		once.Do(func() {
+			c.Run("sbatch", "--partition=urgent", "--gres=gpu:b200:1", "--output=/dev/null", "--wrap=sleep 5")
+		})
+	}}
+	if exit := wait(t, p, h, w); exit.End != remote.Lost || !strings.Contains(exit.Text, "PREEMPTED") {
+		t.Errorf("exit: %+v", exit)
+	}
+}
+
+func TestControllerAway(t *testing.T) {
+	t.Parallel()
+	c := slurmtest.Start(t, slurmtest.Setup{})
+	work := t.TempDir()
+	p := provider(t, c, map[string]any{"workdir": work})
+	p.pace.command = time.Second
+	c.Stop("slurmctld")
+	_, err := p.Submit(within(t), newJob(t, "none", "true"), nil)
+	if err == nil || !strings.Contains(err.Error(), "no answer in 1s") {
+		t.Errorf("submit: got %v", err)
+	}
+	p.pace = brisk
+	var d *remote.Denied
+	if _, err = p.Submit(within(t), newJob(t, "none", "true"), nil); !errors.As(err, &d) || d.Code != "unreachable" {
+		t.Errorf("submit: got %v", err)
+	}
+	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 0 {
+		t.Errorf("folders left: %v", entries)
+	}
+	c.StartController()
+	p.pace.command = time.Second
+
+	// A job that runs is heard all the same, and its end needs no controller.
+	h := submit(t, p, newJob(t, "j", "echo on; sleep 3; echo off"))
+	var once sync.Once
+	w := &watcher{wrote: func() { once.Do(func() { c.Stop("slurmctld") }) }}
+	if exit := wait(t, p, h, w); exit != (remote.Exit{End: remote.Exited}) || w.stream.String() != "on\noff\n" {
+		t.Errorf("exit: %+v, stream %q", exit, w.stream.String())
+	}
+	c.StartController()
+}
+
+// A submission whose answer is lost leaves nothing in the queue.
+func TestAnswerLost(t *testing.T) {
+	t.Parallel()
+	c := slurmtest.Start(t, slurmtest.Setup{})
+	work := t.TempDir()
+	p := provider(t, c, map[string]any{"workdir": work})
+	p.login = &deaf{login: p.login}
+	ctx, cancel := context.WithCancel(within(t))
+	p.login.(*deaf).after = cancel
+	if _, err := p.Submit(ctx, newJob(t, "j", "echo on; sleep 60"), nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("submit: got %v", err)
+	}
+	if out := c.Run("squeue", "-h", "-t", "PENDING,RUNNING", "-o", "%j"); out != "" {
+		t.Errorf("left in the queue: %s", out)
+	}
+	if out := c.Run("squeue", "-h", "-t", "all", "-o", "%j"); out != "fisub-j\n" {
+		t.Errorf("was never in the queue: %s", out)
+	}
+	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 0 {
+		t.Errorf("folders left: %v", entries)
+	}
+}
+
+// deaf does not hear what sbatch says.
+type deaf struct {
+	login
+	after func()
+}
+
+func (l *deaf) Run(ctx context.Context, argv []string, stdin string) (string, error) {
+	stdout, err := l.login.Run(ctx, argv, stdin)
+	if program(argv) == "sbatch" {
+		l.after()
+		return "", ctx.Err()
+	}
+	return stdout, err
+}

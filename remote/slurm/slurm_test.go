@@ -1,0 +1,532 @@
+package slurm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+)
+
+func TestConfig(t *testing.T) {
+	_, err := New("lab", map[string]any{
+		"login": "-oProxyCommand=x", "ssh_config": "x", "workdir": "~/../x", "partition": "gpu; rm", "account": "a b", "qos": "--q", "gres": "gpu 1",
+		"constraint": "a\nb", "jobs": int64(0), "partitions": "x",
+		"sbatch": []any{"mem=1", "--wrap=x", "-t5", "--time=5", "--gpus=2", "--array=0-3", "--arr=0-3", "-a", "--gres-flags=disable-binding", "--mail-user=x\ny", "--mem=64G", "--exclusive"},
+	})
+	want := `remote.lab.login: "-oProxyCommand=x" cannot be one
+remote.lab.partition: "gpu; rm" cannot be one
+remote.lab.account: "a b" cannot be one
+remote.lab.qos: "--q" cannot be one
+remote.lab.gres: "gpu 1" cannot be one
+remote.lab.ssh_config: "x" is not absolute
+remote.lab.constraint: "a\nb" cannot be one
+remote.lab.workdir: want an absolute path, or one that begins with ~/, got "~/../x"
+remote.lab.sbatch: "mem=1" is no option: write --name or --name=value
+remote.lab.sbatch: "--wrap=x" is set by fisub
+remote.lab.sbatch: "-t5" is no option: write --name or --name=value
+remote.lab.sbatch: "--time=5" has a key of its own: limit
+remote.lab.sbatch: "--gpus=2" has a key of its own: gres
+remote.lab.sbatch: "--array=0-3" is set by fisub
+remote.lab.sbatch: "--arr=0-3" is set by fisub
+remote.lab.sbatch: "-a" is no option: write --name or --name=value
+remote.lab.sbatch: "--mail-user=x\ny" is no option: write --name or --name=value
+remote.lab.jobs: want 1 to 1000, got 0
+remote.lab.partitions: unknown key; did you mean partition?`
+	if err == nil || err.Error() != want {
+		t.Errorf("got:\n%v\nwant:\n%s", err, want)
+	}
+	p, err := New("lab", map[string]any{"provider": "slurm", "gpu": "b200", "limit": "20m", "price": 3.5, "jobs": int64(3)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := p.Places(5), []remote.Place{{Host: "slot1", GPU: -1}, {Host: "slot2", GPU: -1}, {Host: "slot3", GPU: -1}}; !slices.Equal(got, want) || len(p.Places(2)) != 2 || len(p.Places(-1)) != 0 {
+		t.Errorf("places: got %v, want %v", got, want)
+	}
+}
+
+// What is sent out, word by word. The goldens are written by hand.
+func TestSbatch(t *testing.T) {
+	long := &remote.Job{ID: "r1-0", GPU: "b200", Limit: 20*time.Minute + time.Second, Labels: map[string]string{"run": "r1", "definition": "gdn\tdecode"}}
+	for _, tt := range []struct {
+		name   string
+		config Config
+		job    *remote.Job
+		dir    string
+		want   []string
+	}{
+		{"least", Config{}, &remote.Job{ID: "j", Limit: time.Second}, "/w/jobs/j", []string{"sbatch", "--nodes=1", "--ntasks=1", "--time=4", "--job-name=fisub-j",
+			"--comment=fisub", "--chdir=/w/jobs/j", "--output=/w/jobs/j/slurm.log", "--error=/w/jobs/j/slurm.log",
+			"--export=HOME,LANG,LOGNAME,PATH,SHELL,USER", "--propagate=NONE", "--no-requeue", "--parsable"}},
+		{"all", Config{Partition: "gpu", Account: "acc", QOS: "high", Constraint: "nvlink&b200", Sbatch: []string{"--mem=64G", "--exclusive"}}, long, "/50%/it's/jobs/r1-0",
+			[]string{"sbatch", "--mem=64G", "--exclusive", "--partition=gpu", "--account=acc", "--qos=high", "--constraint=nvlink&b200", "--gres=gpu:b200:1",
+				"--nodes=1", "--ntasks=1", "--time=24", "--job-name=fisub-r1-0", "--comment=fisub definition=gdn decode run=r1", "--chdir=/50%/it's/jobs/r1-0",
+				"--output=/50%%/it's/jobs/r1-0/slurm.log", "--error=/50%%/it's/jobs/r1-0/slurm.log",
+				"--export=HOME,LANG,LOGNAME,PATH,SHELL,USER", "--propagate=NONE", "--no-requeue", "--parsable"}},
+		{"gres of the table", Config{Gres: "gpu:2"}, &remote.Job{ID: "j", GPU: "b200", Limit: time.Hour}, "/w/jobs/j", []string{"sbatch", "--gres=gpu:2", "--nodes=1",
+			"--ntasks=1", "--time=63", "--job-name=fisub-j", "--comment=fisub", "--chdir=/w/jobs/j", "--output=/w/jobs/j/slurm.log",
+			"--error=/w/jobs/j/slurm.log", "--export=HOME,LANG,LOGNAME,PATH,SHELL,USER", "--propagate=NONE", "--no-requeue", "--parsable"}},
+	} {
+		if got := sbatchArgs(&tt.config, tt.job, tt.dir); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got\n%q\nwant\n%q", tt.name, got, tt.want)
+		}
+	}
+	if got, want := script("/w/it's/store/aa", "/w/it's/jobs/j"), "#!/bin/sh\nexec '/w/it'\\''s/store/aa' agent run '/w/it'\\''s/jobs/j'\n"; got != want {
+		t.Errorf("script: got %q, want %q", got, want)
+	}
+}
+
+func TestArgs(t *testing.T) {
+	here, there := &job{ID: "j", Number: "7"}, &job{ID: "j", Number: "7", Cluster: "east"}
+	for _, tt := range []struct {
+		got  []string
+		want string
+	}{
+		{squeueArgs(here), "env SLURM_TIME_FORMAT=%s squeue --noheader --states=all --jobs=7 --format=%T|%S|%N|%P|%r"},
+		{squeueArgs(there), "env SLURM_TIME_FORMAT=%s squeue --clusters=east --noheader --states=all --jobs=7 --format=%T|%S|%N|%P|%r"},
+		{scontrolArgs(there), "scontrol --clusters=east --oneliner show job 7"},
+		{sacctArgs(here), "sacct --noheader --parsable2 --allocations --jobs=7 --format=State,ExitCode,NodeList"},
+		{queueArgs(there, "gpu"), "squeue --clusters=east --noheader --states=PENDING --partition=gpu --format=%A|%Q"},
+		{sinfoArgs(""), "sinfo --noheader --format=%P|%a|%D|%T|%G"},
+		{sinfoArgs("gpu"), "sinfo --noheader --format=%P|%a|%D|%T|%G --partition=gpu"},
+	} {
+		if got := strings.Join(tt.got, " "); got != tt.want {
+			t.Errorf("got %s, want %s", got, tt.want)
+		}
+	}
+}
+
+func TestAccepted(t *testing.T) {
+	for _, tt := range []struct{ out, number, cluster string }{
+		{"12\n", "12", ""}, {"12;east\n", "12", "east"}, {"", "", ""}, {"Submitted batch job 12", "", ""}, {"12;--x y", "", ""}, {"-1", "", ""},
+	} {
+		number, cluster, err := accepted(tt.out)
+		if number != tt.number || cluster != tt.cluster || (err != nil) != (tt.number == "") {
+			t.Errorf("%q: got %q, %q, %v", tt.out, number, cluster, err)
+		}
+	}
+}
+
+// What Slurm 22.05 said, and where it did not, what its sources say.
+func TestReaders(t *testing.T) {
+	for _, tt := range []struct {
+		out  string
+		want status
+	}{
+		{"PENDING|N/A||gpu|PartitionTimeLimit\n", status{state: "PENDING", partition: "gpu", reason: "PartitionTimeLimit"}},
+		{"PENDING|1795253264||gpu|ReqNodeNotAvail, UnavailableNodes:n[1-2]\n",
+			status{state: "PENDING", partition: "gpu", reason: "ReqNodeNotAvail, UnavailableNodes:n[1-2]", start: time.Unix(1795253264, 0)}},
+		{"CLUSTER: east\nRUNNING|1795253204|n1|gpu|None\n", status{state: "RUNNING", node: "n1", partition: "gpu", start: time.Unix(1795253204, 0)}},
+		{"", status{}},
+		{"RUNNING|1|n\x1b[2J1|gpu|None", status{state: "RUNNING", node: "n [2J1", partition: "gpu", start: time.Unix(1, 0)}},
+	} {
+		if got, err := readSqueue(tt.out); err != nil || got != tt.want {
+			t.Errorf("squeue %q: got %+v, %v, want %+v", tt.out, got, err, tt.want)
+		}
+	}
+	if _, err := readSqueue("squeue: what?\n"); err == nil {
+		t.Error("squeue: words in place of a job: no error")
+	}
+	show := "JobId=3 JobName=fisub-a JobState=FAILED Reason=JobLaunchFailure Dependency=(null) ExitCode=0:53 Partition=gpu NodeList=(null) NodeList=vm Comment=x ExitCode=9:9 JobState=RUNNING\n"
+	if got, want := readScontrol(show), (status{state: "FAILED", reason: "JobLaunchFailure", code: "0:53", node: "vm", partition: "gpu"}); got != want {
+		t.Errorf("scontrol: got %+v, want %+v", got, want)
+	}
+	for out, want := range map[string]status{
+		"CANCELLED by 1000|0:0|None assigned\n": {state: "CANCELLED", code: "0:0"},
+		"FAILED|7:0|vm\n":                       {state: "FAILED", code: "7:0", node: "vm"},
+		"":                                      {},
+		"Slurm accounting storage is disabled":  {},
+	} {
+		if got := readSacct(out); got != want {
+			t.Errorf("sacct %q: got %+v, want %+v", out, got, want)
+		}
+	}
+}
+
+func TestPosition(t *testing.T) {
+	out := "CLUSTER: east\n9|10\n7|30\n8|30\nx\n5|20\n"
+	for number, want := range map[string]int{"7": 1, "8": 2, "5": 3, "9": 4, "4": 0} {
+		if at, of := position(out, number); at != want || of != 4 {
+			t.Errorf("%s: got %d of %d, want %d of 4", number, at, of, want)
+		}
+	}
+}
+
+func TestTold(t *testing.T) {
+	start := time.Unix(1000, 0)
+	for _, tt := range []struct {
+		status   status
+		position int
+		want     remote.State
+		hopeless bool
+	}{
+		{status{state: "PENDING", reason: "Priority", start: start}, 3, remote.State{Phase: remote.Queued, Text: "position 3 of 7, Priority (jobs of a higher priority go first)", Start: start}, false},
+		{status{state: "PENDING", reason: "QOSMaxGRESPerUser"}, 0, remote.State{Phase: remote.Queued, Text: "QOSMaxGRESPerUser (a limit of the QOS is used up)"}, false},
+		{status{state: "PENDING", reason: "ReqNodeNotAvail, UnavailableNodes:n1"}, 0,
+			remote.State{Phase: remote.Queued, Text: "ReqNodeNotAvail, UnavailableNodes:n1 (nodes are down, drained or reserved)"}, false},
+		{status{state: "PENDING"}, 0, remote.State{Phase: remote.Queued}, false},
+		{status{state: "PENDING", reason: "PartitionTimeLimit"}, 0, remote.State{Phase: remote.Queued, Text: "PartitionTimeLimit"}, true},
+		{status{state: "PENDING", reason: "QOSMaxGRESPerJob"}, 0, remote.State{Phase: remote.Queued, Text: "QOSMaxGRESPerJob (a limit of the QOS is used up)"}, true},
+		{status{state: "REQUEUED", reason: "Something New"}, 0, remote.State{Phase: remote.Queued, Text: "Something New, REQUEUED"}, false},
+		{status{state: "CONFIGURING", node: "n1"}, 0, remote.State{Phase: remote.Starting, Text: "node n1"}, false},
+		{status{state: "RUNNING", node: "n1", start: start, reason: "PartitionTimeLimit"}, 0, remote.State{Phase: remote.Running, Text: "node n1"}, false},
+		{status{state: "SUSPENDED", node: "n1"}, 0, remote.State{Phase: remote.Running, Text: "node n1, SUSPENDED"}, false},
+		{status{state: "UNHEARD_OF"}, 0, remote.State{Phase: remote.Running, Text: "UNHEARD_OF"}, false},
+	} {
+		if got := tt.status.told(tt.position, 7); got != tt.want {
+			t.Errorf("%+v: got %+v, want %+v", tt.status, got, tt.want)
+		}
+		if got := tt.status.hopeless() != ""; got != tt.hopeless || tt.status.over() {
+			t.Errorf("%+v: hopeless %t, over %t", tt.status, got, tt.status.over())
+		}
+	}
+}
+
+func TestEnded(t *testing.T) {
+	exited := func(code int) *remote.Exit { return &remote.Exit{End: remote.Exited, Code: code} }
+	stopped := &remote.Exit{End: remote.Cancelled, Text: "stopped"}
+	limited := &remote.Exit{End: remote.Limited, Text: "over the limit"}
+	for _, tt := range []struct {
+		state   string
+		exit    *remote.Exit
+		started bool
+		said    string
+		end     remote.End
+		code    int
+		text    string // in Text or Hint
+	}{
+		{"COMPLETED", exited(0), true, "", remote.Exited, 0, ""},
+		{"CANCELLED", exited(0), true, "", remote.Exited, 0, ""}, // it was done before
+		{"COMPLETED", exited(3), true, "", remote.Exited, 3, ""},
+		{"", exited(3), true, "", remote.Exited, 3, ""},
+		{"COMPLETED", stopped, true, "", remote.Cancelled, 0, "stopped"},
+		{"COMPLETED", limited, true, "", remote.Limited, 0, "over the limit"},
+		{"CANCELLED", exited(143), true, "", remote.Cancelled, 0, "job 7: CANCELLED on n1"},
+		{"TIMEOUT", stopped, true, "", remote.Limited, 0, "job 7: TIMEOUT"},
+		{"TIMEOUT", limited, true, "", remote.Limited, 0, "over the limit"},
+		{"DEADLINE", nil, true, "", remote.Limited, 0, "DEADLINE"},
+		{"PREEMPTED", stopped, true, "", remote.Lost, 0, "PREEMPTED"},
+		{"PREEMPTED", nil, true, "", remote.Lost, 0, "not preempted"},
+		{"NODE_FAIL", nil, true, "", remote.Lost, 0, "NODE_FAIL"},
+		{"NODE_FAIL", exited(143), true, "", remote.Lost, 0, "NODE_FAIL"},
+		{"BOOT_FAIL", nil, false, "", remote.Lost, 0, "BOOT_FAIL"},
+		{"OUT_OF_MEMORY", exited(137), true, "", remote.Lost, 0, "--mem"},
+		{"FAILED", nil, true, "", remote.Lost, 0, "exit code 0:9; it left no exit.json"},
+		{"COMPLETED", nil, true, "", remote.Lost, 0, "left no exit.json"},
+		{"FAILED", nil, false, "", remote.Refused, 0, "login and compute nodes share"},
+		{"COMPLETED", nil, false, "", remote.Refused, 0, "login and compute nodes share"},
+		{"FAILED", nil, false, "sh: 2: exec: /w/store/aa: Permission denied", remote.Refused, 0, "Permission denied"},
+		{"", nil, false, "", remote.Lost, 0, "does not know it any more"},
+		{"", nil, true, "", remote.Lost, 0, "does not know it any more"},
+		{"REVOKED", nil, false, "", remote.Cancelled, 0, "REVOKED"},
+	} {
+		s := status{state: tt.state}
+		if tt.state != "" {
+			s.node, s.code = "n1", "0:9"
+		}
+		got := ended(&job{ID: "j", Number: "7", Work: "/w"}, s, tt.exit, tt.started, tt.said)
+		if got.End != tt.end || got.Code != tt.code || !strings.Contains(got.Text+"\n"+got.Hint, tt.text) {
+			t.Errorf("%s, %+v, started %t: got %+v, want %s %d %q", tt.state, tt.exit, tt.started, got, tt.end, tt.code, tt.text)
+		}
+		if !s.over() {
+			t.Errorf("%s: not over", tt.state)
+		}
+	}
+}
+
+func TestDenied(t *testing.T) {
+	for _, tt := range []struct {
+		name, stderr string
+		status       int
+		code, text   string
+	}{
+		{"sbatch", "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified\n", 1, "no-such", "sbatch: Invalid account or account/partition combination specified"},
+		{"sbatch", "sbatch: error: Batch job submission failed: Invalid qos specification\n", 1, "no-such", "sbatch: Invalid qos specification"},
+		{"sbatch", "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\n", 1, "quota",
+			"sbatch: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"},
+		{"sbatch", "sbatch: error: Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)\n", 1, "limit",
+			"sbatch: Requested time limit is invalid (missing or exceeds some limit)"},
+		{"sbatch", "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n", 1, "unreachable",
+			"sbatch: Unable to contact slurm controller (connect failure)"},
+		{"sbatch", "sbatch: error: Batch job submission failed: Protocol authentication error\n", 1, "credentials", "sbatch: Protocol authentication error"},
+		{"sbatch", "sbatch: error: fetch_config: DNS SRV lookup failed\nsbatch: fatal: Could not establish a configuration source\n", 1, "unreachable",
+			"sbatch: fetch_config: DNS SRV lookup failed; fatal: Could not establish a configuration source"},
+		{"squeue", "", 127, "no-such", "squeue: command not found"},
+		{"mkdir", "mkdir: cannot create directory '/policy': Disk quota exceeded\n", 1, "disk", "mkdir: cannot create directory '/policy': Disk quota exceeded"},
+		{"mkdir", "mkdir: cannot create directory '/munge/policy': File exists\n", 1, "", ""},
+		{"sbatch", "sbatch: error: something \x1b[31mnew\n", 1, "", ""},
+	} {
+		err := denied("lab", "login01", fmt.Errorf("x: %w", &commandError{tt.name, tt.status, tt.stderr}), nil)
+		var d *remote.Denied
+		if !errors.As(err, &d) {
+			d = &remote.Denied{}
+		} else if d.Provider != "lab" || d.Host != "login01" || d.Hint == "" {
+			t.Errorf("%q: got %+v", tt.stderr, d)
+		}
+		if d.Code != tt.code || d.Text != tt.text {
+			t.Errorf("%q: got %s %q, want %s %q", tt.stderr, d.Code, d.Text, tt.code, tt.text)
+		}
+	}
+}
+
+func TestReadiness(t *testing.T) {
+	now := time.Unix(1000, 0)
+	nodes := "gpu*|up|2|idle|gpu:b200:8\ngpu*|up|1|drained|gpu:b200:8\ncpu|up|9|idle|(null)\n"
+	for _, tt := range []struct{ nodes, words, state, detail string }{
+		{nodes, "sbatch: Job 1 to start at 1010 using 1 processors on nodes n1 in partition gpu", "ready",
+			"partition gpu, 1 nodes drained, 2 nodes idle, gpu:b200:8, a job would start now"},
+		{nodes, "sbatch: Job 1 to start at 8200 using 1 processors", "busy", "partition gpu, 1 nodes drained, 2 nodes idle, gpu:b200:8, a job would start in about 2h0m0s"},
+		{"cpu|up|9|idle|(null)\n", "", "ready", "partition cpu, 9 nodes idle"},
+		{"", "", "down", "no such nodes"},
+	} {
+		if state, detail := readiness(tt.nodes, tt.words, now); state != tt.state || detail != tt.detail {
+			t.Errorf("got %s, %q, want %s, %q", state, detail, tt.state, tt.detail)
+		}
+	}
+}
+
+// A handle names what is cancelled and removed.
+func TestHostileHandle(t *testing.T) {
+	p, err := New("lab", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := remote.Handle{Provider: Kind, Job: "j", Data: json.RawMessage(`{"number":"7","work":"/w"}`)}
+	if _, err := p.jobOf(good); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []func(*remote.Handle){
+		func(h *remote.Handle) { h.Provider = "ssh" },
+		func(h *remote.Handle) { h.Job = "../../home" },
+		func(h *remote.Handle) { h.Job = "" },
+		func(h *remote.Handle) { h.Data = json.RawMessage(`{"number":"--me","work":"/w"}`) },
+		func(h *remote.Handle) { h.Data = json.RawMessage(`{"number":"7","work":"w"}`) },
+		func(h *remote.Handle) { h.Data = json.RawMessage(`{"number":"7","work":"/w/../.."}`) },
+		func(h *remote.Handle) { h.Data = json.RawMessage(`{"number":"7","work":"/w","cluster":"a b"}`) },
+		func(h *remote.Handle) { h.Data = json.RawMessage(`7`) },
+	} {
+		h := good
+		change(&h)
+		if err := p.Release(t.Context(), h); err == nil || !strings.Contains(err.Error(), "not one of slurm") {
+			t.Errorf("%+v, %s: got %v", h, h.Data, err)
+		}
+	}
+}
+
+// A fake is a login whose commands answer as a test says; its files are real.
+type fake struct {
+	here
+	mu     sync.Mutex
+	answer func(program string, args []string) (stdout, stderr string, status int)
+	ran    []string
+}
+
+func (l *fake) Run(_ context.Context, argv []string, _ string) (string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ran = append(l.ran, program(argv))
+	stdout, stderr, status := l.answer(program(argv), argv)
+	if status != 0 {
+		return stdout, &commandError{program(argv), status, stderr}
+	}
+	return stdout, nil
+}
+
+func (l *fake) Put(ctx context.Context, name string, r io.Reader, mode fs.FileMode) error {
+	return l.here.Put(ctx, name, r, mode)
+}
+
+// faked gives a provider on a fake, the handle of job "j", number 7, and its folder, which is there.
+func faked(t *testing.T, answer func(program string, args []string) (string, string, int)) (*Provider, remote.Handle, string) {
+	t.Helper()
+	work := t.TempDir()
+	p, err := New("lab", map[string]any{"workdir": work})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.pace = pace{read: 10 * time.Millisecond, queued: 10 * time.Millisecond, slow: 20 * time.Millisecond, grace: 500 * time.Millisecond, command: time.Second, stop: 300 * time.Millisecond}
+	p.login = &fake{answer: answer}
+	h, err := (&job{ID: "j", Number: "7", Work: work}).handle()
+	dir := agent.JobDir(work, "j")
+	if err := errors.Join(err, os.MkdirAll(dir, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	return p, h, dir
+}
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A network file system may show the files of a job after Slurm has told its end; and accounting may be absent.
+func TestLateFiles(t *testing.T) {
+	forgotten := func(program string, _ []string) (string, string, int) {
+		if program == "squeue" {
+			return "", "slurm_load_jobs error: Invalid job id specified", 1
+		}
+		return "", "Slurm accounting storage is disabled", 1
+	}
+	p, h, dir := faked(t, forgotten)
+	time.AfterFunc(200*time.Millisecond, func() {
+		write(t, dir, agent.EventsName, "one\n")
+		write(t, dir, agent.ExitName, `{"end":"exited","code":3}`)
+	})
+	var w watcher
+	if exit := wait(t, p, h, &w); exit != (remote.Exit{End: remote.Exited, Code: 3}) || w.stream.String() != "one\n" {
+		t.Errorf("got %+v, %q", exit, w.stream.String())
+	}
+	p, h, _ = faked(t, forgotten)
+	if exit := wait(t, p, h, &watcher{}); exit.End != remote.Lost || !strings.Contains(exit.Text, "does not know it any more") {
+		t.Errorf("got %+v", exit)
+	}
+}
+
+func TestAccounting(t *testing.T) {
+	p, h, dir := faked(t, func(program string, _ []string) (string, string, int) {
+		if program == "sacct" {
+			return "OUT_OF_MEMORY|0:125|n1\n", "", 0
+		}
+		return "", "slurm_load_jobs error: Invalid job id specified", 1
+	})
+	write(t, dir, agent.StateName, "{}")
+	write(t, dir, agent.EventsName, "one\n")
+	var w watcher
+	if exit := wait(t, p, h, &w); exit.End != remote.Lost || exit.Text != "job 7: OUT_OF_MEMORY on n1" || w.stream.String() != "one\n" {
+		t.Errorf("got %+v, %q", exit, w.stream.String())
+	}
+}
+
+// A word of the host's is not believed.
+func TestHostileExit(t *testing.T) {
+	for _, text := range []string{"", "{", "{}", `{"end":"won"}`, "\x00\xff", `{"end":"exited","code":"x"}`} {
+		p, h, dir := faked(t, func(string, []string) (string, string, int) { return "RUNNING|1|n1|gpu|None\n", "", 0 })
+		write(t, dir, agent.ExitName, text)
+		if exit := wait(t, p, h, &watcher{}); exit.End != remote.Lost || !strings.Contains(exit.Text, "exit.json cannot be read") {
+			t.Errorf("%q: got %+v", text, exit)
+		}
+	}
+	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "COMPLETED|1|n1|gpu|None\n", "", 0 })
+	write(t, dir, agent.ExitName, `{"end":"limit","text":"a\nb\u001b[2J"}`)
+	if exit := wait(t, p, h, &watcher{}); exit != (remote.Exit{End: remote.Limited, Text: "a b [2J"}) {
+		t.Errorf("got %+v", exit)
+	}
+}
+
+// The agent's word is enough where Slurm does not answer.
+func TestNoAnswer(t *testing.T) {
+	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "", "Unable to contact slurm controller", 1 })
+	write(t, dir, agent.ExitName, `{"end":"cancelled","text":"stopped before it began"}`)
+	if exit := wait(t, p, h, &watcher{}); exit.End != remote.Cancelled {
+		t.Errorf("got %+v", exit)
+	}
+}
+
+// A file that is not what the job says is not sent under that name.
+func TestWrongHash(t *testing.T) {
+	p, _, dir := faked(t, func(string, []string) (string, string, int) { return "", "", 0 })
+	store := filepath.Join(dir, "../../store")
+	if err := os.Mkdir(store, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	job := newJob(t, "j", "true")
+	job.Files[1].SHA256 = job.Files[0].SHA256[:60] + "0000"
+	_, err := p.Submit(within(t), job, nil)
+	entries, _ := os.ReadDir(store)
+	if !errors.Is(err, agent.ErrHash) || len(entries) != 1 {
+		t.Errorf("got %v, store %v", err, entries)
+	}
+}
+
+func TestReleaseInVain(t *testing.T) {
+	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "RUNNING|1|n1|gpu|None\n", "", 0 })
+	if err := p.Release(within(t), h); err == nil || !strings.Contains(err.Error(), "job 7 is still RUNNING") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Errorf("the folder of a job that runs: %v", err)
+	}
+	if ran := p.login.(*fake).ran; !slices.Contains(ran, "scancel") || slices.Contains(ran, "rm") {
+		t.Errorf("ran %v", ran)
+	}
+}
+
+func TestFullDisk(t *testing.T) {
+	p, _, _ := faked(t, func(string, []string) (string, string, int) { return "", "", 0 })
+	for err, code := range map[error]string{
+		&fs.PathError{Op: "write", Path: "/w/x", Err: syscall.ENOSPC}: "disk",
+		&fs.PathError{Op: "open", Path: "/w/x", Err: syscall.EACCES}:  "disk",
+	} {
+		var d *remote.Denied
+		if got := p.fault(t.Context(), err); !errors.As(got, &d) || d.Code != code || d.Text != err.Error() {
+			t.Errorf("%v: got %#v", err, got)
+		}
+	}
+}
+
+// A cut upload leaves no file of either name.
+func TestPut(t *testing.T) {
+	dir := t.TempDir()
+	cut := errors.New("cut")
+	err := here{}.Put(t.Context(), filepath.Join(dir, "x"), io.MultiReader(strings.NewReader("some"), &broken{cut}), 0o444)
+	if entries, _ := os.ReadDir(dir); !errors.Is(err, cut) || len(entries) != 0 {
+		t.Errorf("got %v, left %v", err, entries)
+	}
+	if err := (here{}).Put(t.Context(), filepath.Join(dir, "x"), strings.NewReader("some"), 0o555); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(filepath.Join(dir, "x")); err != nil || st.Mode() != 0o555 {
+		t.Errorf("got %v, %v", st, err)
+	}
+	var b bytes.Buffer
+	if n, err := (here{}).Read(t.Context(), filepath.Join(dir, "x"), 1, 2, &b); err != nil || n != 2 || b.String() != "om" {
+		t.Errorf("read %d, %q, %v", n, b.String(), err)
+	}
+}
+
+type broken struct{ err error }
+
+func (b *broken) Read([]byte) (int, error) { return 0, b.err }
+
+func TestRun(t *testing.T) {
+	_, err := here{}.Run(t.Context(), []string{"sh", "-c", "echo 'sh: error: no' >&2; exit 4"}, "")
+	var failed *commandError
+	if !errors.As(err, &failed) || failed.status != 4 || err.Error() != "sh: no" {
+		t.Errorf("got %v", err)
+	}
+	if _, err = (here{}).Run(t.Context(), []string{"no-such-command-of-slurm"}, ""); err == nil || err.Error() != "no-such-command-of-slurm: command not found" {
+		t.Errorf("got %v", err)
+	}
+	if out, err := (here{}).Run(t.Context(), []string{"sh", "-c", "cat; yes | head -c 9000000"}, "in"); err != nil || len(out) != maxOutput || !strings.HasPrefix(out, "iny") {
+		t.Errorf("got %d bytes, %v", len(out), err)
+	}
+}
+
+// Slurm's commands are out of reach of an interrupt from the keyboard, which goes to the terminal's process group, from their
+// birth on.
+func TestKeyboard(t *testing.T) {
+	out, err := here{}.Run(t.Context(), []string{"cut", "-d ", "-f1,5", "/proc/self/stat"}, "")
+	var pid, group int
+	if _, scanned := fmt.Sscan(out, &pid, &group); err != nil || scanned != nil || pid != group {
+		t.Errorf("got %q, %v, want a process that leads its group", out, err)
+	}
+	out, err = here{}.Run(t.Context(), []string{"grep", "SigBlk", "/proc/self/status"}, "")
+	if want := "SigBlk:\t0000000000000002\n"; err != nil || out != want {
+		t.Errorf("got %q, %v, want %q: SIGINT is blocked", out, err, want)
+	}
+}

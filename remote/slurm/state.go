@@ -1,0 +1,314 @@
+package slurm
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"fisub/remote"
+)
+
+// A status is what Slurm knows of a job. Its zero value is that of a job that Slurm has forgotten.
+type status struct {
+	state     string // "PENDING", "RUNNING", "NODE_FAIL", ...
+	reason    string // "Resources"; "" where there is none
+	node      string
+	partition string
+	start     time.Time // estimated while the job is queued; zero where Slurm has no estimate
+	code      string    // "exit status:signal" of an ended job, where it was asked for
+}
+
+// squeueArgs asks for one job. Times are in seconds since 1970, whatever the time zone of the cluster.
+func squeueArgs(j *job) []string {
+	args := []string{"env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", "--jobs=" + j.Number, "--format=%T|%S|%N|%P|%r"}
+	return j.onCluster(args)
+}
+
+// readSqueue reads a line in the format of squeueArgs. Nothing gives the zero value.
+func readSqueue(out string) (status, error) {
+	line := firstLine(out)
+	if line == "" {
+		return status{}, nil
+	}
+	f := strings.SplitN(line, "|", 5)
+	if len(f) != 5 {
+		return status{}, fmt.Errorf("squeue: cannot read %.200q", line)
+	}
+	s := status{state: firstWord(f[0]), node: f[2], partition: f[3], reason: f[4]}
+	if s.reason == "None" {
+		s.reason = ""
+	}
+	if n, err := strconv.ParseInt(f[1], 10, 64); err == nil && n > 0 {
+		s.start = time.Unix(n, 0)
+	}
+	return s, nil
+}
+
+// firstLine gives the first line that is not the heading which Slurm writes for each cluster, cleaned.
+func firstLine(out string) string {
+	for line := range strings.Lines(out) {
+		if line = clean(line, 1000); line != "" && !strings.HasPrefix(line, "CLUSTER:") {
+			return line
+		}
+	}
+	return ""
+}
+
+// firstWord takes the user from "CANCELLED by 1000".
+func firstWord(s string) string {
+	word, _, _ := strings.Cut(strings.TrimSpace(s), " ")
+	return word
+}
+
+func scontrolArgs(j *job) []string {
+	return j.onCluster([]string{"scontrol", "--oneliner", "show", "job", j.Number})
+}
+
+// readScontrol takes what a status needs from the words of scontrol. Names that the user chose stand behind them.
+func readScontrol(out string) status {
+	var s status
+	for _, word := range strings.Fields(clean(firstLine(out), 1<<16)) {
+		key, value, _ := strings.Cut(word, "=")
+		for name, to := range map[string]*string{"JobState": &s.state, "Reason": &s.reason, "ExitCode": &s.code, "NodeList": &s.node, "Partition": &s.partition} {
+			if key == name && *to == "" && value != "(null)" && value != "None" {
+				*to = value
+			}
+		}
+	}
+	return s
+}
+
+func sacctArgs(j *job) []string {
+	args := []string{"sacct", "--noheader", "--parsable2", "--allocations", "--jobs=" + j.Number, "--format=State,ExitCode,NodeList"}
+	return j.onCluster(args)
+}
+
+func readSacct(out string) status {
+	f := strings.SplitN(firstLine(out), "|", 3)
+	if len(f) != 3 {
+		return status{}
+	}
+	s := status{state: firstWord(f[0]), code: f[1], node: f[2]}
+	if s.node == "None assigned" {
+		s.node = ""
+	}
+	return s
+}
+
+// queueArgs asks for all queued jobs of a partition.
+func queueArgs(j *job, partition string) []string {
+	return j.onCluster([]string{"squeue", "--noheader", "--states=PENDING", "--partition=" + partition, "--format=%A|%Q"})
+}
+
+// position gives the place of a job among the queued ones by priority, from 1; 0 where it is not among them.
+func position(out, number string) (at, of int) {
+	type entry struct {
+		number   string
+		priority int64
+	}
+	var all []entry
+	for line := range strings.Lines(out) {
+		id, priority, ok := strings.Cut(strings.TrimSpace(line), "|")
+		n, err := strconv.ParseInt(priority, 10, 64)
+		if ok && err == nil {
+			all = append(all, entry{id, n})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b entry) int { return cmp.Compare(b.priority, a.priority) })
+	return slices.IndexFunc(all, func(e entry) bool { return e.number == number }) + 1, len(all)
+}
+
+// phases holds the states of jobs that have not ended. States that Slurm may add count as running: a job ends only by a state
+// that says so.
+var phases = map[string]remote.Phase{
+	"PENDING": remote.Queued, "REQUEUED": remote.Queued, "REQUEUE_HOLD": remote.Queued, "REQUEUE_FED": remote.Queued,
+	"RESV_DEL_HOLD": remote.Queued, "SPECIAL_EXIT": remote.Queued, "CONFIGURING": remote.Starting,
+}
+
+var endStates = []string{
+	"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "REVOKED",
+}
+
+// over tells whether the job has ended, or Slurm does not know it any more.
+func (s status) over() bool { return s.state == "" || slices.Contains(endStates, s.state) }
+
+func (s status) phase() remote.Phase { return cmp.Or(phases[s.state], remote.Running) }
+
+// reasons explains why a job is queued, by the beginning of Slurm's reason.
+var reasons = []struct{ begin, text string }{
+	{"Priority", "jobs of a higher priority go first"},
+	{"Resources", "no GPU as asked for is free"},
+	{"ReqNodeNotAvail", "nodes are down, drained or reserved"},
+	{"Reservation", "the reservation has not begun"},
+	{"QOS", "a limit of the QOS is used up"},
+	{"Assoc", "a limit of the account is used up"},
+	{"JobHeld", "held; scontrol release starts it"},
+	{"PartitionDown", "the partition is down"},
+	{"PartitionInactive", "the partition is inactive"},
+	{"NodeDown", "nodes are down"},
+	{"Licenses", "a licence is taken"},
+	{"BeginTime", "not before a set time"},
+	{"Dependency", "waits for another job"},
+	{"Cleaning", "the job is cleaned up before it starts again"},
+	{"launch failed", "a node could not start it"},
+}
+
+// never lists reasons for which a job as it is will not start, by the beginning of Slurm's reason, with what to do.
+var never = []struct{ begin, hint string }{
+	{"PartitionTimeLimit", "set limit to a time that the partition allows"},
+	{"PartitionNodeLimit", "set another partition"},
+	{"BadConstraints", "set gres, constraint or partition to what nodes have"},
+	{"InvalidAccount", "set account to one of yours"},
+	{"InvalidQOS", "set qos to one of yours"},
+	{"AccountNotAllowed", "set account to one that the partition allows"},
+	{"QOSNotAllowed", "set qos to one that the partition allows"},
+	{"QOSMaxWallDurationPerJobLimit", "set limit to a time that the QOS allows"},
+	{"AssocMaxWallDurationPerJobLimit", "set limit to a time that the account allows"},
+	{"QOSMaxGRESPerJob", "set gres to fewer GPUs"},
+	{"AssocMaxGRESPerJob", "set gres to fewer GPUs"},
+}
+
+// hopeless gives what to do about a queued job that will not start; "" for others.
+func (s status) hopeless() string {
+	for _, n := range never {
+		if s.phase() == remote.Queued && strings.HasPrefix(s.reason, n.begin) {
+			return n.hint
+		}
+	}
+	return ""
+}
+
+// told gives what a Watcher hears of a job that has not ended. The position is 0 where it is not known.
+func (s status) told(at, of int) remote.State {
+	st := remote.State{Phase: s.phase()}
+	var parts []string
+	if st.Phase == remote.Queued {
+		st.Start = s.start
+		if at > 0 {
+			parts = append(parts, fmt.Sprintf("position %d of %d", at, of))
+		}
+		if s.reason != "" {
+			text := s.reason
+			for _, r := range reasons {
+				if strings.HasPrefix(s.reason, r.begin) {
+					text += " (" + r.text + ")"
+					break
+				}
+			}
+			parts = append(parts, text)
+		}
+	} else if s.node != "" {
+		parts = append(parts, "node "+s.node)
+	}
+	if !slices.Contains([]string{"PENDING", "RUNNING", "CONFIGURING", "COMPLETING"}, s.state) {
+		parts = append(parts, s.state)
+	}
+	st.Text = strings.Join(parts, ", ")
+	return st
+}
+
+// ended decides how a job ended, from what Slurm knows and from the agent's own word, nil where it left none. A signal of
+// Slurm's reaches the agent and its program alike, so Slurm says what it was for. started tells whether the agent ran; said is
+// the end of what Slurm and the shell wrote.
+func ended(j *job, s status, exit *remote.Exit, started bool, said string) remote.Exit {
+	if exit != nil && (exit.End != remote.Exited && exit.End != remote.Cancelled || exit.End == remote.Exited && exit.Code == 0) {
+		return *exit
+	}
+	text := fmt.Sprintf("job %s: %s", j.Number, s.state)
+	if s.node != "" {
+		text += " on " + s.node
+	}
+	if s.reason != "" {
+		text += ", " + s.reason
+	}
+	switch s.state {
+	case "CANCELLED", "REVOKED":
+		return remote.Exit{End: remote.Cancelled, Text: text}
+	case "TIMEOUT", "DEADLINE":
+		return remote.Exit{End: remote.Limited, Text: text, Hint: "set a longer limit"}
+	case "PREEMPTED":
+		return remote.Exit{End: remote.Lost, Text: text, Hint: "set a qos or partition whose jobs are not preempted"}
+	case "OUT_OF_MEMORY":
+		return remote.Exit{End: remote.Lost, Text: text, Hint: `ask for more memory: sbatch = ["--mem=64G"]`}
+	case "NODE_FAIL", "BOOT_FAIL":
+		return remote.Exit{End: remote.Lost, Text: text}
+	}
+	if exit != nil {
+		return *exit
+	}
+	if s.code != "" {
+		text += ", exit code " + s.code
+	}
+	if said != "" {
+		text += ": " + said
+	}
+	switch {
+	case s.state == "":
+		return remote.Exit{End: remote.Lost, Text: fmt.Sprintf("job %s: Slurm does not know it any more, and it left no exit.json", j.Number)}
+	case started:
+		return remote.Exit{End: remote.Lost, Text: text + "; it left no exit.json"}
+	}
+	hint := ""
+	if said == "" {
+		hint = "set workdir to a folder that login and compute nodes share: the job left nothing in " + j.dir()
+	}
+	return remote.Exit{End: remote.Refused, Text: text, Hint: hint}
+}
+
+// sinfoArgs asks for the nodes of a partition, or of the default one.
+func sinfoArgs(partition string) []string {
+	args := []string{"sinfo", "--noheader", "--format=%P|%a|%D|%T|%G"}
+	if partition != "" {
+		args = append(args, "--partition="+partition)
+	}
+	return args
+}
+
+// startForm is in what sbatch --test-only says, with times in seconds since 1970.
+var startForm = regexp.MustCompile(`to start at ([0-9]{1,12}) `)
+
+// readiness gives the state and the detail of a remote.Host from the words of sinfo and of sbatch --test-only. Where sinfo
+// lists all partitions, the default one counts, which has a star.
+func readiness(nodes, words string, now time.Time) (state, detail string) {
+	byState := map[string]int{}
+	var partition, gres string
+	star := strings.Contains(nodes, "*|")
+	for line := range strings.Lines(nodes) {
+		f := strings.SplitN(clean(line, 1000), "|", 5)
+		if len(f) != 5 || star && !strings.HasSuffix(f[0], "*") {
+			continue
+		}
+		n, _ := strconv.Atoi(f[2])
+		byState[f[3]] += n
+		partition = strings.TrimSuffix(f[0], "*")
+		if f[4] != "(null)" {
+			gres = f[4]
+		}
+	}
+	if partition == "" {
+		return "down", "no such nodes"
+	}
+	parts := []string{"partition " + partition}
+	for _, s := range slices.Sorted(maps.Keys(byState)) {
+		parts = append(parts, fmt.Sprintf("%d nodes %s", byState[s], s))
+	}
+	if gres != "" {
+		parts = append(parts, gres)
+	}
+	state = "ready"
+	if m := startForm.FindStringSubmatch(words); m != nil {
+		n, _ := strconv.ParseInt(m[1], 10, 64)
+		if start := time.Unix(n, 0); start.After(now.Add(time.Minute)) {
+			state = "busy"
+			parts = append(parts, "a job would start in about "+start.Sub(now).Round(time.Minute).String())
+		} else {
+			parts = append(parts, "a job would start now")
+		}
+	}
+	return state, strings.Join(parts, ", ")
+}

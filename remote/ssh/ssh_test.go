@@ -1,0 +1,446 @@
+package ssh_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+	"fisub/remote/remotetest"
+	"fisub/remote/ssh"
+	"fisub/remote/ssh/sshdtest"
+)
+
+func TestMain(m *testing.M) { remotetest.Main(m) }
+
+// A fleet is one of sshds, with what the tests do with it.
+type fleet struct{ *sshdtest.Fleet }
+
+func newFleet(t testing.TB, n int) *fleet { return &fleet{sshdtest.New(t, n)} }
+
+func (f *fleet) table(more map[string]any) map[string]any {
+	hosts := []any{}
+	for _, d := range f.Daemons {
+		hosts = append(hosts, d.Name)
+	}
+	table := map[string]any{"hosts": hosts, "ssh_config": f.Config}
+	for k, v := range more {
+		table[k] = v
+	}
+	return table
+}
+
+func (f *fleet) provider(t testing.TB, more map[string]any) *ssh.Provider {
+	t.Helper()
+	p, err := ssh.New("lab", f.table(more))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// closed gives a provider that the test closes.
+func (f *fleet) closed(t testing.TB, more map[string]any) *ssh.Provider {
+	t.Helper()
+	p := f.provider(t, more)
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+func work(d *sshdtest.Daemon) string { return filepath.Join(d.Home, ".cache/fisub/remote") }
+
+func killAgent(t *testing.T, d *sshdtest.Daemon, job string) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(agent.JobDir(work(d), job), agent.StateName))
+	var s agent.State
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
+	if err == nil {
+		err = syscall.Kill(s.PID, syscall.SIGKILL)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestProvider(t *testing.T) {
+	f := newFleet(t, 2)
+	remotetest.Run(t, remotetest.Setup{
+		New:      func(t *testing.T) remote.Provider { return f.provider(t, nil) },
+		KillHost: func(t *testing.T, h remote.Handle) { killAgent(t, f.Daemons[0], h.Job) },
+		Cut: func(t *testing.T) {
+			f.Daemons[0].Stop()
+			time.Sleep(time.Second)
+			f.Daemons[0].Start(t)
+		},
+		Spoil: func(t *testing.T, hash string) {
+			name := agent.Stored(work(f.Daemons[0]), hash)
+			os.Remove(name)
+			write(t, name, "spoilt")
+		},
+		GPUs: func(t *testing.T) (remote.Provider, string) {
+			g := newFleet(t, 1)
+			return g.provider(t, map[string]any{"gpus": []any{int64(0), int64(1)}}), work(g.Daemons[0])
+		},
+	})
+}
+
+func script(t testing.TB, p remote.Provider, text string) *remote.Job {
+	t.Helper()
+	job := remotetest.Script(t, text, nil)
+	job.Place = p.Places(1)[0]
+	return job
+}
+
+// The program of a host that is gone for good is lost after the time that the table gives.
+func TestHostGone(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1)
+	p := f.closed(t, map[string]any{"away": "2s"})
+	job := script(t, p, `echo one; sleep 60`)
+	h, err := p.Submit(t.Context(), job, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &remotetest.Recorder{}
+	ended := make(chan remote.Exit)
+	go func() {
+		exit, err := p.Wait(t.Context(), h, 0, r)
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- exit
+	}()
+	for r.Stream() != "one\n" {
+		time.Sleep(10 * time.Millisecond)
+	}
+	f.Daemons[0].Stop()
+	begun := time.Now()
+	exit := <-ended
+	if exit.End != remote.Lost || !strings.Contains(exit.Text, "not reached for ") || !strings.Contains(exit.Text, "Connection refused") || exit.Hint == "" {
+		t.Errorf("got %+v", exit)
+	}
+	if took := time.Since(begun); took < 2*time.Second || took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+	f.Daemons[0].Start(t)
+	if err := p.Release(t.Context(), h); err != nil {
+		t.Error(err)
+	}
+}
+
+// A network that swallows everything, instead of saying that it does, is noticed and got over.
+func TestNetworkCut(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can make network namespaces")
+	}
+	t.Parallel()
+	ip := sshdtest.Tool(t, "ip")
+	n := os.Getpid() % 200
+	space, outer, inner := fmt.Sprintf("fs%d", n), fmt.Sprintf("fsa%d", n), fmt.Sprintf("fsb%d", n)
+	f := &fleet{sshdtest.Prepare(t, 1, func(d *sshdtest.Daemon, _ int) { d.Addr, d.Port, d.Space = fmt.Sprintf("10.213.%d.2", n), 2222, space })}
+	output(t, ip, "netns", "add", space)
+	t.Cleanup(func() {
+		f.Daemons[0].Stop()
+		output(t, ip, "netns", "del", space)
+	})
+	output(t, ip, "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", space)
+	output(t, ip, "addr", "add", fmt.Sprintf("10.213.%d.1/30", n), "dev", outer)
+	output(t, ip, "link", "set", outer, "up")
+	output(t, ip, "-n", space, "addr", "add", fmt.Sprintf("10.213.%d.2/30", n), "dev", inner)
+	output(t, ip, "-n", space, "link", "set", inner, "up")
+	output(t, ip, "-n", space, "link", "set", "lo", "up")
+	f.Daemons[0].Start(t)
+	p := f.closed(t, nil)
+	job := script(t, p, `i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo $i; sleep 0.5; done`)
+	h, err := p.Submit(t.Context(), job, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &remotetest.Recorder{}
+	ended := make(chan remote.Exit)
+	go func() {
+		exit, err := p.Wait(t.Context(), h, 0, r)
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- exit
+	}()
+	for r.Stream() == "" {
+		time.Sleep(10 * time.Millisecond)
+	}
+	output(t, ip, "link", "set", outer, "down")
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		if phases := r.Phases(); phases[len(phases)-1] == remote.Away {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the cut is not noticed: %v", r.Phases())
+		}
+	}
+	output(t, ip, "link", "set", outer, "up")
+	exit := <-ended
+	var want strings.Builder
+	for i := range 40 {
+		fmt.Fprintln(&want, i+1)
+	}
+	if exit.End != remote.Exited || r.Stream() != want.String() {
+		t.Errorf("got %+v, %q", exit, r.Stream())
+	}
+	if err := p.Release(t.Context(), h); err != nil {
+		t.Error(err)
+	}
+}
+
+// An upload that is cut goes on where it was.
+func TestUploadCut(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1)
+	p := f.closed(t, nil)
+	big := filepath.Join(t.TempDir(), "big")
+	content := make([]byte, 60<<20)
+	for i := range content {
+		content[i] = byte(i >> 8)
+	}
+	if err := os.WriteFile(big, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	job := script(t, p, `wc -c <big`)
+	job.Files = append(job.Files, remotetest.File(t, "big", big, false))
+	cut, back := false, make(chan bool, 1)
+	h, err := p.Submit(t.Context(), job, func(sent, total int64) {
+		if !cut && sent > total/2 {
+			cut = true
+			f.Daemons[0].Drop()
+			back <- true
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release(t.Context(), h)
+	if !cut {
+		t.Error("it was not cut")
+	}
+	r := &remotetest.Recorder{}
+	if exit, err := p.Wait(t.Context(), h, 0, r); err != nil || strings.TrimSpace(r.Stream()) != fmt.Sprint(len(content)) {
+		t.Errorf("got %q, %+v, %v", r.Stream(), exit, err)
+	}
+	left, _ := filepath.Glob(filepath.Join(agent.Store(work(f.Daemons[0])), ".*"))
+	if len(left) != 0 {
+		t.Errorf("left in the store: %v", left)
+	}
+}
+
+func TestFullDisk(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount a small disk")
+	}
+	f := newFleet(t, 1)
+	disk := filepath.Join(f.Daemons[0].Home, "small")
+	if err := os.Mkdir(disk, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=40m"); err != nil {
+		t.Skipf("no small disk: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
+	p := f.closed(t, map[string]any{"workdir": disk + "/work"})
+	big := filepath.Join(t.TempDir(), "big")
+	if err := os.WriteFile(big, make([]byte, 100<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	job := script(t, p, `echo ran`)
+	job.Files = append(job.Files, remotetest.File(t, "big", big, false))
+	_, err := p.Submit(t.Context(), job, nil)
+	denied(t, err, "disk", "free in")
+	if all, err := p.List(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("left: %v, %v", all, err)
+	}
+}
+
+func denied(t *testing.T, err error, code, text string) {
+	t.Helper()
+	var d *remote.Denied
+	if !errors.As(err, &d) || d.Code != code || !strings.Contains(err.Error(), text) || d.Hint == "" {
+		t.Errorf("got %v, want %s: %s, with a hint", err, code, text)
+	}
+}
+
+func TestDenied(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1)
+	d := f.Daemons[0]
+	config, err := os.ReadFile(f.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	submit := func(change string, with ...string) error {
+		t.Helper()
+		text := strings.NewReplacer(with...).Replace(string(config))
+		path := filepath.Join(f.Dir, "config-"+change)
+		write(t, path, text)
+		p, err := ssh.New("lab", f.table(map[string]any{"ssh_config": path}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		_, err = p.Submit(t.Context(), script(t, p, "echo ran"), nil)
+		if hosts, err := p.Check(t.Context()); err != nil || len(hosts) != 1 || hosts[0].Err == nil || hosts[0].State != "down" {
+			t.Errorf("%s: Check: got %+v, %v", change, hosts, err)
+		}
+		return err
+	}
+	known := filepath.Join(f.Dir, "known")
+	other := filepath.Join(f.Dir, "other")
+	write(t, other, "")
+	denied(t, submit("unknown", known, other), "host-key", "host key is not known")
+	write(t, other, fmt.Sprintf("[%s]:%d %s", d.Addr, d.Port, readFile(t, filepath.Join(f.Dir, "id.pub"))))
+	denied(t, submit("changed", known, other), "host-key", "has changed")
+	// The user's own config cannot switch the check off.
+	write(t, other, "")
+	denied(t, submit("careless", known, other, "Host *\n", "Host *\n  StrictHostKeyChecking no\n"), "host-key", "host key is not known")
+	output(t, sshdtest.Tool(t, "ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(f.Dir, "stranger"))
+	denied(t, submit("stranger", filepath.Join(f.Dir, "id"), filepath.Join(f.Dir, "stranger")), "credentials", "Permission denied")
+	denied(t, submit("name", "HostName "+d.Addr, "HostName no-such-host.invalid"), "unreachable", "resolve")
+	d.Stop()
+	denied(t, submit("down"), "unreachable", "refused")
+}
+
+func output(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// A login shell whose startup files print, or that is none of sh's family, does no harm.
+func TestNoisyShell(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1)
+	d := f.Daemons[0]
+	conf := readFile(t, d.Conf)
+	d.Stop()
+	write(t, d.Conf, conf+`ForceCommand sh -c 'case "$SSH_ORIGINAL_COMMAND" in internal-sftp) exec `+sshdtest.Tool(t, "sftp-server")+`;; *) echo welcome; echo noise >&2; eval "$SSH_ORIGINAL_COMMAND";; esac'`+"\n")
+	d.Start(t)
+	p := f.closed(t, nil)
+	h, err := p.Submit(t.Context(), script(t, p, `echo one; exit 4`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release(t.Context(), h)
+	r := &remotetest.Recorder{}
+	if exit, err := p.Wait(t.Context(), h, 0, r); err != nil || r.Stream() != "one\n" || exit.Code != 4 {
+		t.Errorf("got %q, %+v, %v", r.Stream(), exit, err)
+	}
+}
+
+// A host that allows few sessions on a connection gets more connections.
+func TestFewSessions(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1)
+	d := f.Daemons[0]
+	d.Stop()
+	write(t, d.Conf, readFile(t, d.Conf)+"MaxSessions 1\n")
+	d.Start(t)
+	p := f.closed(t, nil)
+	h, err := p.Submit(t.Context(), script(t, p, `echo one; sleep 0.3; echo two`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release(t.Context(), h)
+	r := &remotetest.Recorder{}
+	if exit, err := p.Wait(t.Context(), h, 0, r); err != nil || r.Stream() != "one\ntwo\n" || exit.End != remote.Exited {
+		t.Errorf("got %q, %+v, %v", r.Stream(), exit, err)
+	}
+}
+
+// Nothing of a provider is left when its process is killed: the connection ends with it.
+func TestClose(t *testing.T) {
+	f := newFleet(t, 1)
+	p := f.provider(t, nil)
+	hosts, err := p.Check(t.Context())
+	if err != nil || hosts[0].Err != nil || hosts[0].State != "ready" || !strings.Contains(hosts[0].Detail, "GB free") {
+		t.Errorf("got %+v, %v", hosts, err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		found := ""
+		paths, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, path := range paths {
+			if line, _ := os.ReadFile(path); strings.Contains(string(line), f.Config) {
+				found = string(line)
+			}
+		}
+		if found == "" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("left: %q", found)
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	_, err := ssh.New("lab", map[string]any{"hosts": []any{"-oProxyCommand=x", "a", "a", "b;c"}, "gpus": []any{int64(-1)}, "workdir": "a b", "away": "0s", "ssh_config": "x", "user": "me"})
+	want := `remote.lab.hosts: "-oProxyCommand=x" is no host as ssh takes it
+remote.lab.hosts: a is there twice
+remote.lab.hosts: "b;c" is no host as ssh takes it
+remote.lab.gpus: -1 is there twice, or no ordinal
+remote.lab.workdir: "a b" is no folder of letters, digits and ./_@+=,-
+remote.lab.away: must be above zero
+remote.lab.ssh_config: x is not absolute
+remote.lab.user: unknown key`
+	if err == nil || err.Error() != want {
+		t.Errorf("got:\n%v\nwant:\n%s", err, want)
+	}
+	if _, err := ssh.New("lab", nil); err == nil || !strings.Contains(err.Error(), "remote.lab.hosts: name at least one") {
+		t.Errorf("without hosts: got %v", err)
+	}
+	p, err := ssh.New("lab", map[string]any{"hosts": []any{"a", "me@b:22"}, "gpus": []any{int64(0), int64(3)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if got := fmt.Sprint(p.Places(3)); got != "[a gpu 0 me@b:22 gpu 0 a gpu 3]" {
+		t.Errorf("places: got %s", got)
+	}
+	for _, h := range []remote.Handle{
+		{Provider: "ssh", Job: "a/b", Place: remote.Place{Host: "a"}, Data: json.RawMessage(`{"work":"/w","program":"` + strings.Repeat("0", 64) + `"}`)},
+		{Provider: "ssh", Job: "a", Place: remote.Place{Host: "a"}, Data: json.RawMessage(`{"work":"/w;x","program":"` + strings.Repeat("0", 64) + `"}`)},
+		{Provider: "ssh", Job: "a", Place: remote.Place{Host: "a"}, Data: json.RawMessage(`{"work":"/w","program":"x y"}`)},
+		{Provider: "slurm", Job: "a", Place: remote.Place{Host: "a"}, Data: json.RawMessage(`{}`)},
+	} {
+		if err := p.Release(context.Background(), h); err == nil || !strings.Contains(err.Error(), "no handle") {
+			t.Errorf("handle %s: got %v", h.Data, err)
+		}
+	}
+}

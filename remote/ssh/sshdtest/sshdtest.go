@@ -1,0 +1,204 @@
+// Package sshdtest runs real sshds for tests, with keys and a client's config of their own.
+package sshdtest
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A Fleet is a number of real sshds, each on an address of its own with a home folder of its own, and the ssh config that
+// knows them as h1, h2, ...
+type Fleet struct {
+	Dir     string // for what belongs to it; its path is short
+	Config  string // for ssh -F
+	Daemons []*Daemon
+}
+
+// A Daemon is one sshd.
+type Daemon struct {
+	Name, Addr string
+	Port       int
+	Home       string // of the user who logs in there
+	Conf       string // its configuration file
+	Space      string // network namespace; "" for this one
+
+	cmd *exec.Cmd
+	log *bytes.Buffer
+}
+
+// Tool finds a program, and skips the test, with the reason, where there is none; FISUB_TEST_REQUIRE=ssh makes that a failure.
+func Tool(t testing.TB, name string) string {
+	t.Helper()
+	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin", "/usr/lib/openssh", "/usr/libexec/openssh") {
+		if path := filepath.Join(dir, name); isFile(path) {
+			return path
+		}
+	}
+	reason := "no " + name + " on this machine: scripts/setup installs Debian's openssh-server and openssh-client"
+	if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "ssh") {
+		t.Fatal(reason)
+	}
+	t.Skip(reason)
+	return ""
+}
+
+func isFile(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular()
+}
+
+func output(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// New starts n sshds on 127.0.0.2 and further.
+func New(t testing.TB, n int) *Fleet {
+	t.Helper()
+	f := Prepare(t, n, func(d *Daemon, i int) { d.Addr = fmt.Sprintf("127.0.0.%d", i+2) })
+	for _, d := range f.Daemons {
+		d.Start(t)
+	}
+	return f
+}
+
+// Prepare makes n sshds, at the Addr that place gives each, and at its Port unless that is 0; they are to be started.
+func Prepare(t testing.TB, n int, place func(d *Daemon, i int)) *Fleet {
+	t.Helper()
+	Tool(t, "sshd")
+	keygen := Tool(t, "ssh-keygen")
+	dir, err := os.MkdirTemp("", "fs-") // short: sockets lie below it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	f := &Fleet{Dir: dir, Config: filepath.Join(dir, "config")}
+	output(t, keygen, "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, "id"))
+	if os.Getuid() == 0 {
+		if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var known, config strings.Builder
+	for i := range n {
+		d := &Daemon{Name: fmt.Sprintf("h%d", i+1), log: &bytes.Buffer{}}
+		place(d, i)
+		d.Home, d.Conf = filepath.Join(dir, d.Name), filepath.Join(dir, d.Name+".conf")
+		if err := os.MkdirAll(d.Home, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		key := filepath.Join(dir, d.Name+".key")
+		output(t, keygen, "-q", "-t", "ed25519", "-N", "", "-f", key)
+		if d.Port == 0 {
+			l, err := net.Listen("tcp", d.Addr+":0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Port = l.Addr().(*net.TCPAddr).Port
+			l.Close()
+		}
+		write(t, d.Conf, fmt.Sprintf("ListenAddress %s:%d\nHostKey %s\nAuthorizedKeysFile %s\nPidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin prohibit-password\n"+
+			"PasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 100\nSubsystem sftp internal-sftp\nSetEnv HOME=%s\n",
+			d.Addr, d.Port, key, filepath.Join(dir, "id.pub"), d.Home))
+		public, err := os.ReadFile(key + ".pub")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&known, "[%s]:%d %s", d.Addr, d.Port, public)
+		fmt.Fprintf(&config, "Host %s\n  HostName %s\n  Port %d\n", d.Name, d.Addr, d.Port)
+		f.Daemons = append(f.Daemons, d)
+	}
+	write(t, filepath.Join(dir, "known"), known.String())
+	fmt.Fprintf(&config, "Host *\n  IdentityFile %s\n  IdentitiesOnly yes\n  UserKnownHostsFile %s\n  GlobalKnownHostsFile /dev/null\n", filepath.Join(dir, "id"), filepath.Join(dir, "known"))
+	write(t, f.Config, config.String())
+	t.Cleanup(func() {
+		for _, d := range f.Daemons {
+			d.Stop()
+		}
+	})
+	return f
+}
+
+// Start starts it and waits until it answers.
+func (d *Daemon) Start(t testing.TB) {
+	t.Helper()
+	args := []string{Tool(t, "sshd"), "-D", "-e", "-f", d.Conf}
+	if d.Space != "" {
+		args = append([]string{Tool(t, "ip"), "netns", "exec", d.Space}, args...)
+	}
+	d.cmd = exec.Command(args[0], args[1:]...)
+	d.cmd.Stderr = d.log
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		c, err := net.DialTimeout("tcp", fmt.Sprintf("%s:%d", d.Addr, d.Port), time.Second)
+		if err == nil {
+			c.Close()
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("sshd on %s: %v\n%s", d.Addr, err, d.log)
+		}
+	}
+}
+
+// Stop ends the sshd and all connections with it, as when a host loses its power, but for the other processes on it.
+func (d *Daemon) Stop() {
+	if d.cmd == nil {
+		return
+	}
+	_ = syscall.Kill(d.cmd.Process.Pid, syscall.SIGSTOP) // no new connections meanwhile
+	d.Drop()
+	_ = syscall.Kill(d.cmd.Process.Pid, syscall.SIGKILL)
+	_ = d.cmd.Wait()
+	d.cmd = nil
+}
+
+// Drop ends the connections: the sshd processes that serve them.
+func (d *Daemon) Drop() {
+	serving := map[int]bool{d.cmd.Process.Pid: true}
+	for more := true; more; {
+		more = false
+		paths, _ := filepath.Glob("/proc/[0-9]*/stat")
+		for _, path := range paths {
+			data, _ := os.ReadFile(path)
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			end := bytes.LastIndexByte(data, ')')
+			if end < 0 || serving[pid] || !bytes.Contains(data[:end], []byte("(sshd")) {
+				continue
+			}
+			if fields := strings.Fields(string(data[end+1:])); len(fields) > 1 {
+				parent, _ := strconv.Atoi(fields[1])
+				serving[pid] = serving[parent]
+				more = more || serving[pid]
+			}
+		}
+	}
+	for pid, is := range serving {
+		if is && pid != d.cmd.Process.Pid {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
