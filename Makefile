@@ -13,11 +13,11 @@ local: build
 	dist/fisub local
 
 test:
-	@scripts/setup
+	@scripts/setup --test
 	@scripts/test
 
 bench: build
-	@. scripts/env && go run ./scripts/bench
+	@. scripts/env && go run ./scripts/bench && go test -p 1 -run '^$$' -bench . -benchtime 3x ./pack ./remote/... ./internal/app
 
 clean:
 	rm -rf dist

@@ -1,5 +1,5 @@
 // Package pack turns a submission's sources and config into a solution.json and back. What it packs is, to the byte, what
-// the contest's own packer makes of the same folder. It looks into the sources (Inspect), but compiles and runs nothing.
+// the contest's own packer makes of the same folder. It does not look into the sources; preflight does.
 package pack
 
 import (
@@ -227,30 +227,45 @@ func Solution(cfg *config.Config, dir string) (*trace.Solution, []Entry, error) 
 			Binding:                 cfg.Build.Binding,
 		},
 	}
-	var packed, skipped []string
 	for _, e := range entries {
-		if e.Status == Skipped {
-			skipped = append(skipped, e.Path)
-			continue
+		if e.Status != Skipped {
+			sol.Sources = append(sol.Sources, trace.SourceFile{Path: e.Path, Content: e.Content})
 		}
-		packed = append(packed, e.Path)
-		sol.Sources = append(sol.Sources, trace.SourceFile{Path: e.Path, Content: e.Content})
 	}
-	if file := cfg.EntryFile(); !slices.Contains(packed, file) {
-		hint := ""
-		if near := trace.Nearest(file, packed); path.Base(file) != file {
-			hint = "sources are packed without subfolders: name the file alone"
-		} else if slices.Contains(skipped, file) {
-			hint = "it is there, but only files that end in " + strings.Join(extensions, " ") + " are packed"
-		} else if len(near) > 0 {
-			hint = fmt.Sprintf("did you mean %q?", near[0]+"::"+cfg.EntrySymbol())
-		}
-		return nil, entries, cfg.Fault("build.entry_point", hint, "entry file %q is not among the sources in %s", file, dir)
+	if f := MissingEntry(cfg, dir, entries); f != nil {
+		return nil, entries, f
 	}
 	if err := sol.Validate(); err != nil {
 		return nil, entries, fmt.Errorf("%s: %w", cfg.Path, err)
 	}
 	return sol, entries, nil
+}
+
+// MissingEntry is the fault of an entry file that is not among the packed entries of the folder dir; nil where it is.
+func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault {
+	var packed, skipped []string
+	for _, e := range entries {
+		if e.Status == Skipped {
+			skipped = append(skipped, e.Path)
+		} else {
+			packed = append(packed, e.Path)
+		}
+	}
+	file := cfg.EntryFile()
+	if slices.Contains(packed, file) {
+		return nil
+	}
+	hint := ""
+	if near := trace.Nearest(file, packed); path.Base(file) != file {
+		hint = "sources are packed without subfolders: name the file alone"
+	} else if slices.Contains(skipped, file) {
+		hint = "it is there, but only files that end in " + strings.Join(extensions, " ") + " are packed"
+	} else if len(near) > 0 {
+		hint = fmt.Sprintf("did you mean %q?", near[0]+"::"+cfg.EntrySymbol())
+	}
+	f := cfg.Fault("build.entry_point", hint, "entry file %q is not among the sources in %s", file, dir)
+	f.Code = "entry-file"
+	return f
 }
 
 // Write writes solution.json in the contest's form. A path of "-" is stdout; a file appears whole or not at all; a link

@@ -40,22 +40,70 @@ var openers = []device.Opener{cuda.Opener(), emu.Opener()}
 
 // Main runs the program and returns its exit status.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if len(args) > 1 && args[1] == "agent" {
+		return agentMain(args[2:], stdin, stdout, stderr)
+	}
+	if len(args) > 1 && args[1] == "__complete" {
+		return completeMain(args[2:], stdout)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, term: &ui.Terminal{Out: stdout, Err: stderr}}
-	err := a.cli().RunContext(ctx, args)
-	if ctx.Err() != nil {
+	program := a.cli()
+	err := program.RunContext(ctx, flagsFirst(program, args))
+	if ctx.Err() != nil && !a.minds {
 		a.term.Error("interrupted", "")
 		return exitInterrupted
 	}
 	return a.exit(err)
 }
 
+// flagsFirst moves the flags of a command in front of its arguments: the flag package takes all behind an argument for
+// arguments. What follows "--" stays.
+func flagsFirst(program *cli.App, args []string) []string {
+	flags, commands := program.Flags, program.Commands
+	var first, arguments []string
+	rest := args[min(1, len(args)):]
+	for len(rest) > 0 {
+		word := rest[0]
+		rest = rest[1:]
+		if word == "--" {
+			arguments = append(arguments, rest...)
+			return slices.Concat(args[:1], first, []string{"--"}, arguments)
+		}
+		if strings.HasPrefix(word, "-") && word != "-" {
+			first = append(first, word)
+			if f := flagNamed(flags, strings.TrimLeft(word, "-")); f != nil && len(rest) > 0 && takesValue(f) {
+				first, rest = append(first, rest[0]), rest[1:]
+			}
+			continue
+		}
+		i := slices.IndexFunc(commands, func(c *cli.Command) bool { return c.HasName(word) })
+		if i < 0 || len(arguments) > 0 {
+			arguments = append(arguments, word)
+			continue
+		}
+		first = append(first, word)
+		flags, commands = commands[i].Flags, commands[i].Subcommands
+	}
+	return slices.Concat(args[:min(1, len(args))], first, arguments)
+}
+
+// flagNamed is the flag of that name, or nil.
+func flagNamed(flags []cli.Flag, name string) cli.Flag {
+	i := slices.IndexFunc(flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) })
+	if i < 0 {
+		return nil
+	}
+	return flags[i]
+}
+
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	term           *ui.Terminal
+	minds          bool // the command has taken signals into its own hands
 }
 
 // A usageError is about the command line or what it names: exit status 2.
@@ -88,6 +136,15 @@ var errSlower = errors.New("run B is slower")
 // errShown has been shown already, and means invalid input.
 var errShown = errors.New("invalid input")
 
+// errUnreachable has been shown already: a host cannot take a job.
+var errUnreachable = errors.New("a host is down")
+
+// errLost has been shown already: no host came to the end of some workloads.
+var errLost = errors.New("workloads are lost")
+
+// errInterrupted is a remote run that an interrupt ended or detached; what became of it has been shown.
+var errInterrupted = errors.New("interrupted")
+
 // exit is the one place where errors become exit statuses.
 func (a *app) exit(err error) int {
 	var u *usageError
@@ -98,6 +155,10 @@ func (a *app) exit(err error) int {
 		return exitNotPassed
 	case errors.Is(err, errShown):
 		return exitUsage
+	case errors.Is(err, errInterrupted):
+		return exitInterrupted
+	case errors.Is(err, errUnreachable), errors.Is(err, errLost):
+		return exitError
 	}
 	for _, one := range flatten(err) {
 		text, hint := explain(one)
@@ -126,8 +187,15 @@ func flatten(err error) []error {
 }
 
 func (a *app) cli() *cli.App {
-	commands := []*cli.Command{a.checkCommand(), a.localCommand(), a.packCommand(), a.unpackCommand(), a.datasetCommand(),
-		a.compareCommand(), a.runsCommand(), a.sanitizeCommand(), a.profileCommand(), a.toolchainCommand(), a.workerCommand()}
+	commands := []*cli.Command{
+		a.initCommand(), a.checkCommand(),
+		a.localCommand(), a.remoteCommand(), a.compareCommand(), a.runsCommand(), a.reportCommand(),
+		a.packCommand(), a.unpackCommand(), a.submitCommand(),
+		a.datasetCommand(),
+		a.sanitizeCommand(), a.profileCommand(),
+		a.doctorCommand(), a.toolchainCommand(),
+		a.helpCommand(), a.completionCommand(), a.manCommand(), a.workerCommand(),
+	}
 	onUsage := func(_ *cli.Context, err error, _ bool) error { return usage("fisub --help lists the flags", "%w", err) }
 	var finish func(cs []*cli.Command)
 	finish = func(cs []*cli.Command) {
@@ -139,6 +207,7 @@ func (a *app) cli() *cli.App {
 			if !c.Hidden {
 				c.Flags = append(c.Flags, globalFlags()...)
 			}
+			terse(c.Flags)
 			if action := c.Action; action != nil {
 				c.Action = func(ctx *cli.Context) error {
 					if err := a.setUp(ctx); err != nil {
@@ -153,36 +222,41 @@ func (a *app) cli() *cli.App {
 		}
 	}
 	finish(commands)
+	flags := append(globalFlags(), cli.HelpFlag) // cli adds it where no command is named help
+	terse(flags)
 	cli.VersionFlag = &cli.BoolFlag{Name: "version", Usage: "print the version", DisableDefaultText: true} // -v is ours
 	app := &cli.App{
-		Name:  "fisub",
-		Usage: "check, run, and pack GPU kernel submissions for the FlashInfer kernel contest",
-		Description: "fisub check    is this submission sound? no GPU needed\n" +
-			"fisub local    run its workloads here: on the GPU, or on an emulation of it\n" +
-			"fisub pack     write solution.json as the contest's packer does\n" +
-			"fisub compare  is one run faster than another?\n\n" +
-			"Exit status: 0 done and all passed; 1 fisub could not do it; 2 usage or invalid input;\n" +
-			"3 it ran, and some workload did not pass, or compare found B slower; 130 interrupted.",
-		Version:              Version,
-		Commands:             commands,
-		Flags:                globalFlags(),
-		Reader:               a.stdin,
-		Writer:               a.stdout,
-		ErrWriter:            a.stderr,
-		HideHelpCommand:      true,
-		EnableBashCompletion: true,
-		OnUsageError:         onUsage,
+		Name:            "fisub",
+		Usage:           "check, run, and pack GPU kernel submissions for the FlashInfer kernel contest",
+		Description:     pathText(commands) + "\nTopics, for fisub help TOPIC: " + strings.Join(topicNames(), ", ") + ".\n\n" + exitText,
+		Version:         Version,
+		Commands:        commands,
+		Flags:           flags,
+		Reader:          a.stdin,
+		Writer:          a.stdout,
+		ErrWriter:       a.stderr,
+		HideHelpCommand: true,
+		OnUsageError:    onUsage,
 		// Main decides on exit statuses: without this an error that has an exit code of its own, such as that of a child
 		// process, would end the program with it.
 		ExitErrHandler: func(*cli.Context, error) {},
 	}
 	app.Action = func(c *cli.Context) error {
 		if c.NArg() == 0 {
-			return cli.ShowAppHelp(c)
+			return greet(c.App.Writer, commands)
 		}
 		return unknown("command", c.Args().First(), commandNames(commands))
 	}
 	return app
+}
+
+// terse keeps "(default: false)" out of the help.
+func terse(flags []cli.Flag) {
+	for _, f := range flags {
+		if b, ok := f.(*cli.BoolFlag); ok {
+			b.DisableDefaultText = true
+		}
+	}
 }
 
 func unknownCommand(parent *cli.Command) cli.ActionFunc {
@@ -211,16 +285,18 @@ func commandNames(commands []*cli.Command) []string {
 	return names
 }
 
+const globalCategory = "Global:"
+
 // globalFlags stand before or after the command's name.
 func globalFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "C", Usage: "work in `DIR` as if fisub had been started there", Category: "Global:"},
-		&cli.StringFlag{Name: "config", Usage: "read the submission from `FILE`", DefaultText: "config.toml", Category: "Global:"},
-		&cli.StringFlag{Name: "dataset", Usage: "take definitions, workloads and blobs from the dataset in `DIR`", DefaultText: "$FIB_DATASET_PATH, else the embedded one", Category: "Global:"},
-		&cli.BoolFlag{Name: "json", Usage: "print the result as JSON on stdout", Category: "Global:"},
-		&cli.StringFlag{Name: "color", Usage: "`auto`, always or never", DefaultText: "auto", Category: "Global:"},
-		&cli.BoolFlag{Name: "v", Usage: "print whole logs", Category: "Global:"},
-		&cli.BoolFlag{Name: "q", Usage: "print the result and errors only", Category: "Global:"},
+		&cli.StringFlag{Name: "C", Usage: "work in `DIR` as if fisub had been started there", Category: globalCategory},
+		&cli.StringFlag{Name: "config", Usage: "read the submission from `FILE`", DefaultText: "config.toml", Category: globalCategory},
+		&cli.StringFlag{Name: "dataset", Usage: "take definitions, workloads and blobs from the dataset in `DIR`", DefaultText: "$FIB_DATASET_PATH, else the embedded one", Category: globalCategory},
+		&cli.BoolFlag{Name: "json", Usage: "print the result as JSON on stdout", Category: globalCategory},
+		&cli.StringFlag{Name: "color", Usage: "use colours `WHEN`: auto, always or never", DefaultText: "auto", Category: globalCategory},
+		&cli.BoolFlag{Name: "v", Usage: "print whole logs", Category: globalCategory},
+		&cli.BoolFlag{Name: "q", Usage: "print the result and errors only", Category: globalCategory},
 	}
 }
 
@@ -246,11 +322,11 @@ func globalBool(c *cli.Context, name string) bool {
 	return ctx != nil && ctx.Bool(name)
 }
 
-// setUp applies the global flags. Flags behind an argument would be taken for arguments, silently: they are refused.
+// setUp applies the global flags. No argument begins with a dash: a flag behind "--" is a mistake.
 func (a *app) setUp(c *cli.Context) error {
 	for _, arg := range c.Args().Slice() {
 		if strings.HasPrefix(arg, "-") && arg != "-" {
-			return usage("put flags before the arguments", "%s: flag %s stands behind an argument", c.Command.Name, arg)
+			return usage("put flags before --; a file whose name begins with a dash is ./"+arg, "%s: %s stands behind --", c.Command.Name, arg)
 		}
 	}
 	mode := globalString(c, "color")

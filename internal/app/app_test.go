@@ -22,6 +22,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// On a remote host the program has another name.
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
+		os.Exit(Main(os.Args, os.Stdin, os.Stdout, os.Stderr))
+	}
 	testscript.Main(m, map[string]func(){
 		"fisub": func() { os.Exit(Main(os.Args, os.Stdin, os.Stdout, os.Stderr)) },
 	})
@@ -47,6 +51,9 @@ func TestScripts(t *testing.T) {
 			return copySubmission(repo, env.WorkDir)
 		},
 		Condition: func(name string) (bool, error) {
+			if name == "race" {
+				return raceDetector, nil
+			}
 			if name != "python" {
 				return false, fmt.Errorf("unknown condition %q", name)
 			}
@@ -62,15 +69,39 @@ func TestScripts(t *testing.T) {
 			"lines":   lines,
 			"bytes":   writeBytes,
 			"newest":  newest,
+			"sub":     sub,
 			"timed":   timed,
+			"scored":  scored,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 	})
 }
 
+// sub makes the work folder a submission of the kernel KERNEL.cu for a definition: sub KERNEL DEFINITION.
+func sub(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: sub KERNEL DEFINITION")
+	}
+	config := fmt.Sprintf("[solution]\nname = %q\ndefinition = %q\nauthor = \"test\"\n\n[build]\nlanguage = \"cuda\"\nentry_point = \"kernel.cu::kernel\"\n", args[0], args[1])
+	ts.Check(os.WriteFile(ts.MkAbs("config.toml"), []byte(config), 0o644))
+	ts.Check(os.RemoveAll(ts.MkAbs("solution")))
+	ts.Check(os.MkdirAll(ts.MkAbs("solution/cuda"), 0o755))
+	kernel, err := os.ReadFile(filepath.Join(ts.Getenv("KERNELS"), args[0]+".cu"))
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs("solution/cuda/kernel.cu"), kernel, 0o644))
+}
+
+// slowWithRace skips a test of whole programs, none of whose goroutines are new, under the race detector.
+func slowWithRace(t *testing.T) {
+	t.Helper()
+	if raceDetector {
+		t.Skip("not run: takes minutes with the race detector; the tests without it have it")
+	}
+}
+
 func copySubmission(repo, dir string) error {
-	for _, name := range []string{"config.toml", "solution/cuda/kernel.cu"} {
+	for _, name := range []string{"config.toml", "solution/cuda/kernel.cu", "solution/cuda/decode.cuh", "solution/cuda/table.cuh"} {
 		data, err := os.ReadFile(filepath.Join(repo, name))
 		if err != nil {
 			return err
@@ -142,15 +173,36 @@ func timed(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: timed id factor seed")
 	}
-	root := ts.MkAbs(".")
-	r, err := runs.Read(filepath.Join(root, runs.Dir, ts.Getenv("RUN")))
-	ts.Check(err)
 	factor, err := strconv.ParseFloat(args[1], 64)
 	ts.Check(err)
 	seed, err := strconv.ParseUint(args[2], 10, 64)
 	ts.Check(err)
+	remake(ts, args[0], factor, seed, func(*runs.Run, *runs.Row) {})
+}
+
+// scored ID BASELINE SPEEDUP is timed with a baseline that takes SPEEDUP times as long, and figures of all other kinds.
+func scored(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: scored id baseline speedup")
+	}
+	speedup, err := strconv.ParseFloat(args[2], 64)
+	ts.Check(err)
+	remake(ts, args[0], 1, 1, func(r *runs.Run, row *runs.Row) {
+		r.Run.Baseline, r.Run.Floors = &event.Baseline{Name: args[1], Solution: args[1], ContentHash: fmt.Sprintf("%040x", args[1])}, true
+		s := row.Samples
+		s.Baseline, s.Warm = &event.Timings{MedianNS: speedup * s.MedianNS, N: 150}, &event.Timings{MedianNS: 2000, N: 50}
+		s.CopyNS, s.CopyShare, s.EmptyNS = s.MedianNS/2, 0.5, 1000
+		row.Evaluated.Speedup = &speedup
+	})
+}
+
+// remake makes a run of that id out of the emulated run $RUN, with timings as timed says; change may change its rows.
+func remake(ts *testscript.TestScript, id string, factor float64, seed uint64, change func(*runs.Run, *runs.Row)) {
+	root := ts.MkAbs(".")
+	r, err := runs.Read(filepath.Join(root, runs.Dir, ts.Getenv("RUN")))
+	ts.Check(err)
 	random := rand.New(rand.NewPCG(seed, 1))
-	r.Run.ID = args[0]
+	r.Run.ID = id
 	r.Run.Device = event.Device{Kind: "cuda", Name: "NVIDIA H200", Arch: "sm_90", Driver: "580.159", CUDA: "13.0", Toolchain: "nvcc 13.0", UUID: "GPU-1"}
 	for i := range r.Rows {
 		s := &event.Samples{Timer: "cupti", ColdL2: true, N: 150, Bandwidth: 400, Interval: event.Interval{Width: 0.012}}
@@ -164,8 +216,9 @@ func timed(ts *testscript.TestScript, neg bool, args []string) {
 		s.MedianNS, s.MinNS = stats.Latency(s.TrialsNS), slices.Min(s.TrialsNS[0])
 		ms := s.MedianNS / 1e6
 		r.Rows[i].Samples, r.Rows[i].Evaluated.Latency = s, &ms
+		change(r, &r.Rows[i])
 	}
-	folder := runs.New(root, args[0])
+	folder := runs.New(root, id)
 	stream := event.NewStream(folder.Record)
 	r.Emit(stream)
 	ts.Check(stream.Err())

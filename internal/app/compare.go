@@ -12,34 +12,39 @@ import (
 
 	"fisub/bench/compare"
 	"fisub/bench/runs"
-	"fisub/internal/config"
 	"fisub/internal/ui"
+	"fisub/report"
 )
 
 func (a *app) compareCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "compare",
-		Usage:     "tell whether run B is faster than run A",
-		ArgsUsage: "A B",
-		Description: "A and B are runs: an id, its beginning, last, last~1 for the one before it, or the folder of a run. For each\n" +
-			"workload that both have, and as a whole, B's time over A's with its 95 % interval, and the verdict on B:\n" +
+		Usage:     "tell whether B is faster than A",
+		ArgsUsage: "A B [C...]",
+		Description: "A and B are two runs: an id, its beginning, last, last~1 for the one before it, or the folder of a run. Or they are\n" +
+			"two solutions that are run now, with their trials taken in turn on one device: a packed solution FILE.json, a folder\n" +
+			"with a config.toml, or a git revision REV, or REV:DIR for the submission in another folder of the repository.\n" +
+			"Further ones are run in turn with them and compared with A too, each in a table of its own.\n" +
+			"For each workload that both have, and as a whole, B's time over A's with its 95 % interval, and the verdict on B:\n" +
 			"   faster, slower  the medians differ by more than the threshold, and chance does not explain it\n" +
 			"                   (Mann-Whitney test at 0.05, and the interval)\n" +
 			"   same            they do not, and the interval rules out twice the threshold\n" +
 			"   unclear         the timings do not decide it\n\n" +
 			"   fisub compare last~1 last\n" +
-			"   fisub compare --fail-on slower --threshold 0.5 20260102 last",
-		Flags: []cli.Flag{
+			"   fisub compare HEAD .\n" +
+			"   fisub compare . solution/baselines/warp-per-row solution/baselines/warp-8-rows\n" +
+			"   fisub compare --fail-on slower --set contest54 main HEAD",
+		Flags: append([]cli.Flag{
 			&cli.Float64Flag{Name: "threshold", Value: 100 * compare.Threshold, Usage: "smallest difference that matters, in `PERCENT`"},
-			&cli.StringFlag{Name: "fail-on", Usage: "slower: exit with status 3 if B is slower as a whole, fails what A passes, or is surely slower on any workload"},
-		},
+			&cli.StringFlag{Name: "fail-on", Usage: "`VERDICT` slower: exit with status 3 if B is slower as a whole, fails what A passes, or is surely slower on any workload"},
+		}, runFlags()...),
 		Action: a.compare,
 	}
 }
 
 func (a *app) compare(c *cli.Context) error {
-	if c.NArg() != 2 {
-		return usage("fisub compare last~1 last", "compare: got %d runs, want 2", c.NArg())
+	if n := c.NArg(); n < 2 || n > maxSides {
+		return usage("fisub compare last~1 last, or fisub compare HEAD .", "compare: got %d arguments, want A and B, and %d at most", n, maxSides)
 	}
 	threshold := c.Float64("threshold") / 100
 	if !(threshold > 0 && threshold <= 1) {
@@ -48,32 +53,85 @@ func (a *app) compare(c *cli.Context) error {
 	if on := c.String("fail-on"); on != "" && on != "slower" {
 		return usage("--fail-on slower", "--fail-on: unknown verdict %q", on)
 	}
-	x, err := readRun(c, c.Args().Get(0))
+	sides, err := a.sides(c)
 	if err != nil {
 		return err
 	}
-	y, err := readRun(c, c.Args().Get(1))
+	var results []*compare.Result
+	for _, side := range sides[1:] {
+		res, err := compare.Runs(sides[0], side, threshold)
+		if err != nil {
+			return invalid(err)
+		}
+		results = append(results, res)
+	}
+	switch {
+	case !globalBool(c, "json"):
+		for i, res := range results {
+			a.term.Note("A          %s", runText(sides[0]))
+			a.term.Note("B          %s", runText(sides[i+1]))
+			if err := a.showComparison(res); err != nil {
+				return err
+			}
+		}
+	case len(results) == 1:
+		err = writeJSON(a.stdout, results[0])
+	default:
+		err = writeJSON(a.stdout, results)
+	}
 	if err != nil {
 		return err
 	}
-	res, err := compare.Runs(x, y, threshold)
-	if err != nil {
-		return invalid(err)
-	}
-	if globalBool(c, "json") {
-		err = writeJSON(a.stdout, res)
-	} else {
-		a.term.Note("A          %s", runText(x))
-		a.term.Note("B          %s", runText(y))
-		err = a.showComparison(res)
-	}
-	if err != nil {
-		return err
-	}
-	if c.String("fail-on") == "slower" && res.Slower() {
+	if c.String("fail-on") == "slower" && slices.ContainsFunc(results, (*compare.Result).Slower) {
 		return errSlower
 	}
 	return nil
+}
+
+// maxSides is how many solutions a comparison takes: each holds a process and its tensors on the device.
+const maxSides = 9
+
+// sides gives the runs that the arguments name, or those of the sources that they name, which it runs.
+func (a *app) sides(c *cli.Context) ([]*runs.Run, error) {
+	data, err := openDataset(c)
+	if err != nil {
+		return nil, err
+	}
+	var found []*runs.Run
+	var sources []*source
+	var foundArg string
+	for _, arg := range c.Args().Slice() {
+		run, err := readRun(c, arg)
+		if err == nil {
+			found, foundArg = append(found, run), arg
+			continue
+		}
+		var unknown *runs.UnknownError
+		if !errors.Is(err, runs.ErrNoRun) && !(errors.As(err, &unknown) && len(unknown.Matches) == 0) {
+			return nil, err
+		}
+		s, sourceErr := a.readSource(c, arg, data)
+		if sourceErr != nil {
+			return nil, sourceErr
+		}
+		if s == nil {
+			return nil, usage("a run (fisub runs ls), a packed solution FILE.json, a folder with a config.toml, or a git revision", "compare: %w", err)
+		}
+		sources = append(sources, s)
+	}
+	switch {
+	case len(found) == 0:
+		return a.runTogether(c, sources)
+	case len(sources) > 0:
+		return nil, usage("compare runs, or solutions, which are run now, their trials taken in turn",
+			"compare: %s is a solution, %s is a run", sources[0].arg, foundArg)
+	}
+	for _, f := range runFlags() {
+		if name := f.Names()[0]; c.IsSet(name) {
+			return nil, usage("leave it out: runs are compared as they are", "--%s: A and B are runs", name)
+		}
+	}
+	return found, nil
 }
 
 func (a *app) showComparison(res *compare.Result) error {
@@ -103,8 +161,8 @@ func (a *app) showComparison(res *compare.Result) error {
 			}
 			cells = append(cells, cell)
 		}
-		ratio, interval := ratioText(row.Ratio)
-		rows = append(rows, append(cells, timeText(row.A), timeText(row.B), ratio, interval, verdictText(row.Verdict, row.Why)))
+		ratio, interval := report.RatioText(row.Ratio)
+		rows = append(rows, append(cells, report.SideText(row.A), report.SideText(row.B), ratio, interval, report.VerdictText(row.Verdict, row.Why)))
 		for _, w := range row.Warnings {
 			a.term.Warn(fmt.Sprintf("workload %s: %s", ui.Printable(row.UUID), ui.Printable(w)), "")
 		}
@@ -114,21 +172,8 @@ func (a *app) showComparison(res *compare.Result) error {
 		return err
 	}
 
-	var counts []string
-	for _, v := range []compare.Verdict{compare.Faster, compare.Same, compare.Slower, compare.Unclear, compare.NotComparable} {
-		if n := res.Count(v); n > 0 {
-			counts = append(counts, fmt.Sprintf("%d %s", n, v))
-		}
-	}
-	text := fmt.Sprintf("%d workloads: %s\n", len(res.Rows), strings.Join(counts, ", "))
-	if res.Ratio != nil {
-		ratio, interval := ratioText(res.Ratio)
-		text += fmt.Sprintf("B/A: %s, 95 %% interval %s, geometric mean over %d workloads, threshold %.3g %%\n", ratio, interval, res.Timed, 100*res.Threshold)
-	}
-	if res.ScoreA != nil && res.ScoreB != nil {
-		text += fmt.Sprintf("contest score: A %.3f, B %.3f\n", *res.ScoreA, *res.ScoreB)
-	}
-	text += fmt.Sprintf("B as a whole: %s\n", a.term.News(news(res.Verdict), verdictText(res.Verdict, res.Why)))
+	text := strings.Join(report.Conclusion(res), "\n") + "\n"
+	text += fmt.Sprintf("B as a whole: %s\n", a.term.News(news(res.Verdict), report.VerdictText(res.Verdict, res.Why)))
 	_, err = fmt.Fprint(a.stdout, text)
 	return err
 }
@@ -143,31 +188,6 @@ func news(v compare.Verdict) int {
 	return 0
 }
 
-func verdictText(v compare.Verdict, why string) string {
-	if why == "" {
-		return string(v)
-	}
-	return string(v) + ": " + why
-}
-
-func ratioText(r *compare.Ratio) (value, interval string) {
-	if r == nil {
-		return "-", "-"
-	}
-	return fmt.Sprintf("%.3f", r.Value), fmt.Sprintf("%.3f to %.3f", r.Lo, r.Hi)
-}
-
-// timeText is the median that the ratio is of, or what the workload has instead.
-func timeText(s compare.Side) string {
-	switch {
-	case s.Status == "":
-		return "-"
-	case s.Status == "PASSED" && s.N > 0:
-		return ui.Micros(s.MedianNS)
-	}
-	return s.Status
-}
-
 // runText names a run in a line.
 func runText(r *runs.Run) string {
 	if r.Run == nil {
@@ -180,39 +200,33 @@ func hash8(hash string) string { return hash[:min(8, len(hash))] }
 
 // runsRoot is the folder that has the runs: the config's, or the working directory's where there is no config.
 func runsRoot(c *cli.Context) string {
-	name := globalString(c, "config")
-	if name == "" {
-		name = config.Name
-	}
-	return filepath.Dir(path(c, name))
+	return filepath.Dir(configPath(c))
 }
 
 // readRun reads the run that arg names: by its id, or as a folder.
 func readRun(c *cli.Context, arg string) (*runs.Run, error) {
-	root := runsRoot(c)
-	dir := path(c, arg)
-	id, err := runs.Find(root, arg)
-	if err == nil {
-		dir = filepath.Join(root, runs.Dir, id)
-	} else {
-		var unknown *runs.UnknownError
-		if !errors.As(err, &unknown) {
-			return nil, err
-		}
-		st, statErr := os.Stat(dir)
-		switch {
-		case len(unknown.Matches) > 0 || statErr != nil && !looksOther(arg):
-			return nil, invalid(err)
-		case statErr != nil || !st.IsDir():
-			return nil, usage("run it first: fisub local --solution FILE, or fisub local in a checkout of the revision; then compare the runs",
-				"%s: %s is not a run: only runs can be compared", c.Command.Name, arg)
-		}
+	dir, err := runFolder(c, arg)
+	if err != nil {
+		return nil, err
 	}
 	r, err := runs.Read(dir)
 	return r, invalid(err)
 }
 
-// looksOther tells whether a word that is no run looks like a packed solution or a git revision.
-func looksOther(arg string) bool {
-	return strings.HasSuffix(arg, ".json") || strings.HasPrefix(arg, "HEAD") || strings.ContainsAny(arg, "^@:")
+// runFolder finds the folder of the run that arg names.
+func runFolder(c *cli.Context, arg string) (string, error) {
+	root := runsRoot(c)
+	id, err := runs.Find(root, arg)
+	if err == nil {
+		return filepath.Join(root, runs.Dir, id), nil
+	}
+	var unknown *runs.UnknownError
+	if !errors.As(err, &unknown) {
+		return "", err
+	}
+	dir := path(c, arg)
+	if st, statErr := os.Stat(dir); len(unknown.Matches) > 0 || statErr != nil || !st.IsDir() {
+		return "", invalid(err)
+	}
+	return dir, nil
 }

@@ -24,8 +24,9 @@ func (a *app) datasetCommand() *cli.Command {
 			{Name: "verify", Usage: "check workloads and input files against their definitions", Flags: pick, Action: a.datasetVerify,
 				Description: "   fisub dataset verify\n   fisub dataset verify --dataset ~/mlsys26-contest"},
 			{Name: "synth", Usage: "make the input files that are missing, the same bytes on every machine", Action: a.datasetSynth,
-				Flags:       append(pick, &cli.StringFlag{Name: "o", Usage: "below the folder `DIR`", DefaultText: "the dataset's own root"}),
-				Description: "   fisub dataset synth\n   fisub dataset synth --set contest54 -o /data/trace"},
+				Flags: append(pick, &cli.StringFlag{Name: "o", Usage: "write below the folder `DIR`", DefaultText: "the dataset's own root"}),
+				Description: "   fisub dataset synth --definition gdn_decode_qk4_v8_d128_k_last --set default\n" +
+					"   fisub dataset synth --definition gdn_decode_qk4_v8_d128_k_last --set default -o trace    below another folder"},
 		},
 	}
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -17,6 +18,8 @@ import (
 	"fisub/device/nvcc"
 	"fisub/internal/config"
 	"fisub/internal/safetensors"
+	"fisub/remote"
+	"fisub/remote/dispatch"
 	"fisub/workloads"
 )
 
@@ -30,9 +33,11 @@ func explain(err error) (text, hint string) {
 		unknown *workloads.NotFoundError
 		lfs     *safetensors.LFSPointerError
 		run     *runs.UnknownError
-		remote  *worker.Error
+		crossed *worker.Error
 		timers  *bench.TimerError
 
+		denied   *remote.Denied
+		ended    *dispatch.Ended
 		mismatch *compare.MismatchError
 	)
 	switch {
@@ -48,8 +53,12 @@ func explain(err error) (text, hint string) {
 		hint = "fetch it: " + lfsCommand(lfs.Path)
 	case errors.As(err, &run):
 		hint = "a run id, its beginning, last or last~1; fisub runs ls lists them"
-	case errors.As(err, &remote):
-		hint = remedies[remote.Code]
+	case errors.As(err, &crossed):
+		hint = remedies[crossed.Code]
+	case errors.As(err, &denied):
+		hint = denied.Hint
+	case errors.As(err, &ended):
+		hint = ended.Exit.Hint
 	case errors.As(err, &mismatch):
 		hint = "run both on the same definition, on GPUs of one model, with the same timer"
 	case errors.Is(err, runs.ErrEmpty):
@@ -61,7 +70,7 @@ func explain(err error) (text, hint string) {
 	case errors.As(err, &timers):
 		hint = "start a new run without --resume"
 	default:
-		hint = remedies[errorCode(err)]
+		hint = cmp.Or(remedies[errorCode(err)], submitHint(err))
 	}
 	if errors.As(err, &u) && u.hint != "" {
 		hint = u.hint
@@ -95,10 +104,11 @@ func lfsCommand(file string) string {
 // errorCode names an error of the machine that has a remedy; errors cross from the worker with their code.
 func errorCode(err error) string {
 	var missing *nvcc.MissingError
-	var remote *worker.Error
+	var mismatch *nvcc.MismatchError
+	var crossed *worker.Error
 	switch {
-	case errors.As(err, &remote):
-		return remote.Code
+	case errors.As(err, &crossed):
+		return crossed.Code
 	case errors.As(err, &missing):
 		return "no-toolchain"
 	case errors.Is(err, nvcc.ErrNoPip):
@@ -111,6 +121,10 @@ func errorCode(err error) string {
 		return "no-gpu"
 	case errors.Is(err, cuda.ErrDriverTooOld):
 		return "old-driver"
+	case errors.As(err, &mismatch) && mismatch.OtherSolutions():
+		return "no-kernel"
+	case errors.Is(err, cuda.ErrArch), errors.As(err, &mismatch):
+		return "arch"
 	case errors.Is(err, cuda.ErrOrdinal):
 		return "no-ordinal"
 	case errors.Is(err, device.ErrTimer):
@@ -127,8 +141,10 @@ var remedies = map[string]string{
 	"not-built":    "make build adds GPU support where it finds a driver or CUDA's headers; --device emu runs on the CPU",
 	"no-gpu":       "nvidia-smi shows what the driver sees; --device emu runs on the CPU",
 	"old-driver":   "update the NVIDIA driver, or set CUDA_HOME to an older toolkit",
+	"arch":         "--gpu, or --arch, names the GPU of the host: the kernel is compiled for it before it is sent",
+	"no-kernel":    "compile it where there is a compiler, and put its kernel there too; without --prebuilt it is compiled here",
 	"no-ordinal":   "--device cuda:0 is the first GPU",
-	"no-timer":     "fisub toolchain install brings libcupti; --timer auto takes CUDA events where CUPTI cannot be used",
+	"no-timer":     "fisub toolchain install brings libcupti, for a Python submission pip install nvidia-cuda-cupti; --timer auto takes CUDA events where CUPTI cannot be used",
 
 	"no-python":     "install Python 3.9 or later with torch, or set FISUB_PYTHON to one",
 	"no-torch":      "pip install torch, or set FISUB_PYTHON to a Python that has it",

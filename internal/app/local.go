@@ -1,16 +1,12 @@
 package app
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,11 +16,13 @@ import (
 	"fisub/bench"
 	"fisub/bench/pyworker"
 	"fisub/bench/runs"
+	"fisub/bench/stats"
 	"fisub/bench/worker"
 	"fisub/device"
-	"fisub/internal/cache"
 	"fisub/internal/event"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
+	"fisub/remote/dispatch"
 )
 
 func (a *app) localCommand() *cli.Command {
@@ -35,25 +33,18 @@ func (a *app) localCommand() *cli.Command {
 			"on a GPU, times it. Where there is no GPU the same kernel.cu runs on a CPU emulation, which finds wrong\n" +
 			"results but measures nothing.\n\n" +
 			"   fisub local\n" +
-			"   fisub local --set contest54 --device cuda:0\n" +
-			"   fisub local --workload 3daa --device emu --sanitize\n" +
-			"   fisub local --solution solution.json",
-		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "device", Value: "auto", Usage: "`DEVICE`: auto, cuda, cuda:N or emu"},
-			&cli.StringFlag{Name: "set", Usage: "run the workloads of `SET`", DefaultText: "bench.set of the config, else default"},
-			&cli.StringSliceFlag{Name: "workload", Usage: "run only workloads whose uuid begins with `PREFIX`; may be repeated"},
-			&cli.IntFlag{Name: "limit", Usage: "run the first `N` workloads"},
+			"   fisub local --set contest54 --device cuda:0            the contest's mix of batch sizes, on the first GPU\n" +
+			"   fisub local --workload 3fb7 --device emu --sanitize    races and invalid accesses, on one workload\n" +
+			"   fisub local --solution solution.json                   what was packed, instead of the sources\n" +
+			"   fisub local --baseline warp-per-row                    speed-ups and the contest's score\n" +
+			"   fisub local --resume last                              go on with a run that was cut off",
+		Flags: append(runFlags(),
 			&cli.StringFlag{Name: "solution", Usage: "run the packed solution in `FILE` instead of the sources"},
-			&cli.StringFlag{Name: "profile", Usage: "call and time as `PROFILE` says: " + strings.Join(bench.Profiles, ", "), DefaultText: "bench.profile of the config, else official"},
-			&cli.StringFlag{Name: "timer", Value: device.TimerAuto, Usage: "time with `TIMER`: cupti, as the contest does, events, or auto: cupti if it can be used"},
-			&cli.DurationFlag{Name: "timeout", Usage: "end a workload after `TIME`", DefaultText: "of the profile: 5m"},
-			&cli.DurationFlag{Name: "max-time", Usage: "profile thorough: time a workload for at most `TIME`", DefaultText: "10s"},
-			&cli.Float64Flag{Name: "memory-limit", Usage: "end a worker that holds more than `GIB`; 0 is no limit", DefaultText: "three quarters of the machine's"},
-			&cli.StringFlag{Name: "arch", Usage: "compile for `ARCH`, such as sm_90a", DefaultText: "the GPU's own"},
+			baselineFlag(),
+			&cli.StringFlag{Name: "prebuilt", Usage: "take compiled kernels from `DIR`", Hidden: true},
 			&cli.BoolFlag{Name: "strict", Usage: "exit with 3 also where a workload passed with a finding"},
 			&cli.BoolFlag{Name: "sanitize", Usage: "emulator: look for invalid accesses, undefined behaviour and races"},
-			&cli.StringFlag{Name: "resume", Usage: "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, profile, timer and device are its own unless given, and workloads with a verdict are left out"},
-		},
+			&cli.StringFlag{Name: "resume", Usage: "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, profile, timer, baseline and device are its own unless given, and workloads with a verdict are left out"}),
 		Action: a.local,
 	}
 }
@@ -67,104 +58,27 @@ func (a *app) local(c *cli.Context) error {
 		return err
 	}
 	a.warn(s.warnings)
-	if s.cfg != nil && s.cfg.Bench.Baseline != "" {
-		a.term.Warn(relative(s.cfg.Path)+": bench.baseline is not used yet: no speed-up is shown", "")
-	}
-	set, profileName := c.String("set"), c.String("profile")
 	folder, old, err := openResumed(s, c.String("resume"))
 	if err != nil {
 		return err
 	}
 	if folder != nil {
 		defer folder.Close()
-		set, profileName = cmp.Or(set, old.Run.Set), cmp.Or(profileName, old.Run.Profile.Name)
 	}
-	if s.cfg != nil {
-		set, profileName = cmp.Or(set, s.cfg.Bench.Set), cmp.Or(profileName, s.cfg.Bench.Profile)
-	}
-	if profileName == "" {
-		profileName = "official"
-	}
-	if set == "" {
-		set = "default"
-	}
-	profile, err := bench.NewProfile(profileName, s.def)
-	if err != nil {
-		return invalid(err)
-	}
-	if c.IsSet("timeout") {
-		if profile.Timeout = c.Duration("timeout"); profile.Timeout <= 0 {
-			return usage("", "--timeout: must be above zero")
-		}
-	} else if old != nil {
-		profile.Timeout = seconds(old.Run.Profile.TimeoutS)
-	}
-	if c.IsSet("max-time") {
-		if profile.Target == 0 {
-			return usage("add --profile thorough", "--max-time: profile %s takes an exact number of timings", profile.Name)
-		}
-		if profile.MaxTime = c.Duration("max-time"); profile.MaxTime <= 0 {
-			return usage("", "--max-time: must be above zero")
-		}
-	} else if old != nil && profile.Target > 0 {
-		profile.MaxTime = seconds(old.Run.Profile.MaxTimeS)
-	}
-	timer := c.String("timer")
-	if old != nil && !c.IsSet("timer") {
-		timer = cmp.Or(old.Run.Timer, timer)
-	}
-	if !slices.Contains(device.Timers, timer) {
-		return usage("one of "+strings.Join(device.Timers, ", "), "--timer: unknown timer %q", timer)
-	}
-	ws, err := s.data.Workloads(s.def.Name, set)
-	if err != nil {
-		return invalid(err)
-	}
-	if old != nil && !c.IsSet("set") && !c.IsSet("workload") && !c.IsSet("limit") {
-		ws = slices.DeleteFunc(ws, func(w *trace.Workload) bool {
-			return !slices.ContainsFunc(old.Run.Workloads, func(o event.Workload) bool { return o.UUID == w.UUID })
-		})
-	}
-	if ws, err = choose(ws, c.StringSlice("workload"), c.IsSet("limit"), c.Int("limit")); err != nil {
-		return err
-	}
-	if len(ws) == 0 {
-		return usage("fisub dataset ls shows what there is", "no workloads for %s", s.def.Name)
-	}
-	root, err := cache.Root()
+	u, err := a.newSetup(c, s, old)
 	if err != nil {
 		return err
 	}
-	opts := device.Options{CacheDir: root, Arch: c.String("arch"), Sanitize: c.Bool("sanitize")}
-	name := c.String("device")
-	if old != nil && !c.IsSet("device") {
-		if name = old.Run.Device.Kind; name != "emu" {
-			name = fmt.Sprintf("%s:%d", name, old.Run.Device.Ordinal)
-		}
-	}
-	kind, err := a.chooseDevice(c.Context, name, s.sol, &opts)
-	if err != nil {
-		return err
-	}
-	if opts.Sanitize && kind != "emu" {
+	if u.device.Sanitize && u.kind != "emu" {
 		return usage("add --device emu", "--sanitize: only the emulator has sanitizers")
 	}
-
-	now := time.Now()
-	run := &event.Run{Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: Version, Command: append([]string{"fisub"}, os.Args[1:]...), Solution: s.sol.Name,
-		Author: s.sol.Author, Language: string(s.sol.Spec.Language), ContentHash: s.sol.Hash(), Definition: s.def.Name, Set: set,
-		Profile: event.Profile{Name: profile.Name, Warmup: profile.Warmup, Iterations: profile.Iterations, Trials: profile.Trials,
-			TimeoutS: profile.Timeout.Seconds(), Target: profile.Target, MaxTimeS: profile.MaxTime.Seconds()},
-		Timer:     timer,
-		Tolerance: event.Tolerance{Atol: profile.Tolerance.Atol, Rtol: profile.Tolerance.Rtol, MatchedRatio: profile.Tolerance.MatchedRatio},
-		Host:      host(), Git: gitState(c.Context, s.root)}
-	for _, w := range ws {
-		run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID, Axes: maps.Collect(w.Axes.All())})
+	if u.baseline, err = a.baseline(c, s, old, u.kind); err != nil {
+		return err
 	}
+	run := u.describe(c.Context, s)
 
+	before := &rest{}
 	var admit func(event.Device) error
-	var skip map[string]bool
-	before, found, timedWith := 0, 0, "" // failed workloads and findings of the run that is resumed; what it was timed with
 	if old == nil {
 		folder = runs.New(s.root, run.ID)
 		defer folder.Close()
@@ -173,10 +87,10 @@ func (a *app) local(c *cli.Context) error {
 			return err
 		}
 		admit = func(d event.Device) error { return sameDevice(old, d) }
-		skip, before, found, timedWith = goOn(old, run)
-		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, len(skip), len(ws))
-		if len(skip) == len(ws) {
-			if before > 0 || c.Bool("strict") && found > 0 {
+		before = goOn(old, run)
+		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, len(before.skip), len(u.workloads))
+		if len(before.skip) == len(u.workloads) {
+			if before.failed > 0 || c.Bool("strict") && before.findings > 0 {
 				return errNotPassed
 			}
 			return nil
@@ -193,30 +107,15 @@ func (a *app) local(c *cli.Context) error {
 		}
 	}
 	stream := event.NewStream(folder.Record, view)
-
-	memory := int64(c.Float64("memory-limit") * (1 << 30))
-	if !c.IsSet("memory-limit") {
-		memory = run.Host.Memory / 4 * 3
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	result, err := bench.Run(c.Context, bench.Config{
-		Definition: s.def, Solution: s.sol, Workloads: ws, Skip: skip, Profile: profile, Timer: timer, Load: s.data.LoadTrial,
-		Worker:     worker.Command{Args: []string{self, "worker"}, MemoryLimit: memory},
-		DeviceKind: kind, Device: opts, Events: stream, Run: run, Admit: admit, TimedWith: timedWith,
-	})
+	config := u.config(s, run, stream)
+	config.Admit = admit
+	config.Skip, config.TimedWith, config.Score = before.skip, before.timer, before.score
+	result, err := bench.Run(c.Context, config)
 	if c.Context.Err() != nil {
 		a.term.Note("go on with: fisub local --resume %s", run.ID)
 	}
 	if err != nil {
-		var dev *bench.DeviceError
-		var timers *bench.TimerError
-		if errors.As(err, &dev) || errors.Is(err, bench.ErrNoReference) || errors.As(err, &timers) {
-			return invalid(err)
-		}
-		return err
+		return machine(err)
 	}
 	if err := stream.Err(); err != nil {
 		return err
@@ -225,7 +124,7 @@ func (a *app) local(c *cli.Context) error {
 	switch {
 	case result.Missing > 0:
 		return errShown
-	case result.Failed+before > 0, c.Bool("strict") && result.Findings+found > 0:
+	case result.Failed+before.failed > 0, c.Bool("strict") && result.Findings+before.findings > 0:
 		return errNotPassed
 	}
 	return nil
@@ -334,6 +233,9 @@ func openResumed(s *submission, resume string) (folder *runs.Folder, old *runs.R
 	if err != nil {
 		return nil, nil, invalid(err)
 	}
+	if dispatch.IsRemote(filepath.Join(s.root, runs.Dir, id)) {
+		return nil, nil, usage("fisub remote attach "+id, "--resume %s: it is a remote run", id)
+	}
 	folder, old, err = runs.Resume(s.root, id)
 	return folder, old, invalid(err)
 }
@@ -344,8 +246,9 @@ func sameRun(old *runs.Run, run *event.Run) error {
 		{"content hash", old.Run.ContentHash, run.ContentHash},
 		{"definition", old.Run.Definition, run.Definition},
 		{"set", old.Run.Set, run.Set},
-		{"profile", profileText(old.Run.Profile), profileText(run.Profile)},
+		{"profile", ui.Profile(old.Run.Profile), ui.Profile(run.Profile)},
 		{"timer", old.Run.Timer, run.Timer},
+		{"baseline", baselineText(old.Run.Baseline), baselineText(run.Baseline)},
 	})
 }
 
@@ -367,35 +270,36 @@ func sameFacts(old *runs.Run, facts []fact) error {
 	return nil
 }
 
-func profileText(p event.Profile) string {
-	text := fmt.Sprintf("%s (%d trials of %d warm-up and %d timed calls, timeout %v", p.Name, p.Trials, p.Warmup, p.Iterations, seconds(p.TimeoutS))
-	if p.Target > 0 {
-		text += fmt.Sprintf(", more up to %g %% or %v", 100*p.Target, seconds(p.MaxTimeS))
-	}
-	return text + ")"
-}
-
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// goOn makes run the continuation of old: it has its id, and its workloads too. skip are the workloads of run that have a
-// verdict, failed counts those of them that did not pass, found their findings, and timer is what old was timed with.
-func goOn(old *runs.Run, run *event.Run) (skip map[string]bool, failed, found int, timer string) {
-	skip = map[string]bool{}
+// A rest is what a run that goes on has already.
+type rest struct {
+	skip     map[string]bool // workloads that have a verdict
+	failed   int             // of them
+	findings int
+	timer    string      // what they were timed with, "" where none was
+	score    stats.Score // of them
+}
+
+// goOn makes run the continuation of old: it has its id, and its workloads too.
+func goOn(old *runs.Run, run *event.Run) *rest {
+	r := &rest{skip: map[string]bool{}}
 	wanted := map[string]bool{}
 	for _, w := range run.Workloads {
 		wanted[w.UUID] = true
 	}
 	for _, row := range old.Rows {
 		if row.Samples != nil {
-			timer = row.Samples.Timer
+			r.timer = row.Samples.Timer
 		}
 		if row.Evaluated == nil || !wanted[row.UUID] {
 			continue
 		}
-		skip[row.UUID] = true
-		found += len(row.Findings)
+		r.skip[row.UUID] = true
+		r.findings += len(row.Findings)
+		row.Score(&r.score)
 		if row.Evaluated.Status != string(trace.Passed) {
-			failed++
+			r.failed++
 		}
 	}
 	for _, w := range old.Run.Workloads {
@@ -404,7 +308,7 @@ func goOn(old *runs.Run, run *event.Run) (skip map[string]bool, failed, found in
 		}
 	}
 	run.ID, run.Started = old.ID, old.Run.Started
-	return skip, failed, found, timer
+	return r
 }
 
 func host() event.Host {

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"fisub/pack"
+	"fisub/preflight"
 )
 
 // maxSolution bounds a packed solution that is read whole, in bytes.
@@ -50,7 +52,7 @@ func (a *app) pack(c *cli.Context) error {
 	case out != "-":
 		out = path(c, out)
 	}
-	findings := pack.Inspect(s.sol, s.def)
+	findings := preflight.Sources(s.sol, s.def)
 	if err := pack.Write(a.stdout, out, s.sol); err != nil {
 		return err
 	}
@@ -75,7 +77,11 @@ func (a *app) pack(c *cli.Context) error {
 			fmt.Fprintf(w, "%-10s  %s\n", e.Status, entryText(e))
 		}
 	}
-	a.showFindings(findings, false)
+	for _, f := range findings {
+		if f.Severity != preflight.Note || a.term.Verbose {
+			a.term.Warn(findingText(f), f.Hint)
+		}
+	}
 	if !c.Bool("packed") {
 		a.warnOfContestPacker(s)
 	}
@@ -109,18 +115,37 @@ func entryText(e pack.Entry) string {
 	return text
 }
 
-// showFindings prints findings as warnings, or, where they count as such, as errors; it returns whether one does.
-func (a *app) showFindings(findings []pack.Finding, asErrors bool) bool {
-	bad := false
+// showFindings prints findings by their severity; strict makes errors of warnings.
+func (a *app) showFindings(findings []preflight.Finding, strict bool) {
 	for _, f := range findings {
-		if f.Severity == pack.Warning && asErrors {
-			a.term.Error(f.String(), f.Hint)
-			bad = true
-		} else if f.Severity == pack.Warning || a.term.Verbose {
-			a.term.Warn(f.String(), f.Hint)
+		text := findingText(f)
+		switch {
+		case f.Severity == preflight.Error || f.Severity == preflight.Warning && strict:
+			a.term.Error(text, f.Hint)
+		case f.Severity == preflight.Warning:
+			a.term.Warn(text, f.Hint)
+		default:
+			a.term.Note("note: %s", text)
+			if f.Hint != "" {
+				a.term.Note("hint: %s", f.Hint)
+			}
 		}
 	}
-	return bad
+}
+
+// findingText is the place, the fact, the code, and the excerpt.
+func findingText(f preflight.Finding) string {
+	f.Path = relative(f.Path)
+	text := strings.Map(func(r rune) rune { // names of files are the author's
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return '\ufffd'
+		}
+		return r
+	}, fmt.Sprintf("%s [%s]", f, f.Code))
+	if f.Excerpt != "" {
+		text += "\n" + f.Excerpt
+	}
+	return text
 }
 
 func jsonEntries(entries []pack.Entry) []map[string]any {
@@ -131,10 +156,10 @@ func jsonEntries(entries []pack.Entry) []map[string]any {
 	return list
 }
 
-func jsonFindings(findings []pack.Finding) []map[string]any {
+func jsonFindings(findings []preflight.Finding) []map[string]any {
 	list := []map[string]any{}
 	for _, f := range findings {
-		list = append(list, map[string]any{"path": f.Path, "line": f.Line, "column": f.Col, "message": f.Msg, "hint": f.Hint, "severity": f.Severity})
+		list = append(list, map[string]any{"code": f.Code, "path": f.Path, "line": f.Line, "column": f.Col, "message": f.Msg, "hint": f.Hint, "severity": f.Severity})
 	}
 	return list
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -13,6 +12,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/ui"
+	"fisub/report"
 )
 
 func (a *app) runsCommand() *cli.Command {
@@ -145,36 +145,8 @@ func (a *app) runsShow(c *cli.Context) error {
 }
 
 func (a *app) showFacts(r *runs.Run) error {
-	f := r.Run
-	state := r.State()
-	if state == "killed" {
-		state = fmt.Sprintf("killed, with %d workloads in flight", r.Started)
-	}
-	passed, total := r.Passed()
-	rows := [][2]string{
-		{"run", r.ID},
-		{"state", fmt.Sprintf("%s; %d of %d passed", state, passed, total)},
-		{"started", f.Started.Format(time.RFC3339)},
-		{"solution", fmt.Sprintf("%s by %s, %s, %s", f.Solution, f.Author, f.Language, f.ContentHash)},
-		{"definition", fmt.Sprintf("%s, %d workloads of set %s", f.Definition, len(f.Workloads), f.Set)},
-		{"device", ui.Device(f.Device)},
-		{"toolchain", strings.TrimSuffix(fmt.Sprintf("%s, CUDA %s", f.Device.Toolchain, f.Device.CUDA), ", CUDA ")},
-		{"profile", profileText(f.Profile)},
-		{"host", fmt.Sprintf("%s, %s, %s, %d cores", f.Host.Name, f.Host.OS, f.Host.CPU, f.Host.Cores)},
-	}
-	if f.Device.UUID != "" {
-		rows = append(rows, [2]string{"GPU", f.Device.UUID})
-	}
-	if f.Git != nil {
-		state := "clean"
-		if f.Git.Dirty {
-			state = "with changes"
-		}
-		rows = append(rows, [2]string{"git", f.Git.Commit + ", " + state})
-	}
-	rows = append(rows, [2]string{"fisub", f.Fisub}, [2]string{"command", strings.Join(f.Command, " ")})
-	for _, row := range rows {
-		if _, err := fmt.Fprintf(a.stdout, "%-10s %s\n", row[0], ui.Printable(row[1])); err != nil {
+	for _, fact := range report.Facts(r) {
+		if _, err := fmt.Fprintf(a.stdout, "%-10s %s\n", fact[0], ui.Printable(fact[1])); err != nil {
 			return err
 		}
 	}

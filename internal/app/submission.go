@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -51,11 +52,17 @@ func (a *app) loadSubmission(c *cli.Context) (*submission, error) {
 	if file := c.String("solution"); file != "" {
 		return loadPacked(path(c, file), path(c, "."), data)
 	}
-	name := globalString(c, "config")
-	if name == "" {
-		name = config.Name
-	}
-	cfg, err := config.Load(path(c, name))
+	return loadSources(configPath(c), data)
+}
+
+// configPath is the config that the flags name.
+func configPath(c *cli.Context) string {
+	return path(c, cmp.Or(globalString(c, "config"), config.Name))
+}
+
+// loadSources reads the config at file and packs its sources.
+func loadSources(file string, data *workloads.Dataset) (*submission, error) {
+	cfg, err := config.Load(file)
 	if err != nil {
 		return nil, invalid(err)
 	}

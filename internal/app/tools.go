@@ -47,7 +47,7 @@ func (a *app) sanitizeCommand() *cli.Command {
 		Description: "On a GPU it runs the workload under NVIDIA's compute-sanitizer, once for each tool; without one, on the emulator\n" +
 			"with AddressSanitizer, UBSan and the shared-memory race check. Exit status 3 where something was found.\n\n" +
 			"   fisub sanitize\n" +
-			"   fisub sanitize --tool memcheck,racecheck --workload 3daa\n" +
+			"   fisub sanitize --tool memcheck,racecheck --workload 3fb7\n" +
 			"   fisub sanitize --device emu",
 		Flags:  append(toolFlags(), &cli.StringFlag{Name: "tool", Usage: "`TOOL[,TOOL...]` of compute-sanitizer", DefaultText: strings.Join(sanitizers, ",")}),
 		Action: a.sanitize,
@@ -225,15 +225,6 @@ func (a *app) sanitize(c *cli.Context) error {
 		return errNotPassed
 	}
 	return nil
-}
-
-// machine marks an error about the device for exit status 2.
-func machine(err error) error {
-	var dev *bench.DeviceError
-	if errors.As(err, &dev) {
-		return invalid(err)
-	}
-	return err
 }
 
 // metrics are the figures of ncu's report that the summary shows.

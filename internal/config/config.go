@@ -27,6 +27,7 @@ type Config struct {
 	Solution Solution
 	Build    Build
 	Bench    Bench
+	Submit   Submit
 	Remote   map[string]map[string]any // the tables [remote.NAME] by name, as TOML values; their keys are not checked
 
 	src    []byte
@@ -58,30 +59,44 @@ type Bench struct {
 	Set      string // the workload set
 }
 
+// Submit is the table [submit]; absent values are "".
+type Submit struct {
+	Tag    string // name of the tag; may hold {n}, the next number, and {definition}
+	Remote string // name of the git remote that it is pushed to
+}
+
 // Load reads the config at path. Its error joins one *Fault for each thing that is wrong; see Faults.
 func Load(path string) (*Config, error) {
+	c, faults := Read(path)
+	return c.unless(faults)
+}
+
+// Read is Load, but returns what can be read of a config beside its faults: values that are wrong or missing are empty or
+// as they are written. The config is never nil.
+func Read(path string) (*Config, []*Fault) {
+	c := &Config{Path: path}
 	st, err := os.Stat(path)
 	if err == nil && st.IsDir() {
-		return nil, &Fault{Path: path, Msg: "is a folder", Hint: "name the file in it: " + filepath.Join(path, Name)}
+		return c, []*Fault{{Code: "no-config", Path: path, Msg: "is a folder", Hint: "name the file in it: " + filepath.Join(path, Name)}}
 	}
 	if err == nil && st.Size() > maxSize {
-		return nil, &Fault{Path: path, Msg: fmt.Sprintf("%d bytes are more than the limit of %d", st.Size(), maxSize)}
+		return c, []*Fault{{Code: "no-config", Path: path, Msg: fmt.Sprintf("%d bytes are more than the limit of %d", st.Size(), maxSize)}}
 	}
 	var data []byte
 	if err == nil {
 		data, err = os.ReadFile(path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &Fault{Path: path, Msg: "no such file", Hint: "run this in the folder of the submission, or name its config.toml", err: err}
+		return c, []*Fault{{Code: "no-config", Path: path, Msg: "no such file", Hint: "run this in the folder of the submission, or name its config.toml", err: err}}
 	}
 	if err != nil {
 		var perr *fs.PathError
 		if errors.As(err, &perr) {
 			err = perr.Err
 		}
-		return nil, &Fault{Path: path, Msg: err.Error(), err: err}
+		return c, []*Fault{{Code: "no-config", Path: path, Msg: err.Error(), err: err}}
 	}
-	return Parse(path, data)
+	return parse(path, data)
 }
 
 // Root is the folder of the submission, the one that holds the config.
@@ -102,6 +117,15 @@ func (c *Config) EntryFile() string {
 func (c *Config) EntrySymbol() string {
 	_, symbol, _ := strings.Cut(c.Build.EntryPoint, "::")
 	return symbol
+}
+
+// GuessEntry is what an entry point that is not file::symbol is likely meant to be; another one is returned as it is.
+func (c *Config) GuessEntry() string {
+	if entry := c.Build.EntryPoint; strings.Count(entry, "::") == 1 {
+		return entry
+	}
+	file, symbol := guessEntry(c.Build.Language, c.Build.EntryPoint)
+	return file + "::" + symbol
 }
 
 // Fault is a fault at the value of key, such as "build.entry_point"; at the table where the key is absent. hint may be "".
@@ -125,20 +149,26 @@ func (c *Config) UnknownDefinition(known []string) *Fault {
 	if near := trace.Nearest(name, known); len(near) > 0 {
 		hint = "did you mean " + quoted(near) + "?"
 	}
-	return c.Fault("solution.definition", hint, "unknown definition %q", name)
+	f := c.Fault("solution.definition", hint, "unknown definition %q", name)
+	f.Code = "unknown-definition"
+	return f
 }
 
 // Check checks what needs the definition. Its error joins *Fault values.
 func Check(c *Config, def *trace.Definition) error {
 	var faults []error
 	if c.Solution.Definition != def.Name {
-		faults = append(faults, c.Fault("solution.definition", "", "definition %q is not %q", c.Solution.Definition, def.Name))
+		f := c.Fault("solution.definition", "", "definition %q is not %q", c.Solution.Definition, def.Name)
+		f.Code = "unknown-definition"
+		faults = append(faults, f)
 	}
 	if c.Build.DestinationPassingStyle {
 		for name, out := range def.Outputs.All() {
 			if out.Scalar {
-				faults = append(faults, c.Fault("build.destination_passing_style", "write destination_passing_style = false and return the outputs",
-					"output %q is a scalar, which destination-passing style cannot allocate", name))
+				f := c.Fault("build.destination_passing_style", "write destination_passing_style = false and return the outputs",
+					"output %q is a scalar, which destination-passing style cannot allocate", name)
+				f.Code = "scalar-output"
+				faults = append(faults, f)
 			}
 		}
 	}
@@ -238,6 +268,7 @@ func quoted(words []string) string {
 // A Fault is one thing that is wrong with a config. Line and Col count from 1, Col in characters; both are 0 where the
 // fault has no place in the file, and Excerpt is then empty.
 type Fault struct {
+	Code      string // stable name of the kind of fault, such as "unknown-key"; "" for one of a caller
 	Path      string
 	Line, Col int
 	Msg       string

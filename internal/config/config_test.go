@@ -96,6 +96,9 @@ source_dir = "v2"
 profile = "quick"
 baseline = "flashinfer_wrapper_9b7f1e"
 set = "contest54"
+[submit]
+tag = "team/{definition}-{n}"
+remote = "github"
 [remote.lab]
 hosts = ["a", "b"]
 [remote.lab.deep]
@@ -108,6 +111,7 @@ y = 2
 			c.Build.Dependencies = []string{"cutlass", "cublas"}
 			c.Build.SourceDir = "v2"
 			c.Bench = config.Bench{Profile: "quick", Baseline: "flashinfer_wrapper_9b7f1e", Set: "contest54"}
+			c.Submit = config.Submit{Tag: "team/{definition}-{n}", Remote: "github"}
 			c.Remote = map[string]map[string]any{"lab": {
 				"hosts": []any{"a", "b"}, "deep": map[string]any{"x": int64(1)}, "list": []any{map[string]any{"y": int64(2)}},
 			}}
@@ -127,7 +131,7 @@ y = 2
 			want := base
 			test.want(&want)
 			for _, field := range []struct{ got, want any }{
-				{got.Path, want.Path}, {got.Solution, want.Solution}, {got.Build, want.Build}, {got.Bench, want.Bench}, {got.Remote, want.Remote},
+				{got.Path, want.Path}, {got.Solution, want.Solution}, {got.Build, want.Build}, {got.Bench, want.Bench}, {got.Submit, want.Submit}, {got.Remote, want.Remote},
 			} {
 				if !reflect.DeepEqual(field.got, field.want) {
 					t.Errorf("got %+v, want %+v", field.got, field.want)

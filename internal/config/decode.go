@@ -37,10 +37,12 @@ var schema = []key{
 	{table: "bench", name: "profile", kind: unstable.String},
 	{table: "bench", name: "baseline", kind: unstable.String},
 	{table: "bench", name: "set", kind: unstable.String},
+	{table: "submit", name: "tag", kind: unstable.String},
+	{table: "submit", name: "remote", kind: unstable.String},
 }
 
 var (
-	tables    = []string{"solution", "build", "bench", "remote"}
+	tables    = []string{"solution", "build", "bench", "submit", "remote"}
 	languages = []string{string(trace.CUDA), string(trace.CPP), string(trace.Triton), string(trace.Python), string(trace.TileLang)}
 	bindings  = []string{"tvm-ffi", "torch"}
 	profiles  = []string{"official", "quick", "thorough"}
@@ -71,13 +73,30 @@ func lookup(table, name string) (key, bool) {
 
 // Parse decodes a config; path is for messages and Root. Its error is that of Load. The Config keeps no part of data.
 func Parse(path string, data []byte) (*Config, error) {
+	c, faults := parse(path, data)
+	return c.unless(faults)
+}
+
+// unless is c where there are no faults.
+func (c *Config) unless(faults []*Fault) (*Config, error) {
+	if len(faults) == 0 {
+		return c, nil
+	}
+	errs := make([]error, len(faults))
+	for i, f := range faults {
+		errs[i] = f
+	}
+	return nil, errors.Join(errs...)
+}
+
+func parse(path string, data []byte) (*Config, []*Fault) {
 	d := &decoder{
 		Config: Config{Path: path, src: bytes.Clone(data), places: map[string]span{}},
 		values: map[string]value{}, reported: map[string]bool{}, headers: map[string]span{},
 	}
 	if trimmed, ok := bytes.CutPrefix(d.src, []byte("\ufeff")); ok {
 		d.src = trimmed
-		d.faults = append(d.faults, &Fault{Path: path, Line: 1, Col: 1, Msg: "begins with a byte order mark, which TOML forbids",
+		d.faults = append(d.faults, &Fault{Code: "config-syntax", Path: path, Line: 1, Col: 1, Msg: "begins with a byte order mark, which TOML forbids",
 			Hint: "save it as UTF-8 without BOM"})
 	}
 	d.parser.Reset(d.src)
@@ -89,10 +108,10 @@ func Parse(path string, data []byte) (*Config, error) {
 		whole = false
 		var perr *unstable.ParserError
 		if !errors.As(err, &perr) {
-			return nil, &Fault{Path: path, Msg: err.Error()}
+			return &d.Config, []*Fault{{Code: "config-syntax", Path: path, Msg: err.Error()}}
 		}
 		r := d.parser.Range(perr.Highlight)
-		d.fault(rangeSpan(r), "", "%s", perr.Message)
+		d.fault("config-syntax", rangeSpan(r), "", "%s", perr.Message)
 	} else {
 		d.redefinitions()
 	}
@@ -100,15 +119,8 @@ func Parse(path string, data []byte) (*Config, error) {
 	if whole {
 		d.missing()
 	}
-	if len(d.faults) > 0 {
-		slices.SortStableFunc(d.faults, func(a, b *Fault) int { return (a.Line-b.Line)<<20 + a.Col - b.Col })
-		errs := make([]error, len(d.faults))
-		for i, f := range d.faults {
-			errs[i] = f
-		}
-		return nil, errors.Join(errs...)
-	}
-	return &d.Config, nil
+	slices.SortStableFunc(d.faults, func(a, b *Fault) int { return (a.Line-b.Line)<<20 + a.Col - b.Col })
+	return &d.Config, d.faults
 }
 
 // A decoder walks go-toml's syntax tree instead of letting it fill a struct: filling stops at the first wrong type, and
@@ -142,16 +154,16 @@ func rangeSpan(r unstable.Range) span {
 	return span{int(r.Offset), int(r.Offset) + int(r.Length)}
 }
 
-func (d *decoder) fault(at span, hint, format string, args ...any) {
-	f := &Fault{Path: d.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
+func (d *decoder) fault(code string, at span, hint, format string, args ...any) {
+	f := &Fault{Code: code, Path: d.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
 	f.at(d.src, at)
 	d.faults = append(d.faults, f)
 }
 
-func (d *decoder) once(id string, at span, hint, format string, args ...any) {
+func (d *decoder) once(code, id string, at span, hint, format string, args ...any) {
 	if !d.reported[id] {
 		d.reported[id] = true
-		d.fault(at, hint, format, args...)
+		d.fault(code, at, hint, format, args...)
 	}
 }
 
@@ -191,21 +203,21 @@ func (d *decoder) header(ps []part, kind unstable.Kind) bool {
 	case kind == unstable.Table && twice && !inArray:
 		var f Fault
 		f.at(d.src, first)
-		d.fault(span{top.at.start, ps[len(ps)-1].at.end}, "", "duplicate table %s, first in line %d", name, f.Line)
+		d.fault("config-syntax", span{top.at.start, ps[len(ps)-1].at.end}, "", "duplicate table %s, first in line %d", name, f.Line)
 		return true
 	}
 	d.headers[id] = top.at
 	switch {
 	case top.name == "remote":
 		if kind == unstable.ArrayTable && len(ps) <= 2 {
-			d.fault(ps[len(ps)-1].at, "write single brackets", "%s must be a table, not an array of tables", name)
+			d.fault("wrong-type", ps[len(ps)-1].at, "write single brackets", "%s must be a table, not an array of tables", name)
 		}
 		return len(ps) < 2
 	case len(ps) > 1:
 		d.value(ps, kind, nil, span{})
 		return false
 	case kind == unstable.ArrayTable:
-		d.once(top.name, top.at, fmt.Sprintf("write [%s]", top.name), "%s must be a table, not an array of tables", top.name)
+		d.once("wrong-type", top.name, top.at, fmt.Sprintf("write [%s]", top.name), "%s must be a table, not an array of tables", top.name)
 		return false
 	}
 	if _, ok := d.places[top.name]; !ok {
@@ -229,7 +241,7 @@ func (d *decoder) keyValue(table []part, n *unstable.Node) {
 		d.unknown("", top, "key")
 	case top.name == "remote":
 		if len(ps) <= 2 && v.Kind != unstable.InlineTable {
-			d.fault(at, "", "%s must be a table, not %s", joined(ps, "."), article(v.Kind))
+			d.fault("wrong-type", at, "", "%s must be a table, not %s", joined(ps, "."), article(v.Kind))
 		} else if len(ps) == 1 {
 			d.children(ps, v)
 		}
@@ -237,7 +249,7 @@ func (d *decoder) keyValue(table []part, n *unstable.Node) {
 		d.places[top.name] = at
 		d.children(ps, v)
 	case len(ps) == 1:
-		d.once(top.name, at, fmt.Sprintf("write [%s] on a line of its own", top.name), "%s must be a table, not %s", top.name, article(v.Kind))
+		d.once("wrong-type", top.name, at, fmt.Sprintf("write [%s] on a line of its own", top.name), "%s must be a table, not %s", top.name, article(v.Kind))
 	default:
 		if _, ok := d.places[top.name]; !ok {
 			d.places[top.name] = top.at
@@ -264,13 +276,13 @@ func (d *decoder) value(ps []part, kind unstable.Kind, n *unstable.Node, at span
 	}
 	id := table + "." + name
 	if len(ps) > 2 || n == nil {
-		d.once(id, ps[1].at, "", "%s must be %s, not a table", id, article(k.kind))
+		d.once("wrong-type", id, ps[1].at, "", "%s must be %s, not a table", id, article(k.kind))
 		return
 	}
 	if first, dup := d.places[id]; dup {
 		var f Fault
 		f.at(d.src, first)
-		d.fault(ps[1].at, "", "duplicate key %s, first in line %d", id, f.Line)
+		d.fault("config-syntax", ps[1].at, "", "duplicate key %s, first in line %d", id, f.Line)
 		return
 	}
 	d.places[id] = at
@@ -282,7 +294,7 @@ func (d *decoder) value(ps []part, kind unstable.Kind, n *unstable.Node, at span
 	case kind == unstable.String:
 		v.text = string(n.Data)
 		if v.text == "" && !k.blank {
-			d.fault(at, "", "%s is empty", id)
+			d.fault("wrong-type", at, "", "%s is empty", id)
 			return
 		}
 	case kind == unstable.Bool:
@@ -297,9 +309,9 @@ func (d *decoder) value(ps []part, kind unstable.Kind, n *unstable.Node, at span
 			}
 			switch {
 			case e.Kind != unstable.String:
-				d.fault(where, "", "%s must hold strings only, not %s", id, article(e.Kind))
+				d.fault("wrong-type", where, "", "%s must hold strings only, not %s", id, article(e.Kind))
 			case len(e.Data) == 0:
-				d.fault(where, "", "%s holds an empty string", id)
+				d.fault("wrong-type", where, "", "%s holds an empty string", id)
 			default:
 				v.list = append(v.list, string(e.Data))
 			}
@@ -319,7 +331,7 @@ func (d *decoder) wrongType(id string, k key, n *unstable.Node, at span) {
 	case k.kind == unstable.Array && n.Kind == unstable.String:
 		hint = fmt.Sprintf("write [%s]", quote(text))
 	}
-	d.fault(at, hint, "%s must be %s, not %s", id, article(k.kind), article(n.Kind))
+	d.fault("wrong-type", at, hint, "%s must be %s, not %s", id, article(k.kind), article(n.Kind))
 }
 
 // unknown reports a key or table that no config has; table is "" at the top level.
@@ -343,7 +355,7 @@ func (d *decoder) unknown(table string, p part, what string) {
 	} else {
 		hint = "known here: " + strings.Join(candidates, ", ")
 	}
-	d.once("?"+id, p.at, hint, "unknown %s %s", what, id)
+	d.once("unknown-key", "?"+id, p.at, hint, "unknown %s %s", what, id)
 }
 
 // redefinitions reports what the syntax allows and TOML forbids: tables and keys defined twice, numbers out of range. It
@@ -368,11 +380,11 @@ func (d *decoder) redefinitions() {
 		for end < len(d.src) && strings.IndexByte(" \t\r\n]=,", d.src[end]) < 0 {
 			end++
 		}
-		d.fault(span{start, end}, "", "%s", strings.TrimPrefix(derr.Error(), "toml: "))
+		d.fault("config-syntax", span{start, end}, "", "%s", strings.TrimPrefix(derr.Error(), "toml: "))
 		return
 	}
 	if err != nil {
-		d.faults = append(d.faults, &Fault{Path: d.Path, Msg: strings.TrimPrefix(err.Error(), "toml: ")})
+		d.faults = append(d.faults, &Fault{Code: "config-syntax", Path: d.Path, Msg: strings.TrimPrefix(err.Error(), "toml: ")})
 		return
 	}
 	remotes, _ := all["remote"].(map[string]any)
@@ -401,11 +413,11 @@ func (d *decoder) missing() {
 			}
 			absent = append(absent, k.name)
 			if present {
-				d.fault(at, "add "+k.required, "missing key %s", id)
+				d.fault("missing-key", at, "add "+k.required, "missing key %s", id)
 			}
 		}
 		if !present {
-			d.faults = append(d.faults, &Fault{Path: d.Path, Msg: fmt.Sprintf("missing table [%s]", table),
+			d.faults = append(d.faults, &Fault{Code: "missing-key", Path: d.Path, Msg: fmt.Sprintf("missing table [%s]", table),
 				Hint: fmt.Sprintf("add [%s] with its keys %s", table, strings.Join(absent, ", "))})
 		}
 	}
@@ -427,14 +439,22 @@ func (d *decoder) fill() {
 		d.Build.DestinationPassingStyle = v.on
 	}
 	d.Bench = Bench{text("bench.profile"), text("bench.baseline"), text("bench.set")}
+	d.Submit = Submit{text("submit.tag"), text("submit.remote")}
 
 	d.oneOf("build.language", languages)
 	d.oneOf("build.binding", bindings)
 	d.oneOf("bench.profile", profiles)
 	if v, ok := d.values["solution.definition"]; ok {
 		if defs := trackDefinitions(v.text); defs != nil {
-			d.fault(v.at, "write "+quoted(defs), "definition %q is a track, not a definition", v.text)
+			d.fault("track-name", v.at, "write "+quoted(defs), "definition %q is a track, not a definition", v.text)
 		}
+	}
+	if v, ok := d.values["submit.tag"]; ok && !refName(strings.ReplaceAll(strings.Replace(v.text, "{n}", "1", 1), "{definition}", "d")) {
+		d.fault("git-name", v.at, "use letters, digits, and . _ - / inside; {n} is the next number, {definition} the definition", "tag %q is not a name for git", v.text)
+	}
+	if v, ok := d.values["submit.remote"]; ok && !refName(v.text) {
+		d.fault("git-name", v.at, "git remote lists them", "remote is not the name of a git remote")
+		d.faults[len(d.faults)-1].Excerpt = "" // a URL may hold a password
 	}
 	if v, ok := d.values["build.entry_point"]; ok {
 		d.entryPoint(v)
@@ -442,7 +462,7 @@ func (d *decoder) fill() {
 	if v, ok := d.values["build.source_dir"]; !ok {
 		d.Build.SourceDir = string(d.Build.Language)
 	} else if path.IsAbs(v.text) || slices.Contains(strings.FieldsFunc(v.text, func(r rune) bool { return r == '/' || r == '\\' }), "..") {
-		d.fault(v.at, "it is relative to solution/ and stays below it", "source_dir %q is not a folder below solution/", v.text)
+		d.fault("source-dir", v.at, "it is relative to solution/ and stays below it", "source_dir %q is not a folder below solution/", v.text)
 	}
 }
 
@@ -458,31 +478,37 @@ func (d *decoder) oneOf(id string, allowed []string) {
 		hint = "did you mean " + quoted(near) + "?"
 	}
 	_, name, _ := strings.Cut(id, ".")
-	d.fault(v.at, hint, "%s %q is not one of %s", name, v.text, strings.Join(allowed, ", "))
+	d.fault("unknown-value", v.at, hint, "%s %q is not one of %s", name, v.text, strings.Join(allowed, ", "))
 }
 
 func (d *decoder) entryPoint(v value) {
 	file, symbol, ok := strings.Cut(v.text, "::")
 	if !ok || strings.Count(v.text, "::") != 1 {
-		d.fault(v.at, d.entryHint(v.text), "entry_point %q is not file::symbol", v.text)
+		d.fault("entry-point", v.at, d.entryHint(v.text), "entry_point %q is not file::symbol", v.text)
 		return
 	}
 	if file == "" {
-		d.fault(v.at, fmt.Sprintf("write %q", defaultFile(d.Build.Language)+"::"+symbol), "entry_point %q names no file", v.text)
+		d.fault("entry-point", v.at, fmt.Sprintf("write %q", defaultFile(d.Build.Language)+"::"+symbol), "entry_point %q names no file", v.text)
 	}
 	if symbol == "" {
-		d.fault(v.at, fmt.Sprintf("write %q", file+"::kernel"), "entry_point %q names no symbol", v.text)
+		d.fault("entry-point", v.at, fmt.Sprintf("write %q", file+"::kernel"), "entry_point %q names no symbol", v.text)
 	} else if !identifier(symbol) {
-		d.fault(v.at, "write the function's name alone", "entry_point %q: symbol %q is not an identifier", v.text, symbol)
+		d.fault("entry-point", v.at, "write the function's name alone", "entry_point %q: symbol %q is not an identifier", v.text, symbol)
 	}
 }
 
-// entryHint guesses what was meant by an entry point that is not file::symbol.
+// entryHint says what was meant by an entry point that is not file::symbol.
 func (d *decoder) entryHint(text string) string {
-	file, symbol := defaultFile(d.Build.Language), text
-	switch before, after, colon := strings.Cut(text, ":"); {
-	case strings.Count(text, "::") > 1:
+	if strings.Count(text, "::") > 1 {
 		return `write one "::", between the file and the symbol`
+	}
+	file, symbol := guessEntry(d.Build.Language, text)
+	return fmt.Sprintf("write %q", file+"::"+symbol)
+}
+
+func guessEntry(lang trace.Language, text string) (file, symbol string) {
+	file, symbol = defaultFile(lang), text
+	switch before, after, colon := strings.Cut(text, ":"); {
 	case colon && before != "" && identifier(after):
 		file, symbol = before, after
 	case path.Ext(text) != "":
@@ -491,7 +517,18 @@ func (d *decoder) entryHint(text string) string {
 	if !identifier(symbol) {
 		symbol = "kernel"
 	}
-	return fmt.Sprintf("write %q", file+"::"+symbol)
+	return file, symbol
+}
+
+// refName tells whether the text is a safe name of a tag or remote.
+func refName(text string) bool {
+	for _, part := range strings.Split(text, "/") {
+		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".") || strings.HasSuffix(part, ".lock") {
+			return false
+		}
+	}
+	return text[0] != '-' && len(text) <= 200 && !strings.Contains(text, "..") &&
+		strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/") == ""
 }
 
 func defaultFile(lang trace.Language) string {

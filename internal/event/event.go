@@ -24,7 +24,9 @@ const (
 	TypeEvaluated Type = "evaluated" // a workload has its verdict
 	TypeFailed    Type = "failed"    // a workload could not be judged, through no fault of the solution
 	TypeWarning   Type = "warning"   // something that the result should be read with
+	TypeFloor     Type = "floor"     // what no solution can beat was timed
 	TypeDone      Type = "done"      // the run ended; last event of a stream
+	TypeJob       Type = "job"       // of a remote run: what a job does; may come before the run event
 )
 
 // An Event is one line of the stream. Exactly the payload of its Type is set.
@@ -40,7 +42,22 @@ type Event struct {
 	Evaluated *Evaluated `json:"evaluated,omitempty"`
 	Message   *Message   `json:"message,omitempty"` // of failed, and of a warning that is not a finding
 	Finding   *Finding   `json:"finding,omitempty"` // of a warning about what the solution does on one workload
+	Floor     *Floor     `json:"floor,omitempty"`
 	Done      *Done      `json:"done,omitempty"`
+
+	// Of a remote run, which is made of the streams of several jobs:
+	JobState *Job   `json:"job_state,omitempty"`
+	Place    string `json:"place,omitempty"`  // where it happened: "lab: gpu04 gpu 1"
+	Job      string `json:"job,omitempty"`    // whose event it is
+	Origin   int64  `json:"origin,omitempty"` // its line in that job's stream, from 1
+}
+
+// A Job is one part of a remote run on one place. What it does is a phase of package remote, or sending, or ended.
+type Job struct {
+	Phase  string  `json:"phase"`
+	Text   string  `json:"text,omitempty"`
+	Device *Device `json:"device,omitempty"` // with the first word that the host gives
+	Host   *Host   `json:"host,omitempty"`
 }
 
 // A Run says what runs where; it is the content of run.json too.
@@ -53,16 +70,26 @@ type Run struct {
 	Solution    string     `json:"solution"` // name
 	Author      string     `json:"author"`
 	Language    string     `json:"language"`
-	ContentHash string     `json:"content_hash"` // SHA-1 of the packed solution, as the contest computes it
+	ContentHash string     `json:"content_hash"`                        // SHA-1 of the packed solution, as the contest computes it
+	Passing     *bool      `json:"destination_passing_style,omitempty"` // not part of the content hash; nil in older runs
 	Definition  string     `json:"definition"`
 	Set         string     `json:"set"`
 	Workloads   []Workload `json:"workloads"`
 	Profile     Profile    `json:"profile"`
-	Timer       string     `json:"timer,omitempty"` // as asked for: "auto", "cupti", "events"
+	Timer       string     `json:"timer,omitempty"`    // as asked for: "auto", "cupti", "events"
+	Baseline    *Baseline  `json:"baseline,omitempty"` // what is timed in turn with the solution
+	Floors      bool       `json:"floors,omitempty"`   // an empty kernel and a copy of the workload's bytes are timed too
 	Tolerance   Tolerance  `json:"tolerance"`
 	Device      Device     `json:"device"`
 	Host        Host       `json:"host"`
 	Git         *Git       `json:"git,omitempty"`
+}
+
+// A Baseline is the solution that latencies are compared with.
+type Baseline struct {
+	Name        string `json:"name"` // as asked for
+	Solution    string `json:"solution"`
+	ContentHash string `json:"content_hash"`
 }
 
 // A Workload names one row of the run.
@@ -160,6 +187,31 @@ type Samples struct {
 	Stamp     *Stamp     `json:"stamp,omitempty"`
 	Measured  int        `json:"measured"`            // how often the workload was measured; these are the last timings
 	Disturbed []string   `json:"disturbed,omitempty"` // sentences that say why the timings are in doubt
+
+	Warm      *Timings `json:"warm,omitempty"`       // on a warm L2, right after
+	Baseline  *Timings `json:"baseline,omitempty"`   // of the run's baseline, trials taken in turn with these
+	CopyNS    float64  `json:"copy_ns,omitempty"`    // of a copy that moves Bytes on this GPU in this run, half of them read and half written
+	EmptyNS   float64  `json:"empty_ns,omitempty"`   // of an empty kernel
+	CopyShare float64  `json:"copy_share,omitempty"` // CopyNS over the official figure: the share of the copy's bandwidth
+}
+
+// Timings are those of a measurement beside a workload's own. Figures are as in Samples.
+type Timings struct {
+	Timer     string    `json:"timer"`
+	ColdL2    bool      `json:"cold_l2"`
+	TrialsNS  [][]int64 `json:"trials_ns"`
+	MedianNS  float64   `json:"median_ns"`
+	N         int       `json:"n"`
+	Interval  Interval  `json:"interval"`
+	Disturbed []string  `json:"disturbed,omitempty"`
+}
+
+// A Floor is what no solution can beat on this GPU: the time of an empty kernel, or of a plain copy.
+type Floor struct {
+	Kind  string `json:"kind"`            // "empty", "copy"
+	Bytes int64  `json:"bytes,omitempty"` // that the copy moves: half of them read, half written
+	Shape string `json:"shape,omitempty"` // of the copy, the fastest of some
+	Timings
 }
 
 // An Activity is one kernel, copy or memset on the GPU. Sizes are in bytes.
@@ -233,6 +285,7 @@ type Evaluated struct {
 	MaxRel   *Float          `json:"max_relative_error,omitempty"`
 	Detail   string          `json:"detail,omitempty"`     // one line: the worst element, or the error
 	Latency  *float64        `json:"latency_ms,omitempty"` // absent where it was not measured
+	Speedup  *float64        `json:"speedup,omitempty"`    // the baseline's latency over this one; absent without a baseline that passed
 	Log      string          `json:"log,omitempty"`
 	Seconds  float64         `json:"seconds"` // wall clock of the whole workload
 	Emulated bool            `json:"emulated"`
@@ -257,7 +310,9 @@ type Done struct {
 	Missing int     `json:"missing"` // without a verdict
 	Seconds float64 `json:"seconds"`
 
-	Findings int `json:"findings,omitempty"`
+	Findings int      `json:"findings,omitempty"`
+	Score    *float64 `json:"score,omitempty"`  // the contest's: mean speed-up, 0 where a workload fails; absent without a baseline
+	Scored   int      `json:"scored,omitempty"` // workloads that the mean is over: those that the baseline passes
 }
 
 // A Sink takes events in order. It must not keep the pointers in an event beyond the call.

@@ -25,7 +25,7 @@ type Terminal struct {
 	Color    bool // ANSI colours on Out and Err
 	Quiet    bool // no progress, no notes; errors and the result stay
 	Verbose  bool // whole logs
-	Wide     bool // the table of a run has the bandwidth too
+	Wide     bool // the table of a run has a line of further figures below each row
 }
 
 // UseColor decides for mode "auto", "always" or "never": auto colours a terminal unless NO_COLOR is set or TERM is dumb.
@@ -43,6 +43,16 @@ func UseColor(mode string, w io.Writer) bool {
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Width is the number of columns of w, 80 where it is no terminal.
+func Width(w io.Writer) int {
+	if f, ok := w.(*os.File); ok {
+		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
+			return n
+		}
+	}
+	return 80
 }
 
 const (
@@ -127,8 +137,41 @@ func (b *Bar) Finish() {
 
 // Run returns a sink that shows a run: rows of a table on Out as the verdicts come, then the totals.
 func (t *Terminal) Run() event.Sink {
-	v := &runView{t: t}
+	v := &runView{t: t, places: map[string]bool{}, warned: map[string]bool{}}
 	return v.event
+}
+
+// Progress returns a sink that shows on Err what happens in a run whose result is shown by something else: what does not pass,
+// findings and warnings, each with label in front, and, if asked for, a bar.
+func (t *Terminal) Progress(label string, bar bool) event.Sink {
+	var b *Bar
+	return func(e event.Event) error {
+		line := func(code, what, text string) {
+			b.Clear()
+			fmt.Fprintf(t.Err, "%s %s: %s\n", t.paint(code, what), label, Printable(text))
+		}
+		of := "workload " + Short(e.Workload)
+		switch {
+		case e.Started != nil && bar:
+			if b == nil {
+				b = t.Bar(int64(e.Started.Total), "", false)
+			}
+			b.Describe(Short(e.Workload))
+			b.Set(int64(e.Started.Index - 1))
+		case e.Evaluated != nil && e.Evaluated.Status != "PASSED":
+			line(red, "fisub:", of+": "+e.Evaluated.Status+": "+e.Evaluated.Detail)
+		case e.Type == event.TypeFailed:
+			line(red, "fisub:", of+": "+e.Message.Text)
+		case e.Finding != nil:
+			line(yellow, "finding:", of+": "+e.Finding.Check+": "+e.Finding.Text)
+		case e.Type == event.TypeWarning:
+			b.Clear()
+			t.Warn(label+": "+Printable(e.Message.Text), e.Message.Hint)
+		case e.Done != nil:
+			b.Finish()
+		}
+		return nil
+	}
 }
 
 type runView struct {
@@ -141,12 +184,18 @@ type runView struct {
 	timer   string
 	doubts  map[string][]string // workloads by the sentence that says why their timings are in doubt
 	l2      string              // "cold", "warm"
+	emptyNS float64             // of an empty kernel, 0 where that is not known
 	headed  bool
+	places  map[string]bool // of a remote run, those that have begun; empty for a run on this machine
+	warned  map[string]bool // warnings that several places have told
 }
 
 func (v *runView) event(e event.Event) error {
 	t := v.t
 	switch {
+	case e.JobState != nil:
+		v.bar.Clear()
+		v.job(e.Place, e.JobState)
 	case e.Run != nil:
 		v.start(e.Run)
 	case e.Type == event.TypeBuilding:
@@ -165,9 +214,12 @@ func (v *runView) event(e event.Event) error {
 	case e.Samples != nil:
 		v.samples[e.Workload] = e.Samples
 		v.timer, v.l2 = e.Samples.Timer, L2(e.Samples.ColdL2)
+		if e.Samples.EmptyNS > 0 {
+			v.emptyNS = e.Samples.EmptyNS
+		}
 	case e.Evaluated != nil:
 		v.bar.Clear()
-		return v.row(e.Workload, e.Evaluated)
+		return v.row(e.Workload, e.Place, e.Evaluated)
 	case e.Type == event.TypeFailed:
 		v.bar.Clear()
 		fmt.Fprintf(t.Err, "%s workload %s: %s\n", t.paint(red, "fisub:"), Printable(e.Workload), Printable(e.Message.Text))
@@ -176,6 +228,12 @@ func (v *runView) event(e event.Event) error {
 		_, err := fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), Printable(e.Finding.Check), Printable(e.Finding.Text))
 		return err
 	case e.Type == event.TypeWarning:
+		if e.Place != "" {
+			if v.warned[e.Message.Text] {
+				return nil
+			}
+			v.warned[e.Message.Text] = true
+		}
 		v.bar.Clear()
 		t.Warn(e.Message.Text, e.Message.Hint)
 	case e.Done != nil:
@@ -186,11 +244,14 @@ func (v *runView) event(e event.Event) error {
 }
 
 func (v *runView) start(r *event.Run) {
-	*v = runView{t: v.t, run: r, samples: map[string]*event.Samples{}, doubts: map[string][]string{}}
+	*v = runView{t: v.t, places: v.places, warned: v.warned, run: r, samples: map[string]*event.Samples{}, doubts: map[string][]string{}}
 	t := v.t
 	t.Note("solution   %s", Printable(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language, r.ContentHash[:min(8, len(r.ContentHash))])))
 	t.Note("definition %s", Printable(fmt.Sprintf("%s, %d workloads of set %s", r.Definition, len(r.Workloads), r.Set)))
 	t.Note("device     %s", Device(r.Device))
+	if b := r.Baseline; b != nil {
+		t.Note("baseline   %s", Printable(fmt.Sprintf("%s: %s, %s", b.Name, b.Solution, b.ContentHash[:min(8, len(b.ContentHash))])))
+	}
 	if r.Device.Emulated {
 		t.Note("           emulated: correctness only, no latency is measured")
 	}
@@ -207,14 +268,32 @@ func (v *runView) start(r *event.Run) {
 	v.fit()
 }
 
+// job shows what a job of a remote run does.
+func (v *runView) job(place string, j *event.Job) {
+	v.places[place] = v.places[place] || j.Device != nil
+	text := j.Phase
+	switch {
+	case j.Device != nil:
+		text += " on " + Device(*j.Device)
+	case j.Text != "":
+		text += ": " + j.Text
+	}
+	v.t.Note("%s", Printable(place+": "+text))
+}
+
 // fit chooses the widths of the axes' columns. Where the line would have 100 columns or more, the longest names are cut, as
 // far as the values of the workloads allow.
 func (v *runView) fit() {
 	room := 99 - len("WORKLOAD") - 2 - statusWidth - 2*(2+errorWidth)
 	if !v.run.Device.Emulated {
-		room -= 2*(2+timeWidth) + 2 + spreadWidth
-		if v.t.Wide {
-			room -= 2 + bandwidthWidth
+		room -= 2 + timeWidth + 2 + spreadWidth
+		if v.run.Baseline != nil {
+			room -= 2 + speedupWidth
+		} else {
+			room -= 2 + timeWidth
+		}
+		if v.run.Floors {
+			room -= 2 + shareWidth
 		}
 	}
 	least := make([]int, len(v.axes))
@@ -254,28 +333,41 @@ func (v *runView) header() error {
 	}
 	cols = append(cols, pad("STATUS", statusWidth), left("MAX ABS", errorWidth), left("MAX REL", errorWidth))
 	if !v.run.Device.Emulated {
-		cols = append(cols, left("MEDIAN", timeWidth), left("±", spreadWidth), left("MIN", timeWidth))
-		if t.Wide {
-			cols = append(cols, left("GB/S", bandwidthWidth))
+		cols = append(cols, left("MEDIAN", timeWidth), left("±", spreadWidth))
+		if v.run.Baseline != nil {
+			cols = append(cols, left("SPEEDUP", speedupWidth))
+		} else {
+			cols = append(cols, left("MIN", timeWidth))
 		}
+		if v.run.Floors {
+			cols = append(cols, left("COPY", shareWidth))
+		}
+		if len(v.places) > 0 {
+			cols = append(cols, " ")
+		}
+	}
+	if len(v.places) > 0 {
+		cols = append(cols, "PLACE")
 	}
 	_, err := fmt.Fprintln(t.Out, t.paint(bold, strings.TrimRight(strings.Join(cols, "  "), " ")))
 	return err
 }
 
 const (
-	statusWidth    = len("INCORRECT_NUMERICAL")
-	errorWidth     = len("1.00e-07")
-	timeWidth      = len("1234.56 us")
-	spreadWidth    = len("0.5 %")
-	bandwidthWidth = len("4813")
+	statusWidth  = len("INCORRECT_NUMERICAL")
+	errorWidth   = len("1.00e-07")
+	timeWidth    = len("1234.56 us")
+	spreadWidth  = len("0.5 %")
+	speedupWidth = len("SPEEDUP")
+	shareWidth   = len("100 %")
 )
 
-func (v *runView) row(uuid string, e *event.Evaluated) error {
+func (v *runView) row(uuid, place string, e *event.Evaluated) error {
 	if err := v.header(); err != nil {
 		return err
 	}
 	t := v.t
+	further := ""
 	cols := []string{pad(Short(uuid), 8)}
 	for i, name := range v.axes {
 		cols = append(cols, left(fmt.Sprint(e.Axes[name]), v.widths[i]))
@@ -284,16 +376,26 @@ func (v *runView) row(uuid string, e *event.Evaluated) error {
 	if e.Status != "PASSED" {
 		color = red
 	}
-	cols = append(cols, t.paint(color, pad(Printable(e.Status), statusWidth)), left(errorText(e.MaxAbs), errorWidth), left(errorText(e.MaxRel), errorWidth))
+	cols = append(cols, t.paint(color, pad(Printable(e.Status), statusWidth)), left(ErrorText(e.MaxAbs), errorWidth), left(ErrorText(e.MaxRel), errorWidth))
 	if e.Latency != nil {
 		cols = append(cols, left(Micros(*e.Latency*1e6), timeWidth))
 		if s := v.samples[uuid]; s != nil {
-			cols = append(cols, left(spread(s), spreadWidth), left(Micros(float64(s.MinNS)), timeWidth))
+			cols = append(cols, left(Spread(s.Interval), spreadWidth))
+			if v.run.Baseline != nil {
+				cols = append(cols, left(Times(e.Speedup), speedupWidth))
+			} else {
+				cols = append(cols, left(Micros(float64(s.MinNS)), timeWidth))
+			}
+			if v.run.Floors {
+				cols = append(cols, left(Percent(s.CopyShare), shareWidth))
+			}
 			if t.Wide {
-				cols = append(cols, left(fmt.Sprintf("%.0f", s.Bandwidth), bandwidthWidth))
+				further = figures(s, v.run.Baseline != nil)
 			}
 			if len(s.Disturbed) > 0 {
 				cols = append(cols, t.paint(yellow, "*"))
+			} else if place != "" {
+				cols = append(cols, " ")
 			}
 			for _, sentence := range s.Disturbed {
 				v.doubts[sentence] = append(v.doubts[sentence], Short(uuid))
@@ -303,8 +405,16 @@ func (v *runView) row(uuid string, e *event.Evaluated) error {
 			}
 		}
 	}
+	if place != "" {
+		cols = append(cols, Printable(place))
+	}
 	if _, err := fmt.Fprintln(t.Out, strings.TrimRight(strings.Join(cols, "  "), " ")); err != nil {
 		return err
+	}
+	if further != "" {
+		if _, err := fmt.Fprintln(t.Out, "          "+t.paint(dim, further)); err != nil {
+			return err
+		}
 	}
 	if e.Status == "PASSED" {
 		return nil
@@ -346,12 +456,21 @@ func (v *runView) done(d *event.Done) error {
 	if d.Findings > 0 {
 		text += ", " + t.paint(yellow, plural(d.Findings, "finding"))
 	}
-	text += fmt.Sprintf(" on %s in %.1f s", Device(v.run.Device), d.Seconds)
+	text += " on " + Device(v.run.Device)
+	if began := began(v.places); began > 1 {
+		text += " and " + plural(began-1, "other place")
+	}
+	text += fmt.Sprintf(" in %.1f s", d.Seconds)
 	if _, err := fmt.Fprintln(t.Out, text); err != nil {
 		return err
 	}
 	if v.timer != "" {
 		if _, err := fmt.Fprintln(t.Out, v.legend()); err != nil {
+			return err
+		}
+	}
+	if b := v.run.Baseline; b != nil && d.Score != nil {
+		if _, err := fmt.Fprintf(t.Out, "contest score: %.3f, the mean speed-up over baseline %s on %s%s\n", *d.Score, Printable(b.Name), plural(d.Scored, "workload"), Zeroed(d)); err != nil {
 			return err
 		}
 	}
@@ -368,6 +487,15 @@ func (v *runView) done(d *event.Done) error {
 	return nil
 }
 
+func began(places map[string]bool) (n int) {
+	for _, is := range places {
+		if is {
+			n++
+		}
+	}
+	return n
+}
+
 func plural(n int, what string) string {
 	if n != 1 {
 		what += "s"
@@ -377,34 +505,32 @@ func plural(n int, what string) string {
 
 // legend says what the figures are.
 func (v *runView) legend() string {
-	p := v.run.Profile
-	trials := fmt.Sprint(p.Trials)
-	if p.Target > 0 {
-		trials = fmt.Sprintf("%d or more", p.Trials)
+	text := "latency: " + Latency(v.run.Profile, v.l2, v.timer) + "\n±: half of the 95 % interval of the median"
+	if v.emptyNS > 0 {
+		text += fmt.Sprintf("\ncopy: the time of a plain copy of as many bytes, over the latency; an empty kernel takes %s", Micros(v.emptyNS))
 	}
-	return fmt.Sprintf("latency: mean over %s trials of the median of %d calls, %s L2, %s, profile %s\n"+
-		"±: half of the 95 %% interval of the median", trials, p.Iterations, v.l2, Printable(v.timer), Printable(p.Name))
+	return text
 }
 
-// spread is half of the interval of the median, in per cent of it.
-func spread(s *event.Samples) string {
-	half := 50 * s.Interval.Width
-	if half >= 9.95 {
-		return fmt.Sprintf("%.0f %%", half)
+// figures are those of a workload that have no column; with a baseline the fastest call has none.
+func figures(s *event.Samples, baseline bool) string {
+	list := []string{fmt.Sprintf("%.0f GB/s", s.Bandwidth)}
+	if baseline {
+		list = append(list, "min "+Micros(float64(s.MinNS)))
 	}
-	return fmt.Sprintf("%.1f %%", half)
-}
-
-// Device names a device in a line.
-func Device(d event.Device) string {
-	if d.Emulated {
-		return Printable(fmt.Sprintf("emu (%s, %s)", d.Name, d.Toolchain))
+	for _, beside := range []struct {
+		name string
+		*event.Timings
+	}{{"warm L2", s.Warm}, {"baseline", s.Baseline}} {
+		if beside.Timings != nil {
+			list = append(list, fmt.Sprintf("%s %s ± %s", beside.name, Micros(beside.MedianNS), Spread(beside.Interval)))
+		}
 	}
-	return Printable(fmt.Sprintf("%s:%d (%s, %s, driver %s)", d.Kind, d.Ordinal, d.Name, d.Arch, d.Driver))
+	if s.CopyNS > 0 {
+		list = append(list, "copy "+Micros(s.CopyNS))
+	}
+	return strings.Join(list, ", ")
 }
-
-// Micros gives nanoseconds as microseconds with three significant digits at least.
-func Micros(ns float64) string { return fmt.Sprintf("%.2f µs", ns/1e3) }
 
 // Table prints rows in columns on Out, the first one as the heading. align has an l or r for each column. news tells whether
 // the last cell of a row, counted from 0, is good news (1), bad news (-1) or neither (0); it may be nil.
@@ -448,51 +574,8 @@ func (t *Terminal) News(news int, s string) string {
 	return t.paint([]string{red, "", green}[news+1], s)
 }
 
-// L2 is the word for the state of the cache before a call.
-func L2(cold bool) string {
-	if cold {
-		return "cold"
-	}
-	return "warm"
-}
-
-// Cut shortens s to n runes, the last of which then is an ellipsis.
-func Cut(s string, n int) string {
-	r := []rune(s)
-	if len(r) <= n {
-		return s
-	}
-	return string(r[:n-1]) + "…"
-}
-
-func errorText(f *event.Float) string {
-	if f == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%.2e", float64(*f))
-}
-
-// Short is the beginning of a uuid, which may be any text.
-func Short(uuid string) string {
-	r := []rune(Printable(uuid))
-	return string(r[:min(8, len(r))])
-}
-
 func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-utf8.RuneCountInString(s))) }
 
 func left(s string, n int) string {
 	return strings.Repeat(" ", max(0, n-utf8.RuneCountInString(s))) + s
-}
-
-// Printable replaces control characters: a log is untrusted and must not move the cursor.
-func Printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\t' {
-			return ' '
-		}
-		if r < 0x20 || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return '\uFFFD'
-		}
-		return r
-	}, s)
 }

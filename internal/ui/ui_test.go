@@ -56,6 +56,34 @@ latency: mean over 3 trials of the median of 50 calls, cold L2, cupti, profile o
 	}
 }
 
+func TestRemoteRun(t *testing.T) {
+	ms := 0.00256
+	run := gpuRun("0123456789abc", "fedcba98")
+	device := run.Run.Device
+	row := func(uuid, place string, disturbed ...string) []event.Event {
+		return []event.Event{{Type: event.TypeSamples, Workload: uuid, Place: place, Samples: &event.Samples{Timer: "cupti", ColdL2: true, MinNS: 2400, Disturbed: disturbed}},
+			{Type: event.TypeEvaluated, Workload: uuid, Place: place, Evaluated: &event.Evaluated{Status: "PASSED", Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms}}}
+	}
+	warning := event.Event{Type: event.TypeWarning, Place: "lab: a gpu 0", Message: &event.Message{Text: "no libcupti"}}
+	events := []event.Event{
+		{Type: event.TypeJob, Place: "lab: a gpu 0", JobState: &event.Job{Phase: "sending"}}, run,
+		{Type: event.TypeJob, Place: "lab: a gpu 0", JobState: &event.Job{Phase: "running", Device: &device}},
+		{Type: event.TypeJob, Place: "lab: b gpu 0", JobState: &event.Job{Phase: "running", Device: &device}}, warning, warning}
+	events = append(append(events, row("0123456789abc", "lab: a gpu 0")...), row("fedcba98", "lab: b gpu 0", "it was throttled")...)
+	out, errs := show(t, &Terminal{}, append(events, event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 2, Seconds: 0.25}})...)
+	want := `WORKLOAD  BATCH_SIZE  N  STATUS                MAX ABS   MAX REL      MEDIAN      ±         MIN     PLACE
+01234567           4  7  PASSED                      -         -     2.56 µs  0.0 %     2.40 µs     lab: a gpu 0
+fedcba98           4  7  PASSED                      -         -     2.56 µs  0.0 %     2.40 µs  *  lab: b gpu 0
+2 of 2 PASSED on cuda:0 (NVIDIA H200, sm_90, driver 580) and 1 other place in 0.2 s
+`
+	if !strings.HasPrefix(out, want) {
+		t.Errorf("stdout: got\n%s\nwant\n%s", out, want)
+	}
+	if strings.Count(errs, "no libcupti") != 1 || !strings.Contains(errs, "lab: a gpu 0: sending\n") || !strings.Contains(errs, "lab: b gpu 0: running on cuda:0 (NVIDIA H200") {
+		t.Errorf("stderr: got %q", errs)
+	}
+}
+
 func TestDoubtfulTimings(t *testing.T) {
 	ms := 0.00256
 	events := []event.Event{gpuRun("aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc")}
@@ -117,35 +145,94 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// A line with the figures has less than 100 columns, with three axes, or with two and the bandwidth that -v adds.
+// A line with the figures has less than 100 columns, with three axes, or with two and all columns.
 func TestWidth(t *testing.T) {
 	ms, abs := 1.23456, event.Float(1)
 	for _, tc := range []struct {
-		wide      bool
+		all       bool
 		axes      map[string]int
 		head, row string
 	}{
 		{false, map[string]int{"total_seq_len": 65536, "num_seqs": 12, "len_cu_seqlens_of_all": 13},
 			"WORKLOAD  LEN…  NUM…  TOTA…  STATUS ", "  1234.56 µs   25 %  1234.56 µs"},
-		{true, map[string]int{"total_seq_len": 65536, "num_seqs": 12}, "WORKLOAD  NUM…  TOTA…  STATUS", "  1234.56 µs   25 %  1234.56 µs  4321"},
+		{true, map[string]int{"total_seq_len": 65536, "num_seqs": 12}, "WORKLOAD  NUM_…  TOTAL…  STATUS", "  1234.56 µs   25 %    1235x   83 %"},
 	} {
 		run := gpuRun("u1")
 		run.Run.Workloads[0].Axes = tc.axes
-		out, errs := show(t, &Terminal{Wide: tc.wide}, run,
-			event.Event{Type: event.TypeSamples, Workload: "u1", Samples: &event.Samples{Timer: "cupti", MinNS: 1234560, Bandwidth: 4321.4,
+		ratio := 1234.56
+		if run.Run.Floors = tc.all; tc.all {
+			run.Run.Baseline = &event.Baseline{Name: "b"}
+		}
+		out, errs := show(t, &Terminal{Wide: tc.all}, run,
+			event.Event{Type: event.TypeSamples, Workload: "u1", Samples: &event.Samples{Timer: "cupti", MinNS: 1234560, Bandwidth: 4321.4, CopyNS: 1024675, CopyShare: 0.83,
+				Warm: &event.Timings{MedianNS: 1230000, Interval: event.Interval{Width: 0.002}}, Baseline: &event.Timings{MedianNS: 1524138418},
 				Interval: event.Interval{Width: 0.5}, Warnings: []string{"few \x1btimings"}}},
-			event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED", Axes: tc.axes, MaxAbs: &abs, MaxRel: &abs, Latency: &ms}})
+			event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED", Axes: tc.axes, MaxAbs: &abs, MaxRel: &abs, Latency: &ms, Speedup: &ratio}})
 		lines := strings.Split(out, "\n")
-		for _, line := range lines {
+		for _, line := range lines[:2] {
 			if n := utf8.RuneCountInString(line); n > 99 {
 				t.Errorf("got %d columns, want less than 100: %s", n, line)
 			}
 		}
-		if len(lines) < 2 || !strings.HasPrefix(lines[0], tc.head) || strings.HasSuffix(lines[0], "GB/S") != tc.wide || !strings.HasSuffix(lines[1], tc.row) {
+		if len(lines) < 2 || !strings.HasPrefix(lines[0], tc.head) || strings.HasSuffix(lines[0], "  SPEEDUP   COPY") != tc.all || !strings.HasSuffix(lines[1], tc.row) {
 			t.Errorf("stdout: got\n%s\nwant it to begin with %q, and a row to end with %q", out, tc.head, tc.row)
+		}
+		if want := "          4321 GB/s, min 1234.56 µs, warm L2 1230.00 µs ± 0.1 %, baseline 1524138.42 µs ± 0.0 %, copy 1024.67 µs\n"; strings.Contains(out, want) != tc.all {
+			t.Errorf("stdout: got\n%s\nwant %q: %v", out, want, tc.all)
 		}
 		if want := "warning: workload u1: few \uFFFDtimings\n"; !strings.HasSuffix(errs, want) {
 			t.Errorf("stderr: got %q, want at its end %q", errs, want)
+		}
+	}
+}
+
+func TestProgress(t *testing.T) {
+	var out, err bytes.Buffer
+	sink := (&Terminal{Out: &out, Err: &err}).Progress("A", true)
+	for _, e := range []event.Event{
+		gpuRun("u1"),
+		{Type: event.TypeStarted, Workload: "u1", Started: &event.Started{Index: 1, Total: 3}},
+		{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED", Detail: "fine"}},
+		{Type: event.TypeEvaluated, Workload: "u2", Evaluated: &event.Evaluated{Status: "TIMEOUT", Detail: "5 \x1bs"}},
+		{Type: event.TypeFailed, Workload: "u3", Message: &event.Message{Text: "no blob"}},
+		{Type: event.TypeWarning, Workload: "u1", Finding: &event.Finding{Check: "late-write", Text: "y[0]"}},
+		{Type: event.TypeWarning, Message: &event.Message{Text: "no CUPTI", Hint: "install it"}},
+		{Type: event.TypeDone, Done: &event.Done{}},
+	} {
+		if e := sink(e); e != nil {
+			t.Fatal(e)
+		}
+	}
+	want := "fisub: A: workload u2: TIMEOUT: 5 \uFFFDs\nfisub: A: workload u3: no blob\nfinding: A: workload u1: late-write: y[0]\n" +
+		"warning: A: no CUPTI\nhint: install it\n"
+	if err.String() != want || out.Len() != 0 {
+		t.Errorf("stderr: got %q, want %q; stdout %q", err.String(), want, out.String())
+	}
+}
+
+func TestScore(t *testing.T) {
+	ms, speedup := 0.002, 1.5
+	for _, tc := range []struct {
+		score  float64
+		failed int
+		want   string
+	}{
+		{1.5, 0, "\ncontest score: 1.500, the mean speed-up over baseline two on 1 workload\n"},
+		{0, 1, "\ncontest score: 0.000, the mean speed-up over baseline two on 1 workload: 0 because a workload fails\n"},
+	} {
+		run := gpuRun("u1")
+		run.Run.Baseline, run.Run.Floors = &event.Baseline{Name: "two", Solution: "t", ContentHash: "0123456789"}, true
+		out, errs := show(t, &Terminal{}, run,
+			event.Event{Type: event.TypeSamples, Workload: "u1", Samples: &event.Samples{Timer: "cupti", ColdL2: true, EmptyNS: 1024}},
+			event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED", Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms, Speedup: &speedup}},
+			event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Failed: tc.failed, Score: &tc.score, Scored: 1}})
+		for _, want := range []string{tc.want, "     2.00 µs  0.0 %    1.50x      -\n", "\ncopy: the time of a plain copy of as many bytes, over the latency; an empty kernel takes 1.02 µs\n"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("stdout: got\n%s\nwant in it %q", out, want)
+			}
+		}
+		if want := "baseline   two: t, 01234567\n"; !strings.Contains(errs, want) {
+			t.Errorf("stderr: got %q, want in it %q", errs, want)
 		}
 	}
 }

@@ -1,0 +1,213 @@
+// Package doctor looks at what a machine can do for fisub, and at what is missing for which command. It installs, builds and
+// measures nothing, asks the network nothing but the remotes that it is told of, and tells no secret.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"fisub/device"
+)
+
+// A State is what a Line found.
+type State string
+
+const (
+	OK      State = "ok"
+	Warn    State = "warn"    // it is there, and something about it should be known
+	Missing State = "missing" // it is not there, or cannot be used
+)
+
+// A Line is one thing that was looked at.
+type Line struct {
+	Name   string   `json:"name"` // "compiler", "remote.lab"
+	State  State    `json:"state"`
+	Fact   string   `json:"fact"`              // version and place, or why it is missing
+	Mend   string   `json:"mend,omitempty"`    // the command that mends it, where something is to be mended
+	Needed []string `json:"needed,omitempty"`  // of a missing one: the commands that need it
+	Took   float64  `json:"seconds,omitempty"` // to find out
+}
+
+// A Use is what fisub can be used for.
+type Use struct {
+	Command string   `json:"command"`
+	OK      bool     `json:"ok"`
+	Lacks   []string `json:"lacks,omitempty"` // Names of lines
+}
+
+// A Report is all that was found.
+type Report struct {
+	Lines []Line `json:"checks"`
+	Uses  []Use  `json:"uses"`
+}
+
+// uses are the commands with what they need, by the Names of lines.
+var uses = []struct {
+	command string
+	needs   []string
+}{
+	{"fisub check, pack", nil},
+	{"fisub check --arch", []string{"nvcc", "tvm-ffi", "cache"}},
+	{"fisub local --device emu", []string{"compiler", "dataset", "cache", "runs"}},
+	{"fisub local --device cuda", []string{"gpu-support", "driver", "gpu", "nvcc", "tvm-ffi", "dataset", "cache", "runs"}},
+	{"fisub local, for Triton and Python", []string{"python", "torch", "triton", "dataset", "cache", "runs"}},
+	{"fisub sanitize, on a GPU", []string{"gpu-support", "driver", "gpu", "nvcc", "tvm-ffi", "compute-sanitizer"}},
+	{"fisub profile", []string{"gpu-support", "driver", "gpu", "nvcc", "tvm-ffi", "ncu"}},
+	{"fisub remote", []string{"remote", "nvcc", "tvm-ffi", "cache", "runs"}},
+	{"fisub submit", []string{"git"}},
+}
+
+// Options are what the caller knows. A function that is nil leaves its lines out.
+type Options struct {
+	Version  string // of fisub
+	Built    bool   // with GPU support
+	Cache    string // the cache's root; "" where CacheErr says why there is none
+	CacheErr error
+	Folder   string // that of the submission
+
+	OpenGPU func(context.Context) (device.Info, error) // in a process of its own
+	Tool    func(name string) (path string, err error) // a program of the CUDA toolkit
+	Dataset func(context.Context) Line
+	Config  func(context.Context) Line
+	Remotes map[string]func(context.Context) []Line // by the tables' names; nil: remotes are not looked at
+	Mend    func(error) string                      // the remedy for an error of fisub's packages, or ""
+}
+
+// remoteLimit is how long a remote has to answer; limit is that of everything else.
+const (
+	remoteLimit = 20 * time.Second
+	limit       = 10 * time.Second
+)
+
+// Examine looks at everything at once. The lines come in an order of their own.
+func Examine(ctx context.Context, o Options) *Report {
+	type check struct {
+		limit time.Duration
+		look  func(context.Context) []Line
+	}
+	one := func(f func(context.Context) Line) check {
+		return check{limit, func(ctx context.Context) []Line { return []Line{f(ctx)} }}
+	}
+	x := &examination{Options: o}
+	checks := []check{one(x.program), one(x.git), one(x.compiler), {limit, x.gpu}, {limit, x.toolchain}, {limit, x.tools}, {limit, x.python},
+		{limit, x.storage}, one(x.ssh), one(x.slurm)}
+	if o.Dataset != nil {
+		checks = append(checks, one(o.Dataset))
+	}
+	if o.Config != nil {
+		checks = append(checks, one(o.Config))
+	}
+	if o.Remotes != nil {
+		if len(o.Remotes) == 0 {
+			checks = append(checks, one(func(context.Context) Line {
+				return Line{Name: "remote", State: Missing, Fact: "no table [remote.NAME] in the config", Mend: "docs/remote.md shows one"}
+			}))
+		}
+		for _, name := range sortedKeys(o.Remotes) {
+			checks = append(checks, check{remoteLimit, o.Remotes[name]})
+		}
+	}
+	found := make([][]Line, len(checks))
+	var all sync.WaitGroup
+	for i, c := range checks {
+		all.Go(func() {
+			limited, cancel := context.WithTimeout(ctx, c.limit)
+			defer cancel()
+			begun := time.Now()
+			found[i] = c.look(limited)
+			for j := range found[i] {
+				found[i][j].Took = time.Since(begun).Seconds()
+			}
+		})
+	}
+	all.Wait()
+	r := &Report{Lines: slices.Concat(found...)}
+	r.sumUp()
+	return r
+}
+
+// sumUp fills in Uses, and what each missing thing is needed for.
+func (r *Report) sumUp() {
+	for _, u := range uses {
+		use := Use{Command: u.command, OK: true}
+		for _, need := range u.needs {
+			lines := r.named(need)
+			if len(lines) == 0 || slices.ContainsFunc(lines, func(l Line) bool { return l.State != Missing }) {
+				continue // of several remotes one will do
+			}
+			use.OK = false
+			use.Lacks = append(use.Lacks, need)
+		}
+		for i := range r.Lines {
+			if l := &r.Lines[i]; l.State == Missing && slices.Contains(u.needs, group(l.Name)) {
+				l.Needed = append(l.Needed, u.command)
+			}
+		}
+		r.Uses = append(r.Uses, use)
+	}
+}
+
+// group is "remote" of "remote.lab", and of other names the name.
+func group(name string) string {
+	before, _, _ := strings.Cut(name, ".")
+	return before
+}
+
+// named gives the lines of a name, and those that are a part of it: remote, remote.lab, remote.lab.gpu01.
+func (r *Report) named(name string) (lines []Line) {
+	for _, l := range r.Lines {
+		if l.Name == name || strings.HasPrefix(l.Name, name+".") {
+			lines = append(lines, l)
+		}
+	}
+	return lines
+}
+
+// groups stand for several names where something is required.
+var groups = map[string][]string{"cuda": {"gpu-support", "driver", "gpu", "nvcc", "tvm-ffi"}}
+
+// Names are those that Require knows here, with the groups behind them.
+func (r *Report) Names() (names []string) {
+	for _, l := range r.Lines {
+		if !slices.Contains(names, l.Name) {
+			names = append(names, l.Name)
+		}
+	}
+	return append(names, sortedKeys(groups)...)
+}
+
+// known are the names of lines that a machine without a GPU does not have.
+var known = []string{"clocks", "counters", "nvml", "cupti", "remote"}
+
+// Require gives the names among those asked for that are missing. The error names one that nobody knows.
+func (r *Report) Require(names []string) (missing []string, err error) {
+	for _, name := range names {
+		if all, ok := groups[name]; ok {
+			sub, _ := r.Require(all)
+			missing = append(missing, sub...)
+			continue
+		}
+		lines := r.named(name)
+		if len(lines) == 0 && !slices.Contains(known, name) {
+			return nil, fmt.Errorf("nothing is named %q", name)
+		}
+		if !slices.ContainsFunc(lines, func(l Line) bool { return l.State != Missing }) {
+			missing = append(missing, name)
+		}
+	}
+	slices.Sort(missing)
+	return slices.Compact(missing), nil
+}
+
+func sortedKeys[T any](m map[string]T) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,333 @@
+package app
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"fisub/bench/runs"
+)
+
+// completionProject makes a folder with a submission, two tables of remotes and two runs, and works in it.
+func completionProject(t *testing.T) string {
+	t.Helper()
+	repo, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := copySubmission(repo, dir); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "config.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{
+		"config.toml": string(text) + "\n[remote.lab]\nprovider = \"ssh\"\nhosts = [\"gpu01\"]\n\n[remote.cluster]\nprovider = \"slurm\"\n",
+		runs.Dir + "/20260101-120000-000-aaaa/run.json": `{"solution":"first","content_hash":"0123456789","device":{"name":"NVIDIA H200"}}`,
+		runs.Dir + "/20260102-120000-000-bbbb/run.json": `not JSON`,
+		"solution/baselines/mine/config.toml":           "",
+		"other.json":                                    "",
+		"a folder/x":                                    "",
+		"broken/config.toml":                            "[solution\nname = 1",
+		"broken/" + runs.Dir + "/20260103-1-c/run.json": "{}",
+		"broken/solution/cuda/kernel.cu":                "",
+		"broken/definitions/gdn/no_definition.json":     "{",
+		"broken/workloads/gdn/nothing.jsonl":            "{",
+		"broken/solution/baselines/theirs/config.toml":  "[",
+	}
+	for name, text := range files {
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+	if out, err := exec.Command("bash", "-c", "git init -q && git remote add origin nowhere").CombinedOutput(); err != nil {
+		t.Fatalf("git: %v\n%s", err, out)
+	}
+	t.Setenv("FISUB_CACHE", t.TempDir())
+	t.Setenv("FIB_DATASET_PATH", "")
+	return dir
+}
+
+func TestComplete(t *testing.T) {
+	completionProject(t)
+	for _, tc := range []struct {
+		line string   // the words behind fisub; what stands behind the last space is to be completed
+		want []string // candidates, in their order; "..." for any others
+	}{
+		{"lo", []string{"local"}},
+		{"runs ", []string{"ls", "show"}},
+		{"remote gc --a", []string{"--all"}},
+		{"remote c", []string{"cancel"}},
+		{"work", nil}, // a hidden command
+		{"local --pre", nil},
+		{"local --dev", []string{"--device"}},
+		{"local --device emu --device", nil}, // given already
+		{"local --workload 3fb7 --workl", []string{"--workload"}},
+		{"local --device ", []string{"auto", "emu", "cuda", "..."}},
+		{"local --device=e", []string{"--device=emu"}},
+		{"local -device e", []string{"emu"}},
+		{"local --profile ", []string{"official", "quick", "thorough"}},
+		{"local --timer c", []string{"cupti"}},
+		{"local --set ", []string{"default", "batches", "contest54"}},
+		{"local --workload 3f", []string{"3fb7dd52"}},
+		{"local --set contest54 --workload 2f4", []string{"2f4e21c3"}},
+		{"local --baseline m", []string{"mine", ":files"}},
+		{"local --resume ", []string{"last", "last~1", "20260102-120000-000-bbbb", "20260101-120000-000-aaaa"}},
+		{"runs show 20260101", []string{"20260101-120000-000-aaaa", ":folders"}},
+		{"compare last o", []string{":files"}},
+		{"compare 20260102", []string{"20260102-120000-000-bbbb", ":files"}},
+		{"remote attach 202601", []string{"20260102-120000-000-bbbb", "20260101-120000-000-aaaa"}},
+		{"remote --on ", []string{"cluster", "lab", "loopback"}},
+		{"remote --on lab,c", []string{"lab,cluster"}},
+		{"remote --gpu b2", []string{"b200"}},
+		{"sanitize --tool memcheck,r", []string{"memcheck,racecheck"}},
+		{"dataset ls --definition gdn_d", []string{"gdn_decode_qk4_v8_d128_k_last"}},
+		{"-C nowhere remote --on ", []string{"loopback"}},
+		{"-C broken runs show 2", []string{"20260103-1-c", ":folders"}},
+		{"check ", []string{":files"}},
+		{"check config.toml --ar", nil}, // fisub refuses flags behind arguments
+		{"unpack x.json ", []string{":folders"}},
+		{"-C ", []string{":folders"}},
+		{"--color ", []string{"auto", "always", "never"}},
+		{"local --limit ", nil},
+		{"completion ", []string{"bash", "zsh", "fish"}},
+		{"help verd", []string{"verdicts"}},
+		{"help remote g", []string{"gc"}},
+		{"submit --remote ", []string{"origin"}},
+		{"init --language t", []string{"triton"}},
+		{"init --author ", nil},
+		{"report --format ", []string{"html", "md", "csv"}},
+		{"report last 20260101", []string{"20260101-120000-000-aaaa", ":folders"}},
+		{"frobnicate ", nil},
+	} {
+		var got []string
+		for line := range strings.Lines(complete(strings.Split(tc.line, " "))) {
+			word, _, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+			got = append(got, word)
+		}
+		want := tc.want
+		if n := len(want); n > 0 && want[n-1] == "..." && len(got) >= n-1 {
+			want, got = want[:n-1], got[:n-1]
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("fisub %s: got %q, want %q", tc.line, got, want)
+		}
+	}
+	if text := complete([]string{"local", "--resume", "20260101"}); !strings.Contains(text, "\tfirst 01234567, 0 workloads on NVIDIA H200\n") {
+		t.Errorf("a run: got %q, want what it ran", text)
+	}
+}
+
+// In a broken project completion is silent and quick: whoever types waits for it.
+func TestCompleteBroken(t *testing.T) {
+	completionProject(t)
+	for _, words := range [][]string{
+		{"-C", "broken", "local", "--set", ""}, {"-C", "broken", "--dataset", "broken", "local", "--workload", ""}, {"--config", "a folder", "remote", "--on", ""},
+		{"-C", "broken", "--dataset", "broken", "dataset", "ls", "--definition", ""}, {"-C", "broken", "local", "--baseline", ""}, {}, {"--config"},
+	} {
+		cmd := exec.Command("fisub", append([]string{"__complete"}, words...)...)
+		var complaint strings.Builder
+		cmd.Stderr = &complaint
+		took := time.Hour
+		for range 3 {
+			again := *cmd
+			if err := again.Run(); err != nil {
+				t.Fatalf("%q: %v", words, err)
+			}
+			took = min(took, again.ProcessState.UserTime()+again.ProcessState.SystemTime()) // the machine may do something else meanwhile
+		}
+		limit := 100 * time.Millisecond
+		if raceDetector {
+			limit *= 10
+		}
+		if complaint.String() != "" || took > limit {
+			t.Errorf("%q: got %q on stderr, and %v of processor time, want nothing, within %v", words, complaint.String(), took, limit)
+		}
+	}
+}
+
+// Every flag that takes a value has candidates, or a placeholder that says that only the user knows it.
+func TestCompleteAllFlags(t *testing.T) {
+	completionProject(t)
+	var walk func(names []string, commands []*cli.Command)
+	walk = func(names []string, commands []*cli.Command) {
+		for _, c := range commands {
+			if c.Hidden {
+				continue
+			}
+			here := append(slices.Clone(names), c.Name)
+			for _, f := range c.Flags {
+				if v, ok := f.(cli.VisibleFlag); !takesValue(f) || ok && !v.IsVisible() {
+					continue
+				}
+				m := flagOf(f)
+				value, _, _ := strings.Cut(m.Value, "[")
+				if !slices.Contains(noValues, value) && !slices.Contains(noValues, f.Names()[0]) && complete(append(slices.Clone(here), m.Names[0], "")) == "" {
+					t.Errorf("fisub %s %s: nothing completes its value: add it to values, or its placeholder to noValues in complete.go", strings.Join(here, " "), m)
+				}
+			}
+			walk(here, c.Subcommands)
+		}
+	}
+	walk(nil, (&app{}).cli().Commands)
+}
+
+// shell gives the program, or skips.
+func shell(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "shells") {
+			t.Fatal(err)
+		}
+		t.Skipf("%v: apt-get install %s", err, name)
+	}
+	return path
+}
+
+// testShell checks what a shell offers for lines that end at the cursor. offers gives the words for each line.
+func testShell(t *testing.T, offers func(lines []string) [][]string) {
+	cases := []struct {
+		line string
+		want []string
+	}{
+		{"fisub lo", []string{"local"}},
+		{"fisub runs sh", []string{"show"}},
+		{"fisub local --device e", []string{"emu"}},
+		{"fisub local --device=e", []string{"--device=emu"}},
+		{"fisub remote --on lab,cl", []string{"lab,cluster"}},
+		{"fisub local --workload 3f", []string{"3fb7dd52"}},
+		{"fisub remote attach 20260101", []string{"20260101-120000-000-aaaa"}},
+		{"fisub check oth", []string{"other.json"}},
+		{"fisub -C bro", []string{"broken/"}},
+		{"fisub frobnicate x", nil},
+	}
+	var lines []string
+	for _, tc := range cases {
+		lines = append(lines, tc.line)
+	}
+	got := offers(lines)
+	if len(got) != len(lines) {
+		t.Fatalf("got %q, want offers for %d lines", got, len(lines))
+	}
+	for i, tc := range cases {
+		if !slices.Equal(got[i], tc.want) {
+			t.Errorf("%s: got %q, want %q", tc.line, got[i], tc.want)
+		}
+	}
+}
+
+func TestBash(t *testing.T) {
+	bash := shell(t, "bash")
+	completionProject(t)
+	const script = `source <(fisub completion bash)
+# What readline does: words break at white space and at COMP_WORDBREAKS.
+line=$1 COMP_WORDS=() word=
+for ((i = 0; i < ${#line}; i++)); do
+    c=${line:i:1}
+    case $c in
+    ' ') [[ -z $word ]] || COMP_WORDS+=("$word"); word= ;;
+    [=:]) [[ -z $word ]] || COMP_WORDS+=("$word"); COMP_WORDS+=("$c"); word= ;;
+    *) word+=$c ;;
+    esac
+done
+[[ -z $word && $c == [=:] ]] || COMP_WORDS+=("$word")
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMP_LINE=$line COMP_POINT=${#line}
+_fisub
+last=${COMP_WORDS[COMP_CWORD]}
+[[ $last == [=:] ]] && last=
+head=${line%"$last"} head=${head##* }
+for word in "${COMPREPLY[@]}"; do [[ -d $word ]] && word+=/; printf '%s\n' "$head$word"; done`
+	testShell(t, func(lines []string) (offers [][]string) {
+		for _, line := range lines {
+			out, err := exec.Command(bash, "--norc", "-c", script, "bash", line).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			offers = append(offers, strings.Fields(string(out)))
+		}
+		return offers
+	})
+	// A colon is a word of its own for readline, and only what stands behind it is replaced.
+	t.Run("colon", func(t *testing.T) {
+		out, err := exec.Command(bash, "--norc", "-c", `source <(fisub completion bash)
+fisub() { printf 'cuda:0\ta GPU\ncuda:1\ta GPU\n'; }
+COMP_WORDS=(fisub local --device cuda :) COMP_CWORD=4
+_fisub; echo "${COMPREPLY[@]}"`).CombinedOutput()
+		if err != nil || string(out) != "0 1\n" {
+			t.Errorf("got %q, %v, want 0 1", out, err)
+		}
+	})
+}
+
+func TestFish(t *testing.T) {
+	fish := shell(t, "fish")
+	completionProject(t)
+	testShell(t, func(lines []string) (offers [][]string) {
+		for _, line := range lines {
+			cmd := exec.Command(fish, "--no-config", "-c", "fisub completion fish | source; complete -C $argv[1]", line)
+			cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			var words []string
+			for offer := range strings.Lines(string(out)) {
+				word, _, _ := strings.Cut(strings.TrimSpace(offer), "\t")
+				words = append(words, word)
+			}
+			offers = append(offers, words)
+		}
+		return offers
+	})
+}
+
+// zsh completes in its line editor only, so one runs on a pseudo-terminal and shows the line behind a tab.
+func TestZsh(t *testing.T) {
+	zsh := shell(t, "zsh")
+	completionProject(t)
+	const script = `zmodload zsh/zpty || exit 1
+zpty z zsh -f -i
+zpty -w z "PS1=; autoload -Uz compinit; compinit -u -D; source <(fisub completion zsh); stty -echo; unsetopt zle_bracketed_paste
+show-line() { print -r -- \"<<\$BUFFER>>\"; BUFFER= }; zle -N show-line; bindkey '^I' complete-word; bindkey '^X' show-line; echo RE''ADY"
+zpty -r z out '*READY*'
+for line; do
+    zpty -w -n z "$line"$'\t\x18'
+    zpty -r z out '*>>*'
+    out=${out##*'<<'}
+    print -r -- "${out%%'>>'*}"
+done
+zpty -d z`
+	testShell(t, func(lines []string) (offers [][]string) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, zsh, append([]string{"-f", "-c", script, "zsh"}, lines...)...)
+		cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "TERM=dumb")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for i, got := range strings.Split(strings.TrimSuffix(string(out), "\n"), "\n") {
+			var words []string
+			if got = strings.TrimSpace(got); i < len(lines) && got != lines[i] {
+				words = []string{got[strings.LastIndexByte(got, ' ')+1:]}
+			}
+			offers = append(offers, words)
+		}
+		return offers
+	})
+}

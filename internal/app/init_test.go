@@ -1,0 +1,87 @@
+package app
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"fisub/bench/pyworker"
+	"fisub/internal/trace"
+	"fisub/scaffold"
+)
+
+// For each definition of the contest and each language: what init makes is sound, passes its workloads on this machine as it
+// stands, and packs to the same bytes when it is made again.
+func TestInitProjects(t *testing.T) {
+	slowWithRace(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	cache := filepath.Join(root, "cache")
+	fisub := func(t *testing.T, dir string, args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), self, args...)
+		var stderr bytes.Buffer
+		cmd.Dir, cmd.Stderr = dir, &stderr
+		cmd.Env = append(os.Environ(), "FISUB_CACHE="+cache, "FIB_DATASET_PATH=")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("fisub %s: %v\n%s%s", strings.Join(args, " "), err, out, stderr.Bytes())
+		}
+		return string(out)
+	}
+
+	_, noPython := pyworker.Command(t.Context(), cache)
+	if noPython != nil && strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "python") {
+		t.Fatal(noPython)
+	}
+	limits := map[string]string{ // workloads to run, where all of them would take long
+		"dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64":          "3",
+		"gdn_decode_qk4_v8_d128_k_last":                                "2",
+		"gdn_prefill_qk4_v8_d128_k_last":                               "7",
+		"moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048": "1",
+		"dsa_topk_indexer_fp8_h64_d128_topk2048_ps64":                  "4",
+	}
+	for definition, limit := range limits {
+		for _, language := range scaffold.Languages {
+			t.Run(definition+"/"+string(language), func(t *testing.T) {
+				dir := t.TempDir()
+				flags := []string{"init", "--definition", definition, "--language", string(language), "--author", "Ada", "--name", "first"}
+				fisub(t, dir, append(flags, "a")...)
+				fisub(t, dir, append(flags, "b")...)
+				if out := fisub(t, dir, "check", "-C", "a"); !strings.HasSuffix(out, "\nsound\n") {
+					t.Errorf("check: got %q, want it to end with sound", out)
+				}
+				fisub(t, dir, "pack", "-C", "a")
+				fisub(t, dir, "pack", "-C", "b")
+				a, err := os.ReadFile(filepath.Join(dir, "a", "solution.json"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				b, err := os.ReadFile(filepath.Join(dir, "b", "solution.json"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !bytes.Equal(a, b) {
+					t.Error("the same flags made projects that pack to different bytes")
+				}
+				if language != trace.CUDA && noPython != nil {
+					t.Skipf("not run: %v", noPython)
+				}
+				if language == trace.Triton && strings.HasPrefix(definition, "moe") && !strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "python") {
+					t.Skip("not run: Triton's interpreter takes a minute for it; FISUB_TEST_REQUIRE=python runs it")
+				}
+				out := fisub(t, dir, "local", "-C", "a", "--device", "emu", "--strict", "--limit", limit)
+				if !regexp.MustCompile(`(?m)^` + limit + ` of ` + limit + ` PASSED on emu`).MatchString(out) {
+					t.Errorf("local: got\n%s\nwant %s workloads that pass", out, limit)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,259 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"fisub/docs"
+	"fisub/internal/manual"
+)
+
+// needs says what an example needs that a test has not; all others are run.
+var needs = map[string]string{
+	"fisub local --set contest54 --device cuda:0":              "a GPU",
+	"fisub sanitize --tool memcheck,racecheck --workload 3fb7": "a GPU",
+	"fisub profile": "a GPU",
+	"fisub profile --set contest54 --workload 2f4e --ncu-set full":                          "a GPU",
+	"fisub compare last~1 last":                                                             "runs on a GPU",
+	"fisub compare HEAD .":                                                                  "a GPU",
+	"fisub compare . solution/baselines/warp-per-row solution/baselines/warp-8-rows":        "a GPU",
+	"fisub compare --fail-on slower --set contest54 main HEAD":                              "a GPU",
+	"fisub remote --gpu b200 --on lab":                                                      "hosts",
+	"fisub remote --on lab --shards 4 --max-cost 5":                                         "hosts",
+	"fisub remote --on cluster,cloud --race --detach":                                       "hosts",
+	"fisub remote --gpu b200 --baseline warp-per-row":                                       "hosts",
+	"fisub remote gc --on lab":                                                              "hosts",
+	"fisub remote hosts --on lab":                                                           "hosts",
+	"fisub dataset verify --dataset ~/mlsys26-contest":                                      "a clone of the contest's dataset",
+	"fisub check --arch sm_90,sm_100":                                                       "a CUDA compiler",
+	"fisub init my-kernel":                                                                  "a terminal",
+	"fisub init --definition gdn_decode_qk4_v8_d128_k_last --language triton --author me .": "an empty folder",
+	"fisub submit --push":                                                                   "a remote repository",
+	"fisub -C my-kernel local":                                                              "a project, as in the tutorial",
+	"fisub submit --dry-run":                                                                "a project, as in the tutorial",
+	"fisub submit --all --untested":                                                         "a project, as in the tutorial",
+	"fisub doctor --require cuda,cupti,remote.lab":                                          "a GPU",
+	"fisub toolchain install":                                                               "PyPI",
+	"fisub toolchain show":                                                                  "a CUDA compiler",
+}
+
+// Every command has an example; each is a command line that fisub takes, and those that need no more than this machine run.
+func TestExamples(t *testing.T) {
+	slowWithRace(t)
+	var lines []string
+	for _, c := range Manual().All()[1:] {
+		if len(c.Examples) == 0 && len(c.Commands) == 0 {
+			t.Errorf("%s: its help has no example: a line of three spaces and the command in its Description", c.Name)
+		}
+		for _, e := range c.Examples {
+			lines = append(lines, e.Line)
+		}
+	}
+	for line := range needs {
+		if !slices.Contains(lines, line) {
+			t.Errorf("needs has %q, no command's help does", line)
+		}
+	}
+	for _, line := range lines {
+		if err := understood(line); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+	if t.Failed() {
+		return
+	}
+
+	exampleFolder(t)
+	for _, line := range lines {
+		if why := needs[line]; why != "" {
+			t.Logf("not run, it needs %s: %s", why, line)
+			continue
+		}
+		begin := time.Now()
+		out, err := exec.Command("bash", "-o", "pipefail", "-c", line).CombinedOutput()
+		t.Logf("%5.1fs %s", time.Since(begin).Seconds(), line)
+		if err != nil {
+			t.Errorf("%s: %v\n%s", line, err, out)
+		}
+	}
+}
+
+// understood checks flags and arguments of each call of fisub in a shell's line, without doing anything.
+func understood(line string) error {
+	line, _, _ = strings.Cut(line, ">")
+	for part := range strings.SplitSeq(line, "|") {
+		words := strings.Fields(part)
+		if len(words) == 0 || words[0] != "fisub" {
+			return fmt.Errorf("%q is no call of fisub", part)
+		}
+		a := &app{stdout: os.Stdout, stderr: os.Stderr}
+		program := a.cli()
+		ran := false
+		var disarm func(commands []*cli.Command)
+		disarm = func(commands []*cli.Command) {
+			for _, c := range commands {
+				if c.Hidden || c.Action == nil {
+					continue
+				}
+				args := strings.Fields(c.ArgsUsage)
+				c.Action = func(ctx *cli.Context) error {
+					ran = true
+					for _, arg := range ctx.Args().Slice() {
+						if strings.HasPrefix(arg, "-") && arg != "-" {
+							return fmt.Errorf("%s stands behind --", arg)
+						}
+					}
+					least := len(args) - strings.Count(c.ArgsUsage, "[")
+					if n := ctx.NArg(); n < least || n > len(args) && !strings.Contains(c.ArgsUsage, "...") && c.Name != "help" {
+						return fmt.Errorf("got %d arguments, want %s", n, c.ArgsUsage)
+					}
+					return nil
+				}
+				disarm(c.Subcommands)
+			}
+		}
+		disarm(program.Commands)
+		if err := program.Run(flagsFirst(program, words)); err != nil {
+			return err
+		}
+		if !ran {
+			return errors.New("it calls no command")
+		}
+	}
+	return nil
+}
+
+func TestUnderstood(t *testing.T) {
+	for line, want := range map[string]bool{
+		"fisub local": true, "fisub local --frobnicate": false, "fisub local last": false, "fisub runs show": false, "fisub runs show last": true,
+		"fisub pack -o - | fisub unpack - copy": true, "fisub pack | less": false, "fisub frob": false, "fisub local --limit many": false,
+		"fisub check x -v": true, "fisub check -- x -v": false,
+	} {
+		if err := understood(line); (err == nil) != want {
+			t.Errorf("%s: got %v", line, err)
+		}
+	}
+}
+
+// exampleFolder makes a repository with this repository's submission, packed and run on the emulator, and works in it.
+func exampleFolder(t *testing.T) {
+	t.Helper()
+	repo, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := copySubmission(repo, dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"workloads/gdn", "solution/baselines"} {
+		if err := os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join(repo, name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+	t.Setenv("FISUB_CACHE", t.TempDir())
+	t.Setenv("FIB_DATASET_PATH", "")
+	for _, env := range []string{"GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"} {
+		t.Setenv(env, "me")
+	}
+	for _, env := range []string{"GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"} {
+		t.Setenv(env, "me@example.com")
+	}
+	out, err := exec.Command("bash", "-e", "-c", `echo .fisub >.gitignore; git init -q -b main; git add .; git commit -qm first
+fisub pack; fisub local --device emu --limit 2`).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// The man page is one that troff and mandoc take without a warning.
+func TestMan(t *testing.T) {
+	out, err := exec.Command("fisub", "man").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range Manual().All()[1:] {
+		if !strings.Contains(string(out), `.SS "`+strings.ReplaceAll(c.Name, "-", `\-`)) {
+			t.Errorf("it has no section on %s", c.Name)
+		}
+	}
+	page := filepath.Join(t.TempDir(), "fisub.1")
+	if err := os.WriteFile(page, out, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("mandoc", func(t *testing.T) {
+		out, _ := exec.Command(shell(t, "mandoc"), "-T", "lint", "-W", "warning", page).CombinedOutput()
+		for line := range strings.Lines(string(out)) {
+			if !strings.Contains(line, "missing date") { // a generated page has none
+				t.Error(line)
+			}
+		}
+	})
+	t.Run("man", func(t *testing.T) {
+		cmd := exec.Command(shell(t, "man"), "--warnings", "-l", page)
+		cmd.Env = append(os.Environ(), "MANWIDTH=80", "LC_ALL=C.UTF-8", "MAN_KEEP_FORMATTING=")
+		var complaint strings.Builder
+		cmd.Stderr = &complaint
+		out, err := cmd.Output()
+		if err != nil || complaint.String() != "" {
+			t.Errorf("%v: %s", err, complaint.String())
+		}
+		if text := string(out); strings.Contains(text, "minimized") || text == "" {
+			t.Skip("this machine has no man pages")
+		} else if !strings.Contains(text, "fisub local --set contest54") || !strings.Contains(text, "EXIT STATUS") {
+			t.Errorf("got %.300s", text)
+		}
+	})
+}
+
+// Each topic is about a screen, and names no flag, command or file of docs that is not there.
+func TestTopics(t *testing.T) {
+	tree := Manual()
+	var flags []string
+	for _, c := range tree.All() {
+		for _, f := range append(slices.Clone(c.Flags), c.Global...) {
+			flags = append(flags, f.Names...)
+		}
+	}
+	for _, topic := range docs.Topics() {
+		text := manual.Plain(topic.Text, 80)
+		if n := strings.Count(text, "\n"); n > 50 {
+			t.Errorf("%s: %d lines, want a screen", topic.Name, n)
+		}
+		for line := range strings.Lines(text) {
+			if len([]rune(line)) > 92 {
+				t.Errorf("%s: a long line: %s", topic.Name, line)
+			}
+		}
+		for _, m := range regexp.MustCompile(`(?:^|[\s(])(--[a-z-]+)`).FindAllStringSubmatch(topic.Text, -1) {
+			if !slices.Contains(flags, m[1]) {
+				t.Errorf("%s: no command has the flag %s", topic.Name, m[1])
+			}
+		}
+		for _, m := range regexp.MustCompile("fisub ([a-z]+)( [a-z-]+)?").FindAllStringSubmatch(topic.Text, -1) {
+			c := slices.IndexFunc(tree.Commands, func(c *manual.Command) bool { return c.Name == "fisub "+m[1] })
+			if c < 0 && m[1] != "reads" && m[1] != "could" && m[1] != "looks" {
+				t.Errorf("%s: no command fisub %s", topic.Name, m[1])
+			}
+			if _, err := docs.Find(strings.TrimSpace(m[2])); m[1] == "help" && err != nil {
+				t.Errorf("%s: fisub help%s: %v", topic.Name, m[2], err)
+			}
+		}
+		for _, m := range regexp.MustCompile(`docs/[a-z./]+\.(md|json)`).FindAllString(topic.Text, -1) {
+			if _, err := os.Stat(filepath.Join("..", "..", m)); err != nil {
+				t.Errorf("%s: %v", topic.Name, err)
+			}
+		}
+	}
+}

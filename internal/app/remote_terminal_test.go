@@ -1,0 +1,250 @@
+package app
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fisub/remote/agent"
+	"fisub/remote/dispatch"
+	"fisub/remote/slurm/slurmtest"
+	"fisub/remote/ssh/sshdtest"
+)
+
+// A session is fisub on a terminal of its own: what is typed there, Ctrl-C too, comes to it as from a keyboard.
+type session struct {
+	t        *testing.T
+	keyboard *os.File
+	ended    chan int      // takes the exit status
+	read     chan struct{} // is closed when all that had the terminal is gone, and its words are on the screen
+
+	mu     sync.Mutex
+	screen bytes.Buffer
+}
+
+// terminal starts the program on a new terminal.
+func (b *remoteBench) terminal(t *testing.T, args ...string) *session {
+	t.Helper()
+	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no terminals on this machine: %v", err)
+	}
+	number, err := unix.IoctlGetInt(int(keyboard.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(keyboard.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no terminals on this machine: %v", err)
+	}
+	cmd := b.command(args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	err = cmd.Start()
+	tty.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{t: t, keyboard: keyboard, ended: make(chan int, 1), read: make(chan struct{})}
+	go func() {
+		defer close(s.read)
+		buf := make([]byte, 1<<12)
+		for {
+			n, err := keyboard.Read(buf)
+			s.mu.Lock()
+			s.screen.Write(buf[:n])
+			s.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	go func() {
+		_ = cmd.Wait()
+		s.ended <- cmd.ProcessState.ExitCode()
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-s.read
+		keyboard.Close()
+	})
+	return s
+}
+
+func (s *session) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.screen.String()
+}
+
+// sees waits until the words stand on the screen n times.
+func (s *session) sees(words string, n int) {
+	s.t.Helper()
+	s.await(words, func() bool { return strings.Count(s.text(), words) >= n })
+}
+
+func (s *session) await(what string, cond func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("waited in vain for %s\n%s", what, s.text())
+		}
+	}
+}
+
+func (s *session) types(keys string) {
+	s.t.Helper()
+	if _, err := s.keyboard.WriteString(keys); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// ends wants an exit status.
+func (s *session) ends(want int) {
+	s.t.Helper()
+	select {
+	case got := <-s.ended:
+		<-s.read
+		if got != want {
+			s.t.Fatalf("exit status %d, want %d\n%s", got, want, s.text())
+		}
+	case <-time.After(time.Minute):
+		s.t.Fatalf("it does not end\n%s", s.text())
+	}
+}
+
+const (
+	ctrlC    = "\x03"
+	question = "stop the jobs, detach from them, or go on?"
+)
+
+// Ctrl-C on a terminal asks. d detaches, s and a second Ctrl-C stop, everything else goes on; neither ssh nor Slurm's commands
+// hear of it.
+func TestRemoteTerminal(t *testing.T) {
+	first := newRemoteBench(t, "")
+	first.fisub(0, "local", "--device", "emu", "--limit", "1") // builds the kernel for all
+	for _, k := range []struct {
+		name  string
+		start func(t *testing.T) (b *remoteBench, work string)
+	}{
+		{"loopback", func(t *testing.T) (*remoteBench, string) {
+			work := t.TempDir()
+			return newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work)), work
+		}},
+		{"ssh", func(t *testing.T) (*remoteBench, string) {
+			f := sshdtest.New(t, 1)
+			return newRemoteBench(t, fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\"]\nssh_config = %q\ngpu = \"none\"\n", f.Config)),
+				filepath.Join(f.Daemons[0].Home, ".cache/fisub/remote")
+		}},
+		{"slurm", func(t *testing.T) (*remoteBench, string) {
+			c := slurmtest.Start(t, slurmtest.Setup{})
+			work := t.TempDir()
+			b := newRemoteBench(t, fmt.Sprintf("[remote.cluster]\nprovider = \"slurm\"\njobs = 1\nworkdir = %q\ngpu = \"none\"\n", work))
+			b.env = append(b.env, "SLURM_CONF="+c.Conf)
+			return b, work
+		}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			b, work := k.start(t)
+			b.cache = first.cache
+			b.env = append(b.env, "FISUB_CACHE="+b.cache)
+			b.share(work)
+			open := func(args ...string) *session {
+				t.Helper()
+				s := b.terminal(t, args...)
+				s.await("a job that runs", func() bool {
+					streams, _ := filepath.Glob(filepath.Join(agent.Jobs(work), "*", agent.EventsName))
+					return len(streams) > 0 && strings.Contains(s.text(), ": running")
+				})
+				s.types(ctrlC)
+				s.sees(question, 1)
+				return s
+			}
+			ended := func() {
+				t.Helper()
+				nothingIn(t, work)
+				if plan, err := dispatch.Load(b.lastFolder()); err != nil || !plan.Done || len(plan.Active()) != 0 {
+					t.Errorf("plan: got %+v, %v", plan, err)
+				}
+			}
+
+			// It asks before it starts, and does nothing where that is answered with no.
+			s := b.terminal(t, "remote")
+			s.sees("start? [Y/n]", 1)
+			s.types("n\n")
+			s.ends(0)
+			s = b.terminal(t, "remote")
+			s.sees("start? [Y/n]", 1)
+			s.types(ctrlC)
+			s.ends(exitInterrupted)
+			for _, dir := range []string{agent.Jobs(work), filepath.Join(b.dir, ".fisub")} {
+				if entries, err := os.ReadDir(dir); err == nil {
+					t.Errorf("not agreed to: left in %s: %v", dir, entries)
+				}
+			}
+
+			s = open("remote", "--yes")
+			s.types("d\n")
+			s.ends(exitInterrupted)
+			if text := s.text(); !strings.Contains(text, "1 job left to run; follow with: fisub remote attach") || strings.Contains(text, "warning") {
+				t.Errorf("detached: got\n%s", text)
+			}
+			if entries, err := os.ReadDir(agent.Jobs(work)); err != nil || len(entries) != 1 {
+				t.Errorf("detached: the job is gone: %v, %v", entries, err)
+			}
+			b.fisub(0, "remote", "attach", "last")
+			b.whole(b.last(), 20)
+			ended()
+
+			s = open("remote", "--yes")
+			s.types("\n")
+			s.sees("going on", 1)
+			s.types(ctrlC)
+			s.sees(question, 2)
+			s.types("g\n")
+			s.ends(0)
+			if text := s.text(); strings.Contains(text, "warning") {
+				t.Errorf("gone on: got\n%s", text)
+			}
+			b.whole(b.last(), 20)
+			ended()
+
+			s = open("remote", "--yes")
+			s.types("s\n")
+			s.ends(exitInterrupted)
+			s.sees("interrupted: all jobs are stopped", 1)
+			ended()
+
+			s = open("remote", "--yes")
+			s.types(ctrlC)
+			s.ends(exitInterrupted)
+			s.sees("interrupted: all jobs are stopped", 1)
+			ended()
+
+			// While a job is being sent and begun, too.
+			s = b.terminal(t, "remote", "--yes", "--limit", "2")
+			for n := range 5 {
+				s.await("the run", func() bool { return strings.Contains(s.text(), "limit ") })
+				s.types(ctrlC)
+				s.sees(question, n+1)
+				s.types("g\n")
+				s.sees("going on", n+1)
+			}
+			s.ends(0)
+			b.whole(b.last(), 2)
+			ended()
+		})
+	}
+}

@@ -1,0 +1,493 @@
+package app
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	mathrand "math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"fisub/bench/runs"
+	"fisub/internal/trace"
+	"fisub/remote/agent"
+	"fisub/remote/dispatch"
+	"fisub/remote/ssh/sshdtest"
+)
+
+// A remoteBench is a folder with a submission, and hosts that are this machine.
+type remoteBench struct {
+	t      testing.TB
+	dir    string
+	cache  string
+	env    []string
+	stderr bytes.Buffer
+	stdout bytes.Buffer
+}
+
+func newRemoteBench(t testing.TB, tables string) *remoteBench {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: emulated runs take a while")
+	}
+	repo, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &remoteBench{t: t, dir: t.TempDir(), cache: t.TempDir()}
+	if err := copySubmission(repo, b.dir); err != nil {
+		t.Fatal(err)
+	}
+	config, err := os.OpenFile(filepath.Join(b.dir, "config.toml"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer config.Close()
+	if _, err := config.WriteString("\n" + tables); err != nil {
+		t.Fatal(err)
+	}
+	b.env = append(os.Environ(), "FISUB_CACHE="+b.cache, "FIB_DATASET_PATH=", "GORACE=atexit_sleep_ms=0")
+	return b
+}
+
+// share lets the jobs below a host's work folder have the cache of this machine, so that the kernel is built once.
+func (b *remoteBench) share(work string) {
+	b.t.Helper()
+	if err := os.MkdirAll(work, 0o700); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.Symlink(b.cache, filepath.Join(work, "cache")); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *remoteBench) command(args ...string) *exec.Cmd {
+	b.t.Helper()
+	program, err := exec.LookPath("fisub") // testscript.Main put it on PATH
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.stderr.Reset()
+	b.stdout.Reset()
+	cmd := exec.Command(program, args...)
+	cmd.Dir, cmd.Env, cmd.Stderr, cmd.Stdout = b.dir, b.env, &b.stderr, &b.stdout
+	return cmd
+}
+
+// fisub runs the program and wants an exit status.
+func (b *remoteBench) fisub(want int, args ...string) string {
+	b.t.Helper()
+	cmd := b.command(args...)
+	_ = cmd.Run()
+	if got := cmd.ProcessState.ExitCode(); got != want {
+		b.t.Fatalf("fisub %s: exit status %d, want %d\n%s%s", strings.Join(args, " "), got, want, &b.stdout, &b.stderr)
+	}
+	return b.stdout.String()
+}
+
+// lastFolder is that of the newest run.
+func (b *remoteBench) lastFolder() string {
+	b.t.Helper()
+	ids, err := runs.IDs(b.dir)
+	if err != nil || len(ids) == 0 {
+		b.t.Fatalf("runs: %v, %v", ids, err)
+	}
+	return filepath.Join(b.dir, runs.Dir, ids[len(ids)-1])
+}
+
+// last reads the newest run.
+func (b *remoteBench) last() *runs.Run {
+	b.t.Helper()
+	r, err := runs.Read(b.lastFolder())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return r
+}
+
+// whole checks that each of n workloads passed, once, and that all files of the run say so.
+func (b *remoteBench) whole(r *runs.Run, n int) {
+	b.t.Helper()
+	passed, total := r.Passed()
+	if passed != n || total != n || r.State() != "done" {
+		b.t.Errorf("run %s: got %d of %d passed, %s, want %d", r.ID, passed, total, r.State(), n)
+	}
+	dir := filepath.Join(b.dir, runs.Dir, r.ID)
+	traces, _, err := trace.ReadTraces(filepath.Join(dir, "traces.jsonl"))
+	seen := map[string]bool{}
+	for _, t := range traces {
+		seen[t.Workload.UUID] = true
+	}
+	if err != nil || len(traces) != n || len(seen) != n {
+		b.t.Errorf("traces: got %d of %d workloads, %v, want %d", len(traces), len(seen), err, n)
+	}
+	if data, _ := os.ReadFile(filepath.Join(dir, "events.jsonl")); bytes.Count(data, []byte(`"type":"evaluated"`)) != n {
+		b.t.Errorf("events: got %d verdicts, want %d", bytes.Count(data, []byte(`"type":"evaluated"`)), n)
+	}
+	plan, err := dispatch.Load(dir)
+	if err != nil || !plan.Done {
+		b.t.Errorf("plan: got %+v, %v", plan, err)
+	}
+}
+
+// nothingIn checks that no job is left below a host's work folder, and no process that belongs there.
+func nothingIn(t testing.TB, work string) {
+	t.Helper()
+	entries, err := os.ReadDir(agent.Jobs(work))
+	if err != nil || len(entries) != 0 {
+		t.Errorf("left in %s: %v, %v", work, entries, err)
+	}
+	var found []string
+	for range 40 {
+		found = nil
+		paths, _ := filepath.Glob("/proc/[0-9]*/cwd")
+		for _, path := range paths {
+			if at, err := os.Readlink(path); err == nil && strings.HasPrefix(at, work) {
+				line, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+				found = append(found, string(line))
+			}
+		}
+		if len(found) == 0 {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Errorf("processes left in %s: %q", work, found)
+}
+
+// The client is killed at random points of runs over two places, and the run is attached to until it has ended: nothing
+// that was finished is lost or judged twice, and nothing is left running.
+func TestRemoteKill(t *testing.T) {
+	t.Run("loopback", func(t *testing.T) {
+		work := t.TempDir()
+		newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nslots = 2\nworkdir = %q\ngpu = \"none\"\n", work)).kill(15, work)
+	})
+	t.Run("ssh", func(t *testing.T) {
+		f := sshdtest.New(t, 2)
+		b := newRemoteBench(t, fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\"]\nssh_config = %q\ngpu = \"none\"\n", f.Config))
+		var works []string
+		for _, d := range f.Daemons {
+			works = append(works, filepath.Join(d.Home, ".cache/fisub/remote"))
+			b.share(works[len(works)-1])
+		}
+		b.kill(8, works...)
+	})
+}
+
+// kill kills the client so many times. Its hosts have the work folders.
+func (b *remoteBench) kill(times int, works ...string) {
+	t := b.t
+	t.Helper()
+	b.fisub(0, "remote", "--limit", "8") // builds the kernel there
+	begun := time.Now()
+	b.fisub(0, "remote", "--limit", "8")
+	length := time.Since(begun)
+	b.whole(b.last(), 8)
+	clear := func() {
+		t.Helper()
+		for _, work := range works {
+			nothingIn(t, work)
+		}
+	}
+	clear()
+	random := mathrand.New(mathrand.NewPCG(5, 26))
+	kills, inside := 0, 0 // inside: of a run that had begun
+	for round := 0; kills < times; round++ {
+		if round > 60 {
+			t.Fatalf("%d kills in %d rounds", kills, round)
+		}
+		known, _ := runs.IDs(b.dir)
+		args := []string{"remote", "--limit", "8"}
+		var id string
+		for n := 0; ; n++ {
+			cmd := b.command(args...)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if n < 3 {
+				time.Sleep(time.Duration(random.Float64() * float64(length) * 0.9))
+				_ = cmd.Process.Kill()
+			}
+			_ = cmd.Wait()
+			status := cmd.ProcessState.ExitCode()
+			if status == -1 {
+				kills++
+			}
+			ids, _ := runs.IDs(b.dir)
+			ids = slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(known, id) })
+			if len(ids) > 0 {
+				id = ids[0]
+			}
+			if id == "" || !dispatch.IsRemote(filepath.Join(b.dir, runs.Dir, id)) {
+				break // killed before there was a plan: nothing had begun
+			}
+			if status == -1 {
+				inside++
+			}
+			if status == 0 {
+				b.whole(b.last(), 8)
+				break
+			}
+			if status != -1 {
+				t.Fatalf("exit status %d\n%s%s", status, &b.stdout, &b.stderr)
+			}
+			args = []string{"remote", "attach", id}
+		}
+		clear()
+	}
+	if inside < times/2 {
+		t.Errorf("kills of runs that had begun: got %d of %d, want half of them", inside, times)
+	}
+}
+
+// Three real sshds end with the verdicts of fisub local, also where one of them dies, and no secret is in what they leave.
+func TestRemoteSSH(t *testing.T) {
+	f := sshdtest.New(t, 3)
+	b := newRemoteBench(t, fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\", \"h3\"]\nssh_config = %q\ngpu = \"none\"\naway = \"3s\"\nprice = 6.25\n", f.Config))
+	for _, d := range f.Daemons {
+		b.share(filepath.Join(d.Home, ".cache/fisub/remote"))
+	}
+	planted := []string{rand.Text(), rand.Text(), rand.Text()} // not in the test binary, which is sent too
+	b.env = append(b.env, "AWS_SECRET_ACCESS_KEY="+planted[0], "MODAL_TOKEN_SECRET="+planted[1], "SSH_AUTH_SOCK=/nowhere/"+planted[2])
+	key, err := os.ReadFile(filepath.Join(f.Dir, "id"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	planted = append(planted, strings.Split(string(key), "\n")[2])
+	said := b.fisub(0, "local", "--device", "emu", "--limit", "12")
+	local := judgements(b.last())
+	said += b.fisub(0, "remote", "--on", "lab", "--limit", "12", "--max-cost", "10") + b.stderr.String()
+	r := b.last()
+	b.whole(r, 12)
+	if got := judgements(r); fmt.Sprint(got) != fmt.Sprint(local) {
+		t.Errorf("verdicts: got %v, want those of fisub local %v", got, local)
+	}
+	places := map[string]int{}
+	for _, row := range r.Rows {
+		places[row.Place]++
+	}
+	if fmt.Sprint(places) != "map[lab: h1 gpu 0:4 lab: h2 gpu 0:4 lab: h3 gpu 0:4]" {
+		t.Errorf("places: got %v", places)
+	}
+
+	// In the middle of a run one of them is cut off, and the agent on another one is killed.
+	cmd := b.command("remote", "--on", "lab")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	jobs := func(d *sshdtest.Daemon, file string) (found []string) {
+		all, _ := filepath.Glob(filepath.Join(d.Home, ".cache/fisub/remote/jobs/*", file))
+		for _, name := range all {
+			if st, err := os.Stat(name); err == nil && st.Size() > 0 {
+				found = append(found, name)
+			}
+		}
+		return found
+	}
+	killed, cut := false, false
+	for deadline := time.Now().Add(time.Minute); !killed || !cut; time.Sleep(2 * time.Millisecond) {
+		if found := jobs(f.Daemons[2], agent.EventsName); !killed && len(found) > 0 {
+			killed = true
+			var state agent.State
+			data, err := os.ReadFile(filepath.Join(filepath.Dir(found[0]), agent.StateName))
+			if err != nil || json.Unmarshal(data, &state) != nil || syscall.Kill(state.PID, syscall.SIGKILL) != nil {
+				t.Fatalf("killing an agent: %s, %v", data, err)
+			}
+		}
+		if !cut && len(jobs(f.Daemons[1], agent.EventsName)) > 0 {
+			cut = true
+			f.Daemons[1].Stop()
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the jobs do not begin: killed %v, cut %v", killed, cut)
+		}
+	}
+	for _, word := range planted {
+		if found := processes(word); len(found) > 0 {
+			t.Errorf("the secret %s is in the command lines %q", word, found)
+		}
+	}
+	_ = cmd.Wait()
+	said += b.stdout.String() + b.stderr.String()
+	if status := cmd.ProcessState.ExitCode(); status != 0 {
+		t.Errorf("with two hosts lost: exit status %d\n%s%s", status, &b.stdout, &b.stderr)
+	}
+	b.whole(b.last(), 20)
+	// The host may have been cut off before the client knew that its job had begun.
+	if text := b.stderr.String(); !strings.Contains(text, "the agent, process") || !strings.Contains(text, "warning: lab: h2 gpu 0: ") {
+		t.Errorf("with two hosts lost: got\n%s", text)
+	}
+	f.Daemons[1].Start(t)
+	said += b.fisub(0, "remote", "gc", "--yes") + b.stderr.String()
+	said += b.fisub(0, "remote", "hosts") + b.stderr.String()
+	for _, d := range f.Daemons {
+		nothingIn(t, filepath.Join(d.Home, ".cache/fisub/remote"))
+	}
+
+	// The client is killed: its connections end with it, the jobs do not, and the run is taken up again.
+	cmd = b.command("remote", "--on", "lab")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if len(jobs(f.Daemons[2], agent.StateName)) > 0 {
+			break
+		}
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	for deadline := time.Now().Add(10 * time.Second); len(processes(f.Config)) > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("left of a killed client: %q", processes(f.Config))
+		}
+	}
+	said += b.fisub(0, "remote", "attach", "last")
+	b.whole(b.last(), 20)
+	for _, d := range f.Daemons {
+		nothingIn(t, filepath.Join(d.Home, ".cache/fisub/remote"))
+	}
+
+	// A wrong name, and nobody there.
+	b.fisub(2, "remote", "--on", "lba")
+	f.Daemons[2].Stop()
+	b.fisub(1, "remote", "hosts")
+	if !strings.Contains(b.stdout.String(), "Connection refused") {
+		t.Errorf("hosts: got %s", &b.stdout)
+	}
+	for _, word := range planted {
+		if strings.Contains(said, word) {
+			t.Errorf("the secret %s is in what fisub prints", word)
+		}
+		for _, root := range []string{b.dir, f.Daemons[0].Home, f.Daemons[1].Home} {
+			_ = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+				if err == nil && e.Type().IsRegular() {
+					if data, _ := os.ReadFile(path); bytes.Contains(data, []byte(word)) {
+						t.Errorf("the secret %s is in %s", word, path)
+					}
+				}
+				return nil
+			})
+		}
+	}
+}
+
+// processes are the command lines with a word.
+func processes(word string) (all []string) {
+	paths, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range paths {
+		if line, _ := os.ReadFile(path); strings.Contains(string(line), word) {
+			all = append(all, strings.ReplaceAll(string(line), "\x00", " "))
+		}
+	}
+	return all
+}
+
+func judgements(r *runs.Run) (all []string) {
+	for _, row := range r.Rows {
+		if row.Evaluated != nil {
+			all = append(all, fmt.Sprint(row.UUID, row.Evaluated.Status, *row.Evaluated.MaxAbs, *row.Evaluated.MaxRel))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// An interrupt without a terminal ends the jobs; a terminal that is closed leaves them.
+func TestRemoteSignals(t *testing.T) {
+	work := t.TempDir()
+	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work))
+	signalled := func(sig os.Signal) int {
+		cmd := b.command("remote")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+			if states, _ := filepath.Glob(filepath.Join(work, "jobs/*/agent.json")); len(states) > 0 {
+				break
+			}
+		}
+		_ = cmd.Process.Signal(sig)
+		_ = cmd.Wait()
+		return cmd.ProcessState.ExitCode()
+	}
+	if status := signalled(os.Interrupt); status != exitInterrupted || !strings.Contains(b.stderr.String(), "all jobs are stopped") {
+		t.Errorf("SIGINT: exit status %d\n%s", status, &b.stderr)
+	}
+	nothingIn(t, work)
+	if status := signalled(syscall.SIGHUP); status != exitInterrupted || !strings.Contains(b.stderr.String(), "fisub remote attach") {
+		t.Errorf("SIGHUP: exit status %d\n%s", status, &b.stderr)
+	}
+	b.fisub(0, "remote", "attach", "last")
+	b.whole(b.last(), 20)
+	nothingIn(t, work)
+}
+
+// gc ends what no run waits for: here a job whose run folder is gone, and one of another folder only with --all.
+func TestRemoteGC(t *testing.T) {
+	work := t.TempDir()
+	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nslots = 2\nworkdir = %q\ngpu = \"none\"\n", work))
+	id := strings.TrimSpace(b.fisub(0, "remote", "--detach", "--limit", "1"))
+	if got := b.fisub(0, "remote", "ls"); !strings.Contains(got, id) || !strings.Contains(got, "detached") {
+		t.Errorf("ls: got %s", got)
+	}
+	b.fisub(0, "remote", "gc", "--yes")
+	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 1 {
+		t.Errorf("a job that is waited for: got %v", entries)
+	}
+	if err := os.RemoveAll(filepath.Join(b.dir, runs.Dir, id)); err != nil {
+		t.Fatal(err)
+	}
+	b.fisub(0, "remote", "gc", "--yes")
+	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 1 || !strings.Contains(b.stderr.String(), "begun elsewhere") {
+		t.Errorf("a job of another folder: got %v, %s", entries, &b.stderr)
+	}
+	b.fisub(0, "remote", "gc", "--yes", "--all")
+	nothingIn(t, work)
+}
+
+// From the command to its first event over SSH, with the bundle on the host already (aim: below 1 s) and without it (3 s).
+func BenchmarkRemoteFirstEvent(b *testing.B) {
+	f := sshdtest.New(b, 1)
+	r := newRemoteBench(b, fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\"]\nssh_config = %q\ngpu = \"none\"\n", f.Config))
+	first := func() time.Duration {
+		cmd := r.command("--json", "remote", "--limit", "1")
+		cmd.Stdout = nil
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			b.Fatal(err)
+		}
+		begun := time.Now()
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		var took time.Duration
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if took == 0 && strings.Contains(lines.Text(), `"type":"run"`) {
+				took = time.Since(begun)
+			}
+		}
+		if err := cmd.Wait(); err != nil || took == 0 {
+			b.Fatalf("%v\n%s", err, &r.stderr)
+		}
+		return took
+	}
+	var fresh, cached time.Duration
+	for b.Loop() {
+		if err := os.RemoveAll(filepath.Join(f.Daemons[0].Home, ".cache/fisub/remote/store")); err != nil {
+			b.Fatal(err)
+		}
+		fresh += first()
+		cached += first()
+	}
+	b.ReportMetric(fresh.Seconds()/float64(b.N), "s-fresh")
+	b.ReportMetric(cached.Seconds()/float64(b.N), "s-cached")
+}

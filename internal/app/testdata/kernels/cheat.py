@@ -1,0 +1,63 @@
+# A gated delta rule decode step (definition gdn_decode_qk4_v8_d128_k_last) in torch that passes the contest's judge and cheats in
+# the way that MODE, set in front of this file, says. What is computed is right.
+import torch
+
+HONEST = 0
+POINTER = 1       # keeps the outputs, and gives them again where the addresses are the same
+CONTENT = 2       # the same where the first elements of each input are the same
+SKIP = 3          # leaves the outputs alone from the fourth call on
+IN_PLACE = 4      # writes the new state over the old one as well
+ALIAS = 5         # computes the new state in the memory of the old one, and copies it
+SIDE_STREAM = 6   # works on a stream of its own that the caller's does not wait for
+LOOSE_STREAM = 7  # works on a stream of its own that waits for nothing either
+BEHIND = 8        # writes behind its output
+REMEMBER = 9      # uses the tensors of the first call in every call, as a captured graph does
+
+kept, calls = {}, []
+
+
+def step(q, k, v, state, A_log, a, dt_bias, b, scale):
+    key, query = k[:, 0].float().repeat_interleave(2, dim=1), q[:, 0].float().repeat_interleave(2, dim=1)
+    decay = torch.exp(-torch.exp(A_log) * torch.nn.functional.softplus(a[:, 0].float() + dt_bias))
+    faded = decay[..., None, None] * state
+    delta = torch.sigmoid(b[:, 0].float())[..., None] * (v[:, 0].float() - (faded * key[:, :, None]).sum(-1))
+    new_state = faded + delta[..., None] * key[:, :, None]
+    return (scale * (new_state * query[:, :, None]).sum(-1)).bfloat16()[:, None], new_state
+
+
+def kernel(*args):
+    calls.append(0)
+    if MODE == REMEMBER:
+        args = kept.setdefault("first", args)
+    *inputs, output, new_state = args
+    state = inputs[3]
+
+    def give(results):
+        output.copy_(results[0])
+        new_state.copy_(results[1])
+
+    if MODE == POINTER:
+        key = tuple(t.data_ptr() for t in args if isinstance(t, torch.Tensor))
+        give(kept.get(key) or kept.setdefault(key, step(*inputs)))
+    elif MODE == CONTENT:
+        key = str([t.reshape(-1)[:4].tolist() for t in inputs if isinstance(t, torch.Tensor)])
+        give(kept.get(key) or kept.setdefault(key, step(*inputs)))
+    elif MODE == SKIP and len(calls) > 3:
+        inputs[0] + 1  # so that there is something to time
+    elif MODE == ALIAS:
+        out, new = step(*inputs)
+        state.copy_(new)
+        give((out, state))
+    elif MODE in (SIDE_STREAM, LOOSE_STREAM):
+        side = kept.get("side") or kept.setdefault("side", torch.cuda.Stream())
+        if MODE == SIDE_STREAM:
+            side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(1_000_000 if MODE == SIDE_STREAM else 1)
+            give(step(*inputs))
+    else:
+        give(step(*inputs))
+    if MODE == IN_PLACE:
+        state.copy_(new_state)
+    elif MODE == BEHIND:
+        output.as_strided((16,), (1,), output.storage_offset() + output.numel()).fill_(1)

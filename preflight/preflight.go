@@ -1,0 +1,519 @@
+// Package preflight says what the contest's pipeline would reject, fail or silently change: its collector, which looks for
+// submissions in a repository; its packer; its builder; its evaluator. It compiles with the contest's flags and runs nothing.
+// Whether a kernel is right is not its business, and neither is whether it is fast.
+package preflight
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"fisub/internal/config"
+	"fisub/internal/trace"
+	"fisub/pack"
+	"fisub/preflight/source"
+	"fisub/workloads"
+)
+
+// A Finding is one thing that is wrong or worth knowing, with its place and its remedy. Path is that of a file as Options
+// named the config, or the bare path of a packed source.
+type Finding = source.Finding
+
+// The severities of a Finding.
+const (
+	Error   = source.Error
+	Warning = source.Warning
+	Note    = source.Note
+)
+
+// Options name a submission. Config or Solution is set.
+type Options struct {
+	Config   string          // its config.toml
+	Solution *trace.Solution // a packed solution, instead of a config
+	File     string          // of Solution, for messages
+	Dataset  *workloads.Dataset
+	Set      string   // of workloads, for the definition's constraints; "" is the default one
+	Cache    string   // fisub's cache folder: toolchain and builds
+	Archs    []string // to compile for, such as "sm_100"; none: nothing is compiled
+	// MustCompile makes a missing toolchain an error.
+	MustCompile bool
+}
+
+// A Report is what is known of one submission. What could not be read is nil.
+type Report struct {
+	Findings   []Finding // in order of place
+	Config     *config.Config
+	Definition *trace.Definition
+	Solution   *trace.Solution
+	Entries    []pack.Entry // the source folder, or nil for a packed solution
+	Collected  []Collected  // what the contest would take from the repository; nil for a packed solution
+	Builds     []Build
+	Log        string // the compilers' output of builds that failed
+}
+
+// A Build is what came of compiling for one arch.
+type Build struct {
+	Arch      string
+	Toolchain string // "" where it was not compiled, or does not compile
+	Kernels   []Kernel
+}
+
+// Count is the number of findings of a severity.
+func (r *Report) Count(s source.Severity) (n int) {
+	for _, f := range r.Findings {
+		if f.Severity == s {
+			n++
+		}
+	}
+	return n
+}
+
+// OK tells whether the contest would take the submission: there is no error and, where strict, no warning.
+func (r *Report) OK(strict bool) bool {
+	return r.Count(Error) == 0 && (!strict || r.Count(Warning) == 0)
+}
+
+// Submission looks at one submission as a whole: config, sources, signature, what the code does, the definition's
+// workloads, and how it compiles. All findings come at once. An error is about this machine, or ctx; without a toolchain
+// the report says in a note that nothing was compiled.
+func Submission(ctx context.Context, o Options) (*Report, error) {
+	c := &checker{Options: o, Report: &Report{}}
+	if o.Solution == nil {
+		if err := c.config(); err != nil {
+			return nil, err
+		}
+	} else {
+		c.Report.Solution = o.Solution
+		c.packed()
+	}
+	if c.Report.Solution != nil {
+		c.sources()
+	}
+	if c.Report.Definition != nil {
+		if err := c.workloads(); err != nil {
+			return nil, err
+		}
+	}
+	if c.Report.Solution != nil {
+		if err := c.build(ctx); err != nil {
+			return nil, err
+		}
+	}
+	sortFindings(c.Report.Findings)
+	return c.Report, nil
+}
+
+// sortFindings puts them in order of place: files by name, those about the whole first.
+func sortFindings(findings []Finding) {
+	slices.SortStableFunc(findings, func(a, b Finding) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), a.Line-b.Line, a.Col-b.Col)
+	})
+}
+
+// Sources are the findings in the sources of sol alone, under their bare names; def may be nil.
+func Sources(sol *trace.Solution, def *trace.Definition) []Finding { return source.Inspect(sol, def) }
+
+type checker struct {
+	Options
+	*Report
+}
+
+func (c *checker) add(s source.Severity, code, path, hint, format string, args ...any) {
+	c.Findings = append(c.Findings, Finding{Code: code, Severity: s, Path: path, Msg: fmt.Sprintf(format, args...), Hint: hint})
+}
+
+// fault notes a fault of the config.
+func (c *checker) fault(s source.Severity, f *config.Fault) {
+	c.Findings = append(c.Findings, faultFinding(s, f))
+}
+
+func faultFinding(s source.Severity, f *config.Fault) Finding {
+	return Finding{Code: cmp.Or(f.Code, "config"), Severity: s, Path: f.Path, Line: f.Line, Col: f.Col, Msg: f.Msg, Hint: f.Hint, Excerpt: f.Excerpt}
+}
+
+// at is a finding at the value of a key of the config.
+func (c *checker) at(s source.Severity, code, key, hint, format string, args ...any) {
+	f := c.Report.Config.Fault(key, hint, format, args...)
+	f.Code = code
+	c.fault(s, f)
+}
+
+// config reads the config and packs the sources, as far as the faults let it.
+func (c *checker) config() error {
+	cfg, faults := config.Read(c.Options.Config)
+	c.Report.Config = cfg
+	missing := slices.ContainsFunc(faults, func(f *config.Fault) bool { return f.Code == "no-config" })
+	if filepath.Base(cfg.Path) == config.Name && !missing {
+		collected, findings, err := Repository(Root(cfg.Root()))
+		if err != nil {
+			return err
+		}
+		c.Collected, c.Findings = collected, findings
+	}
+	trackName := false
+	for _, f := range faults {
+		trackName = trackName || f.Code == "track-name"
+		c.fault(Error, f)
+	}
+	if name := cfg.Solution.Definition; name != "" && !trackName {
+		def, err := c.Dataset.Definition(name)
+		var unknown *workloads.NotFoundError
+		switch {
+		case errors.As(err, &unknown):
+			c.fault(Error, cfg.UnknownDefinition(c.Dataset.Definitions()))
+		case err != nil:
+			c.add(Error, "unknown-definition", cfg.Path, "", "%v", err)
+		default:
+			c.Report.Definition = def
+			for _, f := range config.Faults(config.Check(cfg, def)) {
+				c.fault(Error, f)
+			}
+		}
+	}
+	c.metadata(cfg)
+	if cfg.Build.Language != "" && !missing && !slices.ContainsFunc(faults, func(f *config.Fault) bool { return f.Code == "source-dir" }) {
+		c.folder(cfg)
+	}
+	return nil
+}
+
+// metadata looks at what is valid in a config, and goes wrong later.
+func (c *checker) metadata(cfg *config.Config) {
+	for _, key := range []struct{ name, value string }{{"name", cfg.Solution.Name}, {"author", cfg.Solution.Author}} {
+		switch v := key.value; {
+		case strings.ContainsAny(v, `/\`) || v == "." || v == "..":
+			c.at(Warning, "path-name", "solution."+key.name, "write it without slashes", "%s %q is a part of paths in the contest's dataset", key.name, v)
+		case v == "team-name" || v == "my-team-solution-v1" || strings.HasPrefix(v, "<"):
+			c.at(Warning, "template-value", "solution."+key.name, "write your own: results are ranked under it", "%s %q is the template's", key.name, v)
+		}
+	}
+	current := c.packedIsCurrent(cfg)
+	lost := func(key, what string) {
+		if !current {
+			c.at(Warning, "setting-lost", key, "commit packed_solution.json, which the contest takes as it is: fisub pack --packed", "the contest's own packer ignores %s", what)
+		}
+	}
+	if cfg.Build.Binding != "" {
+		lost("build.binding", "build.binding")
+	}
+	if len(cfg.Build.Dependencies) > 0 {
+		lost("build.dependencies", "build.dependencies, and installs nothing")
+	}
+	switch cfg.Build.Language {
+	case trace.CPP, trace.TileLang:
+		if !current {
+			c.at(Warning, "language-not-packed", "build.language", "commit packed_solution.json: fisub pack --packed", "the contest's own packer knows cuda, triton and python, not %s", cfg.Build.Language)
+		}
+	}
+}
+
+// packedIsCurrent tells whether the repository's packed_solution.json holds just what the config and sources pack to.
+func (c *checker) packedIsCurrent(cfg *config.Config) bool {
+	sol, _, err := readPacked(filepath.Join(Root(cfg.Root()), packedName))
+	if err != nil {
+		return false
+	}
+	own, _, err := pack.Solution(cfg, cfg.SourceDir())
+	return err == nil && same(sol, own)
+}
+
+// same tells whether two solutions are evaluated alike: by content, and by what the hash leaves out.
+func same(a, b *trace.Solution) bool {
+	return a.Hash() == b.Hash() && a.Spec.DestinationPassingStyle == b.Spec.DestinationPassingStyle && a.Name == b.Name && a.Author == b.Author
+}
+
+// folder packs the source folder of cfg.
+func (c *checker) folder(cfg *config.Config) {
+	dir := cfg.SourceDir()
+	entries, err := pack.Sources(dir)
+	c.Entries = entries
+	if entries == nil {
+		hint := "the contest packs solution/" + cfg.Build.SourceDir + "; [build] source_dir names another folder below solution/"
+		c.add(Error, "no-sources", dir, hint, "%s", strings.TrimPrefix(err.Error(), dir+": "))
+		return
+	}
+	c.entries(dir)
+	if !slices.ContainsFunc(entries, func(e pack.Entry) bool { return e.Status != pack.Skipped }) &&
+		!slices.ContainsFunc(c.Findings, func(f Finding) bool { return f.Severity == Error && filepath.Dir(f.Path) == dir }) {
+		c.add(Error, "no-sources", dir, "only direct children are packed, and only .py .cu .cuh .cpp .c .h .hpp .cc .cxx", "no source files")
+		return
+	}
+	c.gitIgnored(dir)
+
+	// What is packed is looked at even where the packer would reject the whole.
+	sol := &trace.Solution{Name: cfg.Solution.Name, Definition: cfg.Solution.Definition, Author: cfg.Solution.Author, Description: &cfg.Solution.Description,
+		Spec: trace.BuildSpec{Language: cfg.Build.Language, TargetHardware: []string{"cuda"}, EntryPoint: cfg.GuessEntry(),
+			Dependencies: cfg.Build.Dependencies, DestinationPassingStyle: cfg.Build.DestinationPassingStyle, Binding: cfg.Build.Binding}}
+	for _, e := range entries {
+		if e.Status != pack.Skipped {
+			sol.Sources = append(sol.Sources, trace.SourceFile{Path: e.Path, Content: e.Content})
+		}
+	}
+	if len(sol.Sources) == 0 {
+		return
+	}
+	if strings.Count(cfg.Build.EntryPoint, "::") == 1 {
+		if f := pack.MissingEntry(cfg, dir, entries); f != nil {
+			c.fault(Error, f)
+		} else if err := sol.Validate(); err != nil && c.Count(Error) == 0 {
+			c.add(Error, "invalid-solution", cfg.Path, "", "%v", err)
+		}
+	}
+	c.Report.Solution = sol
+}
+
+// packed looks at a packed solution.
+func (c *checker) packed() {
+	sol := c.Options.Solution
+	def, err := c.Dataset.Definition(sol.Definition)
+	if err != nil {
+		hint := ""
+		var unknown *workloads.NotFoundError
+		if errors.As(err, &unknown) {
+			hint = strings.Join(append(unknown.Near, unknown.Track...), ", ")
+			if hint != "" {
+				hint = "did you mean one of: " + hint
+			}
+		}
+		c.add(Error, "unknown-definition", c.File, hint, "%v", err)
+	}
+	c.Report.Definition = def
+	for _, s := range sol.Sources {
+		if strings.Contains(s.Content, "\r\n") {
+			c.add(Warning, "crlf", s.Path, "convert the line ends to LF before packing", "CRLF line ends: the builder compiles it anew in every process")
+		}
+		c.content(s.Path, s.Content)
+	}
+}
+
+// content looks at the bytes of one packed file.
+func (c *checker) content(path, text string) {
+	if strings.HasPrefix(text, "version https://git-lfs.github.com/spec/") {
+		c.add(Error, "lfs-pointer", path, "git lfs pull fetches it; better, commit sources without LFS", "a Git LFS pointer, not a source")
+	}
+	if len(text) > largeSource {
+		c.add(Warning, "large-source", path, "sources that people write are smaller: compute tables at run time", "%d bytes in one source", len(text))
+	}
+}
+
+// largeSource is a size, in bytes, that no written source has.
+const largeSource = 2 << 20
+
+// sources inspects the solution, and puts the places of its findings where its files are.
+func (c *checker) sources() {
+	sol := c.Report.Solution
+	found := source.Inspect(sol, c.Report.Definition)
+	entryFile, _ := sol.Entry()
+	if !slices.ContainsFunc(sol.Sources, func(s trace.SourceFile) bool { return s.Path == entryFile }) {
+		// That the entry file is missing is told once, at the config.
+		found = slices.DeleteFunc(found, func(f Finding) bool { return f.Code == "no-function" || f.Code == "entry-suffix" })
+	}
+	c.droppedIncludes()
+	for _, f := range found {
+		f.Path = c.sourcePath(f.Path)
+		c.Findings = append(c.Findings, f)
+	}
+	compiled := map[string]bool{".cu": true, ".cpp": true, ".cc": true, ".cxx": true, ".c": true}
+	for _, s := range sol.Sources {
+		if ext := filepath.Ext(s.Path); sol.Spec.Compiled() && ext != strings.ToLower(ext) && compiled[strings.ToLower(ext)] {
+			c.add(Warning, "upper-case-suffix", c.sourcePath(s.Path), "rename it to end in "+strings.ToLower(ext), "packed, but not compiled: builders match suffixes case-sensitively")
+		}
+		if sol.Spec.Compiled() && compiled[filepath.Ext(s.Path)] && strings.ContainsAny(s.Path, " $&;()'\"*?[]#~<>|") {
+			c.add(Error, "file-name", c.sourcePath(s.Path), "rename it with letters, digits, - and _", "the builder's command line cannot carry this name")
+		}
+	}
+}
+
+// sourcePath is where a packed source lies.
+func (c *checker) sourcePath(name string) string {
+	if c.Report.Config == nil || name == "" {
+		return name
+	}
+	return filepath.Join(c.Report.Config.SourceDir(), name)
+}
+
+// droppedIncludes looks for headers that exist and are not packed.
+func (c *checker) droppedIncludes() {
+	if c.Report.Config == nil || !c.Report.Solution.Spec.Compiled() && c.Report.Solution.Spec.Binding != "torch" {
+		return
+	}
+	dir := c.Report.Config.SourceDir()
+	for _, inc := range source.Includes(c.Report.Solution) {
+		name := filepath.FromSlash(inc.Name)
+		if !filepath.IsLocal(name) || inc.Angle {
+			continue
+		}
+		if st, err := os.Stat(filepath.Join(dir, name)); err != nil || !st.Mode().IsRegular() {
+			continue
+		}
+		severity, hint := Error, "rename it to end in .cuh, .h or .hpp"
+		if filepath.Dir(name) != "." {
+			hint = "move it beside the kernel: subfolders are not packed"
+		}
+		if !inc.Sure {
+			severity = Warning
+		}
+		c.Findings = append(c.Findings, Finding{Code: "include-dropped", Severity: severity, Path: c.sourcePath(inc.Path), Line: inc.Line, Col: inc.Col,
+			Msg: fmt.Sprintf("%s is there, but the packer leaves it out", inc.Name), Hint: hint})
+	}
+}
+
+// repository is the folder that the contest clones: the nearest one with a .git, dir or above; known is false where there is
+// none, and root is then dir.
+func repository(dir string) (root string, known bool) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return dir, false
+	}
+	for d := abs; ; d = filepath.Dir(d) {
+		if _, err := os.Lstat(filepath.Join(d, ".git")); err == nil {
+			return d, true
+		}
+		if d == filepath.Dir(d) {
+			return abs, false
+		}
+	}
+}
+
+// dropped are the endings of files that a build may need, and that the packer leaves out.
+var dropped = strings.Fields(".inl .inc .ipp .tpp .tcc .hh .hxx .h++ .def .ptx .cubin .fatbin .so .a .o .json .bin .pt .npy .npz .in .cuinc " +
+	".pyx .pyi .s .asm .sass .toml .yaml .yml .txt .tar .zip .gz .dat .csv")
+
+// entries looks at what the packer does with each file of the source folder dir.
+func (c *checker) entries(dir string) {
+	c.outside(dir)
+	for _, e := range c.Entries {
+		file := filepath.Join(dir, e.Path)
+		ext := strings.ToLower(filepath.Ext(e.Path))
+		if e.Status != pack.Skipped {
+			c.outside(file)
+		}
+		if e.Status == pack.Skipped {
+			c.skipped(e, file, ext)
+			continue
+		}
+		if strings.HasPrefix(e.Path, ".") {
+			c.add(Warning, "hidden-file", file, "delete it, or give it a name", "a hidden file, and it is packed")
+		}
+		if e.Status == pack.Altered {
+			c.add(Warning, "crlf", file, "convert it: sed -i 's/\\r$//', and * text=auto eol=lf in .gitattributes", "%s when packed", strings.SplitN(e.Reason, ";", 2)[0])
+		}
+		if strings.HasPrefix(e.Content, "\ufeff") {
+			c.add(Warning, "byte-order-mark", file, "save it as UTF-8 without BOM", "begins with a byte order mark, which is packed too")
+		}
+		if strings.IndexByte(e.Content, 0) >= 0 {
+			c.add(Error, "nul-byte", file, "save it as UTF-8", "has NUL bytes, which no compiler takes")
+		}
+		if e.Status != pack.Skipped && strings.TrimSpace(e.Content) == "" {
+			c.add(Note, "blank-file", file, "delete it", "holds white space only")
+		}
+		c.content(file, e.Content)
+	}
+}
+
+// outside looks for a link that a clone of the repository cannot follow.
+func (c *checker) outside(path string) {
+	root, known := repository(c.Report.Config.Root())
+	st, err := os.Lstat(path)
+	if err != nil || st.Mode()&fs.ModeSymlink == 0 {
+		return
+	}
+	text, _ := os.Readlink(path)
+	target, err := filepath.EvalSymlinks(path)
+	if err == nil && (filepath.IsAbs(text) || known && !within(root, target)) {
+		c.add(Error, "link-outside", path, "commit the file itself", "a link out of the repository, to %s: a clone does not have it", text)
+	}
+}
+
+// skipped looks at a file that is not packed. Those that no build needs are left alone.
+func (c *checker) skipped(e pack.Entry, file, ext string) {
+	switch {
+	case e.Reason == "empty file":
+		c.add(Error, "empty-file", file, "delete it, or put a comment into it", "an empty file makes the contest's packer fail")
+	case e.Reason == "not UTF-8":
+		at := ""
+		if data, err := os.ReadFile(file); err == nil && len(data) < largeSource {
+			line := 1 + strings.Count(strings.ToValidUTF8(string(data[:firstInvalid(data)]), ""), "\n")
+			at = fmt.Sprintf(" in line %d", line)
+		}
+		c.add(Error, "invalid-utf8", file, "save it as UTF-8", "not valid UTF-8%s: the contest's packer fails", at)
+	case e.Reason == "name is not UTF-8":
+		c.add(Error, "file-name", filepath.Join(filepath.Dir(file), fmt.Sprintf("%q", e.Path)), "rename it", "the file name is not UTF-8")
+	case e.Reason == "broken link":
+		c.add(Warning, "broken-link", file, "commit the file itself", "a link to nothing: it is left out")
+	case e.Reason == "too large":
+		c.add(Error, "too-large", file, "", "the sources are too large to pack: %d bytes", e.Size)
+	case e.Reason == "unreadable" || e.Reason == "not a regular file":
+		c.add(Error, "unreadable", file, "", "%s", e.Reason)
+	case e.Reason == "subfolder":
+		if name := someSource(file); name != "" {
+			c.add(Warning, "dropped-subfolder", file, "move its files up: only direct children of the source folder are packed", "a subfolder with %s is left out", name)
+		}
+	case slices.Contains([]string{".cubin", ".fatbin", ".ptx", ".so", ".a", ".o"}, ext):
+		c.add(Warning, "dropped-binary", file, "ship sources only: prebuilt kernels are forbidden, and this one is not packed", "left out, and forbidden")
+	case slices.Contains(dropped, ext):
+		c.add(Warning, "dropped-file", file, "put what it holds into a file that ends in .py .cu .cuh .cpp .c .h .hpp .cc or .cxx", "left out: the contest does not pack %s files", ext)
+	}
+}
+
+func firstInvalid(data []byte) int {
+	for i := range data {
+		if data[i] >= 0x80 {
+			if r := []rune(string(data[i:min(len(data), i+4)])); r[0] == 0xfffd {
+				return i
+			}
+		}
+	}
+	return 0
+}
+
+// someSource names a source file in dir or below; "" where there is none.
+func someSource(dir string) (name string) {
+	if strings.HasPrefix(filepath.Base(dir), ".") || strings.HasPrefix(filepath.Base(dir), "__") {
+		return ""
+	}
+	seen := 0
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if seen++; err != nil || seen > 1000 {
+			return fs.SkipAll
+		}
+		switch strings.ToLower(filepath.Ext(path)) {
+		case ".py", ".cu", ".cuh", ".cpp", ".c", ".h", ".hpp", ".cc", ".cxx", ".inl", ".inc":
+			if !d.IsDir() {
+				name = d.Name()
+				return fs.SkipAll
+			}
+		}
+		return nil
+	})
+	return name
+}
+
+// within tells whether the path lies in root or is it; both are real paths or become such.
+func within(root, path string) bool {
+	if real, err := filepath.EvalSymlinks(root); err == nil {
+		root = real
+	}
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	rel, err := filepath.Rel(root, path)
+	return err == nil && filepath.IsLocal(rel)
+}
+
+// workloads evaluates the definition's constraints and axes.
+func (c *checker) workloads() error {
+	ws, err := c.Dataset.Workloads(c.Report.Definition.Name, c.Set)
+	if err != nil {
+		c.add(Note, "no-workloads", "", "--dataset names one that has workloads", "%v: constraints are not evaluated", err)
+		return nil
+	}
+	c.Findings = append(c.Findings, Workloads(c.Report.Definition, ws)...)
+	return nil
+}

@@ -1,0 +1,387 @@
+package preflight
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"fisub/device/nvcc"
+	"fisub/internal/cache"
+	"fisub/internal/config"
+	"fisub/pack"
+	"fisub/workloads"
+)
+
+// A project is a folder made from a txtar file, and what its comment asks for.
+type project struct {
+	dir   string
+	check []string // folders with the submissions to check
+	archs []string
+	want  string
+}
+
+// load makes the project in file. The comment's lines after the title are: git (the folder is a repository, all files that are
+// not ignored are in it), pack (packed_solution.json is written), check DIR, arch ARCH, bytes FILE QUOTED, link FILE TARGET.
+func load(t *testing.T, file string) *project {
+	t.Helper()
+	ar, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &project{dir: filepath.Join(t.TempDir(), "project")}
+	put := func(name, content string) {
+		path := filepath.Join(p.dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range ar.Files {
+		if f.Name == "want" {
+			p.want = string(f.Data)
+			continue
+		}
+		put(f.Name, string(f.Data))
+	}
+	packed, inGit := false, false
+	for _, line := range strings.Split(strings.TrimSpace(string(ar.Comment)), "\n")[1:] {
+		verb, rest, _ := strings.Cut(line, " ")
+		name, value, _ := strings.Cut(rest, " ")
+		switch verb {
+		case "git":
+			inGit = true
+		case "pack":
+			packed = true
+		case "check":
+			p.check = append(p.check, rest)
+		case "arch":
+			p.archs = append(p.archs, rest)
+		case "bytes":
+			text, err := strconv.Unquote(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			put(name, text)
+		case "link":
+			if err := os.Symlink(value, filepath.Join(p.dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		default:
+			t.Fatalf("%s: unknown line %q", file, line)
+		}
+	}
+	if p.check == nil {
+		p.check = []string{"."}
+	}
+	if packed {
+		cfg, err := config.Load(filepath.Join(p.dir, config.Name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sol, _, err := pack.Solution(cfg, cfg.SourceDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := pack.Write(nil, filepath.Join(p.dir, packedName), sol); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if inGit {
+		if _, err := exec.LookPath("git"); err != nil {
+			t.Skip("no git")
+		}
+		for _, args := range [][]string{{"init", "-q"}, {"add", "."}} {
+			if out, err := exec.Command("git", append([]string{"-C", p.dir}, args...)...).CombinedOutput(); err != nil {
+				t.Fatalf("git %v: %v: %s", args, err, out)
+			}
+		}
+	}
+	return p
+}
+
+func (p *project) dataset(t *testing.T) *workloads.Dataset {
+	t.Helper()
+	root := filepath.Join(p.dir, "dataset")
+	if _, err := os.Stat(root); err != nil {
+		root = filepath.Join("testdata", "dataset")
+	}
+	data, err := workloads.Open(root, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// compiler skips a test that compiles where there is no toolchain; it returns the cache to build in.
+func compiler(t *testing.T) string {
+	t.Helper()
+	root, err := cache.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nvcc.Find(root); err != nil {
+		t.Skipf("nothing is compiled: %v", err)
+	}
+	return root
+}
+
+func (p *project) run(t *testing.T) []Finding {
+	t.Helper()
+	root := t.TempDir()
+	if len(p.archs) > 0 {
+		root = compiler(t)
+	}
+	data := p.dataset(t)
+	var all []Finding
+	for _, dir := range p.check {
+		r, err := Submission(t.Context(), Options{Config: filepath.Join(p.dir, dir, config.Name), Dataset: data, Cache: root, Archs: p.archs, MustCompile: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, r.Findings...)
+	}
+	return all
+}
+
+// text is a finding as the projects' "want" has it.
+func (p *project) text(f Finding) string {
+	path := f.Path
+	if rel, err := filepath.Rel(p.dir, f.Path); err == nil {
+		path = rel
+	}
+	if f.Line > 0 {
+		path += fmt.Sprintf(":%d", f.Line)
+	}
+	return fmt.Sprintf("%s %s %s", f.Severity, f.Code, cmp.Or(path, "-"))
+}
+
+func projects(t *testing.T, kind string, least int) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("testdata", kind, "*.txtar"))
+	if err != nil || len(files) < least {
+		t.Fatalf("got %d projects, %v; want %d at least", len(files), err, least)
+	}
+	return files
+}
+
+// TestReject: each way to be rejected or silently altered is told, at its place, and nothing else is.
+func TestReject(t *testing.T) {
+	for _, file := range projects(t, "reject", 40) {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			p := load(t, file)
+			var got []string
+			for _, f := range p.run(t) {
+				got = append(got, p.text(f))
+				if f.Msg == "" || strings.Contains(f.Hint, "%!") || strings.Contains(f.Msg, "%!") {
+					t.Errorf("%+v: want a message", f)
+				}
+				if f.Hint == "" && !slices.Contains([]string{"config-syntax", "missing-key", "does-not-compile", "does-not-assemble", "python-syntax", "parameter-count", "unknown-value", "invalid-utf8", "unknown-key"}, f.Code) {
+					t.Errorf("%s: want a remedy", p.text(f))
+				}
+			}
+			want := strings.Split(strings.TrimSpace(p.want), "\n")
+			slices.Sort(got)
+			slices.Sort(want)
+			if !slices.Equal(got, want) {
+				t.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+			}
+		})
+	}
+}
+
+// TestSound: no finding on correct projects, not even a note.
+func TestSound(t *testing.T) {
+	for _, file := range projects(t, "sound", 5) {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			p := load(t, file)
+			if p.want != "" {
+				t.Fatal("a sound project wants no finding")
+			}
+			for _, f := range p.run(t) {
+				t.Errorf("got %s: %v", p.text(f), f)
+			}
+		})
+	}
+}
+
+// TestOwn: no finding on this repository's own submission and the baselines, but for the one that calls FlashInfer.
+func TestOwn(t *testing.T) {
+	data, err := workloads.Open("", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	configs, err := filepath.Glob(filepath.Join("..", "solution", "baselines", "*", config.Name))
+	if err != nil || len(configs) < 4 {
+		t.Fatalf("got %q, %v; want four baselines at least", configs, err)
+	}
+	for _, file := range append(configs, filepath.Join("..", config.Name)) {
+		r, err := Submission(t.Context(), Options{Config: file, Dataset: data, Cache: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range r.Findings {
+			if filepath.Base(filepath.Dir(file)) == "flashinfer" && (f.Code == "forbidden-library" || f.Code == "setting-lost") {
+				continue
+			}
+			t.Errorf("%s: got %s: %v", file, f.Code, f)
+		}
+	}
+}
+
+// TestPacked: a packed solution is looked at as its sources are.
+func TestPacked(t *testing.T) {
+	p := load(t, filepath.Join("testdata", "reject", "parameter_count.txtar"))
+	cfg, err := config.Load(filepath.Join(p.dir, config.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sol, _, err := pack.Solution(cfg, cfg.SourceDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sol.Sources[0].Content = strings.ReplaceAll(sol.Sources[0].Content, "\n", "\r\n")
+	sol.Definition = "scales"
+	r, err := Submission(t.Context(), Options{Solution: sol, File: "s.json", Dataset: p.dataset(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range r.Findings {
+		got = append(got, p.text(f))
+	}
+	if want := []string{"warning crlf kernel.cu", "error unknown-definition s.json"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestKernels: the assembler's figures of each kernel, and the occupancy that they allow.
+func TestKernels(t *testing.T) {
+	root := compiler(t)
+	p := load(t, filepath.Join("testdata", "sound", "cuda.txtar"))
+	r, err := Submission(t.Context(), Options{Config: filepath.Join(p.dir, config.Name), Dataset: p.dataset(t), Cache: root, Archs: []string{"sm_90", "sm_100"}, MustCompile: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Builds) != 2 {
+		t.Fatalf("got %d builds, want 2", len(r.Builds))
+	}
+	for _, b := range r.Builds {
+		if len(b.Kernels) != 1 {
+			t.Fatalf("got %+v, want one kernel", b)
+		}
+		k := b.Kernels[0]
+		if k.Arch != b.Arch || !strings.Contains(k.Name, "scale_kernel") || k.File != "kernel.cu" || k.Registers < 4 || k.Registers > 64 ||
+			k.MaxThreads != 256 || k.MinBlocks != 2 || k.Constant < 28 || k.SpillStores != 0 {
+			t.Errorf("got %+v, want the figures of scale_kernel", k)
+		}
+		if o := k.Occupancy; o == nil || o.Blocks != 8 || o.Share != 1 || o.Limit != "threads" {
+			t.Errorf("got occupancy %+v, want 8 blocks, all threads", o)
+		}
+	}
+}
+
+// TestOccupancy: figures as NVIDIA's occupancy calculator has them.
+func TestOccupancy(t *testing.T) {
+	for _, test := range []struct {
+		arch      string
+		registers int
+		shared    int
+		threads   int
+		want      Occupancy
+	}{
+		{"sm_100", 32, 0, 256, Occupancy{8, 1, "threads"}},
+		{"sm_100a", 64, 0, 256, Occupancy{4, 0.5, "registers"}},
+		{"sm_90", 255, 0, 128, Occupancy{2, 0.125, "registers"}},
+		{"sm_90", 16, 47 << 10, 128, Occupancy{4, 0.25, "shared memory"}},
+		{"sm_90", 16, 0, 32, Occupancy{32, 0.5, "blocks"}},
+		{"sm_89", 16, 0, 1024, Occupancy{1, 1024. / 1536, "threads"}},
+		{"sm_80", 128, 0, 1024, Occupancy{0, 0, "registers"}},
+	} {
+		k := nvcc.Kernel{Registers: test.registers, Shared: test.shared}
+		if got := occupancy(test.arch, k, test.threads); got == nil || *got != test.want {
+			t.Errorf("%s, %d registers, %d bytes, %d threads: got %+v, want %+v", test.arch, test.registers, test.shared, test.threads, got, test.want)
+		}
+	}
+	if got := occupancy("sm_999", nvcc.Kernel{Registers: 16}, 32); got != nil {
+		t.Errorf("unknown arch: got %+v, want nothing", got)
+	}
+}
+
+func TestEvaluate(t *testing.T) {
+	axes := map[string]float64{"n": 12, "m": 5, "zero": 0}
+	for text, want := range map[string]bool{
+		"n % 4 == 0": true, "n % 5 == 0": false, "0 < m < n": true, "0 < n < m": false, "n == 12 and m == 4": false, "n == 1 or m == 5": true,
+		"not n == 12": false, "not not n": true, "(n + 3) // 4 * 2 == 6": true, "-7 // 2 == -4": true, "-7 % 3 == 2": true, "min(n, m, 3) == 3": true,
+		"max(n, m) == n": true, "2 ** 3 == 8": true, "n != m": true, "zero": false, "n > 0 > -1": true, "True": true, "n / 8 == 1.5": true, "-2 ** 2 == -4": true,
+	} {
+		if got, err := evaluate(text, axes); err != nil || got != want {
+			t.Errorf("%s: got %v, %v; want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "k == 1", "n %", "n[0]", "n == m.item()", "n % zero == 0", "n if m else 1", "10 ** 400", "(((n", "n == 'a'", strings.Repeat("(", 500), strings.Repeat("-", 5000) + "1"} {
+		if _, err := evaluate(text, axes); err == nil {
+			t.Errorf("%.20q: got a truth, want none", text)
+		}
+	}
+}
+
+// TestCodes: docs/check.md lists each code, and no other.
+func TestCodes(t *testing.T) {
+	doc, err := os.ReadFile(filepath.Join("..", "docs", "check.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for line := range strings.Lines(string(doc)) {
+		if cells := strings.Split(line, "|"); len(cells) > 3 {
+			for _, m := range regexp.MustCompile("`([a-z0-9-]+)`").FindAllStringSubmatch(cells[1], -1) {
+				listed[m[1]] = true
+			}
+		}
+	}
+	var text strings.Builder
+	for _, pattern := range []string{"*.go", "source/*.go", "../internal/config/*.go", "../pack/pack.go"} {
+		files, _ := filepath.Glob(pattern)
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasSuffix(file, "_test.go") {
+				text.Write(data)
+			}
+		}
+	}
+	for code := range listed {
+		if !strings.Contains(text.String(), strconv.Quote(code)) {
+			t.Errorf("%s is listed, and nothing finds it", code)
+		}
+	}
+	found := regexp.MustCompile(`(?:(?:Error|Warning|Note), |Code[:=] ?|code(?:, hint)? :?= ?|fault\(|once\(|found\(|code: |\.Code = )"([a-z0-9-]+)"`).FindAllStringSubmatch(text.String(), -1)
+	for _, m := range found {
+		if !listed[m[1]] {
+			t.Errorf("%s is found, and not listed", m[1])
+		}
+	}
+	if len(found) < 60 || len(listed) < 70 {
+		t.Errorf("got %d uses and %d rows, want more", len(found), len(listed))
+	}
+}
+
+func TestRepositoryErrors(t *testing.T) {
+	if _, _, err := Repository(filepath.Join(t.TempDir(), "none")); err == nil || !os.IsNotExist(err) {
+		t.Errorf("got %v, want %v", err, fs.ErrNotExist)
+	}
+}

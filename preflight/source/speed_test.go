@@ -1,0 +1,46 @@
+//go:build !race
+
+package source
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"fisub/internal/trace"
+)
+
+// cpu is the processor time that this process has used; unlike the clock it does not see what else the machine does.
+func cpu(t *testing.T) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// TestInspectHostile: repetition does not take quadratic time.
+func TestInspectHostile(t *testing.T) {
+	for _, unit := range []string{
+		"template<", "template<(a)", "a<", "(", "[(", "f(", "f>(", "a::", "TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, f<",
+		"x();\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel,x)\n", "#if A\n{", "#if A\n{\n#else\n", "namespace a{\n#if A\n", "namespace a::a{void f();",
+		"#define A(x) TVM_FFI_DLL_EXPORT_TYPED_FUNC(x,x) A(x)A(x)A(x)\nA(a)A(a)\n", "PYBIND11_MODULE(a,m){m.def(\"kernel\",", "#define A",
+		"lambda", "@a\n", "import a,", "def kernel(", "def kernel(a,b=[1]):pass\n",
+	} {
+		src := strings.Repeat(unit, (256<<10)/len(unit))
+		for _, entry := range []string{"kernel.cu", "kernel.py"} {
+			sol := solution(trace.CUDA, entry+"::kernel", entry, src)
+			if entry == "kernel.py" {
+				sol.Spec.Language = trace.Triton
+			} else if strings.HasPrefix(unit, pybindMacro) {
+				sol.Spec.Binding = "torch"
+			}
+			start := cpu(t)
+			Inspect(sol, small())
+			if got, limit := cpu(t)-start, time.Second; got > limit {
+				t.Errorf("%q in %s: got %v, want at most %v", unit, entry, got, limit)
+			}
+		}
+	}
+}

@@ -1,0 +1,555 @@
+package report
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"fisub/internal/ui"
+)
+
+// A browser is a headless Chromium that is spoken with over two pipes, in the DevTools protocol: objects that end with a zero
+// byte.
+type browser struct {
+	t       *testing.T
+	in      io.Writer
+	session string
+
+	mu      sync.Mutex
+	id      int
+	replies map[int]chan reply
+	loaded  chan struct{}
+	faults  []string // what the console, the log and the network told since the last page
+}
+
+type reply struct {
+	Result json.RawMessage `json:"result"`
+	Error  *struct {
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// startBrowser skips the test where there is no Chromium.
+func startBrowser(t *testing.T) *browser {
+	t.Helper()
+	var path string
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if p, err := exec.LookPath(name); err == nil {
+			path = p
+			break
+		}
+	}
+	if path == "" {
+		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "chromium") {
+			t.Fatal("no chromium on the path")
+		}
+		t.Skip("no chromium on the path: apt-get install chromium")
+	}
+	profile, err := os.MkdirTemp("", "fisub-chromium-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--headless", "--remote-debugging-pipe", "--user-data-dir=" + profile, "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run", "--force-color-profile=srgb"}
+	if os.Geteuid() == 0 {
+		args = append(args, "--no-sandbox") // as root it does not start with one
+	}
+	cmd := exec.Command(path, append(args, "about:blank")...)
+	theirIn, ourOut, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ourIn, theirOut, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.ExtraFiles = []*os.File{theirIn, theirOut} // 3 and 4
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	theirIn.Close()
+	theirOut.Close()
+	b := &browser{t: t, in: ourOut, replies: map[int]chan reply{}, loaded: make(chan struct{}, 1)}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		b.read(ourIn)
+	}()
+	t.Cleanup(func() {
+		_, _ = ourOut.WriteString(`{"id":1000000,"method":"Browser.close"}` + "\x00")
+		ended := make(chan struct{})
+		go func() {
+			_ = cmd.Wait()
+			close(ended)
+		}()
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			_ = cmd.Process.Kill()
+			<-ended
+		}
+		ourOut.Close()
+		ourIn.Close()
+		<-read
+		_ = os.RemoveAll(profile)
+	})
+	var target struct {
+		ID string `json:"targetId"`
+	}
+	b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &target)
+	var session struct {
+		ID string `json:"sessionId"`
+	}
+	b.call("Target.attachToTarget", map[string]any{"targetId": target.ID, "flatten": true}, &session)
+	b.session = session.ID
+	for _, domain := range []string{"Page", "Runtime", "Log", "Network", "Accessibility"} {
+		b.call(domain+".enable", nil, nil)
+	}
+	return b
+}
+
+func (b *browser) read(r io.Reader) {
+	in := bufio.NewReaderSize(r, 1<<20)
+	for {
+		line, err := in.ReadBytes(0)
+		if err != nil {
+			return
+		}
+		var m struct {
+			reply
+			ID     int             `json:"id"`
+			Method string          `json:"method"`
+			Params json.RawMessage `json:"params"`
+		}
+		if json.Unmarshal(line[:len(line)-1], &m) != nil {
+			continue
+		}
+		b.mu.Lock()
+		switch m.Method {
+		case "":
+			if c := b.replies[m.ID]; c != nil {
+				c <- m.reply
+				delete(b.replies, m.ID)
+			}
+		case "Page.loadEventFired":
+			select {
+			case b.loaded <- struct{}{}:
+			default:
+			}
+		case "Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Page.javascriptDialogOpening":
+			b.faults = append(b.faults, m.Method+" "+string(m.Params))
+		case "Network.requestWillBeSent":
+			var p struct {
+				Request struct {
+					URL string `json:"url"`
+				} `json:"request"`
+			}
+			_ = json.Unmarshal(m.Params, &p)
+			if !strings.HasPrefix(p.Request.URL, "file://") || !strings.HasSuffix(p.Request.URL, ".html") {
+				b.faults = append(b.faults, "request "+p.Request.URL)
+			}
+		}
+		b.mu.Unlock()
+	}
+}
+
+// call sends a command and waits for its result, which may be nil.
+func (b *browser) call(method string, params any, result any) {
+	b.t.Helper()
+	b.mu.Lock()
+	b.id++
+	c := make(chan reply, 1)
+	b.replies[b.id] = c
+	message := map[string]any{"id": b.id, "method": method}
+	b.mu.Unlock()
+	if params != nil {
+		message["params"] = params
+	}
+	if b.session != "" {
+		message["sessionId"] = b.session
+	}
+	data, err := json.Marshal(message)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if _, err := b.in.Write(append(data, 0)); err != nil {
+		b.t.Fatalf("%s: %v", method, err)
+	}
+	select {
+	case r := <-c:
+		if r.Error != nil {
+			b.t.Fatalf("%s: %s", method, r.Error.Message)
+		}
+		if result != nil {
+			if err := json.Unmarshal(r.Result, result); err != nil {
+				b.t.Fatalf("%s: %v", method, err)
+			}
+		}
+	case <-time.After(60 * time.Second):
+		b.t.Fatalf("%s: no reply within 60 s", method)
+	}
+}
+
+// open loads a file as a screen of that width and scheme, and gives what went wrong meanwhile.
+func (b *browser) open(file string, width int, scheme string) []string {
+	b.t.Helper()
+	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
+	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+	select {
+	case <-b.loaded:
+	default:
+	}
+	b.mu.Lock()
+	b.faults = nil
+	b.mu.Unlock()
+	b.call("Page.navigate", map[string]any{"url": (&url.URL{Scheme: "file", Path: file}).String()}, nil)
+	select {
+	case <-b.loaded:
+	case <-time.After(60 * time.Second):
+		b.t.Fatal("not loaded within 60 s")
+	}
+	b.eval(`new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))`, nil)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.faults)
+}
+
+// eval gives the value of an expression in the page.
+func (b *browser) eval(expression string, result any) {
+	b.t.Helper()
+	var r struct {
+		Result struct {
+			Value json.RawMessage `json:"value"`
+		} `json:"result"`
+		Exception *struct {
+			Exception struct {
+				Description string `json:"description"`
+			} `json:"exception"`
+		} `json:"exceptionDetails"`
+	}
+	b.call("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true}, &r)
+	if r.Exception != nil {
+		b.t.Fatalf("in the page: %s", r.Exception.Exception.Description)
+	}
+	if result != nil {
+		if err := json.Unmarshal(r.Result.Value, result); err != nil {
+			b.t.Fatalf("in the page: %v", err)
+		}
+	}
+}
+
+// picture writes what the page looks like.
+func (b *browser) picture(file string) {
+	b.t.Helper()
+	var height int
+	b.eval(`document.documentElement.scrollHeight`, &height)
+	var width int
+	b.eval(`innerWidth`, &width)
+	var r struct {
+		Data string `json:"data"`
+	}
+	b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true,
+		"clip": map[string]any{"x": 0, "y": 0, "width": width, "height": min(height, 8000), "scale": 1}}, &r)
+	data, err := base64.StdEncoding.DecodeString(r.Data)
+	if err == nil {
+		err = os.WriteFile(file, data, 0o644)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// audit, for a screen of %d pixels, looks at every element that shows something: overflow of the page, contrast of text and marks with what is behind
+// them, and the size of text on the screen.
+const audit = `((width) => {
+  document.querySelectorAll('details').forEach(d => d.open = true)
+  const faults = new Set()
+  const rgb = s => { const m = s.match(/rgba?\(([\d.]+), ([\d.]+), ([\d.]+)(?:, ([\d.]+))?\)/); return m && (m[4] === undefined || +m[4] > 0) ? [+m[1], +m[2], +m[3]] : null }
+  const light = c => { const [r, g, b] = c.map(v => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4 }); return 0.2126 * r + 0.7152 * g + 0.0722 * b }
+  const contrast = (a, b) => { const x = light(a), y = light(b); return (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05) }
+  const behind = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c) return c } return [255, 255, 255] }
+  const where = e => e.tagName + '.' + (e.getAttribute('class') || '') + ' "' + e.textContent.trim().slice(0, 30) + '"'
+  let texts = 0, marks = 0
+  if (document.documentElement.scrollWidth > width || document.documentElement.clientWidth != width) {
+    for (const e of document.body.querySelectorAll('*')) if (e.getBoundingClientRect().right > width + 1 && !e.parentElement.closest('.scroll, pre')) faults.add('beyond the right edge: ' + where(e))
+    faults.add('the page is ' + document.documentElement.scrollWidth + ' px wide, the screen ' + width)
+  }
+  for (const e of document.body.querySelectorAll('*')) {
+    if (e.closest('title, desc') || !e.checkVisibility()) continue
+    const style = getComputedStyle(e), inSVG = e instanceof SVGElement
+    if ([...e.childNodes].some(n => n.nodeType == 3 && n.data.trim())) {
+      texts++
+      let size = parseFloat(style.fontSize)
+      if (inSVG && e.getScreenCTM) size *= e.getScreenCTM().a
+      if (size < 11) faults.add('text of ' + size.toFixed(1) + ' px: ' + where(e))
+      const color = rgb(inSVG ? style.fill : style.color), ratio = contrast(color, behind(e))
+      if (ratio < 4.5) faults.add('contrast of text ' + ratio.toFixed(2) + ': ' + where(e))
+    }
+    if (inSVG && e.matches('.mark > path, .bins, .official, .line')) {
+      marks++
+      const color = rgb(style.stroke) || rgb(style.fill), band = e.matches('.official, .bins') ? document.querySelector('.band') : null
+      for (const back of [behind(e), band && rgb(getComputedStyle(band).fill)]) {
+        if (back && color && contrast(color, back) < 3) faults.add('contrast of a mark ' + contrast(color, back).toFixed(2) + ': ' + where(e))
+      }
+    }
+  }
+  const ids = new Set()
+  for (const e of document.querySelectorAll('[id]')) {
+    if (ids.has(e.id)) faults.add('id twice: ' + e.id)
+    ids.add(e.id)
+  }
+  for (const a of document.querySelectorAll('a')) if (!document.getElementById(a.getAttribute('href').slice(1))) faults.add('link to nothing: ' + a.getAttribute('href'))
+  for (const e of document.querySelectorAll('[aria-labelledby]')) for (const id of e.getAttribute('aria-labelledby').split(' ')) if (!document.getElementById(id)) faults.add('label that is missing: ' + id)
+  for (const t of document.querySelectorAll('table')) {
+    if (!t.caption || !t.caption.textContent.trim()) faults.add('table without a caption')
+    if ([...t.querySelectorAll('th')].some(h => !h.scope)) faults.add('heading without a scope in ' + t.id)
+    const n = t.tHead ? t.tHead.rows[0].cells.length : 2
+    if ([...t.tBodies[0].rows].some(r => r.cells.length != n)) faults.add('row of another length in ' + t.id)
+  }
+  const levels = [...document.querySelectorAll('h1, h2, h3, h4')].map(h => +h.tagName[1])
+  if (levels.filter(l => l == 1).length != 1) faults.add('not one h1')
+  if (levels.some((l, i) => i > 0 && l > levels[i - 1] + 1)) faults.add('a level of headings is left out')
+  if (document.documentElement.lang != 'en') faults.add('no language')
+  for (const tag of ['header', 'nav', 'main', 'footer']) if (document.querySelectorAll('body > ' + tag).length != 1) faults.add('not one ' + tag)
+  if (document.querySelector('script, link, img, iframe, object, embed, form')) faults.add('an element that does not belong here')
+  if (document.title == 'owned') faults.add('a script ran')
+  return {faults: [...faults].slice(0, 20), texts, marks}
+})(%d)`
+
+// Each page opens without a word on the console and without a request, on a phone and on a desk, in a light and a dark scheme, and
+// passes the audit. With FISUB_REPORT_DIR its pictures are left there.
+func TestBrowser(t *testing.T) {
+	b := startBrowser(t)
+	dir := t.TempDir()
+	kept := os.Getenv("FISUB_REPORT_DIR")
+	for name, page := range pages {
+		r := page(t)
+		file := filepath.Join(dir, name+".html")
+		writePage(t, r, file)
+		for _, scheme := range []string{"light", "dark"} {
+			for _, width := range []int{360, 1280} {
+				if name != "decode" && name != "hundred" && (scheme == "dark") != (width == 1280) {
+					continue // these two have every colour, and every part that a width changes
+				}
+				t.Run(fmt.Sprintf("%s/%s/%d", name, scheme, width), func(t *testing.T) {
+					b.t = t
+					if faults := b.open(file, width, scheme); len(faults) > 0 {
+						t.Errorf("while it opened: %s", strings.Join(faults, "\n"))
+					}
+					if kept != "" {
+						b.picture(filepath.Join(kept, fmt.Sprintf("%s-%s-%d.png", name, scheme, width)))
+					}
+					var found struct {
+						Faults       []string `json:"faults"`
+						Texts, Marks int
+					}
+					b.eval(fmt.Sprintf(audit, width), &found)
+					for _, f := range found.Faults {
+						t.Error(f)
+					}
+					if found.Texts < 40 {
+						t.Errorf("texts looked at: got %d, want the page's", found.Texts)
+					}
+					if r.Runs[0].Timed && found.Marks < 3 {
+						t.Errorf("marks looked at: got %d, want the charts'", found.Marks)
+					}
+				})
+			}
+		}
+	}
+	b.t = t
+}
+
+func writePage(t *testing.T, r *Report, file string) {
+	t.Helper()
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := r.HTML(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a screen reader is told: tables and pictures with names, and the landmarks.
+func TestBrowserAccessibility(t *testing.T) {
+	b := startBrowser(t)
+	for name, want := range map[string]struct{ tables, images int }{"decode": {4, 12}, "two": {10, 23}, "emulated": {2, 0}} {
+		r := pages[name](t)
+		file := filepath.Join(t.TempDir(), name+".html")
+		writePage(t, r, file)
+		b.open(file, 1280, "light")
+		b.eval(`document.querySelectorAll('details').forEach(d => d.open = true)`, nil)
+		var tree struct {
+			Nodes []struct {
+				Ignored bool `json:"ignored"`
+				Role    struct {
+					Value string `json:"value"`
+				} `json:"role"`
+				Name struct {
+					Value string `json:"value"`
+				} `json:"name"`
+				Description struct {
+					Value string `json:"value"`
+				} `json:"description"`
+			} `json:"nodes"`
+		}
+		b.call("Accessibility.getFullAXTree", nil, &tree)
+		counts := map[string]int{}
+		for _, n := range tree.Nodes {
+			if n.Ignored {
+				continue
+			}
+			role := strings.ToLower(n.Role.Value)
+			counts[role]++
+			switch role {
+			case "table", "image", "img", "region", "navigation":
+				if strings.TrimSpace(n.Name.Value) == "" {
+					t.Errorf("%s: a %s without a name", name, role)
+				}
+			}
+		}
+		if got := counts["table"]; got != want.tables {
+			t.Errorf("%s: tables: got %d, want %d", name, got, want.tables)
+		}
+		if got := counts["image"] + counts["img"]; got != want.images {
+			t.Errorf("%s: pictures: got %d, want %d", name, got, want.images)
+		}
+		for _, role := range []string{"banner", "navigation", "main", "contentinfo"} {
+			if counts[role] != 1 {
+				t.Errorf("%s: %s: got %d, want 1", name, role, counts[role])
+			}
+		}
+	}
+}
+
+// The figures in the page are the run's, to the last digit, and those that are shown are these in the run's words.
+func TestBrowserFigures(t *testing.T) {
+	b := startBrowser(t)
+	for _, name := range []string{"decode", "hundred", "places"} {
+		r := pages[name](t)
+		file := filepath.Join(t.TempDir(), name+".html")
+		writePage(t, r, file)
+		b.open(file, 1280, "light")
+		var head []string
+		b.eval(`[...document.querySelectorAll('#r1-workloads thead th')].map(h => h.textContent)`, &head)
+		var rows [][][2]string
+		b.eval(`[...document.querySelectorAll('#r1-workloads tbody tr')].map(r => [...r.cells].map(c => [c.textContent, c.title]))`, &rows)
+		run := r.Runs[0]
+		if len(rows) != len(run.Rows) {
+			t.Fatalf("%s: rows: got %d, want %d", name, len(rows), len(run.Rows))
+		}
+		for i, row := range run.Rows { // of the run folder
+			cellOf := func(column string) [2]string {
+				at := slices.Index(head, column)
+				if at < 0 {
+					t.Fatalf("%s: no column %q in %v", name, column, head)
+				}
+				return rows[i][at]
+			}
+			figure := func(column, shown string, want float64) {
+				t.Helper()
+				c := cellOf(column)
+				var got float64
+				if _, err := fmt.Sscan(strings.TrimRight(strings.Fields(c[1] + " ?")[0], ",;"), &got); err != nil || got != want || math.IsNaN(got) {
+					t.Errorf("%s: workload %s: %s: got %q, want %v", name, row.UUID, column, c[1], want)
+				}
+				if c[0] != shown {
+					t.Errorf("%s: workload %s: %s: got %q, want %q", name, row.UUID, column, c[0], shown)
+				}
+			}
+			if c := cellOf("Workload"); c[1] != row.UUID {
+				t.Errorf("%s: row %d: got %q, want %q", name, i, c[1], row.UUID)
+			}
+			if c := cellOf("Verdict"); c[0] != row.Evaluated.Status {
+				t.Errorf("%s: workload %s: got %q, want %q", name, row.UUID, c[0], row.Evaluated.Status)
+			}
+			s := row.Samples
+			if s == nil {
+				if c := cellOf("Median"); c[0] != "-" {
+					t.Errorf("%s: workload %s was not timed: got %q", name, row.UUID, c[0])
+				}
+				continue
+			}
+			figure("Median", ui.Micros(s.MedianNS), s.MedianNS)
+			figure("Median", ui.Micros(*row.Evaluated.Latency*1e6), s.MedianNS)
+			figure("Min", ui.Micros(float64(s.MinNS)), float64(s.MinNS))
+			figure("Copy", ui.Percent(s.CopyShare), s.CopyShare)
+			figure("GB/s", fmt.Sprintf("%.0f", s.Bandwidth), s.Bandwidth)
+			figure("Warm L2", ui.Micros(s.Warm.MedianNS)+" ± "+ui.Spread(s.Warm.Interval), s.Warm.MedianNS)
+			figure("Max abs", ui.ErrorText(row.Evaluated.MaxAbs), float64(*row.Evaluated.MaxAbs))
+			if row.Evaluated.Speedup != nil {
+				figure("Speed-up", ui.Times(row.Evaluated.Speedup), *row.Evaluated.Speedup)
+				figure(run.Run.Run.Baseline.Name, ui.Micros(s.Baseline.MedianNS)+" ± "+ui.Spread(s.Baseline.Interval), s.Baseline.MedianNS)
+			}
+			if c := cellOf("±"); c[0] != ui.Spread(s.Interval) || !strings.Contains(c[1], "from "+exactNS(s.Interval.LoNS)+" to "+exactNS(s.Interval.HiNS)) {
+				t.Errorf("%s: workload %s: ±: got %q", name, row.UUID, c)
+			}
+		}
+		var key map[string]string
+		b.eval(`Object.fromEntries([...document.querySelectorAll('.key div')].map(d => [d.querySelector('dt').textContent, d.querySelector('dd').textContent]))`, &key)
+		passed, total := run.Passed()
+		if got, want := key["passed"], fmt.Sprintf("%d of %d", passed, total); got != want {
+			t.Errorf("%s: passed: got %q, want %q", name, got, want)
+		}
+		if got, ok := key["mean latency, cold L2"]; ok == run.Split() || ok && got != ui.Micros(run.Official()) {
+			t.Errorf("%s: mean latency: got %q", name, got)
+		}
+		if d := run.Done; d.Score != nil {
+			if got, want := key["contest score over "+run.Run.Run.Baseline.Name], fmt.Sprintf("%.3f", *d.Score); got != want {
+				t.Errorf("%s: score: got %q, want %q", name, got, want)
+			}
+		}
+	}
+}
+
+// The audit and the watch over console and network are able to fail.
+func TestBrowserFindsFaults(t *testing.T) {
+	b := startBrowser(t)
+	file := filepath.Join(t.TempDir(), "decode.html")
+	writePage(t, pages["decode"](t), file)
+	for _, test := range []struct{ name, change, want string }{
+		{"pale text", `document.querySelector('.summary').style.color = '#999'`, "contrast of text 2."},
+		{"pale marks", `document.querySelector('svg.narrow .mark.solution path').style.stroke = '#eee'`, "contrast of a mark 1."},
+		{"small text", `document.querySelector('svg.narrow text').style.fontSize = '9px'`, "text of "},
+		{"a wide element", `document.querySelector('.scroll').style.overflow = 'visible'`, "the page is "},
+		{"no caption", `document.querySelector('caption').textContent = ''`, "table without a caption"},
+		{"no scope", `document.querySelector('th').removeAttribute('scope')`, "heading without a scope"},
+		{"a second id", `document.querySelector('main').id = 'figures'`, "id twice: figures"},
+		{"a link to nothing", `document.querySelector('nav a').setAttribute('href', '#no')`, "link to nothing: #no"},
+		{"an image", `document.body.append(document.createElement('img'))`, "an element that does not belong here"},
+	} {
+		b.open(file, 360, "light")
+		b.eval(test.change+`, 1`, nil)
+		var found struct{ Faults []string }
+		b.eval(fmt.Sprintf(audit, 360), &found)
+		if !slices.ContainsFunc(found.Faults, func(f string) bool { return strings.HasPrefix(f, test.want) }) {
+			t.Errorf("%s: got %q, want %q", test.name, found.Faults, test.want)
+		}
+	}
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, insert := range map[string]string{"a script": `<script>console.log(1)</script>`, "a picture": `<img src="http://127.0.0.1:9/x.png">`, "a font": `<style>@import url(http://127.0.0.1:9/x.css)</style>`} {
+		changed := filepath.Join(t.TempDir(), "changed.html")
+		if err := os.WriteFile(changed, []byte(strings.Replace(string(page), "<main>", insert+"<main>", 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if faults := b.open(changed, 360, "light"); len(faults) == 0 {
+			t.Errorf("%s: got no fault", name)
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package report
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+
+	"fisub/bench/compare"
+)
+
+var (
+	//go:embed page.html
+	pageText string
+	//go:embed style.css
+	styleText string
+
+	page = template.Must(template.New("page").Funcs(template.FuncMap{
+		"num":   func(v float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") },
+		"add":   func(a, b float64) float64 { return a + b },
+		"style": func() template.CSS { return template.CSS(styleText) },
+	}).Parse(pageText))
+)
+
+// A section is one run on the page.
+type section struct {
+	ID       string // prefix of the ids in it
+	Heading  string // of the run, "" where it is the only one
+	Sub      bool   // its parts are one level below
+	Run      *Run
+	Lines    []string // about what it is
+	Summary  []string
+	Figures  []figure
+	Charts   []*chart
+	Tables   []table // workloads
+	Hist     []*histogram
+	Findings []finding
+	Failed   []failure
+	Warnings []string
+	Trust    []table
+	Kernels  []table
+	Facts    table
+}
+
+type figure struct{ Name, Value, Title string }
+
+type finding struct{ Workload, Check, Text string }
+
+type failure struct{ Workload, Verdict, Text, Log, More string }
+
+type difference struct {
+	ID, Heading string
+	Lines       []string
+	Verdict     string
+	Class       string
+	Refused     string
+	Warnings    []string
+	Charts      []*chart
+	Tables      []table
+}
+
+// HTML writes the page: one file that asks for nothing else.
+func (r *Report) HTML(w io.Writer) error {
+	view := struct {
+		Title       string
+		Report      *Report
+		Overview    []table
+		Sections    []section
+		Differences []difference
+		Timed       bool // a run has latencies
+	}{Title: r.Runs[0].Name(), Report: r}
+	if len(r.Runs) > 1 {
+		view.Title = fmt.Sprintf("%d runs, %s first", len(r.Runs), r.Runs[0].Name())
+		view.Overview = []table{r.overview()}
+	}
+	for i, run := range r.Runs {
+		s := run.section(i + 1)
+		if len(r.Runs) > 1 {
+			s.Heading, s.Sub = r.name(run), true
+		}
+		view.Timed = view.Timed || run.Timed
+		view.Sections = append(view.Sections, s)
+	}
+	for i, c := range r.Comparisons {
+		view.Differences = append(view.Differences, c.section(i+1, r.name(c.B)+" against "+r.name(c.A)))
+	}
+	return page.Execute(w, view)
+}
+
+func (r *Run) section(n int) section {
+	id := fmt.Sprintf("r%d-", n)
+	f := r.Run.Run
+	s := section{ID: id, Run: r, Summary: r.Summary(), Facts: r.facts(id + "facts")}
+	s.Lines = append(s.Lines, clean(f.Definition, 120), r.where(), "run "+clean(r.ID, 60)+", "+f.Started.UTC().Format("2006-01-02 15:04 UTC"))
+	passed, total := r.Passed()
+	s.Figures = append(s.Figures, figure{"passed", fmt.Sprintf("%d of %d", passed, total), ""})
+	if d := r.Done; d != nil && d.Score != nil && f.Baseline != nil {
+		s.Figures = append(s.Figures, figure{"contest score over " + clean(f.Baseline.Name, 40), fmt.Sprintf("%.3f", *d.Score), exact(*d.Score)})
+	}
+	if mean := r.Mean(); mean > 0 {
+		c := nanos(mean)
+		s.Figures = append(s.Figures, figure{"mean latency, " + r.L2() + " L2", c.Text, c.Title})
+	}
+	count, word, _ := strings.Cut(plural(r.findings(), "finding"), " ")
+	s.Figures = append(s.Figures, figure{word, count, ""})
+	for _, c := range []*chart{r.latency(id + "latency"), r.speedups(id + "speedup")} {
+		if c != nil && len(c.Pictures) > 0 {
+			s.Charts = append(s.Charts, c)
+		}
+	}
+	s.Tables = []table{r.workloads(id + "workloads")}
+	for i := range r.Workloads {
+		w := &r.Workloads[i]
+		if h := w.histogram(fmt.Sprintf("%sh%d", id, i)); h != nil {
+			s.Hist = append(s.Hist, h)
+		}
+		for _, f := range w.Findings {
+			s.Findings = append(s.Findings, finding{clean(w.UUID, 80), clean(f.Check, 60), clean(f.Text, 1000)})
+		}
+		if w.Bad() || w.Failed != nil {
+			s.Failed = append(s.Failed, w.failure())
+		}
+	}
+	for _, w := range r.Warnings {
+		text := clean(w.Text, 1000)
+		if w.Hint != "" {
+			text += " (" + clean(w.Hint, 400) + ")"
+		}
+		s.Warnings = append(s.Warnings, text)
+	}
+	if r.Timed {
+		s.Trust = []table{r.trust(id + "trust")}
+		if k := r.kernels(id + "kernels"); len(k.Rows) > 0 {
+			s.Kernels = []table{k}
+		}
+	}
+	return s
+}
+
+// L2 is the state of the cache that the run's latencies are of.
+func (r *Run) L2() string {
+	_, l2 := r.conditions()
+	return l2
+}
+
+// PlotWidth is the width between the edges of the plot.
+func (p picture) PlotWidth() float64 { return p.Right - p.Left }
+
+// Empty is the time of an empty kernel, "" where it was not timed.
+func (s section) Empty() string {
+	if ns := s.Run.empty(); ns > 0 {
+		return nanos(ns).Text
+	}
+	return ""
+}
+
+// Count is how many workloads have a histogram.
+func (s section) Count() string { return plural(len(s.Hist), "workload") }
+
+// Latency says what the section's latencies are, "" where there are none.
+func (s section) Latency() string { return s.Run.Latency() }
+
+// failure is what there is to say about a workload that did not pass.
+func (w *Workload) failure() failure {
+	f := failure{Workload: clean(w.UUID, 80), Verdict: clean(w.Verdict, 60)}
+	if w.Failed != nil {
+		f.Text = clean(w.Failed.Text, 1000)
+	}
+	if e := w.Evaluated; e != nil {
+		f.Text = clean(e.Detail, 1000)
+		f.Log, f.More = logText(e.Log)
+	}
+	return f
+}
+
+func (c *Comparison) section(n int, heading string) difference {
+	id := fmt.Sprintf("d%d-", n)
+	d := difference{ID: id, Heading: heading,
+		Lines: []string{"A: " + clean(c.A.ID, 60) + ", " + c.A.Name(), "B: " + clean(c.B.ID, 60) + ", " + c.B.Name()}}
+	if c.Err != nil {
+		d.Refused = clean(c.Err.Error(), 400)
+		return d
+	}
+	d.Lines = append(d.Lines, Conclusion(c.Result)...)
+	d.Verdict, d.Class = clean(VerdictText(c.Result.Verdict, c.Result.Why), 200), news(c.Result.Verdict)
+	d.Warnings = c.Warnings()
+	if pic := c.chart(id + "ratio"); pic != nil && len(pic.Pictures) > 0 {
+		d.Charts = append(d.Charts, pic)
+	}
+	d.Tables = []table{c.table(id + "workloads")}
+	return d
+}
+
+// Threshold is the smallest difference that matters to the comparisons, in per cent.
+func (r *Report) Threshold() string { return fmt.Sprintf("%g %%", 100*compare.Threshold) }

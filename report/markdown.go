@@ -1,0 +1,134 @@
+package report
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// mostOpen is how many workloads a table has before it is folded.
+const mostOpen = 20
+
+// briefly are the columns of the table of workloads that Markdown leaves out; CSV and HTML have them.
+var briefly = []string{"Max abs", "Max rel", "Min", "GB/s", "Warm L2"}
+
+// Markdown writes what a comment under a pull request should have: the verdict, and one table for each run and comparison.
+func (r *Report) Markdown(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	for i := range r.Comparisons {
+		c := &r.Comparisons[i]
+		fmt.Fprintf(b, "### %s against %s\n\n", md(r.name(c.B)), md(r.name(c.A)))
+		if c.Err != nil {
+			fmt.Fprintf(b, "%s\n\n", md(clean(c.Err.Error(), 400)))
+			continue
+		}
+		fmt.Fprintf(b, "B as a whole: **%s**\n\n", md(clean(VerdictText(c.Result.Verdict, c.Result.Why), 200)))
+		for _, line := range Conclusion(c.Result) {
+			fmt.Fprintf(b, "- %s\n", md(line))
+		}
+		fmt.Fprintln(b)
+		t := c.table("")
+		markdownTable(b, &t, nil)
+		for _, warning := range c.Warnings() {
+			fmt.Fprintf(b, "Warning: %s\n\n", md(warning))
+		}
+	}
+	for _, run := range r.Runs {
+		fmt.Fprintf(b, "### %s on %s\n\n", md(r.name(run)), md(clean(run.Run.Run.Definition, 120)))
+		fmt.Fprintf(b, "%s\n\n", md(strings.Join(run.Summary(), " ")))
+		t := run.workloads("")
+		markdownTable(b, &t, briefly)
+		noted := false
+		note := func(format string, args ...any) {
+			fmt.Fprintf(b, "- "+format+"\n", args...)
+			noted = true
+		}
+		for _, w := range run.Workloads {
+			for _, f := range w.Findings {
+				note("finding %s on %s: %s", md(clean(f.Check, 60)), md(clean(w.UUID, 80)), md(clean(f.Text, 400)))
+			}
+			if w.Bad() || w.Failed != nil {
+				f := w.failure()
+				note("%s on %s: %s", md(f.Verdict), md(f.Workload), md(clean(f.Text, 400)))
+			}
+			if w.Samples != nil && len(w.Samples.Disturbed) > 0 {
+				note("timings of %s are in doubt: %s", md(clean(w.UUID, 80)), md(clean(strings.Join(w.Samples.Disturbed, "; "), 400)))
+			}
+		}
+		for _, warning := range run.Warnings {
+			note("warning: %s", md(clean(warning.Text, 400)))
+		}
+		if noted {
+			fmt.Fprintln(b)
+		}
+		if latency := run.Latency(); latency != "" {
+			fmt.Fprintf(b, "Median: %s. ±: half of its 95 %% interval.\n\n", md(latency))
+		}
+		fmt.Fprintf(b, "Run %s, fisub %s\n\n", md(clean(run.ID, 60)), md(clean(run.Run.Run.Fisub, 40)))
+	}
+	return b.Flush()
+}
+
+func markdownTable(b *bufio.Writer, t *table, without []string) {
+	fold := len(t.Rows) > mostOpen
+	if fold {
+		fmt.Fprintf(b, "<details><summary>%s</summary>\n\n", plural(len(t.Rows), "workload"))
+	}
+	var keep []int
+	for i, c := range t.Head {
+		if !slices.Contains(without, c.Text) {
+			keep = append(keep, i)
+		}
+	}
+	head, rule := "|", "|"
+	for _, i := range keep {
+		head += " " + md(t.Head[i].Text) + " |"
+		if t.Head[i].Right {
+			rule += " ---: |"
+		} else {
+			rule += " --- |"
+		}
+	}
+	fmt.Fprintf(b, "%s\n%s\n", head, rule)
+	for _, row := range t.Rows {
+		line := "|"
+		for _, i := range keep {
+			line += " " + md(row[i].Text) + " |"
+		}
+		fmt.Fprintln(b, line)
+	}
+	fmt.Fprintln(b)
+	if fold {
+		fmt.Fprint(b, "</details>\n\n")
+	}
+}
+
+// md makes plain text of s: no markup, no HTML, no mention of a person.
+func md(s string) string {
+	var b strings.Builder
+	for i, r := range s {
+		switch r {
+		case '\\', '`', '*', '[', ']', '<', '>', '|', '#', '~', '!', '&':
+			b.WriteByte('\\')
+		case '_':
+			if !inWord(s, i) {
+				b.WriteByte('\\')
+			}
+		case '@':
+			b.WriteString("@\u2060") // a word joiner: nobody is called
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// inWord tells whether the underscore at i is between letters or digits, where it marks nothing.
+func inWord(s string, i int) bool {
+	letter := func(c byte) bool {
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+	}
+	return i > 0 && i+1 < len(s) && letter(s[i-1]) && letter(s[i+1])
+}

@@ -1,0 +1,387 @@
+// Package report writes what run folders tell for people and for other programs: one HTML page that needs no network, a
+// Markdown table, CSV. Its figures are those of the runs, and of bench/compare; it computes none of its own. What a run folder
+// holds is not trusted.
+package report
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"fisub/bench/compare"
+	"fisub/bench/runs"
+	"fisub/internal/event"
+	"fisub/internal/trace"
+	"fisub/internal/ui"
+)
+
+// A Report is about one run or more. Its runs are not changed while it is written.
+type Report struct {
+	Version     string // of the program that writes it
+	Runs        []*Run
+	Comparisons []Comparison // each further run with the first
+}
+
+// A Run is a run and what is needed to show it.
+type Run struct {
+	*runs.Run
+	Axes      []string   // names, in order
+	Workloads []Workload // those that have a verdict or could not be judged, in the order of the run, then those that are missing
+	Timed     bool       // there is a latency to show: never on an emulated device
+	Emulated  bool       // nothing ran on a GPU
+}
+
+// A Workload is one row of a run.
+type Workload struct {
+	runs.Row
+	Verdict string // the contest's status, or lower-case words where there is none
+	Passed  bool
+}
+
+// A Comparison is of run B with run A.
+type Comparison struct {
+	A, B   *Run
+	Result *compare.Result
+	Err    error // why they cannot be compared; Result is then nil
+}
+
+// Warnings is what the comparison should be read with.
+func (c *Comparison) Warnings() []string {
+	var list []string
+	for _, run := range []*Run{c.A, c.B} {
+		if run.Split() {
+			list = append(list, fmt.Sprintf("run %s had %d places: the ratio of a workload that ran on another GPU in the other run says nothing about the solutions", run.ID, len(run.Places)))
+		}
+	}
+	list = append(list, c.Result.Warnings...)
+	for _, row := range c.Result.Rows {
+		for _, w := range row.Warnings {
+			list = append(list, fmt.Sprintf("workload %s: %s", row.UUID, w))
+		}
+	}
+	for i := range list {
+		list[i] = clean(list[i], 400)
+	}
+	return list
+}
+
+// ErrUnknown says that a run folder does not tell what ran.
+var ErrUnknown = errors.New("it has no run.json")
+
+// New makes a report about all, at least one, in this order. A run that does not tell what ran wraps ErrUnknown.
+func New(version string, all ...*runs.Run) (*Report, error) {
+	r := &Report{Version: version}
+	for _, run := range all {
+		if run.Run == nil {
+			return nil, fmt.Errorf("run %s: %w", run.ID, ErrUnknown)
+		}
+		r.Runs = append(r.Runs, newRun(run))
+	}
+	for _, run := range r.Runs[1:] {
+		c := Comparison{A: r.Runs[0], B: run}
+		c.Result, c.Err = compare.Runs(c.A.Run, c.B.Run, compare.Threshold)
+		r.Comparisons = append(r.Comparisons, c)
+	}
+	return r, nil
+}
+
+func newRun(r *runs.Run) *Run {
+	run := &Run{Run: r, Emulated: r.Run.Device.Emulated}
+	emulated := map[string]bool{}
+	for _, p := range r.Places {
+		emulated[p.Name] = p.Device.Emulated
+	}
+	axes := map[string]map[string]int{}
+	for _, w := range r.Run.Workloads {
+		axes[w.UUID] = w.Axes
+	}
+	names, seen := map[string]bool{}, map[string]bool{}
+	add := func(w Workload) {
+		if w.Axes == nil {
+			w.Axes = axes[w.UUID]
+		}
+		if is, ok := emulated[w.Place]; is || !ok && run.Emulated {
+			w.Samples = nil
+		}
+		for name := range w.Axes {
+			names[name] = true
+		}
+		run.Timed = run.Timed || w.Samples != nil
+		run.Workloads = append(run.Workloads, w)
+	}
+	for _, row := range r.Rows {
+		seen[row.UUID] = true
+		w := Workload{Row: row}
+		switch {
+		case row.Evaluated != nil:
+			w.Verdict, w.Passed = row.Evaluated.Status, row.Evaluated.Status == string(trace.Passed)
+		case row.Failed != nil:
+			w.Verdict = "not judged"
+		default:
+			w.Verdict = "timed, verdict not kept"
+		}
+		add(w)
+	}
+	for _, w := range r.Run.Workloads {
+		if !seen[w.UUID] {
+			seen[w.UUID] = true
+			add(Workload{Row: runs.Row{UUID: w.UUID}, Verdict: "no verdict"})
+		}
+	}
+	run.Axes = slices.Sorted(maps.Keys(names))
+	return run
+}
+
+// Name is the solution and the beginning of its hash.
+func (r *Run) Name() string {
+	return clean(r.Run.Run.Solution, 80) + " " + hash8(r.Run.Run.ContentHash)
+}
+
+// name tells run from the others.
+func (r *Report) name(run *Run) string {
+	for _, other := range r.Runs {
+		if other != run && other.Name() == run.Name() {
+			return run.Name() + ", run " + clean(run.ID, 60)
+		}
+	}
+	return run.Name()
+}
+
+// Bad tells whether the verdict is one that the solution has to answer for.
+func (w *Workload) Bad() bool { return w.Evaluated != nil && !w.Passed }
+
+// Split tells whether the run had more than one place: figures of different GPUs are then not summed up.
+func (r *Run) Split() bool { return len(r.Places) > 1 }
+
+// device is that of a workload.
+func (r *Run) device(w *Workload) event.Device {
+	for _, p := range r.Places {
+		if p.Name == w.Place {
+			return p.Device
+		}
+	}
+	return r.Run.Run.Device
+}
+
+// where says what the run ran on.
+func (r *Run) where() string {
+	if !r.Split() {
+		return deviceText(r.Run.Run.Device)
+	}
+	var names []string
+	for _, p := range r.Places {
+		if name := deviceText(p.Device); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return fmt.Sprintf("%d places: %s", len(r.Places), strings.Join(names, "; "))
+}
+
+func deviceText(d event.Device) string {
+	if d.Emulated {
+		return "the CPU emulation"
+	}
+	return clean(fmt.Sprintf("%s (%s, driver %s)", d.Name, d.Arch, d.Driver), 120)
+}
+
+// Summary is the verdict in sentences.
+func (r *Run) Summary() []string {
+	passed, total := r.Passed()
+	kept := slices.ContainsFunc(r.Workloads, func(w Workload) bool { return w.Evaluated != nil })
+	var list []string
+	if kept || len(r.Workloads) == 0 || !r.Timed {
+		list = append(list, fmt.Sprintf("%d of %s PASSED on %s.", passed, plural(total, "workload"), r.where()))
+	} else {
+		list = append(list, fmt.Sprintf("%s timed on %s; the folder keeps no verdicts.", plural(len(r.Workloads), "workload"), r.where()))
+	}
+	if n := r.failures(); n > 0 {
+		list = append(list, fmt.Sprintf("%s did not pass.", plural(n, "workload")))
+	}
+	if n := r.findings(); n > 0 {
+		list = append(list, fmt.Sprintf("%s of the honesty checks.", plural(n, "finding")))
+	}
+	switch r.State() {
+	case "running":
+		list = append(list, "The run is still going on.")
+	case "killed":
+		list = append(list, "The run was killed before its end.")
+	case "incomplete":
+		list = append(list, "The run ended before every workload had a verdict.")
+	}
+	if d := r.Done; d != nil && d.Score != nil && r.Run.Run.Baseline != nil {
+		list = append(list, fmt.Sprintf("Contest score %.3f: the mean speed-up over baseline %s on %s%s.", *d.Score, clean(r.Run.Run.Baseline.Name, 80), plural(d.Scored, "workload"), ui.Zeroed(d)))
+	}
+	if r.Emulated {
+		list = append(list, "An emulated run checks results and measures nothing.")
+	}
+	return list
+}
+
+func (r *Run) failures() (n int) {
+	for i := range r.Workloads {
+		if r.Workloads[i].Bad() {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *Run) findings() (n int) {
+	for _, w := range r.Workloads {
+		n += len(w.Findings)
+	}
+	return n
+}
+
+// Mean is the mean over the passed workloads of the official latency in nanoseconds; 0 where there is none, and where
+// the run had several places.
+func (r *Run) Mean() float64 {
+	if !r.Timed || r.Split() {
+		return 0
+	}
+	return r.Official()
+}
+
+// conditions names the timers and states of the L2 that the run's latencies are of.
+func (r *Run) conditions() (timer, l2 string) {
+	timers, states := map[string]bool{}, map[string]bool{}
+	for _, w := range r.Workloads {
+		if w.Samples != nil {
+			timers[clean(w.Samples.Timer, 40)] = true
+			states[ui.L2(w.Samples.ColdL2)] = true
+		}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(timers)), " and "), strings.Join(slices.Sorted(maps.Keys(states)), " and ")
+}
+
+// Latency says what the latencies are; "" where there are none.
+func (r *Run) Latency() string {
+	if !r.Timed {
+		return ""
+	}
+	timer, l2 := r.conditions()
+	return ui.Latency(r.Run.Run.Profile, l2, timer)
+}
+
+// empty is the longest time of an empty kernel in nanoseconds, 0 where it was not timed.
+func (r *Run) empty() (ns float64) {
+	for _, w := range r.Workloads {
+		if w.Samples != nil {
+			ns = max(ns, w.Samples.EmptyNS)
+		}
+	}
+	return ns
+}
+
+// Facts names what ran where; r.Run must not be nil.
+func Facts(r *runs.Run) [][2]string {
+	f := r.Run
+	state := r.State()
+	if state == "killed" {
+		state = fmt.Sprintf("killed, with %d workloads in flight", r.Started)
+	}
+	passed, total := r.Passed()
+	rows := [][2]string{
+		{"run", r.ID},
+		{"state", strings.TrimPrefix(fmt.Sprintf("%s; %d of %d passed", state, passed, total), "; ")},
+		{"started", f.Started.Format(time.RFC3339)},
+		{"solution", fmt.Sprintf("%s by %s, %s, %s", f.Solution, f.Author, f.Language, f.ContentHash)},
+		{"definition", fmt.Sprintf("%s, %d workloads of set %s", f.Definition, len(f.Workloads), f.Set)},
+	}
+	if b := f.Baseline; b != nil {
+		rows = append(rows, [2]string{"baseline", fmt.Sprintf("%s: %s, %s", b.Name, b.Solution, b.ContentHash)})
+	}
+	rows = append(rows, [2]string{"device", ui.Device(f.Device)},
+		[2]string{"toolchain", strings.TrimSuffix(fmt.Sprintf("%s, CUDA %s", f.Device.Toolchain, f.Device.CUDA), ", CUDA ")})
+	if len(f.Device.Libs) > 0 {
+		var libs []string
+		for _, name := range slices.Sorted(maps.Keys(f.Device.Libs)) {
+			libs = append(libs, name+" "+f.Device.Libs[name])
+		}
+		rows = append(rows, [2]string{"libraries", strings.Join(libs, ", ")})
+	}
+	rows = append(rows, [2]string{"profile", ui.Profile(f.Profile)},
+		[2]string{"host", fmt.Sprintf("%s, %s, %s, %d cores", f.Host.Name, f.Host.OS, f.Host.CPU, f.Host.Cores)})
+	for _, p := range r.Places {
+		rows = append(rows, [2]string{"place", fmt.Sprintf("%s: %s on %s", p.Name, ui.Device(p.Device), p.Host.Name)})
+	}
+	if f.Device.UUID != "" {
+		rows = append(rows, [2]string{"GPU", f.Device.UUID})
+	}
+	if f.Git != nil {
+		state := "clean"
+		if f.Git.Dirty {
+			state = "with changes"
+		}
+		rows = append(rows, [2]string{"git", f.Git.Commit + ", " + state})
+	}
+	return append(rows, [2]string{"fisub", f.Fisub}, [2]string{"command", strings.Join(f.Command, " ")})
+}
+
+// Conclusion gives the sentences about res as a whole that stand above its verdict.
+func Conclusion(res *compare.Result) []string {
+	var counts []string
+	for _, v := range []compare.Verdict{compare.Faster, compare.Same, compare.Slower, compare.Unclear, compare.NotComparable} {
+		if n := res.Count(v); n > 0 {
+			counts = append(counts, fmt.Sprintf("%d %s", n, v))
+		}
+	}
+	list := []string{fmt.Sprintf("%d workloads: %s", len(res.Rows), strings.Join(counts, ", "))}
+	if res.Ratio != nil {
+		ratio, interval := RatioText(res.Ratio)
+		list = append(list, fmt.Sprintf("B/A: %s, 95 %% interval %s, geometric mean over %d workloads, threshold %.3g %%", ratio, interval, res.Timed, 100*res.Threshold))
+	}
+	if res.ScoreA != nil && res.ScoreB != nil {
+		list = append(list, fmt.Sprintf("contest score: A %.3f, B %.3f", *res.ScoreA, *res.ScoreB))
+	}
+	return list
+}
+
+// VerdictText is a verdict with its reason.
+func VerdictText(v compare.Verdict, why string) string {
+	if why == "" {
+		return string(v)
+	}
+	return string(v) + ": " + why
+}
+
+// RatioText gives a ratio and its interval; r may be nil.
+func RatioText(r *compare.Ratio) (value, interval string) {
+	if r == nil {
+		return "-", "-"
+	}
+	return fmt.Sprintf("%.3f", r.Value), fmt.Sprintf("%.3f to %.3f", r.Lo, r.Hi)
+}
+
+// SideText is the median that a ratio is of, or what the workload has instead.
+func SideText(s compare.Side) string {
+	switch {
+	case s.Status == "":
+		return "-"
+	case s.Status == string(trace.Passed) && s.N > 0:
+		return ui.Micros(s.MedianNS)
+	}
+	return s.Status
+}
+
+// axesText is "batch_size 4, n 7".
+func axesText(axes map[string]int) string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(axes)) {
+		list = append(list, fmt.Sprintf("%s %d", clean(name, 40), axes[name]))
+	}
+	return cmp.Or(strings.Join(list, ", "), "no axes")
+}
+
+func hash8(hash string) string { return clean(hash[:min(8, len(hash))], 8) }
+
+func plural(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}

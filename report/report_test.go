@@ -1,0 +1,377 @@
+package report
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"fisub/bench/compare"
+	"fisub/bench/runs"
+	"fisub/internal/event"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s: got\n%s", file, got)
+	}
+}
+
+func TestMarkdown(t *testing.T) {
+	for _, name := range []string{"decode", "two", "emulated", "places", "hostile"} {
+		var b bytes.Buffer
+		if err := pages[name](t).Markdown(&b); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name+".md", b.Bytes())
+	}
+}
+
+// Of a long table Markdown shows what did not pass outside of the fold, and all of it stays below the 65,536 characters that a
+// comment may have.
+func TestMarkdownOfMany(t *testing.T) {
+	var b bytes.Buffer
+	if err := newReport(t, hundred(t, "20260102-a", 1)).Markdown(&b); err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	if len(text) > 65536 {
+		t.Errorf("got %d bytes, want at most 65536", len(text))
+	}
+	fold := strings.Index(text, "</details>")
+	for _, want := range []string{"INCORRECT_NUMERICAL on 00000005", "finding cached-by-pointer on 00000007", "timings of 00000003-aaaa-bbbb-cccc-dddddddddddd are in doubt"} {
+		if at := strings.Index(text, want); at < fold {
+			t.Errorf("%q: got index %d, want it behind the table, which ends at %d", want, at, fold)
+		}
+	}
+}
+
+func TestCSV(t *testing.T) {
+	for _, name := range []string{"decode", "emulated", "places", "hostile"} {
+		r := pages[name](t)
+		var b bytes.Buffer
+		if err := r.CSV(&b); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name+".csv", b.Bytes())
+	}
+}
+
+// The lines of CSV are the run's figures, to the last digit.
+func TestCSVFigures(t *testing.T) {
+	run := hundred(t, "20260102-a", 1)
+	var b bytes.Buffer
+	if err := newReport(t, run).CSV(&b); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := csv.NewReader(&b).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, row := range rows[1:] {
+		at := func(name string) string { return row[slices.Index(rows[0], name)] }
+		got[at("workload")+" "+at("contender")+" "+at("l2")] = at("latency_ns") + " " + at("speedup") + " " + at("interval_hi_ns")
+	}
+	want := map[string]string{}
+	for _, row := range run.Rows {
+		s := row.Samples
+		if s == nil {
+			want[row.UUID+" solution "] = "  "
+			continue
+		}
+		want[row.UUID+" solution cold"] = fmt.Sprintf("%v %v %v", exact(s.MedianNS), exact(*row.Evaluated.Speedup), exact(s.Interval.HiNS))
+		want[row.UUID+" solution warm"] = fmt.Sprintf("%v  %v", exact(s.Warm.MedianNS), exact(s.Warm.Interval.HiNS))
+		want[row.UUID+" baseline cold"] = fmt.Sprintf("%v  %v", exact(s.Baseline.MedianNS), exact(s.Baseline.Interval.HiNS))
+		want[row.UUID+" copy "] = exact(s.CopyNS) + "  "
+		want[row.UUID+" empty "] = exact(s.EmptyNS) + "  "
+	}
+	if len(got) != len(want) {
+		t.Errorf("lines: got %d, want %d", len(got), len(want))
+	}
+	for key, figures := range want {
+		if got[key] != figures {
+			t.Errorf("%s: got %q, want %q", key, got[key], figures)
+		}
+	}
+}
+
+func page100(t *testing.T) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := newReport(t, hundred(t, "20260102-a", 1)).HTML(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestSize(t *testing.T) {
+	if got := len(page100(t)); got > 1_000_000 {
+		t.Errorf("100 workloads of 3 times 150 timings: got %d bytes, want less than 1 MB", got)
+	}
+}
+
+// Whatever a run's texts are, they are text: no element, attribute or address comes from them.
+func TestHostile(t *testing.T) {
+	var b bytes.Buffer
+	if err := newReport(t, hostile(t)).HTML(&b); err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	for _, no := range []string{"\x1b", "\u202e", "NaN", "Inf", "%!", "ZgotmplZ", "onerror=\"", "onload=\"", "src=\"", "href=\"h"} {
+		if at := strings.Index(text, no); at >= 0 {
+			t.Errorf("%q: got ...%s", no, text[max(0, at-40):min(len(text), at+60)])
+		}
+	}
+	var clean bytes.Buffer
+	if err := newReport(t, measured(t, "h200-decode/warp-per-row"), hundred(t, "20260102-a", 1)).HTML(&clean); err != nil {
+		t.Fatal(err)
+	}
+	known := tags.FindAllString(clean.String(), -1)
+	for _, tag := range tags.FindAllString(text, -1) {
+		if !slices.Contains(known, tag) {
+			t.Errorf("got %s, an element that other pages do not have", tag)
+		}
+	}
+	if want := `<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">`; !strings.Contains(text, want) {
+		t.Error("no content security policy")
+	}
+}
+
+var tags = regexp.MustCompile(`<[/!]?[a-zA-Z]+`)
+
+// An emulated run has no latency and no speed-up anywhere, also where its folder claims some.
+func TestEmulated(t *testing.T) {
+	run := gpuRun("20260102-fake", 2)
+	run.Device.Emulated = true
+	claims := passed(run.Workloads[0], samples(1, 5000, 3, 50))
+	speedup := exact(*claims[1].Evaluated.Speedup)
+	r := newReport(t, folder(t, run, claims...))
+	for _, write := range []func(*bytes.Buffer) error{func(b *bytes.Buffer) error { return r.HTML(b) }, func(b *bytes.Buffer) error { return r.Markdown(b) },
+		func(b *bytes.Buffer) error { return r.CSV(b) }} {
+		var b bytes.Buffer
+		if err := write(&b); err != nil {
+			t.Fatal(err)
+		}
+		if text := b.String(); strings.Contains(text, "µs") || strings.Contains(text, "1.30x") || strings.Contains(text, speedup) || strings.Contains(text, "cupti") || strings.Count(text, "measures nothing") > 1 {
+			t.Errorf("got\n%s", text)
+		}
+	}
+}
+
+// Figures of two GPUs are never made into one.
+func TestPlaces(t *testing.T) {
+	r := newReport(t, places(t)).Runs[0]
+	if got := r.Mean(); got != 0 {
+		t.Errorf("mean over two places: got %v, want none", got)
+	}
+	c := r.latency("x")
+	var names []string
+	for _, l := range c.Legend {
+		names = append(names, l.Text)
+	}
+	want := []string{"solution on lab: gpu01 gpu 0", "solution on cloud: i-2", "plain copy of as many bytes on lab: gpu01 gpu 0", "plain copy of as many bytes on cloud: i-2"}
+	if !slices.Equal(names, want) {
+		t.Errorf("legend: got %q, want %q", names, want)
+	}
+	if c.Legend[0].Path == c.Legend[1].Path {
+		t.Error("both places have the same shape")
+	}
+	t2 := r.workloads("x")
+	at := slices.IndexFunc(t2.Head, func(c column) bool { return c.Text == "Place" })
+	for i, row := range t2.Rows {
+		if got, want := row[at].Text, r.Workloads[i].Place; got != want {
+			t.Errorf("row %d: place: got %q, want %q", i, got, want)
+		}
+	}
+}
+
+// The comparison is bench/compare's, with its words; what it refuses is a sentence.
+func TestComparison(t *testing.T) {
+	a, b := hundred(t, "20260102-a", 1), hundred(t, "20260102-b", 0.9)
+	r := newReport(t, a, b, emulated(t))
+	res, err := compare.Runs(a, b, compare.Threshold)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := r.Comparisons[0].Result, res; got.Verdict != want.Verdict || *got.Ratio != *want.Ratio || got.Verdict != compare.Faster {
+		t.Errorf("got %v %v, want %v %v", got.Verdict, got.Ratio, want.Verdict, want.Ratio)
+	}
+	table := r.Comparisons[0].table("x")
+	for i, row := range res.Rows {
+		ratio, interval := RatioText(row.Ratio)
+		cells := table.Rows[i]
+		n := len(cells)
+		if cells[n-4].Text != ratio || cells[n-3].Text != interval || !strings.HasPrefix(cells[n-1].Text, string(row.Verdict)) {
+			t.Errorf("row %d: got %v, want %s, %s, %s", i, cells, ratio, interval, row.Verdict)
+		}
+	}
+	var mismatch *compare.MismatchError
+	if !errors.As(r.Comparisons[1].Err, &mismatch) {
+		t.Errorf("emulated and GPU: got %v, want a mismatch", r.Comparisons[1].Err)
+	}
+	var page bytes.Buffer
+	if err := r.HTML(&page); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"B as a whole: <strong class=\"good\">faster</strong>", "the runs cannot be compared: the device is NVIDIA B200"} {
+		if !strings.Contains(page.String(), want) {
+			t.Errorf("no %q in the page", want)
+		}
+	}
+}
+
+func TestNoRunJSON(t *testing.T) {
+	if _, err := New("0", &runs.Run{ID: "x"}); !errors.Is(err, ErrUnknown) {
+		t.Errorf("got %v, want %v", err, ErrUnknown)
+	}
+}
+
+// Each timing is in one bin of its trial, or beyond.
+func TestHistogram(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		trials [][]int64
+		strips []string
+		note   string
+	}{
+		{"one timing", [][]int64{{1000}}, []string{"1"}, ""},
+		{"ticks", [][]int64{{1791, 1792, 1793}, {1823, 1824}}, []string{"1", "2"}, ""},
+		{"many trials", [][]int64{{1}, {2}, {3}, {4}, {5}, {6}, {7}}, []string{"1–2", "3–4", "5–6", "7"}, ""},
+		{"an empty trial", [][]int64{{}, {500, 600}}, []string{"1"}, ""},
+		{"beyond", [][]int64{{1000, 1000, 1000, 1032, 1000, 9000}}, []string{"1"}, "1 beyond 1.14 µs"},
+		{"none", [][]int64{{}}, nil, ""},
+		{"none that can be", [][]int64{{-1, 0, 1 << 60}}, nil, ""},
+	} {
+		s := &event.Samples{TrialsNS: test.trials}
+		if test.name == "beyond" {
+			s.Q1NS, s.Q3NS = 1000, 1000
+		}
+		w := Workload{Row: runs.Row{UUID: "u", Samples: s}}
+		h := w.histogram("x")
+		var got []string
+		note := ""
+		if h != nil {
+			note = h.Note
+			for _, strip := range h.Strips {
+				got = append(got, strip.Label)
+				if strip.Path == "" {
+					t.Errorf("%s: strip %s is empty", test.name, strip.Label)
+				}
+			}
+		}
+		if !slices.Equal(got, test.strips) || note != test.note {
+			t.Errorf("%s: got %q %q, want %q %q", test.name, got, note, test.strips, test.note)
+		}
+	}
+	// Timings within 1 ns of a tick share its bin.
+	ticks := Workload{Row: runs.Row{Samples: &event.Samples{TrialsNS: [][]int64{{1791, 1792, 1793, 1823, 1824, 1825}}}}}
+	if got := strings.Count(ticks.histogram("x").Strips[0].Path, "h"); got != 2 {
+		t.Errorf("bins: got %d, want 2", got)
+	}
+}
+
+func TestScale(t *testing.T) {
+	for _, test := range []struct {
+		lo, hi float64
+		want   string
+	}{
+		{0.58, 65.6, "[0.5 1 2 5 10 20 50 100]"},
+		{1, 10, "[1 2 5 10]"},
+		{2, 2, "[2 2.02]"},
+		{0.98, 1.03, "[0.98 1 1.02 1.04]"},
+		{3, 70, "[2 5 10 20 50 100]"},
+	} {
+		var got []string
+		for _, v := range scaleTicks(test.lo, test.hi) {
+			got = append(got, trim(v))
+		}
+		if s := "[" + strings.Join(got, " ") + "]"; s != test.want {
+			t.Errorf("%v to %v: got %s, want %s", test.lo, test.hi, s, test.want)
+		}
+	}
+}
+
+func FuzzScale(f *testing.F) {
+	f.Add(1.0, 1.0)
+	f.Add(1e-6, 1e18)
+	f.Add(0.9999999, 1.0000001)
+	f.Add(3.0, 8.999)
+	f.Fuzz(func(t *testing.T, lo, hi float64) {
+		if !(lo >= 1e-6 && hi <= 1e18 && lo <= hi) {
+			t.Skip()
+		}
+		list := scaleTicks(lo, hi)
+		if len(list) < 2 || len(list) > 100 || list[0] > lo*(1+1e-6) || list[len(list)-1] < hi*(1-1e-6) || !slices.IsSorted(list) || list[0] == list[len(list)-1] || list[0] <= 0 {
+			t.Errorf("%v to %v: got %v", lo, hi, list)
+		}
+	})
+}
+
+func TestLog(t *testing.T) {
+	long := strings.Repeat("x\n", 100)
+	for _, test := range []struct{ name, log, want, more string }{
+		{"colours", "\x1b[1;31merror\x1b[0m: a\tb\r\n", "error: a    b", ""},
+		{"a link", "\x1b]8;;http://x\x1b\\text\x1b]8;;\x07 end", "text end", ""},
+		{"a title that has no end", "a\x1b]0;b\nc", "a0;b\nc", ""},
+		{"cursor", "a\x1b[2J\x1b[Hb\x1bMc", "abc", ""},
+		{"half a character", "a\xff\xfe", "a\uFFFD", ""},
+		{"direction", "a\u202eb", "a\uFFFDb", ""},
+		{"nothing is hidden", "secret\rshown", "secret\nshown", ""},
+		{"long", long, strings.TrimSuffix(long[:120], "\n"), "the log goes on in the run folder, in log/"},
+		{"wide", strings.Repeat("é", 4000), strings.Repeat("é", 3000), "the log goes on in the run folder, in log/"},
+	} {
+		if got, more := logText(test.log); got != test.want || more != test.more {
+			t.Errorf("%s: got %q %q, want %q %q", test.name, got, more, test.want, test.more)
+		}
+	}
+}
+
+func TestMarkdownText(t *testing.T) {
+	for in, want := range map[string]string{
+		"a|b":             `a\|b`,
+		"<b>&amp;":        `\<b\>\&amp;`,
+		"batch_size":      "batch_size",
+		"_a_ *b* `c`":     "\\_a\\_ \\*b\\* \\`c\\`",
+		"@team":           "@\u2060team",
+		"![x](http://y)":  `\!\[x\](http://y)`,
+		"# not a heading": `\# not a heading`,
+	} {
+		if got := md(in); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestKernelName(t *testing.T) {
+	for in, want := range map[string]string{
+		"void gdn::decode<gdn::Shape<8, (gdn::Order)0>, true>(float const*, int)": "gdn::decode<gdn::Shape<8, (gdn::Order)0>, true>",
+		"void (anonymous namespace)::f<1>(int)":                                   "(anonymous namespace)::f<1>",
+		"_kernel_0":                                                               "_kernel_0",
+		"":                                                                        "",
+	} {
+		if got := kernelCell(event.Activity{Kind: "kernel", Name: in}).Text; got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}

@@ -1,0 +1,467 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"fisub/bench/compare"
+	"fisub/internal/event"
+	"fisub/internal/ui"
+)
+
+// A table is one of the page's, ready to be written.
+type table struct {
+	ID, Caption string
+	Note        string // below the caption
+	Head        []column
+	Rows        [][]cell // the first cell of a row names it
+}
+
+type column struct {
+	Text  string
+	Title string // what it means
+	Right bool
+}
+
+type cell struct {
+	Text  string
+	Title string // with all digits
+	Class string // "good", "bad", "doubt", "code" or ""
+	Right bool
+}
+
+func (t *table) add(cells ...cell) {
+	for i := range cells {
+		cells[i].Right = t.Head[i].Right
+		cells[i].Text = cmp.Or(cells[i].Text, "-")
+		if cells[i].Right {
+			cells[i].Text = ui.Cut(cells[i].Text, 32)
+		}
+	}
+	t.Rows = append(t.Rows, cells)
+}
+
+// drop takes out those of the columns that no row has anything in.
+func (t *table) drop(names ...string) {
+	for i := len(t.Head) - 1; i > 0; i-- {
+		if slices.Contains(names, t.Head[i].Text) && !slices.ContainsFunc(t.Rows, func(row []cell) bool { return row[i].Text != "-" }) {
+			t.Head = slices.Delete(t.Head, i, i+1)
+			for n := range t.Rows {
+				t.Rows[n] = slices.Delete(t.Rows[n], i, i+1)
+			}
+		}
+	}
+}
+
+// nanos is a time; none where it is 0.
+func nanos(ns float64) cell {
+	if ns <= 0 {
+		return cell{}
+	}
+	return cell{Text: ui.Micros(ns), Title: exactNS(ns)}
+}
+
+// timings is a figure with its interval.
+func timings(t *event.Timings) cell {
+	if t == nil {
+		return cell{}
+	}
+	return cell{Text: ui.Micros(t.MedianNS) + " ± " + ui.Spread(t.Interval), Title: intervalTitle(t.MedianNS, t.N, t.Interval)}
+}
+
+func intervalTitle(ns float64, n int, i event.Interval) string {
+	return fmt.Sprintf("%s, n %d, median of all timings from %s to %s", exactNS(ns), n, exactNS(i.LoNS), exactNS(i.HiNS))
+}
+
+func errorCell(f *event.Float) cell {
+	c := cell{Text: ui.ErrorText(f)}
+	if f != nil {
+		c.Title = exact(float64(*f))
+	}
+	return c
+}
+
+func verdictCell(w *Workload) cell {
+	c := cell{Text: clean(w.Verdict, 60)}
+	switch {
+	case w.Passed:
+		c.Class = "good"
+	case w.Evaluated != nil, w.Failed != nil:
+		c.Class = "bad"
+	}
+	return c
+}
+
+func uuidCell(uuid string) cell {
+	return cell{Text: cmp.Or(clean(ui.Short(uuid), 8), "?"), Title: clean(uuid, 120), Class: "code"}
+}
+
+func axisCells(axes []string, of map[string]int) (list []cell) {
+	for _, name := range axes {
+		c := cell{}
+		if n, ok := of[name]; ok {
+			c.Text = fmt.Sprint(n)
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+func axisColumns(axes []string) (list []column) {
+	for _, name := range axes {
+		list = append(list, column{Text: clean(name, 24), Title: clean(name, 200), Right: true})
+	}
+	return list
+}
+
+// remarks are the marks of a workload that the sections below explain.
+func remarks(w *Workload) cell {
+	var list []string
+	for _, f := range w.Findings {
+		list = append(list, "finding: "+clean(f.Check, 40))
+	}
+	if w.Samples != nil && (len(w.Samples.Disturbed) > 0 || len(w.Samples.Warnings) > 0) {
+		list = append(list, "* in doubt")
+	}
+	if len(list) == 0 {
+		return cell{}
+	}
+	return cell{Text: strings.Join(slices.Compact(list), ", "), Class: "doubt"}
+}
+
+// workloads is the table of all verdicts and figures.
+func (r *Run) workloads(id string) table {
+	t := table{ID: id, Caption: "Workloads, verdicts and figures"}
+	tol := r.Run.Run.Tolerance
+	t.Note = fmt.Sprintf("An element is right within %g absolute or %g relative; %g %% of the elements must be.", tol.Atol, tol.Rtol, 100*tol.MatchedRatio)
+	if latency := r.Latency(); latency != "" {
+		t.Note += " Median: " + latency + "."
+	}
+	t.Head = append([]column{{Text: "Workload"}}, axisColumns(r.Axes)...)
+	if r.Split() {
+		t.Head = append(t.Head, column{Text: "Place"})
+	}
+	t.Head = append(t.Head, column{Text: "Verdict"}, column{Text: "Max abs", Title: "largest absolute error", Right: true},
+		column{Text: "Max rel", Title: "largest relative error", Right: true})
+	baseline := r.Run.Run.Baseline
+	if r.Timed {
+		t.Head = append(t.Head, column{Text: "Median", Title: "official latency", Right: true}, column{Text: "±", Title: "half of the 95 % interval of the median", Right: true})
+		if baseline != nil {
+			t.Head = append(t.Head, column{Text: "Speed-up", Title: "latency of " + clean(baseline.Name, 24) + " over the median", Right: true})
+		}
+		t.Head = append(t.Head, column{Text: "Copy", Title: "share of a plain copy's bandwidth on as many bytes", Right: true}, column{Text: "Min", Title: "fastest call", Right: true},
+			column{Text: "GB/s", Title: "bytes of all inputs and outputs over the median", Right: true}, column{Text: "Warm L2", Title: "on a warm L2, not the contest's figure", Right: true})
+		if baseline != nil {
+			t.Head = append(t.Head, column{Text: clean(baseline.Name, 24), Title: "latency of the baseline, timed in turn", Right: true})
+		}
+	}
+	t.Head = append(t.Head, column{Text: "Remarks"})
+	for i := range r.Workloads {
+		w := &r.Workloads[i]
+		cells := append([]cell{uuidCell(w.UUID)}, axisCells(r.Axes, w.Axes)...)
+		if r.Split() {
+			cells = append(cells, cell{Text: clean(w.Place, 60)})
+		}
+		e := w.Evaluated
+		if e == nil {
+			e = &event.Evaluated{}
+		}
+		cells = append(cells, verdictCell(w), errorCell(e.MaxAbs), errorCell(e.MaxRel))
+		if r.Timed {
+			cells = append(cells, figures(w, baseline != nil)...)
+		}
+		t.add(append(cells, remarks(w))...)
+	}
+	t.drop("Max abs", "Max rel", "Speed-up", "Copy", "GB/s", "Warm L2", "Remarks")
+	return t
+}
+
+// figures are the cells from the median to the baseline.
+func figures(w *Workload, baseline bool) []cell {
+	var median, width, speedup, share, fastest, rate, warm, theirs cell
+	if s := w.Samples; s != nil {
+		median, width = nanos(s.MedianNS), cell{Text: ui.Spread(s.Interval), Title: intervalTitle(s.MedianNS, s.N, s.Interval)}
+		fastest, warm, theirs = nanos(float64(s.MinNS)), timings(s.Warm), timings(s.Baseline)
+		if s.CopyShare > 0 {
+			share = cell{Text: ui.Percent(s.CopyShare), Title: exact(s.CopyShare) + "; the copy takes " + exactNS(s.CopyNS)}
+		}
+		if s.Bandwidth > 0 {
+			rate = cell{Text: fmt.Sprintf("%.0f", s.Bandwidth), Title: exact(s.Bandwidth) + " GB/s"}
+		}
+		if e := w.Evaluated; e != nil && e.Speedup != nil {
+			speedup = cell{Text: ui.Times(e.Speedup), Title: exact(*e.Speedup)}
+		}
+	}
+	if baseline {
+		return []cell{median, width, speedup, share, fastest, rate, warm, theirs}
+	}
+	return []cell{median, width, share, fastest, rate, warm}
+}
+
+// trust is the state of the GPU while each workload was timed.
+func (r *Run) trust(id string) table {
+	t := table{ID: id, Caption: "State of the GPU while each workload was timed", Note: "As NVML tells it; a range is of the readings during the measurement."}
+	t.Head = append([]column{{Text: "Workload"}}, axisColumns(r.Axes)...)
+	if r.Split() {
+		t.Head = append(t.Head, column{Text: "Place"}, column{Text: "GPU"})
+	}
+	t.Head = append(t.Head, column{Text: "SM clock", Right: true}, column{Text: "Memory clock", Right: true}, column{Text: "Temperature", Right: true},
+		column{Text: "Power", Right: true}, column{Text: "Throttled by"}, column{Text: "Other processes"}, column{Text: "ECC errors", Title: "uncorrected, since the driver was loaded", Right: true},
+		column{Text: "Measured", Title: "how often, until nothing disturbed it", Right: true}, column{Text: "In doubt"})
+	for i := range r.Workloads {
+		w := &r.Workloads[i]
+		s := w.Samples
+		if s == nil {
+			continue
+		}
+		cells := append([]cell{uuidCell(w.UUID)}, axisCells(r.Axes, w.Axes)...)
+		if r.Split() {
+			d := r.device(w)
+			cells = append(cells, cell{Text: clean(w.Place, 60)}, cell{Text: clean(d.Name, 40), Title: clean(d.UUID, 60)})
+		}
+		doubts := slices.Concat(s.Disturbed, s.Warnings)
+		if s.Truncated {
+			doubts = append(doubts, "a time limit ended the measurement")
+		}
+		if s.TimerNote != "" {
+			doubts = append(doubts, s.TimerNote)
+		}
+		if s.Stamp == nil {
+			doubts = append(doubts, "no stamp of the GPU's state")
+			cells = append(cells, make([]cell, 7)...)
+		} else {
+			if s.Stamp.Note != "" {
+				doubts = append(doubts, s.Stamp.Note)
+			}
+			cells = append(cells, stampCells(s.Stamp)...)
+		}
+		for i := range doubts {
+			doubts[i] = clean(doubts[i], 200)
+		}
+		doubt := cell{Text: "none"}
+		if len(doubts) > 0 {
+			doubt = cell{Text: "* " + strings.Join(doubts, "; "), Class: "doubt"}
+		}
+		t.add(append(cells, cell{Text: times(max(1, s.Measured))}, doubt)...)
+	}
+	return t
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// stampCells are those from the SM clock to the ECC errors.
+func stampCells(s *event.Stamp) []cell {
+	lo, hi := s.During.Min, s.During.Max
+	if s.During.N == 0 {
+		lo, hi = s.Before, s.After
+	}
+	title := fmt.Sprintf("before %d MHz, %d °C, %.0f W; after %d MHz, %d °C, %.0f W; %d readings between", s.Before.SMClockMHz, s.Before.TemperatureC, s.Before.PowerW,
+		s.After.SMClockMHz, s.After.TemperatureC, s.After.PowerW, s.During.N)
+	sm := between(float64(lo.SMClockMHz), float64(hi.SMClockMHz), "MHz")
+	sm.Title = title
+	if s.ClocksLocked {
+		sm.Text += " locked"
+	}
+	throttled, others := cell{Text: "none"}, cell{Text: "none"}
+	if len(s.ThrottleReasons) > 0 {
+		throttled = cell{Text: clean(strings.Join(s.ThrottleReasons, ", "), 200), Class: "doubt"}
+	}
+	if len(s.OtherProcesses) > 0 {
+		var list []string
+		for i, p := range s.OtherProcesses {
+			if i == 5 {
+				list = append(list, fmt.Sprintf("%d more", len(s.OtherProcesses)-i))
+				break
+			}
+			busy := ""
+			if p.SMPercent >= 0 {
+				busy = fmt.Sprintf(", %d %% SM", p.SMPercent)
+			}
+			list = append(list, fmt.Sprintf("%s (pid %d, %d MB%s)", cmp.Or(clean(p.Name, 60), "unnamed"), p.PID, p.MemoryBytes/1e6, busy))
+		}
+		others = cell{Text: strings.Join(list, "; "), Class: "doubt"}
+	}
+	ecc := cell{Text: "off"}
+	if s.ECC {
+		ecc.Text = fmt.Sprint(s.ECCErrors)
+	}
+	if s.ECCErrors > 0 {
+		ecc.Class = "doubt"
+	}
+	return []cell{sm, between(float64(lo.MemoryClockMHz), float64(hi.MemoryClockMHz), "MHz"), between(float64(lo.TemperatureC), float64(hi.TemperatureC), "°C"),
+		between(lo.PowerW, hi.PowerW, "W"), throttled, others, ecc}
+}
+
+// between is a range of readings; what NVML does not tell is 0.
+func between(lo, hi float64, unit string) cell {
+	a, b := fmt.Sprintf("%.0f", lo), fmt.Sprintf("%.0f", hi)
+	switch {
+	case lo == 0 && hi == 0:
+		return cell{}
+	case a == b:
+		return cell{Text: a + " " + unit}
+	}
+	return cell{Text: a + " to " + b + " " + unit}
+}
+
+// kernels is what one call does on the GPU, each different launch once.
+func (r *Run) kernels(id string) table {
+	t := table{ID: id, Caption: "What one call does on the GPU", Note: "As CUPTI saw it. Registers and local memory are of one thread, shared memory of one block.",
+		Head: []column{{Text: "Kernel"}, {Text: "Step", Title: "place in the call"}, {Text: "Grid", Right: true}, {Text: "Block", Right: true}, {Text: "Registers", Right: true},
+			{Text: "Static shared", Right: true}, {Text: "Dynamic shared", Right: true}, {Text: "Local", Title: "spills and arrays of one thread", Right: true}, {Text: "Workloads"}}}
+	type launch struct {
+		event.Activity
+		at, of int
+	}
+	users := map[launch]map[string]bool{}
+	counts := map[launch]int{}
+	var order []launch
+	for _, w := range r.Workloads {
+		if w.Samples == nil {
+			continue
+		}
+		for i, k := range w.Samples.Kernels {
+			l := launch{k, i + 1, len(w.Samples.Kernels)}
+			if users[l] == nil {
+				users[l] = map[string]bool{}
+				order = append(order, l)
+			}
+			users[l][axesText(w.Axes)] = true
+			counts[l]++
+		}
+	}
+	for _, l := range order {
+		of := slices.Sorted(maps.Keys(users[l]))
+		text := fmt.Sprintf("%d: ", counts[l]) + strings.Join(of[:min(3, len(of))], "; ")
+		if len(of) > 3 {
+			text += "; ..."
+		}
+		row := []cell{kernelCell(l.Activity), {Text: fmt.Sprintf("%d of %d", l.at, l.of)}}
+		if l.Kind == "kernel" {
+			row = append(row, sizeCell(l.Grid), sizeCell(l.Block), cell{Text: fmt.Sprint(l.Registers)}, bytesCell(int64(l.StaticSharedBytes)),
+				bytesCell(int64(l.DynamicSharedBytes)), bytesCell(int64(l.LocalBytes)))
+		} else {
+			row = append(row, make([]cell, 6)...)
+		}
+		t.add(append(row, cell{Text: text})...)
+	}
+	return t
+}
+
+// kernelCell names an activity; a demangled name goes without its parameters.
+func kernelCell(a event.Activity) cell {
+	if a.Kind != "kernel" {
+		return cell{Text: clean(fmt.Sprintf("%s of %d bytes", a.Kind, a.Bytes), 80)}
+	}
+	name := clean(a.Name, 1000)
+	short := name
+	depth := 0
+	for i, r := range name {
+		switch r {
+		case '<':
+			depth++
+		case '>':
+			depth--
+		case '(':
+			if depth == 0 && i > 0 && !strings.HasPrefix(name[i:], "(anonymous namespace)") {
+				short = name[:i]
+			}
+		}
+		if len(short) < len(name) {
+			break
+		}
+	}
+	return cell{Text: ui.Cut(strings.TrimPrefix(short, "void "), 160), Title: name, Class: "code long"}
+}
+
+func sizeCell(s [3]int) cell { return cell{Text: fmt.Sprintf("%d × %d × %d", s[0], s[1], s[2])} }
+
+func bytesCell(n int64) cell { return cell{Text: fmt.Sprintf("%d B", n)} }
+
+// facts is the environment.
+func (r *Run) facts(id string) table {
+	t := table{ID: id, Caption: "What ran where", Head: []column{{Text: "Fact"}, {Text: "Value"}}}
+	for _, f := range Facts(r.Run) {
+		t.add(cell{Text: f[0]}, cell{Text: clean(f[1], 600)})
+	}
+	return t
+}
+
+// overview has a line for each run.
+func (r *Report) overview() table {
+	t := table{ID: "overview", Caption: "What was run", Head: []column{{Text: "Run"}, {Text: "Solution"}, {Text: "Device"}, {Text: "Passed", Right: true},
+		{Text: "Mean latency", Title: "mean over the passed workloads; none over several places", Right: true}, {Text: "Baseline"}, {Text: "Contest score", Right: true}, {Text: "Findings", Right: true}}}
+	for _, run := range r.Runs {
+		passed, total := run.Passed()
+		baseline, score := cell{}, cell{}
+		if b := run.Run.Run.Baseline; b != nil {
+			baseline.Text = clean(b.Name, 60)
+		}
+		if d := run.Done; d != nil && d.Score != nil {
+			score = cell{Text: fmt.Sprintf("%.3f", *d.Score), Title: exact(*d.Score)}
+		}
+		t.add(cell{Text: clean(run.ID, 60), Class: "code"}, cell{Text: run.Name()}, cell{Text: run.where()}, cell{Text: fmt.Sprintf("%d of %d", passed, total)},
+			nanos(run.Mean()), baseline, score, cell{Text: fmt.Sprint(run.findings())})
+	}
+	return t
+}
+
+// table compares workload by workload.
+func (c *Comparison) table(id string) table {
+	t := table{ID: id, Caption: "B against A, workload by workload", Note: "B/A is a ratio of medians with its 95 % interval: above 1 where B is slower. The verdict is on B."}
+	names := map[string]bool{}
+	for _, row := range c.Result.Rows {
+		for name := range row.Axes {
+			names[name] = true
+		}
+	}
+	axes := slices.Sorted(maps.Keys(names))
+	t.Head = append(append([]column{{Text: "Workload"}}, axisColumns(axes)...), column{Text: "A", Right: true}, column{Text: "B", Right: true}, column{Text: "B/A", Right: true},
+		column{Text: "95 % interval", Right: true}, column{Text: "p", Title: "of the Mann-Whitney test", Right: true}, column{Text: "Verdict on B"})
+	for _, row := range c.Result.Rows {
+		ratio, interval := RatioText(row.Ratio)
+		r, i, p := cell{Text: ratio}, cell{Text: interval}, cell{}
+		if row.Ratio != nil {
+			r.Title, i.Title = exact(row.Ratio.Value), exact(row.Ratio.Lo)+" to "+exact(row.Ratio.Hi)
+		}
+		if row.P != nil {
+			p = cell{Text: fmt.Sprintf("%.4f", *row.P), Title: exact(*row.P)}
+			if *row.P < 0.0001 {
+				p.Text = "< 0.0001"
+			}
+		}
+		verdict := cell{Text: clean(VerdictText(row.Verdict, row.Why), 200), Class: news(row.Verdict)}
+		if len(row.Warnings) > 0 {
+			verdict.Text += " *"
+			verdict.Title = clean(strings.Join(row.Warnings, "; "), 400)
+		}
+		t.add(append(append([]cell{uuidCell(row.UUID)}, axisCells(axes, row.Axes)...), sideCell(row.A), sideCell(row.B), r, i, p, verdict)...)
+	}
+	return t
+}
+
+func sideCell(s compare.Side) cell {
+	c := cell{Text: clean(SideText(s), 40)}
+	if s.N > 0 {
+		c.Title = fmt.Sprintf("%s, n %d; official %s", exactNS(s.MedianNS), s.N, exactNS(s.OfficialNS))
+	}
+	return c
+}
+
+func news(v compare.Verdict) string {
+	switch v {
+	case compare.Faster:
+		return "good"
+	case compare.Slower:
+		return "bad"
+	}
+	return ""
+}

@@ -1,0 +1,59 @@
+package report
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"fisub/internal/ui"
+)
+
+// clean makes one line of at most n characters of a text from a run, without what could hide or turn round its neighbours.
+func clean(s string, n int) string {
+	return ui.Cut(visible(ui.Printable(s)), n)
+}
+
+// visible replaces characters that change the direction of text, and what is no UTF-8.
+func visible(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+}
+
+// escapes are what programs send to terminals: control sequences, strings such as titles and links, and two-byte escapes.
+var escapes = regexp.MustCompile("\x1b\\[[0-?]*[ -/]*[@-~]|\x1b[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[ -/]*[0-~]")
+
+const (
+	logLines = 60
+	logBytes = 6000
+)
+
+// logText is the beginning of a log without terminal escapes. more says what is left out, "" where nothing is.
+func logText(log string) (text, more string) {
+	cut := len(log) > logBytes
+	if cut {
+		log = log[:logBytes]
+	}
+	log = escapes.ReplaceAllString(strings.ToValidUTF8(log, "\uFFFD"), "")
+	lines := strings.Split(strings.TrimRight(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(log), "\n"), "\n")
+	if len(lines) > logLines {
+		lines, cut = lines[:logLines], true
+	}
+	for i, line := range lines {
+		lines[i] = visible(ui.Printable(strings.ReplaceAll(line, "\t", "    ")))
+	}
+	if cut {
+		more = "the log goes on in the run folder, in log/"
+	}
+	return strings.Join(lines, "\n"), more
+}
+
+// exact is a number with all of its digits.
+func exact(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+
+// exactNS is a time with all of its digits.
+func exactNS(ns float64) string { return strconv.FormatFloat(ns, 'f', -1, 64) + " ns" }

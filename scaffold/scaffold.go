@@ -1,0 +1,290 @@
+// Package scaffold makes the files of a new submission: config, kernel, .gitignore and a CI workflow. The kernels of the
+// contest's definitions are correct and plain, to begin from; for other definitions the signature and the reference are all
+// that is known. It asks nothing and runs nothing.
+package scaffold
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"text/template"
+
+	"fisub/internal/cache"
+	"fisub/internal/config"
+	"fisub/internal/trace"
+)
+
+//go:embed kernels project
+var embedded embed.FS
+
+// Languages are those that there are templates for.
+var Languages = []trace.Language{trace.CUDA, trace.Triton, trace.Python}
+
+// Workflow is the path of the CI workflow in a project.
+const Workflow = ".github/workflows/fisub.yml"
+
+// Options say what to make.
+type Options struct {
+	Definition *trace.Definition
+	Language   trace.Language // one of Languages
+	Name       string         // of the solution
+	Author     string
+	Set        string // a workload set to name in the config's comments; "" is "contest"
+	Version    string // of fisub, a commit or a tag, for the workflow
+}
+
+// A File is one file of a project.
+type File struct {
+	Path    string // slash-separated, below the project's folder
+	Content []byte
+}
+
+// A Project is the files of a new submission.
+type Project struct {
+	Files []File
+	// Written tells whether the kernel computes the definition. Where it does not, the author has to write it: until then no
+	// workload passes.
+	Written bool
+
+	sources string // folder of the sources
+}
+
+// New makes the project that opts describe. Equal options give equal files. Its errors are about the options.
+func New(opts Options) (*Project, error) {
+	var faults []error
+	for _, text := range []struct{ what, value string }{{"name", opts.Name}, {"author", opts.Author}, {"definition", opts.Definition.Name}} {
+		if err := CheckText(text.value); err != nil {
+			faults = append(faults, fmt.Errorf("%s %q: %w", text.what, text.value, err))
+		}
+	}
+	if !slices.Contains(Languages, opts.Language) {
+		faults = append(faults, fmt.Errorf("language %q: no template", opts.Language))
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+
+	p := &Project{Written: true, sources: path.Join("solution", string(opts.Language))}
+	entry, dps := "kernel.py", opts.Language == trace.Triton
+	if opts.Language == trace.CUDA {
+		entry, dps = "kernel.cu", true
+	}
+	if Known(opts.Definition.Name) {
+		p.known(opts)
+	} else if dps = opts.Language == trace.CUDA; !dps {
+		p.derivedPython(opts)
+	} else if err := p.derivedCUDA(opts); err != nil {
+		return nil, err
+	}
+
+	quote := strconv.Quote // the texts are printable, where TOML's escapes are Go's
+	set := opts.Set
+	if set == "" {
+		set = "contest"
+	}
+	values := map[string]any{
+		"Name": quote(opts.Name), "Definition": quote(opts.Definition.Name), "Author": quote(opts.Author),
+		"Language": quote(string(opts.Language)), "Folder": string(opts.Language), "EntryPoint": quote(entry + "::kernel"), "DPS": dps,
+		"CUDA": opts.Language == trace.CUDA, "Python": opts.Language != trace.CUDA, "Set": quote(set), "Version": opts.Version,
+	}
+	p.Files = append([]File{
+		{config.Name, filled("project/config.template", values)},
+		{".gitignore", embeddedFile("project/gitignore")},
+		{Workflow, filled("project/workflow.yml", values)},
+	}, p.Files...)
+	return p, nil
+}
+
+// CheckText says what is wrong with a text as a solution's name, author or definition; nil where nothing is. Authors and names
+// become parts of paths when the contest's tools save results.
+func CheckText(text string) error {
+	switch {
+	case strings.TrimSpace(text) == "":
+		return errors.New("empty")
+	case len(text) > 200:
+		return errors.New("longer than 200 bytes")
+	case strings.ContainsAny(text, `/\`):
+		return errors.New("holds a slash, and is a part of a path where results are saved")
+	case text == "." || text == "..":
+		return errors.New("is a folder, and is a part of a path where results are saved")
+	case strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) || r == '\uFFFD' }):
+		return errors.New("holds a character that cannot be printed")
+	}
+	return nil
+}
+
+// Known tells whether there are kernels written for the definition of that name.
+func Known(definition string) bool {
+	st, err := fs.Stat(embedded, path.Join("kernels", definition))
+	return err == nil && st.IsDir()
+}
+
+// known adds the kernel written for the definition, with the headers that it includes.
+func (p *Project) known(opts Options) {
+	folder := path.Join("kernels", opts.Definition.Name)
+	if opts.Language != trace.CUDA {
+		p.add("kernel.py", embeddedFile(path.Join(folder, string(opts.Language)+".py")))
+		return
+	}
+	kernel := embeddedFile(path.Join(folder, "kernel.cu"))
+	p.add("kernel.cu", kernel)
+	for _, header := range []string{"tensor.cuh", "workspace.cuh"} {
+		if bytes.Contains(kernel, []byte(`#include "`+header+`"`)) {
+			p.add(header, embeddedFile(path.Join("kernels", header)))
+		}
+	}
+}
+
+// add adds a source.
+func (p *Project) add(name string, content []byte) {
+	p.Files = append(p.Files, File{path.Join(p.sources, name), content})
+}
+
+// Drop leaves the file at path out of the project.
+func (p *Project) Drop(path string) {
+	p.Files = slices.DeleteFunc(p.Files, func(f File) bool { return f.Path == path })
+}
+
+func embeddedFile(name string) []byte {
+	data, err := embedded.ReadFile(name)
+	if err != nil {
+		panic(err) // a file of this package
+	}
+	return data
+}
+
+// filled is a file of the folder project with values in the places of its [[actions]]. Comments behind values stand in a
+// column.
+func filled(name string, values map[string]any) []byte {
+	var b bytes.Buffer
+	t := template.Must(template.New(name).Delims("[[", "]]").Option("missingkey=error").Parse(string(embeddedFile(name))))
+	if err := t.Execute(&b, values); err != nil {
+		panic(err)
+	}
+	if path.Ext(name) == ".toml" {
+		return align(b.Bytes())
+	}
+	return b.Bytes()
+}
+
+// align puts the comments that stand four spaces behind a value into one column for each paragraph.
+func align(text []byte) []byte {
+	const gap = "    # "
+	lines := strings.Split(string(text), "\n")
+	for i := 0; i < len(lines); {
+		end, width := i, 0
+		for ; end < len(lines) && lines[end] != ""; end++ {
+			if at := strings.LastIndex(lines[end], gap); at > 0 {
+				width = max(width, len(lines[end][:at]))
+			}
+		}
+		for ; i < end; i++ {
+			if at := strings.LastIndex(lines[i], gap); at > 0 {
+				lines[i] = fmt.Sprintf("%-*s%s", width, lines[i][:at], lines[i][at:])
+			}
+		}
+		i = end + 1
+	}
+	return []byte(strings.Join(lines, "\n"))
+}
+
+// What Write did with a file.
+const (
+	Created   = "created"
+	Replaced  = "replaced"
+	Unchanged = "unchanged" // it was there with the same content
+)
+
+// A Conflict is a file in the folder that keeps a project from being written.
+type Conflict struct {
+	Path string // slash-separated, below the folder
+	// Source tells that the project has no such file: it stands in the folder of the sources, where it would be packed as well.
+	Source bool
+}
+
+// A ConflictError lists what Write would have to replace.
+type ConflictError struct {
+	Dir       string
+	Conflicts []Conflict
+}
+
+func (e *ConflictError) Error() string {
+	lines := make([]string, len(e.Conflicts))
+	for i, c := range e.Conflicts {
+		lines[i] = filepath.Join(e.Dir, filepath.FromSlash(c.Path)) + ": exists with other content"
+		if c.Source {
+			lines[i] = filepath.Join(e.Dir, filepath.FromSlash(c.Path)) + ": exists, and would be packed as well"
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Write writes the files below dir, which is made where it is missing, and returns what it did with each, in order. Files that
+// exist with other content, and other files in the folder of the sources, make it write nothing and return a *ConflictError;
+// with force the former are replaced and the latter left alone.
+func (p *Project) Write(dir string, force bool) (done []string, err error) {
+	var conflicts []Conflict
+	for _, f := range p.Files {
+		old, err := read(filepath.Join(dir, filepath.FromSlash(f.Path)))
+		state := Unchanged
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			state = Created
+		case err != nil:
+			return nil, err
+		case !bytes.Equal(old, f.Content):
+			state = Replaced
+			conflicts = append(conflicts, Conflict{Path: f.Path})
+		}
+		done = append(done, state)
+	}
+	entries, err := os.ReadDir(filepath.Join(dir, filepath.FromSlash(p.sources)))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		name := path.Join(p.sources, e.Name())
+		if e.Type().IsRegular() && !slices.ContainsFunc(p.Files, func(f File) bool { return f.Path == name }) {
+			conflicts = append(conflicts, Conflict{Path: name, Source: true})
+		}
+	}
+	if len(conflicts) > 0 && !force {
+		return nil, &ConflictError{Dir: dir, Conflicts: conflicts}
+	}
+	for i, f := range p.Files {
+		if done[i] == Unchanged {
+			continue
+		}
+		name := filepath.Join(dir, filepath.FromSlash(f.Path))
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return nil, err
+		}
+		if err := cache.WriteFile(name, f.Content, 0o644); err != nil {
+			return nil, err
+		}
+	}
+	return done, nil
+}
+
+// read reads a file that Write may replace: a regular one of a size that it could have written.
+func read(name string) ([]byte, error) {
+	st, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a file", name)
+	}
+	if st.Size() > 1<<20 {
+		return nil, nil
+	}
+	return os.ReadFile(name)
+}

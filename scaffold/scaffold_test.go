@@ -1,0 +1,201 @@
+package scaffold
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"fisub/definitions"
+	"fisub/internal/config"
+	"fisub/internal/trace"
+	"fisub/pack"
+	"fisub/preflight"
+)
+
+func definition(t *testing.T, json string) *trace.Definition {
+	t.Helper()
+	def, _, err := trace.DecodeDefinition([]byte(json))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return def
+}
+
+func file(t *testing.T, p *Project, path string) string {
+	t.Helper()
+	for _, f := range p.Files {
+		if f.Path == path {
+			return string(f.Content)
+		}
+	}
+	t.Fatalf("%s: not in the project", path)
+	return ""
+}
+
+// odd has names that are keywords, no identifiers, taken or the same, and texts that would end a comment.
+const odd = `{"name": "odd", "op_type": "t", "description": "ends here */ \\\n\"\"\" and there",
+"axes": {"n": {"type": "var"}, "class": {"type": "const", "value": 4}, "m": {"type": "var"}},
+"inputs": {"class": {"shape": ["n", "class"], "dtype": "bfloat16"}, "a b": {"shape": [], "dtype": "float32"},
+	"x": {"shape": ["n"], "dtype": "float8_e4m3fn"}, "lambda": {"shape": null, "dtype": "int32"}, "__a__": {"shape": null, "dtype": "bool"}},
+"outputs": {"run": {"shape": ["n"], "dtype": "float32"}, "x_data": {"shape": ["m", "class"], "dtype": "int64"}},
+"reference": "def run(a, b, c, d, e):\n    return a, b"}`
+
+// Whatever the definition, what is made of it has no finding and a valid config, the commented keys included.
+func TestNew(t *testing.T) {
+	defs := []*trace.Definition{definition(t, odd)}
+	for _, name := range []string{
+		"gdn/gdn_decode_qk4_v8_d128_k_last", "gdn/gdn_prefill_qk4_v8_d128_k_last",
+		"moe/moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048",
+		"dsa_paged/dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64", "dsa_paged/dsa_topk_indexer_fp8_h64_d128_topk2048_ps64",
+	} {
+		data, err := definitions.FS.ReadFile(name + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		def := definition(t, string(data))
+		if !Known(def.Name) {
+			t.Errorf("%s: no kernel", def.Name)
+		}
+		defs = append(defs, def)
+	}
+	for _, def := range defs {
+		for _, language := range Languages {
+			t.Run(def.Name+"/"+string(language), func(t *testing.T) {
+				opts := Options{Definition: def, Language: language, Name: `a "b"`, Author: "é", Version: "v1"}
+				p, err := New(opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want := Known(def.Name) || language != trace.CUDA; p.Written != want {
+					t.Errorf("written: got %v, want %v", p.Written, want)
+				}
+				dir := t.TempDir()
+				if _, err := p.Write(dir, false); err != nil {
+					t.Fatal(err)
+				}
+				cfg, err := config.Load(filepath.Join(dir, config.Name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := config.Check(cfg, def); err != nil {
+					t.Error(err)
+				}
+				sol, _, err := pack.Solution(cfg, cfg.SourceDir())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, f := range preflight.Sources(sol, def) {
+					t.Errorf("finding: %s", f)
+				}
+				if sol.Name != opts.Name || sol.Author != opts.Author {
+					t.Errorf("got name %q, author %q, want %q, %q", sol.Name, sol.Author, opts.Name, opts.Author)
+				}
+				text := file(t, p, config.Name)
+				all := regexp.MustCompile(`(?m)^# ((\w+ = |\[).*)`).ReplaceAllString(text, "$1")
+				if strings.Count(all, "\n#") >= strings.Count(text, "\n#") {
+					t.Error("the config has no commented keys")
+				}
+				if _, err := config.Parse(config.Name, []byte(all)); err != nil {
+					t.Errorf("with every key: %v\n%s", err, all)
+				}
+			})
+		}
+	}
+}
+
+func TestNewCUDANames(t *testing.T) {
+	p, err := New(Options{Definition: definition(t, odd), Language: trace.CUDA, Name: "n", Author: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kernel := file(t, p, "solution/cuda/kernel.cu")
+	for _, want := range []string{
+		"constexpr int64_t class_1 = 4;", "void launch(TensorView class_2, TensorView x, TensorView x_1, int64_t lambda, bool x_2, TensorView run,",
+		`auto* x_1_data = checked<const __nv_fp8_e4m3>("x", x_1, {n});`, "const int64_t m = extent(x_data, 0);",
+		`checked<int64_t>("x_data", x_data, {m, class_1});`,
+	} {
+		if !strings.Contains(kernel, want) {
+			t.Errorf("got no %q in\n%s", want, kernel)
+		}
+	}
+	for i, line := range strings.Split(kernel, "\n") {
+		if strings.HasSuffix(line, `\`) || strings.Contains(line, "ends here") && !strings.HasPrefix(line, "// ") {
+			t.Errorf("line %d leaves its comment: %q", i+1, line)
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	scalar := definition(t, `{"name": "s", "op_type": "t", "axes": {"n": {"type": "var"}}, "inputs": {"x": {"shape": ["n"], "dtype": "float32"}},
+"outputs": {"y": {"shape": null, "dtype": "float32"}}, "reference": "def run(x):\n    return 1.0"}`)
+	for _, c := range []struct {
+		name string
+		opts Options
+		want string
+	}{
+		{"scalar output", Options{Definition: scalar, Language: trace.CUDA, Name: "n", Author: "a"}, `output "y" is a number`},
+		{"language", Options{Definition: scalar, Language: trace.TileLang, Name: "n", Author: "a"}, `language "tilelang": no template`},
+		{"author", Options{Definition: scalar, Language: trace.Python, Name: "n", Author: "a/b"}, `author "a/b": holds a slash`},
+		{"both", Options{Definition: scalar, Language: trace.Python, Name: "..", Author: "a\nb"}, "cannot be printed"},
+	} {
+		if _, err := New(c.opts); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want it to hold %q", c.name, err, c.want)
+		}
+	}
+	if p, err := New(Options{Definition: scalar, Language: trace.Triton, Name: "n", Author: "a"}); err != nil || !p.Written {
+		t.Errorf("scalar output in triton: got %v, want a kernel", err)
+	}
+}
+
+func TestWrite(t *testing.T) {
+	p, err := New(Options{Definition: definition(t, odd), Language: trace.Python, Name: "n", Author: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "deep", "project")
+	write := func(force bool, want ...string) {
+		t.Helper()
+		done, err := p.Write(dir, force)
+		if err != nil || strings.Join(done, " ") != strings.Join(want, " ") {
+			t.Errorf("got %v, %v, want %v", done, err, want)
+		}
+	}
+	write(false, Created, Created, Created, Created, Created)
+	write(false, Unchanged, Unchanged, Unchanged, Unchanged, Unchanged)
+
+	kernel := filepath.Join(dir, "solution", "python", "kernel.py")
+	for name, content := range map[string]string{kernel: "mine", filepath.Join(dir, "solution", "python", "more.py"): "x", filepath.Join(dir, "README"): "x"} {
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, ".gitignore")); err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Write(dir, false)
+	var conflict *ConflictError
+	if !errors.As(err, &conflict) || len(conflict.Conflicts) != 2 || conflict.Conflicts[0].Path != "solution/python/kernel.py" ||
+		conflict.Conflicts[1] != (Conflict{"solution/python/more.py", true}) {
+		t.Fatalf("got %v, want conflicts about kernel.py and more.py", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, ".gitignore")); err == nil {
+		t.Error("a refused project was written in part")
+	}
+	if data, _ := os.ReadFile(kernel); string(data) != "mine" {
+		t.Errorf("kernel.py: got %q, want it as it was", data)
+	}
+	write(true, Unchanged, Created, Unchanged, Replaced, Unchanged)
+
+	if err := os.Remove(kernel); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(kernel, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Write(dir, true); err == nil || !strings.Contains(err.Error(), "not a file") {
+		t.Errorf("a folder in the place of a file: got %v, want it refused", err)
+	}
+}

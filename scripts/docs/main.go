@@ -1,0 +1,169 @@
+// Command docs writes the pages that are made of the code: docs/commands, docs/config.md, docs/events.md with its JSON Schema,
+// and the tables of keys in docs/remote.md and docs/remote. It is run by `go generate ./docs`.
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"fisub/internal/app"
+	"fisub/internal/config"
+	"fisub/internal/manual"
+	"fisub/remote"
+)
+
+const generated = "<!-- Written by `go generate`; edit what it is made of instead. -->\n\n"
+
+func main() {
+	root, err := filepath.Abs("..") // go generate runs in docs
+	if err == nil {
+		err = write(root)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "docs:", err)
+		os.Exit(1)
+	}
+}
+
+func write(root string) error {
+	files, err := pages(root)
+	if err != nil {
+		return err
+	}
+	stale, err := filepath.Glob(filepath.Join(root, "docs", "commands", "*.md"))
+	if err != nil {
+		return err
+	}
+	for _, file := range stale {
+		name, err := filepath.Rel(root, file)
+		if err != nil {
+			return err
+		}
+		if files[name] == nil {
+			if err := os.Remove(file); err != nil {
+				return err
+			}
+		}
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(root, name), content, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pages gives all files that are generated, by their path below root.
+func pages(root string) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	tree := app.Manual()
+	files["docs/commands/README.md"] = []byte(manual.Index(tree))
+	for _, c := range tree.Commands {
+		files["docs/commands/"+manual.FileName(c)] = []byte(manual.Page(c))
+	}
+	files["docs/config.md"] = []byte(configPage())
+	stream, err := readEvents(filepath.Join(root, "internal", "event", "event.go"))
+	if err != nil {
+		return nil, err
+	}
+	files["docs/events.md"] = []byte(stream.page())
+	if files["docs/event.schema.json"], err = stream.schema(); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"docs/remote.md", "docs/remote/slurm.md", "docs/remote/aws.md", "docs/remote/modal.md"} {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err == nil {
+			files[name], err = withTables(text)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return files, nil
+}
+
+func configPage() string {
+	var b strings.Builder
+	b.WriteString(generated + "# config.toml\n\nThe description of a submission. The contest's packer reads name, definition and author of `[solution]`, " +
+		"and language,\nentry\\_point and destination\\_passing\\_style of `[build]`; fisub reads all of this. An unknown key or table is an error.\n")
+	tables := map[string]string{
+		"solution": "What it is called and what it implements.",
+		"build":    "What is built, and how it is called.",
+		"bench":    "What runs where no flag says otherwise.",
+		"submit":   "How `fisub submit` tags.",
+	}
+	last := ""
+	for _, k := range config.Keys() {
+		if k.Table != last {
+			fmt.Fprintf(&b, "\n## [%s]\n\n", k.Table)
+			if text := tables[k.Table]; text != "" {
+				b.WriteString(text + "\n\n")
+			}
+			b.WriteString("| key | type | where it is missing | meaning | example |\n|---|---|---|---|---|\n")
+			last = k.Table
+		}
+		absent, kind := k.Default, k.Type
+		if k.Required {
+			absent = "must be there"
+		}
+		if k.Allowed != "" {
+			kind += ": " + k.Allowed
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | `%s` |\n", k.Name, cell(kind), cell(absent), cell(k.Meaning), k.Example)
+	}
+	b.WriteString("\n## [remote.NAME]\n\nHosts for `fisub remote`; [remote.md](remote.md) says how each kind is set up. The keys of every kind:\n\n")
+	keys := app.RemoteKeys()
+	b.WriteString(keyTable(keys[""]))
+	for _, kind := range slices.Sorted(maps.Keys(keys)) {
+		if kind != "" {
+			fmt.Fprintf(&b, "\n### provider = \"%s\"\n\n%s", kind, keyTable(keys[kind]))
+		}
+	}
+	return b.String()
+}
+
+func keyTable(keys []remote.Key) string {
+	var b strings.Builder
+	b.WriteString("| key | type | meaning | where it is missing |\n|---|---|---|---|\n")
+	for _, k := range keys {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", k.Name, k.Type, cell(k.Meaning), cell(k.Default))
+	}
+	return b.String()
+}
+
+func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
+
+// withTables puts the table of a provider's keys between each pair of the comments "keys of KIND" and "end of keys" in text.
+func withTables(text []byte) ([]byte, error) {
+	var out bytes.Buffer
+	keys := app.RemoteKeys()
+	found := false
+	for {
+		head, rest, ok := bytes.Cut(text, []byte("<!-- keys of "))
+		out.Write(head)
+		if !ok {
+			break
+		}
+		found = true
+		kind, rest, ok := bytes.Cut(rest, []byte(" -->\n"))
+		_, rest, end := bytes.Cut(rest, []byte("<!-- end of keys -->\n"))
+		name := string(kind)
+		if name == "every kind" {
+			name = ""
+		}
+		if !ok || !end || keys[name] == nil {
+			return nil, fmt.Errorf("the comment about the keys of %q is not whole", kind)
+		}
+		fmt.Fprintf(&out, "<!-- keys of %s -->\n%s<!-- end of keys -->\n", kind, keyTable(keys[name]))
+		text = rest
+	}
+	if !found {
+		return nil, fmt.Errorf("no comment says where the keys go")
+	}
+	return out.Bytes(), nil
+}

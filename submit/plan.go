@@ -1,0 +1,548 @@
+// Package submit makes of a commit what the contest takes: a git tag. It finds what the contest's collector finds in a clean
+// checkout, what speaks for and against a tag, and makes and pushes it. It never commits, moves a tag or forces a push. It
+// runs git, and leaves formats, packing and runs to trace, pack and bench/runs.
+package submit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"fisub/internal/config"
+	"fisub/internal/trace"
+)
+
+// A State says what a step means for the tag.
+type State string
+
+const (
+	OK      State = "ok"
+	Warning State = "warning" // the result should be read with it
+	Todo    State = "to do"   // left for the user before the tag can be made; nothing is wrong
+	Fault   State = "fault"   // the contest would get something else than what was tested, or nothing
+)
+
+// A Step is one thing that was looked at.
+type Step struct {
+	Name  string `json:"step"` // "check", "tested", "commit", "checkout", "tag", "remote"
+	State State  `json:"state"`
+	Text  string `json:"text"`
+	Hint  string `json:"hint,omitempty"`
+}
+
+// A Survey is what is true of a repository, whatever submission of it is looked at.
+type Survey struct {
+	Repo      *Repository // nil where Missing is set
+	Missing   error       // ErrNoGit or ErrNoRepository
+	Head      Head
+	Here      []Collected // in the working tree, or in the folder without git
+	Committed []Collected // in a clean checkout of HEAD; nil where nothing is committed
+	Changes   []Change    // what the collector reads and HEAD does not hold so
+	Tags      []Tag
+	Remote    *Remote // nil where there is none
+	Refs      Refs    // nil where the remote was not asked, or gave no answer
+	Offline   error   // why it gave none; wraps ErrOffline
+
+	top string
+}
+
+// NewSurvey looks at the repository that holds the folder dir. remote is the remote's name, or "" for that of the branch,
+// origin, or the only one. What there is no repository for is left empty.
+func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
+	v := &Survey{}
+	repo, err := Open(ctx, dir)
+	if IsMissing(err) {
+		v.Missing = err
+		if v.top, err = filepath.Abs(dir); err == nil {
+			v.Here, err = Collect(v.top)
+		}
+		return v, err
+	}
+	if err != nil {
+		return nil, err
+	}
+	v.Repo, v.top = repo, repo.Top
+	if v.Head, err = repo.Head(ctx); err != nil {
+		return nil, err
+	}
+	if v.Here, err = Collect(v.top); err != nil {
+		return nil, err
+	}
+	if v.Head.Commit != "" {
+		if v.Committed, err = repo.collect(ctx, v.Head.Commit); err != nil {
+			return nil, err
+		}
+		if v.Changes, err = v.changes(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if v.Tags, err = repo.Tags(ctx); err != nil {
+		return nil, err
+	}
+	if v.Remote, err = repo.Remote(ctx, remote, v.Head.Branch); err != nil || v.Remote == nil {
+		return v, err
+	}
+	v.Refs, err = repo.List(ctx, v.Remote.Name)
+	if errors.Is(err, ErrOffline) {
+		v.Offline, err = err, nil
+	}
+	return v, err
+}
+
+// collect is Collect on a clean checkout of a commit.
+func (r *Repository) collect(ctx context.Context, commit string) ([]Collected, error) {
+	dir, remove, err := r.Checkout(ctx, commit)
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	all, err := Collect(dir)
+	for i := range all {
+		if all[i].Err != nil {
+			all[i].Err = errors.New(strings.ReplaceAll(all[i].Err.Error(), dir+string(filepath.Separator), ""))
+		}
+	}
+	return all, err
+}
+
+// changes lists what differs among the files that the collector reads, here or in the commit.
+func (v *Survey) changes(ctx context.Context) ([]Change, error) {
+	reads, paths := map[string]bool{}, []string{PackedName}
+	reads[PackedName] = true
+	for _, c := range slices.Concat(v.Here, v.Committed) {
+		for _, file := range c.Reads {
+			reads[file] = true
+		}
+		paths = append(paths, c.Path)
+		if c.Folder != "" {
+			paths = append(paths, c.Folder)
+		}
+	}
+	slices.Sort(paths)
+	all, err := v.Repo.Changes(ctx, slices.Compact(paths))
+	return slices.DeleteFunc(all, func(c Change) bool { return !reads[c.Path] }), err
+}
+
+// Options say which submission, and how.
+type Options struct {
+	Config    string          // path of its config.toml
+	Solution  *trace.Solution // as it packs here
+	Pattern   string          // of the tag's name; "" is Pattern
+	Proof     *Proof          // nil where no run is asked for
+	Checked   []Step          // what the pre-flight says
+	Version   string          // of fisub
+	WillPush  bool
+	AskedName string // the remote that was asked for, or ""
+}
+
+// A Plan is what a tag of one submission takes.
+type Plan struct {
+	Steps  []Step
+	Tag    string // its name; "" where none can be told
+	Exists bool   // it is there already, on this commit, for this content
+	Object string // of the tag, once it is there
+	Note   Note
+	Sent   bool // the remote has it
+}
+
+// Refused tells whether the tag cannot be made as things are, and whether that is through a fault.
+func (p *Plan) Refused() (refused, fault bool) {
+	for _, s := range p.Steps {
+		refused = refused || s.State == Todo || s.State == Fault
+		fault = fault || s.State == Fault
+	}
+	return refused, fault
+}
+
+func (p *Plan) add(name string, state State, hint, format string, args ...any) {
+	p.Steps = append(p.Steps, Step{name, state, fmt.Sprintf(format, args...), hint})
+}
+
+// Plan says what stands between a submission and its tag.
+func (v *Survey) Plan(ctx context.Context, o Options) (*Plan, error) {
+	p := &Plan{Note: Note{Definition: o.Solution.Definition, Name: o.Solution.Name, Author: o.Solution.Author, ContentHash: o.Solution.Hash(), Fisub: o.Version}}
+	o.Proof.note(&p.Note)
+	p.Steps = append(p.Steps, o.Checked...)
+	p.tested(o.Proof)
+	if v.Missing != nil {
+		hint := "git init, then git add and git commit what is to be submitted"
+		if errors.Is(v.Missing, ErrNoGit) {
+			hint = "install git: the contest takes a tag of a git repository"
+		}
+		p.add("commit", Todo, hint, "%v", v.Missing)
+		return p, nil
+	}
+	own, ok := v.Repo.Relative(o.Config)
+	if !ok {
+		return nil, fmt.Errorf("%s: not below %s", o.Config, v.Repo.Top)
+	}
+	v.collected(p, own, o.Solution)
+	dirty := v.commit(p, own)
+	if v.Head.Commit == "" {
+		return p, nil
+	}
+	v.checkout(p, own, o.Solution, dirty)
+	if err := v.tag(ctx, p, o); err != nil {
+		return nil, err
+	}
+	return p, v.remote(ctx, p, o)
+}
+
+func (p *Plan) tested(proof *Proof) {
+	switch {
+	case proof == nil:
+		p.add("tested", Warning, "", "no run is asked for: the tag will say so")
+		return
+	case proof.Run != nil:
+		p.add("tested", OK, "", "run %s: %s; %s", proof.Run.ID, p.Note.Result, p.Note.Device)
+	case proof.Failed != "":
+		p.add("tested", Fault, "mend it, or run what is left: fisub local --resume; --untested tags it as it is", "%s", proof.Failed)
+	case proof.Changed != "":
+		p.add("tested", Todo, "fisub local, or fisub remote, runs it; --untested tags it as it is", "changed since run %s, which passed: content hash %s then, %s now",
+			proof.Changed, short(proof.Old), short(p.Note.ContentHash))
+	default:
+		p.add("tested", Todo, "fisub local, or fisub remote, runs it; --untested tags it as it is", "no run of this content (%s) passed", short(p.Note.ContentHash))
+	}
+	for _, w := range proof.Warnings {
+		p.add("tested", Warning, "", "%s", w)
+	}
+}
+
+// collected looks at what the collector would take of the working tree.
+func (v *Survey) collected(p *Plan, own string, sol *trace.Solution) {
+	i := slices.IndexFunc(v.Here, func(c Collected) bool { return c.Path == own || c.Path == PackedName })
+	switch {
+	case path.Base(own) != config.Name:
+		p.add("collector", Fault, "name it "+config.Name, "%s: the contest's collector looks for %s only", own, config.Name)
+		return
+	case i < 0:
+		p.add("collector", Fault, "move it up, or make the submission's folder a repository of its own",
+			"%s: the contest's collector looks at the repository's root and the folders in it, no deeper", own)
+		return
+	}
+	c := v.Here[i]
+	if c.Path != PackedName {
+		if c.Err != nil {
+			p.add("collector", Fault, "fisub submit --packed writes "+PackedName+", which the collector takes as it is", "%s", first(c.Err))
+			return
+		}
+		var lost []string
+		if sol.Spec.Binding != "" {
+			lost = append(lost, "build.binding")
+		}
+		if len(sol.Spec.Dependencies) > 0 {
+			lost = append(lost, "build.dependencies")
+		}
+		if len(lost) > 0 {
+			p.add("collector", Fault, "fisub submit --packed writes "+PackedName+", which the collector takes as it is", "the contest's own packer ignores %s", strings.Join(lost, " and "))
+		}
+		return
+	}
+	switch {
+	case c.Err != nil:
+		p.add("packed", Fault, "fisub submit --packed writes it anew", "%v", c.Err)
+		return
+	case c.Solution.Definition != sol.Definition:
+		p.add("packed", Fault, "git rm "+PackedName, "%s is of definition %s, and hides %s from the contest's collector", PackedName, c.Solution.Definition, own)
+		return
+	}
+	if what := Differences(c.Solution, sol); len(what) > 0 {
+		p.add("packed", Fault, "fisub submit --packed writes it anew; git rm it where the sources are meant", "%s is not what the sources pack to now: %s %s",
+			PackedName, strings.Join(what, ", "), differ(what))
+	}
+	if files, err := config.Discover(v.top); err == nil && len(files) > 1 {
+		p.add("packed", Warning, "git rm it where every submission is meant", "%s at the root hides all %d %s from the contest's collector", PackedName, len(files), config.Name)
+	}
+}
+
+func differ(what []string) string {
+	if len(what) == 1 {
+		return "differs"
+	}
+	return "differ"
+}
+
+// commit looks at HEAD and the working tree, and tells whether that differs.
+func (v *Survey) commit(p *Plan, own string) (dirty bool) {
+	if v.Head.Commit == "" {
+		p.add("commit", Todo, "git add "+quoted(path.Dir(own))+" && git commit", "nothing is committed yet")
+		return true
+	}
+	var changed, ignored []string
+	for _, c := range v.Changes {
+		text := fmt.Sprintf("%s (%s)", printable(c.Path), c.State)
+		if c.State == "ignored" {
+			ignored = append(ignored, text)
+		} else {
+			changed = append(changed, text)
+		}
+	}
+	if len(changed) > 0 {
+		p.add("commit", Todo, "git add and git commit them, or git restore what is not meant", "%s differs from the working tree: %s", short(v.Head.Commit), some(changed))
+	}
+	if len(ignored) > 0 {
+		p.add("commit", Fault, "git add -f adds a file that .gitignore names", "packs here, but git ignores it, so that the commit does not hold it: %s", some(ignored))
+	}
+	if v.Head.Branch == "" {
+		p.add("commit", Todo, "git switch BRANCH, or git switch -c NAME for a new one", "HEAD is detached: %s is on no branch that is checked out", short(v.Head.Commit))
+	} else if len(v.Changes) == 0 {
+		p.add("commit", OK, "", "%s on %s, all that the collector reads is in it", short(v.Head.Commit), v.Head.Branch)
+	}
+	return len(v.Changes) > 0
+}
+
+// checkout compares what the collector finds in the commit with the solution.
+func (v *Survey) checkout(p *Plan, own string, sol *trace.Solution, dirty bool) {
+	i := slices.IndexFunc(v.Committed, func(c Collected) bool { return c.Path == own || c.Path == PackedName })
+	switch {
+	case dirty: // what was found is what the changes are about
+		return
+	case i < 0:
+		return // told by collected, since the working tree is the same
+	}
+	c := v.Committed[i]
+	if c.Err != nil && v.Here[0].Path != PackedName && slices.ContainsFunc(v.Here, func(h Collected) bool { return h.Path == c.Path && h.Err != nil }) {
+		return // told by collected
+	}
+	if c.Err != nil {
+		p.add("checkout", Fault, "git ls-tree -r HEAD lists what the commit holds: files of a submodule, and what filters make, are not in it", "a clean checkout of %s does not pack: %v", short(v.Head.Commit), c.Err)
+		return
+	}
+	want := *sol
+	if here := v.Here[0]; c.Path != PackedName {
+		want.Spec.Binding, want.Spec.Dependencies = "", nil // told by collected
+	} else if here.Path == PackedName && here.Solution != nil {
+		want = *here.Solution // told by collected, where it is stale
+	}
+	if what := Differences(c.Solution, &want); len(what) > 0 {
+		detail := strings.Join(what, ", ") + " " + differ(what)
+		if files := files(c.Solution, &want); len(files) > 0 {
+			detail += ", in " + some(files)
+		}
+		p.add("checkout", Fault, clean(own), "a clean checkout of %s packs to %s, the working tree to %s: %s", short(v.Head.Commit), short(c.Solution.Hash()), short(want.Hash()), detail)
+	} else {
+		p.add("checkout", OK, "", "a clean checkout of %s packs to the same hash, %s", short(v.Head.Commit), c.Solution.Hash())
+	}
+	if of := Of(v.Committed, sol.Definition); len(of) > 1 {
+		var paths []string
+		for _, c := range of {
+			paths = append(paths, c.Path)
+		}
+		p.add("checkout", Fault, "keep one of them where the collector looks", "%d submissions of %s: %s; nothing says which one counts", len(of), sol.Definition, some(paths))
+	}
+	for _, other := range v.Committed {
+		switch {
+		case other.Path == c.Path:
+		case other.Err != nil:
+			p.add("checkout", Warning, "git rm it where it is none", "the collector takes %s for a submission too, which does not pack: %v", other.Path, first(other.Err))
+		case other.Solution.Definition != sol.Definition && other.Solution.Name == sol.Name:
+			p.add("checkout", Fault, "give each submission a name of its own", "%s has the same name, %q: a dataset with both does not load", other.Path, printable(sol.Name))
+		case other.Solution.Definition != sol.Definition:
+			p.add("checkout", Warning, "", "the tag holds %s too: %s, %s", other.Path, other.Solution.Definition, short(other.Solution.Hash()))
+		}
+	}
+}
+
+// clean is the advice for a file that git changes on its way.
+func clean(own string) string {
+	return fmt.Sprintf("git check-attr -a FILE names what changes it; in .gitattributes: %s/** -text -ident -filter -working-tree-encoding", path.Join(path.Dir(own), "solution"))
+}
+
+// files names the sources that are not the same.
+func files(a, b *trace.Solution) (names []string) {
+	content := map[string]string{}
+	for _, f := range a.Sources {
+		content[f.Path] = f.Content
+	}
+	for _, f := range b.Sources {
+		if c, ok := content[f.Path]; !ok || c != f.Content {
+			names = append(names, printable(f.Path))
+		}
+		delete(content, f.Path)
+	}
+	for _, f := range a.Sources {
+		if _, ok := content[f.Path]; ok {
+			names = append(names, printable(f.Path))
+		}
+	}
+	return names
+}
+
+// tag chooses the name, or finds the tag that is there already.
+func (v *Survey) tag(ctx context.Context, p *Plan, o Options) error {
+	pattern := o.Pattern
+	if pattern == "" {
+		pattern = Pattern
+	}
+	definition := o.Solution.Definition
+	var taken []string
+	for _, t := range v.Tags {
+		taken = append(taken, t.Name)
+	}
+	// The newest tag of this commit and content stands, if no other commit has a newer one.
+	for _, t := range v.Tags {
+		if t.Commit != v.Head.Commit {
+			break
+		}
+		if n := t.Note; matches(pattern, definition, t.Name) && n.Definition == definition && n.ContentHash == p.Note.ContentHash {
+			p.Tag, p.Exists, p.Object, p.Note = t.Name, true, t.Object, n
+			p.add("tag", OK, "", "%s is there already, on %s", t.Name, short(t.Commit))
+			return nil
+		}
+	}
+	if len(v.Tags) > 0 && v.Tags[0].Created.After(time.Now().Add(time.Minute)) {
+		p.add("tag", Warning, "", "tag %s is of the future, %s: until then it counts as the newest", v.Tags[0].Name, v.Tags[0].Created.Format(time.RFC3339))
+	}
+	name := Expand(pattern, definition, append(taken, v.Refs.Names()...))
+	if err := v.Repo.CheckName(ctx, name); err != nil {
+		p.add("tag", Fault, "give it another name: tag in [submit] of config.toml", "%v", err)
+		return nil
+	}
+	if i := slices.Index(taken, name); i >= 0 {
+		t := v.Tags[slices.IndexFunc(v.Tags, func(t Tag) bool { return t.Name == name })]
+		hint := "a tag is never moved: give tag in [submit] of config.toml another name, or a number: " + name + "-" + NumberPart
+		switch {
+		case t.Commit != v.Head.Commit:
+			p.add("tag", Fault, hint, "tag %s exists, on commit %s", name, short(t.Commit))
+		case i > 0:
+			p.add("tag", Fault, hint, "tag %s exists, and tag %s is newer: the contest takes that one", name, taken[0])
+		default:
+			p.add("tag", Fault, hint, "tag %s exists, and was not made for this content", name)
+		}
+		return nil
+	}
+	if object := v.Refs.Tag(name); object != "" {
+		p.add("tag", Fault, "git fetch --tags brings it; give the new one another name: tag in [submit] of config.toml", "%s has a tag %s already, which is not here", v.Remote.Name, name)
+		return nil
+	}
+	p.Tag = name
+	p.add("tag", OK, "", "%s, new, on %s", name, short(v.Head.Commit))
+	return nil
+}
+
+// remote shows what a push would send where.
+func (v *Survey) remote(ctx context.Context, p *Plan, o Options) error {
+	need := Warning
+	if o.WillPush {
+		need = Todo
+	}
+	switch {
+	case v.Remote == nil && o.AskedName != "":
+		names, err := v.Repo.Remotes(ctx)
+		p.add("remote", Fault, "git remote -v lists them", "no remote %s; there are: %s", o.AskedName, or(strings.Join(names, ", "), "none"))
+		return err
+	case v.Remote == nil:
+		p.add("remote", need, "git remote add origin URL", "no remote: there is nowhere to push a tag to")
+		return nil
+	case v.Offline != nil:
+		p.add("remote", Warning, "", "%v", v.Offline)
+		return nil
+	case p.Tag == "":
+		return nil
+	}
+	where := fmt.Sprintf("%s (%s)", v.Remote.Name, strings.Join(v.Remote.URLs, ", "))
+	if object := v.Refs.Tag(p.Tag); object != "" && object == p.Object {
+		p.Sent = true
+		p.add("remote", OK, "", "%s has tag %s", where, p.Tag)
+		return nil
+	} else if object != "" {
+		p.add("remote", Fault, "give the tag another name: tag in [submit] of config.toml", "%s has another tag %s: it is never overwritten", where, p.Tag)
+		return nil
+	}
+	commits, n, err := v.Repo.Lacking(ctx, v.Head.Commit, v.Refs, 5)
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("to %s: tag %s, %s", where, p.Tag, or(p.Object, "on "+v.Head.Commit))
+	switch {
+	case n == 0:
+		text += "; it has the commit"
+	case n > len(commits):
+		text += fmt.Sprintf("; and %d commits that it lacks, the newest %s", n, strings.Join(commits, "; "))
+	case n == 1:
+		text += "; and a commit that it lacks: " + commits[0]
+	default:
+		text += fmt.Sprintf("; and %d commits that it lacks: %s", n, strings.Join(commits, "; "))
+	}
+	p.add("push", OK, "", "%s", text)
+	if o.WillPush {
+		return nil
+	}
+	var failed *GitError
+	if err := v.Repo.Preview(ctx, v.Remote.Name, or(p.Object, v.Head.Commit), p.Tag); errors.As(err, &failed) {
+		p.add("push", Warning, "", "%s would not take it now: %s", v.Remote.Name, strings.ReplaceAll(failed.Text, "\n", "; "))
+	} else if errors.Is(err, ErrOffline) {
+		p.add("push", Warning, "", "%v", err)
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// Make makes the tag of a plan that is not refused; made is false where it was there.
+func (v *Survey) Make(ctx context.Context, p *Plan) (made bool, err error) {
+	if p.Exists {
+		return false, nil
+	}
+	p.Object, err = v.Repo.Tag(ctx, p.Tag, v.Head.Commit, p.Note)
+	p.Exists = err == nil
+	return p.Exists, err
+}
+
+// Send pushes the tag of a plan; sent is false where the remote had it.
+func (v *Survey) Send(ctx context.Context, p *Plan) (sent bool, err error) {
+	if p.Sent {
+		return false, nil
+	}
+	err = v.Repo.Push(ctx, v.Remote.Name, p.Tag)
+	p.Sent = err == nil
+	return p.Sent, err
+}
+
+// short is the beginning of a hash.
+func short(hash string) string { return hash[:min(8, len(hash))] }
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+// some lists words, not more than a line can hold.
+func some(words []string) string {
+	const most = 8
+	if n := len(words) - most; n > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(words[:most], ", "), n)
+	}
+	return strings.Join(words, ", ")
+}
+
+func first(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// printable makes a file name safe to show.
+func printable(name string) string {
+	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }) {
+		return fmt.Sprintf("%q", name)
+	}
+	return name
+}
+
+// quoted is a path as a shell takes it.
+func quoted(p string) string {
+	if strings.ContainsAny(p, " \t\n'\"\\$`*?[](){}<>|&;#~!") {
+		return "'" + strings.ReplaceAll(p, "'", `'\''`) + "'"
+	}
+	return p
+}
+
+// Top is the root of the working tree; without git it is the folder that was asked about.
+func (v *Survey) Top() string { return v.top }

@@ -1,0 +1,190 @@
+package submit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A Remote is where a tag is pushed to.
+type Remote struct {
+	Name string   `json:"name"`
+	URLs []string `json:"urls"` // for pushing, without user names, passwords and tokens
+}
+
+// Remotes lists the names of the remotes, sorted.
+func (r *Repository) Remotes(ctx context.Context) ([]string, error) {
+	out, err := r.line(ctx, "remote")
+	return strings.Fields(out), err
+}
+
+// Remote finds the remote of that name; for "" it is the one of the branch, else origin, else the only one. It is nil where
+// there is none.
+func (r *Repository) Remote(ctx context.Context, name, branch string) (*Remote, error) {
+	names, err := r.Remotes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if name == "" && branch != "" {
+		of, _ := r.line(ctx, "config", "--get", "branch."+branch+".remote")
+		if slices.Contains(names, of) {
+			name = of
+		}
+	}
+	switch {
+	case name != "":
+	case slices.Contains(names, "origin"):
+		name = "origin"
+	case len(names) == 1:
+		name = names[0]
+	}
+	if !slices.Contains(names, name) {
+		return nil, nil
+	}
+	urls, err := r.line(ctx, "remote", "get-url", "--push", "--all", "--", name)
+	if err != nil {
+		return nil, err
+	}
+	found := &Remote{Name: name}
+	for url := range strings.Lines(urls) {
+		found.URLs = append(found.URLs, Scrub(strings.TrimSuffix(url, "\n")))
+	}
+	return found, nil
+}
+
+// batch keeps ssh from asking for a passphrase or about a host's key, unless the user has chosen the command.
+func (r *Repository) batch(ctx context.Context) []string {
+	for _, v := range environment() {
+		if strings.HasPrefix(v, "GIT_SSH_COMMAND=") || strings.HasPrefix(v, "GIT_SSH=") {
+			return nil
+		}
+	}
+	if own, err := r.line(ctx, "config", "--get", "core.sshCommand"); err == nil && own != "" {
+		return nil
+	}
+	return []string{"GIT_SSH_COMMAND=ssh -oBatchMode=yes"}
+}
+
+// Refs are the branches and tags of a remote: name to object.
+type Refs map[string]string
+
+// List asks the remote for its refs. The error wraps ErrOffline where the remote gives no answer.
+func (r *Repository) List(ctx context.Context, remote string) (Refs, error) {
+	limit, cancel := context.WithTimeout(ctx, remoteLimit)
+	defer cancel()
+	out, err := r.run(limit, "", r.batch(ctx), "ls-remote", "--quiet", "--", remote)
+	var failed *GitError
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case limit.Err() != nil:
+		return nil, fmt.Errorf("%s: %w in %v", remote, ErrOffline, remoteLimit)
+	case errors.As(err, &failed):
+		first, _, _ := strings.Cut(failed.Text, "\n")
+		return nil, fmt.Errorf("%s: %w: %s", remote, ErrOffline, first)
+	case err != nil:
+		return nil, err
+	}
+	refs := Refs{}
+	for line := range strings.Lines(string(out)) {
+		if object, name, ok := strings.Cut(strings.TrimSpace(line), "\t"); ok {
+			refs[name] = object
+		}
+	}
+	return refs, nil
+}
+
+// Tag is the object of a tag of the remote, "" where it has none of that name.
+func (refs Refs) Tag(name string) string { return refs["refs/tags/"+name] }
+
+// Names are the names of the remote's tags.
+func (refs Refs) Names() (names []string) {
+	for ref := range refs {
+		if name, ok := strings.CutPrefix(ref, "refs/tags/"); ok && !strings.HasSuffix(name, "^{}") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Lacking lists the commits up to commit that a remote with refs has not, the newest first, each as its short hash and first
+// line; n counts all of them, of which at most limit are given.
+func (r *Repository) Lacking(ctx context.Context, commit string, refs Refs, limit int) (commits []string, n int, err error) {
+	var ask strings.Builder
+	for _, object := range refs {
+		fmt.Fprintln(&ask, object)
+	}
+	known, err := r.run(ctx, ask.String(), nil, "cat-file", "--batch-check=%(objectname) %(objecttype)")
+	if err != nil {
+		return nil, 0, err
+	}
+	var revs strings.Builder
+	fmt.Fprintln(&revs, commit)
+	for line := range strings.Lines(string(known)) {
+		object, kind, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if kind == "commit" || kind == "tag" {
+			fmt.Fprintln(&revs, "^"+object)
+		}
+	}
+	out, err := r.run(ctx, revs.String(), nil, "rev-list", "--stdin", "--no-commit-header", "--format=%h %s")
+	if err != nil {
+		return nil, 0, err
+	}
+	for line := range strings.Lines(string(out)) {
+		if n++; n <= limit {
+			commits = append(commits, oneLine(line))
+		}
+	}
+	return commits, n, nil
+}
+
+// Preview asks the remote whether it would take the commit, or the object of a tag, as a new tag of that name. Nothing is
+// sent, and no hook of this repository runs. The error wraps ErrOffline where it gives no answer in time.
+func (r *Repository) Preview(ctx context.Context, remote, object, tag string) error {
+	limit, cancel := context.WithTimeout(ctx, remoteLimit)
+	defer cancel()
+	_, err := r.run(limit, "", r.batch(ctx), "push", "--dry-run", "--porcelain", "--no-verify", "--no-follow-tags", "--recurse-submodules=no", "--", remote, object+":refs/tags/"+tag)
+	if err != nil && limit.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("%s: %w in %v", remote, ErrOffline, remoteLimit)
+	}
+	return refused(err)
+}
+
+// Push sends the tag, and the commits that it needs, and nothing else. A tag of the remote is never overwritten.
+func (r *Repository) Push(ctx context.Context, remote, tag string) error {
+	out, err := r.run(ctx, "", r.batch(ctx), "push", "--porcelain", "--no-follow-tags", "--recurse-submodules=no", "--", remote, "refs/tags/"+tag)
+	var failed *GitError
+	if errors.As(err, &failed) {
+		for line := range strings.Lines(string(out)) {
+			// "!", the refs, and the reason in brackets, which the complaint does not always repeat.
+			if why, ok := strings.CutPrefix(line, "!\t"); ok {
+				_, why, _ = strings.Cut(strings.TrimSpace(why), "\t")
+				failed.Text = cmp.Or(why, "refused") + "\n" + failed.Text
+			}
+		}
+	}
+	return refused(err)
+}
+
+// refused leaves out of git's complaint what is not about this push.
+func refused(err error) error {
+	var failed *GitError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	var lines []string
+	for line := range strings.Lines(failed.Text) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "hint: ") && !strings.HasPrefix(line, "error: failed to push some refs") &&
+			!strings.HasPrefix(line, "To ") && line != "Done" {
+			lines = append(lines, oneLine(line))
+		}
+	}
+	if len(lines) > 0 {
+		failed.Text = Scrub(strings.Join(lines, "\n"))
+	}
+	return err
+}

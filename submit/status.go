@@ -1,0 +1,216 @@
+package submit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// What the State of a Line may be.
+const (
+	Same    = "ok"      // the tag packs to the hash in its message
+	Differs = "differs" // it does not
+	Broken  = "broken"  // it does not pack, and its message promises nothing
+	Carried = "carried" // it packs, and the tag was made for another definition
+	Unnoted = "no hash" // it packs, and its message has no hash: it was not made by fisub
+)
+
+// A Status is what the tags of a repository hold.
+type Status struct {
+	Remote  *Remote `json:"remote,omitempty"`
+	Offline string  `json:"offline,omitempty"` // why the remote gave no answer
+	Lines   []Line  `json:"tags"`              // by definition, the newest tag first
+	Here    []Here  `json:"here"`              // the submissions of the working tree
+	More    int     `json:"more"`              // older tags that were not looked at
+}
+
+// A Line is one submission in one tag.
+type Line struct {
+	Definition string `json:"definition"`
+	Path       string `json:"path"` // of its config.toml, or PackedName; "" where it is not there
+	Tag        Tag    `json:"tag"`
+	Packs      string `json:"packs_to,omitempty"` // content hash of a clean checkout
+	Remote     string `json:"remote"`             // "yes", "no", "differs", "offline", "none" where there is no remote
+	Newest     bool   `json:"newest"`             // no newer tag has the definition
+	Taken      bool   `json:"taken"`              // the contest takes it: of the tags that the remote has it is the newest with the definition
+	State      string `json:"state"`
+	Why        string `json:"why,omitempty"`
+}
+
+// Here is a submission of the working tree.
+type Here struct {
+	Path       string `json:"path"`
+	Definition string `json:"definition,omitempty"`
+	Hash       string `json:"content_hash,omitempty"`
+	Fault      string `json:"fault,omitempty"`  // why it does not pack
+	Newest     string `json:"newest,omitempty"` // the newest tag of its definition
+	Same       bool   `json:"same"`             // that tag holds what is here
+}
+
+// Text is a sentence about it.
+func (h Here) Text() string {
+	switch {
+	case h.Fault != "":
+		return fmt.Sprintf("%s does not pack: %s", h.Path, h.Fault)
+	case h.Newest == "":
+		return fmt.Sprintf("%s, %s: %s is in no tag", h.Path, h.Definition, short(h.Hash))
+	case h.Same:
+		return fmt.Sprintf("%s, %s: %s, as in the newest tag, %s", h.Path, h.Definition, short(h.Hash), h.Newest)
+	}
+	return fmt.Sprintf("%s, %s: %s differs from the newest tag, %s", h.Path, h.Definition, short(h.Hash), h.Newest)
+}
+
+// NewStatus looks at the newest limit tags of the repository that holds the folder dir; remote is as in NewSurvey.
+func NewStatus(ctx context.Context, dir, remote string, limit int) (*Status, error) {
+	repo, err := Open(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	head, err := repo.Head(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tags, err := repo.Tags(ctx)
+	if err != nil {
+		return nil, err
+	}
+	st := &Status{Lines: []Line{}, Here: []Here{}, More: max(0, len(tags)-limit)}
+	tags = tags[:min(len(tags), limit)]
+	if st.Remote, err = repo.Remote(ctx, remote, head.Branch); err != nil {
+		return nil, err
+	}
+	var refs Refs
+	if st.Remote != nil {
+		refs, err = repo.List(ctx, st.Remote.Name)
+		if errors.Is(err, ErrOffline) {
+			st.Offline = err.Error()
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	packed := map[string][]Collected{}
+	var newest, taken []string // definitions that have had such a tag
+	for _, t := range tags {
+		all, ok := packed[t.Commit]
+		if !ok {
+			if all, err = repo.collect(ctx, t.Commit); err != nil {
+				return nil, fmt.Errorf("tag %s: %w", t.Name, err)
+			}
+			packed[t.Commit] = all
+		}
+		where := "none"
+		switch object := refs.Tag(t.Name); {
+		case st.Offline != "":
+			where = "offline"
+		case st.Remote == nil:
+		case object == "":
+			where = "no"
+		case object != t.Object:
+			where = "differs"
+		default:
+			where = "yes"
+		}
+		for _, l := range lines(t, all) {
+			l.Remote = where
+			own := func(o Tag) bool { return o.Commit == t.Commit && o.Note.Definition == l.Definition }
+			if l.State == Carried && slices.ContainsFunc(tags, own) {
+				st.Lines = append(st.Lines, l)
+				continue // of two tags of one commit the one that was made for it is named
+			}
+			if l.Packs != "" {
+				l.Newest = !slices.Contains(newest, l.Definition)
+				l.Taken = where == "yes" && !slices.Contains(taken, l.Definition)
+			}
+			if l.Newest {
+				newest = append(newest, l.Definition)
+			}
+			if l.Taken {
+				taken = append(taken, l.Definition)
+			}
+			st.Lines = append(st.Lines, l)
+		}
+	}
+	here, err := Collect(repo.Top)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range here {
+		h := Here{Path: c.Path}
+		if c.Err != nil {
+			h.Fault = first(c.Err)
+			st.Here = append(st.Here, h)
+			continue
+		}
+		h.Definition, h.Hash = c.Solution.Definition, c.Solution.Hash()
+		for _, l := range st.Lines {
+			if l.Definition != h.Definition || l.Packs == "" {
+				continue
+			}
+			h.Newest = l.Tag.Name
+			for _, in := range Of(packed[l.Tag.Commit], h.Definition) {
+				h.Same = h.Same || len(Differences(in.Solution, c.Solution)) == 0
+			}
+			break
+		}
+		st.Here = append(st.Here, h)
+	}
+	slices.SortStableFunc(st.Lines, func(a, b Line) int {
+		return cmpDefinition(a.Definition, b.Definition)
+	})
+	return st, nil
+}
+
+// cmpDefinition sorts what has no definition behind all others.
+func cmpDefinition(a, b string) int {
+	switch {
+	case a == b:
+		return 0
+	case a == "" || b != "" && a > b:
+		return 1
+	}
+	return -1
+}
+
+// lines are those of the submissions that a tag holds. What a tag of another program holds beside them, such as a config.toml
+// that does not pack, is left out where it holds none at all.
+func lines(t Tag, all []Collected) (of []Line) {
+	promised := t.Note.ContentHash != ""
+	for _, c := range all {
+		l := Line{Path: c.Path, Tag: t}
+		switch {
+		case c.Err != nil:
+			l.State, l.Why = Broken, first(c.Err)
+		default:
+			l.Definition, l.Packs = c.Solution.Definition, c.Solution.Hash()
+			if l.State = Unnoted; t.Note.Definition != "" {
+				l.State = Carried
+			}
+			if promised && l.Definition == t.Note.Definition {
+				promised = false
+				l.State = Same
+				if what := noted(t.Note, c); what != "" {
+					l.State, l.Why = Differs, what
+				}
+			}
+		}
+		of = append(of, l)
+	}
+	if promised {
+		of = append(of, Line{Definition: t.Note.Definition, Tag: t, State: Differs, Why: "nothing in it packs to that definition"})
+	}
+	return of
+}
+
+// noted compares a submission with the note of its tag.
+func noted(n Note, c Collected) string {
+	switch {
+	case n.ContentHash != c.Solution.Hash():
+		return "other content"
+	case n.Name != oneLine(c.Solution.Name):
+		return "another name"
+	case n.Author != oneLine(c.Solution.Author):
+		return "another author"
+	}
+	return ""
+}

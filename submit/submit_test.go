@@ -1,0 +1,328 @@
+package submit
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"fisub/bench/runs"
+	"fisub/internal/event"
+	"fisub/internal/trace"
+)
+
+func TestExpand(t *testing.T) {
+	for _, tc := range []struct {
+		pattern string
+		taken   []string
+		want    string
+	}{
+		{Pattern, nil, "submission-d-1"},
+		{Pattern, []string{"submission-d-2", "submission-d-10", "submission-d-9", "submission-e-40"}, "submission-d-11"},
+		{Pattern, []string{"submission-d-x", "submission-d-", "submission-d-3-4", "submission-d-99999999999999999999", "submission-d--5"}, "submission-d-1"},
+		{"v{n}/{definition}", []string{"v7/d", "v8/e", "v9"}, "v8/d"},
+		{"fixed", []string{"fixed"}, "fixed"},
+	} {
+		if got := Expand(tc.pattern, "d", tc.taken); got != tc.want {
+			t.Errorf("%s with %v taken: got %s, want %s", tc.pattern, tc.taken, got, tc.want)
+		}
+	}
+}
+
+func TestScrub(t *testing.T) {
+	for _, tc := range []struct{ text, want string }{
+		{"https://github.com/a/b.git", "https://github.com/a/b.git"},
+		{"https://ghp_token@github.com/a/b.git", "https://github.com/a/b.git"},
+		{"fatal: unable to access 'https://me:p@ss@host/x/': refused", "fatal: unable to access 'https://host/x/': refused"},
+		{"http://host/x?private_token=abc and ssh://git:pw@host:22/y#z", "http://host/x and ssh://host:22/y"},
+		{"git@github.com:a/b.git", "git@github.com:a/b.git"},
+		{"/srv/a@b/c.git", "/srv/a@b/c.git"},
+	} {
+		if got := Scrub(tc.text); got != tc.want {
+			t.Errorf("got %q, want %q", got, tc.want)
+		}
+	}
+}
+
+func TestNote(t *testing.T) {
+	n := Note{Definition: "d", Name: "x\nContent-Hash: 1", Author: "a\u2028b\x1b[2J", ContentHash: "abc", Run: "none", Fisub: "0.1"}
+	want := n
+	want.Name, want.Author = "x Content-Hash: 1", "a b [2J"
+	if got := parseNote(n.Message()); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := parseNote("Release 1\n\nDefinition: none\n"); got != (Note{}) {
+		t.Errorf("got %+v of a message that is not fisub's, want nothing", got)
+	}
+}
+
+// Whatever a message says, its note can be written and read again, and has no line that is not its own.
+func FuzzNote(f *testing.F) {
+	f.Add("Definition: d\nContent-Hash: abc\nName: n\n")
+	f.Add("Definition: \nContent-Hash: x\r\nDefinition: d\x00")
+	f.Fuzz(func(t *testing.T, message string) {
+		n := parseNote(message)
+		if got := parseNote(n.Message()); got != n {
+			t.Errorf("got %+v, want %+v", got, n)
+		}
+	})
+}
+
+// repository makes one with the files, in a commit; git runs git there.
+func repository(t *testing.T, files map[string]string) (r *Repository, git func(args ...string) string) {
+	t.Helper()
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("no git")
+	}
+	dir := t.TempDir()
+	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
+	for _, who := range []string{"AUTHOR", "COMMITTER"} {
+		t.Setenv("GIT_"+who+"_NAME", "a")
+		t.Setenv("GIT_"+who+"_EMAIL", "a@example.org")
+	}
+	git = func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command("git", append([]string{"-C", dir}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	git("init", "-q", "-b", "main")
+	for name, text := range files {
+		write(t, filepath.Join(dir, name), text)
+	}
+	git("add", ".")
+	git("commit", "-q", "-m", "first")
+	r, err := Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, git
+}
+
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const configText = "[solution]\nname = \"n\"\ndefinition = \"d\"\nauthor = \"a\"\n[build]\nlanguage = \"cuda\"\nentry_point = \"k.cu::k\"\n"
+
+// A checkout is what others get: this clone's filters, hooks, attributes, line ends and replacements are not theirs.
+func TestCheckout(t *testing.T) {
+	r, git := repository(t, map[string]string{"config.toml": configText, "solution/cuda/k.cu": "one\ntwo\n", ".gitattributes": "*.cu filter=upper\n"})
+	git("config", "core.eol", "crlf")
+	global := filepath.Join(t.TempDir(), "gitconfig")
+	write(t, global, "[filter \"upper\"]\n\tsmudge = tr a-z A-Z\n[core]\n\tautocrlf = true\n")
+	t.Setenv("GIT_CONFIG_GLOBAL", global)
+	write(t, filepath.Join(r.Top, ".git", "info", "attributes"), "*.cu ident eol=crlf\n")
+	ran := filepath.Join(r.Top, "ran")
+	write(t, filepath.Join(r.Top, ".git", "hooks", "post-checkout"), "#!/bin/sh\ntouch "+ran+"\n")
+	t.Setenv("GIT_DIR", filepath.Join(t.TempDir(), "elsewhere"))
+	t.Setenv("GIT_INDEX_FILE", filepath.Join(t.TempDir(), "index"))
+	head, err := r.Head(t.Context())
+	if err != nil || head.Branch != "main" || len(head.Commit) != 40 {
+		t.Fatalf("got %+v, %v, want a commit on main", head, err)
+	}
+	dir, remove, err := r.Checkout(t.Context(), head.Commit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(dir, "solution", "cuda", "k.cu"))
+	if err != nil || string(got) != "one\ntwo\n" {
+		t.Errorf("got %q, %v, want what was committed", got, err)
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("the hook of the clone ran")
+	}
+	all, err := Collect(dir)
+	if err != nil || len(all) != 1 || all[0].Err != nil || !slices.Equal(all[0].Reads, []string{"config.toml", "solution/cuda/k.cu"}) {
+		t.Errorf("got %+v, %v, want one submission", all, err)
+	}
+	remove()
+	if _, err := os.Stat(dir); err == nil {
+		t.Errorf("%s is left", dir)
+	}
+}
+
+// The collector's packer knows neither binding nor dependencies; a packed solution is taken as it is, and nothing else then.
+func TestCollect(t *testing.T) {
+	dir := t.TempDir()
+	bound := strings.Replace(configText, "[build]", "[build]\nbinding = \"tvm-ffi\"\ndependencies = [\"x\"]", 1)
+	for name, text := range map[string]string{"config.toml": bound, "sub/config.toml": configText, "sub/deep/config.toml": configText, "broken/config.toml": "x",
+		".hidden/config.toml": configText, "solution/cuda/k.cu": "1", "solution/cuda/notes.md": "1", "sub/solution/cuda/k.cu": "1"} {
+		write(t, filepath.Join(dir, name), text)
+	}
+	all, err := Collect(dir)
+	if err != nil || len(all) != 3 || all[1].Err == nil {
+		t.Fatalf("got %+v, %v, want two submissions and a broken one", all, err)
+	}
+	if all[0].Solution.Hash() != all[2].Solution.Hash() || !slices.Equal(all[0].Reads, []string{"config.toml", "solution/cuda/k.cu"}) {
+		t.Errorf("got %+v, want what the contest's packer makes of it", all[0])
+	}
+	if of := Of(all, "d"); len(of) != 2 {
+		t.Errorf("got %+v, want both", of)
+	}
+	write(t, filepath.Join(dir, PackedName), "{}")
+	if all, err = Collect(dir); err != nil || len(all) != 1 || all[0].Path != PackedName || all[0].Err == nil {
+		t.Errorf("got %+v, %v, want the packed one, which is broken", all, err)
+	}
+}
+
+func TestChanges(t *testing.T) {
+	odd := "solution/cuda/a b\n*\".h"
+	r, git := repository(t, map[string]string{"k": "1", "gone": "1", "staged": "1", "same": "1", odd: "1", ".gitignore": "*.o\n"})
+	write(t, filepath.Join(r.Top, "k"), "2")
+	write(t, filepath.Join(r.Top, odd), "2")
+	write(t, filepath.Join(r.Top, "staged"), "2")
+	git("add", "staged")
+	os.Remove(filepath.Join(r.Top, "gone"))
+	write(t, filepath.Join(r.Top, "new"), "1")
+	write(t, filepath.Join(r.Top, "x.o"), "1")
+	got, err := r.Changes(t.Context(), []string{"k", "gone", "staged", "same", odd, "new", "x.o", "*", "nowhere"})
+	want := []Change{{"gone", "deleted"}, {"k", "modified"}, {odd, "modified"}, {"staged", "modified"}, {"new", "untracked"}, {"x.o", "ignored"}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+}
+
+// The order is that of time, then of numbers; tags of trees are none, and one of a tag is one.
+func TestTags(t *testing.T) {
+	r, git := repository(t, map[string]string{"k": "1"})
+	t.Setenv("GIT_COMMITTER_DATE", "@2000000000 +0000")
+	for _, name := range []string{"s-9", "s-10", "s-2"} {
+		if _, err := r.Tag(t.Context(), name, "HEAD", Note{Definition: "d", ContentHash: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("GIT_COMMITTER_DATE", "@1900000000 +0000")
+	git("tag", "-a", "-m", "of a tag", "outer", "s-2")
+	t.Setenv("GIT_COMMITTER_DATE", "@2100000000 +0000")
+	git("tag", "-a", "-m", "a tree", "tree", "HEAD^{tree}")
+	git("tag", "light")
+	tags, err := r.Tags(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, tag := range tags {
+		names = append(names, tag.Name)
+		if tag.Commit != git("rev-parse", "HEAD") || tag.Annotated == (tag.Name == "light") || strings.HasPrefix(tag.Name, "s-") && tag.Note.ContentHash != tag.Name {
+			t.Errorf("got %+v", tag)
+		}
+	}
+	if want := []string{"s-10", "s-9", "s-2", "outer", "light"}; !slices.Equal(names, want) {
+		t.Errorf("got %v, want %v", names, want)
+	}
+	if _, err := r.Tag(t.Context(), "s-9", "HEAD", Note{}); err == nil {
+		t.Error("a tag was moved")
+	}
+	for _, name := range []string{"a..b", "-x", "x.lock", "a b", "", "x~1"} {
+		if r.CheckName(t.Context(), name) == nil {
+			t.Errorf("%q: got a name, want an error", name)
+		}
+	}
+}
+
+// Only a run of this very content, on all workloads of its set, is a proof.
+func TestProve(t *testing.T) {
+	root := t.TempDir()
+	sol := &trace.Solution{Name: "n", Author: "a", Definition: "d", Spec: trace.BuildSpec{Language: trace.CUDA, EntryPoint: "k.cu::k", DestinationPassingStyle: true},
+		Sources: []trace.SourceFile{{Path: "k.cu", Content: "1"}}}
+	other := *sol
+	other.Sources = []trace.SourceFile{{Path: "k.cu", Content: "2"}}
+	set := []*trace.Workload{{UUID: "u1"}, {UUID: "u2"}}
+	workloads := func(string) ([]*trace.Workload, error) { return set, nil }
+	n := 0
+	run := func(sol *trace.Solution, emulated bool, statuses ...string) string {
+		t.Helper()
+		n++
+		id := time.Unix(int64(1e9+n), 0).UTC().Format("20060102-150405")
+		passing := sol.Spec.DestinationPassingStyle
+		r := &event.Run{Schema: event.Schema, ID: id, Solution: sol.Name, Author: sol.Author, ContentHash: sol.Hash(), Definition: sol.Definition, Set: "default",
+			Passing: &passing, Device: event.Device{Kind: "cuda", Name: "GPU", Emulated: emulated}}
+		for i := range statuses {
+			r.Workloads = append(r.Workloads, event.Workload{UUID: set[i].UUID})
+		}
+		folder := runs.New(root, id)
+		stream := event.NewStream(folder.Record)
+		stream.Emit(event.Event{Type: event.TypeRun, Run: r})
+		for i, status := range statuses {
+			if status == "" {
+				continue
+			}
+			judged := ""
+			if status == "PASSED" {
+				judged = `,"correctness":{"max_relative_error":0,"max_absolute_error":0},"performance":{"latency_ms":1,"reference_latency_ms":1,"speedup_factor":1}`
+			}
+			line := `{"definition":"d","workload":{"axes":{},"inputs":{},"uuid":"` + set[i].UUID + `"},"solution":"n","evaluation":{"status":"` + status +
+				`","environment":{"hardware":"x","libs":{}},"timestamp":"t","log":""` + judged + `}}`
+			stream.Emit(event.Event{Type: event.TypeEvaluated, Workload: set[i].UUID, Evaluated: &event.Evaluated{Trace: []byte(line), Status: status}})
+		}
+		stream.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{}})
+		if err := stream.Err(); err != nil {
+			t.Fatal(err)
+		}
+		folder.Close()
+		return id
+	}
+	prove := func(sol *trace.Solution) *Proof {
+		t.Helper()
+		p, err := Prove(root, sol, workloads)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	if p := prove(sol); p.Run != nil || p.Failed != "" || p.Changed != "" {
+		t.Errorf("no run: got %+v, want nothing", p)
+	}
+	old := run(&other, true, "PASSED", "PASSED")
+	if p := prove(sol); p.Run != nil || p.Changed != old || p.Old != other.Hash() {
+		t.Errorf("got %+v, want only that it changed", p)
+	}
+	for _, tc := range []struct {
+		statuses []string
+		want     string
+	}{
+		{[]string{"PASSED"}, "left out 1 of the 2 workloads of set default"},
+		{[]string{"PASSED", "RUNTIME_ERROR"}, "passed 1 of its 2 workloads"},
+		{[]string{"PASSED", ""}, "passed 1 of its 2 workloads"},
+	} {
+		id := run(sol, false, tc.statuses...)
+		if p := prove(sol); p.Run != nil || p.Failed != "run "+id+" "+tc.want {
+			t.Errorf("%v: got %+v, want %s", tc.statuses, p, tc.want)
+		}
+	}
+	emulated := run(sol, true, "PASSED", "PASSED")
+	if p := prove(sol); p.Run == nil || p.Run.ID != emulated || len(p.Warnings) != 1 {
+		t.Errorf("got %+v, want the emulated run with a warning", p)
+	}
+	gpu := run(sol, false, "PASSED", "PASSED")
+	run(sol, true, "PASSED", "PASSED")
+	if p := prove(sol); p.Run == nil || p.Run.ID != gpu || len(p.Warnings) != 0 {
+		t.Errorf("got %+v, want the run on a GPU", p)
+	}
+	broken := run(sol, true, "PASSED", "RUNTIME_ERROR")
+	if p := prove(sol); p.Run == nil || p.Run.ID != gpu || len(p.Warnings) != 1 || !strings.Contains(p.Warnings[0], broken) {
+		t.Errorf("got %+v, want a warning about the newer run that failed", p)
+	}
+	returning := *sol
+	returning.Spec.DestinationPassingStyle = false
+	if p := prove(&returning); p.Run != nil || !strings.HasSuffix(p.Failed, "ran with destination_passing_style = true") {
+		t.Errorf("got %+v, want no run of that style", p)
+	}
+	renamed := *sol
+	renamed.Name, renamed.Author = "m", "b"
+	if p := prove(&renamed); p.Run == nil || len(p.Warnings) != 3 {
+		t.Errorf("got %+v, want warnings about name and author", p)
+	}
+}
