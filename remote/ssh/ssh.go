@@ -412,7 +412,7 @@ func (u *upload) missing(ctx context.Context) (all []remote.File, err error) {
 func (u *upload) put(client *sftp.Client, f remote.File) error {
 	src, err := os.Open(f.Path)
 	if err != nil {
-		return err
+		return &unread{err}
 	}
 	defer src.Close()
 	name := agent.Stored(u.facts.work, u.temp(f))
@@ -431,7 +431,7 @@ func (u *upload) put(client *sftp.Client, f remote.File) error {
 	}
 	if at > 0 {
 		if _, err := src.Seek(at, io.SeekStart); err != nil {
-			return err
+			return &unread{err}
 		}
 		if _, err := dst.Seek(at, io.SeekStart); err != nil {
 			return err
@@ -452,8 +452,17 @@ func (c *counter) Read(p []byte) (int, error) {
 	if n > 0 {
 		c.u.tell(int64(n))
 	}
+	if err != nil && err != io.EOF {
+		err = &unread{err}
+	}
 	return n, err
 }
+
+// An unread error says that a file of this machine could not be read. A *fs.PathError alone does not say so: the pipe to an ssh
+// that died gives one too.
+type unread struct{ error }
+
+func (e *unread) Unwrap() error { return e.error }
 
 func (u *upload) tell(n int64) {
 	u.mu.Lock()
@@ -470,7 +479,7 @@ func (u *upload) fault(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	var st *sftp.StatusError
-	var local *fs.PathError
+	var local *unread
 	switch {
 	case errors.As(err, &local):
 		return err
