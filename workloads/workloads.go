@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -39,9 +40,17 @@ type Dataset struct {
 	names    []string // of the definitions, sorted
 	defs     map[string]*trace.Definition
 
-	readSets func() (map[string]map[string][]*trace.Workload, error) // by definition and set
+	reading sync.Mutex
+	read    map[string]reading // what was read of the workloads, by definition; all of them under "" where they are in a folder
+
 	mu       sync.Mutex
 	warnings []trace.Warning
+}
+
+// A reading is what the files of workloads say, by definition and set.
+type reading struct {
+	sets map[string]map[string][]*trace.Workload
+	err  error
 }
 
 // A NotFoundError says that a dataset has no definition of that name.
@@ -77,7 +86,7 @@ func Open(root, cacheRoot string) (*Dataset, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dataset{root: root, cache: filepath.Join(cacheRoot, "dataset"), embedded: root == "", defs: map[string]*trace.Definition{}}
+	d := &Dataset{root: root, cache: filepath.Join(cacheRoot, "dataset"), embedded: root == "", defs: map[string]*trace.Definition{}, read: map[string]reading{}}
 	if d.embedded {
 		d.root = d.cache
 	} else {
@@ -90,7 +99,6 @@ func Open(root, cacheRoot string) (*Dataset, error) {
 			return nil, fmt.Errorf("%s: not a folder", d.root)
 		}
 	}
-	d.readSets = sync.OnceValues(d.read)
 	return d, d.readDefinitions()
 }
 
@@ -137,12 +145,12 @@ func (d *Dataset) Definition(name string) (*trace.Definition, error) {
 
 // Sets returns the names of the workload sets of a definition, the default one first.
 func (d *Dataset) Sets(def string) ([]string, error) {
-	all, err := d.readSets()
+	all, err := d.sets(def)
 	if err != nil {
 		return nil, err
 	}
 	var names []string
-	for set := range all[def] {
+	for set := range all {
 		names = append(names, set)
 	}
 	slices.SortFunc(names, func(a, b string) int {
@@ -163,11 +171,11 @@ func (d *Dataset) Workloads(def, set string) ([]*trace.Workload, error) {
 	if set == "" {
 		set = DefaultSet
 	}
-	all, err := d.readSets()
+	all, err := d.sets(def)
 	if err != nil {
 		return nil, err
 	}
-	if ws := all[def][set]; len(ws) > 0 {
+	if ws := all[set]; len(ws) > 0 {
 		return slices.Clone(ws), nil
 	}
 	sets, _ := d.Sets(def)
@@ -219,7 +227,25 @@ func (d *Dataset) definition(place, name string) (*trace.Definition, []trace.War
 	return trace.DecodeDefinition(text)
 }
 
-func (d *Dataset) read() (map[string]map[string][]*trace.Workload, error) {
+// sets gives the workloads of a definition by set. Embedded files are named after their definition, and only its own are
+// read. In a folder a line of any file may be its, so all are read at the first call.
+func (d *Dataset) sets(def string) (map[string][]*trace.Workload, error) {
+	of := ""
+	if d.embedded {
+		of = def
+	}
+	d.reading.Lock()
+	defer d.reading.Unlock()
+	r, ok := d.read[of]
+	if !ok {
+		r.sets, r.err = d.readFiles(of)
+		d.read[of] = r
+	}
+	return r.sets[def], r.err
+}
+
+// readFiles reads the files of workloads: those named after the definition of, or all where it is "".
+func (d *Dataset) readFiles(of string) (map[string]map[string][]*trace.Workload, error) {
 	fsys, dir := fs.FS(embedded), "workloads"
 	if !d.embedded {
 		dir = filepath.Join(d.root, dir)
@@ -232,6 +258,9 @@ func (d *Dataset) read() (map[string]map[string][]*trace.Workload, error) {
 	all := map[string]map[string][]*trace.Workload{}
 	var faults []error
 	for _, name := range files {
+		if of != "" && !strings.HasPrefix(path.Base(name), of+".") {
+			continue
+		}
 		set := DefaultSet
 		if base, ok := strings.CutSuffix(filepath.Base(name), ".ndjson"); ok {
 			set = base[strings.LastIndexByte(base, '.')+1:]
