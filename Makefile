@@ -1,9 +1,10 @@
 # make local   build fisub and run this repository's submission: 20 workloads, on the GPU or emulated
 # make test    everything that proves fisub right: tests, race detector, vet, staticcheck, an emulated run
-# Both install what is missing by themselves and say what they install.
+# make lint    golangci-lint with the rules of .golangci.yml, built from its source (about two minutes)
+# All install what is missing by themselves and say what they install.
 
 SHELL := /bin/bash
-.PHONY: build local test bench clean
+.PHONY: build local test lint bench clean
 
 build:
 	@scripts/setup
@@ -15,6 +16,10 @@ local: build
 test:
 	@scripts/setup --test
 	@scripts/test
+
+lint:
+	@scripts/setup
+	@. scripts/env && go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0 run ./...
 
 bench: build
 	@. scripts/env && go run ./scripts/bench && go test -p 1 -run '^$$' -bench . -benchtime 3x ./pack ./remote/... ./internal/app

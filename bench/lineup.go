@@ -279,10 +279,10 @@ func (l *lineup) time(ctx context.Context, index int, w *trace.Workload, trials 
 func (l *lineup) qualifies(w *trace.Workload) bool {
 	b := l.baseline
 	v := b.verdict
-	switch {
-	case v.status == trace.Passed:
+	switch v.status {
+	case trace.Passed:
 		return true
-	case v.status == trace.CompileError, v.status == trace.Timeout:
+	case trace.CompileError, trace.Timeout:
 		l.giveUp(fmt.Errorf("%s: %s", v.status, v.detail))
 	default:
 		l.warn(w.UUID, fmt.Errorf("workload %s has no speed-up: baseline %s: %s: %s", w.UUID, b.Baseline.Name, v.status, v.detail))

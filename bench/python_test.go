@@ -48,8 +48,9 @@ func runPython(t *testing.T, definition, source string, passing bool, axes []map
 // findPython is runPython with the findings, by the index of the workload, and the other warnings among the failed ones.
 func findPython(t *testing.T, definition, source string, passing bool, axes []map[string]int, blobs map[string]*tensor.Tensor) (evaluated map[int]*trace.Evaluation, failed []string, findings map[string][]string, result Result, err error) {
 	t.Helper()
-	dir, def := t.TempDir(), &trace.Definition{}
-	if def, _, err = trace.DecodeDefinition([]byte(definition)); err != nil {
+	dir := t.TempDir()
+	def, _, err := trace.DecodeDefinition([]byte(definition))
+	if err != nil {
 		t.Fatal(err)
 	}
 	for _, sub := range []string{"definitions", "workloads"} {

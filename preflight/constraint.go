@@ -307,9 +307,10 @@ func (e *expression) atom() float64 {
 			}
 		}
 		e.expect(")")
-		if t == "abs" {
+		switch t {
+		case "abs":
 			v = math.Abs(v)
-		} else if t == "int" {
+		case "int":
 			v = math.Trunc(v)
 		}
 		return v

@@ -497,8 +497,8 @@ func someSource(dir string) (name string) {
 
 // within tells whether the path lies in root or is it; both are real paths or become such.
 func within(root, path string) bool {
-	if real, err := filepath.EvalSymlinks(root); err == nil {
-		root = real
+	if target, err := filepath.EvalSymlinks(root); err == nil {
+		root = target
 	}
 	if abs, err := filepath.Abs(path); err == nil {
 		path = abs

@@ -118,7 +118,7 @@ func conform(t *testing.T, d device.Device, full, some, once []int) {
 			t.Skip("the emulator has no streams")
 		}
 		for _, batch := range []int{1, 64, 128} {
-			anotherStream(t, newCall(t, d, batch, cases()[len(cases())-1], 1), kernel, altered) // with a state, which altered needs
+			anotherStream(newCall(t, d, batch, cases()[len(cases())-1], 1), kernel, altered) // with a state, which altered needs
 		}
 	})
 }
@@ -620,7 +620,7 @@ func refusals(t *testing.T, d device.Device, kernel, altered device.Kernel) {
 
 // anotherStream makes a stream of its own the current one: what the call puts into it, and nothing else, is its kernel, and
 // that gives the same results there.
-func anotherStream(t *testing.T, x *call, kernel, altered device.Kernel) {
+func anotherStream(x *call, kernel, altered device.Kernel) {
 	zero := device.Arg{Scalar: &trace.Scalar{Kind: trace.IntScalar}}
 	three := device.Arg{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: 3}}
 	output, newState := x.run(kernel)

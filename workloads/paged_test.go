@@ -126,7 +126,7 @@ func TestFewPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	axes := map[string]int{"batch_size": 40, "max_num_pages": 5, "num_pages": 3}
-	make := func(name string, shape ...int) []int {
+	made := func(name string, shape ...int) []int {
 		f, err := synthFill(def, axes, name, shape)
 		if err != nil {
 			t.Fatal(err)
@@ -138,10 +138,10 @@ func TestFewPages(t *testing.T) {
 		}
 		return ints(x)
 	}
-	if longest := slices.Max(make("seq_lens", 40)); longest > 3*64 || longest < 2*64 {
+	if longest := slices.Max(made("seq_lens", 40)); longest > 3*64 || longest < 2*64 {
 		t.Errorf("longest sequence: got %d tokens, want up to %d", longest, 3*64)
 	}
-	for row := range slices.Chunk(make("block_table", 40, 5), 5) {
+	for row := range slices.Chunk(made("block_table", 40, 5), 5) {
 		if used := slices.Sorted(slices.Values(row[:3])); !slices.Equal(used, []int{0, 1, 2}) || row[3] != 0 || row[4] != 0 {
 			t.Errorf("block table: got %v, want the pages 0 to 2 and zeros", row)
 		}

@@ -455,7 +455,7 @@ func TestHalfBytes(t *testing.T) {
 }
 
 func TestSpecialDistributions(t *testing.T) {
-	make := func(op, name, input string, d tensor.DType, shape ...int) *tensor.Tensor {
+	made := func(op, name, input string, d tensor.DType, shape ...int) *tensor.Tensor {
 		s := synthetic{dtype: d, shape: shape, stream: random.New("x"), fill: randomFill(&trace.Definition{Name: name, OpType: op}, input, d, shape)}
 		x, err := s.make(t.Context())
 		if err != nil {
@@ -463,7 +463,7 @@ func TestSpecialDistributions(t *testing.T) {
 		}
 		return x
 	}
-	probs := make("sampling", "p", "probs", tensor.Float32, 3, 1000).Float32s(nil)
+	probs := made("sampling", "p", "probs", tensor.Float32, 3, 1000).Float32s(nil)
 	for i := range 3 {
 		sum := 0.0
 		for _, p := range probs[i*1000 : (i+1)*1000] {
@@ -477,7 +477,7 @@ func TestSpecialDistributions(t *testing.T) {
 		}
 	}
 	const pages, tokens = 40, 64
-	packed := make("dsa_paged", "dsa_topk_indexer_x", "k_index_cache_fp8", tensor.Int8, pages, tokens, 1, 132).Data
+	packed := made("dsa_paged", "dsa_topk_indexer_x", "k_index_cache_fp8", tensor.Int8, pages, tokens, 1, 132).Data
 	var squares float64
 	for p := range pages {
 		page := packed[p*tokens*132:]

@@ -289,8 +289,8 @@ func eachLine(f *os.File, do func(line []byte) error) (whole int64, err error) {
 		if line = append(line, part...); len(line) > maxLine {
 			return whole, fmt.Errorf("%s:%d: a line of more than %d MiB", f.Name(), n, maxLine>>20)
 		}
-		switch err {
-		case nil:
+		switch {
+		case err == nil:
 			if text := bytes.TrimSpace(line); len(text) > 0 {
 				if err := do(text); err != nil {
 					return whole, fmt.Errorf("%s:%d: %w", f.Name(), n, err)
@@ -299,8 +299,8 @@ func eachLine(f *os.File, do func(line []byte) error) (whole int64, err error) {
 			whole += int64(len(line))
 			line = line[:0]
 			n++
-		case bufio.ErrBufferFull:
-		case io.EOF:
+		case errors.Is(err, bufio.ErrBufferFull): // the rest of a long line follows
+		case errors.Is(err, io.EOF):
 			return whole, nil
 		default:
 			return whole, err

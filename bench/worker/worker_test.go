@@ -396,7 +396,8 @@ func TestRepeat(t *testing.T) {
 }
 
 func TestFaultsOfTheSolution(t *testing.T) {
-	if _, err := start(t, "broken", 0); !isKind(err, Build) || err.(*Error).Log != "the compiler's words" || err.(*Error).Code != "a code" {
+	var broken *Error
+	if _, err := start(t, "broken", 0); !errors.As(err, &broken) || broken.Kind != Build || broken.Log != "the compiler's words" || broken.Code != "a code" {
 		t.Errorf("broken: got %v, want a build error with its log", err)
 	}
 	for _, tc := range []struct {

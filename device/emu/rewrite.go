@@ -323,9 +323,7 @@ func (r *rewriter) shared(i int, global bool) {
 		external = i + 1
 	}
 	if r.is(i+1, "static") {
-		static = true
 		r.replace(i+1, i+1, "")
-		static = false
 	}
 	if external < 0 {
 		words := "static __thread"

@@ -394,7 +394,7 @@ func place(src, dst string) error {
 	if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
 		return err
 	}
-	if real, err := filepath.EvalSymlinks(src); err == nil && os.Link(real, dst) == nil {
+	if target, err := filepath.EvalSymlinks(src); err == nil && os.Link(target, dst) == nil {
 		return nil
 	}
 	r, err := os.Open(src)

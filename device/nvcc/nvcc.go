@@ -101,8 +101,8 @@ func (t *Toolchain) tryNVCC(nvcc string) (lacks []string) {
 		return []string{"nvcc (" + nvcc + " --version names no version)"}
 	}
 	home := nvcc
-	if real, err := filepath.EvalSymlinks(nvcc); err == nil {
-		home = real
+	if target, err := filepath.EvalSymlinks(nvcc); err == nil {
+		home = target
 	}
 	home = filepath.Dir(filepath.Dir(home))
 	cpu := machine()

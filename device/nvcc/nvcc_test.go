@@ -103,7 +103,7 @@ func TestInstall(t *testing.T) {
 	var last map[string]int64
 	run := func() error {
 		last = map[string]int64{}
-		return install(context.Background(), root, "key", components, func(name string, done, total int64) { last[name] = done })
+		return install(context.Background(), root, "key", components, func(name string, done, _ int64) { last[name] = done })
 	}
 
 	put("first", contents["first"])

@@ -74,8 +74,8 @@ func (t *Toolchain) PackTimer() map[string]string {
 	files := map[string]string{}
 	for _, dir := range append([]string{filepath.Join(filepath.Dir(filepath.Dir(t.NVCC)), "extras", "CUPTI", "lib64")}, t.LibDirs...) {
 		name := fmt.Sprintf("libcupti.so.%d", t.Major())
-		if real, err := filepath.EvalSymlinks(filepath.Join(dir, name)); err == nil {
-			files[path.Join(PackedLib, name)] = real
+		if target, err := filepath.EvalSymlinks(filepath.Join(dir, name)); err == nil {
+			files[path.Join(PackedLib, name)] = target
 			return files
 		}
 	}

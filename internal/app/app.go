@@ -173,7 +173,7 @@ func (a *app) exit(err error) int {
 // flatten gives the single errors of a joined one.
 func flatten(err error) []error {
 	var u *usageError
-	if errors.As(err, &u) && u == err && u.hint == "" {
+	if errors.As(err, &u) && error(u) == err && u.hint == "" { //nolint:errorlint // itself, not one that it wraps
 		return flatten(u.err)
 	}
 	if j, ok := err.(interface{ Unwrap() []error }); ok {

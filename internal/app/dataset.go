@@ -128,7 +128,7 @@ func (a *app) datasetVerify(c *cli.Context) error {
 		return err
 	}
 	faults, absent, total := 0, 0, 0
-	err = eachSet(c, data, func(def *trace.Definition, set string, ws []*trace.Workload) error {
+	err = eachSet(c, data, func(def *trace.Definition, _ string, ws []*trace.Workload) error {
 		reports, err := data.Verify(c.Context, def, ws)
 		if err != nil {
 			return err

@@ -104,10 +104,14 @@ func (a *app) init(c *cli.Context) error {
 	var conflict *scaffold.ConflictError
 	if errors.As(err, &conflict) {
 		var faults []error
-		for _, line := range strings.Split(conflict.Error(), "\n") {
-			faults = append(faults, &usageError{err: errors.New(line)})
+		lines := strings.Split(conflict.Error(), "\n")
+		for i, line := range lines {
+			fault := &usageError{err: errors.New(line)}
+			if i == len(lines)-1 {
+				fault.hint = "--force replaces files of that name; or name another folder"
+			}
+			faults = append(faults, fault)
 		}
-		faults[len(faults)-1].(*usageError).hint = "--force replaces files of that name; or name another folder"
 		return errors.Join(faults...)
 	}
 	if err != nil {

@@ -192,13 +192,13 @@ func (b *remoteBench) kill(times int, works ...string) {
 	b.fisub(0, "remote", "--limit", "8")
 	length := time.Since(begun)
 	b.whole(b.last(), 8)
-	clear := func() {
+	empty := func() {
 		t.Helper()
 		for _, work := range works {
 			nothingIn(t, work)
 		}
 	}
-	clear()
+	empty()
 	random := mathrand.New(mathrand.NewPCG(5, 26))
 	kills, inside := 0, 0 // inside: of a run that had begun
 	for round := 0; kills < times; round++ {
@@ -242,7 +242,7 @@ func (b *remoteBench) kill(times int, works ...string) {
 			}
 			args = []string{"remote", "attach", id}
 		}
-		clear()
+		empty()
 	}
 	if inside < times/2 {
 		t.Errorf("kills of runs that had begun: got %d of %d, want half of them", inside, times)

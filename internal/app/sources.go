@@ -122,7 +122,7 @@ func extract(ctx context.Context, repo, commit, dir, target string, names ...str
 func untar(r *tar.Reader, root *os.Root) error {
 	for {
 		h, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {

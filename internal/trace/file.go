@@ -84,7 +84,7 @@ func ReadTraces(path string) ([]*Trace, []Warning, error) {
 			}
 			warnings = append(warnings, w[:min(len(w), maxFaults-min(len(warnings), maxFaults))]...)
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return traces, warnings, errors.Join(errs...)
 		}
 		if err != nil {
@@ -103,7 +103,7 @@ func readLine(r *bufio.Reader) (line []byte, err error) {
 		if len(line) <= maxBytes {
 			line = append(line, part...)
 		}
-		if err != bufio.ErrBufferFull {
+		if !errors.Is(err, bufio.ErrBufferFull) {
 			return line, err
 		}
 	}

@@ -34,14 +34,14 @@ func documents() map[string]string {
 	return map[string]string{"Definition": definition, "Solution": solution, "Workload": workload, "Trace": passed}
 }
 
-// edited replaces old by new in the sound document of a model.
-func edited(t *testing.T, model, old, new string) []byte {
+// edited replaces old by now in the sound document of a model.
+func edited(t *testing.T, model, old, now string) []byte {
 	t.Helper()
 	doc := documents()[model]
 	if !strings.Contains(doc, old) {
 		t.Fatalf("%s has no %s", model, old)
 	}
-	return []byte(strings.Replace(doc, old, new, 1))
+	return []byte(strings.Replace(doc, old, now, 1))
 }
 
 func TestSyntaxFaults(t *testing.T) {

@@ -739,8 +739,8 @@ func (s *scanner) module(ts []token, i int) int {
 	return end
 }
 
-// arity counts the parameters of a list; any tells that it takes any number.
-func arity(params []token) (n int, any bool) {
+// arity counts the parameters of a list; open tells that it takes any number.
+func arity(params []token) (n int, open bool) {
 	list := split(params)
 	if len(list) == 1 && len(list[0]) == 1 && list[0][0].is("void") {
 		return 0, false

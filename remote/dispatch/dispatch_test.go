@@ -312,7 +312,7 @@ func TestDetachAndAttach(t *testing.T) {
 	for n := 1; ; n++ {
 		ctx, cancel := context.WithCancel(t.Context())
 		count := 0
-		f.on = func(e event.Event) {
+		f.on = func(event.Event) {
 			if count++; count == 4 && n < 4 {
 				cancel()
 			}

@@ -219,7 +219,7 @@ type localReader struct{ r io.Reader }
 
 func (l *localReader) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = errors.Join(errLocal, err)
 	}
 	return n, err

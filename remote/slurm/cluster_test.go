@@ -175,9 +175,9 @@ func TestProvider(t *testing.T) {
 	})
 }
 
-func suite(work string, new func(t *testing.T) remote.Provider, cut func(*testing.T)) remotetest.Setup {
+func suite(work string, fresh func(t *testing.T) remote.Provider, cut func(*testing.T)) remotetest.Setup {
 	return remotetest.Setup{
-		New:      new,
+		New:      fresh,
 		Slow:     20 * time.Second,
 		KillHost: func(t *testing.T, h remote.Handle) { killAgent(t, agent.JobDir(work, h.Job)) },
 		Spoil: func(t *testing.T, hash string) {

@@ -452,7 +452,7 @@ func (c *counter) Read(p []byte) (int, error) {
 	if n > 0 {
 		c.u.tell(int64(n))
 	}
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = &unread{err}
 	}
 	return n, err

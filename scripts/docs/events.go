@@ -243,11 +243,11 @@ func (s *stream) schema() ([]byte, error) {
 	var rules []m
 	for _, t := range slices.Sorted(maps.Keys(payloads)) {
 		if keys := payloads[t]; len(keys) > 0 {
-			var any []m
+			var one []m
 			for _, key := range keys {
-				any = append(any, m{"required": []string{key}})
+				one = append(one, m{"required": []string{key}})
 			}
-			rules = append(rules, m{"if": m{"properties": m{"type": m{"const": t}}}, "then": m{"anyOf": any}})
+			rules = append(rules, m{"if": m{"properties": m{"type": m{"const": t}}}, "then": m{"anyOf": one}})
 		}
 	}
 	defs["Event"].(m)["allOf"] = rules

@@ -350,7 +350,8 @@ func (p *parser) elements(closing string) shape {
 		if p.accept(closing) {
 			return all
 		}
-		s, star := other, p.accept("*")
+		var s shape
+		star := p.accept("*")
 		if star {
 			s = p.binary(0)
 		} else {

@@ -99,7 +99,7 @@ func refuse(w http.ResponseWriter, status int, code, message string) {
 }
 
 // run runs the script through a mailbox and gives the exit that it left, its words and its error.
-func (s *store) run(t *testing.T, ctx context.Context, text string, change func(*remote.Job, *Links, *Options)) (*remote.Exit, string, error) {
+func (s *store) run(ctx context.Context, t *testing.T, text string, change func(*remote.Job, *Links, *Options)) (*remote.Exit, string, error) {
 	t.Helper()
 	job := remotetest.Script(t, text, nil)
 	l := &Links{Files: map[string]string{}, Stop: s.url + "/stop?X-Amz-Signature=planted", Form: Form{URL: s.url + "/?X-Amz-Signature=planted",
@@ -173,7 +173,7 @@ func (s *store) stream() string {
 
 func TestRun(t *testing.T) {
 	s := newStore(t)
-	exit, said, err := s.run(t, t.Context(), `echo one; sleep 0.2; echo two; echo words >&2; exit 3`, nil)
+	exit, said, err := s.run(t.Context(), t, `echo one; sleep 0.2; echo two; echo words >&2; exit 3`, nil)
 	if err != nil || exit == nil || exit.End != remote.Exited || exit.Code != 3 || s.stream() != "one\ntwo\n" {
 		t.Fatalf("got %v, %+v, %q: %s", err, exit, s.stream(), said)
 	}
@@ -189,7 +189,7 @@ func TestRun(t *testing.T) {
 func TestTrouble(t *testing.T) {
 	s := newStore(t)
 	tries := 0
-	s.post = func(w http.ResponseWriter, key string) bool {
+	s.post = func(w http.ResponseWriter, _ string) bool {
 		tries++
 		if tries%3 != 0 {
 			refuse(w, 503, "SlowDown", "Please reduce your request rate.")
@@ -197,7 +197,7 @@ func TestTrouble(t *testing.T) {
 		}
 		return false
 	}
-	exit, said, err := s.run(t, t.Context(), `for i in 1 2 3 4 5; do echo $i; sleep 0.1; done`, nil)
+	exit, said, err := s.run(t.Context(), t, `for i in 1 2 3 4 5; do echo $i; sleep 0.1; done`, nil)
 	if err != nil || exit == nil || exit.Code != 0 || s.stream() != "1\n2\n3\n4\n5\n" {
 		t.Errorf("got %v, %+v, %q", err, exit, s.stream())
 	}
@@ -214,7 +214,7 @@ func TestFormExpired(t *testing.T) {
 		return true
 	}
 	begun := time.Now()
-	exit, _, err := s.run(t, t.Context(), `echo one`, nil)
+	exit, _, err := s.run(t.Context(), t, `echo one`, nil)
 	if err == nil || exit != nil || !strings.Contains(err.Error(), "Policy expired") || time.Since(begun) > 4*time.Second {
 		t.Errorf("got %v, %+v after %v", err, exit, time.Since(begun))
 	}
@@ -262,7 +262,7 @@ func TestRefused(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newStore(t)
-			exit, _, _ := s.run(t, t.Context(), `echo ran`, c.change(s))
+			exit, _, _ := s.run(t.Context(), t, `echo ran`, c.change(s))
 			if exit == nil || exit.End != remote.Refused || !strings.Contains(exit.Text, c.want) || s.stream() != "" {
 				t.Errorf("got %+v, stream %q, want refused: %s", exit, s.stream(), c.want)
 			}
@@ -279,7 +279,7 @@ func TestStop(t *testing.T) {
 			}
 			return false
 		}
-		exit, said, err := s.run(t, t.Context(), `echo one; sleep 100`, nil)
+		exit, said, err := s.run(t.Context(), t, `echo one; sleep 100`, nil)
 		if err != nil || exit == nil || exit.End != remote.Cancelled || s.stream() != "one\n" || !strings.Contains(said, "the order to stop") {
 			t.Errorf("got %v, %+v, %q, %q", err, exit, s.stream(), said)
 		}
@@ -293,7 +293,7 @@ func TestStop(t *testing.T) {
 			}
 			return false
 		}
-		exit, _, err := s.run(t, ctx, `echo one; sleep 100`, nil)
+		exit, _, err := s.run(ctx, t, `echo one; sleep 100`, nil)
 		if err != nil || exit == nil || exit.End != remote.Cancelled || s.stream() != "one\n" {
 			t.Errorf("got %v, %+v, %q", err, exit, s.stream())
 		}
@@ -302,7 +302,7 @@ func TestStop(t *testing.T) {
 		s := newStore(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		s.get = func(w http.ResponseWriter, _ string) { cancel(); refuse(w, 503, "SlowDown", "slow") }
-		exit, _, _ := s.run(t, ctx, `echo one`, nil)
+		exit, _, _ := s.run(ctx, t, `echo one`, nil)
 		if exit == nil || exit.End != remote.Cancelled {
 			t.Errorf("got %+v", exit)
 		}

@@ -123,10 +123,9 @@ func (b *box) start() {
 	go func() {
 		err := cmd.Run()
 		b.done()
-		switch {
-		case err == nil:
+		if err == nil {
 			b.end(pb.GenericResult_GENERIC_STATUS_SUCCESS, "", 0, true)
-		default:
+		} else {
 			b.end(pb.GenericResult_GENERIC_STATUS_FAILURE, "", exitCode(err), true)
 		}
 	}()
