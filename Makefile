@@ -19,7 +19,7 @@ test:
 
 lint:
 	@scripts/setup
-	@. scripts/env && go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0 run ./...
+	@. scripts/env && go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0 run --build-tags "$$tags" ./...
 
 bench: build
 	@. scripts/env && go run ./scripts/bench && go test -p 1 -run '^$$' -bench . -benchtime 3x ./pack ./remote/... ./internal/app

@@ -40,7 +40,7 @@ type argument struct {
 	shape  []int
 }
 
-func (d *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
+func (d *gpu) Build(ctx context.Context, _ *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
 	if !sol.Spec.DestinationPassingStyle {
 		return nil, fmt.Errorf("cuda: solution %s returns its outputs: only destination_passing_style = true is supported", sol.Name)
 	}
