@@ -141,25 +141,28 @@ func openProvider(tables map[string]map[string]any, name string) (remote.Provide
 	return p, common, invalid(err)
 }
 
-// chosen gives the names that --on has, else the only table.
-func chosen(c *cli.Context, tables map[string]map[string]any, all bool) ([]string, error) {
+// chosen gives the tables [remote.NAME], and the names that --on has, else those of all tables: of the only one, unless all is set.
+func chosen(c *cli.Context, all bool) (ts map[string]map[string]any, names []string, err error) {
+	if ts, err = tables(c); err != nil {
+		return nil, nil, err
+	}
 	if on := c.String("on"); on != "" {
-		names := strings.Split(on, ",")
+		names = strings.Split(on, ",")
 		for i, name := range names {
 			if names[i] = strings.TrimSpace(name); names[i] == "" || slices.Contains(names[:i], names[i]) {
-				return nil, usage("write --on lab,cloud", "--on: %q", on)
+				return nil, nil, usage("write --on lab,cloud", "--on: %q", on)
 			}
 		}
-		return names, nil
+		return ts, names, nil
 	}
-	names := slices.Sorted(maps.Keys(tables))
+	names = slices.Sorted(maps.Keys(ts))
 	switch {
 	case len(names) == 0:
-		return nil, usage("docs/remote.md shows one; --on loopback runs on this machine", "no table [remote.NAME] in the config")
+		return nil, nil, usage("docs/remote.md shows one; --on loopback runs on this machine", "no table [remote.NAME] in the config")
 	case len(names) > 1 && !all:
-		return nil, usage("add --on "+names[0], "which of the tables %s?", strings.Join(names, ", "))
+		return nil, nil, usage("add --on "+names[0], "which of the tables %s?", strings.Join(names, ", "))
 	}
-	return names, nil
+	return ts, names, nil
 }
 
 // opened are providers by table.
@@ -180,11 +183,7 @@ func (a *app) remote(c *cli.Context) (err error) {
 		return err
 	}
 	a.warn(s.warnings)
-	ts, err := tables(c)
-	if err != nil {
-		return err
-	}
-	names, err := chosen(c, ts, false)
+	ts, names, err := chosen(c, false)
 	if err != nil {
 		return err
 	}

@@ -316,11 +316,7 @@ func (a *app) remoteHosts(c *cli.Context) error {
 	if err := noArgs(c); err != nil {
 		return err
 	}
-	ts, err := tables(c)
-	if err != nil {
-		return err
-	}
-	names, err := chosen(c, ts, true)
+	ts, names, err := chosen(c, true)
 	if err != nil {
 		return err
 	}
@@ -376,11 +372,7 @@ func (a *app) remoteGC(c *cli.Context) error {
 	if err := noArgs(c); err != nil {
 		return err
 	}
-	ts, err := tables(c)
-	if err != nil {
-		return err
-	}
-	names, err := chosen(c, ts, true)
+	ts, names, err := chosen(c, true)
 	if err != nil {
 		return err
 	}
