@@ -47,6 +47,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("FISUB_BIN", filepath.SplitList(env.Getenv("PATH"))[0])
 			env.Setenv("KERNELS", filepath.Join(repo, "internal", "app", "testdata", "kernels"))
 			env.Setenv("FIB_DATASET_PATH", "")
+			env.Setenv("GORACE", os.Getenv("GORACE"))
 			env.Setenv("FISUB_PYTHON", os.Getenv("FISUB_PYTHON"))
 			return copySubmission(repo, env.WorkDir)
 		},

@@ -3,6 +3,7 @@ package sshdtest
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -118,8 +119,8 @@ func Prepare(t testing.TB, n int, place func(d *Daemon, i int)) *Fleet {
 			l.Close()
 		}
 		write(t, d.Conf, fmt.Sprintf("ListenAddress %s:%d\nHostKey %s\nAuthorizedKeysFile %s\nPidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin prohibit-password\n"+
-			"PasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 100\nSubsystem sftp internal-sftp\nSetEnv HOME=%s\n",
-			d.Addr, d.Port, key, filepath.Join(dir, "id.pub"), d.Home))
+			"PasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 100\nSubsystem sftp internal-sftp\nSetEnv HOME=%s GORACE=%s\n",
+			d.Addr, d.Port, key, filepath.Join(dir, "id.pub"), d.Home, cmp.Or(os.Getenv("GORACE"), "halt_on_error=0")))
 		public, err := os.ReadFile(key + ".pub")
 		if err != nil {
 			t.Fatal(err)
