@@ -214,7 +214,7 @@ func Stop(ctx context.Context, dir string) (remote.Exit, error) {
 // Free stops the job in dir and removes its folder, in one moment for whoever looks at it; a folder that is not there is one
 // that was freed.
 func Free(ctx context.Context, dir string) error {
-	gone := filepath.Join(filepath.Dir(dir), ".free-"+filepath.Base(dir))
+	gone := filepath.Join(filepath.Dir(dir), FreePrefix+filepath.Base(dir))
 	if _, err := Stop(ctx, dir); errors.Is(err, fs.ErrNotExist) {
 		return os.RemoveAll(gone) // what one that was killed has left
 	} else if err != nil {

@@ -250,10 +250,11 @@ func (p *Provider) List(context.Context) ([]remote.Handle, error) {
 	}
 	var all []remote.Handle
 	for _, e := range entries {
-		if !e.IsDir() || !remote.ValidID(e.Name()) {
+		id := strings.TrimPrefix(e.Name(), agent.FreePrefix)
+		if !e.IsDir() || !remote.ValidID(id) {
 			continue
 		}
-		h := remote.Handle{Provider: Kind, Job: e.Name(), Place: remote.Place{GPU: -1}, Data: data}
+		h := remote.Handle{Provider: Kind, Job: id, Place: remote.Place{GPU: -1}, Data: data}
 		if job, err := agent.ReadJob(agent.JobDir(p.Workdir, e.Name())); err == nil {
 			h.Place = job.Place
 		}

@@ -46,7 +46,8 @@ func TestProvider(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		NoCut: "there is no connection to cut",
+		HalfFree: func(t *testing.T, h remote.Handle) { remotetest.HalfFree(t, work, h.Job) },
+		NoCut:    "there is no connection to cut",
 		GPUs: func(t *testing.T) (remote.Provider, string) {
 			work := t.TempDir()
 			p, err := loopback.New("here", map[string]any{"workdir": work, "gpus": []any{int64(0), int64(1)}})

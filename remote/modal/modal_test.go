@@ -97,7 +97,8 @@ func TestProvider(t *testing.T) {
 			s.Fail("TaskExecStdioRead", codes.Aborted, "the connection is gone", 1) // the SDK does not try this again by itself
 			s.Drop()
 		},
-		NoGPUs: "a sandbox of its own for each job: its GPU is the first",
+		NoHalfFree: "nothing of a job is renamed",
+		NoGPUs:     "a sandbox of its own for each job: its GPU is the first",
 	})
 	settled(t, s)
 	for _, b := range s.Sandboxes() {

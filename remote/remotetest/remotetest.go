@@ -89,6 +89,11 @@ type Setup struct {
 	Spoil   func(t *testing.T, hash string)
 	NoSpoil string
 
+	// HalfFree does to the folder of a job that has ended what a client has done that is killed while it releases it. Where it
+	// is nil, NoHalfFree says why.
+	HalfFree   func(t *testing.T, h remote.Handle)
+	NoHalfFree string
+
 	// GPUs returns a provider with two places, the two GPUs of one host, and the work folder there. Where it is nil, NoGPUs says
 	// why.
 	GPUs   func(t *testing.T) (p remote.Provider, work string)
@@ -225,12 +230,22 @@ func Run(t *testing.T, setup Setup) {
 		run  func(*testing.T)
 	}{
 		{"Events", s.events}, {"ExitStatus", s.exitStatus}, {"SentOnce", s.sentOnce}, {"WrongHash", s.wrongHash}, {"Spoilt", s.spoilt},
-		{"InvalidJob", s.invalidJob}, {"Limit", s.limit}, {"Cancel", s.cancel}, {"ReleaseTwice", s.releaseTwice}, {"Attach", s.attach},
+		{"InvalidJob", s.invalidJob}, {"Limit", s.limit}, {"Cancel", s.cancel}, {"ReleaseTwice", s.releaseTwice}, {"HalfFree", s.halfFree},
+		{"Attach", s.attach},
 		{"WaitCancelled", s.waitCancelled}, {"WatcherFails", s.watcherFails}, {"SubmitCancelled", s.submitCancelled}, {"Garbage", s.garbage},
 		{"TwoAtOnce", s.twoAtOnce}, {"Environment", s.environment}, {"HostKilled", s.hostKilled}, {"ConnectionCut", s.connectionCut},
 		{"GPUs", s.gpus},
 	} {
 		t.Run(c.name, c.run)
+	}
+}
+
+// HalfFree renames the folder of a job below the work folder, as an agent does before it removes it.
+func HalfFree(t *testing.T, work, id string) {
+	t.Helper()
+	dir := agent.JobDir(work, id)
+	if err := os.Rename(dir, filepath.Join(filepath.Dir(dir), agent.FreePrefix+id)); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -533,6 +548,30 @@ func through(t *testing.T, h remote.Handle) remote.Handle {
 		t.Fatal(err)
 	}
 	return read
+}
+
+func (s *suite) halfFree(t *testing.T) {
+	if s.HalfFree == nil {
+		t.Skip(s.NoHalfFree)
+	}
+	p := s.provider(t)
+	h := s.submit(t, p, s.job(t, p, `echo one`, nil))
+	s.wait(t, p, h, 0)
+	s.HalfFree(t, h)
+	all, err := p.List(s.limited(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(l remote.Handle) bool { return l.Job == h.Job })
+	if i < 0 {
+		t.Fatal("List: the job is not there before Release has ended")
+	}
+	if err := p.Release(s.limited(t), all[i]); err != nil {
+		t.Fatalf("Release: %v", err)
+	}
+	if s.listed(t, p, h.Job) {
+		t.Error("List: the job is there after Release")
+	}
 }
 
 func (s *suite) attach(t *testing.T) {

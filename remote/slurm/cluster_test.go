@@ -191,8 +191,9 @@ func suite(work string, fresh func(t *testing.T) remote.Provider, cut func(*test
 				t.Fatal(err)
 			}
 		},
-		Cut:    cut,
-		NoGPUs: "the cluster on this machine has them",
+		Cut:        cut,
+		NoHalfFree: "the folder keeps its name until it is gone",
+		NoGPUs:     "the cluster on this machine has them",
 	}
 }
 

@@ -648,9 +648,9 @@ func (p *Provider) Release(ctx context.Context, handle remote.Handle) error {
 		return err
 	}
 	// Of a job that never began, or has ended, the shell can remove what is left where the agent's program is gone.
-	return h.wrap(h.run(ctx, fmt.Sprintf("[ -x %s ] && exec %s agent free %s; [ -d %s ] || exit 0; "+
-		"if [ -e %s/%s ] && [ ! -e %s/%s ]; then echo the agent of the job is gone >&2; exit 1; fi; rm -rf %s",
-		program, program, dir, dir, dir, agent.StateName, dir, agent.ExitName, dir), nil, nil))
+	return h.wrap(h.run(ctx, fmt.Sprintf("[ -x %s ] && exec %s agent free %s; "+
+		"if [ -e %s/%s ] && [ ! -e %s/%s ]; then echo the agent of the job is gone >&2; exit 1; fi; rm -rf %s %s/%s%s",
+		program, program, dir, dir, agent.StateName, dir, agent.ExitName, dir, path.Dir(dir), agent.FreePrefix, path.Base(dir)), nil, nil))
 }
 
 // List gives the jobs on all hosts; a host that cannot be reached is an error.
@@ -673,13 +673,13 @@ func (p *Provider) list(ctx context.Context, h *host) (all []remote.Handle, err 
 		return nil, h.wrap(err)
 	}
 	var out bytes.Buffer
-	script := fmt.Sprintf(`cd %s && for d in *; do [ -d "$d" ] || continue; printf '%%s ' "$d"; head -c 4000000 "$d/%s" 2>/dev/null | tr -d '\n'; echo; done`, agent.Jobs(f.work), agent.JobName)
+	script := fmt.Sprintf(`cd %s && for d in * %s*; do [ -d "$d" ] || continue; printf '%%s ' "$d"; head -c 4000000 "$d/%s" 2>/dev/null | tr -d '\n'; echo; done`, agent.Jobs(f.work), agent.FreePrefix, agent.JobName)
 	if err := h.run(ctx, script, nil, &out); err != nil {
 		return nil, h.wrap(err)
 	}
 	for line := range strings.Lines(out.String()) {
 		id, text, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if !remote.ValidID(id) {
+		if id = strings.TrimPrefix(id, agent.FreePrefix); !remote.ValidID(id) {
 			continue
 		}
 		var job remote.Job

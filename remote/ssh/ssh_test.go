@@ -78,6 +78,7 @@ func TestProvider(t *testing.T) {
 	remotetest.Run(t, remotetest.Setup{
 		New:      func(t *testing.T) remote.Provider { return f.provider(t, nil) },
 		KillHost: func(t *testing.T, h remote.Handle) { killAgent(t, f.Daemons[0], h.Job) },
+		HalfFree: func(t *testing.T, h remote.Handle) { remotetest.HalfFree(t, work(f.Daemons[0]), h.Job) },
 		Cut: func(t *testing.T) {
 			f.Daemons[0].Stop()
 			time.Sleep(time.Second)
