@@ -268,20 +268,24 @@ func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault
 	return f
 }
 
-// Write writes solution.json in the contest's form. A path of "-" is stdout; a file appears whole or not at all; a link
-// is followed; a device or pipe is written to directly.
+// Write writes solution.json in the contest's form to the file, as WriteFile does; a path of "-" is stdout.
 func Write(stdout io.Writer, name string, sol *trace.Solution) error {
 	data := sol.JSON(trace.Indent)
 	if name == "-" {
 		_, err := stdout.Write(data)
 		return err
 	}
-	st, err := os.Lstat(name)
-	if err == nil && st.Mode()&fs.ModeSymlink != 0 {
+	return WriteFile(name, data)
+}
+
+// WriteFile writes a result where the user wants it: a file appears whole or not at all; a link is followed; a device or
+// pipe is written to directly.
+func WriteFile(name string, data []byte) error {
+	st, err := os.Stat(name)
+	if l, lerr := os.Lstat(name); lerr == nil && l.Mode()&fs.ModeSymlink != 0 && (err != nil || st.Mode().IsRegular()) {
 		if name, err = filepath.EvalSymlinks(name); err != nil {
 			return err
 		}
-		st, err = os.Lstat(name)
 	}
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
