@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -201,7 +202,7 @@ func (a *app) cli() *cli.App {
 	finish = func(cs []*cli.Command) {
 		for _, c := range cs {
 			c.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
-				return usage("fisub "+c.Name+" --help lists the flags", "%w", err)
+				return usage(flagHint(c, err), "%w", err)
 			}
 			c.HideHelpCommand = true
 			if !c.Hidden {
@@ -248,6 +249,24 @@ func (a *app) cli() *cli.App {
 		return unknown("command", c.Args().First(), commandNames(commands))
 	}
 	return app
+}
+
+// invalidValue is how the flag package refuses the value of a flag.
+var invalidValue = regexp.MustCompile(`^invalid value .* for flag -([^:]+): `)
+
+// flagHint says what the flag takes that err, of the command line, is about; else where to look.
+func flagHint(c *cli.Command, err error) string {
+	if m := invalidValue.FindStringSubmatch(err.Error()); m != nil {
+		switch flagNamed(c.Flags, m[1]).(type) {
+		case *cli.DurationFlag:
+			return "--" + m[1] + " takes a time with its unit, such as 90s or 5m"
+		case *cli.IntFlag:
+			return "--" + m[1] + " takes a whole number"
+		case *cli.Float64Flag:
+			return "--" + m[1] + " takes a number"
+		}
+	}
+	return c.HelpName + " --help lists the flags"
 }
 
 // terse keeps "(default: false)" out of the help.
@@ -360,7 +379,7 @@ func path(c *cli.Context, name string) string {
 // noArgs refuses arguments where a command takes none.
 func noArgs(c *cli.Context) error {
 	if c.NArg() > 0 {
-		return usage("fisub "+c.Command.Name+" --help", "%s: unexpected argument %q", c.Command.Name, c.Args().First())
+		return usage(c.Command.HelpName+" --help", "%s: unexpected argument %q", c.Command.Name, c.Args().First())
 	}
 	return nil
 }
