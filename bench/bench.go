@@ -203,8 +203,11 @@ func (r *runner) open(run, ctx context.Context) error {
 			return err
 		}
 	}
-	r.announced = true
 	r.Events.Emit(event.Event{Type: event.TypeRun, Run: r.Config.Run})
+	if err := r.Events.Err(); err != nil {
+		return err // before anything has run that could not be kept
+	}
+	r.announced = true
 	return nil
 }
 

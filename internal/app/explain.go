@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"fisub/bench"
 	"fisub/bench/compare"
@@ -16,6 +18,7 @@ import (
 	"fisub/device/cuda"
 	"fisub/device/emu"
 	"fisub/device/nvcc"
+	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/safetensors"
 	"fisub/remote"
@@ -69,6 +72,10 @@ func explain(err error) (text, hint string) {
 		hint = "wait for it, or end that process"
 	case errors.As(err, &timers):
 		hint = "start a new run without --resume"
+	case errors.Is(err, cache.ErrNoFolder):
+		hint = "set FISUB_CACHE to a folder that can be written to"
+	case unwritableRun(err):
+		hint = "a run is kept in " + runs.Dir + ", beside config.toml: make it a folder that you can write to, or work in a copy"
 	default:
 		hint = cmp.Or(remedies[errorCode(err)], submitHint(err))
 	}
@@ -86,6 +93,13 @@ func notFoundHint(e *workloads.NotFoundError) string {
 		return "did you mean " + list(e.Near, "or") + "?"
 	}
 	return "fisub dataset ls lists the definitions"
+}
+
+// unwritableRun tells whether err is that run folders cannot be made or written.
+func unwritableRun(err error) bool {
+	var file *fs.PathError
+	return errors.As(err, &file) && strings.Contains(filepath.ToSlash(file.Path), runs.Dir) &&
+		(errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR))
 }
 
 // lfsCommand fetches a file that Git LFS left as a pointer.

@@ -16,14 +16,18 @@ import (
 	"time"
 )
 
-// Root is the folder of the cache: $FISUB_CACHE, else fisub in the user's cache folder. It need not exist.
+// ErrNoFolder says that the environment names no folder for the cache.
+var ErrNoFolder = errors.New("no folder")
+
+// Root is the folder of the cache: $FISUB_CACHE, else fisub in the user's cache folder. It need not exist. The error is an
+// ErrNoFolder.
 func Root() (string, error) {
 	if dir := os.Getenv("FISUB_CACHE"); dir != "" {
 		return filepath.Abs(dir)
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("cache: %w", err)
+		return "", fmt.Errorf("cache: %w: %v", ErrNoFolder, err)
 	}
 	return filepath.Join(dir, "fisub"), nil
 }
