@@ -243,22 +243,25 @@ func Solution(cfg *config.Config, dir string) (*trace.Solution, []Entry, error) 
 
 // MissingEntry is the fault of an entry file that is not among the packed entries of the folder dir; nil where it is.
 func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault {
-	var packed, skipped []string
+	file := cfg.EntryFile()
+	var packed []string
+	skipped := "" // why file is
 	for _, e := range entries {
-		if e.Status == Skipped {
-			skipped = append(skipped, e.Path)
-		} else {
+		if e.Status != Skipped {
 			packed = append(packed, e.Path)
+		} else if e.Path == file {
+			skipped = e.Reason
 		}
 	}
-	file := cfg.EntryFile()
 	if slices.Contains(packed, file) {
 		return nil
 	}
 	hint := ""
 	if near := trace.Nearest(file, packed); path.Base(file) != file {
 		hint = "sources are packed without subfolders: name the file alone"
-	} else if slices.Contains(skipped, file) {
+	} else if skipped != "" && slices.Contains(extensions, strings.ToLower(suffix(file))) {
+		hint = "it is there, but left out: " + skipped
+	} else if skipped != "" {
 		hint = "it is there, but only files that end in " + strings.Join(extensions, " ") + " are packed"
 	} else if len(near) > 0 {
 		hint = fmt.Sprintf("did you mean %q?", near[0]+"::"+cfg.EntrySymbol())

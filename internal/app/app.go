@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -120,12 +121,19 @@ func usage(hint, format string, args ...any) error {
 	return &usageError{err: fmt.Errorf(format, args...), hint: hint}
 }
 
-// invalid marks err, which is about the user's input, for exit status 2.
+// invalid marks err, which is about the user's input, for exit status 2; not where it is that something cannot be written.
 func invalid(err error) error {
-	if err == nil {
-		return nil
+	if err == nil || unwritten(err) {
+		return err
 	}
 	return &usageError{err: err}
+}
+
+// unwritten tells whether err is that a file or folder cannot be written, by what only writing fails with.
+func unwritten(err error) bool {
+	var file *fs.PathError
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS) ||
+		errors.As(err, &file) && strings.HasPrefix(file.Op, "mkdir") && errors.Is(err, fs.ErrPermission)
 }
 
 // errNotPassed has been shown already: the table says which workloads did not pass.

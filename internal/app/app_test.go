@@ -3,6 +3,8 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -11,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -19,6 +22,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/bench/stats"
 	"fisub/internal/event"
+	"fisub/internal/ui"
 )
 
 func TestMain(m *testing.M) {
@@ -29,6 +33,25 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"fisub": func() { os.Exit(Main(os.Args, os.Stdin, os.Stdout, os.Stderr)) },
 	})
+}
+
+// A file that cannot be written is no fault of the input.
+func TestExitOfWriting(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		want int
+	}{
+		{&fs.PathError{Op: "mkdir", Path: "out", Err: syscall.EACCES}, exitError},
+		{&fs.PathError{Op: "mkdirat", Path: "out", Err: syscall.EROFS}, exitError},
+		{errors.Join(&fs.PathError{Op: "write", Path: "out/config.toml", Err: syscall.ENOSPC}), exitError},
+		{&fs.PathError{Op: "open", Path: "solution.json", Err: syscall.EACCES}, exitUsage},
+		{&fs.PathError{Op: "mkdir", Path: "file/out", Err: syscall.ENOTDIR}, exitUsage},
+	} {
+		a := &app{term: &ui.Terminal{Out: io.Discard, Err: io.Discard}}
+		if got := a.exit(invalid(tc.err)); got != tc.want {
+			t.Errorf("%v: got %d, want %d", tc.err, got, tc.want)
+		}
+	}
 }
 
 // The scripts share one cache, so that each kernel is built once. They run in a folder with a copy of this repository's

@@ -2,6 +2,7 @@ package app
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/internal/trace"
 	"fisub/pack"
 	"fisub/preflight"
 )
@@ -204,6 +206,10 @@ func (a *app) unpack(c *cli.Context) error {
 	}
 	got, err := pack.Unpack(data, path(c, c.Args().Get(1)))
 	if err != nil {
+		var faults *trace.ValidationError
+		if errors.As(err, &faults) && c.Args().Get(0) != "-" {
+			faults.Place = c.Args().Get(0)
+		}
 		return invalid(err)
 	}
 	a.warn(got.Warnings)
