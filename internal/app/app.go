@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
@@ -51,6 +52,14 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once
+	checked := &output{w: stdout}
+	stdout = checked
+	if f, ok := checked.w.(*os.File); ok {
+		stdout = struct {
+			*output
+			file
+		}{checked, f}
+	}
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, term: &ui.Terminal{Out: stdout, Err: stderr}}
 	program := a.cli()
 	err := program.RunContext(ctx, flagsFirst(program, args))
@@ -58,8 +67,38 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		a.term.Error("interrupted", "")
 		return exitInterrupted
 	}
-	return a.exit(err)
+	status := a.exit(err)
+	if err := checked.failed(); status == exitOK && err != nil {
+		return a.exit(err)
+	}
+	return status
 }
+
+// An output remembers the first error of writing: not all that prints asks for it, and a result that is lost is no success.
+type output struct {
+	w   io.Writer
+	mu  sync.Mutex
+	err error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
+func (o *output) failed() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
+// A file is what ui asks whether it is a terminal, and how wide.
+type file interface{ Fd() uintptr }
 
 // flagsFirst moves the flags of a command in front of its arguments: the flag package takes all behind an argument for
 // arguments. What follows "--" stays.
