@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -50,7 +51,7 @@ func (a *app) pack(c *cli.Context) error {
 	case c.Bool("packed"):
 		out = path(c, "packed_solution.json")
 	case out == "":
-		out = path(c, "solution.json")
+		out = filepath.Join(s.root, "solution.json")
 	case out != "-":
 		out = path(c, out)
 	}
