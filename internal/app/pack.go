@@ -55,6 +55,11 @@ func (a *app) pack(c *cli.Context) error {
 	case out != "-":
 		out = path(c, out)
 	}
+	for _, packed := range append([]string{s.cfg.Path}, sourceFiles(s)...) {
+		if sameFile(out, packed) {
+			return usage("name another file", "-o %s: it is a part of what is packed", out)
+		}
+	}
 	findings := preflight.Sources(s.sol, s.def)
 	if err := pack.Write(a.stdout, out, s.sol); err != nil {
 		return err
@@ -89,6 +94,25 @@ func (a *app) pack(c *cli.Context) error {
 		a.warnOfContestPacker(s)
 	}
 	return nil
+}
+
+// sourceFiles are the paths of the files that s was packed from.
+func sourceFiles(s *submission) []string {
+	var files []string
+	for _, e := range s.entries {
+		files = append(files, filepath.Join(s.cfg.SourceDir(), e.Path))
+	}
+	return files
+}
+
+// sameFile tells whether both paths lead to one file.
+func sameFile(a, b string) bool {
+	sa, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	sb, err := os.Stat(b)
+	return err == nil && os.SameFile(sa, sb)
 }
 
 // warnOfContestPacker names settings that the contest's own packer does not read: the solution that it makes of the
