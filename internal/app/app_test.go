@@ -1,6 +1,7 @@
 package app
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -92,6 +93,7 @@ func TestScripts(t *testing.T) {
 			"lines":   lines,
 			"bytes":   writeBytes,
 			"newest":  newest,
+			"isjson":  isJSON,
 			"sub":     sub,
 			"timed":   timed,
 			"scored":  scored,
@@ -99,6 +101,22 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 	})
+}
+
+// isJSON checks that what the last command printed is JSON, one value or more, and nothing else.
+func isJSON(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: isjson")
+	}
+	dec := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
+	for n := 0; ; n++ {
+		var v any
+		if err := dec.Decode(&v); errors.Is(err, io.EOF) && n > 0 {
+			return
+		} else if err != nil {
+			ts.Fatalf("stdout: value %d: %v", n+1, err)
+		}
+	}
 }
 
 // sub makes the work folder a submission of the kernel KERNEL.cu for a definition: sub KERNEL DEFINITION.

@@ -127,7 +127,8 @@ func (a *app) datasetVerify(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	faults, absent, total := 0, 0, 0
+	absent, total := 0, 0
+	faults := []map[string]string{}
 	err = eachSet(c, data, func(def *trace.Definition, _ string, ws []*trace.Workload) error {
 		reports, err := data.Verify(c.Context, def, ws)
 		if err != nil {
@@ -137,8 +138,8 @@ func (a *app) datasetVerify(c *cli.Context) error {
 			total++
 			absent += r.Absent
 			for _, f := range r.Faults {
-				faults++
 				text, hint := explain(f)
+				faults = append(faults, map[string]string{"definition": def.Name, "workload": r.UUID, "text": text, "hint": hint})
 				a.term.Error(fmt.Sprintf("%s: workload %s: %s", def.Name, r.UUID, text), hint)
 			}
 		}
@@ -147,11 +148,17 @@ func (a *app) datasetVerify(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(a.stdout, "%d workloads checked, %d faults\n", total, faults)
+	if globalBool(c, "json") {
+		if err := writeJSON(a.stdout, map[string]any{"workloads": total, "absent_files": absent, "faults": faults}); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintf(a.stdout, "%d workloads checked, %d faults\n", total, len(faults))
+	}
 	if absent > 0 {
 		a.term.Note("%d input files are not made yet: fisub local makes them when it needs them, fisub dataset synth at once", absent)
 	}
-	if faults > 0 {
+	if len(faults) > 0 {
 		return errShown
 	}
 	return nil
@@ -185,6 +192,9 @@ func (a *app) datasetSynth(c *cli.Context) error {
 	}
 	if dest == "" {
 		dest = data.Root()
+	}
+	if globalBool(c, "json") {
+		return writeJSON(a.stdout, map[string]any{"files": made, "folder": dest})
 	}
 	_, err = io.WriteString(a.stdout, fmt.Sprintf("%d input files below %s\n", made, dest))
 	return err

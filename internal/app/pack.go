@@ -238,11 +238,14 @@ func (a *app) unpack(c *cli.Context) error {
 		return invalid(err)
 	}
 	a.warn(got.Warnings)
-	for _, f := range got.Files {
-		fmt.Fprintln(a.stdout, f)
-	}
 	for _, n := range got.Notes {
 		a.term.Warn(n, "")
+	}
+	if globalBool(c, "json") {
+		return writeJSON(a.stdout, map[string]any{"folder": path(c, c.Args().Get(1)), "files": got.Files, "notes": append([]string{}, got.Notes...)})
+	}
+	for _, f := range got.Files {
+		fmt.Fprintln(a.stdout, f)
 	}
 	return nil
 }
