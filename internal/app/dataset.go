@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/urfave/cli/v2"
 
@@ -175,6 +176,9 @@ func (a *app) datasetSynth(c *cli.Context) error {
 	dest := c.String("o")
 	if dest != "" {
 		dest = path(c, dest)
+		if st, err := os.Stat(dest); err == nil && !st.IsDir() {
+			return usage("name a folder", "-o %s: not a folder", dest)
+		}
 	}
 	made := 0
 	err = eachSet(c, data, func(def *trace.Definition, set string, ws []*trace.Workload) error {

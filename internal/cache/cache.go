@@ -27,7 +27,7 @@ func Root() (string, error) {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("cache: %w: %v", ErrNoFolder, err)
+		return "", fmt.Errorf("cache: %w: %s", ErrNoFolder, err.Error())
 	}
 	return filepath.Join(dir, "fisub"), nil
 }
