@@ -55,6 +55,14 @@ func TestExitOfWriting(t *testing.T) {
 	}
 }
 
+func TestNoTemporaryFolder(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "nowhere"))
+	_, err := os.Stat(os.TempDir()) // as os.MkdirTemp does
+	if _, hint := explain(err); hint != "TMPDIR names the folder for temporary files" {
+		t.Errorf("%v: got the hint %q", err, hint)
+	}
+}
+
 // The scripts share one cache, so that each kernel is built once. They run in a folder with a copy of this repository's
 // submission.
 func TestScripts(t *testing.T) {
