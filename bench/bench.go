@@ -203,8 +203,11 @@ func (r *runner) open(run, ctx context.Context) error {
 			return err
 		}
 	}
-	r.announced = true
 	r.Events.Emit(event.Event{Type: event.TypeRun, Run: r.Config.Run})
+	if err := r.Events.Err(); err != nil {
+		return err // before anything has run that could not be kept
+	}
+	r.announced = true
 	return nil
 }
 
@@ -309,7 +312,8 @@ func (r *runner) settle(run context.Context, err error) error {
 // fail tells that w gets no verdict: its inputs or expected outputs cannot be had, and the official harness writes no trace
 // either.
 func (r *runner) fail(w *trace.Workload, err error) {
-	r.Events.Emit(event.Event{Type: event.TypeFailed, Workload: w.UUID, Message: &event.Message{Text: err.Error()}})
+	text := strings.TrimPrefix(err.Error(), "workload "+w.UUID+": ") // the event names it
+	r.Events.Emit(event.Event{Type: event.TypeFailed, Workload: w.UUID, Message: &event.Message{Text: text}})
 }
 
 // A trial is one set of inputs. Trials that do not differ are one.

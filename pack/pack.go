@@ -243,22 +243,25 @@ func Solution(cfg *config.Config, dir string) (*trace.Solution, []Entry, error) 
 
 // MissingEntry is the fault of an entry file that is not among the packed entries of the folder dir; nil where it is.
 func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault {
-	var packed, skipped []string
+	file := cfg.EntryFile()
+	var packed []string
+	skipped := "" // why file is
 	for _, e := range entries {
-		if e.Status == Skipped {
-			skipped = append(skipped, e.Path)
-		} else {
+		if e.Status != Skipped {
 			packed = append(packed, e.Path)
+		} else if e.Path == file {
+			skipped = e.Reason
 		}
 	}
-	file := cfg.EntryFile()
 	if slices.Contains(packed, file) {
 		return nil
 	}
 	hint := ""
 	if near := trace.Nearest(file, packed); path.Base(file) != file {
 		hint = "sources are packed without subfolders: name the file alone"
-	} else if slices.Contains(skipped, file) {
+	} else if skipped != "" && slices.Contains(extensions, strings.ToLower(suffix(file))) {
+		hint = "it is there, but left out: " + skipped
+	} else if skipped != "" {
 		hint = "it is there, but only files that end in " + strings.Join(extensions, " ") + " are packed"
 	} else if len(near) > 0 {
 		hint = fmt.Sprintf("did you mean %q?", near[0]+"::"+cfg.EntrySymbol())
@@ -268,20 +271,24 @@ func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault
 	return f
 }
 
-// Write writes solution.json in the contest's form. A path of "-" is stdout; a file appears whole or not at all; a link
-// is followed; a device or pipe is written to directly.
+// Write writes solution.json in the contest's form to the file, as WriteFile does; a path of "-" is stdout.
 func Write(stdout io.Writer, name string, sol *trace.Solution) error {
 	data := sol.JSON(trace.Indent)
 	if name == "-" {
 		_, err := stdout.Write(data)
 		return err
 	}
-	st, err := os.Lstat(name)
-	if err == nil && st.Mode()&fs.ModeSymlink != 0 {
+	return WriteFile(name, data)
+}
+
+// WriteFile writes a result where the user wants it: a file appears whole or not at all; a link is followed; a device or
+// pipe is written to directly.
+func WriteFile(name string, data []byte) error {
+	st, err := os.Stat(name)
+	if l, lerr := os.Lstat(name); lerr == nil && l.Mode()&fs.ModeSymlink != 0 && (err != nil || st.Mode().IsRegular()) {
 		if name, err = filepath.EvalSymlinks(name); err != nil {
 			return err
 		}
-		st, err = os.Lstat(name)
 	}
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):

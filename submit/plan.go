@@ -201,7 +201,7 @@ func (p *Plan) tested(proof *Proof) {
 	case proof.Run != nil:
 		p.add("tested", OK, "", "run %s: %s; %s", proof.Run.ID, p.Note.Result, p.Note.Device)
 	case proof.Failed != "":
-		p.add("tested", Fault, "mend it, or run what is left: fisub local --resume; --untested tags it as it is", "%s", proof.Failed)
+		p.add("tested", Fault, "fisub local, or fisub remote, without --limit and --workload runs the whole set; --untested tags it as it is", "%s", proof.Failed)
 	case proof.Changed != "":
 		p.add("tested", Todo, "fisub local, or fisub remote, runs it; --untested tags it as it is", "changed since run %s, which passed: content hash %s then, %s now",
 			proof.Changed, short(proof.Old), short(p.Note.ContentHash))

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -220,7 +221,8 @@ func Find(root, prefix string) (string, error) {
 	return ids[0], nil
 }
 
-// IDs lists the runs below root, oldest first.
+// IDs lists the runs below root, oldest first. A folder whose name is no run's, such as a copy that is kept, counts as older
+// than all: it is never the last run.
 func IDs(root string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(root, Dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -235,5 +237,15 @@ func IDs(root string) ([]string, error) {
 			ids = append(ids, e.Name())
 		}
 	}
+	dated := regexp.MustCompile(`^[0-9]{8}-`)
+	slices.SortStableFunc(ids, func(a, b string) int {
+		switch da, db := dated.MatchString(a), dated.MatchString(b); {
+		case da == db:
+			return 0
+		case db:
+			return -1
+		}
+		return 1
+	})
 	return ids, nil
 }

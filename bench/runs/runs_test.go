@@ -243,13 +243,13 @@ func TestFind(t *testing.T) {
 	if _, err := Find(root, "last"); err == nil {
 		t.Error("empty root: got no error")
 	}
-	for _, id := range []string{"20260101-000000-aaaaaa", "20260102-000000-bbbbbb", "20260102-000000-cccccc"} {
+	for _, id := range []string{"20260101-000000-aaaaaa", "20260102-000000-bbbbbb", "20260102-000000-cccccc", "best", "old"} { // copies are never the last
 		if err := os.MkdirAll(filepath.Join(root, Dir, id), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for prefix, want := range map[string]string{"20260101": "20260101-000000-aaaaaa", "last": "20260102-000000-cccccc",
-		"last~0": "20260102-000000-cccccc", "last~2": "20260101-000000-aaaaaa",
+		"last~0": "20260102-000000-cccccc", "last~2": "20260101-000000-aaaaaa", "last~3": "old", "best": "best",
 		"20260102-000000-b": "20260102-000000-bbbbbb"} {
 		if got, err := Find(root, prefix); got != want || err != nil {
 			t.Errorf("Find(%q): got %q and %v, want %q", prefix, got, err, want)
@@ -259,7 +259,7 @@ func TestFind(t *testing.T) {
 	if _, err := Find(root, "20260102"); !errors.As(err, &unknown) || len(unknown.Matches) != 2 {
 		t.Errorf("ambiguous: got %v, want two matches", err)
 	}
-	for _, word := range []string{"last~3", "last~-1", "last~", "last~x", "last1", "lastly"} {
+	for _, word := range []string{"last~5", "last~-1", "last~", "last~x", "last1", "lastly"} {
 		if got, err := Find(root, word); !errors.As(err, &unknown) {
 			t.Errorf("Find(%q): got %q and %v, want no match", word, got, err)
 		}

@@ -40,8 +40,8 @@ var forwards = map[string][]string{
 	"vector_types.h":            {"vector_functions.h"},
 }
 
-// ErrNoCompiler means that neither $CXX nor g++ nor clang++ can be run.
-var ErrNoCompiler = errors.New("no C++ compiler: neither $CXX nor g++ nor clang++ was found")
+// ErrNoCompiler means that $CXX, or where it is not set both g++ and clang++, cannot be run.
+var ErrNoCompiler = errors.New("no C++ compiler")
 
 // A mode is one way to build a submission; each is an executable of its own.
 type mode string
@@ -109,7 +109,10 @@ func findCompiler(ctx context.Context) (*compiler, error) {
 		}
 		return &compiler{command: c, version: strings.TrimSpace(version), flags: flags}, nil
 	}
-	return nil, ErrNoCompiler
+	if cxx := os.Getenv("CXX"); strings.TrimSpace(cxx) != "" {
+		return nil, fmt.Errorf("%w: $CXX is %q, which cannot be run", ErrNoCompiler, cxx)
+	}
+	return nil, fmt.Errorf("%w: neither g++ nor clang++ was found", ErrNoCompiler)
 }
 
 // cpuInfo is the first value of key in /proc/cpuinfo, "" where there is none.

@@ -7,11 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
@@ -49,6 +52,14 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once
+	checked := &output{w: stdout}
+	stdout = checked
+	if f, ok := checked.w.(*os.File); ok {
+		stdout = struct {
+			*output
+			file
+		}{checked, f}
+	}
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, term: &ui.Terminal{Out: stdout, Err: stderr}}
 	program := a.cli()
 	err := program.RunContext(ctx, flagsFirst(program, args))
@@ -56,8 +67,38 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		a.term.Error("interrupted", "")
 		return exitInterrupted
 	}
-	return a.exit(err)
+	status := a.exit(err)
+	if err := checked.failed(); status == exitOK && err != nil {
+		return a.exit(err)
+	}
+	return status
 }
+
+// An output remembers the first error of writing: not all that prints asks for it, and a result that is lost is no success.
+type output struct {
+	w   io.Writer
+	mu  sync.Mutex
+	err error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
+func (o *output) failed() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
+// A file is what ui asks whether it is a terminal, and how wide.
+type file interface{ Fd() uintptr }
 
 // flagsFirst moves the flags of a command in front of its arguments: the flag package takes all behind an argument for
 // arguments. What follows "--" stays.
@@ -119,12 +160,19 @@ func usage(hint, format string, args ...any) error {
 	return &usageError{err: fmt.Errorf(format, args...), hint: hint}
 }
 
-// invalid marks err, which is about the user's input, for exit status 2.
+// invalid marks err, which is about the user's input, for exit status 2; not where it is that something cannot be written.
 func invalid(err error) error {
-	if err == nil {
-		return nil
+	if err == nil || unwritten(err) {
+		return err
 	}
 	return &usageError{err: err}
+}
+
+// unwritten tells whether err is that a file or folder cannot be written, by what only writing fails with.
+func unwritten(err error) bool {
+	var file *fs.PathError
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS) ||
+		errors.As(err, &file) && strings.HasPrefix(file.Op, "mkdir") && errors.Is(err, fs.ErrPermission)
 }
 
 // errNotPassed has been shown already: the table says which workloads did not pass.
@@ -201,7 +249,7 @@ func (a *app) cli() *cli.App {
 	finish = func(cs []*cli.Command) {
 		for _, c := range cs {
 			c.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
-				return usage("fisub "+c.Name+" --help lists the flags", "%w", err)
+				return usage(flagHint(c, err), "%w", err)
 			}
 			c.HideHelpCommand = true
 			if !c.Hidden {
@@ -248,6 +296,24 @@ func (a *app) cli() *cli.App {
 		return unknown("command", c.Args().First(), commandNames(commands))
 	}
 	return app
+}
+
+// invalidValue is how the flag package refuses the value of a flag.
+var invalidValue = regexp.MustCompile(`^invalid value .* for flag -([^:]+): `)
+
+// flagHint says what the flag takes that err, of the command line, is about; else where to look.
+func flagHint(c *cli.Command, err error) string {
+	if m := invalidValue.FindStringSubmatch(err.Error()); m != nil {
+		switch flagNamed(c.Flags, m[1]).(type) {
+		case *cli.DurationFlag:
+			return "--" + m[1] + " takes a time with its unit, such as 90s or 5m"
+		case *cli.IntFlag:
+			return "--" + m[1] + " takes a whole number"
+		case *cli.Float64Flag:
+			return "--" + m[1] + " takes a number"
+		}
+	}
+	return c.HelpName + " --help lists the flags"
 }
 
 // terse keeps "(default: false)" out of the help.
@@ -360,7 +426,7 @@ func path(c *cli.Context, name string) string {
 // noArgs refuses arguments where a command takes none.
 func noArgs(c *cli.Context) error {
 	if c.NArg() > 0 {
-		return usage("fisub "+c.Command.Name+" --help", "%s: unexpected argument %q", c.Command.Name, c.Args().First())
+		return usage(c.Command.HelpName+" --help", "%s: unexpected argument %q", c.Command.Name, c.Args().First())
 	}
 	return nil
 }

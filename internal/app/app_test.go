@@ -1,8 +1,11 @@
 package app
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -11,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -19,6 +23,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/bench/stats"
 	"fisub/internal/event"
+	"fisub/internal/ui"
 )
 
 func TestMain(m *testing.M) {
@@ -29,6 +34,33 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"fisub": func() { os.Exit(Main(os.Args, os.Stdin, os.Stdout, os.Stderr)) },
 	})
+}
+
+// A file that cannot be written is no fault of the input.
+func TestExitOfWriting(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		want int
+	}{
+		{&fs.PathError{Op: "mkdir", Path: "out", Err: syscall.EACCES}, exitError},
+		{&fs.PathError{Op: "mkdirat", Path: "out", Err: syscall.EROFS}, exitError},
+		{errors.Join(&fs.PathError{Op: "write", Path: "out/config.toml", Err: syscall.ENOSPC}), exitError},
+		{&fs.PathError{Op: "open", Path: "solution.json", Err: syscall.EACCES}, exitUsage},
+		{&fs.PathError{Op: "mkdir", Path: "file/out", Err: syscall.ENOTDIR}, exitUsage},
+	} {
+		a := &app{term: &ui.Terminal{Out: io.Discard, Err: io.Discard}}
+		if got := a.exit(invalid(tc.err)); got != tc.want {
+			t.Errorf("%v: got %d, want %d", tc.err, got, tc.want)
+		}
+	}
+}
+
+func TestNoTemporaryFolder(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "nowhere"))
+	_, err := os.Stat(os.TempDir()) // as os.MkdirTemp does
+	if _, hint := explain(err); hint != "TMPDIR names the folder for temporary files" {
+		t.Errorf("%v: got the hint %q", err, hint)
+	}
 }
 
 // The scripts share one cache, so that each kernel is built once. They run in a folder with a copy of this repository's
@@ -70,6 +102,7 @@ func TestScripts(t *testing.T) {
 			"lines":   lines,
 			"bytes":   writeBytes,
 			"newest":  newest,
+			"isjson":  isJSON,
 			"sub":     sub,
 			"timed":   timed,
 			"scored":  scored,
@@ -77,6 +110,22 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 	})
+}
+
+// isJSON checks that what the last command printed is JSON, one value or more, and nothing else.
+func isJSON(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: isjson")
+	}
+	dec := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
+	for n := 0; ; n++ {
+		var v any
+		if err := dec.Decode(&v); errors.Is(err, io.EOF) && n > 0 {
+			return
+		} else if err != nil {
+			ts.Fatalf("stdout: value %d: %v", n+1, err)
+		}
+	}
 }
 
 // sub makes the work folder a submission of the kernel KERNEL.cu for a definition: sub KERNEL DEFINITION.

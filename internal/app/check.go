@@ -259,20 +259,41 @@ func callText(sol *trace.Solution, def *trace.Definition) string {
 
 // checkFiles checks dataset files; what a file holds is told by its keys.
 func (a *app) checkFiles(c *cli.Context, names []string) error {
+	type fault struct {
+		Text string `json:"text"`
+		Hint string `json:"hint,omitempty"`
+	}
+	type checked struct {
+		File   string  `json:"file"`
+		Sound  bool    `json:"sound"`
+		Holds  string  `json:"holds,omitempty"` // in words
+		Faults []fault `json:"faults,omitempty"`
+	}
 	bad := false
+	var all []checked
 	for _, name := range names {
 		file := path(c, name)
 		what, warnings, err := checkFile(file)
 		a.warn(warnings)
+		one := checked{File: relative(file), Sound: err == nil, Holds: what}
 		if err != nil {
-			for _, one := range flatten(err) {
-				text, hint := explain(one)
+			one.Holds = ""
+			for _, e := range flatten(err) {
+				text, hint := explain(e)
+				one.Faults = append(one.Faults, fault{text, hint})
 				a.term.Error(text, hint)
 			}
 			bad = true
-			continue
 		}
-		fmt.Fprintf(a.stdout, "%s: sound %s\n", relative(file), what)
+		all = append(all, one)
+		if err == nil && !globalBool(c, "json") {
+			fmt.Fprintf(a.stdout, "%s: sound %s\n", relative(file), what)
+		}
+	}
+	if globalBool(c, "json") {
+		if err := writeJSON(a.stdout, all); err != nil {
+			return err
+		}
 	}
 	if bad {
 		return errShown

@@ -14,6 +14,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/ui"
 	"fisub/report"
+	"fisub/submit"
 )
 
 func (a *app) compareCommand() *cli.Command {
@@ -115,7 +116,12 @@ func (a *app) sides(c *cli.Context) ([]*runs.Run, error) {
 			return nil, sourceErr
 		}
 		if s == nil {
-			return nil, usage("a run (fisub runs ls), a packed solution FILE.json, a folder with a config.toml, or a git revision", "compare: %w", err)
+			hint := "a run (fisub runs ls), a packed solution FILE.json, a folder with a config.toml, or a git revision"
+			if _, git := submit.Open(c.Context, runsRoot(c)); git != nil {
+				text, _, _ := strings.Cut(git.Error(), "\n")
+				hint += "; revisions cannot be read here: " + ui.Printable(text)
+			}
+			return nil, usage(hint, "compare: %w", err)
 		}
 		sources = append(sources, s)
 	}

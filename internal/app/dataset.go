@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/urfave/cli/v2"
 
@@ -127,7 +128,8 @@ func (a *app) datasetVerify(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	faults, absent, total := 0, 0, 0
+	absent, total := 0, 0
+	faults := []map[string]string{}
 	err = eachSet(c, data, func(def *trace.Definition, _ string, ws []*trace.Workload) error {
 		reports, err := data.Verify(c.Context, def, ws)
 		if err != nil {
@@ -137,8 +139,8 @@ func (a *app) datasetVerify(c *cli.Context) error {
 			total++
 			absent += r.Absent
 			for _, f := range r.Faults {
-				faults++
 				text, hint := explain(f)
+				faults = append(faults, map[string]string{"definition": def.Name, "workload": r.UUID, "text": text, "hint": hint})
 				a.term.Error(fmt.Sprintf("%s: workload %s: %s", def.Name, r.UUID, text), hint)
 			}
 		}
@@ -147,11 +149,17 @@ func (a *app) datasetVerify(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(a.stdout, "%d workloads checked, %d faults\n", total, faults)
+	if globalBool(c, "json") {
+		if err := writeJSON(a.stdout, map[string]any{"workloads": total, "absent_files": absent, "faults": faults}); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintf(a.stdout, "%d workloads checked, %d faults\n", total, len(faults))
+	}
 	if absent > 0 {
 		a.term.Note("%d input files are not made yet: fisub local makes them when it needs them, fisub dataset synth at once", absent)
 	}
-	if faults > 0 {
+	if len(faults) > 0 {
 		return errShown
 	}
 	return nil
@@ -168,6 +176,9 @@ func (a *app) datasetSynth(c *cli.Context) error {
 	dest := c.String("o")
 	if dest != "" {
 		dest = path(c, dest)
+		if st, err := os.Stat(dest); err == nil && !st.IsDir() {
+			return usage("name a folder", "-o %s: not a folder", dest)
+		}
 	}
 	made := 0
 	err = eachSet(c, data, func(def *trace.Definition, set string, ws []*trace.Workload) error {
@@ -185,6 +196,9 @@ func (a *app) datasetSynth(c *cli.Context) error {
 	}
 	if dest == "" {
 		dest = data.Root()
+	}
+	if globalBool(c, "json") {
+		return writeJSON(a.stdout, map[string]any{"files": made, "folder": dest})
 	}
 	_, err = io.WriteString(a.stdout, fmt.Sprintf("%d input files below %s\n", made, dest))
 	return err

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -146,7 +147,9 @@ func configLine(c *cli.Context) doctor.Line {
 func datasetLine(ctx context.Context, c *cli.Context) doctor.Line {
 	l := doctor.Line{Name: "dataset", State: doctor.OK}
 	bad := func(err error) doctor.Line {
-		l.State, l.Fact, l.Mend = doctor.Missing, err.Error(), "--dataset DIR or FIB_DATASET_PATH names one; without them the embedded one is taken"
+		_, hint := explain(err)
+		l.State, l.Fact = doctor.Missing, err.Error()
+		l.Mend = cmp.Or(hint, "--dataset DIR or FIB_DATASET_PATH names one; without them the embedded one is taken")
 		return l
 	}
 	data, err := openDataset(c)

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"fisub/bench"
 	"fisub/bench/compare"
@@ -16,6 +18,7 @@ import (
 	"fisub/device/cuda"
 	"fisub/device/emu"
 	"fisub/device/nvcc"
+	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/safetensors"
 	"fisub/remote"
@@ -35,6 +38,7 @@ func explain(err error) (text, hint string) {
 		run     *runs.UnknownError
 		crossed *worker.Error
 		timers  *bench.TimerError
+		temp    *fs.PathError
 
 		denied   *remote.Denied
 		ended    *dispatch.Ended
@@ -69,6 +73,12 @@ func explain(err error) (text, hint string) {
 		hint = "wait for it, or end that process"
 	case errors.As(err, &timers):
 		hint = "start a new run without --resume"
+	case errors.Is(err, cache.ErrNoFolder):
+		hint = "set FISUB_CACHE to a folder that can be written to"
+	case errors.As(err, &temp) && temp.Path == os.TempDir():
+		hint = "TMPDIR names the folder for temporary files"
+	case unwritableRun(err):
+		hint = "a run is kept in " + runs.Dir + ", beside config.toml: make it a folder that you can write to, or work in a copy"
 	default:
 		hint = cmp.Or(remedies[errorCode(err)], submitHint(err))
 	}
@@ -86,6 +96,13 @@ func notFoundHint(e *workloads.NotFoundError) string {
 		return "did you mean " + list(e.Near, "or") + "?"
 	}
 	return "fisub dataset ls lists the definitions"
+}
+
+// unwritableRun tells whether err is that run folders cannot be made or written.
+func unwritableRun(err error) bool {
+	var file *fs.PathError
+	return errors.As(err, &file) && strings.Contains(filepath.ToSlash(file.Path), runs.Dir) &&
+		(errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR))
 }
 
 // lfsCommand fetches a file that Git LFS left as a pointer.
@@ -137,7 +154,7 @@ func errorCode(err error) string {
 var remedies = map[string]string{
 	"no-toolchain": "fisub toolchain install fetches what is missing",
 	"no-pip":       "apt-get install python3-pip, or install a CUDA toolkit and apache-tvm-ffi yourself",
-	"no-compiler":  "apt-get install g++, or set CXX to a C++ compiler",
+	"no-compiler":  "apt-get install g++, or set CXX to a C++ compiler that can be run",
 	"not-built":    "make build adds GPU support where it finds a driver or CUDA's headers; --device emu runs on the CPU",
 	"no-gpu":       "nvidia-smi shows what the driver sees; --device emu runs on the CPU",
 	"old-driver":   "update the NVIDIA driver, or set CUDA_HOME to an older toolkit",

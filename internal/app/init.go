@@ -67,6 +67,9 @@ func (a *app) init(c *cli.Context) error {
 	if c.NArg() != 1 {
 		return usage("fisub init DIR; . is this folder", "init: got %d arguments, want a folder", c.NArg())
 	}
+	if c.Args().First() == "" {
+		return usage("fisub init DIR; . is this folder", "init: the folder's name is empty")
+	}
 	dir := path(c, c.Args().First())
 	if st, err := os.Stat(dir); err == nil && !st.IsDir() {
 		return usage("name a folder", "%s: not a folder", dir)

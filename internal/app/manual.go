@@ -96,6 +96,9 @@ func (a *app) help(c *cli.Context) error {
 		_, err := io.WriteString(a.stdout, text)
 		return err
 	}
+	if _, err := docs.Find(words[0]); err == nil && command == nil {
+		return usage("fisub help "+words[0], "help: unexpected argument %q", words[1])
+	}
 	for i, word := range words {
 		if command = findCommand(commands, word); command == nil {
 			known := commandNames(commands)

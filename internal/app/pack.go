@@ -2,13 +2,16 @@ package app
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/internal/trace"
 	"fisub/pack"
 	"fisub/preflight"
 )
@@ -48,9 +51,14 @@ func (a *app) pack(c *cli.Context) error {
 	case c.Bool("packed"):
 		out = path(c, "packed_solution.json")
 	case out == "":
-		out = path(c, "solution.json")
+		out = filepath.Join(s.root, "solution.json")
 	case out != "-":
 		out = path(c, out)
+	}
+	for _, packed := range append([]string{s.cfg.Path}, sourceFiles(s)...) {
+		if sameFile(out, packed) {
+			return usage("name another file", "-o %s: it is a part of what is packed", out)
+		}
 	}
 	findings := preflight.Sources(s.sol, s.def)
 	if err := pack.Write(a.stdout, out, s.sol); err != nil {
@@ -86,6 +94,25 @@ func (a *app) pack(c *cli.Context) error {
 		a.warnOfContestPacker(s)
 	}
 	return nil
+}
+
+// sourceFiles are the paths of the files that s was packed from.
+func sourceFiles(s *submission) []string {
+	var files []string
+	for _, e := range s.entries {
+		files = append(files, filepath.Join(s.cfg.SourceDir(), e.Path))
+	}
+	return files
+}
+
+// sameFile tells whether both paths lead to one file.
+func sameFile(a, b string) bool {
+	sa, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	sb, err := os.Stat(b)
+	return err == nil && os.SameFile(sa, sb)
 }
 
 // warnOfContestPacker names settings that the contest's own packer does not read: the solution that it makes of the
@@ -204,14 +231,21 @@ func (a *app) unpack(c *cli.Context) error {
 	}
 	got, err := pack.Unpack(data, path(c, c.Args().Get(1)))
 	if err != nil {
+		var faults *trace.ValidationError
+		if errors.As(err, &faults) && c.Args().Get(0) != "-" {
+			faults.Place = c.Args().Get(0)
+		}
 		return invalid(err)
 	}
 	a.warn(got.Warnings)
-	for _, f := range got.Files {
-		fmt.Fprintln(a.stdout, f)
-	}
 	for _, n := range got.Notes {
 		a.term.Warn(n, "")
+	}
+	if globalBool(c, "json") {
+		return writeJSON(a.stdout, map[string]any{"folder": path(c, c.Args().Get(1)), "files": got.Files, "notes": append([]string{}, got.Notes...)})
+	}
+	for _, f := range got.Files {
+		fmt.Fprintln(a.stdout, f)
 	}
 	return nil
 }

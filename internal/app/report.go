@@ -10,8 +10,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/bench/runs"
-	"fisub/internal/cache"
 	"fisub/internal/ui"
+	"fisub/pack"
 	"fisub/report"
 )
 
@@ -86,7 +86,7 @@ func (a *app) report(c *cli.Context) error {
 		return err
 	}
 	size := text.Len()
-	if err := cache.WriteFile(out, text.Bytes(), 0o644); err != nil {
+	if err := pack.WriteFile(out, text.Bytes()); err != nil {
 		return err
 	}
 	if globalBool(c, "json") {

@@ -98,6 +98,9 @@ func (a *app) newSetup(c *cli.Context, s *submission, old *runs.Run) (*setup, er
 	if err != nil {
 		return nil, err
 	}
+	if limit := c.Float64("memory-limit"); !(limit >= 0 && limit <= 1<<30) { // NaN too
+		return nil, usage("a number of GiB; 0 is no limit", "--memory-limit: must be from 0 to %d", 1<<30)
+	}
 	u.worker = worker.Command{Args: []string{self, "worker"}, MemoryLimit: int64(c.Float64("memory-limit") * (1 << 30))}
 	if !c.IsSet("memory-limit") {
 		u.worker.MemoryLimit = u.host.Memory / 4 * 3

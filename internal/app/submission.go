@@ -35,6 +35,9 @@ func openDataset(c *cli.Context) (*workloads.Dataset, error) {
 	dir := globalString(c, "dataset")
 	if dir == "" {
 		dir = os.Getenv("FIB_DATASET_PATH")
+		if _, err := os.Stat(dir); dir != "" && err != nil {
+			return nil, usage("let it name a dataset, or unset it: the embedded one is then taken", "FIB_DATASET_PATH: %w", err)
+		}
 	} else {
 		dir = path(c, dir)
 	}

@@ -33,6 +33,9 @@ func (a *app) toolchainInstall(c *cli.Context) error {
 		return err
 	}
 	if t, err := nvcc.Find(root); err == nil && !c.Bool("force") {
+		if globalBool(c, "json") {
+			return writeJSON(a.stdout, t)
+		}
 		fmt.Fprintf(a.stdout, "%s in %s\n", t, t.NVCC)
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/csv"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -181,6 +182,11 @@ func (a *app) sanitize(c *cli.Context) error {
 			verdict = "findings"
 		}
 		bad = bad || verdict != "clean"
+		if globalBool(c, "json") {
+			line, _ := json.Marshal(map[string]string{"tool": name, "workload": t.workload.UUID, "verdict": verdict, "log": log}) // never fails
+			fmt.Fprintf(a.stdout, "%s\n", line)
+			return
+		}
 		fmt.Fprintf(a.stdout, "%-10s  %s\n", name, verdict)
 		if verdict != "clean" || a.term.Verbose {
 			for line := range strings.Lines(log) {

@@ -16,14 +16,18 @@ import (
 	"time"
 )
 
-// Root is the folder of the cache: $FISUB_CACHE, else fisub in the user's cache folder. It need not exist.
+// ErrNoFolder says that the environment names no folder for the cache.
+var ErrNoFolder = errors.New("no folder")
+
+// Root is the folder of the cache: $FISUB_CACHE, else fisub in the user's cache folder. It need not exist. The error is an
+// ErrNoFolder.
 func Root() (string, error) {
 	if dir := os.Getenv("FISUB_CACHE"); dir != "" {
 		return filepath.Abs(dir)
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("cache: %w", err)
+		return "", fmt.Errorf("cache: %w: %s", ErrNoFolder, err.Error())
 	}
 	return filepath.Join(dir, "fisub"), nil
 }
@@ -80,8 +84,18 @@ func Folder(ctx context.Context, root, kind, key string, fill func(dir string) e
 	return dir, false, nil
 }
 
-// WriteFile writes data to path through a temporary file beside it, so that a reader sees the old or the new content.
-func WriteFile(path string, data []byte, perm fs.FileMode) error {
+// WriteFile writes data to path through a temporary file beside it, so that a reader sees the old or the new content. An
+// error names path.
+func WriteFile(path string, data []byte, perm fs.FileMode) (err error) {
+	defer func() {
+		var file *fs.PathError
+		var rename *os.LinkError
+		if errors.As(err, &file) {
+			err = &fs.PathError{Op: "write", Path: path, Err: file.Err}
+		} else if errors.As(err, &rename) {
+			err = &fs.PathError{Op: "write", Path: path, Err: rename.Err}
+		}
+	}()
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err

@@ -39,15 +39,18 @@ func UseColor(mode string, w io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && IsTerminal(w)
 }
 
+// A file is an *os.File, or what writes to one.
+type file interface{ Fd() uintptr }
+
 // IsTerminal tells whether w is one.
 func IsTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
+	f, ok := w.(file)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // Width is the number of columns of w, 80 where it is no terminal.
 func Width(w io.Writer) int {
-	if f, ok := w.(*os.File); ok {
+	if f, ok := w.(file); ok {
 		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
 			return n
 		}
