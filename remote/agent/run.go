@@ -437,7 +437,10 @@ func program(ctx context.Context, dir, work string, job *remote.Job, env map[str
 		case <-ended:
 		case <-time.After(grace):
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-			<-ended
+			select {
+			case <-ended:
+			case <-time.After(grace): // it hangs in a driver
+			}
 		}
 	}
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
