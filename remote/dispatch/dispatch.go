@@ -330,15 +330,13 @@ func (d *Dispatcher) again(ctx context.Context, j *Job) error {
 	if provider == nil {
 		return nil // follow tells
 	}
-	all, err := provider.List(ctx)
+	handles, err := d.find(ctx, provider, j)
 	if err != nil {
 		return err
 	}
-	for _, h := range all {
-		if h.Job == j.ID {
-			if err := provider.Release(ctx, h); err != nil {
-				return err
-			}
+	for _, h := range handles {
+		if err := provider.Release(ctx, h); err != nil {
+			return err
 		}
 	}
 	d.save.Lock()
@@ -348,6 +346,16 @@ func (d *Dispatcher) again(ctx context.Context, j *Job) error {
 	}
 	j.ID = fmt.Sprintf("%s-r%d", j.ID, time.Now().UnixMilli()%1e6)
 	return d.Plan.Save(d.Folder)
+}
+
+// find asks the provider for a job whose handle is not known. A host that cannot be asked matters only where it is not found.
+func (d *Dispatcher) find(ctx context.Context, provider remote.Provider, j *Job) ([]remote.Handle, error) {
+	all, err := provider.List(ctx)
+	all = slices.DeleteFunc(all, func(h remote.Handle) bool { return h.Job != j.ID })
+	if len(all) > 0 {
+		err = nil
+	}
+	return all, err
 }
 
 // ErrDetached says that jobs run that nobody follows.
@@ -632,14 +640,9 @@ func (d *Dispatcher) cancel(ctx context.Context, j *Job) error {
 		handles = append(handles, *j.Handle)
 		d.collect(ctx, provider, j)
 	} else {
-		all, err := provider.List(ctx)
-		if err != nil {
+		var err error
+		if handles, err = d.find(ctx, provider, j); err != nil {
 			return err
-		}
-		for _, h := range all {
-			if h.Job == j.ID {
-				handles = append(handles, h)
-			}
 		}
 	}
 	for _, h := range handles {

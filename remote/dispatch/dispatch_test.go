@@ -423,12 +423,11 @@ func (s *scripted) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 }
 
 func (s *scripted) List(ctx context.Context) ([]remote.Handle, error) {
+	all, err := s.Provider.List(ctx)
 	if s.list != nil {
-		if err := s.list(ctx); err != nil {
-			return nil, err
-		}
+		err = errors.Join(err, s.list(ctx))
 	}
-	return s.Provider.List(ctx)
+	return all, err
 }
 
 func (f *fixture) scripted(name string) *scripted {
@@ -615,6 +614,32 @@ func TestHalfSubmitted(t *testing.T) {
 			t.Errorf("accepted %v: got %+v, %v", accepted, got, err)
 		}
 		f.check(2)
+	}
+}
+
+// A job that is found is dealt with, also where other hosts of its table cannot be asked.
+func TestHalfSubmittedOtherHostDown(t *testing.T) {
+	for _, cancel := range []bool{false, true} {
+		f := newFixture(t, 2, map[string]map[string]any{"a": {}})
+		f.submitted(f.plan.Places[0], "sleep 300", "w00", "w01")
+		f.plan.Jobs[0].Handle = nil
+		f.script = program
+		s := f.scripted("a")
+		s.list = func(context.Context) error { return errors.New("h2 is down") }
+		if cancel {
+			d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Providers: f.providers, Events: event.NewStream()}
+			if err := d.Cancel(t.Context()); err != nil {
+				t.Errorf("Cancel: %v", err)
+			}
+		} else if got, err := f.run(t.Context()); err != nil || got.Passed != 2 {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		if left, err := s.Provider.List(t.Context()); err != nil || len(left) != 0 {
+			t.Errorf("cancel %v: left %v, %v", cancel, left, err)
+			for _, h := range left {
+				_ = s.Release(t.Context(), h)
+			}
+		}
 	}
 }
 
