@@ -135,7 +135,8 @@ type Provider interface {
 	// The bundle's files may stay, for the next job. It may be called at any time and again.
 	Release(ctx context.Context, h Handle) error
 
-	// List gives the jobs of this user that still hold something on the provider's side, also those of other clients.
+	// List gives the jobs of this user that still hold something on the provider's side, also those of other clients. With an
+	// error it gives those that it could find.
 	List(ctx context.Context) ([]Handle, error)
 
 	// Close ends connections. No job ends with it.

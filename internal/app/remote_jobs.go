@@ -376,7 +376,23 @@ func (a *app) remoteGC(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	// What this folder's runs wait for, and what they have done with.
+	open := opened{}
+	defer open.close()
+	held := map[string][]remote.Handle{}
+	var faults []error // one host that does not answer keeps no job of another one alive
+	for _, name := range names {
+		p, _, err := openProvider(ts, name)
+		if err != nil {
+			return err
+		}
+		open[name] = p
+		if held[name], err = p.List(c.Context); c.Context.Err() != nil {
+			return err
+		}
+		faults = append(faults, err)
+	}
+	// What this folder's runs wait for, and what they have done with. That is read after the hosts were asked: a run writes a
+	// job down before it submits it.
 	waited, mine := map[string]bool{}, map[string]bool{}
 	root := runsRoot(c)
 	ids, err := remoteIDs(root)
@@ -393,8 +409,6 @@ func (a *app) remoteGC(c *cli.Context) error {
 			waited[j.ID] = j.Ended == nil && !plan.Done
 		}
 	}
-	open := opened{}
-	defer open.close()
 	type orphan struct {
 		Table string `json:"table"`
 		Job   string `json:"job"`
@@ -403,16 +417,7 @@ func (a *app) remoteGC(c *cli.Context) error {
 	}
 	orphans, strangers := []orphan{}, 0
 	for _, name := range names {
-		p, _, err := openProvider(ts, name)
-		if err != nil {
-			return err
-		}
-		open[name] = p
-		all, err := p.List(c.Context)
-		if err != nil {
-			return err
-		}
-		for _, h := range all {
+		for _, h := range held[name] {
 			switch {
 			case waited[h.Job]:
 			case mine[h.Job], c.Bool("all"), slices.ContainsFunc(ids, func(id string) bool { return strings.HasPrefix(h.Job, "fisub-"+id+"-") }):
@@ -434,14 +439,16 @@ func (a *app) remoteGC(c *cli.Context) error {
 		a.term.Note("%s begun elsewhere; --all ends them too", count(strangers, "job"))
 	}
 	if len(orphans) == 0 || !a.agreed(c, "end "+count(len(orphans), "job")+"?") {
-		return nil
+		return errors.Join(faults...)
 	}
-	var faults []error
+	ended := 0
 	for _, o := range orphans {
 		if err := open[o.Table].Release(c.Context, o.h); err != nil {
 			faults = append(faults, err)
+		} else {
+			ended++
 		}
 	}
-	a.term.Note("%s ended", count(len(orphans)-len(faults), "job"))
+	a.term.Note("%s ended", count(ended, "job"))
 	return errors.Join(faults...)
 }

@@ -454,6 +454,60 @@ func TestRemoteGC(t *testing.T) {
 	nothingIn(t, work)
 }
 
+// A job that another process begins while gc asks the hosts is not taken for one that nobody waits for, and a host that does not
+// answer keeps gc from nothing on the others.
+func TestRemoteGCBeside(t *testing.T) {
+	f := sshdtest.New(t, 2)
+	work := filepath.Join(f.Daemons[0].Home, ".cache/fisub/remote")
+	b := newRemoteBench(t, fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\"]\nssh_config = %q\ngpu = \"none\"\n", f.Config))
+	id := strings.TrimSpace(b.fisub(0, "remote", "--detach", "--limit", "1"))
+	name := filepath.Join(b.dir, runs.Dir, id, dispatch.PlanName)
+	plan, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := map[string]any{}
+	if err := json.Unmarshal(plan, &before); err != nil {
+		t.Fatal(err)
+	}
+	before["jobs"] = []any{}
+	earlier, err := json.Marshal(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(name string, content []byte) {
+		t.Helper()
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	later := filepath.Join(f.Dir, "later")
+	put(later, plan)
+	put(name, earlier)
+	// The other process writes its plan, and then submits, before the host lists its jobs.
+	conf, err := os.ReadFile(f.Daemons[0].Conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	force := filepath.Join(f.Dir, "force")
+	put(force, []byte("case $SSH_ORIGINAL_COMMAND in *'for d in'*) cp "+later+" "+name+";; esac\nexec /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n"))
+	f.Daemons[0].Stop()
+	put(f.Daemons[0].Conf, append(conf, "ForceCommand exec /bin/sh "+force+"\n"...))
+	f.Daemons[0].Start(t)
+	b.fisub(0, "remote", "gc", "--yes")
+	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 1 {
+		t.Errorf("a job that is waited for: got %v\n%s", entries, &b.stderr)
+	}
+
+	f.Daemons[1].Stop()
+	put(later, earlier)
+	b.fisub(1, "remote", "gc", "--yes")
+	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 0 || !strings.Contains(b.stderr.String(), "lab: h2: ") {
+		t.Errorf("with a host that does not answer: got %v\n%s", entries, &b.stderr)
+	}
+	nothingIn(t, work)
+}
+
 // From the command to its first event over SSH, with the bundle on the host already (aim: below 1 s) and without it (3 s).
 func BenchmarkRemoteFirstEvent(b *testing.B) {
 	f := sshdtest.New(b, 1)

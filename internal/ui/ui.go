@@ -82,17 +82,17 @@ func (t *Terminal) Note(format string, args ...any) {
 
 // Warn prints a warning, and a hint where there is one, to Err.
 func (t *Terminal) Warn(text, hint string) {
-	fmt.Fprintf(t.Err, "%s %s\n", t.paint(yellow, "warning:"), text)
+	fmt.Fprintf(t.Err, "%s %s\n", t.paint(yellow, "warning:"), lines(text))
 	if hint != "" {
-		fmt.Fprintf(t.Err, "%s %s\n", t.paint(bold, "hint:"), hint)
+		fmt.Fprintf(t.Err, "%s %s\n", t.paint(bold, "hint:"), lines(hint))
 	}
 }
 
 // Error prints an error, which may have several lines, and its hint, to Err.
 func (t *Terminal) Error(text, hint string) {
-	fmt.Fprintf(t.Err, "%s %s\n", t.paint(red, "fisub:"), text)
+	fmt.Fprintf(t.Err, "%s %s\n", t.paint(red, "fisub:"), lines(text))
 	if hint != "" {
-		fmt.Fprintf(t.Err, "%s %s\n", t.paint(bold, "hint:"), hint)
+		fmt.Fprintf(t.Err, "%s %s\n", t.paint(bold, "hint:"), lines(hint))
 	}
 }
 

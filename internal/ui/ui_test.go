@@ -2,6 +2,7 @@ package ui
 
 import (
 	"bytes"
+	"io"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -146,6 +147,20 @@ func TestFailures(t *testing.T) {
 }
 
 // A line with the figures has less than 100 columns, with three axes, or with two and all columns.
+// What a host says in a warning, or in an error, does not reach the terminal as a command to it.
+func TestHostileWords(t *testing.T) {
+	var errs bytes.Buffer
+	term := &Terminal{Out: io.Discard, Err: &errs}
+	sink := term.Run()
+	if err := sink(event.Event{Type: event.TypeWarning, Place: "lab", Message: &event.Message{Text: "a\x1b[2Jb", Hint: "c\x1b]0;d\x07"}}); err != nil {
+		t.Fatal(err)
+	}
+	term.Error("e\x1b[2J\n\tf\r", "g\u009b2J")
+	if got, want := errs.String(), "warning: a\ufffd[2Jb\nhint: c\ufffd]0;d\ufffd\nfisub: e\ufffd[2J\n\tf\ufffd\nhint: g\ufffd2J\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestWidth(t *testing.T) {
 	ms, abs := 1.23456, event.Float(1)
 	for _, tc := range []struct {

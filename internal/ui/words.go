@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	"fisub/internal/event"
 )
@@ -103,6 +104,16 @@ func Cut(s string, n int) string {
 		return s
 	}
 	return string(r[:n-1]) + "…"
+}
+
+// lines is Printable for a text of several lines, which may be indented with tabs.
+func lines(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && unicode.IsControl(r) {
+			return '\uFFFD'
+		}
+		return r
+	}, s)
 }
 
 // Printable replaces control characters: a log is untrusted and must not move the cursor.

@@ -445,6 +445,7 @@ func TestRefused(t *testing.T) {
 }
 
 func TestGPU(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o077)) // as agents that remote/ssh starts have it
 	env := []string{"FAKE_GPUS=NVIDIA B200,NVIDIA B200=9 (x)", "FAKE_HOST=" + filepath.Base(t.TempDir()) + strconv.Itoa(os.Getpid())}
 	job := func(script string, gpu int) string {
 		return prepare(t, script, func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = gpu; j.Busy = true })
@@ -480,8 +481,22 @@ func TestGPU(t *testing.T) {
 	if got := exited(t, again); got.End != remote.Exited {
 		t.Errorf("after the first: got %+v", got)
 	}
+	// Of a queue's words that name no GPU of the host, none is made up.
+	for _, visible := range []string{"MIG-1", "NoDevFiles", "GPU-other"} {
+		dir := job("echo ran", -1)
+		if _, errs, err := runAgent(t, append(env, "CUDA_VISIBLE_DEVICES="+visible), "run", dir); err != nil {
+			t.Fatal(errs, err)
+		}
+		if got := exited(t, dir); got.End != remote.Refused || !strings.Contains(got.Text, visible) || got.Hint == "" {
+			t.Errorf("CUDA_VISIBLE_DEVICES=%s: got %+v", visible, got)
+		}
+	}
 	for i := range 2 {
-		os.Remove(fmt.Sprintf("/tmp/fisub-GPU-test-%s-%d.lock", strings.TrimPrefix(env[1], "FAKE_HOST="), i))
+		name := fmt.Sprintf("/tmp/fisub-GPU-test-%s-%d.lock", strings.TrimPrefix(env[1], "FAKE_HOST="), i)
+		if st, err := os.Stat(name); err != nil || st.Mode().Perm() != 0o644 {
+			t.Errorf("a lock that other users cannot take: got %v, %v", st, err)
+		}
+		os.Remove(name)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -318,8 +319,9 @@ func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlo
 		// The queue has chosen, and says which in CUDA_VISIBLE_DEVICES unless there is but one.
 		visible, _, _ := strings.Cut(os.Getenv("CUDA_VISIBLE_DEVICES"), ",")
 		if at = slices.IndexFunc(gpus, func(g GPU) bool { return visible != "" && strings.HasPrefix(g.UUID, visible) }); at < 0 {
-			at = 0
-			_, _ = fmt.Sscanf(visible, "%d", &at)
+			if at, err = strconv.Atoi(strings.TrimSpace(visible)); err != nil && visible != "" {
+				return "", nil, refuse("ask the queue for a whole GPU", "the queue gave it %.80q, which is no GPU of the host", visible)
+			}
 		}
 	}
 	if at < 0 || at >= len(gpus) {
@@ -354,7 +356,9 @@ func lockGPU(ctx context.Context, uuid, job string) (unlock func(), err error) {
 	}, uuid)+".lock")
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW, 0) // one that another user made cannot be written
 	if errors.Is(err, fs.ErrNotExist) {
-		f, err = os.OpenFile(name, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o644)
+		if f, err = os.OpenFile(name, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o644); err == nil {
+			_ = f.Chmod(0o644) // whatever the umask; another user's file, made meanwhile, stays as it is
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -433,7 +437,10 @@ func program(ctx context.Context, dir, work string, job *remote.Job, env map[str
 		case <-ended:
 		case <-time.After(grace):
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-			<-ended
+			select {
+			case <-ended:
+			case <-time.After(grace): // it hangs in a driver
+			}
 		}
 	}
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)

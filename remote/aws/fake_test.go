@@ -56,6 +56,7 @@ type fakeHost struct {
 	ask             map[string]any // what Batch was asked for
 	argv, env       []string
 	cmd             *exec.Cmd
+	over            chan struct{} // closed when cmd has ended; nil before it began
 	log             string
 	created         time.Time
 }
@@ -73,14 +74,20 @@ func newFake(t *testing.T) *fake {
 	}
 	t.Cleanup(func() {
 		server.Close()
-		f.mu.Lock()
+		// One whose job has left its exit, or that was told to end, needs a moment for it.
+		late := time.After(20 * time.Second)
 		for _, h := range f.hosts {
-			if h.cmd != nil && h.cmd.ProcessState == nil {
+			if h.over == nil {
+				continue
+			}
+			select {
+			case <-h.over:
+			case <-late:
 				t.Errorf("host of %s was left running", h.name)
 				_ = syscall.Kill(-h.cmd.Process.Pid, syscall.SIGKILL)
+				late = time.After(0)
 			}
 		}
-		f.mu.Unlock()
 		f.group.Wait()
 	})
 	return f
@@ -134,7 +141,9 @@ func (f *fake) begin(h *fakeHost) {
 		return
 	}
 	h.state = map[bool]string{true: "running", false: "RUNNING"}[h.ask == nil]
+	h.over = make(chan struct{})
 	f.group.Go(func() {
+		defer close(h.over)
 		_ = h.cmd.Wait()
 		log.Close()
 		_ = syscall.Kill(-h.cmd.Process.Pid, syscall.SIGKILL) // nothing outlives a container or an instance

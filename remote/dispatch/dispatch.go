@@ -66,11 +66,21 @@ type ended struct {
 // A hereError says that this machine cannot keep what the hosts say.
 type hereError struct{ error }
 
+// A leftError says that a job cannot be followed for a reason that the user can mend. The job goes on.
+type leftError struct{ error }
+
+// mendable tells whether the error of a Wait is about the table or the user's credentials, and says nothing of the job.
+func mendable(err error) bool {
+	var denied *remote.Denied
+	return errors.As(err, &denied) && slices.Contains([]string{"credentials", "host-key", "no-such"}, denied.Code)
+}
+
 // maxAttempts is how many jobs may have a workload: the reason that hosts are lost may be the workload.
 const maxAttempts = 3
 
 // Run begins the jobs that are missing, follows those that run, and returns when all have ended and are released. Where ctx
-// ends first, it leaves the jobs running, and the error wraps ctx's. Where nothing ran at all the error is ErrNothing, or that
+// ends first, it leaves the jobs running, and the error wraps ctx's. It leaves a job running also where the user's credentials
+// or the table do not let it follow the job; the error is then the provider's. Where nothing ran at all the error is ErrNothing, or that
 // of the only place.
 func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 	if err := d.prepare(); err != nil {
@@ -78,9 +88,14 @@ func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 	}
 	ctx, halt := context.WithCancel(ctx)
 	defer halt()
-	var broken error // of this machine: jobs go on, and another process can follow them
+	var broken, left error // of this machine, and of hosts: jobs go on, and another process can follow them
 	ends := make(chan ended)
 	running := 0
+	defer func() {
+		for halt(); running > 0; running-- {
+			<-ends
+		}
+	}()
 	bad := map[string]error{}
 	taken := map[string]bool{}
 	attempts := map[string]int{}
@@ -97,12 +112,16 @@ func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 			ends <- ended{j, exit, err}
 		}()
 	}
-	for _, j := range d.Plan.Jobs {
-		for _, w := range j.Workloads {
-			attempts[w]++
-		}
+	for i, j := range d.Plan.Jobs {
 		if j.Error != "" {
 			bad[j.Place.String()] = errors.New(j.Error)
+			continue
+		}
+		if d.Plan.Race && i < len(d.Plan.Places) {
+			continue // all of a race are one attempt, which is not counted
+		}
+		for _, w := range j.Workloads {
+			attempts[w]++
 		}
 	}
 	for _, j := range d.active() {
@@ -152,6 +171,11 @@ func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 			broken = errors.Join(broken, here.error)
 			halt()
 		}
+		if stays := (*leftError)(nil); errors.As(e.err, &stays) {
+			bad[e.job.Place.String()] = stays.error
+			left = errors.Join(left, stays.error)
+			continue
+		}
 		if ctx.Err() != nil && e.err != nil || errors.Is(e.err, ErrDetached) {
 			continue
 		}
@@ -160,11 +184,14 @@ func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 	if broken != nil {
 		return Result{}, broken
 	}
-	if d.Detach && len(d.active()) > 0 {
-		return Result{}, ErrDetached
-	}
 	if ctx.Err() != nil && len(d.active()) > 0 {
 		return Result{}, ctx.Err()
+	}
+	if left != nil {
+		return Result{}, left
+	}
+	if d.Detach && len(d.active()) > 0 {
+		return Result{}, ErrDetached
 	}
 	d.mu.Lock()
 	opened := d.first != ""
@@ -303,15 +330,13 @@ func (d *Dispatcher) again(ctx context.Context, j *Job) error {
 	if provider == nil {
 		return nil // follow tells
 	}
-	all, err := provider.List(ctx)
+	handles, err := d.find(ctx, provider, j)
 	if err != nil {
 		return err
 	}
-	for _, h := range all {
-		if h.Job == j.ID {
-			if err := provider.Release(ctx, h); err != nil {
-				return err
-			}
+	for _, h := range handles {
+		if err := provider.Release(ctx, h); err != nil {
+			return err
 		}
 	}
 	d.save.Lock()
@@ -321,6 +346,16 @@ func (d *Dispatcher) again(ctx context.Context, j *Job) error {
 	}
 	j.ID = fmt.Sprintf("%s-r%d", j.ID, time.Now().UnixMilli()%1e6)
 	return d.Plan.Save(d.Folder)
+}
+
+// find asks the provider for a job whose handle is not known. A host that cannot be asked matters only where it is not found.
+func (d *Dispatcher) find(ctx context.Context, provider remote.Provider, j *Job) ([]remote.Handle, error) {
+	all, err := provider.List(ctx)
+	all = slices.DeleteFunc(all, func(h remote.Handle) bool { return h.Job != j.ID })
+	if len(all) > 0 {
+		err = nil
+	}
+	return all, err
 }
 
 // ErrDetached says that jobs run that nobody follows.
@@ -376,6 +411,9 @@ func (d *Dispatcher) follow(ctx, run context.Context, j *Job) (remote.Exit, erro
 	if provider == nil {
 		return remote.Exit{}, fmt.Errorf("%s: no table remote.%s in the config any more", j.Place, j.Place.Table)
 	}
+	if d.lost(j) { // which the process that let another one win had no time to end
+		return d.end(provider, j, remote.Exit{End: remote.Cancelled, Text: errLost.Error()}), nil
+	}
 	if j.Handle == nil {
 		if err := d.submit(ctx, provider, j); err != nil {
 			if run.Err() == nil && d.lost(j) {
@@ -402,6 +440,9 @@ func (d *Dispatcher) follow(ctx, run context.Context, j *Job) (remote.Exit, erro
 		}
 		if run.Err() != nil {
 			return exit, err
+		}
+		if mendable(err) {
+			return exit, &leftError{err}
 		}
 		exit = remote.Exit{End: remote.Lost, Text: err.Error()}
 		if denied := (*remote.Denied)(nil); errors.As(err, &denied) {
@@ -599,14 +640,9 @@ func (d *Dispatcher) cancel(ctx context.Context, j *Job) error {
 		handles = append(handles, *j.Handle)
 		d.collect(ctx, provider, j)
 	} else {
-		all, err := provider.List(ctx)
-		if err != nil {
+		var err error
+		if handles, err = d.find(ctx, provider, j); err != nil {
 			return err
-		}
-		for _, h := range all {
-			if h.Job == j.ID {
-				handles = append(handles, h)
-			}
 		}
 	}
 	for _, h := range handles {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -52,6 +53,7 @@ type fixture struct {
 	events []event.Event
 	on     func(event.Event)
 	full   bool // this machine's disk, once there is a verdict
+	detach bool
 }
 
 func newFixture(t testing.TB, workloads int, tables map[string]map[string]any) *fixture {
@@ -114,7 +116,7 @@ func (f *fixture) run(ctx context.Context) (dispatch.Result, error) {
 		}
 		return nil
 	}
-	d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Old: old, Providers: f.providers, Files: f.files, Events: event.NewStream(folder.Record, keep)}
+	d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Old: old, Providers: f.providers, Files: f.files, Events: event.NewStream(folder.Record, keep), Detach: f.detach}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	return d.Run(ctx)
@@ -389,6 +391,158 @@ func TestRace(t *testing.T) {
 	}
 }
 
+// A scripted provider does first what its functions say, where it has them; they may end the call with an error.
+type scripted struct {
+	remote.Provider
+	submit, wait, list func(ctx context.Context) error
+	submitted          func()
+	inside             atomic.Int32 // Waits that have not returned
+}
+
+func (s *scripted) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (h remote.Handle, err error) {
+	if s.submit != nil {
+		if err := s.submit(ctx); err != nil {
+			return h, err
+		}
+	}
+	if h, err = s.Provider.Submit(ctx, job, progress); s.submitted != nil {
+		s.submitted()
+	}
+	return h, err
+}
+
+func (s *scripted) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
+	s.inside.Add(1)
+	defer s.inside.Add(-1)
+	if s.wait != nil {
+		if err := s.wait(ctx); err != nil {
+			return remote.Exit{}, err
+		}
+	}
+	return s.Provider.Wait(ctx, h, from, w)
+}
+
+func (s *scripted) List(ctx context.Context) ([]remote.Handle, error) {
+	all, err := s.Provider.List(ctx)
+	if s.list != nil {
+		err = errors.Join(err, s.list(ctx))
+	}
+	return all, err
+}
+
+func (f *fixture) scripted(name string) *scripted {
+	s := &scripted{Provider: f.providers[name]}
+	f.providers[name] = s
+	return s
+}
+
+// submitted adds a job to the plan that another process has submitted to its place.
+func (f *fixture) submitted(place dispatch.Place, script string, workloads ...string) {
+	f.t.Helper()
+	f.script = script
+	files, args, err := f.files(f.t.Context(), workloads)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	j := &dispatch.Job{ID: fmt.Sprintf("fisub-%s-%d", f.plan.Run.ID, len(f.plan.Jobs)+1), Place: place, Workloads: workloads}
+	h, err := f.providers[place.Table].Submit(f.t.Context(), &remote.Job{ID: j.ID, Files: files, Args: args, Limit: time.Minute, Place: place.Place}, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	j.Handle = &h
+	f.plan.Jobs = append(f.plan.Jobs, j)
+}
+
+// A client whose credentials do not let it follow a job leaves it running, for one whose do.
+func TestFollowDenied(t *testing.T) {
+	f := newFixture(t, 4, map[string]map[string]any{"a": {}, "b": {}})
+	f.step = "0.2"
+	s := f.scripted("a")
+	s.wait = func(context.Context) error {
+		return fmt.Errorf("asking: %w", &remote.Denied{Code: "credentials", Provider: "a", Text: "they have expired", Hint: "renew them"})
+	}
+	var denied *remote.Denied
+	if got, err := f.run(t.Context()); !errors.As(err, &denied) || denied.Hint != "renew them" {
+		t.Fatalf("got %+v, %v, want what the host says", got, err)
+	}
+	var err error
+	if f.plan, err = dispatch.Load(f.dir); err != nil || f.plan.Done || len(f.plan.Active()) != 1 || f.plan.Active()[0].Place.Table != "a" {
+		t.Fatalf("plan: got %+v, %v, want one job that goes on", f.plan, err)
+	}
+	s.wait = nil
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 4 || len(f.plan.Jobs) != 2 {
+		t.Errorf("then: got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
+	}
+	f.check(4)
+}
+
+// A client that is ended while it still submits does not say that it has detached: its user may want the jobs to stop.
+func TestDetachInterrupted(t *testing.T) {
+	f := newFixture(t, 2, map[string]map[string]any{"a": {}, "b": {}})
+	f.detach, f.script = true, "sleep 300"
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	accepted := make(chan struct{})
+	f.scripted("a").submitted = func() { close(accepted) }
+	f.scripted("b").submit = func(ctx context.Context) error {
+		<-accepted
+		cancel()
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if _, err := f.run(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Providers: f.providers, Events: event.NewStream()}
+	if err := d.Cancel(t.Context()); err != nil || len(f.plan.Active()) != 0 {
+		t.Errorf("Cancel: %v, %d jobs left", err, len(f.plan.Active()))
+	}
+}
+
+// The client was killed after a job had won the race, before it had ended the others: they end as soon as a client is there
+// again, and not when they say something.
+func TestRaceWonBefore(t *testing.T) {
+	f := newFixture(t, 2, map[string]map[string]any{"a": {}, "b": {}, "c": {}})
+	f.plan.Race = true
+	f.submitted(f.plan.Places[0], "sleep 300", "w00", "w01")
+	f.submitted(f.plan.Places[1], program, "w00", "w01")
+	f.submitted(f.plan.Places[2], "sleep 300", "w00", "w01")
+	f.plan.Winner = f.plan.Jobs[1].ID
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	defer cancel()
+	if got, err := f.run(ctx); err != nil || got.Passed != 2 {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	for i, want := range []remote.End{remote.Cancelled, remote.Exited, remote.Cancelled} {
+		if got := f.plan.Jobs[i].Exit; got.End != want {
+			t.Errorf("job %d: got %+v, want %s", i+1, got, want)
+		}
+	}
+	f.check(2)
+}
+
+// A Run that ends with an error has nobody left who follows a job.
+func TestFollowersEnd(t *testing.T) {
+	f := newFixture(t, 2, map[string]map[string]any{"a": {}, "b": {}})
+	f.submitted(f.plan.Places[0], "sleep 300", "w00")
+	f.plan.Jobs = append(f.plan.Jobs, &dispatch.Job{ID: "fisub-" + f.plan.Run.ID + "-2", Place: f.plan.Places[1], Workloads: []string{"w01"}})
+	a, b := f.scripted("a"), f.scripted("b")
+	defer a.Release(context.Background(), *f.plan.Jobs[0].Handle)
+	waiting := make(chan struct{})
+	a.wait = func(ctx context.Context) error {
+		close(waiting)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	b.list = func(context.Context) error { <-waiting; return errFull }
+	if _, err := f.run(t.Context()); !errors.Is(err, errFull) {
+		t.Errorf("got %v", err)
+	}
+	if n := a.inside.Load(); n != 0 {
+		t.Errorf("%d jobs are still followed", n)
+	}
+}
+
 func TestLimit(t *testing.T) {
 	f := newFixture(t, 3, map[string]map[string]any{"a": {}, "b": {}})
 	f.plan.Limit = 1500 * time.Millisecond
@@ -460,6 +614,32 @@ func TestHalfSubmitted(t *testing.T) {
 			t.Errorf("accepted %v: got %+v, %v", accepted, got, err)
 		}
 		f.check(2)
+	}
+}
+
+// A job that is found is dealt with, also where other hosts of its table cannot be asked.
+func TestHalfSubmittedOtherHostDown(t *testing.T) {
+	for _, cancel := range []bool{false, true} {
+		f := newFixture(t, 2, map[string]map[string]any{"a": {}})
+		f.submitted(f.plan.Places[0], "sleep 300", "w00", "w01")
+		f.plan.Jobs[0].Handle = nil
+		f.script = program
+		s := f.scripted("a")
+		s.list = func(context.Context) error { return errors.New("h2 is down") }
+		if cancel {
+			d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Providers: f.providers, Events: event.NewStream()}
+			if err := d.Cancel(t.Context()); err != nil {
+				t.Errorf("Cancel: %v", err)
+			}
+		} else if got, err := f.run(t.Context()); err != nil || got.Passed != 2 {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		if left, err := s.Provider.List(t.Context()); err != nil || len(left) != 0 {
+			t.Errorf("cancel %v: left %v, %v", cancel, left, err)
+			for _, h := range left {
+				_ = s.Release(t.Context(), h)
+			}
+		}
 	}
 }
 

@@ -226,14 +226,22 @@ func (p *Provider) slurm(ctx context.Context, l login, argv []string, stdin stri
 	return l.Run(ctx, argv, stdin)
 }
 
+// A local error is one of this machine, not of the login host.
+type local struct{ error }
+
+func (e *local) Unwrap() error { return e.error }
+
 // fault gives an error as the user sees it.
 func (p *Provider) fault(ctx context.Context, err error) error {
 	var d *remote.Denied
+	var own *local
 	switch {
 	case err == nil || errors.As(err, &d):
 		return err
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", p.name, ctx.Err())
+	case errors.As(err, &own):
+		return fmt.Errorf("%s: %w", p.name, err)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
 		return &remote.Denied{Code: "disk", Provider: p.name, Host: p.config.Login, Text: err.Error(), Hint: "set workdir to a folder with room that you may write to"}
 	}
@@ -341,7 +349,7 @@ func (p *Provider) undo(ctx context.Context, l login, j *job, cause error) error
 	defer cancel()
 	var err error
 	var refused *remote.Denied
-	if !errors.As(cause, &refused) {
+	if !errors.As(cause, &refused) || refused.Code == "unreachable" {
 		err = p.cancel(ctx, l, j)
 	}
 	_, gone := l.Run(ctx, []string{"rm", "-rf", "--", j.dir()}, "")
@@ -432,7 +440,7 @@ func (p *Provider) send(ctx context.Context, l login, work string, files []remot
 func sendFile(ctx context.Context, l login, name string, f remote.File, sent func(n int)) error {
 	file, err := os.Open(f.Path)
 	if err != nil {
-		return err
+		return &local{err}
 	}
 	defer file.Close()
 	mode := fs.FileMode(0o444)
@@ -458,6 +466,8 @@ func (r *hashed) Read(p []byte) (int, error) {
 		if got := hex.EncodeToString(r.hash.Sum(nil)); got != r.file.SHA256 {
 			return n, fmt.Errorf("%w: file %s: got %s, want %s", agent.ErrHash, r.file.Name, got, r.file.SHA256)
 		}
+	} else if err != nil {
+		err = &local{err}
 	}
 	return n, err
 }
@@ -580,7 +590,9 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 		return p.fault(ctx, err)
 	}
 	for _, name := range []string{agent.LogName, logName} {
-		if err := collect(ctx, l, path.Join(j.dir(), name), filepath.Join(dst, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		err := collect(ctx, l, path.Join(j.dir(), name), filepath.Join(dst, name))
+		var own *local
+		if err != nil && (errors.As(err, &own) || !errors.Is(err, fs.ErrNotExist)) {
 			return p.fault(ctx, err)
 		}
 	}
@@ -593,14 +605,27 @@ const maxLog = 64 << 20
 func collect(ctx context.Context, l login, from, to string) error {
 	f, err := os.CreateTemp(filepath.Dir(to), ".collect-*")
 	if err != nil {
-		return err
+		return &local{err}
 	}
 	defer os.Remove(f.Name())
-	_, err = l.Read(ctx, from, 0, maxLog, f)
+	_, err = l.Read(ctx, from, 0, maxLog, localWriter{f})
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), to)
+	if err := os.Rename(f.Name(), to); err != nil {
+		return &local{err}
+	}
+	return nil
+}
+
+type localWriter struct{ w io.Writer }
+
+func (l localWriter) Write(p []byte) (int, error) {
+	n, err := l.w.Write(p)
+	if err != nil {
+		err = &local{err}
+	}
+	return n, err
 }
 
 // Release cancels the job, waits until Slurm says that it has ended, and removes its folder.

@@ -466,6 +466,69 @@ func TestReleaseInVain(t *testing.T) {
 	}
 }
 
+// A cut is a login whose connection is lost while sbatch runs.
+type cut struct{ *fake }
+
+func (l cut) Run(ctx context.Context, argv []string, stdin string) (string, error) {
+	out, err := l.fake.Run(ctx, argv, stdin)
+	if program(argv) == "sbatch" {
+		return "", &remote.Denied{Code: "unreachable", Provider: "lab", Text: "Connection closed by remote host"}
+	}
+	return out, err
+}
+
+// Where the connection is lost while sbatch runs, the job may be in the queue.
+func TestConnectionLost(t *testing.T) {
+	p, _, dir := faked(t, func(program string, _ []string) (string, string, int) {
+		if program == "squeue" {
+			return "7\n", "", 0
+		}
+		return "", "", 0
+	})
+	// Its mkdir makes none.
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "../../store"), 0o700), os.Mkdir(filepath.Join(dir, "../k"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	l := cut{p.login.(*fake)}
+	p.login = l
+	var d *remote.Denied
+	if _, err := p.Submit(within(t), newJob(t, "k", "true"), nil); !errors.As(err, &d) || d.Code != "unreachable" {
+		t.Errorf("got %v", err)
+	}
+	if !slices.Contains(l.ran, "scancel") {
+		t.Errorf("ran %v, want scancel", l.ran)
+	}
+}
+
+// full is a watcher whose disk is full.
+type full struct{ watcher }
+
+func (*full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// What this machine cannot read or keep is not said to be the cluster's fault.
+func TestThisMachine(t *testing.T) {
+	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "RUNNING|1|n1|gpu|None\n", "", 0 })
+	write(t, dir, agent.EventsName, "one\n")
+	var d *remote.Denied
+	if _, err := p.Wait(within(t), h, 0, &full{}); !errors.Is(err, syscall.ENOSPC) || errors.As(err, &d) {
+		t.Errorf("a full disk: got %v", err)
+	}
+	unreadable := &fs.PathError{Op: "read", Path: "/x", Err: syscall.EACCES}
+	if got := p.fault(t.Context(), &local{unreadable}); !errors.Is(got, fs.ErrPermission) || errors.As(got, &d) {
+		t.Errorf("an unreadable file: got %v", got)
+	}
+	var own *local
+	if err := sendFile(t.Context(), here{}, filepath.Join(dir, "x"), remote.File{Path: filepath.Join(dir, "none")}, func(int) {}); !errors.As(err, &own) {
+		t.Errorf("no such file: got %v", err)
+	}
+	if err := sendFile(t.Context(), here{}, filepath.Join(dir, "x"), remote.File{Path: dir}, func(int) {}); !errors.As(err, &own) {
+		t.Errorf("a file that cannot be read: got %v", err)
+	}
+	if err := p.Collect(t.Context(), h, filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a folder that is not there: got %v", err)
+	}
+}
+
 func TestFullDisk(t *testing.T) {
 	p, _, _ := faked(t, func(string, []string) (string, string, int) { return "", "", 0 })
 	for err, code := range map[error]string{

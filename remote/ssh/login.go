@@ -103,11 +103,17 @@ func (l *Login) session(ctx context.Context) (*session, error) {
 	if _, err := l.h.connect(ctx); err != nil {
 		return nil, err
 	}
-	client, done, err := l.h.sftp(context.WithoutCancel(ctx)) // it outlives this call
-	if err != nil {
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives this call
+	stop := context.AfterFunc(ctx, cancel)
+	client, done, err := l.h.sftp(own)
+	if stop(); err != nil {
+		cancel()
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
 		return nil, err
 	}
-	return &session{client, sync.OnceFunc(done)}, nil
+	return &session{client, sync.OnceFunc(func() { done(); cancel() })}, nil
 }
 
 // Put writes a file by a temporary name beside it, which begins with ".", and renames it when all of r is there.

@@ -142,7 +142,7 @@ func (h *host) probe(ctx context.Context, workdir string, gpus bool) (*facts, er
 	if gpus {
 		script += `; nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || true`
 	}
-	var out bytes.Buffer
+	out := answer{left: maxAnswer}
 	if err := h.run(ctx, script, nil, &out); err != nil {
 		var st *status
 		if errors.As(err, &st) {
@@ -201,7 +201,8 @@ type spot struct {
 	Program string `json:"program"` // hash of the agent
 }
 
-// tries is how often Submit begins again after a lost connection: what arrived before is not sent again.
+// tries is how often Submit begins at most where the connection is lost each time: what arrived before is not sent again. While
+// the host cannot be reached that does not count.
 const tries = 4
 
 // Submit sends what the host lacks and starts an agent there.
@@ -222,14 +223,28 @@ func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(se
 	if u.program.Name == "" {
 		return handle, fmt.Errorf("job %s: no %s in its bundle", job.ID, agent.Program)
 	}
-	for try := 1; ; try++ {
+	var since time.Time // the host, which has answered before, cannot be reached
+	for try, wait := 1, 250*time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		err = u.send(ctx, p.Workdir)
 		var lost *gone
-		if err == nil || !errors.As(err, &lost) || try == tries {
+		var denied *remote.Denied
+		switch {
+		case errors.As(err, &lost):
+			since = time.Time{}
+			try++
+		case errors.As(err, &denied) && denied.Code == "unreachable" && u.facts != nil:
+			if since.IsZero() {
+				since = time.Now()
+			}
+		default:
+			try = 0
+		}
+		if try == 0 || try > tries || !since.IsZero() && time.Since(since) > p.Away {
 			break
 		}
-		if err := pause(ctx, time.Duration(try)*300*time.Millisecond); err != nil {
-			return handle, err
+		if end := pause(ctx, wait); end != nil {
+			err = end
+			break
 		}
 	}
 	if err != nil {
@@ -307,10 +322,11 @@ type upload struct {
 const room = 32 << 20
 
 func (u *upload) send(ctx context.Context, workdir string) error {
-	var err error
-	if u.facts, err = u.host.probe(ctx, workdir, false); err != nil {
+	facts, err := u.host.probe(ctx, workdir, false)
+	if err != nil {
 		return err
 	}
+	u.facts = facts
 	missing, err := u.missing(ctx)
 	if err != nil {
 		return err
@@ -387,7 +403,7 @@ func (u *upload) missing(ctx context.Context) (all []remote.File, err error) {
 		once[f.SHA256] = true
 	}
 	program := agent.Stored(u.facts.work, u.program.SHA256)
-	var out bytes.Buffer
+	out := answer{left: maxAnswer}
 	// Without the program there, the shell looks.
 	script := fmt.Sprintf(`if [ -x %s ]; then exec %s agent have %s; fi; cd %s && while read -r h; do if [ -f "$h" ]; then touch -c "$h"; else echo "$h"; fi; done`,
 		program, program, u.facts.work, agent.Store(u.facts.work))
@@ -481,7 +497,7 @@ func (u *upload) fault(ctx context.Context, err error) error {
 	var st *sftp.StatusError
 	var local *unread
 	switch {
-	case errors.As(err, &local):
+	case errors.As(err, &local), errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission): // the latter two are the host's words
 		return err
 	case errors.As(err, &st):
 		f, perr := u.host.probe(ctx, path.Clean(u.facts.work), false)
@@ -545,14 +561,10 @@ func (p *Provider) Wait(ctx context.Context, handle remote.Handle, from int64, w
 		case f.err != nil:
 			return remote.Exit{}, f.err
 		case err == nil:
-			var out bytes.Buffer
+			out := answer{left: maxAnswer}
 			err = h.run(ctx, "cat "+dir+"/"+agent.ExitName, nil, &out)
 			if err == nil {
-				var exit remote.Exit
-				if err := json.Unmarshal(out.Bytes(), &exit); err != nil {
-					return exit, h.wrap(err)
-				}
-				return exit, nil
+				return readExit(out.Bytes()), nil
 			}
 			if errors.As(err, &st) {
 				return remote.Exit{End: remote.Cancelled, Text: "the job's folder is gone"}, nil
@@ -588,6 +600,21 @@ func (p *Provider) Wait(ctx context.Context, handle remote.Handle, from int64, w
 	}
 }
 
+// readExit reads what a host says to be the end of a job.
+func readExit(text []byte) remote.Exit {
+	var exit remote.Exit
+	err := json.Unmarshal(text, &exit)
+	switch exit.End {
+	case remote.Exited, remote.Limited, remote.Cancelled, remote.Refused, remote.Lost:
+	default:
+		err = errors.Join(err, fmt.Errorf("end %.50q", exit.End))
+	}
+	if err != nil {
+		return remote.Exit{End: remote.Lost, Text: fmt.Sprintf("%s cannot be read: %v", agent.ExitName, err)}
+	}
+	return exit
+}
+
 // A follower counts what it passes on.
 type follower struct {
 	w     remote.Watcher
@@ -620,8 +647,25 @@ func (f *follower) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// maxLog bounds what is fetched of a job's log.
-const maxLog = 64 << 20
+// Bounds, in bytes, of what is taken of a host's answers.
+const (
+	maxAnswer = 2 << 20
+	maxLog    = 64 << 20
+	maxJobs   = 256 << 20 // all job.json of a host
+)
+
+// An answer keeps what a host says, up to left bytes; more of it is an error.
+type answer struct {
+	bytes.Buffer
+	left int
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	if a.left -= len(p); a.left < 0 {
+		return 0, errors.New("the host's answer is too long")
+	}
+	return a.Buffer.Write(p)
+}
 
 // Collect fetches the log.
 func (p *Provider) Collect(ctx context.Context, handle remote.Handle, dst string) error {
@@ -629,7 +673,7 @@ func (p *Provider) Collect(ctx context.Context, handle remote.Handle, dst string
 	if err != nil {
 		return err
 	}
-	var out bytes.Buffer
+	out := answer{left: maxLog}
 	err = h.run(ctx, fmt.Sprintf("[ -f %s/%s ] || exit %d; head -c %d %s/%s", dir, agent.LogName, noJob, maxLog, dir, agent.LogName), nil, &out)
 	var st *status
 	if errors.As(err, &st) && st.code == noJob {
@@ -672,7 +716,7 @@ func (p *Provider) list(ctx context.Context, h *host) (all []remote.Handle, err 
 	if err != nil {
 		return nil, h.wrap(err)
 	}
-	var out bytes.Buffer
+	out := answer{left: maxJobs}
 	script := fmt.Sprintf(`cd %s && for d in * %s*; do [ -d "$d" ] || continue; printf '%%s ' "$d"; head -c 4000000 "$d/%s" 2>/dev/null | tr -d '\n'; echo; done`, agent.Jobs(f.work), agent.FreePrefix, agent.JobName)
 	if err := h.run(ctx, script, nil, &out); err != nil {
 		return nil, h.wrap(err)

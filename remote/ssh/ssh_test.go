@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -240,6 +243,158 @@ func TestUploadCut(t *testing.T) {
 	left, _ := filepath.Glob(filepath.Join(agent.Store(work(f.Daemons[0])), ".*"))
 	if len(left) != 0 {
 		t.Errorf("left in the store: %v", left)
+	}
+}
+
+// A host that goes away in the middle of an upload is waited for as long as one that goes away while its job runs.
+func TestUploadAway(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1)
+	d := f.Daemons[0]
+	p := f.closed(t, nil)
+	big := filepath.Join(t.TempDir(), "big")
+	if err := os.WriteFile(big, make([]byte, 20<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	job := script(t, p, `wc -c <big`)
+	job.Files = append(job.Files, remotetest.File(t, "big", big, false))
+	half, away := make(chan bool), make(chan bool)
+	var once sync.Once
+	type submitted struct {
+		h   remote.Handle
+		err error
+	}
+	ended := make(chan submitted, 1)
+	go func() {
+		h, err := p.Submit(t.Context(), job, func(sent, total int64) {
+			if sent > total/2 {
+				once.Do(func() { close(half); <-away })
+			}
+		})
+		ended <- submitted{h, err}
+	}()
+	<-half
+	d.Stop()
+	l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", d.Addr, d.Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(away)
+	refused := make(chan bool)
+	go func() {
+		defer close(refused)
+		for range 5 {
+			if c, err := l.Accept(); err == nil {
+				c.Close()
+			}
+		}
+	}()
+	select {
+	case <-refused:
+	case got := <-ended:
+		t.Errorf("Submit while the host is away: got %v", got.err)
+		l.Close()
+		return
+	}
+	l.Close()
+	d.Start(t)
+	got := <-ended
+	if got.err != nil {
+		t.Fatal(got.err)
+	}
+	defer p.Release(t.Context(), got.h)
+	r := &remotetest.Recorder{}
+	if exit, err := p.Wait(t.Context(), got.h, 0, r); err != nil || strings.TrimSpace(r.Stream()) != fmt.Sprint(20<<20) {
+		t.Errorf("got %q, %+v, %v", r.Stream(), exit, err)
+	}
+}
+
+// What the host's file system says no to is no lost connection.
+func TestStoreUnwritable(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1)
+	p := f.closed(t, nil)
+	if err := os.MkdirAll(work(f.Daemons[0]), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/proc", agent.Store(work(f.Daemons[0]))); err != nil { // where even root makes no file
+		t.Fatal(err)
+	}
+	_, err := p.Submit(t.Context(), script(t, p, "echo ran"), nil)
+	var d *remote.Denied
+	if !errors.Is(err, fs.ErrNotExist) || errors.As(err, &d) || !strings.HasPrefix(err.Error(), "lab: h1: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What a host says to be the end of a job is not believed where it is none.
+func TestHostileExit(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1)
+	p := f.closed(t, nil)
+	h, err := p.Submit(t.Context(), script(t, p, "echo ran"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release(t.Context(), h)
+	if exit, err := p.Wait(t.Context(), h, 0, &remotetest.Recorder{}); err != nil || exit.End != remote.Exited {
+		t.Fatalf("got %+v, %v", exit, err)
+	}
+	name := filepath.Join(agent.JobDir(work(f.Daemons[0]), h.Job), agent.ExitName)
+	for _, text := range []string{`{"end":"won"}`, `{}`} {
+		write(t, name, text)
+		if exit, err := p.Wait(t.Context(), h, 0, &remotetest.Recorder{}); err != nil || exit.End != remote.Lost || !strings.Contains(exit.Text, "cannot be read") {
+			t.Errorf("%s: got %+v, %v", text, exit, err)
+		}
+	}
+	log := filepath.Join(filepath.Dir(name), agent.LogName)
+	write(t, log, strings.Repeat("x", 65<<20))
+	dst := t.TempDir()
+	if err := p.Collect(t.Context(), h, dst); err != nil {
+		t.Errorf("a long log: %v", err)
+	} else if st, err := os.Stat(filepath.Join(dst, agent.LogName)); err != nil || st.Size() != 64<<20 {
+		t.Errorf("a long log: got %v, %v", st, err)
+	}
+}
+
+// A host whose sessions for files say nothing does not hold up who has stopped waiting.
+func TestLoginHangs(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1)
+	d := f.Daemons[0]
+	d.Stop()
+	asked := filepath.Join(f.Dir, "asked")
+	write(t, filepath.Join(f.Dir, "hang"), "echo >"+asked+"; exec cat >/dev/null\n")
+	write(t, d.Conf, strings.Replace(readFile(t, d.Conf), "internal-sftp", "/bin/sh "+filepath.Join(f.Dir, "hang"), 1))
+	d.Start(t)
+	l, err := ssh.Open("lab", d.Name, f.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := l.Sizes(ctx, "/")
+		ended <- err
+	}()
+	for {
+		if _, err := os.Stat(asked); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	cancel()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("it goes on when its context has ended")
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -80,6 +80,7 @@ type box struct {
 	links  *Links
 	o      Options
 	sent   int64 // bytes of the event stream that are in the bucket
+	tried  int64 // bytes of it that are there or may be
 	logged int64 // size of the log when it was last left
 	quiet  string
 }
@@ -316,7 +317,8 @@ func (m *box) end(ctx context.Context, fallback remote.Exit) error {
 	return nil
 }
 
-// leaveEvents posts what the event stream has grown by.
+// leaveEvents posts what the event stream has grown by. A piece that may be in the bucket already is posted as it was: whoever
+// has read it looks for the next one.
 func (m *box) leaveEvents(ctx context.Context) error {
 	f, err := os.Open(filepath.Join(m.dir, agent.EventsName))
 	if errors.Is(err, os.ErrNotExist) {
@@ -327,10 +329,15 @@ func (m *box) leaveEvents(ctx context.Context) error {
 	}
 	defer f.Close()
 	for {
-		piece, err := io.ReadAll(io.NewSectionReader(f, m.sent, MaxPiece/2))
+		size := m.tried - m.sent
+		if size == 0 {
+			size = MaxPiece / 2
+		}
+		piece, err := io.ReadAll(io.NewSectionReader(f, m.sent, size))
 		if err != nil || len(piece) == 0 {
 			return err
 		}
+		m.tried = m.sent + int64(len(piece))
 		if err := m.post(ctx, EventKey(m.sent), piece); err != nil {
 			return err
 		}

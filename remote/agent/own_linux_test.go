@@ -1,0 +1,66 @@
+package agent_test
+
+import (
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+)
+
+// A program that does not even end when it is killed, as one that hangs in a driver, does not keep the job from its end. Here it
+// is one that a debugger holds.
+func TestUnkillable(t *testing.T) {
+	dir := prepare(t, `echo $$; while :; do sleep 0.1; done`, func(j *remote.Job) { j.Limit = 2 * time.Second })
+	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	wait(t, "the program", func() bool { return strings.HasSuffix(read(t, dir, agent.EventsName), "\n") })
+	pid, err := strconv.Atoi(strings.TrimSpace(read(t, dir, agent.EventsName)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, over := make(chan error), make(chan bool)
+	released := make(chan bool)
+	go func() {
+		defer close(released)
+		runtime.LockOSThread() // the debugger is a thread
+		defer runtime.UnlockOSThread()
+		err := syscall.PtraceAttach(pid)
+		var status syscall.WaitStatus
+		if err == nil {
+			if _, err = syscall.Wait4(pid, &status, syscall.WALL, nil); err == nil {
+				err = syscall.PtraceCont(pid, 0)
+			}
+		}
+		held <- err
+		<-over
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		for err == nil && !status.Exited() && !status.Signaled() {
+			_, err = syscall.Wait4(pid, &status, syscall.WALL, nil)
+		}
+	}()
+	if err := <-held; err != nil {
+		close(over)
+		t.Skipf("this machine lets nobody debug: %v", err)
+	}
+	defer func() { close(over); <-released }()
+	for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := agent.ReadExit(dir); err == nil {
+			break
+		}
+		if time.Since(begun) > 45*time.Second {
+			t.Fatal("the job does not end")
+		}
+	}
+	if got := exited(t, dir); got.End != remote.Limited {
+		t.Errorf("got %+v, want limit", got)
+	}
+	if log := read(t, dir, agent.LogName); !strings.Contains(log, "do not end") {
+		t.Errorf("log: got %q", log)
+	}
+}
