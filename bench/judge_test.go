@@ -212,6 +212,43 @@ func TestJudgeTopK(t *testing.T) {
 	}
 }
 
+// Scores that are NaN on both sides, as keys of NaN give them, agree.
+func TestJudgeTopKNaN(t *testing.T) {
+	in := topKInputs()
+	nan := float32(math.NaN())
+	in[2].Tensor.WriteFloat32s([]float32{nan}, 0) // weights of sequence 0
+	want := int32s(7, 6, -1, 3, 2, -1)
+	v := newVerdict()
+	v.evaluate(topK, []string{"i"}, outputs(want), []*tensor.Tensor{want}, in, tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1})
+	if v.status != trace.Passed || v.correctness.MaxAbsoluteError != 0 {
+		t.Errorf("got %s %q %+v, want PASSED without errors", v.status, v.detail, v.correctness)
+	}
+}
+
+// The matched ratio is left out where a number that is not finite ends the evaluation.
+func TestJudgeLowBitNotFinite(t *testing.T) {
+	v := newVerdict()
+	if v.evaluate(lowBit, []string{"y"}, outputs(floats(1, float32(math.NaN()))), []*tensor.Tensor{floats(1, 2)}, nil, tensor.Tolerance{Atol: 1, Rtol: 1, MatchedRatio: 0.9}) {
+		t.Error("the evaluation goes on")
+	}
+	if v.status != trace.IncorrectNumerical || v.correctness.Extra != nil {
+		t.Errorf("got %s, extra %v; want INCORRECT_NUMERICAL without extra", v.status, v.correctness.Extra)
+	}
+}
+
+// How many outputs there are is the word of a process that the solution shares.
+func TestJudgeNumberOfOutputs(t *testing.T) {
+	tol := tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}
+	for _, e := range []evaluator{standard, lowBit, topK} {
+		for _, got := range [][]output{{}, outputs(floats(1), floats(2))} {
+			v := newVerdict()
+			if v.evaluate(e, []string{"y"}, got, []*tensor.Tensor{floats(1)}, topKInputs(), tol) || v.status != trace.RuntimeError {
+				t.Errorf("evaluator %d, %d outputs of 1: got %s, want RUNTIME_ERROR", e, len(got), v.status)
+			}
+		}
+	}
+}
+
 func TestScoresOrder(t *testing.T) {
 	in := topKInputs()
 	nan := float32(math.NaN())

@@ -81,7 +81,7 @@ func shakyRunner(t *testing.T, disturbed int) (r *runner, events *[]event.Event)
 	}
 	events = new([]event.Event)
 	r = &runner{contender: contender{client: client, gauge: &gauge{}, left: time.Minute}}
-	r.Profile.Trials = 1
+	r.Profile.Trials, r.Profile.Iterations = 1, 2
 	r.Events = event.NewStream(func(e event.Event) error { *events = append(*events, e); return nil })
 	return r, events
 }

@@ -69,7 +69,8 @@ type Side struct {
 	MedianNS   float64 `json:"median_ns,omitempty"` // stats.MidMedian of all timings
 }
 
-// A Ratio is B over A: above 1 where B is slower. The interval from Lo to Hi holds it with a confidence of 95 %.
+// A Ratio is B over A: above 1 where B is slower. The interval from Lo to Hi holds it with a confidence of 95 %, and with
+// one of some 85 % where three trials drift apart by more than the noise of their medians: of so few, draws show too little.
 //
 // It comes from a bootstrap with a fixed seed, so that the same files give the same figures: each of 1000 times both sides
 // draw as many trials as they have, with replacement, and from each of them as many timings, and the ratio of the

@@ -169,6 +169,7 @@ func TestValueReturning(t *testing.T) {
 	}{
 		{"as declared", "x * c, x.sum()", []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12}, {DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
 		{"a list with a number", "[x * c, 29]", []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12}, {DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
+		{"sequences of numbers", "[5, -10, 150], 29", []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12}, {DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
 		{"transposed and of other dtypes", "torch.stack([x, x]).t().double() * c, x.sum().bfloat16()",
 			[]worker.FileTensor{{DType: "float64", Shape: []int{3, 2}, Bytes: 48}, {DType: "bfloat16", Shape: []int{}, Offset: 256, Bytes: 2}}, ""},
 		{"transposed", "torch.stack([x * c, x]).t(), x.sum()",
@@ -177,7 +178,7 @@ func TestValueReturning(t *testing.T) {
 			[]worker.FileTensor{{DType: "float32", Shape: []int{300}, Bytes: 1200}, {DType: "float32", Shape: []int{}, Offset: 1280, Bytes: 4}}, ""},
 		{"too many", "x, x, x", nil, "ValueError: Tuple/list has 3 elements but 2 outputs expected"},
 		{"too few", "x", nil, "ValueError: Single value returned but 2 outputs expected"},
-		{"no tensor", "'x', x", nil, "TypeError: output 'y' is of type str, not a tensor or a number"},
+		{"no tensor", "'x', x", nil, "TypeError: output 'y' is of type str, not a tensor or numbers"},
 	} {
 		if err := build(t, client, "import torch\ndef run(x, c):\n    return "+tc.body+"\n", false); err != nil {
 			t.Fatalf("%s: %v", tc.name, err)
@@ -194,7 +195,7 @@ func TestValueReturning(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, tc.want) {
 			t.Errorf("%s: got %v, %v; want %v", tc.name, got, err, tc.want)
 		}
-		if got := floats(t, out, 0, 3); tc.name == "as declared" && !slices.Equal(got, []float32{5, -10, 150}) {
+		if got := floats(t, out, 0, 3); (tc.name == "as declared" || tc.name == "sequences of numbers") && !slices.Equal(got, []float32{5, -10, 150}) {
 			t.Errorf("%s: got %v, want 5 -10 150", tc.name, got)
 		} else if tc.name == "transposed" && !slices.Equal(got, []float32{5, 1, -10}) {
 			t.Errorf("%s: got %v, want 5 1 -10", tc.name, got)

@@ -788,10 +788,12 @@ class Solution:
         for i, v in enumerate(values):
             name, spec, _ = self.results[i] if i < len(self.results) else (str(i), {"dtype": "float32"}, None)
             torch = self.device.torch
-            if isinstance(v, (bool, int, float)):
-                v = torch.tensor(v, dtype=self.device.dtype(spec["dtype"]))
             if not isinstance(v, torch.Tensor):
-                raise TypeError(f"output '{name}' is of type {type(v).__name__}, not a tensor or a number")
+                dtype = self.device.dtype(spec["dtype"])
+                try:
+                    v = torch.tensor(v, dtype=dtype, device="cpu")  # also of arrays and lists, as the official harness does
+                except (TypeError, ValueError, RuntimeError):
+                    raise TypeError(f"output '{name}' is of type {type(v).__name__}, not a tensor or numbers") from None
             t = v.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
             dtype, shape = self.device.shape(t)
             size = t.numel() * t.element_size()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -240,10 +241,29 @@ func (c *Client) measure(ctx context.Context, plan device.Plan) (*device.Samples
 	if errors.As(err, &call) {
 		return nil, &Error{Kind: Call, Text: call.Error()}
 	}
+	if err == nil {
+		err = credible(r.Samples.Trials, plan)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return r.Samples, nil
+}
+
+// credible refuses timings that no measurement of plan gives: they are the word of a process that the solution shares.
+func credible(trials [][]time.Duration, plan device.Plan) error {
+	if len(trials) == 0 || len(trials) > plan.Trials {
+		return &Error{Kind: Call, Text: fmt.Sprintf("the worker tells the timings of %d trials of %d", len(trials), plan.Trials)}
+	}
+	for _, trial := range trials {
+		if len(trial) == 0 || len(trial) > plan.Iterations {
+			return &Error{Kind: Call, Text: fmt.Sprintf("the worker tells %d timings of %d calls", len(trial), plan.Iterations)}
+		}
+		if least := slices.Min(trial); least < 0 {
+			return &Error{Kind: Call, Text: fmt.Sprintf("the worker tells a timing of %v", least)}
+		}
+	}
+	return nil
 }
 
 // match makes the timings of s. The records are the worker's word.

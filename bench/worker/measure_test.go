@@ -149,6 +149,29 @@ func TestMeasureRecorded(t *testing.T) {
 }
 
 // What is no reply, or comes without end, ends the worker.
+// Timings that no measurement gives are an error of the call, whose process told them.
+func TestMeasureNonsense(t *testing.T) {
+	for trials, want := range map[string]string{
+		`[]`:               "the worker tells the timings of 0 trials of 2",
+		`[[1],[2],[3]]`:    "the worker tells the timings of 3 trials of 2",
+		`[[1,2],[]]`:       "the worker tells 0 timings of 2 calls",
+		`[[1,2,3],[4]]`:    "the worker tells 3 timings of 2 calls",
+		`[[1,2],[3,-400]]`: "the worker tells a timing of -400ns",
+	} {
+		c := answering(t, `{"samples":{"timer":"cuda events","cold_l2":true,"trials_ns":`+trials+`}}`)
+		_, err := c.Measure(t.Context(), device.Plan{Iterations: 2, Trials: 2, Timer: device.TimerEvents})
+		var we *Error
+		if !errors.As(err, &we) || we.Kind != Call || we.Text != want {
+			t.Errorf("%s: got %v, want %q", trials, err, want)
+		}
+	}
+	// A kernel of 300 years is more than a duration holds.
+	long := recording(`[[[100,200]]]`, piece{110, 110, 0, 0}, piece{110, 150, 1<<63 + 200, 0})
+	if _, err := answering(t, long).Measure(t.Context(), device.Plan{Iterations: 2, Trials: 2}); !isKind(err, Call) {
+		t.Errorf("a kernel of 300 years: got %v, want an error of kind %s", err, Call)
+	}
+}
+
 func TestNotAReply(t *testing.T) {
 	for name, text := range map[string]string{
 		"no JSON": "hello", "told too often": strings.Repeat(`{"timing":true}`+"\n", maxTold+1) + `{"samples":{"timer":"x"}}`,

@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"math"
+	"runtime"
 	"testing"
 )
 
@@ -119,6 +120,20 @@ func TestCompareParts(t *testing.T) {
 			t.Errorf("first %d, worst %d, NaN in want: got MaxAbs %v, want NaN", c.first, c.worst, r.MaxAbs)
 		}
 		want.WriteFloat32s([]float32{0}, n-1)
+	}
+}
+
+// The maxima are those of torch, whatever part of the tensor an infinity and a NaN lie in.
+func TestCompareNaNWithInfinity(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	n := 1 << 19
+	for _, at := range [][2]int{{0, n - 1}, {n - 1, 0}} {
+		want, got := New(Float32, n), New(Float32, n)
+		want.WriteFloat32s([]float32{float32(inf)}, at[0])
+		want.WriteFloat32s([]float32{float32(nan)}, at[1])
+		if r := Compare(got, want, Tolerance{Atol: 0.01, Rtol: 0.01}); !math.IsNaN(r.MaxAbs) || !math.IsNaN(r.MaxRel) || !r.OK {
+			t.Errorf("infinity at %d, NaN at %d of the expected output: got %+v, want errors of NaN", at[0], at[1], r)
+		}
 	}
 }
 
