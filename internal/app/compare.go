@@ -37,7 +37,7 @@ func (a *app) compareCommand() *cli.Command {
 			"   fisub compare --fail-on slower --set contest54 main HEAD",
 		Flags: append([]cli.Flag{
 			&cli.Float64Flag{Name: "threshold", Value: 100 * compare.Threshold, Usage: "smallest difference that matters, in `PERCENT`"},
-			&cli.StringFlag{Name: "fail-on", Usage: "`VERDICT` slower: exit with status 3 if B is slower as a whole, fails what A passes, or is surely slower on any workload"},
+			&cli.StringFlag{Name: "fail-on", Usage: "`VERDICT` slower: exit with status 3 if B is slower as a whole, fails what A passes, or is surely slower on any workload; with 2 if nothing can be compared"},
 		}, runFlags()...),
 		Action: a.compare,
 	}
@@ -83,8 +83,17 @@ func (a *app) compare(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.String("fail-on") == "slower" && slices.ContainsFunc(results, (*compare.Result).Slower) {
-		return errSlower
+	if c.String("fail-on") == "slower" {
+		for _, res := range results {
+			if res.Slower() {
+				return errSlower
+			}
+		}
+		for i, res := range results {
+			if res.Verdict == compare.NotComparable {
+				return usage("time both on one GPU: the emulator measures nothing", "--fail-on slower: nothing says whether run %s is slower: %s", sides[i+1].ID, res.Why)
+			}
+		}
 	}
 	return nil
 }

@@ -30,6 +30,8 @@ type Dispatcher struct {
 	// Files gives the bundle of a job for workloads, and the program with its arguments.
 	Files func(ctx context.Context, workloads []string) ([]remote.File, []string, error)
 
+	MaxStream int64 // bytes that a job may say, at most; 1 GiB where it is 0
+
 	Detach bool // return when each place has taken its job, or has refused it
 
 	Events   *event.Stream                         // takes what happens; its sinks record it

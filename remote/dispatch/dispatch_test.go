@@ -54,6 +54,7 @@ type fixture struct {
 	on     func(event.Event)
 	full   bool // this machine's disk, once there is a verdict
 	detach bool
+	most   int64 // of a job's stream; 0 is the usual bound
 }
 
 func newFixture(t testing.TB, workloads int, tables map[string]map[string]any) *fixture {
@@ -116,7 +117,8 @@ func (f *fixture) run(ctx context.Context) (dispatch.Result, error) {
 		}
 		return nil
 	}
-	d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Old: old, Providers: f.providers, Files: f.files, Events: event.NewStream(folder.Record, keep), Detach: f.detach}
+	d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Old: old, Providers: f.providers, Files: f.files, Events: event.NewStream(folder.Record, keep),
+		Detach: f.detach, MaxStream: f.most}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	return d.Run(ctx)
@@ -594,6 +596,24 @@ echo '{"type":"job","place":"elsewhere","job_state":{"phase":"x"}}'` + program
 	if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0].Text, "6 lines of its stream are no events") {
 		t.Errorf("warnings: got %+v", r.Warnings)
 	}
+}
+
+// A host that does not stop talking does not fill the disk, and what it had finished counts.
+func TestFloodFromHost(t *testing.T) {
+	f := newFixture(t, 2, map[string]map[string]any{"a": {}})
+	f.most = 200_000
+	f.script = "(" + program + "\n)\nwhile echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; do :; done"
+	got, err := f.run(t.Context())
+	if err != nil || got.Passed != 2 {
+		t.Errorf("got %+v, %v, want what it had finished", got, err)
+	}
+	if exit := f.plan.Jobs[0].Exit; exit == nil || exit.End != remote.Lost || !strings.Contains(exit.Text, "said more than 200000 bytes") {
+		t.Errorf("got %+v, want that it said too much", exit)
+	}
+	if st, err := os.Stat(filepath.Join(f.dir, "remote", f.plan.Jobs[0].ID+".jsonl")); err != nil || st.Size() > f.most {
+		t.Errorf("got %v, %v, want at most %d bytes", st, err, f.most)
+	}
+	f.check(2)
 }
 
 // The client was killed while a job was being submitted: whether the host has it is not known.

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,6 +20,9 @@ import (
 // maxLine bounds a line of a job's stream: the run folder's own bound is larger.
 const maxLine = 32 << 20
 
+// maxStream is the usual bound of a job's stream: one of 54 workloads is some 100 kB.
+const maxStream = 1 << 30
+
 // maxSpeedup bounds what a host may say of one workload: the score of all of them is a number then.
 const maxSpeedup = 1e9
 
@@ -34,6 +38,7 @@ type feed struct {
 	seen int64  // the last one whose event the run folder has
 	junk int64  // lines that are no events
 	last remote.State
+	size int64 // bytes so far
 	err  error // this machine cannot keep the stream
 }
 
@@ -47,13 +52,13 @@ func (d *Dispatcher) openFeed(j *Job) (f *feed, offset int64, err error) {
 	buf := make([]byte, 1<<16)
 	for {
 		n, err := f.file.Read(buf)
-		offset += int64(n)
+		f.size += int64(n)
 		if ferr := f.take(buf[:n]); ferr != nil {
 			f.file.Close()
 			return nil, 0, ferr
 		}
 		if err == io.EOF {
-			return f, offset, nil
+			return f, f.size, nil
 		}
 		if err != nil {
 			f.file.Close()
@@ -65,6 +70,10 @@ func (d *Dispatcher) openFeed(j *Job) (f *feed, offset int64, err error) {
 func (f *feed) Write(p []byte) (int, error) {
 	if err := f.d.claim(f.job); err != nil {
 		return 0, err
+	}
+	f.size += int64(len(p))
+	if most := cmp.Or(f.d.MaxStream, maxStream); f.size > most {
+		return 0, fmt.Errorf("it has said more than %d bytes, which no run takes; its place may be broken", most)
 	}
 	if _, f.err = f.file.Write(p); f.err == nil {
 		f.err = f.take(p)
