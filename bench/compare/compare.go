@@ -14,6 +14,8 @@ import (
 	"fisub/bench/stats"
 	"fisub/internal/event"
 	"fisub/internal/trace"
+
+	moremath "github.com/aclements/go-moremath/stats"
 )
 
 // A Verdict is about B, as seen from A.
@@ -30,7 +32,7 @@ const (
 // Threshold is the usual smallest difference that matters: 1 %.
 const Threshold = 0.01
 
-// Alpha is the level of the Mann-Whitney test and of the intervals.
+// Alpha is the level of the tests and of the intervals.
 const Alpha = 0.05
 
 // A Result compares run B with run A.
@@ -59,6 +61,8 @@ type Row struct {
 	Verdict  Verdict        `json:"verdict"`
 	Why      string         `json:"why,omitempty"` // where it does not come from timings
 	Warnings []string       `json:"warnings,omitempty"`
+
+	levels float64 // what the function levels gives
 }
 
 // A Side is one workload of one run.
@@ -100,11 +104,12 @@ func (r *Ratio) verdict(significant bool, threshold float64) Verdict {
 }
 
 // Slower tells whether B is a regression: it is slower as a whole, or fails a workload that A passes, or is slower on a
-// single workload so clearly that the whole interval lies beyond the threshold. A mere verdict "slower" of a single
-// workload is not enough: among many of them one may come by chance.
+// single workload so clearly that the whole interval lies beyond the threshold, and that chance would not give trials so
+// different in any of the workloads (Bonferroni). A mere verdict "slower" of a single workload is not enough: among many of them
+// one may come by chance.
 func (r *Result) Slower() bool {
 	return r.Verdict == Slower || slices.ContainsFunc(r.Rows, func(row Row) bool {
-		return row.Verdict == Slower && (row.Ratio == nil || row.Ratio.Lo > 1+r.Threshold)
+		return row.Verdict == Slower && (row.Ratio == nil || row.Ratio.Lo > 1+r.Threshold && row.levels < Alpha/float64(r.Timed))
 	})
 }
 
@@ -260,8 +265,32 @@ func compareRow(a, b *runs.Row, threshold float64) (row Row, ratios []float64) {
 	}
 	ratios = draw(newPool(a.Samples.TrialsNS), newPool(b.Samples.TrialsNS), row.UUID)
 	row.Ratio = interval(row.B.MedianNS/row.A.MedianNS, ratios)
-	row.Verdict = row.Ratio.verdict(p < Alpha, threshold)
+	row.levels = levels(a.Samples.TrialsNS, b.Samples.TrialsNS)
+	row.Verdict = row.Ratio.verdict(max(p, row.levels) < Alpha, threshold)
 	return row, ratios
+}
+
+// levels gives the probability of trials whose medians differ as much as those of a and b, or more, if all had been drawn from
+// one distribution: Student's t-test of two samples, on the logarithms. Where trials drift apart, their timings are fewer
+// than the Mann-Whitney test and the bootstrap of three trials take them for. It is 0 where either side has one trial alone, or
+// no two medians of a side differ.
+func levels(a, b [][]int64) float64 {
+	var sides [2]moremath.Sample
+	for i, trials := range [][][]int64{a, b} {
+		for _, trial := range trials {
+			if len(trial) > 0 {
+				sides[i].Xs = append(sides[i].Xs, math.Log(newPool([][]int64{trial}).median()))
+			}
+		}
+		if len(sides[i].Xs) < 2 {
+			return 0
+		}
+	}
+	r, err := moremath.TwoSampleTTest(sides[0], sides[1], moremath.LocationDiffers)
+	if err != nil {
+		return 0
+	}
+	return r.P
 }
 
 // side describes one workload of a run. Timings without a verdict count as passed: only what passes is timed.

@@ -28,7 +28,8 @@ func (a *app) compareCommand() *cli.Command {
 			"Further ones are run in turn with them and compared with A too, each in a table of its own.\n" +
 			"For each workload that both have, and as a whole, B's time over A's with its 95 % interval, and the verdict on B:\n" +
 			"   faster, slower  the medians differ by more than the threshold, and chance does not explain it\n" +
-			"                   (Mann-Whitney test at 0.05, and the interval)\n" +
+			"                   (at 0.05: Mann-Whitney test of the timings, t-test of the\n" +
+			"                   medians of trials, and the interval)\n" +
 			"   same            they do not, and the interval rules out twice the threshold\n" +
 			"   unclear         the timings do not decide it\n\n" +
 			"   fisub compare last~1 last\n" +
