@@ -216,6 +216,8 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 			r.Origins[e.Job] = max(r.Origins[e.Job], e.Origin)
 		}
 		switch {
+		case e.Run != nil && e.Run.Schema != "" && e.Run.Schema != event.Schema:
+			return fmt.Errorf("the run has schema %.40q, and this fisub knows %s only: take fisub %.40q", e.Run.Schema, event.Schema, e.Run.Fisub)
 		case e.Run != nil:
 			r.Run, r.Done = e.Run, nil
 		case e.JobState != nil && e.JobState.Device != nil && e.JobState.Host != nil:

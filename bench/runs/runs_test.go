@@ -238,6 +238,20 @@ func TestScore(t *testing.T) {
 	}
 }
 
+// A run whose events have another meaning is not read as if they had this one's.
+func TestReadOtherSchema(t *testing.T) {
+	f := New(t.TempDir(), "r")
+	if err := f.Record(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: "fisub.event/2", ID: "r", Fisub: "9.0.0"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Read(f.Path()); err == nil || !strings.Contains(err.Error(), `schema "fisub.event/2"`) || !strings.Contains(err.Error(), `take fisub "9.0.0"`) {
+		t.Errorf("got %+v, %v, want an error that names both versions", r, err)
+	}
+}
+
 func TestFind(t *testing.T) {
 	root := t.TempDir()
 	if _, err := Find(root, "last"); err == nil {
