@@ -52,7 +52,7 @@ func run() error {
 	}
 	rows := []row{
 		{"pack 1 MB of sources", "50 ms, 50 MB", 5, false, []string{"-C", big, "-q", "pack"}},
-		{"check without compile", "50 ms", 5, false, []string{"-q", "check"}},
+		{"check without compile", "50 ms", 5, false, []string{"-q", "check", "--arch", "none"}},
 		{"local --device emu, 20 workloads, cold cache", "10 s", 3, true, []string{"-q", "local", "--device", "emu"}},
 		{"local --device emu, 20 workloads, warm cache", "3 s", 3, false, []string{"-q", "local", "--device", "emu"}},
 		{"local --device emu, one workload of batch 64", "5 s, parent 300 MB", 3, false, []string{"-q", "local", "--device", "emu", "--set", "contest54", "--workload", batch64(fisub)}},
