@@ -151,6 +151,13 @@ type Host struct {
 	Err    error  `json:"-"`
 }
 
+// A LocalError is one of this machine, such as a file of the bundle that cannot be read: it is not sent again, and it is not the
+// host's. A *fs.PathError alone does not say so, since the pipe to an ssh that died gives one too.
+type LocalError struct{ Err error }
+
+func (e *LocalError) Error() string { return e.Err.Error() }
+func (e *LocalError) Unwrap() error { return e.Err }
+
 // A Denied error says that the provider or a host will not take the job.
 type Denied struct {
 	Code     string // "credentials", "host-key", "unreachable", "no-such", "quota", "capacity", "no-driver", "old-driver", "arch", "disk", "limit", "image"

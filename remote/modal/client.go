@@ -16,6 +16,8 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+
+	"fisub/remote"
 )
 
 // newClient reads Modal's profile. The SDK's own log would go to stderr: what matters of it comes as errors.
@@ -162,7 +164,7 @@ func (p *Provider) call(ctx context.Context, sb *sdk.Sandbox, c call) error {
 		if sending = c.in(w); sending == nil {
 			sending = w.Flush()
 		}
-		if ctx.Err() != nil || errors.Is(sending, errLocal) {
+		if ctx.Err() != nil || errors.As(sending, new(*remote.LocalError)) {
 			return errors.Join(sending, ctx.Err()) // its stdin stays open: it never takes half for the whole
 		}
 		if err := cp.Stdin.Close(); sending == nil {
@@ -192,9 +194,6 @@ func (p *Provider) call(ctx context.Context, sb *sdk.Sandbox, c call) error {
 	}
 	return sending
 }
-
-// errLocal marks errors of this machine.
-var errLocal = errors.New("on this machine")
 
 type ctxWriter struct {
 	ctx context.Context

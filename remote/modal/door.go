@@ -175,7 +175,7 @@ func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent
 func pack(w io.Writer, job *remote.Job, files []remote.File, sent func(n int64)) error {
 	data, err := json.Marshal(job)
 	if err != nil {
-		return errors.Join(errLocal, err)
+		return &remote.LocalError{Err: err}
 	}
 	t := tar.NewWriter(w)
 	if err := t.WriteHeader(&tar.Header{Name: agent.JobName, Mode: 0o644, Size: int64(len(data))}); err != nil {
@@ -195,7 +195,7 @@ func pack(w io.Writer, job *remote.Job, files []remote.File, sent func(n int64))
 func packFile(t *tar.Writer, f remote.File, sent func(n int64)) error {
 	src, err := os.Open(f.Path)
 	if err != nil {
-		return errors.Join(errLocal, err)
+		return &remote.LocalError{Err: err}
 	}
 	defer src.Close()
 	mode := int64(0o444)
@@ -207,10 +207,10 @@ func packFile(t *tar.Writer, f remote.File, sent func(n int64)) error {
 	}
 	n, err := io.Copy(counted{t, sent}, &localReader{src})
 	if err == nil && n != f.Size {
-		err = errors.Join(errLocal, fmt.Errorf("file %s has %d bytes, not %d", f.Name, n, f.Size))
+		err = &remote.LocalError{Err: fmt.Errorf("file %s has %d bytes, not %d", f.Name, n, f.Size)}
 	}
 	if errors.Is(err, tar.ErrWriteTooLong) {
-		err = errors.Join(errLocal, fmt.Errorf("file %s has more than %d bytes", f.Name, f.Size))
+		err = &remote.LocalError{Err: fmt.Errorf("file %s has more than %d bytes", f.Name, f.Size)}
 	}
 	return err
 }
@@ -220,7 +220,7 @@ type localReader struct{ r io.Reader }
 func (l *localReader) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = errors.Join(errLocal, err)
+		err = &remote.LocalError{Err: err}
 	}
 	return n, err
 }

@@ -226,15 +226,10 @@ func (p *Provider) slurm(ctx context.Context, l login, argv []string, stdin stri
 	return l.Run(ctx, argv, stdin)
 }
 
-// A local error is one of this machine, not of the login host.
-type local struct{ error }
-
-func (e *local) Unwrap() error { return e.error }
-
 // fault gives an error as the user sees it.
 func (p *Provider) fault(ctx context.Context, err error) error {
 	var d *remote.Denied
-	var own *local
+	var own *remote.LocalError
 	switch {
 	case err == nil || errors.As(err, &d):
 		return err
@@ -440,7 +435,7 @@ func (p *Provider) send(ctx context.Context, l login, work string, files []remot
 func sendFile(ctx context.Context, l login, name string, f remote.File, sent func(n int)) error {
 	file, err := os.Open(f.Path)
 	if err != nil {
-		return &local{err}
+		return &remote.LocalError{Err: err}
 	}
 	defer file.Close()
 	mode := fs.FileMode(0o444)
@@ -467,7 +462,7 @@ func (r *hashed) Read(p []byte) (int, error) {
 			return n, fmt.Errorf("%w: file %s: got %s, want %s", agent.ErrHash, r.file.Name, got, r.file.SHA256)
 		}
 	} else if err != nil {
-		err = &local{err}
+		err = &remote.LocalError{Err: err}
 	}
 	return n, err
 }
@@ -591,7 +586,7 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 	}
 	for _, name := range []string{agent.LogName, logName} {
 		err := collect(ctx, l, path.Join(j.dir(), name), filepath.Join(dst, name))
-		var own *local
+		var own *remote.LocalError
 		if err != nil && (errors.As(err, &own) || !errors.Is(err, fs.ErrNotExist)) {
 			return p.fault(ctx, err)
 		}
@@ -605,7 +600,7 @@ const maxLog = 64 << 20
 func collect(ctx context.Context, l login, from, to string) error {
 	f, err := os.CreateTemp(filepath.Dir(to), ".collect-*")
 	if err != nil {
-		return &local{err}
+		return &remote.LocalError{Err: err}
 	}
 	defer os.Remove(f.Name())
 	_, err = l.Read(ctx, from, 0, maxLog, localWriter{f})
@@ -613,7 +608,7 @@ func collect(ctx context.Context, l login, from, to string) error {
 		return err
 	}
 	if err := os.Rename(f.Name(), to); err != nil {
-		return &local{err}
+		return &remote.LocalError{Err: err}
 	}
 	return nil
 }
@@ -623,7 +618,7 @@ type localWriter struct{ w io.Writer }
 func (l localWriter) Write(p []byte) (int, error) {
 	n, err := l.w.Write(p)
 	if err != nil {
-		err = &local{err}
+		err = &remote.LocalError{Err: err}
 	}
 	return n, err
 }

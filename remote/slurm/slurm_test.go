@@ -514,10 +514,10 @@ func TestThisMachine(t *testing.T) {
 		t.Errorf("a full disk: got %v", err)
 	}
 	unreadable := &fs.PathError{Op: "read", Path: "/x", Err: syscall.EACCES}
-	if got := p.fault(t.Context(), &local{unreadable}); !errors.Is(got, fs.ErrPermission) || errors.As(got, &d) {
+	if got := p.fault(t.Context(), &remote.LocalError{Err: unreadable}); !errors.Is(got, fs.ErrPermission) || errors.As(got, &d) {
 		t.Errorf("an unreadable file: got %v", got)
 	}
-	var own *local
+	var own *remote.LocalError
 	if err := sendFile(t.Context(), here{}, filepath.Join(dir, "x"), remote.File{Path: filepath.Join(dir, "none")}, func(int) {}); !errors.As(err, &own) {
 		t.Errorf("no such file: got %v", err)
 	}

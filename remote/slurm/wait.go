@@ -59,7 +59,7 @@ func (f *follower) Write(b []byte) (int, error) {
 	n, err := f.w.Write(b)
 	f.offset += int64(n)
 	if err != nil {
-		f.broken = &local{err}
+		f.broken = &remote.LocalError{Err: err}
 	}
 	return n, err
 }

@@ -428,7 +428,7 @@ func (u *upload) missing(ctx context.Context) (all []remote.File, err error) {
 func (u *upload) put(client *sftp.Client, f remote.File) error {
 	src, err := os.Open(f.Path)
 	if err != nil {
-		return &unread{err}
+		return &remote.LocalError{Err: err}
 	}
 	defer src.Close()
 	name := agent.Stored(u.facts.work, u.temp(f))
@@ -447,7 +447,7 @@ func (u *upload) put(client *sftp.Client, f remote.File) error {
 	}
 	if at > 0 {
 		if _, err := src.Seek(at, io.SeekStart); err != nil {
-			return &unread{err}
+			return &remote.LocalError{Err: err}
 		}
 		if _, err := dst.Seek(at, io.SeekStart); err != nil {
 			return err
@@ -469,16 +469,10 @@ func (c *counter) Read(p []byte) (int, error) {
 		c.u.tell(int64(n))
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = &unread{err}
+		err = &remote.LocalError{Err: err}
 	}
 	return n, err
 }
-
-// An unread error says that a file of this machine could not be read. A *fs.PathError alone does not say so: the pipe to an ssh
-// that died gives one too.
-type unread struct{ error }
-
-func (e *unread) Unwrap() error { return e.error }
 
 func (u *upload) tell(n int64) {
 	u.mu.Lock()
@@ -495,7 +489,7 @@ func (u *upload) fault(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	var st *sftp.StatusError
-	var local *unread
+	var local *remote.LocalError
 	switch {
 	case errors.As(err, &local), errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission): // the latter two are the host's words
 		return err
