@@ -72,6 +72,15 @@ const (
 	Lost      End = "lost"      // the host or the agent is gone without a word
 )
 
+// Known tells whether the End is one of those above: what a host says may be anything.
+func (e End) Known() bool {
+	switch e {
+	case Exited, Limited, Cancelled, Refused, Lost:
+		return true
+	}
+	return false
+}
+
 // An Exit is the end of a job. A program that ended with another status than 0 is no error of the provider.
 type Exit struct {
 	End  End    `json:"end"`

@@ -262,6 +262,19 @@ func ReadExit(dir string) (remote.Exit, error) {
 	return exit, err
 }
 
+// ParseExit reads what a host says to be exit.json. The error names that file.
+func ParseExit(text []byte) (remote.Exit, error) {
+	var exit remote.Exit
+	err := json.Unmarshal(text, &exit)
+	if !exit.End.Known() {
+		err = errors.Join(err, fmt.Errorf("end %.50q", exit.End))
+	}
+	if err != nil {
+		return remote.Exit{}, fmt.Errorf("%s cannot be read: %w", ExitName, err)
+	}
+	return exit, nil
+}
+
 func readJSON(name string, v any) error {
 	f, err := os.Open(name)
 	if err != nil {

@@ -390,12 +390,7 @@ func (r *reader) exit(ctx context.Context) (*remote.Exit, error) {
 		return nil, err
 	}
 	e := &remote.Exit{}
-	if json.Unmarshal(raw, e) != nil {
-		return &remote.Exit{End: remote.Lost, Text: "the host left an exit that cannot be read"}, nil
-	}
-	switch e.End {
-	case remote.Exited, remote.Limited, remote.Cancelled, remote.Refused, remote.Lost:
-	default:
+	if json.Unmarshal(raw, e) != nil || !e.End.Known() {
 		return &remote.Exit{End: remote.Lost, Text: "the host left an exit that cannot be read"}, nil
 	}
 	e.Text, e.Hint = oneLine(e.Text, 1000), oneLine(e.Hint, 1000)

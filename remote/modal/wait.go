@@ -292,9 +292,8 @@ func (p *Provider) exit(data []byte) (remote.Exit, error) {
 	if err := json.Unmarshal(data, &e); err != nil {
 		return remote.Exit{End: remote.Lost, Text: "exit.json: " + redact(err.Error())}, nil
 	}
-	switch e.End {
-	case remote.Exited, remote.Limited, remote.Cancelled, remote.Refused, remote.Lost:
-		return e, nil
+	if !e.End.Known() {
+		return remote.Exit{End: remote.Lost, Text: fmt.Sprintf("exit.json says %.80q", e.End)}, nil
 	}
-	return remote.Exit{End: remote.Lost, Text: fmt.Sprintf("exit.json says %.80q", e.End)}, nil
+	return e, nil
 }

@@ -3,7 +3,6 @@ package slurm
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -241,16 +240,10 @@ func readExit(ctx context.Context, l login, j *job) (*remote.Exit, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	e := &remote.Exit{}
-	err := json.Unmarshal(text.Bytes(), e)
-	switch e.End {
-	case remote.Exited, remote.Limited, remote.Cancelled, remote.Refused, remote.Lost:
-	default:
-		err = errors.Join(err, fmt.Errorf("end %.50q", e.End))
-	}
+	e, err := agent.ParseExit(text.Bytes())
 	if err != nil {
-		return &remote.Exit{End: remote.Lost, Text: clean(fmt.Sprintf("%s cannot be read: %v", agent.ExitName, err), 300)}, nil
+		return &remote.Exit{End: remote.Lost, Text: clean(err.Error(), 300)}, nil
 	}
 	e.Text, e.Hint = clean(e.Text, 1000), clean(e.Hint, 1000)
-	return e, nil
+	return &e, nil
 }

@@ -558,7 +558,11 @@ func (p *Provider) Wait(ctx context.Context, handle remote.Handle, from int64, w
 			out := answer{left: maxAnswer}
 			err = h.run(ctx, "cat "+dir+"/"+agent.ExitName, nil, &out)
 			if err == nil {
-				return readExit(out.Bytes()), nil
+				exit, err := agent.ParseExit(out.Bytes())
+				if err != nil { // as good as none that will come
+					exit = remote.Exit{End: remote.Lost, Text: err.Error()}
+				}
+				return exit, nil
 			}
 			if errors.As(err, &st) {
 				return remote.Exit{End: remote.Cancelled, Text: "the job's folder is gone"}, nil
@@ -592,21 +596,6 @@ func (p *Provider) Wait(ctx context.Context, handle remote.Handle, from int64, w
 			return remote.Exit{}, fmt.Errorf("%s: %s: %w", p.name, h.name, err)
 		}
 	}
-}
-
-// readExit reads what a host says to be the end of a job.
-func readExit(text []byte) remote.Exit {
-	var exit remote.Exit
-	err := json.Unmarshal(text, &exit)
-	switch exit.End {
-	case remote.Exited, remote.Limited, remote.Cancelled, remote.Refused, remote.Lost:
-	default:
-		err = errors.Join(err, fmt.Errorf("end %.50q", exit.End))
-	}
-	if err != nil {
-		return remote.Exit{End: remote.Lost, Text: fmt.Sprintf("%s cannot be read: %v", agent.ExitName, err)}
-	}
-	return exit
 }
 
 // A follower counts what it passes on.
