@@ -261,8 +261,9 @@ func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(se
 	}
 	handle = remote.Handle{Provider: Kind, Job: job.ID, Place: job.Place, Data: data}
 	dir := agent.JobDir(u.facts.work, job.ID)
-	script := fmt.Sprintf("mkdir %s && cat >%s/.job && mv %s/.job %s/%s && exec %s agent start %s", dir, dir, dir, dir, agent.JobName,
-		agent.Stored(u.facts.work, u.program.SHA256), dir)
+	// Of a client that dies here the host may have half of the job, and begin when the next one has looked: nothing may be left.
+	script := fmt.Sprintf("mkdir %s || exit; { cat >%s/.job && mv %s/.job %s/%s && %s agent start %s; } || { s=$?; rm -rf %s; exit $s; }", dir, dir, dir, dir,
+		agent.JobName, agent.Stored(u.facts.work, u.program.SHA256), dir, dir)
 	if err := h.run(ctx, script, bytes.NewReader(text), nil); err != nil {
 		// Whether it runs is not known: nothing may be left.
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
