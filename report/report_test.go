@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -203,6 +204,30 @@ func TestPlaces(t *testing.T) {
 		if got, want := row[at].Text, r.Workloads[i].Place; got != want {
 			t.Errorf("row %d: place: got %q, want %q", i, got, want)
 		}
+	}
+}
+
+// The steps of a call are told once for all workloads, with the range of their times.
+func TestKernels(t *testing.T) {
+	run := hundred(t, "20260101-a", 1)
+	r := newReport(t, run)
+	lo, hi, launches := math.Inf(1), 0.0, map[string]bool{}
+	for _, w := range r.Runs[0].Workloads {
+		if w.Samples != nil {
+			lo, hi = min(lo, w.Samples.Kernels[0].MedianNS), max(hi, w.Samples.Kernels[0].MedianNS)
+			launches[w.Samples.Kernels[1].Name+fmt.Sprint(w.Samples.Kernels[1].Grid)] = true
+		}
+	}
+	table := r.Runs[0].kernels("k")
+	at := slices.IndexFunc(table.Head, func(c column) bool { return c.Text == "Time, µs" })
+	if len(table.Rows) != 1+len(launches) {
+		t.Errorf("got %d rows, want the memset and %d launches", len(table.Rows), len(launches))
+	}
+	if got, want := table.Rows[0][at].Text, fmt.Sprintf("%.2f to %.2f", lo/1e3, hi/1e3); got != want {
+		t.Errorf("memset: got %q, want %q", got, want)
+	}
+	if got := stepCell(0, 0).Text + stepCell(1500, 1501).Text; got != "1.50" {
+		t.Errorf("got %q, want nothing and one time", got)
 	}
 }
 

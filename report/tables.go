@@ -316,20 +316,25 @@ func between(lo, hi float64, unit string) cell {
 func (r *Run) kernels(id string) table {
 	t := table{ID: id, Caption: "What one call does on the GPU", Note: "As CUPTI saw it. Registers and local memory are of one thread, shared memory of one block.",
 		Head: []column{{Text: "Kernel"}, {Text: "Step", Title: "place in the call"}, {Text: "Grid", Right: true}, {Text: "Block", Right: true}, {Text: "Registers", Right: true},
-			{Text: "Static shared", Right: true}, {Text: "Dynamic shared", Right: true}, {Text: "Local", Title: "spills and arrays of one thread", Right: true}, {Text: "Workloads"}}}
+			{Text: "Static shared", Right: true}, {Text: "Dynamic shared", Right: true}, {Text: "Local", Title: "spills and arrays of one thread", Right: true},
+			{Text: "Time, µs", Title: "of this step alone, from the least to the most of the workloads' medians", Right: true}, {Text: "Workloads"}}}
 	type launch struct {
 		event.Activity
 		at, of int
 	}
 	users := map[launch]map[string]bool{}
 	counts := map[launch]int{}
+	times := map[launch][]float64{}
 	var order []launch
 	for _, w := range r.Workloads {
 		if w.Samples == nil {
 			continue
 		}
 		for i, k := range w.Samples.Kernels {
+			ns := k.MedianNS
+			k.MedianNS = 0
 			l := launch{k, i + 1, len(w.Samples.Kernels)}
+			times[l] = append(times[l], ns)
 			if users[l] == nil {
 				users[l] = map[string]bool{}
 				order = append(order, l)
@@ -351,9 +356,21 @@ func (r *Run) kernels(id string) table {
 		} else {
 			row = append(row, make([]cell, 6)...)
 		}
-		t.add(append(row, cell{Text: text})...)
+		t.add(append(row, stepCell(slices.Min(times[l]), slices.Max(times[l])), cell{Text: text})...)
 	}
 	return t
+}
+
+// stepCell is a range of times in nanoseconds; a run of an older version has none.
+func stepCell(lo, hi float64) cell {
+	switch a, b := fmt.Sprintf("%.2f", lo/1e3), fmt.Sprintf("%.2f", hi/1e3); {
+	case hi == 0:
+		return cell{}
+	case a == b:
+		return cell{Text: a}
+	default:
+		return cell{Text: a + " to " + b}
+	}
 }
 
 // kernelCell names an activity; a demangled name goes without its parameters.

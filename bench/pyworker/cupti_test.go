@@ -69,9 +69,9 @@ func TestFakeCUPTI(t *testing.T) {
 				t.Fatal(err)
 			}
 			sizes := device.Activity{Kind: "kernel", Name: "first(float*, int)", Grid: [3]int{1, 2, 3}, Block: [3]int{32, 4, 1}, Registers: 40,
-				StaticSharedBytes: 1024, DynamicSharedBytes: 2048, LocalBytes: 16}
+				StaticSharedBytes: 1024, DynamicSharedBytes: 2048, LocalBytes: 16, MedianNS: 3000}
 			two := []device.Activity{sizes, sizes}
-			two[1].Name = "second"
+			two[1].Name, two[1].MedianNS = "second", 500
 			if s.Timer != "cupti" || s.TimerNote != "" || !slices.Equal(s.Kernels, two) || len(s.Trials) != 3 || s.Truncated || !s.ColdL2 {
 				t.Errorf("got %+v, want 3 trials by CUPTI of %+v", s, two)
 			}

@@ -100,7 +100,7 @@ func TestMeasureRecorded(t *testing.T) {
 		text    string          // of the error, or of that where the timer is cupti
 	}{
 		{"good", []string{`{"timing":true}` + "\n" + `{"timing":false}` + "\n" + recording(windows, four...)},
-			&device.Samples{Timer: "cupti", ColdL2: true, Trials: [][]time.Duration{{5, 6}, {7, 8}}, Kernels: []device.Activity{{Kind: "kernel", Name: "a"}}}, ""},
+			&device.Samples{Timer: "cupti", ColdL2: true, Trials: [][]time.Duration{{5, 6}, {7, 8}}, Kernels: []device.Activity{{Kind: "kernel", Name: "a", MedianNS: 5.5}}}, ""},
 		{"no kernel", []string{recording(windows, four[:6]...)}, nil, "ValueError: No kernel activities recorded for iteration 1"},
 		{"another kernel", []string{recording(windows, odd...)}, nil, "ValueError: Inconsistent kernel names: {'_Z1a_0_0_0_10'} != {'b_0_0_0_10'}"},
 		{"refused", []string{busy, events}, nil, "cupti: cuptiSubscribe: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"},

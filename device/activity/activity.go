@@ -77,11 +77,14 @@ const (
 // known tells whether the layouts of that version's records are known; a newer version is asked to prove itself.
 func known(version int) bool { return version <= 28 || version >= 130000 && version <= newest }
 
-// Match gives the time of each window, and the activities of the first, in order of their start. Windows do not overlap. A
+// Match gives the time of each window, and the activities of the first, in order of their start, each with the median of its
+// time over the windows that have the same activities in the same order. Windows do not overlap. A
 // window without activities, or with others than the first has, is the solution's fault: a *device.CallError that says what
 // the official harness says. Windows that overlap or have no time are an Unavailable.
 func (r *Records) Match(windows []Window) (times []time.Duration, kernels []device.Activity, err error) {
 	var first map[string]bool
+	var order []string
+	var each [][]uint64 // by activity of the first window, nanoseconds
 	var last uint64
 	for i, w := range windows {
 		if w.Begin == 0 || w.Begin < last || w.End < w.Begin {
@@ -92,22 +95,33 @@ func (r *Records) Match(windows []Window) (times []time.Duration, kernels []devi
 		if len(found) == 0 {
 			return nil, nil, callError("No kernel activities recorded for iteration %d", i)
 		}
+		slices.SortStableFunc(found, func(a, b Activity) int { return cmp.Compare(a.Start, b.Start) })
 		keys := map[string]bool{}
-		start, end := found[0].Start, found[0].End
-		for _, a := range found {
-			keys[a.key()] = true
-			start, end = min(start, a.Start), max(end, a.End)
+		sequence := make([]string, len(found))
+		end := found[0].End
+		for j, a := range found {
+			sequence[j] = a.key()
+			keys[sequence[j]] = true
+			end = max(end, a.End)
 		}
-		times = append(times, time.Duration(end-start))
+		times = append(times, time.Duration(end-found[0].Start))
 		if i == 0 {
-			first = keys
-			slices.SortStableFunc(found, func(a, b Activity) int { return cmp.Compare(a.Start, b.Start) })
+			first, order, each = keys, sequence, make([][]uint64, len(found))
 			for _, a := range found {
 				kernels = append(kernels, a.Activity)
 			}
 		} else if !maps.Equal(first, keys) {
 			return nil, nil, callError("Inconsistent kernel names: %s != %s", set(first), set(keys))
 		}
+		if slices.Equal(order, sequence) {
+			for j, a := range found {
+				each[j] = append(each[j], a.End-a.Start)
+			}
+		}
+	}
+	for j, t := range each {
+		slices.Sort(t)
+		kernels[j].MedianNS = (float64(t[(len(t)-1)/2]) + float64(t[len(t)/2])) / 2
 	}
 	return times, kernels, nil
 }

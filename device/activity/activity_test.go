@@ -104,6 +104,32 @@ func TestMatch(t *testing.T) {
 	}
 }
 
+func TestMatchTimesEach(t *testing.T) {
+	windows := []Window{{100, 200}, {1100, 1200}, {2100, 2200}, {3100, 3200}}
+	var launches []Launch
+	var activities []Activity
+	for i, each := range [][2]uint64{{10, 40}, {14, 20}, {12, 30}, {90, 90}} {
+		at, c := uint64(1000*i+110), uint32(10*i)
+		launches = append(launches, Launch{at, c}, Launch{at + 1, c + 1})
+		a, b := kernel("a", c, at, at+each[0]), memset(0, 8, c+1, at+50, at+50+each[1])
+		if i == 3 { // another order: no time of the first's steps
+			a.Start, b.Start = b.Start, a.Start
+		}
+		activities = append(activities, b, a)
+	}
+	r, err := New(launches, activities, newest, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, kernels, err := r.Match(windows)
+	if err != nil || len(kernels) != 2 || kernels[0].Name != "a" || kernels[0].MedianNS != 12 || kernels[1].MedianNS != 30 {
+		t.Errorf("got %+v, %v, want a with 12 ns and a memset with 30", kernels, err)
+	}
+	if _, kernels, err = r.Match(windows[:2]); err != nil || kernels[0].MedianNS != 12 || kernels[1].MedianNS != 30 {
+		t.Errorf("got %+v, %v, want the middle of two", kernels, err)
+	}
+}
+
 func TestNew(t *testing.T) {
 	launches := []Launch{{10, 1}}
 	for _, tt := range []struct {

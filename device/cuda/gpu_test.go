@@ -335,7 +335,7 @@ func TestFakeCUPTI(t *testing.T) {
 		}
 		// The fill of twice the L2 is not among the activities.
 		want := []device.Activity{{Kind: "kernel", Name: "first(float*, int)", Grid: [3]int{1, 2, 3}, Block: [3]int{32, 4, 1}, Registers: 40,
-			StaticSharedBytes: 1024, DynamicSharedBytes: 2048, LocalBytes: 16}}
+			StaticSharedBytes: 1024, DynamicSharedBytes: 2048, LocalBytes: 16, MedianNS: 3000}}
 		if s.Timer != "cupti" || s.TimerNote != "" || !slices.Equal(s.Kernels, want) || len(s.Trials) != 3 || s.Truncated {
 			t.Errorf("got %+v, want 3 trials by CUPTI of %+v", s, want)
 		}
@@ -545,7 +545,10 @@ func TestGPUCUPTI(t *testing.T) {
 				if got[i].Kind == "kernel" && (got[i].Registers < 4 || got[i].Registers > 255) {
 					t.Errorf("mode %d: got %+v, want its registers", tt.mode, got[i])
 				}
-				got[i].Registers = 0
+				if ns := got[i].MedianNS; ns <= 0 || ns > float64(tt.high) {
+					t.Errorf("mode %d: got %+v, want its time, at most %v", tt.mode, got[i], tt.high)
+				}
+				got[i].Registers, got[i].MedianNS = 0, 0
 			}
 			if tt.anyOrder {
 				slices.SortFunc(got, func(a, b device.Activity) int { return a.Block[0] - b.Block[0] })

@@ -225,6 +225,8 @@ type Activity struct {
 	DynamicSharedBytes int    `json:"dynamic_shared_bytes,omitempty"`
 	LocalBytes         int    `json:"local_bytes,omitempty"` // for each thread
 	Bytes              int64  `json:"bytes,omitempty"`       // copied or set
+
+	MedianNS float64 `json:"median_ns,omitempty"` // its own time, over the calls of the first trial
 }
 
 // A Stamp is the state of the GPU while a workload was timed, as NVML tells it. What NVML does not tell is zero, and Note
