@@ -297,6 +297,15 @@ func (r *runner) expect(ctx context.Context, trials []*trial) (err error) {
 	return nil
 }
 
+// contents are the tensors among the inputs, in a list as long as those.
+func (t *trial) contents() []*worker.FileTensor {
+	all := make([]*worker.FileTensor, len(t.load.Inputs))
+	for i, in := range t.load.Inputs {
+		all[i] = in.Tensor
+	}
+	return all
+}
+
 // settle makes the verdict of err where the solution is at fault, and returns any other error.
 func (r *runner) settle(run context.Context, err error) error {
 	if run.Err() != nil {
@@ -359,7 +368,8 @@ func (r *runner) evaluate(ctx context.Context, trials []*trial) (verdict, error)
 	return v, nil
 }
 
-// call makes one call on the inputs of t, which it loads first where fresh, and says what the worker wrote.
+// call makes one call on the inputs of t and says what the worker wrote. It loads them first where fresh; otherwise they get
+// their contents again where they are, since the official harness gives each trial clones that no call has written to.
 func (r *runner) call(ctx context.Context, t *trial, fresh bool) ([]worker.FileTensor, error) {
 	if err := r.out.room(t.size); err != nil {
 		return nil, err
@@ -368,6 +378,8 @@ func (r *runner) call(ctx context.Context, t *trial, fresh bool) ([]worker.FileT
 		if err := r.load(ctx, t); err != nil {
 			return nil, err
 		}
+	} else if _, err := r.client.Check(ctx, worker.Check{Inputs: t.contents()}); err != nil {
+		return nil, err
 	}
 	written := t.outputs
 	returned, err := r.client.Run(ctx, r.out.path())
