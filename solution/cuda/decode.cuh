@@ -17,8 +17,8 @@ constexpr int kHeadsQK = 4;
 constexpr int kHeadsV = 8;
 constexpr int kDim = 128;  // head size: K and V
 
-// How the loads of the state treat the L2, and the stores the L1 and L2.
-enum class Load { kPlain, kEvictFirst };
+// How the loads of the state treat the L2, of which a part or all may be the first to be evicted, and the stores the L1 and L2.
+enum class Load { kPlain, kEvictQuarter, kEvictHalf, kEvictFirst };
 enum class Store { kPlain, kStreaming };
 
 // What compilers do with the loads of a kernel decides more than its arithmetic: ptxas moves a load down to its first use
@@ -126,9 +126,15 @@ __device__ __forceinline__ float load(const __nv_bfloat16* p) {
 template <Order kOrder, Load kLoad>
 __device__ __forceinline__ float4 load_state(const float4* p) {
   float4 r;
-  if constexpr (kLoad == Load::kEvictFirst) {
+  if constexpr (kLoad != Load::kPlain) {
     uint64_t policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    if constexpr (kLoad == Load::kEvictQuarter) {
+      asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 0.25;" : "=l"(policy));
+    } else if constexpr (kLoad == Load::kEvictHalf) {
+      asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 0.5;" : "=l"(policy));
+    } else {
+      asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    }
     if constexpr (kOrder == Order::kPinned) {
       asm volatile("ld.relaxed.cta.global.L1::no_allocate.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;"
                    : "=f"(r.x), "=f"(r.y), "=f"(r.z), "=f"(r.w)
@@ -337,8 +343,14 @@ __global__ void __launch_bounds__(S::kWarps * 32, S::kOrder == Order::kFree ? 1 
 
   const float delta = fmaf(delta_1, sk[0], delta_0);
   constexpr int kLanesPerSum = kLanes / kRows;  // lanes that ended with the same row
-  if (row_lane % kLanesPerSum == 0) {
-    output[value] = __float2bfloat16_rn(scale * fmaf(delta, kq, gate.decay * sq[0]));
+  const auto store_output = [&] {
+    if (row_lane % kLanesPerSum == 0) {
+      output[value] = __float2bfloat16_rn(scale * fmaf(delta, kq, gate.decay * sq[0]));
+    }
+  };
+  // Behind many rows of the state it would be a late write of a part of a sector; behind one it keeps nobody waiting.
+  if constexpr (kRows > 1) {
+    store_output();
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -355,6 +367,9 @@ __global__ void __launch_bounds__(S::kWarps * 32, S::kOrder == Order::kFree ? 1 
         *p = next;
       }
     }
+  }
+  if constexpr (kRows == 1) {
+    store_output();
   }
 }
 
