@@ -171,6 +171,9 @@ type runner struct {
 	printed  string          // before the warm calls
 	measured int             // how often it was measured
 	bytes    int64           // of its tensors
+	current  *trial          // what is loaded
+	places   int             // where its tensors were since it was loaded
+	strays   []*worker.Checked
 }
 
 // end tells the end of the run.
@@ -378,6 +381,7 @@ func (r *runner) call(ctx context.Context, t *trial, fresh bool) ([]worker.FileT
 		if err := r.load(ctx, t); err != nil {
 			return nil, err
 		}
+		r.current, r.places, r.strays = t, 1, nil
 	} else if _, err := r.client.Check(ctx, worker.Check{Inputs: t.contents()}); err != nil {
 		return nil, err
 	}

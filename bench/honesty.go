@@ -64,7 +64,16 @@ func (r *runner) examine(ctx context.Context, w *trace.Workload, t *trial, v ver
 	if samples != nil && samples.ColdL2 && r.Definition.OpType == "gdn" { // of other definitions, a part of the inputs may do
 		e.time(stats.Latency(samples.Trials))
 	}
-	err := e.run(ctx, v)
+	for _, found := range r.strays {
+		e.tell(found)
+	}
+	var err error
+	if r.places > 1 { // what was kept of the first call is about its addresses
+		err = e.look(ctx, worker.Check{Back: true})
+	}
+	if err == nil {
+		err = e.run(ctx, v)
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -267,6 +276,12 @@ func (e *examination) look(ctx context.Context, check worker.Check) error {
 	if e.written = e.outputs; found.Outputs != nil {
 		e.written = found.Outputs
 	}
+	e.tell(found)
+	return nil
+}
+
+// tell makes findings of what the worker found.
+func (e *examination) tell(found *worker.Checked) {
 	for _, c := range found.Changed {
 		e.find(changedInput, "the input %s was written to", e.place(c))
 	}
@@ -280,7 +295,6 @@ func (e *examination) look(ctx context.Context, check worker.Check) error {
 	for _, c := range found.Late {
 		e.find(lateWrite, "%s was written after the call had ended in its stream: work on another stream outlives the call", e.place(c))
 	}
-	return nil
 }
 
 // place names the argument of a change, and the element where it is in one.

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -198,6 +199,36 @@ func TestWarmFails(t *testing.T) {
 	}
 }
 
+// Each trial has a place of its own, for as many as an eighth of the memory holds; the floors' too.
+func TestTrialsMove(t *testing.T) {
+	const tensors = 10 // of a call: 8 inputs that are no scalar, 2 outputs
+	for memory, want := range map[int64][]string{
+		1 << 40: {"ours cold 1 1 10", "ours cold 1 1 20", "ours cold 1 1 30", "ours warm 1 1 30"},
+		64:      {"ours cold 1 1 10", "ours cold 1 1 10", "ours cold 1 1 10", "ours warm 1 1 10"},
+	} {
+		var read func() []string
+		_, result, err := modelRun(t, "ours", 1, func(c *Config) {
+			c.Profile.Trials, c.Profile.Iterations = 3, 1
+			read = turns(t, c, fmt.Sprint("FISUB_TEST_MEMORY=", memory))
+		})
+		if got := read(); err != nil || result.Passed != 1 || !slices.Equal(got, want) {
+			t.Errorf("with %d bytes: got %+v, %v, %q, want %q", memory, result, err, got, want)
+		}
+	}
+	var read func() []string
+	_, _, err := modelRun(t, "ours", 1, func(c *Config) {
+		c.Profile.Trials, c.Profile.Iterations, c.Floors = 10, 1, true
+		read = turns(t, c, "FISUB_TEST_MEMORY=1000000000")
+	})
+	got := read()
+	if most := fmt.Sprintf("ours cold 1 1 %d", mostPlaces*tensors); err != nil || !slices.Contains(got, most) || slices.Contains(got, most+"0") || got[9] != "ours cold 1 1 20" {
+		t.Errorf("got %v, %q, want up to %q, then from the start", err, got, most)
+	}
+	if !slices.Contains(got, "floor cold 1 1 4") {
+		t.Errorf("got %q, want a floor whose two tensors have moved", got)
+	}
+}
+
 func TestFloors(t *testing.T) {
 	var read func() []string
 	events, result, err := modelRun(t, "ours", 3, func(c *Config) {
@@ -208,11 +239,8 @@ func TestFloors(t *testing.T) {
 	if err != nil || result.Passed != 3 {
 		t.Fatalf("got %+v and %v, want 3 passed", result, err)
 	}
-	want := []string{"ours cold 2 4", "ours warm 1 4", "floor cold 2 4"}
-	for range copyShapes {
-		want = append(want, "floor cold 1 4")
-	}
-	want = append(want, "floor cold 2 4", "ours cold 2 4", "ours warm 1 4", "ours cold 2 4", "ours warm 1 4")
+	mine := []string{"ours cold 1 4", "ours cold 1 4", "ours warm 1 4"}
+	want := slices.Concat(mine, slices.Repeat([]string{"floor cold 1 4"}, 2+len(copyShapes)+2), mine, mine)
 	if got := read(); !slices.Equal(got, want) {
 		t.Errorf("measurements: got %q, want the floors once: %q", got, want)
 	}
@@ -221,11 +249,11 @@ func TestFloors(t *testing.T) {
 		t.Fatalf("got %q, %d floors and %d samples", warnings, len(floors), len(samples))
 	}
 	empty, copied := floors[0], floors[1]
-	if empty.Kind != "empty" || empty.MedianNS != (511.5+515.5)/2 || empty.Bytes != 0 || len(empty.TrialsNS) != 2 {
+	if empty.Kind != "empty" || empty.MedianNS != 511.5 || empty.Bytes != 0 || len(empty.TrialsNS) != 2 {
 		t.Errorf("empty kernel: got %+v", empty)
 	}
 	last := len(copyShapes) - 1
-	ns := float64(500-10*last) + 3.5
+	ns := float64(500-10*last) + 1.5
 	if copied.Kind != "copy" || copied.Shape != copyShapes[last] || copied.MedianNS != ns || copied.Bytes < samples[0].Bytes || copied.Bytes > samples[0].Bytes+31 {
 		t.Errorf("copy: got %+v, want %g ns", copied, ns)
 	}

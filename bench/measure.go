@@ -1,12 +1,15 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	"fisub/bench/stats"
+	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
 )
@@ -29,15 +32,13 @@ func measure(ctx context.Context, runners []*runner) {
 }
 
 // sample takes the profile's trials, and where it has a target further ones until the interval of each median is as narrow,
-// or the time is over. Several runners take their trials in turn, forwards and then backwards (A B, B A, A B, ...): what changes
+// or the time is over. Each trial has its tensors at other addresses, for where they lie moves a short kernel's time by 1 to 3 %
+// (docs/performance.md): several trials at one place would agree on a figure that another process does not repeat. Several runners take their trials in turn, forwards and then backwards (A B, B A, A B, ...): what changes
 // the GPU slowly, such as its temperature, then weighs on all alike, and none always follows the same one.
 func sample(ctx context.Context, runners []*runner, attempt int) {
 	begun := time.Now()
 	p := runners[0].Profile
-	plan := device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: p.Trials, ColdL2: true, Timer: runners[0].Timer}
-	if len(runners) > 1 {
-		plan.Trials = 1
-	}
+	plan := device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: 1, ColdL2: true, Timer: runners[0].Timer}
 	limit := p.MaxTime * time.Duration(len(runners))
 	turns := slices.Clone(runners)
 	for _, r := range runners {
@@ -49,8 +50,11 @@ func sample(ctx context.Context, runners []*runner, attempt int) {
 		}
 		over := false
 		for _, r := range turns {
+			if r.samples != nil {
+				r.err = r.move(ctx)
+			}
 			if r.err == nil {
-				r.err = r.trials(ctx, plan)
+				r.err = r.trial(ctx, plan)
 			}
 			over = over || r.err == nil && r.samples.Truncated
 		}
@@ -65,13 +69,35 @@ func sample(ctx context.Context, runners []*runner, attempt int) {
 			}
 			return
 		}
-		plan.Trials = 1
 		slices.Reverse(turns)
 	}
 }
 
-// trials adds the trials of plan to the samples, by the timer that those have.
-func (r *runner) trials(ctx context.Context, plan device.Plan) error {
+// mostPlaces bounds how many copies of its tensors a workload has on the device, which together hold at most an eighth of its
+// memory.
+const mostPlaces = 8
+
+// move puts the tensors of the workload in flight at other addresses, as far as there is memory for it; else where they were
+// at first. What it finds written where nothing may be is told with the other findings.
+func (r *runner) move(ctx context.Context) error {
+	return r.within(ctx, func(ctx context.Context) error {
+		room := r.places < mostPlaces && (r.info.MemoryBytes == 0 || int64(r.places+1)*r.bytes <= r.info.MemoryBytes/8)
+		found, err := r.client.Check(ctx, worker.Check{Move: room})
+		if err != nil {
+			return err
+		}
+		r.strays = append(r.strays, found)
+		if room {
+			r.places++
+			return nil
+		}
+		r.places = 1
+		return r.load(ctx, r.current)
+	})
+}
+
+// trial adds the trial of plan to the samples, by the timer that those have.
+func (r *runner) trial(ctx context.Context, plan device.Plan) error {
 	if r.samples != nil {
 		plan.Timer = timerOf(r.samples.Timer) // no change of timer within a workload
 	}
@@ -79,19 +105,60 @@ func (r *runner) trials(ctx context.Context, plan device.Plan) error {
 	if err != nil {
 		return err
 	}
-	all := r.samples
-	if all == nil {
+	if r.samples == nil {
 		r.samples = more
 		return nil
 	}
+	add(r.samples, more)
+	return nil
+}
+
+// add adds the trials of more to all.
+func add(all, more *device.Samples) {
 	all.Trials = append(all.Trials, more.Trials...)
-	all.Stamp, all.Truncated = more.Stamp, more.Truncated
+	all.Stamp, all.Truncated = join(all.Stamp, more.Stamp), more.Truncated
 	for _, d := range more.Disturbed {
 		if !slices.Contains(all.Disturbed, d) {
 			all.Disturbed = append(all.Disturbed, d)
 		}
 	}
-	return nil
+}
+
+// join makes one stamp of those of a trial and a later one; either may be nil. The median is that of more readings.
+func join(a, b *device.Stamp) *device.Stamp {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	s := *b
+	s.Before = a.Before
+	if a.During.N >= b.During.N {
+		s.During.Median = a.During.Median
+	}
+	s.During.N = a.During.N + b.During.N
+	switch {
+	case a.During.N > 0 && b.During.N > 0:
+		s.During.Min, s.During.Max = each(a.During.Min, b.During.Min, math.Min), each(a.During.Max, b.During.Max, math.Max)
+	case a.During.N > 0:
+		s.During = a.During
+	}
+	for _, reason := range a.ThrottleReasons {
+		if !slices.Contains(s.ThrottleReasons, reason) {
+			s.ThrottleReasons = append(slices.Clone(s.ThrottleReasons), reason)
+		}
+	}
+	for _, p := range a.OtherProcesses {
+		if !slices.ContainsFunc(s.OtherProcesses, func(q event.GPUProcess) bool { return q.PID == p.PID }) {
+			s.OtherProcesses = append(slices.Clone(s.OtherProcesses), p)
+		}
+	}
+	return &s
+}
+
+// each applies f to the fields of two readings.
+func each(a, b event.Reading, f func(x, y float64) float64) event.Reading {
+	whole := func(x, y int) int { return int(f(float64(x), float64(y))) }
+	return event.Reading{SMClockMHz: whole(a.SMClockMHz, b.SMClockMHz), MemoryClockMHz: whole(a.MemoryClockMHz, b.MemoryClockMHz),
+		TemperatureC: whole(a.TemperatureC, b.TemperatureC), PowerW: f(a.PowerW, b.PowerW)}
 }
 
 // measureOnce has the worker time what is loaded.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"testing"
@@ -209,5 +210,28 @@ func TestStamp(t *testing.T) {
 		if g.close(); m.closed != (tt.err == nil) {
 			t.Errorf("closed: %v", m.closed)
 		}
+	}
+}
+
+// What the GPU did in any trial is in the stamp of all.
+func TestJoin(t *testing.T) {
+	reading := func(n int) event.Reading {
+		return event.Reading{SMClockMHz: n, MemoryClockMHz: 10 * n, TemperatureC: n / 10, PowerW: float64(n) / 2}
+	}
+	a := &device.Stamp{Before: reading(100), After: reading(200), During: event.During{N: 3, Min: reading(110), Median: reading(150), Max: reading(300)},
+		ThrottleReasons: []string{"power", "heat"}, OtherProcesses: []event.GPUProcess{{PID: 7}, {PID: 8}}}
+	b := &device.Stamp{Before: reading(500), After: reading(600), During: event.During{N: 2, Min: reading(90), Median: reading(160), Max: reading(290)},
+		ThrottleReasons: []string{"heat"}, OtherProcesses: []event.GPUProcess{{PID: 8}, {PID: 9}}, Note: "n"}
+	want := &device.Stamp{Before: reading(100), After: reading(600), During: event.During{N: 5, Min: reading(90), Median: reading(150), Max: reading(300)},
+		ThrottleReasons: []string{"heat", "power"}, OtherProcesses: []event.GPUProcess{{PID: 8}, {PID: 9}, {PID: 7}}, Note: "n"}
+	if got := join(a, b); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if join(a, nil) != a || join(nil, b) != b || len(b.ThrottleReasons) != 1 {
+		t.Error("one alone is itself, and both stay as they are")
+	}
+	b.During = event.During{}
+	if got := join(a, b).During; got != a.During {
+		t.Errorf("without readings: got %+v", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,16 +21,34 @@ import (
 
 // A model is a device whose kernel computes the reference, or copies where the solution is the floor, and whose clock gives 1000
 // ns and 1 ns more with each timing. The name of a solution is what is odd about it. $FISUB_TEST_TURNS names a file that gets
-// a line for each measurement.
-type model struct{ kernel *modelKernel }
+// a line for each measurement; with $FISUB_TEST_MEMORY, the device's memory in bytes, it ends with how many buffers there are.
+type model struct {
+	kernel *modelKernel
+	live   int
+}
 
 func openModel(context.Context, device.Options) (device.Device, error) { return &model{}, nil }
 
-func (*model) Info() device.Info { return device.Info{Name: "model", UUID: "M-1"} }
-func (*model) Close() error      { return nil }
-func (*model) Alloc(n int) (device.Buffer, error) {
-	b := make(memory, n)
-	return &b, nil
+func (*model) Info() device.Info {
+	bytes, _ := strconv.ParseInt(os.Getenv("FISUB_TEST_MEMORY"), 10, 64) // 0 without it
+	return device.Info{Name: "model", UUID: "M-1", MemoryBytes: bytes}
+}
+
+func (*model) Close() error { return nil }
+
+func (m *model) Alloc(n int) (device.Buffer, error) {
+	m.live++
+	return &allocated{make(memory, n), m}, nil
+}
+
+type allocated struct {
+	memory
+	of *model
+}
+
+func (a *allocated) Close() error {
+	a.of.live--
+	return nil
 }
 
 func (m *model) Build(_ context.Context, def *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
@@ -54,7 +73,11 @@ func (m *model) Measure(_ context.Context, _ func() error, plan device.Plan) (*d
 		if !plan.ColdL2 {
 			cold = "warm"
 		}
-		fmt.Fprintf(f, "%s %s %d %d\n", k.odd, cold, plan.Trials, plan.Iterations)
+		line := fmt.Sprintf("%s %s %d %d", k.odd, cold, plan.Trials, plan.Iterations)
+		if os.Getenv("FISUB_TEST_MEMORY") != "" {
+			line += fmt.Sprint(" ", m.live)
+		}
+		fmt.Fprintln(f, line)
 		if err := f.Close(); err != nil {
 			return nil, err
 		}
@@ -87,6 +110,14 @@ func (m *model) Measure(_ context.Context, _ func() error, plan device.Plan) (*d
 		s.Trials = append(s.Trials, trial)
 	}
 	return s, nil
+}
+
+// contents are those of a buffer of the model's, or of a slice of it.
+func contents(b device.Buffer) []byte {
+	if a, ok := b.(*allocated); ok {
+		return a.memory
+	}
+	return *b.(*memory)
 }
 
 type memory []byte
@@ -146,14 +177,14 @@ func (k *modelKernel) compute(args []device.Arg) error {
 		if k.shape = int(args[1].Scalar.Int); k.shape < 0 || os.Getenv("FISUB_TEST_FLOOR") == "wrong" {
 			return nil
 		}
-		return args[2].Tensor.Buffer.Write(*args[0].Tensor.Buffer.(*memory))
+		return args[2].Tensor.Buffer.Write(contents(args[0].Tensor.Buffer))
 	}
 	var inputs []workloads.Input
 	i := 0
 	for name := range k.def.Inputs.All() {
 		in := workloads.Input{Name: name, Scalar: args[i].Scalar}
 		if t := args[i].Tensor; t != nil {
-			in.Tensor = &tensor.Tensor{DType: t.DType, Shape: t.Shape, Data: *t.Buffer.(*memory)}
+			in.Tensor = &tensor.Tensor{DType: t.DType, Shape: t.Shape, Data: contents(t.Buffer)}
 		}
 		inputs = append(inputs, in)
 		i++

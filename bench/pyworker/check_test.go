@@ -103,6 +103,10 @@ func testCheck(t *testing.T, client *worker.Client) {
 				t.Errorf("%s: got %v, want the poison's NaN after the move", tc.name, got)
 			}
 			got = got[:6]
+			back, err := client.Check(t.Context(), worker.Check{Back: true, Out: out})
+			if y := floats(t, out, 0, 3); err != nil || !slices.Equal(y, got[3:]) || len(back.Changed) == 0 {
+				t.Errorf("%s: back: got %v, %+v, %v, want %v on the contents from before the move", tc.name, y, back, err, got[3:])
+			}
 		}
 		if tc.y != nil && !slices.Equal(got, tc.y) {
 			t.Errorf("%s: got %v, want %v", tc.name, got, tc.y)

@@ -637,7 +637,7 @@ class Solution:
         spec = solution["spec"]
         self.destination_passing = spec.get("destination_passing_style", True)
         # Of what is loaded: the request, with the contents that the inputs were given last; for each argument its memory as
-        # Device.tensor gives it, None where it is no tensor; what was there before a move.
+        # Device.tensor gives it, None where it is no tensor; what was there before moves, the first of which is where they were loaded.
         self.args, self.results, self.any_count, self.loaded, self.places, self.before = None, [], False, None, [], []
         file, _, symbol = spec["entry_point"].partition("::")
         language = spec["language"]
@@ -804,16 +804,26 @@ class Solution:
 
     def check(self, request):
         """Looks for what a call must not do."""
+        strays = {"changed": [], "outside": []}
+        if request.get("move") or request.get("back"):
+            self.strays(strays)
         if request.get("move"):
-            self.before.append((self.args, self.places))
+            self.before.append((self.args, self.places, self.results))
             self.place()
+        if request.get("back") and self.before:
+            self.before.append((self.args, self.places, self.results))
+            self.args, self.places, self.results = self.before[0]
         self.change(request.get("inputs") or [])
         found = {}
         if request.get("out"):
             found = self.probe(request["out"])
-        found["changed"] = [{"arg": i, "offset": at} for i, v in enumerate(self.inputs()) if v.get("tensor") and (at := self.changed(i)) >= 0]
-        found["outside"] = [{"arg": i, "offset": at} for i, place in enumerate(self.places) if place for at in self.outside(*place)]
-        return found
+        self.strays(strays)
+        return found | strays
+
+    def strays(self, found):
+        """Adds what was written where nothing may be."""
+        found["changed"] += [{"arg": i, "offset": at} for i, v in enumerate(self.inputs()) if v.get("tensor") and (at := self.changed(i)) >= 0]
+        found["outside"] += [{"arg": i, "offset": at} for i, place in enumerate(self.places) if place for at in self.outside(*place)]
 
     def change(self, inputs):
         """Gives inputs new contents, where they are."""

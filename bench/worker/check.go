@@ -15,15 +15,23 @@ import (
 const canary = 0xa5
 
 func (s *server) check(req *Check) reply {
+	found := &Checked{}
+	if req.Move || req.Back {
+		if err := s.strays(found); err != nil {
+			return reply{Error: s.asError(err, Machine)}
+		}
+	}
 	if req.Move {
 		if err := s.place(s.loaded); err != nil {
 			return reply{Error: s.asError(err, Machine)}
 		}
 	}
+	if req.Back {
+		s.args, s.bands = s.home.args, s.home.bands
+	}
 	if err := s.change(req.Inputs); err != nil {
 		return reply{Error: s.asError(err, Machine)}
 	}
-	found := &Checked{}
 	if req.Out != "" {
 		late, err := s.probe(req.Out)
 		if err != nil {
@@ -31,13 +39,21 @@ func (s *server) check(req *Check) reply {
 		}
 		found.Late = late
 	}
+	if err := s.strays(found); err != nil {
+		return reply{Error: s.asError(err, Machine)}
+	}
+	return reply{Checked: found}
+}
+
+// strays adds what was written where nothing may be.
+func (s *server) strays(found *Checked) error {
 	for i, v := range s.loaded.Inputs {
 		if v.Tensor == nil {
 			continue
 		}
 		at, err := s.firstChange(s.args[i].Tensor.Buffer, v.Tensor)
 		if err != nil {
-			return reply{Error: s.asError(fmt.Errorf("input %d: %w", i, err), Machine)}
+			return fmt.Errorf("input %d: %w", i, err)
 		}
 		if at >= 0 {
 			found.Changed = append(found.Changed, Change{i, at})
@@ -49,11 +65,11 @@ func (s *server) check(req *Check) reply {
 		}
 		outside, err := s.outside(i, band)
 		if err != nil {
-			return reply{Error: s.asError(err, Machine)}
+			return err
 		}
 		found.Outside = append(found.Outside, outside...)
 	}
-	return reply{Checked: found}
+	return nil
 }
 
 // change gives inputs new contents, where they are.

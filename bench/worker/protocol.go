@@ -54,8 +54,11 @@ type Workload struct {
 
 // A Check looks for what a call must not do. The steps are taken in the order of the fields.
 type Check struct {
-	// Move puts all tensors at other addresses. The memory of before stays allocated, with its contents, until the next Load.
+	// Move puts all tensors at other addresses, after a look at what was written at those of before. The memory of before
+	// stays allocated, with its contents, until the next Load.
 	Move bool `json:"move,omitempty"`
+	// Back puts them where the last Load did, with what lies there now, after the same look.
+	Back bool `json:"back,omitempty"`
 	// Inputs are new contents for input i, of the same dtype and shape; where it is nil, or the list is shorter, the input
 	// keeps what it was given last.
 	Inputs []*FileTensor `json:"inputs,omitempty"`

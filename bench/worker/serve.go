@@ -64,6 +64,10 @@ type server struct {
 	outputs []FileTensor
 	bands   []device.Buffer // for each argument its memory with the guards; nil where it is no tensor
 	buffers []device.Buffer // all that is allocated
+	home    struct {        // where the last load put args and bands
+		args  []device.Arg
+		bands []device.Buffer
+	}
 }
 
 func (s *server) answer(req *request) reply {
@@ -130,7 +134,11 @@ func (s *server) load(w *Workload) error {
 	if err := s.free(); err != nil {
 		return err
 	}
-	return s.place(w)
+	if err := s.place(w); err != nil {
+		return err
+	}
+	s.home.args, s.home.bands = s.args, s.bands
+	return nil
 }
 
 // place allocates the tensors of w and fills the inputs and the guards.
@@ -283,6 +291,7 @@ func (s *server) free() error {
 		}
 	}
 	s.buffers, s.args, s.outputs, s.bands, s.loaded = nil, nil, nil, nil, nil
+	s.home.args, s.home.bands = nil, nil
 	return first
 }
 

@@ -353,6 +353,11 @@ func TestCheckChangesInputs(t *testing.T) {
 			t.Errorf("step %d: got %v, want %v", i, got, step.want)
 		}
 	}
+	// Where they were loaded, the contents are those of before the move.
+	found, err := c.Check(t.Context(), Check{Back: true})
+	if err != nil || !slices.Equal(found.Changed, []Change{{0, 0}}) {
+		t.Errorf("back: got %+v, %v, want the contents from before", found, err)
+	}
 	other.Bytes = 8
 	for _, bad := range [][]*FileTensor{{&other}, {nil, &other}, {nil, nil, nil}} {
 		if _, err := c.Check(t.Context(), Check{Inputs: bad}); !isKind(err, Machine) {
