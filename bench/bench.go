@@ -300,6 +300,19 @@ func (r *runner) expect(ctx context.Context, trials []*trial) (err error) {
 	return nil
 }
 
+// restore gives the inputs their contents again, where they are, if a call has written to one.
+func (r *runner) restore(ctx context.Context, t *trial) error {
+	found, err := r.client.Check(ctx, worker.Check{})
+	if err != nil {
+		return err
+	}
+	r.strays = append(r.strays, found)
+	if len(found.Changed) > 0 {
+		_, err = r.client.Check(ctx, worker.Check{Inputs: t.contents()})
+	}
+	return err
+}
+
 // contents are the tensors among the inputs, in a list as long as those.
 func (t *trial) contents() []*worker.FileTensor {
 	all := make([]*worker.FileTensor, len(t.load.Inputs))
@@ -371,8 +384,8 @@ func (r *runner) evaluate(ctx context.Context, trials []*trial) (verdict, error)
 	return v, nil
 }
 
-// call makes one call on the inputs of t and says what the worker wrote. It loads them first where fresh; otherwise they get
-// their contents again where they are, since the official harness gives each trial clones that no call has written to.
+// call makes one call on the inputs of t and says what the worker wrote. It loads them first where fresh; otherwise it
+// restores them, since the official harness gives each trial clones that no call has written to.
 func (r *runner) call(ctx context.Context, t *trial, fresh bool) ([]worker.FileTensor, error) {
 	if err := r.out.room(t.size); err != nil {
 		return nil, err
@@ -382,7 +395,7 @@ func (r *runner) call(ctx context.Context, t *trial, fresh bool) ([]worker.FileT
 			return nil, err
 		}
 		r.current, r.places, r.strays = t, 1, nil
-	} else if _, err := r.client.Check(ctx, worker.Check{Inputs: t.contents()}); err != nil {
+	} else if err := r.restore(ctx, t); err != nil {
 		return nil, err
 	}
 	written := t.outputs

@@ -70,6 +70,7 @@ func TestFindings(t *testing.T) {
 		{"skips after the timing", trace.Passed, []string{skippedWork, "after the timing, outputs are left unwritten: output[0 0 0 0] is NaN"}},
 		{"skips half after the timing", trace.Passed, []string{skippedWork, "after the timing, outputs are left unwritten: new_state[0 0 0 0] is NaN"}},
 		{"in place", trace.Passed, []string{changedInput, "the input state[0 0 0 0] was written to"}},
+		{"in place at first", trace.Passed, []string{changedInput, "the input state[0 0 2 3] was written to"}},
 		{"in place at the end", trace.Passed, []string{changedInput, "the input state[0 0 2 3] was written to"}},
 		{"behind", trace.Passed, []string{outsideWrite, "memory behind the end of state was written to"}},
 		{"before", trace.Passed, []string{outsideWrite, "memory before output was written to"}},

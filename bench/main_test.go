@@ -202,8 +202,8 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 		return nil
 	case "in place":
 		copy(state, results[1])
-	case "in place at the end":
-		if k.calls == 5 {
+	case "in place at first", "in place at the end":
+		if k.calls == 1 && k.mode == "in place at first" || k.calls == 5 && k.mode == "in place at the end" {
 			state[4*(2*32+3)]++ // element [0 0 2 3]
 		}
 	case "behind":

@@ -805,7 +805,8 @@ class Solution:
     def check(self, request):
         """Looks for what a call must not do."""
         strays = {"changed": [], "outside": []}
-        if request.get("move") or request.get("back"):
+        before = request.get("move") or request.get("back")
+        if before:
             self.strays(strays)
         if request.get("move"):
             self.before.append((self.args, self.places, self.results))
@@ -817,7 +818,8 @@ class Solution:
         found = {}
         if request.get("out"):
             found = self.probe(request["out"])
-        self.strays(strays)
+        if request.get("out") or not before:
+            self.strays(strays)
         return found | strays
 
     def strays(self, found):

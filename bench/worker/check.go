@@ -16,7 +16,8 @@ const canary = 0xa5
 
 func (s *server) check(req *Check) reply {
 	found := &Checked{}
-	if req.Move || req.Back {
+	before := req.Move || req.Back
+	if before {
 		if err := s.strays(found); err != nil {
 			return reply{Error: s.asError(err, Machine)}
 		}
@@ -39,8 +40,10 @@ func (s *server) check(req *Check) reply {
 		}
 		found.Late = late
 	}
-	if err := s.strays(found); err != nil {
-		return reply{Error: s.asError(err, Machine)}
+	if req.Out != "" || !before {
+		if err := s.strays(found); err != nil {
+			return reply{Error: s.asError(err, Machine)}
+		}
 	}
 	return reply{Checked: found}
 }

@@ -354,7 +354,7 @@ func TestCheckChangesInputs(t *testing.T) {
 		}
 	}
 	// Where they were loaded, the contents are those of before the move.
-	found, err := c.Check(t.Context(), Check{Back: true})
+	found, err := c.Check(t.Context(), Check{Back: true, Out: out})
 	if err != nil || !slices.Equal(found.Changed, []Change{{0, 0}}) {
 		t.Errorf("back: got %+v, %v, want the contents from before", found, err)
 	}
