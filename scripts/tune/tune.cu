@@ -1,7 +1,8 @@
 // Checks and times shapes of the decode kernel; scripts/tune/run builds and calls it: tune DIR ROUNDS BATCH...
 //
 // Cold: zero twice the L2, wait, call, wait. Warm: the call after the same call. Each variant is called four times in a row, of
-// which the first does not count, since it fetches the code; then the next variant follows, and so on for ROUNDS rounds.
+// which the first does not count, since it fetches the code; then the next variant follows, and so on for ROUNDS rounds, each
+// with the tensors at another of eight places, since where they lie moves a figure by 1 to 3 %.
 // A time is that of CUPTI's kernel record, from start to end; the figure is the mean of the middle half of them, in ns,
 // which moves less than the median with the timer's tick of 32 ns.
 
@@ -144,6 +145,30 @@ static __nv_bfloat16* random_bf16(size_t n, double scale) {
   return d;
 }
 
+// The same tensors elsewhere.
+template <typename T>
+static T* copied(const T* from, size_t n) {
+  T* d;
+  CHECK(cudaMalloc(&d, n * sizeof(T)));
+  CHECK(cudaMemcpy(d, from, n * sizeof(T), cudaMemcpyDeviceToDevice));
+  return d;
+}
+
+static Arguments moved(const Arguments& x, size_t most) {
+  Arguments y = x;
+  y.q = copied(x.q, most * 512);
+  y.k = copied(x.k, most * 512);
+  y.v = copied(x.v, most * 1024);
+  y.a = copied(x.a, most * 8);
+  y.b = copied(x.b, most * 8);
+  y.a_log = copied(x.a_log, 8);
+  y.dt_bias = copied(x.dt_bias, 8);
+  y.state = copied(x.state, most * 131072);
+  y.output = copied(x.output, most * 1024);
+  y.new_state = copied(x.new_state, most * 131072);
+  return y;
+}
+
 // Removes the variants that are wrong: a state that is off by more than 1e-5 of itself and 0.01, an output by more than 2^-7.
 static void drop_wrong(std::vector<Variant>& variants, Arguments x) {
   const size_t rows = x.batch * gdn::kHeadsV * gdn::kDim, elements = rows * gdn::kDim;
@@ -234,7 +259,9 @@ int main(int argc, char** argv) {
 
   CHECK_CUPTI(cuptiActivityRegisterCallbacks(buffer_requested, buffer_completed));
   CHECK_CUPTI(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
-  constexpr int kRepeats = 4;
+  constexpr int kRepeats = 4, kPlaces = 8;
+  std::vector<Arguments> places = {x};
+  while (places.size() < kPlaces) places.push_back(moved(x, most));
   std::vector<std::vector<double>> figures[2];  // cold, warm; by batch and variant
   for (const bool warm : {false, true}) {
     std::FILE* out = std::fopen((dir + (warm ? "/warm.tsv" : "/cold.tsv")).c_str(), "w");
@@ -242,13 +269,14 @@ int main(int argc, char** argv) {
       std::perror(dir.c_str());
       return 1;
     }
-    std::fprintf(out, "# %s, sm_%d%d, L2 %d bytes, %s, CUPTI kernel time, ns, mean of the middle half\n", gpu.name, gpu.major,
-                 gpu.minor, gpu.l2CacheSize, warm ? "warm L2" : "cold L2: twice its size zeroed before each call");
+    std::fprintf(out, "# %s, sm_%d%d, L2 %d bytes, %s, %d places, CUPTI kernel time, ns, mean of the middle half\n", gpu.name, gpu.major,
+                 gpu.minor, gpu.l2CacheSize, warm ? "warm L2" : "cold L2: twice its size zeroed before each call", kPlaces);
     std::fprintf(out, "batch\tvariant\tns\tq1\tmedian\tq3\tn\tover_copy\n");
     for (const int batch : batches) {
-      x.batch = batch;
       records.clear();
       for (int round = -1; round < rounds; ++round) {
+        x = places[(round + kPlaces) % kPlaces];
+        x.batch = batch;
         for (const Variant& v : variants) {
           for (int i = 0; i < kRepeats; ++i) {
             if (!warm) CHECK(cudaMemsetAsync(flush, 0, flush_bytes));

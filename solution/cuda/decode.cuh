@@ -343,14 +343,8 @@ __global__ void __launch_bounds__(S::kWarps * 32, S::kOrder == Order::kFree ? 1 
 
   const float delta = fmaf(delta_1, sk[0], delta_0);
   constexpr int kLanesPerSum = kLanes / kRows;  // lanes that ended with the same row
-  const auto store_output = [&] {
-    if (row_lane % kLanesPerSum == 0) {
-      output[value] = __float2bfloat16_rn(scale * fmaf(delta, kq, gate.decay * sq[0]));
-    }
-  };
-  // Behind many rows of the state it would be a late write of a part of a sector; behind one it keeps nobody waiting.
-  if constexpr (kRows > 1) {
-    store_output();
+  if (row_lane % kLanesPerSum == 0) {
+    output[value] = __float2bfloat16_rn(scale * fmaf(delta, kq, gate.decay * sq[0]));
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -367,9 +361,6 @@ __global__ void __launch_bounds__(S::kWarps * 32, S::kOrder == Order::kFree ? 1 
         *p = next;
       }
     }
-  }
-  if constexpr (kRows == 1) {
-    store_output();
   }
 }
 

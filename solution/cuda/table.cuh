@@ -12,12 +12,13 @@ struct Choice {
 
 // sm_90, chosen by scripts/tune on an H200. Lanes a row, rows a lane, warps.
 inline constexpr Choice kTableSm90[] = {
-    {1, launch<Shape<8, 1, 4, Order::kFree, Load::kEvictFirst>>},
-    {2, launch<Shape<8, 2, 4, Order::kFree, Load::kEvictFirst>>},
-    {8, launch<Shape<16, 8, 4, Order::kFree, Load::kEvictFirst>>},
-    {32, launch<Shape<16, 8, 4, Order::kPinned, Load::kEvictFirst>>},
-    {48, launch<Shape<32, 16, 2, Order::kPinned, Load::kEvictHalf, Store::kStreaming>>},
-    {64, launch<Shape<32, 16, 2, Order::kPinned, Load::kEvictQuarter, Store::kStreaming>>},
+    {1, launch<Shape<32, 2, 8, Order::kFree, Load::kEvictHalf>>},
+    {2, launch<Shape<8, 2, 4, Order::kFree, Load::kEvictQuarter>>},
+    {8, launch<Shape<8, 2, 4, Order::kFree, Load::kEvictHalf, Store::kStreaming>>},
+    {16, launch<Shape<16, 4, 4, Order::kFree, Load::kEvictHalf, Store::kStreaming>>},
+    {32, launch<Shape<16, 8, 2, Order::kFree, Load::kEvictHalf>>},
+    {48, launch<Shape<32, 16, 2, Order::kPinned, Load::kEvictHalf>>},
+    {64, launch<Shape<32, 16, 2, Order::kPinned, Load::kEvictHalf, Store::kStreaming>>},
     {128, launch<Shape<32, 16, 1, Order::kPinned>>},
 };
 
