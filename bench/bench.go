@@ -140,7 +140,7 @@ func Once(ctx context.Context, c Config, w *trace.Workload) (log string, err err
 	if err := r.out.room(t.size); err != nil {
 		return "", err
 	}
-	if err = r.load(limit, t); err == nil {
+	if err = r.put(limit, t); err == nil {
 		_, err = r.client.Run(limit, r.out.path())
 	}
 	if end := r.client.Finish(limit); err == nil {
@@ -165,15 +165,15 @@ type runner struct {
 	// Of the workload in flight:
 	started  time.Time
 	verdict  verdict
-	err      error           // what ended its measurement
-	samples  *device.Samples // nil where it was not timed
-	warm     *device.Samples // nil without that figure
-	printed  string          // before the warm calls
-	measured int             // how often it was measured
-	bytes    int64           // of its tensors
-	current  *trial          // what is loaded
-	places   int             // where its tensors were since it was loaded
-	strays   []*worker.Checked
+	err      error             // what ended its measurement
+	samples  *device.Samples   // nil where it was not timed
+	warm     *device.Samples   // nil without that figure
+	printed  string            // before the warm calls
+	measured int               // how often it was measured
+	bytes    int64             // of its tensors
+	current  *trial            // what is loaded
+	places   int               // where its tensors were since it was loaded
+	strays   []*worker.Checked // what calls wrote where nothing may be
 }
 
 // end tells the end of the run.
@@ -266,7 +266,7 @@ func (r *runner) ready(run, ctx context.Context) error {
 // begin opens workload number index, counted from 0.
 func (r *runner) begin(index int, w *trace.Workload) {
 	r.started, r.left = time.Now(), r.Profile.Timeout
-	r.verdict, r.err, r.samples, r.warm, r.printed = verdict{}, nil, nil, nil, ""
+	r.verdict, r.err, r.samples, r.warm, r.printed, r.strays = verdict{}, nil, nil, nil, "", nil
 	r.Events.Emit(event.Event{Type: event.TypeStarted, Workload: w.UUID,
 		Started: &event.Started{Index: index + 1, Total: len(r.Workloads), Axes: maps.Collect(w.Axes.All())}})
 }
@@ -384,6 +384,12 @@ func (r *runner) evaluate(ctx context.Context, trials []*trial) (verdict, error)
 	return v, nil
 }
 
+// put gives the worker the inputs of t, at a first place.
+func (r *runner) put(ctx context.Context, t *trial) error {
+	r.current, r.places = t, 1
+	return r.load(ctx, t)
+}
+
 // call makes one call on the inputs of t and says what the worker wrote. It loads them first where fresh; otherwise it
 // restores them, since the official harness gives each trial clones that no call has written to.
 func (r *runner) call(ctx context.Context, t *trial, fresh bool) ([]worker.FileTensor, error) {
@@ -391,10 +397,9 @@ func (r *runner) call(ctx context.Context, t *trial, fresh bool) ([]worker.FileT
 		return nil, err
 	}
 	if fresh {
-		if err := r.load(ctx, t); err != nil {
+		if err := r.put(ctx, t); err != nil {
 			return nil, err
 		}
-		r.current, r.places, r.strays = t, 1, nil
 	} else if err := r.restore(ctx, t); err != nil {
 		return nil, err
 	}

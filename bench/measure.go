@@ -33,8 +33,9 @@ func measure(ctx context.Context, runners []*runner) {
 
 // sample takes the profile's trials, and where it has a target further ones until the interval of each median is as narrow,
 // or the time is over. Each trial has its tensors at other addresses, for where they lie moves a short kernel's time by 1 to 3 %
-// (docs/performance.md): several trials at one place would agree on a figure that another process does not repeat. Several runners take their trials in turn, forwards and then backwards (A B, B A, A B, ...): what changes
-// the GPU slowly, such as its temperature, then weighs on all alike, and none always follows the same one.
+// (docs/performance.md): several trials at one place would agree on a figure that another process does not repeat. Several
+// runners take their trials in turn, forwards and then backwards (A B, B A, A B, ...): what changes the GPU slowly, such as its
+// temperature, then weighs on all alike, and none always follows the same one.
 func sample(ctx context.Context, runners []*runner, attempt int) {
 	begun := time.Now()
 	p := runners[0].Profile
@@ -91,8 +92,7 @@ func (r *runner) move(ctx context.Context) error {
 			r.places++
 			return nil
 		}
-		r.places = 1
-		return r.load(ctx, r.current)
+		return r.put(ctx, r.current)
 	})
 }
 

@@ -28,7 +28,7 @@ func (r *runner) evaluateSampling(ctx context.Context, t *trial) (verdict, error
 	if err := r.out.room(t.size); err != nil {
 		return verdict{}, err
 	}
-	if err := r.load(ctx, t); err != nil {
+	if err := r.put(ctx, t); err != nil {
 		return verdict{}, err
 	}
 	s, err := newSampler(t.in.Values)

@@ -637,7 +637,7 @@ class Solution:
         spec = solution["spec"]
         self.destination_passing = spec.get("destination_passing_style", True)
         # Of what is loaded: the request, with the contents that the inputs were given last; for each argument its memory as
-        # Device.tensor gives it, None where it is no tensor; what was there before moves, the first of which is where they were loaded.
+        # Device.tensor gives it, None where it is no tensor; what was there before moves, that of the load first.
         self.args, self.results, self.any_count, self.loaded, self.places, self.before = None, [], False, None, [], []
         file, _, symbol = spec["entry_point"].partition("::")
         language = spec["language"]
