@@ -226,7 +226,7 @@ func TestKernels(t *testing.T) {
 	if got, want := table.Rows[0][at].Text, fmt.Sprintf("%.2f to %.2f", lo/1e3, hi/1e3); got != want {
 		t.Errorf("memset: got %q, want %q", got, want)
 	}
-	if got := stepCell(0, 0).Text + stepCell(1500, 1501).Text; got != "1.50" {
+	if got := between(0, 0, 2, "").Text + between(1.5, 1.501, 2, "").Text; got != "1.50" {
 		t.Errorf("got %q, want nothing and one time", got)
 	}
 }

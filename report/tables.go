@@ -265,7 +265,7 @@ func stampCells(s *event.Stamp) []cell {
 	}
 	title := fmt.Sprintf("before %d MHz, %d °C, %.0f W; after %d MHz, %d °C, %.0f W; %d readings between", s.Before.SMClockMHz, s.Before.TemperatureC, s.Before.PowerW,
 		s.After.SMClockMHz, s.After.TemperatureC, s.After.PowerW, s.During.N)
-	sm := between(float64(lo.SMClockMHz), float64(hi.SMClockMHz), "MHz")
+	sm := between(float64(lo.SMClockMHz), float64(hi.SMClockMHz), 0, "MHz")
 	sm.Title = title
 	if s.ClocksLocked {
 		sm.Text += " locked"
@@ -296,20 +296,21 @@ func stampCells(s *event.Stamp) []cell {
 	if s.ECCErrors > 0 {
 		ecc.Class = "doubt"
 	}
-	return []cell{sm, between(float64(lo.MemoryClockMHz), float64(hi.MemoryClockMHz), "MHz"), between(float64(lo.TemperatureC), float64(hi.TemperatureC), "°C"),
-		between(lo.PowerW, hi.PowerW, "W"), throttled, others, ecc}
+	return []cell{sm, between(float64(lo.MemoryClockMHz), float64(hi.MemoryClockMHz), 0, "MHz"), between(float64(lo.TemperatureC), float64(hi.TemperatureC), 0, "°C"),
+		between(lo.PowerW, hi.PowerW, 0, "W"), throttled, others, ecc}
 }
 
-// between is a range of readings; what NVML does not tell is 0.
-func between(lo, hi float64, unit string) cell {
-	a, b := fmt.Sprintf("%.0f", lo), fmt.Sprintf("%.0f", hi)
+// between is a range of figures, with that many digits and the unit behind it; what NVML, or a run of an older version, does not
+// tell is 0.
+func between(lo, hi float64, digits int, unit string) cell {
+	a, b := fmt.Sprintf("%.*f", digits, lo), fmt.Sprintf("%.*f", digits, hi)
 	switch {
 	case lo == 0 && hi == 0:
 		return cell{}
-	case a == b:
-		return cell{Text: a + " " + unit}
+	case a != b:
+		a += " to " + b
 	}
-	return cell{Text: a + " to " + b + " " + unit}
+	return cell{Text: strings.TrimSuffix(a+" "+unit, " ")}
 }
 
 // kernels is what one call does on the GPU, each different launch once.
@@ -356,21 +357,9 @@ func (r *Run) kernels(id string) table {
 		} else {
 			row = append(row, make([]cell, 6)...)
 		}
-		t.add(append(row, stepCell(slices.Min(times[l]), slices.Max(times[l])), cell{Text: text})...)
+		t.add(append(row, between(slices.Min(times[l])/1e3, slices.Max(times[l])/1e3, 2, ""), cell{Text: text})...)
 	}
 	return t
-}
-
-// stepCell is a range of times in nanoseconds; a run of an older version has none.
-func stepCell(lo, hi float64) cell {
-	switch a, b := fmt.Sprintf("%.2f", lo/1e3), fmt.Sprintf("%.2f", hi/1e3); {
-	case hi == 0:
-		return cell{}
-	case a == b:
-		return cell{Text: a}
-	default:
-		return cell{Text: a + " to " + b}
-	}
 }
 
 // kernelCell names an activity; a demangled name goes without its parameters.
