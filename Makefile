@@ -22,7 +22,7 @@ lint:
 	@. scripts/env && go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0 run --build-tags "$$tags" ./...
 
 bench: build
-	@. scripts/env && go run ./scripts/bench && go test -p 1 -run '^$$' -bench . -benchtime 3x ./pack ./remote/... ./internal/app
+	@. scripts/env && go run ./scripts/bench && go test -p 1 -run '^$$' -bench . -benchtime 3x ./pack ./remote/... ./app
 
 clean:
 	rm -rf dist

@@ -27,7 +27,7 @@ var layers = [][]string{
 	{"bench/pyworker"},
 	{"bench", "doctor", "report"},
 	{"preflight"},
-	{"internal/app"},
+	{"app"},
 	{"."},
 }
 
@@ -35,7 +35,7 @@ var layers = [][]string{
 var only = map[string]string{
 	"gorgonia.org/cu":                   "device/cuda",
 	"github.com/NVIDIA/go-nvml":         "device/cuda/stamp",
-	"github.com/urfave/cli/v2":          "internal/app",
+	"github.com/urfave/cli/v2":          "app",
 	"github.com/schollz/progressbar/v3": "internal/ui",
 	"github.com/pelletier/go-toml/v2":   "internal/config",
 	"golang.org/x/perf":                 "bench/stats",

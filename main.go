@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"fisub/internal/app"
+	"fisub/app"
 )
 
 func main() {

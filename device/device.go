@@ -1,5 +1,5 @@
 // Package device is the contract between bench and what runs a kernel: device/cuda, an NVIDIA GPU, and device/emu, the
-// same source on the CPU. It is not for choosing among them; internal/app lists them.
+// same source on the CPU. It is not for choosing among them; app lists them.
 package device
 
 import (

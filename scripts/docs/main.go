@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"fisub/internal/app"
+	"fisub/app"
 	"fisub/internal/config"
 	"fisub/internal/manual"
 	"fisub/remote"

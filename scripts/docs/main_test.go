@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"testing"
 
-	"fisub/internal/app"
+	"fisub/app"
 	"fisub/remote"
 )
 

@@ -18,7 +18,7 @@ import (
 // completionProject makes a folder with a submission, two tables of remotes and two runs, and works in it.
 func completionProject(t *testing.T) string {
 	t.Helper()
-	repo, err := filepath.Abs("../..")
+	repo, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
 	}

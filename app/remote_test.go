@@ -39,7 +39,7 @@ func newRemoteBench(t testing.TB, tables string) *remoteBench {
 	if testing.Short() {
 		t.Skip("-short: emulated runs take a while")
 	}
-	repo, err := filepath.Abs("../..")
+	repo, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
 	}

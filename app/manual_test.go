@@ -148,7 +148,7 @@ func TestUnderstood(t *testing.T) {
 // exampleFolder makes a repository with this repository's submission, packed and run on the emulator, and works in it.
 func exampleFolder(t *testing.T) {
 	t.Helper()
-	repo, err := filepath.Abs("../..")
+	repo, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func TestTopics(t *testing.T) {
 			}
 		}
 		for _, m := range regexp.MustCompile(`docs/[a-z./]+\.(md|json)`).FindAllString(topic.Text, -1) {
-			if _, err := os.Stat(filepath.Join("..", "..", m)); err != nil {
+			if _, err := os.Stat(filepath.Join("..", m)); err != nil {
 				t.Errorf("%s: %v", topic.Name, err)
 			}
 		}

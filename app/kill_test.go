@@ -24,7 +24,7 @@ func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: 20 emulated runs take a while")
 	}
-	repo, err := filepath.Abs("../..")
+	repo, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 // The events of a run on the emulator, of a remote run and of the runs on a GPU whose streams the repository keeps are as
 // docs/event.schema.json says, and what is not an event is refused.
 func TestEventSchema(t *testing.T) {
-	repo, err := filepath.Abs("../..")
+	repo, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
 	}
