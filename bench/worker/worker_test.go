@@ -138,6 +138,9 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 			return err
 		}
 		fmt.Println(child.Process.Pid)
+		if err := os.WriteFile(os.Getenv("FISUB_TEST_STARTED"), nil, 0o600); err != nil {
+			return err
+		}
 		time.Sleep(time.Hour)
 	case "crash":
 		fmt.Println("last words")
@@ -458,6 +461,8 @@ func TestWorkerDies(t *testing.T) {
 }
 
 func TestTimeLimit(t *testing.T) {
+	started := filepath.Join(t.TempDir(), "started")
+	t.Setenv("FISUB_TEST_STARTED", started)
 	c, err := start(t, "hang", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -466,8 +471,15 @@ func TestTimeLimit(t *testing.T) {
 	if err := c.Load(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
+	ctx := newExpiry(t.Context())
+	go func() { // the limit passes when the solution hangs
+		defer close(ctx.done)
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+			if _, err := os.Stat(started); err == nil {
+				return
+			}
+		}
+	}()
 	if _, err := c.Run(ctx, out); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
 	}
@@ -478,14 +490,30 @@ func TestTimeLimit(t *testing.T) {
 	if _, err := fmt.Sscan(c.TakeLog(), &child); err != nil {
 		t.Fatal(err)
 	}
-	for range 100 { // a killed process takes a moment to go
-		if processGone(child) {
-			break
+	// A killed process takes a moment to go.
+	for deadline := time.Now().Add(time.Minute); !processGone(child); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("child %d of the worker is still there", child)
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
-	if !processGone(child) {
-		t.Errorf("child %d of the worker is still there", child)
+}
+
+// An expiry is a context whose deadline passes when done is closed.
+type expiry struct {
+	context.Context
+	done chan struct{}
+}
+
+func newExpiry(ctx context.Context) *expiry { return &expiry{Context: ctx, done: make(chan struct{})} }
+
+func (e *expiry) Done() <-chan struct{} { return e.done }
+
+func (e *expiry) Err() error {
+	select {
+	case <-e.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
 	}
 }
 
