@@ -353,9 +353,6 @@ type trial struct {
 
 // evaluate runs and judges one workload while ctx lasts.
 func (r *runner) evaluate(ctx context.Context, trials []*trial) (verdict, error) {
-	if r.evaluator == sampling {
-		return r.evaluateSampling(ctx, trials[0])
-	}
 	v := newVerdict()
 	n := r.Profile.Trials
 	if r.info.Emulated {

@@ -23,30 +23,24 @@ const (
 	lowBit                    // reports the matched ratio
 	sparseAttention           // a value-returning solution may leave out the second output
 	topK                      // compares the scores of the chosen tokens, not their indices
-	sampling                  // compares distributions
 )
 
-// evaluatorOf chooses as the contest does. A definition that two evaluators would take is an error.
+// evaluatorOf chooses as the contest does. A definition of op type sampling, whose samples the contest compares as
+// distributions, is an error.
 func evaluatorOf(def *trace.Definition) (evaluator, error) {
 	const attention = "dsa_sparse_attention_h16_ckv512_kpe64_topk2048_"
-	fits := []evaluator{}
-	for e, fit := range map[evaluator]bool{
-		sampling:        def.OpType == "sampling",
-		lowBit:          strings.Contains(def.Name, "moe_fp8_block_scale"),
-		sparseAttention: def.Name == attention+"ps1" || def.Name == attention+"ps64",
-		topK:            strings.HasPrefix(def.Name, "dsa_topk_indexer"),
-	} {
-		if fit {
-			fits = append(fits, e)
-		}
+	switch {
+	case def.OpType == "sampling":
+		return 0, fmt.Errorf("definition %s: op type %q: its outputs are random samples, which fisub does not judge",
+			def.Name, def.OpType)
+	case strings.Contains(def.Name, "moe_fp8_block_scale"):
+		return lowBit, nil
+	case def.Name == attention+"ps1" || def.Name == attention+"ps64":
+		return sparseAttention, nil
+	case strings.HasPrefix(def.Name, "dsa_topk_indexer"):
+		return topK, nil
 	}
-	switch len(fits) {
-	case 0:
-		return standard, nil
-	case 1:
-		return fits[0], nil
-	}
-	return 0, fmt.Errorf("definition %s: the contest has two evaluators for it", def.Name)
+	return standard, nil
 }
 
 // evaluate adds one trial to v by the rules of e; inputs are those of the trial. It returns false when the verdict is final.

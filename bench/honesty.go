@@ -152,7 +152,7 @@ func fastest(in, out, l2, bandwidth int64) float64 {
 }
 
 func (e *examination) run(ctx context.Context, v verdict) error {
-	if v.status != trace.Passed || !e.remembers() || e.evaluator == topK || e.evaluator == sampling {
+	if v.status != trace.Passed || !e.remembers() || e.evaluator == topK {
 		return e.look(ctx, worker.Check{})
 	}
 	e.examined = true

@@ -130,15 +130,17 @@ func TestEvaluatorOf(t *testing.T) {
 		{"dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64", "dsa_paged", sparseAttention},
 		{"dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps32", "dsa_paged", standard},
 		{"dsa_topk_indexer_fp8_h64_d128_topk2048_ps64", "dsa_paged", topK},
-		{"top_k_sampling_from_probs_v128256", "sampling", sampling},
 	} {
 		got, err := evaluatorOf(&trace.Definition{Name: tc.name, OpType: tc.op})
 		if got != tc.want || err != nil {
 			t.Errorf("%s: got %d, %v; want %d", tc.name, got, err, tc.want)
 		}
 	}
-	if _, err := evaluatorOf(&trace.Definition{Name: "dsa_topk_indexer_x", OpType: "sampling"}); err == nil {
-		t.Error("two evaluators: got no error")
+	_, err := evaluatorOf(&trace.Definition{Name: "top_k_sampling_from_probs_v128256", OpType: "sampling"})
+	want := `definition top_k_sampling_from_probs_v128256: op type "sampling": ` +
+		`its outputs are random samples, which fisub does not judge`
+	if err == nil || err.Error() != want {
+		t.Errorf("sampling: got %v, want %s", err, want)
 	}
 }
 

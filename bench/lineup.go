@@ -170,7 +170,7 @@ func (e *unjudged) Error() string { return e.err.Error() }
 func (l *lineup) prepare(ctx context.Context, w *trace.Workload) (trials []*trial, err error) {
 	r := l.runners[0]
 	n := 1
-	if workloads.Redrawn(r.Definition, w) && r.evaluator != sampling && (r.python || !r.info.Emulated) {
+	if workloads.Redrawn(r.Definition, w) && (r.python || !r.info.Emulated) {
 		n = r.Profile.Trials
 	}
 	for i := range n {

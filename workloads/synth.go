@@ -302,9 +302,6 @@ func synthFill(def *trace.Definition, axes map[string]int, name string, shape []
 
 // randomFill is the contest's distribution of a random input.
 func randomFill(def *trace.Definition, name string, dtype tensor.DType, shape []int) fill {
-	if def.OpType == "sampling" && name == "probs" && len(shape) > 0 {
-		return rows(shape, softmax)
-	}
 	if strings.HasPrefix(def.Name, "dsa_topk_indexer") && name == "k_index_cache_fp8" && len(shape) == 4 && shape[2] == 1 && shape[3] == 132 {
 		return indexCache(shape)
 	}
@@ -347,17 +344,6 @@ func rows(shape []int, f func(row []float64)) fill {
 				dst[at+i] = float32(x)
 			}
 		}
-	}
-}
-
-func softmax(row []float64) {
-	sum := 0.0
-	for i, x := range row {
-		row[i] = random.Exp(x)
-		sum += row[i]
-	}
-	for i := range row {
-		row[i] /= sum
 	}
 }
 

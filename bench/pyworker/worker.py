@@ -741,29 +741,6 @@ class Solution:
             if self.destination_passing:
                 data.fill_(POISON)
 
-    def repeat(self, out, n):
-        """The outputs of n calls, each output stacked on a first axis."""
-        torch, rows = self.device.torch, []
-
-        def calls():
-            for _ in range(n):
-                self.poison()
-                value = self.entry(*self.args)
-                if self.destination_passing:
-                    first = len(self.args) - len(self.results)
-                    rows.append([a.clone() for a in self.args[first:]])
-                else:
-                    rows.append(results(value, len(self.results), self.any_count))
-            self.device.synchronize()
-            return [torch.stack([torch.as_tensor(v) for v in column]) for column in zip(*rows, strict=True)]
-
-        stacked = guard(self.device, "call", calls)
-        fd = os.open(out, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            return {"outputs": guard(self.device, "call", lambda: self.returned(fd, stacked))}
-        finally:
-            os.close(fd)
-
     def run(self, out):
         self.poison()
         value = self.call()
@@ -1037,8 +1014,7 @@ class Server:
             if self.solution.args is None:
                 raise Failure("machine", "python: request out of order")
             if "run" in request:
-                r = request["run"]
-                return self.solution.repeat(r["out"], r["repeat"]) if r.get("repeat") else self.solution.run(r["out"])
+                return self.solution.run(request["run"]["out"])
             if "measure" in request:
                 return self.solution.measure(request["measure"], lambda on: self.tell({"timing": on}))
             if "check" in request:

@@ -191,18 +191,6 @@ func (c *Client) Run(ctx context.Context, out string) ([]FileTensor, error) {
 	return r.Outputs, nil
 }
 
-// Repeat is Run of n calls. Each output of the result has a first axis of n more than the solution's.
-func (c *Client) Repeat(ctx context.Context, out string, n int) ([]FileTensor, error) {
-	r, err := c.do(ctx, &request{Run: &runRequest{Out: out, Repeat: n}})
-	if err != nil {
-		return nil, err
-	}
-	if len(r.Outputs) == 0 {
-		return nil, fmt.Errorf("worker: reply without outputs")
-	}
-	return r.Outputs, nil
-}
-
 // Measure times the solution. plan.Timing is called on a goroutine that has ended when Measure returns. A timer that plan
 // insists on and that cannot be used is an Error of kind Machine.
 func (c *Client) Measure(ctx context.Context, plan device.Plan) (*device.Samples, error) {

@@ -37,8 +37,6 @@ type buildRequest struct {
 
 type runRequest struct {
 	Out string `json:"out"` // existing file that takes the outputs, each at its Offset
-	// Repeat calls so often, and the outputs of all calls lie in the file as the reply says: each stacked on a first axis.
-	Repeat int `json:"repeat,omitempty"`
 }
 
 // A Workload is what a solution is called with: inputs in the definition's order, then outputs.

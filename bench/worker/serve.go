@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -83,9 +82,6 @@ func (s *server) answer(req *request) reply {
 	case s.kernel == nil || s.args == nil:
 		return reply{Error: s.asError(errOrder, Machine)}
 	case req.Run != nil:
-		if req.Run.Repeat > 0 {
-			return s.repeat(req.Run)
-		}
 		return reply{Error: s.run(req.Run)}
 	case req.Measure != nil:
 		return s.measure(req.Measure)
@@ -211,50 +207,13 @@ func (s *server) arg(v Value, guard int) (device.Arg, error) {
 // element that the kernel leaves out cannot pass.
 const Poison = 0xff
 
+// run calls once and writes the outputs to their places in the file.
 func (s *server) run(req *runRequest) *Error {
 	f, err := os.OpenFile(req.Out, os.O_RDWR, 0)
 	if err != nil {
 		return s.asError(err, Machine)
 	}
 	defer f.Close()
-	return s.runInto(f, s.outputs)
-}
-
-// repeat calls Repeat times and puts the outputs of each call behind those of the one before.
-func (s *server) repeat(req *runRequest) reply {
-	var stacked []FileTensor
-	var end int64
-	for _, out := range s.outputs {
-		out.Offset = end
-		out.Shape = append([]int{req.Repeat}, out.Shape...)
-		stacked = append(stacked, out)
-		end += (int64(out.Bytes)*int64(req.Repeat) + 255) &^ 255
-	}
-	f, err := os.OpenFile(req.Out, os.O_RDWR, 0)
-	if err == nil {
-		defer f.Close()
-		err = f.Truncate(end)
-	}
-	if err != nil {
-		return reply{Error: s.asError(err, Machine)}
-	}
-	for i := range req.Repeat {
-		places := slices.Clone(stacked)
-		for j := range places {
-			places[j].Offset += int64(i) * int64(places[j].Bytes)
-		}
-		if e := s.runInto(f, places); e != nil {
-			return reply{Error: e}
-		}
-	}
-	for i := range stacked {
-		stacked[i].Bytes *= req.Repeat
-	}
-	return reply{Outputs: stacked}
-}
-
-// runInto calls once and writes the outputs to their places in f.
-func (s *server) runInto(f *os.File, places []FileTensor) *Error {
 	outputs := s.args[len(s.args)-len(s.outputs):]
 	for _, out := range outputs {
 		if err := out.Tensor.Buffer.Fill(Poison); err != nil {
@@ -268,7 +227,7 @@ func (s *server) runInto(f *os.File, places []FileTensor) *Error {
 		return s.asError(err, Fault)
 	}
 	for i, out := range outputs {
-		if err := copyOut(f, out.Tensor.Buffer, places[i]); err != nil {
+		if err := copyOut(f, out.Tensor.Buffer, s.outputs[i]); err != nil {
 			return s.asError(err, Machine)
 		}
 	}

@@ -373,36 +373,6 @@ func TestCheckChangesInputs(t *testing.T) {
 	}
 }
 
-func TestRepeat(t *testing.T) {
-	c, err := start(t, "print", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, out := workload(t, nil)
-	if err := c.Load(t.Context(), w); err != nil {
-		t.Fatal(err)
-	}
-	got, err := c.Repeat(t.Context(), out, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := (FileTensor{DType: "int32", Shape: []int{3, 3}, Bytes: 36}); len(got) != 1 || !reflect.DeepEqual(got[0], want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	data, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range 9 {
-		if got, want := int32(binary.LittleEndian.Uint32(data[4*i:])), []int32{2, -4, 60}[i%3]; got != want {
-			t.Errorf("element %d: got %d, want %d", i, got, want)
-		}
-	}
-	if got, want := strings.Count(c.TakeLog(), "hello"), 3; got != want {
-		t.Errorf("calls: got %d, want %d", got, want)
-	}
-}
-
 func TestFaultsOfTheSolution(t *testing.T) {
 	var broken *Error
 	if _, err := start(t, "broken", 0); !errors.As(err, &broken) || broken.Kind != Build || broken.Log != "the compiler's words" || broken.Code != "a code" {
