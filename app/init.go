@@ -37,15 +37,14 @@ func (a *app) initCommand() *cli.Command {
 		Name:      "init",
 		Usage:     "make a new submission: config, kernel, .gitignore and a CI workflow",
 		ArgsUsage: "DIR",
-		Description: "On a terminal fisub asks for what the flags leave open. For the contest's definitions the kernel is correct and plain,\n" +
-			"so that check, local and pack pass as it stands. For others it is made from the signature: triton and python call\n" +
-			"the definition's own reference, cuda has the checks and leaves the kernel to be written.\n" +
+		Description: "On a terminal fisub asks for what the flags leave open. The kernel is correct and plain, so that check, local\n" +
+			"and pack pass as it stands. There is one for each of the contest's definitions.\n" +
 			"Files that exist are never changed without --force.\n\n" +
 			"   fisub init my-kernel\n" +
 			"   fisub init --definition gdn_decode_qk4_v8_d128_k_last --language triton --author me .\n" +
 			"   fisub -C my-kernel local",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "definition", Usage: "the definition `NAME`: one of the contest's, or another one of the dataset"},
+			&cli.StringFlag{Name: "definition", Usage: "the definition `NAME`: one of the contest's"},
 			&cli.StringFlag{Name: "language", Usage: "write the kernel in `LANGUAGE`: " + languageNames(), DefaultText: "cuda"},
 			&cli.StringFlag{Name: "author", Usage: "the author's `NAME`", DefaultText: "git's user.name"},
 			&cli.StringFlag{Name: "name", Usage: "the solution's `NAME`", DefaultText: "the folder's"},
@@ -95,6 +94,9 @@ func (a *app) init(c *cli.Context) error {
 		}
 	}
 	p, err := scaffold.New(opts)
+	if errors.Is(err, scaffold.ErrNoKernel) {
+		return usage("begin with the config.toml of another submission, and with the definition's reference", "%w", err)
+	}
 	if err != nil {
 		return invalid(err)
 	}
@@ -119,10 +121,6 @@ func (a *app) init(c *cli.Context) error {
 	}
 	if err != nil {
 		return err
-	}
-	if root == "" && !data.Embedded() && !scaffold.Known(opts.Definition.Name) {
-		a.term.Warn(scaffold.Workflow+": CI has no dataset with "+opts.Definition.Name,
-			"commit one, and add FIB_DATASET_PATH with its folder to the workflow's env")
 	}
 	return a.initialised(c, dir, opts, p, done)
 }
@@ -151,14 +149,10 @@ func (a *app) initialised(c *cli.Context, dir string, opts scaffold.Options, p *
 			files = append(files, map[string]any{"path": f.Path, "status": done[i], "bytes": len(f.Content)})
 		}
 		return writeJSON(a.stdout, map[string]any{"dir": dir, "definition": opts.Definition.Name, "language": opts.Language, "name": opts.Name,
-			"author": opts.Author, "kernel_written": p.Written, "files": files, "next": next})
+			"author": opts.Author, "files": files, "next": next})
 	}
 	for i, f := range p.Files {
 		fmt.Fprintf(a.stdout, "%-10s  %s\n", done[i], filepath.Join(relative(dir), filepath.FromSlash(f.Path)))
-	}
-	if !p.Written {
-		a.term.Warn("the kernel is yet to be written: there is none for "+opts.Definition.Name+" in cuda; until then fisub local says INCORRECT_NUMERICAL",
-			"what it has to compute is in reference.py; --language triton or python begins from there")
 	}
 	fmt.Fprintf(a.stdout, "next\n")
 	for _, line := range next {
@@ -220,7 +214,7 @@ func (a *app) answers(c *cli.Context, data *workloads.Dataset, dir string, opts 
 			return invalid(fmt.Errorf("--definition: %w", err))
 		}
 	case q == nil:
-		return usage("one of "+strings.Join(contestFirst(data.Definitions()), ", "), "--definition: not given")
+		return usage("one of "+strings.Join(withKernel(data.Definitions()), ", "), "--definition: not given")
 	}
 
 	opts.Language = trace.Language(cmp.Or(c.String("language"), string(trace.CUDA)))
@@ -302,19 +296,9 @@ func folderName(dir string) string {
 	return cmp.Or(name, "kernel")
 }
 
-// contestFirst orders names of definitions: those with a kernel to begin from stand first.
-func contestFirst(names []string) []string {
-	names = slices.Clone(names)
-	slices.SortStableFunc(names, func(x, y string) int {
-		switch kx, ky := scaffold.Known(x), scaffold.Known(y); {
-		case kx == ky:
-			return 0
-		case kx:
-			return -1
-		}
-		return 1
-	})
-	return names
+// withKernel gives the names of definitions with a kernel to begin from.
+func withKernel(names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !scaffold.Known(name) })
 }
 
 // A questioner asks on a terminal.
@@ -404,7 +388,7 @@ func (q *questioner) choose(question string, names []string, describe func(strin
 }
 
 func (q *questioner) definition(data *workloads.Dataset) (def *trace.Definition, err error) {
-	names := contestFirst(data.Definitions())
+	names := withKernel(data.Definitions())
 	describe := func(name string) string {
 		d, err := data.Definition(name)
 		if err != nil || d.Description == nil {

@@ -1,6 +1,6 @@
-// Package scaffold makes the files of a new submission: config, kernel, .gitignore and a CI workflow. The kernels of the
-// contest's definitions are correct and plain, to begin from; for other definitions the signature and the reference are all
-// that is known. It asks nothing and runs nothing.
+// Package scaffold makes the files of a new submission: config, kernel, .gitignore and a CI workflow. The kernels are those
+// of the contest's definitions, correct and plain, to begin from; for other definitions there are none. It asks nothing and
+// runs nothing.
 package scaffold
 
 import (
@@ -28,6 +28,9 @@ var embedded embed.FS
 // Languages are those that there are templates for.
 var Languages = []trace.Language{trace.CUDA, trace.Triton, trace.Python}
 
+// ErrNoKernel says that there is no kernel to begin from.
+var ErrNoKernel = errors.New("fisub has no kernel to begin from")
+
 // Workflow is the path of the CI workflow in a project.
 const Workflow = ".github/workflows/fisub.yml"
 
@@ -49,15 +52,12 @@ type File struct {
 
 // A Project is the files of a new submission.
 type Project struct {
-	Files []File
-	// Written tells whether the kernel computes the definition. Where it does not, the author has to write it: until then no
-	// workload passes.
-	Written bool
-
+	Files   []File
 	sources string // folder of the sources
 }
 
-// New makes the project that opts describe. Equal options give equal files. Its errors are about the options.
+// New makes the project that opts describe. Equal options give equal files. Its errors are about the options: ErrNoKernel
+// where the definition is none of the contest's.
 func New(opts Options) (*Project, error) {
 	var faults []error
 	for _, text := range []struct{ what, value string }{{"name", opts.Name}, {"author", opts.Author}, {"definition", opts.Definition.Name}} {
@@ -72,18 +72,16 @@ func New(opts Options) (*Project, error) {
 		return nil, errors.Join(faults...)
 	}
 
-	p := &Project{Written: true, sources: path.Join("solution", string(opts.Language))}
+	if !Known(opts.Definition.Name) {
+		return nil, fmt.Errorf("definition %q: %w: write %s", opts.Definition.Name, ErrNoKernel, signature(opts.Definition))
+	}
+
+	p := &Project{sources: path.Join("solution", string(opts.Language))}
 	entry, dps := "kernel.py", opts.Language == trace.Triton
 	if opts.Language == trace.CUDA {
 		entry, dps = "kernel.cu", true
 	}
-	if Known(opts.Definition.Name) {
-		p.known(opts)
-	} else if dps = opts.Language == trace.CUDA; !dps {
-		p.derivedPython(opts)
-	} else if err := p.derivedCUDA(opts); err != nil {
-		return nil, err
-	}
+	p.addKernel(opts)
 
 	quote := strconv.Quote // the texts are printable, where TOML's escapes are Go's
 	set := opts.Set
@@ -127,8 +125,24 @@ func Known(definition string) bool {
 	return err == nil && st.IsDir()
 }
 
-// known adds the kernel written for the definition, with the headers that it includes.
-func (p *Project) known(opts Options) {
+// signature is that of a kernel of def: "kernel(x float32 [n, 4], scale float32) -> (y float32 [n])".
+func signature(def *trace.Definition) string {
+	list := func(specs *trace.Map[trace.TensorSpec]) string {
+		var tensors []string
+		for name, spec := range specs.All() {
+			text := name + " " + spec.DType.String()
+			if !spec.Scalar {
+				text += " [" + strings.Join(spec.Shape, ", ") + "]"
+			}
+			tensors = append(tensors, text)
+		}
+		return "(" + strings.Join(tensors, ", ") + ")"
+	}
+	return "kernel" + list(&def.Inputs) + " -> " + list(&def.Outputs)
+}
+
+// addKernel adds the kernel written for the definition, with the headers that it includes.
+func (p *Project) addKernel(opts Options) {
 	folder := path.Join("kernels", opts.Definition.Name)
 	if opts.Language != trace.CUDA {
 		p.add("kernel.py", embeddedFile(path.Join(folder, string(opts.Language)+".py")))
@@ -161,39 +175,14 @@ func embeddedFile(name string) []byte {
 	return data
 }
 
-// filled is a file of the folder project with values in the places of its [[actions]]. Comments behind values stand in a
-// column.
+// filled is a file of the folder project with values in the places of its [[actions]].
 func filled(name string, values map[string]any) []byte {
 	var b bytes.Buffer
 	t := template.Must(template.New(name).Delims("[[", "]]").Option("missingkey=error").Parse(string(embeddedFile(name))))
 	if err := t.Execute(&b, values); err != nil {
 		panic(err)
 	}
-	if path.Ext(name) == ".toml" {
-		return align(b.Bytes())
-	}
 	return b.Bytes()
-}
-
-// align puts the comments that stand four spaces behind a value into one column for each paragraph.
-func align(text []byte) []byte {
-	const gap = "    # "
-	lines := strings.Split(string(text), "\n")
-	for i := 0; i < len(lines); {
-		end, width := i, 0
-		for ; end < len(lines) && lines[end] != ""; end++ {
-			if at := strings.LastIndex(lines[end], gap); at > 0 {
-				width = max(width, len(lines[end][:at]))
-			}
-		}
-		for ; i < end; i++ {
-			if at := strings.LastIndex(lines[i], gap); at > 0 {
-				lines[i] = fmt.Sprintf("%-*s%s", width, lines[i][:at], lines[i][at:])
-			}
-		}
-		i = end + 1
-	}
-	return []byte(strings.Join(lines, "\n"))
 }
 
 // What Write did with a file.
