@@ -1,6 +1,6 @@
-// Package aws runs jobs in an AWS account: as jobs of a Batch queue, or each on an EC2 instance of its own that ends with it.
-// Both take the bundle from an S3 bucket and leave their results there, through links that expire, so that a host has no
-// credentials and nothing connects to it. It creates no bucket, queue or role: scripts/aws/template.yaml does.
+// Package aws runs jobs in an AWS account, as jobs of a Batch queue. They take the bundle from an S3 bucket and leave their
+// results there, through links that expire, so that a host has no credentials and nothing connects to it. It creates no
+// bucket, queue or role: scripts/aws/template.yaml does.
 package aws
 
 import (
@@ -79,7 +79,6 @@ type account struct {
 	creds  aws.CredentialsProvider
 	s3     *s3.Client
 	batch  *batch.Client
-	ec2    *ec2API
 	logs   *cloudwatchlogs.Client
 }
 
@@ -119,8 +118,8 @@ func (p *Provider) client(ctx context.Context, region string) (*account, error) 
 		if c, ok := cfg.HTTPClient.(*awshttp.BuildableClient); ok {
 			cfg.HTTPClient = c.Freeze()
 		}
-		a = &account{region: cfg.Region, http: cfg.HTTPClient, creds: cfg.Credentials, s3: s3.NewFromConfig(cfg), batch: batch.NewFromConfig(cfg),
-			ec2: newEC2API(cfg), logs: cloudwatchlogs.NewFromConfig(cfg)}
+		a = &account{region: cfg.Region, http: cfg.HTTPClient, creds: cfg.Credentials, s3: s3.NewFromConfig(cfg),
+			batch: batch.NewFromConfig(cfg), logs: cloudwatchlogs.NewFromConfig(cfg)}
 		p.clients[region], p.clients[cfg.Region] = a, a
 	}
 	return a, nil
@@ -137,12 +136,11 @@ func (p *Provider) setup(ctx context.Context, err error) error {
 
 // data is Handle.Data. A copy lies in the job's folder, so that any client finds the job.
 type data struct {
-	Mode   string        `json:"mode"`
 	Region string        `json:"region"`
 	Bucket string        `json:"bucket"`
 	Prefix string        `json:"prefix"`
-	Queue  string        `json:"queue,omitempty"`
-	ID     string        `json:"id,omitempty"` // of the Batch job or the instance; "" where it is to be found by the job's name
+	Queue  string        `json:"queue"`
+	ID     string        `json:"id,omitempty"` // of the Batch job; "" where it is to be found by the job's name
 	Limit  time.Duration `json:"limit"`
 	At     time.Time     `json:"at"` // of the Submit
 	job    string
@@ -151,17 +149,14 @@ type data struct {
 func (d *data) folder() string { return d.Prefix + "jobs/" + d.job + "/" }
 
 // open reads a handle.
-func (p *Provider) open(ctx context.Context, h remote.Handle) (*account, *data, fleet, error) {
+func (p *Provider) open(ctx context.Context, h remote.Handle) (*account, *data, error) {
 	d := &data{job: h.Job}
-	if err := json.Unmarshal(h.Data, d); err != nil || h.Provider != Kind || !remote.ValidID(h.Job) || !bucketName.MatchString(d.Bucket) ||
-		!validPrefix(d.Prefix) || d.Mode != "batch" && d.Mode != "ec2" {
-		return nil, nil, nil, fmt.Errorf("%s: the handle of %.80q is not one of AWS", p.name, h.Job)
+	if err := json.Unmarshal(h.Data, d); err != nil || h.Provider != Kind || !remote.ValidID(h.Job) || d.Queue == "" ||
+		!bucketName.MatchString(d.Bucket) || !validPrefix(d.Prefix) {
+		return nil, nil, fmt.Errorf("%s: the handle of %.80q is not one of AWS Batch", p.name, h.Job)
 	}
 	a, err := p.account(ctx, d.Region)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	return a, d, p.fleet(a, d.Mode), nil
+	return a, d, err
 }
 
 func (d *data) handle(place remote.Place) (remote.Handle, error) {
@@ -169,59 +164,22 @@ func (d *data) handle(place remote.Place) (remote.Handle, error) {
 	return remote.Handle{Provider: Kind, Job: d.job, Place: place, Data: raw}, err
 }
 
-// A fleet is what starts and ends the jobs of one mode. Its errors are the SDK's.
-type fleet interface {
-	// check asks whether a job could run.
-	check(ctx context.Context) (remote.Host, error)
-	// ready looks before anything is sent whether the job can run to its limit.
-	ready(ctx context.Context, job *remote.Job) error
-	// start starts the job, once for each id, and gives AWS's id of it. boot is the link to the list of links.
-	start(ctx context.Context, job *remote.Job, program, boot string) (id string, err error)
-	// look tells how the job is.
-	look(ctx context.Context, d *data) (status, error)
-	// stop ends it for good; nothing happens where it has ended or is not known.
-	stop(ctx context.Context, d *data) error
-	// list gives AWS's ids by job, of those that have not ended.
-	list(ctx context.Context) (map[string]string, error)
-	// words gives the last lines that the host said where its own log tells why it did not come to the job.
-	words(ctx context.Context, d *data) []string
-}
-
-// A status is what AWS says of a job. exit is set where it has ended; hurry says that it may still leave something.
-type status struct {
-	phase remote.Phase
-	text  string
-	exit  *remote.Exit
-	hurry bool
-}
-
-func (p *Provider) fleet(a *account, mode string) fleet {
-	if mode == "batch" {
-		return &queue{p, a}
-	}
-	return &instances{p, a}
-}
-
-// Places gives as many places as the config allows jobs at a time: slots of the queue, or instances.
+// Places gives as many places as the config allows jobs in the queue at a time.
 func (p *Provider) Places(n int) []remote.Place {
-	name, most := "slot", p.config.Slots
-	if p.config.Mode == "ec2" {
-		name, most = "instance", p.config.Instances
-	}
 	var places []remote.Place
-	for i := range min(n, most) {
-		places = append(places, remote.Place{Host: fmt.Sprintf("%s%d", name, i+1), GPU: -1})
+	for i := range min(n, p.config.Slots) {
+		places = append(places, remote.Place{Host: fmt.Sprintf("slot%d", i+1), GPU: -1})
 	}
 	return places
 }
 
-// Check asks for the bucket, and whether the queue or EC2 would take a job.
+// Check asks for the bucket, and whether the queue would take a job.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	a, err := p.account(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	host, err := p.fleet(a, p.config.Mode).check(ctx)
+	host, err := p.check(ctx, a)
 	if err == nil {
 		_, err = a.s3.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &p.config.Bucket})
 		err = p.denied(ctx, "bucket "+p.config.Bucket, err)
@@ -253,11 +211,7 @@ func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(se
 	if err != nil {
 		return h, err
 	}
-	f := p.fleet(a, p.config.Mode)
-	if err := f.ready(ctx, job); err != nil {
-		return h, p.denied(ctx, "", err)
-	}
-	d := &data{Mode: p.config.Mode, Region: a.region, Bucket: p.config.Bucket, Prefix: p.config.Prefix, Queue: p.config.Queue,
+	d := &data{Region: a.region, Bucket: p.config.Bucket, Prefix: p.config.Prefix, Queue: p.config.Queue,
 		Limit: job.Limit, At: time.Now().UTC().Truncate(time.Second), job: job.ID}
 	b := &bucket{a.s3, p.config.Bucket}
 	if err := p.send(ctx, b, job, progress); err != nil {
@@ -265,7 +219,7 @@ func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(se
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, p.undo(ctx, b, f, d))
+			err = errors.Join(err, p.undo(ctx, a, b, d))
 		}
 	}()
 	if h, err = d.handle(job.Place); err != nil {
@@ -275,18 +229,18 @@ func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(se
 	if err != nil {
 		return h, p.denied(ctx, "bucket "+b.name, err)
 	}
-	if d.ID, err = f.start(ctx, job, program, boot); err != nil {
+	if d.ID, err = p.start(ctx, a, job, program, boot); err != nil {
 		return h, p.denied(ctx, "", err)
 	}
 	return d.handle(job.Place)
 }
 
 // undo ends what a Submit that failed may have started.
-func (p *Provider) undo(ctx context.Context, b *bucket, f fleet, d *data) error {
+func (p *Provider) undo(ctx context.Context, a *account, b *bucket, d *data) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	// Without its folder a host that starts all the same finds no job, and ends.
-	err := errors.Join(p.denied(ctx, "", b.clear(ctx, d.folder())), p.denied(ctx, "", f.stop(ctx, d)))
+	err := errors.Join(p.denied(ctx, "", b.clear(ctx, d.folder())), p.denied(ctx, "", a.stop(ctx, d)))
 	if err != nil {
 		return fmt.Errorf("undoing the submission of %s: %w", d.job, err)
 	}
@@ -296,7 +250,7 @@ func (p *Provider) undo(ctx context.Context, b *bucket, f fleet, d *data) error 
 // life is for how long the links of a job must work. Credentials that end earlier than the wait for a host shorten it, those
 // that end before the job could be over are refused.
 func (p *Provider) life(ctx context.Context, a *account, job *remote.Job) (time.Duration, error) {
-	need, most := job.Limit+margin, job.Limit+margin+p.config.QueueLimit+p.config.BootLimit
+	need, most := job.Limit+margin, job.Limit+margin+p.config.QueueLimit
 	creds, err := a.creds.Retrieve(ctx)
 	if err != nil {
 		return 0, p.setup(ctx, err)
@@ -315,7 +269,7 @@ func (p *Provider) life(ctx context.Context, a *account, job *remote.Job) (time.
 
 // Wait copies the event stream out of the bucket while the host leaves it there.
 func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
-	a, d, f, err := p.open(ctx, h)
+	a, d, err := p.open(ctx, h)
 	if err != nil {
 		return remote.Exit{}, err
 	}
@@ -328,11 +282,11 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 		}
 	}
 	var now status
-	var asked, hurry time.Time
+	var asked time.Time
 	away := false
 	for {
 		if time.Since(asked) >= p.look || now.exit != nil {
-			fresh, err := f.look(ctx, d)
+			fresh, err := a.look(ctx, d)
 			if err = p.denied(ctx, "", err); err != nil {
 				if ctx.Err() != nil || !passing(err) {
 					return remote.Exit{}, err
@@ -359,22 +313,13 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 			}
 			return *exit, nil
 		case now.exit != nil:
-			if hurry.IsZero() {
-				hurry = time.Now()
-			}
-			if !now.hurry || time.Since(hurry) > 6*p.look {
-				return p.silent(ctx, f, d, *now.exit), nil
-			}
+			return p.silent(ctx, a, d, *now.exit), nil
 		default:
 			if now.phase == remote.Running && !r.started {
 				now.phase = remote.Starting
 			}
 			if !away {
 				tell(remote.State{Phase: now.phase, Text: now.text})
-			}
-			if b := p.config.BootLimit; d.Mode == "ec2" && b > 0 && !r.started && !d.At.IsZero() && time.Since(d.At) > b {
-				return p.silent(ctx, f, d, remote.Exit{End: remote.Lost, Text: fmt.Sprintf("the instance did not begin with the job within %v", b),
-					Hint: "the image must run user data, have curl, and reach S3: see the instance's system log"}), nil
 			}
 		}
 		if !pause(ctx, p.poll) {
@@ -384,9 +329,9 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 }
 
 // silent completes the exit of a job that left none, with what the host said.
-func (p *Provider) silent(ctx context.Context, f fleet, d *data, exit remote.Exit) remote.Exit {
+func (p *Provider) silent(ctx context.Context, a *account, d *data, exit remote.Exit) remote.Exit {
 	if exit.End == remote.Lost {
-		if lines := f.words(ctx, d); len(lines) > 0 {
+		if lines := p.words(ctx, a, d); len(lines) > 0 {
 			exit.Text += "; it said last: " + lines[len(lines)-1]
 		}
 	}
@@ -404,14 +349,14 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // Collect fetches the log. Where the job came to none, it is what AWS keeps of the host's words.
 func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) error {
-	a, d, f, err := p.open(ctx, h)
+	a, d, err := p.open(ctx, h)
 	if err != nil {
 		return err
 	}
 	b := &bucket{a.s3, d.Bucket}
 	log, err := b.get(ctx, d.folder()+"out/"+mailbox.Log, mailbox.MaxPiece)
 	if code(err) == "NoSuchKey" {
-		log, err = []byte(strings.Join(append(f.words(ctx, d), ""), "\n")), nil
+		log, err = []byte(strings.Join(append(p.words(ctx, a, d), ""), "\n")), nil
 	}
 	if err != nil {
 		return p.denied(ctx, "bucket "+b.name, err)
@@ -421,14 +366,14 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 
 // Release ends the job and deletes its folder.
 func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
-	a, d, f, err := p.open(ctx, h)
+	a, d, err := p.open(ctx, h)
 	if err != nil {
 		return err
 	}
 	b := &bucket{a.s3, d.Bucket}
 	// The order to stop is the second way, for where AWS does not let this client end the job.
 	told := p.denied(ctx, "bucket "+b.name, b.put(ctx, d.folder()+"stop", []byte("stop\n")))
-	if err := f.stop(ctx, d); err != nil {
+	if err := a.stop(ctx, d); err != nil {
 		return errors.Join(p.denied(ctx, "", err), told)
 	}
 	// AWS has taken the order. Where the job had begun, the agent ends it and says so.
@@ -438,7 +383,7 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 		if err != nil || exit != nil {
 			break
 		}
-		if s, err := f.look(ctx, d); err != nil || s.exit != nil && (!s.hurry || !r.started) {
+		if s, err := a.look(ctx, d); err != nil || s.exit != nil {
 			break
 		}
 		if !pause(ctx, p.poll) {
@@ -459,13 +404,13 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 	if err != nil {
 		return nil, p.denied(ctx, "bucket "+b.name, err)
 	}
-	running, err := p.fleet(a, p.config.Mode).list(ctx)
+	running, err := a.named(ctx, p.config.Queue, jobPrefix+"*")
 	if err != nil {
 		return nil, p.denied(ctx, "", err)
 	}
 	for i, h := range handles {
 		d := &data{job: h.Job}
-		if json.Unmarshal(h.Data, d) == nil && d.Mode == p.config.Mode && d.ID == "" && running[h.Job] != "" {
+		if json.Unmarshal(h.Data, d) == nil && d.Queue == p.config.Queue && d.ID == "" && running[h.Job] != "" {
 			d.ID = running[h.Job]
 			if handles[i], err = d.handle(h.Place); err != nil {
 				return nil, err
@@ -474,7 +419,8 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 		delete(running, h.Job)
 	}
 	for job, id := range running {
-		d := &data{Mode: p.config.Mode, Region: a.region, Bucket: p.config.Bucket, Prefix: p.config.Prefix, Queue: p.config.Queue, ID: id, job: job}
+		d := &data{Region: a.region, Bucket: p.config.Bucket, Prefix: p.config.Prefix, Queue: p.config.Queue,
+			ID: id, job: job}
 		h, err := d.handle(remote.Place{GPU: -1})
 		if err != nil {
 			return nil, err

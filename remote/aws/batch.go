@@ -20,35 +20,31 @@ import (
 //go:embed host.sh
 var hostScript string
 
-// A queue is the fleet of mode batch.
-type queue struct {
-	p *Provider
-	a *account
-}
-
 const jobPrefix = "fisub-" // of the names of Batch jobs
 
-func (q *queue) check(ctx context.Context) (remote.Host, error) {
-	c := q.p.config
+// check asks whether the queue would take a job. Its error is the SDK's, as those of all here.
+func (p *Provider) check(ctx context.Context, a *account) (remote.Host, error) {
+	c := p.config
 	h := remote.Host{Name: c.Queue, State: "ready"}
-	queues, err := q.a.batch.DescribeJobQueues(ctx, &batch.DescribeJobQueuesInput{JobQueues: []string{c.Queue}})
+	queues, err := a.batch.DescribeJobQueues(ctx, &batch.DescribeJobQueuesInput{JobQueues: []string{c.Queue}})
 	if err != nil {
 		return h, err
 	}
 	if len(queues.JobQueues) == 0 {
-		return h, q.absent("no job queue %s in %s", c.Queue, q.a.region)
+		return h, p.absent("no job queue %s in %s", c.Queue, a.region)
 	}
 	if d := queues.JobQueues[0]; d.State != types.JQStateEnabled || d.Status != types.JQStatusValid {
 		h.State = strings.ToLower(string(d.State) + ", " + string(d.Status))
-		return h, q.absent("job queue %s is %s and %s: %s", c.Queue, d.State, d.Status, aws.ToString(d.StatusReason))
+		return h, p.absent("job queue %s is %s and %s: %s", c.Queue, d.State, d.Status, aws.ToString(d.StatusReason))
 	}
-	definition, err := q.definition(ctx)
+	definition, err := p.definition(ctx, a)
 	if err != nil {
 		return h, err
 	}
 	h.Detail = fmt.Sprintf("job definition %s, revision %d", aws.ToString(definition.JobDefinitionName), aws.ToInt32(definition.Revision))
 	for _, order := range queues.JobQueues[0].ComputeEnvironmentOrder {
-		envs, err := q.a.batch.DescribeComputeEnvironments(ctx, &batch.DescribeComputeEnvironmentsInput{ComputeEnvironments: []string{aws.ToString(order.ComputeEnvironment)}})
+		envs, err := a.batch.DescribeComputeEnvironments(ctx, &batch.DescribeComputeEnvironmentsInput{
+			ComputeEnvironments: []string{aws.ToString(order.ComputeEnvironment)}})
 		if err != nil {
 			return h, err
 		}
@@ -61,21 +57,21 @@ func (q *queue) check(ctx context.Context) (remote.Host, error) {
 	return h, nil
 }
 
-func (q *queue) absent(format string, args ...any) error {
-	return &remote.Denied{Code: "no-such", Provider: q.p.name, Text: fmt.Sprintf(format, args...),
+func (p *Provider) absent(format string, args ...any) error {
+	return &remote.Denied{Code: "no-such", Provider: p.name, Text: fmt.Sprintf(format, args...),
 		Hint: "create it with scripts/aws/template.yaml, or set queue, job_definition and region to yours"}
 }
 
 // definition finds the newest active revision of the job definition, or the one that the config names.
-func (q *queue) definition(ctx context.Context) (*types.JobDefinition, error) {
-	name := q.p.config.JobDefinition
+func (p *Provider) definition(ctx context.Context, a *account) (*types.JobDefinition, error) {
+	name := p.config.JobDefinition
 	in := &batch.DescribeJobDefinitionsInput{Status: aws.String("ACTIVE")}
 	if strings.HasPrefix(name, "arn:") || strings.Contains(name, ":") {
 		in.JobDefinitions = []string{name}
 	} else {
 		in.JobDefinitionName = &name
 	}
-	out, err := q.a.batch.DescribeJobDefinitions(ctx, in)
+	out, err := a.batch.DescribeJobDefinitions(ctx, in)
 	if err != nil {
 		return nil, err
 	}
@@ -86,21 +82,20 @@ func (q *queue) definition(ctx context.Context) (*types.JobDefinition, error) {
 		}
 	}
 	if newest == nil {
-		return nil, q.absent("no active job definition %s in %s", name, q.a.region)
+		return nil, p.absent("no active job definition %s in %s", name, a.region)
 	}
 	return newest, nil
 }
 
-func (q *queue) ready(context.Context, *remote.Job) error { return nil }
-
-func (q *queue) start(ctx context.Context, job *remote.Job, program, boot string) (string, error) {
+// start starts the job and gives AWS's id of it. boot is the link to the list of links.
+func (p *Provider) start(ctx context.Context, a *account, job *remote.Job, program, boot string) (string, error) {
 	// Batch takes the same job twice, so a request that may have been taken is not sent again.
 	once := func(o *batch.Options) {
 		o.Retryer = retry.NewStandard(func(o *retry.StandardOptions) {
 			o.Retryables = []retry.IsErrorRetryable{retry.RetryableErrorCode{Codes: retry.DefaultThrottleErrorCodes}}
 		})
 	}
-	out, err := q.a.batch.SubmitJob(ctx, q.p.submitInput(job, program, boot), once)
+	out, err := a.batch.SubmitJob(ctx, p.submitInput(job, program, boot), once)
 	if err != nil {
 		return "", err
 	}
@@ -133,15 +128,15 @@ func (p *Provider) submitInput(job *remote.Job, program, boot string) *batch.Sub
 	return in
 }
 
-func (q *queue) describe(ctx context.Context, d *data) (*types.JobDetail, error) {
+func (a *account) describe(ctx context.Context, d *data) (*types.JobDetail, error) {
 	if d.ID == "" {
-		all, err := q.named(ctx, d.Queue, jobPrefix+d.job)
+		all, err := a.named(ctx, d.Queue, jobPrefix+d.job)
 		if err != nil || all[d.job] == "" {
 			return nil, err
 		}
 		d.ID = all[d.job]
 	}
-	out, err := q.a.batch.DescribeJobs(ctx, &batch.DescribeJobsInput{Jobs: []string{d.ID}})
+	out, err := a.batch.DescribeJobs(ctx, &batch.DescribeJobsInput{Jobs: []string{d.ID}})
 	if err != nil || len(out.Jobs) == 0 {
 		return nil, err
 	}
@@ -149,9 +144,9 @@ func (q *queue) describe(ctx context.Context, d *data) (*types.JobDetail, error)
 }
 
 // named gives the ids of the jobs that have not ended, by the jobs' own ids. name may end with "*".
-func (q *queue) named(ctx context.Context, queue, name string) (map[string]string, error) {
+func (a *account) named(ctx context.Context, queue, name string) (map[string]string, error) {
 	found := map[string]string{}
-	pages := batch.NewListJobsPaginator(q.a.batch, &batch.ListJobsInput{JobQueue: &queue,
+	pages := batch.NewListJobsPaginator(a.batch, &batch.ListJobsInput{JobQueue: &queue,
 		Filters: []types.KeyValuesPair{{Name: aws.String("JOB_NAME"), Values: []string{name}}}})
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
@@ -168,15 +163,18 @@ func (q *queue) named(ctx context.Context, queue, name string) (map[string]strin
 	return found, nil
 }
 
-func (q *queue) list(ctx context.Context) (map[string]string, error) {
-	return q.named(ctx, q.p.config.Queue, jobPrefix+"*")
-}
-
 // newJob is for how long AWS may not yet know what it has accepted.
 const newJob = 2 * time.Minute
 
-func (q *queue) look(ctx context.Context, d *data) (status, error) {
-	j, err := q.describe(ctx, d)
+// A status is what Batch says of a job. exit is set where it has ended.
+type status struct {
+	phase remote.Phase
+	text  string
+	exit  *remote.Exit
+}
+
+func (a *account) look(ctx context.Context, d *data) (status, error) {
+	j, err := a.describe(ctx, d)
 	if err != nil {
 		return status{}, err
 	}
@@ -233,22 +231,24 @@ func batchExit(j *types.JobDetail, reason string) *remote.Exit {
 	return exit
 }
 
-func (q *queue) stop(ctx context.Context, d *data) error {
-	j, err := q.describe(ctx, d)
+// stop ends the job for good; nothing happens where it has ended or is not known.
+func (a *account) stop(ctx context.Context, d *data) error {
+	j, err := a.describe(ctx, d)
 	if err != nil || j == nil {
 		return err
 	}
-	_, err = q.a.batch.TerminateJob(ctx, &batch.TerminateJobInput{JobId: j.JobId, Reason: aws.String("released by fisub")})
+	_, err = a.batch.TerminateJob(ctx, &batch.TerminateJobInput{JobId: j.JobId, Reason: aws.String("released by fisub")})
 	return err
 }
 
-func (q *queue) words(ctx context.Context, d *data) []string {
-	j, err := q.describe(ctx, d)
+// words gives the last lines of the container, where its own log tells why it did not come to the job.
+func (p *Provider) words(ctx context.Context, a *account, d *data) []string {
+	j, err := a.describe(ctx, d)
 	if err != nil || j == nil || j.Container == nil || j.Container.LogStreamName == nil {
 		return nil
 	}
-	out, err := q.a.logs.GetLogEvents(ctx, &cloudwatchlogs.GetLogEventsInput{LogGroupName: &q.p.config.LogGroup, LogStreamName: j.Container.LogStreamName,
-		Limit: aws.Int32(100)})
+	out, err := a.logs.GetLogEvents(ctx, &cloudwatchlogs.GetLogEventsInput{LogGroupName: &p.config.LogGroup,
+		LogStreamName: j.Container.LogStreamName, Limit: aws.Int32(100)})
 	if err != nil {
 		return nil
 	}

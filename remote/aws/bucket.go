@@ -389,10 +389,10 @@ func (r *reader) exit(ctx context.Context) (*remote.Exit, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &remote.Exit{}
-	if json.Unmarshal(raw, e) != nil || !e.End.Known() {
-		return &remote.Exit{End: remote.Lost, Text: "the host left an exit that cannot be read"}, nil
+	e, err := agent.ParseExit(raw)
+	if err != nil {
+		e = remote.Exit{End: remote.Lost, Text: err.Error()}
 	}
 	e.Text, e.Hint = oneLine(e.Text, 1000), oneLine(e.Hint, 1000)
-	return e, nil
+	return &e, nil
 }

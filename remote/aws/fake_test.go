@@ -1,21 +1,16 @@
 package aws
 
 import (
-	"bytes"
-	"encoding/base64"
 	"encoding/json"
-	"encoding/xml"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,8 +18,8 @@ import (
 	"time"
 )
 
-// A fake is Batch, EC2 and CloudWatch Logs as far as the provider uses them. A job's container, and an instance's user data, is
-// really run: as a process of this machine with an environment of its own, that has nothing of this one's credentials.
+// A fake is Batch and CloudWatch Logs as far as the provider uses them. A job's container is really run: as a process of this
+// machine with an environment of its own, that has nothing of this one's credentials.
 type fake struct {
 	t   *testing.T
 	url string
@@ -45,20 +40,20 @@ type answer struct {
 	code, message string
 }
 
-// A fakeHost is one job of Batch or one instance.
+// A fakeHost is one job of Batch.
 type fakeHost struct {
-	id, name, token string
-	tags            map[string]string
-	state           string // Batch's or EC2's word
-	reason, message string // of the end
-	terminated      bool
-	exit            *int
-	ask             map[string]any // what Batch was asked for
-	argv, env       []string
-	cmd             *exec.Cmd
-	over            chan struct{} // closed when cmd has ended; nil before it began
-	log             string
-	created         time.Time
+	id, name   string
+	tags       map[string]string
+	state      string // Batch's word
+	reason     string // of the end
+	terminated bool
+	exit       *int
+	ask        map[string]any // what Batch was asked for
+	argv, env  []string
+	cmd        *exec.Cmd
+	over       chan struct{} // closed when cmd has ended; nil before it began
+	log        string
+	created    time.Time
 }
 
 func newFake(t *testing.T) *fake {
@@ -67,9 +62,6 @@ func newFake(t *testing.T) *fake {
 	f.url = server.URL
 	bin := filepath.Join(f.dir, "bin")
 	if err := os.Mkdir(bin, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(bin, "shutdown"), []byte("#!/bin/sh\necho \"$@\" >>\"$TMPDIR/shutdown\"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -100,7 +92,7 @@ func (f *fake) fault(op string, a answer) {
 }
 
 func (f *fake) add(h *fakeHost) {
-	h.id = fmt.Sprintf("%s%017x", map[bool]string{true: "i-", false: "job-"}[h.ask == nil], len(f.hosts)+1)
+	h.id = fmt.Sprintf("job-%017x", len(f.hosts)+1)
 	h.created = time.Now()
 	f.hosts[h.id] = h
 	f.order = append(f.order, h.id)
@@ -140,46 +132,33 @@ func (f *fake) begin(h *fakeHost) {
 		f.t.Error(err)
 		return
 	}
-	h.state = map[bool]string{true: "running", false: "RUNNING"}[h.ask == nil]
+	h.state = "RUNNING"
 	h.over = make(chan struct{})
 	f.group.Go(func() {
 		defer close(h.over)
 		_ = h.cmd.Wait()
 		log.Close()
-		_ = syscall.Kill(-h.cmd.Process.Pid, syscall.SIGKILL) // nothing outlives a container or an instance
+		_ = syscall.Kill(-h.cmd.Process.Pid, syscall.SIGKILL) // nothing outlives a container
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		code := h.cmd.ProcessState.ExitCode()
 		h.exit = &code
-		orders, _ := os.ReadFile(filepath.Join(tmp, "shutdown"))
-		switch {
-		case h.ask != nil:
-			h.state = map[bool]string{true: "SUCCEEDED", false: "FAILED"}[code == 0]
-			if h.reason == "" {
-				h.reason = "Essential container in task exited"
-			}
-		case h.reason != "":
-			h.state = "terminated"
-		case strings.HasSuffix(string(orders), "-h now\n"):
-			h.state, h.reason, h.message = "terminated", "Client.InstanceInitiatedShutdown", "Client.InstanceInitiatedShutdown: Instance initiated shutdown"
-		default:
-			f.t.Errorf("instance %s goes on after its user data", h.id)
+		h.state = map[bool]string{true: "SUCCEEDED", false: "FAILED"}[code == 0]
+		if h.reason == "" {
+			h.reason = "Essential container in task exited"
 		}
 	})
 }
 
 // end is what an order to end does: a host has time to react, but not for ever.
-func (f *fake) end(h *fakeHost, state, reason, message string) {
+func (f *fake) end(h *fakeHost, reason string) {
 	if h.exit != nil || h.terminated {
 		return
 	}
-	h.reason, h.message, h.terminated = reason, message, true
+	h.reason, h.terminated = reason, true
 	if h.cmd == nil {
-		h.state = map[bool]string{true: "terminated", false: "FAILED"}[h.ask == nil]
+		h.state = "FAILED"
 		return
-	}
-	if state != "" {
-		h.state = state
 	}
 	pid := h.cmd.Process.Pid
 	_ = syscall.Kill(-pid, syscall.SIGTERM)
@@ -203,10 +182,7 @@ func (f *fake) kill(job string) {
 	defer f.mu.Unlock()
 	for _, h := range f.hosts {
 		if h.tags["fisub:job"] == job && h.exit == nil {
-			h.reason, h.message = "Server.SpotInstanceTermination", "Server.SpotInstanceTermination: Instance terminated due to spot interruption"
-			if h.ask != nil {
-				h.reason = "Host EC2 (instance i-0123456789abcdef0) terminated."
-			}
+			h.reason = "Host EC2 (instance i-0123456789abcdef0) terminated."
 			_ = syscall.Kill(-h.cmd.Process.Pid, syscall.SIGKILL)
 		}
 	}
@@ -227,21 +203,14 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *fake) serve(w http.ResponseWriter, r *http.Request) (op string) {
 	body, _ := io.ReadAll(r.Body)
 	op = strings.TrimPrefix(r.URL.Path, "/v1/")
-	form, _ := url.ParseQuery(string(body))
 	if target := r.Header.Get("X-Amz-Target"); target != "" {
 		op = target[strings.LastIndex(target, ".")+1:]
-	} else if form.Has("Action") {
-		op = form.Get("Action")
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked = append(f.asked, op+" "+string(body))
 	if a, ok := f.faults[op]; ok {
-		f.refuse(w, form.Has("Action"), a)
-		return op
-	}
-	if form.Has("Action") {
-		f.ec2(w, op, form)
+		f.refuse(w, a)
 		return op
 	}
 	var ask map[string]any
@@ -251,16 +220,11 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) (op string) {
 		_ = json.NewEncoder(w).Encode(out)
 		return op
 	}
-	f.refuse(w, false, answer{400, "ClientException", "the fake does not know " + op})
+	f.refuse(w, answer{400, "ClientException", "the fake does not know " + op})
 	return op
 }
 
-func (f *fake) refuse(w http.ResponseWriter, isXML bool, a answer) {
-	if isXML {
-		w.WriteHeader(a.status)
-		fmt.Fprintf(w, `<Response><Errors><Error><Code>%s</Code><Message>%s</Message></Error></Errors><RequestID>r</RequestID></Response>`, a.code, a.message)
-		return
-	}
+func (f *fake) refuse(w http.ResponseWriter, a answer) {
 	w.Header().Set("X-Amzn-Errortype", a.code)
 	w.WriteHeader(a.status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"__type": a.code, "message": a.message})
@@ -309,14 +273,14 @@ func (f *fake) batch(op string, ask map[string]any) any {
 		for _, id := range f.order {
 			h := f.hosts[id]
 			prefix, star := strings.CutSuffix(name, "*")
-			if h.ask != nil && h.ask["jobQueue"] == ask["jobQueue"] && (h.name == name || star && strings.HasPrefix(h.name, prefix)) {
+			if h.ask["jobQueue"] == ask["jobQueue"] && (h.name == name || star && strings.HasPrefix(h.name, prefix)) {
 				all = append(all, map[string]any{"jobId": h.id, "jobName": h.name, "status": h.state})
 			}
 		}
 		return map[string]any{"jobSummaryList": all}
 	case "terminatejob":
 		if h := f.hosts[text(ask["jobId"])]; h != nil {
-			f.end(h, "", text(ask["reason"]), "")
+			f.end(h, text(ask["reason"]))
 		}
 		return map[string]any{}
 	case "describejobqueues":
@@ -350,92 +314,6 @@ func (f *fake) batch(op string, ask map[string]any) any {
 		return map[string]any{"events": events}
 	}
 	return nil
-}
-
-func (f *fake) ec2(w http.ResponseWriter, op string, form url.Values) {
-	reply := func(content string, args ...any) {
-		fmt.Fprintf(w, `<%sResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>r</requestId>`+content+`</%[1]sResponse>`, append([]any{op}, args...)...)
-	}
-	quote := func(s string) string {
-		var b bytes.Buffer
-		_ = xml.EscapeText(&b, []byte(s))
-		return b.String()
-	}
-	item := func(h *fakeHost) string {
-		tags := ""
-		for k, v := range h.tags {
-			tags += "<item><key>" + quote(k) + "</key><value>" + quote(v) + "</value></item>"
-		}
-		return fmt.Sprintf(`<item><instanceId>%s</instanceId><instanceState><code>0</code><name>%s</name></instanceState><stateReason><code>%s</code><message>%s</message></stateReason><tagSet>%s</tagSet></item>`,
-			h.id, h.state, quote(h.reason), quote(h.message), tags)
-	}
-	switch op {
-	case "RunInstances":
-		if form.Get("DryRun") == "true" {
-			f.refuse(w, true, answer{412, "DryRunOperation", "Request would have succeeded, but DryRun flag is set."})
-			return
-		}
-		h := &fakeHost{token: form.Get("ClientToken"), state: "pending", tags: map[string]string{}}
-		for i := 1; form.Has(fmt.Sprintf("TagSpecification.1.Tag.%d.Key", i)); i++ {
-			h.tags[form.Get(fmt.Sprintf("TagSpecification.1.Tag.%d.Key", i))] = form.Get(fmt.Sprintf("TagSpecification.1.Tag.%d.Value", i))
-		}
-		for _, other := range f.hosts {
-			if other.token == h.token {
-				reply(`<reservationId>r-1</reservationId><instancesSet>%s</instancesSet>`, item(other))
-				return
-			}
-		}
-		script, err := base64.StdEncoding.DecodeString(form.Get("UserData"))
-		if err != nil || len(script) > 16<<10 {
-			f.t.Errorf("user data: %d bytes, %v", len(script), err)
-		}
-		name := filepath.Join(f.dir, "user-data-"+strconv.Itoa(len(f.hosts)))
-		if err := os.WriteFile(name, script, 0o700); err != nil {
-			f.t.Error(err)
-		}
-		h.name, h.argv = h.tags["fisub:job"], []string{"/bin/sh", name}
-		f.add(h)
-		reply(`<reservationId>r-1</reservationId><instancesSet>%s</instancesSet>`, item(h))
-	case "DescribeInstances":
-		all := ""
-		for _, id := range f.order {
-			h, match := f.hosts[id], true
-			for i := 1; form.Has(fmt.Sprintf("Filter.%d.Name", i)); i++ {
-				var values []string
-				for j := 1; form.Has(fmt.Sprintf("Filter.%d.Value.%d", i, j)); j++ {
-					values = append(values, form.Get(fmt.Sprintf("Filter.%d.Value.%d", i, j)))
-				}
-				have := h.state
-				if key, ok := strings.CutPrefix(form.Get(fmt.Sprintf("Filter.%d.Name", i)), "tag:"); ok {
-					have = h.tags[key]
-				}
-				match = match && slices.Contains(values, have)
-			}
-			if match && h.ask == nil {
-				all += `<item><reservationId>r-1</reservationId><instancesSet>` + item(h) + `</instancesSet></item>`
-			}
-		}
-		reply(`<reservationSet>%s</reservationSet>`, all)
-	case "TerminateInstances":
-		if h := f.hosts[form.Get("InstanceId.1")]; h != nil {
-			f.end(h, "shutting-down", "Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown")
-		}
-		reply(`<instancesSet></instancesSet>`)
-	case "GetConsoleOutput":
-		log := []byte("[    0.000000] Linux version 6.8\n")
-		if h := f.hosts[form.Get("InstanceId")]; h != nil {
-			said, _ := os.ReadFile(h.log)
-			log = append(log, said...)
-		}
-		reply(`<instanceId>i</instanceId><output>%s</output>`, base64.StdEncoding.EncodeToString(log))
-	case "DescribeInstanceTypes":
-		reply(`<instanceTypeSet><item><instanceType>p6-b200.48xlarge</instanceType><gpuInfo><gpus><item><name>B200</name><manufacturer>NVIDIA</manufacturer><count>8</count></item></gpus></gpuInfo></item></instanceTypeSet>`)
-	case "DescribeCapacityReservations":
-		reply(`<capacityReservationSet><item><capacityReservationId>%s</capacityReservationId><instanceType>p6-b200.48xlarge</instanceType><state>active</state><reservationType>capacity-block</reservationType><endDate>%s</endDate></item></capacityReservationSet>`,
-			form.Get("CapacityReservationId.1"), time.Now().Add(2*time.Hour).UTC().Format(time.RFC3339))
-	default:
-		f.refuse(w, true, answer{400, "InvalidAction", "the fake does not know " + op})
-	}
 }
 
 // said gives all that was asked of the fake, and all that the hosts said.
