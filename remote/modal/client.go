@@ -3,6 +3,7 @@ package modal
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,10 +155,7 @@ func (p *Provider) call(ctx context.Context, sb *sdk.Sandbox, c call) error {
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { cp.Stdout.Close(); cp.Stderr.Close() })
-	defer stop()
-	defer cp.Stdout.Close()
-	defer cp.Stderr.Close()
+	defer closing(ctx, cp)()
 	var sending error
 	if c.in != nil {
 		w := bufio.NewWriterSize(ctxWriter{ctx, cp.Stdin}, 2<<20)
@@ -178,6 +176,18 @@ func (p *Provider) call(ctx context.Context, sb *sdk.Sandbox, c call) error {
 	if out == nil {
 		out = io.Discard
 	}
+	return cmp.Or(drain(ctx, cp, out), sending)
+}
+
+// closing closes what cp prints when ctx ends, or when the function that it returns is called.
+func closing(ctx context.Context, cp *sdk.ContainerProcess) func() {
+	end := func() { cp.Stdout.Close(); cp.Stderr.Close() }
+	stop := context.AfterFunc(ctx, end)
+	return func() { stop(); end() }
+}
+
+// drain copies what cp prints to out, to its end. Its error is a *failed where that is another status than 0.
+func drain(ctx context.Context, cp *sdk.ContainerProcess, out io.Writer) error {
 	if _, err := io.Copy(out, cp.Stdout); err != nil {
 		return errors.Join(ctx.Err(), err)
 	}
@@ -185,14 +195,13 @@ func (p *Provider) call(ctx context.Context, sb *sdk.Sandbox, c call) error {
 	if _, err := io.Copy(&capped{w: &said, left: 4096}, cp.Stderr); err != nil {
 		return errors.Join(ctx.Err(), err)
 	}
-	status, err := cp.Wait(ctx, nil)
-	switch {
-	case err != nil:
-		return err
-	case status != 0:
-		return &failed{status, strings.TrimSpace(said.String())}
+	soon, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	status, err := cp.Wait(soon, nil)
+	if err == nil && status != 0 {
+		err = &failed{status, strings.TrimSpace(said.String())}
 	}
-	return sending
+	return err
 }
 
 type ctxWriter struct {

@@ -2,11 +2,10 @@ package modal
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"fisub/remote"
+	"fisub/remote/agent"
 )
 
 const (
@@ -173,7 +173,7 @@ func (f *follower) attempt(ctx context.Context, sb *sdk.Sandbox) (remote.Exit, e
 	var watcher writing
 	switch {
 	case err == nil:
-		return f.p.exit(data.Bytes())
+		return exitOf(data.Bytes()), nil
 	case errors.Is(err, errQueued):
 		if time.Now().Before(f.d.Created.Add(f.p.config.Queue)) {
 			return remote.Exit{}, nil
@@ -205,24 +205,8 @@ func (f *follower) follow(ctx context.Context, sb *sdk.Sandbox) error {
 	} else {
 		f.tell(remote.Starting, "")
 	}
-	stop := context.AfterFunc(ctx, func() { cp.Stdout.Close(); cp.Stderr.Close() })
-	defer stop()
-	defer cp.Stdout.Close()
-	defer cp.Stderr.Close()
-	if _, err := io.Copy(f, cp.Stdout); err != nil {
-		return err
-	}
-	var said bytes.Buffer
-	if _, err := io.Copy(&capped{w: &said, left: 4096}, cp.Stderr); err != nil {
-		return err
-	}
-	soon, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	code, err := cp.Wait(soon, nil)
-	if err == nil && code != 0 {
-		err = &failed{code, strings.TrimSpace(said.String())}
-	}
-	return err
+	defer closing(ctx, cp)()
+	return drain(ctx, cp, f)
 }
 
 // giveUp ends a sandbox for which Modal found no machine in time.
@@ -252,7 +236,7 @@ func (f *follower) finish(ctx context.Context, end result) (remote.Exit, error) 
 		return remote.Exit{}, err
 	}
 	if data.Len() > 0 {
-		return f.p.exit(data.Bytes())
+		return exitOf(data.Bytes()), nil
 	}
 	if err := door.run(ctx, doing, call{script: started, args: []string{f.h.Job}, out: &said}); err != nil {
 		return remote.Exit{}, err
@@ -265,9 +249,9 @@ func (r result) exit(said string) remote.Exit {
 	preempted := strings.Contains(strings.ToLower(r.text), "preempt")
 	switch {
 	case r.status == pb.GenericResult_GENERIC_STATUS_TIMEOUT:
-		return remote.Exit{End: remote.Limited, Text: or(r.text, "Modal ended the sandbox at the end of its time")}
+		return remote.Exit{End: remote.Limited, Text: cmp.Or(r.text, "Modal ended the sandbox at the end of its time")}
 	case r.status == pb.GenericResult_GENERIC_STATUS_TERMINATED && !preempted:
-		return remote.Exit{End: remote.Cancelled, Text: or(r.text, "the sandbox was ended")}
+		return remote.Exit{End: remote.Cancelled, Text: cmp.Or(r.text, "the sandbox was ended")}
 	}
 	what := "the sandbox is unknown to Modal"
 	if r.status != pb.GenericResult_GENERIC_STATUS_UNSPECIFIED {
@@ -276,24 +260,14 @@ func (r result) exit(said string) remote.Exit {
 	if lines := strings.Split(said, "\n"); said != "" {
 		what += ": " + redact(lines[len(lines)-1])
 	}
-	return remote.Exit{End: remote.Lost, Text: or(r.text, what), Hint: "its unfinished workloads can go to another sandbox"}
+	return remote.Exit{End: remote.Lost, Text: cmp.Or(r.text, what), Hint: "its unfinished workloads can go to another sandbox"}
 }
 
-func or(s, other string) string {
-	if s != "" {
-		return s
+// exitOf is the exit that a job has left.
+func exitOf(data []byte) remote.Exit {
+	e, err := agent.ParseExit(data)
+	if err != nil {
+		return remote.Exit{End: remote.Lost, Text: redact(err.Error())}
 	}
-	return other
-}
-
-// exit reads exit.json.
-func (p *Provider) exit(data []byte) (remote.Exit, error) {
-	var e remote.Exit
-	if err := json.Unmarshal(data, &e); err != nil {
-		return remote.Exit{End: remote.Lost, Text: "exit.json: " + redact(err.Error())}, nil
-	}
-	if !e.End.Known() {
-		return remote.Exit{End: remote.Lost, Text: fmt.Sprintf("exit.json says %.80q", e.End)}, nil
-	}
-	return e, nil
+	return e
 }
