@@ -14,6 +14,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/config"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/pack"
 	"fisub/solution/baselines"
@@ -134,5 +135,5 @@ func baselineText(b *event.Baseline) string {
 	if b == nil {
 		return noBaseline
 	}
-	return b.Name + " " + hash8(b.ContentHash)
+	return b.Name + " " + plain.Short(b.ContentHash)
 }

@@ -14,6 +14,7 @@ import (
 
 	"fisub/internal/cache"
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/preflight"
@@ -188,7 +189,7 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 		line("definition", "%s, %d inputs, %d outputs", r.Definition.Name, r.Definition.Inputs.Len(), r.Definition.Outputs.Len())
 	}
 	if sol := r.Solution; sol != nil {
-		line("sources", "%s, %d bytes", count(len(sol.Sources), "file"), sourceBytes(sol))
+		line("sources", "%s, %d bytes", plain.Count(len(sol.Sources), "file"), sourceBytes(sol))
 		if r.Definition != nil && r.Count(preflight.Error) == 0 {
 			line("entry", "%s, %s", sol.Spec.EntryPoint, callText(sol, r.Definition))
 		}
@@ -200,7 +201,7 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 		line("compiled", "%s: %s", b.Arch, b.Toolchain)
 		for i, k := range b.Kernels {
 			if i == shownKernels && !a.term.Verbose {
-				line("", "%s, shown with -v", count(len(b.Kernels)-i, "more kernel"))
+				line("", "%s, shown with -v", plain.Count(len(b.Kernels)-i, "more kernel"))
 				break
 			}
 			line("", "%s: %s", k.Name, k.Text())
@@ -209,13 +210,13 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 	errs, warnings := r.Count(preflight.Error), r.Count(preflight.Warning)
 	switch {
 	case !r.OK(strict):
-		fmt.Fprintf(a.stdout, "not sound: %s, %s\n", count(errs, "error"), count(warnings, "warning"))
+		fmt.Fprintf(a.stdout, "not sound: %s, %s\n", plain.Count(errs, "error"), plain.Count(warnings, "warning"))
 		return
 	case r.Solution != nil:
 		line("hash", "%s", r.Solution.Hash())
 	}
 	if warnings > 0 {
-		fmt.Fprintf(a.stdout, "sound but for %s\n", count(warnings, "warning"))
+		fmt.Fprintf(a.stdout, "sound but for %s\n", plain.Count(warnings, "warning"))
 		return
 	}
 	fmt.Fprintln(a.stdout, "sound")

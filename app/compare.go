@@ -12,7 +12,7 @@ import (
 
 	"fisub/bench/compare"
 	"fisub/bench/runs"
-	"fisub/internal/ui"
+	"fisub/internal/plain"
 	"fisub/report"
 	"fisub/submit"
 )
@@ -129,7 +129,7 @@ func (a *app) sides(c *cli.Context) ([]*runs.Run, error) {
 			hint := "a run (fisub runs ls), a packed solution FILE.json, a folder with a config.toml, or a git revision"
 			if _, git := submit.Open(c.Context, runsRoot(c)); git != nil {
 				text, _, _ := strings.Cut(git.Error(), "\n")
-				hint += "; revisions cannot be read here: " + ui.Printable(text)
+				hint += "; revisions cannot be read here: " + plain.Line(text)
 			}
 			return nil, usage(hint, "compare: %w", err)
 		}
@@ -152,7 +152,7 @@ func (a *app) sides(c *cli.Context) ([]*runs.Run, error) {
 
 func (a *app) showComparison(res *compare.Result) error {
 	for _, w := range res.Warnings {
-		a.term.Warn(ui.Printable(w), "")
+		a.term.Warn(plain.Line(w), "")
 	}
 	var axes []string
 	for _, row := range res.Rows {
@@ -165,11 +165,11 @@ func (a *app) showComparison(res *compare.Result) error {
 	slices.Sort(axes)
 	head := []string{"WORKLOAD"}
 	for _, name := range axes {
-		head = append(head, ui.Cut(strings.ToUpper(name), 10))
+		head = append(head, plain.Cut(strings.ToUpper(name), 10))
 	}
 	rows := [][]string{append(head, "A", "B", "B/A", "95 % INTERVAL", "VERDICT ON B")}
 	for _, row := range res.Rows {
-		cells := []string{ui.Short(row.UUID)}
+		cells := []string{plain.Short(row.UUID)}
 		for _, name := range axes {
 			cell := "-"
 			if n, ok := row.Axes[name]; ok {
@@ -180,7 +180,7 @@ func (a *app) showComparison(res *compare.Result) error {
 		ratio, interval := report.RatioText(row.Ratio)
 		rows = append(rows, append(cells, report.SideText(row.A), report.SideText(row.B), ratio, interval, report.VerdictText(row.Verdict, row.Why)))
 		for _, w := range row.Warnings {
-			a.term.Warn(fmt.Sprintf("workload %s: %s", ui.Printable(row.UUID), ui.Printable(w)), "")
+			a.term.Warn(fmt.Sprintf("workload %s: %s", plain.Line(row.UUID), plain.Line(w)), "")
 		}
 	}
 	err := a.term.Table("l"+strings.Repeat("r", len(axes))+"rrrll", rows, func(n int) int { return news(res.Rows[n-1].Verdict) })
@@ -207,12 +207,10 @@ func news(v compare.Verdict) int {
 // runText names a run in a line.
 func runText(r *runs.Run) string {
 	if r.Run == nil {
-		return ui.Printable(r.ID)
+		return plain.Line(r.ID)
 	}
-	return ui.Printable(fmt.Sprintf("%s  %s %s, profile %s, on %s", r.ID, r.Run.Solution, hash8(r.Run.ContentHash), r.Run.Profile.Name, r.Run.Device.Name))
+	return plain.Line(fmt.Sprintf("%s  %s %s, profile %s, on %s", r.ID, r.Run.Solution, plain.Short(r.Run.ContentHash), r.Run.Profile.Name, r.Run.Device.Name))
 }
-
-func hash8(hash string) string { return hash[:min(8, len(hash))] }
 
 // runsRoot is the folder that has the runs: the config's, or the working directory's where there is no config.
 func runsRoot(c *cli.Context) string {

@@ -24,8 +24,8 @@ import (
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
-	"fisub/internal/ui"
 	"fisub/remote/bundle"
 	"fisub/workloads"
 )
@@ -102,7 +102,7 @@ func complete(words []string) string {
 	var b strings.Builder
 	for _, c := range found {
 		if strings.HasPrefix(prefix+c.word, cur) {
-			fmt.Fprintf(&b, "%s\t%s\n", ui.Printable(prefix+c.word), ui.Printable(c.what))
+			fmt.Fprintf(&b, "%s\t%s\n", plain.Line(prefix+c.word), plain.Line(c.what))
 		}
 	}
 	if kind == "files" || kind == "folders" {
@@ -428,7 +428,7 @@ func (l *line) workloads() (found []candidate) {
 		return nil
 	}
 	for _, w := range ws {
-		found = append(found, candidate{ui.Short(w.UUID), strings.TrimSpace(axesText(w))})
+		found = append(found, candidate{plain.Short(w.UUID), strings.TrimSpace(axesText(w))})
 	}
 	return found
 }
@@ -450,7 +450,7 @@ func (l *line) runs() (found []candidate) {
 		if i < 50 { // each is a file to read
 			var run event.Run
 			if data, err := os.ReadFile(filepath.Join(root, runs.Dir, id, "run.json")); err == nil && json.Unmarshal(data, &run) == nil {
-				what = fmt.Sprintf("%s %s, %d workloads on %s", run.Solution, hash8(run.ContentHash), len(run.Workloads), run.Device.Name)
+				what = fmt.Sprintf("%s %s, %d workloads on %s", run.Solution, plain.Short(run.ContentHash), len(run.Workloads), run.Device.Name)
 			}
 		}
 		found = append(found, candidate{id, what})

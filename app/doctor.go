@@ -18,8 +18,8 @@ import (
 	"fisub/doctor"
 	"fisub/internal/cache"
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/internal/safetensors"
-	"fisub/internal/ui"
 )
 
 func (a *app) doctorCommand() *cli.Command {
@@ -97,11 +97,11 @@ func (a *app) doctor(c *cli.Context) error {
 func (a *app) showMachine(r *doctor.Report) error {
 	width := 0
 	for _, l := range r.Lines {
-		width = max(width, len(ui.Printable(l.Name)))
+		width = max(width, len(plain.Line(l.Name)))
 	}
 	news := map[doctor.State]int{doctor.OK: 1, doctor.Missing: -1}
 	for _, l := range r.Lines {
-		text := fmt.Sprintf("%-*s  %s", width, ui.Printable(l.Name), joinLines(l.Fact))
+		text := fmt.Sprintf("%-*s  %s", width, plain.Line(l.Name), joinLines(l.Fact))
 		if len(l.Needed) > 0 {
 			text += "; needed by " + strings.Join(l.Needed, "; ")
 		}
@@ -127,7 +127,7 @@ func (a *app) showMachine(r *doctor.Report) error {
 
 // joinLines puts a text of some lines on one.
 func joinLines(text string) string {
-	return ui.Printable(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "; "))
+	return plain.Line(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), "; "))
 }
 
 func configLine(c *cli.Context) doctor.Line {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/scaffold"
@@ -129,13 +130,13 @@ func (a *app) init(c *cli.Context) error {
 func (a *app) initialised(c *cli.Context, dir string, opts scaffold.Options, p *scaffold.Project, done []string) error {
 	command := []string{"fisub"}
 	if data := globalString(c, "dataset"); data != "" {
-		command = append(command, "--dataset", shellWord(data))
+		command = append(command, "--dataset", plain.Word(data))
 	}
 	if filepath.Clean(dir) != "." {
-		command = append(command, "-C", shellWord(relative(dir)))
+		command = append(command, "-C", plain.Word(relative(dir)))
 		if data := globalString(c, "dataset"); data != "" {
 			if abs, err := filepath.Abs(path(c, data)); err == nil {
-				command[2] = shellWord(abs) // -C moves relative paths
+				command[2] = plain.Word(abs) // -C moves relative paths
 			}
 		}
 	}
@@ -159,16 +160,6 @@ func (a *app) initialised(c *cli.Context, dir string, opts scaffold.Options, p *
 		fmt.Fprintf(a.stdout, "  %s\n", line)
 	}
 	return nil
-}
-
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)
-
-// shellWord quotes a word for a shell where it has to be.
-func shellWord(s string) string {
-	if plainWord.MatchString(s) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // revision names this fisub for a build from source: the commit that it was built from, else its version's tag.
@@ -394,7 +385,7 @@ func (q *questioner) definition(data *workloads.Dataset) (def *trace.Definition,
 		if err != nil || d.Description == nil {
 			return ""
 		}
-		line, _, _ := strings.Cut(ui.Printable(strings.TrimSpace(*d.Description)), ". ")
+		line, _, _ := strings.Cut(plain.Line(strings.TrimSpace(*d.Description)), ". ")
 		line, _, _ = strings.Cut(line, ": ")
 		if r := []rune(line); len(r) > 60 {
 			line = string(r[:57]) + "..."

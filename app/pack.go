@@ -7,10 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/pack"
 	"fisub/preflight"
@@ -163,12 +163,7 @@ func (a *app) showFindings(findings []preflight.Finding, strict bool) {
 // findingText is the place, the fact, the code, and the excerpt.
 func findingText(f preflight.Finding) string {
 	f.Path = relative(f.Path)
-	text := strings.Map(func(r rune) rune { // names of files are the author's
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return '\ufffd'
-		}
-		return r
-	}, fmt.Sprintf("%s [%s]", f, f.Code))
+	text := plain.Line(fmt.Sprintf("%s [%s]", f, f.Code)) // names of files are the author's
 	if f.Excerpt != "" {
 		text += "\n" + f.Excerpt
 	}

@@ -28,6 +28,7 @@ import (
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/remote"
@@ -232,7 +233,7 @@ func (a *app) remote(c *cli.Context) (err error) {
 	if err != nil {
 		var build *device.BuildError
 		if errors.As(err, &build) {
-			a.term.Error(ui.Printable("the solution does not compile for "+spec.Arch+": "+build.Text), "")
+			a.term.Error(plain.Line("the solution does not compile for "+spec.Arch+": "+build.Text), "")
 			fmt.Fprint(a.stderr, build.Log)
 			return errNotPassed
 		}
@@ -409,26 +410,19 @@ func (a *app) hostArch(c *cli.Context, s *submission, u *setup, gpu string) (str
 	return cmp.Or(c.String("arch"), arch), nil
 }
 
-func count(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
-}
-
 func dollars(usd float64) string { return fmt.Sprintf("$%.2f", usd) }
 
 func (a *app) showPlan(p *dispatch.Plan, spec bundle.Spec, size int64) {
 	used := p.Used()
-	a.term.Note("plan       %s of %s, set %s, profile %s", count(len(p.Run.Workloads), "workload"), p.Run.Definition, p.Run.Set, p.Run.Profile.Name)
+	a.term.Note("plan       %s of %s, set %s, profile %s", plain.Count(len(p.Run.Workloads), "workload"), p.Run.Definition, p.Run.Set, p.Run.Profile.Name)
 	if b := p.Run.Baseline; b != nil {
-		a.term.Note("baseline   %s", ui.Printable(b.Name))
+		a.term.Note("baseline   %s", plain.Line(b.Name))
 	}
 	var where []string
 	for _, place := range p.Places[:used] {
 		where = append(where, place.String())
 	}
-	how := count(used, "job")
+	how := plain.Count(used, "job")
 	if p.Race {
 		how += " with all workloads each, the first that begins stays"
 	}
@@ -517,9 +511,9 @@ func (a *app) dispatch(c *cli.Context, d *dispatch.Dispatcher, folder *runs.Fold
 	attach := func() {
 		active := d.Plan.Active()
 		begun := slices.DeleteFunc(slices.Clone(active), func(j *dispatch.Job) bool { return j.Handle == nil })
-		a.term.Note("%s left to run; follow with: fisub remote attach %s", count(len(begun), "job"), id)
+		a.term.Note("%s left to run; follow with: fisub remote attach %s", plain.Count(len(begun), "job"), id)
 		if n := len(active) - len(begun); n > 0 {
-			a.term.Note("%s not begun yet: attach begins what is missing", count(n, "job"))
+			a.term.Note("%s not begun yet: attach begins what is missing", plain.Count(n, "job"))
 		}
 		a.term.Note("end them with: fisub remote cancel %s", id)
 	}
@@ -537,7 +531,7 @@ func (a *app) dispatch(c *cli.Context, d *dispatch.Dispatcher, folder *runs.Fold
 	case errors.Is(err, context.Canceled) && stop:
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
-		a.term.Note("stopping %s", count(len(d.Plan.Active()), "job"))
+		a.term.Note("stopping %s", plain.Count(len(d.Plan.Active()), "job"))
 		if err := d.Cancel(ctx); err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/cache"
 	"fisub/internal/event"
-	"fisub/internal/ui"
+	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
@@ -170,7 +170,7 @@ func (a *app) remoteLs(c *cli.Context) error {
 		dir := filepath.Join(root, runs.Dir, id)
 		plan, err := dispatch.Load(dir)
 		if err != nil {
-			a.term.Warn(ui.Printable(err.Error()), "")
+			a.term.Warn(plain.Line(err.Error()), "")
 			continue
 		}
 		l := remoteLine{ID: id, State: "detached", Jobs: len(plan.Jobs), Active: len(plan.Active()), Total: len(plan.Run.Workloads), Age: age(time.Since(plan.Run.Started))}
@@ -237,7 +237,7 @@ func (a *app) remoteCancel(c *cli.Context) error {
 	if err := d.Cancel(c.Context); err != nil {
 		return err
 	}
-	a.term.Note("run %s: %s ended", id, count(n, "job"))
+	a.term.Note("run %s: %s ended", id, plain.Count(n, "job"))
 	return d.Events.Err()
 }
 
@@ -286,7 +286,7 @@ func (a *app) remoteLogs(c *cli.Context) error {
 		}
 		printed[j.ID] += len(text)
 		for line := range strings.Lines(text) {
-			if _, err := fmt.Fprintf(a.stdout, "%s | %s\n", j.Place, ui.Printable(strings.TrimRight(line, "\n"))); err != nil {
+			if _, err := fmt.Fprintf(a.stdout, "%s | %s\n", j.Place, plain.Line(strings.TrimRight(line, "\n"))); err != nil {
 				return err
 			}
 		}
@@ -433,12 +433,12 @@ func (a *app) remoteGC(c *cli.Context) error {
 		}
 	}
 	for _, o := range orphans {
-		a.term.Note("%s: %s on %s", o.Table, ui.Printable(o.Job), o.Place)
+		a.term.Note("%s: %s on %s", o.Table, plain.Line(o.Job), o.Place)
 	}
 	if strangers > 0 {
-		a.term.Note("%s begun elsewhere; --all ends them too", count(strangers, "job"))
+		a.term.Note("%s begun elsewhere; --all ends them too", plain.Count(strangers, "job"))
 	}
-	if len(orphans) == 0 || !a.agreed(c, "end "+count(len(orphans), "job")+"?") {
+	if len(orphans) == 0 || !a.agreed(c, "end "+plain.Count(len(orphans), "job")+"?") {
 		return errors.Join(faults...)
 	}
 	ended := 0
@@ -449,6 +449,6 @@ func (a *app) remoteGC(c *cli.Context) error {
 			ended++
 		}
 	}
-	a.term.Note("%s ended", count(ended, "job"))
+	a.term.Note("%s ended", plain.Count(ended, "job"))
 	return errors.Join(faults...)
 }

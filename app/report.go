@@ -10,7 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/bench/runs"
-	"fisub/internal/ui"
+	"fisub/internal/plain"
 	"fisub/pack"
 	"fisub/report"
 )
@@ -101,6 +101,6 @@ func (a *app) report(c *cli.Context) error {
 			Runs   []string `json:"runs"`
 		}{out, format, size, ids})
 	}
-	_, err = fmt.Fprintln(a.stdout, ui.Printable(out))
+	_, err = fmt.Fprintln(a.stdout, plain.Line(out))
 	return err
 }

@@ -11,6 +11,7 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/ui"
 	"fisub/report"
 )
@@ -66,7 +67,7 @@ func (a *app) runsLs(c *cli.Context) error {
 	for _, id := range ids {
 		r, err := runs.Read(filepath.Join(root, runs.Dir, id))
 		if err != nil && !errors.Is(err, runs.ErrEmpty) {
-			a.term.Warn(ui.Printable(err.Error()), "")
+			a.term.Warn(plain.Line(err.Error()), "")
 			lines = append(lines, runLine{ID: id, State: "broken"})
 			continue
 		}
@@ -98,7 +99,7 @@ func (a *app) runsLs(c *cli.Context) error {
 			started = age(time.Since(*l.Started))
 			passed = fmt.Sprintf("%d/%d", l.Passed, l.Total)
 		}
-		rows = append(rows, []string{l.ID, started, l.State, passed, mean, l.Device, hash8(l.ContentHash), l.Solution, l.Definition, l.Set})
+		rows = append(rows, []string{l.ID, started, l.State, passed, mean, l.Device, plain.Short(l.ContentHash), l.Solution, l.Definition, l.Set})
 	}
 	return a.term.Table("lrlrrlllll", rows, nil)
 }
@@ -146,7 +147,7 @@ func (a *app) runsShow(c *cli.Context) error {
 
 func (a *app) showFacts(r *runs.Run) error {
 	for _, fact := range report.Facts(r) {
-		if _, err := fmt.Fprintf(a.stdout, "%-10s %s\n", fact[0], ui.Printable(fact[1])); err != nil {
+		if _, err := fmt.Fprintf(a.stdout, "%-10s %s\n", fact[0], plain.Line(fact[1])); err != nil {
 			return err
 		}
 	}

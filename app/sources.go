@@ -20,7 +20,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/config"
 	"fisub/internal/event"
-	"fisub/internal/ui"
+	"fisub/internal/plain"
 	"fisub/workloads"
 )
 
@@ -112,7 +112,7 @@ func extract(ctx context.Context, repo, commit, dir, target string, names ...str
 	_, _ = io.Copy(io.Discard, out) // so that git can end
 	if wait := cmd.Wait(); wait != nil {
 		if first, _, _ := strings.Cut(strings.TrimSpace(complaint.String()), "\n"); first != "" {
-			return fmt.Errorf("git archive: %s", ui.Printable(first))
+			return fmt.Errorf("git archive: %s", plain.Line(first))
 		}
 		return fmt.Errorf("git archive: %w", wait)
 	}
@@ -136,7 +136,7 @@ func untar(r *tar.Reader, root *os.Root) error {
 			err = write(root, name, r)
 		case tar.TypeSymlink:
 			if slash.IsAbs(h.Linkname) || !filepath.IsLocal(filepath.Join(filepath.Dir(name), filepath.FromSlash(h.Linkname))) {
-				return fmt.Errorf("%s: a link out of the submission", ui.Printable(h.Name))
+				return fmt.Errorf("%s: a link out of the submission", plain.Line(h.Name))
 			}
 			err = root.Symlink(h.Linkname, name)
 		}
@@ -185,7 +185,7 @@ func (a *app) runTogether(c *cli.Context, sources []*source) ([]*runs.Run, error
 		name := string(rune('A' + i))
 		stream := event.NewStream(folder.Record, a.term.Progress(name, s == last))
 		streams = append(streams, stream)
-		a.term.Note("running    %s: %s, %s %s", name, ui.Printable(s.arg), ui.Printable(s.sol.Name), hash8(run.ContentHash))
+		a.term.Note("running    %s: %s, %s %s", name, plain.Line(s.arg), plain.Line(s.sol.Name), plain.Short(run.ContentHash))
 		configs = append(configs, u.config(s.submission, run, stream))
 	}
 	_, err = bench.Together(c.Context, configs...)

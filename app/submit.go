@@ -12,8 +12,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
-	"fisub/internal/ui"
 	"fisub/pack"
 	"fisub/preflight"
 	"fisub/submit"
@@ -285,7 +285,7 @@ func (a *app) submitJSON(c *cli.Context, all []*submitted, ok bool) error {
 }
 
 func (a *app) submitLine(what, format string, args ...any) {
-	fmt.Fprintf(a.stdout, "%-10s  %s\n", what, ui.Printable(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(a.stdout, "%-10s  %s\n", what, plain.Line(fmt.Sprintf(format, args...)))
 }
 
 // showPlanned prints what was looked at: what holds and what is left to do on stdout, what is wrong on stderr.
@@ -294,9 +294,9 @@ func (a *app) showPlanned(s *submitted) {
 	for _, step := range s.Steps {
 		switch step.State {
 		case submit.Fault:
-			a.term.Error(printableLines(step.Text), step.Hint)
+			a.term.Error(plain.Lines(step.Text), step.Hint)
 		case submit.Warning:
-			a.term.Warn(printableLines(step.Text), step.Hint)
+			a.term.Warn(plain.Lines(step.Text), step.Hint)
 		case submit.Todo:
 			a.submitLine("to do", "%s: %s", step.Name, step.Text)
 			if step.Hint != "" {
@@ -308,22 +308,13 @@ func (a *app) showPlanned(s *submitted) {
 	}
 }
 
-// printableLines is ui.Printable for a text of some lines.
-func printableLines(text string) string {
-	lines := strings.Split(text, "\n")
-	for i := range lines {
-		lines[i] = ui.Printable(lines[i])
-	}
-	return strings.Join(lines, "\n")
-}
-
 // A pushError is a push that failed after the tag was made.
 type pushError struct {
 	err         error
 	remote, tag string
 }
 
-func (e *pushError) Error() string { return printableLines(e.err.Error()) }
+func (e *pushError) Error() string { return plain.Lines(e.err.Error()) }
 func (e *pushError) Unwrap() error { return e.err }
 
 // pushHint is the remedy for what git says of a push.
@@ -425,8 +416,8 @@ func (a *app) showTags(st *submit.Status) error {
 			case l.Newest:
 				taken = "once pushed"
 			}
-			rows = append(rows, []string{l.Definition, l.Tag.Name, age(time.Since(l.Tag.Created)), hash8(l.Tag.Commit), cmp.Or(hash8(l.Tag.Note.ContentHash), "-"),
-				cmp.Or(hash8(l.Packs), "-"), l.Remote, cmp.Or(taken, "-"), statusText(l)})
+			rows = append(rows, []string{l.Definition, l.Tag.Name, age(time.Since(l.Tag.Created)), plain.Short(l.Tag.Commit), cmp.Or(plain.Short(l.Tag.Note.ContentHash), "-"),
+				cmp.Or(plain.Short(l.Packs), "-"), l.Remote, cmp.Or(taken, "-"), statusText(l)})
 		}
 		news := func(row int) int {
 			switch st.Lines[row-1].State {
@@ -447,7 +438,7 @@ func (a *app) showTags(st *submit.Status) error {
 		a.submitLine("here", "%s", h.Text())
 	}
 	if st.Offline != "" {
-		a.term.Warn(ui.Printable("offline: "+st.Offline), "")
+		a.term.Warn(plain.Line("offline: "+st.Offline), "")
 	}
 	if st.More > 0 {
 		a.term.Note("%d older tags were not looked at: --limit", st.More)

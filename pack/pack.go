@@ -17,6 +17,7 @@ import (
 
 	"fisub/internal/cache"
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -77,7 +78,7 @@ func sources(fsys fs.FS, dir string) ([]Entry, error) {
 		err := e.read(fsys, child.Type()&fs.ModeSymlink != 0, &room)
 		entries = append(entries, e)
 		if err != nil {
-			faults = append(faults, fmt.Errorf("%s: %w", filepath.Join(dir, printable(e.Path)), err))
+			faults = append(faults, fmt.Errorf("%s: %w", filepath.Join(dir, plain.Line(e.Path)), err))
 		}
 	}
 	packed := func(e Entry) bool { return e.Status != Skipped }
@@ -196,14 +197,6 @@ func invalidUTF8(data []byte) int {
 		i += n
 	}
 	return -1
-}
-
-// printable makes a file name safe to show.
-func printable(name string) string {
-	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError }) {
-		return fmt.Sprintf("%q", name)
-	}
-	return name
 }
 
 // Solution packs the folder dir, normally cfg.SourceDir(), with the metadata of cfg. The entries are those of Sources and

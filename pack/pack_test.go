@@ -135,7 +135,7 @@ func TestSourcesErrors(t *testing.T) {
 		{"two faults", map[string]string{"a.py": "", "b.py": "a\n\n\xff"}, "DIR/a.py: empty file\nDIR/b.py: invalid UTF-8: byte 0xff at position 3, in line 3"},
 		{"surrogate", map[string]string{"a.py": "é\xed\xa0\x80"}, "DIR/a.py: invalid UTF-8: byte 0xed at position 2, in line 1"},
 		{"cut off", map[string]string{"a.py": "x\xe6\xbc"}, "DIR/a.py: invalid UTF-8: byte 0xe6 at position 1, in line 1"},
-		{"name", map[string]string{"a\xff.cu": "x"}, `DIR/"a\xff.cu": file name is not UTF-8`},
+		{"name", map[string]string{"a\xff.cu": "x"}, "DIR/a\uFFFD.cu: file name is not UTF-8"},
 		{"binary elsewhere", map[string]string{"a.bin": "\xff", "b\xff": "x", "k.cu": "x"}, ""},
 	}
 	for _, test := range tests {

@@ -182,3 +182,15 @@ func (e *Denied) Error() string {
 	}
 	return e.Provider + ": " + e.Text
 }
+
+// Sleep waits for d, or until ctx is done, whose error it then gives.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

@@ -8,6 +8,7 @@ import (
 
 	"fisub/bench/compare"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/ui"
 )
 
@@ -206,7 +207,7 @@ func (r *Run) latency(id string) *chart {
 
 func timed(w *Workload, of string, ns float64, i event.Interval) point {
 	return point{w.Axes, ns, i.LoNS, i.HiNS, fmt.Sprintf("%s%s, workload %s: %s, median of all timings from %s to %s", of, axesText(w.Axes),
-		clean(ui.Short(w.UUID), 8), ui.Micros(ns), ui.Micros(i.LoNS), ui.Micros(i.HiNS))}
+		plain.Short(w.UUID), ui.Micros(ns), ui.Micros(i.LoNS), ui.Micros(i.HiNS))}
 }
 
 func axisName(axis string) string {
@@ -228,7 +229,7 @@ func (r *Run) speedups(id string) *chart {
 		w := &r.Workloads[i]
 		if w.Evaluated != nil && w.Evaluated.Speedup != nil && *w.Evaluated.Speedup > 0 {
 			x := *w.Evaluated.Speedup
-			s.points = append(s.points, point{axes: w.Axes, value: x, title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes), clean(ui.Short(w.UUID), 8), ui.Times(&x))})
+			s.points = append(s.points, point{axes: w.Axes, value: x, title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes), plain.Short(w.UUID), ui.Times(&x))})
 		}
 	}
 	if len(s.points) < 2 {
@@ -236,7 +237,7 @@ func (r *Run) speedups(id string) *chart {
 	}
 	lo, hi := span([]series{s}, func(p point) float64 { return p.value })
 	c := &chart{ID: id, Title: fmt.Sprintf("Speed-up over %s by %s", clean(b.Name, 40), axisName(axis)), XName: axisName(axis), YName: "times as fast",
-		Desc: fmt.Sprintf("%s, from %s to %s; above 1 the solution is faster.", plural(len(s.points), "workload"), ui.Times(&lo), ui.Times(&hi))}
+		Desc: fmt.Sprintf("%s, from %s to %s; above 1 the solution is faster.", plain.Count(len(s.points), "workload"), ui.Times(&lo), ui.Times(&hi))}
 	c.draw(axis, []series{s}, nil, func(v float64) string { return trim(v) + "x" }, 1)
 	return c
 }
@@ -254,7 +255,7 @@ func (c *Comparison) chart(id string) *chart {
 		}
 		ratio, interval := RatioText(row.Ratio)
 		by[i].points = append(by[i].points, point{row.Axes, row.Ratio.Value, row.Ratio.Lo, row.Ratio.Hi,
-			fmt.Sprintf("%s, workload %s: %s, interval %s, %s", axesText(row.Axes), clean(ui.Short(row.UUID), 8), ratio, interval, row.Verdict)})
+			fmt.Sprintf("%s, workload %s: %s, interval %s, %s", axesText(row.Axes), plain.Short(row.UUID), ratio, interval, row.Verdict)})
 		n++
 	}
 	if n == 0 {
@@ -263,7 +264,7 @@ func (c *Comparison) chart(id string) *chart {
 	by = slices.DeleteFunc(by, func(s series) bool { return len(s.points) == 0 })
 	lo, hi := span(by, func(p point) float64 { return p.value })
 	pic := &chart{ID: id, Title: "B's time over A's by " + axisName(axis), XName: axisName(axis), YName: "B/A",
-		Desc: fmt.Sprintf("%s, from %.3f to %.3f, with 95 %% intervals; below 1 B is faster. The shaded band is the threshold of %.3g %%.", plural(n, "workload"), lo, hi, 100*c.Result.Threshold)}
+		Desc: fmt.Sprintf("%s, from %.3f to %.3f, with 95 %% intervals; below 1 B is faster. The shaded band is the threshold of %.3g %%.", plain.Count(n, "workload"), lo, hi, 100*c.Result.Threshold)}
 	pic.draw(axis, by, nil, trim, 1, 1/(1+c.Result.Threshold), 1+c.Result.Threshold)
 	return pic
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"fisub/internal/plain"
 	"fisub/internal/ui"
 )
 
@@ -69,8 +70,8 @@ func (w *Workload) histogram(id string) *histogram {
 	}
 	n := int((hi-edge)/width) + 1
 	h := &histogram{ID: id, W: 300, Left: 40, Right: 292,
-		Title: fmt.Sprintf("%s, workload %s", axesText(w.Axes), clean(ui.Short(w.UUID), 8)),
-		Desc: fmt.Sprintf("%d timings in %s, from %s to %s; official latency %s, interval of the median from %s to %s.", len(all), plural(len(trials), "trial"),
+		Title: fmt.Sprintf("%s, workload %s", axesText(w.Axes), plain.Short(w.UUID)),
+		Desc: fmt.Sprintf("%d timings in %s, from %s to %s; official latency %s, interval of the median from %s to %s.", len(all), plain.Count(len(trials), "trial"),
 			ui.Micros(float64(all[0])), ui.Micros(float64(all[len(all)-1])), ui.Micros(s.MedianNS), ui.Micros(s.Interval.LoNS), ui.Micros(s.Interval.HiNS))}
 	end := edge + int64(n)*width
 	x := func(ns float64) float64 {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"fisub/bench/compare"
+	"fisub/internal/plain"
 )
 
 var (
@@ -102,7 +103,7 @@ func (r *Run) section(n int) section {
 		c := nanos(mean)
 		s.Figures = append(s.Figures, figure{"mean latency, " + r.L2() + " L2", c.Text, c.Title})
 	}
-	count, word, _ := strings.Cut(plural(r.findings(), "finding"), " ")
+	count, word, _ := strings.Cut(plain.Count(r.findings(), "finding"), " ")
 	s.Figures = append(s.Figures, figure{word, count, ""})
 	for _, c := range []*chart{r.latency(id + "latency"), r.speedups(id + "speedup")} {
 		if c != nil && len(c.Pictures) > 0 {
@@ -156,7 +157,7 @@ func (s section) Empty() string {
 }
 
 // Count is how many workloads have a histogram.
-func (s section) Count() string { return plural(len(s.Hist), "workload") }
+func (s section) Count() string { return plain.Count(len(s.Hist), "workload") }
 
 // Latency says what the section's latencies are, "" where there are none.
 func (s section) Latency() string { return s.Run.Latency() }

@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"fisub/internal/plain"
 )
 
 // mostOpen is how many workloads a table has before it is folded.
@@ -74,7 +76,7 @@ func (r *Report) Markdown(w io.Writer) error {
 func markdownTable(b *bufio.Writer, t *table, without []string) {
 	fold := len(t.Rows) > mostOpen
 	if fold {
-		fmt.Fprintf(b, "<details><summary>%s</summary>\n\n", plural(len(t.Rows), "workload"))
+		fmt.Fprintf(b, "<details><summary>%s</summary>\n\n", plain.Count(len(t.Rows), "workload"))
 	}
 	var keep []int
 	for i, c := range t.Head {

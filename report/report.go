@@ -15,6 +15,7 @@ import (
 	"fisub/bench/compare"
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 )
@@ -138,7 +139,7 @@ func newRun(r *runs.Run) *Run {
 
 // Name is the solution and the beginning of its hash.
 func (r *Run) Name() string {
-	return clean(r.Run.Run.Solution, 80) + " " + hash8(r.Run.Run.ContentHash)
+	return clean(r.Run.Run.Solution, 80) + " " + plain.Short(r.Run.Run.ContentHash)
 }
 
 // name tells run from the others.
@@ -194,15 +195,15 @@ func (r *Run) Summary() []string {
 	kept := slices.ContainsFunc(r.Workloads, func(w Workload) bool { return w.Evaluated != nil })
 	var list []string
 	if kept || len(r.Workloads) == 0 || !r.Timed {
-		list = append(list, fmt.Sprintf("%d of %s PASSED on %s.", passed, plural(total, "workload"), r.where()))
+		list = append(list, fmt.Sprintf("%d of %s PASSED on %s.", passed, plain.Count(total, "workload"), r.where()))
 	} else {
-		list = append(list, fmt.Sprintf("%s timed on %s; the folder keeps no verdicts.", plural(len(r.Workloads), "workload"), r.where()))
+		list = append(list, fmt.Sprintf("%s timed on %s; the folder keeps no verdicts.", plain.Count(len(r.Workloads), "workload"), r.where()))
 	}
 	if n := r.failures(); n > 0 {
-		list = append(list, fmt.Sprintf("%s did not pass.", plural(n, "workload")))
+		list = append(list, fmt.Sprintf("%s did not pass.", plain.Count(n, "workload")))
 	}
 	if n := r.findings(); n > 0 {
-		list = append(list, fmt.Sprintf("%s of the honesty checks.", plural(n, "finding")))
+		list = append(list, fmt.Sprintf("%s of the honesty checks.", plain.Count(n, "finding")))
 	}
 	switch r.State() {
 	case "running":
@@ -213,7 +214,7 @@ func (r *Run) Summary() []string {
 		list = append(list, "The run ended before every workload had a verdict.")
 	}
 	if d := r.Done; d != nil && d.Score != nil && r.Run.Run.Baseline != nil {
-		list = append(list, fmt.Sprintf("Contest score %.3f: the mean speed-up over baseline %s on %s%s.", *d.Score, clean(r.Run.Run.Baseline.Name, 80), plural(d.Scored, "workload"), ui.Zeroed(d)))
+		list = append(list, fmt.Sprintf("Contest score %.3f: the mean speed-up over baseline %s on %s%s.", *d.Score, clean(r.Run.Run.Baseline.Name, 80), plain.Count(d.Scored, "workload"), ui.Zeroed(d)))
 	}
 	if r.Emulated {
 		list = append(list, "An emulated run checks results and measures nothing.")
@@ -375,13 +376,4 @@ func axesText(axes map[string]int) string {
 		list = append(list, fmt.Sprintf("%s %d", clean(name, 40), axes[name]))
 	}
 	return cmp.Or(strings.Join(list, ", "), "no axes")
-}
-
-func hash8(hash string) string { return clean(hash[:min(8, len(hash))], 8) }
-
-func plural(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
 }

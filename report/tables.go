@@ -9,6 +9,7 @@ import (
 
 	"fisub/bench/compare"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/ui"
 )
 
@@ -38,7 +39,7 @@ func (t *table) add(cells ...cell) {
 		cells[i].Right = t.Head[i].Right
 		cells[i].Text = cmp.Or(cells[i].Text, "-")
 		if cells[i].Right {
-			cells[i].Text = ui.Cut(cells[i].Text, 32)
+			cells[i].Text = plain.Cut(cells[i].Text, 32)
 		}
 	}
 	t.Rows = append(t.Rows, cells)
@@ -96,7 +97,7 @@ func verdictCell(w *Workload) cell {
 }
 
 func uuidCell(uuid string) cell {
-	return cell{Text: cmp.Or(clean(ui.Short(uuid), 8), "?"), Title: clean(uuid, 120), Class: "code"}
+	return cell{Text: cmp.Or(plain.Short(uuid), "?"), Title: clean(uuid, 120), Class: "code"}
 }
 
 func axisCells(axes []string, of map[string]int) (list []cell) {
@@ -385,7 +386,7 @@ func kernelCell(a event.Activity) cell {
 			break
 		}
 	}
-	return cell{Text: ui.Cut(strings.TrimPrefix(short, "void "), 160), Title: name, Class: "code long"}
+	return cell{Text: plain.Cut(strings.TrimPrefix(short, "void "), 160), Title: name, Class: "code long"}
 }
 
 func sizeCell(s [3]int) cell { return cell{Text: fmt.Sprintf("%d × %d × %d", s[0], s[1], s[2])} }

@@ -4,24 +4,13 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"unicode"
 
-	"fisub/internal/ui"
+	"fisub/internal/plain"
 )
 
 // clean makes one line of at most n characters of a text from a run, without what could hide or turn round its neighbours.
 func clean(s string, n int) string {
-	return ui.Cut(visible(ui.Printable(s)), n)
-}
-
-// visible replaces characters that change the direction of text, and what is no UTF-8.
-func visible(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, strings.ToValidUTF8(s, "\uFFFD"))
+	return plain.Cut(plain.Line(s), n)
 }
 
 // escapes are what programs send to terminals: control sequences, strings such as titles and links, and two-byte escapes.
@@ -44,7 +33,7 @@ func logText(log string) (text, more string) {
 		lines, cut = lines[:logLines], true
 	}
 	for i, line := range lines {
-		lines[i] = visible(ui.Printable(strings.ReplaceAll(line, "\t", "    ")))
+		lines[i] = plain.Line(strings.ReplaceAll(line, "\t", "    "))
 	}
 	if cut {
 		more = "the log goes on in the run folder, in log/"

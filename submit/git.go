@@ -1,7 +1,6 @@
 package submit
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"fisub/internal/plain"
 )
 
 var (
@@ -102,7 +103,7 @@ func (r *Repository) run(ctx context.Context, stdin string, env []string, args .
 	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", r.Top}, args...)...)
 	cmd.Env = environment(env...)
 	cmd.Stdin = strings.NewReader(stdin)
-	out, complaint := &limited{room: maxOutput}, &limited{room: 1 << 16}
+	out, complaint := &plain.Buffer{Limit: maxOutput}, &plain.Buffer{Limit: 1 << 16}
 	cmd.Stdout, cmd.Stderr = out, complaint
 	cmd.WaitDelay = time.Second // a helper of git's that has outlived it may hold the pipes
 	err := cmd.Run()
@@ -117,7 +118,7 @@ func (r *Repository) run(ctx context.Context, stdin string, env []string, args .
 		text := Scrub(strings.TrimSpace(complaint.String()))
 		return out.Bytes(), &GitError{Command: name, Text: cmp.Or(text, err.Error()), err: err}
 	}
-	if out.over {
+	if out.Over() {
 		return nil, fmt.Errorf("git %s: more than %d MiB", args[0], maxOutput>>20)
 	}
 	return out.Bytes(), nil
@@ -127,20 +128,6 @@ func (r *Repository) run(ctx context.Context, stdin string, env []string, args .
 func (r *Repository) line(ctx context.Context, args ...string) (string, error) {
 	out, err := r.run(ctx, "", nil, args...)
 	return strings.TrimSuffix(string(out), "\n"), err
-}
-
-// limited is a buffer that drops what is behind room bytes.
-type limited struct {
-	bytes.Buffer
-	room int
-	over bool
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	n := min(len(p), l.room-l.Len())
-	l.over = l.over || n < len(p)
-	l.Buffer.Write(p[:n])
-	return len(p), nil
 }
 
 var (
@@ -241,9 +228,9 @@ func (r *Repository) Checkout(ctx context.Context, commit string) (dir string, r
 		}
 	}()
 	clean := &Repository{Top: temp}
-	plain := []string{"GIT_CONFIG_GLOBAL=" + os.DevNull, "GIT_CONFIG_SYSTEM=" + os.DevNull, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_COUNT=0", "GIT_CONFIG_PARAMETERS=",
+	settings := []string{"GIT_CONFIG_GLOBAL=" + os.DevNull, "GIT_CONFIG_SYSTEM=" + os.DevNull, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_COUNT=0", "GIT_CONFIG_PARAMETERS=",
 		"GIT_ATTR_NOSYSTEM=1", "GIT_NO_REPLACE_OBJECTS=1", "XDG_CONFIG_HOME=" + filepath.Join(temp, ".git")}
-	if _, err := clean.run(ctx, "", plain, "init", "--quiet", "--template=", "--object-format="+format); err != nil {
+	if _, err := clean.run(ctx, "", settings, "init", "--quiet", "--template=", "--object-format="+format); err != nil {
 		return "", nil, err
 	}
 	alternates := filepath.Join(temp, ".git", "objects", "info", "alternates")
@@ -253,7 +240,7 @@ func (r *Repository) Checkout(ctx context.Context, commit string) (dir string, r
 	if err := os.WriteFile(alternates, []byte(objects+"\n"), 0o644); err != nil {
 		return "", nil, err
 	}
-	if _, err := clean.run(ctx, "", plain, "checkout", "--quiet", "--detach", commit); err != nil {
+	if _, err := clean.run(ctx, "", settings, "checkout", "--quiet", "--detach", commit); err != nil {
 		return "", nil, err
 	}
 	return temp, remove, nil

@@ -4,6 +4,7 @@
 package submit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -204,9 +206,9 @@ func (p *Plan) tested(proof *Proof) {
 		p.add("tested", Fault, "fisub local, or fisub remote, without --limit and --workload runs the whole set; --untested tags it as it is", "%s", proof.Failed)
 	case proof.Changed != "":
 		p.add("tested", Todo, "fisub local, or fisub remote, runs it; --untested tags it as it is", "changed since run %s, which passed: content hash %s then, %s now",
-			proof.Changed, short(proof.Old), short(p.Note.ContentHash))
+			proof.Changed, plain.Short(proof.Old), plain.Short(p.Note.ContentHash))
 	default:
-		p.add("tested", Todo, "fisub local, or fisub remote, runs it; --untested tags it as it is", "no run of this content (%s) passed", short(p.Note.ContentHash))
+		p.add("tested", Todo, "fisub local, or fisub remote, runs it; --untested tags it as it is", "no run of this content (%s) passed", plain.Short(p.Note.ContentHash))
 	}
 	for _, w := range proof.Warnings {
 		p.add("tested", Warning, "", "%s", w)
@@ -228,7 +230,7 @@ func (v *Survey) collected(p *Plan, own string, sol *trace.Solution) {
 	c := v.Here[i]
 	if c.Path != PackedName {
 		if c.Err != nil {
-			p.add("collector", Fault, "fisub submit --packed writes "+PackedName+", which the collector takes as it is", "%s", first(c.Err))
+			p.add("collector", Fault, "fisub submit --packed writes "+PackedName+", which the collector takes as it is", "%s", plain.First(c.Err.Error()))
 			return
 		}
 		var lost []string
@@ -270,12 +272,12 @@ func differ(what []string) string {
 // commit looks at HEAD and the working tree, and tells whether that differs.
 func (v *Survey) commit(p *Plan, own string) (dirty bool) {
 	if v.Head.Commit == "" {
-		p.add("commit", Todo, "git add "+quoted(path.Dir(own))+" && git commit", "nothing is committed yet")
+		p.add("commit", Todo, "git add "+plain.Word(path.Dir(own))+" && git commit", "nothing is committed yet")
 		return true
 	}
 	var changed, ignored []string
 	for _, c := range v.Changes {
-		text := fmt.Sprintf("%s (%s)", printable(c.Path), c.State)
+		text := fmt.Sprintf("%s (%s)", plain.Line(c.Path), c.State)
 		if c.State == "ignored" {
 			ignored = append(ignored, text)
 		} else {
@@ -283,15 +285,15 @@ func (v *Survey) commit(p *Plan, own string) (dirty bool) {
 		}
 	}
 	if len(changed) > 0 {
-		p.add("commit", Todo, "git add and git commit them, or git restore what is not meant", "%s differs from the working tree: %s", short(v.Head.Commit), some(changed))
+		p.add("commit", Todo, "git add and git commit them, or git restore what is not meant", "%s differs from the working tree: %s", plain.Short(v.Head.Commit), some(changed))
 	}
 	if len(ignored) > 0 {
 		p.add("commit", Fault, "git add -f adds a file that .gitignore names", "packs here, but git ignores it, so that the commit does not hold it: %s", some(ignored))
 	}
 	if v.Head.Branch == "" {
-		p.add("commit", Todo, "git switch BRANCH, or git switch -c NAME for a new one", "HEAD is detached: %s is on no branch that is checked out", short(v.Head.Commit))
+		p.add("commit", Todo, "git switch BRANCH, or git switch -c NAME for a new one", "HEAD is detached: %s is on no branch that is checked out", plain.Short(v.Head.Commit))
 	} else if len(v.Changes) == 0 {
-		p.add("commit", OK, "", "%s on %s, all that the collector reads is in it", short(v.Head.Commit), v.Head.Branch)
+		p.add("commit", OK, "", "%s on %s, all that the collector reads is in it", plain.Short(v.Head.Commit), v.Head.Branch)
 	}
 	return len(v.Changes) > 0
 }
@@ -310,7 +312,7 @@ func (v *Survey) checkout(p *Plan, own string, sol *trace.Solution, dirty bool) 
 		return // told by collected
 	}
 	if c.Err != nil {
-		p.add("checkout", Fault, "git ls-tree -r HEAD lists what the commit holds: files of a submodule, and what filters make, are not in it", "a clean checkout of %s does not pack: %v", short(v.Head.Commit), c.Err)
+		p.add("checkout", Fault, "git ls-tree -r HEAD lists what the commit holds: files of a submodule, and what filters make, are not in it", "a clean checkout of %s does not pack: %v", plain.Short(v.Head.Commit), c.Err)
 		return
 	}
 	want := *sol
@@ -324,9 +326,9 @@ func (v *Survey) checkout(p *Plan, own string, sol *trace.Solution, dirty bool) 
 		if files := files(c.Solution, &want); len(files) > 0 {
 			detail += ", in " + some(files)
 		}
-		p.add("checkout", Fault, clean(own), "a clean checkout of %s packs to %s, the working tree to %s: %s", short(v.Head.Commit), short(c.Solution.Hash()), short(want.Hash()), detail)
+		p.add("checkout", Fault, clean(own), "a clean checkout of %s packs to %s, the working tree to %s: %s", plain.Short(v.Head.Commit), plain.Short(c.Solution.Hash()), plain.Short(want.Hash()), detail)
 	} else {
-		p.add("checkout", OK, "", "a clean checkout of %s packs to the same hash, %s", short(v.Head.Commit), c.Solution.Hash())
+		p.add("checkout", OK, "", "a clean checkout of %s packs to the same hash, %s", plain.Short(v.Head.Commit), c.Solution.Hash())
 	}
 	if of := Of(v.Committed, sol.Definition); len(of) > 1 {
 		var paths []string
@@ -339,11 +341,11 @@ func (v *Survey) checkout(p *Plan, own string, sol *trace.Solution, dirty bool) 
 		switch {
 		case other.Path == c.Path:
 		case other.Err != nil:
-			p.add("checkout", Warning, "git rm it where it is none", "the collector takes %s for a submission too, which does not pack: %v", other.Path, first(other.Err))
+			p.add("checkout", Warning, "git rm it where it is none", "the collector takes %s for a submission too, which does not pack: %v", other.Path, plain.First(other.Err.Error()))
 		case other.Solution.Definition != sol.Definition && other.Solution.Name == sol.Name:
-			p.add("checkout", Fault, "give each submission a name of its own", "%s has the same name, %q: a dataset with both does not load", other.Path, printable(sol.Name))
+			p.add("checkout", Fault, "give each submission a name of its own", "%s has the same name, %q: a dataset with both does not load", other.Path, plain.Line(sol.Name))
 		case other.Solution.Definition != sol.Definition:
-			p.add("checkout", Warning, "", "the tag holds %s too: %s, %s", other.Path, other.Solution.Definition, short(other.Solution.Hash()))
+			p.add("checkout", Warning, "", "the tag holds %s too: %s, %s", other.Path, other.Solution.Definition, plain.Short(other.Solution.Hash()))
 		}
 	}
 }
@@ -361,13 +363,13 @@ func files(a, b *trace.Solution) (names []string) {
 	}
 	for _, f := range b.Sources {
 		if c, ok := content[f.Path]; !ok || c != f.Content {
-			names = append(names, printable(f.Path))
+			names = append(names, plain.Line(f.Path))
 		}
 		delete(content, f.Path)
 	}
 	for _, f := range a.Sources {
 		if _, ok := content[f.Path]; ok {
-			names = append(names, printable(f.Path))
+			names = append(names, plain.Line(f.Path))
 		}
 	}
 	return names
@@ -391,7 +393,7 @@ func (v *Survey) tag(ctx context.Context, p *Plan, o Options) error {
 		}
 		if n := t.Note; matches(pattern, definition, t.Name) && n.Definition == definition && n.ContentHash == p.Note.ContentHash {
 			p.Tag, p.Exists, p.Object, p.Note = t.Name, true, t.Object, n
-			p.add("tag", OK, "", "%s is there already, on %s", t.Name, short(t.Commit))
+			p.add("tag", OK, "", "%s is there already, on %s", t.Name, plain.Short(t.Commit))
 			return nil
 		}
 	}
@@ -408,7 +410,7 @@ func (v *Survey) tag(ctx context.Context, p *Plan, o Options) error {
 		hint := "a tag is never moved: give tag in [submit] of config.toml another name, or a number: " + name + "-" + NumberPart
 		switch {
 		case t.Commit != v.Head.Commit:
-			p.add("tag", Fault, hint, "tag %s exists, on commit %s", name, short(t.Commit))
+			p.add("tag", Fault, hint, "tag %s exists, on commit %s", name, plain.Short(t.Commit))
 		case i > 0:
 			p.add("tag", Fault, hint, "tag %s exists, and tag %s is newer: the contest takes that one", name, taken[0])
 		default:
@@ -421,7 +423,7 @@ func (v *Survey) tag(ctx context.Context, p *Plan, o Options) error {
 		return nil
 	}
 	p.Tag = name
-	p.add("tag", OK, "", "%s, new, on %s", name, short(v.Head.Commit))
+	p.add("tag", OK, "", "%s, new, on %s", name, plain.Short(v.Head.Commit))
 	return nil
 }
 
@@ -434,7 +436,7 @@ func (v *Survey) remote(ctx context.Context, p *Plan, o Options) error {
 	switch {
 	case v.Remote == nil && o.AskedName != "":
 		names, err := v.Repo.Remotes(ctx)
-		p.add("remote", Fault, "git remote -v lists them", "no remote %s; there are: %s", o.AskedName, or(strings.Join(names, ", "), "none"))
+		p.add("remote", Fault, "git remote -v lists them", "no remote %s; there are: %s", o.AskedName, cmp.Or(strings.Join(names, ", "), "none"))
 		return err
 	case v.Remote == nil:
 		p.add("remote", need, "git remote add origin URL", "no remote: there is nowhere to push a tag to")
@@ -458,7 +460,7 @@ func (v *Survey) remote(ctx context.Context, p *Plan, o Options) error {
 	if err != nil {
 		return err
 	}
-	text := fmt.Sprintf("to %s: tag %s, %s", where, p.Tag, or(p.Object, "on "+v.Head.Commit))
+	text := fmt.Sprintf("to %s: tag %s, %s", where, p.Tag, cmp.Or(p.Object, "on "+v.Head.Commit))
 	switch {
 	case n == 0:
 		text += "; it has the commit"
@@ -474,7 +476,7 @@ func (v *Survey) remote(ctx context.Context, p *Plan, o Options) error {
 		return nil
 	}
 	var failed *GitError
-	if err := v.Repo.Preview(ctx, v.Remote.Name, or(p.Object, v.Head.Commit), p.Tag); errors.As(err, &failed) {
+	if err := v.Repo.Preview(ctx, v.Remote.Name, cmp.Or(p.Object, v.Head.Commit), p.Tag); errors.As(err, &failed) {
 		p.add("push", Warning, "", "%s would not take it now: %s", v.Remote.Name, strings.ReplaceAll(failed.Text, "\n", "; "))
 	} else if errors.Is(err, ErrOffline) {
 		p.add("push", Warning, "", "%v", err)
@@ -504,16 +506,6 @@ func (v *Survey) Send(ctx context.Context, p *Plan) (sent bool, err error) {
 	return p.Sent, err
 }
 
-// short is the beginning of a hash.
-func short(hash string) string { return hash[:min(8, len(hash))] }
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
-}
-
 // some lists words, not more than a line can hold.
 func some(words []string) string {
 	const most = 8
@@ -521,27 +513,6 @@ func some(words []string) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(words[:most], ", "), n)
 	}
 	return strings.Join(words, ", ")
-}
-
-func first(err error) string {
-	line, _, _ := strings.Cut(err.Error(), "\n")
-	return line
-}
-
-// printable makes a file name safe to show.
-func printable(name string) string {
-	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }) {
-		return fmt.Sprintf("%q", name)
-	}
-	return name
-}
-
-// quoted is a path as a shell takes it.
-func quoted(p string) string {
-	if strings.ContainsAny(p, " \t\n'\"\\$`*?[](){}<>|&;#~!") {
-		return "'" + strings.ReplaceAll(p, "'", `'\''`) + "'"
-	}
-	return p
 }
 
 // Top is the root of the working tree; without git it is the folder that was asked about.

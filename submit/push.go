@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"fisub/internal/plain"
 )
 
 // A Remote is where a tag is pushed to.
@@ -136,7 +138,7 @@ func (r *Repository) Lacking(ctx context.Context, commit string, refs Refs, limi
 	}
 	for line := range strings.Lines(string(out)) {
 		if n++; n <= limit {
-			commits = append(commits, oneLine(line))
+			commits = append(commits, plain.Brief(line, maxNote))
 		}
 	}
 	return commits, n, nil
@@ -180,7 +182,7 @@ func refused(err error) error {
 	for line := range strings.Lines(failed.Text) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "hint: ") && !strings.HasPrefix(line, "error: failed to push some refs") &&
 			!strings.HasPrefix(line, "To ") && line != "Done" {
-			lines = append(lines, oneLine(line))
+			lines = append(lines, plain.Brief(line, maxNote))
 		}
 	}
 	if len(lines) > 0 {

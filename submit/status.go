@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"fisub/internal/plain"
 )
 
 // What the State of a Line may be.
@@ -54,11 +56,11 @@ func (h Here) Text() string {
 	case h.Fault != "":
 		return fmt.Sprintf("%s does not pack: %s", h.Path, h.Fault)
 	case h.Newest == "":
-		return fmt.Sprintf("%s, %s: %s is in no tag", h.Path, h.Definition, short(h.Hash))
+		return fmt.Sprintf("%s, %s: %s is in no tag", h.Path, h.Definition, plain.Short(h.Hash))
 	case h.Same:
-		return fmt.Sprintf("%s, %s: %s, as in the newest tag, %s", h.Path, h.Definition, short(h.Hash), h.Newest)
+		return fmt.Sprintf("%s, %s: %s, as in the newest tag, %s", h.Path, h.Definition, plain.Short(h.Hash), h.Newest)
 	}
-	return fmt.Sprintf("%s, %s: %s differs from the newest tag, %s", h.Path, h.Definition, short(h.Hash), h.Newest)
+	return fmt.Sprintf("%s, %s: %s differs from the newest tag, %s", h.Path, h.Definition, plain.Short(h.Hash), h.Newest)
 }
 
 // NewStatus looks at the newest limit tags of the repository that holds the folder dir; remote is as in NewSurvey.
@@ -138,7 +140,7 @@ func NewStatus(ctx context.Context, dir, remote string, limit int) (*Status, err
 	for _, c := range here {
 		h := Here{Path: c.Path}
 		if c.Err != nil {
-			h.Fault = first(c.Err)
+			h.Fault = plain.First(c.Err.Error())
 			st.Here = append(st.Here, h)
 			continue
 		}
@@ -180,7 +182,7 @@ func lines(t Tag, all []Collected) (of []Line) {
 		l := Line{Path: c.Path, Tag: t}
 		switch {
 		case c.Err != nil:
-			l.State, l.Why = Broken, first(c.Err)
+			l.State, l.Why = Broken, plain.First(c.Err.Error())
 		default:
 			l.Definition, l.Packs = c.Solution.Definition, c.Solution.Hash()
 			if l.State = Unnoted; t.Note.Definition != "" {
@@ -207,9 +209,9 @@ func noted(n Note, c Collected) string {
 	switch {
 	case n.ContentHash != c.Solution.Hash():
 		return "other content"
-	case n.Name != oneLine(c.Solution.Name):
+	case n.Name != plain.Brief(c.Solution.Name, maxNote):
 		return "another name"
-	case n.Author != oneLine(c.Solution.Author):
+	case n.Author != plain.Brief(c.Solution.Author, maxNote):
 		return "another author"
 	}
 	return ""

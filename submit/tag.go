@@ -9,7 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
+
+	"fisub/internal/plain"
 )
 
 // A Tag is a tag of the repository that leads to a commit.
@@ -46,26 +47,19 @@ func (n *Note) fields() []struct {
 		{"Result", &n.Result}, {"Device", &n.Device}, {"Fisub", &n.Fisub}}
 }
 
+// maxNote bounds a line of a tag's message, in bytes.
+const maxNote = 1000
+
 // Message is the text of the tag.
 func (n Note) Message() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Submission of %s\n\n", oneLine(n.Definition))
+	fmt.Fprintf(&b, "Submission of %s\n\n", plain.Brief(n.Definition, maxNote))
 	for _, f := range n.fields() {
 		if *f.value != "" {
-			fmt.Fprintf(&b, "%s: %s\n", f.key, oneLine(*f.value))
+			fmt.Fprintf(&b, "%s: %s\n", f.key, plain.Brief(*f.value, maxNote))
 		}
 	}
 	return b.String()
-}
-
-// oneLine makes a text that cannot begin a line of its own.
-func oneLine(s string) string {
-	return strings.TrimSpace(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
-			return ' '
-		}
-		return r
-	}, s))
 }
 
 // parseNote reads a message; the first line of each key counts.
@@ -77,7 +71,7 @@ func parseNote(message string) (n Note) {
 		}
 		for _, f := range n.fields() {
 			if f.key == key && *f.value == "" {
-				*f.value = oneLine(value)
+				*f.value = plain.Brief(value, maxNote)
 			}
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"fisub/device"
 	"fisub/internal/cache"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -479,7 +480,7 @@ func run(ctx context.Context, dir, tmp string, argv []string) result {
 		}
 	}
 	cmd.Env = append(cmd.Env, "TMPDIR="+tmp, "LC_ALL=C")
-	out := &capped{limit: maxLog}
+	out := &plain.Buffer{Limit: maxLog}
 	cmd.Stdout, cmd.Stderr = out, out
 	err := cmd.Run()
 	name := filepath.Base(argv[0])
@@ -499,19 +500,6 @@ func run(ctx context.Context, dir, tmp string, argv []string) result {
 	}
 	r.failed = true
 	return r
-}
-
-// capped keeps the first limit bytes that are written to it.
-type capped struct {
-	bytes.Buffer
-	limit int
-}
-
-func (c *capped) Write(p []byte) (int, error) {
-	if room := c.limit - c.Len(); room > 0 {
-		c.Buffer.Write(p[:min(room, len(p))])
-	}
-	return len(p), nil
 }
 
 var faultLine = regexp.MustCompile(`(?im)^.*\b(error|undefined reference|undefined symbol|fatal)\b.*$`)

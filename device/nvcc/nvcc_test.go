@@ -218,8 +218,8 @@ func solution(files ...string) *trace.Solution {
 	return s
 }
 
-// plain exports the entry symbol without tvm-ffi's headers, which take seconds to compile.
-const plain = `#include "sub/grid.cuh"
+// simple exports the entry symbol without tvm-ffi's headers, which take seconds to compile.
+const simple = `#include "sub/grid.cuh"
 __global__ void fill(float* p) { p[blockIdx.x * blockDim.x + threadIdx.x] = scale(1.0f); }
 extern "C" int __tvm_ffi_kernel(void*, const void*, int, void*) {
   fill<<<1, 32>>>(nullptr);
@@ -230,7 +230,7 @@ extern "C" int __tvm_ffi_kernel(void*, const void*, int, void*) {
 func TestBuild(t *testing.T) {
 	tools, root := toolchain(t)
 	ctx := context.Background()
-	sol := solution("kernel.cu", plain, "sub/grid.cuh", "__device__ float scale(float x) { return 2.0f * x; }\n",
+	sol := solution("kernel.cu", simple, "sub/grid.cuh", "__device__ float scale(float x) { return 2.0f * x; }\n",
 		"sub/host.cpp", "#warning mind the gap\nint host() { return 1; }\n", "notes.txt", "not compiled")
 	o, err := tools.Build(ctx, root, sol, "sm_90")
 	if err != nil {
@@ -280,7 +280,7 @@ func TestBuild(t *testing.T) {
 	if _, err := Prebuilt(dir, sol, "sm_100"); !errors.As(err, &mismatch) || !strings.Contains(err.Error(), "for sm_100 in the bundle; it has sm_90") {
 		t.Errorf("Prebuilt for another arch: got %v, want a *MismatchError", err)
 	}
-	other := solution("kernel.cu", plain+"// changed")
+	other := solution("kernel.cu", simple+"// changed")
 	other.Name = "elsewhere"
 	if _, err := Prebuilt(dir, other, "sm_90"); !errors.As(err, &mismatch) || err.Error() != "no kernel of elsewhere for sm_90 in the bundle; it has those of other solutions" {
 		t.Errorf("Prebuilt of another solution: got %v, want a *MismatchError that names it", err)

@@ -3,12 +3,14 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -84,35 +86,34 @@ func Folder(ctx context.Context, root, kind, key string, fill func(dir string) e
 	return dir, false, nil
 }
 
-// WriteFile writes data to path through a temporary file beside it, so that a reader sees the old or the new content. An
-// error names path.
-func WriteFile(path string, data []byte, perm fs.FileMode) (err error) {
-	defer func() {
-		var file *fs.PathError
-		var rename *os.LinkError
-		if errors.As(err, &file) {
-			err = &fs.PathError{Op: "write", Path: path, Err: file.Err}
-		} else if errors.As(err, &rename) {
-			err = &fs.PathError{Op: "write", Path: path, Err: rename.Err}
-		}
-	}()
+// WriteFile is Write of data.
+func WriteFile(path string, data []byte, perm fs.FileMode) error {
+	return Write(path, perm, func(f io.Writer) error {
+		_, err := f.Write(data)
+		return err
+	})
+}
+
+// Write has fill write the file path through a temporary file beside it, which is synced and renamed: a reader sees the old or
+// the new content, whatever happens. An error of that file names path; any other one of fill comes back as it is.
+func Write(path string, perm fs.FileMode, fill func(f io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		return err
+		var file *fs.PathError
+		errors.As(err, &file)
+		return &fs.PathError{Op: "write", Path: path, Err: file.Err}
 	}
 	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = f.Chmod(perm)
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
+	err = cmp.Or(fill(f), f.Sync(), f.Chmod(perm), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
+	}
+	var file *fs.PathError
+	var rename *os.LinkError
+	if errors.As(err, &file) && file.Path == f.Name() {
+		err = &fs.PathError{Op: "write", Path: path, Err: file.Err}
+	} else if errors.As(err, &rename) && rename.Old == f.Name() {
+		err = &fs.PathError{Op: "write", Path: path, Err: rename.Err}
 	}
 	return err
 }

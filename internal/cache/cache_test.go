@@ -3,6 +3,8 @@ package cache
 import (
 	"context"
 	"errors"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -100,5 +102,36 @@ func TestWriteFile(t *testing.T) {
 	}
 	if err := WriteFile(filepath.Join(name, "x"), nil, 0o644); err == nil {
 		t.Error("below a file: got no error")
+	}
+}
+
+func TestWriteKeepsTheOld(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "file")
+	if err := WriteFile(name, []byte("old"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	own := &fs.PathError{Op: "open", Path: "other", Err: fs.ErrPermission}
+	for _, c := range []struct {
+		name string
+		fill func(io.Writer) error
+		want error
+	}{
+		{"fails", func(io.Writer) error { return own }, own},
+		{"closes it", func(f io.Writer) error { return f.(io.Closer).Close() }, &fs.PathError{Op: "write", Path: name, Err: fs.ErrClosed}},
+	} {
+		err := Write(name, 0o644, func(f io.Writer) error {
+			if _, err := f.Write([]byte("new")); err != nil {
+				return err
+			}
+			return c.fill(f)
+		})
+		if err == nil || err.Error() != c.want.Error() {
+			t.Errorf("%s: got %v, want %v", c.name, err, c.want)
+		}
+		data, _ := os.ReadFile(name)
+		if left, _ := os.ReadDir(dir); string(data) != "old" || len(left) != 1 {
+			t.Errorf("%s: the file holds %q, and the folder %d files; want the old one alone", c.name, data, len(left))
+		}
 	}
 }

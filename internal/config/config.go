@@ -12,6 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -323,7 +324,7 @@ func (f *Fault) at(src []byte, s span) {
 	f.Col = 1 + utf8.RuneCountInString(text[begin:s.start])
 
 	const width = 120 // characters of a line that are shown
-	before, marked, after := printable(text[begin:s.start]), printable(text[s.start:s.end]), printable(text[s.end:begin+len(line)])
+	before, marked, after := []rune(plain.Lines(text[begin:s.start])), []rune(plain.Lines(text[s.start:s.end])), []rune(plain.Lines(text[s.end:begin+len(line)]))
 	if len(before) > width/2 {
 		before = append([]rune("..."), before[len(before)-width/2:]...)
 	}
@@ -343,15 +344,4 @@ func (f *Fault) at(src []byte, s span) {
 	}, string(before))
 	f.Excerpt = fmt.Sprintf("%s | %s\n%s | %s%s", number, string(before)+string(marked)+string(after),
 		strings.Repeat(" ", len(number)), pad, strings.Repeat("^", max(1, len(marked))))
-}
-
-// printable returns the characters of s with those that could move a terminal's cursor replaced.
-func printable(s string) []rune {
-	runes := []rune(s)
-	for i, r := range runes {
-		if r < ' ' && r != '\t' || r >= 0x7f && r < 0xa0 {
-			runes[i] = utf8.RuneError
-		}
-	}
-	return runes
 }

@@ -12,7 +12,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fisub/internal/cache"
 	"fisub/internal/tensor"
 )
 
@@ -358,27 +358,12 @@ type Named struct {
 // Write writes the tensors, in that order, to path through a temporary file beside it. The data begins at a multiple of
 // eight bytes. Folders are not created.
 func Write(path string, tensors []Named, metadata map[string]string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	if err = WriteTo(f, tensors, metadata); err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	return err
+	return cache.Write(path, 0o644, func(f io.Writer) error {
+		if err := WriteTo(f, tensors, metadata); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		return nil
+	})
 }
 
 // WriteTo writes what Write does to w, without waiting for a disk. After an error w may hold a part of it.

@@ -8,8 +8,9 @@ import (
 	"sort"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"fisub/internal/plain"
 )
 
 // maxFaults bounds how many faults, and how many warnings, one document reports.
@@ -43,7 +44,7 @@ func (e *ValidationError) Error() string {
 		if f.Type == "json_invalid" && f.Line > 0 { // the place is said already
 			msg, _, _ = strings.Cut(msg, " at line ")
 		}
-		lines[i] = printable(lines[i] + msg)
+		lines[i] = plain.Line(lines[i] + msg)
 	}
 	return strings.Join(lines, "\n")
 }
@@ -61,7 +62,7 @@ type Warning struct {
 // String is one line: "solution.json:3:9: unknown key spec.bindings".
 func (w Warning) String() string {
 	loc := append(slices.Clone(w.Loc), w.Key)
-	return printable(place(w.Place, w.Model, w.Line, w.Col) + "unknown key " + locText(loc))
+	return plain.Line(place(w.Place, w.Model, w.Line, w.Col) + "unknown key " + locText(loc))
 }
 
 func place(file, model string, line, col int) string {
@@ -81,26 +82,6 @@ func locText(loc []any) string {
 	}
 	return strings.Join(parts, ".")
 }
-
-// printable escapes what would break a line of text or write to the terminal other than text.
-func printable(s string) string {
-	if strings.IndexFunc(s, unprintable) < 0 && utf8.ValidString(s) {
-		return s
-	}
-	var b strings.Builder
-	for i, r := range s {
-		_, size := utf8.DecodeRuneInString(s[i:])
-		if unprintable(r) || r == utf8.RuneError && size == 1 {
-			q := strconv.Quote(s[i : i+size])
-			b.WriteString(q[1 : len(q)-1])
-			continue
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
-}
-
-func unprintable(r rune) bool { return r != ' ' && !unicode.IsPrint(r) }
 
 // A decoder turns JSON values into models and collects what is wrong with them.
 type decoder struct {

@@ -123,7 +123,7 @@ func TestFaultTexts(t *testing.T) {
 				"definition:2:108: inputs.y.description: Input should be a valid string"},
 		{"scalar too large", "Workload", `"value":2`, `"value":-9223372036854775809`, "workload:1:78: inputs.s.ScalarInput.value: Input should be an integer of at most 64 bits"},
 		{"entry point", "Solution", "kernel.cu::kernel", "kernel.cu", `solution:1:110: spec: Value error, Invalid entry point format: kernel.cu. Expected "<file_path>::<function_name>".`},
-		{"source path", "Solution", `"path":"kernel.cu"`, `"path":"a/../b\u001b[2J"`, `solution:1:150: sources.0: Value error, Invalid source path (parent directory traversal not allowed): a/../b\x1b[2J`},
+		{"source path", "Solution", `"path":"kernel.cu"`, `"path":"a/../b\u001b[2J"`, `solution:1:150: sources.0: Value error, Invalid source path (parent directory traversal not allowed): a/../b�[2J`},
 		{"correctness forbidden", "Trace", "PASSED", "TIMEOUT", "trace:1:251: evaluation: Value error, Evaluation must not include correctness when status is EvaluationStatus.TIMEOUT"},
 		{"performance forbidden", "Trace", "PASSED", "INCORRECT_NUMERICAL", "trace:1:344: evaluation: Value error, Evaluation must not include performance when status is EvaluationStatus.INCORRECT_NUMERICAL"},
 	} {

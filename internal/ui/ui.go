@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"fisub/internal/event"
+	"fisub/internal/plain"
 )
 
 // A Terminal is where things are shown.
@@ -82,17 +83,17 @@ func (t *Terminal) Note(format string, args ...any) {
 
 // Warn prints a warning, and a hint where there is one, to Err.
 func (t *Terminal) Warn(text, hint string) {
-	fmt.Fprintf(t.Err, "%s %s\n", t.paint(yellow, "warning:"), lines(text))
+	fmt.Fprintf(t.Err, "%s %s\n", t.paint(yellow, "warning:"), plain.Lines(text))
 	if hint != "" {
-		fmt.Fprintf(t.Err, "%s %s\n", t.paint(bold, "hint:"), lines(hint))
+		fmt.Fprintf(t.Err, "%s %s\n", t.paint(bold, "hint:"), plain.Lines(hint))
 	}
 }
 
 // Error prints an error, which may have several lines, and its hint, to Err.
 func (t *Terminal) Error(text, hint string) {
-	fmt.Fprintf(t.Err, "%s %s\n", t.paint(red, "fisub:"), lines(text))
+	fmt.Fprintf(t.Err, "%s %s\n", t.paint(red, "fisub:"), plain.Lines(text))
 	if hint != "" {
-		fmt.Fprintf(t.Err, "%s %s\n", t.paint(bold, "hint:"), lines(hint))
+		fmt.Fprintf(t.Err, "%s %s\n", t.paint(bold, "hint:"), plain.Lines(hint))
 	}
 }
 
@@ -151,15 +152,15 @@ func (t *Terminal) Progress(label string, bar bool) event.Sink {
 	return func(e event.Event) error {
 		line := func(code, what, text string) {
 			b.Clear()
-			fmt.Fprintf(t.Err, "%s %s: %s\n", t.paint(code, what), label, Printable(text))
+			fmt.Fprintf(t.Err, "%s %s: %s\n", t.paint(code, what), label, plain.Line(text))
 		}
-		of := "workload " + Short(e.Workload)
+		of := "workload " + plain.Short(e.Workload)
 		switch {
 		case e.Started != nil && bar:
 			if b == nil {
 				b = t.Bar(int64(e.Started.Total), "", false)
 			}
-			b.Describe(Short(e.Workload))
+			b.Describe(plain.Short(e.Workload))
 			b.Set(int64(e.Started.Index - 1))
 		case e.Evaluated != nil && e.Evaluated.Status != "PASSED":
 			line(red, "fisub:", of+": "+e.Evaluated.Status+": "+e.Evaluated.Detail)
@@ -169,7 +170,7 @@ func (t *Terminal) Progress(label string, bar bool) event.Sink {
 			line(yellow, "finding:", of+": "+e.Finding.Check+": "+e.Finding.Text)
 		case e.Type == event.TypeWarning:
 			b.Clear()
-			t.Warn(label+": "+Printable(e.Message.Text), e.Message.Hint)
+			t.Warn(label+": "+plain.Line(e.Message.Text), e.Message.Hint)
 		case e.Done != nil:
 			b.Finish()
 		}
@@ -212,7 +213,7 @@ func (v *runView) event(e event.Event) error {
 		if v.bar == nil {
 			v.bar = t.Bar(int64(e.Started.Total), "", false)
 		}
-		v.bar.Describe(Short(e.Workload))
+		v.bar.Describe(plain.Short(e.Workload))
 		v.bar.Set(int64(e.Started.Index - 1))
 	case e.Samples != nil:
 		v.samples[e.Workload] = e.Samples
@@ -225,10 +226,10 @@ func (v *runView) event(e event.Event) error {
 		return v.row(e.Workload, e.Place, e.Evaluated)
 	case e.Type == event.TypeFailed:
 		v.bar.Clear()
-		fmt.Fprintf(t.Err, "%s workload %s: %s\n", t.paint(red, "fisub:"), Printable(e.Workload), Printable(e.Message.Text))
+		fmt.Fprintf(t.Err, "%s workload %s: %s\n", t.paint(red, "fisub:"), plain.Line(e.Workload), plain.Line(e.Message.Text))
 	case e.Finding != nil:
 		v.bar.Clear()
-		_, err := fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), Printable(e.Finding.Check), Printable(e.Finding.Text))
+		_, err := fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check), plain.Line(e.Finding.Text))
 		return err
 	case e.Type == event.TypeWarning:
 		if e.Place != "" {
@@ -249,11 +250,11 @@ func (v *runView) event(e event.Event) error {
 func (v *runView) start(r *event.Run) {
 	*v = runView{t: v.t, places: v.places, warned: v.warned, run: r, samples: map[string]*event.Samples{}, doubts: map[string][]string{}}
 	t := v.t
-	t.Note("solution   %s", Printable(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language, r.ContentHash[:min(8, len(r.ContentHash))])))
-	t.Note("definition %s", Printable(fmt.Sprintf("%s, %d workloads of set %s", r.Definition, len(r.Workloads), r.Set)))
+	t.Note("solution   %s", plain.Line(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language, plain.Short(r.ContentHash))))
+	t.Note("definition %s", plain.Line(fmt.Sprintf("%s, %s of set %s", r.Definition, plain.Count(len(r.Workloads), "workload"), r.Set)))
 	t.Note("device     %s", Device(r.Device))
 	if b := r.Baseline; b != nil {
-		t.Note("baseline   %s", Printable(fmt.Sprintf("%s: %s, %s", b.Name, b.Solution, b.ContentHash[:min(8, len(b.ContentHash))])))
+		t.Note("baseline   %s", plain.Line(fmt.Sprintf("%s: %s, %s", b.Name, b.Solution, plain.Short(b.ContentHash))))
 	}
 	if r.Device.Emulated {
 		t.Note("           emulated: correctness only, no latency is measured")
@@ -281,7 +282,7 @@ func (v *runView) job(place string, j *event.Job) {
 	case j.Text != "":
 		text += ": " + j.Text
 	}
-	v.t.Note("%s", Printable(place+": "+text))
+	v.t.Note("%s", plain.Line(place+": "+text))
 }
 
 // fit chooses the widths of the axes' columns. Where the line would have 100 columns or more, the longest names are cut, as
@@ -305,7 +306,7 @@ func (v *runView) fit() {
 		for _, w := range v.run.Workloads {
 			least[i] = max(least[i], len(fmt.Sprint(w.Axes[name])))
 		}
-		v.widths[i] = max(utf8.RuneCountInString(Printable(name)), least[i])
+		v.widths[i] = max(utf8.RuneCountInString(plain.Line(name)), least[i])
 		least[i] = max(least[i], 4)
 		room -= 2 + v.widths[i]
 	}
@@ -332,7 +333,7 @@ func (v *runView) header() error {
 	t := v.t
 	cols := []string{pad("WORKLOAD", 8)}
 	for i, name := range v.axes {
-		cols = append(cols, left(Cut(strings.ToUpper(Printable(name)), v.widths[i]), v.widths[i]))
+		cols = append(cols, left(plain.Cut(strings.ToUpper(plain.Line(name)), v.widths[i]), v.widths[i]))
 	}
 	cols = append(cols, pad("STATUS", statusWidth), left("MAX ABS", errorWidth), left("MAX REL", errorWidth))
 	if !v.run.Device.Emulated {
@@ -371,7 +372,7 @@ func (v *runView) row(uuid, place string, e *event.Evaluated) error {
 	}
 	t := v.t
 	further := ""
-	cols := []string{pad(Short(uuid), 8)}
+	cols := []string{pad(plain.Short(uuid), 8)}
 	for i, name := range v.axes {
 		cols = append(cols, left(fmt.Sprint(e.Axes[name]), v.widths[i]))
 	}
@@ -379,7 +380,7 @@ func (v *runView) row(uuid, place string, e *event.Evaluated) error {
 	if e.Status != "PASSED" {
 		color = red
 	}
-	cols = append(cols, t.paint(color, pad(Printable(e.Status), statusWidth)), left(ErrorText(e.MaxAbs), errorWidth), left(ErrorText(e.MaxRel), errorWidth))
+	cols = append(cols, t.paint(color, pad(plain.Line(e.Status), statusWidth)), left(ErrorText(e.MaxAbs), errorWidth), left(ErrorText(e.MaxRel), errorWidth))
 	if e.Latency != nil {
 		cols = append(cols, left(Micros(*e.Latency*1e6), timeWidth))
 		if s := v.samples[uuid]; s != nil {
@@ -401,15 +402,15 @@ func (v *runView) row(uuid, place string, e *event.Evaluated) error {
 				cols = append(cols, " ")
 			}
 			for _, sentence := range s.Disturbed {
-				v.doubts[sentence] = append(v.doubts[sentence], Short(uuid))
+				v.doubts[sentence] = append(v.doubts[sentence], plain.Short(uuid))
 			}
 			for _, w := range s.Warnings {
-				t.Warn(fmt.Sprintf("workload %s: %s", Printable(uuid), Printable(w)), "")
+				t.Warn(fmt.Sprintf("workload %s: %s", plain.Line(uuid), plain.Line(w)), "")
 			}
 		}
 	}
 	if place != "" {
-		cols = append(cols, Printable(place))
+		cols = append(cols, plain.Line(place))
 	}
 	if _, err := fmt.Fprintln(t.Out, strings.TrimRight(strings.Join(cols, "  "), " ")); err != nil {
 		return err
@@ -437,7 +438,7 @@ func (v *runView) row(uuid, place string, e *event.Evaluated) error {
 		if line == "" || i > 0 && strings.HasSuffix(line, e.Detail) {
 			continue
 		}
-		if _, err := fmt.Fprintln(t.Out, "          "+t.paint(dim, Printable(line))); err != nil {
+		if _, err := fmt.Fprintln(t.Out, "          "+t.paint(dim, plain.Line(line))); err != nil {
 			return err
 		}
 	}
@@ -457,11 +458,11 @@ func (v *runView) done(d *event.Done) error {
 		text += fmt.Sprintf(", %d without a verdict", d.Missing)
 	}
 	if d.Findings > 0 {
-		text += ", " + t.paint(yellow, plural(d.Findings, "finding"))
+		text += ", " + t.paint(yellow, plain.Count(d.Findings, "finding"))
 	}
 	text += " on " + Device(v.run.Device)
 	if began := began(v.places); began > 1 {
-		text += " and " + plural(began-1, "other place")
+		text += " and " + plain.Count(began-1, "other place")
 	}
 	text += fmt.Sprintf(" in %.1f s", d.Seconds)
 	if _, err := fmt.Fprintln(t.Out, text); err != nil {
@@ -473,7 +474,7 @@ func (v *runView) done(d *event.Done) error {
 		}
 	}
 	if b := v.run.Baseline; b != nil && d.Score != nil {
-		if _, err := fmt.Fprintf(t.Out, "contest score: %.3f, the mean speed-up over baseline %s on %s%s\n", *d.Score, Printable(b.Name), plural(d.Scored, "workload"), Zeroed(d)); err != nil {
+		if _, err := fmt.Fprintf(t.Out, "contest score: %.3f, the mean speed-up over baseline %s on %s%s\n", *d.Score, plain.Line(b.Name), plain.Count(d.Scored, "workload"), Zeroed(d)); err != nil {
 			return err
 		}
 	}
@@ -483,7 +484,7 @@ func (v *runView) done(d *event.Done) error {
 		if len(of) > 1 {
 			which = fmt.Sprintf("%d workloads", len(of))
 		}
-		if _, err := fmt.Fprintf(t.Out, "%s %s, in doubt however often measured: %s\n", t.paint(yellow, "*"), which, Printable(sentence)); err != nil {
+		if _, err := fmt.Fprintf(t.Out, "%s %s, in doubt however often measured: %s\n", t.paint(yellow, "*"), which, plain.Line(sentence)); err != nil {
 			return err
 		}
 	}
@@ -497,13 +498,6 @@ func began(places map[string]bool) (n int) {
 		}
 	}
 	return n
-}
-
-func plural(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
 }
 
 // legend says what the figures are.
@@ -541,13 +535,13 @@ func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) 
 	widths := make([]int, len(align))
 	for _, row := range rows {
 		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(Printable(cell)))
+			widths[i] = max(widths[i], utf8.RuneCountInString(plain.Line(cell)))
 		}
 	}
 	for n, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
-			cell = Printable(cell)
+			cell = plain.Line(cell)
 			if align[i] == 'r' {
 				cell = left(cell, widths[i])
 			} else if i < len(row)-1 {

@@ -2,11 +2,10 @@ package ui
 
 import (
 	"fmt"
-	"strings"
 	"time"
-	"unicode"
 
 	"fisub/internal/event"
+	"fisub/internal/plain"
 )
 
 // Micros gives nanoseconds as microseconds with three significant digits at least.
@@ -54,7 +53,7 @@ func Latency(p event.Profile, l2, timer string) string {
 	if p.Target > 0 {
 		trials = fmt.Sprintf("%d or more", p.Trials)
 	}
-	return fmt.Sprintf("mean over %s trials of the median of %d calls, %s L2, %s, profile %s", trials, p.Iterations, l2, Printable(timer), Printable(p.Name))
+	return fmt.Sprintf("mean over %s trials of the median of %d calls, %s L2, %s, profile %s", trials, p.Iterations, l2, plain.Line(timer), plain.Line(p.Name))
 }
 
 // Zeroed says why the score of d is 0, in a clause that begins with a colon; "" where it is not. d.Score must be set.
@@ -78,9 +77,9 @@ func Profile(p event.Profile) string {
 // Device names a device in a line.
 func Device(d event.Device) string {
 	if d.Emulated {
-		return Printable(fmt.Sprintf("emu (%s, %s)", d.Name, d.Toolchain))
+		return plain.Line(fmt.Sprintf("emu (%s, %s)", d.Name, d.Toolchain))
 	}
-	return Printable(fmt.Sprintf("%s:%d (%s, %s, driver %s)", d.Kind, d.Ordinal, d.Name, d.Arch, d.Driver))
+	return plain.Line(fmt.Sprintf("%s:%d (%s, %s, driver %s)", d.Kind, d.Ordinal, d.Name, d.Arch, d.Driver))
 }
 
 // L2 is the word for the state of the cache before a call.
@@ -89,42 +88,4 @@ func L2(cold bool) string {
 		return "cold"
 	}
 	return "warm"
-}
-
-// Short is the beginning of a uuid, which may be any text.
-func Short(uuid string) string {
-	r := []rune(Printable(uuid))
-	return string(r[:min(8, len(r))])
-}
-
-// Cut shortens s to n runes, the last of which then is an ellipsis.
-func Cut(s string, n int) string {
-	r := []rune(s)
-	if len(r) <= n {
-		return s
-	}
-	return string(r[:n-1]) + "…"
-}
-
-// lines is Printable for a text of several lines, which may be indented with tabs.
-func lines(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && unicode.IsControl(r) {
-			return '\uFFFD'
-		}
-		return r
-	}, s)
-}
-
-// Printable replaces control characters: a log is untrusted and must not move the cursor.
-func Printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\t' {
-			return ' '
-		}
-		if r < 0x20 || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return '\uFFFD'
-		}
-		return r
-	}, s)
 }

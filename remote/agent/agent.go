@@ -29,6 +29,7 @@ import (
 	"syscall"
 	"time"
 
+	"fisub/internal/cache"
 	"fisub/remote"
 )
 
@@ -219,25 +220,18 @@ func Put(work string, f remote.File) error {
 	if err := os.MkdirAll(Store(work), 0o700); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(Store(work), ".put-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	h := sha256.New()
-	n, err := io.Copy(io.MultiWriter(tmp, h), src)
 	mode := fs.FileMode(0o444)
 	if f.Exec {
 		mode = 0o555
 	}
-	err = errors.Join(err, tmp.Chmod(mode), tmp.Close())
-	if got := hex.EncodeToString(h.Sum(nil)); err == nil && (got != f.SHA256 || n != f.Size) {
-		err = fmt.Errorf("%w: file %s: got %s of %d bytes, want %s of %d", ErrHash, f.Name, got, n, f.SHA256, f.Size)
-	}
-	if err == nil {
-		err = os.Rename(tmp.Name(), Stored(work, f.SHA256))
-	}
-	return err
+	return cache.Write(Stored(work, f.SHA256), mode, func(to io.Writer) error {
+		h := sha256.New()
+		n, err := io.Copy(io.MultiWriter(to, h), src)
+		if got := hex.EncodeToString(h.Sum(nil)); err == nil && (got != f.SHA256 || n != f.Size) {
+			err = fmt.Errorf("%w: file %s: got %s of %d bytes, want %s of %d", ErrHash, f.Name, got, n, f.SHA256, f.Size)
+		}
+		return err
+	})
 }
 
 // ReadJob reads the job in folder dir and checks it.

@@ -322,7 +322,7 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 				tell(remote.State{Phase: now.phase, Text: now.text})
 			}
 		}
-		if !pause(ctx, p.poll) {
+		if remote.Sleep(ctx, p.poll) != nil {
 			return remote.Exit{}, fmt.Errorf("%s: %w", p.name, ctx.Err())
 		}
 	}
@@ -336,15 +336,6 @@ func (p *Provider) silent(ctx context.Context, a *account, d *data, exit remote.
 		}
 	}
 	return exit
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
 
 // Collect fetches the log. Where the job came to none, it is what AWS keeps of the host's words.
@@ -386,7 +377,7 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 		if s, err := a.look(ctx, d); err != nil || s.exit != nil {
 			break
 		}
-		if !pause(ctx, p.poll) {
+		if remote.Sleep(ctx, p.poll) != nil {
 			break
 		}
 	}
@@ -429,18 +420,4 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 	}
 	slices.SortFunc(handles, func(a, b remote.Handle) int { return strings.Compare(a.Job, b.Job) })
 	return handles, nil
-}
-
-// oneLine makes a host's text fit for a line of a terminal.
-func oneLine(s string, most int) string {
-	s = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == 0xfffd {
-			return ' '
-		}
-		return r
-	}, s)), " ")
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return s
 }

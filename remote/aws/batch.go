@@ -14,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/batch/types"
 	"github.com/aws/aws-sdk-go-v2/service/cloudwatchlogs"
 
+	"fisub/internal/plain"
 	"fisub/remote"
 )
 
@@ -184,7 +185,7 @@ func (a *account) look(ctx context.Context, d *data) (status, error) {
 		}
 		return status{exit: &remote.Exit{End: remote.Lost, Text: "Batch does not know the job any more"}}, nil
 	}
-	reason := oneLine(aws.ToString(j.StatusReason), 300)
+	reason := plain.Brief(aws.ToString(j.StatusReason), 300)
 	switch j.Status {
 	case types.JobStatusSubmitted, types.JobStatusPending, types.JobStatusRunnable:
 		text := strings.ToLower(string(j.Status))
@@ -215,7 +216,7 @@ func batchExit(j *types.JobDetail, reason string) *remote.Exit {
 			exit.Text += fmt.Sprintf("; the container ended with %d", *c.ExitCode)
 		}
 		if c.Reason != nil {
-			exit.Text += "; " + oneLine(*c.Reason, 300)
+			exit.Text += "; " + plain.Brief(*c.Reason, 300)
 		}
 	}
 	switch {
@@ -254,7 +255,7 @@ func (p *Provider) words(ctx context.Context, a *account, d *data) []string {
 	}
 	var lines []string
 	for _, e := range out.Events {
-		lines = append(lines, oneLine(aws.ToString(e.Message), 1000))
+		lines = append(lines, plain.Brief(aws.ToString(e.Message), 1000))
 	}
 	return lines
 }

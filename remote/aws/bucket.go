@@ -22,6 +22,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"golang.org/x/sync/errgroup"
 
+	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/aws/mailbox"
@@ -393,6 +394,6 @@ func (r *reader) exit(ctx context.Context) (*remote.Exit, error) {
 	if err != nil {
 		e = remote.Exit{End: remote.Lost, Text: err.Error()}
 	}
-	e.Text, e.Hint = oneLine(e.Text, 1000), oneLine(e.Hint, 1000)
+	e.Text, e.Hint = plain.Brief(e.Text, 1000), plain.Brief(e.Hint, 1000)
 	return &e, nil
 }

@@ -2,7 +2,6 @@ package modal
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"fisub/internal/plain"
 	"fisub/remote"
 )
 
@@ -191,8 +191,8 @@ func drain(ctx context.Context, cp *sdk.ContainerProcess, out io.Writer) error {
 	if _, err := io.Copy(out, cp.Stdout); err != nil {
 		return errors.Join(ctx.Err(), err)
 	}
-	var said bytes.Buffer
-	if _, err := io.Copy(&capped{w: &said, left: 4096}, cp.Stderr); err != nil {
+	said := plain.Buffer{Limit: 4096}
+	if _, err := io.Copy(&said, cp.Stderr); err != nil {
 		return errors.Join(ctx.Err(), err)
 	}
 	soon, cancel := context.WithTimeout(ctx, bound)

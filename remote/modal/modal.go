@@ -7,7 +7,6 @@
 package modal
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +22,7 @@ import (
 
 	sdk "github.com/modal-labs/modal-client/go"
 
+	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
 )
@@ -390,8 +390,8 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 			return nil, err
 		}
 	}
-	var left bytes.Buffer
-	if err := p.door.run(ctx, "listing what jobs have left", call{script: leftovers, out: &capped{w: &left, left: exitCap}, reload: true}); err != nil {
+	left := plain.Buffer{Limit: exitCap}
+	if err := p.door.run(ctx, "listing what jobs have left", call{script: leftovers, out: &left, reload: true}); err != nil {
 		return nil, err
 	}
 	for _, job := range strings.Fields(left.String()) {

@@ -1,7 +1,6 @@
 package modal
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
+	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
 )
@@ -144,10 +144,7 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 				return remote.Exit{End: remote.Lost, Text: err.Error(), Hint: "modal.com shows whether sandbox " + d.Sandbox + " is still there"}, nil
 			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		_ = remote.Sleep(ctx, pause) // the loop sees that ctx is done
 		pause = min(2*pause, againMax)
 	}
 }
@@ -164,10 +161,10 @@ func (f *follower) attempt(ctx context.Context, sb *sdk.Sandbox) (remote.Exit, e
 	if end != nil {
 		return f.finish(ctx, *end)
 	}
-	var data bytes.Buffer
+	data := plain.Buffer{Limit: exitCap}
 	err := f.follow(ctx, sb)
 	if err == nil {
-		err = f.p.call(ctx, sb, call{script: readExit, args: []string{f.h.Job}, out: &capped{w: &data, left: exitCap}})
+		err = f.p.call(ctx, sb, call{script: readExit, args: []string{f.h.Job}, out: &data})
 	}
 	var script *failed
 	var watcher writing
@@ -231,11 +228,11 @@ func (f *follower) finish(ctx context.Context, end result) (remote.Exit, error) 
 	if err := door.run(ctx, doing, call{script: kept, args: []string{f.h.Job, fmt.Sprint(f.from + 1)}, out: f, reload: true}); err != nil {
 		return remote.Exit{}, err
 	}
-	var data, said bytes.Buffer
-	if err := door.run(ctx, doing, call{script: keptExit, args: []string{f.h.Job}, out: &capped{w: &data, left: exitCap}}); err != nil {
+	data, said := plain.Buffer{Limit: exitCap}, plain.Buffer{Limit: 4096}
+	if err := door.run(ctx, doing, call{script: keptExit, args: []string{f.h.Job}, out: &data}); err != nil {
 		return remote.Exit{}, err
 	}
-	if data.Len() > 0 {
+	if len(data.Bytes()) > 0 {
 		return exitOf(data.Bytes()), nil
 	}
 	if err := door.run(ctx, doing, call{script: started, args: []string{f.h.Job}, out: &said}); err != nil {

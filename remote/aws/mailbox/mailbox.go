@@ -182,18 +182,9 @@ func again(ctx context.Context, f func() error) error {
 		if err == nil || errors.As(err, &no) || errors.Is(err, agent.ErrHash) || errors.Is(err, syscall.ENOSPC) || wait > 16*time.Second {
 			return err
 		}
-		if !sleep(ctx, wait) {
+		if remote.Sleep(ctx, wait) != nil {
 			return err
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 
@@ -309,7 +300,7 @@ func (m *box) end(ctx context.Context, fallback remote.Exit) error {
 			}
 			m.trouble(err)
 			var no *refusal
-			if errors.As(err, &no) || !sleep(ctx, wait) {
+			if errors.As(err, &no) || remote.Sleep(ctx, wait) != nil {
 				return fmt.Errorf("leaving results in the bucket: %w", err)
 			}
 		}

@@ -1,0 +1,116 @@
+// Package plain makes text of other programs and people fit for a line of a terminal, a message or a shell. What a file format
+// needs to be quoted stays with the format.
+package plain
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"unicode"
+)
+
+// control tells whether r could move a terminal's cursor, break a line, or turn round or hide what stands beside it.
+func control(r rune) bool {
+	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
+}
+
+// Line gives s as one line: tabs become spaces; other control characters, and bytes that are no UTF-8, U+FFFD.
+func Line(s string) string { return Lines(strings.NewReplacer("\t", " ", "\n", "\uFFFD").Replace(s)) }
+
+// Lines is Line for a text of several lines, which may be indented with tabs.
+func Lines(s string) string {
+	return strings.Map(func(r rune) rune {
+		if control(r) && r != '\n' && r != '\t' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
+}
+
+// Brief gives s as one line of at most most bytes, the last of them "..." where there is more: control characters, line ends and
+// white space between words become one space, and what is no UTF-8 is left out.
+func Brief(s string, most int) string {
+	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, ""), func(r rune) bool { return unicode.IsSpace(r) || control(r) }), " ")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most-3], "") + "..."
+	}
+	return s
+}
+
+// First is the first line of s, which may be one of several.
+func First(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+// Cut shortens s to n characters, the last of which then is an ellipsis.
+func Cut(s string, n int) string {
+	r := []rune(s)
+	if len(r) <= n {
+		return s
+	}
+	return string(r[:n-1]) + "…"
+}
+
+// Short is the beginning of a hash, or of a uuid, which may be any text.
+func Short(hash string) string {
+	r := []rune(Line(hash))
+	return string(r[:min(8, len(r))])
+}
+
+// Count gives a number with its noun: "1 file", "2 files".
+func Count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// Quote gives s as one word of a POSIX shell.
+func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)
+
+// Word is Quote for a command that a person reads: quotes are left out where the shell needs none.
+func Word(s string) string {
+	if plainWord.MatchString(s) {
+		return s
+	}
+	return Quote(s)
+}
+
+// A Buffer keeps the first Limit bytes that are written to it and drops the rest; no write fails. Several goroutines may use
+// it. The zero value keeps nothing.
+type Buffer struct {
+	Limit int
+
+	mu   sync.Mutex
+	kept []byte
+	over bool
+}
+
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := min(len(p), b.Limit-len(b.kept))
+	b.over = b.over || n < len(p)
+	b.kept = append(b.kept, p[:n]...)
+	return len(p), nil
+}
+
+// Bytes is what was kept. It must not be changed, and is stale after the next Write.
+func (b *Buffer) Bytes() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.kept
+}
+
+func (b *Buffer) String() string { return string(b.Bytes()) }
+
+// Over tells whether something was dropped.
+func (b *Buffer) Over() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.over
+}

@@ -1,0 +1,90 @@
+package plain
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func TestOneLine(t *testing.T) {
+	for _, c := range []struct{ name, in, line, lines, brief string }{
+		{"plain", "a b", "a b", "a b", "a b"},
+		{"empty", "", "", "", ""},
+		{"letters", "für 束 µs", "für 束 µs", "für 束 µs", "für 束 µs"},
+		{"white space", " a\t\tb\n c\n", " a  b\uFFFD c\uFFFD", " a\t\tb\n c\n", "a b c"},
+		{"escape", "\x1b[2Jgone\r", "\uFFFD[2Jgone\uFFFD", "\uFFFD[2Jgone\uFFFD", "[2Jgone"},
+		{"delete and C1", "a\x7fb\u009bc", "a\uFFFDb\uFFFDc", "a\uFFFDb\uFFFDc", "a b c"},
+		{"direction", "a\u202eb", "a\uFFFDb", "a\uFFFDb", "a b"},
+		{"separators", "a\u2028b\u2029c", "a\uFFFDb\uFFFDc", "a\uFFFDb\uFFFDc", "a b c"},
+		{"no UTF-8", "a\xffb", "a\uFFFDb", "a\uFFFDb", "ab"},
+		{"long", strings.Repeat("ab ", 10), strings.Repeat("ab ", 10), strings.Repeat("ab ", 10), "ab ab ab ab ab ab..."},
+		{"cut in a character", strings.Repeat("aµ", 7), strings.Repeat("aµ", 7), strings.Repeat("aµ", 7), "aµaµaµaµaµa..."},
+	} {
+		if got := Line(c.in); got != c.line {
+			t.Errorf("%s: Line: got %q, want %q", c.name, got, c.line)
+		}
+		if got := Lines(c.in); got != c.lines {
+			t.Errorf("%s: Lines: got %q, want %q", c.name, got, c.lines)
+		}
+		got := Brief(c.in, 20)
+		if got != c.brief {
+			t.Errorf("%s: Brief: got %q, want %q", c.name, got, c.brief)
+		}
+		if again := Brief(got, 20); again != got {
+			t.Errorf("%s: Brief of it: got %q, want %q", c.name, again, got)
+		}
+	}
+}
+
+func TestWords(t *testing.T) {
+	for _, c := range []struct{ name, got, want string }{
+		{"one", Count(1, "file"), "1 file"},
+		{"none", Count(0, "file"), "0 files"},
+		{"hash", Short("0123456789"), "01234567"},
+		{"short hash", Short("0123"), "0123"},
+		{"no hash", Short("a\x1b束\n567890"), "a\uFFFD束\uFFFD5678"},
+		{"cut", Cut("束束束", 2), "束…"},
+		{"not cut", Cut("束束", 2), "束束"},
+		{"first", First("a\nb"), "a"},
+		{"only", First("a"), "a"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, c.got, c.want)
+		}
+	}
+}
+
+func TestQuote(t *testing.T) {
+	for _, c := range []struct{ text, word string }{
+		{"solution/cuda", "solution/cuda"},
+		{"", "''"},
+		{"a b", "'a b'"},
+		{"it's", `'it'\''s'`},
+		{"$(id) `id` \\ \" * ~", "'$(id) `id` \\ \" * ~'"},
+		{"a\nb", "'a\nb'"},
+	} {
+		if got := Word(c.text); got != c.word {
+			t.Errorf("%q: got %s, want %s", c.text, got, c.word)
+		}
+		out, err := exec.Command("sh", "-c", "printf %s "+Quote(c.text)).Output()
+		if err != nil || string(out) != c.text {
+			t.Errorf("%q: the shell gives %q, %v", c.text, out, err)
+		}
+	}
+}
+
+func TestBuffer(t *testing.T) {
+	b := Buffer{Limit: 5}
+	for _, c := range []struct {
+		write, kept string
+		over        bool
+	}{{"abc", "abc", false}, {"de", "abcde", false}, {"", "abcde", false}, {"f", "abcde", true}, {"ghi", "abcde", true}} {
+		n, err := b.Write([]byte(c.write))
+		if n != len(c.write) || err != nil {
+			t.Errorf("%q: got %d, %v", c.write, n, err)
+		}
+		if b.String() != c.kept || b.Over() != c.over {
+			t.Errorf("%q: got %q, %t, want %q, %t", c.write, b.String(), b.Over(), c.kept, c.over)
+		}
+	}
+}
