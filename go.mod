@@ -3,7 +3,6 @@ module fisub
 go 1.26.0
 
 require (
-	github.com/NVIDIA/go-nvml v0.12.9-0
 	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794
 	github.com/aws/aws-sdk-go-v2 v1.47.5
 	github.com/aws/aws-sdk-go-v2/config v1.33.13

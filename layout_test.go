@@ -34,7 +34,6 @@ var layers = [][]string{
 // only names, for a module outside this one, the one package that may import it; the fake of it, in NAMEtest below, may too.
 var only = map[string]string{
 	"gorgonia.org/cu":                   "device/cuda",
-	"github.com/NVIDIA/go-nvml":         "device/cuda/stamp",
 	"github.com/urfave/cli/v2":          "app",
 	"github.com/schollz/progressbar/v3": "internal/ui",
 	"github.com/pelletier/go-toml/v2":   "internal/config",

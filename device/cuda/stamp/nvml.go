@@ -2,14 +2,21 @@
 
 package stamp
 
+/*
+#cgo LDFLAGS: -ldl -lpthread
+#include <stdlib.h>
+#include "nvml.h"
+*/
+import "C"
+
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"unsafe"
 
 	"fisub/device"
 	"fisub/internal/event"
@@ -18,215 +25,208 @@ import (
 // interval is the time between two readings. One takes the driver well under a millisecond.
 const interval = 50 * time.Millisecond
 
-// userClocks is the clocks event reason for clocks that the user has set.
-const userClocks = nvml.ClocksEventReasonApplicationsClocksSetting
-
 // utilizationPeriod is the longest time that the driver takes for a sample of the processes' use of the GPU.
 const utilizationPeriod = time.Second
 
 // A Meter reads one GPU.
 type Meter struct {
-	lib     nvml.Interface
-	dev     nvml.Device
+	dev     C.nvml_device
 	mig     bool
-	reasons string            // the function that tells them, which has another name in drivers before 535
 	missing map[string]string // what could not be read, and why
 	mu      sync.Mutex        // guards missing
 }
 
+// failure is the error of doing something that NVML answered with ret, nil for success.
+func failure(doing string, ret C.int) error {
+	if ret == C.NVML_SUCCESS {
+		return nil
+	}
+	return fmt.Errorf("nvml: %s: %s", doing, C.GoString(C.fisub_nvml_error(ret)))
+}
+
 // load starts NVML.
-func load() (nvml.Interface, error) {
-	var lib nvml.Interface
-	ret := nvml.ERROR_LIBRARY_NOT_FOUND
-	// Containers often have the driver in a folder that the loader does not search.
-	for _, path := range []string{"libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"} {
-		lib = nvml.New(nvml.WithLibraryPath(path))
-		if ret = lib.Init(); ret != nvml.ERROR_LIBRARY_NOT_FOUND {
-			break
-		}
+func load() error {
+	ret := C.fisub_nvml_load()
+	if ret == C.NVML_LIBRARY_NOT_FOUND {
+		return errors.New("nvml: no libnvidia-ml.so.1")
 	}
-	if ret == nvml.ERROR_LIBRARY_NOT_FOUND {
-		return nil, fmt.Errorf("nvml: no libnvidia-ml.so.1")
-	}
-	if ret != nvml.SUCCESS {
-		return nil, fmt.Errorf("nvml: starting: %s", nvml.ErrorString(ret))
-	}
-	return lib, nil
+	return failure("starting", ret)
 }
 
 // Open finds the GPU with that UUID ("GPU-..."; a MIG device's is looked for by the same digits). The error says why there
 // is no NVML, or none for it.
 func Open(uuid string) (*Meter, error) {
-	lib, err := load()
-	if err != nil {
+	if err := load(); err != nil {
 		return nil, err
 	}
-	m := &Meter{lib: lib, missing: map[string]string{}}
+	m := &Meter{missing: map[string]string{}}
 	if err := m.find(uuid); err != nil {
-		lib.Shutdown()
+		m.Close()
 		return nil, err
-	}
-	m.reasons = "nvmlDeviceGetCurrentClocksEventReasons"
-	if !m.has(m.reasons) {
-		m.reasons = "nvmlDeviceGetCurrentClocksThrottleReasons"
 	}
 	return m, nil
 }
 
+// Close gives NVML back.
+func (m *Meter) Close() { C.fisub_nvmlShutdown() }
+
 // GPUs lists the GPUs of this machine in the order of their PCI bus ids, each with the processes that compute on it.
 func GPUs() ([]GPU, error) {
-	lib, err := load()
-	if err != nil {
+	if err := load(); err != nil {
 		return nil, err
 	}
-	defer lib.Shutdown()
-	n, ret := lib.DeviceGetCount()
-	if ret != nvml.SUCCESS {
-		return nil, fmt.Errorf("nvml: counting GPUs: %s", nvml.ErrorString(ret))
+	defer C.fisub_nvmlShutdown()
+	var n C.uint
+	if err := failure("counting GPUs", C.fisub_nvmlDeviceGetCount_v2(&n)); err != nil {
+		return nil, err
 	}
 	gpus := make([]GPU, n)
 	for i := range gpus {
-		dev, ret := lib.DeviceGetHandleByIndex(i)
-		g := &gpus[i]
-		if ret == nvml.SUCCESS {
-			g.UUID, ret = dev.GetUUID()
+		var dev C.nvml_device
+		var uuid, name [C.NVML_NAME_SIZE]C.char
+		ret := C.fisub_nvmlDeviceGetHandleByIndex_v2(C.uint(i), &dev)
+		if ret == C.NVML_SUCCESS {
+			ret = C.fisub_nvmlDeviceGetUUID(dev, &uuid[0], C.NVML_NAME_SIZE)
 		}
-		if ret == nvml.SUCCESS {
-			g.Name, ret = dev.GetName()
+		if ret == C.NVML_SUCCESS {
+			ret = C.fisub_nvmlDeviceGetName(dev, &name[0], C.NVML_NAME_SIZE)
 		}
-		if ret != nvml.SUCCESS {
-			return nil, fmt.Errorf("nvml: gpu %d: %s", i, nvml.ErrorString(ret))
+		if err := failure(fmt.Sprintf("gpu %d", i), ret); err != nil {
+			return nil, err
 		}
-		held, ret := dev.GetComputeRunningProcesses()
-		if ret != nvml.SUCCESS {
-			continue // as in some containers; that is no sign of one
-		}
-		for _, h := range held {
-			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", h.Pid))
-			g.Processes = append(g.Processes, event.GPUProcess{PID: int(h.Pid), Name: strings.TrimSpace(string(name)), MemoryBytes: max(0, int64(h.UsedGpuMemory))})
-		}
+		gpus[i] = GPU{UUID: C.GoString(&uuid[0]), Name: C.GoString(&name[0])}
+		gpus[i].Processes, _ = running(dev) // none in some containers; that is no sign of one
 	}
 	return gpus, nil
 }
 
+// running lists the processes that compute on the GPU.
+func running(dev C.nvml_device) ([]event.GPUProcess, C.int) {
+	held := make([]C.nvml_process, 8)
+	n, ret := C.uint(len(held)), C.int(C.NVML_INSUFFICIENT_SIZE)
+	for range 4 { // processes may start in between
+		if ret = C.fisub_nvmlDeviceGetComputeRunningProcesses_v3(dev, &n, &held[0]); ret != C.NVML_INSUFFICIENT_SIZE {
+			break
+		}
+		held = make([]C.nvml_process, 2*max(int(n), len(held)))
+		n = C.uint(len(held))
+	}
+	if ret != C.NVML_SUCCESS {
+		return nil, ret
+	}
+	var all []event.GPUProcess
+	for _, h := range held[:n] {
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", h.pid))
+		all = append(all, event.GPUProcess{PID: int(h.pid), Name: strings.TrimSpace(string(name)),
+			MemoryBytes: max(0, int64(h.memory))}) // all ones, that is -1, where it is not known
+	}
+	return all, ret
+}
+
 func (m *Meter) find(uuid string) error {
-	dev, ret := m.lib.DeviceGetHandleByUUID(uuid)
-	if ret != nvml.SUCCESS {
-		slice, ret2 := m.lib.DeviceGetHandleByUUID("MIG-" + strings.TrimPrefix(uuid, "GPU-"))
-		if ret2 != nvml.SUCCESS {
-			return fmt.Errorf("nvml: looking for %s: %s", uuid, nvml.ErrorString(ret))
+	lookUp := func(uuid string) C.int {
+		name := C.CString(uuid)
+		defer C.free(unsafe.Pointer(name))
+		return C.fisub_nvmlDeviceGetHandleByUUID(name, &m.dev)
+	}
+	if ret := lookUp(uuid); ret != C.NVML_SUCCESS {
+		if lookUp("MIG-"+strings.TrimPrefix(uuid, "GPU-")) != C.NVML_SUCCESS {
+			return failure("looking for "+uuid, ret)
 		}
 		// Clocks and temperature are of the whole GPU.
-		if dev, ret = slice.GetDeviceHandleFromMigDeviceHandle(); ret != nvml.SUCCESS {
-			return fmt.Errorf("nvml: looking for the GPU of %s: %s", uuid, nvml.ErrorString(ret))
+		slice := m.dev
+		ret = C.fisub_nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice, &m.dev)
+		if ret != C.NVML_SUCCESS {
+			return failure("looking for the GPU of "+uuid, ret)
 		}
 		m.mig = true
 	}
-	m.dev = dev
-	if m.has("nvmlDeviceGetMigMode") {
-		mode, _, ret := dev.GetMigMode()
-		m.mig = m.mig || ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE
-	}
+	var mode, pending C.uint
+	ret := C.fisub_nvmlDeviceGetMigMode(m.dev, &mode, &pending)
+	m.mig = m.mig || ret == C.NVML_SUCCESS && mode == C.NVML_MIG_ENABLE
 	return nil
 }
 
-// Close gives NVML back.
-func (m *Meter) Close() { m.lib.Shutdown() }
-
-// has tells whether this driver's NVML has a function: to call one that it lacks ends the process.
-func (m *Meter) has(name string) bool { return m.lib.Extensions().LookupSymbol(name) == nil }
-
-// read calls f, which calls the function of that name, and remembers why it gave nothing.
-func (m *Meter) read(function, what string, f func() nvml.Return) bool {
-	ret := nvml.ERROR_FUNCTION_NOT_FOUND
-	if m.has(function) {
-		if ret = f(); ret == nvml.SUCCESS {
-			return true
-		}
+// known tells whether NVML answered with success, and remembers what it could not tell, and why.
+func (m *Meter) known(what string, ret C.int) bool {
+	if ret == C.NVML_SUCCESS {
+		return true
 	}
 	m.mu.Lock()
-	m.missing[what] = nvml.ErrorString(ret)
+	m.missing[what] = C.GoString(C.fisub_nvml_error(ret))
 	m.mu.Unlock()
 	return false
 }
 
 func (m *Meter) reading() event.Reading {
-	number := func(function, what string, f func() (uint32, nvml.Return)) int {
-		var n uint32
-		if !m.read(function, what, func() (ret nvml.Return) { n, ret = f(); return ret }) {
+	number := func(what string, get func(*C.uint) C.int) int {
+		var n C.uint
+		if !m.known(what, get(&n)) {
 			return 0
 		}
 		return int(n)
 	}
-	clock := func(kind nvml.ClockType) func() (uint32, nvml.Return) {
-		return func() (uint32, nvml.Return) { return m.dev.GetClockInfo(kind) }
+	clock := func(kind C.int) func(*C.uint) C.int {
+		return func(n *C.uint) C.int { return C.fisub_nvmlDeviceGetClockInfo(m.dev, kind, n) }
 	}
 	return event.Reading{
-		SMClockMHz:     number("nvmlDeviceGetClockInfo", "SM clock", clock(nvml.CLOCK_SM)),
-		MemoryClockMHz: number("nvmlDeviceGetClockInfo", "memory clock", clock(nvml.CLOCK_MEM)),
-		TemperatureC: number("nvmlDeviceGetTemperature", "temperature", func() (uint32, nvml.Return) {
-			return m.dev.GetTemperature(nvml.TEMPERATURE_GPU)
+		SMClockMHz:     number("SM clock", clock(C.NVML_CLOCK_SM)),
+		MemoryClockMHz: number("memory clock", clock(C.NVML_CLOCK_MEM)),
+		TemperatureC: number("temperature", func(n *C.uint) C.int {
+			return C.fisub_nvmlDeviceGetTemperature(m.dev, C.NVML_TEMPERATURE_GPU, n)
 		}),
-		PowerW: float64(number("nvmlDeviceGetPowerUsage", "power", m.dev.GetPowerUsage)) / 1000,
+		PowerW: float64(number("power", func(n *C.uint) C.int {
+			return C.fisub_nvmlDeviceGetPowerUsage(m.dev, n)
+		})) / 1000,
 	}
 }
 
-func (m *Meter) clockReasons() (bits uint64) {
-	m.read(m.reasons, "throttle reasons", func() (ret nvml.Return) {
-		if strings.HasSuffix(m.reasons, "EventReasons") {
-			bits, ret = m.dev.GetCurrentClocksEventReasons()
-		} else {
-			bits, ret = m.dev.GetCurrentClocksThrottleReasons()
-		}
-		return ret
-	})
-	return bits
+func (m *Meter) clockReasons() uint64 {
+	var bits C.ulonglong
+	ret := C.fisub_nvmlDeviceGetCurrentClocksEventReasons(m.dev, &bits)
+	if ret == C.NVML_FUNCTION_NOT_FOUND { // their name in drivers before 535
+		ret = C.fisub_nvmlDeviceGetCurrentClocksThrottleReasons(m.dev, &bits)
+	}
+	m.known("throttle reasons", ret)
+	return uint64(bits)
 }
 
-func (m *Meter) eccErrors() (n int64) {
-	m.read("nvmlDeviceGetTotalEccErrors", "ECC errors", func() nvml.Return {
-		count, ret := m.dev.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
-		n = int64(count)
-		return ret
-	})
-	return n
+func (m *Meter) eccErrors() int64 {
+	var n C.ulonglong
+	m.known("ECC errors", C.fisub_nvmlDeviceGetTotalEccErrors(m.dev, C.NVML_UNCORRECTED, C.NVML_VOLATILE_ECC, &n))
+	return int64(n)
 }
 
 // processes lists who holds memory on the GPU beside own processes that are known to, and how busy each has been since the
 // time; the list has the own ones too. It is empty where there is nobody else.
-func (m *Meter) processes(since time.Time, own int) (all []event.GPUProcess) {
-	var held []nvml.ProcessInfo
-	m.read("nvmlDeviceGetComputeRunningProcesses", "processes", func() (ret nvml.Return) {
-		held, ret = m.dev.GetComputeRunningProcesses()
-		return ret
-	})
-	if len(held) <= own {
+func (m *Meter) processes(since time.Time, own int) []event.GPUProcess {
+	all, ret := running(m.dev)
+	m.known("processes", ret)
+	if len(all) <= own {
 		return nil // under whatever numbers
 	}
-	busy, known := map[uint32]int{}, false
-	m.read("nvmlDeviceGetProcessUtilization", "other processes' use of the GPU", func() nvml.Return {
-		samples, ret := m.dev.GetProcessUtilization(uint64(since.UnixMicro()))
-		// Without a sample nobody was busy.
-		known = ret == nvml.SUCCESS || ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INSUFFICIENT_SIZE
-		for _, s := range samples {
-			busy[s.Pid] = max(busy[s.Pid], int(s.SmUtil))
-		}
+	var n C.uint
+	var samples []C.nvml_utilization
+	from := C.ulonglong(since.UnixMicro())
+	ret = C.fisub_nvmlDeviceGetProcessUtilization(m.dev, nil, &n, from)
+	if ret == C.NVML_INSUFFICIENT_SIZE && n > 0 {
+		samples = make([]C.nvml_utilization, n)
+		ret = C.fisub_nvmlDeviceGetProcessUtilization(m.dev, &samples[0], &n, from)
+		samples = samples[:min(int(n), len(samples))]
+	}
+	if ret == C.NVML_NOT_FOUND || ret == C.NVML_INSUFFICIENT_SIZE {
+		ret = C.NVML_SUCCESS // without a sample nobody was busy
+	}
+	known := m.known("other processes' use of the GPU", ret)
+	busy := map[int]int{}
+	for _, s := range samples {
+		busy[int(s.pid)] = max(busy[int(s.pid)], int(s.sm))
+	}
+	for i := range all {
+		all[i].SMPercent = -1
 		if known {
-			return nvml.SUCCESS
+			all[i].SMPercent = busy[all[i].PID]
 		}
-		return ret
-	})
-	for _, h := range held {
-		p := event.GPUProcess{PID: int(h.Pid), MemoryBytes: int64(h.UsedGpuMemory), SMPercent: -1}
-		if p.MemoryBytes < 0 { // NVML's word for unknown is all ones
-			p.MemoryBytes = 0
-		}
-		if known {
-			p.SMPercent = busy[h.Pid]
-		}
-		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.PID))
-		p.Name = strings.TrimSpace(string(name))
-		all = append(all, p)
 	}
 	return all
 }
@@ -248,7 +248,8 @@ type watch struct {
 // and the reasons to doubt what was timed; it is called once, and before the next Begin.
 func (m *Meter) Begin(own []int) (end func() (*device.Stamp, []string)) {
 	m.missing = map[string]string{}
-	w := &watch{meter: m, stamp: &device.Stamp{MIG: m.mig}, begun: time.Now(), own: own, stop: make(chan struct{}), stopped: make(chan struct{})}
+	w := &watch{meter: m, stamp: &device.Stamp{MIG: m.mig}, begun: time.Now(), own: own,
+		stop: make(chan struct{}), stopped: make(chan struct{})}
 	w.stamp.ECCErrors = m.eccErrors()
 	w.stamp.Before = m.reading()
 	go func() {
@@ -274,13 +275,11 @@ func (w *watch) end() (*device.Stamp, []string) {
 	<-w.stopped
 	s.After = m.reading()
 	s.During = sumUp(w.readings)
-	s.ThrottleReasons, s.ClocksLocked = throttles(w.bits), w.bits&userClocks != 0
+	s.ThrottleReasons, s.ClocksLocked = throttles(w.bits), w.bits&C.NVML_CLOCKS_SET_BY_USER != 0
 	s.OtherProcesses = without(m.processes(w.begun.Add(-utilizationPeriod), len(w.own)), w.own)
-	m.read("nvmlDeviceGetEccMode", "ECC mode", func() nvml.Return {
-		mode, _, ret := m.dev.GetEccMode()
-		s.ECC = mode == nvml.FEATURE_ENABLED
-		return ret
-	})
+	var mode, pending C.uint
+	m.known("ECC mode", C.fisub_nvmlDeviceGetEccMode(m.dev, &mode, &pending))
+	s.ECC = mode == C.NVML_FEATURE_ENABLED
 	before := s.ECCErrors
 	s.ECCErrors = m.eccErrors()
 	s.Note = noteOf(m.missing)

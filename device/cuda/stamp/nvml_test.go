@@ -66,6 +66,7 @@ var cases = map[string]result{
 		disturbed: []string{"another process computed on the GPU: process 4000002"}},
 	"container": {stamp: event.Stamp{ECCErrors: 7, OtherProcesses: []event.GPUProcess{{PID: 4000002, MemoryBytes: 700 << 20, SMPercent: 30}}},
 		disturbed: []string{"another process computed on the GPU: process 4000002"}},
+	"many": {},
 	"down": {},
 }
 
@@ -85,6 +86,20 @@ func TestFake(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
+	if name == "many" {
+		gpus, err := GPUs()
+		if err != nil || len(gpus) != 1 || gpus[0].UUID != "GPU-1" || gpus[0].Name != "NVIDIA Fake" || len(gpus[0].Processes) != 20 {
+			t.Fatalf("got %+v, %v, want one GPU with 20 processes", gpus, err)
+		}
+		first, last := gpus[0].Processes[0], gpus[0].Processes[19]
+		if first.PID != os.Getpid() || first.Name == "" || first.MemoryBytes != 500<<20 {
+			t.Errorf("got %+v, want this process with 500 MiB", first)
+		}
+		if last != (event.GPUProcess{PID: 4000020}) {
+			t.Errorf("got %+v, want process 4000020, of which nothing more is known", last)
+		}
+		return
+	}
 	want := cases[name]
 	want.stamp.ECC, want.stamp.ClocksLocked = true, true
 	if want.sm == [2]int{} {

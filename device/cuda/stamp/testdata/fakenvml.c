@@ -32,6 +32,10 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **dev) {
   *dev = (void *)(strncmp(uuid, "MIG-", 4) == 0 ? 2ul : 1ul);
   return strncmp(uuid, is("mig") ? "MIG-" : "GPU-", 4) == 0 ? SUCCESS : NOT_FOUND;
 }
+int nvmlDeviceGetCount_v2(unsigned *n) { return *n = 1, SUCCESS; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **dev) { return *dev = (void *)1ul, i == 0 ? SUCCESS : NOT_FOUND; }
+int nvmlDeviceGetUUID(void *dev, char *uuid, unsigned size) { return (void)dev, strncpy(uuid, "GPU-1", size), SUCCESS; }
+int nvmlDeviceGetName(void *dev, char *name, unsigned size) { return (void)dev, strncpy(name, "NVIDIA Fake", size), SUCCESS; }
 int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *slice, void **dev) { return *dev = (void *)1ul, slice == (void *)2ul ? SUCCESS : NOT_FOUND; }
 int nvmlDeviceGetClockInfo(void *dev, int kind, unsigned *mhz) {
   static int n;
@@ -49,13 +53,12 @@ int nvmlDeviceGetCurrentClocksEventReasons(void *dev, unsigned long long *bits) 
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *dev, unsigned *n, struct process *p) {
   (void)dev;
-  unsigned there = is("shared") || is("container") ? 2 : 1;
+  unsigned there = is("many") ? 20 : is("shared") || is("container") ? 2 : 1;
   if (*n < there) return *n = there, INSUFFICIENT_SIZE;
   p[0] = (struct process){.pid = is("container") ? 4000001 : getpid(), .memory = 500 << 20};
-  if (there > 1) p[1] = (struct process){.pid = 4000002, .memory = 700 << 20};
+  for (unsigned i = 1; i < there; i++) p[i] = (struct process){.pid = 4000001 + i, .memory = i == 1 ? 700 << 20 : -1ull};
   return *n = there, SUCCESS;
 }
-int nvmlDeviceGetComputeRunningProcesses(void *dev, unsigned *n, void *p) { return (void)dev, (void)n, (void)p, NOT_SUPPORTED; }
 #ifndef OLD
 int nvmlDeviceGetProcessUtilization(void *dev, struct utilization *u, unsigned *n, unsigned long long since) {
   (void)dev;
