@@ -11,6 +11,7 @@ build:
 	@scripts/build
 
 local: build
+	@[ ! -e /dev/nvidiactl ] || dist/fisub toolchain install
 	dist/fisub local
 
 test:
@@ -19,7 +20,7 @@ test:
 
 lint:
 	@scripts/setup
-	@. scripts/env && go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0 run --build-tags "$$tags" ./...
+	@. scripts/env && go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0 run --build-tags cuda ./...
 
 bench: build
 	@. scripts/env && go run ./scripts/bench && go test -p 1 -run '^$$' -bench . -benchtime 3x ./pack ./remote/... ./app

@@ -155,7 +155,7 @@ var remedies = map[string]string{
 	"no-toolchain": "fisub toolchain install fetches what is missing",
 	"no-pip":       "apt-get install python3-pip, or install a CUDA toolkit and apache-tvm-ffi yourself",
 	"no-compiler":  "apt-get install g++, or set CXX to a C++ compiler that can be run",
-	"not-built":    "make build adds GPU support where it finds a driver or CUDA's headers; --device emu runs on the CPU",
+	"not-built":    "make build builds one with GPU support; --device emu runs on the CPU",
 	"no-gpu":       "nvidia-smi shows what the driver sees; --device emu runs on the CPU",
 	"old-driver":   "update the NVIDIA driver, or set CUDA_HOME to an older toolkit",
 	"arch":         "--gpu, or --arch, names the GPU of the host: the kernel is compiled for it before it is sent",

@@ -392,7 +392,7 @@ func (a *app) hostArch(c *cli.Context, s *submission, u *setup, gpu string) (str
 	case !known:
 		return "", usage("one of "+strings.Join(bundle.GPUs(), ", ")+", none", "--gpu: unknown GPU %q", gpu)
 	case !cuda.Built && compiled:
-		return "", usage("make build adds it, where it finds CUDA's headers; fisub toolchain install brings them", "this fisub has no GPU support to send")
+		return "", usage("make build builds one with GPU support", "this fisub has no GPU support to send")
 	case !cuda.Built:
 		return "", nil
 	}

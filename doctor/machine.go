@@ -57,7 +57,7 @@ func firstLine(s string) string {
 func (x *examination) program(context.Context) Line {
 	l := Line{Name: "gpu-support", State: OK, Fact: fmt.Sprintf("fisub %s with GPU support, %s/%s", x.Version, runtime.GOOS, runtime.GOARCH)}
 	if !x.Built {
-		l.State, l.Mend = Missing, "make build, which adds it where it finds a driver or CUDA's headers"
+		l.State, l.Mend = Missing, "make build"
 		l.Fact = fmt.Sprintf("fisub %s was built without GPU support", x.Version)
 	}
 	return l

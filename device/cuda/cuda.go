@@ -1,7 +1,6 @@
 // Package cuda is the NVIDIA GPU as a device: it builds a submission with device/nvcc and calls it through the tvm-ffi C ABI,
-// exactly as the contest does, without Python. It is compiled with the build tag cuda, against the headers of a CUDA
-// toolkit (scripts/cuda-env); without the tag, Open fails with ErrNotBuilt. A binary with it starts on machines without a
-// driver too.
+// exactly as the contest does, without Python. It is compiled with the build tag cuda, against CUDA's headers, as scripts/env
+// sets them; without the tag, Open fails with ErrNotBuilt. A binary with it starts on machines without a driver too.
 package cuda
 
 import (
