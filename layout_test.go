@@ -33,14 +33,15 @@ var layers = [][]string{
 
 // only names, for a module outside this one, the one package that may import it; the fake of it, in NAMEtest below, may too.
 var only = map[string]string{
-	"gorgonia.org/cu":                   "device/cuda",
-	"github.com/urfave/cli/v2":          "app",
-	"github.com/schollz/progressbar/v3": "internal/ui",
-	"github.com/pelletier/go-toml/v2":   "internal/config",
-	"golang.org/x/perf":                 "bench/stats",
-	"github.com/aws/aws-sdk-go-v2":      "remote/aws",
-	"github.com/aws/smithy-go":          "remote/aws",
-	"github.com/pkg/sftp":               "remote/ssh",
+	"gorgonia.org/cu":                    "device/cuda",
+	"github.com/urfave/cli/v2":           "app",
+	"github.com/schollz/progressbar/v3":  "internal/ui",
+	"github.com/pelletier/go-toml/v2":    "internal/config",
+	"github.com/go-json-experiment/json": "internal/trace",
+	"golang.org/x/perf":                  "bench/stats",
+	"github.com/aws/aws-sdk-go-v2":       "remote/aws",
+	"github.com/aws/smithy-go":           "remote/aws",
+	"github.com/pkg/sftp":                "remote/ssh",
 
 	"github.com/modal-labs/modal-client/go": "remote/modal",
 	"google.golang.org/grpc":                "remote/modal",

