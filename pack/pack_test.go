@@ -33,24 +33,6 @@ func write(t testing.TB, files map[string]string) (dir string) {
 	return dir
 }
 
-// shared is a file of the shared folder; the test is skipped where there is none.
-func shared(t *testing.T, name string) string {
-	t.Helper()
-	dir := os.Getenv("FISUB_SHARED")
-	if dir == "" {
-		root, err := filepath.Abs("..")
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir = filepath.Join(root, "..", "shared")
-	}
-	path := filepath.Join(dir, filepath.FromSlash(name))
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("no shared data: %v", err)
-	}
-	return path
-}
-
 const goldenConfig = `[solution]
 name = "golden-solution"
 definition = "gdn_decode_qk4_v8_d128_k_last"
@@ -195,10 +177,6 @@ func golden(t *testing.T, packdir, want string) {
 }
 
 func TestGolden(t *testing.T) { golden(t, "testdata/packdir", "testdata/solution.pack.json") }
-
-func TestGoldenShared(t *testing.T) {
-	golden(t, shared(t, "spec/golden/packdir"), shared(t, "spec/golden/solution.pack.json"))
-}
 
 func TestSolutionErrors(t *testing.T) {
 	files := map[string]string{"kernel.cu": "x", "util.inl": "x"}

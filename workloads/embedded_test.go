@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -209,17 +210,73 @@ func TestEmbeddedDataset(t *testing.T) {
 	}
 }
 
+// officialDataset makes a dataset of the contest's definitions, and workloads with the axes and inputs of the official ones.
+func officialDataset(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	const source = "../testdata/contest"
+	if err := os.CopyFS(filepath.Join(dir, "definitions"), os.DirFS(filepath.Join(source, "definitions"))); err != nil {
+		t.Fatal(err)
+	}
+	table, err := os.ReadFile(filepath.Join(source, "workloads.tsv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range strings.Split(strings.TrimSpace(string(table)), "\n")[1:] {
+		cells := strings.Split(row, "\t")
+		def, uuid := cells[0], cells[1]
+		op, _, _ := strings.Cut(def, "_")
+		line := trace.Trace{Definition: def, Workload: trace.Workload{UUID: uuid}}
+		for _, axis := range strings.Fields(cells[2]) {
+			name, size, _ := strings.Cut(axis, "=")
+			n, err := strconv.Atoi(size)
+			if err != nil {
+				t.Fatal(err)
+			}
+			line.Workload.Axes.Set(name, n)
+		}
+		for _, input := range strings.Fields(cells[3]) {
+			name, value, other := strings.Cut(input, "=")
+			in := trace.InputSpec{Kind: trace.Safetensors, TensorKey: name,
+				Path: fmt.Sprintf("./blob/workloads/%s/%s/%s_%s.safetensors", op, def, def, uuid)}
+			if other {
+				in = trace.InputSpec{}
+			}
+			if other && value != "random" {
+				in = trace.InputSpec{Kind: trace.ScalarInput, Value: scalar(t, value)}
+			}
+			line.Workload.Inputs.Set(name, in)
+		}
+		path := filepath.Join(dir, "workloads", op, def+".jsonl")
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(f, "%s\n", line.JSON(trace.Compact))
+		f.Close()
+	}
+	return dir
+}
+
+func scalar(t *testing.T, text string) trace.Scalar {
+	t.Helper()
+	if n, err := strconv.Atoi(text); err == nil {
+		return trace.Scalar{Kind: trace.IntScalar, Int: int64(n)}
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trace.Scalar{Kind: trace.FloatScalar, Float: f}
+}
+
 // The sets called contest have the axes and scalars of the official workloads, in their order, and declare random what those do.
 func TestContestSets(t *testing.T) {
 	own, _ := open(t)
-	shared := os.Getenv("FISUB_SHARED")
-	if shared == "" {
-		shared = filepath.Join("..", "..", "shared")
-	}
-	if _, err := os.Stat(filepath.Join(shared, "dataset", "workloads")); err != nil {
-		t.Skipf("no copy of the contest's dataset: %v", err)
-	}
-	official, err := Open(filepath.Join(shared, "dataset"), t.TempDir())
+	official, err := Open(officialDataset(t), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -718,15 +718,7 @@ func TestEmbeddedHeals(t *testing.T) {
 
 // The contest's own workloads must be loadable from synthesised files.
 func TestContestDataset(t *testing.T) {
-	shared := os.Getenv("FISUB_SHARED")
-	if shared == "" {
-		shared = filepath.Join("..", "..", "shared")
-	}
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join(shared, "dataset"))); err != nil {
-		t.Skipf("no copy of the contest's dataset: %v", err)
-	}
-	d, err := Open(dir, t.TempDir())
+	d, err := Open(officialDataset(t), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -345,9 +345,9 @@ func TestKnows(t *testing.T) {
 
 // The five definitions of the contest and their relatives must be known, and nothing else.
 func TestKnowsTheContests(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(shared(t), "dataset", "definitions", "*", "*.json"))
-	if err != nil || len(files) == 0 {
-		t.Skipf("no copy of the contest's definitions below %s", shared(t))
+	files, err := filepath.Glob("../../testdata/contest/definitions/*/*.json")
+	if err != nil || len(files) < 13 {
+		t.Fatalf("got %v, %v", files, err)
 	}
 	known := 0
 	for _, file := range files {
@@ -378,17 +378,6 @@ func TestKnowsTheEmbedded(t *testing.T) {
 			t.Errorf("%s: not known, %v", name, err)
 		}
 	}
-}
-
-func shared(t *testing.T) string {
-	if dir := os.Getenv("FISUB_SHARED"); dir != "" {
-		return dir
-	}
-	dir, err := filepath.Abs(filepath.Join("..", "..", "..", "shared"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 // runPython runs references on files: argv is a JSON description of the inputs, beside which it writes the outputs.
@@ -447,10 +436,7 @@ func TestAgainstPython(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			references := map[string]string{"ours": ours.Reference}
-			if theirs != "" {
-				references["theirs"] = theirs
-			}
+			references := map[string]string{"ours": ours.Reference, "theirs": theirs}
 			for _, i := range c.workloads {
 				comparePython(t, python, d, ours, ws[i], references)
 			}
@@ -467,12 +453,11 @@ func definitionIn(t *testing.T, d *workloads.Dataset, name string) *trace.Defini
 	return def
 }
 
-// contestReference is the contest's own reference of a definition, "" without a copy of it.
+// contestReference is the contest's own reference of a definition.
 func contestReference(t *testing.T, name string) string {
-	files, _ := filepath.Glob(filepath.Join(shared(t), "dataset", "definitions", "*", name+".json"))
-	if len(files) == 0 {
-		t.Logf("no copy of the contest's reference below %s", shared(t))
-		return ""
+	files, _ := filepath.Glob("../../testdata/contest/definitions/*/" + name + ".json")
+	if len(files) != 1 {
+		t.Fatalf("%s: got %v", name, files)
 	}
 	def, _, err := trace.ReadDefinition(files[0])
 	if err != nil {
