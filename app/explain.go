@@ -22,6 +22,7 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/safetensors"
 	"fisub/remote"
+	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
 	"fisub/workloads"
 )
@@ -132,7 +133,7 @@ func errorCode(err error) string {
 		return "no-pip"
 	case errors.Is(err, emu.ErrNoCompiler):
 		return "no-compiler"
-	case errors.Is(err, cuda.ErrNotBuilt):
+	case errors.Is(err, cuda.ErrNotBuilt), errors.Is(err, bundle.ErrNoGPUSupport):
 		return "not-built"
 	case errors.Is(err, cuda.ErrUnavailable):
 		return "no-gpu"

@@ -24,7 +24,6 @@ import (
 	"fisub/bench/runs"
 	"fisub/device"
 	"fisub/device/cuda"
-	"fisub/device/nvcc"
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/event"
@@ -385,27 +384,23 @@ func (a *app) plan(c *cli.Context, s *submission, u *setup, names []string, open
 // hostArch gives what is compiled here for a host's GPU: "" where nothing has to be, and nothing can be.
 func (a *app) hostArch(c *cli.Context, s *submission, u *setup, gpu string) (string, error) {
 	arch, known := bundle.Arch(gpu)
-	compiled := s.sol.Spec.Compiled()
 	switch {
 	case gpu == "":
 		return "", usage("add --gpu b200, or gpu = \"b200\" to the table; --gpu none runs on the emulator", "no GPU named")
 	case !known:
 		return "", usage("one of "+strings.Join(bundle.GPUs(), ", ")+", none", "--gpu: unknown GPU %q", gpu)
-	case !cuda.Built && compiled:
-		return "", usage("make build builds one with GPU support", "this fisub has no GPU support to send")
-	case !cuda.Built:
-		return "", nil
 	}
-	if !compiled && (u.baseline == nil || !u.baseline.Solution.Spec.Compiled()) {
-		root, err := cache.Root()
-		if err != nil {
+	root, err := cache.Root()
+	if err != nil {
+		return "", err
+	}
+	if err := bundle.Ready(root, cuda.Built); err != nil {
+		if s.sol.Spec.Compiled() || u.baseline != nil && u.baseline.Solution.Spec.Compiled() {
 			return "", err
 		}
-		if _, err := nvcc.Find(root); err != nil {
-			text, hint := explain(err)
-			a.term.Warn("no share of the copy bandwidth, unless the hosts have a compiler: "+text, hint)
-			return "", nil
-		}
+		text, hint := explain(err)
+		a.term.Warn("no share of the copy bandwidth, unless the hosts have a compiler: "+text, hint)
+		return "", nil
 	}
 	return cmp.Or(c.String("arch"), arch), nil
 }

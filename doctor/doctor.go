@@ -57,7 +57,7 @@ var uses = []struct {
 	{"fisub local, for Triton and Python", []string{"python", "torch", "triton", "dataset", "cache", "runs"}},
 	{"fisub sanitize, on a GPU", []string{"gpu-support", "driver", "gpu", "nvcc", "tvm-ffi", "compute-sanitizer"}},
 	{"fisub profile", []string{"gpu-support", "driver", "gpu", "nvcc", "tvm-ffi", "ncu"}},
-	{"fisub remote", []string{"remote", "nvcc", "tvm-ffi", "cache", "runs"}},
+	{"fisub remote", []string{"remote", "bundle", "cache", "runs"}},
 	{"fisub submit", []string{"git"}},
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"fisub/device"
+	"fisub/remote/bundle"
 )
 
 const idle = "0, NVIDIA H200, 580.95, 9.0, Disabled, 143771, 4, Enabled, 345, 1980, 1980, 0\n"
@@ -139,6 +140,23 @@ func TestExamineGPU(t *testing.T) {
 	for name, want := range map[string]State{"gpu-support": OK, "driver": OK, "gpu": OK, "gpu.0": OK, "clocks": Warn, "ncu": Missing} {
 		if i := slices.IndexFunc(r.Lines, func(l Line) bool { return l.Name == name }); i < 0 || r.Lines[i].State != want {
 			t.Errorf("%s: got %+v, want %s", name, r.Lines, want)
+		}
+	}
+}
+
+// What fisub remote would refuse, doctor says that it cannot do.
+func TestRemoteIsReady(t *testing.T) {
+	root := t.TempDir()
+	for _, built := range []bool{false, true} {
+		ready := bundle.Ready(root, built)
+		if errors.Is(ready, bundle.ErrNoGPUSupport) == built {
+			t.Errorf("built %v: got %v", built, ready)
+		}
+		r := Examine(t.Context(), Options{Built: built, Cache: root, Folder: t.TempDir(),
+			Tool: func(name string) (string, error) { return "", errors.New("no " + name) }})
+		use := r.Uses[slices.IndexFunc(r.Uses, func(u Use) bool { return u.Command == "fisub remote" })]
+		if use.OK != (ready == nil) || slices.Contains(use.Lacks, "bundle") != (ready != nil) {
+			t.Errorf("built %v: got %+v, want what bundle.Ready says: %v", built, use, ready)
 		}
 	}
 }

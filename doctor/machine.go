@@ -25,6 +25,7 @@ import (
 	"fisub/device/cuda/stamp"
 	"fisub/device/emu"
 	"fisub/device/nvcc"
+	"fisub/remote/bundle"
 )
 
 // An examination is one Examine.
@@ -101,19 +102,23 @@ func (x *examination) compiler(ctx context.Context) Line {
 	return Line{Name: "compiler", State: OK, Fact: d.Info().Toolchain + ", for the emulator"}
 }
 
-// toolchain tells of the CUDA compiler, TVM-FFI, and CUPTI, which comes with it.
+// toolchain tells of the CUDA compiler, TVM-FFI, CUPTI, which comes with it, and of what fisub remote makes with them.
 func (x *examination) toolchain(ctx context.Context) []Line {
 	var t *nvcc.Toolchain
-	var err error
+	var err, ready error
 	done := make(chan struct{})
 	go func() { // it asks programs that may hang
 		defer close(done)
 		t, err = nvcc.Find(x.Cache)
+		ready = bundle.Ready(x.Cache, x.Built)
 	}()
 	select {
 	case <-done:
 	case <-ctx.Done():
-		return []Line{{Name: "nvcc", State: Missing, Fact: "looking for it takes too long"}, {Name: "tvm-ffi", State: Missing, Fact: "looking for it takes too long"}}
+		late := Line{State: Missing, Fact: "looking for it takes too long"}
+		lines := []Line{late, late, late}
+		lines[0].Name, lines[1].Name, lines[2].Name = "nvcc", "tvm-ffi", "bundle"
+		return lines
 	}
 	cc, ffi := Line{Name: "nvcc"}, Line{Name: "tvm-ffi"}
 	var missing *nvcc.MissingError
@@ -151,7 +156,11 @@ func (x *examination) toolchain(ctx context.Context) []Line {
 			}
 		}
 	}
-	return []Line{cc, ffi, cupti}
+	send := Line{Name: "bundle", State: OK, Fact: "this program and kernels that are compiled here can be sent to hosts with a GPU"}
+	if ready != nil {
+		send.State, send.Fact, send.Mend = Missing, ready.Error(), x.mend(ready, "")
+	}
+	return []Line{cc, ffi, cupti, send}
 }
 
 // The driver's own words, where it has them.

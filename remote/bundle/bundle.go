@@ -45,6 +45,19 @@ func Arch(gpu string) (string, bool) {
 	return arch, ok
 }
 
+// ErrNoGPUSupport says that this program, were it sent to a host, could not use a GPU there.
+var ErrNoGPUSupport = errors.New("this fisub has no GPU support to send")
+
+// Ready tells whether a bundle for a GPU can be made here of a solution that is compiled, with the cache below root: built says
+// that this program can use a GPU. The error is ErrNoGPUSupport, or of nvcc.Find.
+func Ready(root string, built bool) error {
+	if !built {
+		return ErrNoGPUSupport
+	}
+	_, err := nvcc.Find(root)
+	return err
+}
+
 // A Spec is what a Bundle is made of. It can be made again from its JSON.
 type Spec struct {
 	Solution string   `json:"solution"`           // path of the packed solution
