@@ -17,7 +17,7 @@ var layers = [][]string{
 	{"internal/cache", "internal/event", "internal/plain", "internal/tensor", "definitions", "solution/baselines", "bench/stats", "docs", "internal/manual"},
 	{"internal/trace/pysyntax", "workloads/random", "remote/modal/modaltest"},
 	{"internal/trace"},
-	{"internal/config", "internal/safetensors", "internal/ui", "preflight/source"},
+	{"internal/config", "internal/safetensors", "internal/ui", "preflight/source", "internal/git"},
 	{"workloads", "device", "remote"},
 	{"device/activity"},
 	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "bench/runs", "device/devicetest", "remote/agent", "remote/ssh/sshdtest", "remote/slurm/slurmtest"},

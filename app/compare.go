@@ -12,9 +12,9 @@ import (
 
 	"fisub/bench/compare"
 	"fisub/bench/runs"
+	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/report"
-	"fisub/submit"
 )
 
 func (a *app) compareCommand() *cli.Command {
@@ -127,8 +127,8 @@ func (a *app) sides(c *cli.Context) ([]*runs.Run, error) {
 		}
 		if s == nil {
 			hint := "a run (fisub runs ls), a packed solution FILE.json, a folder with a config.toml, or a git revision"
-			if _, git := submit.Open(c.Context, runsRoot(c)); git != nil {
-				text, _, _ := strings.Cut(git.Error(), "\n")
+			if _, err := git.Open(c.Context, runsRoot(c)); err != nil {
+				text, _, _ := strings.Cut(err.Error(), "\n")
 				hint += "; revisions cannot be read here: " + plain.Line(text)
 			}
 			return nil, usage(hint, "compare: %w", err)

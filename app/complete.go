@@ -24,6 +24,7 @@ import (
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/event"
+	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/remote/bundle"
@@ -474,11 +475,12 @@ func (l *line) remotes() (found []candidate) {
 func (l *line) gitRemotes() []candidate {
 	ctx, cancel := context.WithTimeout(context.Background(), completionTime/2)
 	defer cancel()
-	names, err := gitOutput(ctx, filepath.Dir(l.config()), "remote")
+	repo, err := git.Open(ctx, filepath.Dir(l.config()))
 	if err != nil {
 		return nil
 	}
-	return plainWords(strings.Fields(names)...)
+	names, _ := repo.Remotes(ctx)
+	return plainWords(names...)
 }
 
 // devices are those that the driver has made files for; to open one would take too long.

@@ -20,6 +20,7 @@ import (
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
 	"fisub/internal/config"
+	"fisub/internal/git"
 	"fisub/internal/safetensors"
 	"fisub/remote"
 	"fisub/remote/bundle"
@@ -108,15 +109,11 @@ func unwritableRun(err error) bool {
 
 // lfsCommand fetches a file that Git LFS left as a pointer.
 func lfsCommand(file string) string {
-	for dir := filepath.Dir(file); ; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, ".git")); err == nil {
-			rel, _ := filepath.Rel(dir, file)
-			return fmt.Sprintf("git -C %s lfs pull --include %s", dir, filepath.ToSlash(rel))
-		}
-		if dir == filepath.Dir(dir) {
-			return "git lfs pull --include " + filepath.Base(file) + ", in the clone that it came from"
-		}
+	if dir := git.Root(filepath.Dir(file)); dir != "" {
+		rel, _ := filepath.Rel(dir, file)
+		return fmt.Sprintf("git -C %s lfs pull --include %s", dir, filepath.ToSlash(rel))
 	}
+	return "git lfs pull --include " + filepath.Base(file) + ", in the clone that it came from"
 }
 
 // errorCode names an error of the machine that has a remedy; errors cross from the worker with their code.

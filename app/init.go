@@ -8,17 +8,16 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
@@ -176,22 +175,10 @@ func revision() string {
 
 // repository is the root of the git repository that dir lies in below its root; "" where it is a root itself or in none.
 func repository(dir string) string {
-	at, err := filepath.Abs(dir)
-	if err != nil {
+	if abs, err := filepath.Abs(dir); err != nil || git.Root(abs) == abs {
 		return ""
 	}
-	for first := true; ; first = false {
-		if _, err := os.Lstat(filepath.Join(at, ".git")); err == nil {
-			if first {
-				return ""
-			}
-			return at
-		}
-		if at == filepath.Dir(at) {
-			return ""
-		}
-		at = filepath.Dir(at)
-	}
+	return git.Root(dir)
 }
 
 // answers fills opts from the flags, and on a terminal from questions about what they leave open.
@@ -261,17 +248,8 @@ func (a *app) answers(c *cli.Context, data *workloads.Dataset, dir string, opts 
 
 // gitUser is git's user.name as seen from dir; "" where there is none that can be an author.
 func gitUser(ctx context.Context, dir string) string {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "git", "config", "user.name")
-	for cmd.Dir = dir; cmd.Dir != filepath.Dir(cmd.Dir); cmd.Dir = filepath.Dir(cmd.Dir) {
-		if st, err := os.Stat(cmd.Dir); err == nil && st.IsDir() {
-			break
-		}
-	}
-	out, err := cmd.Output()
-	name := strings.TrimSpace(string(out))
-	if err != nil || scaffold.CheckText(name) != nil {
+	name := git.UserName(ctx, dir)
+	if scaffold.CheckText(name) != nil {
 		return ""
 	}
 	return name

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -19,7 +18,9 @@ import (
 	"fisub/bench/stats"
 	"fisub/bench/worker"
 	"fisub/device"
+	"fisub/internal/config"
 	"fisub/internal/event"
+	"fisub/internal/git"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/remote/dispatch"
@@ -343,16 +344,11 @@ func readFile(name string) string {
 
 // gitState describes the repository at dir; nil where there is none.
 func gitState(ctx context.Context, dir string) *event.Git {
-	git := func(args ...string) (string, error) {
-		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...).Output()
-		return strings.TrimSpace(string(out)), err
-	}
-	commit, err := git("rev-parse", "HEAD")
-	if err != nil {
+	commit, dirty := git.State(ctx, dir, "solution", config.Name)
+	if commit == "" {
 		return nil
 	}
-	status, err := git("status", "--porcelain", "--", filepath.Join(".", "solution"), "config.toml")
-	return &event.Git{Commit: commit, Dirty: err != nil || status != ""}
+	return &event.Git{Commit: commit, Dirty: dirty}
 }
 
 func (a *app) workerCommand() *cli.Command {

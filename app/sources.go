@@ -1,15 +1,8 @@
 package app
 
 import (
-	"archive/tar"
-	"context"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
-	"os/exec"
-	slash "path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -20,6 +13,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/config"
 	"fisub/internal/event"
+	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/workloads"
 )
@@ -47,115 +41,46 @@ func (a *app) readSource(c *cli.Context, arg string, data *workloads.Dataset) (*
 	}
 	rev, dir, named := strings.Cut(arg, ":")
 	root := runsRoot(c)
-	commit, err := gitOutput(c.Context, root, "rev-parse", "--verify", "--quiet", "--end-of-options", rev+"^{commit}")
+	repo, err := git.Open(c.Context, root)
 	if err != nil || rev == "" {
 		return nil, nil
 	}
-	if !named {
-		if dir, err = gitOutput(c.Context, root, "rev-parse", "--show-prefix"); err != nil {
-			return nil, err
-		}
+	commit, err := repo.Commit(c.Context, rev)
+	if err != nil || commit == "" {
+		return nil, err
 	}
-	temp, err := os.MkdirTemp("", "fisub-revision-*")
+	if !named {
+		dir, _ = repo.Relative(root)
+	}
+	checkout, remove, err := repo.Checkout(c.Context, commit)
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(temp)
-	name := filepath.Base(configPath(c))
-	if err := extract(c.Context, root, commit, slash.Clean("./"+dir), temp, name, "solution"); err != nil {
-		return nil, invalid(fmt.Errorf("%s: %w", arg, err))
-	}
-	s, err := loadSources(filepath.Join(temp, name), data)
+	defer remove()
+	s, err := loadRevision(checkout, filepath.Join(dir, filepath.Base(configPath(c))), data)
 	if err != nil {
-		return nil, invalid(fmt.Errorf("%s: %w", arg, err))
+		text := strings.ReplaceAll(err.Error(), checkout+string(filepath.Separator), "")
+		return nil, invalid(fmt.Errorf("%s: %s", arg, text))
 	}
 	s.root = root
 	return &source{arg: arg, submission: s, git: &event.Git{Commit: commit}}, nil
 }
 
-// gitOutput is what git says in dir, without the newline at its end.
-func gitOutput(ctx context.Context, dir string, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...).Output()
-	return strings.TrimSuffix(string(out), "\n"), err
-}
-
-// maxRevision bounds what is taken out of a revision, in bytes.
-const maxRevision = 256 << 20
-
-// extract puts the files and folders of that name, as they are in dir of the commit, below target. Links out of it are
-// an error.
-func extract(ctx context.Context, repo, commit, dir, target string, names ...string) error {
-	tree := commit + ":"
-	if dir != "." {
-		tree += dir
+// loadRevision loads the submission of a config below a checkout. Links out of that are an error.
+func loadRevision(checkout, file string, data *workloads.Dataset) (*submission, error) {
+	if !filepath.IsLocal(file) {
+		return nil, fmt.Errorf("%s: not in the repository", file)
 	}
-	root, err := os.OpenRoot(target)
+	s, err := loadSources(filepath.Join(checkout, file), data)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer root.Close()
-	top, err := gitOutput(ctx, repo, "rev-parse", "--show-toplevel")
-	if err != nil {
-		return fmt.Errorf("git rev-parse: %w", err)
-	}
-	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", top, "archive", "--format=tar", tree, "--"}, names...)...)
-	var complaint strings.Builder
-	cmd.Stderr = &complaint
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting git: %w", err)
-	}
-	err = untar(tar.NewReader(io.LimitReader(out, maxRevision)), root)
-	_, _ = io.Copy(io.Discard, out) // so that git can end
-	if wait := cmd.Wait(); wait != nil {
-		if first, _, _ := strings.Cut(strings.TrimSpace(complaint.String()), "\n"); first != "" {
-			return fmt.Errorf("git archive: %s", plain.Line(first))
-		}
-		return fmt.Errorf("git archive: %w", wait)
-	}
-	return err
-}
-
-func untar(r *tar.Reader, root *os.Root) error {
-	for {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		name := filepath.FromSlash(slash.Clean(h.Name))
-		switch h.Typeflag {
-		case tar.TypeDir:
-			err = root.MkdirAll(name, 0o755)
-		case tar.TypeReg:
-			err = write(root, name, r)
-		case tar.TypeSymlink:
-			if slash.IsAbs(h.Linkname) || !filepath.IsLocal(filepath.Join(filepath.Dir(name), filepath.FromSlash(h.Linkname))) {
-				return fmt.Errorf("%s: a link out of the submission", plain.Line(h.Name))
-			}
-			err = root.Symlink(h.Linkname, name)
-		}
-		if err != nil {
-			return err
+	for _, name := range append(sourceFiles(s), s.cfg.SourceDir()) {
+		if git.LinkOut(checkout, name) != "" {
+			return nil, fmt.Errorf("%s: a link out of the repository", name)
 		}
 	}
-}
-
-func write(root *os.Root, name string, r io.Reader) error {
-	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(f, r)
-	return errors.Join(err, f.Close())
+	return s, nil
 }
 
 // runTogether runs the sources now, with their trials taken in turn on one device, and gives their runs, named A, B, C.

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/internal/config"
+	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/pack"
@@ -189,10 +190,10 @@ func (a *app) submit(c *cli.Context) error {
 // allConfigs are the configs of the repository that the flags name the folder of.
 func (a *app) allConfigs(c *cli.Context) ([]string, error) {
 	top := path(c, ".")
-	repo, err := submit.Open(c.Context, top)
+	repo, err := git.Open(c.Context, top)
 	if err == nil {
 		top = repo.Top
-	} else if !submit.IsMissing(err) {
+	} else if !git.IsMissing(err) {
 		return nil, err
 	}
 	files, err := config.Discover(top)
@@ -339,21 +340,21 @@ func pushHint(e *pushError) string {
 // submitHint is the remedy for an error of git.
 func submitHint(err error) string {
 	var pushed *pushError
-	var git *submit.GitError
+	var failed *git.Error
 	switch {
 	case errors.As(err, &pushed):
 		return pushHint(pushed)
-	case errors.Is(err, submit.ErrNoGit):
+	case errors.Is(err, git.ErrMissing):
 		return "install git"
-	case errors.Is(err, submit.ErrNoRepository):
+	case errors.Is(err, git.ErrNoRepository):
 		return "git init makes it one"
-	case !errors.As(err, &git):
+	case !errors.As(err, &failed):
 		return ""
-	case strings.Contains(git.Text, "tell me who you are") || strings.Contains(git.Text, "empty ident"):
+	case strings.Contains(failed.Text, "tell me who you are") || strings.Contains(failed.Text, "empty ident"):
 		return "git config --global user.name NAME && git config --global user.email ADDRESS"
-	case strings.Contains(git.Text, "dubious ownership"):
+	case strings.Contains(failed.Text, "dubious ownership"):
 		return "another user owns the folder: git config --global --add safe.directory FOLDER"
-	case strings.Contains(git.Text, "gpg"):
+	case strings.Contains(failed.Text, "gpg"):
 		return "git signs tags here, as tag.gpgSign says; git config tag.gpgSign false makes plain ones"
 	}
 	return ""
@@ -382,7 +383,7 @@ func (a *app) submitStatus(c *cli.Context) error {
 		remote = cmp.Or(remote, cfg.Submit.Remote)
 	}
 	st, err := submit.NewStatus(c.Context, dir, remote, c.Int("limit"))
-	if submit.IsMissing(err) {
+	if git.IsMissing(err) {
 		return invalid(err)
 	}
 	if err != nil {

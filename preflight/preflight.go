@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"fisub/internal/config"
+	"fisub/internal/git"
 	"fisub/internal/trace"
 	"fisub/pack"
 	"fisub/preflight/source"
@@ -85,7 +86,7 @@ func (r *Report) OK(strict bool) bool {
 func Submission(ctx context.Context, o Options) (*Report, error) {
 	c := &checker{Options: o, Report: &Report{}}
 	if o.Solution == nil {
-		if err := c.config(); err != nil {
+		if err := c.config(ctx); err != nil {
 			return nil, err
 		}
 	} else {
@@ -145,12 +146,12 @@ func (c *checker) at(s source.Severity, code, key, hint, format string, args ...
 }
 
 // config reads the config and packs the sources, as far as the faults let it.
-func (c *checker) config() error {
+func (c *checker) config(ctx context.Context) error {
 	cfg, faults := config.Read(c.Options.Config)
 	c.Report.Config = cfg
 	missing := slices.ContainsFunc(faults, func(f *config.Fault) bool { return f.Code == "no-config" })
 	if filepath.Base(cfg.Path) == config.Name && !missing {
-		collected, findings, err := Repository(Root(cfg.Root()))
+		collected, findings, err := Repository(ctx, Root(cfg.Root()))
 		if err != nil {
 			return err
 		}
@@ -178,7 +179,7 @@ func (c *checker) config() error {
 	}
 	c.metadata(cfg)
 	if cfg.Build.Language != "" && !missing && !slices.ContainsFunc(faults, func(f *config.Fault) bool { return f.Code == "source-dir" }) {
-		c.folder(cfg)
+		c.folder(ctx, cfg)
 	}
 	return nil
 }
@@ -229,7 +230,7 @@ func same(a, b *trace.Solution) bool {
 }
 
 // folder packs the source folder of cfg.
-func (c *checker) folder(cfg *config.Config) {
+func (c *checker) folder(ctx context.Context, cfg *config.Config) {
 	dir := cfg.SourceDir()
 	entries, err := pack.Sources(dir)
 	c.Entries = entries
@@ -244,7 +245,7 @@ func (c *checker) folder(cfg *config.Config) {
 		c.add(Error, "no-sources", dir, "only direct children are packed, and only .py .cu .cuh .cpp .c .h .hpp .cc .cxx", "no source files")
 		return
 	}
-	c.gitIgnored(dir)
+	c.gitIgnored(ctx, dir)
 
 	// What is packed is looked at even where the packer would reject the whole.
 	sol := &trace.Solution{Name: cfg.Solution.Name, Definition: cfg.Solution.Definition, Author: cfg.Solution.Author, Description: &cfg.Solution.Description,
@@ -364,23 +365,6 @@ func (c *checker) droppedIncludes() {
 	}
 }
 
-// repository is the folder that the contest clones: the nearest one with a .git, dir or above; known is false where there is
-// none, and root is then dir.
-func repository(dir string) (root string, known bool) {
-	abs, err := filepath.Abs(dir)
-	if err != nil {
-		return dir, false
-	}
-	for d := abs; ; d = filepath.Dir(d) {
-		if _, err := os.Lstat(filepath.Join(d, ".git")); err == nil {
-			return d, true
-		}
-		if d == filepath.Dir(d) {
-			return abs, false
-		}
-	}
-}
-
 // dropped are the endings of files that a build may need, and that the packer leaves out.
 var dropped = strings.Fields(".inl .inc .ipp .tpp .tcc .hh .hxx .h++ .def .ptx .cubin .fatbin .so .a .o .json .bin .pt .npy .npz .in .cuinc " +
 	".pyx .pyi .s .asm .sass .toml .yaml .yml .txt .tar .zip .gz .dat .csv")
@@ -419,14 +403,8 @@ func (c *checker) entries(dir string) {
 
 // outside looks for a link that a clone of the repository cannot follow.
 func (c *checker) outside(path string) {
-	root, known := repository(c.Report.Config.Root())
-	st, err := os.Lstat(path)
-	if err != nil || st.Mode()&fs.ModeSymlink == 0 {
-		return
-	}
-	text, _ := os.Readlink(path)
-	target, err := filepath.EvalSymlinks(path)
-	if err == nil && (filepath.IsAbs(text) || known && !within(root, target)) {
+	text := git.LinkOut(git.Root(c.Report.Config.Root()), path)
+	if _, err := os.Stat(path); err == nil && text != "" {
 		c.add(Error, "link-outside", path, "commit the file itself", "a link out of the repository, to %s: a clone does not have it", text)
 	}
 }
@@ -493,18 +471,6 @@ func someSource(dir string) (name string) {
 		return nil
 	})
 	return name
-}
-
-// within tells whether the path lies in root or is it; both are real paths or become such.
-func within(root, path string) bool {
-	if target, err := filepath.EvalSymlinks(root); err == nil {
-		root = target
-	}
-	if abs, err := filepath.Abs(path); err == nil {
-		path = abs
-	}
-	rel, err := filepath.Rel(root, path)
-	return err == nil && filepath.IsLocal(rel)
 }
 
 // workloads evaluates the definition's constraints and axes.

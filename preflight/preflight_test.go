@@ -381,7 +381,7 @@ func TestCodes(t *testing.T) {
 }
 
 func TestRepositoryErrors(t *testing.T) {
-	if _, _, err := Repository(filepath.Join(t.TempDir(), "none")); err == nil || !os.IsNotExist(err) {
+	if _, _, err := Repository(t.Context(), filepath.Join(t.TempDir(), "none")); err == nil || !os.IsNotExist(err) {
 		t.Errorf("got %v, want %v", err, fs.ErrNotExist)
 	}
 }

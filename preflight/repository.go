@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"fisub/internal/config"
+	"fisub/internal/git"
 	"fisub/internal/trace"
 	"fisub/pack"
 	"fisub/preflight/source"
@@ -35,8 +35,8 @@ type Collected struct {
 // Root is the folder that the contest would clone to get the submission in dir: the nearest one with a .git, dir itself or
 // above it; without one it is dir.
 func Root(dir string) string {
-	root, _ := repository(dir)
-	if wd, err := filepath.Abs(dir); err == nil && wd == root {
+	root := git.Root(dir)
+	if abs, err := filepath.Abs(dir); root == "" || err == nil && abs == root {
 		return dir
 	}
 	return root
@@ -45,7 +45,7 @@ func Root(dir string) string {
 // Repository scans the repository in the folder root as the contest's collector does: packed_solution.json at the root, else
 // config.toml there and in the immediate subfolders. It returns what would be collected, in this order, and what is wrong
 // with it as a whole. The single submissions are not looked into.
-func Repository(root string) ([]Collected, []Finding, error) {
+func Repository(ctx context.Context, root string) ([]Collected, []Finding, error) {
 	paths, err := config.Discover(root)
 	if err != nil {
 		return nil, nil, err
@@ -58,7 +58,7 @@ func Repository(root string) ([]Collected, []Finding, error) {
 	s.packed()
 	s.several()
 	s.deep()
-	if out, err := git(root, "ls-files", "--", "solution.json"); err == nil && len(out) > 0 {
+	if repo, err := git.Open(ctx, root); err == nil && repo.Tracked(ctx, "solution.json") {
 		s.add(Note, "solution-json", filepath.Join(root, "solution.json"), "git rm --cached solution.json; packed_solution.json is the name that counts: fisub pack --packed",
 			"committed, and the contest does not look at it")
 	}
@@ -186,26 +186,18 @@ func (s *scan) deep() {
 	})
 }
 
-// git runs git in dir, where there is a git and a repository.
-func git(dir string, args ...string) (lines []string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "git", append([]string{"-C", dir, "-c", "core.fsmonitor=false"}, args...)...).Output()
-	if err != nil || len(out) == 0 {
-		return nil, err
-	}
-	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n"), nil
-}
-
 // gitIgnored looks for sources that a clone would not have.
-func (c *checker) gitIgnored(dir string) {
-	names, err := git(dir, "ls-files", "--others", "--ignored", "--exclude-standard", "--", ".")
+func (c *checker) gitIgnored(ctx context.Context, dir string) {
+	repo, err := git.Open(ctx, dir)
 	if err != nil {
 		return
 	}
+	below, _ := repo.Relative(dir)
+	changes, _ := repo.Changes(ctx, below)
 	for _, e := range c.Entries {
-		if e.Status != pack.Skipped && slices.Contains(names, e.Path) {
-			c.add(Warning, "ignored-by-git", filepath.Join(dir, e.Path), "git add -f it, or mend .gitignore", "git ignores it: the contest's clone does not have it")
+		if e.Status != pack.Skipped && slices.Contains(changes, git.Change{Path: path.Join(below, e.Path), State: "ignored"}) {
+			c.add(Warning, "ignored-by-git", filepath.Join(dir, e.Path), "git add -f it, or mend .gitignore",
+				"git ignores it: the contest's clone does not have it")
 		}
 	}
 }

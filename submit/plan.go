@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"fisub/internal/config"
+	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
@@ -39,16 +40,16 @@ type Step struct {
 
 // A Survey is what is true of a repository, whatever submission of it is looked at.
 type Survey struct {
-	Repo      *Repository // nil where Missing is set
-	Missing   error       // ErrNoGit or ErrNoRepository
-	Head      Head
-	Here      []Collected // in the working tree, or in the folder without git
-	Committed []Collected // in a clean checkout of HEAD; nil where nothing is committed
-	Changes   []Change    // what the collector reads and HEAD does not hold so
+	Repo      *git.Repository // nil where Missing is set
+	Missing   error           // git.ErrMissing or git.ErrNoRepository
+	Head      git.Head
+	Here      []Collected  // in the working tree, or in the folder without git
+	Committed []Collected  // in a clean checkout of HEAD; nil where nothing is committed
+	Changes   []git.Change // what the collector reads and HEAD does not hold so
 	Tags      []Tag
-	Remote    *Remote // nil where there is none
-	Refs      Refs    // nil where the remote was not asked, or gave no answer
-	Offline   error   // why it gave none; wraps ErrOffline
+	Remote    *git.Remote // nil where there is none
+	Refs      git.Refs    // nil where the remote was not asked, or gave no answer
+	Offline   error       // why it gave none; wraps git.ErrOffline
 
 	top string
 }
@@ -57,8 +58,8 @@ type Survey struct {
 // origin, or the only one. What there is no repository for is left empty.
 func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
 	v := &Survey{}
-	repo, err := Open(ctx, dir)
-	if IsMissing(err) {
+	repo, err := git.Open(ctx, dir)
+	if git.IsMissing(err) {
 		v.Missing = err
 		if v.top, err = filepath.Abs(dir); err == nil {
 			v.Here, err = Collect(v.top)
@@ -76,28 +77,28 @@ func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
 		return nil, err
 	}
 	if v.Head.Commit != "" {
-		if v.Committed, err = repo.collect(ctx, v.Head.Commit); err != nil {
+		if v.Committed, err = collect(ctx, repo, v.Head.Commit); err != nil {
 			return nil, err
 		}
 		if v.Changes, err = v.changes(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if v.Tags, err = repo.Tags(ctx); err != nil {
+	if v.Tags, err = tags(ctx, repo); err != nil {
 		return nil, err
 	}
 	if v.Remote, err = repo.Remote(ctx, remote, v.Head.Branch); err != nil || v.Remote == nil {
 		return v, err
 	}
 	v.Refs, err = repo.List(ctx, v.Remote.Name)
-	if errors.Is(err, ErrOffline) {
+	if errors.Is(err, git.ErrOffline) {
 		v.Offline, err = err, nil
 	}
 	return v, err
 }
 
 // collect is Collect on a clean checkout of a commit.
-func (r *Repository) collect(ctx context.Context, commit string) ([]Collected, error) {
+func collect(ctx context.Context, r *git.Repository, commit string) ([]Collected, error) {
 	dir, remove, err := r.Checkout(ctx, commit)
 	if err != nil {
 		return nil, err
@@ -113,7 +114,7 @@ func (r *Repository) collect(ctx context.Context, commit string) ([]Collected, e
 }
 
 // changes lists what differs among the files that the collector reads, here or in the commit.
-func (v *Survey) changes(ctx context.Context) ([]Change, error) {
+func (v *Survey) changes(ctx context.Context) ([]git.Change, error) {
 	reads, paths := map[string]bool{}, []string{PackedName}
 	reads[PackedName] = true
 	for _, c := range slices.Concat(v.Here, v.Committed) {
@@ -126,8 +127,8 @@ func (v *Survey) changes(ctx context.Context) ([]Change, error) {
 		}
 	}
 	slices.Sort(paths)
-	all, err := v.Repo.Changes(ctx, slices.Compact(paths))
-	return slices.DeleteFunc(all, func(c Change) bool { return !reads[c.Path] }), err
+	all, err := v.Repo.Changes(ctx, slices.Compact(paths)...)
+	return slices.DeleteFunc(all, func(c git.Change) bool { return !reads[c.Path] }), err
 }
 
 // Options say which submission, and how.
@@ -173,7 +174,7 @@ func (v *Survey) Plan(ctx context.Context, o Options) (*Plan, error) {
 	p.tested(o.Proof)
 	if v.Missing != nil {
 		hint := "git init, then git add and git commit what is to be submitted"
-		if errors.Is(v.Missing, ErrNoGit) {
+		if errors.Is(v.Missing, git.ErrMissing) {
 			hint = "install git: the contest takes a tag of a git repository"
 		}
 		p.add("commit", Todo, hint, "%v", v.Missing)
@@ -475,10 +476,10 @@ func (v *Survey) remote(ctx context.Context, p *Plan, o Options) error {
 	if o.WillPush {
 		return nil
 	}
-	var failed *GitError
+	var failed *git.Error
 	if err := v.Repo.Preview(ctx, v.Remote.Name, cmp.Or(p.Object, v.Head.Commit), p.Tag); errors.As(err, &failed) {
 		p.add("push", Warning, "", "%s would not take it now: %s", v.Remote.Name, strings.ReplaceAll(failed.Text, "\n", "; "))
-	} else if errors.Is(err, ErrOffline) {
+	} else if errors.Is(err, git.ErrOffline) {
 		p.add("push", Warning, "", "%v", err)
 	} else if err != nil {
 		return err
@@ -491,7 +492,7 @@ func (v *Survey) Make(ctx context.Context, p *Plan) (made bool, err error) {
 	if p.Exists {
 		return false, nil
 	}
-	p.Object, err = v.Repo.Tag(ctx, p.Tag, v.Head.Commit, p.Note)
+	p.Object, err = v.Repo.Tag(ctx, p.Tag, v.Head.Commit, p.Note.Message())
 	p.Exists = err == nil
 	return p.Exists, err
 }

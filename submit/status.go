@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"fisub/internal/git"
 	"fisub/internal/plain"
 )
 
@@ -20,11 +21,11 @@ const (
 
 // A Status is what the tags of a repository hold.
 type Status struct {
-	Remote  *Remote `json:"remote,omitempty"`
-	Offline string  `json:"offline,omitempty"` // why the remote gave no answer
-	Lines   []Line  `json:"tags"`              // by definition, the newest tag first
-	Here    []Here  `json:"here"`              // the submissions of the working tree
-	More    int     `json:"more"`              // older tags that were not looked at
+	Remote  *git.Remote `json:"remote,omitempty"`
+	Offline string      `json:"offline,omitempty"` // why the remote gave no answer
+	Lines   []Line      `json:"tags"`              // by definition, the newest tag first
+	Here    []Here      `json:"here"`              // the submissions of the working tree
+	More    int         `json:"more"`              // older tags that were not looked at
 }
 
 // A Line is one submission in one tag.
@@ -65,7 +66,7 @@ func (h Here) Text() string {
 
 // NewStatus looks at the newest limit tags of the repository that holds the folder dir; remote is as in NewSurvey.
 func NewStatus(ctx context.Context, dir, remote string, limit int) (*Status, error) {
-	repo, err := Open(ctx, dir)
+	repo, err := git.Open(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +74,7 @@ func NewStatus(ctx context.Context, dir, remote string, limit int) (*Status, err
 	if err != nil {
 		return nil, err
 	}
-	tags, err := repo.Tags(ctx)
+	tags, err := tags(ctx, repo)
 	if err != nil {
 		return nil, err
 	}
@@ -82,10 +83,10 @@ func NewStatus(ctx context.Context, dir, remote string, limit int) (*Status, err
 	if st.Remote, err = repo.Remote(ctx, remote, head.Branch); err != nil {
 		return nil, err
 	}
-	var refs Refs
+	var refs git.Refs
 	if st.Remote != nil {
 		refs, err = repo.List(ctx, st.Remote.Name)
-		if errors.Is(err, ErrOffline) {
+		if errors.Is(err, git.ErrOffline) {
 			st.Offline = err.Error()
 		} else if err != nil {
 			return nil, err
@@ -96,7 +97,7 @@ func NewStatus(ctx context.Context, dir, remote string, limit int) (*Status, err
 	for _, t := range tags {
 		all, ok := packed[t.Commit]
 		if !ok {
-			if all, err = repo.collect(ctx, t.Commit); err != nil {
+			if all, err = collect(ctx, repo, t.Commit); err != nil {
 				return nil, fmt.Errorf("tag %s: %w", t.Name, err)
 			}
 			packed[t.Commit] = all

@@ -2,7 +2,6 @@ package submit
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,21 +31,6 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-func TestScrub(t *testing.T) {
-	for _, tc := range []struct{ text, want string }{
-		{"https://github.com/a/b.git", "https://github.com/a/b.git"},
-		{"https://ghp_token@github.com/a/b.git", "https://github.com/a/b.git"},
-		{"fatal: unable to access 'https://me:p@ss@host/x/': refused", "fatal: unable to access 'https://host/x/': refused"},
-		{"http://host/x?private_token=abc and ssh://git:pw@host:22/y#z", "http://host/x and ssh://host:22/y"},
-		{"git@github.com:a/b.git", "git@github.com:a/b.git"},
-		{"/srv/a@b/c.git", "/srv/a@b/c.git"},
-	} {
-		if got := Scrub(tc.text); got != tc.want {
-			t.Errorf("got %q, want %q", got, tc.want)
-		}
-	}
-}
-
 func TestNote(t *testing.T) {
 	n := Note{Definition: "d", Name: "x\nContent-Hash: 1", Author: "a\u2028b\x1b[2J", ContentHash: "abc", Run: "none", Fisub: "0.1"}
 	want := n
@@ -71,39 +55,6 @@ func FuzzNote(f *testing.F) {
 	})
 }
 
-// repository makes one with the files, in a commit; git runs git there.
-func repository(t *testing.T, files map[string]string) (r *Repository, git func(args ...string) string) {
-	t.Helper()
-	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("no git")
-	}
-	dir := t.TempDir()
-	t.Setenv("GIT_CONFIG_GLOBAL", os.DevNull)
-	for _, who := range []string{"AUTHOR", "COMMITTER"} {
-		t.Setenv("GIT_"+who+"_NAME", "a")
-		t.Setenv("GIT_"+who+"_EMAIL", "a@example.org")
-	}
-	git = func(args ...string) string {
-		t.Helper()
-		out, err := exec.Command("git", append([]string{"-C", dir}, args...)...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("git %v: %v\n%s", args, err, out)
-		}
-		return strings.TrimSpace(string(out))
-	}
-	git("init", "-q", "-b", "main")
-	for name, text := range files {
-		write(t, filepath.Join(dir, name), text)
-	}
-	git("add", ".")
-	git("commit", "-q", "-m", "first")
-	r, err := Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r, git
-}
-
 func write(t *testing.T, name, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -115,43 +66,6 @@ func write(t *testing.T, name, text string) {
 }
 
 const configText = "[solution]\nname = \"n\"\ndefinition = \"d\"\nauthor = \"a\"\n[build]\nlanguage = \"cuda\"\nentry_point = \"k.cu::k\"\n"
-
-// A checkout is what others get: this clone's filters, hooks, attributes, line ends and replacements are not theirs.
-func TestCheckout(t *testing.T) {
-	r, git := repository(t, map[string]string{"config.toml": configText, "solution/cuda/k.cu": "one\ntwo\n", ".gitattributes": "*.cu filter=upper\n"})
-	git("config", "core.eol", "crlf")
-	global := filepath.Join(t.TempDir(), "gitconfig")
-	write(t, global, "[filter \"upper\"]\n\tsmudge = tr a-z A-Z\n[core]\n\tautocrlf = true\n")
-	t.Setenv("GIT_CONFIG_GLOBAL", global)
-	write(t, filepath.Join(r.Top, ".git", "info", "attributes"), "*.cu ident eol=crlf\n")
-	ran := filepath.Join(r.Top, "ran")
-	write(t, filepath.Join(r.Top, ".git", "hooks", "post-checkout"), "#!/bin/sh\ntouch "+ran+"\n")
-	t.Setenv("GIT_DIR", filepath.Join(t.TempDir(), "elsewhere"))
-	t.Setenv("GIT_INDEX_FILE", filepath.Join(t.TempDir(), "index"))
-	head, err := r.Head(t.Context())
-	if err != nil || head.Branch != "main" || len(head.Commit) != 40 {
-		t.Fatalf("got %+v, %v, want a commit on main", head, err)
-	}
-	dir, remove, err := r.Checkout(t.Context(), head.Commit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := os.ReadFile(filepath.Join(dir, "solution", "cuda", "k.cu"))
-	if err != nil || string(got) != "one\ntwo\n" {
-		t.Errorf("got %q, %v, want what was committed", got, err)
-	}
-	if _, err := os.Stat(ran); err == nil {
-		t.Error("the hook of the clone ran")
-	}
-	all, err := Collect(dir)
-	if err != nil || len(all) != 1 || all[0].Err != nil || !slices.Equal(all[0].Reads, []string{"config.toml", "solution/cuda/k.cu"}) {
-		t.Errorf("got %+v, %v, want one submission", all, err)
-	}
-	remove()
-	if _, err := os.Stat(dir); err == nil {
-		t.Errorf("%s is left", dir)
-	}
-}
 
 // The collector's packer knows neither binding nor dependencies; a packed solution is taken as it is, and nothing else then.
 func TestCollect(t *testing.T) {
@@ -174,61 +88,6 @@ func TestCollect(t *testing.T) {
 	write(t, filepath.Join(dir, PackedName), "{}")
 	if all, err = Collect(dir); err != nil || len(all) != 1 || all[0].Path != PackedName || all[0].Err == nil {
 		t.Errorf("got %+v, %v, want the packed one, which is broken", all, err)
-	}
-}
-
-func TestChanges(t *testing.T) {
-	odd := "solution/cuda/a b\n*\".h"
-	r, git := repository(t, map[string]string{"k": "1", "gone": "1", "staged": "1", "same": "1", odd: "1", ".gitignore": "*.o\n"})
-	write(t, filepath.Join(r.Top, "k"), "2")
-	write(t, filepath.Join(r.Top, odd), "2")
-	write(t, filepath.Join(r.Top, "staged"), "2")
-	git("add", "staged")
-	os.Remove(filepath.Join(r.Top, "gone"))
-	write(t, filepath.Join(r.Top, "new"), "1")
-	write(t, filepath.Join(r.Top, "x.o"), "1")
-	got, err := r.Changes(t.Context(), []string{"k", "gone", "staged", "same", odd, "new", "x.o", "*", "nowhere"})
-	want := []Change{{"gone", "deleted"}, {"k", "modified"}, {odd, "modified"}, {"staged", "modified"}, {"new", "untracked"}, {"x.o", "ignored"}}
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("got %v, %v, want %v", got, err, want)
-	}
-}
-
-// The order is that of time, then of numbers; tags of trees are none, and one of a tag is one.
-func TestTags(t *testing.T) {
-	r, git := repository(t, map[string]string{"k": "1"})
-	t.Setenv("GIT_COMMITTER_DATE", "@2000000000 +0000")
-	for _, name := range []string{"s-9", "s-10", "s-2"} {
-		if _, err := r.Tag(t.Context(), name, "HEAD", Note{Definition: "d", ContentHash: name}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Setenv("GIT_COMMITTER_DATE", "@1900000000 +0000")
-	git("tag", "-a", "-m", "of a tag", "outer", "s-2")
-	t.Setenv("GIT_COMMITTER_DATE", "@2100000000 +0000")
-	git("tag", "-a", "-m", "a tree", "tree", "HEAD^{tree}")
-	git("tag", "light")
-	tags, err := r.Tags(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, tag := range tags {
-		names = append(names, tag.Name)
-		if tag.Commit != git("rev-parse", "HEAD") || tag.Annotated == (tag.Name == "light") || strings.HasPrefix(tag.Name, "s-") && tag.Note.ContentHash != tag.Name {
-			t.Errorf("got %+v", tag)
-		}
-	}
-	if want := []string{"s-10", "s-9", "s-2", "outer", "light"}; !slices.Equal(names, want) {
-		t.Errorf("got %v, want %v", names, want)
-	}
-	if _, err := r.Tag(t.Context(), "s-9", "HEAD", Note{}); err == nil {
-		t.Error("a tag was moved")
-	}
-	for _, name := range []string{"a..b", "-x", "x.lock", "a b", "", "x~1"} {
-		if r.CheckName(t.Context(), name) == nil {
-			t.Errorf("%q: got a name, want an error", name)
-		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package submit
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -186,6 +185,3 @@ func timed(r *runs.Run) (n int) {
 	}
 	return n
 }
-
-// IsMissing tells whether err says that there is no git, or no repository.
-func IsMissing(err error) bool { return errors.Is(err, ErrNoGit) || errors.Is(err, ErrNoRepository) }

@@ -1,15 +1,24 @@
-package submit
+package git
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"fisub/internal/plain"
 )
+
+// maxLine bounds a line that is git's or a commit's, in bytes.
+const maxLine = 1000
+
+// remoteLimit is how long a remote has to list its tags.
+const remoteLimit = 15 * time.Second
 
 // A Remote is where a tag is pushed to.
 type Remote struct {
@@ -52,7 +61,7 @@ func (r *Repository) Remote(ctx context.Context, name, branch string) (*Remote, 
 	}
 	found := &Remote{Name: name}
 	for url := range strings.Lines(urls) {
-		found.URLs = append(found.URLs, Scrub(strings.TrimSuffix(url, "\n")))
+		found.URLs = append(found.URLs, scrub(strings.TrimSuffix(url, "\n")))
 	}
 	return found, nil
 }
@@ -77,8 +86,8 @@ type Refs map[string]string
 func (r *Repository) List(ctx context.Context, remote string) (Refs, error) {
 	limit, cancel := context.WithTimeout(ctx, remoteLimit)
 	defer cancel()
-	out, err := r.run(limit, "", r.batch(ctx), "ls-remote", "--quiet", "--", remote)
-	var failed *GitError
+	out, err := r.run(limit, command{env: r.batch(ctx)}, "ls-remote", "--quiet", "--", remote)
+	var failed *Error
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -120,7 +129,7 @@ func (r *Repository) Lacking(ctx context.Context, commit string, refs Refs, limi
 	for _, object := range refs {
 		fmt.Fprintln(&ask, object)
 	}
-	known, err := r.run(ctx, ask.String(), nil, "cat-file", "--batch-check=%(objectname) %(objecttype)")
+	known, err := r.run(ctx, command{stdin: ask.String()}, "cat-file", "--batch-check=%(objectname) %(objecttype)")
 	if err != nil {
 		return nil, 0, err
 	}
@@ -132,13 +141,13 @@ func (r *Repository) Lacking(ctx context.Context, commit string, refs Refs, limi
 			fmt.Fprintln(&revs, "^"+object)
 		}
 	}
-	out, err := r.run(ctx, revs.String(), nil, "rev-list", "--stdin", "--no-commit-header", "--format=%h %s")
+	out, err := r.run(ctx, command{stdin: revs.String()}, "rev-list", "--stdin", "--no-commit-header", "--format=%h %s")
 	if err != nil {
 		return nil, 0, err
 	}
 	for line := range strings.Lines(string(out)) {
 		if n++; n <= limit {
-			commits = append(commits, plain.Brief(line, maxNote))
+			commits = append(commits, plain.Brief(line, maxLine))
 		}
 	}
 	return commits, n, nil
@@ -149,7 +158,7 @@ func (r *Repository) Lacking(ctx context.Context, commit string, refs Refs, limi
 func (r *Repository) Preview(ctx context.Context, remote, object, tag string) error {
 	limit, cancel := context.WithTimeout(ctx, remoteLimit)
 	defer cancel()
-	_, err := r.run(limit, "", r.batch(ctx), "push", "--dry-run", "--porcelain", "--no-verify", "--no-follow-tags", "--recurse-submodules=no", "--", remote, object+":refs/tags/"+tag)
+	_, err := r.run(limit, command{env: r.batch(ctx)}, "push", "--dry-run", "--porcelain", "--no-verify", "--no-follow-tags", "--recurse-submodules=no", "--", remote, object+":refs/tags/"+tag)
 	if err != nil && limit.Err() != nil && ctx.Err() == nil {
 		return fmt.Errorf("%s: %w in %v", remote, ErrOffline, remoteLimit)
 	}
@@ -158,8 +167,8 @@ func (r *Repository) Preview(ctx context.Context, remote, object, tag string) er
 
 // Push sends the tag, and the commits that it needs, and nothing else. A tag of the remote is never overwritten.
 func (r *Repository) Push(ctx context.Context, remote, tag string) error {
-	out, err := r.run(ctx, "", r.batch(ctx), "push", "--porcelain", "--no-follow-tags", "--recurse-submodules=no", "--", remote, "refs/tags/"+tag)
-	var failed *GitError
+	out, err := r.run(ctx, command{env: r.batch(ctx)}, "push", "--porcelain", "--no-follow-tags", "--recurse-submodules=no", "--", remote, "refs/tags/"+tag)
+	var failed *Error
 	if errors.As(err, &failed) {
 		for line := range strings.Lines(string(out)) {
 			// "!", the refs, and the reason in brackets, which the complaint does not always repeat.
@@ -174,7 +183,7 @@ func (r *Repository) Push(ctx context.Context, remote, tag string) error {
 
 // refused leaves out of git's complaint what is not about this push.
 func refused(err error) error {
-	var failed *GitError
+	var failed *Error
 	if !errors.As(err, &failed) {
 		return err
 	}
@@ -182,11 +191,99 @@ func refused(err error) error {
 	for line := range strings.Lines(failed.Text) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "hint: ") && !strings.HasPrefix(line, "error: failed to push some refs") &&
 			!strings.HasPrefix(line, "To ") && line != "Done" {
-			lines = append(lines, plain.Brief(line, maxNote))
+			lines = append(lines, plain.Brief(line, maxLine))
 		}
 	}
 	if len(lines) > 0 {
-		failed.Text = Scrub(strings.Join(lines, "\n"))
+		failed.Text = scrub(strings.Join(lines, "\n"))
 	}
 	return err
+}
+
+// A Tag is a tag of the repository that leads to a commit.
+type Tag struct {
+	Name      string    `json:"name"`
+	Object    string    `json:"object"` // hash of the tag itself; of a lightweight one, which has none, the commit's
+	Commit    string    `json:"commit"`
+	Created   time.Time `json:"created"`
+	Annotated bool      `json:"annotated"`
+	Message   string    `json:"-"` // "" of a lightweight one
+}
+
+// Tags lists the tags that lead to commits, the newest first: the contest takes the newest of a definition. Of two of the same
+// second the one with the higher number in its name is the newer.
+func (r *Repository) Tags(ctx context.Context) ([]Tag, error) {
+	out, err := r.run(ctx, command{}, "for-each-ref", "--format=%(refname)%00%(objecttype)%00%(objectname)%00%(*objecttype)%00"+
+		"%(*objectname)%00%(creatordate:unix)%00%(contents)%00", "refs/tags")
+	if err != nil {
+		return nil, err
+	}
+	fields := bytes.Split(out, []byte{0})
+	var tags []Tag
+	for ; len(fields) > 7; fields = fields[7:] {
+		text := func(i int) string { return string(fields[i]) }
+		t := Tag{Name: strings.TrimPrefix(strings.TrimPrefix(text(0), "\n"), "refs/tags/"), Object: text(2), Commit: text(2)}
+		kind := text(1)
+		if t.Annotated = kind == "tag"; t.Annotated {
+			kind, t.Commit = text(3), text(4)
+			t.Message = text(6)
+		}
+		if kind == "tag" { // of a tag of a tag
+			if t.Commit, err = r.line(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options", t.Object+"^{commit}"); err == nil {
+				kind = "commit"
+			} else if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+		}
+		if seconds, err := strconv.ParseInt(text(5), 10, 64); err == nil {
+			t.Created = time.Unix(seconds, 0)
+		}
+		if kind == "commit" {
+			tags = append(tags, t)
+		}
+	}
+	slices.SortStableFunc(tags, func(a, b Tag) int {
+		if c := b.Created.Compare(a.Created); c != 0 {
+			return c
+		}
+		return natural(b.Name, a.Name)
+	})
+	return tags, nil
+}
+
+// natural compares names whose numbers count as numbers: a-9 before a-10.
+func natural(a, b string) int {
+	stemA, numberA := numbered(a)
+	stemB, numberB := numbered(b)
+	if stemA != stemB || numberA == numberB {
+		return strings.Compare(a, b)
+	}
+	return numberA - numberB
+}
+
+// numbered splits the number off a name's end; it is -1 where there is none.
+func numbered(name string) (stem string, number int) {
+	stem = strings.TrimRight(name, "0123456789")
+	if n, err := strconv.Atoi(name[len(stem):]); err == nil && len(name)-len(stem) <= 9 {
+		return stem, n
+	}
+	return name, -1
+}
+
+// CheckName tells whether git takes a tag of that name. The error gives git's word for what is wrong.
+func (r *Repository) CheckName(ctx context.Context, name string) error {
+	_, err := r.run(ctx, command{}, "check-ref-format", "refs/tags/"+name)
+	var failed *Error
+	if errors.As(err, &failed) || strings.HasPrefix(name, "-") {
+		return fmt.Errorf("tag %q: not a name that git takes", name)
+	}
+	return err
+}
+
+// Tag makes an annotated tag with the message on the commit. A tag that exists is never moved: it is an error.
+func (r *Repository) Tag(ctx context.Context, name, commit string, message string) (object string, err error) {
+	if _, err := r.run(ctx, command{stdin: message}, "tag", "--annotate", "--cleanup=verbatim", "--file=-", "--", name, commit); err != nil {
+		return "", err
+	}
+	return r.line(ctx, "rev-parse", "--verify", "--quiet", "refs/tags/"+name)
 }

@@ -1,0 +1,321 @@
+// Package git runs the program git on the repository of a submission. It reads, but for Tag and Push; it never commits, moves a
+// tag or forces a push. What a revision holds is what a clean checkout of it holds.
+package git
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"fisub/internal/plain"
+)
+
+var (
+	// ErrMissing says that there is no program git.
+	ErrMissing = errors.New("git: not found")
+	// ErrNoRepository says that a folder is in no working tree of git.
+	ErrNoRepository = errors.New("not a git repository")
+	// ErrOffline says that a remote gave no answer in time, or none at all.
+	ErrOffline = errors.New("no answer")
+)
+
+// maxOutput bounds what is read of one git command, in bytes.
+const maxOutput = 64 << 20
+
+// An Error is a git command that failed, in git's words, without what is secret in URLs.
+type Error struct {
+	Command string // "push"
+	Text    string // its complaint, one or more lines
+	err     error
+}
+
+func (e *Error) Error() string { return "git " + e.Command + ": " + e.Text }
+func (e *Error) Unwrap() error { return e.err }
+
+// A Repository is a working tree and its history.
+type Repository struct {
+	Top string // the root of the working tree, links resolved
+}
+
+// Root is the nearest folder with a .git, dir itself or above it, as an absolute path; "" where there is none. Git is not asked.
+func Root(dir string) string {
+	at, err := filepath.Abs(dir)
+	for err == nil {
+		if _, err := os.Lstat(filepath.Join(at, ".git")); err == nil {
+			return at
+		}
+		if at == filepath.Dir(at) {
+			break
+		}
+		at = filepath.Dir(at)
+	}
+	return ""
+}
+
+// Open finds the working tree that holds the folder dir. The error is, or wraps, ErrMissing or ErrNoRepository, where it is that.
+func Open(ctx context.Context, dir string) (*Repository, error) {
+	if _, err := exec.LookPath("git"); err != nil {
+		return nil, ErrMissing
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	top, err := (&Repository{Top: abs}).line(ctx, "rev-parse", "--show-toplevel")
+	var failed *Error
+	if errors.As(err, &failed) && strings.Contains(failed.Text, "not a git repository") {
+		return nil, fmt.Errorf("%s: %w", dir, ErrNoRepository)
+	}
+	return &Repository{Top: top}, err
+}
+
+// IsMissing tells whether err says that there is no git, or no repository.
+func IsMissing(err error) bool { return errors.Is(err, ErrMissing) || errors.Is(err, ErrNoRepository) }
+
+// Relative gives the path of file below Top, with slashes; "." is Top itself. It is false where file is not below it.
+func (r *Repository) Relative(file string) (string, bool) {
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return "", false
+	}
+	if dir, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
+		abs = filepath.Join(dir, filepath.Base(abs))
+	}
+	rel, err := filepath.Rel(r.Top, abs)
+	if err != nil || !filepath.IsLocal(rel) {
+		return "", false
+	}
+	return filepath.ToSlash(rel), true
+}
+
+// own are the variables that environment sets, or by which a hook or a script names its own repository.
+var own = regexp.MustCompile(`^(GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|PREFIX|ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|NAMESPACE|` +
+	`LITERAL_PATHSPECS|ASKPASS|TERMINAL_PROMPT|OPTIONAL_LOCKS|TRACE|CURL_VERBOSE|TRACE_CURL)|LC_ALL|LANGUAGE)=`)
+
+// environment is that of git: nothing asks for a password, and messages are in English.
+func environment(more ...string) []string {
+	var env []string
+	for _, v := range os.Environ() {
+		if !own.MatchString(v) {
+			env = append(env, v)
+		}
+	}
+	env = append(env, "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "GIT_OPTIONAL_LOCKS=0", "GIT_LITERAL_PATHSPECS=1", "LC_ALL=C")
+	return append(env, more...)
+}
+
+// A command is one run of git.
+type command struct {
+	stdin string
+	env   []string
+}
+
+// run gives what git prints on stdout.
+func (r *Repository) run(ctx context.Context, c command, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", r.Top, "-c", "core.fsmonitor=false"}, args...)...)
+	cmd.Env = environment(c.env...)
+	cmd.Stdin = strings.NewReader(c.stdin)
+	out, complaint := &plain.Buffer{Limit: maxOutput}, &plain.Buffer{Limit: 1 << 16}
+	cmd.Stdout, cmd.Stderr = out, complaint
+	cmd.WaitDelay = time.Second // a helper of git's that has outlived it may hold the pipes
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		text := scrub(strings.TrimSpace(complaint.String()))
+		return out.Bytes(), &Error{Command: args[0], Text: cmp.Or(text, err.Error()), err: err}
+	}
+	if out.Over() {
+		return nil, fmt.Errorf("git %s: more than %d MiB", args[0], maxOutput>>20)
+	}
+	return out.Bytes(), nil
+}
+
+// line is what git prints, without the newline at its end.
+func (r *Repository) line(ctx context.Context, args ...string) (string, error) {
+	out, err := r.run(ctx, command{}, args...)
+	return strings.TrimSuffix(string(out), "\n"), err
+}
+
+var (
+	userinfo = regexp.MustCompile(`(\w://)[^/\s]*@`)
+	query    = regexp.MustCompile(`(\w://[^\s?#'"]*)[?#][^\s'"]*`)
+)
+
+// scrub takes user names, passwords and tokens out of the URLs in text.
+func scrub(text string) string {
+	return query.ReplaceAllString(userinfo.ReplaceAllString(text, "$1"), "$1")
+}
+
+// A Head is the commit that is checked out.
+type Head struct {
+	Commit string // "" where nothing is committed yet
+	Branch string // "" where HEAD is detached
+}
+
+// Head reads HEAD.
+func (r *Repository) Head(ctx context.Context) (h Head, err error) {
+	var failed *Error
+	if h.Branch, err = r.line(ctx, "symbolic-ref", "--quiet", "--short", "HEAD"); err != nil && !errors.As(err, &failed) {
+		return h, err
+	}
+	h.Commit, err = r.Commit(ctx, "HEAD")
+	return h, err
+}
+
+// Commit is the commit that a revision names, in git's words for one; "" where it names none.
+func (r *Repository) Commit(ctx context.Context, revision string) (string, error) {
+	commit, err := r.line(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options", revision+"^{commit}")
+	var failed *Error
+	if errors.As(err, &failed) {
+		return "", nil
+	}
+	return commit, err
+}
+
+// UserName is git's user.name as seen from the folder dir, or the nearest above it that is there; "" where there is none.
+func UserName(ctx context.Context, dir string) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for dir != filepath.Dir(dir) {
+		if st, err := os.Stat(dir); err == nil && st.IsDir() {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	name, err := (&Repository{Top: dir}).line(ctx, "config", "user.name")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(name)
+}
+
+// Tracked tells whether the index has the file, a path below Top.
+func (r *Repository) Tracked(ctx context.Context, file string) bool {
+	out, err := r.line(ctx, "ls-files", "--", file)
+	return err == nil && out != ""
+}
+
+// A Change is a file that differs from HEAD.
+type Change struct {
+	Path  string // below Top
+	State string // "modified", "added", "deleted", "renamed", "unmerged", "untracked", "ignored"
+}
+
+var states = map[byte]string{'M': "modified", 'T': "modified", 'A': "added", 'D': "deleted", 'R': "renamed", 'C': "added",
+	'U': "unmerged", '?': "untracked", '!': "ignored"}
+
+// Changes lists what differs from HEAD at and below paths, sorted as git does: the working tree's changes, those that are
+// staged, and files that git ignores or does not know.
+func (r *Repository) Changes(ctx context.Context, paths ...string) (changes []Change, err error) {
+	if len(paths) == 0 {
+		return nil, nil
+	}
+	args := []string{"status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--ignored=traditional", "--"}
+	out, err := r.run(ctx, command{}, append(args, paths...)...)
+	for entry := range strings.SplitSeq(string(out), "\x00") {
+		if len(entry) > 3 {
+			code := entry[1]
+			if code == ' ' {
+				code = entry[0]
+			}
+			changes = append(changes, Change{Path: entry[3:], State: cmp.Or(states[code], "changed")})
+		}
+	}
+	return changes, err
+}
+
+// State is the commit of the working tree that holds the folder dir, and whether names in dir differ from it; "" where there is
+// no commit.
+func State(ctx context.Context, dir string, names ...string) (commit string, dirty bool) {
+	r, err := Open(ctx, dir)
+	if err != nil {
+		return "", false
+	}
+	commit, _ = r.Commit(ctx, "HEAD")
+	var paths []string
+	for _, name := range names {
+		if below, ok := r.Relative(filepath.Join(dir, name)); ok {
+			paths = append(paths, below)
+		}
+	}
+	changes, err := r.Changes(ctx, paths...)
+	for _, c := range changes {
+		dirty = dirty || c.State != "ignored"
+	}
+	return commit, dirty || err != nil
+}
+
+// Checkout puts the commit into a new temporary folder as git makes it with its own settings: filters, hooks and line ends of
+// this user's or this clone's configuration are not used, and neither are submodules. The caller
+// calls remove.
+func (r *Repository) Checkout(ctx context.Context, commit string) (dir string, remove func(), err error) {
+	objects, err := r.line(ctx, "rev-parse", "--path-format=absolute", "--git-path", "objects")
+	if err != nil {
+		return "", nil, err
+	}
+	if strings.ContainsAny(objects, "\n\"") {
+		return "", nil, fmt.Errorf("%q: a folder whose name git cannot refer to", objects)
+	}
+	format, err := r.line(ctx, "rev-parse", "--show-object-format")
+	if err != nil {
+		return "", nil, err
+	}
+	temp, err := os.MkdirTemp("", "fisub-checkout-*")
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() { os.RemoveAll(temp) }
+	defer func() {
+		if err != nil {
+			remove()
+		}
+	}()
+	clean := &Repository{Top: temp}
+	settings := command{env: []string{"GIT_CONFIG_GLOBAL=" + os.DevNull, "GIT_CONFIG_SYSTEM=" + os.DevNull, "GIT_CONFIG_NOSYSTEM=1",
+		"GIT_CONFIG_COUNT=0", "GIT_CONFIG_PARAMETERS=", "GIT_ATTR_NOSYSTEM=1", "GIT_NO_REPLACE_OBJECTS=1",
+		"XDG_CONFIG_HOME=" + filepath.Join(temp, ".git")}}
+	if _, err = clean.run(ctx, settings, "init", "--quiet", "--template=", "--object-format="+format); err != nil {
+		return "", nil, err
+	}
+	alternates := filepath.Join(temp, ".git", "objects", "info", "alternates")
+	if err = os.MkdirAll(filepath.Dir(alternates), 0o755); err != nil {
+		return "", nil, err
+	}
+	if err = os.WriteFile(alternates, []byte(objects+"\n"), 0o644); err != nil {
+		return "", nil, err
+	}
+	if _, err = clean.run(ctx, settings, "checkout", "--quiet", "--detach", commit); err != nil {
+		return "", nil, err
+	}
+	return temp, remove, nil
+}
+
+// LinkOut is what the link name, below the folder root, says where that is no part of root: a clone of root has nothing there.
+// It is "" for what is no link, or one to a file of root. With root "" only links to absolute paths lead out.
+func LinkOut(root, name string) string {
+	text, err := os.Readlink(name)
+	if err != nil || filepath.IsAbs(text) || root == "" {
+		return text
+	}
+	target, err := filepath.EvalSymlinks(name)
+	if err != nil { // to nothing that is here
+		target = filepath.Join(filepath.Dir(name), text)
+	} else if real, err := filepath.EvalSymlinks(root); err == nil {
+		root = real
+	}
+	if target, err = filepath.Abs(target); err == nil {
+		if rel, err := filepath.Rel(root, target); err == nil && filepath.IsLocal(rel) {
+			return ""
+		}
+	}
+	return text
+}
