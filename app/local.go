@@ -243,14 +243,14 @@ func openResumed(s *submission, resume string) (folder *runs.Folder, old *runs.R
 
 // sameRun refuses to go on with another run than the old one: verdicts and figures of two would mix.
 func sameRun(old *runs.Run, run *event.Run) error {
-	passing := run.Passing
-	if old.Run.Passing != nil {
-		passing = old.Run.Passing
+	passing := run.DPS
+	if old.Run.DPS != nil {
+		passing = old.Run.DPS
 	}
 	return sameFacts(old, []fact{
 		{"content hash", old.Run.ContentHash, run.ContentHash},
 		{"solution", old.Run.Solution, run.Solution},
-		{"destination-passing style", fmt.Sprint(*passing), fmt.Sprint(*run.Passing)},
+		{"destination-passing style", fmt.Sprint(*passing), fmt.Sprint(*run.DPS)},
 		{"definition", old.Run.Definition, run.Definition},
 		{"set", old.Run.Set, run.Set},
 		{"profile", ui.Profile(old.Run.Profile), ui.Profile(run.Profile)},

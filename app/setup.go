@@ -174,7 +174,7 @@ func (u *setup) describe(ctx context.Context, s *submission) *event.Run {
 			TimeoutS: p.Timeout.Seconds(), Target: p.Target, MaxTimeS: p.MaxTime.Seconds()},
 		Timer: u.timer, Baseline: baselineEvent(u.baseline), Floors: u.kind != "emu",
 		Tolerance: event.Tolerance{Atol: p.Tolerance.Atol, Rtol: p.Tolerance.Rtol, MatchedRatio: p.Tolerance.MatchedRatio},
-		Host:      u.host, Git: gitState(ctx, s.root), Passing: &s.sol.Spec.DestinationPassingStyle}
+		Host:      u.host, Git: gitState(ctx, s.root), DPS: &s.sol.Spec.DestinationPassingStyle}
 	for _, w := range u.workloads {
 		run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID, Axes: maps.Collect(w.Axes.All())})
 	}

@@ -198,9 +198,7 @@ func (r *runner) open(run, ctx context.Context) error {
 	if r.announced {
 		return nil
 	}
-	r.Config.Run.Device = event.Device{Kind: r.DeviceKind, Name: r.info.Name, Arch: r.info.Arch, Ordinal: r.info.Ordinal,
-		Driver: r.info.Driver, CUDA: r.info.CUDAVersion, Emulated: r.info.Emulated, Toolchain: r.info.Toolchain, UUID: r.info.UUID,
-		L2Bytes: r.info.L2Bytes, MemoryBytes: r.info.MemoryBytes, Multiprocessors: r.info.Multiprocs, Libs: r.info.Libs}
+	r.Config.Run.Device = r.info
 	if r.Admit != nil {
 		if err := r.Admit(r.Config.Run.Device); err != nil {
 			return err
@@ -462,8 +460,8 @@ func (r *runner) emit(w *trace.Workload, index int, base *device.Samples) {
 	for _, lib := range []string{"torch", "triton", "tilelang", "cuda"} { // the contest's order
 		if v := r.info.Libs[lib]; v != "" {
 			e.Environment.Libs.Set(lib, v)
-		} else if lib == "cuda" && r.info.CUDAVersion != "" {
-			e.Environment.Libs.Set(lib, r.info.CUDAVersion)
+		} else if lib == "cuda" && r.info.CUDA != "" {
+			e.Environment.Libs.Set(lib, r.info.CUDA)
 		}
 	}
 	e.Environment.Libs.Set("fisub", r.Config.Run.Fisub)

@@ -9,29 +9,9 @@ import (
 	"io"
 	"time"
 
-	"fisub/internal/event"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
-
-// Info describes a device.
-type Info struct {
-	Name        string `json:"name"`    // "NVIDIA H200"; the processor's name on the emulator
-	Arch        string `json:"arch"`    // "sm_90"; "" on the emulator
-	Ordinal     int    `json:"ordinal"` // index among the devices of its kind
-	Driver      string `json:"driver"`  // driver version, "" on the emulator
-	Emulated    bool   `json:"emulated"`
-	Toolchain   string `json:"toolchain"` // compiler name and version, as the compiler states it
-	L2Bytes     int64  `json:"l2_bytes,omitempty"`
-	MemoryBytes int64  `json:"memory_bytes,omitempty"`
-	UUID        string `json:"uuid,omitempty"`
-	CUDAVersion string `json:"cuda_version,omitempty"` // of the runtime that the kernel is linked with, "13.0"
-	Multiprocs  int    `json:"multiprocessors,omitempty"`
-	Bandwidth   int64  `json:"bandwidth,omitempty"` // of the memory, bytes a second: its clock times its width; 0 where that is not known
-
-	// Libs are versions of the libraries that a solution runs on, under the contest's names: torch, triton, tilelang, cuda.
-	Libs map[string]string `json:"libs,omitempty"`
-}
 
 // A Device builds solutions and runs their kernels. A Device is used from one goroutine at a time.
 type Device interface {
@@ -141,12 +121,6 @@ type Samples struct {
 	Stamp     *Stamp            `json:"stamp,omitempty"`     // nil from a device: who asked for the timing reads the GPU meanwhile
 	Disturbed []string          `json:"disturbed,omitempty"` // sentences that say why the timings are in doubt
 }
-
-// An Activity is one kernel, copy or memset of a call.
-type Activity = event.Activity
-
-// A Stamp tells the state of the GPU while it was timed.
-type Stamp = event.Stamp
 
 // A BuildError says that a solution does not compile or load: data about the solution, not about the machine.
 type BuildError struct {

@@ -181,7 +181,7 @@ func (x *examination) gpu(ctx context.Context) []Line {
 	if x.OpenGPU != nil {
 		info, err := x.OpenGPU(ctx)
 		if err == nil {
-			open.State, open.Fact = OK, fmt.Sprintf("cuda:%d %s, %s, %.0f GiB, CUDA %s", info.Ordinal, info.Name, info.Arch, float64(info.MemoryBytes)/(1<<30), info.CUDAVersion)
+			open.State, open.Fact = OK, fmt.Sprintf("cuda:%d %s, %s, %.0f GiB, CUDA %s", info.Ordinal, info.Name, info.Arch, float64(info.MemoryBytes)/(1<<30), info.CUDA)
 			open.Fact = strings.TrimSuffix(open.Fact, ", CUDA ")
 		} else {
 			open.State, open.Fact, open.Mend = Missing, err.Error(), x.mend(err, "nvidia-smi shows what the driver sees")

@@ -107,7 +107,7 @@ func TestProve(t *testing.T) {
 		id := time.Unix(int64(1e9+n), 0).UTC().Format("20060102-150405")
 		passing := sol.Spec.DestinationPassingStyle
 		r := &event.Run{Schema: event.Schema, ID: id, Solution: sol.Name, Author: sol.Author, ContentHash: sol.Hash(), Definition: sol.Definition, Set: "default",
-			Passing: &passing, Device: event.Device{Kind: "cuda", Name: "GPU", Emulated: emulated}}
+			DPS: &passing, Device: event.Device{Kind: "cuda", Name: "GPU", Emulated: emulated}}
 		for i := range statuses {
 			r.Workloads = append(r.Workloads, event.Workload{UUID: set[i].UUID})
 		}

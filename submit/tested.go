@@ -86,7 +86,7 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 	if f.Author != sol.Author {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("run %s was by %q, the submission is by %q", id, f.Author, sol.Author))
 	}
-	if f.Passing == nil {
+	if f.DPS == nil {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("run %s does not tell whether it used destination-passing style", id))
 	}
 	findings := 0
@@ -105,7 +105,7 @@ func lacking(r *runs.Run, sol *trace.Solution, workloads func(set string) ([]*tr
 	if r.Run == nil {
 		return "has no run.json", false
 	}
-	if p := r.Run.Passing; p != nil && *p != sol.Spec.DestinationPassingStyle {
+	if p := r.Run.DPS; p != nil && *p != sol.Spec.DestinationPassingStyle {
 		return fmt.Sprintf("ran with destination_passing_style = %t", *p), false
 	}
 	passed, total := r.Passed()

@@ -41,7 +41,7 @@ func TestGPU(t *testing.T) {
 	c := command(t)
 	client, info := openGPU(t, c)
 	if info.Emulated || !strings.HasPrefix(info.Arch, "sm_") || info.L2Bytes <= 0 || info.MemoryBytes <= 0 || info.Driver == "" ||
-		!strings.HasPrefix(info.UUID, "GPU-") || info.CUDAVersion == "" || info.Libs["cuda"] != info.CUDAVersion {
+		!strings.HasPrefix(info.UUID, "GPU-") || info.CUDA == "" || info.Libs["cuda"] != info.CUDA {
 		t.Errorf("device: got %+v, want its arch, L2, memory, driver, uuid and CUDA", info)
 	}
 	if info.Bandwidth != 0 && (info.Bandwidth < 50e9 || info.Bandwidth > 50e12) {

@@ -510,7 +510,7 @@ class Device:
         p = torch.cuda.get_device_properties(self.device)
         uuid = str(getattr(p, "uuid", ""))
         return info | {"bandwidth": self.bandwidth()} | {
-            "name": p.name, "arch": f"sm_{p.major}{p.minor}", "driver": driver_version(), "cuda_version": str(torch.version.cuda),
+            "name": p.name, "arch": f"sm_{p.major}{p.minor}", "driver": driver_version(), "cuda": str(torch.version.cuda),
             "l2_bytes": self.l2_bytes(), "memory_bytes": int(p.total_memory),
             "multiprocessors": int(p.multi_processor_count), "uuid": f"GPU-{uuid}" if uuid else ""}
 

@@ -165,6 +165,7 @@ func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (de
 	if r.Info == nil {
 		return device.Info{}, fmt.Errorf("worker: reply without device")
 	}
+	r.Info.Kind = kind
 	return *r.Info, nil
 }
 

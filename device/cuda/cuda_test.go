@@ -22,7 +22,7 @@ func TestOpen(t *testing.T) {
 	}
 	info := d.Info()
 	if info.Name == "" || !strings.HasPrefix(info.Arch, "sm_") || info.Driver == "" || info.MemoryBytes <= 0 || info.L2Bytes <= 0 ||
-		info.Multiprocs <= 0 || !strings.HasPrefix(info.UUID, "GPU-") || info.Emulated {
+		info.Multiprocessors <= 0 || !strings.HasPrefix(info.UUID, "GPU-") || info.Emulated {
 		t.Errorf("got %+v, want a described GPU", info)
 	}
 	t.Logf("here: %+v", info)

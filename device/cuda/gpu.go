@@ -101,7 +101,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 		return nil, err
 	}
 	if opts.Prebuilt != "" {
-		d.info.Toolchain, d.info.CUDAVersion = nvcc.Packed(opts.Prebuilt)
+		d.info.Toolchain, d.info.CUDA = nvcc.Packed(opts.Prebuilt)
 		d.cupti = append([]string{filepath.Join(opts.Prebuilt, nvcc.PackedLib)}, CUPTIDirs(root, nil)...)
 		return d, nil
 	}
@@ -111,7 +111,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 			_ = d.Close()
 			return nil, err
 		}
-		d.info.Toolchain, d.info.CUDAVersion = t.String(), t.CUDAVersion
+		d.info.Toolchain, d.info.CUDA = t.String(), t.CUDAVersion
 	}
 	d.cupti = CUPTIDirs(root, t)
 	return d, nil
@@ -180,7 +180,7 @@ func (d *gpu) describe() error {
 		}
 	}
 	d.info = device.Info{Name: name, Arch: fmt.Sprintf("sm_%d%d", major, minor), Ordinal: d.opts.Ordinal, Driver: driverVersion(),
-		L2Bytes: int64(l2), MemoryBytes: memory, UUID: "GPU-" + uuid.String(), Multiprocs: sms, Bandwidth: bandwidth}
+		L2Bytes: int64(l2), MemoryBytes: memory, UUID: "GPU-" + uuid.String(), Multiprocessors: sms, Bandwidth: bandwidth}
 	return nil
 }
 

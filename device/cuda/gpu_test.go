@@ -190,9 +190,9 @@ func TestFakeDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	info := d.Info()
-	info.Driver, info.Toolchain, info.CUDAVersion = "", "", ""
+	info.Driver, info.Toolchain, info.CUDA = "", "", ""
 	if want := (device.Info{Name: "Fake 1", Arch: "sm_90", Ordinal: 1, L2Bytes: 3 << 20, MemoryBytes: 2 << 30,
-		UUID: "GPU-11111111-1111-1111-1111-111111111111", Multiprocs: 132, Bandwidth: 128e9}); !reflect.DeepEqual(info, want) {
+		UUID: "GPU-11111111-1111-1111-1111-111111111111", Multiprocessors: 132, Bandwidth: 128e9}); !reflect.DeepEqual(info, want) {
 		t.Errorf("got %+v, want %+v", info, want)
 	}
 	if _, err := d.Alloc(2 << 30); err == nil || err.Error() != "cuda: allocating 2147483648 bytes: CUDA_ERROR_OUT_OF_MEMORY: out of memory" {

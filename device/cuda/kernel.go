@@ -62,7 +62,7 @@ func (d *gpu) Build(ctx context.Context, _ *trace.Definition, sol *trace.Solutio
 	if err := d.checkDriver(object.CUDAVersion); err != nil {
 		return nil, err
 	}
-	d.info.Toolchain, d.info.CUDAVersion = object.Toolchain, object.CUDAVersion
+	d.info.Toolchain, d.info.CUDA = object.Toolchain, object.CUDAVersion
 	k := &kernel{gpu: d}
 	err = d.do(func() error {
 		if d.lib == nil {

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"sync"
 	"time"
+
+	"fisub/device"
 )
 
 // Schema names the version of the stream; the run event carries it. Additions keep the version.
@@ -71,7 +73,7 @@ type Run struct {
 	Author      string     `json:"author"`
 	Language    string     `json:"language"`
 	ContentHash string     `json:"content_hash"`                        // SHA-1 of the packed solution, as the contest computes it
-	Passing     *bool      `json:"destination_passing_style,omitempty"` // not part of the content hash; nil in older runs
+	DPS         *bool      `json:"destination_passing_style,omitempty"` // not part of the content hash; nil in older runs
 	Definition  string     `json:"definition"`
 	Set         string     `json:"set"`
 	Workloads   []Workload `json:"workloads"`
@@ -116,23 +118,15 @@ type Tolerance struct {
 	MatchedRatio float64 `json:"required_matched_ratio"`
 }
 
-// A Device is what the run used.
-type Device struct {
-	Kind            string `json:"kind"` // "cuda", "emu"
-	Name            string `json:"name"`
-	Arch            string `json:"arch,omitempty"`
-	Ordinal         int    `json:"ordinal"`
-	Driver          string `json:"driver,omitempty"`
-	CUDA            string `json:"cuda,omitempty"`
-	Emulated        bool   `json:"emulated"`
-	Toolchain       string `json:"toolchain"`
-	UUID            string `json:"uuid,omitempty"`
-	L2Bytes         int64  `json:"l2_bytes,omitempty"`
-	MemoryBytes     int64  `json:"memory_bytes,omitempty"`
-	Multiprocessors int    `json:"multiprocessors,omitempty"`
-
-	Libs map[string]string `json:"libs,omitempty"` // versions of torch, triton, tilelang, cuda
-}
+// What a device says of itself and of what it times is told as it says it.
+type (
+	Device     = device.Info
+	Activity   = device.Activity
+	Stamp      = device.Stamp
+	Reading    = device.Reading
+	During     = device.During
+	GPUProcess = device.GPUProcess
+)
 
 // A Host is the machine of the run.
 type Host struct {
@@ -212,60 +206,6 @@ type Floor struct {
 	Bytes int64  `json:"bytes,omitempty"` // that the copy moves: half of them read, half written
 	Shape string `json:"shape,omitempty"` // of the copy, the fastest of some
 	Timings
-}
-
-// An Activity is one kernel, copy or memset on the GPU. Sizes are in bytes.
-type Activity struct {
-	Kind               string `json:"kind"`           // "kernel", "memcpy", "memset"
-	Name               string `json:"name,omitempty"` // of a kernel, demangled where that is possible
-	Grid               [3]int `json:"grid,omitzero"`
-	Block              [3]int `json:"block,omitzero"`
-	Registers          int    `json:"registers,omitempty"` // for each thread
-	StaticSharedBytes  int    `json:"static_shared_bytes,omitempty"`
-	DynamicSharedBytes int    `json:"dynamic_shared_bytes,omitempty"`
-	LocalBytes         int    `json:"local_bytes,omitempty"` // for each thread
-	Bytes              int64  `json:"bytes,omitempty"`       // copied or set
-
-	MedianNS float64 `json:"median_ns,omitempty"` // its own time, over the calls of the first trial
-}
-
-// A Stamp is the state of the GPU while a workload was timed, as NVML tells it. What NVML does not tell is zero, and Note
-// says so.
-type Stamp struct {
-	Before          Reading      `json:"before"` // after the warm-up calls
-	After           Reading      `json:"after"`
-	During          During       `json:"during"`
-	ThrottleReasons []string     `json:"throttle_reasons,omitempty"` // all that were seen
-	OtherProcesses  []GPUProcess `json:"other_processes,omitempty"`
-	ECC             bool         `json:"ecc"`
-	ECCErrors       int64        `json:"ecc_errors"`    // uncorrected, since the driver was loaded
-	ClocksLocked    bool         `json:"clocks_locked"` // the user's clock settings held the clocks down
-	MIG             bool         `json:"mig"`
-	Note            string       `json:"note,omitempty"`
-}
-
-// A Reading is taken at one moment.
-type Reading struct {
-	SMClockMHz     int     `json:"sm_clock_mhz"`
-	MemoryClockMHz int     `json:"memory_clock_mhz"`
-	TemperatureC   int     `json:"temperature_c"`
-	PowerW         float64 `json:"power_w"`
-}
-
-// During sums up N readings; without any, all is zero.
-type During struct {
-	N      int     `json:"n"`
-	Min    Reading `json:"min"` // each field by itself, as in the others
-	Median Reading `json:"median"`
-	Max    Reading `json:"max"`
-}
-
-// A GPUProcess is a process with memory on the GPU.
-type GPUProcess struct {
-	PID         int    `json:"pid"` // as the driver counts it, which in a container may differ
-	Name        string `json:"name,omitempty"`
-	MemoryBytes int64  `json:"memory_bytes"`
-	SMPercent   int    `json:"sm_percent"` // of the multiprocessors' time; -1 where it is not known
 }
 
 // An Interval is where a median lies with a Confidence of 0.95, or a little more; of less than 6 timings it is their range,

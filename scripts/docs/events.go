@@ -31,6 +31,7 @@ type stream struct {
 
 type object struct {
 	name, doc string
+	alias     string // of package device's struct of that name; "" for none
 	fields    []field
 }
 
@@ -40,36 +41,22 @@ type field struct {
 	optional  bool
 }
 
-// readEvents reads the types, their keys and their comments from the file that declares them.
-func readEvents(file string) (*stream, error) {
-	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
-	if err != nil {
+// readEvents reads the types, their keys and their comments from the file that declares them, and from that of package
+// device, which some of them are aliases of.
+func readEvents(file, devices string) (*stream, error) {
+	s := &stream{}
+	if err := s.read(devices); err != nil {
 		return nil, err
 	}
-	s := &stream{}
-	for _, decl := range f.Decls {
-		d, ok := decl.(*ast.GenDecl)
-		if !ok {
-			continue
-		}
-		for _, spec := range d.Specs {
-			switch spec := spec.(type) {
-			case *ast.ValueSpec:
-				if id, ok := spec.Type.(*ast.Ident); ok && id.Name == "Type" {
-					value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-					if err != nil {
-						return nil, err
-					}
-					s.types = append(s.types, field{name: value, doc: sentence(spec.Comment)})
-				}
-			case *ast.TypeSpec:
-				if st, ok := spec.Type.(*ast.StructType); ok {
-					o := object{name: spec.Name.Name, doc: sentence(d.Doc)}
-					if o.fields = fields(st); o.fields != nil {
-						s.structs = append(s.structs, o)
-					}
-				}
-			}
+	foreign := s.structs
+	s.structs = nil
+	if err := s.read(file); err != nil {
+		return nil, err
+	}
+	for i, o := range s.structs {
+		if o.alias != "" {
+			j := slices.IndexFunc(foreign, func(f object) bool { return f.name == o.alias })
+			s.structs[i].doc, s.structs[i].fields = foreign[j].doc, foreign[j].fields
 		}
 	}
 	// Fields of embedded structs are the keys of the one that embeds them.
@@ -94,6 +81,42 @@ func readEvents(file string) (*stream, error) {
 		}
 	}
 	return s, nil
+}
+
+// read adds the types that a file declares.
+func (s *stream) read(file string) error {
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+	if err != nil {
+		return err
+	}
+	for _, decl := range f.Decls {
+		d, ok := decl.(*ast.GenDecl)
+		if !ok {
+			continue
+		}
+		for _, spec := range d.Specs {
+			switch spec := spec.(type) {
+			case *ast.ValueSpec:
+				if id, ok := spec.Type.(*ast.Ident); ok && id.Name == "Type" {
+					value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+					if err != nil {
+						return err
+					}
+					s.types = append(s.types, field{name: value, doc: sentence(spec.Comment)})
+				}
+			case *ast.TypeSpec:
+				if other, ok := spec.Type.(*ast.SelectorExpr); ok && spec.Assign.IsValid() {
+					s.structs = append(s.structs, object{name: spec.Name.Name, alias: other.Sel.Name})
+				} else if st, ok := spec.Type.(*ast.StructType); ok {
+					o := object{name: spec.Name.Name, doc: sentence(d.Doc)}
+					if o.fields = fields(st); o.fields != nil {
+						s.structs = append(s.structs, o)
+					}
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // fields gives the keys of a struct, nil where it is none of JSON. An embedded struct has no name.

@@ -67,7 +67,7 @@ func pages(root string) (map[string][]byte, error) {
 		files["docs/commands/"+manual.FileName(c)] = []byte(manual.Page(c))
 	}
 	files["docs/config.md"] = []byte(configPage())
-	stream, err := readEvents(filepath.Join(root, "internal", "event", "event.go"))
+	stream, err := readEvents(filepath.Join(root, "internal", "event", "event.go"), filepath.Join(root, "device", "info.go"))
 	if err != nil {
 		return nil, err
 	}

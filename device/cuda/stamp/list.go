@@ -1,10 +1,10 @@
 package stamp
 
-import "fisub/internal/event"
+import "fisub/device"
 
 // A GPU is one that NVML lists.
 type GPU struct {
 	UUID      string // "GPU-..."
 	Name      string // "NVIDIA B200"
-	Processes []event.GPUProcess
+	Processes []device.GPUProcess
 }

@@ -19,7 +19,6 @@ import (
 	"unsafe"
 
 	"fisub/device"
-	"fisub/internal/event"
 )
 
 // interval is the time between two readings. One takes the driver well under a millisecond.
@@ -101,7 +100,7 @@ func GPUs() ([]GPU, error) {
 }
 
 // running lists the processes that compute on the GPU.
-func running(dev C.nvml_device) ([]event.GPUProcess, C.int) {
+func running(dev C.nvml_device) ([]device.GPUProcess, C.int) {
 	held := make([]C.nvml_process, 8)
 	n, ret := C.uint(len(held)), C.int(C.NVML_INSUFFICIENT_SIZE)
 	for range 4 { // processes may start in between
@@ -114,10 +113,10 @@ func running(dev C.nvml_device) ([]event.GPUProcess, C.int) {
 	if ret != C.NVML_SUCCESS {
 		return nil, ret
 	}
-	var all []event.GPUProcess
+	var all []device.GPUProcess
 	for _, h := range held[:n] {
 		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", h.pid))
-		all = append(all, event.GPUProcess{PID: int(h.pid), Name: strings.TrimSpace(string(name)),
+		all = append(all, device.GPUProcess{PID: int(h.pid), Name: strings.TrimSpace(string(name)),
 			MemoryBytes: max(0, int64(h.memory))}) // all ones, that is -1, where it is not known
 	}
 	return all, ret
@@ -158,7 +157,7 @@ func (m *Meter) known(what string, ret C.int) bool {
 	return false
 }
 
-func (m *Meter) reading() event.Reading {
+func (m *Meter) reading() device.Reading {
 	number := func(what string, get func(*C.uint) C.int) int {
 		var n C.uint
 		if !m.known(what, get(&n)) {
@@ -169,7 +168,7 @@ func (m *Meter) reading() event.Reading {
 	clock := func(kind C.int) func(*C.uint) C.int {
 		return func(n *C.uint) C.int { return C.fisub_nvmlDeviceGetClockInfo(m.dev, kind, n) }
 	}
-	return event.Reading{
+	return device.Reading{
 		SMClockMHz:     number("SM clock", clock(C.NVML_CLOCK_SM)),
 		MemoryClockMHz: number("memory clock", clock(C.NVML_CLOCK_MEM)),
 		TemperatureC: number("temperature", func(n *C.uint) C.int {
@@ -199,7 +198,7 @@ func (m *Meter) eccErrors() int64 {
 
 // processes lists who holds memory on the GPU beside own processes that are known to, and how busy each has been since the
 // time; the list has the own ones too. It is empty where there is nobody else.
-func (m *Meter) processes(since time.Time, own int) []event.GPUProcess {
+func (m *Meter) processes(since time.Time, own int) []device.GPUProcess {
 	all, ret := running(m.dev)
 	m.known("processes", ret)
 	if len(all) <= own {
@@ -239,7 +238,7 @@ type watch struct {
 	own      []int
 	stop     chan struct{}
 	stopped  chan struct{}
-	readings []event.Reading
+	readings []device.Reading
 	bits     uint64
 }
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"fisub/internal/event"
+	"fisub/device"
 )
 
 const uuid = "GPU-10101010-1010-1010-1010-101010101010"
@@ -48,23 +48,23 @@ func TestWithFakeNVML(t *testing.T) {
 }
 
 type result struct {
-	stamp     event.Stamp // without readings, which are the same in all cases
-	sm        [2]int      // least and greatest SM clock
+	stamp     device.Stamp // without readings, which are the same in all cases
+	sm        [2]int       // least and greatest SM clock
 	disturbed []string
 	power     float64
 }
 
 var cases = map[string]result{
-	"quiet":     {stamp: event.Stamp{ECCErrors: 7}},
-	"throttled": {stamp: event.Stamp{ECCErrors: 7, ThrottleReasons: []string{"power cap"}}, disturbed: []string{"the GPU was throttled: power cap"}},
-	"clocks":    {stamp: event.Stamp{ECCErrors: 7}, sm: [2]int{1755, 1980}, disturbed: []string{"the SM clock varied from 1755 to 1980 MHz"}},
-	"ecc":       {stamp: event.Stamp{ECCErrors: 9}, disturbed: []string{"2 uncorrected ECC errors while timing"}},
-	"mig":       {stamp: event.Stamp{ECCErrors: 7, MIG: true}},
-	"poor":      {stamp: event.Stamp{ECCErrors: 7, Note: "nvml: no power (Not Supported)"}, power: -1},
-	"old":       {stamp: event.Stamp{ECCErrors: 7}},
-	"shared": {stamp: event.Stamp{ECCErrors: 7, OtherProcesses: []event.GPUProcess{{PID: 4000002, MemoryBytes: 700 << 20, SMPercent: 30}}},
+	"quiet":     {stamp: device.Stamp{ECCErrors: 7}},
+	"throttled": {stamp: device.Stamp{ECCErrors: 7, ThrottleReasons: []string{"power cap"}}, disturbed: []string{"the GPU was throttled: power cap"}},
+	"clocks":    {stamp: device.Stamp{ECCErrors: 7}, sm: [2]int{1755, 1980}, disturbed: []string{"the SM clock varied from 1755 to 1980 MHz"}},
+	"ecc":       {stamp: device.Stamp{ECCErrors: 9}, disturbed: []string{"2 uncorrected ECC errors while timing"}},
+	"mig":       {stamp: device.Stamp{ECCErrors: 7, MIG: true}},
+	"poor":      {stamp: device.Stamp{ECCErrors: 7, Note: "nvml: no power (Not Supported)"}, power: -1},
+	"old":       {stamp: device.Stamp{ECCErrors: 7}},
+	"shared": {stamp: device.Stamp{ECCErrors: 7, OtherProcesses: []device.GPUProcess{{PID: 4000002, MemoryBytes: 700 << 20, SMPercent: 30}}},
 		disturbed: []string{"another process computed on the GPU: process 4000002"}},
-	"container": {stamp: event.Stamp{ECCErrors: 7, OtherProcesses: []event.GPUProcess{{PID: 4000002, MemoryBytes: 700 << 20, SMPercent: 30}}},
+	"container": {stamp: device.Stamp{ECCErrors: 7, OtherProcesses: []device.GPUProcess{{PID: 4000002, MemoryBytes: 700 << 20, SMPercent: 30}}},
 		disturbed: []string{"another process computed on the GPU: process 4000002"}},
 	"many": {},
 	"down": {},
@@ -95,7 +95,7 @@ func TestFake(t *testing.T) {
 		if first.PID != os.Getpid() || first.Name == "" || first.MemoryBytes != 500<<20 {
 			t.Errorf("got %+v, want this process with 500 MiB", first)
 		}
-		if last != (event.GPUProcess{PID: 4000020}) {
+		if last != (device.GPUProcess{PID: 4000020}) {
 			t.Errorf("got %+v, want process 4000020, of which nothing more is known", last)
 		}
 		return
@@ -109,7 +109,7 @@ func TestFake(t *testing.T) {
 	time.Sleep(3 * interval)
 	stamp, disturbed := end()
 	before, during, after := stamp.Before, stamp.During, stamp.After
-	stamp.Before, stamp.During, stamp.After = event.Reading{}, event.During{}, event.Reading{}
+	stamp.Before, stamp.During, stamp.After = device.Reading{}, device.During{}, device.Reading{}
 	if stamp.Note != want.stamp.Note || stamp.MIG != want.stamp.MIG || stamp.ECCErrors != want.stamp.ECCErrors || !stamp.ECC || !stamp.ClocksLocked ||
 		!slices.Equal(stamp.ThrottleReasons, want.stamp.ThrottleReasons) || !slices.Equal(stamp.OtherProcesses, want.stamp.OtherProcesses) {
 		t.Errorf("got %+v, want %+v", stamp, want.stamp)
@@ -124,7 +124,7 @@ func TestFake(t *testing.T) {
 	if want.power < 0 {
 		power = 0
 	}
-	for _, r := range []event.Reading{before, during.Median, after} {
+	for _, r := range []device.Reading{before, during.Median, after} {
 		if r.MemoryClockMHz != 3201 || r.TemperatureC != 41 || r.PowerW != power {
 			t.Errorf("got %+v, want 3201 MHz, 41 °C, %g W", r, power)
 		}

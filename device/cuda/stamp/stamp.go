@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"fisub/device"
-	"fisub/internal/event"
 )
 
 // reasons name the bits of NVML's clocks event reasons that mean that the GPU ran slower than it could. Idleness (1), the
@@ -36,12 +35,12 @@ func throttles(bits uint64) (names []string) {
 }
 
 // sumUp gives the least, the middle and the greatest of each field.
-func sumUp(readings []event.Reading) event.During {
-	d := event.During{N: len(readings)}
+func sumUp(readings []device.Reading) device.During {
+	d := device.During{N: len(readings)}
 	if len(readings) == 0 {
 		return d
 	}
-	fields := func(r *event.Reading) []*int { return []*int{&r.SMClockMHz, &r.MemoryClockMHz, &r.TemperatureC} }
+	fields := func(r *device.Reading) []*int { return []*int{&r.SMClockMHz, &r.MemoryClockMHz, &r.TemperatureC} }
 	for i := range 3 {
 		values := make([]int, len(readings))
 		for j := range readings {
@@ -91,20 +90,20 @@ func disturbed(s *device.Stamp, eccNew int64) (why []string) {
 // without returns the processes other than own. The driver counts PIDs in its own namespace: where none of own is among
 // them, as many of the busiest, and of those as busy the last, are taken for them, and names, which are of this namespace,
 // are dropped.
-func without(processes []event.GPUProcess, own []int) []event.GPUProcess {
-	mine := func(p event.GPUProcess) bool { return slices.Contains(own, p.PID) }
+func without(processes []device.GPUProcess, own []int) []device.GPUProcess {
+	mine := func(p device.GPUProcess) bool { return slices.Contains(own, p.PID) }
 	others := slices.Clone(processes)
 	if slices.ContainsFunc(others, mine) {
 		others = slices.DeleteFunc(others, mine)
 	} else if len(own) > 0 {
-		slices.SortStableFunc(others, func(a, b event.GPUProcess) int { return cmp.Compare(a.SMPercent, b.SMPercent) })
+		slices.SortStableFunc(others, func(a, b device.GPUProcess) int { return cmp.Compare(a.SMPercent, b.SMPercent) })
 		others = others[:max(0, len(others)-len(own))]
 		for i := range others {
 			others[i].Name = ""
 		}
 	}
-	slices.SortFunc(others, func(a, b event.GPUProcess) int { return cmp.Compare(a.PID, b.PID) })
-	others = slices.CompactFunc(others, func(a, b event.GPUProcess) bool { return a.PID == b.PID })
+	slices.SortFunc(others, func(a, b device.GPUProcess) int { return cmp.Compare(a.PID, b.PID) })
+	others = slices.CompactFunc(others, func(a, b device.GPUProcess) bool { return a.PID == b.PID })
 	if len(others) == 0 {
 		return nil
 	}

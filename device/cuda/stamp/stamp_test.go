@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"fisub/device"
-	"fisub/internal/event"
 )
 
 func TestThrottles(t *testing.T) {
@@ -21,24 +20,24 @@ func TestThrottles(t *testing.T) {
 }
 
 func TestSumUp(t *testing.T) {
-	if got, want := sumUp(nil), (event.During{}); got != want {
+	if got, want := sumUp(nil), (device.During{}); got != want {
 		t.Errorf("no readings: got %+v, want %+v", got, want)
 	}
-	one := event.Reading{SMClockMHz: 1980, MemoryClockMHz: 3201, TemperatureC: 40, PowerW: 120.5}
-	if got, want := sumUp([]event.Reading{one}), (event.During{N: 1, Min: one, Median: one, Max: one}); got != want {
+	one := device.Reading{SMClockMHz: 1980, MemoryClockMHz: 3201, TemperatureC: 40, PowerW: 120.5}
+	if got, want := sumUp([]device.Reading{one}), (device.During{N: 1, Min: one, Median: one, Max: one}); got != want {
 		t.Errorf("one: got %+v, want %+v", got, want)
 	}
-	got := sumUp([]event.Reading{{SMClockMHz: 3, TemperatureC: 7, PowerW: 2}, {SMClockMHz: 1, TemperatureC: 9, PowerW: 1}, {SMClockMHz: 2, TemperatureC: 8, PowerW: 3}})
-	want := event.During{N: 3, Min: event.Reading{SMClockMHz: 1, TemperatureC: 7, PowerW: 1}, Median: event.Reading{SMClockMHz: 2, TemperatureC: 8, PowerW: 2},
-		Max: event.Reading{SMClockMHz: 3, TemperatureC: 9, PowerW: 3}}
+	got := sumUp([]device.Reading{{SMClockMHz: 3, TemperatureC: 7, PowerW: 2}, {SMClockMHz: 1, TemperatureC: 9, PowerW: 1}, {SMClockMHz: 2, TemperatureC: 8, PowerW: 3}})
+	want := device.During{N: 3, Min: device.Reading{SMClockMHz: 1, TemperatureC: 7, PowerW: 1}, Median: device.Reading{SMClockMHz: 2, TemperatureC: 8, PowerW: 2},
+		Max: device.Reading{SMClockMHz: 3, TemperatureC: 9, PowerW: 3}}
 	if got != want {
 		t.Errorf("three: got %+v, want %+v", got, want)
 	}
 }
 
 func TestDisturbed(t *testing.T) {
-	clocks := func(low, high int) event.During {
-		return event.During{N: 2, Min: event.Reading{SMClockMHz: low}, Max: event.Reading{SMClockMHz: high}}
+	clocks := func(low, high int) device.During {
+		return device.During{N: 2, Min: device.Reading{SMClockMHz: low}, Max: device.Reading{SMClockMHz: high}}
 	}
 	for _, tt := range []struct {
 		name  string
@@ -51,10 +50,10 @@ func TestDisturbed(t *testing.T) {
 		{"just steady", device.Stamp{During: clocks(980, 1000)}, 0, nil},
 		{"unsteady", device.Stamp{During: clocks(979, 1000)}, 0, []string{"the SM clock varied from 979 to 1000 MHz"}},
 		{"throttled", device.Stamp{ThrottleReasons: []string{"power cap", "sync boost"}}, 0, []string{"the GPU was throttled: power cap, sync boost"}},
-		{"idle neighbour", device.Stamp{OtherProcesses: []event.GPUProcess{{PID: 5}}}, 0, nil},
-		{"busy neighbour", device.Stamp{OtherProcesses: []event.GPUProcess{{PID: 5, Name: "python", SMPercent: 3}}}, 0,
+		{"idle neighbour", device.Stamp{OtherProcesses: []device.GPUProcess{{PID: 5}}}, 0, nil},
+		{"busy neighbour", device.Stamp{OtherProcesses: []device.GPUProcess{{PID: 5, Name: "python", SMPercent: 3}}}, 0,
 			[]string{"another process computed on the GPU: process 5 (python)"}},
-		{"unknown neighbour", device.Stamp{OtherProcesses: []event.GPUProcess{{PID: 5, SMPercent: -1}}}, 0,
+		{"unknown neighbour", device.Stamp{OtherProcesses: []device.GPUProcess{{PID: 5, SMPercent: -1}}}, 0,
 			[]string{"another process may have computed on the GPU: process 5"}},
 		{"ECC", device.Stamp{}, 2, []string{"2 uncorrected ECC errors while timing"}},
 	} {
@@ -67,26 +66,26 @@ func TestDisturbed(t *testing.T) {
 }
 
 func TestWithout(t *testing.T) {
-	mine, busy, idle := event.GPUProcess{PID: 10, Name: "fisub", SMPercent: 50}, event.GPUProcess{PID: 20, Name: "x", SMPercent: 60}, event.GPUProcess{PID: 30, Name: "y"}
-	anonymous := func(p event.GPUProcess) event.GPUProcess { p.Name = ""; return p }
-	second := event.GPUProcess{PID: 40, Name: "fisub", SMPercent: 70}
+	mine, busy, idle := device.GPUProcess{PID: 10, Name: "fisub", SMPercent: 50}, device.GPUProcess{PID: 20, Name: "x", SMPercent: 60}, device.GPUProcess{PID: 30, Name: "y"}
+	anonymous := func(p device.GPUProcess) device.GPUProcess { p.Name = ""; return p }
+	second := device.GPUProcess{PID: 40, Name: "fisub", SMPercent: 70}
 	for _, tt := range []struct {
 		name      string
 		own       []int
-		processes []event.GPUProcess
-		want      []event.GPUProcess
+		processes []device.GPUProcess
+		want      []device.GPUProcess
 	}{
 		{"none", []int{10}, nil, nil},
-		{"alone", []int{10}, []event.GPUProcess{mine}, nil},
-		{"with others", []int{10}, []event.GPUProcess{idle, mine, busy}, []event.GPUProcess{busy, idle}},
-		{"two and others", []int{10, 40}, []event.GPUProcess{idle, second, mine, busy}, []event.GPUProcess{busy, idle}},
-		{"one of two is not there", []int{10, 40}, []event.GPUProcess{idle, mine, busy}, []event.GPUProcess{busy, idle}},
-		{"in a container the busiest is this one", []int{11}, []event.GPUProcess{busy, idle}, []event.GPUProcess{anonymous(idle)}},
-		{"in a container the busiest two are", []int{11, 12}, []event.GPUProcess{busy, idle, second, mine}, []event.GPUProcess{anonymous(mine), anonymous(idle)}},
-		{"in a container the last ones of none busy are", []int{11}, []event.GPUProcess{idle, {PID: 31}}, []event.GPUProcess{anonymous(idle)}},
-		{"in a container more than there are", []int{11, 12, 13}, []event.GPUProcess{busy, idle}, nil},
-		{"nobody's", nil, []event.GPUProcess{busy, idle}, []event.GPUProcess{busy, idle}},
-		{"listed twice", []int{10}, []event.GPUProcess{mine, idle, idle}, []event.GPUProcess{idle}},
+		{"alone", []int{10}, []device.GPUProcess{mine}, nil},
+		{"with others", []int{10}, []device.GPUProcess{idle, mine, busy}, []device.GPUProcess{busy, idle}},
+		{"two and others", []int{10, 40}, []device.GPUProcess{idle, second, mine, busy}, []device.GPUProcess{busy, idle}},
+		{"one of two is not there", []int{10, 40}, []device.GPUProcess{idle, mine, busy}, []device.GPUProcess{busy, idle}},
+		{"in a container the busiest is this one", []int{11}, []device.GPUProcess{busy, idle}, []device.GPUProcess{anonymous(idle)}},
+		{"in a container the busiest two are", []int{11, 12}, []device.GPUProcess{busy, idle, second, mine}, []device.GPUProcess{anonymous(mine), anonymous(idle)}},
+		{"in a container the last ones of none busy are", []int{11}, []device.GPUProcess{idle, {PID: 31}}, []device.GPUProcess{anonymous(idle)}},
+		{"in a container more than there are", []int{11, 12, 13}, []device.GPUProcess{busy, idle}, nil},
+		{"nobody's", nil, []device.GPUProcess{busy, idle}, []device.GPUProcess{busy, idle}},
+		{"listed twice", []int{10}, []device.GPUProcess{mine, idle, idle}, []device.GPUProcess{idle}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := without(tt.processes, tt.own); !slices.Equal(got, tt.want) {
