@@ -126,7 +126,8 @@ func (a *app) namedSubmission(c *cli.Context, file string) (*submission, error) 
 // preflight is what fisub check says of s, of which it takes the path of the config, or the packed solution. It compiles for
 // archs.
 func (a *app) preflight(c *cli.Context, s *submission, archs []string) (*preflight.Report, error) {
-	o := preflight.Options{Dataset: s.data, Archs: archs, MustCompile: c.IsSet("arch")}
+	o := preflight.Options{Dataset: s.data, Archs: archs, MustCompile: c.IsSet("arch"),
+		Remote: func(t *config.Table) error { _, err := decodeTable(t); return err }}
 	if s.cfg != nil {
 		o.Config = s.cfg.Path
 	} else {

@@ -27,6 +27,7 @@ import (
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/remote"
 	"fisub/remote/bundle"
 	"fisub/workloads"
 )
@@ -462,8 +463,7 @@ func (l *line) runs() (found []candidate) {
 func (l *line) remotes() (found []candidate) {
 	if cfg, err := config.Load(l.config()); err == nil {
 		for _, name := range slices.Sorted(maps.Keys(cfg.Remote)) {
-			provider, _ := cfg.Remote[name]["provider"].(string)
-			found = append(found, candidate{name, "a table of the config, of kind " + cmp.Or(provider, name)})
+			found = append(found, candidate{name, "a table of the config, of kind " + remote.Kind(cfg.Remote[name])})
 		}
 	}
 	if !slices.ContainsFunc(found, func(c candidate) bool { return c.word == "loopback" }) {

@@ -224,18 +224,19 @@ func datasetLine(ctx context.Context, c *cli.Context) doctor.Line {
 }
 
 // remoteLines asks the hosts of one table.
-func remoteLines(ctx context.Context, ts map[string]map[string]any, name string) []doctor.Line {
+func remoteLines(ctx context.Context, ts map[string]*config.Table, name string) []doctor.Line {
 	l := doctor.Line{Name: "remote." + name, State: doctor.OK}
 	bad := func(l doctor.Line, err error) doctor.Line {
 		l.State = doctor.Missing
 		l.Fact, l.Mend = explain(err)
+		if config.Faults(err) != nil {
+			l.Fact = err.Error()
+			l.Mend = cmp.Or(l.Mend, "docs/remote.md has the keys of such a table")
+		}
 		if ctx.Err() != nil {
 			l.Fact = "no answer in time"
 		}
-		var wrong *usageError
-		if l.Mend == "" && errors.As(err, &wrong) {
-			l.Mend = "docs/remote.md has the keys of such a table"
-		} else if l.Mend == "" {
+		if l.Mend == "" {
 			l.Mend = "fisub remote hosts --on " + name + " asks again"
 		}
 		return l

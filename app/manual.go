@@ -8,14 +8,10 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/docs"
+	"fisub/internal/config"
 	"fisub/internal/manual"
 	"fisub/internal/ui"
 	"fisub/remote"
-	"fisub/remote/aws"
-	"fisub/remote/loopback"
-	"fisub/remote/modal"
-	"fisub/remote/slurm"
-	"fisub/remote/ssh"
 )
 
 // straightPath is what `fisub` alone shows, in the order in which a newcomer needs it.
@@ -196,7 +192,10 @@ func flagOf(f cli.Flag) manual.Flag {
 }
 
 // RemoteKeys are the keys of a table [remote.NAME], by the kind of its provider; those that all have are under "".
-func RemoteKeys() map[string][]remote.Key {
-	return map[string][]remote.Key{"": remote.CommonKeys, aws.Kind: aws.Keys, loopback.Kind: loopback.Keys, modal.Kind: modal.Keys,
-		slurm.Kind: slurm.Keys, ssh.Kind: ssh.Keys}
+func RemoteKeys() map[string][]config.Key {
+	keys := map[string][]config.Key{"": new(remote.Common).CommonKeys()}
+	for kind, fresh := range providers {
+		keys[kind] = fresh().Keys()
+	}
+	return keys
 }

@@ -40,13 +40,26 @@ import (
 	"fisub/remote/ssh"
 )
 
-// providers are the kinds of provider that fisub knows.
-var providers = map[string]func(name string, table map[string]any) (remote.Provider, error){
-	aws.Kind:      func(name string, table map[string]any) (remote.Provider, error) { return aws.New(name, table) },
-	loopback.Kind: func(name string, table map[string]any) (remote.Provider, error) { return loopback.New(name, table) },
-	modal.Kind:    func(name string, table map[string]any) (remote.Provider, error) { return modal.New(name, table) },
-	slurm.Kind:    func(name string, table map[string]any) (remote.Provider, error) { return slurm.New(name, table) },
-	ssh.Kind:      func(name string, table map[string]any) (remote.Provider, error) { return ssh.New(name, table) },
+// providers are the kinds of provider that fisub knows, each with its empty table.
+var providers = map[string]func() remote.Config{
+	aws.Kind:      func() remote.Config { return new(aws.Config) },
+	loopback.Kind: func() remote.Config { return new(loopback.Config) },
+	modal.Kind:    func() remote.Config { return new(modal.Config) },
+	slurm.Kind:    func() remote.Config { return new(slurm.Config) },
+	ssh.Kind:      func() remote.Config { return new(ssh.Config) },
+}
+
+// decodeTable reads a table [remote.NAME]. Its error is about the user's input.
+func decodeTable(t *config.Table) (remote.Config, error) {
+	kind := remote.Kind(t)
+	fresh, ok := providers[kind]
+	if !ok {
+		names := strings.Join(slices.Sorted(maps.Keys(providers)), ", ")
+		t.Fault("provider", "one of "+names, "unknown provider %q", kind)
+		return nil, invalid(t.Err())
+	}
+	c := fresh()
+	return c, invalid(remote.Decode(t, c))
 }
 
 // solutionName is the packed solution of a remote run, in its run folder, baselineDir the folder of its packed baseline there.
@@ -110,7 +123,7 @@ func (a *app) remoteCommand() *cli.Command {
 }
 
 // tables gives the tables [remote.NAME]; none where there is no config.
-func tables(c *cli.Context) (map[string]map[string]any, error) {
+func tables(c *cli.Context) (map[string]*config.Table, error) {
 	name := cmp.Or(globalString(c, "config"), config.Name)
 	cfg, err := config.Load(path(c, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -123,7 +136,7 @@ func tables(c *cli.Context) (map[string]map[string]any, error) {
 }
 
 // openProvider opens the provider of the table name. The name of a kind stands for an empty table of that kind.
-func openProvider(tables map[string]map[string]any, name string) (remote.Provider, remote.Common, error) {
+func openProvider(tables map[string]*config.Table, name string) (remote.Provider, remote.Common, error) {
 	table, ok := tables[name]
 	if _, kind := providers[name]; !ok && !kind {
 		known := slices.Sorted(maps.Keys(tables))
@@ -132,17 +145,19 @@ func openProvider(tables map[string]map[string]any, name string) (remote.Provide
 		}
 		return nil, remote.Common{}, usage("docs/remote.md shows one; there are "+cmp.Or(strings.Join(known, ", "), "none")+", and loopback", "no table [remote.%s] in the config", name)
 	}
-	common := remote.NewTable(name, table).Common()
-	open, ok := providers[common.Provider]
 	if !ok {
-		return nil, common, usage("one of "+strings.Join(slices.Sorted(maps.Keys(providers)), ", "), "remote.%s.provider: unknown provider %q", name, common.Provider)
+		table = config.NewTable("remote."+name, nil)
 	}
-	p, err := open(name, table)
-	return p, common, invalid(err)
+	conf, err := decodeTable(table)
+	if err != nil {
+		return nil, remote.Common{}, err
+	}
+	p, err := conf.Open(name)
+	return p, *conf.Shared(), invalid(err)
 }
 
 // chosen gives the tables [remote.NAME], and the names that --on has, else those of all tables: of the only one, unless all is set.
-func chosen(c *cli.Context, all bool) (ts map[string]map[string]any, names []string, err error) {
+func chosen(c *cli.Context, all bool) (ts map[string]*config.Table, names []string, err error) {
 	if ts, err = tables(c); err != nil {
 		return nil, nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,6 +43,8 @@ type Options struct {
 	Set      string   // of workloads, for the definition's constraints; "" is the default one
 	Cache    string   // fisub's cache folder: toolchain and builds
 	Archs    []string // to compile for, such as "sm_100"; none: nothing is compiled
+	// Remote tells what is wrong with a table [remote.NAME]; where it is nil, they are not looked at.
+	Remote func(*config.Table) error
 	// MustCompile makes a missing toolchain an error.
 	MustCompile bool
 }
@@ -158,6 +161,11 @@ func (c *checker) config(ctx context.Context) error {
 		c.Collected, c.Findings = collected, findings
 	}
 	trackName := false
+	for _, name := range slices.Sorted(maps.Keys(cfg.Remote)) {
+		if c.Options.Remote != nil {
+			faults = append(faults, config.Faults(c.Options.Remote(cfg.Remote[name]))...)
+		}
+	}
 	for _, f := range faults {
 		trackName = trackName || f.Code == "track-name"
 		c.fault(Error, f)

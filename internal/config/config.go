@@ -29,10 +29,10 @@ type Config struct {
 	Build    Build
 	Bench    Bench
 	Submit   Submit
-	Remote   map[string]map[string]any // the tables [remote.NAME] by name, as TOML values; their keys are not checked
+	Remote   map[string]*Table // the tables [remote.NAME] by NAME; who knows their keys decodes them
 
 	src    []byte
-	places map[string]span // by "table.key" its value, by "table" its header
+	places []place
 }
 
 // Solution is the table [solution].
@@ -132,12 +132,20 @@ func (c *Config) GuessEntry() string {
 // Fault is a fault at the value of key, such as "build.entry_point"; at the table where the key is absent. hint may be "".
 func (c *Config) Fault(key, hint, format string, args ...any) *Fault {
 	f := &Fault{Path: c.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
-	at, ok := c.places[key]
-	if !ok {
-		table, _, _ := strings.Cut(key, ".")
-		at, ok = c.places[table]
+	at, ok := c.valueSpan(key)
+	if dot := strings.LastIndexByte(key, '.'); !ok && dot > 0 {
+		at, ok = c.valueSpan(key[:dot])
 	}
 	if ok {
+		f.at(c.src, at)
+	}
+	return f
+}
+
+// keyFault is a fault at a key itself.
+func (c *Config) keyFault(key, hint, format string, args ...any) *Fault {
+	f := &Fault{Path: c.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
+	if at, _, ok := c.keySpan(key); ok {
 		f.at(c.src, at)
 	}
 	return f
@@ -280,7 +288,10 @@ type Fault struct {
 
 // Error gives the place and the fact, without excerpt and hint.
 func (f *Fault) Error() string {
-	if f.Line == 0 {
+	switch {
+	case f.Path == "":
+		return f.Msg
+	case f.Line == 0:
 		return f.Path + ": " + f.Msg
 	}
 	return fmt.Sprintf("%s:%d:%d: %s", f.Path, f.Line, f.Col, f.Msg)

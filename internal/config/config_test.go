@@ -99,12 +99,6 @@ set = "contest54"
 [submit]
 tag = "team/{definition}-{n}"
 remote = "github"
-[remote.lab]
-hosts = ["a", "b"]
-[remote.lab.deep]
-x = 1
-[[remote.lab.list]]
-y = 2
 `, func(c *config.Config) {
 			c.Build.DestinationPassingStyle = false
 			c.Build.Binding = "torch"
@@ -112,12 +106,6 @@ y = 2
 			c.Build.SourceDir = "v2"
 			c.Bench = config.Bench{Profile: "quick", Baseline: "flashinfer_wrapper_9b7f1e", Set: "contest54"}
 			c.Submit = config.Submit{Tag: "team/{definition}-{n}", Remote: "github"}
-			c.Remote = map[string]map[string]any{"lab": {
-				"hosts": []any{"a", "b"}, "deep": map[string]any{"x": int64(1)}, "list": []any{map[string]any{"y": int64(2)}},
-			}}
-		}},
-		{"inline remote", `remote = { lab = { gpus = 2 } }` + "\n" + good, func(c *config.Config) {
-			c.Remote = map[string]map[string]any{"lab": {"gpus": int64(2)}}
 		}},
 		{"empty description", strings.Replace(good, "[build]", "description = \"\"\n[build]", 1), func(*config.Config) {}},
 		{"CRLF", strings.ReplaceAll(good, "\n", "\r\n"), func(*config.Config) {}},
@@ -131,7 +119,7 @@ y = 2
 			want := base
 			test.want(&want)
 			for _, field := range []struct{ got, want any }{
-				{got.Path, want.Path}, {got.Solution, want.Solution}, {got.Build, want.Build}, {got.Bench, want.Bench}, {got.Submit, want.Submit}, {got.Remote, want.Remote},
+				{got.Path, want.Path}, {got.Solution, want.Solution}, {got.Build, want.Build}, {got.Bench, want.Bench}, {got.Submit, want.Submit},
 			} {
 				if !reflect.DeepEqual(field.got, field.want) {
 					t.Errorf("got %+v, want %+v", field.got, field.want)

@@ -51,13 +51,10 @@ type Provider struct {
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// New checks the table [remote.name] and asks nobody.
-func New(name string, table map[string]any) (*Provider, error) {
-	c, err := read(name, table)
-	if err != nil {
-		return nil, err
-	}
-	return &Provider{name: name, config: c, poll: time.Second, look: 5 * time.Second, turn: make(chan struct{}, 1), clients: map[string]*account{}}, nil
+// New makes the provider of the table [remote.name] and asks nobody.
+func New(name string, c Config) *Provider {
+	return &Provider{name: name, config: c, poll: time.Second, look: 5 * time.Second, turn: make(chan struct{}, 1),
+		clients: map[string]*account{}}
 }
 
 // Close ends connections.

@@ -206,12 +206,21 @@ func (g *gate) set(shut bool) {
 	}
 }
 
+// open makes the provider of a table with these values.
+func open(name string, values map[string]any) (*Provider, error) {
+	c, err := remotetest.Table[Config](name, values)
+	if err != nil {
+		return nil, err
+	}
+	return New(name, c), nil
+}
+
 // newProvider gives a provider that speaks with this machine only, and looks more often than one of the cloud.
 func newProvider(t *testing.T, more map[string]any) *Provider {
 	t.Helper()
 	table := map[string]any{"bucket": "results", "queue": "gpus", "job_definition": "fisub"}
 	maps.Copy(table, more)
-	p, err := New("cloud", table)
+	p, err := open("cloud", table)
 	if err != nil {
 		t.Fatal(err)
 	}

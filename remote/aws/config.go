@@ -5,26 +5,45 @@ import (
 	"strings"
 	"time"
 
+	"fisub/internal/config"
 	"fisub/remote"
 )
 
-// A Config is the table [remote.NAME] of an AWS provider.
+// A Config is a table [remote.NAME] of this kind.
 type Config struct {
-	Region  string // "": as the AWS tools find it
-	Profile string // "": as the AWS tools find it
-	Bucket  string
-	Prefix  string // of all keys; ends with "/" where it is not empty
-
+	remote.Common
+	Region        string
+	Profile       string
+	Bucket        string
+	Prefix        string // ends with "/" where it is not empty
 	Queue         string
 	JobDefinition string
-	Slots         int           // jobs in the queue at a time
-	QueueLimit    time.Duration // how long a job may wait in the queue
+	Slots         int
+	QueueLimit    time.Duration
 	LogGroup      string
+}
+
+// Keys are those of this kind.
+func (c *Config) Keys() []config.Key {
+	return []config.Key{
+		{Name: "region", To: &c.Region, Absent: "as the AWS tools find it", Help: "where the bucket and the hosts are"},
+		{Name: "profile", To: &c.Profile, Absent: "as the AWS tools find it", Help: "of ~/.aws/config"},
+		{Name: "bucket", To: &c.Bucket, Required: true, Example: `"fisub-bucket-..."`, Help: "of S3; everything lies in it"},
+		{Name: "prefix", To: &c.Prefix, Default: "fisub/", Blank: true,
+			Help: "of all keys in the bucket; several people take a prefix each"},
+		{Name: "queue", To: &c.Queue, Required: true, Example: `"gpus"`, Help: "the job queue's name or ARN"},
+		{Name: "job_definition", To: &c.JobDefinition, Required: true, Example: `"fisub"`, Help: "the job definition's name or ARN"},
+		{Name: "slots", To: &c.Slots, Default: 8, Help: "jobs in the queue at a time"},
+		{Name: "queue_limit", To: &c.QueueLimit, Default: 2 * time.Hour,
+			Help: "how long a job may wait before its links have expired"},
+		{Name: "log_group", To: &c.LogGroup, Default: "/aws/batch/job", Help: "where CloudWatch keeps what containers say"},
+	}
 }
 
 var (
 	bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
 	prefixName = regexp.MustCompile(`^([A-Za-z0-9._-]+/)*$`)
+	oneWord    = regexp.MustCompile(`^\S+$`)
 )
 
 func validPrefix(s string) bool {
@@ -33,44 +52,20 @@ func validPrefix(s string) bool {
 
 const week = 7 * 24 * time.Hour
 
-// read checks the table whole; its error joins all faults.
-func read(name string, table map[string]any) (Config, error) {
-	t := remote.NewTable(name, table)
-	c := Config{
-		Region:        t.String("region", ""),
-		Profile:       t.String("profile", ""),
-		Bucket:        t.String("bucket", ""),
-		Prefix:        t.String("prefix", "fisub/"),
-		Queue:         t.String("queue", ""),
-		JobDefinition: t.String("job_definition", ""),
-		Slots:         t.Int("slots", 8),
-		QueueLimit:    t.Duration("queue_limit", 2*time.Hour),
-		LogGroup:      t.String("log_group", "/aws/batch/job"),
-	}
-	c.Prefix = strings.TrimSuffix(c.Prefix, "/")
-	if c.Prefix != "" {
+// Check finds what is wrong with the values.
+func (c *Config) Check(t *config.Table) {
+	if c.Prefix = strings.TrimSuffix(c.Prefix, "/"); c.Prefix != "" {
 		c.Prefix += "/"
 	}
-	need := func(key, value string, form *regexp.Regexp, want string) {
-		switch {
-		case !t.Has(key):
-			t.Fault(key, "missing; want %s", want)
-		case !form.MatchString(value):
-			t.Fault(key, "want %s, got %.80q", want, value)
-		}
-	}
-	some := regexp.MustCompile(`^\S+$`)
-	need("bucket", c.Bucket, bucketName, "the name of an S3 bucket")
+	t.Match("bucket", c.Bucket, bucketName, "the name of an S3 bucket")
 	if !validPrefix(c.Prefix) {
-		t.Fault("prefix", "want letters, digits and \"-._\" with \"/\" between, got %.80q", c.Prefix)
+		t.Fault("prefix", "", `want letters, digits and "-._" with "/" between, got %.80q`, c.Prefix)
 	}
-	need("queue", c.Queue, some, "the name or ARN of a job queue")
-	need("job_definition", c.JobDefinition, some, "the name or ARN of a job definition")
-	if c.Slots < 1 || c.Slots > 1000 {
-		t.Fault("slots", "want 1 to 1000, got %d", c.Slots)
-	}
-	if c.QueueLimit < time.Minute || c.QueueLimit > week/2 {
-		t.Fault("queue_limit", "want %v to %v, got %v", time.Minute, week/2, c.QueueLimit)
-	}
-	return c, t.Err()
+	t.Match("queue", c.Queue, oneWord, "the name or ARN of a job queue")
+	t.Match("job_definition", c.JobDefinition, oneWord, "the name or ARN of a job definition")
+	config.Between(t, "slots", c.Slots, 1, 1000)
+	config.Between(t, "queue_limit", c.QueueLimit, time.Minute, week/2)
 }
+
+// Open makes the provider.
+func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c), nil }

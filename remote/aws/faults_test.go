@@ -585,22 +585,22 @@ func TestUntrustedHost(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	_, err := New("x", map[string]any{"bucket": "A/b", "prefix": "../a", "queue": "q", "job_definition": "a b", "slots": int64(0),
+	_, err := open("x", map[string]any{"bucket": "A/b", "prefix": "../a", "queue": "q", "job_definition": "a b", "slots": int64(0),
 		"queue_limit": "100h", "image": "debian"})
-	want := `remote.x.bucket: want the name of an S3 bucket, got "A/b"
+	want := `unknown key remote.x.image
+remote.x.bucket: want the name of an S3 bucket, got "A/b"
 remote.x.prefix: want letters, digits and "-._" with "/" between, got "../a/"
 remote.x.job_definition: want the name or ARN of a job definition, got "a b"
 remote.x.slots: want 1 to 1000, got 0
-remote.x.queue_limit: want 1m0s to 84h0m0s, got 100h0m0s
-remote.x.image: unknown key`
+remote.x.queue_limit: want 1m0s to 84h0m0s, got 100h0m0s`
 	if err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%s", err, want)
 	}
-	_, err = New("x", map[string]any{"slots": "4"})
-	want = `remote.x.slots: want a whole number, got "4"
-remote.x.bucket: missing; want the name of an S3 bucket
-remote.x.queue: missing; want the name or ARN of a job queue
-remote.x.job_definition: missing; want the name or ARN of a job definition`
+	_, err = open("x", map[string]any{"slots": "4"})
+	want = `missing key remote.x.bucket
+missing key remote.x.queue
+missing key remote.x.job_definition
+remote.x.slots must be a whole number, not a string`
 	if err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%s", err, want)
 	}

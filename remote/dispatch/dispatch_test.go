@@ -69,7 +69,11 @@ func newFixture(t testing.TB, workloads int, tables map[string]map[string]any) *
 		if table["workdir"] == nil {
 			table["workdir"] = t.TempDir()
 		}
-		p, err := loopback.New(name, table)
+		c, err := remotetest.Table[loopback.Config](name, table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := loopback.New(name, c)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,42 +24,15 @@ import (
 // Kind is the provider's name in a table.
 const Kind = "loopback"
 
-// A Config is a table [remote.NAME] of this kind.
-type Config struct {
-	Workdir string // absolute; remote/loopback in the cache where the table does not say
-	GPUs    []int  // ordinals, a place each; none: Slots decides
-	Slots   int    // places without a GPU of their own
-}
-
 // A Provider runs jobs on this machine.
 type Provider struct {
 	name string
 	Config
 }
 
-// New reads the table [remote.name].
-func New(name string, table map[string]any) (*Provider, error) {
-	t := remote.NewTable(name, table)
-	p := &Provider{name, Config{Workdir: t.String("workdir", ""), GPUs: t.Ints("gpus", nil), Slots: t.Int("slots", 1)}}
-	if p.Slots < 1 || p.Slots > 256 {
-		t.Fault("slots", "must be from 1 to 256")
-	}
-	if len(p.GPUs) > 0 && t.Has("slots") {
-		t.Fault("slots", "is for a table without gpus")
-	}
-	seen := map[int]bool{}
-	for _, n := range p.GPUs {
-		if n < 0 || seen[n] {
-			t.Fault("gpus", "%d is there twice, or below zero", n)
-		}
-		seen[n] = true
-	}
-	if p.Workdir != "" && !filepath.IsAbs(p.Workdir) {
-		t.Fault("workdir", "%s is not absolute", p.Workdir)
-	}
-	if err := t.Err(); err != nil {
-		return nil, err
-	}
+// New makes the provider of the table [remote.name].
+func New(name string, c Config) (*Provider, error) {
+	p := &Provider{name, c}
 	if p.Workdir == "" {
 		root, err := cache.Root()
 		if err != nil {

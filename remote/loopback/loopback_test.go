@@ -16,11 +16,20 @@ import (
 
 func TestMain(m *testing.M) { remotetest.Main(m) }
 
+// open makes the provider of a table with these values.
+func open(name string, values map[string]any) (*loopback.Provider, error) {
+	c, err := remotetest.Table[loopback.Config](name, values)
+	if err != nil {
+		return nil, err
+	}
+	return loopback.New(name, c)
+}
+
 func TestProvider(t *testing.T) {
 	work := t.TempDir()
 	remotetest.Run(t, remotetest.Setup{
 		New: func(t *testing.T) remote.Provider {
-			p, err := loopback.New("here", map[string]any{"workdir": work, "slots": int64(2)})
+			p, err := open("here", map[string]any{"workdir": work, "slots": int64(2)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -50,7 +59,7 @@ func TestProvider(t *testing.T) {
 		NoCut:    "there is no connection to cut",
 		GPUs: func(t *testing.T) (remote.Provider, string) {
 			work := t.TempDir()
-			p, err := loopback.New("here", map[string]any{"workdir": work, "gpus": []any{int64(0), int64(1)}})
+			p, err := open("here", map[string]any{"workdir": work, "gpus": []any{int64(0), int64(1)}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -60,16 +69,16 @@ func TestProvider(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	_, err := loopback.New("x", map[string]any{"slots": int64(0), "gpus": []any{int64(1), int64(1)}, "workdir": "a", "host": "b"})
-	want := `remote.x.slots: must be from 1 to 256
+	_, err := open("x", map[string]any{"slots": int64(0), "gpus": []any{int64(1), int64(1)}, "workdir": "a", "host": "b"})
+	want := `unknown key remote.x.host
+remote.x.slots: want 1 to 256, got 0
 remote.x.slots: is for a table without gpus
-remote.x.gpus: 1 is there twice, or below zero
-remote.x.workdir: a is not absolute
-remote.x.host: unknown key`
+remote.x.gpus: 1 is there twice
+remote.x.workdir: "a" is not absolute`
 	if err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%s", err, want)
 	}
-	p, err := loopback.New("x", map[string]any{"gpus": []any{int64(1), int64(3)}, "workdir": t.TempDir()})
+	p, err := open("x", map[string]any{"gpus": []any{int64(1), int64(3)}, "workdir": t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

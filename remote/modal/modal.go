@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,19 +25,6 @@ import (
 	"fisub/remote"
 	"fisub/remote/agent"
 )
-
-// Config is what a table [remote.NAME] with provider "modal" says.
-type Config struct {
-	App         string        // Modal's app that the sandboxes are in
-	Environment string        // Modal's environment; "" for the profile's own
-	Volume      string        // Modal's volume, version 2
-	Image       string        // of a registry; needs sh, tar and the core utilities, and no CUDA
-	CPU         float64       // cores of a job's sandbox
-	Memory      int           // of a job's sandbox, in MiB
-	Regions     []string      // Modal's regions; none for any
-	Queue       time.Duration // how long a job may wait for a GPU
-	Jobs        int           // sandboxes with a job at a time
-}
 
 const (
 	// Kind is the provider's kind.
@@ -65,7 +51,6 @@ const (
 )
 
 var (
-	name     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 	sandbox  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{1,79}$`)
 	gpuKind  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 	tagValue = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
@@ -87,60 +72,15 @@ type Provider struct {
 	door door
 }
 
-// New reads the table [remote.name]. It reads Modal's profile too, but asks Modal for nothing.
-func New(name string, table map[string]any) (*Provider, error) {
-	config, err := read(remote.NewTable(name, table))
-	if err != nil {
-		return nil, err
-	}
-	p := &Provider{name: name, config: config, linger: linger, keep: keep}
+// New makes the provider of the table [remote.name]. It reads Modal's profile, but asks Modal for nothing.
+func New(name string, c Config) (*Provider, error) {
+	p := &Provider{name: name, config: c, linger: linger, keep: keep}
 	p.door.p = p
-	if p.client, err = newClient(config.Environment); err != nil {
+	var err error
+	if p.client, err = newClient(c.Environment); err != nil {
 		return nil, p.fail(context.Background(), "reading Modal's profile", err)
 	}
 	return p, nil
-}
-
-func read(t *remote.Table) (Config, error) {
-	t.Common()
-	c := Config{
-		App:         t.String("app", "fisub"),
-		Environment: t.String("environment", ""),
-		Image:       t.String("image", "debian:13-slim"),
-		CPU:         t.Float("cpu", 4),
-		Memory:      t.Int("memory", 8192),
-		Regions:     t.Strings("regions", nil),
-		Queue:       t.Duration("queue", 30*time.Minute),
-		Jobs:        t.Int("jobs", 8),
-	}
-	c.Volume = t.String("volume", c.App)
-	for _, k := range []struct{ key, value string }{{"app", c.App}, {"volume", c.Volume}} {
-		if !name.MatchString(k.value) {
-			t.Fault(k.key, "%.60q is no name in Modal: letters, digits, '.', '_' and '-', at most 63", k.value)
-		}
-	}
-	if c.Environment != "" && !name.MatchString(c.Environment) {
-		t.Fault("environment", "%.60q is no name in Modal", c.Environment)
-	}
-	if c.Image == "" || strings.ContainsFunc(c.Image, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		t.Fault("image", "%.60q is no image of a registry", c.Image)
-	}
-	if !(c.CPU >= 0.125 && c.CPU <= 256) {
-		t.Fault("cpu", "want 0.125 to 256 cores, got %v", c.CPU)
-	}
-	if c.Memory < 128 || c.Memory > 1<<21 {
-		t.Fault("memory", "want 128 to %d MiB, got %d", 1<<21, c.Memory)
-	}
-	if slices.ContainsFunc(c.Regions, func(r string) bool { return !name.MatchString(r) }) {
-		t.Fault("regions", "%.60q holds what is no region", c.Regions)
-	}
-	if c.Queue < time.Second || c.Queue > longest {
-		t.Fault("queue", "want 1s to 24h, got %v", c.Queue)
-	}
-	if c.Jobs < 1 || c.Jobs > 1000 {
-		t.Fault("jobs", "want 1 to 1000, got %d", c.Jobs)
-	}
-	return c, t.Err()
 }
 
 // Places gives as many places as jobs may be in sandboxes at a time, at most n. They have names only to be told apart: where a

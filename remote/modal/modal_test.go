@@ -49,9 +49,18 @@ func start(t *testing.T) *modaltest.Server {
 	return s
 }
 
+// configure makes the provider of a table with these values.
+func configure(name string, values map[string]any) (*modal.Provider, error) {
+	c, err := remotetest.Table[modal.Config](name, values)
+	if err != nil {
+		return nil, err
+	}
+	return modal.New(name, c)
+}
+
 func open(t *testing.T, table map[string]any) *modal.Provider {
 	t.Helper()
-	p, err := modal.New("cloud", table)
+	p, err := configure("cloud", table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -611,18 +620,17 @@ func TestSecrets(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	start(t)
-	_, err := modal.New("cloud", map[string]any{"app": "a b", "image": "x y", "cpu": int64(0), "memory": int64(1), "queue": "1ms", "jobs": int64(0),
+	_, err := configure("cloud", map[string]any{"app": "a b", "image": "x y", "cpu": int64(0), "memory": int64(1), "queue": "1ms", "jobs": int64(0),
 		"regions": []any{"us east"}, "environment": "/", "token_id": tokenID})
-	want := `remote.cloud.app: "a b" is no name in Modal: letters, digits, '.', '_' and '-', at most 63
-remote.cloud.volume: "a b" is no name in Modal: letters, digits, '.', '_' and '-', at most 63
-remote.cloud.environment: "/" is no name in Modal
-remote.cloud.image: "x y" is no image of a registry
-remote.cloud.cpu: want 0.125 to 256 cores, got 0
-remote.cloud.memory: want 128 to 2097152 MiB, got 1
-remote.cloud.regions: ["us east"] holds what is no region
-remote.cloud.queue: want 1s to 24h, got 1ms
-remote.cloud.jobs: want 1 to 1000, got 0
-remote.cloud.token_id: unknown key`
+	want := `unknown key remote.cloud.token_id
+remote.cloud.app: want a name in Modal: letters, digits, '.', '_' and '-', at most 63, got "a b"
+remote.cloud.environment: want a name in Modal: letters, digits, '.', '_' and '-', at most 63, got "/"
+remote.cloud.image: want an image of a registry, got "x y"
+remote.cloud.cpu: want 0.125 to 256, got 0
+remote.cloud.memory: want 128 to 2097152, got 1
+remote.cloud.regions: want the name of a region, got "us east"
+remote.cloud.queue: want 1s to 24h0m0s, got 1ms
+remote.cloud.jobs: want 1 to 1000, got 0`
 	if err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%s", err, want)
 	}
@@ -644,7 +652,7 @@ remote.cloud.token_id: unknown key`
 	if err := os.WriteFile(os.Getenv("MODAL_CONFIG_PATH"), []byte("[x]\ntoken_secret = "+tokenSecret), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := modal.New("cloud", nil); err == nil || strings.Contains(err.Error(), "Planted") {
+	if _, err := configure("cloud", nil); err == nil || strings.Contains(err.Error(), "Planted") {
 		t.Errorf("a broken profile: got %v", err)
 	}
 }

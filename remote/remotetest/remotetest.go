@@ -24,6 +24,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"fisub/internal/config"
 	"fisub/remote"
 	"fisub/remote/agent"
 )
@@ -101,6 +102,16 @@ type Setup struct {
 
 	// Change adds to a job what the provider needs.
 	Change func(*remote.Job)
+}
+
+// Table reads the values of a table [remote.name], as a config has them, into a Config.
+func Table[C any, P interface {
+	*C
+	remote.Config
+}](name string, values map[string]any) (C, error) {
+	var c C
+	err := remote.Decode(config.NewTable("remote."+name, values), P(&c))
+	return c, err
 }
 
 // Script makes a job of the text of a shell script, whose bundle also has the files, content by name. The job's Place is

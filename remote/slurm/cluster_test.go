@@ -32,9 +32,18 @@ var brisk = pace{
 	read: 50 * time.Millisecond, queued: 200 * time.Millisecond, slow: time.Second, grace: 2 * time.Second, command: 20 * time.Second, stop: 40 * time.Second,
 }
 
+// open makes the provider of a table with these values.
+func open(name string, values map[string]any) (*Provider, error) {
+	c, err := remotetest.Table[Config](name, values)
+	if err != nil {
+		return nil, err
+	}
+	return New(name, c), nil
+}
+
 func provider(t *testing.T, c *slurmtest.Cluster, table map[string]any) *Provider {
 	t.Helper()
-	p, err := New("cluster", table)
+	p, err := open("cluster", table)
 	if err != nil {
 		t.Fatal(err)
 	}

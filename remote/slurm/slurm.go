@@ -33,21 +33,6 @@ import (
 // Kind is the name of this provider in tables and handles.
 const Kind = "slurm"
 
-// Config is a table of this provider.
-type Config struct {
-	remote.Common
-	Login      string   // host as ssh takes it; "" where this machine has Slurm's commands
-	SSHConfig  string   // a file for ssh -F; "" for the user's own
-	Workdir    string   // absolute, or below "~/"; shared by login and compute nodes
-	Partition  string   // "" is the cluster's default, here and below
-	Account    string   //
-	QOS        string   //
-	Gres       string   // "gpu:b200:1"; "" is one GPU of the job's kind
-	Constraint string   //
-	Sbatch     []string // more options of sbatch: "--mem=64G"
-	Jobs       int      // at a time, of one run
-}
-
 // ownOptions are set by fisub: what a job is must not depend on the table.
 var ownOptions = []string{
 	"array", "chdir", "output", "error", "input", "job-name", "wrap", "wait", "parsable", "requeue", "no-requeue", "test-only", "nodes", "ntasks",
@@ -78,60 +63,8 @@ func foreign(option string) string {
 }
 
 var (
-	nameForm   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.,@:+-]{0,199}$`)
-	loginForm  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,254}$`)
-	gresForm   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:,=()-]{0,199}$`)
 	optionForm = regexp.MustCompile(`^--([A-Za-z][A-Za-z0-9-]*)(=[^\x00-\x1f\x7f]*)?$`)
 )
-
-func configure(table string, values map[string]any) (*Config, error) {
-	t := remote.NewTable(table, values)
-	c := &Config{
-		Common:     t.Common(),
-		Login:      t.String("login", ""),
-		SSHConfig:  t.String("ssh_config", ""),
-		Workdir:    t.String("workdir", "~/.cache/fisub/remote"),
-		Partition:  t.String("partition", ""),
-		Account:    t.String("account", ""),
-		QOS:        t.String("qos", ""),
-		Gres:       t.String("gres", ""),
-		Constraint: t.String("constraint", ""),
-		Sbatch:     t.Strings("sbatch", nil),
-		Jobs:       t.Int("jobs", 4),
-	}
-	form := func(key, value string, re *regexp.Regexp) {
-		if value != "" && !re.MatchString(value) {
-			t.Fault(key, "%.100q cannot be one", value)
-		}
-	}
-	form("login", c.Login, loginForm)
-	form("partition", c.Partition, nameForm)
-	form("account", c.Account, nameForm)
-	form("qos", c.QOS, nameForm)
-	form("gres", c.Gres, gresForm)
-	if c.SSHConfig != "" && (!path.IsAbs(c.SSHConfig) || control(c.SSHConfig)) {
-		t.Fault("ssh_config", "%.200q is not absolute", c.SSHConfig)
-	}
-	if control(c.Constraint) || len(c.Constraint) > 500 {
-		t.Fault("constraint", "%.100q cannot be one", c.Constraint)
-	}
-	if below, home := strings.CutPrefix(c.Workdir, "~/"); control(c.Workdir) || !(home && filepath.IsLocal(below) || path.IsAbs(c.Workdir)) {
-		t.Fault("workdir", "want an absolute path, or one that begins with ~/, got %.200q", c.Workdir)
-	}
-	for _, o := range c.Sbatch {
-		if why := foreign(o); why != "" {
-			t.Fault("sbatch", "%.100q %s", o, why)
-		}
-	}
-	if c.Jobs < 1 || c.Jobs > 1000 {
-		t.Fault("jobs", "want 1 to 1000, got %d", c.Jobs)
-	}
-	return c, t.Err()
-}
-
-func control(s string) bool {
-	return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
-}
 
 // A Provider submits to one cluster.
 type Provider struct {
@@ -161,16 +94,12 @@ var usual = pace{
 	read: 100 * time.Millisecond, queued: time.Second, slow: 15 * time.Second, grace: 40 * time.Second, command: 30 * time.Second, stop: 2 * time.Minute,
 }
 
-// New makes the provider of the table [remote.name]. It runs nothing. Its error names all that is wrong with the table.
-func New(name string, table map[string]any) (*Provider, error) {
-	c, err := configure(name, table)
-	if err != nil {
-		return nil, err
-	}
-	p := &Provider{name: name, config: c, pace: usual, opening: make(chan struct{}, 1), sending: make(chan struct{}, 1)}
+// New makes the provider of the table [remote.name]. It runs nothing.
+func New(name string, c Config) *Provider {
+	p := &Provider{name: name, config: &c, pace: usual, opening: make(chan struct{}, 1), sending: make(chan struct{}, 1)}
 	p.opening <- struct{}{}
 	p.sending <- struct{}{}
-	return p, nil
+	return p
 }
 
 // Places gives as many slots of the queue as the table allows jobs at a time.

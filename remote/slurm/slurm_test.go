@@ -22,18 +22,19 @@ import (
 )
 
 func TestConfig(t *testing.T) {
-	_, err := New("lab", map[string]any{
+	_, err := open("lab", map[string]any{
 		"login": "-oProxyCommand=x", "ssh_config": "x", "workdir": "~/../x", "partition": "gpu; rm", "account": "a b", "qos": "--q", "gres": "gpu 1",
 		"constraint": "a\nb", "jobs": int64(0), "partitions": "x",
 		"sbatch": []any{"mem=1", "--wrap=x", "-t5", "--time=5", "--gpus=2", "--array=0-3", "--arr=0-3", "-a", "--gres-flags=disable-binding", "--mail-user=x\ny", "--mem=64G", "--exclusive"},
 	})
-	want := `remote.lab.login: "-oProxyCommand=x" cannot be one
-remote.lab.partition: "gpu; rm" cannot be one
-remote.lab.account: "a b" cannot be one
-remote.lab.qos: "--q" cannot be one
-remote.lab.gres: "gpu 1" cannot be one
+	want := `unknown key remote.lab.partitions
+remote.lab.login: want a host as ssh takes it, got "-oProxyCommand=x"
+remote.lab.partition: want the name of a partition, got "gpu; rm"
+remote.lab.account: want the name of an account, got "a b"
+remote.lab.qos: want the name of a QOS, got "--q"
+remote.lab.gres: want one such as "gpu:b200:1", got "gpu 1"
+remote.lab.constraint: want printed characters, at most 500, got "a\nb"
 remote.lab.ssh_config: "x" is not absolute
-remote.lab.constraint: "a\nb" cannot be one
 remote.lab.workdir: want an absolute path, or one that begins with ~/, got "~/../x"
 remote.lab.sbatch: "mem=1" is no option: write --name or --name=value
 remote.lab.sbatch: "--wrap=x" is set by fisub
@@ -44,12 +45,11 @@ remote.lab.sbatch: "--array=0-3" is set by fisub
 remote.lab.sbatch: "--arr=0-3" is set by fisub
 remote.lab.sbatch: "-a" is no option: write --name or --name=value
 remote.lab.sbatch: "--mail-user=x\ny" is no option: write --name or --name=value
-remote.lab.jobs: want 1 to 1000, got 0
-remote.lab.partitions: unknown key; did you mean partition?`
+remote.lab.jobs: want 1 to 1000, got 0`
 	if err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%s", err, want)
 	}
-	p, err := New("lab", map[string]any{"provider": "slurm", "gpu": "b200", "limit": "20m", "price": 3.5, "jobs": int64(3)})
+	p, err := open("lab", map[string]any{"provider": "slurm", "gpu": "b200", "limit": "20m", "price": 3.5, "jobs": int64(3)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func TestReadiness(t *testing.T) {
 
 // A handle names what is cancelled and removed.
 func TestHostileHandle(t *testing.T) {
-	p, err := New("lab", nil)
+	p, err := open("lab", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func (l *fake) Put(ctx context.Context, name string, r io.Reader, mode fs.FileMo
 func faked(t *testing.T, answer func(program string, args []string) (string, string, int)) (*Provider, remote.Handle, string) {
 	t.Helper()
 	work := t.TempDir()
-	p, err := New("lab", map[string]any{"workdir": work})
+	p, err := open("lab", map[string]any{"workdir": work})
 	if err != nil {
 		t.Fatal(err)
 	}

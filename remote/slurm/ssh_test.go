@@ -127,7 +127,7 @@ func TestLoginDenied(t *testing.T) {
 				defer overwrite(t, name, text)
 			}
 			tt.spoil()
-			p, err := New("lab", map[string]any{"login": d.Name, "ssh_config": f.Config})
+			p, err := open("lab", map[string]any{"login": d.Name, "ssh_config": f.Config})
 			if err != nil {
 				t.Fatal(err)
 			}

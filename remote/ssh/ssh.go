@@ -17,7 +17,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -34,15 +33,6 @@ import (
 // Kind is the provider's name in a table.
 const Kind = "ssh"
 
-// A Config is a table [remote.NAME] of this kind.
-type Config struct {
-	Hosts     []string      // as ssh takes them: "gpu01", "me@gpu01", "me@gpu01:2222"
-	GPUs      []int         // ordinals on each host; 0 where the table does not say
-	Workdir   string        // on the hosts, absolute or below the home folder; .cache/fisub/remote where the table does not say
-	SSHConfig string        // a file for ssh -F; "" for the user's own
-	Away      time.Duration // a host that cannot be reached for so long is lost; 5 minutes where the table does not say
-}
-
 // A Provider runs jobs on hosts over SSH.
 type Provider struct {
 	name string
@@ -51,49 +41,11 @@ type Provider struct {
 	hosts map[string]*host
 }
 
-var (
-	hostForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@:\[\]-]*$`)
-	workForm = regexp.MustCompile(`^[A-Za-z0-9_./@+=,-]+$`)
-)
-
-// New reads the table [remote.name]. No host is asked.
-func New(name string, table map[string]any) (*Provider, error) {
-	t := remote.NewTable(name, table)
-	p := &Provider{name: name, hosts: map[string]*host{}, Config: Config{Hosts: t.Strings("hosts", nil), GPUs: t.Ints("gpus", []int{0}),
-		Workdir: t.String("workdir", ".cache/fisub/remote"), SSHConfig: t.String("ssh_config", ""), Away: t.Duration("away", 5*time.Minute)}}
-	if len(p.Hosts) == 0 {
-		t.Fault("hosts", `name at least one: hosts = ["gpu01"]`)
-	}
+// New makes the provider of the table [remote.name]. No host is asked.
+func New(name string, c Config) (*Provider, error) {
+	p := &Provider{name: name, hosts: map[string]*host{}, Config: c}
 	for _, h := range p.Hosts {
-		switch {
-		case !hostForm.MatchString(h):
-			t.Fault("hosts", "%.80q is no host as ssh takes it", h)
-		case p.hosts[h] != nil:
-			t.Fault("hosts", "%s is there twice", h)
-		}
 		p.hosts[h] = &host{table: name, name: h}
-	}
-	if len(p.GPUs) == 0 {
-		t.Fault("gpus", "name at least one: gpus = [0]")
-	}
-	seen := map[int]bool{}
-	for _, n := range p.GPUs {
-		if n < 0 || n > 1024 || seen[n] {
-			t.Fault("gpus", "%d is there twice, or no ordinal", n)
-		}
-		seen[n] = true
-	}
-	if !workForm.MatchString(p.Workdir) || path.Clean(p.Workdir) == "." || path.Clean(p.Workdir) == "/" || strings.HasPrefix(path.Clean(p.Workdir), "../") {
-		t.Fault("workdir", "%.200q is no folder of letters, digits and ./_@+=,-", p.Workdir)
-	}
-	if p.Away <= 0 {
-		t.Fault("away", "must be above zero")
-	}
-	if p.SSHConfig != "" && !filepath.IsAbs(p.SSHConfig) {
-		t.Fault("ssh_config", "%s is not absolute", p.SSHConfig)
-	}
-	if err := t.Err(); err != nil {
-		return nil, err
 	}
 	var err error
 	if p.dir, err = os.MkdirTemp("", "fisub-"); err != nil {

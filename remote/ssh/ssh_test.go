@@ -42,9 +42,18 @@ func (f *fleet) table(more map[string]any) map[string]any {
 	return table
 }
 
+// open makes the provider of a table with these values.
+func open(name string, values map[string]any) (*ssh.Provider, error) {
+	c, err := remotetest.Table[ssh.Config](name, values)
+	if err != nil {
+		return nil, err
+	}
+	return ssh.New(name, c)
+}
+
 func (f *fleet) provider(t testing.TB, more map[string]any) *ssh.Provider {
 	t.Helper()
-	p, err := ssh.New("lab", f.table(more))
+	p, err := open("lab", f.table(more))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -446,7 +455,7 @@ func TestDenied(t *testing.T) {
 		text := strings.NewReplacer(with...).Replace(string(config))
 		path := filepath.Join(f.Dir, "config-"+change)
 		write(t, path, text)
-		p, err := ssh.New("lab", f.table(map[string]any{"ssh_config": path}))
+		p, err := open("lab", f.table(map[string]any{"ssh_config": path}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -566,22 +575,22 @@ func TestClose(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	_, err := ssh.New("lab", map[string]any{"hosts": []any{"-oProxyCommand=x", "a", "a", "b;c"}, "gpus": []any{int64(-1)}, "workdir": "a b", "away": "0s", "ssh_config": "x", "user": "me"})
-	want := `remote.lab.hosts: "-oProxyCommand=x" is no host as ssh takes it
+	_, err := open("lab", map[string]any{"hosts": []any{"-oProxyCommand=x", "a", "a", "b;c"}, "gpus": []any{int64(-1)}, "workdir": "a b", "away": "0s", "ssh_config": "x", "user": "me"})
+	want := `unknown key remote.lab.user
+remote.lab.hosts: "-oProxyCommand=x" is no host as ssh takes it
 remote.lab.hosts: a is there twice
 remote.lab.hosts: "b;c" is no host as ssh takes it
-remote.lab.gpus: -1 is there twice, or no ordinal
+remote.lab.gpus: -1 is no ordinal of a GPU
 remote.lab.workdir: "a b" is no folder of letters, digits and ./_@+=,-
 remote.lab.away: must be above zero
-remote.lab.ssh_config: x is not absolute
-remote.lab.user: unknown key`
+remote.lab.ssh_config: "x" is not absolute`
 	if err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%s", err, want)
 	}
-	if _, err := ssh.New("lab", nil); err == nil || !strings.Contains(err.Error(), "remote.lab.hosts: name at least one") {
+	if _, err := open("lab", nil); err == nil || !strings.Contains(err.Error(), "missing key remote.lab.hosts") {
 		t.Errorf("without hosts: got %v", err)
 	}
-	p, err := ssh.New("lab", map[string]any{"hosts": []any{"a", "me@b:22"}, "gpus": []any{int64(0), int64(3)}})
+	p, err := open("lab", map[string]any{"hosts": []any{"a", "me@b:22"}, "gpus": []any{int64(0), int64(3)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -14,7 +15,6 @@ import (
 	"fisub/app"
 	"fisub/internal/config"
 	"fisub/internal/manual"
-	"fisub/remote"
 )
 
 const generated = "<!-- Written by `go generate`; edit what it is made of instead. -->\n\n"
@@ -91,30 +91,16 @@ func configPage() string {
 	var b strings.Builder
 	b.WriteString(generated + "# config.toml\n\nThe description of a submission. The contest's packer reads name, definition and author of `[solution]`, " +
 		"and language,\nentry\\_point and destination\\_passing\\_style of `[build]`; fisub reads all of this. An unknown key or table is an error.\n")
-	tables := map[string]string{
-		"solution": "What it is called and what it implements.",
-		"build":    "What is built, and how it is called.",
-		"bench":    "What runs where no flag says otherwise.",
-		"submit":   "How `fisub submit` tags.",
-	}
-	last := ""
-	for _, k := range config.Keys() {
-		if k.Table != last {
-			fmt.Fprintf(&b, "\n## [%s]\n\n", k.Table)
-			if text := tables[k.Table]; text != "" {
-				b.WriteString(text + "\n\n")
+	for _, s := range new(config.Config).Sections() {
+		fmt.Fprintf(&b, "\n## [%s]\n\n%s\n\n", s.Name, s.Help)
+		b.WriteString("| key | type | where it is missing | meaning | example |\n|---|---|---|---|---|\n")
+		for _, k := range s.Keys {
+			kind := k.Type()
+			if form := cmp.Or(k.Form, strings.Join(k.OneOf, ", ")); form != "" {
+				kind += ": " + form
 			}
-			b.WriteString("| key | type | where it is missing | meaning | example |\n|---|---|---|---|---|\n")
-			last = k.Table
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | `%s = %s` |\n", k.Name, cell(kind), cell(k.Missing()), cell(k.Help), k.Name, k.Example)
 		}
-		absent, kind := k.Default, k.Type
-		if k.Required {
-			absent = "must be there"
-		}
-		if k.Allowed != "" {
-			kind += ": " + k.Allowed
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | `%s` |\n", k.Name, cell(kind), cell(absent), cell(k.Meaning), k.Example)
 	}
 	b.WriteString("\n## [remote.NAME]\n\nHosts for `fisub remote`; [remote.md](remote.md) says how each kind is set up. The keys of every kind:\n\n")
 	keys := app.RemoteKeys()
@@ -127,11 +113,11 @@ func configPage() string {
 	return b.String()
 }
 
-func keyTable(keys []remote.Key) string {
+func keyTable(keys []config.Key) string {
 	var b strings.Builder
 	b.WriteString("| key | type | meaning | where it is missing |\n|---|---|---|---|\n")
 	for _, k := range keys {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", k.Name, k.Type, cell(k.Meaning), cell(k.Default))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", k.Name, k.Type(), cell(k.Help), cell(k.Missing()))
 	}
 	return b.String()
 }

@@ -1,0 +1,303 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"fisub/internal/trace"
+)
+
+// A Key is one that a table may have. Whoever knows a table lists its keys: what reads the file, what its faults say and what the
+// documentation shows come of that one list.
+type Key struct {
+	Name     string
+	To       any      // what takes the value: *string, *bool, *int, *float64, *time.Duration, *[]string or *[]int
+	Default  any      // of To's type, where the key is missing; nil leaves To as it is
+	Absent   string   // what takes its place, where Default does not say
+	Required bool     // must be there
+	Blank    bool     // may be ""
+	OneOf    []string // all that it may be
+	Form     string   // what it may be, in words
+	Example  string   // a value, as TOML
+	Help     string   // Markdown
+}
+
+// Type names the type of the value.
+func (k Key) Type() string {
+	switch k.To.(type) {
+	case *string:
+		return "a string"
+	case *bool:
+		return "true or false"
+	case *int:
+		return "a whole number"
+	case *float64:
+		return "a number"
+	case *time.Duration:
+		return `a time such as "30m"`
+	case *[]string:
+		return "a list of strings"
+	case *[]int:
+		return "a list of whole numbers"
+	}
+	panic(fmt.Sprintf("config: key %s: no value goes to %T", k.Name, k.To))
+}
+
+// Missing says what takes the place of a missing key, "" where nothing does.
+func (k Key) Missing() string {
+	switch def := k.Default.(type) {
+	case nil:
+		if k.Required {
+			return "must be there"
+		}
+		return k.Absent
+	case time.Duration:
+		return strings.TrimSuffix(strings.TrimSuffix(def.String(), "0s"), "0m")
+	default:
+		return fmt.Sprint(def)
+	}
+}
+
+// set stores a value of TOML, nil for the default, and tells whether it is of the key's type.
+func (k Key) set(v any) bool {
+	switch to := k.To.(type) {
+	case *string:
+		return assign(to, v, k.Default, is[string])
+	case *bool:
+		return assign(to, v, k.Default, is[bool])
+	case *int:
+		return assign(to, v, k.Default, whole)
+	case *float64:
+		return assign(to, v, k.Default, number)
+	case *time.Duration:
+		return assign(to, v, k.Default, duration)
+	case *[]string:
+		return assign(to, v, k.Default, list(is[string]))
+	case *[]int:
+		return assign(to, v, k.Default, list(whole))
+	}
+	return false
+}
+
+func assign[T any](to *T, v, def any, read func(any) (T, bool)) bool {
+	if v == nil {
+		if def != nil {
+			*to = def.(T)
+		}
+		return true
+	}
+	got, ok := read(v)
+	if ok {
+		*to = got
+	}
+	return ok
+}
+
+func is[T any](v any) (T, bool) { t, ok := v.(T); return t, ok }
+
+func whole(v any) (int, bool) { n, ok := v.(int64); return int(n), ok }
+
+func number(v any) (float64, bool) {
+	if n, ok := v.(int64); ok {
+		return float64(n), true
+	}
+	return is[float64](v)
+}
+
+func duration(v any) (time.Duration, bool) {
+	text, _ := v.(string)
+	d, err := time.ParseDuration(text)
+	return d, err == nil
+}
+
+func list[T any](item func(any) (T, bool)) func(any) ([]T, bool) {
+	return func(v any) ([]T, bool) {
+		items, ok := v.([]any)
+		all := make([]T, len(items))
+		for i := 0; ok && i < len(items); i++ {
+			all[i], ok = item(items[i])
+		}
+		return all, ok
+	}
+}
+
+// A Table is one table of a config, which whoever knows its keys decodes.
+type Table struct {
+	file   *Config
+	name   string // "build", "remote.lab"
+	values map[string]any
+	faults []*Fault
+}
+
+// NewTable gives a table of that name that no file has. Values are those of TOML: strings, int64, float64, bool, []any of them.
+func NewTable(name string, values map[string]any) *Table {
+	return &Table{file: &Config{}, name: name, values: values}
+}
+
+// Name is that of the table: "build", "remote.lab".
+func (t *Table) Name() string { return t.name }
+
+// Text gives the value of a key that is a string, else "".
+func (t *Table) Text(key string) string {
+	text, _ := t.values[key].(string)
+	return text
+}
+
+// Has tells whether the key is there.
+func (t *Table) Has(key string) bool { return t.values[key] != nil }
+
+// Decode gives the values to the keys, and notes as faults unknown and missing keys and what is not of its type. What is missing,
+// or at fault, gets its default.
+func (t *Table) Decode(keys []Key) {
+	t.faults = nil
+	var known []string
+	for _, k := range keys {
+		known = append(known, k.Name)
+		v, ok := t.values[k.Name]
+		id := t.name + "." + k.Name
+		k.set(nil)
+		switch {
+		case !ok && k.Required:
+			t.add("missing-key", k.Name, "add "+k.Name+" = "+k.Example, "missing key %s", id)
+		case !ok:
+		case !k.set(v):
+			t.add("wrong-type", k.Name, k.mend(v), "%s must be %s, not %s", id, k.Type(), k.got(v))
+		case v == "" && !k.Blank:
+			t.add("wrong-type", k.Name, "", "%s is empty", id)
+		case holdsEmpty(v):
+			t.add("wrong-type", k.Name, "", "%s holds an empty string", id)
+		case k.OneOf != nil && !slices.Contains(k.OneOf, v.(string)):
+			t.oneOf(k, v.(string))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.values)) {
+		if !slices.Contains(known, name) {
+			t.add("unknown-key", name, t.unknown(name, known), "unknown key %s.%s", t.name, name)
+		}
+	}
+}
+
+func holdsEmpty(v any) bool {
+	items, ok := v.([]any)
+	return ok && slices.Contains(items, any(""))
+}
+
+// mend says how a value of another type may have been meant.
+func (k Key) mend(v any) string {
+	text, quoted := v.(string)
+	switch k.To.(type) {
+	case *string:
+		switch v.(type) {
+		case int64, float64, bool:
+			return fmt.Sprintf(`write "%v" in quotes`, v)
+		}
+	case *[]string:
+		if quoted {
+			return "write [" + quote(text) + "]"
+		}
+	case *bool, *int, *float64:
+		if _, err := strconv.ParseFloat(text, 64); quoted && (err == nil || text == "true" || text == "false") {
+			return "write " + text + " without quotes"
+		}
+	}
+	return ""
+}
+
+func (t *Table) oneOf(k Key, value string) {
+	hint := ""
+	if lower := strings.ToLower(value); slices.Contains(k.OneOf, lower) {
+		hint = fmt.Sprintf("write %q", lower)
+	} else if near := trace.Nearest(value, k.OneOf); len(near) > 0 {
+		hint = "did you mean " + quoted(near) + "?"
+	}
+	t.add("unknown-value", k.Name, hint, "%s %q is not one of %s", k.Name, value, strings.Join(k.OneOf, ", "))
+}
+
+func (t *Table) unknown(name string, known []string) string {
+	if name == "solution_dir" {
+		return `write source_dir = "..." in [build]: a folder below solution/`
+	}
+	if home := t.file.home(name); home != "" && home != t.name {
+		return fmt.Sprintf("%s belongs in [%s]", name, home)
+	}
+	if near := trace.Nearest(name, known); len(near) > 0 {
+		return "did you mean " + quoted(near) + "?"
+	}
+	return "known here: " + strings.Join(known, ", ")
+}
+
+// Fault notes what is wrong with the value of a key. One that Decode found fault with already has its default.
+func (t *Table) Fault(key, hint, format string, args ...any) {
+	t.add("", key, hint, "%s.%s: %s", t.name, key, fmt.Sprintf(format, args...))
+}
+
+// Match notes a value that does not have the form of re; an empty one is not looked at. want names the form.
+func (t *Table) Match(key, value string, re *regexp.Regexp, want string) {
+	if value != "" && !re.MatchString(value) {
+		t.Fault(key, "", "want %s, got %.80q", want, value)
+	}
+}
+
+// Between notes a value that is not in the range, whose ends belong to it.
+func Between[T cmp.Ordered](t *Table, key string, v, from, to T) {
+	if !(v >= from && v <= to) {
+		t.Fault(key, "", "want %v to %v, got %v", from, to, v)
+	}
+}
+
+func (t *Table) add(code, key, hint, format string, args ...any) {
+	at := t.file.Fault
+	if code == "unknown-key" {
+		at = t.file.keyFault
+	}
+	f := at(t.name+"."+key, hint, format, args...)
+	f.Code = code
+	t.faults = append(t.faults, f)
+}
+
+// Err joins what was noted, as *Fault values in the order of their places.
+func (t *Table) Err() error { return joined(t.faults) }
+
+// got tells what a value is that is not of the key's type.
+func (k Key) got(v any) string {
+	switch k.To.(type) {
+	case *time.Duration:
+		if text, ok := v.(string); ok {
+			return fmt.Sprintf("%.60q", text)
+		}
+	case *[]string, *[]int:
+		items, _ := v.([]any)
+		for i, item := range items {
+			if !k.set([]any{item}) {
+				k.set(nil)
+				return fmt.Sprintf("one with %s (item %d)", article(item), i+1)
+			}
+		}
+	}
+	return article(v)
+}
+
+// article names the type of a TOML value in prose.
+func article(v any) string {
+	switch v.(type) {
+	case string:
+		return "a string"
+	case bool:
+		return "true or false"
+	case int64:
+		return "an integer"
+	case float64:
+		return "a number"
+	case map[string]any:
+		return "a table"
+	case []any:
+		return "a list"
+	}
+	return "a date or time"
+}

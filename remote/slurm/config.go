@@ -1,0 +1,84 @@
+package slurm
+
+import (
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"fisub/internal/config"
+	"fisub/remote"
+)
+
+// A Config is a table [remote.NAME] of this kind. What is "" is left to the cluster, or to this machine.
+type Config struct {
+	remote.Common
+	Login      string // "" where this machine has Slurm's commands
+	SSHConfig  string
+	Workdir    string
+	Partition  string
+	Account    string
+	QOS        string
+	Constraint string
+	Gres       string
+	Sbatch     []string
+	Jobs       int
+}
+
+// Keys are those of this kind.
+func (c *Config) Keys() []config.Key {
+	const cluster, like = "the cluster's", "as for sbatch"
+	return []config.Key{
+		{Name: "login", To: &c.Login, Absent: "this machine",
+			Help: "host with Slurm's commands, as ssh takes it: `ssh HOST squeue` must work without a question"},
+		{Name: "ssh_config", To: &c.SSHConfig, Absent: "your own", Help: "file for `ssh -F`, an absolute path"},
+		{Name: "workdir", To: &c.Workdir, Default: "~/.cache/fisub/remote",
+			Help: "folder for bundles and jobs; absolute or below `~/` of the login host; shared with the compute nodes"},
+		{Name: "partition", To: &c.Partition, Absent: cluster, Help: like},
+		{Name: "account", To: &c.Account, Absent: cluster, Help: like},
+		{Name: "qos", To: &c.QOS, Absent: cluster, Help: like},
+		{Name: "constraint", To: &c.Constraint, Absent: cluster, Help: like},
+		{Name: "gres", To: &c.Gres, Absent: "one GPU of the job's kind: `gpu:b200:1`",
+			Help: "where the cluster names its GPUs in another way: `gpu:nvidia_b200:1`, `gpu:1`"},
+		{Name: "sbatch", To: &c.Sbatch, Absent: "none", Help: "more options by their long names: " +
+			"`[\"--mem=64G\", \"--cpus-per-task=8\", \"--exclusive\", \"--reservation=me\"]`"},
+		{Name: "jobs", To: &c.Jobs, Default: 4, Help: "how many jobs of one run may be in the queue at a time"},
+	}
+}
+
+var (
+	nameForm  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.,@:+-]{0,199}$`)
+	loginForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,254}$`)
+	gresForm  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:,=()-]{0,199}$`)
+	printed   = regexp.MustCompile(`^[^\x00-\x1f\x7f]{1,500}$`)
+)
+
+// Check finds what is wrong with the values.
+func (c *Config) Check(t *config.Table) {
+	t.Match("login", c.Login, loginForm, "a host as ssh takes it")
+	t.Match("partition", c.Partition, nameForm, "the name of a partition")
+	t.Match("account", c.Account, nameForm, "the name of an account")
+	t.Match("qos", c.QOS, nameForm, "the name of a QOS")
+	t.Match("gres", c.Gres, gresForm, `one such as "gpu:b200:1"`)
+	t.Match("constraint", c.Constraint, printed, "printed characters, at most 500")
+	if c.SSHConfig != "" && !(path.IsAbs(c.SSHConfig) && printed.MatchString(c.SSHConfig)) {
+		t.Fault("ssh_config", "", "%.200q is not absolute", c.SSHConfig)
+	}
+	below, home := strings.CutPrefix(c.Workdir, "~/")
+	if !printed.MatchString(c.Workdir) || !(home && filepath.IsLocal(below) || path.IsAbs(c.Workdir)) {
+		t.Fault("workdir", "", "want an absolute path, or one that begins with ~/, got %.200q", c.Workdir)
+	}
+	for _, o := range c.Sbatch {
+		if why := foreign(o); why != "" {
+			t.Fault("sbatch", "", "%.100q %s", o, why)
+		}
+	}
+	config.Between(t, "jobs", c.Jobs, 1, 1000)
+}
+
+// Open makes the provider.
+func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c), nil }
+
+func control(s string) bool {
+	return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
+}

@@ -1,0 +1,72 @@
+package ssh
+
+import (
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"fisub/internal/config"
+	"fisub/remote"
+)
+
+// A Config is a table [remote.NAME] of this kind.
+type Config struct {
+	remote.Common
+	Hosts     []string
+	GPUs      []int
+	Workdir   string
+	Away      time.Duration
+	SSHConfig string // "" for the user's own
+}
+
+// Keys are those of this kind.
+func (c *Config) Keys() []config.Key {
+	return []config.Key{
+		{Name: "hosts", To: &c.Hosts, Required: true, Example: `["gpu01"]`,
+			Help: `as ssh takes them: "gpu01", "me@gpu01", "me@gpu01:2222"`},
+		{Name: "gpus", To: &c.GPUs, Default: []int{0}, Help: "ordinals on each host; each is a place"},
+		{Name: "workdir", To: &c.Workdir, Default: ".cache/fisub/remote",
+			Help: "folder on the host for the bundle's files and the jobs: absolute, or below the home folder"},
+		{Name: "away", To: &c.Away, Default: 5 * time.Minute,
+			Help: "a host that cannot be reached for so long is lost, and its workloads go elsewhere"},
+		{Name: "ssh_config", To: &c.SSHConfig, Absent: "~/.ssh/config", Help: "another file than ~/.ssh/config, absolute"},
+	}
+}
+
+var (
+	hostForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@:\[\]-]*$`)
+	workForm = regexp.MustCompile(`^[A-Za-z0-9_./@+=,-]+$`)
+)
+
+// Check finds what is wrong with the values.
+func (c *Config) Check(t *config.Table) {
+	if t.Has("hosts") && len(c.Hosts) == 0 {
+		t.Fault("hosts", `write hosts = ["gpu01"]`, "there is none")
+	}
+	for i, h := range c.Hosts {
+		if !hostForm.MatchString(h) {
+			t.Fault("hosts", "", "%.80q is no host as ssh takes it", h)
+		} else if slices.Contains(c.Hosts[:i], h) {
+			t.Fault("hosts", "", "%s is there twice", h)
+		}
+	}
+	if len(c.GPUs) == 0 {
+		t.Fault("gpus", "write gpus = [0]", "there is none")
+	}
+	remote.CheckGPUs(t, c.GPUs)
+	if dir := path.Clean(c.Workdir); !workForm.MatchString(c.Workdir) || dir == "." || dir == "/" || strings.HasPrefix(dir, "../") {
+		t.Fault("workdir", "", "%.200q is no folder of letters, digits and ./_@+=,-", c.Workdir)
+	}
+	if c.Away <= 0 {
+		t.Fault("away", "", "must be above zero")
+	}
+	if c.SSHConfig != "" && !filepath.IsAbs(c.SSHConfig) {
+		t.Fault("ssh_config", "", "%.200q is not absolute", c.SSHConfig)
+	}
+}
+
+// Open makes the provider.
+func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c) }
