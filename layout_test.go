@@ -21,7 +21,7 @@ var layers = [][]string{
 	{"workloads", "remote", "internal/event"},
 	{"device/activity", "internal/ui"},
 	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "bench/runs", "device/devicetest", "remote/agent", "remote/ssh/sshdtest", "remote/slurm/slurmtest"},
-	{"remote/aws/mailbox", "scaffold"},
+	{"remote/aws/mailbox", "scaffold", "collector"},
 	{"device/cuda", "device/emu", "remote/loopback", "remote/ssh", "remote/aws", "remote/modal", "remote/remotetest"},
 	{"bench/reference", "bench/worker", "bench/compare", "remote/dispatch", "remote/bundle", "remote/slurm", "submit"},
 	{"bench/pyworker"},

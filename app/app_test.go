@@ -77,7 +77,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("FISUB_CACHE", cacheDir)
 			env.Setenv("REPO", repo)
 			env.Setenv("FISUB_BIN", filepath.SplitList(env.Getenv("PATH"))[0])
-			env.Setenv("KERNELS", filepath.Join(repo, "internal", "app", "testdata", "kernels"))
+			env.Setenv("KERNELS", filepath.Join(repo, "app", "testdata", "kernels"))
 			env.Setenv("FIB_DATASET_PATH", "")
 			env.Setenv("GORACE", os.Getenv("GORACE"))
 			env.Setenv("FISUB_PYTHON", os.Getenv("FISUB_PYTHON"))

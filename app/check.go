@@ -181,9 +181,10 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 	if r.Config != nil {
 		line("config", "%s", relative(r.Config.Path))
 	}
-	for _, s := range r.Collected {
-		if len(r.Collected) > 1 || r.Config == nil || s.Path != r.Config.Path {
-			line("collected", "%s: %s of %s", relative(s.Path), s.Name, s.Definition)
+	taken := r.Repository.Taken()
+	for _, s := range taken {
+		if len(taken) > 1 || r.Config == nil || s.File != r.Config.Path {
+			line("collected", "%s: %s of %s", relative(s.File), s.Name, s.Definition)
 		}
 	}
 	if r.Definition != nil {
@@ -237,8 +238,8 @@ func jsonReport(r *preflight.Report, strict bool) map[string]any {
 	}
 	m["kernels"] = kernels
 	collected := []map[string]any{}
-	for _, s := range r.Collected {
-		collected = append(collected, map[string]any{"path": s.Path, "name": s.Name, "definition": s.Definition, "author": s.Author})
+	for _, s := range r.Repository.Taken() {
+		collected = append(collected, map[string]any{"path": s.File, "name": s.Name, "definition": s.Definition, "author": s.Author})
 	}
 	m["collected"] = collected
 	return m

@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/collector"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/pack"
@@ -49,7 +50,7 @@ func (a *app) pack(c *cli.Context) error {
 	}
 	switch {
 	case c.Bool("packed"):
-		out = path(c, "packed_solution.json")
+		out = path(c, collector.Packed)
 	case out == "":
 		out = filepath.Join(s.root, "solution.json")
 	case out != "-":
@@ -121,16 +122,8 @@ func (a *app) warnOfContestPacker(s *submission) {
 	if s.cfg == nil {
 		return
 	}
-	var lost []string
-	if s.cfg.Build.Binding != "" {
-		lost = append(lost, "build.binding")
-	}
-	if len(s.cfg.Build.Dependencies) > 0 {
-		lost = append(lost, "build.dependencies")
-	}
-	if len(lost) > 0 {
-		a.term.Warn(fmt.Sprintf("%s: the contest's own packer ignores %s", relative(s.cfg.Path), list(lost, "and")),
-			"commit packed_solution.json, which it takes as it is: fisub pack --packed")
+	if lost := collector.Lost(s.cfg); len(lost) > 0 {
+		a.term.Warn(relative(s.cfg.Path)+": "+collector.LostText(lost...), collector.PackHint)
 	}
 }
 

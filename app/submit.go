@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/collector"
 	"fisub/internal/config"
 	"fisub/internal/git"
 	"fisub/internal/plain"
@@ -223,10 +223,6 @@ func (a *app) submitPlan(c *cli.Context, survey *submit.Survey, s *submitted, re
 	return nil
 }
 
-// surveyed are the findings of fisub check that the survey of the repository tells with more detail.
-var surveyed = []string{"stale-packed", "packed-hides", "invalid-packed", "ignored-by-git", "same-definition", "config-too-deep", "setting-lost", "language-not-packed",
-	"same-name", "stray-config", "nothing-collected"}
-
 // submitChecks is the pre-flight of a submission: what fisub check says, without its notes.
 func (a *app) submitChecks(c *cli.Context, s *submission) ([]submit.Step, error) {
 	r, err := a.preflight(c, s, []string{contestArch})
@@ -238,8 +234,6 @@ func (a *app) submitChecks(c *cli.Context, s *submission) ([]submit.Step, error)
 	for _, f := range r.Findings {
 		step := submit.Step{Name: "check", State: submit.Fault, Text: findingText(f), Hint: f.Hint}
 		switch {
-		case slices.Contains(surveyed, f.Code):
-			continue
 		case f.Severity == preflight.Warning:
 			step.State = submit.Warning
 		case f.Severity == preflight.Error:
@@ -259,8 +253,8 @@ func (a *app) submitChecks(c *cli.Context, s *submission) ([]submit.Step, error)
 
 // submitPacked writes the packed solution unless it is there as it should be.
 func (a *app) submitPacked(c *cli.Context, survey *submit.Survey, s *submitted) (done bool, err error) {
-	file := filepath.Join(survey.Top(), submit.PackedName)
-	if old, _, err := trace.ReadSolution(file); err == nil && len(submit.Differences(old, s.sol)) == 0 {
+	file := filepath.Join(survey.Top, collector.Packed)
+	if old, _, err := trace.ReadSolution(file); err == nil && len(collector.Differences(old, s.sol)) == 0 {
 		return false, nil
 	}
 	if c.Bool("dry-run") {
@@ -276,7 +270,7 @@ func (a *app) submitPacked(c *cli.Context, survey *submit.Survey, s *submitted) 
 		a.submitLine("written", "%s, hash %s", relative(file), s.Hash)
 	}
 	if err == nil {
-		err = usage(fmt.Sprintf("git -C %s add %s && git -C %[1]s commit, then fisub submit again", survey.Top(), submit.PackedName), "%s: is to be committed first", relative(file))
+		err = usage(fmt.Sprintf("git -C %s add %s && git -C %[1]s commit, then fisub submit again", survey.Top, collector.Packed), "%s: is to be committed first", relative(file))
 	}
 	return true, err
 }

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"fisub/collector"
 	"fisub/internal/config"
 	"fisub/internal/git"
 	"fisub/internal/trace"
@@ -55,8 +56,8 @@ type Report struct {
 	Config     *config.Config
 	Definition *trace.Definition
 	Solution   *trace.Solution
-	Entries    []pack.Entry // the source folder, or nil for a packed solution
-	Collected  []Collected  // what the contest would take from the repository; nil for a packed solution
+	Entries    []pack.Entry    // the source folder, or nil for a packed solution
+	Repository *collector.Scan // what the contest finds; nil for a packed solution, and a config of another name
 	Builds     []Build
 	Log        string // the compilers' output of builds that failed
 }
@@ -154,11 +155,10 @@ func (c *checker) config(ctx context.Context) error {
 	c.Report.Config = cfg
 	missing := slices.ContainsFunc(faults, func(f *config.Fault) bool { return f.Code == "no-config" })
 	if filepath.Base(cfg.Path) == config.Name && !missing {
-		collected, findings, err := Repository(ctx, Root(cfg.Root()))
-		if err != nil {
+		var err error
+		if c.Repository, c.Findings, err = Repository(ctx, Root(cfg.Root())); err != nil {
 			return err
 		}
-		c.Collected, c.Findings = collected, findings
 	}
 	trackName := false
 	for _, name := range slices.Sorted(maps.Keys(cfg.Remote)) {
@@ -202,39 +202,19 @@ func (c *checker) metadata(cfg *config.Config) {
 			c.at(Warning, "template-value", "solution."+key.name, "write your own: results are ranked under it", "%s %q is the template's", key.name, v)
 		}
 	}
-	current := c.packedIsCurrent(cfg)
-	lost := func(key, what string) {
-		if !current {
-			c.at(Warning, "setting-lost", key, "commit packed_solution.json, which the contest takes as it is: fisub pack --packed", "the contest's own packer ignores %s", what)
+	if c.Repository != nil && current(c.Repository.Packed, cfg) {
+		return
+	}
+	for _, key := range collector.Lost(cfg) {
+		text := collector.LostText(key)
+		if key == "build.dependencies" {
+			text += ", and installs nothing"
 		}
+		c.at(Warning, "setting-lost", key, collector.PackHint, "%s", text)
 	}
-	if cfg.Build.Binding != "" {
-		lost("build.binding", "build.binding")
+	if err := collector.Packs(cfg); err != nil {
+		c.at(Warning, "language-not-packed", "build.language", collector.PackHint, "%v", err)
 	}
-	if len(cfg.Build.Dependencies) > 0 {
-		lost("build.dependencies", "build.dependencies, and installs nothing")
-	}
-	switch cfg.Build.Language {
-	case trace.CPP, trace.TileLang:
-		if !current {
-			c.at(Warning, "language-not-packed", "build.language", "commit packed_solution.json: fisub pack --packed", "the contest's own packer knows cuda, triton and python, not %s", cfg.Build.Language)
-		}
-	}
-}
-
-// packedIsCurrent tells whether the repository's packed_solution.json holds just what the config and sources pack to.
-func (c *checker) packedIsCurrent(cfg *config.Config) bool {
-	sol, _, err := readPacked(filepath.Join(Root(cfg.Root()), packedName))
-	if err != nil {
-		return false
-	}
-	own, _, err := pack.Solution(cfg, cfg.SourceDir())
-	return err == nil && same(sol, own)
-}
-
-// same tells whether two solutions are evaluated alike: by content, and by what the hash leaves out.
-func same(a, b *trace.Solution) bool {
-	return a.Hash() == b.Hash() && a.Spec.DestinationPassingStyle == b.Spec.DestinationPassingStyle && a.Name == b.Name && a.Author == b.Author
 }
 
 // folder packs the source folder of cfg.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"fisub/collector"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
 	"fisub/internal/config"
@@ -94,7 +95,7 @@ func load(t *testing.T, file string) *project {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := pack.Write(nil, filepath.Join(p.dir, packedName), sol); err != nil {
+		if err := pack.Write(nil, filepath.Join(p.dir, collector.Packed), sol); err != nil {
 			t.Fatal(err)
 		}
 	}

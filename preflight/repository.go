@@ -2,35 +2,19 @@ package preflight
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"fisub/collector"
 	"fisub/internal/config"
 	"fisub/internal/git"
-	"fisub/internal/trace"
 	"fisub/pack"
 	"fisub/preflight/source"
 )
-
-// packedName is the file that the contest's collector prefers to everything else.
-const packedName = "packed_solution.json"
-
-// maxPacked bounds a packed solution that is read, in bytes.
-const maxPacked = 256 << 20
-
-// A Collected is a submission that the contest's collector would take from a repository.
-type Collected struct {
-	Path       string // of its config.toml or packed_solution.json
-	Name       string
-	Definition string
-	Author     string
-}
 
 // Root is the folder that the contest would clone to get the submission in dir: the nearest one with a .git, dir itself or
 // above it; without one it is dir.
@@ -42,139 +26,127 @@ func Root(dir string) string {
 	return root
 }
 
-// Repository scans the repository in the folder root as the contest's collector does: packed_solution.json at the root, else
-// config.toml there and in the immediate subfolders. It returns what would be collected, in this order, and what is wrong
-// with it as a whole. The single submissions are not looked into.
-func Repository(ctx context.Context, root string) ([]Collected, []Finding, error) {
-	paths, err := config.Discover(root)
+// Repository says what is wrong with the repository in the folder root as a whole, and what the contest takes of it. The single
+// submissions are not looked into.
+func Repository(ctx context.Context, root string) (*collector.Scan, []Finding, error) {
+	found, err := collector.Read(root)
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &scan{root: root}
-	for _, path := range paths {
-		cfg, _ := config.Read(path)
-		s.configs = append(s.configs, cfg)
-	}
+	s := &scan{Scan: found}
 	s.packed()
 	s.several()
 	s.deep()
 	if repo, err := git.Open(ctx, root); err == nil && repo.Tracked(ctx, "solution.json") {
-		s.add(Note, "solution-json", filepath.Join(root, "solution.json"), "git rm --cached solution.json; packed_solution.json is the name that counts: fisub pack --packed",
+		s.add(Note, "solution-json", filepath.Join(root, "solution.json"),
+			"git rm --cached solution.json; "+collector.Packed+" is the name that counts: fisub pack --packed",
 			"committed, and the contest does not look at it")
 	}
-	if s.collected == nil {
-		for _, c := range s.configs {
-			s.collected = append(s.collected, Collected{c.Path, c.Solution.Name, c.Solution.Definition, c.Solution.Author})
-		}
+	if len(s.Taken()) == 0 {
+		s.add(Error, "nothing-collected", root, "put config.toml at the root of the repository, or into a folder there",
+			"the contest finds no config.toml and no %s", collector.Packed)
 	}
-	if s.collected == nil {
-		s.add(Error, "nothing-collected", root, "put config.toml at the root of the repository, or into a folder there", "the contest finds no config.toml and no %s", packedName)
-	}
-	return s.collected, s.findings, nil
+	return found, s.findings, nil
 }
 
 // A scan is one Repository.
 type scan struct {
-	root      string
-	configs   []*config.Config
-	collected []Collected
-	findings  []Finding
+	*collector.Scan
+	findings []Finding
 }
 
 func (s *scan) add(severity source.Severity, code, path, hint, format string, args ...any) {
 	s.findings = append(s.findings, Finding{Code: code, Severity: severity, Path: path, Msg: fmt.Sprintf(format, args...), Hint: hint})
 }
 
-func readPacked(path string) (*trace.Solution, []trace.Warning, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	if !st.Mode().IsRegular() || st.Size() > maxPacked {
-		return nil, nil, fmt.Errorf("%s: not a file of at most %d bytes", path, maxPacked)
-	}
-	return trace.ReadSolution(path)
-}
-
 // packed looks at packed_solution.json at the root.
 func (s *scan) packed() {
-	path := filepath.Join(s.root, packedName)
-	sol, warnings, err := readPacked(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	p := s.Packed
+	if p == nil {
 		return
 	}
-	s.collected = []Collected{{Path: path}}
-	if err != nil {
-		s.add(Error, "invalid-packed", path, "the contest takes it before the sources: write it anew with fisub pack --packed, or delete it", "%s", strings.TrimPrefix(err.Error(), path+": "))
+	if p.Err != nil {
+		s.add(Error, "invalid-packed", p.File, "the contest takes it before the sources: write it anew with fisub pack --packed, or delete it",
+			"%s", strings.TrimPrefix(p.Err.Error(), p.File+": "))
 		return
 	}
-	s.collected = []Collected{{path, sol.Name, sol.Definition, sol.Author}}
-	for _, w := range warnings {
-		s.add(Warning, "unknown-key", path, "", "%s", strings.TrimPrefix(w.String(), path+": "))
+	for _, w := range p.Warnings {
+		s.add(Warning, "unknown-key", p.File, "", "%s", strings.TrimPrefix(w.String(), p.File+": "))
 	}
 	matched := false
 	var hidden []string
-	for _, cfg := range s.configs {
-		if cfg.Solution.Definition != sol.Definition || matched {
-			hidden = append(hidden, filepath.ToSlash(strings.TrimPrefix(cfg.Path, s.root+string(filepath.Separator))))
+	for _, c := range s.Configs {
+		if c.Definition != p.Definition || matched {
+			hidden = append(hidden, c.Path)
 			continue
 		}
 		matched = true
-		own, _, err := pack.Solution(cfg, cfg.SourceDir())
-		if err != nil || !same(own, sol) {
-			s.add(Warning, "stale-packed", path, "fisub pack --packed writes it anew; or delete it", "differs from what %s packs to, and the contest takes it before the sources", filepath.Base(cfg.Path))
+		if !current(p, c.Config) {
+			s.add(Warning, "stale-packed", p.File, "fisub pack --packed writes it anew; or delete it",
+				"differs from what %s packs to, and the contest takes it before the sources", filepath.Base(c.File))
 		}
 	}
 	if len(hidden) > 0 {
-		s.add(Warning, "packed-hides", path, "delete it, or keep one submission in the repository", "the contest takes it and leaves out %s", strings.Join(hidden, ", "))
+		s.add(Warning, "packed-hides", p.File, "delete it, or keep one submission in the repository",
+			"the contest takes it and leaves out %s", strings.Join(hidden, ", "))
 	}
+}
+
+// current tells whether the packed solution, which may be nil, holds just what the config and sources pack to.
+func current(packed *collector.Submission, cfg *config.Config) bool {
+	if packed == nil || packed.Err != nil {
+		return false
+	}
+	own, _, err := pack.Solution(cfg, cfg.SourceDir())
+	return err == nil && len(collector.Differences(own, packed.Solution)) == 0
 }
 
 // several looks at configs beside each other.
 func (s *scan) several() {
-	if len(s.configs) < 2 {
+	if len(s.Configs) < 2 {
 		return
 	}
-	if first := s.configs[0]; filepath.Dir(first.Path) == filepath.Clean(s.root) {
-		s.add(Warning, "stray-config", first.Path, "delete it, or move it and its sources into a folder of their own", "is collected as a submission of its own, beside those of %d subfolders", len(s.configs)-1)
+	if first := s.Configs[0]; first.Path == config.Name {
+		s.add(Warning, "stray-config", first.File, "delete it, or move it and its sources into a folder of their own",
+			"is collected as a submission of its own, beside those of %d subfolders", len(s.Configs)-1)
 	}
-	for i, cfg := range s.configs {
-		if at := slices.IndexFunc(s.configs[:i], func(o *config.Config) bool {
-			return cfg.Solution.Definition != "" && o.Solution.Definition == cfg.Solution.Definition
-		}); at >= 0 {
-			f := cfg.Fault("solution.definition", "keep one config for each definition", "%s has the same definition: both are collected", s.configs[at].Path)
-			f.Code = "same-definition"
-			s.findings = append(s.findings, faultFinding(Warning, f))
+	definitions, names := map[string]string{"": ""}, map[string]string{"": ""}
+	for _, c := range s.Configs {
+		again := func(seen map[string]string, value, key string, severity source.Severity, code, hint, what string) {
+			if other := seen[value]; other != "" {
+				f := c.Config.Fault(key, hint, "%s %s", other, what)
+				f.Code = code
+				s.findings = append(s.findings, faultFinding(severity, f))
+			} else if value != "" {
+				seen[value] = c.File
+			}
 		}
-		if at := slices.IndexFunc(s.configs[:i], func(o *config.Config) bool {
-			return cfg.Solution.Name != "" && o.Solution.Name == cfg.Solution.Name
-		}); at >= 0 {
-			f := cfg.Fault("solution.name", "give each submission a name of its own", "%s has the same name: a dataset with both does not load", s.configs[at].Path)
-			f.Code = "same-name"
-			s.findings = append(s.findings, faultFinding(Error, f))
-		}
+		again(definitions, c.Definition, "solution.definition", Warning, "same-definition",
+			"keep one config for each definition", "has the same definition: both are collected")
+		again(names, c.Name, "solution.name", Error, "same-name",
+			"give each submission a name of its own", "has the same name: a dataset with both does not load")
 	}
 }
 
 // deep looks for configs that the collector does not see.
 func (s *scan) deep() {
 	severity := Note
-	if len(s.configs) == 0 && s.collected == nil {
+	if len(s.Taken()) == 0 {
 		severity = Error
 	}
 	sources := map[string]bool{}
-	for _, cfg := range s.configs {
-		sources[filepath.Join(cfg.Root(), "solution")] = true
+	for _, c := range s.Configs {
+		sources[filepath.Join(filepath.Dir(c.File), "solution")] = true
 	}
 	seen := 0
-	_ = filepath.WalkDir(s.root, func(path string, d fs.DirEntry, err error) error {
+	_ = filepath.WalkDir(s.Root, func(path string, d fs.DirEntry, err error) error {
 		if seen++; err != nil || seen > 20000 {
 			return fs.SkipAll
 		}
-		rel, _ := filepath.Rel(s.root, path)
+		rel, _ := filepath.Rel(s.Root, path)
 		depth := strings.Count(rel, string(filepath.Separator))
 		if d.IsDir() {
-			if path != s.root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "node_modules" || sources[path] || depth > 4) {
+			if path != s.Root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "node_modules" || sources[path] || depth > 4) {
 				return fs.SkipDir
 			}
 			return nil

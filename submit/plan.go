@@ -8,12 +8,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"fisub/collector"
 	"fisub/internal/config"
 	"fisub/internal/git"
 	"fisub/internal/plain"
@@ -40,94 +41,72 @@ type Step struct {
 
 // A Survey is what is true of a repository, whatever submission of it is looked at.
 type Survey struct {
+	Top       string          // the root of the working tree; without git the folder that was asked about
 	Repo      *git.Repository // nil where Missing is set
 	Missing   error           // git.ErrMissing or git.ErrNoRepository
 	Head      git.Head
-	Here      []Collected  // in the working tree, or in the folder without git
-	Committed []Collected  // in a clean checkout of HEAD; nil where nothing is committed
-	Changes   []git.Change // what the collector reads and HEAD does not hold so
+	Here      *collector.Scan // of the working tree, or of the folder without git
+	Committed *collector.Scan // of a clean checkout of HEAD; nil where nothing is committed
+	Changes   []git.Change    // what the collector reads and HEAD does not hold so
 	Tags      []Tag
 	Remote    *git.Remote // nil where there is none
 	Refs      git.Refs    // nil where the remote was not asked, or gave no answer
 	Offline   error       // why it gave none; wraps git.ErrOffline
-
-	top string
 }
 
 // NewSurvey looks at the repository that holds the folder dir. remote is the remote's name, or "" for that of the branch,
 // origin, or the only one. What there is no repository for is left empty.
 func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
-	v := &Survey{}
-	repo, err := git.Open(ctx, dir)
-	if git.IsMissing(err) {
+	v := &Survey{Top: dir}
+	var err error
+	if v.Repo, err = git.Open(ctx, dir); git.IsMissing(err) {
 		v.Missing = err
-		if v.top, err = filepath.Abs(dir); err == nil {
-			v.Here, err = Collect(v.top)
-		}
+		v.Here, err = collector.Read(dir)
 		return v, err
-	}
-	if err != nil {
+	} else if err != nil {
 		return nil, err
 	}
-	v.Repo, v.top = repo, repo.Top
-	if v.Head, err = repo.Head(ctx); err != nil {
+	v.Top = v.Repo.Top
+	if v.Head, err = v.Repo.Head(ctx); err != nil {
 		return nil, err
 	}
-	if v.Here, err = Collect(v.top); err != nil {
+	if v.Here, err = collector.Read(v.Top); err != nil {
 		return nil, err
 	}
 	if v.Head.Commit != "" {
-		if v.Committed, err = collect(ctx, repo, v.Head.Commit); err != nil {
+		if v.Committed, err = collector.Commit(ctx, v.Repo, v.Head.Commit); err != nil {
 			return nil, err
 		}
 		if v.Changes, err = v.changes(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if v.Tags, err = tags(ctx, repo); err != nil {
+	if v.Tags, err = tags(ctx, v.Repo); err != nil {
 		return nil, err
 	}
-	if v.Remote, err = repo.Remote(ctx, remote, v.Head.Branch); err != nil || v.Remote == nil {
+	if v.Remote, err = v.Repo.Remote(ctx, remote, v.Head.Branch); err != nil || v.Remote == nil {
 		return v, err
 	}
-	v.Refs, err = repo.List(ctx, v.Remote.Name)
+	v.Refs, err = v.Repo.List(ctx, v.Remote.Name)
 	if errors.Is(err, git.ErrOffline) {
 		v.Offline, err = err, nil
 	}
 	return v, err
 }
 
-// collect is Collect on a clean checkout of a commit.
-func collect(ctx context.Context, r *git.Repository, commit string) ([]Collected, error) {
-	dir, remove, err := r.Checkout(ctx, commit)
-	if err != nil {
-		return nil, err
-	}
-	defer remove()
-	all, err := Collect(dir)
-	for i := range all {
-		if all[i].Err != nil {
-			all[i].Err = errors.New(strings.ReplaceAll(all[i].Err.Error(), dir+string(filepath.Separator), ""))
-		}
-	}
-	return all, err
-}
-
 // changes lists what differs among the files that the collector reads, here or in the commit.
 func (v *Survey) changes(ctx context.Context) ([]git.Change, error) {
-	reads, paths := map[string]bool{}, []string{PackedName}
-	reads[PackedName] = true
-	for _, c := range slices.Concat(v.Here, v.Committed) {
+	reads, paths := map[string]bool{collector.Packed: true}, map[string]bool{collector.Packed: true}
+	for _, c := range slices.Concat(v.Here.Taken(), v.Committed.Taken()) {
 		for _, file := range c.Reads {
 			reads[file] = true
 		}
-		paths = append(paths, c.Path)
+		paths[c.Path] = true
 		if c.Folder != "" {
-			paths = append(paths, c.Folder)
+			paths[c.Folder] = true
 		}
 	}
-	slices.Sort(paths)
-	all, err := v.Repo.Changes(ctx, slices.Compact(paths)...)
+	all, err := v.Repo.Changes(ctx, slices.Sorted(maps.Keys(paths))...)
 	return slices.DeleteFunc(all, func(c git.Change) bool { return !reads[c.Path] }), err
 }
 
@@ -168,7 +147,8 @@ func (p *Plan) add(name string, state State, hint, format string, args ...any) {
 
 // Plan says what stands between a submission and its tag.
 func (v *Survey) Plan(ctx context.Context, o Options) (*Plan, error) {
-	p := &Plan{Note: Note{Definition: o.Solution.Definition, Name: o.Solution.Name, Author: o.Solution.Author, ContentHash: o.Solution.Hash(), Fisub: o.Version}}
+	sol := o.Solution
+	p := &Plan{Note: Note{Definition: sol.Definition, Name: sol.Name, Author: sol.Author, ContentHash: sol.Hash(), Fisub: o.Version}}
 	o.Proof.note(&p.Note)
 	p.Steps = append(p.Steps, o.Checked...)
 	p.tested(o.Proof)
@@ -182,14 +162,16 @@ func (v *Survey) Plan(ctx context.Context, o Options) (*Plan, error) {
 	}
 	own, ok := v.Repo.Relative(o.Config)
 	if !ok {
-		return nil, fmt.Errorf("%s: not below %s", o.Config, v.Repo.Top)
+		return nil, fmt.Errorf("%s: not below %s", o.Config, v.Top)
 	}
-	v.collected(p, own, o.Solution)
-	dirty := v.commit(p, own)
+	v.collected(p, own, sol)
+	clean := v.commit(p, own)
 	if v.Head.Commit == "" {
 		return p, nil
 	}
-	v.checkout(p, own, o.Solution, dirty)
+	if clean { // else what a checkout differs in is what the changes are about
+		v.checkout(p, own, sol)
+	}
 	if err := v.tag(ctx, p, o); err != nil {
 		return nil, err
 	}
@@ -197,6 +179,7 @@ func (v *Survey) Plan(ctx context.Context, o Options) (*Plan, error) {
 }
 
 func (p *Plan) tested(proof *Proof) {
+	const hint = "fisub local, or fisub remote, runs it; --untested tags it as it is"
 	switch {
 	case proof == nil:
 		p.add("tested", Warning, "", "no run is asked for: the tag will say so")
@@ -204,173 +187,130 @@ func (p *Plan) tested(proof *Proof) {
 	case proof.Run != nil:
 		p.add("tested", OK, "", "run %s: %s; %s", proof.Run.ID, p.Note.Result, p.Note.Device)
 	case proof.Failed != "":
-		p.add("tested", Fault, "fisub local, or fisub remote, without --limit and --workload runs the whole set; --untested tags it as it is", "%s", proof.Failed)
+		p.add("tested", Fault, "fisub local, or fisub remote, without --limit and --workload runs the whole set; "+
+			"--untested tags it as it is", "%s", proof.Failed)
 	case proof.Changed != "":
-		p.add("tested", Todo, "fisub local, or fisub remote, runs it; --untested tags it as it is", "changed since run %s, which passed: content hash %s then, %s now",
+		p.add("tested", Todo, hint, "changed since run %s, which passed: content hash %s then, %s now",
 			proof.Changed, plain.Short(proof.Old), plain.Short(p.Note.ContentHash))
 	default:
-		p.add("tested", Todo, "fisub local, or fisub remote, runs it; --untested tags it as it is", "no run of this content (%s) passed", plain.Short(p.Note.ContentHash))
+		p.add("tested", Todo, hint, "no run of this content (%s) passed", plain.Short(p.Note.ContentHash))
 	}
 	for _, w := range proof.Warnings {
 		p.add("tested", Warning, "", "%s", w)
 	}
 }
 
-// collected looks at what the collector would take of the working tree.
+// collected looks whether the collector comes to the config, or to what is packed of it. What is wrong with that is told by the
+// pre-flight, and refused by what a clean checkout then packs to.
 func (v *Survey) collected(p *Plan, own string, sol *trace.Solution) {
-	i := slices.IndexFunc(v.Here, func(c Collected) bool { return c.Path == own || c.Path == PackedName })
-	switch {
+	switch c := v.Here.Of(own); {
 	case path.Base(own) != config.Name:
 		p.add("collector", Fault, "name it "+config.Name, "%s: the contest's collector looks for %s only", own, config.Name)
-		return
-	case i < 0:
+	case c == nil:
 		p.add("collector", Fault, "move it up, or make the submission's folder a repository of its own",
 			"%s: the contest's collector looks at the repository's root and the folders in it, no deeper", own)
-		return
-	}
-	c := v.Here[i]
-	if c.Path != PackedName {
-		if c.Err != nil {
-			p.add("collector", Fault, "fisub submit --packed writes "+PackedName+", which the collector takes as it is", "%s", plain.First(c.Err.Error()))
-			return
-		}
-		var lost []string
-		if sol.Spec.Binding != "" {
-			lost = append(lost, "build.binding")
-		}
-		if len(sol.Spec.Dependencies) > 0 {
-			lost = append(lost, "build.dependencies")
-		}
-		if len(lost) > 0 {
-			p.add("collector", Fault, "fisub submit --packed writes "+PackedName+", which the collector takes as it is", "the contest's own packer ignores %s", strings.Join(lost, " and "))
-		}
-		return
-	}
-	switch {
-	case c.Err != nil:
-		p.add("packed", Fault, "fisub submit --packed writes it anew", "%v", c.Err)
-		return
-	case c.Solution.Definition != sol.Definition:
-		p.add("packed", Fault, "git rm "+PackedName, "%s is of definition %s, and hides %s from the contest's collector", PackedName, c.Solution.Definition, own)
-		return
-	}
-	if what := Differences(c.Solution, sol); len(what) > 0 {
-		p.add("packed", Fault, "fisub submit --packed writes it anew; git rm it where the sources are meant", "%s is not what the sources pack to now: %s %s",
-			PackedName, strings.Join(what, ", "), differ(what))
-	}
-	if files, err := config.Discover(v.top); err == nil && len(files) > 1 {
-		p.add("packed", Warning, "git rm it where every submission is meant", "%s at the root hides all %d %s from the contest's collector", PackedName, len(files), config.Name)
+	case c.Path == collector.Packed && c.Err == nil && c.Definition != sol.Definition:
+		p.add("collector", Fault, "git rm "+c.Path, "%s is of definition %s, and hides %s from the contest's collector",
+			c.Path, c.Definition, own)
 	}
 }
 
-func differ(what []string) string {
-	if len(what) == 1 {
-		return "differs"
-	}
-	return "differ"
-}
-
-// commit looks at HEAD and the working tree, and tells whether that differs.
-func (v *Survey) commit(p *Plan, own string) (dirty bool) {
+// commit looks at HEAD and the working tree, and tells whether they are the same, but for files that git ignores.
+func (v *Survey) commit(p *Plan, own string) (same bool) {
 	if v.Head.Commit == "" {
 		p.add("commit", Todo, "git add "+plain.Word(path.Dir(own))+" && git commit", "nothing is committed yet")
-		return true
+		return false
 	}
-	var changed, ignored []string
+	head := plain.Short(v.Head.Commit)
+	var changed []string
 	for _, c := range v.Changes {
-		text := fmt.Sprintf("%s (%s)", plain.Line(c.Path), c.State)
-		if c.State == "ignored" {
-			ignored = append(ignored, text)
-		} else {
-			changed = append(changed, text)
+		if c.State != "ignored" { // told by the pre-flight, and what the checkout then lacks
+			changed = append(changed, fmt.Sprintf("%s (%s)", plain.Line(c.Path), c.State))
 		}
 	}
 	if len(changed) > 0 {
-		p.add("commit", Todo, "git add and git commit them, or git restore what is not meant", "%s differs from the working tree: %s", plain.Short(v.Head.Commit), some(changed))
-	}
-	if len(ignored) > 0 {
-		p.add("commit", Fault, "git add -f adds a file that .gitignore names", "packs here, but git ignores it, so that the commit does not hold it: %s", some(ignored))
+		p.add("commit", Todo, "git add and git commit them, or git restore what is not meant",
+			"%s differs from the working tree: %s", head, some(changed))
+	} else if v.Head.Branch != "" && len(v.Changes) == 0 {
+		p.add("commit", OK, "", "%s on %s, all that the collector reads is in it", head, v.Head.Branch)
 	}
 	if v.Head.Branch == "" {
-		p.add("commit", Todo, "git switch BRANCH, or git switch -c NAME for a new one", "HEAD is detached: %s is on no branch that is checked out", plain.Short(v.Head.Commit))
-	} else if len(v.Changes) == 0 {
-		p.add("commit", OK, "", "%s on %s, all that the collector reads is in it", plain.Short(v.Head.Commit), v.Head.Branch)
+		p.add("commit", Todo, "git switch BRANCH, or git switch -c NAME for a new one",
+			"HEAD is detached: %s is on no branch that is checked out", head)
 	}
-	return len(v.Changes) > 0
+	return len(changed) == 0
 }
 
 // checkout compares what the collector finds in the commit with the solution.
-func (v *Survey) checkout(p *Plan, own string, sol *trace.Solution, dirty bool) {
-	i := slices.IndexFunc(v.Committed, func(c Collected) bool { return c.Path == own || c.Path == PackedName })
-	switch {
-	case dirty: // what was found is what the changes are about
-		return
-	case i < 0:
-		return // told by collected, since the working tree is the same
-	}
-	c := v.Committed[i]
-	if c.Err != nil && v.Here[0].Path != PackedName && slices.ContainsFunc(v.Here, func(h Collected) bool { return h.Path == c.Path && h.Err != nil }) {
+func (v *Survey) checkout(p *Plan, own string, sol *trace.Solution) {
+	head := plain.Short(v.Head.Commit)
+	c, here := v.Committed.Of(own), v.Here.Of(own)
+	if c == nil || here == nil {
 		return // told by collected
 	}
+	hint := "git check-attr -a FILE names what changes it; in .gitattributes: " +
+		path.Join(path.Dir(own), "solution") + "/** -text -ident -filter -working-tree-encoding"
+	switch {
+	case len(v.Changes) > 0:
+		hint = "git add -f adds a file that .gitignore names"
+	case c.Err != nil:
+		hint = "git ls-tree -r HEAD lists what the commit holds: files of a submodule, and what filters make, are not in it"
+	}
+	if c.Solution == nil && here.Solution == nil || c.Solution != nil && here.Solution != nil &&
+		len(collector.Differences(c.Solution, here.Solution)) == 0 { // it is the contest's packer, and no doing of git's
+		hint = "fisub submit --packed writes " + collector.Packed + ", which the contest takes as it is; " +
+			"git rm it where the sources are meant"
+	}
 	if c.Err != nil {
-		p.add("checkout", Fault, "git ls-tree -r HEAD lists what the commit holds: files of a submodule, and what filters make, are not in it", "a clean checkout of %s does not pack: %v", plain.Short(v.Head.Commit), c.Err)
+		p.add("checkout", Fault, hint, "a clean checkout of %s does not pack: %v", head, c.Err)
 		return
 	}
-	want := *sol
-	if here := v.Here[0]; c.Path != PackedName {
-		want.Spec.Binding, want.Spec.Dependencies = "", nil // told by collected
-	} else if here.Path == PackedName && here.Solution != nil {
-		want = *here.Solution // told by collected, where it is stale
-	}
-	if what := Differences(c.Solution, &want); len(what) > 0 {
-		detail := strings.Join(what, ", ") + " " + differ(what)
-		if files := files(c.Solution, &want); len(files) > 0 {
-			detail += ", in " + some(files)
+	if what := collector.Differences(c.Solution, sol); len(what) > 0 {
+		text := strings.Join(what, ", ") + " differ"
+		if len(what) == 1 {
+			text += "s"
 		}
-		p.add("checkout", Fault, clean(own), "a clean checkout of %s packs to %s, the working tree to %s: %s", plain.Short(v.Head.Commit), plain.Short(c.Solution.Hash()), plain.Short(want.Hash()), detail)
+		if names := files(c.Solution, sol); len(names) > 0 {
+			text += ", in " + some(names)
+		}
+		p.add("checkout", Fault, hint, "a clean checkout of %s packs to %s, the working tree to %s: %s",
+			head, plain.Short(c.Solution.Hash()), plain.Short(sol.Hash()), text)
 	} else {
-		p.add("checkout", OK, "", "a clean checkout of %s packs to the same hash, %s", plain.Short(v.Head.Commit), c.Solution.Hash())
+		p.add("checkout", OK, "", "a clean checkout of %s packs to the same hash, %s", head, c.Solution.Hash())
 	}
-	if of := Of(v.Committed, sol.Definition); len(of) > 1 {
-		var paths []string
-		for _, c := range of {
-			paths = append(paths, c.Path)
-		}
-		p.add("checkout", Fault, "keep one of them where the collector looks", "%d submissions of %s: %s; nothing says which one counts", len(of), sol.Definition, some(paths))
-	}
-	for _, other := range v.Committed {
+	of := []string{c.Path}
+	for _, other := range v.Committed.Taken() {
 		switch {
 		case other.Path == c.Path:
 		case other.Err != nil:
-			p.add("checkout", Warning, "git rm it where it is none", "the collector takes %s for a submission too, which does not pack: %v", other.Path, plain.First(other.Err.Error()))
-		case other.Solution.Definition != sol.Definition && other.Solution.Name == sol.Name:
-			p.add("checkout", Fault, "give each submission a name of its own", "%s has the same name, %q: a dataset with both does not load", other.Path, plain.Line(sol.Name))
-		case other.Solution.Definition != sol.Definition:
-			p.add("checkout", Warning, "", "the tag holds %s too: %s, %s", other.Path, other.Solution.Definition, plain.Short(other.Solution.Hash()))
+			p.add("checkout", Warning, "git rm it where it is none",
+				"the collector takes %s for a submission too, which does not pack: %s", other.Path, plain.First(other.Err.Error()))
+		case other.Definition == sol.Definition:
+			of = append(of, other.Path)
+		default:
+			p.add("checkout", Warning, "", "the tag holds %s too: %s, %s", other.Path, other.Definition, plain.Short(other.Solution.Hash()))
 		}
 	}
-}
-
-// clean is the advice for a file that git changes on its way.
-func clean(own string) string {
-	return fmt.Sprintf("git check-attr -a FILE names what changes it; in .gitattributes: %s/** -text -ident -filter -working-tree-encoding", path.Join(path.Dir(own), "solution"))
+	if len(of) > 1 {
+		slices.Sort(of)
+		p.add("checkout", Fault, "keep one of them where the collector looks",
+			"%d submissions of %s: %s; nothing says which one counts", len(of), sol.Definition, some(of))
+	}
 }
 
 // files names the sources that are not the same.
 func files(a, b *trace.Solution) (names []string) {
-	content := map[string]string{}
-	for _, f := range a.Sources {
-		content[f.Path] = f.Content
-	}
-	for _, f := range b.Sources {
-		if c, ok := content[f.Path]; !ok || c != f.Content {
-			names = append(names, plain.Line(f.Path))
+	contents := map[string][2]string{}
+	for i, sol := range []*trace.Solution{a, b} {
+		for _, f := range sol.Sources {
+			both := contents[f.Path]
+			both[i] = f.Content
+			contents[f.Path] = both
 		}
-		delete(content, f.Path)
 	}
-	for _, f := range a.Sources {
-		if _, ok := content[f.Path]; ok {
-			names = append(names, plain.Line(f.Path))
+	for _, name := range slices.Sorted(maps.Keys(contents)) {
+		if both := contents[name]; both[0] != both[1] {
+			names = append(names, plain.Line(name))
 		}
 	}
 	return names
@@ -378,10 +318,7 @@ func files(a, b *trace.Solution) (names []string) {
 
 // tag chooses the name, or finds the tag that is there already.
 func (v *Survey) tag(ctx context.Context, p *Plan, o Options) error {
-	pattern := o.Pattern
-	if pattern == "" {
-		pattern = Pattern
-	}
+	pattern := cmp.Or(o.Pattern, Pattern)
 	definition := o.Solution.Definition
 	var taken []string
 	for _, t := range v.Tags {
@@ -515,6 +452,3 @@ func some(words []string) string {
 	}
 	return strings.Join(words, ", ")
 }
-
-// Top is the root of the working tree; without git it is the folder that was asked about.
-func (v *Survey) Top() string { return v.top }

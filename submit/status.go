@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
+	"fisub/collector"
 	"fisub/internal/git"
 	"fisub/internal/plain"
 )
@@ -31,7 +33,7 @@ type Status struct {
 // A Line is one submission in one tag.
 type Line struct {
 	Definition string `json:"definition"`
-	Path       string `json:"path"` // of its config.toml, or PackedName; "" where it is not there
+	Path       string `json:"path"` // of its config.toml, or collector.Packed; "" where it is not there
 	Tag        Tag    `json:"tag"`
 	Packs      string `json:"packs_to,omitempty"` // content hash of a clean checkout
 	Remote     string `json:"remote"`             // "yes", "no", "differs", "offline", "none" where there is no remote
@@ -92,14 +94,16 @@ func NewStatus(ctx context.Context, dir, remote string, limit int) (*Status, err
 			return nil, err
 		}
 	}
-	packed := map[string][]Collected{}
+	packed := map[string][]collector.Submission{}
 	var newest, taken []string // definitions that have had such a tag
 	for _, t := range tags {
 		all, ok := packed[t.Commit]
 		if !ok {
-			if all, err = collect(ctx, repo, t.Commit); err != nil {
+			found, err := collector.Commit(ctx, repo, t.Commit)
+			if err != nil {
 				return nil, fmt.Errorf("tag %s: %w", t.Name, err)
 			}
+			all = found.Taken()
 			packed[t.Commit] = all
 		}
 		where := "none"
@@ -134,11 +138,11 @@ func NewStatus(ctx context.Context, dir, remote string, limit int) (*Status, err
 			st.Lines = append(st.Lines, l)
 		}
 	}
-	here, err := Collect(repo.Top)
+	here, err := collector.Read(repo.Top)
 	if err != nil {
 		return nil, err
 	}
-	for _, c := range here {
+	for _, c := range here.Taken() {
 		h := Here{Path: c.Path}
 		if c.Err != nil {
 			h.Fault = plain.First(c.Err.Error())
@@ -151,33 +155,25 @@ func NewStatus(ctx context.Context, dir, remote string, limit int) (*Status, err
 				continue
 			}
 			h.Newest = l.Tag.Name
-			for _, in := range Of(packed[l.Tag.Commit], h.Definition) {
-				h.Same = h.Same || len(Differences(in.Solution, c.Solution)) == 0
-			}
+			h.Same = slices.ContainsFunc(packed[l.Tag.Commit], func(in collector.Submission) bool {
+				return in.Err == nil && len(collector.Differences(in.Solution, c.Solution)) == 0
+			})
 			break
 		}
 		st.Here = append(st.Here, h)
 	}
 	slices.SortStableFunc(st.Lines, func(a, b Line) int {
-		return cmpDefinition(a.Definition, b.Definition)
+		if (a.Definition == "") != (b.Definition == "") { // what has none stands behind all others
+			return strings.Compare(b.Definition, a.Definition)
+		}
+		return strings.Compare(a.Definition, b.Definition)
 	})
 	return st, nil
 }
 
-// cmpDefinition sorts what has no definition behind all others.
-func cmpDefinition(a, b string) int {
-	switch {
-	case a == b:
-		return 0
-	case a == "" || b != "" && a > b:
-		return 1
-	}
-	return -1
-}
-
 // lines are those of the submissions that a tag holds. What a tag of another program holds beside them, such as a config.toml
 // that does not pack, is left out where it holds none at all.
-func lines(t Tag, all []Collected) (of []Line) {
+func lines(t Tag, all []collector.Submission) (of []Line) {
 	promised := t.Note.ContentHash != ""
 	for _, c := range all {
 		l := Line{Path: c.Path, Tag: t}
@@ -206,7 +202,7 @@ func lines(t Tag, all []Collected) (of []Line) {
 }
 
 // noted compares a submission with the note of its tag.
-func noted(n Note, c Collected) string {
+func noted(n Note, c collector.Submission) string {
 	switch {
 	case n.ContentHash != c.Solution.Hash():
 		return "other content"
