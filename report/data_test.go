@@ -13,8 +13,8 @@ import (
 	"fisub/internal/event"
 )
 
-// results are timings of real runs.
-const results = "../docs/results/"
+// results are of real runs, with their first timings only.
+const results = "testdata/runs"
 
 // measured makes a whole run folder of the run at dir, which has timings and run.json only: each workload gets a verdict, and the
 // speed-up that bench gives it.
@@ -245,18 +245,18 @@ func newReport(t testing.TB, all ...*runs.Run) *Report {
 
 // pages are the reports that the tests look at.
 var pages = map[string]func(t testing.TB) *Report{
-	"decode":  func(t testing.TB) *Report { return newReport(t, measured(t, "h200-decode/warp-per-row")) },
-	"contest": func(t testing.TB) *Report { return newReport(t, measured(t, "h200-first-kernel/contest54")) },
+	"decode":  func(t testing.TB) *Report { return newReport(t, measured(t, "warp-per-row")) },
+	"contest": func(t testing.TB) *Report { return newReport(t, measured(t, "contest54")) },
 	"hundred": func(t testing.TB) *Report { return newReport(t, hundred(t, "20260102-a", 1)) },
 	"one": func(t testing.TB) *Report {
 		run := gpuRun("20260102-one", 1)
 		return newReport(t, folder(t, run, passed(run.Workloads[0], samples(1, 5000, 40, 50))...))
 	},
 	"two": func(t testing.TB) *Report {
-		return newReport(t, measured(t, "h200-decode/alone-warp-per-row"), measured(t, "h200-decode/alone-warp-8-rows"))
+		return newReport(t, measured(t, "alone-warp-per-row"), measured(t, "alone-warp-8-rows"))
 	},
 	"three": func(t testing.TB) *Report {
-		return newReport(t, places(t), measured(t, "h200-decode/triton"), emulated(t))
+		return newReport(t, places(t), measured(t, "triton"), emulated(t))
 	},
 	"places":   func(t testing.TB) *Report { return newReport(t, places(t)) },
 	"emulated": func(t testing.TB) *Report { return newReport(t, emulated(t)) },

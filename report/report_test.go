@@ -145,7 +145,7 @@ func TestHostile(t *testing.T) {
 		}
 	}
 	var clean bytes.Buffer
-	if err := newReport(t, measured(t, "h200-decode/warp-per-row"), hundred(t, "20260102-a", 1)).HTML(&clean); err != nil {
+	if err := newReport(t, measured(t, "warp-per-row"), hundred(t, "20260102-a", 1)).HTML(&clean); err != nil {
 		t.Fatal(err)
 	}
 	known := tags.FindAllString(clean.String(), -1)
