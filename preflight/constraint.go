@@ -1,8 +1,11 @@
 package preflight
 
 import (
-	"errors"
 	"fmt"
+	"go/ast"
+	"go/constant"
+	"go/parser"
+	"go/token"
 	"math"
 	"strconv"
 	"strings"
@@ -49,8 +52,7 @@ func Workloads(def *trace.Definition, ws []*trace.Workload) []Finding {
 			}
 		}
 		for _, text := range def.Constraints {
-			holds, err := evaluate(text, axes)
-			if err == nil && !holds {
+			if holds, known := evaluate(text, axes); known && !holds {
 				note(fmt.Sprintf("constraint %q does not hold", text), w.UUID)
 			}
 		}
@@ -69,264 +71,86 @@ func Workloads(def *trace.Definition, ws []*trace.Workload) []Finding {
 	return found
 }
 
-// errUnknown is the error of an expression that is more than arithmetic on known axes.
-var errUnknown = errors.New("not arithmetic on axes")
+// pythons are the operators of Python that Go writes otherwise; &^, which Python lacks, stands for its //.
+var pythons = strings.NewReplacer(" and ", " && ", " or ", " || ", "not ", "!", "//", "&^")
 
-// evaluate is the truth of a Python expression over numbers.
-func evaluate(text string, axes map[string]float64) (holds bool, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			if e, ok := r.(error); ok && errors.Is(e, errUnknown) {
-				err = errUnknown
-				return
-			}
-			panic(r)
-		}
-	}()
-	e := &expression{axes: axes}
-	if e.tokens = lexExpression(text); len(e.tokens) > 1000 {
-		return false, errUnknown
+// evaluate is the truth of a constraint over axes. ok is false for one that is more than comparisons of sums and products, which
+// Python and Go write alike.
+func evaluate(text string, axes map[string]float64) (holds, ok bool) {
+	e, err := parser.ParseExpr(pythons.Replace(text))
+	if err != nil || len(text) > 1000 {
+		return false, false
 	}
-	v := e.or()
-	if e.peek() != "" {
-		panic(errUnknown)
-	}
-	return v != 0, nil
+	holds, ok = value(e, axes).(bool)
+	return holds, ok
 }
 
-// lexExpression splits an expression; a character that has no place in one becomes a token that nothing takes.
-func lexExpression(s string) []string {
-	var out []string
-	for i := 0; i < len(s); {
-		c := s[i]
-		start := i
-		alnum := func(c byte) bool {
-			return c == '_' || c == '.' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		}
-		switch {
-		case c == ' ' || c == '\t' || c == '\n':
-			i++
-			continue
-		case alnum(c):
-			for i < len(s) && alnum(s[i]) {
-				i++
-			}
-		default:
-			i++
-			if i < len(s) {
-				switch s[start : i+1] {
-				case "==", "!=", "<=", ">=", "//", "**":
-					i++
-				}
-			}
-		}
-		out = append(out, s[start:i])
-	}
-	return out
-}
-
-// An expression is evaluated while it is parsed: and, or and chains have no side effects to leave out.
-type expression struct {
-	tokens []string
-	pos    int
-	depth  int
-	axes   map[string]float64
-}
-
-func (e *expression) peek() string {
-	if e.pos < len(e.tokens) {
-		return e.tokens[e.pos]
-	}
-	return ""
-}
-
-func (e *expression) accept(t string) bool {
-	if e.peek() == t && t != "" {
-		e.pos++
-		return true
-	}
-	return false
-}
-
-func truth(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-func (e *expression) or() float64 {
-	if e.depth++; e.depth > 100 {
-		panic(errUnknown)
-	}
-	defer func() { e.depth-- }()
-	v := e.and()
-	for e.accept("or") {
-		if w := e.and(); v == 0 {
-			v = w
-		}
-	}
-	return v
-}
-
-func (e *expression) and() float64 {
-	v := e.not()
-	for e.accept("and") {
-		if w := e.not(); v != 0 {
-			v = w
-		}
-	}
-	return v
-}
-
-func (e *expression) not() float64 {
-	negate := false
-	for e.accept("not") {
-		negate = !negate
-		if e.peek() != "not" {
-			return truth((e.comparison() != 0) != negate)
-		}
-	}
-	return e.comparison()
-}
-
-func (e *expression) comparison() float64 {
-	left := e.sum()
-	holds, compared := true, false
-	for {
-		op := e.peek()
-		switch op {
-		case "==", "!=", "<", "<=", ">", ">=":
-		default:
-			if compared {
-				return truth(holds)
-			}
-			return left
-		}
-		e.pos++
-		right := e.sum()
-		compared = true
-		switch op {
-		case "==":
-			holds = holds && left == right
-		case "!=":
-			holds = holds && left != right
-		case "<":
-			holds = holds && left < right
-		case "<=":
-			holds = holds && left <= right
-		case ">":
-			holds = holds && left > right
-		case ">=":
-			holds = holds && left >= right
-		}
-		left = right
-	}
-}
-
-func (e *expression) sum() float64 {
-	v := e.product()
-	for {
-		switch {
-		case e.accept("+"):
-			v += e.product()
-		case e.accept("-"):
-			v -= e.product()
-		default:
+// value is that of an expression: a float64, a bool, or nil where it is not known.
+func value(e ast.Expr, axes map[string]float64) any {
+	switch e := e.(type) {
+	case *ast.ParenExpr:
+		return value(e.X, axes)
+	case *ast.Ident:
+		if v, ok := axes[e.Name]; ok {
 			return v
 		}
-	}
-}
-
-func (e *expression) product() float64 {
-	v := e.factor()
-	for {
-		op := e.peek()
-		switch op {
-		case "*", "/", "//", "%":
-			e.pos++
-		default:
+	case *ast.BasicLit:
+		if v, err := strconv.ParseFloat(e.Value, 64); err == nil {
 			return v
 		}
-		w := e.factor()
-		if op != "*" && w == 0 {
-			panic(errUnknown)
+	case *ast.UnaryExpr:
+		switch x := value(e.X, axes).(type) {
+		case float64:
+			return binary(0, e.Op, x)
+		case bool:
+			return !x
 		}
-		switch op {
-		case "*":
-			v *= w
-		case "/":
-			v /= w
-		case "//":
-			v = math.Floor(v / w)
-		case "%":
-			v -= w * math.Floor(v/w)
+	case *ast.BinaryExpr:
+		x, y := value(e.X, axes), value(e.Y, axes)
+		if left, ok := e.X.(*ast.BinaryExpr); ok && compares(left.Op) && compares(e.Op) { // a < b < c
+			e, y = &ast.BinaryExpr{Op: token.LAND}, value(&ast.BinaryExpr{X: left.Y, Op: e.Op, Y: e.Y}, axes)
 		}
-		if math.Abs(v) > 1<<53 {
-			panic(errUnknown)
-		}
-	}
-}
-
-func (e *expression) factor() float64 {
-	switch {
-	case e.accept("-"):
-		return -e.factor()
-	case e.accept("+"):
-		return e.factor()
-	}
-	v := e.atom()
-	if e.accept("**") {
-		if v = math.Pow(v, e.factor()); math.Abs(v) > 1<<53 || math.IsNaN(v) {
-			panic(errUnknown)
-		}
-	}
-	return v
-}
-
-func (e *expression) atom() float64 {
-	t := e.peek()
-	e.pos++
-	switch t {
-	case "(":
-		v := e.or()
-		e.expect(")")
-		return v
-	case "True":
-		return 1
-	case "False":
-		return 0
-	case "min", "max", "abs", "int":
-		e.expect("(")
-		v := e.or()
-		for e.accept(",") {
-			if w := e.or(); t == "min" {
-				v = min(v, w)
-			} else {
-				v = max(v, w)
+		switch x := x.(type) {
+		case float64:
+			if y, ok := y.(float64); ok {
+				return binary(x, e.Op, y)
+			}
+		case bool:
+			if y, ok := y.(bool); ok && e.Op == token.LAND {
+				return x && y
+			} else if ok && e.Op == token.LOR {
+				return x || y
 			}
 		}
-		e.expect(")")
-		switch t {
-		case "abs":
-			v = math.Abs(v)
-		case "int":
-			v = math.Trunc(v)
-		}
-		return v
 	}
-	if v, ok := e.axes[t]; ok {
-		return v
-	}
-	v, err := strconv.ParseFloat(t, 64)
-	if err != nil || t[0] < '0' || t[0] > '9' {
-		panic(errUnknown)
-	}
-	return v
+	return nil
 }
 
-func (e *expression) expect(t string) {
-	if !e.accept(t) {
-		panic(errUnknown)
+func compares(op token.Token) bool { return op.Precedence() == token.EQL.Precedence() }
+
+// binary is x op y by Python's rules.
+func binary(x float64, op token.Token, y float64) any {
+	var v float64
+	switch op {
+	case token.EQL, token.NEQ, token.LSS, token.LEQ, token.GTR, token.GEQ:
+		return constant.Compare(constant.MakeFloat64(x), op, constant.MakeFloat64(y))
+	case token.ADD:
+		v = x + y
+	case token.SUB:
+		v = x - y
+	case token.MUL:
+		v = x * y
+	case token.QUO:
+		v = x / y
+	case token.AND_NOT:
+		v = math.Floor(x / y)
+	case token.REM:
+		v = x - y*math.Floor(x/y)
+	default:
+		return nil
 	}
+	if math.IsNaN(v) || math.Abs(v) > 1<<53 {
+		return nil
+	}
+	return v
 }
