@@ -17,7 +17,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/bench"
 	"fisub/bench/runs"
 	"fisub/device"
 	"fisub/docs"
@@ -322,7 +321,7 @@ func (l *line) values(flag, placeholder string) ([]candidate, string) {
 	case "DEVICE":
 		return devices(), ""
 	case "PROFILE":
-		return plainWords(bench.Profiles...), ""
+		return plainWords(config.Profiles...), ""
 	case "TIMER":
 		return plainWords(device.Timers...), ""
 	case "ARCH":

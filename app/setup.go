@@ -20,6 +20,7 @@ import (
 	"fisub/device"
 	"fisub/device/cuda/stamp"
 	"fisub/internal/cache"
+	"fisub/internal/config"
 	"fisub/internal/event"
 	"fisub/internal/trace"
 )
@@ -39,7 +40,7 @@ func workloadFlags() []cli.Flag {
 		&cli.StringFlag{Name: "set", Usage: "run the workloads of `SET`", DefaultText: "bench.set of the config, else default"},
 		&cli.StringSliceFlag{Name: "workload", Usage: "run only workloads whose uuid begins with `PREFIX`; may be repeated"},
 		&cli.IntFlag{Name: "limit", Usage: "run the first `N` workloads", DefaultText: "all"},
-		&cli.StringFlag{Name: "profile", Usage: "call and time as `PROFILE` says: " + strings.Join(bench.Profiles, ", "), DefaultText: "bench.profile of the config, else official"},
+		&cli.StringFlag{Name: "profile", Usage: "call and time as `PROFILE` says: " + strings.Join(config.Profiles, ", "), DefaultText: "bench.profile of the config, else official"},
 		&cli.StringFlag{Name: "timer", Value: device.TimerAuto, Usage: "time with `TIMER`: cupti, as the contest does, events, or auto: cupti if it can be used"},
 		&cli.DurationFlag{Name: "timeout", Usage: "end a workload after `TIME`", DefaultText: "of the profile: 5m"},
 		&cli.DurationFlag{Name: "max-time", Usage: "profile thorough: time a workload for at most `TIME`", DefaultText: "10s"},
@@ -185,7 +186,7 @@ func (u *setup) describe(ctx context.Context, s *submission) *event.Run {
 func (u *setup) config(s *submission, run *event.Run, events *event.Stream) bench.Config {
 	return bench.Config{Definition: s.def, Solution: s.sol, Workloads: u.workloads, Profile: u.profile, Timer: u.timer, Load: s.data.LoadTrial,
 		Worker: u.worker, DeviceKind: u.kind, Device: u.device, Events: events, Run: run, Floors: run.Floors, Meter: openMeter, Baseline: u.baseline,
-		Remedy: func(err error) string { _, hint := explain(err); return hint }}
+		Hint: func(err error) string { _, hint := explain(err); return hint }}
 }
 
 // machine marks an error of a run that is about the device, or what else the machine lacks, for exit status 2.

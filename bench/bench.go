@@ -49,7 +49,7 @@ type Config struct {
 	Baseline *Baseline
 	Floors   bool // measure an empty kernel and a copy of each workload's bytes too, where the device keeps time
 
-	Remedy func(error) string // gives the hint of a warning about an error, or ""; may be nil
+	Hint func(error) string // gives the hint of a warning about an error, or ""; may be nil
 
 	// Of a run that is resumed: Admit refuses a device that is not the run's, before anything is recorded, and TimedWith
 	// is what its workloads were timed with, "" where none was. Both may be left out.

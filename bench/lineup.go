@@ -317,8 +317,8 @@ func (l *lineup) warn(uuid string, err error) {
 	}
 	l.warned[m.Text] = true
 	for _, r := range l.runners {
-		if r.Remedy != nil {
-			m.Hint = r.Remedy(err)
+		if r.Hint != nil {
+			m.Hint = r.Hint(err)
 		}
 		r.Events.Emit(event.Event{Type: event.TypeWarning, Workload: uuid, Message: m})
 	}

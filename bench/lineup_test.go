@@ -338,7 +338,7 @@ func TestBaselineWithoutPython(t *testing.T) {
 	b.Spec.Language = trace.Python
 	events, result, err := modelRun(t, "ours", 2, func(c *Config) {
 		c.Baseline = &Baseline{Name: "b", Solution: b}
-		c.Remedy = func(err error) string {
+		c.Hint = func(err error) string {
 			var we *worker.Error
 			if !errors.As(err, &we) {
 				return ""

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"fisub/internal/config"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
@@ -21,10 +22,7 @@ type Profile struct {
 	Tolerance  tensor.Tolerance
 }
 
-// Profiles are the names that NewProfile knows.
-var Profiles = []string{"official", "quick", "thorough"}
-
-// NewProfile returns the profile of that name for a definition. "official" is what the contest's evaluation runs: the
+// NewProfile returns the profile of that name, one of config.Profiles, for a definition. "official" is what the contest's evaluation runs: the
 // counts and tolerances of its flags for that definition (spec section 5); the others change the counts only. "thorough"
 // adds trials until the median is known to 1 %, for at most 10 s a workload.
 func NewProfile(name string, def *trace.Definition) (Profile, error) {
@@ -46,7 +44,7 @@ func NewProfile(name string, def *trace.Definition) (Profile, error) {
 		p.Warmup, p.Iterations, p.Trials = 20, 200, 5
 		p.Target, p.MaxTime = 0.01, 10*time.Second
 	default:
-		return Profile{}, fmt.Errorf("unknown profile %q: one of %s", name, strings.Join(Profiles, ", "))
+		return Profile{}, fmt.Errorf("unknown profile %q: one of %s", name, strings.Join(config.Profiles, ", "))
 	}
 	return p, nil
 }

@@ -5,6 +5,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -107,7 +108,7 @@ func Examine(ctx context.Context, o Options) *Report {
 				return Line{Name: "remote", State: Missing, Fact: "no table [remote.NAME] in the config", Mend: "docs/remote.md shows one"}
 			}))
 		}
-		for _, name := range sortedKeys(o.Remotes) {
+		for _, name := range slices.Sorted(maps.Keys(o.Remotes)) {
 			checks = append(checks, check{remoteLimit, o.Remotes[name]})
 		}
 	}
@@ -177,7 +178,7 @@ func (r *Report) Names() (names []string) {
 			names = append(names, l.Name)
 		}
 	}
-	return append(names, sortedKeys(groups)...)
+	return append(names, slices.Sorted(maps.Keys(groups))...)
 }
 
 // known are the names of lines that a machine without a GPU does not have.
@@ -201,13 +202,4 @@ func (r *Report) Require(names []string) (missing []string, err error) {
 	}
 	slices.Sort(missing)
 	return slices.Compact(missing), nil
-}
-
-func sortedKeys[T any](m map[string]T) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

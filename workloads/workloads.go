@@ -67,16 +67,6 @@ func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("definition %q: not found", e.Name)
 }
 
-// tracks are the contest's tracks, under the names that its texts and configurations use for them.
-var tracks = func() map[string][]string {
-	moe := []string{"moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"}
-	dsa := []string{"dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64", "dsa_topk_indexer_fp8_h64_d128_topk2048_ps64"}
-	gdn := []string{"gdn_decode_qk4_v8_d128_k_last", "gdn_prefill_qk4_v8_d128_k_last"}
-	return map[string][]string{
-		"fused_moe": moe, "moe": moe, "sparse_attention": dsa, "dsa": dsa, "dsa_paged": dsa, "gated_delta_net": gdn, "gdn": gdn,
-	}
-}()
-
 // Open reads the definitions of the dataset in the folder root, or, where root is "", of the embedded one. One invalid
 // definition, or two of the same name, make the whole dataset invalid, as in the contest; the error joins all faults.
 // Workloads are read when they are first asked for. Generated inputs are kept in the folder cacheRoot/dataset. Nothing
@@ -131,8 +121,8 @@ func (d *Dataset) Definition(name string) (*trace.Definition, error) {
 		return def, nil
 	}
 	key := strings.ReplaceAll(strings.ToLower(name), "-", "_")
-	if track, ok := tracks[key]; ok {
-		return nil, &NotFoundError{Name: name, Track: slices.Clone(track)}
+	if track := trace.Track(name); track != nil {
+		return nil, &NotFoundError{Name: name, Track: track}
 	}
 	near := trace.Nearest(name, d.names)
 	for _, n := range d.names {

@@ -74,6 +74,7 @@ func TestDefinition(t *testing.T) {
 		{"Gated-Delta-Net", "", "gdn_prefill_qk4_v8_d128_k_last", `"Gated-Delta-Net" is a track`},
 		{"fused_moe", "", "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048", `"fused_moe" is a track`},
 		{"sparse_attention", "", "dsa_topk_indexer_fp8_h64_d128_topk2048_ps64", `"sparse_attention" is a track`},
+		{"Gated-DeltaNet", "", "gdn_decode_qk4_v8_d128_k_last", `"Gated-DeltaNet" is a track`},
 		{"nothing like it", "", "", `definition "nothing like it": not found`},
 	} {
 		_, err := d.Definition(c.name)

@@ -51,7 +51,7 @@ func (c *Config) Sections() []Section {
 				Help: "folder of the sources, relative to solution/"},
 		}},
 		{"bench", false, "What runs where no flag says otherwise.", []Key{
-			{Name: "profile", To: &c.Bench.Profile, OneOf: profiles, Absent: "official", Example: `"quick"`,
+			{Name: "profile", To: &c.Bench.Profile, OneOf: Profiles, Absent: "official", Example: `"quick"`,
 				Help: "how often the solution is called and timed; `fisub help timing`"},
 			{Name: "baseline", To: &c.Bench.Baseline, Form: "a folder of solution/baselines, reference, none, or FILE.json",
 				Absent: "none", Example: `"triton"`, Help: "what is timed in turn with the submission, for speed-ups and the contest's score"},
@@ -71,22 +71,10 @@ var (
 	tables    = []string{"solution", "build", "bench", "submit", "remote"}
 	languages = []string{string(trace.CUDA), string(trace.CPP), string(trace.Triton), string(trace.Python), string(trace.TileLang)}
 	bindings  = []string{"tvm-ffi", "torch"}
-	profiles  = []string{"official", "quick", "thorough"}
-)
 
-// trackDefinitions are the definitions of the contest's track of that name, or of what else people call it; nil for any
-// other name.
-func trackDefinitions(name string) []string {
-	switch strings.ReplaceAll(strings.ToLower(name), "-", "_") {
-	case "moe", "fused_moe":
-		return []string{"moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"}
-	case "dsa", "dsa_paged", "sparse_attention", "deepseek_sparse_attention":
-		return []string{"dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64", "dsa_topk_indexer_fp8_h64_d128_topk2048_ps64"}
-	case "gdn", "gated_delta_net", "gated_deltanet":
-		return []string{"gdn_decode_qk4_v8_d128_k_last", "gdn_prefill_qk4_v8_d128_k_last"}
-	}
-	return nil
-}
+	// Profiles are the names of what bench.profile may say.
+	Profiles = []string{"official", "quick", "thorough"}
+)
 
 // home is the table that a key belongs in, "" where there is none.
 func (c *Config) home(key string) string {
@@ -240,7 +228,7 @@ func (c *Config) missingTable(s Section) *Fault {
 func (c *Config) check(t *Table) {
 	switch t.name {
 	case "solution":
-		if defs := trackDefinitions(c.Solution.Definition); defs != nil {
+		if defs := trace.Track(c.Solution.Definition); defs != nil {
 			t.add("track-name", "definition", "write "+quoted(defs), "definition %q is a track, not a definition", c.Solution.Definition)
 		}
 	case "build":
