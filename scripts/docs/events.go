@@ -180,10 +180,8 @@ func word(kind ast.Expr) string {
 
 func (s *stream) page() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s# Events: %s\n\nThe lines of `events.jsonl` in a run folder, and what `--json` prints for a run: one JSON object a line, in the order in which\n"+
-		"things happened. `fisub help events` is an introduction, [event.schema.json](event.schema.json) a JSON Schema of one line.\n\n"+
-		"A reader ignores types and keys that it does not know; additions keep the version, which the `run` event carries. Keys marked \"may\nbe missing\" are left out where they are empty, "+
-		"zero or unknown.\n\n## Types\n\n| type | when | payload |\n|---|---|---|\n", generated, event.Schema)
+	b.WriteString(generated + topic("events") + "\n## Types\n\nKeys marked \"may be missing\" are left out where they are empty, zero or unknown.\n\n" +
+		"| type | when | payload |\n|---|---|---|\n")
 	for _, t := range s.types {
 		var keys []string
 		for _, key := range payloads[event.Type(t.name)] {

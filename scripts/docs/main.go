@@ -3,16 +3,16 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
+	"regexp"
 	"strings"
 
 	"fisub/app"
+	"fisub/docs"
 	"fisub/internal/config"
 	"fisub/internal/manual"
 )
@@ -89,8 +89,7 @@ func pages(root string) (map[string][]byte, error) {
 
 func configPage() string {
 	var b strings.Builder
-	b.WriteString(generated + "# config.toml\n\nThe description of a submission. The contest's packer reads name, definition and author of `[solution]`, " +
-		"and language,\nentry\\_point and destination\\_passing\\_style of `[build]`; fisub reads all of this. An unknown key or table is an error.\n")
+	b.WriteString(generated + topic("config"))
 	for _, s := range new(config.Config).Sections() {
 		fmt.Fprintf(&b, "\n## [%s]\n\n%s\n\n", s.Name, s.Help)
 		b.WriteString("| key | type | where it is missing | meaning | example |\n|---|---|---|---|---|\n")
@@ -102,14 +101,7 @@ func configPage() string {
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | `%s = %s` |\n", k.Name, cell(kind), cell(k.Missing()), cell(k.Help), k.Name, k.Example)
 		}
 	}
-	b.WriteString("\n## [remote.NAME]\n\nHosts for `fisub remote`; [remote.md](remote.md) says how each kind is set up. The keys of every kind:\n\n")
-	keys := app.RemoteKeys()
-	b.WriteString(keyTable(keys[""]))
-	for _, kind := range slices.Sorted(maps.Keys(keys)) {
-		if kind != "" {
-			fmt.Fprintf(&b, "\n### provider = \"%s\"\n\n%s", kind, keyTable(keys[kind]))
-		}
-	}
+	b.WriteString("\n## [remote.NAME]\n\nHosts for `fisub remote`: [remote.md](remote.md) has the keys of every kind of provider.\n")
 	return b.String()
 }
 
@@ -124,32 +116,40 @@ func keyTable(keys []config.Key) string {
 
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
-// withTables puts the table of a provider's keys between each pair of the comments "keys of KIND" and "end of keys" in text.
+// topic is the text of `fisub help NAME`, with which the page about the same subject begins.
+func topic(name string) string {
+	t, err := docs.Find(name)
+	if err != nil {
+		panic(err)
+	}
+	text, _, _ := strings.Cut(t.Text, "\ndocs/"+name+".md ") // where the last line names the page
+	return strings.TrimRight(text, "\n") + "\n"
+}
+
+// withTables puts, between each pair of the comments "keys of KIND" and "end of keys" in text, the table of a provider's keys, and
+// between "topic NAME" and "end of topic" that topic.
 func withTables(text []byte) ([]byte, error) {
-	var out bytes.Buffer
 	keys := app.RemoteKeys()
 	found := false
-	for {
-		head, rest, ok := bytes.Cut(text, []byte("<!-- keys of "))
-		out.Write(head)
-		if !ok {
-			break
-		}
+	var fault error
+	out := marked.ReplaceAllStringFunc(string(text), func(part string) string {
 		found = true
-		kind, rest, ok := bytes.Cut(rest, []byte(" -->\n"))
-		_, rest, end := bytes.Cut(rest, []byte("<!-- end of keys -->\n"))
-		name := string(kind)
-		if name == "every kind" {
-			name = ""
+		m := marked.FindStringSubmatch(part)
+		content, kind := "", strings.TrimSuffix(m[3], "every kind")
+		switch {
+		case m[2] == "topic ":
+			content = topic(kind)
+		case keys[kind] != nil:
+			content = keyTable(keys[kind])
+		default:
+			fault = fmt.Errorf("no provider is of kind %q", kind)
 		}
-		if !ok || !end || keys[name] == nil {
-			return nil, fmt.Errorf("the comment about the keys of %q is not whole", kind)
-		}
-		fmt.Fprintf(&out, "<!-- keys of %s -->\n%s<!-- end of keys -->\n", kind, keyTable(keys[name]))
-		text = rest
-	}
+		return m[1] + content + m[4]
+	})
 	if !found {
-		return nil, fmt.Errorf("no comment says where the keys go")
+		fault = errors.New("no comment says where the keys go")
 	}
-	return out.Bytes(), nil
+	return []byte(out), fault
 }
+
+var marked = regexp.MustCompile(`(?s)(<!-- (keys of |topic )([a-z ]+) -->\n).*?(<!-- end of (?:keys|topic) -->\n)`)
