@@ -836,7 +836,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   if (device != 0) return last_error = cudaErrorInvalidDevice;
-  *p = {"fisub emulator", 16ull << 30, 48 << 10, 227 << 10, 228 << 10, 32, 1024, 2048, 132, 9, 0, 50 << 20};
+  static const cudaDeviceProp emulated = {"fisub emulator", 16ull << 30, 48 << 10, 227 << 10, 228 << 10, 32, 1024, 2048, 132, 9, 0, 50 << 20};
+  *p = emulated; // in two steps for g++ 10
   return cudaSuccess;
 }
 
