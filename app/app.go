@@ -29,6 +29,22 @@ import (
 // Version is what `fisub --version` prints and run.json records.
 const Version = "0.1.0"
 
+// commit is what scripts/build built this program from, with -dirty where files had been changed; "" where it built none.
+var commit string
+
+// versionText is the version, and the commit where it is known.
+func versionText() string {
+	if commit == "" {
+		return Version
+	}
+	hash, dirty, changed := strings.Cut(commit, "-")
+	text := fmt.Sprintf("%s (%.12s", Version, hash)
+	if changed {
+		text += "-" + dirty
+	}
+	return text + ")"
+}
+
 // Exit statuses.
 const (
 	exitOK          = 0
@@ -277,7 +293,7 @@ func (a *app) cli() *cli.App {
 		Name:            "fisub",
 		Usage:           "check, run, and pack GPU kernel submissions for the FlashInfer kernel contest",
 		Description:     pathText(commands) + "\nTopics, for fisub help TOPIC: " + strings.Join(topicNames(), ", ") + ".\n\n" + exitText,
-		Version:         Version,
+		Version:         versionText(),
 		Commands:        commands,
 		Flags:           flags,
 		Reader:          a.stdin,

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -163,12 +162,8 @@ func (a *app) initialised(c *cli.Context, dir string, opts scaffold.Options, p *
 
 // revision names this fisub for a build from source: the commit that it was built from, else its version's tag.
 func revision() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" && s.Value != "" {
-				return s.Value
-			}
-		}
+	if hash, _, _ := strings.Cut(commit, "-"); hash != "" {
+		return hash
 	}
 	return "v" + Version
 }

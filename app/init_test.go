@@ -85,3 +85,18 @@ func TestInitProjects(t *testing.T) {
 		}
 	}
 }
+
+func TestVersion(t *testing.T) {
+	defer func() { commit = "" }()
+	const hash = "0123456789abcdef0123456789abcdef01234567"
+	for built, want := range map[string][2]string{
+		"":              {Version, "v" + Version},
+		hash:            {Version + " (0123456789ab)", hash},
+		hash + "-dirty": {Version + " (0123456789ab-dirty)", hash},
+	} {
+		commit = built
+		if text, rev := versionText(), revision(); text != want[0] || rev != want[1] {
+			t.Errorf("%q: got %q and %q, want %q", built, text, rev, want)
+		}
+	}
+}
