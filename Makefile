@@ -1,10 +1,11 @@
 # make local   build fisub and run this repository's submission: 20 workloads, on the GPU or emulated
+# make check   what to run between edits: format, vet, staticcheck, and the tests that are quick
 # make test    everything that proves fisub right: tests, race detector, vet, staticcheck, an emulated run
 # make lint    golangci-lint with the rules of .golangci.yml, built from its source (about two minutes)
 # All install what is missing by themselves and say what they install.
 
 SHELL := /bin/bash
-.PHONY: build local test lint bench clean
+.PHONY: build local check test lint bench clean
 
 build:
 	@scripts/setup
@@ -13,6 +14,10 @@ build:
 local: build
 	@[ ! -e /dev/nvidiactl ] || dist/fisub toolchain install
 	dist/fisub local
+
+check:
+	@scripts/setup
+	@scripts/check
 
 test:
 	@scripts/setup --test

@@ -14,7 +14,7 @@ import (
 
 // layers lists the packages from the bottom up: a package imports only what stands in an earlier row.
 var layers = [][]string{
-	{"internal/cache", "internal/plain", "internal/tensor", "definitions", "solution/baselines", "bench/stats", "docs", "internal/manual"},
+	{"internal/longtest", "internal/cache", "internal/plain", "internal/tensor", "definitions", "solution/baselines", "bench/stats", "docs", "internal/manual"},
 	{"internal/trace/pysyntax", "workloads/random", "remote/modal/modaltest"},
 	{"internal/trace"},
 	{"internal/config", "internal/safetensors", "device", "preflight/source", "internal/git"},

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"fisub/bench/pyworker"
+	"fisub/internal/longtest"
 	"fisub/internal/trace"
 	"fisub/scaffold"
 )
@@ -18,6 +19,7 @@ import (
 // stands, and packs to the same bytes when it is made again.
 func TestInitProjects(t *testing.T) {
 	slowWithRace(t)
+	longtest.Skip(t, "runs each project")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

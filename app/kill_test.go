@@ -15,15 +15,14 @@ import (
 	"time"
 
 	"fisub/bench/runs"
+	"fisub/internal/longtest"
 )
 
 // fisub, or its worker, is killed at 20 random points of emulated runs of 10 workloads; each run is resumed until it has
 // ended. At most the workload in flight is lost, every line of every file is whole, and nothing is judged twice. A killed
 // worker costs the workload in flight its verdict, no other one.
 func TestKill(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: 20 emulated runs take a while")
-	}
+	longtest.Skip(t, "runs 20 times on the emulator")
 	repo, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)

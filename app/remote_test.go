@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"fisub/bench/runs"
+	"fisub/internal/longtest"
 	"fisub/internal/trace"
 	"fisub/remote/agent"
 	"fisub/remote/dispatch"
@@ -36,9 +37,7 @@ type remoteBench struct {
 
 func newRemoteBench(t testing.TB, tables string) *remoteBench {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short: emulated runs take a while")
-	}
+	longtest.Skip(t, "runs on the emulator")
 	repo, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"fisub/device"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
+	"fisub/internal/longtest"
 )
 
 func newTestFloors(t *testing.T) *floors {
@@ -27,6 +28,7 @@ func newTestFloors(t *testing.T) *floors {
 
 // Every shape copies every byte, on the emulator: of less than a block, and of some blocks, the last of them not whole.
 func TestFloorCopies(t *testing.T) {
+	longtest.Skip(t, "compiles copies for the emulator")
 	f := newTestFloors(t)
 	for shape := emptyShape; shape < len(copyShapes); shape++ {
 		for _, moved := range []int64{32, 32 * 1000} {

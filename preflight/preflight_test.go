@@ -19,6 +19,7 @@ import (
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
 	"fisub/internal/config"
+	"fisub/internal/longtest"
 	"fisub/pack"
 	"fisub/workloads"
 )
@@ -128,6 +129,7 @@ func (p *project) dataset(t *testing.T) *workloads.Dataset {
 // compiler skips a test that compiles where there is no toolchain; it returns the cache to build in.
 func compiler(t *testing.T) string {
 	t.Helper()
+	longtest.Skip(t, "runs nvcc")
 	root, err := cache.Root()
 	if err != nil {
 		t.Fatal(err)

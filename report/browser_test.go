@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"fisub/internal/longtest"
 	"fisub/internal/ui"
 )
 
@@ -44,6 +45,7 @@ type reply struct {
 // startBrowser skips the test where there is no Chromium.
 func startBrowser(t *testing.T) *browser {
 	t.Helper()
+	longtest.Skip(t, "starts a browser")
 	var path string
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if p, err := exec.LookPath(name); err == nil {

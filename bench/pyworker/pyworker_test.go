@@ -18,6 +18,7 @@ import (
 
 	"fisub/bench/worker"
 	"fisub/device"
+	"fisub/internal/longtest"
 	"fisub/internal/trace"
 )
 
@@ -297,9 +298,7 @@ func TestBuildErrors(t *testing.T) {
 
 // C++ with the torch binding is built by torch's own builder.
 func TestTorchBinding(t *testing.T) {
-	if testing.Short() {
-		t.Skip("compiling against torch's headers takes half a minute")
-	}
+	longtest.Skip(t, "compiles against torch's headers")
 	client := open(t, command(t))
 	def, _, err := trace.DecodeDefinition([]byte(definition))
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"fisub/device"
 	"fisub/device/devicetest"
+	"fisub/internal/longtest"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
@@ -413,9 +414,7 @@ __global__ void k(float* p, int n) { printf("thread %d of %d\n", threadIdx.x, n)
 }
 
 func TestSanitize(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds every kernel twice")
-	}
+	longtest.Skip(t, "builds every kernel twice")
 	const head = prelude + "__global__ void k(float* p, int n) {\n"
 	for _, c := range []struct{ name, body, config, kind, text string }{
 		{"clean", "  __shared__ float s[64];\n  s[threadIdx.x] = threadIdx.x < 63 ? p[threadIdx.x] : 0;\n  __syncthreads();\n  if (threadIdx.x < 63) p[threadIdx.x] = s[63 - threadIdx.x] + 1 + threadIdx.x % 2;",
@@ -464,9 +463,7 @@ func TestSanitize(t *testing.T) {
 
 // The two programs of --sanitize must not both change the arguments.
 func TestSanitizeRunsInPlaceKernelsOnce(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds the kernel twice")
-	}
+	longtest.Skip(t, "builds the kernel twice")
 	e, _ := openTest(t, device.Options{Sanitize: true})
 	out, err := runKernel(t, e, prelude+"__global__ void k(float* p, int n) { p[threadIdx.x] += 1; }\n"+launcher("1, 8"), make([]float32, 8))
 	if err != nil || out[3] != 1 {

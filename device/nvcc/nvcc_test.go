@@ -14,6 +14,7 @@ import (
 
 	"fisub/device"
 	"fisub/internal/cache"
+	"fisub/internal/longtest"
 	"fisub/internal/trace"
 )
 
@@ -196,6 +197,7 @@ func TestFindMissing(t *testing.T) {
 // toolchain finds a toolchain, and a cache folder of the test's own to build in.
 func toolchain(t *testing.T) (*Toolchain, string) {
 	t.Helper()
+	longtest.Skip(t, "runs nvcc")
 	root, err := cache.Root()
 	if err != nil {
 		t.Fatal(err)

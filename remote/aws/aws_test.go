@@ -19,6 +19,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"fisub/internal/cache"
+	"fisub/internal/longtest"
 	"fisub/remote"
 	"fisub/remote/aws/mailbox"
 	"fisub/remote/remotetest"
@@ -55,6 +56,7 @@ func TestMain(m *testing.M) {
 // tool gives a program that scripts/aws/tools has put into the cache.
 func tool(t *testing.T, name string) string {
 	t.Helper()
+	longtest.Skip(t, "starts an S3 server or an emulator of AWS")
 	root, err := cache.Root()
 	if err != nil {
 		t.Fatal(err)

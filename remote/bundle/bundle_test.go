@@ -10,6 +10,7 @@ import (
 
 	"fisub/device"
 	"fisub/device/nvcc"
+	"fisub/internal/longtest"
 	"fisub/internal/trace"
 	"fisub/remote"
 	"fisub/remote/bundle"
@@ -221,6 +222,7 @@ func TestFolder(t *testing.T) {
 
 // What is compiled here arrives as a folder that has a kernel of the solution, of the baseline, and of each solution beside.
 func TestKernel(t *testing.T) {
+	longtest.Skip(t, "runs nvcc")
 	root := t.TempDir() // the user's own toolchain stands in for one that is not there
 	base, floor := named("b", returns+"// b"), named("floor", returns+"// floor")
 	python := named("p", returns)
@@ -273,6 +275,7 @@ func TestKernel(t *testing.T) {
 
 // What does not compile is told here, before a host is asked for: the solution by its own error, anything else by its name.
 func TestBroken(t *testing.T) {
+	longtest.Skip(t, "runs nvcc")
 	root := t.TempDir()
 	broken := named("b", "int x = y;")
 	try := func(sol, beside *trace.Solution) error {

@@ -25,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"fisub/internal/config"
+	"fisub/internal/longtest"
 	"fisub/remote"
 	"fisub/remote/agent"
 )
@@ -235,6 +236,7 @@ type suite struct {
 
 // Run runs the suite.
 func Run(t *testing.T, setup Setup) {
+	longtest.Skip(t, "runs jobs with a provider")
 	s := &suite{setup}
 	for _, c := range []struct {
 		name string
