@@ -21,6 +21,8 @@ var layers = [][]string{
 	{"workloads", "remote", "internal/event"},
 	{"device/activity", "internal/ui"},
 	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "bench/runs", "device/devicetest", "remote/agent", "remote/ssh/sshdtest", "remote/slurm/slurmtest"},
+	{"remote/host"},
+	{"remote/work"},
 	{"remote/aws/mailbox", "scaffold", "collector"},
 	{"device/cuda", "device/emu", "remote/loopback", "remote/ssh", "remote/aws", "remote/modal", "remote/remotetest"},
 	{"bench/reference", "bench/worker", "bench/compare", "remote/dispatch", "remote/bundle", "remote/slurm", "submit"},
@@ -41,7 +43,7 @@ var only = map[string]string{
 	"golang.org/x/perf":                  "bench/stats",
 	"github.com/aws/aws-sdk-go-v2":       "remote/aws",
 	"github.com/aws/smithy-go":           "remote/aws",
-	"github.com/pkg/sftp":                "remote/ssh",
+	"github.com/pkg/sftp":                "remote/host",
 
 	"github.com/modal-labs/modal-client/go": "remote/modal",
 	"google.golang.org/grpc":                "remote/modal",

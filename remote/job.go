@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"regexp"
 	"strings"
@@ -27,6 +28,27 @@ func ValidID(id string) bool { return idForm.MatchString(id) }
 func ValidHash(s string) bool {
 	raw, err := hex.DecodeString(s)
 	return err == nil && len(raw) == 32 && strings.ToLower(s) == s
+}
+
+// Program is the name of the file of a bundle that is the agent: the fisub binary.
+const Program = "fisub"
+
+// Program gives the file of the bundle that is the agent.
+func (j *Job) Program() (File, error) {
+	for _, f := range j.Files {
+		if f.Name == Program && f.Exec {
+			return f, nil
+		}
+	}
+	return File{}, fmt.Errorf("job %.80q: no executable file %s in its bundle", j.ID, Program)
+}
+
+// Mode is that of the file where it is kept.
+func (f *File) Mode() fs.FileMode {
+	if f.Exec {
+		return 0o555
+	}
+	return 0o444
 }
 
 // Check tells whether the job is one: what Job and File promise about their fields.

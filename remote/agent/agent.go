@@ -30,11 +30,12 @@ import (
 	"time"
 
 	"fisub/internal/cache"
+	"fisub/internal/plain"
 	"fisub/remote"
 )
 
 // Program is the name of the file of a bundle that is the agent: the fisub binary. A provider starts it from the store.
-const Program = "fisub"
+const Program = remote.Program
 
 // The files of a job's folder.
 const (
@@ -46,6 +47,9 @@ const (
 	StopName   = "stop"         // somebody wants the job to end
 	BundleName = "bundle"       // the files of the job
 )
+
+// KeepDays is for how many days the store keeps a file that no job uses.
+const KeepDays = "30"
 
 // Store is the folder of the contents of files.
 func Store(work string) string { return filepath.Join(work, "store") }
@@ -256,17 +260,18 @@ func ReadExit(dir string) (remote.Exit, error) {
 	return exit, err
 }
 
-// ParseExit reads what a host says to be exit.json. The error names that file.
-func ParseExit(text []byte) (remote.Exit, error) {
+// ParseExit reads what a host says to be exit.json. One that cannot be read is as good as none that will come.
+func ParseExit(text []byte) remote.Exit {
 	var exit remote.Exit
 	err := json.Unmarshal(text, &exit)
-	if !exit.End.Known() {
-		err = errors.Join(err, fmt.Errorf("end %.50q", exit.End))
+	if err == nil && !exit.End.Known() {
+		err = fmt.Errorf("end %.50q", exit.End)
 	}
 	if err != nil {
-		return remote.Exit{}, fmt.Errorf("%s cannot be read: %w", ExitName, err)
+		exit = remote.Exit{End: remote.Lost, Text: fmt.Sprintf("%s cannot be read: %v", ExitName, err)}
 	}
-	return exit, nil
+	exit.Text, exit.Hint = plain.Brief(exit.Text, 1000), plain.Brief(exit.Hint, 1000)
+	return exit
 }
 
 func readJSON(name string, v any) error {

@@ -22,7 +22,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"golang.org/x/sync/errgroup"
 
-	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/aws/mailbox"
@@ -266,13 +265,12 @@ func (p *Provider) post(ctx context.Context, b *bucket, d *data, job *remote.Job
 		if links.Files[f.SHA256], err = link(p.config.Prefix + "store/" + f.SHA256); err != nil {
 			return "", "", err
 		}
-		if f.Exec && f.Name == agent.Program {
-			program = f.SHA256
-		}
 	}
-	if program == "" {
-		return "", "", fmt.Errorf("the bundle has no executable file %s", agent.Program)
+	file, err := job.Program()
+	if err != nil {
+		return "", "", err
 	}
+	program = file.SHA256
 	if links.Stop, err = link(d.folder() + "stop"); err != nil {
 		return "", "", err
 	}
@@ -390,10 +388,6 @@ func (r *reader) exit(ctx context.Context) (*remote.Exit, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := agent.ParseExit(raw)
-	if err != nil {
-		e = remote.Exit{End: remote.Lost, Text: err.Error()}
-	}
-	e.Text, e.Hint = plain.Brief(e.Text, 1000), plain.Brief(e.Hint, 1000)
+	e := agent.ParseExit(raw)
 	return &e, nil
 }

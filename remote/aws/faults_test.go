@@ -181,7 +181,7 @@ func TestWrongFile(t *testing.T) {
 	}
 	job = script(t, p, "true")
 	job.Files[0].Name = "other"
-	if _, err := p.Submit(t.Context(), job, nil); err == nil || err.Error() != "cloud: bucket results: the bundle has no executable file fisub" {
+	if _, err := p.Submit(t.Context(), job, nil); err == nil || !strings.Contains(err.Error(), "no executable file fisub in its bundle") {
 		t.Errorf("no agent: got %v", err)
 	}
 }

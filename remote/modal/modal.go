@@ -175,15 +175,11 @@ func (p *Provider) accept(job *remote.Job) (program string, err error) {
 	if job.GPU != "" && !gpuKind.MatchString(job.GPU) {
 		return denied("no-such", "see modal.com/docs/guide/gpu for the kinds", "%.60q is no kind of GPU", job.GPU)
 	}
-	for _, f := range job.Files {
-		if f.Name == agent.Program && f.Exec {
-			program = f.SHA256
-		}
+	f, err := job.Program()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", p.name, err)
 	}
-	if program == "" {
-		return "", fmt.Errorf("%s: the bundle has no program %s", p.name, agent.Program)
-	}
-	return program, nil
+	return f.SHA256, nil
 }
 
 // prepare looks up the app, the volume and the image, once.

@@ -262,9 +262,7 @@ func (r result) exit(said string) remote.Exit {
 
 // exitOf is the exit that a job has left.
 func exitOf(data []byte) remote.Exit {
-	e, err := agent.ParseExit(data)
-	if err != nil {
-		return remote.Exit{End: remote.Lost, Text: redact(err.Error())}
-	}
+	e := agent.ParseExit(data)
+	e.Text = redact(e.Text)
 	return e
 }

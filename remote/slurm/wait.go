@@ -240,10 +240,6 @@ func readExit(ctx context.Context, l login, j *job) (*remote.Exit, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	e, err := agent.ParseExit(text.Bytes())
-	if err != nil {
-		return &remote.Exit{End: remote.Lost, Text: clean(err.Error(), 300)}, nil
-	}
-	e.Text, e.Hint = clean(e.Text, 1000), clean(e.Hint, 1000)
+	e := agent.ParseExit(text.Bytes())
 	return &e, nil
 }

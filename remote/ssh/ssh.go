@@ -511,11 +511,7 @@ func (p *Provider) Wait(ctx context.Context, handle remote.Handle, from int64, w
 			out := answer{left: maxAnswer}
 			err = h.run(ctx, "cat "+dir+"/"+agent.ExitName, nil, &out)
 			if err == nil {
-				exit, err := agent.ParseExit(out.Bytes())
-				if err != nil { // as good as none that will come
-					exit = remote.Exit{End: remote.Lost, Text: err.Error()}
-				}
-				return exit, nil
+				return agent.ParseExit(out.Bytes()), nil
 			}
 			if errors.As(err, &st) {
 				return remote.Exit{End: remote.Cancelled, Text: "the job's folder is gone"}, nil

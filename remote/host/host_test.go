@@ -1,0 +1,278 @@
+package host_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"fisub/remote/host"
+	"fisub/remote/ssh/sshdtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// login gives a host behind an sshd, and that.
+func login(t *testing.T) (*host.SSH, *sshdtest.Fleet) {
+	t.Helper()
+	f := sshdtest.New(t, 1)
+	s := &host.SSH{Name: f.Daemons[0].Name, Config: f.Config}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, f
+}
+
+// What a Host promises, whichever it is.
+func TestHosts(t *testing.T) {
+	t.Run("local", func(t *testing.T) { promises(t, host.Local{}) })
+	t.Run("ssh", func(t *testing.T) {
+		s, _ := login(t)
+		promises(t, s)
+	})
+}
+
+type failing struct{ err error }
+
+func (f *failing) Write([]byte) (int, error) { return 0, f.err }
+func (f *failing) Read([]byte) (int, error)  { return 0, f.err }
+
+func promises(t *testing.T, h host.Host) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var out bytes.Buffer
+	odd := []string{"printf", "%s|", "a b", "it's", `"$HOME"`, "$(id)", "-n", "", "*", "x;y", "a\nb", `\`}
+	if err := h.Run(ctx, odd, nil, &out); err != nil || out.String() != strings.Join(odd[2:], "|")+"|" {
+		t.Errorf("odd words: got %q, %v", out.String(), err)
+	}
+	out.Reset()
+	if err := h.Run(ctx, []string{"cat"}, strings.NewReader("in"), &out); err != nil || out.String() != "in" {
+		t.Errorf("standard input: got %q, %v", out.String(), err)
+	}
+	var failed *host.ExitError
+	for _, status := range []int{1, 254} {
+		err := h.Run(ctx, []string{"sh", "-c", fmt.Sprintf("echo 'sh: error: no' >&2; exit %d", status)}, nil, nil)
+		if !errors.As(err, &failed) || failed.Status != status || err.Error() != "sh: no" {
+			t.Errorf("status %d: got %v", status, err)
+		}
+	}
+	if err := h.Run(ctx, []string{"no-such-command"}, nil, nil); !errors.As(err, &failed) || failed.Status != host.NotFound {
+		t.Errorf("no such command: got %v", err)
+	}
+	dir := filepath.Join(t.TempDir(), "it's a dir")
+	if _, err := h.Sizes(ctx, dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no folder: got %v", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Run(ctx, []string{dir}, nil, nil); !errors.As(err, &failed) || failed.Status != host.NotRunnable {
+		t.Errorf("a folder as a command: got %v", err)
+	}
+
+	name := filepath.Join(dir, "big")
+	big := bytes.Repeat([]byte("\x00\xff\n0123456789"), 300_000)
+	if err := h.Put(ctx, name, bytes.NewReader(big), 0o555); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(name); err != nil || st.Mode() != 0o555 || st.Size() != int64(len(big)) {
+		t.Errorf("put: %v, %v", st, err)
+	}
+	cut := errors.New("cut")
+	broken := io.MultiReader(strings.NewReader("some"), &failing{cut})
+	if err := h.Put(ctx, filepath.Join(dir, "cut"), broken, 0o444); !errors.Is(err, cut) {
+		t.Errorf("cut upload: got %v", err)
+	}
+	if sizes, err := h.Sizes(ctx, dir); err != nil || len(sizes) != 1 || sizes["big"] != int64(len(big)) {
+		t.Errorf("sizes: %v, %v", sizes, err)
+	}
+	out.Reset()
+	if n, err := h.Read(ctx, name, 1000, 2_000_000, &out); err != nil || n != 2_000_000 || !bytes.Equal(out.Bytes(), big[1000:2_001_000]) {
+		t.Errorf("read: %d bytes, %v", n, err)
+	}
+	if n, err := h.Read(ctx, name, int64(len(big))+5, 10, &out); err != nil || n != 0 {
+		t.Errorf("read behind the end: %d bytes, %v", n, err)
+	}
+	if _, err := h.Read(ctx, name, 0, 10, &failing{cut}); !errors.Is(err, cut) {
+		t.Errorf("read into nothing: got %v", err)
+	}
+	if err := h.Run(ctx, []string{"cat", name}, nil, &failing{cut}); !errors.Is(err, cut) {
+		t.Errorf("run into nothing: got %v", err)
+	}
+	if _, err := h.Read(ctx, filepath.Join(dir, "none"), 0, 5, &out); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("read of no file: got %v", err)
+	}
+	short, end := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer end()
+	if err := h.Run(short, []string{"sleep", "30"}, nil, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a command that does not end: got %v", err)
+	}
+}
+
+// A command's own 255 is not taken for ssh's, which means a lost connection.
+func TestStatus255(t *testing.T) {
+	t.Parallel()
+	s, _ := login(t)
+	var failed *host.ExitError
+	if err := s.Run(t.Context(), []string{"sh", "-c", "exit 255"}, nil, nil); !errors.As(err, &failed) || failed.Status != 254 {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestExitError(t *testing.T) {
+	for _, c := range []struct {
+		err  host.ExitError
+		want string
+	}{
+		{host.ExitError{"sbatch", 1, "sbatch: error: no\nsbatch: error: no\nsbatch: why\n"}, "sbatch: no; why"},
+		{host.ExitError{"", 1, "mkdir: cannot \x1b[31mdo it\n\n"}, "mkdir: cannot [31mdo it"},
+		{host.ExitError{"squeue", 127, ""}, "squeue: command not found"},
+		{host.ExitError{"squeue", 3, " \n"}, "squeue: exit status 3"},
+		{host.ExitError{"x", 1, "1\n2\n3\n4\n5\n6\n"}, "x: 1; 2; 3; 4; 5"},
+	} {
+		if got := c.err.Error(); got != c.want {
+			t.Errorf("%+v: got %q, want %q", c.err, got, c.want)
+		}
+	}
+}
+
+// Commands on this machine are out of reach of an interrupt from the keyboard, which goes to the terminal's process group, from
+// their birth on.
+func TestKeyboard(t *testing.T) {
+	run := func(argv ...string) string {
+		t.Helper()
+		var out bytes.Buffer
+		if err := (host.Local{}).Run(t.Context(), argv, nil, &out); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	var pid, group int
+	out := run("cut", "-d ", "-f1,5", "/proc/self/stat")
+	if _, err := fmt.Sscan(out, &pid, &group); err != nil || pid != group {
+		t.Errorf("got %q, want a process that leads its group", out)
+	}
+	if out, want := run("grep", "SigBlk", "/proc/self/status"), "SigBlk:\t0000000000000002\n"; out != want {
+		t.Errorf("got %q, want %q: SIGINT is blocked", out, want)
+	}
+}
+
+// A host whose sessions for files say nothing does not hold up who has stopped waiting.
+func TestHangs(t *testing.T) {
+	t.Parallel()
+	s, f := login(t)
+	d := f.Daemons[0]
+	d.Stop()
+	asked, hang := filepath.Join(f.Dir, "asked"), filepath.Join(f.Dir, "hang")
+	conf, err := os.ReadFile(d.Conf)
+	if err == nil {
+		err = os.WriteFile(hang, []byte("echo >"+asked+"; exec cat >/dev/null\n"), 0o600)
+	}
+	if err == nil {
+		err = os.WriteFile(d.Conf, []byte(strings.Replace(string(conf), "internal-sftp", "/bin/sh "+hang, 1)), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.Sizes(ctx, "/")
+		ended <- err
+	}()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(asked); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the host is not asked")
+		}
+	}
+	cancel()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("it goes on when its context has ended")
+	}
+}
+
+// A slow reader gives a file piece by piece, and waits where it is told to.
+type slow struct {
+	*bytes.Reader
+	at   int64
+	stop func()
+	from int64 // of the last Seek
+	read int64
+}
+
+func (s *slow) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p[:min(len(p), 1<<20)])
+	if s.read += int64(n); s.stop != nil && s.read > s.at {
+		s.stop()
+		s.stop = nil
+	}
+	return n, err
+}
+
+func (s *slow) Seek(to int64, whence int) (int64, error) {
+	s.from, s.read = to, to
+	return s.Reader.Seek(to, whence)
+}
+
+// A file that is cut off goes on where it was; one that is given up is removed when the host is closed.
+func TestPutCut(t *testing.T) {
+	t.Parallel()
+	s, f := login(t)
+	dir := t.TempDir()
+	content := make([]byte, 40<<20)
+	for i := range content {
+		content[i] = byte(i >> 8)
+	}
+	var lost *host.LostError
+	cut := func() *slow {
+		return &slow{Reader: bytes.NewReader(content), at: 30 << 20, stop: f.Daemons[0].Drop}
+	}
+	name := filepath.Join(dir, "big")
+	if err := s.Put(t.Context(), name, cut(), 0o444); !errors.As(err, &lost) {
+		t.Fatalf("cut off: got %v", err)
+	}
+	whole := &slow{Reader: bytes.NewReader(content)}
+	if err := s.Put(t.Context(), name, whole, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	if whole.from == 0 {
+		t.Error("it began again from the beginning")
+	}
+	if got, err := os.ReadFile(name); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("got %d bytes, %v", len(got), err)
+	}
+	other := filepath.Join(dir, "other")
+	if err := s.Put(t.Context(), other, cut(), 0o444); !errors.As(err, &lost) {
+		t.Errorf("cut off again: got %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
+		t.Errorf("left: %v", entries)
+	}
+	if err := s.Run(t.Context(), []string{"true"}, nil, nil); err == nil {
+		t.Error("a closed host runs a command")
+	}
+}

@@ -1,0 +1,118 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"fisub/internal/plain"
+	"fisub/remote"
+)
+
+// Local is this machine.
+type Local struct {
+	Env []string // of commands, beside this process's own: "NAME=value"
+}
+
+// Run runs a command here, out of reach of an interrupt from the keyboard.
+func (l Local) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
+	if stdout == nil {
+		stdout = io.Discard
+	}
+	out, words := &tap{w: stdout}, &plain.Buffer{Limit: maxStderr}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), l.Env...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, words
+	cmd.WaitDelay = time.Second
+	err := remote.Start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	var failed *exec.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", argv[0], context.Cause(ctx))
+	case out.err != nil:
+		return out.err
+	case errors.As(err, &failed):
+		return &ExitError{argv[0], failed.ExitCode(), words.String()}
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		return &ExitError{argv[0], NotFound, ""}
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOEXEC):
+		return &ExitError{argv[0], NotRunnable, err.Error()}
+	}
+	return fmt.Errorf("%s: %w", argv[0], err)
+}
+
+// Put writes a file.
+func (Local) Put(ctx context.Context, name string, r io.Reader, mode fs.FileMode) (err error) {
+	temp := filepath.Join(filepath.Dir(name), "."+rand.Text())
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(temp)
+		}
+	}()
+	_, err = io.Copy(f, &contextReader{ctx, r})
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp, name)
+}
+
+// Read copies a piece of a file.
+func (Local) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	if _, err := f.Seek(from, io.SeekStart); err != nil {
+		return 0, err
+	}
+	return io.Copy(w, io.LimitReader(&contextReader{ctx, f}, limit))
+}
+
+// Sizes lists a folder.
+func (Local) Sizes(_ context.Context, dir string) (map[string]int64, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	sizes := map[string]int64{}
+	for _, e := range entries {
+		if st, err := e.Info(); err == nil {
+			sizes[e.Name()] = st.Size()
+		}
+	}
+	return sizes, nil
+}
+
+// Close does nothing: there is no connection.
+func (Local) Close() error { return nil }
+
+// A contextReader ends with the context's error.
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (c *contextReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}

@@ -1,0 +1,473 @@
+package host
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/pkg/sftp"
+
+	"fisub/internal/plain"
+	"fisub/remote"
+)
+
+// options are those of every ssh. What stands here the user's config cannot change: host keys are checked, nothing is asked,
+// nothing is forwarded, and a connection that is gone is noticed within 15 seconds.
+var options = []string{
+	"-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=10",
+	"-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "LogLevel=ERROR", "-o", "ForwardAgent=no",
+	"-o", "ForwardX11=no", "-o", "ClearAllForwardings=yes", "-o", "RequestTTY=no", "-o", "PermitLocalCommand=no",
+	"-o", "RemoteCommand=none", "-o", "ControlPersist=no",
+}
+
+var sshName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@:\[\]-]{0,254}$`)
+
+// ValidName tells whether name may be that of an SSH host.
+func ValidName(name string) bool { return sshName.MatchString(name) }
+
+// SSH is a host that the system's OpenSSH logs in to. All its sessions share one connection: the master, an ssh process that
+// lives as long as this process holds the other end of its input. It connects when it is used, and again when the connection
+// was lost.
+type SSH struct {
+	Name   string // as ssh takes it: "gpu01", "me@gpu01", "me@gpu01:2222"
+	Config string // a file for ssh -F; "" for the user's own
+
+	mu     sync.Mutex
+	dir    string // private, for sockets; "" before the first connection
+	number int
+	master *master
+	idle   []*session
+	parts  map[string]string // of a file that was cut off while it was sent: its temporary name
+	closed bool
+}
+
+type master struct {
+	socket string
+	stdin  io.Closer
+	cmd    *exec.Cmd
+	exited chan struct{}
+}
+
+// args are those of an ssh that runs command on the host, or with "-s" among flags a subsystem.
+func (s *SSH) args(socket, mode, command string, flags ...string) []string {
+	all := append([]string{}, options...)
+	if s.Config != "" {
+		all = append(all, "-F", s.Config)
+	}
+	all = append(append(all, "-o", "ControlMaster="+mode, "-o", "ControlPath="+socket), flags...)
+	if strings.Contains(s.Name, ":") {
+		return append(all, "--", "ssh://"+s.Name, command)
+	}
+	return append(all, "--", s.Name, command)
+}
+
+// command prepares an ssh for remote.Start.
+func command(ctx context.Context, args []string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "ssh", args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 2 * time.Second
+	return cmd
+}
+
+// connect gives the socket of a connection that stands.
+func (s *SSH) connect(ctx context.Context) (socket string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return "", errors.New("the connection was closed")
+	}
+	if s.master != nil {
+		select {
+		case <-s.master.exited:
+			s.master.stdin.Close()
+			s.master = nil
+		default:
+			return s.master.socket, nil
+		}
+	}
+	if s.dir == "" {
+		if s.dir, err = os.MkdirTemp("", "fisub-"); err != nil {
+			return "", &remote.LocalError{Err: err}
+		}
+	}
+	s.number++
+	m := &master{socket: filepath.Join(s.dir, fmt.Sprint(s.number)), exited: make(chan struct{})}
+	m.cmd = command(context.WithoutCancel(ctx), s.args(m.socket, "yes", "exec cat >/dev/null"))
+	words := &plain.Buffer{Limit: maxStderr}
+	m.cmd.Stderr = words
+	if m.stdin, err = m.cmd.StdinPipe(); err != nil {
+		return "", err
+	}
+	if err := remote.Start(m.cmd); err != nil {
+		return "", s.denied("no-such", err.Error(), "apt-get install openssh-client")
+	}
+	go func() {
+		_ = m.cmd.Wait()
+		close(m.exited)
+	}()
+	for {
+		select {
+		case <-m.exited:
+			return "", s.explain(words.String())
+		case <-ctx.Done():
+			m.close()
+			return "", ctx.Err()
+		case <-time.After(2 * time.Millisecond):
+			if _, err := os.Stat(m.socket); err == nil {
+				s.master = m
+				return m.socket, nil
+			}
+		}
+	}
+}
+
+func (m *master) close() {
+	m.stdin.Close()
+	select {
+	case <-m.exited:
+	case <-time.After(2 * time.Second):
+		_ = m.cmd.Process.Kill()
+		<-m.exited
+	}
+}
+
+// Close ends the connection. What it leaves of files that were cut off goes first, where that is possible.
+func (s *SSH) Close() error {
+	s.mu.Lock()
+	temps := slices.Collect(maps.Values(s.parts))
+	s.mu.Unlock()
+	if len(temps) > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = s.Run(ctx, append([]string{"rm", "-f", "--"}, temps...), nil, nil)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, idle := range s.idle {
+		idle.end()
+	}
+	s.idle = nil
+	if s.master != nil {
+		s.master.close()
+		s.master = nil
+	}
+	if s.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(s.dir)
+}
+
+// marker ends what a login shell's startup files may print.
+const marker = "\x1efisub\x1e\n"
+
+// Run runs a command, whatever the login shell is and prints. Files that it makes are the user's alone. A command that ends
+// with 255, as ssh does, has the status 254.
+func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
+	socket, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	script := `umask 077; printf '\036fisub\036\n';`
+	for _, arg := range argv {
+		script += " " + plain.Quote(arg)
+	}
+	script += " || { s=$?; [ $s -ne 255 ] || s=254; exit $s; }"
+	cmd := command(ctx, s.args(socket, "no", "exec /bin/sh -c "+plain.Quote(script)))
+	if stdout == nil {
+		stdout = io.Discard
+	}
+	out, words := &unmarked{w: stdout}, &plain.Buffer{Limit: maxStderr}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, words
+	if err = remote.Start(cmd); err == nil {
+		err = cmd.Wait()
+	}
+	text := strings.TrimSpace(words.String())
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case out.err != nil:
+		return out.err
+	case err == nil && !out.found:
+		return &LostError{"no word from the host's shell"}
+	case err == nil:
+		return nil
+	case errors.As(err, &exit) && out.found && exit.ExitCode() != 255 && exit.Exited():
+		return &ExitError{argv[0], exit.ExitCode(), text}
+	case errors.As(err, &exit) && !out.found:
+		return s.explain(cmp.Or(text, "ssh: "+err.Error()))
+	case errors.As(err, &exit):
+		return &LostError{cmp.Or(text, "ssh: "+err.Error())}
+	}
+	return err
+}
+
+// unmarked passes on what comes behind the marker.
+type unmarked struct {
+	w     io.Writer
+	head  []byte
+	found bool
+	err   error
+}
+
+func (u *unmarked) Write(p []byte) (int, error) {
+	n := len(p)
+	if !u.found {
+		u.head = append(u.head, p...)
+		at := bytes.Index(u.head, []byte(marker))
+		if at < 0 {
+			if len(u.head) > 1<<20 {
+				u.err = errors.New("the shell's startup files print more than 1 MiB")
+				return 0, u.err
+			}
+			return n, nil
+		}
+		u.found = true
+		p, u.head = u.head[at+len(marker):], nil
+	}
+	if len(p) > 0 {
+		if _, err := u.w.Write(p); err != nil {
+			u.err = err
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+// A session is one for files.
+type session struct {
+	client *sftp.Client
+	end    func()
+}
+
+// maxIdle bounds the sessions that are kept for the next one who needs files.
+const maxIdle = 4
+
+func (s *SSH) session(ctx context.Context) (*session, error) {
+	s.mu.Lock()
+	if n := len(s.idle); n > 0 {
+		idle := s.idle[n-1]
+		s.idle = s.idle[:n-1]
+		s.mu.Unlock()
+		return idle, nil
+	}
+	s.mu.Unlock()
+	socket, err := s.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives this call
+	stop := context.AfterFunc(ctx, cancel)
+	words := &plain.Buffer{Limit: maxStderr}
+	cmd := command(own, s.args(socket, "no", "sftp", "-s"))
+	cmd.Stderr = words
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = remote.Start(cmd)
+	}
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	end := func() {
+		in.Close()
+		cancel()
+		_ = cmd.Wait()
+	}
+	client, err := sftp.NewClientPipe(out, in, sftp.UseConcurrentWrites(true), sftp.MaxPacketUnchecked(1<<17))
+	if stop(); err == nil {
+		return &session{client, sync.OnceFunc(func() { client.Close(); end() })}, nil
+	}
+	end()
+	switch text := err.Error(); {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case strings.Contains(text, "packet too long"):
+		return nil, s.denied("no-such", "sftp: "+text,
+			"the shell's startup files on the host must not print anything where there is no terminal")
+	}
+	return nil, &LostError{strings.TrimSpace(words.String() + " " + err.Error())}
+}
+
+// files runs do with a session for files, which lives on for the next one unless do fails or ctx ends.
+func (s *SSH) files(ctx context.Context, name string, do func(*sftp.Client) error) error {
+	one, err := s.session(ctx)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, one.end)
+	err = do(one.client)
+	if !stop() {
+		one.end()
+		return ctx.Err()
+	}
+	s.mu.Lock()
+	keep := (err == nil || errors.Is(err, fs.ErrNotExist)) && len(s.idle) < maxIdle && !s.closed
+	if keep {
+		s.idle = append(s.idle, one)
+	}
+	s.mu.Unlock()
+	if !keep {
+		one.end()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// fault says whose an error of a session for files is: that of t's other end, the host's file system, or the connection.
+func fault(err error, t *tap) error {
+	var st *sftp.StatusError
+	switch {
+	case err == nil:
+		return nil
+	case t.err != nil:
+		return t.err
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+		return err
+	case errors.As(err, &st) && st.FxCode() != sftp.ErrSSHFxConnectionLost && st.FxCode() != sftp.ErrSSHFxNoConnection:
+		return err
+	}
+	return &LostError{err.Error()}
+}
+
+// tail is how much of a file that was cut off is sent again: writes of a lost connection may have left holes near the end.
+const tail = 8 << 20
+
+// Put writes a file.
+func (s *SSH) Put(ctx context.Context, name string, r io.Reader, mode fs.FileMode) error {
+	seeker, resumable := r.(io.Seeker)
+	s.mu.Lock()
+	temp := s.parts[name]
+	delete(s.parts, name)
+	s.mu.Unlock()
+	temp = cmp.Or(temp, path.Join(path.Dir(name), "."+rand.Text()))
+	err := s.files(ctx, name, func(c *sftp.Client) error {
+		src := &tap{r: r}
+		f, err := c.OpenFile(temp, os.O_WRONLY|os.O_CREATE)
+		if err != nil {
+			return fault(err, src)
+		}
+		defer f.Close()
+		if st, err := f.Stat(); err == nil && st.Size() > tail && resumable {
+			if _, src.err = seeker.Seek(st.Size()-tail, io.SeekStart); src.err != nil {
+				return src.err
+			}
+			if _, err := f.Seek(st.Size()-tail, io.SeekStart); err != nil {
+				return fault(err, src)
+			}
+		}
+		_, err = f.ReadFromWithConcurrency(src, 64)
+		if err = errors.Join(err, f.Chmod(mode), f.Close()); err == nil {
+			err = c.PosixRename(temp, name)
+		}
+		return fault(err, src)
+	})
+	var lost *LostError
+	switch {
+	case err == nil:
+	case errors.As(err, &lost) && resumable:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.parts == nil {
+			s.parts = map[string]string{}
+		}
+		s.parts[name] = temp
+	default:
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
+		defer cancel()
+		_ = s.Run(ctx, []string{"rm", "-f", "--", temp}, nil, nil)
+	}
+	return err
+}
+
+// Read copies a piece of a file.
+func (s *SSH) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (n int64, err error) {
+	err = s.files(ctx, name, func(c *sftp.Client) error {
+		to := &tap{w: w}
+		f, err := c.Open(name)
+		if err != nil {
+			return fault(err, to)
+		}
+		defer f.Close()
+		if _, err := f.Seek(from, io.SeekStart); err != nil {
+			return fault(err, to)
+		}
+		n, err = io.CopyBuffer(to, io.LimitReader(f, limit), make([]byte, 256<<10))
+		return fault(err, to)
+	})
+	return n, err
+}
+
+// Sizes lists a folder.
+func (s *SSH) Sizes(ctx context.Context, dir string) (map[string]int64, error) {
+	sizes := map[string]int64{}
+	return sizes, s.files(ctx, dir, func(c *sftp.Client) error {
+		entries, err := c.ReadDir(dir)
+		for _, e := range entries {
+			sizes[e.Name()] = e.Size()
+		}
+		return fault(err, &tap{})
+	})
+}
+
+func (s *SSH) denied(code, text, hint string) error {
+	return &remote.Denied{Code: code, Host: s.Name, Text: text, Hint: hint}
+}
+
+// refusals list what ssh says when it cannot connect, and what that means. The first that fits counts; NAME is the host.
+var refusals = []struct{ words, code, begin, hint string }{
+	{"HOST IDENTIFICATION HAS CHANGED", "host-key", "its host key has changed: ",
+		"somebody may listen in; if the host was installed anew: ssh-keygen -R NAME, then ssh NAME"},
+	{"Host key verification failed|host key is known", "host-key", "its host key is not known: ",
+		"ssh NAME once by hand, and compare the fingerprint"},
+	{"Permission denied|Too many authentication failures|no such identity", "credentials", "",
+		"ssh NAME must work without a question: ssh-add the key, or name it in ~/.ssh/config"},
+	{"Could not resolve hostname|Connection refused|timed out|No route to host|Network is unreachable|Connection closed|" +
+		"Connection reset|kex_exchange_identification", "unreachable", "", "is the name right, and the host up? ssh NAME"},
+	{"Bad configuration option|Can't open user config file|terminating,", "no-such", "",
+		"ssh -G NAME shows what the config says"},
+	{"", "unreachable", "", "ssh NAME shows more"},
+}
+
+// explain makes an error of what ssh said when it could not connect.
+func (s *SSH) explain(said string) error {
+	var words []string
+	for line := range strings.Lines(said) {
+		if line = strings.Trim(strings.TrimSpace(line), "@ "); line != "" {
+			words = append(words, line)
+		}
+	}
+	text := plain.Brief(cmp.Or(strings.Join(words, "; "), "ssh ended without a word"), 500)
+	for _, r := range refusals {
+		for word := range strings.SplitSeq(r.words, "|") {
+			if strings.Contains(said, word) {
+				return s.denied(r.code, r.begin+text, strings.ReplaceAll(r.hint, "NAME", s.Name))
+			}
+		}
+	}
+	return nil
+}

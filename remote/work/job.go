@@ -1,0 +1,219 @@
+package work
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"fisub/internal/plain"
+	"fisub/remote"
+	"fisub/remote/agent"
+	"fisub/remote/host"
+)
+
+// A Job is one of a work folder. Its JSON is what a handle holds of it.
+type Job struct {
+	Host    host.Host    `json:"-"`
+	ID      string       `json:"-"`
+	Place   remote.Place `json:"-"`                 // as its description or its handle has it
+	Work    string       `json:"work"`              // the work folder, absolute
+	Program string       `json:"program,omitempty"` // hash of the agent; "" where that is not known
+}
+
+// Valid tells whether a handle may hold the job: what it names will be ended and removed.
+func (j *Job) Valid() bool {
+	return remote.ValidID(j.ID) && path.IsAbs(j.Work) && path.Clean(j.Work) == j.Work && !control(j.Work) &&
+		(j.Program == "" || remote.ValidHash(j.Program))
+}
+
+// Handle gives the job's handle, of a provider of that kind.
+func (j *Job) Handle(kind string) remote.Handle {
+	data, _ := json.Marshal(j) // strings: it cannot fail
+	return remote.Handle{Provider: kind, Job: j.ID, Place: j.Place, Data: data}
+}
+
+// Dir is the job's folder.
+func (j *Job) Dir() string { return agent.JobDir(j.Work, j.ID) }
+
+func (j *Job) program() string { return agent.Stored(j.Work, j.Program) }
+
+// noJob is the status of scripts that do not find the job's folder.
+const noJob = 44
+
+// follow says a line when the host has answered, and then the stream of the job in folder $1 from byte $3 on.
+var follow = fmt.Sprintf(`[ -d "$1" ] || exit %d; echo; exec "$2" agent tail "$1" --from "$3"`, noJob)
+
+// stubborn is how long a host may answer, and its agent not, until the job is lost.
+const stubborn = 5 * time.Second
+
+// Wait hands the event stream on from byte from on, as remote.Provider's Wait does, over one connection after the other. A job
+// whose host cannot be reached for longer than away is lost.
+func (j *Job) Wait(ctx context.Context, from int64, w remote.Watcher, away time.Duration) (remote.Exit, error) {
+	f := &follower{w: w, at: from}
+	var since time.Time // the host cannot be reached, or its agent does not answer
+	for wait := 250 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		before := f.at
+		f.heard = false
+		err := shell(ctx, j.Host, follow, []string{j.Dir(), j.program(), strconv.FormatInt(f.at, 10)}, nil, f)
+		if err == nil {
+			var exit *remote.Exit
+			if exit, err = j.Exit(ctx); exit != nil {
+				return *exit, nil
+			} else if err == nil {
+				return gone(), nil
+			}
+		}
+		var failed *host.ExitError
+		switch {
+		case f.err != nil:
+			return remote.Exit{}, f.err
+		case ctx.Err() != nil:
+			return remote.Exit{}, ctx.Err()
+		case errors.As(err, &failed) && failed.Status == noJob:
+			return gone(), nil
+		case failed == nil && f.heard, f.at > before:
+			since, wait = time.Time{}, 250*time.Millisecond
+		}
+		if since.IsZero() {
+			since = time.Now()
+		}
+		silent := time.Since(since)
+		if failed != nil && silent > stubborn {
+			return remote.Exit{End: remote.Lost, Text: "following the job: " + failed.Error()}, nil
+		}
+		if failed == nil && silent > away {
+			return remote.Exit{End: remote.Lost, Text: fmt.Sprintf("not reached for %v: %v", silent.Round(time.Second), err),
+				Hint: "is the host up? its job ends at its limit in any case"}, nil
+		}
+		w.State(remote.State{Phase: remote.Away, Text: err.Error()})
+		if failed == nil {
+			wait = min(wait, max(away-silent, 50*time.Millisecond))
+		}
+		if err := remote.Sleep(ctx, wait); err != nil {
+			return remote.Exit{}, err
+		}
+	}
+}
+
+func gone() remote.Exit {
+	return remote.Exit{End: remote.Cancelled, Text: "the job's folder is gone"}
+}
+
+// A follower counts what it passes on.
+type follower struct {
+	w     remote.Watcher
+	at    int64
+	heard bool  // the host has answered on this connection
+	err   error // of w
+}
+
+func (f *follower) Write(p []byte) (int, error) {
+	n := len(p)
+	if !f.heard && n > 0 {
+		f.heard, p = true, p[1:]
+		f.w.State(remote.State{Phase: remote.Running})
+	}
+	if len(p) > 0 {
+		var took int
+		took, f.err = f.w.Write(p)
+		f.at += int64(took)
+		if f.err != nil {
+			return took, f.err
+		}
+	}
+	return n, nil
+}
+
+// Exit reads how the job ended. It is nil where that is not written yet, or where the folder is gone.
+func (j *Job) Exit(ctx context.Context) (*remote.Exit, error) {
+	var text bytes.Buffer
+	_, err := j.Host.Read(ctx, path.Join(j.Dir(), agent.ExitName), 0, 64<<10, &text)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	exit := agent.ParseExit(text.Bytes())
+	return &exit, nil
+}
+
+// maxLog bounds each file that is collected.
+const maxLog = 64 << 20
+
+// Collect copies the job's log, and its files with those names, as far as they are there, into the folder dst.
+func (j *Job) Collect(ctx context.Context, dst string, names ...string) error {
+	for _, name := range append([]string{agent.LogName}, names...) {
+		if err := j.collect(ctx, name, filepath.Join(dst, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (j *Job) collect(ctx context.Context, name, to string) error {
+	f, err := os.CreateTemp(filepath.Dir(to), ".collect-*")
+	if err != nil {
+		return &remote.LocalError{Err: err}
+	}
+	defer os.Remove(f.Name())
+	_, err = j.Host.Read(ctx, path.Join(j.Dir(), name), 0, maxLog, localWriter{f})
+	closed := f.Close()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	if err := errors.Join(closed, os.Rename(f.Name(), to)); err != nil {
+		return &remote.LocalError{Err: err}
+	}
+	return nil
+}
+
+type localWriter struct{ w io.Writer }
+
+func (l localWriter) Write(p []byte) (int, error) {
+	n, err := l.w.Write(p)
+	if err != nil {
+		err = &remote.LocalError{Err: err}
+	}
+	return n, err
+}
+
+// free ends the job in folder $1 by its agent $2 and removes the folder, or what a client that was killed has left, $3. Of a
+// job that never began, or has ended, the shell can remove it where the agent's program is gone.
+const free = `[ -f "$2" ] && [ -x "$2" ] && exec "$2" agent free "$1"
+if [ -e "$1/` + agent.StateName + `" ] && [ ! -e "$1/` + agent.ExitName + `" ]; then
+echo the program of the job\'s agent is gone, and it may still run >&2; exit 1; fi; rm -rf -- "$1" "$3"`
+
+// Free ends the job where it runs, and removes its folder. It may be called again.
+func (j *Job) Free(ctx context.Context) error {
+	return shell(ctx, j.Host, free, []string{j.Dir(), j.program(), j.half()}, nil, nil)
+}
+
+// Remove removes the folder of a job that has ended.
+func (j *Job) Remove(ctx context.Context) error {
+	return shell(ctx, j.Host, `rm -rf -- "$@"`, []string{j.Dir(), j.half()}, nil, nil)
+}
+
+// half is what a Free that was killed leaves.
+func (j *Job) half() string { return path.Join(agent.Jobs(j.Work), agent.FreePrefix+j.ID) }
+
+// Said gives the last line of a file in the job's folder; "" where there is none.
+func (j *Job) Said(ctx context.Context, name string) (string, error) {
+	var text bytes.Buffer
+	if _, err := j.Host.Read(ctx, path.Join(j.Dir(), name), 0, 64<<10, &text); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	lines := bytes.Split(bytes.TrimSpace(text.Bytes()), []byte("\n"))
+	return plain.Brief(string(lines[len(lines)-1]), 300), nil
+}

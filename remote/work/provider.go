@@ -1,0 +1,158 @@
+package work
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"sync"
+	"syscall"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+	"fisub/remote/host"
+)
+
+// Hosts are those of one table, each with a work folder and an agent that is started when its job is submitted. They have all
+// methods of a remote.Provider but Places and Check.
+type Hosts struct {
+	Kind    string // of the provider
+	Table   string // its name
+	Folders []*Folder
+
+	// At gives the folder of a place; nil where the table has no such host.
+	At func(remote.Place) *Folder
+}
+
+// Submit sends what the host lacks and starts an agent there.
+func (s *Hosts) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle, error) {
+	f := s.At(job.Place)
+	if f == nil {
+		return remote.Handle{}, fmt.Errorf("%s: no host %q in the table", s.Table, job.Place.Host)
+	}
+	j, err := f.Submit(ctx, job, progress)
+	if err != nil {
+		return remote.Handle{}, Fault(ctx, s.Table, f.Name, err)
+	}
+	return j.Handle(s.Kind), nil
+}
+
+// open gives the job of a handle and its folder. A handle of an older fisub may not name the agent, but the job's description
+// does.
+func (s *Hosts) open(ctx context.Context, h remote.Handle) (*Job, *Folder, error) {
+	j := &Job{}
+	err := json.Unmarshal(h.Data, j)
+	if j.ID, j.Place = h.Job, h.Place; err != nil || h.Provider != s.Kind || !j.Valid() {
+		return nil, nil, fmt.Errorf("%s: job %.80q: its handle is not one of %s", s.Table, h.Job, s.Kind)
+	}
+	f := s.At(h.Place)
+	if f == nil {
+		return nil, nil, &remote.Denied{Code: "no-such", Provider: s.Table, Host: h.Place.Host,
+			Text: "not among the table's hosts any more", Hint: "put it back into remote." + s.Table + ".hosts"}
+	}
+	j.Host = f.Host
+	if j.Program == "" {
+		var text bytes.Buffer
+		var job remote.Job
+		if _, err := j.Host.Read(ctx, path.Join(j.Dir(), agent.JobName), 0, maxJob, &text); err == nil {
+			_ = json.Unmarshal(text.Bytes(), &job)
+		}
+		program, _ := job.Program()
+		j.Program = program.SHA256
+	}
+	return j, f, nil
+}
+
+// Wait follows the job's stream over one connection after the other.
+func (s *Hosts) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
+	j, f, err := s.open(ctx, h)
+	if err != nil {
+		return remote.Exit{}, err
+	}
+	exit, err := j.Wait(ctx, from, w, f.Away)
+	return exit, Fault(ctx, s.Table, f.Name, err)
+}
+
+// Collect copies the log.
+func (s *Hosts) Collect(ctx context.Context, h remote.Handle, dst string) error {
+	j, f, err := s.open(ctx, h)
+	if err != nil {
+		return err
+	}
+	return Fault(ctx, s.Table, f.Name, j.Collect(ctx, dst))
+}
+
+// Release ends the job and removes its folder.
+func (s *Hosts) Release(ctx context.Context, h remote.Handle) error {
+	j, f, err := s.open(ctx, h)
+	if err != nil {
+		return err
+	}
+	return Fault(ctx, s.Table, f.Name, j.Free(ctx))
+}
+
+// List gives the jobs on all hosts; a host that cannot be reached is an error.
+func (s *Hosts) List(ctx context.Context) ([]remote.Handle, error) {
+	handles, faults := make([][]remote.Handle, len(s.Folders)), make([]error, len(s.Folders))
+	var group sync.WaitGroup
+	for i, f := range s.Folders {
+		group.Go(func() {
+			jobs, _, err := f.List(ctx)
+			for _, j := range jobs {
+				if f.Name != "" {
+					j.Place.Host = f.Name
+				}
+				handles[i] = append(handles[i], j.Handle(s.Kind))
+			}
+			faults[i] = Fault(ctx, s.Table, f.Name, err)
+		})
+	}
+	group.Wait()
+	return slices.Concat(handles...), errors.Join(faults...)
+}
+
+// Close ends the connections.
+func (s *Hosts) Close() error {
+	var group sync.WaitGroup
+	faults := make([]error, len(s.Folders))
+	for i, f := range s.Folders {
+		group.Go(func() { faults[i] = f.Host.Close() })
+	}
+	group.Wait()
+	return errors.Join(faults...)
+}
+
+// Fault names the table and the host in an error as a user sees it; name is "" where there is but one host.
+func Fault(ctx context.Context, table, name string, err error) error {
+	var denied *remote.Denied
+	var local *remote.LocalError
+	var lost *host.LostError
+	var failed *host.ExitError
+	refuse := func(code, hint string) error {
+		return &remote.Denied{Code: code, Provider: table, Host: name, Text: err.Error(), Hint: hint}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &denied):
+		denied.Provider, denied.Host = table, name
+		return err
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case errors.As(err, &local):
+	case errors.As(err, &lost):
+		return refuse("unreachable", "ssh "+name)
+	case errors.As(err, &failed) && failed.Status == host.NotRunnable:
+		return refuse("disk", "programs cannot run from the work folder: set workdir to another one")
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
+		return refuse("disk", "set workdir to a folder with room that you may write to")
+	}
+	if name != "" {
+		table += ": " + name
+	}
+	return fmt.Errorf("%s: %w", table, err)
+}
