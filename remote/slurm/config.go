@@ -78,7 +78,3 @@ func (c *Config) Check(t *config.Table) {
 
 // Open makes the provider.
 func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c), nil }
-
-func control(s string) bool {
-	return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
-}

@@ -11,7 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"fisub/internal/plain"
 	"fisub/remote"
+	"fisub/remote/host"
 )
 
 // margin is what Slurm's own limit is longer than the job's: time for the agent to look at the bundle, to end the program
@@ -26,11 +28,8 @@ const logName = "slurm.log"
 
 // script gives the batch script: the agent, from the store, in place of the shell, so that Slurm's signals reach it.
 func script(agent, dir string) string {
-	return "#!/bin/sh\nexec " + quote(agent) + " agent run " + quote(dir) + "\n"
+	return "#!/bin/sh\nexec " + plain.Quote(agent) + " agent run " + plain.Quote(dir) + "\n"
 }
-
-// quote gives s as one word of a POSIX shell.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // sbatchArgs gives the command that reads the script on its standard input. The options of the user come first, so that they
 // cannot undo ours. The environment of the login stays there, since Slurm writes a job's environment to disk.
@@ -76,13 +75,7 @@ func comment(labels map[string]string) string {
 	for _, name := range slices.Sorted(maps.Keys(labels)) {
 		parts = append(parts, name+"="+labels[name])
 	}
-	line := strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, strings.Join(parts, " "))
-	return fmt.Sprintf("%.200s", line)
+	return plain.Brief(strings.Join(parts, " "), 200)
 }
 
 // pattern gives a path as a filename pattern of sbatch that stands for itself.
@@ -133,20 +126,20 @@ var refusals = []struct {
 
 // denied makes an error of a Slurm command a *remote.Denied, where its words say that the job will not be taken. names
 // gives what there is, for the hint; it may be nil.
-func denied(table, host string, err error, names func(words string) string) error {
-	var failed *commandError
+func denied(err error, names func(words string) string) error {
+	var failed *host.ExitError
 	if !errors.As(err, &failed) {
 		return err
 	}
-	d := &remote.Denied{Code: "no-such", Provider: table, Host: host, Text: failed.Error()}
-	if failed.status == notFound {
+	d := &remote.Denied{Code: "no-such", Text: failed.Error()}
+	if failed.Status == host.NotFound {
 		d.Hint = "set login to a host that has Slurm's commands"
 		return d
 	}
-	words := strings.ToLower(failed.stderr)
+	words := strings.ToLower(failed.Stderr)
 	for _, r := range refusals {
 		about := r.code == "disk" || r.words == "permission denied" // what every command may say
-		if (about || slices.Contains(commands, failed.name)) && strings.Contains(words, r.words) {
+		if (about || slices.Contains(commands, failed.Name)) && strings.Contains(words, r.words) {
 			d.Code, d.Hint = r.code, r.hint
 			if names != nil && r.code == "no-such" {
 				d.Hint = cmp.Or(names(r.words), d.Hint)
@@ -155,38 +148,4 @@ func denied(table, host string, err error, names func(words string) string) erro
 		}
 	}
 	return err
-}
-
-// complaint gives the words of a Slurm command's standard error, without what every line begins with.
-func complaint(stderr string) string {
-	var words []string
-	for line := range strings.Lines(stderr) {
-		line = strings.TrimSpace(line)
-		if name, rest, ok := strings.Cut(line, ": "); ok && nameForm.MatchString(name) {
-			line = strings.TrimPrefix(rest, "error: ")
-		}
-		line = strings.TrimPrefix(line, "Batch job submission failed: ")
-		if line = clean(line, 300); line != "" && !slices.Contains(words, line) {
-			words = append(words, line)
-		}
-		if len(words) == 5 {
-			break
-		}
-	}
-	return strings.Join(words, "; ")
-}
-
-// clean gives a text of a host as one line without control characters, of at most n bytes.
-func clean(s string, n int) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
-	s = strings.TrimSpace(s)
-	if len(s) > n {
-		s = strings.ToValidUTF8(s[:n], "") + "..."
-	}
-	return s
 }

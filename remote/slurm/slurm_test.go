@@ -1,7 +1,6 @@
 package slurm
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +18,8 @@ import (
 
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/remote/host"
+	"fisub/remote/work"
 )
 
 func TestConfig(t *testing.T) {
@@ -90,7 +91,7 @@ func TestSbatch(t *testing.T) {
 }
 
 func TestArgs(t *testing.T) {
-	here, there := &job{ID: "j", Number: "7"}, &job{ID: "j", Number: "7", Cluster: "east"}
+	here, there := &job{Number: "7"}, &job{Number: "7", Cluster: "east"}
 	for _, tt := range []struct {
 		got  []string
 		want string
@@ -237,7 +238,8 @@ func TestEnded(t *testing.T) {
 		if tt.state != "" {
 			s.node, s.code = "n1", "0:9"
 		}
-		got := ended(&job{ID: "j", Number: "7", Work: "/w"}, s, tt.exit, tt.started, tt.said)
+		j := &job{Job: work.Job{ID: "j", Work: "/w"}, Number: "7"}
+		got := ended(j, s, tt.exit, tt.started, tt.said)
 		if got.End != tt.end || got.Code != tt.code || !strings.Contains(got.Text+"\n"+got.Hint, tt.text) {
 			t.Errorf("%s, %+v, started %t: got %+v, want %s %d %q", tt.state, tt.exit, tt.started, got, tt.end, tt.code, tt.text)
 		}
@@ -269,7 +271,13 @@ func TestDenied(t *testing.T) {
 		{"mkdir", "mkdir: cannot create directory '/munge/policy': File exists\n", 1, "", ""},
 		{"sbatch", "sbatch: error: something \x1b[31mnew\n", 1, "", ""},
 	} {
-		err := denied("lab", "login01", fmt.Errorf("x: %w", &commandError{tt.name, tt.status, tt.stderr}), nil)
+		p, err := open("lab", map[string]any{"login": "login01"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.folder.Host = &failing{err: &host.ExitError{Name: tt.name, Status: tt.status, Stderr: tt.stderr}}
+		_, err = p.slurm(t.Context(), []string{tt.name}, "")
+		err = p.fault(t.Context(), fmt.Errorf("x: %w", err))
 		var d *remote.Denied
 		if !errors.As(err, &d) {
 			d = &remote.Denied{}
@@ -281,6 +289,14 @@ func TestDenied(t *testing.T) {
 		}
 	}
 }
+
+// failing is a login whose commands fail.
+type failing struct {
+	host.Local
+	err error
+}
+
+func (l *failing) Run(context.Context, []string, io.Reader, io.Writer) error { return l.err }
 
 func TestReadiness(t *testing.T) {
 	now := time.Unix(1000, 0)
@@ -326,27 +342,34 @@ func TestHostileHandle(t *testing.T) {
 	}
 }
 
-// A fake is a login whose commands answer as a test says; its files are real.
+// A fake is a login where Slurm's commands answer as a test says; others and its files are real.
 type fake struct {
-	here
+	host.Local
 	mu     sync.Mutex
 	answer func(program string, args []string) (stdout, stderr string, status int)
 	ran    []string
 }
 
-func (l *fake) Run(_ context.Context, argv []string, _ string) (string, error) {
+func (l *fake) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
+	name := program(argv)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ran = append(l.ran, program(argv))
-	stdout, stderr, status := l.answer(program(argv), argv)
-	if status != 0 {
-		return stdout, &commandError{program(argv), status, stderr}
+	l.ran = append(l.ran, strings.Join(argv, " "))
+	if !slices.Contains(commands, name) {
+		return l.Local.Run(ctx, argv, stdin, stdout)
 	}
-	return stdout, nil
+	out, words, status := l.answer(name, argv)
+	if _, err := io.WriteString(stdout, out); err != nil || status == 0 {
+		return err
+	}
+	return &host.ExitError{Name: argv[0], Status: status, Stderr: words}
 }
 
-func (l *fake) Put(ctx context.Context, name string, r io.Reader, mode fs.FileMode) error {
-	return l.here.Put(ctx, name, r, mode)
+// has tells whether a command with that word was run.
+func (l *fake) has(word string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.ran, func(line string) bool { return slices.Contains(strings.Fields(line), word) })
 }
 
 // faked gives a provider on a fake, the handle of job "j", number 7, and its folder, which is there.
@@ -358,13 +381,12 @@ func faked(t *testing.T, answer func(program string, args []string) (string, str
 		t.Fatal(err)
 	}
 	p.pace = pace{read: 10 * time.Millisecond, queued: 10 * time.Millisecond, slow: 20 * time.Millisecond, grace: 500 * time.Millisecond, command: time.Second, stop: 300 * time.Millisecond}
-	p.login = &fake{answer: answer}
-	h, err := (&job{ID: "j", Number: "7", Work: work}).handle()
+	p.folder.Host = &fake{answer: answer}
 	dir := agent.JobDir(work, "j")
-	if err := errors.Join(err, os.MkdirAll(dir, 0o700)); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return p, h, dir
+	return p, p.newJob("j", work, "7").handle(), dir
 }
 
 func write(t *testing.T, dir, name, text string) {
@@ -441,9 +463,6 @@ func TestNoAnswer(t *testing.T) {
 func TestWrongHash(t *testing.T) {
 	p, _, dir := faked(t, func(string, []string) (string, string, int) { return "", "", 0 })
 	store := filepath.Join(dir, "../../store")
-	if err := os.Mkdir(store, 0o700); err != nil {
-		t.Fatal(err)
-	}
 	job := newJob(t, "j", "true")
 	job.Files[1].SHA256 = job.Files[0].SHA256[:60] + "0000"
 	_, err := p.Submit(within(t), job, nil)
@@ -461,42 +480,38 @@ func TestReleaseInVain(t *testing.T) {
 	if _, err := os.Stat(dir); err != nil {
 		t.Errorf("the folder of a job that runs: %v", err)
 	}
-	if ran := p.login.(*fake).ran; !slices.Contains(ran, "scancel") || slices.Contains(ran, "rm") {
-		t.Errorf("ran %v", ran)
+	if l := p.folder.Host.(*fake); !l.has("scancel") || l.has("rm") {
+		t.Errorf("ran %q", l.ran)
 	}
 }
 
 // A cut is a login whose connection is lost while sbatch runs.
 type cut struct{ *fake }
 
-func (l cut) Run(ctx context.Context, argv []string, stdin string) (string, error) {
-	out, err := l.fake.Run(ctx, argv, stdin)
+func (l cut) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
+	err := l.fake.Run(ctx, argv, stdin, stdout)
 	if program(argv) == "sbatch" {
-		return "", &remote.Denied{Code: "unreachable", Provider: "lab", Text: "Connection closed by remote host"}
+		return &remote.Denied{Code: "unreachable", Provider: "lab", Text: "Connection closed by remote host"}
 	}
-	return out, err
+	return err
 }
 
 // Where the connection is lost while sbatch runs, the job may be in the queue.
 func TestConnectionLost(t *testing.T) {
-	p, _, dir := faked(t, func(program string, _ []string) (string, string, int) {
+	p, _, _ := faked(t, func(program string, _ []string) (string, string, int) {
 		if program == "squeue" {
 			return "7\n", "", 0
 		}
 		return "", "", 0
 	})
-	// Its mkdir makes none.
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "../../store"), 0o700), os.Mkdir(filepath.Join(dir, "../k"), 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	l := cut{p.login.(*fake)}
-	p.login = l
+	l := cut{p.folder.Host.(*fake)}
+	p.folder.Host = l
 	var d *remote.Denied
 	if _, err := p.Submit(within(t), newJob(t, "k", "true"), nil); !errors.As(err, &d) || d.Code != "unreachable" {
 		t.Errorf("got %v", err)
 	}
-	if !slices.Contains(l.ran, "scancel") {
-		t.Errorf("ran %v, want scancel", l.ran)
+	if !l.has("scancel") {
+		t.Errorf("ran %q, want scancel", l.ran)
 	}
 }
 
@@ -518,11 +533,11 @@ func TestThisMachine(t *testing.T) {
 		t.Errorf("an unreadable file: got %v", got)
 	}
 	var own *remote.LocalError
-	if err := sendFile(t.Context(), here{}, filepath.Join(dir, "x"), remote.File{Path: filepath.Join(dir, "none")}, func(int) {}); !errors.As(err, &own) {
-		t.Errorf("no such file: got %v", err)
-	}
-	if err := sendFile(t.Context(), here{}, filepath.Join(dir, "x"), remote.File{Path: dir}, func(int) {}); !errors.As(err, &own) {
-		t.Errorf("a file that cannot be read: got %v", err)
+	for name, path := range map[string]string{"no such file": filepath.Join(dir, "none"), "a file that cannot be read": dir} {
+		file := remote.File{Name: "x", SHA256: strings.Repeat("0", 64), Path: path}
+		if _, err := p.folder.Send(t.Context(), []remote.File{file}, nil); !errors.As(err, &own) {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 	if err := p.Collect(t.Context(), h, filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a folder that is not there: got %v", err)
@@ -539,57 +554,5 @@ func TestFullDisk(t *testing.T) {
 		if got := p.fault(t.Context(), err); !errors.As(got, &d) || d.Code != code || d.Text != err.Error() {
 			t.Errorf("%v: got %#v", err, got)
 		}
-	}
-}
-
-// A cut upload leaves no file of either name.
-func TestPut(t *testing.T) {
-	dir := t.TempDir()
-	cut := errors.New("cut")
-	err := here{}.Put(t.Context(), filepath.Join(dir, "x"), io.MultiReader(strings.NewReader("some"), &broken{cut}), 0o444)
-	if entries, _ := os.ReadDir(dir); !errors.Is(err, cut) || len(entries) != 0 {
-		t.Errorf("got %v, left %v", err, entries)
-	}
-	if err := (here{}).Put(t.Context(), filepath.Join(dir, "x"), strings.NewReader("some"), 0o555); err != nil {
-		t.Fatal(err)
-	}
-	if st, err := os.Stat(filepath.Join(dir, "x")); err != nil || st.Mode() != 0o555 {
-		t.Errorf("got %v, %v", st, err)
-	}
-	var b bytes.Buffer
-	if n, err := (here{}).Read(t.Context(), filepath.Join(dir, "x"), 1, 2, &b); err != nil || n != 2 || b.String() != "om" {
-		t.Errorf("read %d, %q, %v", n, b.String(), err)
-	}
-}
-
-type broken struct{ err error }
-
-func (b *broken) Read([]byte) (int, error) { return 0, b.err }
-
-func TestRun(t *testing.T) {
-	_, err := here{}.Run(t.Context(), []string{"sh", "-c", "echo 'sh: error: no' >&2; exit 4"}, "")
-	var failed *commandError
-	if !errors.As(err, &failed) || failed.status != 4 || err.Error() != "sh: no" {
-		t.Errorf("got %v", err)
-	}
-	if _, err = (here{}).Run(t.Context(), []string{"no-such-command-of-slurm"}, ""); err == nil || err.Error() != "no-such-command-of-slurm: command not found" {
-		t.Errorf("got %v", err)
-	}
-	if out, err := (here{}).Run(t.Context(), []string{"sh", "-c", "cat; yes | head -c 9000000"}, "in"); err != nil || len(out) != maxOutput || !strings.HasPrefix(out, "iny") {
-		t.Errorf("got %d bytes, %v", len(out), err)
-	}
-}
-
-// Slurm's commands are out of reach of an interrupt from the keyboard, which goes to the terminal's process group, from their
-// birth on.
-func TestKeyboard(t *testing.T) {
-	out, err := here{}.Run(t.Context(), []string{"cut", "-d ", "-f1,5", "/proc/self/stat"}, "")
-	var pid, group int
-	if _, scanned := fmt.Sscan(out, &pid, &group); err != nil || scanned != nil || pid != group {
-		t.Errorf("got %q, %v, want a process that leads its group", out, err)
-	}
-	out, err = here{}.Run(t.Context(), []string{"grep", "SigBlk", "/proc/self/status"}, "")
-	if want := "SigBlk:\t0000000000000002\n"; err != nil || out != want {
-		t.Errorf("got %q, %v, want %q: SIGINT is blocked", out, err, want)
 	}
 }

@@ -1,20 +1,14 @@
 package slurm
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"fisub/remote"
-	"fisub/remote/agent"
-	"fisub/remote/ssh"
 	"fisub/remote/ssh/sshdtest"
 )
 
@@ -32,77 +26,6 @@ func loginHost(t *testing.T, env ...string) (*sshdtest.Fleet, *sshdtest.Daemon) 
 	d.Start(t)
 	return f, d
 }
-
-func TestLogin(t *testing.T) {
-	t.Parallel()
-	f, d := loginHost(t)
-	opened, err := ssh.Open("lab", d.Name, f.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := there{opened}
-	defer l.Close()
-	ctx := within(t)
-	odd := []string{"printf", "%s|", "a b", "it's", `"$HOME"`, "$(id)", "-n", "", "*", "x;y", "a\nb", `\`}
-	if out, err := l.Run(ctx, odd, ""); err != nil || out != strings.Join(odd[2:], "|")+"|" {
-		t.Errorf("quoting: got %q, %v", out, err)
-	}
-	var failed *commandError
-	for _, status := range []int{1, 254, 255} { // 255 is that of a lost connection
-		_, err := l.Run(ctx, []string{"sh", "-c", fmt.Sprintf("echo 'sbatch: error: no' >&2; exit %d", status)}, "")
-		if !errors.As(err, &failed) || failed.status != min(status, 254) || err.Error() != "sh: no" {
-			t.Errorf("status %d: got %v", status, err)
-		}
-	}
-	if _, err := l.Run(ctx, []string{"env", "no-such-command"}, ""); !errors.As(err, &failed) || failed.status != notFound {
-		t.Errorf("no such command: got %v", err)
-	}
-
-	dir := filepath.Join(t.TempDir(), "it's a dir")
-	if _, err := l.Sizes(ctx, dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no folder: got %v", err)
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	big := bytes.Repeat([]byte("\x00\xff\n0123456789"), 300_000)
-	if err := l.Put(ctx, filepath.Join(dir, agent.EventsName), bytes.NewReader(big), 0o555); err != nil {
-		t.Fatal(err)
-	}
-	if st, err := os.Stat(filepath.Join(dir, agent.EventsName)); err != nil || st.Mode() != 0o555 || st.Size() != int64(len(big)) {
-		t.Errorf("put: %v, %v", st, err)
-	}
-	cut := errors.New("cut")
-	if err := l.Put(ctx, filepath.Join(dir, "cut"), &broken{cut}, 0o444); !errors.Is(err, cut) {
-		t.Errorf("cut upload: got %v", err)
-	}
-	if sizes, err := l.Sizes(ctx, dir); err != nil || len(sizes) != 1 || sizes[agent.EventsName] != int64(len(big)) {
-		t.Errorf("sizes: %v, %v", sizes, err)
-	}
-	var b bytes.Buffer
-	name := filepath.Join(dir, agent.EventsName)
-	if n, err := l.Read(ctx, name, 1000, 2_000_000, &b); err != nil || n != 2_000_000 || !bytes.Equal(b.Bytes(), big[1000:2_001_000]) {
-		t.Errorf("read: %d bytes, %v", n, err)
-	}
-	if n, err := l.Read(ctx, name, int64(len(big))+5, 10, &b); err != nil || n != 0 {
-		t.Errorf("read behind the end: %d bytes, %v", n, err)
-	}
-	if _, err := l.Read(ctx, name, 0, 10, &failing{cut}); !errors.Is(err, cut) {
-		t.Errorf("read into nothing: got %v", err)
-	}
-	if _, err := l.Read(ctx, filepath.Join(dir, "none"), 0, 5, &b); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("read of no file: got %v", err)
-	}
-	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-	defer cancel()
-	if _, err := l.Run(short, []string{"sleep", "30"}, ""); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a command that does not end: got %v", err)
-	}
-}
-
-type failing struct{ err error }
-
-func (f *failing) Write([]byte) (int, error) { return 0, f.err }
 
 // What the login host refuses is said in ssh's words.
 func TestLoginDenied(t *testing.T) {

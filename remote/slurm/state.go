@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"fisub/internal/plain"
 	"fisub/remote"
 )
 
@@ -52,7 +53,7 @@ func readSqueue(out string) (status, error) {
 // firstLine gives the first line that is not the heading which Slurm writes for each cluster, cleaned.
 func firstLine(out string) string {
 	for line := range strings.Lines(out) {
-		if line = clean(line, 1000); line != "" && !strings.HasPrefix(line, "CLUSTER:") {
+		if line = plain.Brief(line, 1000); line != "" && !strings.HasPrefix(line, "CLUSTER:") {
 			return line
 		}
 	}
@@ -72,7 +73,7 @@ func scontrolArgs(j *job) []string {
 // readScontrol takes what a status needs from the words of scontrol. Names that the user chose stand behind them.
 func readScontrol(out string) status {
 	var s status
-	for _, word := range strings.Fields(clean(firstLine(out), 1<<16)) {
+	for _, word := range strings.Fields(plain.Brief(firstLine(out), 1<<16)) {
 		key, value, _ := strings.Cut(word, "=")
 		for name, to := range map[string]*string{"JobState": &s.state, "Reason": &s.reason, "ExitCode": &s.code, "NodeList": &s.node, "Partition": &s.partition} {
 			if key == name && *to == "" && value != "(null)" && value != "None" {
@@ -255,7 +256,7 @@ func ended(j *job, s status, exit *remote.Exit, started bool, said string) remot
 	}
 	hint := ""
 	if said == "" {
-		hint = "set workdir to a folder that login and compute nodes share: the job left nothing in " + j.dir()
+		hint = "set workdir to a folder that login and compute nodes share: the job left nothing in " + j.Dir()
 	}
 	return remote.Exit{End: remote.Refused, Text: text, Hint: hint}
 }
@@ -279,7 +280,7 @@ func readiness(nodes, words string, now time.Time) (state, detail string) {
 	var partition, gres string
 	star := strings.Contains(nodes, "*|")
 	for line := range strings.Lines(nodes) {
-		f := strings.SplitN(clean(line, 1000), "|", 5)
+		f := strings.SplitN(plain.Brief(line, 1000), "|", 5)
 		if len(f) != 5 || star && !strings.HasSuffix(f[0], "*") {
 			continue
 		}

@@ -1,13 +1,11 @@
 package slurm
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
-	"strings"
 	"time"
 
 	"fisub/remote"
@@ -89,7 +87,7 @@ func (f *follower) follow(ctx context.Context) (remote.Exit, error) {
 		default:
 			f.pause = f.p.pace.read
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := remote.Sleep(ctx, wait); err != nil {
 			return remote.Exit{}, err
 		}
 	}
@@ -98,17 +96,13 @@ func (f *follower) follow(ctx context.Context) (remote.Exit, error) {
 // step hands on what there is of the stream and gives how the job ended, or how long to wait for more. Its errors are those of
 // a login host, or a controller, that cannot be reached for the moment.
 func (f *follower) step(ctx context.Context) (*remote.Exit, time.Duration, error) {
-	l, _, err := f.p.open(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
 	// Whether the job has ended is asked first: what it wrote before is then all there is.
-	exit, err := readExit(ctx, l, f.j)
+	exit, err := f.j.Exit(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
 	for {
-		n, err := l.Read(ctx, path.Join(f.j.dir(), agent.EventsName), f.offset, chunk, f)
+		n, err := f.j.Host.Read(ctx, path.Join(f.j.Dir(), agent.EventsName), f.offset, chunk, f)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, 0, err
 		}
@@ -131,7 +125,7 @@ func (f *follower) step(ctx context.Context) (*remote.Exit, time.Duration, error
 		f.ended, f.next = now, now
 	}
 	if f.over.IsZero() && !now.Before(f.next) {
-		if err := f.look(ctx, l); err != nil && exit == nil && !f.began {
+		if err := f.look(ctx); err != nil && exit == nil && !f.began {
 			return nil, 0, err
 		}
 	}
@@ -140,24 +134,24 @@ func (f *follower) step(ctx context.Context) (*remote.Exit, time.Duration, error
 	case f.over.IsZero() && exit != nil && now.Sub(f.ended) > grace:
 		return exit, 0, nil
 	case f.over.IsZero() && f.doomed > 1:
-		return f.refuse(ctx, l)
+		return f.refuse(ctx)
 	case f.over.IsZero() && f.began && exit == nil:
 		return nil, f.p.pace.read, nil
 	case f.over.IsZero():
 		return nil, max(time.Until(f.next), f.p.pace.read), nil
 	case exit == nil && now.Sub(f.over) < grace:
 		// A folder that is listed shows what other hosts wrote there.
-		if _, err := l.Sizes(ctx, f.j.dir()); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := f.j.Host.Sizes(ctx, f.j.Dir()); !errors.Is(err, fs.ErrNotExist) {
 			return nil, min(grace/10, time.Second), err
 		}
 	}
-	e, err := f.end(ctx, l, exit)
+	e, err := f.end(ctx, exit)
 	return e, 0, err
 }
 
 // look asks Slurm, tells the Watcher, and sets when to ask again.
-func (f *follower) look(ctx context.Context, l login) error {
-	s, err := f.p.look(ctx, l, f.j)
+func (f *follower) look(ctx context.Context) error {
+	s, err := f.p.look(ctx, f.j)
 	if err != nil {
 		f.next = time.Now().Add(f.p.pace.slow)
 		return err
@@ -178,7 +172,7 @@ func (f *follower) look(ctx context.Context, l login) error {
 	}
 	at, of := 0, 0
 	if s.phase() == remote.Queued && s.partition != "" {
-		if out, err := f.p.slurm(ctx, l, queueArgs(f.j, s.partition), ""); err == nil {
+		if out, err := f.p.slurm(ctx, queueArgs(f.j, s.partition), ""); err == nil {
 			at, of = position(out, f.j.Number)
 		}
 	}
@@ -187,16 +181,16 @@ func (f *follower) look(ctx context.Context, l login) error {
 }
 
 // refuse takes a job out of the queue that will not start as it is.
-func (f *follower) refuse(ctx context.Context, l login) (*remote.Exit, time.Duration, error) {
-	if err := f.p.cancel(ctx, l, f.j); err != nil {
+func (f *follower) refuse(ctx context.Context) (*remote.Exit, time.Duration, error) {
+	if err := f.p.cancel(ctx, f.j); err != nil {
 		return nil, 0, err
 	}
 	return &remote.Exit{End: remote.Refused, Text: fmt.Sprintf("job %s would not start: %s", f.j.Number, f.status.reason), Hint: f.status.hopeless()}, 0, nil
 }
 
 // end decides how the job ended, with what its folder says.
-func (f *follower) end(ctx context.Context, l login, exit *remote.Exit) (*remote.Exit, error) {
-	files, err := l.Sizes(ctx, f.j.dir())
+func (f *follower) end(ctx context.Context, exit *remote.Exit) (*remote.Exit, error) {
+	files, err := f.j.Host.Sizes(ctx, f.j.Dir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -204,42 +198,21 @@ func (f *follower) end(ctx context.Context, l login, exit *remote.Exit) (*remote
 		return &remote.Exit{End: remote.Lost, Text: fmt.Sprintf("job %s: its folder is gone, as after a release", f.j.Number)}, nil
 	}
 	_, started := files[agent.StateName]
-	var said bytes.Buffer
-	if _, err := l.Read(ctx, path.Join(f.j.dir(), logName), 0, 64<<10, &said); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	said, err := f.j.Said(ctx, logName)
+	if err != nil {
 		return nil, err
 	}
-	e := ended(f.j, f.status, exit, started, lastLine(said.String()))
+	e := ended(f.j, f.status, exit, started, said)
 	return &e, nil
 }
 
 // behind is an error where the offset is behind the end of the stream of a job that has ended.
 func (f *follower) behind(ctx context.Context) error {
-	l, _, err := f.p.open(ctx)
-	if err != nil {
-		return err
-	}
-	files, err := l.Sizes(ctx, f.j.dir())
+	files, err := f.j.Host.Sizes(ctx, f.j.Dir())
 	if size, ok := files[agent.EventsName]; ok && size < f.offset {
 		return fmt.Errorf("job %s: offset %d is behind the end of the stream, %d", f.j.ID, f.offset, size)
 	} else if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
-}
-
-func lastLine(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return clean(lines[len(lines)-1], 300)
-}
-
-// readExit reads exit.json. It is nil where there is none yet; one that cannot be read is as good as none that will come.
-func readExit(ctx context.Context, l login, j *job) (*remote.Exit, error) {
-	var text bytes.Buffer
-	if _, err := l.Read(ctx, path.Join(j.dir(), agent.ExitName), 0, 64<<10, &text); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	e := agent.ParseExit(text.Bytes())
-	return &e, nil
 }
