@@ -12,14 +12,14 @@ import (
 )
 
 // agentMain is `fisub agent`, the hidden command that runs jobs on a host. It takes signals in its own way.
-func agentMain(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+func agentMain(args []string, stdout, stderr io.Writer) int {
 	self, err := os.Executable()
 	if err == nil {
 		a := &agent.Agent{Version: Version, GPUs: hostGPUs, Self: []string{self, "agent"}}
 		if len(args) > 0 && args[0] == "mailbox" {
 			err = mailbox.Main(mailbox.Options{Agent: a, Log: stderr}, args[1:])
 		} else {
-			err = a.Main(context.Background(), args, stdin, stdout)
+			err = a.Main(context.Background(), args, stdout)
 		}
 	}
 	if err != nil {

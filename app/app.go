@@ -60,7 +60,7 @@ var openers = []device.Opener{cuda.Opener(), emu.Opener()}
 // Main runs the program and returns its exit status.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if len(args) > 1 && args[1] == "agent" {
-		return agentMain(args[2:], stdin, stdout, stderr)
+		return agentMain(args[2:], stdout, stderr)
 	}
 	if len(args) > 1 && args[1] == "__complete" {
 		return completeMain(args[2:], stdout)

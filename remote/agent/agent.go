@@ -12,10 +12,7 @@
 package agent
 
 import (
-	"bufio"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,17 +22,11 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
-	"time"
 
-	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/remote"
 )
-
-// Program is the name of the file of a bundle that is the agent: the fisub binary. A provider starts it from the store.
-const Program = remote.Program
 
 // The files of a job's folder.
 const (
@@ -91,11 +82,8 @@ const maxJob = 16 << 20
 //	tail DIR [--from N] the event stream from byte N to stdout, until the job has ended
 //	stop DIR            ends the job and waits for it
 //	free DIR            the same, and removes its folder
-//	have W              reads hashes from stdin, a line each, and prints those that W/store lacks
-//	accept W            reads lines "<file> <hash> <exec>" from stdin: W/store/<file> becomes <hash>, after its hash was
-//	                    checked; exec is "x" or "-"
-func (a *Agent) Main(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
-	usage := errors.New("agent: want run|start|tail|stop|free DIR or have|accept W")
+func (a *Agent) Main(ctx context.Context, args []string, stdout io.Writer) error {
+	usage := errors.New("agent: want run|start|tail|stop|free DIR")
 	if len(args) < 2 {
 		return usage
 	}
@@ -128,115 +116,12 @@ func (a *Agent) Main(ctx context.Context, args []string, stdin io.Reader, stdout
 		return err
 	case args[0] == "free":
 		return Free(ctx, dir)
-	case args[0] == "have":
-		return Have(dir, stdin, stdout)
-	case args[0] == "accept":
-		return Accept(dir, stdin)
 	}
 	return usage
 }
 
-// storeAge is how long the store keeps a file that no job uses.
-const storeAge = 30 * 24 * time.Hour
-
-// Have prints those of the hashes on r, a line each, that the store of work lacks. What it has will be kept for a job that
-// is submitted soon; what no job has used for a month goes.
-func Have(work string, r io.Reader, w io.Writer) error {
-	now := time.Now()
-	in := bufio.NewScanner(r)
-	for in.Scan() {
-		hash := in.Text()
-		if !remote.ValidHash(hash) {
-			return fmt.Errorf("agent: %.80q is no SHA-256", hash)
-		}
-		if os.Chtimes(Stored(work, hash), now, now) == nil {
-			continue
-		}
-		if _, err := fmt.Fprintln(w, hash); err != nil {
-			return err
-		}
-	}
-	entries, _ := os.ReadDir(Store(work))
-	for _, e := range entries {
-		if st, err := e.Info(); err == nil && st.Mode().IsRegular() && now.Sub(st.ModTime()) > storeAge {
-			_ = os.Remove(filepath.Join(Store(work), e.Name()))
-		}
-	}
-	return in.Err()
-}
-
-// Accept takes files that were written to the store under other names, as Main describes. A file whose content is not that
-// of its hash is removed, and named in the error; the others are taken all the same.
-func Accept(work string, r io.Reader) error {
-	root, err := os.OpenRoot(Store(work))
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	var faults []error
-	in := bufio.NewScanner(r)
-	for in.Scan() {
-		fields := strings.Fields(in.Text())
-		if len(fields) != 3 || !strings.HasPrefix(fields[0], ".") || filepath.Base(fields[0]) != fields[0] || !remote.ValidHash(fields[1]) {
-			return fmt.Errorf("agent: %.200q is not \".file hash exec\"", in.Text())
-		}
-		mode := fs.FileMode(0o444)
-		if fields[2] == "x" {
-			mode = 0o555
-		}
-		if err := accept(root, fields[0], fields[1], mode); err != nil {
-			faults = append(faults, err)
-			_ = root.Remove(fields[0])
-		}
-	}
-	return errors.Join(append(faults, in.Err())...)
-}
-
-func accept(root *os.Root, name, hash string, mode fs.FileMode) error {
-	f, err := root.Open(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return err
-	}
-	if got := hex.EncodeToString(h.Sum(nil)); got != hash {
-		return fmt.Errorf("%w: got %s, want %s", ErrHash, got, hash)
-	}
-	if err := f.Chmod(mode); err != nil {
-		return err
-	}
-	return root.Rename(name, hash)
-}
-
 // ErrHash says that a file does not have the content that its name or the job promises.
 var ErrHash = errors.New("wrong hash")
-
-// Put copies a file into the store of work, on this machine, after its hash was checked.
-func Put(work string, f remote.File) error {
-	src, err := os.Open(f.Path)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	if err := os.MkdirAll(Store(work), 0o700); err != nil {
-		return err
-	}
-	mode := fs.FileMode(0o444)
-	if f.Exec {
-		mode = 0o555
-	}
-	return cache.Write(Stored(work, f.SHA256), mode, func(to io.Writer) error {
-		h := sha256.New()
-		n, err := io.Copy(io.MultiWriter(to, h), src)
-		if got := hex.EncodeToString(h.Sum(nil)); err == nil && (got != f.SHA256 || n != f.Size) {
-			err = fmt.Errorf("%w: file %s: got %s of %d bytes, want %s of %d", ErrHash, f.Name, got, n, f.SHA256, f.Size)
-		}
-		return err
-	})
-}
 
 // ReadJob reads the job in folder dir and checks it.
 func ReadJob(dir string) (*remote.Job, error) {

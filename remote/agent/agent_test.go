@@ -46,7 +46,7 @@ func newAgent() *agent.Agent {
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "agent" {
-		if err := newAgent().Main(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
+		if err := newAgent().Main(context.Background(), os.Args[2:], os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -66,12 +66,12 @@ func prepare(t *testing.T, script string, change func(*remote.Job)) string {
 	work := t.TempDir()
 	job := &remote.Job{ID: "j1", Args: []string{"bin/run.sh", "a b", "$x"}, Limit: time.Minute, Place: remote.Place{GPU: -1}}
 	for _, f := range []struct{ name, content string }{{"bin/run.sh", "#!/bin/sh\n" + script}, {"data.txt", "some data"}} {
-		path := filepath.Join(t.TempDir(), "f")
-		if err := os.WriteFile(path, []byte(f.content), 0o600); err != nil {
-			t.Fatal(err)
+		file := remote.File{Name: f.name, SHA256: sum(f.content), Size: int64(len(f.content)), Exec: strings.HasPrefix(f.name, "bin/")}
+		err := os.MkdirAll(agent.Store(work), 0o700)
+		if err == nil {
+			err = os.WriteFile(agent.Stored(work, file.SHA256), []byte(f.content), file.Mode())
 		}
-		file := remote.File{Name: f.name, SHA256: sum(f.content), Size: int64(len(f.content)), Exec: strings.HasPrefix(f.name, "bin/"), Path: path}
-		if err := agent.Put(work, file); err != nil {
+		if err != nil {
 			t.Fatal(err)
 		}
 		job.Files = append(job.Files, file)
@@ -112,7 +112,7 @@ func read(t *testing.T, parts ...string) string {
 
 func wait(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)
 		}
@@ -500,52 +500,25 @@ func TestGPU(t *testing.T) {
 	}
 }
 
-func TestHaveAndAccept(t *testing.T) {
-	work := t.TempDir()
-	if err := os.MkdirAll(agent.Store(work), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	write := func(name, content string, age time.Duration) {
-		t.Helper()
-		path := filepath.Join(agent.Store(work), name)
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(path, time.Now().Add(-age), time.Now().Add(-age)); err != nil {
-			t.Fatal(err)
+// What a host says to be the end of a job is one of those that there are, in plain text.
+func TestParseExit(t *testing.T) {
+	for text, want := range map[string]remote.Exit{
+		`{"end":"exited","code":3}`:                 {End: remote.Exited, Code: 3},
+		`{"end":"limit","text":"a\nb\u001b[2J"}`:    {End: remote.Limited, Text: "a b [2J"},
+		`{"end":"lost","hint":"a\tb","more":[1,2]}`: {End: remote.Lost, Hint: "a b"},
+	} {
+		if got := agent.ParseExit([]byte(text)); got != want {
+			t.Errorf("%s: got %+v, want %+v", text, got, want)
 		}
 	}
-	write(".a", "good", 0)
-	write(".b", "bad", 0)
-	write(sum("old"), "old", 1000*time.Hour)
-	write(sum("wanted"), "wanted", 1000*time.Hour)
-	in := fmt.Sprintf(".a %s x\n.b %s -\n", sum("good"), sum("something else"))
-	if err := agent.Accept(work, strings.NewReader(in)); !errors.Is(err, agent.ErrHash) {
-		t.Errorf("accept: got %v, want a wrong hash", err)
-	}
-	var out bytes.Buffer
-	in = strings.Join([]string{sum("good"), sum("something else"), sum("wanted"), ""}, "\n")
-	if err := agent.Have(work, strings.NewReader(in), &out); err != nil || out.String() != sum("something else")+"\n" {
-		t.Errorf("have: got %q, %v", out.String(), err)
-	}
-	entries, _ := os.ReadDir(agent.Store(work))
-	var names []string
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	if len(names) != 2 {
-		t.Errorf("store: got %v, want what is good and what is wanted", names)
-	}
-	if st, err := os.Stat(agent.Stored(work, sum("good"))); err != nil || st.Mode().Perm() != 0o555 {
-		t.Errorf("good: got %v, %v", st, err)
-	}
-	for _, line := range []string{"../x " + sum("good") + " -", ".a ../x -", "a " + sum("good") + " -", ".x"} {
-		if err := agent.Accept(work, strings.NewReader(line+"\n")); err == nil || errors.Is(err, os.ErrNotExist) {
-			t.Errorf("accept %q: got %v, want it refused", line, err)
+	for _, text := range []string{"", "{", "{}", `{"end":"won","code":1}`, "\x00\xff", `{"end":"exited","code":"x"}`} {
+		got := agent.ParseExit([]byte(text))
+		if got.End != remote.Lost || !strings.HasPrefix(got.Text, "exit.json cannot be read: ") || got.Code != 0 {
+			t.Errorf("%q: got %+v", text, got)
 		}
 	}
-	if err := agent.Have(work, strings.NewReader("../../etc/passwd\n"), &out); err == nil {
-		t.Error("have ../../etc/passwd: got no error")
+	if got := agent.ParseExit([]byte(`{"end":"lost","text":"` + strings.Repeat("x", 5000) + `"}`)); len(got.Text) != 1000 {
+		t.Errorf("a long text: got %d bytes", len(got.Text))
 	}
 }
 

@@ -1,6 +1,8 @@
 package agent_test
 
 import (
+	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -19,7 +21,10 @@ func TestUnkillable(t *testing.T) {
 	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
 		t.Fatal(errs, err)
 	}
-	wait(t, "the program", func() bool { return strings.HasSuffix(read(t, dir, agent.EventsName), "\n") })
+	wait(t, "the program", func() bool {
+		text, _ := os.ReadFile(filepath.Join(dir, agent.EventsName)) // it may not be there yet
+		return strings.HasSuffix(string(text), "\n")
+	})
 	pid, err := strconv.Atoi(strings.TrimSpace(read(t, dir, agent.EventsName)))
 	if err != nil {
 		t.Fatal(err)
@@ -49,14 +54,6 @@ func TestUnkillable(t *testing.T) {
 		t.Skipf("this machine lets nobody debug: %v", err)
 	}
 	defer func() { close(over); <-released }()
-	for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		if _, err := agent.ReadExit(dir); err == nil {
-			break
-		}
-		if time.Since(begun) > 45*time.Second {
-			t.Fatal("the job does not end")
-		}
-	}
 	if got := exited(t, dir); got.End != remote.Limited {
 		t.Errorf("got %+v, want limit", got)
 	}

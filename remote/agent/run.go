@@ -41,12 +41,12 @@ func (a *Agent) Start(ctx context.Context, dir string) error {
 		return err
 	}
 	defer log.Close()
-	cmd, err := Begin(func() *exec.Cmd {
+	cmd, err := start(func() *exec.Cmd {
 		cmd := exec.Command(a.Self[0], append(slices.Clone(a.Self[1:]), "run", dir)...)
 		cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		return cmd
-	}, (*exec.Cmd).Start)
+	})
 	if err != nil {
 		return err
 	}
@@ -259,7 +259,7 @@ func unbundle(ctx context.Context, work, to string, job *remote.Job) (size int64
 		if err := root.MkdirAll(filepath.FromSlash(path.Dir(f.Name)), 0o700); err != nil {
 			return size, err
 		}
-		if err := place(stored, dst, f.Exec); err != nil {
+		if err := link(stored, dst, f.Mode()); err != nil {
 			return size, err
 		}
 	}
@@ -277,26 +277,20 @@ func hash(name string) (int64, string, error) {
 	return n, hex.EncodeToString(h.Sum(nil)), err
 }
 
-// place makes dst the same file as src, or a copy where that cannot be, or where its mode must be another one.
-func place(src, dst string, executable bool) error {
+// link makes dst the same file as src, or a copy where that cannot be, or where its mode must be another one.
+func link(src, dst string, mode fs.FileMode) error {
 	st, err := os.Stat(src)
 	if err != nil {
 		return err
 	}
-	if (st.Mode().Perm()&0o100 != 0) == executable {
-		if err := os.Link(src, dst); err == nil {
-			return nil
-		}
+	if (st.Mode()^mode)&0o100 == 0 && os.Link(src, dst) == nil {
+		return nil
 	}
 	r, err := os.Open(src)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	mode := fs.FileMode(0o444)
-	if executable {
-		mode = 0o555
-	}
 	w, err := os.OpenFile(dst, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
 		return err
@@ -414,7 +408,7 @@ func program(ctx context.Context, dir, work string, job *remote.Job, env map[str
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	adopt()
-	cmd, err := Begin(command, (*exec.Cmd).Start)
+	cmd, err := start(command)
 	if err != nil {
 		return remote.Exit{}, err
 	}
@@ -499,12 +493,12 @@ func (l *logFile) say(format string, args ...any) {
 
 func (l *logFile) Close() error { return l.file.Close() }
 
-// Begin starts, with start, a command that may have been written a moment ago: as long as a process that is just being forked elsewhere
-// has the file open for writing, the kernel refuses to run it.
-func Begin(command func() *exec.Cmd, start func(*exec.Cmd) error) (cmd *exec.Cmd, err error) {
+// start starts a command that may have been written a moment ago: as long as a process that is just being forked elsewhere has
+// the file open for writing, the kernel refuses to run it.
+func start(command func() *exec.Cmd) (cmd *exec.Cmd, err error) {
 	for range 100 {
 		cmd = command()
-		if err = start(cmd); !errors.Is(err, syscall.ETXTBSY) {
+		if err = cmd.Start(); !errors.Is(err, syscall.ETXTBSY) {
 			return cmd, err
 		}
 		time.Sleep(20 * time.Millisecond)

@@ -265,9 +265,6 @@ func TestConformance(t *testing.T) {
 				}
 			}
 		},
-		NoHalfFree: "nothing of a job is renamed",
-		NoGPUs:     "a host of its own for each job: its GPU is the first",
-		NoSpoil:    "S3 refuses what does not have its hash, and what is overwritten is sent again: TestSpoiltStore",
 	})
 	ctx := t.Context()
 	b := &bucket{c.s3, "results"}

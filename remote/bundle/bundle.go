@@ -26,7 +26,6 @@ import (
 	"fisub/internal/cache"
 	"fisub/internal/trace"
 	"fisub/remote"
-	"fisub/remote/agent"
 	"fisub/workloads"
 )
 
@@ -104,7 +103,7 @@ func New(ctx context.Context, root, dir, self string, spec Spec, beside ...*trac
 	for _, w := range ws {
 		b.all[w.UUID] = w
 	}
-	paths := map[string]string{agent.Program: self, "solution.json": spec.Solution}
+	paths := map[string]string{remote.Program: self, "solution.json": spec.Solution}
 	if spec.Baseline != "" {
 		base, _, err := trace.ReadSolution(spec.Baseline)
 		if err != nil {
@@ -127,7 +126,7 @@ func New(ctx context.Context, root, dir, self string, spec Spec, beside ...*trac
 		if err != nil {
 			return nil, err
 		}
-		f.Exec = name == agent.Program
+		f.Exec = name == remote.Program
 		b.base = append(b.base, f)
 	}
 	if !b.data.Embedded() {
@@ -181,7 +180,7 @@ func (b *Bundle) Size() (sum int64) {
 
 // Files gives the bundle of a job for the workloads, and the command that runs them.
 func (b *Bundle) Files(ctx context.Context, uuids []string) ([]remote.File, []string, error) {
-	args := append([]string{agent.Program, "local", "--json", "--solution", "solution.json"}, b.spec.Args...)
+	args := append([]string{remote.Program, "local", "--json", "--solution", "solution.json"}, b.spec.Args...)
 	if b.spec.Arch != "" {
 		args = append(args, "--arch", b.spec.Arch, "--prebuilt", "prebuilt")
 	}
@@ -283,7 +282,7 @@ func describe(name, from string) (remote.File, error) {
 	if err != nil {
 		return remote.File{}, err
 	}
-	if n == 0 && name == agent.Program {
+	if n == 0 && name == remote.Program {
 		return remote.File{}, errors.New(from + ": it is empty")
 	}
 	return remote.File{Name: name, SHA256: hex.EncodeToString(h.Sum(nil)), Size: n, Path: from}, nil

@@ -48,15 +48,8 @@ func TestProvider(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		Spoil: func(t *testing.T, hash string) {
-			name := agent.Stored(work, hash)
-			os.Remove(name)
-			if err := os.WriteFile(name, []byte("spoilt"), 0o444); err != nil {
-				t.Fatal(err)
-			}
-		},
+		Spoil:    func(t *testing.T, hash string) { remotetest.Spoil(t, work, hash) },
 		HalfFree: func(t *testing.T, h remote.Handle) { remotetest.HalfFree(t, work, h.Job) },
-		NoCut:    "there is no connection to cut",
 		GPUs: func(t *testing.T) (remote.Provider, string) {
 			work := t.TempDir()
 			p, err := open("here", map[string]any{"workdir": work, "gpus": []any{int64(0), int64(1)}})
@@ -86,7 +79,7 @@ remote.x.workdir: "a" is not absolute`
 		t.Errorf("places: got %v", got)
 	}
 	if err := p.Release(t.Context(), remote.Handle{Provider: "loopback", Job: "../x", Data: json.RawMessage(`{"work":"/"}`)}); err == nil ||
-		!strings.Contains(err.Error(), "no handle") {
+		!strings.Contains(err.Error(), "not one of loopback") {
 		t.Errorf("a bad handle: got %v", err)
 	}
 }

@@ -90,24 +90,11 @@ func TestProvider(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		Spoil: func(t *testing.T, hash string) {
-			name := filepath.Join(s.Volume("fisub"), "store", hash)
-			content, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			content[0] ^= 1
-			os.Remove(name)
-			if err := os.WriteFile(name, content, 0o444); err != nil {
-				t.Fatal(err)
-			}
-		},
+		Spoil: func(t *testing.T, hash string) { remotetest.Spoil(t, s.Volume("fisub"), hash) },
 		Cut: func(*testing.T) {
 			s.Fail("TaskExecStdioRead", codes.Aborted, "the connection is gone", 1) // the SDK does not try this again by itself
 			s.Drop()
 		},
-		NoHalfFree: "nothing of a job is renamed",
-		NoGPUs:     "a sandbox of its own for each job: its GPU is the first",
 	})
 	settled(t, s)
 	for _, b := range s.Sandboxes() {

@@ -60,7 +60,7 @@ func PutGPUs(t testing.TB, work string, gpus ...agent.GPU) {
 // Main runs the tests, or, where the binary was started as an agent, that. It fails where goroutines are left.
 func Main(m *testing.M, options ...goleak.Option) {
 	if len(os.Args) > 1 && os.Args[1] == "agent" {
-		if err := Agent().Main(context.Background(), os.Args[2:], os.Stdin, os.Stdout); err != nil {
+		if err := Agent().Main(context.Background(), os.Args[2:], os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -78,28 +78,23 @@ type Setup struct {
 	// Slow is added to the suite's patience, for providers that begin jobs late.
 	Slow time.Duration
 
-	// KillHost ends the host of a job that runs, or the agent on it, without a word. Where it is nil, NoKill says why.
+	// KillHost ends the host of a job that runs, or the agent on it, without a word.
 	KillHost func(t *testing.T, h remote.Handle)
-	NoKill   string
 
-	// Cut interrupts the connection with the hosts for good or for a moment; the provider gets over it. Where it is nil,
-	// NoCut says why.
-	Cut   func(t *testing.T)
-	NoCut string
+	// Cut interrupts the connection with the hosts for a moment; the provider gets over it. It is nil where there is no
+	// connection.
+	Cut func(t *testing.T)
 
-	// Spoil changes the file of the store with that hash. Where it is nil, NoSpoil says why.
-	Spoil   func(t *testing.T, hash string)
-	NoSpoil string
+	// Spoil changes the file of the store with that hash, as Spoil below does. It is nil where nobody could.
+	Spoil func(t *testing.T, hash string)
 
-	// HalfFree does to the folder of a job that has ended what a client has done that is killed while it releases it. Where it
-	// is nil, NoHalfFree says why.
-	HalfFree   func(t *testing.T, h remote.Handle)
-	NoHalfFree string
+	// HalfFree does to the folder of a job that has ended what a client has done that is killed while it releases it, as
+	// HalfFree below does. It is nil where a folder keeps its name until it is gone.
+	HalfFree func(t *testing.T, h remote.Handle)
 
-	// GPUs returns a provider with two places, the two GPUs of one host, and the work folder there. Where it is nil, NoGPUs says
-	// why.
-	GPUs   func(t *testing.T) (p remote.Provider, work string)
-	NoGPUs string
+	// GPUs returns a provider with two places, the two GPUs of one host, and the work folder there. It is nil where each job
+	// has a host of its own.
+	GPUs func(t *testing.T) (p remote.Provider, work string)
 
 	// Change adds to a job what the provider needs.
 	Change func(*remote.Job)
@@ -129,7 +124,7 @@ func Script(t testing.TB, text string, files map[string]string) *remote.Job {
 	add := func(name, path string, executable bool) {
 		job.Files = append(job.Files, File(t, name, path, executable))
 	}
-	add(agent.Program, self, true)
+	add(remote.Program, self, true)
 	for name, content := range files {
 		path := filepath.Join(dir, fmt.Sprint("f", len(job.Files)))
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -234,22 +229,61 @@ type suite struct {
 	Setup
 }
 
-// Run runs the suite.
+// A testCase is one of the suite. It does not exist for a provider to which it does not apply.
+type testCase struct {
+	name    string
+	applies bool
+	run     func(*testing.T)
+}
+
+// Run runs the suite: the cases that apply to what setup has.
 func Run(t *testing.T, setup Setup) {
 	longtest.Skip(t, "runs jobs with a provider")
 	s := &suite{setup}
-	for _, c := range []struct {
-		name string
-		run  func(*testing.T)
-	}{
-		{"Events", s.events}, {"ExitStatus", s.exitStatus}, {"SentOnce", s.sentOnce}, {"WrongHash", s.wrongHash}, {"Spoilt", s.spoilt},
-		{"InvalidJob", s.invalidJob}, {"Limit", s.limit}, {"Cancel", s.cancel}, {"ReleaseTwice", s.releaseTwice}, {"HalfFree", s.halfFree},
-		{"Attach", s.attach},
-		{"WaitCancelled", s.waitCancelled}, {"WatcherFails", s.watcherFails}, {"SubmitCancelled", s.submitCancelled}, {"Garbage", s.garbage},
-		{"TwoAtOnce", s.twoAtOnce}, {"Environment", s.environment}, {"HostKilled", s.hostKilled}, {"ConnectionCut", s.connectionCut},
-		{"GPUs", s.gpus},
+	p := s.New(t)
+	places := len(p.Places(2))
+	if err := p.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	for _, c := range []testCase{
+		{"Events", true, s.events},
+		{"ExitStatus", true, s.exitStatus},
+		{"SentOnce", true, s.sentOnce},
+		{"WrongHash", true, s.wrongHash},
+		{"Spoilt", s.Spoil != nil, s.spoilt},
+		{"InvalidJob", true, s.invalidJob},
+		{"Limit", true, s.limit},
+		{"Cancel", true, s.cancel},
+		{"ReleaseTwice", true, s.releaseTwice},
+		{"HalfFree", s.HalfFree != nil, s.halfFree},
+		{"Attach", true, s.attach},
+		{"WaitCancelled", true, s.waitCancelled},
+		{"WatcherFails", true, s.watcherFails},
+		{"SubmitCancelled", true, s.submitCancelled},
+		{"Garbage", true, s.garbage},
+		{"TwoAtOnce", places == 2, s.twoAtOnce},
+		{"Environment", true, s.environment},
+		{"HostKilled", s.KillHost != nil, s.hostKilled},
+		{"ConnectionCut", s.Cut != nil, s.connectionCut},
+		{"GPUs", s.GPUs != nil, s.gpus},
 	} {
-		t.Run(c.name, c.run)
+		if c.applies {
+			t.Run(c.name, c.run)
+		}
+	}
+}
+
+// Spoil changes the file of the store below the work folder with that hash, but not its size.
+func Spoil(t *testing.T, work, hash string) {
+	t.Helper()
+	name := agent.Stored(work, hash)
+	content, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[0] ^= 1
+	if err := errors.Join(os.Remove(name), os.WriteFile(name, content, 0o444)); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -433,9 +467,6 @@ func (s *suite) refused(t *testing.T, p remote.Provider, job *remote.Job) {
 }
 
 func (s *suite) spoilt(t *testing.T) {
-	if s.Spoil == nil {
-		t.Skip(s.NoSpoil)
-	}
 	p := s.provider(t)
 	content := map[string]string{"a.txt": NewID(t)}
 	h := s.submit(t, p, s.job(t, p, `echo ran`, content))
@@ -564,9 +595,6 @@ func through(t *testing.T, h remote.Handle) remote.Handle {
 }
 
 func (s *suite) halfFree(t *testing.T) {
-	if s.HalfFree == nil {
-		t.Skip(s.NoHalfFree)
-	}
 	p := s.provider(t)
 	h := s.submit(t, p, s.job(t, p, `echo one`, nil))
 	s.wait(t, p, h, 0)
@@ -669,9 +697,6 @@ func (s *suite) garbage(t *testing.T) {
 func (s *suite) twoAtOnce(t *testing.T) {
 	p := s.provider(t)
 	places := p.Places(2)
-	if len(places) < 2 {
-		t.Skipf("it has %d place", len(places))
-	}
 	if places[0].String() == places[1].String() {
 		t.Errorf("Places: got %v twice", places[0])
 	}
@@ -705,9 +730,6 @@ func (s *suite) environment(t *testing.T) {
 }
 
 func (s *suite) hostKilled(t *testing.T) {
-	if s.KillHost == nil {
-		t.Skip(s.NoKill)
-	}
 	p := s.provider(t)
 	file := filepath.Join(t.TempDir(), "beat")
 	h := s.submit(t, p, s.job(t, p, beat(file), nil))
@@ -731,9 +753,6 @@ func (s *suite) hostKilled(t *testing.T) {
 }
 
 func (s *suite) connectionCut(t *testing.T) {
-	if s.Cut == nil {
-		t.Skip(s.NoCut)
-	}
 	p := s.provider(t)
 	h := s.submit(t, p, s.job(t, p, `for i in 1 2 3 4 5 6 7 8 9; do echo $i; sleep 0.3; done`, nil))
 	r := &Recorder{}
@@ -760,9 +779,6 @@ func (s *suite) connectionCut(t *testing.T) {
 // gpus sends six jobs for the two GPUs of a host at once: no two of them hold one at a time, and both are in use at a time.
 // What a host cannot do with its GPUs it says, with a remedy.
 func (s *suite) gpus(t *testing.T) {
-	if s.GPUs == nil {
-		t.Skip(s.NoGPUs)
-	}
 	p, work := s.GPUs(t)
 	t.Cleanup(func() { p.Close() })
 	places := p.Places(2)

@@ -69,4 +69,4 @@ func (c *Config) Check(t *config.Table) {
 }
 
 // Open makes the provider.
-func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c) }
+func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c), nil }

@@ -7,7 +7,6 @@ package mailbox
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -25,6 +23,8 @@ import (
 
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/remote/host"
+	"fisub/remote/work"
 )
 
 // Options say how a Run does its work. Zero durations have sensible values.
@@ -140,7 +140,7 @@ func (e *expired) Error() string {
 }
 
 // fetch brings one file of the bundle into the store, whole and checked or not at all.
-func (m *box) fetch(ctx context.Context, work string, f remote.File) error {
+func (m *box) fetch(ctx context.Context, root string, f remote.File) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.links.Files[f.SHA256], nil)
 	if err != nil {
 		return &refusal{text: "no usable link to it"}
@@ -150,22 +150,8 @@ func (m *box) fetch(ctx context.Context, work string, f remote.File) error {
 		return err
 	}
 	defer resp.Body.Close()
-	name := "." + rand.Text()
-	tmp := agent.Stored(work, name)
-	out, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp)
-	_, err = io.Copy(out, io.LimitReader(resp.Body, f.Size+1))
-	if err = errors.Join(err, out.Close()); err != nil {
-		return err
-	}
-	mark := "-"
-	if f.Exec {
-		mark = "x"
-	}
-	return agent.Accept(work, strings.NewReader(name+" "+f.SHA256+" "+mark+"\n"))
+	body := &work.Checked{R: io.LimitReader(resp.Body, f.Size+1), File: f}
+	return host.Local{}.Put(ctx, agent.Stored(root, f.SHA256), body, f.Mode())
 }
 
 // again calls f up to six times within half a minute, until it succeeds or what it meets will stay. Where ctx ends an attempt,
