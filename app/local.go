@@ -79,7 +79,7 @@ func (a *app) local(c *cli.Context) error {
 	run := u.describe(c.Context, s)
 
 	before := &rest{}
-	var admit func(event.Device) error
+	var admit func(device.Info) error
 	if old == nil {
 		folder = runs.New(s.root, run.ID)
 		defer folder.Close()
@@ -87,7 +87,7 @@ func (a *app) local(c *cli.Context) error {
 		if err := sameRun(old, run); err != nil {
 			return err
 		}
-		admit = func(d event.Device) error { return sameDevice(old, d) }
+		admit = func(d device.Info) error { return sameDevice(old, d) }
 		before = goOn(old, run)
 		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, len(before.skip), len(u.workloads))
 		if len(before.skip) == len(u.workloads) {
@@ -108,10 +108,8 @@ func (a *app) local(c *cli.Context) error {
 		}
 	}
 	stream := event.NewStream(folder.Record, view)
-	config := u.config(s, run, stream)
-	config.Admit = admit
-	config.Skip, config.TimedWith, config.Score = before.skip, before.timer, before.score
-	result, err := bench.Run(c.Context, config)
+	result, err := bench.Run(c.Context, u.shared(s), bench.Entry{Solution: s.sol, Events: stream, Run: run,
+		Admit: admit, Skip: before.skip, TimedWith: before.timer, Score: before.score})
 	if c.Context.Err() != nil {
 		a.term.Note("go on with: fisub local --resume %s", run.ID)
 	}

@@ -300,7 +300,7 @@ func newBundle(ctx context.Context, root, folder string, spec bundle.Spec) (*bun
 	}
 	var beside []*trace.Solution
 	if spec.Arch != "" {
-		beside = append(beside, bench.FloorSolution())
+		beside = append(beside, bench.RooflineSolution())
 	}
 	return bundle.New(ctx, root, filepath.Join(folder, "remote", "files"), self, spec, beside...)
 }

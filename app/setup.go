@@ -182,10 +182,10 @@ func (u *setup) describe(ctx context.Context, s *submission) *event.Run {
 	return run
 }
 
-// config is what bench takes.
-func (u *setup) config(s *submission, run *event.Run, events *event.Stream) bench.Config {
-	return bench.Config{Definition: s.def, Solution: s.sol, Workloads: u.workloads, Profile: u.profile, Timer: u.timer, Load: s.data.LoadTrial,
-		Worker: u.worker, DeviceKind: u.kind, Device: u.device, Events: events, Run: run, Floors: run.Floors, Meter: openMeter, Baseline: u.baseline,
+// shared is what the solutions of a run have in common for bench.
+func (u *setup) shared(s *submission) bench.Shared {
+	return bench.Shared{Definition: s.def, Workloads: u.workloads, Profile: u.profile, Timer: u.timer, Load: s.data.LoadTrial,
+		Worker: u.worker, DeviceKind: u.kind, Device: u.device, Meter: openMeter, Baseline: u.baseline, Roofline: u.kind != "emu",
 		Hint: func(err error) string { _, hint := explain(err); return hint }}
 }
 

@@ -95,7 +95,7 @@ func (a *app) runTogether(c *cli.Context, sources []*source) ([]*runs.Run, error
 	if err != nil {
 		return nil, err
 	}
-	var configs []bench.Config
+	var entries []bench.Entry
 	var folders []*runs.Folder
 	var streams []*event.Stream
 	for i, s := range sources {
@@ -111,9 +111,9 @@ func (a *app) runTogether(c *cli.Context, sources []*source) ([]*runs.Run, error
 		stream := event.NewStream(folder.Record, a.term.Progress(name, s == last))
 		streams = append(streams, stream)
 		a.term.Note("running    %s: %s, %s %s", name, plain.Line(s.arg), plain.Line(s.sol.Name), plain.Short(run.ContentHash))
-		configs = append(configs, u.config(s.submission, run, stream))
+		entries = append(entries, bench.Entry{Solution: s.sol, Events: stream, Run: run})
 	}
-	_, err = bench.Together(c.Context, configs...)
+	_, err = bench.Together(c.Context, u.shared(first.submission), entries)
 	if err != nil {
 		return nil, machine(err)
 	}

@@ -73,7 +73,7 @@ type tooled struct {
 	submission *submission
 	workload   *trace.Workload
 	kind       string
-	config     bench.Config
+	shared     bench.Shared
 	self       string
 }
 
@@ -118,16 +118,16 @@ func (a *app) tooled(c *cli.Context) (*tooled, error) {
 		return nil, err
 	}
 	profile.Timeout = c.Duration("timeout")
-	t.config = bench.Config{Definition: s.def, Solution: s.sol, Profile: profile, Load: s.data.LoadTrial, DeviceKind: t.kind, Device: opts}
+	t.shared = bench.Shared{Definition: s.def, Profile: profile, Load: s.data.LoadTrial, DeviceKind: t.kind, Device: opts}
 	return t, nil
 }
 
 // once runs the workload in a worker that starts with the words of prefix. found tells that the process ended with the
 // status that a tool was told to end with; fault is what the solution did wrong, and nil where nothing.
 func (t *tooled) once(ctx context.Context, prefix ...string) (log string, found bool, fault, err error) {
-	config := t.config
-	config.Worker = worker.Command{Args: append(prefix, t.self, "worker")}
-	log, err = bench.Once(ctx, config, t.workload)
+	shared := t.shared
+	shared.Worker = worker.Command{Args: append(prefix, t.self, "worker")}
+	log, err = bench.Once(ctx, shared, t.submission.sol, t.workload)
 	var exit *exec.ExitError
 	var died *worker.Died
 	var we *worker.Error

@@ -79,8 +79,8 @@ func testBaseline(t *testing.T, data *workloads.Dataset, def *trace.Definition, 
 		t.Fatal(err)
 	}
 	profile.Timeout = 2 * time.Minute // torch.compile calls a C++ compiler
-	result, err := Run(t.Context(), Config{Definition: def, Solution: sol, Workloads: ws[:1], Profile: profile, Load: data.LoadTrial,
-		DeviceKind: "emu", Device: device.Options{CacheDir: t.TempDir()}, Run: &event.Run{Schema: event.Schema},
+	result, err := Run(t.Context(), Shared{Definition: def, Workloads: ws[:1], Profile: profile, Load: data.LoadTrial,
+		DeviceKind: "emu", Device: device.Options{CacheDir: t.TempDir()}}, Entry{Solution: sol, Run: &event.Run{Schema: event.Schema},
 		Events: event.NewStream(func(e event.Event) error {
 			if e.Evaluated != nil && e.Evaluated.Status != "PASSED" {
 				t.Errorf("got %s, log %s", e.Evaluated.Status, e.Evaluated.Log)

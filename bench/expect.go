@@ -34,7 +34,7 @@ type pyReference struct {
 	command worker.Command
 	kind    string // of the device
 	opts    device.Options
-	gauge   *gauge
+	stamper *stamper
 	client  *worker.Client
 	broken  error // of the build: it would fail again
 	out     outFile
@@ -107,7 +107,7 @@ func (p *pyReference) open(ctx context.Context) error {
 		return err
 	}
 	p.client = client
-	p.gauge.join(client)
+	p.stamper.join(client)
 	_, err = client.Open(ctx, p.kind, p.opts)
 	var we *worker.Error
 	if errors.As(err, &we) && we.Kind == worker.Machine && p.kind != "emu" {
@@ -156,14 +156,14 @@ func (e *noReferenceError) Error() string {
 func (e *noReferenceError) Unwrap() error        { return e.err }
 func (e *noReferenceError) Is(target error) bool { return target == ErrNoReference }
 
-// newReference returns the Python reference of c's definition. Where no Python can run it, the error is ErrNoReference and
+// newReference returns the Python reference of the definition. Where no Python can run it, the error is ErrNoReference and
 // tells why.
-func newReference(ctx context.Context, c *Config) (*pyReference, error) {
-	command, err := pyworker.Command(ctx, c.Device.CacheDir)
+func newReference(ctx context.Context, s *Shared, stamper *stamper) (*pyReference, error) {
+	command, err := pyworker.Command(ctx, s.Device.CacheDir)
 	if err != nil {
-		return nil, &noReferenceError{c.Definition.Name, err}
+		return nil, &noReferenceError{s.Definition.Name, err}
 	}
-	command.Env, command.MemoryLimit = c.Worker.Env, c.Worker.MemoryLimit
-	return &pyReference{def: c.Definition, command: command, kind: c.DeviceKind,
-		opts: device.Options{Ordinal: c.Device.Ordinal, CacheDir: c.Device.CacheDir}}, nil
+	command.Env, command.MemoryLimit = s.Worker.Env, s.Worker.MemoryLimit
+	return &pyReference{def: s.Definition, command: command, kind: s.DeviceKind,
+		stamper: stamper, opts: device.Options{Ordinal: s.Device.Ordinal, CacheDir: s.Device.CacheDir}}, nil
 }

@@ -18,13 +18,15 @@ import (
 
 // gpuConfig is a run of this repository's kernel on the first GPU, by the fisub program that $FISUB_TEST_BIN names, ../dist/fisub
 // where it is not set, on workloads of the set contest54.
-func gpuConfig(t *testing.T, n int) Config {
+func gpuConfig(t *testing.T, n int) testRun {
 	t.Helper()
 	program := os.Getenv("FISUB_TEST_BIN")
 	if program == "" {
 		program = "../dist/fisub"
 	}
-	c := Config{Worker: worker.Command{Args: []string{program, "worker"}}, DeviceKind: "cuda", Device: device.Options{CacheDir: t.TempDir()}}
+	var c testRun
+	c.Worker, c.DeviceKind = worker.Command{Args: []string{program, "worker"}}, "cuda"
+	c.Device = device.Options{CacheDir: t.TempDir()}
 	client, err := worker.Start(t.Context(), c.Worker)
 	if err == nil {
 		defer client.Close()
@@ -77,8 +79,8 @@ func TestGPUFloorsAndBaseline(t *testing.T) {
 	c := gpuConfig(t, 20)
 	var events []event.Event
 	c.Events = event.NewStream(func(e event.Event) error { events = append(events, e); return nil })
-	c.Floors, c.Baseline = true, &Baseline{Name: "itself", Solution: c.Solution}
-	if result, err := Run(t.Context(), c); err != nil || result.Passed != len(c.Workloads) {
+	c.Roofline, c.Baseline = true, &Baseline{Name: "itself", Solution: c.Solution}
+	if result, err := c.run(t.Context()); err != nil || result.Passed != len(c.Workloads) {
 		t.Fatalf("got %+v and %v, want %d passed", result, err, len(c.Workloads))
 	}
 	warnings, evaluated, samples, floors := payloads(events)
@@ -111,7 +113,7 @@ func TestGPUFloorsAndBaseline(t *testing.T) {
 // Two runs of one solution, with their trials in turn, are the same.
 func TestGPUTogether(t *testing.T) {
 	c := gpuConfig(t, 6)
-	var configs []Config
+	var entries []Entry
 	var folders []*runs.Folder
 	for _, id := range []string{"a", "b"} {
 		f := runs.New(t.TempDir(), id)
@@ -120,11 +122,10 @@ func TestGPUTogether(t *testing.T) {
 		for _, w := range c.Workloads {
 			run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID})
 		}
-		one := c
-		one.Run, one.Events = &run, event.NewStream(f.Record)
-		configs, folders = append(configs, one), append(folders, f)
+		entries = append(entries, Entry{Solution: c.Solution, Run: &run, Events: event.NewStream(f.Record)})
+		folders = append(folders, f)
 	}
-	if _, err := Together(t.Context(), configs...); err != nil {
+	if _, err := Together(t.Context(), c.Shared, entries); err != nil {
 		t.Fatal(err)
 	}
 	var both []*runs.Run

@@ -14,7 +14,6 @@ import (
 	"fisub/bench/reference"
 	"fisub/bench/stats"
 	"fisub/bench/worker"
-	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
@@ -42,11 +41,10 @@ const guard = 4096
 // maxChanged bounds the tensors that get other contents, in bytes: larger ones are weights, which take long to make anew.
 const maxChanged = 64 << 20
 
-// An examination looks at what a solution does to one workload beyond its outputs, after it was judged and timed.
-type examination struct {
-	*runner
-	*trial
-	uuid    string
+// Honesty looks at what a solution does to one workload beyond its outputs, after it was judged and timed.
+type honesty struct {
+	*attempt
+	in      *inputs
 	found   []event.Finding
 	seen    [][]*tensor.Tensor  // expected outputs of the calls so far
 	values  []workloads.Input   // what the inputs hold now
@@ -54,90 +52,91 @@ type examination struct {
 	written []worker.FileTensor // the outputs of the last call
 }
 
-// examine runs the checks on the workload in flight and tells the findings, which change no verdict. An error ends the run.
-func (r *runner) examine(ctx context.Context, w *trace.Workload, t *trial, v verdict, samples *device.Samples) error {
-	if v.status != trace.Passed && v.status != trace.IncorrectNumerical || r.client == nil || !r.client.Alive() {
+// checkHonesty runs the checks, after inputs in, and tells the findings, which change no verdict. An error ends the run.
+func (a *attempt) checkHonesty(ctx context.Context, in *inputs) error {
+	v := a.verdict
+	if v.status != trace.Passed && v.status != trace.IncorrectNumerical || a.process.client == nil || !a.process.client.Alive() {
 		return nil
 	}
-	r.left = r.Profile.Timeout
-	e := &examination{runner: r, trial: t, uuid: w.UUID}
-	if samples != nil && samples.ColdL2 && r.Definition.OpType == "gdn" { // of other definitions, a part of the inputs may do
-		e.time(stats.Latency(samples.Trials))
+	a.limit = limit{a.shared.Profile.Timeout}
+	h := &honesty{attempt: a, in: in}
+	if a.samples != nil && a.samples.ColdL2 && a.shared.Definition.OpType == "gdn" { // of other definitions, a part of the inputs may do
+		h.time(stats.Latency(a.samples.Trials))
 	}
-	for _, found := range r.strays {
-		e.tell(found)
+	for _, found := range a.writes {
+		h.tell(found)
 	}
 	var err error
-	if r.places > 1 { // what was kept of the first call is about its addresses
-		err = e.look(ctx, worker.Check{Back: true})
+	if a.copies > 1 { // what was kept of the first call is about its addresses
+		err = h.look(ctx, worker.Check{Back: true})
 	}
 	if err == nil {
-		err = e.run(ctx, v)
+		err = h.run(ctx, v)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if v.later != nil && !e.has(changedInput) { // which explains it
-		e.found = append(e.found, *v.later)
+	if v.later != nil && !h.has(changedInput) { // which explains it
+		h.found = append(h.found, *v.later)
 	}
 	if err != nil {
-		err = e.blame(err)
+		err = h.blame(err)
 	}
-	for _, f := range e.found {
-		r.Events.Emit(event.Event{Type: event.TypeWarning, Workload: w.UUID, Finding: &f})
+	for _, f := range h.found {
+		a.entry.Events.Emit(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Finding: &f})
 	}
-	r.result.Findings += len(e.found)
-	r.client.TakeLog() // of calls that the verdict is not about
+	a.result.Findings += len(h.found)
+	a.process.client.TakeLog() // of calls that the verdict is not about
 	if err != nil {
-		r.Events.Emit(event.Event{Type: event.TypeWarning, Workload: w.UUID,
-			Message: &event.Message{Text: fmt.Sprintf("workload %s: honesty checks are incomplete: %v", w.UUID, err)}})
+		a.entry.Events.Emit(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID,
+			Message: &event.Message{Text: fmt.Sprintf("workload %s: honesty checks are incomplete: %v", a.workload.UUID, err)}})
 	}
 	return nil
 }
 
 // blame makes a finding of an error that is the solution's fault, and returns any other.
-func (e *examination) blame(err error) error {
+func (h *honesty) blame(err error) error {
 	var we *worker.Error
 	var died *worker.Died
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("no answer in %g seconds", e.Profile.Timeout.Seconds())
+		err = fmt.Errorf("no answer in %g seconds", h.shared.Profile.Timeout.Seconds())
 	case errors.As(err, &died):
 	case errors.As(err, &we) && (we.Kind == worker.Call || we.Kind == worker.Fault):
 		if we.Kind == worker.Fault {
-			e.client.Close() // the process is of no further use
+			h.process.client.Close() // the process is of no further use
 		}
 	default:
 		return err
 	}
-	e.find(failedCall, "%v", err)
+	h.find(failedCall, "%v", err)
 	return nil
 }
 
 // find adds a finding; of each check the first one counts.
-func (e *examination) find(check, format string, args ...any) {
-	if !e.has(check) {
-		e.found = append(e.found, event.Finding{Check: check, Text: fmt.Sprintf(format, args...)})
+func (h *honesty) find(check, format string, args ...any) {
+	if !h.has(check) {
+		h.found = append(h.found, event.Finding{Check: check, Text: fmt.Sprintf(format, args...)})
 	}
 }
 
-func (e *examination) has(check string) bool {
-	return slices.ContainsFunc(e.found, func(f event.Finding) bool { return f.Check == check })
+func (h *honesty) has(check string) bool {
+	return slices.ContainsFunc(h.found, func(f event.Finding) bool { return f.Check == check })
 }
 
 // time compares a latency in nanoseconds with what the GPU's memory can do.
-func (e *examination) time(ns float64) {
+func (h *honesty) time(ns float64) {
 	var in, out int64
-	for _, v := range e.load.Inputs {
+	for _, v := range h.in.load.Inputs {
 		if v.Tensor != nil {
 			in += int64(v.Tensor.Bytes)
 		}
 	}
-	for _, o := range e.outputs {
+	for _, o := range h.in.outputs {
 		out += int64(o.Bytes)
 	}
-	if floor := fastest(in, out, e.info.L2Bytes, e.info.Bandwidth); ns < floor {
-		e.find(tooFast, "%.2f µs for %.1f MB: from a cold L2, memory of %.0f GB/s needs %.2f µs", ns/1e3, float64(in+out)/1e6, float64(e.info.Bandwidth)/1e9, floor/1e3)
+	if floor := fastest(in, out, h.process.info.L2Bytes, h.process.info.Bandwidth); ns < floor {
+		h.find(tooFast, "%.2f µs for %.1f MB: from a cold L2, memory of %.0f GB/s needs %.2f µs", ns/1e3, float64(in+out)/1e6, float64(h.process.info.Bandwidth)/1e9, floor/1e3)
 	}
 }
 
@@ -151,48 +150,48 @@ func fastest(in, out, l2, bandwidth int64) float64 {
 	return float64(in+max(0, out-l2)) / (1.05 * float64(bandwidth)) * 1e9
 }
 
-func (e *examination) run(ctx context.Context, v verdict) error {
-	if v.status != trace.Passed || !e.remembers() || e.evaluator == topK {
-		return e.look(ctx, worker.Check{})
+func (h *honesty) run(ctx context.Context, v verdict) error {
+	if v.status != trace.Passed || !h.remembers() || h.evaluator == topK {
+		return h.look(ctx, worker.Check{})
 	}
-	e.examined = true
-	s, err := e.choose()
+	h.examined = true
+	s, err := h.choose()
 	if err != nil {
 		return err
 	}
 	defer s.close()
 
-	o, err := e.call(ctx, "after the timing", worker.Check{}, e.want)
-	if err != nil || o != right || e.has(changedInput) {
+	o, err := h.call(ctx, "after the timing", worker.Check{}, h.in.want)
+	if err != nil || o != right || h.has(changedInput) {
 		return err
 	}
 	cached := ""
-	for _, change := range e.changes() {
-		o, err := e.call(ctx, change.what, e.replace(s, change.inputs, change.f), nil)
+	for _, change := range h.changes() {
+		o, err := h.call(ctx, change.what, h.replace(s, change.inputs, change.f), nil)
 		switch {
 		case err != nil:
 			return err
 		case o == stale && !change.all:
 			cached = change.what
 		case o == stale:
-			e.find(cachedByPointer, "%s, the outputs are those of the inputs before", change.what)
+			h.find(cachedByPointer, "%s, the outputs are those of the inputs before", change.what)
 			return nil
 		case change.all && cached != "":
-			e.find(cachedByContent, "%s, the outputs are those of the inputs before", cached)
+			h.find(cachedByContent, "%s, the outputs are those of the inputs before", cached)
 			return nil
 		case o != right:
 			return nil
 		}
 	}
 	// Where a call still uses the memory of before, it finds other inputs there.
-	_, err = e.call(ctx, "at other addresses", worker.Check{Move: true, Inputs: e.original()}, e.want)
+	_, err = h.call(ctx, "at other addresses", worker.Check{Move: true, Inputs: h.original()}, h.in.want)
 	return err
 }
 
 // remembers tells whether a call could give what a call before it kept. An emulated one cannot: it is a process of its own. On
 // the CPU the Python worker can, and is so slow that one workload of a run has to do, and none that is large.
-func (e *examination) remembers() bool {
-	return !e.info.Emulated || e.python && !e.examined && e.trial.bytes <= largeOnCPU
+func (h *honesty) remembers() bool {
+	return !h.process.info.Emulated || h.process.python && !h.examined && h.in.bytes <= largeOnCPU
 }
 
 // An outcome is what the outputs of one call come to.
@@ -205,51 +204,51 @@ const (
 )
 
 // call makes a call and judges it against want, or where that is nil against the reference of what the inputs hold.
-func (e *examination) call(ctx context.Context, what string, check worker.Check, want []*tensor.Tensor) (outcome, error) {
-	check.Out = e.out.path()
+func (h *honesty) call(ctx context.Context, what string, check worker.Check, want []*tensor.Tensor) (outcome, error) {
+	check.Out = h.process.out.path()
 	g, gctx := errgroup.WithContext(ctx)
 	if want == nil {
 		g.Go(func() (err error) {
-			want, err = e.expect(gctx)
+			want, err = h.expect(gctx)
 			return err
 		})
 	}
-	g.Go(func() error { return e.look(gctx, check) })
+	g.Go(func() error { return h.look(gctx, check) })
 	if err := g.Wait(); err != nil {
 		return wrong, fmt.Errorf("%s: %w", what, err)
 	}
-	if e.has(changedInput) {
+	if h.has(changedInput) {
 		return right, nil // whatever the outputs are, that explains them
 	}
-	defer func() { e.seen = append(e.seen, want) }()
-	c, err := e.compare(want)
+	defer func() { h.seen = append(h.seen, want) }()
+	c, err := h.compare(want)
 	if err != nil || c.ok {
 		return right, err
 	}
-	for _, old := range e.seen {
-		if c, err := e.compare(old); err != nil || c.ok {
+	for _, old := range h.seen {
+		if c, err := h.compare(old); err != nil || c.ok {
 			if check.Move {
-				e.find(cachedByPointer, "%s, the outputs are those of the inputs at the addresses before", what)
+				h.find(cachedByPointer, "%s, the outputs are those of the inputs at the addresses before", what)
 			}
 			return stale, err
 		}
 	}
 	// The same again, with the device idle before and after.
 	var returned []worker.FileTensor
-	err = e.within(ctx, func(ctx context.Context) (err error) {
-		returned, err = e.client.Run(ctx, check.Out)
+	err = h.within(ctx, func(ctx context.Context) (err error) {
+		returned, err = h.process.client.Run(ctx, check.Out)
 		return err
 	})
 	if err != nil {
 		return wrong, fmt.Errorf("%s: %w", what, err)
 	}
-	if e.written = e.outputs; returned != nil {
-		e.written = returned
+	if h.written = h.in.outputs; returned != nil {
+		h.written = returned
 	}
-	if again, err := e.compare(want); err != nil {
+	if again, err := h.compare(want); err != nil {
 		return wrong, err
 	} else if again.ok {
-		e.find(lateWrite, "%s, %s; it is right where the device is idle before the call: work on another stream does not wait for the call's", what, c.text)
+		h.find(lateWrite, "%s, %s; it is right where the device is idle before the call: work on another stream does not wait for the call's", what, c.text)
 		return right, nil
 	}
 	f := c.finding(what)
@@ -259,48 +258,48 @@ func (e *examination) call(ctx context.Context, what string, check worker.Check,
 	case check.Inputs != nil && !c.unwritten:
 		f.Check = wrongResult
 	}
-	e.find(f.Check, "%s", f.Text)
+	h.find(f.Check, "%s", f.Text)
 	return wrong, nil
 }
 
 // look sends a check and tells what the worker found. The time limit is for this, not for expected outputs.
-func (e *examination) look(ctx context.Context, check worker.Check) error {
+func (h *honesty) look(ctx context.Context, check worker.Check) error {
 	var found *worker.Checked
-	err := e.within(ctx, func(ctx context.Context) (err error) {
-		found, err = e.client.Check(ctx, check)
+	err := h.within(ctx, func(ctx context.Context) (err error) {
+		found, err = h.process.client.Check(ctx, check)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if e.written = e.outputs; found.Outputs != nil {
-		e.written = found.Outputs
+	if h.written = h.in.outputs; found.Outputs != nil {
+		h.written = found.Outputs
 	}
-	e.tell(found)
+	h.tell(found)
 	return nil
 }
 
 // tell makes findings of what the worker found.
-func (e *examination) tell(found *worker.Checked) {
+func (h *honesty) tell(found *worker.Checked) {
 	for _, c := range found.Changed {
-		e.find(changedInput, "the input %s was written to", e.place(c))
+		h.find(changedInput, "the input %s was written to", h.argument(c))
 	}
 	for _, c := range found.Outside {
 		side := "behind the end of"
 		if c.Offset < 0 {
 			side = "before"
 		}
-		e.find(outsideWrite, "memory %s %s was written to", side, e.place(c))
+		h.find(outsideWrite, "memory %s %s was written to", side, h.argument(c))
 	}
 	for _, c := range found.Late {
-		e.find(lateWrite, "%s was written after the call had ended in its stream: work on another stream outlives the call", e.place(c))
+		h.find(lateWrite, "%s was written after the call had ended in its stream: work on another stream outlives the call", h.argument(c))
 	}
 }
 
-// place names the argument of a change, and the element where it is in one.
-func (e *examination) place(c worker.Change) string {
-	names := append(slices.Clone(e.Definition.Inputs.Keys()), e.Definition.Outputs.Keys()...)
-	values := append(slices.Clone(e.load.Inputs), e.load.Outputs...)
+// argument names the argument of a change, and the element where it is in one.
+func (h *honesty) argument(c worker.Change) string {
+	names := append(slices.Clone(h.shared.Definition.Inputs.Keys()), h.shared.Definition.Outputs.Keys()...)
+	values := append(slices.Clone(h.in.load.Inputs), h.in.load.Outputs...)
 	if c.Arg < 0 || c.Arg >= min(len(names), len(values)) || values[c.Arg].Tensor == nil {
 		return fmt.Sprintf("argument %d", c.Arg) // says a broken worker
 	}
@@ -312,14 +311,14 @@ func (e *examination) place(c worker.Change) string {
 }
 
 // compare judges what the output file holds.
-func (e *examination) compare(want []*tensor.Tensor) (comparison, error) {
-	got, unmap, err := e.out.read(e.written)
+func (h *honesty) compare(want []*tensor.Tensor) (comparison, error) {
+	got, unmap, err := h.process.out.read(h.written)
 	if err != nil {
 		return comparison{}, err
 	}
 	defer unmap()
-	names := e.Definition.Outputs.Keys()
-	if len(got) != len(want) && (e.evaluator != sparseAttention || len(got) == 0 || len(got) > len(want)) {
+	names := h.shared.Definition.Outputs.Keys()
+	if len(got) != len(want) && (h.evaluator != sparseAttention || len(got) == 0 || len(got) > len(want)) {
 		return comparison{text: fmt.Sprintf("%d outputs, expected %d", len(got), len(want))}, nil
 	}
 	for i, o := range got {
@@ -327,22 +326,22 @@ func (e *examination) compare(want []*tensor.Tensor) (comparison, error) {
 			return comparison{text: fmt.Sprintf("%s: dtype %s, expected %v", names[i], o.dtype, want[i].DType)}, nil
 		}
 	}
-	return compareAll(e.Definition.Outputs.Keys(), tensorsOf(got), want, e.Profile.Tolerance), nil
+	return compareAll(h.shared.Definition.Outputs.Keys(), tensorsOf(got), want, h.shared.Profile.Tolerance), nil
 }
 
 // expect gives the expected outputs of what the inputs hold now.
-func (e *examination) expect(ctx context.Context) ([]*tensor.Tensor, error) {
-	if e.reference == nil {
-		return reference.Run(ctx, e.Definition, e.values)
+func (h *honesty) expect(ctx context.Context) ([]*tensor.Tensor, error) {
+	if h.reference == nil {
+		return reference.Run(ctx, h.shared.Definition, h.values)
 	}
-	load := *e.load
+	load := *h.in.load
 	load.Inputs = slices.Clone(load.Inputs)
-	for i, v := range e.values {
+	for i, v := range h.values {
 		if v.Tensor != nil {
-			load.Inputs[i].Tensor = e.fileTensor(v)
+			load.Inputs[i].Tensor = fileTensor(v)
 		}
 	}
-	return e.reference.run(ctx, &load, e.size)
+	return h.reference.run(ctx, &load, h.in.size)
 }
 
 // tensorsOf gives the tensors of outputs of known dtypes.
@@ -405,18 +404,18 @@ func (s *scratch) close() {
 
 // choose lists the inputs that can get other contents and makes room for those: numbers with a fraction, so that no index
 // leads out of its range.
-func (e *examination) choose() (*scratch, error) {
-	e.values = slices.Clone(e.in.Values)
-	s := &scratch{offsets: make([]int, len(e.values))}
+func (h *honesty) choose() (*scratch, error) {
+	h.values = slices.Clone(h.in.Values)
+	s := &scratch{offsets: make([]int, len(h.values))}
 	size := 0
-	for i, v := range e.values {
+	for i, v := range h.values {
 		if t := v.Tensor; t != nil && t.DType.IsFloat() && t.DType.Bits() >= 8 && t.Len() >= 2 && len(t.Data) <= maxChanged {
-			e.changed = append(e.changed, i)
+			h.changed = append(h.changed, i)
 			s.offsets[i] = size
 			size += (len(t.Data) + 255) &^ 255
 		}
 	}
-	slices.SortStableFunc(e.changed, func(a, b int) int { return len(e.values[b].Tensor.Data) - len(e.values[a].Tensor.Data) })
+	slices.SortStableFunc(h.changed, func(a, b int) int { return len(h.values[b].Tensor.Data) - len(h.values[a].Tensor.Data) })
 	var err error
 	if s.f, err = os.CreateTemp(scratchDir(), "fisub-inputs-*"); err != nil {
 		return nil, err
@@ -434,16 +433,12 @@ func (e *examination) choose() (*scratch, error) {
 }
 
 // original are the contents that the workload gives.
-func (e *examination) original() []*worker.FileTensor {
-	inputs := make([]*worker.FileTensor, len(e.load.Inputs))
-	for _, i := range e.changed {
-		inputs[i] = e.fileTensor(e.in.Values[i])
+func (h *honesty) original() []*worker.FileTensor {
+	inputs := make([]*worker.FileTensor, len(h.in.load.Inputs))
+	for _, i := range h.changed {
+		inputs[i] = fileTensor(h.in.Values[i])
 	}
 	return inputs
-}
-
-func (e *examination) fileTensor(v workloads.Input) *worker.FileTensor {
-	return &worker.FileTensor{DType: v.Tensor.DType.String(), Shape: v.Tensor.Shape, Path: v.Path, Offset: v.Offset, Bytes: len(v.Tensor.Data)}
 }
 
 // A change gives inputs other contents.
@@ -457,30 +452,30 @@ type change struct {
 // changes are made one after the other. The first ones are small, for solutions that look up a result by some elements of the
 // inputs; where they are depends on the workload. The last one turns every tensor by some rows, which keeps what its values
 // are like whatever they mean.
-func (e *examination) changes() []change {
-	if len(e.changed) == 0 {
+func (h *honesty) changes() []change {
+	if len(h.changed) == 0 {
 		return nil
 	}
-	row, element := e.changed[0], e.changed[min(1, len(e.changed)-1)]
-	name := func(i int) string { return e.Definition.Inputs.Keys()[i] }
+	row, element := h.changed[0], h.changed[min(1, len(h.changed)-1)]
+	name := func(i int) string { return h.shared.Definition.Inputs.Keys()[i] }
 	return []change{
 		{"with one element of " + name(element) + " changed", false, []int{element}, func(t *tensor.Tensor, r random.Stream) { flip(t, r, 1) }},
 		{"with one row of " + name(row) + " changed", false, []int{row}, func(t *tensor.Tensor, r random.Stream) { flip(t, r, rowOf(t)) }},
-		{"with all inputs changed", true, e.changed, turn},
+		{"with all inputs changed", true, h.changed, turn},
 	}
 }
 
 // replace sets the contents of inputs to what f makes of the present ones.
-func (e *examination) replace(s *scratch, inputs []int, f func(*tensor.Tensor, random.Stream)) worker.Check {
-	check := worker.Check{Inputs: make([]*worker.FileTensor, len(e.values))}
+func (h *honesty) replace(s *scratch, inputs []int, f func(*tensor.Tensor, random.Stream)) worker.Check {
+	check := worker.Check{Inputs: make([]*worker.FileTensor, len(h.values))}
 	for _, i := range inputs {
-		v := &e.values[i]
+		v := &h.values[i]
 		at := s.offsets[i]
 		t := &tensor.Tensor{DType: v.Tensor.DType, Shape: v.Tensor.Shape, Data: s.data[at : at+len(v.Tensor.Data) : at+len(v.Tensor.Data)]}
 		copy(t.Data, v.Tensor.Data)
-		f(t, random.New("fisub.honesty/1", e.uuid, v.Name))
+		f(t, random.New("fisub.honesty/1", h.workload.UUID, v.Name))
 		v.Tensor, v.Path, v.Offset = t, s.f.Name(), int64(at)
-		check.Inputs[i] = e.fileTensor(*v)
+		check.Inputs[i] = fileTensor(*v)
 	}
 	return check
 }

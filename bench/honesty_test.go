@@ -45,10 +45,10 @@ func run(t *testing.T, name string, n int) (Result, []event.Event) {
 	})
 	sol := &trace.Solution{Name: name, Definition: decode, Author: "a", Spec: trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"},
 		EntryPoint: "kernel.cu::kernel"}, Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}}
-	result, err := Run(t.Context(), Config{Definition: def, Solution: sol, Workloads: ws[:n], Load: data.LoadTrial,
+	result, err := Run(t.Context(), Shared{Definition: def, Workloads: ws[:n], Load: data.LoadTrial,
 		Profile:    Profile{Iterations: 1, Trials: 3, Timeout: 30 * time.Second, Tolerance: tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}},
 		Worker:     worker.Command{Args: []string{self}, Env: []string{"FISUB_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0"}},
-		DeviceKind: "host", Events: stream, Run: &event.Run{}})
+		DeviceKind: "host"}, Entry{Solution: sol, Events: stream, Run: &event.Run{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestOnlyFloatsChange(t *testing.T) {
 		in.Values = append(in.Values, workloads.Input{Name: dtype.String(), Tensor: tensor.New(dtype, 2, 8)})
 	}
 	in.Values = append(in.Values, workloads.Input{Name: "weights", Tensor: &tensor.Tensor{DType: tensor.Float8E4M3FN, Shape: []int{2, maxChanged}, Data: make([]byte, 2*maxChanged)}})
-	e := &examination{trial: &trial{in: in}}
+	e := &honesty{in: &inputs{Inputs: in}}
 	s, err := e.choose()
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,14 @@ import (
 	"fisub/workloads"
 )
 
+// A testRun is a run of one solution.
+type testRun struct {
+	Shared
+	Entry
+}
+
+func (c testRun) run(ctx context.Context) (Result, error) { return Run(ctx, c.Shared, c.Entry) }
+
 // The test binary is also the worker of its own runs, with the devices of run_test.go and measure_test.go, and with that of this
 // file: its memory is the process's own, and its kernel, which runs the reference, cheats in the way that the solution's name
 // says.

@@ -17,14 +17,14 @@ import (
 // remeasure is how often a workload is measured again whose timings are in doubt.
 const remeasure = 2
 
-// measure times the workload in flight with each of the runners, all again where the device says that something disturbed
-// one of them; the last samples stay, disturbed or not. A runner whose solution or device fails has err set, and the others
+// measure times the attempts at a workload, all again where the device says that something disturbed
+// one of them; the last samples stay, disturbed or not. An attempt whose solution or device fails has err set, and the others
 // go on without it.
-func measure(ctx context.Context, runners []*runner) {
+func measure(ctx context.Context, attempts []*attempt) {
 	for n := 1; ; n++ {
-		sample(ctx, runners, n)
-		runners = slices.DeleteFunc(slices.Clone(runners), func(r *runner) bool { return r.err != nil })
-		disturbed := slices.ContainsFunc(runners, func(r *runner) bool { return len(r.samples.Disturbed) > 0 })
+		sample(ctx, attempts, n)
+		attempts = slices.DeleteFunc(slices.Clone(attempts), func(a *attempt) bool { return a.err != nil })
+		disturbed := slices.ContainsFunc(attempts, func(a *attempt) bool { return len(a.samples.Disturbed) > 0 })
 		if !disturbed || n > remeasure {
 			return
 		}
@@ -34,39 +34,39 @@ func measure(ctx context.Context, runners []*runner) {
 // sample takes the profile's trials, and where it has a target further ones until the interval of each median is as narrow,
 // or the time is over. Each trial has its tensors at other addresses, for where they lie moves a short kernel's time by 1 to 3 %
 // (docs/performance.md): several trials at one place would agree on a figure that another process does not repeat. Several
-// runners take their trials in turn, forwards and then backwards (A B, B A, A B, ...): what changes the GPU slowly, such as its
+// solutions take their trials in turn, forwards and then backwards (A B, B A, A B, ...): what changes the GPU slowly, such as its
 // temperature, then weighs on all alike, and none always follows the same one.
-func sample(ctx context.Context, runners []*runner, attempt int) {
+func sample(ctx context.Context, attempts []*attempt, n int) {
 	begun := time.Now()
-	p := runners[0].Profile
-	plan := device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: 1, ColdL2: true, Timer: runners[0].Timer}
-	limit := p.MaxTime * time.Duration(len(runners))
-	turns := slices.Clone(runners)
-	for _, r := range runners {
-		r.samples, r.err, r.measured = nil, nil, attempt
+	p := attempts[0].shared.Profile
+	plan := device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: 1, ColdL2: true, Timer: attempts[0].shared.Timer}
+	limit := p.MaxTime * time.Duration(len(attempts))
+	turns := slices.Clone(attempts)
+	for _, a := range attempts {
+		a.samples, a.err, a.measured = nil, nil, n
 	}
 	for {
 		if limit > 0 {
 			plan.MaxTime = limit - time.Since(begun)
 		}
 		over := false
-		for _, r := range turns {
-			if r.samples != nil {
-				r.err = r.move(ctx)
+		for _, a := range turns {
+			if a.samples != nil {
+				a.err = a.move(ctx)
 			}
-			if r.err == nil {
-				r.err = r.trial(ctx, plan)
+			if a.err == nil {
+				a.err = a.trial(ctx, plan)
 			}
-			over = over || r.err == nil && r.samples.Truncated
+			over = over || a.err == nil && a.samples.Truncated
 		}
-		turns = slices.DeleteFunc(turns, func(r *runner) bool { return r.err != nil })
-		enough := !slices.ContainsFunc(turns, func(r *runner) bool { return !stats.Enough(r.samples.Trials, p.Trials, p.Target) })
+		turns = slices.DeleteFunc(turns, func(a *attempt) bool { return a.err != nil })
+		enough := !slices.ContainsFunc(turns, func(a *attempt) bool { return !stats.Enough(a.samples.Trials, p.Trials, p.Target) })
 		if enough || ctx.Err() != nil {
 			return
 		}
 		if over || limit > 0 && time.Since(begun) >= limit {
-			for _, r := range turns {
-				r.samples.Truncated = true
+			for _, a := range turns {
+				a.samples.Truncated = true
 			}
 			return
 		}
@@ -74,42 +74,42 @@ func sample(ctx context.Context, runners []*runner, attempt int) {
 	}
 }
 
-// mostPlaces bounds how many copies of its tensors a workload has on the device, which together hold at most an eighth of its
+// maxCopies bounds how many copies of its tensors a workload has on the device, which together hold at most an eighth of its
 // memory.
-const mostPlaces = 8
+const maxCopies = 8
 
 // move puts the tensors of the workload in flight at other addresses, as far as there is memory for it; else where they were
 // at first. What it finds written where nothing may be is told with the other findings.
-func (r *runner) move(ctx context.Context) error {
-	return r.within(ctx, func(ctx context.Context) error {
-		room := r.places < mostPlaces && (r.info.MemoryBytes == 0 || int64(r.places+1)*r.bytes <= r.info.MemoryBytes/8)
-		found, err := r.client.Check(ctx, worker.Check{Move: room})
+func (a *attempt) move(ctx context.Context) error {
+	return a.within(ctx, func(ctx context.Context) error {
+		room := a.copies < maxCopies && (a.process.info.MemoryBytes == 0 || int64(a.copies+1)*a.bytes <= a.process.info.MemoryBytes/8)
+		found, err := a.process.client.Check(ctx, worker.Check{Move: room})
 		if err != nil {
 			return err
 		}
-		r.strays = append(r.strays, found)
+		a.writes = append(a.writes, found)
 		if room {
-			r.places++
+			a.copies++
 			return nil
 		}
-		return r.put(ctx, r.current)
+		return a.put(ctx, a.loaded)
 	})
 }
 
 // trial adds the trial of plan to the samples, by the timer that those have.
-func (r *runner) trial(ctx context.Context, plan device.Plan) error {
-	if r.samples != nil {
-		plan.Timer = timerOf(r.samples.Timer) // no change of timer within a workload
+func (a *attempt) trial(ctx context.Context, plan device.Plan) error {
+	if a.samples != nil {
+		plan.Timer = timerOf(a.samples.Timer) // no change of timer within a workload
 	}
-	more, err := r.measureOnce(ctx, plan)
+	more, err := a.measureOnce(ctx, plan)
 	if err != nil {
 		return err
 	}
-	if r.samples == nil {
-		r.samples = more
+	if a.samples == nil {
+		a.samples = more
 		return nil
 	}
-	add(r.samples, more)
+	add(a.samples, more)
 	return nil
 }
 
@@ -161,24 +161,29 @@ func each(a, b event.Reading, f func(x, y float64) float64) event.Reading {
 		TemperatureC: whole(a.TemperatureC, b.TemperatureC), PowerW: f(a.PowerW, b.PowerW)}
 }
 
-// measureOnce has the worker time what is loaded.
-func (c *contender) measureOnce(ctx context.Context, plan device.Plan) (samples *device.Samples, err error) {
-	err = c.within(ctx, func(ctx context.Context) (err error) {
-		samples, err = c.gauge.measure(ctx, c.client, c.info.UUID, plan)
+// measure has the worker time what is loaded.
+func (p *process) measure(ctx context.Context, plan device.Plan) (*device.Samples, error) {
+	return p.stamper.measure(ctx, p.client, p.info.UUID, plan)
+}
+
+// measureOnce is measure within the time limit.
+func (a *attempt) measureOnce(ctx context.Context, plan device.Plan) (samples *device.Samples, err error) {
+	err = a.within(ctx, func(ctx context.Context) (err error) {
+		samples, err = a.process.measure(ctx, plan)
 		return err
 	})
 	return samples, err
 }
 
 // measureWarm adds one trial on a warm L2. It is not the contest's figure: where it fails, that is a warning.
-func (r *runner) measureWarm(ctx context.Context) {
-	p := r.Profile
+func (a *attempt) measureWarm(ctx context.Context) {
+	p := a.shared.Profile
 	var err error
-	r.printed = r.log()
-	defer r.log()
-	r.warm, err = r.measureOnce(ctx, device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: 1, Timer: timerOf(r.samples.Timer), MaxTime: p.MaxTime})
+	a.printed = a.process.log()
+	defer a.process.log()
+	a.warm, err = a.measureOnce(ctx, device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: 1, Timer: timerOf(a.samples.Timer), MaxTime: p.MaxTime})
 	if err != nil && ctx.Err() == nil {
-		r.Events.Emit(event.Event{Type: event.TypeWarning, Message: &event.Message{Text: fmt.Sprintf("no warm-L2 figure: %v", err)}})
+		a.entry.Events.Emit(event.Event{Type: event.TypeWarning, Message: &event.Message{Text: fmt.Sprintf("no warm-L2 figure: %v", err)}})
 	}
 }
 
@@ -192,22 +197,22 @@ func timerOf(samples string) string {
 
 // tell emits the samples of a workload, after a warning where they are not by the timer that the contest uses. base are the
 // baseline's, and may be nil like f.
-func (r *runner) tell(uuid string, base *device.Samples, f *floors) {
-	s := r.samples
-	if s.TimerNote != "" && s.TimerNote != r.noted {
-		r.noted = s.TimerNote
-		r.Events.Emit(event.Event{Type: event.TypeWarning, Workload: uuid, Message: &event.Message{
+func (a *attempt) tell(base *device.Samples, f *roofline) {
+	s := a.samples
+	if s.TimerNote != "" && s.TimerNote != a.noted {
+		a.noted = s.TimerNote
+		a.entry.Events.Emit(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Message: &event.Message{
 			Text: "timed with CUDA events, which count launch gaps that the contest's CUPTI timing does not: " + s.TimerNote}})
 	}
-	out := eventSamples(s, r.bytes)
-	out.Measured = r.measured
-	out.Warm, out.Baseline = timings(r.warm), timings(base)
+	out := eventSamples(s, a.bytes)
+	out.Measured = a.measured
+	out.Warm, out.Baseline = timings(a.warm), timings(base)
 	if f != nil {
-		if out.CopyNS, out.EmptyNS = f.figures(r.bytes, timerOf(s.Timer)); out.MedianNS > 0 {
+		if out.CopyNS, out.EmptyNS = f.figures(a.bytes, timerOf(s.Timer)); out.MedianNS > 0 {
 			out.CopyShare = out.CopyNS / out.MedianNS
 		}
 	}
-	r.Events.Emit(event.Event{Type: event.TypeSamples, Workload: uuid, Samples: out})
+	a.entry.Events.Emit(event.Event{Type: event.TypeSamples, Workload: a.workload.UUID, Samples: out})
 }
 
 // eventSamples adds the figures; bytes are those of the workload's tensors.

@@ -58,7 +58,7 @@ func (still) Probe(context.Context, []device.Arg, byte, [][]byte) error {
 	return errors.New("not probed")
 }
 
-func shakyRunner(t *testing.T, disturbed int) (r *runner, events *[]event.Event) {
+func shakyAttempt(t *testing.T, disturbed int) (a *attempt, events *[]event.Event) {
 	t.Helper()
 	client, err := worker.Start(t.Context(), worker.Command{Args: []string{os.Args[0]},
 		Env: []string{"FISUB_TEST_SHAKY=" + strconv.Itoa(disturbed)}})
@@ -81,10 +81,11 @@ func shakyRunner(t *testing.T, disturbed int) (r *runner, events *[]event.Event)
 		t.Fatalf("%v\n%s", err, client.TakeLog())
 	}
 	events = new([]event.Event)
-	r = &runner{contender: contender{client: client, gauge: &gauge{}, left: time.Minute}}
-	r.Profile.Trials, r.Profile.Iterations = 1, 2
-	r.Events = event.NewStream(func(e event.Event) error { *events = append(*events, e); return nil })
-	return r, events
+	shared := &Shared{Profile: Profile{Trials: 1, Iterations: 2}}
+	entry := Entry{Events: event.NewStream(func(e event.Event) error { *events = append(*events, e); return nil })}
+	a = &attempt{runner: &runner{shared: shared, entry: entry, process: &process{client: client, stamper: &stamper{}}},
+		limit: limit{time.Minute}, workload: &trace.Workload{UUID: "u"}}
+	return a, events
 }
 
 func TestDisturbedIsMeasuredAgain(t *testing.T) {
@@ -100,12 +101,12 @@ func TestDisturbedIsMeasuredAgain(t *testing.T) {
 		{9, 3, 107, []string{"shaken"}},
 	} {
 		t.Run(strconv.Itoa(tt.disturbed), func(t *testing.T) {
-			r, events := shakyRunner(t, tt.disturbed)
-			if measure(t.Context(), []*runner{r}); r.err != nil {
+			r, events := shakyAttempt(t, tt.disturbed)
+			if measure(t.Context(), []*attempt{r}); r.err != nil {
 				t.Fatal(r.err)
 			}
-			r.tell("u", nil, nil)
-			r.tell("u2", nil, nil)
+			r.tell(nil, nil)
+			r.tell(nil, nil)
 			if len(*events) != 3 || (*events)[0].Type != event.TypeWarning {
 				t.Fatalf("got %+v, want one warning about the timer, and samples twice", *events)
 			}
@@ -120,9 +121,9 @@ func TestDisturbedIsMeasuredAgain(t *testing.T) {
 
 // A timer that is insisted on and cannot be had is no fault of the solution.
 func TestTimerUnavailable(t *testing.T) {
-	r, _ := shakyRunner(t, 0)
-	r.Timer = device.TimerCUPTI
-	measure(t.Context(), []*runner{r})
+	r, _ := shakyAttempt(t, 0)
+	r.shared.Timer = device.TimerCUPTI
+	measure(t.Context(), []*attempt{r})
 	var we *worker.Error
 	if !errors.As(r.err, &we) || we.Kind != worker.Machine || we.Code != "code" {
 		t.Fatalf("got %v, want an error of the machine", r.err)
@@ -156,19 +157,19 @@ func TestMeter(t *testing.T) {
 	for _, tt := range []struct {
 		iterations, begun int
 	}{{2, 1}, {1, 2}} {
-		r, _ := shakyRunner(t, 9)
+		r, _ := shakyAttempt(t, 9)
 		m := &fakeMeter{}
 		opened := ""
-		g := &gauge{open: func(uuid string) (Meter, error) {
+		g := &stamper{open: func(uuid string) (Meter, error) {
 			opened += uuid
 			return m, nil
 		}}
-		other, _ := shakyRunner(t, 9)
-		g.join(r.client)
-		g.join(other.client)
-		own := []int{r.client.PID(), other.client.PID()}
+		other, _ := shakyAttempt(t, 9)
+		g.join(r.process.client)
+		g.join(other.process.client)
+		own := []int{r.process.client.PID(), other.process.client.PID()}
 		for i := 1; i <= 2; i++ {
-			s, err := g.measure(t.Context(), r.client, "GPU-1", device.Plan{Iterations: tt.iterations, Trials: 1})
+			s, err := g.measure(t.Context(), r.process.client, "GPU-1", device.Plan{Iterations: tt.iterations, Trials: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -178,10 +179,10 @@ func TestMeter(t *testing.T) {
 			}
 		}
 		// Where the timing fails, nothing is left reading.
-		if _, err := g.measure(t.Context(), r.client, "GPU-1", device.Plan{Timer: device.TimerCUPTI}); err == nil || m.begun != 2*tt.begun+1 || m.begun != m.ended {
+		if _, err := g.measure(t.Context(), r.process.client, "GPU-1", device.Plan{Timer: device.TimerCUPTI}); err == nil || m.begun != 2*tt.begun+1 || m.begun != m.ended {
 			t.Errorf("got %v, %+v, want one reading more, ended", err, m)
 		}
-		other.client.Close()
+		other.process.client.Close()
 		if got := g.own(); !slices.Equal(got, own[:1]) {
 			t.Errorf("one worker has ended: own processes are %v, want %v", got, own[:1])
 		}
@@ -197,14 +198,14 @@ func TestStamp(t *testing.T) {
 		err  error
 		note string
 	}{{nil, ""}, {errors.New("nvml: no libnvidia-ml.so.1"), "nvml: no libnvidia-ml.so.1"}} {
-		r, _ := shakyRunner(t, 0)
+		r, _ := shakyAttempt(t, 0)
 		m := &fakeMeter{}
-		g := &gauge{open: func(string) (Meter, error) { return m, tt.err }}
-		g.join(r.client)
-		r.gauge = g
-		measure(t.Context(), []*runner{r})
+		g := &stamper{open: func(string) (Meter, error) { return m, tt.err }}
+		g.join(r.process.client)
+		r.process.stamper = g
+		measure(t.Context(), []*attempt{r})
 		s, err := r.samples, r.err
-		if err != nil || s.Stamp == nil || s.Stamp.Note != tt.note || (tt.err == nil) != slices.Equal(m.own, []int{r.client.PID()}) {
+		if err != nil || s.Stamp == nil || s.Stamp.Note != tt.note || (tt.err == nil) != slices.Equal(m.own, []int{r.process.client.PID()}) {
 			t.Errorf("got %+v, %v, own %v, want the stamp with the note %q", s, err, m.own, tt.note)
 		}
 		if g.close(); m.closed != (tt.err == nil) {

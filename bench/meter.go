@@ -16,24 +16,24 @@ type Meter interface {
 	Close()
 }
 
-// A gauge reads the GPU of a run while one of the run's workers times on it.
-type gauge struct {
+// A stamper reads the GPU of a run while one of the run's workers times on it, and stamps the timings.
+type stamper struct {
 	open    func(uuid string) (Meter, error) // nil for timings without a stamp
 	meter   Meter                            // nil before the first timing, and where err says why there is none
 	err     error
 	workers []*worker.Client // of the run
 }
 
-// join makes client one of the run's workers, which are not told as other processes on the GPU while they live. g may be nil.
-func (g *gauge) join(client *worker.Client) {
-	if g != nil {
-		g.workers = append(slices.DeleteFunc(g.workers, func(c *worker.Client) bool { return !c.Alive() }), client)
+// join makes client one of the run's workers, which are not told as other processes on the GPU while they live. s may be nil.
+func (s *stamper) join(client *worker.Client) {
+	if s != nil {
+		s.workers = append(slices.DeleteFunc(s.workers, func(c *worker.Client) bool { return !c.Alive() }), client)
 	}
 }
 
 // own gives the processes of the workers that live.
-func (g *gauge) own() (pids []int) {
-	for _, c := range g.workers {
+func (s *stamper) own() (pids []int) {
+	for _, c := range s.workers {
 		if c.Alive() {
 			pids = append(pids, c.PID())
 		}
@@ -41,19 +41,19 @@ func (g *gauge) own() (pids []int) {
 	return pids
 }
 
-// measure has client measure plan, and sets stamp and disturbances of the samples. uuid is the GPU's. g may be nil.
-func (g *gauge) measure(ctx context.Context, client *worker.Client, uuid string, plan device.Plan) (*device.Samples, error) {
-	if g == nil || g.open == nil {
+// measure has client measure plan, and sets stamp and disturbances of the samples. uuid is the GPU's. s may be nil.
+func (s *stamper) measure(ctx context.Context, client *worker.Client, uuid string, plan device.Plan) (*device.Samples, error) {
+	if s == nil || s.open == nil {
 		return client.Measure(ctx, plan)
 	}
-	if g.meter == nil && g.err == nil {
-		g.meter, g.err = g.open(uuid)
+	if s.meter == nil && s.err == nil {
+		s.meter, s.err = s.open(uuid)
 	}
 	var end func() (*device.Stamp, []string)
 	var stamp *device.Stamp
 	var disturbed []string
-	if g.err != nil {
-		stamp = &device.Stamp{Note: g.err.Error()}
+	if s.err != nil {
+		stamp = &device.Stamp{Note: s.err.Error()}
 	} else {
 		plan.Timing = func(on bool) {
 			if end != nil {
@@ -61,7 +61,7 @@ func (g *gauge) measure(ctx context.Context, client *worker.Client, uuid string,
 				end = nil
 			}
 			if on {
-				end = g.meter.Begin(g.own())
+				end = s.meter.Begin(s.own())
 			}
 		}
 	}
@@ -75,8 +75,8 @@ func (g *gauge) measure(ctx context.Context, client *worker.Client, uuid string,
 	return samples, err
 }
 
-func (g *gauge) close() {
-	if g.meter != nil && g.err == nil {
-		g.meter.Close()
+func (s *stamper) close() {
+	if s.meter != nil && s.err == nil {
+		s.meter.Close()
 	}
 }

@@ -119,11 +119,12 @@ func findPython(t *testing.T, definition, source string, passing bool, axes []ma
 		}
 		return nil
 	})
-	result, err = Run(t.Context(), Config{
+	result, err = Run(t.Context(), Shared{
 		Definition: def, Profile: profile, Workloads: ws, Load: data.LoadTrial, DeviceKind: "emu", Device: device.Options{CacheDir: t.TempDir()},
+		Worker: worker.Command{MemoryLimit: 8 << 30},
+	}, Entry{Events: stream, Run: &event.Run{Schema: event.Schema, Fisub: "test"},
 		Solution: &trace.Solution{Name: "s", Definition: def.Name, Author: "a", Spec: trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"},
 			EntryPoint: "main.py::run", DestinationPassingStyle: passing}, Sources: []trace.SourceFile{{Path: "main.py", Content: source}}},
-		Worker: worker.Command{MemoryLimit: 8 << 30}, Events: stream, Run: &event.Run{Schema: event.Schema, Fisub: "test"},
 	})
 	return evaluated, failed, findings, result, err
 }

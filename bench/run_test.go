@@ -202,7 +202,7 @@ func (k *modelKernel) compute(args []device.Arg) error {
 }
 
 // modelRun runs a solution of that name on n workloads.
-func modelRun(t *testing.T, name string, n int, change func(*Config)) ([]event.Event, Result, error) {
+func modelRun(t *testing.T, name string, n int, change func(*testRun)) ([]event.Event, Result, error) {
 	t.Helper()
 	data, err := workloads.Open("", t.TempDir())
 	if err != nil {
@@ -223,18 +223,19 @@ func modelRun(t *testing.T, name string, n int, change func(*Config)) ([]event.E
 	sol := &trace.Solution{Name: name, Definition: def.Name, Author: "a", Spec: trace.BuildSpec{Language: "cuda", EntryPoint: "k.cu::k",
 		TargetHardware: []string{"cuda"}, DestinationPassingStyle: true}, Sources: []trace.SourceFile{{Path: "k.cu", Content: "x"}}}
 	var events []event.Event
-	c := Config{Definition: def, Solution: sol, Workloads: ws[:n], Profile: profile, Load: data.LoadTrial,
-		Worker: worker.Command{Args: []string{os.Args[0]}, Env: []string{"GORACE=atexit_sleep_ms=0"}}, DeviceKind: "model", Run: &event.Run{Fisub: "test"},
-		Events: event.NewStream(func(e event.Event) error { events = append(events, e); return nil })}
+	c := testRun{Shared{Definition: def, Workloads: ws[:n], Profile: profile, Load: data.LoadTrial, DeviceKind: "model",
+		Worker: worker.Command{Args: []string{os.Args[0]}, Env: []string{"GORACE=atexit_sleep_ms=0"}}},
+		Entry{Solution: sol, Run: &event.Run{Fisub: "test"},
+			Events: event.NewStream(func(e event.Event) error { events = append(events, e); return nil })}}
 	if change != nil {
 		change(&c)
 	}
-	result, err := Run(t.Context(), c)
+	result, err := c.run(t.Context())
 	return events, result, err
 }
 
 func TestRunTimes(t *testing.T) {
-	events, result, err := modelRun(t, "s", 2, func(c *Config) {
+	events, result, err := modelRun(t, "s", 2, func(c *testRun) {
 		c.Profile.Target, c.Profile.MaxTime = 0.01, 3*time.Second
 	})
 	if err != nil || result != (Result{Passed: 2}) {
@@ -265,7 +266,7 @@ func TestRunSamplesUntilTarget(t *testing.T) {
 		limit     time.Duration
 		truncated bool
 	}{{0.006, 10 * time.Second, false}, {1e-9, 150 * time.Millisecond, true}} {
-		events, _, err := modelRun(t, "s", 1, func(c *Config) { c.Profile.Target, c.Profile.MaxTime = tc.target, tc.limit })
+		events, _, err := modelRun(t, "s", 1, func(c *testRun) { c.Profile.Target, c.Profile.MaxTime = tc.target, tc.limit })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -304,8 +305,8 @@ func TestRunGoesOnAfterCrash(t *testing.T) {
 // A run that is resumed refuses another device before it records anything, and another timer before it mixes figures.
 func TestRunResumed(t *testing.T) {
 	refusal := errors.New("another device")
-	events, _, err := modelRun(t, "s", 1, func(c *Config) {
-		c.Admit = func(d event.Device) error {
+	events, _, err := modelRun(t, "s", 1, func(c *testRun) {
+		c.Admit = func(d device.Info) error {
 			if d.Name != "model" || d.UUID != "M-1" {
 				t.Errorf("device: got %+v", d)
 			}
@@ -315,7 +316,7 @@ func TestRunResumed(t *testing.T) {
 	if !errors.Is(err, refusal) || len(events) != 0 {
 		t.Errorf("got %v after %d events, want %v after none", err, len(events), refusal)
 	}
-	events, _, err = modelRun(t, "s", 2, func(c *Config) { c.TimedWith = "cupti" })
+	events, _, err = modelRun(t, "s", 2, func(c *testRun) { c.TimedWith = "cupti" })
 	var timer *TimerError
 	if !errors.As(err, &timer) || timer.Was != "cupti" || timer.Is != "model" {
 		t.Errorf("got %v, want a *TimerError", err)
@@ -325,7 +326,7 @@ func TestRunResumed(t *testing.T) {
 			t.Errorf("got %s, want no figure of another timer", e.Type)
 		}
 	}
-	if _, result, err := modelRun(t, "s", 1, func(c *Config) { c.TimedWith = "model" }); err != nil || result.Passed != 1 {
+	if _, result, err := modelRun(t, "s", 1, func(c *testRun) { c.TimedWith = "model" }); err != nil || result.Passed != 1 {
 		t.Errorf("the same timer: got %+v and %v, want it to pass", result, err)
 	}
 }

@@ -18,7 +18,7 @@ func (s *server) check(req *Check) reply {
 	found := &Checked{}
 	before := req.Move || req.Back
 	if before {
-		if err := s.strays(found); err != nil {
+		if err := s.findWrites(found); err != nil {
 			return reply{Error: s.asError(err, Machine)}
 		}
 	}
@@ -41,15 +41,15 @@ func (s *server) check(req *Check) reply {
 		found.Late = late
 	}
 	if req.Out != "" || !before {
-		if err := s.strays(found); err != nil {
+		if err := s.findWrites(found); err != nil {
 			return reply{Error: s.asError(err, Machine)}
 		}
 	}
 	return reply{Checked: found}
 }
 
-// strays adds what was written where nothing may be.
-func (s *server) strays(found *Checked) error {
+// findWrites adds what was written where nothing may be.
+func (s *server) findWrites(found *Checked) error {
 	for i, v := range s.loaded.Inputs {
 		if v.Tensor == nil {
 			continue

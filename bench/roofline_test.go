@@ -14,22 +14,22 @@ import (
 	"fisub/internal/longtest"
 )
 
-func newTestFloors(t *testing.T) *floors {
+func newTestRoofline(t *testing.T) *roofline {
 	t.Helper()
-	f, err := newFloors(t.Context(), &Config{Profile: Profile{Iterations: 1, Trials: 1, Timeout: time.Minute}, DeviceKind: "emu",
-		Worker: worker.Command{Args: []string{os.Args[0]}}, Device: device.Options{CacheDir: t.TempDir()}})
+	f, err := newRoofline(t.Context(), &Shared{Profile: Profile{Iterations: 1, Trials: 1, Timeout: time.Minute}, DeviceKind: "emu",
+		Worker: worker.Command{Args: []string{os.Args[0]}}, Device: device.Options{CacheDir: t.TempDir()}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.stop)
-	f.left = time.Minute
+	f.limit = limit{time.Minute}
 	return f
 }
 
 // Every shape copies every byte, on the emulator: of less than a block, and of some blocks, the last of them not whole.
 func TestFloorCopies(t *testing.T) {
 	longtest.Skip(t, "compiles copies for the emulator")
-	f := newTestFloors(t)
+	f := newTestRoofline(t)
 	for shape := emptyShape; shape < len(copyShapes); shape++ {
 		for _, moved := range []int64{32, 32 * 1000} {
 			_, err := f.run(t.Context(), device.Plan{Iterations: 1, Trials: 1}, shape, moved)
@@ -56,10 +56,10 @@ func TestFloorCompiles(t *testing.T) {
 		}
 		t.Skipf("no toolchain to build with: %v", err)
 	}
-	f := newTestFloors(t)
+	f := newTestRoofline(t)
 	for _, arch := range []string{"sm_90", "sm_100"} {
 		var build *device.BuildError
-		if o, err := tools.Build(t.Context(), root, f.sol, arch); errors.As(err, &build) {
+		if o, err := tools.Build(t.Context(), root, f.process.sol, arch); errors.As(err, &build) {
 			t.Errorf("%s: %v\n%s", arch, err, build.Log)
 		} else if err != nil || o.Log != "" {
 			t.Errorf("%s: got %v, %+v, want an object without warnings", arch, err, o)

@@ -19,7 +19,7 @@ import (
 	"fisub/workloads/random"
 )
 
-//go:embed floor.cu
+//go:embed roofline/floor.cu
 var floorSource string
 
 // floorDefinition is what floor.cu computes, in the words of the contest.
@@ -38,10 +38,11 @@ const emptyShape = -1
 // mostCopied bounds what a copy moves, in bytes: its time for more grows as they do.
 const mostCopied = 512 << 20
 
-// floors measure what no solution can beat: an empty kernel, once a run, and for each size of a workload a copy that moves as
-// many bytes, half of them read and half written. They are a solution of our own, built and timed like any other.
-type floors struct {
-	contender
+// A roofline measures what no solution can beat: an empty kernel, once a run, and for each size of a workload a copy that moves as
+// many bytes, half of them read and half written. It is a solution of our own, built and timed like any other.
+type roofline struct {
+	process *process
+	limit   limit // of the workload in flight
 	profile Profile
 	source  *os.File // what is copied
 	filled  int64    // bytes of it
@@ -54,39 +55,39 @@ type floorKey struct {
 	timer string
 }
 
-// FloorSolution is what measures the floors of a run: for who compiles it ahead, for a machine without a compiler.
-func FloorSolution() *trace.Solution {
+// RooflineSolution is what measures the roofline of a run: for who compiles it ahead, for a machine without a compiler.
+func RooflineSolution() *trace.Solution {
 	return &trace.Solution{Name: "floor", Definition: "floor", Author: "fisub",
 		Spec:    trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"}, EntryPoint: "floor.cu::run", DestinationPassingStyle: true},
 		Sources: []trace.SourceFile{{Path: "floor.cu", Content: floorSource}}}
 }
 
-func newFloors(ctx context.Context, c *Config) (*floors, error) {
+func newRoofline(ctx context.Context, s *Shared, stamper *stamper) (*roofline, error) {
 	def, _, err := trace.DecodeDefinition([]byte(floorDefinition))
 	if err != nil {
 		return nil, err
 	}
-	f := &floors{profile: c.Profile, empty: map[string]*event.Floor{}, copies: map[floorKey]*event.Floor{}}
-	f.contender, err = newContender(ctx, c, def, FloorSolution())
-	return f, err
+	p, err := newProcess(ctx, s, def, RooflineSolution())
+	p.stamper = stamper
+	return &roofline{process: p, profile: s.Profile, empty: map[string]*event.Floor{}, copies: map[floorKey]*event.Floor{}}, err
 }
 
-func (f *floors) stop() {
-	f.contender.stop()
-	if f.source != nil {
-		f.source.Close()
-		os.Remove(f.source.Name())
-		f.source = nil
+func (r *roofline) stop() {
+	r.process.stop()
+	if r.source != nil {
+		r.source.Close()
+		os.Remove(r.source.Name())
+		r.source = nil
 	}
 }
 
 // figures gives the times in nanoseconds that measure found; 0 where there is none.
-func (f *floors) figures(bytes int64, timer string) (copyNS, emptyNS float64) {
-	if e := f.empty[timer]; e != nil {
+func (r *roofline) figures(bytes int64, timer string) (copyNS, emptyNS float64) {
+	if e := r.empty[timer]; e != nil {
 		emptyNS = e.MedianNS
 	}
 	moved, scale := copied(bytes)
-	if c := f.copies[floorKey{moved, timer}]; c != nil {
+	if c := r.copies[floorKey{moved, timer}]; c != nil {
 		copyNS = c.MedianNS * scale
 	}
 	return copyNS, emptyNS
@@ -98,45 +99,45 @@ func copied(bytes int64) (moved int64, scale float64) {
 	return moved, max(1, float64(bytes)/float64(moved))
 }
 
-// measure measures the floors of a workload of so many bytes, unless the run has them, and tells them.
-func (f *floors) measure(ctx context.Context, events *event.Stream, bytes int64, timer string) error {
-	f.left = f.profile.Timeout
-	if f.empty[timer] == nil {
-		floor, err := f.time(ctx, timer, []int{emptyShape}, 32)
+// measure measures the roofline of a workload of so many bytes, unless the run has them, and tells them.
+func (r *roofline) measure(ctx context.Context, events *event.Stream, bytes int64, timer string) error {
+	r.limit = limit{r.profile.Timeout}
+	if r.empty[timer] == nil {
+		floor, err := r.time(ctx, timer, []int{emptyShape}, 32)
 		if err != nil {
 			return err
 		}
 		floor.Kind = "empty"
-		f.empty[timer] = floor
+		r.empty[timer] = floor
 		events.Emit(event.Event{Type: event.TypeFloor, Floor: floor})
 	}
 	moved, _ := copied(bytes)
 	key := floorKey{moved, timer}
-	if f.copies[key] != nil {
+	if r.copies[key] != nil {
 		return nil
 	}
 	shapes := make([]int, len(copyShapes))
 	for i := range shapes {
 		shapes[i] = i
 	}
-	floor, err := f.time(ctx, timer, shapes, moved)
+	floor, err := r.time(ctx, timer, shapes, moved)
 	if err != nil {
 		return err
 	}
 	floor.Kind, floor.Bytes = "copy", moved
-	f.copies[key] = floor
+	r.copies[key] = floor
 	events.Emit(event.Event{Type: event.TypeFloor, Floor: floor})
 	return nil
 }
 
 // time takes one trial of each shape, and all trials of the profile of the fastest, each with its tensors elsewhere: its figure
 // then is not the luckiest of several.
-func (f *floors) time(ctx context.Context, timer string, shapes []int, moved int64) (*event.Floor, error) {
-	plan := device.Plan{Warmup: f.profile.Warmup, Iterations: f.profile.Iterations, Trials: 1, ColdL2: true, Timer: timer, MaxTime: f.profile.MaxTime}
+func (r *roofline) time(ctx context.Context, timer string, shapes []int, moved int64) (*event.Floor, error) {
+	plan := device.Plan{Warmup: r.profile.Warmup, Iterations: r.profile.Iterations, Trials: 1, ColdL2: true, Timer: timer, MaxTime: r.profile.MaxTime}
 	best, least := shapes[0], math.Inf(1)
 	if len(shapes) > 1 {
 		for _, shape := range shapes {
-			samples, err := f.run(ctx, plan, shape, moved)
+			samples, err := r.run(ctx, plan, shape, moved)
 			if err != nil {
 				return nil, err
 			}
@@ -145,12 +146,12 @@ func (f *floors) time(ctx context.Context, timer string, shapes []int, moved int
 			}
 		}
 	}
-	samples, err := f.run(ctx, plan, best, moved)
-	for i := 1; i < f.profile.Trials && err == nil; i++ {
+	samples, err := r.run(ctx, plan, best, moved)
+	for i := 1; i < r.profile.Trials && err == nil; i++ {
 		var more *device.Samples
-		if err = f.within(ctx, func(limit context.Context) (err error) {
-			if _, err = f.client.Check(limit, worker.Check{Move: true}); err == nil { // mostCopied bounds the memory
-				more, err = f.gauge.measure(limit, f.client, f.info.UUID, plan)
+		if err = r.limit.within(ctx, func(limit context.Context) (err error) {
+			if _, err = r.process.client.Check(limit, worker.Check{Move: true}); err == nil { // mostCopied bounds the memory
+				more, err = r.process.measure(limit, plan)
 			}
 			return err
 		}); err == nil {
@@ -168,58 +169,58 @@ func (f *floors) time(ctx context.Context, timer string, shapes []int, moved int
 }
 
 // run has one shape called, judged and timed.
-func (f *floors) run(ctx context.Context, plan device.Plan, shape int, moved int64) (samples *device.Samples, err error) {
+func (r *roofline) run(ctx context.Context, plan device.Plan, shape int, moved int64) (samples *device.Samples, err error) {
 	half := moved / 2
-	if err := f.fill(half); err != nil {
+	if err := r.fill(half); err != nil {
 		return nil, err
 	}
-	if err := f.out.room(half); err != nil {
+	if err := r.process.out.room(half); err != nil {
 		return nil, err
 	}
 	number := int64(shape)
-	array := worker.FileTensor{DType: "float32", Shape: []int{int(half / 4)}, Path: f.source.Name(), Bytes: int(half)}
-	t := &trial{load: &worker.Workload{Inputs: []worker.Value{{Tensor: &array}, {Int: &number}}, Outputs: []worker.Value{{Tensor: &array}}}}
-	err = f.within(ctx, func(limit context.Context) error {
-		if !f.running() {
-			if err := f.start(ctx, limit); err != nil {
+	array := worker.FileTensor{DType: "float32", Shape: []int{int(half / 4)}, Path: r.source.Name(), Bytes: int(half)}
+	in := &inputs{load: &worker.Workload{Inputs: []worker.Value{{Tensor: &array}, {Int: &number}}, Outputs: []worker.Value{{Tensor: &array}}}}
+	err = r.limit.within(ctx, func(limit context.Context) error {
+		if !r.process.running() {
+			if err := r.process.start(ctx, limit); err != nil {
 				return err
 			}
-			if err := f.build(limit); err != nil {
+			if err := r.process.build(limit); err != nil {
 				return err
 			}
 		}
-		if err := f.load(limit, t); err != nil {
+		if err := r.process.load(limit, in); err != nil {
 			return err
 		}
-		if _, err := f.client.Run(limit, f.out.path()); err != nil {
+		if _, err := r.process.client.Run(limit, r.process.out.path()); err != nil {
 			return err
 		}
 		if shape != emptyShape {
-			if err := f.check(half); err != nil {
+			if err := r.check(half); err != nil {
 				return err
 			}
 		}
-		samples, err = f.gauge.measure(limit, f.client, f.info.UUID, plan)
+		samples, err = r.process.measure(limit, plan)
 		return err
 	})
 	if err == nil && timerOf(samples.Timer) != plan.Timer {
 		err = fmt.Errorf("timed with %s", samples.Timer)
 	}
-	if log := strings.TrimSpace(f.log()); err != nil && log != "" {
+	if log := strings.TrimSpace(r.process.log()); err != nil && log != "" {
 		err = fmt.Errorf("%w\n%s", err, lastLines(log, 5))
 	}
 	return samples, err
 }
 
 // check compares what was copied with the source.
-func (f *floors) check(n int64) error {
+func (r *roofline) check(n int64) error {
 	want, got := make([]byte, 1<<20), make([]byte, 1<<20)
 	for at := int64(0); at < n; at += int64(len(want)) {
 		size := min(n-at, int64(len(want)))
-		if _, err := f.source.ReadAt(want[:size], at); err != nil {
+		if _, err := r.source.ReadAt(want[:size], at); err != nil {
 			return err
 		}
-		if _, err := f.out.f.ReadAt(got[:size], at); err != nil {
+		if _, err := r.process.out.f.ReadAt(got[:size], at); err != nil {
 			return err
 		}
 		if !bytes.Equal(want[:size], got[:size]) {
@@ -230,24 +231,24 @@ func (f *floors) check(n int64) error {
 }
 
 // fill makes the source n bytes long at least: numbers without a pattern, which no memory can compress.
-func (f *floors) fill(n int64) (err error) {
-	if f.source == nil {
-		if f.source, err = os.CreateTemp(scratchDir(), "fisub-floor-*"); err != nil {
+func (r *roofline) fill(n int64) (err error) {
+	if r.source == nil {
+		if r.source, err = os.CreateTemp(scratchDir(), "fisub-floor-*"); err != nil {
 			return err
 		}
 	}
 	stream := random.New("fisub.floor/1")
-	for f.filled < n {
-		block := make([]byte, min(1<<20, n-f.filled))
+	for r.filled < n {
+		block := make([]byte, min(1<<20, n-r.filled))
 		for i := 0; i < len(block); i += 16 {
-			at := int(f.filled)/8 + i/8
+			at := int(r.filled)/8 + i/8
 			binary.LittleEndian.PutUint64(block[i:], stream.Uint64(at))
 			binary.LittleEndian.PutUint64(block[i+8:], stream.Uint64(at+1))
 		}
-		if _, err := f.source.WriteAt(block, f.filled); err != nil {
+		if _, err := r.source.WriteAt(block, r.filled); err != nil {
 			return err
 		}
-		f.filled += int64(len(block))
+		r.filled += int64(len(block))
 	}
 	return nil
 }

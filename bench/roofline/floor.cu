@@ -1,4 +1,4 @@
-// The floors beside which a kernel's latency stands: a copy of float4, in a few shapes, and a kernel that does nothing.
+// What no kernel is faster than: a copy of float4, in a few shapes, and a kernel that does nothing.
 //
 // source and target are (n), float32, n a multiple of 4, both aligned to 16 bytes. shape chooses the copy, from 0, or the
 // empty kernel, -1. fisub builds and times it like a submission; the fastest shape is the copy that it states.

@@ -23,7 +23,7 @@ func named(name string) *trace.Solution {
 }
 
 // turns makes the workers of c write down their measurements, and returns how to read them.
-func turns(t *testing.T, c *Config, env ...string) func() []string {
+func turns(t *testing.T, c *testRun, env ...string) func() []string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "turns")
 	c.Worker.Env = append(append(c.Worker.Env, env...), "FISUB_TEST_TURNS="+file)
@@ -55,7 +55,7 @@ func payloads(events []event.Event) (warnings []string, evaluated []*event.Evalu
 
 func TestBaselineTakesTurns(t *testing.T) {
 	var read func() []string
-	events, result, err := modelRun(t, "ours", 2, func(c *Config) {
+	events, result, err := modelRun(t, "ours", 2, func(c *testRun) {
 		c.Profile.Trials, c.Profile.Iterations = 3, 4
 		c.Baseline = &Baseline{Name: "twice", Solution: named("double")}
 		read = turns(t, c)
@@ -98,7 +98,9 @@ func TestBaselineTakesTurns(t *testing.T) {
 
 // The fields of the official trace are about the definition's own reference.
 func TestReferenceAsBaseline(t *testing.T) {
-	r := &runner{Config: Config{Definition: &trace.Definition{Name: "d", Reference: "def run(): pass"}, Run: &event.Run{},
+	def := &trace.Definition{Name: "d", Reference: "def run(): pass"}
+	shared := &Shared{Definition: def, Baseline: &Baseline{Name: "reference", Solution: ReferenceSolution(def)}}
+	entry := Entry{Solution: named("s"), Run: &event.Run{},
 		Events: event.NewStream(func(e event.Event) error {
 			tr, _, err := trace.DecodeTrace(e.Evaluated.Trace)
 			if err != nil {
@@ -108,12 +110,13 @@ func TestReferenceAsBaseline(t *testing.T) {
 				t.Errorf("got %+v, want 2, 6 and 3", p)
 			}
 			return nil
-		})}, verdict: verdict{status: trace.Passed, correctness: &trace.Correctness{}}}
-	r.Solution, r.info.Name = named("s"), "model"
-	r.Baseline = &Baseline{Name: "reference", Solution: ReferenceSolution(r.Definition)}
-	r.samples = &device.Samples{Trials: [][]time.Duration{{2 * time.Millisecond}}}
-	r.emit(&trace.Workload{UUID: "u"}, 0, &device.Samples{Trials: [][]time.Duration{{6 * time.Millisecond}}})
-	if err := r.Events.Err(); err != nil {
+		})}
+	p := &process{info: device.Info{Name: "model"}}
+	a := &attempt{runner: &runner{shared: shared, entry: entry, process: p}, workload: &trace.Workload{UUID: "u"},
+		verdict: verdict{status: trace.Passed, correctness: &trace.Correctness{}},
+		samples: &device.Samples{Trials: [][]time.Duration{{2 * time.Millisecond}}}}
+	a.emit(&device.Samples{Trials: [][]time.Duration{{6 * time.Millisecond}}})
+	if err := entry.Events.Err(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -134,7 +137,7 @@ func TestBaselineFails(t *testing.T) {
 		{"other timer", []bool{false, false, false}, []string{"no speed-up: baseline b is timed with clock, the solution with model"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			events, result, err := modelRun(t, "ours", 3, func(c *Config) {
+			events, result, err := modelRun(t, "ours", 3, func(c *testRun) {
 				c.Baseline = &Baseline{Name: "b", Solution: named(tc.name)}
 				if tc.name == "hang" {
 					c.Profile.Timeout = 2 * time.Second
@@ -167,18 +170,18 @@ func TestBaselineFails(t *testing.T) {
 // A solution that fails any workload has a score of 0; a baseline in an emulated run, or beside a solution that fails, is not
 // even started.
 func TestScoreOfFailure(t *testing.T) {
-	events, _, err := modelRun(t, "crash", 2, func(c *Config) { c.Baseline = &Baseline{Name: "b", Solution: named("double")} })
+	events, _, err := modelRun(t, "crash", 2, func(c *testRun) { c.Baseline = &Baseline{Name: "b", Solution: named("double")} })
 	if err != nil {
 		t.Fatal(err)
 	}
 	if done := events[len(events)-1].Done; done.Score == nil || *done.Score != 0 || done.Scored != 1 {
 		t.Errorf("got %+v, want a score of 0", done)
 	}
-	events, _, err = modelRun(t, "no build", 1, func(c *Config) { c.Baseline = &Baseline{Name: "b", Solution: named("hang")} })
+	events, _, err = modelRun(t, "no build", 1, func(c *testRun) { c.Baseline = &Baseline{Name: "b", Solution: named("hang")} })
 	if warnings, _, _, _ := payloads(events); err != nil || len(warnings) != 0 {
 		t.Errorf("got %q and %v, want no word of the baseline", warnings, err)
 	}
-	events, _, err = modelRun(t, "crash", 1, func(c *Config) {
+	events, _, err = modelRun(t, "crash", 1, func(c *testRun) {
 		c.Baseline = &Baseline{Name: "b", Solution: named("double")}
 		c.Score.Add(5)
 		c.Score.Fail()
@@ -199,7 +202,7 @@ func TestWarmFails(t *testing.T) {
 	}
 }
 
-// Each trial has a place of its own, for as many as an eighth of the memory holds; the floors' too.
+// Each trial has its tensors elsewhere, for as many as an eighth of the memory holds; the floors' too.
 func TestTrialsMove(t *testing.T) {
 	const tensors = 10 // of a call: 8 inputs that are no scalar, 2 outputs
 	for memory, want := range map[int64][]string{
@@ -207,7 +210,7 @@ func TestTrialsMove(t *testing.T) {
 		64:      {"ours cold 1 1 10", "ours cold 1 1 10", "ours cold 1 1 10", "ours warm 1 1 10"},
 	} {
 		var read func() []string
-		_, result, err := modelRun(t, "ours", 1, func(c *Config) {
+		_, result, err := modelRun(t, "ours", 1, func(c *testRun) {
 			c.Profile.Trials, c.Profile.Iterations = 3, 1
 			read = turns(t, c, fmt.Sprint("FISUB_TEST_MEMORY=", memory))
 		})
@@ -216,12 +219,12 @@ func TestTrialsMove(t *testing.T) {
 		}
 	}
 	var read func() []string
-	_, _, err := modelRun(t, "ours", 1, func(c *Config) {
-		c.Profile.Trials, c.Profile.Iterations, c.Floors = 10, 1, true
+	_, _, err := modelRun(t, "ours", 1, func(c *testRun) {
+		c.Profile.Trials, c.Profile.Iterations, c.Roofline = 10, 1, true
 		read = turns(t, c, "FISUB_TEST_MEMORY=1000000000")
 	})
 	got := read()
-	if most := fmt.Sprintf("ours cold 1 1 %d", mostPlaces*tensors); err != nil || !slices.Contains(got, most) || slices.Contains(got, most+"0") || got[9] != "ours cold 1 1 20" {
+	if most := fmt.Sprintf("ours cold 1 1 %d", maxCopies*tensors); err != nil || !slices.Contains(got, most) || slices.Contains(got, most+"0") || got[9] != "ours cold 1 1 20" {
 		t.Errorf("got %v, %q, want up to %q, then from the start", err, got, most)
 	}
 	if !slices.Contains(got, "floor cold 1 1 4") {
@@ -231,8 +234,8 @@ func TestTrialsMove(t *testing.T) {
 
 func TestFloors(t *testing.T) {
 	var read func() []string
-	events, result, err := modelRun(t, "ours", 3, func(c *Config) {
-		c.Floors = true
+	events, result, err := modelRun(t, "ours", 3, func(c *testRun) {
+		c.Roofline = true
 		c.Profile.Trials, c.Profile.Iterations = 2, 4
 		read = turns(t, c)
 	})
@@ -263,8 +266,8 @@ func TestFloors(t *testing.T) {
 		}
 	}
 
-	events, result, err = modelRun(t, "ours", 2, func(c *Config) {
-		c.Floors = true
+	events, result, err = modelRun(t, "ours", 2, func(c *testRun) {
+		c.Roofline = true
 		turns(t, c, "FISUB_TEST_FLOOR=wrong")
 	})
 	warnings, _, samples, _ = payloads(events)
@@ -287,22 +290,24 @@ func TestCopied(t *testing.T) {
 // Two solutions of one run have runs of their own, whose trials are taken in turn.
 func TestTogether(t *testing.T) {
 	var a, b []event.Event
-	var configs []Config
+	var shared Shared
+	var entries []Entry
 	var read func() []string
-	_, _, err := modelRun(t, "ours", 2, func(c *Config) {
+	_, _, err := modelRun(t, "ours", 2, func(c *testRun) {
 		read = turns(t, c)
-		first, second := *c, *c
-		first.Solution, second.Solution = named("double"), named("crash")
-		first.Run, second.Run = &event.Run{ID: "a"}, &event.Run{ID: "b"}
-		first.Events = event.NewStream(func(e event.Event) error { a = append(a, e); return nil })
-		second.Events = event.NewStream(func(e event.Event) error { b = append(b, e); return nil })
-		configs = []Config{first, second}
+		shared = c.Shared
+		entries = []Entry{
+			{Solution: named("double"), Run: &event.Run{ID: "a"},
+				Events: event.NewStream(func(e event.Event) error { a = append(a, e); return nil })},
+			{Solution: named("crash"), Run: &event.Run{ID: "b"},
+				Events: event.NewStream(func(e event.Event) error { b = append(b, e); return nil })},
+		}
 		c.Workloads = nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	results, err := Together(t.Context(), configs...)
+	results, err := Together(t.Context(), shared, entries)
 	if err != nil || results[0] != (Result{Passed: 2}) || results[1] != (Result{Passed: 1, Failed: 1}) {
 		t.Fatalf("got %+v and %v", results, err)
 	}
@@ -321,10 +326,10 @@ func TestTogether(t *testing.T) {
 
 // What is disturbed for one is measured again for all.
 func TestDisturbedTogether(t *testing.T) {
-	calm, _ := shakyRunner(t, 0)
-	shaken, _ := shakyRunner(t, 1)
-	measure(t.Context(), []*runner{calm, shaken})
-	for _, r := range []*runner{calm, shaken} {
+	calm, _ := shakyAttempt(t, 0)
+	shaken, _ := shakyAttempt(t, 1)
+	measure(t.Context(), []*attempt{calm, shaken})
+	for _, r := range []*attempt{calm, shaken} {
 		if r.err != nil || r.measured != 2 || len(r.samples.Trials) != 1 || len(r.samples.Disturbed) != 0 {
 			t.Errorf("got %+v measured %d times, %v; want calm timings of the second time", r.samples, r.measured, r.err)
 		}
@@ -336,7 +341,7 @@ func TestBaselineWithoutPython(t *testing.T) {
 	t.Setenv("FISUB_PYTHON", "/nonexistent/python")
 	b := named("b")
 	b.Spec.Language = trace.Python
-	events, result, err := modelRun(t, "ours", 2, func(c *Config) {
+	events, result, err := modelRun(t, "ours", 2, func(c *testRun) {
 		c.Baseline = &Baseline{Name: "b", Solution: b}
 		c.Hint = func(err error) string {
 			var we *worker.Error
@@ -354,7 +359,7 @@ func TestBaselineWithoutPython(t *testing.T) {
 		t.Errorf("got %+v, %v, %q, want one warning in the run", result, err, warnings)
 	}
 	var we *worker.Error
-	if _, _, err = modelRun(t, "b", 1, func(c *Config) { c.Solution = b }); !errors.As(err, &we) || we.Code != "no-python" {
+	if _, _, err = modelRun(t, "b", 1, func(c *testRun) { c.Solution = b }); !errors.As(err, &we) || we.Code != "no-python" {
 		t.Errorf("the solution itself: got %v, want an error of the machine", err)
 	}
 }

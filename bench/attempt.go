@@ -1,0 +1,264 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"fisub/bench/reference"
+	"fisub/bench/stats"
+	"fisub/bench/worker"
+	"fisub/device"
+	"fisub/internal/event"
+	"fisub/internal/trace"
+)
+
+// An attempt is one solution on one workload, from its beginning to its verdict, timings and honesty checks.
+type attempt struct {
+	*runner
+	limit
+	workload *trace.Workload
+	index    int // of the workload, from 0
+	started  time.Time
+	bytes    int64 // of the workload's tensors
+
+	verdict  verdict
+	samples  *device.Samples // nil where it was not timed
+	warm     *device.Samples // nil without that figure
+	measured int             // how often it was measured
+	err      error           // what ended its measurement
+	printed  string          // before the warm calls
+
+	loaded *inputs           // what the worker has
+	copies int               // of its tensors on the device
+	writes []*worker.Checked // what calls wrote where nothing may be
+}
+
+// A limit is what is left of a time limit.
+type limit struct{ left time.Duration }
+
+// within calls f with what is left, and takes what f needs off it. It is the time limit of each solution alone that runs
+// while it is its turn.
+func (l *limit) within(ctx context.Context, f func(context.Context) error) error {
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, l.left)
+	defer cancel()
+	err := f(ctx)
+	l.left -= time.Since(begun)
+	return err
+}
+
+// judge gives the attempt its verdict. An error is about the machine, or a *referenceError.
+func (a *attempt) judge(run context.Context, trials []*inputs) error {
+	a.bytes = trials[len(trials)-1].bytes
+	err := a.within(run, func(ctx context.Context) error { return a.ready(run, ctx) })
+	if err == nil {
+		err = a.expect(run, trials)
+	}
+	if err == nil {
+		err = a.within(run, func(ctx context.Context) (err error) {
+			a.verdict, err = a.evaluate(ctx, trials)
+			return err
+		})
+	}
+	return a.settle(run, err)
+}
+
+// expect computes what bench/reference expects of the trials, as far as that is not known yet. The time limit is the
+// solution's, so it does not run meanwhile.
+func (a *attempt) expect(ctx context.Context, trials []*inputs) (err error) {
+	for _, in := range trials {
+		if in.want != nil || a.reference != nil {
+			continue
+		}
+		if in.want, err = reference.Run(ctx, a.shared.Definition, in.Values); err != nil {
+			return &referenceError{a.shared.Definition.Name, err}
+		}
+	}
+	return nil
+}
+
+// evaluate runs and judges one workload while ctx lasts.
+func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, error) {
+	v := newVerdict()
+	n := a.shared.Profile.Trials
+	if a.process.info.Emulated {
+		n = len(trials) // deterministic: a further trial of the same inputs would repeat the first
+	}
+	for i := range n {
+		in := trials[min(i, len(trials)-1)]
+		written, err := a.call(ctx, in, i < len(trials))
+		if err != nil {
+			return verdict{}, err
+		}
+		got, unmap, err := a.process.out.read(written)
+		if err != nil {
+			return verdict{}, err
+		}
+		before := v.status
+		more := v.evaluate(a.evaluator, a.shared.Definition.Outputs.Keys(), got, in.want, in.Values, a.shared.Profile.Tolerance)
+		if i >= len(trials) && before == trace.Passed && v.status == trace.IncorrectNumerical {
+			v.later = compareAll(a.shared.Definition.Outputs.Keys(), tensorsOf(got), in.want, a.shared.Profile.Tolerance).finding(fmt.Sprintf("call %d on the same inputs", i+1))
+		}
+		unmap()
+		if !more {
+			break
+		}
+	}
+	return v, nil
+}
+
+// put gives the worker the inputs, at first addresses.
+func (a *attempt) put(ctx context.Context, in *inputs) error {
+	a.loaded, a.copies = in, 1
+	return a.process.load(ctx, in)
+}
+
+// call makes one call on in and says what the worker wrote. It loads them first where fresh; otherwise it
+// restores them, since the official harness gives each trial clones that no call has written to.
+func (a *attempt) call(ctx context.Context, in *inputs, fresh bool) ([]worker.FileTensor, error) {
+	if err := a.process.out.room(in.size); err != nil {
+		return nil, err
+	}
+	if fresh {
+		if err := a.put(ctx, in); err != nil {
+			return nil, err
+		}
+	} else if err := a.restore(ctx, in); err != nil {
+		return nil, err
+	}
+	written := in.outputs
+	returned, err := a.process.client.Run(ctx, a.process.out.path())
+	if returned != nil {
+		written = returned
+	}
+	return written, err
+}
+
+// restore gives the inputs their contents again, where they are, if a call has written to one.
+func (a *attempt) restore(ctx context.Context, in *inputs) error {
+	found, err := a.process.client.Check(ctx, worker.Check{})
+	if err != nil {
+		return err
+	}
+	a.writes = append(a.writes, found)
+	if len(found.Changed) > 0 {
+		_, err = a.process.client.Check(ctx, worker.Check{Inputs: in.contents()})
+	}
+	return err
+}
+
+// settle makes the verdict of err where the solution is at fault, and returns any other error.
+func (a *attempt) settle(run context.Context, err error) error {
+	if run.Err() != nil {
+		return run.Err()
+	}
+	if unknown := (*referenceError)(nil); err == nil || errors.As(err, &unknown) {
+		return err
+	}
+	a.verdict, err = a.blame(err)
+	return err
+}
+
+// blame turns an error of the worker into the verdict that the contest gives for it, or returns the error where the
+// solution is not at fault.
+func (a *attempt) blame(err error) (verdict, error) {
+	var we *worker.Error
+	var died *worker.Died
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return verdict{status: trace.Timeout,
+			detail: fmt.Sprintf("Evaluation timeout after %g seconds for solution %s", a.shared.Profile.Timeout.Seconds(), a.entry.Solution.Name)}, nil
+	case errors.As(err, &died):
+		return verdict{status: trace.RuntimeError, detail: "Worker process failed unexpectedly: " + died.Reason}, nil
+	case errors.As(err, &we):
+		switch we.Kind {
+		case worker.Build:
+			return verdict{status: trace.CompileError, detail: we.Text, log: "Build error: " + we.Text + "\n\n" + we.Log}, nil
+		case worker.Call:
+			return verdict{status: trace.RuntimeError, detail: we.Text, log: we.Log}, nil
+		case worker.Fault:
+			// The process is of no further use; the next workload gets a new one.
+			a.process.client.Close()
+			return verdict{status: trace.RuntimeError, detail: we.Text, log: we.Log}, nil
+		}
+		return verdict{}, &DeviceError{we}
+	}
+	return verdict{}, err
+}
+
+// emit writes the verdict as an official trace. base are the baseline's timings, or nil.
+func (a *attempt) emit(base *device.Samples) {
+	v, w := a.verdict, a.workload
+	log := v.log
+	if printed := a.printed + a.process.log(); printed != "" {
+		if log != "" && !strings.HasSuffix(printed, "\n") {
+			printed += "\n"
+		}
+		if !strings.Contains(log, printed) {
+			log = printed + log
+		}
+	}
+	if v.detail != "" && !strings.Contains(log, v.detail) {
+		if log != "" && !strings.HasSuffix(log, "\n") {
+			log += "\n"
+		}
+		log += v.detail
+	}
+
+	e := &trace.Evaluation{Status: v.status, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Log: log,
+		Environment: trace.Environment{Hardware: a.process.info.Name}}
+	if a.process.info.Emulated {
+		e.Environment.Hardware = "emulator on " + a.process.info.Name
+	}
+	for _, lib := range []string{"torch", "triton", "tilelang", "cuda"} { // the contest's order
+		if v := a.process.info.Libs[lib]; v != "" {
+			e.Environment.Libs.Set(lib, v)
+		} else if lib == "cuda" && a.process.info.CUDA != "" {
+			e.Environment.Libs.Set(lib, a.process.info.CUDA)
+		}
+	}
+	e.Environment.Libs.Set("fisub", a.entry.Run.Fisub)
+
+	ev := &event.Evaluated{Index: a.index + 1, Axes: maps.Collect(w.Axes.All()), Status: string(v.status), Detail: v.detail, Log: log,
+		Seconds: time.Since(a.started).Seconds(), Emulated: a.process.info.Emulated}
+	if v.correctness != nil && (v.status == trace.Passed || v.status == trace.IncorrectNumerical) {
+		e.Correctness = v.correctness
+		abs, rel := event.Float(v.correctness.MaxAbsoluteError), event.Float(v.correctness.MaxRelativeError)
+		ev.MaxAbs, ev.MaxRel = &abs, &rel
+	}
+	if v.status == trace.Passed {
+		// The format wants a performance object with PASSED. Zero is what it holds where nothing was measured, and what
+		// the contest's scorer refuses as a latency.
+		e.Performance = &trace.Performance{}
+		if a.samples != nil {
+			ms := stats.Latency(a.samples.Trials) / 1e6
+			e.Performance.LatencyMS = ms
+			ev.Latency = &ms
+			if base != nil && ms > 0 {
+				theirs := stats.Latency(base.Trials) / 1e6
+				speedup := theirs / ms
+				ev.Speedup = &speedup
+				if isReference(a.shared.Baseline.Solution, a.shared.Definition) { // what the format means by it
+					e.Performance.ReferenceLatencyMS, e.Performance.SpeedupFactor = theirs, speedup
+				}
+				a.entry.Score.Add(speedup)
+			}
+		}
+		a.result.Passed++
+	} else {
+		a.result.Failed++
+		a.entry.Score.Fail()
+	}
+	t := &trace.Trace{Definition: a.shared.Definition.Name, Workload: *w, Solution: &a.entry.Solution.Name, Evaluation: e}
+	ev.Trace = t.JSON(trace.Compact)
+	a.entry.Events.Emit(event.Event{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: ev})
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

@@ -1,0 +1,291 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"fisub/bench/reference"
+	"fisub/device"
+	"fisub/internal/event"
+	"fisub/internal/trace"
+	"fisub/workloads"
+)
+
+// A group is the solutions of a run, and its baseline, which take turns at each workload: all on the same inputs, judged by
+// the same expected outputs, each in its own process.
+type group struct {
+	shared    *Shared
+	runners   []*runner
+	baseline  *runner      // nil without one, or since it was given up
+	unable    error        // why the baseline cannot run at all, to be told when the run has begun
+	reference *pyReference // nil where bench/reference knows the definition
+	roofline  *roofline    // nil where none is measured, or since it was given up
+	stamper   stamper
+	warned    map[string]bool
+}
+
+// newGroup returns a group to be stopped, also with some errors.
+func newGroup(ctx context.Context, shared *Shared, entries []Entry) (*group, error) {
+	g := &group{shared: shared, warned: map[string]bool{}}
+	g.stamper.open = shared.Meter
+	evaluator, err := evaluatorOf(shared.Definition)
+	if err != nil {
+		return nil, err
+	}
+	if !reference.Knows(shared.Definition) {
+		if g.reference, err = newReference(ctx, shared, &g.stamper); err != nil {
+			return nil, err
+		}
+	}
+	for _, entry := range entries {
+		r, err := newRunner(ctx, shared, entry, evaluator, g.reference, &g.stamper)
+		g.runners = append(g.runners, r)
+		if err != nil {
+			return g, r.process.machineError(err)
+		}
+	}
+	if b := shared.Baseline; b != nil {
+		entry := Entry{Solution: b.Solution, Events: event.NewStream(), Run: &event.Run{}}
+		g.baseline, g.unable = newRunner(ctx, shared, entry, evaluator, g.reference, &g.stamper)
+	}
+	if shared.Roofline {
+		if g.roofline, err = newRoofline(ctx, shared, &g.stamper); err != nil {
+			return g, err
+		}
+	}
+	return g, nil
+}
+
+func (g *group) stop() {
+	for _, r := range g.runners {
+		r.process.stop()
+	}
+	if g.baseline != nil {
+		g.baseline.process.stop()
+	}
+	if g.roofline != nil {
+		g.roofline.stop()
+	}
+	if g.reference != nil {
+		g.reference.close()
+	}
+	g.stamper.close()
+}
+
+func (g *group) run(ctx context.Context) error {
+	for _, r := range g.runners {
+		if err := r.open(ctx, ctx); err != nil {
+			return err
+		}
+	}
+	if g.unable != nil {
+		g.giveUp(g.unable)
+	}
+	for i, w := range g.shared.Workloads {
+		if g.runners[0].entry.Skip[w.UUID] {
+			continue
+		}
+		if err := g.workload(ctx, i, w); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// workload takes one workload to the verdict on each solution. An error ends the run.
+func (g *group) workload(ctx context.Context, index int, w *trace.Workload) error {
+	var attempts []*attempt
+	for _, r := range g.runners {
+		attempts = append(attempts, r.begin(index, w))
+	}
+	trials, err := g.prepare(ctx, w)
+	defer func() {
+		for _, in := range trials {
+			in.Close()
+		}
+	}()
+	var unknown *referenceError
+	missing := err != nil // inputs or expected outputs
+	for _, a := range attempts {
+		if err == nil {
+			err = a.judge(ctx, trials)
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if missing || errors.As(err, &unknown) {
+		for _, r := range g.runners {
+			r.fail(w, err)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	base, err := g.time(ctx, attempts, trials)
+	if err != nil {
+		return err
+	}
+	for _, a := range attempts {
+		if a.samples != nil {
+			if was := a.entry.TimedWith; was != "" && a.samples.Timer != was {
+				return &TimerError{Was: was, Is: a.samples.Timer}
+			}
+			a.tell(base, g.roofline)
+		}
+		a.emit(g.comparable(a, base))
+		if err := a.checkHonesty(ctx, trials[len(trials)-1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepare opens the inputs of w, of each trial where they differ and a call could remember one before, and runs a Python
+// reference on them. The time limit of the workload is not for that. The caller closes the inputs also where there is an
+// error.
+func (g *group) prepare(ctx context.Context, w *trace.Workload) (trials []*inputs, err error) {
+	r := g.runners[0]
+	n := 1
+	if workloads.Redrawn(g.shared.Definition, w) && (r.process.python || !r.process.info.Emulated) {
+		n = g.shared.Profile.Trials
+	}
+	for i := range n {
+		in, err := openInputs(ctx, g.shared, r.evaluator, w, i)
+		if err != nil {
+			return trials, err
+		}
+		trials = append(trials, in)
+		if g.reference != nil {
+			if in.want, err = g.reference.run(ctx, in.load, in.size); err != nil {
+				return trials, err
+			}
+		}
+		if r.process.info.Emulated && in.bytes > largeOnCPU {
+			break
+		}
+	}
+	return trials, nil
+}
+
+// largeOnCPU is the size of a workload's tensors, in bytes, above which it is called once where there is no GPU.
+const largeOnCPU = 256 << 20
+
+// time measures the attempts that passed, in turn with the baseline if that passes too, and the roofline of the workload.
+// base are the baseline's timings, nil without any.
+func (g *group) time(ctx context.Context, attempts []*attempt, trials []*inputs) (base *device.Samples, err error) {
+	var timed []*attempt
+	for _, a := range attempts {
+		if a.verdict.status == trace.Passed && !a.process.info.Emulated {
+			timed = append(timed, a)
+		}
+	}
+	if len(timed) == 0 {
+		return nil, nil
+	}
+	var b *attempt
+	if g.baseline != nil {
+		b = g.baseline.begin(attempts[0].index, attempts[0].workload)
+		if err := b.judge(ctx, trials); ctx.Err() != nil {
+			return nil, ctx.Err()
+		} else if err != nil {
+			g.giveUp(err)
+		} else if g.qualifies(b) {
+			timed = append(timed, b)
+		}
+	}
+	measure(ctx, timed)
+	for _, a := range timed {
+		if a.err == nil && a != b {
+			a.measureWarm(ctx)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err() // some may have a part of their trials
+	}
+	for _, a := range timed {
+		if a.err == nil {
+			continue
+		}
+		a.samples, a.warm = nil, nil
+		err := a.settle(ctx, a.err)
+		switch {
+		case a == b && err != nil:
+			g.giveUp(err)
+		case a == b:
+			g.qualifies(b)
+		case err != nil:
+			return nil, err
+		}
+	}
+	if first := timed[0]; g.roofline != nil && first.samples != nil && first != b {
+		err := g.roofline.measure(ctx, first.entry.Events, first.bytes, timerOf(first.samples.Timer))
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil {
+			g.warn("", fmt.Errorf("no share of the copy bandwidth: %w", err))
+			g.roofline.stop()
+			g.roofline = nil
+		}
+	}
+	if g.baseline == nil || b == nil {
+		return nil, nil
+	}
+	return b.samples, nil
+}
+
+// qualifies tells whether the baseline passed. Where it did not, nothing is compared with it, and a warning says so; one
+// that cannot be built or hangs is given up.
+func (g *group) qualifies(b *attempt) bool {
+	v, uuid := b.verdict, b.workload.UUID
+	switch v.status {
+	case trace.Passed:
+		return true
+	case trace.CompileError, trace.Timeout:
+		g.giveUp(fmt.Errorf("%s: %s", v.status, v.detail))
+	default:
+		g.warn(uuid, fmt.Errorf("workload %s has no speed-up: baseline %s: %s: %s", uuid, g.shared.Baseline.Name, v.status, v.detail))
+	}
+	return false
+}
+
+// giveUp goes on without the baseline.
+func (g *group) giveUp(err error) {
+	g.warn("", fmt.Errorf("no speed-up from here on: baseline %s: %w", g.shared.Baseline.Name, err))
+	g.baseline.process.stop()
+	g.baseline = nil
+}
+
+// comparable gives the baseline's timings where a's may be compared with them.
+func (g *group) comparable(a *attempt, base *device.Samples) *device.Samples {
+	if base == nil || a.samples == nil {
+		return nil
+	}
+	if base.Timer != a.samples.Timer {
+		g.warn("", fmt.Errorf("no speed-up: baseline %s is timed with %s, the solution with %s",
+			g.shared.Baseline.Name, base.Timer, a.samples.Timer))
+		return nil
+	}
+	return base
+}
+
+// warn tells each run, once.
+func (g *group) warn(uuid string, err error) {
+	m := &event.Message{Text: err.Error()}
+	if g.warned[m.Text] {
+		return
+	}
+	g.warned[m.Text] = true
+	if g.shared.Hint != nil {
+		m.Hint = g.shared.Hint(err)
+	}
+	for _, r := range g.runners {
+		r.entry.Events.Emit(event.Event{Type: event.TypeWarning, Workload: uuid, Message: m})
+	}
+}

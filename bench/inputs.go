@@ -1,0 +1,96 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+
+	"fisub/bench/worker"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+	"fisub/workloads"
+)
+
+// Inputs are one set of inputs of a workload, with what a worker is told of it. Trials that do not differ have one.
+type inputs struct {
+	*workloads.Inputs
+	load    *worker.Workload
+	outputs []worker.FileTensor // as declared
+	size    int64               // of the declared outputs in their file, in bytes
+	bytes   int64               // of all tensors
+	want    []*tensor.Tensor    // nil before the reference ran
+}
+
+// openInputs opens the inputs of a trial, from 0, of w. The caller closes them.
+func openInputs(ctx context.Context, s *Shared, e evaluator, w *trace.Workload, trial int) (*inputs, error) {
+	opened, err := s.Load(ctx, s.Definition, w, trial)
+	if err != nil {
+		return nil, err
+	}
+	in := &inputs{Inputs: opened}
+	if err := in.describe(s.Definition, e); err != nil {
+		opened.Close()
+		return nil, err
+	}
+	return in, nil
+}
+
+// describe sets what the worker is told: the inputs, and the outputs as the definition declares them.
+func (in *inputs) describe(def *trace.Definition, e evaluator) error {
+	in.load = &worker.Workload{AnyCount: e == sparseAttention, Guard: guard}
+	shapes := map[string][]int{}
+	for _, v := range in.Values {
+		value := worker.Value{}
+		switch {
+		case v.Tensor != nil:
+			value.Tensor = fileTensor(v)
+			shapes[v.Name] = v.Tensor.Shape
+			in.bytes += int64(len(v.Tensor.Data))
+		case v.Scalar != nil:
+			switch v.Scalar.Kind {
+			case trace.IntScalar:
+				value.Int = &v.Scalar.Int
+			case trace.FloatScalar:
+				value.Float = &v.Scalar.Float
+			case trace.BoolScalar:
+				value.Bool = &v.Scalar.Bool
+			}
+		}
+		in.load.Inputs = append(in.load.Inputs, value)
+	}
+	axes, err := def.BindAxes(shapes)
+	if err != nil {
+		return err
+	}
+	for name, spec := range def.Outputs.All() {
+		shape, err := def.Shape(spec, axes)
+		if err != nil {
+			return fmt.Errorf("output %s: %w", name, err)
+		}
+		n, ok := tensor.Elements(shape)
+		bytes, fits := spec.DType.Bytes(n)
+		if !ok || !fits || bytes > 1<<40 {
+			return fmt.Errorf("output %s: shape %v is out of range", name, shape)
+		}
+		out := worker.FileTensor{DType: spec.DType.String(), Shape: shape, Offset: in.size, Bytes: bytes}
+		in.outputs = append(in.outputs, out)
+		in.load.Outputs = append(in.load.Outputs, worker.Value{Tensor: &out})
+		in.size += (int64(bytes) + 255) &^ 255
+		in.bytes += int64(bytes)
+	}
+	return nil
+}
+
+// contents are the tensors among the inputs, in a list as long as those.
+func (in *inputs) contents() []*worker.FileTensor {
+	all := make([]*worker.FileTensor, len(in.load.Inputs))
+	for i, v := range in.load.Inputs {
+		all[i] = v.Tensor
+	}
+	return all
+}
+
+// fileTensor says where the contents of a tensor lie.
+func fileTensor(v workloads.Input) *worker.FileTensor {
+	return &worker.FileTensor{DType: v.Tensor.DType.String(), Shape: v.Tensor.Shape, Path: v.Path, Offset: v.Offset,
+		Bytes: len(v.Tensor.Data)}
+}

@@ -1,0 +1,118 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"fisub/bench/pyworker"
+	"fisub/bench/worker"
+	"fisub/device"
+	"fisub/internal/trace"
+)
+
+// A process is a solution in a worker process of its own, on the device of the run: what it does to its process and its
+// context, no other solution feels.
+type process struct {
+	def      *trace.Definition
+	sol      *trace.Solution
+	command  worker.Command
+	python   bool // it runs in the Python worker
+	kind     string
+	opts     device.Options
+	stamper  *stamper       // of the run; nil where nothing is timed
+	client   *worker.Client // nil before the first one
+	info     device.Info
+	tried    bool          // it was built, or could not be
+	buildErr *worker.Error // of kind Build: it would fail again
+	out      outFile       // outputs of the workload in flight
+}
+
+// newProcess chooses the worker for sol, and starts none. Where that takes a Python that is missing, the error is a
+// *worker.Error, and the process is not nil.
+func newProcess(ctx context.Context, s *Shared, def *trace.Definition, sol *trace.Solution) (*process, error) {
+	p := &process{def: def, sol: sol, command: s.Worker, kind: s.DeviceKind, opts: s.Device}
+	if pyworker.Runs(&sol.Spec) {
+		command, err := pyworker.Command(ctx, s.Device.CacheDir)
+		if err != nil {
+			return p, err
+		}
+		p.command.Args, p.python = command.Args, true
+	}
+	return p, nil
+}
+
+// start starts a worker, which lives as long as run does, and opens the device.
+func (p *process) start(run, ctx context.Context) error {
+	client, err := worker.Start(run, p.command)
+	if err != nil {
+		return err
+	}
+	p.client = client
+	p.stamper.join(client)
+	limit, cancel := context.WithTimeout(ctx, 2*time.Minute) // importing torch from a cold disk takes a while
+	defer cancel()
+	p.info, err = client.Open(limit, p.kind, p.opts)
+	return err
+}
+
+// running tells whether there is a worker, and puts one away that has ended.
+func (p *process) running() bool {
+	if p.client != nil && !p.client.Alive() {
+		p.client.Close()
+		p.client = nil
+	}
+	return p.client != nil
+}
+
+// build builds the solution. A fault of it is kept.
+func (p *process) build(ctx context.Context) error {
+	err := p.client.Build(ctx, p.def, p.sol)
+	var we *worker.Error
+	if errors.As(err, &we) && we.Kind == worker.Build {
+		p.buildErr = we
+	}
+	p.tried = p.tried || err == nil || p.buildErr != nil
+	return err
+}
+
+// load gives the worker the inputs.
+func (p *process) load(ctx context.Context, in *inputs) error {
+	load := *in.load
+	if p.info.Emulated && !p.python {
+		load.Guard = 0 // the emulator has its own, and names the place
+	}
+	return p.client.Load(ctx, &load)
+}
+
+// machineError gives the error that ends the whole run.
+func (p *process) machineError(err error) error {
+	var we *worker.Error
+	if errors.As(err, &we) && we.Kind == worker.Machine {
+		return &DeviceError{we}
+	}
+	var died *worker.Died
+	if errors.As(err, &died) {
+		if log := lastLines(p.log(), 5); log != "" {
+			return fmt.Errorf("%w\n%s", err, log)
+		}
+	}
+	return err
+}
+
+// log takes what the worker printed.
+func (p *process) log() string {
+	if p.client == nil {
+		return ""
+	}
+	return p.client.TakeLog()
+}
+
+func (p *process) stop() {
+	if p.client != nil {
+		p.client.Close()
+		p.client = nil
+	}
+	p.out.close()
+}

@@ -1,0 +1,119 @@
+package bench
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"time"
+
+	"fisub/internal/event"
+	"fisub/internal/trace"
+)
+
+// A runner takes one solution through the workloads.
+type runner struct {
+	shared    *Shared
+	entry     Entry
+	process   *process
+	evaluator evaluator
+	reference *pyReference // nil where bench/reference knows the definition
+
+	begun     time.Time
+	announced bool
+	told      bool   // the events have the build
+	noted     string // the TimerNote that was warned of last
+	examined  bool   // a workload had the honesty checks that take calls
+	result    Result
+}
+
+// newRunner returns a runner also with an error.
+func newRunner(ctx context.Context, shared *Shared, entry Entry, e evaluator, reference *pyReference, s *stamper) (*runner, error) {
+	p, err := newProcess(ctx, shared, shared.Definition, entry.Solution)
+	p.stamper = s
+	return &runner{shared: shared, entry: entry, process: p, evaluator: e, reference: reference, begun: time.Now()}, err
+}
+
+// end tells the end of the run.
+func (r *runner) end() Result {
+	done := &event.Done{Passed: r.result.Passed, Failed: r.result.Failed, Seconds: time.Since(r.begun).Seconds(), Findings: r.result.Findings}
+	done.Missing = len(r.shared.Workloads) - done.Passed - done.Failed - len(r.entry.Skip)
+	r.result.Missing = done.Missing
+	if score, n, ok := r.entry.Score.Value(); ok && r.shared.Baseline != nil && done.Missing == 0 {
+		done.Score, done.Scored = &score, n
+	}
+	if r.announced {
+		r.entry.Events.Emit(event.Event{Type: event.TypeDone, Done: done})
+	}
+	return r.result
+}
+
+// open starts a worker, which lives as long as run does, and opens the device; the first time, it also announces the run.
+func (r *runner) open(run, ctx context.Context) error {
+	if err := r.process.start(run, ctx); err != nil {
+		return r.process.machineError(err)
+	}
+	if r.announced {
+		return nil
+	}
+	r.entry.Run.Device = r.process.info
+	if r.entry.Admit != nil {
+		if err := r.entry.Admit(r.entry.Run.Device); err != nil {
+			return err
+		}
+	}
+	r.entry.Events.Emit(event.Event{Type: event.TypeRun, Run: r.entry.Run})
+	if err := r.entry.Events.Err(); err != nil {
+		return err // before anything has run that could not be kept
+	}
+	r.announced = true
+	return nil
+}
+
+// ready makes sure that a worker runs with the solution built. A fault of the solution is a *worker.Error of kind Build
+// or a worker.Died. A worker that it starts outlives ctx, for the workloads that follow, but not run.
+func (r *runner) ready(run, ctx context.Context) error {
+	running := r.process.running()
+	switch {
+	case r.process.buildErr != nil:
+		return r.process.buildErr
+	case running && r.process.tried:
+		return nil
+	case !running:
+		if err := r.open(run, ctx); err != nil {
+			return err
+		}
+	}
+	first := !r.told
+	if first {
+		r.entry.Events.Emit(event.Event{Type: event.TypeBuilding})
+	}
+	begun := time.Now()
+	err := r.process.build(ctx)
+	if err != nil && r.process.buildErr == nil {
+		return err
+	}
+	if first {
+		built := &event.Built{OK: err == nil, Seconds: time.Since(begun).Seconds()}
+		if r.process.buildErr != nil {
+			built.Log = r.process.buildErr.Log
+		}
+		r.entry.Events.Emit(event.Event{Type: event.TypeBuilt, Built: built})
+		r.told = true
+	}
+	return err
+}
+
+// begin opens workload number index, counted from 0.
+func (r *runner) begin(index int, w *trace.Workload) *attempt {
+	axes := maps.Collect(w.Axes.All())
+	r.entry.Events.Emit(event.Event{Type: event.TypeStarted, Workload: w.UUID,
+		Started: &event.Started{Index: index + 1, Total: len(r.shared.Workloads), Axes: axes}})
+	return &attempt{runner: r, workload: w, index: index, started: time.Now(), limit: limit{r.shared.Profile.Timeout}}
+}
+
+// fail tells that w gets no verdict: its inputs or expected outputs cannot be had, and the official harness writes no trace
+// either.
+func (r *runner) fail(w *trace.Workload, err error) {
+	text := strings.TrimPrefix(err.Error(), "workload "+w.UUID+": ") // the event names it
+	r.entry.Events.Emit(event.Event{Type: event.TypeFailed, Workload: w.UUID, Message: &event.Message{Text: text}})
+}
