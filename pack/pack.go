@@ -44,6 +44,7 @@ type Entry struct {
 	Status  Status
 	Reason  string // "" for an ordinary file
 	Size    int64  // bytes on disk, 0 for a subfolder or broken link
+	Line    int    // of what is not UTF-8, where that is the reason
 	Content string
 }
 
@@ -137,8 +138,8 @@ func (e *Entry) read(fsys fs.FS, link bool, room *int64) error {
 	}
 	if at := invalidUTF8(data); at >= 0 {
 		skip("not UTF-8")
-		line := 1 + bytes.Count(data[:at], []byte{'\n'})
-		return fmt.Errorf("invalid UTF-8: byte 0x%02x at position %d, in line %d", data[at], at, line)
+		e.Line = 1 + bytes.Count(data[:at], []byte{'\n'})
+		return fmt.Errorf("invalid UTF-8: byte 0x%02x at position %d, in line %d", data[at], at, e.Line)
 	}
 
 	e.Status, e.Content = Included, string(data)
@@ -206,6 +207,18 @@ func Solution(cfg *config.Config, dir string) (*trace.Solution, []Entry, error) 
 	if err != nil {
 		return nil, entries, err
 	}
+	sol := Assemble(cfg, entries)
+	if f := MissingEntry(cfg, dir, entries); f != nil {
+		return nil, entries, f
+	}
+	if err := sol.Validate(); err != nil {
+		return nil, entries, fmt.Errorf("%s: %w", cfg.Path, err)
+	}
+	return sol, entries, nil
+}
+
+// Assemble is the solution of the metadata of cfg and what is packed of entries. It may be an invalid one.
+func Assemble(cfg *config.Config, entries []Entry) *trace.Solution {
 	sol := &trace.Solution{
 		Name:        cfg.Solution.Name,
 		Definition:  cfg.Solution.Definition,
@@ -225,13 +238,7 @@ func Solution(cfg *config.Config, dir string) (*trace.Solution, []Entry, error) 
 			sol.Sources = append(sol.Sources, trace.SourceFile{Path: e.Path, Content: e.Content})
 		}
 	}
-	if f := MissingEntry(cfg, dir, entries); f != nil {
-		return nil, entries, f
-	}
-	if err := sol.Validate(); err != nil {
-		return nil, entries, fmt.Errorf("%s: %w", cfg.Path, err)
-	}
-	return sol, entries, nil
+	return sol
 }
 
 // MissingEntry is the fault of an entry file that is not among the packed entries of the folder dir; nil where it is.

@@ -236,14 +236,8 @@ func (c *checker) folder(ctx context.Context, cfg *config.Config) {
 	c.gitIgnored(ctx, dir)
 
 	// What is packed is looked at even where the packer would reject the whole.
-	sol := &trace.Solution{Name: cfg.Solution.Name, Definition: cfg.Solution.Definition, Author: cfg.Solution.Author, Description: &cfg.Solution.Description,
-		Spec: trace.BuildSpec{Language: cfg.Build.Language, TargetHardware: []string{"cuda"}, EntryPoint: cfg.GuessEntry(),
-			Dependencies: cfg.Build.Dependencies, DestinationPassingStyle: cfg.Build.DestinationPassingStyle, Binding: cfg.Build.Binding}}
-	for _, e := range entries {
-		if e.Status != pack.Skipped {
-			sol.Sources = append(sol.Sources, trace.SourceFile{Path: e.Path, Content: e.Content})
-		}
-	}
+	sol := pack.Assemble(cfg, entries)
+	sol.Spec.EntryPoint = cfg.GuessEntry()
 	if len(sol.Sources) == 0 {
 		return
 	}
@@ -362,28 +356,29 @@ func (c *checker) entries(dir string) {
 	c.outside(dir)
 	for _, e := range c.Entries {
 		file := filepath.Join(dir, e.Path)
-		ext := strings.ToLower(filepath.Ext(e.Path))
-		if e.Status != pack.Skipped {
-			c.outside(file)
+		add := func(s source.Severity, code, hint, format string, args ...any) {
+			c.add(s, code, file, hint, format, args...)
 		}
 		if e.Status == pack.Skipped {
-			c.skipped(e, file, ext)
+			c.skipped(e, file, add)
 			continue
 		}
+		c.outside(file)
 		if strings.HasPrefix(e.Path, ".") {
-			c.add(Warning, "hidden-file", file, "delete it, or give it a name", "a hidden file, and it is packed")
+			add(Warning, "hidden-file", "delete it, or give it a name", "a hidden file, and it is packed")
 		}
 		if e.Status == pack.Altered {
-			c.add(Warning, "crlf", file, "convert it: sed -i 's/\\r$//', and * text=auto eol=lf in .gitattributes", "%s when packed", strings.SplitN(e.Reason, ";", 2)[0])
+			reason, _, _ := strings.Cut(e.Reason, ";")
+			add(Warning, "crlf", "convert it: sed -i 's/\\r$//', and * text=auto eol=lf in .gitattributes", "%s when packed", reason)
 		}
 		if strings.HasPrefix(e.Content, "\ufeff") {
-			c.add(Warning, "byte-order-mark", file, "save it as UTF-8 without BOM", "begins with a byte order mark, which is packed too")
+			add(Warning, "byte-order-mark", "save it as UTF-8 without BOM", "begins with a byte order mark, which is packed too")
 		}
 		if strings.IndexByte(e.Content, 0) >= 0 {
-			c.add(Error, "nul-byte", file, "save it as UTF-8", "has NUL bytes, which no compiler takes")
+			add(Error, "nul-byte", "save it as UTF-8", "has NUL bytes, which no compiler takes")
 		}
-		if e.Status != pack.Skipped && strings.TrimSpace(e.Content) == "" {
-			c.add(Note, "blank-file", file, "delete it", "holds white space only")
+		if strings.TrimSpace(e.Content) == "" {
+			add(Note, "blank-file", "delete it", "holds white space only")
 		}
 		c.content(file, e.Content)
 	}
@@ -398,45 +393,32 @@ func (c *checker) outside(path string) {
 }
 
 // skipped looks at a file that is not packed. Those that no build needs are left alone.
-func (c *checker) skipped(e pack.Entry, file, ext string) {
-	switch {
+func (c *checker) skipped(e pack.Entry, file string, add func(s source.Severity, code, hint, format string, args ...any)) {
+	switch ext := strings.ToLower(filepath.Ext(e.Path)); {
 	case e.Reason == "empty file":
-		c.add(Error, "empty-file", file, "delete it, or put a comment into it", "an empty file makes the contest's packer fail")
+		add(Error, "empty-file", "delete it, or put a comment into it", "an empty file makes the contest's packer fail")
 	case e.Reason == "not UTF-8":
-		at := ""
-		if data, err := os.ReadFile(file); err == nil && len(data) < largeSource {
-			line := 1 + strings.Count(strings.ToValidUTF8(string(data[:firstInvalid(data)]), ""), "\n")
-			at = fmt.Sprintf(" in line %d", line)
-		}
-		c.add(Error, "invalid-utf8", file, "save it as UTF-8", "not valid UTF-8%s: the contest's packer fails", at)
+		add(Error, "invalid-utf8", "save it as UTF-8", "not valid UTF-8 in line %d: the contest's packer fails", e.Line)
 	case e.Reason == "name is not UTF-8":
 		c.add(Error, "file-name", filepath.Join(filepath.Dir(file), fmt.Sprintf("%q", e.Path)), "rename it", "the file name is not UTF-8")
 	case e.Reason == "broken link":
-		c.add(Warning, "broken-link", file, "commit the file itself", "a link to nothing: it is left out")
+		add(Warning, "broken-link", "commit the file itself", "a link to nothing: it is left out")
 	case e.Reason == "too large":
-		c.add(Error, "too-large", file, "", "the sources are too large to pack: %d bytes", e.Size)
+		add(Error, "too-large", "", "the sources are too large to pack: %d bytes", e.Size)
 	case e.Reason == "unreadable" || e.Reason == "not a regular file":
-		c.add(Error, "unreadable", file, "", "%s", e.Reason)
+		add(Error, "unreadable", "", "%s", e.Reason)
 	case e.Reason == "subfolder":
 		if name := someSource(file); name != "" {
-			c.add(Warning, "dropped-subfolder", file, "move its files up: only direct children of the source folder are packed", "a subfolder with %s is left out", name)
+			add(Warning, "dropped-subfolder", "move its files up: only direct children of the source folder are packed",
+				"a subfolder with %s is left out", name)
 		}
 	case slices.Contains([]string{".cubin", ".fatbin", ".ptx", ".so", ".a", ".o"}, ext):
-		c.add(Warning, "dropped-binary", file, "ship sources only: prebuilt kernels are forbidden, and this one is not packed", "left out, and forbidden")
+		add(Warning, "dropped-binary", "ship sources only: prebuilt kernels are forbidden, and this one is not packed",
+			"left out, and forbidden")
 	case slices.Contains(dropped, ext):
-		c.add(Warning, "dropped-file", file, "put what it holds into a file that ends in .py .cu .cuh .cpp .c .h .hpp .cc or .cxx", "left out: the contest does not pack %s files", ext)
+		add(Warning, "dropped-file", "put what it holds into a file that ends in .py .cu .cuh .cpp .c .h .hpp .cc or .cxx",
+			"left out: the contest does not pack %s files", ext)
 	}
-}
-
-func firstInvalid(data []byte) int {
-	for i := range data {
-		if data[i] >= 0x80 {
-			if r := []rune(string(data[i:min(len(data), i+4)])); r[0] == 0xfffd {
-				return i
-			}
-		}
-	}
-	return 0
 }
 
 // someSource names a source file in dir or below; "" where there is none.

@@ -320,10 +320,6 @@ func files(a, b *trace.Solution) (names []string) {
 func (v *Survey) tag(ctx context.Context, p *Plan, o Options) error {
 	pattern := cmp.Or(o.Pattern, Pattern)
 	definition := o.Solution.Definition
-	var taken []string
-	for _, t := range v.Tags {
-		taken = append(taken, t.Name)
-	}
 	// The newest tag of this commit and content stands, if no other commit has a newer one.
 	for _, t := range v.Tags {
 		if t.Commit != v.Head.Commit {
@@ -336,28 +332,32 @@ func (v *Survey) tag(ctx context.Context, p *Plan, o Options) error {
 		}
 	}
 	if len(v.Tags) > 0 && v.Tags[0].Created.After(time.Now().Add(time.Minute)) {
-		p.add("tag", Warning, "", "tag %s is of the future, %s: until then it counts as the newest", v.Tags[0].Name, v.Tags[0].Created.Format(time.RFC3339))
+		p.add("tag", Warning, "", "tag %s is of the future, %s: until then it counts as the newest",
+			v.Tags[0].Name, v.Tags[0].Created.Format(time.RFC3339))
 	}
-	name := Expand(pattern, definition, append(taken, v.Refs.Names()...))
+	taken := v.Refs.Names()
+	for _, t := range v.Tags {
+		taken = append(taken, t.Name)
+	}
+	name := Expand(pattern, definition, taken)
 	if err := v.Repo.CheckName(ctx, name); err != nil {
 		p.add("tag", Fault, "give it another name: tag in [submit] of config.toml", "%v", err)
 		return nil
 	}
-	if i := slices.Index(taken, name); i >= 0 {
-		t := v.Tags[slices.IndexFunc(v.Tags, func(t Tag) bool { return t.Name == name })]
-		hint := "a tag is never moved: give tag in [submit] of config.toml another name, or a number: " + name + "-" + NumberPart
-		switch {
-		case t.Commit != v.Head.Commit:
-			p.add("tag", Fault, hint, "tag %s exists, on commit %s", name, plain.Short(t.Commit))
-		case i > 0:
-			p.add("tag", Fault, hint, "tag %s exists, and tag %s is newer: the contest takes that one", name, taken[0])
-		default:
-			p.add("tag", Fault, hint, "tag %s exists, and was not made for this content", name)
+	if i := slices.IndexFunc(v.Tags, func(t Tag) bool { return t.Name == name }); i >= 0 {
+		why := "was not made for this content"
+		if commit := v.Tags[i].Commit; commit != v.Head.Commit {
+			why = "is on commit " + plain.Short(commit)
+		} else if i > 0 {
+			why = "has a newer one beside it, " + v.Tags[0].Name + ", which the contest takes"
 		}
+		hint := "a tag is never moved: give tag in [submit] of config.toml another name, or a number: " + name + "-" + NumberPart
+		p.add("tag", Fault, hint, "tag %s exists, and %s", name, why)
 		return nil
 	}
 	if object := v.Refs.Tag(name); object != "" {
-		p.add("tag", Fault, "git fetch --tags brings it; give the new one another name: tag in [submit] of config.toml", "%s has a tag %s already, which is not here", v.Remote.Name, name)
+		p.add("tag", Fault, "git fetch --tags brings it; give the new one another name: tag in [submit] of config.toml",
+			"%s has a tag %s already, which is not here", v.Remote.Name, name)
 		return nil
 	}
 	p.Tag = name
@@ -374,7 +374,8 @@ func (v *Survey) remote(ctx context.Context, p *Plan, o Options) error {
 	switch {
 	case v.Remote == nil && o.AskedName != "":
 		names, err := v.Repo.Remotes(ctx)
-		p.add("remote", Fault, "git remote -v lists them", "no remote %s; there are: %s", o.AskedName, cmp.Or(strings.Join(names, ", "), "none"))
+		p.add("remote", Fault, "git remote -v lists them", "no remote %s; there are: %s",
+			o.AskedName, cmp.Or(strings.Join(names, ", "), "none"))
 		return err
 	case v.Remote == nil:
 		p.add("remote", need, "git remote add origin URL", "no remote: there is nowhere to push a tag to")
@@ -391,7 +392,8 @@ func (v *Survey) remote(ctx context.Context, p *Plan, o Options) error {
 		p.add("remote", OK, "", "%s has tag %s", where, p.Tag)
 		return nil
 	} else if object != "" {
-		p.add("remote", Fault, "give the tag another name: tag in [submit] of config.toml", "%s has another tag %s: it is never overwritten", where, p.Tag)
+		p.add("remote", Fault, "give the tag another name: tag in [submit] of config.toml",
+			"%s has another tag %s: it is never overwritten", where, p.Tag)
 		return nil
 	}
 	commits, n, err := v.Repo.Lacking(ctx, v.Head.Commit, v.Refs, 5)
@@ -399,15 +401,13 @@ func (v *Survey) remote(ctx context.Context, p *Plan, o Options) error {
 		return err
 	}
 	text := fmt.Sprintf("to %s: tag %s, %s", where, p.Tag, cmp.Or(p.Object, "on "+v.Head.Commit))
-	switch {
-	case n == 0:
+	if n == 0 {
 		text += "; it has the commit"
-	case n > len(commits):
-		text += fmt.Sprintf("; and %d commits that it lacks, the newest %s", n, strings.Join(commits, "; "))
-	case n == 1:
-		text += "; and a commit that it lacks: " + commits[0]
-	default:
-		text += fmt.Sprintf("; and %d commits that it lacks: %s", n, strings.Join(commits, "; "))
+	} else {
+		text += fmt.Sprintf("; and %s that it lacks: %s", plain.Count(n, "commit"), strings.Join(commits, "; "))
+	}
+	if more := n - len(commits); more > 0 {
+		text += fmt.Sprintf("; and %d older ones", more)
 	}
 	p.add("push", OK, "", "%s", text)
 	if o.WillPush {
