@@ -17,12 +17,13 @@ import (
 	"sync"
 	"syscall"
 
+	"fisub/internal/plain"
+
 	"github.com/urfave/cli/v2"
 
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/emu"
-	"fisub/internal/trace"
 	"fisub/internal/ui"
 )
 
@@ -351,7 +352,7 @@ func unknownCommand(parent *cli.Command) cli.ActionFunc {
 }
 
 func unknown(what, word string, known []string) error {
-	if near := trace.Nearest(word, known); len(near) > 0 {
+	if near := plain.Nearest(word, known); len(near) > 0 {
 		return usage("did you mean "+strings.Join(near, " or ")+"?", "unknown %s %q", what, word)
 	}
 	return usage("one of "+strings.Join(known, ", "), "unknown %s %q", what, word)

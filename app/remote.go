@@ -140,7 +140,7 @@ func openProvider(tables map[string]*config.Table, name string) (remote.Provider
 	table, ok := tables[name]
 	if _, kind := providers[name]; !ok && !kind {
 		known := slices.Sorted(maps.Keys(tables))
-		if near := trace.Nearest(name, known); len(near) > 0 {
+		if near := plain.Nearest(name, known); len(near) > 0 {
 			return nil, remote.Common{}, usage("did you mean "+near[0]+"?", "no table [remote.%s] in the config", name)
 		}
 		return nil, remote.Common{}, usage("docs/remote.md shows one; there are "+cmp.Or(strings.Join(known, ", "), "none")+", and loopback", "no table [remote.%s] in the config", name)

@@ -10,8 +10,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/bench/runs"
+	"fisub/internal/cache"
 	"fisub/internal/plain"
-	"fisub/pack"
 	"fisub/report"
 )
 
@@ -81,12 +81,8 @@ func (a *app) report(c *cli.Context) error {
 	if err := write(rep, &text); err != nil {
 		return err
 	}
-	if out == "-" {
-		_, err := a.stdout.Write(text.Bytes())
-		return err
-	}
 	size := text.Len()
-	if err := pack.WriteFile(out, text.Bytes()); err != nil {
+	if err := cache.Output(a.stdout, out, text.Bytes()); err != nil || out == "-" {
 		return err
 	}
 	if globalBool(c, "json") {

@@ -257,7 +257,7 @@ func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault
 		return nil
 	}
 	hint := ""
-	if near := trace.Nearest(file, packed); path.Base(file) != file {
+	if near := plain.Nearest(file, packed); path.Base(file) != file {
 		hint = "sources are packed without subfolders: name the file alone"
 	} else if skipped != "" && slices.Contains(extensions, strings.ToLower(suffix(file))) {
 		hint = "it is there, but left out: " + skipped
@@ -274,29 +274,5 @@ func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault
 // Write writes solution.json in the contest's form to the file, as WriteFile does; a path of "-" is stdout.
 func Write(stdout io.Writer, name string, sol *trace.Solution) error {
 	data := sol.JSON(trace.Indent)
-	if name == "-" {
-		_, err := stdout.Write(data)
-		return err
-	}
-	return WriteFile(name, data)
-}
-
-// WriteFile writes a result where the user wants it: a file appears whole or not at all; a link is followed; a device or
-// pipe is written to directly.
-func WriteFile(name string, data []byte) error {
-	st, err := os.Stat(name)
-	if l, lerr := os.Lstat(name); lerr == nil && l.Mode()&fs.ModeSymlink != 0 && (err != nil || st.Mode().IsRegular()) {
-		if name, err = filepath.EvalSymlinks(name); err != nil {
-			return err
-		}
-	}
-	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return err
-	case err == nil && st.IsDir():
-		return fmt.Errorf("%s: is a folder", name)
-	case err == nil && !st.Mode().IsRegular():
-		return os.WriteFile(name, data, 0o644)
-	}
-	return cache.WriteFile(name, data, 0o644)
+	return cache.Output(stdout, name, data)
 }

@@ -22,6 +22,8 @@ import (
 	"strings"
 	"sync"
 
+	"fisub/internal/plain"
+
 	"fisub/definitions"
 	"fisub/internal/trace"
 )
@@ -124,7 +126,7 @@ func (d *Dataset) Definition(name string) (*trace.Definition, error) {
 	if track := trace.Track(name); track != nil {
 		return nil, &NotFoundError{Name: name, Track: track}
 	}
-	near := trace.Nearest(name, d.names)
+	near := plain.Nearest(name, d.names)
 	for _, n := range d.names {
 		if len(near) < 3 && len(key) > 2 && strings.Contains(strings.ToLower(n), key) && !slices.Contains(near, n) {
 			near = append(near, n)

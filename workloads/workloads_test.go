@@ -229,7 +229,7 @@ func TestSynthRanges(t *testing.T) {
 		if v.Tensor == nil {
 			continue
 		}
-		xs := v.Tensor.Float32s(nil)
+		xs := float32s(v.Tensor)
 		var squares float64
 		lo, hi := math.Inf(1), math.Inf(-1)
 		for _, x := range xs {
@@ -338,7 +338,7 @@ func TestRandomDistributions(t *testing.T) {
 			}
 		}
 		sum, lo, hi := 0.0, math.Inf(1), math.Inf(-1)
-		for _, v := range x.Float32s(nil) {
+		for _, v := range float32s(x) {
 			sum, lo, hi = sum+float64(v), min(lo, float64(v)), max(hi, float64(v))
 		}
 		reach := 0.6 // normals do not come near their bounds
@@ -448,7 +448,7 @@ func TestHalfBytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, v := range x.Float32s(nil) {
+	for i, v := range float32s(x) {
 		if v != 3 {
 			t.Fatalf("element %d: got %v, want 3", i, v)
 		}
@@ -489,7 +489,7 @@ func TestSpecialDistributions(t *testing.T) {
 
 func floatAt(b []byte) float64 {
 	x := tensor.Tensor{DType: tensor.Float32, Shape: []int{1}, Data: b[:4]}
-	return float64(x.Float32s(nil)[0])
+	return float64(float32s(&x)[0])
 }
 
 func TestLoadFaults(t *testing.T) {

@@ -81,7 +81,7 @@ func run(t *testing.T, def *trace.Definition, values map[string]any) (output, ne
 	if err != nil {
 		t.Fatal(err)
 	}
-	return out[0].Float32s(nil), out[1].Float32s(nil)
+	return float32s(out[0]), float32s(out[1])
 }
 
 func TestStep(t *testing.T) {
@@ -184,7 +184,7 @@ func TestDecodeByTheContestsFormula(t *testing.T) {
 	}
 	values, x := map[string]any{"scale": 0.3}, map[string][]float32{}
 	for name, v := range in {
-		values[name], x[name] = v, v.Float32s(nil)
+		values[name], x[name] = v, float32s(v)
 	}
 	output, newState := run(t, definition(t, false), values)
 	at := func(name string, i int) float64 { return float64(x[name][i]) }
@@ -245,7 +245,7 @@ func TestPrefillIsRepeatedDecode(t *testing.T) {
 	output, newState := run(t, definition(t, true), values)
 	part := func(name string, from, count int, shape ...int) *tensor.Tensor {
 		x := tensor.New(tensor.Float32, shape...)
-		row := values[name].(*tensor.Tensor).Float32s(nil)
+		row := float32s(values[name].(*tensor.Tensor))
 		width := x.Len() / count
 		x.WriteFloat32s(row[from*width:(from+count)*width], 0)
 		return x
@@ -264,7 +264,7 @@ func TestPrefillIsRepeatedDecode(t *testing.T) {
 			state = tensor.New(tensor.Float32, 1, hv, vn, kn)
 			state.WriteFloat32s(next, 0)
 		}
-		want := state.Float32s(nil)
+		want := float32s(state)
 		if starts[seq] == starts[seq+1] {
 			clear(want)
 		}

@@ -118,6 +118,30 @@ func Write(path string, perm fs.FileMode, fill func(f io.Writer) error) error {
 	return err
 }
 
+// Output writes a result where the user wants it: to stdout where name is "-", else into a file, which appears whole or not
+// at all; a link is followed; a device or pipe is written to directly.
+func Output(stdout io.Writer, name string, data []byte) error {
+	if name == "-" {
+		_, err := stdout.Write(data)
+		return err
+	}
+	st, err := os.Stat(name)
+	if l, lerr := os.Lstat(name); lerr == nil && l.Mode()&fs.ModeSymlink != 0 && (err != nil || st.Mode().IsRegular()) {
+		if name, err = filepath.EvalSymlinks(name); err != nil {
+			return err
+		}
+	}
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	case err == nil && st.IsDir():
+		return fmt.Errorf("%s: is a folder", name)
+	case err == nil && !st.Mode().IsRegular():
+		return os.WriteFile(name, data, 0o644)
+	}
+	return WriteFile(name, data, 0o644)
+}
+
 func isDir(path string) bool {
 	st, err := os.Stat(path)
 	return err == nil && st.IsDir()

@@ -155,7 +155,7 @@ func (c *Config) keyFault(key, hint, format string, args ...any) *Fault {
 func (c *Config) UnknownDefinition(known []string) *Fault {
 	name := c.Solution.Definition
 	hint := ""
-	if near := trace.Nearest(name, known); len(near) > 0 {
+	if near := plain.Nearest(name, known); len(near) > 0 {
 		hint = "did you mean " + quoted(near) + "?"
 	}
 	f := c.Fault("solution.definition", hint, "unknown definition %q", name)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"unicode"
 
+	"fisub/internal/plain"
+
 	"github.com/pelletier/go-toml/v2"
 
 	"fisub/internal/trace"
@@ -205,7 +207,7 @@ func (c *Config) unknownTable(name string, value any) *Fault {
 	}
 	if home := c.home(name); home != "" && what == "key" {
 		hint = name + " belongs in [" + home + "]"
-	} else if near := trace.Nearest(name, tables); len(near) > 0 {
+	} else if near := plain.Nearest(name, tables); len(near) > 0 {
 		hint = "did you mean " + quoted(near) + "?"
 	}
 	f := c.keyFault(name, hint, "unknown %s %s", what, name)

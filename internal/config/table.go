@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"fisub/internal/trace"
+	"fisub/internal/plain"
 )
 
 // A Key is one that a table may have. Whoever knows a table lists its keys: what reads the file, what its faults say and what the
@@ -213,7 +213,7 @@ func (t *Table) oneOf(k Key, value string) {
 	hint := ""
 	if lower := strings.ToLower(value); slices.Contains(k.OneOf, lower) {
 		hint = fmt.Sprintf("write %q", lower)
-	} else if near := trace.Nearest(value, k.OneOf); len(near) > 0 {
+	} else if near := plain.Nearest(value, k.OneOf); len(near) > 0 {
 		hint = "did you mean " + quoted(near) + "?"
 	}
 	t.add("unknown-value", k.Name, hint, "%s %q is not one of %s", k.Name, value, strings.Join(k.OneOf, ", "))
@@ -226,7 +226,7 @@ func (t *Table) unknown(name string, known []string) string {
 	if home := t.file.home(name); home != "" && home != t.name {
 		return fmt.Sprintf("%s belongs in [%s]", name, home)
 	}
-	if near := trace.Nearest(name, known); len(near) > 0 {
+	if near := plain.Nearest(name, known); len(near) > 0 {
 		return "did you mean " + quoted(near) + "?"
 	}
 	return "known here: " + strings.Join(known, ", ")

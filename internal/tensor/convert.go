@@ -139,16 +139,6 @@ func round(abs uint32, manBits uint, bias int) uint32 {
 	return base + (man+half-1+man>>shift&1)>>shift
 }
 
-// Float32s returns all elements, in dst where its capacity allows. Integers round to nearest even; a bool is 0 or 1.
-func (t *Tensor) Float32s(dst []float32) []float32 {
-	n := t.Len()
-	if cap(dst) < n {
-		dst = make([]float32, n)
-	}
-	t.ReadFloat32s(dst[:n], 0)
-	return dst[:n]
-}
-
 // ReadFloat32s fills dst with the elements from index first on. It panics where the tensor ends before dst does.
 func (t *Tensor) ReadFloat32s(dst []float32, first int) {
 	src := t.bytes(first, len(dst))

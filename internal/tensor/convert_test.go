@@ -225,7 +225,7 @@ func TestBulk(t *testing.T) {
 		}
 		x.WriteFloat32s([]float32{1, 0, 1}, 3)
 		copy(want[3:], []float64{1, 0, 1})
-		for i, got := range x.Float32s(nil) {
+		for i, got := range float32s(x) {
 			if float64(got) != want[i] {
 				t.Errorf("%v after a write in the middle: element %d: got %v, want %v", d, i, got, want[i])
 			}
@@ -282,7 +282,7 @@ func BenchmarkFloat32s(b *testing.B) {
 			x, dst := New(d, 1<<20), make([]float32, 1<<20)
 			b.SetBytes(4 << 20)
 			for b.Loop() {
-				x.Float32s(dst)
+				x.ReadFloat32s(dst, 0)
 			}
 		})
 	}
@@ -298,4 +298,11 @@ func BenchmarkWriteFloat64s(b *testing.B) {
 			}
 		})
 	}
+}
+
+// float32s reads all elements.
+func float32s(t *Tensor) []float32 {
+	dst := make([]float32, t.Len())
+	t.ReadFloat32s(dst, 0)
+	return dst
 }

@@ -282,7 +282,7 @@ func (d *decoder) unknown(v *value, known []string) {
 		w := Warning{Model: d.model, Loc: slices.Clone(d.loc), Key: k.name}
 		w.Line, w.Col = d.at(k.pos)
 		absent := slices.DeleteFunc(slices.Clone(known), func(name string) bool { return v.get(name) != nil })
-		if near := Nearest(k.name, absent); len(near) > 0 {
+		if near := plain.Nearest(k.name, absent); len(near) > 0 {
 			w.Suggestion = near[0]
 		}
 		d.warnings = append(d.warnings, w)

@@ -25,9 +25,6 @@ func (s *Solution) Hash() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// UniqueName is the name with the first eight digits of the hash: "name_4570a6c5".
-func (s *Solution) UniqueName() string { return s.Name + "_" + s.Hash()[:8] }
-
 // Entry splits the entry point into its file and symbol. Without "::" the symbol is empty.
 func (s *Solution) Entry() (file, symbol string) {
 	file, symbol, _ = strings.Cut(s.Spec.EntryPoint, "::")

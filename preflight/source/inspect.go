@@ -11,6 +11,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	words "fisub/internal/plain"
+
 	"fisub/internal/trace"
 )
 
@@ -216,7 +218,7 @@ func (n *inspector) exports(u *unit) {
 	hint := fmt.Sprintf("add %s(%s, <function>);", exportMacro, n.symbol)
 	if u.pybind {
 		hint = `it is a PYBIND11_MODULE: set binding = "torch", or ` + hint
-	} else if near := trace.Nearest(n.symbol, others); len(near) > 0 {
+	} else if near := words.Nearest(n.symbol, others); len(near) > 0 {
 		hint = fmt.Sprintf("did you mean %q?", n.entry+"::"+near[0])
 	} else if len(others) > 0 {
 		hint = "exported: " + strings.Join(others, ", ")
@@ -246,7 +248,7 @@ func (n *inspector) methods(u *unit) {
 		n.add(Error, "no-module", n.entry, "", -1, hint, "no source has a %s", pybindMacro)
 	default:
 		hint := ""
-		if near := trace.Nearest(n.symbol, others); len(near) > 0 {
+		if near := words.Nearest(n.symbol, others); len(near) > 0 {
 			hint = fmt.Sprintf("did you mean %q?", n.entry+"::"+near[0])
 		} else if len(others) > 0 {
 			hint = "defined: " + strings.Join(others, ", ")
@@ -370,7 +372,7 @@ func (n *inspector) pyEntry(s trace.SourceFile, m *pyModule) {
 		}
 		slices.Sort(names)
 		hint := fmt.Sprintf("define it: def %s(...)", n.symbol)
-		if near := trace.Nearest(n.symbol, names); len(near) > 0 {
+		if near := words.Nearest(n.symbol, names); len(near) > 0 {
 			hint = fmt.Sprintf("did you mean %q?", n.entry+"::"+near[0])
 		}
 		n.add(Error, "no-function", s.Path, "", -1, hint, "no top-level function %s", n.symbol)
