@@ -1,5 +1,5 @@
-// Package collector finds what the contest takes of a repository, and packs it as the contest's own packer does. It knows the
-// rules of both and no other package does; what a submission is worth it does not look into.
+// Package collector finds what the contest takes of a repository, and packs it as the contest's own packer does. It
+// knows the rules of both and no other package does; what a submission is worth it does not look into.
 package collector
 
 import (
@@ -59,8 +59,8 @@ func (s *Scan) Taken() []Submission {
 	return s.Configs
 }
 
-// Of is what the contest takes for the submission of a config, a path below the root: that config, or Packed. It is nil where the
-// contest takes neither.
+// Of is what the contest takes for the submission of a config, a path below the root: that config, or Packed. It is nil
+// where the contest takes neither.
 func (s *Scan) Of(own string) *Submission {
 	for _, t := range s.Taken() {
 		if t.Path == own || t.Path == Packed {
@@ -95,7 +95,8 @@ func Read(root string) (*Scan, error) {
 	return s, nil
 }
 
-// Commit is Read of a clean checkout of the commit, which is gone again: File leads nowhere, and errors name files below the root.
+// Commit is Read of a clean checkout of the commit, which is gone again: File leads nowhere, and errors name files
+// below the root.
 func Commit(ctx context.Context, repo *git.Repository, commit string) (*Scan, error) {
 	dir, remove, err := repo.Checkout(ctx, commit)
 	if err != nil {
@@ -182,7 +183,8 @@ func LostText(keys ...string) string {
 	return "the contest's own packer ignores " + strings.Join(keys, " and ")
 }
 
-// Differences names what two solutions differ in, of all that the contest looks at; none where they are the same submission.
+// Differences names what two solutions differ in, of all that the contest looks at; none where they are the same
+// submission.
 func Differences(a, b *trace.Solution) (what []string) {
 	for _, d := range []struct {
 		name string

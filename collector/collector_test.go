@@ -20,11 +20,13 @@ func write(t *testing.T, name, text string) {
 
 const configText = "[solution]\nname = \"n\"\ndefinition = \"d\"\nauthor = \"a\"\n[build]\nlanguage = \"cuda\"\nentry_point = \"k.cu::k\"\n"
 
-// The collector's packer knows neither binding nor dependencies; a packed solution is taken as it is, and nothing else then.
+// The collector's packer knows neither binding nor dependencies; a packed solution is taken as it is, and nothing else
+// then.
 func TestCollect(t *testing.T) {
 	dir := t.TempDir()
 	bound := strings.Replace(configText, "[build]", "[build]\nbinding = \"tvm-ffi\"\ndependencies = [\"x\"]", 1)
-	for name, text := range map[string]string{"config.toml": bound, "sub/config.toml": configText, "sub/deep/config.toml": configText, "broken/config.toml": "x",
+	for name, text := range map[string]string{"config.toml": bound, "sub/config.toml": configText,
+		"sub/deep/config.toml": configText, "broken/config.toml": "x",
 		".hidden/config.toml": configText, "solution/cuda/k.cu": "1", "solution/cuda/notes.md": "1", "sub/solution/cuda/k.cu": "1"} {
 		write(t, filepath.Join(dir, name), text)
 	}
@@ -33,7 +35,8 @@ func TestCollect(t *testing.T) {
 	if err != nil || len(all) != 3 || all[1].Err == nil {
 		t.Fatalf("got %+v, %v, want two submissions and a broken one", all, err)
 	}
-	if all[0].Solution.Hash() != all[2].Solution.Hash() || !slices.Equal(all[0].Reads, []string{"config.toml", "solution/cuda/k.cu"}) {
+	if all[0].Solution.Hash() != all[2].Solution.Hash() ||
+		!slices.Equal(all[0].Reads, []string{"config.toml", "solution/cuda/k.cu"}) {
 		t.Errorf("got %+v, want what the contest's packer makes of it", all[0])
 	}
 	if of := found.Of("sub/config.toml"); of == nil || of.Definition != "d" || found.Of("sub/deep/config.toml") != nil {

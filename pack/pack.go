@@ -1,5 +1,5 @@
-// Package pack turns a submission's sources and config into a solution.json and back. What it packs is, to the byte, what
-// the contest's own packer makes of the same folder. It does not look into the sources; preflight does.
+// Package pack turns a submission's sources and config into a solution.json and back. What it packs is, to the byte,
+// what the contest's own packer makes of the same folder. It does not look into the sources; preflight does.
 package pack
 
 import (
@@ -49,8 +49,8 @@ type Entry struct {
 }
 
 // Sources lists the folder dir as the contest's packer reads it: direct children only, links followed, known extensions
-// in any case, sorted by name, line ends made LF. The entries come back also with an error, which joins what is wrong with
-// each file: empty, not UTF-8, unreadable.
+// in any case, sorted by name, line ends made LF. The entries come back also with an error, which joins what is wrong
+// with each file: empty, not UTF-8, unreadable.
 func Sources(dir string) ([]Entry, error) {
 	st, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -200,8 +200,8 @@ func invalidUTF8(data []byte) int {
 	return -1
 }
 
-// Solution packs the folder dir, normally cfg.SourceDir(), with the metadata of cfg. The entries are those of Sources and
-// come back also with an error. Errors about the config join *config.Fault values.
+// Solution packs the folder dir, normally cfg.SourceDir(), with the metadata of cfg. The entries are those of Sources
+// and come back also with an error. Errors about the config join *config.Fault values.
 func Solution(cfg *config.Config, dir string) (*trace.Solution, []Entry, error) {
 	entries, err := Sources(dir)
 	if err != nil {

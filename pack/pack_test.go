@@ -82,7 +82,8 @@ func TestSourcesRules(t *testing.T) {
 	dir := write(t, map[string]string{
 		".py": "x", "a.py": "x", "z.cu.": "x", "..h": "x", "a.b.CXX": "x", "é.c": "x", "z.hpp": "x\x00", "sub/k.cu": "x", "A.cc": "x\r",
 	})
-	for link, target := range map[string]string{"link.cu": "a.py", "broken.cu": "nowhere", "loop.cu": "loop.cu", "dir.cu": "sub"} {
+	for link, target := range map[string]string{"link.cu": "a.py", "broken.cu": "nowhere", "loop.cu": "loop.cu",
+		"dir.cu": "sub"} {
 		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
 		}
@@ -112,10 +113,13 @@ func TestSourcesErrors(t *testing.T) {
 		want  string // DIR stands for the folder
 	}{
 		{"empty folder", nil, "DIR: no source files: none ends in .py .cu .cuh .cpp .c .h .hpp .cc .cxx"},
-		{"only others", map[string]string{"a.md": "x", "s/k.cu": "x"}, "DIR: no source files: none ends in .py .cu .cuh .cpp .c .h .hpp .cc .cxx"},
+		{"only others", map[string]string{"a.md": "x", "s/k.cu": "x"},
+			"DIR: no source files: none ends in .py .cu .cuh .cpp .c .h .hpp .cc .cxx"},
 		{"empty file", map[string]string{"__init__.py": "", "k.cu": "x"}, "DIR/__init__.py: empty file"},
-		{"two faults", map[string]string{"a.py": "", "b.py": "a\n\n\xff"}, "DIR/a.py: empty file\nDIR/b.py: invalid UTF-8: byte 0xff at position 3, in line 3"},
-		{"surrogate", map[string]string{"a.py": "é\xed\xa0\x80"}, "DIR/a.py: invalid UTF-8: byte 0xed at position 2, in line 1"},
+		{"two faults", map[string]string{"a.py": "", "b.py": "a\n\n\xff"},
+			"DIR/a.py: empty file\nDIR/b.py: invalid UTF-8: byte 0xff at position 3, in line 3"},
+		{"surrogate", map[string]string{"a.py": "é\xed\xa0\x80"},
+			"DIR/a.py: invalid UTF-8: byte 0xed at position 2, in line 1"},
 		{"cut off", map[string]string{"a.py": "x\xe6\xbc"}, "DIR/a.py: invalid UTF-8: byte 0xe6 at position 1, in line 1"},
 		{"name", map[string]string{"a\xff.cu": "x"}, "DIR/a\uFFFD.cu: file name is not UTF-8"},
 		{"binary elsewhere", map[string]string{"a.bin": "\xff", "b\xff": "x", "k.cu": "x"}, ""},
@@ -181,8 +185,10 @@ func TestGolden(t *testing.T) { golden(t, "testdata/packdir", "testdata/solution
 func TestSolutionErrors(t *testing.T) {
 	files := map[string]string{"kernel.cu": "x", "util.inl": "x"}
 	tests := []struct{ name, entry, want, hint string }{
-		{"misspelt", "kernl.cu::kernel", `config.toml:7:15: entry file "kernl.cu" is not among the sources in DIR`, `did you mean "kernel.cu::kernel"?`},
-		{"subfolder", "sub/kernel.cu::kernel", `config.toml:7:15: entry file "sub/kernel.cu" is not among the sources in DIR`, "sources are packed without subfolders: name the file alone"},
+		{"misspelt", "kernl.cu::kernel", `config.toml:7:15: entry file "kernl.cu" is not among the sources in DIR`,
+			`did you mean "kernel.cu::kernel"?`},
+		{"subfolder", "sub/kernel.cu::kernel", `config.toml:7:15: entry file "sub/kernel.cu" is not among the sources in DIR`,
+			"sources are packed without subfolders: name the file alone"},
 		{"not packed", "util.inl::kernel", `config.toml:7:15: entry file "util.inl" is not among the sources in DIR`,
 			"it is there, but only files that end in .py .cu .cuh .cpp .c .h .hpp .cc .cxx are packed"},
 	}
@@ -231,7 +237,8 @@ func TestWrite(t *testing.T) {
 	}
 	want := sol.JSON(trace.Indent)
 	dir := write(t, map[string]string{"real.json": "old", "d/x": ""})
-	for link, target := range map[string]string{"link.json": "real.json", "loop.json": "loop.json", "dangling.json": "nowhere"} {
+	for link, target := range map[string]string{"link.json": "real.json", "loop.json": "loop.json",
+		"dangling.json": "nowhere"} {
 		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
 		}
@@ -304,7 +311,8 @@ func TestUnpackPacks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := string(sol.JSON(trace.Indent)), string(u.Solution.JSON(trace.Indent)); got != want || sol.Hash() != u.Solution.Hash() {
+		if got, want := string(sol.JSON(trace.Indent)), string(u.Solution.JSON(trace.Indent)); got != want ||
+			sol.Hash() != u.Solution.Hash() {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
 		if got := listing(t, dir); len(got) != len(u.Files) {
@@ -388,14 +396,18 @@ func TestUnpackExisting(t *testing.T) {
 		want  string // "" where it must work
 	}{
 		{"identical", map[string]string{"solution/cuda/k.cu": "x", "solution/cuda/other.cu": "z"}, [2]string{}, ""},
-		{"other content", map[string]string{"solution/cuda/u.cuh": "z"}, [2]string{}, "DIR/solution/cuda/u.cuh: exists with other content"},
+		{"other content", map[string]string{"solution/cuda/u.cuh": "z"}, [2]string{},
+			"DIR/solution/cuda/u.cuh: exists with other content"},
 		{"two", map[string]string{"solution/cuda/u.cuh": "zz", "config.toml": "x"}, [2]string{},
 			"DIR/config.toml: exists with other content\nDIR/solution/cuda/u.cuh: exists with other content"},
-		{"folder in the way", map[string]string{"solution/cuda/k.cu/x": "z"}, [2]string{}, "DIR/solution/cuda/k.cu: exists and is not a file"},
+		{"folder in the way", map[string]string{"solution/cuda/k.cu/x": "z"}, [2]string{},
+			"DIR/solution/cuda/k.cu: exists and is not a file"},
 		{"file in the way", map[string]string{"solution": "z"}, [2]string{}, "not a directory"},
 		{"link out", nil, [2]string{"solution", outside}, "path escapes from parent"},
-		{"file link out", map[string]string{"solution/cuda/a": ""}, [2]string{"solution/cuda/k.cu", filepath.Join(outside, "k.cu")}, "path escapes from parent"},
-		{"broken link", map[string]string{"solution/cuda/a": ""}, [2]string{"solution/cuda/k.cu", "nowhere"}, "exists as a broken link"},
+		{"file link out", map[string]string{"solution/cuda/a": ""},
+			[2]string{"solution/cuda/k.cu", filepath.Join(outside, "k.cu")}, "path escapes from parent"},
+		{"broken link", map[string]string{"solution/cuda/a": ""}, [2]string{"solution/cuda/k.cu", "nowhere"},
+			"exists as a broken link"},
 		{"link inside", map[string]string{"real/a": ""}, [2]string{"solution", "real"}, ""},
 	}
 	for _, test := range tests {
@@ -436,13 +448,20 @@ func TestUnpackNotes(t *testing.T) {
 		data []byte
 		want []string
 	}{
-		{"subfolder", solutionJSON(t, "cuda", "k.cu::kernel", "a/b.cuh", "x", "k.cu", "x"), []string{"a: skipped when packed again: subfolder"}},
-		{"extension", solutionJSON(t, "cuda", "k.cu::kernel", "a.inl", "x", "k.cu", "x"), []string{"a.inl: skipped when packed again: extension .inl"}},
-		{"line ends", solutionJSON(t, "cuda", "k.cu::kernel", "k.cu", "x\r\n"), []string{"k.cu: altered when packed again: CRLF line ends become LF"}},
-		{"order", solutionJSON(t, "cuda", "k.cu::kernel", "k.cu", "x", "a.cuh", "x"), []string{"packed again the sources are sorted by name, which changes the hash"}},
-		{"dot", solutionJSON(t, "cuda", "k.cu::kernel", "./a.cuh", "x", "k.cu", "x"), []string{"./a.cuh: packed again as a.cuh"}},
-		{"symbol", solutionJSON(t, "cuda", "k.cu::", "k.cu", "x"), []string{`config.toml:8:15: entry_point "k.cu::" names no symbol`}},
-		{"hardware", bytes.Replace(solutionJSON(t, "cuda", "k.cu::k", "k.cu", "x"), []byte(`["cuda"]`), []byte(`["NVIDIA_B200"]`), 1),
+		{"subfolder", solutionJSON(t, "cuda", "k.cu::kernel", "a/b.cuh", "x", "k.cu", "x"),
+			[]string{"a: skipped when packed again: subfolder"}},
+		{"extension", solutionJSON(t, "cuda", "k.cu::kernel", "a.inl", "x", "k.cu", "x"),
+			[]string{"a.inl: skipped when packed again: extension .inl"}},
+		{"line ends", solutionJSON(t, "cuda", "k.cu::kernel", "k.cu", "x\r\n"),
+			[]string{"k.cu: altered when packed again: CRLF line ends become LF"}},
+		{"order", solutionJSON(t, "cuda", "k.cu::kernel", "k.cu", "x", "a.cuh", "x"),
+			[]string{"packed again the sources are sorted by name, which changes the hash"}},
+		{"dot", solutionJSON(t, "cuda", "k.cu::kernel", "./a.cuh", "x", "k.cu", "x"),
+			[]string{"./a.cuh: packed again as a.cuh"}},
+		{"symbol", solutionJSON(t, "cuda", "k.cu::", "k.cu", "x"),
+			[]string{`config.toml:8:15: entry_point "k.cu::" names no symbol`}},
+		{"hardware", bytes.Replace(solutionJSON(t, "cuda", "k.cu::k", "k.cu", "x"), []byte(`["cuda"]`),
+			[]byte(`["NVIDIA_B200"]`), 1),
 			[]string{`target_hardware ["NVIDIA_B200"] becomes ["cuda"] when packed again`}},
 	}
 	for _, test := range tests {
@@ -466,7 +485,8 @@ func FuzzUnpack(f *testing.F) {
 	}
 	f.Add(string(goldenJSON), "a.cu", "x")
 	f.Add(unpackable, "../../a", "x")
-	for _, path := range []string{"/etc/x", "a/../../b", "link/x", "x/../link/y", "k.cu", "k.cu/a", strings.Repeat("a/", 300), strings.Repeat("n", 300)} {
+	for _, path := range []string{"/etc/x", "a/../../b", "link/x", "x/../link/y", "k.cu", "k.cu/a",
+		strings.Repeat("a/", 300), strings.Repeat("n", 300)} {
 		f.Add("", path, "x")
 	}
 	f.Fuzz(func(t *testing.T, data, path, content string) {

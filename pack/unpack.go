@@ -31,8 +31,8 @@ type Unpacked struct {
 }
 
 // Unpack writes the sources of a solution.json below dir as solution/<language>/, with a config.toml that packs them
-// again. The folder dir is made where it is missing. Nothing is written outside it, whatever the JSON and links inside dir
-// say; nothing there is overwritten: files that exist must be identical. On an error nothing is left written.
+// again. The folder dir is made where it is missing. Nothing is written outside it, whatever the JSON and links inside
+// dir say; nothing there is overwritten: files that exist must be identical. On an error nothing is left written.
 func Unpack(data []byte, dir string) (*Unpacked, error) {
 	if len(data) > maxPacked {
 		return nil, fmt.Errorf("solution: %d bytes are more than the limit of %d", len(data), maxPacked)
@@ -100,7 +100,10 @@ func Unpack(data []byte, dir string) (*Unpacked, error) {
 // safe tells whether a source's path is a plain name of a file below a folder, on every system.
 func safe(name string) bool {
 	return utf8.ValidString(name) && filepath.IsLocal(filepath.FromSlash(name)) && path.Clean(name) != "." &&
-		!strings.HasSuffix(name, "/") && !strings.ContainsFunc(name, func(r rune) bool { return r == '\\' || unicode.IsControl(r) })
+		!strings.HasSuffix(name, "/") && !strings.ContainsFunc(name, func(r rune) bool {
+		return r == '\\' ||
+			unicode.IsControl(r)
+	})
 }
 
 // makeFolders makes dir and what is missing above it, and returns what it made, innermost first.
@@ -264,7 +267,10 @@ func (u *Unpacked) repack(root *os.Root, stage, folder string, text []byte) (not
 			note("%s: packed again as %s", s.Path, clean)
 		}
 	}
-	if !slices.IsSortedFunc(u.Solution.Sources, func(a, b trace.SourceFile) int { return strings.Compare(a.Path, b.Path) }) {
+	if !slices.IsSortedFunc(u.Solution.Sources, func(a, b trace.SourceFile) int {
+		return strings.Compare(a.Path,
+			b.Path)
+	}) {
 		note("packed again the sources are sorted by name, which changes the hash")
 	}
 	if hw := u.Solution.Spec.TargetHardware; !slices.Equal(hw, []string{"cuda"}) {

@@ -19,8 +19,8 @@ import (
 type Kernel struct {
 	Arch string `json:"arch"`
 	nvcc.Kernel
-	// Occupancy with blocks of MaxThreads threads and no dynamic shared memory; nil where the launch bounds do not tell the
-	// block size, or the arch is not known.
+	// Occupancy with blocks of MaxThreads threads and no dynamic shared memory; nil where the launch bounds do not tell
+	// the block size, or the arch is not known.
 	Occupancy *Occupancy `json:"occupancy,omitempty"`
 }
 
@@ -31,8 +31,8 @@ type Occupancy struct {
 	Limit  string  `json:"limit"`  // what bounds it: "registers", "shared memory", "threads" or "blocks"
 }
 
-// A multiprocessor's limits: threads, blocks, shared memory in bytes. Every arch here has 65536 registers, given out to a
-// warp in units of 256, and takes 1 KiB of shared memory for each block.
+// A multiprocessor's limits: threads, blocks, shared memory in bytes. Every arch here has 65536 registers, given out to
+// a warp in units of 256, and takes 1 KiB of shared memory for each block.
 type limits struct{ threads, blocks, shared int }
 
 // Source: CUDA C++ Programming Guide 13.0, section "Compute Capabilities", technical specifications.
@@ -90,7 +90,8 @@ func (c *checker) build(ctx context.Context) error {
 		var missing *nvcc.MissingError
 		switch {
 		case errors.As(err, &missing) && !c.MustCompile:
-			c.add(Note, "not-compiled", "", "fisub toolchain install fetches what is missing", "not compiled for %s: %v", arch, err)
+			c.add(Note, "not-compiled", "", "fisub toolchain install fetches what is missing", "not compiled for %s: %v", arch,
+				err)
 		case errors.As(err, &broken):
 			c.broken(arch, broken)
 		case err != nil:
@@ -111,14 +112,16 @@ func (c *checker) has(code string, path string, line int) bool {
 }
 
 var (
-	nvccError = regexp.MustCompile(`(?m)^([^\s(:][^(:\n]*)(?:\((\d+)\)|:(\d+):(\d+)): (?:catastrophic |fatal )?error(?: #[0-9-]+D?)?: (.*)$`)
+	nvccError = regexp.MustCompile(`(?m)^([^\s(:][^(:\n]*)` +
+		`(?:\((\d+)\)|:(\d+):(\d+)): (?:catastrophic |fatal )?error(?: #[0-9-]+D?)?: (.*)$`)
 	ptxError  = regexp.MustCompile(`(?m)^ptxas .*?; (?:error|fatal)\s*: (.*)$|^ptxas (?:error|fatal)\s*: (.*)$`)
 	undefined = regexp.MustCompile("(?m)undefined reference to [`']([^'\n]+)'")
 	multiple  = regexp.MustCompile("(?m)multiple definition of [`']([^'\n]+)'")
 )
 
 // toolkitHeader matches headers of the libraries of a CUDA toolkit, which the wheels of a toolchain need not have.
-var toolkitHeader = regexp.MustCompile(`\b(?:cublas\w*|curand\w*|cusparse\w*|cusolver\w*|cufft\w*|nvrtc|npp\w*|nvJitLink)\.h\b|\bnvtx3/[\w.]+`)
+var toolkitHeader = regexp.MustCompile(`\b(?:cublas\w*|curand\w*|cusparse\w*|cusolver\w*|cufft\w*|nvrtc|npp\w*|` +
+	`nvJitLink)\.h\b|\bnvtx3/[\w.]+`)
 
 const maxErrors = 10 // of one build that are told
 
@@ -141,24 +144,30 @@ func (c *checker) broken(arch string, b *device.BuildError) {
 		code, hint := "does-not-compile", ""
 		if lib := toolkitHeader.FindString(m[5]); lib != "" && strings.Contains(m[5], "o such file") {
 			told++
-			c.Findings = append(c.Findings, Finding{Code: "not-compiled", Severity: Note, Path: path, Line: line, Col: max(col, 1),
-				Msg: fmt.Sprintf("not compiled for %s: this toolchain has no %s, the contest's has", arch, lib), Hint: "set CUDA_HOME to a whole CUDA toolkit"})
+			c.Findings = append(c.Findings, Finding{Code: "not-compiled", Severity: Note, Path: path, Line: line, Col: max(col,
+				1),
+				Msg: fmt.Sprintf("not compiled for %s: this toolchain has no %s, the contest's has", arch,
+					lib), Hint: "set CUDA_HOME to a whole CUDA toolkit"})
 			continue
 		}
 		if strings.Contains(m[5], "o such file or directory") || strings.Contains(m[5], "cannot open source file") {
-			code, hint = "missing-include", "put it beside the kernel: the builder looks there, at CUDA's and at tvm-ffi's headers"
+			code = "missing-include"
+			hint = "put it beside the kernel: the builder looks there, at CUDA's and at tvm-ffi's headers"
 		}
-		tell(Finding{Code: code, Severity: Error, Path: path, Line: line, Col: max(col, 1), Msg: m[5] + " (" + arch + ")", Hint: hint})
+		tell(Finding{Code: code, Severity: Error, Path: path, Line: line, Col: max(col, 1), Msg: m[5] + " (" + arch + ")",
+			Hint: hint})
 	}
 	for _, m := range ptxError.FindAllStringSubmatch(b.Log, -1) {
-		if text := m[1] + m[2]; strings.Contains(text, "not supported on .target") && c.has("needs-a-arch", "", 0) || strings.Contains(text, "due to errors") {
+		if text := m[1] + m[2]; strings.Contains(text, "not supported on .target") && c.has("needs-a-arch", "", 0) ||
+			strings.Contains(text, "due to errors") {
 			told++
 		} else {
 			tell(Finding{Code: "does-not-assemble", Severity: Error, Msg: text + " (" + arch + ")"})
 		}
 	}
 	for _, m := range append(undefined.FindAllStringSubmatch(b.Log, -1), multiple.FindAllStringSubmatch(b.Log, -1)...) {
-		tell(Finding{Code: "does-not-link", Severity: Error, Msg: m[0] + " (" + arch + ")", Hint: "all sources make one library: define it once, in one of them"})
+		tell(Finding{Code: "does-not-link", Severity: Error, Msg: m[0] + " (" + arch + ")",
+			Hint: "all sources make one library: define it once, in one of them"})
 	}
 	if strings.HasPrefix(b.Text, "Entry point") && slices.ContainsFunc(c.Findings, func(f Finding) bool {
 		return f.Code == "no-export" || f.Code == "export-linkage" || f.Code == "entry-point" || f.Code == "global-export"
@@ -175,17 +184,22 @@ func (c *checker) broken(arch string, b *device.BuildError) {
 func (c *checker) built(arch string, obj *nvcc.Object, b *Build) {
 	if !strings.HasSuffix(arch, "a") && !strings.HasSuffix(arch, "f") {
 		// The compiler knows better what is compiled in the end.
-		c.Findings = slices.DeleteFunc(c.Findings, func(f Finding) bool { return f.Code == "needs-a-arch" && f.Severity == Error })
+		c.Findings = slices.DeleteFunc(c.Findings, func(f Finding) bool {
+			return f.Code == "needs-a-arch" &&
+				f.Severity == Error
+		})
 	}
 	for _, k := range obj.Kernels {
 		b.Kernels = append(b.Kernels, Kernel{Arch: arch, Kernel: k, Occupancy: occupancy(arch, k, k.MaxThreads)})
 		if k.SpillStores+k.SpillLoads > 0 {
 			c.add(Warning, "spills", c.sourcePath(k.File), "use fewer registers at once, or raise what __launch_bounds__ allows",
-				"%s spills registers on %s: %d bytes of stores, %d of loads for each thread", k.Name, arch, k.SpillStores, k.SpillLoads)
+				"%s spills registers on %s: %d bytes of stores, %d of loads for each thread",
+				k.Name, arch, k.SpillStores, k.SpillLoads)
 		}
 	}
 	for _, name := range unresolved(obj) {
-		c.add(Error, "unresolved-symbol", "", "define it in a source that is compiled (.cu .cpp .cc .cxx .c)", "nothing defines %s: the library does not load", name)
+		c.add(Error, "unresolved-symbol", "", "define it in a source that is compiled (.cu .cpp .cc .cxx .c)",
+			"nothing defines %s: the library does not load", name)
 	}
 }
 
@@ -217,7 +231,8 @@ func unresolved(obj *nvcc.Object) []string {
 	var names []string
 	for _, s := range symbols {
 		// The driver, cuBLAS and its like are there when the object is loaded; libc and libstdc++ have versions.
-		if s.Section != elf.SHN_UNDEF || elf.ST_BIND(s.Info) != elf.STB_GLOBAL || s.Version != "" || s.Name == "" || defined[s.Name] ||
+		if s.Section != elf.SHN_UNDEF || elf.ST_BIND(s.Info) != elf.STB_GLOBAL || s.Version != "" || s.Name == "" ||
+			defined[s.Name] ||
 			strings.HasPrefix(s.Name, "cu") || strings.HasPrefix(s.Name, "nv") || strings.HasPrefix(s.Name, "TVMFFI") {
 			continue
 		}
@@ -237,7 +252,8 @@ func (k Kernel) Text() string {
 		parts = append(parts, fmt.Sprintf("at most %d threads", k.MaxThreads))
 	}
 	if o := k.Occupancy; o != nil {
-		parts = append(parts, fmt.Sprintf("%d blocks on a multiprocessor, occupancy %.0f %% (%s)", o.Blocks, 100*o.Share, o.Limit))
+		parts = append(parts, fmt.Sprintf("%d blocks on a multiprocessor, occupancy %.0f %% (%s)", o.Blocks, 100*o.Share,
+			o.Limit))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -13,8 +13,8 @@ import (
 	"fisub/internal/trace"
 )
 
-// Workloads says where workloads do not fit their definition: axes that are missing or zero, constraints that do not hold.
-// A constraint that is more than arithmetic on axes is left out.
+// Workloads says where workloads do not fit their definition: axes that are missing or zero, constraints that do not
+// hold. A constraint that is more than arithmetic on axes is left out.
 func Workloads(def *trace.Definition, ws []*trace.Workload) []Finding {
 	var found []Finding
 	add := func(s Finding, format string, args ...any) {
@@ -66,7 +66,8 @@ func Workloads(def *trace.Definition, ws []*trace.Workload) []Finding {
 		if strings.HasPrefix(text, "constraint") {
 			code = "constraint"
 		}
-		add(Finding{Code: code, Severity: Warning, Path: def.Name, Hint: "fisub dataset verify looks at the whole dataset"}, "%s (%s)", text, where)
+		add(Finding{Code: code, Severity: Warning, Path: def.Name, Hint: "fisub dataset verify looks at the whole dataset"},
+			"%s (%s)", text, where)
 	}
 	return found
 }
@@ -74,8 +75,8 @@ func Workloads(def *trace.Definition, ws []*trace.Workload) []Finding {
 // pythons are the operators of Python that Go writes otherwise; &^, which Python lacks, stands for its //.
 var pythons = strings.NewReplacer(" and ", " && ", " or ", " || ", "not ", "!", "//", "&^")
 
-// evaluate is the truth of a constraint over axes. ok is false for one that is more than comparisons of sums and products, which
-// Python and Go write alike.
+// evaluate is the truth of a constraint over axes. ok is false for one that is more than comparisons of sums and
+// products, which Python and Go write alike.
 func evaluate(text string, axes map[string]float64) (holds, ok bool) {
 	e, err := parser.ParseExpr(pythons.Replace(text))
 	if err != nil || len(text) > 1000 {

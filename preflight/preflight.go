@@ -1,6 +1,6 @@
-// Package preflight says what the contest's pipeline would reject, fail or silently change: its collector, which looks for
-// submissions in a repository; its packer; its builder; its evaluator. It compiles with the contest's flags and runs nothing.
-// Whether a kernel is right is not its business, and neither is whether it is fast.
+// Package preflight says what the contest's pipeline would reject, fail or silently change: its collector, which looks
+// for submissions in a repository; its packer; its builder; its evaluator. It compiles with the contest's flags and
+// runs nothing. Whether a kernel is right is not its business, and neither is whether it is fast.
 package preflight
 
 import (
@@ -24,8 +24,8 @@ import (
 	"fisub/workloads"
 )
 
-// A Finding is one thing that is wrong or worth knowing, with its place and its remedy. Path is that of a file as Options
-// named the config, or the bare path of a packed source.
+// A Finding is one thing that is wrong or worth knowing, with its place and its remedy. Path is that of a file as
+// Options named the config, or the bare path of a packed source.
 type Finding = source.Finding
 
 // The severities of a Finding.
@@ -85,8 +85,8 @@ func (r *Report) OK(strict bool) bool {
 }
 
 // Submission looks at one submission as a whole: config, sources, signature, what the code does, the definition's
-// workloads, and how it compiles. All findings come at once. An error is about this machine, or ctx; without a toolchain
-// the report says in a note that nothing was compiled.
+// workloads, and how it compiles. All findings come at once. An error is about this machine, or ctx; without a
+// toolchain the report says in a note that nothing was compiled.
 func Submission(ctx context.Context, o Options) (*Report, error) {
 	c := &checker{Options: o, Report: &Report{}}
 	if o.Solution == nil {
@@ -130,7 +130,8 @@ type checker struct {
 }
 
 func (c *checker) add(s source.Severity, code, path, hint, format string, args ...any) {
-	c.Findings = append(c.Findings, Finding{Code: code, Severity: s, Path: path, Msg: fmt.Sprintf(format, args...), Hint: hint})
+	c.Findings = append(c.Findings, Finding{Code: code, Severity: s, Path: path, Msg: fmt.Sprintf(format, args...),
+		Hint: hint})
 }
 
 // fault notes a fault of the config.
@@ -139,7 +140,8 @@ func (c *checker) fault(s source.Severity, f *config.Fault) {
 }
 
 func faultFinding(s source.Severity, f *config.Fault) Finding {
-	return Finding{Code: cmp.Or(f.Code, "config"), Severity: s, Path: f.Path, Line: f.Line, Col: f.Col, Msg: f.Msg, Hint: f.Hint, Excerpt: f.Excerpt}
+	return Finding{Code: cmp.Or(f.Code, "config"), Severity: s, Path: f.Path, Line: f.Line, Col: f.Col, Msg: f.Msg,
+		Hint: f.Hint, Excerpt: f.Excerpt}
 }
 
 // at is a finding at the value of a key of the config.
@@ -186,7 +188,8 @@ func (c *checker) config(ctx context.Context) error {
 		}
 	}
 	c.metadata(cfg)
-	if cfg.Build.Language != "" && !missing && !slices.ContainsFunc(faults, func(f *config.Fault) bool { return f.Code == "source-dir" }) {
+	if cfg.Build.Language != "" && !missing && !slices.ContainsFunc(faults,
+		func(f *config.Fault) bool { return f.Code == "source-dir" }) {
 		c.folder(ctx, cfg)
 	}
 	return nil
@@ -197,9 +200,11 @@ func (c *checker) metadata(cfg *config.Config) {
 	for _, key := range []struct{ name, value string }{{"name", cfg.Solution.Name}, {"author", cfg.Solution.Author}} {
 		switch v := key.value; {
 		case strings.ContainsAny(v, `/\`) || v == "." || v == "..":
-			c.at(Warning, "path-name", "solution."+key.name, "write it without slashes", "%s %q is a part of paths in the contest's dataset", key.name, v)
+			c.at(Warning, "path-name", "solution."+key.name, "write it without slashes",
+				"%s %q is a part of paths in the contest's dataset", key.name, v)
 		case v == "team-name" || v == "my-team-solution-v1" || strings.HasPrefix(v, "<"):
-			c.at(Warning, "template-value", "solution."+key.name, "write your own: results are ranked under it", "%s %q is the template's", key.name, v)
+			c.at(Warning, "template-value", "solution."+key.name, "write your own: results are ranked under it",
+				"%s %q is the template's", key.name, v)
 		}
 	}
 	if c.Repository != nil && current(c.Repository.Packed, cfg) {
@@ -223,14 +228,16 @@ func (c *checker) folder(ctx context.Context, cfg *config.Config) {
 	entries, err := pack.Sources(dir)
 	c.Entries = entries
 	if entries == nil {
-		hint := "the contest packs solution/" + cfg.Build.SourceDir + "; [build] source_dir names another folder below solution/"
+		hint := "the contest packs solution/" + cfg.Build.SourceDir + "; [build] source_dir names " +
+			"another folder below solution/"
 		c.add(Error, "no-sources", dir, hint, "%s", strings.TrimPrefix(err.Error(), dir+": "))
 		return
 	}
 	c.entries(dir)
 	if !slices.ContainsFunc(entries, func(e pack.Entry) bool { return e.Status != pack.Skipped }) &&
 		!slices.ContainsFunc(c.Findings, func(f Finding) bool { return f.Severity == Error && filepath.Dir(f.Path) == dir }) {
-		c.add(Error, "no-sources", dir, "only direct children are packed, and only .py .cu .cuh .cpp .c .h .hpp .cc .cxx", "no source files")
+		c.add(Error, "no-sources", dir, "only direct children are packed, and only .py .cu .cuh .cpp .c .h .hpp .cc .cxx",
+			"no source files")
 		return
 	}
 	c.gitIgnored(ctx, dir)
@@ -269,7 +276,8 @@ func (c *checker) packed() {
 	c.Report.Definition = def
 	for _, s := range sol.Sources {
 		if strings.Contains(s.Content, "\r\n") {
-			c.add(Warning, "crlf", s.Path, "convert the line ends to LF before packing", "CRLF line ends: the builder compiles it anew in every process")
+			c.add(Warning, "crlf", s.Path, "convert the line ends to LF before packing",
+				"CRLF line ends: the builder compiles it anew in every process")
 		}
 		c.content(s.Path, s.Content)
 	}
@@ -278,10 +286,12 @@ func (c *checker) packed() {
 // content looks at the bytes of one packed file.
 func (c *checker) content(path, text string) {
 	if strings.HasPrefix(text, "version https://git-lfs.github.com/spec/") {
-		c.add(Error, "lfs-pointer", path, "git lfs pull fetches it; better, commit sources without LFS", "a Git LFS pointer, not a source")
+		c.add(Error, "lfs-pointer", path, "git lfs pull fetches it; better, commit sources without LFS",
+			"a Git LFS pointer, not a source")
 	}
 	if len(text) > largeSource {
-		c.add(Warning, "large-source", path, "sources that people write are smaller: compute tables at run time", "%d bytes in one source", len(text))
+		c.add(Warning, "large-source", path, "sources that people write are smaller: compute tables at run time",
+			"%d bytes in one source", len(text))
 	}
 }
 
@@ -305,10 +315,12 @@ func (c *checker) sources() {
 	compiled := map[string]bool{".cu": true, ".cpp": true, ".cc": true, ".cxx": true, ".c": true}
 	for _, s := range sol.Sources {
 		if ext := filepath.Ext(s.Path); sol.Spec.Compiled() && ext != strings.ToLower(ext) && compiled[strings.ToLower(ext)] {
-			c.add(Warning, "upper-case-suffix", c.sourcePath(s.Path), "rename it to end in "+strings.ToLower(ext), "packed, but not compiled: builders match suffixes case-sensitively")
+			c.add(Warning, "upper-case-suffix", c.sourcePath(s.Path), "rename it to end in "+strings.ToLower(ext),
+				"packed, but not compiled: builders match suffixes case-sensitively")
 		}
 		if sol.Spec.Compiled() && compiled[filepath.Ext(s.Path)] && strings.ContainsAny(s.Path, " $&;()'\"*?[]#~<>|") {
-			c.add(Error, "file-name", c.sourcePath(s.Path), "rename it with letters, digits, - and _", "the builder's command line cannot carry this name")
+			c.add(Error, "file-name", c.sourcePath(s.Path), "rename it with letters, digits, - and _",
+				"the builder's command line cannot carry this name")
 		}
 	}
 }
@@ -342,14 +354,15 @@ func (c *checker) droppedIncludes() {
 		if !inc.Sure {
 			severity = Warning
 		}
-		c.Findings = append(c.Findings, Finding{Code: "include-dropped", Severity: severity, Path: c.sourcePath(inc.Path), Line: inc.Line, Col: inc.Col,
+		c.Findings = append(c.Findings, Finding{Code: "include-dropped", Severity: severity, Path: c.sourcePath(inc.Path),
+			Line: inc.Line, Col: inc.Col,
 			Msg: fmt.Sprintf("%s is there, but the packer leaves it out", inc.Name), Hint: hint})
 	}
 }
 
 // dropped are the endings of files that a build may need, and that the packer leaves out.
-var dropped = strings.Fields(".inl .inc .ipp .tpp .tcc .hh .hxx .h++ .def .ptx .cubin .fatbin .so .a .o .json .bin .pt .npy .npz .in .cuinc " +
-	".pyx .pyi .s .asm .sass .toml .yaml .yml .txt .tar .zip .gz .dat .csv")
+var dropped = strings.Fields(".inl .inc .ipp .tpp .tcc .hh .hxx .h++ .def .ptx .cubin .fatbin .so .a .o .json .bin " +
+	".pt .npy .npz .in .cuinc .pyx .pyi .s .asm .sass .toml .yaml .yml .txt .tar .zip .gz .dat .csv")
 
 // entries looks at what the packer does with each file of the source folder dir.
 func (c *checker) entries(dir string) {
@@ -369,7 +382,8 @@ func (c *checker) entries(dir string) {
 		}
 		if e.Status == pack.Altered {
 			reason, _, _ := strings.Cut(e.Reason, ";")
-			add(Warning, "crlf", "convert it: sed -i 's/\\r$//', and * text=auto eol=lf in .gitattributes", "%s when packed", reason)
+			add(Warning, "crlf", "convert it: sed -i 's/\\r$//', and * text=auto eol=lf in .gitattributes", "%s when packed",
+				reason)
 		}
 		if strings.HasPrefix(e.Content, "\ufeff") {
 			add(Warning, "byte-order-mark", "save it as UTF-8 without BOM", "begins with a byte order mark, which is packed too")
@@ -388,19 +402,22 @@ func (c *checker) entries(dir string) {
 func (c *checker) outside(path string) {
 	text := git.LinkOut(git.Root(c.Report.Config.Root()), path)
 	if _, err := os.Stat(path); err == nil && text != "" {
-		c.add(Error, "link-outside", path, "commit the file itself", "a link out of the repository, to %s: a clone does not have it", text)
+		c.add(Error, "link-outside", path, "commit the file itself",
+			"a link out of the repository, to %s: a clone does not have it", text)
 	}
 }
 
 // skipped looks at a file that is not packed. Those that no build needs are left alone.
-func (c *checker) skipped(e pack.Entry, file string, add func(s source.Severity, code, hint, format string, args ...any)) {
+func (c *checker) skipped(e pack.Entry, file string, add func(s source.Severity, code, hint, format string,
+	args ...any)) {
 	switch ext := strings.ToLower(filepath.Ext(e.Path)); {
 	case e.Reason == "empty file":
 		add(Error, "empty-file", "delete it, or put a comment into it", "an empty file makes the contest's packer fail")
 	case e.Reason == "not UTF-8":
 		add(Error, "invalid-utf8", "save it as UTF-8", "not valid UTF-8 in line %d: the contest's packer fails", e.Line)
 	case e.Reason == "name is not UTF-8":
-		c.add(Error, "file-name", filepath.Join(filepath.Dir(file), fmt.Sprintf("%q", e.Path)), "rename it", "the file name is not UTF-8")
+		c.add(Error, "file-name", filepath.Join(filepath.Dir(file), fmt.Sprintf("%q", e.Path)), "rename it",
+			"the file name is not UTF-8")
 	case e.Reason == "broken link":
 		add(Warning, "broken-link", "commit the file itself", "a link to nothing: it is left out")
 	case e.Reason == "too large":

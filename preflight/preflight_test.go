@@ -32,8 +32,9 @@ type project struct {
 	want  string
 }
 
-// load makes the project in file. The comment's lines after the title are: git (the folder is a repository, all files that are
-// not ignored are in it), pack (packed_solution.json is written), check DIR, arch ARCH, bytes FILE QUOTED, link FILE TARGET.
+// load makes the project in file. The comment's lines after the title are: git (the folder is a repository, all files
+// that are not ignored are in it), pack (packed_solution.json is written), check DIR, arch ARCH, bytes FILE QUOTED,
+// link FILE TARGET.
 func load(t *testing.T, file string) *project {
 	t.Helper()
 	ar, err := txtar.ParseFile(file)
@@ -149,7 +150,8 @@ func (p *project) run(t *testing.T) []Finding {
 	data := p.dataset(t)
 	var all []Finding
 	for _, dir := range p.check {
-		r, err := Submission(t.Context(), Options{Config: filepath.Join(p.dir, dir, config.Name), Dataset: data, Cache: root, Archs: p.archs, MustCompile: true})
+		r, err := Submission(t.Context(), Options{Config: filepath.Join(p.dir, dir, config.Name), Dataset: data, Cache: root,
+			Archs: p.archs, MustCompile: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +192,8 @@ func TestReject(t *testing.T) {
 				if f.Msg == "" || strings.Contains(f.Hint, "%!") || strings.Contains(f.Msg, "%!") {
 					t.Errorf("%+v: want a message", f)
 				}
-				if f.Hint == "" && !slices.Contains([]string{"config-syntax", "missing-key", "does-not-compile", "does-not-assemble", "python-syntax", "parameter-count", "unknown-value", "invalid-utf8", "unknown-key"}, f.Code) {
+				if f.Hint == "" && !slices.Contains([]string{"config-syntax", "missing-key", "does-not-compile",
+					"does-not-assemble", "python-syntax", "parameter-count", "unknown-value", "invalid-utf8", "unknown-key"}, f.Code) {
 					t.Errorf("%s: want a remedy", p.text(f))
 				}
 			}
@@ -273,7 +276,8 @@ func TestPacked(t *testing.T) {
 func TestKernels(t *testing.T) {
 	root := compiler(t)
 	p := load(t, filepath.Join("testdata", "sound", "cuda.txtar"))
-	r, err := Submission(t.Context(), Options{Config: filepath.Join(p.dir, config.Name), Dataset: p.dataset(t), Cache: root, Archs: []string{"sm_90", "sm_100"}, MustCompile: true})
+	r, err := Submission(t.Context(), Options{Config: filepath.Join(p.dir, config.Name), Dataset: p.dataset(t),
+		Cache: root, Archs: []string{"sm_90", "sm_100"}, MustCompile: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +289,8 @@ func TestKernels(t *testing.T) {
 			t.Fatalf("got %+v, want one kernel", b)
 		}
 		k := b.Kernels[0]
-		if k.Arch != b.Arch || !strings.Contains(k.Name, "scale_kernel") || k.File != "kernel.cu" || k.Registers < 4 || k.Registers > 64 ||
+		if k.Arch != b.Arch || !strings.Contains(k.Name, "scale_kernel") || k.File != "kernel.cu" || k.Registers < 4 ||
+			k.Registers > 64 ||
 			k.MaxThreads != 256 || k.MinBlocks != 2 || k.Constant < 28 || k.SpillStores != 0 {
 			t.Errorf("got %+v, want the figures of scale_kernel", k)
 		}
@@ -314,7 +319,8 @@ func TestOccupancy(t *testing.T) {
 	} {
 		k := nvcc.Kernel{Registers: test.registers, Shared: test.shared}
 		if got := occupancy(test.arch, k, test.threads); got == nil || *got != test.want {
-			t.Errorf("%s, %d registers, %d bytes, %d threads: got %+v, want %+v", test.arch, test.registers, test.shared, test.threads, got, test.want)
+			t.Errorf("%s, %d registers, %d bytes, %d threads: got %+v, want %+v", test.arch, test.registers, test.shared,
+				test.threads, got, test.want)
 		}
 	}
 	if got := occupancy("sm_999", nvcc.Kernel{Registers: 16}, 32); got != nil {
@@ -333,7 +339,8 @@ func TestEvaluate(t *testing.T) {
 			t.Errorf("%s: got %v, %v; want %v", text, got, known, want)
 		}
 	}
-	for _, text := range []string{"", "k == 1", "n %", "n[0]", "n == m.item()", "n % zero == 0", "n if m else 1", "10 ** 400", "(((n", "n == 'a'", "n", "not n == 12", "min(n, m) == 5", "2 ** 3 == 8", "n & 4 == 4", "n << 1 == 24", "!n", strings.Repeat("(", 500), strings.Repeat("-", 5000) + "1"} {
+	for _, text := range []string{"", "k == 1", "n %", "n[0]", "n == m.item()", "n % zero == 0", "n if m else 1",
+		"10 ** 400", "(((n", "n == 'a'", "n", "not n == 12", "min(n, m) == 5", "2 ** 3 == 8", "n & 4 == 4", "n << 1 == 24", "!n", strings.Repeat("(", 500), strings.Repeat("-", 5000) + "1"} {
 		if _, known := evaluate(text, axes); known {
 			t.Errorf("%.20q: got a truth, want none", text)
 		}

@@ -16,8 +16,8 @@ import (
 	"fisub/preflight/source"
 )
 
-// Root is the folder that the contest would clone to get the submission in dir: the nearest one with a .git, dir itself or
-// above it; without one it is dir.
+// Root is the folder that the contest would clone to get the submission in dir: the nearest one with a .git, dir itself
+// or above it; without one it is dir.
 func Root(dir string) string {
 	root := git.Root(dir)
 	if abs, err := filepath.Abs(dir); root == "" || err == nil && abs == root {
@@ -26,8 +26,8 @@ func Root(dir string) string {
 	return root
 }
 
-// Repository says what is wrong with the repository in the folder root as a whole, and what the contest takes of it. The single
-// submissions are not looked into.
+// Repository says what is wrong with the repository in the folder root as a whole, and what the contest takes of it.
+// The single submissions are not looked into.
 func Repository(ctx context.Context, root string) (*collector.Scan, []Finding, error) {
 	found, err := collector.Read(root)
 	if err != nil {
@@ -56,7 +56,8 @@ type scan struct {
 }
 
 func (s *scan) add(severity source.Severity, code, path, hint, format string, args ...any) {
-	s.findings = append(s.findings, Finding{Code: code, Severity: severity, Path: path, Msg: fmt.Sprintf(format, args...), Hint: hint})
+	s.findings = append(s.findings, Finding{Code: code, Severity: severity, Path: path, Msg: fmt.Sprintf(format, args...),
+		Hint: hint})
 }
 
 // packed looks at packed_solution.json at the root.
@@ -66,7 +67,8 @@ func (s *scan) packed() {
 		return
 	}
 	if p.Err != nil {
-		s.add(Error, "invalid-packed", p.File, "the contest takes it before the sources: write it anew with fisub pack --packed, or delete it",
+		s.add(Error, "invalid-packed", p.File,
+			"the contest takes it before the sources: write it anew with fisub pack --packed, or delete it",
 			"%s", strings.TrimPrefix(p.Err.Error(), p.File+": "))
 		return
 	}
@@ -146,13 +148,15 @@ func (s *scan) deep() {
 		rel, _ := filepath.Rel(s.Root, path)
 		depth := strings.Count(rel, string(filepath.Separator))
 		if d.IsDir() {
-			if path != s.Root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "node_modules" || sources[path] || depth > 4) {
+			if path != s.Root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "node_modules" ||
+				sources[path] || depth > 4) {
 				return fs.SkipDir
 			}
 			return nil
 		}
 		if d.Name() == config.Name && depth > 1 {
-			s.add(severity, "config-too-deep", path, "move its folder to the root of the repository", "the contest looks for config.toml at the root and in its immediate subfolders only")
+			s.add(severity, "config-too-deep", path, "move its folder to the root of the repository",
+				"the contest looks for config.toml at the root and in its immediate subfolders only")
 		}
 		return nil
 	})
@@ -167,7 +171,8 @@ func (c *checker) gitIgnored(ctx context.Context, dir string) {
 	below, _ := repo.Relative(dir)
 	changes, _ := repo.Changes(ctx, below)
 	for _, e := range c.Entries {
-		if e.Status != pack.Skipped && slices.Contains(changes, git.Change{Path: path.Join(below, e.Path), State: "ignored"}) {
+		if e.Status != pack.Skipped && slices.Contains(changes, git.Change{Path: path.Join(below, e.Path),
+			State: "ignored"}) {
 			c.add(Warning, "ignored-by-git", filepath.Join(dir, e.Path), "git add -f it, or mend .gitignore",
 				"git ignores it: the contest's clone does not have it")
 		}

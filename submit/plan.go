@@ -1,6 +1,6 @@
-// Package submit makes of a commit what the contest takes: a git tag. It finds what the contest's collector finds in a clean
-// checkout, what speaks for and against a tag, and makes and pushes it. It never commits, moves a tag or forces a push. It
-// runs git, and leaves formats, packing and runs to trace, pack and bench/runs.
+// Package submit makes of a commit what the contest takes: a git tag. It finds what the contest's collector finds in a
+// clean checkout, what speaks for and against a tag, and makes and pushes it. It never commits, moves a tag or forces a
+// push. It runs git, and leaves formats, packing and runs to trace, pack and bench/runs.
 package submit
 
 import (
@@ -54,8 +54,8 @@ type Survey struct {
 	Offline   error       // why it gave none; wraps git.ErrOffline
 }
 
-// NewSurvey looks at the repository that holds the folder dir. remote is the remote's name, or "" for that of the branch,
-// origin, or the only one. What there is no repository for is left empty.
+// NewSurvey looks at the repository that holds the folder dir. remote is the remote's name, or "" for that of the
+// branch, origin, or the only one. What there is no repository for is left empty.
 func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
 	v := &Survey{Top: dir}
 	var err error
@@ -148,7 +148,8 @@ func (p *Plan) add(name string, state State, hint, format string, args ...any) {
 // Plan says what stands between a submission and its tag.
 func (v *Survey) Plan(ctx context.Context, o Options) (*Plan, error) {
 	sol := o.Solution
-	p := &Plan{Note: Note{Definition: sol.Definition, Name: sol.Name, Author: sol.Author, ContentHash: sol.Hash(), Fisub: o.Version}}
+	p := &Plan{Note: Note{Definition: sol.Definition, Name: sol.Name, Author: sol.Author, ContentHash: sol.Hash(),
+		Fisub: o.Version}}
 	o.Proof.note(&p.Note)
 	p.Steps = append(p.Steps, o.Checked...)
 	p.tested(o.Proof)
@@ -200,8 +201,8 @@ func (p *Plan) tested(proof *Proof) {
 	}
 }
 
-// collected looks whether the collector comes to the config, or to what is packed of it. What is wrong with that is told by the
-// pre-flight, and refused by what a clean checkout then packs to.
+// collected looks whether the collector comes to the config, or to what is packed of it. What is wrong with that is
+// told by the pre-flight, and refused by what a clean checkout then packs to.
 func (v *Survey) collected(p *Plan, own string, sol *trace.Solution) {
 	switch c := v.Here.Of(own); {
 	case path.Base(own) != config.Name:
@@ -288,7 +289,8 @@ func (v *Survey) checkout(p *Plan, own string, sol *trace.Solution) {
 		case other.Definition == sol.Definition:
 			of = append(of, other.Path)
 		default:
-			p.add("checkout", Warning, "", "the tag holds %s too: %s, %s", other.Path, other.Definition, plain.Short(other.Solution.Hash()))
+			p.add("checkout", Warning, "", "the tag holds %s too: %s, %s", other.Path, other.Definition,
+				plain.Short(other.Solution.Hash()))
 		}
 	}
 	if len(of) > 1 {
@@ -325,7 +327,8 @@ func (v *Survey) tag(ctx context.Context, p *Plan, o Options) error {
 		if t.Commit != v.Head.Commit {
 			break
 		}
-		if n := t.Note; matches(pattern, definition, t.Name) && n.Definition == definition && n.ContentHash == p.Note.ContentHash {
+		if n := t.Note; matches(pattern, definition, t.Name) && n.Definition == definition &&
+			n.ContentHash == p.Note.ContentHash {
 			p.Tag, p.Exists, p.Object, p.Note = t.Name, true, t.Object, n
 			p.add("tag", OK, "", "%s is there already, on %s", t.Name, plain.Short(t.Commit))
 			return nil
@@ -351,7 +354,8 @@ func (v *Survey) tag(ctx context.Context, p *Plan, o Options) error {
 		} else if i > 0 {
 			why = "has a newer one beside it, " + v.Tags[0].Name + ", which the contest takes"
 		}
-		hint := "a tag is never moved: give tag in [submit] of config.toml another name, or a number: " + name + "-" + NumberPart
+		hint := "a tag is never moved: give tag in [submit] of config.toml another name, or a number: " +
+			name + "-" + NumberPart
 		p.add("tag", Fault, hint, "tag %s exists, and %s", name, why)
 		return nil
 	}

@@ -38,7 +38,7 @@ type Line struct {
 	Packs      string `json:"packs_to,omitempty"` // content hash of a clean checkout
 	Remote     string `json:"remote"`             // "yes", "no", "differs", "offline", "none" where there is no remote
 	Newest     bool   `json:"newest"`             // no newer tag has the definition
-	Taken      bool   `json:"taken"`              // the contest takes it: of the tags that the remote has it is the newest with the definition
+	Taken      bool   `json:"taken"`              // the contest takes it: the newest of the definition that the remote has
 	State      string `json:"state"`
 	Why        string `json:"why,omitempty"`
 }
@@ -171,8 +171,8 @@ func NewStatus(ctx context.Context, dir, remote string, limit int) (*Status, err
 	return st, nil
 }
 
-// lines are those of the submissions that a tag holds. What a tag of another program holds beside them, such as a config.toml
-// that does not pack, is left out where it holds none at all.
+// lines are those of the submissions that a tag holds. What a tag of another program holds beside them, such as a
+// config.toml that does not pack, is left out where it holds none at all.
 func lines(t Tag, all []collector.Submission) (of []Line) {
 	promised := t.Note.ContentHash != ""
 	for _, c := range all {
@@ -196,7 +196,8 @@ func lines(t Tag, all []collector.Submission) (of []Line) {
 		of = append(of, l)
 	}
 	if promised {
-		of = append(of, Line{Definition: t.Note.Definition, Tag: t, State: Differs, Why: "nothing in it packs to that definition"})
+		of = append(of, Line{Definition: t.Note.Definition, Tag: t, State: Differs,
+			Why: "nothing in it packs to that definition"})
 	}
 	return of
 }

@@ -18,7 +18,8 @@ func TestExpand(t *testing.T) {
 	}{
 		{Pattern, nil, "submission-d-1"},
 		{Pattern, []string{"submission-d-2", "submission-d-10", "submission-d-9", "submission-e-40"}, "submission-d-11"},
-		{Pattern, []string{"submission-d-x", "submission-d-", "submission-d-3-4", "submission-d-99999999999999999999", "submission-d--5"}, "submission-d-1"},
+		{Pattern, []string{"submission-d-x", "submission-d-", "submission-d-3-4", "submission-d-99999999999999999999",
+			"submission-d--5"}, "submission-d-1"},
 		{"v{n}/{definition}", []string{"v7/d", "v8/e", "v9"}, "v8/d"},
 		{"fixed", []string{"fixed"}, "fixed"},
 	} {
@@ -29,7 +30,8 @@ func TestExpand(t *testing.T) {
 }
 
 func TestNote(t *testing.T) {
-	n := Note{Definition: "d", Name: "x\nContent-Hash: 1", Author: "a\u2028b\x1b[2J", ContentHash: "abc", Run: "none", Fisub: "0.1"}
+	n := Note{Definition: "d", Name: "x\nContent-Hash: 1", Author: "a\u2028b\x1b[2J", ContentHash: "abc", Run: "none",
+		Fisub: "0.1"}
 	want := n
 	want.Name, want.Author = "x Content-Hash: 1", "a b [2J"
 	if got := parseNote(n.Message()); got != want {
@@ -55,7 +57,8 @@ func FuzzNote(f *testing.F) {
 // Only a run of this very content, on all workloads of its set, is a proof.
 func TestProve(t *testing.T) {
 	root := t.TempDir()
-	sol := &trace.Solution{Name: "n", Author: "a", Definition: "d", Spec: trace.BuildSpec{Language: trace.CUDA, EntryPoint: "k.cu::k", DestinationPassingStyle: true},
+	sol := &trace.Solution{Name: "n", Author: "a", Definition: "d",
+		Spec:    trace.BuildSpec{Language: trace.CUDA, EntryPoint: "k.cu::k", DestinationPassingStyle: true},
 		Sources: []trace.SourceFile{{Path: "k.cu", Content: "1"}}}
 	other := *sol
 	other.Sources = []trace.SourceFile{{Path: "k.cu", Content: "2"}}
@@ -67,7 +70,8 @@ func TestProve(t *testing.T) {
 		n++
 		id := time.Unix(int64(1e9+n), 0).UTC().Format("20060102-150405")
 		passing := sol.Spec.DestinationPassingStyle
-		r := &event.Run{Schema: event.Schema, ID: id, Solution: sol.Name, Author: sol.Author, ContentHash: sol.Hash(), Definition: sol.Definition, Set: "default",
+		r := &event.Run{Schema: event.Schema, ID: id, Solution: sol.Name, Author: sol.Author, ContentHash: sol.Hash(),
+			Definition: sol.Definition, Set: "default",
 			DPS: &passing, Device: event.Device{Kind: "cuda", Name: "GPU", Emulated: emulated}}
 		for i := range statuses {
 			r.Workloads = append(r.Workloads, event.Workload{UUID: set[i].UUID})
@@ -85,7 +89,8 @@ func TestProve(t *testing.T) {
 			}
 			line := `{"definition":"d","workload":{"axes":{},"inputs":{},"uuid":"` + set[i].UUID + `"},"solution":"n","evaluation":{"status":"` + status +
 				`","environment":{"hardware":"x","libs":{}},"timestamp":"t","log":""` + judged + `}}`
-			stream.Emit(event.Event{Type: event.TypeEvaluated, Workload: set[i].UUID, Evaluated: &event.Evaluated{Trace: []byte(line), Status: status}})
+			stream.Emit(event.Event{Type: event.TypeEvaluated, Workload: set[i].UUID,
+				Evaluated: &event.Evaluated{Trace: []byte(line), Status: status}})
 		}
 		stream.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{}})
 		if err := stream.Err(); err != nil {
@@ -132,7 +137,8 @@ func TestProve(t *testing.T) {
 		t.Errorf("got %+v, want the run on a GPU", p)
 	}
 	broken := run(sol, true, "PASSED", "RUNTIME_ERROR")
-	if p := prove(sol); p.Run == nil || p.Run.ID != gpu || len(p.Warnings) != 1 || !strings.Contains(p.Warnings[0], broken) {
+	if p := prove(sol); p.Run == nil || p.Run.ID != gpu || len(p.Warnings) != 1 ||
+		!strings.Contains(p.Warnings[0], broken) {
 		t.Errorf("got %+v, want a warning about the newer run that failed", p)
 	}
 	returning := *sol

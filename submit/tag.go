@@ -45,7 +45,8 @@ func (n *Note) fields() []struct {
 	return []struct {
 		key   string
 		value *string
-	}{{"Definition", &n.Definition}, {"Name", &n.Name}, {"Author", &n.Author}, {"Content-Hash", &n.ContentHash}, {"Run", &n.Run},
+	}{{"Definition", &n.Definition}, {"Name", &n.Name}, {"Author", &n.Author}, {"Content-Hash", &n.ContentHash}, {"Run",
+		&n.Run},
 		{"Result", &n.Result}, {"Device", &n.Device}, {"Fisub", &n.Fisub}}
 }
 
@@ -92,8 +93,8 @@ const (
 // Pattern is that of the tags' names where the config has none.
 const Pattern = "submission-" + DefinitionPart + "-" + NumberPart
 
-// Expand gives the name that a pattern stands for, when the tags of the names taken are there: the number is one more than the
-// highest that a name of the pattern has.
+// Expand gives the name that a pattern stands for, when the tags of the names taken are there: the number is one more
+// than the highest that a name of the pattern has.
 func Expand(pattern, definition string, taken []string) string {
 	name := strings.ReplaceAll(pattern, DefinitionPart, definition)
 	before, after, counted := strings.Cut(name, NumberPart)
@@ -114,7 +115,8 @@ func numberIn(name, before, after string) (int, bool) {
 	if !ok {
 		return 0, false
 	}
-	if middle, ok = strings.CutSuffix(middle, after); !ok || len(middle) > 9 || middle == "" || strings.Trim(middle, "0123456789") != "" {
+	if middle, ok = strings.CutSuffix(middle, after); !ok || len(middle) > 9 || middle == "" ||
+		strings.Trim(middle, "0123456789") != "" {
 		return 0, false
 	}
 	n, err := strconv.Atoi(middle)

@@ -23,8 +23,8 @@ type Proof struct {
 // maxOthers is how many runs of other content are read in full.
 const maxOthers = 20
 
-// Prove looks below root for a run of sol. One on a GPU is preferred over an emulated one, then the newest. workloads gives the
-// workloads of a set of the definition.
+// Prove looks below root for a run of sol. One on a GPU is preferred over an emulated one, then the newest. workloads
+// gives the workloads of a set of the definition.
 func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trace.Workload, error)) (*Proof, error) {
 	ids, err := runs.IDs(root)
 	if err != nil {
@@ -78,10 +78,12 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 	p.Changed, p.Old = "", ""
 	f, id := p.Run.Run, p.Run.ID
 	if f.Device.Emulated {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("run %s was emulated: its results are right, its speed on a GPU is not known", id))
+		p.Warnings = append(p.Warnings, fmt.Sprintf(
+			"run %s was emulated: its results are right, its speed on a GPU is not known", id))
 	}
 	if f.Solution != sol.Name {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("run %s was named %q, the submission is named %q", id, f.Solution, sol.Name))
+		p.Warnings = append(p.Warnings, fmt.Sprintf("run %s was named %q, the submission is named %q", id, f.Solution,
+			sol.Name))
 	}
 	if f.Author != sol.Author {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("run %s was by %q, the submission is by %q", id, f.Author, sol.Author))
@@ -99,9 +101,10 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 	return p, nil
 }
 
-// lacking says what keeps a run from being the proof that a solution of its content passes; "" where nothing does. broke
-// tells that a workload did not pass.
-func lacking(r *runs.Run, sol *trace.Solution, workloads func(set string) ([]*trace.Workload, error)) (text string, broke bool) {
+// lacking says what keeps a run from being the proof that a solution of its content passes; "" where nothing does.
+// broke tells that a workload did not pass.
+func lacking(r *runs.Run, sol *trace.Solution, workloads func(set string) ([]*trace.Workload, error)) (text string,
+	broke bool) {
 	if r.Run == nil {
 		return "has no run.json", false
 	}
@@ -167,7 +170,8 @@ func Headline(r *runs.Run) string {
 				}
 			}
 		}
-		parts = append(parts, fmt.Sprintf("mean latency %.2f µs over %d workloads (%s L2, %s, profile %s)", mean/1e3, timed(r), l2, timer, r.Run.Profile.Name))
+		parts = append(parts, fmt.Sprintf("mean latency %.2f µs over %d workloads (%s L2, %s, profile %s)", mean/1e3,
+			timed(r), l2, timer, r.Run.Profile.Name))
 	} else if !r.Run.Device.Emulated {
 		parts = append(parts, "not timed")
 	}

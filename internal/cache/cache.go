@@ -21,8 +21,8 @@ import (
 // ErrNoFolder says that the environment names no folder for the cache.
 var ErrNoFolder = errors.New("no folder")
 
-// Root is the folder of the cache: $FISUB_CACHE, else fisub in the user's cache folder. It need not exist. The error is an
-// ErrNoFolder.
+// Root is the folder of the cache: $FISUB_CACHE, else fisub in the user's cache folder. It need not exist. The error is
+// an ErrNoFolder.
 func Root() (string, error) {
 	if dir := os.Getenv("FISUB_CACHE"); dir != "" {
 		return filepath.Abs(dir)
@@ -49,7 +49,8 @@ func Key(parts ...string) string {
 // Folder returns the folder root/kind/key. Where it is missing, fill makes its contents in a temporary folder beside
 // it, which is synced and renamed; hit tells that fill was not called. An error of fill is returned as it is and leaves
 // nothing behind. Processes that want the same entry wait for the one that makes it.
-func Folder(ctx context.Context, root, kind, key string, fill func(dir string) error) (dir string, hit bool, err error) {
+func Folder(ctx context.Context, root, kind, key string, fill func(dir string) error) (dir string, hit bool,
+	err error) {
 	parent := filepath.Join(root, kind)
 	dir = filepath.Join(parent, key)
 	if isDir(dir) {
@@ -94,8 +95,9 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 	})
 }
 
-// Write has fill write the file path through a temporary file beside it, which is synced and renamed: a reader sees the old or
-// the new content, whatever happens. An error of that file names path; any other one of fill comes back as it is.
+// Write has fill write the file path through a temporary file beside it, which is synced and renamed: a reader sees the
+// old or the new content, whatever happens. An error of that file names path; any other one of fill comes back as it
+// is.
 func Write(path string, perm fs.FileMode, fill func(f io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

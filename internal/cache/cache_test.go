@@ -118,7 +118,8 @@ func TestWriteKeepsTheOld(t *testing.T) {
 		want error
 	}{
 		{"fails", func(io.Writer) error { return own }, own},
-		{"closes it", func(f io.Writer) error { return f.(io.Closer).Close() }, &fs.PathError{Op: "write", Path: name, Err: fs.ErrClosed}},
+		{"closes it", func(f io.Writer) error { return f.(io.Closer).Close() },
+			&fs.PathError{Op: "write", Path: name, Err: fs.ErrClosed}},
 	} {
 		err := Write(name, 0o644, func(f io.Writer) error {
 			if _, err := f.Write([]byte("new")); err != nil {

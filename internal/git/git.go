@@ -1,5 +1,5 @@
-// Package git runs the program git on the repository of a submission. It reads, but for Tag and Push; it never commits, moves a
-// tag or forces a push. What a revision holds is what a clean checkout of it holds.
+// Package git runs the program git on the repository of a submission. It reads, but for Tag and Push; it never commits,
+// moves a tag or forces a push. What a revision holds is what a clean checkout of it holds.
 package git
 
 import (
@@ -44,7 +44,8 @@ type Repository struct {
 	Top string // the root of the working tree, links resolved
 }
 
-// Root is the nearest folder with a .git, dir itself or above it, as an absolute path; "" where there is none. Git is not asked.
+// Root is the nearest folder with a .git, dir itself or above it, as an absolute path; "" where there is none. Git is
+// not asked.
 func Root(dir string) string {
 	at, err := filepath.Abs(dir)
 	for err == nil {
@@ -59,7 +60,8 @@ func Root(dir string) string {
 	return ""
 }
 
-// Open finds the working tree that holds the folder dir. The error is, or wraps, ErrMissing or ErrNoRepository, where it is that.
+// Open finds the working tree that holds the folder dir. The error is, or wraps, ErrMissing or ErrNoRepository, where
+// it is that.
 func Open(ctx context.Context, dir string) (*Repository, error) {
 	if _, err := exec.LookPath("git"); err != nil {
 		return nil, ErrMissing
@@ -96,8 +98,9 @@ func (r *Repository) Relative(file string) (string, bool) {
 }
 
 // own are the variables that environment sets, or by which a hook or a script names its own repository.
-var own = regexp.MustCompile(`^(GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|PREFIX|ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|NAMESPACE|` +
-	`LITERAL_PATHSPECS|ASKPASS|TERMINAL_PROMPT|OPTIONAL_LOCKS|TRACE|CURL_VERBOSE|TRACE_CURL)|LC_ALL|LANGUAGE)=`)
+var own = regexp.MustCompile(`^(GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|PREFIX|ALTERNATE_OBJECT_DIRECTORIES|` +
+	`COMMON_DIR|NAMESPACE|LITERAL_PATHSPECS|ASKPASS|TERMINAL_PROMPT|OPTIONAL_LOCKS|TRACE|CURL_VERBOSE|TRACE_CURL)|` +
+	`LC_ALL|LANGUAGE)=`)
 
 // environment is that of git: nothing asks for a password, and messages are in English.
 func environment(more ...string) []string {
@@ -107,7 +110,8 @@ func environment(more ...string) []string {
 			env = append(env, v)
 		}
 	}
-	env = append(env, "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "GIT_OPTIONAL_LOCKS=0", "GIT_LITERAL_PATHSPECS=1", "LC_ALL=C")
+	env = append(env, "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "GIT_OPTIONAL_LOCKS=0", "GIT_LITERAL_PATHSPECS=1",
+		"LC_ALL=C")
 	return append(env, more...)
 }
 
@@ -181,7 +185,8 @@ func (r *Repository) Commit(ctx context.Context, revision string) (string, error
 	return commit, err
 }
 
-// UserName is git's user.name as seen from the folder dir, or the nearest above it that is there; "" where there is none.
+// UserName is git's user.name as seen from the folder dir, or the nearest above it that is there; "" where there is
+// none.
 func UserName(ctx context.Context, dir string) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -210,16 +215,17 @@ type Change struct {
 	State string // "modified", "added", "deleted", "renamed", "unmerged", "untracked", "ignored"
 }
 
-var states = map[byte]string{'M': "modified", 'T': "modified", 'A': "added", 'D': "deleted", 'R': "renamed", 'C': "added",
-	'U': "unmerged", '?': "untracked", '!': "ignored"}
+var states = map[byte]string{'M': "modified", 'T': "modified", 'A': "added", 'D': "deleted", 'R': "renamed",
+	'C': "added", 'U': "unmerged", '?': "untracked", '!': "ignored"}
 
-// Changes lists what differs from HEAD at and below paths, sorted as git does: the working tree's changes, those that are
-// staged, and files that git ignores or does not know.
+// Changes lists what differs from HEAD at and below paths, sorted as git does: the working tree's changes, those that
+// are staged, and files that git ignores or does not know.
 func (r *Repository) Changes(ctx context.Context, paths ...string) (changes []Change, err error) {
 	if len(paths) == 0 {
 		return nil, nil
 	}
-	args := []string{"status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--ignored=traditional", "--"}
+	args := []string{"status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--ignored=traditional",
+		"--"}
 	out, err := r.run(ctx, command{}, append(args, paths...)...)
 	for entry := range strings.SplitSeq(string(out), "\x00") {
 		if len(entry) > 3 {
@@ -233,8 +239,8 @@ func (r *Repository) Changes(ctx context.Context, paths ...string) (changes []Ch
 	return changes, err
 }
 
-// State is the commit of the working tree that holds the folder dir, and whether names in dir differ from it; "" where there is
-// no commit.
+// State is the commit of the working tree that holds the folder dir, and whether names in dir differ from it; "" where
+// there is no commit.
 func State(ctx context.Context, dir string, names ...string) (commit string, dirty bool) {
 	r, err := Open(ctx, dir)
 	if err != nil {
@@ -254,8 +260,8 @@ func State(ctx context.Context, dir string, names ...string) (commit string, dir
 	return commit, dirty || err != nil
 }
 
-// Checkout puts the commit into a new temporary folder as git makes it with its own settings: filters, hooks and line ends of
-// this user's or this clone's configuration are not used, and neither are submodules. The caller
+// Checkout puts the commit into a new temporary folder as git makes it with its own settings: filters, hooks and line
+// ends of this user's or this clone's configuration are not used, and neither are submodules. The caller
 // calls remove.
 func (r *Repository) Checkout(ctx context.Context, commit string) (dir string, remove func(), err error) {
 	objects, err := r.line(ctx, "rev-parse", "--path-format=absolute", "--git-path", "objects")
@@ -280,9 +286,9 @@ func (r *Repository) Checkout(ctx context.Context, commit string) (dir string, r
 		}
 	}()
 	clean := &Repository{Top: temp}
-	settings := command{env: []string{"GIT_CONFIG_GLOBAL=" + os.DevNull, "GIT_CONFIG_SYSTEM=" + os.DevNull, "GIT_CONFIG_NOSYSTEM=1",
-		"GIT_CONFIG_COUNT=0", "GIT_CONFIG_PARAMETERS=", "GIT_ATTR_NOSYSTEM=1", "GIT_NO_REPLACE_OBJECTS=1",
-		"XDG_CONFIG_HOME=" + filepath.Join(temp, ".git")}}
+	settings := command{env: []string{"GIT_CONFIG_GLOBAL=" + os.DevNull, "GIT_CONFIG_SYSTEM=" + os.DevNull,
+		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_COUNT=0", "GIT_CONFIG_PARAMETERS=", "GIT_ATTR_NOSYSTEM=1",
+		"GIT_NO_REPLACE_OBJECTS=1", "XDG_CONFIG_HOME=" + filepath.Join(temp, ".git")}}
 	if _, err = clean.run(ctx, settings, "init", "--quiet", "--template=", "--object-format="+format); err != nil {
 		return "", nil, err
 	}
@@ -299,8 +305,8 @@ func (r *Repository) Checkout(ctx context.Context, commit string) (dir string, r
 	return temp, remove, nil
 }
 
-// LinkOut is what the link name, below the folder root, says where that is no part of root: a clone of root has nothing there.
-// It is "" for what is no link, or one to a file of root. With root "" only links to absolute paths lead out.
+// LinkOut is what the link name, below the folder root, says where that is no part of root: a clone of root has nothing
+// there. It is "" for what is no link, or one to a file of root. With root "" only links to absolute paths lead out.
 func LinkOut(root, name string) string {
 	text, err := os.Readlink(name)
 	if err != nil || filepath.IsAbs(text) || root == "" {

@@ -102,7 +102,8 @@ func TestCheckout(t *testing.T) {
 
 func TestChanges(t *testing.T) {
 	odd := "solution/cuda/a b\n*\".h"
-	r, git := repository(t, map[string]string{"k": "1", "gone": "1", "staged": "1", "same": "1", odd: "1", ".gitignore": "*.o\n"})
+	r, git := repository(t, map[string]string{"k": "1", "gone": "1", "staged": "1", "same": "1", odd: "1",
+		".gitignore": "*.o\n"})
 	write(t, filepath.Join(r.Top, "k"), "2")
 	write(t, filepath.Join(r.Top, odd), "2")
 	write(t, filepath.Join(r.Top, "staged"), "2")
@@ -111,7 +112,8 @@ func TestChanges(t *testing.T) {
 	write(t, filepath.Join(r.Top, "new"), "1")
 	write(t, filepath.Join(r.Top, "x.o"), "1")
 	got, err := r.Changes(t.Context(), "k", "gone", "staged", "same", odd, "new", "x.o", "*", "nowhere")
-	want := []Change{{"gone", "deleted"}, {"k", "modified"}, {odd, "modified"}, {"staged", "modified"}, {"new", "untracked"}, {"x.o", "ignored"}}
+	want := []Change{{"gone", "deleted"}, {"k", "modified"}, {odd, "modified"}, {"staged", "modified"},
+		{"new", "untracked"}, {"x.o", "ignored"}}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
@@ -138,7 +140,8 @@ func TestTags(t *testing.T) {
 	var names []string
 	for _, tag := range tags {
 		names = append(names, tag.Name)
-		if tag.Commit != git("rev-parse", "HEAD") || tag.Annotated == (tag.Name == "light") || strings.HasPrefix(tag.Name, "s-") && tag.Message != "of "+tag.Name {
+		if tag.Commit != git("rev-parse", "HEAD") || tag.Annotated == (tag.Name == "light") ||
+			strings.HasPrefix(tag.Name, "s-") && tag.Message != "of "+tag.Name {
 			t.Errorf("got %+v", tag)
 		}
 	}
@@ -158,7 +161,8 @@ func TestTags(t *testing.T) {
 func TestRevisions(t *testing.T) {
 	r, git := repository(t, map[string]string{"sub/k": "1", "sub/other": "1", ".gitignore": "*.o\n"})
 	head := git("rev-parse", "HEAD")
-	for revision, want := range map[string]string{"HEAD": head, "main": head, head[:8]: head, "HEAD~1": "", "--all": "", "": "", "a b": ""} {
+	for revision, want := range map[string]string{"HEAD": head, "main": head, head[:8]: head, "HEAD~1": "", "--all": "",
+		"": "", "a b": ""} {
 		if got, err := r.Commit(t.Context(), revision); got != want || err != nil {
 			t.Errorf("%q: got %q, %v, want %q", revision, got, err, want)
 		}
@@ -193,7 +197,8 @@ func TestLinkOut(t *testing.T) {
 	for _, tc := range []struct {
 		target string
 		out    bool
-	}{{"file", false}, {"../sub/file", false}, {"absent", false}, {"../../beside", true}, {"../../absent", true}, {"../../root/sub/file", false},
+	}{{"file", false}, {"../sub/file", false}, {"absent", false}, {"../../beside", true}, {"../../absent", true},
+		{"../../root/sub/file", false},
 		{filepath.Join(root, "sub", "file"), true}, {"/absent", true}, {"hop", true}} {
 		name := filepath.Join(root, "sub", "link")
 		os.Remove(name)

@@ -32,8 +32,8 @@ func (r *Repository) Remotes(ctx context.Context) ([]string, error) {
 	return strings.Fields(out), err
 }
 
-// Remote finds the remote of that name; for "" it is the one of the branch, else origin, else the only one. It is nil where
-// there is none.
+// Remote finds the remote of that name; for "" it is the one of the branch, else origin, else the only one. It is nil
+// where there is none.
 func (r *Repository) Remote(ctx context.Context, name, branch string) (*Remote, error) {
 	names, err := r.Remotes(ctx)
 	if err != nil {
@@ -122,9 +122,10 @@ func (refs Refs) Names() (names []string) {
 	return names
 }
 
-// Lacking lists the commits up to commit that a remote with refs has not, the newest first, each as its short hash and first
-// line; n counts all of them, of which at most limit are given.
-func (r *Repository) Lacking(ctx context.Context, commit string, refs Refs, limit int) (commits []string, n int, err error) {
+// Lacking lists the commits up to commit that a remote with refs has not, the newest first, each as its short hash and
+// first line; n counts all of them, of which at most limit are given.
+func (r *Repository) Lacking(ctx context.Context, commit string, refs Refs, limit int) (
+	commits []string, n int, err error) {
 	var ask strings.Builder
 	for _, object := range refs {
 		fmt.Fprintln(&ask, object)
@@ -153,12 +154,13 @@ func (r *Repository) Lacking(ctx context.Context, commit string, refs Refs, limi
 	return commits, n, nil
 }
 
-// Preview asks the remote whether it would take the commit, or the object of a tag, as a new tag of that name. Nothing is
-// sent, and no hook of this repository runs. The error wraps ErrOffline where it gives no answer in time.
+// Preview asks the remote whether it would take the commit, or the object of a tag, as a new tag of that name. Nothing
+// is sent, and no hook of this repository runs. The error wraps ErrOffline where it gives no answer in time.
 func (r *Repository) Preview(ctx context.Context, remote, object, tag string) error {
 	limit, cancel := context.WithTimeout(ctx, remoteLimit)
 	defer cancel()
-	_, err := r.run(limit, command{env: r.batch(ctx)}, "push", "--dry-run", "--porcelain", "--no-verify", "--no-follow-tags", "--recurse-submodules=no", "--", remote, object+":refs/tags/"+tag)
+	_, err := r.run(limit, command{env: r.batch(ctx)}, "push", "--dry-run", "--porcelain", "--no-verify",
+		"--no-follow-tags", "--recurse-submodules=no", "--", remote, object+":refs/tags/"+tag)
 	if err != nil && limit.Err() != nil && ctx.Err() == nil {
 		return fmt.Errorf("%s: %w in %v", remote, ErrOffline, remoteLimit)
 	}
@@ -167,7 +169,8 @@ func (r *Repository) Preview(ctx context.Context, remote, object, tag string) er
 
 // Push sends the tag, and the commits that it needs, and nothing else. A tag of the remote is never overwritten.
 func (r *Repository) Push(ctx context.Context, remote, tag string) error {
-	out, err := r.run(ctx, command{env: r.batch(ctx)}, "push", "--porcelain", "--no-follow-tags", "--recurse-submodules=no", "--", remote, "refs/tags/"+tag)
+	out, err := r.run(ctx, command{env: r.batch(ctx)}, "push", "--porcelain", "--no-follow-tags",
+		"--recurse-submodules=no", "--", remote, "refs/tags/"+tag)
 	var failed *Error
 	if errors.As(err, &failed) {
 		for line := range strings.Lines(string(out)) {
@@ -189,7 +192,8 @@ func refused(err error) error {
 	}
 	var lines []string
 	for line := range strings.Lines(failed.Text) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "hint: ") && !strings.HasPrefix(line, "error: failed to push some refs") &&
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "hint: ") &&
+			!strings.HasPrefix(line, "error: failed to push some refs") &&
 			!strings.HasPrefix(line, "To ") && line != "Done" {
 			lines = append(lines, plain.Brief(line, maxLine))
 		}
@@ -210,11 +214,11 @@ type Tag struct {
 	Message   string    `json:"-"` // "" of a lightweight one
 }
 
-// Tags lists the tags that lead to commits, the newest first: the contest takes the newest of a definition. Of two of the same
-// second the one with the higher number in its name is the newer.
+// Tags lists the tags that lead to commits, the newest first: the contest takes the newest of a definition. Of two of
+// the same second the one with the higher number in its name is the newer.
 func (r *Repository) Tags(ctx context.Context) ([]Tag, error) {
-	out, err := r.run(ctx, command{}, "for-each-ref", "--format=%(refname)%00%(objecttype)%00%(objectname)%00%(*objecttype)%00"+
-		"%(*objectname)%00%(creatordate:unix)%00%(contents)%00", "refs/tags")
+	out, err := r.run(ctx, command{}, "for-each-ref", "--format=%(refname)%00%(objecttype)%00%(objectname)%00"+
+		"%(*objecttype)%00%(*objectname)%00%(creatordate:unix)%00%(contents)%00", "refs/tags")
 	if err != nil {
 		return nil, err
 	}
@@ -229,7 +233,8 @@ func (r *Repository) Tags(ctx context.Context) ([]Tag, error) {
 			t.Message = text(6)
 		}
 		if kind == "tag" { // of a tag of a tag
-			if t.Commit, err = r.line(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options", t.Object+"^{commit}"); err == nil {
+			if t.Commit, err = r.line(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options",
+				t.Object+"^{commit}"); err == nil {
 				kind = "commit"
 			} else if ctx.Err() != nil {
 				return nil, ctx.Err()
@@ -282,7 +287,8 @@ func (r *Repository) CheckName(ctx context.Context, name string) error {
 
 // Tag makes an annotated tag with the message on the commit. A tag that exists is never moved: it is an error.
 func (r *Repository) Tag(ctx context.Context, name, commit string, message string) (object string, err error) {
-	if _, err := r.run(ctx, command{stdin: message}, "tag", "--annotate", "--cleanup=verbatim", "--file=-", "--", name, commit); err != nil {
+	if _, err := r.run(ctx, command{stdin: message}, "tag", "--annotate", "--cleanup=verbatim", "--file=-", "--", name,
+		commit); err != nil {
 		return "", err
 	}
 	return r.line(ctx, "rev-parse", "--verify", "--quiet", "refs/tags/"+name)

@@ -1,5 +1,5 @@
-// Package plain makes text of other programs and people fit for a line of a terminal, a message or a shell, and finds the
-// word that may be meant. What a file format
+// Package plain makes text of other programs and people fit for a line of a terminal, a message or a shell, and finds
+// the word that may be meant. What a file format
 // needs to be quoted stays with the format.
 package plain
 
@@ -29,10 +29,11 @@ func Lines(s string) string {
 	}, s)
 }
 
-// Brief gives s as one line of at most most bytes, the last of them "..." where there is more: control characters, line ends and
-// white space between words become one space, and what is no UTF-8 is left out.
+// Brief gives s as one line of at most most bytes, the last of them "..." where there is more: control characters, line
+// ends and white space between words become one space, and what is no UTF-8 is left out.
 func Brief(s string, most int) string {
-	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, ""), func(r rune) bool { return unicode.IsSpace(r) || control(r) }), " ")
+	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, ""),
+		func(r rune) bool { return unicode.IsSpace(r) || control(r) }), " ")
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most-3], "") + "..."
 	}
@@ -81,8 +82,8 @@ func Word(s string) string {
 	return Quote(s)
 }
 
-// A Buffer keeps the first Limit bytes that are written to it and drops the rest; no write fails. Several goroutines may use
-// it. The zero value keeps nothing.
+// A Buffer keeps the first Limit bytes that are written to it and drops the rest; no write fails. Several goroutines
+// may use it. The zero value keeps nothing.
 type Buffer struct {
 	Limit int
 
