@@ -14,10 +14,10 @@ import (
 
 // layers lists the packages from the bottom up: a package imports only what stands in an earlier row.
 var layers = [][]string{
-	{"internal/longtest", "internal/cache", "internal/plain", "internal/tensor", "definitions", "solution/baselines", "bench/stats", "docs", "internal/manual"},
+	{"internal/longtest", "internal/cache", "internal/plain", "internal/tensor", "definitions", "solution/baselines", "bench/stats", "docs"},
 	{"internal/trace/pysyntax", "workloads/random", "remote/modal/modaltest"},
 	{"internal/trace"},
-	{"internal/config", "internal/safetensors", "device", "preflight/source", "internal/git"},
+	{"internal/config", "internal/safetensors", "device", "preflight/source", "internal/git", "internal/usage"},
 	{"workloads", "remote", "internal/event"},
 	{"device/activity", "internal/ui"},
 	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "bench/runs", "device/devicetest", "remote/agent", "remote/ssh/sshdtest", "remote/slurm/slurmtest"},
@@ -26,9 +26,12 @@ var layers = [][]string{
 	{"remote/aws/mailbox", "scaffold", "collector"},
 	{"device/cuda", "device/emu", "remote/loopback", "remote/ssh", "remote/aws", "remote/modal", "remote/remotetest"},
 	{"bench/reference", "bench/worker", "bench/compare", "remote/dispatch", "remote/bundle", "remote/slurm", "submit"},
+	{"remote/providers"},
 	{"bench/pyworker"},
-	{"bench", "doctor", "report"},
-	{"preflight"},
+	{"bench", "report"},
+	{"preflight", "explain"},
+	{"session", "doctor"},
+	{"session/jobs"},
 	{"app"},
 	{"."},
 }

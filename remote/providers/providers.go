@@ -1,0 +1,104 @@
+// Package providers is the list of all kinds of provider.
+package providers
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"fisub/internal/config"
+	"fisub/internal/plain"
+	"fisub/internal/usage"
+	"fisub/remote"
+	"fisub/remote/aws"
+	"fisub/remote/loopback"
+	"fisub/remote/modal"
+	"fisub/remote/slurm"
+	"fisub/remote/ssh"
+)
+
+// All are the kinds, each with its empty table.
+var All = map[string]func() remote.Config{
+	aws.Kind:      func() remote.Config { return new(aws.Config) },
+	loopback.Kind: func() remote.Config { return new(loopback.Config) },
+	modal.Kind:    func() remote.Config { return new(modal.Config) },
+	slurm.Kind:    func() remote.Config { return new(slurm.Config) },
+	ssh.Kind:      func() remote.Config { return new(ssh.Config) },
+}
+
+// Names are those of all kinds, sorted.
+func Names() []string { return slices.Sorted(maps.Keys(All)) }
+
+// Keys are those of a table [remote.NAME], by its kind; those that all kinds have are under "".
+func Keys() map[string][]config.Key {
+	keys := map[string][]config.Key{"": new(remote.Common).CommonKeys()}
+	for kind, fresh := range All {
+		keys[kind] = fresh().Keys()
+	}
+	return keys
+}
+
+// Decode reads a table [remote.NAME].
+func Decode(t *config.Table) (remote.Config, error) {
+	kind := remote.Kind(t)
+	fresh, ok := All[kind]
+	if !ok {
+		t.Fault("provider", "one of "+strings.Join(Names(), ", "), "unknown provider %q", kind)
+		return nil, usage.Invalid(t.Err())
+	}
+	c := fresh()
+	return c, usage.Invalid(remote.Decode(t, c))
+}
+
+// Open opens the provider of the table [remote.NAME]. The name of a kind stands for an empty table of that kind.
+func Open(tables map[string]*config.Table, name string) (remote.Provider, remote.Common, error) {
+	table, ok := tables[name]
+	if !ok {
+		if All[name] == nil {
+			known := slices.Sorted(maps.Keys(tables))
+			hint := "docs/remote.md shows one; there are " + cmp.Or(strings.Join(known, ", "), "none") + ", and loopback"
+			if near := plain.Nearest(name, known); len(near) > 0 {
+				hint = "did you mean " + near[0] + "?"
+			}
+			return nil, remote.Common{}, usage.Errorf(hint, "no table [remote.%s] in the config", name)
+		}
+		table = config.NewTable("remote."+name, nil)
+	}
+	conf, err := Decode(table)
+	if err != nil {
+		return nil, remote.Common{}, err
+	}
+	p, err := conf.Open(name)
+	return p, *conf.Shared(), usage.Invalid(err)
+}
+
+// Set are opened providers, by the names of their tables.
+type Set map[string]remote.Provider
+
+// Close closes them all.
+func (s Set) Close() {
+	for _, p := range s {
+		_ = p.Close()
+	}
+}
+
+// OpenAll opens the providers of the tables of those names, and gives what their tables have in common.
+func OpenAll(tables map[string]*config.Table, names []string) (Set, map[string]remote.Common, error) {
+	open, commons := Set{}, map[string]remote.Common{}
+	var faults []error
+	for _, name := range names {
+		p, common, err := Open(tables, name)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		open[name], commons[name] = p, common
+	}
+	if err := errors.Join(faults...); err != nil {
+		open.Close()
+		return nil, nil, err
+	}
+	return open, commons, nil
+}
