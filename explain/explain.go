@@ -1,4 +1,6 @@
-package app
+// Package explain gives the words for an error, and the advice that goes with it. A package that alone knows the remedy states it in
+// its error; what only all of fisub knows is here.
+package explain
 
 import (
 	"cmp"
@@ -22,18 +24,18 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/git"
 	"fisub/internal/safetensors"
+	"fisub/internal/usage"
 	"fisub/remote"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
 	"fisub/workloads"
 )
 
-// explain gives the words for an error and, where there is one, the advice that goes with it. Packages state facts; the
-// remedies are here.
-func explain(err error) (text, hint string) {
+// Error gives the words for err, and the hint that goes with it, which may be "".
+func Error(err error) (text, hint string) {
 	text = err.Error()
 	var (
-		u       *usageError
+		u       *usage.Error
 		fault   *config.Fault
 		unknown *workloads.NotFoundError
 		lfs     *safetensors.LFSPointerError
@@ -56,11 +58,11 @@ func explain(err error) (text, hint string) {
 	case errors.As(err, &unknown):
 		hint = notFoundHint(unknown)
 	case errors.As(err, &lfs):
-		hint = "fetch it: " + lfsCommand(lfs.Path)
+		hint = "fetch it: " + LFSCommand(lfs.Path)
 	case errors.As(err, &run):
 		hint = "a run id, its beginning, last or last~1; fisub runs ls lists them"
 	case errors.As(err, &crossed):
-		hint = remedies[crossed.Code]
+		hint = hints[crossed.Code]
 	case errors.As(err, &denied):
 		hint = denied.Hint
 	case errors.As(err, &ended):
@@ -82,10 +84,10 @@ func explain(err error) (text, hint string) {
 	case unwritableRun(err):
 		hint = "a run is kept in " + runs.Dir + ", beside config.toml: make it a folder that you can write to, or work in a copy"
 	default:
-		hint = cmp.Or(remedies[errorCode(err)], submitHint(err))
+		hint = cmp.Or(hints[Code(err)], gitHint(err))
 	}
-	if errors.As(err, &u) && u.hint != "" {
-		hint = u.hint
+	if errors.As(err, &u) && u.Hint != "" {
+		hint = u.Hint
 	}
 	return text, hint
 }
@@ -93,9 +95,9 @@ func explain(err error) (text, hint string) {
 func notFoundHint(e *workloads.NotFoundError) string {
 	switch {
 	case len(e.Track) > 0:
-		return "it is a track of the contest; its definitions are " + list(e.Track, "and")
+		return "it is a track of the contest; its definitions are " + List(e.Track, "and")
 	case len(e.Near) > 0:
-		return "did you mean " + list(e.Near, "or") + "?"
+		return "did you mean " + List(e.Near, "or") + "?"
 	}
 	return "fisub dataset ls lists the definitions"
 }
@@ -107,8 +109,8 @@ func unwritableRun(err error) bool {
 		(errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR))
 }
 
-// lfsCommand fetches a file that Git LFS left as a pointer.
-func lfsCommand(file string) string {
+// LFSCommand fetches a file that Git LFS left as a pointer.
+func LFSCommand(file string) string {
 	if dir := git.Root(filepath.Dir(file)); dir != "" {
 		rel, _ := filepath.Rel(dir, file)
 		return fmt.Sprintf("git -C %s lfs pull --include %s", dir, filepath.ToSlash(rel))
@@ -116,8 +118,8 @@ func lfsCommand(file string) string {
 	return "git lfs pull --include " + filepath.Base(file) + ", in the clone that it came from"
 }
 
-// errorCode names an error of the machine that has a remedy; errors cross from the worker with their code.
-func errorCode(err error) string {
+// Code names an error of the machine that has a remedy; errors cross from the worker with their code.
+func Code(err error) string {
 	var missing *nvcc.MissingError
 	var mismatch *nvcc.MismatchError
 	var crossed *worker.Error
@@ -148,8 +150,8 @@ func errorCode(err error) string {
 	return ""
 }
 
-// remedies are the hints for the codes of errorCode.
-var remedies = map[string]string{
+// hints are the hints for the codes of Code.
+var hints = map[string]string{
 	"no-toolchain": "fisub toolchain install fetches what is missing",
 	"no-pip":       "apt-get install python3-pip, or install a CUDA toolkit and apache-tvm-ffi yourself",
 	"no-compiler":  "apt-get install g++, or set CXX to a C++ compiler that can be run",
@@ -170,8 +172,8 @@ var remedies = map[string]string{
 	"no-ninja":      "pip install ninja, and put its folder on PATH",
 }
 
-// list joins words for a sentence.
-func list(words []string, conjunction string) string {
+// List joins words for a sentence.
+func List(words []string, conjunction string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
 	}
