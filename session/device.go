@@ -1,0 +1,109 @@
+package session
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"fisub/bench/pyworker"
+	"fisub/bench/worker"
+	"fisub/device"
+	"fisub/explain"
+	"fisub/internal/trace"
+	"fisub/internal/usage"
+)
+
+// ChooseDevice turns the name of a device into its kind, and its number in opts; "" is "auto". For auto it asks a worker whether
+// a GPU can be opened, because a process that has met a broken driver is of no further use.
+func ChooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *device.Options, log Log) (string, error) {
+	kind, ordinal, numbered := strings.Cut(name, ":")
+	if numbered {
+		n, err := strconv.Atoi(ordinal)
+		if err != nil || n < 0 {
+			return "", usage.Errorf("write cuda:0 for the first GPU", "--device %s: %q is not a device number", name, ordinal)
+		}
+		opts.Ordinal = n
+	}
+	switch {
+	case kind == "cuda", kind == "emu" && !numbered:
+		return kind, nil
+	case kind != "auto" && kind != "" || numbered:
+		return "", usage.Errorf("one of auto, cuda, cuda:N, emu", "--device: unknown device %q", name)
+	}
+	_, err := OpenGPU(ctx, *opts)
+	if err != nil && explain.Code(err) == "not-built" && pyworker.Runs(&sol.Spec) {
+		// torch may know a GPU that this binary does not.
+		command, missing := pyworker.Command(ctx, opts.CacheDir)
+		if missing != nil {
+			return "", usage.Invalid(missing)
+		}
+		_, err = openGPU(ctx, command, *opts)
+	}
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if err != nil {
+		log.Note("no GPU:    %v", err)
+		return "emu", nil
+	}
+	return "cuda", nil
+}
+
+// OpenGPU asks a worker, a process of its own, to open a GPU.
+func OpenGPU(ctx context.Context, opts device.Options) (device.Info, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return device.Info{}, err
+	}
+	return openGPU(ctx, worker.Command{Args: []string{self, "worker"}}, opts)
+}
+
+func openGPU(ctx context.Context, command worker.Command, opts device.Options) (device.Info, error) {
+	client, err := worker.Start(ctx, command)
+	if err != nil {
+		return device.Info{}, err
+	}
+	defer client.Close()
+	limit, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	return client.Open(limit, "cuda", opts)
+}
+
+// Work is a worker: it serves the process that started this one, and ends with it.
+func Work(ctx context.Context, openers []device.Opener) error {
+	in, out, err := worker.Pipes()
+	if err != nil {
+		return usage.Invalid(err)
+	}
+	go dieWithParent(os.Getppid())
+	return worker.Serve(ctx, in, out, openers, explain.Code)
+}
+
+// dieWithParent ends this process, and the emulated kernel that it may be running, when its parent is gone: a hanging
+// kernel would never read the end of the requests.
+func dieWithParent(parent int) {
+	for os.Getppid() == parent {
+		time.Sleep(500 * time.Millisecond)
+	}
+	worker.KillTree(os.Getpid())
+}
+
+// FindTool looks for a program of the CUDA toolkit on PATH and in the toolkit's folder.
+func FindTool(name string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	for _, dir := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda"} {
+		if dir == "" {
+			continue
+		}
+		if path, err := exec.LookPath(filepath.Join(dir, "bin", name)); err == nil {
+			return path, nil
+		}
+	}
+	return "", usage.Errorf("it comes with the CUDA toolkit; put its bin folder on PATH or set CUDA_HOME", "%s: not found", name)
+}

@@ -1,0 +1,208 @@
+// Package session is what the commands of fisub decide: what a submission is, on which device it runs, what of a run goes on, what
+// is compared. It knows neither flags nor terminals; what is to be said beside a result goes to a Log.
+package session
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"fisub/bench/runs"
+	"fisub/internal/cache"
+	"fisub/internal/config"
+	"fisub/internal/trace"
+	"fisub/internal/usage"
+	"fisub/pack"
+	"fisub/workloads"
+)
+
+// A Log takes what a person should know.
+type Log interface {
+	Note(format string, args ...any)
+	Warn(text, hint string)
+}
+
+// A Project is where fisub works. Its zero value is the working directory with the embedded dataset.
+type Project struct {
+	Dir     string // "" is the working directory
+	Config  string // "" is config.toml in Dir
+	Dataset string // "" is that of FIB_DATASET_PATH, else the embedded one
+}
+
+// Path makes name relative to the project's folder.
+func (p *Project) Path(name string) string {
+	if p.Dir == "" || filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(p.Dir, name)
+}
+
+// ConfigPath is the config, which need not exist.
+func (p *Project) ConfigPath() string { return p.Path(cmp.Or(p.Config, config.Name)) }
+
+// Root is the folder that has the runs: the config's.
+func (p *Project) Root() string { return filepath.Dir(p.ConfigPath()) }
+
+// OpenDataset opens the dataset.
+func (p *Project) OpenDataset() (*workloads.Dataset, error) {
+	root, err := cache.Root()
+	if err != nil {
+		return nil, err
+	}
+	dir := os.Getenv("FIB_DATASET_PATH")
+	if p.Dataset != "" {
+		dir = p.Path(p.Dataset)
+	} else if _, err := os.Stat(dir); dir != "" && err != nil {
+		return nil, usage.Errorf("let it name a dataset, or unset it: the embedded one is then taken", "FIB_DATASET_PATH: %w", err)
+	}
+	data, err := workloads.Open(dir, root)
+	return data, usage.Invalid(err)
+}
+
+// Configs are the configs to check: the one that is named; where there is none, those of the immediate subfolders, as the
+// contest collects them.
+func (p *Project) Configs() []string {
+	file := p.ConfigPath()
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && p.Config == "" {
+		if found, err := config.Discover(filepath.Dir(file)); err == nil && len(found) > 0 {
+			return found
+		}
+	}
+	return []string{file}
+}
+
+// Tables gives the tables [remote.NAME]; none where there is no config.
+func (p *Project) Tables() (map[string]*config.Table, error) {
+	cfg, err := config.Load(p.ConfigPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, usage.Invalid(err)
+	}
+	return cfg.Remote, nil
+}
+
+// RunFolder finds the folder of the run that arg names: by its id, or as a folder.
+func (p *Project) RunFolder(arg string) (string, error) {
+	id, err := runs.Find(p.Root(), arg)
+	if err == nil {
+		return filepath.Join(p.Root(), runs.Dir, id), nil
+	}
+	var unknown *runs.UnknownError
+	if !errors.As(err, &unknown) {
+		return "", err
+	}
+	dir := p.Path(arg)
+	if st, statErr := os.Stat(dir); len(unknown.Matches) > 0 || statErr != nil || !st.IsDir() {
+		return "", usage.Invalid(err)
+	}
+	return dir, nil
+}
+
+// ReadRun reads the run that arg names.
+func (p *Project) ReadRun(arg string) (*runs.Run, error) {
+	dir, err := p.RunFolder(arg)
+	if err != nil {
+		return nil, err
+	}
+	r, err := runs.Read(dir)
+	return r, usage.Invalid(err)
+}
+
+// A Submission is what the commands work on: sources with their config, packed in memory, or a packed solution.
+type Submission struct {
+	Root       string         // folder of the config, or of the working directory for a packed solution
+	Config     *config.Config // nil for a packed solution
+	Data       *workloads.Dataset
+	Definition *trace.Definition
+	Solution   *trace.Solution
+	Entries    []pack.Entry
+	Warnings   []trace.Warning
+}
+
+// Load reads the packed solution, or, where that is "", the config and its sources. Its errors are about the user's input.
+func (p *Project) Load(packed string) (*Submission, error) {
+	data, err := p.OpenDataset()
+	if err != nil {
+		return nil, err
+	}
+	if packed != "" {
+		return LoadPacked(p.Path(packed), p.Path("."), data)
+	}
+	return LoadSources(p.ConfigPath(), data)
+}
+
+// LoadSources reads the config at file and packs its sources.
+func LoadSources(file string, data *workloads.Dataset) (*Submission, error) {
+	cfg, err := config.Load(file)
+	if err != nil {
+		return nil, usage.Invalid(err)
+	}
+	s := &Submission{Root: cfg.Root(), Config: cfg, Data: data}
+	if s.Definition, err = data.Definition(cfg.Solution.Definition); err != nil {
+		var unknown *workloads.NotFoundError
+		if errors.As(err, &unknown) {
+			err = cfg.UnknownDefinition(data.Definitions())
+		}
+		return nil, usage.Invalid(err)
+	}
+	if err := config.Check(cfg, s.Definition); err != nil {
+		return nil, usage.Invalid(err)
+	}
+	s.Solution, s.Entries, err = pack.Solution(cfg, cfg.SourceDir())
+	if err != nil {
+		return nil, usage.Invalid(err)
+	}
+	return s, nil
+}
+
+// LoadPacked reads the packed solution in file; its runs are kept below root.
+func LoadPacked(file, root string, data *workloads.Dataset) (*Submission, error) {
+	s := &Submission{Root: root, Data: data}
+	var err error
+	if s.Solution, s.Warnings, err = trace.ReadSolution(file); err != nil {
+		return nil, usage.Invalid(err)
+	}
+	if s.Definition, err = data.Definition(s.Solution.Definition); err != nil {
+		return nil, usage.Invalid(fmt.Errorf("%s: %w", file, err))
+	}
+	return s, nil
+}
+
+// Files are the paths of the files that s was packed from.
+func (s *Submission) Files() []string {
+	var files []string
+	for _, e := range s.Entries {
+		files = append(files, filepath.Join(s.Config.SourceDir(), e.Path))
+	}
+	return files
+}
+
+// Choose narrows ws to those whose uuid begins with one of the prefixes, then to the first limit of them; 0 is no limit.
+func Choose(ws []*trace.Workload, prefixes []string, limit int) ([]*trace.Workload, error) {
+	if len(prefixes) > 0 {
+		var chosen []*trace.Workload
+		unused := slices.Clone(prefixes)
+		for _, w := range ws {
+			begins := func(prefix string) bool { return strings.HasPrefix(w.UUID, prefix) }
+			if slices.ContainsFunc(prefixes, begins) {
+				chosen = append(chosen, w)
+				unused = slices.DeleteFunc(unused, begins)
+			}
+		}
+		if len(unused) > 0 {
+			return nil, usage.Errorf("fisub dataset ls -v lists the uuids", "--workload: no workload of the set begins with %q", unused[0])
+		}
+		ws = chosen
+	}
+	if limit > 0 {
+		ws = ws[:min(limit, len(ws))]
+	}
+	return ws, nil
+}

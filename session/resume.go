@@ -1,0 +1,110 @@
+package session
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"fisub/bench/runs"
+	"fisub/bench/stats"
+	"fisub/device"
+	"fisub/internal/event"
+	"fisub/internal/trace"
+	"fisub/internal/ui"
+	"fisub/internal/usage"
+	"fisub/remote/dispatch"
+)
+
+// OpenResumed opens the folder of the run to resume, below root; folder and old are nil where resume is "".
+func OpenResumed(root, resume string) (folder *runs.Folder, old *runs.Run, err error) {
+	if resume == "" {
+		return nil, nil, nil
+	}
+	id, err := runs.Find(root, resume)
+	if err != nil {
+		return nil, nil, usage.Invalid(err)
+	}
+	if dispatch.IsRemote(filepath.Join(root, runs.Dir, id)) {
+		return nil, nil, usage.Errorf("fisub remote attach "+id, "--resume %s: it is a remote run", id)
+	}
+	folder, old, err = runs.Resume(root, id)
+	return folder, old, usage.Invalid(err)
+}
+
+// A Before is what a run that goes on has already.
+type Before struct {
+	Skip     map[string]bool // workloads that have a verdict
+	Failed   int             // of them
+	Findings int
+	Timer    string      // what they were timed with, "" where none was
+	Score    stats.Score // of them
+}
+
+// GoOn makes run the continuation of old: it has its id, and its workloads too. It refuses where they are not the same run:
+// verdicts and figures of two would mix.
+func GoOn(old *runs.Run, run *event.Run) (*Before, error) {
+	if err := sameRun(old, run); err != nil {
+		return nil, err
+	}
+	b := &Before{Skip: map[string]bool{}}
+	wanted := map[string]bool{}
+	for _, w := range run.Workloads {
+		wanted[w.UUID] = true
+	}
+	for _, row := range old.Rows {
+		if row.Samples != nil {
+			b.Timer = row.Samples.Timer
+		}
+		if row.Evaluated == nil || !wanted[row.UUID] {
+			continue
+		}
+		b.Skip[row.UUID] = true
+		b.Findings += len(row.Findings)
+		row.Score(&b.Score)
+		if row.Evaluated.Status != string(trace.Passed) {
+			b.Failed++
+		}
+	}
+	for _, w := range old.Run.Workloads {
+		if !wanted[w.UUID] {
+			run.Workloads = append(run.Workloads, w)
+		}
+	}
+	run.ID, run.Started = old.ID, old.Run.Started
+	return b, nil
+}
+
+func sameRun(old *runs.Run, run *event.Run) error {
+	passing := run.DPS
+	if old.Run.DPS != nil {
+		passing = old.Run.DPS
+	}
+	return sameFacts(old, []fact{
+		{"content hash", old.Run.ContentHash, run.ContentHash},
+		{"solution", old.Run.Solution, run.Solution},
+		{"destination-passing style", fmt.Sprint(*passing), fmt.Sprint(*run.DPS)},
+		{"definition", old.Run.Definition, run.Definition},
+		{"set", old.Run.Set, run.Set},
+		{"profile", ui.Profile(old.Run.Profile), ui.Profile(run.Profile)},
+		{"timer", old.Run.Timer, run.Timer},
+		{"baseline", baselineText(old.Run.Baseline), baselineText(run.Baseline)},
+	})
+}
+
+// SameDevice refuses to go on with old on another device, or with another driver.
+func SameDevice(old *runs.Run, d device.Info) error {
+	o := old.Run.Device
+	return sameFacts(old, []fact{
+		{"device", o.Kind, d.Kind}, {"device", o.Name, d.Name}, {"device", o.UUID, d.UUID}, {"arch", o.Arch, d.Arch}, {"driver", o.Driver, d.Driver},
+	})
+}
+
+type fact struct{ what, old, new string }
+
+func sameFacts(old *runs.Run, facts []fact) error {
+	for _, f := range facts {
+		if f.old != f.new {
+			return usage.Errorf("start a new run without --resume", "--resume %s: its %s is %s, now it is %s", old.ID, f.what, f.old, f.new)
+		}
+	}
+	return nil
+}

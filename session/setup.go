@@ -1,0 +1,217 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"fisub/bench"
+	"fisub/bench/runs"
+	"fisub/bench/worker"
+	"fisub/device"
+	"fisub/device/cuda/stamp"
+	"fisub/explain"
+	"fisub/internal/cache"
+	"fisub/internal/config"
+	"fisub/internal/event"
+	"fisub/internal/git"
+	"fisub/internal/trace"
+	"fisub/internal/usage"
+)
+
+// Options say what runs and how it is timed. What is zero is as in the run that is resumed, else as the config says, else as is
+// usual.
+type Options struct {
+	Set       string
+	Workloads []string // beginnings of uuids
+	Limit     int      // the first so many
+	Profile   string
+	Timer     string
+	Timeout   time.Duration
+	MaxTime   time.Duration
+	Baseline  string
+	Arch      string
+
+	// Of a run on this machine:
+	Device      string // "auto", "cuda", "cuda:1", "emu"
+	Prebuilt    string // folder of compiled kernels
+	Sanitize    bool
+	MemoryLimit *float64 // of a worker, in GiB; 0 is none, nil three quarters of the machine's
+}
+
+// A Setup is what, where and how solutions of one definition run.
+type Setup struct {
+	Set       string
+	Profile   bench.Profile
+	Timer     string
+	Workloads []*trace.Workload
+	Kind      string // of the device
+	Baseline  *bench.Baseline
+	Version   string // of fisub
+
+	// Of a run on this machine:
+	Device device.Options
+	worker worker.Command
+	host   event.Host
+}
+
+// NewLocal sets up runs of s on this machine. old is the run that is resumed, or nil.
+func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log Log) (*Setup, error) {
+	u, err := NewSetup(s, o, old)
+	if err != nil {
+		return nil, err
+	}
+	u.host = host()
+	root, err := cache.Root()
+	if err != nil {
+		return nil, err
+	}
+	u.Device = device.Options{CacheDir: root, Arch: o.Arch, Prebuilt: o.Prebuilt, Sanitize: o.Sanitize}
+	if o.Device == "" && old != nil {
+		if o.Device = old.Run.Device.Kind; o.Device != "emu" {
+			o.Device = fmt.Sprintf("%s:%d", o.Device, old.Run.Device.Ordinal)
+		}
+	}
+	if u.Kind, err = ChooseDevice(ctx, o.Device, s.Solution, &u.Device, log); err != nil {
+		return nil, err
+	}
+	if o.Sanitize && u.Kind != "emu" {
+		return nil, usage.Errorf("add --device emu", "--sanitize: only the emulator has sanitizers")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	u.worker = worker.Command{Args: []string{self, "worker"}, MemoryLimit: u.host.Memory / 4 * 3}
+	if limit := o.MemoryLimit; limit != nil {
+		if !(*limit >= 0 && *limit <= 1<<30) { // NaN too
+			return nil, usage.Errorf("a number of GiB; 0 is no limit", "--memory-limit: must be from 0 to %d", 1<<30)
+		}
+		u.worker.MemoryLimit = int64(*limit * (1 << 30))
+	}
+	return u, nil
+}
+
+// NewSetup is NewLocal but for the device, which is left open.
+func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
+	same := old != nil && o.Set == "" && len(o.Workloads) == 0 && o.Limit == 0 // the workloads of old
+	if old != nil {
+		o.Set, o.Profile, o.Timer = cmp.Or(o.Set, old.Run.Set), cmp.Or(o.Profile, old.Run.Profile.Name), cmp.Or(o.Timer, old.Run.Timer)
+		o.Timeout = cmp.Or(o.Timeout, seconds(old.Run.Profile.TimeoutS))
+	}
+	if s.Config != nil {
+		o.Set, o.Profile = cmp.Or(o.Set, s.Config.Bench.Set), cmp.Or(o.Profile, s.Config.Bench.Profile)
+	}
+	u := &Setup{Set: cmp.Or(o.Set, "default"), Timer: cmp.Or(o.Timer, device.TimerAuto)}
+	var err error
+	if u.Profile, err = bench.NewProfile(cmp.Or(o.Profile, "official"), s.Definition); err != nil {
+		return nil, usage.Invalid(err)
+	}
+	u.Profile.Timeout = cmp.Or(o.Timeout, u.Profile.Timeout)
+	switch {
+	case o.MaxTime != 0 && u.Profile.Target == 0:
+		return nil, usage.Errorf("add --profile thorough", "--max-time: profile %s takes an exact number of timings", u.Profile.Name)
+	case o.MaxTime != 0:
+		u.Profile.MaxTime = o.MaxTime
+	case old != nil && u.Profile.Target > 0:
+		u.Profile.MaxTime = seconds(old.Run.Profile.MaxTimeS)
+	}
+	if !slices.Contains(device.Timers, u.Timer) {
+		return nil, usage.Errorf("one of "+strings.Join(device.Timers, ", "), "--timer: unknown timer %q", u.Timer)
+	}
+	ws, err := s.Data.Workloads(s.Definition.Name, u.Set)
+	if err != nil {
+		return nil, usage.Invalid(err)
+	}
+	if same {
+		ws = slices.DeleteFunc(ws, func(w *trace.Workload) bool {
+			return !slices.ContainsFunc(old.Run.Workloads, func(o event.Workload) bool { return o.UUID == w.UUID })
+		})
+	}
+	if u.Workloads, err = Choose(ws, o.Workloads, o.Limit); err != nil {
+		return nil, err
+	}
+	if len(u.Workloads) == 0 {
+		return nil, usage.Errorf("fisub dataset ls shows what there is", "no workloads for %s", s.Definition.Name)
+	}
+	return u, nil
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// Describe says what a new run of s runs.
+func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
+	now := time.Now()
+	p, sol := u.Profile, s.Solution
+	run := &event.Run{
+		Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: u.Version, Command: append([]string{"fisub"}, os.Args[1:]...),
+		Solution: sol.Name, Author: sol.Author, Language: string(sol.Spec.Language), ContentHash: sol.Hash(),
+		Definition: s.Definition.Name, Set: u.Set,
+		Profile: event.Profile{Name: p.Name, Warmup: p.Warmup, Iterations: p.Iterations, Trials: p.Trials,
+			TimeoutS: p.Timeout.Seconds(), Target: p.Target, MaxTimeS: p.MaxTime.Seconds()},
+		Timer: u.Timer, Baseline: describeBaseline(u.Baseline), Floors: u.Kind != "emu",
+		Tolerance: event.Tolerance{Atol: p.Tolerance.Atol, Rtol: p.Tolerance.Rtol, MatchedRatio: p.Tolerance.MatchedRatio},
+		Host:      u.host, Git: gitState(ctx, s.Root), DPS: &sol.Spec.DestinationPassingStyle,
+	}
+	for _, w := range u.Workloads {
+		run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID, Axes: maps.Collect(w.Axes.All())})
+	}
+	return run
+}
+
+// Shared is what the solutions of a run of s have in common for bench.
+func (u *Setup) Shared(s *Submission) bench.Shared {
+	return bench.Shared{
+		Definition: s.Definition, Workloads: u.Workloads, Profile: u.Profile, Timer: u.Timer, Load: s.Data.LoadTrial,
+		Worker: u.worker, DeviceKind: u.Kind, Device: u.Device, Baseline: u.Baseline, Roofline: u.Kind != "emu",
+		Meter: func(uuid string) (bench.Meter, error) { return stamp.Open(uuid) }, // here: the process that is timed may be in Python
+		Hint:  func(err error) string { _, hint := explain.Error(err); return hint },
+	}
+}
+
+// Machine marks an error of a run that is about the device, or what else the machine lacks, as one of the user's.
+func Machine(err error) error {
+	var dev *bench.DeviceError
+	var timers *bench.TimerError
+	if errors.As(err, &dev) || errors.Is(err, bench.ErrNoReference) || errors.As(err, &timers) {
+		return usage.Invalid(err)
+	}
+	return err
+}
+
+func host() event.Host {
+	h := event.Host{OS: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU()}
+	h.Name, _ = os.Hostname()
+	cpus, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(cpus)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			h.CPU = strings.TrimSpace(value)
+			break
+		}
+	}
+	memory, _ := os.ReadFile("/proc/meminfo")
+	for line := range strings.Lines(string(memory)) {
+		var kb int64
+		if _, err := fmt.Sscanf(line, "MemTotal: %d kB", &kb); err == nil {
+			h.Memory = kb << 10
+			break
+		}
+	}
+	return h
+}
+
+// gitState describes the repository at dir; nil where there is none.
+func gitState(ctx context.Context, dir string) *event.Git {
+	commit, dirty := git.State(ctx, dir, "solution", config.Name)
+	if commit == "" {
+		return nil
+	}
+	return &event.Git{Commit: commit, Dirty: dirty}
+}

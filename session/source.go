@@ -1,0 +1,127 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"fisub/bench"
+	"fisub/bench/runs"
+	"fisub/internal/config"
+	"fisub/internal/event"
+	"fisub/internal/git"
+	"fisub/internal/usage"
+	"fisub/workloads"
+)
+
+// A Source is what compare can run: a packed solution, a folder with a config, or a revision of the submission in git.
+type Source struct {
+	Arg string
+	*Submission
+	git *event.Git // of a revision; nil: that of the folder
+}
+
+// ReadSource reads the solution that arg names. It is nil, without an error, where arg names none.
+func (p *Project) ReadSource(ctx context.Context, arg string, data *workloads.Dataset) (*Source, error) {
+	if strings.HasSuffix(arg, ".json") {
+		s, err := LoadPacked(p.Path(arg), p.Root(), data)
+		return &Source{Arg: arg, Submission: s}, err
+	}
+	file := filepath.Join(p.Path(arg), config.Name)
+	if st, err := os.Stat(file); err == nil && st.Mode().IsRegular() {
+		s, err := LoadSources(file, data)
+		return &Source{Arg: arg, Submission: s}, err
+	}
+	rev, dir, named := strings.Cut(arg, ":")
+	repo, err := git.Open(ctx, p.Root())
+	if err != nil || rev == "" {
+		return nil, nil
+	}
+	commit, err := repo.Commit(ctx, rev)
+	if err != nil || commit == "" {
+		return nil, err
+	}
+	if !named {
+		dir, _ = repo.Relative(p.Root())
+	}
+	checkout, remove, err := repo.Checkout(ctx, commit)
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	s, err := loadRevision(checkout, filepath.Join(dir, filepath.Base(p.ConfigPath())), data)
+	if err != nil {
+		text := strings.ReplaceAll(err.Error(), checkout+string(filepath.Separator), "")
+		return nil, usage.Invalid(fmt.Errorf("%s: %s", arg, text))
+	}
+	s.Root = p.Root()
+	return &Source{Arg: arg, Submission: s, git: &event.Git{Commit: commit}}, nil
+}
+
+// loadRevision loads the submission of a config below a checkout. Links out of that are an error.
+func loadRevision(checkout, file string, data *workloads.Dataset) (*Submission, error) {
+	if !filepath.IsLocal(file) {
+		return nil, fmt.Errorf("%s: not in the repository", file)
+	}
+	s, err := LoadSources(filepath.Join(checkout, file), data)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range append(s.Files(), s.Config.SourceDir()) {
+		if git.LinkOut(checkout, name) != "" {
+			return nil, fmt.Errorf("%s: a link out of the repository", name)
+		}
+	}
+	return s, nil
+}
+
+// SameDefinition refuses sources of several definitions.
+func SameDefinition(sources []*Source) error {
+	first := sources[0]
+	for _, s := range sources[1:] {
+		if first.Definition.Name != s.Definition.Name {
+			return usage.Errorf("", "compare: %s is of definition %s, %s of %s", first.Arg, first.Definition.Name, s.Arg, s.Definition.Name)
+		}
+	}
+	return nil
+}
+
+// RunTogether runs the sources, which are of one definition, with their trials taken in turn on one device, and gives their runs,
+// which are kept below root. begin is called for each, with its letter and its run, and gives what shows its events.
+func (u *Setup) RunTogether(ctx context.Context, root string, sources []*Source,
+	begin func(letter string, s *Source, run *event.Run) event.Sink) ([]*runs.Run, error) {
+	var entries []bench.Entry
+	var folders []*runs.Folder
+	var streams []*event.Stream
+	for i, s := range sources {
+		time.Sleep(2 * time.Millisecond) // so that the run of A is the older one
+		run := u.Describe(ctx, s.Submission)
+		if s.git != nil {
+			run.Git = s.git
+		}
+		folder := runs.New(root, run.ID)
+		defer folder.Close()
+		stream := event.NewStream(folder.Record, begin(string(rune('A'+i)), s, run))
+		folders, streams = append(folders, folder), append(streams, stream)
+		entries = append(entries, bench.Entry{Solution: s.Solution, Events: stream, Run: run})
+	}
+	if _, err := bench.Together(ctx, u.Shared(sources[0].Submission), entries); err != nil {
+		return nil, Machine(err)
+	}
+	var read []*runs.Run
+	for i, f := range folders {
+		if err := errors.Join(streams[i].Err(), f.Close()); err != nil {
+			return nil, err
+		}
+		r, err := runs.Read(f.Path())
+		if err != nil {
+			return nil, err
+		}
+		read = append(read, r)
+	}
+	return read, nil
+}
