@@ -1,0 +1,230 @@
+// Package jobs decides about remote runs: what runs where and what is sent there, which runs there are, which jobs nobody waits for,
+// and what the logs of jobs have that was not read yet. package dispatch does what is decided.
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"fisub/bench"
+	"fisub/device/cuda"
+	"fisub/explain"
+	"fisub/internal/cache"
+	"fisub/internal/config"
+	"fisub/internal/trace"
+	"fisub/internal/usage"
+	"fisub/remote"
+	"fisub/remote/bundle"
+	"fisub/remote/dispatch"
+	"fisub/remote/providers"
+	"fisub/session"
+)
+
+// Options say where a run goes. What is zero is as the tables say.
+type Options struct {
+	GPU    string // "b200"; "none" is the emulator
+	Shards int    // 0 is one for each place
+	Race   bool
+	Busy   bool
+	Strict bool
+	Limit  time.Duration // of each job
+}
+
+// defaultLimit is that of a job, where neither Options nor the table has one.
+const defaultLimit = 30 * time.Minute
+
+// Chosen gives the names of tables in on, "lab,cloud"; where that is "" those of all tables: of the only one, unless all is set.
+func Chosen(tables map[string]*config.Table, on string, all bool) ([]string, error) {
+	if on != "" {
+		names := strings.Split(on, ",")
+		for i, name := range names {
+			if names[i] = strings.TrimSpace(name); names[i] == "" || slices.Contains(names[:i], names[i]) {
+				return nil, usage.Errorf("write --on lab,cloud", "--on: %q", on)
+			}
+		}
+		return names, nil
+	}
+	names := slices.Sorted(maps.Keys(tables))
+	switch {
+	case len(names) == 0:
+		return nil, usage.Errorf("docs/remote.md shows one; --on loopback runs on this machine", "no table [remote.NAME] in the config")
+	case len(names) > 1 && !all:
+		return nil, usage.Errorf("add --on "+names[0], "which of the tables %s?", strings.Join(names, ", "))
+	}
+	return names, nil
+}
+
+// An Order is a remote run that has not begun.
+type Order struct {
+	Plan     *dispatch.Plan
+	Spec     bundle.Spec
+	Baseline *bench.Baseline
+	solution *trace.Solution
+}
+
+// NewOrder decides what of s runs where: on the tables of those names, whose providers are open. It fills in what u leaves open.
+func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u *session.Setup, how session.Options, o Options,
+	names []string, open providers.Set, commons map[string]remote.Common, log session.Log) (*Order, error) {
+	if o.Shards > 0 && o.Race {
+		return nil, usage.Errorf("leave out one of them", "--shards and --race: a race sends all workloads to each place")
+	}
+	gpu, limit, err := common(o, names, commons)
+	if err != nil {
+		return nil, err
+	}
+	plan := &dispatch.Plan{Version: 1, GPU: gpu, Limit: limit, Busy: o.Busy, Race: o.Race, Strict: o.Strict}
+	u.Kind = "cuda"
+	if plan.GPU == "none" {
+		plan.GPU, u.Kind = "", "emu"
+	}
+	if u.Baseline, err = p.FindBaseline(s, how.Baseline, nil, u.Kind, log); err != nil {
+		return nil, err
+	}
+	spec := bundle.Spec{Set: u.Set, Args: []string{"--profile", u.Profile.Name, "--timer", u.Timer, "--timeout", u.Profile.Timeout.String()}}
+	if u.Profile.Target > 0 {
+		spec.Args = append(spec.Args, "--max-time", u.Profile.MaxTime.String())
+	}
+	spec.Args = append(spec.Args, "--device", u.Kind)
+	if !s.Data.Embedded() {
+		spec.Dataset = s.Data.Root()
+	}
+	if u.Kind == "cuda" {
+		if spec.Arch, err = hostArch(s, u, plan.GPU, how.Arch, log); err != nil {
+			return nil, err
+		}
+	}
+	plan.Run = *u.Describe(ctx, s)
+	if plan.Places = places(o, len(u.Workloads), names, open, commons); len(plan.Places) == 0 {
+		return nil, usage.Errorf("", "the tables name no place to run on")
+	}
+	return &Order{Plan: plan, Spec: spec, Baseline: u.Baseline, solution: s.Solution}, nil
+}
+
+// common gives the GPU and the limit of all jobs: those of the options, else of the tables, of which the shortest limit counts.
+func common(o Options, names []string, commons map[string]remote.Common) (gpu string, limit time.Duration, err error) {
+	for _, name := range names {
+		c := commons[name]
+		if o.GPU == "" && gpu != "" && c.GPU != "" && c.GPU != gpu {
+			return "", 0, usage.Errorf("add --gpu", "the tables name several GPUs: %s and %s", gpu, c.GPU)
+		}
+		gpu = cmp.Or(gpu, c.GPU)
+		if c.Limit > 0 && (limit == 0 || c.Limit < limit) {
+			limit = c.Limit
+		}
+	}
+	return strings.ToLower(cmp.Or(o.GPU, gpu)), cmp.Or(o.Limit, limit, defaultLimit), nil
+}
+
+// places are those of the tables that at most so many workloads can use.
+func places(o Options, workloads int, names []string, open providers.Set, commons map[string]remote.Common) (all []dispatch.Place) {
+	for _, name := range names {
+		n := workloads // of a further table too: they are needed where the first has trouble
+		switch {
+		case o.Race:
+			n = 1
+		case o.Shards > 0:
+			n = max(0, o.Shards-len(all))
+		}
+		for _, place := range open[name].Places(n) {
+			all = append(all, dispatch.Place{Table: name, Price: commons[name].Price, Place: place})
+		}
+	}
+	return all
+}
+
+// hostArch gives what is compiled here for a host's GPU: "" where nothing has to be, and nothing can be.
+func hostArch(s *session.Submission, u *session.Setup, gpu, named string, log session.Log) (string, error) {
+	arch, known := bundle.Arch(gpu)
+	switch {
+	case gpu == "":
+		return "", usage.Errorf("add --gpu b200, or gpu = \"b200\" to the table; --gpu none runs on the emulator", "no GPU named")
+	case !known:
+		return "", usage.Errorf("one of "+strings.Join(bundle.GPUs(), ", ")+", none", "--gpu: unknown GPU %q", gpu)
+	}
+	root, err := cache.Root()
+	if err != nil {
+		return "", err
+	}
+	if err := bundle.Ready(root, cuda.Built); err != nil {
+		if s.Solution.Spec.Compiled() || u.Baseline != nil && u.Baseline.Solution.Spec.Compiled() {
+			return "", err
+		}
+		text, hint := explain.Error(err)
+		log.Warn("no share of the copy bandwidth, unless the hosts have a compiler: "+text, hint)
+		return "", nil
+	}
+	return cmp.Or(named, arch), nil
+}
+
+// The packed solution of a remote run, in its run folder, and the folder of its packed baseline there.
+const (
+	solutionName = "solution.json"
+	baselineDir  = "baseline"
+)
+
+// Keep writes the packed solutions into the run folder: a job that is submitted later needs them too.
+func (o *Order) Keep(folder string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	if base := o.Baseline; base != nil {
+		o.Spec.Baseline = strings.TrimSuffix(filepath.Base(base.Name), ".json") + ".json"
+		within(folder, &o.Spec)
+		if err := os.MkdirAll(filepath.Dir(o.Spec.Baseline), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(o.Spec.Baseline, base.Solution.JSON(trace.Compact), 0o644); err != nil {
+			return err
+		}
+	}
+	within(folder, &o.Spec)
+	return os.WriteFile(o.Spec.Solution, o.solution.JSON(trace.Compact), 0o644)
+}
+
+// within makes the paths of spec those in the run folder, wherever that is seen from here.
+func within(folder string, spec *bundle.Spec) {
+	spec.Solution = filepath.Join(folder, solutionName)
+	if spec.Baseline != "" {
+		spec.Baseline = filepath.Join(folder, baselineDir, filepath.Base(spec.Baseline))
+	}
+}
+
+// NewBundle makes the files that all jobs of the run in folder share.
+func NewBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bundle, error) {
+	root, err := cache.Root()
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	var beside []*trace.Solution
+	if spec.Arch != "" {
+		beside = append(beside, bench.RooflineSolution())
+	}
+	return bundle.New(ctx, root, filepath.Join(folder, "remote", "files"), self, spec, beside...)
+}
+
+// Affordable refuses a plan that may cost more than most, in USD, and caps it.
+func Affordable(plan *dispatch.Plan, most float64) error {
+	cost, known := plan.MostCost()
+	if !known {
+		return usage.Errorf("set remote."+plan.Places[0].Table+".price, in USD for one GPU and hour", "--max-cost: not every place has a price")
+	}
+	if plan.MaxCost = most; cost > most {
+		return usage.Errorf("lower --limit-time or --shards, or raise the cap", "--max-cost: the run may cost %s, more than %s",
+			Dollars(cost), Dollars(most))
+	}
+	return nil
+}
+
+// Dollars gives an amount of money.
+func Dollars(usd float64) string { return fmt.Sprintf("$%.2f", usd) }

@@ -1,0 +1,219 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"fisub/bench/runs"
+	"fisub/internal/config"
+	"fisub/internal/usage"
+	"fisub/remote"
+	"fisub/remote/bundle"
+	"fisub/remote/dispatch"
+	"fisub/remote/providers"
+)
+
+// IDs are the remote runs below root, the oldest first.
+func IDs(root string) ([]string, error) {
+	ids, err := runs.IDs(root)
+	return slices.DeleteFunc(ids, func(id string) bool { return !dispatch.IsRemote(filepath.Join(root, runs.Dir, id)) }), err
+}
+
+// Find finds the remote run below root that arg names; last is the last remote one.
+func Find(root, arg string) (id string, plan *dispatch.Plan, err error) {
+	ids, err := IDs(root)
+	if err != nil {
+		return "", nil, err
+	}
+	if arg == "last" && len(ids) > 0 {
+		id = ids[len(ids)-1]
+	} else if id, err = runs.Find(root, arg); err != nil {
+		return "", nil, usage.Invalid(err)
+	}
+	plan, err = dispatch.Load(filepath.Join(root, runs.Dir, id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil, usage.Errorf("fisub remote ls lists them", "run %s is no remote run", id)
+	}
+	return id, plan, err
+}
+
+// Open opens the providers that the plan's jobs need. A table that is gone is told by what needs it.
+func Open(tables map[string]*config.Table, plan *dispatch.Plan) (providers.Set, error) {
+	open := providers.Set{}
+	for _, place := range plan.Places {
+		if open[place.Table] != nil {
+			continue
+		}
+		p, _, err := providers.Open(tables, place.Table)
+		if err != nil {
+			open.Close()
+			return nil, err
+		}
+		open[place.Table] = p
+	}
+	return open, nil
+}
+
+// Files gives the files of further jobs of the run in folder. The bundle is made only where a job has to be submitted, which is
+// seldom.
+func Files(ctx context.Context, folder string, plan *dispatch.Plan) (func(context.Context, []string) ([]remote.File, []string, error), error) {
+	var spec bundle.Spec
+	if err := json.Unmarshal(plan.Bundle, &spec); err != nil {
+		return nil, fmt.Errorf("run %s: %w", plan.Run.ID, err)
+	}
+	within(folder, &spec)
+	made := sync.OnceValues(func() (*bundle.Bundle, error) { return NewBundle(context.WithoutCancel(ctx), folder, spec) })
+	return func(ctx context.Context, ws []string) ([]remote.File, []string, error) {
+		b, err := made()
+		if err != nil {
+			return nil, nil, err
+		}
+		return b.Files(ctx, ws)
+	}, nil
+}
+
+// ResultOf counts what a run that has ended has.
+func ResultOf(r *runs.Run) dispatch.Result {
+	passed, total := r.Passed()
+	res := dispatch.Result{Passed: passed, Missing: total, Open: total - len(r.Rows)}
+	for _, row := range r.Rows {
+		res.Findings += len(row.Findings)
+		if row.Evaluated != nil {
+			res.Missing--
+		}
+	}
+	res.Failed = total - passed - res.Missing
+	return res
+}
+
+// An Orphan is a job that a host holds and no run waits for.
+type Orphan struct {
+	Table  string        `json:"table"`
+	Job    string        `json:"job"`
+	Place  string        `json:"place"`
+	Handle remote.Handle `json:"-"`
+}
+
+// Orphans asks the hosts which jobs they hold. Of those that the runs below root have begun it gives those that none waits for;
+// strangers counts those that were begun elsewhere, which it gives too if all is set. The error names the hosts that did not
+// answer: one of them keeps no job of another one alive.
+func Orphans(ctx context.Context, root string, open providers.Set, names []string, all bool) (orphans []Orphan, strangers int, err error) {
+	held := map[string][]remote.Handle{}
+	var faults []error
+	for _, name := range names {
+		held[name], err = open[name].List(ctx)
+		if ctx.Err() != nil {
+			return nil, 0, err
+		}
+		faults = append(faults, err)
+	}
+	// That is read after the hosts were asked: a run writes a job down before it submits it.
+	ids, err := IDs(root)
+	if err != nil {
+		return nil, 0, err
+	}
+	var plans []*dispatch.Plan
+	for _, id := range ids {
+		plan, err := dispatch.Load(filepath.Join(root, runs.Dir, id))
+		if err != nil {
+			return nil, 0, err
+		}
+		plans = append(plans, plan)
+	}
+	orphans = []Orphan{}
+	for _, name := range names {
+		for _, h := range held[name] {
+			switch mine, waited := owned(plans, h.Job); {
+			case waited:
+			case mine || all:
+				orphans = append(orphans, Orphan{name, h.Job, h.Place.String(), h})
+			default:
+				strangers++
+			}
+		}
+	}
+	return orphans, strangers, errors.Join(faults...)
+}
+
+// owned tells whether a job is of one of the runs, and whether that waits for it.
+func owned(plans []*dispatch.Plan, job string) (mine, waited bool) {
+	for _, plan := range plans {
+		mine = mine || strings.HasPrefix(job, "fisub-"+plan.Run.ID+"-")
+		for _, j := range plan.Jobs {
+			if j.ID == job {
+				return true, j.Ended == nil && !plan.Done
+			}
+		}
+	}
+	return mine, false
+}
+
+// Logs hands on the lines of the logs of a run's jobs; with follow until the jobs have ended, else those that there are.
+func Logs(ctx context.Context, dir string, open providers.Set, follow bool, line func(place dispatch.Place, text string) error) error {
+	temp, err := os.MkdirTemp("", "fisub-logs-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(temp)
+	read := map[string]int{} // bytes, by job
+	for {
+		plan, err := dispatch.Load(dir)
+		if err != nil {
+			return err
+		}
+		for _, j := range plan.Jobs {
+			text, err := logOf(ctx, dir, temp, open, j)
+			if err != nil {
+				return err
+			}
+			text = text[min(read[j.ID], len(text)):]
+			if j.Ended == nil {
+				text = text[:strings.LastIndexByte(text, '\n')+1] // half a line comes whole the next time
+			}
+			read[j.ID] += len(text)
+			for l := range strings.Lines(text) {
+				if err := line(j.Place, strings.TrimRight(l, "\n")); err != nil {
+					return err
+				}
+			}
+		}
+		if !follow || len(plan.Active()) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// logOf is the log of a job as far as it is known: in the run folder dir, or on its host, from where it is brought below temp.
+func logOf(ctx context.Context, dir, temp string, open providers.Set, j *dispatch.Job) (string, error) {
+	at := filepath.Join(dir, "log", j.ID)
+	if j.Ended == nil && j.Handle != nil {
+		brought := filepath.Join(temp, j.ID)
+		if err := os.MkdirAll(brought, 0o700); err != nil {
+			return "", err
+		}
+		if err := open[j.Place.Table].Collect(ctx, *j.Handle, brought); err == nil {
+			at = brought
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+	}
+	data, err := os.ReadFile(filepath.Join(at, "log"))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return string(data), err
+}
