@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -12,6 +13,9 @@ import (
 	"time"
 
 	"fisub/device"
+	"fisub/explain"
+	"fisub/internal/config"
+	"fisub/workloads"
 )
 
 // A State is what a Line found.
@@ -28,9 +32,26 @@ type Line struct {
 	Name   string   `json:"name"` // "compiler", "remote.lab"
 	State  State    `json:"state"`
 	Fact   string   `json:"fact"`              // version and place, or why it is missing
-	Mend   string   `json:"mend,omitempty"`    // the command that mends it, where something is to be mended
+	Hint   string   `json:"hint,omitempty"`    // the command that helps, where something is missing or should be otherwise
+	Mend   string   `json:"mend,omitempty"`    // Hint again, for programs that know it by this name
 	Needed []string `json:"needed,omitempty"`  // of a missing one: the commands that need it
 	Took   float64  `json:"seconds,omitempty"` // to find out
+}
+
+func ok(name, format string, args ...any) Line {
+	return Line{Name: name, State: OK, Fact: fmt.Sprintf(format, args...)}
+}
+
+func warn(name, fact, hint string) Line { return Line{Name: name, State: Warn, Fact: fact, Hint: hint} }
+
+func missing(name, fact, hint string) Line {
+	return Line{Name: name, State: Missing, Fact: fact, Hint: hint}
+}
+
+// failed is a missing one for the reason err, whose own hint goes before that.
+func failed(name string, err error, hint string) Line {
+	text, own := explain.Error(err)
+	return missing(name, text, cmp.Or(own, hint))
 }
 
 // A Use is what fisub can be used for.
@@ -62,20 +83,18 @@ var uses = []struct {
 	{"fisub submit", []string{"git"}},
 }
 
-// Options are what the caller knows. A function that is nil leaves its lines out.
+// Options are what the caller knows. What is nil is not looked at.
 type Options struct {
 	Version  string // of fisub
 	Built    bool   // with GPU support
 	Cache    string // the cache's root; "" where CacheErr says why there is none
 	CacheErr error
-	Folder   string // that of the submission
+	Config   string // the submission's, which need not exist; "" is none
 
 	OpenGPU func(context.Context) (device.Info, error) // in a process of its own
 	Tool    func(name string) (path string, err error) // a program of the CUDA toolkit
-	Dataset func(context.Context) Line
-	Config  func(context.Context) Line
-	Remotes map[string]func(context.Context) []Line // by the tables' names; nil: remotes are not looked at
-	Mend    func(error) string                      // the remedy for an error of fisub's packages, or ""
+	Dataset func() (*workloads.Dataset, error)
+	Tables  map[string]*config.Table // [remote.NAME]
 }
 
 // remoteLimit is how long a remote has to answer; limit is that of everything else.
@@ -86,42 +105,42 @@ const (
 
 // Examine looks at everything at once. The lines come in an order of their own.
 func Examine(ctx context.Context, o Options) *Report {
-	type check struct {
-		limit time.Duration
-		look  func(context.Context) []Line
-	}
-	one := func(f func(context.Context) Line) check {
-		return check{limit, func(ctx context.Context) []Line { return []Line{f(ctx)} }}
+	type look func(context.Context) []Line
+	one := func(f func(context.Context) Line) look {
+		return func(ctx context.Context) []Line { return []Line{f(ctx)} }
 	}
 	x := &examination{Options: o}
-	checks := []check{one(x.program), one(x.git), one(x.compiler), {limit, x.gpu}, {limit, x.toolchain}, {limit, x.tools}, {limit, x.python},
-		{limit, x.storage}, one(x.ssh), one(x.slurm)}
+	checks := []look{one(x.program), one(x.git), one(x.compiler), x.gpu, x.toolchain, x.tools, x.python, x.storage, one(x.ssh), one(x.slurm)}
 	if o.Dataset != nil {
-		checks = append(checks, one(o.Dataset))
+		checks = append(checks, one(x.dataset))
 	}
-	if o.Config != nil {
-		checks = append(checks, one(o.Config))
+	if o.Config != "" {
+		checks = append(checks, one(x.config))
 	}
-	if o.Remotes != nil {
-		if len(o.Remotes) == 0 {
-			checks = append(checks, one(func(context.Context) Line {
-				return Line{Name: "remote", State: Missing, Fact: "no table [remote.NAME] in the config", Mend: "docs/remote.md shows one"}
-			}))
-		}
-		for _, name := range slices.Sorted(maps.Keys(o.Remotes)) {
-			checks = append(checks, check{remoteLimit, o.Remotes[name]})
-		}
+	if o.Tables != nil && len(o.Tables) == 0 {
+		checks = append(checks, one(func(context.Context) Line {
+			return missing("remote", "no table [remote.NAME] in the config", "docs/remote.md shows one")
+		}))
+	}
+	remotes := len(checks) // those that follow
+	for _, name := range slices.Sorted(maps.Keys(o.Tables)) {
+		checks = append(checks, func(ctx context.Context) []Line { return x.remote(ctx, name) })
 	}
 	found := make([][]Line, len(checks))
 	var all sync.WaitGroup
 	for i, c := range checks {
 		all.Go(func() {
-			limited, cancel := context.WithTimeout(ctx, c.limit)
+			most := limit
+			if i >= remotes {
+				most = remoteLimit
+			}
+			limited, cancel := context.WithTimeout(ctx, most)
 			defer cancel()
 			begun := time.Now()
-			found[i] = c.look(limited)
+			found[i] = c(limited)
 			for j := range found[i] {
 				found[i][j].Took = time.Since(begun).Seconds()
+				found[i][j].Mend = found[i][j].Hint
 			}
 		})
 	}

@@ -13,7 +13,7 @@ import (
 	"fisub/remote/bundle"
 )
 
-const idle = "0, NVIDIA H200, 580.95, 9.0, Disabled, 143771, 4, Enabled, 345, 1980, 1980, 0\n"
+const idle = "0, NVIDIA H200, 580.95, 9.0, Disabled, 143771, 4, Enabled, 345, 1980, 0\n"
 
 func TestGPURows(t *testing.T) {
 	for _, tc := range []struct {
@@ -21,26 +21,26 @@ func TestGPURows(t *testing.T) {
 		gpu, clocks  State
 		fact, clocky string
 	}{
-		{"idle, not held", idle, OK, Warn, "NVIDIA H200, sm_90, 4 of 143771 MiB used", "gpu 0: SM at 345 of 1980 MHz, application clock 1980, not held"},
+		{"idle, not held", idle, OK, Warn, "NVIDIA H200, sm_90, 4 of 143771 MiB used", "gpu 0: SM at 345 of 1980 MHz, not held"},
 		{"held", strings.Replace(idle, "345", "1965", 1), OK, OK, "NVIDIA H200", ", held"},
 		{"held, persistence mode off", strings.NewReplacer("345", "1965", "Enabled", "Disabled").Replace(idle), OK, Warn, "NVIDIA H200", ", held, persistence mode off"},
 		{"MIG", strings.Replace(idle, "Disabled", "Enabled", 1), Warn, Warn, "split by MIG", "not held"},
 		{"busy", strings.Replace(idle, ", 0\n", ", 97\n", 1), Warn, OK, "97 % busy with others' work", "cannot see"},
-		{"told nothing", "0, GRID, 580.95, 9.0, [N/A], [N/A], [N/A], Enabled, [N/A], [N/A], [N/A], [N/A]\n", OK, OK, "GRID, sm_90", "gpu 0: not told"},
+		{"told nothing", "0, GRID, 580.95, 9.0, [N/A], [N/A], [N/A], Enabled, [N/A], [N/A], [N/A]\n", OK, OK, "GRID, sm_90", ", not told"},
 	} {
 		rows, err := readSMI(tc.out)
 		if err != nil || len(rows) != 1 {
 			t.Fatalf("%s: got %v, %v", tc.name, rows, err)
 		}
-		if l := rows[0].line(); l.Name != "gpu.0" || l.State != tc.gpu || !strings.Contains(l.Fact, tc.fact) || (l.State == OK) != (l.Mend == "") {
+		if l := rows[0].line(); l.Name != "gpu.0" || l.State != tc.gpu || !strings.Contains(l.Fact, tc.fact) || (l.State == OK) != (l.Hint == "") {
 			t.Errorf("%s: got %+v, want %s with %q", tc.name, l, tc.gpu, tc.fact)
 		}
-		if l := clocks(rows); l.State != tc.clocks || !strings.Contains(l.Fact, tc.clocky) || (l.State == OK) != (l.Mend == "") {
+		if l := clocks(rows); l.State != tc.clocks || !strings.Contains(l.Fact, tc.clocky) || (l.State == OK) != (l.Hint == "") {
 			t.Errorf("%s: got %+v, want %s with %q", tc.name, l, tc.clocks, tc.clocky)
 		}
 	}
 	two, err := readSMI(idle + strings.Replace(idle, "0,", "1,", 1))
-	if l := clocks(two); err != nil || !strings.Contains(l.Mend, "-i 0,1 -lgc") {
+	if l := clocks(two); err != nil || !strings.Contains(l.Hint, "-i 0,1 -lgc") {
 		t.Errorf("got %+v, %v, want a lock for both", l, err)
 	}
 	for _, out := range []string{"NVIDIA-SMI has failed\n", "a, b\n"} {
@@ -51,19 +51,9 @@ func TestGPURows(t *testing.T) {
 }
 
 func TestCounters(t *testing.T) {
-	const user, root, container = "CapEff:\t0000000000000000\n", "Name:\tx\nCapEff:\t000001ffffffffff\n", "CapEff:\t00000000a80425fb\n"
-	for _, tc := range []struct {
-		params, status string
-		want           State
-	}{
-		{"A: 1\nRmProfilingAdminOnly: 0\n", user, OK},
-		{"RmProfilingAdminOnly: 1\n", root, OK},
-		{"RmProfilingAdminOnly: 1\n", user, Warn},
-		{"RmProfilingAdminOnly: 1\n", container, Warn},
-		{"", "", Warn},
-	} {
-		if l := counters(tc.params, tc.status); l.State != tc.want || (l.State == OK) != (l.Mend == "") {
-			t.Errorf("%q, %q: got %+v, want %s", tc.params, tc.status, l, tc.want)
+	for params, want := range map[string]State{"A: 1\nRmProfilingAdminOnly: 0\n": OK, "RmProfilingAdminOnly: 1\n": Warn, "": Warn} {
+		if l := counters(params); l.State != want || (l.State == OK) != (l.Hint == "") {
+			t.Errorf("%q: got %+v, want %s", params, l, want)
 		}
 	}
 }
@@ -111,11 +101,11 @@ func TestFolder(t *testing.T) {
 	if l := folder("cache", filepath.Join(dir, "a", "b"), 1, "m"); l.State != OK || !strings.Contains(l.Fact, " free") {
 		t.Errorf("got %+v, want a folder that can be made", l)
 	}
-	if l := folder("cache", dir, 1<<62, "m"); l.State != Warn || !strings.HasPrefix(l.Mend, "make room") {
+	if l := folder("cache", dir, 1<<62, "m"); l.State != Warn || !strings.HasPrefix(l.Hint, "make room") {
 		t.Errorf("got %+v, want too little room", l)
 	}
 	for _, bad := range []string{file, filepath.Join(file, "x"), "/proc/fisub"} {
-		if l := folder("cache", bad, 1, "m"); l.State != Missing || l.Mend != "m" {
+		if l := folder("cache", bad, 1, "m"); l.State != Missing || l.Hint != "m" {
 			t.Errorf("%s: got %+v, want none that can be written to", bad, l)
 		}
 	}
@@ -132,7 +122,7 @@ func TestExamineGPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
-	r := Examine(t.Context(), Options{Built: true, Cache: t.TempDir(), Folder: dir,
+	r := Examine(t.Context(), Options{Built: true, Cache: t.TempDir(), Config: filepath.Join(dir, "config.toml"),
 		OpenGPU: func(context.Context) (device.Info, error) {
 			return device.Info{Name: "NVIDIA H200", Arch: "sm_90", MemoryBytes: 140 << 30}, nil
 		},
@@ -152,7 +142,7 @@ func TestRemoteIsReady(t *testing.T) {
 		if errors.Is(ready, bundle.ErrNoGPUSupport) == built {
 			t.Errorf("built %v: got %v", built, ready)
 		}
-		r := Examine(t.Context(), Options{Built: built, Cache: root, Folder: t.TempDir(),
+		r := Examine(t.Context(), Options{Built: built, Cache: root, Config: filepath.Join(t.TempDir(), "config.toml"),
 			Tool: func(name string) (string, error) { return "", errors.New("no " + name) }})
 		use := r.Uses[slices.IndexFunc(r.Uses, func(u Use) bool { return u.Command == "fisub remote" })]
 		if use.OK != (ready == nil) || slices.Contains(use.Lacks, "bundle") != (ready != nil) {
