@@ -1,4 +1,4 @@
-// Command docs writes the pages that are made of the code: docs/commands, docs/config.md, docs/events.md with its JSON Schema,
+// Command docs writes the pages that are made of the code: docs/commands.md, docs/config.md, docs/events.md with its JSON Schema,
 // and the tables of keys in docs/remote.md and docs/remote. It is run by `go generate ./docs`.
 package main
 
@@ -14,7 +14,7 @@ import (
 	"fisub/app"
 	"fisub/docs"
 	"fisub/internal/config"
-	"fisub/internal/manual"
+	"fisub/remote/providers"
 )
 
 const generated = "<!-- Written by `go generate`; edit what it is made of instead. -->\n\n"
@@ -35,21 +35,6 @@ func write(root string) error {
 	if err != nil {
 		return err
 	}
-	stale, err := filepath.Glob(filepath.Join(root, "docs", "commands", "*.md"))
-	if err != nil {
-		return err
-	}
-	for _, file := range stale {
-		name, err := filepath.Rel(root, file)
-		if err != nil {
-			return err
-		}
-		if files[name] == nil {
-			if err := os.Remove(file); err != nil {
-				return err
-			}
-		}
-	}
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(root, name), content, 0o644); err != nil {
 			return err
@@ -61,11 +46,11 @@ func write(root string) error {
 // pages gives all files that are generated, by their path below root.
 func pages(root string) (map[string][]byte, error) {
 	files := map[string][]byte{}
-	tree := app.Manual()
-	files["docs/commands/README.md"] = []byte(manual.Index(tree))
-	for _, c := range tree.Commands {
-		files["docs/commands/"+manual.FileName(c)] = []byte(manual.Page(c))
+	commands, err := app.Reference()
+	if err != nil {
+		return nil, err
 	}
+	files["docs/commands.md"] = []byte(generated + commands)
 	files["docs/config.md"] = []byte(configPage())
 	stream, err := readEvents(filepath.Join(root, "internal", "event", "event.go"), filepath.Join(root, "device", "info.go"))
 	if err != nil {
@@ -129,7 +114,7 @@ func topic(name string) string {
 // withTables puts, between each pair of the comments "keys of KIND" and "end of keys" in text, the table of a provider's keys, and
 // between "topic NAME" and "end of topic" that topic.
 func withTables(text []byte) ([]byte, error) {
-	keys := app.RemoteKeys()
+	keys := providers.Keys()
 	found := false
 	var fault error
 	out := marked.ReplaceAllStringFunc(string(text), func(part string) string {

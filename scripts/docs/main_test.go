@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"fisub/app"
 	"fisub/internal/config"
+	"fisub/remote/providers"
 )
 
 // The generated pages are those that the code makes now.
@@ -22,20 +22,11 @@ func TestFresh(t *testing.T) {
 			t.Errorf("%s is stale: run go generate ./docs", name)
 		}
 	}
-	there, err := filepath.Glob(filepath.Join(root, "docs", "commands", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range there {
-		if files["docs/commands/"+filepath.Base(file)] == nil {
-			t.Errorf("%s is of no command: run go generate ./docs", file)
-		}
-	}
 }
 
 // Each key of a provider says what it is for, and what takes its place where it is missing.
 func TestRemoteKeys(t *testing.T) {
-	for kind, keys := range app.RemoteKeys() {
+	for kind, keys := range providers.Keys() {
 		config.NewTable("remote."+kind, nil).Decode(keys) // a default of another type than its key's panics
 		for _, k := range keys {
 			if k.Help == "" || k.Missing() == "" || k.Required && k.Example == "" {
