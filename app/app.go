@@ -1,30 +1,34 @@
-// Package app is the command line: flags, commands, exit statuses and hints. What the commands do lives in the packages
-// that it calls; the lists of devices and providers are here.
+// Package app is the command line: flags, commands, exit statuses, and what is printed. A command is a constructor with its flags,
+// options that are filled from them, and a method that runs with these. What is decided is in the packages that they call; the
+// list of devices is here.
 package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
-
-	"fisub/internal/plain"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/emu"
+	"fisub/explain"
+	"fisub/internal/event"
+	"fisub/internal/plain"
+	"fisub/internal/trace"
 	"fisub/internal/ui"
+	"fisub/internal/usage"
+	"fisub/session"
 )
 
 // Version is what `fisub --version` prints and run.json records.
@@ -50,7 +54,7 @@ func versionText() string {
 const (
 	exitOK          = 0
 	exitError       = 1 // fisub could not do it
-	exitUsage       = 2 // usage or invalid input
+	exitUsage       = 2 // usage or invalid input, what the machine lacks, a workload without a verdict
 	exitNotPassed   = 3 // it ran, and some workload did not pass; compare found a regression
 	exitInterrupted = 130
 )
@@ -58,13 +62,24 @@ const (
 // openers are the devices that fisub knows, in the order in which --device auto tries them.
 var openers = []device.Opener{cuda.Opener(), emu.Opener()}
 
+// An app is one call of fisub.
+type app struct {
+	session.Project // of the flags -C, --config and --dataset
+	json            bool
+	stdin           io.Reader
+	stdout, stderr  io.Writer
+	term            *ui.Terminal
+	signals         bool    // the command has taken signals into its own hands
+	typed           *typing // what is to be completed, or nil
+}
+
 // Main runs the program and returns its exit status.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if len(args) > 1 && args[1] == "agent" {
 		return agentMain(args[2:], stdout, stderr)
 	}
-	if len(args) > 1 && args[1] == "__complete" {
-		return completeMain(args[2:], stdout)
+	if n := len(args); n > 1 && args[n-1] == completeFlag {
+		return completeMain(args[1:n-1], stdout)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -78,9 +93,11 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		}{checked, f}
 	}
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, term: &ui.Terminal{Out: stdout, Err: stderr}}
+	a.term.Color = ui.UseColor("auto", stdout) && ui.UseColor("auto", stderr)
 	program := a.cli()
-	err := program.RunContext(ctx, flagsFirst(program, args))
-	if ctx.Err() != nil && !a.minds {
+	sorted, _ := flagsFirst(program, args)
+	err := program.RunContext(ctx, sorted)
+	if ctx.Err() != nil && !a.signals {
 		a.term.Error("interrupted", "")
 		return exitInterrupted
 	}
@@ -117,141 +134,34 @@ func (o *output) failed() error {
 // A file is what ui asks whether it is a terminal, and how wide.
 type file interface{ Fd() uintptr }
 
-// flagsFirst moves the flags of a command in front of its arguments: the flag package takes all behind an argument for
-// arguments. What follows "--" stays.
-func flagsFirst(program *cli.App, args []string) []string {
-	flags, commands := program.Flags, program.Commands
-	var first, arguments []string
-	rest := args[min(1, len(args)):]
-	for len(rest) > 0 {
-		word := rest[0]
-		rest = rest[1:]
-		if word == "--" {
-			arguments = append(arguments, rest...)
-			return slices.Concat(args[:1], first, []string{"--"}, arguments)
-		}
-		if strings.HasPrefix(word, "-") && word != "-" {
-			first = append(first, word)
-			if f := flagNamed(flags, strings.TrimLeft(word, "-")); f != nil && len(rest) > 0 && takesValue(f) {
-				first, rest = append(first, rest[0]), rest[1:]
-			}
-			continue
-		}
-		i := slices.IndexFunc(commands, func(c *cli.Command) bool { return c.HasName(word) })
-		if i < 0 || len(arguments) > 0 {
-			arguments = append(arguments, word)
-			continue
-		}
-		first = append(first, word)
-		flags, commands = commands[i].Flags, commands[i].Subcommands
-	}
-	return slices.Concat(args[:min(1, len(args))], first, arguments)
-}
+// shown is an error of which everything has been said: the exit status is left.
+type shown int
 
-// flagNamed is the flag of that name, or nil.
-func flagNamed(flags []cli.Flag, name string) cli.Flag {
-	i := slices.IndexFunc(flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) })
-	if i < 0 {
-		return nil
-	}
-	return flags[i]
-}
-
-type app struct {
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	term           *ui.Terminal
-	minds          bool // the command has taken signals into its own hands
-}
-
-// A usageError is about the command line or what it names: exit status 2.
-type usageError struct {
-	err  error
-	hint string
-}
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-
-func usage(hint, format string, args ...any) error {
-	return &usageError{err: fmt.Errorf(format, args...), hint: hint}
-}
-
-// invalid marks err, which is about the user's input, for exit status 2; not where it is that something cannot be written.
-func invalid(err error) error {
-	if err == nil || unwritten(err) {
-		return err
-	}
-	return &usageError{err: err}
-}
-
-// unwritten tells whether err is that a file or folder cannot be written, by what only writing fails with.
-func unwritten(err error) bool {
-	var file *fs.PathError
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS) ||
-		errors.As(err, &file) && strings.HasPrefix(file.Op, "mkdir") && errors.Is(err, fs.ErrPermission)
-}
-
-// errNotPassed has been shown already: the table says which workloads did not pass.
-var errNotPassed = errors.New("not every workload passed")
-
-// errSlower is what compare --fail-on slower ends with; the table says where.
-var errSlower = errors.New("run B is slower")
-
-// errShown has been shown already, and means invalid input.
-var errShown = errors.New("invalid input")
-
-// errUnreachable has been shown already: a host cannot take a job.
-var errUnreachable = errors.New("a host is down")
-
-// errLost has been shown already: no host came to the end of some workloads.
-var errLost = errors.New("workloads are lost")
-
-// errInterrupted is a remote run that an interrupt ended or detached; what became of it has been shown.
-var errInterrupted = errors.New("interrupted")
+func (s shown) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 // exit is the one place where errors become exit statuses.
 func (a *app) exit(err error) int {
-	var u *usageError
+	var status shown
+	var wrong *usage.Error
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errNotPassed), errors.Is(err, errSlower):
-		return exitNotPassed
-	case errors.Is(err, errShown):
-		return exitUsage
-	case errors.Is(err, errInterrupted):
-		return exitInterrupted
-	case errors.Is(err, errUnreachable), errors.Is(err, errLost):
-		return exitError
+	case errors.As(err, &status):
+		return int(status)
 	}
-	for _, one := range flatten(err) {
-		text, hint := explain(one)
-		a.term.Error(text, hint)
+	for _, one := range usage.Flatten(err) {
+		a.term.Error(explain.Error(one))
 	}
-	if errors.As(err, &u) {
+	if errors.As(err, &wrong) {
 		return exitUsage
 	}
 	return exitError
 }
 
-// flatten gives the single errors of a joined one.
-func flatten(err error) []error {
-	var u *usageError
-	if errors.As(err, &u) && error(u) == err && u.hint == "" { //nolint:errorlint // itself, not one that it wraps
-		return flatten(u.err)
-	}
-	if j, ok := err.(interface{ Unwrap() []error }); ok {
-		var all []error
-		for _, e := range j.Unwrap() {
-			all = append(all, flatten(e)...)
-		}
-		return all
-	}
-	return []error{err}
-}
-
 func (a *app) cli() *cli.App {
+	if a.term == nil {
+		a.term = &ui.Terminal{Out: io.Discard, Err: io.Discard} // who asks for the commands alone
+	}
 	commands := []*cli.Command{
 		a.initCommand(), a.checkCommand(),
 		a.localCommand(), a.remoteCommand(), a.compareCommand(), a.runsCommand(), a.reportCommand(),
@@ -259,103 +169,78 @@ func (a *app) cli() *cli.App {
 		a.datasetCommand(),
 		a.sanitizeCommand(), a.profileCommand(),
 		a.doctorCommand(), a.toolchainCommand(),
-		a.helpCommand(), a.completionCommand(), a.manCommand(), a.workerCommand(),
+		a.helpCommand(), a.completionCommand(), a.workerCommand(),
 	}
-	onUsage := func(_ *cli.Context, err error, _ bool) error { return usage("fisub --help lists the flags", "%w", err) }
-	var finish func(cs []*cli.Command)
-	finish = func(cs []*cli.Command) {
-		for _, c := range cs {
-			c.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
-				return usage(flagHint(c, err), "%w", err)
-			}
-			c.HideHelpCommand = true
-			if !c.Hidden {
-				c.Flags = append(c.Flags, globalFlags()...)
-			}
-			terse(c.Flags)
-			if action := c.Action; action != nil {
-				c.Action = func(ctx *cli.Context) error {
-					if err := a.setUp(ctx); err != nil {
-						return err
-					}
-					return action(ctx)
-				}
-			} else {
-				c.Action = unknownCommand(c)
-			}
-			finish(c.Subcommands)
-		}
-	}
-	finish(commands)
-	flags := append(globalFlags(), cli.HelpFlag) // cli adds it where no command is named help
-	terse(flags)
-	cli.VersionFlag = &cli.BoolFlag{Name: "version", Usage: "print the version", DisableDefaultText: true} // -v is ours
-	app := &cli.App{
+	a.finish(commands)
+	cli.VersionFlag = boolFlag(new(bool), "version", "print the version") // -v is ours
+	return &cli.App{
 		Name:            "fisub",
 		Usage:           "check, run, and pack GPU kernel submissions for the FlashInfer kernel contest",
-		Description:     pathText(commands) + "\nTopics, for fisub help TOPIC: " + strings.Join(topicNames(), ", ") + ".\n\n" + exitText,
-		Version:         versionText(),
+		Description:     pathText() + "\nTopics, for fisub help TOPIC: " + strings.Join(topicNames(), ", ") + ".\n\n" + exitText,
+		Version:         Version,
 		Commands:        commands,
-		Flags:           flags,
+		Flags:           append(a.globalFlags(), cli.HelpFlag), // cli adds it where no command is named help
 		Reader:          a.stdin,
 		Writer:          a.stdout,
 		ErrWriter:       a.stderr,
 		HideHelpCommand: true,
-		OnUsageError:    onUsage,
+		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
+			return usage.Errorf("fisub --help lists the flags", "%w", err)
+		},
 		// Main decides on exit statuses: without this an error that has an exit code of its own, such as that of a child
 		// process, would end the program with it.
-		ExitErrHandler: func(*cli.Context, error) {},
-	}
-	app.Action = func(c *cli.Context) error {
-		if c.NArg() == 0 {
-			return greet(c.App.Writer, commands)
-		}
-		return unknown("command", c.Args().First(), commandNames(commands))
-	}
-	return app
-}
-
-// invalidValue is how the flag package refuses the value of a flag.
-var invalidValue = regexp.MustCompile(`^invalid value .* for flag -([^:]+): `)
-
-// flagHint says what the flag takes that err, of the command line, is about; else where to look.
-func flagHint(c *cli.Command, err error) string {
-	if m := invalidValue.FindStringSubmatch(err.Error()); m != nil {
-		switch flagNamed(c.Flags, m[1]).(type) {
-		case *cli.DurationFlag:
-			return "--" + m[1] + " takes a time with its unit, such as 90s or 5m"
-		case *cli.IntFlag:
-			return "--" + m[1] + " takes a whole number"
-		case *cli.Float64Flag:
-			return "--" + m[1] + " takes a number"
-		}
-	}
-	return c.HelpName + " --help lists the flags"
-}
-
-// terse keeps "(default: false)" out of the help.
-func terse(flags []cli.Flag) {
-	for _, f := range flags {
-		if b, ok := f.(*cli.BoolFlag); ok {
-			b.DisableDefaultText = true
-		}
+		ExitErrHandler:       func(*cli.Context, error) {},
+		EnableBashCompletion: true,
+		BashComplete:         a.completer(nil),
+		Action: func(c *cli.Context) error {
+			if c.NArg() == 0 {
+				return greet(c.App.Writer)
+			}
+			return usage.Unknown("command", c.Args().First(), commandNames(commands))
+		},
 	}
 }
 
-func unknownCommand(parent *cli.Command) cli.ActionFunc {
-	return func(c *cli.Context) error {
-		if c.NArg() == 0 {
-			return usage("one of "+strings.Join(commandNames(parent.Subcommands), ", "), "%s: no command given", parent.Name)
+// finish gives the commands what all of them have: the global flags, completion, and their refusals of flags and arguments.
+func (a *app) finish(commands []*cli.Command) {
+	for _, c := range commands {
+		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return usage.Errorf(flagHint(c, err), "%w", err) }
+		c.HideHelpCommand = true
+		c.BashComplete = a.completer(c)
+		if !c.Hidden {
+			c.Flags = append(c.Flags, a.globalFlags()...)
 		}
-		return unknown(parent.Name+" command", c.Args().First(), commandNames(parent.Subcommands))
+		action := c.Action
+		c.Action = func(ctx *cli.Context) error {
+			if err := takes(c, ctx.Args().Slice()); err != nil {
+				return err
+			}
+			return action(ctx)
+		}
+		a.finish(c.Subcommands)
 	}
 }
 
-func unknown(what, word string, known []string) error {
-	if near := plain.Nearest(word, known); len(near) > 0 {
-		return usage("did you mean "+strings.Join(near, " or ")+"?", "unknown %s %q", what, word)
+// takes refuses arguments that c does not take: "A B [C...]" in its help stands for two or more.
+func takes(c *cli.Command, args []string) error {
+	for _, arg := range args {
+		if strings.HasPrefix(arg, "-") && arg != "-" {
+			return usage.Errorf("put flags before --; a file whose name begins with a dash is ./"+arg, "%s: %s stands behind --", c.Name, arg)
+		}
 	}
-	return usage("one of "+strings.Join(known, ", "), "unknown %s %q", what, word)
+	words := strings.Fields(c.ArgsUsage)
+	least := len(words) - strings.Count(c.ArgsUsage, "[")
+	switch n := len(args); {
+	case len(c.Subcommands) > 0 && n > 0:
+		return usage.Unknown(c.Name+" command", args[0], commandNames(c.Subcommands))
+	case c.Action == nil:
+		return usage.Errorf("one of "+strings.Join(commandNames(c.Subcommands), ", "), "%s: no command given", c.Name)
+	case len(words) == 0 && n > 0:
+		return usage.Errorf(c.HelpName+" --help", "%s: unexpected argument %q", c.Name, args[0])
+	case n < least, n > len(words) && !strings.Contains(c.ArgsUsage, "..."):
+		return usage.Errorf(c.HelpName+" "+c.ArgsUsage, "%s: got %s, want %s", c.Name, plain.Count(n, "argument"), c.ArgsUsage)
+	}
+	return nil
 }
 
 func commandNames(commands []*cli.Command) []string {
@@ -368,82 +253,82 @@ func commandNames(commands []*cli.Command) []string {
 	return names
 }
 
-const globalCategory = "Global:"
-
-// globalFlags stand before or after the command's name.
-func globalFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "C", Usage: "work in `DIR` as if fisub had been started there", Category: globalCategory},
-		&cli.StringFlag{Name: "config", Usage: "read the submission from `FILE`", DefaultText: "config.toml", Category: globalCategory},
-		&cli.StringFlag{Name: "dataset", Usage: "take definitions, workloads and blobs from the dataset in `DIR`", DefaultText: "$FIB_DATASET_PATH, else the embedded one", Category: globalCategory},
-		&cli.BoolFlag{Name: "json", Usage: "print the result as JSON on stdout", Category: globalCategory},
-		&cli.StringFlag{Name: "color", Usage: "use colours `WHEN`: auto, always or never", DefaultText: "auto", Category: globalCategory},
-		&cli.BoolFlag{Name: "v", Usage: "print whole logs", Category: globalCategory},
-		&cli.BoolFlag{Name: "q", Usage: "print the result and errors only", Category: globalCategory},
-	}
+// writeJSON prints the result of a command.
+func (a *app) writeJSON(v any) error {
+	enc := json.NewEncoder(a.stdout)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }
 
-// global finds a flag in the innermost command where it was given.
-func global(c *cli.Context, name string) *cli.Context {
-	for _, ctx := range c.Lineage() {
-		if ctx.Command != nil && slices.Contains(ctx.LocalFlagNames(), name) {
-			return ctx
+// line prints a line of a result: what it is about, and what there is to say.
+func (a *app) line(what, format string, args ...any) {
+	fmt.Fprintf(a.stdout, "%-10s  %s\n", what, plain.Line(fmt.Sprintf(format, args...)))
+}
+
+// events shows the events of a run, as a table or as JSON.
+func (a *app) events() event.Sink {
+	if !a.json {
+		return a.term.Run()
+	}
+	return func(e event.Event) error {
+		line, err := event.Marshal(e)
+		if err == nil {
+			_, err = a.stdout.Write(line)
 		}
+		return err
 	}
-	return nil
 }
 
-func globalString(c *cli.Context, name string) string {
-	if ctx := global(c, name); ctx != nil {
-		return ctx.String(name)
-	}
-	return ""
-}
-
-func globalBool(c *cli.Context, name string) bool {
-	ctx := global(c, name)
-	return ctx != nil && ctx.Bool(name)
-}
-
-// setUp applies the global flags. No argument begins with a dash: a flag behind "--" is a mistake.
-func (a *app) setUp(c *cli.Context) error {
-	for _, arg := range c.Args().Slice() {
-		if strings.HasPrefix(arg, "-") && arg != "-" {
-			return usage("put flags before --; a file whose name begins with a dash is ./"+arg, "%s: %s stands behind --", c.Command.Name, arg)
+// warn shows what was odd about the input without being wrong.
+func (a *app) warn(warnings []trace.Warning) {
+	for _, w := range warnings {
+		hint := ""
+		if w.Suggestion != "" {
+			hint = fmt.Sprintf("did you mean %q?", w.Suggestion)
 		}
+		a.term.Warn(w.String(), hint)
 	}
-	mode := globalString(c, "color")
-	switch mode {
-	case "", "auto", "always", "never":
-	default:
-		return usage("one of auto, always, never", "--color: unknown mode %q", mode)
-	}
-	a.term.Color = ui.UseColor(mode, a.stderr) && (mode == "always" || ui.UseColor(mode, a.stdout))
-	a.term.Verbose, a.term.Quiet = globalBool(c, "v"), globalBool(c, "q")
-	a.term.Wide = a.term.Verbose
-	if dir := globalString(c, "C"); dir != "" {
-		if st, err := os.Stat(dir); err != nil {
-			return invalid(fmt.Errorf("-C: %w", err))
-		} else if !st.IsDir() {
-			return usage("", "-C %s: not a folder", dir)
-		}
-	}
-	return nil
 }
 
-// path makes name relative to -C.
-func path(c *cli.Context, name string) string {
-	dir := globalString(c, "C")
-	if dir == "" || filepath.IsAbs(name) {
-		return name
+// relative shows a path as seen from the working directory where that is shorter.
+func relative(p string) string {
+	wd, err := os.Getwd()
+	if err != nil {
+		return p
 	}
-	return filepath.Join(dir, name)
+	if rel, err := filepath.Rel(wd, p); err == nil && len(rel) < len(p) {
+		return rel
+	}
+	return p
 }
 
-// noArgs refuses arguments where a command takes none.
-func noArgs(c *cli.Context) error {
-	if c.NArg() > 0 {
-		return usage(c.Command.HelpName+" --help", "%s: unexpected argument %q", c.Command.Name, c.Args().First())
+func axesText(w *trace.Workload) string {
+	text := ""
+	for name, n := range w.Axes.All() {
+		text += fmt.Sprintf("  %s=%d", name, n)
 	}
-	return nil
+	return text
+}
+
+// age is how long ago something was, in its largest unit.
+func age(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", max(0, int(d.Seconds())))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// load reads the submission: the packed solution, or, where that is "", the config and its sources.
+func (a *app) load(packed string) (*session.Submission, error) {
+	s, err := a.Load(packed)
+	if err == nil {
+		a.warn(s.Warnings)
+	}
+	return s, err
 }

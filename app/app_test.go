@@ -22,8 +22,10 @@ import (
 	"fisub/bench/pyworker"
 	"fisub/bench/runs"
 	"fisub/bench/stats"
+	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/ui"
+	"fisub/internal/usage"
 )
 
 func TestMain(m *testing.M) {
@@ -49,7 +51,7 @@ func TestExitOfWriting(t *testing.T) {
 		{&fs.PathError{Op: "mkdir", Path: "file/out", Err: syscall.ENOTDIR}, exitUsage},
 	} {
 		a := &app{term: &ui.Terminal{Out: io.Discard, Err: io.Discard}}
-		if got := a.exit(invalid(tc.err)); got != tc.want {
+		if got := a.exit(usage.Invalid(tc.err)); got != tc.want {
 			t.Errorf("%v: got %d, want %d", tc.err, got, tc.want)
 		}
 	}
@@ -58,7 +60,7 @@ func TestExitOfWriting(t *testing.T) {
 func TestNoTemporaryFolder(t *testing.T) {
 	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "nowhere"))
 	_, err := os.Stat(os.TempDir()) // as os.MkdirTemp does
-	if _, hint := explain(err); hint != "TMPDIR names the folder for temporary files" {
+	if _, hint := explain.Error(err); hint != "TMPDIR names the folder for temporary files" {
 		t.Errorf("%v: got the hint %q", err, hint)
 	}
 }

@@ -1,10 +1,9 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,15 +11,27 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
+	"fisub/internal/usage"
+	"fisub/pack"
 	"fisub/preflight"
+	"fisub/preflight/source"
+	"fisub/remote/providers"
 )
 
+type checkOptions struct {
+	arch, solution string
+	strict         bool
+	files          []string
+}
+
 func (a *app) checkCommand() *cli.Command {
+	var o checkOptions
 	return &cli.Command{
 		Name:      "check",
 		Usage:     "say what is wrong with the submission, or with dataset files, before anything runs",
@@ -38,130 +49,104 @@ func (a *app) checkCommand() *cli.Command {
 			"   fisub check solution.json workloads/gdn/*.jsonl\n\n" +
 			"Exit status: 0 no error (warnings may be there, but not with --strict); 2 errors.",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "arch", Usage: "compile for `ARCH[,ARCH...]`, such as sm_100, or none", DefaultText: "sm_100, where there is a toolchain"},
-			&cli.BoolFlag{Name: "strict", Usage: "warnings count as errors"},
-			&cli.StringFlag{Name: "solution", Usage: "check the packed solution in `FILE` instead of the sources"},
+			stringFlag(&o.arch, "arch", "compile for `ARCH[,ARCH...]`, such as sm_100, or none", "sm_100, where there is a toolchain"),
+			boolFlag(&o.strict, "strict", "warnings count as errors"),
+			solutionFlag(&o.solution),
 		},
-		Action: a.check,
+		Action: func(c *cli.Context) error {
+			if o.files = c.Args().Slice(); len(o.files) > 0 {
+				return a.checkFiles(o.files)
+			}
+			return a.check(c.Context, o)
+		},
 	}
 }
 
 // contestArch is what the contest's builder compiles for: its GPU's arch without the "a".
 const contestArch = "sm_100"
 
-func (a *app) check(c *cli.Context) error {
-	if c.NArg() > 0 {
-		return a.checkFiles(c, c.Args().Slice())
-	}
-	archs := []string{contestArch}
-	if v := c.String("arch"); v == "none" {
-		archs = nil
-	} else if v != "" {
-		archs = strings.Split(v, ",")
-	}
-	configs, err := submissionConfigs(c)
+func (a *app) check(ctx context.Context, o checkOptions) error {
+	data, err := a.OpenDataset()
 	if err != nil {
 		return err
 	}
-	var reports []*preflight.Report
-	for _, file := range configs {
-		s, err := a.namedSubmission(c, file)
-		if err != nil {
-			return err
-		}
-		r, err := a.preflight(c, s, archs)
-		if err != nil {
-			return err
-		}
-		reports = append(reports, r)
+	p := preflight.Options{Dataset: data, Archs: []string{contestArch}, MustCompile: o.arch != "", Remote: checkTable}
+	if o.arch == "none" {
+		p.Archs = nil
+	} else if o.arch != "" {
+		p.Archs = strings.Split(o.arch, ",")
 	}
-	if sol := reports[0].Solution; c.IsSet("arch") && len(archs) > 0 && len(reports) == 1 && sol != nil && !sol.Spec.Compiled() {
+	var reports []*preflight.Report
+	if o.solution != "" {
+		p.File = a.Path(o.solution)
+		sol, warnings, err := trace.ReadSolution(p.File)
+		a.warn(warnings)
+		if err != nil {
+			return usage.Invalid(err)
+		}
+		p.Solution = sol
+		if reports, err = a.preflight(ctx, p, ""); err != nil {
+			return err
+		}
+	} else if reports, err = a.preflight(ctx, p, a.Configs()...); err != nil {
+		return err
+	}
+	if sol := reports[0].Solution; p.MustCompile && len(p.Archs) > 0 && len(reports) == 1 && sol != nil && !sol.Spec.Compiled() {
 		what := string(sol.Spec.Language) + " submissions"
 		if sol.Spec.Binding == "torch" {
 			what = "submissions with the torch binding"
 		}
-		return usage("leave --arch out", "--arch: %s are not compiled ahead", what)
+		return usage.Errorf("leave --arch out", "--arch: %s are not compiled ahead", what)
 	}
-	strict := c.Bool("strict")
-	ok := !slices.ContainsFunc(reports, func(r *preflight.Report) bool { return !r.OK(strict) })
-	if err := a.showReports(c, reports, ok, strict); err != nil {
+	ok := !slices.ContainsFunc(reports, func(r *preflight.Report) bool { return !r.OK(o.strict) })
+	if err := a.showReports(reports, ok, o.strict); err != nil {
 		return err
 	}
 	if !ok {
-		return errShown
+		return shown(exitUsage)
 	}
 	return nil
 }
 
-// submissionConfigs are the configs to check: that which the flags name; where there is none, those of the immediate
-// subfolders, as the contest collects them. "" stands for the packed solution of --solution.
-func submissionConfigs(c *cli.Context) ([]string, error) {
-	if c.String("solution") != "" {
-		return []string{""}, nil
-	}
-	file := configPath(c)
-	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && globalString(c, "config") == "" {
-		found, err := config.Discover(filepath.Dir(file))
-		if err == nil && len(found) > 0 {
-			return found, nil
-		}
-	}
-	return []string{file}, nil
+// checkTable finds what is wrong with a table [remote.NAME].
+func checkTable(t *config.Table) error {
+	_, err := providers.Decode(t)
+	return err
 }
 
-// namedSubmission is the submission of the config in file, which is not read yet, or, where file is "", that of --solution.
-func (a *app) namedSubmission(c *cli.Context, file string) (*submission, error) {
-	data, err := openDataset(c)
-	if err != nil {
+// preflight is what fisub check says of the submissions of these configs; "" stands for the packed solution of o.
+func (a *app) preflight(ctx context.Context, o preflight.Options, configs ...string) (reports []*preflight.Report, err error) {
+	if o.Cache, err = cache.Root(); err != nil {
 		return nil, err
 	}
-	if file != "" {
-		return &submission{data: data, cfg: &config.Config{Path: file}}, nil
-	}
-	sol, warnings, err := trace.ReadSolution(path(c, c.String("solution")))
-	a.warn(warnings)
-	return &submission{data: data, sol: sol}, invalid(err)
-}
-
-// preflight is what fisub check says of s, of which it takes the path of the config, or the packed solution. It compiles for
-// archs.
-func (a *app) preflight(c *cli.Context, s *submission, archs []string) (*preflight.Report, error) {
-	o := preflight.Options{Dataset: s.data, Archs: archs, MustCompile: c.IsSet("arch"),
-		Remote: func(t *config.Table) error { _, err := decodeTable(t); return err }}
-	if s.cfg != nil {
-		o.Config = s.cfg.Path
-	} else {
-		o.Solution, o.File = s.sol, path(c, c.String("solution"))
-	}
-	root, err := cache.Root()
-	if err != nil {
-		return nil, err
-	}
-	o.Cache = root
 	if len(o.Archs) > 0 && ui.IsTerminal(a.stderr) {
 		a.term.Note("compiling for %s, unless that was done before ...", strings.Join(o.Archs, ", "))
 	}
-	r, err := preflight.Submission(c.Context, o)
-	return r, invalid(err)
+	for _, o.Config = range configs {
+		r, err := preflight.Submission(ctx, o)
+		if err != nil {
+			return nil, usage.Invalid(err)
+		}
+		reports = append(reports, r)
+	}
+	return reports, nil
 }
 
 // showReports prints findings to stderr and what is known to stdout.
-func (a *app) showReports(c *cli.Context, reports []*preflight.Report, ok, strict bool) error {
+func (a *app) showReports(reports []*preflight.Report, ok, strict bool) error {
+	all := checkedAll{OK: ok, Submissions: []checkedOne{}}
 	for _, r := range reports {
 		a.showFindings(r.Findings, strict)
 		if log := strings.TrimRight(r.Log, "\n"); log != "" && a.term.Verbose {
 			fmt.Fprintln(a.stderr, log)
 		}
+		all.Submissions = append(all.Submissions, jsonReport(r, strict))
 	}
-	if globalBool(c, "json") {
-		if len(reports) == 1 {
-			return writeJSON(a.stdout, jsonReport(reports[0], strict))
-		}
-		all := []map[string]any{}
-		for _, r := range reports {
-			all = append(all, jsonReport(r, strict))
-		}
-		return writeJSON(a.stdout, map[string]any{"ok": ok, "submissions": all})
+	switch {
+	case a.json && len(reports) == 1:
+		return a.writeJSON(all.Submissions[0])
+	case a.json:
+		return a.writeJSON(all)
 	}
 	for i, r := range reports {
 		if i > 0 {
@@ -175,9 +160,7 @@ func (a *app) showReports(c *cli.Context, reports []*preflight.Report, ok, stric
 const shownKernels = 8 // without -v
 
 func (a *app) showReport(r *preflight.Report, strict bool) {
-	line := func(what, format string, args ...any) {
-		fmt.Fprintf(a.stdout, "%-10s  %s\n", what, fmt.Sprintf(format, args...))
-	}
+	line := a.line
 	if r.Config != nil {
 		line("config", "%s", relative(r.Config.Path))
 	}
@@ -224,25 +207,112 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 	fmt.Fprintln(a.stdout, "sound")
 }
 
-func jsonReport(r *preflight.Report, strict bool) map[string]any {
-	m := map[string]any{"ok": r.OK(strict), "content_hash": nil, "findings": jsonFindings(r.Findings), "files": jsonEntries(r.Entries)}
+// A checkedAll is what check says of several submissions.
+type checkedAll struct {
+	OK          bool         `json:"ok"`
+	Submissions []checkedOne `json:"submissions"`
+}
+
+type checkedOne struct {
+	OK          bool               `json:"ok"`
+	ContentHash *string            `json:"content_hash"`
+	Config      string             `json:"config,omitempty"`
+	Findings    []findingJSON      `json:"findings"`
+	Files       []entryJSON        `json:"files"`
+	Kernels     []preflight.Kernel `json:"kernels"`
+	Collected   []collectedJSON    `json:"collected"`
+}
+
+type collectedJSON struct {
+	Path       string `json:"path"`
+	Name       string `json:"name"`
+	Definition string `json:"definition"`
+	Author     string `json:"author"`
+}
+
+type findingJSON struct {
+	Code     string          `json:"code"`
+	Path     string          `json:"path"`
+	Line     int             `json:"line"`
+	Column   int             `json:"column"`
+	Message  string          `json:"message"`
+	Hint     string          `json:"hint"`
+	Severity source.Severity `json:"severity"`
+}
+
+type entryJSON struct {
+	Path   string      `json:"path"`
+	Status pack.Status `json:"status"`
+	Reason string      `json:"reason"`
+	Bytes  int64       `json:"bytes"`
+}
+
+func jsonReport(r *preflight.Report, strict bool) checkedOne {
+	one := checkedOne{OK: r.OK(strict), Findings: jsonFindings(r.Findings), Files: jsonEntries(r.Entries),
+		Kernels: []preflight.Kernel{}, Collected: []collectedJSON{}}
 	if r.Solution != nil && r.OK(false) {
-		m["content_hash"] = r.Solution.Hash()
+		hash := r.Solution.Hash()
+		one.ContentHash = &hash
 	}
 	if r.Config != nil {
-		m["config"] = r.Config.Path
+		one.Config = r.Config.Path
 	}
-	kernels := []preflight.Kernel{}
 	for _, b := range r.Builds {
-		kernels = append(kernels, b.Kernels...)
+		one.Kernels = append(one.Kernels, b.Kernels...)
 	}
-	m["kernels"] = kernels
-	collected := []map[string]any{}
 	for _, s := range r.Repository.Taken() {
-		collected = append(collected, map[string]any{"path": s.File, "name": s.Name, "definition": s.Definition, "author": s.Author})
+		one.Collected = append(one.Collected, collectedJSON{s.File, s.Name, s.Definition, s.Author})
 	}
-	m["collected"] = collected
-	return m
+	return one
+}
+
+func jsonEntries(entries []pack.Entry) []entryJSON {
+	list := []entryJSON{}
+	for _, e := range entries {
+		list = append(list, entryJSON{e.Path, e.Status, e.Reason, e.Size})
+	}
+	return list
+}
+
+func jsonFindings(findings []preflight.Finding) []findingJSON {
+	list := []findingJSON{}
+	for _, f := range findings {
+		list = append(list, findingJSON{f.Code, f.Path, f.Line, f.Col, f.Msg, f.Hint, f.Severity})
+	}
+	return list
+}
+
+// showFindings prints findings by their severity; strict makes errors of warnings.
+func (a *app) showFindings(findings []preflight.Finding, strict bool) {
+	for _, f := range findings {
+		text := findingText(f)
+		switch {
+		case f.Severity == preflight.Error || f.Severity == preflight.Warning && strict:
+			a.term.Error(text, f.Hint)
+		case f.Severity == preflight.Warning:
+			a.term.Warn(text, f.Hint)
+		default:
+			a.term.Note("note: %s", text)
+			if f.Hint != "" {
+				a.term.Note("hint: %s", f.Hint)
+			}
+		}
+	}
+}
+
+// findingText is the place, the fact, the code, and the excerpt.
+func findingText(f preflight.Finding) string {
+	f.Path = relative(f.Path)
+	text := strings.Map(func(r rune) rune { // names of files are the author's
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return '\ufffd'
+		}
+		return r
+	}, fmt.Sprintf("%s [%s]", f, f.Code))
+	if f.Excerpt != "" {
+		text += "\n" + f.Excerpt
+	}
+	return text
 }
 
 func sourceBytes(sol *trace.Solution) (n int) {
@@ -261,7 +331,7 @@ func callText(sol *trace.Solution, def *trace.Definition) string {
 }
 
 // checkFiles checks dataset files; what a file holds is told by its keys.
-func (a *app) checkFiles(c *cli.Context, names []string) error {
+func (a *app) checkFiles(names []string) error {
 	type fault struct {
 		Text string `json:"text"`
 		Hint string `json:"hint,omitempty"`
@@ -275,31 +345,31 @@ func (a *app) checkFiles(c *cli.Context, names []string) error {
 	bad := false
 	var all []checked
 	for _, name := range names {
-		file := path(c, name)
+		file := a.Path(name)
 		what, warnings, err := checkFile(file)
 		a.warn(warnings)
 		one := checked{File: relative(file), Sound: err == nil, Holds: what}
 		if err != nil {
 			one.Holds = ""
-			for _, e := range flatten(err) {
-				text, hint := explain(e)
+			for _, e := range usage.Flatten(err) {
+				text, hint := explain.Error(e)
 				one.Faults = append(one.Faults, fault{text, hint})
 				a.term.Error(text, hint)
 			}
 			bad = true
 		}
 		all = append(all, one)
-		if err == nil && !globalBool(c, "json") {
+		if err == nil && !a.json {
 			fmt.Fprintf(a.stdout, "%s: sound %s\n", relative(file), what)
 		}
 	}
-	if globalBool(c, "json") {
-		if err := writeJSON(a.stdout, all); err != nil {
+	if a.json {
+		if err := a.writeJSON(all); err != nil {
 			return err
 		}
 	}
 	if bad {
-		return errShown
+		return shown(exitUsage)
 	}
 	return nil
 }

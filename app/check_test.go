@@ -46,7 +46,7 @@ func TestShowReport(t *testing.T) {
 	}
 
 	out.Reset()
-	if err := writeJSON(&out, jsonReport(r, false)); err != nil {
+	if err := a.writeJSON(jsonReport(r, false)); err != nil {
 		t.Fatal(err)
 	}
 	var got struct {

@@ -1,10 +1,9 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -12,12 +11,26 @@ import (
 
 	"fisub/bench/compare"
 	"fisub/bench/runs"
+	"fisub/internal/event"
 	"fisub/internal/git"
 	"fisub/internal/plain"
+	"fisub/internal/usage"
 	"fisub/report"
+	"fisub/session"
 )
 
+type compareOptions struct {
+	session.Options
+	threshold *float64 // in per cent
+	failOn    string
+	args      []string
+	given     string // a flag about how to run that was given, "--set"
+}
+
 func (a *app) compareCommand() *cli.Command {
+	percent := 100 * compare.Threshold
+	o := compareOptions{threshold: &percent}
+	running := runFlags(&o.Options)
 	return &cli.Command{
 		Name:      "compare",
 		Usage:     "tell whether B is faster than A",
@@ -37,25 +50,34 @@ func (a *app) compareCommand() *cli.Command {
 			"   fisub compare . solution/baselines/warp-per-row solution/baselines/warp-8-rows\n" +
 			"   fisub compare --fail-on slower --set contest54 main HEAD",
 		Flags: append([]cli.Flag{
-			&cli.Float64Flag{Name: "threshold", Value: 100 * compare.Threshold, Usage: "smallest difference that matters, in `PERCENT`"},
-			&cli.StringFlag{Name: "fail-on", Usage: "`VERDICT` slower: exit with status 3 if B is slower as a whole, fails what A passes, or is surely slower on any workload; with 2 if nothing can be compared"},
-		}, runFlags()...),
-		Action: a.compare,
+			numberFlag(&o.threshold, "threshold", "smallest difference that matters, in `PERCENT`", fmt.Sprint(percent)),
+			stringFlag(&o.failOn, "fail-on", "`VERDICT` slower: exit with status 3 if B is slower as a whole, fails what A passes, or is "+
+				"surely slower on any workload; with 2 if nothing can be compared", ""),
+		}, running...),
+		Action: func(c *cli.Context) error {
+			o.args = c.Args().Slice()
+			for _, f := range running {
+				if name := f.Names()[0]; o.given == "" && c.IsSet(name) {
+					o.given = "--" + name
+				}
+			}
+			return a.compare(c.Context, o)
+		},
 	}
 }
 
-func (a *app) compare(c *cli.Context) error {
-	if n := c.NArg(); n < 2 || n > maxSides {
-		return usage("fisub compare last~1 last, or fisub compare HEAD .", "compare: got %d arguments, want A and B, and %d at most", n, maxSides)
+func (a *app) compare(ctx context.Context, o compareOptions) error {
+	if n := len(o.args); n > maxSides {
+		return usage.Errorf("fisub compare last~1 last, or fisub compare HEAD .", "compare: got %d arguments, want A and B, and %d at most", n, maxSides)
 	}
-	threshold := c.Float64("threshold") / 100
+	threshold := *o.threshold / 100
 	if !(threshold > 0 && threshold <= 1) {
-		return usage("", "--threshold: must be above 0 and at most 100 %%")
+		return usage.Errorf("", "--threshold: must be above 0 and at most 100 %%")
 	}
-	if on := c.String("fail-on"); on != "" && on != "slower" {
-		return usage("--fail-on slower", "--fail-on: unknown verdict %q", on)
+	if o.failOn != "" && o.failOn != "slower" {
+		return usage.Errorf("--fail-on slower", "--fail-on: unknown verdict %q", o.failOn)
 	}
-	sides, err := a.sides(c)
+	sides, err := a.sides(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -63,12 +85,12 @@ func (a *app) compare(c *cli.Context) error {
 	for _, side := range sides[1:] {
 		res, err := compare.Runs(sides[0], side, threshold)
 		if err != nil {
-			return invalid(err)
+			return usage.Invalid(err)
 		}
 		results = append(results, res)
 	}
 	switch {
-	case !globalBool(c, "json"):
+	case !a.json:
 		for i, res := range results {
 			a.term.Note("A          %s", runText(sides[0]))
 			a.term.Note("B          %s", runText(sides[i+1]))
@@ -77,23 +99,20 @@ func (a *app) compare(c *cli.Context) error {
 			}
 		}
 	case len(results) == 1:
-		err = writeJSON(a.stdout, results[0])
+		err = a.writeJSON(results[0])
 	default:
-		err = writeJSON(a.stdout, results)
+		err = a.writeJSON(results)
 	}
-	if err != nil {
+	if err != nil || o.failOn == "" {
 		return err
 	}
-	if c.String("fail-on") == "slower" {
-		for _, res := range results {
-			if res.Slower() {
-				return errSlower
-			}
-		}
-		for i, res := range results {
-			if res.Verdict == compare.NotComparable {
-				return usage("time both on one GPU: the emulator measures nothing", "--fail-on slower: nothing says whether run %s is slower: %s", sides[i+1].ID, res.Why)
-			}
+	if slices.ContainsFunc(results, (*compare.Result).Slower) {
+		return shown(exitNotPassed)
+	}
+	for i, res := range results {
+		if res.Verdict == compare.NotComparable {
+			return usage.Errorf("time both on one GPU: the emulator measures nothing",
+				"--fail-on slower: nothing says whether run %s is slower: %s", sides[i+1].ID, res.Why)
 		}
 	}
 	return nil
@@ -103,16 +122,16 @@ func (a *app) compare(c *cli.Context) error {
 const maxSides = 9
 
 // sides gives the runs that the arguments name, or those of the sources that they name, which it runs.
-func (a *app) sides(c *cli.Context) ([]*runs.Run, error) {
-	data, err := openDataset(c)
+func (a *app) sides(ctx context.Context, o compareOptions) ([]*runs.Run, error) {
+	data, err := a.OpenDataset()
 	if err != nil {
 		return nil, err
 	}
 	var found []*runs.Run
-	var sources []*source
+	var sources []*session.Source
 	var foundArg string
-	for _, arg := range c.Args().Slice() {
-		run, err := readRun(c, arg)
+	for _, arg := range o.args {
+		run, err := a.ReadRun(arg)
 		if err == nil {
 			found, foundArg = append(found, run), arg
 			continue
@@ -121,33 +140,42 @@ func (a *app) sides(c *cli.Context) ([]*runs.Run, error) {
 		if !errors.Is(err, runs.ErrNoRun) && !(errors.As(err, &unknown) && len(unknown.Matches) == 0) {
 			return nil, err
 		}
-		s, sourceErr := a.readSource(c, arg, data)
+		s, sourceErr := a.ReadSource(ctx, arg, data)
 		if sourceErr != nil {
 			return nil, sourceErr
 		}
 		if s == nil {
 			hint := "a run (fisub runs ls), a packed solution FILE.json, a folder with a config.toml, or a git revision"
-			if _, err := git.Open(c.Context, runsRoot(c)); err != nil {
-				text, _, _ := strings.Cut(err.Error(), "\n")
-				hint += "; revisions cannot be read here: " + plain.Line(text)
+			if _, err := git.Open(ctx, a.Root()); err != nil {
+				hint += "; revisions cannot be read here: " + plain.Line(plain.First(err.Error()))
 			}
-			return nil, usage(hint, "compare: %w", err)
+			return nil, usage.Errorf(hint, "compare: %w", err)
 		}
+		a.warn(s.Warnings)
 		sources = append(sources, s)
 	}
 	switch {
-	case len(found) == 0:
-		return a.runTogether(c, sources)
-	case len(sources) > 0:
-		return nil, usage("compare runs, or solutions, which are run now, their trials taken in turn",
-			"compare: %s is a solution, %s is a run", sources[0].arg, foundArg)
+	case len(found) > 0 && len(sources) > 0:
+		return nil, usage.Errorf("compare runs, or solutions, which are run now, their trials taken in turn",
+			"compare: %s is a solution, %s is a run", sources[0].Arg, foundArg)
+	case len(found) > 0 && o.given != "":
+		return nil, usage.Errorf("leave it out: runs are compared as they are", "%s: A and B are runs", o.given)
+	case len(found) > 0:
+		return found, nil
 	}
-	for _, f := range runFlags() {
-		if name := f.Names()[0]; c.IsSet(name) {
-			return nil, usage("leave it out: runs are compared as they are", "--%s: A and B are runs", name)
-		}
+	if err := session.SameDefinition(sources); err != nil {
+		return nil, err
 	}
-	return found, nil
+	last := sources[len(sources)-1]
+	u, err := session.NewLocal(ctx, last.Submission, o.Options, nil, a.term)
+	if err != nil {
+		return nil, err
+	}
+	u.Version = Version
+	return u.RunTogether(ctx, a.Root(), sources, func(letter string, s *session.Source, run *event.Run) event.Sink {
+		a.term.Note("running    %s: %s, %s %s", letter, plain.Line(s.Arg), plain.Line(s.Solution.Name), plain.Short(run.ContentHash))
+		return a.term.Progress(letter, s == last)
+	})
 }
 
 func (a *app) showComparison(res *compare.Result) error {
@@ -210,37 +238,4 @@ func runText(r *runs.Run) string {
 		return plain.Line(r.ID)
 	}
 	return plain.Line(fmt.Sprintf("%s  %s %s, profile %s, on %s", r.ID, r.Run.Solution, plain.Short(r.Run.ContentHash), r.Run.Profile.Name, r.Run.Device.Name))
-}
-
-// runsRoot is the folder that has the runs: the config's, or the working directory's where there is no config.
-func runsRoot(c *cli.Context) string {
-	return filepath.Dir(configPath(c))
-}
-
-// readRun reads the run that arg names: by its id, or as a folder.
-func readRun(c *cli.Context, arg string) (*runs.Run, error) {
-	dir, err := runFolder(c, arg)
-	if err != nil {
-		return nil, err
-	}
-	r, err := runs.Read(dir)
-	return r, invalid(err)
-}
-
-// runFolder finds the folder of the run that arg names.
-func runFolder(c *cli.Context, arg string) (string, error) {
-	root := runsRoot(c)
-	id, err := runs.Find(root, arg)
-	if err == nil {
-		return filepath.Join(root, runs.Dir, id), nil
-	}
-	var unknown *runs.UnknownError
-	if !errors.As(err, &unknown) {
-		return "", err
-	}
-	dir := path(c, arg)
-	if st, statErr := os.Stat(dir); len(unknown.Matches) > 0 || statErr != nil || !st.IsDir() {
-		return "", invalid(err)
-	}
-	return dir, nil
 }

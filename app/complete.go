@@ -1,10 +1,10 @@
 package app
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"embed"
-	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
@@ -20,18 +20,18 @@ import (
 	"fisub/bench/runs"
 	"fisub/device"
 	"fisub/docs"
-	"fisub/internal/cache"
 	"fisub/internal/config"
-	"fisub/internal/event"
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
+	"fisub/internal/usage"
 	"fisub/remote"
 	"fisub/remote/bundle"
-	"fisub/workloads"
+	"fisub/session"
 )
 
-// The scripts teach a shell to ask `fisub __complete`.
+// The scripts teach a shell to ask fisub itself.
 //
 //go:embed completion/*
 var completionScripts embed.FS
@@ -41,7 +41,7 @@ var shells = []string{"bash", "zsh", "fish"}
 func (a *app) completionCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "completion",
-		Usage:     "print what teaches a shell to complete fisub's words",
+		Usage:     "print the script that makes a shell complete fisub's commands, flags and values",
 		ArgsUsage: strings.Join(shells, "|"),
 		Description: "It completes commands, flags and their values: definitions, workload sets, beginnings of uuids, run ids, baselines,\n" +
 			"remotes. Add to the file that the shell reads when it starts:\n\n" +
@@ -50,11 +50,8 @@ func (a *app) completionCommand() *cli.Command {
 			"   ~/.config/fish/config.fish   fisub completion fish | source\n\n" +
 			"   fisub completion bash",
 		Action: func(c *cli.Context) error {
-			if c.NArg() != 1 {
-				return usage("fisub completion bash", "completion: got %d arguments, want a shell", c.NArg())
-			}
 			if !slices.Contains(shells, c.Args().First()) {
-				return unknown("shell", c.Args().First(), shells)
+				return usage.Unknown("shell", c.Args().First(), shells)
 			}
 			script, err := completionScripts.ReadFile("completion/" + c.Args().First())
 			if err == nil {
@@ -65,271 +62,215 @@ func (a *app) completionCommand() *cli.Command {
 	}
 }
 
+// completeFlag is the last word where a shell asks: those before it are what was typed, the last of them the one to complete.
+const completeFlag = "--generate-bash-completion"
+
 // completionTime is what completing may take: whoever types waits for it.
 const completionTime = time.Second
 
-// completeMain is `fisub __complete WORD...`, the hidden command that the shells ask: the words behind fisub, the last being
-// the one to complete. It prints candidates, each with a tab and a few words about it, and as the last line ":files" or
-// ":folders" where those of the shell are candidates too. It prints nothing else, whatever is wrong with the project.
+// A typing is a line whose last word is to be completed.
+type typing struct {
+	word    string   // as far as it is typed
+	pending cli.Flag // the flag whose value it is, or nil
+}
+
+// completeMain prints candidates for the last of the words, each with a tab and a few words about it, and as the last line ":files"
+// or ":folders" where those of the shell are candidates too. It prints nothing else, whatever is wrong with the project.
 func completeMain(words []string, stdout io.Writer) int {
-	done := make(chan string, 1)
+	done := make(chan []byte, 1)
 	go func() {
+		var out bytes.Buffer
 		defer func() {
-			if recover() != nil {
-				done <- ""
-			}
+			_ = recover()
+			done <- out.Bytes()
 		}()
-		done <- complete(words)
+		a := &app{stdout: &out, stderr: io.Discard, term: &ui.Terminal{Out: io.Discard, Err: io.Discard}, typed: &typing{}}
+		if n := len(words); n > 0 {
+			a.typed.word, words = words[n-1], words[:n-1]
+		}
+		program := a.cli()
+		sorted, pending := flagsFirst(program, append([]string{program.Name}, words...))
+		if a.typed.pending = pending; pending != nil {
+			sorted = slices.DeleteFunc(sorted, func(word string) bool { return word == words[len(words)-1] })
+		}
+		if !slices.Contains(words, "--") {
+			_ = program.Run(append(sorted, completeFlag))
+		}
 	}()
 	select {
 	case text := <-done:
-		_, _ = io.WriteString(stdout, text)
+		_, _ = stdout.Write(text)
 	case <-time.After(completionTime):
 	}
 	return exitOK
 }
 
+// completer is the hook that the flag package calls where the line that is typed is of the command c, nil for the program itself.
+func (a *app) completer(c *cli.Command) cli.BashCompleteFunc {
+	return func(ctx *cli.Context) {
+		l := &line{app: a, command: c, args: ctx.Args().Slice(), flags: ctx.App.Flags, below: ctx.App.Commands, given: map[string]string{}}
+		if c != nil {
+			l.flags, l.below = c.Flags, c.Subcommands
+		}
+		lineage := ctx.Lineage()
+		for _, at := range slices.Backward(lineage) {
+			if at.Command == nil {
+				continue
+			}
+			for _, f := range at.Command.Flags {
+				if name := f.Names()[0]; at.IsSet(name) {
+					l.given[name] = at.String(name)
+					if act, ok := f.(cli.ActionableFlag); ok {
+						_ = act.RunAction(at)
+					}
+				}
+			}
+		}
+		l.print(a.stdout)
+	}
+}
+
 // A candidate is a word that may stand where the cursor is.
 type candidate struct{ word, what string }
 
-func complete(words []string) string {
-	if len(words) == 0 {
-		words = []string{""}
-	}
-	cur := words[len(words)-1]
-	app := (&app{}).cli()
-	l := readLine(app, words[:len(words)-1])
-	found, kind, prefix := l.candidates(cur)
-	var b strings.Builder
-	for _, c := range found {
-		if strings.HasPrefix(prefix+c.word, cur) {
-			fmt.Fprintf(&b, "%s\t%s\n", plain.Line(prefix+c.word), plain.Line(c.what))
-		}
-	}
-	if kind == "files" || kind == "folders" {
-		b.WriteString(":" + kind + "\n")
-	}
-	return b.String()
-}
-
-// A line is what stands before the cursor.
+// A line is what stands before the word to complete.
 type line struct {
+	*app
 	command *cli.Command // nil: the program itself
-	words   []string     // its name, "remote gc"
 	flags   []cli.Flag
 	below   []*cli.Command
 	args    []string
-	given   map[string][]string // values by flag
-	pending cli.Flag            // waits for its value
+	given   map[string]string // flags that are set, with the value of those that take text
 }
 
-func readLine(app *cli.App, words []string) *line {
-	l := &line{flags: app.Flags, below: app.Commands, given: map[string][]string{}}
-	onlyArgs := false
-	for _, word := range words {
-		switch {
-		case l.pending != nil:
-			l.give(l.pending, word)
-			l.pending = nil
-		case onlyArgs:
-			l.args = append(l.args, word)
-		case word == "--":
-			onlyArgs = true
-		case strings.HasPrefix(word, "-") && word != "-":
-			name, value, whole := strings.Cut(strings.TrimLeft(word, "-"), "=")
-			switch f := l.flag(name); {
-			case f == nil:
-			case whole, !takesValue(f):
-				l.give(f, value)
-			default:
-				l.pending = f
-			}
-		default:
-			if c := findCommand(l.below, word); c != nil && len(l.args) == 0 {
-				l.command, l.flags, l.below = c, c.Flags, c.Subcommands
-				l.words = append(l.words, c.Name)
-			} else {
-				l.args = append(l.args, word)
-			}
+func (l *line) print(w io.Writer) {
+	found, kind, prefix := l.candidates(l.typed.word)
+	for _, c := range found {
+		if strings.HasPrefix(prefix+c.word, l.typed.word) {
+			fmt.Fprintf(w, "%s\t%s\n", plain.Line(prefix+c.word), plain.Line(c.what))
 		}
 	}
-	return l
-}
-
-func (l *line) flag(name string) cli.Flag { return flagNamed(l.flags, name) }
-
-func (l *line) give(f cli.Flag, value string) {
-	l.given[f.Names()[0]] = append(l.given[f.Names()[0]], value)
-}
-
-func (l *line) value(flag string) string {
-	if values := l.given[flag]; len(values) > 0 {
-		return values[len(values)-1]
+	if kind != "" {
+		fmt.Fprintln(w, kind)
 	}
-	return ""
 }
 
-func takesValue(f cli.Flag) bool {
-	d, ok := f.(cli.DocGenerationFlag)
-	return ok && d.TakesValue()
-}
-
-// candidates gives what may stand in place of cur, behind prefix, which is a part of cur.
-func (l *line) candidates(cur string) (found []candidate, kind, prefix string) {
-	if l.pending != nil {
-		return l.valuesOf(l.pending, cur, "")
-	}
-	if name, value, ok := strings.Cut(cur, "="); ok && strings.HasPrefix(cur, "-") {
-		if f := l.flag(strings.TrimLeft(name, "-")); f != nil {
+// candidates gives what may stand in place of word, behind prefix, which is a part of it.
+func (l *line) candidates(word string) (found []candidate, kind, prefix string) {
+	name, value, whole := strings.Cut(word, "=")
+	switch {
+	case l.typed.pending != nil:
+		return l.valuesOf(l.typed.pending, word, "")
+	case whole && strings.HasPrefix(word, "-"):
+		if f := flagNamed(l.flags, strings.TrimLeft(name, "-")); f != nil {
 			return l.valuesOf(f, value, name+"=")
 		}
 		return nil, "", ""
-	}
-	if strings.HasPrefix(cur, "-") {
-		if len(l.args) > 0 {
-			return nil, "", "" // fisub takes no flags behind arguments
-		}
-		for _, f := range l.flags {
-			v, ok := f.(cli.VisibleFlag)
-			if _, again := f.(*cli.StringSliceFlag); ok && !v.IsVisible() || !again && len(l.given[f.Names()[0]]) > 0 {
-				continue
-			}
-			m := flagOf(f)
-			for _, name := range m.Names {
-				found = append(found, candidate{name, m.Usage})
-			}
-		}
-		return append(found, candidate{"--help", "show help"}), "", ""
+	case strings.HasPrefix(word, "-"):
+		return l.flagNames(), "", ""
 	}
 	if len(l.args) == 0 {
-		for _, c := range l.below {
-			if !c.Hidden {
-				found = append(found, candidate{c.Name, c.Usage})
-			}
-		}
+		found = commandCandidates(l.below)
 	}
-	if l.command != nil && l.command.ArgsUsage != "" {
+	if l.command != nil {
 		words := strings.Fields(l.command.ArgsUsage)
-		n := min(len(l.args), len(words)-1)
-		word := strings.Trim(words[n], "[].")
-		if n == len(l.args) || strings.Contains(words[n], "...") || l.command.Name == "help" {
-			values, k := l.argument(word)
-			return append(found, values...), k, ""
+		if n := min(len(l.args), len(words)-1); n >= 0 && (n == len(l.args) || strings.Contains(words[n], "...")) {
+			values, kind := l.values(strings.Trim(words[n], "[]."))
+			return append(found, values...), kind, ""
 		}
 	}
 	return found, "", ""
 }
 
-// valuesOf gives the values of a flag. Those of a list, "NAME[,NAME...]", are completed one by one.
-func (l *line) valuesOf(f cli.Flag, cur, prefix string) (found []candidate, kind, before string) {
-	placeholder := flagOf(f).Value
-	if one, _, ok := strings.Cut(placeholder, "["); ok {
-		placeholder = one
-		if i := strings.LastIndexByte(cur, ','); i >= 0 {
-			prefix += cur[:i+1]
+func (l *line) flagNames() (found []candidate) {
+	for _, f := range l.flags {
+		v, ok := f.(cli.VisibleFlag)
+		_, set := l.given[f.Names()[0]]
+		if _, again := f.(*cli.StringSliceFlag); ok && !v.IsVisible() || set && !again {
+			continue
+		}
+		for _, name := range f.Names() {
+			dashes := "--"
+			if len(name) == 1 {
+				dashes = "-"
+			}
+			found = append(found, candidate{dashes + name, strings.ReplaceAll(f.(cli.DocGenerationFlag).GetUsage(), "`", "")})
 		}
 	}
-	found, kind = l.values(f.Names()[0], placeholder)
+	return found
+}
+
+func commandCandidates(commands []*cli.Command) (found []candidate) {
+	for _, c := range commands {
+		if !c.Hidden {
+			found = append(found, candidate{c.Name, c.Usage})
+		}
+	}
+	return found
+}
+
+// valueName is how the help calls the value of a flag.
+func valueName(f cli.Flag) string {
+	parts := strings.SplitN(f.(cli.DocGenerationFlag).GetUsage(), "`", 3)
+	if len(parts) < 3 {
+		return ""
+	}
+	return parts[1]
+}
+
+// valuesOf gives the values of a flag. Those of a list, "TABLE[,TABLE...]", are completed one by one.
+func (l *line) valuesOf(f cli.Flag, word, prefix string) (found []candidate, kind, before string) {
+	name, _, list := strings.Cut(valueName(f), "[")
+	if i := strings.LastIndexByte(word, ','); list && i >= 0 {
+		prefix += word[:i+1]
+	}
+	found, kind = l.values(name)
 	return found, kind, prefix
 }
 
-// argument gives what an argument may be that the help calls word.
-func (l *line) argument(word string) ([]candidate, string) {
-	switch word {
-	case "COMMAND|TOPIC":
-		commands := (&app{}).cli().Commands
-		for _, arg := range l.args {
-			c := findCommand(commands, arg)
-			if c == nil {
-				return nil, ""
-			}
-			commands = c.Subcommands
-		}
-		var found []candidate
-		for _, c := range commands {
-			if !c.Hidden {
-				found = append(found, candidate{c.Name, c.Usage})
-			}
-		}
-		if len(l.args) == 0 {
-			for _, t := range docs.Topics() {
-				if !slices.ContainsFunc(found, func(c candidate) bool { return c.word == t.Name }) {
-					found = append(found, candidate{t.Name, t.Title})
-				}
-			}
-		}
-		return found, ""
+// noValues are the names of values that only the user knows.
+var noValues = []string{"N", "TIME", "GIB", "USD", "PERCENT", "NAME"}
+
+// values gives what may be given where the help says name, of a flag or an argument. kind is ":files" or ":folders" where those
+// may be given too.
+func (l *line) values(name string) (found []candidate, kind string) {
+	switch name {
+	case "FILE":
+		return nil, ":files"
+	case "DIR":
+		return nil, ":folders"
 	case "A", "B", "C": // of compare
-		return l.runs(), "files"
+		return l.runs(), ":files"
 	case "RUN":
-		if strings.HasPrefix(strings.Join(l.words, " "), "remote ") {
-			return l.runs(), ""
+		if l.typed.pending == nil && !strings.HasPrefix(l.command.HelpName, "fisub remote") {
+			kind = ":folders"
 		}
-		return l.runs(), "folders"
-	case "FILE":
-		return nil, "files"
-	case "DIR":
-		return nil, "folders"
-	}
-	if strings.ToLower(word) == word && strings.Contains(word, "|") {
-		return plainWords(strings.Split(word, "|")...), ""
-	}
-	return nil, ""
-}
-
-// noValues are the placeholders and the names of flags whose values only the user knows.
-var noValues = []string{"N", "TIME", "GIB", "USD", "PERCENT", "author", "name"}
-
-// values gives those of a flag: by its name, or by the placeholder that stands in its help.
-func (l *line) values(flag, placeholder string) ([]candidate, string) {
-	switch flag {
-	case "color":
-		return plainWords("auto", "always", "never"), ""
-	case "fail-on":
-		return plainWords("slower"), ""
-	case "tool":
-		return plainWords(sanitizers...), ""
-	case "ncu-set":
-		return plainWords("basic", "detailed", "full"), ""
-	case "on":
-		return l.remotes(), ""
-	case "baseline":
-		names := baselineNames(filepath.Dir(l.config()))
-		return plainWords(append(names, noBaseline)...), "files"
-	case "definition":
+		return l.runs(), kind
+	case "BASELINE":
+		return plainWords(append(session.BaselineNames(l.Root()), session.NoBaseline)...), ":files"
+	case "COMMAND|TOPIC":
+		return l.topics(), ""
+	case "DEFINITION":
 		return l.definitions(), ""
-	case "language":
-		return plainWords(strings.Split(languageNames(), ", ")...), ""
-	case "format":
-		return plainWords("html", "md", "csv"), ""
-	case "remote":
-		return l.gitRemotes(), ""
-	case "require":
-		return plainWords("cuda", "compiler", "git", "nvcc", "tvm-ffi", "python", "torch", "triton", "dataset", "config", "remote"), ""
-	}
-	switch placeholder {
-	case "FILE":
-		return nil, "files"
-	case "DIR":
-		return nil, "folders"
-	case "RUN":
-		return l.runs(), ""
 	case "SET":
 		return l.sets(), ""
 	case "PREFIX":
 		return l.workloads(), ""
+	case "TABLE":
+		return l.tables(), ""
+	case "REMOTE":
+		return l.gitRemotes(), ""
 	case "DEVICE":
 		return devices(), ""
-	case "PROFILE":
-		return plainWords(config.Profiles...), ""
-	case "TIMER":
-		return plainWords(device.Timers...), ""
-	case "ARCH":
-		return plainWords("sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a"), ""
-	case "GPU":
-		return plainWords(append(bundle.GPUs(), "none")...), ""
 	}
-	return nil, ""
+	words := map[string][]string{
+		"WHEN": colors, "VERDICT": {"slower"}, "TOOL": sanitizers, "SECTIONS": sections, "LANGUAGE": languages(), "FORMAT": formats,
+		"PROFILE": config.Profiles, "TIMER": device.Timers, "ARCH": {"sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a"},
+		"GPU":           append(bundle.GPUs(), "none"),
+		"FOUND":         {"cuda", "compiler", "git", "nvcc", "tvm-ffi", "python", "torch", "triton", "dataset", "config", "remote"},
+		"bash|zsh|fish": shells,
+	}
+	return plainWords(words[name]...), ""
 }
 
 func plainWords(words ...string) []candidate {
@@ -340,61 +281,57 @@ func plainWords(words ...string) []candidate {
 	return found
 }
 
-// path makes name relative to -C.
-func (l *line) path(name string) string {
-	if dir := l.value("C"); dir != "" && !filepath.IsAbs(name) {
-		return filepath.Join(dir, name)
+// topics gives the commands below those that are given, and behind help alone the topics.
+func (l *line) topics() (found []candidate) {
+	commands := (&app{term: l.term}).cli().Commands
+	for _, arg := range l.args {
+		c := findCommand(commands, arg)
+		if c == nil {
+			return nil
+		}
+		commands = c.Subcommands
 	}
-	return name
-}
-
-func (l *line) config() string { return l.path(cmp.Or(l.value("config"), config.Name)) }
-
-func (l *line) dataset() *workloads.Dataset {
-	root, err := cache.Root()
-	if err != nil {
-		return nil
+	found = commandCandidates(commands)
+	if len(l.args) == 0 {
+		for _, t := range docs.Topics() {
+			if findCommand(commands, t.Name) == nil {
+				found = append(found, candidate{t.Name, t.Title})
+			}
+		}
 	}
-	dir := os.Getenv("FIB_DATASET_PATH")
-	if named := l.value("dataset"); named != "" {
-		dir = l.path(named)
-	}
-	data, err := workloads.Open(dir, root)
-	if err != nil {
-		return nil
-	}
-	return data
+	return found
 }
 
 // definition is the one that the line, its packed solution or its config names; "" where none does.
 func (l *line) definition() string {
-	if name := l.value("definition"); name != "" {
+	if name := l.given["definition"]; name != "" {
 		return name
 	}
-	if file := l.value("solution"); file != "" {
-		if sol, _, err := trace.ReadSolution(l.path(file)); err == nil {
+	if file := l.given["solution"]; file != "" {
+		if sol, _, err := trace.ReadSolution(l.Path(file)); err == nil {
 			return sol.Definition
 		}
 		return ""
 	}
-	cfg, err := config.Load(l.config())
+	cfg, err := config.Load(l.ConfigPath())
 	if err != nil {
 		return ""
 	}
 	return cfg.Solution.Definition
 }
 
-func (l *line) definitions() (found []candidate) {
-	if data := l.dataset(); data != nil {
-		found = plainWords(data.Definitions()...)
+func (l *line) definitions() []candidate {
+	data, err := l.OpenDataset()
+	if err != nil {
+		return nil
 	}
-	return found
+	return plainWords(data.Definitions()...)
 }
 
 // sets are those of the definition, or of all where none is named.
 func (l *line) sets() (found []candidate) {
-	data := l.dataset()
-	if data == nil {
+	data, err := l.OpenDataset()
+	if err != nil {
 		return nil
 	}
 	names := data.Definitions()
@@ -402,10 +339,7 @@ func (l *line) sets() (found []candidate) {
 		names = []string{name}
 	}
 	for _, name := range names {
-		sets, err := data.Sets(name)
-		if err != nil {
-			continue
-		}
+		sets, _ := data.Sets(name)
 		for _, set := range sets {
 			if !slices.ContainsFunc(found, func(c candidate) bool { return c.word == set }) {
 				found = append(found, candidate{set, "of " + name})
@@ -416,18 +350,15 @@ func (l *line) sets() (found []candidate) {
 }
 
 func (l *line) workloads() (found []candidate) {
-	data, name := l.dataset(), l.definition()
-	if data == nil || name == "" {
-		return nil
-	}
-	set := l.value("set")
-	if cfg, err := config.Load(l.config()); err == nil && l.value("solution") == "" {
-		set = cmp.Or(set, cfg.Bench.Set)
-	}
-	ws, err := data.Workloads(name, cmp.Or(set, "default"))
+	data, err := l.OpenDataset()
 	if err != nil {
 		return nil
 	}
+	set := l.given["set"]
+	if cfg, err := config.Load(l.ConfigPath()); err == nil && l.given["solution"] == "" {
+		set = cmp.Or(set, cfg.Bench.Set)
+	}
+	ws, _ := data.Workloads(l.definition(), cmp.Or(set, "default"))
 	for _, w := range ws {
 		found = append(found, candidate{plain.Short(w.UUID), strings.TrimSpace(axesText(w))})
 	}
@@ -436,8 +367,7 @@ func (l *line) workloads() (found []candidate) {
 
 // runs are those of the folder, the newest first.
 func (l *line) runs() (found []candidate) {
-	root := filepath.Dir(l.config())
-	ids, err := runs.IDs(root)
+	ids, err := runs.IDs(l.Root())
 	if err != nil || len(ids) == 0 {
 		return nil
 	}
@@ -449,9 +379,8 @@ func (l *line) runs() (found []candidate) {
 	for i, id := range ids {
 		what := ""
 		if i < 50 { // each is a file to read
-			var run event.Run
-			if data, err := os.ReadFile(filepath.Join(root, runs.Dir, id, "run.json")); err == nil && json.Unmarshal(data, &run) == nil {
-				what = fmt.Sprintf("%s %s, %d workloads on %s", run.Solution, plain.Short(run.ContentHash), len(run.Workloads), run.Device.Name)
+			if run, err := runs.Header(filepath.Join(l.Root(), runs.Dir, id)); err == nil {
+				what = fmt.Sprintf("%s %s, %s on %s", run.Solution, plain.Short(run.ContentHash), plain.Count(len(run.Workloads), "workload"), run.Device.Name)
 			}
 		}
 		found = append(found, candidate{id, what})
@@ -459,13 +388,12 @@ func (l *line) runs() (found []candidate) {
 	return found
 }
 
-func (l *line) remotes() (found []candidate) {
-	if cfg, err := config.Load(l.config()); err == nil {
-		for _, name := range slices.Sorted(maps.Keys(cfg.Remote)) {
-			found = append(found, candidate{name, "a table of the config, of kind " + remote.Kind(cfg.Remote[name])})
-		}
+func (l *line) tables() (found []candidate) {
+	tables, _ := l.Tables()
+	for _, name := range slices.Sorted(maps.Keys(tables)) {
+		found = append(found, candidate{name, "a table of the config, of kind " + remote.Kind(tables[name])})
 	}
-	if !slices.ContainsFunc(found, func(c candidate) bool { return c.word == "loopback" }) {
+	if tables["loopback"] == nil {
 		found = append(found, candidate{"loopback", "this machine, the whole way"})
 	}
 	return found
@@ -474,7 +402,7 @@ func (l *line) remotes() (found []candidate) {
 func (l *line) gitRemotes() []candidate {
 	ctx, cancel := context.WithTimeout(context.Background(), completionTime/2)
 	defer cancel()
-	repo, err := git.Open(ctx, filepath.Dir(l.config()))
+	repo, err := git.Open(ctx, l.Root())
 	if err != nil {
 		return nil
 	}

@@ -62,6 +62,13 @@ func completionProject(t *testing.T) string {
 	return dir
 }
 
+// complete gives what a shell is told that completes the last of these words.
+func complete(words ...string) string {
+	var out strings.Builder
+	completeMain(words, &out)
+	return out.String()
+}
+
 func TestComplete(t *testing.T) {
 	completionProject(t)
 	for _, tc := range []struct {
@@ -99,7 +106,11 @@ func TestComplete(t *testing.T) {
 		{"-C nowhere remote --on ", []string{"loopback"}},
 		{"-C broken runs show 2", []string{"20260103-1-c", ":folders"}},
 		{"check ", []string{":files"}},
-		{"check config.toml --ar", nil}, // fisub refuses flags behind arguments
+		{"check config.toml --ar", []string{"--arch"}},
+		{"check config.toml --arch sm_9", []string{"sm_90", "sm_90a"}},
+		{"compare last . --set c", []string{"contest54"}},
+		{"report last --format=m -o", []string{"-o"}},
+		{"local -- --se", nil},
 		{"unpack x.json ", []string{":folders"}},
 		{"-C ", []string{":folders"}},
 		{"--color ", []string{"auto", "always", "never"}},
@@ -115,7 +126,7 @@ func TestComplete(t *testing.T) {
 		{"frobnicate ", nil},
 	} {
 		var got []string
-		for line := range strings.Lines(complete(strings.Split(tc.line, " "))) {
+		for line := range strings.Lines(complete(strings.Split(tc.line, " ")...)) {
 			word, _, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 			got = append(got, word)
 		}
@@ -127,7 +138,7 @@ func TestComplete(t *testing.T) {
 			t.Errorf("fisub %s: got %q, want %q", tc.line, got, want)
 		}
 	}
-	if text := complete([]string{"local", "--resume", "20260101"}); !strings.Contains(text, "\tfirst 01234567, 0 workloads on NVIDIA H200\n") {
+	if text := complete("local", "--resume", "20260101"); !strings.Contains(text, "\tfirst 01234567, 0 workloads on NVIDIA H200\n") {
 		t.Errorf("a run: got %q, want what it ran", text)
 	}
 }
@@ -139,7 +150,7 @@ func TestCompleteBroken(t *testing.T) {
 		{"-C", "broken", "local", "--set", ""}, {"-C", "broken", "--dataset", "broken", "local", "--workload", ""}, {"--config", "a folder", "remote", "--on", ""},
 		{"-C", "broken", "--dataset", "broken", "dataset", "ls", "--definition", ""}, {"-C", "broken", "local", "--baseline", ""}, {}, {"--config"},
 	} {
-		cmd := exec.Command("fisub", append([]string{"__complete"}, words...)...)
+		cmd := exec.Command("fisub", append(words, completeFlag)...)
 		var complaint strings.Builder
 		cmd.Stderr = &complaint
 		took := time.Hour
@@ -174,10 +185,9 @@ func TestCompleteAllFlags(t *testing.T) {
 				if v, ok := f.(cli.VisibleFlag); !takesValue(f) || ok && !v.IsVisible() {
 					continue
 				}
-				m := flagOf(f)
-				value, _, _ := strings.Cut(m.Value, "[")
-				if !slices.Contains(noValues, value) && !slices.Contains(noValues, f.Names()[0]) && complete(append(slices.Clone(here), m.Names[0], "")) == "" {
-					t.Errorf("fisub %s %s: nothing completes its value: add it to values, or its placeholder to noValues in complete.go", strings.Join(here, " "), m)
+				value, _, _ := strings.Cut(valueName(f), "[")
+				if !slices.Contains(noValues, value) && complete(append(slices.Clone(here), "-"+f.Names()[0], "")...) == "" {
+					t.Errorf("fisub %s --%s: nothing completes its value: add %q to values or noValues in complete.go", strings.Join(here, " "), f.Names()[0], value)
 				}
 			}
 			walk(here, c.Subcommands)

@@ -1,61 +1,73 @@
 package app
 
 import (
+	"context"
 	"fmt"
-	"io"
 	"os"
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/explain"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/usage"
 	"fisub/workloads"
 )
 
-func (a *app) datasetCommand() *cli.Command {
-	pick := []cli.Flag{
-		&cli.StringFlag{Name: "definition", Usage: "only the definition `NAME`"},
-		&cli.StringFlag{Name: "set", Usage: "only the workload set `SET`"},
+type datasetOptions struct{ definition, set, out string }
+
+func (o *datasetOptions) flags() []cli.Flag {
+	return []cli.Flag{
+		stringFlag(&o.definition, "definition", "only the definition `DEFINITION`", ""),
+		stringFlag(&o.set, "set", "only the workload set `SET`", ""),
 	}
+}
+
+func (a *app) datasetCommand() *cli.Command {
+	var ls, verify, synth datasetOptions
 	return &cli.Command{
 		Name:  "dataset",
 		Usage: "list, check and synthesise workloads and their inputs",
 		Subcommands: []*cli.Command{
-			{Name: "ls", Usage: "list definitions and their workload sets; with -v the workloads too", Flags: pick, Action: a.datasetLs,
-				Description: "   fisub dataset ls\n   fisub dataset ls -v --definition gdn_decode_qk4_v8_d128_k_last --set contest54"},
-			{Name: "verify", Usage: "check workloads and input files against their definitions", Flags: pick, Action: a.datasetVerify,
-				Description: "   fisub dataset verify\n   fisub dataset verify --dataset ~/mlsys26-contest"},
-			{Name: "synth", Usage: "make the input files that are missing, the same bytes on every machine", Action: a.datasetSynth,
-				Flags: append(pick, &cli.StringFlag{Name: "o", Usage: "write below the folder `DIR`", DefaultText: "the dataset's own root"}),
+			{Name: "ls", Usage: "list definitions and their workload sets; with -v the workloads too", Flags: ls.flags(),
+				Description: "   fisub dataset ls\n   fisub dataset ls -v --definition gdn_decode_qk4_v8_d128_k_last --set contest54",
+				Action:      func(*cli.Context) error { return a.datasetLs(ls) }},
+			{Name: "verify", Usage: "check workloads and input files against their definitions", Flags: verify.flags(),
+				Description: "   fisub dataset verify\n   fisub dataset verify --dataset ~/mlsys26-contest",
+				Action:      func(c *cli.Context) error { return a.datasetVerify(c.Context, verify) }},
+			{Name: "synth", Usage: "make the input files that are missing, the same bytes on every machine",
+				Flags: append(synth.flags(), stringFlag(&synth.out, "o", "write below the folder `DIR`", "the dataset's own root")),
 				Description: "   fisub dataset synth --definition gdn_decode_qk4_v8_d128_k_last --set default\n" +
-					"   fisub dataset synth --definition gdn_decode_qk4_v8_d128_k_last --set default -o trace    below another folder"},
+					"   fisub dataset synth --definition gdn_decode_qk4_v8_d128_k_last --set default -o trace    below another folder",
+				Action: func(c *cli.Context) error { return a.datasetSynth(c.Context, synth) }},
 		},
 	}
 }
 
-// eachSet calls do for every workload set that the flags choose.
-func eachSet(c *cli.Context, data *workloads.Dataset, do func(def *trace.Definition, set string, ws []*trace.Workload) error) error {
+// each calls do for every workload set that the options choose.
+func (o *datasetOptions) each(data *workloads.Dataset, do func(def *trace.Definition, set string, ws []*trace.Workload) error) error {
 	names := data.Definitions()
-	if name := c.String("definition"); name != "" {
-		names = []string{name}
+	if o.definition != "" {
+		names = []string{o.definition}
 	}
 	found := false
 	for _, name := range names {
 		def, err := data.Definition(name)
 		if err != nil {
-			return invalid(err)
+			return usage.Invalid(err)
 		}
 		sets, err := data.Sets(name)
 		if err != nil {
-			return invalid(err)
+			return usage.Invalid(err)
 		}
 		for _, set := range sets {
-			if want := c.String("set"); want != "" && want != set {
+			if o.set != "" && o.set != set {
 				continue
 			}
 			found = true
 			ws, err := data.Workloads(name, set)
 			if err != nil {
-				return invalid(err)
+				return usage.Invalid(err)
 			}
 			if err := do(def, set, ws); err != nil {
 				return err
@@ -63,38 +75,37 @@ func eachSet(c *cli.Context, data *workloads.Dataset, do func(def *trace.Definit
 		}
 	}
 	if !found {
-		return usage("fisub dataset ls lists what there is", "no such workload set")
+		return usage.Errorf("fisub dataset ls lists what there is", "no such workload set")
 	}
 	return nil
 }
 
-func (a *app) datasetLs(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
-	data, err := openDataset(c)
+// A setLine is a workload set in the list.
+type setLine struct {
+	Definition string   `json:"definition"`
+	Set        string   `json:"set"`
+	Workloads  int      `json:"workloads"`
+	UUIDs      []string `json:"uuids"`
+}
+
+func (a *app) datasetLs(o datasetOptions) error {
+	data, err := a.OpenDataset()
 	if err != nil {
 		return err
 	}
-	type row struct {
-		Definition string   `json:"definition"`
-		Set        string   `json:"set"`
-		Workloads  int      `json:"workloads"`
-		UUIDs      []string `json:"uuids"`
-	}
-	var rows []row
-	err = eachSet(c, data, func(def *trace.Definition, set string, ws []*trace.Workload) error {
-		r := row{Definition: def.Name, Set: set, Workloads: len(ws)}
+	var lines []setLine
+	err = o.each(data, func(def *trace.Definition, set string, ws []*trace.Workload) error {
+		l := setLine{Definition: def.Name, Set: set, Workloads: len(ws)}
 		for _, w := range ws {
-			r.UUIDs = append(r.UUIDs, w.UUID)
+			l.UUIDs = append(l.UUIDs, w.UUID)
 		}
-		rows = append(rows, r)
-		if globalBool(c, "json") {
+		lines = append(lines, l)
+		if a.json {
 			return nil
 		}
-		fmt.Fprintf(a.stdout, "%s  %s  %d workloads\n", def.Name, set, len(ws))
-		if a.term.Verbose {
-			for _, w := range ws {
+		fmt.Fprintf(a.stdout, "%s  %s  %s\n", def.Name, set, plain.Count(len(ws), "workload"))
+		for _, w := range ws {
+			if a.term.Verbose {
 				fmt.Fprintf(a.stdout, "    %s%s\n", w.UUID, axesText(w))
 			}
 		}
@@ -103,8 +114,8 @@ func (a *app) datasetLs(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if globalBool(c, "json") {
-		return writeJSON(a.stdout, rows)
+	if a.json {
+		return a.writeJSON(lines)
 	}
 	if data.Embedded() {
 		a.term.Note("embedded dataset; input files are made in %s", data.Root())
@@ -112,35 +123,37 @@ func (a *app) datasetLs(c *cli.Context) error {
 	return nil
 }
 
-func axesText(w *trace.Workload) string {
-	text := ""
-	for name, n := range w.Axes.All() {
-		text += fmt.Sprintf("  %s=%d", name, n)
-	}
-	return text
+// A verified is what dataset verify found.
+type verified struct {
+	Workloads   int            `json:"workloads"`
+	AbsentFiles int            `json:"absent_files"`
+	Faults      []datasetFault `json:"faults"`
 }
 
-func (a *app) datasetVerify(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
-	data, err := openDataset(c)
+type datasetFault struct {
+	Definition string `json:"definition"`
+	Workload   string `json:"workload"`
+	Text       string `json:"text"`
+	Hint       string `json:"hint"`
+}
+
+func (a *app) datasetVerify(ctx context.Context, o datasetOptions) error {
+	data, err := a.OpenDataset()
 	if err != nil {
 		return err
 	}
-	absent, total := 0, 0
-	faults := []map[string]string{}
-	err = eachSet(c, data, func(def *trace.Definition, _ string, ws []*trace.Workload) error {
-		reports, err := data.Verify(c.Context, def, ws)
+	found := verified{Faults: []datasetFault{}}
+	err = o.each(data, func(def *trace.Definition, _ string, ws []*trace.Workload) error {
+		reports, err := data.Verify(ctx, def, ws)
 		if err != nil {
 			return err
 		}
 		for _, r := range reports {
-			total++
-			absent += r.Absent
+			found.Workloads++
+			found.AbsentFiles += r.Absent
 			for _, f := range r.Faults {
-				text, hint := explain(f)
-				faults = append(faults, map[string]string{"definition": def.Name, "workload": r.UUID, "text": text, "hint": hint})
+				text, hint := explain.Error(f)
+				found.Faults = append(found.Faults, datasetFault{def.Name, r.UUID, text, hint})
 				a.term.Error(fmt.Sprintf("%s: workload %s: %s", def.Name, r.UUID, text), hint)
 			}
 		}
@@ -149,57 +162,60 @@ func (a *app) datasetVerify(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if globalBool(c, "json") {
-		if err := writeJSON(a.stdout, map[string]any{"workloads": total, "absent_files": absent, "faults": faults}); err != nil {
+	if a.json {
+		if err := a.writeJSON(found); err != nil {
 			return err
 		}
 	} else {
-		fmt.Fprintf(a.stdout, "%d workloads checked, %d faults\n", total, len(faults))
+		fmt.Fprintf(a.stdout, "%s checked, %s\n", plain.Count(found.Workloads, "workload"), plain.Count(len(found.Faults), "fault"))
 	}
-	if absent > 0 {
-		a.term.Note("%d input files are not made yet: fisub local makes them when it needs them, fisub dataset synth at once", absent)
+	if n := found.AbsentFiles; n > 0 {
+		a.term.Note("not made yet: %s; fisub local makes them when it needs them, fisub dataset synth at once", plain.Count(n, "input file"))
 	}
-	if len(faults) > 0 {
-		return errShown
+	if len(found.Faults) > 0 {
+		return shown(exitUsage)
 	}
 	return nil
 }
 
-func (a *app) datasetSynth(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
-	data, err := openDataset(c)
+// A synthesis is what dataset synth made.
+type synthesis struct {
+	Files  int    `json:"files"`
+	Folder string `json:"folder"`
+}
+
+func (a *app) datasetSynth(ctx context.Context, o datasetOptions) error {
+	data, err := a.OpenDataset()
 	if err != nil {
 		return err
 	}
-	dest := c.String("o")
+	dest := o.out
 	if dest != "" {
-		dest = path(c, dest)
+		dest = a.Path(dest)
 		if st, err := os.Stat(dest); err == nil && !st.IsDir() {
-			return usage("name a folder", "-o %s: not a folder", dest)
+			return usage.Errorf("name a folder", "-o %s: not a folder", dest)
 		}
 	}
-	made := 0
-	err = eachSet(c, data, func(def *trace.Definition, set string, ws []*trace.Workload) error {
+	made := synthesis{Folder: dest}
+	err = o.each(data, func(def *trace.Definition, set string, ws []*trace.Workload) error {
 		bar := a.term.Bar(int64(len(ws)), def.Name+" "+set, false)
 		defer bar.Finish()
-		return data.Synth(c.Context, def, ws, dest, func(done, total int) {
+		return data.Synth(ctx, def, ws, dest, func(done, total int) {
 			bar.Set(int64(done))
 			if done == total {
-				made += total
+				made.Files += total
 			}
 		})
 	})
 	if err != nil {
-		return invalid(err)
+		return usage.Invalid(err)
 	}
 	if dest == "" {
-		dest = data.Root()
+		made.Folder = data.Root()
 	}
-	if globalBool(c, "json") {
-		return writeJSON(a.stdout, map[string]any{"files": made, "folder": dest})
+	if a.json {
+		return a.writeJSON(made)
 	}
-	_, err = io.WriteString(a.stdout, fmt.Sprintf("%d input files below %s\n", made, dest))
+	_, err = fmt.Fprintf(a.stdout, "%s below %s\n", plain.Count(made.Files, "input file"), made.Folder)
 	return err
 }

@@ -1,17 +1,14 @@
 package app
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -19,19 +16,29 @@ import (
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
-	"fisub/internal/ui"
+	"fisub/internal/usage"
 	"fisub/scaffold"
 	"fisub/workloads"
 )
 
-// languageTexts describe the languages that init knows.
-var languageTexts = map[trace.Language]string{
-	trace.CUDA:   "kernel.cu, built by nvcc, exported through TVM-FFI; fisub needs no Python for it",
-	trace.Triton: "kernel.py with @triton.jit kernels; running it takes a Python with torch and triton",
-	trace.Python: "kernel.py in PyTorch; running it takes a Python with torch",
+type initOptions struct {
+	dir                                string
+	definition, language, author, name string
+	force                              bool
 }
 
 func (a *app) initCommand() *cli.Command {
+	var o initOptions
+	text := func(to *string, name, help, absent string) cli.Flag {
+		f := stringFlag(to, name, help, absent)
+		f.Action = func(_ *cli.Context, value string) error {
+			if err := scaffold.CheckText(value); err != nil {
+				return usage.Errorf("", "--%s %q: %w", name, value, err)
+			}
+			return nil
+		}
+		return f
+	}
 	return &cli.Command{
 		Name:      "init",
 		Usage:     "make a new submission: config, kernel, .gitignore and a CI workflow",
@@ -43,46 +50,48 @@ func (a *app) initCommand() *cli.Command {
 			"   fisub init --definition gdn_decode_qk4_v8_d128_k_last --language triton --author me .\n" +
 			"   fisub -C my-kernel local",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "definition", Usage: "the definition `NAME`: one of the contest's"},
-			&cli.StringFlag{Name: "language", Usage: "write the kernel in `LANGUAGE`: " + languageNames(), DefaultText: "cuda"},
-			&cli.StringFlag{Name: "author", Usage: "the author's `NAME`", DefaultText: "git's user.name"},
-			&cli.StringFlag{Name: "name", Usage: "the solution's `NAME`", DefaultText: "the folder's"},
-			&cli.BoolFlag{Name: "force", Usage: "replace files that exist with other content"},
+			stringFlag(&o.definition, "definition", "the definition `DEFINITION`: one of the contest's", ""),
+			stringFlag(&o.language, "language", "write the kernel in `LANGUAGE`: "+languageNames(), "cuda"),
+			text(&o.author, "author", "the author's `NAME`", "git's user.name"),
+			text(&o.name, "name", "the solution's `NAME`", "the folder's"),
+			boolFlag(&o.force, "force", "replace files that exist with other content"),
 		},
-		Action: a.init,
+		Action: func(c *cli.Context) error {
+			o.dir = c.Args().First()
+			return a.init(c.Context, o)
+		},
 	}
 }
 
-func languageNames() string {
+func languages() []string {
 	var names []string
 	for _, l := range scaffold.Languages {
 		names = append(names, string(l))
 	}
-	return strings.Join(names, ", ")
+	return names
 }
 
-func (a *app) init(c *cli.Context) error {
-	if c.NArg() != 1 {
-		return usage("fisub init DIR; . is this folder", "init: got %d arguments, want a folder", c.NArg())
+func languageNames() string { return strings.Join(languages(), ", ") }
+
+func (a *app) init(ctx context.Context, o initOptions) error {
+	if o.dir == "" {
+		return usage.Errorf("fisub init DIR; . is this folder", "init: the folder's name is empty")
 	}
-	if c.Args().First() == "" {
-		return usage("fisub init DIR; . is this folder", "init: the folder's name is empty")
-	}
-	dir := path(c, c.Args().First())
+	dir := a.Path(o.dir)
 	if st, err := os.Stat(dir); err == nil && !st.IsDir() {
-		return usage("name a folder", "%s: not a folder", dir)
+		return usage.Errorf("name a folder", "%s: not a folder", dir)
 	}
-	data, err := openDataset(c)
+	data, err := a.OpenDataset()
 	if err != nil {
 		return err
 	}
-	opts := scaffold.Options{Version: revision()}
-	if err := a.answers(c, data, dir, &opts); err != nil {
+	opts, err := a.scaffoldOptions(ctx, o, data, dir)
+	if err != nil {
 		return err
 	}
 	sets, err := data.Sets(opts.Definition.Name)
 	if err != nil {
-		return invalid(err)
+		return usage.Invalid(err)
 	}
 	for _, s := range sets {
 		if s != workloads.DefaultSet {
@@ -94,70 +103,83 @@ func (a *app) init(c *cli.Context) error {
 	}
 	p, err := scaffold.New(opts)
 	if errors.Is(err, scaffold.ErrNoKernel) {
-		return usage("begin with the config.toml of another submission, and with the definition's reference", "%w", err)
+		return usage.Errorf("begin with the config.toml of another submission, and with the definition's reference", "%w", err)
 	}
 	if err != nil {
-		return invalid(err)
+		return usage.Invalid(err)
 	}
-	root := repository(dir)
-	if root != "" {
+	if root := repository(dir); root != "" {
 		p.Drop(scaffold.Workflow)
 		a.term.Note("%s: left out: GitHub takes workflows from the root of the repository, %s", scaffold.Workflow, relative(root))
 	}
-	done, err := p.Write(dir, c.Bool("force"))
+	done, err := p.Write(dir, o.force)
 	var conflict *scaffold.ConflictError
 	if errors.As(err, &conflict) {
 		var faults []error
-		lines := strings.Split(conflict.Error(), "\n")
-		for i, line := range lines {
-			fault := &usageError{err: errors.New(line)}
-			if i == len(lines)-1 {
-				fault.hint = "--force replaces files of that name; or name another folder"
-			}
-			faults = append(faults, fault)
+		for line := range strings.SplitSeq(conflict.Error(), "\n") {
+			faults = append(faults, usage.Errorf("", "%s", line))
 		}
+		last := len(faults) - 1
+		faults[last] = usage.Errorf("--force replaces files of that name; or name another folder", "%w", faults[last])
 		return errors.Join(faults...)
 	}
 	if err != nil {
 		return err
 	}
-	return a.initialised(c, dir, opts, p, done)
+	return a.initialised(dir, opts, p, done)
+}
+
+// A newProject is what init made.
+type newProject struct {
+	Dir        string         `json:"dir"`
+	Definition string         `json:"definition"`
+	Language   trace.Language `json:"language"`
+	Name       string         `json:"name"`
+	Author     string         `json:"author"`
+	Files      []newFile      `json:"files"`
+	Next       []string       `json:"next"`
+}
+
+type newFile struct {
+	Path   string `json:"path"`
+	Status string `json:"status"`
+	Bytes  int    `json:"bytes"`
 }
 
 // initialised prints what was written and what comes next.
-func (a *app) initialised(c *cli.Context, dir string, opts scaffold.Options, p *scaffold.Project, done []string) error {
-	command := []string{"fisub"}
-	if data := globalString(c, "dataset"); data != "" {
-		command = append(command, "--dataset", plain.Word(data))
-	}
-	if filepath.Clean(dir) != "." {
-		command = append(command, "-C", plain.Word(relative(dir)))
-		if data := globalString(c, "dataset"); data != "" {
-			if abs, err := filepath.Abs(path(c, data)); err == nil {
-				command[2] = plain.Word(abs) // -C moves relative paths
-			}
-		}
-	}
-	var next []string
-	for _, verb := range []string{"check", "local", "pack"} {
-		next = append(next, strings.Join(append(slices.Clone(command), verb), " "))
-	}
-	if globalBool(c, "json") {
-		files := []map[string]any{}
-		for i, f := range p.Files {
-			files = append(files, map[string]any{"path": f.Path, "status": done[i], "bytes": len(f.Content)})
-		}
-		return writeJSON(a.stdout, map[string]any{"dir": dir, "definition": opts.Definition.Name, "language": opts.Language, "name": opts.Name,
-			"author": opts.Author, "files": files, "next": next})
-	}
+func (a *app) initialised(dir string, opts scaffold.Options, p *scaffold.Project, done []string) error {
+	made := newProject{Dir: dir, Definition: opts.Definition.Name, Language: opts.Language, Name: opts.Name, Author: opts.Author,
+		Files: []newFile{}, Next: a.nextLines(dir)}
 	for i, f := range p.Files {
-		fmt.Fprintf(a.stdout, "%-10s  %s\n", done[i], filepath.Join(relative(dir), filepath.FromSlash(f.Path)))
+		made.Files = append(made.Files, newFile{f.Path, done[i], len(f.Content)})
 	}
-	fmt.Fprintf(a.stdout, "next\n")
-	for _, line := range next {
-		fmt.Fprintf(a.stdout, "  %s\n", line)
+	if a.json {
+		return a.writeJSON(made)
 	}
+	for _, f := range made.Files {
+		a.line(f.Status, "%s", filepath.Join(relative(dir), filepath.FromSlash(f.Path)))
+	}
+	fmt.Fprintf(a.stdout, "next\n  %s\n", strings.Join(made.Next, "\n  "))
 	return nil
+}
+
+// nextLines are the commands to go on with in dir.
+func (a *app) nextLines(dir string) (lines []string) {
+	command := "fisub"
+	data, moved := a.Dataset, filepath.Clean(dir) != "."
+	if data != "" {
+		if abs, err := filepath.Abs(a.Path(data)); err == nil && moved {
+			data = abs // -C moves relative paths
+		}
+		command += " --dataset " + plain.Word(data)
+	}
+	if moved {
+		command += " -C " + plain.Word(relative(dir))
+	}
+	for _, verb := range []string{"check", "local", "pack"} {
+		lines = append(lines, command+" "+verb)
+	}
+	return lines
 }
 
 // revision names this fisub for a build from source: the commit that it was built from, else its version's tag.
@@ -176,69 +198,53 @@ func repository(dir string) string {
 	return git.Root(dir)
 }
 
-// answers fills opts from the flags, and on a terminal from questions about what they leave open.
-func (a *app) answers(c *cli.Context, data *workloads.Dataset, dir string, opts *scaffold.Options) error {
-	q := a.questions(c)
-	var err error
-	name := c.String("definition")
+// scaffoldOptions are what the flags say, and on a terminal the answers to questions about what they leave open.
+func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workloads.Dataset, dir string) (opts scaffold.Options, err error) {
+	q := a.questions(ctx)
 	switch {
-	case c.IsSet("definition"):
-		if opts.Definition, err = data.Definition(name); err != nil {
-			return invalid(fmt.Errorf("--definition: %w", err))
+	case o.definition != "":
+		if opts.Definition, err = data.Definition(o.definition); err != nil {
+			return opts, usage.Invalid(fmt.Errorf("--definition: %w", err))
 		}
 	case q == nil:
-		return usage("one of "+strings.Join(withKernel(data.Definitions()), ", "), "--definition: not given")
+		return opts, usage.Errorf("one of "+strings.Join(withKernel(data.Definitions()), ", "), "--definition: not given")
 	}
-
-	opts.Language = trace.Language(cmp.Or(c.String("language"), string(trace.CUDA)))
+	opts.Version, opts.Language = revision(), trace.Language(cmp.Or(o.language, string(trace.CUDA)))
 	if !slices.Contains(scaffold.Languages, opts.Language) {
-		return usage("one of "+languageNames(), "--language: there is no template for %q", opts.Language)
+		return opts, usage.Errorf("one of "+languageNames(), "--language: there is no template for %q", opts.Language)
 	}
-
-	for _, text := range []struct {
-		flag    string
-		to      *string
-		missing func() string
-	}{
-		{"author", &opts.Author, func() string { return gitUser(c.Context, dir) }},
-		{"name", &opts.Name, func() string { return folderName(dir) }},
-	} {
-		if *text.to = c.String(text.flag); !c.IsSet(text.flag) {
-			*text.to = text.missing()
-			continue
-		}
-		if err := scaffold.CheckText(*text.to); err != nil {
-			return usage("", "--%s %q: %w", text.flag, *text.to, err)
-		}
+	opts.Author, opts.Name = o.author, o.name
+	if o.author == "" {
+		opts.Author = gitUser(ctx, dir)
+	}
+	if o.name == "" {
+		opts.Name = folderName(dir)
 	}
 	if q == nil {
 		if opts.Author == "" {
-			return usage("--author NAME, or git config --global user.name NAME", "--author: not given, and git has no user.name")
+			return opts, usage.Errorf("--author NAME, or git config --global user.name NAME", "--author: not given, and git has no user.name")
 		}
-		return nil
+		return opts, nil
 	}
-
-	if opts.Definition == nil {
+	if o.definition == "" {
 		if opts.Definition, err = q.definition(data); err != nil {
-			return err
+			return opts, err
 		}
 	}
-	if !c.IsSet("language") {
+	if o.language == "" {
 		if opts.Language, err = q.language(); err != nil {
-			return err
+			return opts, err
 		}
 	}
-	if !c.IsSet("author") {
+	if o.author == "" {
 		if opts.Author, err = q.text("author", opts.Author); err != nil {
-			return err
+			return opts, err
 		}
 	}
-	if !c.IsSet("name") {
-		if opts.Name, err = q.text("name of the solution", opts.Name); err != nil {
-			return err
-		}
+	if o.name == "" {
+		opts.Name, err = q.text("name of the solution", opts.Name)
 	}
-	return nil
+	return opts, err
 }
 
 // gitUser is git's user.name as seen from dir; "" where there is none that can be an author.
@@ -263,134 +269,4 @@ func folderName(dir string) string {
 // withKernel gives the names of definitions with a kernel to begin from.
 func withKernel(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !scaffold.Known(name) })
-}
-
-// A questioner asks on a terminal.
-type questioner struct {
-	ctx   context.Context
-	term  *ui.Terminal
-	lines <-chan string // closed at the end of the input
-}
-
-// questions returns nil where nobody can be asked: stdin or stderr is no terminal, or a program wants JSON.
-func (a *app) questions(c *cli.Context) *questioner {
-	in, ok := a.stdin.(*os.File)
-	if !ok || !ui.IsTerminal(in) || !ui.IsTerminal(a.stderr) || globalBool(c, "json") {
-		return nil
-	}
-	lines := make(chan string)
-	go func() {
-		defer close(lines)
-		r := bufio.NewReader(io.LimitReader(in, 1<<20))
-		for {
-			line, err := r.ReadString('\n')
-			if err != nil {
-				return // half a line is no answer
-			}
-			select {
-			case lines <- strings.TrimSpace(line):
-			case <-c.Context.Done():
-				return
-			}
-		}
-	}()
-	return &questioner{c.Context, a.term, lines}
-}
-
-// ask asks until accept takes the answer; an empty one is the fallback, where there is one.
-func (q *questioner) ask(question, fallback string, accept func(answer string) error) error {
-	for {
-		if fallback != "" {
-			fmt.Fprintf(q.term.Err, "%s [%s]: ", question, fallback)
-		} else {
-			fmt.Fprintf(q.term.Err, "%s: ", question)
-		}
-		var answer string
-		select {
-		case <-q.ctx.Done():
-			return q.ctx.Err()
-		case line, open := <-q.lines:
-			if !open {
-				fmt.Fprintln(q.term.Err)
-				return usage("answer the questions, or give the flags: fisub init --help", "init: the input ended before %q was answered", question)
-			}
-			answer = cmp.Or(line, fallback)
-		}
-		err := accept(answer)
-		if err == nil {
-			return nil
-		}
-		text, hint := explain(err)
-		fmt.Fprintf(q.term.Err, "  %s\n", text)
-		if hint != "" {
-			fmt.Fprintf(q.term.Err, "  %s\n", hint)
-		}
-	}
-}
-
-// choose lists what can be answered and asks for one, by number or by name; find finds a name, or says what is wrong with it.
-func (q *questioner) choose(question string, names []string, describe func(string) string, fallback string, find func(name string) error) error {
-	width := 0
-	for _, n := range names {
-		width = max(width, len(n))
-	}
-	for i, n := range names {
-		fmt.Fprintf(q.term.Err, "%3d  %-*s  %s\n", i+1, width, n, describe(n))
-	}
-	return q.ask(question+", by number or name", fallback, func(answer string) error {
-		if n, err := strconv.Atoi(answer); err == nil {
-			if n < 1 || n > len(names) {
-				return fmt.Errorf("%d: not a number from 1 to %d", n, len(names))
-			}
-			answer = names[n-1]
-		}
-		if answer == "" {
-			return errors.New("an answer is needed")
-		}
-		return find(answer)
-	})
-}
-
-func (q *questioner) definition(data *workloads.Dataset) (def *trace.Definition, err error) {
-	names := withKernel(data.Definitions())
-	describe := func(name string) string {
-		d, err := data.Definition(name)
-		if err != nil || d.Description == nil {
-			return ""
-		}
-		line, _, _ := strings.Cut(plain.Line(strings.TrimSpace(*d.Description)), ". ")
-		line, _, _ = strings.Cut(line, ": ")
-		if r := []rune(line); len(r) > 60 {
-			line = string(r[:57]) + "..."
-		}
-		return strings.TrimSuffix(line, ".")
-	}
-	err = q.choose("definition", names, describe, "", func(name string) (err error) {
-		def, err = data.Definition(name)
-		return err
-	})
-	return def, err
-}
-
-func (q *questioner) language() (l trace.Language, err error) {
-	var names []string
-	for _, l := range scaffold.Languages {
-		names = append(names, string(l))
-	}
-	describe := func(name string) string { return languageTexts[trace.Language(name)] }
-	err = q.choose("language", names, describe, string(trace.CUDA), func(name string) error {
-		if l = trace.Language(strings.ToLower(name)); !slices.Contains(scaffold.Languages, l) {
-			return fmt.Errorf("%s: there is no template for it; one of %s", name, languageNames())
-		}
-		return nil
-	})
-	return l, err
-}
-
-func (q *questioner) text(what, fallback string) (text string, err error) {
-	err = q.ask(what, fallback, func(answer string) error {
-		text = answer
-		return scaffold.CheckText(answer)
-	})
-	return text, err
 }

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,16 +10,20 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/collector"
-	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/usage"
 	"fisub/pack"
 	"fisub/preflight"
+	"fisub/session"
 )
 
-// maxSolution bounds a packed solution that is read whole, in bytes.
-const maxSolution = 256 << 20
+type packOptions struct {
+	out    string
+	packed bool
+}
 
 func (a *app) packCommand() *cli.Command {
+	var o packOptions
 	return &cli.Command{
 		Name:  "pack",
 		Usage: "write solution.json as the contest's packer does",
@@ -29,49 +32,57 @@ func (a *app) packCommand() *cli.Command {
 			"   fisub pack\n" +
 			"   fisub pack -o - | fisub unpack - copy",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "o", Usage: "write to `FILE`; - is stdout", DefaultText: "solution.json beside the config"},
-			&cli.BoolFlag{Name: "packed", Usage: "write packed_solution.json, the name that the contest's collector prefers over the sources"},
+			stringFlag(&o.out, "o", "write to `FILE`; - is stdout", "solution.json beside the config"),
+			boolFlag(&o.packed, "packed", "write packed_solution.json, the name that the contest's collector prefers over the sources"),
 		},
-		Action: a.pack,
+		Action: func(*cli.Context) error { return a.pack(o) },
 	}
 }
 
-func (a *app) pack(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
+// A packed is what pack wrote.
+type packed struct {
+	Path        string         `json:"path"`
+	Name        string         `json:"name"`
+	Definition  string         `json:"definition"`
+	Author      string         `json:"author"`
+	Language    trace.Language `json:"language"`
+	ContentHash string         `json:"content_hash"`
+	Files       []entryJSON    `json:"files"`
+	Findings    []findingJSON  `json:"findings"`
+}
+
+func (a *app) pack(o packOptions) error {
+	if o.out != "" && o.packed {
+		return usage.Errorf("packed_solution.json has a fixed name", "-o and --packed exclude each other")
 	}
-	out := c.String("o")
-	if out != "" && c.Bool("packed") {
-		return usage("packed_solution.json has a fixed name", "-o and --packed exclude each other")
-	}
-	s, err := a.loadSubmission(c)
+	s, err := a.load("")
 	if err != nil {
 		return err
 	}
+	out := filepath.Join(s.Root, "solution.json")
 	switch {
-	case c.Bool("packed"):
-		out = path(c, collector.Packed)
-	case out == "":
-		out = filepath.Join(s.root, "solution.json")
-	case out != "-":
-		out = path(c, out)
+	case o.packed:
+		out = a.Path(collector.Packed)
+	case o.out == "-":
+		out = "-"
+	case o.out != "":
+		out = a.Path(o.out)
 	}
-	for _, packed := range append([]string{s.cfg.Path}, sourceFiles(s)...) {
-		if sameFile(out, packed) {
-			return usage("name another file", "-o %s: it is a part of what is packed", out)
+	for _, part := range append([]string{s.Config.Path}, s.Files()...) {
+		if sameFile(out, part) {
+			return usage.Errorf("name another file", "-o %s: it is a part of what is packed", out)
 		}
 	}
-	findings := preflight.Sources(s.sol, s.def)
-	if err := pack.Write(a.stdout, out, s.sol); err != nil {
+	findings := preflight.Sources(s.Solution, s.Definition)
+	if err := pack.Write(a.stdout, out, s.Solution); err != nil {
 		return err
 	}
-
-	if globalBool(c, "json") {
+	sol := s.Solution
+	if a.json {
 		if out == "-" {
 			return nil // stdout holds the solution, which is JSON
 		}
-		return writeJSON(a.stdout, map[string]any{"path": out, "name": s.sol.Name, "definition": s.sol.Definition, "author": s.sol.Author,
-			"language": s.sol.Spec.Language, "content_hash": s.sol.Hash(), "files": jsonEntries(s.entries), "findings": jsonFindings(findings)})
+		return a.writeJSON(packed{out, sol.Name, sol.Definition, sol.Author, sol.Spec.Language, sol.Hash(), jsonEntries(s.Entries), jsonFindings(findings)})
 	}
 	w := a.stdout
 	if out == "-" {
@@ -80,9 +91,9 @@ func (a *app) pack(c *cli.Context) error {
 		fmt.Fprintf(w, "packed      %s\n", relative(out))
 	}
 	if !a.term.Quiet || out != "-" {
-		fmt.Fprintf(w, "name        %s by %s\ndefinition  %s\nlanguage    %s, entry point %s\nhash        %s\n", s.sol.Name, s.sol.Author,
-			s.sol.Definition, s.sol.Spec.Language, s.sol.Spec.EntryPoint, s.sol.Hash())
-		for _, e := range s.entries {
+		fmt.Fprintf(w, "name        %s by %s\ndefinition  %s\nlanguage    %s, entry point %s\nhash        %s\n", sol.Name, sol.Author,
+			sol.Definition, sol.Spec.Language, sol.Spec.EntryPoint, sol.Hash())
+		for _, e := range s.Entries {
 			fmt.Fprintf(w, "%-10s  %s\n", e.Status, entryText(e))
 		}
 	}
@@ -91,19 +102,10 @@ func (a *app) pack(c *cli.Context) error {
 			a.term.Warn(findingText(f), f.Hint)
 		}
 	}
-	if !c.Bool("packed") {
+	if !o.packed {
 		a.warnOfContestPacker(s)
 	}
 	return nil
-}
-
-// sourceFiles are the paths of the files that s was packed from.
-func sourceFiles(s *submission) []string {
-	var files []string
-	for _, e := range s.entries {
-		files = append(files, filepath.Join(s.cfg.SourceDir(), e.Path))
-	}
-	return files
 }
 
 // sameFile tells whether both paths lead to one file.
@@ -118,12 +120,12 @@ func sameFile(a, b string) bool {
 
 // warnOfContestPacker names settings that the contest's own packer does not read: the solution that it makes of the
 // repository has another hash than the one that was tested.
-func (a *app) warnOfContestPacker(s *submission) {
-	if s.cfg == nil {
+func (a *app) warnOfContestPacker(s *session.Submission) {
+	if s.Config == nil {
 		return
 	}
-	if lost := collector.Lost(s.cfg); len(lost) > 0 {
-		a.term.Warn(relative(s.cfg.Path)+": "+collector.LostText(lost...), collector.PackHint)
+	if lost := collector.Lost(s.Config); len(lost) > 0 {
+		a.term.Warn(relative(s.Config.Path)+": "+collector.LostText(lost...), collector.PackHint)
 	}
 }
 
@@ -135,56 +137,8 @@ func entryText(e pack.Entry) string {
 	return text
 }
 
-// showFindings prints findings by their severity; strict makes errors of warnings.
-func (a *app) showFindings(findings []preflight.Finding, strict bool) {
-	for _, f := range findings {
-		text := findingText(f)
-		switch {
-		case f.Severity == preflight.Error || f.Severity == preflight.Warning && strict:
-			a.term.Error(text, f.Hint)
-		case f.Severity == preflight.Warning:
-			a.term.Warn(text, f.Hint)
-		default:
-			a.term.Note("note: %s", text)
-			if f.Hint != "" {
-				a.term.Note("hint: %s", f.Hint)
-			}
-		}
-	}
-}
-
-// findingText is the place, the fact, the code, and the excerpt.
-func findingText(f preflight.Finding) string {
-	f.Path = relative(f.Path)
-	text := plain.Line(fmt.Sprintf("%s [%s]", f, f.Code)) // names of files are the author's
-	if f.Excerpt != "" {
-		text += "\n" + f.Excerpt
-	}
-	return text
-}
-
-func jsonEntries(entries []pack.Entry) []map[string]any {
-	list := []map[string]any{}
-	for _, e := range entries {
-		list = append(list, map[string]any{"path": e.Path, "status": e.Status, "reason": e.Reason, "bytes": e.Size})
-	}
-	return list
-}
-
-func jsonFindings(findings []preflight.Finding) []map[string]any {
-	list := []map[string]any{}
-	for _, f := range findings {
-		list = append(list, map[string]any{"code": f.Code, "path": f.Path, "line": f.Line, "column": f.Col, "message": f.Msg, "hint": f.Hint, "severity": f.Severity})
-	}
-	return list
-}
-
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
+// maxSolution bounds a packed solution that is read whole, in bytes.
+const maxSolution = 256 << 20
 
 func (a *app) unpackCommand() *cli.Command {
 	return &cli.Command{
@@ -194,46 +148,57 @@ func (a *app) unpackCommand() *cli.Command {
 		Description: "Writes below DIR only, and never over a file with other content. What comes out packs to the same hash.\n\n" +
 			"   fisub unpack solution.json copy\n" +
 			"   fisub -C copy pack",
-		Action: a.unpack,
+		Action: func(c *cli.Context) error { return a.unpack(c.Args().Get(0), a.Path(c.Args().Get(1))) },
 	}
 }
 
-func (a *app) unpack(c *cli.Context) error {
-	if c.NArg() != 2 {
-		return usage("fisub unpack FILE DIR", "unpack: got %d arguments, want a packed solution and a folder", c.NArg())
-	}
-	var data []byte
-	var err error
-	if name := c.Args().Get(0); name == "-" {
-		data, err = io.ReadAll(io.LimitReader(a.stdin, maxSolution+1))
-	} else if st, serr := os.Stat(path(c, name)); serr == nil && st.Size() > maxSolution {
-		err = fmt.Errorf("%s: %d bytes are more than the limit of %d", name, st.Size(), maxSolution)
-	} else {
-		data, err = os.ReadFile(path(c, name))
-	}
-	if err == nil && len(data) > maxSolution {
-		err = fmt.Errorf("stdin: more than the limit of %d bytes", maxSolution)
-	}
+// An unpacked is what unpack wrote.
+type unpacked struct {
+	Folder string   `json:"folder"`
+	Files  []string `json:"files"`
+	Notes  []string `json:"notes"`
+}
+
+func (a *app) unpack(file, dir string) error {
+	data, err := a.readPacked(file)
 	if err != nil {
-		return invalid(err)
+		return usage.Invalid(err)
 	}
-	got, err := pack.Unpack(data, path(c, c.Args().Get(1)))
+	got, err := pack.Unpack(data, dir)
 	if err != nil {
 		var faults *trace.ValidationError
-		if errors.As(err, &faults) && c.Args().Get(0) != "-" {
-			faults.Place = c.Args().Get(0)
+		if errors.As(err, &faults) && file != "-" {
+			faults.Place = file
 		}
-		return invalid(err)
+		return usage.Invalid(err)
 	}
 	a.warn(got.Warnings)
 	for _, n := range got.Notes {
 		a.term.Warn(n, "")
 	}
-	if globalBool(c, "json") {
-		return writeJSON(a.stdout, map[string]any{"folder": path(c, c.Args().Get(1)), "files": got.Files, "notes": append([]string{}, got.Notes...)})
+	if a.json {
+		return a.writeJSON(unpacked{dir, got.Files, append([]string{}, got.Notes...)})
 	}
 	for _, f := range got.Files {
 		fmt.Fprintln(a.stdout, f)
 	}
 	return nil
+}
+
+// readPacked reads a packed solution; - is stdin.
+func (a *app) readPacked(file string) ([]byte, error) {
+	in, name := a.stdin, "stdin"
+	if file != "-" {
+		f, err := os.Open(a.Path(file))
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in, name = f, file
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxSolution+1))
+	if err == nil && len(data) > maxSolution {
+		err = fmt.Errorf("%s: more than the limit of %d bytes", name, maxSolution)
+	}
+	return data, err
 }

@@ -2,13 +2,10 @@ package app
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -20,67 +17,40 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/bench"
 	"fisub/bench/runs"
 	"fisub/device"
-	"fisub/device/cuda"
-	"fisub/internal/cache"
-	"fisub/internal/config"
 	"fisub/internal/event"
 	"fisub/internal/plain"
-	"fisub/internal/trace"
 	"fisub/internal/ui"
-	"fisub/remote"
-	"fisub/remote/aws"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
-	"fisub/remote/loopback"
-	"fisub/remote/modal"
-	"fisub/remote/slurm"
-	"fisub/remote/ssh"
+	"fisub/remote/providers"
+	"fisub/session"
+	"fisub/session/jobs"
 )
 
-// providers are the kinds of provider that fisub knows, each with its empty table.
-var providers = map[string]func() remote.Config{
-	aws.Kind:      func() remote.Config { return new(aws.Config) },
-	loopback.Kind: func() remote.Config { return new(loopback.Config) },
-	modal.Kind:    func() remote.Config { return new(modal.Config) },
-	slurm.Kind:    func() remote.Config { return new(slurm.Config) },
-	ssh.Kind:      func() remote.Config { return new(ssh.Config) },
+type remoteOptions struct {
+	session.Options
+	jobs                jobs.Options
+	on, solution        string
+	yes, dryRun, detach bool
+	maxCost             *float64
 }
 
-// decodeTable reads a table [remote.NAME]. Its error is about the user's input.
-func decodeTable(t *config.Table) (remote.Config, error) {
-	kind := remote.Kind(t)
-	fresh, ok := providers[kind]
-	if !ok {
-		names := strings.Join(slices.Sorted(maps.Keys(providers)), ", ")
-		t.Fault("provider", "one of "+names, "unknown provider %q", kind)
-		return nil, invalid(t.Err())
-	}
-	c := fresh()
-	return c, invalid(remote.Decode(t, c))
+func onFlag(to *string) cli.Flag {
+	return stringFlag(to, "on", "the tables `TABLE[,TABLE...]` of the config", "the only one")
 }
 
-// solutionName is the packed solution of a remote run, in its run folder, baselineDir the folder of its packed baseline there.
-const (
-	solutionName = "solution.json"
-	baselineDir  = "baseline"
-)
-
-// defaultLimit is that of a job, where neither --limit-time nor the table has one.
-const defaultLimit = 30 * time.Minute
+func yesFlag(to *bool) cli.Flag { return boolFlag(to, "yes", "do not ask") }
 
 func (a *app) remoteCommand() *cli.Command {
-	names := strings.Join(slices.Sorted(maps.Keys(providers)), ", ")
-	yes := &cli.BoolFlag{Name: "yes", Usage: "do not ask"}
-	on := &cli.StringFlag{Name: "on", Usage: "the tables `NAME[,NAME...]` of the config", DefaultText: "the only one"}
+	var o remoteOptions
 	return &cli.Command{
 		Name:  "remote",
 		Usage: "run the submission's workloads on hosts with GPUs",
-		Description: "Compiles the kernel here, takes it to the hosts that [remote.NAME] in the config describes (" + names + "),\n" +
-			"runs the workloads there as fisub local does, and brings the results back into one run folder. Jobs go on when\n" +
-			"this program ends: fisub remote attach follows them again.\n\n" +
+		Description: "Compiles the kernel here, takes it to the hosts that [remote.NAME] in the config describes\n" +
+			"(" + strings.Join(providers.Names(), ", ") + "), runs the workloads there as fisub local does, and brings the results\n" +
+			"back into one run folder. Jobs go on when this program ends: fisub remote attach follows them again.\n\n" +
 			"   fisub remote --gpu b200 --on lab\n" +
 			"   fisub remote --on lab --shards 4 --max-cost 5\n" +
 			"   fisub remote --on cluster,cloud --race --detach\n" +
@@ -88,351 +58,110 @@ func (a *app) remoteCommand() *cli.Command {
 			"   fisub remote --gpu none --on loopback\n" +
 			"   fisub remote attach last",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "gpu", Usage: "`GPU` of the hosts: " + strings.Join(bundle.GPUs(), ", ") + ", or none for the emulator", DefaultText: "gpu of the table"},
-			on,
-			&cli.IntFlag{Name: "shards", Usage: "split the workloads over at most `N` places", DefaultText: "all places of the tables"},
-			&cli.BoolFlag{Name: "race", Usage: "send all workloads to each of --on, and keep the first that begins"},
-			yes,
-			&cli.BoolFlag{Name: "dry-run", Usage: "show what would run where, and end"},
-			&cli.Float64Flag{Name: "max-cost", Usage: "do not start what may cost more than `USD`", DefaultText: "no limit"},
-			&cli.BoolFlag{Name: "detach", Usage: "end when the hosts have taken the jobs"},
-			&cli.DurationFlag{Name: "limit-time", Usage: "end a job on its host after `TIME`", DefaultText: "limit of the table, else 30m"},
-			&cli.BoolFlag{Name: "busy", Usage: "run also on a GPU that another process uses"},
-		}, append(workloadFlags(),
-			&cli.StringFlag{Name: "solution", Usage: "run the packed solution in `FILE` instead of the sources"},
-			baselineFlag(),
-			&cli.StringFlag{Name: "arch", Usage: "compile for `ARCH`, such as sm_100a", DefaultText: "that of the GPU"},
-			&cli.BoolFlag{Name: "strict", Usage: "exit with 3 also where a workload passed with a finding"})...),
-		Action: a.remote,
-		Subcommands: []*cli.Command{
-			{Name: "ls", Usage: "list the remote runs of this folder, the newest first", Action: a.remoteLs,
-				Description: "Reads the run folders and asks no host.\n\n   fisub remote ls"},
-			{Name: "attach", Usage: "follow a run again, and bring its results back", ArgsUsage: "RUN", Action: a.remoteAttach,
-				Description: "RUN is an id, its beginning, last or last~1.\n\n   fisub remote attach last"},
-			{Name: "logs", Usage: "print the logs of a run's jobs", ArgsUsage: "RUN", Action: a.remoteLogs,
-				Flags: []cli.Flag{&cli.BoolFlag{Name: "f", Usage: "go on until the jobs have ended"}}, Description: "   fisub remote logs -f last"},
-			{Name: "cancel", Usage: "end the jobs of a run", ArgsUsage: "RUN", Action: a.remoteCancel,
-				Description: "What has a verdict by then stays in the run folder.\n\n   fisub remote cancel last"},
-			{Name: "gc", Usage: "end jobs that no run of this folder waits for", Flags: []cli.Flag{on, yes,
-				&cli.BoolFlag{Name: "all", Usage: "also jobs that were begun elsewhere: from another folder or machine"}}, Action: a.remoteGC,
-				Description: "Asks the hosts of all tables which jobs of yours they still hold.\n\n   fisub remote gc --on lab"},
-			{Name: "hosts", Usage: "ask the hosts whether a job could run now", Flags: []cli.Flag{on}, Action: a.remoteHosts,
-				Description: "   fisub remote hosts --on lab"},
-		},
+			stringFlag(&o.jobs.GPU, "gpu", "`GPU` of the hosts: "+strings.Join(bundle.GPUs(), ", ")+", or none for the emulator", "gpu of the table"),
+			onFlag(&o.on),
+			countFlag(&o.jobs.Shards, "shards", "split the workloads over at most `N` places", "all places of the tables"),
+			boolFlag(&o.jobs.Race, "race", "send all workloads to each of --on, and keep the first that begins"),
+			yesFlag(&o.yes),
+			boolFlag(&o.dryRun, "dry-run", "show what would run where, and end"),
+			numberFlag(&o.maxCost, "max-cost", "do not start what may cost more than `USD`", "no limit"),
+			boolFlag(&o.detach, "detach", "end when the hosts have taken the jobs"),
+			timeFlag(&o.jobs.Limit, "limit-time", "end a job on its host after `TIME`", "limit of the table, else 30m"),
+			boolFlag(&o.jobs.Busy, "busy", "run also on a GPU that another process uses"),
+			solutionFlag(&o.solution), baselineFlag(&o.Baseline), strictFlag(&o.jobs.Strict),
+		}, workloadFlags(&o.Options)...),
+		Action: func(c *cli.Context) error { return a.remote(c.Context, o) },
+		Subcommands: []*cli.Command{a.remoteLsCommand(), a.remoteAttachCommand(), a.remoteLogsCommand(), a.remoteCancelCommand(),
+			a.remoteGCCommand(), a.remoteHostsCommand()},
 	}
 }
 
-// tables gives the tables [remote.NAME]; none where there is no config.
-func tables(c *cli.Context) (map[string]*config.Table, error) {
-	name := cmp.Or(globalString(c, "config"), config.Name)
-	cfg, err := config.Load(path(c, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, invalid(err)
-	}
-	return cfg.Remote, nil
-}
-
-// openProvider opens the provider of the table name. The name of a kind stands for an empty table of that kind.
-func openProvider(tables map[string]*config.Table, name string) (remote.Provider, remote.Common, error) {
-	table, ok := tables[name]
-	if _, kind := providers[name]; !ok && !kind {
-		known := slices.Sorted(maps.Keys(tables))
-		if near := plain.Nearest(name, known); len(near) > 0 {
-			return nil, remote.Common{}, usage("did you mean "+near[0]+"?", "no table [remote.%s] in the config", name)
-		}
-		return nil, remote.Common{}, usage("docs/remote.md shows one; there are "+cmp.Or(strings.Join(known, ", "), "none")+", and loopback", "no table [remote.%s] in the config", name)
-	}
-	if !ok {
-		table = config.NewTable("remote."+name, nil)
-	}
-	conf, err := decodeTable(table)
-	if err != nil {
-		return nil, remote.Common{}, err
-	}
-	p, err := conf.Open(name)
-	return p, *conf.Shared(), invalid(err)
-}
-
-// chosen gives the tables [remote.NAME], and the names that --on has, else those of all tables: of the only one, unless all is set.
-func chosen(c *cli.Context, all bool) (ts map[string]*config.Table, names []string, err error) {
-	if ts, err = tables(c); err != nil {
-		return nil, nil, err
-	}
-	if on := c.String("on"); on != "" {
-		names = strings.Split(on, ",")
-		for i, name := range names {
-			if names[i] = strings.TrimSpace(name); names[i] == "" || slices.Contains(names[:i], names[i]) {
-				return nil, nil, usage("write --on lab,cloud", "--on: %q", on)
-			}
-		}
-		return ts, names, nil
-	}
-	names = slices.Sorted(maps.Keys(ts))
-	switch {
-	case len(names) == 0:
-		return nil, nil, usage("docs/remote.md shows one; --on loopback runs on this machine", "no table [remote.NAME] in the config")
-	case len(names) > 1 && !all:
-		return nil, nil, usage("add --on "+names[0], "which of the tables %s?", strings.Join(names, ", "))
-	}
-	return ts, names, nil
-}
-
-// opened are providers by table.
-type opened map[string]remote.Provider
-
-func (o opened) close() {
-	for _, p := range o {
-		_ = p.Close()
-	}
-}
-
-func (a *app) remote(c *cli.Context) (err error) {
-	if err := unknownArgument(c); err != nil {
-		return err
-	}
-	s, err := a.loadSubmission(c)
+func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
+	s, err := a.load(o.solution)
 	if err != nil {
 		return err
 	}
-	a.warn(s.warnings)
-	ts, names, err := chosen(c, false)
+	tables, err := a.Tables()
 	if err != nil {
 		return err
 	}
-	open := opened{}
-	defer open.close()
-	commons := map[string]remote.Common{}
-	var faults []error
-	for _, name := range names {
-		p, common, err := openProvider(ts, name)
-		if err != nil {
-			faults = append(faults, err)
-			continue
-		}
-		open[name], commons[name] = p, common
-	}
-	if len(faults) > 0 {
-		return errors.Join(faults...)
-	}
-	u, err := readSetup(c, s, nil)
+	names, err := jobs.Chosen(tables, o.on, false)
 	if err != nil {
 		return err
 	}
-	plan, spec, err := a.plan(c, s, u, names, open, commons)
+	open, commons, err := providers.OpenAll(tables, names)
 	if err != nil {
 		return err
 	}
-	root, err := cache.Root()
+	defer open.Close()
+	u, err := session.NewSetup(s, o.Options, nil)
 	if err != nil {
 		return err
 	}
-	folder := runs.New(s.root, plan.Run.ID)
+	u.Version = Version
+	order, err := jobs.NewOrder(ctx, &a.Project, s, u, o.Options, o.jobs, names, open, commons, a.term)
+	if err != nil {
+		return err
+	}
+	plan := order.Plan
+	folder := runs.New(s.Root, plan.Run.ID)
 	defer folder.Close()
 	kept := false
 	defer func() {
 		if !kept {
 			err = errors.Join(err, os.RemoveAll(folder.Path()))
-			for dir := filepath.Dir(folder.Path()); dir != filepath.Clean(s.root) && os.Remove(dir) == nil; { // those that are empty now
+			for dir := filepath.Dir(folder.Path()); dir != filepath.Clean(s.Root) && os.Remove(dir) == nil; { // those that are empty now
 				dir = filepath.Dir(dir)
 			}
 		}
 	}()
-	if err := keep(folder.Path(), &spec, s.sol, u.baseline); err != nil {
+	if err := order.Keep(folder.Path()); err != nil {
 		return err
 	}
-	b, err := newBundle(c.Context, root, folder.Path(), spec)
+	b, err := jobs.NewBundle(ctx, folder.Path(), order.Spec)
+	var build *device.BuildError
+	if errors.As(err, &build) {
+		a.term.Error(plain.Line("the solution does not compile for "+order.Spec.Arch+": "+build.Text), "")
+		fmt.Fprint(a.stderr, build.Log)
+		return shown(exitNotPassed)
+	}
 	if err != nil {
-		var build *device.BuildError
-		if errors.As(err, &build) {
-			a.term.Error(plain.Line("the solution does not compile for "+spec.Arch+": "+build.Text), "")
-			fmt.Fprint(a.stderr, build.Log)
-			return errNotPassed
-		}
 		return err
 	}
-	if plan.Bundle, err = json.Marshal(spec); err != nil {
+	if plan.Bundle, err = json.Marshal(order.Spec); err != nil {
 		return err
 	}
-	a.showPlan(plan, spec, b.Size())
-	if c.IsSet("max-cost") {
-		most, known := plan.MostCost()
-		if !known {
-			return usage("set remote."+plan.Places[0].Table+".price, in USD for one GPU and hour", "--max-cost: not every place has a price")
-		}
-		plan.MaxCost = c.Float64("max-cost")
-		if most > plan.MaxCost {
-			return usage("lower --limit-time or --shards, or raise the cap", "--max-cost: the run may cost %s, more than %s", dollars(most), dollars(plan.MaxCost))
+	a.showPlan(plan, order.Spec, b.Size())
+	if o.maxCost != nil {
+		if err := jobs.Affordable(plan, *o.maxCost); err != nil {
+			return err
 		}
 	}
-	if c.Bool("dry-run") {
-		if globalBool(c, "json") {
-			return writeJSON(a.stdout, plan)
-		}
-		return nil
-	}
-	if !a.agreed(c, "start?") {
+	switch {
+	case o.dryRun && a.json:
+		return a.writeJSON(plan)
+	case o.dryRun, !a.agreed(ctx, o.yes, "start?"):
 		return nil
 	}
 	kept = true
-	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Files: b.Files, Detach: c.Bool("detach")}
-	err = a.dispatch(c, d, folder, nil)
+	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Files: b.Files, Detach: o.detach}
+	err = a.dispatch(ctx, d, folder, nil)
 	if len(plan.Active()) == 0 && !slices.ContainsFunc(plan.Jobs, func(j *dispatch.Job) bool { return j.Handle != nil }) {
 		kept = false // nothing has run, and the folder says nothing that was not said
 	}
 	return err
 }
 
-// unknownArgument refuses a word that is no subcommand.
-func unknownArgument(c *cli.Context) error {
-	if c.NArg() == 0 {
-		return nil
-	}
-	return unknown("remote command", c.Args().First(), commandNames(c.Command.Subcommands))
-}
-
-func newBundle(ctx context.Context, root, folder string, spec bundle.Spec) (*bundle.Bundle, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	var beside []*trace.Solution
-	if spec.Arch != "" {
-		beside = append(beside, bench.RooflineSolution())
-	}
-	return bundle.New(ctx, root, filepath.Join(folder, "remote", "files"), self, spec, beside...)
-}
-
-// keep writes the packed solutions of a run into its folder: a job that is submitted later needs them too.
-func keep(folder string, spec *bundle.Spec, sol *trace.Solution, base *bench.Baseline) error {
-	spec.Solution = filepath.Join(folder, solutionName)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
-	if base != nil {
-		if err := os.MkdirAll(filepath.Join(folder, baselineDir), 0o755); err != nil {
-			return err
-		}
-		spec.Baseline = filepath.Join(folder, baselineDir, strings.TrimSuffix(filepath.Base(base.Name), ".json")+".json")
-		if err := os.WriteFile(spec.Baseline, base.Solution.JSON(trace.Compact), 0o644); err != nil {
-			return err
-		}
-	}
-	return os.WriteFile(spec.Solution, sol.JSON(trace.Compact), 0o644)
-}
-
-// plan says what is to run where. It sets the kind and the baseline of u.
-func (a *app) plan(c *cli.Context, s *submission, u *setup, names []string, open opened, commons map[string]remote.Common) (*dispatch.Plan, bundle.Spec, error) {
-	var err error
-	var spec bundle.Spec
-	fail := func(err error) (*dispatch.Plan, bundle.Spec, error) { return nil, spec, err }
-	plan := &dispatch.Plan{Version: 1, GPU: c.String("gpu"), Busy: c.Bool("busy"), Race: c.Bool("race"), Strict: c.Bool("strict")}
-	for _, name := range names {
-		gpu := commons[name].GPU
-		if !c.IsSet("gpu") {
-			if plan.GPU != "" && gpu != "" && gpu != plan.GPU {
-				return fail(usage("add --gpu", "the tables name several GPUs: %s and %s", plan.GPU, gpu))
-			}
-			plan.GPU = cmp.Or(plan.GPU, gpu)
-		}
-		if limit := commons[name].Limit; plan.Limit == 0 || limit > 0 && limit < plan.Limit {
-			plan.Limit = limit
-		}
-	}
-	plan.Limit = cmp.Or(plan.Limit, defaultLimit)
-	if c.IsSet("limit-time") {
-		if plan.Limit = c.Duration("limit-time"); plan.Limit <= 0 {
-			return fail(usage("", "--limit-time: must be above zero"))
-		}
-	}
-	plan.GPU = strings.ToLower(plan.GPU)
-	spec = bundle.Spec{Set: u.set, Args: []string{"--profile", u.profile.Name, "--timer", u.timer, "--timeout", u.profile.Timeout.String()}}
-	if u.profile.Target > 0 {
-		spec.Args = append(spec.Args, "--max-time", u.profile.MaxTime.String())
-	}
-	if !s.data.Embedded() {
-		spec.Dataset = s.data.Root()
-	}
-	u.kind = "cuda"
-	if plan.GPU == "none" {
-		plan.GPU, u.kind = "", "emu"
-	}
-	if u.baseline, err = a.baseline(c, s, nil, u.kind); err != nil {
-		return fail(err)
-	}
-	if u.kind == "cuda" {
-		if spec.Arch, err = a.hostArch(c, s, u, plan.GPU); err != nil {
-			return fail(err)
-		}
-	}
-	spec.Args = append(spec.Args, "--device", u.kind)
-	plan.Run = *u.describe(c.Context, s)
-	shards := len(u.workloads)
-	if c.IsSet("shards") {
-		if shards = c.Int("shards"); shards < 1 {
-			return fail(usage("", "--shards: must be at least 1"))
-		}
-		if plan.Race {
-			return fail(usage("leave out one of them", "--shards and --race: a race sends all workloads to each place"))
-		}
-	}
-	for _, name := range names {
-		n := shards // of a further table too: they are needed where the first has trouble
-		if c.IsSet("shards") {
-			n -= len(plan.Places)
-		}
-		if plan.Race {
-			n = 1
-		}
-		for _, place := range open[name].Places(max(0, n)) {
-			plan.Places = append(plan.Places, dispatch.Place{Table: name, Price: commons[name].Price, Place: place})
-		}
-	}
-	if len(plan.Places) == 0 {
-		return fail(usage("", "the tables name no place to run on"))
-	}
-	return plan, spec, nil
-}
-
-// hostArch gives what is compiled here for a host's GPU: "" where nothing has to be, and nothing can be.
-func (a *app) hostArch(c *cli.Context, s *submission, u *setup, gpu string) (string, error) {
-	arch, known := bundle.Arch(gpu)
-	switch {
-	case gpu == "":
-		return "", usage("add --gpu b200, or gpu = \"b200\" to the table; --gpu none runs on the emulator", "no GPU named")
-	case !known:
-		return "", usage("one of "+strings.Join(bundle.GPUs(), ", ")+", none", "--gpu: unknown GPU %q", gpu)
-	}
-	root, err := cache.Root()
-	if err != nil {
-		return "", err
-	}
-	if err := bundle.Ready(root, cuda.Built); err != nil {
-		if s.sol.Spec.Compiled() || u.baseline != nil && u.baseline.Solution.Spec.Compiled() {
-			return "", err
-		}
-		text, hint := explain(err)
-		a.term.Warn("no share of the copy bandwidth, unless the hosts have a compiler: "+text, hint)
-		return "", nil
-	}
-	return cmp.Or(c.String("arch"), arch), nil
-}
-
-func dollars(usd float64) string { return fmt.Sprintf("$%.2f", usd) }
-
 func (a *app) showPlan(p *dispatch.Plan, spec bundle.Spec, size int64) {
-	used := p.Used()
 	a.term.Note("plan       %s of %s, set %s, profile %s", plain.Count(len(p.Run.Workloads), "workload"), p.Run.Definition, p.Run.Set, p.Run.Profile.Name)
 	if b := p.Run.Baseline; b != nil {
 		a.term.Note("baseline   %s", plain.Line(b.Name))
 	}
 	var where []string
-	for _, place := range p.Places[:used] {
+	for _, place := range p.Places[:p.Used()] {
 		where = append(where, place.String())
 	}
-	how := plain.Count(used, "job")
+	how := plain.Count(len(where), "job")
 	if p.Race {
 		how += " with all workloads each, the first that begins stays"
 	}
@@ -447,53 +176,57 @@ func (a *app) showPlan(p *dispatch.Plan, spec bundle.Spec, size int64) {
 	a.term.Note("bundle     %.1f MB: fisub, %s; what a host has already is not sent", float64(size)/1e6, kernel)
 	a.term.Note("limit      %v for each job, kept on the host", p.Limit)
 	if most, known := p.MostCost(); known {
-		a.term.Note("cost       at most %s", dollars(most))
+		a.term.Note("cost       at most %s", jobs.Dollars(most))
 	} else {
 		a.term.Note("cost       not known: no price in the table")
 	}
 }
 
-// agreed asks on a terminal, unless --yes was given.
-func (a *app) agreed(c *cli.Context, question string) bool {
-	in, ok := a.stdin.(*os.File)
-	if c.Bool("yes") || !ok || !ui.IsTerminal(in) {
+// terminal is the one that answers can be typed on, or nil.
+func (a *app) terminal() *os.File {
+	if in, ok := a.stdin.(*os.File); ok && ui.IsTerminal(in) {
+		return in
+	}
+	return nil
+}
+
+// answer gives the next line that is typed on the terminal, in lower case, and whether it is a whole one.
+func answer(in *os.File) (word string, whole bool) {
+	line, err := bufio.NewReader(in).ReadString('\n')
+	return strings.ToLower(strings.TrimSpace(line)), err == nil
+}
+
+// agreed asks on a terminal, unless yes is set.
+func (a *app) agreed(ctx context.Context, yes bool, question string) bool {
+	in := a.terminal()
+	if yes || in == nil {
 		return true
 	}
 	fmt.Fprintf(a.stderr, "%s [Y/n] ", question)
-	answer := make(chan string, 1)
+	agreed := make(chan bool, 1)
 	go func() {
-		line, _ := bufio.NewReader(in).ReadString('\n')
-		answer <- line
+		word, whole := answer(in)
+		agreed <- whole && (word == "" || word == "y" || word == "yes")
 	}()
 	select {
-	case line := <-answer:
-		word := strings.ToLower(strings.TrimSpace(line))
-		return line != "" && (word == "" || word == "y" || word == "yes")
-	case <-c.Context.Done():
+	case yes := <-agreed:
+		return yes
+	case <-ctx.Done():
 		fmt.Fprintln(a.stderr)
 		return false
 	}
 }
 
-// dispatch takes the run to its end, minding signals, and gives the error for the exit status.
-func (a *app) dispatch(c *cli.Context, d *dispatch.Dispatcher, folder *runs.Folder, old *runs.Run) error {
+// dispatch takes the run to its end, with signals in its own hands, and gives the error for the exit status.
+func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs.Folder, old *runs.Run) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	if err := c.Context.Err(); err != nil {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
-	a.minds = true
-	view := a.term.Run()
-	if globalBool(c, "json") {
-		view = func(e event.Event) error {
-			line, err := event.Marshal(e)
-			if err == nil {
-				_, err = a.stdout.Write(line)
-			}
-			return err
-		}
-	}
+	a.signals = true
+	view := a.events()
 	if old != nil && old.Run != nil {
 		before := *old
 		before.Done = nil
@@ -504,39 +237,29 @@ func (a *app) dispatch(c *cli.Context, d *dispatch.Dispatcher, folder *runs.Fold
 	bar := &sendingBar{term: a.term}
 	d.Progress = bar.set
 
-	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Context))
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	over := make(chan struct{})
-	verdict := make(chan bool, 1) // whether the jobs are to stop
+	decided := make(chan bool, 1) // whether the jobs are to stop
 	go func() {
-		verdict <- a.mind(signals, over)
+		decided <- a.decide(signals, over)
 		signal.Stop(signals) // the next one ends the program at once
 		cancel()
 	}()
-	result, err := d.Run(ctx)
+	result, err := d.Run(running)
 	close(over)
 	bar.finish()
-	stop := <-verdict
-	id := d.Plan.Run.ID
-	attach := func() {
-		active := d.Plan.Active()
-		begun := slices.DeleteFunc(slices.Clone(active), func(j *dispatch.Job) bool { return j.Handle == nil })
-		a.term.Note("%s left to run; follow with: fisub remote attach %s", plain.Count(len(begun), "job"), id)
-		if n := len(active) - len(begun); n > 0 {
-			a.term.Note("%s not begun yet: attach begins what is missing", plain.Count(n, "job"))
-		}
-		a.term.Note("end them with: fisub remote cancel %s", id)
-	}
+	stop := <-decided
 	if usd, known := d.Plan.Cost(); known && usd > 0 {
-		a.term.Note("cost       about %s", dollars(usd))
+		a.term.Note("cost       about %s", jobs.Dollars(usd))
 	}
 	switch {
 	case errors.Is(err, dispatch.ErrDetached):
-		if globalBool(c, "json") {
+		if a.json {
 			return nil
 		}
-		attach()
-		_, err := fmt.Fprintln(a.stdout, id)
+		a.sayAttach(d.Plan)
+		_, err := fmt.Fprintln(a.stdout, d.Plan.Run.ID)
 		return err
 	case errors.Is(err, context.Canceled) && stop:
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -546,13 +269,13 @@ func (a *app) dispatch(c *cli.Context, d *dispatch.Dispatcher, folder *runs.Fold
 			return err
 		}
 		a.term.Error("interrupted: all jobs are stopped", "")
-		return errInterrupted
+		return shown(exitInterrupted)
 	case errors.Is(err, context.Canceled):
-		attach()
-		return errInterrupted
+		a.sayAttach(d.Plan)
+		return shown(exitInterrupted)
 	case err != nil:
 		if len(d.Plan.Active()) > 0 {
-			attach()
+			a.sayAttach(d.Plan)
 		}
 		return err
 	}
@@ -560,24 +283,30 @@ func (a *app) dispatch(c *cli.Context, d *dispatch.Dispatcher, folder *runs.Fold
 	return verdictOf(result, d.Plan.Strict)
 }
 
-func verdictOf(r dispatch.Result, strict bool) error {
-	switch {
-	case r.Open > 0:
-		return errLost
-	case r.Missing > 0:
-		return errShown
-	case r.Failed > 0, strict && r.Findings > 0:
-		return errNotPassed
+// sayAttach says how to follow and how to end what is left to run.
+func (a *app) sayAttach(p *dispatch.Plan) {
+	active := p.Active()
+	begun := slices.DeleteFunc(slices.Clone(active), func(j *dispatch.Job) bool { return j.Handle == nil })
+	a.term.Note("%s left to run; follow with: fisub remote attach %s", plain.Count(len(begun), "job"), p.Run.ID)
+	if n := len(active) - len(begun); n > 0 {
+		a.term.Note("%s not begun yet: attach begins what is missing", plain.Count(n, "job"))
 	}
-	return nil
+	a.term.Note("end them with: fisub remote cancel %s", p.Run.ID)
 }
 
-// mind waits for a signal and tells whether the jobs are to stop; they are left alone where it returns false. On a terminal the
+// verdictOf is verdict, but for a run of which no host came to the end of some workloads.
+func verdictOf(r dispatch.Result, strict bool) error {
+	if r.Open > 0 {
+		return shown(exitError)
+	}
+	return verdict(r.Missing, r.Failed, r.Findings, strict)
+}
+
+// decide waits for a signal and tells whether the jobs are to stop; they are left alone where it returns false. On a terminal the
 // first interrupt asks and the second one stops. Without one an interrupt stops: what was started by a script must not cost
 // money when the script is ended. A terminal that is closed leaves the jobs running.
-func (a *app) mind(signals <-chan os.Signal, over <-chan struct{}) (stop bool) {
-	in, ok := a.stdin.(*os.File)
-	terminal := ok && ui.IsTerminal(in)
+func (a *app) decide(signals <-chan os.Signal, over <-chan struct{}) (stop bool) {
+	in := a.terminal()
 	answers := make(chan string, 1)
 	asked := false
 	for {
@@ -588,14 +317,14 @@ func (a *app) mind(signals <-chan os.Signal, over <-chan struct{}) (stop bool) {
 			switch {
 			case s == syscall.SIGHUP:
 				return false
-			case !terminal || asked || s == syscall.SIGTERM:
+			case in == nil || asked || s == syscall.SIGTERM:
 				return true
 			}
 			asked = true
 			fmt.Fprint(a.stderr, "\nstop the jobs, detach from them, or go on? Ctrl-C again stops [s/d/G] ")
 			go func() {
-				line, _ := bufio.NewReader(in).ReadString('\n')
-				answers <- strings.ToLower(strings.TrimSpace(line))
+				word, _ := answer(in)
+				answers <- word
 			}()
 		case word := <-answers:
 			switch word {

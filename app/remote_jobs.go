@@ -3,143 +3,99 @@ package app
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"fisub/bench/runs"
-	"fisub/internal/cache"
+	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/plain"
+	"fisub/internal/usage"
 	"fisub/remote"
-	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
+	"fisub/remote/providers"
+	"fisub/session/jobs"
 )
 
-// remoteRun finds the remote run that the only argument names.
-func remoteRun(c *cli.Context) (root, id string, plan *dispatch.Plan, err error) {
-	if c.NArg() != 1 {
-		return "", "", nil, usage("fisub remote "+c.Command.Name+" last", "%s: got %d runs, want 1", c.Command.Name, c.NArg())
+func (a *app) remoteAttachCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "attach",
+		Usage:       "follow a run again, and bring its results back",
+		ArgsUsage:   "RUN",
+		Description: "RUN is an id, its beginning, last or last~1.\n\n   fisub remote attach last",
+		Action:      func(c *cli.Context) error { return a.remoteAttach(c.Context, c.Args().First()) },
 	}
-	root = runsRoot(c)
-	ids, err := remoteIDs(root)
+}
+
+// attached opens the run folder of the remote run that arg names, with its plan.
+func (a *app) attached(arg string) (*runs.Folder, *runs.Run, *dispatch.Plan, error) {
+	id, _, err := jobs.Find(a.Root(), arg)
 	if err != nil {
-		return "", "", nil, err
+		return nil, nil, nil, err
 	}
-	arg := c.Args().First()
-	if arg == "last" && len(ids) > 0 {
-		id = ids[len(ids)-1]
-	} else if id, err = runs.Find(root, arg); err != nil {
-		return "", "", nil, invalid(err)
+	folder, old, err := runs.Attach(a.Root(), id)
+	if err != nil {
+		return nil, nil, nil, usage.Invalid(err)
 	}
-	plan, err = dispatch.Load(filepath.Join(root, runs.Dir, id))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", "", nil, usage("fisub remote ls lists them", "run %s is no remote run", id)
+	plan, err := dispatch.Load(folder.Path()) // again: another process may have written it before the lock was free
+	if err != nil {
+		folder.Close()
+		return nil, nil, nil, err
 	}
-	return root, id, plan, err
+	return folder, old, plan, nil
 }
 
-// remoteIDs are the remote runs below root, the oldest first.
-func remoteIDs(root string) ([]string, error) {
-	ids, err := runs.IDs(root)
-	return slices.DeleteFunc(ids, func(id string) bool { return !dispatch.IsRemote(filepath.Join(root, runs.Dir, id)) }), err
-}
-
-// openPlan opens the providers that the plan's jobs need. A table that is gone is told by what needs it.
-func openPlan(c *cli.Context, plan *dispatch.Plan) (opened, error) {
-	ts, err := tables(c)
+// openPlan opens the providers of the plan's places.
+func (a *app) openPlan(plan *dispatch.Plan) (providers.Set, error) {
+	tables, err := a.Tables()
 	if err != nil {
 		return nil, err
 	}
-	open := opened{}
-	for _, place := range plan.Places {
-		if open[place.Table] != nil {
-			continue
-		}
-		p, _, err := openProvider(ts, place.Table)
-		if err != nil {
-			open.close()
-			return nil, err
-		}
-		open[place.Table] = p
-	}
-	return open, nil
+	return jobs.Open(tables, plan)
 }
 
-func (a *app) remoteAttach(c *cli.Context) error {
-	root, id, _, err := remoteRun(c)
+func (a *app) remoteAttach(ctx context.Context, arg string) error {
+	folder, old, plan, err := a.attached(arg)
 	if err != nil {
 		return err
-	}
-	folder, old, err := runs.Attach(root, id)
-	if err != nil {
-		return invalid(err)
 	}
 	defer folder.Close()
-	plan, err := dispatch.Load(folder.Path()) // again: another process may have written it before the lock was free
-	if err != nil {
-		return err
-	}
 	if plan.Done {
 		if old.Run == nil {
-			return usage("", "run %s: nothing of it has run", id)
+			return usage.Errorf("", "run %s: nothing of it has run", plan.Run.ID)
 		}
-		view := a.term.Run()
-		if globalBool(c, "json") {
-			return writeJSON(a.stdout, old)
+		if a.json {
+			return a.writeJSON(old)
 		}
-		stream := event.NewStream(view)
+		stream := event.NewStream(a.term.Run())
 		old.Emit(stream)
-		passed, total := old.Passed()
-		r := dispatch.Result{Passed: passed, Missing: total, Open: total - len(old.Rows)}
-		for _, row := range old.Rows {
-			r.Findings += len(row.Findings)
-			if row.Evaluated != nil {
-				r.Missing--
-			}
-		}
-		r.Failed = total - passed - r.Missing
-		return errors.Join(stream.Err(), verdictOf(r, plan.Strict))
+		return errors.Join(stream.Err(), verdictOf(jobs.ResultOf(old), plan.Strict))
 	}
-	var spec bundle.Spec
-	if err := json.Unmarshal(plan.Bundle, &spec); err != nil {
-		return fmt.Errorf("run %s: %w", id, err)
-	}
-	spec.Solution = filepath.Join(folder.Path(), solutionName) // wherever that is seen from here
-	if spec.Baseline != "" {
-		spec.Baseline = filepath.Join(folder.Path(), baselineDir, filepath.Base(spec.Baseline))
-	}
-	open, err := openPlan(c, plan)
+	files, err := jobs.Files(ctx, folder.Path(), plan)
 	if err != nil {
 		return err
 	}
-	defer open.close()
-	cacheRoot, err := cache.Root()
+	open, err := a.openPlan(plan)
 	if err != nil {
 		return err
 	}
-	// The bundle is made only where a job has to be submitted, which is seldom.
-	files := sync.OnceValues(func() (*bundle.Bundle, error) {
-		return newBundle(context.WithoutCancel(c.Context), cacheRoot, folder.Path(), spec)
-	})
-	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open,
-		Files: func(ctx context.Context, ws []string) ([]remote.File, []string, error) {
-			b, err := files()
-			if err != nil {
-				return nil, nil, err
-			}
-			return b.Files(ctx, ws)
-		}}
-	return a.dispatch(c, d, folder, old)
+	defer open.Close()
+	return a.dispatch(ctx, &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Files: files}, folder, old)
+}
+
+func (a *app) remoteLsCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "ls",
+		Usage:       "list the remote runs of this folder, the newest first",
+		Description: "Reads the run folders and asks no host.\n\n   fisub remote ls",
+		Action:      func(*cli.Context) error { return a.remoteLs() },
+	}
 }
 
 // A remoteLine is a run in the list.
@@ -152,283 +108,222 @@ type remoteLine struct {
 	Total  int      `json:"total"`
 	Places []string `json:"places"`
 	Cost   float64  `json:"cost_usd,omitempty"`
-	Age    string   `json:"-"`
+	age    string
 }
 
-func (a *app) remoteLs(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
+func lineOf(dir string) (l remoteLine, err error) {
+	plan, err := dispatch.Load(dir)
+	if err != nil {
+		return l, err
 	}
-	root := runsRoot(c)
-	ids, err := remoteIDs(root)
+	l = remoteLine{ID: plan.Run.ID, State: "detached", Jobs: len(plan.Jobs), Active: len(plan.Active()), Total: len(plan.Run.Workloads),
+		age: age(time.Since(plan.Run.Started))}
+	if r, err := runs.Read(dir); err == nil {
+		l.Passed, _ = r.Passed()
+		if r.Running {
+			l.State = "running"
+		}
+	}
+	if plan.Done {
+		l.State = "done"
+	}
+	l.Cost, _ = plan.Cost()
+	for _, j := range plan.Jobs {
+		if name := j.Place.String(); !slices.Contains(l.Places, name) {
+			l.Places = append(l.Places, name)
+		}
+	}
+	return l, nil
+}
+
+func (a *app) remoteLs() error {
+	ids, err := jobs.IDs(a.Root())
 	if err != nil {
 		return err
 	}
-	slices.Reverse(ids)
 	lines := []remoteLine{}
-	for _, id := range ids {
-		dir := filepath.Join(root, runs.Dir, id)
-		plan, err := dispatch.Load(dir)
+	rows := [][]string{{"RUN", "AGE", "STATE", "JOBS", "PASSED", "COST", "PLACES"}}
+	for _, id := range slices.Backward(ids) {
+		l, err := lineOf(filepath.Join(a.Root(), runs.Dir, id))
 		if err != nil {
 			a.term.Warn(plain.Line(err.Error()), "")
 			continue
 		}
-		l := remoteLine{ID: id, State: "detached", Jobs: len(plan.Jobs), Active: len(plan.Active()), Total: len(plan.Run.Workloads), Age: age(time.Since(plan.Run.Started))}
-		if r, err := runs.Read(dir); err == nil {
-			l.Passed, _ = r.Passed()
-			if r.Running {
-				l.State = "running"
-			}
-		}
-		if plan.Done {
-			l.State = "done"
-		}
-		l.Cost, _ = plan.Cost()
-		for _, j := range plan.Jobs {
-			if name := j.Place.String(); !slices.Contains(l.Places, name) {
-				l.Places = append(l.Places, name)
-			}
-		}
-		lines = append(lines, l)
-	}
-	if globalBool(c, "json") {
-		return writeJSON(a.stdout, lines)
-	}
-	if len(lines) == 0 {
-		a.term.Note("no remote runs below %s", filepath.Join(root, runs.Dir))
-		return nil
-	}
-	rows := [][]string{{"RUN", "AGE", "STATE", "JOBS", "PASSED", "COST", "PLACES"}}
-	for _, l := range lines {
 		cost := "-"
 		if l.Cost > 0 {
-			cost = dollars(l.Cost)
+			cost = jobs.Dollars(l.Cost)
 		}
-		rows = append(rows, []string{l.ID, l.Age, l.State, fmt.Sprintf("%d/%d", l.Jobs-l.Active, l.Jobs), fmt.Sprintf("%d/%d", l.Passed, l.Total), cost, strings.Join(l.Places, ", ")})
+		lines = append(lines, l)
+		rows = append(rows, []string{l.ID, l.age, l.State, fmt.Sprintf("%d/%d", l.Jobs-l.Active, l.Jobs),
+			fmt.Sprintf("%d/%d", l.Passed, l.Total), cost, strings.Join(l.Places, ", ")})
+	}
+	switch {
+	case a.json:
+		return a.writeJSON(lines)
+	case len(lines) == 0:
+		a.term.Note("no remote runs below %s", filepath.Join(a.Root(), runs.Dir))
+		return nil
 	}
 	return a.term.Table("lrlrrrl", rows, nil)
 }
 
-func (a *app) remoteCancel(c *cli.Context) error {
-	root, id, _, err := remoteRun(c)
+func (a *app) remoteCancelCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "cancel",
+		Usage:       "end the jobs of a run",
+		ArgsUsage:   "RUN",
+		Description: "What has a verdict by then stays in the run folder.\n\n   fisub remote cancel last",
+		Action:      func(c *cli.Context) error { return a.remoteCancel(c.Context, c.Args().First()) },
+	}
+}
+
+func (a *app) remoteCancel(ctx context.Context, arg string) error {
+	folder, old, plan, err := a.attached(arg)
 	if err != nil {
 		return err
-	}
-	folder, old, err := runs.Attach(root, id)
-	if err != nil {
-		return invalid(err)
 	}
 	defer folder.Close()
-	plan, err := dispatch.Load(folder.Path())
-	if err != nil {
-		return err
-	}
-	if plan.Done || len(plan.Active()) == 0 {
-		a.term.Note("run %s: no job of it runs", id)
+	n := len(plan.Active())
+	if plan.Done || n == 0 {
+		a.term.Note("run %s: no job of it runs", plan.Run.ID)
 		return nil
 	}
-	open, err := openPlan(c, plan)
+	open, err := a.openPlan(plan)
 	if err != nil {
 		return err
 	}
-	defer open.close()
-	n := len(plan.Active())
+	defer open.Close()
 	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Old: old, Events: event.NewStream(folder.Record)}
-	if err := d.Cancel(c.Context); err != nil {
+	if err := d.Cancel(ctx); err != nil {
 		return err
 	}
-	a.term.Note("run %s: %s ended", id, plain.Count(n, "job"))
+	a.term.Note("run %s: %s ended", plan.Run.ID, plain.Count(n, "job"))
 	return d.Events.Err()
 }
 
-func (a *app) remoteLogs(c *cli.Context) error {
-	root, id, plan, err := remoteRun(c)
-	if err != nil {
-		return err
-	}
-	open, err := openPlan(c, plan)
-	if err != nil {
-		return err
-	}
-	defer open.close()
-	dir := filepath.Join(root, runs.Dir, id)
-	tmp, err := os.MkdirTemp("", "fisub-logs-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp)
-	printed := map[string]int{}
-	show := func(j *dispatch.Job) error {
-		file := filepath.Join(dir, "log", j.ID, "log")
-		if j.Ended == nil && j.Handle != nil {
-			at := filepath.Join(tmp, j.ID)
-			if err := os.MkdirAll(at, 0o700); err != nil {
-				return err
-			}
-			if err := open[j.Place.Table].Collect(c.Context, *j.Handle, at); err == nil {
-				file = filepath.Join(at, "log")
-			} else if !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-		data, err := os.ReadFile(file)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		text := string(data[min(printed[j.ID], len(data)):])
-		if end := strings.LastIndexByte(text, '\n'); end < 0 && j.Ended == nil {
-			return nil
-		} else if j.Ended == nil {
-			text = text[:end+1]
-		}
-		printed[j.ID] += len(text)
-		for line := range strings.Lines(text) {
-			if _, err := fmt.Fprintf(a.stdout, "%s | %s\n", j.Place, plain.Line(strings.TrimRight(line, "\n"))); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	for {
-		for _, j := range plan.Jobs {
-			if err := show(j); err != nil {
-				return err
-			}
-		}
-		if !c.Bool("f") || len(plan.Active()) == 0 {
-			return nil
-		}
-		select {
-		case <-c.Context.Done():
-			return c.Context.Err()
-		case <-time.After(time.Second):
-		}
-		if plan, err = dispatch.Load(dir); err != nil {
-			return err
-		}
+func (a *app) remoteLogsCommand() *cli.Command {
+	var follow bool
+	return &cli.Command{
+		Name:        "logs",
+		Usage:       "print the logs of a run's jobs",
+		ArgsUsage:   "RUN",
+		Description: "   fisub remote logs -f last",
+		Flags:       []cli.Flag{boolFlag(&follow, "f", "go on until the jobs have ended")},
+		Action:      func(c *cli.Context) error { return a.remoteLogs(c.Context, c.Args().First(), follow) },
 	}
 }
 
-func (a *app) remoteHosts(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
-	ts, names, err := chosen(c, true)
+func (a *app) remoteLogs(ctx context.Context, arg string, follow bool) error {
+	id, plan, err := jobs.Find(a.Root(), arg)
 	if err != nil {
 		return err
 	}
-	type line struct {
-		Table string `json:"table"`
-		remote.Host
-		Error string `json:"error,omitempty"`
-		Hint  string `json:"hint,omitempty"`
+	open, err := a.openPlan(plan)
+	if err != nil {
+		return err
 	}
-	lines := []line{}
-	down := false
+	defer open.Close()
+	return jobs.Logs(ctx, filepath.Join(a.Root(), runs.Dir, id), open, follow, func(place dispatch.Place, text string) error {
+		_, err := fmt.Fprintf(a.stdout, "%s | %s\n", place, plain.Line(text))
+		return err
+	})
+}
+
+func (a *app) remoteHostsCommand() *cli.Command {
+	var on string
+	return &cli.Command{
+		Name:        "hosts",
+		Usage:       "ask the hosts whether a job could run now",
+		Description: "   fisub remote hosts --on lab",
+		Flags:       []cli.Flag{onFlag(&on)},
+		Action:      func(c *cli.Context) error { return a.remoteHosts(c.Context, on) },
+	}
+}
+
+// openOn opens the providers of the tables that on names, else of all.
+func (a *app) openOn(on string) (open providers.Set, names []string, err error) {
+	tables, err := a.Tables()
+	if err != nil {
+		return nil, nil, err
+	}
+	if names, err = jobs.Chosen(tables, on, true); err != nil {
+		return nil, nil, err
+	}
+	open, _, err = providers.OpenAll(tables, names)
+	return open, names, err
+}
+
+// A hostLine is a host in the list.
+type hostLine struct {
+	Table string `json:"table"`
+	remote.Host
+	Error string `json:"error,omitempty"`
+	Hint  string `json:"hint,omitempty"`
+}
+
+func (a *app) remoteHosts(ctx context.Context, on string) error {
+	open, names, err := a.openOn(on)
+	if err != nil {
+		return err
+	}
+	defer open.Close()
+	lines := []hostLine{}
+	rows := [][]string{{"TABLE", "HOST", "STATE", "DETAIL"}}
+	var down error
 	for _, name := range names {
-		p, _, err := openProvider(ts, name)
-		if err != nil {
-			return err
-		}
-		hosts, err := p.Check(c.Context)
-		_ = p.Close()
+		hosts, err := open[name].Check(ctx)
 		if err != nil {
 			return err
 		}
 		for _, h := range hosts {
-			l := line{Table: name, Host: h}
+			l := hostLine{Table: name, Host: h}
 			if h.Err != nil {
-				down = true
-				l.Error, l.Hint = explain(h.Err)
+				down = shown(exitError)
+				l.Error, l.Hint = explain.Error(h.Err)
 			}
 			lines = append(lines, l)
-		}
-	}
-	if globalBool(c, "json") {
-		err = writeJSON(a.stdout, lines)
-	} else {
-		rows := [][]string{{"TABLE", "HOST", "STATE", "DETAIL"}}
-		for _, l := range lines {
 			rows = append(rows, []string{l.Table, l.Name, l.State, cmp.Or(l.Error, l.Detail)})
 		}
-		if err = a.term.Table("llll", rows, nil); err == nil {
-			for _, l := range lines {
-				if l.Hint != "" {
-					a.term.Note("hint: %s: %s", l.Name, l.Hint)
-				}
+	}
+	if a.json {
+		err = a.writeJSON(lines)
+	} else {
+		err = a.term.Table("llll", rows, nil)
+		for _, l := range lines {
+			if l.Hint != "" {
+				a.term.Note("hint: %s: %s", l.Name, l.Hint)
 			}
 		}
 	}
-	if err == nil && down {
-		return errUnreachable
-	}
-	return err
+	return cmp.Or(err, down)
 }
 
-func (a *app) remoteGC(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
+func (a *app) remoteGCCommand() *cli.Command {
+	var on string
+	var yes, all bool
+	return &cli.Command{
+		Name:        "gc",
+		Usage:       "end jobs that no run of this folder waits for",
+		Description: "Asks the hosts of all tables which jobs of yours they still hold.\n\n   fisub remote gc --on lab",
+		Flags: []cli.Flag{onFlag(&on), yesFlag(&yes),
+			boolFlag(&all, "all", "also jobs that were begun elsewhere: from another folder or machine")},
+		Action: func(c *cli.Context) error { return a.remoteGC(c.Context, on, yes, all) },
 	}
-	ts, names, err := chosen(c, true)
+}
+
+func (a *app) remoteGC(ctx context.Context, on string, yes, all bool) error {
+	open, names, err := a.openOn(on)
 	if err != nil {
 		return err
 	}
-	open := opened{}
-	defer open.close()
-	held := map[string][]remote.Handle{}
-	var faults []error // one host that does not answer keeps no job of another one alive
-	for _, name := range names {
-		p, _, err := openProvider(ts, name)
-		if err != nil {
-			return err
-		}
-		open[name] = p
-		if held[name], err = p.List(c.Context); c.Context.Err() != nil {
-			return err
-		}
-		faults = append(faults, err)
-	}
-	// What this folder's runs wait for, and what they have done with. That is read after the hosts were asked: a run writes a
-	// job down before it submits it.
-	waited, mine := map[string]bool{}, map[string]bool{}
-	root := runsRoot(c)
-	ids, err := remoteIDs(root)
-	if err != nil {
+	defer open.Close()
+	orphans, strangers, err := jobs.Orphans(ctx, a.Root(), open, names, all)
+	if orphans == nil {
 		return err
 	}
-	for _, id := range ids {
-		plan, err := dispatch.Load(filepath.Join(root, runs.Dir, id))
-		if err != nil {
-			return err
-		}
-		for _, j := range plan.Jobs {
-			mine[j.ID] = true
-			waited[j.ID] = j.Ended == nil && !plan.Done
-		}
-	}
-	type orphan struct {
-		Table string `json:"table"`
-		Job   string `json:"job"`
-		Place string `json:"place"`
-		h     remote.Handle
-	}
-	orphans, strangers := []orphan{}, 0
-	for _, name := range names {
-		for _, h := range held[name] {
-			switch {
-			case waited[h.Job]:
-			case mine[h.Job], c.Bool("all"), slices.ContainsFunc(ids, func(id string) bool { return strings.HasPrefix(h.Job, "fisub-"+id+"-") }):
-				orphans = append(orphans, orphan{name, h.Job, h.Place.String(), h})
-			default:
-				strangers++
-			}
-		}
-	}
-	if globalBool(c, "json") {
-		if err := writeJSON(a.stdout, orphans); err != nil {
+	faults := []error{err}
+	if a.json {
+		if err := a.writeJSON(orphans); err != nil {
 			return err
 		}
 	}
@@ -438,12 +333,12 @@ func (a *app) remoteGC(c *cli.Context) error {
 	if strangers > 0 {
 		a.term.Note("%s begun elsewhere; --all ends them too", plain.Count(strangers, "job"))
 	}
-	if len(orphans) == 0 || !a.agreed(c, "end "+plain.Count(len(orphans), "job")+"?") {
-		return errors.Join(faults...)
+	if len(orphans) == 0 || !a.agreed(ctx, yes, "end "+plain.Count(len(orphans), "job")+"?") {
+		return err
 	}
 	ended := 0
 	for _, o := range orphans {
-		if err := open[o.Table].Release(c.Context, o.h); err != nil {
+		if err := open[o.Table].Release(ctx, o.Handle); err != nil {
 			faults = append(faults, err)
 		} else {
 			ended++

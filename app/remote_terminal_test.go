@@ -19,8 +19,8 @@ import (
 	"fisub/remote/ssh/sshdtest"
 )
 
-// A session is fisub on a terminal of its own: what is typed there, Ctrl-C too, comes to it as from a keyboard.
-type session struct {
+// A shellSession is fisub on a terminal of its own: what is typed there, Ctrl-C too, comes to it as from a keyboard.
+type shellSession struct {
 	t        *testing.T
 	keyboard *os.File
 	ended    chan int      // takes the exit status
@@ -31,7 +31,7 @@ type session struct {
 }
 
 // terminal starts the program on a new terminal.
-func (b *remoteBench) terminal(t *testing.T, args ...string) *session {
+func (b *remoteBench) terminal(t *testing.T, args ...string) *shellSession {
 	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
@@ -56,7 +56,7 @@ func (b *remoteBench) terminal(t *testing.T, args ...string) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &session{t: t, keyboard: keyboard, ended: make(chan int, 1), read: make(chan struct{})}
+	s := &shellSession{t: t, keyboard: keyboard, ended: make(chan int, 1), read: make(chan struct{})}
 	go func() {
 		defer close(s.read)
 		buf := make([]byte, 1<<12)
@@ -82,19 +82,19 @@ func (b *remoteBench) terminal(t *testing.T, args ...string) *session {
 	return s
 }
 
-func (s *session) text() string {
+func (s *shellSession) text() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.screen.String()
 }
 
 // sees waits until the words stand on the screen n times.
-func (s *session) sees(words string, n int) {
+func (s *shellSession) sees(words string, n int) {
 	s.t.Helper()
 	s.await(words, func() bool { return strings.Count(s.text(), words) >= n })
 }
 
-func (s *session) await(what string, cond func() bool) {
+func (s *shellSession) await(what string, cond func() bool) {
 	s.t.Helper()
 	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -103,7 +103,7 @@ func (s *session) await(what string, cond func() bool) {
 	}
 }
 
-func (s *session) types(keys string) {
+func (s *shellSession) types(keys string) {
 	s.t.Helper()
 	if _, err := s.keyboard.WriteString(keys); err != nil {
 		s.t.Fatal(err)
@@ -111,7 +111,7 @@ func (s *session) types(keys string) {
 }
 
 // ends wants an exit status.
-func (s *session) ends(want int) {
+func (s *shellSession) ends(want int) {
 	s.t.Helper()
 	select {
 	case got := <-s.ended:
@@ -161,7 +161,7 @@ func TestRemoteTerminal(t *testing.T) {
 			b.cache = first.cache
 			b.env = append(b.env, "FISUB_CACHE="+b.cache)
 			b.share(work)
-			open := func(args ...string) *session {
+			open := func(args ...string) *shellSession {
 				t.Helper()
 				s := b.terminal(t, args...)
 				s.await("a job that runs", func() bool {

@@ -13,20 +13,23 @@ import (
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/ui"
+	"fisub/internal/usage"
 	"fisub/report"
 )
 
 func (a *app) runsCommand() *cli.Command {
+	var limit int
 	return &cli.Command{
 		Name:  "runs",
 		Usage: "list and show runs",
 		Subcommands: []*cli.Command{
-			{Name: "ls", Usage: "list the runs, the newest first", Action: a.runsLs,
-				Flags: []cli.Flag{&cli.IntFlag{Name: "limit", Usage: "the newest `N` runs", DefaultText: "all"}},
+			{Name: "ls", Usage: "list the runs, the newest first", Flags: []cli.Flag{countFlag(&limit, "limit", "the newest `N` runs", "all")},
 				Description: "MEAN is the mean over the passed workloads of the official latency. A run is running, done, incomplete (it\n" +
-					"ended before all workloads had a verdict) or killed.\n\n   fisub runs ls --limit 10"},
-			{Name: "show", Usage: "show what a run ran, and its table", ArgsUsage: "RUN", Action: a.runsShow,
-				Description: "RUN is an id, its beginning, last, last~1 for the one before it, or the folder of a run.\n\n   fisub runs show last"},
+					"ended before all workloads had a verdict) or killed.\n\n   fisub runs ls --limit 10",
+				Action: func(*cli.Context) error { return a.runsLs(limit) }},
+			{Name: "show", Usage: "show what a run ran, and its table", ArgsUsage: "RUN",
+				Description: "RUN is an id, its beginning, last, last~1 for the one before it, or the folder of a run.\n\n   fisub runs show last",
+				Action:      func(c *cli.Context) error { return a.runsShow(c.Args().First()) }},
 		},
 	}
 }
@@ -47,21 +50,15 @@ type runLine struct {
 	MeanNS      float64    `json:"mean_ns,omitempty"`
 }
 
-func (a *app) runsLs(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
-	if c.IsSet("limit") && c.Int("limit") < 1 {
-		return usage("", "--limit: must be at least 1")
-	}
-	root := runsRoot(c)
+func (a *app) runsLs(limit int) error {
+	root := a.Root()
 	ids, err := runs.IDs(root)
 	if err != nil {
 		return err
 	}
 	slices.Reverse(ids)
-	if c.IsSet("limit") {
-		ids = ids[:min(len(ids), c.Int("limit"))]
+	if limit > 0 {
+		ids = ids[:min(len(ids), limit)]
 	}
 	lines := []runLine{}
 	for _, id := range ids {
@@ -82,8 +79,8 @@ func (a *app) runsLs(c *cli.Context) error {
 		}
 		lines = append(lines, line)
 	}
-	if globalBool(c, "json") {
-		return writeJSON(a.stdout, lines)
+	if a.json {
+		return a.writeJSON(lines)
 	}
 	if len(lines) == 0 {
 		a.term.Note("no runs below %s", filepath.Join(root, runs.Dir))
@@ -104,35 +101,19 @@ func (a *app) runsLs(c *cli.Context) error {
 	return a.term.Table("lrlrrlllll", rows, nil)
 }
 
-// age is how long ago something was, in its largest unit.
-func age(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", max(0, int(d.Seconds())))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
-}
-
-func (a *app) runsShow(c *cli.Context) error {
-	if c.NArg() != 1 {
-		return usage("fisub runs show last", "show: got %d runs, want 1", c.NArg())
-	}
-	r, err := readRun(c, c.Args().First())
+func (a *app) runsShow(arg string) error {
+	r, err := a.ReadRun(arg)
 	if err != nil {
 		return err
 	}
-	if globalBool(c, "json") {
-		return writeJSON(a.stdout, struct {
+	if a.json {
+		return a.writeJSON(struct {
 			State string `json:"state"`
 			*runs.Run
 		}{r.State(), r})
 	}
 	if r.Run == nil {
-		return usage("fisub compare can still read its timings", "run %s: it has no run.json", r.ID)
+		return usage.Errorf("fisub compare can still read its timings", "run %s: it has no run.json", r.ID)
 	}
 	if err := a.showFacts(r); err != nil {
 		return err

@@ -2,25 +2,40 @@ package app
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"fisub/collector"
+	"fisub/explain"
 	"fisub/internal/config"
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/usage"
 	"fisub/pack"
 	"fisub/preflight"
+	"fisub/session"
 	"fisub/submit"
 )
 
+type submitOptions struct {
+	dryRun, untested, packed, all, push bool
+	remote                              string
+}
+
+func remoteFlag(to *string) cli.Flag {
+	return stringFlag(to, "remote", "the git remote `REMOTE`", "remote in [submit], else that of the branch, else origin")
+}
+
 func (a *app) submitCommand() *cli.Command {
+	var o submitOptions
+	var remote string
+	limit := 20
 	return &cli.Command{
 		Name:  "submit",
 		Usage: "tag the commit that the contest is to take",
@@ -39,20 +54,18 @@ func (a *app) submitCommand() *cli.Command {
 			"   fisub submit --all --untested\n" +
 			"   fisub submit status",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "dry-run", Usage: "tag and push nothing; exit with 0 also where something is left to do, if nothing is wrong"},
-			&cli.BoolFlag{Name: "untested", Usage: "tag it without a run that passed; the tag says so"},
-			&cli.BoolFlag{Name: "packed", Usage: "write packed_solution.json, which the collector takes as it is, at the repository's root, for you to commit"},
-			&cli.BoolFlag{Name: "all", Usage: "every submission that the collector finds in the repository, each with a tag of its own"},
-			&cli.BoolFlag{Name: "push", Usage: "push the tag"},
-			&cli.StringFlag{Name: "remote", Usage: "the git remote `NAME`", DefaultText: "remote in [submit], else that of the branch, else origin"},
+			boolFlag(&o.dryRun, "dry-run", "tag and push nothing; exit with 0 also where something is left to do, if nothing is wrong"),
+			boolFlag(&o.untested, "untested", "tag it without a run that passed; the tag says so"),
+			boolFlag(&o.packed, "packed", "write packed_solution.json, which the collector takes as it is, at the repository's root, for you to commit"),
+			boolFlag(&o.all, "all", "every submission that the collector finds in the repository, each with a tag of its own"),
+			boolFlag(&o.push, "push", "push the tag"),
+			remoteFlag(&o.remote),
 		},
-		Action: a.submit,
+		Action: func(c *cli.Context) error { return a.submit(c.Context, o) },
 		Subcommands: []*cli.Command{
-			{Name: "status", Usage: "say which tag the contest takes, and whether each still packs to its hash", Action: a.submitStatus,
-				Flags: []cli.Flag{
-					&cli.IntFlag{Name: "limit", Value: 20, Usage: "look at the newest `N` tags"},
-					&cli.StringFlag{Name: "remote", Usage: "the git remote `NAME`", DefaultText: "remote in [submit], else that of the branch, else origin"},
-				},
+			{Name: "status", Usage: "say which tag the contest takes, and whether each still packs to its hash",
+				Flags:  []cli.Flag{countFlag(&limit, "limit", "look at the newest `N` tags", ""), remoteFlag(&remote)},
+				Action: func(c *cli.Context) error { return a.submitStatus(c.Context, remote, limit) },
 				Description: "Checks each tag out and packs it. STATE is ok, or differs where the tag does not pack to the hash in its message; a tag\n" +
 					"that fisub did not make has no hash there. TAKEN marks the newest tag of the definition that the remote has.\n" +
 					"Exit status 3 where a tag differs.\n\n   fisub submit status"},
@@ -74,123 +87,132 @@ type submitted struct {
 	Note       submit.Note   `json:"note"`
 	Pushed     bool          `json:"pushed"`
 
-	*submission `json:"-"`
-	plan        *submit.Plan
+	*session.Submission `json:"-"`
+	plan                *submit.Plan
 }
 
-func (a *app) submit(c *cli.Context) error {
-	if c.NArg() > 0 {
-		return unknown("submit command", c.Args().First(), []string{"status"})
+// A submittedAll is what submit says of several.
+type submittedAll struct {
+	OK          bool         `json:"ok"`
+	DryRun      bool         `json:"dry_run"`
+	Submissions []*submitted `json:"submissions"`
+}
+
+// A packedFile is the packed solution that submit --packed wrote.
+type packedFile struct {
+	Path        string `json:"path"`
+	ContentHash string `json:"content_hash"`
+}
+
+func (a *app) submit(ctx context.Context, o submitOptions) error {
+	if o.dryRun && o.push {
+		return usage.Errorf("leave one out", "--dry-run and --push exclude each other")
 	}
-	if c.Bool("dry-run") && c.Bool("push") {
-		return usage("leave one out", "--dry-run and --push exclude each other")
+	if o.all && (a.Config != "" || o.packed) {
+		return usage.Errorf("leave --all out", "--all takes every config.toml of the repository; --config and --packed are about one")
 	}
-	if c.Bool("all") && (global(c, "config") != nil || c.Bool("packed")) {
-		return usage("leave --all out", "--all takes every config.toml of the repository; --config and --packed are about one")
-	}
-	data, err := openDataset(c)
+	data, err := a.OpenDataset()
 	if err != nil {
 		return err
 	}
-	files := []string{configPath(c)}
-	if c.Bool("all") {
-		if files, err = a.allConfigs(c); err != nil {
+	files := []string{a.ConfigPath()}
+	if o.all {
+		if files, err = a.allConfigs(ctx); err != nil {
 			return err
 		}
 	}
 	var all []*submitted
 	var faults []error
 	for _, file := range files {
-		s, err := loadSources(file, data)
+		s, err := session.LoadSources(file, data)
 		if err != nil {
 			faults = append(faults, err)
 			continue
 		}
-		all = append(all, &submitted{Config: relative(file), Definition: s.def.Name, Name: s.sol.Name, Author: s.sol.Author, Hash: s.sol.Hash(), submission: s})
+		all = append(all, &submitted{Config: relative(file), Definition: s.Definition.Name, Name: s.Solution.Name, Author: s.Solution.Author, Hash: s.Solution.Hash(), Submission: s})
 	}
 	if len(faults) > 0 {
 		return errors.Join(faults...)
 	}
-	remote := cmp.Or(c.String("remote"), all[0].cfg.Submit.Remote)
-	survey, err := submit.NewSurvey(c.Context, all[0].root, remote)
+	remote := cmp.Or(o.remote, all[0].Submission.Config.Submit.Remote)
+	survey, err := submit.NewSurvey(ctx, all[0].Root, remote)
 	if err != nil {
 		return err
 	}
-	if c.Bool("packed") {
-		if done, err := a.submitPacked(c, survey, all[0]); done || err != nil {
+	if o.packed {
+		if done, err := a.submitPacked(o, survey, all[0]); done || err != nil {
 			return err
 		}
 	}
 	refused, faulty := false, false
 	for _, s := range all {
-		if err := a.submitPlan(c, survey, s, remote); err != nil {
+		if err := a.submitPlan(ctx, o, survey, s, remote); err != nil {
 			return err
 		}
 		r, f := s.plan.Refused()
 		refused, faulty = refused || r, faulty || f
 	}
-	json := globalBool(c, "json")
 	if refused {
-		if !json {
+		if !a.json {
 			for _, s := range all {
 				a.showPlanned(s)
 			}
-			if c.Bool("dry-run") && !faulty {
+			if o.dryRun && !faulty {
 				a.term.Note("nothing is wrong; what is left to do stands above")
 			} else {
 				a.term.Note("nothing was tagged")
 			}
-		} else if err := a.submitJSON(c, all, !faulty && c.Bool("dry-run")); err != nil {
+		} else if err := a.submitJSON(o, all, !faulty && o.dryRun); err != nil {
 			return err
 		}
-		if c.Bool("dry-run") && !faulty {
+		if o.dryRun && !faulty {
 			return nil
 		}
-		return errShown
+		return shown(exitUsage)
 	}
 	for _, s := range all {
-		if !json {
+		if !a.json {
 			a.showPlanned(s)
 		}
-		if c.Bool("dry-run") {
+		if o.dryRun {
 			continue
 		}
-		made, err := survey.Make(c.Context, s.plan)
+		made, err := survey.Make(ctx, s.plan)
 		if err != nil {
 			return err
 		}
 		s.Object = s.plan.Object
-		if made && !json {
-			a.submitLine("tagged", "%s, object %s", s.plan.Tag, s.Object)
+		if made && !a.json {
+			a.line("tagged", "%s, object %s", s.plan.Tag, s.Object)
 		}
 	}
-	if c.Bool("push") {
+	if o.push {
 		for _, s := range all {
-			sent, err := survey.Send(c.Context, s.plan)
+			sent, err := survey.Send(ctx, s.plan)
 			if err != nil {
-				return &pushError{err: err, remote: survey.Remote.Name, tag: s.plan.Tag}
+				return &explain.PushError{Err: err, Remote: survey.Remote.Name, Tag: s.plan.Tag}
 			}
-			if s.Pushed = true; sent && !json {
-				a.submitLine("pushed", "%s to %s", s.plan.Tag, survey.Remote.Name)
+			if s.Pushed = true; sent && !a.json {
+				a.line("pushed", "%s to %s", s.plan.Tag, survey.Remote.Name)
 			}
 		}
 	}
-	if json {
-		return a.submitJSON(c, all, true)
+	if a.json {
+		return a.submitJSON(o, all, true)
 	}
 	switch {
-	case c.Bool("dry-run"):
+	case o.dryRun:
 		a.term.Note("a dry run: nothing was tagged")
-	case !c.Bool("push") && !all[0].plan.Sent:
+	case !o.push && !all[0].plan.Sent:
 		a.term.Note("not pushed: fisub submit --push sends it")
 	}
 	return nil
 }
 
 // allConfigs are the configs of the repository that the flags name the folder of.
-func (a *app) allConfigs(c *cli.Context) ([]string, error) {
-	top := path(c, ".")
-	repo, err := git.Open(c.Context, top)
+func (a *app) allConfigs(ctx context.Context) ([]string, error) {
+	top := a.Path(".")
+	repo, err := git.Open(ctx, top)
 	if err == nil {
 		top = repo.Top
 	} else if !git.IsMissing(err) {
@@ -198,24 +220,28 @@ func (a *app) allConfigs(c *cli.Context) ([]string, error) {
 	}
 	files, err := config.Discover(top)
 	if err == nil && len(files) == 0 {
-		return nil, usage("", "--all: no %s in %s, and in none of the folders in it", config.Name, top)
+		return nil, usage.Errorf("", "--all: no %s in %s, and in none of the folders in it", config.Name, top)
 	}
 	return files, err
 }
 
 // submitPlan fills in s.
-func (a *app) submitPlan(c *cli.Context, survey *submit.Survey, s *submitted, remote string) (err error) {
-	o := submit.Options{Config: s.cfg.Path, Solution: s.sol, Pattern: s.cfg.Submit.Tag, Version: Version, WillPush: c.Bool("push"), AskedName: remote}
-	if !c.Bool("untested") {
-		o.Proof, err = submit.Prove(s.root, s.sol, func(set string) ([]*trace.Workload, error) { return s.data.Workloads(s.def.Name, set) })
+func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.Survey, s *submitted, remote string) (err error) {
+	cfg := s.Submission.Config
+	o := submit.Options{Config: cfg.Path, Solution: s.Solution, Pattern: cfg.Submit.Tag, Version: Version,
+		WillPush: how.push, AskedName: remote}
+	if !how.untested {
+		o.Proof, err = submit.Prove(s.Root, s.Solution, func(set string) ([]*trace.Workload, error) {
+			return s.Data.Workloads(s.Submission.Definition.Name, set)
+		})
 		if err != nil {
 			return err
 		}
 	}
-	if o.Checked, err = a.submitChecks(c, s.submission); err != nil {
+	if o.Checked, err = a.submitChecks(ctx, s.Submission); err != nil {
 		return err
 	}
-	if s.plan, err = survey.Plan(c.Context, o); err != nil {
+	if s.plan, err = survey.Plan(ctx, o); err != nil {
 		return err
 	}
 	s.Steps, s.Tag, s.Object, s.Note, s.Commit = s.plan.Steps, s.plan.Tag, s.plan.Object, s.plan.Note, survey.Head.Commit
@@ -224,14 +250,14 @@ func (a *app) submitPlan(c *cli.Context, survey *submit.Survey, s *submitted, re
 }
 
 // submitChecks is the pre-flight of a submission: what fisub check says, without its notes.
-func (a *app) submitChecks(c *cli.Context, s *submission) ([]submit.Step, error) {
-	r, err := a.preflight(c, s, []string{contestArch})
+func (a *app) submitChecks(ctx context.Context, s *session.Submission) ([]submit.Step, error) {
+	reports, err := a.preflight(ctx, preflight.Options{Dataset: s.Data, Archs: []string{contestArch}, Remote: checkTable}, s.Config.Path)
 	if err != nil {
 		return nil, err
 	}
 	var steps []submit.Step
 	sound := true
-	for _, f := range r.Findings {
+	for _, f := range reports[0].Findings {
 		step := submit.Step{Name: "check", State: submit.Fault, Text: findingText(f), Hint: f.Hint}
 		switch {
 		case f.Severity == preflight.Warning:
@@ -246,46 +272,42 @@ func (a *app) submitChecks(c *cli.Context, s *submission) ([]submit.Step, error)
 		steps = append(steps, step)
 	}
 	if sound {
-		steps = append([]submit.Step{{Name: "check", State: submit.OK, Text: fmt.Sprintf("sound: %d files, %s, %s", len(s.sol.Sources), s.sol.Spec.EntryPoint, callText(s.sol, s.def))}}, steps...)
+		steps = append([]submit.Step{{Name: "check", State: submit.OK, Text: fmt.Sprintf("sound: %d files, %s, %s", len(s.Solution.Sources), s.Solution.Spec.EntryPoint, callText(s.Solution, s.Definition))}}, steps...)
 	}
 	return steps, nil
 }
 
 // submitPacked writes the packed solution unless it is there as it should be.
-func (a *app) submitPacked(c *cli.Context, survey *submit.Survey, s *submitted) (done bool, err error) {
+func (a *app) submitPacked(o submitOptions, survey *submit.Survey, s *submitted) (done bool, err error) {
 	file := filepath.Join(survey.Top, collector.Packed)
-	if old, _, err := trace.ReadSolution(file); err == nil && len(collector.Differences(old, s.sol)) == 0 {
+	if old, _, err := trace.ReadSolution(file); err == nil && len(collector.Differences(old, s.Solution)) == 0 {
 		return false, nil
 	}
-	if c.Bool("dry-run") {
+	if o.dryRun {
 		a.term.Note("would write %s, to be committed", relative(file))
 		return false, nil
 	}
-	if err := pack.Write(a.stdout, file, s.sol); err != nil {
+	if err := pack.Write(a.stdout, file, s.Solution); err != nil {
 		return false, err
 	}
-	if globalBool(c, "json") {
-		err = writeJSON(a.stdout, map[string]any{"path": file, "content_hash": s.Hash})
+	if a.json {
+		err = a.writeJSON(packedFile{file, s.Hash})
 	} else {
-		a.submitLine("written", "%s, hash %s", relative(file), s.Hash)
+		a.line("written", "%s, hash %s", relative(file), s.Hash)
 	}
 	if err == nil {
-		err = usage(fmt.Sprintf("git -C %s add %s && git -C %[1]s commit, then fisub submit again", survey.Top, collector.Packed), "%s: is to be committed first", relative(file))
+		err = usage.Errorf(fmt.Sprintf("git -C %s add %s && git -C %[1]s commit, then fisub submit again", survey.Top, collector.Packed), "%s: is to be committed first", relative(file))
 	}
 	return true, err
 }
 
-func (a *app) submitJSON(c *cli.Context, all []*submitted, ok bool) error {
-	return writeJSON(a.stdout, map[string]any{"ok": ok, "dry_run": c.Bool("dry-run"), "submissions": all})
-}
-
-func (a *app) submitLine(what, format string, args ...any) {
-	fmt.Fprintf(a.stdout, "%-10s  %s\n", what, plain.Line(fmt.Sprintf(format, args...)))
+func (a *app) submitJSON(o submitOptions, all []*submitted, ok bool) error {
+	return a.writeJSON(submittedAll{ok, o.dryRun, all})
 }
 
 // showPlanned prints what was looked at: what holds and what is left to do on stdout, what is wrong on stderr.
 func (a *app) showPlanned(s *submitted) {
-	a.submitLine("submission", "%s by %s, %s, %s, hash %s", s.Name, s.Author, s.Definition, s.Config, s.Hash)
+	a.line("submission", "%s by %s, %s, %s, hash %s", s.Name, s.Author, s.Definition, s.Config, s.Hash)
 	for _, step := range s.Steps {
 		switch step.State {
 		case submit.Fault:
@@ -293,65 +315,14 @@ func (a *app) showPlanned(s *submitted) {
 		case submit.Warning:
 			a.term.Warn(plain.Lines(step.Text), step.Hint)
 		case submit.Todo:
-			a.submitLine("to do", "%s: %s", step.Name, step.Text)
+			a.line("to do", "%s: %s", step.Name, step.Text)
 			if step.Hint != "" {
-				a.submitLine("", "%s", step.Hint)
+				a.line("", "%s", step.Hint)
 			}
 		default:
-			a.submitLine(step.Name, "%s", step.Text)
+			a.line(step.Name, "%s", step.Text)
 		}
 	}
-}
-
-// A pushError is a push that failed after the tag was made.
-type pushError struct {
-	err         error
-	remote, tag string
-}
-
-func (e *pushError) Error() string { return plain.Lines(e.err.Error()) }
-func (e *pushError) Unwrap() error { return e.err }
-
-// pushHint is the remedy for what git says of a push.
-func pushHint(e *pushError) string {
-	text := strings.ToLower(e.Error())
-	again := fmt.Sprintf("git push %s refs/tags/%s", e.remote, e.tag)
-	for _, known := range []struct{ words, hint string }{
-		{"already exists", "it is never overwritten: git fetch --tags, then give the tag another name: tag in [submit] of config.toml"},
-		{"could not read username|authentication failed|terminal prompts disabled|permission denied|publickey|403|401", "the tag is made here; log in to the remote, then: " + again},
-		{"hook declined|pre-receive|pre-push", "the tag is made here, and a hook refused it; when that is mended: " + again},
-		{"could not resolve|could not connect|timed out|unable to access|connection", "the tag is made here; when the network is back: " + again},
-	} {
-		for word := range strings.SplitSeq(known.words, "|") {
-			if strings.Contains(text, word) {
-				return known.hint
-			}
-		}
-	}
-	return "the tag is made here; to try again: " + again
-}
-
-// submitHint is the remedy for an error of git.
-func submitHint(err error) string {
-	var pushed *pushError
-	var failed *git.Error
-	switch {
-	case errors.As(err, &pushed):
-		return pushHint(pushed)
-	case errors.Is(err, git.ErrMissing):
-		return "install git"
-	case errors.Is(err, git.ErrNoRepository):
-		return "git init makes it one"
-	case !errors.As(err, &failed):
-		return ""
-	case strings.Contains(failed.Text, "tell me who you are") || strings.Contains(failed.Text, "empty ident"):
-		return "git config --global user.name NAME && git config --global user.email ADDRESS"
-	case strings.Contains(failed.Text, "dubious ownership"):
-		return "another user owns the folder: git config --global --add safe.directory FOLDER"
-	case strings.Contains(failed.Text, "gpg"):
-		return "git signs tags here, as tag.gpgSign says; git config tag.gpgSign false makes plain ones"
-	}
-	return ""
 }
 
 // statusText is a row of `fisub submit status` in words.
@@ -362,23 +333,13 @@ func statusText(l submit.Line) string {
 	return l.State
 }
 
-func (a *app) submitStatus(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
-	if c.Int("limit") < 1 {
-		return usage("", "--limit: must be at least 1")
-	}
-	dir, remote := path(c, "."), c.String("remote")
-	if file := globalString(c, "config"); file != "" {
-		dir = filepath.Dir(path(c, file))
-	}
-	if cfg, err := config.Load(configPath(c)); err == nil {
+func (a *app) submitStatus(ctx context.Context, remote string, limit int) error {
+	if cfg, err := config.Load(a.ConfigPath()); err == nil {
 		remote = cmp.Or(remote, cfg.Submit.Remote)
 	}
-	st, err := submit.NewStatus(c.Context, dir, remote, c.Int("limit"))
+	st, err := submit.NewStatus(ctx, a.Root(), remote, limit)
 	if git.IsMissing(err) {
-		return invalid(err)
+		return usage.Invalid(err)
 	}
 	if err != nil {
 		return err
@@ -387,13 +348,13 @@ func (a *app) submitStatus(c *cli.Context) error {
 	for _, l := range st.Lines {
 		differs = differs || l.State == submit.Differs
 	}
-	if globalBool(c, "json") {
-		err = writeJSON(a.stdout, st)
+	if a.json {
+		err = a.writeJSON(st)
 	} else {
 		err = a.showTags(st)
 	}
 	if err == nil && differs {
-		return errNotPassed
+		return shown(exitNotPassed)
 	}
 	return err
 }
@@ -430,7 +391,7 @@ func (a *app) showTags(st *submit.Status) error {
 		a.term.Note("no tag holds a submission")
 	}
 	for _, h := range st.Here {
-		a.submitLine("here", "%s", h.Text())
+		a.line("here", "%s", h.Text())
 	}
 	if st.Offline != "" {
 		a.term.Warn(plain.Line("offline: "+st.Offline), "")

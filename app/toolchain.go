@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -9,32 +10,33 @@ import (
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
 	"fisub/internal/ui"
+	"fisub/internal/usage"
 )
 
 func (a *app) toolchainCommand() *cli.Command {
+	var force bool
 	return &cli.Command{
 		Name:  "toolchain",
 		Usage: "the CUDA compiler and the TVM-FFI library that submissions are built with",
 		Subcommands: []*cli.Command{
-			{Name: "install", Usage: "fetch what this machine lacks from PyPI into the cache", Action: a.toolchainInstall,
+			{Name: "install", Usage: "fetch what this machine lacks from PyPI into the cache",
 				Description: "Versions and hashes are pinned. Nothing is fetched where a toolkit and apache-tvm-ffi are installed.\n\n   fisub toolchain install",
-				Flags:       []cli.Flag{&cli.BoolFlag{Name: "force", Usage: "fetch although a toolkit is installed"}}},
-			{Name: "show", Usage: "say which compiler and libraries are used", Action: a.toolchainShow, Description: "   fisub toolchain show"},
+				Flags:       []cli.Flag{boolFlag(&force, "force", "fetch although a toolkit is installed")},
+				Action:      func(c *cli.Context) error { return a.toolchainInstall(c.Context, force) }},
+			{Name: "show", Usage: "say which compiler and libraries are used", Description: "   fisub toolchain show",
+				Action: func(*cli.Context) error { return a.toolchainShow() }},
 		},
 	}
 }
 
-func (a *app) toolchainInstall(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
+func (a *app) toolchainInstall(ctx context.Context, force bool) error {
 	root, err := cache.Root()
 	if err != nil {
 		return err
 	}
-	if t, err := nvcc.Find(root); err == nil && !c.Bool("force") {
-		if globalBool(c, "json") {
-			return writeJSON(a.stdout, t)
+	if t, err := nvcc.Find(root); err == nil && !force {
+		if a.json {
+			return a.writeJSON(t)
 		}
 		fmt.Fprintf(a.stdout, "%s in %s\n", t, t.NVCC)
 		return nil
@@ -47,7 +49,7 @@ func (a *app) toolchainInstall(c *cli.Context) error {
 	}
 	var bar *ui.Bar
 	label := ""
-	err = nvcc.Install(c.Context, root, func(name string, done, total int64) {
+	err = nvcc.Install(ctx, root, func(name string, done, total int64) {
 		if name != label {
 			bar.Finish()
 			bar, label = a.term.Bar(total, name, true), name
@@ -55,26 +57,26 @@ func (a *app) toolchainInstall(c *cli.Context) error {
 		bar.Set(done)
 	})
 	bar.Finish()
+	if errors.Is(err, nvcc.ErrNoPip) {
+		return usage.Invalid(err)
+	}
 	if err != nil {
-		if errors.Is(err, nvcc.ErrNoPip) {
-			return invalid(err)
-		}
 		return err
 	}
-	return a.toolchainShow(c)
+	return a.toolchainShow()
 }
 
-func (a *app) toolchainShow(c *cli.Context) error {
+func (a *app) toolchainShow() error {
 	root, err := cache.Root()
 	if err != nil {
 		return err
 	}
 	t, err := nvcc.Find(root)
 	if err != nil {
-		return invalid(err)
+		return usage.Invalid(err)
 	}
-	if globalBool(c, "json") {
-		return writeJSON(a.stdout, t)
+	if a.json {
+		return a.writeJSON(t)
 	}
 	fmt.Fprintf(a.stdout, "nvcc      %s  %s\nheaders   %s\nruntime   %s\ntvm-ffi   %s  %s\nlinker    %s\n", t.Version, t.NVCC, t.CUDAInclude,
 		t.CUDART, t.TVMFFIVersion, t.TVMFFI, t.CXXVersion)

@@ -23,25 +23,38 @@ import (
 	"fisub/device"
 	"fisub/internal/cache"
 	"fisub/internal/trace"
+	"fisub/internal/usage"
+	"fisub/session"
 )
 
 // sanitizers are compute-sanitizer's tools, in the order in which they run.
 var sanitizers = []string{"memcheck", "racecheck", "initcheck", "synccheck"}
 
+// sections are ncu's sets of sections.
+var sections = []string{"basic", "detailed", "full"}
+
 // findingsExit is the exit status that compute-sanitizer is told to use where it found something.
 const findingsExit = 86
 
-func toolFlags() []cli.Flag {
+type toolOptions struct {
+	device, set, workload, solution string
+	timeout                         time.Duration
+	tools, sections                 string
+}
+
+func (o *toolOptions) flags() []cli.Flag {
+	o.timeout = 5 * time.Minute
 	return []cli.Flag{
-		&cli.StringFlag{Name: "device", Value: "auto", Usage: "`DEVICE`: auto, cuda, cuda:N or emu"},
-		&cli.StringFlag{Name: "set", Usage: "take the workload from `SET`", DefaultText: "default"},
-		&cli.StringFlag{Name: "workload", Usage: "the workload whose uuid begins with `PREFIX`", DefaultText: "the first of the set"},
-		&cli.StringFlag{Name: "solution", Usage: "run the packed solution in `FILE` instead of the sources"},
-		&cli.DurationFlag{Name: "timeout", Value: 5 * time.Minute, Usage: "end a tool after `TIME`"},
+		deviceFlag(&o.device),
+		stringFlag(&o.set, "set", "take the workload from `SET`", "default"),
+		stringFlag(&o.workload, "workload", "the workload whose uuid begins with `PREFIX`", "the first of the set"),
+		solutionFlag(&o.solution),
+		timeFlag(&o.timeout, "timeout", "end a tool after `TIME`", ""),
 	}
 }
 
 func (a *app) sanitizeCommand() *cli.Command {
+	var o toolOptions
 	return &cli.Command{
 		Name:  "sanitize",
 		Usage: "look for invalid accesses, races and uninitialised reads on one workload",
@@ -50,12 +63,13 @@ func (a *app) sanitizeCommand() *cli.Command {
 			"   fisub sanitize\n" +
 			"   fisub sanitize --tool memcheck,racecheck --workload 3fb7\n" +
 			"   fisub sanitize --device emu",
-		Flags:  append(toolFlags(), &cli.StringFlag{Name: "tool", Usage: "`TOOL[,TOOL...]` of compute-sanitizer", DefaultText: strings.Join(sanitizers, ",")}),
-		Action: a.sanitize,
+		Flags:  append(o.flags(), stringFlag(&o.tools, "tool", "`TOOL[,TOOL...]` of compute-sanitizer", strings.Join(sanitizers, ","))),
+		Action: func(c *cli.Context) error { return a.sanitize(c.Context, o) },
 	}
 }
 
 func (a *app) profileCommand() *cli.Command {
+	o := toolOptions{sections: "detailed"}
 	return &cli.Command{
 		Name:  "profile",
 		Usage: "profile the kernels of one workload with Nsight Compute",
@@ -63,63 +77,56 @@ func (a *app) profileCommand() *cli.Command {
 			"are; each kernel is replayed on cold caches.\n\n" +
 			"   fisub profile\n" +
 			"   fisub profile --set contest54 --workload 2f4e --ncu-set full",
-		Flags:  append(toolFlags(), &cli.StringFlag{Name: "ncu-set", Value: "detailed", Usage: "collect the sections of ncu's `SET`: basic, detailed, full"}),
-		Action: a.profile,
+		Flags:  append(o.flags(), stringFlag(&o.sections, "ncu-set", "collect ncu's `SECTIONS`: "+strings.Join(sections, ", "), "")),
+		Action: func(c *cli.Context) error { return a.profile(c.Context, o) },
 	}
 }
 
 // A tooled run is one workload of a submission, ready to run under a tool.
 type tooled struct {
-	submission *submission
-	workload   *trace.Workload
-	kind       string
-	shared     bench.Shared
-	self       string
+	root     string
+	workload *trace.Workload
+	solution *trace.Solution
+	shared   bench.Shared
+	self     string
 }
 
-func (a *app) tooled(c *cli.Context) (*tooled, error) {
-	if err := noArgs(c); err != nil {
-		return nil, err
-	}
-	s, err := a.loadSubmission(c)
+func (a *app) tooled(ctx context.Context, o toolOptions) (*tooled, error) {
+	s, err := a.load(o.solution)
 	if err != nil {
 		return nil, err
 	}
-	a.warn(s.warnings)
-	ws, err := s.data.Workloads(s.def.Name, c.String("set"))
+	ws, err := s.Data.Workloads(s.Definition.Name, o.set)
 	if err != nil {
-		return nil, invalid(err)
+		return nil, usage.Invalid(err)
 	}
-	var prefixes []string
-	if p := c.String("workload"); p != "" {
-		prefixes = []string{p}
-	}
-	if ws, err = choose(ws, prefixes, true, 1); err != nil {
+	if ws, err = session.Choose(ws, slices.DeleteFunc([]string{o.workload}, func(p string) bool { return p == "" }), 1); err != nil {
 		return nil, err
 	}
-	if pyworker.Runs(&s.sol.Spec) {
-		return nil, usage("", "%s: only cuda and cpp submissions with the tvm-ffi binding run under a tool", s.sol.Spec.Language)
+	if pyworker.Runs(&s.Solution.Spec) {
+		return nil, usage.Errorf("", "%s: only cuda and cpp submissions with the tvm-ffi binding run under a tool", s.Solution.Spec.Language)
 	}
 	root, err := cache.Root()
 	if err != nil {
 		return nil, err
 	}
-	t := &tooled{submission: s, workload: ws[0]}
 	opts := device.Options{CacheDir: root}
-	if t.kind, err = a.chooseDevice(c.Context, c.String("device"), s.sol, &opts); err != nil {
-		return nil, err
-	}
-	opts.Sanitize = t.kind == "emu"
-	if t.self, err = os.Executable(); err != nil {
-		return nil, err
-	}
-	profile, err := bench.NewProfile("quick", s.def)
+	kind, err := session.ChooseDevice(ctx, o.device, s.Solution, &opts, a.term)
 	if err != nil {
 		return nil, err
 	}
-	profile.Timeout = c.Duration("timeout")
-	t.shared = bench.Shared{Definition: s.def, Profile: profile, Load: s.data.LoadTrial, DeviceKind: t.kind, Device: opts}
-	return t, nil
+	opts.Sanitize = kind == "emu"
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	profile, err := bench.NewProfile("quick", s.Definition)
+	if err != nil {
+		return nil, err
+	}
+	profile.Timeout = o.timeout
+	shared := bench.Shared{Definition: s.Definition, Profile: profile, Load: s.Data.LoadTrial, DeviceKind: kind, Device: opts}
+	return &tooled{root: s.Root, workload: ws[0], solution: s.Solution, shared: shared, self: self}, nil
 }
 
 // once runs the workload in a worker that starts with the words of prefix. found tells that the process ended with the
@@ -127,7 +134,7 @@ func (a *app) tooled(c *cli.Context) (*tooled, error) {
 func (t *tooled) once(ctx context.Context, prefix ...string) (log string, found bool, fault, err error) {
 	shared := t.shared
 	shared.Worker = worker.Command{Args: append(prefix, t.self, "worker")}
-	log, err = bench.Once(ctx, shared, t.submission.sol, t.workload)
+	log, err = bench.Once(ctx, shared, t.solution, t.workload)
 	var exit *exec.ExitError
 	var died *worker.Died
 	var we *worker.Error
@@ -142,33 +149,25 @@ func (t *tooled) once(ctx context.Context, prefix ...string) (log string, found 
 	return log, false, nil, err
 }
 
-// findTool looks for a program of the CUDA toolkit on PATH and in the toolkit's folder.
-func findTool(name string) (string, error) {
-	if path, err := exec.LookPath(name); err == nil {
-		return path, nil
-	}
-	for _, dir := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda"} {
-		if dir == "" {
-			continue
-		}
-		if path, err := exec.LookPath(filepath.Join(dir, "bin", name)); err == nil {
-			return path, nil
-		}
-	}
-	return "", usage("it comes with the CUDA toolkit; put its bin folder on PATH or set CUDA_HOME", "%s: not found", name)
+// A toolVerdict is what a tool says of a workload.
+type toolVerdict struct {
+	Tool     string `json:"tool"`
+	Workload string `json:"workload"`
+	Verdict  string `json:"verdict"`
+	Log      string `json:"log"`
 }
 
-func (a *app) sanitize(c *cli.Context) error {
+func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	tools := sanitizers
-	if list := c.String("tool"); list != "" {
-		tools = strings.Split(list, ",")
+	if o.tools != "" {
+		tools = strings.Split(o.tools, ",")
 		for _, tool := range tools {
 			if !slices.Contains(sanitizers, tool) {
-				return unknown("tool", tool, sanitizers)
+				return usage.Unknown("tool", tool, sanitizers)
 			}
 		}
 	}
-	t, err := a.tooled(c)
+	t, err := a.tooled(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -182,8 +181,8 @@ func (a *app) sanitize(c *cli.Context) error {
 			verdict = "findings"
 		}
 		bad = bad || verdict != "clean"
-		if globalBool(c, "json") {
-			line, _ := json.Marshal(map[string]string{"tool": name, "workload": t.workload.UUID, "verdict": verdict, "log": log}) // never fails
+		if a.json {
+			line, _ := json.Marshal(toolVerdict{name, t.workload.UUID, verdict, log}) // never fails
 			fmt.Fprintf(a.stdout, "%s\n", line)
 			return
 		}
@@ -195,40 +194,40 @@ func (a *app) sanitize(c *cli.Context) error {
 		}
 	}
 	a.term.Note("workload   %s%s", t.workload.UUID, axesText(t.workload))
-	if t.kind == "emu" {
-		if c.IsSet("tool") {
-			return usage("leave --tool out", "--tool: the emulator has sanitizers of its own")
+	if t.shared.DeviceKind == "emu" {
+		if o.tools != "" {
+			return usage.Errorf("leave --tool out", "--tool: the emulator has sanitizers of its own")
 		}
-		log, found, fault, err := t.once(c.Context)
+		log, found, fault, err := t.once(ctx)
 		if err != nil {
-			return machine(err)
+			return session.Machine(err)
 		}
 		report("emulator", log, found, fault)
 	} else {
-		tool, err := findTool("compute-sanitizer")
+		tool, err := session.FindTool("compute-sanitizer")
 		if err != nil {
 			return err
 		}
 		// The first run builds, so that the compiler does not run under the tool. A fault is what the tools are there for.
-		log, _, fault, err := t.once(c.Context)
+		log, _, fault, err := t.once(ctx)
 		if err != nil {
-			return machine(err)
+			return session.Machine(err)
 		}
 		var we *worker.Error
 		if errors.As(fault, &we) && we.Kind == worker.Build {
 			report("build", log, false, fault)
-			return errNotPassed
+			return shown(exitNotPassed)
 		}
 		for _, name := range tools {
-			log, found, fault, err := t.once(c.Context, tool, "--tool", name, "--error-exitcode", fmt.Sprint(findingsExit), "--target-processes", "application-only")
+			log, found, fault, err := t.once(ctx, tool, "--tool", name, "--error-exitcode", fmt.Sprint(findingsExit), "--target-processes", "application-only")
 			if err != nil {
-				return machine(err)
+				return session.Machine(err)
 			}
 			report(name, log, found, fault)
 		}
 	}
 	if bad {
-		return errNotPassed
+		return shown(exitNotPassed)
 	}
 	return nil
 }
@@ -251,25 +250,25 @@ var metrics = []struct{ name, label string }{
 	{"launch__waves_per_multiprocessor", "waves"},
 }
 
-func (a *app) profile(c *cli.Context) error {
-	t, err := a.tooled(c)
+func (a *app) profile(ctx context.Context, o toolOptions) error {
+	t, err := a.tooled(ctx, o)
 	if err != nil {
 		return err
 	}
-	if t.kind == "emu" {
-		return usage("run it on a machine with an NVIDIA GPU", "profile: the emulator keeps no time")
+	if t.shared.DeviceKind == "emu" {
+		return usage.Errorf("run it on a machine with an NVIDIA GPU", "profile: the emulator keeps no time")
 	}
-	ncu, err := findTool("ncu")
+	ncu, err := session.FindTool("ncu")
 	if err != nil {
 		return err
 	}
-	if log, _, fault, err := t.once(c.Context); err != nil {
-		return machine(err)
+	if log, _, fault, err := t.once(ctx); err != nil {
+		return session.Machine(err)
 	} else if fault != nil {
 		a.term.Error(fault.Error()+"\n"+strings.TrimRight(log, "\n"), "")
-		return errNotPassed
+		return shown(exitNotPassed)
 	}
-	folder := filepath.Join(t.submission.root, runs.Dir, runs.NewID(time.Now()))
+	folder := filepath.Join(t.root, runs.Dir, runs.NewID(time.Now()))
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
@@ -278,7 +277,7 @@ func (a *app) profile(c *cli.Context) error {
 	for _, m := range metrics {
 		names = append(names, m.name)
 	}
-	log, _, fault, err := t.once(c.Context, ncu, "--set", c.String("ncu-set"), "--metrics", strings.Join(names, ","),
+	log, _, fault, err := t.once(ctx, ncu, "--set", o.sections, "--metrics", strings.Join(names, ","),
 		"--clock-control", "none", "--target-processes", "application-only", "--force-overwrite", "--export", file)
 	if err == nil && fault != nil {
 		err = fault
@@ -289,7 +288,7 @@ func (a *app) profile(c *cli.Context) error {
 		}
 		return fmt.Errorf("profile: %w\n%s", err, strings.TrimRight(log, "\n"))
 	}
-	out, err := exec.CommandContext(c.Context, ncu, "--import", file, "--page", "raw", "--csv", "--metrics", strings.Join(names, ",")).Output()
+	out, err := exec.CommandContext(ctx, ncu, "--import", file, "--page", "raw", "--csv", "--metrics", strings.Join(names, ",")).Output()
 	if err != nil {
 		return fmt.Errorf("reading %s with ncu: %w", file, err)
 	}

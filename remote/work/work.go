@@ -49,7 +49,6 @@ func New(h host.Host, name, dir string) *Folder {
 // Facts are what a host tells of itself.
 type Facts struct {
 	System string // "Linux x86_64"
-	LibC   string // "glibc 2.28"; "" where it does not say
 	Root   string // the work folder, absolute
 	Free   int64  // bytes there; 0 where it does not say
 }
@@ -68,7 +67,7 @@ func shell(ctx context.Context, h host.Host, script string, args []string, in io
 	return err
 }
 
-const look = `echo $(uname -sm) $(getconf GNU_LIBC_VERSION 2>/dev/null); cd && mkdir -p -m 700 -- "$1" && cd -- "$1" && mkdir -p -m 700 store jobs && pwd && df -Pk .`
+const look = `uname -sm; cd && mkdir -p -m 700 -- "$1" && cd -- "$1" && mkdir -p -m 700 store jobs && pwd && df -Pk .`
 
 // Look asks the host what it is, and makes the folder.
 func (f *Folder) Look(ctx context.Context) (*Facts, error) {
@@ -87,9 +86,6 @@ func (f *Folder) Look(ctx context.Context) (*Facts, error) {
 			Hint: "set workdir to an absolute path"}
 	}
 	facts := &Facts{System: strings.TrimSpace(lines[0]), Root: path.Clean(lines[1])}
-	if system, libc, ok := strings.Cut(facts.System, " glibc "); ok {
-		facts.System, facts.LibC = system, "glibc "+libc
-	}
 	if fields := strings.Fields(lines[len(lines)-1]); len(fields) > 3 {
 		kib, _ := strconv.ParseInt(fields[3], 10, 64)
 		facts.Free = kib << 10
@@ -151,9 +147,6 @@ func (f *Folder) send(ctx context.Context, files []remote.File, progress func(se
 	facts, err := f.Look(ctx)
 	if err == nil && f.Check != nil {
 		err = f.Check(facts)
-	}
-	if err == nil {
-		err = facts.runs(files)
 	}
 	if err != nil {
 		return nil, err

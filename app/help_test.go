@@ -15,7 +15,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/docs"
-	"fisub/internal/manual"
 )
 
 // needs says what an example needs that a test has not; all others are run.
@@ -47,16 +46,27 @@ var needs = map[string]string{
 	"fisub toolchain show":                                                                  "a CUDA compiler",
 }
 
+// allCommands are those that can be seen, with the ones below them.
+func allCommands(commands []*cli.Command) (all []*cli.Command) {
+	for _, c := range commands {
+		if !c.Hidden {
+			all = append(append(all, c), allCommands(c.Subcommands)...)
+		}
+	}
+	return all
+}
+
 // Every command has an example; each is a command line that fisub takes, and those that need no more than this machine run.
 func TestExamples(t *testing.T) {
 	slowWithRace(t)
 	var lines []string
-	for _, c := range Manual().All()[1:] {
-		if len(c.Examples) == 0 && len(c.Commands) == 0 {
+	for _, c := range allCommands((&app{}).cli().Commands) {
+		found := regexp.MustCompile(`(?m)^   (fisub .*?)(  .*)?$`).FindAllStringSubmatch(c.Description, -1)
+		if len(found) == 0 && len(c.Subcommands) == 0 {
 			t.Errorf("%s: its help has no example: a line of three spaces and the command in its Description", c.Name)
 		}
-		for _, e := range c.Examples {
-			lines = append(lines, e.Line)
+		for _, m := range found {
+			lines = append(lines, m[1])
 		}
 	}
 	for line := range needs {
@@ -102,28 +112,19 @@ func understood(line string) error {
 		var disarm func(commands []*cli.Command)
 		disarm = func(commands []*cli.Command) {
 			for _, c := range commands {
-				if c.Hidden || c.Action == nil {
+				if c.Hidden {
 					continue
 				}
-				args := strings.Fields(c.ArgsUsage)
 				c.Action = func(ctx *cli.Context) error {
 					ran = true
-					for _, arg := range ctx.Args().Slice() {
-						if strings.HasPrefix(arg, "-") && arg != "-" {
-							return fmt.Errorf("%s stands behind --", arg)
-						}
-					}
-					least := len(args) - strings.Count(c.ArgsUsage, "[")
-					if n := ctx.NArg(); n < least || n > len(args) && !strings.Contains(c.ArgsUsage, "...") && c.Name != "help" {
-						return fmt.Errorf("got %d arguments, want %s", n, c.ArgsUsage)
-					}
-					return nil
+					return takes(c, ctx.Args().Slice())
 				}
 				disarm(c.Subcommands)
 			}
 		}
 		disarm(program.Commands)
-		if err := program.Run(flagsFirst(program, words)); err != nil {
+		sorted, _ := flagsFirst(program, words)
+		if err := program.Run(sorted); err != nil {
 			return err
 		}
 		if !ran {
@@ -177,57 +178,17 @@ fisub pack; fisub local --device emu --limit 2`).CombinedOutput()
 	}
 }
 
-// The man page is one that troff and mandoc take without a warning.
-func TestMan(t *testing.T) {
-	out, err := exec.Command("fisub", "man").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range Manual().All()[1:] {
-		if !strings.Contains(string(out), `.SS "`+strings.ReplaceAll(c.Name, "-", `\-`)) {
-			t.Errorf("it has no section on %s", c.Name)
-		}
-	}
-	page := filepath.Join(t.TempDir(), "fisub.1")
-	if err := os.WriteFile(page, out, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	t.Run("mandoc", func(t *testing.T) {
-		out, _ := exec.Command(shell(t, "mandoc"), "-T", "lint", "-W", "warning", page).CombinedOutput()
-		for line := range strings.Lines(string(out)) {
-			if !strings.Contains(line, "missing date") { // a generated page has none
-				t.Error(line)
-			}
-		}
-	})
-	t.Run("man", func(t *testing.T) {
-		cmd := exec.Command(shell(t, "man"), "--warnings", "-l", page)
-		cmd.Env = append(os.Environ(), "MANWIDTH=80", "LC_ALL=C.UTF-8", "MAN_KEEP_FORMATTING=")
-		var complaint strings.Builder
-		cmd.Stderr = &complaint
-		out, err := cmd.Output()
-		if err != nil || complaint.String() != "" {
-			t.Errorf("%v: %s", err, complaint.String())
-		}
-		if text := string(out); strings.Contains(text, "minimized") || text == "" {
-			t.Skip("this machine has no man pages")
-		} else if !strings.Contains(text, "fisub local --set contest54") || !strings.Contains(text, "EXIT STATUS") {
-			t.Errorf("got %.300s", text)
-		}
-	})
-}
-
 // Each topic is about a screen, and names no flag, command or file of docs that is not there.
 func TestTopics(t *testing.T) {
-	tree := Manual()
-	var flags []string
-	for _, c := range tree.All() {
-		for _, f := range append(slices.Clone(c.Flags), c.Global...) {
-			flags = append(flags, f.Names...)
+	commands := (&app{}).cli().Commands
+	flags := []string{"--help", "--version"}
+	for _, c := range allCommands(commands) {
+		for _, f := range c.Flags {
+			flags = append(flags, "--"+f.Names()[0])
 		}
 	}
 	for _, topic := range docs.Topics() {
-		text := manual.Plain(topic.Text, 80)
+		text := docs.Plain(topic.Text, 80)
 		if n := strings.Count(text, "\n"); n > 50 {
 			t.Errorf("%s: %d lines, want a screen", topic.Name, n)
 		}
@@ -242,8 +203,7 @@ func TestTopics(t *testing.T) {
 			}
 		}
 		for _, m := range regexp.MustCompile("fisub ([a-z]+)( [a-z-]+)?").FindAllStringSubmatch(topic.Text, -1) {
-			c := slices.IndexFunc(tree.Commands, func(c *manual.Command) bool { return c.Name == "fisub "+m[1] })
-			if c < 0 && m[1] != "reads" && m[1] != "could" && m[1] != "looks" {
+			if findCommand(commands, m[1]) == nil && m[1] != "reads" && m[1] != "could" && m[1] != "looks" {
 				t.Errorf("%s: no command fisub %s", topic.Name, m[1])
 			}
 			if _, err := docs.Find(strings.TrimSpace(m[2])); m[1] == "help" && err != nil {

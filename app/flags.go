@@ -1,0 +1,223 @@
+package app
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"fisub/device"
+	"fisub/internal/config"
+	"fisub/internal/ui"
+	"fisub/internal/usage"
+	"fisub/session"
+)
+
+// The flags of a command fill its options: each is declared once, with the option that it goes to. What the option holds before is
+// its default. absent says in the help what stands where the flag is missing. The word in backquotes is the value's name: by it
+// values are completed.
+
+func stringFlag(to *string, name, help, absent string) *cli.StringFlag {
+	return &cli.StringFlag{Name: name, Usage: help, DefaultText: absent, Value: *to, Destination: to}
+}
+
+func boolFlag(to *bool, name, help string) *cli.BoolFlag {
+	return &cli.BoolFlag{Name: name, Usage: help, Destination: to, DisableDefaultText: true}
+}
+
+// listFlag may be repeated.
+func listFlag(to *[]string, name, help string) *cli.StringSliceFlag {
+	return &cli.StringSliceFlag{Name: name, Usage: help, Action: func(_ *cli.Context, values []string) error {
+		*to = values
+		return nil
+	}}
+}
+
+// countFlag takes a whole number from 1.
+func countFlag(to *int, name, help, absent string) *cli.IntFlag {
+	return &cli.IntFlag{Name: name, Usage: help, DefaultText: absent, Value: *to, Destination: to, Action: func(_ *cli.Context, n int) error {
+		if n < 1 {
+			return usage.Errorf("", "--%s: must be at least 1", name)
+		}
+		return nil
+	}}
+}
+
+// timeFlag takes a time above zero.
+func timeFlag(to *time.Duration, name, help, absent string) *cli.DurationFlag {
+	return &cli.DurationFlag{Name: name, Usage: help, DefaultText: absent, Value: *to, Destination: to,
+		Action: func(_ *cli.Context, d time.Duration) error {
+			if d <= 0 {
+				return usage.Errorf("", "--%s: must be above zero", name)
+			}
+			return nil
+		}}
+}
+
+// numberFlag leaves nil where it is missing.
+func numberFlag(to **float64, name, help, absent string) *cli.Float64Flag {
+	return &cli.Float64Flag{Name: name, Usage: help, DefaultText: absent, Action: func(_ *cli.Context, x float64) error {
+		*to = &x
+		return nil
+	}}
+}
+
+// workloadFlags say what runs, wherever it does, and how it is timed.
+func workloadFlags(o *session.Options) []cli.Flag {
+	return []cli.Flag{
+		stringFlag(&o.Set, "set", "run the workloads of `SET`", "bench.set of the config, else default"),
+		listFlag(&o.Workloads, "workload", "run only workloads whose uuid begins with `PREFIX`; may be repeated"),
+		countFlag(&o.Limit, "limit", "run the first `N` workloads", "all"),
+		stringFlag(&o.Profile, "profile", "call and time as `PROFILE` says: "+strings.Join(config.Profiles, ", "),
+			"bench.profile of the config, else official"),
+		stringFlag(&o.Timer, "timer", "time with `TIMER`: cupti, as the contest does, events, or auto: cupti if it can be used", device.TimerAuto),
+		timeFlag(&o.Timeout, "timeout", "end a workload after `TIME`", "of the profile: 5m"),
+		timeFlag(&o.MaxTime, "max-time", "profile thorough: time a workload for at most `TIME`", "10s"),
+		stringFlag(&o.Arch, "arch", "compile for `ARCH`, such as sm_90a", "that of the GPU"),
+	}
+}
+
+// runFlags are those of every command that runs solutions on this machine and times them.
+func runFlags(o *session.Options) []cli.Flag {
+	return append([]cli.Flag{deviceFlag(&o.Device)}, append(workloadFlags(o),
+		numberFlag(&o.MemoryLimit, "memory-limit", "end a worker that holds more than `GIB`; 0 is no limit",
+			"three quarters of the machine's"))...)
+}
+
+func deviceFlag(to *string) cli.Flag {
+	return stringFlag(to, "device", "`DEVICE`: auto, cuda, cuda:N or emu", "auto")
+}
+
+func baselineFlag(to *string) cli.Flag {
+	return stringFlag(to, "baseline", "time `BASELINE` in turn with the submission, for speed-ups and the contest score: a folder of "+
+		"solution/baselines, reference, a packed solution FILE.json, or none", "bench.baseline of the config, else none")
+}
+
+func solutionFlag(to *string) cli.Flag {
+	return stringFlag(to, "solution", "take the packed solution in `FILE` instead of the sources", "")
+}
+
+func strictFlag(to *bool) cli.Flag {
+	return boolFlag(to, "strict", "exit with 3 also where a workload passed with a finding")
+}
+
+const globalCategory = "Global:"
+
+// globalFlags stand before or after the command's name. They act when they are found: a command's own flags of these names must
+// not undo what stands before it.
+func (a *app) globalFlags() []cli.Flag {
+	text := func(name, help, absent string, act func(string) error) cli.Flag {
+		return &cli.StringFlag{Name: name, Usage: help, DefaultText: absent, Category: globalCategory,
+			Action: func(_ *cli.Context, value string) error { return act(value) }}
+	}
+	set := func(to *string) func(string) error { return func(value string) error { *to = value; return nil } }
+	yes := func(name, help string, to ...*bool) cli.Flag {
+		return &cli.BoolFlag{Name: name, Usage: help, DisableDefaultText: true, Category: globalCategory,
+			Action: func(_ *cli.Context, value bool) error {
+				for _, t := range to {
+					*t = value
+				}
+				return nil
+			}}
+	}
+	return []cli.Flag{
+		text("C", "work in `DIR` as if fisub had been started there", "", func(dir string) error {
+			a.Dir = dir
+			if a.typed != nil {
+				return nil // nothing of a line that is typed is refused
+			}
+			if st, err := os.Stat(dir); err != nil {
+				return usage.Invalid(fmt.Errorf("-C: %w", err))
+			} else if !st.IsDir() {
+				return usage.Errorf("", "-C %s: not a folder", dir)
+			}
+			return nil
+		}),
+		text("config", "read the submission from `FILE`", "config.toml", set(&a.Config)),
+		text("dataset", "take definitions, workloads and blobs from the dataset in `DIR`",
+			"$FIB_DATASET_PATH, else the embedded one", set(&a.Dataset)),
+		yes("json", "print the result as JSON on stdout", &a.json),
+		text("color", "use colours `WHEN`: auto, always or never", "auto", func(when string) error {
+			if !slices.Contains(colors, when) {
+				return usage.Errorf("one of "+strings.Join(colors, ", "), "--color: unknown mode %q", when)
+			}
+			a.term.Color = ui.UseColor(when, a.stderr) && ui.UseColor(when, a.stdout)
+			return nil
+		}),
+		yes("v", "print whole logs", &a.term.Verbose, &a.term.Wide),
+		yes("q", "print the result and errors only", &a.term.Quiet),
+	}
+}
+
+var colors = []string{"auto", "always", "never"}
+
+// flagsFirst moves the flags of a command in front of its arguments: the flag package takes whatever follows an argument for
+// an argument. What follows "--" stays. pending is a last flag that lacks its value.
+func flagsFirst(program *cli.App, args []string) (sorted []string, pending cli.Flag) {
+	flags, commands := program.Flags, program.Commands
+	var first, arguments []string
+	rest := args[min(1, len(args)):]
+	for len(rest) > 0 {
+		word := rest[0]
+		rest = rest[1:]
+		if word == "--" {
+			arguments = append(arguments, rest...)
+			return slices.Concat(args[:1], first, []string{"--"}, arguments), nil
+		}
+		if strings.HasPrefix(word, "-") && word != "-" {
+			first = append(first, word)
+			if f := flagNamed(flags, strings.TrimLeft(word, "-")); f != nil && takesValue(f) {
+				if len(rest) == 0 {
+					pending = f
+					break
+				}
+				first, rest = append(first, rest[0]), rest[1:]
+			}
+			continue
+		}
+		i := slices.IndexFunc(commands, func(c *cli.Command) bool { return c.HasName(word) })
+		if i < 0 || len(arguments) > 0 {
+			arguments = append(arguments, word)
+			continue
+		}
+		first = append(first, word)
+		flags, commands = commands[i].Flags, commands[i].Subcommands
+	}
+	return slices.Concat(args[:min(1, len(args))], first, arguments), pending
+}
+
+// flagNamed is the flag of that name, or nil.
+func flagNamed(flags []cli.Flag, name string) cli.Flag {
+	i := slices.IndexFunc(flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) })
+	if i < 0 {
+		return nil
+	}
+	return flags[i]
+}
+
+func takesValue(f cli.Flag) bool {
+	d, ok := f.(cli.DocGenerationFlag)
+	return ok && d.TakesValue()
+}
+
+// invalidValue is how the flag package refuses the value of a flag.
+var invalidValue = regexp.MustCompile(`^invalid value .* for flag -([^:]+): `)
+
+// flagHint says what the flag takes that err, of the command line, is about; else where to look.
+func flagHint(c *cli.Command, err error) string {
+	if m := invalidValue.FindStringSubmatch(err.Error()); m != nil {
+		switch flagNamed(c.Flags, m[1]).(type) {
+		case *cli.DurationFlag:
+			return "--" + m[1] + " takes a time with its unit, such as 90s or 5m"
+		case *cli.IntFlag:
+			return "--" + m[1] + " takes a whole number"
+		case *cli.Float64Flag:
+			return "--" + m[1] + " takes a number"
+		}
+	}
+	return c.HelpName + " --help lists the flags"
+}

@@ -1,0 +1,141 @@
+package app
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"fisub/docs"
+	"fisub/internal/ui"
+	"fisub/internal/usage"
+)
+
+// straightPath is what `fisub` alone shows, in the order in which a newcomer needs it.
+var straightPath = []struct{ line, what string }{
+	{"fisub doctor", "what can this machine do, and what does it lack?"},
+	{"fisub init my-kernel", "a project that runs as it stands, to begin with"},
+	{"fisub check", "is this submission sound? no GPU needed"},
+	{"fisub local", "run its workloads here: on the GPU, or on an emulation of it"},
+	{"fisub remote --gpu b200", "run them on hosts with GPUs, and bring the results back"},
+	{"fisub compare last~1 last", "is the newest run faster than the one before it?"},
+	{"fisub report last", "a run as one page"},
+	{"fisub pack", "write solution.json as the contest's packer does"},
+	{"fisub submit", "tag exactly what was tested"},
+}
+
+// pathText is the straight path in the form of examples.
+func pathText() string {
+	var b strings.Builder
+	for _, step := range straightPath {
+		fmt.Fprintf(&b, "   %-26s   %s\n", step.line, step.what)
+	}
+	return b.String()
+}
+
+func findCommand(commands []*cli.Command, name string) *cli.Command {
+	for _, c := range commands {
+		if c.HasName(name) && !c.Hidden {
+			return c
+		}
+	}
+	return nil
+}
+
+func topicNames() []string {
+	var names []string
+	for _, t := range docs.Topics() {
+		names = append(names, t.Name)
+	}
+	return names
+}
+
+const exitText = "Exit status: 0 done and all passed; 1 fisub could not do it; 2 usage or invalid input;\n" +
+	"3 it ran, and some workload did not pass, or compare found B slower; 130 interrupted."
+
+// greet is what `fisub` alone prints.
+func greet(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "fisub takes a GPU kernel submission for the FlashInfer kernel contest from source to result.\n\n%s\n"+
+		"fisub help lists all commands and topics, fisub COMMAND --help the flags of one.\n", pathText())
+	return err
+}
+
+func (a *app) helpCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "help",
+		Usage:     "explain a command or a topic",
+		ArgsUsage: "[COMMAND|TOPIC...]",
+		Description: "Topics: " + strings.Join(topicNames(), ", ") + ".\n\n" +
+			"   fisub help verdicts      what each status means, and how outputs are judged\n" +
+			"   fisub help remote gc     the same as fisub remote gc --help",
+		Action: func(c *cli.Context) error {
+			if c.NArg() == 0 {
+				return cli.ShowAppHelp(c)
+			}
+			return a.help(c.App.Commands, c.Args().Slice())
+		},
+	}
+}
+
+func (a *app) help(commands []*cli.Command, words []string) error {
+	command := findCommand(commands, words[0])
+	topic, err := docs.Find(words[0])
+	if err == nil && len(words) == 1 {
+		text := docs.Plain(topic.Text, min(ui.Width(a.stdout), 100))
+		if command != nil {
+			text += fmt.Sprintf("\nfisub %s --help lists the flags.\n", command.Name)
+		}
+		_, err := io.WriteString(a.stdout, text)
+		return err
+	}
+	if err == nil && command == nil {
+		return usage.Errorf("fisub help "+words[0], "help: unexpected argument %q", words[1])
+	}
+	for i, word := range words {
+		if command = findCommand(commands, word); command == nil {
+			if i == 0 {
+				return usage.Unknown("command or topic", word, append(commandNames(commands), topicNames()...))
+			}
+			return usage.Unknown(words[i-1]+" command", word, commandNames(commands))
+		}
+		commands = command.Subcommands
+	}
+	return helpOf(a.stdout, words)
+}
+
+// helpOf writes the help of the command of these words.
+func helpOf(w io.Writer, words []string) error {
+	program := (&app{stdout: w, stderr: io.Discard}).cli()
+	return program.Run(append(append([]string{program.Name}, words...), "--help"))
+}
+
+// Reference is the help of all commands, as a page in Markdown.
+func Reference() (string, error) {
+	var b strings.Builder
+	b.WriteString("# Commands\n\nWhat `fisub help` says of each command. Flags may stand before or behind arguments;\n" +
+		"those under Global are flags of every command.\n")
+	var add func(words []string, commands []*cli.Command) error
+	add = func(words []string, commands []*cli.Command) error {
+		var text bytes.Buffer
+		if err := helpOf(&text, words); err != nil {
+			return err
+		}
+		help := strings.Replace(text.String(), "VERSION:\n   "+versionText()+"\n\n", "", 1)
+		if len(words) > 0 {
+			help, _, _ = strings.Cut(help, "\n\n   "+globalCategory)
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n```text\n%s\n```\n", strings.Join(append([]string{"fisub"}, words...), " "), strings.TrimSpace(help))
+		for _, c := range commands {
+			if !c.Hidden {
+				if err := add(append(words[:len(words):len(words)], c.Name), c.Subcommands); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	err := add(nil, (&app{}).cli().Commands)
+	return b.String(), err
+}
