@@ -54,40 +54,45 @@ type Survey struct {
 	Offline   error       // why it gave none; wraps git.ErrOffline
 }
 
-// NewSurvey looks at the repository that holds the folder dir. remote is the remote's name, or "" for that of the
-// branch, origin, or the only one. What there is no repository for is left empty.
+// NewSurvey looks at the repository that holds the folder dir. remote is the remote's name, or "" for that of the branch,
+// origin, or the only one. What there is no repository for is left empty.
 func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
-	v := &Survey{Top: dir}
-	var err error
-	if v.Repo, err = git.Open(ctx, dir); git.IsMissing(err) {
-		v.Missing = err
+	v, err := look(ctx, dir, remote)
+	if git.IsMissing(err) {
+		v = &Survey{Top: dir, Missing: err}
 		v.Here, err = collector.Read(dir)
 		return v, err
-	} else if err != nil {
+	}
+	if err != nil || v.Head.Commit == "" {
+		return v, err
+	}
+	if v.Committed, err = collector.Commit(ctx, v.Repo, v.Head.Commit); err != nil {
 		return nil, err
 	}
-	v.Top = v.Repo.Top
-	if v.Head, err = v.Repo.Head(ctx); err != nil {
+	v.Changes, err = v.changes(ctx)
+	return v, err
+}
+
+// look is NewSurvey without what HEAD holds; a repository that is missing is an error.
+func look(ctx context.Context, dir, remote string) (*Survey, error) {
+	repo, err := git.Open(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	v := &Survey{Repo: repo, Top: repo.Top}
+	if v.Head, err = repo.Head(ctx); err != nil {
 		return nil, err
 	}
 	if v.Here, err = collector.Read(v.Top); err != nil {
 		return nil, err
 	}
-	if v.Head.Commit != "" {
-		if v.Committed, err = collector.Commit(ctx, v.Repo, v.Head.Commit); err != nil {
-			return nil, err
-		}
-		if v.Changes, err = v.changes(ctx); err != nil {
-			return nil, err
-		}
-	}
-	if v.Tags, err = tags(ctx, v.Repo); err != nil {
+	if v.Tags, err = tags(ctx, repo); err != nil {
 		return nil, err
 	}
-	if v.Remote, err = v.Repo.Remote(ctx, remote, v.Head.Branch); err != nil || v.Remote == nil {
+	if v.Remote, err = repo.Remote(ctx, remote, v.Head.Branch); err != nil || v.Remote == nil {
 		return v, err
 	}
-	v.Refs, err = v.Repo.List(ctx, v.Remote.Name)
+	v.Refs, err = repo.List(ctx, v.Remote.Name)
 	if errors.Is(err, git.ErrOffline) {
 		v.Offline, err = err, nil
 	}

@@ -2,7 +2,6 @@ package submit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -68,81 +67,40 @@ func (h Here) Text() string {
 
 // NewStatus looks at the newest limit tags of the repository that holds the folder dir; remote is as in NewSurvey.
 func NewStatus(ctx context.Context, dir, remote string, limit int) (*Status, error) {
-	repo, err := git.Open(ctx, dir)
+	v, err := look(ctx, dir, remote)
 	if err != nil {
 		return nil, err
 	}
-	head, err := repo.Head(ctx)
-	if err != nil {
-		return nil, err
-	}
-	tags, err := tags(ctx, repo)
-	if err != nil {
-		return nil, err
-	}
-	st := &Status{Lines: []Line{}, Here: []Here{}, More: max(0, len(tags)-limit)}
-	tags = tags[:min(len(tags), limit)]
-	if st.Remote, err = repo.Remote(ctx, remote, head.Branch); err != nil {
-		return nil, err
-	}
-	var refs git.Refs
-	if st.Remote != nil {
-		refs, err = repo.List(ctx, st.Remote.Name)
-		if errors.Is(err, git.ErrOffline) {
-			st.Offline = err.Error()
-		} else if err != nil {
-			return nil, err
-		}
+	tags := v.Tags[:min(len(v.Tags), limit)]
+	st := &Status{Remote: v.Remote, Lines: []Line{}, Here: []Here{}, More: len(v.Tags) - len(tags)}
+	if v.Offline != nil {
+		st.Offline = v.Offline.Error()
 	}
 	packed := map[string][]collector.Submission{}
-	var newest, taken []string // definitions that have had such a tag
+	newest, taken := map[string]bool{}, map[string]bool{} // definitions that have had such a tag
 	for _, t := range tags {
-		all, ok := packed[t.Commit]
-		if !ok {
-			found, err := collector.Commit(ctx, repo, t.Commit)
+		if _, ok := packed[t.Commit]; !ok {
+			found, err := collector.Commit(ctx, v.Repo, t.Commit)
 			if err != nil {
 				return nil, fmt.Errorf("tag %s: %w", t.Name, err)
 			}
-			all = found.Taken()
-			packed[t.Commit] = all
+			packed[t.Commit] = found.Taken()
 		}
-		where := "none"
-		switch object := refs.Tag(t.Name); {
-		case st.Offline != "":
-			where = "offline"
-		case st.Remote == nil:
-		case object == "":
-			where = "no"
-		case object != t.Object:
-			where = "differs"
-		default:
-			where = "yes"
-		}
-		for _, l := range lines(t, all) {
+		where := v.where(t)
+		for _, l := range lines(t, packed[t.Commit]) {
 			l.Remote = where
 			own := func(o Tag) bool { return o.Commit == t.Commit && o.Note.Definition == l.Definition }
-			if l.State == Carried && slices.ContainsFunc(tags, own) {
-				st.Lines = append(st.Lines, l)
-				continue // of two tags of one commit the one that was made for it is named
-			}
-			if l.Packs != "" {
-				l.Newest = !slices.Contains(newest, l.Definition)
-				l.Taken = where == "yes" && !slices.Contains(taken, l.Definition)
-			}
-			if l.Newest {
-				newest = append(newest, l.Definition)
-			}
-			if l.Taken {
-				taken = append(taken, l.Definition)
+			// Of two tags of one commit the one that was made for it is named.
+			if l.Packs != "" && (l.State != Carried || !slices.ContainsFunc(tags, own)) {
+				l.Newest = !newest[l.Definition]
+				l.Taken = where == "yes" && !taken[l.Definition]
+				newest[l.Definition] = true
+				taken[l.Definition] = taken[l.Definition] || l.Taken
 			}
 			st.Lines = append(st.Lines, l)
 		}
 	}
-	here, err := collector.Read(repo.Top)
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range here.Taken() {
+	for _, c := range v.Here.Taken() {
 		h := Here{Path: c.Path}
 		if c.Err != nil {
 			h.Fault = plain.First(c.Err.Error())
@@ -169,6 +127,21 @@ func NewStatus(ctx context.Context, dir, remote string, limit int) (*Status, err
 		return strings.Compare(a.Definition, b.Definition)
 	})
 	return st, nil
+}
+
+// where tells whether the remote has a tag, as in Line.Remote.
+func (v *Survey) where(t Tag) string {
+	switch object := v.Refs.Tag(t.Name); {
+	case v.Offline != nil:
+		return "offline"
+	case v.Remote == nil:
+		return "none"
+	case object == "":
+		return "no"
+	case object != t.Object:
+		return "differs"
+	}
+	return "yes"
 }
 
 // lines are those of the submissions that a tag holds. What a tag of another program holds beside them, such as a
