@@ -80,9 +80,10 @@ func (e *LostError) Error() string { return "connection lost: " + e.Text }
 
 // A tap passes reads and writes on and keeps the first error that is not the end of a file: whose fault a failure was.
 type tap struct {
-	r   io.Reader
-	w   io.Writer
-	err error
+	r    io.Reader
+	w    io.Writer
+	stop func() // called when w fails; may be nil
+	err  error
 }
 
 func (t *tap) Read(p []byte) (int, error) {
@@ -95,8 +96,8 @@ func (t *tap) Read(p []byte) (int, error) {
 
 func (t *tap) Write(p []byte) (int, error) {
 	n, err := t.w.Write(p)
-	if err != nil {
-		t.err = err
+	if t.err = err; err != nil && t.stop != nil {
+		t.stop()
 	}
 	return n, err
 }

@@ -110,6 +110,11 @@ func promises(t *testing.T, h host.Host) {
 	if err := h.Run(ctx, []string{"cat", name}, nil, &failing{cut}); !errors.Is(err, cut) {
 		t.Errorf("run into nothing: got %v", err)
 	}
+	begun := time.Now()
+	err := h.Run(ctx, []string{"sh", "-c", "echo on; exec sleep 50"}, nil, &failing{cut})
+	if !errors.Is(err, cut) || time.Since(begun) > 30*time.Second {
+		t.Errorf("a command that says no more: got %v after %v", err, time.Since(begun))
+	}
 	if _, err := h.Read(ctx, filepath.Join(dir, "none"), 0, 5, &out); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("read of no file: got %v", err)
 	}

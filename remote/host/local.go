@@ -27,8 +27,10 @@ func (l Local) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 	if stdout == nil {
 		stdout = io.Discard
 	}
-	out, words := &tap{w: stdout}, &plain.Buffer{Limit: maxStderr}
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	out, words := &tap{w: stdout, stop: stop}, &plain.Buffer{Limit: maxStderr}
+	cmd := exec.CommandContext(running, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), l.Env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, words
 	cmd.WaitDelay = time.Second

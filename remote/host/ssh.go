@@ -189,11 +189,13 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 		script += " " + plain.Quote(arg)
 	}
 	script += " || { s=$?; [ $s -ne 255 ] || s=254; exit $s; }"
-	cmd := command(ctx, s.args(socket, "no", "exec /bin/sh -c "+plain.Quote(script)))
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	cmd := command(running, s.args(socket, "no", "exec /bin/sh -c "+plain.Quote(script)))
 	if stdout == nil {
 		stdout = io.Discard
 	}
-	out, words := &unmarked{w: stdout}, &plain.Buffer{Limit: maxStderr}
+	out, words := &unmarked{tap: tap{w: stdout, stop: stop}}, &plain.Buffer{Limit: maxStderr}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, words
 	if err = remote.Start(cmd); err == nil {
 		err = cmd.Wait()
@@ -221,10 +223,9 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 
 // unmarked passes on what comes behind the marker.
 type unmarked struct {
-	w     io.Writer
+	tap
 	head  []byte
 	found bool
-	err   error
 }
 
 func (u *unmarked) Write(p []byte) (int, error) {
@@ -235,6 +236,7 @@ func (u *unmarked) Write(p []byte) (int, error) {
 		if at < 0 {
 			if len(u.head) > 1<<20 {
 				u.err = errors.New("the shell's startup files print more than 1 MiB")
+				u.stop()
 				return 0, u.err
 			}
 			return n, nil
@@ -243,8 +245,7 @@ func (u *unmarked) Write(p []byte) (int, error) {
 		p, u.head = u.head[at+len(marker):], nil
 	}
 	if len(p) > 0 {
-		if _, err := u.w.Write(p); err != nil {
-			u.err = err
+		if _, err := u.tap.Write(p); err != nil {
 			return 0, err
 		}
 	}

@@ -180,7 +180,6 @@ func TestProvider(t *testing.T) {
 			return provider(t, c, tab)
 		}, func(t *testing.T) {
 			d.Stop()
-			time.Sleep(time.Second)
 			d.Start(t)
 		}))
 	})

@@ -321,8 +321,12 @@ func TestHostileHandle(t *testing.T) {
 		t.Fatal(err)
 	}
 	good := remote.Handle{Provider: Kind, Job: "j", Data: json.RawMessage(`{"number":"7","work":"/w"}`)}
-	if _, err := p.jobOf(good); err != nil {
-		t.Fatal(err)
+	for _, data := range []string{`{"number":"7","work":"/w"}`, `{"number":"7","cluster":"east","work":"/w"}`, `{"work":"/w"}`} {
+		old := good // as older fisubs have written it
+		old.Data = json.RawMessage(data)
+		if j, err := p.jobOf(old); err != nil || j.Dir() != "/w/jobs/j" || strings.Contains(data, "7") != (j.Number == "7") {
+			t.Errorf("%s: got %+v, %v", data, j, err)
+		}
 	}
 	for _, change := range []func(*remote.Handle){
 		func(h *remote.Handle) { h.Provider = "ssh" },

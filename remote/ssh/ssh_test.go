@@ -93,7 +93,6 @@ func TestProvider(t *testing.T) {
 		HalfFree: func(t *testing.T, h remote.Handle) { remotetest.HalfFree(t, work(f.Daemons[0]), h.Job) },
 		Cut: func(t *testing.T) {
 			f.Daemons[0].Stop()
-			time.Sleep(time.Second)
 			f.Daemons[0].Start(t)
 		},
 		Spoil: func(t *testing.T, hash string) { remotetest.Spoil(t, work(f.Daemons[0]), hash) },
@@ -329,6 +328,45 @@ func TestStoreUnwritable(t *testing.T) {
 	var d *remote.Denied
 	if !errors.Is(err, fs.ErrNotExist) || errors.As(err, &d) || !strings.HasPrefix(err.Error(), "lab: h1: ") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Handles as older fisubs have written them, whose jobs may still run.
+func TestOldHandle(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1)
+	p := f.closed(t, nil)
+	job := script(t, p, "echo one; sleep 300")
+	h, err := p.Submit(t.Context(), job, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := job.Program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Data = fmt.Appendf(nil, `{"work":%q,"program":%q}`, work(f.Daemons[0]), program.SHA256)
+	seen := errors.New("seen")
+	r := &remotetest.Recorder{Fail: func([]byte) error { return seen }}
+	if _, err := p.Wait(t.Context(), h, 0, r); !errors.Is(err, seen) || r.Stream() != "one\n" {
+		t.Errorf("got %v, %q", err, r.Stream())
+	}
+	// As List gave it where the job's description could not be read.
+	unknown := h
+	unknown.Data = fmt.Appendf(nil, `{"work":%q,"program":%q}`, work(f.Daemons[0]), strings.Repeat("0", 64))
+	if err := p.Release(t.Context(), unknown); err == nil || !strings.Contains(err.Error(), "it may still run") {
+		t.Errorf("release without the agent of a job that runs: got %v", err)
+	}
+	for range 2 {
+		if err := p.Release(t.Context(), h); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := p.Release(t.Context(), unknown); err != nil {
+		t.Errorf("release without the agent: got %v", err)
+	}
+	if all, err := p.List(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("left: %v, %v", all, err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -139,8 +140,9 @@ func Fault(ctx context.Context, table, name string, err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &denied):
-		denied.Provider, denied.Host = table, name
-		return err
+		full := *denied
+		full.Provider, full.Host, full.Text = table, name, strings.Replace(err.Error(), denied.Error(), denied.Text, 1)
+		return &full
 	case ctx.Err() != nil:
 		err = ctx.Err()
 	case errors.As(err, &local):

@@ -1,0 +1,347 @@
+package work_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+	"fisub/remote/host"
+	"fisub/remote/remotetest"
+	"fisub/remote/work"
+)
+
+func TestMain(m *testing.M) { remotetest.Main(m) }
+
+// A faulty host is this machine, where calls fail as a test says.
+type faulty struct {
+	host.Local
+	mu    sync.Mutex
+	calls []string
+	fail  func(n int, call string) error // n counts from 1
+	late  bool                           // a call that fails has been done all the same
+}
+
+func (h *faulty) call(name string, do func() error) error {
+	h.mu.Lock()
+	h.calls = append(h.calls, name)
+	var err error
+	if h.fail != nil {
+		err = h.fail(len(h.calls), name)
+	}
+	late := h.late
+	h.mu.Unlock()
+	if err == nil || late {
+		err = errors.Join(err, do())
+	}
+	return err
+}
+
+func (h *faulty) Run(ctx context.Context, argv []string, in io.Reader, out io.Writer) error {
+	return h.call("run "+argv[2][:min(20, len(argv[2]))], func() error { return h.Local.Run(ctx, argv, in, out) })
+}
+
+func (h *faulty) Put(ctx context.Context, name string, r io.Reader, mode fs.FileMode) error {
+	return h.call("put", func() error { return h.Local.Put(ctx, name, r, mode) })
+}
+
+func (h *faulty) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (n int64, err error) {
+	err = h.call("read "+filepath.Base(name), func() error { n, err = h.Local.Read(ctx, name, from, limit, w); return err })
+	return n, err
+}
+
+// begins is the call that makes a job's folder and starts its agent.
+const begins = "run umask 077; dir="
+
+// folder gives a work folder on a faulty host.
+func folder(t *testing.T) (*work.Folder, *faulty) {
+	t.Helper()
+	h := &faulty{}
+	return work.New(h, "h1", t.TempDir()), h
+}
+
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Wherever the connection is lost, once, the job runs, its stream is whole, and nothing is left.
+func TestEachCallLost(t *testing.T) {
+	t.Parallel()
+	for n, failed := 1, true; failed; n++ {
+		f, h := folder(t)
+		failed = false
+		f.Away = time.Minute
+		h.fail = func(at int, call string) error {
+			if at == n {
+				failed = true
+				return &host.LostError{Text: "call " + call}
+			}
+			return nil
+		}
+		job := remotetest.Script(t, "cat a.txt; exit 3", map[string]string{"a.txt": "one\ntwo\n"})
+		j, err := f.Submit(within(t), job, nil)
+		if err != nil { // where the agent is started, what became of it is not known
+			var lost *host.LostError
+			if entries, _ := os.ReadDir(agent.Jobs(f.Dir)); !errors.As(err, &lost) || len(entries) != 0 ||
+				!strings.HasPrefix(h.calls[n-1], begins) {
+				t.Errorf("call %d, %s: got %v, left %v", n, h.calls[n-1], err, entries)
+			}
+			continue
+		}
+		r := &remotetest.Recorder{}
+		exit, err := j.Wait(within(t), 0, r, f.Away)
+		if err != nil || exit.Code != 3 || r.Stream() != "one\ntwo\n" {
+			t.Errorf("call %d: got %+v, %v, %q", n, exit, err, r.Stream())
+		}
+		err = j.Collect(within(t), t.TempDir())
+		if free := j.Free(within(t)); err == nil {
+			err = free
+		}
+		if err != nil && err.Error() != "connection lost: call "+h.calls[n-1] {
+			t.Errorf("call %d: got %v", n, err)
+		}
+		h.fail = nil
+		if err := j.Free(within(t)); err != nil {
+			t.Errorf("call %d: freed again: %v", n, err)
+		}
+	}
+}
+
+// A start whose answer is lost leaves no job running.
+func TestStartLost(t *testing.T) {
+	t.Parallel()
+	f, h := folder(t)
+	h.late = true
+	h.fail = func(_ int, call string) error {
+		if strings.HasPrefix(call, begins) {
+			return &host.LostError{Text: "cut"}
+		}
+		return nil
+	}
+	_, err := f.Submit(within(t), remotetest.Script(t, "sleep 300", nil), nil)
+	entries, _ := os.ReadDir(agent.Jobs(f.Dir))
+	if err == nil || len(entries) != 0 {
+		t.Errorf("got %v, left %v", err, entries)
+	}
+}
+
+// A host is lost after Away, and one that never answered at once; a connection that is lost each time is given up.
+func TestGivenUp(t *testing.T) {
+	t.Parallel()
+	away := &remote.Denied{Code: "unreachable", Text: "no route"}
+	for _, c := range []struct {
+		name  string
+		fail  func(n int, call string) error
+		least int // calls
+		want  error
+	}{
+		{"never there", func(int, string) error { return away }, 1, away},
+		{"gone", func(n int, _ string) error {
+			if n > 1 {
+				return away
+			}
+			return nil
+		}, 3, away},
+		{"lost each time", func(int, string) error { return &host.LostError{Text: "again"} }, 4, &host.LostError{Text: "again"}},
+		{"refused", func(int, string) error { return &remote.Denied{Code: "credentials"} }, 1, &remote.Denied{Code: "credentials"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f, h := folder(t)
+			f.Away = 300 * time.Millisecond
+			h.fail = c.fail
+			_, err := f.Submit(within(t), remotetest.Script(t, "true", nil), nil)
+			if err == nil || err.Error() != c.want.Error() || len(h.calls) < c.least || c.least == 1 && len(h.calls) > 1 {
+				t.Errorf("got %v after %d calls, want %v after %d", err, len(h.calls), c.want, c.least)
+			}
+		})
+	}
+	f, h := folder(t)
+	f.Away = 300 * time.Millisecond
+	j, err := f.Submit(within(t), remotetest.Script(t, "echo one; sleep 300", nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Free(context.Background())
+	h.mu.Lock()
+	h.fail = func(int, string) error { return away }
+	h.mu.Unlock()
+	r := &remotetest.Recorder{}
+	exit, err := j.Wait(within(t), 0, r, f.Away)
+	if err != nil || exit.End != remote.Lost || !strings.Contains(exit.Text, "no route") || !slices.Contains(r.Phases(), remote.Away) {
+		t.Errorf("got %+v, %v, %v", exit, err, r.Phases())
+	}
+	h.fail = nil
+}
+
+// The store keeps what a job asks for and what is new, and sends neither again; what no job has used for a month goes.
+func TestStore(t *testing.T) {
+	f, h := folder(t)
+	job := remotetest.Script(t, "true", map[string]string{"a": "same", "b": "same"})
+	var sent, total int64
+	facts, err := f.Send(within(t), job.Files, func(s, all int64) { sent, total = s, all })
+	want := job.Files[0].Size + job.Files[1].Size + job.Files[3].Size
+	if err != nil || sent != want || total != want || facts.Root != f.Dir {
+		t.Fatalf("got %+v, %v, sent %d of %d bytes, want %d", facts, err, sent, total, want)
+	}
+	store := agent.Store(f.Dir)
+	age := func(name string, days int) {
+		t.Helper()
+		at := time.Now().Add(-time.Duration(days) * 24 * time.Hour)
+		_, err := os.Stat(filepath.Join(store, name))
+		if err != nil {
+			err = os.WriteFile(filepath.Join(store, name), nil, 0o600)
+		} else {
+			err = nil
+		}
+		if err = errors.Join(err, os.Chtimes(filepath.Join(store, name), at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	age(".cut-off", 32)
+	age("old", 32)
+	age("young", 29)
+	for _, file := range job.Files {
+		age(file.SHA256, 100)
+	}
+	before := len(h.calls)
+	if _, err := f.Send(within(t), job.Files, func(s, all int64) { sent, total = s, all }); err != nil || total != 0 {
+		t.Errorf("again: %v, sent %d of %d bytes", err, sent, total)
+	}
+	if got := h.calls[before:]; len(got) != 2 {
+		t.Errorf("again: got calls %q, want two", got)
+	}
+	var names []string
+	entries, _ := os.ReadDir(store)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if len(names) != 4 || !slices.Contains(names, "young") {
+		t.Errorf("store: got %v", names)
+	}
+	for _, file := range job.Files {
+		st, err := os.Stat(agent.Stored(f.Dir, file.SHA256))
+		if err != nil || st.Mode() != file.Mode() || time.Since(st.ModTime()) > time.Hour {
+			t.Errorf("%s: got %v, %v", file.Name, st, err)
+		}
+	}
+	// A file that was cut off, as by a crash of the host, is sent again.
+	if err := os.Truncate(agent.Stored(f.Dir, job.Files[0].SHA256), 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Send(within(t), job.Files, func(_, all int64) { total = all }); err != nil || total != job.Files[0].Size {
+		t.Errorf("a short file: %v, %d bytes, want %d", err, total, job.Files[0].Size)
+	}
+}
+
+// A file that is not what the job says is of this machine, and does not come to the store.
+func TestWrongFile(t *testing.T) {
+	f, _ := folder(t)
+	job := remotetest.Script(t, "true", map[string]string{"a": "one"})
+	job.Files[1].SHA256 = strings.Repeat("0", 64)
+	_, err := f.Send(within(t), job.Files[1:2], nil)
+	var local *remote.LocalError
+	entries, _ := os.ReadDir(agent.Store(f.Dir))
+	if !errors.Is(err, agent.ErrHash) || !errors.As(err, &local) || len(entries) != 0 {
+		t.Errorf("got %v, store %v", err, entries)
+	}
+}
+
+// The folder is made where it is wanted, and the home folder may have any name.
+func TestLook(t *testing.T) {
+	home := filepath.Join(t.TempDir(), "it's a home")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{
+		"~/a/b": home + "/a/b", "c": home + "/c", home + "/d/../e": home + "/e",
+	} {
+		f := work.New(host.Local{Env: []string{"HOME=" + home}}, "", dir)
+		facts, err := f.Look(within(t))
+		if err != nil || facts.Root != want || !strings.HasPrefix(facts.System, "Linux ") || facts.Free <= 0 {
+			t.Errorf("%s: got %+v, %v, want %s", dir, facts, err, want)
+		}
+		if st, err := os.Stat(agent.Store(want)); err != nil || st.Mode().Perm() != 0o700 {
+			t.Errorf("%s: got %v, %v", dir, st, err)
+		}
+	}
+	var denied *remote.Denied
+	if _, err := work.New(host.Local{}, "", "/proc/none").Look(within(t)); !errors.As(err, &denied) || denied.Code != "disk" {
+		t.Errorf("a folder that cannot be: got %v", err)
+	}
+}
+
+// A handle of an older fisub that does not name the agent still leads to its job.
+func TestOldHandle(t *testing.T) {
+	f, _ := folder(t)
+	hosts := &work.Hosts{Kind: "loopback", Table: "here", Folders: []*work.Folder{f}, At: func(remote.Place) *work.Folder { return f }}
+	job := remotetest.Script(t, "echo one; sleep 300", nil)
+	h, err := hosts.Submit(within(t), job, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Data = fmt.Appendf(nil, `{"work":%q}`, f.Dir)
+	r := &remotetest.Recorder{}
+	ended := make(chan remote.Exit, 1)
+	ctx := within(t)
+	go func() {
+		exit, err := hosts.Wait(ctx, h, 0, r)
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- exit
+	}()
+	for r.Stream() == "" && ctx.Err() == nil {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := hosts.Release(within(t), h); err != nil {
+		t.Fatal(err)
+	}
+	if exit := <-ended; exit.End != remote.Cancelled || r.Stream() != "one\n" {
+		t.Errorf("got %+v, %q", exit, r.Stream())
+	}
+	if entries, _ := os.ReadDir(agent.Jobs(f.Dir)); len(entries) != 0 {
+		t.Errorf("left: %v", entries)
+	}
+}
+
+// What an error means for the user.
+func TestFault(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		err  error
+		code string
+		text string
+	}{
+		{"lost", &host.LostError{Text: "cut"}, "unreachable", "lab: h1: connection lost: cut"},
+		{"denied", &remote.Denied{Code: "disk", Text: "full"}, "disk", "lab: h1: full"},
+		{"denied, and more", fmt.Errorf("%w; it may run", &remote.Denied{Code: "disk", Text: "full"}), "disk", "lab: h1: full; it may run"},
+		{"no programs", &host.ExitError{Name: "x", Status: host.NotRunnable}, "disk", "lab: h1: x: exit status 126"},
+		{"other", errors.New("odd"), "", "lab: h1: odd"},
+		{"of this machine", &remote.LocalError{Err: fs.ErrPermission}, "", "lab: h1: permission denied"},
+	} {
+		err := work.Fault(t.Context(), "lab", "h1", fmt.Errorf("%w", c.err))
+		denied := &remote.Denied{}
+		errors.As(err, &denied)
+		if err.Error() != c.text || denied.Code != c.code {
+			t.Errorf("%s: got %v, %q, want %s, %q", c.name, err, denied.Code, c.text, c.code)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := work.Fault(ctx, "lab", "", errors.New("odd")); !errors.Is(err, context.Canceled) || err.Error() != "lab: context canceled" {
+		t.Errorf("got %v", err)
+	}
+}
