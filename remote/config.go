@@ -36,7 +36,8 @@ func (c *Common) Shared() *Common { return c }
 // CommonKeys are those of Common.
 func (c *Common) CommonKeys() []config.Key {
 	return []config.Key{
-		{Name: "provider", To: &c.Provider, Absent: "the table's name", Help: "kind of the provider, as the sections below are called"},
+		{Name: "provider", To: &c.Provider, Absent: "the table's name",
+			Help: "kind of the provider, as the sections below are called"},
 		{Name: "gpu", To: &c.GPU, Absent: "`--gpu`", Help: `kind of GPU: "b200", "h200", ..., "none" for the emulator`},
 		{Name: "limit", To: &c.Limit, Absent: "30m", Help: `a job is ended on its host after this time: "30m"`},
 		{Name: "price", To: &c.Price, Absent: "no price is shown",

@@ -111,6 +111,6 @@ func (j *Job) Check() error {
 }
 
 func validName(name string) bool {
-	return name != "" && len(name) <= 1000 && name == path.Clean(name) && !path.IsAbs(name) && name != "." && name != ".." &&
-		!strings.HasPrefix(name, "../") && !strings.ContainsAny(name, "\x00\\\n")
+	return name != "" && len(name) <= 1000 && name == path.Clean(name) && !path.IsAbs(name) && name != "." &&
+		name != ".." && !strings.HasPrefix(name, "../") && !strings.ContainsAny(name, "\x00\\\n")
 }

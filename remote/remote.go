@@ -1,7 +1,8 @@
-// Package remote is the contract with hosts that have the GPUs that this machine lacks. A job is one command over a bundle
-// of files; a provider takes it to a host, hands its stream of events on, fetches what it left and frees what it held.
-// remote/agent is what runs on the host, for every provider alike; remote/dispatch splits a run into jobs and makes one run
-// of them again. This package is not for knowing what a job computes: it never looks into the files or the events.
+// Package remote is the contract with hosts that have the GPUs that this machine lacks. A job is one command over a
+// bundle of files; a provider takes it to a host, hands its stream of events on, fetches what it left and frees what it
+// held. remote/agent is what runs on the host, for every provider alike; remote/dispatch splits a run into jobs and
+// makes one run of them again. This package is not for knowing what a job computes: it never looks into the files or
+// the events.
 //
 // The providers are remote/ssh, remote/slurm, remote/aws, remote/modal and remote/loopback, which needs no other host.
 // remote/remotetest is the suite that each of them passes; a new provider begins there.
@@ -17,18 +18,19 @@ import (
 
 // A Job is one run of the agent on one host. It is sent as JSON, so it holds no secret.
 type Job struct {
-	ID     string            `json:"id"`    // unique; of a-z, 0-9 and "-", at most 63 bytes: it names folders, jobs and tags
+	ID     string            `json:"id"`    // unique; at most 63 of a-z, 0-9 and "-": it names folders, jobs and tags
 	Files  []File            `json:"files"` // the bundle; at least the program
 	Args   []string          `json:"args"`  // the program, which is the Name of an executable file, and its arguments
 	Env    map[string]string `json:"env,omitempty"`
-	GPU    string            `json:"gpu,omitempty"` // kind of GPU that is wanted: "b200", "h200"; "" where the job needs none
+	GPU    string            `json:"gpu,omitempty"` // kind that is wanted: "b200", "h200"; "" where the job needs none
 	Limit  time.Duration     `json:"limit"`         // wall time on the host, in nanoseconds; enforced there, above zero
 	Place  Place             `json:"place"`
 	Busy   bool              `json:"busy,omitempty"`   // run on a GPU also where another process uses it
 	Labels map[string]string `json:"labels,omitempty"` // shown where the provider shows jobs: run, definition
 }
 
-// A File is one file of a bundle. Its content is known by its hash, so a provider that holds it already does not send it again.
+// A File is one file of a bundle. Its content is known by its hash, so a provider that holds it already does not send
+// it again.
 type File struct {
 	Name   string `json:"name"`   // relative, "/" between parts, no part empty, "." or ".."
 	SHA256 string `json:"sha256"` // of the content, 64 lower-case hexadecimal digits
@@ -106,16 +108,16 @@ type State struct {
 	Start time.Time // estimated, while Queued; zero where it is not known
 }
 
-// A Watcher follows a job. Write takes the bytes of the event stream in order, whole lines or not, each byte once; its error
-// ends the Wait. Both are called from one goroutine at a time.
+// A Watcher follows a job. Write takes the bytes of the event stream in order, whole lines or not, each byte once; its
+// error ends the Wait. Both are called from one goroutine at a time.
 type Watcher interface {
 	io.Writer
 	State(State)
 }
 
-// A Provider takes jobs to hosts of one kind. Its methods may be called from several goroutines at a time. Errors name the
-// provider and the host, and carry the provider's own words; a *Denied says more. After ctx has ended a method returns soon
-// and with an error that wraps ctx's.
+// A Provider takes jobs to hosts of one kind. Its methods may be called from several goroutines at a time. Errors name
+// the provider and the host, and carry the provider's own words; a *Denied says more. After ctx has ended a method
+// returns soon and with an error that wraps ctx's.
 type Provider interface {
 	// Places gives the places that the config names, in its order, without asking a host: for a queue, as many as jobs may
 	// be in it at a time, at most n. No two have the same text: what is wrong with one says nothing of the others.
@@ -126,26 +128,26 @@ type Provider interface {
 	Check(ctx context.Context) ([]Host, error)
 
 	// Submit sends what the host lacks of the bundle and starts the job, or queues it. It returns when the job is accepted
-	// for good: it goes on when this process ends. On an error nothing is left running. progress, which may be nil, is told
-	// how many bytes of total were sent; total counts only what must be sent.
+	// for good: it goes on when this process ends. On an error nothing is left running. progress, which may be nil, is
+	// told how many bytes of total were sent; total counts only what must be sent.
 	Submit(ctx context.Context, job *Job, progress func(sent, total int64)) (Handle, error)
 
-	// Wait writes the job's event stream to w from byte offset from on, as it grows, and returns when the job has ended and
-	// all of its stream is written. It reconnects by itself after a lost connection, and gives Lost when it has reason to
-	// believe that the job will say nothing more. The job goes on where ctx ends first. Waiting for a job that has ended, or
-	// a second time, is allowed.
+	// Wait writes the job's event stream to w from byte offset from on, as it grows, and returns when the job has ended
+	// and all of its stream is written. It reconnects by itself after a lost connection, and gives Lost when it has reason
+	// to believe that the job will say nothing more. The job goes on where ctx ends first. Waiting for a job that has
+	// ended, or a second time, is allowed.
 	Wait(ctx context.Context, h Handle, from int64, w Watcher) (Exit, error)
 
 	// Collect copies the job's log into the folder dst, which exists: agent.LogName, and what else the job left beside its
 	// stream. A job that has not ended is collected as far as it is.
 	Collect(ctx context.Context, h Handle, dst string) error
 
-	// Release ends the job where it runs, and frees all it held: processes, queue entries, sandboxes, instances, its folder.
-	// The bundle's files may stay, for the next job. It may be called at any time and again.
+	// Release ends the job where it runs, and frees all it held: processes, queue entries, sandboxes, instances, its
+	// folder. The bundle's files may stay, for the next job. It may be called at any time and again.
 	Release(ctx context.Context, h Handle) error
 
-	// List gives the jobs of this user that still hold something on the provider's side, also those of other clients. With an
-	// error it gives those that it could find.
+	// List gives the jobs of this user that still hold something on the provider's side, also those of other clients. With
+	// an error it gives those that it could find.
 	List(ctx context.Context) ([]Handle, error)
 
 	// Close ends connections. No job ends with it.
@@ -160,8 +162,8 @@ type Host struct {
 	Err    error  `json:"-"`
 }
 
-// A LocalError is one of this machine, such as a file of the bundle that cannot be read: it is not sent again, and it is not the
-// host's. A *fs.PathError alone does not say so, since the pipe to an ssh that died gives one too.
+// A LocalError is one of this machine, such as a file of the bundle that cannot be read: it is not sent again, and it
+// is not the host's. A *fs.PathError alone does not say so, since the pipe to an ssh that died gives one too.
 type LocalError struct{ Err error }
 
 func (e *LocalError) Error() string { return e.Err.Error() }
@@ -169,7 +171,9 @@ func (e *LocalError) Unwrap() error { return e.Err }
 
 // A Denied error says that the provider or a host will not take the job.
 type Denied struct {
-	Code     string // "credentials", "host-key", "unreachable", "no-such", "quota", "capacity", "no-driver", "old-driver", "arch", "disk", "limit", "image"
+	// Code is "credentials", "host-key", "unreachable", "no-such", "quota", "capacity", "no-driver", "old-driver", "arch",
+	// "disk", "limit" or "image".
+	Code     string
 	Provider string // name of the table: "lab"
 	Host     string // "" where it is not about one host
 	Text     string // in the provider's own words

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Start starts a program that helps this one, so that an interrupt from the keyboard does not reach it: in a process group of
-// its own and, since that comes a moment after its birth, with SIGINT blocked. SIGTERM ends it.
+// Start starts a program that helps this one, so that an interrupt from the keyboard does not reach it: in a process
+// group of its own and, since that comes a moment after its birth, with SIGINT blocked. SIGTERM ends it.
 func Start(cmd *exec.Cmd) error {
 	runtime.LockOSThread() // a new process has the blocked signals of the thread that starts it
 	defer runtime.UnlockOSThread()

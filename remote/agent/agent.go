@@ -54,8 +54,8 @@ func Jobs(work string) string { return filepath.Join(work, "jobs") }
 // JobDir is the folder of one job.
 func JobDir(work, id string) string { return filepath.Join(work, "jobs", id) }
 
-// FreePrefix stands before the id in the name of a job's folder that Free is removing. One that is still there is what a Free
-// that was killed has left: it counts as the job until it is gone.
+// FreePrefix stands before the id in the name of a job's folder that Free is removing. One that is still there is what
+// a Free that was killed has left: it counts as the job until it is gone.
 const FreePrefix = ".free-"
 
 // A GPU is one of the host.

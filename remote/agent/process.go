@@ -19,8 +19,8 @@ import (
 	"fisub/remote"
 )
 
-// A State is what agent.json holds: enough to tell whether that agent still lives, also where its pid belongs to another
-// process by now.
+// A State is what agent.json holds: enough to tell whether that agent still lives, also where its pid belongs to
+// another process by now.
 type State struct {
 	PID     int    `json:"pid"`
 	Start   string `json:"start"` // of the process, in the kernel's ticks since boot
@@ -86,9 +86,9 @@ func lifeOf(dir string) (life, State, error) {
 // poll is the time between two looks at a job's files.
 const poll = 20 * time.Millisecond
 
-// Tail copies the event stream of the job in dir from byte offset from on to w, as it grows, and returns when the job has
-// ended and all is copied. An agent that is gone without a word gives Lost, and that is written down. Where w is a file whose
-// other end is gone, Tail ends with an error.
+// Tail copies the event stream of the job in dir from byte offset from on to w, as it grows, and returns when the job
+// has ended and all is copied. An agent that is gone without a word gives Lost, and that is written down. Where w is a
+// file whose other end is gone, Tail ends with an error.
 func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit, error) {
 	if _, err := os.Stat(filepath.Join(dir, JobName)); err != nil {
 		return remote.Exit{}, err
@@ -116,7 +116,8 @@ func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit
 			}
 			if l == dead {
 				exit = remote.Exit{End: remote.Lost, Text: fmt.Sprintf("the agent, process %d on %s, is gone", s.PID, s.Host),
-					Hint: "the host was rebooted, memory ran out, or the host ends a user's processes at logout: loginctl enable-linger"}
+					Hint: "the host was rebooted, memory ran out, or the host ends a user's processes at logout: " +
+						"loginctl enable-linger"}
 				if err := writeJSON(filepath.Join(dir, ExitName), exit, true); err != nil {
 					return exit, err
 				}
@@ -169,8 +170,8 @@ func hungUp(w io.Writer) bool {
 // stopTime is how long an agent may take to end a job that was stopped.
 const stopTime = 20 * time.Second
 
-// Stop ends the job in dir where it runs and waits for that. A job that has ended stays as it is; one that never began will
-// not.
+// Stop ends the job in dir where it runs and waits for that. A job that has ended stays as it is; one that never began
+// will not.
 func Stop(ctx context.Context, dir string) (remote.Exit, error) {
 	cancelled := remote.Exit{End: remote.Cancelled, Text: "stopped"}
 	if _, err := os.Stat(dir); err != nil {
@@ -211,8 +212,8 @@ func Stop(ctx context.Context, dir string) (remote.Exit, error) {
 	}
 }
 
-// Free stops the job in dir and removes its folder, in one moment for whoever looks at it; a folder that is not there is one
-// that was freed.
+// Free stops the job in dir and removes its folder, in one moment for whoever looks at it; a folder that is not there
+// is one that was freed.
 func Free(ctx context.Context, dir string) error {
 	gone := filepath.Join(filepath.Dir(dir), FreePrefix+filepath.Base(dir))
 	if _, err := Stop(ctx, dir); errors.Is(err, fs.ErrNotExist) {

@@ -30,8 +30,8 @@ const (
 	reserve = ".reserve"      // keeps room for exit.json on a full disk
 )
 
-// Start begins the job in dir in a process of its own, detached from this one and its terminal, and returns when that is
-// there. A job that has ended is left as it is.
+// Start begins the job in dir in a process of its own, detached from this one and its terminal, and returns when that
+// is there. A job that has ended is left as it is.
 func (a *Agent) Start(ctx context.Context, dir string) error {
 	if _, err := ReadExit(dir); err == nil {
 		return nil
@@ -81,6 +81,8 @@ func lastLine(s string) string {
 	return lines[len(lines)-1]
 }
 
+const makeRoom = "make room on the host, or set workdir to a larger disk"
+
 // A refusal ends a job before its program has begun.
 type refusal struct{ text, hint string }
 
@@ -90,8 +92,8 @@ func refuse(hint, format string, args ...any) error {
 	return &refusal{fmt.Sprintf(format, args...), hint}
 }
 
-// Run takes the job in dir to its end: a job that ctx, or Stop, ends early is Cancelled. The error is nil whenever exit.json
-// was written. A job that has ended, or that another agent runs, is not run again; the latter is an error.
+// Run takes the job in dir to its end: a job that ctx, or Stop, ends early is Cancelled. The error is nil whenever
+// exit.json was written. A job that has ended, or that another agent runs, is not run again; the latter is an error.
 func (a *Agent) Run(ctx context.Context, dir string) (remote.Exit, error) {
 	if exit, err := ReadExit(dir); err == nil {
 		return exit, nil
@@ -141,7 +143,7 @@ func (a *Agent) run(ctx context.Context, dir string) remote.Exit {
 	case errors.As(err, &r):
 		exit = remote.Exit{End: remote.Refused, Text: r.text, Hint: r.hint}
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		exit = remote.Exit{End: remote.Refused, Text: err.Error(), Hint: "make room on the host, or set workdir to a larger disk"}
+		exit = remote.Exit{End: remote.Refused, Text: err.Error(), Hint: makeRoom}
 	case err != nil:
 		exit = remote.Exit{End: remote.Refused, Text: err.Error()}
 	}
@@ -190,7 +192,7 @@ func (a *Agent) attempt(ctx context.Context, dir string, log *logFile) (remote.E
 	}
 	work := filepath.Dir(filepath.Dir(dir))
 	if room, err := free(dir); err == nil && room < minRoom {
-		return remote.Exit{}, refuse("make room on the host, or set workdir to a larger disk", "disk: %d MiB free in %s, less than %d MiB",
+		return remote.Exit{}, refuse(makeRoom, "disk: %d MiB free in %s, less than %d MiB",
 			room>>20, dir, minRoom>>20)
 	}
 	begun := time.Now()
@@ -222,8 +224,8 @@ func withEnv(env map[string]string, name, value string) map[string]string {
 	return all
 }
 
-// unbundle verifies the job's files in the store and makes the folder to of them. What is wrong in the store is removed from
-// it, so that the next job sends it again.
+// unbundle verifies the job's files in the store and makes the folder to of them. What is wrong in the store is removed
+// from it, so that the next job sends it again.
 func unbundle(ctx context.Context, work, to string, job *remote.Job) (size int64, err error) {
 	// Nothing here makes the job's folder again, where that is being removed.
 	if err := os.Mkdir(to, 0o700); err != nil {
@@ -250,7 +252,8 @@ func unbundle(ctx context.Context, work, to string, job *remote.Job) (size int64
 			}
 			if got != f.SHA256 || n != f.Size {
 				_ = os.Remove(stored)
-				return size, refuse("submit it again: it is sent again then", "file %s: %v: got %s of %d bytes, want %s of %d", f.Name, ErrHash, got, n, f.SHA256, f.Size)
+				return size, refuse("submit it again: it is sent again then", "file %s: %v: got %s of %d bytes, want %s of %d",
+					f.Name, ErrHash, got, n, f.SHA256, f.Size)
 			}
 			checked[f.SHA256] = true
 			size += n
@@ -312,9 +315,11 @@ func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlo
 	if at < 0 {
 		// The queue has chosen, and says which in CUDA_VISIBLE_DEVICES unless there is but one.
 		visible, _, _ := strings.Cut(os.Getenv("CUDA_VISIBLE_DEVICES"), ",")
-		if at = slices.IndexFunc(gpus, func(g GPU) bool { return visible != "" && strings.HasPrefix(g.UUID, visible) }); at < 0 {
+		chosen := func(g GPU) bool { return visible != "" && strings.HasPrefix(g.UUID, visible) }
+		if at = slices.IndexFunc(gpus, chosen); at < 0 {
 			if at, err = strconv.Atoi(strings.TrimSpace(visible)); err != nil && visible != "" {
-				return "", nil, refuse("ask the queue for a whole GPU", "the queue gave it %.80q, which is no GPU of the host", visible)
+				return "", nil, refuse("ask the queue for a whole GPU",
+					"the queue gave it %.80q, which is no GPU of the host", visible)
 			}
 		}
 	}
@@ -323,14 +328,17 @@ func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlo
 	}
 	gpu := gpus[at]
 	if !strings.Contains(strings.ToLower(gpu.Name), strings.ToLower(job.GPU)) {
-		return "", nil, refuse("--gpu names the GPU that the kernel is compiled for", "gpu %d is %s, the job is for %s", at, gpu.Name, job.GPU)
+		return "", nil, refuse("--gpu names the GPU that the kernel is compiled for",
+			"gpu %d is %s, the job is for %s", at, gpu.Name, job.GPU)
 	}
 	if len(gpu.Processes) > 0 && !job.Busy {
-		return "", nil, refuse("wait for it, or add --busy", "gpu %d is busy: process %s", at, strings.Join(gpu.Processes, ", "))
+		return "", nil, refuse("wait for it, or add --busy",
+			"gpu %d is busy: process %s", at, strings.Join(gpu.Processes, ", "))
 	}
 	unlock, err = lockGPU(ctx, gpu.UUID, job.ID)
 	if errors.Is(err, errLocked) {
-		return "", nil, refuse("wait for it; fisub remote ls lists the jobs", "gpu %d is taken by another fisub job: %v", at, err)
+		return "", nil, refuse("wait for it; fisub remote ls lists the jobs",
+			"gpu %d is taken by another fisub job: %v", at, err)
 	}
 	return gpu.UUID, unlock, err
 }
@@ -385,7 +393,8 @@ func lockGPU(ctx context.Context, uuid, job string) (unlock func(), err error) {
 }
 
 // program runs the job's program to its end, or ends it.
-func program(ctx context.Context, dir, work string, job *remote.Job, env map[string]string, log *logFile) (remote.Exit, error) {
+func program(ctx context.Context, dir, work string, job *remote.Job, env map[string]string,
+	log *logFile) (remote.Exit, error) {
 	events, err := os.OpenFile(filepath.Join(dir, EventsName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return remote.Exit{}, err
@@ -400,7 +409,7 @@ func program(ctx context.Context, dir, work string, job *remote.Job, env map[str
 		cmd := exec.Command(filepath.Join(bundle, filepath.FromSlash(job.Args[0])), job.Args[1:]...)
 		cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = bundle, events, log, environ
 		cmd.WaitDelay = 300 * time.Millisecond // a process that left the group may hold the log open
-		own(cmd)
+		group(cmd)
 		return cmd
 	}
 
@@ -421,7 +430,8 @@ func program(ctx context.Context, dir, work string, job *remote.Job, env map[str
 	select {
 	case err = <-ended:
 	case <-limit.C:
-		early = remote.Exit{End: remote.Limited, Text: fmt.Sprintf("over the time limit of %v", job.Limit), Hint: "raise it with --limit-time, or send fewer workloads"}
+		early = remote.Exit{End: remote.Limited, Text: fmt.Sprintf("over the time limit of %v", job.Limit),
+			Hint: "raise it with --limit-time, or send fewer workloads"}
 	case <-ctx.Done():
 		early = remote.Exit{End: remote.Cancelled, Text: "stopped"}
 	}
@@ -493,8 +503,8 @@ func (l *logFile) say(format string, args ...any) {
 
 func (l *logFile) Close() error { return l.file.Close() }
 
-// start starts a command that may have been written a moment ago: as long as a process that is just being forked elsewhere has
-// the file open for writing, the kernel refuses to run it.
+// start starts a command that may have been written a moment ago: as long as a process that is just being forked
+// elsewhere has the file open for writing, the kernel refuses to run it.
 func start(command func() *exec.Cmd) (cmd *exec.Cmd, err error) {
 	for range 100 {
 		cmd = command()

@@ -1,6 +1,6 @@
-// Package bundle makes the files of jobs that run a solution: the program, the packed solution and its baseline, the kernels
-// compiled for the hosts' GPU with the libraries they need, and of a dataset that is not in the program the definition, the workloads and
-// their inputs. It is not for choosing what runs, nor for sending it.
+// Package bundle makes the files of jobs that run a solution: the program, the packed solution and its baseline, the
+// kernels compiled for the hosts' GPU with the libraries they need, and of a dataset that is not in the program the
+// definition, the workloads and their inputs. It is not for choosing what runs, nor for sending it.
 package bundle
 
 import (
@@ -31,7 +31,8 @@ import (
 
 // archs are the GPUs that jobs may ask for, and what kernels are compiled for by default.
 var archs = map[string]string{
-	"b200": "sm_100", "gb200": "sm_100", "b300": "sm_103", "gb300": "sm_103", "h200": "sm_90", "h100": "sm_90", "h20": "sm_90", "gh200": "sm_90",
+	"b200": "sm_100", "gb200": "sm_100", "b300": "sm_103", "gb300": "sm_103",
+	"h200": "sm_90", "h100": "sm_90", "h20": "sm_90", "gh200": "sm_90",
 	"a100": "sm_80", "a10": "sm_86", "a10g": "sm_86", "l4": "sm_89", "l40s": "sm_89",
 }
 
@@ -47,8 +48,8 @@ func Arch(gpu string) (string, bool) {
 // ErrNoGPUSupport says that this program, were it sent to a host, could not use a GPU there.
 var ErrNoGPUSupport = errors.New("this fisub has no GPU support to send")
 
-// Ready tells whether a bundle for a GPU can be made here of a solution that is compiled, with the cache below root: built says
-// that this program can use a GPU. The error is ErrNoGPUSupport, or of nvcc.Find.
+// Ready tells whether a bundle for a GPU can be made here of a solution that is compiled, with the cache below root:
+// built says that this program can use a GPU. The error is ErrNoGPUSupport, or of nvcc.Find.
 func Ready(root string, built bool) error {
 	if !built {
 		return ErrNoGPUSupport
@@ -60,7 +61,7 @@ func Ready(root string, built bool) error {
 // A Spec is what a Bundle is made of. It can be made again from its JSON.
 type Spec struct {
 	Solution string   `json:"solution"`           // path of the packed solution
-	Baseline string   `json:"baseline,omitempty"` // path of the packed baseline, whose base name hosts know it by; "" without one
+	Baseline string   `json:"baseline,omitempty"` // packed baseline; hosts know it by its base name
 	Dataset  string   `json:"dataset,omitempty"`  // absolute folder; "" is the embedded one
 	Set      string   `json:"set"`
 	Arch     string   `json:"arch,omitempty"` // "" where nothing is compiled here
@@ -80,10 +81,10 @@ type Bundle struct {
 // baselineDir is the folder of the baseline in a bundle.
 const baselineDir = "baseline"
 
-// New makes what all jobs share: it compiles for spec.Arch, with the cache below root, what is not Python of the solution, its
-// baseline, and the solutions beside, which the program knows by itself. dir is a folder for the files that are made, which must
-// stay for as long as jobs are submitted. self is the program to send. A *device.BuildError is about the solution, a
-// *nvcc.MissingError says what it takes to compile.
+// New makes what all jobs share: it compiles for spec.Arch, with the cache below root, what is not Python of the
+// solution, its baseline, and the solutions beside, which the program knows by itself. dir is a folder for the files
+// that are made, which must stay for as long as jobs are submitted. self is the program to send. A *device.BuildError
+// is about the solution, a *nvcc.MissingError says what it takes to compile.
 func New(ctx context.Context, root, dir, self string, spec Spec, beside ...*trace.Solution) (*Bundle, error) {
 	b := &Bundle{spec: spec, dir: dir, all: map[string]*trace.Workload{}}
 	sol, _, err := trace.ReadSolution(spec.Solution)
@@ -140,7 +141,8 @@ func New(ctx context.Context, root, dir, self string, spec Spec, beside ...*trac
 }
 
 // prebuild compiles what is not Python, and gives the files for a folder of kernels.
-func prebuild(ctx context.Context, root, arch string, sol *trace.Solution, beside []*trace.Solution) (map[string]string, error) {
+func prebuild(ctx context.Context, root, arch string, sol *trace.Solution,
+	beside []*trace.Solution) (map[string]string, error) {
 	tools, err := nvcc.Find(root)
 	if err != nil {
 		return nil, err
@@ -228,8 +230,8 @@ func (b *Bundle) Files(ctx context.Context, uuids []string) ([]remote.File, []st
 	return append(files, f), append(args, "--dataset", "dataset"), nil
 }
 
-// inputs gives w as a host reads it, and the files with its inputs. A file that an absolute path names gets a name in the
-// dataset.
+// inputs gives w as a host reads it, and the files with its inputs. A file that an absolute path names gets a name in
+// the dataset.
 func (b *Bundle) inputs(w *trace.Workload) (*trace.Workload, []remote.File, error) {
 	copied := *w
 	copied.Inputs = trace.Map[trace.InputSpec]{}

@@ -65,8 +65,8 @@ type ended struct {
 	err  error // it could not be taken to its place, or not be followed
 }
 
-// A hereError says that this machine cannot keep what the hosts say.
-type hereError struct{ error }
+// A folderError says that the run folder cannot take what the hosts say.
+type folderError struct{ error }
 
 // A leftError says that a job cannot be followed for a reason that the user can mend. The job goes on.
 type leftError struct{ error }
@@ -80,10 +80,10 @@ func mendable(err error) bool {
 // maxAttempts is how many jobs may have a workload: the reason that hosts are lost may be the workload.
 const maxAttempts = 3
 
-// Run begins the jobs that are missing, follows those that run, and returns when all have ended and are released. Where ctx
-// ends first, it leaves the jobs running, and the error wraps ctx's. It leaves a job running also where the user's credentials
-// or the table do not let it follow the job; the error is then the provider's. Where nothing ran at all the error is ErrNothing, or that
-// of the only place.
+// Run begins the jobs that are missing, follows those that run, and returns when all have ended and are released. Where
+// ctx ends first, it leaves the jobs running, and the error wraps ctx's. It leaves a job running also where the user's
+// credentials or the table do not let it follow the job; the error is then the provider's. Where nothing ran at all the
+// error is ErrNothing, or that of the only place.
 func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 	if err := d.prepare(); err != nil {
 		return Result{}, err
@@ -145,9 +145,12 @@ func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 	capped := false
 	for {
 		rest := slices.DeleteFunc(d.open(), func(w string) bool {
-			return given[w] || attempts[w] >= maxAttempts || slices.ContainsFunc(d.active(), func(j *Job) bool { return slices.Contains(j.Workloads, w) })
+			runs := func(j *Job) bool { return slices.Contains(j.Workloads, w) }
+			return given[w] || attempts[w] >= maxAttempts || slices.ContainsFunc(d.active(), runs)
 		})
-		free := slices.DeleteFunc(slices.Clone(d.Plan.Places), func(p Place) bool { return taken[p.String()] || bad[p.String()] != nil })
+		free := slices.DeleteFunc(slices.Clone(d.Plan.Places), func(p Place) bool {
+			return taken[p.String()] || bad[p.String()] != nil
+		})
 		if ctx.Err() == nil {
 			for i, shard := range Deal(rest, len(free)) {
 				if capped = !d.affords(free[i]); capped {
@@ -169,8 +172,8 @@ func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 		e := <-ends
 		running--
 		taken[e.job.Place.String()] = false
-		if here := (*hereError)(nil); errors.As(e.err, &here) {
-			broken = errors.Join(broken, here.error)
+		if full := (*folderError)(nil); errors.As(e.err, &full) {
+			broken = errors.Join(broken, full.error)
 			halt()
 		}
 		if stays := (*leftError)(nil); errors.As(e.err, &stays) {
@@ -209,7 +212,8 @@ func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 	r := d.count()
 	if capped && r.Missing > 0 {
 		d.Events.Emit(event.Event{Type: event.TypeWarning, Message: &event.Message{
-			Text: fmt.Sprintf("another job may take the run over its cap of $%.2f", d.Plan.MaxCost), Hint: "raise --max-cost, or lower --limit-time"}})
+			Text: fmt.Sprintf("another job may take the run over its cap of $%.2f", d.Plan.MaxCost),
+			Hint: "raise --max-cost, or lower --limit-time"}})
 	}
 	d.done(r)
 	return r, errors.Join(d.finish(ctx.Err() == nil), d.Events.Err())
@@ -291,7 +295,8 @@ func (d *Dispatcher) count() (r Result) {
 
 // done tells the end of the run. The score is over all workloads, wherever they ran.
 func (d *Dispatcher) done(r Result) {
-	done := &event.Done{Passed: r.Passed, Failed: r.Failed, Missing: r.Missing, Findings: r.Findings, Seconds: time.Since(d.begun).Seconds()}
+	done := &event.Done{Passed: r.Passed, Failed: r.Failed, Missing: r.Missing, Findings: r.Findings,
+		Seconds: time.Since(d.begun).Seconds()}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if score, n, ok := d.score.Value(); ok && d.Plan.Run.Baseline != nil && r.Missing == 0 {
@@ -300,8 +305,8 @@ func (d *Dispatcher) done(r Result) {
 	d.Events.Emit(event.Event{Type: event.TypeDone, Done: done})
 }
 
-// Deal gives n hands of the workloads, each the next in turn, so that neighbours, which are alike, are spread. There are
-// fewer hands where there are fewer workloads.
+// Deal gives n hands of the workloads, each the next in turn, so that neighbours, which are alike, are spread. There
+// are fewer hands where there are fewer workloads.
 func Deal(workloads []string, n int) [][]string {
 	n = min(n, len(workloads))
 	hands := make([][]string, n)
@@ -322,15 +327,15 @@ func (d *Dispatcher) add(p Place, workloads []string) (*Job, error) {
 	return j, d.Plan.Save(d.Folder)
 }
 
-// again looks what became of a job that another process was about to submit: it may or may not have been accepted, so what
-// there is of it goes, and it is submitted under another name.
+// again prepares a job that another process was submitting when it ended. Whether a host has taken it is not known:
+// what hosts have of it is released, and it gets another id, under which it is submitted anew.
 func (d *Dispatcher) again(ctx context.Context, j *Job) error {
 	if j.Handle != nil {
 		return nil
 	}
 	provider := d.Providers[j.Place.Table]
 	if provider == nil {
-		return nil // follow tells
+		return nil // follow gives the error
 	}
 	handles, err := d.find(ctx, provider, j)
 	if err != nil {
@@ -350,7 +355,8 @@ func (d *Dispatcher) again(ctx context.Context, j *Job) error {
 	return d.Plan.Save(d.Folder)
 }
 
-// find asks the provider for a job whose handle is not known. A host that cannot be asked matters only where it is not found.
+// find gives the handles of a job that was submitted by a process that has ended, from the provider's list. That a host
+// cannot be asked is an error only where no other has the job.
 func (d *Dispatcher) find(ctx context.Context, provider remote.Provider, j *Job) ([]remote.Handle, error) {
 	all, err := provider.List(ctx)
 	all = slices.DeleteFunc(all, func(h remote.Handle) bool { return h.Job != j.ID })
@@ -368,7 +374,7 @@ var ErrNothing = errors.New("nothing ran: no place took the job")
 
 var errLost = errors.New("another place has begun first")
 
-// claim lets the first job of a race that says something win it.
+// claim makes the first job of a race that says something its winner. Its error is errLost for the others.
 func (d *Dispatcher) claim(j *Job) error {
 	if !d.Plan.Race {
 		return nil
@@ -406,20 +412,21 @@ func (d *Dispatcher) claimed() bool {
 	return d.Plan.Race && d.Plan.Winner != ""
 }
 
-// follow takes a job to its end. run is the context of the whole run, ctx that of this job, which ends earlier where it loses
-// a race.
+// follow takes a job to its end. run is the context of the whole run, ctx that of this job, which is cancelled where
+// another job wins the race.
 func (d *Dispatcher) follow(ctx, run context.Context, j *Job) (remote.Exit, error) {
 	provider := d.Providers[j.Place.Table]
 	if provider == nil {
 		return remote.Exit{}, fmt.Errorf("%s: no table remote.%s in the config any more", j.Place, j.Place.Table)
 	}
-	if d.lost(j) { // which the process that let another one win had no time to end
-		return d.end(provider, j, remote.Exit{End: remote.Cancelled, Text: errLost.Error()}), nil
+	lost := remote.Exit{End: remote.Cancelled, Text: errLost.Error()}
+	if d.lost(j) { // the process in which another job won ended before this one was released
+		return d.end(provider, j, lost), nil
 	}
 	if j.Handle == nil {
 		if err := d.submit(ctx, provider, j); err != nil {
 			if run.Err() == nil && d.lost(j) {
-				return d.end(provider, j, remote.Exit{End: remote.Cancelled, Text: errLost.Error()}), nil
+				return d.end(provider, j, lost), nil
 			}
 			return remote.Exit{}, err
 		}
@@ -429,16 +436,16 @@ func (d *Dispatcher) follow(ctx, run context.Context, j *Job) (remote.Exit, erro
 	}
 	f, offset, err := d.openFeed(j)
 	if err != nil {
-		return remote.Exit{}, &hereError{err}
+		return remote.Exit{}, &folderError{err}
 	}
 	defer f.file.Close()
 	exit, err := provider.Wait(ctx, *j.Handle, offset, f)
 	if err != nil && run.Err() == nil && d.lost(j) {
-		exit, err = remote.Exit{End: remote.Cancelled, Text: errLost.Error()}, nil
+		exit, err = lost, nil
 	}
 	if err != nil {
 		if f.err != nil {
-			return exit, &hereError{f.err}
+			return exit, &folderError{f.err}
 		}
 		if run.Err() != nil {
 			return exit, err
@@ -466,8 +473,9 @@ func (d *Dispatcher) submit(ctx context.Context, provider remote.Provider, j *Jo
 	if err != nil {
 		return err
 	}
-	job := &remote.Job{ID: j.ID, Files: files, Args: args, GPU: d.Plan.GPU, Limit: d.Plan.Limit, Place: j.Place.Place, Busy: d.Plan.Busy,
-		Env: map[string]string{"FIB_DATASET_PATH": ""}, Labels: map[string]string{"run": d.Plan.Run.ID, "definition": d.Plan.Run.Definition}}
+	job := &remote.Job{ID: j.ID, Files: files, Args: args, GPU: d.Plan.GPU, Limit: d.Plan.Limit, Place: j.Place.Place,
+		Busy: d.Plan.Busy, Env: map[string]string{"FIB_DATASET_PATH": ""},
+		Labels: map[string]string{"run": d.Plan.Run.ID, "definition": d.Plan.Run.Definition}}
 	h, err := provider.Submit(ctx, job, func(sent, total int64) {
 		if d.Progress != nil {
 			d.Progress(j.Place.String(), sent, total)
@@ -536,7 +544,8 @@ func (d *Dispatcher) end(provider remote.Provider, j *Job, exit remote.Exit) rem
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := provider.Release(ctx, *j.Handle); err != nil {
-			d.warn(j, fmt.Sprintf("it may still run: %v", err), "fisub remote gc ends it when the host can be reached; its limit ends it anyway")
+			d.warn(j, fmt.Sprintf("it may still run: %v", err),
+				"fisub remote gc ends it when the host can be reached; its limit ends it anyway")
 		}
 	}
 	d.save.Lock()
@@ -579,7 +588,8 @@ func (d *Dispatcher) judge(e ended, bad map[string]error, given map[string]bool,
 	if len(left) == 0 {
 		return
 	}
-	text := fmt.Sprintf("%s; %d of its %d workloads have no verdict", agent.Describe(e.exit), len(left), len(e.job.Workloads))
+	text := fmt.Sprintf("%s; %d of its %d workloads have no verdict",
+		agent.Describe(e.exit), len(left), len(e.job.Workloads))
 	if e.exit.Text == errLost.Error() {
 		return
 	}

@@ -147,7 +147,8 @@ func (f *feed) event(line []byte) bool {
 		return false
 	}
 	payloads := 0
-	for _, is := range []bool{e.Run != nil, e.Built != nil, e.Started != nil, e.Samples != nil, e.Evaluated != nil, e.Message != nil, e.Finding != nil, e.Floor != nil, e.Done != nil} {
+	for _, is := range []bool{e.Run != nil, e.Built != nil, e.Started != nil, e.Samples != nil, e.Evaluated != nil,
+		e.Message != nil, e.Finding != nil, e.Floor != nil, e.Done != nil} {
 		if is {
 			payloads++
 		}
@@ -173,7 +174,8 @@ func (f *feed) event(line []byte) bool {
 		}
 	case e.Type == event.TypeEvaluated && e.Evaluated != nil && e.Workload != "":
 		t, _, err := trace.DecodeTrace(e.Evaluated.Trace)
-		if err != nil || t.Workload.UUID != e.Workload || t.Evaluation == nil || string(t.Evaluation.Status) != e.Evaluated.Status {
+		if err != nil || t.Workload.UUID != e.Workload || t.Evaluation == nil ||
+			string(t.Evaluation.Status) != e.Evaluated.Status {
 			return false
 		}
 		if x := e.Evaluated.Speedup; x != nil && !(*x > 0 && *x <= maxSpeedup) {
@@ -227,8 +229,9 @@ func (d *Dispatcher) host(f *feed, r *event.Run, known bool) {
 			d.Events.Emit(event.Event{Type: event.TypeRun, Run: &run})
 		}
 	} else if !known && (d.device.Name != r.Device.Name || d.device.Emulated != r.Device.Emulated) {
-		d.Events.Emit(event.Event{Type: event.TypeWarning, Message: &event.Message{Text: fmt.Sprintf("places differ: %s is %s, the first is %s",
-			f.job.Place, r.Device.Name, d.device.Name), Hint: "do not compare figures of one with those of the other"}})
+		text := fmt.Sprintf("places differ: %s is %s, the first is %s", f.job.Place, r.Device.Name, d.device.Name)
+		d.Events.Emit(event.Event{Type: event.TypeWarning,
+			Message: &event.Message{Text: text, Hint: "do not compare figures of one with those of the other"}})
 	}
 	if !known {
 		d.Events.Emit(event.Event{Type: event.TypeJob, Place: f.job.Place.String(), Job: f.job.ID, Origin: f.line,
@@ -245,5 +248,6 @@ func (d *Dispatcher) tell(j *Job, s event.Job) {
 func (d *Dispatcher) warn(j *Job, text, hint string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.Events.Emit(event.Event{Type: event.TypeWarning, Place: j.Place.String(), Job: j.ID, Message: &event.Message{Text: j.Place.String() + ": " + text, Hint: hint}})
+	d.Events.Emit(event.Event{Type: event.TypeWarning, Place: j.Place.String(), Job: j.ID,
+		Message: &event.Message{Text: j.Place.String() + ": " + text, Hint: hint}})
 }

@@ -1,6 +1,6 @@
-// Package dispatch splits a run into jobs, takes them to their places, and makes one stream of events of theirs again. It
-// writes down what it has begun before it waits, so that another process can go on where one was killed. It is not for
-// knowing the providers: it is given them.
+// Package dispatch splits a run into jobs, takes them to their places, and makes one stream of events of theirs again.
+// It writes down what it has begun before it waits, so that another process can go on where one was killed. It is not
+// for knowing the providers: it is given them.
 package dispatch
 
 import (
@@ -31,7 +31,7 @@ type Plan struct {
 	GPU     string        `json:"gpu,omitempty"`
 	Limit   time.Duration `json:"limit"` // of each job
 	Busy    bool          `json:"busy,omitempty"`
-	Race    bool          `json:"race,omitempty"` // a job for all workloads goes to each place; the first that begins stays
+	Race    bool          `json:"race,omitempty"` // each place gets a job for all workloads; the first that begins stays
 	Winner  string        `json:"winner,omitempty"`
 	Strict  bool          `json:"strict,omitempty"`
 	MaxCost float64       `json:"max_cost_usd,omitempty"` // 0: no cap
@@ -137,8 +137,8 @@ func (p *Plan) Used() int {
 	return min(len(p.Places), len(p.Run.Workloads))
 }
 
-// MostCost is what the jobs that are begun at first cost at most, in USD, when each runs to its limit; known tells whether
-// each place has a price.
+// MostCost is what the jobs that are begun at first cost at most, in USD, when each runs to its limit; known tells
+// whether each place has a price.
 func (p *Plan) MostCost() (usd float64, known bool) {
 	known = true
 	for _, place := range p.Places[:p.Used()] {

@@ -13,21 +13,22 @@ import (
 	"fisub/internal/plain"
 )
 
-// A Host runs commands and keeps files. Its methods may be called from several goroutines at a time, and end soon after ctx.
-// A command that failed is an *ExitError, a file that is not there fs.ErrNotExist. Of a Host behind a network other errors are
-// a *remote.Denied, whose Provider is the caller's to fill in, where it cannot be reached or does not let the user in, and a
-// *LostError where the connection broke.
+// A Host runs commands and keeps files. Its methods may be called from several goroutines at a time, and end soon after
+// ctx. A command that failed is an *ExitError, a file that is not there fs.ErrNotExist. Of a Host behind a network
+// other errors are a *remote.Denied, whose Provider is the caller's to fill in, where it cannot be reached or does not
+// let the user in, and a *LostError where the connection broke.
 type Host interface {
-	// Run runs a command to its end, without a shell's reading of its words. stdin and stdout may be nil. An error of stdout
-	// ends it, and is Run's.
+	// Run runs a command to its end, without a shell's reading of its words. stdin and stdout may be nil. An error of
+	// stdout ends it, and is Run's.
 	Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error
 
-	// Put writes a file by a temporary name beside it, which begins with ".", and renames it when all of r is there. Where r is
-	// an io.Seeker and the connection is lost, the next Put of the same name goes on where this one was. An error of r is Put's.
+	// Put writes a file by a temporary name beside it, which begins with ".", and renames it when all of r is there. Where
+	// r is an io.Seeker and the connection is lost, the next Put of the same name goes on where this one was. An error of
+	// r is Put's.
 	Put(ctx context.Context, name string, r io.Reader, mode fs.FileMode) error
 
-	// Read copies the file from byte offset from on to w, as far as it reaches now and at most limit bytes. It opens the file
-	// anew each time, since a network file system looks for what other hosts wrote when a file is opened.
+	// Read copies the file from byte offset from on to w, as far as it reaches now and at most limit bytes. It opens the
+	// file anew each time, since a network file system looks for what other hosts wrote when a file is opened.
 	Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error)
 
 	// Sizes gives the files and folders in dir by name, and their sizes in bytes.

@@ -27,8 +27,8 @@ import (
 	"fisub/remote"
 )
 
-// options are those of every ssh. What stands here the user's config cannot change: host keys are checked, nothing is asked,
-// nothing is forwarded, and a connection that is gone is noticed within 15 seconds.
+// options are those of every ssh. What stands here the user's config cannot change: host keys are checked, nothing is
+// asked, nothing is forwarded, and a connection that is gone is noticed within 15 seconds.
 var options = []string{
 	"-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=10",
 	"-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "LogLevel=ERROR", "-o", "ForwardAgent=no",
@@ -41,9 +41,9 @@ var sshName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@:\[\]-]{0,254}$`)
 // ValidName tells whether name may be that of an SSH host.
 func ValidName(name string) bool { return sshName.MatchString(name) }
 
-// SSH is a host that the system's OpenSSH logs in to. All its sessions share one connection: the master, an ssh process that
-// lives as long as this process holds the other end of its input. It connects when it is used, and again when the connection
-// was lost.
+// SSH is a host that the system's OpenSSH logs in to. All its sessions share one connection: the master, an ssh process
+// that lives as long as this process holds the other end of its input. It connects when it is used, and again when the
+// connection was lost.
 type SSH struct {
 	Name   string // as ssh takes it: "gpu01", "me@gpu01", "me@gpu01:2222"
 	Config string // a file for ssh -F; "" for the user's own
@@ -177,8 +177,8 @@ func (s *SSH) Close() error {
 // marker ends what a login shell's startup files may print.
 const marker = "\x1efisub\x1e\n"
 
-// Run runs a command, whatever the login shell is and prints. Files that it makes are the user's alone. A command that ends
-// with 255, as ssh does, has the status 254.
+// Run runs a command, whatever the login shell is and prints. Files that it makes are the user's alone. A command that
+// ends with 255, as ssh does, has the status 254.
 func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
 	socket, err := s.connect(ctx)
 	if err != nil {
@@ -339,7 +339,8 @@ func (s *SSH) files(ctx context.Context, name string, do func(*sftp.Client) erro
 	return nil
 }
 
-// fault says whose an error of a session for files is: that of t's other end, the host's file system, or the connection.
+// fault says whose an error of a session for files is: that of t's other end, the host's file system, or the
+// connection.
 func fault(err error, t *tap) error {
 	var st *sftp.StatusError
 	switch {
@@ -355,7 +356,8 @@ func fault(err error, t *tap) error {
 	return &LostError{err.Error()}
 }
 
-// tail is how much of a file that was cut off is sent again: writes of a lost connection may have left holes near the end.
+// tail is how much of a file that was cut off is sent again: writes of a lost connection may have left holes near the
+// end.
 const tail = 8 << 20
 
 // Put writes a file.
@@ -439,7 +441,8 @@ func (s *SSH) denied(code, text, hint string) error {
 	return &remote.Denied{Code: code, Host: s.Name, Text: text, Hint: hint}
 }
 
-// refusals list what ssh says when it cannot connect, and what that means. The first that fits counts; NAME is the host.
+// refusals list what ssh says when it cannot connect, and what that means. The first that fits counts; NAME is the
+// host.
 var refusals = []struct{ words, code, begin, hint string }{
 	{"HOST IDENTIFICATION HAS CHANGED", "host-key", "its host key has changed: ",
 		"somebody may listen in; if the host was installed anew: ssh-keygen -R NAME, then ssh NAME"},

@@ -1,5 +1,5 @@
-// Package loopback is the provider that runs jobs on this machine, through the same agent and the same files as on another
-// host. It is for trying a run out, and for tests.
+// Package loopback is the provider that runs jobs on this machine, through the same agent and the same files as on
+// another host. It is for trying a run out, and for tests.
 package loopback
 
 import (

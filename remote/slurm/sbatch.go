@@ -16,8 +16,8 @@ import (
 	"fisub/remote/host"
 )
 
-// margin is what Slurm's own limit is longer than the job's: time for the agent to look at the bundle, to end the program
-// and to write how it ended.
+// margin is what Slurm's own limit is longer than the job's: time for the agent to look at the bundle, to end the
+// program and to write how it ended.
 const margin = 3 * time.Minute
 
 // prefix begins the names of our jobs in the queue; the job's ID follows.
@@ -31,8 +31,8 @@ func script(agent, dir string) string {
 	return "#!/bin/sh\nexec " + plain.Quote(agent) + " agent run " + plain.Quote(dir) + "\n"
 }
 
-// sbatchArgs gives the command that reads the script on its standard input. The options of the user come first, so that they
-// cannot undo ours. The environment of the login stays there, since Slurm writes a job's environment to disk.
+// sbatchArgs gives the command that reads the script on its standard input. The options of the user come first, so that
+// they cannot undo ours. The environment of the login stays there, since Slurm writes a job's environment to disk.
 func sbatchArgs(c *Config, job *remote.Job, dir string) []string {
 	args := append([]string{"sbatch"}, c.Sbatch...)
 	option := func(name, value string) {
@@ -84,7 +84,8 @@ func pattern(path string) string { return strings.ReplaceAll(path, "%", "%%") }
 var jobNumber = regexp.MustCompile(`^[0-9]{1,18}$`)
 var clusterName = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,64}$`)
 
-// accepted reads what sbatch --parsable prints: the job's number, and behind a semicolon the cluster where it is another one.
+// accepted reads what sbatch --parsable prints: the job's number, and behind a semicolon the cluster where it is
+// another one.
 func accepted(stdout string) (number, cluster string, err error) {
 	number, cluster, _ = strings.Cut(strings.TrimSpace(stdout), ";")
 	if !jobNumber.MatchString(number) || !clusterName.MatchString(cluster) {
@@ -96,7 +97,8 @@ func accepted(stdout string) (number, cluster string, err error) {
 // commands are those of Slurm that are used.
 var commands = []string{"sbatch", "squeue", "scancel", "scontrol", "sacct", "sinfo", "sacctmgr"}
 
-// refusals lists, for words of Slurm's commands in lower case, what kind of refusal they are. The first that fits counts.
+// refusals lists, for words of Slurm's commands in lower case, what kind of refusal they are. The first that fits
+// counts.
 var refusals = []struct {
 	words, code, hint string
 }{

@@ -1,8 +1,8 @@
-// Package slurm is the provider of clusters that Slurm schedules. A job is one batch job whose script is the agent; Slurm
-// chooses the node and the GPU. Its commands run on this machine or on a login host, and all that a job needs and leaves lies
-// in a work folder on a file system that the login host and the compute nodes share. Each job is submitted by itself and not
-// as an element of an array, so that each has a handle that is saved before the next one is submitted, and can be cancelled,
-// lost and sent elsewhere alone.
+// Package slurm is the provider of clusters that Slurm schedules. A job is one batch job whose script is the agent;
+// Slurm chooses the node and the GPU. Its commands run on this machine or on a login host, and all that a job needs and
+// leaves lies in a work folder on a file system that the login host and the compute nodes share. Each job is submitted
+// by itself and not as an element of an array, so that each has a handle that is saved before the next one is
+// submitted, and can be cancelled, lost and sent elsewhere alone.
 package slurm
 
 import (
@@ -28,17 +28,19 @@ const Kind = "slurm"
 
 // ownOptions are set by fisub: what a job is must not depend on the table.
 var ownOptions = []string{
-	"array", "chdir", "output", "error", "input", "job-name", "wrap", "wait", "parsable", "requeue", "no-requeue", "test-only", "nodes", "ntasks",
-	"help", "usage", "version", "propagate", "comment", "export", "export-file", "get-user-env", "clusters",
+	"array", "chdir", "output", "error", "input", "job-name", "wrap", "wait", "parsable", "requeue", "no-requeue",
+	"test-only", "nodes", "ntasks", "help", "usage", "version", "propagate", "comment", "export", "export-file",
+	"get-user-env", "clusters",
 }
 
 // keyOptions have keys of their own in the table.
 var keyOptions = []struct{ option, key string }{
-	{"partition", "partition"}, {"account", "account"}, {"qos", "qos"}, {"gres", "gres"}, {"gpus", "gres"}, {"gpus-per-node", "gres"},
-	{"gpus-per-task", "gres"}, {"constraint", "constraint"}, {"time", "limit"},
+	{"partition", "partition"}, {"account", "account"}, {"qos", "qos"}, {"gres", "gres"}, {"gpus", "gres"},
+	{"gpus-per-node", "gres"}, {"gpus-per-task", "gres"}, {"constraint", "constraint"}, {"time", "limit"},
 }
 
-// foreign tells why an option of the table cannot be one; "" where it can. sbatch takes the beginning of a name for the name.
+// foreign tells why an option of the table cannot be one; "" where it can. sbatch takes the beginning of a name for the
+// name.
 func foreign(option string) string {
 	m := optionForm.FindStringSubmatch(option)
 	if m == nil {
@@ -76,7 +78,8 @@ type pace struct {
 }
 
 var usual = pace{
-	read: 100 * time.Millisecond, queued: time.Second, slow: 15 * time.Second, grace: 40 * time.Second, command: 30 * time.Second, stop: 2 * time.Minute,
+	read: 100 * time.Millisecond, queued: time.Second, slow: 15 * time.Second, grace: 40 * time.Second,
+	command: 30 * time.Second, stop: 2 * time.Minute,
 }
 
 // New makes the provider of the table [remote.name]. It runs nothing.
@@ -163,8 +166,8 @@ func (j *job) handle() remote.Handle {
 }
 
 // Submit sends what the store lacks, and gives the job to sbatch.
-func (p *Provider) Submit(ctx context.Context, rj *remote.Job, progress func(sent, total int64)) (remote.Handle, error) {
-	j, err := p.submit(ctx, rj, progress)
+func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle, error) {
+	j, err := p.submit(ctx, job, progress)
 	if err != nil {
 		return remote.Handle{}, p.fault(ctx, err)
 	}
@@ -243,14 +246,16 @@ func (p *Provider) names(ctx context.Context, words string) string {
 		if user = strings.TrimSpace(user); err != nil || !nameForm.MatchString(user) {
 			return ""
 		}
-		return list("your accounts and their QOS", "sacctmgr", "--noheader", "--parsable2", "show", "assoc", "user="+user, "format=account,qos")
+		return list("your accounts and their QOS",
+			"sacctmgr", "--noheader", "--parsable2", "show", "assoc", "user="+user, "format=account,qos")
 	}
 	return ""
 }
 
 // lookup gives the numbers of the job's entries in the queue by its name.
 func (p *Provider) lookup(ctx context.Context, j *job) ([]string, error) {
-	out, err := p.slurm(ctx, j.onCluster([]string{"squeue", "--noheader", "--me", "--name=" + prefix + j.ID, "--format=%A"}), "")
+	ask := []string{"squeue", "--noheader", "--me", "--name=" + prefix + j.ID, "--format=%A"}
+	out, err := p.slurm(ctx, j.onCluster(ask), "")
 	if err != nil {
 		return nil, err
 	}
@@ -285,8 +290,8 @@ func unknown(err error) bool {
 	return errors.As(err, &failed) && strings.Contains(strings.ToLower(failed.Stderr), "invalid job id")
 }
 
-// look asks Slurm for the job's state: the queue, which remembers ended jobs for minutes, then the accounting, which a cluster
-// need not have.
+// look asks Slurm for the job's state: the queue, which remembers ended jobs for minutes, then the accounting, which a
+// cluster need not have.
 func (p *Provider) look(ctx context.Context, j *job) (status, error) {
 	if j.Number == "" {
 		numbers, err := p.lookup(ctx, j)
@@ -344,8 +349,9 @@ func (p *Provider) ready(ctx context.Context) (state, detail string, err error) 
 		return "", "", err
 	}
 	job := &remote.Job{ID: "check", GPU: p.config.GPU, Limit: max(p.config.Limit, time.Minute)}
-	ask := append([]string{"sh", "-c", sayAll, "sh", "env", "SLURM_TIME_FORMAT=%s"}, sbatchArgs(p.config, job, facts.Root)...)
-	words, err := p.slurm(ctx, append(ask, "--test-only"), script("true", "/"))
+	ask := []string{"sh", "-c", sayAll, "sh", "env", "SLURM_TIME_FORMAT=%s"}
+	ask = append(append(ask, sbatchArgs(p.config, job, facts.Root)...), "--test-only")
+	words, err := p.slurm(ctx, ask, script("true", "/"))
 	if err != nil {
 		return "", "", denied(err, func(words string) string { return p.names(ctx, words) })
 	}

@@ -26,8 +26,8 @@ type status struct {
 
 // squeueArgs asks for one job. Times are in seconds since 1970, whatever the time zone of the cluster.
 func squeueArgs(j *job) []string {
-	args := []string{"env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", "--jobs=" + j.Number, "--format=%T|%S|%N|%P|%r"}
-	return j.onCluster(args)
+	return j.onCluster([]string{"env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all",
+		"--jobs=" + j.Number, "--format=%T|%S|%N|%P|%r"})
 }
 
 // readSqueue reads a line in the format of squeueArgs. Nothing gives the zero value.
@@ -73,20 +73,21 @@ func scontrolArgs(j *job) []string {
 // readScontrol takes what a status needs from the words of scontrol. Names that the user chose stand behind them.
 func readScontrol(out string) status {
 	var s status
+	fields := map[string]*string{
+		"JobState": &s.state, "Reason": &s.reason, "ExitCode": &s.code, "NodeList": &s.node, "Partition": &s.partition,
+	}
 	for _, word := range strings.Fields(plain.Brief(firstLine(out), 1<<16)) {
 		key, value, _ := strings.Cut(word, "=")
-		for name, to := range map[string]*string{"JobState": &s.state, "Reason": &s.reason, "ExitCode": &s.code, "NodeList": &s.node, "Partition": &s.partition} {
-			if key == name && *to == "" && value != "(null)" && value != "None" {
-				*to = value
-			}
+		if to := fields[key]; to != nil && *to == "" && value != "(null)" && value != "None" {
+			*to = value
 		}
 	}
 	return s
 }
 
 func sacctArgs(j *job) []string {
-	args := []string{"sacct", "--noheader", "--parsable2", "--allocations", "--jobs=" + j.Number, "--format=State,ExitCode,NodeList"}
-	return j.onCluster(args)
+	return j.onCluster([]string{"sacct", "--noheader", "--parsable2", "--allocations", "--jobs=" + j.Number,
+		"--format=State,ExitCode,NodeList"})
 }
 
 func readSacct(out string) status {
@@ -124,15 +125,16 @@ func position(out, number string) (at, of int) {
 	return slices.IndexFunc(all, func(e entry) bool { return e.number == number }) + 1, len(all)
 }
 
-// phases holds the states of jobs that have not ended. States that Slurm may add count as running: a job ends only by a state
-// that says so.
+// phases holds the states of jobs that have not ended. States that Slurm may add count as running: a job ends only by a
+// state that says so.
 var phases = map[string]remote.Phase{
 	"PENDING": remote.Queued, "REQUEUED": remote.Queued, "REQUEUE_HOLD": remote.Queued, "REQUEUE_FED": remote.Queued,
 	"RESV_DEL_HOLD": remote.Queued, "SPECIAL_EXIT": remote.Queued, "CONFIGURING": remote.Starting,
 }
 
 var endStates = []string{
-	"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "REVOKED",
+	"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "OUT_OF_MEMORY",
+	"REVOKED",
 }
 
 // over tells whether the job has ended, or Slurm does not know it any more.
@@ -213,11 +215,16 @@ func (s status) told(at, of int) remote.State {
 	return st
 }
 
-// ended decides how a job ended, from what Slurm knows and from the agent's own word, nil where it left none. A signal of
-// Slurm's reaches the agent and its program alike, so Slurm says what it was for. started tells whether the agent ran; said is
-// the end of what Slurm and the shell wrote.
+// final tells whether the agent's word is the end of the job, whatever Slurm says.
+func final(e *remote.Exit) bool {
+	return e.End != remote.Cancelled && (e.End != remote.Exited || e.Code == 0)
+}
+
+// ended decides how a job ended, from what Slurm knows and from the agent's own word, nil where it left none. A signal
+// of Slurm's reaches the agent and its program alike, so Slurm says what it was for. started tells whether the agent
+// ran; said is the end of what Slurm and the shell wrote.
 func ended(j *job, s status, exit *remote.Exit, started bool, said string) remote.Exit {
-	if exit != nil && (exit.End != remote.Exited && exit.End != remote.Cancelled || exit.End == remote.Exited && exit.Code == 0) {
+	if exit != nil && final(exit) {
 		return *exit
 	}
 	text := fmt.Sprintf("job %s: %s", j.Number, s.state)
@@ -250,7 +257,8 @@ func ended(j *job, s status, exit *remote.Exit, started bool, said string) remot
 	}
 	switch {
 	case s.state == "":
-		return remote.Exit{End: remote.Lost, Text: fmt.Sprintf("job %s: Slurm does not know it any more, and it left no exit.json", j.Number)}
+		text = fmt.Sprintf("job %s: Slurm does not know it any more, and it left no exit.json", j.Number)
+		return remote.Exit{End: remote.Lost, Text: text}
 	case started:
 		return remote.Exit{End: remote.Lost, Text: text + "; it left no exit.json"}
 	}
@@ -273,8 +281,8 @@ func sinfoArgs(partition string) []string {
 // startForm is in what sbatch --test-only says, with times in seconds since 1970.
 var startForm = regexp.MustCompile(`to start at ([0-9]{1,12}) `)
 
-// readiness gives the state and the detail of a remote.Host from the words of sinfo and of sbatch --test-only. Where sinfo
-// lists all partitions, the default one counts, which has a star.
+// readiness gives the state and the detail of a remote.Host from the words of sinfo and of sbatch --test-only. Where
+// sinfo lists all partitions, the default one counts, which has a star.
 func readiness(nodes, words string, now time.Time) (state, detail string) {
 	byState := map[string]int{}
 	var partition, gres string

@@ -12,7 +12,8 @@ import (
 	"fisub/remote/agent"
 )
 
-// Wait reads the job's files through the login, and asks Slurm what it knows: seldom while the job runs, and when it has ended.
+// Wait reads the job's files through the login, and asks Slurm what it knows: seldom while the job runs, and when it
+// has ended.
 func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
 	j, err := p.jobOf(h)
 	if err != nil {
@@ -93,8 +94,8 @@ func (f *follower) follow(ctx context.Context) (remote.Exit, error) {
 	}
 }
 
-// step hands on what there is of the stream and gives how the job ended, or how long to wait for more. Its errors are those of
-// a login host, or a controller, that cannot be reached for the moment.
+// step hands on what there is of the stream and gives how the job ended, or how long to wait for more. Its errors are
+// those of a login host, or a controller, that cannot be reached for the moment.
 func (f *follower) step(ctx context.Context) (*remote.Exit, time.Duration, error) {
 	// Whether the job has ended is asked first: what it wrote before is then all there is.
 	exit, err := f.j.Exit(ctx)
@@ -117,7 +118,7 @@ func (f *follower) step(ctx context.Context) (*remote.Exit, time.Duration, error
 			break
 		}
 	}
-	if exit != nil && exit.End != remote.Cancelled && (exit.End != remote.Exited || exit.Code == 0) {
+	if exit != nil && final(exit) {
 		return exit, 0, nil
 	}
 	now := time.Now()
@@ -185,7 +186,8 @@ func (f *follower) refuse(ctx context.Context) (*remote.Exit, time.Duration, err
 	if err := f.p.cancel(ctx, f.j); err != nil {
 		return nil, 0, err
 	}
-	return &remote.Exit{End: remote.Refused, Text: fmt.Sprintf("job %s would not start: %s", f.j.Number, f.status.reason), Hint: f.status.hopeless()}, 0, nil
+	text := fmt.Sprintf("job %s would not start: %s", f.j.Number, f.status.reason)
+	return &remote.Exit{End: remote.Refused, Text: text, Hint: f.status.hopeless()}, 0, nil
 }
 
 // end decides how the job ended, with what its folder says.
@@ -195,7 +197,8 @@ func (f *follower) end(ctx context.Context, exit *remote.Exit) (*remote.Exit, er
 		return nil, err
 	}
 	if err != nil && f.status.state != "CANCELLED" {
-		return &remote.Exit{End: remote.Lost, Text: fmt.Sprintf("job %s: its folder is gone, as after a release", f.j.Number)}, nil
+		text := fmt.Sprintf("job %s: its folder is gone, as after a release", f.j.Number)
+		return &remote.Exit{End: remote.Lost, Text: text}, nil
 	}
 	_, started := files[agent.StateName]
 	said, err := f.j.Said(ctx, logName)

@@ -57,7 +57,8 @@ func (c *Config) Check(t *config.Table) {
 		t.Fault("gpus", "write gpus = [0]", "there is none")
 	}
 	remote.CheckGPUs(t, c.GPUs)
-	if dir := path.Clean(c.Workdir); !workForm.MatchString(c.Workdir) || dir == "." || dir == "/" || strings.HasPrefix(dir, "../") {
+	dir := path.Clean(c.Workdir)
+	if !workForm.MatchString(c.Workdir) || dir == "." || dir == "/" || strings.HasPrefix(dir, "../") {
 		t.Fault("workdir", "", "%.200q is no folder of letters, digits and ./_@+=,-", c.Workdir)
 	}
 	if c.Away <= 0 {

@@ -1,6 +1,6 @@
-// Package ssh is the provider of hosts that the user can log in to. It runs the system's OpenSSH, so keys, agents, jump hosts
-// and names are those of ~/.ssh/config, and never asks: host keys must be known. Jobs belong to an agent on the host that does
-// not need the connection.
+// Package ssh is the provider of hosts that the user can log in to. It runs the system's OpenSSH, so keys, agents, jump
+// hosts and names are those of ~/.ssh/config, and never asks: host keys must be known. Jobs belong to an agent on the
+// host that does not need the connection.
 package ssh
 
 import (
@@ -28,7 +28,8 @@ type Provider struct {
 // New makes the provider of the table [remote.name]. No host is asked.
 func New(name string, c Config) *Provider {
 	folders := map[string]*work.Folder{}
-	p := &Provider{c, work.Hosts{Kind: Kind, Table: name, At: func(at remote.Place) *work.Folder { return folders[at.Host] }}}
+	at := func(p remote.Place) *work.Folder { return folders[p.Host] }
+	p := &Provider{c, work.Hosts{Kind: Kind, Table: name, At: at}}
 	for _, h := range c.Hosts {
 		f := work.New(&host.SSH{Name: h, Config: c.SSHConfig}, h, c.Workdir)
 		f.Away, f.Check = c.Away, check

@@ -55,8 +55,8 @@ var follow = fmt.Sprintf(`[ -d "$1" ] || exit %d; echo; exec "$2" agent tail "$1
 // stubborn is how long a host may answer, and its agent not, until the job is lost.
 const stubborn = 5 * time.Second
 
-// Wait hands the event stream on from byte from on, as remote.Provider's Wait does, over one connection after the other. A job
-// whose host cannot be reached for longer than away is lost.
+// Wait hands the event stream on from byte from on, as remote.Provider's Wait does, over one connection after the
+// other. A job whose host cannot be reached for longer than away is lost.
 func (j *Job) Wait(ctx context.Context, from int64, w remote.Watcher, away time.Duration) (remote.Exit, error) {
 	f := &follower{w: w, at: from}
 	var since time.Time // the host cannot be reached, or its agent does not answer
@@ -189,8 +189,8 @@ func (l localWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// free ends the job in folder $1 by its agent $2 and removes the folder, or what a client that was killed has left, $3. Of a
-// job that never began, or has ended, the shell can remove it where the agent's program is gone.
+// free ends the job in folder $1 by its agent $2 and removes the folder, or what a client that was killed has left, $3.
+// Of a job that never began, or has ended, the shell can remove it where the agent's program is gone.
 const free = `[ -f "$2" ] && [ -x "$2" ] && exec "$2" agent free "$1"
 if [ -e "$1/` + agent.StateName + `" ] && [ ! -e "$1/` + agent.ExitName + `" ]; then
 echo the program of the job\'s agent is gone, and it may still run >&2; exit 1; fi; rm -rf -- "$1" "$3"`
@@ -211,7 +211,8 @@ func (j *Job) half() string { return path.Join(agent.Jobs(j.Work), agent.FreePre
 // Said gives the last line of a file in the job's folder; "" where there is none.
 func (j *Job) Said(ctx context.Context, name string) (string, error) {
 	var text bytes.Buffer
-	if _, err := j.Host.Read(ctx, path.Join(j.Dir(), name), 0, 64<<10, &text); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	_, err := j.Host.Read(ctx, path.Join(j.Dir(), name), 0, 64<<10, &text)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
 	lines := bytes.Split(bytes.TrimSpace(text.Bytes()), []byte("\n"))

@@ -18,8 +18,8 @@ import (
 	"fisub/remote/host"
 )
 
-// Hosts are those of one table, each with a work folder and an agent that is started when its job is submitted. They have all
-// methods of a remote.Provider but Places and Check.
+// Hosts are those of one table, each with a work folder and an agent that is started when its job is submitted. They
+// have all methods of a remote.Provider but Places and Check.
 type Hosts struct {
 	Kind    string // of the provider
 	Table   string // its name
@@ -42,8 +42,8 @@ func (s *Hosts) Submit(ctx context.Context, job *remote.Job, progress func(sent,
 	return j.Handle(s.Kind), nil
 }
 
-// open gives the job of a handle and its folder. A handle of an older fisub may not name the agent, but the job's description
-// does.
+// open gives the job of a handle and its folder. A handle of an older fisub may not name the agent, but the job's
+// description does.
 func (s *Hosts) open(ctx context.Context, h remote.Handle) (*Job, *Folder, error) {
 	j := &Job{}
 	err := json.Unmarshal(h.Data, j)
@@ -150,7 +150,8 @@ func Fault(ctx context.Context, table, name string, err error) error {
 		return refuse("unreachable", "ssh "+name)
 	case errors.As(err, &failed) && failed.Status == host.NotRunnable:
 		return refuse("disk", "programs cannot run from the work folder: set workdir to another one")
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EROFS),
+		errors.Is(err, fs.ErrPermission):
 		return refuse("disk", "set workdir to a folder with room that you may write to")
 	}
 	if name != "" {

@@ -1,6 +1,6 @@
-// Package work is the work folder on a host, as package agent describes it, behind a host.Host: what a provider does with a
-// host that it reaches. It brings a job's files there, starts the agent, follows the event stream and frees what is left. It
-// is not for choosing a host, nor for queues.
+// Package work is the work folder on a host, as package agent describes it, behind a host.Host: what a provider does
+// with a host that it reaches. It brings a job's files there, starts the agent, follows the event stream and frees what
+// is left. It is not for choosing a host, nor for queues.
 package work
 
 import (
@@ -93,13 +93,13 @@ func (f *Folder) Look(ctx context.Context) (*Facts, error) {
 	return facts, nil
 }
 
-// tries is how often Send begins at most where the connection is lost each time: what arrived before is not sent again. While
-// the host cannot be reached that does not count.
+// tries is how often Send begins at most where the connection is lost each time: what arrived before is not sent again.
+// While the host cannot be reached that does not count.
 const tries = 4
 
-// Send brings to the store what it lacks of the files, and gives what the host tells of itself. progress, which may be nil, is
-// told how many bytes of total were sent. One call at a time sends, so that the next one finds it there. It gets over a
-// connection that is lost, and over a host that is away for no longer than Away.
+// Send brings to the store what it lacks of the files, and gives what the host tells of itself. progress, which may be
+// nil, is told how many bytes of total were sent. One call at a time sends, so that the next one finds it there. It
+// gets over a connection that is lost, and over a host that is away for no longer than Away.
 func (f *Folder) Send(ctx context.Context, files []remote.File, progress func(sent, total int64)) (*Facts, error) {
 	select {
 	case <-f.sending:
@@ -137,8 +137,8 @@ func (f *Folder) Send(ctx context.Context, files []remote.File, progress func(se
 // room is what must be free on the host beside the files themselves.
 const room = 32 << 20
 
-// stored reads hashes, a line each, and gives the sizes of those that the store has. These stay for a job that is begun soon;
-// what no job has used for a month goes.
+// stored reads hashes, a line each, and gives the sizes of those that the store has. These stay for a job that is begun
+// soon; what no job has used for a month goes.
 const stored = `cd -- "$1" || exit; names=$(cat); printf '%s\n' "$names" | xargs touch -c --
 find . -maxdepth 1 -type f -mtime +` + agent.KeepDays + ` -exec rm -f -- {} +
 printf '%s\n' "$names" | xargs stat -c '%s %n' -- 2>/dev/null; true`
@@ -156,7 +156,8 @@ func (f *Folder) send(ctx context.Context, files []remote.File, progress func(se
 		fmt.Fprintln(&names, file.SHA256)
 	}
 	sizes := &plain.Buffer{Limit: 4 << 20}
-	if err := shell(ctx, f.Host, stored, []string{agent.Store(facts.Root)}, strings.NewReader(names.String()), sizes); err != nil {
+	err = shell(ctx, f.Host, stored, []string{agent.Store(facts.Root)}, strings.NewReader(names.String()), sizes)
+	if err != nil {
 		return facts, err
 	}
 	have := map[string]bool{}
@@ -226,7 +227,8 @@ func (c *counter) add(n int64) {
 	}
 }
 
-// Checked reads a file of a bundle from R. It ends with an error that wraps agent.ErrHash where that is not its content.
+// Checked reads a file of a bundle from R. It ends with an error that wraps agent.ErrHash where that is not its
+// content.
 type Checked struct {
 	R    io.Reader
 	File remote.File
@@ -270,13 +272,13 @@ func (s *source) Seek(offset int64, _ int) (int64, error) {
 	return io.CopyN(io.Discard, s, offset)
 }
 
-// begin makes the job's folder $1 with the description on stdin, and runs what else there is. Of a client that dies meanwhile
-// the host may have half of the description, or none: the folder goes with it.
+// begin makes the job's folder $1 with the description on stdin, and runs what else there is. Of a client that dies
+// meanwhile the host may have half of the description, or none: the folder goes with it.
 const begin = `umask 077; dir=$1; shift; mkdir -- "$dir" || exit
 { cat >"$dir/.job" && mv -- "$dir/.job" "$dir/` + agent.JobName + `" && "$@"; } || { s=$?; rm -rf -- "$dir"; exit $s; }`
 
-// Begin makes the folder of a job below the root that Send gave, and runs command there, where there is one. After an error
-// the folder may be there all the same, where the host cannot be reached.
+// Begin makes the folder of a job below the root that Send gave, and runs command there, where there is one. After an
+// error the folder may be there all the same, where the host cannot be reached.
 func (f *Folder) Begin(ctx context.Context, j *Job, job *remote.Job, command ...string) error {
 	text, err := json.Marshal(job)
 	if err != nil {
@@ -329,7 +331,8 @@ const maxJob = 16 << 20
 
 // list gives the name of each job's folder, and what its description says, a line each.
 var list = `cd -- "$1" 2>/dev/null || exit 0; for d in * ` + agent.FreePrefix + `*; do [ -d "$d" ] || continue
-printf '%s ' "$d"; head -c ` + strconv.Itoa(maxJob) + ` -- "$d/` + agent.JobName + `" 2>/dev/null | tr -d '\n'; echo; done`
+printf '%s ' "$d"
+head -c ` + strconv.Itoa(maxJob) + ` -- "$d/` + agent.JobName + `" 2>/dev/null | tr -d '\n'; echo; done`
 
 // maxList bounds what is read of all descriptions of jobs.
 const maxList = 256 << 20

@@ -6,6 +6,7 @@ package mailbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,8 +55,8 @@ func Main(o Options, args []string) error {
 // Run runs the job whose folder is dir, of a work folder's jobs, with the links in the file that the argument names, which it
 // removes. When ctx ends, the job is cancelled. It returns nil where the exit was left in the bucket.
 func Run(ctx context.Context, dir, links string, o Options) error {
-	o.Every, o.Stop = orelse(o.Every, 500*time.Millisecond), orelse(o.Stop, 3*time.Second)
-	o.Fetch, o.Leave = orelse(o.Fetch, 20*time.Minute), orelse(o.Leave, 5*time.Minute)
+	o.Every, o.Stop = cmp.Or(o.Every, 500*time.Millisecond), cmp.Or(o.Stop, 3*time.Second)
+	o.Fetch, o.Leave = cmp.Or(o.Fetch, 20*time.Minute), cmp.Or(o.Leave, 5*time.Minute)
 	defer client.CloseIdleConnections()
 	l, err := readLinks(links)
 	if err != nil {
@@ -66,13 +67,6 @@ func Run(ctx context.Context, dir, links string, o Options) error {
 		return errors.Join(m.end(ctx, refused(ctx, err)), err)
 	}
 	return m.end(ctx, m.run(ctx))
-}
-
-func orelse(d, def time.Duration) time.Duration {
-	if d > 0 {
-		return d
-	}
-	return def
 }
 
 type box struct {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// own gives the program a process group, and lets it die with the thread that starts it.
-func own(cmd *exec.Cmd) {
+// group gives the program a process group, and lets it die with the thread that starts it.
+func group(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
