@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -39,24 +40,29 @@ func (a *app) submitCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "submit",
 		Usage: "tag the commit that the contest is to take",
-		Description: "The contest takes the newest git tag for each definition. This makes an annotated tag of HEAD, with the content hash\n" +
+		Description: "The contest takes the newest git tag for each definition. This makes an annotated tag of HEAD, " +
+			"with the content hash\n" +
 			"and the run that it passed in its message, after looking at all of:\n" +
 			"   check      fisub check finds nothing\n" +
 			"   tested     a run in .fisub/runs passed all workloads of its set with this very content\n" +
 			"   collector  the contest's collector finds the submission, and no other of its definition\n" +
 			"   commit     what the collector reads is committed as it is here\n" +
 			"   checkout   a clean checkout of the commit packs to the same hash\n" +
-			"It shows what a push would send, and sends the tag alone with --push. It never commits, moves a tag or forces a push.\n" +
-			"The name is submission-DEFINITION-N with the next N, or tag in [submit] of config.toml, where {n} is the next number.\n" +
+			"It shows what a push would send, and sends the tag alone with --push. It never commits, moves a tag or forces " +
+			"a push.\n" +
+			"The name is submission-DEFINITION-N with the next N, or tag in [submit] of config.toml, where {n} is the next " +
+			"number.\n" +
 			"An emulated run counts, with a warning: it shows right results, no speed. Exit status: 2 where it is refused.\n\n" +
 			"   fisub submit --dry-run\n" +
 			"   fisub submit --push\n" +
 			"   fisub submit --all --untested\n" +
 			"   fisub submit status",
 		Flags: []cli.Flag{
-			boolFlag(&o.dryRun, "dry-run", "tag and push nothing; exit with 0 also where something is left to do, if nothing is wrong"),
+			boolFlag(&o.dryRun, "dry-run", "tag and push nothing; exit with 0 also where something is left to do, if "+
+				"nothing is wrong"),
 			boolFlag(&o.untested, "untested", "tag it without a run that passed; the tag says so"),
-			boolFlag(&o.packed, "packed", "write packed_solution.json, which the collector takes as it is, at the repository's root, for you to commit"),
+			boolFlag(&o.packed, "packed", "write packed_solution.json, which the collector takes as it is, at the "+
+				"repository's root, for you to commit"),
 			boolFlag(&o.all, "all", "every submission that the collector finds in the repository, each with a tag of its own"),
 			boolFlag(&o.push, "push", "push the tag"),
 			remoteFlag(&o.remote),
@@ -66,36 +72,19 @@ func (a *app) submitCommand() *cli.Command {
 			{Name: "status", Usage: "say which tag the contest takes, and whether each still packs to its hash",
 				Flags:  []cli.Flag{countFlag(&limit, "limit", "look at the newest `N` tags", ""), remoteFlag(&remote)},
 				Action: func(c *cli.Context) error { return a.submitStatus(c.Context, remote, limit) },
-				Description: "Checks each tag out and packs it. STATE is ok, or differs where the tag does not pack to the hash in its message; a tag\n" +
+				Description: "Checks each tag out and packs it. STATE is ok, or differs where the tag does not pack to the " +
+					"hash in its message; a tag\n" +
 					"that fisub did not make has no hash there. TAKEN marks the newest tag of the definition that the remote has.\n" +
 					"Exit status 3 where a tag differs.\n\n   fisub submit status"},
 		},
 	}
 }
 
-// A submitted is one submission on its way to a tag.
-type submitted struct {
-	Config     string        `json:"config"`
-	Definition string        `json:"definition"`
-	Name       string        `json:"name"`
-	Author     string        `json:"author"`
-	Hash       string        `json:"content_hash"`
-	Steps      []submit.Step `json:"steps"`
-	Commit     string        `json:"commit,omitempty"`
-	Tag        string        `json:"tag,omitempty"`
-	Object     string        `json:"object,omitempty"` // of the tag, where it is made
-	Note       submit.Note   `json:"note"`
-	Pushed     bool          `json:"pushed"`
-
-	*session.Submission `json:"-"`
-	plan                *submit.Plan
-}
-
 // A submittedAll is what submit says of several.
 type submittedAll struct {
-	OK          bool         `json:"ok"`
-	DryRun      bool         `json:"dry_run"`
-	Submissions []*submitted `json:"submissions"`
+	OK          bool           `json:"ok"`
+	DryRun      bool           `json:"dry_run"`
+	Submissions []*submit.Plan `json:"submissions"`
 }
 
 // A packedFile is the packed solution that submit --packed wrote.
@@ -109,7 +98,8 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 		return usage.Errorf("leave one out", "--dry-run and --push exclude each other")
 	}
 	if o.all && (a.Config != "" || o.packed) {
-		return usage.Errorf("leave --all out", "--all takes every config.toml of the repository; --config and --packed are about one")
+		return usage.Errorf("leave --all out", "--all takes every config.toml of the repository; --config and --packed "+
+			"are about one")
 	}
 	data, err := a.OpenDataset()
 	if err != nil {
@@ -121,21 +111,17 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 			return err
 		}
 	}
-	var all []*submitted
+	var all []*session.Submission
 	var faults []error
 	for _, file := range files {
 		s, err := session.LoadSources(file, data)
-		if err != nil {
-			faults = append(faults, err)
-			continue
-		}
-		all = append(all, &submitted{Config: relative(file), Definition: s.Definition.Name, Name: s.Solution.Name, Author: s.Solution.Author, Hash: s.Solution.Hash(), Submission: s})
+		all, faults = append(all, s), append(faults, err)
 	}
-	if len(faults) > 0 {
-		return errors.Join(faults...)
+	if err := errors.Join(faults...); err != nil {
+		return err
 	}
-	remote := cmp.Or(o.remote, all[0].Submission.Config.Submit.Remote)
-	survey, err := submit.NewSurvey(ctx, all[0].Root, remote)
+	o.remote = cmp.Or(o.remote, all[0].Config.Submit.Remote)
+	survey, err := submit.NewSurvey(ctx, all[0].Root, o.remote)
 	if err != nil {
 		return err
 	}
@@ -144,67 +130,69 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 			return err
 		}
 	}
+	said := submittedAll{DryRun: o.dryRun}
 	refused, faulty := false, false
 	for _, s := range all {
-		if err := a.submitPlan(ctx, o, survey, s, remote); err != nil {
-			return err
-		}
-		r, f := s.plan.Refused()
-		refused, faulty = refused || r, faulty || f
-	}
-	if refused {
-		if !a.json {
-			for _, s := range all {
-				a.showPlanned(s)
-			}
-			if o.dryRun && !faulty {
-				a.term.Note("nothing is wrong; what is left to do stands above")
-			} else {
-				a.term.Note("nothing was tagged")
-			}
-		} else if err := a.submitJSON(o, all, !faulty && o.dryRun); err != nil {
-			return err
-		}
-		if o.dryRun && !faulty {
-			return nil
-		}
-		return shown(exitUsage)
-	}
-	for _, s := range all {
-		if !a.json {
-			a.showPlanned(s)
-		}
-		if o.dryRun {
-			continue
-		}
-		made, err := survey.Make(ctx, s.plan)
+		p, err := a.submitPlan(ctx, o, survey, s)
 		if err != nil {
 			return err
 		}
-		s.Object = s.plan.Object
-		if made && !a.json {
-			a.line("tagged", "%s, object %s", s.plan.Tag, s.Object)
+		said.Submissions = append(said.Submissions, p)
+		r, f := p.Refused()
+		refused, faulty = refused || r, faulty || f
+		if !a.json {
+			a.showPlanned(p)
 		}
 	}
-	if o.push {
-		for _, s := range all {
-			sent, err := survey.Send(ctx, s.plan)
-			if err != nil {
-				return &explain.PushError{Err: err, Remote: survey.Remote.Name, Tag: s.plan.Tag}
-			}
-			if s.Pushed = true; sent && !a.json {
-				a.line("pushed", "%s to %s", s.plan.Tag, survey.Remote.Name)
-			}
+	if !refused && !o.dryRun {
+		if err := a.submitTags(ctx, o, survey, said.Submissions); err != nil {
+			return err
 		}
+	}
+	note := ""
+	switch said.OK = !refused || o.dryRun && !faulty; {
+	case !said.OK:
+		note = "nothing was tagged"
+	case refused:
+		note = "nothing is wrong; what is left to do stands above"
+	case o.dryRun:
+		note = "a dry run: nothing was tagged"
+	case !said.Submissions[0].Pushed:
+		note = "not pushed: fisub submit --push sends it"
 	}
 	if a.json {
-		return a.submitJSON(o, all, true)
+		err = a.writeJSON(said)
+	} else if note != "" {
+		a.term.Note("%s", note)
 	}
-	switch {
-	case o.dryRun:
-		a.term.Note("a dry run: nothing was tagged")
-	case !o.push && !all[0].plan.Sent:
-		a.term.Note("not pushed: fisub submit --push sends it")
+	if err == nil && !said.OK {
+		return shown(exitUsage)
+	}
+	return err
+}
+
+// submitTags makes the tags of plans, and pushes them where that is asked for.
+func (a *app) submitTags(ctx context.Context, o submitOptions, survey *submit.Survey, plans []*submit.Plan) error {
+	for _, p := range plans {
+		made, err := survey.Make(ctx, p)
+		if err != nil {
+			return err
+		}
+		if made && !a.json {
+			a.line("tagged", "%s, object %s", p.Tag, p.Object)
+		}
+	}
+	for _, p := range plans {
+		if !o.push {
+			break
+		}
+		sent, err := survey.Send(ctx, p)
+		if err != nil {
+			return &explain.PushError{Err: err, Remote: survey.Remote.Name, Tag: p.Tag}
+		}
+		if sent && !a.json {
+			a.line("pushed", "%s to %s", p.Tag, survey.Remote.Name)
+		}
 	}
 	return nil
 }
@@ -225,33 +213,34 @@ func (a *app) allConfigs(ctx context.Context) ([]string, error) {
 	return files, err
 }
 
-// submitPlan fills in s.
-func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.Survey, s *submitted, remote string) (err error) {
-	cfg := s.Submission.Config
-	o := submit.Options{Config: cfg.Path, Solution: s.Solution, Pattern: cfg.Submit.Tag, Version: Version,
-		WillPush: how.push, AskedName: remote}
+// submitPlan says what stands between s and its tag.
+func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.Survey, s *session.Submission) (
+	*submit.Plan, error) {
+	o := submit.Options{Config: s.Config.Path, Solution: s.Solution, Pattern: s.Config.Submit.Tag, Version: Version,
+		WillPush: how.push, AskedName: how.remote}
+	var err error
 	if !how.untested {
 		o.Proof, err = submit.Prove(s.Root, s.Solution, func(set string) ([]*trace.Workload, error) {
-			return s.Data.Workloads(s.Submission.Definition.Name, set)
+			return s.Data.Workloads(s.Definition.Name, set)
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if o.Checked, err = a.submitChecks(ctx, s.Submission); err != nil {
-		return err
+	if o.Checked, err = a.submitChecks(ctx, s); err != nil {
+		return nil, err
 	}
-	if s.plan, err = survey.Plan(ctx, o); err != nil {
-		return err
+	p, err := survey.Plan(ctx, o)
+	if err == nil {
+		p.Config = relative(p.Config)
 	}
-	s.Steps, s.Tag, s.Object, s.Note, s.Commit = s.plan.Steps, s.plan.Tag, s.plan.Object, s.plan.Note, survey.Head.Commit
-	s.Pushed = s.plan.Sent
-	return nil
+	return p, err
 }
 
 // submitChecks is the pre-flight of a submission: what fisub check says, without its notes.
 func (a *app) submitChecks(ctx context.Context, s *session.Submission) ([]submit.Step, error) {
-	reports, err := a.preflight(ctx, preflight.Options{Dataset: s.Data, Archs: []string{contestArch}, Remote: checkTable}, s.Config.Path)
+	reports, err := a.preflight(ctx, preflight.Options{Dataset: s.Data, Archs: []string{contestArch}, Remote: checkTable},
+		s.Config.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -272,13 +261,15 @@ func (a *app) submitChecks(ctx context.Context, s *session.Submission) ([]submit
 		steps = append(steps, step)
 	}
 	if sound {
-		steps = append([]submit.Step{{Name: "check", State: submit.OK, Text: fmt.Sprintf("sound: %d files, %s, %s", len(s.Solution.Sources), s.Solution.Spec.EntryPoint, callText(s.Solution, s.Definition))}}, steps...)
+		text := fmt.Sprintf("sound: %s, %s, %s", plain.Count(len(s.Solution.Sources), "file"), s.Solution.Spec.EntryPoint,
+			callText(s.Solution, s.Definition))
+		steps = slices.Insert(steps, 0, submit.Step{Name: "check", State: submit.OK, Text: text})
 	}
 	return steps, nil
 }
 
 // submitPacked writes the packed solution unless it is there as it should be.
-func (a *app) submitPacked(o submitOptions, survey *submit.Survey, s *submitted) (done bool, err error) {
+func (a *app) submitPacked(o submitOptions, survey *submit.Survey, s *session.Submission) (done bool, err error) {
 	file := filepath.Join(survey.Top, collector.Packed)
 	if old, _, err := trace.ReadSolution(file); err == nil && len(collector.Differences(old, s.Solution)) == 0 {
 		return false, nil
@@ -291,24 +282,21 @@ func (a *app) submitPacked(o submitOptions, survey *submit.Survey, s *submitted)
 		return false, err
 	}
 	if a.json {
-		err = a.writeJSON(packedFile{file, s.Hash})
+		err = a.writeJSON(packedFile{file, s.Solution.Hash()})
 	} else {
-		a.line("written", "%s, hash %s", relative(file), s.Hash)
+		a.line("written", "%s, hash %s", relative(file), s.Solution.Hash())
 	}
 	if err == nil {
-		err = usage.Errorf(fmt.Sprintf("git -C %s add %s && git -C %[1]s commit, then fisub submit again", survey.Top, collector.Packed), "%s: is to be committed first", relative(file))
+		err = usage.Errorf(fmt.Sprintf("git -C %s add %s && git -C %[1]s commit, then fisub submit again", survey.Top,
+			collector.Packed), "%s: is to be committed first", relative(file))
 	}
 	return true, err
 }
 
-func (a *app) submitJSON(o submitOptions, all []*submitted, ok bool) error {
-	return a.writeJSON(submittedAll{ok, o.dryRun, all})
-}
-
 // showPlanned prints what was looked at: what holds and what is left to do on stdout, what is wrong on stderr.
-func (a *app) showPlanned(s *submitted) {
-	a.line("submission", "%s by %s, %s, %s, hash %s", s.Name, s.Author, s.Definition, s.Config, s.Hash)
-	for _, step := range s.Steps {
+func (a *app) showPlanned(p *submit.Plan) {
+	a.line("submission", "%s by %s, %s, %s, hash %s", p.Name, p.Author, p.Definition, p.Config, p.Hash)
+	for _, step := range p.Steps {
 		switch step.State {
 		case submit.Fault:
 			a.term.Error(plain.Lines(step.Text), step.Hint)
@@ -372,7 +360,8 @@ func (a *app) showTags(st *submit.Status) error {
 			case l.Newest:
 				taken = "once pushed"
 			}
-			rows = append(rows, []string{l.Definition, l.Tag.Name, age(time.Since(l.Tag.Created)), plain.Short(l.Tag.Commit), cmp.Or(plain.Short(l.Tag.Note.ContentHash), "-"),
+			rows = append(rows, []string{l.Definition, l.Tag.Name, age(time.Since(l.Tag.Created)), plain.Short(l.Tag.Commit),
+				cmp.Or(plain.Short(l.Tag.Note.ContentHash), "-"),
 				cmp.Or(plain.Short(l.Packs), "-"), l.Remote, cmp.Or(taken, "-"), statusText(l)})
 		}
 		news := func(row int) int {

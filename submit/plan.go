@@ -54,7 +54,8 @@ type Survey struct {
 	Offline   error       // why it gave none; wraps git.ErrOffline
 }
 
-// NewSurvey looks at the repository that holds the folder dir. remote is the remote's name, or "" for that of the branch,
+// NewSurvey looks at the repository that holds the folder dir. remote is the remote's name, or "" for that of the
+// branch,
 // origin, or the only one. What there is no repository for is left empty.
 func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
 	v, err := look(ctx, dir, remote)
@@ -127,14 +128,19 @@ type Options struct {
 	AskedName string // the remote that was asked for, or ""
 }
 
-// A Plan is what a tag of one submission takes.
+// A Plan is what a tag of one submission takes, and what came of it.
 type Plan struct {
-	Steps  []Step
-	Tag    string // its name; "" where none can be told
-	Exists bool   // it is there already, on this commit, for this content
-	Object string // of the tag, once it is there
-	Note   Note
-	Sent   bool // the remote has it
+	Config     string `json:"config"` // as Options named it
+	Definition string `json:"definition"`
+	Name       string `json:"name"`
+	Author     string `json:"author"`
+	Hash       string `json:"content_hash"`
+	Steps      []Step `json:"steps"`
+	Commit     string `json:"commit,omitempty"`
+	Tag        string `json:"tag,omitempty"`    // its name; "" where none can be told
+	Object     string `json:"object,omitempty"` // of the tag, once it is there, on this commit, for this content
+	Note       Note   `json:"note"`
+	Pushed     bool   `json:"pushed"` // the remote has it
 }
 
 // Refused tells whether the tag cannot be made as things are, and whether that is through a fault.
@@ -153,8 +159,9 @@ func (p *Plan) add(name string, state State, hint, format string, args ...any) {
 // Plan says what stands between a submission and its tag.
 func (v *Survey) Plan(ctx context.Context, o Options) (*Plan, error) {
 	sol := o.Solution
-	p := &Plan{Note: Note{Definition: sol.Definition, Name: sol.Name, Author: sol.Author, ContentHash: sol.Hash(),
-		Fisub: o.Version}}
+	n := Note{Definition: sol.Definition, Name: sol.Name, Author: sol.Author, ContentHash: sol.Hash(), Fisub: o.Version}
+	p := &Plan{Config: o.Config, Definition: n.Definition, Name: n.Name, Author: n.Author, Hash: n.ContentHash, Note: n,
+		Commit: v.Head.Commit}
 	o.Proof.note(&p.Note)
 	p.Steps = append(p.Steps, o.Checked...)
 	p.tested(o.Proof)
@@ -334,7 +341,7 @@ func (v *Survey) tag(ctx context.Context, p *Plan, o Options) error {
 		}
 		if n := t.Note; matches(pattern, definition, t.Name) && n.Definition == definition &&
 			n.ContentHash == p.Note.ContentHash {
-			p.Tag, p.Exists, p.Object, p.Note = t.Name, true, t.Object, n
+			p.Tag, p.Object, p.Note = t.Name, t.Object, n
 			p.add("tag", OK, "", "%s is there already, on %s", t.Name, plain.Short(t.Commit))
 			return nil
 		}
@@ -397,7 +404,7 @@ func (v *Survey) remote(ctx context.Context, p *Plan, o Options) error {
 	}
 	where := fmt.Sprintf("%s (%s)", v.Remote.Name, strings.Join(v.Remote.URLs, ", "))
 	if object := v.Refs.Tag(p.Tag); object != "" && object == p.Object {
-		p.Sent = true
+		p.Pushed = true
 		p.add("remote", OK, "", "%s has tag %s", where, p.Tag)
 		return nil
 	} else if object != "" {
@@ -435,22 +442,21 @@ func (v *Survey) remote(ctx context.Context, p *Plan, o Options) error {
 
 // Make makes the tag of a plan that is not refused; made is false where it was there.
 func (v *Survey) Make(ctx context.Context, p *Plan) (made bool, err error) {
-	if p.Exists {
+	if p.Object != "" {
 		return false, nil
 	}
 	p.Object, err = v.Repo.Tag(ctx, p.Tag, v.Head.Commit, p.Note.Message())
-	p.Exists = err == nil
-	return p.Exists, err
+	return err == nil, err
 }
 
 // Send pushes the tag of a plan; sent is false where the remote had it.
 func (v *Survey) Send(ctx context.Context, p *Plan) (sent bool, err error) {
-	if p.Sent {
+	if p.Pushed {
 		return false, nil
 	}
 	err = v.Repo.Push(ctx, v.Remote.Name, p.Tag)
-	p.Sent = err == nil
-	return p.Sent, err
+	p.Pushed = err == nil
+	return p.Pushed, err
 }
 
 // some lists words, not more than a line can hold.
