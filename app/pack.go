@@ -168,7 +168,7 @@ func (a *app) unpack(file, dir string) error {
 	if err != nil {
 		var faults *trace.ValidationError
 		if errors.As(err, &faults) && file != "-" {
-			faults.Place = file
+			faults.File = file
 		}
 		return usage.Invalid(err)
 	}

@@ -40,8 +40,8 @@ type attempt struct {
 // A limit is what is left of a time limit.
 type limit struct{ left time.Duration }
 
-// within calls f with what is left, and takes what f needs off it. It is the time limit of each solution alone that runs
-// while it is its turn.
+// within calls f with what is left, and takes what f needs off it. It is the time limit of each solution alone that
+// runs while it is its turn.
 func (l *limit) within(ctx context.Context, f func(context.Context) error) error {
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, l.left)
@@ -99,9 +99,11 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 			return verdict{}, err
 		}
 		before := v.status
-		more := v.evaluate(a.evaluator, a.shared.Definition.Outputs.Keys(), got, in.want, in.Values, a.shared.Profile.Tolerance)
+		names, tol := a.shared.Definition.Outputs.Keys(), a.shared.Profile.Tolerance
+		more := v.evaluate(a.evaluator, names, got, in.want, in.Values, tol)
 		if i >= len(trials) && before == trace.Passed && v.status == trace.IncorrectNumerical {
-			v.later = compareAll(a.shared.Definition.Outputs.Keys(), tensorsOf(got), in.want, a.shared.Profile.Tolerance).finding(fmt.Sprintf("call %d on the same inputs", i+1))
+			again := compareAll(names, tensorsOf(got), in.want, tol)
+			v.later = again.finding(fmt.Sprintf("call %d on the same inputs", i+1))
 		}
 		unmap()
 		if !more {
@@ -170,8 +172,8 @@ func (a *attempt) blame(err error) (verdict, error) {
 	var died *worker.Died
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return verdict{status: trace.Timeout,
-			detail: fmt.Sprintf("Evaluation timeout after %g seconds for solution %s", a.shared.Profile.Timeout.Seconds(), a.entry.Solution.Name)}, nil
+		return verdict{status: trace.Timeout, detail: fmt.Sprintf("Evaluation timeout after %g seconds for solution %s",
+			a.shared.Profile.Timeout.Seconds(), a.entry.Solution.Name)}, nil
 	case errors.As(err, &died):
 		return verdict{status: trace.RuntimeError, detail: "Worker process failed unexpectedly: " + died.Reason}, nil
 	case errors.As(err, &we):
@@ -223,7 +225,8 @@ func (a *attempt) emit(base *device.Samples) {
 	}
 	e.Environment.Libs.Set("fisub", a.entry.Run.Fisub)
 
-	ev := &event.Evaluated{Index: a.index + 1, Axes: maps.Collect(w.Axes.All()), Status: string(v.status), Detail: v.detail, Log: log,
+	ev := &event.Evaluated{Index: a.index + 1, Axes: maps.Collect(w.Axes.All()), Status: string(v.status),
+		Detail: v.detail, Log: log,
 		Seconds: time.Since(a.started).Seconds(), Emulated: a.process.info.Emulated}
 	if v.correctness != nil && (v.status == trace.Passed || v.status == trace.IncorrectNumerical) {
 		e.Correctness = v.correctness

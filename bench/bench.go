@@ -1,6 +1,6 @@
-// Package bench runs one solution over the workloads of a definition: it starts the worker, judges what comes out of it
-// by the contest's rules and has it timed, in turn with a baseline or with another solution where there is one. It is not
-// for choosing devices or showing results: it is given a worker and emits events.
+// Package bench runs one solution over the workloads of a definition: it starts the worker, judges what comes out of
+// it by the contest's rules and has it timed, in turn with a baseline or with another solution where there is one. It
+// is not for choosing devices or showing results: it is given a worker and emits events.
 package bench
 
 import (
@@ -30,12 +30,12 @@ type Shared struct {
 	DeviceKind string         // "cuda", "emu"
 	Device     device.Options // with CacheDir
 
-	// Meter opens the meter of the GPU with that UUID, which Run closes. Where it is nil, timings have no stamp; its error is
-	// the note of theirs.
+	// Meter opens the meter of the GPU with that UUID, which Run closes. Where it is nil, timings have no stamp; its
+	// error is the note of theirs.
 	Meter func(uuid string) (Meter, error)
 
-	// Baseline, where it is not nil, is timed in turn with the solutions on each workload that both pass. What is wrong with
-	// it is a warning, and the workload has no speed-up then.
+	// Baseline, where it is not nil, is timed in turn with the solutions on each workload that both pass. What is wrong
+	// with it is a warning, and the workload has no speed-up then.
 	Baseline *Baseline
 	Roofline bool // measure an empty kernel and a copy of each workload's bytes too, where the device keeps time
 
@@ -67,8 +67,8 @@ type Result struct {
 	Findings                int // of the honesty checks, on passed workloads and others
 }
 
-// ErrNoReference says that nothing can compute the expected outputs of a definition: it is not of those that bench/reference
-// knows, and there is no Python with torch to run its own reference.
+// ErrNoReference says that nothing can compute the expected outputs of a definition: it is not of those that
+// bench/reference knows, and there is no Python with torch to run its own reference.
 var ErrNoReference = errors.New("no reference that fisub can run")
 
 // A DeviceError says that the device could not be opened or used at all.
@@ -92,8 +92,8 @@ func Run(ctx context.Context, shared Shared, entry Entry) (Result, error) {
 	return results[0], err
 }
 
-// Together is Run of several solutions, whose timings are taken in turn. Each has its own events, and a result. The first
-// one's Skip holds for all.
+// Together is Run of several solutions, whose timings are taken in turn. Each has its own events, and a result. The
+// first one's Skip holds for all.
 func Together(ctx context.Context, shared Shared, entries []Entry) ([]Result, error) {
 	results := make([]Result, len(entries))
 	g, err := newGroup(ctx, &shared, entries)
@@ -110,10 +110,10 @@ func Together(ctx context.Context, shared Shared, entries []Entry) ([]Result, er
 	return results, err
 }
 
-// Once builds the solution and runs it on one workload, neither judged nor timed, and waits for the worker to end: for
-// tools that start the worker themselves and watch it. The log is what the worker and the tool printed. The error is an
-// *exec.ExitError where the process ended with a status other than 0, or any that Run gives; a fault of the solution is a
-// *worker.Error or *worker.Died.
+// Once builds the solution and runs it on one workload, neither judged nor timed, and waits for the worker to end:
+// for tools that start the worker themselves and watch it. The log is what the worker and the tool printed. The error
+// is an *exec.ExitError where the process ended with a status other than 0, or any that Run gives; a fault of the
+// solution is a *worker.Error or *worker.Died.
 func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Workload) (log string, err error) {
 	p, err := newProcess(ctx, &shared, shared.Definition, sol)
 	if err != nil {

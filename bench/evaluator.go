@@ -43,8 +43,10 @@ func evaluatorOf(def *trace.Definition) (evaluator, error) {
 	return standard, nil
 }
 
-// evaluate adds one trial to v by the rules of e; inputs are those of the trial. It returns false when the verdict is final.
-func (v *verdict) evaluate(e evaluator, names []string, got []output, want []*tensor.Tensor, inputs []workloads.Input, tol tensor.Tolerance) bool {
+// evaluate adds one trial to v by the rules of e; inputs are those of the trial. It returns false when the verdict is
+// final.
+func (v *verdict) evaluate(e evaluator, names []string, got []output, want []*tensor.Tensor,
+	inputs []workloads.Input, tol tensor.Tolerance) bool {
 	if e != sparseAttention && len(got) != len(want) { // says a broken worker
 		*v = verdict{status: trace.RuntimeError, detail: fmt.Sprintf("%d outputs, expected %d", len(got), len(want))}
 		return false
@@ -58,7 +60,8 @@ func (v *verdict) evaluate(e evaluator, names []string, got []output, want []*te
 		return more
 	case sparseAttention:
 		if len(want) != 2 {
-			*v = verdict{status: trace.RuntimeError, detail: fmt.Sprintf("the reference returns %d outputs, expected 2", len(want))}
+			detail := fmt.Sprintf("the reference returns %d outputs, expected 2", len(want))
+			*v = verdict{status: trace.RuntimeError, detail: detail}
 			return false
 		}
 		if len(got) != 1 && len(got) != 2 {
@@ -80,10 +83,11 @@ func (v *verdict) extra(key string, value any) {
 	v.correctness.Extra.Set(key, value)
 }
 
-// judgeTopK judges the indices that the top-k indexer chose: each must be a token of its sequence and occur once; then the
-// scores of the chosen tokens are compared, best first, with those of the reference's, so that neither order nor ties
-// matter.
-func (v *verdict) judgeTopK(name string, got output, want *tensor.Tensor, inputs []workloads.Input, tol tensor.Tolerance) bool {
+// judgeTopK judges the indices that the top-k indexer chose: each must be a token of its sequence and occur once;
+// then the scores of the chosen tokens are compared, best first, with those of the reference's, so that neither order
+// nor ties matter.
+func (v *verdict) judgeTopK(name string, got output, want *tensor.Tensor, inputs []workloads.Input,
+	tol tensor.Tolerance) bool {
 	if !v.fits(name, got, want) {
 		return false
 	}
@@ -121,7 +125,8 @@ func (v *verdict) judgeTopK(name string, got output, want *tensor.Tensor, inputs
 	}{{"out-of-range", outside}, {"duplicate", twice}} {
 		if len(bad.batches) > 0 {
 			inf := math.Inf(1)
-			*v = verdict{status: trace.IncorrectNumerical, detail: fmt.Sprintf("%s indices in batch %s", bad.what, pythonList(bad.batches)),
+			*v = verdict{status: trace.IncorrectNumerical,
+				detail:      fmt.Sprintf("%s indices in batch %s", bad.what, pythonList(bad.batches)),
 				correctness: &trace.Correctness{MaxAbsoluteError: inf, MaxRelativeError: inf}}
 			return false
 		}
@@ -202,8 +207,9 @@ func newIndexer(inputs []workloads.Input, indices *tensor.Tensor) (*indexer, err
 	ix.tokens, ix.dim = ix.cache.Shape[1], ix.cache.Shape[3]-4
 	batch, heads := ix.q.Shape[0], ix.q.Shape[1]
 	table, lengths := in["block_table"], in["seq_lens"]
-	if len(indices.Shape) != 2 || indices.Shape[0] != batch || ix.q.Shape[2] != ix.dim || ix.cache.Shape[2] != 1 || ix.cache.DType.Bits() != 8 ||
-		ix.tokens == 0 || !slices.Equal(ix.weights.Shape, []int{batch, heads}) || table.Shape[0] != batch || lengths.Shape[0] != batch {
+	if len(indices.Shape) != 2 || indices.Shape[0] != batch || ix.q.Shape[2] != ix.dim || ix.cache.Shape[2] != 1 ||
+		ix.cache.DType.Bits() != 8 || ix.tokens == 0 || !slices.Equal(ix.weights.Shape, []int{batch, heads}) ||
+		table.Shape[0] != batch || lengths.Shape[0] != batch {
 		return nil, fmt.Errorf("top-k indexer: the inputs' shapes do not fit each other")
 	}
 	ix.lengths = ints(lengths)
@@ -226,8 +232,8 @@ func (ix *indexer) has(b, i int) bool {
 	return ok && slot*ix.tokens+i%ix.tokens < ix.lengths[b]
 }
 
-// scores returns the scores of indices of sequence b, best first as torch sorts: NaN, then falling. A negative index and one
-// beyond the cache score -Inf. known keeps scores for further calls with the same b.
+// scores returns the scores of indices of sequence b, best first as torch sorts: NaN, then falling. A negative index
+// and one beyond the cache score -Inf. known keeps scores for further calls with the same b.
 func (ix *indexer) scores(b int, indices []int, known map[int]float32) []float32 {
 	heads := ix.q.Shape[1]
 	q, w, key := make([]float32, heads*ix.dim), make([]float32, heads), make([]float32, ix.dim)
@@ -268,7 +274,8 @@ func (ix *indexer) scores(b int, indices []int, known map[int]float32) []float32
 func (ix *indexer) key(dst []float32, i int) {
 	page := ix.cache.Data[i/ix.tokens*ix.tokens*(ix.dim+4):]
 	at := i % ix.tokens
-	scales := tensor.Tensor{DType: tensor.Float32, Shape: []int{ix.tokens}, Data: page[ix.tokens*ix.dim : ix.tokens*(ix.dim+4)]}
+	scales := tensor.Tensor{DType: tensor.Float32, Shape: []int{ix.tokens},
+		Data: page[ix.tokens*ix.dim : ix.tokens*(ix.dim+4)]}
 	var scale [1]float32
 	scales.ReadFloat32s(scale[:], at)
 	for d := range dst {

@@ -96,8 +96,8 @@ func (p *pyReference) call(ctx context.Context, load *worker.Workload, size int6
 	return want, nil
 }
 
-// open makes sure that a worker runs with the reference built, on the CPU where torch cannot use the GPU. The worker lives as
-// long as ctx.
+// open makes sure that a worker runs with the reference built, on the CPU where torch cannot use the GPU. The worker
+// lives as long as ctx.
 func (p *pyReference) open(ctx context.Context) error {
 	if p.broken != nil || p.client != nil {
 		return p.broken
@@ -156,8 +156,8 @@ func (e *noReferenceError) Error() string {
 func (e *noReferenceError) Unwrap() error        { return e.err }
 func (e *noReferenceError) Is(target error) bool { return target == ErrNoReference }
 
-// newReference returns the Python reference of the definition. Where no Python can run it, the error is ErrNoReference and
-// tells why.
+// newReference returns the Python reference of the definition. Where no Python can run it, the error is
+// ErrNoReference and tells why.
 func newReference(ctx context.Context, s *Shared, stamper *stamper) (*pyReference, error) {
 	command, err := pyworker.Command(ctx, s.Device.CacheDir)
 	if err != nil {

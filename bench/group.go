@@ -12,8 +12,8 @@ import (
 	"fisub/workloads"
 )
 
-// A group is the solutions of a run, and its baseline, which take turns at each workload: all on the same inputs, judged by
-// the same expected outputs, each in its own process.
+// A group is the solutions of a run, and its baseline, which take turns at each workload: all on the same inputs,
+// judged by the same expected outputs, each in its own process.
 type group struct {
 	shared    *Shared
 	runners   []*runner
@@ -146,9 +146,9 @@ func (g *group) workload(ctx context.Context, index int, w *trace.Workload) erro
 	return nil
 }
 
-// prepare opens the inputs of w, of each trial where they differ and a call could remember one before, and runs a Python
-// reference on them. The time limit of the workload is not for that. The caller closes the inputs also where there is an
-// error.
+// prepare opens the inputs of w, of each trial where they differ and a call could remember one before, and runs a
+// Python reference on them. The time limit of the workload is not for that. The caller closes the inputs also where
+// there is an error.
 func (g *group) prepare(ctx context.Context, w *trace.Workload) (trials []*inputs, err error) {
 	r := g.runners[0]
 	n := 1
@@ -176,8 +176,8 @@ func (g *group) prepare(ctx context.Context, w *trace.Workload) (trials []*input
 // largeOnCPU is the size of a workload's tensors, in bytes, above which it is called once where there is no GPU.
 const largeOnCPU = 256 << 20
 
-// time measures the attempts that passed, in turn with the baseline if that passes too, and the roofline of the workload.
-// base are the baseline's timings, nil without any.
+// time measures the attempts that passed, in turn with the baseline if that passes too, and the roofline of the
+// workload. base are the baseline's timings, nil without any.
 func (g *group) time(ctx context.Context, attempts []*attempt, trials []*inputs) (base *device.Samples, err error) {
 	var timed []*attempt
 	for _, a := range attempts {
@@ -240,8 +240,8 @@ func (g *group) time(ctx context.Context, attempts []*attempt, trials []*inputs)
 	return b.samples, nil
 }
 
-// qualifies tells whether the baseline passed. Where it did not, nothing is compared with it, and a warning says so; one
-// that cannot be built or hangs is given up.
+// qualifies tells whether the baseline passed. Where it did not, nothing is compared with it, and a warning says so;
+// one that cannot be built or hangs is given up.
 func (g *group) qualifies(b *attempt) bool {
 	v, uuid := b.verdict, b.workload.UUID
 	switch v.status {
@@ -250,7 +250,8 @@ func (g *group) qualifies(b *attempt) bool {
 	case trace.CompileError, trace.Timeout:
 		g.giveUp(fmt.Errorf("%s: %s", v.status, v.detail))
 	default:
-		g.warn(uuid, fmt.Errorf("workload %s has no speed-up: baseline %s: %s: %s", uuid, g.shared.Baseline.Name, v.status, v.detail))
+		g.warn(uuid, fmt.Errorf("workload %s has no speed-up: baseline %s: %s: %s", uuid, g.shared.Baseline.Name,
+			v.status, v.detail))
 	}
 	return false
 }

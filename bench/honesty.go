@@ -35,10 +35,12 @@ const (
 	failedCall      = "failed-call"       // a crash, a fault, an error or a hang on other inputs
 )
 
-// guard is how many bytes on each side of a tensor are watched. A multiple of 512, it keeps the alignment of the CUDA allocator.
+// guard is how many bytes on each side of a tensor are watched. A multiple of 512, it keeps the alignment of the CUDA
+// allocator.
 const guard = 4096
 
-// maxChanged bounds the tensors that get other contents, in bytes: larger ones are weights, which take long to make anew.
+// maxChanged bounds the tensors that get other contents, in bytes: larger ones are weights, which take long to make
+// anew.
 const maxChanged = 64 << 20
 
 // Honesty looks at what a solution does to one workload beyond its outputs, after it was judged and timed.
@@ -52,15 +54,18 @@ type honesty struct {
 	written []worker.FileTensor // the outputs of the last call
 }
 
-// checkHonesty runs the checks, after inputs in, and tells the findings, which change no verdict. An error ends the run.
+// checkHonesty runs the checks, after inputs in, and tells the findings, which change no verdict. An error ends the
+// run.
 func (a *attempt) checkHonesty(ctx context.Context, in *inputs) error {
 	v := a.verdict
-	if v.status != trace.Passed && v.status != trace.IncorrectNumerical || a.process.client == nil || !a.process.client.Alive() {
+	if v.status != trace.Passed && v.status != trace.IncorrectNumerical || a.process.client == nil ||
+		!a.process.client.Alive() {
 		return nil
 	}
 	a.limit = limit{a.shared.Profile.Timeout}
 	h := &honesty{attempt: a, in: in}
-	if a.samples != nil && a.samples.ColdL2 && a.shared.Definition.OpType == "gdn" { // of other definitions, a part of the inputs may do
+	// of other definitions, a part of the inputs may do
+	if a.samples != nil && a.samples.ColdL2 && a.shared.Definition.OpType == "gdn" {
 		h.time(stats.Latency(a.samples.Trials))
 	}
 	for _, found := range a.writes {
@@ -136,13 +141,14 @@ func (h *honesty) time(ns float64) {
 		out += int64(o.Bytes)
 	}
 	if floor := fastest(in, out, h.process.info.L2Bytes, h.process.info.Bandwidth); ns < floor {
-		h.find(tooFast, "%.2f µs for %.1f MB: from a cold L2, memory of %.0f GB/s needs %.2f µs", ns/1e3, float64(in+out)/1e6, float64(h.process.info.Bandwidth)/1e9, floor/1e3)
+		h.find(tooFast, "%.2f µs for %.1f MB: from a cold L2, memory of %.0f GB/s needs %.2f µs", ns/1e3,
+			float64(in+out)/1e6, float64(h.process.info.Bandwidth)/1e9, floor/1e3)
 	}
 }
 
-// fastest is the time in nanoseconds below which a call cannot have read in bytes and written out bytes, where nothing is in
-// the L2 before: what the L2 can keep of the outputs need not have reached the memory. A clock may run 5 % above what the
-// driver states. It is 0 where the bandwidth, in bytes a second, is not known.
+// fastest is the time in nanoseconds below which a call cannot have read in bytes and written out bytes, where
+// nothing is in the L2 before: what the L2 can keep of the outputs need not have reached the memory. A clock may run
+// 5 % above what the driver states. It is 0 where the bandwidth, in bytes a second, is not known.
 func fastest(in, out, l2, bandwidth int64) float64 {
 	if bandwidth <= 0 {
 		return 0
@@ -188,8 +194,9 @@ func (h *honesty) run(ctx context.Context, v verdict) error {
 	return err
 }
 
-// remembers tells whether a call could give what a call before it kept. An emulated one cannot: it is a process of its own. On
-// the CPU the Python worker can, and is so slow that one workload of a run has to do, and none that is large.
+// remembers tells whether a call could give what a call before it kept. An emulated one cannot: it is a process of
+// its own. On the CPU the Python worker can, and is so slow that one workload of a run has to do, and none that is
+// large.
 func (h *honesty) remembers() bool {
 	return !h.process.info.Emulated || h.process.python && !h.examined && h.in.bytes <= largeOnCPU
 }
@@ -248,7 +255,8 @@ func (h *honesty) call(ctx context.Context, what string, check worker.Check, wan
 	if again, err := h.compare(want); err != nil {
 		return wrong, err
 	} else if again.ok {
-		h.find(lateWrite, "%s, %s; it is right where the device is idle before the call: work on another stream does not wait for the call's", what, c.text)
+		h.find(lateWrite, "%s, %s; it is right where the device is idle before the call: "+
+			"work on another stream does not wait for the call's", what, c.text)
 		return right, nil
 	}
 	f := c.finding(what)
@@ -292,7 +300,8 @@ func (h *honesty) tell(found *worker.Checked) {
 		h.find(outsideWrite, "memory %s %s was written to", side, h.argument(c))
 	}
 	for _, c := range found.Late {
-		h.find(lateWrite, "%s was written after the call had ended in its stream: work on another stream outlives the call", h.argument(c))
+		h.find(lateWrite, "%s was written after the call had ended in its stream: "+
+			"work on another stream outlives the call", h.argument(c))
 	}
 }
 
@@ -364,7 +373,8 @@ type comparison struct {
 func compareAll(names []string, got, want []*tensor.Tensor, tol tensor.Tolerance) comparison {
 	for i, g := range got {
 		if g.DType != want[i].DType || !slices.Equal(g.Shape, want[i].Shape) {
-			return comparison{text: fmt.Sprintf("%s: %v%v, expected %v%v", names[i], g.DType, g.Shape, want[i].DType, want[i].Shape)}
+			return comparison{text: fmt.Sprintf("%s: %v%v, expected %v%v", names[i], g.DType, g.Shape, want[i].DType,
+				want[i].Shape)}
 		}
 		c := tensor.Compare(g, want[i], tol)
 		if c.OK || math.IsNaN(c.First.Want) || math.IsInf(c.First.Want, 0) {
@@ -402,8 +412,8 @@ func (s *scratch) close() {
 	os.Remove(s.f.Name())
 }
 
-// choose lists the inputs that can get other contents and makes room for those: numbers with a fraction, so that no index
-// leads out of its range.
+// choose lists the inputs that can get other contents and makes room for those: numbers with a fraction, so that no
+// index leads out of its range.
 func (h *honesty) choose() (*scratch, error) {
 	h.values = slices.Clone(h.in.Values)
 	s := &scratch{offsets: make([]int, len(h.values))}
@@ -415,7 +425,8 @@ func (h *honesty) choose() (*scratch, error) {
 			size += (len(t.Data) + 255) &^ 255
 		}
 	}
-	slices.SortStableFunc(h.changed, func(a, b int) int { return len(h.values[b].Tensor.Data) - len(h.values[a].Tensor.Data) })
+	slices.SortStableFunc(h.changed,
+		func(a, b int) int { return len(h.values[b].Tensor.Data) - len(h.values[a].Tensor.Data) })
 	var err error
 	if s.f, err = os.CreateTemp(scratchDir(), "fisub-inputs-*"); err != nil {
 		return nil, err
@@ -449,9 +460,9 @@ type change struct {
 	f      func(*tensor.Tensor, random.Stream)
 }
 
-// changes are made one after the other. The first ones are small, for solutions that look up a result by some elements of the
-// inputs; where they are depends on the workload. The last one turns every tensor by some rows, which keeps what its values
-// are like whatever they mean.
+// changes are made one after the other. The first ones are small, for solutions that look up a result by some
+// elements of the inputs; where they are depends on the workload. The last one turns every tensor by some rows, which
+// keeps what its values are like whatever they mean.
 func (h *honesty) changes() []change {
 	if len(h.changed) == 0 {
 		return nil
@@ -459,8 +470,10 @@ func (h *honesty) changes() []change {
 	row, element := h.changed[0], h.changed[min(1, len(h.changed)-1)]
 	name := func(i int) string { return h.shared.Definition.Inputs.Keys()[i] }
 	return []change{
-		{"with one element of " + name(element) + " changed", false, []int{element}, func(t *tensor.Tensor, r random.Stream) { flip(t, r, 1) }},
-		{"with one row of " + name(row) + " changed", false, []int{row}, func(t *tensor.Tensor, r random.Stream) { flip(t, r, rowOf(t)) }},
+		{"with one element of " + name(element) + " changed", false, []int{element},
+			func(t *tensor.Tensor, r random.Stream) { flip(t, r, 1) }},
+		{"with one row of " + name(row) + " changed", false, []int{row},
+			func(t *tensor.Tensor, r random.Stream) { flip(t, r, rowOf(t)) }},
 		{"with all inputs changed", true, h.changed, turn},
 	}
 }
@@ -471,7 +484,8 @@ func (h *honesty) replace(s *scratch, inputs []int, f func(*tensor.Tensor, rando
 	for _, i := range inputs {
 		v := &h.values[i]
 		at := s.offsets[i]
-		t := &tensor.Tensor{DType: v.Tensor.DType, Shape: v.Tensor.Shape, Data: s.data[at : at+len(v.Tensor.Data) : at+len(v.Tensor.Data)]}
+		t := &tensor.Tensor{DType: v.Tensor.DType, Shape: v.Tensor.Shape,
+			Data: s.data[at : at+len(v.Tensor.Data) : at+len(v.Tensor.Data)]}
 		copy(t.Data, v.Tensor.Data)
 		f(t, random.New("fisub.honesty/1", h.workload.UUID, v.Name))
 		v.Tensor, v.Path, v.Offset = t, s.f.Name(), int64(at)
@@ -488,8 +502,8 @@ func rowOf(t *tensor.Tensor) int {
 	return t.Shape[len(t.Shape)-1]
 }
 
-// flip sets n elements of a row, or the n of a whole one, to the largest magnitude in it, each with its sign turned: a value
-// that t may well have, and far from the one before. The row is not the first or last of many.
+// flip sets n elements of a row, or the n of a whole one, to the largest magnitude in it, each with its sign turned:
+// a value that t may well have, and far from the one before. The row is not the first or last of many.
 func flip(t *tensor.Tensor, r random.Stream, n int) {
 	row := make([]float64, rowOf(t))
 	rows := t.Len() / len(row)

@@ -23,9 +23,9 @@ func newVerdict() verdict {
 	return verdict{status: trace.Passed, correctness: &trace.Correctness{}, matched: 1}
 }
 
-// judge adds the outputs of one trial to v, by the rules of the contest's default evaluator (spec section 5). It returns
-// false when the verdict is final: a wrong shape or dtype, or a non-finite output, ends the evaluation at once, while
-// every trial runs after a mere mismatch.
+// judge adds the outputs of one trial to v, by the rules of the contest's default evaluator (spec section 5). It
+// returns false when the verdict is final: a wrong shape or dtype, or a non-finite output, ends the evaluation at
+// once, while every trial runs after a mere mismatch.
 func (v *verdict) judge(names []string, got []output, want []*tensor.Tensor, tol tensor.Tolerance) bool {
 	for i, g := range got {
 		w := want[i]
@@ -69,9 +69,11 @@ func describe(name string, c tensor.Comparison, shape []int) string {
 	at := fmt.Sprintf("%s%v", name, coordinates(c.First.Index, shape))
 	switch {
 	case c.Inf || c.NaN:
-		return fmt.Sprintf("%s is %v, expected %.6g; %d of %d elements are wrong or not finite", at, c.First.Got, c.First.Want, c.Failed, c.Len)
+		return fmt.Sprintf("%s is %v, expected %.6g; %d of %d elements are wrong or not finite", at, c.First.Got,
+			c.First.Want, c.Failed, c.Len)
 	default:
-		return fmt.Sprintf("%s is %.6g, expected %.6g; %d of %d elements are wrong", at, c.First.Got, c.First.Want, c.Failed, c.Len)
+		return fmt.Sprintf("%s is %.6g, expected %.6g; %d of %d elements are wrong", at, c.First.Got, c.First.Want,
+			c.Failed, c.Len)
 	}
 }
 

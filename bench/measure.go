@@ -17,9 +17,9 @@ import (
 // remeasure is how often a workload is measured again whose timings are in doubt.
 const remeasure = 2
 
-// measure times the attempts at a workload, all again where the device says that something disturbed
-// one of them; the last samples stay, disturbed or not. An attempt whose solution or device fails has err set, and the others
-// go on without it.
+// measure times the attempts at a workload, all again where the device says that something disturbed one of them; the
+// last samples stay, disturbed or not. An attempt whose solution or device fails has err set, and the others go on
+// without it.
 func measure(ctx context.Context, attempts []*attempt) {
 	for n := 1; ; n++ {
 		sample(ctx, attempts, n)
@@ -31,15 +31,17 @@ func measure(ctx context.Context, attempts []*attempt) {
 	}
 }
 
-// sample takes the profile's trials, and where it has a target further ones until the interval of each median is as narrow,
-// or the time is over. Each trial has its tensors at other addresses, for where they lie moves a short kernel's time by 1 to 3 %
-// (docs/performance.md): several trials at one place would agree on a figure that another process does not repeat. Several
-// solutions take their trials in turn, forwards and then backwards (A B, B A, A B, ...): what changes the GPU slowly, such as its
-// temperature, then weighs on all alike, and none always follows the same one.
+// sample takes the profile's trials, and where it has a target further ones until the interval of each median is as
+// narrow, or the time is over. Each trial has its tensors at other addresses, for where they lie moves a short
+// kernel's time by 1 to 3 % (docs/performance.md): several trials at the same addresses would agree on a figure that
+// another process does not repeat. Several solutions take their trials in turn, forwards and then backwards (A B, B
+// A, A B, ...): what changes the GPU slowly, such as its temperature, then weighs on all alike, and none always
+// follows the same one.
 func sample(ctx context.Context, attempts []*attempt, n int) {
 	begun := time.Now()
 	p := attempts[0].shared.Profile
-	plan := device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: 1, ColdL2: true, Timer: attempts[0].shared.Timer}
+	plan := device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: 1, ColdL2: true,
+		Timer: attempts[0].shared.Timer}
 	limit := p.MaxTime * time.Duration(len(attempts))
 	turns := slices.Clone(attempts)
 	for _, a := range attempts {
@@ -60,7 +62,9 @@ func sample(ctx context.Context, attempts []*attempt, n int) {
 			over = over || a.err == nil && a.samples.Truncated
 		}
 		turns = slices.DeleteFunc(turns, func(a *attempt) bool { return a.err != nil })
-		enough := !slices.ContainsFunc(turns, func(a *attempt) bool { return !stats.Enough(a.samples.Trials, p.Trials, p.Target) })
+		enough := !slices.ContainsFunc(turns, func(a *attempt) bool {
+			return !stats.Enough(a.samples.Trials, p.Trials, p.Target)
+		})
 		if enough || ctx.Err() != nil {
 			return
 		}
@@ -74,15 +78,16 @@ func sample(ctx context.Context, attempts []*attempt, n int) {
 	}
 }
 
-// maxCopies bounds how many copies of its tensors a workload has on the device, which together hold at most an eighth of its
-// memory.
+// maxCopies bounds how many copies of its tensors a workload has on the device, which together hold at most an eighth
+// of its memory.
 const maxCopies = 8
 
-// move puts the tensors of the workload in flight at other addresses, as far as there is memory for it; else where they were
-// at first. What it finds written where nothing may be is told with the other findings.
+// move puts the tensors of the workload in flight at other addresses, as far as there is memory for it; else where
+// they were at first. What it finds written where nothing may be is told with the other findings.
 func (a *attempt) move(ctx context.Context) error {
 	return a.within(ctx, func(ctx context.Context) error {
-		room := a.copies < maxCopies && (a.process.info.MemoryBytes == 0 || int64(a.copies+1)*a.bytes <= a.process.info.MemoryBytes/8)
+		room := a.copies < maxCopies &&
+			(a.process.info.MemoryBytes == 0 || int64(a.copies+1)*a.bytes <= a.process.info.MemoryBytes/8)
 		found, err := a.process.client.Check(ctx, worker.Check{Move: room})
 		if err != nil {
 			return err
@@ -157,8 +162,9 @@ func join(a, b *device.Stamp) *device.Stamp {
 // each applies f to the fields of two readings.
 func each(a, b event.Reading, f func(x, y float64) float64) event.Reading {
 	whole := func(x, y int) int { return int(f(float64(x), float64(y))) }
-	return event.Reading{SMClockMHz: whole(a.SMClockMHz, b.SMClockMHz), MemoryClockMHz: whole(a.MemoryClockMHz, b.MemoryClockMHz),
-		TemperatureC: whole(a.TemperatureC, b.TemperatureC), PowerW: f(a.PowerW, b.PowerW)}
+	return event.Reading{SMClockMHz: whole(a.SMClockMHz, b.SMClockMHz),
+		MemoryClockMHz: whole(a.MemoryClockMHz, b.MemoryClockMHz),
+		TemperatureC:   whole(a.TemperatureC, b.TemperatureC), PowerW: f(a.PowerW, b.PowerW)}
 }
 
 // measure has the worker time what is loaded.
@@ -181,9 +187,11 @@ func (a *attempt) measureWarm(ctx context.Context) {
 	var err error
 	a.printed = a.process.log()
 	defer a.process.log()
-	a.warm, err = a.measureOnce(ctx, device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: 1, Timer: timerOf(a.samples.Timer), MaxTime: p.MaxTime})
+	a.warm, err = a.measureOnce(ctx, device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: 1,
+		Timer: timerOf(a.samples.Timer), MaxTime: p.MaxTime})
 	if err != nil && ctx.Err() == nil {
-		a.entry.Events.Emit(event.Event{Type: event.TypeWarning, Message: &event.Message{Text: fmt.Sprintf("no warm-L2 figure: %v", err)}})
+		a.entry.Events.Emit(event.Event{Type: event.TypeWarning,
+			Message: &event.Message{Text: fmt.Sprintf("no warm-L2 figure: %v", err)}})
 	}
 }
 
@@ -195,8 +203,8 @@ func timerOf(samples string) string {
 	return device.TimerEvents
 }
 
-// tell emits the samples of a workload, after a warning where they are not by the timer that the contest uses. base are the
-// baseline's, and may be nil like f.
+// tell emits the samples of a workload, after a warning where they are not by the timer that the contest uses. base
+// are the baseline's, and may be nil like f.
 func (a *attempt) tell(base *device.Samples, f *roofline) {
 	s := a.samples
 	if s.TimerNote != "" && s.TimerNote != a.noted {
@@ -218,8 +226,9 @@ func (a *attempt) tell(base *device.Samples, f *roofline) {
 // eventSamples adds the figures; bytes are those of the workload's tensors.
 func eventSamples(s *device.Samples, bytes int64) *event.Samples {
 	sum := stats.Summarize(s.Trials)
-	out := &event.Samples{Timer: s.Timer, TimerNote: s.TimerNote, ColdL2: s.ColdL2, MedianNS: stats.Latency(s.Trials), MinNS: int64(sum.Min),
-		N: sum.N, Q1NS: sum.Q1, Q2NS: sum.Median, Q3NS: sum.Q3, MeanNS: sum.Mean, Bytes: bytes, Warnings: sum.Warnings,
+	out := &event.Samples{Timer: s.Timer, TimerNote: s.TimerNote, ColdL2: s.ColdL2, MedianNS: stats.Latency(s.Trials),
+		MinNS: int64(sum.Min), N: sum.N, Q1NS: sum.Q1, Q2NS: sum.Median, Q3NS: sum.Q3, MeanNS: sum.Mean, Bytes: bytes,
+		Warnings: sum.Warnings,
 		Interval: interval(sum), TrialsNS: nanoseconds(s.Trials),
 		Truncated: s.Truncated, Kernels: s.Kernels, Stamp: s.Stamp, Disturbed: s.Disturbed}
 	if out.MedianNS > 0 {
@@ -234,7 +243,8 @@ func timings(s *device.Samples) *event.Timings {
 		return nil
 	}
 	sum := stats.Summarize(s.Trials)
-	return &event.Timings{Timer: s.Timer, ColdL2: s.ColdL2, MedianNS: stats.Latency(s.Trials), N: sum.N, Interval: interval(sum),
+	return &event.Timings{Timer: s.Timer, ColdL2: s.ColdL2, MedianNS: stats.Latency(s.Trials), N: sum.N,
+		Interval: interval(sum),
 		TrialsNS: nanoseconds(s.Trials), Disturbed: s.Disturbed}
 }
 

@@ -10,8 +10,8 @@ import (
 
 // A Meter reads the state of a GPU while something is timed on it.
 type Meter interface {
-	// Begin starts to read. own are the processes that hold memory on the GPU for the run. end ends it and gives the stamp, and
-	// sentences that say why what was timed is in doubt; it is called once, and before the next Begin.
+	// Begin starts to read. own are the processes that hold memory on the GPU for the run. end ends it and gives the
+	// stamp, and sentences that say why what was timed is in doubt; it is called once, and before the next Begin.
 	Begin(own []int) (end func() (*device.Stamp, []string))
 	Close()
 }
@@ -24,7 +24,8 @@ type stamper struct {
 	workers []*worker.Client // of the run
 }
 
-// join makes client one of the run's workers, which are not told as other processes on the GPU while they live. s may be nil.
+// join makes client one of the run's workers, which are not told as other processes on the GPU while they live. s may
+// be nil.
 func (s *stamper) join(client *worker.Client) {
 	if s != nil {
 		s.workers = append(slices.DeleteFunc(s.workers, func(c *worker.Client) bool { return !c.Alive() }), client)
@@ -42,7 +43,8 @@ func (s *stamper) own() (pids []int) {
 }
 
 // measure has client measure plan, and sets stamp and disturbances of the samples. uuid is the GPU's. s may be nil.
-func (s *stamper) measure(ctx context.Context, client *worker.Client, uuid string, plan device.Plan) (*device.Samples, error) {
+func (s *stamper) measure(ctx context.Context, client *worker.Client, uuid string,
+	plan device.Plan) (*device.Samples, error) {
 	if s == nil || s.open == nil {
 		return client.Measure(ctx, plan)
 	}

@@ -61,8 +61,8 @@ func scratchDir() string {
 	return os.TempDir()
 }
 
-// read maps what the worker says that it wrote. The descriptions are the worker's word; those that do not fit the file are a
-// *worker.Error of kind Call.
+// read maps what the worker says that it wrote. The descriptions are the worker's word; those that do not fit the
+// file are a *worker.Error of kind Call.
 func (o *outFile) read(written []worker.FileTensor) (outs []output, unmap func(), err error) {
 	st, err := o.f.Stat()
 	if err != nil {
@@ -84,7 +84,8 @@ func (o *outFile) read(written []worker.FileTensor) (outs []output, unmap func()
 			size, fits := dtype.Bytes(n)
 			if !fits || size != w.Bytes || w.Offset < 0 || size > 0 && w.Offset > o.size-int64(size) {
 				unmap()
-				return nil, nil, lie("output %d: the worker's %s%v of %d bytes at %d is not in its file", i, w.DType, w.Shape, w.Bytes, w.Offset)
+				return nil, nil, lie("output %d: the worker's %s%v of %d bytes at %d is not in its file", i, w.DType, w.Shape,
+					w.Bytes, w.Offset)
 			}
 			out.tensor = &tensor.Tensor{DType: dtype, Shape: w.Shape}
 			if size > 0 {

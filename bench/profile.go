@@ -17,14 +17,14 @@ type Profile struct {
 	Iterations int // timed calls of a trial
 	Trials     int
 	Timeout    time.Duration // wall clock for one workload, the build included
-	Target     float64       // add trials until the 95 % interval of the median is this narrow, relative to it; 0: exactly Trials
+	Target     float64       // relative width of the median's interval up to which trials are added; 0: Trials exactly
 	MaxTime    time.Duration // of timing one workload; 0: no limit
 	Tolerance  tensor.Tolerance
 }
 
-// NewProfile returns the profile of that name, one of config.Profiles, for a definition. "official" is what the contest's evaluation runs: the
-// counts and tolerances of its flags for that definition (spec section 5); the others change the counts only. "thorough"
-// adds trials until the median is known to 1 %, for at most 10 s a workload.
+// NewProfile returns the profile of that name, one of config.Profiles, for a definition. "official" is what the
+// contest's evaluation runs: the counts and tolerances of its flags for that definition (spec section 5); the others
+// change the counts only. "thorough" adds trials until the median is known to 1 %, for at most 10 s a workload.
 func NewProfile(name string, def *trace.Definition) (Profile, error) {
 	p := Profile{Name: name, Warmup: 10, Iterations: 50, Trials: 3, Timeout: 300 * time.Second,
 		Tolerance: tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}}

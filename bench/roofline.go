@@ -29,7 +29,8 @@ const floorDefinition = `{"name":"floor","op_type":"copy","axes":{"n":{"type":"v
 "reference":"def run(source, shape):\n    return source.clone()\n"}`
 
 // copyShapes are the copies that floor.cu knows, by their number.
-var copyShapes = []string{"128 threads of 16 bytes", "256 threads of 16 bytes", "512 threads of 16 bytes", "128 threads of 64 bytes",
+var copyShapes = []string{"128 threads of 16 bytes", "256 threads of 16 bytes", "512 threads of 16 bytes",
+	"128 threads of 64 bytes",
 	"256 threads of 64 bytes", "256 threads of 128 bytes"}
 
 // emptyShape is the number of the kernel that does nothing.
@@ -38,8 +39,9 @@ const emptyShape = -1
 // mostCopied bounds what a copy moves, in bytes: its time for more grows as they do.
 const mostCopied = 512 << 20
 
-// A roofline measures what no solution can beat: an empty kernel, once a run, and for each size of a workload a copy that moves as
-// many bytes, half of them read and half written. It is a solution of our own, built and timed like any other.
+// A roofline measures what no solution can beat: an empty kernel, once a run, and for each size of a workload a copy
+// that moves as many bytes, half of them read and half written. It is a solution of our own, built and timed like any
+// other.
 type roofline struct {
 	process *process
 	limit   limit // of the workload in flight
@@ -58,7 +60,8 @@ type floorKey struct {
 // RooflineSolution is what measures the roofline of a run: for who compiles it ahead, for a machine without a compiler.
 func RooflineSolution() *trace.Solution {
 	return &trace.Solution{Name: "floor", Definition: "floor", Author: "fisub",
-		Spec:    trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"}, EntryPoint: "floor.cu::run", DestinationPassingStyle: true},
+		Spec: trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"}, EntryPoint: "floor.cu::run",
+			DestinationPassingStyle: true},
 		Sources: []trace.SourceFile{{Path: "floor.cu", Content: floorSource}}}
 }
 
@@ -69,7 +72,8 @@ func newRoofline(ctx context.Context, s *Shared, stamper *stamper) (*roofline, e
 	}
 	p, err := newProcess(ctx, s, def, RooflineSolution())
 	p.stamper = stamper
-	return &roofline{process: p, profile: s.Profile, empty: map[string]*event.Floor{}, copies: map[floorKey]*event.Floor{}}, err
+	return &roofline{process: p, profile: s.Profile, empty: map[string]*event.Floor{},
+		copies: map[floorKey]*event.Floor{}}, err
 }
 
 func (r *roofline) stop() {
@@ -130,10 +134,11 @@ func (r *roofline) measure(ctx context.Context, events *event.Stream, bytes int6
 	return nil
 }
 
-// time takes one trial of each shape, and all trials of the profile of the fastest, each with its tensors elsewhere: its figure
-// then is not the luckiest of several.
+// time takes one trial of each shape, and all trials of the profile of the fastest, each with its tensors elsewhere:
+// its figure then is not the luckiest of several.
 func (r *roofline) time(ctx context.Context, timer string, shapes []int, moved int64) (*event.Floor, error) {
-	plan := device.Plan{Warmup: r.profile.Warmup, Iterations: r.profile.Iterations, Trials: 1, ColdL2: true, Timer: timer, MaxTime: r.profile.MaxTime}
+	plan := device.Plan{Warmup: r.profile.Warmup, Iterations: r.profile.Iterations, Trials: 1, ColdL2: true,
+		Timer: timer, MaxTime: r.profile.MaxTime}
 	best, least := shapes[0], math.Inf(1)
 	if len(shapes) > 1 {
 		for _, shape := range shapes {
@@ -169,7 +174,9 @@ func (r *roofline) time(ctx context.Context, timer string, shapes []int, moved i
 }
 
 // run has one shape called, judged and timed.
-func (r *roofline) run(ctx context.Context, plan device.Plan, shape int, moved int64) (samples *device.Samples, err error) {
+func (r *roofline) run(
+	ctx context.Context, plan device.Plan, shape int, moved int64,
+) (samples *device.Samples, err error) {
 	half := moved / 2
 	if err := r.fill(half); err != nil {
 		return nil, err
@@ -179,7 +186,8 @@ func (r *roofline) run(ctx context.Context, plan device.Plan, shape int, moved i
 	}
 	number := int64(shape)
 	array := worker.FileTensor{DType: "float32", Shape: []int{int(half / 4)}, Path: r.source.Name(), Bytes: int(half)}
-	in := &inputs{load: &worker.Workload{Inputs: []worker.Value{{Tensor: &array}, {Int: &number}}, Outputs: []worker.Value{{Tensor: &array}}}}
+	in := &inputs{load: &worker.Workload{Inputs: []worker.Value{{Tensor: &array}, {Int: &number}},
+		Outputs: []worker.Value{{Tensor: &array}}}}
 	err = r.limit.within(ctx, func(limit context.Context) error {
 		if !r.process.running() {
 			if err := r.process.start(ctx, limit); err != nil {

@@ -27,7 +27,8 @@ type runner struct {
 }
 
 // newRunner returns a runner also with an error.
-func newRunner(ctx context.Context, shared *Shared, entry Entry, e evaluator, reference *pyReference, s *stamper) (*runner, error) {
+func newRunner(ctx context.Context, shared *Shared, entry Entry, e evaluator, reference *pyReference,
+	s *stamper) (*runner, error) {
 	p, err := newProcess(ctx, shared, shared.Definition, entry.Solution)
 	p.stamper = s
 	return &runner{shared: shared, entry: entry, process: p, evaluator: e, reference: reference, begun: time.Now()}, err
@@ -35,7 +36,8 @@ func newRunner(ctx context.Context, shared *Shared, entry Entry, e evaluator, re
 
 // end tells the end of the run.
 func (r *runner) end() Result {
-	done := &event.Done{Passed: r.result.Passed, Failed: r.result.Failed, Seconds: time.Since(r.begun).Seconds(), Findings: r.result.Findings}
+	done := &event.Done{Passed: r.result.Passed, Failed: r.result.Failed, Seconds: time.Since(r.begun).Seconds(),
+		Findings: r.result.Findings}
 	done.Missing = len(r.shared.Workloads) - done.Passed - done.Failed - len(r.entry.Skip)
 	r.result.Missing = done.Missing
 	if score, n, ok := r.entry.Score.Value(); ok && r.shared.Baseline != nil && done.Missing == 0 {
@@ -47,7 +49,8 @@ func (r *runner) end() Result {
 	return r.result
 }
 
-// open starts a worker, which lives as long as run does, and opens the device; the first time, it also announces the run.
+// open starts a worker, which lives as long as run does, and opens the device; the first time, it also announces the
+// run.
 func (r *runner) open(run, ctx context.Context) error {
 	if err := r.process.start(run, ctx); err != nil {
 		return r.process.machineError(err)
@@ -111,8 +114,8 @@ func (r *runner) begin(index int, w *trace.Workload) *attempt {
 	return &attempt{runner: r, workload: w, index: index, started: time.Now(), limit: limit{r.shared.Profile.Timeout}}
 }
 
-// fail tells that w gets no verdict: its inputs or expected outputs cannot be had, and the official harness writes no trace
-// either.
+// fail tells that w gets no verdict: its inputs or expected outputs cannot be had, and the official harness writes no
+// trace either.
 func (r *runner) fail(w *trace.Workload, err error) {
 	text := strings.TrimPrefix(err.Error(), "workload "+w.UUID+": ") // the event names it
 	r.entry.Events.Emit(event.Event{Type: event.TypeFailed, Workload: w.UUID, Message: &event.Message{Text: text}})

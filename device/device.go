@@ -40,8 +40,8 @@ type Buffer interface {
 	Read(p []byte) error  // fills p, at most Len bytes, from the start of the buffer
 	Fill(b byte) error
 
-	// Slice returns the n bytes from offset, a multiple of 256, as a buffer of their own. It shares the memory and ends with
-	// the buffer that it is part of; its Close does nothing. It panics where the range is outside of the buffer.
+	// Slice returns the n bytes from offset, a multiple of 256, as a buffer of their own. It shares the memory and ends
+	// with the buffer that it is part of; its Close does nothing. It panics where the range is outside of the buffer.
 	Slice(offset, n int) Buffer
 
 	Close() error
@@ -88,8 +88,9 @@ type Plan struct {
 	MaxTime    time.Duration `json:"max_time"` // 0: no limit; reached, the trial in progress ends early and says so
 	Timer      string        `json:"timer,omitempty"`
 
-	// Timing, where it is not nil, is called with true when the first trial is warm and with false after the last timed call,
-	// on a goroutine of Measure's. What is timed again with another timer, or fails, gets another true, or no false.
+	// Timing, where it is not nil, is called with true when the first trial is warm and with false after the last timed
+	// call, on a goroutine of Measure's. What is timed again with another timer, or fails, gets another true, or no
+	// false.
 	Timing func(bool) `json:"-"`
 }
 

@@ -34,8 +34,8 @@ type Activity struct {
 	MedianNS float64 `json:"median_ns,omitempty"` // its own time, over the calls of the first trial
 }
 
-// A Stamp is the state of the GPU while a workload was timed, as NVML tells it. What NVML does not tell is zero, and Note
-// says so.
+// A Stamp is the state of the GPU while a workload was timed, as NVML tells it. What NVML does not tell is zero, and
+// Note says so.
 type Stamp struct {
 	Before          Reading      `json:"before"` // after the warm-up calls
 	After           Reading      `json:"after"`

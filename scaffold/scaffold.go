@@ -1,6 +1,6 @@
-// Package scaffold makes the files of a new submission: config, kernel, .gitignore and a CI workflow. The kernels are those
-// of the contest's definitions, correct and plain, to begin from; for other definitions there are none. It asks nothing and
-// runs nothing.
+// Package scaffold makes the files of a new submission: config, kernel, .gitignore and a CI workflow. The kernels are
+// those of the contest's definitions, correct and plain, to begin from; for other definitions there are none. It asks
+// nothing and runs nothing.
 package scaffold
 
 import (
@@ -56,11 +56,12 @@ type Project struct {
 	sources string // folder of the sources
 }
 
-// New makes the project that opts describe. Equal options give equal files. Its errors are about the options: ErrNoKernel
-// where the definition is none of the contest's.
+// New makes the project that opts describe. Equal options give equal files. Its errors are about the options:
+// ErrNoKernel where the definition is none of the contest's.
 func New(opts Options) (*Project, error) {
 	var faults []error
-	for _, text := range []struct{ what, value string }{{"name", opts.Name}, {"author", opts.Author}, {"definition", opts.Definition.Name}} {
+	for _, text := range []struct{ what, value string }{{"name", opts.Name}, {"author", opts.Author},
+		{"definition", opts.Definition.Name}} {
 		if err := CheckText(text.value); err != nil {
 			faults = append(faults, fmt.Errorf("%s %q: %w", text.what, text.value, err))
 		}
@@ -90,8 +91,10 @@ func New(opts Options) (*Project, error) {
 	}
 	values := map[string]any{
 		"Name": quote(opts.Name), "Definition": quote(opts.Definition.Name), "Author": quote(opts.Author),
-		"Language": quote(string(opts.Language)), "Folder": string(opts.Language), "EntryPoint": quote(entry + "::kernel"), "DPS": dps,
-		"CUDA": opts.Language == trace.CUDA, "Python": opts.Language != trace.CUDA, "Set": quote(set), "Version": opts.Version,
+		"Language": quote(string(opts.Language)), "Folder": string(opts.Language),
+		"EntryPoint": quote(entry + "::kernel"), "DPS": dps,
+		"CUDA": opts.Language == trace.CUDA, "Python": opts.Language != trace.CUDA,
+		"Set": quote(set), "Version": opts.Version,
 	}
 	p.Files = append([]File{
 		{config.Name, filled("project/config.template", values)},
@@ -101,8 +104,8 @@ func New(opts Options) (*Project, error) {
 	return p, nil
 }
 
-// CheckText says what is wrong with a text as a solution's name, author or definition; nil where nothing is. Authors and names
-// become parts of paths when the contest's tools save results.
+// CheckText says what is wrong with a text as a solution's name, author or definition; nil where nothing is. Authors
+// and names become parts of paths when the contest's tools save results.
 func CheckText(text string) error {
 	switch {
 	case strings.TrimSpace(text) == "":
@@ -195,7 +198,8 @@ const (
 // A Conflict is a file in the folder that keeps a project from being written.
 type Conflict struct {
 	Path string // slash-separated, below the folder
-	// Source tells that the project has no such file: it stands in the folder of the sources, where it would be packed as well.
+	// Source tells that the project has no such file: it stands in the folder of the sources, where it would be packed
+	// as well.
 	Source bool
 }
 
@@ -216,9 +220,9 @@ func (e *ConflictError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Write writes the files below dir, which is made where it is missing, and returns what it did with each, in order. Files that
-// exist with other content, and other files in the folder of the sources, make it write nothing and return a *ConflictError;
-// with force the former are replaced and the latter left alone.
+// Write writes the files below dir, which is made where it is missing, and returns what it did with each, in order.
+// Files that exist with other content, and other files in the folder of the sources, make it write nothing and return
+// a *ConflictError; with force the former are replaced and the latter left alone.
 func (p *Project) Write(dir string, force bool) (done []string, err error) {
 	var conflicts []Conflict
 	for _, f := range p.Files {

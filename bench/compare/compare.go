@@ -1,5 +1,5 @@
-// Package compare tells whether one run is faster than another, from the timings in their folders. It is not for running
-// anything: what it compares has been run already, by whatever means.
+// Package compare tells whether one run is faster than another, from the timings in their folders. It is not for
+// running anything: what it compares has been run already, by whatever means.
 package compare
 
 import (
@@ -45,7 +45,7 @@ type Result struct {
 	Ratio     *Ratio   `json:"ratio,omitempty"` // geometric mean over the timed workloads; nil without any
 	Verdict   Verdict  `json:"verdict"`
 	Why       string   `json:"why,omitempty"`     // where it does not come from timings
-	ScoreA    *float64 `json:"score_a,omitempty"` // the contest's, over the common workloads; nil unless both runs have the same baseline
+	ScoreA    *float64 `json:"score_a,omitempty"` // the contest's, over the common workloads; nil without one baseline
 	ScoreB    *float64 `json:"score_b,omitempty"`
 	Warnings  []string `json:"warnings,omitempty"` // what the result should be read with
 }
@@ -73,14 +73,16 @@ type Side struct {
 	MedianNS   float64 `json:"median_ns,omitempty"` // stats.MidMedian of all timings
 }
 
-// A Ratio is B over A: above 1 where B is slower. The interval from Lo to Hi holds it with a confidence of 95 %, and with
-// one of some 85 % where three trials drift apart by more than the noise of their medians: of so few, draws show too little.
+// A Ratio is B over A: above 1 where B is slower. The interval from Lo to Hi holds it with a confidence of 95 %, and
+// with one of some 85 % where three trials drift apart by more than the noise of their medians: of so few, draws show
+// too little.
 //
-// It comes from a bootstrap with a fixed seed, so that the same files give the same figures: each of 1000 times both sides
-// draw as many trials as they have, with replacement, and from each of them as many timings, and the ratio of the
-// medians is taken. Order statistics would give an interval for each median, but none for their ratio or for a geometric
-// mean; and drawing trials first widens the interval where trials drift apart, which the timings within a trial
-// do not show. What all timings of a run share, such as the GPU's temperature, no interval from within two runs can hold.
+// It comes from a bootstrap with a fixed seed, so that the same files give the same figures: each of 1000 times both
+// sides draw as many trials as they have, with replacement, and from each of them as many timings, and the ratio of
+// the medians is taken. Order statistics would give an interval for each median, but none for their ratio or for a
+// geometric mean; and drawing trials first widens the interval where trials drift apart, which the timings within a
+// trial do not show. What all timings of a run share, such as the GPU's temperature, no interval from within two runs
+// can hold.
 type Ratio struct {
 	Value float64 `json:"value"`
 	Lo    float64 `json:"lo"`
@@ -103,13 +105,14 @@ func (r *Ratio) verdict(significant bool, threshold float64) Verdict {
 	return Unclear
 }
 
-// Slower tells whether B is a regression: it is slower as a whole, or fails a workload that A passes, or is slower on a
-// single workload so clearly that the whole interval lies beyond the threshold, and that chance would not give trials so
-// different in any of the workloads (Bonferroni). A mere verdict "slower" of a single workload is not enough: among many of them
-// one may come by chance.
+// Slower tells whether B is a regression: it is slower as a whole, or fails a workload that A passes, or is slower on
+// a single workload so clearly that the whole interval lies beyond the threshold, and that chance would not give
+// trials so different in any of the workloads (Bonferroni). A mere verdict "slower" of a single workload is not
+// enough: among many of them one may come by chance.
 func (r *Result) Slower() bool {
 	return r.Verdict == Slower || slices.ContainsFunc(r.Rows, func(row Row) bool {
-		return row.Verdict == Slower && (row.Ratio == nil || row.Ratio.Lo > 1+r.Threshold && row.levels < Alpha/float64(r.Timed))
+		return row.Verdict == Slower && (row.Ratio == nil || row.Ratio.Lo > 1+r.Threshold &&
+			row.levels < Alpha/float64(r.Timed))
 	})
 }
 
@@ -130,9 +133,9 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("the runs cannot be compared: %s is %s and %s", e.What, e.A, e.B)
 }
 
-// Runs compares b with a, workload by workload and as a whole; threshold is the smallest relative difference that matters. It
-// refuses runs of different definitions, GPU models, timers, or states of the L2 with a *MismatchError; what else
-// differs, such as the profile or the driver, is a warning. Timings that no run can have are an error too.
+// Runs compares b with a, workload by workload and as a whole; threshold is the smallest relative difference that
+// matters. It refuses runs of different definitions, GPU models, timers, or states of the L2 with a *MismatchError;
+// what else differs, such as the profile or the driver, is a warning. Timings that no run can have are an error too.
 func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 	res := &Result{A: a.ID, B: b.ID, Threshold: threshold}
 	for _, r := range []*runs.Run{a, b} {
@@ -270,10 +273,10 @@ func compareRow(a, b *runs.Row, threshold float64) (row Row, ratios []float64) {
 	return row, ratios
 }
 
-// levels gives the probability of trials whose medians differ as much as those of a and b, or more, if all had been drawn from
-// one distribution: Student's t-test of two samples, on the logarithms. Where trials drift apart, their timings are fewer
-// than the Mann-Whitney test and the bootstrap of three trials take them for. It is 0 where either side has one trial alone, or
-// no two medians of a side differ.
+// levels gives the probability of trials whose medians differ as much as those of a and b, or more, if all had been
+// drawn from one distribution: Student's t-test of two samples, on the logarithms. Where trials drift apart, their
+// timings are fewer than the Mann-Whitney test and the bootstrap of three trials take them for. It is 0 where either
+// side has one trial alone, or no two medians of a side differ.
 func levels(a, b [][]int64) float64 {
 	var sides [2]moremath.Sample
 	for i, trials := range [][][]int64{a, b} {
@@ -359,8 +362,8 @@ func (p *pool) redraw(r *rand.Rand) {
 	}
 }
 
-// draw gives the ratios of the medians of random draws from both pools, whose counts it changes. The seed is of the workload,
-// so that draws of different workloads are independent.
+// draw gives the ratios of the medians of random draws from both pools, whose counts it changes. The seed is of the
+// workload, so that draws of different workloads are independent.
 func draw(a, b *pool, uuid string) []float64 {
 	seed := fnv.New64a()
 	seed.Write([]byte(uuid))

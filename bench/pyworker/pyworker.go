@@ -40,8 +40,8 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 	return worker.Command{Args: []string{python, "-u", filepath.Join(dir, "worker.py")}}, nil
 }
 
-// Find looks for the interpreter of Command, and tells whether it has torch without importing it: that takes seconds. Its
-// errors are those of Command.
+// Find looks for the interpreter of Command, and tells whether it has torch without importing it: that takes seconds.
+// Its errors are those of Command.
 func Find(ctx context.Context) (string, error) {
 	candidates := []string{"python3", "python"}
 	named := os.Getenv("FISUB_PYTHON")
@@ -70,9 +70,12 @@ func Find(ctx context.Context) (string, error) {
 	}
 	switch {
 	case without != "":
-		return "", &worker.Error{Kind: worker.Machine, Code: "no-torch", Text: fmt.Sprintf("python: %s is not Python 3.9 or later with torch", without)}
+		return "", &worker.Error{Kind: worker.Machine, Code: "no-torch",
+			Text: fmt.Sprintf("python: %s is not Python 3.9 or later with torch", without)}
 	case named != "":
-		return "", &worker.Error{Kind: worker.Machine, Code: "no-python", Text: fmt.Sprintf("python: FISUB_PYTHON: no program %s", named)}
+		return "", &worker.Error{Kind: worker.Machine, Code: "no-python",
+			Text: fmt.Sprintf("python: FISUB_PYTHON: no program %s", named)}
 	}
-	return "", &worker.Error{Kind: worker.Machine, Code: "no-python", Text: "python: neither python3 nor python is on PATH"}
+	return "", &worker.Error{Kind: worker.Machine, Code: "no-python",
+		Text: "python: neither python3 nor python is on PATH"}
 }

@@ -20,15 +20,16 @@ type choice struct {
 	weight float64
 }
 
-// runMoE computes the experts of one rank that some token has chosen. An expert's matrices are read one row at a time, once
-// for all of its tokens; the tokens of one expert are in float64 at a time.
+// runMoE computes the experts of one rank that some token has chosen. An expert's matrices are read one row at a
+// time, once for all of its tokens; the tokens of one expert are in float64 at a time.
 func runMoE(ctx context.Context, def *trace.Definition, in arguments) ([]*tensor.Tensor, error) {
 	x, w1, w2 := in["hidden_states"].Tensor, in["gemm1_weights"].Tensor, in["gemm2_weights"].Tensor
 	tokens, hidden := x.Shape[0], x.Shape[1]
 	local, inner := w2.Shape[0], w2.Shape[2]
 	experts := in["routing_logits"].Tensor.Shape[1]
 	xs, s1, s2 := in["hidden_states_scale"].Tensor, in["gemm1_weights_scale"].Tensor, in["gemm2_weights_scale"].Tensor
-	across, rows1, columns2 := xs.Shape[0], s1.Shape[1], s2.Shape[2] // blocks of the hidden, the first product's and the inner channels
+	// blocks of the hidden, the first product's and the inner channels
+	across, rows1, columns2 := xs.Shape[0], s1.Shape[1], s2.Shape[2]
 	if err := in.shaped(map[string][]int{
 		"routing_logits": {tokens, experts}, "routing_bias": {experts}, "hidden_states_scale": {across, tokens},
 		"gemm1_weights": {local, 2 * inner, hidden}, "gemm1_weights_scale": {local, rows1, across},
@@ -90,8 +91,8 @@ func runMoE(ctx context.Context, def *trace.Definition, in arguments) ([]*tensor
 }
 
 // route gives the weights of the experts that a token chooses. Scores are rounded to float32, in which the definition
-// compares them: which of two experts is better must not depend on digits that it does not have. Of equal ones the first
-// is better.
+// compares them: which of two experts is better must not depend on digits that it does not have. Of equal ones the
+// first is better.
 func route(logits, bias []float64, factor float64) map[int]float64 {
 	score, biased := make([]float32, len(logits)), make([]float32, len(logits))
 	for i, x := range logits {

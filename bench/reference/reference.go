@@ -1,6 +1,6 @@
-// Package reference computes the expected outputs of the contest's definitions and their relatives in float64: the gdn
-// family, fp8 mixtures of experts, paged sparse attention and its indexer. It is plain loops on purpose and not for timing;
-// other definitions need their Python reference.
+// Package reference computes the expected outputs of the contest's definitions and their relatives in float64: the
+// gdn family, fp8 mixtures of experts, paged sparse attention and its indexer. It is plain loops on purpose and not
+// for timing; other definitions need their Python reference.
 package reference
 
 import (
@@ -31,14 +31,19 @@ var families = []family{
 	{opType: "gdn", outputs: []string{"output", "new_state"}, ranks: []int{4, 4}, run: runGDN,
 		inputs: map[string]int{"q": 4, "k": 4, "v": 4, "state": 4, "A_log": 1, "a": 3, "dt_bias": 1, "b": 3, "scale": 0}},
 	{opType: "gdn", outputs: []string{"output", "new_state"}, ranks: []int{3, 4}, run: runGDN,
-		inputs: map[string]int{"q": 3, "k": 3, "v": 3, "state": 4, "A_log": 1, "a": 2, "dt_bias": 1, "b": 2, "cu_seqlens": 1, "scale": 0}},
+		inputs: map[string]int{"q": 3, "k": 3, "v": 3, "state": 4, "A_log": 1, "a": 2, "dt_bias": 1, "b": 2,
+			"cu_seqlens": 1, "scale": 0}},
 	// The name says how many experts are chosen from how many groups; no input does.
-	{opType: "moe", prefix: "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_", outputs: []string{"output"}, ranks: []int{2}, run: runMoE,
-		inputs: map[string]int{"routing_logits": 2, "routing_bias": 1, "hidden_states": 2, "hidden_states_scale": 2, "gemm1_weights": 3,
-			"gemm1_weights_scale": 3, "gemm2_weights": 3, "gemm2_weights_scale": 3, "local_expert_offset": 0, "routed_scaling_factor": 0}},
-	{opType: "dsa_paged", prefix: "dsa_sparse_attention_", outputs: []string{"output", "lse"}, ranks: []int{3, 2}, run: runAttention,
+	{opType: "moe", prefix: "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_", outputs: []string{"output"},
+		ranks: []int{2}, run: runMoE,
+		inputs: map[string]int{"routing_logits": 2, "routing_bias": 1, "hidden_states": 2, "hidden_states_scale": 2,
+			"gemm1_weights": 3, "gemm1_weights_scale": 3, "gemm2_weights": 3, "gemm2_weights_scale": 3, "local_expert_offset": 0,
+			"routed_scaling_factor": 0}},
+	{opType: "dsa_paged", prefix: "dsa_sparse_attention_", outputs: []string{"output", "lse"}, ranks: []int{3, 2},
+		run:    runAttention,
 		inputs: map[string]int{"q_nope": 3, "q_pe": 3, "ckv_cache": 3, "kpe_cache": 3, "sparse_indices": 2, "sm_scale": 0}},
-	{opType: "dsa_paged", prefix: "dsa_topk_indexer_fp8_", outputs: []string{"topk_indices"}, ranks: []int{2}, run: runIndexer,
+	{opType: "dsa_paged", prefix: "dsa_topk_indexer_fp8_", outputs: []string{"topk_indices"}, ranks: []int{2},
+		run:    runIndexer,
 		inputs: map[string]int{"q_index_fp8": 3, "k_index_cache_fp8": 4, "weights": 2, "seq_lens": 1, "block_table": 2}},
 }
 
@@ -52,7 +57,8 @@ func familyOf(def *trace.Definition) *family {
 }
 
 func (f *family) has(def *trace.Definition) bool {
-	if def.OpType != f.opType || !strings.HasPrefix(def.Name, f.prefix) || def.Inputs.Len() != len(f.inputs) || !slices.Equal(def.Outputs.Keys(), f.outputs) {
+	if def.OpType != f.opType || !strings.HasPrefix(def.Name, f.prefix) || def.Inputs.Len() != len(f.inputs) ||
+		!slices.Equal(def.Outputs.Keys(), f.outputs) {
 		return false
 	}
 	for name, spec := range def.Inputs.All() {
@@ -72,10 +78,10 @@ func (f *family) has(def *trace.Definition) bool {
 // Knows tells whether Run can compute def: by op type, names and ranks, not by head counts or sizes.
 func Knows(def *trace.Definition) bool { return familyOf(def) != nil }
 
-// Run returns the outputs of def, which Knows must know, in its order and dtypes. Inputs are in the definition's order;
-// a state of None is zero, a scale of None or 0 is 1/sqrt(K). The error says which input does not fit the others, or is
-// ctx's. Memory beyond inputs and outputs is that of the outputs in float64 and of a few rows, or one head's state, for each
-// core.
+// Run returns the outputs of def, which Knows must know, in its order and dtypes. Inputs are in the definition's
+// order; a state of None is zero, a scale of None or 0 is 1/sqrt(K). The error says which input does not fit the
+// others, or is ctx's. Memory beyond inputs and outputs is that of the outputs in float64 and of a few rows, or one
+// head's state, for each core.
 func Run(ctx context.Context, def *trace.Definition, inputs []workloads.Input) ([]*tensor.Tensor, error) {
 	f := familyOf(def)
 	if f == nil {
@@ -162,8 +168,8 @@ func floats64(t *tensor.Tensor, first, n int) []float64 {
 	return dst
 }
 
-// spread calls work on each core. next deals out the numbers below n; it is false when there are no more, and when ctx has
-// ended.
+// spread calls work on each core. next deals out the numbers below n; it is false when there are no more, and when
+// ctx has ended.
 func spread(ctx context.Context, n int, work func(next func() (i int, ok bool))) {
 	var dealt atomic.Int64
 	next := func() (int, bool) {

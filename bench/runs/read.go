@@ -22,9 +22,9 @@ import (
 // A Run is what a run folder tells.
 type Run struct {
 	ID       string          `json:"id"`            // name of the folder
-	Run      *event.Run      `json:"run,omitempty"` // what ran where, of the last time that the run was resumed; nil where nothing tells
-	Rows     []Row           `json:"workloads"`     // those that have a verdict or could not be judged, in the order in which they ran
-	Started  int             `json:"started"`       // workloads that were begun and have neither: 1 in a run that was killed, or goes on
+	Run      *event.Run      `json:"run,omitempty"` // of the last time that it was resumed; nil where nothing tells
+	Rows     []Row           `json:"workloads"`     // judged, or found to be impossible to judge, as they ran
+	Started  int             `json:"started"`       // of the others: 1 in a run that was killed, or goes on
 	Done     *event.Done     `json:"done,omitempty"`
 	Running  bool            `json:"running"` // a process writes the folder now
 	Warnings []event.Message `json:"warnings,omitempty"`
@@ -36,8 +36,8 @@ type Run struct {
 	Bare bool `json:"-"` // it has no events, so that nothing tells how it ended
 }
 
-// State is "running", "killed" (it has no end), "incomplete" (its end came before all workloads had a verdict) or "done"; ""
-// where a folder without events does not tell.
+// State is "running", "killed" (it has no end), "incomplete" (its end came before all workloads had a verdict) or
+// "done"; "" where a folder without events does not tell.
 func (r *Run) State() string {
 	switch {
 	case r.Running:
@@ -107,11 +107,12 @@ func (r *Run) Passed() (passed, total int) {
 	return passed, total
 }
 
-// Emit tells the run again: one event for each thing that the folder keeps, in order, with the totals at the end of a run
-// that ended.
+// Emit tells the run again: one event for each thing that the folder keeps, in order, with the totals at the end of a
+// run that ended.
 func (r *Run) Emit(s *event.Stream) {
 	for _, p := range r.Places {
-		s.Emit(event.Event{Type: event.TypeJob, Place: p.Name, JobState: &event.Job{Phase: "running", Device: &p.Device, Host: &p.Host}})
+		s.Emit(event.Event{Type: event.TypeJob, Place: p.Name, JobState: &event.Job{Phase: "running", Device: &p.Device,
+			Host: &p.Host}})
 	}
 	if r.Run != nil {
 		s.Emit(event.Event{Type: event.TypeRun, Run: r.Run})
@@ -146,9 +147,10 @@ var (
 	ErrNoRun = errors.New("neither events.jsonl nor samples.jsonl in it")
 )
 
-// Read reads the run folder at path: its events, or, where there are none, samples.jsonl and what there is of traces.jsonl
-// and run.json beside it. An unfinished last line is left out. A folder that is no run's is an error that wraps
-// ErrNoRun; one without a whole event wraps ErrEmpty, and comes with a Run that has nothing but its ID and Running.
+// Read reads the run folder at path: its events, or, where there are none, samples.jsonl and what there is of
+// traces.jsonl and run.json beside it. An unfinished last line is left out. A folder that is no run's is an error
+// that wraps ErrNoRun; one without a whole event wraps ErrEmpty, and comes with a Run that has nothing but its ID and
+// Running.
 func Read(path string) (*Run, error) {
 	f, err := os.Open(filepath.Join(path, eventsFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -217,7 +219,8 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 		}
 		switch {
 		case e.Run != nil && e.Run.Schema != "" && e.Run.Schema != event.Schema:
-			return fmt.Errorf("the run has schema %.40q, and this fisub knows %s only: take fisub %.40q", e.Run.Schema, event.Schema, e.Run.Fisub)
+			return fmt.Errorf("the run has schema %.40q, and this fisub knows %s only: take fisub %.40q", e.Run.Schema,
+				event.Schema, e.Run.Fisub)
 		case e.Run != nil:
 			r.Run, r.Done = e.Run, nil
 		case e.JobState != nil && e.JobState.Device != nil && e.JobState.Host != nil:
@@ -355,7 +358,8 @@ func readSamples(path string) (*Run, error) {
 		if t.Evaluation == nil {
 			continue
 		}
-		e := &event.Evaluated{Trace: t.JSON(trace.Compact), Status: string(t.Evaluation.Status), Log: t.Evaluation.Log, Axes: map[string]int{}}
+		e := &event.Evaluated{Trace: t.JSON(trace.Compact), Status: string(t.Evaluation.Status), Log: t.Evaluation.Log,
+			Axes: map[string]int{}}
 		for name, n := range t.Workload.Axes.All() {
 			e.Axes[name] = n
 		}
@@ -377,9 +381,10 @@ func readSamples(path string) (*Run, error) {
 	return r, nil
 }
 
-// Resume opens the folder of run id to go on with it, and returns what it holds. What a killed run left unfinished is put in
-// order from the events: half a line is cut off, and run.json, traces, timings and logs are completed. The caller must
-// Close the folder. A run whose events are missing wraps ErrEmpty, one that another process writes ErrRunning.
+// Resume opens the folder of run id to go on with it, and returns what it holds. What a killed run left unfinished is
+// put in order from the events: half a line is cut off, and run.json, traces, timings and logs are completed. The
+// caller must Close the folder. A run whose events are missing wraps ErrEmpty, one that another process writes
+// ErrRunning.
 func Resume(root, id string) (_ *Folder, _ *Run, err error) {
 	f := &Folder{path: filepath.Join(root, Dir, id)}
 	if _, err := os.Stat(filepath.Join(f.path, eventsFile)); errors.Is(err, fs.ErrNotExist) {

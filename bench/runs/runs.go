@@ -1,7 +1,7 @@
-// Package runs keeps run folders: .fisub/runs/<run id>/ with run.json (what ran, where), events.jsonl, traces.jsonl (the
-// official trace lines), samples.jsonl (every single timing) and log/<workload>.log. All of them are renderings of the
-// event stream, written event by event, so that a killed run loses at most the workload in flight. What is read from a
-// folder is not trusted.
+// Package runs keeps run folders: .fisub/runs/<run id>/ with run.json (what ran, where), events.jsonl, traces.jsonl
+// (the official trace lines), samples.jsonl (every single timing) and log/<workload>.log. All of them are renderings
+// of the event stream, written event by event, so that a killed run loses at most the workload in flight. What is
+// read from a folder is not trusted.
 package runs
 
 import (
@@ -43,8 +43,8 @@ func NewID(now time.Time) string {
 	return fmt.Sprintf("%s-%03d%s", now.Format("20060102-150405"), now.Nanosecond()/1e6, hex.EncodeToString(b[:])[:3])
 }
 
-// A Folder records one run. Its Record method is an event.Sink. Of all processes one at a time holds a folder open: it has a
-// lock on events.jsonl, which ends with the process however that ends.
+// A Folder records one run. Its Record method is an event.Sink. Of all processes one at a time holds a folder open:
+// it has a lock on events.jsonl, which ends with the process however that ends.
 type Folder struct {
 	path    string
 	events  *os.File // nil before the first event
@@ -52,8 +52,8 @@ type Folder struct {
 	pending map[string][]byte // lines of samples.jsonl of the workloads in flight
 }
 
-// New returns the folder of a new run below root. It is made with the first event, so that a run that cannot start leaves
-// nothing behind.
+// New returns the folder of a new run below root. It is made with the first event, so that a run that cannot start
+// leaves nothing behind.
 func New(root, id string) *Folder {
 	return &Folder{path: filepath.Join(root, Dir, id)}
 }
@@ -62,7 +62,8 @@ func (f *Folder) open() (err error) {
 	if err := os.MkdirAll(filepath.Join(f.path, "log"), 0o755); err != nil {
 		return err
 	}
-	if f.events, err = os.OpenFile(filepath.Join(f.path, eventsFile), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644); err != nil {
+	name := filepath.Join(f.path, eventsFile)
+	if f.events, err = os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644); err != nil {
 		return err
 	}
 	if !lock(f.events, syscall.LOCK_EX) {
@@ -96,8 +97,8 @@ func (f *Folder) Close() error {
 	return errors.Join(errs...)
 }
 
-// Record writes one event, and what it adds to the other files. events.jsonl comes first: the other files can be made from
-// it, and Resume does that. The timings of a workload are written with its verdict.
+// Record writes one event, and what it adds to the other files. events.jsonl comes first: the other files can be made
+// from it, and Resume does that. The timings of a workload are written with its verdict.
 func (f *Folder) Record(e event.Event) error {
 	line, err := event.Marshal(e)
 	if err != nil {
@@ -193,7 +194,8 @@ func (e *UnknownError) Error() string {
 	return fmt.Sprintf("run %q is ambiguous: %s", e.ID, strings.Join(e.Matches, ", "))
 }
 
-// Find returns the id of the run below root whose id begins with prefix; "last" is the newest, "last~1" the one before it.
+// Find returns the id of the run below root whose id begins with prefix; "last" is the newest, "last~1" the one
+// before it.
 func Find(root, prefix string) (string, error) {
 	ids, err := IDs(root)
 	if err != nil {
@@ -221,8 +223,8 @@ func Find(root, prefix string) (string, error) {
 	return ids[0], nil
 }
 
-// IDs lists the runs below root, oldest first. A folder whose name is no run's, such as a copy that is kept, counts as older
-// than all: it is never the last run.
+// IDs lists the runs below root, oldest first. A folder whose name is no run's, such as a copy that is kept, counts
+// as older than all: it is never the last run.
 func IDs(root string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(root, Dir))
 	if errors.Is(err, fs.ErrNotExist) {

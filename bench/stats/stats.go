@@ -1,6 +1,6 @@
-// Package stats turns the timings of one workload into figures: the official latency, and beside it what tells how far to
-// believe it. Timings are whole nanoseconds of a T, a row for each trial; figures are float64 nanoseconds. Rows are read
-// only. It is not for comparing two solutions: that is bench/compare.
+// Package stats turns the timings of one workload into figures: the official latency, and beside it what tells how
+// far to believe it. Timings are whole nanoseconds of a T, a row for each trial; figures are float64 nanoseconds.
+// Rows are read only. It is not for comparing two solutions: that is bench/compare.
 package stats
 
 import (
@@ -33,7 +33,7 @@ type Summary struct {
 	Min, Q1, Median, Q3, Max float64 // quartiles are interpolated between the two nearest timings
 	Mean                     float64
 	Lo, Hi                   float64  // interval of the median
-	Confidence               float64  // that the median lies between Lo and Hi: 0.95 or just above it, below it with a warning
+	Confidence               float64  // that the median lies between Lo and Hi: 0.95 or just above, less with a warning
 	Warnings                 []string // what the figures should be read with
 }
 
@@ -43,18 +43,19 @@ const confidence = 0.95
 // least is the smallest number of timings that has an interval at that level: 1 - 2^(1-6) = 0.969.
 const least = 6
 
-// Summarize gives the summary of all timings. The interval of the median takes no distribution for granted: Lo and Hi are
-// two of the sorted timings, so far from the middle that by the binomial distribution the median lies between them with
-// the confidence asked for (benchmath.AssumeNothing; above 30 timings by its normal approximation). It supposes that
-// timings are independent, so it does not see a drift that all timings of a run share. With fewer than 6 timings the
-// interval is the whole range, and a warning says so.
+// Summarize gives the summary of all timings. The interval of the median takes no distribution for granted: Lo and Hi
+// are two of the sorted timings, so far from the middle that by the binomial distribution the median lies between
+// them with the confidence asked for (benchmath.AssumeNothing; above 30 timings by its normal approximation). It
+// supposes that timings are independent, so it does not see a drift that all timings of a run share. With fewer than
+// 6 timings the interval is the whole range, and a warning says so.
 func Summarize[T ~int64](trials [][]T) Summary {
 	all := sorted(trials)
 	n := len(all)
 	if n == 0 {
 		return Summary{Warnings: []string{"no timings"}}
 	}
-	s := Summary{N: n, Min: all[0], Q1: quantile(all, 0.25), Median: quantile(all, 0.5), Q3: quantile(all, 0.75), Max: all[n-1]}
+	s := Summary{N: n, Min: all[0], Q1: quantile(all, 0.25), Median: quantile(all, 0.5), Q3: quantile(all, 0.75),
+		Max: all[n-1]}
 	for _, v := range all {
 		s.Mean += v / float64(n)
 	}
@@ -83,10 +84,10 @@ func (s Summary) Width() float64 {
 	return (s.Hi - s.Lo) / s.Median
 }
 
-// Enough is the rule by which sampling stops; it is asked between trials, since a look after every single timing would
-// stop at the first interval that is narrow by chance. There are at least atLeast trials. A target of 0 asks for no more
-// than them; else trials go on until the relative width of the interval (Summary.Width) is at most target, a fraction of
-// the median. The time limit is the caller's.
+// Enough is the rule by which sampling stops; it is asked between trials, since a look after every single timing
+// would stop at the first interval that is narrow by chance. There are at least atLeast trials. A target of 0 asks
+// for no more than them; else trials go on until the relative width of the interval (Summary.Width) is at most
+// target, a fraction of the median. The time limit is the caller's.
 func Enough[T ~int64](trials [][]T, atLeast int, target float64) bool {
 	if len(trials) < atLeast || target <= 0 {
 		return len(trials) >= atLeast
@@ -96,8 +97,8 @@ func Enough[T ~int64](trials [][]T, atLeast int, target float64) bool {
 }
 
 // Same gives the probability of timings that differ as much as those of a and b, or more, if both came from one
-// distribution: the two-sided Mann-Whitney U test (benchmath.AssumeNothing). It is 1, with a warning, where there are too
-// few timings to tell anything. Like the interval it supposes that timings are independent.
+// distribution: the two-sided Mann-Whitney U test (benchmath.AssumeNothing). It is 1, with a warning, where there are
+// too few timings to tell anything. Like the interval it supposes that timings are independent.
 func Same[T ~int64](a, b [][]T) (p float64, warnings []string) {
 	c := benchmath.AssumeNothing.Compare(benchmath.NewSample(sorted(a), &benchmath.DefaultThresholds),
 		benchmath.NewSample(sorted(b), &benchmath.DefaultThresholds))
@@ -107,11 +108,12 @@ func Same[T ~int64](a, b [][]T) (p float64, warnings []string) {
 	return c.P, warnings
 }
 
-// MidMedian is the median of the mid-distribution function (Ma, Genton and Parzen 2011): a value counts as lying half below
-// itself, and the function is interpolated linearly between the distinct values. A GPU's timer ticks in 32 ns, more than
-// 1 % of a short kernel, and the plain median of such timings jumps from tick to tick, also where the kernel is the
-// same; this one moves smoothly with the share of timings on either tick, and for timings without ties it is the plain
-// median but for half of one gap. values are ascending, counts say how often each occurs; it is 0 without any.
+// MidMedian is the median of the mid-distribution function (Ma, Genton and Parzen 2011): a value counts as lying half
+// below itself, and the function is interpolated linearly between the distinct values. A GPU's timer ticks in 32 ns,
+// more than 1 % of a short kernel, and the plain median of such timings jumps from tick to tick, also where the
+// kernel is the same; this one moves smoothly with the share of timings on either tick, and for timings without ties
+// it is the plain median but for half of one gap. values are ascending, counts say how often each occurs; it is 0
+// without any.
 func MidMedian(values []float64, counts []int) float64 {
 	total := 0
 	for _, c := range counts {
@@ -140,8 +142,8 @@ func MidMedian(values []float64, counts []int) float64 {
 }
 
 // A Score adds up the contest's score of a solution on one definition: the mean, over the workloads that the baseline
-// passes, of the baseline's latency over the solution's, and 0 where the solution fails any workload (spec section 5). The zero
-// value is that of no workload.
+// passes, of the baseline's latency over the solution's, and 0 where the solution fails any workload (spec section
+// 5). The zero value is that of no workload.
 type Score struct {
 	sum    float64
 	n      int
@@ -177,8 +179,8 @@ func sorted[T ~int64](trials [][]T) []float64 {
 	return all
 }
 
-// quantile interpolates linearly between the order statistics of ascending values, the smallest at 0 and the largest at 1;
-// of an even number the median is the mean of the middle two.
+// quantile interpolates linearly between the order statistics of ascending values, the smallest at 0 and the largest
+// at 1; of an even number the median is the mean of the middle two.
 func quantile(values []float64, q float64) float64 {
 	at := q * float64(len(values)-1)
 	i := int(at)

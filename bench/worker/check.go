@@ -23,7 +23,7 @@ func (s *server) check(req *Check) reply {
 		}
 	}
 	if req.Move {
-		if err := s.place(s.loaded); err != nil {
+		if err := s.allocate(s.loaded); err != nil {
 			return reply{Error: s.asError(err, Machine)}
 		}
 	}
@@ -161,7 +161,8 @@ func (s *server) firstChange(b device.Buffer, t *FileTensor) (int, error) {
 	return -1, nil
 }
 
-// outside looks at the guards of argument i: at most one change before the tensor, the one next to it, and one behind it.
+// outside looks at the guards of argument i: at most one change before the tensor, the one next to it, and one behind
+// it.
 func (s *server) outside(i int, band device.Buffer) (found []Change, err error) {
 	guard := make([]byte, s.loaded.Guard)
 	if err := band.Slice(0, len(guard)).Read(guard); err != nil {

@@ -62,7 +62,8 @@ func Start(ctx context.Context, c Command) (*Client, error) {
 	cmd.Env = append(append(os.Environ(), c.Env...), marker+"=1")
 	cmd.ExtraFiles = []*os.File{reqR, repW}
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that an interrupt from the keyboard reaches the parent alone
+	// so that an interrupt from the keyboard reaches the parent alone
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cl.cmd = cmd
 	err = cmd.Start()
 	reqR.Close()
@@ -138,8 +139,8 @@ func (c *Client) Close() {
 	c.log.close()
 }
 
-// Finish closes the worker's input and waits until ctx ends for the process to end by itself; the error is its exit status,
-// as an *exec.ExitError, where that is not 0.
+// Finish closes the worker's input and waits until ctx ends for the process to end by itself; the error is its exit
+// status, as an *exec.ExitError, where that is not 0.
 func (c *Client) Finish(ctx context.Context) error {
 	c.requests.Close()
 	select {
@@ -157,8 +158,8 @@ func (c *Client) TakeLog() string { return c.log.take() }
 
 // Open opens a device by kind and ordinal.
 func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (device.Info, error) {
-	r, err := c.do(ctx, &request{Open: &openRequest{Kind: kind, Ordinal: opts.Ordinal, CacheDir: opts.CacheDir, Arch: opts.Arch,
-		Prebuilt: opts.Prebuilt, Sanitize: opts.Sanitize}})
+	r, err := c.do(ctx, &request{Open: &openRequest{Kind: kind, Ordinal: opts.Ordinal, CacheDir: opts.CacheDir,
+		Arch: opts.Arch, Prebuilt: opts.Prebuilt, Sanitize: opts.Sanitize}})
 	if err != nil {
 		return device.Info{}, err
 	}
@@ -171,7 +172,8 @@ func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (de
 
 // Build builds sol on the opened device; a fault of the solution is an *Error of kind Build.
 func (c *Client) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) error {
-	_, err := c.do(ctx, &request{Build: &buildRequest{Definition: def.JSON(trace.Compact), Solution: sol.JSON(trace.Compact)}})
+	_, err := c.do(ctx, &request{Build: &buildRequest{Definition: def.JSON(trace.Compact),
+		Solution: sol.JSON(trace.Compact)}})
 	return err
 }
 
@@ -181,9 +183,9 @@ func (c *Client) Load(ctx context.Context, w *Workload) error {
 	return err
 }
 
-// Run calls the solution once, on poisoned outputs, and writes the outputs into the file out. Where the solution returns
-// its outputs, the result says what they are and where in the file, which may have grown: it is the worker's word, to be
-// checked, and not nil. Else the outputs are those of Load and the result is nil.
+// Run calls the solution once, on poisoned outputs, and writes the outputs into the file out. Where the solution
+// returns its outputs, the result says what they are and where in the file, which may have grown: it is the worker's
+// word, to be checked, and not nil. Else the outputs are those of Load and the result is nil.
 func (c *Client) Run(ctx context.Context, out string) ([]FileTensor, error) {
 	r, err := c.do(ctx, &request{Run: &runRequest{Out: out}})
 	if err != nil {
@@ -192,8 +194,8 @@ func (c *Client) Run(ctx context.Context, out string) ([]FileTensor, error) {
 	return r.Outputs, nil
 }
 
-// Measure times the solution. plan.Timing is called on a goroutine that has ended when Measure returns. A timer that plan
-// insists on and that cannot be used is an Error of kind Machine.
+// Measure times the solution. plan.Timing is called on a goroutine that has ended when Measure returns. A timer that
+// plan insists on and that cannot be used is an Error of kind Machine.
 func (c *Client) Measure(ctx context.Context, plan device.Plan) (*device.Samples, error) {
 	s, err := c.measure(ctx, plan)
 	if !errors.Is(err, device.ErrTimer) {
@@ -242,7 +244,8 @@ func (c *Client) measure(ctx context.Context, plan device.Plan) (*device.Samples
 // credible refuses timings that no measurement of plan gives: they are the word of a process that the solution shares.
 func credible(trials [][]time.Duration, plan device.Plan) error {
 	if len(trials) == 0 || len(trials) > plan.Trials {
-		return &Error{Kind: Call, Text: fmt.Sprintf("the worker tells the timings of %d trials of %d", len(trials), plan.Trials)}
+		return &Error{Kind: Call, Text: fmt.Sprintf("the worker tells the timings of %d trials of %d", len(trials),
+			plan.Trials)}
 	}
 	for _, trial := range trials {
 		if len(trial) == 0 || len(trial) > plan.Iterations {
@@ -313,8 +316,8 @@ func (c *Client) do(ctx context.Context, req *request) (*reply, error) {
 	return c.exchange(ctx, req, nil)
 }
 
-// exchange sends req and waits for its reply; timing is called, on another goroutine, with what is told before it. When ctx
-// ends first, the worker is killed and ctx's error returned.
+// exchange sends req and waits for its reply; timing is called, on another goroutine, with what is told before it.
+// When ctx ends first, the worker is killed and ctx's error returned.
 func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) (*reply, error) {
 	line, err := json.Marshal(req)
 	if err != nil {
@@ -370,8 +373,8 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 	}
 }
 
-// maxReply bounds a line of the worker's: the longest are CUPTI's records of a solution with very many kernels. maxTold bounds
-// what it may tell before the reply to one request.
+// maxReply bounds a line of the worker's: the longest are CUPTI's records of a solution with very many kernels.
+// maxTold bounds what it may tell before the reply to one request.
 const maxReply, maxTold = 256 << 20, 16
 
 var errTooLong = errors.New("line too long")

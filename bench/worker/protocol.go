@@ -50,10 +50,11 @@ type Workload struct {
 	Guard int `json:"guard,omitempty"`
 }
 
-// A Check looks for what a call must not do: before anything moves, after the call that it asks for, or, where it asks for
-// neither, now. The steps are taken in the order of the fields.
+// A Check looks for what a call must not do: before anything moves, after the call that it asks for, or, where it
+// asks for neither, now. The steps are taken in the order of the fields.
 type Check struct {
-	// Move puts all tensors at other addresses. The memory of before stays allocated, with its contents, until the next Load.
+	// Move puts all tensors at other addresses. The memory of before stays allocated, with its contents, until the next
+	// Load.
 	Move bool `json:"move,omitempty"`
 	// Back puts them where the last Load did, with what lies there now.
 	Back bool `json:"back,omitempty"`

@@ -130,15 +130,15 @@ func (s *server) load(w *Workload) error {
 	if err := s.free(); err != nil {
 		return err
 	}
-	if err := s.place(w); err != nil {
+	if err := s.allocate(w); err != nil {
 		return err
 	}
 	s.home.args, s.home.bands = s.args, s.bands
 	return nil
 }
 
-// place allocates the tensors of w and fills the inputs and the guards.
-func (s *server) place(w *Workload) error {
+// allocate allocates the tensors of w and fills the inputs and the guards.
+func (s *server) allocate(w *Workload) error {
 	if w.Guard < 0 || w.Guard%256 != 0 {
 		return fmt.Errorf("guard of %d bytes", w.Guard)
 	}
@@ -203,8 +203,8 @@ func (s *server) arg(v Value, guard int) (device.Arg, error) {
 	return device.Arg{}, nil
 }
 
-// Poison is the byte that outputs are filled with before a call: as bfloat16, float16 and float32 it reads as NaN, so that an
-// element that the kernel leaves out cannot pass.
+// Poison is the byte that outputs are filled with before a call: as bfloat16, float16 and float32 it reads as NaN, so
+// that an element that the kernel leaves out cannot pass.
 const Poison = 0xff
 
 // run calls once and writes the outputs to their places in the file.
@@ -301,7 +301,8 @@ func mapRange(f *os.File, offset int64, n, prot int) (data []byte, unmap func(),
 		return nil, nil, err
 	}
 	if offset < 0 || n < 0 || offset > st.Size()-int64(n) {
-		return nil, nil, fmt.Errorf("%s: bytes %d to %d are outside the file of %d bytes", f.Name(), offset, offset+int64(n), st.Size())
+		return nil, nil, fmt.Errorf("%s: bytes %d to %d are outside the file of %d bytes", f.Name(), offset,
+			offset+int64(n), st.Size())
 	}
 	skip := int(offset % int64(os.Getpagesize()))
 	m, err := unix.Mmap(int(f.Fd()), offset-int64(skip), n+skip, prot, unix.MAP_SHARED)

@@ -46,8 +46,8 @@ func tree(pid int) []process {
 	return all
 }
 
-// KillTree kills the process pid and its descendants: an emulated kernel or a compiler is a process of its own, often in
-// a group of its own.
+// KillTree kills the process pid and its descendants: an emulated kernel or a compiler is a process of its own, often
+// in a group of its own.
 func KillTree(pid int) {
 	for _, p := range tree(pid) {
 		_ = syscall.Kill(p.pid, syscall.SIGKILL)

@@ -72,7 +72,7 @@ type Run struct {
 	Solution    string     `json:"solution"` // name
 	Author      string     `json:"author"`
 	Language    string     `json:"language"`
-	ContentHash string     `json:"content_hash"`                        // SHA-1 of the packed solution, as the contest computes it
+	ContentHash string     `json:"content_hash"`                        // the contest's, of the solution
 	DPS         *bool      `json:"destination_passing_style,omitempty"` // not part of the content hash; nil in older runs
 	Definition  string     `json:"definition"`
 	Set         string     `json:"set"`
@@ -107,7 +107,7 @@ type Profile struct {
 	Iterations int     `json:"iterations"`
 	Trials     int     `json:"num_trials"`
 	TimeoutS   float64 `json:"timeout_s"`            // wall clock for one workload
-	Target     float64 `json:"target,omitempty"`     // relative width of the median's interval up to which trials are added; 0: num_trials exactly
+	Target     float64 `json:"target,omitempty"`     // width of the interval up to which trials are added; 0: none
 	MaxTimeS   float64 `json:"max_time_s,omitempty"` // of timing one workload; 0: no limit
 }
 
@@ -158,8 +158,8 @@ type Started struct {
 	Axes  map[string]int `json:"axes"`
 }
 
-// Samples are all timings of one workload, in nanoseconds, a row for each trial. All figures but the official one are about
-// the timings of all trials together.
+// Samples are all timings of one workload, in nanoseconds, a row for each trial. All figures but the official one are
+// about the timings of all trials together.
 type Samples struct {
 	Timer     string     `json:"timer"`                // "cupti", "cuda events"
 	TimerNote string     `json:"timer_note,omitempty"` // why CUPTI was not used, where it was asked for
@@ -184,7 +184,7 @@ type Samples struct {
 
 	Warm      *Timings `json:"warm,omitempty"`       // on a warm L2, right after
 	Baseline  *Timings `json:"baseline,omitempty"`   // of the run's baseline, trials taken in turn with these
-	CopyNS    float64  `json:"copy_ns,omitempty"`    // of a copy that moves Bytes on this GPU in this run, half of them read and half written
+	CopyNS    float64  `json:"copy_ns,omitempty"`    // of a copy that moves Bytes, half of them read and half written
 	EmptyNS   float64  `json:"empty_ns,omitempty"`   // of an empty kernel
 	CopyShare float64  `json:"copy_share,omitempty"` // CopyNS over the official figure: the share of the copy's bandwidth
 }
@@ -208,8 +208,8 @@ type Floor struct {
 	Timings
 }
 
-// An Interval is where a median lies with a Confidence of 0.95, or a little more; of less than 6 timings it is their range,
-// at whatever confidence that has (stats.Summarize).
+// An Interval is where a median lies with a Confidence of 0.95, or a little more; of less than 6 timings it is their
+// range, at whatever confidence that has (stats.Summarize).
 type Interval struct {
 	LoNS       float64 `json:"lo_ns"`
 	HiNS       float64 `json:"hi_ns"`
@@ -227,7 +227,7 @@ type Evaluated struct {
 	MaxRel   *Float          `json:"max_relative_error,omitempty"`
 	Detail   string          `json:"detail,omitempty"`     // one line: the worst element, or the error
 	Latency  *float64        `json:"latency_ms,omitempty"` // absent where it was not measured
-	Speedup  *float64        `json:"speedup,omitempty"`    // the baseline's latency over this one; absent without a baseline that passed
+	Speedup  *float64        `json:"speedup,omitempty"`    // baseline's latency over this one; absent without it
 	Log      string          `json:"log,omitempty"`
 	Seconds  float64         `json:"seconds"` // wall clock of the whole workload
 	Emulated bool            `json:"emulated"`
@@ -253,7 +253,7 @@ type Done struct {
 	Seconds float64 `json:"seconds"`
 
 	Findings int      `json:"findings,omitempty"`
-	Score    *float64 `json:"score,omitempty"`  // the contest's: mean speed-up, 0 where a workload fails; absent without a baseline
+	Score    *float64 `json:"score,omitempty"`  // mean speed-up, 0 where a workload fails; absent without a baseline
 	Scored   int      `json:"scored,omitempty"` // workloads that the mean is over: those that the baseline passes
 }
 

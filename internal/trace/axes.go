@@ -22,7 +22,8 @@ func (d *Definition) BindAxes(shapes map[string][]int) (map[string]int, error) {
 			continue
 		}
 		if len(shape) != len(spec.Shape) {
-			return nil, axisErrorf("Input '%s''s defined dimension is %d but the actual dimension is %d", name, len(spec.Shape), len(shape))
+			return nil, axisErrorf("Input '%s''s defined dimension is %d but the actual dimension is %d", name,
+				len(spec.Shape), len(shape))
 		}
 		for i, axis := range spec.Shape {
 			if a, ok := d.Axes.Get(axis); !ok || a.Const {

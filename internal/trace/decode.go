@@ -23,7 +23,7 @@ const maxFaults = 1000
 // fields, in the order in which the format's models declare them. A model's rules across fields are checked only where
 // its fields are valid, and the first that fails ends them. After 1000 faults the rest are left out.
 type ValidationError struct {
-	Place  string // the file; empty when none was named
+	File   string // its name; empty when none was named
 	Model  string // "Definition", "Workload", "Solution" or "Trace"
 	Faults []Fault
 }
@@ -39,7 +39,7 @@ type Fault struct {
 func (e *ValidationError) Error() string {
 	lines := make([]string, len(e.Faults))
 	for i, f := range e.Faults {
-		lines[i] = place(e.Place, e.Model, f.Line, f.Col)
+		lines[i] = place(e.File, e.Model, f.Line, f.Col)
 		if len(f.Loc) > 0 {
 			lines[i] += locText(f.Loc) + ": "
 		}
@@ -50,7 +50,7 @@ func (e *ValidationError) Error() string {
 
 // A Warning is a key that the format does not know. The format ignores it, and writing the document loses it.
 type Warning struct {
-	Place      string // the file; empty when none was named
+	File       string // its name; empty when none was named
 	Model      string
 	Loc        []any // of the object that holds the key
 	Key        string
@@ -61,7 +61,7 @@ type Warning struct {
 // String is one line: "solution.json:3:9: unknown key spec.bindings".
 func (w Warning) String() string {
 	loc := append(slices.Clone(w.Loc), w.Key)
-	return plain.Line(place(w.Place, w.Model, w.Line, w.Col) + "unknown key " + locText(loc))
+	return plain.Line(place(w.File, w.Model, w.Line, w.Col) + "unknown key " + locText(loc))
 }
 
 func place(file, model string, line, col int) string {
@@ -98,8 +98,8 @@ func dtypes() (names []string) {
 	return names
 }
 
-// rules are the words of a field's tag rule: required; nonempty, of a string, of the strings in a list and the keys of a
-// map; some, of a list; null, where that is the zero value; nan, where that is a number; or a name of words.
+// rules are the words of a field's tag rule: required; nonempty, of a string, of the strings in a list and the keys
+// of a map; some, of a list; null, where that is the zero value; nan, where that is a number; or a name of words.
 type rules string
 
 func (r rules) has(word string) bool { return slices.Contains(strings.Split(string(r), ","), word) }
@@ -382,8 +382,8 @@ func (d *decoder) count(v *value) int {
 	return int(n)
 }
 
-// float reads a number that is not negative. One out of range is an infinity, as are the strings that the format's library
-// writes for what is not finite.
+// float reads a number that is not negative. One out of range is an infinity, as are the strings that the format's
+// library writes for what is not finite.
 func (d *decoder) float(v *value, r rules) float64 {
 	if v.kind != '0' && (v.kind != '"' || !slices.Contains([]string{"NaN", "Infinity", "-Infinity"}, v.text)) {
 		d.fault(v.pos, "Input should be a valid number")
@@ -431,7 +431,8 @@ func (d *decoder) any(v *value) any {
 	return nil
 }
 
-// A union is read as the kind that its key "type" says, one of kinds, or where that is missing as guess; "" with a fault.
+// A union is read as the kind that its key "type" says, one of kinds, or where that is missing as guess; "" with a
+// fault.
 func (d *decoder) union(v *value, guess string, kinds ...string) string {
 	t := v.get("type")
 	if t == nil {

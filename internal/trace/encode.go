@@ -140,8 +140,8 @@ func (b bound) MarshalJSONTo(enc *jsontext.Encoder) error {
 // MarshalJSONTo writes the digits.
 func (n BigInt) MarshalJSONTo(enc *jsontext.Encoder) error { return enc.WriteValue(jsontext.Value(n)) }
 
-// writeFloat writes f in the format's spelling: the shortest digits that read back as f, plain from 1e-5 up to 1e16, and
-// always recognisable as a float; null where it is not finite.
+// writeFloat writes f in the format's spelling: the shortest digits that read back as f, plain from 1e-5 up to 1e16,
+// and always recognisable as a float; null where it is not finite.
 func writeFloat(enc *jsontext.Encoder, f float64) error {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return enc.WriteToken(jsontext.Null)

@@ -43,15 +43,15 @@ func readFile[T any](path string, decode func([]byte) (*T, []Warning, error)) (*
 	return v, warnings, moved(path, 0, warnings, err)
 }
 
-// moved sets the place of warnings and of a *ValidationError to path, and their lines down by so many lines.
+// moved sets the file of warnings and of a *ValidationError to path, and their lines down by so many lines.
 func moved(path string, by int, warnings []Warning, err error) error {
 	for i := range warnings {
-		warnings[i].Place = path
+		warnings[i].File = path
 		warnings[i].Line += by
 	}
 	var invalid *ValidationError
 	if errors.As(err, &invalid) {
-		invalid.Place = path
+		invalid.File = path
 		for i := range invalid.Faults {
 			invalid.Faults[i].Line += by
 		}
@@ -59,8 +59,8 @@ func moved(path string, by int, warnings []Warning, err error) error {
 	return err
 }
 
-// ReadTraces reads a .jsonl file of workloads or traces; blank lines are skipped. Its error joins a *ValidationError for
-// each line that is invalid; the traces of the others are returned with it.
+// ReadTraces reads a .jsonl file of workloads or traces; blank lines are skipped. Its error joins a *ValidationError
+// for each line that is invalid; the traces of the others are returned with it.
 func ReadTraces(path string) ([]*Trace, []Warning, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -54,8 +54,8 @@ type reader struct {
 	values int
 }
 
-// parse reads the whole document: RFC 8259, and the tokens NaN, Infinity and -Infinity. Keys that stand twice and invalid
-// UTF-8 are faults.
+// parse reads the whole document: RFC 8259, and the tokens NaN, Infinity and -Infinity. Keys that stand twice and
+// invalid UTF-8 are faults.
 func parse(data []byte) (*value, *syntaxError) {
 	if len(data) > maxBytes {
 		return nil, &syntaxError{0, fmt.Sprintf("document of %d bytes exceeds %d", len(data), maxBytes)}

@@ -1,14 +1,15 @@
 // Package trace is the contest's data format: definitions (what an operation is), workloads (concrete inputs for it),
 // solutions (sources that implement it) and traces (a workload, and what came of running a solution on it).
 //
-// A document is one JSON object: a file for a definition or a solution, a line of a .jsonl file for a workload, which is
-// a trace without solution, and for a trace. The types of this package say what it holds: the tag json names a key, the
-// tag rule what must hold of its value. Decoding words its faults as the format's own library does. It is stricter in
-// types: a number, a boolean and a string are written as JSON has them, and a key stands once. Keys that the format does
-// not know are dropped, with a Warning; where a union's key "type" is missing, its other keys decide. NaN, Infinity and
-// -Infinity are read as Python writes them, bare or as strings. Integers have at most 64 bits, a document at most 64 MiB
-// and a million values. Encoding writes what the format's library writes, byte for byte; the order of keys in maps is
-// the order in the document, because the order of a definition's inputs and outputs is its calling convention.
+// A document is one JSON object: a file for a definition or a solution, a line of a .jsonl file for a workload, which
+// is a trace without solution, and for a trace. The types of this package say what it holds: the tag json names a
+// key, the tag rule what must hold of its value. Decoding words its faults as the format's own library does. It is
+// stricter in types: a number, a boolean and a string are written as JSON has them, and a key stands once. Keys that
+// the format does not know are dropped, with a Warning; where a union's key "type" is missing, its other keys decide.
+// NaN, Infinity and -Infinity are read as Python writes them, bare or as strings. Integers have at most 64 bits, a
+// document at most 64 MiB and a million values. Encoding writes what the format's library writes, byte for byte; the
+// order of keys in maps is the order in the document, because the order of a definition's inputs and outputs is its
+// calling convention.
 //
 // The package checks a document by itself. It does not relate documents to each other, open the files that a workload
 // names, or run anything; a definition's reference is checked as text (see pysyntax).
