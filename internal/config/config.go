@@ -1,6 +1,6 @@
 // Package config reads config.toml, the description of one submission. It is strict, so that a misspelt key cannot
-// silently change what is packed, and it names every fault of the file at once, each with its place. It does not look at
-// the sources, and only Check looks at the definition.
+// silently change what is packed, and it names every fault of the file at once, each with its place. It does not look
+// at the sources, and only Check looks at the definition.
 package config
 
 import (
@@ -72,30 +72,34 @@ func Load(path string) (*Config, error) {
 	return c.unless(faults)
 }
 
-// Read is Load, but returns what can be read of a config beside its faults: values that are wrong or missing are empty or
-// as they are written. The config is never nil.
+// Read is Load, but returns what can be read of a config beside its faults: values that are wrong or missing are empty
+// or as they are written. The config is never nil.
 func Read(path string) (*Config, []*Fault) {
 	c := &Config{Path: path}
+	none := func(err error, hint, format string, args ...any) (*Config, []*Fault) {
+		f := &Fault{Code: "no-config", Path: path, Msg: fmt.Sprintf(format, args...), Hint: hint, err: err}
+		return c, []*Fault{f}
+	}
 	st, err := os.Stat(path)
 	if err == nil && st.IsDir() {
-		return c, []*Fault{{Code: "no-config", Path: path, Msg: "is a folder", Hint: "name the file in it: " + filepath.Join(path, Name)}}
+		return none(nil, "name the file in it: "+filepath.Join(path, Name), "is a folder")
 	}
 	if err == nil && st.Size() > maxSize {
-		return c, []*Fault{{Code: "no-config", Path: path, Msg: fmt.Sprintf("%d bytes are more than the limit of %d", st.Size(), maxSize)}}
+		return none(nil, "", "%d bytes are more than the limit of %d", st.Size(), maxSize)
 	}
 	var data []byte
 	if err == nil {
 		data, err = os.ReadFile(path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return c, []*Fault{{Code: "no-config", Path: path, Msg: "no such file", Hint: "run this in the folder of the submission, or name its config.toml", err: err}}
+		return none(err, "run this in the folder of the submission, or name its config.toml", "no such file")
 	}
 	if err != nil {
 		var perr *fs.PathError
 		if errors.As(err, &perr) {
 			err = perr.Err
 		}
-		return c, []*Fault{{Code: "no-config", Path: path, Msg: err.Error(), err: err}}
+		return none(err, "", "%v", err)
 	}
 	return parse(path, data)
 }
@@ -129,7 +133,8 @@ func (c *Config) GuessEntry() string {
 	return file + "::" + symbol
 }
 
-// Fault is a fault at the value of key, such as "build.entry_point"; at the table where the key is absent. hint may be "".
+// Fault is a fault at the value of key, such as "build.entry_point"; at the table where the key is absent. hint may be
+// "".
 func (c *Config) Fault(key, hint, format string, args ...any) *Fault {
 	f := &Fault{Path: c.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
 	at, ok := c.valueSpan(key)
@@ -185,8 +190,8 @@ func Check(c *Config, def *trace.Definition) error {
 }
 
 // Discover returns the configs of a repository as the contest's collector finds them: config.toml in dir and in its
-// immediate subfolders, in this order. Each is a submission of its own. Hidden subfolders are not searched; none found is
-// not an error.
+// immediate subfolders, in this order. Each is a submission of its own. Hidden subfolders are not searched; none found
+// is not an error.
 func Discover(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -207,8 +212,8 @@ func Discover(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// Encode writes [solution] and [build] so that Parse reads them back; absent and default values are left out, except for
-// destination_passing_style. Strings must be valid UTF-8.
+// Encode writes [solution] and [build] so that Parse reads them back; absent and default values are left out, except
+// for destination_passing_style. Strings must be valid UTF-8.
 func Encode(c *Config) []byte {
 	var b strings.Builder
 	line := func(key, value string) {
@@ -335,7 +340,8 @@ func (f *Fault) at(src []byte, s span) {
 	f.Col = 1 + utf8.RuneCountInString(text[begin:s.start])
 
 	const width = 120 // characters of a line that are shown
-	before, marked, after := []rune(plain.Lines(text[begin:s.start])), []rune(plain.Lines(text[s.start:s.end])), []rune(plain.Lines(text[s.end:begin+len(line)]))
+	shown := func(from, to int) []rune { return []rune(plain.Lines(text[from:to])) }
+	before, marked, after := shown(begin, s.start), shown(s.start, s.end), shown(s.end, begin+len(line))
 	if len(before) > width/2 {
 		before = append([]rune("..."), before[len(before)-width/2:]...)
 	}

@@ -45,34 +45,37 @@ func (c *Config) Sections() []Section {
 				Help: "the source file and the function in it that is called"},
 			{Name: "destination_passing_style", To: &c.Build.DestinationPassingStyle, Default: true, Example: "true",
 				Help: "true: outputs are the last parameters, and are allocated by the caller; false: they are returned"},
-			{Name: "binding", To: &c.Build.Binding, OneOf: bindings, Absent: "tvm-ffi for compiled languages", Example: `"tvm-ffi"`,
-				Help: "how a compiled solution is loaded. " + packed + "it"},
+			{Name: "binding", To: &c.Build.Binding, OneOf: bindings, Absent: "tvm-ffi for compiled languages",
+				Example: `"tvm-ffi"`, Help: "how a compiled solution is loaded. " + packed + "it"},
 			{Name: "dependencies", To: &c.Build.Dependencies, Absent: "none", Example: `["einops"]`,
 				Help: "Python packages that it imports. " + packed + "them"},
-			{Name: "source_dir", To: &c.Build.SourceDir, Form: "a folder below solution/", Absent: "the language", Example: `"cuda"`,
-				Help: "folder of the sources, relative to solution/"},
+			{Name: "source_dir", To: &c.Build.SourceDir, Form: "a folder below solution/", Absent: "the language",
+				Example: `"cuda"`, Help: "folder of the sources, relative to solution/"},
 		}},
 		{"bench", false, "What runs where no flag says otherwise.", []Key{
 			{Name: "profile", To: &c.Bench.Profile, OneOf: Profiles, Absent: "official", Example: `"quick"`,
 				Help: "how often the solution is called and timed; `fisub help timing`"},
 			{Name: "baseline", To: &c.Bench.Baseline, Form: "a folder of solution/baselines, reference, none, or FILE.json",
-				Absent: "none", Example: `"triton"`, Help: "what is timed in turn with the submission, for speed-ups and the contest's score"},
+				Absent: "none", Example: `"triton"`,
+				Help: "what is timed in turn with the submission, for speed-ups and the contest's score"},
 			{Name: "set", To: &c.Bench.Set, Form: "a set of the definition", Absent: "default", Example: `"contest54"`,
 				Help: "the workloads that run; `fisub dataset ls` lists the sets"},
 		}},
 		{"submit", false, "How `fisub submit` tags.", []Key{
 			{Name: "tag", To: &c.Submit.Tag, Form: "letters, digits and . _ - / inside", Absent: "submission-{definition}-{n}",
 				Example: `"v{n}"`, Help: "name of the tag; {n} is the next number, {definition} the definition"},
-			{Name: "remote", To: &c.Submit.Remote, Form: "a name that `git remote` lists", Absent: "that of the branch, else origin",
-				Example: `"origin"`, Help: "where `fisub submit --push` pushes the tag"},
+			{Name: "remote", To: &c.Submit.Remote, Form: "a name that `git remote` lists",
+				Absent: "that of the branch, else origin", Example: `"origin"`,
+				Help: "where `fisub submit --push` pushes the tag"},
 		}},
 	}
 }
 
 var (
 	tables    = []string{"solution", "build", "bench", "submit", "remote"}
-	languages = []string{string(trace.CUDA), string(trace.CPP), string(trace.Triton), string(trace.Python), string(trace.TileLang)}
-	bindings  = []string{"tvm-ffi", "torch"}
+	languages = []string{string(trace.CUDA), string(trace.CPP), string(trace.Triton), string(trace.Python),
+		string(trace.TileLang)}
+	bindings = []string{"tvm-ffi", "torch"}
 
 	// Profiles are the names of what bench.profile may say.
 	Profiles = []string{"official", "quick", "thorough"}
@@ -231,7 +234,8 @@ func (c *Config) check(t *Table) {
 	switch t.name {
 	case "solution":
 		if defs := trace.Track(c.Solution.Definition); defs != nil {
-			t.add("track-name", "definition", "write "+quoted(defs), "definition %q is a track, not a definition", c.Solution.Definition)
+			t.add("track-name", "definition", "write "+quoted(defs), "definition %q is a track, not a definition",
+				c.Solution.Definition)
 		}
 	case "build":
 		if c.Build.EntryPoint != "" {
@@ -239,14 +243,15 @@ func (c *Config) check(t *Table) {
 		}
 		if dir := c.Build.SourceDir; dir == "" {
 			c.Build.SourceDir = string(c.Build.Language)
-		} else if path.IsAbs(dir) || slices.Contains(strings.FieldsFunc(dir, func(r rune) bool { return r == '/' || r == '\\' }), "..") {
+		} else if path.IsAbs(dir) || slices.Contains(strings.Split(strings.ReplaceAll(dir, `\`, "/"), "/"), "..") {
 			t.add("source-dir", "source_dir", "it is relative to solution/ and stays below it",
 				"source_dir %q is not a folder below solution/", dir)
 		}
 	case "submit":
 		sample := strings.ReplaceAll(strings.Replace(c.Submit.Tag, "{n}", "1", 1), "{definition}", "d")
 		if sample != "" && !refName(sample) {
-			t.add("git-name", "tag", "use letters, digits, and . _ - / inside; {n} is the next number, {definition} the definition",
+			t.add("git-name", "tag",
+				"use letters, digits, and . _ - / inside; {n} is the next number, {definition} the definition",
 				"tag %q is not a name for git", c.Submit.Tag)
 		}
 		if name := c.Submit.Remote; name != "" && !refName(name) {

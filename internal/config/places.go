@@ -21,8 +21,9 @@ type place struct {
 
 var bare = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_-]*$`)
 
-// locate finds where the keys and tables of a document are, in their order. go-toml gives places of what a struct has no field
-// for, so the document is decoded into structs that have its tables, down to one level more each time, and none of its keys.
+// locate finds where the keys and tables of a document are, in their order. go-toml gives places of what a struct has
+// no field for, so the document is decoded into structs that have its tables, down to one level more each time, and
+// none of its keys.
 func locate(src []byte, values map[string]any) (all []place) {
 	for depth := range 3 {
 		d := toml.NewDecoder(bytes.NewReader(src)).DisallowUnknownFields()

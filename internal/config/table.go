@@ -13,8 +13,8 @@ import (
 	"fisub/internal/plain"
 )
 
-// A Key is one that a table may have. Whoever knows a table lists its keys: what reads the file, what its faults say and what the
-// documentation shows come of that one list.
+// A Key is one that a table may have. Whoever knows a table lists its keys: what reads the file, what its faults say
+// and what the documentation shows come of that one list.
 type Key struct {
 	Name     string
 	To       any      // what takes the value: *string, *bool, *int, *float64, *time.Duration, *[]string or *[]int
@@ -135,7 +135,8 @@ type Table struct {
 	faults []*Fault
 }
 
-// NewTable gives a table of that name that no file has. Values are those of TOML: strings, int64, float64, bool, []any of them.
+// NewTable gives a table of that name that no file has. Values are those of TOML: strings, int64, float64, bool, []any
+// of them.
 func NewTable(name string, values map[string]any) *Table {
 	return &Table{file: &Config{}, name: name, values: values}
 }
@@ -152,8 +153,8 @@ func (t *Table) Text(key string) string {
 // Has tells whether the key is there.
 func (t *Table) Has(key string) bool { return t.values[key] != nil }
 
-// Decode gives the values to the keys, and notes as faults unknown and missing keys and what is not of its type. What is missing,
-// or at fault, gets its default.
+// Decode gives the values to the keys, and notes as faults unknown and missing keys and what is not of its type. What
+// is missing, or at fault, gets its default.
 func (t *Table) Decode(keys []Key) {
 	t.faults = nil
 	var known []string

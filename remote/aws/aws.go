@@ -1,6 +1,6 @@
-// Package aws runs jobs in an AWS account, as jobs of a Batch queue. They take the bundle from an S3 bucket and leave their
-// results there, through links that expire, so that a host has no credentials and nothing connects to it. It creates no
-// bucket, queue or role: scripts/aws/template.yaml does.
+// Package aws runs jobs in an AWS account, as jobs of a Batch queue. They take the bundle from an S3 bucket and leave
+// their results there, through links that expire, so that a host has no credentials and nothing connects to it. It
+// creates no bucket, queue or role: scripts/aws/template.yaml does.
 package aws
 
 import (
@@ -103,13 +103,13 @@ func (p *Provider) client(ctx context.Context, region string) (*account, error) 
 		if p.dial != nil {
 			client = client.WithTransportOptions(func(t *http.Transport) { t.DialContext = p.dial })
 		}
-		cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(region), awsconfig.WithSharedConfigProfile(p.config.Profile),
-			awsconfig.WithHTTPClient(client))
+		cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(region),
+			awsconfig.WithSharedConfigProfile(p.config.Profile), awsconfig.WithHTTPClient(client))
 		if err != nil {
 			return nil, p.setup(ctx, err)
 		}
 		if cfg.Region == "" {
-			return nil, &remote.Denied{Code: "no-such", Provider: p.name, Text: "no AWS region", Hint: fmt.Sprintf("set remote.%s.region or AWS_REGION", p.name)}
+			return nil, p.deny("no-such", "set remote."+p.name+".region or AWS_REGION", "no AWS region")
 		}
 		// The SDK has added what AWS_CA_BUNDLE says. All services share one pool of connections, which Close empties.
 		if c, ok := cfg.HTTPClient.(*awshttp.BuildableClient); ok {
@@ -127,8 +127,9 @@ func (p *Provider) setup(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", p.name, ctx.Err())
 	}
-	return &remote.Denied{Code: "credentials", Provider: p.name, Text: err.Error(),
-		Hint: "set up credentials as for the AWS tools (`aws configure`, `aws sso login`, AWS_PROFILE, AWS_ACCESS_KEY_ID)"}
+	const hint = "set up credentials as for the AWS tools (`aws configure`, `aws sso login`, AWS_PROFILE, " +
+		"AWS_ACCESS_KEY_ID)"
+	return p.deny("credentials", hint, "%v", err)
 }
 
 // data is Handle.Data. A copy lies in the job's folder, so that any client finds the job.
@@ -193,7 +194,9 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 }
 
 // Submit sends the bundle to the bucket and starts the job.
-func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (h remote.Handle, err error) {
+func (p *Provider) Submit(
+	ctx context.Context, job *remote.Job, progress func(sent, total int64),
+) (h remote.Handle, err error) {
 	if err := job.Check(); err != nil {
 		return h, fmt.Errorf("%s: %w", p.name, err)
 	}
@@ -244,8 +247,8 @@ func (p *Provider) undo(ctx context.Context, a *account, b *bucket, d *data) err
 	return nil
 }
 
-// life is for how long the links of a job must work. Credentials that end earlier than the wait for a host shorten it, those
-// that end before the job could be over are refused.
+// life is for how long the links of a job must work. Credentials that end earlier than the wait for a host shorten it,
+// those that end before the job could be over are refused.
 func (p *Provider) life(ctx context.Context, a *account, job *remote.Job) (time.Duration, error) {
 	need, most := job.Limit+margin, job.Limit+margin+p.config.QueueLimit
 	creds, err := a.creds.Retrieve(ctx)
@@ -257,9 +260,8 @@ func (p *Provider) life(ctx context.Context, a *account, job *remote.Job) (time.
 	}
 	left := time.Until(creds.Expires)
 	if left < need {
-		return 0, &remote.Denied{Code: "credentials", Provider: p.name,
-			Text: fmt.Sprintf("the credentials end at %s, before a job of %v could be over", creds.Expires.UTC().Format(time.RFC3339), job.Limit),
-			Hint: "renew them, with a longer session, or give the job a lower limit"}
+		return 0, p.deny("credentials", "renew them, with a longer session, or give the job a lower limit",
+			"the credentials end at %s, before a job of %v could be over", creds.Expires.UTC().Format(time.RFC3339), job.Limit)
 	}
 	return min(most, left), nil
 }

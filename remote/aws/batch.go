@@ -42,7 +42,8 @@ func (p *Provider) check(ctx context.Context, a *account) (remote.Host, error) {
 	if err != nil {
 		return h, err
 	}
-	h.Detail = fmt.Sprintf("job definition %s, revision %d", aws.ToString(definition.JobDefinitionName), aws.ToInt32(definition.Revision))
+	h.Detail = fmt.Sprintf("job definition %s, revision %d",
+		aws.ToString(definition.JobDefinitionName), aws.ToInt32(definition.Revision))
 	for _, order := range queues.JobQueues[0].ComputeEnvironmentOrder {
 		envs, err := a.batch.DescribeComputeEnvironments(ctx, &batch.DescribeComputeEnvironmentsInput{
 			ComputeEnvironments: []string{aws.ToString(order.ComputeEnvironment)}})
@@ -59,8 +60,8 @@ func (p *Provider) check(ctx context.Context, a *account) (remote.Host, error) {
 }
 
 func (p *Provider) absent(format string, args ...any) error {
-	return &remote.Denied{Code: "no-such", Provider: p.name, Text: fmt.Sprintf(format, args...),
-		Hint: "create it with scripts/aws/template.yaml, or set queue, job_definition and region to yours"}
+	const hint = "create it with scripts/aws/template.yaml, or set queue, job_definition and region to yours"
+	return p.deny("no-such", hint, format, args...)
 }
 
 // definition finds the newest active revision of the job definition, or the one that the config names.
@@ -103,8 +104,8 @@ func (p *Provider) start(ctx context.Context, a *account, job *remote.Job, progr
 	return aws.ToString(out.JobId), nil
 }
 
-// submitInput is what Batch is asked for. Batch ends the job, whatever happens on the host, when its limit and the time to
-// begin and to end are over; it does not start it again.
+// submitInput is what Batch is asked for. Batch ends the job, whatever happens on the host, when its limit and the time
+// to begin and to end are over; it does not start it again.
 func (p *Provider) submitInput(job *remote.Job, program, boot string) *batch.SubmitJobInput {
 	in := &batch.SubmitJobInput{
 		JobName:       aws.String(jobPrefix + job.ID),
@@ -124,7 +125,8 @@ func (p *Provider) submitInput(job *remote.Job, program, boot string) *batch.Sub
 		PropagateTags: aws.Bool(true),
 	}
 	if job.GPU != "" {
-		in.ContainerOverrides.ResourceRequirements = []types.ResourceRequirement{{Type: types.ResourceTypeGpu, Value: aws.String("1")}}
+		gpu := types.ResourceRequirement{Type: types.ResourceTypeGpu, Value: aws.String("1")}
+		in.ContainerOverrides.ResourceRequirements = []types.ResourceRequirement{gpu}
 	}
 	return in
 }

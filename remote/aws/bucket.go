@@ -47,6 +47,9 @@ const maxSkew = 5 * time.Minute
 // maxFile is what S3 takes in one piece.
 const maxFile = 5 << 30
 
+// stored is the key of a file of a bundle.
+func (p *Provider) stored(sum string) string { return p.config.Prefix + "store/" + sum }
+
 func (b *bucket) put(ctx context.Context, key string, content []byte) error {
 	_, err := b.s3.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.name, Key: &key, Body: bytes.NewReader(content)})
 	return err
@@ -81,7 +84,8 @@ func (b *bucket) clear(ctx context.Context, prefix string) error {
 		for i, o := range page.Contents {
 			ids[i].Key = o.Key
 		}
-		out, err := b.s3.DeleteObjects(ctx, &s3.DeleteObjectsInput{Bucket: &b.name, Delete: &types.Delete{Objects: ids, Quiet: aws.Bool(true)}})
+		out, err := b.s3.DeleteObjects(ctx, &s3.DeleteObjectsInput{Bucket: &b.name,
+			Delete: &types.Delete{Objects: ids, Quiet: aws.Bool(true)}})
 		if err != nil {
 			return err
 		}
@@ -96,7 +100,8 @@ func (b *bucket) clear(ctx context.Context, prefix string) error {
 // handles reads the handles of the jobs under the prefix.
 func (b *bucket) handles(ctx context.Context, prefix string) ([]remote.Handle, error) {
 	var all []remote.Handle
-	pages := s3.NewListObjectsV2Paginator(b.s3, &s3.ListObjectsV2Input{Bucket: &b.name, Prefix: &prefix, Delimiter: aws.String("/")})
+	pages := s3.NewListObjectsV2Paginator(b.s3, &s3.ListObjectsV2Input{Bucket: &b.name, Prefix: &prefix,
+		Delimiter: aws.String("/")})
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
@@ -120,8 +125,8 @@ func (b *bucket) handles(ctx context.Context, prefix string) ([]remote.Handle, e
 	return all, nil
 }
 
-// send brings the files that the store lacks into it. S3 refuses a file whose content is not what its hash says. One Submit
-// sends at a time, so that jobs with the same bundle do not all send it.
+// send brings the files that the store lacks into it. S3 refuses a file whose content is not what its hash says. One
+// Submit sends at a time, so that jobs with the same bundle do not all send it.
 func (p *Provider) send(ctx context.Context, b *bucket, job *remote.Job, progress func(sent, total int64)) error {
 	select {
 	case p.turn <- struct{}{}:
@@ -144,7 +149,7 @@ func (p *Provider) send(ctx context.Context, b *bucket, job *remote.Job, progres
 		}
 		seen[f.SHA256] = true
 		g.Go(func() error {
-			o, err := b.s3.HeadObject(sub, &s3.HeadObjectInput{Bucket: &b.name, Key: aws.String(p.config.Prefix + "store/" + f.SHA256),
+			o, err := b.s3.HeadObject(sub, &s3.HeadObjectInput{Bucket: &b.name, Key: aws.String(p.stored(f.SHA256)),
 				ChecksumMode: types.ChecksumModeEnabled})
 			if c := code(err); c == "NotFound" || c == "NoSuchKey" {
 				return nil
@@ -196,7 +201,7 @@ func (p *Provider) sendFile(ctx context.Context, b *bucket, f remote.File, tell 
 		return fmt.Errorf("%s: not %d bytes as when the bundle was made", f.Path, f.Size)
 	}
 	// The checksum signs the content: without the swap the file would be read once more to hash it for the signature.
-	_, err = b.s3.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.name, Key: aws.String(p.config.Prefix + "store/" + f.SHA256),
+	_, err = b.s3.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.name, Key: aws.String(p.stored(f.SHA256)),
 		Body: &counted{file: file, tell: tell}, ContentLength: &f.Size, ChecksumSHA256: aws.String(checksum(f))},
 		s3.WithAPIOptions(v4.SwapComputePayloadSHA256ForUnsignedPayloadMiddleware))
 	switch code(err) {
@@ -235,19 +240,23 @@ func (c *counted) Seek(offset int64, whence int) (int64, error) {
 	return at, err
 }
 
-// post writes the job's folder, and gives the program's hash and the link with which the host begins. All links work for life.
-func (p *Provider) post(ctx context.Context, b *bucket, d *data, job *remote.Job, h remote.Handle, life time.Duration) (program, boot string, err error) {
+// post writes the job's folder, and gives the program's hash and the link with which the host begins. All links work
+// for life.
+func (p *Provider) post(
+	ctx context.Context, b *bucket, d *data, job *remote.Job, h remote.Handle, life time.Duration,
+) (program, boot string, err error) {
 	raw, err := json.Marshal(h)
 	if err != nil {
 		return "", "", err
 	}
-	put, err := b.s3.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.name, Key: aws.String(d.folder() + "handle.json"), Body: bytes.NewReader(raw)})
+	put, err := b.s3.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.name, Key: aws.String(d.folder() + "handle.json"),
+		Body: bytes.NewReader(raw)})
 	if err != nil {
 		return "", "", err
 	}
 	if skew, ok := awsmiddleware.GetAttemptSkew(put.ResultMetadata); ok && skew.Abs() > maxSkew {
-		return "", "", &remote.Denied{Code: "credentials", Provider: p.name, Hint: "set the clock of this machine",
-			Text: fmt.Sprintf("the clock of this machine is wrong by %v: links to the bucket would not be valid", skew.Abs().Round(time.Second))}
+		return "", "", p.deny("credentials", "set the clock of this machine",
+			"the clock of this machine is wrong by %v: links to the bucket would not be valid", skew.Abs().Round(time.Second))
 	}
 	signer := s3.NewPresignClient(b.s3, s3.WithPresignExpires(life))
 	link := func(key string) (string, error) {
@@ -262,7 +271,7 @@ func (p *Provider) post(ctx context.Context, b *bucket, d *data, job *remote.Job
 	}
 	links := mailbox.Links{Files: map[string]string{}, Until: time.Now().Add(life).UTC().Truncate(time.Second)}
 	for _, f := range job.Files {
-		if links.Files[f.SHA256], err = link(p.config.Prefix + "store/" + f.SHA256); err != nil {
+		if links.Files[f.SHA256], err = link(p.stored(f.SHA256)); err != nil {
 			return "", "", err
 		}
 	}
@@ -275,7 +284,8 @@ func (p *Provider) post(ctx context.Context, b *bucket, d *data, job *remote.Job
 		return "", "", err
 	}
 	out := d.folder() + "out/"
-	form, err := signer.PresignPostObject(ctx, &s3.PutObjectInput{Bucket: &b.name, Key: aws.String(out + "${filename}")}, func(o *s3.PresignPostOptions) {
+	results := &s3.PutObjectInput{Bucket: &b.name, Key: aws.String(out + "${filename}")}
+	form, err := signer.PresignPostObject(ctx, results, func(o *s3.PresignPostOptions) {
 		o.Expires = life
 		o.Conditions = []any{[]any{"starts-with", "$key", out}, []any{"content-length-range", 0, mailbox.MaxPiece}}
 	})
@@ -296,7 +306,7 @@ func (p *Provider) post(ctx context.Context, b *bucket, d *data, job *remote.Job
 	}
 	list := "create-dirs\n"
 	for _, f := range []struct{ key, as string }{
-		{p.config.Prefix + "store/" + program, "program"},
+		{p.stored(program), "program"},
 		{d.folder() + "job.json", "jobs/" + d.job + "/job.json"},
 		{d.folder() + "links.json", "links.json"},
 	} {

@@ -1,6 +1,7 @@
 package aws
 
 import (
+	"path"
 	"regexp"
 	"strings"
 	"time"
@@ -32,7 +33,8 @@ func (c *Config) Keys() []config.Key {
 		{Name: "prefix", To: &c.Prefix, Default: "fisub/", Blank: true,
 			Help: "of all keys in the bucket; several people take a prefix each"},
 		{Name: "queue", To: &c.Queue, Required: true, Example: `"gpus"`, Help: "the job queue's name or ARN"},
-		{Name: "job_definition", To: &c.JobDefinition, Required: true, Example: `"fisub"`, Help: "the job definition's name or ARN"},
+		{Name: "job_definition", To: &c.JobDefinition, Required: true, Example: `"fisub"`,
+			Help: "the job definition's name or ARN"},
 		{Name: "slots", To: &c.Slots, Default: 8, Help: "jobs in the queue at a time"},
 		{Name: "queue_limit", To: &c.QueueLimit, Default: 2 * time.Hour,
 			Help: "how long a job may wait before its links have expired"},
@@ -47,7 +49,7 @@ var (
 )
 
 func validPrefix(s string) bool {
-	return len(s) <= 200 && prefixName.MatchString(s) && !strings.Contains("/"+s, "/../") && !strings.Contains("/"+s, "/./")
+	return len(s) <= 200 && prefixName.MatchString(s) && (s == "" || path.Clean("/"+s)+"/" == "/"+s)
 }
 
 const week = 7 * 24 * time.Hour

@@ -24,7 +24,7 @@ var kinds = []struct {
 }{
 	{"ExpiredToken", "credentials", "renew the credentials, as with `aws sso login`", false},
 	{"RequestExpired", "credentials", "renew the credentials, or set the clock of this machine", true},
-	{"RequestTimeTooSkewed", "credentials", "set the clock of this machine: AWS refuses signatures made at another time", true},
+	{"RequestTimeTooSkewed", "credentials", "set the clock of this machine: AWS refuses other signatures", true},
 	{"InvalidClientTokenId", "credentials", "the access key does not exist: see `aws configure list`", true},
 	{"InvalidAccessKeyId", "credentials", "the access key does not exist: see `aws configure list`", true},
 	{"UnrecognizedClient", "credentials", "AWS does not know these credentials: see `aws configure list`", false},
@@ -33,7 +33,7 @@ var kinds = []struct {
 	{"InvalidToken", "credentials", "renew the credentials, as with `aws sso login`", false},
 	{"MissingAuthenticationToken", "credentials", "set up credentials, as with `aws configure`", false},
 	{"OptInRequired", "credentials", "the account is not signed up for this service or region", true},
-	{"AccessDenied", "credentials", "the credentials lack a permission: docs/remote/aws.md lists those that are needed", false},
+	{"AccessDenied", "credentials", "the credentials lack a permission: docs/remote/aws.md names the policy", false},
 	{"Forbidden", "credentials", "the credentials lack a permission, or the bucket is another account's", true},
 
 	{"ServiceQuotaExceeded", "quota", "ask for more in Service Quotas", false},
@@ -46,10 +46,10 @@ var kinds = []struct {
 	{"IllegalLocationConstraint", "no-such", "the bucket is in another region: set region", false},
 }
 
-var absent = regexp.MustCompile(`(?i)(does not exist|not found|not exist|is not (active|enabled)|disabled|must be (VALID|ENABLED))`)
+var absent = regexp.MustCompile(`(?i)not found|not exist|is not (active|enabled)|disabled|must be (VALID|ENABLED)`)
 
-// denied gives an error of the SDK in AWS's words: a *remote.Denied where AWS, or this machine's set-up, is what says no. host
-// may be empty. The end of ctx stays what it is.
+// denied gives an error of the SDK in AWS's words: a *remote.Denied where AWS, or this machine's set-up, is what says
+// no. host may be empty. The end of ctx stays what it is.
 func (p *Provider) denied(ctx context.Context, host string, err error) error {
 	if err == nil {
 		return nil
@@ -93,6 +93,11 @@ func (p *Provider) denied(ctx context.Context, host string, err error) error {
 		return d
 	}
 	return fmt.Errorf("%s: %w", p.place(host), err)
+}
+
+// deny is what AWS, or this machine's set-up, says no to.
+func (p *Provider) deny(code, hint, format string, args ...any) error {
+	return &remote.Denied{Code: code, Provider: p.name, Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
 func (p *Provider) place(host string) string {
@@ -143,6 +148,7 @@ func finally(err error) bool {
 		return false
 	}
 	c := code(err)
-	return resp.HTTPStatusCode() != 429 && !strings.Contains(c, "Throttl") && !slices.Contains([]string{"RequestLimitExceeded", "TooManyRequestsException",
-		"SlowDown", "RequestTimeout", "BandwidthLimitExceeded"}, c)
+	slow := []string{"RequestLimitExceeded", "TooManyRequestsException", "SlowDown", "RequestTimeout",
+		"BandwidthLimitExceeded"}
+	return resp.HTTPStatusCode() != 429 && !strings.Contains(c, "Throttl") && !slices.Contains(slow, c)
 }

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// A fake is Batch and CloudWatch Logs as far as the provider uses them. A job's container is really run: as a process of this
-// machine with an environment of its own, that has nothing of this one's credentials.
+// A fake is Batch and CloudWatch Logs as far as the provider uses them. A job's container is really run: as a process
+// of this machine with an environment of its own, that has nothing of this one's credentials.
 type fake struct {
 	t   *testing.T
 	url string

@@ -465,8 +465,8 @@ func TestOrphans(t *testing.T) {
 	nothingLeft(t, c, p)
 }
 
-// No credential and no link is where others read: in the handle, the stream, the log, the exit, what processes are called and
-// what the job's program gets.
+// No credential and no link is where others read: in the handle, the stream, the log, the exit, what processes are
+// called and what the job's program gets.
 func TestSecrets(t *testing.T) {
 	c := newCloud(t)
 	p := newProvider(t, nil)

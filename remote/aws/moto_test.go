@@ -18,7 +18,8 @@ import (
 	"fisub/remote"
 )
 
-// newMoto starts moto's server and makes the stack of the template in it. It gives the server's address and the stack's outputs.
+// newMoto starts moto's server and makes the stack of the template in it. It gives the server's address and the stack's
+// outputs.
 func newMoto(t *testing.T) (endpoint string, outputs map[string]string) {
 	t.Helper()
 	server, address := tool(t, "moto/bin/moto_server"), free(t)

@@ -50,13 +50,17 @@ func spy(ctx context.Context) (context.Context, *watch) {
 	return context.WithValue(ctx, watchKey{}, w), w
 }
 
-// accepting makes Sandboxes.Create return as soon as Modal has queued the sandbox. By itself it waits up to 21 minutes for a
-// machine, and ends the sandbox where the client goes away meanwhile. The sandbox that it returns is good for its id only.
+// accepting makes Sandboxes.Create return as soon as Modal has queued the sandbox. By itself it waits up to 21 minutes
+// for a machine, and ends the sandbox where the client goes away meanwhile. The sandbox that it returns is good for its
+// id only.
 func accepting(ctx context.Context) context.Context { return context.WithValue(ctx, acceptKey{}, true) }
 
 const buildLines = 20
 
-func watchUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func watchUnary(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	if r, ok := reply.(*pb.SandboxGetTaskIdResponse); ok && ctx.Value(acceptKey{}) != nil {
 		r.SetTaskId("ta-accepted")
 		return nil
@@ -77,7 +81,10 @@ func watchUnary(ctx context.Context, method string, req, reply any, cc *grpc.Cli
 	return nil
 }
 
-func watchStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func watchStream(
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+	opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	s, err := open(ctx, desc, cc, method, opts...)
 	w, ok := ctx.Value(watchKey{}).(*watch)
 	if !ok || err != nil {

@@ -28,12 +28,14 @@ func (c *Config) Keys() []config.Key {
 		{Name: "app", To: &c.App, Default: "fisub", Help: "Modal's app; made when it is missing"},
 		{Name: "environment", To: &c.Environment, Absent: "the profile's", Help: "Modal's environment"},
 		{Name: "volume", To: &c.Volume, Absent: "as `app`", Help: "a volume of version 2; made when it is missing"},
-		{Name: "image", To: &c.Image, Default: "debian:13-slim", Help: "of a public registry. Modal puts the driver in and the bundle " +
-			"brings the rest, so it needs no CUDA, only sh, tar and the core utilities, and a C library that is not older than 2.28"},
+		{Name: "image", To: &c.Image, Default: "debian:13-slim",
+			Help: "of a public registry. Modal puts the driver in and the bundle brings the rest, so it needs no CUDA, only " +
+				"sh, tar and the core utilities, and a C library that is not older than 2.28"},
 		{Name: "cpu", To: &c.CPU, Default: 4.0, Help: "cores of a job's sandbox; Modal bills them beside the GPU"},
 		{Name: "memory", To: &c.Memory, Default: 8192, Help: "MiB of a job's sandbox; Modal bills them beside the GPU"},
 		{Name: "regions", To: &c.Regions, Absent: "any", Help: "Modal's regions. Naming some costs more, and waits longer"},
-		{Name: "queue", To: &c.Queue, Default: 30 * time.Minute, Help: "how long a job may wait for a GPU; then it is given up"},
+		{Name: "queue", To: &c.Queue, Default: 30 * time.Minute,
+			Help: "how long a job may wait for a GPU; then it is given up"},
 		{Name: "jobs", To: &c.Jobs, Default: 8, Help: "sandboxes at a time; a workspace has a limit of its own"},
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"fisub/remote/agent"
 )
 
-// A door is the sandbox through which files go to the volume and come from it. It is opened when it is needed, and Modal ends
-// it when it has not been used for a while, so that none outlives its client for long.
+// A door is the sandbox through which files go to the volume and come from it. It is opened when it is needed, and
+// Modal ends it when it has not been used for a while, so that none outlives its client for long.
 type door struct {
 	p  *Provider
 	mu sync.Mutex // one call at a time
@@ -112,13 +112,13 @@ func (p *Provider) failScript(doing string, err error) error {
 		return nil
 	}
 	if text := err.Error(); strings.Contains(text, "No space left") || strings.Contains(text, "quota exceeded") {
-		return &remote.Denied{Code: "disk", Provider: p.name, Text: doing + ": " + text, Hint: fmt.Sprintf("make room on Modal's volume %s", p.config.Volume)}
+		return p.deny("disk", "make room on Modal's volume "+p.config.Volume, "%s: %s", doing, text)
 	}
 	return fmt.Errorf("%s: %s: %w", p.name, doing, err)
 }
 
-// send brings job.json, and the files that the volume lacks, to the volume. Jobs that are submitted at the same time wait for
-// each other, so that none sends what another one has just sent.
+// send brings job.json, and the files that the volume lacks, to the volume. Jobs that are submitted at the same time
+// wait for each other, so that none sends what another one has just sent.
 func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent, total int64)) error {
 	p.door.mu.Lock()
 	defer p.door.mu.Unlock()
@@ -158,9 +158,8 @@ func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent
 	}
 	tell(0)
 	var wrong strings.Builder
-	err = p.door.locked(ctx, doing, call{script: put, args: []string{job.ID, rand.Text()}, out: &wrong, in: func(w io.Writer) error {
-		return pack(w, job, files, tell)
-	}})
+	bundle := func(w io.Writer) error { return pack(w, job, files, tell) }
+	err = p.door.locked(ctx, doing, call{script: put, args: []string{job.ID, rand.Text()}, out: &wrong, in: bundle})
 	if sums := strings.Fields(wrong.String()); len(sums) > 0 && err != nil {
 		for _, f := range files {
 			if f.SHA256 == sums[0] {

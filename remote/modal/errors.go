@@ -26,10 +26,15 @@ func words(err error) string {
 	if errors.As(err, &st) && st.GRPCStatus().Message() != "" {
 		text = st.GRPCStatus().Message()
 	}
-	for _, prefix := range []string{"RemoteError: ", "InvalidError: ", "NotFoundError: ", "ConflictError: ", "ExecutionError: ", "ResourceExhaustedError: ", "TimeoutError: "} {
-		text = strings.TrimPrefix(text, prefix)
-	}
-	return redact(strings.TrimSpace(text))
+	return redact(strings.TrimSpace(kinds.ReplaceAllString(text, "")))
+}
+
+// kinds are the SDK's names of errors.
+var kinds = regexp.MustCompile(`^((Remote|Invalid|NotFound|Conflict|Execution|ResourceExhausted|Timeout)Error: )+`)
+
+// deny is what Modal, or a limit of it, says no to.
+func (p *Provider) deny(code, hint, format string, args ...any) error {
+	return &remote.Denied{Code: code, Provider: p.name, Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
 // A fault is an error of Modal's or the SDK's in words that hold no token.
@@ -66,9 +71,7 @@ func (p *Provider) fail(ctx context.Context, doing string, err error) error {
 		return err
 	}
 	text := words(err)
-	deny := func(code, hint string) error {
-		return &remote.Denied{Code: code, Provider: p.name, Text: doing + ": " + text, Hint: hint}
-	}
+	deny := func(code, hint string) error { return p.deny(code, hint, "%s: %s", doing, text) }
 	const login = "run `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
 	var exhausted sdk.ResourceExhaustedError
 	var invalid sdk.InvalidError

@@ -1,9 +1,10 @@
 // Package modal runs jobs in sandboxes of Modal (modal.com), through Modal's Go SDK.
 //
-// A volume holds the bundles' files, each once, and what jobs leave behind. A small sandbox without a GPU, the door, writes
-// to it and reads from it, so that no GPU waits for an upload. The sandbox with the GPU runs the agent as its entry point: it
-// needs no client from the moment it is accepted, and ends by itself. While it runs, its event stream is followed in it; when
-// it is gone, what it kept on the volume is read. What runs on the volume's side are the scripts of scripts.go.
+// A volume holds the bundles' files, each once, and what jobs leave behind. A small sandbox without a GPU, the door,
+// writes to it and reads from it, so that no GPU waits for an upload. The sandbox with the GPU runs the agent as its
+// entry point: it needs no client from the moment it is accepted, and ends by itself. While it runs, its event stream
+// is followed in it; when it is gone, what it kept on the volume is read. What runs on the volume's side are the
+// scripts of scripts.go.
 package modal
 
 import (
@@ -30,7 +31,8 @@ const (
 	// Kind is the provider's kind.
 	Kind = "modal"
 
-	// margin is what a sandbox may live beyond the limit of its job: to verify files, to end it and to keep what it left.
+	// margin is what a sandbox may live beyond the limit of its job: to verify files, to end it and to keep what it
+	// left.
 	margin = 3 * time.Minute
 	// longest is the life that Modal gives a sandbox at most.
 	longest = 24 * time.Hour
@@ -38,8 +40,8 @@ const (
 	bound = 30 * time.Second
 	// linger is how long a job's sandbox stays after the job, so that a client that follows it has the rest from it.
 	linger = 10 * time.Second
-	// keep is how often what a job has so far goes to the volume: what is lost at most where its machine is lost while nobody
-	// follows it.
+	// keep is how often what a job has so far goes to the volume: what is lost at most where its machine is lost while
+	// nobody follows it.
 	keep = 10 * time.Second
 )
 
@@ -83,8 +85,8 @@ func New(name string, c Config) (*Provider, error) {
 	return p, nil
 }
 
-// Places gives as many places as jobs may be in sandboxes at a time, at most n. They have names only to be told apart: where a
-// sandbox is, Modal decides.
+// Places gives as many places as jobs may be in sandboxes at a time, at most n. They have names only to be told apart:
+// where a sandbox is, Modal decides.
 func (p *Provider) Places(n int) (places []remote.Place) {
 	for i := range min(n, p.config.Jobs) {
 		places = append(places, remote.Place{Host: fmt.Sprintf("sandbox%d", i+1), GPU: -1})
@@ -95,7 +97,7 @@ func (p *Provider) Places(n int) (places []remote.Place) {
 // Check asks Modal whether it knows the user and the app. Whether a GPU is free only a sandbox can find out.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	host := remote.Host{Name: p.name, State: "ready"}
-	app, err := p.client.Apps.FromName(ctx, p.config.App, &sdk.AppFromNameParams{CreateIfMissing: true, Environment: p.config.Environment})
+	app, err := p.findApp(ctx)
 	if ctx.Err() != nil {
 		return nil, p.fail(ctx, "asking Modal", err)
 	}
@@ -130,14 +132,16 @@ func (p *Provider) open(h remote.Handle) (handle, error) {
 	case !remote.ValidID(h.Job) || d.Sandbox != "" && !sandbox.MatchString(d.Sandbox):
 		return d, fmt.Errorf("%s: handle: no job and sandbox", p.name)
 	case d.App != p.config.App:
-		return d, &remote.Denied{Code: "no-such", Provider: p.name, Text: fmt.Sprintf("the job is in app %.60q, the table names %q", d.App, p.config.App),
-			Hint: fmt.Sprintf("write app = %.60q in [remote.%s]", d.App, p.name)}
+		return d, p.deny("no-such", fmt.Sprintf("write app = %.60q in [remote.%s]", d.App, p.name),
+			"the job is in app %.60q, the table names %q", d.App, p.config.App)
 	}
 	return d, nil
 }
 
 // Submit sends what the volume lacks through the door, and has Modal queue a sandbox that runs the agent.
-func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle, error) {
+func (p *Provider) Submit(
+	ctx context.Context, job *remote.Job, progress func(sent, total int64),
+) (remote.Handle, error) {
 	program, err := p.accept(job)
 	if err != nil {
 		return remote.Handle{}, err
@@ -151,29 +155,28 @@ func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(se
 	id, err := p.create(ctx, job, program)
 	if err == nil {
 		var data []byte
-		if data, err = json.Marshal(handle{Sandbox: id, App: p.config.App, Created: time.Now().UTC().Truncate(time.Second)}); err == nil {
+		d := handle{Sandbox: id, App: p.config.App, Created: time.Now().UTC().Truncate(time.Second)}
+		if data, err = json.Marshal(d); err == nil {
 			return remote.Handle{Provider: Kind, Job: job.ID, Place: job.Place, Data: data}, nil
 		}
 	}
 	// Where the answer was lost, Modal may have queued it all the same.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	defer cancel()
-	return remote.Handle{}, errors.Join(err, p.forget(clean, job.ID), p.door.run(clean, "removing job "+job.ID, call{script: remove, args: []string{job.ID}}))
+	return remote.Handle{}, errors.Join(err, p.forget(clean, job.ID), p.removeJob(clean, job.ID))
 }
 
 // accept refuses jobs that no sandbox could run, and gives the hash of the program.
 func (p *Provider) accept(job *remote.Job) (program string, err error) {
-	denied := func(code, hint, format string, args ...any) (string, error) {
-		return "", &remote.Denied{Code: code, Provider: p.name, Text: fmt.Sprintf(format, args...), Hint: hint}
-	}
 	if err := job.Check(); err != nil {
 		return "", fmt.Errorf("%s: %w", p.name, err)
 	}
 	if job.Limit <= 0 || job.Limit > longest-margin {
-		return denied("limit", "give a shorter limit, or shard the run", "a sandbox lives at most %v: limit %v is too long", longest, job.Limit)
+		return "", p.deny("limit", "give a shorter limit, or shard the run",
+			"a sandbox lives at most %v: limit %v is too long", longest, job.Limit)
 	}
 	if job.GPU != "" && !gpuKind.MatchString(job.GPU) {
-		return denied("no-such", "see modal.com/docs/guide/gpu for the kinds", "%.60q is no kind of GPU", job.GPU)
+		return "", p.deny("no-such", "see modal.com/docs/guide/gpu for the kinds", "%.60q is no kind of GPU", job.GPU)
 	}
 	f, err := job.Program()
 	if err != nil {
@@ -189,11 +192,12 @@ func (p *Provider) prepare(ctx context.Context) error {
 	if p.image != nil {
 		return nil
 	}
-	app, err := p.client.Apps.FromName(ctx, p.config.App, &sdk.AppFromNameParams{CreateIfMissing: true, Environment: p.config.Environment})
+	app, err := p.findApp(ctx)
 	if err != nil {
 		return p.fail(ctx, "asking for app "+p.config.App, err)
 	}
-	store, err := p.client.Volumes.FromName(ctx, p.config.Volume, &sdk.VolumeFromNameParams{CreateIfMissing: true, Environment: p.config.Environment, Version: 2})
+	store, err := p.client.Volumes.FromName(ctx, p.config.Volume,
+		&sdk.VolumeFromNameParams{CreateIfMissing: true, Environment: p.config.Environment, Version: 2})
 	if err != nil {
 		return p.fail(ctx, "asking for volume "+p.config.Volume, err)
 	}
@@ -201,13 +205,18 @@ func (p *Provider) prepare(ctx context.Context) error {
 	image, err := p.client.Images.FromRegistry(p.config.Image, nil).Build(ctx, app, nil)
 	if err != nil {
 		if text := seen.buildLog(); text != "" && ctx.Err() == nil {
-			return &remote.Denied{Code: "image", Provider: p.name, Text: "building image " + p.config.Image + ": " + words(err) + "\n" + text,
-				Hint: fmt.Sprintf("name another image in remote.%s.image", p.name)}
+			return p.deny("image", "name another image in remote."+p.name+".image",
+				"building image %s: %s\n%s", p.config.Image, words(err), text)
 		}
 		return p.fail(ctx, "building image "+p.config.Image, err)
 	}
 	p.app, p.store, p.image = app, store, image
 	return nil
+}
+
+func (p *Provider) findApp(ctx context.Context) (*sdk.App, error) {
+	params := &sdk.AppFromNameParams{CreateIfMissing: true, Environment: p.config.Environment}
+	return p.client.Apps.FromName(ctx, p.config.App, params)
 }
 
 // create queues the sandbox of a job and returns when Modal has accepted it, not when it has found a GPU.
@@ -216,12 +225,13 @@ func (p *Provider) create(ctx context.Context, job *remote.Job, program string) 
 	for k, v := range job.Labels {
 		tags[tagLabel+clean(k)] = clean(v)
 	}
+	stay, every := fmt.Sprint(int(p.linger.Seconds())), fmt.Sprint(max(1, int(2*p.keep.Seconds())))
 	sb, err := p.client.Sandboxes.Create(accepting(ctx), p.app, p.image, &sdk.SandboxCreateParams{
 		GPU:          gpuName(job.GPU),
 		CPU:          p.config.CPU,
 		MemoryMiB:    p.config.Memory,
 		Timeout:      (job.Limit + margin).Truncate(time.Second),
-		Command:      script(entry, job.ID, program, fmt.Sprint(int(p.linger.Seconds())), fmt.Sprint(max(1, int(2*p.keep.Seconds())))),
+		Command:      script(entry, job.ID, program, stay, every),
 		Volumes:      map[string]*sdk.Volume{volume: p.store},
 		BlockNetwork: true,
 		Regions:      p.config.Regions,
@@ -277,7 +287,11 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 	if err := p.prepare(ctx); err != nil {
 		return err
 	}
-	return p.door.run(ctx, "removing job "+h.Job, call{script: remove, args: []string{h.Job}})
+	return p.removeJob(ctx, h.Job)
+}
+
+func (p *Provider) removeJob(ctx context.Context, job string) error {
+	return p.door.run(ctx, "removing job "+job, call{script: remove, args: []string{job}})
 }
 
 // terminate ends a sandbox and waits for it; one that is unknown or has ended is ended.
@@ -292,8 +306,8 @@ func (p *Provider) terminate(ctx context.Context, sb *sdk.Sandbox) error {
 	return nil
 }
 
-// List gives the jobs of the app that are in sandboxes, queued ones too, and those that have ended and left something on the
-// volume.
+// List gives the jobs of the app that are in sandboxes, queued ones too, and those that have ended and left something
+// on the volume.
 func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 	if err := p.prepare(ctx); err != nil {
 		return nil, err
@@ -327,7 +341,8 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 		}
 	}
 	left := plain.Buffer{Limit: exitCap}
-	if err := p.door.run(ctx, "listing what jobs have left", call{script: leftovers, out: &left, reload: true}); err != nil {
+	err = p.door.run(ctx, "listing what jobs have left", call{script: leftovers, out: &left, reload: true})
+	if err != nil {
 		return nil, err
 	}
 	for _, job := range strings.Fields(left.String()) {
@@ -339,7 +354,8 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 }
 
 func (p *Provider) sandboxes(ctx context.Context, app *sdk.App, tags map[string]string) ([]*sdk.Sandbox, error) {
-	seq, err := p.client.Sandboxes.List(ctx, &sdk.SandboxListParams{AppID: app.AppID, Tags: tags, Environment: p.config.Environment})
+	params := &sdk.SandboxListParams{AppID: app.AppID, Tags: tags, Environment: p.config.Environment}
+	seq, err := p.client.Sandboxes.List(ctx, params)
 	if err != nil {
 		return nil, p.fail(ctx, "listing sandboxes", err)
 	}
@@ -379,7 +395,8 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 	if err := p.prepare(ctx); err != nil {
 		return err
 	}
-	if err := p.door.run(ctx, "reading the log", call{script: keptLog, args: []string{h.Job}, out: out, reload: true}); err != nil {
+	err = p.door.run(ctx, "reading the log", call{script: keptLog, args: []string{h.Job}, out: out, reload: true})
+	if err != nil {
 		return err
 	}
 	return log.Close()

@@ -11,12 +11,12 @@ func script(text string, args ...string) []string {
 	return append([]string{"sh", "-c", text, "fisub"}, args...)
 }
 
-// What runs in sandboxes. $1 is the job's id. The work folder is on the sandbox's own disk, since the volume has no locks and
-// no links; entry copies what must outlive the sandbox to the volume, now and then and at the end. `sync` on the volume makes
-// it visible to other sandboxes.
+// What runs in sandboxes. $1 is the job's id. The work folder is on the sandbox's own disk, since the volume has no
+// locks and no links; entry copies what must outlive the sandbox to the volume, now and then and at the end. `sync` on
+// the volume makes it visible to other sandboxes.
 const (
-	// entry runs the agent; $2 is the hash of the program, $3 how many seconds to stay when it has ended, $4 after how many
-	// half seconds to keep what there is.
+	// entry runs the agent; $2 is the hash of the program, $3 how many seconds to stay when it has ended, $4 after how
+	// many half seconds to keep what there is.
 	entry = `
 dir=` + work + `/jobs/$1 kept=` + volume + `/jobs/$1
 mkdir -p "$dir" "$kept" && ln -sfn ` + volume + `/store ` + work + `/store && cp "$kept/job.json" "$dir/job.json" &&
@@ -54,18 +54,19 @@ exec ` + work + `/program agent tail "$dir" --from "$2"
 	readExit = `cat ` + work + `/jobs/"$1"/exit.json`
 	readLog  = `cat ` + work + `/jobs/"$1"/log 2>/dev/null || cat ` + volume + `/jobs/"$1"/start.log 2>/dev/null || true`
 
-	// lack reads lines "hash size" and writes the hashes that the volume lacks. What it has is kept for another month; what no
-	// job has used for so long goes, and what jobs left that nobody fetched.
+	// lack reads lines "hash size" and writes the hashes that the volume lacks. What it has is kept for another month;
+	// what no job has used for so long goes, and what jobs left that nobody fetched.
 	lack = `
 mkdir -p ` + volume + `/store ` + volume + `/jobs && cd ` + volume + `/store || exit 1
 find . -mindepth 1 -maxdepth 1 -type f -mtime +30 -exec rm -f {} +
-{ find . -mindepth 2 -maxdepth 2 -mtime +1; find ../jobs -mindepth 2 -maxdepth 2 -name job.json -mtime +14; } | while read -r f; do rm -rf "${f%/*}"; done
+{ find . -mindepth 2 -maxdepth 2 -mtime +1; find ../jobs -mindepth 2 -maxdepth 2 -name job.json -mtime +14; } |
+	while read -r f; do rm -rf "${f%/*}"; done
 while read -r sum size; do
 	if [ -f "$sum" ] && [ "$(stat -c %s "$sum")" = "$size" ]; then touch -c "$sum" || true; else echo "$sum"; fi
 done
 `
-	// put reads a tar archive of job.json and of files named by their hashes, verifies and stores them; $2 is a random name.
-	// Hashes that are not those of the content go to stdout.
+	// put reads a tar archive of job.json and of files named by their hashes, verifies and stores them; $2 is a random
+	// name. Hashes that are not those of the content go to stdout.
 	put = `
 set -e
 cd ` + volume + `
@@ -103,6 +104,7 @@ cd ` + volume + `/jobs/"$1" 2>/dev/null && [ -e events.jsonl ] || exit 0
 tail -c +"$2" events.jsonl
 `
 	keptExit = `cat ` + volume + `/jobs/"$1"/exit.json 2>/dev/null || true`
-	keptLog  = `cd ` + volume + `/jobs/"$1" 2>/dev/null || exit 0; cat log 2>/dev/null || cat start.log 2>/dev/null || true`
-	started  = `tail -c 400 ` + volume + `/jobs/"$1"/start.log 2>/dev/null || true`
+	keptLog  = `cd ` + volume + `/jobs/"$1" 2>/dev/null || exit 0
+cat log 2>/dev/null || cat start.log 2>/dev/null || true`
+	started = `tail -c 400 ` + volume + `/jobs/"$1"/start.log 2>/dev/null || true`
 )

@@ -48,14 +48,17 @@ func (p *Provider) ended(ctx context.Context, sb *sdk.Sandbox) (*result, error) 
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return &result{status: w.result.GetStatus(), code: *code, text: redact(strings.TrimSpace(w.result.GetException()))}, nil
+	text := redact(strings.TrimSpace(w.result.GetException()))
+	return &result{status: w.result.GetStatus(), code: *code, text: text}, nil
 }
 
 // errQueued says that Modal has found no machine for a sandbox yet.
 var errQueued = errors.New("still queued")
 
 // exec starts a command in a sandbox, waiting until then for its machine, and ends it after limit; 0 is none.
-func (p *Provider) exec(ctx context.Context, sb *sdk.Sandbox, command []string, limit time.Duration, until time.Time) (*sdk.ContainerProcess, error) {
+func (p *Provider) exec(
+	ctx context.Context, sb *sdk.Sandbox, command []string, limit time.Duration, until time.Time,
+) (*sdk.ContainerProcess, error) {
 	starting, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	watched, w := spy(starting)
@@ -141,7 +144,8 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 				f.tell(remote.Away, err.Error())
 			}
 			if time.Since(answered) > longest+away {
-				return remote.Exit{End: remote.Lost, Text: err.Error(), Hint: "modal.com shows whether sandbox " + d.Sandbox + " is still there"}, nil
+				return remote.Exit{End: remote.Lost, Text: err.Error(),
+					Hint: "modal.com shows whether sandbox " + d.Sandbox + " is still there"}, nil
 			}
 		}
 		_ = remote.Sleep(ctx, pause) // the loop sees that ctx is done
@@ -225,7 +229,8 @@ func (f *follower) finish(ctx context.Context, end result) (remote.Exit, error) 
 	}
 	const doing = "reading what the job has left"
 	door := &f.p.door
-	if err := door.run(ctx, doing, call{script: kept, args: []string{f.h.Job, fmt.Sprint(f.from + 1)}, out: f, reload: true}); err != nil {
+	rest := call{script: kept, args: []string{f.h.Job, fmt.Sprint(f.from + 1)}, out: f, reload: true}
+	if err := door.run(ctx, doing, rest); err != nil {
 		return remote.Exit{}, err
 	}
 	data, said := plain.Buffer{Limit: exitCap}, plain.Buffer{Limit: 4096}
@@ -257,7 +262,8 @@ func (r result) exit(said string) remote.Exit {
 	if lines := strings.Split(said, "\n"); said != "" {
 		what += ": " + redact(lines[len(lines)-1])
 	}
-	return remote.Exit{End: remote.Lost, Text: cmp.Or(r.text, what), Hint: "its unfinished workloads can go to another sandbox"}
+	return remote.Exit{End: remote.Lost, Text: cmp.Or(r.text, what),
+		Hint: "its unfinished workloads can go to another sandbox"}
 }
 
 // exitOf is the exit that a job has left.

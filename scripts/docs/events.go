@@ -18,8 +18,9 @@ import (
 
 // payloads are the keys of which an event of a type has one, in the order of the types' constants.
 var payloads = map[event.Type][]string{
-	event.TypeRun: {"run"}, event.TypeBuilding: nil, event.TypeBuilt: {"built"}, event.TypeStarted: {"started"}, event.TypeSamples: {"samples"},
-	event.TypeEvaluated: {"evaluated"}, event.TypeFailed: {"message"}, event.TypeWarning: {"message", "finding"}, event.TypeFloor: {"floor"},
+	event.TypeRun: {"run"}, event.TypeBuilding: nil, event.TypeBuilt: {"built"}, event.TypeStarted: {"started"},
+	event.TypeSamples: {"samples"}, event.TypeEvaluated: {"evaluated"}, event.TypeFailed: {"message"},
+	event.TypeWarning: {"message", "finding"}, event.TypeFloor: {"floor"},
 	event.TypeDone: {"done"}, event.TypeJob: {"job_state"},
 }
 
@@ -180,7 +181,8 @@ func word(kind ast.Expr) string {
 
 func (s *stream) page() string {
 	var b strings.Builder
-	b.WriteString(generated + topic("events") + "\n## Types\n\nKeys marked \"may be missing\" are left out where they are empty, zero or unknown.\n\n" +
+	b.WriteString(generated + topic("events") + "\n## Types\n\n" +
+		"Keys marked \"may be missing\" are left out where they are empty, zero or unknown.\n\n" +
 		"| type | when | payload |\n|---|---|---|\n")
 	for _, t := range s.types {
 		var keys []string

@@ -1,5 +1,5 @@
-// Command docs writes the pages that are made of the code: docs/commands.md, docs/config.md, docs/events.md with its JSON Schema,
-// and the tables of keys in docs/remote.md and docs/remote. It is run by `go generate ./docs`.
+// Command docs writes the pages that are made of the code: docs/commands.md, docs/config.md, docs/events.md with its
+// JSON Schema, and the tables of keys in docs/remote.md and docs/remote. It is run by `go generate ./docs`.
 package main
 
 import (
@@ -52,7 +52,8 @@ func pages(root string) (map[string][]byte, error) {
 	}
 	files["docs/commands.md"] = []byte(generated + commands)
 	files["docs/config.md"] = []byte(configPage())
-	stream, err := readEvents(filepath.Join(root, "internal", "event", "event.go"), filepath.Join(root, "device", "info.go"))
+	source, info := filepath.Join(root, "internal", "event", "event.go"), filepath.Join(root, "device", "info.go")
+	stream, err := readEvents(source, info)
 	if err != nil {
 		return nil, err
 	}
@@ -83,10 +84,12 @@ func configPage() string {
 			if form := cmp.Or(k.Form, strings.Join(k.OneOf, ", ")); form != "" {
 				kind += ": " + form
 			}
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | `%s = %s` |\n", k.Name, cell(kind), cell(k.Missing()), cell(k.Help), k.Name, k.Example)
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | `%s = %s` |\n",
+				k.Name, cell(kind), cell(k.Missing()), cell(k.Help), k.Name, k.Example)
 		}
 	}
-	b.WriteString("\n## [remote.NAME]\n\nHosts for `fisub remote`: [remote.md](remote.md) has the keys of every kind of provider.\n")
+	b.WriteString("\n## [remote.NAME]\n\n" +
+		"Hosts for `fisub remote`: [remote.md](remote.md) has the keys of every kind of provider.\n")
 	return b.String()
 }
 
@@ -111,8 +114,8 @@ func topic(name string) string {
 	return strings.TrimRight(text, "\n") + "\n"
 }
 
-// withTables puts, between each pair of the comments "keys of KIND" and "end of keys" in text, the table of a provider's keys, and
-// between "topic NAME" and "end of topic" that topic.
+// withTables puts, between each pair of the comments "keys of KIND" and "end of keys" in text, the table of a
+// provider's keys, and between "topic NAME" and "end of topic" that topic.
 func withTables(text []byte) ([]byte, error) {
 	keys := providers.Keys()
 	found := false

@@ -16,8 +16,8 @@ import (
 	"fisub/remote/agent"
 )
 
-// Names of what the mailbox leaves under the form's prefix. Pieces of the event stream are named by EventKey; the exit is the
-// last to be left, so that whoever sees it sees everything before it too.
+// Names of what the mailbox leaves under the form's prefix. Pieces of the event stream are named by EventKey; the exit
+// is the last to be left, so that whoever sees it sees everything before it too.
 const (
 	Started = "started"
 	Log     = agent.LogName
@@ -28,7 +28,8 @@ const (
 // MaxPiece is the size in bytes that no object of the mailbox exceeds. A longer log is cut off.
 const MaxPiece = 16 << 20
 
-// Links are all that the host has in the bucket. They are secrets: who holds them can do what they are for until they expire.
+// Links are all that the host has in the bucket. They are secrets: who holds them can do what they are for until they
+// expire.
 type Links struct {
 	Files map[string]string `json:"files"` // by SHA256: where a file of the bundle is read
 	Stop  string            `json:"stop"`  // found as soon as the job is to end
@@ -69,8 +70,8 @@ func readLinks(name string) (*Links, error) {
 	return l, nil
 }
 
-// client follows no redirect, so that a link leads nowhere but to the bucket. It has no time limit for a whole exchange:
-// the contexts of the requests have.
+// client follows no redirect, so that a link leads nowhere but to the bucket. It has no time limit for a whole
+// exchange: the contexts of the requests have.
 var client = &http.Client{
 	Transport: &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
@@ -90,8 +91,8 @@ type refusal struct {
 
 func (e *refusal) Error() string { return e.text }
 
-// do sends a request. Its errors hold no link: in an error of net/http the link is part of the text. An answer other than
-// 2xx is an error in S3's words; one of 400 to 499, but for 408 and 429, is a *refusal.
+// do sends a request. Its errors hold no link: in an error of net/http the link is part of the text. An answer other
+// than 2xx is an error in S3's words; one of 400 to 499, but for 408 and 429, is a *refusal.
 func do(req *http.Request) (*http.Response, error) {
 	resp, err := client.Do(req)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package mailbox runs the agent on a host that nobody can connect to and that has no credentials: all it knows are links to
-// single objects of a bucket, and a form that lets it leave objects under one prefix. It fetches the bundle, starts the agent,
-// and leaves the event stream, the log and the exit in the bucket while they grow. It is for hosts that remote/aws started;
-// what a job is and how it runs is the agent's.
+// Package mailbox runs the agent on a host that nobody can connect to and that has no credentials: all it knows are
+// links to single objects of a bucket, and a form that lets it leave objects under one prefix. It fetches the bundle,
+// starts the agent, and leaves the event stream, the log and the exit in the bucket while they grow. It is for hosts
+// that remote/aws started; what a job is and how it runs is the agent's.
 package mailbox
 
 import (
@@ -52,8 +52,8 @@ func Main(o Options, args []string) error {
 	return Run(ctx, dir, args[1], o)
 }
 
-// Run runs the job whose folder is dir, of a work folder's jobs, with the links in the file that the argument names, which it
-// removes. When ctx ends, the job is cancelled. It returns nil where the exit was left in the bucket.
+// Run runs the job whose folder is dir, of a work folder's jobs, with the links in the file that the argument names,
+// which it removes. When ctx ends, the job is cancelled. It returns nil where the exit was left in the bucket.
 func Run(ctx context.Context, dir, links string, o Options) error {
 	o.Every, o.Stop = cmp.Or(o.Every, 500*time.Millisecond), cmp.Or(o.Stop, 3*time.Second)
 	o.Fetch, o.Leave = cmp.Or(o.Fetch, 20*time.Minute), cmp.Or(o.Leave, 5*time.Minute)
@@ -130,7 +130,8 @@ type expired struct {
 }
 
 func (e *expired) Error() string {
-	return fmt.Sprintf("started too late: the links to the bucket expire at %s, the job may take %v", e.until.UTC().Format(time.RFC3339), e.limit)
+	return fmt.Sprintf("started too late: the links to the bucket expire at %s, the job may take %v",
+		e.until.UTC().Format(time.RFC3339), e.limit)
 }
 
 // fetch brings one file of the bundle into the store, whole and checked or not at all.
@@ -148,8 +149,8 @@ func (m *box) fetch(ctx context.Context, root string, f remote.File) error {
 	return host.Local{}.Put(ctx, agent.Stored(root, f.SHA256), body, f.Mode())
 }
 
-// again calls f up to six times within half a minute, until it succeeds or what it meets will stay. Where ctx ends an attempt,
-// what the attempt before met says more.
+// again calls f up to six times within half a minute, until it succeeds or what it meets will stay. Where ctx ends an
+// attempt, what the attempt before met says more.
 func again(ctx context.Context, f func() error) error {
 	var no *refusal
 	var last error
@@ -159,7 +160,8 @@ func again(ctx context.Context, f func() error) error {
 			return last
 		}
 		last = err
-		if err == nil || errors.As(err, &no) || errors.Is(err, agent.ErrHash) || errors.Is(err, syscall.ENOSPC) || wait > 16*time.Second {
+		stays := errors.As(err, &no) || errors.Is(err, agent.ErrHash) || errors.Is(err, syscall.ENOSPC)
+		if err == nil || stays || wait > 16*time.Second {
 			return err
 		}
 		if remote.Sleep(ctx, wait) != nil {
@@ -288,8 +290,8 @@ func (m *box) end(ctx context.Context, fallback remote.Exit) error {
 	return nil
 }
 
-// leaveEvents posts what the event stream has grown by. A piece that may be in the bucket already is posted as it was: whoever
-// has read it looks for the next one.
+// leaveEvents posts what the event stream has grown by. A piece that may be in the bucket already is posted as it was:
+// whoever has read it looks for the next one.
 func (m *box) leaveEvents(ctx context.Context) error {
 	f, err := os.Open(filepath.Join(m.dir, agent.EventsName))
 	if errors.Is(err, os.ErrNotExist) {

@@ -193,8 +193,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// The stream is whole and in order also where the bucket does not answer for a while.
-// A piece of the stream whose answer was lost is left again as it was, though the stream has grown: a client may have read it.
+// The stream is whole and in order also where the bucket does not answer for a while. A piece of the stream whose
+// answer was lost is left again as it was, though the stream has grown: a client may have read it.
 func TestAnswerLost(t *testing.T) {
 	s := newStore(t)
 	lost := 0
