@@ -10,7 +10,6 @@ import (
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/doctor"
-	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/plain"
@@ -75,7 +74,7 @@ func (a *app) doctor(ctx context.Context, noRemote bool, require string) (err er
 		err = a.showMachine(d.Report)
 	}
 	if err == nil && len(d.Required) > 0 {
-		return fmt.Errorf("missing: %s", explain.List(d.Required, "and"))
+		return fmt.Errorf("missing: %s", plain.List(d.Required, "and"))
 	}
 	return err
 }

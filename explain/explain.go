@@ -23,6 +23,7 @@ import (
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/git"
+	"fisub/internal/plain"
 	"fisub/internal/safetensors"
 	"fisub/internal/usage"
 	"fisub/remote"
@@ -95,9 +96,9 @@ func Error(err error) (text, hint string) {
 func notFoundHint(e *workloads.NotFoundError) string {
 	switch {
 	case len(e.Track) > 0:
-		return "it is a track of the contest; its definitions are " + List(e.Track, "and")
+		return "it is a track of the contest; its definitions are " + plain.List(e.Track, "and")
 	case len(e.Near) > 0:
-		return "did you mean " + List(e.Near, "or") + "?"
+		return "did you mean " + plain.List(e.Near, "or") + "?"
 	}
 	return "fisub dataset ls lists the definitions"
 }
@@ -170,12 +171,4 @@ var hints = map[string]string{
 	"no-tilelang":   "pip install tilelang, for the Python that is named, or set FISUB_PYTHON to another one",
 	"no-dependency": "install it, for the Python that is named, or set FISUB_PYTHON to one that has it",
 	"no-ninja":      "pip install ninja, and put its folder on PATH",
-}
-
-// List joins words for a sentence.
-func List(words []string, conjunction string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	return fmt.Sprintf("%s %s %s", strings.Join(words[:len(words)-1], ", "), conjunction, words[len(words)-1])
 }

@@ -273,10 +273,7 @@ func quoted(words []string) string {
 	for i, w := range words {
 		q[i] = fmt.Sprintf("%q", w)
 	}
-	if len(q) < 2 {
-		return strings.Join(q, "")
-	}
-	return strings.Join(q[:len(q)-1], ", ") + " or " + q[len(q)-1]
+	return plain.List(q, "or")
 }
 
 // A Fault is one thing that is wrong with a config. Line and Col count from 1, Col in characters; both are 0 where the

@@ -69,6 +69,14 @@ func Count(n int, noun string) string {
 	return fmt.Sprintf("%d %s", n, noun)
 }
 
+// List joins words for a sentence: "a, b and c".
+func List(words []string, conjunction string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " " + conjunction + " " + words[len(words)-1]
+}
+
 // Quote gives s as one word of a POSIX shell.
 func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 

@@ -45,6 +45,10 @@ func TestWords(t *testing.T) {
 		{"no hash", Short("a\x1b束\n567890"), "a\uFFFD束\uFFFD5678"},
 		{"cut", Cut("束束束", 2), "束…"},
 		{"not cut", Cut("束束", 2), "束束"},
+		{"list", List([]string{"a", "b", "c"}, "and"), "a, b and c"},
+		{"list of two", List([]string{"a", "b"}, "or"), "a or b"},
+		{"list of one", List([]string{"a"}, "or"), "a"},
+		{"empty list", List(nil, "or"), ""},
 		{"first", First("a\nb"), "a"},
 		{"only", First("a"), "a"},
 	} {
