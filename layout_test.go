@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"bench", "report"},
 	{"preflight", "explain"},
 	{"session", "doctor"},
-	{"session/jobs"},
+	{"session/jobs", "session/tools"},
 	{"app"},
 	{"."},
 }

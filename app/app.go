@@ -11,11 +11,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -289,39 +287,6 @@ func (a *app) warn(warnings []trace.Warning) {
 		}
 		a.term.Warn(w.String(), hint)
 	}
-}
-
-// relative shows a path as seen from the working directory where that is shorter.
-func relative(p string) string {
-	wd, err := os.Getwd()
-	if err != nil {
-		return p
-	}
-	if rel, err := filepath.Rel(wd, p); err == nil && len(rel) < len(p) {
-		return rel
-	}
-	return p
-}
-
-func axesText(w *trace.Workload) string {
-	text := ""
-	for name, n := range w.Axes.All() {
-		text += fmt.Sprintf("  %s=%d", name, n)
-	}
-	return text
-}
-
-// age is how long ago something was, in its largest unit.
-func age(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", max(0, int(d.Seconds())))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
 // load reads the submission: the packed solution, or, where that is "", the config and its sources.

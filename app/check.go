@@ -2,10 +2,7 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -20,8 +17,8 @@ import (
 	"fisub/internal/usage"
 	"fisub/pack"
 	"fisub/preflight"
-	"fisub/preflight/source"
 	"fisub/remote/providers"
+	"fisub/session"
 )
 
 type checkOptions struct {
@@ -162,12 +159,12 @@ const shownKernels = 8 // without -v
 func (a *app) showReport(r *preflight.Report, strict bool) {
 	line := a.line
 	if r.Config != nil {
-		line("config", "%s", relative(r.Config.Path))
+		line("config", "%s", session.Relative(r.Config.Path))
 	}
 	taken := r.Repository.Taken()
 	for _, s := range taken {
 		if len(taken) > 1 || r.Config == nil || s.File != r.Config.Path {
-			line("collected", "%s: %s of %s", relative(s.File), s.Name, s.Definition)
+			line("collected", "%s: %s of %s", session.Relative(s.File), s.Name, s.Definition)
 		}
 	}
 	if r.Definition != nil {
@@ -176,7 +173,7 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 	if sol := r.Solution; sol != nil {
 		line("sources", "%s, %d bytes", plain.Count(len(sol.Sources), "file"), sourceBytes(sol))
 		if r.Definition != nil && r.Count(preflight.Error) == 0 {
-			line("entry", "%s, %s", sol.Spec.EntryPoint, callText(sol, r.Definition))
+			line("entry", "%s, %s", sol.Spec.EntryPoint, session.CallText(sol, r.Definition))
 		}
 	}
 	for _, b := range r.Builds {
@@ -214,13 +211,13 @@ type checkedAll struct {
 }
 
 type checkedOne struct {
-	OK          bool               `json:"ok"`
-	ContentHash *string            `json:"content_hash"`
-	Config      string             `json:"config,omitempty"`
-	Findings    []findingJSON      `json:"findings"`
-	Files       []entryJSON        `json:"files"`
-	Kernels     []preflight.Kernel `json:"kernels"`
-	Collected   []collectedJSON    `json:"collected"`
+	OK          bool                `json:"ok"`
+	ContentHash *string             `json:"content_hash"`
+	Config      string              `json:"config,omitempty"`
+	Findings    []preflight.Finding `json:"findings"`
+	Files       []pack.Entry        `json:"files"`
+	Kernels     []preflight.Kernel  `json:"kernels"`
+	Collected   []collectedJSON     `json:"collected"`
 }
 
 type collectedJSON struct {
@@ -230,25 +227,8 @@ type collectedJSON struct {
 	Author     string `json:"author"`
 }
 
-type findingJSON struct {
-	Code     string          `json:"code"`
-	Path     string          `json:"path"`
-	Line     int             `json:"line"`
-	Column   int             `json:"column"`
-	Message  string          `json:"message"`
-	Hint     string          `json:"hint"`
-	Severity source.Severity `json:"severity"`
-}
-
-type entryJSON struct {
-	Path   string      `json:"path"`
-	Status pack.Status `json:"status"`
-	Reason string      `json:"reason"`
-	Bytes  int64       `json:"bytes"`
-}
-
 func jsonReport(r *preflight.Report, strict bool) checkedOne {
-	one := checkedOne{OK: r.OK(strict), Findings: jsonFindings(r.Findings), Files: jsonEntries(r.Entries),
+	one := checkedOne{OK: r.OK(strict), Findings: append([]preflight.Finding{}, r.Findings...), Files: append([]pack.Entry{}, r.Entries...),
 		Kernels: []preflight.Kernel{}, Collected: []collectedJSON{}}
 	if r.Solution != nil && r.OK(false) {
 		hash := r.Solution.Hash()
@@ -266,26 +246,10 @@ func jsonReport(r *preflight.Report, strict bool) checkedOne {
 	return one
 }
 
-func jsonEntries(entries []pack.Entry) []entryJSON {
-	list := []entryJSON{}
-	for _, e := range entries {
-		list = append(list, entryJSON{e.Path, e.Status, e.Reason, e.Size})
-	}
-	return list
-}
-
-func jsonFindings(findings []preflight.Finding) []findingJSON {
-	list := []findingJSON{}
-	for _, f := range findings {
-		list = append(list, findingJSON{f.Code, f.Path, f.Line, f.Col, f.Msg, f.Hint, f.Severity})
-	}
-	return list
-}
-
 // showFindings prints findings by their severity; strict makes errors of warnings.
 func (a *app) showFindings(findings []preflight.Finding, strict bool) {
 	for _, f := range findings {
-		text := findingText(f)
+		text := session.FindingText(f)
 		switch {
 		case f.Severity == preflight.Error || f.Severity == preflight.Warning && strict:
 			a.term.Error(text, f.Hint)
@@ -300,34 +264,11 @@ func (a *app) showFindings(findings []preflight.Finding, strict bool) {
 	}
 }
 
-// findingText is the place, the fact, the code, and the excerpt.
-func findingText(f preflight.Finding) string {
-	f.Path = relative(f.Path)
-	text := strings.Map(func(r rune) rune { // names of files are the author's
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return '\ufffd'
-		}
-		return r
-	}, fmt.Sprintf("%s [%s]", f, f.Code))
-	if f.Excerpt != "" {
-		text += "\n" + f.Excerpt
-	}
-	return text
-}
-
 func sourceBytes(sol *trace.Solution) (n int) {
 	for _, f := range sol.Sources {
 		n += len(f.Content)
 	}
 	return n
-}
-
-func callText(sol *trace.Solution, def *trace.Definition) string {
-	in, out := def.Inputs.Len(), def.Outputs.Len()
-	if sol.Spec.DestinationPassingStyle {
-		return fmt.Sprintf("destination-passing: %d inputs and %d outputs", in, out)
-	}
-	return fmt.Sprintf("value-returning: %d inputs, %d results", in, out)
 }
 
 // checkFiles checks dataset files; what a file holds is told by its keys.
@@ -346,9 +287,9 @@ func (a *app) checkFiles(names []string) error {
 	var all []checked
 	for _, name := range names {
 		file := a.Path(name)
-		what, warnings, err := checkFile(file)
+		what, warnings, err := preflight.File(file)
 		a.warn(warnings)
-		one := checked{File: relative(file), Sound: err == nil, Holds: what}
+		one := checked{File: session.Relative(file), Sound: err == nil, Holds: what}
 		if err != nil {
 			one.Holds = ""
 			for _, e := range usage.Flatten(err) {
@@ -360,7 +301,7 @@ func (a *app) checkFiles(names []string) error {
 		}
 		all = append(all, one)
 		if err == nil && !a.json {
-			fmt.Fprintf(a.stdout, "%s: sound %s\n", relative(file), what)
+			fmt.Fprintf(a.stdout, "%s: sound %s\n", session.Relative(file), what)
 		}
 	}
 	if a.json {
@@ -372,49 +313,4 @@ func (a *app) checkFiles(names []string) error {
 		return shown(exitUsage)
 	}
 	return nil
-}
-
-func checkFile(file string) (what string, warnings []trace.Warning, err error) {
-	switch filepath.Ext(file) {
-	case ".jsonl":
-		traces, warnings, err := trace.ReadTraces(file)
-		n := 0
-		for _, t := range traces {
-			if t.Evaluation != nil {
-				n++
-			}
-		}
-		return fmt.Sprintf("file of %d traces, %d of them evaluated", len(traces), n), warnings, err
-	case ".json":
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return "", nil, err
-		}
-		var keys map[string]json.RawMessage
-		_ = json.Unmarshal(data, &keys) // a syntax error is found again below, with its place
-		has := func(key string) bool { _, ok := keys[key]; return ok }
-		switch {
-		case has("sources"), has("spec"):
-			sol, warnings, err := trace.ReadSolution(file)
-			if err != nil {
-				return "", warnings, err
-			}
-			return "solution " + sol.Name + ", hash " + sol.Hash(), warnings, nil
-		case has("uuid"):
-			w, warnings, err := trace.ReadWorkload(file)
-			if err != nil {
-				return "", warnings, err
-			}
-			return "workload " + w.UUID, warnings, nil
-		case has("workload"), has("evaluation"):
-			_, warnings, err := trace.ReadTrace(file)
-			return "trace", warnings, err
-		}
-		def, warnings, err := trace.ReadDefinition(file)
-		if err != nil {
-			return "", warnings, err
-		}
-		return "definition " + def.Name, warnings, nil
-	}
-	return "", nil, fmt.Errorf("%s: not a .json or .jsonl file", file)
 }

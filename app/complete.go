@@ -2,33 +2,24 @@ package app
 
 import (
 	"bytes"
-	"cmp"
-	"context"
 	"embed"
 	"fmt"
 	"io"
-	"io/fs"
-	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/bench/runs"
 	"fisub/device"
 	"fisub/docs"
 	"fisub/internal/config"
-	"fisub/internal/git"
 	"fisub/internal/plain"
-	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
-	"fisub/remote"
 	"fisub/remote/bundle"
 	"fisub/session"
+	"fisub/session/tools"
 )
 
 // The scripts teach a shell to ask fisub itself.
@@ -130,9 +121,6 @@ func (a *app) completer(c *cli.Command) cli.BashCompleteFunc {
 	}
 }
 
-// A candidate is a word that may stand where the cursor is.
-type candidate struct{ word, what string }
-
 // A line is what stands before the word to complete.
 type line struct {
 	*app
@@ -146,8 +134,8 @@ type line struct {
 func (l *line) print(w io.Writer) {
 	found, kind, prefix := l.candidates(l.typed.word)
 	for _, c := range found {
-		if strings.HasPrefix(prefix+c.word, l.typed.word) {
-			fmt.Fprintf(w, "%s\t%s\n", plain.Line(prefix+c.word), plain.Line(c.what))
+		if strings.HasPrefix(prefix+c.Word, l.typed.word) {
+			fmt.Fprintf(w, "%s\t%s\n", plain.Line(prefix+c.Word), plain.Line(c.What))
 		}
 	}
 	if kind != "" {
@@ -156,7 +144,7 @@ func (l *line) print(w io.Writer) {
 }
 
 // candidates gives what may stand in place of word, behind prefix, which is a part of it.
-func (l *line) candidates(word string) (found []candidate, kind, prefix string) {
+func (l *line) candidates(word string) (found []session.Value, kind, prefix string) {
 	name, value, whole := strings.Cut(word, "=")
 	switch {
 	case l.typed.pending != nil:
@@ -182,7 +170,7 @@ func (l *line) candidates(word string) (found []candidate, kind, prefix string) 
 	return found, "", ""
 }
 
-func (l *line) flagNames() (found []candidate) {
+func (l *line) flagNames() (found []session.Value) {
 	for _, f := range l.flags {
 		v, ok := f.(cli.VisibleFlag)
 		_, set := l.given[f.Names()[0]]
@@ -194,16 +182,16 @@ func (l *line) flagNames() (found []candidate) {
 			if len(name) == 1 {
 				dashes = "-"
 			}
-			found = append(found, candidate{dashes + name, strings.ReplaceAll(f.(cli.DocGenerationFlag).GetUsage(), "`", "")})
+			found = append(found, session.Value{Word: dashes + name, What: strings.ReplaceAll(f.(cli.DocGenerationFlag).GetUsage(), "`", "")})
 		}
 	}
 	return found
 }
 
-func commandCandidates(commands []*cli.Command) (found []candidate) {
+func commandCandidates(commands []*cli.Command) (found []session.Value) {
 	for _, c := range commands {
 		if !c.Hidden {
-			found = append(found, candidate{c.Name, c.Usage})
+			found = append(found, session.Value{Word: c.Name, What: c.Usage})
 		}
 	}
 	return found
@@ -219,7 +207,7 @@ func valueName(f cli.Flag) string {
 }
 
 // valuesOf gives the values of a flag. Those of a list, "TABLE[,TABLE...]", are completed one by one.
-func (l *line) valuesOf(f cli.Flag, word, prefix string) (found []candidate, kind, before string) {
+func (l *line) valuesOf(f cli.Flag, word, prefix string) (found []session.Value, kind, before string) {
 	name, _, list := strings.Cut(valueName(f), "[")
 	if i := strings.LastIndexByte(word, ','); list && i >= 0 {
 		prefix += word[:i+1]
@@ -233,56 +221,49 @@ var noValues = []string{"N", "TIME", "GIB", "USD", "PERCENT", "NAME"}
 
 // values gives what may be given where the help says name, of a flag or an argument. kind is ":files" or ":folders" where those
 // may be given too.
-func (l *line) values(name string) (found []candidate, kind string) {
+func (l *line) values(name string) (found []session.Value, kind string) {
+	v := session.Values{Project: &l.Project, Definition: l.given["definition"], Set: l.given["set"], Solution: l.given["solution"]}
 	switch name {
 	case "FILE":
 		return nil, ":files"
 	case "DIR":
 		return nil, ":folders"
 	case "A", "B", "C": // of compare
-		return l.runs(), ":files"
+		return v.Runs(), ":files"
 	case "RUN":
 		if l.typed.pending == nil && !strings.HasPrefix(l.command.HelpName, "fisub remote") {
 			kind = ":folders"
 		}
-		return l.runs(), kind
+		return v.Runs(), kind
 	case "BASELINE":
-		return plainWords(append(session.BaselineNames(l.Root()), session.NoBaseline)...), ":files"
+		return session.Words(append(session.BaselineNames(l.Root()), session.NoBaseline)...), ":files"
 	case "COMMAND|TOPIC":
 		return l.topics(), ""
 	case "DEFINITION":
-		return l.definitions(), ""
+		return v.Definitions(), ""
 	case "SET":
-		return l.sets(), ""
+		return v.Sets(), ""
 	case "PREFIX":
-		return l.workloads(), ""
+		return v.Workloads(), ""
 	case "TABLE":
-		return l.tables(), ""
+		return v.Tables(), ""
 	case "REMOTE":
-		return l.gitRemotes(), ""
+		return v.GitRemotes(), ""
 	case "DEVICE":
-		return devices(), ""
+		return session.Devices(), ""
 	}
 	words := map[string][]string{
-		"WHEN": colors, "VERDICT": {"slower"}, "TOOL": sanitizers, "SECTIONS": sections, "LANGUAGE": languages(), "FORMAT": formats,
+		"WHEN": colors, "VERDICT": {"slower"}, "TOOL": tools.Sanitizers, "SECTIONS": tools.Sections, "LANGUAGE": languages(), "FORMAT": formats,
 		"PROFILE": config.Profiles, "TIMER": device.Timers, "ARCH": {"sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a"},
 		"GPU":           append(bundle.GPUs(), "none"),
 		"FOUND":         {"cuda", "compiler", "git", "nvcc", "tvm-ffi", "python", "torch", "triton", "dataset", "config", "remote"},
 		"bash|zsh|fish": shells,
 	}
-	return plainWords(words[name]...), ""
-}
-
-func plainWords(words ...string) []candidate {
-	found := make([]candidate, len(words))
-	for i, w := range words {
-		found[i].word = w
-	}
-	return found
+	return session.Words(words[name]...), ""
 }
 
 // topics gives the commands below those that are given, and behind help alone the topics.
-func (l *line) topics() (found []candidate) {
+func (l *line) topics() (found []session.Value) {
 	commands := (&app{term: l.term}).cli().Commands
 	for _, arg := range l.args {
 		c := findCommand(commands, arg)
@@ -295,127 +276,9 @@ func (l *line) topics() (found []candidate) {
 	if len(l.args) == 0 {
 		for _, t := range docs.Topics() {
 			if findCommand(commands, t.Name) == nil {
-				found = append(found, candidate{t.Name, t.Title})
+				found = append(found, session.Value{Word: t.Name, What: t.Title})
 			}
 		}
-	}
-	return found
-}
-
-// definition is the one that the line, its packed solution or its config names; "" where none does.
-func (l *line) definition() string {
-	if name := l.given["definition"]; name != "" {
-		return name
-	}
-	if file := l.given["solution"]; file != "" {
-		if sol, _, err := trace.ReadSolution(l.Path(file)); err == nil {
-			return sol.Definition
-		}
-		return ""
-	}
-	cfg, err := config.Load(l.ConfigPath())
-	if err != nil {
-		return ""
-	}
-	return cfg.Solution.Definition
-}
-
-func (l *line) definitions() []candidate {
-	data, err := l.OpenDataset()
-	if err != nil {
-		return nil
-	}
-	return plainWords(data.Definitions()...)
-}
-
-// sets are those of the definition, or of all where none is named.
-func (l *line) sets() (found []candidate) {
-	data, err := l.OpenDataset()
-	if err != nil {
-		return nil
-	}
-	names := data.Definitions()
-	if name := l.definition(); name != "" {
-		names = []string{name}
-	}
-	for _, name := range names {
-		sets, _ := data.Sets(name)
-		for _, set := range sets {
-			if !slices.ContainsFunc(found, func(c candidate) bool { return c.word == set }) {
-				found = append(found, candidate{set, "of " + name})
-			}
-		}
-	}
-	return found
-}
-
-func (l *line) workloads() (found []candidate) {
-	data, err := l.OpenDataset()
-	if err != nil {
-		return nil
-	}
-	set := l.given["set"]
-	if cfg, err := config.Load(l.ConfigPath()); err == nil && l.given["solution"] == "" {
-		set = cmp.Or(set, cfg.Bench.Set)
-	}
-	ws, _ := data.Workloads(l.definition(), cmp.Or(set, "default"))
-	for _, w := range ws {
-		found = append(found, candidate{plain.Short(w.UUID), strings.TrimSpace(axesText(w))})
-	}
-	return found
-}
-
-// runs are those of the folder, the newest first.
-func (l *line) runs() (found []candidate) {
-	ids, err := runs.IDs(l.Root())
-	if err != nil || len(ids) == 0 {
-		return nil
-	}
-	slices.Reverse(ids)
-	found = []candidate{{"last", "the newest run"}}
-	if len(ids) > 1 {
-		found = append(found, candidate{"last~1", "the run before it"})
-	}
-	for i, id := range ids {
-		what := ""
-		if i < 50 { // each is a file to read
-			if run, err := runs.Header(filepath.Join(l.Root(), runs.Dir, id)); err == nil {
-				what = fmt.Sprintf("%s %s, %s on %s", run.Solution, plain.Short(run.ContentHash), plain.Count(len(run.Workloads), "workload"), run.Device.Name)
-			}
-		}
-		found = append(found, candidate{id, what})
-	}
-	return found
-}
-
-func (l *line) tables() (found []candidate) {
-	tables, _ := l.Tables()
-	for _, name := range slices.Sorted(maps.Keys(tables)) {
-		found = append(found, candidate{name, "a table of the config, of kind " + remote.Kind(tables[name])})
-	}
-	if tables["loopback"] == nil {
-		found = append(found, candidate{"loopback", "this machine, the whole way"})
-	}
-	return found
-}
-
-func (l *line) gitRemotes() []candidate {
-	ctx, cancel := context.WithTimeout(context.Background(), completionTime/2)
-	defer cancel()
-	repo, err := git.Open(ctx, l.Root())
-	if err != nil {
-		return nil
-	}
-	names, _ := repo.Remotes(ctx)
-	return plainWords(names...)
-}
-
-// devices are those that the driver has made files for; to open one would take too long.
-func devices() []candidate {
-	found := []candidate{{"auto", "the first GPU, else the emulator"}, {"emu", "the emulator: no times"}, {"cuda", "the first GPU"}}
-	nodes, _ := fs.Glob(os.DirFS("/dev"), "nvidia[0-9]*")
-	for _, node := range nodes {
-		found = append(found, candidate{"cuda:" + strings.TrimPrefix(node, "nvidia"), "a GPU"})
 	}
 	return found
 }

@@ -11,7 +11,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
-	"fisub/workloads"
+	"fisub/session"
 )
 
 type datasetOptions struct{ definition, set, out string }
@@ -44,42 +44,6 @@ func (a *app) datasetCommand() *cli.Command {
 	}
 }
 
-// each calls do for every workload set that the options choose.
-func (o *datasetOptions) each(data *workloads.Dataset, do func(def *trace.Definition, set string, ws []*trace.Workload) error) error {
-	names := data.Definitions()
-	if o.definition != "" {
-		names = []string{o.definition}
-	}
-	found := false
-	for _, name := range names {
-		def, err := data.Definition(name)
-		if err != nil {
-			return usage.Invalid(err)
-		}
-		sets, err := data.Sets(name)
-		if err != nil {
-			return usage.Invalid(err)
-		}
-		for _, set := range sets {
-			if o.set != "" && o.set != set {
-				continue
-			}
-			found = true
-			ws, err := data.Workloads(name, set)
-			if err != nil {
-				return usage.Invalid(err)
-			}
-			if err := do(def, set, ws); err != nil {
-				return err
-			}
-		}
-	}
-	if !found {
-		return usage.Errorf("fisub dataset ls lists what there is", "no such workload set")
-	}
-	return nil
-}
-
 // A setLine is a workload set in the list.
 type setLine struct {
 	Definition string   `json:"definition"`
@@ -94,7 +58,7 @@ func (a *app) datasetLs(o datasetOptions) error {
 		return err
 	}
 	var lines []setLine
-	err = o.each(data, func(def *trace.Definition, set string, ws []*trace.Workload) error {
+	err = session.EachSet(data, o.definition, o.set, func(def *trace.Definition, set string, ws []*trace.Workload) error {
 		l := setLine{Definition: def.Name, Set: set, Workloads: len(ws)}
 		for _, w := range ws {
 			l.UUIDs = append(l.UUIDs, w.UUID)
@@ -106,7 +70,7 @@ func (a *app) datasetLs(o datasetOptions) error {
 		fmt.Fprintf(a.stdout, "%s  %s  %s\n", def.Name, set, plain.Count(len(ws), "workload"))
 		for _, w := range ws {
 			if a.term.Verbose {
-				fmt.Fprintf(a.stdout, "    %s%s\n", w.UUID, axesText(w))
+				fmt.Fprintf(a.stdout, "    %s%s\n", w.UUID, session.AxesText(w))
 			}
 		}
 		return nil
@@ -143,7 +107,7 @@ func (a *app) datasetVerify(ctx context.Context, o datasetOptions) error {
 		return err
 	}
 	found := verified{Faults: []datasetFault{}}
-	err = o.each(data, func(def *trace.Definition, _ string, ws []*trace.Workload) error {
+	err = session.EachSet(data, o.definition, o.set, func(def *trace.Definition, _ string, ws []*trace.Workload) error {
 		reports, err := data.Verify(ctx, def, ws)
 		if err != nil {
 			return err
@@ -197,7 +161,7 @@ func (a *app) datasetSynth(ctx context.Context, o datasetOptions) error {
 		}
 	}
 	made := synthesis{Folder: dest}
-	err = o.each(data, func(def *trace.Definition, set string, ws []*trace.Workload) error {
+	err = session.EachSet(data, o.definition, o.set, func(def *trace.Definition, set string, ws []*trace.Workload) error {
 		bar := a.term.Bar(int64(len(ws)), def.Name+" "+set, false)
 		defer bar.Finish()
 		return data.Synth(ctx, def, ws, dest, func(done, total int) {

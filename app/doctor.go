@@ -15,6 +15,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/usage"
 	"fisub/session"
+	"fisub/session/tools"
 )
 
 func (a *app) doctorCommand() *cli.Command {
@@ -46,7 +47,7 @@ type diagnosis struct {
 }
 
 func (a *app) doctor(ctx context.Context, noRemote bool, require string) (err error) {
-	o := doctor.Options{Version: Version, Built: cuda.Built, Config: a.ConfigPath(), Tool: session.FindTool, Dataset: a.OpenDataset}
+	o := doctor.Options{Version: Version, Built: cuda.Built, Config: a.ConfigPath(), Tool: tools.Find, Dataset: a.OpenDataset}
 	o.Cache, o.CacheErr = cache.Root()
 	o.OpenGPU = func(ctx context.Context) (device.Info, error) {
 		return session.OpenGPU(ctx, device.Options{CacheDir: o.Cache})

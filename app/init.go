@@ -16,8 +16,10 @@ import (
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/scaffold"
+	"fisub/session"
 	"fisub/workloads"
 )
 
@@ -86,6 +88,9 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 		return err
 	}
 	opts, err := a.scaffoldOptions(ctx, o, data, dir)
+	if errors.Is(err, ui.ErrEnded) {
+		return usage.Errorf("answer the questions, or give the flags: fisub init --help", "init: %w", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -110,7 +115,7 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 	}
 	if root := repository(dir); root != "" {
 		p.Drop(scaffold.Workflow)
-		a.term.Note("%s: left out: GitHub takes workflows from the root of the repository, %s", scaffold.Workflow, relative(root))
+		a.term.Note("%s: left out: GitHub takes workflows from the root of the repository, %s", scaffold.Workflow, session.Relative(root))
 	}
 	done, err := p.Write(dir, o.force)
 	var conflict *scaffold.ConflictError
@@ -157,7 +162,7 @@ func (a *app) initialised(dir string, opts scaffold.Options, p *scaffold.Project
 		return a.writeJSON(made)
 	}
 	for _, f := range made.Files {
-		a.line(f.Status, "%s", filepath.Join(relative(dir), filepath.FromSlash(f.Path)))
+		a.line(f.Status, "%s", filepath.Join(session.Relative(dir), filepath.FromSlash(f.Path)))
 	}
 	fmt.Fprintf(a.stdout, "next\n  %s\n", strings.Join(made.Next, "\n  "))
 	return nil
@@ -174,7 +179,7 @@ func (a *app) nextLines(dir string) (lines []string) {
 		command += " --dataset " + plain.Word(data)
 	}
 	if moved {
-		command += " -C " + plain.Word(relative(dir))
+		command += " -C " + plain.Word(session.Relative(dir))
 	}
 	for _, verb := range []string{"check", "local", "pack"} {
 		lines = append(lines, command+" "+verb)

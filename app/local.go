@@ -97,7 +97,7 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 	if err := stream.Err(); err != nil {
 		return err
 	}
-	a.term.Note("run folder %s", relative(folder.Path()))
+	a.term.Note("run folder %s", session.Relative(folder.Path()))
 	return verdict(result.Missing, result.Failed+before.Failed, result.Findings+before.Findings, o.strict)
 }
 

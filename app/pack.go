@@ -41,14 +41,14 @@ func (a *app) packCommand() *cli.Command {
 
 // A packed is what pack wrote.
 type packed struct {
-	Path        string         `json:"path"`
-	Name        string         `json:"name"`
-	Definition  string         `json:"definition"`
-	Author      string         `json:"author"`
-	Language    trace.Language `json:"language"`
-	ContentHash string         `json:"content_hash"`
-	Files       []entryJSON    `json:"files"`
-	Findings    []findingJSON  `json:"findings"`
+	Path        string              `json:"path"`
+	Name        string              `json:"name"`
+	Definition  string              `json:"definition"`
+	Author      string              `json:"author"`
+	Language    trace.Language      `json:"language"`
+	ContentHash string              `json:"content_hash"`
+	Files       []pack.Entry        `json:"files"`
+	Findings    []preflight.Finding `json:"findings"`
 }
 
 func (a *app) pack(o packOptions) error {
@@ -82,13 +82,14 @@ func (a *app) pack(o packOptions) error {
 		if out == "-" {
 			return nil // stdout holds the solution, which is JSON
 		}
-		return a.writeJSON(packed{out, sol.Name, sol.Definition, sol.Author, sol.Spec.Language, sol.Hash(), jsonEntries(s.Entries), jsonFindings(findings)})
+		return a.writeJSON(packed{out, sol.Name, sol.Definition, sol.Author, sol.Spec.Language, sol.Hash(), append([]pack.Entry{}, s.Entries...),
+			append([]preflight.Finding{}, findings...)})
 	}
 	w := a.stdout
 	if out == "-" {
 		w = a.stderr
 	} else {
-		fmt.Fprintf(w, "packed      %s\n", relative(out))
+		fmt.Fprintf(w, "packed      %s\n", session.Relative(out))
 	}
 	if !a.term.Quiet || out != "-" {
 		fmt.Fprintf(w, "name        %s by %s\ndefinition  %s\nlanguage    %s, entry point %s\nhash        %s\n", sol.Name, sol.Author,
@@ -99,7 +100,7 @@ func (a *app) pack(o packOptions) error {
 	}
 	for _, f := range findings {
 		if f.Severity != preflight.Note || a.term.Verbose {
-			a.term.Warn(findingText(f), f.Hint)
+			a.term.Warn(session.FindingText(f), f.Hint)
 		}
 	}
 	if !o.packed {
@@ -125,7 +126,7 @@ func (a *app) warnOfContestPacker(s *session.Submission) {
 		return
 	}
 	if lost := collector.Lost(s.Config); len(lost) > 0 {
-		a.term.Warn(relative(s.Config.Path)+": "+collector.LostText(lost...), collector.PackHint)
+		a.term.Warn(session.Relative(s.Config.Path)+": "+collector.LostText(lost...), collector.PackHint)
 	}
 }
 

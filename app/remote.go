@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -234,8 +233,8 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 	}
 	d.Old = old
 	d.Events = event.NewStream(folder.Record, view)
-	bar := &sendingBar{term: a.term}
-	d.Progress = bar.set
+	bar := a.term.Sums("sending")
+	d.Progress = bar.Set
 
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -248,7 +247,7 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 	}()
 	result, err := d.Run(running)
 	close(over)
-	bar.finish()
+	bar.Finish()
 	stop := <-decided
 	if usd, known := d.Plan.Cost(); known && usd > 0 {
 		a.term.Note("cost       about %s", jobs.Dollars(usd))
@@ -279,7 +278,7 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 		}
 		return err
 	}
-	a.term.Note("run folder %s", relative(folder.Path()))
+	a.term.Note("run folder %s", session.Relative(folder.Path()))
 	return verdictOf(result, d.Plan.Strict)
 }
 
@@ -337,40 +336,4 @@ func (a *app) decide(signals <-chan os.Signal, over <-chan struct{}) (stop bool)
 			a.term.Note("going on")
 		}
 	}
-}
-
-// A sendingBar shows the bytes of all bundles that are being sent.
-type sendingBar struct {
-	term        *ui.Terminal
-	mu          sync.Mutex
-	bar         *ui.Bar
-	sent, total map[string]int64
-	sum         int64
-}
-
-func (b *sendingBar) set(place string, sent, total int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.sent == nil {
-		b.sent, b.total = map[string]int64{}, map[string]int64{}
-	}
-	b.sent[place], b.total[place] = sent, total
-	var now, all int64
-	for name := range b.total {
-		now, all = now+b.sent[name], all+b.total[name]
-	}
-	if all != b.sum {
-		b.bar.Finish()
-		b.bar, b.sum = b.term.Bar(all, "sending", true), all
-	}
-	b.bar.Set(now)
-	if now == all {
-		b.bar.Finish()
-	}
-}
-
-func (b *sendingBar) finish() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.bar.Finish()
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/plain"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/remote"
 	"fisub/remote/dispatch"
@@ -98,63 +98,18 @@ func (a *app) remoteLsCommand() *cli.Command {
 	}
 }
 
-// A remoteLine is a run in the list.
-type remoteLine struct {
-	ID     string   `json:"id"`
-	State  string   `json:"state"` // "running" (followed), "detached", "done"
-	Jobs   int      `json:"jobs"`
-	Active int      `json:"active"`
-	Passed int      `json:"passed"`
-	Total  int      `json:"total"`
-	Places []string `json:"places"`
-	Cost   float64  `json:"cost_usd,omitempty"`
-	age    string
-}
-
-func lineOf(dir string) (l remoteLine, err error) {
-	plan, err := dispatch.Load(dir)
-	if err != nil {
-		return l, err
-	}
-	l = remoteLine{ID: plan.Run.ID, State: "detached", Jobs: len(plan.Jobs), Active: len(plan.Active()), Total: len(plan.Run.Workloads),
-		age: age(time.Since(plan.Run.Started))}
-	if r, err := runs.Read(dir); err == nil {
-		l.Passed, _ = r.Passed()
-		if r.Running {
-			l.State = "running"
-		}
-	}
-	if plan.Done {
-		l.State = "done"
-	}
-	l.Cost, _ = plan.Cost()
-	for _, j := range plan.Jobs {
-		if name := j.Place.String(); !slices.Contains(l.Places, name) {
-			l.Places = append(l.Places, name)
-		}
-	}
-	return l, nil
-}
-
 func (a *app) remoteLs() error {
-	ids, err := jobs.IDs(a.Root())
+	lines, err := jobs.List(a.Root(), a.term)
 	if err != nil {
 		return err
 	}
-	lines := []remoteLine{}
 	rows := [][]string{{"RUN", "AGE", "STATE", "JOBS", "PASSED", "COST", "PLACES"}}
-	for _, id := range slices.Backward(ids) {
-		l, err := lineOf(filepath.Join(a.Root(), runs.Dir, id))
-		if err != nil {
-			a.term.Warn(plain.Line(err.Error()), "")
-			continue
-		}
+	for _, l := range lines {
 		cost := "-"
 		if l.Cost > 0 {
 			cost = jobs.Dollars(l.Cost)
 		}
-		lines = append(lines, l)
-		rows = append(rows, []string{l.ID, l.age, l.State, fmt.Sprintf("%d/%d", l.Jobs-l.Active, l.Jobs),
+		rows = append(rows, []string{l.ID, ui.Age(time.Since(l.Started)), l.State, fmt.Sprintf("%d/%d", l.Jobs-l.Active, l.Jobs),
 			fmt.Sprintf("%d/%d", l.Passed, l.Total), cost, strings.Join(l.Places, ", ")})
 	}
 	switch {

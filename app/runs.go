@@ -1,10 +1,8 @@
 package app
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -34,56 +32,16 @@ func (a *app) runsCommand() *cli.Command {
 	}
 }
 
-// A runLine is a run in the list.
-type runLine struct {
-	ID          string     `json:"id"`
-	Started     *time.Time `json:"started,omitempty"`
-	State       string     `json:"state"` // of runs.Run.State; "broken" where its files cannot be read
-	Solution    string     `json:"solution,omitempty"`
-	ContentHash string     `json:"content_hash,omitempty"`
-	Definition  string     `json:"definition,omitempty"`
-	Set         string     `json:"set,omitempty"`
-	Device      string     `json:"device,omitempty"` // "cuda:0", "emu"
-	GPU         string     `json:"gpu,omitempty"`    // its name
-	Passed      int        `json:"passed"`
-	Total       int        `json:"total"`
-	MeanNS      float64    `json:"mean_ns,omitempty"`
-}
-
 func (a *app) runsLs(limit int) error {
-	root := a.Root()
-	ids, err := runs.IDs(root)
+	lines, err := a.Runs(limit, a.term)
 	if err != nil {
 		return err
-	}
-	slices.Reverse(ids)
-	if limit > 0 {
-		ids = ids[:min(len(ids), limit)]
-	}
-	lines := []runLine{}
-	for _, id := range ids {
-		r, err := runs.Read(filepath.Join(root, runs.Dir, id))
-		if err != nil && !errors.Is(err, runs.ErrEmpty) {
-			a.term.Warn(plain.Line(err.Error()), "")
-			lines = append(lines, runLine{ID: id, State: "broken"})
-			continue
-		}
-		line := runLine{ID: id, State: r.State(), MeanNS: r.Official()}
-		line.Passed, line.Total = r.Passed()
-		if f := r.Run; f != nil {
-			line.Started, line.Solution, line.ContentHash, line.Definition, line.Set = &f.Started, f.Solution, f.ContentHash, f.Definition, f.Set
-			line.Device, line.GPU = f.Device.Kind, f.Device.Name
-			if !f.Device.Emulated {
-				line.Device = fmt.Sprintf("%s:%d", f.Device.Kind, f.Device.Ordinal)
-			}
-		}
-		lines = append(lines, line)
 	}
 	if a.json {
 		return a.writeJSON(lines)
 	}
 	if len(lines) == 0 {
-		a.term.Note("no runs below %s", filepath.Join(root, runs.Dir))
+		a.term.Note("no runs below %s", filepath.Join(a.Root(), runs.Dir))
 		return nil
 	}
 	rows := [][]string{{"RUN", "AGE", "STATE", "PASSED", "MEAN", "DEVICE", "HASH", "SOLUTION", "DEFINITION", "SET"}}
@@ -93,7 +51,7 @@ func (a *app) runsLs(limit int) error {
 			mean = ui.Micros(l.MeanNS)
 		}
 		if l.Started != nil {
-			started = age(time.Since(*l.Started))
+			started = ui.Age(time.Since(*l.Started))
 			passed = fmt.Sprintf("%d/%d", l.Passed, l.Total)
 		}
 		rows = append(rows, []string{l.ID, started, l.State, passed, mean, l.Device, plain.Short(l.ContentHash), l.Solution, l.Definition, l.Set})

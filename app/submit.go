@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -17,6 +16,7 @@ import (
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/pack"
 	"fisub/preflight"
@@ -227,45 +227,16 @@ func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.
 			return nil, err
 		}
 	}
-	if o.Checked, err = a.submitChecks(ctx, s); err != nil {
-		return nil, err
-	}
-	p, err := survey.Plan(ctx, o)
-	if err == nil {
-		p.Config = relative(p.Config)
-	}
-	return p, err
-}
-
-// submitChecks is the pre-flight of a submission: what fisub check says, without its notes.
-func (a *app) submitChecks(ctx context.Context, s *session.Submission) ([]submit.Step, error) {
-	reports, err := a.preflight(ctx, preflight.Options{Dataset: s.Data, Archs: []string{contestArch}, Remote: checkTable},
-		s.Config.Path)
+	checked, err := a.preflight(ctx, preflight.Options{Dataset: s.Data, Archs: []string{contestArch}, Remote: checkTable}, o.Config)
 	if err != nil {
 		return nil, err
 	}
-	var steps []submit.Step
-	sound := true
-	for _, f := range reports[0].Findings {
-		step := submit.Step{Name: "check", State: submit.Fault, Text: findingText(f), Hint: f.Hint}
-		switch {
-		case f.Severity == preflight.Warning:
-			step.State = submit.Warning
-		case f.Severity == preflight.Error:
-			sound = false
-		case f.Code == "not-compiled":
-			step.State = submit.Warning
-		default:
-			continue
-		}
-		steps = append(steps, step)
+	o.Checked = session.Checks(s, checked[0])
+	p, err := survey.Plan(ctx, o)
+	if err == nil {
+		p.Config = session.Relative(p.Config)
 	}
-	if sound {
-		text := fmt.Sprintf("sound: %s, %s, %s", plain.Count(len(s.Solution.Sources), "file"), s.Solution.Spec.EntryPoint,
-			callText(s.Solution, s.Definition))
-		steps = slices.Insert(steps, 0, submit.Step{Name: "check", State: submit.OK, Text: text})
-	}
-	return steps, nil
+	return p, err
 }
 
 // submitPacked writes the packed solution unless it is there as it should be.
@@ -275,7 +246,7 @@ func (a *app) submitPacked(o submitOptions, survey *submit.Survey, s *session.Su
 		return false, nil
 	}
 	if o.dryRun {
-		a.term.Note("would write %s, to be committed", relative(file))
+		a.term.Note("would write %s, to be committed", session.Relative(file))
 		return false, nil
 	}
 	if err := pack.Write(a.stdout, file, s.Solution); err != nil {
@@ -284,11 +255,11 @@ func (a *app) submitPacked(o submitOptions, survey *submit.Survey, s *session.Su
 	if a.json {
 		err = a.writeJSON(packedFile{file, s.Solution.Hash()})
 	} else {
-		a.line("written", "%s, hash %s", relative(file), s.Solution.Hash())
+		a.line("written", "%s, hash %s", session.Relative(file), s.Solution.Hash())
 	}
 	if err == nil {
 		err = usage.Errorf(fmt.Sprintf("git -C %s add %s && git -C %[1]s commit, then fisub submit again", survey.Top,
-			collector.Packed), "%s: is to be committed first", relative(file))
+			collector.Packed), "%s: is to be committed first", session.Relative(file))
 	}
 	return true, err
 }
@@ -360,7 +331,7 @@ func (a *app) showTags(st *submit.Status) error {
 			case l.Newest:
 				taken = "once pushed"
 			}
-			rows = append(rows, []string{l.Definition, l.Tag.Name, age(time.Since(l.Tag.Created)), plain.Short(l.Tag.Commit),
+			rows = append(rows, []string{l.Definition, l.Tag.Name, ui.Age(time.Since(l.Tag.Created)), plain.Short(l.Tag.Commit),
 				cmp.Or(plain.Short(l.Tag.Note.ContentHash), "-"),
 				cmp.Or(plain.Short(l.Packs), "-"), l.Remote, cmp.Or(taken, "-"), statusText(l)})
 		}

@@ -40,12 +40,12 @@ const (
 
 // An Entry is one direct child of a source folder. Content is what is packed: "" for a skipped one.
 type Entry struct {
-	Path    string // bare file name
-	Status  Status
-	Reason  string // "" for an ordinary file
-	Size    int64  // bytes on disk, 0 for a subfolder or broken link
-	Line    int    // of what is not UTF-8, where that is the reason
-	Content string
+	Path    string `json:"path"` // bare file name
+	Status  Status `json:"status"`
+	Reason  string `json:"reason"` // "" for an ordinary file
+	Size    int64  `json:"bytes"`  // on disk, 0 for a subfolder or broken link
+	Line    int    `json:"-"`      // of what is not UTF-8, where that is the reason
+	Content string `json:"-"`
 }
 
 // Sources lists the folder dir as the contest's packer reads it: direct children only, links followed, known extensions

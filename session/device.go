@@ -3,8 +3,6 @@ package session
 import (
 	"context"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -90,20 +88,4 @@ func dieWithParent(parent int) {
 		time.Sleep(500 * time.Millisecond)
 	}
 	worker.KillTree(os.Getpid())
-}
-
-// FindTool looks for a program of the CUDA toolkit on PATH and in the toolkit's folder.
-func FindTool(name string) (string, error) {
-	if path, err := exec.LookPath(name); err == nil {
-		return path, nil
-	}
-	for _, dir := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda"} {
-		if dir == "" {
-			continue
-		}
-		if path, err := exec.LookPath(filepath.Join(dir, "bin", name)); err == nil {
-			return path, nil
-		}
-	}
-	return "", usage.Errorf("it comes with the CUDA toolkit; put its bin folder on PATH or set CUDA_HOME", "%s: not found", name)
 }

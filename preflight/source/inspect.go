@@ -28,13 +28,14 @@ const (
 // A Finding is something wrong with a submission. Line and Col count from 1, Col in characters; both are 0 for a finding
 // about a whole file, and Path is "" for one about the whole submission.
 type Finding struct {
-	Code      string // stable name of the kind of finding, such as "parameter-count"
-	Severity  Severity
-	Path      string
-	Line, Col int
-	Msg       string
-	Hint      string // advice, or ""
-	Excerpt   string // the line of source and, below it, a marker; or ""
+	Code     string   `json:"code"` // stable name of the kind of finding, such as "parameter-count"
+	Severity Severity `json:"severity"`
+	Path     string   `json:"path"`
+	Line     int      `json:"line"`
+	Col      int      `json:"column"`
+	Msg      string   `json:"message"`
+	Hint     string   `json:"hint"` // advice, or ""
+	Excerpt  string   `json:"-"`    // the line of source and, below it, a marker; or ""
 }
 
 func (f Finding) String() string {

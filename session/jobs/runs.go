@@ -15,17 +15,75 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/internal/usage"
 	"fisub/remote"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
 	"fisub/remote/providers"
+	"fisub/session"
 )
 
 // IDs are the remote runs below root, the oldest first.
 func IDs(root string) ([]string, error) {
 	ids, err := runs.IDs(root)
 	return slices.DeleteFunc(ids, func(id string) bool { return !dispatch.IsRemote(filepath.Join(root, runs.Dir, id)) }), err
+}
+
+// A Line is a run in the list.
+type Line struct {
+	ID      string    `json:"id"`
+	State   string    `json:"state"` // "running" (followed), "detached", "done"
+	Jobs    int       `json:"jobs"`
+	Active  int       `json:"active"`
+	Passed  int       `json:"passed"`
+	Total   int       `json:"total"`
+	Places  []string  `json:"places"`
+	Cost    float64   `json:"cost_usd,omitempty"`
+	Started time.Time `json:"-"`
+}
+
+func lineOf(dir string) (l Line, err error) {
+	plan, err := dispatch.Load(dir)
+	if err != nil {
+		return l, err
+	}
+	l = Line{ID: plan.Run.ID, State: "detached", Jobs: len(plan.Jobs), Active: len(plan.Active()), Total: len(plan.Run.Workloads),
+		Started: plan.Run.Started}
+	if r, err := runs.Read(dir); err == nil {
+		l.Passed, _ = r.Passed()
+		if r.Running {
+			l.State = "running"
+		}
+	}
+	if plan.Done {
+		l.State = "done"
+	}
+	l.Cost, _ = plan.Cost()
+	for _, j := range plan.Jobs {
+		if name := j.Place.String(); !slices.Contains(l.Places, name) {
+			l.Places = append(l.Places, name)
+		}
+	}
+	return l, nil
+}
+
+// List lists the remote runs below root, the newest first. Those that cannot be read are told.
+func List(root string, log session.Log) ([]Line, error) {
+	ids, err := IDs(root)
+	if err != nil {
+		return nil, err
+	}
+	lines := []Line{}
+	for _, id := range slices.Backward(ids) {
+		l, err := lineOf(filepath.Join(root, runs.Dir, id))
+		if err != nil {
+			log.Warn(plain.Line(err.Error()), "")
+			continue
+		}
+		lines = append(lines, l)
+	}
+	return lines, nil
 }
 
 // Find finds the remote run below root that arg names; last is the last remote one.

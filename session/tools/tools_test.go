@@ -1,4 +1,4 @@
-package app
+package tools
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ func TestSummary(t *testing.T) {
 		{"no report", "", "", "the report holds no kernel"},
 	} {
 		var out bytes.Buffer
-		err := (&app{stdout: &out}).summary([]byte(tc.raw))
+		err := summary(&out, []byte(tc.raw))
 		if got := out.String(); got != tc.want {
 			t.Errorf("%s: got\n%s\nwant\n%s", tc.name, got, tc.want)
 		}

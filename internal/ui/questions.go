@@ -1,0 +1,98 @@
+package ui
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// ErrEnded says that the input ended where an answer was waited for.
+var ErrEnded = errors.New("the input ended")
+
+// Questions are asked on a terminal.
+type Questions struct {
+	ctx     context.Context
+	term    *Terminal
+	lines   <-chan string // closed at the end of the input
+	explain func(error) (text, hint string)
+}
+
+// Questions asks on t and reads the answers from in, until ctx ends. explain gives the words for what is wrong with an answer.
+func (t *Terminal) Questions(ctx context.Context, in io.Reader, explain func(error) (text, hint string)) *Questions {
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		r := bufio.NewReader(io.LimitReader(in, 1<<20))
+		for {
+			line, err := r.ReadString('\n')
+			if err != nil {
+				return // half a line is no answer
+			}
+			select {
+			case lines <- strings.TrimSpace(line):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return &Questions{ctx, t, lines, explain}
+}
+
+// Ask asks until accept takes the answer; an empty one is the fallback, where there is one.
+func (q *Questions) Ask(question, fallback string, accept func(answer string) error) error {
+	for {
+		if fallback != "" {
+			fmt.Fprintf(q.term.Err, "%s [%s]: ", question, fallback)
+		} else {
+			fmt.Fprintf(q.term.Err, "%s: ", question)
+		}
+		var answer string
+		select {
+		case <-q.ctx.Done():
+			return q.ctx.Err()
+		case line, open := <-q.lines:
+			if !open {
+				fmt.Fprintln(q.term.Err)
+				return fmt.Errorf("%w before %q was answered", ErrEnded, question)
+			}
+			answer = cmp.Or(line, fallback)
+		}
+		err := accept(answer)
+		if err == nil {
+			return nil
+		}
+		text, hint := q.explain(err)
+		fmt.Fprintf(q.term.Err, "  %s\n", text)
+		if hint != "" {
+			fmt.Fprintf(q.term.Err, "  %s\n", hint)
+		}
+	}
+}
+
+// Choose lists what can be answered and asks for one, by number or by name; find finds a name, or says what is wrong with it.
+func (q *Questions) Choose(question string, names []string, describe func(string) string, fallback string, find func(name string) error) error {
+	width := 0
+	for _, n := range names {
+		width = max(width, len(n))
+	}
+	for i, n := range names {
+		fmt.Fprintf(q.term.Err, "%3d  %-*s  %s\n", i+1, width, n, describe(n))
+	}
+	return q.Ask(question+", by number or name", fallback, func(answer string) error {
+		if n, err := strconv.Atoi(answer); err == nil {
+			if n < 1 || n > len(names) {
+				return fmt.Errorf("%d: not a number from 1 to %d", n, len(names))
+			}
+			answer = names[n-1]
+		}
+		if answer == "" {
+			return errors.New("an answer is needed")
+		}
+		return find(answer)
+	})
+}

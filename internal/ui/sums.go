@@ -1,0 +1,45 @@
+package ui
+
+import "sync"
+
+// Sums is a progress bar over the bytes of several things at once, each with its own total. It is safe for concurrent use.
+type Sums struct {
+	term        *Terminal
+	label       string
+	mu          sync.Mutex
+	bar         *Bar
+	sent, total map[string]int64
+	sum         int64
+}
+
+// Set says how much of one of them is done.
+func (b *Sums) Set(name string, sent, total int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.sent == nil {
+		b.sent, b.total = map[string]int64{}, map[string]int64{}
+	}
+	b.sent[name], b.total[name] = sent, total
+	var now, all int64
+	for name := range b.total {
+		now, all = now+b.sent[name], all+b.total[name]
+	}
+	if all != b.sum {
+		b.bar.Finish()
+		b.bar, b.sum = b.term.Bar(all, b.label, true), all
+	}
+	b.bar.Set(now)
+	if now == all {
+		b.bar.Finish()
+	}
+}
+
+// Finish takes the bar off the screen for good.
+func (b *Sums) Finish() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bar.Finish()
+}
+
+// Sums makes a bar of that label.
+func (t *Terminal) Sums(label string) *Sums { return &Sums{term: t, label: label} }

@@ -1,0 +1,76 @@
+package session
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"fisub/internal/plain"
+	"fisub/internal/trace"
+	"fisub/preflight"
+	"fisub/submit"
+)
+
+// Checks is what fisub check says of s, without its notes, as steps on the way to a tag.
+func Checks(s *Submission, r *preflight.Report) []submit.Step {
+	var steps []submit.Step
+	sound := true
+	for _, f := range r.Findings {
+		step := submit.Step{Name: "check", State: submit.Fault, Text: FindingText(f), Hint: f.Hint}
+		switch {
+		case f.Severity == preflight.Warning:
+			step.State = submit.Warning
+		case f.Severity == preflight.Error:
+			sound = false
+		case f.Code == "not-compiled":
+			step.State = submit.Warning
+		default:
+			continue
+		}
+		steps = append(steps, step)
+	}
+	if sound {
+		text := fmt.Sprintf("sound: %s, %s, %s", plain.Count(len(s.Solution.Sources), "file"), s.Solution.Spec.EntryPoint,
+			CallText(s.Solution, s.Definition))
+		steps = slices.Insert(steps, 0, submit.Step{Name: "check", State: submit.OK, Text: text})
+	}
+	return steps
+}
+
+// FindingText is the place, the fact, the code, and the excerpt.
+func FindingText(f preflight.Finding) string {
+	f.Path = Relative(f.Path)
+	text := strings.Map(func(r rune) rune { // names of files are the author's
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return '\ufffd'
+		}
+		return r
+	}, fmt.Sprintf("%s [%s]", f, f.Code))
+	if f.Excerpt != "" {
+		text += "\n" + f.Excerpt
+	}
+	return text
+}
+
+// CallText says how a solution of the definition is called.
+func CallText(sol *trace.Solution, def *trace.Definition) string {
+	in, out := def.Inputs.Len(), def.Outputs.Len()
+	if sol.Spec.DestinationPassingStyle {
+		return fmt.Sprintf("destination-passing: %d inputs and %d outputs", in, out)
+	}
+	return fmt.Sprintf("value-returning: %d inputs, %d results", in, out)
+}
+
+// Relative shows a path as seen from the working directory where that is shorter.
+func Relative(p string) string {
+	wd, err := os.Getwd()
+	if err != nil {
+		return p
+	}
+	if rel, err := filepath.Rel(wd, p); err == nil && len(rel) < len(p) {
+		return rel
+	}
+	return p
+}
