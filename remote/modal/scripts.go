@@ -1,5 +1,7 @@
 package modal
 
+import "fisub/remote/agent"
+
 // Folders in sandboxes.
 const (
 	volume = "/fisub/volume" // Modal's volume: store/<sha256>, jobs/<job id>/
@@ -58,7 +60,7 @@ exec ` + work + `/program agent tail "$dir" --from "$2"
 	// what no job has used for so long goes, and what jobs left that nobody fetched.
 	lack = `
 mkdir -p ` + volume + `/store ` + volume + `/jobs && cd ` + volume + `/store || exit 1
-find . -mindepth 1 -maxdepth 1 -type f -mtime +30 -exec rm -f {} +
+find . -mindepth 1 -maxdepth 1 -type f -mtime +` + agent.KeepDays + ` -exec rm -f {} +
 { find . -mindepth 2 -maxdepth 2 -mtime +1; find ../jobs -mindepth 2 -maxdepth 2 -name job.json -mtime +14; } |
 	while read -r f; do rm -rf "${f%/*}"; done
 while read -r sum size; do
