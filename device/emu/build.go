@@ -138,11 +138,9 @@ func hasFeatures(names ...string) bool {
 
 // run runs the compiler in dir; a failed compilation is a *exec.ExitError with the output in log.
 func (c *compiler) run(ctx context.Context, dir string, args ...string) (log string, err error) {
-	cmd := exec.CommandContext(ctx, c.command[0], append(c.command[1:len(c.command):len(c.command)], args...)...)
+	cmd := device.Command(ctx, c.command[0], append(c.command[1:len(c.command):len(c.command)], args...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()

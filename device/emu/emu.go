@@ -419,15 +419,13 @@ func (k *kernel) call(ctx context.Context, p loaded, args []device.Arg, private 
 	defer result.Close()
 	lock := &sync.Mutex{}
 	stderr := &tail{to: locked{lock, k.emu.opts.Stderr}}
-	cmd := exec.CommandContext(ctx, p.path)
+	cmd := device.Command(ctx, p.path)
 	cmd.Stdin = bytes.NewReader(desc)
 	cmd.Stdout, cmd.Stderr = locked{lock, k.emu.opts.Stdout}, stderr
 	cmd.ExtraFiles = append([]*os.File{resultWriter}, open...)
 	cmd.Env = append(os.Environ(),
 		fmt.Sprintf("ASAN_OPTIONS=exitcode=%d:detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:detect_stack_use_after_return=0:allocator_may_return_null=1", asanExit),
 		fmt.Sprintf("UBSAN_OPTIONS=exitcode=%d:halt_on_error=1", ubsanExit))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	if err := cmd.Start(); err != nil {
 		resultWriter.Close()
 		return fmt.Errorf("emu: starting %s: %w", p.path, err)

@@ -84,15 +84,6 @@ func Build(ctx context.Context, root string, sol *trace.Solution, arch string) (
 	return o, nil
 }
 
-// BuildKey is the name of the cache folder that t.Build gives the object of sol and arch.
-func (t *Toolchain) BuildKey(sol *trace.Solution, arch string) (string, error) {
-	s, err := newSources(sol, arch)
-	if err != nil {
-		return "", err
-	}
-	return t.key(s), nil
-}
-
 // Build is like the function Build, with t.
 func (t *Toolchain) Build(ctx context.Context, root string, sol *trace.Solution, arch string) (*Object, error) {
 	s, err := newSources(sol, arch)
@@ -471,7 +462,7 @@ type result struct {
 var machineFault = regexp.MustCompile(`(?im)^.*(no space left on device|cannot allocate memory|unsupported gpu architecture|failed to find c compiler|cannot find compiler|host compiler targets unsupported|unsupported (gnu|clang) version).*$`)
 
 func run(ctx context.Context, dir, tmp string, argv []string) result {
-	cmd := command(ctx, argv[0], argv[1:]...)
+	cmd := device.Command(ctx, argv[0], argv[1:]...)
 	cmd.Dir = dir
 	for _, v := range os.Environ() {
 		// These add flags that the contest's builder does not have.

@@ -18,9 +18,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
+	"fisub/device"
 	"fisub/internal/cache"
 )
 
@@ -134,7 +134,7 @@ func fetch(ctx context.Context, downloads string, c Component, progress func(str
 	for _, p := range []string{"_2_28", "_2_25", "_2_24", "_2_17", "2014", "_2_12", "2010"} {
 		args = append(args, "--platform=manylinux"+p+"_"+machine())
 	}
-	cmd := command(ctx, python, append(args, "-r", requirements, "-d", dir)...)
+	cmd := device.Command(ctx, python, append(args, "-r", requirements, "-d", dir)...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
@@ -278,15 +278,6 @@ func linkLibraries(dir string) error {
 		}
 	}
 	return nil
-}
-
-// command is exec.CommandContext for a program that starts others: cancelling ctx ends all of them.
-func command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 5 * time.Second
-	return cmd
 }
 
 func treeSize(dir string) (n int64) {

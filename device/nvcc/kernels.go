@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"fisub/device"
 )
 
 // A Kernel is what the assembler says of one __global__ function.
@@ -164,7 +166,7 @@ func Demangle(symbols []string) []string {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	cmd := command(ctx, tool, "--no-params")
+	cmd := device.Command(ctx, tool, "--no-params")
 	cmd.Stdin = strings.NewReader(strings.Join(symbols, "\n") + "\n")
 	out, err := cmd.Output()
 	names := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")

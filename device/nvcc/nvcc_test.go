@@ -427,11 +427,11 @@ func TestServes(t *testing.T) {
 func TestBuildKey(t *testing.T) {
 	tools := &Toolchain{Version: "13.0.88", TVMFFIVersion: "0.1.15"}
 	key := func(t *testing.T, tools *Toolchain, arch string, files ...string) string {
-		k, err := tools.BuildKey(solution(files...), arch)
+		s, err := newSources(solution(files...), arch)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return k
+		return tools.key(s)
 	}
 	base := key(t, tools, "sm_90", "k.cu", "x", "h.cuh", "y")
 	if got := key(t, tools, "sm_90", "k.cu", "x", "h.cuh", "y"); got != base {
