@@ -1,6 +1,7 @@
-// Package cuda is the NVIDIA GPU as a device: it builds a submission with device/nvcc and calls it through the tvm-ffi C ABI,
-// exactly as the contest does, without Python. It is compiled with the build tag cuda, against CUDA's headers, as scripts/env
-// sets them; without the tag, Open fails with ErrNotBuilt. A binary with it starts on machines without a driver too.
+// Package cuda is the NVIDIA GPU as a device: it builds a submission with device/nvcc and calls it through the
+// tvm-ffi C ABI, exactly as the contest does, without Python. It is compiled with the build tag cuda, against CUDA's
+// headers, as scripts/env sets them; without the tag, Open fails with ErrNotBuilt. A binary with it starts on
+// machines without a driver too.
 package cuda
 
 import (
@@ -13,8 +14,8 @@ import (
 	"fisub/device/nvcc"
 )
 
-// ErrUnavailable is wrapped by the errors of Open that say that this machine has no GPU to use, whichever ordinal is asked
-// for: ErrNotBuilt, ErrNoDriver, ErrNoGPU, and a driver that does not start.
+// ErrUnavailable is wrapped by the errors of Open that say that this machine has no GPU to use, whichever ordinal is
+// asked for: ErrNotBuilt, ErrNoDriver, ErrNoGPU, and a driver that does not start.
 var ErrUnavailable = errors.New("cuda: device unavailable")
 
 var (
@@ -26,15 +27,15 @@ var (
 // ErrOrdinal is wrapped by the error of Open for an ordinal that no GPU has.
 var ErrOrdinal = errors.New("cuda: no such device")
 
-// ErrDriverTooOld is wrapped by errors of Open and Build where the driver is for an older CUDA release than the runtime that
-// kernels are linked with.
+// ErrDriverTooOld is wrapped by errors of Open and Build where the driver is for an older CUDA release than the
+// runtime that kernels are linked with.
 var ErrDriverTooOld = errors.New("cuda: driver too old")
 
 // ErrArch is wrapped by the error of Build for a kernel that was compiled elsewhere and does not run on this GPU.
 var ErrArch = errors.New("arch mismatch")
 
-// ErrFault is wrapped by every error after a device fault, such as an illegal address: the process can no longer use the
-// GPU, and another one can.
+// ErrFault is wrapped by every error after a device fault, such as an illegal address: the process can no longer use
+// the GPU, and another one can.
 var ErrFault = fmt.Errorf("cuda: %w", device.ErrFault)
 
 // CUPTIDirs are the folders where a toolkit, or the toolchain in the cache, has libcupti. t may be nil.

@@ -13,5 +13,7 @@ const Built = false
 
 // Opener opens NVIDIA GPUs; in this build, Open fails with ErrNotBuilt.
 func Opener() device.Opener {
-	return device.Opener{Kind: "cuda", Open: func(context.Context, device.Options) (device.Device, error) { return nil, ErrNotBuilt }}
+	return device.Opener{Kind: "cuda", Open: func(context.Context, device.Options) (device.Device, error) {
+		return nil, ErrNotBuilt
+	}}
 }

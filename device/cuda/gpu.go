@@ -38,8 +38,8 @@ const Built = true
 // whatever Options say: the CUDA runtime writes it to file descriptor 1.
 func Opener() device.Opener { return device.Opener{Kind: "cuda", Open: open} }
 
-// A gpu is one GPU. One goroutine, locked to its thread, makes every CUDA and tvm-ffi call: the current context, the stream
-// and the allocator of tvm-ffi belong to that thread.
+// A gpu is one GPU. One goroutine, locked to its thread, makes every CUDA and tvm-ffi call: the current context, the
+// stream and the allocator of tvm-ffi belong to that thread.
 type gpu struct {
 	opts  device.Options
 	root  string // of the cache
@@ -179,7 +179,8 @@ func (d *gpu) describe() error {
 			return err
 		}
 	}
-	d.info = device.Info{Name: name, Arch: fmt.Sprintf("sm_%d%d", major, minor), Ordinal: d.opts.Ordinal, Driver: driverVersion(),
+	d.info = device.Info{Name: name, Arch: fmt.Sprintf("sm_%d%d", major, minor), Ordinal: d.opts.Ordinal,
+		Driver:  driverVersion(),
 		L2Bytes: int64(l2), MemoryBytes: memory, UUID: "GPU-" + uuid.String(), Multiprocessors: sms, Bandwidth: bandwidth}
 	return nil
 }
@@ -208,7 +209,8 @@ func (d *gpu) checkDriver(release string) error {
 		return fmt.Errorf("cuda: release %q: %w", release, err)
 	}
 	if cu.Version() < major*1000 {
-		return fmt.Errorf("%w: driver %s is for CUDA %s, kernels are built with CUDA %s", ErrDriverTooOld, d.info.Driver, driverCUDA(), release)
+		return fmt.Errorf("%w: driver %s is for CUDA %s, kernels are built with CUDA %s",
+			ErrDriverTooOld, d.info.Driver, driverCUDA(), release)
 	}
 	return nil
 }
@@ -236,8 +238,9 @@ func (d *gpu) do(f func() error) error {
 }
 
 // sticky are the results after which the context, and with it the process, can use the GPU no more.
-var sticky = []error{cu.EccUncorrectable, cu.NvlinkUncorrectable, cu.IllegalAddress, cu.LaunchTimeout, cu.ContextIsDestroyed, cu.Assert,
-	cu.HardwareStackError, cu.IllegalInstruction, cu.MisalignedAddress, cu.InvalidAddressSpace, cu.InvalidPc, cu.LaunchFailed, cu.Unknown}
+var sticky = []error{cu.EccUncorrectable, cu.NvlinkUncorrectable, cu.IllegalAddress, cu.LaunchTimeout,
+	cu.ContextIsDestroyed, cu.Assert, cu.HardwareStackError, cu.IllegalInstruction, cu.MisalignedAddress,
+	cu.InvalidAddressSpace, cu.InvalidPc, cu.LaunchFailed, cu.Unknown}
 
 // check adds CUDA's own name and description to a result of cu, and remembers a fault.
 func (d *gpu) check(doing string, err error) error {
@@ -269,7 +272,8 @@ func errorText(code int) string {
 	return C.GoString(name) + ": " + C.GoString(description)
 }
 
-// wait waits for all work on the device, on whatever stream. Where ctx ends first, the work goes on and the device is lost.
+// wait waits for all work on the device, on whatever stream. Where ctx ends first, the work goes on and the device is
+// lost.
 func (d *gpu) wait(ctx context.Context) error {
 	// An event on the legacy default stream comes after all that was launched on it and on ordinary streams.
 	if err := d.mark.Record(cu.NoStream); err != nil {

@@ -42,7 +42,8 @@ type argument struct {
 
 func (d *gpu) Build(ctx context.Context, _ *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
 	if !sol.Spec.DestinationPassingStyle {
-		return nil, fmt.Errorf("cuda: solution %s returns its outputs: only destination_passing_style = true is supported", sol.Name)
+		return nil, fmt.Errorf("cuda: solution %s returns its outputs: only destination_passing_style = true is supported",
+			sol.Name)
 	}
 	arch := d.opts.Arch
 	if arch == "" {
@@ -147,7 +148,8 @@ func (k *kernel) same(args []device.Arg) bool {
 		switch {
 		case a.Tensor != nil:
 			b, ok := a.Tensor.Buffer.(*buffer)
-			if !ok || !l.tensor || b.gpu != k.gpu || b.ptr != l.ptr || b.n != l.n || a.Tensor.DType != l.dtype || !slices.Equal(a.Tensor.Shape, l.shape) {
+			if !ok || !l.tensor || b.gpu != k.gpu || b.ptr != l.ptr || b.n != l.n || a.Tensor.DType != l.dtype ||
+				!slices.Equal(a.Tensor.Shape, l.shape) {
 				return false
 			}
 		case a.Scalar != nil:
@@ -174,13 +176,15 @@ func (k *kernel) convert(args []device.Arg) error {
 			elements, ok := tensor.Elements(a.Tensor.Shape)
 			need, ok2 := a.Tensor.DType.Bytes(elements)
 			if !ok || !ok2 || need > b.n {
-				return fmt.Errorf("cuda: argument %d: a buffer of %d bytes cannot hold %s %v", i, b.n, a.Tensor.DType, a.Tensor.Shape)
+				return fmt.Errorf("cuda: argument %d: a buffer of %d bytes cannot hold %s %v",
+					i, b.n, a.Tensor.DType, a.Tensor.Shape)
 			}
 			if need > 0 && b.ptr == 0 {
 				return fmt.Errorf("cuda: argument %d: the buffer is closed", i)
 			}
 			last[i] = argument{tensor: true, ptr: b.ptr, n: b.n, dtype: a.Tensor.DType, shape: slices.Clone(a.Tensor.Shape)}
-			values[i].Tensor = &tvmffi.Tensor{Data: b.ptr.Uintptr(), Device: tvmffi.CUDA(k.gpu.opts.Ordinal), DType: a.Tensor.DType, Shape: a.Tensor.Shape}
+			values[i].Tensor = &tvmffi.Tensor{Data: b.ptr.Uintptr(), Device: tvmffi.CUDA(k.gpu.opts.Ordinal),
+				DType: a.Tensor.DType, Shape: a.Tensor.Shape}
 		case a.Scalar != nil:
 			last[i] = argument{scalar: *a.Scalar}
 			values[i].Scalar = a.Scalar
@@ -203,8 +207,8 @@ func (k *kernel) release() {
 	}
 }
 
-// stall is how often and how much memory a Probe sets in front of its call: some hundred microseconds, in which a stream of
-// the solution's own that waits for nothing is done, or at least far ahead.
+// stall is how often and how much memory a Probe sets in front of its call: some hundred microseconds, in which a
+// stream of the solution's own that waits for nothing is done, or at least far ahead.
 const stallTimes, stallBytes = 16, 64 << 20
 
 func (k *kernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte) error {

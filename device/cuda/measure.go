@@ -19,20 +19,21 @@ import (
 // estimates is how many calls the official harness makes to estimate the time of one, before the warm-up calls.
 const estimates = 5
 
-// Measure times call as the official harness does (spec section 6): a trial is one call, five more and the warm-up calls, and
-// then Iterations times the zero-fill of twice the L2 (where plan.ColdL2) and the timed call.
+// Measure times call as the official harness does (spec section 6): a trial is one call, five more and the warm-up
+// calls, and then Iterations times the zero-fill of twice the L2 (where plan.ColdL2) and the timed call.
 //
-// With CUPTI the device is idle when a timed call begins, and the sample lasts from the start of the first to the end of the
-// last kernel, copy or memset that the call launches, on whatever stream: gaps between kernels count, the time before the
-// first does not. With events the sample is the time between one before and one after the call: it holds all that the call
-// launched on the device's stream and on the legacy default stream, the gaps between its kernels, and, where the fill ends
-// before the CPU has launched the first kernel, that gap too. Neither holds the fill.
+// With CUPTI the device is idle when a timed call begins, and the sample lasts from the start of the first to the end
+// of the last kernel, copy or memset that the call launches, on whatever stream: gaps between kernels count, the time
+// before the first does not. With events the sample is the time between one before and one after the call: it holds
+// all that the call launched on the device's stream and on the legacy default stream, the gaps between its kernels,
+// and, where the fill ends before the CPU has launched the first kernel, that gap too. Neither holds the fill.
 //
-// call is called on the device's goroutine. A trial that plan.MaxTime ended has fewer than Iterations samples, the first one
-// at least one, and the trials after it are missing.
+// call is called on the device's goroutine. A trial that plan.MaxTime ended has fewer than Iterations samples, the
+// first one at least one, and the trials after it are missing.
 func (d *gpu) Measure(ctx context.Context, call func() error, plan device.Plan) (*device.Samples, error) {
 	if plan.Iterations < 1 || plan.Trials < 1 || plan.Warmup < 0 {
-		return nil, fmt.Errorf("cuda: cannot measure %d trials of %d iterations after %d warm-up calls", plan.Trials, plan.Iterations, plan.Warmup)
+		return nil, fmt.Errorf("cuda: cannot measure %d trials of %d iterations after %d warm-up calls",
+			plan.Trials, plan.Iterations, plan.Warmup)
 	}
 	if plan.Timer != "" && !slices.Contains(device.Timers, plan.Timer) {
 		return nil, fmt.Errorf("cuda: no timer %q", plan.Timer)
@@ -134,9 +135,10 @@ func (d *gpu) withEvents(ctx context.Context, call func() error, plan device.Pla
 	return err
 }
 
-// trials makes the calls of plan; timed makes a timed one, after the fill, and what it returns is a sample. It sets in s whether
-// plan's time was over.
-func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.Plan, s *device.Samples, timed func() (T, error)) (rows [][]T, err error) {
+// trials makes the calls of plan; timed makes a timed one, after the fill, and what it returns is a sample. It sets
+// in s whether plan's time was over.
+func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.Plan, s *device.Samples,
+	timed func() (T, error)) (rows [][]T, err error) {
 	flush := func() error { return nil }
 	if bytes := 2 * d.info.L2Bytes >> 20 << 20; plan.ColdL2 && bytes > 0 {
 		ptr, err := cu.MemAlloc(bytes)

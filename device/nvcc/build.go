@@ -59,10 +59,10 @@ const (
 	maxLog       = 1 << 20 // bytes kept of one command's output
 )
 
-// Build builds sol for arch ("sm_90", "sm_100a") with the toolchain that Find finds, or returns what the cache below root
-// has of it. On a machine without a toolchain it returns the object that was built elsewhere of the same sources for the
-// same arch and copied into the cache; where there is none the error is Find's. A *device.BuildError is about the
-// solution, any other error about the machine.
+// Build builds sol for arch ("sm_90", "sm_100a") with the toolchain that Find finds, or returns what the cache below
+// root has of it. On a machine without a toolchain it returns the object that was built elsewhere of the same sources
+// for the same arch and copied into the cache; where there is none the error is Find's. A *device.BuildError is about
+// the solution, any other error about the machine.
 func Build(ctx context.Context, root string, sol *trace.Solution, arch string) (*Object, error) {
 	t, err := Find(root)
 	if err == nil {
@@ -169,7 +169,8 @@ func newSources(sol *trace.Solution, arch string) (*sources, error) {
 			continue
 		}
 		if !plainName.MatchString(f.Path) {
-			return nil, &device.BuildError{Text: fmt.Sprintf("source path %q has characters that a compiler's command line cannot carry", f.Path)}
+			text := fmt.Sprintf("source path %q has characters that a compiler's command line cannot carry", f.Path)
+			return nil, &device.BuildError{Text: text}
 		}
 	}
 	if len(s.cuda)+len(s.host) == 0 {
@@ -249,7 +250,8 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		if err := os.Mkdir(kept(i), 0o755); err != nil {
 			return err
 		}
-		steps = append(steps, slices.Concat([]string{t.NVCC}, cudaFlags(s.arch), include, reportFlags(kept(i)), []string{"-c", f, "-o", o}))
+		steps = append(steps, slices.Concat([]string{t.NVCC}, cudaFlags(s.arch), include, reportFlags(kept(i)),
+			[]string{"-c", f, "-o", o}))
 		objects = append(objects, o)
 	}
 	for i, f := range s.host {
@@ -348,7 +350,8 @@ func (s *sources) write(dir string) error {
 			err = root.WriteFile(f.Path, []byte(f.Content), 0o644)
 		}
 		switch {
-		case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.EEXIST), errors.Is(err, syscall.ENAMETOOLONG):
+		case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.EEXIST),
+			errors.Is(err, syscall.ENAMETOOLONG):
 			return &device.BuildError{Text: fmt.Sprintf("source path %q: %v", f.Path, err)}
 		case err != nil:
 			return err
@@ -459,7 +462,10 @@ type result struct {
 }
 
 // machineFault matches compiler output that is about the machine and not about the sources.
-var machineFault = regexp.MustCompile(`(?im)^.*(no space left on device|cannot allocate memory|unsupported gpu architecture|failed to find c compiler|cannot find compiler|host compiler targets unsupported|unsupported (gnu|clang) version).*$`)
+var machineFault = regexp.MustCompile(`(?im)^.*(no space left on device|cannot allocate memory|` +
+	`unsupported gpu architecture|` +
+	`failed to find c compiler|cannot find compiler|host compiler targets unsupported|` +
+	`unsupported (gnu|clang) version).*$`)
 
 func run(ctx context.Context, dir, tmp string, argv []string) result {
 	cmd := device.Command(ctx, argv[0], argv[1:]...)

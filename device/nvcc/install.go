@@ -70,10 +70,11 @@ func Installed(root string) (dir string, ok bool) {
 	return dir, err == nil && st.IsDir()
 }
 
-// Install fetches the pinned components with pip, checks their hashes, and unpacks them below root, where Find sees them.
-// It does nothing where they are there already. Stopped at any point, it goes on at the next call with the first component
-// that had not arrived whole. progress, which may be nil, is called from one goroutine at a time with the bytes that have
-// arrived of each component, and of "unpack" at the end. The error is ErrNoPip where there is no pip.
+// Install fetches the pinned components with pip, checks their hashes, and unpacks them below root, where Find sees
+// them. It does nothing where they are there already. Stopped at any point, it goes on at the next call with the
+// first component that had not arrived whole. progress, which may be nil, is called from one goroutine at a time with
+// the bytes that have arrived of each component, and of "unpack" at the end. The error is ErrNoPip where there is no
+// pip.
 func Install(ctx context.Context, root string, progress func(name string, done, total int64)) error {
 	if runtime.GOOS != "linux" || (runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64") {
 		return fmt.Errorf("toolchain: no components for %s/%s", runtime.GOOS, runtime.GOARCH)
@@ -128,7 +129,8 @@ func fetch(ctx context.Context, downloads string, c Component, progress func(str
 	if err != nil {
 		return "", ErrNoPip
 	}
-	args := []string{"-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes", "--disable-pip-version-check",
+	args := []string{"-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes",
+		"--disable-pip-version-check",
 		"--no-input", "--progress-bar=off", "--implementation=cp", "--python-version=3.12"}
 	// Older pips match platforms literally, so each that a pinned wheel may name is listed.
 	for _, p := range []string{"_2_28", "_2_25", "_2_24", "_2_17", "2014", "_2_12", "2010"} {

@@ -1,6 +1,6 @@
-// Package nvcc finds or installs the tools that build a submission (nvcc, the CUDA headers and runtime, tvm-ffi, a C++
-// compiler) and builds one shared object with them, as the contest's builder does (spec section 4.2). It needs no GPU and
-// no driver; it loads and runs nothing of what it builds.
+// Package nvcc finds or installs the tools that build a submission (nvcc, the CUDA headers and runtime, tvm-ffi, a
+// C++ compiler) and builds one shared object with them, as the contest's builder does (spec section 4.2). It needs no
+// GPU and no driver; it loads and runs nothing of what it builds.
 package nvcc
 
 import (
@@ -41,10 +41,10 @@ type MissingError struct{ Missing []string }
 
 func (e *MissingError) Error() string { return "toolchain: missing " + strings.Join(e.Missing, ", ") }
 
-// Find returns the first complete toolchain of: nvcc in $CUDA_HOME, in $CUDA_PATH, on PATH, in /usr/local/cuda, and in the
-// cache below root (see Install), each with the headers and the runtime library that belong to it. tvm-ffi is looked for
-// in $TVM_FFI_HOME, among python3's packages, and in the cache. Where root has no toolchain, the user's own cache stands in
-// for it. Where something is missing the error is a *MissingError.
+// Find returns the first complete toolchain of: nvcc in $CUDA_HOME, in $CUDA_PATH, on PATH, in /usr/local/cuda, and
+// in the cache below root (see Install), each with the headers and the runtime library that belong to it. tvm-ffi is
+// looked for in $TVM_FFI_HOME, among python3's packages, and in the cache. Where root has no toolchain, the user's
+// own cache stands in for it. Where something is missing the error is a *MissingError.
 func Find(root string) (*Toolchain, error) {
 	installed, ok := Installed(root)
 	if own, err := cache.Root(); !ok && err == nil {
@@ -112,7 +112,9 @@ func (t *Toolchain) tryNVCC(nvcc string) (lacks []string) {
 	}
 	var dirs []string
 	var cudart string
-	for _, dir := range []string{home + "/lib64", home + "/lib", home + "/targets/" + cpu + "-linux/lib", "/usr/lib/" + cpu + "-linux-gnu"} {
+	libs := []string{home + "/lib64", home + "/lib", home + "/targets/" + cpu + "-linux/lib",
+		"/usr/lib/" + cpu + "-linux-gnu"}
+	for _, dir := range libs {
 		if lib, ok := runtimeLibrary(dir); ok {
 			dirs = append(dirs, dir)
 			if isFile(dir + "/stubs/libcuda.so") {

@@ -39,8 +39,8 @@ func (e *MismatchError) Error() string {
 	return text
 }
 
-// Pack names the files that another machine needs to run o, which Build built of sol for arch, without a toolchain: from
-// their names in a folder for Prebuilt to their paths here. The files of several solutions go into one folder.
+// Pack names the files that another machine needs to run o, which Build built of sol for arch, without a toolchain:
+// from their names in a folder for Prebuilt to their paths here. The files of several solutions go into one folder.
 func Pack(root string, o *Object, sol *trace.Solution, arch string) (map[string]string, error) {
 	s, err := newSources(sol, arch)
 	if err != nil {
@@ -72,7 +72,8 @@ func Pack(root string, o *Object, sol *trace.Solution, arch string) (map[string]
 // PackTimer names, like Pack, the files that timing by CUPTI takes; none where t has no libcupti.
 func (t *Toolchain) PackTimer() map[string]string {
 	files := map[string]string{}
-	for _, dir := range append([]string{filepath.Join(filepath.Dir(filepath.Dir(t.NVCC)), "extras", "CUPTI", "lib64")}, t.LibDirs...) {
+	toolkit := filepath.Join(filepath.Dir(filepath.Dir(t.NVCC)), "extras", "CUPTI", "lib64")
+	for _, dir := range append([]string{toolkit}, t.LibDirs...) {
 		name := fmt.Sprintf("libcupti.so.%d", t.Major())
 		if target, err := filepath.EvalSymlinks(filepath.Join(dir, name)); err == nil {
 			files[path.Join(PackedLib, name)] = target
@@ -82,7 +83,8 @@ func (t *Toolchain) PackTimer() map[string]string {
 	return files
 }
 
-// Prebuilt returns the object of sol for arch in dir, a folder of files that Pack named. Where it has none, the error is a
+// Prebuilt returns the object of sol for arch in dir, a folder of files that Pack named. Where it has none, the error
+// is a
 // *MismatchError.
 func Prebuilt(dir string, sol *trace.Solution, arch string) (*Object, error) {
 	s, err := newSources(sol, arch)
@@ -105,7 +107,8 @@ func Prebuilt(dir string, sol *trace.Solution, arch string) (*Object, error) {
 	return readObject(filepath.Join(dir, "build", path.Base(strings.TrimSpace(string(key)))), s)
 }
 
-// Packed tells what built the objects in dir, and the CUDA release of the runtime they are linked with; "" where dir has none.
+// Packed tells what built the objects in dir, and the CUDA release of the runtime they are linked with; "" where dir
+// has none.
 func Packed(dir string) (toolchain, cuda string) {
 	for _, m := range manifests(dir) {
 		toolchain, cuda = m.Toolchain, m.CUDAVersion
@@ -126,9 +129,9 @@ func manifests(dir string) (all []manifest) {
 
 var archParts = regexp.MustCompile(`^sm_(\d+)(\d)([af]?)$`)
 
-// Serves tells whether a GPU of arch gpu ("sm_103") runs a kernel that was compiled for arch kernel: machine code serves the
-// same major version from its minor one on; with an "a" only its very arch, with an "f" its family, which is taken for the
-// major version.
+// Serves tells whether a GPU of arch gpu ("sm_103") runs a kernel that was compiled for arch kernel: machine code
+// serves the same major version from its minor one on; with an "a" only its very arch, with an "f" its family, which
+// is taken for the major version.
 func Serves(kernel, gpu string) bool {
 	k, g := archParts.FindStringSubmatch(kernel), archParts.FindStringSubmatch(gpu)
 	if k == nil || g == nil || k[1] != g[1] {

@@ -1,7 +1,7 @@
 //go:build cuda && linux && cgo
 
-// Package cupti collects CUPTI's activity records in this process, for package activity. libcupti is loaded when it is first
-// needed; nothing of it is linked. It needs the build tag cuda.
+// Package cupti collects CUPTI's activity records in this process, for package activity. libcupti is loaded when it
+// is first needed; nothing of it is linked. It needs the build tag cuda.
 package cupti
 
 /*
@@ -35,8 +35,9 @@ var opened struct {
 	err error
 }
 
-// Open loads libcupti for a driver of CUDA release major, such as 13: the first in dirs, else the one that the loader finds,
-// and where there is none, that of the release before. The error wraps device.ErrTimer. Later calls give what the first gave.
+// Open loads libcupti for a driver of CUDA release major, such as 13: the first in dirs, else the one that the loader
+// finds, and where there is none, that of the release before. The error wraps device.ErrTimer. Later calls give what
+// the first gave.
 func Open(dirs []string, major int) (*Library, error) {
 	opened.Lock()
 	defer opened.Unlock()
@@ -90,8 +91,9 @@ func load(path string) (*Library, string) {
 	return &Library{Path: path, Version: int(version)}, ""
 }
 
-// Begin starts recording, on all devices of the process. The error, which wraps device.ErrTimer, says what CUPTI refused: it
-// does where another profiler is at work, on some virtual GPUs, and where the driver lets only root profile. End must follow.
+// Begin starts recording, on all devices of the process. The error, which wraps device.ErrTimer, says what CUPTI
+// refused: it does where another profiler is at work, on some virtual GPUs, and where the driver lets only root
+// profile. End must follow.
 func (l *Library) Begin() error {
 	var step *C.char
 	return result(C.fisub_cupti_begin(&step), step)
@@ -100,8 +102,8 @@ func (l *Library) Begin() error {
 // Now is CUPTI's clock.
 func (l *Library) Now() uint64 { return uint64(C.fisub_cupti_now()) }
 
-// End stops recording and gives the records. The devices' work must be done. The error wraps device.ErrTimer: records that
-// were lost, or that cannot be believed.
+// End stops recording and gives the records. The devices' work must be done. The error wraps device.ErrTimer: records
+// that were lost, or that cannot be believed.
 func (l *Library) End() (*activity.Records, error) {
 	var step *C.char
 	var r C.fisub_records

@@ -52,8 +52,8 @@ func load() error {
 	return failure("starting", ret)
 }
 
-// Open finds the GPU with that UUID ("GPU-..."; a MIG device's is looked for by the same digits). The error says why there
-// is no NVML, or none for it.
+// Open finds the GPU with that UUID ("GPU-..."; a MIG device's is looked for by the same digits). The error says why
+// there is no NVML, or none for it.
 func Open(uuid string) (*Meter, error) {
 	if err := load(); err != nil {
 		return nil, err
@@ -196,8 +196,8 @@ func (m *Meter) eccErrors() int64 {
 	return int64(n)
 }
 
-// processes lists who holds memory on the GPU beside own processes that are known to, and how busy each has been since the
-// time; the list has the own ones too. It is empty where there is nobody else.
+// processes lists who holds memory on the GPU beside own processes that are known to, and how busy each has been
+// since the time; the list has the own ones too. It is empty where there is nobody else.
 func (m *Meter) processes(since time.Time, own int) []device.GPUProcess {
 	all, ret := running(m.dev)
 	m.known("processes", ret)
@@ -242,9 +242,9 @@ type watch struct {
 	bits     uint64
 }
 
-// Begin takes the reading before the timing and then one every 50 ms, the first at once. own are the numbers of the processes
-// that hold memory on the GPU for what is timed: all others are told in the stamp. end ends the readings and gives the stamp,
-// and the reasons to doubt what was timed; it is called once, and before the next Begin.
+// Begin takes the reading before the timing and then one every 50 ms, the first at once. own are the numbers of the
+// processes that hold memory on the GPU for what is timed: all others are told in the stamp. end ends the readings
+// and gives the stamp, and the reasons to doubt what was timed; it is called once, and before the next Begin.
 func (m *Meter) Begin(own []int) (end func() (*device.Stamp, []string)) {
 	m.missing = map[string]string{}
 	w := &watch{meter: m, stamp: &device.Stamp{MIG: m.mig}, begun: time.Now(), own: own,

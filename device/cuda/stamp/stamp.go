@@ -1,5 +1,6 @@
-// Package stamp reads, through NVML, the state of a GPU while something is timed on it, in whatever process, and says why the
-// timings may be in doubt. It needs the build tag cuda, else Open fails; NVML is loaded when it is first needed.
+// Package stamp reads, through NVML, the state of a GPU while something is timed on it, in whatever process, and says
+// why the timings may be in doubt. It needs the build tag cuda, else Open fails; NVML is loaded when it is first
+// needed.
 package stamp
 
 import (
@@ -11,8 +12,8 @@ import (
 	"fisub/device"
 )
 
-// reasons name the bits of NVML's clocks event reasons that mean that the GPU ran slower than it could. Idleness (1), the
-// user's clock settings (2) and the display's (256) are none.
+// reasons name the bits of NVML's clocks event reasons that mean that the GPU ran slower than it could. Idleness (1),
+// the user's clock settings (2) and the display's (256) are none.
 var reasons = []struct {
 	bit  uint64
 	name string
@@ -47,7 +48,8 @@ func sumUp(readings []device.Reading) device.During {
 			values[j] = *fields(&readings[j])[i]
 		}
 		slices.Sort(values)
-		*fields(&d.Min)[i], *fields(&d.Median)[i], *fields(&d.Max)[i] = values[0], values[len(values)/2], values[len(values)-1]
+		*fields(&d.Min)[i], *fields(&d.Max)[i] = values[0], values[len(values)-1]
+		*fields(&d.Median)[i] = values[len(values)/2]
 	}
 	power := make([]float64, len(readings))
 	for j, r := range readings {
@@ -87,9 +89,9 @@ func disturbed(s *device.Stamp, eccNew int64) (why []string) {
 	return why
 }
 
-// without returns the processes other than own. The driver counts PIDs in its own namespace: where none of own is among
-// them, as many of the busiest, and of those as busy the last, are taken for them, and names, which are of this namespace,
-// are dropped.
+// without returns the processes other than own. The driver counts PIDs in its own namespace: where none of own is
+// among them, as many of the busiest, and of those as busy the last, are taken for them, and names, which are of this
+// namespace, are dropped.
 func without(processes []device.GPUProcess, own []int) []device.GPUProcess {
 	mine := func(p device.GPUProcess) bool { return slices.Contains(own, p.PID) }
 	others := slices.Clone(processes)

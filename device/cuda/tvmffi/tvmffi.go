@@ -96,9 +96,9 @@ type Func struct {
 	fn  unsafe.Pointer
 }
 
-// Func loads the shared object at path, which stays loaded as long as the process lives (what it registered with tvm-ffi
-// and with the CUDA runtime refers to its code), and returns its function of the name symbol. An object that does not load,
-// or lacks the symbol, is a *device.BuildError with the contest's text.
+// Func loads the shared object at path, which stays loaded as long as the process lives (what it registered with
+// tvm-ffi and with the CUDA runtime refers to its code), and returns its function of the name symbol. An object that
+// does not load, or lacks the symbol, is a *device.BuildError with the contest's text.
 func (l *Library) Func(path, symbol string) (*Func, error) {
 	cpath, csymbol := C.CString(path), C.CString(symbol)
 	defer C.free(unsafe.Pointer(cpath))
@@ -165,7 +165,8 @@ func (l *Library) convert(v *C.fisub_any, arg Arg) error {
 		}
 		var object unsafe.Pointer
 		var raised *C.fisub_error
-		rc := C.fisub_tensor(&l.ffi, C.uint64_t(t.Data), t.Device.c(), dtype, C.int32_t(len(t.Shape)), &shape[0], &object, &raised)
+		rc := C.fisub_tensor(&l.ffi, C.uint64_t(t.Data), t.Device.c(), dtype, C.int32_t(len(t.Shape)), &shape[0],
+			&object, &raised)
 		if rc != 0 {
 			return l.callError(rc, raised)
 		}
@@ -218,10 +219,10 @@ func (l *Library) SetStream(d Device, stream unsafe.Pointer) error {
 	return nil
 }
 
-// SetAllocator gives functions called on this thread memory of d when they ask tvm-ffi for a tensor. alloc and release are
-// C functions with the signatures of cuMemAlloc and cuMemFree; nil is the C heap, for the CPU. Freed memory is kept for the
-// next tensor of its size, in stream order like torch's; Trim gives it back. The caller has locked the goroutine to its
-// thread. One device at a time has an allocator in a process.
+// SetAllocator gives functions called on this thread memory of d when they ask tvm-ffi for a tensor. alloc and
+// release are C functions with the signatures of cuMemAlloc and cuMemFree; nil is the C heap, for the CPU. Freed
+// memory is kept for the next tensor of its size, in stream order like torch's; Trim gives it back. The caller has
+// locked the goroutine to its thread. One device at a time has an allocator in a process.
 func (l *Library) SetAllocator(d Device, alloc, release unsafe.Pointer) error {
 	var raised *C.fisub_error
 	if rc := C.fisub_set_allocator(&l.ffi, d.c(), alloc, release, &raised); rc != 0 {
