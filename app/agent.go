@@ -38,7 +38,8 @@ func hostGPUs() ([]agent.GPU, error) {
 	for i, g := range listed {
 		gpus[i] = agent.GPU{UUID: g.UUID, Name: g.Name}
 		for _, p := range g.Processes {
-			gpus[i].Processes = append(gpus[i].Processes, fmt.Sprintf("%d (%s, %.1f GiB)", p.PID, p.Name, float64(p.MemoryBytes)/(1<<30)))
+			gpus[i].Processes = append(gpus[i].Processes, fmt.Sprintf("%d (%s, %.1f GiB)", p.PID, p.Name,
+				float64(p.MemoryBytes)/(1<<30)))
 		}
 	}
 	return gpus, nil

@@ -1,5 +1,7 @@
-// Package app is the command line: flags, commands, exit statuses, and what is printed. A command is a constructor with its flags,
-// options that are filled from them, and a method that runs with these. What is decided is in the packages that they call; the
+// Package app is the command line: flags, commands, exit statuses, and what is printed. A command is a constructor with
+// its flags,
+// options that are filled from them, and a method that runs with these. What is decided is in the packages that they
+// call; the
 // list of devices is here.
 package app
 
@@ -12,7 +14,6 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
@@ -32,7 +33,8 @@ import (
 // Version is what `fisub --version` prints and run.json records.
 const Version = "0.1.0"
 
-// commit is what scripts/build built this program from, with -dirty where files had been changed; "" where it built none.
+// commit is what scripts/build built this program from, with -dirty where files had been changed; "" where it built
+// none.
 var commit string
 
 // versionText is the version, and the commit where it is known.
@@ -82,14 +84,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once
-	checked := &output{w: stdout}
-	stdout = checked
-	if f, ok := checked.w.(*os.File); ok {
-		stdout = struct {
-			*output
-			file
-		}{checked, f}
-	}
+	stdout, failed := ui.Watch(stdout)
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, term: &ui.Terminal{Out: stdout, Err: stderr}}
 	a.term.Color = ui.UseColor("auto", stdout) && ui.UseColor("auto", stderr)
 	program := a.cli()
@@ -100,37 +95,11 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitInterrupted
 	}
 	status := a.exit(err)
-	if err := checked.failed(); status == exitOK && err != nil {
+	if err := failed(); status == exitOK && err != nil {
 		return a.exit(err)
 	}
 	return status
 }
-
-// An output remembers the first error of writing: not all that prints asks for it, and a result that is lost is no success.
-type output struct {
-	w   io.Writer
-	mu  sync.Mutex
-	err error
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	n, err := o.w.Write(p)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.err == nil {
-		o.err = err
-	}
-	return n, err
-}
-
-func (o *output) failed() error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.err
-}
-
-// A file is what ui asks whether it is a terminal, and how wide.
-type file interface{ Fd() uintptr }
 
 // shown is an error of which everything has been said: the exit status is left.
 type shown int
@@ -172,9 +141,10 @@ func (a *app) cli() *cli.App {
 	a.finish(commands)
 	cli.VersionFlag = boolFlag(new(bool), "version", "print the version") // -v is ours
 	return &cli.App{
-		Name:            "fisub",
-		Usage:           "check, run, and pack GPU kernel submissions for the FlashInfer kernel contest",
-		Description:     pathText() + "\nTopics, for fisub help TOPIC: " + strings.Join(topicNames(), ", ") + ".\n\n" + exitText,
+		Name:  "fisub",
+		Usage: "check, run, and pack GPU kernel submissions for the FlashInfer kernel contest",
+		Description: pathText() + "\nTopics, for fisub help TOPIC: " + strings.Join(topicNames(), ", ") + ".\n\n" +
+			exitText,
 		Version:         Version,
 		Commands:        commands,
 		Flags:           append(a.globalFlags(), cli.HelpFlag), // cli adds it where no command is named help
@@ -199,7 +169,8 @@ func (a *app) cli() *cli.App {
 	}
 }
 
-// finish gives the commands what all of them have: the global flags, completion, and their refusals of flags and arguments.
+// finish gives the commands what all of them have: the global flags, completion, and their refusals of flags and
+// arguments.
 func (a *app) finish(commands []*cli.Command) {
 	for _, c := range commands {
 		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return usage.Errorf(flagHint(c, err), "%w", err) }
@@ -223,7 +194,8 @@ func (a *app) finish(commands []*cli.Command) {
 func takes(c *cli.Command, args []string) error {
 	for _, arg := range args {
 		if strings.HasPrefix(arg, "-") && arg != "-" {
-			return usage.Errorf("put flags before --; a file whose name begins with a dash is ./"+arg, "%s: %s stands behind --", c.Name, arg)
+			return usage.Errorf("put flags before --; a file whose name begins with a dash is ./"+arg,
+				"%s: %s stands behind --", c.Name, arg)
 		}
 	}
 	words := strings.Fields(c.ArgsUsage)
@@ -236,7 +208,8 @@ func takes(c *cli.Command, args []string) error {
 	case len(words) == 0 && n > 0:
 		return usage.Errorf(c.HelpName+" --help", "%s: unexpected argument %q", c.Name, args[0])
 	case n < least, n > len(words) && !strings.Contains(c.ArgsUsage, "..."):
-		return usage.Errorf(c.HelpName+" "+c.ArgsUsage, "%s: got %s, want %s", c.Name, plain.Count(n, "argument"), c.ArgsUsage)
+		return usage.Errorf(c.HelpName+" "+c.ArgsUsage, "%s: got %s, want %s", c.Name, plain.Count(n, "argument"),
+			c.ArgsUsage)
 	}
 	return nil
 }

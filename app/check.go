@@ -15,7 +15,6 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
-	"fisub/pack"
 	"fisub/preflight"
 	"fisub/remote/providers"
 	"fisub/session"
@@ -33,11 +32,16 @@ func (a *app) checkCommand() *cli.Command {
 		Name:      "check",
 		Usage:     "say what is wrong with the submission, or with dataset files, before anything runs",
 		ArgsUsage: "[FILE...]",
-		Description: "Without arguments: what the contest would reject, fail or silently change, all at once, each finding with its place and\n" +
-			"remedy: what its collector finds in the repository, config.toml, what the packer drops, exports and parameters, forbidden\n" +
-			"libraries and shipped binaries, the definition's constraints. CUDA and C++ are compiled for sm_100 as the contest compiles\n" +
-			"them, which takes no GPU, where there is a toolchain; each kernel's registers, spills, shared memory and occupancy are\n" +
-			"printed. docs/check.md lists the codes of findings. Where there is no config.toml here, those of the immediate subfolders are\n" +
+		Description: "Without arguments: what the contest would reject, fail or silently change, all at once, each " +
+			"finding with its place and\n" +
+			"remedy: what its collector finds in the repository, config.toml, what the packer drops, exports and parameters, " +
+			"forbidden\n" +
+			"libraries and shipped binaries, the definition's constraints. CUDA and C++ are compiled for sm_100 as the " +
+			"contest compiles\n" +
+			"them, which takes no GPU, where there is a toolchain; each kernel's registers, spills, shared memory and " +
+			"occupancy are\n" +
+			"printed. docs/check.md lists the codes of findings. Where there is no config.toml here, those of the immediate " +
+			"subfolders are\n" +
 			"checked. With FILE: definition, solution, workload or trace files (.json, .jsonl) by the format's rules.\n\n" +
 			"   fisub check\n" +
 			"   fisub check --strict\n" +
@@ -46,7 +50,8 @@ func (a *app) checkCommand() *cli.Command {
 			"   fisub check solution.json workloads/gdn/*.jsonl\n\n" +
 			"Exit status: 0 no error (warnings may be there, but not with --strict); 2 errors.",
 		Flags: []cli.Flag{
-			stringFlag(&o.arch, "arch", "compile for `ARCH[,ARCH...]`, such as sm_100, or none", "sm_100, where there is a toolchain"),
+			stringFlag(&o.arch, "arch", "compile for `ARCH[,ARCH...]`, such as sm_100, or none",
+				"sm_100, where there is a toolchain"),
 			boolFlag(&o.strict, "strict", "warnings count as errors"),
 			solutionFlag(&o.solution),
 		},
@@ -88,7 +93,8 @@ func (a *app) check(ctx context.Context, o checkOptions) error {
 	} else if reports, err = a.preflight(ctx, p, a.Configs()...); err != nil {
 		return err
 	}
-	if sol := reports[0].Solution; p.MustCompile && len(p.Archs) > 0 && len(reports) == 1 && sol != nil && !sol.Spec.Compiled() {
+	if sol := reports[0].Solution; p.MustCompile && len(p.Archs) > 0 && len(reports) == 1 && sol != nil &&
+		!sol.Spec.Compiled() {
 		what := string(sol.Spec.Language) + " submissions"
 		if sol.Spec.Binding == "torch" {
 			what = "submissions with the torch binding"
@@ -112,7 +118,8 @@ func checkTable(t *config.Table) error {
 }
 
 // preflight is what fisub check says of the submissions of these configs; "" stands for the packed solution of o.
-func (a *app) preflight(ctx context.Context, o preflight.Options, configs ...string) (reports []*preflight.Report, err error) {
+func (a *app) preflight(ctx context.Context, o preflight.Options, configs ...string) (reports []*preflight.Report,
+	err error) {
 	if o.Cache, err = cache.Root(); err != nil {
 		return nil, err
 	}
@@ -131,13 +138,13 @@ func (a *app) preflight(ctx context.Context, o preflight.Options, configs ...str
 
 // showReports prints findings to stderr and what is known to stdout.
 func (a *app) showReports(reports []*preflight.Report, ok, strict bool) error {
-	all := checkedAll{OK: ok, Submissions: []checkedOne{}}
+	all := session.Checked{OK: ok, Submissions: []session.CheckedOne{}}
 	for _, r := range reports {
 		a.showFindings(r.Findings, strict)
 		if log := strings.TrimRight(r.Log, "\n"); log != "" && a.term.Verbose {
 			fmt.Fprintln(a.stderr, log)
 		}
-		all.Submissions = append(all.Submissions, jsonReport(r, strict))
+		all.Submissions = append(all.Submissions, session.NewChecked(r, strict))
 	}
 	switch {
 	case a.json && len(reports) == 1:
@@ -168,7 +175,8 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 		}
 	}
 	if r.Definition != nil {
-		line("definition", "%s, %d inputs, %d outputs", r.Definition.Name, r.Definition.Inputs.Len(), r.Definition.Outputs.Len())
+		line("definition", "%s, %d inputs, %d outputs", r.Definition.Name, r.Definition.Inputs.Len(),
+			r.Definition.Outputs.Len())
 	}
 	if sol := r.Solution; sol != nil {
 		line("sources", "%s, %d bytes", plain.Count(len(sol.Sources), "file"), sourceBytes(sol))
@@ -202,48 +210,6 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 		return
 	}
 	fmt.Fprintln(a.stdout, "sound")
-}
-
-// A checkedAll is what check says of several submissions.
-type checkedAll struct {
-	OK          bool         `json:"ok"`
-	Submissions []checkedOne `json:"submissions"`
-}
-
-type checkedOne struct {
-	OK          bool                `json:"ok"`
-	ContentHash *string             `json:"content_hash"`
-	Config      string              `json:"config,omitempty"`
-	Findings    []preflight.Finding `json:"findings"`
-	Files       []pack.Entry        `json:"files"`
-	Kernels     []preflight.Kernel  `json:"kernels"`
-	Collected   []collectedJSON     `json:"collected"`
-}
-
-type collectedJSON struct {
-	Path       string `json:"path"`
-	Name       string `json:"name"`
-	Definition string `json:"definition"`
-	Author     string `json:"author"`
-}
-
-func jsonReport(r *preflight.Report, strict bool) checkedOne {
-	one := checkedOne{OK: r.OK(strict), Findings: append([]preflight.Finding{}, r.Findings...), Files: append([]pack.Entry{}, r.Entries...),
-		Kernels: []preflight.Kernel{}, Collected: []collectedJSON{}}
-	if r.Solution != nil && r.OK(false) {
-		hash := r.Solution.Hash()
-		one.ContentHash = &hash
-	}
-	if r.Config != nil {
-		one.Config = r.Config.Path
-	}
-	for _, b := range r.Builds {
-		one.Kernels = append(one.Kernels, b.Kernels...)
-	}
-	for _, s := range r.Repository.Taken() {
-		one.Collected = append(one.Collected, collectedJSON{s.File, s.Name, s.Definition, s.Author})
-	}
-	return one
 }
 
 // showFindings prints findings by their severity; strict makes errors of warnings.

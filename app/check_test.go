@@ -10,6 +10,7 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/preflight"
+	"fisub/session"
 )
 
 // TestShowReport: what check says of the kernels that it compiled, as text and as JSON.
@@ -46,7 +47,7 @@ func TestShowReport(t *testing.T) {
 	}
 
 	out.Reset()
-	if err := a.writeJSON(jsonReport(r, false)); err != nil {
+	if err := a.writeJSON(session.NewChecked(r, false)); err != nil {
 		t.Fatal(err)
 	}
 	var got struct {

@@ -35,11 +35,14 @@ func (a *app) compareCommand() *cli.Command {
 		Name:      "compare",
 		Usage:     "tell whether B is faster than A",
 		ArgsUsage: "A B [C...]",
-		Description: "A and B are two runs: an id, its beginning, last, last~1 for the one before it, or the folder of a run. Or they are\n" +
-			"two solutions that are run now, with their trials taken in turn on one device: a packed solution FILE.json, a folder\n" +
+		Description: "A and B are two runs: an id, its beginning, last, last~1 for the one before it, or the folder of a " +
+			"run. Or they are\n" +
+			"two solutions that are run now, with their trials taken in turn on one device: a packed solution FILE.json, a " +
+			"folder\n" +
 			"with a config.toml, or a git revision REV, or REV:DIR for the submission in another folder of the repository.\n" +
 			"Further ones are run in turn with them and compared with A too, each in a table of its own.\n" +
-			"For each workload that both have, and as a whole, B's time over A's with its 95 % interval, and the verdict on B:\n" +
+			"For each workload that both have, and as a whole, B's time over A's with its 95 % interval, and the verdict on " +
+			"B:\n" +
 			"   faster, slower  the medians differ by more than the threshold, and chance does not explain it\n" +
 			"                   (at 0.05: Mann-Whitney test of the timings, t-test of the\n" +
 			"                   medians of trials, and the interval)\n" +
@@ -51,7 +54,8 @@ func (a *app) compareCommand() *cli.Command {
 			"   fisub compare --fail-on slower --set contest54 main HEAD",
 		Flags: append([]cli.Flag{
 			numberFlag(&o.threshold, "threshold", "smallest difference that matters, in `PERCENT`", fmt.Sprint(percent)),
-			stringFlag(&o.failOn, "fail-on", "`VERDICT` slower: exit with status 3 if B is slower as a whole, fails what A passes, or is "+
+			stringFlag(&o.failOn, "fail-on", "`VERDICT` slower: exit with status 3 if B is slower as a whole, fails what A "+
+				"passes, or is "+
 				"surely slower on any workload; with 2 if nothing can be compared", ""),
 		}, running...),
 		Action: func(c *cli.Context) error {
@@ -68,7 +72,8 @@ func (a *app) compareCommand() *cli.Command {
 
 func (a *app) compare(ctx context.Context, o compareOptions) error {
 	if n := len(o.args); n > maxSides {
-		return usage.Errorf("fisub compare last~1 last, or fisub compare HEAD .", "compare: got %d arguments, want A and B, and %d at most", n, maxSides)
+		return usage.Errorf("fisub compare last~1 last, or fisub compare HEAD .",
+			"compare: got %d arguments, want A and B, and %d at most", n, maxSides)
 	}
 	threshold := *o.threshold / 100
 	if !(threshold > 0 && threshold <= 1) {
@@ -173,7 +178,8 @@ func (a *app) sides(ctx context.Context, o compareOptions) ([]*runs.Run, error) 
 	}
 	u.Version = Version
 	return u.RunTogether(ctx, a.Root(), sources, func(letter string, s *session.Source, run *event.Run) event.Sink {
-		a.term.Note("running    %s: %s, %s %s", letter, plain.Line(s.Arg), plain.Line(s.Solution.Name), plain.Short(run.ContentHash))
+		a.term.Note("running    %s: %s, %s %s", letter, plain.Line(s.Arg), plain.Line(s.Solution.Name),
+			plain.Short(run.ContentHash))
 		return a.term.Progress(letter, s == last)
 	})
 }
@@ -206,12 +212,14 @@ func (a *app) showComparison(res *compare.Result) error {
 			cells = append(cells, cell)
 		}
 		ratio, interval := report.RatioText(row.Ratio)
-		rows = append(rows, append(cells, report.SideText(row.A), report.SideText(row.B), ratio, interval, report.VerdictText(row.Verdict, row.Why)))
+		rows = append(rows, append(cells, report.SideText(row.A), report.SideText(row.B), ratio, interval,
+			report.VerdictText(row.Verdict, row.Why)))
 		for _, w := range row.Warnings {
 			a.term.Warn(fmt.Sprintf("workload %s: %s", plain.Line(row.UUID), plain.Line(w)), "")
 		}
 	}
-	err := a.term.Table("l"+strings.Repeat("r", len(axes))+"rrrll", rows, func(n int) int { return news(res.Rows[n-1].Verdict) })
+	err := a.term.Table("l"+strings.Repeat("r", len(axes))+"rrrll", rows,
+		func(n int) int { return news(res.Rows[n-1].Verdict) })
 	if err != nil {
 		return err
 	}
@@ -237,5 +245,6 @@ func runText(r *runs.Run) string {
 	if r.Run == nil {
 		return plain.Line(r.ID)
 	}
-	return plain.Line(fmt.Sprintf("%s  %s %s, profile %s, on %s", r.ID, r.Run.Solution, plain.Short(r.Run.ContentHash), r.Run.Profile.Name, r.Run.Device.Name))
+	return plain.Line(fmt.Sprintf("%s  %s %s, profile %s, on %s", r.ID, r.Run.Solution, plain.Short(r.Run.ContentHash),
+		r.Run.Profile.Name, r.Run.Device.Name))
 }

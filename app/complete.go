@@ -34,7 +34,8 @@ func (a *app) completionCommand() *cli.Command {
 		Name:      "completion",
 		Usage:     "print the script that makes a shell complete fisub's commands, flags and values",
 		ArgsUsage: strings.Join(shells, "|"),
-		Description: "It completes commands, flags and their values: definitions, workload sets, beginnings of uuids, run ids, baselines,\n" +
+		Description: "It completes commands, flags and their values: definitions, workload sets, beginnings of uuids, run " +
+			"ids, baselines,\n" +
 			"remotes. Add to the file that the shell reads when it starts:\n\n" +
 			"   ~/.bashrc                    source <(fisub completion bash)\n" +
 			"   ~/.zshrc, behind compinit    source <(fisub completion zsh)\n" +
@@ -53,7 +54,8 @@ func (a *app) completionCommand() *cli.Command {
 	}
 }
 
-// completeFlag is the last word where a shell asks: those before it are what was typed, the last of them the one to complete.
+// completeFlag is the last word where a shell asks: those before it are what was typed, the last of them the one to
+// complete.
 const completeFlag = "--generate-bash-completion"
 
 // completionTime is what completing may take: whoever types waits for it.
@@ -65,8 +67,10 @@ type typing struct {
 	pending cli.Flag // the flag whose value it is, or nil
 }
 
-// completeMain prints candidates for the last of the words, each with a tab and a few words about it, and as the last line ":files"
-// or ":folders" where those of the shell are candidates too. It prints nothing else, whatever is wrong with the project.
+// completeMain prints candidates for the last of the words, each with a tab and a few words about it, and as the last
+// line ":files"
+// or ":folders" where those of the shell are candidates too. It prints nothing else, whatever is wrong with the
+// project.
 func completeMain(words []string, stdout io.Writer) int {
 	done := make(chan []byte, 1)
 	go func() {
@@ -96,10 +100,12 @@ func completeMain(words []string, stdout io.Writer) int {
 	return exitOK
 }
 
-// completer is the hook that the flag package calls where the line that is typed is of the command c, nil for the program itself.
+// completer is the hook that the flag package calls where the line that is typed is of the command c, nil for the
+// program itself.
 func (a *app) completer(c *cli.Command) cli.BashCompleteFunc {
 	return func(ctx *cli.Context) {
-		l := &line{app: a, command: c, args: ctx.Args().Slice(), flags: ctx.App.Flags, below: ctx.App.Commands, given: map[string]string{}}
+		l := &line{app: a, command: c, args: ctx.Args().Slice(), flags: ctx.App.Flags, below: ctx.App.Commands,
+			given: map[string]string{}}
 		if c != nil {
 			l.flags, l.below = c.Flags, c.Subcommands
 		}
@@ -219,10 +225,12 @@ func (l *line) valuesOf(f cli.Flag, word, prefix string) (found []session.Value,
 // noValues are the names of values that only the user knows.
 var noValues = []string{"N", "TIME", "GIB", "USD", "PERCENT", "NAME"}
 
-// values gives what may be given where the help says name, of a flag or an argument. kind is ":files" or ":folders" where those
+// values gives what may be given where the help says name, of a flag or an argument. kind is ":files" or ":folders"
+// where those
 // may be given too.
 func (l *line) values(name string) (found []session.Value, kind string) {
-	v := session.Values{Project: &l.Project, Definition: l.given["definition"], Set: l.given["set"], Solution: l.given["solution"]}
+	v := session.Values{Project: &l.Project, Definition: l.given["definition"], Set: l.given["set"],
+		Solution: l.given["solution"]}
 	switch name {
 	case "FILE":
 		return nil, ":files"
@@ -253,10 +261,12 @@ func (l *line) values(name string) (found []session.Value, kind string) {
 		return session.Devices(), ""
 	}
 	words := map[string][]string{
-		"WHEN": colors, "VERDICT": {"slower"}, "TOOL": tools.Sanitizers, "SECTIONS": tools.Sections, "LANGUAGE": languages(), "FORMAT": formats,
+		"WHEN": colors, "VERDICT": {"slower"}, "TOOL": tools.Sanitizers, "SECTIONS": tools.Sections,
+		"LANGUAGE": languages(), "FORMAT": formats,
 		"PROFILE": config.Profiles, "TIMER": device.Timers, "ARCH": {"sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a"},
-		"GPU":           append(bundle.GPUs(), "none"),
-		"FOUND":         {"cuda", "compiler", "git", "nvcc", "tvm-ffi", "python", "torch", "triton", "dataset", "config", "remote"},
+		"GPU": append(bundle.GPUs(), "none"),
+		"FOUND": {"cuda", "compiler", "git", "nvcc", "tvm-ffi", "python", "torch", "triton", "dataset", "config",
+			"remote"},
 		"bash|zsh|fish": shells,
 	}
 	return session.Words(words[name]...), ""

@@ -30,8 +30,9 @@ func (a *app) datasetCommand() *cli.Command {
 		Usage: "list, check and synthesise workloads and their inputs",
 		Subcommands: []*cli.Command{
 			{Name: "ls", Usage: "list definitions and their workload sets; with -v the workloads too", Flags: ls.flags(),
-				Description: "   fisub dataset ls\n   fisub dataset ls -v --definition gdn_decode_qk4_v8_d128_k_last --set contest54",
-				Action:      func(*cli.Context) error { return a.datasetLs(ls) }},
+				Description: "   fisub dataset ls\n   fisub dataset ls -v --definition gdn_decode_qk4_v8_d128_k_last --set " +
+					"contest54",
+				Action: func(*cli.Context) error { return a.datasetLs(ls) }},
 			{Name: "verify", Usage: "check workloads and input files against their definitions", Flags: verify.flags(),
 				Description: "   fisub dataset verify\n   fisub dataset verify --dataset ~/mlsys26-contest",
 				Action:      func(c *cli.Context) error { return a.datasetVerify(c.Context, verify) }},
@@ -131,10 +132,12 @@ func (a *app) datasetVerify(ctx context.Context, o datasetOptions) error {
 			return err
 		}
 	} else {
-		fmt.Fprintf(a.stdout, "%s checked, %s\n", plain.Count(found.Workloads, "workload"), plain.Count(len(found.Faults), "fault"))
+		fmt.Fprintf(a.stdout, "%s checked, %s\n", plain.Count(found.Workloads, "workload"), plain.Count(len(found.Faults),
+			"fault"))
 	}
 	if n := found.AbsentFiles; n > 0 {
-		a.term.Note("not made yet: %s; fisub local makes them when it needs them, fisub dataset synth at once", plain.Count(n, "input file"))
+		a.term.Note("not made yet: %s; fisub local makes them when it needs them, fisub dataset synth at once",
+			plain.Count(n, "input file"))
 	}
 	if len(found.Faults) > 0 {
 		return shown(exitUsage)

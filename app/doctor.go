@@ -24,7 +24,8 @@ func (a *app) doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
 		Usage: "say what this machine can do, and what is missing for which command",
-		Description: "Looks at compilers, driver, GPUs, clocks, tools, Python and its packages, the dataset, config.toml, the hosts of\n" +
+		Description: "Looks at compilers, driver, GPUs, clocks, tools, Python and its packages, the dataset, config.toml, " +
+			"the hosts of\n" +
 			"[remote.NAME], and disks: a line for each, with the command that helps where something is missing. It installs\n" +
 			"and measures nothing. Exit status 0, whatever is missing, but 1 where --require names it.\n\n" +
 			"   fisub doctor\n" +
@@ -33,7 +34,8 @@ func (a *app) doctorCommand() *cli.Command {
 			"   fisub doctor --require cuda,cupti,remote.lab",
 		Flags: []cli.Flag{
 			boolFlag(&noRemote, "no-remote", "do not ask the hosts of [remote.NAME]"),
-			stringFlag(&require, "require", "exit with 1 if one of `FOUND[,FOUND...]` is missing: the names in the second column; cuda is all "+
+			stringFlag(&require, "require", "exit with 1 if one of `FOUND[,FOUND...]` is missing: the names in the second "+
+				"column; cuda is all "+
 				"that a run on a GPU takes", ""),
 		},
 		Action: func(c *cli.Context) error { return a.doctor(c.Context, noRemote, require) },
@@ -47,7 +49,8 @@ type diagnosis struct {
 }
 
 func (a *app) doctor(ctx context.Context, noRemote bool, require string) (err error) {
-	o := doctor.Options{Version: Version, Built: cuda.Built, Config: a.ConfigPath(), Tool: tools.Find, Dataset: a.OpenDataset}
+	o := doctor.Options{Version: Version, Built: cuda.Built, Config: a.ConfigPath(), Tool: tools.Find,
+		Dataset: a.OpenDataset}
 	o.Cache, o.CacheErr = cache.Root()
 	o.OpenGPU = func(ctx context.Context) (device.Info, error) {
 		return session.OpenGPU(ctx, device.Options{CacheDir: o.Cache})

@@ -17,8 +17,10 @@ import (
 	"fisub/session"
 )
 
-// The flags of a command fill its options: each is declared once, with the option that it goes to. What the option holds before is
-// its default. absent says in the help what stands where the flag is missing. The word in backquotes is the value's name: by it
+// The flags of a command fill its options: each is declared once, with the option that it goes to. What the option
+// holds before is
+// its default. absent says in the help what stands where the flag is missing. The word in backquotes is the value's
+// name: by it
 // values are completed.
 
 func stringFlag(to *string, name, help, absent string) *cli.StringFlag {
@@ -39,12 +41,13 @@ func listFlag(to *[]string, name, help string) *cli.StringSliceFlag {
 
 // countFlag takes a whole number from 1.
 func countFlag(to *int, name, help, absent string) *cli.IntFlag {
-	return &cli.IntFlag{Name: name, Usage: help, DefaultText: absent, Value: *to, Destination: to, Action: func(_ *cli.Context, n int) error {
-		if n < 1 {
-			return usage.Errorf("", "--%s: must be at least 1", name)
-		}
-		return nil
-	}}
+	return &cli.IntFlag{Name: name, Usage: help, DefaultText: absent, Value: *to, Destination: to,
+		Action: func(_ *cli.Context, n int) error {
+			if n < 1 {
+				return usage.Errorf("", "--%s: must be at least 1", name)
+			}
+			return nil
+		}}
 }
 
 // timeFlag takes a time above zero.
@@ -74,7 +77,8 @@ func workloadFlags(o *session.Options) []cli.Flag {
 		countFlag(&o.Limit, "limit", "run the first `N` workloads", "all"),
 		stringFlag(&o.Profile, "profile", "call and time as `PROFILE` says: "+strings.Join(config.Profiles, ", "),
 			"bench.profile of the config, else official"),
-		stringFlag(&o.Timer, "timer", "time with `TIMER`: cupti, as the contest does, events, or auto: cupti if it can be used", device.TimerAuto),
+		stringFlag(&o.Timer, "timer", "time with `TIMER`: cupti, as the contest does, events, or auto: cupti if it can be "+
+			"used", device.TimerAuto),
 		timeFlag(&o.Timeout, "timeout", "end a workload after `TIME`", "of the profile: 5m"),
 		timeFlag(&o.MaxTime, "max-time", "profile thorough: time a workload for at most `TIME`", "10s"),
 		stringFlag(&o.Arch, "arch", "compile for `ARCH`, such as sm_90a", "that of the GPU"),
@@ -93,7 +97,8 @@ func deviceFlag(to *string) cli.Flag {
 }
 
 func baselineFlag(to *string) cli.Flag {
-	return stringFlag(to, "baseline", "time `BASELINE` in turn with the submission, for speed-ups and the contest score: a folder of "+
+	return stringFlag(to, "baseline", "time `BASELINE` in turn with the submission, for speed-ups and the contest "+
+		"score: a folder of "+
 		"solution/baselines, reference, a packed solution FILE.json, or none", "bench.baseline of the config, else none")
 }
 
@@ -107,7 +112,8 @@ func strictFlag(to *bool) cli.Flag {
 
 const globalCategory = "Global:"
 
-// globalFlags stand before or after the command's name. They act when they are found: a command's own flags of these names must
+// globalFlags stand before or after the command's name. They act when they are found: a command's own flags of these
+// names must
 // not undo what stands before it.
 func (a *app) globalFlags() []cli.Flag {
 	text := func(name, help, absent string, act func(string) error) cli.Flag {
@@ -155,7 +161,8 @@ func (a *app) globalFlags() []cli.Flag {
 
 var colors = []string{"auto", "always", "never"}
 
-// flagsFirst moves the flags of a command in front of its arguments: the flag package takes whatever follows an argument for
+// flagsFirst moves the flags of a command in front of its arguments: the flag package takes whatever follows an
+// argument for
 // an argument. What follows "--" stays. pending is a last flag that lacks its value.
 func flagsFirst(program *cli.App, args []string) (sorted []string, pending cli.Flag) {
 	flags, commands := program.Flags, program.Commands

@@ -57,7 +57,8 @@ const exitText = "Exit status: 0 done and all passed; 1 fisub could not do it; 2
 
 // greet is what `fisub` alone prints.
 func greet(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "fisub takes a GPU kernel submission for the FlashInfer kernel contest from source to result.\n\n%s\n"+
+	_, err := fmt.Fprintf(w, "fisub takes a GPU kernel submission for the FlashInfer kernel contest from source to "+
+		"result.\n\n%s\n"+
 		"fisub help lists all commands and topics, fisub COMMAND --help the flags of one.\n", pathText())
 	return err
 }
@@ -126,7 +127,8 @@ func Reference() (string, error) {
 		if len(words) > 0 {
 			help, _, _ = strings.Cut(help, "\n\n   "+globalCategory)
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n```text\n%s\n```\n", strings.Join(append([]string{"fisub"}, words...), " "), strings.TrimSpace(help))
+		fmt.Fprintf(&b, "\n## %s\n\n```text\n%s\n```\n", strings.Join(append([]string{"fisub"}, words...), " "),
+			strings.TrimSpace(help))
 		for _, c := range commands {
 			if !c.Hidden {
 				if err := add(append(words[:len(words):len(words)], c.Name), c.Subcommands); err != nil {

@@ -45,7 +45,8 @@ func (a *app) initCommand() *cli.Command {
 		Name:      "init",
 		Usage:     "make a new submission: config, kernel, .gitignore and a CI workflow",
 		ArgsUsage: "DIR",
-		Description: "On a terminal fisub asks for what the flags leave open. The kernel is correct and plain, so that check, local\n" +
+		Description: "On a terminal fisub asks for what the flags leave open. The kernel is correct and plain, so that " +
+			"check, local\n" +
 			"and pack pass as it stands. There is one for each of the contest's definitions.\n" +
 			"Files that exist are never changed without --force.\n\n" +
 			"   fisub init my-kernel\n" +
@@ -108,14 +109,16 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 	}
 	p, err := scaffold.New(opts)
 	if errors.Is(err, scaffold.ErrNoKernel) {
-		return usage.Errorf("begin with the config.toml of another submission, and with the definition's reference", "%w", err)
+		return usage.Errorf("begin with the config.toml of another submission, and with the definition's reference", "%w",
+			err)
 	}
 	if err != nil {
 		return usage.Invalid(err)
 	}
 	if root := repository(dir); root != "" {
 		p.Drop(scaffold.Workflow)
-		a.term.Note("%s: left out: GitHub takes workflows from the root of the repository, %s", scaffold.Workflow, session.Relative(root))
+		a.term.Note("%s: left out: GitHub takes workflows from the root of the repository, %s", scaffold.Workflow,
+			session.Relative(root))
 	}
 	done, err := p.Write(dir, o.force)
 	var conflict *scaffold.ConflictError
@@ -153,8 +156,9 @@ type newFile struct {
 
 // initialised prints what was written and what comes next.
 func (a *app) initialised(dir string, opts scaffold.Options, p *scaffold.Project, done []string) error {
-	made := newProject{Dir: dir, Definition: opts.Definition.Name, Language: opts.Language, Name: opts.Name, Author: opts.Author,
-		Files: []newFile{}, Next: a.nextLines(dir)}
+	made := newProject{Dir: dir, Definition: opts.Definition.Name, Language: opts.Language, Name: opts.Name,
+		Author: opts.Author,
+		Files:  []newFile{}, Next: a.nextLines(dir)}
 	for i, f := range p.Files {
 		made.Files = append(made.Files, newFile{f.Path, done[i], len(f.Content)})
 	}
@@ -195,7 +199,8 @@ func revision() string {
 	return "v" + Version
 }
 
-// repository is the root of the git repository that dir lies in below its root; "" where it is a root itself or in none.
+// repository is the root of the git repository that dir lies in below its root; "" where it is a root itself or in
+// none.
 func repository(dir string) string {
 	if abs, err := filepath.Abs(dir); err != nil || git.Root(abs) == abs {
 		return ""
@@ -204,7 +209,8 @@ func repository(dir string) string {
 }
 
 // scaffoldOptions are what the flags say, and on a terminal the answers to questions about what they leave open.
-func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workloads.Dataset, dir string) (opts scaffold.Options, err error) {
+func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workloads.Dataset,
+	dir string) (opts scaffold.Options, err error) {
 	q := a.questions(ctx)
 	switch {
 	case o.definition != "":
@@ -227,7 +233,8 @@ func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workload
 	}
 	if q == nil {
 		if opts.Author == "" {
-			return opts, usage.Errorf("--author NAME, or git config --global user.name NAME", "--author: not given, and git has no user.name")
+			return opts, usage.Errorf("--author NAME, or git config --global user.name NAME",
+				"--author: not given, and git has no user.name")
 		}
 		return opts, nil
 	}

@@ -26,7 +26,8 @@ func (a *app) localCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "local",
 		Usage: "run the submission's workloads on this machine",
-		Description: "Builds the submission, runs it on every workload of the set, judges the outputs as the contest does, and,\n" +
+		Description: "Builds the submission, runs it on every workload of the set, judges the outputs as the contest " +
+			"does, and,\n" +
 			"on a GPU, times it. Where there is no GPU the same kernel.cu runs on a CPU emulation, which finds wrong\n" +
 			"results but measures nothing.\n\n" +
 			"   fisub local\n" +
@@ -35,9 +36,11 @@ func (a *app) localCommand() *cli.Command {
 			"   fisub local --solution solution.json                   what was packed, instead of the sources\n" +
 			"   fisub local --baseline warp-per-row                    speed-ups and the contest's score\n" +
 			"   fisub local --resume last                              go on with a run that was cut off",
-		Flags: append(runFlags(&o.Options), solutionFlag(&o.solution), baselineFlag(&o.Baseline), prebuilt, strictFlag(&o.strict),
+		Flags: append(runFlags(&o.Options), solutionFlag(&o.solution), baselineFlag(&o.Baseline), prebuilt,
+			strictFlag(&o.strict),
 			boolFlag(&o.Sanitize, "sanitize", "emulator: look for invalid accesses, undefined behaviour and races"),
-			stringFlag(&o.resume, "resume", "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, profile, timer, "+
+			stringFlag(&o.resume, "resume", "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, "+
+				"profile, timer, "+
 				"baseline and device are its own unless given, and workloads with a verdict are left out", "")),
 		Action: func(c *cli.Context) error { return a.local(c.Context, o) },
 	}
@@ -101,7 +104,8 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 	return verdict(result.Missing, result.Failed+before.Failed, result.Findings+before.Findings, o.strict)
 }
 
-// verdict is the exit status of a run, of which the table has said everything: by its workloads without a verdict, those that did not
+// verdict is the exit status of a run, of which the table has said everything: by its workloads without a verdict,
+// those that did not
 // pass, and its findings.
 func verdict(missing, failed, findings int, strict bool) error {
 	switch {
@@ -114,5 +118,8 @@ func verdict(missing, failed, findings int, strict bool) error {
 }
 
 func (a *app) workerCommand() *cli.Command {
-	return &cli.Command{Name: "worker", Hidden: true, Action: func(c *cli.Context) error { return session.Work(c.Context, openers) }}
+	return &cli.Command{Name: "worker", Hidden: true, Action: func(c *cli.Context) error {
+		return session.Work(c.Context,
+			openers)
+	}}
 }

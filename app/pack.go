@@ -33,7 +33,8 @@ func (a *app) packCommand() *cli.Command {
 			"   fisub pack -o - | fisub unpack - copy",
 		Flags: []cli.Flag{
 			stringFlag(&o.out, "o", "write to `FILE`; - is stdout", "solution.json beside the config"),
-			boolFlag(&o.packed, "packed", "write packed_solution.json, the name that the contest's collector prefers over the sources"),
+			boolFlag(&o.packed, "packed", "write packed_solution.json, the name that the contest's collector prefers over "+
+				"the sources"),
 		},
 		Action: func(*cli.Context) error { return a.pack(o) },
 	}
@@ -82,7 +83,8 @@ func (a *app) pack(o packOptions) error {
 		if out == "-" {
 			return nil // stdout holds the solution, which is JSON
 		}
-		return a.writeJSON(packed{out, sol.Name, sol.Definition, sol.Author, sol.Spec.Language, sol.Hash(), append([]pack.Entry{}, s.Entries...),
+		return a.writeJSON(packed{out, sol.Name, sol.Definition, sol.Author, sol.Spec.Language, sol.Hash(),
+			append([]pack.Entry{}, s.Entries...),
 			append([]preflight.Finding{}, findings...)})
 	}
 	w := a.stdout
@@ -92,7 +94,8 @@ func (a *app) pack(o packOptions) error {
 		fmt.Fprintf(w, "packed      %s\n", session.Relative(out))
 	}
 	if !a.term.Quiet || out != "-" {
-		fmt.Fprintf(w, "name        %s by %s\ndefinition  %s\nlanguage    %s, entry point %s\nhash        %s\n", sol.Name, sol.Author,
+		fmt.Fprintf(w, "name        %s by %s\ndefinition  %s\nlanguage    %s, entry point %s\nhash        %s\n", sol.Name,
+			sol.Author,
 			sol.Definition, sol.Spec.Language, sol.Spec.EntryPoint, sol.Hash())
 		for _, e := range s.Entries {
 			fmt.Fprintf(w, "%-10s  %s\n", e.Status, entryText(e))
@@ -146,7 +149,8 @@ func (a *app) unpackCommand() *cli.Command {
 		Name:      "unpack",
 		Usage:     "write the sources and config.toml of a packed solution into a folder",
 		ArgsUsage: "FILE DIR",
-		Description: "Writes below DIR only, and never over a file with other content. What comes out packs to the same hash.\n\n" +
+		Description: "Writes below DIR only, and never over a file with other content. What comes out packs to the same " +
+			"hash.\n\n" +
 			"   fisub unpack solution.json copy\n" +
 			"   fisub -C copy pack",
 		Action: func(c *cli.Context) error { return a.unpack(c.Args().Get(0), a.Path(c.Args().Get(1))) },

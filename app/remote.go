@@ -48,7 +48,8 @@ func (a *app) remoteCommand() *cli.Command {
 		Name:  "remote",
 		Usage: "run the submission's workloads on hosts with GPUs",
 		Description: "Compiles the kernel here, takes it to the hosts that [remote.NAME] in the config describes\n" +
-			"(" + strings.Join(providers.Names(), ", ") + "), runs the workloads there as fisub local does, and brings the results\n" +
+			"(" + strings.Join(providers.Names(), ", ") + "), runs the workloads there as fisub local does, and brings the " +
+			"results\n" +
 			"back into one run folder. Jobs go on when this program ends: fisub remote attach follows them again.\n\n" +
 			"   fisub remote --gpu b200 --on lab\n" +
 			"   fisub remote --on lab --shards 4 --max-cost 5\n" +
@@ -57,7 +58,8 @@ func (a *app) remoteCommand() *cli.Command {
 			"   fisub remote --gpu none --on loopback\n" +
 			"   fisub remote attach last",
 		Flags: append([]cli.Flag{
-			stringFlag(&o.jobs.GPU, "gpu", "`GPU` of the hosts: "+strings.Join(bundle.GPUs(), ", ")+", or none for the emulator", "gpu of the table"),
+			stringFlag(&o.jobs.GPU, "gpu", "`GPU` of the hosts: "+strings.Join(bundle.GPUs(),
+				", ")+", or none for the emulator", "gpu of the table"),
 			onFlag(&o.on),
 			countFlag(&o.jobs.Shards, "shards", "split the workloads over at most `N` places", "all places of the tables"),
 			boolFlag(&o.jobs.Race, "race", "send all workloads to each of --on, and keep the first that begins"),
@@ -70,7 +72,8 @@ func (a *app) remoteCommand() *cli.Command {
 			solutionFlag(&o.solution), baselineFlag(&o.Baseline), strictFlag(&o.jobs.Strict),
 		}, workloadFlags(&o.Options)...),
 		Action: func(c *cli.Context) error { return a.remote(c.Context, o) },
-		Subcommands: []*cli.Command{a.remoteLsCommand(), a.remoteAttachCommand(), a.remoteLogsCommand(), a.remoteCancelCommand(),
+		Subcommands: []*cli.Command{a.remoteLsCommand(), a.remoteAttachCommand(), a.remoteLogsCommand(),
+			a.remoteCancelCommand(),
 			a.remoteGCCommand(), a.remoteHostsCommand()},
 	}
 }
@@ -109,7 +112,8 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	defer func() {
 		if !kept {
 			err = errors.Join(err, os.RemoveAll(folder.Path()))
-			for dir := filepath.Dir(folder.Path()); dir != filepath.Clean(s.Root) && os.Remove(dir) == nil; { // those that are empty now
+			for dir := filepath.Dir(folder.Path()); dir != filepath.Clean(s.Root) &&
+				os.Remove(dir) == nil; { // those that are empty now
 				dir = filepath.Dir(dir)
 			}
 		}
@@ -152,7 +156,8 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 }
 
 func (a *app) showPlan(p *dispatch.Plan, spec bundle.Spec, size int64) {
-	a.term.Note("plan       %s of %s, set %s, profile %s", plain.Count(len(p.Run.Workloads), "workload"), p.Run.Definition, p.Run.Set, p.Run.Profile.Name)
+	a.term.Note("plan       %s of %s, set %s, profile %s", plain.Count(len(p.Run.Workloads), "workload"),
+		p.Run.Definition, p.Run.Set, p.Run.Profile.Name)
 	if b := p.Run.Baseline; b != nil {
 		a.term.Note("baseline   %s", plain.Line(b.Name))
 	}
@@ -301,8 +306,10 @@ func verdictOf(r dispatch.Result, strict bool) error {
 	return verdict(r.Missing, r.Failed, r.Findings, strict)
 }
 
-// decide waits for a signal and tells whether the jobs are to stop; they are left alone where it returns false. On a terminal the
-// first interrupt asks and the second one stops. Without one an interrupt stops: what was started by a script must not cost
+// decide waits for a signal and tells whether the jobs are to stop; they are left alone where it returns false. On a
+// terminal the
+// first interrupt asks and the second one stops. Without one an interrupt stops: what was started by a script must not
+// cost
 // money when the script is ended. A terminal that is closed leaves the jobs running.
 func (a *app) decide(signals <-chan os.Signal, over <-chan struct{}) (stop bool) {
 	in := a.terminal()

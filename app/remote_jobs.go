@@ -86,7 +86,8 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		return err
 	}
 	defer open.Close()
-	return a.dispatch(ctx, &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Files: files}, folder, old)
+	return a.dispatch(ctx, &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Files: files},
+		folder, old)
 }
 
 func (a *app) remoteLsCommand() *cli.Command {
@@ -109,7 +110,8 @@ func (a *app) remoteLs() error {
 		if l.Cost > 0 {
 			cost = jobs.Dollars(l.Cost)
 		}
-		rows = append(rows, []string{l.ID, ui.Age(time.Since(l.Started)), l.State, fmt.Sprintf("%d/%d", l.Jobs-l.Active, l.Jobs),
+		rows = append(rows, []string{l.ID, ui.Age(time.Since(l.Started)), l.State, fmt.Sprintf("%d/%d", l.Jobs-l.Active,
+			l.Jobs),
 			fmt.Sprintf("%d/%d", l.Passed, l.Total), cost, strings.Join(l.Places, ", ")})
 	}
 	switch {
@@ -148,7 +150,8 @@ func (a *app) remoteCancel(ctx context.Context, arg string) error {
 		return err
 	}
 	defer open.Close()
-	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Old: old, Events: event.NewStream(folder.Record)}
+	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Old: old,
+		Events: event.NewStream(folder.Record)}
 	if err := d.Cancel(ctx); err != nil {
 		return err
 	}
@@ -178,7 +181,8 @@ func (a *app) remoteLogs(ctx context.Context, arg string, follow bool) error {
 		return err
 	}
 	defer open.Close()
-	return jobs.Logs(ctx, filepath.Join(a.Root(), runs.Dir, id), open, follow, func(place dispatch.Place, text string) error {
+	return jobs.Logs(ctx, filepath.Join(a.Root(), runs.Dir, id), open, follow, func(place dispatch.Place,
+		text string) error {
 		_, err := fmt.Fprintf(a.stdout, "%s | %s\n", place, plain.Line(text))
 		return err
 	})

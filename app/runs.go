@@ -21,13 +21,16 @@ func (a *app) runsCommand() *cli.Command {
 		Name:  "runs",
 		Usage: "list and show runs",
 		Subcommands: []*cli.Command{
-			{Name: "ls", Usage: "list the runs, the newest first", Flags: []cli.Flag{countFlag(&limit, "limit", "the newest `N` runs", "all")},
-				Description: "MEAN is the mean over the passed workloads of the official latency. A run is running, done, incomplete (it\n" +
+			{Name: "ls", Usage: "list the runs, the newest first", Flags: []cli.Flag{countFlag(&limit, "limit",
+				"the newest `N` runs", "all")},
+				Description: "MEAN is the mean over the passed workloads of the official latency. A run is running, done, " +
+					"incomplete (it\n" +
 					"ended before all workloads had a verdict) or killed.\n\n   fisub runs ls --limit 10",
 				Action: func(*cli.Context) error { return a.runsLs(limit) }},
 			{Name: "show", Usage: "show what a run ran, and its table", ArgsUsage: "RUN",
-				Description: "RUN is an id, its beginning, last, last~1 for the one before it, or the folder of a run.\n\n   fisub runs show last",
-				Action:      func(c *cli.Context) error { return a.runsShow(c.Args().First()) }},
+				Description: "RUN is an id, its beginning, last, last~1 for the one before it, or the folder of a run.\n\n   " +
+					"fisub runs show last",
+				Action: func(c *cli.Context) error { return a.runsShow(c.Args().First()) }},
 		},
 	}
 }
@@ -54,7 +57,8 @@ func (a *app) runsLs(limit int) error {
 			started = ui.Age(time.Since(*l.Started))
 			passed = fmt.Sprintf("%d/%d", l.Passed, l.Total)
 		}
-		rows = append(rows, []string{l.ID, started, l.State, passed, mean, l.Device, plain.Short(l.ContentHash), l.Solution, l.Definition, l.Set})
+		rows = append(rows, []string{l.ID, started, l.State, passed, mean, l.Device, plain.Short(l.ContentHash), l.Solution,
+			l.Definition, l.Set})
 	}
 	return a.term.Table("lrlrrlllll", rows, nil)
 }

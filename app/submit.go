@@ -227,7 +227,8 @@ func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.
 			return nil, err
 		}
 	}
-	checked, err := a.preflight(ctx, preflight.Options{Dataset: s.Data, Archs: []string{contestArch}, Remote: checkTable}, o.Config)
+	checked, err := a.preflight(ctx, preflight.Options{Dataset: s.Data, Archs: []string{contestArch},
+		Remote: checkTable}, o.Config)
 	if err != nil {
 		return nil, err
 	}

@@ -20,9 +20,10 @@ func (a *app) toolchainCommand() *cli.Command {
 		Usage: "the CUDA compiler and the TVM-FFI library that submissions are built with",
 		Subcommands: []*cli.Command{
 			{Name: "install", Usage: "fetch what this machine lacks from PyPI into the cache",
-				Description: "Versions and hashes are pinned. Nothing is fetched where a toolkit and apache-tvm-ffi are installed.\n\n   fisub toolchain install",
-				Flags:       []cli.Flag{boolFlag(&force, "force", "fetch although a toolkit is installed")},
-				Action:      func(c *cli.Context) error { return a.toolchainInstall(c.Context, force) }},
+				Description: "Versions and hashes are pinned. Nothing is fetched where a toolkit and apache-tvm-ffi are " +
+					"installed.\n\n   fisub toolchain install",
+				Flags:  []cli.Flag{boolFlag(&force, "force", "fetch although a toolkit is installed")},
+				Action: func(c *cli.Context) error { return a.toolchainInstall(c.Context, force) }},
 			{Name: "show", Usage: "say which compiler and libraries are used", Description: "   fisub toolchain show",
 				Action: func(*cli.Context) error { return a.toolchainShow() }},
 		},
@@ -78,7 +79,8 @@ func (a *app) toolchainShow() error {
 	if a.json {
 		return a.writeJSON(t)
 	}
-	fmt.Fprintf(a.stdout, "nvcc      %s  %s\nheaders   %s\nruntime   %s\ntvm-ffi   %s  %s\nlinker    %s\n", t.Version, t.NVCC, t.CUDAInclude,
+	fmt.Fprintf(a.stdout, "nvcc      %s  %s\nheaders   %s\nruntime   %s\ntvm-ffi   %s  %s\nlinker    %s\n", t.Version,
+		t.NVCC, t.CUDAInclude,
 		t.CUDART, t.TVMFFIVersion, t.TVMFFI, t.CXXVersion)
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 
 type toolOptions struct {
 	session.Options
-	solution, tools, sections string
+	solution, workload, tools, sections string
 }
 
 func (o *toolOptions) flags() []cli.Flag {
@@ -27,7 +27,7 @@ func (o *toolOptions) flags() []cli.Flag {
 	return []cli.Flag{
 		deviceFlag(&o.Device),
 		stringFlag(&o.Set, "set", "take the workload from `SET`", "default"),
-		listFlag(&o.Workloads, "workload", "the first workload whose uuid begins with `PREFIX`"),
+		stringFlag(&o.workload, "workload", "the workload whose uuid begins with `PREFIX`", "the first of the set"),
 		solutionFlag(&o.solution),
 		timeFlag(&o.Timeout, "timeout", "end a tool after `TIME`", ""),
 	}
@@ -38,12 +38,14 @@ func (a *app) sanitizeCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "sanitize",
 		Usage: "look for invalid accesses, races and uninitialised reads on one workload",
-		Description: "On a GPU it runs the workload under NVIDIA's compute-sanitizer, once for each tool; without one, on the emulator\n" +
+		Description: "On a GPU it runs the workload under NVIDIA's compute-sanitizer, once for each tool; without one, on " +
+			"the emulator\n" +
 			"with AddressSanitizer, UBSan and the shared-memory race check. Exit status 3 where something was found.\n\n" +
 			"   fisub sanitize\n" +
 			"   fisub sanitize --tool memcheck,racecheck --workload 3fb7\n" +
 			"   fisub sanitize --device emu",
-		Flags:  append(o.flags(), stringFlag(&o.tools, "tool", "`TOOL[,TOOL...]` of compute-sanitizer", strings.Join(tools.Sanitizers, ","))),
+		Flags: append(o.flags(), stringFlag(&o.tools, "tool", "`TOOL[,TOOL...]` of compute-sanitizer",
+			strings.Join(tools.Sanitizers, ","))),
 		Action: func(c *cli.Context) error { return a.sanitize(c.Context, o) },
 	}
 }
@@ -53,11 +55,13 @@ func (a *app) profileCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "profile",
 		Usage: "profile the kernels of one workload with Nsight Compute",
-		Description: "Runs the workload under ncu, keeps the report in the run folder and prints a summary. The clocks are left as they\n" +
+		Description: "Runs the workload under ncu, keeps the report in the run folder and prints a summary. The clocks " +
+			"are left as they\n" +
 			"are; each kernel is replayed on cold caches.\n\n" +
 			"   fisub profile\n" +
 			"   fisub profile --set contest54 --workload 2f4e --ncu-set full",
-		Flags:  append(o.flags(), stringFlag(&o.sections, "ncu-set", "collect ncu's `SECTIONS`: "+strings.Join(tools.Sections, ", "), "")),
+		Flags: append(o.flags(), stringFlag(&o.sections, "ncu-set",
+			"collect ncu's `SECTIONS`: "+strings.Join(tools.Sections, ", "), "")),
 		Action: func(c *cli.Context) error { return a.profile(c.Context, o) },
 	}
 }
@@ -66,6 +70,9 @@ func (a *app) newTool(ctx context.Context, o toolOptions) (*tools.Run, error) {
 	s, err := a.load(o.solution)
 	if err != nil {
 		return nil, err
+	}
+	if o.workload != "" {
+		o.Workloads = []string{o.workload}
 	}
 	return tools.New(ctx, s, o.Options, a.term)
 }

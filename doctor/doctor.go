@@ -1,4 +1,5 @@
-// Package doctor looks at what a machine can do for fisub, and at what is missing for which command. It installs, builds and
+// Package doctor looks at what a machine can do for fisub, and at what is missing for which command. It installs,
+// builds and
 // measures nothing, asks the network nothing but the remotes that it is told of, and tells no secret.
 package doctor
 
@@ -110,7 +111,8 @@ func Examine(ctx context.Context, o Options) *Report {
 		return func(ctx context.Context) []Line { return []Line{f(ctx)} }
 	}
 	x := &examination{Options: o}
-	checks := []look{one(x.program), one(x.git), one(x.compiler), x.gpu, x.toolchain, x.tools, x.python, x.storage, one(x.ssh), one(x.slurm)}
+	checks := []look{one(x.program), one(x.git), one(x.compiler), x.gpu, x.toolchain, x.tools, x.python, x.storage,
+		one(x.ssh), one(x.slurm)}
 	if o.Dataset != nil {
 		checks = append(checks, one(x.dataset))
 	}

@@ -75,7 +75,8 @@ func (x *examination) ssh(ctx context.Context) Line {
 }
 
 func (x *examination) slurm(ctx context.Context) Line {
-	return found(ctx, "sbatch", `name a login host in [remote.NAME]; only provider = "slurm" without one needs it here`, "--version")
+	return found(ctx, "sbatch", `name a login host in [remote.NAME]; only provider = "slurm" without one needs it here`,
+		"--version")
 }
 
 func (x *examination) compiler(ctx context.Context) Line {
@@ -132,7 +133,8 @@ func (x *examination) toolchain(ctx context.Context) []Line {
 	if ready != nil {
 		send = failed("bundle", ready, "")
 	}
-	return []Line{cc, ffi, cupti(append(cuda.CUPTIDirs(x.Cache, t), "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu")), send}
+	return []Line{cc, ffi, cupti(append(cuda.CUPTIDirs(x.Cache, t), "/usr/lib/x86_64-linux-gnu",
+		"/usr/lib/aarch64-linux-gnu")), send}
 }
 
 func cupti(dirs []string) Line {
@@ -159,14 +161,16 @@ func (x *examination) gpu(ctx context.Context) []Line {
 	}
 	lines := []Line{ok("driver", "NVIDIA %s", version)}
 	if version == "" {
-		lines[0] = missing("driver", "no NVIDIA driver", "install one (https://www.nvidia.com/drivers), or in a container start it with the "+
+		lines[0] = missing("driver", "no NVIDIA driver", "install one (https://www.nvidia.com/drivers), or in a container "+
+			"start it with the "+
 			"GPUs; fisub remote uses other hosts' GPUs")
 	}
 	if x.OpenGPU != nil {
 		if info, err := x.OpenGPU(ctx); err != nil {
 			lines = append(lines, failed("gpu", err, "nvidia-smi shows what the driver sees"))
 		} else {
-			text := fmt.Sprintf("cuda:%d %s, %s, %.0f GiB, CUDA %s", info.Ordinal, info.Name, info.Arch, float64(info.MemoryBytes)/(1<<30), info.CUDA)
+			text := fmt.Sprintf("cuda:%d %s, %s, %.0f GiB, CUDA %s", info.Ordinal, info.Name, info.Arch,
+				float64(info.MemoryBytes)/(1<<30), info.CUDA)
 			lines = append(lines, ok("gpu", "%s", strings.TrimSuffix(text, ", CUDA ")))
 		}
 	}
@@ -180,7 +184,8 @@ func (x *examination) gpu(ctx context.Context) []Line {
 		lines = append(lines, warn("nvidia-smi", smiErr.Error(), "put it on PATH: it comes with the driver"))
 	}
 	if gpus, err := stamp.GPUs(); err != nil {
-		lines = append(lines, warn("nvml", err.Error()+": runs have no clocks, temperature and other processes in their stamp",
+		lines = append(lines, warn("nvml", err.Error()+": runs have no clocks, temperature and other processes in their "+
+			"stamp",
 			"put the driver's libnvidia-ml.so.1 in the loader's path"))
 	} else {
 		lines = append(lines, ok("nvml", "tells of %s", plain.Count(len(gpus), "GPU")))
@@ -210,7 +215,8 @@ type row struct {
 	clock, highest, usage          int // MHz, and per cent; -1 where it is not told
 }
 
-var smiFields = []string{"index", "name", "driver_version", "compute_cap", "mig.mode.current", "memory.total", "memory.used", "persistence_mode",
+var smiFields = []string{"index", "name", "driver_version", "compute_cap", "mig.mode.current", "memory.total",
+	"memory.used", "persistence_mode",
 	"clocks.current.sm", "clocks.max.sm", "utilization.gpu"}
 
 func smi(ctx context.Context) ([]row, error) {
@@ -241,8 +247,10 @@ func readSMI(out string) (rows []row, err error) {
 			}
 			return n
 		}
-		rows = append(rows, row{index: f[0], name: f[1], driver: f[2], arch: "sm_" + strings.ReplaceAll(f[3], ".", ""), mig: f[4],
-			memory: number(5), used: number(6), persistent: f[7] == "Enabled", clock: number(8), highest: number(9), usage: number(10)})
+		rows = append(rows, row{index: f[0], name: f[1], driver: f[2], arch: "sm_" + strings.ReplaceAll(f[3], ".", ""),
+			mig:    f[4],
+			memory: number(5), used: number(6), persistent: f[7] == "Enabled", clock: number(8), highest: number(9),
+			usage: number(10)})
 	}
 	return rows, nil
 }
@@ -251,7 +259,8 @@ func readSMI(out string) (rows []row, err error) {
 func (r row) line() Line {
 	l := ok("gpu."+r.index, "%s, %s, %d of %d MiB used", r.name, r.arch, max(r.used, 0), max(r.memory, 0))
 	if r.mig == "Enabled" {
-		l = warn(l.Name, l.Fact+", split by MIG: its figures are those of a slice", fmt.Sprintf("sudo nvidia-smi -i %s -mig 0", r.index))
+		l = warn(l.Name, l.Fact+", split by MIG: its figures are those of a slice",
+			fmt.Sprintf("sudo nvidia-smi -i %s -mig 0", r.index))
 	}
 	if r.usage >= 5 {
 		l = warn(l.Name, fmt.Sprintf("%s, %d %% busy with others' work", l.Fact, r.usage),
@@ -260,7 +269,8 @@ func (r row) line() Line {
 	return l
 }
 
-// clocks tells whether the clocks are held. NVML does not tell of a lock: an idle GPU whose clock is not held falls far below
+// clocks tells whether the clocks are held. NVML does not tell of a lock: an idle GPU whose clock is not held falls far
+// below
 // its highest.
 func clocks(rows []row) Line {
 	var facts, loose []string
@@ -286,7 +296,8 @@ func clocks(rows []row) Line {
 	if len(loose) == 0 {
 		return ok("clocks", "%s", text)
 	}
-	return warn("clocks", text, fmt.Sprintf("for steadier figures: sudo nvidia-smi -pm 1 && sudo nvidia-smi -i %s -lgc MHZ; -rgc gives them free",
+	return warn("clocks", text, fmt.Sprintf("for steadier figures: sudo nvidia-smi -pm 1 && sudo nvidia-smi -i %s -lgc "+
+		"MHZ; -rgc gives them free",
 		strings.Join(loose, ",")))
 }
 
@@ -295,8 +306,10 @@ func counters(params string) Line {
 	if regexp.MustCompile(`(?m)^RmProfilingAdminOnly: *0`).MatchString(params) {
 		return ok("counters", "every user may read the performance counters")
 	}
-	return warn("counters", "only root may read the performance counters: for others fisub profile, which runs ncu, ends with ERR_NVGPUCTRPERM",
-		"run it as root, or put options nvidia NVreg_RestrictProfilingToAdminUsers=0 into /etc/modprobe.d/nvidia.conf and reboot")
+	return warn("counters", "only root may read the performance counters: for others fisub profile, which runs ncu, "+
+		"ends with ERR_NVGPUCTRPERM",
+		"run it as root, or put options nvidia NVreg_RestrictProfilingToAdminUsers=0 into /etc/modprobe.d/nvidia.conf and "+
+			"reboot")
 }
 
 func (x *examination) tools(ctx context.Context) (lines []Line) {
@@ -306,7 +319,8 @@ func (x *examination) tools(ctx context.Context) (lines []Line) {
 	for _, name := range []string{"compute-sanitizer", "ncu"} {
 		path, err := x.Tool(name)
 		if err != nil {
-			lines = append(lines, missing(name, "not on PATH, nor in a toolkit", "install the CUDA toolkit and put its bin folder on PATH, or set CUDA_HOME"))
+			lines = append(lines, missing(name, "not on PATH, nor in a toolkit",
+				"install the CUDA toolkit and put its bin folder on PATH, or set CUDA_HOME"))
 			continue
 		}
 		l := ok(name, "%s", path)
@@ -322,7 +336,8 @@ func (x *examination) tools(ctx context.Context) (lines []Line) {
 // versions prints what Python and its packages are, without importing them.
 const versions = `import sys, importlib.metadata as m, importlib.util as u, os, re
 print("python", "%d.%d.%d" % sys.version_info[:3])
-for name, package in (("torch", "torch"), ("triton", "triton"), ("numpy", "numpy"), ("flashinfer-bench", "flashinfer_bench")):
+for name, package in (("torch", "torch"), ("triton", "triton"), ("numpy", "numpy"), ("flashinfer-bench",
+	"flashinfer_bench")):
     try:
         if u.find_spec(package) is None:
             continue
@@ -376,7 +391,8 @@ func (x *examination) python(ctx context.Context) []Line {
 	if has["python"] == "" {
 		lines[0] = missing("python", why, "install Python 3.9 or later, or set FISUB_PYTHON to one")
 	} else if old(has["python"]) {
-		lines[0] = missing("python", lines[0].Fact+": 3.9 is the oldest that will do", "install a later one, or set FISUB_PYTHON to one")
+		lines[0] = missing("python", lines[0].Fact+": 3.9 is the oldest that will do",
+			"install a later one, or set FISUB_PYTHON to one")
 	}
 	for _, p := range packages {
 		l := ok(p.name, "%s", has[p.name])

@@ -82,13 +82,15 @@ func (x *examination) dataset(ctx context.Context) Line {
 	}
 	names := data.Definitions()
 	if len(names) == 0 {
-		return missing("dataset", fmt.Sprintf("%s: no definitions below %s", data.Root(), filepath.Join(data.Root(), "definitions")), hint)
+		return missing("dataset", fmt.Sprintf("%s: no definitions below %s", data.Root(), filepath.Join(data.Root(),
+			"definitions")), hint)
 	}
 	var t tally
 	for _, name := range names {
 		err := t.count(ctx, data, name)
 		if ctx.Err() != nil {
-			return warn("dataset", data.Root()+": looking at its input files takes too long", "fisub dataset verify takes the time")
+			return warn("dataset", data.Root()+": looking at its input files takes too long",
+				"fisub dataset verify takes the time")
 		}
 		if err != nil {
 			return failed("dataset", err, hint)
@@ -98,7 +100,8 @@ func (x *examination) dataset(ctx context.Context) Line {
 	if data.Embedded() {
 		where = "embedded"
 	}
-	l := ok("dataset", "%s: %s, %s in %s", where, plain.Count(len(names), "definition"), plain.Count(t.workloads, "workload"), plain.Count(t.sets, "set"))
+	l := ok("dataset", "%s: %s, %s in %s", where, plain.Count(len(names), "definition"), plain.Count(t.workloads,
+		"workload"), plain.Count(t.sets, "set"))
 	if t.absent > 0 {
 		l.Fact += fmt.Sprintf(", %s made when needed", plain.Count(t.absent, "input file"))
 	}
@@ -150,7 +153,8 @@ func (x *examination) remote(ctx context.Context, table string) []Line {
 			lines = append(lines, bad(host, h.Err, again)...)
 			continue
 		}
-		l := ok(host, "%s", strings.TrimSuffix(fmt.Sprintf("%s, %s: %s, %s", common.Provider, h.Name, h.State, h.Detail), ", "))
+		l := ok(host, "%s", strings.TrimSuffix(fmt.Sprintf("%s, %s: %s, %s", common.Provider, h.Name, h.State, h.Detail),
+			", "))
 		if h.State == "down" || h.State == "busy" {
 			l.State = Warn
 		}

@@ -1,4 +1,5 @@
-// Package explain gives the words for an error, and the advice that goes with it. A package that alone knows the remedy states it in
+// Package explain gives the words for an error, and the advice that goes with it. A package that alone knows the remedy
+// states it in
 // its error; what only all of fisub knows is here.
 package explain
 
@@ -83,7 +84,8 @@ func Error(err error) (text, hint string) {
 	case errors.As(err, &temp) && temp.Path == os.TempDir():
 		hint = "TMPDIR names the folder for temporary files"
 	case unwritableRun(err):
-		hint = "a run is kept in " + runs.Dir + ", beside config.toml: make it a folder that you can write to, or work in a copy"
+		hint = "a run is kept in " + runs.Dir + ", beside config.toml: make it a folder that you can write to, or work in " +
+			"a copy"
 	default:
 		hint = cmp.Or(hints[Code(err)], gitHint(err))
 	}
@@ -160,13 +162,16 @@ var hints = map[string]string{
 	"no-gpu":       "nvidia-smi shows what the driver sees; --device emu runs on the CPU",
 	"old-driver":   "update the NVIDIA driver, or set CUDA_HOME to an older toolkit",
 	"arch":         "--gpu, or --arch, names the GPU of the host: the kernel is compiled for it before it is sent",
-	"no-kernel":    "compile it where there is a compiler, and put its kernel there too; without --prebuilt it is compiled here",
-	"no-ordinal":   "--device cuda:0 is the first GPU",
-	"no-timer":     "fisub toolchain install brings libcupti, for a Python submission pip install nvidia-cuda-cupti; --timer auto takes CUDA events where CUPTI cannot be used",
+	"no-kernel": "compile it where there is a compiler, and put its kernel there too; without --prebuilt it is " +
+		"compiled here",
+	"no-ordinal": "--device cuda:0 is the first GPU",
+	"no-timer": "fisub toolchain install brings libcupti, for a Python submission pip install nvidia-cuda-cupti; " +
+		"--timer auto takes CUDA events where CUPTI cannot be used",
 
-	"no-python":     "install Python 3.9 or later with torch, or set FISUB_PYTHON to one",
-	"no-torch":      "pip install torch, or set FISUB_PYTHON to a Python that has it",
-	"no-torch-cuda": "install a torch with CUDA, or set FISUB_PYTHON to a Python that has one; --device emu runs on the CPU",
+	"no-python": "install Python 3.9 or later with torch, or set FISUB_PYTHON to one",
+	"no-torch":  "pip install torch, or set FISUB_PYTHON to a Python that has it",
+	"no-torch-cuda": "install a torch with CUDA, or set FISUB_PYTHON to a Python that has one; --device emu runs on " +
+		"the CPU",
 	"no-triton":     "pip install triton, for the Python that is named, or set FISUB_PYTHON to another one",
 	"no-tilelang":   "pip install tilelang, for the Python that is named, or set FISUB_PYTHON to another one",
 	"no-dependency": "install it, for the Python that is named, or set FISUB_PYTHON to one that has it",

@@ -22,7 +22,8 @@ type sign struct{ words, hint string }
 
 // pushSigns are about a push, with the tag made already. What helps where %s stands in a hint is to push again.
 var pushSigns = []sign{
-	{"already exists", "it is never overwritten: git fetch --tags, then give the tag another name: tag in [submit] of config.toml"},
+	{"already exists", "it is never overwritten: git fetch --tags, then give the tag another name: tag in [submit] of " +
+		"config.toml"},
 	{"could not read username|authentication failed|terminal prompts disabled|permission denied|publickey|403|401",
 		"the tag is made here; log in to the remote, then: %s"},
 	{"hook declined|pre-receive|pre-push", "the tag is made here, and a hook refused it; when that is mended: %s"},

@@ -25,9 +25,11 @@ const (
 	referenceBaseline = "reference" // the definition's own
 )
 
-// FindBaseline finds what named, the run that is resumed or the config names, for a run on a device of that kind; nil where they
+// FindBaseline finds what named, the run that is resumed or the config names, for a run on a device of that kind; nil
+// where they
 // name none, and on the emulator, which keeps no time.
-func (p *Project) FindBaseline(s *Submission, named string, old *runs.Run, kind string, log Log) (*bench.Baseline, error) {
+func (p *Project) FindBaseline(s *Submission, named string, old *runs.Run, kind string, log Log) (*bench.Baseline,
+	error) {
 	name, dir := named, p.Path(".")
 	fault := func(hint, text string) error { return usage.Errorf(hint, "--baseline: %s", text) }
 	switch {
@@ -48,7 +50,8 @@ func (p *Project) FindBaseline(s *Submission, named string, old *runs.Run, kind 
 	case err != nil:
 		return nil, usage.Invalid(err)
 	case definition == "":
-		return nil, fault("one of "+strings.Join(BaselineNames(s.Root), ", ")+", or a packed solution, FILE.json", "unknown baseline "+name)
+		return nil, fault("one of "+strings.Join(BaselineNames(s.Root), ", ")+", or a packed solution, FILE.json",
+			"unknown baseline "+name)
 	case definition != s.Definition.Name:
 		return nil, fault("", "baseline "+name+" is of definition "+definition+", not "+s.Definition.Name)
 	}
@@ -59,7 +62,8 @@ func (p *Project) FindBaseline(s *Submission, named string, old *runs.Run, kind 
 	return &bench.Baseline{Name: name, Solution: sol}, nil
 }
 
-// readBaseline reads a baseline by its name, or as a file below dir, and says of which definition it is: "" where there is none
+// readBaseline reads a baseline by its name, or as a file below dir, and says of which definition it is: "" where there
+// is none
 // of that name. The solution is nil where that is another one than the submission's.
 func readBaseline(s *Submission, name, dir string) (sol *trace.Solution, definition string, err error) {
 	if name == referenceBaseline {

@@ -9,6 +9,7 @@ import (
 
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/pack"
 	"fisub/preflight"
 	"fisub/submit"
 )
@@ -73,4 +74,49 @@ func Relative(p string) string {
 		return rel
 	}
 	return p
+}
+
+// A Checked is what check says of several submissions.
+type Checked struct {
+	OK          bool         `json:"ok"`
+	Submissions []CheckedOne `json:"submissions"`
+}
+
+// A CheckedOne is what check says of one.
+type CheckedOne struct {
+	OK          bool                `json:"ok"`
+	ContentHash *string             `json:"content_hash"`
+	Config      string              `json:"config,omitempty"`
+	Findings    []preflight.Finding `json:"findings"`
+	Files       []pack.Entry        `json:"files"`
+	Kernels     []preflight.Kernel  `json:"kernels"`
+	Collected   []collectedJSON     `json:"collected"`
+}
+
+type collectedJSON struct {
+	Path       string `json:"path"`
+	Name       string `json:"name"`
+	Definition string `json:"definition"`
+	Author     string `json:"author"`
+}
+
+// NewChecked is the JSON of a report.
+func NewChecked(r *preflight.Report, strict bool) CheckedOne {
+	one := CheckedOne{OK: r.OK(strict), Findings: append([]preflight.Finding{}, r.Findings...),
+		Files:   append([]pack.Entry{}, r.Entries...),
+		Kernels: []preflight.Kernel{}, Collected: []collectedJSON{}}
+	if r.Solution != nil && r.OK(false) {
+		hash := r.Solution.Hash()
+		one.ContentHash = &hash
+	}
+	if r.Config != nil {
+		one.Config = r.Config.Path
+	}
+	for _, b := range r.Builds {
+		one.Kernels = append(one.Kernels, b.Kernels...)
+	}
+	for _, s := range r.Repository.Taken() {
+		one.Collected = append(one.Collected, collectedJSON{s.File, s.Name, s.Definition, s.Author})
+	}
+	return one
 }

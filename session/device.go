@@ -15,9 +15,11 @@ import (
 	"fisub/internal/usage"
 )
 
-// ChooseDevice turns the name of a device into its kind, and its number in opts; "" is "auto". For auto it asks a worker whether
+// ChooseDevice turns the name of a device into its kind, and its number in opts; "" is "auto". For auto it asks a
+// worker whether
 // a GPU can be opened, because a process that has met a broken driver is of no further use.
-func ChooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *device.Options, log Log) (string, error) {
+func ChooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *device.Options, log Log) (string,
+	error) {
 	kind, ordinal, numbered := strings.Cut(name, ":")
 	if numbered {
 		n, err := strconv.Atoi(ordinal)

@@ -27,7 +27,8 @@ type RunLine struct {
 	MeanNS      float64    `json:"mean_ns,omitempty"`
 }
 
-// Runs lists the newest runs of the project, the newest first; a limit of 0 is all of them. Those that cannot be read are told.
+// Runs lists the newest runs of the project, the newest first; a limit of 0 is all of them. Those that cannot be read
+// are told.
 func (p *Project) Runs(limit int, log Log) ([]RunLine, error) {
 	root := p.Root()
 	ids, err := runs.IDs(root)
@@ -49,7 +50,8 @@ func (p *Project) Runs(limit int, log Log) ([]RunLine, error) {
 		line := RunLine{ID: id, State: r.State(), MeanNS: r.Official()}
 		line.Passed, line.Total = r.Passed()
 		if f := r.Run; f != nil {
-			line.Started, line.Solution, line.ContentHash, line.Definition, line.Set = &f.Started, f.Solution, f.ContentHash, f.Definition, f.Set
+			line.Started, line.Solution, line.ContentHash, line.Definition, line.Set = &f.Started, f.Solution, f.ContentHash,
+				f.Definition, f.Set
 			line.Device, line.GPU = f.Device.Kind, f.Device.Name
 			if !f.Device.Emulated {
 				line.Device = fmt.Sprintf("%s:%d", f.Device.Kind, f.Device.Ordinal)

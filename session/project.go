@@ -1,4 +1,5 @@
-// Package session is what the commands of fisub decide: what a submission is, on which device it runs, what of a run goes on, what
+// Package session is what the commands of fisub decide: what a submission is, on which device it runs, what of a run
+// goes on, what
 // is compared. It knows neither flags nor terminals; what is to be said beside a result goes to a Log.
 package session
 
@@ -58,13 +59,15 @@ func (p *Project) OpenDataset() (*workloads.Dataset, error) {
 	if p.Dataset != "" {
 		dir = p.Path(p.Dataset)
 	} else if _, err := os.Stat(dir); dir != "" && err != nil {
-		return nil, usage.Errorf("let it name a dataset, or unset it: the embedded one is then taken", "FIB_DATASET_PATH: %w", err)
+		return nil, usage.Errorf("let it name a dataset, or unset it: the embedded one is then taken",
+			"FIB_DATASET_PATH: %w", err)
 	}
 	data, err := workloads.Open(dir, root)
 	return data, usage.Invalid(err)
 }
 
-// Configs are the configs to check: the one that is named; where there is none, those of the immediate subfolders, as the
+// Configs are the configs to check: the one that is named; where there is none, those of the immediate subfolders, as
+// the
 // contest collects them.
 func (p *Project) Configs() []string {
 	file := p.ConfigPath()
@@ -126,7 +129,8 @@ type Submission struct {
 	Warnings   []trace.Warning
 }
 
-// Load reads the packed solution, or, where that is "", the config and its sources. Its errors are about the user's input.
+// Load reads the packed solution, or, where that is "", the config and its sources. Its errors are about the user's
+// input.
 func (p *Project) Load(packed string) (*Submission, error) {
 	data, err := p.OpenDataset()
 	if err != nil {
@@ -221,7 +225,8 @@ func (s *Submission) Files() []string {
 	return files
 }
 
-// Choose narrows ws to those whose uuid begins with one of the prefixes, then to the first limit of them; 0 is no limit.
+// Choose narrows ws to those whose uuid begins with one of the prefixes, then to the first limit of them; 0 is no
+// limit.
 func Choose(ws []*trace.Workload, prefixes []string, limit int) ([]*trace.Workload, error) {
 	if len(prefixes) > 0 {
 		var chosen []*trace.Workload
@@ -234,7 +239,8 @@ func Choose(ws []*trace.Workload, prefixes []string, limit int) ([]*trace.Worklo
 			}
 		}
 		if len(unused) > 0 {
-			return nil, usage.Errorf("fisub dataset ls -v lists the uuids", "--workload: no workload of the set begins with %q", unused[0])
+			return nil, usage.Errorf("fisub dataset ls -v lists the uuids",
+				"--workload: no workload of the set begins with %q", unused[0])
 		}
 		ws = chosen
 	}

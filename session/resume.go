@@ -39,7 +39,8 @@ type Before struct {
 	Score    stats.Score // of them
 }
 
-// GoOn makes run the continuation of old: it has its id, and its workloads too. It refuses where they are not the same run:
+// GoOn makes run the continuation of old: it has its id, and its workloads too. It refuses where they are not the same
+// run:
 // verdicts and figures of two would mix.
 func GoOn(old *runs.Run, run *event.Run) (*Before, error) {
 	if err := sameRun(old, run); err != nil {
@@ -94,7 +95,8 @@ func sameRun(old *runs.Run, run *event.Run) error {
 func SameDevice(old *runs.Run, d device.Info) error {
 	o := old.Run.Device
 	return sameFacts(old, []fact{
-		{"device", o.Kind, d.Kind}, {"device", o.Name, d.Name}, {"device", o.UUID, d.UUID}, {"arch", o.Arch, d.Arch}, {"driver", o.Driver, d.Driver},
+		{"device", o.Kind, d.Kind}, {"device", o.Name, d.Name}, {"device", o.UUID, d.UUID}, {"arch", o.Arch, d.Arch},
+		{"driver", o.Driver, d.Driver},
 	})
 }
 
@@ -103,7 +105,8 @@ type fact struct{ what, old, new string }
 func sameFacts(old *runs.Run, facts []fact) error {
 	for _, f := range facts {
 		if f.old != f.new {
-			return usage.Errorf("start a new run without --resume", "--resume %s: its %s is %s, now it is %s", old.ID, f.what, f.old, f.new)
+			return usage.Errorf("start a new run without --resume", "--resume %s: its %s is %s, now it is %s", old.ID, f.what,
+				f.old, f.new)
 		}
 	}
 	return nil

@@ -26,7 +26,8 @@ import (
 	"fisub/internal/usage"
 )
 
-// Options say what runs and how it is timed. What is zero is as in the run that is resumed, else as the config says, else as is
+// Options say what runs and how it is timed. What is zero is as in the run that is resumed, else as the config says,
+// else as is
 // usual.
 type Options struct {
 	Set       string
@@ -103,7 +104,8 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 	same := old != nil && o.Set == "" && len(o.Workloads) == 0 && o.Limit == 0 // the workloads of old
 	if old != nil {
-		o.Set, o.Profile, o.Timer = cmp.Or(o.Set, old.Run.Set), cmp.Or(o.Profile, old.Run.Profile.Name), cmp.Or(o.Timer, old.Run.Timer)
+		o.Set, o.Profile, o.Timer = cmp.Or(o.Set, old.Run.Set), cmp.Or(o.Profile, old.Run.Profile.Name), cmp.Or(o.Timer,
+			old.Run.Timer)
 		o.Timeout = cmp.Or(o.Timeout, seconds(old.Run.Profile.TimeoutS))
 	}
 	if s.Config != nil {
@@ -117,7 +119,8 @@ func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 	u.Profile.Timeout = cmp.Or(o.Timeout, u.Profile.Timeout)
 	switch {
 	case o.MaxTime != 0 && u.Profile.Target == 0:
-		return nil, usage.Errorf("add --profile thorough", "--max-time: profile %s takes an exact number of timings", u.Profile.Name)
+		return nil, usage.Errorf("add --profile thorough", "--max-time: profile %s takes an exact number of timings",
+			u.Profile.Name)
 	case o.MaxTime != 0:
 		u.Profile.MaxTime = o.MaxTime
 	case old != nil && u.Profile.Target > 0:
@@ -151,7 +154,8 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 	now := time.Now()
 	p, sol := u.Profile, s.Solution
 	run := &event.Run{
-		Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: u.Version, Command: append([]string{"fisub"}, os.Args[1:]...),
+		Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: u.Version, Command: append([]string{"fisub"},
+			os.Args[1:]...),
 		Solution: sol.Name, Author: sol.Author, Language: string(sol.Spec.Language), ContentHash: sol.Hash(),
 		Definition: s.Definition.Name, Set: u.Set,
 		Profile: event.Profile{Name: p.Name, Warmup: p.Warmup, Iterations: p.Iterations, Trials: p.Trials,
@@ -171,8 +175,9 @@ func (u *Setup) Shared(s *Submission) bench.Shared {
 	return bench.Shared{
 		Definition: s.Definition, Workloads: u.Workloads, Profile: u.Profile, Timer: u.Timer, Load: s.Data.LoadTrial,
 		Worker: u.worker, DeviceKind: u.Kind, Device: u.Device, Baseline: u.Baseline, Roofline: u.Kind != "emu",
-		Meter: func(uuid string) (bench.Meter, error) { return stamp.Open(uuid) }, // here: the process that is timed may be in Python
-		Hint:  func(err error) string { _, hint := explain.Error(err); return hint },
+		Meter: func(uuid string) (bench.Meter, error) { return stamp.Open(uuid) },
+		// here: the process that is timed may be in Python
+		Hint: func(err error) string { _, hint := explain.Error(err); return hint },
 	}
 }
 

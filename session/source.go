@@ -84,13 +84,15 @@ func SameDefinition(sources []*Source) error {
 	first := sources[0]
 	for _, s := range sources[1:] {
 		if first.Definition.Name != s.Definition.Name {
-			return usage.Errorf("", "compare: %s is of definition %s, %s of %s", first.Arg, first.Definition.Name, s.Arg, s.Definition.Name)
+			return usage.Errorf("", "compare: %s is of definition %s, %s of %s", first.Arg, first.Definition.Name, s.Arg,
+				s.Definition.Name)
 		}
 	}
 	return nil
 }
 
-// RunTogether runs the sources, which are of one definition, with their trials taken in turn on one device, and gives their runs,
+// RunTogether runs the sources, which are of one definition, with their trials taken in turn on one device, and gives
+// their runs,
 // which are kept below root. begin is called for each, with its letter and its run, and gives what shows its events.
 func (u *Setup) RunTogether(ctx context.Context, root string, sources []*Source,
 	begin func(letter string, s *Source, run *event.Run) event.Sink) ([]*runs.Run, error) {

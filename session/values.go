@@ -116,7 +116,8 @@ func (v *Values) Runs() (found []Value) {
 		what := ""
 		if i < 50 { // each is a file to read
 			if run, err := runs.Header(filepath.Join(v.Root(), runs.Dir, id)); err == nil {
-				what = fmt.Sprintf("%s %s, %s on %s", run.Solution, plain.Short(run.ContentHash), plain.Count(len(run.Workloads), "workload"), run.Device.Name)
+				what = fmt.Sprintf("%s %s, %s on %s", run.Solution, plain.Short(run.ContentHash), plain.Count(len(run.Workloads),
+					"workload"), run.Device.Name)
 			}
 		}
 		found = append(found, Value{id, what})
@@ -148,7 +149,8 @@ func (v *Values) GitRemotes() []Value {
 
 // devices are those that the driver has made files for; to open one would take too long.
 func Devices() []Value {
-	found := []Value{{"auto", "the first GPU, else the emulator"}, {"emu", "the emulator: no times"}, {"cuda", "the first GPU"}}
+	found := []Value{{"auto", "the first GPU, else the emulator"}, {"emu", "the emulator: no times"}, {"cuda",
+		"the first GPU"}}
 	nodes, _ := fs.Glob(os.DirFS("/dev"), "nvidia[0-9]*")
 	for _, node := range nodes {
 		found = append(found, Value{"cuda:" + strings.TrimPrefix(node, "nvidia"), "a GPU"})

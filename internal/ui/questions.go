@@ -22,7 +22,8 @@ type Questions struct {
 	explain func(error) (text, hint string)
 }
 
-// Questions asks on t and reads the answers from in, until ctx ends. explain gives the words for what is wrong with an answer.
+// Questions asks on t and reads the answers from in, until ctx ends. explain gives the words for what is wrong with an
+// answer.
 func (t *Terminal) Questions(ctx context.Context, in io.Reader, explain func(error) (text, hint string)) *Questions {
 	lines := make(chan string)
 	go func() {
@@ -74,8 +75,10 @@ func (q *Questions) Ask(question, fallback string, accept func(answer string) er
 	}
 }
 
-// Choose lists what can be answered and asks for one, by number or by name; find finds a name, or says what is wrong with it.
-func (q *Questions) Choose(question string, names []string, describe func(string) string, fallback string, find func(name string) error) error {
+// Choose lists what can be answered and asks for one, by number or by name; find finds a name, or says what is wrong
+// with it.
+func (q *Questions) Choose(question string, names []string, describe func(string) string, fallback string,
+	find func(name string) error) error {
 	width := 0
 	for _, n := range names {
 		width = max(width, len(n))

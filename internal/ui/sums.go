@@ -2,7 +2,8 @@ package ui
 
 import "sync"
 
-// Sums is a progress bar over the bytes of several things at once, each with its own total. It is safe for concurrent use.
+// Sums is a progress bar over the bytes of several things at once, each with its own total. It is safe for concurrent
+// use.
 type Sums struct {
 	term        *Terminal
 	label       string

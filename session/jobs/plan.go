@@ -1,4 +1,5 @@
-// Package jobs decides about remote runs: what runs where and what is sent there, which runs there are, which jobs nobody waits for,
+// Package jobs decides about remote runs: what runs where and what is sent there, which runs there are, which jobs
+// nobody waits for,
 // and what the logs of jobs have that was not read yet. package dispatch does what is decided.
 package jobs
 
@@ -40,7 +41,8 @@ type Options struct {
 // defaultLimit is that of a job, where neither Options nor the table has one.
 const defaultLimit = 30 * time.Minute
 
-// Chosen gives the names of tables in on, "lab,cloud"; where that is "" those of all tables: of the only one, unless all is set.
+// Chosen gives the names of tables in on, "lab,cloud"; where that is "" those of all tables: of the only one, unless
+// all is set.
 func Chosen(tables map[string]*config.Table, on string, all bool) ([]string, error) {
 	if on != "" {
 		names := strings.Split(on, ",")
@@ -54,7 +56,8 @@ func Chosen(tables map[string]*config.Table, on string, all bool) ([]string, err
 	names := slices.Sorted(maps.Keys(tables))
 	switch {
 	case len(names) == 0:
-		return nil, usage.Errorf("docs/remote.md shows one; --on loopback runs on this machine", "no table [remote.NAME] in the config")
+		return nil, usage.Errorf("docs/remote.md shows one; --on loopback runs on this machine",
+			"no table [remote.NAME] in the config")
 	case len(names) > 1 && !all:
 		return nil, usage.Errorf("add --on "+names[0], "which of the tables %s?", strings.Join(names, ", "))
 	}
@@ -69,8 +72,10 @@ type Order struct {
 	solution *trace.Solution
 }
 
-// NewOrder decides what of s runs where: on the tables of those names, whose providers are open. It fills in what u leaves open.
-func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u *session.Setup, how session.Options, o Options,
+// NewOrder decides what of s runs where: on the tables of those names, whose providers are open. It fills in what u
+// leaves open.
+func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u *session.Setup, how session.Options,
+	o Options,
 	names []string, open providers.Set, commons map[string]remote.Common, log session.Log) (*Order, error) {
 	if o.Shards > 0 && o.Race {
 		return nil, usage.Errorf("leave out one of them", "--shards and --race: a race sends all workloads to each place")
@@ -87,7 +92,8 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 	if u.Baseline, err = p.FindBaseline(s, how.Baseline, nil, u.Kind, log); err != nil {
 		return nil, err
 	}
-	spec := bundle.Spec{Set: u.Set, Args: []string{"--profile", u.Profile.Name, "--timer", u.Timer, "--timeout", u.Profile.Timeout.String()}}
+	spec := bundle.Spec{Set: u.Set, Args: []string{"--profile", u.Profile.Name, "--timer", u.Timer, "--timeout",
+		u.Profile.Timeout.String()}}
 	if u.Profile.Target > 0 {
 		spec.Args = append(spec.Args, "--max-time", u.Profile.MaxTime.String())
 	}
@@ -107,7 +113,8 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 	return &Order{Plan: plan, Spec: spec, Baseline: u.Baseline, solution: s.Solution}, nil
 }
 
-// common gives the GPU and the limit of all jobs: those of the options, else of the tables, of which the shortest limit counts.
+// common gives the GPU and the limit of all jobs: those of the options, else of the tables, of which the shortest limit
+// counts.
 func common(o Options, names []string, commons map[string]remote.Common) (gpu string, limit time.Duration, err error) {
 	for _, name := range names {
 		c := commons[name]
@@ -123,7 +130,8 @@ func common(o Options, names []string, commons map[string]remote.Common) (gpu st
 }
 
 // places are those of the tables that at most so many workloads can use.
-func places(o Options, workloads int, names []string, open providers.Set, commons map[string]remote.Common) (all []dispatch.Place) {
+func places(o Options, workloads int, names []string, open providers.Set,
+	commons map[string]remote.Common) (all []dispatch.Place) {
 	for _, name := range names {
 		n := workloads // of a further table too: they are needed where the first has trouble
 		switch {
@@ -144,7 +152,8 @@ func hostArch(s *session.Submission, u *session.Setup, gpu, named string, log se
 	arch, known := bundle.Arch(gpu)
 	switch {
 	case gpu == "":
-		return "", usage.Errorf("add --gpu b200, or gpu = \"b200\" to the table; --gpu none runs on the emulator", "no GPU named")
+		return "", usage.Errorf("add --gpu b200, or gpu = \"b200\" to the table; --gpu none runs on the emulator",
+			"no GPU named")
 	case !known:
 		return "", usage.Errorf("one of "+strings.Join(bundle.GPUs(), ", ")+", none", "--gpu: unknown GPU %q", gpu)
 	}
@@ -217,10 +226,12 @@ func NewBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bu
 func Affordable(plan *dispatch.Plan, most float64) error {
 	cost, known := plan.MostCost()
 	if !known {
-		return usage.Errorf("set remote."+plan.Places[0].Table+".price, in USD for one GPU and hour", "--max-cost: not every place has a price")
+		return usage.Errorf("set remote."+plan.Places[0].Table+".price, in USD for one GPU and hour",
+			"--max-cost: not every place has a price")
 	}
 	if plan.MaxCost = most; cost > most {
-		return usage.Errorf("lower --limit-time or --shards, or raise the cap", "--max-cost: the run may cost %s, more than %s",
+		return usage.Errorf("lower --limit-time or --shards, or raise the cap",
+			"--max-cost: the run may cost %s, more than %s",
 			Dollars(cost), Dollars(most))
 	}
 	return nil

@@ -27,7 +27,8 @@ import (
 // IDs are the remote runs below root, the oldest first.
 func IDs(root string) ([]string, error) {
 	ids, err := runs.IDs(root)
-	return slices.DeleteFunc(ids, func(id string) bool { return !dispatch.IsRemote(filepath.Join(root, runs.Dir, id)) }), err
+	return slices.DeleteFunc(ids, func(id string) bool { return !dispatch.IsRemote(filepath.Join(root, runs.Dir, id)) }),
+		err
 }
 
 // A Line is a run in the list.
@@ -48,7 +49,8 @@ func lineOf(dir string) (l Line, err error) {
 	if err != nil {
 		return l, err
 	}
-	l = Line{ID: plan.Run.ID, State: "detached", Jobs: len(plan.Jobs), Active: len(plan.Active()), Total: len(plan.Run.Workloads),
+	l = Line{ID: plan.Run.ID, State: "detached", Jobs: len(plan.Jobs), Active: len(plan.Active()),
+		Total:   len(plan.Run.Workloads),
 		Started: plan.Run.Started}
 	if r, err := runs.Read(dir); err == nil {
 		l.Passed, _ = r.Passed()
@@ -121,9 +123,11 @@ func Open(tables map[string]*config.Table, plan *dispatch.Plan) (providers.Set, 
 	return open, nil
 }
 
-// Files gives the files of further jobs of the run in folder. The bundle is made only where a job has to be submitted, which is
+// Files gives the files of further jobs of the run in folder. The bundle is made only where a job has to be submitted,
+// which is
 // seldom.
-func Files(ctx context.Context, folder string, plan *dispatch.Plan) (func(context.Context, []string) ([]remote.File, []string, error), error) {
+func Files(ctx context.Context, folder string, plan *dispatch.Plan) (func(context.Context, []string) ([]remote.File,
+	[]string, error), error) {
 	var spec bundle.Spec
 	if err := json.Unmarshal(plan.Bundle, &spec); err != nil {
 		return nil, fmt.Errorf("run %s: %w", plan.Run.ID, err)
@@ -161,10 +165,13 @@ type Orphan struct {
 	Handle remote.Handle `json:"-"`
 }
 
-// Orphans asks the hosts which jobs they hold. Of those that the runs below root have begun it gives those that none waits for;
-// strangers counts those that were begun elsewhere, which it gives too if all is set. The error names the hosts that did not
+// Orphans asks the hosts which jobs they hold. Of those that the runs below root have begun it gives those that none
+// waits for;
+// strangers counts those that were begun elsewhere, which it gives too if all is set. The error names the hosts that
+// did not
 // answer: one of them keeps no job of another one alive.
-func Orphans(ctx context.Context, root string, open providers.Set, names []string, all bool) (orphans []Orphan, strangers int, err error) {
+func Orphans(ctx context.Context, root string, open providers.Set, names []string, all bool) (orphans []Orphan,
+	strangers int, err error) {
 	held := map[string][]remote.Handle{}
 	var faults []error
 	for _, name := range names {
@@ -215,8 +222,10 @@ func owned(plans []*dispatch.Plan, job string) (mine, waited bool) {
 	return mine, false
 }
 
-// Logs hands on the lines of the logs of a run's jobs; with follow until the jobs have ended, else those that there are.
-func Logs(ctx context.Context, dir string, open providers.Set, follow bool, line func(place dispatch.Place, text string) error) error {
+// Logs hands on the lines of the logs of a run's jobs; with follow until the jobs have ended, else those that there
+// are.
+func Logs(ctx context.Context, dir string, open providers.Set, follow bool, line func(place dispatch.Place,
+	text string) error) error {
 	temp, err := os.MkdirTemp("", "fisub-logs-")
 	if err != nil {
 		return err
@@ -255,7 +264,8 @@ func Logs(ctx context.Context, dir string, open providers.Set, follow bool, line
 	}
 }
 
-// logOf is the log of a job as far as it is known: in the run folder dir, or on its host, from where it is brought below temp.
+// logOf is the log of a job as far as it is known: in the run folder dir, or on its host, from where it is brought
+// below temp.
 func logOf(ctx context.Context, dir, temp string, open providers.Set, j *dispatch.Job) (string, error) {
 	at := filepath.Join(dir, "log", j.ID)
 	if j.Ended == nil && j.Handle != nil {

@@ -54,7 +54,8 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 		return nil, err
 	}
 	if pyworker.Runs(&s.Solution.Spec) {
-		return nil, usage.Errorf("", "%s: only cuda and cpp submissions with the tvm-ffi binding run under a tool", s.Solution.Spec.Language)
+		return nil, usage.Errorf("", "%s: only cuda and cpp submissions with the tvm-ffi binding run under a tool",
+			s.Solution.Spec.Language)
 	}
 	root, err := cache.Root()
 	if err != nil {
@@ -75,8 +76,10 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 		return nil, err
 	}
 	profile.Timeout = o.Timeout
-	shared := bench.Shared{Definition: s.Definition, Profile: profile, Load: s.Data.LoadTrial, DeviceKind: kind, Device: opts}
-	return &Run{Workload: ws[0], Emulated: kind == "emu", root: s.Root, solution: s.Solution, shared: shared, self: self}, nil
+	shared := bench.Shared{Definition: s.Definition, Profile: profile, Load: s.Data.LoadTrial, DeviceKind: kind,
+		Device: opts}
+	return &Run{Workload: ws[0], Emulated: kind == "emu", root: s.Root, solution: s.Solution, shared: shared,
+		self: self}, nil
 }
 
 // Find looks for a program of the CUDA toolkit on PATH and in the toolkit's folder.
@@ -92,7 +95,8 @@ func Find(name string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", usage.Errorf("it comes with the CUDA toolkit; put its bin folder on PATH or set CUDA_HOME", "%s: not found", name)
+	return "", usage.Errorf("it comes with the CUDA toolkit; put its bin folder on PATH or set CUDA_HOME",
+		"%s: not found", name)
 }
 
 // once runs the workload in a worker that starts with the words of prefix. found tells that the process ended with the
@@ -115,7 +119,8 @@ func (r *Run) once(ctx context.Context, prefix ...string) (log string, found boo
 	return log, false, nil, session.Machine(err)
 }
 
-// Sanitize runs the workload under each of the tools, or on the emulator under its own, and tells what each says: "clean",
+// Sanitize runs the workload under each of the tools, or on the emulator under its own, and tells what each says:
+// "clean",
 // "findings", or what the solution did wrong.
 func (r *Run) Sanitize(ctx context.Context, tools []string, tell func(tool, verdict, log string)) error {
 	report := func(name, log string, found bool, fault error) {
@@ -186,7 +191,8 @@ type FaultError struct {
 
 func (e *FaultError) Error() string { return e.Err.Error() }
 
-// Profile runs the workload under ncu, which collects a set of sections, prints a summary and gives the file of the report.
+// Profile runs the workload under ncu, which collects a set of sections, prints a summary and gives the file of the
+// report.
 func (r *Run) Profile(ctx context.Context, sections string, out io.Writer) (file string, err error) {
 	ncu, err := Find("ncu")
 	if err != nil {
@@ -208,7 +214,8 @@ func (r *Run) Profile(ctx context.Context, sections string, out io.Writer) (file
 	for _, m := range metrics {
 		names = append(names, m.name)
 	}
-	log, _, fault, err = r.once(ctx, ncu, "--set", sections, "--metrics", strings.Join(names, ","), "--clock-control", "none",
+	log, _, fault, err = r.once(ctx, ncu, "--set", sections, "--metrics", strings.Join(names, ","), "--clock-control",
+		"none",
 		"--target-processes", "application-only", "--force-overwrite", "--export", file)
 	if err == nil {
 		err = fault
@@ -219,7 +226,8 @@ func (r *Run) Profile(ctx context.Context, sections string, out io.Writer) (file
 	if err != nil {
 		return "", fmt.Errorf("profile: %w\n%s", err, strings.TrimRight(log, "\n"))
 	}
-	raw, err := exec.CommandContext(ctx, ncu, "--import", file, "--page", "raw", "--csv", "--metrics", strings.Join(names, ",")).Output()
+	raw, err := exec.CommandContext(ctx, ncu, "--import", file, "--page", "raw", "--csv", "--metrics",
+		strings.Join(names, ",")).Output()
 	if err != nil {
 		return "", fmt.Errorf("reading %s with ncu: %w", file, err)
 	}

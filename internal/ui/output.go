@@ -1,0 +1,43 @@
+package ui
+
+import (
+	"io"
+	"os"
+	"sync"
+)
+
+// Watch gives a writer to w that remembers the first error of writing, and what tells that error: not all that prints
+// asks for it,
+// and a result that is lost is no success. It is a terminal where w is one.
+func Watch(w io.Writer) (io.Writer, func() error) {
+	o := &output{w: w}
+	if f, ok := w.(*os.File); ok {
+		return struct {
+			*output
+			file
+		}{o, f}, o.failed
+	}
+	return o, o.failed
+}
+
+type output struct {
+	w   io.Writer
+	mu  sync.Mutex
+	err error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
+func (o *output) failed() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
