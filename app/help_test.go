@@ -106,7 +106,7 @@ func understood(line string) error {
 		if len(words) == 0 || words[0] != "fisub" {
 			return fmt.Errorf("%q is no call of fisub", part)
 		}
-		a := &app{stdout: os.Stdout, stderr: os.Stderr}
+		a := &app{stdout: os.Stdout, stderr: os.Stderr, typed: &typing{}} // its folders need not be there
 		program := a.cli()
 		ran := false
 		var disarm func(commands []*cli.Command)
