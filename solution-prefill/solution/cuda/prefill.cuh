@@ -1,0 +1,1130 @@
+// The core of the GDN prefill kernel: one launch in which the warps of a block have roles. docs/performance.md tells the way here.
+//
+// A sequence is cut into chunks of 32 tokens. With S the state before a chunk, G the running sum of the chunk's log decays,
+// rows i and j of the chunk, and everything below for one value head:
+//
+//   A[i][j] = beta_i exp(G_i - G_j) (k_i . k_j)  for i > j, else 0        T = (I + A)^-1
+//   P[i][j] =        exp(G_i - G_j) (q_i . k_j)  for i >= j, else 0
+//   RHS_i   = beta_i (v_i - exp(G_i) S k_i)                               U = T RHS
+//   output  = scale (exp(G_i) S q_i + P U)                                S' = exp(G_31) S + sum_i exp(G_31 - G_i) u_i k_i^T
+//
+// Rows of S are independent, so a block owns 16 * kTiles of one head's 128, as long as the sequence lasts. Its warps:
+//
+//   chain     one for each 16 rows: S in 64 float32 registers a lane, as accumulators of mma.m16n8k16; computes U and S'
+//   output    for one or two chain warps each: reads their S and U as operands, in the same layout, and computes the output
+//   load      brings k, q (to float16) and v into shared memory, a chunk ahead in registers
+//   prepare   in turn, a chunk each: the gates, A and T, then P. The diagonal 8 x 8 blocks of T in float32 by forward
+//             substitution, the others by products
+//
+// They meet at mbarriers: a ring of kStages chunks, and for each chain warp a ring of two for S and U.
+// Operands are float16 and sums float32. A chunk that does not fit float16 (long keys, large queries, values or states) is
+// walked token by token in float32 by the chain warp, so results are right there too, only slower.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+namespace gdn {
+
+constexpr int kHeadsQK = 4;
+constexpr int kHeadsV = 8;
+constexpr int kDim = 128;    // head size: K and V
+constexpr int kChunk = 32;   // tokens
+constexpr int kPitch = 40;   // halves in a row of T and P: eight rows of 80 bytes start in different banks
+constexpr int kRanked = 512;  // sequences that are taken longest first; more are taken as they come
+
+constexpr int64_t kMaxSequences = (int64_t{1} << 31) / (kHeadsV * kDim / 16) - 1;  // items are counted in 31 bits
+
+// Above these the float16 path is left: |k|^2 beta and |k|^2 bound the entries of T, kMaxRhs times their sum bounds U.
+constexpr float kMaxBetaKK = 2.0f, kMaxKK = 4.0f, kMaxQ = 32.0f, kMaxRhs = 16.0f;
+
+template <int kTiles_, int kOutputs_, int kLoaders_, int kPreparers_, int kStages_>
+struct Shape {
+  static constexpr int kTiles = kTiles_;          // of 16 rows: chain warps
+  static constexpr int kOutputs = kOutputs_;      // output warps, each for kTiles / kOutputs tiles
+  static constexpr int kLoaders = kLoaders_;      // warps, all of them for each chunk
+  static constexpr int kPreparers = kPreparers_;  // warps, in turn
+  static constexpr int kStages = kStages_;
+  static constexpr int kBlocksPerHead = kDim / (16 * kTiles);
+  // First warp of each role. With one chain warp, warp 4 is left out (it ends at once): few share the chain's scheduler.
+  static constexpr int kIdle = kTiles == 1 ? 4 : -1;
+  static constexpr int kPrepare = kTiles + kOutputs;
+  static constexpr int kLoad = kPrepare + kPreparers + (kIdle >= 0 && kIdle < kPrepare + kPreparers);
+  static constexpr int kWarps = kLoad + kLoaders;
+  static_assert(kIdle < kLoad, "the warp that is left out comes before the loaders");
+  static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4, "rows of a block divide a head, and swizzles are made for these");
+  static_assert(kTiles % kOutputs == 0, "tiles of an output warp");
+  static_assert(kPreparers <= kStages, "a barrier's parity tells two uses of a stage apart, not three");
+  static_assert(kLoaders == 2 || kLoaders == 4, "loaders share the 512 pieces of 16 bytes evenly");
+  // With 8 warps, so 255 registers a lane, the chain loads all operands of a product before it; with 12 it is a step ahead.
+  static constexpr int kAhead = kWarps <= 8 ? 4 : 1;
+  static_assert(kWarps <= 12, "168 registers a lane");
+
+  // Shared memory, in bytes. A stage holds a chunk:
+  //   k, q    rows of 256: unit u of 16 bytes of a token lies at u ^ token % 8
+  //   v       units of 16 bytes, swizzled by token; bfloat16 as given
+  //   t, p    rows of kPitch halves
+  //   slots   for each tile the operands that the chain hands to the output: of S (k16 step, lane), then of U
+  //   gates   32 float32 each: G / log(2), beta, beta exp(G), exp(G), exp(G_31 - G)
+  //   flags   words: 4 of the loaders (a value is too large), then 1: the chunk does not fit float16, then for each tile: the
+  //           chain took the slow way
+  static constexpr uint32_t kK = 0, kQ = 8192, kV = 16384, kT = kV + 1024 * kTiles, kP = kT + kChunk * kPitch * 2,
+                            kSlots = kP + kChunk * kPitch * 2, kSlotBytes = 5120, kG2 = kSlots + kSlotBytes * kTiles,
+                            kBeta = kG2 + 128, kBetaDecay = kG2 + 256, kDecay = kG2 + 384, kRest = kG2 + 512, kLarge = kG2 + 640,
+                            kSlow = kLarge + 16, kTileSlow = kLarge + 32, kStageBytes = (kLarge + 48 + 127) / 128 * 128;
+  // Behind the stages: columns of the diagonal blocks of A, for each preparer; outputs on their way, in rows of 48 bytes;
+  // barriers; ranks.
+  static constexpr uint32_t kScratchBytes = 4 * 8 * 12 * 4, kScratch = kStages * kStageBytes,
+                            kOut = kScratch + kPreparers * kScratchBytes, kBarriers = kOut + kTiles * kChunk * 48,
+                            kLoaded = kBarriers, kInverted = kLoaded + 8 * kStages, kScored = kInverted + 8 * kStages,
+                            kEmpty = kScored + 8 * kStages, kSFull = kEmpty + 8 * kStages,
+                            kUFull = kSFull + 8 * kStages * kTiles, kLengths = kUFull + 8 * kStages * kTiles,
+                            kOrder = kLengths + 4 * kRanked, kBytes = kOrder + 2 * kRanked;
+  static_assert(kBytes <= 227 * 1024, "shared memory of a block");
+};
+
+// Device pointers, and what the kernel computes with them.
+struct Arguments {
+  const __nv_bfloat16* q;     // (T, 4, 128)
+  const __nv_bfloat16* k;     // (T, 4, 128)
+  const __nv_bfloat16* v;     // (T, 8, 128)
+  const float* state;         // (N, 8, 128, 128); nullptr means zeros
+  const float* a_log;         // (8)
+  const __nv_bfloat16* a;     // (T, 8)
+  const float* dt_bias;       // (8)
+  const __nv_bfloat16* b;     // (T, 8)
+  const int64_t* cu_seqlens;  // (N + 1), from 0 to T, never falling
+  float scale;
+  __nv_bfloat16* output;  // (T, 8, 128)
+  float* new_state;       // (N, 8, 128, 128)
+  int64_t tokens, sequences;
+};
+
+// ---- instructions ----
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// Shared memory is addressed by 32-bit numbers, and every access is volatile: all stay in the order in which they are written.
+__device__ __forceinline__ float load_float(uint32_t address) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address));
+  return x;
+}
+__device__ __forceinline__ uint32_t load_word(uint32_t address) {
+  uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address));
+  return x;
+}
+__device__ __forceinline__ float2 load_float2(uint32_t address) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address));
+  return x;
+}
+__device__ __forceinline__ void load_float4(float (&x)[4], uint32_t address) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(address));
+}
+__device__ __forceinline__ void load_words(uint32_t (&x)[4], uint32_t address) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(address));
+}
+__device__ __forceinline__ void store_float(uint32_t address, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(x) : "memory");
+}
+__device__ __forceinline__ void store_word(uint32_t address, uint32_t x) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+__device__ __forceinline__ void store_half(uint32_t address, float x) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(__half_as_ushort(__float2half_rn(x))) : "memory");
+}
+__device__ __forceinline__ void store_words(uint32_t address, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+
+// d += a b: a (16 x 16) row-major, b (16 x 8) column-major, float16; d (16 x 8) float32. Volatile: independent products stay
+// in turn, as they are written, where the compiler would chain those of one sum.
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The same with a (16 x 8) and b (8 x 8).
+__device__ __forceinline__ void mma_k8(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a0), "r"(a1), "r"(b));
+}
+
+// Four 8 x 8 matrices of 16-bit elements, of which each lane gives the address of a row. Volatile: it stays behind the
+// barrier that it follows.
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+__device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
+}
+
+__device__ __forceinline__ void store_transposed(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1),
+               "r"(r2), "r"(r3)
+               : "memory");
+}
+
+__device__ __forceinline__ uint32_t transpose(uint32_t x) {
+  uint32_t y;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+__device__ __forceinline__ float2 load_once(const float* p) {
+  float2 r;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.f32 {%0, %1}, [%2];" : "=f"(r.x), "=f"(r.y) : "l"(p));
+  return r;
+}
+
+// Volatile, so that it is started where it stands.
+__device__ __forceinline__ float load_global(const float* p) {
+  float r;
+  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(r) : "l"(p));
+  return r;
+}
+__device__ __forceinline__ uint16_t load_global(const __nv_bfloat16* p) {
+  uint16_t r;
+  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(p));
+  return r;
+}
+__device__ __forceinline__ int64_t load_long(const int64_t* p) {
+  int64_t r;
+  asm volatile("ld.global.nc.s64 %0, [%1];" : "=l"(r) : "l"(p));
+  return r;
+}
+
+__device__ __forceinline__ uint4 load_vector(const void* p) {
+  uint4 r;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+  return r;
+}
+
+// Lanes of a warp that arrive at a barrier. With one, the others' accesses come before it by __syncwarp, which the racecheck of
+// compute-sanitizer does not follow: -DGDN_RACECHECK lets each lane arrive for itself.
+#ifdef GDN_RACECHECK
+constexpr int kArriving = 32;
+#else
+constexpr int kArriving = 1;
+#endif
+
+// warps: how many arrive in a phase.
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int warps) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(warps * kArriving) : "memory");
+}
+
+// One arrival for the calling warp, behind everything that its lanes did to shared memory.
+__device__ __forceinline__ void arrive(uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 < kArriving) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+  }
+}
+
+// Whether the phase of that parity is complete. A new barrier counts as one whose phase of parity 1 is.
+__device__ __forceinline__ uint32_t complete(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return done;
+}
+
+// The hint, in ns, is how long the warp may sleep before it asks again.
+__device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  do {
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity), "r"(10000000)
+                 : "memory");
+  } while (!done);
+}
+
+__device__ __forceinline__ uint32_t pack(float x, float y) {
+  const __half2 h = __floats2half2_rn(x, y);
+  return *reinterpret_cast<const uint32_t*>(&h);
+}
+
+__device__ __forceinline__ float low(uint32_t bf16x2) { return __uint_as_float(bf16x2 << 16); }
+__device__ __forceinline__ float high(uint32_t bf16x2) { return __uint_as_float(bf16x2 & 0xffff0000u); }
+
+// The larger of each half's magnitudes; NaN if one is.
+__device__ __forceinline__ uint32_t max_magnitude(uint32_t x, uint32_t y) {
+  const __half2 m = __hmax2_nan(__habs2(*reinterpret_cast<const __half2*>(&x)), __habs2(*reinterpret_cast<const __half2*>(&y)));
+  return *reinterpret_cast<const uint32_t*>(&m);
+}
+
+__device__ __forceinline__ bool within(uint32_t magnitudes, float limit) {
+  const float2 m = __half22float2(*reinterpret_cast<const __half2*>(&magnitudes));
+  return m.x <= limit && m.y <= limit;
+}
+
+// log2 of the decay, and the update gate, of one token and head. See solution/cuda/decode.cuh for the two forms of softplus.
+__device__ __forceinline__ float log2_decay(float a_log, float a, float dt_bias) {
+  constexpr float kLog2E = 1.4426950408889634f;
+  const float x = (a + dt_bias) * kLog2E, e = exp2_approx(x);
+  constexpr float kLog2OnePlus[] = {1.44269502f, -0.721339047f, 0.480616659f, -0.357095629f,
+                                    0.266183972f, -0.164029971f, 0.0557941049f};
+  float small = kLog2OnePlus[6];
+#pragma unroll
+  for (int i = 5; i >= 0; --i) {
+    small = fmaf(small, e, kLog2OnePlus[i]);
+  }
+  const float softplus = e < 0.5f ? small * e : x > 20.0f * kLog2E ? x : log2_approx(1.0f + e);
+  return -exp2_approx(a_log * kLog2E) * softplus;
+}
+
+__device__ __forceinline__ float sigmoid(float x) { return reciprocal_approx(1.0f + exp2_approx(-1.4426950408889634f * x)); }
+
+// Position in a ring.
+template <int kSize>
+struct Ring {
+  int at = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void next() {
+    if (++at == kSize) {
+      at = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// What a block works on: rows of one head of one sequence.
+struct Item {
+  int64_t sequence, begin;
+  int tokens, chunks, hv, row;  // row: first of the block's rows
+};
+
+template <typename S>
+__device__ __forceinline__ int unit_of_v(int token, int unit) {  // of 16 bytes
+  constexpr int kUnits = 2 * S::kTiles;
+  return token * kUnits + (unit ^ ((token * kUnits / 8) & (kUnits - 1)));
+}
+
+
+// ---- the kernel ----
+
+template <typename S>
+__global__ void __launch_bounds__(S::kWarps * 32, 1)
+    prefill_kernel(const Arguments x, const int ranked, const int rounds) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  constexpr int kTiles = S::kTiles, kStages = S::kStages, kBlocks = S::kBlocksPerHead;
+  constexpr unsigned kAll = 0xffffffffu;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int g = lane / 4, t = lane % 4;    // row and column pair of an accumulator
+  const int r8 = lane % 8, mi = lane / 8;  // row and matrix that this lane addresses
+  uint32_t base;  // of the shared memory; volatile, so that it is computed once
+  asm volatile("{\n.reg .u64 a;\ncvta.to.shared.u64 a, %1;\ncvt.u32.u64 %0, a;\n}" : "=r"(base) : "l"(memory));
+
+  // Work is dealt out in rounds, to and fro, so that a block with a long first sequence has a short second one.
+  Item item;
+  const auto place_of = [&](int round) {
+    const uint32_t i = round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+    const uint32_t place = i / (kHeadsV * kBlocks), rest = i % (kHeadsV * kBlocks);
+    item.hv = rest / kBlocks;
+    item.row = rest % kBlocks * 16 * kTiles;
+    item.sequence = place;
+    if (place >= x.sequences) {
+      return false;
+    }
+    if (ranked) {
+      uint16_t own;
+      asm volatile("ld.shared.u16 %0, [%1];" : "=h"(own) : "r"(base + S::kOrder + 2 * place));
+      item.sequence = own;
+    }
+    return true;
+  };
+  int64_t cu[2];
+  const auto load_extent = [&] {
+    cu[0] = load_long(x.cu_seqlens + item.sequence), cu[1] = load_long(x.cu_seqlens + item.sequence + 1);
+  };
+  const auto set_extent = [&] {
+    item.begin = cu[0];
+    item.tokens = static_cast<int>(cu[1] - cu[0]);
+    item.chunks = (item.tokens + kChunk - 1) / kChunk;
+  };
+  // The item of a round; that of the first is there already. Rounds in which the block has none are skipped.
+  const auto next_item = [&](int round) {
+    if (round == 0) {
+      return true;
+    }
+    if (!place_of(round)) {
+      return false;
+    }
+    load_extent();
+    set_extent();
+    return true;
+  };
+  const auto state_of = [&](int tile) {
+    return ((static_cast<size_t>(item.sequence) * kHeadsV + item.hv) * kDim + item.row + tile * 16) * kDim;
+  };
+
+  if (ranked) {  // longest first, ties by number
+    const int n = static_cast<int>(x.sequences);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += S::kWarps * 32) {
+      store_word(base + S::kLengths + 4 * i, static_cast<uint32_t>(x.cu_seqlens[i + 1] - x.cu_seqlens[i]));
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += S::kWarps * 32) {
+      const uint32_t own = load_word(base + S::kLengths + 4 * i);
+      int rank = 0;
+#pragma unroll 4
+      for (int j = 0; j < n; ++j) {
+        const uint32_t other = load_word(base + S::kLengths + 4 * j);
+        rank += other > own || (other == own && j < i);
+      }
+      asm volatile("st.shared.u16 [%0], %1;" ::"r"(base + S::kOrder + 2 * rank), "h"(static_cast<uint16_t>(i)) : "memory");
+    }
+    __syncthreads();
+  }
+
+  // Each role now starts the loads of its first chunk, then meets the others, who wait for the barriers to be initialised.
+  place_of(0);  // a block has an item in the first round
+  load_extent();
+  // A lone sequence is, but for its extent in cu_seqlens, known: what it needs is loaded before that is there.
+  const bool guess = x.sequences == 1 && x.tokens > 0 && x.tokens < (1 << 30);
+  const auto meet = [] { asm volatile("bar.sync 1, %0;" ::"n"(S::kWarps * 32) : "memory"); };  // 1: roles call it apart
+
+  Ring<kStages> ring;
+  // Where this lane's row of four 8 x 8 matrices starts, for the first 16 or 32 columns.
+  const uint32_t as_rows = ((mi & 1) * 8 + r8) * 256 + (((mi >> 1) ^ r8) << 4);     // k16 of 16 tokens, as operand a
+  const uint32_t as_columns32 = r8 * 256 + ((mi ^ r8) << 4);                        // k32 of 8 tokens, as operand b
+  const uint32_t square = ((mi >> 1) * 8 + r8) * kPitch * 2 + (mi & 1) * 16;        // of T or P: 16 x 16 at the top left
+  const uint32_t eight_rows = r8 * kPitch * 2 + mi * 16;                            // of T or P: 8 rows, all columns
+
+  if (warp < kTiles) {
+    // ---- chain ----
+    constexpr int kBuffers = S::kAhead < 4 ? 2 : 4;
+    const int tile = warp;
+    float s[16][4];
+    const auto load_state = [&] {
+      const float* from = x.state + state_of(tile) + g * kDim + 2 * t;
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const float2 lo = load_once(from + 8 * i), hi = load_once(from + 8 * kDim + 8 * i);
+        s[i][0] = lo.x, s[i][1] = lo.y, s[i][2] = hi.x, s[i][3] = hi.y;
+      }
+    };
+    if (x.state != nullptr) {
+      load_state();
+    }
+    meet();
+    set_extent();
+    for (int round = 0; round < rounds; ++round) {
+      if (!next_item(round)) {
+        continue;
+      }
+      if (round > 0 && x.state != nullptr) {
+        load_state();
+      }
+      if (x.state == nullptr || item.tokens <= 0) {
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0.0f;
+        }
+      }
+      uint32_t ready = 0;
+#pragma unroll 1
+      for (int c = 0; c < item.chunks; ++c, ring.next()) {
+        const uint32_t st = base + ring.at * S::kStageBytes, bar = base + 8 * ring.at, parity = ring.parity;
+        const uint32_t slot = st + S::kSlots + tile * S::kSlotBytes + lane * 16;
+        // In the first chunk there is work before T is there; later T is, and everything with it.
+        if (c == 0) {
+          wait(bar + S::kLoaded, parity);
+        } else if (!ready) {
+          wait(bar + S::kInverted, parity);
+        }
+        uint32_t kb[kBuffers][4][4], v[2][4], tb[3][4];
+        const auto load_keys = [&](int kk) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            load_matrices(kb[kk % kBuffers][j], st + S::kK + (as_columns32 ^ (kk * 64)) + j * 8 * 256);
+          }
+        };
+#pragma unroll
+        for (int kk = 0; kk < S::kAhead; ++kk) {
+          load_keys(kk);
+        }
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          load_transposed(v[j], st + S::kV + unit_of_v<S>(16 * j + (mi >> 1) * 8 + r8, 2 * tile + (mi & 1)) * 16);
+        }
+        float r[4][4] = {};
+#pragma unroll
+        for (int kk = 0; kk < 4; ++kk) {
+          uint32_t so[2][4];
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int i = 4 * kk + 2 * h;
+            so[h][0] = pack(s[i][0], s[i][1]);
+            so[h][1] = pack(s[i][2], s[i][3]);
+            so[h][2] = pack(s[i + 1][0], s[i + 1][1]);
+            so[h][3] = pack(s[i + 1][2], s[i + 1][3]);
+          }
+          if (kk == 3) {
+            if (c == 0) {
+              wait(bar + S::kInverted, parity);
+            }
+            load_matrices(tb[0], st + S::kT + square);
+            load_matrices(tb[1], st + S::kT + eight_rows + 16 * kPitch * 2);
+            load_matrices(tb[2], st + S::kT + eight_rows + 24 * kPitch * 2);
+          }
+          if (kk + S::kAhead < 4) {
+            load_keys(kk + S::kAhead);
+          }
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              mma(r[j], so[h], kb[kk % kBuffers][j][2 * h], kb[kk % kBuffers][j][2 * h + 1]);
+            }
+          }
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            store_words(slot + 512 * (2 * kk + h), so[h][0], so[h][1], so[h][2], so[h][3]);
+          }
+        }
+        arrive(bar + S::kSFull + 8 * kStages * tile);
+        uint32_t rhs[2][4], largest = 0;
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          const int j = n / 2, h = n % 2;
+          const float2 beta = load_float2(st + S::kBeta + n * 32 + 8 * t), bd = load_float2(st + S::kBetaDecay + n * 32 + 8 * t);
+          rhs[j][2 * h] = pack(beta.x * low(v[j][2 * h]) - bd.x * r[n][0], beta.y * high(v[j][2 * h]) - bd.y * r[n][1]);
+          rhs[j][2 * h + 1] = pack(beta.x * low(v[j][2 * h + 1]) - bd.x * r[n][2], beta.y * high(v[j][2 * h + 1]) - bd.y * r[n][3]);
+          largest = max_magnitude(largest, max_magnitude(rhs[j][2 * h], rhs[j][2 * h + 1]));
+        }
+        const uint32_t flagged = load_word(st + S::kSlow);
+        const float all = load_float(st + S::kDecay + 4 * (kChunk - 1));
+        float u[4][4] = {};
+        mma(u[0], rhs[0], tb[0][0], tb[0][1]);
+        mma(u[1], rhs[0], tb[0][2], tb[0][3]);
+        mma(u[2], rhs[0], tb[1][0], tb[1][1]);
+        mma(u[3], rhs[0], tb[2][0], tb[2][1]);
+        mma(u[2], rhs[1], tb[1][2], tb[1][3]);
+        mma(u[3], rhs[1], tb[2][2], tb[2][3]);
+        if (!__any_sync(kAll, !within(largest, kMaxRhs) || flagged)) {
+          constexpr int kColumnsAhead = S::kAhead < 4 ? 1 : 3;
+          uint32_t b[kBuffers][2][4];
+          const auto load_columns = [&](int i) {
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+              load_transposed(b[i % kBuffers][j], st + S::kK + (as_rows ^ (i << 5)) + j * 16 * 256);
+            }
+          };
+#pragma unroll
+          for (int i = 0; i < kColumnsAhead; ++i) {
+            load_columns(i);
+          }
+#pragma unroll
+          for (int i = 0; i < 16; ++i) {
+            s[i][0] *= all, s[i][1] *= all, s[i][2] *= all, s[i][3] *= all;
+          }
+          uint32_t uo[2][4], ud[2][4];
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+            const float2 rest = load_float2(st + S::kRest + n * 32 + 8 * t);
+            uo[n / 2][n % 2 * 2] = pack(u[n][0], u[n][1]);
+            uo[n / 2][n % 2 * 2 + 1] = pack(u[n][2], u[n][3]);
+            ud[n / 2][n % 2 * 2] = pack(rest.x * u[n][0], rest.y * u[n][1]);
+            ud[n / 2][n % 2 * 2 + 1] = pack(rest.x * u[n][2], rest.y * u[n][3]);
+          }
+          store_words(slot + 4096, uo[0][0], uo[0][1], uo[0][2], uo[0][3]);
+          store_words(slot + 4096 + 512, uo[1][0], uo[1][1], uo[1][2], uo[1][3]);
+          if (lane == 0) {
+            store_word(st + S::kTileSlow + 4 * tile, 0);
+          }
+          arrive(bar + S::kUFull + 8 * kStages * tile);
+          // Whether the next chunk is ready is asked here, so that the answer is there in time.
+          Ring<kStages> next = ring;
+          next.next();
+          ready = complete(base + 8 * next.at + S::kInverted, next.parity);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            if (i + kColumnsAhead < 8) {
+              load_columns(i + kColumnsAhead);
+            }
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+              mma(s[2 * i], ud[j], b[i % kBuffers][j][0], b[i % kBuffers][j][1]);
+              mma(s[2 * i + 1], ud[j], b[i % kBuffers][j][2], b[i % kBuffers][j][3]);
+            }
+          }
+        } else {
+          // Token by token, from memory, in float32. Rows g and g + 8 of S, columns 8j + 2t and 8j + 2t + 1.
+          if (lane == 0) {
+            store_word(st + S::kTileSlow + 4 * tile, 1);
+          }
+          arrive(bar + S::kUFull + 8 * kStages * tile);
+          ready = 0;
+          const int last = min(kChunk, item.tokens - c * kChunk);
+          const float a_log = x.a_log[item.hv], dt_bias = x.dt_bias[item.hv];
+#pragma unroll 1
+          for (int i = 0; i < last; ++i) {
+            const int64_t token = item.begin + c * kChunk + i;
+            const uint32_t* k = reinterpret_cast<const uint32_t*>(x.k + (token * kHeadsQK + item.hv / 2) * kDim + 2 * t);
+            const uint32_t* q = reinterpret_cast<const uint32_t*>(x.q + (token * kHeadsQK + item.hv / 2) * kDim + 2 * t);
+            const float decay = exp2_approx(log2_decay(a_log, __bfloat162float(x.a[token * kHeadsV + item.hv]), dt_bias));
+            const float beta = sigmoid(__bfloat162float(x.b[token * kHeadsV + item.hv]));
+            const int64_t at = (token * kHeadsV + item.hv) * kDim + item.row + tile * 16 + g;
+            float d0 = 0.0f, d1 = 0.0f, o0 = 0.0f, o1 = 0.0f;
+#pragma unroll
+            for (int j = 0; j < 16; ++j) {
+              const uint32_t w = k[4 * j];
+              d0 += s[j][0] * low(w) + s[j][1] * high(w);
+              d1 += s[j][2] * low(w) + s[j][3] * high(w);
+            }
+            d0 += __shfl_xor_sync(kAll, d0, 1), d1 += __shfl_xor_sync(kAll, d1, 1);
+            d0 += __shfl_xor_sync(kAll, d0, 2), d1 += __shfl_xor_sync(kAll, d1, 2);
+            d0 = beta * (__bfloat162float(x.v[at]) - decay * d0);
+            d1 = beta * (__bfloat162float(x.v[at + 8]) - decay * d1);
+#pragma unroll
+            for (int j = 0; j < 16; ++j) {
+              const uint32_t w = k[4 * j], y = q[4 * j];
+              s[j][0] = decay * s[j][0] + d0 * low(w), s[j][1] = decay * s[j][1] + d0 * high(w);
+              s[j][2] = decay * s[j][2] + d1 * low(w), s[j][3] = decay * s[j][3] + d1 * high(w);
+              o0 += s[j][0] * low(y) + s[j][1] * high(y);
+              o1 += s[j][2] * low(y) + s[j][3] * high(y);
+            }
+            o0 += __shfl_xor_sync(kAll, o0, 1), o1 += __shfl_xor_sync(kAll, o1, 1);
+            o0 += __shfl_xor_sync(kAll, o0, 2), o1 += __shfl_xor_sync(kAll, o1, 2);
+            if (t == 0) {
+              x.output[at] = __float2bfloat16_rn(x.scale * o0);
+              x.output[at + 8] = __float2bfloat16_rn(x.scale * o1);
+            }
+          }
+        }
+        arrive(bar + S::kEmpty);
+      }
+      float* to = x.new_state + state_of(tile) + g * kDim + 2 * t;
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        *reinterpret_cast<float2*>(to + 8 * i) = make_float2(s[i][0], s[i][1]);
+        *reinterpret_cast<float2*>(to + 8 * kDim + 8 * i) = make_float2(s[i][2], s[i][3]);
+      }
+    }
+    return;
+  }
+
+  if (warp < S::kPrepare) {
+    // ---- output ----
+    constexpr int kOwn = kTiles / S::kOutputs;
+    const int first = (warp - kTiles) * kOwn;
+    if (threadIdx.x == 32 * kTiles) {
+      // At addresses that are constants: others are initialised one at a time, 60 cycles each.
+      const uint32_t constant = shared_address(memory);
+#pragma unroll
+      for (int i = 0; i < kStages; ++i) {
+        barrier_init(constant + S::kLoaded + 8 * i, S::kLoaders);
+        barrier_init(constant + S::kInverted + 8 * i, 1);
+        barrier_init(constant + S::kScored + 8 * i, 1);
+        barrier_init(constant + S::kEmpty + 8 * i, kTiles + S::kOutputs);
+      }
+#pragma unroll
+      for (int i = 0; i < kStages * kTiles; ++i) {
+        barrier_init(constant + S::kSFull + 8 * i, 1);
+        barrier_init(constant + S::kUFull + 8 * i, 1);
+      }
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    meet();
+    set_extent();
+    for (int round = 0; round < rounds; ++round) {
+      if (!next_item(round)) {
+        continue;
+      }
+#pragma unroll 1
+      for (int c = 0; c < item.chunks; ++c, ring.next()) {
+        const uint32_t st = base + ring.at * S::kStageBytes, bar = base + 8 * ring.at, parity = ring.parity;
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) {
+          wait(bar + S::kSFull + 8 * kStages * (first + i), parity);
+        }
+        wait(bar + S::kLoaded, parity);
+        float o[kOwn][4][4] = {};
+#pragma unroll
+        for (int kk = 0; kk < 4; ++kk) {
+          uint32_t a[kOwn][2][4], b[4][4];
+#pragma unroll
+          for (int i = 0; i < kOwn; ++i) {
+            load_words(a[i][0], st + S::kSlots + (first + i) * S::kSlotBytes + lane * 16 + 1024 * kk);
+            load_words(a[i][1], st + S::kSlots + (first + i) * S::kSlotBytes + lane * 16 + 1024 * kk + 512);
+          }
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            load_matrices(b[j], st + S::kQ + (as_columns32 ^ (kk * 64)) + j * 8 * 256);
+          }
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+#pragma unroll
+            for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+              for (int j = 0; j < 4; ++j) {
+                mma(o[i][j], a[i][h], b[j][2 * h], b[j][2 * h + 1]);
+              }
+            }
+          }
+        }
+        wait(bar + S::kScored, parity);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          const float2 decay = load_float2(st + S::kDecay + n * 32 + 8 * t);
+#pragma unroll
+          for (int i = 0; i < kOwn; ++i) {
+            o[i][n][0] *= decay.x, o[i][n][1] *= decay.y, o[i][n][2] *= decay.x, o[i][n][3] *= decay.y;
+          }
+        }
+        uint32_t b0[4], b2[4], b3[4];
+        load_matrices(b0, st + S::kP + square);
+        load_matrices(b2, st + S::kP + eight_rows + 16 * kPitch * 2);
+        load_matrices(b3, st + S::kP + eight_rows + 24 * kPitch * 2);
+        uint32_t a[kOwn][2][4], slow[kOwn];
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) {
+          wait(bar + S::kUFull + 8 * kStages * (first + i), parity);
+          load_words(a[i][0], st + S::kSlots + (first + i) * S::kSlotBytes + lane * 16 + 4096);
+          load_words(a[i][1], st + S::kSlots + (first + i) * S::kSlotBytes + lane * 16 + 4096 + 512);
+          slow[i] = load_word(st + S::kTileSlow + 4 * (first + i));
+        }
+        arrive(bar + S::kEmpty);
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) {
+          if (slow[i]) {
+            continue;
+          }
+          mma(o[i][0], a[i][0], b0[0], b0[1]);
+          mma(o[i][1], a[i][0], b0[2], b0[3]);
+          mma(o[i][2], a[i][0], b2[0], b2[1]);
+          mma(o[i][3], a[i][0], b3[0], b3[1]);
+          mma(o[i][2], a[i][1], b2[2], b2[3]);
+          mma(o[i][3], a[i][1], b3[2], b3[3]);
+          uint32_t w[4][2];
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+              const __nv_bfloat162 y = __floats2bfloat162_rn(x.scale * o[i][n][2 * h], x.scale * o[i][n][2 * h + 1]);
+              w[n][h] = *reinterpret_cast<const uint32_t*>(&y);
+            }
+          }
+          const uint32_t out = base + S::kOut + (first + i) * kChunk * 48;
+          store_transposed(out + ((mi >> 1) * 8 + r8) * 48 + (mi & 1) * 16, w[0][0], w[0][1], w[1][0], w[1][1]);
+          store_transposed(out + (16 + (mi >> 1) * 8 + r8) * 48 + (mi & 1) * 16, w[2][0], w[2][1], w[3][0], w[3][1]);
+          __syncwarp();
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            const int token = 16 * j + lane / 2;
+            uint32_t y[4];
+            load_words(y, out + token * 48 + lane % 2 * 16);
+            if (c * kChunk + token < item.tokens) {
+              const int64_t at = ((item.begin + c * kChunk + token) * kHeadsV + item.hv) * kDim + item.row + (first + i) * 16 + lane % 2 * 8;
+              *reinterpret_cast<uint4*>(x.output + at) = make_uint4(y[0], y[1], y[2], y[3]);
+            }
+          }
+          __syncwarp();
+        }
+      }
+    }
+    return;
+  }
+
+  if (warp == S::kIdle) {
+    meet();
+    return;
+  }
+
+  if (warp < S::kLoad) {
+    // ---- prepare ----
+    const int own = warp - S::kPrepare - (S::kIdle >= 0 && warp > S::kIdle);
+    const uint32_t scratch = base + S::kScratch + own * S::kScratchBytes;
+    int turn = 0;
+    uint16_t gate_a = 0, gate_b = 0;  // of this warp's next chunk
+    float a_log = load_global(x.a_log + item.hv), dt_bias = load_global(x.dt_bias + item.hv);
+    const auto load_gates = [&](int64_t token) {
+      gate_a = load_global(x.a + token * kHeadsV + item.hv), gate_b = load_global(x.b + token * kHeadsV + item.hv);
+    };
+    const bool guessed = guess && own * kChunk + lane < x.tokens;
+    if (guessed) {
+      load_gates(own * kChunk + lane);
+    }
+    meet();
+    set_extent();
+    bool ahead = guess && item.begin == 0;
+    for (int round = 0; round < rounds; ++round) {
+      if (!next_item(round)) {
+        continue;
+      }
+      if (round > 0) {
+        a_log = load_global(x.a_log + item.hv), dt_bias = load_global(x.dt_bias + item.hv);
+        ahead = false;
+      }
+#pragma unroll 1
+      for (int c = 0; c < item.chunks; ++c, ring.next(), turn = turn + 1 == S::kPreparers ? 0 : turn + 1) {
+        if (turn != own) {
+          continue;
+        }
+        const uint32_t st = base + ring.at * S::kStageBytes, bar = base + 8 * ring.at, parity = ring.parity;
+        // Gates, a token in each lane.
+        const int left = item.tokens - c * kChunk - lane;
+        if (!ahead && left > 0) {
+          load_gates(item.begin + c * kChunk + lane);
+        }
+        float g2_own = 0.0f, beta_own = 0.0f;
+        if (left > 0) {
+          g2_own = fmaxf(log2_decay(a_log, low(gate_a), dt_bias), -160.0f);  // exp2 of that is 0
+          beta_own = sigmoid(low(gate_b));
+        }
+        if (left > S::kPreparers * kChunk) {
+          load_gates(item.begin + (c + S::kPreparers) * kChunk + lane);
+        }
+        ahead = true;
+#pragma unroll
+        for (int offset = 1; offset < 32; offset *= 2) {
+          const float before = __shfl_up_sync(kAll, g2_own, offset);
+          g2_own += lane >= offset ? before : 0.0f;
+        }
+        const float last = __shfl_sync(kAll, g2_own, 31), decay = exp2_approx(g2_own);
+        wait(bar + S::kEmpty, parity ^ 1);
+        store_float(st + S::kG2 + 4 * lane, g2_own);
+        store_float(st + S::kBeta + 4 * lane, beta_own);
+        store_float(st + S::kBetaDecay + 4 * lane, beta_own * decay);
+        store_float(st + S::kDecay + 4 * lane, decay);
+        store_float(st + S::kRest + 4 * lane, exp2_approx(last - g2_own));
+        __syncwarp();
+        float g2[4], beta[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          g2[i] = load_float(st + S::kG2 + 4 * (8 * i + g)), beta[i] = load_float(st + S::kBeta + 4 * (8 * i + g));
+        }
+        float2 g2_column[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          g2_column[i] = load_float2(st + S::kG2 + 4 * (8 * i + 2 * t));
+        }
+        // exp(G_i - G_j) for row 8 row + g and column 8 column + 2t + e.
+        const auto decay_of = [&](int row, int column, int e) {
+          return exp2_approx(g2[row] - (e ? g2_column[column].y : g2_column[column].x));
+        };
+        wait(bar + S::kLoaded, parity);
+        uint32_t k[8][2][4];  // k16 step, 16 tokens; kept for P
+        float acc[6][4] = {};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          load_matrices(k[i][0], st + S::kK + (as_rows ^ (i << 5)));
+          load_matrices(k[i][1], st + S::kK + (as_rows ^ (i << 5)) + 16 * 256);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          mma(acc[0], k[i][0], k[i][0][0], k[i][0][2]);
+          mma(acc[1], k[i][0], k[i][0][1], k[i][0][3]);
+          mma(acc[2], k[i][1], k[i][0][0], k[i][0][2]);
+          mma(acc[3], k[i][1], k[i][0][1], k[i][0][3]);
+          mma(acc[4], k[i][1], k[i][1][0], k[i][1][2]);
+          mma(acc[5], k[i][1], k[i][1][1], k[i][1][3]);
+        }
+        uint32_t loaders[4];
+        load_words(loaders, st + S::kLarge);
+        bool large = loaders[0] != 0;
+#pragma unroll
+        for (int i = 1; i < S::kLoaders; ++i) {
+          large |= loaders[i] != 0;
+        }
+        // -A in blocks of 8 x 8, block (m, n) for m >= n: lane (g, t) has row 8m + g, columns 8n + 2t and 8n + 2t + 1.
+        // acc[0] and acc[1] hold rows 0 to 15 of n = 0, 1; acc[2 + n] rows 16 to 31.
+        const auto minus_a = [&](int m, int n, int e) {
+          const float kk = m < 2 ? acc[n][2 * m + e] : acc[2 + n][2 * (m - 2) + e];
+          return -beta[m] * decay_of(m, n, e) * kk;
+        };
+        // The diagonal blocks to scratch, by columns of 12 floats.
+#pragma unroll
+        for (int m = 0; m < 4; ++m) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const float kk = m < 2 ? acc[m][2 * m + e] : acc[2 + m][2 * (m - 2) + e];
+            large |= g == 2 * t + e && !(kk <= kMaxKK && kk * beta[m] <= kMaxBetaKK);
+            store_float(scratch + 4 * (m * 96 + (2 * t + e) * 12 + g), minus_a(m, m, e));
+          }
+        }
+        // The others as operands b.
+        uint32_t a10 = transpose(pack(minus_a(1, 0, 0), minus_a(1, 0, 1)));
+        uint32_t a32 = transpose(pack(minus_a(3, 2, 0), minus_a(3, 2, 1)));
+        uint32_t a21[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          a21[i] = transpose(pack(minus_a(2 + i % 2, i / 2, 0), minus_a(2 + i % 2, i / 2, 1)));
+        }
+        large = __any_sync(kAll, large);
+        if (lane == 0) {
+          store_word(st + S::kSlow, large);
+        }
+        __syncwarp();
+        // Column lane % 8 of the inverse of diagonal block lane / 8.
+        float inverse[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          inverse[i] = r8 == i ? 1.0f : 0.0f;
+        }
+#pragma unroll
+        for (int j = 0; j < 7; ++j) {
+#pragma unroll
+          for (int i4 = (j + 1) / 4; i4 < 2; ++i4) {
+            float e[4];
+            load_float4(e, scratch + mi * 384 + 4 * (j * 12 + 4 * i4));
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              if (4 * i4 + i > j) {
+                inverse[4 * i4 + i] = fmaf(e[i], inverse[j], inverse[4 * i4 + i]);
+              }
+            }
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          store_half(st + S::kT + (mi * 8 + i) * kPitch * 2 + lane * 2, inverse[i]);
+          if (mi % 2 == 0) {  // above it, within the 16 x 16 block, are zeros
+            store_half(st + S::kT + (mi * 8 + i) * kPitch * 2 + (lane + 8) * 2, 0.0f);
+          }
+        }
+        __syncwarp();
+        // Two blocks at once: T10 = T11 (-A10) T00 and T32 = T33 (-A32) T22.
+        {
+          uint32_t d[4];  // blocks (1, 1), (3, 3); (0, 0), (2, 2)
+          const int m = mi < 2 ? 2 * mi + 1 : 2 * (mi - 2);
+          const uint32_t from = st + S::kT + (8 * m + r8) * kPitch * 2 + m * 16;
+          load_matrices(d, from);
+          float y0[4] = {}, y1[4] = {}, z0[4] = {}, z1[4] = {};
+          mma_k8(y0, d[0], d[1], a10);
+          mma_k8(y1, d[0], d[1], a32);
+          const uint32_t top = pack(y0[0], y0[1]), bottom = pack(y1[2], y1[3]);
+          mma_k8(z0, top, bottom, transpose(d[2]));
+          mma_k8(z1, top, bottom, transpose(d[3]));
+          store_word(st + S::kT + (8 + g) * kPitch * 2 + 4 * t, pack(z0[0], z0[1]));
+          store_word(st + S::kT + (24 + g) * kPitch * 2 + 32 + 4 * t, pack(z1[2], z1[3]));
+        }
+        __syncwarp();
+        // And the 16 x 16 block below the diagonal, likewise.
+        {
+          uint32_t t22[4], t11[4];
+          load_matrices(t22, st + S::kT + (16 + (mi & 1) * 8 + r8) * kPitch * 2 + 32 + (mi >> 1) * 16);
+          load_transposed(t11, st + S::kT + ((mi & 1) * 8 + r8) * kPitch * 2 + (mi >> 1) * 16);
+          float y0[4] = {}, y1[4] = {}, z0[4] = {}, z1[4] = {};
+          mma(y0, t22, a21[0], a21[1]);
+          mma(y1, t22, a21[2], a21[3]);
+          const uint32_t y[4] = {pack(y0[0], y0[1]), pack(y0[2], y0[3]), pack(y1[0], y1[1]), pack(y1[2], y1[3])};
+          mma(z0, y, t11[0], t11[1]);
+          mma(z1, y, t11[2], t11[3]);
+          const uint32_t row = st + S::kT + (16 + g) * kPitch * 2 + 4 * t;
+          store_word(row, pack(z0[0], z0[1]));
+          store_word(row + 16, pack(z1[0], z1[1]));
+          store_word(row + 8 * kPitch * 2, pack(z0[2], z0[3]));
+          store_word(row + 8 * kPitch * 2 + 16, pack(z1[2], z1[3]));
+        }
+        arrive(bar + S::kInverted);
+        float p[6][4] = {};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          uint32_t q0[4], q1[4];
+          load_matrices(q0, st + S::kQ + (as_rows ^ (i << 5)));
+          load_matrices(q1, st + S::kQ + (as_rows ^ (i << 5)) + 16 * 256);
+          mma(p[0], q0, k[i][0][0], k[i][0][2]);
+          mma(p[1], q0, k[i][0][1], k[i][0][3]);
+          mma(p[2], q1, k[i][0][0], k[i][0][2]);
+          mma(p[3], q1, k[i][0][1], k[i][0][3]);
+          mma(p[4], q1, k[i][1][0], k[i][1][2]);
+          mma(p[5], q1, k[i][1][1], k[i][1][3]);
+        }
+#pragma unroll
+        for (int n = 0; n < 6; ++n) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int row = (n < 2 ? 0 : 2) + h, column = n < 2 ? n : n - 2;
+            const int i = 8 * row + g, j = 8 * column + 2 * t;
+            const float p0 = i >= j ? decay_of(row, column, 0) * p[n][2 * h] : 0.0f;
+            const float p1 = i > j ? decay_of(row, column, 1) * p[n][2 * h + 1] : 0.0f;
+            store_word(st + S::kP + i * kPitch * 2 + j * 2, pack(p0, p1));
+          }
+        }
+        arrive(bar + S::kScored);
+      }
+    }
+    return;
+  }
+
+  // ---- load ----
+  constexpr int kThreads = 32 * S::kLoaders, kPieces = kChunk * 16 / kThreads;  // of 16 bytes, of k and of q, for each thread
+  constexpr int kUnits = 2 * kTiles, kVectors = (kChunk * kUnits + kThreads - 1) / kThreads, kStep = kThreads / 16;
+  const int role = warp - S::kLoad, thread = role * 32 + lane;
+  const int token = thread / 16, v_token = thread / kUnits;  // of piece 0; piece i lies kStep tokens behind it, and so on
+  const bool has_v = thread < kChunk * kUnits;
+  uint4 k[kPieces], q[kPieces], v[kVectors];
+  const __nv_bfloat16 *k_from, *q_from, *v_from;
+  const auto start = [&](int64_t begin) {
+    const size_t at = ((begin + token) * kHeadsQK + item.hv / 2) * kDim + thread % 16 * 8;
+    k_from = x.k + at, q_from = x.q + at;
+    v_from = x.v + ((begin + v_token) * kHeadsV + item.hv) * kDim + item.row + thread % kUnits * 8;
+  };
+  const auto load_chunk = [&](int left) {  // left: tokens from the chunk's first to the last of the sequence
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      k[i] = make_uint4(0, 0, 0, 0);
+      if (token + i * kStep < left) {
+        k[i] = load_vector(k_from + i * kStep * kHeadsQK * kDim);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      v[i] = make_uint4(0, 0, 0, 0);
+      if (has_v && v_token + i * (kThreads / kUnits) < left) {
+        v[i] = load_vector(v_from + i * (kThreads / kUnits) * kHeadsV * kDim);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      q[i] = make_uint4(0, 0, 0, 0);
+      if (token + i * kStep < left) {
+        q[i] = load_vector(q_from + i * kStep * kHeadsQK * kDim);
+      }
+    }
+    k_from += kChunk * kHeadsQK * kDim, q_from += kChunk * kHeadsQK * kDim, v_from += kChunk * kHeadsV * kDim;
+  };
+  if (guess) {
+    start(0);
+    load_chunk(static_cast<int>(x.tokens));
+  }
+  meet();
+  set_extent();
+  for (int round = 0; round < rounds; ++round) {
+    if (!next_item(round) || item.chunks <= 0) {
+      continue;
+    }
+    if (round > 0 && x.state != nullptr) {
+      for (int i = thread; i < 64 * kTiles; i += kThreads) {
+        prefetch(x.state + state_of(0) + i * 32);
+      }
+    }
+    if (!guess || item.begin != 0 || item.tokens != x.tokens) {
+      start(item.begin);
+      load_chunk(item.tokens);
+    }
+    // Into the L2: each thread 128 bytes of k or q, and of v.
+    const int line_token = thread / 4;
+    const __nv_bfloat16* line_from =
+        (thread % 4 < 2 ? x.k : x.q) + ((item.begin + line_token) * kHeadsQK + item.hv / 2) * kDim + thread % 2 * 64;
+    const __nv_bfloat16* v_line_from = x.v + ((item.begin + line_token) * kHeadsV + item.hv) * kDim + item.row;
+    const auto prefetch_chunk = [&](int c) {
+#pragma unroll
+      for (int i = 0; i < 128 / kThreads; ++i) {
+        const int ahead = c * kChunk + i * (kThreads / 4);
+        if (ahead + line_token < item.tokens) {
+          prefetch(line_from + static_cast<size_t>(ahead) * (kHeadsQK * kDim));
+          if (thread % 4 == 0) {
+            prefetch(v_line_from + static_cast<size_t>(ahead) * (kHeadsV * kDim));
+          }
+        }
+      }
+    };
+#pragma unroll 1
+    for (int c = 0; c < item.chunks; ++c, ring.next()) {
+      const uint32_t st = base + ring.at * S::kStageBytes, bar = base + 8 * ring.at, parity = ring.parity;
+      wait(bar + S::kEmpty, parity ^ 1);
+      uint32_t largest = 0;
+      const auto store = [&](uint32_t to, uint4 from, bool check) {
+        const uint32_t w[4] = {from.x, from.y, from.z, from.w};
+        uint32_t h[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          h[j] = pack(low(w[j]), high(w[j]));
+          if (check) {
+            largest = max_magnitude(largest, h[j]);
+          }
+        }
+        store_words(to, h[0], h[1], h[2], h[3]);
+      };
+      // Piece i lies kStep tokens further; for steps of less than 8 tokens the swizzle changes with i.
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        store(st + S::kK + (token + i * kStep) * 256 + (((thread % 16) ^ ((token + i * kStep) % 8)) << 4), k[i], false);
+      }
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        if (has_v) {
+          const int at = i * kThreads + thread;
+          store_words(st + S::kV + unit_of_v<S>(at / kUnits, at % kUnits) * 16, v[i].x, v[i].y, v[i].z, v[i].w);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        store(st + S::kQ + (token + i * kStep) * 256 + (((thread % 16) ^ ((token + i * kStep) % 8)) << 4), q[i], true);
+      }
+      const bool large = __any_sync(kAll, !within(largest, kMaxQ));
+      if (lane == 0) {
+        store_word(st + S::kLarge + 4 * role, large);
+      }
+      arrive(bar + S::kLoaded);
+      if (c + 1 < item.chunks) {
+        load_chunk(item.tokens - (c + 1) * kChunk);
+        if (c == 0) {
+          prefetch_chunk(2);
+        }
+        prefetch_chunk(c + 3);
+      }
+    }
+  }
+}
+
+// Starts the kernel of shape S on at most `blocks` blocks, one for each multiprocessor; sequences from 1 to kMaxSequences.
+template <typename S>
+cudaError_t launch(const Arguments& x, int blocks, cudaStream_t stream) {
+  const cudaError_t status =
+      cudaFuncSetAttribute(prefill_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(S::kBytes));
+  if (status != cudaSuccess) {
+    return status;
+  }
+  const int64_t items = x.sequences * kHeadsV * S::kBlocksPerHead;
+  const int grid = static_cast<int>(items < blocks ? items : blocks);
+  const bool ranked = items > grid && x.sequences > 1 && x.sequences <= kRanked;
+  const int rounds = static_cast<int>((items + grid - 1) / grid);
+  prefill_kernel<S><<<grid, S::kWarps * 32, S::kBytes, stream>>>(x, ranked, rounds);
+  return cudaGetLastError();
+}
+
+}  // namespace gdn
