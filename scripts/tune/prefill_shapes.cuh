@@ -1,0 +1,35 @@
+// The shapes of the prefill kernel that prefill.cu checks and times.
+#pragma once
+
+#include <vector>
+
+#include "prefill.cuh"
+
+struct Variant {
+  const char* name;
+  bool same_bits;  // as the first
+  bool (*suits)(int64_t tokens, int64_t sequences);
+  cudaError_t (*launch)(const gdn::Arguments&, cudaStream_t);
+};
+
+inline int blocks_at_once() {
+  int device = 0, count = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
+
+template <int... kShape>
+cudaError_t launch_shape(const gdn::Arguments& x, cudaStream_t stream) {
+  return gdn::launch<gdn::Shape<kShape...>>(x, blocks_at_once(), stream);
+}
+
+inline std::vector<Variant> all_shapes() {
+  return {
+      {"1-1-4-4-4", true, [](int64_t, int64_t n) { return n <= 16; }, launch_shape<1, 1, 4, 4, 4>},
+      {"2-1-4-4-4", true, [](int64_t, int64_t n) { return n <= 64; }, launch_shape<2, 1, 4, 4, 4>},
+      {"2-2-4-4-4", true, [](int64_t, int64_t n) { return n <= 64; }, launch_shape<2, 2, 4, 4, 4>},
+      {"4-2-2-4-4", true, [](int64_t, int64_t n) { return n > 2; }, launch_shape<4, 2, 2, 4, 4>},
+      {"4-2-4-2-4", true, [](int64_t, int64_t n) { return n > 2; }, launch_shape<4, 2, 4, 2, 4>},
+  };
+}
