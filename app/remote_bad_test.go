@@ -47,7 +47,7 @@ func TestRemoteBadHosts(t *testing.T) {
 		{"nowhere", "HostName " + d.Addr, "HostName no-such-host.invalid", "", "Could not resolve hostname", "is the name right, and the host up?"},
 		{"down", fmt.Sprintf("Port %d", d.Port), "Port 1", "", "Connection refused", "is the name right, and the host up?"},
 		{"full", "", "", fmt.Sprintf("workdir = %q\n", filepath.Join(f.Dir, "small", "work")), " MB free in ", "make room"},
-		{"readonly", "", "", "workdir = \"/proc/fisub\"\n", "/proc/fisub", "set workdir to a folder that can be written"},
+		{"readonly", "", "", "workdir = \"/proc/fisub\"\n", "/proc/fisub", "set workdir to a folder that you may write to"},
 	}
 	var tables strings.Builder
 	for _, k := range cases {
