@@ -1,5 +1,5 @@
-// Command fisub takes a GPU kernel submission of the FlashInfer kernel contest from source to result: it checks it, runs
-// its workloads on the local GPU or an emulation of it, and packs it.
+// Command fisub takes a GPU kernel submission of the FlashInfer kernel contest from source to result: it checks it,
+// runs its workloads on the local GPU or an emulation of it, and packs it.
 package main
 
 import (

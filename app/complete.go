@@ -188,7 +188,8 @@ func (l *line) flagNames() (found []session.Value) {
 			if len(name) == 1 {
 				dashes = "-"
 			}
-			found = append(found, session.Value{Word: dashes + name, What: strings.ReplaceAll(f.(cli.DocGenerationFlag).GetUsage(), "`", "")})
+			found = append(found, session.Value{Word: dashes + name,
+				What: strings.ReplaceAll(f.(cli.DocGenerationFlag).GetUsage(), "`", "")})
 		}
 	}
 	return found

@@ -27,7 +27,8 @@ func (a *app) packCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "pack",
 		Usage: "write solution.json as the contest's packer does",
-		Description: "Packs config.toml and the sources into one file, byte for byte what the contest's own packer writes.\n" +
+		Description: "Packs config.toml and the sources into one file, byte for byte what the contest's own packer " +
+			"writes.\n" +
 			"Findings inside the sources are warnings here; fisub check treats them as errors.\n\n" +
 			"   fisub pack\n" +
 			"   fisub pack -o - | fisub unpack - copy",

@@ -118,9 +118,11 @@ type Samples struct {
 	ColdL2    bool              `json:"cold_l2"`
 	Trials    [][]time.Duration `json:"trials_ns"`           // one row for each trial, in order of measurement
 	Truncated bool              `json:"truncated,omitempty"` // MaxTime ended the measurement
-	Kernels   []Activity        `json:"kernels,omitempty"`   // of one call, in order of their start; nil where the timer does not tell
-	Stamp     *Stamp            `json:"stamp,omitempty"`     // nil from a device: who asked for the timing reads the GPU meanwhile
-	Disturbed []string          `json:"disturbed,omitempty"` // sentences that say why the timings are in doubt
+	// of one call, in order of their start; nil where the timer does not tell
+	Kernels []Activity `json:"kernels,omitempty"`
+	// nil from a device: who asked for the timing reads the GPU meanwhile
+	Stamp     *Stamp   `json:"stamp,omitempty"`
+	Disturbed []string `json:"disturbed,omitempty"` // sentences that say why the timings are in doubt
 }
 
 // A BuildError says that a solution does not compile or load: data about the solution, not about the machine.

@@ -34,7 +34,8 @@ func Topics() []Topic {
 			panic(err)
 		}
 		title, _, _ := strings.Cut(string(text), "\n")
-		all[i] = Topic{Name: strings.TrimSuffix(path.Base(name), ".md"), Title: strings.TrimPrefix(title, "# "), Text: string(text)}
+		all[i] = Topic{Name: strings.TrimSuffix(path.Base(name), ".md"), Title: strings.TrimPrefix(title, "# "),
+			Text: string(text)}
 	}
 	return all
 }

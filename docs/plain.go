@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// A block of a text. The Markdown that is known is that of docs/topics: headings, paragraphs, items that begin with "- ", and
-// code indented by four spaces.
+// A block of a text. The Markdown that is known is that of docs/topics: headings, paragraphs, items that begin with "-
+// ", and code indented by four spaces.
 type block struct {
 	kind byte   // '#', 'p', '-' or 'c'
 	text string // without line breaks, but for code

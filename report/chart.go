@@ -86,7 +86,8 @@ var shapes = []func(x, y, r float64) string{
 	func(x, y, r float64) string { r *= 1.2; return polygon(x, y+r, x-r, y-0.8*r, x+r, y-0.8*r) },
 	func(x, y, r float64) string {
 		a := 0.4 * r
-		return polygon(x-a, y-r, x+a, y-r, x+a, y-a, x+r, y-a, x+r, y+a, x+a, y+a, x+a, y+r, x-a, y+r, x-a, y+a, x-r, y+a, x-r, y-a, x-a, y-a)
+		return polygon(x-a, y-r, x+a, y-r, x+a, y-a, x+r, y-a, x+r, y+a, x+a, y+a, x+a, y+r, x-a, y+r, x-a, y+a, x-r, y+a,
+			x-r, y-a, x-a, y-a)
 	},
 }
 
@@ -109,8 +110,8 @@ func polygon(at ...float64) string {
 
 func polyline(at []float64) string { return strings.TrimSuffix(polygon(at...), "z") }
 
-// spreadAxis is the axis that charts run along: batch_size where workloads differ in it, else the one with the most values; ""
-// where they differ in none, or an axis has values that a logarithmic scale cannot show.
+// spreadAxis is the axis that charts run along: batch_size where workloads differ in it, else the one with the most
+// values; "" where they differ in none, or an axis has values that a logarithmic scale cannot show.
 func spreadAxis(workloads []Workload) string {
 	values := map[string]map[int]bool{}
 	for _, w := range workloads {
@@ -196,17 +197,23 @@ func (r *Run) latency(id string) *chart {
 	}
 	_, l2 := r.conditions()
 	lo, hi := span(all, func(p point) float64 { return p.value })
-	desc := fmt.Sprintf("%d workloads, from %s to %s, %s L2. Bars are the 95 %% intervals of the medians. The table of workloads has every figure.", len(all[len(all)-1].points), ui.Micros(lo), ui.Micros(hi), l2)
+	desc := fmt.Sprintf(
+		"%d workloads, from %s to %s, %s L2. Bars are the 95 %% intervals of the medians. The table of workloads has "+
+			"every figure.", len(all[len(all)-1].points), ui.Micros(lo), ui.Micros(hi), l2)
 	if r.Split() {
-		desc = fmt.Sprintf("Figures of %d places, each with a shape of its own, from %s to %s, %s L2. The table of workloads has every figure.", len(r.Places), ui.Micros(lo), ui.Micros(hi), l2)
+		desc = fmt.Sprintf(
+			"Figures of %d places, each with a shape of its own, from %s to %s, %s L2. The table of workloads has every figure.",
+			len(r.Places), ui.Micros(lo), ui.Micros(hi), l2)
 	}
-	c := &chart{ID: id, Title: "Latency by " + axisName(axis), Desc: desc, XName: axisName(axis), YName: "µs, " + l2 + " L2"}
+	c := &chart{ID: id, Title: "Latency by " + axisName(axis), Desc: desc, XName: axisName(axis),
+		YName: "µs, " + l2 + " L2"}
 	c.draw(axis, all, guides, func(ns float64) string { return trim(ns / 1e3) }, 0)
 	return c
 }
 
 func timed(w *Workload, of string, ns float64, i event.Interval) point {
-	return point{w.Axes, ns, i.LoNS, i.HiNS, fmt.Sprintf("%s%s, workload %s: %s, median of all timings from %s to %s", of, axesText(w.Axes),
+	return point{w.Axes, ns, i.LoNS, i.HiNS, fmt.Sprintf("%s%s, workload %s: %s, median of all timings from %s to %s", of,
+		axesText(w.Axes),
 		plain.Short(w.UUID), ui.Micros(ns), ui.Micros(i.LoNS), ui.Micros(i.HiNS))}
 }
 
@@ -229,15 +236,18 @@ func (r *Run) speedups(id string) *chart {
 		w := &r.Workloads[i]
 		if w.Evaluated != nil && w.Evaluated.Speedup != nil && *w.Evaluated.Speedup > 0 {
 			x := *w.Evaluated.Speedup
-			s.points = append(s.points, point{axes: w.Axes, value: x, title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes), plain.Short(w.UUID), ui.Times(&x))})
+			s.points = append(s.points, point{axes: w.Axes, value: x, title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes),
+				plain.Short(w.UUID), ui.Times(&x))})
 		}
 	}
 	if len(s.points) < 2 {
 		return nil
 	}
 	lo, hi := span([]series{s}, func(p point) float64 { return p.value })
-	c := &chart{ID: id, Title: fmt.Sprintf("Speed-up over %s by %s", clean(b.Name, 40), axisName(axis)), XName: axisName(axis), YName: "times as fast",
-		Desc: fmt.Sprintf("%s, from %s to %s; above 1 the solution is faster.", plain.Count(len(s.points), "workload"), ui.Times(&lo), ui.Times(&hi))}
+	c := &chart{ID: id, Title: fmt.Sprintf("Speed-up over %s by %s", clean(b.Name, 40), axisName(axis)),
+		XName: axisName(axis), YName: "times as fast",
+		Desc: fmt.Sprintf("%s, from %s to %s; above 1 the solution is faster.", plain.Count(len(s.points), "workload"),
+			ui.Times(&lo), ui.Times(&hi))}
 	c.draw(axis, []series{s}, nil, func(v float64) string { return trim(v) + "x" }, 1)
 	return c
 }
@@ -255,7 +265,8 @@ func (c *Comparison) chart(id string) *chart {
 		}
 		ratio, interval := RatioText(row.Ratio)
 		by[i].points = append(by[i].points, point{row.Axes, row.Ratio.Value, row.Ratio.Lo, row.Ratio.Hi,
-			fmt.Sprintf("%s, workload %s: %s, interval %s, %s", axesText(row.Axes), plain.Short(row.UUID), ratio, interval, row.Verdict)})
+			fmt.Sprintf("%s, workload %s: %s, interval %s, %s", axesText(row.Axes), plain.Short(row.UUID), ratio, interval,
+				row.Verdict)})
 		n++
 	}
 	if n == 0 {
@@ -264,7 +275,9 @@ func (c *Comparison) chart(id string) *chart {
 	by = slices.DeleteFunc(by, func(s series) bool { return len(s.points) == 0 })
 	lo, hi := span(by, func(p point) float64 { return p.value })
 	pic := &chart{ID: id, Title: "B's time over A's by " + axisName(axis), XName: axisName(axis), YName: "B/A",
-		Desc: fmt.Sprintf("%s, from %.3f to %.3f, with 95 %% intervals; below 1 B is faster. The shaded band is the threshold of %.3g %%.", plain.Count(n, "workload"), lo, hi, 100*c.Result.Threshold)}
+		Desc: fmt.Sprintf(
+			"%s, from %.3f to %.3f, with 95 %% intervals; below 1 B is faster. The shaded band is the threshold of %.3g %%.",
+			plain.Count(n, "workload"), lo, hi, 100*c.Result.Threshold)}
 	pic.draw(axis, by, nil, trim, 1, 1/(1+c.Result.Threshold), 1+c.Result.Threshold)
 	return pic
 }
@@ -294,9 +307,10 @@ func span(all []series, of func(point) float64) (lo, hi float64) {
 	return lo, hi
 }
 
-// draw makes the pictures. Both scales are logarithmic; unit above 0 is a value to draw a line at, limits are the edges of a
-// band around it. Without an axis points stand in their order.
-func (c *chart) draw(axis string, all []series, guides []guide, label func(float64) string, unit float64, limits ...float64) {
+// draw makes the pictures. Both scales are logarithmic; unit above 0 is a value to draw a line at, limits are the edges
+// of a band around it. Without an axis points stand in their order.
+func (c *chart) draw(axis string, all []series, guides []guide, label func(float64) string, unit float64,
+	limits ...float64) {
 	for i := range all {
 		all[i].points = drawable(all[i].points)
 	}
@@ -309,7 +323,8 @@ func (c *chart) draw(axis string, all []series, guides []guide, label func(float
 		return
 	}
 	lo, hi := span(all, func(p point) float64 { return p.value })
-	for _, of := range []func(point) float64{func(p point) float64 { return p.lo }, func(p point) float64 { return p.hi }} {
+	for _, of := range []func(point) float64{func(p point) float64 { return p.lo },
+		func(p point) float64 { return p.hi }} {
 		if l, h := span(all, of); h > 0 {
 			lo, hi = min(lo, l), max(hi, h)
 		}
@@ -341,7 +356,8 @@ func (c *chart) draw(axis string, all []series, guides []guide, label func(float
 		class            string
 		w, h, gap, inset float64
 	}{{"wide", 760, 380, 34, 28}, {"narrow", 320, 300, 30, 16}} {
-		p := picture{ID: c.ID + "-" + size.class, Class: size.class, W: size.w, H: size.h, Left: 46, Top: 26, Right: size.w - 12, Bottom: size.h - 42, TickEnd: 40}
+		p := picture{ID: c.ID + "-" + size.class, Class: size.class, W: size.w, H: size.h, Left: 46, Top: 26,
+			Right: size.w - 12, Bottom: size.h - 42, TickEnd: 40}
 		p.XNameAt, p.YNameAt = (p.Left+p.Right)/2, 14
 		y := func(v float64) float64 {
 			if !(v > 0) {
@@ -358,7 +374,8 @@ func (c *chart) draw(axis string, all []series, guides []guide, label func(float
 			case axis == "":
 				return p.Left + size.inset + inner*float64(i)/float64(most-1)
 			}
-			return p.Left + size.inset + inner*math.Log(float64(max(v, 1))/float64(max(at[0], 1)))/math.Log(float64(at[len(at)-1])/float64(max(at[0], 1)))
+			return p.Left + size.inset + inner*math.Log(float64(max(v, 1))/float64(max(at[0], 1)))/math.Log(
+				float64(at[len(at)-1])/float64(max(at[0], 1)))
 		}
 		last := math.Inf(-1)
 		for i, v := range values {
@@ -433,7 +450,8 @@ func (c *chart) draw(axis string, all []series, guides []guide, label func(float
 }
 
 // guidePath goes through the means of the points at each place, from edge to edge where there is only one.
-func guidePath(g guide, axis string, x func(v, i int) float64, y func(float64) float64, left, right float64) (path []float64) {
+func guidePath(g guide, axis string, x func(v, i int) float64, y func(float64) float64, left,
+	right float64) (path []float64) {
 	if axis == "" {
 		for i, p := range g.points {
 			path = append(path, x(0, i), y(p.value))
@@ -461,8 +479,8 @@ func guidePath(g guide, axis string, x func(v, i int) float64, y func(float64) f
 	return path
 }
 
-// scaleTicks gives values for a logarithmic scale that holds lo and hi: 1, 2 and 5 in each decade, or even steps where that
-// would be few. The first is at or below lo, the last at or above hi.
+// scaleTicks gives values for a logarithmic scale that holds lo and hi: 1, 2 and 5 in each decade, or even steps where
+// that would be few. The first is at or below lo, the last at or above hi.
 func scaleTicks(lo, hi float64) (list []float64) {
 	if hi/lo < 3 {
 		step := niceStep(max((hi-lo)/4, lo/100))

@@ -13,8 +13,8 @@ import (
 	"fisub/internal/ui"
 )
 
-// CSV writes a line for each workload and contender: the solution on a cold L2, where there are such timings the same on a
-// warm one, the baseline, the copy and the empty kernel. Fields that a contender has not are empty.
+// CSV writes a line for each workload and contender: the solution on a cold L2, where there are such timings the same
+// on a warm one, the baseline, the copy and the empty kernel. Fields that a contender has not are empty.
 func (r *Report) CSV(w io.Writer) error {
 	names := map[string]bool{}
 	for _, run := range r.Runs {
@@ -27,8 +27,10 @@ func (r *Report) CSV(w io.Writer) error {
 	for _, name := range axes {
 		head = append(head, "axis "+name)
 	}
-	head = append(head, "contender", "name", "content_hash", "status", "max_absolute_error", "max_relative_error", "timer", "l2", "trials", "n",
-		"latency_ns", "interval_lo_ns", "interval_hi_ns", "interval_confidence", "min_ns", "q1_ns", "median_of_all_ns", "q3_ns", "mean_ns", "bytes", "achieved_gb_s", "copy_share",
+	head = append(head, "contender", "name", "content_hash", "status", "max_absolute_error", "max_relative_error", "timer",
+		"l2", "trials", "n",
+		"latency_ns", "interval_lo_ns", "interval_hi_ns", "interval_confidence", "min_ns", "q1_ns", "median_of_all_ns",
+		"q3_ns", "mean_ns", "bytes", "achieved_gb_s", "copy_share",
 		"speedup", "sm_clock_mhz", "temperature_c", "power_w", "throttle_reasons", "measured", "disturbed", "findings")
 	out := csv.NewWriter(w)
 	write := func(fields map[string]string) {
@@ -48,7 +50,8 @@ func (r *Report) CSV(w io.Writer) error {
 		for i := range run.Workloads {
 			wl := &run.Workloads[i]
 			id := func(contender, name, hash string) map[string]string {
-				fields := map[string]string{"run": inert(run.ID), "place": inert(wl.Place), "gpu": inert(run.device(wl).Name), "definition": inert(f.Definition), "workload": inert(wl.UUID),
+				fields := map[string]string{"run": inert(run.ID), "place": inert(wl.Place), "gpu": inert(run.device(wl).Name),
+					"definition": inert(f.Definition), "workload": inert(wl.UUID),
 					"contender": contender, "name": inert(name), "content_hash": inert(hash)}
 				for name, n := range wl.Axes {
 					fields["axis "+name] = fmt.Sprint(n)
@@ -106,8 +109,10 @@ func (r *Report) CSV(w io.Writer) error {
 }
 
 func sampled(fields map[string]string, s *event.Samples) {
-	timedFields(fields, &event.Timings{Timer: s.Timer, ColdL2: s.ColdL2, TrialsNS: s.TrialsNS, MedianNS: s.MedianNS, N: s.N, Interval: s.Interval, Disturbed: s.Disturbed})
-	fields["min_ns"], fields["q1_ns"], fields["median_of_all_ns"], fields["q3_ns"] = fmt.Sprint(s.MinNS), exact(s.Q1NS), exact(s.Q2NS), exact(s.Q3NS)
+	timedFields(fields, &event.Timings{Timer: s.Timer, ColdL2: s.ColdL2, TrialsNS: s.TrialsNS, MedianNS: s.MedianNS,
+		N: s.N, Interval: s.Interval, Disturbed: s.Disturbed})
+	fields["min_ns"], fields["q1_ns"], fields["median_of_all_ns"], fields["q3_ns"] = fmt.Sprint(s.MinNS), exact(s.Q1NS),
+		exact(s.Q2NS), exact(s.Q3NS)
 	fields["mean_ns"], fields["bytes"], fields["measured"] = exact(s.MeanNS), fmt.Sprint(s.Bytes), fmt.Sprint(s.Measured)
 	if s.Bandwidth > 0 {
 		fields["achieved_gb_s"] = exact(s.Bandwidth)
@@ -136,7 +141,8 @@ func sampled(fields map[string]string, s *event.Samples) {
 func timedFields(fields map[string]string, t *event.Timings) {
 	fields["timer"], fields["l2"] = inert(t.Timer), ui.L2(t.ColdL2)
 	fields["trials"], fields["n"], fields["latency_ns"] = fmt.Sprint(len(t.TrialsNS)), fmt.Sprint(t.N), exact(t.MedianNS)
-	fields["interval_lo_ns"], fields["interval_hi_ns"], fields["interval_confidence"] = exact(t.Interval.LoNS), exact(t.Interval.HiNS), exact(t.Interval.Confidence)
+	fields["interval_lo_ns"], fields["interval_hi_ns"], fields["interval_confidence"] = exact(t.Interval.LoNS),
+		exact(t.Interval.HiNS), exact(t.Interval.Confidence)
 	fields["disturbed"] = inert(strings.Join(t.Disturbed, "; "))
 }
 

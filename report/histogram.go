@@ -46,7 +46,8 @@ func (w *Workload) histogram(id string) *histogram {
 	}
 	var trials [][]int64
 	for _, t := range s.TrialsNS {
-		t = slices.DeleteFunc(slices.Clone(t), func(ns int64) bool { return ns <= 0 || ns > 1e15 }) // none that a run can have
+		// none that a run can have
+		t = slices.DeleteFunc(slices.Clone(t), func(ns int64) bool { return ns <= 0 || ns > 1e15 })
 		if len(t) > 0 {
 			trials = append(trials, t)
 		}
@@ -71,8 +72,10 @@ func (w *Workload) histogram(id string) *histogram {
 	n := int((hi-edge)/width) + 1
 	h := &histogram{ID: id, W: 300, Left: 40, Right: 292,
 		Title: fmt.Sprintf("%s, workload %s", axesText(w.Axes), plain.Short(w.UUID)),
-		Desc: fmt.Sprintf("%d timings in %s, from %s to %s; official latency %s, interval of the median from %s to %s.", len(all), plain.Count(len(trials), "trial"),
-			ui.Micros(float64(all[0])), ui.Micros(float64(all[len(all)-1])), ui.Micros(s.MedianNS), ui.Micros(s.Interval.LoNS), ui.Micros(s.Interval.HiNS))}
+		Desc: fmt.Sprintf("%d timings in %s, from %s to %s; official latency %s, interval of the median from %s to %s.",
+			len(all), plain.Count(len(trials), "trial"),
+			ui.Micros(float64(all[0])), ui.Micros(float64(all[len(all)-1])), ui.Micros(s.MedianNS), ui.Micros(s.Interval.LoNS),
+			ui.Micros(s.Interval.HiNS))}
 	end := edge + int64(n)*width
 	x := func(ns float64) float64 {
 		share := (ns - float64(edge)) / float64(end-edge)
@@ -104,7 +107,8 @@ func (w *Workload) histogram(id string) *histogram {
 		if to := min((i+1)*per, len(trials)); to > i*per+1 {
 			label += fmt.Sprintf("–%d", to)
 		}
-		h.Strips = append(h.Strips, strip{label, y, y - 4, outline(bins, h.Left, (h.Right-h.Left)/float64(n), y, height/float64(most))})
+		h.Strips = append(h.Strips, strip{label, y, y - 4, outline(bins, h.Left, (h.Right-h.Left)/float64(n), y,
+			height/float64(most))})
 		y += gap
 	}
 	h.Bottom = y - gap

@@ -16,7 +16,8 @@ const mostOpen = 20
 // briefly are the columns of the table of workloads that Markdown leaves out; CSV and HTML have them.
 var briefly = []string{"Max abs", "Max rel", "Min", "GB/s", "Warm L2"}
 
-// Markdown writes what a comment under a pull request should have: the verdict, and one table for each run and comparison.
+// Markdown writes what a comment under a pull request should have: the verdict, and one table for each run and
+// comparison.
 func (r *Report) Markdown(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	for i := range r.Comparisons {
@@ -56,7 +57,8 @@ func (r *Report) Markdown(w io.Writer) error {
 				note("%s on %s: %s", md(f.Verdict), md(f.Workload), md(clean(f.Text, 400)))
 			}
 			if w.Samples != nil && len(w.Samples.Disturbed) > 0 {
-				note("timings of %s are in doubt: %s", md(clean(w.UUID, 80)), md(clean(strings.Join(w.Samples.Disturbed, "; "), 400)))
+				note("timings of %s are in doubt: %s", md(clean(w.UUID, 80)),
+					md(clean(strings.Join(w.Samples.Disturbed, "; "), 400)))
 			}
 		}
 		for _, warning := range run.Warnings {

@@ -1,6 +1,6 @@
 // Package report writes what run folders tell for people and for other programs: one HTML page that needs no network, a
-// Markdown table, CSV. Its figures are those of the runs, and of bench/compare; it computes none of its own. What a run folder
-// holds is not trusted.
+// Markdown table, CSV. Its figures are those of the runs, and of bench/compare; it computes none of its own. What a run
+// folder holds is not trusted.
 package report
 
 import (
@@ -30,10 +30,11 @@ type Report struct {
 // A Run is a run and what is needed to show it.
 type Run struct {
 	*runs.Run
-	Axes      []string   // names, in order
-	Workloads []Workload // those that have a verdict or could not be judged, in the order of the run, then those that are missing
-	Timed     bool       // there is a latency to show: never on an emulated device
-	Emulated  bool       // nothing ran on a GPU
+	Axes []string // names, in order
+	// those that have a verdict or could not be judged, in the order of the run, then those that are missing
+	Workloads []Workload
+	Timed     bool // there is a latency to show: never on an emulated device
+	Emulated  bool // nothing ran on a GPU
 }
 
 // A Workload is one row of a run.
@@ -55,7 +56,10 @@ func (c *Comparison) Warnings() []string {
 	var list []string
 	for _, run := range []*Run{c.A, c.B} {
 		if run.Split() {
-			list = append(list, fmt.Sprintf("run %s had %d places: the ratio of a workload that ran on another GPU in the other run says nothing about the solutions", run.ID, len(run.Places)))
+			list = append(list,
+				fmt.Sprintf(
+					"run %s had %d places: the ratio of a workload that ran on another GPU in the other run says nothing about the "+
+						"solutions", run.ID, len(run.Places)))
 		}
 	}
 	list = append(list, c.Result.Warnings...)
@@ -197,7 +201,8 @@ func (r *Run) Summary() []string {
 	if kept || len(r.Workloads) == 0 || !r.Timed {
 		list = append(list, fmt.Sprintf("%d of %s PASSED on %s.", passed, plain.Count(total, "workload"), r.where()))
 	} else {
-		list = append(list, fmt.Sprintf("%s timed on %s; the folder keeps no verdicts.", plain.Count(len(r.Workloads), "workload"), r.where()))
+		list = append(list, fmt.Sprintf("%s timed on %s; the folder keeps no verdicts.",
+			plain.Count(len(r.Workloads), "workload"), r.where()))
 	}
 	if n := r.failures(); n > 0 {
 		list = append(list, fmt.Sprintf("%s did not pass.", plain.Count(n, "workload")))
@@ -214,7 +219,8 @@ func (r *Run) Summary() []string {
 		list = append(list, "The run ended before every workload had a verdict.")
 	}
 	if d := r.Done; d != nil && d.Score != nil && r.Run.Run.Baseline != nil {
-		list = append(list, fmt.Sprintf("Contest score %.3f: the mean speed-up over baseline %s on %s%s.", *d.Score, clean(r.Run.Run.Baseline.Name, 80), plain.Count(d.Scored, "workload"), ui.Zeroed(d)))
+		list = append(list, fmt.Sprintf("Contest score %.3f: the mean speed-up over baseline %s on %s%s.", *d.Score,
+			clean(r.Run.Run.Baseline.Name, 80), plain.Count(d.Scored, "workload"), ui.Zeroed(d)))
 	}
 	if r.Emulated {
 		list = append(list, "An emulated run checks results and measures nothing.")
@@ -326,7 +332,8 @@ func Facts(r *runs.Run) [][2]string {
 // Conclusion gives the sentences about res as a whole that stand above its verdict.
 func Conclusion(res *compare.Result) []string {
 	var counts []string
-	for _, v := range []compare.Verdict{compare.Faster, compare.Same, compare.Slower, compare.Unclear, compare.NotComparable} {
+	for _, v := range []compare.Verdict{compare.Faster, compare.Same, compare.Slower, compare.Unclear,
+		compare.NotComparable} {
 		if n := res.Count(v); n > 0 {
 			counts = append(counts, fmt.Sprintf("%d %s", n, v))
 		}
@@ -334,7 +341,8 @@ func Conclusion(res *compare.Result) []string {
 	list := []string{fmt.Sprintf("%d workloads: %s", len(res.Rows), strings.Join(counts, ", "))}
 	if res.Ratio != nil {
 		ratio, interval := RatioText(res.Ratio)
-		list = append(list, fmt.Sprintf("B/A: %s, 95 %% interval %s, geometric mean over %d workloads, threshold %.3g %%", ratio, interval, res.Timed, 100*res.Threshold))
+		list = append(list, fmt.Sprintf("B/A: %s, 95 %% interval %s, geometric mean over %d workloads, threshold %.3g %%",
+			ratio, interval, res.Timed, 100*res.Threshold))
 	}
 	if res.ScoreA != nil && res.ScoreB != nil {
 		list = append(list, fmt.Sprintf("contest score: A %.3f, B %.3f", *res.ScoreA, *res.ScoreB))

@@ -48,7 +48,8 @@ func (t *table) add(cells ...cell) {
 // drop takes out those of the columns that no row has anything in.
 func (t *table) drop(names ...string) {
 	for i := len(t.Head) - 1; i > 0; i-- {
-		if slices.Contains(names, t.Head[i].Text) && !slices.ContainsFunc(t.Rows, func(row []cell) bool { return row[i].Text != "-" }) {
+		if slices.Contains(names, t.Head[i].Text) &&
+			!slices.ContainsFunc(t.Rows, func(row []cell) bool { return row[i].Text != "-" }) {
 			t.Head = slices.Delete(t.Head, i, i+1)
 			for n := range t.Rows {
 				t.Rows[n] = slices.Delete(t.Rows[n], i, i+1)
@@ -70,7 +71,8 @@ func timings(t *event.Timings) cell {
 	if t == nil {
 		return cell{}
 	}
-	return cell{Text: ui.Micros(t.MedianNS) + " ± " + ui.Spread(t.Interval), Title: intervalTitle(t.MedianNS, t.N, t.Interval)}
+	return cell{Text: ui.Micros(t.MedianNS) + " ± " + ui.Spread(t.Interval),
+		Title: intervalTitle(t.MedianNS, t.N, t.Interval)}
 }
 
 func intervalTitle(ns float64, n int, i event.Interval) string {
@@ -137,7 +139,8 @@ func remarks(w *Workload) cell {
 func (r *Run) workloads(id string) table {
 	t := table{ID: id, Caption: "Workloads, verdicts and figures"}
 	tol := r.Run.Run.Tolerance
-	t.Note = fmt.Sprintf("An element is right within %g absolute or %g relative; %g %% of the elements must be.", tol.Atol, tol.Rtol, 100*tol.MatchedRatio)
+	t.Note = fmt.Sprintf("An element is right within %g absolute or %g relative; %g %% of the elements must be.", tol.Atol,
+		tol.Rtol, 100*tol.MatchedRatio)
 	if latency := r.Latency(); latency != "" {
 		t.Note += " Median: " + latency + "."
 	}
@@ -149,14 +152,19 @@ func (r *Run) workloads(id string) table {
 		column{Text: "Max rel", Title: "largest relative error", Right: true})
 	baseline := r.Run.Run.Baseline
 	if r.Timed {
-		t.Head = append(t.Head, column{Text: "Median", Title: "official latency", Right: true}, column{Text: "±", Title: "half of the 95 % interval of the median", Right: true})
+		t.Head = append(t.Head, column{Text: "Median", Title: "official latency", Right: true},
+			column{Text: "±", Title: "half of the 95 % interval of the median", Right: true})
 		if baseline != nil {
-			t.Head = append(t.Head, column{Text: "Speed-up", Title: "latency of " + clean(baseline.Name, 24) + " over the median", Right: true})
+			t.Head = append(t.Head, column{Text: "Speed-up", Title: "latency of " + clean(baseline.Name,
+				24) + " over the median", Right: true})
 		}
-		t.Head = append(t.Head, column{Text: "Copy", Title: "share of a plain copy's bandwidth on as many bytes", Right: true}, column{Text: "Min", Title: "fastest call", Right: true},
-			column{Text: "GB/s", Title: "bytes of all inputs and outputs over the median", Right: true}, column{Text: "Warm L2", Title: "on a warm L2, not the contest's figure", Right: true})
+		t.Head = append(t.Head, column{Text: "Copy", Title: "share of a plain copy's bandwidth on as many bytes",
+			Right: true}, column{Text: "Min", Title: "fastest call", Right: true},
+			column{Text: "GB/s", Title: "bytes of all inputs and outputs over the median", Right: true},
+			column{Text: "Warm L2", Title: "on a warm L2, not the contest's figure", Right: true})
 		if baseline != nil {
-			t.Head = append(t.Head, column{Text: clean(baseline.Name, 24), Title: "latency of the baseline, timed in turn", Right: true})
+			t.Head = append(t.Head, column{Text: clean(baseline.Name, 24), Title: "latency of the baseline, timed in turn",
+				Right: true})
 		}
 	}
 	t.Head = append(t.Head, column{Text: "Remarks"})
@@ -184,7 +192,8 @@ func (r *Run) workloads(id string) table {
 func figures(w *Workload, baseline bool) []cell {
 	var median, width, speedup, share, fastest, rate, warm, theirs cell
 	if s := w.Samples; s != nil {
-		median, width = nanos(s.MedianNS), cell{Text: ui.Spread(s.Interval), Title: intervalTitle(s.MedianNS, s.N, s.Interval)}
+		median, width = nanos(s.MedianNS), cell{Text: ui.Spread(s.Interval),
+			Title: intervalTitle(s.MedianNS, s.N, s.Interval)}
 		fastest, warm, theirs = nanos(float64(s.MinNS)), timings(s.Warm), timings(s.Baseline)
 		if s.CopyShare > 0 {
 			share = cell{Text: ui.Percent(s.CopyShare), Title: exact(s.CopyShare) + "; the copy takes " + exactNS(s.CopyNS)}
@@ -204,13 +213,16 @@ func figures(w *Workload, baseline bool) []cell {
 
 // trust is the state of the GPU while each workload was timed.
 func (r *Run) trust(id string) table {
-	t := table{ID: id, Caption: "State of the GPU while each workload was timed", Note: "As NVML tells it; a range is of the readings during the measurement."}
+	t := table{ID: id, Caption: "State of the GPU while each workload was timed",
+		Note: "As NVML tells it; a range is of the readings during the measurement."}
 	t.Head = append([]column{{Text: "Workload"}}, axisColumns(r.Axes)...)
 	if r.Split() {
 		t.Head = append(t.Head, column{Text: "Place"}, column{Text: "GPU"})
 	}
-	t.Head = append(t.Head, column{Text: "SM clock", Right: true}, column{Text: "Memory clock", Right: true}, column{Text: "Temperature", Right: true},
-		column{Text: "Power", Right: true}, column{Text: "Throttled by"}, column{Text: "Other processes"}, column{Text: "ECC errors", Title: "uncorrected, since the driver was loaded", Right: true},
+	t.Head = append(t.Head, column{Text: "SM clock", Right: true}, column{Text: "Memory clock", Right: true},
+		column{Text: "Temperature", Right: true},
+		column{Text: "Power", Right: true}, column{Text: "Throttled by"}, column{Text: "Other processes"},
+		column{Text: "ECC errors", Title: "uncorrected, since the driver was loaded", Right: true},
 		column{Text: "Measured", Title: "how often, until nothing disturbed it", Right: true}, column{Text: "In doubt"})
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
@@ -264,7 +276,8 @@ func stampCells(s *event.Stamp) []cell {
 	if s.During.N == 0 {
 		lo, hi = s.Before, s.After
 	}
-	title := fmt.Sprintf("before %d MHz, %d °C, %.0f W; after %d MHz, %d °C, %.0f W; %d readings between", s.Before.SMClockMHz, s.Before.TemperatureC, s.Before.PowerW,
+	title := fmt.Sprintf("before %d MHz, %d °C, %.0f W; after %d MHz, %d °C, %.0f W; %d readings between",
+		s.Before.SMClockMHz, s.Before.TemperatureC, s.Before.PowerW,
 		s.After.SMClockMHz, s.After.TemperatureC, s.After.PowerW, s.During.N)
 	sm := between(float64(lo.SMClockMHz), float64(hi.SMClockMHz), 0, "MHz")
 	sm.Title = title
@@ -286,7 +299,8 @@ func stampCells(s *event.Stamp) []cell {
 			if p.SMPercent >= 0 {
 				busy = fmt.Sprintf(", %d %% SM", p.SMPercent)
 			}
-			list = append(list, fmt.Sprintf("%s (pid %d, %d MB%s)", cmp.Or(clean(p.Name, 60), "unnamed"), p.PID, p.MemoryBytes/1e6, busy))
+			list = append(list, fmt.Sprintf("%s (pid %d, %d MB%s)", cmp.Or(clean(p.Name, 60), "unnamed"), p.PID,
+				p.MemoryBytes/1e6, busy))
 		}
 		others = cell{Text: strings.Join(list, "; "), Class: "doubt"}
 	}
@@ -297,12 +311,13 @@ func stampCells(s *event.Stamp) []cell {
 	if s.ECCErrors > 0 {
 		ecc.Class = "doubt"
 	}
-	return []cell{sm, between(float64(lo.MemoryClockMHz), float64(hi.MemoryClockMHz), 0, "MHz"), between(float64(lo.TemperatureC), float64(hi.TemperatureC), 0, "°C"),
+	return []cell{sm, between(float64(lo.MemoryClockMHz), float64(hi.MemoryClockMHz), 0, "MHz"),
+		between(float64(lo.TemperatureC), float64(hi.TemperatureC), 0, "°C"),
 		between(lo.PowerW, hi.PowerW, 0, "W"), throttled, others, ecc}
 }
 
-// between is a range of figures, with that many digits and the unit behind it; what NVML, or a run of an older version, does not
-// tell is 0.
+// between is a range of figures, with that many digits and the unit behind it; what NVML, or a run of an older version,
+// does not tell is 0.
 func between(lo, hi float64, digits int, unit string) cell {
 	a, b := fmt.Sprintf("%.*f", digits, lo), fmt.Sprintf("%.*f", digits, hi)
 	switch {
@@ -316,10 +331,14 @@ func between(lo, hi float64, digits int, unit string) cell {
 
 // kernels is what one call does on the GPU, each different launch once.
 func (r *Run) kernels(id string) table {
-	t := table{ID: id, Caption: "What one call does on the GPU", Note: "As CUPTI saw it. Registers and local memory are of one thread, shared memory of one block.",
-		Head: []column{{Text: "Kernel"}, {Text: "Step", Title: "place in the call"}, {Text: "Grid", Right: true}, {Text: "Block", Right: true}, {Text: "Registers", Right: true},
-			{Text: "Static shared", Right: true}, {Text: "Dynamic shared", Right: true}, {Text: "Local", Title: "spills and arrays of one thread", Right: true},
-			{Text: "Time, µs", Title: "of this step alone, from the least to the most of the workloads' medians", Right: true}, {Text: "Workloads"}}}
+	t := table{ID: id, Caption: "What one call does on the GPU",
+		Note: "As CUPTI saw it. Registers and local memory are of one thread, shared memory of one block.",
+		Head: []column{{Text: "Kernel"}, {Text: "Step", Title: "place in the call"}, {Text: "Grid", Right: true},
+			{Text: "Block", Right: true}, {Text: "Registers", Right: true},
+			{Text: "Static shared", Right: true}, {Text: "Dynamic shared", Right: true},
+			{Text: "Local", Title: "spills and arrays of one thread", Right: true},
+			{Text: "Time, µs", Title: "of this step alone, from the least to the most of the workloads' medians", Right: true},
+			{Text: "Workloads"}}}
 	type launch struct {
 		event.Activity
 		at, of int
@@ -353,7 +372,8 @@ func (r *Run) kernels(id string) table {
 		}
 		row := []cell{kernelCell(l.Activity), {Text: fmt.Sprintf("%d of %d", l.at, l.of)}}
 		if l.Kind == "kernel" {
-			row = append(row, sizeCell(l.Grid), sizeCell(l.Block), cell{Text: fmt.Sprint(l.Registers)}, bytesCell(int64(l.StaticSharedBytes)),
+			row = append(row, sizeCell(l.Grid), sizeCell(l.Block), cell{Text: fmt.Sprint(l.Registers)},
+				bytesCell(int64(l.StaticSharedBytes)),
 				bytesCell(int64(l.DynamicSharedBytes)), bytesCell(int64(l.LocalBytes)))
 		} else {
 			row = append(row, make([]cell, 6)...)
@@ -404,8 +424,10 @@ func (r *Run) facts(id string) table {
 
 // overview has a line for each run.
 func (r *Report) overview() table {
-	t := table{ID: "overview", Caption: "What was run", Head: []column{{Text: "Run"}, {Text: "Solution"}, {Text: "Device"}, {Text: "Passed", Right: true},
-		{Text: "Mean latency", Title: "mean over the passed workloads; none over several places", Right: true}, {Text: "Baseline"}, {Text: "Contest score", Right: true}, {Text: "Findings", Right: true}}}
+	t := table{ID: "overview", Caption: "What was run", Head: []column{{Text: "Run"}, {Text: "Solution"}, {Text: "Device"},
+		{Text: "Passed", Right: true},
+		{Text: "Mean latency", Title: "mean over the passed workloads; none over several places", Right: true},
+		{Text: "Baseline"}, {Text: "Contest score", Right: true}, {Text: "Findings", Right: true}}}
 	for _, run := range r.Runs {
 		passed, total := run.Passed()
 		baseline, score := cell{}, cell{}
@@ -415,7 +437,8 @@ func (r *Report) overview() table {
 		if d := run.Done; d != nil && d.Score != nil {
 			score = cell{Text: fmt.Sprintf("%.3f", *d.Score), Title: exact(*d.Score)}
 		}
-		t.add(cell{Text: clean(run.ID, 60), Class: "code"}, cell{Text: run.Name()}, cell{Text: run.where()}, cell{Text: fmt.Sprintf("%d of %d", passed, total)},
+		t.add(cell{Text: clean(run.ID, 60), Class: "code"}, cell{Text: run.Name()}, cell{Text: run.where()},
+			cell{Text: fmt.Sprintf("%d of %d", passed, total)},
 			nanos(run.Mean()), baseline, score, cell{Text: fmt.Sprint(run.findings())})
 	}
 	return t
@@ -423,7 +446,8 @@ func (r *Report) overview() table {
 
 // table compares workload by workload.
 func (c *Comparison) table(id string) table {
-	t := table{ID: id, Caption: "B against A, workload by workload", Note: "B/A is a ratio of medians with its 95 % interval: above 1 where B is slower. The verdict is on B."}
+	t := table{ID: id, Caption: "B against A, workload by workload",
+		Note: "B/A is a ratio of medians with its 95 % interval: above 1 where B is slower. The verdict is on B."}
 	names := map[string]bool{}
 	for _, row := range c.Result.Rows {
 		for name := range row.Axes {
@@ -431,8 +455,10 @@ func (c *Comparison) table(id string) table {
 		}
 	}
 	axes := slices.Sorted(maps.Keys(names))
-	t.Head = append(append([]column{{Text: "Workload"}}, axisColumns(axes)...), column{Text: "A", Right: true}, column{Text: "B", Right: true}, column{Text: "B/A", Right: true},
-		column{Text: "95 % interval", Right: true}, column{Text: "p", Title: "of the Mann-Whitney test", Right: true}, column{Text: "Verdict on B"})
+	t.Head = append(append([]column{{Text: "Workload"}}, axisColumns(axes)...), column{Text: "A", Right: true},
+		column{Text: "B", Right: true}, column{Text: "B/A", Right: true},
+		column{Text: "95 % interval", Right: true}, column{Text: "p", Title: "of the Mann-Whitney test", Right: true},
+		column{Text: "Verdict on B"})
 	for _, row := range c.Result.Rows {
 		ratio, interval := RatioText(row.Ratio)
 		r, i, p := cell{Text: ratio}, cell{Text: interval}, cell{}
@@ -450,7 +476,8 @@ func (c *Comparison) table(id string) table {
 			verdict.Text += " *"
 			verdict.Title = clean(strings.Join(row.Warnings, "; "), 400)
 		}
-		t.add(append(append([]cell{uuidCell(row.UUID)}, axisCells(axes, row.Axes)...), sideCell(row.A), sideCell(row.B), r, i, p, verdict)...)
+		t.add(append(append([]cell{uuidCell(row.UUID)}, axisCells(axes, row.Axes)...), sideCell(row.A), sideCell(row.B), r, i,
+			p, verdict)...)
 	}
 	return t
 }

@@ -8,12 +8,14 @@ import (
 	"fisub/internal/plain"
 )
 
-// clean makes one line of at most n characters of a text from a run, without what could hide or turn round its neighbours.
+// clean makes one line of at most n characters of a text from a run, without what could hide or turn round its
+// neighbours.
 func clean(s string, n int) string {
 	return plain.Cut(plain.Line(s), n)
 }
 
-// escapes are what programs send to terminals: control sequences, strings such as titles and links, and two-byte escapes.
+// escapes are what programs send to terminals: control sequences, strings such as titles and links, and two-byte
+// escapes.
 var escapes = regexp.MustCompile("\x1b\\[[0-?]*[ -/]*[@-~]|\x1b[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b[ -/]*[0-~]")
 
 const (

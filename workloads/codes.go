@@ -13,9 +13,9 @@ func clamp(x float64) float64 { return min(2, max(-2, x)) }
 // codeBits is how many upper bits of a uniform number codes looks at.
 const codeBits = 13
 
-// codes turns uniform numbers into the bytes of clamped normals of an 8-bit type. A byte depends on its number alone and
-// changes at a few places between 0 and 2^32 only, so the upper bits mostly tell it: of each value of them, all[value] is the
-// byte, or negative where the lower bits matter.
+// codes turns uniform numbers into the bytes of clamped normals of an 8-bit type. A byte depends on its number alone
+// and changes at a few places between 0 and 2^32 only, so the upper bits mostly tell it: of each value of them,
+// all[value] is the byte, or negative where the lower bits matter.
 type codes struct {
 	all    [1 << codeBits]int16
 	encode func(float32) uint8

@@ -50,15 +50,15 @@ func (in *Inputs) Close() error {
 
 // Load opens the inputs of w. Every tensor is checked against the definition's dtype and the shape that w's axes give
 // it; the error names the workload and joins all faults, among them *safetensors.LFSPointerError. An input that w
-// declares random or does not mention is generated, from the uuid and the input's name; it is kept in the cache, or, where
-// it is large, in a file that lasts as long as the Inputs. Of the embedded dataset, missing files are made first; of any
-// other they are an error.
+// declares random or does not mention is generated, from the uuid and the input's name; it is kept in the cache, or,
+// where it is large, in a file that lasts as long as the Inputs. Of the embedded dataset, missing files are made first;
+// of any other they are an error.
 func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Workload) (*Inputs, error) {
 	return d.LoadTrial(ctx, def, w, 0)
 }
 
-// LoadTrial is Load for one of several trials, of which each has generated inputs of its own, as in the contest; those of
-// trial 0 are Load's. The files of later trials last as long as the Inputs.
+// LoadTrial is Load for one of several trials, of which each has generated inputs of its own, as in the contest; those
+// of trial 0 are Load's. The files of later trials last as long as the Inputs.
 func (d *Dataset) LoadTrial(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*Inputs, error) {
 	in, err := d.load(ctx, def, w, trial)
 	if err != nil {
@@ -177,7 +177,8 @@ func within(root, path string) (string, error) {
 }
 
 // given is an input that the workload gives as a scalar or as a tensor of file, with the contest's words for a fault.
-func (d *Dataset) given(name string, spec trace.TensorSpec, shape []int, source trace.InputSpec, file *safetensors.File) (Input, error) {
+func (d *Dataset) given(name string, spec trace.TensorSpec, shape []int, source trace.InputSpec,
+	file *safetensors.File) (Input, error) {
 	switch {
 	case source.Kind == trace.ScalarInput && spec.Scalar:
 		value := source.Value
@@ -216,13 +217,14 @@ func mapped(file *safetensors.File, path, name, key string, dtype tensor.DType, 
 // brackets writes a shape as Python does: [1, 4].
 func brackets(shape []int) string { return strings.ReplaceAll(fmt.Sprint(shape), " ", ", ") }
 
-// maxKept bounds the generated tensors that are kept in the cache, in bytes: what is larger is made again as fast as it is
-// read, and the weights of one workload would fill gigabytes.
+// maxKept bounds the generated tensors that are kept in the cache, in bytes: what is larger is made again as fast as it
+// is read, and the weights of one workload would fill gigabytes.
 const maxKept = 64 << 20
 
-// random opens a generated tensor. A small one of trial 0 is made in the cache where it is missing. Any other is made anew,
-// in a file that the caller removes, also where there is an error: temporary is its path.
-func (d *Dataset) random(ctx context.Context, def *trace.Definition, w *trace.Workload, name string, dtype tensor.DType, shape []int, trial int) (f *safetensors.File, path, temporary string, err error) {
+// random opens a generated tensor. A small one of trial 0 is made in the cache where it is missing. Any other is made
+// anew, in a file that the caller removes, also where there is an error: temporary is its path.
+func (d *Dataset) random(ctx context.Context, def *trace.Definition, w *trace.Workload, name string, dtype tensor.DType,
+	shape []int, trial int) (f *safetensors.File, path, temporary string, err error) {
 	t := synthetic{key: name, dtype: dtype, shape: shape, stream: randomStream(w, name, trial)}
 	t.distributeRandom(def, name)
 	key := cache.Key(generator, def.Name, w.UUID, name, dtype.String(), fmt.Sprint(shape))
@@ -246,7 +248,8 @@ func (d *Dataset) random(ctx context.Context, def *trace.Definition, w *trace.Wo
 	path = file.Name()
 	x, err := t.make(ctx)
 	if err == nil {
-		err = safetensors.WriteTo(file, []safetensors.Named{{Name: name, Tensor: x}}, map[string]string{"generator": generator})
+		err = safetensors.WriteTo(file, []safetensors.Named{{Name: name, Tensor: x}},
+			map[string]string{"generator": generator})
 	}
 	if cerr := file.Close(); err == nil {
 		err = cerr

@@ -73,7 +73,8 @@ type blob struct {
 // Synth makes the files that the workloads name below the folder dest, or, where dest is "", below the dataset's root.
 // Files that are there already stay as they are, unless an older recipe made them; an invalid one is an error, and so
 // is an absolute path. progress, which may be nil, is called before each file and at the end.
-func (d *Dataset) Synth(ctx context.Context, def *trace.Definition, ws []*trace.Workload, dest string, progress func(done, total int)) error {
+func (d *Dataset) Synth(ctx context.Context, def *trace.Definition, ws []*trace.Workload, dest string,
+	progress func(done, total int)) error {
 	own := dest == "" && d.embedded
 	if dest == "" {
 		dest = d.root
@@ -302,7 +303,8 @@ func synthFill(def *trace.Definition, axes map[string]int, name string, shape []
 
 // randomFill is the contest's distribution of a random input.
 func randomFill(def *trace.Definition, name string, dtype tensor.DType, shape []int) fill {
-	if strings.HasPrefix(def.Name, "dsa_topk_indexer") && name == "k_index_cache_fp8" && len(shape) == 4 && shape[2] == 1 && shape[3] == 132 {
+	if strings.HasPrefix(def.Name, "dsa_topk_indexer") && name == "k_index_cache_fp8" && len(shape) == 4 &&
+		shape[2] == 1 && shape[3] == 132 {
 		return indexCache(shape)
 	}
 	switch dtype {

@@ -5,8 +5,8 @@
 // set "default". Further sets are files workloads/**/<definition>.<set>.ndjson: the same lines under another
 // extension, since the contest's loader scans every .jsonl file below workloads/ and would add them to the default
 // set. So the repository stays a valid dataset root for that loader too. The uuid of an embedded workload is version 5,
-// URL namespace, of fisub/<definition>/<set>/<index from 0>. The set "contest" of a definition has the axes of the official
-// workloads; for the two of sparse attention those are not public, and the set is a plausible one.
+// URL namespace, of fisub/<definition>/<set>/<index from 0>. The set "contest" of a definition has the axes of the
+// official workloads; for the two of sparse attention those are not public, and the set is a plausible one.
 package workloads
 
 import (
@@ -43,7 +43,8 @@ type Dataset struct {
 	defs     map[string]*trace.Definition
 
 	reading sync.Mutex
-	read    map[string]reading // what was read of the workloads, by definition; all of them under "" where they are in a folder
+	// what was read of the workloads, by definition; all of them under "" where they are in a folder
+	read map[string]reading
 
 	mu       sync.Mutex
 	warnings []trace.Warning
@@ -78,7 +79,8 @@ func Open(root, cacheRoot string) (*Dataset, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dataset{root: root, cache: filepath.Join(cacheRoot, "dataset"), embedded: root == "", defs: map[string]*trace.Definition{}, read: map[string]reading{}}
+	d := &Dataset{root: root, cache: filepath.Join(cacheRoot, "dataset"), embedded: root == "",
+		defs: map[string]*trace.Definition{}, read: map[string]reading{}}
 	if d.embedded {
 		d.root = d.cache
 	} else {
@@ -219,8 +221,8 @@ func (d *Dataset) definition(place, name string) (*trace.Definition, []trace.War
 	return trace.DecodeDefinition(text)
 }
 
-// sets gives the workloads of a definition by set. Embedded files are named after their definition, and only its own are
-// read. In a folder a line of any file may be its, so all are read at the first call.
+// sets gives the workloads of a definition by set. Embedded files are named after their definition, and only its own
+// are read. In a folder a line of any file may be its, so all are read at the first call.
 func (d *Dataset) sets(def string) (map[string][]*trace.Workload, error) {
 	of := ""
 	if d.embedded {

@@ -1,6 +1,7 @@
-// Package activity gives the time of calls from CUPTI's activity records, by the rule of the official harness: a call takes
-// from the start of the first to the end of the last kernel, copy or memset that a CUDA call inside its window launched. It
-// is for whoever has the records, and not for collecting them: device/cuda/cupti and the Python worker do that.
+// Package activity gives the time of calls from CUPTI's activity records, by the rule of the official harness: a call
+// takes from the start of the first to the end of the last kernel, copy or memset that a CUDA call inside its window
+// launched. It is for whoever has the records, and not for collecting them: device/cuda/cupti and the Python worker do
+// that.
 package activity
 
 import (
@@ -51,8 +52,8 @@ type Records struct {
 	activities map[uint32][]Activity
 }
 
-// New takes the records in any order, as CUPTI of that version gave them; it keeps and sorts launches. lost is how many more
-// there were. The error is an Unavailable: records that are not complete, or that cannot be believed.
+// New takes the records in any order, as CUPTI of that version gave them; it keeps and sorts launches. lost is how many
+// more there were. The error is an Unavailable: records that are not complete, or that cannot be believed.
 func New(launches []Launch, activities []Activity, version, lost int) (*Records, error) {
 	if lost > 0 {
 		return nil, Unavailable(fmt.Sprintf("%d records were lost", lost))
@@ -77,9 +78,9 @@ const (
 // known tells whether the layouts of that version's records are known; a newer version is asked to prove itself.
 func known(version int) bool { return version <= 28 || version >= 130000 && version <= newest }
 
-// Match gives the time of each window, and the activities of the first, in order of their start, each with the median of its
-// time over the windows that have the same activities in the same order. Windows do not overlap. A
-// window without activities, or with others than the first has, is the solution's fault: a *device.CallError that says what
+// Match gives the time of each window, and the activities of the first, in order of their start, each with the median
+// of its time over the windows that have the same activities in the same order. Windows do not overlap. A window
+// without activities, or with others than the first has, is the solution's fault: a *device.CallError that says what
 // the official harness says. Windows that overlap or have no time are an Unavailable.
 func (r *Records) Match(windows []Window) (times []time.Duration, kernels []device.Activity, err error) {
 	var first map[string]bool
@@ -88,7 +89,8 @@ func (r *Records) Match(windows []Window) (times []time.Duration, kernels []devi
 	var last uint64
 	for i, w := range windows {
 		if w.Begin == 0 || w.Begin < last || w.End < w.Begin {
-			return nil, nil, Unavailable(fmt.Sprintf("call %d is told to last from %d to %d ns, after one to %d ns", i, w.Begin, w.End, last))
+			return nil, nil, Unavailable(fmt.Sprintf("call %d is told to last from %d to %d ns, after one to %d ns", i, w.Begin,
+				w.End, last))
 		}
 		last = w.End
 		found := r.within(w)

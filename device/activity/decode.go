@@ -25,10 +25,10 @@ const maxName = 1 << 16
 // A Name is a kernel's: as the compiler mangled it, and demangled where that is possible.
 type Name struct{ Symbol, Plain string }
 
-// Decode reads records one behind the other, each as CUPTI writes it but cut off behind the last field that is read (36 bytes
-// of an API call, 48 of a copy or memset, 104 of a kernel); behind that of a kernel comes the index of its name, in 4 bytes. In
-// these lengths all versions of CUPTI from CUDA 12.0 on agree; see device/cuda/cupti/records.h. Data are another process's
-// word: what cannot be read is an Unavailable.
+// Decode reads records one behind the other, each as CUPTI writes it but cut off behind the last field that is read (36
+// bytes of an API call, 48 of a copy or memset, 104 of a kernel); behind that of a kernel comes the index of its name,
+// in 4 bytes. In these lengths all versions of CUPTI from CUDA 12.0 on agree; see device/cuda/cupti/records.h. Data are
+// another process's word: what cannot be read is an Unavailable.
 func Decode(data []byte, names []Name) ([]Launch, []Activity, error) {
 	if len(names) > MaxNames {
 		return nil, nil, Unavailable(fmt.Sprintf("%d names of kernels", len(names)))
@@ -64,15 +64,18 @@ func Decode(data []byte, names []Name) ([]Launch, []Activity, error) {
 			launches = append(launches, Launch{Start: le.Uint64(r[8:]), Correlation: le.Uint32(r[32:])})
 			continue
 		case kindMemcpy:
-			activities = append(activities, Activity{Activity: device.Activity{Kind: "memcpy", Bytes: int64(le.Uint64(r[8:]))}, CopyKind: int(r[4])})
+			activities = append(activities, Activity{Activity: device.Activity{Kind: "memcpy", Bytes: int64(le.Uint64(r[8:]))},
+				CopyKind: int(r[4])})
 		case kindMemset:
-			activities = append(activities, Activity{Activity: device.Activity{Kind: "memset", Bytes: int64(le.Uint64(r[8:]))}, Value: int(le.Uint32(r[4:]))})
+			activities = append(activities, Activity{Activity: device.Activity{Kind: "memset", Bytes: int64(le.Uint64(r[8:]))},
+				Value: int(le.Uint32(r[4:]))})
 		case kindKernel:
 			name := le.Uint32(r[104:])
 			if name >= uint32(len(names)) {
 				return nil, nil, Unavailable(fmt.Sprintf("a kernel has the name %d of %d", name, len(names)))
 			}
-			a := Activity{Symbol: names[name].Symbol, Activity: device.Activity{Kind: "kernel", Name: names[name].Plain, Registers: int(le.Uint16(r[6:]))}}
+			a := Activity{Symbol: names[name].Symbol, Activity: device.Activity{Kind: "kernel", Name: names[name].Plain,
+				Registers: int(le.Uint16(r[6:]))}}
 			number := func(at int) int { return int(int32(le.Uint32(r[at:]))) }
 			for i := range 3 {
 				a.Grid[i], a.Block[i] = number(52+4*i), number(64+4*i)

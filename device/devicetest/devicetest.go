@@ -102,7 +102,8 @@ func solution(file, symbol string) *trace.Solution {
 	return &trace.Solution{
 		Name: "devicetest", Definition: "devicetest", Author: "devicetest",
 		Spec: trace.BuildSpec{
-			Language: trace.CUDA, TargetHardware: []string{"cuda"}, EntryPoint: file + "::" + symbol, DestinationPassingStyle: true,
+			Language: trace.CUDA, TargetHardware: []string{"cuda"}, EntryPoint: file + "::" + symbol,
+			DestinationPassingStyle: true,
 		},
 		Sources: []trace.SourceFile{{Path: file, Content: string(text)}},
 	}
@@ -308,7 +309,8 @@ func testProbe(t *testing.T, s *suite) {
 	// Elements that the call leaves out keep the fill.
 	wide := upload(d, tensor.Float32, make([]float32, 6))
 	into[0] = make([]byte, 24)
-	if err := d.build("calls.cu", "describe").Probe(d.ctx, []device.Arg{upload(d, tensor.Float16, make([]uint16, 5)), wide}, 0xff, into); err != nil {
+	if err := d.build("calls.cu", "describe").Probe(d.ctx, []device.Arg{upload(d, tensor.Float16, make([]uint16, 5)),
+		wide}, 0xff, into); err != nil {
 		t.Fatal(err)
 	}
 	want, _ = binary.Append(nil, binary.LittleEndian, []float32{1, 2, 16, 5, 1})
@@ -395,7 +397,8 @@ func testArgumentKinds(t *testing.T, s *suite) {
 		args []device.Arg
 		want []float32
 	}{
-		{"as declared", []device.Arg{integer(-7), float(1.25), boolean(true), float(3.5), none}, []float32{0.5, -7, 1.25, 1, 3.5}},
+		{"as declared", []device.Arg{integer(-7), float(1.25), boolean(true), float(3.5), none},
+			[]float32{0.5, -7, 1.25, 1, 3.5}},
 		{"none", []device.Arg{integer(1 << 40), integer(2), boolean(false), none, none}, []float32{0.5, 1 << 40, 2, 0, -1}},
 		{"coerced", []device.Arg{boolean(true), boolean(true), integer(5), integer(9), shaped}, []float32{0.5, 1, 1, 1, 9}},
 		{"optional tensor", []device.Arg{integer(0), float(0), boolean(false), none, shaped}, []float32{0.5, 0, 0, 0, -3}},
@@ -446,20 +449,26 @@ func testCallErrors(t *testing.T, s *suite) {
 		kind, text  string
 	}{
 		{"too few", "scale", []device.Arg{x, float(1)}, "TypeError",
-			"Mismatched number of arguments when calling: `scale(0: DLTensor*, 1: float, 2: DLTensor*) -> void`. Expected 3 but got 2 arguments"},
+			"Mismatched number of arguments when calling: `scale(0: DLTensor*, 1: float, 2: DLTensor*) -> void`. Expected 3 " +
+				"but got 2 arguments"},
 		{"too many", "throws", []device.Arg{integer(1), integer(2)}, "TypeError",
 			"Mismatched number of arguments when calling: `throws(0: int) -> void`. Expected 1 but got 2 arguments"},
 		{"float for int", "throws", []device.Arg{float(1)}, "TypeError",
 			"Mismatched type on argument #0 when calling: `throws(0: int) -> void`. Expected `int` but got `float`"},
 		{"none for tensor", "scale", []device.Arg{x, float(1), {}}, "TypeError",
-			"Mismatched type on argument #2 when calling: `scale(0: DLTensor*, 1: float, 2: DLTensor*) -> void`. Expected `DLTensor*` but got `None`"},
+			"Mismatched type on argument #2 when calling: `scale(0: DLTensor*, 1: float, 2: DLTensor*) -> void`. Expected " +
+				"`DLTensor*` but got `None`"},
 		{"tensor for float", "scale", []device.Arg{x, x, x}, "TypeError",
-			"Mismatched type on argument #1 when calling: `scale(0: DLTensor*, 1: float, 2: DLTensor*) -> void`. Expected `float` but got `ffi.Tensor`"},
-		{"int for optional tensor", "kinds", []device.Arg{x, integer(1), float(1), boolean(true), {}, integer(1), x}, "TypeError",
-			"Mismatched type on argument #5 when calling: `kinds(0: DLTensor*, 1: int, 2: float, 3: bool, 4: Optional<float>, 5: Optional<ffi.Tensor>, 6: DLTensor*) -> void`. Expected `Optional<ffi.Tensor>` but got `int`"},
+			"Mismatched type on argument #1 when calling: `scale(0: DLTensor*, 1: float, 2: DLTensor*) -> void`. Expected " +
+				"`float` but got `ffi.Tensor`"},
+		{"int for optional tensor", "kinds", []device.Arg{x, integer(1), float(1), boolean(true), {}, integer(1), x},
+			"TypeError",
+			"Mismatched type on argument #5 when calling: `kinds(0: DLTensor*, 1: int, 2: float, 3: bool, 4: " +
+				"Optional<float>, 5: Optional<ffi.Tensor>, 6: DLTensor*) -> void`. Expected `Optional<ffi.Tensor>` but got `int`"},
 		{"thrown", "throws", []device.Arg{integer(42)}, "ValueError", "code 42"},
 		{"thrown std::exception", "throws_std", nil, "InternalError", "plain exception"},
-		{"check", "checks", []device.Arg{integer(1), integer(2)}, "InternalError", "Check failed: a == b (1 vs. 2) : they differ"},
+		{"check", "checks", []device.Arg{integer(1), integer(2)}, "InternalError",
+			"Check failed: a == b (1 vs. 2) : they differ"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			sub := &session{t, d.dev, t.Context()}
@@ -703,7 +712,8 @@ func testNarrow(t *testing.T, s *suite) {
 			hi = 65536
 		}
 		middle := float32((lo + hi) / 2)
-		for _, v := range []float32{float32(lo), middle, math.Nextafter32(middle, 0), math.Nextafter32(middle, math.MaxFloat32)} {
+		for _, v := range []float32{float32(lo), middle, math.Nextafter32(middle, 0),
+			math.Nextafter32(middle, math.MaxFloat32)} {
 			add(float64(v), random.NormFloat64(), random.NormFloat64())
 			add(-float64(v), 1, -1)
 		}
@@ -714,14 +724,17 @@ func testNarrow(t *testing.T, s *suite) {
 		if v != v {
 			continue
 		}
-		add(float64(v), random.NormFloat64()*math.Ldexp(1, random.IntN(40)-20), random.NormFloat64()*math.Ldexp(1, random.IntN(40)-20))
+		add(float64(v), random.NormFloat64()*math.Ldexp(1, random.IntN(40)-20),
+			random.NormFloat64()*math.Ldexp(1, random.IntN(40)-20))
 	}
-	for _, v := range []float64{math.Inf(1), math.Inf(-1), math.NaN(), 0, math.Copysign(0, -1), math.MaxFloat32, 65504, 65519, 65520} {
+	for _, v := range []float64{math.Inf(1), math.Inf(-1), math.NaN(), 0, math.Copysign(0, -1), math.MaxFloat32, 65504,
+		65519, 65520} {
 		add(v, 1, 0)
 	}
 	n := len(x)
 	bf, hf := upload(d, tensor.BFloat16, make([]uint16, 6*n)), upload(d, tensor.Float16, make([]uint16, 6*n))
-	d.call(d.build("narrow.cu", "narrow"), upload(d, tensor.Float32, x), upload(d, tensor.Float32, y), upload(d, tensor.Float32, z), bf, hf)
+	d.call(d.build("narrow.cu", "narrow"), upload(d, tensor.Float32, x), upload(d, tensor.Float32, y),
+		upload(d, tensor.Float32, z), bf, hf)
 	for _, c := range []struct {
 		name string
 		f    format
@@ -766,7 +779,8 @@ func testMeasure(t *testing.T, s *suite) {
 	k := d.build("calls.cu", "scale")
 	in, out := upload(d, tensor.Float32, make([]float32, 1<<16)), upload(d, tensor.Float32, make([]float32, 1<<16))
 	plan := device.Plan{Warmup: 2, Iterations: 5, Trials: 2, ColdL2: true}
-	samples, err := d.dev.Measure(t.Context(), func() error { return k.Call(t.Context(), []device.Arg{in, float(2), out}) }, plan)
+	samples, err := d.dev.Measure(t.Context(),
+		func() error { return k.Call(t.Context(), []device.Arg{in, float(2), out}) }, plan)
 	if d.dev.Info().Emulated {
 		if !errors.Is(err, device.ErrNoTiming) {
 			t.Errorf("got %v, want %v", err, device.ErrNoTiming)
@@ -777,7 +791,8 @@ func testMeasure(t *testing.T, s *suite) {
 		t.Fatal(err)
 	}
 	if samples.Timer == "" || !samples.ColdL2 || len(samples.Trials) != 2 {
-		t.Fatalf("got timer %q, cold %v, %d trials; want a timer, true, 2", samples.Timer, samples.ColdL2, len(samples.Trials))
+		t.Fatalf("got timer %q, cold %v, %d trials; want a timer, true, 2", samples.Timer, samples.ColdL2,
+			len(samples.Trials))
 	}
 	for _, trial := range samples.Trials {
 		if len(trial) != 5 {
@@ -791,7 +806,8 @@ func testMeasure(t *testing.T, s *suite) {
 	}
 	for timer, name := range map[string]string{device.TimerEvents: "cuda events", device.TimerCUPTI: "cupti"} {
 		plan.Timer = timer
-		samples, err := d.dev.Measure(t.Context(), func() error { return k.Call(t.Context(), []device.Arg{in, float(2), out}) }, plan)
+		samples, err := d.dev.Measure(t.Context(),
+			func() error { return k.Call(t.Context(), []device.Arg{in, float(2), out}) }, plan)
 		switch {
 		case errors.Is(err, device.ErrTimer) && timer == device.TimerCUPTI:
 			t.Logf("no CUPTI here: %v", err)

@@ -27,7 +27,8 @@ import (
 //go:embed include runtime
 var files embed.FS
 
-// forwards are the headers of TVM-FFI that say nothing but #include <tvm/ffi/tvm_ffi.h>, and other headers' second names.
+// forwards are the headers of TVM-FFI that say nothing but #include <tvm/ffi/tvm_ffi.h>, and other headers' second
+// names.
 var forwards = map[string][]string{
 	"tvm/ffi/tvm_ffi.h": {
 		"tvm/ffi/any.h", "tvm/ffi/base_detail.h", "tvm/ffi/cast.h", "tvm/ffi/container/shape.h", "tvm/ffi/container/tensor.h",
@@ -55,7 +56,8 @@ const (
 var modeFlags = map[mode]struct{ source, runtime, link []string }{
 	plain: {},
 	sanitize: {
-		source:  []string{"-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"},
+		source: []string{"-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all",
+			"-fno-omit-frame-pointer"},
 		runtime: []string{"-DFISUB_EMU_ASAN"},
 		link:    []string{"-fsanitize=address,undefined"},
 	},
@@ -76,7 +78,8 @@ var commonFlags = []string{
 
 // cudaFlags are for .cu files, which nvcc compiles with cuda_runtime.h in front. __CUDA_ARCH__ stays undefined.
 var cudaFlags = []string{
-	"-D__CUDACC__=1", "-D__NVCC__=1", "-D__CUDACC_VER_MAJOR__=12", "-D__CUDACC_VER_MINOR__=8", "-include", "cuda_runtime.h",
+	"-D__CUDACC__=1", "-D__NVCC__=1", "-D__CUDACC_VER_MAJOR__=12", "-D__CUDACC_VER_MINOR__=8", "-include",
+	"cuda_runtime.h",
 }
 
 var linkFlags = []string{"-no-pie", "-rdynamic", "-pthread", "-ldl"}
@@ -152,7 +155,8 @@ func (c *compiler) run(ctx context.Context, dir string, args ...string) (log str
 
 // support returns the folder with the headers and the runtime's source, and what stands for them and for m in a key.
 func (c *compiler) support(ctx context.Context, root string, m mode) (dir, key string, err error) {
-	parts := []string{c.version, fmt.Sprintf("%q %q %s %s %q %q %q %q", c.command, c.flags, sourceLevel, runtimeLevel, cudaFlags, linkFlags, m, modeFlags[m])}
+	parts := []string{c.version, fmt.Sprintf("%q %q %s %s %q %q %q %q", c.command, c.flags, sourceLevel, runtimeLevel,
+		cudaFlags, linkFlags, m, modeFlags[m])}
 	err = fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -271,7 +275,8 @@ func (c *compiler) build(ctx context.Context, root string, sol *trace.Solution, 
 	return &program{path: filepath.Join(dir, "kernel"), serial: serial}, nil
 }
 
-// compile writes the sources to dir/src and leaves the program as dir/kernel. The objects of the runtime are made meanwhile.
+// compile writes the sources to dir/src and leaves the program as dir/kernel. The objects of the runtime are made
+// meanwhile.
 func (c *compiler) compile(ctx context.Context, dir, support string, sources map[string]string, units []string, m mode,
 	runtimeObjects func(context.Context) ([]string, error)) error {
 	src := filepath.Join(dir, "src")
@@ -323,9 +328,11 @@ func (c *compiler) compile(ctx context.Context, dir, support string, sources map
 	return checkShared(filepath.Join(dir, "kernel"))
 }
 
-// sourceError is a *device.BuildError where the sources' own names are at fault: one is a folder of another, or too long.
+// sourceError is a *device.BuildError where the sources' own names are at fault: one is a folder of another, or too
+// long.
 func sourceError(err error) error {
-	if errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EISDIR) || errors.Is(err, syscall.EEXIST) || errors.Is(err, syscall.ENAMETOOLONG) {
+	if errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EISDIR) || errors.Is(err, syscall.EEXIST) ||
+		errors.Is(err, syscall.ENAMETOOLONG) {
 		return &device.BuildError{Text: fmt.Sprintf("writing the sources: %v", errors.Unwrap(err))}
 	}
 	return err
@@ -341,16 +348,20 @@ func (c *compiler) step(ctx context.Context, dir, support string, args []string)
 	if ctx.Err() != nil || !errors.As(err, &exit) {
 		return err
 	}
-	log = strings.NewReplacer(filepath.Join(support, "include")+"/", "", filepath.Dir(dir)+"/", "", dir+"/", "", "././", "").Replace(log)
+	log = strings.NewReplacer(filepath.Join(support, "include")+"/", "", filepath.Dir(dir)+"/", "", dir+"/", "", "././",
+		"").Replace(log)
 	return &device.BuildError{Text: firstError(log), Log: log}
 }
 
 var (
 	errorLine  = regexp.MustCompile(`^(?:\./)*(.+?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)$`)
-	undeclared = regexp.MustCompile(`^(?:use of undeclared identifier )?['‘]?((?:__|wmma|nvcuda|cooperative_groups|cute|cutlass|cub|cuda\b)[\w:]*)['’]? ?(?:was not declared|has not been declared|is not a member|does not name|has not been|$)`)
-	noHeader   = regexp.MustCompile(`^'?(\S+?)'?(?:: No such file or directory| file not found)$`)
-	inlinePTX  = regexp.MustCompile(`attribute.*(inline PTX cannot run.*\))`)
-	undefined  = regexp.MustCompile("undefined reference to [`'‘](.*?)['’]|multiple definition of [`'‘](.*?)['’]")
+	undeclared = regexp.MustCompile(
+		`^(?:use of undeclared identifier )?['‘]?` +
+			`((?:__|wmma|nvcuda|cooperative_groups|cute|cutlass|cub|cuda\b)[\w:]*)['’]? ?` +
+			`(?:was not declared|has not been declared|is not a member|does not name|has not been|$)`)
+	noHeader  = regexp.MustCompile(`^'?(\S+?)'?(?:: No such file or directory| file not found)$`)
+	inlinePTX = regexp.MustCompile(`attribute.*(inline PTX cannot run.*\))`)
+	undefined = regexp.MustCompile("undefined reference to [`'‘](.*?)['’]|multiple definition of [`'‘](.*?)['’]")
 )
 
 // firstError puts the first error of a compiler's output into one line.

@@ -246,7 +246,8 @@ func (k *kernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [
 }
 
 // Call runs the entry point to its end. A crash, an access outside of the arguments, a deadlock, a trap or a failed
-// assertion is a *device.CallError of kind DeviceFault, a finding of Options.Sanitize one of kind Race or SanitizerError.
+// assertion is a *device.CallError of kind DeviceFault, a finding of Options.Sanitize one of kind Race or
+// SanitizerError.
 func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 	for i, p := range k.programs {
 		err := k.call(ctx, p, args, i < len(k.programs)-1)
@@ -302,7 +303,8 @@ func (k *kernel) description(p loaded, args []device.Arg, private bool) (desc []
 				n, ok = a.Tensor.DType.Bytes(n)
 			}
 			if !ok || n > b.n {
-				return nil, nil, fmt.Errorf("emu: argument %d: shape %v of %v exceeds the buffer's %d bytes", i, a.Tensor.Shape, a.Tensor.DType, b.n)
+				return nil, nil, fmt.Errorf("emu: argument %d: shape %v of %v exceeds the buffer's %d bytes", i, a.Tensor.Shape,
+					a.Tensor.DType, b.n)
 			}
 			whole, size := b.whole(), n
 			if whole != b { // what lies beside a slice may be another argument
@@ -424,7 +426,9 @@ func (k *kernel) call(ctx context.Context, p loaded, args []device.Arg, private 
 	cmd.Stdout, cmd.Stderr = locked{lock, k.emu.opts.Stdout}, stderr
 	cmd.ExtraFiles = append([]*os.File{resultWriter}, open...)
 	cmd.Env = append(os.Environ(),
-		fmt.Sprintf("ASAN_OPTIONS=exitcode=%d:detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:detect_stack_use_after_return=0:allocator_may_return_null=1", asanExit),
+		fmt.Sprintf(
+			"ASAN_OPTIONS=exitcode=%d:detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:"+
+				"detect_stack_use_after_return=0:allocator_may_return_null=1", asanExit),
 		fmt.Sprintf("UBSAN_OPTIONS=exitcode=%d:halt_on_error=1", ubsanExit))
 	if err := cmd.Start(); err != nil {
 		resultWriter.Close()
@@ -486,8 +490,9 @@ func (k *kernel) faulted(kind, text string, stderr *tail) error {
 
 var (
 	asanReport = regexp.MustCompile(`ERROR: AddressSanitizer: (\S+)`)
-	asanFrame  = regexp.MustCompile(`^\s*#\d+ .* (?:\./)*([^/(\s][^\s:]*:\d+)(?::\d+)?$`) // in the submission: a relative path
-	asanWhere  = regexp.MustCompile(`(?m)^kernel .*: invalid .*$`)                        // from on_sanitizer_death in runtime/emu.cc
+	// in the submission: a relative path
+	asanFrame = regexp.MustCompile(`^\s*#\d+ .* (?:\./)*([^/(\s][^\s:]*:\d+)(?::\d+)?$`)
+	asanWhere = regexp.MustCompile(`(?m)^kernel .*: invalid .*$`) // from on_sanitizer_death in runtime/emu.cc
 )
 
 // sanitizerText is the finding in a sanitizer's report, as one line.
@@ -516,8 +521,8 @@ func sanitizerText(log string) string {
 	return frame + text
 }
 
-// locate is "file:line: " of the submission's code at the address pc, "" where that is not known. Of code that came from
-// inlining a function of the emulator's headers it is the place of the call.
+// locate is "file:line: " of the submission's code at the address pc, "" where that is not known. Of code that came
+// from inlining a function of the emulator's headers it is the place of the call.
 func (p *program) locate(pc uint64) string {
 	if pc == 0 {
 		return ""

@@ -218,7 +218,8 @@ func (r *rewriter) primary(i int) int {
 		if open < 0 {
 			return -1
 		}
-		if r.same(i, open-1) && (r.ident(open-1) || r.is(open-1, ">", ")", "]")) && !r.is(open-1, "if", "while", "for", "switch", "return") {
+		if r.same(i, open-1) && (r.ident(open-1) || r.is(open-1, ">", ")", "]")) &&
+			!r.is(open-1, "if", "while", "for", "switch", "return") {
 			if first := r.primary(open - 1); first >= 0 {
 				return first
 			}
@@ -485,7 +486,8 @@ func lex(src string) []token {
 			j = min(j, len(src))
 			add(otherToken, i, j)
 			i = j
-		case strings.HasPrefix(rest, "<<<") && !(len(toks) > 0 && src[toks[len(toks)-1].start:toks[len(toks)-1].end] == "operator"):
+		case strings.HasPrefix(rest, "<<<") && !(len(toks) > 0 &&
+			src[toks[len(toks)-1].start:toks[len(toks)-1].end] == "operator"):
 			add(punctToken, i, i+3)
 			i += 3
 		case strings.HasPrefix(rest, "<<"):

@@ -120,8 +120,8 @@ func Write(path string, perm fs.FileMode, fill func(f io.Writer) error) error {
 	return err
 }
 
-// Output writes a result where the user wants it: to stdout where name is "-", else into a file, which appears whole or not
-// at all; a link is followed; a device or pipe is written to directly.
+// Output writes a result where the user wants it: to stdout where name is "-", else into a file, which appears whole or
+// not at all; a link is followed; a device or pipe is written to directly.
 func Output(stdout io.Writer, name string, data []byte) error {
 	if name == "-" {
 		_, err := stdout.Write(data)

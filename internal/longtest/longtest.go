@@ -1,4 +1,5 @@
-// Package longtest keeps the tests that start daemons or compilers, or take long, out of make check, which runs go test -short.
+// Package longtest keeps the tests that start daemons or compilers, or take long, out of make check, which runs go test
+// -short.
 package longtest
 
 import "testing"

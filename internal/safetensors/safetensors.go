@@ -401,7 +401,8 @@ func header(tensors []Named, metadata map[string]string) ([]byte, error) {
 		seen[t.Name] = true
 		size, ok := t.Tensor.DType.Bytes(t.Tensor.Len())
 		if !ok || size != len(t.Tensor.Data) || t.Tensor.Len()*t.Tensor.DType.Bits()%8 != 0 {
-			return nil, fmt.Errorf("tensor %q: %d bytes of data for shape %v of %v", t.Name, len(t.Tensor.Data), t.Tensor.Shape, t.Tensor.DType)
+			return nil, fmt.Errorf("tensor %q: %d bytes of data for shape %v of %v", t.Name, len(t.Tensor.Data), t.Tensor.Shape,
+				t.Tensor.DType)
 		}
 		name, err := json.Marshal(t.Name)
 		if err != nil {
@@ -411,7 +412,8 @@ func header(tensors []Named, metadata map[string]string) ([]byte, error) {
 			b = append(b, ',')
 		}
 		shape := strings.ReplaceAll(fmt.Sprint(t.Tensor.Shape), " ", ",")
-		b = fmt.Appendf(b, `%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, names[t.Tensor.DType], shape, offset, offset+size)
+		b = fmt.Appendf(b, `%s:{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`, name, names[t.Tensor.DType], shape, offset,
+			offset+size)
 		offset += size
 	}
 	b = append(b, '}')

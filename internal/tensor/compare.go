@@ -34,7 +34,8 @@ type Comparison struct {
 }
 
 // Compare judges got by the contest's rule. Non-finite values of got fail the whole output; a finite value where want
-// is NaN or infinite counts as matched. It panics where the lengths differ: shapes and dtypes are the caller's to check.
+// is NaN or infinite counts as matched. It panics where the lengths differ: shapes and dtypes are the caller's to
+// check.
 func Compare(got, want *Tensor, tol Tolerance) Comparison {
 	n := got.Len()
 	if n != want.Len() {

@@ -41,7 +41,8 @@ func Float32FromFloat16(h uint16) float32 {
 	return math.Float32frombits(sign | (exp+127-15)<<23 | man<<13)
 }
 
-// Float8E4M3FNFromFloat32 rounds to nearest even. The type has no infinity: what rounds beyond 448, and infinity, is NaN.
+// Float8E4M3FNFromFloat32 rounds to nearest even. The type has no infinity: what rounds beyond 448, and infinity, is
+// NaN.
 func Float8E4M3FNFromFloat32(x float32) uint8 {
 	sign, abs := split(x)
 	if abs >= 0x43f00000 { // 480, where NaN's encoding is

@@ -1,5 +1,5 @@
-// Package ui shows a run to a person: a table on stdout, everything else on stderr, a progress bar only where stderr is a
-// terminal. It renders events and decides nothing.
+// Package ui shows a run to a person: a table on stdout, everything else on stderr, a progress bar only where stderr is
+// a terminal. It renders events and decides nothing.
 package ui
 
 import (
@@ -29,7 +29,8 @@ type Terminal struct {
 	Wide     bool // the table of a run has a line of further figures below each row
 }
 
-// UseColor decides for mode "auto", "always" or "never": auto colours a terminal unless NO_COLOR is set or TERM is dumb.
+// UseColor decides for mode "auto", "always" or "never": auto colours a terminal unless NO_COLOR is set or TERM is
+// dumb.
 func UseColor(mode string, w io.Writer) bool {
 	switch mode {
 	case "always":
@@ -102,7 +103,8 @@ func (t *Terminal) Bar(total int64, label string, bytes bool) *Bar {
 	if t.Quiet || !IsTerminal(t.Err) {
 		return nil
 	}
-	return &Bar{progressbar.NewOptions64(total, progressbar.OptionSetWriter(t.Err), progressbar.OptionSetDescription(label),
+	return &Bar{progressbar.NewOptions64(total, progressbar.OptionSetWriter(t.Err),
+		progressbar.OptionSetDescription(label),
 		progressbar.OptionShowBytes(bytes), progressbar.OptionShowCount(), progressbar.OptionClearOnFinish(),
 		progressbar.OptionSetWidth(30), progressbar.OptionThrottle(50*time.Millisecond))}
 }
@@ -145,8 +147,8 @@ func (t *Terminal) Run() event.Sink {
 	return v.event
 }
 
-// Progress returns a sink that shows on Err what happens in a run whose result is shown by something else: what does not pass,
-// findings and warnings, each with label in front, and, if asked for, a bar.
+// Progress returns a sink that shows on Err what happens in a run whose result is shown by something else: what does
+// not pass, findings and warnings, each with label in front, and, if asked for, a bar.
 func (t *Terminal) Progress(label string, bar bool) event.Sink {
 	var b *Bar
 	return func(e event.Event) error {
@@ -229,7 +231,8 @@ func (v *runView) event(e event.Event) error {
 		fmt.Fprintf(t.Err, "%s workload %s: %s\n", t.paint(red, "fisub:"), plain.Line(e.Workload), plain.Line(e.Message.Text))
 	case e.Finding != nil:
 		v.bar.Clear()
-		_, err := fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check), plain.Line(e.Finding.Text))
+		_, err := fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check),
+			plain.Line(e.Finding.Text))
 		return err
 	case e.Type == event.TypeWarning:
 		if e.Place != "" {
@@ -248,10 +251,13 @@ func (v *runView) event(e event.Event) error {
 }
 
 func (v *runView) start(r *event.Run) {
-	*v = runView{t: v.t, places: v.places, warned: v.warned, run: r, samples: map[string]*event.Samples{}, doubts: map[string][]string{}}
+	*v = runView{t: v.t, places: v.places, warned: v.warned, run: r, samples: map[string]*event.Samples{},
+		doubts: map[string][]string{}}
 	t := v.t
-	t.Note("solution   %s", plain.Line(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language, plain.Short(r.ContentHash))))
-	t.Note("definition %s", plain.Line(fmt.Sprintf("%s, %s of set %s", r.Definition, plain.Count(len(r.Workloads), "workload"), r.Set)))
+	t.Note("solution   %s", plain.Line(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language,
+		plain.Short(r.ContentHash))))
+	t.Note("definition %s", plain.Line(fmt.Sprintf("%s, %s of set %s", r.Definition,
+		plain.Count(len(r.Workloads), "workload"), r.Set)))
 	t.Note("device     %s", Device(r.Device))
 	if b := r.Baseline; b != nil {
 		t.Note("baseline   %s", plain.Line(fmt.Sprintf("%s: %s, %s", b.Name, b.Solution, plain.Short(b.ContentHash))))
@@ -285,8 +291,8 @@ func (v *runView) job(place string, j *event.Job) {
 	v.t.Note("%s", plain.Line(place+": "+text))
 }
 
-// fit chooses the widths of the axes' columns. Where the line would have 100 columns or more, the longest names are cut, as
-// far as the values of the workloads allow.
+// fit chooses the widths of the axes' columns. Where the line would have 100 columns or more, the longest names are
+// cut, as far as the values of the workloads allow.
 func (v *runView) fit() {
 	room := 99 - len("WORKLOAD") - 2 - statusWidth - 2*(2+errorWidth)
 	if !v.run.Device.Emulated {
@@ -380,7 +386,8 @@ func (v *runView) row(uuid, place string, e *event.Evaluated) error {
 	if e.Status != "PASSED" {
 		color = red
 	}
-	cols = append(cols, t.paint(color, pad(plain.Line(e.Status), statusWidth)), left(ErrorText(e.MaxAbs), errorWidth), left(ErrorText(e.MaxRel), errorWidth))
+	cols = append(cols, t.paint(color, pad(plain.Line(e.Status), statusWidth)), left(ErrorText(e.MaxAbs), errorWidth),
+		left(ErrorText(e.MaxRel), errorWidth))
 	if e.Latency != nil {
 		cols = append(cols, left(Micros(*e.Latency*1e6), timeWidth))
 		if s := v.samples[uuid]; s != nil {
@@ -474,7 +481,8 @@ func (v *runView) done(d *event.Done) error {
 		}
 	}
 	if b := v.run.Baseline; b != nil && d.Score != nil {
-		if _, err := fmt.Fprintf(t.Out, "contest score: %.3f, the mean speed-up over baseline %s on %s%s\n", *d.Score, plain.Line(b.Name), plain.Count(d.Scored, "workload"), Zeroed(d)); err != nil {
+		if _, err := fmt.Fprintf(t.Out, "contest score: %.3f, the mean speed-up over baseline %s on %s%s\n", *d.Score,
+			plain.Line(b.Name), plain.Count(d.Scored, "workload"), Zeroed(d)); err != nil {
 			return err
 		}
 	}
@@ -484,7 +492,8 @@ func (v *runView) done(d *event.Done) error {
 		if len(of) > 1 {
 			which = fmt.Sprintf("%d workloads", len(of))
 		}
-		if _, err := fmt.Fprintf(t.Out, "%s %s, in doubt however often measured: %s\n", t.paint(yellow, "*"), which, plain.Line(sentence)); err != nil {
+		if _, err := fmt.Fprintf(t.Out, "%s %s, in doubt however often measured: %s\n", t.paint(yellow, "*"), which,
+			plain.Line(sentence)); err != nil {
 			return err
 		}
 	}
@@ -504,7 +513,8 @@ func began(places map[string]bool) (n int) {
 func (v *runView) legend() string {
 	text := "latency: " + Latency(v.run.Profile, v.l2, v.timer) + "\n±: half of the 95 % interval of the median"
 	if v.emptyNS > 0 {
-		text += fmt.Sprintf("\ncopy: the time of a plain copy of as many bytes, over the latency; an empty kernel takes %s", Micros(v.emptyNS))
+		text += fmt.Sprintf("\ncopy: the time of a plain copy of as many bytes, over the latency; an empty kernel takes %s",
+			Micros(v.emptyNS))
 	}
 	return text
 }
@@ -529,8 +539,8 @@ func figures(s *event.Samples, baseline bool) string {
 	return strings.Join(list, ", ")
 }
 
-// Table prints rows in columns on Out, the first one as the heading. align has an l or r for each column. news tells whether
-// the last cell of a row, counted from 0, is good news (1), bad news (-1) or neither (0); it may be nil.
+// Table prints rows in columns on Out, the first one as the heading. align has an l or r for each column. news tells
+// whether the last cell of a row, counted from 0, is good news (1), bad news (-1) or neither (0); it may be nil.
 func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) error {
 	widths := make([]int, len(align))
 	for _, row := range rows {

@@ -53,7 +53,8 @@ func Latency(p event.Profile, l2, timer string) string {
 	if p.Target > 0 {
 		trials = fmt.Sprintf("%d or more", p.Trials)
 	}
-	return fmt.Sprintf("mean over %s trials of the median of %d calls, %s L2, %s, profile %s", trials, p.Iterations, l2, plain.Line(timer), plain.Line(p.Name))
+	return fmt.Sprintf("mean over %s trials of the median of %d calls, %s L2, %s, profile %s", trials, p.Iterations, l2,
+		plain.Line(timer), plain.Line(p.Name))
 }
 
 // Zeroed says why the score of d is 0, in a clause that begins with a colon; "" where it is not. d.Score must be set.
@@ -67,7 +68,8 @@ func Zeroed(d *event.Done) string {
 // Profile says how often the solution is called and timed.
 func Profile(p event.Profile) string {
 	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-	text := fmt.Sprintf("%s (%d trials of %d warm-up and %d timed calls, timeout %v", p.Name, p.Trials, p.Warmup, p.Iterations, seconds(p.TimeoutS))
+	text := fmt.Sprintf("%s (%d trials of %d warm-up and %d timed calls, timeout %v", p.Name, p.Trials, p.Warmup,
+		p.Iterations, seconds(p.TimeoutS))
 	if p.Target > 0 {
 		text += fmt.Sprintf(", more up to %g %% or %v", 100*p.Target, seconds(p.MaxTimeS))
 	}

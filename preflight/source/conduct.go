@@ -73,12 +73,17 @@ func (n *inspector) features(f *file, t *text) {
 			if at > 0 && rule.text[0] != '.' && (isLetter(t.code[at-1]) || t.code[at-1] == '.') {
 				continue
 			}
-			severity, hint := Error, fmt.Sprintf("it needs %s, and the contest's builder compiles for sm_100: use what that has, such as mma.sync and cp.async.bulk", rule.first)
+			severity, hint := Error,
+				fmt.Sprintf(
+					"it needs %s, and the contest's builder compiles for sm_100: use what that has, such as mma.sync and "+
+						"cp.async.bulk", rule.first)
 			switch t.at(at) {
 			case dead:
 				continue
 			case conditional:
-				severity, hint = Warning, fmt.Sprintf("it needs %s: the contest's builder compiles for sm_100, so see that the other branch is right", rule.first)
+				severity, hint = Warning,
+					fmt.Sprintf("it needs %s: the contest's builder compiles for sm_100, so see that the other branch is right",
+						rule.first)
 			}
 			n.add(severity, "needs-a-arch", f.path, f.text, at, hint, "%s is not in sm_100", strings.Trim(rule.text, "."))
 		}
@@ -87,9 +92,12 @@ func (n *inspector) features(f *file, t *text) {
 
 // foreignHeaders are folders of headers that the contest's builder has no include path to, with the advice for each.
 var foreignHeaders = map[string]string{
-	"cutlass": "its headers may be used, but the builder has no include path to them: copy what is needed beside the kernel, in one folder",
-	"cute":    "CUTLASS's headers may be used, but the builder has no include path to them: copy what is needed beside the kernel, in one folder",
-	"torch":   "take tvm::ffi::TensorView, or set binding = \"torch\"", "ATen": "take tvm::ffi::TensorView, or set binding = \"torch\"",
+	"cutlass": "its headers may be used, but the builder has no include path to them: copy what is needed beside the " +
+		"kernel, in one folder",
+	"cute": "CUTLASS's headers may be used, but the builder has no include path to them: copy what is needed beside " +
+		"the kernel, in one folder",
+	"torch":    "take tvm::ffi::TensorView, or set binding = \"torch\"",
+	"ATen":     "take tvm::ffi::TensorView, or set binding = \"torch\"",
 	"c10":      "take tvm::ffi::TensorView, or set binding = \"torch\"",
 	"pybind11": "export with " + exportMacro + ", or set binding = \"torch\"",
 	"cudnn":    "cuDNN is not linked", "flashinfer": "write the kernel without it",
@@ -118,13 +126,17 @@ func (n *inspector) includes(f *file, t *text) {
 		}
 		switch {
 		case foreign && !(torch && (top == "torch" || top == "ATen" || top == "c10" || top == "pybind11")):
-			n.add(severity, "missing-include", f.path, f.text, inc.pos, hint, "%s is not on the builder's include path", inc.name)
+			n.add(severity, "missing-include", f.path, f.text, inc.pos, hint, "%s is not on the builder's include path",
+				inc.name)
 		case inc.name == "sys/socket.h" || inc.name == "netdb.h" || inc.name == "curl/curl.h":
-			n.add(Warning, "network", f.path, f.text, inc.pos, "there is no network at evaluation", "the network is used (%s)", inc.name)
+			n.add(Warning, "network", f.path, f.text, inc.pos, "there is no network at evaluation", "the network is used (%s)",
+				inc.name)
 		case path.IsAbs(inc.name):
-			n.add(severity, "missing-include", f.path, f.text, inc.pos, "put it beside the kernel", "%s is a path of this machine", inc.name)
+			n.add(severity, "missing-include", f.path, f.text, inc.pos, "put it beside the kernel",
+				"%s is a path of this machine", inc.name)
 		case !inc.angle && (strings.HasPrefix(inc.name, "../") || strings.HasPrefix(inc.name, "./../")):
-			n.add(severity, "missing-include", f.path, f.text, inc.pos, "put it beside the kernel: sources are packed without subfolders", "%s is not packed", inc.name)
+			n.add(severity, "missing-include", f.path, f.text, inc.pos,
+				"put it beside the kernel: sources are packed without subfolders", "%s is not packed", inc.name)
 		}
 	}
 }
@@ -158,7 +170,8 @@ func Includes(sol *trace.Solution) []Include {
 			n.findings = n.findings[:0]
 			n.add(Note, "", s.Path, s.Content, inc.pos, "", "")
 			f := n.findings[0]
-			out = append(out, Include{Name: inc.name, Angle: inc.angle, Sure: inc.region == plain, Path: f.Path, Line: f.Line, Col: f.Col})
+			out = append(out, Include{Name: inc.name, Angle: inc.angle, Sure: inc.region == plain, Path: f.Path, Line: f.Line,
+				Col: f.Col})
 		}
 	}
 	return out
@@ -187,22 +200,26 @@ var calls = func() map[string]*call {
 		"cudaDeviceSynchronize cudaStreamSynchronize cudaEventSynchronize cuCtxSynchronize cuStreamSynchronize")
 	rule(call{code: "allocation", severity: Note, once: true, host: true, text: "%s in every call",
 		hint: "allocate once and keep the buffer: reused workspace is allowed"},
-		"cudaMalloc cudaMallocAsync cudaMallocManaged cudaMallocHost cudaHostAlloc cudaFree cudaFreeAsync cuMemAlloc cuMemAlloc_v2 cuMemAllocAsync")
+		"cudaMalloc cudaMallocAsync cudaMallocManaged cudaMallocHost cudaHostAlloc cudaFree cudaFreeAsync cuMemAlloc "+
+			"cuMemAlloc_v2 cuMemAllocAsync")
 	rule(call{code: "default-stream", severity: Warning, once: true, host: true, text: "%s works on the default stream",
 		hint: "use its Async form on the stream of TVMFFIEnvGetStream"},
 		"cudaMemcpy cudaMemset cudaMemcpyToSymbol cudaMemcpy2D")
 	rule(call{code: "cuda-graph", severity: Warning, text: "%s: a graph keeps the addresses that it was captured with",
 		hint: "launch the kernels themselves; a graph is no faster under the contest's timing"},
 		"cudaStreamBeginCapture cudaGraphLaunch cudaGraphInstantiate cuGraphLaunch cuStreamBeginCapture")
-	rule(call{code: "dlopen", severity: Warning, text: "%s loads code at run time", hint: "compile it into the submission"}, "dlopen dlmopen")
+	rule(call{code: "dlopen", severity: Warning, text: "%s loads code at run time",
+		hint: "compile it into the submission"}, "dlopen dlmopen")
 	rule(call{code: "subprocess", severity: Warning, text: "%s starts a process", hint: "a kernel has no use for one"},
 		"popen fork vfork execl execv execvp execve posix_spawn")
-	rule(call{code: "printf", severity: Note, device: true, text: "%s in device code: every call of every timing grows the log",
+	rule(call{code: "printf", severity: Note, device: true,
+		text: "%s in device code: every call of every timing grows the log",
 		hint: "take it out before you submit"}, "printf")
 	return table
 }()
 
-var moduleLoads = []string{"cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuLibraryLoadData",
+var moduleLoads = []string{"cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary",
+	"cuLibraryLoadData",
 	"cuLibraryLoadFromFile", "cudaLibraryLoadData", "cudaLibraryLoadFromFile"}
 
 const binaryHint = "ship sources only: prebuilt kernels are forbidden"
@@ -218,7 +235,8 @@ func (n *inspector) conduct(f *file, lines *text, ts []token) {
 		case str:
 			n.literal(f, t)
 		case number:
-			if c := t.text[len(t.text)-1]; len(t.text) >= 10 || len(t.text) <= 4 && (c == 'f' || c == 'F' || c == '7' || c == '0') {
+			if c := t.text[len(t.text)-1]; len(t.text) >= 10 || len(t.text) <= 4 &&
+				(c == 'f' || c == 'F' || c == '7' || c == '0') {
 				n.bytes(f, ts, i)
 			}
 		case punct:
@@ -240,14 +258,17 @@ func (n *inspector) conduct(f *file, lines *text, ts []token) {
 			case ';':
 				decl = i + 1
 			case '<':
-				if i+2 < len(ts) && ts[i+1].is("<") && ts[i+2].is("<") && ts[i+2].pos == t.pos+2 && (i == 0 || !ts[i-1].is("<") || ts[i-1].pos != t.pos-1) && (function < 0 || !device) {
+				if i+2 < len(ts) && ts[i+1].is("<") && ts[i+2].is("<") && ts[i+2].pos == t.pos+2 &&
+					(i == 0 || !ts[i-1].is("<") || ts[i-1].pos != t.pos-1) && (function < 0 || !device) {
 					n.launch(f, ts, i)
 				}
 			}
 		case ident:
 			if i+1 == len(ts) || ts[i+1].kind != punct {
-				if t.text == "ifstream" && i+3 < len(ts) && ts[i+1].kind == ident && (ts[i+2].is("(") || ts[i+2].is("{")) && strings.HasPrefix(ts[i+3].text, `"/`) {
-					n.add(Warning, "absolute-path", f.path, f.text, t.pos, pathHint, "a path of this machine is read, %s", clip(ts[i+3].text))
+				if t.text == "ifstream" && i+3 < len(ts) && ts[i+1].kind == ident && (ts[i+2].is("(") || ts[i+2].is("{")) &&
+					strings.HasPrefix(ts[i+3].text, `"/`) {
+					n.add(Warning, "absolute-path", f.path, f.text, t.pos, pathHint, "a path of this machine is read, %s",
+						clip(ts[i+3].text))
 				}
 				continue
 			}
@@ -303,10 +324,14 @@ func (n *inspector) call(f *file, lines *text, ts []token, i, body int, device b
 		}
 	case rule == nil:
 		if first.kind == str && (strings.HasPrefix(first.text, `"/`) || strings.HasPrefix(first.text, `"~`)) {
-			n.add(Warning, "absolute-path", f.path, f.text, t.pos, pathHint, "%s of a path of this machine, %s", t.text, clip(first.text))
+			n.add(Warning, "absolute-path", f.path, f.text, t.pos, pathHint, "%s of a path of this machine, %s", t.text,
+				clip(first.text))
 		}
 	case rule.device && !device, rule.host && device:
-	case rule.once && slices.ContainsFunc(ts[body:i], func(t token) bool { return t.is("static") || t.is("if") || t.is("call_once") }):
+	case rule.once && slices.ContainsFunc(ts[body:i], func(t token) bool {
+		return t.is("static") || t.is("if") ||
+			t.is("call_once")
+	}):
 	default:
 		n.add(rule.severity, rule.code, f.path, f.text, t.pos, rule.hint, rule.text, t.text)
 	}
@@ -318,7 +343,8 @@ func (n *inspector) launch(f *file, ts []token, i int) {
 	for ; end < len(ts) && end < i+maxNear; end++ {
 		if ts[end].is("(") || ts[end].is("[") || ts[end].is("{") {
 			end = match(ts, end) - 1
-		} else if ts[end].is(">") && end+2 < len(ts) && ts[end+1].is(">") && ts[end+2].is(">") && ts[end+2].pos == ts[end].pos+2 {
+		} else if ts[end].is(">") && end+2 < len(ts) && ts[end+1].is(">") && ts[end+2].is(">") &&
+			ts[end+2].pos == ts[end].pos+2 {
 			break
 		} else if ts[end].is(";") {
 			return
@@ -361,7 +387,8 @@ func (n *inspector) launch(f *file, ts []token, i int) {
 	if n.sol.Spec.Binding == "torch" {
 		hint = "launch on at::cuda::getCurrentCUDAStream()"
 	}
-	n.add(Warning, "default-stream", f.path, f.text, ts[i].pos, hint, "a kernel is launched on the default stream, not on the harness's")
+	n.add(Warning, "default-stream", f.path, f.text, ts[i].pos, hint,
+		"a kernel is launched on the default stream, not on the harness's")
 }
 
 // pointerMap looks at the map type at i: one that outlives the call, with addresses as keys.
@@ -385,10 +412,15 @@ func (n *inspector) pointerMap(f *file, ts []token, i, decl int, inFunction bool
 	pointer := slices.ContainsFunc(key, func(t token) bool {
 		return t.is("*") || t.is("uintptr_t") || t.is("intptr_t") || t.is("CUdeviceptr")
 	}) && !slices.ContainsFunc(key, func(t token) bool { return t.is("char") })
-	static := !inFunction || slices.ContainsFunc(ts[min(decl, i):i], func(t token) bool { return t.is("static") || t.is("thread_local") })
-	named := end < len(ts) && ts[end].kind == ident && end+1 < len(ts) && !ts[end+1].is("(") && !ts[end+1].is(",") && !ts[end+1].is(")")
+	static := !inFunction || slices.ContainsFunc(ts[min(decl, i):i], func(t token) bool {
+		return t.is("static") ||
+			t.is("thread_local")
+	})
+	named := end < len(ts) && ts[end].kind == ident && end+1 < len(ts) && !ts[end+1].is("(") && !ts[end+1].is(",") &&
+		!ts[end+1].is(")")
 	if pointer && static && named {
-		n.add(Warning, "cached-by-pointer", f.path, f.text, ts[i].pos, "compute in every call: addresses come back with other contents, and cached results are forbidden",
+		n.add(Warning, "cached-by-pointer", f.path, f.text, ts[i].pos,
+			"compute in every call: addresses come back with other contents, and cached results are forbidden",
 			"%s keeps something by address from call to call", ts[end].text)
 	}
 }
@@ -417,7 +449,8 @@ func binaryText(lit string) (what string, severity Severity) {
 			return "a compiled kernel in a string", Error
 		}
 	}
-	if len(lit) < 1<<20 && strings.Contains(lit, ".version ") && strings.Contains(lit, ".target sm_") && strings.Contains(lit, ".entry") {
+	if len(lit) < 1<<20 && strings.Contains(lit, ".version ") && strings.Contains(lit, ".target sm_") &&
+		strings.Contains(lit, ".entry") {
 		return "a kernel in PTX, which is the output of a compiler", Error
 	}
 	if len(lit) >= 4096 {
@@ -443,7 +476,8 @@ func (n *inspector) bytes(f *file, ts []token, i int) {
 	if i+6 >= len(ts) || !ts[i+1].is(",") {
 		return
 	}
-	for _, magic := range [][]string{{"0x7f", "0x45", "0x4c", "0x46"}, {"127", "69", "76", "70"}, {"0x50", "0xed", "0x55", "0xba"}} {
+	for _, magic := range [][]string{{"0x7f", "0x45", "0x4c", "0x46"}, {"127", "69", "76", "70"},
+		{"0x50", "0xed", "0x55", "0xba"}} {
 		same := true
 		for k, want := range magic {
 			same = same && strings.EqualFold(ts[i+2*k].text, want)
@@ -513,7 +547,8 @@ func (n *inspector) types(f *function) *Finding {
 			pos = f.from + p[0].pos
 		}
 		one := inspector{sol: n.sol}
-		one.add(Error, "parameter-type", f.file.path, f.file.text, pos, hint, "parameter %d of %s is %s, but %s is %s", i, f.name(), got, name, want)
+		one.add(Error, "parameter-type", f.file.path, f.file.text, pos, hint, "parameter %d of %s is %s, but %s is %s", i,
+			f.name(), got, name, want)
 		return &one.findings[0]
 	}
 	for name, spec := range n.def.Inputs.All() {
@@ -532,12 +567,14 @@ func (n *inspector) types(f *function) *Finding {
 	return nil
 }
 
-// paramKind is the type of a parameter, as text, and what it takes: "pointer", "tensor", "torch", "int", "float", or "".
+// paramKind is the type of a parameter, as text, and what it takes: "pointer", "tensor", "torch", "int", "float", or
+// "".
 func paramKind(p []token) (text, kind string) {
 	if i := slices.IndexFunc(p, func(t token) bool { return t.is("=") }); i >= 0 {
 		p = p[:i]
 	}
-	if len(p) > 1 && p[len(p)-1].kind == ident && (p[len(p)-2].kind == ident || p[len(p)-2].is("*") || p[len(p)-2].is("&") || p[len(p)-2].is(">")) {
+	if len(p) > 1 && p[len(p)-1].kind == ident && (p[len(p)-2].kind == ident || p[len(p)-2].is("*") ||
+		p[len(p)-2].is("&") || p[len(p)-2].is(">")) {
 		if last := p[len(p)-2].text; last != "const" && last != "unsigned" && last != "long" || p[len(p)-2].is("*") {
 			p = p[:len(p)-1]
 		}
@@ -559,11 +596,13 @@ func paramKind(p []token) (text, kind string) {
 	}
 	text = b.String()
 	switch {
-	case has("Any", "AnyView", "Variant", "auto", "Array", "Map", "Function", "ObjectRef", "String", "string", "Optional", "optional"):
+	case has("Any", "AnyView", "Variant", "auto", "Array", "Map", "Function", "ObjectRef", "String", "string", "Optional",
+		"optional"):
 		return text, ""
 	case has("DLTensor"):
 		return text, "tensor"
-	case pointer && has("float", "double", "int", "void", "half", "__half", "__nv_bfloat16", "nv_bfloat16", "__nv_fp8_e4m3", "int8_t", "int32_t", "int64_t", "uint8_t"):
+	case pointer && has("float", "double", "int", "void", "half", "__half", "__nv_bfloat16", "nv_bfloat16",
+		"__nv_fp8_e4m3", "int8_t", "int32_t", "int64_t", "uint8_t"):
 		return text, "pointer"
 	case has("Tensor", "TensorView") && has("torch", "at"):
 		return text, "torch"

@@ -83,8 +83,8 @@ type condition struct {
 	outside bool // the #if is itself in a dead branch
 }
 
-// A cppLexer splits C++ into tokens: without comments, without the branches of #if 0, with preprocessor lines reduced to
-// the conditions. It accepts any bytes.
+// A cppLexer splits C++ into tokens: without comments, without the branches of #if 0, with preprocessor lines reduced
+// to the conditions. It accepts any bytes.
 type cppLexer struct {
 	src    string
 	tokens []token
@@ -154,7 +154,8 @@ func (l *cppLexer) run(directives bool) {
 		case isLetter(c):
 			i = word(src, i)
 			switch prefix := src[start:i]; {
-			case i < len(src) && src[i] == '"' && (prefix == "R" || prefix == "LR" || prefix == "uR" || prefix == "UR" || prefix == "u8R"):
+			case i < len(src) && src[i] == '"' && (prefix == "R" || prefix == "LR" || prefix == "uR" || prefix == "UR" ||
+				prefix == "u8R"):
 				i = rawEnd(src, i)
 				l.add(str, start, i)
 			case i < len(src) && src[i] == '"' && (prefix == "L" || prefix == "u" || prefix == "U" || prefix == "u8"):
@@ -261,7 +262,8 @@ func (l *cppLexer) directive(line string, pos int) {
 	name, rest := text[:n], strings.TrimSpace(text[n:])
 	switch name {
 	case "if", "ifdef", "ifndef":
-		c := condition{outside: l.dead(), known: name == "if" && (rest == "0" || rest == "1" || rest == "false" || rest == "true")}
+		c := condition{outside: l.dead(), known: name == "if" && (rest == "0" || rest == "1" || rest == "false" ||
+			rest == "true")}
 		if !c.known {
 			l.add(ppIf, pos, pos)
 		}
@@ -307,7 +309,8 @@ func (l *cppLexer) define(text string) {
 	if len(l.macros) >= maxMacros {
 		return
 	}
-	relevant := strings.Contains(text, exportMacro) || strings.Contains(text, exportPrefix) || strings.Contains(text, pybindMacro)
+	relevant := strings.Contains(text, exportMacro) || strings.Contains(text, exportPrefix) ||
+		strings.Contains(text, pybindMacro)
 	for m := range l.macros {
 		relevant = relevant || strings.Contains(text, m)
 	}
@@ -524,7 +527,8 @@ func split(ts []token) [][]token {
 // attribute names what may stand before brackets in a declaration without being the function's name.
 func attribute(name string) bool {
 	switch name {
-	case "__launch_bounds__", "__attribute__", "__declspec", "__cluster_dims__", "__maxnreg__", "__block_size__", "__align__",
+	case "__launch_bounds__", "__attribute__", "__declspec", "__cluster_dims__", "__maxnreg__", "__block_size__",
+		"__align__",
 		"alignas", "decltype", "noexcept", "requires", "explicit", "throw", "operator", "static_assert":
 		return true
 	}
@@ -562,7 +566,8 @@ func (s *scanner) scan(ts []token) {
 				end := match(ts, next)
 				if args := split(inner(ts, next, end)); len(args) >= 2 && len(args[0]) == 1 {
 					target := ts[next+1+len(args[0])+1 : max(next+1+len(args[0])+1, end-1)]
-					s.exports = append(s.exports, export{symbol: args[0][0].text, target: slices.Clone(target), file: s.file, pos: t.pos})
+					s.exports = append(s.exports, export{symbol: args[0][0].text, target: slices.Clone(target), file: s.file,
+						pos: t.pos})
 				}
 				next = end
 				reset(next)
@@ -573,7 +578,8 @@ func (s *scanner) scan(ts []token) {
 				end := match(ts, next)
 				body := m.expand(split(inner(ts, next, end)), t.pos, s.budget)
 				if s.budget -= len(body); s.budget > 0 {
-					sub := scanner{unit: s.unit, file: s.file, scopes: s.scopes, depth: s.depth + 1, body: end < len(ts) && ts[end].is("{")}
+					sub := scanner{unit: s.unit, file: s.file, scopes: s.scopes, depth: s.depth + 1, body: end < len(ts) &&
+						ts[end].is("{")}
 					sub.scan(body)
 				}
 				next = end

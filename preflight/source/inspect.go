@@ -1,6 +1,6 @@
 // Package source reads the sources of a solution, as text: exports, signatures and imports against the definition
-// (Inspect), and what the contest forbids, or its builder and evaluator stumble over. It compiles and runs nothing, reads no
-// files, and takes hostile sources in bounded time.
+// (Inspect), and what the contest forbids, or its builder and evaluator stumble over. It compiles and runs nothing,
+// reads no files, and takes hostile sources in bounded time.
 package source
 
 import (
@@ -25,8 +25,8 @@ const (
 	Note    Severity = "note"    // worth knowing
 )
 
-// A Finding is something wrong with a submission. Line and Col count from 1, Col in characters; both are 0 for a finding
-// about a whole file, and Path is "" for one about the whole submission.
+// A Finding is something wrong with a submission. Line and Col count from 1, Col in characters; both are 0 for a
+// finding about a whole file, and Path is "" for one about the whole submission.
 type Finding struct {
 	Code     string   `json:"code"` // stable name of the kind of finding, such as "parameter-count"
 	Severity Severity `json:"severity"`
@@ -147,7 +147,8 @@ func (n *inspector) compiled() {
 		case ext == ".cu":
 			hint = `set language = "cuda"`
 		}
-		n.add(Error, "entry-suffix", n.entry, "", -1, hint, "entry file is not one that language %s compiles (%s)", lang, strings.Join(suffixes, " "))
+		n.add(Error, "entry-suffix", n.entry, "", -1, hint, "entry file is not one that language %s compiles (%s)", lang,
+			strings.Join(suffixes, " "))
 	}
 
 	u := &unit{macros: map[string]macro{}, budget: 1 << 20}
@@ -206,7 +207,8 @@ func (n *inspector) exports(u *unit) {
 		case name != n.symbol:
 			others = append(others, name)
 		case !f.c:
-			n.add(Error, "export-linkage", f.file.path, f.file.text, f.pos, `declare it extern "C"`, `%s is not extern "C"`, f.name())
+			n.add(Error, "export-linkage", f.file.path, f.file.text, f.pos, `declare it extern "C"`, `%s is not extern "C"`,
+				f.name())
 			return
 		default:
 			return
@@ -258,7 +260,8 @@ func (n *inspector) methods(u *unit) {
 	}
 }
 
-// targets counts the parameters of the exported functions. One that fits is enough: exports may be alternatives under #if.
+// targets counts the parameters of the exported functions. One that fits is enough: exports may be alternatives under
+// #if.
 func (n *inspector) targets(u *unit, exports []export) {
 	var first *Finding
 	for _, e := range exports[:min(len(exports), maxSame)] {
@@ -280,12 +283,14 @@ func (n *inspector) target(u *unit, e export) *Finding {
 		if name == "" || len(u.macros) > 0 {
 			return nil
 		}
-		one.add(Note, "unknown-function", e.file.path, e.file.text, e.pos, "define it in a file that is packed", "function %s is not found in the sources: its parameters are not counted", name)
+		one.add(Note, "unknown-function", e.file.path, e.file.text, e.pos, "define it in a file that is packed",
+			"function %s is not found in the sources: its parameters are not counted", name)
 		return &one.findings[0]
 	}
 	for _, f := range fs {
 		if f.global {
-			one.add(Error, "global-export", f.file.path, f.file.text, f.pos, "export the host function that launches it", "%s is a __global__ function", f.name())
+			one.add(Error, "global-export", f.file.path, f.file.text, f.pos, "export the host function that launches it",
+				"%s is a __global__ function", f.name())
 			continue
 		}
 		if n.def == nil {
@@ -299,7 +304,8 @@ func (n *inspector) target(u *unit, e export) *Finding {
 		if f.any || len(e.rest) > 0 && got > want && slices.ContainsFunc(e.rest, func(t token) bool { return t.is("=") }) {
 			return nil
 		}
-		one.add(Error, "parameter-count", f.file.path, f.file.text, f.pos, n.arityHint(got), "expected %s (%s), but %s has %d", plural(want, "parameter"), sum, f.name(), got)
+		one.add(Error, "parameter-count", f.file.path, f.file.text, f.pos, n.arityHint(got),
+			"expected %s (%s), but %s has %d", plural(want, "parameter"), sum, f.name(), got)
 	}
 	return &one.findings[0]
 }
@@ -352,7 +358,8 @@ func (n *inspector) imports(s trace.SourceFile, m *pyModule, siblings map[string
 		if imp.relative || relative[top] || !siblings[top] {
 			continue
 		}
-		n.add(Error, "absolute-import", s.Path, s.Content, imp.pos, fmt.Sprintf("write from . import %s, or from .%s import ...", top, top),
+		n.add(Error, "absolute-import", s.Path, s.Content, imp.pos,
+			fmt.Sprintf("write from . import %s, or from .%s import ...", top, top),
 			"absolute import of %s, which is a file of this solution", imp.module)
 	}
 }
@@ -360,7 +367,8 @@ func (n *inspector) imports(s trace.SourceFile, m *pyModule, siblings map[string
 func (n *inspector) pyEntry(s trace.SourceFile, m *pyModule) {
 	fs := m.functions[n.symbol]
 	if pos, class := m.classes[n.symbol]; class && len(fs) == 0 {
-		n.add(Error, "class-entry", s.Path, s.Content, pos, "name a function, which may keep an instance", "entry %s is a class: the call would make an instance and return it", n.symbol)
+		n.add(Error, "class-entry", s.Path, s.Content, pos, "name a function, which may keep an instance",
+			"entry %s is a class: the call would make an instance and return it", n.symbol)
 		return
 	}
 	if len(fs) == 0 {
@@ -380,7 +388,8 @@ func (n *inspector) pyEntry(s trace.SourceFile, m *pyModule) {
 		return
 	}
 	if fs[0].jit() && n.sol.Spec.Language == trace.Python {
-		n.add(Note, "jit-language", s.Path, s.Content, fs[0].pos, `set language = "triton"`, "language is python, but %s is a Triton function", n.symbol)
+		n.add(Note, "jit-language", s.Path, s.Content, fs[0].pos, `set language = "triton"`,
+			"language is python, but %s is a Triton function", n.symbol)
 	}
 	var first *Finding
 	for _, f := range slices.Backward(fs[max(0, len(fs)-maxSame):]) {
@@ -414,15 +423,18 @@ func (n *inspector) pyFunction(s trace.SourceFile, m *pyModule, f pyFunction) *F
 		return &one.findings[0]
 	}
 	if f.jit() {
-		return found("jit-entry", "name a Python function that launches it", "entry %s is a @triton.jit function, which cannot be called without a grid", n.symbol)
+		return found("jit-entry", "name a Python function that launches it",
+			"entry %s is a @triton.jit function, which cannot be called without a grid", n.symbol)
 	}
 	if f.async {
-		return found("async-entry", "write def, without async", "entry %s is async: a call makes a coroutine and runs nothing", n.symbol)
+		return found("async-entry", "write def, without async",
+			"entry %s is async: a call makes a coroutine and runs nothing", n.symbol)
 	}
 	for _, name := range f.decorators {
 		switch strings.Join(name, ".") {
 		case "functools.lru_cache", "functools.cache", "lru_cache", "cache":
-			return found("cached-call", "compute in every call: cached results are forbidden", "%s keeps its results from call to call", n.symbol)
+			return found("cached-call", "compute in every call: cached results are forbidden",
+				"%s keeps its results from call to call", n.symbol)
 		case "torch.no_grad", "torch.inference_mode":
 		default:
 			return nil // it may change the signature
@@ -441,9 +453,11 @@ func (n *inspector) pyFunction(s trace.SourceFile, m *pyModule, f pyFunction) *F
 	}
 	switch {
 	case want < least || most >= 0 && want > most:
-		return found("parameter-count", n.arityHint(least), "expected %s (%s), but %s takes %s", plural(want, "positional parameter"), sum, n.symbol, takes)
+		return found("parameter-count", n.arityHint(least), "expected %s (%s), but %s takes %s",
+			plural(want, "positional parameter"), sum, n.symbol, takes)
 	case keyword != "":
-		return found("keyword-only", "give it a default", "%s has the keyword-only parameter %s without a default, which a call never gives", n.symbol, keyword)
+		return found("keyword-only", "give it a default",
+			"%s has the keyword-only parameter %s without a default, which a call never gives", n.symbol, keyword)
 	}
 	if n.sol.Spec.DestinationPassingStyle || m.future || len(f.returns) == 0 {
 		return nil
@@ -451,7 +465,9 @@ func (n *inspector) pyFunction(s trace.SourceFile, m *pyModule, f pyFunction) *F
 	out := n.def.Outputs.Len()
 	switch returned, ok := returns(f.returns); {
 	case ok && returned != out:
-		return found("return-annotation", "mend the annotation, which the builder reads, or leave it out", "%s is annotated to return %s, but the definition has %s", n.symbol, plural(returned, "value"), plural(out, "output"))
+		return found("return-annotation", "mend the annotation, which the builder reads, or leave it out",
+			"%s is annotated to return %s, but the definition has %s", n.symbol, plural(returned, "value"),
+			plural(out, "output"))
 	}
 	return nil
 }

@@ -10,16 +10,20 @@ import (
 )
 
 // forbidden are libraries of finished kernels, by the name under which Python imports them.
-var forbidden = strings.Fields("flashinfer deep_gemm sgl_kernel sglang vllm flash_attn flash_attn_interface flash_mla fla xformers " +
-	"transformer_engine tensorrt_llm tensorrt aiter flashmla mamba_ssm causal_conv1d liger_kernel sageattention lmdeploy vllm_flash_attn deep_ep")
+var forbidden = strings.Fields(
+	"flashinfer deep_gemm sgl_kernel sglang vllm flash_attn flash_attn_interface flash_mla fla xformers " +
+		"transformer_engine tensorrt_llm tensorrt aiter flashmla mamba_ssm causal_conv1d liger_kernel sageattention " +
+		"lmdeploy vllm_flash_attn deep_ep")
 
 // networked are modules that need a network.
-var networked = strings.Fields("urllib urllib3 requests httpx aiohttp socket http ftplib huggingface_hub wget websocket paramiko")
+var networked = strings.Fields(
+	"urllib urllib3 requests httpx aiohttp socket http ftplib huggingface_hub wget websocket paramiko")
 
 // absent are modules that the evaluation's image does not have.
 var absent = strings.Fields("cupy jax tensorflow numba pycuda paddle mlx mxnet")
 
-const forbiddenHint = "write the kernel itself: calls of kernel libraries are forbidden; cuBLAS, through torch too, is not"
+const forbiddenHint = "write the kernel itself: calls of kernel libraries are forbidden; cuBLAS, through torch too, " +
+	"is not"
 
 // tvmModule looks for tvm.ffi, which is no module: the package is called tvm_ffi.
 func (n *inspector) tvmModule(s trace.SourceFile, lines []pyLine, severity Severity) {
@@ -29,7 +33,8 @@ func (n *inspector) tvmModule(s trace.SourceFile, lines []pyLine, severity Sever
 			ffi := i > 0 && i+2 < len(ts) && t.is("tvm") && ts[i+2].is("ffi") &&
 				(ts[i+1].is(".") && (ts[0].is("import") || ts[0].is("from")) || ts[i+1].is("import") && ts[0].is("from"))
 			if ffi {
-				n.add(severity, "tvm-ffi-module", s.Path, s.Content, t.pos, "write tvm_ffi, or delete the file where nothing calls it", "there is no module tvm.ffi")
+				n.add(severity, "tvm-ffi-module", s.Path, s.Content, t.pos,
+					"write tvm_ffi, or delete the file where nothing calls it", "there is no module tvm.ffi")
 			}
 		}
 	}
@@ -42,7 +47,8 @@ func (n *inspector) pyConduct(s trace.SourceFile, lines []pyLine, m *pyModule) {
 		msg, rest, _ := cutLast(text, " (line ")
 		line, _ := strconv.Atoi(strings.TrimSuffix(rest, ")"))
 		line = min(line, 1+strings.Count(s.Content, "\n"))
-		n.findings = append(n.findings, Finding{Code: "python-syntax", Severity: Error, Path: s.Path, Line: line, Col: min(line, 1), Msg: "not valid Python: " + msg})
+		n.findings = append(n.findings, Finding{Code: "python-syntax", Severity: Error, Path: s.Path, Line: line,
+			Col: min(line, 1), Msg: "not valid Python: " + msg})
 	}
 	n.tvmModule(s, lines, Error)
 	own := map[string]bool{}
@@ -58,7 +64,9 @@ func (n *inspector) pyConduct(s trace.SourceFile, lines []pyLine, m *pyModule) {
 		case slices.Contains(networked, top):
 			n.add(Warning, "network", s.Path, s.Content, pos, "there is no network at evaluation", "%s is imported", top)
 		case slices.Contains(absent, top):
-			n.add(Warning, "absent-module", s.Path, s.Content, pos, "dependencies are not installed: the evaluation has torch, triton, numpy and what comes with CUDA", "%s is imported, which the evaluation does not have", top)
+			n.add(Warning, "absent-module", s.Path, s.Content, pos,
+				"dependencies are not installed: the evaluation has torch, triton, numpy and what comes with CUDA",
+				"%s is imported, which the evaluation does not have", top)
 		case top == "subprocess" || top == "pip":
 			n.add(Warning, "subprocess", s.Path, s.Content, pos, "a kernel has no use for a process", "%s is imported", top)
 		}
@@ -123,12 +131,15 @@ func (n *inspector) pyToken(s trace.SourceFile, ts []token, i int, library func(
 	add := func(severity Severity, code, hint, format string, args ...any) {
 		n.add(severity, code, s.Path, s.Content, t.pos, hint, format, args...)
 	}
-	if i >= 4 && ts[i-1].is(".") && ts[i-2].is("ops") && ts[i-3].is(".") && ts[i-4].is("torch") && t.text != "load_library" {
+	if i >= 4 && ts[i-1].is(".") && ts[i-2].is("ops") && ts[i-3].is(".") && ts[i-4].is("torch") &&
+		t.text != "load_library" {
 		library(t.pos, t.text)
 	}
 	if i+1 >= len(ts) || !ts[i+1].is("(") {
 		if name := dotted(ts, i); name == "triton.autotune" {
-			add(Note, "autotune", "fix the configuration for each shape: a choice that changes while it is timed is a RUNTIME_ERROR", "autotuning runs at evaluation")
+			add(Note, "autotune",
+				"fix the configuration for each shape: a choice that changes while it is timed is a RUNTIME_ERROR",
+				"autotuning runs at evaluation")
 		}
 		return
 	}
@@ -141,14 +152,21 @@ func (n *inspector) pyToken(s trace.SourceFile, ts []token, i int, library func(
 	case t.text == "import_module" || t.text == "__import__":
 		library(t.pos, argument)
 	case name == "torch.cuda.synchronize":
-		add(Warning, "synchronize", "leave it out: the harness waits, and the wait is timed where the call has several kernels", "%s waits for the GPU", name)
+		add(Warning, "synchronize",
+			"leave it out: the harness waits, and the wait is timed where the call has several kernels", "%s waits for the GPU",
+			name)
 	case name == "torch.cuda.CUDAGraph" || name == "torch.cuda.graph" || t.text == "make_graphed_callables":
-		add(Warning, "cuda-graph", "launch the kernels themselves; a graph is no faster under the contest's timing", "%s: a graph keeps the addresses that it was captured with", name)
+		add(Warning, "cuda-graph", "launch the kernels themselves; a graph is no faster under the contest's timing",
+			"%s: a graph keeps the addresses that it was captured with", name)
 	case name == "triton.autotune":
-		add(Note, "autotune", "fix the configuration for each shape: a choice that changes while it is timed is a RUNTIME_ERROR", "autotuning runs at evaluation")
+		add(Note, "autotune",
+			"fix the configuration for each shape: a choice that changes while it is timed is a RUNTIME_ERROR",
+			"autotuning runs at evaluation")
 	case t.text == "device_print" || name == "tl.static_print":
-		add(Note, "printf", "take it out before you submit", "%s in device code: every call of every timing grows the log", t.text)
-	case name == "os.system" || name == "os.popen" || strings.HasPrefix(name, "os.exec") || strings.HasPrefix(name, "os.spawn"):
+		add(Note, "printf", "take it out before you submit", "%s in device code: every call of every timing grows the log",
+			t.text)
+	case name == "os.system" || name == "os.popen" || strings.HasPrefix(name, "os.exec") ||
+		strings.HasPrefix(name, "os.spawn"):
 		add(Warning, "subprocess", "a kernel has no use for a process", "%s starts a process", name)
 	case t.text == "CDLL" || t.text == "LoadLibrary" || t.text == "load_library":
 		add(Warning, "dlopen", "ship sources only; binding = \"tvm-ffi\" compiles CUDA", "%s loads code at run time", name)
@@ -158,8 +176,10 @@ func (n *inspector) pyToken(s trace.SourceFile, ts []token, i int, library func(
 		if !strings.Contains(s.Content, "nvrtc") {
 			add(Error, "shipped-binary", binaryHint, "%s loads a compiled kernel", t.text)
 		}
-	case (name == "open" || t.text == "load" || t.text == "fromfile" || t.text == "Path") && (strings.HasPrefix(argument, "/") || strings.HasPrefix(argument, "~")):
-		add(Warning, "absolute-path", "the evaluation has the sources and nothing else", "a path of this machine is read, %s", clip(argument))
+	case (name == "open" || t.text == "load" || t.text == "fromfile" || t.text == "Path") &&
+		(strings.HasPrefix(argument, "/") || strings.HasPrefix(argument, "~")):
+		add(Warning, "absolute-path", "the evaluation has the sources and nothing else", "a path of this machine is read, %s",
+			clip(argument))
 	}
 }
 
@@ -181,10 +201,12 @@ func (n *inspector) pyCache(s trace.SourceFile, ts []token, dicts, tainted map[s
 		if t.kind != ident || !dicts[t.text] {
 			continue
 		}
-		indexed := i+1 < len(ts) && (ts[i+1].is("[") || ts[i+1].is(".") && i+2 < len(ts) && (ts[i+2].is("get") || ts[i+2].is("setdefault")))
+		indexed := i+1 < len(ts) && (ts[i+1].is("[") || ts[i+1].is(".") && i+2 < len(ts) &&
+			(ts[i+2].is("get") || ts[i+2].is("setdefault")))
 		if indexed || i > 0 && ts[i-1].is("in") {
 			n.add(Warning, "cached-by-pointer", s.Path, s.Content, t.pos,
-				"compute in every call: addresses come back with other contents, and cached results are forbidden", "%s keeps something by address from call to call", t.text)
+				"compute in every call: addresses come back with other contents, and cached results are forbidden",
+				"%s keeps something by address from call to call", t.text)
 			return
 		}
 	}

@@ -63,7 +63,8 @@ func lexPython(src string) []pyLine {
 			add(str, start, i)
 		case isLetter(c):
 			i = word(src, i)
-			if i < len(src) && i-start <= 2 && (src[i] == '"' || src[i] == '\'') && strings.Trim(src[start:i], "rbuftRBUFT") == "" {
+			if i < len(src) && i-start <= 2 && (src[i] == '"' || src[i] == '\'') &&
+				strings.Trim(src[start:i], "rbuftRBUFT") == "" {
 				i = pyString(src, i)
 				add(str, start, i)
 			} else {
@@ -79,7 +80,8 @@ func lexPython(src string) []pyLine {
 				depth++
 			case strings.IndexByte(")]}", c) >= 0:
 				depth = max(0, depth-1)
-			case i < len(src) && (c == '-' && src[i] == '>' || src[i] == '=' && strings.IndexByte("=!<>:+-*/%&|^@", c) >= 0 || c == '*' && src[i] == '*'):
+			case i < len(src) && (c == '-' && src[i] == '>' || src[i] == '=' && strings.IndexByte("=!<>:+-*/%&|^@", c) >= 0 ||
+				c == '*' && src[i] == '*'):
 				i++
 			}
 			add(punct, start, i)

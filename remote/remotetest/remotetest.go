@@ -1,5 +1,5 @@
-// Package remotetest is the suite that every provider passes. The jobs in it are shell scripts in place of `fisub local`, and
-// the test binary stands in for the fisub binary as the agent: a provider's test begins with
+// Package remotetest is the suite that every provider passes. The jobs in it are shell scripts in place of `fisub
+// local`, and the test binary stands in for the fisub binary as the agent: a provider's test begins with
 //
 //	func TestMain(m *testing.M) { remotetest.Main(m) }
 //	func TestProvider(t *testing.T) { remotetest.Run(t, remotetest.Setup{New: ...}) }
@@ -92,8 +92,8 @@ type Setup struct {
 	// HalfFree below does. It is nil where a folder keeps its name until it is gone.
 	HalfFree func(t *testing.T, h remote.Handle)
 
-	// GPUs returns a provider with two places, the two GPUs of one host, and the work folder there. It is nil where each job
-	// has a host of its own.
+	// GPUs returns a provider with two places, the two GPUs of one host, and the work folder there. It is nil where each
+	// job has a host of its own.
 	GPUs func(t *testing.T) (p remote.Provider, work string)
 
 	// Change adds to a job what the provider needs.
@@ -110,8 +110,8 @@ func Table[C any, P interface {
 	return c, err
 }
 
-// Script makes a job of the text of a shell script, whose bundle also has the files, content by name. The job's Place is
-// the zero one with GPU -1.
+// Script makes a job of the text of a shell script, whose bundle also has the files, content by name. The job's Place
+// is the zero one with GPU -1.
 func Script(t testing.TB, text string, files map[string]string) *remote.Job {
 	t.Helper()
 	self, err := os.Executable()
@@ -427,7 +427,8 @@ func (s *suite) sentOnce(t *testing.T) {
 			t.Fatalf("Submit: %v", err)
 		}
 		defer p.Release(s.limited(t), h)
-		if r, exit := s.wait(t, p, h, 0); exit.Code != 0 || strings.TrimSpace(r.Stream()) != fmt.Sprint(len(content["a.txt"])) {
+		if r, exit := s.wait(t, p, h, 0); exit.Code != 0 ||
+			strings.TrimSpace(r.Stream()) != fmt.Sprint(len(content["a.txt"])) {
 			t.Errorf("got %q, %+v", r.Stream(), exit)
 		}
 		return total
@@ -685,7 +686,8 @@ func (s *suite) submitCancelled(t *testing.T) {
 
 func (s *suite) garbage(t *testing.T) {
 	p := s.provider(t)
-	h := s.submit(t, p, s.job(t, p, `printf '\000\377{"seq":\n\r\033[2J'; i=0; while [ $i -lt 300 ]; do cat block; i=$((i+1)); done; printf end`,
+	h := s.submit(t, p, s.job(t, p,
+		`printf '\000\377{"seq":\n\r\033[2J'; i=0; while [ $i -lt 300 ]; do cat block; i=$((i+1)); done; printf end`,
 		map[string]string{"block": strings.Repeat("0123456789abcde\n", 1024)}))
 	r, exit := s.wait(t, p, h, 0)
 	want := "\x00\xff{\"seq\":\n\r\x1b[2J" + strings.Repeat("0123456789abcde\n", 300*1024) + "end"
@@ -776,8 +778,8 @@ func (s *suite) connectionCut(t *testing.T) {
 	}
 }
 
-// gpus sends six jobs for the two GPUs of a host at once: no two of them hold one at a time, and both are in use at a time.
-// What a host cannot do with its GPUs it says, with a remedy.
+// gpus sends six jobs for the two GPUs of a host at once: no two of them hold one at a time, and both are in use at a
+// time. What a host cannot do with its GPUs it says, with a remedy.
 func (s *suite) gpus(t *testing.T) {
 	p, work := s.GPUs(t)
 	t.Cleanup(func() { p.Close() })
@@ -800,7 +802,8 @@ func (s *suite) gpus(t *testing.T) {
 	refused("a host without driver", "no GPU: ")
 	uuids := []string{"GPU-" + NewID(t), "GPU-" + NewID(t)}
 	host := func(name string, processes ...string) {
-		PutGPUs(t, work, agent.GPU{UUID: uuids[0], Name: name, Processes: processes}, agent.GPU{UUID: uuids[1], Name: name, Processes: processes})
+		PutGPUs(t, work, agent.GPU{UUID: uuids[0], Name: name, Processes: processes},
+			agent.GPU{UUID: uuids[1], Name: name, Processes: processes})
 	}
 	t.Cleanup(func() {
 		for _, uuid := range uuids {

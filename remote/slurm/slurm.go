@@ -166,7 +166,8 @@ func (j *job) handle() remote.Handle {
 }
 
 // Submit sends what the store lacks, and gives the job to sbatch.
-func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle, error) {
+func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (remote.Handle,
+	error) {
 	j, err := p.submit(ctx, job, progress)
 	if err != nil {
 		return remote.Handle{}, p.fault(ctx, err)

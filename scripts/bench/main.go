@@ -55,13 +55,17 @@ func run() error {
 		{"check without compile", "50 ms", 5, false, []string{"-q", "check", "--arch", "none"}},
 		{"local --device emu, 20 workloads, cold cache", "10 s", 3, true, []string{"-q", "local", "--device", "emu"}},
 		{"local --device emu, 20 workloads, warm cache", "3 s", 3, false, []string{"-q", "local", "--device", "emu"}},
-		{"local --device emu, one workload of batch 64", "5 s, parent 300 MB", 3, false, []string{"-q", "local", "--device", "emu", "--set", "contest54", "--workload", batch64(fisub)}},
+		{"local --device emu, one workload of batch 64", "5 s, parent 300 MB", 3, false,
+			[]string{"-q", "local", "--device", "emu", "--set", "contest54", "--workload", batch64(fisub)}},
 	}
 	if exec.Command(fisub, "-q", "local", "--device", "cuda", "--limit", "1").Run() == nil {
-		rows = append(rows, row{"local --device cuda, 20 workloads, built", "5 s", 3, false, []string{"-q", "local", "--device", "cuda"}},
-			row{"local --device cuda, 54 workloads, built", "", 3, false, []string{"-q", "local", "--device", "cuda", "--set", "contest54"}})
+		rows = append(rows, row{"local --device cuda, 20 workloads, built", "5 s", 3, false,
+			[]string{"-q", "local", "--device", "cuda"}},
+			row{"local --device cuda, 54 workloads, built", "", 3, false, []string{"-q", "local", "--device", "cuda", "--set",
+				"contest54"}})
 	}
-	fmt.Printf("%s/%s, %d cores\n%-48s %10s %10s %12s  %s\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), "", "median", "max", "memory", "aim")
+	fmt.Printf("%s/%s, %d cores\n%-48s %10s %10s %12s  %s\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), "", "median",
+		"max", "memory", "aim")
 	for _, r := range rows {
 		var times []time.Duration
 		var memory int64
@@ -82,7 +86,8 @@ func run() error {
 			}
 		}
 		slices.Sort(times)
-		fmt.Printf("%-48s %10s %10s %9.0f MB  %s\n", r.name, times[len(times)/2].Round(100*time.Microsecond), times[len(times)-1].Round(100*time.Microsecond),
+		fmt.Printf("%-48s %10s %10s %9.0f MB  %s\n", r.name, times[len(times)/2].Round(100*time.Microsecond),
+			times[len(times)-1].Round(100*time.Microsecond),
 			float64(memory)/1e6, r.aim)
 	}
 	return nil
@@ -105,7 +110,8 @@ func bigSubmission(dir string, size int) error {
 	for i := 0; header.Len() < size-len(kernel); i++ {
 		fmt.Fprintf(&header, "__device__ inline float f%d(float x) { return x * %d.5f; } // \"a\\n\" 漢\n", i, i)
 	}
-	for name, data := range map[string][]byte{"config.toml": config, "solution/cuda/kernel.cu": kernel, "solution/cuda/table.cuh": header.Bytes()} {
+	for name, data := range map[string][]byte{"config.toml": config, "solution/cuda/kernel.cu": kernel,
+		"solution/cuda/table.cuh": header.Bytes()} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			return err
 		}

@@ -1,4 +1,5 @@
-// Package baselines holds the solutions that fisub ships to compare others with, each a submission in a folder of its own.
+// Package baselines holds the solutions that fisub ships to compare others with, each a submission in a folder of its
+// own.
 package baselines
 
 import "embed"

@@ -47,9 +47,9 @@ func uniform(u uint32) float64 { return float64((float64(u) + 0.5) * 0x1p-32) }
 // Normal is standard normal: Quantile(Uint32(i)).
 func (s Stream) Normal(i int) float64 { return Quantile(s.Uint32(i)) }
 
-// Quantile is the standard normal number whose probability of not being exceeded is the centre of interval u of 2^32 equal
-// ones, so between -6.3 and 6.3. It is algorithm AS 241 of Wichura (1988), PPND16; its third branch, for yet smaller
-// probabilities, cannot be reached.
+// Quantile is the standard normal number whose probability of not being exceeded is the centre of interval u of 2^32
+// equal ones, so between -6.3 and 6.3. It is algorithm AS 241 of Wichura (1988), PPND16; its third branch, for yet
+// smaller probabilities, cannot be reached.
 func Quantile(u uint32) float64 {
 	p := uniform(u)
 	q := p - 0.5

@@ -5,7 +5,8 @@ import "strings"
 // maxNesting bounds the parser's recursion where brackets do not.
 const maxNesting = 1000
 
-// Expression checks that src is one expression, as Python's eval mode reads it. Its error ends in the line of the fault.
+// Expression checks that src is one expression, as Python's eval mode reads it. Its error ends in the line of the
+// fault.
 func Expression(src string) (err error) {
 	defer catch(&err)
 	p := &parser{tokens: tokenize(src)}

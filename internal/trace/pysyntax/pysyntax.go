@@ -122,9 +122,11 @@ func checkLine(line, rest []token) {
 // checkPair rejects two operands without an operator between them.
 func checkPair(line []token, i int) {
 	a, b := line[i-1], line[i]
-	ends := a.kind == number || a.kind == name && (!a.keyword() || a.constant()) || a.kind == op && strings.Contains(")]}", a.text) ||
+	ends := a.kind == number || a.kind == name && (!a.keyword() || a.constant()) || a.kind == op &&
+		strings.Contains(")]}", a.text) ||
 		a.kind == str || a.kind == bytes_ || a.kind == fend
-	starts := b.kind == number || b.kind == name && (!b.keyword() || b.constant()) || b.kind == str || b.kind == bytes_ || b.kind == fstart
+	starts := b.kind == number || b.kind == name && (!b.keyword() || b.constant()) || b.kind == str || b.kind == bytes_ ||
+		b.kind == fstart
 	if !ends || !starts {
 		return
 	}
@@ -133,7 +135,8 @@ func checkPair(line []token, i int) {
 		return
 	}
 	// match, case and type are names except where they start a statement.
-	if i == 1 && (a.is("match") || a.is("case") || a.is("type")) || i >= 2 && (line[i-2].is(";") || line[i-2].is(":")) && a.is("type") {
+	if i == 1 && (a.is("match") || a.is("case") || a.is("type")) || i >= 2 && (line[i-2].is(";") || line[i-2].is(":")) &&
+		a.is("type") {
 		return
 	}
 	fail(b, "invalid syntax")

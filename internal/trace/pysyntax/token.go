@@ -92,7 +92,8 @@ type tokenizer struct {
 // tokenize returns the tokens of src; the last is an end. It throws a syntaxError.
 func tokenize(src string) []token {
 	if strings.IndexByte(src, 0) >= 0 {
-		panic(syntaxError{"source code string cannot contain null bytes", 1 + strings.Count(src[:strings.IndexByte(src, 0)], "\n")})
+		panic(syntaxError{"source code string cannot contain null bytes", 1 + strings.Count(src[:strings.IndexByte(src, 0)],
+			"\n")})
 	}
 	src = strings.ReplaceAll(strings.ReplaceAll(src, "\r\n", "\n"), "\r", "\n")
 	if !strings.HasSuffix(src, "\n") {
@@ -541,7 +542,8 @@ func (t *tokenizer) stringByte(quote string, first int) {
 	}
 }
 
-// escapes checks the escapes of a literal's body. Unknown escapes are allowed, and names of characters are not looked up.
+// escapes checks the escapes of a literal's body. Unknown escapes are allowed, and names of characters are not looked
+// up.
 func (t *tokenizer) escapes(body string, binary bool) {
 	for i := 0; i < len(body); i++ {
 		if body[i] != '\\' {

@@ -1,8 +1,8 @@
-// Package modaltest is a Modal of one process on loopback, for tests: the control plane and the command router of sandboxes,
-// as far as remote/modal asks for them. What is run in a sandbox really runs, as processes of this machine in a folder of
-// their own; volumes are folders too, of which each sandbox has a copy of its own, as with Modal: `sync`, and the end of the
-// sandbox, take its changes to the volume, and a reload fetches those of others. It knows GPUs, images and networks by
-// name only.
+// Package modaltest is a Modal of one process on loopback, for tests: the control plane and the command router of
+// sandboxes, as far as remote/modal asks for them. What is run in a sandbox really runs, as processes of this machine
+// in a folder of their own; volumes are folders too, of which each sandbox has a copy of its own, as with Modal:
+// `sync`, and the end of the sandbox, take its changes to the volume, and a reload fetches those of others. It knows
+// GPUs, images and networks by name only.
 package modaltest
 
 import (
@@ -27,8 +27,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Root is the folder in sandboxes below which commands find their files: in a command's arguments it stands for a folder of
-// this machine.
+// Root is the folder in sandboxes below which commands find their files: in a command's arguments it stands for a
+// folder of this machine.
 const Root = "/fisub/"
 
 // A Server is one Modal, with one workspace and one user.
@@ -68,11 +68,13 @@ func Start(dir, id, secret string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{dir: dir, addr: l.Addr().String(), id: id, secret: secret, fails: map[string]*failure{}, execs: map[string]*execution{},
+	s := &Server{dir: dir, addr: l.Addr().String(), id: id, secret: secret, fails: map[string]*failure{},
+		execs:   map[string]*execution{},
 		volumes: map[string]string{}, versions: map[string]pb.VolumeFsVersion{}, stall: make(chan struct{})}
 	s.grpc = grpc.NewServer(
 		grpc.MaxRecvMsgSize(100<<20),
-		grpc.UnaryInterceptor(func(ctx context.Context, req any, i *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, i *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any,
+			error) {
 			late, err := s.admit(ctx, i.FullMethod)
 			if err != nil && !late {
 				return nil, err
@@ -263,7 +265,8 @@ func jwt() string {
 		b, _ := json.Marshal(v)
 		return base64.RawURLEncoding.EncodeToString(b)
 	}
-	return part(map[string]any{"alg": "HS256", "typ": "JWT"}) + "." + part(map[string]any{"exp": time.Now().Add(time.Hour).Unix()}) + ".sig"
+	return part(map[string]any{"alg": "HS256", "typ": "JWT"}) + "." +
+		part(map[string]any{"exp": time.Now().Add(time.Hour).Unix()}) + ".sig"
 }
 
 func (s *Server) AuthTokenGet(context.Context, *pb.AuthTokenGetRequest) (*pb.AuthTokenGetResponse, error) {
@@ -279,22 +282,28 @@ func (s *Server) AppGetOrCreate(_ context.Context, r *pb.AppGetOrCreateRequest) 
 	return pb.AppGetOrCreateResponse_builder{AppId: "ap-" + r.GetAppName()}.Build(), nil
 }
 
-func (s *Server) EnvironmentGetOrCreate(context.Context, *pb.EnvironmentGetOrCreateRequest) (*pb.EnvironmentGetOrCreateResponse, error) {
-	return pb.EnvironmentGetOrCreateResponse_builder{EnvironmentId: "en-1", Metadata: pb.EnvironmentMetadata_builder{Name: "main",
-		Settings: pb.EnvironmentSettings_builder{ImageBuilderVersion: "2025.06"}.Build()}.Build()}.Build(), nil
+func (s *Server) EnvironmentGetOrCreate(context.Context,
+	*pb.EnvironmentGetOrCreateRequest) (*pb.EnvironmentGetOrCreateResponse, error) {
+	return pb.EnvironmentGetOrCreateResponse_builder{EnvironmentId: "en-1",
+		Metadata: pb.EnvironmentMetadata_builder{Name: "main",
+			Settings: pb.EnvironmentSettings_builder{ImageBuilderVersion: "2025.06"}.Build()}.Build()}.Build(), nil
 }
 
 // ImageGetOrCreate names the image by what it is built from.
-func (s *Server) ImageGetOrCreate(_ context.Context, r *pb.ImageGetOrCreateRequest) (*pb.ImageGetOrCreateResponse, error) {
-	return pb.ImageGetOrCreateResponse_builder{ImageId: "im-" + strings.Join(r.GetImage().GetDockerfileCommands(), ";")}.Build(), nil
+func (s *Server) ImageGetOrCreate(_ context.Context, r *pb.ImageGetOrCreateRequest) (*pb.ImageGetOrCreateResponse,
+	error) {
+	return pb.ImageGetOrCreateResponse_builder{ImageId: "im-" + strings.Join(r.GetImage().GetDockerfileCommands(),
+		";")}.Build(), nil
 }
 
-func (s *Server) ImageJoinStreaming(_ *pb.ImageJoinStreamingRequest, st grpc.ServerStreamingServer[pb.ImageJoinStreamingResponse]) error {
+func (s *Server) ImageJoinStreaming(_ *pb.ImageJoinStreamingRequest,
+	st grpc.ServerStreamingServer[pb.ImageJoinStreamingResponse]) error {
 	s.mu.Lock()
 	lines, broken := s.build, s.broken
 	s.mu.Unlock()
 	for i, line := range lines {
-		if err := st.Send(pb.ImageJoinStreamingResponse_builder{EntryId: fmt.Sprint(i), TaskLogs: []*pb.TaskLogs{pb.TaskLogs_builder{Data: line}.Build()}}.Build()); err != nil {
+		if err := st.Send(pb.ImageJoinStreamingResponse_builder{EntryId: fmt.Sprint(i),
+			TaskLogs: []*pb.TaskLogs{pb.TaskLogs_builder{Data: line}.Build()}}.Build()); err != nil {
 			return err
 		}
 	}
@@ -305,7 +314,8 @@ func (s *Server) ImageJoinStreaming(_ *pb.ImageJoinStreamingRequest, st grpc.Ser
 	return st.Send(pb.ImageJoinStreamingResponse_builder{EntryId: "end", Result: result.Build()}.Build())
 }
 
-func (s *Server) VolumeGetOrCreate(_ context.Context, r *pb.VolumeGetOrCreateRequest) (*pb.VolumeGetOrCreateResponse, error) {
+func (s *Server) VolumeGetOrCreate(_ context.Context, r *pb.VolumeGetOrCreateRequest) (*pb.VolumeGetOrCreateResponse,
+	error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id := "vo-" + r.GetDeploymentName()
@@ -347,7 +357,8 @@ func (s *Server) SandboxCreateV2(_ context.Context, r *pb.SandboxCreateV2Request
 		CommandRouterAccess: pb.CommandRouterAccess_builder{Jwt: jwt(), Url: "https://" + s.addr}.Build()}.Build(), nil
 }
 
-func (s *Server) SandboxGetTaskId(_ context.Context, r *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) {
+func (s *Server) SandboxGetTaskId(_ context.Context, r *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse,
+	error) {
 	b, err := s.box(r.GetSandboxId())
 	if err != nil {
 		return nil, err
@@ -363,16 +374,19 @@ func (s *Server) SandboxGetTaskId(_ context.Context, r *pb.SandboxGetTaskIdReque
 	return &pb.SandboxGetTaskIdResponse{}, nil
 }
 
-func (s *Server) SandboxGetTaskIdV2(ctx context.Context, r *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) {
+func (s *Server) SandboxGetTaskIdV2(ctx context.Context, r *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse,
+	error) {
 	return s.SandboxGetTaskId(ctx, r)
 }
 
 // The router's address says https, as Modal's does; a client of a server on loopback dials it without TLS.
-func (s *Server) TaskGetCommandRouterAccess(context.Context, *pb.TaskGetCommandRouterAccessRequest) (*pb.TaskGetCommandRouterAccessResponse, error) {
+func (s *Server) TaskGetCommandRouterAccess(context.Context, *pb.TaskGetCommandRouterAccessRequest) (
+	*pb.TaskGetCommandRouterAccessResponse, error) {
 	return pb.TaskGetCommandRouterAccessResponse_builder{Jwt: jwt(), Url: "https://" + s.addr}.Build(), nil
 }
 
-func (s *Server) SandboxGetCommandRouterAccess(context.Context, *pb.SandboxGetCommandRouterAccessRequest) (*pb.SandboxGetCommandRouterAccessResponse, error) {
+func (s *Server) SandboxGetCommandRouterAccess(context.Context, *pb.SandboxGetCommandRouterAccessRequest) (
+	*pb.SandboxGetCommandRouterAccessResponse, error) {
 	return pb.SandboxGetCommandRouterAccessResponse_builder{Jwt: jwt(), Url: "https://" + s.addr}.Build(), nil
 }
 
@@ -401,7 +415,8 @@ func (s *Server) SandboxWaitV2(ctx context.Context, r *pb.SandboxWaitRequest) (*
 	return s.SandboxWait(ctx, r)
 }
 
-func (s *Server) SandboxTerminate(_ context.Context, r *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
+func (s *Server) SandboxTerminate(_ context.Context, r *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse,
+	error) {
 	b, err := s.box(r.GetSandboxId())
 	if err != nil {
 		return nil, err
@@ -410,7 +425,8 @@ func (s *Server) SandboxTerminate(_ context.Context, r *pb.SandboxTerminateReque
 	return &pb.SandboxTerminateResponse{}, nil
 }
 
-func (s *Server) SandboxTerminateV2(ctx context.Context, r *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
+func (s *Server) SandboxTerminateV2(ctx context.Context, r *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse,
+	error) {
 	return s.SandboxTerminate(ctx, r)
 }
 
@@ -420,7 +436,8 @@ func (s *Server) SandboxListV2(_ context.Context, r *pb.SandboxListRequest) (*pb
 	defer s.mu.Unlock()
 	var page []*pb.SandboxInfo
 	for _, b := range slices.Backward(s.boxes) {
-		if b.result != nil || b.app != r.GetAppId() || r.GetBeforeTimestamp() > 0 && b.created >= r.GetBeforeTimestamp() || len(page) == 2 ||
+		if b.result != nil || b.app != r.GetAppId() || r.GetBeforeTimestamp() > 0 && b.created >= r.GetBeforeTimestamp() ||
+			len(page) == 2 ||
 			slices.ContainsFunc(r.GetTags(), func(t *pb.SandboxTag) bool { return b.tags[t.GetTagName()] != t.GetTagValue() }) {
 			continue
 		}
@@ -445,7 +462,8 @@ func (s *Server) SandboxTagsGet(_ context.Context, r *pb.SandboxTagsGetRequest) 
 	return pb.SandboxTagsGetResponse_builder{Tags: tags}.Build(), nil
 }
 
-func (s *Server) SandboxTagsGetV2(ctx context.Context, r *pb.SandboxTagsGetRequest) (*pb.SandboxTagsGetResponse, error) {
+func (s *Server) SandboxTagsGetV2(ctx context.Context, r *pb.SandboxTagsGetRequest) (*pb.SandboxTagsGetResponse,
+	error) {
 	return s.SandboxTagsGet(ctx, r)
 }
 

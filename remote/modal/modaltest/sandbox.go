@@ -68,7 +68,8 @@ func (s *Server) create(app string, def *pb.Sandbox, tags []*pb.SandboxTag, v2 b
 		return nil, status.Errorf(codes.InvalidArgument, "Invalid GPU type: %s", gpu)
 	}
 	n := len(s.boxes)
-	b := &box{s: s, app: app, def: def, tags: map[string]string{}, created: float64(n + 1), ready: make(chan struct{}), ended: make(chan struct{}), used: time.Now()}
+	b := &box{s: s, app: app, def: def, tags: map[string]string{}, created: float64(n + 1), ready: make(chan struct{}),
+		ended: make(chan struct{}), used: time.Now()}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	b.id, b.task = fmt.Sprintf("sb-%022d", n), fmt.Sprintf("ta-%d", n) // the form that says which API a sandbox has
 	if v2 {
@@ -150,7 +151,8 @@ func (b *box) done() {
 
 // shim puts a sync into the sandbox that has the volumes committed.
 func (b *box) shim() error {
-	if err := errors.Join(os.MkdirAll(filepath.Join(b.dir, "bin"), 0o755), os.MkdirAll(filepath.Join(b.dir, "sync"), 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(b.dir, "bin"), 0o755),
+		os.MkdirAll(filepath.Join(b.dir, "sync"), 0o755)); err != nil {
 		return err
 	}
 	text := fmt.Sprintf("#!/bin/sh\nr='%s/sync/'$$\n: >\"$r\"\nwhile [ -e \"$r\" ]; do sleep 0.01; done\n", b.dir)
@@ -179,7 +181,8 @@ func (b *box) live() {
 			_ = os.Remove(filepath.Join(b.dir, "sync", f.Name()))
 		}
 		b.s.mu.Lock()
-		idle := b.def.GetIdleTimeoutSecs() > 0 && b.open == 0 && time.Since(b.used) > time.Duration(b.def.GetIdleTimeoutSecs())*time.Second
+		idle := b.def.GetIdleTimeoutSecs() > 0 && b.open == 0 &&
+			time.Since(b.used) > time.Duration(b.def.GetIdleTimeoutSecs())*time.Second
 		b.s.mu.Unlock()
 		if idle {
 			b.end(pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT, "", 0, true)
@@ -196,7 +199,8 @@ func (b *box) command(ctx context.Context, argv []string) *exec.Cmd {
 	}
 	cmd := exec.CommandContext(ctx, mapped[0], mapped[1:]...)
 	cmd.Dir = b.dir
-	cmd.Env = []string{mark + b.dir, "PATH=" + filepath.Join(b.dir, "bin") + ":" + os.Getenv("PATH"), "HOME=" + b.dir, "TMPDIR=" + filepath.Join(b.dir, "tmp")}
+	cmd.Env = []string{mark + b.dir, "PATH=" + filepath.Join(b.dir, "bin") + ":" + os.Getenv("PATH"), "HOME=" + b.dir,
+		"TMPDIR=" + filepath.Join(b.dir, "tmp")}
 	cmd.WaitDelay = time.Second
 	return cmd
 }
@@ -371,7 +375,8 @@ func carry(from, to string, st stamp) error {
 		return err
 	}
 	_, err = io.Copy(dst, src)
-	return errors.Join(err, dst.Chmod(info.Mode().Perm()), dst.Close(), os.Chtimes(tmp, st.mtime, st.mtime), os.Rename(tmp, to))
+	return errors.Join(err, dst.Chmod(info.Mode().Perm()), dst.Close(), os.Chtimes(tmp, st.mtime, st.mtime),
+		os.Rename(tmp, to))
 }
 
 // An execution is one command in a sandbox.
@@ -400,7 +405,8 @@ func (k sink) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A router has the calls that go to a sandbox. Both services have a method of the same name, so it is a type of its own.
+// A router has the calls that go to a sandbox. Both services have a method of the same name, so it is a type of its
+// own.
 type router struct {
 	pb.UnimplementedTaskCommandRouterServer
 	s *Server
@@ -472,7 +478,8 @@ func (t *router) get(id string) (*execution, error) {
 	return nil, status.Errorf(codes.NotFound, "no exec %s", id)
 }
 
-func (t *router) TaskExecStdinWrite(_ context.Context, r *pb.TaskExecStdinWriteRequest) (*pb.TaskExecStdinWriteResponse, error) {
+func (t *router) TaskExecStdinWrite(_ context.Context, r *pb.TaskExecStdinWriteRequest) (*pb.TaskExecStdinWriteResponse,
+	error) {
 	e, err := t.get(r.GetExecId())
 	if err != nil {
 		return nil, err
@@ -498,7 +505,8 @@ func (t *router) TaskExecStdinWrite(_ context.Context, r *pb.TaskExecStdinWriteR
 	return &pb.TaskExecStdinWriteResponse{}, nil
 }
 
-func (t *router) TaskExecStdioRead(r *pb.TaskExecStdioReadRequest, st grpc.ServerStreamingServer[pb.TaskExecStdioReadResponse]) error {
+func (t *router) TaskExecStdioRead(r *pb.TaskExecStdioReadRequest,
+	st grpc.ServerStreamingServer[pb.TaskExecStdioReadResponse]) error {
 	e, err := t.get(r.GetExecId())
 	if err != nil {
 		return err
@@ -586,7 +594,8 @@ func (t *router) TaskExecWait(ctx context.Context, r *pb.TaskExecWaitRequest) (*
 	return pb.TaskExecWaitResponse_builder{Code: &code}.Build(), nil
 }
 
-func (t *router) TaskReloadVolumes(_ context.Context, r *pb.TaskReloadVolumesRequest) (*pb.TaskReloadVolumesResponse, error) {
+func (t *router) TaskReloadVolumes(_ context.Context, r *pb.TaskReloadVolumesRequest) (*pb.TaskReloadVolumesResponse,
+	error) {
 	b, err := t.s.box(r.GetTaskId())
 	if err != nil {
 		return nil, err

@@ -76,7 +76,8 @@ func Start(t testing.TB, s Setup) *Cluster {
 	})
 	c.configure(s)
 	if s.Munge {
-		c.run("munged", "munged", "--foreground", "--force", "--key-file="+c.path("munge/key"), "--socket="+c.path("munge/sock"),
+		c.run("munged", "munged", "--foreground", "--force", "--key-file="+c.path("munge/key"),
+			"--socket="+c.path("munge/sock"),
 			"--pid-file="+c.path("munge/pid"), "--log-file="+c.path("munge/log"), "--seed-file="+c.path("munge/seed"))
 		c.await("munged", func() bool { _, err := os.Stat(c.path("munge/sock")); return err == nil })
 	}
@@ -92,7 +93,8 @@ func Start(t testing.TB, s Setup) *Cluster {
 
 // clear ends all jobs, since their processes would outlive the daemons.
 func (c *Cluster) clear() {
-	for begun := time.Now(); c.daemons["slurmctld"] != nil && c.daemons["slurmd"] != nil; time.Sleep(50 * time.Millisecond) {
+	for begun := time.Now(); c.daemons["slurmctld"] != nil &&
+		c.daemons["slurmd"] != nil; time.Sleep(50 * time.Millisecond) {
 		out, err := c.try("squeue", "--noheader", "--states=PENDING,RUNNING,COMPLETING,CONFIGURING,SUSPENDED", "--format=%A")
 		if err == nil && out == "" {
 			return

@@ -18,8 +18,8 @@ import (
 	"fisub/internal/longtest"
 )
 
-// A Fleet is a number of real sshds, each on an address of its own with a home folder of its own, and the ssh config that
-// knows them as h1, h2, ...
+// A Fleet is a number of real sshds, each on an address of its own with a home folder of its own, and the ssh config
+// that knows them as h1, h2, ...
 type Fleet struct {
 	Dir     string // for what belongs to it; its path is short
 	Config  string // for ssh -F
@@ -38,10 +38,12 @@ type Daemon struct {
 	log *bytes.Buffer
 }
 
-// Tool finds a program, and skips the test, with the reason, where there is none; FISUB_TEST_REQUIRE=ssh makes that a failure.
+// Tool finds a program, and skips the test, with the reason, where there is none; FISUB_TEST_REQUIRE=ssh makes that a
+// failure.
 func Tool(t testing.TB, name string) string {
 	t.Helper()
-	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin", "/usr/lib/openssh", "/usr/libexec/openssh") {
+	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin", "/usr/lib/openssh",
+		"/usr/libexec/openssh") {
 		if path := filepath.Join(dir, name); isFile(path) {
 			return path
 		}
@@ -121,9 +123,13 @@ func Prepare(t testing.TB, n int, place func(d *Daemon, i int)) *Fleet {
 			d.Port = l.Addr().(*net.TCPAddr).Port
 			l.Close()
 		}
-		write(t, d.Conf, fmt.Sprintf("ListenAddress %s:%d\nHostKey %s\nAuthorizedKeysFile %s\nPidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin prohibit-password\n"+
-			"PasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 100\nSubsystem sftp internal-sftp\nSetEnv HOME=%s GORACE=%s\n",
-			d.Addr, d.Port, key, filepath.Join(dir, "id.pub"), d.Home, cmp.Or(os.Getenv("GORACE"), "halt_on_error=0")))
+		write(t, d.Conf,
+			fmt.Sprintf(
+				"ListenAddress %s:%d\nHostKey %s\nAuthorizedKeysFile %s\nPidFile none\nUsePAM no\nStrictModes "+
+					"no\nPermitRootLogin prohibit-password\n"+
+					"PasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 100\nSubsystem sftp "+
+					"internal-sftp\nSetEnv HOME=%s GORACE=%s\n",
+				d.Addr, d.Port, key, filepath.Join(dir, "id.pub"), d.Home, cmp.Or(os.Getenv("GORACE"), "halt_on_error=0")))
 		public, err := os.ReadFile(key + ".pub")
 		if err != nil {
 			t.Fatal(err)
@@ -133,7 +139,9 @@ func Prepare(t testing.TB, n int, place func(d *Daemon, i int)) *Fleet {
 		f.Daemons = append(f.Daemons, d)
 	}
 	write(t, filepath.Join(dir, "known"), known.String())
-	fmt.Fprintf(&config, "Host *\n  IdentityFile %s\n  IdentitiesOnly yes\n  UserKnownHostsFile %s\n  GlobalKnownHostsFile /dev/null\n", filepath.Join(dir, "id"), filepath.Join(dir, "known"))
+	fmt.Fprintf(&config,
+		"Host *\n  IdentityFile %s\n  IdentitiesOnly yes\n  UserKnownHostsFile %s\n  GlobalKnownHostsFile /dev/null\n",
+		filepath.Join(dir, "id"), filepath.Join(dir, "known"))
 	write(t, f.Config, config.String())
 	t.Cleanup(func() {
 		for _, d := range f.Daemons {
