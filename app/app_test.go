@@ -135,7 +135,9 @@ func sub(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: sub KERNEL DEFINITION")
 	}
-	config := fmt.Sprintf("[solution]\nname = %q\ndefinition = %q\nauthor = \"test\"\n\n[build]\nlanguage = \"cuda\"\nentry_point = \"kernel.cu::kernel\"\n", args[0], args[1])
+	config := fmt.Sprintf(
+		"[solution]\nname = %q\ndefinition = %q\nauthor = \"test\"\n\n[build]\nlanguage = \"cuda\"\nentry_point = "+
+			"\"kernel.cu::kernel\"\n", args[0], args[1])
 	ts.Check(os.WriteFile(ts.MkAbs("config.toml"), []byte(config), 0o644))
 	ts.Check(os.RemoveAll(ts.MkAbs("solution")))
 	ts.Check(os.MkdirAll(ts.MkAbs("solution/cuda"), 0o755))
@@ -153,7 +155,8 @@ func slowWithRace(t *testing.T) {
 }
 
 func copySubmission(repo, dir string) error {
-	for _, name := range []string{"config.toml", "solution/cuda/kernel.cu", "solution/cuda/decode.cuh", "solution/cuda/table.cuh"} {
+	for _, name := range []string{"config.toml", "solution/cuda/kernel.cu", "solution/cuda/decode.cuh",
+		"solution/cuda/table.cuh"} {
 		data, err := os.ReadFile(filepath.Join(repo, name))
 		if err != nil {
 			return err
@@ -219,8 +222,8 @@ func newest(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], id)
 }
 
-// timed ID FACTOR SEED makes a run of that id, out of the emulated run $RUN, as if it had been timed on a GPU: 3 trials of 50
-// timings of 2.6 us times FACTOR, with 1.5 % of noise, on a timer that ticks in 32 ns.
+// timed ID FACTOR SEED makes a run of that id, out of the emulated run $RUN, as if it had been timed on a GPU: 3 trials
+// of 50 timings of 2.6 us times FACTOR, with 1.5 % of noise, on a timer that ticks in 32 ns.
 func timed(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: timed id factor seed")
@@ -240,7 +243,8 @@ func scored(ts *testscript.TestScript, neg bool, args []string) {
 	speedup, err := strconv.ParseFloat(args[2], 64)
 	ts.Check(err)
 	remake(ts, args[0], 1, 1, func(r *runs.Run, row *runs.Row) {
-		r.Run.Baseline, r.Run.Floors = &event.Baseline{Name: args[1], Solution: args[1], ContentHash: fmt.Sprintf("%040x", args[1])}, true
+		r.Run.Baseline, r.Run.Floors = &event.Baseline{Name: args[1], Solution: args[1],
+			ContentHash: fmt.Sprintf("%040x", args[1])}, true
 		s := row.Samples
 		s.Baseline, s.Warm = &event.Timings{MedianNS: speedup * s.MedianNS, N: 150}, &event.Timings{MedianNS: 2000, N: 50}
 		s.CopyNS, s.CopyShare, s.EmptyNS = s.MedianNS/2, 0.5, 1000
@@ -255,7 +259,8 @@ func remake(ts *testscript.TestScript, id string, factor float64, seed uint64, c
 	ts.Check(err)
 	random := rand.New(rand.NewPCG(seed, 1))
 	r.Run.ID = id
-	r.Run.Device = event.Device{Kind: "cuda", Name: "NVIDIA H200", Arch: "sm_90", Driver: "580.159", CUDA: "13.0", Toolchain: "nvcc 13.0", UUID: "GPU-1"}
+	r.Run.Device = event.Device{Kind: "cuda", Name: "NVIDIA H200", Arch: "sm_90", Driver: "580.159", CUDA: "13.0",
+		Toolchain: "nvcc 13.0", UUID: "GPU-1"}
 	for i := range r.Rows {
 		s := &event.Samples{Timer: "cupti", ColdL2: true, N: 150, Bandwidth: 400, Interval: event.Interval{Width: 0.012}}
 		for range 3 {

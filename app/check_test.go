@@ -15,12 +15,15 @@ import (
 
 // TestShowReport: what check says of the kernels that it compiled, as text and as JSON.
 func TestShowReport(t *testing.T) {
-	kernel := nvcc.Kernel{Name: "scale<256>", Symbol: "_Z5scale", File: "kernel.cu", Registers: 40, SpillStores: 8, SpillLoads: 16, Shared: 1024, Constant: 924, MaxThreads: 256}
+	kernel := nvcc.Kernel{Name: "scale<256>", Symbol: "_Z5scale", File: "kernel.cu", Registers: 40, SpillStores: 8,
+		SpillLoads: 16, Shared: 1024, Constant: 924, MaxThreads: 256}
 	r := &preflight.Report{
-		Solution: &trace.Solution{Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}, Spec: trace.BuildSpec{EntryPoint: "kernel.cu::kernel"}},
+		Solution: &trace.Solution{Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}},
+			Spec: trace.BuildSpec{EntryPoint: "kernel.cu::kernel"}},
 		Findings: []preflight.Finding{{Code: "spills", Severity: preflight.Warning, Path: "kernel.cu", Msg: "spills"}},
 		Builds: []preflight.Build{{Arch: "sm_100", Toolchain: "nvcc 13.0", Kernels: []preflight.Kernel{
-			{Arch: "sm_100", Kernel: kernel, Occupancy: &preflight.Occupancy{Blocks: 6, Share: 0.75, Limit: "registers"}}}}, {Arch: "sm_90"}},
+			{Arch: "sm_100", Kernel: kernel, Occupancy: &preflight.Occupancy{Blocks: 6, Share: 0.75, Limit: "registers"}}}},
+			{Arch: "sm_90"}},
 	}
 	for range shownKernels {
 		r.Builds[0].Kernels = append(r.Builds[0].Kernels, r.Builds[0].Kernels[0])
@@ -30,7 +33,8 @@ func TestShowReport(t *testing.T) {
 	a.showReport(r, false)
 	for _, want := range []string{
 		"compiled    sm_100: nvcc 13.0\n",
-		"            scale<256>: 40 registers, 8 + 16 bytes of spills, 1024 bytes shared, 924 constant, at most 256 threads, 6 blocks on a multiprocessor, occupancy 75 % (registers)\n",
+		"            scale<256>: 40 registers, 8 + 16 bytes of spills, 1024 bytes shared, 924 constant, at most 256 " +
+			"threads, 6 blocks on a multiprocessor, occupancy 75 % (registers)\n",
 		"            1 more kernel, shown with -v\n", "\nsound but for 1 warning\n", "sources     1 file, 1 bytes\n",
 	} {
 		if !strings.Contains(out.String(), want) {
@@ -68,7 +72,8 @@ func TestShowReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := got.Kernels[0]
-	if !got.OK || got.Findings[0].Code != "spills" || k.Arch != "sm_100" || k.Name != "scale<256>" || k.Registers != 40 || k.Spills != 8 || k.Occupancy.Blocks != 6 || k.Occupancy.Limit != "registers" {
+	if !got.OK || got.Findings[0].Code != "spills" || k.Arch != "sm_100" || k.Name != "scale<256>" || k.Registers != 40 ||
+		k.Spills != 8 || k.Occupancy.Blocks != 6 || k.Occupancy.Limit != "registers" {
 		t.Errorf("got %+v of %s", got, out.String())
 	}
 }

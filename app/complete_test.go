@@ -31,8 +31,10 @@ func completionProject(t *testing.T) string {
 		t.Fatal(err)
 	}
 	files := map[string]string{
-		"config.toml": string(text) + "\n[remote.lab]\nprovider = \"ssh\"\nhosts = [\"gpu01\"]\n\n[remote.cluster]\nprovider = \"slurm\"\n",
-		runs.Dir + "/20260101-120000-000-aaaa/run.json": `{"solution":"first","content_hash":"0123456789","device":{"name":"NVIDIA H200"}}`,
+		"config.toml": string(text) +
+			"\n[remote.lab]\nprovider = \"ssh\"\nhosts = [\"gpu01\"]\n\n[remote.cluster]\nprovider = \"slurm\"\n",
+		runs.Dir +
+			"/20260101-120000-000-aaaa/run.json": `{"solution":"first","content_hash":"0123456789","device":{"name":"NVIDIA H200"}}`,
 		runs.Dir + "/20260102-120000-000-bbbb/run.json": `not JSON`,
 		"solution/baselines/mine/config.toml":           "",
 		"other.json":                                    "",
@@ -54,7 +56,8 @@ func completionProject(t *testing.T) string {
 		}
 	}
 	t.Chdir(dir)
-	if out, err := exec.Command("bash", "-c", "git init -q && git remote add origin nowhere").CombinedOutput(); err != nil {
+	if out, err := exec.Command("bash", "-c",
+		"git init -q && git remote add origin nowhere").CombinedOutput(); err != nil {
 		t.Fatalf("git: %v\n%s", err, out)
 	}
 	t.Setenv("FISUB_CACHE", t.TempDir())
@@ -138,7 +141,8 @@ func TestComplete(t *testing.T) {
 			t.Errorf("fisub %s: got %q, want %q", tc.line, got, want)
 		}
 	}
-	if text := complete("local", "--resume", "20260101"); !strings.Contains(text, "\tfirst 01234567, 0 workloads on NVIDIA H200\n") {
+	if text := complete("local", "--resume", "20260101"); !strings.Contains(text,
+		"\tfirst 01234567, 0 workloads on NVIDIA H200\n") {
 		t.Errorf("a run: got %q, want what it ran", text)
 	}
 }
@@ -147,8 +151,10 @@ func TestComplete(t *testing.T) {
 func TestCompleteBroken(t *testing.T) {
 	completionProject(t)
 	for _, words := range [][]string{
-		{"-C", "broken", "local", "--set", ""}, {"-C", "broken", "--dataset", "broken", "local", "--workload", ""}, {"--config", "a folder", "remote", "--on", ""},
-		{"-C", "broken", "--dataset", "broken", "dataset", "ls", "--definition", ""}, {"-C", "broken", "local", "--baseline", ""}, {}, {"--config"},
+		{"-C", "broken", "local", "--set", ""}, {"-C", "broken", "--dataset", "broken", "local", "--workload", ""},
+		{"--config", "a folder", "remote", "--on", ""},
+		{"-C", "broken", "--dataset", "broken", "dataset", "ls", "--definition", ""},
+		{"-C", "broken", "local", "--baseline", ""}, {}, {"--config"},
 	} {
 		cmd := exec.Command("fisub", append(words, completeFlag)...)
 		var complaint strings.Builder
@@ -159,14 +165,16 @@ func TestCompleteBroken(t *testing.T) {
 			if err := again.Run(); err != nil {
 				t.Fatalf("%q: %v", words, err)
 			}
-			took = min(took, again.ProcessState.UserTime()+again.ProcessState.SystemTime()) // the machine may do something else meanwhile
+			// the machine may do something else meanwhile
+			took = min(took, again.ProcessState.UserTime()+again.ProcessState.SystemTime())
 		}
 		limit := 100 * time.Millisecond
 		if raceDetector {
 			limit *= 10
 		}
 		if complaint.String() != "" || took > limit {
-			t.Errorf("%q: got %q on stderr, and %v of processor time, want nothing, within %v", words, complaint.String(), took, limit)
+			t.Errorf("%q: got %q on stderr, and %v of processor time, want nothing, within %v", words, complaint.String(), took,
+				limit)
 		}
 	}
 }
@@ -187,7 +195,8 @@ func TestCompleteAllFlags(t *testing.T) {
 				}
 				value, _, _ := strings.Cut(valueName(f), "[")
 				if !slices.Contains(noValues, value) && complete(append(slices.Clone(here), "-"+f.Names()[0], "")...) == "" {
-					t.Errorf("fisub %s --%s: nothing completes its value: add %q to values or noValues in complete.go", strings.Join(here, " "), f.Names()[0], value)
+					t.Errorf("fisub %s --%s: nothing completes its value: add %q to values or noValues in complete.go",
+						strings.Join(here, " "), f.Names()[0], value)
 				}
 			}
 			walk(here, c.Subcommands)

@@ -22,28 +22,29 @@ var needs = map[string]string{
 	"fisub local --set contest54 --device cuda:0":              "a GPU",
 	"fisub sanitize --tool memcheck,racecheck --workload 3fb7": "a GPU",
 	"fisub profile": "a GPU",
-	"fisub profile --set contest54 --workload 2f4e --ncu-set full":                          "a GPU",
-	"fisub compare last~1 last":                                                             "runs on a GPU",
-	"fisub compare HEAD .":                                                                  "a GPU",
-	"fisub compare . solution/baselines/warp-per-row solution/baselines/warp-8-rows":        "a GPU",
-	"fisub compare --fail-on slower --set contest54 main HEAD":                              "a GPU",
-	"fisub remote --gpu b200 --on lab":                                                      "hosts",
-	"fisub remote --on lab --shards 4 --max-cost 5":                                         "hosts",
-	"fisub remote --on cluster,cloud --race --detach":                                       "hosts",
-	"fisub remote --gpu b200 --baseline warp-per-row":                                       "hosts",
-	"fisub remote gc --on lab":                                                              "hosts",
-	"fisub remote hosts --on lab":                                                           "hosts",
-	"fisub dataset verify --dataset ~/mlsys26-contest":                                      "a clone of the contest's dataset",
-	"fisub check --arch sm_90,sm_100":                                                       "a CUDA compiler",
-	"fisub init my-kernel":                                                                  "a terminal",
+	"fisub profile --set contest54 --workload 2f4e --ncu-set full":                   "a GPU",
+	"fisub compare last~1 last":                                                      "runs on a GPU",
+	"fisub compare HEAD .":                                                           "a GPU",
+	"fisub compare . solution/baselines/warp-per-row solution/baselines/warp-8-rows": "a GPU",
+	"fisub compare --fail-on slower --set contest54 main HEAD":                       "a GPU",
+	"fisub remote --gpu b200 --on lab":                                               "hosts",
+	"fisub remote --on lab --shards 4 --max-cost 5":                                  "hosts",
+	"fisub remote --on cluster,cloud --race --detach":                                "hosts",
+	"fisub remote --gpu b200 --baseline warp-per-row":                                "hosts",
+	"fisub remote gc --on lab":                                                       "hosts",
+	"fisub remote hosts --on lab":                                                    "hosts",
+	"fisub dataset verify --dataset ~/mlsys26-contest": "a clone of the contest's " +
+		"dataset",
+	"fisub check --arch sm_90,sm_100": "a CUDA compiler",
+	"fisub init my-kernel":            "a terminal",
 	"fisub init --definition gdn_decode_qk4_v8_d128_k_last --language triton --author me .": "an empty folder",
-	"fisub submit --push":                                                                   "a remote repository",
-	"fisub -C my-kernel local":                                                              "a project, as in the tutorial",
-	"fisub submit --dry-run":                                                                "a project, as in the tutorial",
-	"fisub submit --all --untested":                                                         "a project, as in the tutorial",
-	"fisub doctor --require cuda,cupti,remote.lab":                                          "a GPU",
-	"fisub toolchain install":                                                               "PyPI",
-	"fisub toolchain show":                                                                  "a CUDA compiler",
+	"fisub submit --push":                          "a remote repository",
+	"fisub -C my-kernel local":                     "a project, as in the tutorial",
+	"fisub submit --dry-run":                       "a project, as in the tutorial",
+	"fisub submit --all --untested":                "a project, as in the tutorial",
+	"fisub doctor --require cuda,cupti,remote.lab": "a GPU",
+	"fisub toolchain install":                      "PyPI",
+	"fisub toolchain show":                         "a CUDA compiler",
 }
 
 // allCommands are those that can be seen, with the ones below them.
@@ -56,7 +57,8 @@ func allCommands(commands []*cli.Command) (all []*cli.Command) {
 	return all
 }
 
-// Every command has an example; each is a command line that fisub takes, and those that need no more than this machine run.
+// Every command has an example; each is a command line that fisub takes, and those that need no more than this machine
+// run.
 func TestExamples(t *testing.T) {
 	slowWithRace(t)
 	var lines []string
@@ -136,9 +138,11 @@ func understood(line string) error {
 
 func TestUnderstood(t *testing.T) {
 	for line, want := range map[string]bool{
-		"fisub local": true, "fisub local --frobnicate": false, "fisub local last": false, "fisub runs show": false, "fisub runs show last": true,
-		"fisub pack -o - | fisub unpack - copy": true, "fisub pack | less": false, "fisub frob": false, "fisub local --limit many": false,
-		"fisub check x -v": true, "fisub check -- x -v": false,
+		"fisub local": true, "fisub local --frobnicate": false, "fisub local last": false, "fisub runs show": false,
+		"fisub runs show last":                  true,
+		"fisub pack -o - | fisub unpack - copy": true, "fisub pack | less": false, "fisub frob": false,
+		"fisub local --limit many": false,
+		"fisub check x -v":         true, "fisub check -- x -v": false,
 	} {
 		if err := understood(line); (err == nil) != want {
 			t.Errorf("%s: got %v", line, err)
@@ -171,7 +175,8 @@ func exampleFolder(t *testing.T) {
 	for _, env := range []string{"GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"} {
 		t.Setenv(env, "me@example.com")
 	}
-	out, err := exec.Command("bash", "-e", "-c", `echo .fisub >.gitignore; git init -q -b main; git add .; git commit -qm first
+	out, err := exec.Command("bash", "-e", "-c",
+		`echo .fisub >.gitignore; git init -q -b main; git add .; git commit -qm first
 fisub pack; fisub local --device emu --limit 2`).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

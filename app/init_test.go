@@ -15,8 +15,8 @@ import (
 	"fisub/scaffold"
 )
 
-// For each definition of the contest and each language: what init makes is sound, passes its workloads on this machine as it
-// stands, and packs to the same bytes when it is made again.
+// For each definition of the contest and each language: what init makes is sound, passes its workloads on this machine
+// as it stands, and packs to the same bytes when it is made again.
 func TestInitProjects(t *testing.T) {
 	slowWithRace(t)
 	longtest.Skip(t, "runs each project")
@@ -54,7 +54,8 @@ func TestInitProjects(t *testing.T) {
 		for _, language := range scaffold.Languages {
 			t.Run(definition+"/"+string(language), func(t *testing.T) {
 				dir := t.TempDir()
-				flags := []string{"init", "--definition", definition, "--language", string(language), "--author", "Ada", "--name", "first"}
+				flags := []string{"init", "--definition", definition, "--language", string(language), "--author", "Ada", "--name",
+					"first"}
 				fisub(t, dir, append(flags, "a")...)
 				fisub(t, dir, append(flags, "b")...)
 				if out := fisub(t, dir, "check", "-C", "a"); !strings.HasSuffix(out, "\nsound\n") {
@@ -76,7 +77,8 @@ func TestInitProjects(t *testing.T) {
 				if language != trace.CUDA && noPython != nil {
 					t.Skipf("not run: %v", noPython)
 				}
-				if language == trace.Triton && strings.HasPrefix(definition, "moe") && !strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "python") {
+				if language == trace.Triton && strings.HasPrefix(definition, "moe") &&
+					!strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "python") {
 					t.Skip("not run: Triton's interpreter takes a minute for it; FISUB_TEST_REQUIRE=python runs it")
 				}
 				out := fisub(t, dir, "local", "-C", "a", "--device", "emu", "--strict", "--limit", limit)

@@ -18,9 +18,9 @@ import (
 	"fisub/internal/longtest"
 )
 
-// fisub, or its worker, is killed at 20 random points of emulated runs of 10 workloads; each run is resumed until it has
-// ended. At most the workload in flight is lost, every line of every file is whole, and nothing is judged twice. A killed
-// worker costs the workload in flight its verdict, no other one.
+// fisub, or its worker, is killed at 20 random points of emulated runs of 10 workloads; each run is resumed until it
+// has ended. At most the workload in flight is lost, every line of every file is whole, and nothing is judged twice. A
+// killed worker costs the workload in flight its verdict, no other one.
 func TestKill(t *testing.T) {
 	longtest.Skip(t, "runs 20 times on the emulator")
 	repo, err := filepath.Abs("..")
@@ -52,7 +52,8 @@ func TestKill(t *testing.T) {
 		return cmd.ProcessState.ExitCode()
 	}
 
-	if status := fisub(nil, "local", "--device", "emu", "--limit", "10"); status != 0 { // builds the kernel, makes the inputs
+	// builds the kernel, makes the inputs
+	if status := fisub(nil, "local", "--device", "emu", "--limit", "10"); status != 0 {
 		t.Fatalf("exit status %d: %s", status, &stderr)
 	}
 	begun := time.Now()

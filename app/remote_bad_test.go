@@ -13,8 +13,8 @@ import (
 	"fisub/remote/ssh/sshdtest"
 )
 
-// A host that is not what the user takes it for, lets nobody in, is not there or has no room: exit status 1, ssh's own words, a
-// remedy, no run folder and nothing on the host.
+// A host that is not what the user takes it for, lets nobody in, is not there or has no room: exit status 1, ssh's own
+// words, a remedy, no run folder and nothing on the host.
 func TestRemoteBadHosts(t *testing.T) {
 	f := sshdtest.New(t, 1)
 	d := f.Daemons[0]
@@ -40,11 +40,15 @@ func TestRemoteBadHosts(t *testing.T) {
 		more            string // of the table
 		text, hint      string
 	}{
-		{"unknown", known, write("none", ""), "", "its host key is not known: ", "ssh h1 once by hand, and compare the fingerprint"},
-		{"changed", known, write("other", fmt.Sprintf("[%s]:%d %s", d.Addr, d.Port, public)), "", "its host key has changed: ", "somebody may listen in"},
-		{"stranger", id + "\n", filepath.Join(f.Dir, d.Name+".key") + "\n", "", "Permission denied (publickey)", "ssh-add the key"},
+		{"unknown", known, write("none", ""), "", "its host key is not known: ",
+			"ssh h1 once by hand, and compare the fingerprint"},
+		{"changed", known, write("other", fmt.Sprintf("[%s]:%d %s", d.Addr, d.Port, public)), "",
+			"its host key has changed: ", "somebody may listen in"},
+		{"stranger", id + "\n", filepath.Join(f.Dir, d.Name+".key") + "\n", "", "Permission denied (publickey)",
+			"ssh-add the key"},
 		{"keyless", id + "\n", filepath.Join(f.Dir, "absent") + "\n", "", "Permission denied (publickey)", "ssh-add the key"},
-		{"nowhere", "HostName " + d.Addr, "HostName no-such-host.invalid", "", "Could not resolve hostname", "is the name right, and the host up?"},
+		{"nowhere", "HostName " + d.Addr, "HostName no-such-host.invalid", "", "Could not resolve hostname",
+			"is the name right, and the host up?"},
 		{"down", fmt.Sprintf("Port %d", d.Port), "Port 1", "", "Connection refused", "is the name right, and the host up?"},
 		{"full", "", "", fmt.Sprintf("workdir = %q\n", filepath.Join(f.Dir, "small", "work")), " MB free in ", "make room"},
 		{"readonly", "", "", "workdir = \"/proc/fisub\"\n", "/proc/fisub", "set workdir to a folder that you may write to"},
@@ -55,7 +59,8 @@ func TestRemoteBadHosts(t *testing.T) {
 		if k.from == "" {
 			config = f.Config
 		}
-		fmt.Fprintf(&tables, "[remote.%s]\nprovider = \"ssh\"\nhosts = [\"h1\"]\nssh_config = %q\ngpu = \"none\"\n%s\n", k.table, config, k.more)
+		fmt.Fprintf(&tables, "[remote.%s]\nprovider = \"ssh\"\nhosts = [\"h1\"]\nssh_config = %q\ngpu = \"none\"\n%s\n",
+			k.table, config, k.more)
 	}
 	b := newRemoteBench(t, tables.String())
 	for _, k := range cases {
@@ -74,7 +79,9 @@ func TestRemoteBadHosts(t *testing.T) {
 			_ = cmd.Run()
 			text := b.stderr.String()
 			_, hint, _ := strings.Cut(text, "\nhint: ")
-			if status := cmd.ProcessState.ExitCode(); status != exitError || !strings.Contains(text, "fisub: "+k.table+": h1: ") || !strings.Contains(text, k.text) || !strings.Contains(hint, k.hint) {
+			if status := cmd.ProcessState.ExitCode(); status != exitError ||
+				!strings.Contains(text, "fisub: "+k.table+": h1: ") || !strings.Contains(text, k.text) ||
+				!strings.Contains(hint, k.hint) {
 				t.Errorf("got exit status %d, want %d, %q and a hint %q\n%s", status, exitError, k.text, k.hint, text)
 			}
 			if ids, err := runs.IDs(b.dir); err != nil || len(ids) != 0 {

@@ -13,12 +13,13 @@ import (
 	"fisub/remote/slurm/slurmtest"
 )
 
-// A real Slurm, with and without munge, ends with the verdicts of fisub local; what is cancelled, refused or taken up again
-// after a kill leaves nothing in the queue.
+// A real Slurm, with and without munge, ends with the verdicts of fisub local; what is cancelled, refused or taken up
+// again after a kill leaves nothing in the queue.
 func TestRemoteSlurm(t *testing.T) {
 	work := t.TempDir()
 	table := func(name, more string) string {
-		return fmt.Sprintf("[remote.%s]\nprovider = \"slurm\"\nworkdir = %q\ngpu = \"none\"\njobs = 2\n%s\n", name, work, more)
+		return fmt.Sprintf("[remote.%s]\nprovider = \"slurm\"\nworkdir = %q\ngpu = \"none\"\njobs = 2\n%s\n", name, work,
+			more)
 	}
 	b := newRemoteBench(t, table("cluster", "partition = \"gpu\"\ngres = \"gpu:b200:1\"\nprice = 6.25\n")+
 		table("partition", "partition = \"gpux\"\n")+table("gres", "gres = \"gpu:h100:1\"\n"))
@@ -53,7 +54,8 @@ func TestRemoteSlurm(t *testing.T) {
 	known, _ := runs.IDs(b.dir)
 	for _, k := range []struct{ table, text, hint string }{
 		{"partition", "fisub: partition: sbatch: invalid partition specified: gpux", "hint: the cluster's partitions: gpu"},
-		{"gres", "fisub: gres: sbatch: Requested node configuration is not available", "hint: what the nodes of each partition have: gpu gpu:b200:2"},
+		{"gres", "fisub: gres: sbatch: Requested node configuration is not available",
+			"hint: what the nodes of each partition have: gpu gpu:b200:2"},
 	} {
 		b.fisub(1, "remote", "--on", k.table, "--limit", "1")
 		if text := b.stderr.String(); !strings.Contains(text, k.text) || !strings.Contains(text, k.hint) {
@@ -97,7 +99,8 @@ func TestRemoteSlurm(t *testing.T) {
 // emptyQueue checks that neither Slurm nor the work folder has anything of a job.
 func (b *remoteBench) emptyQueue(c *slurmtest.Cluster, work string) {
 	b.t.Helper()
-	if out := c.Run("squeue", "--noheader", "--states=PENDING,RUNNING,CONFIGURING,SUSPENDED", "--format=%j %T"); out != "" {
+	if out := c.Run("squeue", "--noheader", "--states=PENDING,RUNNING,CONFIGURING,SUSPENDED",
+		"--format=%j %T"); out != "" {
 		b.t.Errorf("left in the queue: %s", out)
 	}
 	nothingIn(b.t, work)

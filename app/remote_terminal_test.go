@@ -129,8 +129,8 @@ const (
 	question = "stop the jobs, detach from them, or go on?"
 )
 
-// Ctrl-C on a terminal asks. d detaches, s and a second Ctrl-C stop, everything else goes on; neither ssh nor Slurm's commands
-// hear of it.
+// Ctrl-C on a terminal asks. d detaches, s and a second Ctrl-C stop, everything else goes on; neither ssh nor Slurm's
+// commands hear of it.
 func TestRemoteTerminal(t *testing.T) {
 	first := newRemoteBench(t, "")
 	first.fisub(0, "local", "--device", "emu", "--limit", "1") // builds the kernel for all
@@ -140,17 +140,20 @@ func TestRemoteTerminal(t *testing.T) {
 	}{
 		{"loopback", func(t *testing.T) (*remoteBench, string) {
 			work := t.TempDir()
-			return newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work)), work
+			return newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n",
+				work)), work
 		}},
 		{"ssh", func(t *testing.T) (*remoteBench, string) {
 			f := sshdtest.New(t, 1)
-			return newRemoteBench(t, fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\"]\nssh_config = %q\ngpu = \"none\"\n", f.Config)),
+			return newRemoteBench(t,
+					fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\"]\nssh_config = %q\ngpu = \"none\"\n", f.Config)),
 				filepath.Join(f.Daemons[0].Home, ".cache/fisub/remote")
 		}},
 		{"slurm", func(t *testing.T) (*remoteBench, string) {
 			c := slurmtest.Start(t, slurmtest.Setup{})
 			work := t.TempDir()
-			b := newRemoteBench(t, fmt.Sprintf("[remote.cluster]\nprovider = \"slurm\"\njobs = 1\nworkdir = %q\ngpu = \"none\"\n", work))
+			b := newRemoteBench(t,
+				fmt.Sprintf("[remote.cluster]\nprovider = \"slurm\"\njobs = 1\nworkdir = %q\ngpu = \"none\"\n", work))
 			b.env = append(b.env, "SLURM_CONF="+c.Conf)
 			return b, work
 		}},
@@ -198,7 +201,8 @@ func TestRemoteTerminal(t *testing.T) {
 			s = open("remote", "--yes")
 			s.types("d\n")
 			s.ends(exitInterrupted)
-			if text := s.text(); !strings.Contains(text, "1 job left to run; follow with: fisub remote attach") || strings.Contains(text, "warning") {
+			if text := s.text(); !strings.Contains(text, "1 job left to run; follow with: fisub remote attach") ||
+				strings.Contains(text, "warning") {
 				t.Errorf("detached: got\n%s", text)
 			}
 			if entries, err := os.ReadDir(agent.Jobs(work)); err != nil || len(entries) != 1 {

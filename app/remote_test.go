@@ -167,11 +167,14 @@ func nothingIn(t testing.TB, work string) {
 func TestRemoteKill(t *testing.T) {
 	t.Run("loopback", func(t *testing.T) {
 		work := t.TempDir()
-		newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nslots = 2\nworkdir = %q\ngpu = \"none\"\n", work)).kill(15, work)
+		newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nslots = 2\nworkdir = %q\ngpu = \"none\"\n",
+			work)).kill(15, work)
 	})
 	t.Run("ssh", func(t *testing.T) {
 		f := sshdtest.New(t, 2)
-		b := newRemoteBench(t, fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\"]\nssh_config = %q\ngpu = \"none\"\n", f.Config))
+		b := newRemoteBench(t,
+			fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\"]\nssh_config = %q\ngpu = \"none\"\n",
+				f.Config))
 		var works []string
 		for _, d := range f.Daemons {
 			works = append(works, filepath.Join(d.Home, ".cache/fisub/remote"))
@@ -244,15 +247,20 @@ func (b *remoteBench) kill(times int, works ...string) {
 	}
 }
 
-// Three real sshds end with the verdicts of fisub local, also where one of them dies, and no secret is in what they leave.
+// Three real sshds end with the verdicts of fisub local, also where one of them dies, and no secret is in what they
+// leave.
 func TestRemoteSSH(t *testing.T) {
 	f := sshdtest.New(t, 3)
-	b := newRemoteBench(t, fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\", \"h3\"]\nssh_config = %q\ngpu = \"none\"\naway = \"3s\"\nprice = 6.25\n", f.Config))
+	b := newRemoteBench(t,
+		fmt.Sprintf(
+			"[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\", \"h3\"]\nssh_config = %q\ngpu = \"none\"\naway = "+
+				"\"3s\"\nprice = 6.25\n", f.Config))
 	for _, d := range f.Daemons {
 		b.share(filepath.Join(d.Home, ".cache/fisub/remote"))
 	}
 	planted := []string{rand.Text(), rand.Text(), rand.Text()} // not in the test binary, which is sent too
-	b.env = append(b.env, "AWS_SECRET_ACCESS_KEY="+planted[0], "MODAL_TOKEN_SECRET="+planted[1], "SSH_AUTH_SOCK=/nowhere/"+planted[2])
+	b.env = append(b.env, "AWS_SECRET_ACCESS_KEY="+planted[0], "MODAL_TOKEN_SECRET="+planted[1],
+		"SSH_AUTH_SOCK=/nowhere/"+planted[2])
 	key, err := os.ReadFile(filepath.Join(f.Dir, "id"))
 	if err != nil {
 		t.Fatal(err)
@@ -318,7 +326,8 @@ func TestRemoteSSH(t *testing.T) {
 	}
 	b.whole(b.last(), 20)
 	// The host may have been cut off before the client knew that its job had begun.
-	if text := b.stderr.String(); !strings.Contains(text, "the agent, process") || !strings.Contains(text, "warning: lab: h2 gpu 0: ") {
+	if text := b.stderr.String(); !strings.Contains(text, "the agent, process") ||
+		!strings.Contains(text, "warning: lab: h2 gpu 0: ") {
 		t.Errorf("with two hosts lost: got\n%s", text)
 	}
 	f.Daemons[1].Start(t)
@@ -414,11 +423,13 @@ func TestRemoteSignals(t *testing.T) {
 		_ = cmd.Wait()
 		return cmd.ProcessState.ExitCode()
 	}
-	if status := signalled(os.Interrupt); status != exitInterrupted || !strings.Contains(b.stderr.String(), "all jobs are stopped") {
+	if status := signalled(os.Interrupt); status != exitInterrupted ||
+		!strings.Contains(b.stderr.String(), "all jobs are stopped") {
 		t.Errorf("SIGINT: exit status %d\n%s", status, &b.stderr)
 	}
 	nothingIn(t, work)
-	if status := signalled(syscall.SIGHUP); status != exitInterrupted || !strings.Contains(b.stderr.String(), "fisub remote attach") {
+	if status := signalled(syscall.SIGHUP); status != exitInterrupted ||
+		!strings.Contains(b.stderr.String(), "fisub remote attach") {
 		t.Errorf("SIGHUP: exit status %d\n%s", status, &b.stderr)
 	}
 	b.fisub(0, "remote", "attach", "last")
@@ -429,7 +440,8 @@ func TestRemoteSignals(t *testing.T) {
 // gc ends what no run waits for: here a job whose run folder is gone, and one of another folder only with --all.
 func TestRemoteGC(t *testing.T) {
 	work := t.TempDir()
-	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nslots = 2\nworkdir = %q\ngpu = \"none\"\n", work))
+	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nslots = 2\nworkdir = %q\ngpu = \"none\"\n",
+		work))
 	id := strings.TrimSpace(b.fisub(0, "remote", "--detach", "--limit", "1"))
 	if got := b.fisub(0, "remote", "ls"); !strings.Contains(got, id) || !strings.Contains(got, "detached") {
 		t.Errorf("ls: got %s", got)
@@ -442,19 +454,22 @@ func TestRemoteGC(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.fisub(0, "remote", "gc", "--yes")
-	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 1 || !strings.Contains(b.stderr.String(), "begun elsewhere") {
+	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 1 ||
+		!strings.Contains(b.stderr.String(), "begun elsewhere") {
 		t.Errorf("a job of another folder: got %v, %s", entries, &b.stderr)
 	}
 	b.fisub(0, "remote", "gc", "--yes", "--all")
 	nothingIn(t, work)
 }
 
-// A job that another process begins while gc asks the hosts is not taken for one that nobody waits for, and a host that does not
-// answer keeps gc from nothing on the others.
+// A job that another process begins while gc asks the hosts is not taken for one that nobody waits for, and a host that
+// does not answer keeps gc from nothing on the others.
 func TestRemoteGCBeside(t *testing.T) {
 	f := sshdtest.New(t, 2)
 	work := filepath.Join(f.Daemons[0].Home, ".cache/fisub/remote")
-	b := newRemoteBench(t, fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\"]\nssh_config = %q\ngpu = \"none\"\n", f.Config))
+	b := newRemoteBench(t,
+		fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\"]\nssh_config = %q\ngpu = \"none\"\n",
+			f.Config))
 	id := strings.TrimSpace(b.fisub(0, "remote", "--detach", "--limit", "1"))
 	name := filepath.Join(b.dir, runs.Dir, id, dispatch.PlanName)
 	plan, err := os.ReadFile(name)
@@ -485,7 +500,8 @@ func TestRemoteGCBeside(t *testing.T) {
 		t.Fatal(err)
 	}
 	force := filepath.Join(f.Dir, "force")
-	put(force, []byte("case $SSH_ORIGINAL_COMMAND in *'for d in'*) cp "+later+" "+name+";; esac\nexec /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n"))
+	put(force, []byte("case $SSH_ORIGINAL_COMMAND in *'for d in'*) cp "+later+" "+name+
+		";; esac\nexec /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n"))
 	f.Daemons[0].Stop()
 	put(f.Daemons[0].Conf, append(conf, "ForceCommand exec /bin/sh "+force+"\n"...))
 	f.Daemons[0].Start(t)
@@ -503,10 +519,12 @@ func TestRemoteGCBeside(t *testing.T) {
 	nothingIn(t, work)
 }
 
-// From the command to its first event over SSH, with the bundle on the host already (aim: below 1 s) and without it (3 s).
+// From the command to its first event over SSH, with the bundle on the host already (aim: below 1 s) and without it (3
+// s).
 func BenchmarkRemoteFirstEvent(b *testing.B) {
 	f := sshdtest.New(b, 1)
-	r := newRemoteBench(b, fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\"]\nssh_config = %q\ngpu = \"none\"\n", f.Config))
+	r := newRemoteBench(b,
+		fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\"]\nssh_config = %q\ngpu = \"none\"\n", f.Config))
 	first := func() time.Duration {
 		cmd := r.command("--json", "remote", "--limit", "1")
 		cmd.Stdout = nil

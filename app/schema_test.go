@@ -12,8 +12,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// The events of a run on the emulator, of a remote run and of the runs on a GPU whose streams the repository keeps are as
-// docs/event.schema.json says, and what is not an event is refused.
+// The events of a run on the emulator, of a remote run and of the runs on a GPU whose streams the repository keeps are
+// as docs/event.schema.json says, and what is not an event is refused.
 func TestEventSchema(t *testing.T) {
 	repo, err := filepath.Abs("..")
 	if err != nil {
@@ -38,9 +38,11 @@ func TestEventSchema(t *testing.T) {
 	t.Setenv("FISUB_CACHE", t.TempDir())
 	t.Setenv("FIB_DATASET_PATH", "")
 	streams := [][]byte{}
-	for _, command := range []string{"fisub --json local --device emu --limit 2", "fisub --json remote --gpu none --on loopback --limit 2",
+	for _, command := range []string{"fisub --json local --device emu --limit 2",
+		"fisub --json remote --gpu none --on loopback --limit 2",
 		// A wrong kernel has a log, errors that are no numbers, and another exit status.
-		"sed -i 's/TVM_FFI_DLL_EXPORT_TYPED_FUNC/DLL_EXPORT/' solution/cuda/kernel.cu; fisub --json local --device emu --limit 1; test $? = 3"} {
+		"sed -i 's/TVM_FFI_DLL_EXPORT_TYPED_FUNC/DLL_EXPORT/' solution/cuda/kernel.cu; fisub --json local --device emu " +
+			"--limit 1; test $? = 3"} {
 		out, err := exec.Command("bash", "-c", command).Output()
 		if err != nil {
 			t.Fatalf("%s: %v", command, err)

@@ -12,15 +12,16 @@ import (
 	"time"
 )
 
-// A step is a command of a page and what the page shows of its output: a line that is "..." stands for any lines, and "..." in a
-// line for any text. Runs of spaces count as one.
+// A step is a command of a page and what the page shows of its output: a line that is "..." stands for any lines, and
+// "..." in a line for any text. Runs of spaces count as one.
 type step struct {
 	line    int // of the page
 	command string
 	want    []string
 }
 
-// steps reads the commands out of a page's code blocks: lines that begin with "$ ", gone on with by lines that begin with "> ".
+// steps reads the commands out of a page's code blocks: lines that begin with "$ ", gone on with by lines that begin
+// with "> ".
 func steps(page string) (all []step) {
 	fresh := false
 	n := 0
@@ -75,8 +76,10 @@ func TestDiffers(t *testing.T) {
 		out  string
 		same bool
 	}{
-		{nil, "", true}, {nil, "x\n", false}, {[]string{"a b"}, "a   b\n", true}, {[]string{"a"}, "a\nb\n", false}, {[]string{"a", "..."}, "a\nb\nc\n", true},
-		{[]string{"...", "c"}, "a\nb\nc\n", true}, {[]string{"...", "b"}, "a\nb\nc\n", false}, {[]string{"in ... s"}, "in 10.6 s\n", true},
+		{nil, "", true}, {nil, "x\n", false}, {[]string{"a b"}, "a   b\n", true}, {[]string{"a"}, "a\nb\n", false},
+		{[]string{"a", "..."}, "a\nb\nc\n", true},
+		{[]string{"...", "c"}, "a\nb\nc\n", true}, {[]string{"...", "b"}, "a\nb\nc\n", false},
+		{[]string{"in ... s"}, "in 10.6 s\n", true},
 		{[]string{"a.c"}, "abc\n", false}, {[]string{"a", "...", "c"}, "a\nc\n", true},
 	} {
 		if got := differs(tc.want, tc.out) == ""; got != tc.same {
@@ -94,14 +97,16 @@ func TestTutorial(t *testing.T) {
 	}
 	dir := t.TempDir()
 	config := filepath.Join(dir, "gitconfig")
-	if err := os.WriteFile(config, []byte("[user]\nname = me\nemail = me@example.com\n[init]\ndefaultBranch = main\n"), 0o644); err != nil {
+	if err := os.WriteFile(config, []byte("[user]\nname = me\nemail = me@example.com\n[init]\ndefaultBranch = main\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	work := filepath.Join(dir, "work")
 	if err := os.Mkdir(work, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	env := append(os.Environ(), "FISUB_CACHE="+filepath.Join(dir, "cache"), "FIB_DATASET_PATH=", "GIT_CONFIG_GLOBAL="+config, "GIT_CONFIG_NOSYSTEM=1",
+	env := append(os.Environ(), "FISUB_CACHE="+filepath.Join(dir, "cache"), "FIB_DATASET_PATH=",
+		"GIT_CONFIG_GLOBAL="+config, "GIT_CONFIG_NOSYSTEM=1",
 		"CUDA_VISIBLE_DEVICES=", "NO_COLOR=1", "COLUMNS=200")
 	status, place := "0", work
 	all := steps(string(page))
@@ -111,7 +116,8 @@ func TestTutorial(t *testing.T) {
 	for i, s := range all {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		state := filepath.Join(dir, "state")
-		cmd := exec.CommandContext(ctx, "bash", "-c", fmt.Sprintf("(exit %s)\n%s\necho \"$? $PWD\" >%s", status, s.command, state))
+		cmd := exec.CommandContext(ctx, "bash", "-c", fmt.Sprintf("(exit %s)\n%s\necho \"$? $PWD\" >%s", status, s.command,
+			state))
 		cmd.Dir, cmd.Env = place, env
 		begin := time.Now()
 		out, err := cmd.CombinedOutput()
