@@ -17,8 +17,8 @@ import (
 	"fisub/workloads"
 )
 
-// Every folder of solution/baselines is a sound submission, which the contest's collector does not find; those in Python pass
-// on the CPU.
+// Every folder of solution/baselines is a sound submission, which the contest's collector does not find; those in
+// Python pass on the CPU.
 func TestBaselines(t *testing.T) {
 	found, err := config.Discover("..")
 	if err != nil || len(found) != 1 {
@@ -57,7 +57,8 @@ func TestBaselines(t *testing.T) {
 			if !pyworker.Runs(&sol.Spec) {
 				return
 			}
-			reference := map[string]string{"torch-reference": "main.py", "torch-compile": "reference.py"}[filepath.Base(cfg.Root())]
+			reference := map[string]string{"torch-reference": "main.py",
+				"torch-compile": "reference.py"}[filepath.Base(cfg.Root())]
 			for _, s := range sol.Sources {
 				if s.Path == reference && s.Content != def.Reference {
 					t.Errorf("%s is not the definition's reference", s.Path)
@@ -80,13 +81,14 @@ func testBaseline(t *testing.T, data *workloads.Dataset, def *trace.Definition, 
 	}
 	profile.Timeout = 2 * time.Minute // torch.compile calls a C++ compiler
 	result, err := Run(t.Context(), Shared{Definition: def, Workloads: ws[:1], Profile: profile, Load: data.LoadTrial,
-		DeviceKind: "emu", Device: device.Options{CacheDir: t.TempDir()}}, Entry{Solution: sol, Run: &event.Run{Schema: event.Schema},
-		Events: event.NewStream(func(e event.Event) error {
-			if e.Evaluated != nil && e.Evaluated.Status != "PASSED" {
-				t.Errorf("got %s, log %s", e.Evaluated.Status, e.Evaluated.Log)
-			}
-			return nil
-		})})
+		DeviceKind: "emu", Device: device.Options{CacheDir: t.TempDir()}},
+		Entry{Solution: sol, Run: &event.Run{Schema: event.Schema},
+			Events: event.NewStream(func(e event.Event) error {
+				if e.Evaluated != nil && e.Evaluated.Status != "PASSED" {
+					t.Errorf("got %s, log %s", e.Evaluated.Status, e.Evaluated.Log)
+				}
+				return nil
+			})})
 	var we *worker.Error
 	if errors.As(err, &we) && we.Code == "no-dependency" {
 		t.Skip(err)

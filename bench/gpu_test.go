@@ -16,8 +16,8 @@ import (
 	"fisub/workloads"
 )
 
-// gpuConfig is a run of this repository's kernel on the first GPU, by the fisub program that $FISUB_TEST_BIN names, ../dist/fisub
-// where it is not set, on workloads of the set contest54.
+// gpuConfig is a run of this repository's kernel on the first GPU, by the fisub program that $FISUB_TEST_BIN names,
+// ../dist/fisub where it is not set, on workloads of the set contest54.
 func gpuConfig(t *testing.T, n int) testRun {
 	t.Helper()
 	program := os.Getenv("FISUB_TEST_BIN")
@@ -33,7 +33,8 @@ func gpuConfig(t *testing.T, n int) testRun {
 		_, err = client.Open(t.Context(), c.DeviceKind, c.Device)
 	}
 	var we *worker.Error
-	if err != nil && !strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "cuda") && (errors.As(err, &we) || errors.Is(err, os.ErrNotExist)) {
+	if err != nil && !strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "cuda") &&
+		(errors.As(err, &we) || errors.Is(err, os.ErrNotExist)) {
 		t.Skipf("no GPU: %v", err)
 	}
 	if err != nil {
@@ -91,7 +92,8 @@ func TestGPUFloorsAndBaseline(t *testing.T) {
 		t.Logf("%s of %d bytes: %.0f ns, %s", f.Kind, f.Bytes, f.MedianNS, f.Shape)
 	}
 	for i, s := range samples {
-		t.Logf("batch %d: %.0f ns, copy %.0f ns, share %.2f, warm L2 %.0f ns, itself %.0f ns", evaluated[i].Axes["batch_size"], s.MedianNS, s.CopyNS, s.CopyShare, s.Warm.MedianNS, s.Baseline.MedianNS)
+		t.Logf("batch %d: %.0f ns, copy %.0f ns, share %.2f, warm L2 %.0f ns, itself %.0f ns",
+			evaluated[i].Axes["batch_size"], s.MedianNS, s.CopyNS, s.CopyShare, s.Warm.MedianNS, s.Baseline.MedianNS)
 		if s.CopyShare < 0.2 || s.CopyShare > 1.2 {
 			t.Errorf("share of the copy's bandwidth: got %g, want 0.2 to 1.2", s.CopyShare)
 		}

@@ -18,8 +18,10 @@ import (
 
 // named is a solution that the model device knows by its name.
 func named(name string) *trace.Solution {
-	return &trace.Solution{Name: name, Definition: decode, Author: "a", Spec: trace.BuildSpec{Language: "cuda", EntryPoint: "k.cu::k",
-		TargetHardware: []string{"cuda"}, DestinationPassingStyle: true}, Sources: []trace.SourceFile{{Path: "k.cu", Content: "x"}}}
+	return &trace.Solution{Name: name, Definition: decode, Author: "a",
+		Spec: trace.BuildSpec{Language: "cuda", EntryPoint: "k.cu::k",
+			TargetHardware: []string{"cuda"}, DestinationPassingStyle: true},
+		Sources: []trace.SourceFile{{Path: "k.cu", Content: "x"}}}
 }
 
 // turns makes the workers of c write down their measurements, and returns how to read them.
@@ -37,7 +39,8 @@ func turns(t *testing.T, c *testRun, env ...string) func() []string {
 }
 
 // payloads gives the warnings, evaluations, samples and floors of a run.
-func payloads(events []event.Event) (warnings []string, evaluated []*event.Evaluated, samples []*event.Samples, floors []*event.Floor) {
+func payloads(events []event.Event) (warnings []string, evaluated []*event.Evaluated, samples []*event.Samples,
+	floors []*event.Floor) {
 	for _, e := range events {
 		switch {
 		case e.Type == event.TypeWarning && e.Message != nil:
@@ -63,7 +66,8 @@ func TestBaselineTakesTurns(t *testing.T) {
 	if err != nil || result.Passed != 2 {
 		t.Fatalf("got %+v and %v, want 2 passed", result, err)
 	}
-	one := []string{"ours cold 1 4", "double cold 1 4", "double cold 1 4", "ours cold 1 4", "ours cold 1 4", "double cold 1 4", "ours warm 1 4"}
+	one := []string{"ours cold 1 4", "double cold 1 4", "double cold 1 4", "ours cold 1 4", "ours cold 1 4",
+		"double cold 1 4", "ours warm 1 4"}
 	if got, want := read(), slices.Concat(one, one); !slices.Equal(got, want) {
 		t.Errorf("measurements: got %q, want %q", got, want)
 	}
@@ -72,7 +76,8 @@ func TestBaselineTakesTurns(t *testing.T) {
 		t.Fatalf("got %q, %d floors, %d samples, %d verdicts", warnings, len(floors), len(samples), len(evaluated))
 	}
 	for i, s := range samples {
-		if s.MedianNS != 1001.5 || s.N != 12 || s.Baseline == nil || s.Baseline.MedianNS != 2001.5 || s.Baseline.N != 12 || len(s.Baseline.TrialsNS) != 3 ||
+		if s.MedianNS != 1001.5 || s.N != 12 || s.Baseline == nil || s.Baseline.MedianNS != 2001.5 || s.Baseline.N != 12 ||
+			len(s.Baseline.TrialsNS) != 3 ||
 			s.Baseline.TrialsNS[2][3] != 2003 || !s.Baseline.ColdL2 || s.CopyNS != 0 {
 			t.Errorf("samples: got %+v and %+v", s, s.Baseline)
 		}
@@ -128,13 +133,18 @@ func TestBaselineFails(t *testing.T) {
 		speedups []bool
 		warnings []string
 	}{
-		{"wrong", []bool{true, false, true}, []string{"has no speed-up: baseline b: INCORRECT_NUMERICAL: output[0 0 0 0] is NaN"}},
-		{"crash", []bool{true, false, true}, []string{"has no speed-up: baseline b: RUNTIME_ERROR: Worker process failed unexpectedly: exit status 9"}},
+		{"wrong", []bool{true, false, true},
+			[]string{"has no speed-up: baseline b: INCORRECT_NUMERICAL: output[0 0 0 0] is NaN"}},
+		{"crash", []bool{true, false, true},
+			[]string{"has no speed-up: baseline b: RUNTIME_ERROR: Worker process failed unexpectedly: exit status 9"}},
 		{"crash when timed", []bool{false, false, false}, []string{"exit status 8", "exit status 8", "exit status 8"}},
-		{"no build", []bool{false, false, false}, []string{"no speed-up from here on: baseline b: COMPILE_ERROR: does not compile"}},
+		{"no build", []bool{false, false, false},
+			[]string{"no speed-up from here on: baseline b: COMPILE_ERROR: does not compile"}},
 		{"no machine", []bool{false, false, false}, []string{"no speed-up from here on: baseline b: no compiler"}},
-		{"hang", []bool{false, false, false}, []string{"no speed-up from here on: baseline b: TIMEOUT: Evaluation timeout after 2 seconds for solution hang"}},
-		{"other timer", []bool{false, false, false}, []string{"no speed-up: baseline b is timed with clock, the solution with model"}},
+		{"hang", []bool{false, false, false},
+			[]string{"no speed-up from here on: baseline b: TIMEOUT: Evaluation timeout after 2 seconds for solution hang"}},
+		{"other timer", []bool{false, false, false},
+			[]string{"no speed-up: baseline b is timed with clock, the solution with model"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			events, result, err := modelRun(t, "ours", 3, func(c *testRun) {
@@ -167,17 +177,19 @@ func TestBaselineFails(t *testing.T) {
 	}
 }
 
-// A solution that fails any workload has a score of 0; a baseline in an emulated run, or beside a solution that fails, is not
-// even started.
+// A solution that fails any workload has a score of 0; a baseline in an emulated run, or beside a solution that fails,
+// is not even started.
 func TestScoreOfFailure(t *testing.T) {
-	events, _, err := modelRun(t, "crash", 2, func(c *testRun) { c.Baseline = &Baseline{Name: "b", Solution: named("double")} })
+	events, _, err := modelRun(t, "crash", 2,
+		func(c *testRun) { c.Baseline = &Baseline{Name: "b", Solution: named("double")} })
 	if err != nil {
 		t.Fatal(err)
 	}
 	if done := events[len(events)-1].Done; done.Score == nil || *done.Score != 0 || done.Scored != 1 {
 		t.Errorf("got %+v, want a score of 0", done)
 	}
-	events, _, err = modelRun(t, "no build", 1, func(c *testRun) { c.Baseline = &Baseline{Name: "b", Solution: named("hang")} })
+	events, _, err = modelRun(t, "no build", 1,
+		func(c *testRun) { c.Baseline = &Baseline{Name: "b", Solution: named("hang")} })
 	if warnings, _, _, _ := payloads(events); err != nil || len(warnings) != 0 {
 		t.Errorf("got %q and %v, want no word of the baseline", warnings, err)
 	}
@@ -197,7 +209,8 @@ func TestWarmFails(t *testing.T) {
 		t.Fatalf("got %+v and %v, want 1 passed", result, err)
 	}
 	warnings, evaluated, samples, _ := payloads(events)
-	if len(warnings) != 1 || !strings.Contains(warnings[0], "no warm-L2 figure: worker process ended: exit status 8") || samples[0].Warm != nil || evaluated[0].Latency == nil {
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "no warm-L2 figure: worker process ended: exit status 8") ||
+		samples[0].Warm != nil || evaluated[0].Latency == nil {
 		t.Errorf("got %q, %+v, %+v; want a warning and the official figure", warnings, samples[0].Warm, evaluated[0])
 	}
 }
@@ -224,7 +237,8 @@ func TestTrialsMove(t *testing.T) {
 		read = turns(t, c, "FISUB_TEST_MEMORY=1000000000")
 	})
 	got := read()
-	if most := fmt.Sprintf("ours cold 1 1 %d", maxCopies*tensors); err != nil || !slices.Contains(got, most) || slices.Contains(got, most+"0") || got[9] != "ours cold 1 1 20" {
+	if most := fmt.Sprintf("ours cold 1 1 %d", maxCopies*tensors); err != nil || !slices.Contains(got, most) ||
+		slices.Contains(got, most+"0") || got[9] != "ours cold 1 1 20" {
 		t.Errorf("got %v, %q, want up to %q, then from the start", err, got, most)
 	}
 	if !slices.Contains(got, "floor cold 1 1 4") {
@@ -257,7 +271,8 @@ func TestFloors(t *testing.T) {
 	}
 	last := len(copyShapes) - 1
 	ns := float64(500-10*last) + 1.5
-	if copied.Kind != "copy" || copied.Shape != copyShapes[last] || copied.MedianNS != ns || copied.Bytes < samples[0].Bytes || copied.Bytes > samples[0].Bytes+31 {
+	if copied.Kind != "copy" || copied.Shape != copyShapes[last] || copied.MedianNS != ns ||
+		copied.Bytes < samples[0].Bytes || copied.Bytes > samples[0].Bytes+31 {
 		t.Errorf("copy: got %+v, want %g ns", copied, ns)
 	}
 	for _, s := range samples {
@@ -271,7 +286,8 @@ func TestFloors(t *testing.T) {
 		turns(t, c, "FISUB_TEST_FLOOR=wrong")
 	})
 	warnings, _, samples, _ = payloads(events)
-	if err != nil || result.Passed != 2 || !slices.Equal(warnings, []string{"no share of the copy bandwidth: the copy kernel copied wrongly"}) || samples[1].CopyNS != 0 {
+	if err != nil || result.Passed != 2 || !slices.Equal(warnings,
+		[]string{"no share of the copy bandwidth: the copy kernel copied wrongly"}) || samples[1].CopyNS != 0 {
 		t.Errorf("a copy that is wrong: got %+v, %v, %q, want one warning and no copy", result, err, warnings)
 	}
 }
@@ -311,14 +327,17 @@ func TestTogether(t *testing.T) {
 	if err != nil || results[0] != (Result{Passed: 2}) || results[1] != (Result{Passed: 1, Failed: 1}) {
 		t.Fatalf("got %+v and %v", results, err)
 	}
-	if got, want := read(), []string{"double cold 1 20", "crash cold 1 20", "double warm 1 20", "crash warm 1 20", "double cold 1 20", "double warm 1 20"}; !slices.Equal(got, want) {
+	if got, want := read(), []string{"double cold 1 20", "crash cold 1 20", "double warm 1 20", "crash warm 1 20",
+		"double cold 1 20", "double warm 1 20"}; !slices.Equal(got, want) {
 		t.Errorf("measurements: got %q, want %q", got, want)
 	}
 	for i, events := range [][]event.Event{a, b} {
-		if first, last := events[0], events[len(events)-1]; first.Run == nil || first.Run.ID != []string{"a", "b"}[i] || first.Run.Device.Name != "model" || last.Done == nil {
+		if first, last := events[0], events[len(events)-1]; first.Run == nil || first.Run.ID != []string{"a", "b"}[i] ||
+			first.Run.Device.Name != "model" || last.Done == nil {
 			t.Errorf("run %d: got %+v to %+v, want its own run from beginning to end", i, first, last)
 		}
-		if _, evaluated, _, _ := payloads(events); len(evaluated) != 2 || evaluated[0].Status != "PASSED" || (evaluated[1].Status == "PASSED") != (i == 0) {
+		if _, evaluated, _, _ := payloads(events); len(evaluated) != 2 || evaluated[0].Status != "PASSED" ||
+			(evaluated[1].Status == "PASSED") != (i == 0) {
 			t.Errorf("run %d: got %+v", i, evaluated)
 		}
 	}
@@ -355,11 +374,13 @@ func TestBaselineWithoutPython(t *testing.T) {
 		t.Errorf("got %+v, want the warning to have a hint", events)
 	}
 	warnings, _, _, _ := payloads(events)
-	if err != nil || result.Passed != 2 || !slices.EqualFunc(warnings, []string{"no speed-up from here on: baseline b: python: "}, strings.HasPrefix) || events[0].Run == nil {
+	if err != nil || result.Passed != 2 || !slices.EqualFunc(warnings,
+		[]string{"no speed-up from here on: baseline b: python: "}, strings.HasPrefix) || events[0].Run == nil {
 		t.Errorf("got %+v, %v, %q, want one warning in the run", result, err, warnings)
 	}
 	var we *worker.Error
-	if _, _, err = modelRun(t, "b", 1, func(c *testRun) { c.Solution = b }); !errors.As(err, &we) || we.Code != "no-python" {
+	if _, _, err = modelRun(t, "b", 1, func(c *testRun) { c.Solution = b }); !errors.As(err, &we) ||
+		we.Code != "no-python" {
 		t.Errorf("the solution itself: got %v, want an error of the machine", err)
 	}
 }

@@ -43,10 +43,12 @@ func run(t *testing.T, name string, n int) (Result, []event.Event) {
 		events = append(events, e)
 		return nil
 	})
-	sol := &trace.Solution{Name: name, Definition: decode, Author: "a", Spec: trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"},
-		EntryPoint: "kernel.cu::kernel"}, Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}}
+	sol := &trace.Solution{Name: name, Definition: decode, Author: "a", Spec: trace.BuildSpec{Language: trace.CUDA,
+		TargetHardware: []string{"cuda"},
+		EntryPoint:     "kernel.cu::kernel"}, Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}}
 	result, err := Run(t.Context(), Shared{Definition: def, Workloads: ws[:n], Load: data.LoadTrial,
-		Profile:    Profile{Iterations: 1, Trials: 3, Timeout: 30 * time.Second, Tolerance: tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}},
+		Profile: Profile{Iterations: 1, Trials: 3, Timeout: 30 * time.Second,
+			Tolerance: tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}},
 		Worker:     worker.Command{Args: []string{self}, Env: []string{"FISUB_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0"}},
 		DeviceKind: "host"}, Entry{Solution: sol, Events: stream, Run: &event.Run{}})
 	if err != nil {
@@ -62,19 +64,25 @@ func TestFindings(t *testing.T) {
 		want   []string // check and part of its text, in order
 	}{
 		{"honest", trace.Passed, nil},
-		{"pointer", trace.Passed, []string{cachedByPointer, "with all inputs changed, the outputs are those of the inputs before"}},
-		{"graph", trace.Passed, []string{cachedByPointer, "at other addresses, outputs are left unwritten: output[0 0 0 0] is NaN"}},
+		{"pointer", trace.Passed, []string{cachedByPointer,
+			"with all inputs changed, the outputs are those of the inputs before"}},
+		{"graph", trace.Passed, []string{cachedByPointer,
+			"at other addresses, outputs are left unwritten: output[0 0 0 0] is NaN"}},
 		{"content", trace.Passed, []string{cachedByContent, "with one row of state changed"}},
 		{"content of the first call", trace.Passed, []string{cachedByContent, "with one row of state changed"}},
-		{"skips after the first call", trace.IncorrectNumerical, []string{skippedWork, "call 2 on the same inputs, outputs are left unwritten: output[0 0 0 0] is NaN"}},
-		{"skips after the timing", trace.Passed, []string{skippedWork, "after the timing, outputs are left unwritten: output[0 0 0 0] is NaN"}},
-		{"skips half after the timing", trace.Passed, []string{skippedWork, "after the timing, outputs are left unwritten: new_state[0 0 0 0] is NaN"}},
+		{"skips after the first call", trace.IncorrectNumerical,
+			[]string{skippedWork, "call 2 on the same inputs, outputs are left unwritten: output[0 0 0 0] is NaN"}},
+		{"skips after the timing", trace.Passed, []string{skippedWork,
+			"after the timing, outputs are left unwritten: output[0 0 0 0] is NaN"}},
+		{"skips half after the timing", trace.Passed,
+			[]string{skippedWork, "after the timing, outputs are left unwritten: new_state[0 0 0 0] is NaN"}},
 		{"in place", trace.Passed, []string{changedInput, "the input state[0 0 0 0] was written to"}},
 		{"in place at first", trace.Passed, []string{changedInput, "the input state[0 0 2 3] was written to"}},
 		{"in place at the end", trace.Passed, []string{changedInput, "the input state[0 0 2 3] was written to"}},
 		{"behind", trace.Passed, []string{outsideWrite, "memory behind the end of state was written to"}},
 		{"before", trace.Passed, []string{outsideWrite, "memory before output was written to"}},
-		{"late stream", trace.Passed, []string{lateWrite, "output[0 0 0 0] was written after the call had ended in its stream"}},
+		{"late stream", trace.Passed, []string{lateWrite,
+			"output[0 0 0 0] was written after the call had ended in its stream"}},
 		{"early stream", trace.Passed, []string{lateWrite, "it is right where the device is idle before the call"}},
 		{"constant A_log", trace.Passed, []string{wrongResult, "with all inputs changed: "}},
 		{"raises", trace.Passed, []string{failedCall, "with all inputs changed: ValueError: never seen"}},
@@ -165,7 +173,8 @@ func TestOtherContents(t *testing.T) {
 			x.WriteFloat64s(before, 0)
 			turn(x, random.New("turn"))
 			got := values(x)
-			if slices.Equal(got, before) || !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(before))) {
+			if slices.Equal(got, before) || !slices.Equal(slices.Sorted(slices.Values(got)),
+				slices.Sorted(slices.Values(before))) {
 				t.Errorf("turn of %v%v: got %v of %v, want the same values elsewhere", dtype, shape, got, before)
 			}
 			for _, n := range []int{1, rowOf(x)} {
@@ -200,10 +209,12 @@ func TestOtherContents(t *testing.T) {
 // Numbers of entries, pages and packed bytes stay: another value may lie outside of what they point into.
 func TestOnlyFloatsChange(t *testing.T) {
 	in := &workloads.Inputs{}
-	for _, dtype := range []tensor.DType{tensor.Int8, tensor.Float8E4M3FN, tensor.Int32, tensor.BFloat16, tensor.Int64, tensor.Bool, tensor.Float4E2M1} {
+	for _, dtype := range []tensor.DType{tensor.Int8, tensor.Float8E4M3FN, tensor.Int32, tensor.BFloat16, tensor.Int64,
+		tensor.Bool, tensor.Float4E2M1} {
 		in.Values = append(in.Values, workloads.Input{Name: dtype.String(), Tensor: tensor.New(dtype, 2, 8)})
 	}
-	in.Values = append(in.Values, workloads.Input{Name: "weights", Tensor: &tensor.Tensor{DType: tensor.Float8E4M3FN, Shape: []int{2, maxChanged}, Data: make([]byte, 2*maxChanged)}})
+	in.Values = append(in.Values, workloads.Input{Name: "weights", Tensor: &tensor.Tensor{DType: tensor.Float8E4M3FN,
+		Shape: []int{2, maxChanged}, Data: make([]byte, 2*maxChanged)}})
 	e := &honesty{in: &inputs{Inputs: in}}
 	s, err := e.choose()
 	if err != nil {

@@ -41,12 +41,14 @@ func TestJudge(t *testing.T) {
 		{"equal", floats(1, 2), floats(1, 2), tol, trace.Passed, 0, 0, ""},
 		{"within atol", floats(0.005), floats(0.001), tol, trace.Passed, 0.004, 4, ""},
 		{"within rtol", floats(100.5), floats(100), tol, trace.Passed, 0.5, 0.005, ""},
-		{"one wrong", floats(1, 3), floats(1, 2), tol, trace.IncorrectNumerical, 1, 0.5, "y[1] is 3, expected 2; 1 of 2 elements are wrong"},
+		{"one wrong", floats(1, 3), floats(1, 2), tol, trace.IncorrectNumerical, 1, 0.5,
+			"y[1] is 3, expected 2; 1 of 2 elements are wrong"},
 		{"half may fail", floats(1, 3), floats(1, 2), half, trace.Passed, 1, 0.5, ""},
 		{"inf", floats(inf, 2), floats(inf, 2), half, trace.IncorrectNumerical, math.Inf(1), math.Inf(1), "y[0] is +Inf"},
 		{"nan", floats(1, nan), floats(1, 2), half, trace.IncorrectNumerical, math.NaN(), math.NaN(), "y[1] is NaN"},
 		{"shape", floats(1), floats(1, 2), tol, trace.IncorrectShape, 0, 0, "y: shape [1], expected [2]"},
-		{"dtype", tensor.New(tensor.BFloat16, 2), floats(1, 2), tol, trace.IncorrectDType, 0, 0, "y: dtype bfloat16, expected float32"},
+		{"dtype", tensor.New(tensor.BFloat16, 2), floats(1, 2), tol, trace.IncorrectDType, 0, 0,
+			"y: dtype bfloat16, expected float32"},
 		{"empty", floats(), floats(), tol, trace.Passed, 0, 0, ""},
 	} {
 		v := newVerdict()
@@ -144,9 +146,9 @@ func TestEvaluatorOf(t *testing.T) {
 	}
 }
 
-// topKInputs are two sequences over a cache of four pages of two tokens of dimension 4. Token i's key is (i+1, 0, 0, 0) by
-// its scale, the query's two heads are (1, 0, 0, 0) and (-1, 0, 0, 0) with weights 2 and 100: the score of token i is
-// 2*(i+1), since the second head's product is negative. Sequence 0 has pages 3 and 0 and three tokens: 6, 7 and 0.
+// topKInputs are two sequences over a cache of four pages of two tokens of dimension 4. Token i's key is (i+1, 0, 0, 0)
+// by its scale, the query's two heads are (1, 0, 0, 0) and (-1, 0, 0, 0) with weights 2 and 100: the score of token i
+// is 2*(i+1), since the second head's product is negative. Sequence 0 has pages 3 and 0 and three tokens: 6, 7 and 0.
 // Sequence 1 has page 1, twice, and three tokens, of which 2 and 3, at its first place, are all.
 func topKInputs() []workloads.Input {
 	q := tensor.New(tensor.Float8E4M3FN, 2, 2, 4)
@@ -164,7 +166,8 @@ func topKInputs() []workloads.Input {
 	lengths, table := tensor.New(tensor.Int32, 2), tensor.New(tensor.Int32, 2, 2)
 	lengths.WriteFloat32s([]float32{3, 3}, 0)
 	table.WriteFloat32s([]float32{3, 0, 1, 1}, 0)
-	return []workloads.Input{{Name: "q_index_fp8", Tensor: q}, {Name: "k_index_cache_fp8", Tensor: cache}, {Name: "weights", Tensor: weights},
+	return []workloads.Input{{Name: "q_index_fp8", Tensor: q}, {Name: "k_index_cache_fp8", Tensor: cache},
+		{Name: "weights", Tensor: weights},
 		{Name: "seq_lens", Tensor: lengths}, {Name: "block_table", Tensor: table}}
 }
 
@@ -188,12 +191,18 @@ func TestJudgeTopK(t *testing.T) {
 	}{
 		{"same", int32s(7, 6, -1, 3, 2, -1), tol, trace.Passed, 0, 0, ""},
 		{"another order", int32s(-1, 6, 7, 2, -1, 3), tol, trace.Passed, 0, 0, ""},
-		{"a worse token", int32s(7, 0, -1, 3, 2, -1), tol, trace.IncorrectNumerical, 12, 12. / 14, "i: score 1 of batch 0 is 2, expected 14"},
-		{"a worse token within the ratio", int32s(7, 0, -1, 3, 2, -1), tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 0.8}, trace.Passed, 12, 12. / 14, ""},
-		{"one too few", int32s(7, -1, -1, 3, 2, -1), tol, trace.IncorrectNumerical, inf, inf, "i: score 1 of batch 0 is -Inf, expected 14"},
-		{"one too many", int32s(7, 6, 0, 3, 2, -1), tol, trace.IncorrectNumerical, inf, inf, "i: score 2 of batch 0 is 2, expected -Inf"},
-		{"a page of another sequence", int32s(7, 6, -1, 3, 4, -1), tol, trace.IncorrectNumerical, inf, inf, "out-of-range indices in batch [1]"},
-		{"behind the sequence's end", int32s(7, 1, -1, 8, 2, -1), tol, trace.IncorrectNumerical, inf, inf, "out-of-range indices in batch [0, 1]"},
+		{"a worse token", int32s(7, 0, -1, 3, 2, -1), tol, trace.IncorrectNumerical, 12, 12. / 14,
+			"i: score 1 of batch 0 is 2, expected 14"},
+		{"a worse token within the ratio", int32s(7, 0, -1, 3, 2, -1),
+			tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 0.8}, trace.Passed, 12, 12. / 14, ""},
+		{"one too few", int32s(7, -1, -1, 3, 2, -1), tol, trace.IncorrectNumerical, inf, inf,
+			"i: score 1 of batch 0 is -Inf, expected 14"},
+		{"one too many", int32s(7, 6, 0, 3, 2, -1), tol, trace.IncorrectNumerical, inf, inf,
+			"i: score 2 of batch 0 is 2, expected -Inf"},
+		{"a page of another sequence", int32s(7, 6, -1, 3, 4, -1), tol, trace.IncorrectNumerical, inf, inf,
+			"out-of-range indices in batch [1]"},
+		{"behind the sequence's end", int32s(7, 1, -1, 8, 2, -1), tol, trace.IncorrectNumerical, inf, inf,
+			"out-of-range indices in batch [0, 1]"},
 		{"twice", int32s(7, 7, -1, 3, 2, 2), tol, trace.IncorrectNumerical, inf, inf, "duplicate indices in batch [0, 1]"},
 		{"shape", int32s(7, 6, 3, 2), tol, trace.IncorrectShape, 0, 0, "i: shape [2 2], expected [2 3]"},
 		{"dtype", tensor.New(tensor.Int64, 2, 3), tol, trace.IncorrectDType, 0, 0, "i: dtype int64, expected int32"},
@@ -209,7 +218,8 @@ func TestJudgeTopK(t *testing.T) {
 		}
 	}
 	v := newVerdict()
-	if v.evaluate(topK, []string{"i"}, outputs(want), []*tensor.Tensor{want}, topKInputs()[1:], tol); v.status != trace.RuntimeError {
+	if v.evaluate(topK, []string{"i"}, outputs(want), []*tensor.Tensor{want}, topKInputs()[1:],
+		tol); v.status != trace.RuntimeError {
 		t.Errorf("without an input: got %s", v.status)
 	}
 }
@@ -221,7 +231,8 @@ func TestJudgeTopKNaN(t *testing.T) {
 	in[2].Tensor.WriteFloat32s([]float32{nan}, 0) // weights of sequence 0
 	want := int32s(7, 6, -1, 3, 2, -1)
 	v := newVerdict()
-	v.evaluate(topK, []string{"i"}, outputs(want), []*tensor.Tensor{want}, in, tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1})
+	v.evaluate(topK, []string{"i"}, outputs(want), []*tensor.Tensor{want}, in,
+		tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1})
 	if v.status != trace.Passed || v.correctness.MaxAbsoluteError != 0 {
 		t.Errorf("got %s %q %+v, want PASSED without errors", v.status, v.detail, v.correctness)
 	}
@@ -230,7 +241,8 @@ func TestJudgeTopKNaN(t *testing.T) {
 // The matched ratio is left out where a number that is not finite ends the evaluation.
 func TestJudgeLowBitNotFinite(t *testing.T) {
 	v := newVerdict()
-	if v.evaluate(lowBit, []string{"y"}, outputs(floats(1, float32(math.NaN()))), []*tensor.Tensor{floats(1, 2)}, nil, tensor.Tolerance{Atol: 1, Rtol: 1, MatchedRatio: 0.9}) {
+	if v.evaluate(lowBit, []string{"y"}, outputs(floats(1, float32(math.NaN()))), []*tensor.Tensor{floats(1, 2)}, nil,
+		tensor.Tolerance{Atol: 1, Rtol: 1, MatchedRatio: 0.9}) {
 		t.Error("the evaluation goes on")
 	}
 	if v.status != trace.IncorrectNumerical || v.correctness.Extra != nil {
@@ -244,7 +256,8 @@ func TestJudgeNumberOfOutputs(t *testing.T) {
 	for _, e := range []evaluator{standard, lowBit, topK} {
 		for _, got := range [][]output{{}, outputs(floats(1), floats(2))} {
 			v := newVerdict()
-			if v.evaluate(e, []string{"y"}, got, []*tensor.Tensor{floats(1)}, topKInputs(), tol) || v.status != trace.RuntimeError {
+			if v.evaluate(e, []string{"y"}, got, []*tensor.Tensor{floats(1)}, topKInputs(), tol) ||
+				v.status != trace.RuntimeError {
 				t.Errorf("evaluator %d, %d outputs of 1: got %s, want RUNTIME_ERROR", e, len(got), v.status)
 			}
 		}
@@ -259,7 +272,8 @@ func TestScoresOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := ix.scores(1, []int{2, -1, 3}, map[int]float32{}); got[0] != 8 || got[1] != 6 || !math.IsInf(float64(got[2]), -1) {
+	if got := ix.scores(1, []int{2, -1, 3}, map[int]float32{}); got[0] != 8 || got[1] != 6 ||
+		!math.IsInf(float64(got[2]), -1) {
 		t.Errorf("got %v, want 8 6 -Inf", got)
 	}
 	if got := ix.scores(0, []int{-1, 7}, map[int]float32{}); got[0] == got[0] || !math.IsInf(float64(got[1]), -1) {

@@ -29,12 +29,13 @@ type testRun struct {
 
 func (c testRun) run(ctx context.Context) (Result, error) { return Run(ctx, c.Shared, c.Entry) }
 
-// The test binary is also the worker of its own runs, with the devices of run_test.go and measure_test.go, and with that of this
-// file: its memory is the process's own, and its kernel, which runs the reference, cheats in the way that the solution's name
-// says.
+// The test binary is also the worker of its own runs, with the devices of run_test.go and measure_test.go, and with
+// that of this file: its memory is the process's own, and its kernel, which runs the reference, cheats in the way that
+// the solution's name says.
 func TestMain(m *testing.M) {
 	if in, out, err := worker.Pipes(); err == nil {
-		openers := []device.Opener{{Kind: "host", Open: openHost}, {Kind: "model", Open: openModel}, {Kind: "shaky", Open: openShaky}, emu.Opener()}
+		openers := []device.Opener{{Kind: "host", Open: openHost}, {Kind: "model", Open: openModel},
+			{Kind: "shaky", Open: openShaky}, emu.Opener()}
 		if err := worker.Serve(context.Background(), in, out, openers, func(error) string { return "code" }); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

@@ -40,7 +40,8 @@ func (d *shaky) Measure(_ context.Context, _ func() error, plan device.Plan) (*d
 		plan.Tell(true)
 	}
 	defer plan.Tell(false)
-	s := &device.Samples{Timer: "test", TimerNote: "no CUPTI", Trials: [][]time.Duration{{time.Duration(100 + d.left)}}, Stamp: &device.Stamp{MIG: true},
+	s := &device.Samples{Timer: "test", TimerNote: "no CUPTI", Trials: [][]time.Duration{{time.Duration(100 + d.left)}},
+		Stamp:   &device.Stamp{MIG: true},
 		Kernels: []device.Activity{{Kind: "kernel", Name: "k", Registers: 40}}}
 	if d.left > 0 {
 		s.Disturbed = []string{"shaken"}
@@ -66,12 +67,15 @@ func shakyAttempt(t *testing.T, disturbed int) (a *attempt, events *[]event.Even
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	def, _, err := trace.DecodeDefinition([]byte(`{"name":"d","op_type":"t","axes":{},"inputs":{},"outputs":{},"reference":"def run(): pass"}`))
+	def, _, err := trace.DecodeDefinition(
+		[]byte(`{"name":"d","op_type":"t","axes":{},"inputs":{},"outputs":{},"reference":"def run(): pass"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	sol := &trace.Solution{Name: "s", Definition: "d", Author: "a", Sources: []trace.SourceFile{{Path: "k.cu", Content: "x"}},
-		Spec: trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"}, EntryPoint: "k.cu::k", DestinationPassingStyle: true}}
+	sol := &trace.Solution{Name: "s", Definition: "d", Author: "a",
+		Sources: []trace.SourceFile{{Path: "k.cu", Content: "x"}},
+		Spec: trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"}, EntryPoint: "k.cu::k",
+			DestinationPassingStyle: true}}
 	if _, err = client.Open(t.Context(), "shaky", device.Options{}); err == nil {
 		if err = client.Build(t.Context(), def, sol); err == nil {
 			err = client.Load(t.Context(), &worker.Workload{})
@@ -173,13 +177,15 @@ func TestMeter(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if m.begun != i*tt.begun || m.ended != m.begun || s.Stamp == nil || s.Stamp.ECCErrors != int64(m.ended) || !slices.Equal(s.Disturbed, []string{"shaken by the meter"}) ||
+			if m.begun != i*tt.begun || m.ended != m.begun || s.Stamp == nil || s.Stamp.ECCErrors != int64(m.ended) ||
+				!slices.Equal(s.Disturbed, []string{"shaken by the meter"}) ||
 				!slices.Equal(m.own, own) {
 				t.Errorf("got %+v, stamp %+v, %q, want the last reading's", m, s.Stamp, s.Disturbed)
 			}
 		}
 		// Where the timing fails, nothing is left reading.
-		if _, err := g.measure(t.Context(), r.process.client, "GPU-1", device.Plan{Timer: device.TimerCUPTI}); err == nil || m.begun != 2*tt.begun+1 || m.begun != m.ended {
+		if _, err := g.measure(t.Context(), r.process.client, "GPU-1", device.Plan{Timer: device.TimerCUPTI}); err == nil ||
+			m.begun != 2*tt.begun+1 || m.begun != m.ended {
 			t.Errorf("got %v, %+v, want one reading more, ended", err, m)
 		}
 		other.process.client.Close()
@@ -205,7 +211,8 @@ func TestStamp(t *testing.T) {
 		r.process.stamper = g
 		measure(t.Context(), []*attempt{r})
 		s, err := r.samples, r.err
-		if err != nil || s.Stamp == nil || s.Stamp.Note != tt.note || (tt.err == nil) != slices.Equal(m.own, []int{r.process.client.PID()}) {
+		if err != nil || s.Stamp == nil || s.Stamp.Note != tt.note ||
+			(tt.err == nil) != slices.Equal(m.own, []int{r.process.client.PID()}) {
 			t.Errorf("got %+v, %v, own %v, want the stamp with the note %q", s, err, m.own, tt.note)
 		}
 		if g.close(); m.closed != (tt.err == nil) {
@@ -219,12 +226,16 @@ func TestJoin(t *testing.T) {
 	reading := func(n int) event.Reading {
 		return event.Reading{SMClockMHz: n, MemoryClockMHz: 10 * n, TemperatureC: n / 10, PowerW: float64(n) / 2}
 	}
-	a := &device.Stamp{Before: reading(100), After: reading(200), During: event.During{N: 3, Min: reading(110), Median: reading(150), Max: reading(300)},
+	a := &device.Stamp{Before: reading(100), After: reading(200), During: event.During{N: 3, Min: reading(110),
+		Median: reading(150), Max: reading(300)},
 		ThrottleReasons: []string{"power", "heat"}, OtherProcesses: []event.GPUProcess{{PID: 7}, {PID: 8}}}
-	b := &device.Stamp{Before: reading(500), After: reading(600), During: event.During{N: 2, Min: reading(90), Median: reading(160), Max: reading(290)},
+	b := &device.Stamp{Before: reading(500), After: reading(600), During: event.During{N: 2, Min: reading(90),
+		Median: reading(160), Max: reading(290)},
 		ThrottleReasons: []string{"heat"}, OtherProcesses: []event.GPUProcess{{PID: 8}, {PID: 9}}, Note: "n"}
-	want := &device.Stamp{Before: reading(100), After: reading(600), During: event.During{N: 5, Min: reading(90), Median: reading(150), Max: reading(300)},
-		ThrottleReasons: []string{"heat", "power"}, OtherProcesses: []event.GPUProcess{{PID: 8}, {PID: 9}, {PID: 7}}, Note: "n"}
+	want := &device.Stamp{Before: reading(100), After: reading(600), During: event.During{N: 5, Min: reading(90),
+		Median: reading(150), Max: reading(300)},
+		ThrottleReasons: []string{"heat", "power"}, OtherProcesses: []event.GPUProcess{{PID: 8}, {PID: 9}, {PID: 7}},
+		Note: "n"}
 	if got := join(a, b); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

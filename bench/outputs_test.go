@@ -18,7 +18,8 @@ func TestOutFile(t *testing.T) {
 	if _, err := o.f.WriteAt([]byte{1, 2, 3, 4}, 96); err != nil {
 		t.Fatal(err)
 	}
-	ok := []worker.FileTensor{{DType: "int8", Shape: []int{4}, Offset: 96, Bytes: 4}, {DType: "float64", Shape: []int{9}, Offset: 1 << 40, Bytes: 72},
+	ok := []worker.FileTensor{{DType: "int8", Shape: []int{4}, Offset: 96, Bytes: 4},
+		{DType: "float64", Shape: []int{9}, Offset: 1 << 40, Bytes: 72},
 		{DType: "int8", Shape: []int{3, 0}, Offset: 256}}
 	outs, unmap, err := o.read(ok)
 	if err != nil {

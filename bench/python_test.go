@@ -36,17 +36,21 @@ const scaleDefinition = `{"name":"scale","op_type":"test","axes":{"n":{"type":"v
 "inputs":{"x":{"shape":["n"],"dtype":"float32"},"c":{"shape":null,"dtype":"float32"}},"outputs":{"y":{"shape":["n"],"dtype":"float32"}},
 "reference":"import os\ndef run(x, c):\n    if x.shape[0] == 13:\n        raise ValueError('13 is not for me')\n    if x.shape[0] == 666:\n        os._exit(3)\n    return x * c\n"}`
 
-// runPython runs a solution of language python, without destination-passing unless passing, on workloads of definition whose
-// inputs are random, but for scalars and those that blobs gives. It returns the evaluations by the index of the workload,
-// and the failed ones.
-func runPython(t *testing.T, definition, source string, passing bool, axes []map[string]int, blobs map[string]*tensor.Tensor) (evaluated map[int]*trace.Evaluation, failed []string, result Result, err error) {
+// runPython runs a solution of language python, without destination-passing unless passing, on workloads of definition
+// whose inputs are random, but for scalars and those that blobs gives. It returns the evaluations by the index of the
+// workload, and the failed ones.
+func runPython(t *testing.T, definition, source string, passing bool, axes []map[string]int,
+	blobs map[string]*tensor.Tensor) (evaluated map[int]*trace.Evaluation, failed []string, result Result, err error) {
 	t.Helper()
 	evaluated, failed, _, result, err = findPython(t, definition, source, passing, axes, blobs)
 	return evaluated, failed, result, err
 }
 
-// findPython is runPython with the findings, by the index of the workload, and the other warnings among the failed ones.
-func findPython(t *testing.T, definition, source string, passing bool, axes []map[string]int, blobs map[string]*tensor.Tensor) (evaluated map[int]*trace.Evaluation, failed []string, findings map[string][]string, result Result, err error) {
+// findPython is runPython with the findings, by the index of the workload, and the other warnings among the failed
+// ones.
+func findPython(t *testing.T, definition, source string, passing bool, axes []map[string]int,
+	blobs map[string]*tensor.Tensor) (evaluated map[int]*trace.Evaluation, failed []string, findings map[string][]string,
+	result Result, err error) {
 	t.Helper()
 	dir := t.TempDir()
 	def, _, err := trace.DecodeDefinition([]byte(definition))
@@ -120,11 +124,14 @@ func findPython(t *testing.T, definition, source string, passing bool, axes []ma
 		return nil
 	})
 	result, err = Run(t.Context(), Shared{
-		Definition: def, Profile: profile, Workloads: ws, Load: data.LoadTrial, DeviceKind: "emu", Device: device.Options{CacheDir: t.TempDir()},
+		Definition: def, Profile: profile, Workloads: ws, Load: data.LoadTrial, DeviceKind: "emu",
+		Device: device.Options{CacheDir: t.TempDir()},
 		Worker: worker.Command{MemoryLimit: 8 << 30},
 	}, Entry{Events: stream, Run: &event.Run{Schema: event.Schema, Fisub: "test"},
-		Solution: &trace.Solution{Name: "s", Definition: def.Name, Author: "a", Spec: trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"},
-			EntryPoint: "main.py::run", DestinationPassingStyle: passing}, Sources: []trace.SourceFile{{Path: "main.py", Content: source}}},
+		Solution: &trace.Solution{Name: "s", Definition: def.Name, Author: "a", Spec: trace.BuildSpec{Language: trace.Python,
+			TargetHardware: []string{"cuda"},
+			EntryPoint:     "main.py::run", DestinationPassingStyle: passing},
+			Sources: []trace.SourceFile{{Path: "main.py", Content: source}}},
 	})
 	return evaluated, failed, findings, result, err
 }
@@ -134,8 +141,8 @@ const mixDefinition = `{"name":"mix","op_type":"t","axes":{"n":{"type":"var"},"k
 "outputs":{"y":{"shape":["n","k"],"dtype":"float32"},"total":{"shape":["n"],"dtype":"float32"}},
 "reference":"def run(x, w):\n    y = x * w\n    return y, y.sum(-1)\n"}`
 
-// On the CPU the process remembers, as on a GPU, so the checks are the same, on the first workload; on the others those that
-// take no call.
+// On the CPU the process remembers, as on a GPU, so the checks are the same, on the first workload; on the others those
+// that take no call.
 func TestPythonFindings(t *testing.T) {
 	needPython(t)
 	const (
@@ -150,21 +157,32 @@ func TestPythonFindings(t *testing.T) {
 		want    []string // of the first workload
 		again   []string // of the second
 	}{
-		{"keeps its output tensors", returns + "    y, total = kept.setdefault(x.shape, work(x, w))\n    y.copy_(x * w)\n    total.copy_(y.sum(-1))\n    return y, total\n", false, nil, nil},
+		{"keeps its output tensors",
+			returns +
+				"    y, total = kept.setdefault(x.shape, work(x, w))\n    y.copy_(x * w)\n    total.copy_(y.sum(-1))\n    " +
+				"return y, total\n", false, nil, nil},
 		{"by content", passes + "    give(*kept.setdefault((tuple(x[0, :2].tolist()), x.shape[0]), work(x, w)))\n", true,
 			[]string{"cached-by-content: with one row of x changed, the outputs are those of the inputs before"}, nil},
-		{"the first call's tensors", passes + "    calls.append(0)\n    if len(calls) == 4:\n        first.extend((x, w, y, total))\n    if len(calls) >= 4:\n        x, w, y, total = first\n    y.copy_(x * w)\n    total.copy_(y.sum(-1))\n", true,
+		{"the first call's tensors",
+			passes +
+				"    calls.append(0)\n    if len(calls) == 4:\n        first.extend((x, w, y, total))\n    if len(calls) >= " +
+				"4:\n        x, w, y, total = first\n    y.copy_(x * w)\n    total.copy_(y.sum(-1))\n", true,
 			[]string{"cached-by-pointer: at other addresses, outputs are left unwritten: y[0 0] is NaN"}, nil},
-		{"returns less later", returns + "    calls.append(0)\n    y, total = work(x, w)\n    return (y, total) if len(calls) < 4 else (y, total.double())\n", false,
+		{"returns less later",
+			returns +
+				"    calls.append(0)\n    y, total = work(x, w)\n    return (y, total) if len(calls) < 4 else (y, " +
+				"total.double())\n", false,
 			[]string{"unsteady-result: after the timing: total: dtype float64, expected float32"}, nil},
 	} {
-		evaluated, other, findings, result, err := findPython(t, mixDefinition, tc.source, tc.passing, []map[string]int{{"n": 3}, {"n": 5}}, nil)
+		evaluated, other, findings, result, err := findPython(t, mixDefinition, tc.source, tc.passing,
+			[]map[string]int{{"n": 3}, {"n": 5}}, nil)
 		if err != nil || len(other) > 0 || len(evaluated) != 2 || evaluated[0].Status != trace.Passed {
 			t.Errorf("%s: got %+v, failed %q, error %v", tc.name, evaluated, other, err)
 			continue
 		}
 		got, again := findings["workload 0"], findings["workload 1"]
-		if tc.want == nil && len(got) > 0 || !startAs(got, tc.want) || evaluated[1].Status == trace.Passed && !startAs(again, tc.again) {
+		if tc.want == nil && len(got) > 0 || !startAs(got, tc.want) || evaluated[1].Status == trace.Passed &&
+			!startAs(again, tc.again) {
 			t.Errorf("%s: got %q and %q, want %q and %q", tc.name, got, again, tc.want, tc.again)
 		}
 		if result.Findings != len(got)+len(again) {
@@ -221,12 +239,14 @@ func TestPythonVerdicts(t *testing.T) {
 			{14, trace.IncorrectNumerical, "elements are wrong"},
 			{1000, trace.Passed, ""},
 		}},
-		{"destination-passing", "def run(x, c, y):\n    print('hello')\n    y[x.shape[0] // 6:] = (x * c)[x.shape[0] // 6:]\n", true, []want{
-			{4, trace.Passed, "hello\nhello\nhello\n"},
-			{6, trace.IncorrectNumerical, "y[0] is NaN"}, // left out
-		}},
-		{"does not import", "import absent\n", false, []want{{4, trace.CompileError, "from sources: No module named 'absent'"},
-			{5, trace.CompileError, "from sources: No module named 'absent'"}}},
+		{"destination-passing",
+			"def run(x, c, y):\n    print('hello')\n    y[x.shape[0] // 6:] = (x * c)[x.shape[0] // 6:]\n", true, []want{
+				{4, trace.Passed, "hello\nhello\nhello\n"},
+				{6, trace.IncorrectNumerical, "y[0] is NaN"}, // left out
+			}},
+		{"does not import", "import absent\n", false,
+			[]want{{4, trace.CompileError, "from sources: No module named 'absent'"},
+				{5, trace.CompileError, "from sources: No module named 'absent'"}}},
 	} {
 		var axes []map[string]int
 		passed := 0
@@ -243,7 +263,8 @@ func TestPythonVerdicts(t *testing.T) {
 		}
 		for i, want := range tc.want {
 			if got[i].Status != want.status || !strings.Contains(got[i].Log, want.log) {
-				t.Errorf("%s, n %d: got %s, log %.300q; want %s and %q", tc.name, want.n, got[i].Status, got[i].Log, want.status, want.log)
+				t.Errorf("%s, n %d: got %s, log %.300q; want %s and %q", tc.name, want.n, got[i].Status, got[i].Log, want.status,
+					want.log)
 			}
 		}
 		if result.Passed != passed || result.Failed != len(got)-passed || result.Missing != 0 {
@@ -263,7 +284,8 @@ func TestPythonReferenceFails(t *testing.T) {
 	if err != nil || result != (Result{Passed: 1, Missing: 2}) || got[2] == nil {
 		t.Errorf("got %+v, error %v; want the last one passed and two missing", result, err)
 	}
-	want := []string{"reference of scale: ValueError: 13 is not for me", "reference of scale: worker process ended: exit status 3"}
+	want := []string{"reference of scale: ValueError: 13 is not for me",
+		"reference of scale: worker process ended: exit status 3"}
 	if !slices.Equal(failed, want) {
 		t.Errorf("failed: got %q, want %q", failed, want)
 	}
@@ -271,7 +293,8 @@ func TestPythonReferenceFails(t *testing.T) {
 
 func TestNoReference(t *testing.T) {
 	t.Setenv("FISUB_PYTHON", filepath.Join(t.TempDir(), "absent"))
-	_, _, _, err := runPython(t, scaleDefinition, "def run(x, c):\n    return x * c\n", false, []map[string]int{{"n": 4}}, nil)
+	_, _, _, err := runPython(t, scaleDefinition, "def run(x, c):\n    return x * c\n", false, []map[string]int{{"n": 4}},
+		nil)
 	var we *worker.Error
 	if !errors.Is(err, ErrNoReference) || !errors.As(err, &we) || we.Code != "no-python" {
 		t.Errorf("got %v, want %v with the code no-python", err, ErrNoReference)
@@ -304,11 +327,14 @@ func TestPythonEvaluators(t *testing.T) {
 		name, definition, source string
 		want                     []want // for n 1, 2, 3
 	}{
-		{"low bit", lowBitDefinition, "import torch\ndef run(x):\n    y = x.float()\n    y[:, :6 * x.shape[0]] += 5\n    return y.to(torch.bfloat16)\n",
+		{"low bit", lowBitDefinition,
+			"import torch\ndef run(x):\n    y = x.float()\n    y[:, :6 * x.shape[0]] += 5\n    return y.to(torch.bfloat16)\n",
 			[]want{{trace.Passed, ""}, {trace.IncorrectNumerical, "24 of 128 elements are wrong"}}},
-		{"sparse attention", attentionDefinition, "import torch\ndef run(x):\n    y, lse = torch.softmax(x, -1).bfloat16(), torch.logsumexp(x, -1)\n" +
-			"    return ((y, lse), y, (y, lse + 1), (x, x, x))[x.shape[0] - 1]\n",
-			[]want{{trace.Passed, ""}, {trace.Passed, ""}, {trace.IncorrectNumerical, "lse[0] is"}, {trace.IncorrectShape, "3 outputs, expected 1 or 2"}}},
+		{"sparse attention", attentionDefinition,
+			"import torch\ndef run(x):\n    y, lse = torch.softmax(x, -1).bfloat16(), torch.logsumexp(x, -1)\n" +
+				"    return ((y, lse), y, (y, lse + 1), (x, x, x))[x.shape[0] - 1]\n",
+			[]want{{trace.Passed, ""}, {trace.Passed, ""}, {trace.IncorrectNumerical, "lse[0] is"},
+				{trace.IncorrectShape, "3 outputs, expected 1 or 2"}}},
 	} {
 		got, failed, _, err := runPython(t, tc.definition, tc.source, false, n(1, 2, 3, 4)[:len(tc.want)], nil)
 		if err != nil || len(got) != len(tc.want) {
@@ -317,7 +343,8 @@ func TestPythonEvaluators(t *testing.T) {
 		}
 		for i, want := range tc.want {
 			if got[i].Status != want.status || !strings.Contains(got[i].Log, want.log) {
-				t.Errorf("%s, n %d: got %s, log %.300q; want %s and %q", tc.name, i+1, got[i].Status, got[i].Log, want.status, want.log)
+				t.Errorf("%s, n %d: got %s, log %.300q; want %s and %q", tc.name, i+1, got[i].Status, got[i].Log, want.status,
+					want.log)
 			}
 			if tc.definition == lowBitDefinition {
 				if ratio, _ := got[i].Correctness.Extra.Get("matched_ratio"); ratio != 1-float64(6*(i+1))/64 {

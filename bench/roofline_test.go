@@ -16,8 +16,9 @@ import (
 
 func newTestRoofline(t *testing.T) *roofline {
 	t.Helper()
-	f, err := newRoofline(t.Context(), &Shared{Profile: Profile{Iterations: 1, Trials: 1, Timeout: time.Minute}, DeviceKind: "emu",
-		Worker: worker.Command{Args: []string{os.Args[0]}}, Device: device.Options{CacheDir: t.TempDir()}}, nil)
+	f, err := newRoofline(t.Context(), &Shared{Profile: Profile{Iterations: 1, Trials: 1, Timeout: time.Minute},
+		DeviceKind: "emu",
+		Worker:     worker.Command{Args: []string{os.Args[0]}}, Device: device.Options{CacheDir: t.TempDir()}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,8 @@ func TestFloorCopies(t *testing.T) {
 			}
 		}
 	}
-	if _, err := f.run(t.Context(), device.Plan{Iterations: 1, Trials: 1}, len(copyShapes), 32); err == nil || !strings.Contains(err.Error(), "no shape 6") {
+	if _, err := f.run(t.Context(), device.Plan{Iterations: 1, Trials: 1}, len(copyShapes), 32); err == nil ||
+		!strings.Contains(err.Error(), "no shape 6") {
 		t.Errorf("a shape too many: got %v, want an error", err)
 	}
 }

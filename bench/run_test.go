@@ -19,9 +19,10 @@ import (
 	"fisub/workloads"
 )
 
-// A model is a device whose kernel computes the reference, or copies where the solution is the floor, and whose clock gives 1000
-// ns and 1 ns more with each timing. The name of a solution is what is odd about it. $FISUB_TEST_TURNS names a file that gets
-// a line for each measurement; with $FISUB_TEST_MEMORY, the device's memory in bytes, it ends with how many buffers there are.
+// A model is a device whose kernel computes the reference, or copies where the solution is the floor, and whose clock
+// gives 1000 ns and 1 ns more with each timing. The name of a solution is what is odd about it. $FISUB_TEST_TURNS names
+// a file that gets a line for each measurement; with $FISUB_TEST_MEMORY, the device's memory in bytes, it ends with how
+// many buffers there are.
 type model struct {
 	kernel *modelKernel
 	live   int
@@ -220,8 +221,10 @@ func modelRun(t *testing.T, name string, n int, change func(*testRun)) ([]event.
 	if err != nil {
 		t.Fatal(err)
 	}
-	sol := &trace.Solution{Name: name, Definition: def.Name, Author: "a", Spec: trace.BuildSpec{Language: "cuda", EntryPoint: "k.cu::k",
-		TargetHardware: []string{"cuda"}, DestinationPassingStyle: true}, Sources: []trace.SourceFile{{Path: "k.cu", Content: "x"}}}
+	sol := &trace.Solution{Name: name, Definition: def.Name, Author: "a",
+		Spec: trace.BuildSpec{Language: "cuda", EntryPoint: "k.cu::k",
+			TargetHardware: []string{"cuda"}, DestinationPassingStyle: true},
+		Sources: []trace.SourceFile{{Path: "k.cu", Content: "x"}}}
 	var events []event.Event
 	c := testRun{Shared{Definition: def, Workloads: ws[:n], Profile: profile, Load: data.LoadTrial, DeviceKind: "model",
 		Worker: worker.Command{Args: []string{os.Args[0]}, Env: []string{"GORACE=atexit_sleep_ms=0"}}},
@@ -271,8 +274,10 @@ func TestRunSamplesUntilTarget(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range events {
-			if s := e.Samples; s != nil && (s.N <= 20 || s.Truncated != tc.truncated || !tc.truncated && s.Interval.Width > tc.target) {
-				t.Errorf("target %g: got %d timings, interval %.4f wide, truncated %v", tc.target, s.N, s.Interval.Width, s.Truncated)
+			if s := e.Samples; s != nil && (s.N <= 20 || s.Truncated != tc.truncated || !tc.truncated &&
+				s.Interval.Width > tc.target) {
+				t.Errorf("target %g: got %d timings, interval %.4f wide, truncated %v", tc.target, s.N, s.Interval.Width,
+					s.Truncated)
 			}
 		}
 	}
@@ -326,7 +331,8 @@ func TestRunResumed(t *testing.T) {
 			t.Errorf("got %s, want no figure of another timer", e.Type)
 		}
 	}
-	if _, result, err := modelRun(t, "s", 1, func(c *testRun) { c.TimedWith = "model" }); err != nil || result.Passed != 1 {
+	if _, result, err := modelRun(t, "s", 1, func(c *testRun) { c.TimedWith = "model" }); err != nil ||
+		result.Passed != 1 {
 		t.Errorf("the same timer: got %+v and %v, want it to pass", result, err)
 	}
 }

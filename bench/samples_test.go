@@ -17,15 +17,18 @@ func TestEventSamples(t *testing.T) {
 		name      string
 		got, want float64
 	}{
-		{"official", e.MedianNS, 2000}, {"min", float64(e.MinNS), 1000}, {"quartile 1", e.Q1NS, 1250}, {"median", e.Q2NS, 2500},
-		{"quartile 3", e.Q3NS, 3750}, {"mean", e.MeanNS, 3000}, {"low", e.Interval.LoNS, 1000}, {"high", e.Interval.HiNS, 7000},
+		{"official", e.MedianNS, 2000}, {"min", float64(e.MinNS), 1000}, {"quartile 1", e.Q1NS, 1250},
+		{"median", e.Q2NS, 2500},
+		{"quartile 3", e.Q3NS, 3750}, {"mean", e.MeanNS, 3000}, {"low", e.Interval.LoNS, 1000},
+		{"high", e.Interval.HiNS, 7000},
 		{"width", e.Interval.Width, 2.4}, {"confidence", e.Interval.Confidence, 0.96875}, {"bandwidth", e.Bandwidth, 3},
 	} {
 		if d := f.got - f.want; d > 1e-9 || d < -1e-9 {
 			t.Errorf("%s: got %v, want %v", f.name, f.got, f.want)
 		}
 	}
-	if e = eventSamples(&device.Samples{Trials: [][]time.Duration{{5}}}, 10); len(e.Warnings) != 1 || e.Interval.Width != 0 || e.Bandwidth != 2 {
+	if e = eventSamples(&device.Samples{Trials: [][]time.Duration{{5}}}, 10); len(e.Warnings) != 1 ||
+		e.Interval.Width != 0 || e.Bandwidth != 2 {
 		t.Errorf("one timing: got %+v, want a warning", e)
 	}
 	if e = eventSamples(&device.Samples{}, 10); len(e.Warnings) != 1 || e.Bandwidth != 0 {

@@ -35,7 +35,8 @@ func TestItself(t *testing.T) {
 	if string(x) != string(y) {
 		t.Errorf("got %s, then %s", x, y)
 	}
-	if first.Verdict != Same || first.Ratio.Value != 1 || first.Ratio.Lo > 1 || first.Ratio.Hi < 1 || first.Timed != 5 || first.Count(Same) != 5 || first.Warnings != nil {
+	if first.Verdict != Same || first.Ratio.Value != 1 || first.Ratio.Lo > 1 || first.Ratio.Hi < 1 || first.Timed != 5 ||
+		first.Count(Same) != 5 || first.Warnings != nil {
 		t.Errorf("got %s", x)
 	}
 }
@@ -52,7 +53,8 @@ func TestRatio(t *testing.T) {
 	}
 	a, b := fixed("a", 1000, 2000), fixed("b", 2000, 16000)
 	res := mustCompare(t, a, b)
-	if r := res.Rows[1].Ratio; r.Value != 8 || r.Lo != 8 || r.Hi != 8 || res.Rows[1].B.OfficialNS != 16000 || res.Rows[1].B.N != 8 {
+	if r := res.Rows[1].Ratio; r.Value != 8 || r.Lo != 8 || r.Hi != 8 || res.Rows[1].B.OfficialNS != 16000 ||
+		res.Rows[1].B.N != 8 {
 		t.Errorf("got %+v and %+v, want 8", res.Rows[1], r)
 	}
 	if math.Abs(res.Ratio.Value-4) > 1e-9 || res.Verdict != Slower || !res.Slower() {
@@ -103,7 +105,8 @@ func TestFewTimings(t *testing.T) {
 func TestDisturbed(t *testing.T) {
 	a, b := gpu().run("a", 1, 1), gpu().run("b", 1, 1)
 	b.Rows[0].Samples.Disturbed = []string{"the GPU was throttled"}
-	if row := mustCompare(t, a, b).Rows[0]; len(row.Warnings) != 1 || row.Warnings[0] != "the timings of B are in doubt: the GPU was throttled" {
+	if row := mustCompare(t, a, b).Rows[0]; len(row.Warnings) != 1 ||
+		row.Warnings[0] != "the timings of B are in doubt: the GPU was throttled" {
 		t.Errorf("got %q, want a warning about B", row.Warnings)
 	}
 }
@@ -132,12 +135,18 @@ func TestFailing(t *testing.T) {
 		rowWhy   string // of the first row
 		noTiming bool
 	}{
-		{"lost", []string{"PASSED", "PASSED"}, []string{"TIMEOUT", "PASSED"}, 0.9, []Verdict{Slower, Faster}, Slower, "B fails 1 of the workloads that A passes", true, "B does not pass", false},
-		{"gained", []string{"TIMEOUT", "PASSED"}, []string{"PASSED", "PASSED"}, 1, []Verdict{Faster, Same}, Faster, "B passes 1 of the workloads that A fails", false, "A does not pass", false},
-		{"gained, but slower", []string{"TIMEOUT", "PASSED"}, []string{"PASSED", "PASSED"}, 1.1, []Verdict{Faster, Slower}, Slower, "", true, "A does not pass", false},
-		{"neither", []string{"TIMEOUT", "PASSED"}, []string{"TIMEOUT", "PASSED"}, 1, []Verdict{NotComparable, Same}, Same, "", false, "neither passes", false},
-		{"not judged", []string{"", "PASSED"}, []string{"PASSED", "PASSED"}, 1, []Verdict{NotComparable, Same}, Same, "", false, "not judged", false},
-		{"not timed", []string{"PASSED", "PASSED"}, []string{"PASSED", "PASSED"}, 1, []Verdict{NotComparable, NotComparable}, NotComparable, "no workload was timed in both runs", false, "not timed", true},
+		{"lost", []string{"PASSED", "PASSED"}, []string{"TIMEOUT", "PASSED"}, 0.9, []Verdict{Slower, Faster}, Slower,
+			"B fails 1 of the workloads that A passes", true, "B does not pass", false},
+		{"gained", []string{"TIMEOUT", "PASSED"}, []string{"PASSED", "PASSED"}, 1, []Verdict{Faster, Same}, Faster,
+			"B passes 1 of the workloads that A fails", false, "A does not pass", false},
+		{"gained, but slower", []string{"TIMEOUT", "PASSED"}, []string{"PASSED", "PASSED"}, 1.1, []Verdict{Faster, Slower},
+			Slower, "", true, "A does not pass", false},
+		{"neither", []string{"TIMEOUT", "PASSED"}, []string{"TIMEOUT", "PASSED"}, 1, []Verdict{NotComparable, Same}, Same, "",
+			false, "neither passes", false},
+		{"not judged", []string{"", "PASSED"}, []string{"PASSED", "PASSED"}, 1, []Verdict{NotComparable, Same}, Same, "",
+			false, "not judged", false},
+		{"not timed", []string{"PASSED", "PASSED"}, []string{"PASSED", "PASSED"}, 1, []Verdict{NotComparable, NotComparable},
+			NotComparable, "no workload was timed in both runs", false, "not timed", true},
 	} {
 		a, b := evaluated(gpu().run("a", 2, 1), tc.a...), evaluated(gpu().run("b", 2, tc.factor), tc.b...)
 		if tc.noTiming {
@@ -150,7 +159,8 @@ func TestFailing(t *testing.T) {
 			}
 		}
 		if res.Verdict != tc.whole || res.Why != tc.why || res.Slower() != tc.slower || res.Rows[0].Why != tc.rowWhy {
-			t.Errorf("%s: got %s because %q, regression %v, want %s because %q, %v", tc.name, res.Verdict, res.Why, res.Slower(), tc.whole, tc.why, tc.slower)
+			t.Errorf("%s: got %s because %q, regression %v, want %s because %q, %v", tc.name, res.Verdict, res.Why, res.Slower(),
+				tc.whole, tc.why, tc.slower)
 		}
 	}
 }
@@ -180,7 +190,8 @@ func TestDifferentWorkloads(t *testing.T) {
 	if want := "w0 not comparable A has it alone; w1 same ; other not comparable B has it alone; "; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if len(res.Warnings) != 2 || res.Warnings[0] != "run a is still going on" || res.Warnings[1] != "run b did not come to its end" || res.Timed != 1 {
+	if len(res.Warnings) != 2 || res.Warnings[0] != "run a is still going on" ||
+		res.Warnings[1] != "run b did not come to its end" || res.Timed != 1 {
 		t.Errorf("got warnings %q, %d timed", res.Warnings, res.Timed)
 	}
 }
@@ -195,9 +206,11 @@ func TestConditions(t *testing.T) {
 		{"definition", func(b *runs.Run) { b.Run.Definition = "e" }, "the definition is d and e", ""},
 		{"GPU model", func(b *runs.Run) { b.Run.Device.Name = "Other" }, "the device is GPU (cuda, ) and Other (cuda, )", ""},
 		{"emulator", func(b *runs.Run) { b.Run.Device.Emulated = true }, "the emulator", ""},
-		{"timer", func(b *runs.Run) { b.Rows[0].Samples.Timer = "cuda events" }, "timed with is cupti on a cold L2 and cuda events on a cold L2", ""},
+		{"timer", func(b *runs.Run) { b.Rows[0].Samples.Timer = "cuda events" },
+			"timed with is cupti on a cold L2 and cuda events on a cold L2", ""},
 		{"L2", func(b *runs.Run) { b.Rows[0].Samples.ColdL2 = false }, "warm L2", ""},
-		{"profile", func(b *runs.Run) { b.Run.Profile = event.Profile{Name: "thorough", Target: 0.01} }, "", "the profile is not the same: "},
+		{"profile", func(b *runs.Run) { b.Run.Profile = event.Profile{Name: "thorough", Target: 0.01} }, "",
+			"the profile is not the same: "},
 		{"GPU", func(b *runs.Run) { b.Run.Device.UUID = "GPU-1" }, "", "the GPU is not the same: "},
 		{"driver", func(b *runs.Run) { b.Run.Device.Driver = "580" }, "", "the driver is not the same: "},
 		{"no run.json", func(b *runs.Run) { b.Run = nil }, "", "run b has no run.json"},

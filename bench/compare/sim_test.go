@@ -10,7 +10,8 @@ import (
 	"fisub/internal/event"
 )
 
-// A machine makes timings as a GPU does: log-normal noise, a level that differs from trial to trial, and a timer that ticks.
+// A machine makes timings as a GPU does: log-normal noise, a level that differs from trial to trial, and a timer that
+// ticks.
 type machine struct {
 	noise, drift float64 // standard deviations, relative
 	tick         float64 // ns
@@ -40,7 +41,8 @@ func (m *machine) trials(ns float64) [][]int64 {
 
 // run times workloads of kernels that take from 2.4 to 300 us, each longer by factor.
 func (m *machine) run(id string, workloads int, factor float64) *runs.Run {
-	r := &runs.Run{ID: id, Run: &event.Run{ID: id, Definition: "d", Device: event.Device{Kind: "cuda", Name: "GPU"}}, Done: &event.Done{}}
+	r := &runs.Run{ID: id, Run: &event.Run{ID: id, Definition: "d", Device: event.Device{Kind: "cuda", Name: "GPU"}},
+		Done: &event.Done{}}
 	for i := range workloads {
 		ns := 2400 * math.Pow(125, float64(i)/float64(max(workloads-1, 1)))
 		uuid := fmt.Sprint("w", i)
@@ -51,8 +53,8 @@ func (m *machine) run(id string, workloads int, factor float64) *runs.Run {
 	return r
 }
 
-// A kernel that was not changed is called the same, one that is 2 % slower or faster so, for noise from 0.5 to 3 %, on a timer
-// that ticks in 32 ns, where trials drift: nearly every workload, and the whole always.
+// A kernel that was not changed is called the same, one that is 2 % slower or faster so, for noise from 0.5 to 3 %, on
+// a timer that ticks in 32 ns, where trials drift: nearly every workload, and the whole always.
 func TestErrorRates(t *testing.T) {
 	const repeats, workloads = 2, 25
 	random := rand.New(rand.NewPCG(7, 11))
@@ -82,11 +84,13 @@ func TestErrorRates(t *testing.T) {
 				}
 				right := rows[change.want]
 				wrong := repeats*workloads - right - rows[Unclear]
-				text := fmt.Sprintf("noise %.1f %%, both ends rounded %-5v, B takes %.3f of A: %3d workloads right, %d wrong, %d unclear; whole %v",
+				text := fmt.Sprintf(
+					"noise %.1f %%, both ends rounded %-5v, B takes %.3f of A: %3d workloads right, %d wrong, %d unclear; whole %v",
 					100*tc.noise, stamps, change.factor, right, wrong, rows[Unclear], whole)
 				t.Log(text)
 				if right < tc.right || wrong > tc.wrong || whole[change.want] != repeats {
-					t.Errorf("%s; want %d right at least, %d wrong at most, the whole always %s", text, tc.right, tc.wrong, change.want)
+					t.Errorf("%s; want %d right at least, %d wrong at most, the whole always %s", text, tc.right, tc.wrong,
+						change.want)
 				}
 			}
 		}
@@ -115,7 +119,8 @@ func TestErrorRatesOfDrift(t *testing.T) {
 		}
 		t.Logf("noise %.1f %%: %v", 100*noise, rows)
 		if wrong := rows[Slower] + rows[Faster]; wrong > repeats*workloads*8/100 || regressions > 0 {
-			t.Errorf("noise %.1f %%: of %d workloads %d slower or faster, %d regressions; want 8 %% at most, and none", 100*noise,
+			t.Errorf("noise %.1f %%: of %d workloads %d slower or faster, %d regressions; want 8 %% at most, and none",
+				100*noise,
 				repeats*workloads, wrong, regressions)
 		}
 	}

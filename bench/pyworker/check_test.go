@@ -55,7 +55,8 @@ func testCheck(t *testing.T, client *worker.Client) {
 		passed = "def run(x, c, y, total):\n    y.copy_(x * c)\n    total.fill_(x.sum())\n"
 		gave   = "import torch\nkept = {}\ndef run(x, c):\n"
 	)
-	two := []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12}, {DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}
+	two := []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12},
+		{DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}
 	for _, tc := range []struct {
 		name, source string
 		passing      bool
@@ -64,15 +65,24 @@ func testCheck(t *testing.T, client *worker.Client) {
 		y            []float32 // on x = 1, -2, 30, then on 1, -2, 4, then on 7, 8, 9 at other addresses
 	}{
 		{"honest", passed, true, nil, nil, []float32{5, -10, 150, 5, -10, 20, 35, 40, 45}},
-		{"honest, with values", gave + "    return x * c, x.sum()\n", false, nil, nil, []float32{5, -10, 150, 5, -10, 20, 35, 40, 45}},
+		{"honest, with values", gave + "    return x * c, x.sum()\n", false, nil, nil,
+			[]float32{5, -10, 150, 5, -10, 20, 35, 40, 45}},
 		{"writes an input", passed + "    x[1] = -2.5\n", true, []worker.Change{{Arg: 0, Offset: 6}}, nil, nil},
-		{"computes in an input's memory", gave + "    x[1:] *= c\n    return x, x.sum()\n", false, []worker.Change{{Arg: 0, Offset: 6}}, nil, nil},
-		{"behind and before", passed + "    y.as_strided((2,), (1,), y.storage_offset() - 2).fill_(1)\n    x.as_strided((1,), (1,), x.storage_offset() + 4).fill_(1)\n" +
-			"    total.view(-1).as_strided((1,), (1,), total.storage_offset() + 1 + 127).fill_(1)\n", true, nil,
+		{"computes in an input's memory", gave + "    x[1:] *= c\n    return x, x.sum()\n", false,
+			[]worker.Change{{Arg: 0, Offset: 6}}, nil, nil},
+		{"behind and before",
+			passed +
+				"    y.as_strided((2,), (1,), y.storage_offset() - 2).fill_(1)\n    x.as_strided((1,), (1,), x.storage_offset() " +
+				"+ 4).fill_(1)\n" +
+				"    total.view(-1).as_strided((1,), (1,), total.storage_offset() + 1 + 127).fill_(1)\n", true, nil,
 			[]worker.Change{{Arg: 0, Offset: 16}, {Arg: 2, Offset: -1}, {Arg: 3, Offset: 512}}, nil},
-		{"by pointer", gave + "    return kept.setdefault(x.data_ptr(), (x * c, x.sum()))\n", false, nil, nil, []float32{5, -10, 150, 5, -10, 150, 35, 40, 45}},
-		{"by content", gave + "    return kept.setdefault(x[0].item(), (x * c, x.sum()))\n", false, nil, nil, []float32{5, -10, 150, 5, -10, 150, 35, 40, 45}},
-		{"the first call's tensors", "first = []\ndef run(*args):\n    first.append(args)\n    x, c, y, total = first[0]\n    y.copy_(x * c)\n    total.fill_(x.sum())\n", true,
+		{"by pointer", gave + "    return kept.setdefault(x.data_ptr(), (x * c, x.sum()))\n", false, nil, nil,
+			[]float32{5, -10, 150, 5, -10, 150, 35, 40, 45}},
+		{"by content", gave + "    return kept.setdefault(x[0].item(), (x * c, x.sum()))\n", false, nil, nil,
+			[]float32{5, -10, 150, 5, -10, 150, 35, 40, 45}},
+		{"the first call's tensors",
+			"first = []\ndef run(*args):\n    first.append(args)\n    x, c, y, total = first[0]\n    y.copy_(x * c)\n    " +
+				"total.fill_(x.sum())\n", true,
 			nil, nil, []float32{5, -10, 150, 5, -10, 20}},
 	} {
 		if err := build(t, client, tc.source, tc.passing); err != nil {
@@ -84,7 +94,8 @@ func testCheck(t *testing.T, client *worker.Client) {
 			t.Errorf("%s: before any call: got %+v, %v, want nothing", tc.name, look, err)
 		}
 		var got []float32
-		for i, check := range []worker.Check{{}, {Inputs: []*worker.FileTensor{tensorFile(t, 1, -2, 4)}}, {Move: true, Inputs: []*worker.FileTensor{tensorFile(t, 7, 8, 9), nil}}} {
+		for i, check := range []worker.Check{{}, {Inputs: []*worker.FileTensor{tensorFile(t, 1, -2, 4)}},
+			{Move: true, Inputs: []*worker.FileTensor{tensorFile(t, 7, 8, 9), nil}}} {
 			check.Out = out
 			found, err := client.Check(t.Context(), check)
 			if err != nil {
@@ -93,7 +104,8 @@ func testCheck(t *testing.T, client *worker.Client) {
 			if want := two; tc.passing == (found.Outputs != nil) || !tc.passing && !reflect.DeepEqual(found.Outputs, want) {
 				t.Errorf("%s: got outputs %+v", tc.name, found.Outputs)
 			}
-			if i == 0 && (!slices.Equal(found.Changed, tc.changed) || !slices.Equal(found.Outside, tc.outside)) || len(found.Late) > 0 {
+			if i == 0 && (!slices.Equal(found.Changed, tc.changed) || !slices.Equal(found.Outside, tc.outside)) ||
+				len(found.Late) > 0 {
 				t.Errorf("%s: got %+v, want changed %v, outside %v", tc.name, found, tc.changed, tc.outside)
 			}
 			got = append(got, floats(t, out, 0, 3)...)
@@ -116,16 +128,19 @@ func testCheck(t *testing.T, client *worker.Client) {
 	// Contents of another type, and more than there are inputs, are refused; what a call raises is its own.
 	short := tensorFile(t, 1, 2)
 	var we *worker.Error
-	for name, check := range map[string]worker.Check{"the new contents have another type": {Inputs: []*worker.FileTensor{short}},
-		"contents for 3 inputs of 2": {Inputs: make([]*worker.FileTensor, 3)}} {
-		if _, err := client.Check(t.Context(), check); !errors.As(err, &we) || we.Kind != worker.Machine || !strings.Contains(we.Text, name) {
+	for name, check := range map[string]worker.Check{
+		"the new contents have another type": {Inputs: []*worker.FileTensor{short}},
+		"contents for 3 inputs of 2":         {Inputs: make([]*worker.FileTensor, 3)}} {
+		if _, err := client.Check(t.Context(), check); !errors.As(err, &we) || we.Kind != worker.Machine ||
+			!strings.Contains(we.Text, name) {
 			t.Errorf("got %v, want %s", err, name)
 		}
 	}
 	if err := build(t, client, "def run(x, c, y, total):\n    raise ValueError('odd')\n", true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Check(t.Context(), worker.Check{Out: guarded(t, client)}); !errors.As(err, &we) || we.Kind != worker.Call || we.Text != "ValueError: odd" {
+	if _, err := client.Check(t.Context(), worker.Check{Out: guarded(t, client)}); !errors.As(err, &we) ||
+		we.Kind != worker.Call || we.Text != "ValueError: odd" {
 		t.Errorf("got %v, want the call's error", err)
 	}
 }

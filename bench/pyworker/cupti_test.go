@@ -14,8 +14,8 @@ import (
 	"fisub/device"
 )
 
-// fakeGPU starts the worker of testdata/fake_gpu.py, whose driver and CUPTI are those of device/cuda's tests. measure has a
-// body of `def run` timed, in which launch(name, delay, ns) is a kernel.
+// fakeGPU starts the worker of testdata/fake_gpu.py, whose driver and CUPTI are those of device/cuda's tests. measure
+// has a body of `def run` timed, in which launch(name, delay, ns) is a kernel.
 func fakeGPU(t *testing.T, version string) (measure func(body string, plan device.Plan) (*device.Samples, error)) {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
@@ -25,7 +25,8 @@ func fakeGPU(t *testing.T, version string) (measure func(body string, plan devic
 	c := command(t)
 	lib := filepath.Join(t.TempDir(), "libfake.so")
 	const sources = "../../device/cuda/testdata/"
-	if out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-o", lib, sources+"fakecuda.c", sources+"fakecupti.c").CombinedOutput(); err != nil {
+	if out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-o", lib, sources+"fakecuda.c",
+		sources+"fakecupti.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	program, err := filepath.Abs("testdata/fake_gpu.py")
@@ -45,7 +46,8 @@ func fakeGPU(t *testing.T, version string) (measure func(body string, plan devic
 	return func(body string, plan device.Plan) (*device.Samples, error) {
 		t.Helper()
 		source := "import ctypes, os\nlib, calls = ctypes.CDLL(os.environ['FISUB_FAKE_LIB']), []\n" +
-			"launch = lambda name, delay, ns: lib.fake_launch(name, ctypes.c_long(delay), ctypes.c_long(ns))\ndef run(x, c, y, total):\n    calls.append(0)\n" + body
+			"launch = lambda name, delay, ns: lib.fake_launch(name, ctypes.c_long(delay), ctypes.c_long(ns))\ndef run(x, c, " +
+			"y, total):\n    calls.append(0)\n" + body
 		if err := build(t, client, source, true); err != nil {
 			t.Fatal(err)
 		}
@@ -68,11 +70,13 @@ func TestFakeCUPTI(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			sizes := device.Activity{Kind: "kernel", Name: "first(float*, int)", Grid: [3]int{1, 2, 3}, Block: [3]int{32, 4, 1}, Registers: 40,
+			sizes := device.Activity{Kind: "kernel", Name: "first(float*, int)", Grid: [3]int{1, 2, 3}, Block: [3]int{32, 4, 1},
+				Registers:         40,
 				StaticSharedBytes: 1024, DynamicSharedBytes: 2048, LocalBytes: 16, MedianNS: 3000}
 			two := []device.Activity{sizes, sizes}
 			two[1].Name, two[1].MedianNS = "second", 500
-			if s.Timer != "cupti" || s.TimerNote != "" || !slices.Equal(s.Kernels, two) || len(s.Trials) != 3 || s.Truncated || !s.ColdL2 {
+			if s.Timer != "cupti" || s.TimerNote != "" || !slices.Equal(s.Kernels, two) || len(s.Trials) != 3 || s.Truncated ||
+				!s.ColdL2 {
 				t.Errorf("got %+v, want 3 trials by CUPTI of %+v", s, two)
 			}
 			for _, row := range s.Trials {
@@ -94,8 +98,10 @@ func TestFakeCUPTIErrors(t *testing.T) {
 	for _, tc := range []struct{ name, body, text string }{
 		{"no kernel", "    pass\n", "ValueError: No kernel activities recorded for iteration 0"},
 		{"not always the same", first + "    if len(calls) % 8 == 0:\n        launch(b'now_and_then', 1, 1)\n",
-			"ValueError: Inconsistent kernel names: {'_Z5firstPfi_0_0_0_10'} != {'_Z5firstPfi_0_0_0_10', 'now_and_then_0_0_0_10'}"},
-		{"raises while it is timed", first + "    if len(calls) == 20:\n        raise ValueError('late')\n", "ValueError: late"},
+			"ValueError: Inconsistent kernel names: {'_Z5firstPfi_0_0_0_10'} != {'_Z5firstPfi_0_0_0_10', " +
+				"'now_and_then_0_0_0_10'}"},
+		{"raises while it is timed", first + "    if len(calls) == 20:\n        raise ValueError('late')\n",
+			"ValueError: late"},
 	} {
 		var we *worker.Error
 		if _, err := measure(tc.body, plan); !errors.As(err, &we) || we.Kind != worker.Call || we.Text != tc.text {
@@ -107,7 +113,8 @@ func TestFakeCUPTIErrors(t *testing.T) {
 	}
 	plan.MaxTime = 20 * time.Millisecond
 	plan.Iterations = 1 << 20
-	if s, err := measure(first+"    import time; time.sleep(0.002)\n", plan); err != nil || len(s.Trials) != 1 || len(s.Trials[0]) == 0 || !s.Truncated || s.Timer != "cupti" {
+	if s, err := measure(first+"    import time; time.sleep(0.002)\n", plan); err != nil || len(s.Trials) != 1 ||
+		len(s.Trials[0]) == 0 || !s.Truncated || s.Timer != "cupti" {
 		t.Errorf("out of time: got %+v, %v, want a part of one trial", s, err)
 	}
 	plan = device.Plan{Iterations: 3, Trials: 2}
@@ -129,12 +136,14 @@ func TestFakeCUPTIErrors(t *testing.T) {
 		}
 		plan.Timer = device.TimerCUPTI
 		var we *worker.Error
-		if _, err := measure(body, plan); !errors.As(err, &we) || we.Kind != worker.Machine || we.Code != "no-timer" || !strings.HasPrefix(we.Text, tc.text) {
+		if _, err := measure(body, plan); !errors.As(err, &we) || we.Kind != worker.Machine || we.Code != "no-timer" ||
+			!strings.HasPrefix(we.Text, tc.text) {
 			t.Errorf("%s: got %v, want %s", tc.wrong, err, tc.text)
 		}
 		plan.Timer = device.TimerAuto
 		s, err := measure(body, plan)
-		if err != nil || s.Timer != "cuda events" || !strings.HasPrefix(s.TimerNote, tc.text) || len(s.Trials) != 2 || len(s.Trials[0]) != 3 || s.Kernels != nil {
+		if err != nil || s.Timer != "cuda events" || !strings.HasPrefix(s.TimerNote, tc.text) || len(s.Trials) != 2 ||
+			len(s.Trials[0]) != 3 || s.Kernels != nil {
 			t.Errorf("%s: got %+v, %v, want events with the note %s", tc.wrong, s, err, tc.text)
 		}
 		plan.Timer = device.TimerEvents

@@ -28,7 +28,8 @@ func openGPU(t *testing.T, c worker.Command) (*worker.Client, device.Info) {
 	t.Cleanup(client.Close)
 	info, err := client.Open(t.Context(), "cuda", device.Options{CacheDir: t.TempDir()})
 	var we *worker.Error
-	if errors.As(err, &we) && we.Kind == worker.Machine && slices.Contains([]string{"no-gpu", "no-torch-cuda"}, we.Code) && !required("cuda") {
+	if errors.As(err, &we) && we.Kind == worker.Machine && slices.Contains([]string{"no-gpu", "no-torch-cuda"}, we.Code) &&
+		!required("cuda") {
 		t.Skipf("no GPU: %v", err)
 	}
 	if err != nil {
@@ -40,7 +41,8 @@ func openGPU(t *testing.T, c worker.Command) (*worker.Client, device.Info) {
 func TestGPU(t *testing.T) {
 	c := command(t)
 	client, info := openGPU(t, c)
-	if info.Emulated || !strings.HasPrefix(info.Arch, "sm_") || info.L2Bytes <= 0 || info.MemoryBytes <= 0 || info.Driver == "" ||
+	if info.Emulated || !strings.HasPrefix(info.Arch, "sm_") || info.L2Bytes <= 0 || info.MemoryBytes <= 0 ||
+		info.Driver == "" ||
 		!strings.HasPrefix(info.UUID, "GPU-") || info.CUDA == "" || info.Libs["cuda"] != info.CUDA {
 		t.Errorf("device: got %+v, want its arch, L2, memory, driver, uuid and CUDA", info)
 	}
@@ -59,7 +61,8 @@ func TestGPU(t *testing.T) {
 		{"a refused launch", "    import torch\n    torch.cuda._sleep('x')\n", worker.Call, "expected 'int'"},
 		{"good again", good, "", ""},
 		// An index out of bounds is an assertion on the device, which is noticed after the call and stays.
-		{"a device fault", "    import torch\n    y.copy_(x[torch.tensor([0, 1, 1 << 20], device=x.device)])\n", worker.Fault, ""},
+		{"a device fault", "    import torch\n    y.copy_(x[torch.tensor([0, 1, 1 << 20], device=x.device)])\n", worker.Fault,
+			""},
 		{"good in a new process", good, "", ""},
 	} {
 		if err := build(t, client, "def run(x, c, y, total):\n"+tc.body, true); err != nil {
@@ -88,7 +91,8 @@ func TestGPU(t *testing.T) {
 	}
 
 	// A kernel that spins for a known number of cycles takes about that long, also where a cold L2 is asked for.
-	if err := build(t, client, "import torch\ndef run(x, c, y, total):\n    torch.cuda._sleep(2_000_000)\n", true); err != nil {
+	if err := build(t, client, "import torch\ndef run(x, c, y, total):\n    torch.cuda._sleep(2_000_000)\n",
+		true); err != nil {
 		t.Fatal(err)
 	}
 	load(t, client)
@@ -109,7 +113,8 @@ func TestGPU(t *testing.T) {
 	}
 	load(t, client)
 	var we *worker.Error
-	if _, err := client.Measure(t.Context(), device.Plan{Iterations: 1, Trials: 1}); !errors.As(err, &we) || we.Kind != worker.Call {
+	if _, err := client.Measure(t.Context(), device.Plan{Iterations: 1, Trials: 1}); !errors.As(err, &we) ||
+		we.Kind != worker.Call {
 		t.Errorf("measuring what raises: got %v, want an error of kind %s", err, worker.Call)
 	}
 }
@@ -124,7 +129,9 @@ func TestGPUCUPTI(t *testing.T) {
 	client, _ := openGPU(t, command(t))
 	measure := func(body string, plan device.Plan) (*device.Samples, error) {
 		t.Helper()
-		if err := build(t, client, "import torch\nside = torch.cuda.Stream()\ncalls = []\ndef run(x, c, y, total):\n    calls.append(0)\n"+body, true); err != nil {
+		if err := build(t, client,
+			"import torch\nside = torch.cuda.Stream()\ncalls = []\ndef run(x, c, y, total):\n    calls.append(0)\n"+body,
+			true); err != nil {
 			t.Fatal(err)
 		}
 		load(t, client)
@@ -133,7 +140,8 @@ func TestGPUCUPTI(t *testing.T) {
 	const (
 		// Cycles of the SM clock, which is between 0.2 and 2.9 GHz.
 		short = "    torch.cuda._sleep(200_000)\n"
-		aside = "    side.wait_stream(torch.cuda.current_stream())\n    with torch.cuda.stream(side):\n        torch.cuda._sleep(200_000)\n" +
+		aside = "    side.wait_stream(torch.cuda.current_stream())\n    with torch.cuda.stream(side):\n        " +
+			"torch.cuda._sleep(200_000)\n" +
 			"    torch.cuda.current_stream().wait_stream(side)\n"
 	)
 	plan := device.Plan{Warmup: 3, Iterations: 20, Trials: 2, ColdL2: true, Timer: device.TimerCUPTI}
@@ -158,7 +166,8 @@ func TestGPUCUPTI(t *testing.T) {
 				kinds = append(kinds, k.Kind)
 			}
 			t.Logf("%s, cold %v: %v of %+v", tc.name, cold, median(s.Trials), s.Kernels)
-			if s.Timer != "cupti" || s.ColdL2 != cold || len(s.Trials) != 2 || len(s.Trials[0]) != 20 || s.Truncated || len(kinds) == 0 || tc.kinds != "" && strings.Join(kinds, " ") != tc.kinds {
+			if s.Timer != "cupti" || s.ColdL2 != cold || len(s.Trials) != 2 || len(s.Trials[0]) != 20 || s.Truncated ||
+				len(kinds) == 0 || tc.kinds != "" && strings.Join(kinds, " ") != tc.kinds {
 				t.Errorf("%s, cold %v: got %+v, want 2 trials of 20 by CUPTI of %s", tc.name, cold, s, tc.kinds)
 			}
 			if m := median(s.Trials); m < 60*time.Microsecond || m > 3*time.Millisecond {
@@ -185,10 +194,12 @@ func TestGPUCUPTI(t *testing.T) {
 
 	plan.Timer = device.TimerCUPTI
 	var we *worker.Error
-	if _, err := measure("    pass\n", plan); !errors.As(err, &we) || we.Kind != worker.Call || we.Text != "ValueError: No kernel activities recorded for iteration 0" {
+	if _, err := measure("    pass\n", plan); !errors.As(err, &we) || we.Kind != worker.Call ||
+		we.Text != "ValueError: No kernel activities recorded for iteration 0" {
 		t.Errorf("no kernel: got %v", err)
 	}
-	if _, err := measure("    y.zero_()\n    if len(calls) % 7 == 0:\n        torch.sort(x)\n", plan); !errors.As(err, &we) || we.Kind != worker.Call || !strings.HasPrefix(we.Text, "ValueError: Inconsistent kernel names: {") {
+	if _, err := measure("    y.zero_()\n    if len(calls) % 7 == 0:\n        torch.sort(x)\n", plan); !errors.As(err,
+		&we) || we.Kind != worker.Call || !strings.HasPrefix(we.Text, "ValueError: Inconsistent kernel names: {") {
 		t.Errorf("not always the same: got %v", err)
 	}
 	if s, err := measure(short, plan); err != nil || s.Timer != "cupti" {
@@ -203,7 +214,8 @@ func TestGPUStamp(t *testing.T) {
 		t.Skip(err)
 	}
 	defer meter.Close()
-	if err := build(t, client, "import torch\ndef run(x, c, y, total):\n    torch.cuda._sleep(1_000_000)\n", true); err != nil {
+	if err := build(t, client, "import torch\ndef run(x, c, y, total):\n    torch.cuda._sleep(1_000_000)\n",
+		true); err != nil {
 		t.Fatal(err)
 	}
 	load(t, client)
@@ -222,7 +234,8 @@ func TestGPUStamp(t *testing.T) {
 	}
 	t.Logf("%+v, disturbed %q", s, disturbed)
 	r := s.During.Median
-	if s.During.N < 3 || r.SMClockMHz < 200 || r.SMClockMHz > 4000 || r.MemoryClockMHz < 200 || r.TemperatureC < 10 || r.TemperatureC > 110 || r.PowerW < 5 || r.PowerW > 2000 {
+	if s.During.N < 3 || r.SMClockMHz < 200 || r.SMClockMHz > 4000 || r.MemoryClockMHz < 200 || r.TemperatureC < 10 ||
+		r.TemperatureC > 110 || r.PowerW < 5 || r.PowerW > 2000 {
 		t.Errorf("got %+v, want plausible readings", s)
 	}
 	for _, p := range s.OtherProcesses {
@@ -247,18 +260,28 @@ func TestGPUCheck(t *testing.T) {
 		late, kept   bool // an output is late; y is right when the device is idle
 	}{
 		{"honest", streams + "def run(x, c, y, total):\n    y.copy_(x * c)\n    total.fill_(1)\n", true, false, true},
-		{"another stream, waited for", streams + "def run(x, c, y, total):\n" + waits + late + "        y.copy_(x * c)\n        total.fill_(1)\n    torch.cuda.current_stream().wait_stream(side)\n", true, false, true},
-		{"another stream becomes the current one", streams + "def run(x, c, y, total):\n" + waits + "    torch.cuda.set_stream(side)\n    y.copy_(x * c)\n    total.fill_(1)\n    torch.cuda.default_stream().wait_stream(side)\n", true, false, true},
-		{"a stream that outlives the call", streams + "def run(x, c, y, total):\n    total.fill_(1)\n" + waits + late + "        y.copy_(x * c)\n", true, true, true},
-		{"a stream that outlives the call, with values", streams + "def run(x, c):\n" + waits + late + "        y = x * c\n    return y, x.sum()\n", false, true, true},
-		{"a stream that waits for nothing", streams + "def run(x, c, y, total):\n    total.fill_(1)\n    with torch.cuda.stream(side):\n        y.copy_(x * c)\n", true, false, false},
+		{"another stream, waited for", streams + "def run(x, c, y, total):\n" + waits + late +
+			"        y.copy_(x * c)\n        total.fill_(1)\n    torch.cuda.current_stream().wait_stream(side)\n", true, false,
+			true},
+		{"another stream becomes the current one", streams + "def run(x, c, y, total):\n" + waits +
+			"    torch.cuda.set_stream(side)\n    y.copy_(x * c)\n    total.fill_(1)\n    " +
+			"torch.cuda.default_stream().wait_stream(side)\n", true, false, true},
+		{"a stream that outlives the call", streams + "def run(x, c, y, total):\n    total.fill_(1)\n" + waits + late +
+			"        y.copy_(x * c)\n", true, true, true},
+		{"a stream that outlives the call, with values",
+			streams + "def run(x, c):\n" + waits + late + "        y = x * c\n    return y, x.sum()\n", false, true, true},
+		{"a stream that waits for nothing",
+			streams +
+				"def run(x, c, y, total):\n    total.fill_(1)\n    with torch.cuda.stream(side):\n        y.copy_(x * c)\n", true,
+			false, false},
 	} {
 		if err := build(t, client, tc.source, tc.passing); err != nil {
 			t.Fatalf("%s: %v", tc.name, err)
 		}
 		out := guarded(t, client)
 		for range 3 {
-			if _, err := client.Run(t.Context(), out); err != nil { // so that nothing is compiled or allocated for the first time below
+			// so that nothing is compiled or allocated for the first time below
+			if _, err := client.Run(t.Context(), out); err != nil {
 				t.Fatalf("%s: %v", tc.name, err)
 			}
 		}
@@ -271,14 +294,15 @@ func TestGPUCheck(t *testing.T) {
 			t.Fatalf("%s: %v", tc.name, err)
 		}
 		isLate := slices.ContainsFunc(found.Late, func(c worker.Change) bool { return c.Arg == 2 })
-		if got := floats(t, out, 0, 3); isLate != tc.late || slices.Equal(got, []float32{35, 40, 45}) != tc.kept || len(found.Changed)+len(found.Outside) > 0 {
+		if got := floats(t, out, 0, 3); isLate != tc.late || slices.Equal(got, []float32{35, 40, 45}) != tc.kept ||
+			len(found.Changed)+len(found.Outside) > 0 {
 			t.Errorf("%s: got %v, %+v, want late %v, right when idle %v", tc.name, got, found, tc.late, tc.kept)
 		}
 	}
 }
 
-// profiled prints the median time in microseconds of the Triton kernel by torch.profiler, with an L2 that is flushed before each
-// call; the arguments are the kernel's file and the batch size.
+// profiled prints the median time in microseconds of the Triton kernel by torch.profiler, with an L2 that is flushed
+// before each call; the arguments are the kernel's file and the batch size.
 const profiled = `
 import importlib.util, json, statistics, sys, tempfile, torch
 spec = importlib.util.spec_from_file_location("solution", sys.argv[1])
@@ -329,8 +353,10 @@ func TestGPUTriton(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sol := &trace.Solution{Name: "triton", Definition: def.Name, Author: "a", Spec: trace.BuildSpec{Language: trace.Triton, TargetHardware: []string{"cuda"},
-		EntryPoint: "kernel.py::kernel", DestinationPassingStyle: true}, Sources: []trace.SourceFile{{Path: "kernel.py", Content: string(source)}}}
+	sol := &trace.Solution{Name: "triton", Definition: def.Name, Author: "a", Spec: trace.BuildSpec{Language: trace.Triton,
+		TargetHardware: []string{"cuda"},
+		EntryPoint:     "kernel.py::kernel", DestinationPassingStyle: true},
+		Sources: []trace.SourceFile{{Path: "kernel.py", Content: string(source)}}}
 	var we *worker.Error
 	if err := client.Build(t.Context(), def, sol); errors.As(err, &we) && we.Code == "no-triton" && !required("triton") {
 		t.Skip(err)
@@ -354,17 +380,21 @@ func TestGPUTriton(t *testing.T) {
 			}
 			return worker.Value{Tensor: &worker.FileTensor{DType: dtype, Shape: shape, Path: numbers, Bytes: n}}
 		}
-		q, v, gate, head, state := value("bfloat16", 2, batch, 1, 4, 128), value("bfloat16", 2, batch, 1, 8, 128), value("bfloat16", 2, batch, 1, 8), value("float32", 4, 8),
+		q, v, gate, head, state := value("bfloat16", 2, batch, 1, 4, 128), value("bfloat16", 2, batch, 1, 8, 128),
+			value("bfloat16", 2, batch, 1, 8), value("float32", 4, 8),
 			value("float32", 4, batch, 8, 128, 128)
-		err := client.Load(t.Context(), &worker.Workload{Guard: 4096, Inputs: []worker.Value{q, q, v, state, head, gate, head, gate, {Float: &one}}, Outputs: []worker.Value{v, state}})
+		err := client.Load(t.Context(), &worker.Workload{Guard: 4096, Inputs: []worker.Value{q, q, v, state, head, gate, head,
+			gate, {Float: &one}}, Outputs: []worker.Value{v, state}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := client.Measure(t.Context(), device.Plan{Warmup: 10, Iterations: 100, Trials: 3, ColdL2: true, Timer: device.TimerCUPTI})
+		s, err := client.Measure(t.Context(), device.Plan{Warmup: 10, Iterations: 100, Trials: 3, ColdL2: true,
+			Timer: device.TimerCUPTI})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(s.Kernels) != 1 || s.Kernels[0].Name != "decode_kernel" || s.Kernels[0].Grid != [3]int{16, 8 * batch, 1} || s.Kernels[0].Registers == 0 {
+		if len(s.Kernels) != 1 || s.Kernels[0].Name != "decode_kernel" || s.Kernels[0].Grid != [3]int{16, 8 * batch, 1} ||
+			s.Kernels[0].Registers == 0 {
 			t.Errorf("batch %d: got %+v, want the one kernel with its grid", batch, s.Kernels)
 		}
 		size, _ := json.Marshal(batch)

@@ -76,7 +76,8 @@ func open(t *testing.T, c worker.Command) *worker.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !info.Emulated || info.Name == "" || info.Libs["torch"] == "" || !strings.Contains(info.Toolchain, "torch "+info.Libs["torch"]) {
+	if !info.Emulated || info.Name == "" || info.Libs["torch"] == "" ||
+		!strings.Contains(info.Toolchain, "torch "+info.Libs["torch"]) {
 		t.Errorf("device: got %+v, want an emulated one with its libraries", info)
 	}
 	return client
@@ -89,8 +90,10 @@ func build(t *testing.T, client *worker.Client, source string, passing bool) err
 	if err != nil {
 		t.Fatal(err)
 	}
-	sol := &trace.Solution{Name: "s", Definition: "d", Author: "a", Spec: trace.BuildSpec{Language: trace.Python, TargetHardware: []string{"cuda"},
-		EntryPoint: "main.py::run", DestinationPassingStyle: passing}, Sources: []trace.SourceFile{{Path: "main.py", Content: source}}}
+	sol := &trace.Solution{Name: "s", Definition: "d", Author: "a", Spec: trace.BuildSpec{Language: trace.Python,
+		TargetHardware: []string{"cuda"},
+		EntryPoint:     "main.py::run", DestinationPassingStyle: passing},
+		Sources: []trace.SourceFile{{Path: "main.py", Content: source}}}
 	return client.Build(t.Context(), def, sol)
 }
 
@@ -110,7 +113,8 @@ func load(t *testing.T, client *worker.Client) (out string) {
 	}
 	five := int64(5)
 	err := client.Load(t.Context(), &worker.Workload{
-		Inputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Path: in, Offset: 12, Bytes: 12}}, {Int: &five}},
+		Inputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Path: in, Offset: 12,
+			Bytes: 12}}, {Int: &five}},
 		Outputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Bytes: 12}},
 			{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}},
 	})
@@ -134,7 +138,9 @@ func floats(t *testing.T, file string, offset, n int) []float32 {
 }
 
 func TestDestinationPassing(t *testing.T) {
-	client, err := start(t, command(t), "def run(x, c, y, total):\n    assert type(c) is int\n    y[:2] = (x * c)[:2]\n    total.fill_(x.sum())\n    print('hello')\n", true)
+	client, err := start(t, command(t),
+		"def run(x, c, y, total):\n    assert type(c) is int\n    y[:2] = (x * c)[:2]\n    total.fill_(x.sum())\n    "+
+			"print('hello')\n", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +162,8 @@ func TestDestinationPassing(t *testing.T) {
 		}
 	}
 	var we *worker.Error
-	if _, err := client.Measure(t.Context(), device.Plan{Trials: 1, Iterations: 1}); !errors.As(err, &we) || we.Kind != worker.Timing {
+	if _, err := client.Measure(t.Context(), device.Plan{Trials: 1, Iterations: 1}); !errors.As(err, &we) ||
+		we.Kind != worker.Timing {
 		t.Errorf("measure: got %v, want an error of kind %s", err, worker.Timing)
 	}
 }
@@ -168,15 +175,21 @@ func TestValueReturning(t *testing.T) {
 		want       []worker.FileTensor // nil where the call is an error
 		text       string
 	}{
-		{"as declared", "x * c, x.sum()", []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12}, {DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
-		{"a list with a number", "[x * c, 29]", []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12}, {DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
-		{"sequences of numbers", "[5, -10, 150], 29", []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12}, {DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
+		{"as declared", "x * c, x.sum()", []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12},
+			{DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
+		{"a list with a number", "[x * c, 29]", []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12},
+			{DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
+		{"sequences of numbers", "[5, -10, 150], 29", []worker.FileTensor{{DType: "float32", Shape: []int{3}, Bytes: 12},
+			{DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
 		{"transposed and of other dtypes", "torch.stack([x, x]).t().double() * c, x.sum().bfloat16()",
-			[]worker.FileTensor{{DType: "float64", Shape: []int{3, 2}, Bytes: 48}, {DType: "bfloat16", Shape: []int{}, Offset: 256, Bytes: 2}}, ""},
+			[]worker.FileTensor{{DType: "float64", Shape: []int{3, 2}, Bytes: 48},
+				{DType: "bfloat16", Shape: []int{}, Offset: 256, Bytes: 2}}, ""},
 		{"transposed", "torch.stack([x * c, x]).t(), x.sum()",
-			[]worker.FileTensor{{DType: "float32", Shape: []int{3, 2}, Bytes: 24}, {DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
+			[]worker.FileTensor{{DType: "float32", Shape: []int{3, 2}, Bytes: 24},
+				{DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}, ""},
 		{"larger than the file", "x.repeat(100), x.sum()",
-			[]worker.FileTensor{{DType: "float32", Shape: []int{300}, Bytes: 1200}, {DType: "float32", Shape: []int{}, Offset: 1280, Bytes: 4}}, ""},
+			[]worker.FileTensor{{DType: "float32", Shape: []int{300}, Bytes: 1200},
+				{DType: "float32", Shape: []int{}, Offset: 1280, Bytes: 4}}, ""},
 		{"too many", "x, x, x", nil, "ValueError: Tuple/list has 3 elements but 2 outputs expected"},
 		{"too few", "x", nil, "ValueError: Single value returned but 2 outputs expected"},
 		{"no tensor", "'x', x", nil, "TypeError: output 'y' is of type str, not a tensor or numbers"},
@@ -196,7 +209,8 @@ func TestValueReturning(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, tc.want) {
 			t.Errorf("%s: got %v, %v; want %v", tc.name, got, err, tc.want)
 		}
-		if got := floats(t, out, 0, 3); (tc.name == "as declared" || tc.name == "sequences of numbers") && !slices.Equal(got, []float32{5, -10, 150}) {
+		if got := floats(t, out, 0, 3); (tc.name == "as declared" || tc.name == "sequences of numbers") &&
+			!slices.Equal(got, []float32{5, -10, 150}) {
 			t.Errorf("%s: got %v, want 5 -10 150", tc.name, got)
 		} else if tc.name == "transposed" && !slices.Equal(got, []float32{5, 1, -10}) {
 			t.Errorf("%s: got %v, want 5 1 -10", tc.name, got)
@@ -204,8 +218,8 @@ func TestValueReturning(t *testing.T) {
 	}
 }
 
-// What a solution does to its process is an error with a log, or the end of this process; after an error the next call is
-// as if nothing had been.
+// What a solution does to its process is an error with a log, or the end of this process; after an error the next call
+// is as if nothing had been.
 func TestMisbehaviour(t *testing.T) {
 	c := command(t)
 	client := open(t, c)
@@ -217,19 +231,26 @@ func TestMisbehaviour(t *testing.T) {
 		died       string
 		log        string
 	}{
-		{"raises", "    print('before')\n    raise ValueError('odd input')\n", worker.Call, "ValueError: odd input", "", "before\n"},
+		{"raises", "    print('before')\n    raise ValueError('odd input')\n", worker.Call, "ValueError: odd input", "",
+			"before\n"},
 		{"exits", "    import sys\n    sys.exit(3)\n", worker.Call, "SystemExit: 3", "", ""},
 		{"interrupts", "    raise KeyboardInterrupt\n", worker.Call, "KeyboardInterrupt", "", ""},
 		{"interrupts later", "    import _thread\n    _thread.interrupt_main()\n" + good, "", "", "", ""},
-		{"ends the process", "    import os\n    print('last words', flush=True)\n    os._exit(7)\n", "", "", "exit status 7", "last words\n"},
+		{"ends the process", "    import os\n    print('last words', flush=True)\n    os._exit(7)\n", "", "", "exit status 7",
+			"last words\n"},
 		{"crashes", "    import ctypes\n    ctypes.string_at(0)\n", "", "", "signal: segmentation fault", ""},
-		{"recurses", "    return run(x, c, y, total)\n", worker.Call, "RecursionError: maximum recursion depth exceeded", "", ""},
-		{"closes descriptors", "    import os\n    print('still here')\n    os.closerange(0, 256)\n" + good, "", "", "", "still here\n"},
+		{"recurses", "    return run(x, c, y, total)\n", worker.Call, "RecursionError: maximum recursion depth exceeded", "",
+			""},
+		{"closes descriptors", "    import os\n    print('still here')\n    os.closerange(0, 256)\n" + good, "", "", "",
+			"still here\n"},
 		{"forks", "    import os\n    if os.fork() == 0:\n        raise SystemExit\n" + good, "", "", "", ""},
 		{"forks and both return", "    import os\n    os.fork()\n" + good, "", "", "", ""},
 		{"replaces stdout", "    import sys\n    sys.stdout = None\n" + good, "", "", "", ""},
-		{"leaves a thread", "    import threading, time\n    threading.Thread(target=time.sleep, args=(3600,)).start()\n" + good, "", "", "", ""},
-		{"changes defaults", "    import torch\n    torch.set_default_dtype(torch.float64)\n    torch.set_default_device('meta')\n" + good, "", "", "", ""},
+		{"leaves a thread", "    import threading, time\n    threading.Thread(target=time.sleep, args=(3600,)).start()\n" +
+			good, "", "", "", ""},
+		{"changes defaults",
+			"    import torch\n    torch.set_default_dtype(torch.float64)\n    torch.set_default_device('meta')\n" + good, "",
+			"", "", ""},
 	} {
 		if !client.Alive() {
 			client = open(t, c)
@@ -286,7 +307,9 @@ func TestBuildErrors(t *testing.T) {
 	for _, tc := range []struct{ name, source, text string }{
 		{"syntax", "def run(:\n", "Failed importing module 'fib_python_s_"},
 		{"missing", "x = 1\n", "Entry symbol 'run' not found in module 'fib_python_s_"},
-		{"signature", "def run(x):\n    pass\n", "Destination-passing style callable: expected 4 positional parameters, but signature '(x)' is incompatible: too many positional arguments"},
+		{"signature", "def run(x):\n    pass\n",
+			"Destination-passing style callable: expected 4 positional parameters, but signature '(x)' is incompatible: too " +
+				"many positional arguments"},
 	} {
 		err := build(t, client, tc.source, true)
 		var we *worker.Error
@@ -305,8 +328,10 @@ func TestTorchBinding(t *testing.T) {
 		t.Fatal(err)
 	}
 	sol := func(entry, source string) *trace.Solution {
-		return &trace.Solution{Name: "s", Definition: "d", Author: "a", Spec: trace.BuildSpec{Language: trace.CPP, Binding: "torch", TargetHardware: []string{"cpu"},
-			EntryPoint: entry, DestinationPassingStyle: true}, Sources: []trace.SourceFile{{Path: strings.Split(entry, "::")[0], Content: source}}}
+		return &trace.Solution{Name: "s", Definition: "d", Author: "a",
+			Spec: trace.BuildSpec{Language: trace.CPP, Binding: "torch", TargetHardware: []string{"cpu"},
+				EntryPoint: entry, DestinationPassingStyle: true},
+			Sources: []trace.SourceFile{{Path: strings.Split(entry, "::")[0], Content: source}}}
 	}
 	var we *worker.Error
 	err = client.Build(t.Context(), def, sol("main.txt::run", "x"))
@@ -317,7 +342,8 @@ func TestTorchBinding(t *testing.T) {
 	if errors.As(err, &we) && we.Code == "no-ninja" {
 		t.Skip(err)
 	}
-	if !errors.As(err, &we) || we.Kind != worker.Build || !strings.HasPrefix(we.Text, "Torch build failed for solution 's': ") || !strings.Contains(we.Log, "not today") {
+	if !errors.As(err, &we) || we.Kind != worker.Build ||
+		!strings.HasPrefix(we.Text, "Torch build failed for solution 's': ") || !strings.Contains(we.Log, "not today") {
 		t.Errorf("broken source: got %v, want a build error with the compiler's log", err)
 	}
 	good := sol("main.cpp::run", `#include <torch/extension.h>
@@ -336,7 +362,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
 	}
 	good.Spec.EntryPoint = "main.cpp::other"
 	err = client.Build(t.Context(), def, good)
-	if !errors.As(err, &we) || we.Kind != worker.Build || we.Text != "Exported symbol 'other' not found in built extension" {
+	if !errors.As(err, &we) || we.Kind != worker.Build ||
+		we.Text != "Exported symbol 'other' not found in built extension" {
 		t.Errorf("symbol: got %v, want that it is not found", err)
 	}
 }
@@ -346,8 +373,9 @@ func TestInputOutsideItsFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = client.Load(t.Context(), &worker.Workload{Inputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3},
-		Path: filepath.Join("testdata", "..", "worker.py"), Offset: 1 << 40, Bytes: 12}}}})
+	err = client.Load(t.Context(), &worker.Workload{
+		Inputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3},
+			Path: filepath.Join("testdata", "..", "worker.py"), Offset: 1 << 40, Bytes: 12}}}})
 	var we *worker.Error
 	if !errors.As(err, &we) || we.Kind != worker.Machine || !strings.Contains(we.Text, "are outside the file of") {
 		t.Errorf("got %v, want an error about the file's size", err)
@@ -363,7 +391,8 @@ func TestNoPython(t *testing.T) {
 	}
 	for _, tc := range []struct{ name, path, named, code, text string }{
 		{"none", filepath.Join(dir, "empty"), "", "no-python", "python: neither python3 nor python is on PATH"},
-		{"none by that name", dir, filepath.Join(dir, "absent"), "no-python", "FISUB_PYTHON: no program " + filepath.Join(dir, "absent")},
+		{"none by that name", dir, filepath.Join(dir, "absent"), "no-python", "FISUB_PYTHON: no program " + filepath.Join(dir,
+			"absent")},
 		{"without torch", dir, "", "no-torch", without + " is not Python 3.9 or later with torch"},
 		{"named without torch", "", without, "no-torch", without + " is not Python 3.9 or later with torch"},
 	} {
@@ -382,7 +411,8 @@ func TestRuns(t *testing.T) {
 		language trace.Language
 		binding  string
 		want     bool
-	}{{trace.CUDA, "", false}, {trace.CUDA, "tvm-ffi", false}, {trace.CPP, "torch", true}, {trace.CUDA, "torch", true}, {trace.Triton, "", true}, {trace.Python, "", true}, {trace.TileLang, "", true}} {
+	}{{trace.CUDA, "", false}, {trace.CUDA, "tvm-ffi", false}, {trace.CPP, "torch", true}, {trace.CUDA, "torch", true},
+		{trace.Triton, "", true}, {trace.Python, "", true}, {trace.TileLang, "", true}} {
 		if got := Runs(&trace.BuildSpec{Language: tc.language, Binding: tc.binding}); got != tc.want {
 			t.Errorf("%s with binding %q: got %v, want %v", tc.language, tc.binding, got, tc.want)
 		}

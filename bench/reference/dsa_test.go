@@ -24,10 +24,11 @@ func int32s(shape []int, xs ...float64) *tensor.Tensor {
 	return x
 }
 
-// smallAttention has three tokens, two heads of two channels and one positional one, and two pages of two entries. Head 0's
-// logits are the first channel and the positional one of an entry, head 1's those with a factor of 2.
+// smallAttention has three tokens, two heads of two channels and one positional one, and two pages of two entries. Head
+// 0's logits are the first channel and the positional one of an entry, head 1's those with a factor of 2.
 func smallAttention(t *testing.T) (*trace.Definition, map[string]any) {
-	def := small(t, "dsa_paged", attention, "q_nope:T,H,D q_pe:T,H,E ckv_cache:P,S,D kpe_cache:P,S,E sparse_indices:T,K:int32 sm_scale", "output:T,H,D lse:T,H")
+	def := small(t, "dsa_paged", attention,
+		"q_nope:T,H,D q_pe:T,H,E ckv_cache:P,S,D kpe_cache:P,S,E sparse_indices:T,K:int32 sm_scale", "output:T,H,D lse:T,H")
 	return def, map[string]any{
 		"q_nope":         floats([]int{3, 2, 2}, 2, 0, 4, 0, 2, 0, 4, 0, 2, 0, 4, 0),
 		"q_pe":           floats([]int{3, 2, 1}, 2, 4, 2, 4, 2, 4),
@@ -48,7 +49,8 @@ func TestAttentionByHand(t *testing.T) {
 		t.Errorf("output: got %v, want %v", output, want)
 	}
 	inf := float32(math.Inf(-1))
-	if want := []float32{2, float32(math.Log2(10)), inf, inf, 0, 0}; !near(lse[:2], want[:2]) || !slices.Equal(lse[2:4], want[2:4]) || !near(lse[4:], want[4:]) {
+	if want := []float32{2, float32(math.Log2(10)), inf, inf, 0, 0}; !near(lse[:2], want[:2]) ||
+		!slices.Equal(lse[2:4], want[2:4]) || !near(lse[4:], want[4:]) {
 		t.Errorf("lse: got %v, want %v", lse, want)
 	}
 	// Logits whose exponentials float64 does not hold, in rising and in falling order.
@@ -56,17 +58,20 @@ func TestAttentionByHand(t *testing.T) {
 		values["sm_scale"] = 500.0
 		values["sparse_indices"] = int32s([]int{3, 3}, append(order, -1, -1, -1, 0, 0, 0)...)
 		output, lse = run(t, def, values)
-		if want := []float32{float32(x), 5}; !near(output[:2], want) || !near(lse[:1], []float32{float32(1000 * math.Log(3) / math.Ln2)}) {
+		if want := []float32{float32(x), 5}; !near(output[:2], want) ||
+			!near(lse[:1], []float32{float32(1000 * math.Log(3) / math.Ln2)}) {
 			t.Errorf("large logits: got %v and %v, want %v", output[:2], lse[:1], want)
 		}
 	}
 }
 
 // smallIndexer has two sequences over a cache of four pages of two tokens. Token i's key is (i+1, 0), by its scale; the
-// heads are (1, 0) and (-1, 0) with weights 2 and 100, so the score of token i is 2(i+1). Sequence 0 has pages 3, 0 and 2 and
-// four tokens: 6, 7, 0 and 1. Sequence 1 has page 1 and one token, 2.
+// heads are (1, 0) and (-1, 0) with weights 2 and 100, so the score of token i is 2(i+1). Sequence 0 has pages 3, 0 and
+// 2 and four tokens: 6, 7, 0 and 1. Sequence 1 has page 1 and one token, 2.
 func smallIndexer(t *testing.T) (*trace.Definition, map[string]any) {
-	def := small(t, "dsa_paged", indexer, "q_index_fp8:B,H,D:float8_e4m3fn k_index_cache_fp8:P,S,ONE,W:int8 weights:B,H seq_lens:B:int32 block_table:B,C:int32", "topk_indices:B,k3:int32")
+	def := small(t, "dsa_paged", indexer,
+		"q_index_fp8:B,H,D:float8_e4m3fn k_index_cache_fp8:P,S,ONE,W:int8 weights:B,H seq_lens:B:int32 block_table:B,C:int32",
+		"topk_indices:B,k3:int32")
 	q := tensor.New(tensor.Float8E4M3FN, 2, 2, 2)
 	q.WriteFloat32s([]float32{1, 0, -1, 0, 1, 0, -1, 0}, 0)
 	cache := tensor.New(tensor.Int8, 4, 2, 1, 6)
@@ -75,7 +80,8 @@ func smallIndexer(t *testing.T) (*trace.Definition, map[string]any) {
 		page[i%2*2] = tensor.Float8E4M3FNFromFloat32(1)
 		binary.LittleEndian.PutUint32(page[4+i%2*4:], math.Float32bits(float32(i+1)))
 	}
-	return def, map[string]any{"q_index_fp8": q, "k_index_cache_fp8": cache, "weights": floats([]int{2, 2}, 2, 100, 2, 100),
+	return def, map[string]any{"q_index_fp8": q, "k_index_cache_fp8": cache,
+		"weights":  floats([]int{2, 2}, 2, 100, 2, 100),
 		"seq_lens": int32s([]int{2}, 4, 1), "block_table": int32s([]int{2, 3}, 3, 0, 2, 1, -7, 99)}
 }
 
@@ -113,13 +119,15 @@ func TestPagedRejects(t *testing.T) {
 	}{
 		{smallAttention, "q_pe", floats([]int{3, 1, 1}), "'q_pe': shape [3 1 1], want [3 2 1]"},
 		{smallAttention, "kpe_cache", floats([]int{2, 1, 1}), "'kpe_cache': shape [2 1 1], want [2 2 1]"},
-		{smallAttention, "sparse_indices", int32s([]int{3, 2}, 0, 1, 2, 4, 0, 0), "'sparse_indices': 4 at index [1 1], with 4 entries"},
+		{smallAttention, "sparse_indices", int32s([]int{3, 2}, 0, 1, 2, 4, 0, 0),
+			"'sparse_indices': 4 at index [1 1], with 4 entries"},
 		{smallAttention, "sparse_indices", int32s([]int{3, 1}, 0, -2, 2), "'sparse_indices': -2 at index [1 0]"},
 		{smallIndexer, "seq_lens", int32s([]int{2}, 4, 7), "'seq_lens': 7 at index 1, with room for 6 tokens"},
 		{smallIndexer, "seq_lens", int32s([]int{2}, -1, 1), "'seq_lens': -1 at index 0"},
 		{smallIndexer, "seq_lens", int32s([]int{2}, 4, 3), "'block_table': -7 at index [1 1], with 4 pages"},
 		{smallIndexer, "block_table", int32s([]int{2, 2}, 3, 4, 0, 0), "'block_table': 4 at index [0 1], with 4 pages"},
-		{smallIndexer, "k_index_cache_fp8", tensor.New(tensor.Int8, 4, 2, 1, 7), "'k_index_cache_fp8': shape [4 2 1 7], want [4 2 1 6]"},
+		{smallIndexer, "k_index_cache_fp8", tensor.New(tensor.Int8, 4, 2, 1, 7),
+			"'k_index_cache_fp8': shape [4 2 1 7], want [4 2 1 6]"},
 		{smallIndexer, "k_index_cache_fp8", tensor.New(tensor.Int16, 4, 2, 1, 6), "want pages of bytes"},
 		{smallIndexer, "k_index_cache_fp8", tensor.New(tensor.Int8, 4, 0, 1, 6), "want pages of bytes"},
 	} {

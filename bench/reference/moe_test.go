@@ -14,8 +14,8 @@ import (
 
 const moe = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
 
-// small makes a definition from fields NAME:AXES:DTYPE, where DTYPE may be missing for float32; NAME alone is a scalar. Axis kN
-// is const, N; all others are var.
+// small makes a definition from fields NAME:AXES:DTYPE, where DTYPE may be missing for float32; NAME alone is a scalar.
+// Axis kN is const, N; all others are var.
 func small(t *testing.T, op, name, inputs, outputs string) *trace.Definition {
 	t.Helper()
 	axes := map[string]bool{}
@@ -47,7 +47,8 @@ func small(t *testing.T, op, name, inputs, outputs string) *trace.Definition {
 			list = append(list, `"`+axis+`":{}`)
 		}
 	}
-	def, _, err := trace.DecodeDefinition([]byte(`{"name":"` + name + `","op_type":"` + op + `","axes":{` + strings.Join(list, ",") +
+	def, _, err := trace.DecodeDefinition([]byte(`{"name":"` + name + `","op_type":"` + op + `","axes":{` +
+		strings.Join(list, ",") +
 		`},"inputs":{` + in + `},"outputs":{` + out + `},"reference":"def run(): pass"}`))
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +70,8 @@ func TestRoute(t *testing.T) {
 		}
 		return all
 	}
-	pairs := map[int]float64{0: 1, 1: 1, 4: 1, 5: 1, 8: 1, 9: 1, 12: 1, 13: 1} // two experts of each of the first four groups of four
+	// two experts of each of the first four groups of four
+	pairs := map[int]float64{0: 1, 1: 1, 4: 1, 5: 1, 8: 1, 9: 1, 12: 1, 13: 1}
 	lone := maps.Clone(pairs)
 	lone[16] = 1.9 // the best expert, in a group whose two best are worse than theirs
 	fifth := maps.Clone(pairs)
@@ -79,12 +81,17 @@ func TestRoute(t *testing.T) {
 		logits, bias []float64
 		want         map[int]float64
 	}{
-		{"all equal", make([]float64, 16), make([]float64, 16), map[int]float64{0: 1, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1}},
-		{"a worse group", make([]float64, 16), at(16, map[int]float64{0: -1}), map[int]float64{2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1, 9: 1}},
-		{"biased", at(32, map[int]float64{0: math.Log(3), 2: math.Log(4)}), at(32, pairs), // scores .75 and .8, of which the latter is not chosen
+		{"all equal", make([]float64, 16), make([]float64, 16), map[int]float64{0: 1, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1,
+			7: 1}},
+		{"a worse group", make([]float64, 16), at(16, map[int]float64{0: -1}), map[int]float64{2: 1, 3: 1, 4: 1, 5: 1, 6: 1,
+			7: 1, 8: 1, 9: 1}},
+		// scores .75 and .8, of which the latter is not chosen
+		{"biased", at(32, map[int]float64{0: math.Log(3), 2: math.Log(4)}), at(32, pairs),
 			map[int]float64{0: 1.412, 1: 0.941, 4: 0.941, 5: 0.941, 8: 0.941, 9: 0.941, 12: 0.941, 13: 0.941}},
-		{"two best of a group", make([]float64, 32), at(32, lone), map[int]float64{0: 1, 1: 1, 4: 1, 5: 1, 8: 1, 9: 1, 12: 1, 13: 1}},
-		{"a better group", make([]float64, 32), at(32, fifth), map[int]float64{0: 1, 1: 1, 4: 1, 5: 1, 8: 1, 9: 1, 16: 1, 17: 1}},
+		{"two best of a group", make([]float64, 32), at(32, lone), map[int]float64{0: 1, 1: 1, 4: 1, 5: 1, 8: 1, 9: 1, 12: 1,
+			13: 1}},
+		{"a better group", make([]float64, 32), at(32, fifth), map[int]float64{0: 1, 1: 1, 4: 1, 5: 1, 8: 1, 9: 1, 16: 1,
+			17: 1}},
 	} {
 		if got := third(route(c.logits, c.bias, 8)); !maps.Equal(got, c.want) {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
@@ -174,12 +181,14 @@ func TestMoETokensAlone(t *testing.T) {
 	used := 0
 	for token := range tokens {
 		one := maps.Clone(values)
-		one["routing_logits"] = floats([]int{1, experts}, floats64(values["routing_logits"].(*tensor.Tensor), token*experts, experts)...)
+		one["routing_logits"] = floats([]int{1, experts}, floats64(values["routing_logits"].(*tensor.Tensor), token*experts,
+			experts)...)
 		x := tensor.New(tensor.Float8E4M3FN, 1, hidden)
 		x.WriteFloat64s(floats64(values["hidden_states"].(*tensor.Tensor), token*hidden, hidden), 0)
 		one["hidden_states"] = x
 		scales := values["hidden_states_scale"].(*tensor.Tensor)
-		one["hidden_states_scale"] = floats([]int{3, 1}, floats64(scales, token, 1)[0], floats64(scales, tokens+token, 1)[0], floats64(scales, 2*tokens+token, 1)[0])
+		one["hidden_states_scale"] = floats([]int{3, 1}, floats64(scales, token, 1)[0], floats64(scales, tokens+token, 1)[0],
+			floats64(scales, 2*tokens+token, 1)[0])
 		want := make([]float32, hidden)
 		for e := range local { // each expert alone
 			one["local_expert_offset"] = 4.0 + float64(e)
@@ -233,11 +242,13 @@ func TestMoERejects(t *testing.T) {
 	}
 	def, values := smallMoE(t)
 	values["routing_logits"], values["routing_bias"] = floats([]int{1, 8}), floats([]int{8})
-	if _, err := Run(t.Context(), def, args(def, values)); err == nil || !strings.Contains(err.Error(), "8 experts in 8 groups") {
+	if _, err := Run(t.Context(), def, args(def, values)); err == nil ||
+		!strings.Contains(err.Error(), "8 experts in 8 groups") {
 		t.Errorf("groups of one expert: got error %v", err)
 	}
 	values["gemm1_weights_scale"] = floats([]int{2, 3, 2})
-	if _, err := Run(t.Context(), def, args(def, values)); err == nil || !strings.Contains(err.Error(), "4 channels in 3 blocks") {
+	if _, err := Run(t.Context(), def, args(def, values)); err == nil ||
+		!strings.Contains(err.Error(), "4 channels in 3 blocks") {
 		t.Errorf("three blocks of four rows: got error %v", err)
 	}
 }
@@ -246,13 +257,15 @@ func TestMoERejects(t *testing.T) {
 func TestKnowsNames(t *testing.T) {
 	def, _ := smallMoE(t)
 	for name, want := range map[string]bool{moe: true, "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e8_h128_i64": true,
-		"moe_fp8_block_scale_ds_routing_topk4_ng8_kg4_e32_h7168_i2048": false, "moe_fp8_block_scale_softmax_routing_e32": false} {
+		"moe_fp8_block_scale_ds_routing_topk4_ng8_kg4_e32_h7168_i2048": false,
+		"moe_fp8_block_scale_softmax_routing_e32":                      false} {
 		def.Name = name
 		if got := Knows(def); got != want {
 			t.Errorf("%s: got %v, want %v", name, got, want)
 		}
 	}
-	if _, err := Run(t.Context(), &trace.Definition{Name: "other"}, []workloads.Input{}); err == nil || !strings.Contains(err.Error(), "definition other is not of a family") {
+	if _, err := Run(t.Context(), &trace.Definition{Name: "other"}, []workloads.Input{}); err == nil ||
+		!strings.Contains(err.Error(), "definition other is not of a family") {
 		t.Errorf("an unknown definition: got error %v", err)
 	}
 }

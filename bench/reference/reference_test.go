@@ -29,7 +29,8 @@ func definition(t *testing.T, prefill bool) *trace.Definition {
 	if prefill {
 		lead, sequences, cu, more = `"L"`, `"N"`, `"cu_seqlens":{"shape":["C"],"dtype":"int64"},`, `"L":{},"N":{},"C":{},`
 	}
-	text := strings.NewReplacer("LEAD", lead, "SEQ", sequences, "CU", cu, "MORE", more).Replace(`{"name":"g","op_type":"gdn",
+	text := strings.NewReplacer("LEAD", lead, "SEQ", sequences, "CU", cu, "MORE",
+		more).Replace(`{"name":"g","op_type":"gdn",
 		"axes":{MORE"HQ":{},"HV":{},"K":{},"V":{}},
 		"inputs":{
 			"q":{"shape":[LEAD,"HQ","K"],"dtype":"float32"},"k":{"shape":[LEAD,"HQ","K"],"dtype":"float32"},
@@ -97,7 +98,8 @@ func TestStep(t *testing.T) {
 }
 
 func TestSoftplus(t *testing.T) {
-	for _, c := range [][2]float64{{0, math.Ln2}, {20.5, 20.5}, {1000, 1000}, {-1000, 0}, {-40, math.Exp(-40)}, {20, math.Log1p(math.Exp(20))}} {
+	for _, c := range [][2]float64{{0, math.Ln2}, {20.5, 20.5}, {1000, 1000}, {-1000, 0}, {-40, math.Exp(-40)},
+		{20, math.Log1p(math.Exp(20))}} {
 		if got := softplus(c[0]); math.Abs(got-c[1]) > 1e-15*math.Abs(c[1]) {
 			t.Errorf("softplus %v: got %v, want %v", c[0], got, c[1])
 		}
@@ -121,12 +123,15 @@ func TestDecodeByHand(t *testing.T) {
 		output, newState []float32
 	}{
 		{"all given", nil, []float32{6.5, 10.5}, []float32{1.25, 1, 1.25, 2}},
-		{"scale 0", map[string]any{"scale": 0.0}, []float32{3.25 / math.Sqrt2, 5.25 / math.Sqrt2}, []float32{1.25, 1, 1.25, 2}},
-		{"scale None", map[string]any{"scale": nil}, []float32{3.25 / math.Sqrt2, 5.25 / math.Sqrt2}, []float32{1.25, 1, 1.25, 2}},
+		{"scale 0", map[string]any{"scale": 0.0}, []float32{3.25 / math.Sqrt2, 5.25 / math.Sqrt2},
+			[]float32{1.25, 1, 1.25, 2}},
+		{"scale None", map[string]any{"scale": nil}, []float32{3.25 / math.Sqrt2, 5.25 / math.Sqrt2},
+			[]float32{1.25, 1, 1.25, 2}},
 		// delta = .5 * [2 1]
 		{"state None", map[string]any{"state": nil}, []float32{2, 1}, []float32{1, 0, 0.5, 0}},
 		// softplus 100 is 100, the decay e^-100: as from a zero state
-		{"above the threshold", map[string]any{"a": floats([]int{1, 1, 1}, 100.75)}, []float32{2, 1}, []float32{1, 0, 0.5, 0}},
+		{"above the threshold", map[string]any{"a": floats([]int{1, 1, 1}, 100.75)}, []float32{2, 1},
+			[]float32{1, 0, 0.5, 0}},
 		// beta 0: nothing is written
 		{"gate shut", map[string]any{"b": floats([]int{1, 1, 1}, -1000)}, []float32{5, 11}, []float32{0.5, 1, 1.5, 2}},
 	} {
@@ -155,14 +160,16 @@ func TestManyHeadsWithoutStateOrTokens(t *testing.T) {
 		return x
 	}
 	def := definition(t, false)
-	_, newState := run(t, def, map[string]any{"q": ones(batch, 1, 1, 1), "k": ones(batch, 1, 1, 1), "v": ones(batch, 1, 1, 1),
+	_, newState := run(t, def, map[string]any{"q": ones(batch, 1, 1, 1), "k": ones(batch, 1, 1, 1),
+		"v":     ones(batch, 1, 1, 1),
 		"A_log": ones(1), "a": ones(batch, 1, 1), "dt_bias": ones(1), "b": floats([]int{batch, 1, 1}), "scale": 1.0})
 	for i, x := range newState {
 		if x != 0.5 {
 			t.Fatalf("state of sequence %d: got %v, want 0.5", i, x)
 		}
 	}
-	_, newState = run(t, def, map[string]any{"q": ones(2, 0, 1, 1), "k": ones(2, 0, 1, 1), "v": ones(2, 0, 1, 1), "state": floats([]int{2, 1, 1, 1}, 3, 4),
+	_, newState = run(t, def, map[string]any{"q": ones(2, 0, 1, 1), "k": ones(2, 0, 1, 1), "v": ones(2, 0, 1, 1),
+		"state": floats([]int{2, 1, 1, 1}, 3, 4),
 		"A_log": ones(1), "a": ones(2, 0, 1), "dt_bias": ones(1), "b": ones(2, 0, 1)})
 	if !slices.Equal(newState, []float32{3, 4}) {
 		t.Errorf("state after no tokens: got %v, want 3 and 4", newState)
@@ -170,7 +177,10 @@ func TestManyHeadsWithoutStateOrTokens(t *testing.T) {
 }
 
 func near(got, want []float32) bool {
-	return slices.EqualFunc(got, want, func(x, y float32) bool { return math.Abs(float64(x-y)) <= 1e-6*math.Max(1, math.Abs(float64(y))) })
+	return slices.EqualFunc(got, want, func(x, y float32) bool {
+		return math.Abs(float64(x-y)) <= 1e-6*math.Max(1,
+			math.Abs(float64(y)))
+	})
 }
 
 // The contest states the rule on the transposed state and with a removal and an update term; per token:
@@ -178,7 +188,8 @@ func near(got, want []float32) bool {
 func TestDecodeByTheContestsFormula(t *testing.T) {
 	const batch, tokens, hq, hv, kn, vn = 2, 3, 2, 6, 5, 7
 	in := map[string]*tensor.Tensor{
-		"q": normal("q", batch, tokens, hq, kn), "k": normal("k", batch, tokens, hq, kn), "v": normal("v", batch, tokens, hv, vn),
+		"q": normal("q", batch, tokens, hq, kn), "k": normal("k", batch, tokens, hq, kn),
+		"v":     normal("v", batch, tokens, hv, vn),
 		"state": normal("state", batch, hv, vn, kn), "A_log": normal("A", hv), "a": normal("a", batch, tokens, hv),
 		"dt_bias": normal("dt", hv), "b": normal("b", batch, tokens, hv),
 	}
@@ -239,8 +250,10 @@ func TestPrefillIsRepeatedDecode(t *testing.T) {
 		cu.WriteFloat64s([]float64{float64(s)}, i)
 	}
 	values := map[string]any{
-		"q": normal("q", tokens, hq, kn), "k": normal("k", tokens, hq, kn), "v": normal("v", tokens, hv, vn), "state": normal("s", n, hv, vn, kn),
-		"A_log": normal("A", hv), "a": normal("a", tokens, hv), "dt_bias": normal("dt", hv), "b": normal("b", tokens, hv), "cu_seqlens": cu, "scale": 0.5,
+		"q": normal("q", tokens, hq, kn), "k": normal("k", tokens, hq, kn), "v": normal("v", tokens, hv, vn),
+		"state": normal("s", n, hv, vn, kn),
+		"A_log": normal("A", hv), "a": normal("a", tokens, hv), "dt_bias": normal("dt", hv), "b": normal("b", tokens, hv),
+		"cu_seqlens": cu, "scale": 0.5,
 	}
 	output, newState := run(t, definition(t, true), values)
 	part := func(name string, from, count int, shape ...int) *tensor.Tensor {
@@ -255,8 +268,10 @@ func TestPrefillIsRepeatedDecode(t *testing.T) {
 		state := part("state", seq, 1, 1, hv, vn, kn)
 		for tok := starts[seq]; tok < starts[seq+1]; tok++ {
 			out, next := run(t, step, map[string]any{
-				"q": part("q", tok, 1, 1, 1, hq, kn), "k": part("k", tok, 1, 1, 1, hq, kn), "v": part("v", tok, 1, 1, 1, hv, vn), "state": state,
-				"A_log": values["A_log"], "a": part("a", tok, 1, 1, 1, hv), "dt_bias": values["dt_bias"], "b": part("b", tok, 1, 1, 1, hv), "scale": 0.5,
+				"q": part("q", tok, 1, 1, 1, hq, kn), "k": part("k", tok, 1, 1, 1, hq, kn), "v": part("v", tok, 1, 1, 1, hv, vn),
+				"state": state,
+				"A_log": values["A_log"], "a": part("a", tok, 1, 1, 1, hv), "dt_bias": values["dt_bias"],
+				"b": part("b", tok, 1, 1, 1, hv), "scale": 0.5,
 			})
 			if want := output[tok*hv*vn : (tok+1)*hv*vn]; !near(out, want) {
 				t.Errorf("token %d: got %v by decoding, %v by prefill", tok, out, want)
@@ -277,11 +292,14 @@ func TestPrefillIsRepeatedDecode(t *testing.T) {
 func TestRunRejects(t *testing.T) {
 	good := func(prefill bool) map[string]any {
 		if !prefill {
-			return map[string]any{"q": normal("", 2, 1, 1, 4), "k": normal("", 2, 1, 1, 4), "v": normal("", 2, 1, 2, 3), "state": normal("", 2, 2, 3, 4),
+			return map[string]any{"q": normal("", 2, 1, 1, 4), "k": normal("", 2, 1, 1, 4), "v": normal("", 2, 1, 2, 3),
+				"state": normal("", 2, 2, 3, 4),
 				"A_log": normal("", 2), "a": normal("", 2, 1, 2), "dt_bias": normal("", 2), "b": normal("", 2, 1, 2)}
 		}
-		return map[string]any{"q": normal("", 2, 1, 4), "k": normal("", 2, 1, 4), "v": normal("", 2, 2, 3), "state": normal("", 1, 2, 3, 4),
-			"A_log": normal("", 2), "a": normal("", 2, 2), "dt_bias": normal("", 2), "b": normal("", 2, 2), "cu_seqlens": floats([]int{2}, 0, 2)}
+		return map[string]any{"q": normal("", 2, 1, 4), "k": normal("", 2, 1, 4), "v": normal("", 2, 2, 3),
+			"state": normal("", 1, 2, 3, 4),
+			"A_log": normal("", 2), "a": normal("", 2, 2), "dt_bias": normal("", 2), "b": normal("", 2, 2),
+			"cu_seqlens": floats([]int{2}, 0, 2)}
 	}
 	for _, c := range []struct {
 		prefill bool
@@ -467,8 +485,10 @@ func contestReference(t *testing.T, name string) string {
 }
 
 // smaller makes the weights of the mixture of experts, of 1.4 GB, ones of 6 MB.
-var smaller = strings.NewReplacer("7168", "256", "4096", "512", "2048", "256", `"value": 56`, `"value": 2`, `"value": 16`, `"value": 2`,
-	"\"num_gemm1_out_blocks\": {\n      \"type\": \"const\",\n      \"value\": 32", "\"num_gemm1_out_blocks\": {\n      \"type\": \"const\",\n      \"value\": 4")
+var smaller = strings.NewReplacer("7168", "256", "4096", "512", "2048", "256", `"value": 56`, `"value": 2`,
+	`"value": 16`, `"value": 2`,
+	"\"num_gemm1_out_blocks\": {\n      \"type\": \"const\",\n      \"value\": 32",
+	"\"num_gemm1_out_blocks\": {\n      \"type\": \"const\",\n      \"value\": 4")
 
 // smallDataset has the definition def with smaller weights, and workloads with random inputs.
 func smallDataset(t *testing.T, def *trace.Definition) *workloads.Dataset {
@@ -477,7 +497,8 @@ func smallDataset(t *testing.T, def *trace.Definition) *workloads.Dataset {
 	text := strings.ReplaceAll(smaller.Replace(string(def.JSON(trace.Indent))), smaller.Replace(def.Name), def.Name)
 	var lines strings.Builder
 	for i, tokens := range []int{1, 40} {
-		fmt.Fprintf(&lines, `{"definition":%q,"workload":{"uuid":"%d","axes":{"seq_len":%d},"inputs":{"local_expert_offset":{"value":%d},"routed_scaling_factor":{"value":2.5}}}}`+"\n",
+		fmt.Fprintf(&lines,
+			`{"definition":%q,"workload":{"uuid":"%d","axes":{"seq_len":%d},"inputs":{"local_expert_offset":{"value":%d},"routed_scaling_factor":{"value":2.5}}}}`+"\n",
 			def.Name, i, tokens, 64*i)
 	}
 	for path, text := range map[string]string{"definitions/d.json": text, "workloads/w.jsonl": lines.String()} {
@@ -495,7 +516,8 @@ func smallDataset(t *testing.T, def *trace.Definition) *workloads.Dataset {
 	return d
 }
 
-func comparePython(t *testing.T, python string, d *workloads.Dataset, def *trace.Definition, w *trace.Workload, references map[string]string) {
+func comparePython(t *testing.T, python string, d *workloads.Dataset, def *trace.Definition, w *trace.Workload,
+	references map[string]string) {
 	t.Helper()
 	in, err := d.Load(t.Context(), def, w)
 	if err != nil {
@@ -513,7 +535,8 @@ func comparePython(t *testing.T, python string, d *workloads.Dataset, def *trace
 	for _, v := range in.Values {
 		switch {
 		case v.Tensor != nil:
-			values = append(values, value{v.Path, int(v.Offset), len(v.Tensor.Data), v.Tensor.DType.String(), v.Tensor.Shape, nil})
+			values = append(values, value{v.Path, int(v.Offset), len(v.Tensor.Data), v.Tensor.DType.String(), v.Tensor.Shape,
+				nil})
 		case v.Scalar.Kind == trace.IntScalar:
 			values = append(values, value{Scalar: v.Scalar.Int})
 		default:

@@ -14,21 +14,25 @@ import (
 )
 
 func traceLine(uuid string) json.RawMessage {
-	return json.RawMessage(`{"definition":"d","workload":{"axes":{"n":1},"inputs":{},"uuid":"` + uuid + `"},"solution":"s","evaluation":` +
+	return json.RawMessage(`{"definition":"d","workload":{"axes":{"n":1},"inputs":{},"uuid":"` + uuid +
+		`"},"solution":"s","evaluation":` +
 		`{"status":"RUNTIME_ERROR","environment":{"hardware":"h","libs":{}},"timestamp":"t","log":"boom","correctness":null,"performance":null}}`)
 }
 
 func record(t *testing.T, f *Folder, uuids ...string) {
 	t.Helper()
 	s := event.NewStream(f.Record)
-	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, ID: filepath.Base(f.Path()), ContentHash: "abc",
-		Workloads: []event.Workload{{UUID: "u1"}, {UUID: "../u2"}, {UUID: "u3"}}}})
+	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, ID: filepath.Base(f.Path()),
+		ContentHash: "abc",
+		Workloads:   []event.Workload{{UUID: "u1"}, {UUID: "../u2"}, {UUID: "u3"}}}})
 	for _, u := range uuids {
 		ms := 0.003
 		s.Emit(event.Event{Type: event.TypeStarted, Workload: u, Started: &event.Started{}})
-		s.Emit(event.Event{Type: event.TypeSamples, Workload: u, Samples: &event.Samples{Timer: "t", TrialsNS: [][]int64{{1, 2}}}})
-		s.Emit(event.Event{Type: event.TypeEvaluated, Workload: u, Evaluated: &event.Evaluated{Trace: traceLine(u), Status: "RUNTIME_ERROR",
-			Log: "boom", Latency: &ms}})
+		s.Emit(event.Event{Type: event.TypeSamples, Workload: u,
+			Samples: &event.Samples{Timer: "t", TrialsNS: [][]int64{{1, 2}}}})
+		s.Emit(event.Event{Type: event.TypeEvaluated, Workload: u, Evaluated: &event.Evaluated{Trace: traceLine(u),
+			Status: "RUNTIME_ERROR",
+			Log:    "boom", Latency: &ms}})
 	}
 	s.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Failed: len(uuids), Seconds: 2}})
 	if err := s.Err(); err != nil {
@@ -61,7 +65,8 @@ func TestResumeWherever(t *testing.T) {
 		t.Fatal(err)
 	}
 	events := read(t, full, eventsFile)
-	traces, samples := strings.SplitAfter(read(t, full, tracesFile), "\n"), strings.SplitAfter(read(t, full, samplesFile), "\n")
+	traces, samples := strings.SplitAfter(read(t, full, tracesFile), "\n"), strings.SplitAfter(read(t, full, samplesFile),
+		"\n")
 	root := t.TempDir()
 	for cut := 0; cut <= len(events); cut += 31 {
 		f := New(root, fmt.Sprint("run", cut))
@@ -107,7 +112,8 @@ func TestResumeWherever(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if passed, total := again.Passed(); passed != 0 || total != 3 || len(again.Rows) != 3 || again.Rows[1].Samples == nil || again.Started != 0 {
+		if passed, total := again.Passed(); passed != 0 || total != 3 || len(again.Rows) != 3 ||
+			again.Rows[1].Samples == nil || again.Started != 0 {
 			t.Errorf("cut at %d: got %+v, want 3 workloads with timings", cut, again)
 		}
 		if d := again.Done; d == nil || d.Failed != 3 || d.Missing != 0 || again.Official() != 3000 {
@@ -190,7 +196,8 @@ func TestReadSamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Run.ContentHash != "abc" || len(r.Rows) != 2 || r.Rows[1].Samples.TrialsNS[0][1] != 2 || r.Rows[1].Evaluated.Status != "RUNTIME_ERROR" || r.Rows[1].Axes["n"] != 1 {
+	if r.Run.ContentHash != "abc" || len(r.Rows) != 2 || r.Rows[1].Samples.TrialsNS[0][1] != 2 ||
+		r.Rows[1].Evaluated.Status != "RUNTIME_ERROR" || r.Rows[1].Axes["n"] != 1 {
 		t.Errorf("got %+v", r)
 	}
 	for _, name := range []string{runFile, tracesFile} {
@@ -198,12 +205,14 @@ func TestReadSamples(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r, err = Read(f.Path()); err != nil || r.Run != nil || len(r.Rows) != 2 || r.Rows[0].Evaluated != nil || r.Rows[0].Samples == nil {
+	if r, err = Read(f.Path()); err != nil || r.Run != nil || len(r.Rows) != 2 || r.Rows[0].Evaluated != nil ||
+		r.Rows[0].Samples == nil {
 		t.Errorf("timings only: got %+v and %v", r, err)
 	}
 	line := read(t, f, samplesFile)
 	write(t, f, samplesFile, line+line)
-	if _, err = Read(f.Path()); err == nil || !strings.Contains(err.Error(), `samples.jsonl:3: workload "u1" for the second time`) {
+	if _, err = Read(f.Path()); err == nil || !strings.Contains(err.Error(),
+		`samples.jsonl:3: workload "u1" for the second time`) {
 		t.Errorf("twice: got %v", err)
 	}
 	if _, err = Read(t.TempDir()); !errors.Is(err, ErrNoRun) {
@@ -216,8 +225,10 @@ func TestScore(t *testing.T) {
 	f := New(t.TempDir(), "r")
 	s := event.NewStream(f.Record)
 	two, four := 2.0, 4.0
-	run := &event.Run{Baseline: &event.Baseline{Name: "b"}, Workloads: []event.Workload{{UUID: "u1"}, {UUID: "u2"}, {UUID: "u3"}}}
-	for i, e := range []*event.Evaluated{{Status: "PASSED", Speedup: &two}, {Status: "PASSED", Speedup: &four}, {Status: "PASSED"}} {
+	run := &event.Run{Baseline: &event.Baseline{Name: "b"}, Workloads: []event.Workload{{UUID: "u1"}, {UUID: "u2"},
+		{UUID: "u3"}}}
+	for i, e := range []*event.Evaluated{{Status: "PASSED", Speedup: &two}, {Status: "PASSED", Speedup: &four},
+		{Status: "PASSED"}} {
 		s.Emit(event.Event{Type: event.TypeRun, Run: run})
 		e.Trace = traceLine(run.Workloads[i].UUID)
 		s.Emit(event.Event{Type: event.TypeEvaluated, Workload: run.Workloads[i].UUID, Evaluated: e})
@@ -241,13 +252,15 @@ func TestScore(t *testing.T) {
 // A run whose events have another meaning is not read as if they had this one's.
 func TestReadOtherSchema(t *testing.T) {
 	f := New(t.TempDir(), "r")
-	if err := f.Record(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: "fisub.event/2", ID: "r", Fisub: "9.0.0"}}); err != nil {
+	if err := f.Record(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: "fisub.event/2", ID: "r",
+		Fisub: "9.0.0"}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := Read(f.Path()); err == nil || !strings.Contains(err.Error(), `schema "fisub.event/2"`) || !strings.Contains(err.Error(), `take fisub "9.0.0"`) {
+	if r, err := Read(f.Path()); err == nil || !strings.Contains(err.Error(), `schema "fisub.event/2"`) ||
+		!strings.Contains(err.Error(), `take fisub "9.0.0"`) {
 		t.Errorf("got %+v, %v, want an error that names both versions", r, err)
 	}
 }
@@ -257,7 +270,9 @@ func TestFind(t *testing.T) {
 	if _, err := Find(root, "last"); err == nil {
 		t.Error("empty root: got no error")
 	}
-	for _, id := range []string{"20260101-000000-aaaaaa", "20260102-000000-bbbbbb", "20260102-000000-cccccc", "best", "old"} { // copies are never the last
+	// copies are never the last
+	for _, id := range []string{"20260101-000000-aaaaaa", "20260102-000000-bbbbbb", "20260102-000000-cccccc", "best",
+		"old"} {
 		if err := os.MkdirAll(filepath.Join(root, Dir, id), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -292,14 +307,18 @@ func TestMixedJobs(t *testing.T) {
 	}
 	s := event.NewStream(f.Record)
 	s.Emit(event.Event{Type: event.TypeJob, Place: "a", Job: "j1", JobState: &event.Job{Phase: "sending"}})
-	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, ID: "mixed", Workloads: []event.Workload{{UUID: "u1"}, {UUID: "u2"}}}})
-	s.Emit(event.Event{Type: event.TypeJob, Place: "b", Job: "j2", Origin: 1, JobState: &event.Job{Phase: "running", Device: &event.Device{Name: "B"}, Host: &event.Host{}}})
+	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, ID: "mixed",
+		Workloads: []event.Workload{{UUID: "u1"}, {UUID: "u2"}}}})
+	s.Emit(event.Event{Type: event.TypeJob, Place: "b", Job: "j2", Origin: 1,
+		JobState: &event.Job{Phase: "running", Device: &event.Device{Name: "B"}, Host: &event.Host{}}})
 	for i, u := range []string{"u1", "u2"} {
 		s.Emit(event.Event{Type: event.TypeStarted, Workload: u, Started: &event.Started{}})
-		s.Emit(event.Event{Type: event.TypeSamples, Workload: u, Samples: &event.Samples{Timer: u, TrialsNS: [][]int64{{int64(i)}}}})
+		s.Emit(event.Event{Type: event.TypeSamples, Workload: u,
+			Samples: &event.Samples{Timer: u, TrialsNS: [][]int64{{int64(i)}}}})
 	}
 	for i, u := range []string{"u1", "u2"} {
-		s.Emit(event.Event{Type: event.TypeEvaluated, Workload: u, Place: []string{"a", "b"}[i], Job: []string{"j1", "j2"}[i], Origin: 9,
+		s.Emit(event.Event{Type: event.TypeEvaluated, Workload: u, Place: []string{"a", "b"}[i], Job: []string{"j1", "j2"}[i],
+			Origin:    9,
 			Evaluated: &event.Evaluated{Trace: traceLine(u), Status: "RUNTIME_ERROR"}})
 	}
 	if err := errors.Join(s.Err(), f.Close()); err != nil {
@@ -315,7 +334,8 @@ func TestMixedJobs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if len(r.Rows) != 2 || r.Rows[0].Place != "a" || r.Rows[1].Place != "b" || len(r.Places) != 1 || r.Places[0].Device.Name != "B" || r.Origins["j2"] != 9 {
+	if len(r.Rows) != 2 || r.Rows[0].Place != "a" || r.Rows[1].Place != "b" || len(r.Places) != 1 ||
+		r.Places[0].Device.Name != "B" || r.Origins["j2"] != 9 {
 		t.Errorf("got %+v", r)
 	}
 	if _, _, err := Attach(root, "mixed"); !errors.Is(err, ErrRunning) {

@@ -90,7 +90,8 @@ func TestMeasureRecorded(t *testing.T) {
 	k := func(correlation uint32, start, end uint64, name uint32) piece {
 		return piece{correlation, start, end, name}
 	}
-	four := []piece{api(110), k(110, 150, 155, 0), api(310), k(310, 350, 356, 0), api(510), k(510, 520, 527, 0), api(710), k(710, 711, 719, 0)}
+	four := []piece{api(110), k(110, 150, 155, 0), api(310), k(310, 350, 356, 0), api(510), k(510, 520, 527, 0), api(710),
+		k(710, 711, 719, 0)}
 	odd := append(four[:7:7], k(710, 711, 719, 1))
 	const busy = `{"recorded":{"failed":"cuptiSubscribe: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"}}`
 	for _, tt := range []struct {
@@ -100,17 +101,25 @@ func TestMeasureRecorded(t *testing.T) {
 		text    string          // of the error, or of that where the timer is cupti
 	}{
 		{"good", []string{`{"timing":true}` + "\n" + `{"timing":false}` + "\n" + recording(windows, four...)},
-			&device.Samples{Timer: "cupti", ColdL2: true, Trials: [][]time.Duration{{5, 6}, {7, 8}}, Kernels: []device.Activity{{Kind: "kernel", Name: "a", MedianNS: 5.5}}}, ""},
-		{"no kernel", []string{recording(windows, four[:6]...)}, nil, "ValueError: No kernel activities recorded for iteration 1"},
-		{"another kernel", []string{recording(windows, odd...)}, nil, "ValueError: Inconsistent kernel names: {'_Z1a_0_0_0_10'} != {'b_0_0_0_10'}"},
+			&device.Samples{Timer: "cupti", ColdL2: true, Trials: [][]time.Duration{{5, 6}, {7, 8}},
+				Kernels: []device.Activity{{Kind: "kernel", Name: "a", MedianNS: 5.5}}}, ""},
+		{"no kernel", []string{recording(windows, four[:6]...)}, nil,
+			"ValueError: No kernel activities recorded for iteration 1"},
+		{"another kernel", []string{recording(windows, odd...)}, nil,
+			"ValueError: Inconsistent kernel names: {'_Z1a_0_0_0_10'} != {'b_0_0_0_10'}"},
 		{"refused", []string{busy, events}, nil, "cupti: cuptiSubscribe: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"},
-		{"lost", []string{strings.Replace(recording(windows, four...), `"lost":0`, `"lost":7`, 1), events}, nil, "cupti: 7 records were lost"},
-		{"more trials than asked for", []string{recording(`[[[1,2]],[[3,4]],[[5,6]]]`, four...), events}, nil, "cupti: the worker recorded 3 trials of 2"},
+		{"lost", []string{strings.Replace(recording(windows, four...), `"lost":0`, `"lost":7`, 1), events}, nil,
+			"cupti: 7 records were lost"},
+		{"more trials than asked for", []string{recording(`[[[1,2]],[[3,4]],[[5,6]]]`, four...), events}, nil,
+			"cupti: the worker recorded 3 trials of 2"},
 		{"no trial", []string{recording(`[]`), events}, nil, "cupti: the worker recorded 0 trials of 2"},
-		{"more calls than asked for", []string{recording(`[[[100,110],[111,115],[116,120]]]`, four...), events}, nil, "cupti: the worker recorded 3 calls of 2"},
+		{"more calls than asked for", []string{recording(`[[[100,110],[111,115],[116,120]]]`, four...), events}, nil,
+			"cupti: the worker recorded 3 calls of 2"},
 		{"no call", []string{recording(`[[]]`, four...), events}, nil, "cupti: the worker recorded 0 calls of 2"},
-		{"overlapping windows", []string{recording(`[[[100,400],[300,400]]]`, four...), events}, nil, "cupti: call 1 is told to last from 300 to 400 ns, after one to 400 ns"},
-		{"nonsense", []string{strings.Replace(recording(windows, four...), `"records":"`, `"records":"AAAA`, 1), events}, nil, "cupti: what was recorded makes no sense at byte 0 of 579"},
+		{"overlapping windows", []string{recording(`[[[100,400],[300,400]]]`, four...), events}, nil,
+			"cupti: call 1 is told to last from 300 to 400 ns, after one to 400 ns"},
+		{"nonsense", []string{strings.Replace(recording(windows, four...), `"records":"`, `"records":"AAAA`, 1), events}, nil,
+			"cupti: what was recorded makes no sense at byte 0 of 579"},
 	} {
 		plan := device.Plan{Iterations: 2, Trials: 2, Timer: device.TimerCUPTI}
 		if tt.name == "good" {
@@ -130,7 +139,8 @@ func TestMeasureRecorded(t *testing.T) {
 		if len(tt.answers) == 1 {
 			kind, code = Call, ""
 		}
-		if _, err := answering(t, tt.answers[0]).Measure(t.Context(), plan); !errors.As(err, &we) || we.Kind != kind || we.Code != code || we.Text != tt.text {
+		if _, err := answering(t, tt.answers[0]).Measure(t.Context(), plan); !errors.As(err, &we) || we.Kind != kind ||
+			we.Code != code || we.Text != tt.text {
 			t.Errorf("%s: got %v, want %s error %q", tt.name, err, kind, tt.text)
 		}
 		plan.Timer = ""
@@ -141,7 +151,8 @@ func TestMeasureRecorded(t *testing.T) {
 			}
 			continue
 		}
-		want := &device.Samples{Timer: "cuda events", TimerNote: tt.text, ColdL2: true, Trials: [][]time.Duration{{7, 8}, {9, 10}}}
+		want := &device.Samples{Timer: "cuda events", TimerNote: tt.text, ColdL2: true,
+			Trials: [][]time.Duration{{7, 8}, {9, 10}}}
 		if err != nil || !reflect.DeepEqual(s, want) {
 			t.Errorf("%s: got %+v, %v, want %+v", tt.name, s, err, want)
 		}
@@ -179,7 +190,8 @@ func TestNotAReply(t *testing.T) {
 	} {
 		c := answering(t, text)
 		var died *Died
-		if _, err := c.Measure(t.Context(), device.Plan{Iterations: 1, Trials: 1}); !errors.As(err, &died) || died.Reason != "it wrote what is not a reply" || c.Alive() {
+		if _, err := c.Measure(t.Context(), device.Plan{Iterations: 1, Trials: 1}); !errors.As(err, &died) ||
+			died.Reason != "it wrote what is not a reply" || c.Alive() {
 			t.Errorf("%s: got %v, want the worker's end", name, err)
 		}
 	}

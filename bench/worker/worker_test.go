@@ -215,8 +215,9 @@ func start(t *testing.T, name string, limit int64) (*Client, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sol := &trace.Solution{Name: name, Definition: "d", Author: "a", Spec: trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"},
-		EntryPoint: "kernel.cu::kernel"}, Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}}
+	sol := &trace.Solution{Name: name, Definition: "d", Author: "a", Spec: trace.BuildSpec{Language: trace.CUDA,
+		TargetHardware: []string{"cuda"},
+		EntryPoint:     "kernel.cu::kernel"}, Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}}
 	return c, c.Build(t.Context(), def, sol)
 }
 
@@ -271,7 +272,8 @@ func TestRunAndMeasure(t *testing.T) {
 		}
 	}
 	var told []bool
-	s, err := c.Measure(t.Context(), device.Plan{Trials: 2, Iterations: 3, Timing: func(on bool) { told = append(told, on) }})
+	s, err := c.Measure(t.Context(), device.Plan{Trials: 2, Iterations: 3,
+		Timing: func(on bool) { told = append(told, on) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +377,8 @@ func TestCheckChangesInputs(t *testing.T) {
 
 func TestFaultsOfTheSolution(t *testing.T) {
 	var broken *Error
-	if _, err := start(t, "broken", 0); !errors.As(err, &broken) || broken.Kind != Build || broken.Log != "the compiler's words" || broken.Code != "a code" {
+	if _, err := start(t, "broken", 0); !errors.As(err, &broken) || broken.Kind != Build ||
+		broken.Log != "the compiler's words" || broken.Code != "a code" {
 		t.Errorf("broken: got %v, want a build error with its log", err)
 	}
 	for _, tc := range []struct {
@@ -517,7 +520,8 @@ func TestInputOutsideItsFile(t *testing.T) {
 	}
 	w, _ := workload(t, nil)
 	w.Inputs[0].Tensor.Offset = 16
-	if err := c.Load(t.Context(), w); !isKind(err, Machine) || !strings.Contains(err.Error(), "outside the file of 24 bytes") {
+	if err := c.Load(t.Context(), w); !isKind(err, Machine) ||
+		!strings.Contains(err.Error(), "outside the file of 24 bytes") {
 		t.Errorf("got %v, want an error about the file's size", err)
 	}
 }
