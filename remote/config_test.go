@@ -60,7 +60,8 @@ config.toml:8:11: remote.lab.workdir must be a string, not a table
 
 // What is missing has its default, common keys too; an inline table is a table.
 func TestDecode(t *testing.T) {
-	cfg, err := config.Parse("config.toml", []byte(`remote = { ssh = { hosts = ["a"], price = 6, limit = "1h30m" } }`+submission))
+	cfg, err := config.Parse("config.toml", []byte(`remote = { ssh = { hosts = ["a"], price = 6, limit = "1h30m" } }`+
+		submission))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,13 +69,15 @@ func TestDecode(t *testing.T) {
 	if err := remote.Decode(cfg.Remote["ssh"], &got); err != nil {
 		t.Fatal(err)
 	}
-	want := ssh.Config{Common: remote.Common{Provider: "ssh", Limit: 90 * time.Minute, Price: 6}, Hosts: []string{"a"}, GPUs: []int{0},
+	want := ssh.Config{Common: remote.Common{Provider: "ssh", Limit: 90 * time.Minute, Price: 6}, Hosts: []string{"a"},
+		GPUs:    []int{0},
 		Workdir: ".cache/fisub/remote", Away: 5 * time.Minute}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	table := config.NewTable("remote.lab", map[string]any{"provider": "ssh", "host": []any{"a"}})
-	if err := remote.Decode(table, &got); err == nil || err.Error() != "missing key remote.lab.hosts\nunknown key remote.lab.host" {
+	if err := remote.Decode(table, &got); err == nil ||
+		err.Error() != "missing key remote.lab.hosts\nunknown key remote.lab.host" {
 		t.Errorf("a table of no file: got %v", err)
 	}
 }

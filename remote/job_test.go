@@ -11,7 +11,8 @@ import (
 func TestJobCheck(t *testing.T) {
 	hash := strings.Repeat("0a", 32)
 	good := func() *remote.Job {
-		return &remote.Job{ID: "fisub-20260102-1", Args: []string{"fisub", "local"}, Limit: time.Second, Env: map[string]string{"A_1": "b"},
+		return &remote.Job{ID: "fisub-20260102-1", Args: []string{"fisub", "local"}, Limit: time.Second,
+			Env:   map[string]string{"A_1": "b"},
 			Files: []remote.File{{Name: "fisub", SHA256: hash, Exec: true}, {Name: "a/b.txt", SHA256: hash, Size: 3}}}
 	}
 	for _, c := range []struct {

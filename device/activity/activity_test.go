@@ -11,15 +11,18 @@ import (
 )
 
 func kernel(symbol string, correlation uint32, start, end uint64) Activity {
-	return Activity{Activity: device.Activity{Kind: "kernel", Name: symbol}, Symbol: symbol, Start: start, End: end, Correlation: correlation}
+	return Activity{Activity: device.Activity{Kind: "kernel", Name: symbol}, Symbol: symbol, Start: start, End: end,
+		Correlation: correlation}
 }
 
 func memset(value int, bytes int64, correlation uint32, start, end uint64) Activity {
-	return Activity{Activity: device.Activity{Kind: "memset", Bytes: bytes}, Value: value, Start: start, End: end, Correlation: correlation}
+	return Activity{Activity: device.Activity{Kind: "memset", Bytes: bytes}, Value: value, Start: start, End: end,
+		Correlation: correlation}
 }
 
 func memcpy(kind int, bytes int64, correlation uint32, start, end uint64) Activity {
-	return Activity{Activity: device.Activity{Kind: "memcpy", Bytes: bytes}, CopyKind: kind, Start: start, End: end, Correlation: correlation}
+	return Activity{Activity: device.Activity{Kind: "memcpy", Bytes: bytes}, CopyKind: kind, Start: start, End: end,
+		Correlation: correlation}
 }
 
 func TestMatch(t *testing.T) {
@@ -36,38 +39,49 @@ func TestMatch(t *testing.T) {
 		kernels    string
 		err        string
 	}{
-		{"one kernel, records in any order", []Launch{two[1], two[0]}, []Activity{kernel("k", 20, 1210, 1219), kernel("k", 10, 130, 135)},
+		{"one kernel, records in any order", []Launch{two[1], two[0]},
+			[]Activity{kernel("k", 20, 1210, 1219), kernel("k", 10, 130, 135)},
 			[]time.Duration{5, 9}, "k", ""},
-		{"a gap between kernels counts, the time before the first does not", []Launch{{110, 10}, {120, 11}, {1110, 20}, {1120, 21}},
-			[]Activity{kernel("b", 11, 300, 310), kernel("a", 10, 150, 160), kernel("a", 20, 1150, 1160), kernel("b", 21, 1161, 1171)},
+		{"a gap between kernels counts, the time before the first does not",
+			[]Launch{{110, 10}, {120, 11}, {1110, 20}, {1120, 21}},
+			[]Activity{kernel("b", 11, 300, 310), kernel("a", 10, 150, 160), kernel("a", 20, 1150, 1160),
+				kernel("b", 21, 1161, 1171)},
 			[]time.Duration{160, 21}, "a b", ""},
 		{"side streams overlap", []Launch{{110, 10}, {120, 11}, {1110, 20}, {1120, 21}},
-			[]Activity{kernel("a", 10, 150, 400), kernel("b", 11, 140, 300), kernel("a", 20, 1150, 1160), kernel("b", 21, 1100, 1200)},
+			[]Activity{kernel("a", 10, 150, 400), kernel("b", 11, 140, 300), kernel("a", 20, 1150, 1160),
+				kernel("b", 21, 1100, 1200)},
 			[]time.Duration{260, 100}, "b a", ""},
 		{"copies and memsets count", []Launch{{110, 10}, {120, 11}, {130, 12}, {1110, 20}, {1120, 21}, {1130, 22}},
 			[]Activity{memset(7, 64, 10, 150, 151), kernel("a", 11, 152, 160), memcpy(8, 32, 12, 170, 180),
 				memset(7, 64, 20, 1150, 1151), kernel("a", 21, 1152, 1160), memcpy(8, 32, 22, 1170, 1171)},
 			[]time.Duration{30, 21}, "memset a memcpy", ""},
 		{"a launch after the window is another thread's", []Launch{{110, 10}, {201, 11}, {1110, 20}, {1201, 21}},
-			[]Activity{kernel("a", 10, 150, 160), kernel("late", 11, 155, 500), kernel("a", 20, 1150, 1160), kernel("late", 21, 1155, 1500)},
+			[]Activity{kernel("a", 10, 150, 160), kernel("late", 11, 155, 500), kernel("a", 20, 1150, 1160),
+				kernel("late", 21, 1155, 1500)},
 			[]time.Duration{10, 10}, "a", ""},
 		{"launches on the edges of the window", []Launch{{100, 10}, {200, 11}, {1100, 20}, {1200, 21}},
-			[]Activity{kernel("a", 10, 150, 160), kernel("b", 11, 160, 165), kernel("a", 20, 1150, 1160), kernel("b", 21, 1160, 1164)},
+			[]Activity{kernel("a", 10, 150, 160), kernel("b", 11, 160, 165), kernel("a", 20, 1150, 1160),
+				kernel("b", 21, 1160, 1164)},
 			[]time.Duration{15, 14}, "a b", ""},
 		{"a graph: one launch, many kernels", two,
-			[]Activity{kernel("a", 10, 150, 160), kernel("b", 10, 160, 170), kernel("b", 20, 1160, 1170), kernel("a", 20, 1150, 1160)},
+			[]Activity{kernel("a", 10, 150, 160), kernel("b", 10, 160, 170), kernel("b", 20, 1160, 1170),
+				kernel("a", 20, 1150, 1160)},
 			[]time.Duration{20, 20}, "a b", ""},
 		{"the runtime's call and the driver's share a number", []Launch{{110, 10}, {111, 10}, {1110, 20}, {1111, 20}},
 			[]Activity{kernel("a", 10, 150, 160), kernel("a", 20, 1150, 1160)}, []time.Duration{10, 10}, "a", ""},
 		{"the same kernel twice is the same set as once", []Launch{{110, 10}, {120, 11}, {1110, 20}},
-			[]Activity{kernel("a", 10, 150, 160), kernel("a", 11, 160, 170), kernel("a", 20, 1150, 1160)}, []time.Duration{20, 10}, "a a", ""},
+			[]Activity{kernel("a", 10, 150, 160), kernel("a", 11, 160, 170), kernel("a", 20, 1150, 1160)},
+			[]time.Duration{20, 10}, "a a", ""},
 		{"nothing launched", nil, nil, nil, "", "ValueError: No kernel activities recorded for iteration 0"},
-		{"nothing in the second call", two[:1], []Activity{kernel("a", 10, 150, 160)}, nil, "", "ValueError: No kernel activities recorded for iteration 1"},
-		{"a launch that the window does not hold", []Launch{{99, 10}, {1110, 20}}, []Activity{kernel("a", 10, 150, 160), kernel("a", 20, 1150, 1160)},
+		{"nothing in the second call", two[:1], []Activity{kernel("a", 10, 150, 160)}, nil, "",
+			"ValueError: No kernel activities recorded for iteration 1"},
+		{"a launch that the window does not hold", []Launch{{99, 10}, {1110, 20}},
+			[]Activity{kernel("a", 10, 150, 160), kernel("a", 20, 1150, 1160)},
 			nil, "", "ValueError: No kernel activities recorded for iteration 0"},
 		{"another kernel", two, []Activity{kernel("a", 10, 150, 160), kernel("b", 20, 1150, 1160)},
 			nil, "", "ValueError: Inconsistent kernel names: {'a_0_0_0_10'} != {'b_0_0_0_10'}"},
-		{"a kernel more", []Launch{{110, 10}, {1110, 20}, {1111, 21}}, []Activity{kernel("a", 10, 150, 160), kernel("a", 20, 1150, 1160), kernel("b", 21, 1160, 1161)},
+		{"a kernel more", []Launch{{110, 10}, {1110, 20}, {1111, 21}},
+			[]Activity{kernel("a", 10, 150, 160), kernel("a", 20, 1150, 1160), kernel("b", 21, 1160, 1161)},
 			nil, "", "ValueError: Inconsistent kernel names: {'a_0_0_0_10'} != {'a_0_0_0_10', 'b_0_0_0_10'}"},
 		{"another value to set", two, []Activity{memset(0, 64, 10, 150, 160), memset(1, 64, 20, 1150, 1160)},
 			nil, "", "ValueError: Inconsistent kernel names: {'MEMSET_0_64_0_2'} != {'MEMSET_0_64_1_2'}"},
@@ -122,7 +136,8 @@ func TestMatchTimesEach(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, kernels, err := r.Match(windows)
-	if err != nil || len(kernels) != 2 || kernels[0].Name != "a" || kernels[0].MedianNS != 12 || kernels[1].MedianNS != 30 {
+	if err != nil || len(kernels) != 2 || kernels[0].Name != "a" || kernels[0].MedianNS != 12 ||
+		kernels[1].MedianNS != 30 {
 		t.Errorf("got %+v, %v, want a with 12 ns and a memset with 30", kernels, err)
 	}
 	if _, kernels, err = r.Match(windows[:2]); err != nil || kernels[0].MedianNS != 12 || kernels[1].MedianNS != 30 {
@@ -164,11 +179,13 @@ func TestNew(t *testing.T) {
 }
 
 func TestWindows(t *testing.T) {
-	r, err := New([]Launch{{110, 10}, {210, 20}}, []Activity{kernel("a", 10, 120, 130), kernel("a", 20, 220, 240)}, newest, 0)
+	r, err := New([]Launch{{110, 10}, {210, 20}}, []Activity{kernel("a", 10, 120, 130), kernel("a", 20, 220, 240)}, newest,
+		0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if times, _, err := r.Match([]Window{{100, 200}, {200, 300}}); err != nil || !slices.Equal(times, []time.Duration{10, 20}) {
+	if times, _, err := r.Match([]Window{{100, 200}, {200, 300}}); err != nil ||
+		!slices.Equal(times, []time.Duration{10, 20}) {
 		t.Errorf("got %v, %v, want 10ns and 20ns", times, err)
 	}
 	for _, windows := range [][]Window{{{0, 200}}, {{100, 0}}, {{100, 220}, {200, 300}}, {{200, 300}, {100, 150}}} {

@@ -27,9 +27,12 @@ func record(size int, fields map[int]any) []byte {
 var (
 	apiRecord    = record(36, map[int]any{0: uint32(5), 8: uint64(100), 32: uint32(7)})
 	driverRecord = record(36, map[int]any{0: uint32(4), 8: uint64(200), 32: uint32(8)})
-	copyRecord   = record(48, map[int]any{0: uint32(1), 4: byte(8), 8: uint64(4096), 16: uint64(110), 24: uint64(120), 44: uint32(7)})
-	setRecord    = record(48, map[int]any{0: uint32(2), 4: uint32(3), 8: uint64(64), 16: uint64(130), 24: uint64(140), 44: uint32(8)})
-	kernelRecord = record(108, map[int]any{0: uint32(10), 6: uint16(40), 16: uint64(150), 24: uint64(160), 52: []int32{1, 2, 3}, 64: []int32{32, 4, 1},
+	copyRecord   = record(48, map[int]any{0: uint32(1), 4: byte(8), 8: uint64(4096), 16: uint64(110), 24: uint64(120),
+		44: uint32(7)})
+	setRecord = record(48, map[int]any{0: uint32(2), 4: uint32(3), 8: uint64(64), 16: uint64(130), 24: uint64(140),
+		44: uint32(8)})
+	kernelRecord = record(108, map[int]any{0: uint32(10), 6: uint16(40), 16: uint64(150), 24: uint64(160),
+		52: []int32{1, 2, 3}, 64: []int32{32, 4, 1},
 		76: []int32{1024, 2048}, 84: uint32(16), 92: uint32(9), 104: uint32(1)})
 )
 
@@ -42,9 +45,11 @@ func TestDecode(t *testing.T) {
 	if want := []Launch{{100, 7}, {200, 8}}; !slices.Equal(launches, want) {
 		t.Errorf("got %v, want %v", launches, want)
 	}
-	want := []Activity{memcpy(8, 4096, 7, 110, 120), memset(3, 64, 8, 130, 140), {Symbol: "_Z5firstPfi", Start: 150, End: 160, Correlation: 9,
-		Activity: device.Activity{Kind: "kernel", Name: "first(float*, int)", Grid: [3]int{1, 2, 3}, Block: [3]int{32, 4, 1}, Registers: 40,
-			StaticSharedBytes: 1024, DynamicSharedBytes: 2048, LocalBytes: 16}}}
+	want := []Activity{memcpy(8, 4096, 7, 110, 120), memset(3, 64, 8, 130, 140),
+		{Symbol: "_Z5firstPfi", Start: 150, End: 160, Correlation: 9,
+			Activity: device.Activity{Kind: "kernel", Name: "first(float*, int)", Grid: [3]int{1, 2, 3}, Block: [3]int{32, 4, 1},
+				Registers:         40,
+				StaticSharedBytes: 1024, DynamicSharedBytes: 2048, LocalBytes: 16}}}
 	if !reflect.DeepEqual(activities, want) {
 		t.Errorf("got %+v, want %+v", activities, want)
 	}

@@ -21,7 +21,8 @@ func TestOpen(t *testing.T) {
 		return
 	}
 	info := d.Info()
-	if info.Name == "" || !strings.HasPrefix(info.Arch, "sm_") || info.Driver == "" || info.MemoryBytes <= 0 || info.L2Bytes <= 0 ||
+	if info.Name == "" || !strings.HasPrefix(info.Arch, "sm_") || info.Driver == "" || info.MemoryBytes <= 0 ||
+		info.L2Bytes <= 0 ||
 		info.Multiprocessors <= 0 || !strings.HasPrefix(info.UUID, "GPU-") || info.Emulated {
 		t.Errorf("got %+v, want a described GPU", info)
 	}
@@ -40,7 +41,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// With or without the tag, a binary with this package in it needs no driver to start, and hides none from what it loads.
+// With or without the tag, a binary with this package in it needs no driver to start, and hides none from what it
+// loads.
 func TestBinary(t *testing.T) {
 	path, err := os.Executable()
 	if err != nil {

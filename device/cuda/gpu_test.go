@@ -98,31 +98,37 @@ func integer(n int64) device.Arg {
 	return device.Arg{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: n}}
 }
 
-// The tests below that begin with TestFake run in a child process whose libcuda.so.1 is testdata/fakecuda.c, whose libcupti
-// is testdata/fakecupti.c.
+// The tests below that begin with TestFake run in a child process whose libcuda.so.1 is testdata/fakecuda.c, whose
+// libcupti is testdata/fakecupti.c.
 func TestWithFakeDriver(t *testing.T) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
 		t.Skip("no C compiler for the fake driver")
 	}
 	dir := t.TempDir()
-	for lib, source := range map[string]string{"libcuda.so.1": "testdata/fakecuda.c", "extras/CUPTI/lib64/libcupti.so.13": "testdata/fakecupti.c"} {
+	for lib, source := range map[string]string{"libcuda.so.1": "testdata/fakecuda.c",
+		"extras/CUPTI/lib64/libcupti.so.13": "testdata/fakecupti.c"} {
 		lib = filepath.Join(dir, lib)
 		if err := os.MkdirAll(filepath.Dir(lib), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", lib, source).CombinedOutput(); err != nil {
+		if out, err := exec.Command(cc, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", lib,
+			source).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}
 	for _, tt := range []struct{ test, env string }{
 		{"TestFakeDevice", ""}, {"TestFakeFault", ""}, {"TestFakeHang", ""},
-		{"TestFakeNoGPU", "FAKE_CUDA_INIT=100"}, {"TestFakeBroken", "FAKE_CUDA_INIT=803"}, {"TestFakeOld", "FAKE_CUDA_VERSION=12040"},
+		{"TestFakeNoGPU", "FAKE_CUDA_INIT=100"}, {"TestFakeBroken", "FAKE_CUDA_INIT=803"},
+		{"TestFakeOld", "FAKE_CUDA_VERSION=12040"},
 		// CUPTI of CUDA 13.0, 12.0 and 12.9; one that is newer than any that is known.
-		{"TestFakeCUPTI", "FAKE_CUPTI_VERSION=130001"}, {"TestFakeCUPTI", "FAKE_CUPTI_VERSION=19"}, {"TestFakeCUPTI", "FAKE_CUPTI_VERSION=28"},
+		{"TestFakeCUPTI", "FAKE_CUPTI_VERSION=130001"}, {"TestFakeCUPTI", "FAKE_CUPTI_VERSION=19"},
+		{"TestFakeCUPTI", "FAKE_CUPTI_VERSION=28"},
 		{"TestFakeCUPTI", "FAKE_CUPTI_VERSION=140000"},
-		{"TestFakeRefusal", "FAKE_CUPTI=subscribed"}, {"TestFakeRefusal", "FAKE_CUPTI=privileges"}, {"TestFakeRefusal", "FAKE_CUPTI=drops"},
-		{"TestFakeRefusal", "FAKE_CUPTI=zero"}, {"TestFakeRefusal", "FAKE_CUPTI=backwards"}, {"TestFakeRefusal", "FAKE_CUPTI=strangers"},
+		{"TestFakeRefusal", "FAKE_CUPTI=subscribed"}, {"TestFakeRefusal", "FAKE_CUPTI=privileges"},
+		{"TestFakeRefusal", "FAKE_CUPTI=drops"},
+		{"TestFakeRefusal", "FAKE_CUPTI=zero"}, {"TestFakeRefusal", "FAKE_CUPTI=backwards"},
+		{"TestFakeRefusal", "FAKE_CUPTI=strangers"},
 	} {
 		t.Run(tt.test+" "+tt.env, func(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.v", "-test.timeout=2m", "-test.run=^"+tt.test+"$")
@@ -173,7 +179,8 @@ func TestFakeOld(t *testing.T) {
 		t.Skipf("no toolchain that the driver is too old for (%v)", err)
 	}
 	d, err := Opener().Open(context.Background(), device.Options{})
-	if d != nil || !errors.Is(err, ErrDriverTooOld) || !strings.Contains(err.Error(), "is for CUDA 12.4, kernels are built with CUDA 1") {
+	if d != nil || !errors.Is(err, ErrDriverTooOld) ||
+		!strings.Contains(err.Error(), "is for CUDA 12.4, kernels are built with CUDA 1") {
 		t.Errorf("got %v, want %v with both versions", err, ErrDriverTooOld)
 	}
 }
@@ -192,10 +199,12 @@ func TestFakeDevice(t *testing.T) {
 	info := d.Info()
 	info.Driver, info.Toolchain, info.CUDA = "", "", ""
 	if want := (device.Info{Name: "Fake 1", Arch: "sm_90", Ordinal: 1, L2Bytes: 3 << 20, MemoryBytes: 2 << 30,
-		UUID: "GPU-11111111-1111-1111-1111-111111111111", Multiprocessors: 132, Bandwidth: 128e9}); !reflect.DeepEqual(info, want) {
+		UUID: "GPU-11111111-1111-1111-1111-111111111111", Multiprocessors: 132, Bandwidth: 128e9}); !reflect.DeepEqual(info,
+		want) {
 		t.Errorf("got %+v, want %+v", info, want)
 	}
-	if _, err := d.Alloc(2 << 30); err == nil || err.Error() != "cuda: allocating 2147483648 bytes: CUDA_ERROR_OUT_OF_MEMORY: out of memory" {
+	if _, err := d.Alloc(2 << 30); err == nil ||
+		err.Error() != "cuda: allocating 2147483648 bytes: CUDA_ERROR_OUT_OF_MEMORY: out of memory" {
 		t.Errorf("got %v, want the driver's error", err)
 	}
 
@@ -235,7 +244,8 @@ func TestFakeDevice(t *testing.T) {
 	want(t, state, 1)
 
 	halves, into := floats(t, d, make([]float32, 128)...), [][]byte{make([]byte, 12)}
-	half := device.Arg{Tensor: &device.TensorArg{Buffer: halves.Tensor.Buffer.Slice(256, 12), DType: tensor.Float32, Shape: []int{3}}}
+	half := device.Arg{Tensor: &device.TensorArg{Buffer: halves.Tensor.Buffer.Slice(256, 12), DType: tensor.Float32,
+		Shape: []int{3}}}
 	if err := k.Probe(ctx, []device.Arg{x, float(4), integer(0), none, half}, 0xff, into); err != nil {
 		t.Fatal(err)
 	}
@@ -243,19 +253,22 @@ func TestFakeDevice(t *testing.T) {
 		t.Errorf("probe: got %v, want %v", into[0], got)
 	}
 	want(t, halves, append(make([]float32, 64), 5, 6, 7, 0)...)
-	if err := k.Probe(ctx, []device.Arg{x, float(4), integer(0), none, half}, 0xff, [][]byte{make([]byte, 13)}); err == nil {
+	if err := k.Probe(ctx, []device.Arg{x, float(4), integer(0), none, half}, 0xff,
+		[][]byte{make([]byte, 13)}); err == nil {
 		t.Error("probe of 13 bytes of an output of 12: got no error")
 	}
 
 	var ce *device.CallError
-	if err := call(x, float(1), integer(3), none, y); !errors.As(err, &ce) || ce.Kind != "ValueError" || ce.Text != "mode 3" {
+	if err := call(x, float(1), integer(3), none, y); !errors.As(err, &ce) || ce.Kind != "ValueError" ||
+		ce.Text != "mode 3" {
 		t.Errorf("got %v, want the solution's ValueError", err)
 	}
 	if err := call(x, float(1)); !errors.As(err, &ce) || ce.Kind != "TypeError" {
 		t.Errorf("too few arguments: got %v, want a TypeError", err)
 	}
 	x.Tensor.Shape = []int{4}
-	if err := call(x, float(1), integer(0), none, y); err == nil || !strings.Contains(err.Error(), "argument 0: a buffer of 12 bytes cannot hold float32 [4]") {
+	if err := call(x, float(1), integer(0), none, y); err == nil ||
+		!strings.Contains(err.Error(), "argument 0: a buffer of 12 bytes cannot hold float32 [4]") {
 		t.Errorf("shape beyond the buffer: got %v, want an error", err)
 	}
 	x.Tensor.Shape = []int{3}
@@ -265,11 +278,13 @@ func TestFakeDevice(t *testing.T) {
 		calls++
 		time.Sleep(time.Millisecond)
 		return k.Call(ctx, []device.Arg{x, float(7), integer(0), none, y})
-	}, device.Plan{Warmup: 2, Iterations: 4, Trials: 3, ColdL2: true, Timer: device.TimerEvents, Timing: func(on bool) { told += fmt.Sprint(on, calls, " ") }})
+	}, device.Plan{Warmup: 2, Iterations: 4, Trials: 3, ColdL2: true, Timer: device.TimerEvents,
+		Timing: func(on bool) { told += fmt.Sprint(on, calls, " ") }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if calls != 3*(1+5+2+4) || len(s.Trials) != 3 || s.Timer != "cuda events" || !s.ColdL2 || s.TimerNote != "" || s.Kernels != nil || s.Truncated {
+	if calls != 3*(1+5+2+4) || len(s.Trials) != 3 || s.Timer != "cuda events" || !s.ColdL2 || s.TimerNote != "" ||
+		s.Kernels != nil || s.Truncated {
 		t.Errorf("got %d calls and %+v, want 36 calls and 3 trials", calls, s)
 	}
 	if want := "true 8 false 36 "; told != want {
@@ -281,17 +296,21 @@ func TestFakeDevice(t *testing.T) {
 		}
 	}
 	want(t, y, 8, 9, 10)
-	s, err = d.Measure(ctx, func() error { time.Sleep(2 * time.Millisecond); return nil }, device.Plan{Iterations: 100, Trials: 3, MaxTime: time.Millisecond, Timer: device.TimerEvents})
+	s, err = d.Measure(ctx, func() error { time.Sleep(2 * time.Millisecond); return nil },
+		device.Plan{Iterations: 100, Trials: 3, MaxTime: time.Millisecond, Timer: device.TimerEvents})
 	if err != nil || len(s.Trials) != 1 || len(s.Trials[0]) != 1 || !s.Truncated {
 		t.Errorf("out of time: got %+v, %v, want one sample", s, err)
 	}
-	if _, err := d.Measure(ctx, func() error { return errors.New("stop") }, device.Plan{Iterations: 1, Trials: 1}); err == nil || err.Error() != "stop" {
+	if _, err := d.Measure(ctx, func() error { return errors.New("stop") },
+		device.Plan{Iterations: 1, Trials: 1}); err == nil || err.Error() != "stop" {
 		t.Errorf("got %v, want the call's error", err)
 	}
 	if _, err := d.Measure(ctx, func() error { return nil }, device.Plan{}); err == nil {
 		t.Error("empty plan: got no error")
 	}
-	if _, err := d.Measure(ctx, func() error { return nil }, device.Plan{Iterations: 1, Trials: 1, Timer: "sundial"}); err == nil || !strings.Contains(err.Error(), `no timer "sundial"`) {
+	if _, err := d.Measure(ctx, func() error { return nil },
+		device.Plan{Iterations: 1, Trials: 1, Timer: "sundial"}); err == nil ||
+		!strings.Contains(err.Error(), `no timer "sundial"`) {
 		t.Errorf("got %v, want an error about the timer", err)
 	}
 
@@ -334,7 +353,8 @@ func TestFakeCUPTI(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The fill of twice the L2 is not among the activities.
-		want := []device.Activity{{Kind: "kernel", Name: "first(float*, int)", Grid: [3]int{1, 2, 3}, Block: [3]int{32, 4, 1}, Registers: 40,
+		want := []device.Activity{{Kind: "kernel", Name: "first(float*, int)", Grid: [3]int{1, 2, 3}, Block: [3]int{32, 4, 1},
+			Registers:         40,
 			StaticSharedBytes: 1024, DynamicSharedBytes: 2048, LocalBytes: 16, MedianNS: 3000}}
 		if s.Timer != "cupti" || s.TimerNote != "" || !slices.Equal(s.Kernels, want) || len(s.Trials) != 3 || s.Truncated {
 			t.Errorf("got %+v, want 3 trials by CUPTI of %+v", s, want)
@@ -359,14 +379,17 @@ func TestFakeCUPTI(t *testing.T) {
 	}
 	plan.Iterations = 100
 	_, err = fakeMeasure(t, d, 12, plan)
-	text := "ValueError: Inconsistent kernel names: {'_Z5firstPfi_0_0_0_10'} != {'_Z5firstPfi_0_0_0_10', 'now_and_then_0_0_0_10'}"
+	text := "ValueError: Inconsistent kernel names: {'_Z5firstPfi_0_0_0_10'} != {'_Z5firstPfi_0_0_0_10', " +
+		"'now_and_then_0_0_0_10'}"
 	if !errors.As(err, &ce) || err.Error() != text {
 		t.Errorf("got %v, want %s", err, text)
 	}
-	if s, err := fakeMeasure(t, d, 10, device.Plan{Iterations: 1 << 30, Trials: 3, MaxTime: 20 * time.Millisecond}); err != nil || len(s.Trials) != 1 || !s.Truncated || s.Timer != "cupti" {
+	if s, err := fakeMeasure(t, d, 10, device.Plan{Iterations: 1 << 30, Trials: 3,
+		MaxTime: 20 * time.Millisecond}); err != nil || len(s.Trials) != 1 || !s.Truncated || s.Timer != "cupti" {
 		t.Errorf("out of time: got %+v, %v, want a part of one trial", s, err)
 	}
-	if _, err := d.Measure(t.Context(), func() error { return errors.New("stop") }, plan); err == nil || err.Error() != "stop" {
+	if _, err := d.Measure(t.Context(), func() error { return errors.New("stop") }, plan); err == nil ||
+		err.Error() != "stop" {
 		t.Errorf("got %v, want the call's error", err)
 	}
 	if s, err := fakeMeasure(t, d, 10, device.Plan{Iterations: 2, Trials: 1}); err != nil || s.Timer != "cupti" {
@@ -383,8 +406,9 @@ func TestFakeRefusal(t *testing.T) {
 		t.Fatalf("got %v, want %v", err, device.ErrTimer)
 	}
 	note := map[string]string{"subscribed": "cupti: cuptiSubscribe: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED",
-		"privileges": "cupti: cuptiActivityEnable: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", "drops": "cupti: 3 records were lost",
-		"zero": "cupti: a kernel was recorded without its time", "backwards": "cupti: a kernel was recorded from ",
+		"privileges": "cupti: cuptiActivityEnable: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES",
+		"drops":      "cupti: 3 records were lost",
+		"zero":       "cupti: a kernel was recorded without its time", "backwards": "cupti: a kernel was recorded from ",
 		"strangers": "cupti: this version's records are not understood"}[os.Getenv("FAKE_CUPTI")]
 	if !strings.Contains(err.Error(), note) {
 		t.Errorf("got %v, want %s", err, note)
@@ -427,7 +451,8 @@ func TestFakeHang(t *testing.T) {
 	fake(t)
 	d := gpuFor(t)
 	k := build(t, d, solution(t, "fake.cpp"))
-	if err := k.Call(context.Background(), []device.Arg{floats(t, d, 1), float(1), integer(2), {}, floats(t, d, 0)}); err != nil {
+	if err := k.Call(context.Background(), []device.Arg{floats(t, d, 1), float(1), integer(2), {},
+		floats(t, d, 0)}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
@@ -454,8 +479,8 @@ func TestGPU(t *testing.T) {
 		// Read waits for the kernel, on whichever stream it runs.
 		want(t, y, 1+float32(s), 2+float32(s), 3+float32(s))
 	}
-	// Probe sees what the device's stream is ordered with, and no more: a kernel of 3 ms on another stream comes too late, one that
-	// takes no time is over before the fill.
+	// Probe sees what the device's stream is ordered with, and no more: a kernel of 3 ms on another stream comes too late,
+	// one that takes no time is over before the fill.
 	for _, tt := range []struct {
 		mode, ns  int64
 		in, after []float32
@@ -466,7 +491,8 @@ func TestGPU(t *testing.T) {
 		{5, 0, []float32{0, 0, 0}, []float32{0, 0, 0}},
 	} {
 		into := [][]byte{make([]byte, 12)}
-		if err := errors.Join(k.Probe(ctx, []device.Arg{x, float(1), integer(tt.mode), integer(tt.ns), y}, 0, into), k.Sync(ctx)); err != nil {
+		if err := errors.Join(k.Probe(ctx, []device.Arg{x, float(1), integer(tt.mode), integer(tt.ns), y}, 0, into),
+			k.Sync(ctx)); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Equal(into[0], bytesOf(tt.in)) {
@@ -478,7 +504,8 @@ func TestGPU(t *testing.T) {
 		t.Errorf("bandwidth: got %d bytes a second", b)
 	}
 	var ce *device.CallError
-	if err := k.Call(ctx, []device.Arg{x, float(0), integer(3), integer(0), y}); !errors.As(err, &ce) || ce.Kind != "cudaErrorInvalidValue" {
+	if err := k.Call(ctx, []device.Arg{x, float(0), integer(3), integer(0), y}); !errors.As(err, &ce) ||
+		ce.Kind != "cudaErrorInvalidValue" {
 		t.Errorf("refused launch: got %v, want cudaErrorInvalidValue", err)
 	}
 	if err := k.Call(ctx, []device.Arg{x, float(9), integer(0), integer(0), y}); err != nil {
@@ -487,7 +514,8 @@ func TestGPU(t *testing.T) {
 	for _, mode := range []int64{0, 1} {
 		for _, cold := range []bool{false, true} {
 			args := []device.Arg{x, float(1), integer(mode), integer(50_000), y}
-			s, err := d.Measure(ctx, func() error { return k.Call(ctx, args) }, device.Plan{Warmup: 3, Iterations: 20, Trials: 2, ColdL2: cold, Timer: device.TimerEvents})
+			s, err := d.Measure(ctx, func() error { return k.Call(ctx, args) }, device.Plan{Warmup: 3, Iterations: 20, Trials: 2,
+				ColdL2: cold, Timer: device.TimerEvents})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -507,7 +535,8 @@ func TestGPUCUPTI(t *testing.T) {
 	d := gpuFor(t)
 	k := build(t, d, solution(t, "gpu.cu"))
 	x, y := floats(t, d, 1, 2, 3), floats(t, d, 0, 0, 0)
-	kernel := device.Activity{Kind: "kernel", Name: "add_after(float const*, float*, float, int, long long)", Grid: [3]int{1, 1, 1}, Block: [3]int{256, 1, 1}}
+	kernel := device.Activity{Kind: "kernel", Name: "add_after(float const*, float*, float, int, long long)",
+		Grid: [3]int{1, 1, 1}, Block: [3]int{256, 1, 1}}
 	narrow := kernel
 	narrow.Block[0] = 32
 	for _, tt := range []struct {
@@ -522,7 +551,8 @@ func TestGPUCUPTI(t *testing.T) {
 		{1, 50_000, 49 * time.Microsecond, 56 * time.Microsecond, []device.Activity{kernel}, false},
 		{0, 0, 500, 8 * time.Microsecond, []device.Activity{kernel}, false},
 		{5, 10_000, 40 * time.Microsecond, 120 * time.Microsecond, []device.Activity{kernel, kernel}, false},
-		{6, 10_000, 10 * time.Microsecond, 60 * time.Microsecond, []device.Activity{{Kind: "memset", Bytes: 12}, {Kind: "memcpy", Bytes: 12}, kernel}, false},
+		{6, 10_000, 10 * time.Microsecond, 60 * time.Microsecond, []device.Activity{{Kind: "memset", Bytes: 12},
+			{Kind: "memcpy", Bytes: 12}, kernel}, false},
 		{7, 10_000, 59 * time.Microsecond, 90 * time.Microsecond, []device.Activity{narrow, kernel}, true},
 	} {
 		args := []device.Arg{x, float(1), integer(tt.mode), integer(tt.ns), y}
@@ -562,7 +592,8 @@ func TestGPUCUPTI(t *testing.T) {
 	args := []device.Arg{x, float(1), integer(0), integer(200_000), y}
 	var medians [2]time.Duration
 	for i, timer := range []string{device.TimerCUPTI, device.TimerEvents} {
-		s, err := d.Measure(t.Context(), func() error { return k.Call(t.Context(), args) }, device.Plan{Iterations: 20, Trials: 1, ColdL2: true, Timer: timer})
+		s, err := d.Measure(t.Context(), func() error { return k.Call(t.Context(), args) },
+			device.Plan{Iterations: 20, Trials: 1, ColdL2: true, Timer: timer})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -588,19 +619,21 @@ func TestGPUStamp(t *testing.T) {
 	var end func() (*device.Stamp, []string)
 	var s *device.Stamp
 	var disturbed []string
-	_, err = d.Measure(t.Context(), func() error { return k.Call(t.Context(), args) }, device.Plan{Iterations: 400, Trials: 1, Timing: func(on bool) {
-		if on {
-			end = meter.Begin([]int{os.Getpid()})
-		} else {
-			s, disturbed = end()
-		}
-	}})
+	_, err = d.Measure(t.Context(), func() error { return k.Call(t.Context(), args) },
+		device.Plan{Iterations: 400, Trials: 1, Timing: func(on bool) {
+			if on {
+				end = meter.Begin([]int{os.Getpid()})
+			} else {
+				s, disturbed = end()
+			}
+		}})
 	if err != nil || s == nil {
 		t.Fatalf("%v, stamp %v", err, s)
 	}
 	t.Logf("%+v, disturbed %q", s, disturbed)
 	r := s.During.Median
-	if s.During.N < 3 || r.SMClockMHz < 200 || r.SMClockMHz > 4000 || r.MemoryClockMHz < 200 || r.TemperatureC < 10 || r.TemperatureC > 110 || r.PowerW < 5 || r.PowerW > 2000 {
+	if s.During.N < 3 || r.SMClockMHz < 200 || r.SMClockMHz > 4000 || r.MemoryClockMHz < 200 || r.TemperatureC < 10 ||
+		r.TemperatureC > 110 || r.PowerW < 5 || r.PowerW > 2000 {
 		t.Errorf("got %+v, want plausible readings", s)
 	}
 }

@@ -92,7 +92,8 @@ func runKernel(t *testing.T, e *emulator, source string, values []float32) ([]fl
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	err = k.Call(ctx, []device.Arg{{Tensor: &device.TensorArg{Buffer: buf, DType: tensor.Float32, Shape: []int{len(values)}}}})
+	err = k.Call(ctx, []device.Arg{{Tensor: &device.TensorArg{Buffer: buf, DType: tensor.Float32,
+		Shape: []int{len(values)}}}})
 	if rerr := buf.Read(data); rerr != nil {
 		t.Fatal(rerr)
 	}
@@ -117,26 +118,35 @@ func TestRewrite(t *testing.T) {
 		{"plain", "k<<<g, b>>>(x);", `::fisub_emu::launch("k", [&](auto... fisub_a) { k(fisub_a...); }, g, b)(x);`},
 		{"template", "k<8, (a>b), foo<3>><<<g, dim3(1,2)>>>(x);",
 			`::fisub_emu::launch("k<8,(a>b),foo<3>>", [&](auto... fisub_a) { k<8, (a>b), foo<3>>(fisub_a...); }, g, dim3(1,2))(x);`},
-		{"qualified", "if (x) ::a::b<T>::k<<<1, 2>>>();", `if (x) ::fisub_emu::launch("::a::b<T>::k", [&](auto... fisub_a) { ::a::b<T>::k(fisub_a...); }, 1, 2)();`},
+		{"qualified", "if (x) ::a::b<T>::k<<<1, 2>>>();",
+			`if (x) ::fisub_emu::launch("::a::b<T>::k", [&](auto... fisub_a) { ::a::b<T>::k(fisub_a...); }, 1, 2)();`},
 		{"keyword", "else k<<<1,2>>>();", `else ::fisub_emu::launch("k", [&](auto... fisub_a) { k(fisub_a...); }, 1,2)();`},
 		{"pointer", "(*f)<<<1,2>>>(3);", `::fisub_emu::launch("(*f)", [&](auto... fisub_a) { (*f)(fisub_a...); }, 1,2)(3);`},
-		{"member", "this->f<<<1,2>>>(3);", `::fisub_emu::launch("this->f", [&](auto... fisub_a) { this->f(fisub_a...); }, 1,2)(3);`},
+		{"member", "this->f<<<1,2>>>(3);",
+			`::fisub_emu::launch("this->f", [&](auto... fisub_a) { this->f(fisub_a...); }, 1,2)(3);`},
 		{"array", "f[i]<<<1,2>>>(3);", `::fisub_emu::launch("f[i]", [&](auto... fisub_a) { f[i](fisub_a...); }, 1,2)(3);`},
-		{"shift in the configuration", "k<<<n >> 8, (n >> 2)>>>(p);", `::fisub_emu::launch("k", [&](auto... fisub_a) { k(fisub_a...); }, n >> 8, (n >> 2))(p);`},
-		{"several lines", "k<\n  8><<<\n g,\n b>>>(\nx);", "::fisub_emu::launch(\"k<8>\", [&](auto... fisub_a) { k<\n  8>(fisub_a...); }, \n g,\n b)(\nx);"},
+		{"shift in the configuration", "k<<<n >> 8, (n >> 2)>>>(p);",
+			`::fisub_emu::launch("k", [&](auto... fisub_a) { k(fisub_a...); }, n >> 8, (n >> 2))(p);`},
+		{"several lines", "k<\n  8><<<\n g,\n b>>>(\nx);",
+			"::fisub_emu::launch(\"k<8>\", [&](auto... fisub_a) { k<\n  8>(fisub_a...); }, \n g,\n b)(\nx);"},
 		{"macro", "#define GO(K) \\\n  K<4><<<g, b>>>(x)\nGO(k);",
 			"#define GO(K) \\\n  ::fisub_emu::launch(\"K<4>\", [&](auto... fisub_a) { K<4>(fisub_a...); }, g, b)(x)\nGO(k);"},
-		{"comments and strings", "// k<<<1,2>>>(x)\n/* __shared__ */ \"k<<<1>>>\" R\"a(k<<<1>>>)\" asm)a\" '<'", "// k<<<1,2>>>(x)\n/* __shared__ */ \"k<<<1>>>\" R\"a(k<<<1>>>)\" asm)a\" '<'"},
+		{"comments and strings", "// k<<<1,2>>>(x)\n/* __shared__ */ \"k<<<1>>>\" R\"a(k<<<1>>>)\" asm)a\" '<'",
+			"// k<<<1,2>>>(x)\n/* __shared__ */ \"k<<<1>>>\" R\"a(k<<<1>>>)\" asm)a\" '<'"},
 		{"operator", "std::ostream& operator<<<T>(int);", "std::ostream& operator<<<T>(int);"},
-		{"digits", "int x = 1'000; k<<<1'0, 2>>>();", `int x = 1'000; ::fisub_emu::launch("k", [&](auto... fisub_a) { k(fisub_a...); }, 1'0, 2)();`},
+		{"digits", "int x = 1'000; k<<<1'0, 2>>>();",
+			`int x = 1'000; ::fisub_emu::launch("k", [&](auto... fisub_a) { k(fisub_a...); }, 1'0, 2)();`},
 		{"static", "void f() { __shared__ float x[4]; }", "void f() { static __thread float x[4]; }"},
 		{"static twice", "void f() { static __shared__ int x; }", "void f() { static __thread int x; }"},
-		{"aligned", "void f() { __shared__ alignas(16) float x[4]; }", "void f() { alignas(16) static __thread  float x[4]; }"},
-		{"dynamic", "void f() { extern __shared__ float x[]; }", "void f() {   float (&x)[232448] = ::fisub_emu::dynamic_shared; }"},
+		{"aligned", "void f() { __shared__ alignas(16) float x[4]; }",
+			"void f() { alignas(16) static __thread  float x[4]; }"},
+		{"dynamic", "void f() { extern __shared__ float x[]; }",
+			"void f() {   float (&x)[232448] = ::fisub_emu::dynamic_shared; }"},
 		{"dynamic, aligned, in a namespace", "namespace a { extern __shared__ __align__(16) unsigned char x[][4]; }",
 			"namespace a {  static thread_local  unsigned char (&x)[232448][4] = ::fisub_emu::dynamic_shared; }"},
 		{"assembly", "asm volatile(\"a;\"\n : \"=r\"(x));", "::fisub_emu::inline_ptx()\n;"},
-		{"noinline", "__noinline__ void f(); __attribute__((__noinline__)) void g();", "__attribute__((noinline)) void f(); __attribute__((__noinline__)) void g();"},
+		{"noinline", "__noinline__ void f(); __attribute__((__noinline__)) void g();",
+			"__attribute__((noinline)) void f(); __attribute__((__noinline__)) void g();"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, _, err := rewrite(c.in)
@@ -166,7 +176,8 @@ func TestRewrite(t *testing.T) {
 			t.Errorf("%q: got %+v, want line %d: %s", c.in, err, c.line, c.text)
 		}
 	}
-	for in, want := range map[string]bool{"atomicAdd(p, 1);": true, "// atomicAdd\nint atomicity, x_atomicAdd;": false, "atomic_ref<int> x;": true} {
+	for in, want := range map[string]bool{"atomicAdd(p, 1);": true, "// atomicAdd\nint atomicity, x_atomicAdd;": false,
+		"atomic_ref<int> x;": true} {
 		if _, got, _ := rewrite(in); got != want {
 			t.Errorf("atomics in %q: got %v, want %v", in, got, want)
 		}
@@ -195,21 +206,37 @@ func TestBuildErrors(t *testing.T) {
 		name, text, log string
 		sources         []string
 	}{
-		{"inline PTX", "kernel.cu:4: inline PTX cannot run on the emulator (guard it with #ifndef __FISUB_EMU__ and give a C++ path)", "kernel.cu:4",
-			[]string{"kernel.cu", prelude + "__global__ void k(float* p, int n) {\n  int x = 0;\n  asm volatile(\"mov.u32 %0, %%laneid;\"\n : \"=r\"(x));\n p[0] = x;\n}" + launcher("1, 1")}},
-		{"unknown intrinsic", "kernel.cu:2: __nv_secret is not available on the emulator (guard it with #ifndef __FISUB_EMU__ and give a C++ path)", "__nv_secret",
+		{"inline PTX",
+			"kernel.cu:4: inline PTX cannot run on the emulator (guard it with #ifndef __FISUB_EMU__ and give a C++ path)",
+			"kernel.cu:4",
+			[]string{"kernel.cu",
+				prelude +
+					"__global__ void k(float* p, int n) {\n  int x = 0;\n  asm volatile(\"mov.u32 %0, %%laneid;\"\n : " +
+					"\"=r\"(x));\n p[0] = x;\n}" + launcher("1, 1")}},
+		{"unknown intrinsic",
+			"kernel.cu:2: __nv_secret is not available on the emulator (guard it with #ifndef __FISUB_EMU__ and give a C++ " +
+				"path)", "__nv_secret",
 			[]string{"kernel.cu", prelude + "__global__ void k(float* p, int n) { p[0] = __nv_secret(n); }" + launcher("1, 1")}},
-		{"unknown header", "kernel.cu:2: the emulator has no header mma.h", "mma.h", []string{"kernel.cu", prelude + "#include <mma.h>\n"}},
-		{"bad launch syntax", "kernel.cu:2: <<< has no matching >>>", "", []string{"kernel.cu", prelude + "void f() { k<<<1, 2; }\n"}},
-		{"in a header", "inc/a.cuh:1: ", "inc/a.cuh:1", []string{"kernel.cu", "#include \"inc/a.cuh\"\n", "inc/a.cuh", "int x = ;\n"}},
-		{"no launchable source", "no source to compile: none ends in .cu, .cpp, .cc, .cxx or .c", "", []string{"kernel.py", "x"}},
+		{"unknown header", "kernel.cu:2: the emulator has no header mma.h", "mma.h",
+			[]string{"kernel.cu", prelude + "#include <mma.h>\n"}},
+		{"bad launch syntax", "kernel.cu:2: <<< has no matching >>>", "",
+			[]string{"kernel.cu", prelude + "void f() { k<<<1, 2; }\n"}},
+		{"in a header", "inc/a.cuh:1: ", "inc/a.cuh:1", []string{"kernel.cu", "#include \"inc/a.cuh\"\n", "inc/a.cuh",
+			"int x = ;\n"}},
+		{"no launchable source", "no source to compile: none ends in .cu, .cpp, .cc, .cxx or .c", "",
+			[]string{"kernel.py", "x"}},
 		{"absolute path", `source path "/etc/x.cu" leaves its folder`, "", []string{"/etc/x.cu", "x"}},
 		{"parent path", `source path "a/../../x.cu" leaves its folder`, "", []string{"a/../../x.cu", "x"}},
 		{"same file twice", "source k.cu occurs twice", "", []string{"k.cu", "x", "./k.cu", "x"}},
 		{"file is a folder", "writing the sources: ", "", []string{"a", "x", "a/k.cu", "x"}},
-		{"undefined function", "linking: undefined reference to `missing()'", "missing", []string{"kernel.cu", prelude + "void missing();\nvoid kernel() { missing(); }\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, kernel);\n"}},
+		{"undefined function", "linking: undefined reference to `missing()'", "missing",
+			[]string{"kernel.cu",
+				prelude + "void missing();\nvoid kernel() { missing(); }\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, kernel);\n"}},
 		{"too much shared memory", "Z1kPfi uses too much shared data: 0xea60 bytes, 0xc000 are allowed", "0xea60",
-			[]string{"kernel.cu", prelude + "__global__ void k(float* p, int n) { __shared__ char a[30000], b[30000]; a[n] = n; b[n] = 2; p[0] = a[n + 1] + b[n + 1]; }" + launcher("1, 1")}},
+			[]string{"kernel.cu",
+				prelude +
+					"__global__ void k(float* p, int n) { __shared__ char a[30000], b[30000]; a[n] = n; b[n] = 2; p[0] = a[n + 1] " +
+					"+ b[n + 1]; }" + launcher("1, 1")}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -267,22 +294,32 @@ func TestFaultMessages(t *testing.T) {
 		{"past the end", "  if (threadIdx.x == 5 && blockIdx.y == 1) p[n + 1000] = 1;", "dim3(1, 2), 32",
 			"kernel.cu:3: kernel k, block (0,1,0), thread (5,0,0): invalid write, 4000 bytes past the end of argument 0 (data)"},
 		{"read before the start", "  p[0] = p[-3000];", "1, 1",
-			"kernel.cu:3: kernel k, block (0,0,0), thread (0,0,0): invalid read, 12000 bytes before the start of argument 0 (data)"},
+			"kernel.cu:3: kernel k, block (0,0,0), thread (0,0,0): invalid read, 12000 bytes before the start of argument 0 " +
+				"(data)"},
 		{"inlined", "  p[0] = __ldg(p - 3000);", "1, 1",
 			"kernel.cu:3: kernel k, block (0,0,0), thread (0,0,0): invalid read, 12000 bytes before the start of argument 0 (data)"},
-		{"at the guard", "  p[n + 1] = 1;", "1, 1", "kernel.cu:3: kernel k, block (0,0,0), thread (0,0,0): invalid write, 4 bytes past the end of argument 0 (data)"},
+		{"at the guard", "  p[n + 1] = 1;", "1, 1",
+			"kernel.cu:3: kernel k, block (0,0,0), thread (0,0,0): invalid write, 4 bytes past the end of argument 0 (data)"},
 		{"just past the end", "  p[n] = 1;", "1, 1", "a kernel wrote up to 4 bytes past the end of argument 0 (data)"},
-		{"just before the start", "  p[-1] = 1;", "1, 1", "a kernel wrote up to 4 bytes before the start of argument 0 (data)"},
-		{"null", "  *reinterpret_cast<int*>(static_cast<size_t>(n - 63)) = 3;", "1, 1", "kernel.cu:3: kernel k, block (0,0,0), thread (0,0,0): invalid write, a null pointer"},
-		{"division", "  volatile int z = 0; p[0] = n / z;", "1, 1", "kernel.cu:3: kernel k, block (0,0,0), thread (0,0,0): integer division by zero"},
-		{"trap", "  if (threadIdx.x == 3) __trap();", "1, 32", "kernel.cu:3: __trap() (kernel k, block (0,0,0), thread (3,0,0))"},
-		{"assert", "  assert(n < 0);", "1, 1", "kernel.cu:3: Assertion `n < 0` failed (kernel k, block (0,0,0), thread (0,0,0))"},
+		{"just before the start", "  p[-1] = 1;", "1, 1",
+			"a kernel wrote up to 4 bytes before the start of argument 0 (data)"},
+		{"null", "  *reinterpret_cast<int*>(static_cast<size_t>(n - 63)) = 3;", "1, 1",
+			"kernel.cu:3: kernel k, block (0,0,0), thread (0,0,0): invalid write, a null pointer"},
+		{"division", "  volatile int z = 0; p[0] = n / z;", "1, 1",
+			"kernel.cu:3: kernel k, block (0,0,0), thread (0,0,0): integer division by zero"},
+		{"trap", "  if (threadIdx.x == 3) __trap();", "1, 32",
+			"kernel.cu:3: __trap() (kernel k, block (0,0,0), thread (3,0,0))"},
+		{"assert", "  assert(n < 0);", "1, 1",
+			"kernel.cu:3: Assertion `n < 0` failed (kernel k, block (0,0,0), thread (0,0,0))"},
 		{"dynamic shared memory", "  extern __shared__ float s[];\n s[4] = n; p[0] = s[4];", "1, 1, 16",
 			"kernel k, block (0,0,0): wrote up to 4 bytes past the end of its 16 bytes of dynamic shared memory"},
 		{"divergent barrier", "  if (threadIdx.x < 40) __syncthreads();\n  else\n __syncwarp(0x100); ", "1, 64",
 			"kernel.cu:5: __syncwarp: the mask 0x00000100 lacks the calling lane 9 (kernel k, block (0,0,0), thread (41,0,0))"},
-		{"deadlock", "  if (threadIdx.x < 40)\n __syncthreads();\n  else if (threadIdx.x != 50)\n __shfl_xor_sync(0xffffffffu, n, 1);", "1, 64",
-			"deadlock in kernel k, block (0,0,0): threads 0-39 wait at __syncthreads, kernel.cu:4; threads 40-49,51-63 wait at __shfl_xor_sync (mask 0xffffffff), kernel.cu:6; 1 have ended"},
+		{"deadlock",
+			"  if (threadIdx.x < 40)\n __syncthreads();\n  else if (threadIdx.x != 50)\n __shfl_xor_sync(0xffffffffu, n, 1);",
+			"1, 64",
+			"deadlock in kernel k, block (0,0,0): threads 0-39 wait at __syncthreads, kernel.cu:4; threads 40-49,51-63 wait " +
+				"at __shfl_xor_sync (mask 0xffffffff), kernel.cu:6; 1 have ended"},
 		{"stack", "  volatile char big[700000]; big[n] = 1; big[0] = 2; p[0] = big[1];", "1, 1", "kernel.cu:"},
 		{"exit", "  if (n) exit(0);", "1, 1", "the submission ended the process"},
 	} {
@@ -408,7 +445,8 @@ __global__ void k(float* p, int n) { printf("thread %d of %d\n", threadIdx.x, n)
 	}
 	log.Reset()
 	_, err = runKernel(t, e, prelude+"__global__ void k(float* p, int n) {}\n"+launcher("1, 1, 50000"), make([]float32, 3))
-	if want := "kernel k was not launched: 50000 bytes of dynamic shared memory are more than the 49152 that cudaFuncSetAttribute allowed\n"; err != nil || log.String() != want {
+	if want := "kernel k was not launched: 50000 bytes of dynamic shared memory are more than the 49152 that " +
+		"cudaFuncSetAttribute allowed\n"; err != nil || log.String() != want {
 		t.Errorf("got %q (%v), want %q", log.String(), err, want)
 	}
 }
@@ -417,24 +455,38 @@ func TestSanitize(t *testing.T) {
 	longtest.Skip(t, "builds every kernel twice")
 	const head = prelude + "__global__ void k(float* p, int n) {\n"
 	for _, c := range []struct{ name, body, config, kind, text string }{
-		{"clean", "  __shared__ float s[64];\n  s[threadIdx.x] = threadIdx.x < 63 ? p[threadIdx.x] : 0;\n  __syncthreads();\n  if (threadIdx.x < 63) p[threadIdx.x] = s[63 - threadIdx.x] + 1 + threadIdx.x % 2;",
+		{"clean",
+			"  __shared__ float s[64];\n  s[threadIdx.x] = threadIdx.x < 63 ? p[threadIdx.x] : 0;\n  __syncthreads();\n  if " +
+				"(threadIdx.x < 63) p[threadIdx.x] = s[63 - threadIdx.x] + 1 + threadIdx.x % 2;",
 			"1, 64", "", ""},
-		{"clean within a warp", "  __shared__ float s[32];\n  s[threadIdx.x] = p[threadIdx.x];\n  __syncwarp();\n  p[threadIdx.x] = s[31 - threadIdx.x];", "1, 32", "", ""},
+		{"clean within a warp",
+			"  __shared__ float s[32];\n  s[threadIdx.x] = p[threadIdx.x];\n  __syncwarp();\n  p[threadIdx.x] = s[31 - " +
+				"threadIdx.x];", "1, 32", "", ""},
 		{"out of bounds by one", "  if (threadIdx.x == 7) p[n] = 1;", "1, 32", "SanitizerError",
 			"kernel.cu:3: kernel k, block (0,0,0), thread (7,0,0): invalid write, just past the end of argument 0 (data)"},
 		{"read out of bounds", "  p[0] = p[n];", "1, 1", "SanitizerError", "kernel.cu:3: "},
 		{"dynamic shared memory", "  extern __shared__ float s[];\n  s[4] = n; p[0] = s[3];", "1, 1, 16", "SanitizerError",
 			"kernel.cu:4: kernel k, block (0,0,0), thread (0,0,0): invalid write, past the end of dynamic shared memory"},
 		{"local array", "  volatile float a[4] = {};\n  a[n] = 1; p[0] = a[2];", "1, 64", "SanitizerError", "kernel.cu:4:"},
-		{"local array through a pointer", "  volatile float a[4] = {};\n  volatile float* q = a + n / 60; q[3] = 1; p[0] = a[2];", "1, 64", "SanitizerError",
+		{"local array through a pointer",
+			"  volatile float a[4] = {};\n  volatile float* q = a + n / 60; q[3] = 1; p[0] = a[2];", "1, 64", "SanitizerError",
 			"kernel.cu:4:"},
-		{"shift", "  p[0] = 1 << n;", "1, 1", "SanitizerError", "kernel.cu:3:12: runtime error: shift exponent 63 is too large for 32-bit type 'int'"},
+		{"shift", "  p[0] = 1 << n;", "1, 1", "SanitizerError",
+			"kernel.cu:3:12: runtime error: shift exponent 63 is too large for 32-bit type 'int'"},
 		{"misaligned", "  p[0] = reinterpret_cast<float4*>(p + 1)->x;", "1, 1", "SanitizerError", "kernel.cu:3:"},
-		{"race between warps", "  __shared__ float s[64];\n  s[threadIdx.x] = n;\n  if (threadIdx.x < 40) p[threadIdx.x] = s[63 - threadIdx.x];", "1, 64", "Race",
-			"kernel.cu:4: kernel k, block (0,0,0), thread (32,0,0) writes shared memory that thread (31,0,0) read with no barrier between (at kernel.cu:5)"},
-		{"race in dynamic shared memory", "  extern __shared__ float s[];\n  s[0] = threadIdx.x;\n  __syncthreads();\n  p[threadIdx.x] = s[0];", "1, 2, 16", "Race",
-			"kernel.cu:4: kernel k, block (0,0,0), thread (1,0,0) writes shared memory that thread (0,0,0) wrote with no barrier between (at kernel.cu:4)"},
-		{"race of a late write", "  __shared__ float s[64];\n  s[threadIdx.x] = n;\n  __syncthreads();\n  float v = s[63 - threadIdx.x];\n  s[threadIdx.x] = v; p[0] = s[0];", "1, 64", "Race", "kernel.cu:6: "},
+		{"race between warps",
+			"  __shared__ float s[64];\n  s[threadIdx.x] = n;\n  if (threadIdx.x < 40) p[threadIdx.x] = s[63 - threadIdx.x];",
+			"1, 64", "Race",
+			"kernel.cu:4: kernel k, block (0,0,0), thread (32,0,0) writes shared memory that thread (31,0,0) read with no " +
+				"barrier between (at kernel.cu:5)"},
+		{"race in dynamic shared memory",
+			"  extern __shared__ float s[];\n  s[0] = threadIdx.x;\n  __syncthreads();\n  p[threadIdx.x] = s[0];", "1, 2, 16",
+			"Race",
+			"kernel.cu:4: kernel k, block (0,0,0), thread (1,0,0) writes shared memory that thread (0,0,0) wrote with no " +
+				"barrier between (at kernel.cu:4)"},
+		{"race of a late write",
+			"  __shared__ float s[64];\n  s[threadIdx.x] = n;\n  __syncthreads();\n  float v = s[63 - threadIdx.x];\n  " +
+				"s[threadIdx.x] = v; p[0] = s[0];", "1, 64", "Race", "kernel.cu:6: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -465,7 +517,8 @@ func TestSanitize(t *testing.T) {
 func TestSanitizeRunsInPlaceKernelsOnce(t *testing.T) {
 	longtest.Skip(t, "builds the kernel twice")
 	e, _ := openTest(t, device.Options{Sanitize: true})
-	out, err := runKernel(t, e, prelude+"__global__ void k(float* p, int n) { p[threadIdx.x] += 1; }\n"+launcher("1, 8"), make([]float32, 8))
+	out, err := runKernel(t, e, prelude+"__global__ void k(float* p, int n) { p[threadIdx.x] += 1; }\n"+launcher("1, 8"),
+		make([]float32, 8))
 	if err != nil || out[3] != 1 {
 		t.Errorf("got %v (%v), want 1", out[3], err)
 	}
@@ -480,47 +533,66 @@ func TestIntrinsics(t *testing.T) {
 	next := float64(math.Nextafter32(1, 2))
 	checks := []check{
 		{"__brev(1u) == 0x80000000u", 1}, {"__brevll(2ull) == 1ull << 62", 1},
-		{"__byte_perm(0x33221100u, 0x77665544u, 0x7531u) == 0x77553311u", 1}, {"__byte_perm(0x80u, 0u, 0x8888u) == 0xffffffffu", 1},
+		{"__byte_perm(0x33221100u, 0x77665544u, 0x7531u) == 0x77553311u", 1},
+		{"__byte_perm(0x80u, 0u, 0x8888u) == 0xffffffffu", 1},
 		{"__funnelshift_l(0x80000000u, 1u, 1u)", 3}, {"__funnelshift_r(0u, 1u, 4u) == 0x10000000u", 1},
 		{"__umulhi(0x80000000u, 6u)", 3}, {"__mulhi(-1, 1)", -1}, {"__mul24(-3, 5)", -15}, {"__umul24(0x1000003u, 2u)", 6},
 		{"__umul64hi(1ull << 63, 4ull)", 2}, {"__clz(1)", 31}, {"__clz(0)", 32}, {"__clzll(1)", 63}, {"__popc(0xf0fu)", 8},
-		{"__popcll(~0ull)", 64}, {"__ffs(8)", 4}, {"__ffs(0)", 0}, {"__sad(3, -4, 1u)", 8}, {"__dp4a(0x01020304, 0x01010101, 10)", 20},
+		{"__popcll(~0ull)", 64}, {"__ffs(8)", 4}, {"__ffs(0)", 0}, {"__sad(3, -4, 1u)", 8},
+		{"__dp4a(0x01020304, 0x01010101, 10)", 20},
 		{"__float2int_rn(2.5f)", 2}, {"__float2int_rn(3.5f)", 4}, {"__float2int_rz(-2.9f)", -2}, {"__float2int_ru(2.1f)", 3},
 		{"__float2int_rd(-2.1f)", -3}, {"__float2int_rn(1e20f)", math.MaxInt32}, {"__float2int_rn(-1e20f)", math.MinInt32},
 		{"__float2int_rn(NAN)", 0}, {"__float2uint_rn(-5.0f)", 0}, {"__float2uint_rz(1e20f) == 0xffffffffu", 1},
-		{"__float2uint_rz(3e9f) == 3000000000u", 1}, {"__float2ll_rn(1e30f) == 0x7fffffffffffffffll", 1}, {"__float2ull_rn(1e30f) == ~0ull", 1},
+		{"__float2uint_rz(3e9f) == 3000000000u", 1}, {"__float2ll_rn(1e30f) == 0x7fffffffffffffffll", 1},
+		{"__float2ull_rn(1e30f) == ~0ull", 1},
 		{"__float2int_rn(-2147483648.0f) == (-2147483647 - 1)", 1},
-		{"__fadd_rn(1.0f, 0x1p-30f)", 1}, {"__fadd_rz(1.0f, 0x1p-30f)", 1}, {"__fadd_ru(1.0f, 0x1p-30f)", next}, {"__fadd_rd(1.0f, 0x1p-30f)", 1},
+		{"__fadd_rn(1.0f, 0x1p-30f)", 1}, {"__fadd_rz(1.0f, 0x1p-30f)", 1}, {"__fadd_ru(1.0f, 0x1p-30f)", next},
+		{"__fadd_rd(1.0f, 0x1p-30f)", 1},
 		{"__fadd_rd(1.0f, -0x1p-30f) < 1.0f", 1}, {"__fadd_ru(0x1p-100f, 1.0f)", next}, {"__fsub_rn(3.0f, 1.0f)", 2},
-		{"__fmul_ru(0x1.000002p0f, 0x1.000002p0f) > __fmul_rd(0x1.000002p0f, 0x1.000002p0f)", 1}, {"__fmaf_rn(2.0f, 3.0f, 4.0f)", 10},
-		{"__fmaf_ru(1.0f, 1.0f, 0x1p-60f)", next}, {"__fdiv_rz(1.0f, 3.0f) < __fdiv_ru(1.0f, 3.0f)", 1}, {"__frcp_rn(4.0f)", 0.25},
+		{"__fmul_ru(0x1.000002p0f, 0x1.000002p0f) > __fmul_rd(0x1.000002p0f, 0x1.000002p0f)", 1},
+		{"__fmaf_rn(2.0f, 3.0f, 4.0f)", 10},
+		{"__fmaf_ru(1.0f, 1.0f, 0x1p-60f)", next}, {"__fdiv_rz(1.0f, 3.0f) < __fdiv_ru(1.0f, 3.0f)", 1},
+		{"__frcp_rn(4.0f)", 0.25},
 		{"__fsqrt_rn(9.0f)", 3}, {"__fsqrt_ru(2.0f) > __fsqrt_rd(2.0f)", 1}, {"rsqrtf(4.0f)", 0.5}, {"__saturatef(2.0f)", 1},
-		{"__saturatef(NAN)", 0}, {"__fdividef(6.0f, 4.0f)", 1.5}, {"__expf(0.0f)", 1}, {"exp2f(3.0f)", 8}, {"__log2f(8.0f)", 3},
+		{"__saturatef(NAN)", 0}, {"__fdividef(6.0f, 4.0f)", 1.5}, {"__expf(0.0f)", 1}, {"exp2f(3.0f)", 8},
+		{"__log2f(8.0f)", 3},
 		{"__powf(2.0f, 5.0f)", 32}, {"__tanhf(0.0f)", 0}, {"__cosf(0.0f)", 1}, {"__sinf(0.0f)", 0},
 		{"__float_as_int(1.0f) == 0x3f800000", 1}, {"__uint_as_float(0x40000000u)", 2}, {"__int_as_float(0x3f000000)", 0.5},
 		{"__hiloint2double(0x3ff00000, 0)", 1}, {"__double2hiint(1.0) == 0x3ff00000", 1},
-		{"min(3, 4)", 3}, {"max(3u, 4u)", 4}, {"max(3.0f, NAN)", 3}, {"min(2.0, 1.0f)", 1}, {"max(-1ll, 1ll)", 1}, {"max(1, 2u)", 2},
-		{"make_float4(1, 2, 3, 4).w", 4}, {"make_uchar4(1, 2, 3, 255).w", 255}, {"sizeof(float3)", 12}, {"alignof(float4)", 16}, {"alignof(int2)", 8}, {"sizeof(double2)", 16},
-		{"__half2float(__hadd(__float2half(1.5f), __float2half(2.0f)))", 3.5}, {"static_cast<float>(__float2half(65520.0f)) == INFINITY", 1},
+		{"min(3, 4)", 3}, {"max(3u, 4u)", 4}, {"max(3.0f, NAN)", 3}, {"min(2.0, 1.0f)", 1}, {"max(-1ll, 1ll)", 1},
+		{"max(1, 2u)", 2},
+		{"make_float4(1, 2, 3, 4).w", 4}, {"make_uchar4(1, 2, 3, 255).w", 255}, {"sizeof(float3)", 12},
+		{"alignof(float4)", 16}, {"alignof(int2)", 8}, {"sizeof(double2)", 16},
+		{"__half2float(__hadd(__float2half(1.5f), __float2half(2.0f)))", 3.5},
+		{"static_cast<float>(__float2half(65520.0f)) == INFINITY", 1},
 		{"static_cast<float>(__float2half_rz(65535.0f))", 65504}, {"__low2float(__floats2half2_rn(1.0f, 2.0f))", 1},
-		{"__half22float2(__hmul2(__floats2half2_rn(1.0f, 2.0f), __float2half2_rn(3.0f))).y", 6}, {"__half_as_ushort(__float2half(1.0f))", 0x3c00},
+		{"__half22float2(__hmul2(__floats2half2_rn(1.0f, 2.0f), __float2half2_rn(3.0f))).y", 6},
+		{"__half_as_ushort(__float2half(1.0f))", 0x3c00},
 		{"__bfloat162float(__float2bfloat16_ru(0x1.01p0f + 0x1p-20f))", 1 + math.Ldexp(1, -6) - math.Ldexp(1, -7)},
 		{"__bfloat162float(__float2bfloat16_rz(1.999f)) < 1.999f", 1}, {"float(__nv_bfloat16(3) / __nv_bfloat16(2))", 1.5},
-		{"__bfloat1622float2(__floats2bfloat162_rn(1.0f, -2.0f)).y", -2}, {"__heq(__float2bfloat16(1.0f), __float2bfloat16(1.0f))", 1},
-		{"__hisnan(__float2half(NAN))", 1}, {"float(__hmax(__float2half(1.0f), __float2half(2.0f)))", 2}, {"__bfloat16_as_ushort(__float2bfloat16(-1.0f))", 0xbf80},
-		{"float(__nv_fp8_e4m3(300.0f))", 288}, {"float(__nv_fp8_e4m3(1e6f))", 448}, {"float(__nv_fp8_e4m3(0x1p-9f))", math.Ldexp(1, -9)},
+		{"__bfloat1622float2(__floats2bfloat162_rn(1.0f, -2.0f)).y", -2},
+		{"__heq(__float2bfloat16(1.0f), __float2bfloat16(1.0f))", 1},
+		{"__hisnan(__float2half(NAN))", 1}, {"float(__hmax(__float2half(1.0f), __float2half(2.0f)))", 2},
+		{"__bfloat16_as_ushort(__float2bfloat16(-1.0f))", 0xbf80},
+		{"float(__nv_fp8_e4m3(300.0f))", 288}, {"float(__nv_fp8_e4m3(1e6f))", 448},
+		{"float(__nv_fp8_e4m3(0x1p-9f))", math.Ldexp(1, -9)},
 		{"float(__nv_fp8_e4m3(0x1p-10f))", 0}, {"float(__nv_fp8_e5m2(-1e9f))", -57344}, {"float(__nv_fp8_e5m2(1.125f))", 1},
 		{"float(__nv_fp8_e4m3(-1.0625f))", -1}, {"__nv_cvt_float_to_fp8(1e6f, __NV_NOSAT, __NV_E5M2)", 0x7c},
-		{"isnan(float(__nv_fp8_e4m3(NAN)))", 1}, {"double(__nv_fp8_e4m3(-1.5))", -1.5}, {"bool(__nv_fp8_e4m3(-0.0f))", 0}, {"bool(__nv_fp8_e5m2(3))", 1},
-		{"__nv_cvt_double_to_fp8(1.0625 + 1e-12, __NV_SATFINITE, __NV_E4M3)", 0x39}, {"__nv_cvt_halfraw_to_fp8(__float2half(2.0f), __NV_SATFINITE, __NV_E4M3)", 0x40},
+		{"isnan(float(__nv_fp8_e4m3(NAN)))", 1}, {"double(__nv_fp8_e4m3(-1.5))", -1.5}, {"bool(__nv_fp8_e4m3(-0.0f))", 0},
+		{"bool(__nv_fp8_e5m2(3))", 1},
+		{"__nv_cvt_double_to_fp8(1.0625 + 1e-12, __NV_SATFINITE, __NV_E4M3)", 0x39},
+		{"__nv_cvt_halfraw_to_fp8(__float2half(2.0f), __NV_SATFINITE, __NV_E4M3)", 0x40},
 		{"__nv_cvt_bfloat16raw_to_fp8(__float2bfloat16(-2.0f), __NV_SATFINITE, __NV_E4M3)", 0xc0},
 		{"__nv_cvt_float2_to_fp8x2(make_float2(1.0f, 2.0f), __NV_SATFINITE, __NV_E4M3)", 0x4038},
 		{"__nv_cvt_halfraw2_to_fp8x2(__floats2half2_rn(1.0f, 2.0f), __NV_SATFINITE, __NV_E5M2)", 0x403c},
 		{"__nv_cvt_bfloat16raw2_to_fp8x2(__floats2bfloat162_rn(1.0f, 2.0f), __NV_SATFINITE, __NV_E4M3)", 0x4038},
-		{"__half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(0x4038, __NV_E4M3))).y", 2}, {"float2(__nv_fp8x2_e4m3(make_float2(3.0f, -4.0f))).y", -4},
+		{"__half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(0x4038, __NV_E4M3))).y", 2},
+		{"float2(__nv_fp8x2_e4m3(make_float2(3.0f, -4.0f))).y", -4},
 		{"__low2float(__half2(__nv_fp8x2_e5m2(__floats2bfloat162_rn(3.0f, -4.0f))))", 3}, {"sizeof(__nv_fp8x4_e4m3)", 4},
-		{"float4(__nv_fp8x4_e4m3(make_float4(1.0f, 2.0f, 3.0f, -4.0f))).w", -4}, {"float4(__nv_fp8x4_e4m3(make_float4(1.0f, 2.0f, 3.0f, -4.0f))).z", 3},
-		{"float4(__nv_fp8x4_e5m2(__floats2half2_rn(1.0f, 2.0f), __floats2half2_rn(3.0f, 5.0f))).z", 3}, {"__nv_fp8x4_e4m3(make_float4(1.0f, 2.0f, 0.0f, 0.0f)).__x", 0x4038},
+		{"float4(__nv_fp8x4_e4m3(make_float4(1.0f, 2.0f, 3.0f, -4.0f))).w", -4},
+		{"float4(__nv_fp8x4_e4m3(make_float4(1.0f, 2.0f, 3.0f, -4.0f))).z", 3},
+		{"float4(__nv_fp8x4_e5m2(__floats2half2_rn(1.0f, 2.0f), __floats2half2_rn(3.0f, 5.0f))).z", 3},
+		{"__nv_fp8x4_e4m3(make_float4(1.0f, 2.0f, 0.0f, 0.0f)).__x", 0x4038},
 	}
 	var body strings.Builder
 	body.WriteString("#include <cuda_fp8.h>\n" + prelude + "__global__ void k(float* p, int n) {\n  int i = 0;\n")
@@ -606,7 +678,8 @@ func TestThreadsOfABlock(t *testing.T) {
 			func(i int) float32 { return []float32{1, 2, 3, 0, 1, 2, 3, 1}[i] }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			out, err := runKernel(t, e, prelude+"__global__ void k(float* p, int n) {"+c.body+"\n}"+launcher(c.config), make([]float32, c.n))
+			out, err := runKernel(t, e, prelude+"__global__ void k(float* p, int n) {"+c.body+"\n}"+launcher(c.config),
+				make([]float32, c.n))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -665,8 +738,10 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, kernel);
 
 func TestOddArguments(t *testing.T) {
 	e, _ := openTest(t, device.Options{})
-	k, err := e.Build(t.Context(), nil, solution("kernel.cu", prelude+"void kernel(tvm::ffi::TensorView a, tvm::ffi::TensorView b) {\n"+
-		"  TVM_FFI_CHECK(a.data_ptr() == b.data_ptr(), ValueError) << \"different memory\";\n}\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, kernel);\n"))
+	k, err := e.Build(t.Context(), nil, solution("kernel.cu",
+		prelude+"void kernel(tvm::ffi::TensorView a, tvm::ffi::TensorView b) {\n"+
+			"  TVM_FFI_CHECK(a.data_ptr() == b.data_ptr(), ValueError) << \"different "+
+			"memory\";\n}\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, kernel);\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -679,7 +754,8 @@ func TestOddArguments(t *testing.T) {
 		t.Errorf("one buffer as two arguments: %v", err)
 	}
 	large := device.Arg{Tensor: &device.TensorArg{Buffer: b, DType: tensor.Float32, Shape: []int{5}}}
-	if err := k.Call(t.Context(), []device.Arg{a, large}); err == nil || !strings.Contains(err.Error(), "exceeds the buffer's 16 bytes") {
+	if err := k.Call(t.Context(), []device.Arg{a, large}); err == nil ||
+		!strings.Contains(err.Error(), "exceeds the buffer's 16 bytes") {
 		t.Errorf("got %v, want an error about the buffer's size", err)
 	}
 	negative := device.Arg{Tensor: &device.TensorArg{Buffer: b, DType: tensor.Float32, Shape: []int{-1}}}

@@ -28,13 +28,16 @@ ptxas info    : Function properties for _Z6devicev
 func TestTakeReport(t *testing.T) {
 	kernels, rest := takeReport(ptxasLog, "kernel.cu")
 	want := []Kernel{
-		{Name: "_ZN1a5plainEPf", Symbol: "_ZN1a5plainEPf", File: "kernel.cu", Registers: 72, SpillStores: 12, SpillLoads: 20, Stack: 256},
-		{Name: "_Z4kernILi3EEvPf", Symbol: "_Z4kernILi3EEvPf", File: "kernel.cu", Registers: 12, Shared: 1200, Constant: 544, Barriers: 2},
+		{Name: "_ZN1a5plainEPf", Symbol: "_ZN1a5plainEPf", File: "kernel.cu", Registers: 72, SpillStores: 12, SpillLoads: 20,
+			Stack: 256},
+		{Name: "_Z4kernILi3EEvPf", Symbol: "_Z4kernILi3EEvPf", File: "kernel.cu", Registers: 12, Shared: 1200, Constant: 544,
+			Barriers: 2},
 	}
 	if !reflect.DeepEqual(kernels, want) {
 		t.Errorf("got %+v, want %+v", kernels, want)
 	}
-	if want := "kernel.cu(7): warning #177-D: variable \"z\" was declared but never referenced\n\nptxas warning : Value of threads per SM for entry is out of range\n"; rest != want {
+	if want := "kernel.cu(7): warning #177-D: variable \"z\" was declared but never referenced\n\nptxas warning : " +
+		"Value of threads per SM for entry is out of range\n"; rest != want {
 		t.Errorf("got the rest %q, want %q", rest, want)
 	}
 	if kernels, rest := takeReport("", "x"); kernels != nil || rest != "" {
@@ -44,7 +47,8 @@ func TestTakeReport(t *testing.T) {
 
 func TestComplete(t *testing.T) {
 	dir := t.TempDir()
-	ptx := ".visible .entry first(\n\t.param .u64 a\n)\n.maxntid 16, 8, 2\n.minnctapersm 3\n{\n.maxntid 7\n}\n.visible .entry second()\n.reqntid 64\n{\n}\n.entry other()\n.maxntid 5\n{\n}\n"
+	ptx := ".visible .entry first(\n\t.param .u64 a\n)\n.maxntid 16, 8, 2\n.minnctapersm 3\n{\n.maxntid 7\n}\n.visible " +
+		".entry second()\n.reqntid 64\n{\n}\n.entry other()\n.maxntid 5\n{\n}\n"
 	if err := os.WriteFile(filepath.Join(dir, "k.ptx"), []byte(ptx), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +57,8 @@ func TestComplete(t *testing.T) {
 	}
 	kernels := []Kernel{{Symbol: "first"}, {Symbol: "second"}, {Symbol: "third"}}
 	complete(kernels, dir)
-	want := []Kernel{{Symbol: "first", MaxThreads: 256, MinBlocks: 3}, {Symbol: "second", MaxThreads: 64}, {Symbol: "third"}}
+	want := []Kernel{{Symbol: "first", MaxThreads: 256, MinBlocks: 3}, {Symbol: "second", MaxThreads: 64},
+		{Symbol: "third"}}
 	if !reflect.DeepEqual(kernels, want) {
 		t.Errorf("got %+v, want %+v", kernels, want)
 	}

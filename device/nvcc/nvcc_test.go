@@ -56,8 +56,8 @@ func wheel(t *testing.T, entries map[string]os.FileMode) []byte {
 	return []byte(buf.String())
 }
 
-// fakePip puts a python3 on PATH that answers "-m pip download ... -r R -d D" with the file that the component in R names
-// in wheels, appends the name to a log, and fails for a component without a file.
+// fakePip puts a python3 on PATH that answers "-m pip download ... -r R -d D" with the file that the component in R
+// names in wheels, appends the name to a log, and fails for a component without a file.
 func fakePip(t *testing.T, wheels string) (log string) {
 	t.Helper()
 	bin := t.TempDir()
@@ -108,7 +108,8 @@ func TestInstall(t *testing.T) {
 	}
 
 	put("first", contents["first"])
-	if err := run(); err == nil || !strings.Contains(err.Error(), "second 1: pip download: no matching distribution for second") {
+	if err := run(); err == nil || !strings.Contains(err.Error(),
+		"second 1: pip download: no matching distribution for second") {
 		t.Errorf("without the second wheel: got %v, want pip's own reason", err)
 	}
 	put("second", append(slices.Clone(contents["second"]), 0))
@@ -162,7 +163,8 @@ func TestInstall(t *testing.T) {
 	if err := run(); !errors.Is(err, ErrNoPip) {
 		t.Errorf("without python3: got %v, want %v", err, ErrNoPip)
 	}
-	if err := os.WriteFile(filepath.Join(empty, "python3"), []byte("#!/bin/sh\necho /usr/bin/python3: No module named pip >&2; exit 1\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(empty, "python3"),
+		[]byte("#!/bin/sh\necho /usr/bin/python3: No module named pip >&2; exit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := run(); !errors.Is(err, ErrNoPip) {
@@ -213,7 +215,8 @@ func toolchain(t *testing.T) (*Toolchain, string) {
 }
 
 func solution(files ...string) *trace.Solution {
-	s := &trace.Solution{Name: "s", Spec: trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"}, EntryPoint: files[0] + "::kernel"}}
+	s := &trace.Solution{Name: "s", Spec: trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"},
+		EntryPoint: files[0] + "::kernel"}}
 	for i := 0; i < len(files); i += 2 {
 		s.Sources = append(s.Sources, trace.SourceFile{Path: files[i], Content: files[i+1]})
 	}
@@ -272,19 +275,22 @@ func TestBuild(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, err := Prebuilt(dir, sol, "sm_90"); err != nil || got.Dir != filepath.Join(dir, "build", filepath.Base(o.Dir)) || len(got.Libs) != len(o.Libs) {
+	if got, err := Prebuilt(dir, sol, "sm_90"); err != nil ||
+		got.Dir != filepath.Join(dir, "build", filepath.Base(o.Dir)) || len(got.Libs) != len(o.Libs) {
 		t.Errorf("Prebuilt: got %+v, %v", got, err)
 	}
 	if got, _ := Packed(dir); got != o.Toolchain {
 		t.Errorf("Packed: got %q, want %q", got, o.Toolchain)
 	}
 	var mismatch *MismatchError
-	if _, err := Prebuilt(dir, sol, "sm_100"); !errors.As(err, &mismatch) || !strings.Contains(err.Error(), "for sm_100 in the bundle; it has sm_90") {
+	if _, err := Prebuilt(dir, sol, "sm_100"); !errors.As(err, &mismatch) ||
+		!strings.Contains(err.Error(), "for sm_100 in the bundle; it has sm_90") {
 		t.Errorf("Prebuilt for another arch: got %v, want a *MismatchError", err)
 	}
 	other := solution("kernel.cu", simple+"// changed")
 	other.Name = "elsewhere"
-	if _, err := Prebuilt(dir, other, "sm_90"); !errors.As(err, &mismatch) || err.Error() != "no kernel of elsewhere for sm_90 in the bundle; it has those of other solutions" {
+	if _, err := Prebuilt(dir, other, "sm_90"); !errors.As(err, &mismatch) ||
+		err.Error() != "no kernel of elsewhere for sm_90 in the bundle; it has those of other solutions" {
 		t.Errorf("Prebuilt of another solution: got %v, want a *MismatchError that names it", err)
 	}
 
@@ -323,7 +329,8 @@ extern "C" int __tvm_ffi_kernel(void*, const void*, int, void*) { k<<<1, 128>>>(
 		t.Errorf("sm_12: got %v, want an error about the machine", err)
 	}
 	for _, arch := range []string{"", "90", "sm_9", "sm_90 -x", "sm_90b"} {
-		if _, err := tools.Build(context.Background(), root, sol, arch); err == nil || !strings.Contains(err.Error(), "arch") {
+		if _, err := tools.Build(context.Background(), root, sol, arch); err == nil ||
+			!strings.Contains(err.Error(), "arch") {
 			t.Errorf("%q: got %v, want an error about the arch", arch, err)
 		}
 	}
@@ -337,12 +344,17 @@ func TestBuildErrors(t *testing.T) {
 		text string
 		log  string
 	}{
-		{"syntax", solution("kernel.cu", "int x;\nint y = z;\n"), `kernel.cu does not compile: kernel.cu(2): error: identifier "z" is undefined`, "kernel.cu(2): error"},
-		{"header", solution("kernel.cu", "#include \"a/b.cuh\"\n", "a/b.cuh", "#error no\n"), "a/b.cuh:1:2: error: #error no", "a/b.cuh:1"},
+		{"syntax", solution("kernel.cu", "int x;\nint y = z;\n"),
+			`kernel.cu does not compile: kernel.cu(2): error: identifier "z" is undefined`, "kernel.cu(2): error"},
+		{"header", solution("kernel.cu", "#include \"a/b.cuh\"\n", "a/b.cuh", "#error no\n"), "a/b.cuh:1:2: error: #error no",
+			"a/b.cuh:1"},
 		{"host file", solution("k.cpp", "int x = y;"), "k.cpp does not compile: k.cpp:1:9: error:", "not declared"},
 		{"no symbol", solution("k.cpp", "int kernel() { return 0; }"), "Entry point 'kernel' not found in module", ""},
-		{"symbol only declared", solution("k.cpp", `extern "C" int __tvm_ffi_kernel(); int f() { return __tvm_ffi_kernel(); }`), "Entry point 'kernel' not found in module", ""},
-		{"twice defined", solution("a.cpp", `extern "C" int __tvm_ffi_kernel() { return 0; }`, "b.cpp", `extern "C" int __tvm_ffi_kernel() { return 0; }`), "the solution does not link", "multiple definition"},
+		{"symbol only declared", solution("k.cpp",
+			`extern "C" int __tvm_ffi_kernel(); int f() { return __tvm_ffi_kernel(); }`),
+			"Entry point 'kernel' not found in module", ""},
+		{"twice defined", solution("a.cpp", `extern "C" int __tvm_ffi_kernel() { return 0; }`, "b.cpp",
+			`extern "C" int __tvm_ffi_kernel() { return 0; }`), "the solution does not link", "multiple definition"},
 		{"file and folder", solution("a.cpp", "", "x", "1", "x/y", "2"), `source path "x/y"`, ""},
 	}
 	for _, tt := range tests {
@@ -414,8 +426,10 @@ func TestServes(t *testing.T) {
 		kernel, gpu string
 		want        bool
 	}{
-		{"sm_100", "sm_100", true}, {"sm_100", "sm_103", true}, {"sm_103", "sm_100", false}, {"sm_90", "sm_100", false}, {"sm_90a", "sm_90", true},
-		{"sm_100a", "sm_103", false}, {"sm_100f", "sm_103", true}, {"sm_80", "sm_89", true}, {"sm_10", "sm_100", false}, {"", "sm_90", false},
+		{"sm_100", "sm_100", true}, {"sm_100", "sm_103", true}, {"sm_103", "sm_100", false}, {"sm_90", "sm_100", false},
+		{"sm_90a", "sm_90", true},
+		{"sm_100a", "sm_103", false}, {"sm_100f", "sm_103", true}, {"sm_80", "sm_89", true}, {"sm_10", "sm_100", false},
+		{"", "sm_90", false},
 	} {
 		if got := Serves(c.kernel, c.gpu); got != c.want {
 			t.Errorf("%s on %s: got %v, want %v", c.kernel, c.gpu, got, c.want)

@@ -64,9 +64,11 @@ func sum(content string) string {
 func prepare(t *testing.T, script string, change func(*remote.Job)) string {
 	t.Helper()
 	work := t.TempDir()
-	job := &remote.Job{ID: "j1", Args: []string{"bin/run.sh", "a b", "$x"}, Limit: time.Minute, Place: remote.Place{GPU: -1}}
+	job := &remote.Job{ID: "j1", Args: []string{"bin/run.sh", "a b", "$x"}, Limit: time.Minute,
+		Place: remote.Place{GPU: -1}}
 	for _, f := range []struct{ name, content string }{{"bin/run.sh", "#!/bin/sh\n" + script}, {"data.txt", "some data"}} {
-		file := remote.File{Name: f.name, SHA256: sum(f.content), Size: int64(len(f.content)), Exec: strings.HasPrefix(f.name, "bin/")}
+		file := remote.File{Name: f.name, SHA256: sum(f.content), Size: int64(len(f.content)),
+			Exec: strings.HasPrefix(f.name, "bin/")}
 		err := os.MkdirAll(agent.Store(work), 0o700)
 		if err == nil {
 			err = os.WriteFile(agent.Stored(work, file.SHA256), []byte(f.content), file.Mode())
@@ -142,7 +144,8 @@ func gone(t *testing.T, file string) bool {
 }
 
 func TestRun(t *testing.T) {
-	dir := prepare(t, `echo "{\"n\":1}"; cat data.txt; printf '\n%s|%s|%s|%s\n' "$1" "$2" "$NAME" "${FISUB_CACHE##*/}"; echo words >&2; exit 3`,
+	dir := prepare(t,
+		`echo "{\"n\":1}"; cat data.txt; printf '\n%s|%s|%s|%s\n' "$1" "$2" "$NAME" "${FISUB_CACHE##*/}"; echo words >&2; exit 3`,
 		func(j *remote.Job) { j.Env = map[string]string{"NAME": "value"} })
 	if out, errs, err := runAgent(t, nil, "run", dir); err != nil || out != "" {
 		t.Fatalf("run: got %q, %q, %v", out, errs, err)
@@ -187,7 +190,8 @@ func TestSignalAndStatus(t *testing.T) {
 const spawn = `setsid sleep 300 & echo $! >left; sh -c 'sleep 301 & echo $! >left2; wait' & `
 
 func TestLimit(t *testing.T) {
-	dir := prepare(t, `trap '' TERM; `+spawn+`echo 1; while :; do sleep 0.1; done`, func(j *remote.Job) { j.Limit = 300 * time.Millisecond })
+	dir := prepare(t, `trap '' TERM; `+spawn+`echo 1; while :; do sleep 0.1; done`,
+		func(j *remote.Job) { j.Limit = 300 * time.Millisecond })
 	begun := time.Now()
 	if _, errs, err := runAgent(t, nil, "run", dir); err != nil {
 		t.Fatal(errs, err)
@@ -332,7 +336,11 @@ func TestFolderGone(t *testing.T) {
 		t.Fatal(errs, err)
 	}
 	away := filepath.Join(t.TempDir(), "away")
-	wait(t, "the program", func() bool { data, _ := os.ReadFile(filepath.Join(dir, agent.BundleName, "pid")); return len(data) > 0 })
+	wait(t, "the program", func() bool {
+		data, _ := os.ReadFile(filepath.Join(dir, agent.BundleName, "pid"))
+		return len(
+			data) > 0
+	})
 	if err := os.Rename(dir, away); err != nil {
 		t.Fatal(err)
 	}
@@ -347,7 +355,11 @@ func TestAgentKilled(t *testing.T) {
 	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
 		t.Fatal(errs, err)
 	}
-	wait(t, "the program", func() bool { data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName)); return len(data) > 0 })
+	wait(t, "the program", func() bool {
+		data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName))
+		return len(
+			data) > 0
+	})
 	var state agent.State
 	if err := json.Unmarshal([]byte(read(t, dir, agent.StateName)), &state); err != nil {
 		t.Fatal(err)
@@ -373,7 +385,8 @@ func TestOtherHosts(t *testing.T) {
 		lost  bool
 	}{
 		{"rebooted", agent.State{PID: os.Getpid(), Host: host, Boot: "other", Start: "1"}, true},
-		{"pid of another process", agent.State{PID: os.Getpid(), Host: host, Boot: strings.TrimSpace(read(t, "/proc/sys/kernel/random/boot_id")), Start: "1"}, true},
+		{"pid of another process", agent.State{PID: os.Getpid(), Host: host,
+			Boot: strings.TrimSpace(read(t, "/proc/sys/kernel/random/boot_id")), Start: "1"}, true},
 		{"other host", agent.State{PID: 1 << 22, Host: host + "x", Boot: "other", Start: "1"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -400,17 +413,22 @@ func TestRefused(t *testing.T) {
 		gpus   string
 		text   string
 	}{
-		{name: "missing file", spoil: func(work string, j *remote.Job) { os.Remove(agent.Stored(work, j.Files[1].SHA256)) }, text: "data.txt is not on the host"},
+		{name: "missing file", spoil: func(work string, j *remote.Job) { os.Remove(agent.Stored(work, j.Files[1].SHA256)) },
+			text: "data.txt is not on the host"},
 		{name: "wrong hash", spoil: func(work string, j *remote.Job) {
 			name := agent.Stored(work, j.Files[1].SHA256)
 			os.Remove(name)
 			os.WriteFile(name, []byte("other dat"), 0o444)
 		}, text: "wrong hash"},
 		{name: "no driver", change: func(j *remote.Job) { j.GPU = "b200" }, text: "no GPU: no driver"},
-		{name: "other gpu", change: func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = 1 }, gpus: "NVIDIA B200,NVIDIA H200", text: "gpu 1 is NVIDIA H200, the job is for b200"},
-		{name: "no such gpu", change: func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = 2 }, gpus: "NVIDIA B200,NVIDIA H200", text: "no gpu 2: the host has 2"},
-		{name: "busy", change: func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = 0 }, gpus: "NVIDIA B200=123 (python)", text: "busy: process 123 (python)"},
-		{name: "out of the bundle", change: func(j *remote.Job) { j.Files[1].Name = "../x" }, text: "leads out of the bundle"},
+		{name: "other gpu", change: func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = 1 }, gpus: "NVIDIA B200,NVIDIA H200",
+			text: "gpu 1 is NVIDIA H200, the job is for b200"},
+		{name: "no such gpu", change: func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = 2 },
+			gpus: "NVIDIA B200,NVIDIA H200", text: "no gpu 2: the host has 2"},
+		{name: "busy", change: func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = 0 }, gpus: "NVIDIA B200=123 (python)",
+			text: "busy: process 123 (python)"},
+		{name: "out of the bundle", change: func(j *remote.Job) { j.Files[1].Name = "../x" },
+			text: "leads out of the bundle"},
 		{name: "not executable", change: func(j *remote.Job) { j.Args = []string{"data.txt"} }, text: "no executable file"},
 		{name: "no limit", change: func(j *remote.Job) { j.Limit = 0 }, text: "no time limit"},
 		{name: "other id", change: func(j *remote.Job) { j.ID = "UPPER" }, text: "not a valid id"},
@@ -446,7 +464,8 @@ func TestRefused(t *testing.T) {
 
 func TestGPU(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077)) // as agents that remote/ssh starts have it
-	env := []string{"FAKE_GPUS=NVIDIA B200,NVIDIA B200=9 (x)", "FAKE_HOST=" + filepath.Base(t.TempDir()) + strconv.Itoa(os.Getpid())}
+	env := []string{"FAKE_GPUS=NVIDIA B200,NVIDIA B200=9 (x)",
+		"FAKE_HOST=" + filepath.Base(t.TempDir()) + strconv.Itoa(os.Getpid())}
 	job := func(script string, gpu int) string {
 		return prepare(t, script, func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = gpu; j.Busy = true })
 	}
@@ -454,7 +473,11 @@ func TestGPU(t *testing.T) {
 	if _, errs, err := runAgent(t, env, "start", first); err != nil {
 		t.Fatal(errs, err)
 	}
-	wait(t, "the first job", func() bool { data, _ := os.ReadFile(filepath.Join(first, agent.EventsName)); return len(data) > 0 })
+	wait(t, "the first job", func() bool {
+		data, _ := os.ReadFile(filepath.Join(first, agent.EventsName))
+		return len(
+			data) > 0
+	})
 	if got := read(t, first, agent.EventsName); !strings.HasPrefix(got, "GPU-test-") || !strings.HasSuffix(got, "-0\n") {
 		t.Errorf("CUDA_VISIBLE_DEVICES: got %q", got)
 	}
@@ -532,7 +555,8 @@ func TestFlood(t *testing.T) {
 	if err != nil || exit.End != remote.Exited || out.Len() != 3000004 {
 		t.Errorf("got %+v, %v, %d bytes, want 3000004", exit, err, out.Len())
 	}
-	if log := read(t, dir, agent.LogName); len(log) > 9<<20 || !strings.Contains(log, "the log ends here") || !strings.Contains(log, "exited with 0") {
+	if log := read(t, dir, agent.LogName); len(log) > 9<<20 || !strings.Contains(log, "the log ends here") ||
+		!strings.Contains(log, "exited with 0") {
 		t.Errorf("log: %d bytes", len(log))
 	}
 }
@@ -575,7 +599,8 @@ func TestDiskFills(t *testing.T) {
 	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
 	from := prepare(t, `echo one; cat /dev/zero >fill; head -c 8000 /dev/zero || exit 7`, nil)
 	dir := agent.JobDir(disk, "j1")
-	if err := os.CopyFS(filepath.Join(disk, "store"), os.DirFS(agent.Store(filepath.Dir(filepath.Dir(from))))); err != nil {
+	if err := os.CopyFS(filepath.Join(disk, "store"),
+		os.DirFS(agent.Store(filepath.Dir(filepath.Dir(from))))); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
@@ -584,7 +609,8 @@ func TestDiskFills(t *testing.T) {
 	if _, errs, err := runAgent(t, nil, "run", dir); err != nil {
 		t.Fatal(errs, err)
 	}
-	if got := exited(t, dir); got.End != remote.Exited || got.Code != 7 || !strings.HasPrefix(read(t, dir, agent.EventsName), "one\n") {
+	if got := exited(t, dir); got.End != remote.Exited || got.Code != 7 ||
+		!strings.HasPrefix(read(t, dir, agent.EventsName), "one\n") {
 		t.Errorf("got %+v, want exited with 7", got)
 	}
 }

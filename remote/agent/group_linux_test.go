@@ -14,8 +14,8 @@ import (
 	"fisub/remote/agent"
 )
 
-// A program that does not even end when it is killed, as one that hangs in a driver, does not keep the job from its end. Here it
-// is one that a debugger holds.
+// A program that does not even end when it is killed, as one that hangs in a driver, does not keep the job from its
+// end. Here it is one that a debugger holds.
 func TestUnkillable(t *testing.T) {
 	dir := prepare(t, `echo $$; while :; do sleep 0.1; done`, func(j *remote.Job) { j.Limit = 2 * time.Second })
 	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {

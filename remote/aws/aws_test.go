@@ -35,16 +35,19 @@ const (
 // The test binary is the agent on the fakes' hosts too.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "agent" && os.Args[2] == "mailbox" {
-		o := mailbox.Options{Agent: remotetest.Agent(), Log: os.Stderr, Every: 50 * time.Millisecond, Stop: 200 * time.Millisecond}
+		o := mailbox.Options{Agent: remotetest.Agent(), Log: os.Stderr, Every: 50 * time.Millisecond,
+			Stop: 200 * time.Millisecond}
 		if err := mailbox.Main(o, os.Args[3:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		os.Exit(0)
 	}
-	for key, value := range map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey, "AWS_REGION": region, "AWS_CONFIG_FILE": "/nonexistent",
-		"AWS_SHARED_CREDENTIALS_FILE": "/nonexistent", "AWS_EC2_METADATA_DISABLED": "true", "AWS_PROFILE": "", "AWS_SESSION_TOKEN": "",
-		"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1"} {
+	for key, value := range map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey,
+		"AWS_REGION": region, "AWS_CONFIG_FILE": "/nonexistent",
+		"AWS_SHARED_CREDENTIALS_FILE": "/nonexistent", "AWS_EC2_METADATA_DISABLED": "true", "AWS_PROFILE": "",
+		"AWS_SESSION_TOKEN": "",
+		"AWS_ENDPOINT_URL":  "http://127.0.0.1:1", "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1"} {
 		os.Setenv(key, value)
 		if value == "" {
 			os.Unsetenv(key)
@@ -90,7 +93,8 @@ func newCloud(t *testing.T) *cloud {
 		}
 	}
 	address := free(t)
-	cmd := exec.Command(program, "--region", region, "--port", address, "--quiet", "posix", "--sidecar", filepath.Join(dir, "meta"), filepath.Join(dir, "data"))
+	cmd := exec.Command(program, "--region", region, "--port", address, "--quiet", "posix", "--sidecar",
+		filepath.Join(dir, "meta"), filepath.Join(dir, "data"))
 	cmd.Env = []string{"ROOT_ACCESS_KEY=" + accessKey, "ROOT_SECRET_KEY=" + secretKey}
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {

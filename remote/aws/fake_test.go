@@ -125,7 +125,8 @@ func (f *fake) begin(h *fakeHost) {
 	h.log = log.Name()
 	h.cmd = exec.Command(h.argv[0], h.argv[1:]...)
 	h.cmd.Dir = tmp
-	h.cmd.Env = append([]string{"PATH=" + filepath.Join(f.dir, "bin") + ":/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + tmp}, h.env...)
+	h.cmd.Env = append([]string{"PATH=" + filepath.Join(f.dir, "bin") + ":/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + tmp},
+		h.env...)
 	h.cmd.Stdout, h.cmd.Stderr = log, log
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := h.cmd.Start(); err != nil {
@@ -261,8 +262,10 @@ func (f *fake) batch(op string, ask map[string]any) any {
 				if h.exit != nil {
 					container["exitCode"] = *h.exit
 				}
-				all = append(all, map[string]any{"jobId": h.id, "jobName": h.name, "jobQueue": "q", "jobDefinition": "d", "status": h.state, "startedAt": 1,
-					"createdAt": h.created.UnixMilli(), "statusReason": h.reason, "isTerminated": h.terminated, "isCancelled": false, "container": container})
+				all = append(all, map[string]any{"jobId": h.id, "jobName": h.name, "jobQueue": "q", "jobDefinition": "d",
+					"status": h.state, "startedAt": 1,
+					"createdAt": h.created.UnixMilli(), "statusReason": h.reason, "isTerminated": h.terminated, "isCancelled": false,
+					"container": container})
 			}
 		}
 		return map[string]any{"jobs": all}
@@ -296,7 +299,8 @@ func (f *fake) batch(op string, ask map[string]any) any {
 		all := []any{}
 		if ask["jobDefinitionName"] == "fisub" {
 			for _, revision := range []int{3, 12, 4} {
-				all = append(all, map[string]any{"jobDefinitionName": "fisub", "revision": revision, "status": "ACTIVE", "type": "container", "jobDefinitionArn": "a"})
+				all = append(all, map[string]any{"jobDefinitionName": "fisub", "revision": revision, "status": "ACTIVE",
+					"type": "container", "jobDefinitionArn": "a"})
 			}
 		}
 		return map[string]any{"jobDefinitions": all}

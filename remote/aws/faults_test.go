@@ -83,9 +83,12 @@ func TestDenied(t *testing.T) {
 		a    answer
 		code string
 	}{
-		{"submitjob", answer{400, "ClientException", "JobQueue arn:aws:batch:us-east-1:1:job-queue/gpus not found."}, "no-such"},
-		{"submitjob", answer{403, "AccessDeniedException", "User: arn:aws:iam::1:user/x is not authorized to perform: batch:SubmitJob"}, "credentials"},
-		{"submitjob", answer{403, "ExpiredTokenException", "The security token included in the request is expired"}, "credentials"},
+		{"submitjob", answer{400, "ClientException", "JobQueue arn:aws:batch:us-east-1:1:job-queue/gpus not found."},
+			"no-such"},
+		{"submitjob", answer{403, "AccessDeniedException",
+			"User: arn:aws:iam::1:user/x is not authorized to perform: batch:SubmitJob"}, "credentials"},
+		{"submitjob", answer{403, "ExpiredTokenException", "The security token included in the request is expired"},
+			"credentials"},
 	} {
 		t.Run(k.a.code, func(t *testing.T) {
 			p := newProvider(t, nil)
@@ -111,7 +114,8 @@ func TestDenied(t *testing.T) {
 			t.Errorf("got %v, want no-such", err)
 		}
 		hosts, err := p.Check(t.Context())
-		if err != nil || len(hosts) != 1 || hosts[0].State != "down" || !errors.As(hosts[0].Err, &no) || no.Code != "no-such" {
+		if err != nil || len(hosts) != 1 || hosts[0].State != "down" || !errors.As(hosts[0].Err, &no) ||
+			no.Code != "no-such" {
 			t.Errorf("Check: got %+v, %v", hosts, err)
 		}
 	})
@@ -120,7 +124,8 @@ func TestDenied(t *testing.T) {
 // nothingLeft fails where the account holds a host that has not ended, or anything of a job.
 func nothingLeft(t *testing.T, c *cloud, p *Provider) {
 	t.Helper()
-	out, err := c.s3.ListObjectsV2(t.Context(), &s3.ListObjectsV2Input{Bucket: aws.String("results"), Prefix: aws.String("fisub/jobs/")})
+	out, err := c.s3.ListObjectsV2(t.Context(), &s3.ListObjectsV2Input{Bucket: aws.String("results"),
+		Prefix: aws.String("fisub/jobs/")})
 	if err != nil || len(out.Contents) != 0 {
 		t.Errorf("objects: got %d, %v", len(out.Contents), err)
 	}
@@ -169,19 +174,22 @@ func TestWrongFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := p.Submit(t.Context(), job, nil)
-	if want := "cloud: bucket results: file run.sh: wrong hash: it is not as it was when the bundle was made"; !errors.Is(err, agent.ErrHash) || err.Error() != want {
+	if want := "cloud: bucket results: file run.sh: wrong hash: it is not as it was when the bundle was made"; !errors.Is(
+		err, agent.ErrHash) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	nothingLeft(t, c, p)
 	if err := os.Truncate(job.Files[1].Path, 1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Submit(t.Context(), job, nil); err == nil || !strings.Contains(err.Error(), "bytes as when the bundle was made") {
+	if _, err := p.Submit(t.Context(), job, nil); err == nil ||
+		!strings.Contains(err.Error(), "bytes as when the bundle was made") {
 		t.Errorf("a shorter file: got %v", err)
 	}
 	job = script(t, p, "true")
 	job.Files[0].Name = "other"
-	if _, err := p.Submit(t.Context(), job, nil); err == nil || !strings.Contains(err.Error(), "no executable file fisub in its bundle") {
+	if _, err := p.Submit(t.Context(), job, nil); err == nil ||
+		!strings.Contains(err.Error(), "no executable file fisub in its bundle") {
 		t.Errorf("no agent: got %v", err)
 	}
 }
@@ -195,7 +203,8 @@ func TestEarlyEnd(t *testing.T) {
 	c.hold = true
 	job := script(t, p, `echo ran`)
 	h := submit(t, p, job)
-	if err := b.put(t.Context(), "fisub/jobs/"+job.ID+"/boot", []byte("url = \"http://"+c.gate.address+"/results/none\"\noutput = \"program\"\n")); err != nil {
+	if err := b.put(t.Context(), "fisub/jobs/"+job.ID+"/boot",
+		[]byte("url = \"http://"+c.gate.address+"/results/none\"\noutput = \"program\"\n")); err != nil {
 		t.Fatal(err)
 	}
 	c.release()
@@ -214,7 +223,8 @@ func TestEarlyEnd(t *testing.T) {
 	c.hold = true
 	job = script(t, p, `echo ran`)
 	h = submit(t, p, job)
-	if err := os.WriteFile(filepath.Join(c.data, "fisub/store", job.Files[0].SHA256), []byte("#!/bin/sh\necho no\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(c.data, "fisub/store", job.Files[0].SHA256), []byte("#!/bin/sh\necho no\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	c.release()
@@ -312,7 +322,8 @@ func TestClock(t *testing.T) {
 	p = newProvider(t, nil)
 	defer p.Close()
 	var no *remote.Denied
-	if _, err := p.Submit(t.Context(), script(t, p, "true"), nil); !errors.As(err, &no) || !strings.Contains(no.Text, "wrong by ") {
+	if _, err := p.Submit(t.Context(), script(t, p, "true"), nil); !errors.As(err, &no) ||
+		!strings.Contains(no.Text, "wrong by ") {
 		t.Errorf("got %v, want denied for the clock", err)
 	}
 	nothingLeft(t, c, p)
@@ -357,7 +368,8 @@ func TestLinksExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	until, err := time.Parse(time.RFC3339, links["until"].(string))
-	if want := time.Now().Add(job.Limit + margin + 2*time.Hour); err != nil || until.Before(want.Add(-time.Minute)) || until.After(want) {
+	if want := time.Now().Add(job.Limit + margin + 2*time.Hour); err != nil || until.Before(want.Add(-time.Minute)) ||
+		until.After(want) {
 		t.Errorf("until: got %v, %v, want %v", until, err, want)
 	}
 	links["until"] = time.Now().Add(job.Limit - time.Second)
@@ -380,12 +392,14 @@ func TestCredentials(t *testing.T) {
 	job := &remote.Job{Limit: time.Hour}
 	life := func(left time.Duration) (time.Duration, error) {
 		creds := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-			return aws.Credentials{AccessKeyID: accessKey, SecretAccessKey: secretKey, CanExpire: true, Expires: time.Now().Add(left)}, nil
+			return aws.Credentials{AccessKeyID: accessKey, SecretAccessKey: secretKey, CanExpire: true,
+				Expires: time.Now().Add(left)}, nil
 		})
 		return p.life(t.Context(), &account{creds: creds}, job)
 	}
 	var no *remote.Denied
-	if _, err := life(time.Hour); !errors.As(err, &no) || no.Code != "credentials" || strings.Contains(err.Error(), "KEY") {
+	if _, err := life(time.Hour); !errors.As(err, &no) || no.Code != "credentials" ||
+		strings.Contains(err.Error(), "KEY") {
 		t.Errorf("an hour: got %v, want denied", err)
 	}
 	if d, err := life(80 * time.Minute); err != nil || d > 80*time.Minute || d < 79*time.Minute {
@@ -409,7 +423,8 @@ func TestCredentials(t *testing.T) {
 		t.Errorf("no region: got %v", err)
 	}
 	p = newProvider(t, map[string]any{"profile": "nobody"})
-	if _, err := p.Check(t.Context()); !errors.As(err, &no) || no.Code != "credentials" || !strings.Contains(err.Error(), "nobody") {
+	if _, err := p.Check(t.Context()); !errors.As(err, &no) || no.Code != "credentials" ||
+		!strings.Contains(err.Error(), "nobody") {
 		t.Errorf("no such profile: got %v", err)
 	}
 }
@@ -426,7 +441,8 @@ func TestCheck(t *testing.T) {
 		}
 		return hosts[0]
 	}
-	if h := check(nil); h.Err != nil || h.Name != "gpus" || h.State != "ready" || h.Detail != "job definition fisub, revision 12, p6-b200.48xlarge up to 192 vCPUs" {
+	if h := check(nil); h.Err != nil || h.Name != "gpus" || h.State != "ready" ||
+		h.Detail != "job definition fisub, revision 12, p6-b200.48xlarge up to 192 vCPUs" {
 		t.Errorf("got %+v", h)
 	}
 	for key, value := range map[string]string{"queue": "none", "job_definition": "none"} {
@@ -476,7 +492,8 @@ func TestSecrets(t *testing.T) {
 		t.Skip("no curl on this machine")
 	}
 	curled := filepath.Join(c.fake.dir, "curled")
-	if err := os.WriteFile(filepath.Join(c.fake.dir, "bin", "curl"), fmt.Appendf(nil, "#!/bin/sh\necho curl \"$@\" >>%s\nexec %s \"$@\"\n", curled, curl), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(c.fake.dir, "bin", "curl"),
+		fmt.Appendf(nil, "#!/bin/sh\necho curl \"$@\" >>%s\nexec %s \"$@\"\n", curled, curl), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	over := make(chan struct{})
@@ -572,7 +589,8 @@ func TestUntrustedHost(t *testing.T) {
 		t.Errorf("got %+v", exit)
 	}
 	leave("events/00000000000000000099", "late")
-	if _, err := p.Wait(t.Context(), h, 0, &remotetest.Recorder{}); err == nil || !strings.Contains(err.Error(), "bytes 14 to 98 of the event stream are missing") {
+	if _, err := p.Wait(t.Context(), h, 0, &remotetest.Recorder{}); err == nil ||
+		!strings.Contains(err.Error(), "bytes 14 to 98 of the event stream are missing") {
 		t.Errorf("a gap: got %v", err)
 	}
 	for _, bad := range []string{`{"queue":"q","bucket":"results","prefix":"../"}`, `{"queue":"q","bucket":"a/b"}`,
@@ -585,7 +603,8 @@ func TestUntrustedHost(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	_, err := open("x", map[string]any{"bucket": "A/b", "prefix": "../a", "queue": "q", "job_definition": "a b", "slots": int64(0),
+	_, err := open("x", map[string]any{"bucket": "A/b", "prefix": "../a", "queue": "q", "job_definition": "a b",
+		"slots":       int64(0),
 		"queue_limit": "100h", "image": "debian"})
 	want := `unknown key remote.x.image
 remote.x.bucket: want the name of an S3 bucket, got "A/b"
@@ -617,7 +636,8 @@ func TestRequests(t *testing.T) {
 	p := newProvider(t, nil)
 	sub := p.submitInput(job, strings.Repeat("0", 64), "https://results/boot")
 	size := 0
-	for _, s := range append(sub.ContainerOverrides.Command, "FISUB_BOOT", "FISUB_JOB", "FISUB_PROGRAM", job.ID, strings.Repeat("0", 64)) {
+	for _, s := range append(sub.ContainerOverrides.Command, "FISUB_BOOT", "FISUB_JOB", "FISUB_PROGRAM", job.ID,
+		strings.Repeat("0", 64)) {
 		size += len(s)
 	}
 	// ECS takes 8192 characters of overrides; a link with a session token has up to 3000.
@@ -625,7 +645,8 @@ func TestRequests(t *testing.T) {
 		t.Errorf("overrides: got %d bytes, too many beside a link", size)
 	}
 	if *sub.Timeout.AttemptDurationSeconds != 45*60 || *sub.RetryStrategy.Attempts != 1 || *sub.JobName != "fisub-run-1" ||
-		len(sub.ContainerOverrides.ResourceRequirements) != 1 || *sub.ContainerOverrides.ResourceRequirements[0].Value != "1" {
+		len(sub.ContainerOverrides.ResourceRequirements) != 1 ||
+		*sub.ContainerOverrides.ResourceRequirements[0].Value != "1" {
 		t.Errorf("got %+v", sub)
 	}
 	job.GPU = ""

@@ -42,7 +42,8 @@ func newMoto(t *testing.T) (endpoint string, outputs map[string]string) {
 	defer http.DefaultClient.CloseIdleConnections()
 	for begun := time.Now(); ; time.Sleep(200 * time.Millisecond) {
 		// There is no docker: jobs of Batch end as they begin.
-		resp, err := http.Post(endpoint+"/moto-api/config", "application/json", strings.NewReader(`{"batch": {"use_docker": false}}`))
+		resp, err := http.Post(endpoint+"/moto-api/config", "application/json",
+			strings.NewReader(`{"batch": {"use_docker": false}}`))
 		if err == nil {
 			resp.Body.Close()
 			break
@@ -75,7 +76,8 @@ func TestMoto(t *testing.T) {
 	p := newProvider(t, map[string]any{"queue": out["Queue"], "job_definition": out["JobDefinition"]})
 	defer p.Close()
 	hosts, err := p.Check(t.Context())
-	if err != nil || hosts[0].Err != nil || !strings.HasSuffix(hosts[0].Detail, ", revision 1, p6-b200.48xlarge up to 192 vCPUs") {
+	if err != nil || hosts[0].Err != nil || !strings.HasSuffix(hosts[0].Detail,
+		", revision 1, p6-b200.48xlarge up to 192 vCPUs") {
 		t.Fatalf("Check: got %+v, %v", hosts, err)
 	}
 	job := script(t, p, "true")
@@ -89,11 +91,13 @@ func TestMoto(t *testing.T) {
 		t.Fatal(err)
 	}
 	// moto gives vCPUs with a fraction, which the SDK does not read, so the job is looked at without it.
-	req, err := http.NewRequestWithContext(t.Context(), "POST", endpoint+"/v1/describejobs", strings.NewReader(`{"jobs":["`+d.ID+`"]}`))
+	req, err := http.NewRequestWithContext(t.Context(), "POST", endpoint+"/v1/describejobs",
+		strings.NewReader(`{"jobs":["`+d.ID+`"]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/batch/aws4_request, SignedHeaders=host, Signature=0")
+	req.Header.Set("Authorization",
+		"AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/batch/aws4_request, SignedHeaders=host, Signature=0")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -109,13 +113,15 @@ func TestMoto(t *testing.T) {
 	if err := json.NewDecoder(resp.Body).Decode(&found); err != nil || len(found.Jobs) != 1 {
 		t.Fatalf("got %+v, %v", found, err)
 	}
-	if j := found.Jobs[0]; j.JobName != "fisub-"+job.ID || j.Timeout.AttemptDurationSeconds != 960 || j.Tags["fisub:run"] != "test" {
+	if j := found.Jobs[0]; j.JobName != "fisub-"+job.ID || j.Timeout.AttemptDurationSeconds != 960 ||
+		j.Tags["fisub:run"] != "test" {
 		t.Errorf("got %+v", j)
 	}
 	if all, err := p.List(t.Context()); err != nil || len(all) != 1 || all[0].Job != job.ID {
 		t.Errorf("List: got %+v, %v", all, err)
 	}
-	if _, err := a.batch.TerminateJob(t.Context(), &batch.TerminateJobInput{JobId: &d.ID, Reason: aws.String("released by fisub")}); err != nil {
+	if _, err := a.batch.TerminateJob(t.Context(), &batch.TerminateJobInput{JobId: &d.ID,
+		Reason: aws.String("released by fisub")}); err != nil {
 		t.Errorf("TerminateJob: %v", err)
 	}
 	p = newProvider(t, map[string]any{"queue": "none", "job_definition": out["JobDefinition"]})
@@ -128,7 +134,8 @@ func TestMoto(t *testing.T) {
 
 // The template is sound in the eyes of AWS's own checker.
 func TestTemplate(t *testing.T) {
-	out, err := exec.Command(tool(t, "moto/bin/cfn-lint"), "--non-zero-exit-code", "informational", "../../scripts/aws/template.yaml").CombinedOutput()
+	out, err := exec.Command(tool(t, "moto/bin/cfn-lint"), "--non-zero-exit-code", "informational",
+		"../../scripts/aws/template.yaml").CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

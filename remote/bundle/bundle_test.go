@@ -21,7 +21,8 @@ const definition = "gdn_decode_qk4_v8_d128_k_last"
 
 func named(name, source string) *trace.Solution {
 	return &trace.Solution{Name: name, Author: "a", Definition: definition,
-		Spec:    trace.BuildSpec{Language: trace.CUDA, EntryPoint: "kernel.cu::kernel", DestinationPassingStyle: true, TargetHardware: []string{"cuda"}},
+		Spec: trace.BuildSpec{Language: trace.CUDA, EntryPoint: "kernel.cu::kernel", DestinationPassingStyle: true,
+			TargetHardware: []string{"cuda"}},
 		Sources: []trace.SourceFile{{Path: "kernel.cu", Content: source}}}
 }
 
@@ -77,7 +78,8 @@ func check(t *testing.T, files []remote.File, args []string) {
 
 func TestEmbedded(t *testing.T) {
 	root := t.TempDir()
-	b, err := bundle.New(t.Context(), root, t.TempDir(), file(t, "fisub", "program"), bundle.Spec{Solution: solution(t), Set: "default", Args: []string{"--device", "emu"}})
+	b, err := bundle.New(t.Context(), root, t.TempDir(), file(t, "fisub", "program"),
+		bundle.Spec{Solution: solution(t), Set: "default", Args: []string{"--device", "emu"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,15 +93,17 @@ func TestEmbedded(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, files, args)
-	want := "fisub local --json --solution solution.json --device emu --set default --workload " + two[0] + " --workload " + two[1]
+	want := "fisub local --json --solution solution.json --device emu --set default --workload " + two[0] +
+		" --workload " + two[1]
 	if got := strings.Join(args, " "); got != want {
 		t.Errorf("args: got %s, want %s", got, want)
 	}
 	if got := names(files); !slices.Equal(got, []string{"fisub", "solution.json"}) {
 		t.Errorf("files: got %v", got)
 	}
-	b, err = bundle.New(t.Context(), root, t.TempDir(), file(t, "fisub", "program"), bundle.Spec{Solution: solution(t), Set: "default",
-		Baseline: file(t, "solution.json", string(named("b", returns).JSON(trace.Compact)))})
+	b, err = bundle.New(t.Context(), root, t.TempDir(), file(t, "fisub", "program"),
+		bundle.Spec{Solution: solution(t), Set: "default",
+			Baseline: file(t, "solution.json", string(named("b", returns).JSON(trace.Compact)))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +167,8 @@ func TestFolder(t *testing.T) {
 		lines.WriteString("\n")
 	}
 	put("workloads/w.jsonl", lines.String())
-	b, err := bundle.New(t.Context(), root, t.TempDir(), file(t, "fisub", "program"), bundle.Spec{Solution: solution(t), Dataset: dir, Set: "default"})
+	b, err := bundle.New(t.Context(), root, t.TempDir(), file(t, "fisub", "program"),
+		bundle.Spec{Solution: solution(t), Dataset: dir, Set: "default"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,14 +225,16 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// What is compiled here arrives as a folder that has a kernel of the solution, of the baseline, and of each solution beside.
+// What is compiled here arrives as a folder that has a kernel of the solution, of the baseline, and of each solution
+// beside.
 func TestKernel(t *testing.T) {
 	longtest.Skip(t, "runs nvcc")
 	root := t.TempDir() // the user's own toolchain stands in for one that is not there
 	base, floor := named("b", returns+"// b"), named("floor", returns+"// floor")
 	python := named("p", returns)
 	python.Spec.Language = trace.Python
-	spec := bundle.Spec{Solution: solution(t), Set: "default", Arch: "sm_100", Baseline: file(t, "b.json", string(base.JSON(trace.Compact)))}
+	spec := bundle.Spec{Solution: solution(t), Set: "default", Arch: "sm_100",
+		Baseline: file(t, "b.json", string(base.JSON(trace.Compact)))}
 	b, err := bundle.New(t.Context(), root, t.TempDir(), file(t, "fisub", "program"), spec, floor, python)
 	var missing *nvcc.MissingError
 	if errors.As(err, &missing) {
@@ -263,7 +270,8 @@ func TestKernel(t *testing.T) {
 			t.Errorf("kernel of %s: got %+v, %v", sol.Name, o, err)
 		}
 	}
-	for _, want := range []string{"/kernel.so", "/build.json", "/lib/libtvm_ffi.so", "prebuilt/build/index/", "prebuilt/lib/libcupti.so."} {
+	for _, want := range []string{"/kernel.so", "/build.json", "/lib/libtvm_ffi.so", "prebuilt/build/index/",
+		"prebuilt/lib/libcupti.so."} {
 		if !strings.Contains(all, want) {
 			t.Errorf("files: got %s, want %s among them", all, want)
 		}
@@ -273,7 +281,8 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// What does not compile is told here, before a host is asked for: the solution by its own error, anything else by its name.
+// What does not compile is told here, before a host is asked for: the solution by its own error, anything else by its
+// name.
 func TestBroken(t *testing.T) {
 	longtest.Skip(t, "runs nvcc")
 	root := t.TempDir()
@@ -288,7 +297,8 @@ func TestBroken(t *testing.T) {
 		return err
 	}
 	var build *device.BuildError
-	if err := try(named("s", returns), broken); err == nil || errors.As(err, &build) || !strings.Contains(err.Error(), "b does not compile for sm_100: kernel.cu does not compile") {
+	if err := try(named("s", returns), broken); err == nil || errors.As(err, &build) ||
+		!strings.Contains(err.Error(), "b does not compile for sm_100: kernel.cu does not compile") {
 		t.Errorf("a solution beside: got %v", err)
 	}
 	if err := try(broken, named("s", returns)); !errors.As(err, &build) {
@@ -297,7 +307,8 @@ func TestBroken(t *testing.T) {
 }
 
 func TestArch(t *testing.T) {
-	for gpu, want := range map[string]string{"b200": "sm_100", "H200": "sm_90", "a100": "sm_80", "b300": "sm_103", "v100": ""} {
+	for gpu, want := range map[string]string{"b200": "sm_100", "H200": "sm_90", "a100": "sm_80", "b300": "sm_103",
+		"v100": ""} {
 		if got, ok := bundle.Arch(gpu); got != want || ok != (want != "") {
 			t.Errorf("%s: got %q, want %q", gpu, got, want)
 		}

@@ -26,8 +26,8 @@ import (
 
 func TestMain(m *testing.M) { remotetest.Main(m) }
 
-// program stands in for `fisub local --json`: a workload an argument, $STEP seconds each. It knows its place by the file that
-// $TROUBLE names, where the test makes one.
+// program stands in for `fisub local --json`: a workload an argument, $STEP seconds each. It knows its place by the
+// file that $TROUBLE names, where the test makes one.
 const program = `
 cat run.json
 for u in "$@"; do
@@ -58,12 +58,15 @@ type fixture struct {
 }
 
 func newFixture(t testing.TB, workloads int, tables map[string]map[string]any) *fixture {
-	f := &fixture{t: t, root: t.TempDir(), script: program, step: "0.05", providers: map[string]remote.Provider{}, extra: map[string]string{}}
+	f := &fixture{t: t, root: t.TempDir(), script: program, step: "0.05", providers: map[string]remote.Provider{},
+		extra: map[string]string{}}
 	id := fmt.Sprintf("20260102-030405-%03dabc", time.Now().UnixMilli()%1000)
 	f.dir = filepath.Join(f.root, runs.Dir, id)
-	f.plan = &dispatch.Plan{Version: 1, Limit: time.Minute, Run: event.Run{Schema: event.Schema, ID: id, Definition: "d", ContentHash: "abc", Set: "default"}}
+	f.plan = &dispatch.Plan{Version: 1, Limit: time.Minute, Run: event.Run{Schema: event.Schema, ID: id, Definition: "d",
+		ContentHash: "abc", Set: "default"}}
 	for i := range workloads {
-		f.plan.Run.Workloads = append(f.plan.Run.Workloads, event.Workload{UUID: fmt.Sprintf("w%02d", i), Axes: map[string]int{"b": 1}})
+		f.plan.Run.Workloads = append(f.plan.Run.Workloads, event.Workload{UUID: fmt.Sprintf("w%02d", i),
+			Axes: map[string]int{"b": 1}})
 	}
 	for name, table := range tables {
 		if table["workdir"] == nil {
@@ -93,8 +96,10 @@ func (f *fixture) files(_ context.Context, workloads []string) ([]remote.File, [
 		extra[name] = content
 	}
 	for _, u := range workloads {
-		trace := fmt.Sprintf(`{"definition":"d","workload":{"axes":{"b":1},"inputs":{},"uuid":%q},"solution":"s","evaluation":{"status":"PASSED","environment":{"hardware":"h","libs":{}},"timestamp":"t","log":"","correctness":{"max_relative_error":0.0,"max_absolute_error":0.0,"extra":null},"performance":{"latency_ms":1.0,"reference_latency_ms":0.0,"speedup_factor":0.0}}}`, u)
-		extra[u+".json"] = fmt.Sprintf(`{"type":"evaluated","workload":%q,"evaluated":{"index":7,"status":"PASSED","trace":%s}}`, u, trace) + "\n"
+		trace := fmt.Sprintf(
+			`{"definition":"d","workload":{"axes":{"b":1},"inputs":{},"uuid":%q},"solution":"s","evaluation":{"status":"PASSED","environment":{"hardware":"h","libs":{}},"timestamp":"t","log":"","correctness":{"max_relative_error":0.0,"max_absolute_error":0.0,"extra":null},"performance":{"latency_ms":1.0,"reference_latency_ms":0.0,"speedup_factor":0.0}}}`, u)
+		extra[u+".json"] = fmt.Sprintf(
+			`{"type":"evaluated","workload":%q,"evaluated":{"index":7,"status":"PASSED","trace":%s}}`, u, trace) + "\n"
 	}
 	job := remotetest.Script(f.t, f.script, extra)
 	return job.Files, append([]string{"run.sh"}, workloads...), nil
@@ -121,7 +126,8 @@ func (f *fixture) run(ctx context.Context) (dispatch.Result, error) {
 		}
 		return nil
 	}
-	d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Old: old, Providers: f.providers, Files: f.files, Events: event.NewStream(folder.Record, keep),
+	d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Old: old, Providers: f.providers, Files: f.files,
+		Events: event.NewStream(folder.Record, keep),
 		Detach: f.detach, MaxStream: f.most}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -199,7 +205,8 @@ func TestSeveralPlaces(t *testing.T) {
 	if cost, known := f.plan.Cost(); !known || cost <= 0 || cost > 3 {
 		t.Errorf("cost: got %v, %v", cost, known)
 	}
-	if log, err := os.ReadFile(filepath.Join(f.dir, "log", f.plan.Jobs[0].ID, agent.LogName)); err != nil || !strings.Contains(string(log), "exited with 3") {
+	if log, err := os.ReadFile(filepath.Join(f.dir, "log", f.plan.Jobs[0].ID, agent.LogName)); err != nil ||
+		!strings.Contains(string(log), "exited with 3") {
 		t.Errorf("log: got %q, %v", log, err)
 	}
 	if st, err := os.Stat(filepath.Join(f.dir, dispatch.PlanName)); err != nil || st.Mode().Perm() != 0o600 {
@@ -207,8 +214,8 @@ func TestSeveralPlaces(t *testing.T) {
 	}
 }
 
-// The floors that each place has measured are kept with their place; the score is over the workloads of all places, also of
-// those that another process has had.
+// The floors that each place has measured are kept with their place; the score is over the workloads of all places,
+// also of those that another process has had.
 func TestFloorsAndScore(t *testing.T) {
 	f := newFixture(t, 8, map[string]map[string]any{"a": {"slots": int64(2)}})
 	f.plan.Run.Baseline, f.plan.Run.Floors = &event.Baseline{Name: "b"}, true
@@ -405,7 +412,8 @@ type scripted struct {
 	inside             atomic.Int32 // Waits that have not returned
 }
 
-func (s *scripted) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (h remote.Handle, err error) {
+func (s *scripted) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (h remote.Handle,
+	err error) {
 	if s.submit != nil {
 		if err := s.submit(ctx); err != nil {
 			return h, err
@@ -450,8 +458,10 @@ func (f *fixture) submitted(place dispatch.Place, script string, workloads ...st
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	j := &dispatch.Job{ID: fmt.Sprintf("fisub-%s-%d", f.plan.Run.ID, len(f.plan.Jobs)+1), Place: place, Workloads: workloads}
-	h, err := f.providers[place.Table].Submit(f.t.Context(), &remote.Job{ID: j.ID, Files: files, Args: args, Limit: time.Minute, Place: place.Place}, nil)
+	j := &dispatch.Job{ID: fmt.Sprintf("fisub-%s-%d", f.plan.Run.ID, len(f.plan.Jobs)+1), Place: place,
+		Workloads: workloads}
+	h, err := f.providers[place.Table].Submit(f.t.Context(), &remote.Job{ID: j.ID, Files: files, Args: args,
+		Limit: time.Minute, Place: place.Place}, nil)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -465,14 +475,16 @@ func TestFollowDenied(t *testing.T) {
 	f.step = "0.2"
 	s := f.scripted("a")
 	s.wait = func(context.Context) error {
-		return fmt.Errorf("asking: %w", &remote.Denied{Code: "credentials", Provider: "a", Text: "they have expired", Hint: "renew them"})
+		return fmt.Errorf("asking: %w", &remote.Denied{Code: "credentials", Provider: "a", Text: "they have expired",
+			Hint: "renew them"})
 	}
 	var denied *remote.Denied
 	if got, err := f.run(t.Context()); !errors.As(err, &denied) || denied.Hint != "renew them" {
 		t.Fatalf("got %+v, %v, want what the host says", got, err)
 	}
 	var err error
-	if f.plan, err = dispatch.Load(f.dir); err != nil || f.plan.Done || len(f.plan.Active()) != 1 || f.plan.Active()[0].Place.Table != "a" {
+	if f.plan, err = dispatch.Load(f.dir); err != nil || f.plan.Done || len(f.plan.Active()) != 1 ||
+		f.plan.Active()[0].Place.Table != "a" {
 		t.Fatalf("plan: got %+v, %v, want one job that goes on", f.plan, err)
 	}
 	s.wait = nil
@@ -505,8 +517,8 @@ func TestDetachInterrupted(t *testing.T) {
 	}
 }
 
-// The client was killed after a job had won the race, before it had ended the others: they end as soon as a client is there
-// again, and not when they say something.
+// The client was killed after a job had won the race, before it had ended the others: they end as soon as a client is
+// there again, and not when they say something.
 func TestRaceWonBefore(t *testing.T) {
 	f := newFixture(t, 2, map[string]map[string]any{"a": {}, "b": {}, "c": {}})
 	f.plan.Race = true
@@ -531,7 +543,8 @@ func TestRaceWonBefore(t *testing.T) {
 func TestFollowersEnd(t *testing.T) {
 	f := newFixture(t, 2, map[string]map[string]any{"a": {}, "b": {}})
 	f.submitted(f.plan.Places[0], "sleep 300", "w00")
-	f.plan.Jobs = append(f.plan.Jobs, &dispatch.Job{ID: "fisub-" + f.plan.Run.ID + "-2", Place: f.plan.Places[1], Workloads: []string{"w01"}})
+	f.plan.Jobs = append(f.plan.Jobs, &dispatch.Job{ID: "fisub-" + f.plan.Run.ID + "-2", Place: f.plan.Places[1],
+		Workloads: []string{"w01"}})
 	a, b := f.scripted("a"), f.scripted("b")
 	defer a.Release(context.Background(), *f.plan.Jobs[0].Handle)
 	waiting := make(chan struct{})
@@ -606,12 +619,14 @@ echo '{"type":"job","place":"elsewhere","job_state":{"phase":"x"}}'` + program
 func TestFloodFromHost(t *testing.T) {
 	f := newFixture(t, 2, map[string]map[string]any{"a": {}})
 	f.most = 200_000
-	f.script = "(" + program + "\n)\nwhile echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; do :; done"
+	f.script = "(" + program +
+		"\n)\nwhile echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; do :; done"
 	got, err := f.run(t.Context())
 	if err != nil || got.Passed != 2 {
 		t.Errorf("got %+v, %v, want what it had finished", got, err)
 	}
-	if exit := f.plan.Jobs[0].Exit; exit == nil || exit.End != remote.Lost || !strings.Contains(exit.Text, "said more than 200000 bytes") {
+	if exit := f.plan.Jobs[0].Exit; exit == nil || exit.End != remote.Lost ||
+		!strings.Contains(exit.Text, "said more than 200000 bytes") {
 		t.Errorf("got %+v, want that it said too much", exit)
 	}
 	if st, err := os.Stat(filepath.Join(f.dir, "remote", f.plan.Jobs[0].ID+".jsonl")); err != nil || st.Size() > f.most {
@@ -706,7 +721,8 @@ func TestMaxCost(t *testing.T) {
 	f.script = program + "\nsleep 1"
 	f.step = "0.1"
 	got, err := f.run(t.Context())
-	if err != nil || got.Passed != 2 || got.Missing != 2 || !strings.Contains(fmt.Sprint(f.warnings()), "over its cap of $0.60") {
+	if err != nil || got.Passed != 2 || got.Missing != 2 || !strings.Contains(fmt.Sprint(f.warnings()),
+		"over its cap of $0.60") {
 		t.Errorf("got %+v, %v, warnings %v", got, err, f.warnings())
 	}
 	f.check(2)

@@ -67,7 +67,8 @@ func promises(t *testing.T, h host.Host) {
 			t.Errorf("status %d: got %v", status, err)
 		}
 	}
-	if err := h.Run(ctx, []string{"no-such-command"}, nil, nil); !errors.As(err, &failed) || failed.Status != host.NotFound {
+	if err := h.Run(ctx, []string{"no-such-command"}, nil, nil); !errors.As(err, &failed) ||
+		failed.Status != host.NotFound {
 		t.Errorf("no such command: got %v", err)
 	}
 	dir := filepath.Join(t.TempDir(), "it's a dir")
@@ -98,7 +99,8 @@ func promises(t *testing.T, h host.Host) {
 		t.Errorf("sizes: %v, %v", sizes, err)
 	}
 	out.Reset()
-	if n, err := h.Read(ctx, name, 1000, 2_000_000, &out); err != nil || n != 2_000_000 || !bytes.Equal(out.Bytes(), big[1000:2_001_000]) {
+	if n, err := h.Read(ctx, name, 1000, 2_000_000, &out); err != nil || n != 2_000_000 ||
+		!bytes.Equal(out.Bytes(), big[1000:2_001_000]) {
 		t.Errorf("read: %d bytes, %v", n, err)
 	}
 	if n, err := h.Read(ctx, name, int64(len(big))+5, 10, &out); err != nil || n != 0 {
@@ -130,7 +132,8 @@ func TestStatus255(t *testing.T) {
 	t.Parallel()
 	s, _ := login(t)
 	var failed *host.ExitError
-	if err := s.Run(t.Context(), []string{"sh", "-c", "exit 255"}, nil, nil); !errors.As(err, &failed) || failed.Status != 254 {
+	if err := s.Run(t.Context(), []string{"sh", "-c", "exit 255"}, nil, nil); !errors.As(err, &failed) ||
+		failed.Status != 254 {
 		t.Errorf("got %v", err)
 	}
 }
@@ -152,8 +155,8 @@ func TestExitError(t *testing.T) {
 	}
 }
 
-// Commands on this machine are out of reach of an interrupt from the keyboard, which goes to the terminal's process group, from
-// their birth on.
+// Commands on this machine are out of reach of an interrupt from the keyboard, which goes to the terminal's process
+// group, from their birth on.
 func TestKeyboard(t *testing.T) {
 	run := func(argv ...string) string {
 		t.Helper()

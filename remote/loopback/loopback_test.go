@@ -78,7 +78,8 @@ remote.x.workdir: "a" is not absolute`
 	if got := p.Places(5); len(got) != 2 || got[1] != (remote.Place{Host: "localhost", GPU: 3}) {
 		t.Errorf("places: got %v", got)
 	}
-	if err := p.Release(t.Context(), remote.Handle{Provider: "loopback", Job: "../x", Data: json.RawMessage(`{"work":"/"}`)}); err == nil ||
+	if err := p.Release(t.Context(), remote.Handle{Provider: "loopback", Job: "../x",
+		Data: json.RawMessage(`{"work":"/"}`)}); err == nil ||
 		!strings.Contains(err.Error(), "not one of loopback") {
 		t.Errorf("a bad handle: got %v", err)
 	}

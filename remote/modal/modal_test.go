@@ -42,7 +42,8 @@ func start(t *testing.T) *modaltest.Server {
 	t.Cleanup(s.Stop)
 	for name, value := range map[string]string{
 		"MODAL_SERVER_URL": s.URL(), "MODAL_TOKEN_ID": tokenID, "MODAL_TOKEN_SECRET": tokenSecret,
-		"MODAL_CONFIG_PATH": filepath.Join(t.TempDir(), "none.toml"), "MODAL_PROFILE": "", "MODAL_ENVIRONMENT": "", "MODAL_LOGLEVEL": "DEBUG",
+		"MODAL_CONFIG_PATH": filepath.Join(t.TempDir(), "none.toml"), "MODAL_PROFILE": "", "MODAL_ENVIRONMENT": "",
+		"MODAL_LOGLEVEL": "DEBUG",
 	} {
 		t.Setenv(name, value)
 	}
@@ -188,7 +189,8 @@ func TestAttachAfterTheEnd(t *testing.T) {
 		if err := p.Collect(t.Context(), h, dst); err != nil {
 			t.Fatal(err)
 		}
-		if log, err := os.ReadFile(filepath.Join(dst, agent.LogName)); err != nil || !strings.Contains(string(log), "words\n") {
+		if log, err := os.ReadFile(filepath.Join(dst, agent.LogName)); err != nil ||
+			!strings.Contains(string(log), "words\n") {
 			t.Errorf("%s: log: got %q, %v", name, log, err)
 		}
 	}
@@ -213,7 +215,8 @@ func TestLostWhileDetached(t *testing.T) {
 	if err := s.Kill(sandboxOf(t, h), pb.GenericResult_GENERIC_STATUS_TERMINATED, "Sandbox was preempted"); err != nil {
 		t.Fatal(err)
 	}
-	if r, exit := wait(t, p, h, 0); r.Stream() != "one\n" || exit.End != remote.Lost || exit.Text != "Sandbox was preempted" {
+	if r, exit := wait(t, p, h, 0); r.Stream() != "one\n" || exit.End != remote.Lost ||
+		exit.Text != "Sandbox was preempted" {
 		t.Errorf("got %q, %+v", r.Stream(), exit)
 	}
 }
@@ -225,10 +228,15 @@ func TestEnds(t *testing.T) {
 		text   string
 		want   remote.Exit
 	}{
-		{pb.GenericResult_GENERIC_STATUS_TIMEOUT, "", remote.Exit{End: remote.Limited, Text: "Modal ended the sandbox at the end of its time"}},
+		{pb.GenericResult_GENERIC_STATUS_TIMEOUT, "",
+			remote.Exit{End: remote.Limited, Text: "Modal ended the sandbox at the end of its time"}},
 		{pb.GenericResult_GENERIC_STATUS_TERMINATED, "", remote.Exit{End: remote.Cancelled, Text: "the sandbox was ended"}},
-		{pb.GenericResult_GENERIC_STATUS_MEMORY_MANAGER_EVICTION, "", remote.Exit{End: remote.Lost, Text: "the sandbox ended: memory_manager_eviction", Hint: "its unfinished workloads can go to another sandbox"}},
-		{pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, "worker ak-Abc123 went away", remote.Exit{End: remote.Lost, Text: "worker ak-... went away", Hint: "its unfinished workloads can go to another sandbox"}},
+		{pb.GenericResult_GENERIC_STATUS_MEMORY_MANAGER_EVICTION, "",
+			remote.Exit{End: remote.Lost, Text: "the sandbox ended: memory_manager_eviction",
+				Hint: "its unfinished workloads can go to another sandbox"}},
+		{pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, "worker ak-Abc123 went away",
+			remote.Exit{End: remote.Lost, Text: "worker ak-... went away",
+				Hint: "its unfinished workloads can go to another sandbox"}},
 	} {
 		t.Run(c.status.String(), func(t *testing.T) {
 			p := open(t, nil)
@@ -418,7 +426,8 @@ func TestVolumeIsCleaned(t *testing.T) {
 	days := func(n int) time.Time { return time.Now().Add(-time.Duration(n) * 24 * time.Hour) }
 	put := func(name string, age int) string {
 		path := filepath.Join(s.Volume("fisub"), name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644), os.Chtimes(path, days(age), days(age))); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644),
+			os.Chtimes(path, days(age), days(age))); err != nil {
 			t.Fatal(err)
 		}
 		return path
@@ -482,15 +491,18 @@ func TestDenied(t *testing.T) {
 		{name: "forbidden", set: func(_ *testing.T, s *modaltest.Server) {
 			s.Fail("AppGetOrCreate", codes.PermissionDenied, "not a member of the workspace", -1)
 		}, code: "credentials", text: "asking for app fisub: not a member of the workspace"},
-		{name: "no such GPU", job: func(j *remote.Job) { j.GPU = "z9000" }, code: "no-such", text: "creating a sandbox: Invalid GPU type: Z9000"},
-		{name: "GPU with count", job: func(j *remote.Job) { j.GPU = "b200:8" }, code: "no-such", text: `"b200:8" is no kind of GPU`},
+		{name: "no such GPU", job: func(j *remote.Job) { j.GPU = "z9000" }, code: "no-such",
+			text: "creating a sandbox: Invalid GPU type: Z9000"},
+		{name: "GPU with count", job: func(j *remote.Job) { j.GPU = "b200:8" }, code: "no-such",
+			text: `"b200:8" is no kind of GPU`},
 		{name: "budget", job: func(j *remote.Job) { j.GPU = "b200" }, set: func(_ *testing.T, s *modaltest.Server) {
 			s.Fail("SandboxCreate", codes.ResourceExhausted, "workspace budget of $30 reached", -1)
 		}, code: "quota", text: "workspace budget of $30 reached"},
 		{name: "image", set: func(_ *testing.T, s *modaltest.Server) {
 			s.Builds([]string{"Step 0: FROM nothing\n", "manifest unknown ", tokenSecret + "\n"}, "build failed")
 		}, code: "image", text: "Step 0: FROM nothing\nmanifest unknown as-..."},
-		{name: "volume of version 1", set: func(_ *testing.T, s *modaltest.Server) { s.OldVolume("fisub") }, code: "no-such", text: "has version v1, not v2"},
+		{name: "volume of version 1", set: func(_ *testing.T, s *modaltest.Server) { s.OldVolume("fisub") }, code: "no-such",
+			text: "has version v1, not v2"},
 		{name: "limit", job: func(j *remote.Job) { j.Limit = 24 * time.Hour }, code: "limit", text: "too long"},
 		{name: "unreachable", set: func(_ *testing.T, s *modaltest.Server) { s.Stop() }, code: "unreachable"},
 	} {
@@ -506,7 +518,8 @@ func TestDenied(t *testing.T) {
 			}
 			_, err := p.Submit(t.Context(), job, nil)
 			var denied *remote.Denied
-			if !errors.As(err, &denied) || denied.Code != c.code || !strings.Contains(denied.Text, c.text) || denied.Hint == "" || denied.Provider != "cloud" {
+			if !errors.As(err, &denied) || denied.Code != c.code || !strings.Contains(denied.Text, c.text) ||
+				denied.Hint == "" || denied.Provider != "cloud" {
 				t.Errorf("got %#v, want a denial %s with %q", err, c.code, c.text)
 			}
 			if err != nil && strings.Contains(err.Error(), "Planted") {
@@ -524,7 +537,8 @@ func TestCheck(t *testing.T) {
 	s := start(t)
 	p := open(t, nil)
 	hosts, err := p.Check(t.Context())
-	if err != nil || len(hosts) != 1 || hosts[0].State != "ready" || hosts[0].Detail != "app fisub, image debian:13-slim, 0 jobs in sandboxes" {
+	if err != nil || len(hosts) != 1 || hosts[0].State != "ready" ||
+		hosts[0].Detail != "app fisub, image debian:13-slim, 0 jobs in sandboxes" {
 		t.Errorf("got %+v, %v", hosts, err)
 	}
 	if n := len(s.Sandboxes()); n > 0 {
@@ -533,7 +547,8 @@ func TestCheck(t *testing.T) {
 	t.Setenv("MODAL_TOKEN_SECRET", "as-other")
 	q := open(t, nil)
 	var denied *remote.Denied
-	if hosts, err = q.Check(t.Context()); err != nil || len(hosts) != 1 || !errors.As(hosts[0].Err, &denied) || denied.Code != "credentials" {
+	if hosts, err = q.Check(t.Context()); err != nil || len(hosts) != 1 || !errors.As(hosts[0].Err, &denied) ||
+		denied.Code != "credentials" {
 		t.Errorf("wrong token: got %+v, %v", hosts, err)
 	}
 }
@@ -607,7 +622,8 @@ func TestSecrets(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	start(t)
-	_, err := configure("cloud", map[string]any{"app": "a b", "image": "x y", "cpu": int64(0), "memory": int64(1), "queue": "1ms", "jobs": int64(0),
+	_, err := configure("cloud", map[string]any{"app": "a b", "image": "x y", "cpu": int64(0), "memory": int64(1),
+		"queue": "1ms", "jobs": int64(0),
 		"regions": []any{"us east"}, "environment": "/", "token_id": tokenID})
 	want := `unknown key remote.cloud.token_id
 remote.cloud.app: want a name in Modal: letters, digits, '.', '_' and '-', at most 63, got "a b"
@@ -622,7 +638,8 @@ remote.cloud.jobs: want 1 to 1000, got 0`
 		t.Errorf("got:\n%v\nwant:\n%s", err, want)
 	}
 	p := open(t, map[string]any{"jobs": int64(3), "gpu": "b200", "price": 6.25, "limit": "30m", "app": "bench"})
-	if got := p.Places(5); !slices.Equal(got, []remote.Place{{Host: "sandbox1", GPU: -1}, {Host: "sandbox2", GPU: -1}, {Host: "sandbox3", GPU: -1}}) || len(p.Places(-1)) != 0 {
+	if got := p.Places(5); !slices.Equal(got, []remote.Place{{Host: "sandbox1", GPU: -1}, {Host: "sandbox2", GPU: -1},
+		{Host: "sandbox3", GPU: -1}}) || len(p.Places(-1)) != 0 {
 		t.Errorf("places: got %v", got)
 	}
 	for name, h := range map[string]remote.Handle{

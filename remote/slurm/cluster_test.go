@@ -31,7 +31,8 @@ func TestMain(m *testing.M) { remotetest.Main(m) }
 
 // brisk is for tests against a cluster of their own.
 var brisk = pace{
-	read: 50 * time.Millisecond, queued: 200 * time.Millisecond, slow: time.Second, grace: 2 * time.Second, command: 20 * time.Second, stop: 40 * time.Second,
+	read: 50 * time.Millisecond, queued: 200 * time.Millisecond, slow: time.Second, grace: 2 * time.Second,
+	command: 20 * time.Second, stop: 40 * time.Second,
 }
 
 // open makes the provider of a table with these values.
@@ -243,7 +244,8 @@ func TestJob(t *testing.T) {
 		if want := "partition gpu, 1 nodes idle, gpu:b200:2, a job would start now"; hosts[0].Detail != want {
 			t.Errorf("check: got %q, want %q", hosts[0].Detail, want)
 		}
-		job := newJob(t, "j1", `echo first; sleep 0.5; echo "gpu $CUDA_VISIBLE_DEVICES"; echo to the log >&2; env >env.txt; exit 3`)
+		job := newJob(t, "j1",
+			`echo first; sleep 0.5; echo "gpu $CUDA_VISIBLE_DEVICES"; echo to the log >&2; env >env.txt; exit 3`)
 		job.Labels = map[string]string{"run": "r1", "definition": "gdn\nx"}
 		var sent, total int64
 		h, err := p.Submit(within(t), job, func(s, n int64) { sent, total = s, n })
@@ -253,8 +255,10 @@ func TestJob(t *testing.T) {
 		if want := job.Files[0].Size + job.Files[1].Size; sent != want || total != want {
 			t.Errorf("sent %d of %d bytes, want %d", sent, total, want)
 		}
-		if show := c.Run("scontrol", "-o", "show", "job", numberOf(t, h)); !strings.Contains(show, "Comment=fisub definition=gdn x run=r1 ") ||
-			!strings.Contains(show, "Requeue=0") || !strings.Contains(show, "TimeLimit=00:04:00") || !strings.Contains(show, "gres:gpu:b200:1") {
+		if show := c.Run("scontrol", "-o", "show", "job", numberOf(t, h)); !strings.Contains(show,
+			"Comment=fisub definition=gdn x run=r1 ") ||
+			!strings.Contains(show, "Requeue=0") || !strings.Contains(show, "TimeLimit=00:04:00") ||
+			!strings.Contains(show, "gres:gpu:b200:1") {
 			t.Errorf("scontrol: %s", show)
 		}
 		var w watcher
@@ -271,7 +275,8 @@ func TestJob(t *testing.T) {
 		if err := p.Collect(within(t), h, dst); err != nil {
 			t.Fatal(err)
 		}
-		if log, err := os.ReadFile(filepath.Join(dst, agent.LogName)); err != nil || !strings.Contains(string(log), "to the log\n") {
+		if log, err := os.ReadFile(filepath.Join(dst, agent.LogName)); err != nil ||
+			!strings.Contains(string(log), "to the log\n") {
 			t.Errorf("log: %q, %v", log, err)
 		}
 		for _, root := range []string{work, filepath.Dir(c.Conf)} {
@@ -292,13 +297,15 @@ func TestJob(t *testing.T) {
 		// Another client finds it, reads it again from an offset, and sends nothing twice.
 		other := provider(t, c, map[string]any{"workdir": work, "gres": "gpu:b200:1"})
 		var again watcher
-		if exit, err := other.Wait(within(t), h, 6, &again); err != nil || exit.Code != 3 || again.stream.String() != "gpu 0\n" {
+		if exit, err := other.Wait(within(t), h, 6, &again); err != nil || exit.Code != 3 ||
+			again.stream.String() != "gpu 0\n" {
 			t.Errorf("again: %+v, %v, %q", exit, err, again.stream.String())
 		}
 		if _, err := other.Wait(within(t), h, 600, &again); err == nil || !strings.Contains(err.Error(), "behind the end") {
 			t.Errorf("offset behind the end: got %v", err)
 		}
-		if all, err := other.List(within(t)); err != nil || len(all) != 1 || all[0].Job != "j1" || string(all[0].Data) != string(h.Data) {
+		if all, err := other.List(within(t)); err != nil || len(all) != 1 || all[0].Job != "j1" ||
+			string(all[0].Data) != string(h.Data) {
 			t.Errorf("list: %+v, %v; want %s", all, err, h.Data)
 		}
 		sent = 0
@@ -374,13 +381,22 @@ func TestNoSuch(t *testing.T) {
 		gpu, text   string
 		code, hints string
 	}{
-		{"partition", map[string]any{"partition": "gpux"}, "", "sbatch: invalid partition specified: gpux; Invalid partition name specified", "no-such", "the cluster's partitions: gpu"},
-		{"gpu", nil, "h100", "sbatch: Requested node configuration is not available", "no-such", "what the nodes of each partition have: gpu gpu:b200:2"},
-		{"gpus", map[string]any{"gres": "gpu:b200:9"}, "", "sbatch: Requested node configuration is not available", "no-such", "what the nodes of each partition have: gpu gpu:b200:2"},
-		{"gres", map[string]any{"gres": "tpu:1"}, "", "sbatch: Invalid generic resource (gres) specification", "no-such", "what the nodes of each partition have: gpu gpu:b200:2"},
-		{"constraint", map[string]any{"constraint": "nvlink"}, "", "sbatch: Invalid feature specification", "no-such", "features of the nodes of each partition: gpu (null)"},
-		{"option", map[string]any{"sbatch": []any{"--bogus"}}, "", "sbatch: unrecognized option '--bogus'", "no-such", "see sbatch in the table"},
-		{"memory", map[string]any{"sbatch": []any{"--mem=900G"}}, "", "sbatch: Memory specification can not be satisfied; Requested node configuration is not available", "no-such", "what the nodes"},
+		{"partition", map[string]any{"partition": "gpux"}, "",
+			"sbatch: invalid partition specified: gpux; Invalid partition name specified", "no-such",
+			"the cluster's partitions: gpu"},
+		{"gpu", nil, "h100", "sbatch: Requested node configuration is not available", "no-such",
+			"what the nodes of each partition have: gpu gpu:b200:2"},
+		{"gpus", map[string]any{"gres": "gpu:b200:9"}, "", "sbatch: Requested node configuration is not available", "no-such",
+			"what the nodes of each partition have: gpu gpu:b200:2"},
+		{"gres", map[string]any{"gres": "tpu:1"}, "", "sbatch: Invalid generic resource (gres) specification", "no-such",
+			"what the nodes of each partition have: gpu gpu:b200:2"},
+		{"constraint", map[string]any{"constraint": "nvlink"}, "", "sbatch: Invalid feature specification", "no-such",
+			"features of the nodes of each partition: gpu (null)"},
+		{"option", map[string]any{"sbatch": []any{"--bogus"}}, "", "sbatch: unrecognized option '--bogus'", "no-such",
+			"see sbatch in the table"},
+		{"memory", map[string]any{"sbatch": []any{"--mem=900G"}}, "",
+			"sbatch: Memory specification can not be satisfied; Requested node configuration is not available", "no-such",
+			"what the nodes"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			work := t.TempDir()
@@ -393,14 +409,16 @@ func TestNoSuch(t *testing.T) {
 			job.GPU = tt.gpu
 			_, err := p.Submit(within(t), job, nil)
 			var d *remote.Denied
-			if !errors.As(err, &d) || d.Code != tt.code || !strings.HasPrefix(d.Text, tt.text) || !strings.Contains(d.Hint, tt.hints) {
+			if !errors.As(err, &d) || d.Code != tt.code || !strings.HasPrefix(d.Text, tt.text) ||
+				!strings.Contains(d.Hint, tt.hints) {
 				t.Errorf("got %#v, want code %s, %q, hint %q", err, tt.code, tt.text, tt.hints)
 			}
 			if entries, err := os.ReadDir(agent.Jobs(work)); err != nil || len(entries) != 0 {
 				t.Errorf("folders left: %v, %v", entries, err)
 			}
 			p.config.GPU = tt.gpu
-			if hosts, err := p.Check(within(t)); err != nil || !errors.As(hosts[0].Err, &d) || d.Code != tt.code || hosts[0].State != "down" {
+			if hosts, err := p.Check(within(t)); err != nil || !errors.As(hosts[0].Err, &d) || d.Code != tt.code ||
+				hosts[0].State != "down" {
 				t.Errorf("check: %+v, %v", hosts, err)
 			}
 		})
@@ -436,7 +454,8 @@ func TestWorkdirNotShared(t *testing.T) {
 	p := provider(t, c, map[string]any{"workdir": work})
 	h := submit(t, p, newJob(t, "j", "echo on"))
 	exit := wait(t, p, h, &watcher{})
-	if exit.End != remote.Refused || !strings.Contains(exit.Hint, "set workdir to a folder that login and compute nodes share") {
+	if exit.End != remote.Refused || !strings.Contains(exit.Hint,
+		"set workdir to a folder that login and compute nodes share") {
 		t.Errorf("exit: %+v", exit)
 	}
 }
@@ -458,7 +477,8 @@ func TestNodeFails(t *testing.T) {
 
 func TestPreempted(t *testing.T) {
 	t.Parallel()
-	c := slurmtest.Start(t, slurmtest.Setup{GPUs: 1, Conf: []string{"PreemptType=preempt/partition_prio", "PreemptMode=CANCEL",
+	c := slurmtest.Start(t, slurmtest.Setup{GPUs: 1, Conf: []string{"PreemptType=preempt/partition_prio",
+		"PreemptMode=CANCEL",
 		"PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=60 State=UP PreemptMode=OFF"}})
 	p := provider(t, c, map[string]any{"workdir": t.TempDir(), "gres": "gpu:b200:1"})
 	h := submit(t, p, newJob(t, "j", "echo on; sleep 30"))

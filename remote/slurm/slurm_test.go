@@ -24,9 +24,11 @@ import (
 
 func TestConfig(t *testing.T) {
 	_, err := open("lab", map[string]any{
-		"login": "-oProxyCommand=x", "ssh_config": "x", "workdir": "~/../x", "partition": "gpu; rm", "account": "a b", "qos": "--q", "gres": "gpu 1",
+		"login": "-oProxyCommand=x", "ssh_config": "x", "workdir": "~/../x", "partition": "gpu; rm", "account": "a b",
+		"qos": "--q", "gres": "gpu 1",
 		"constraint": "a\nb", "jobs": int64(0), "partitions": "x",
-		"sbatch": []any{"mem=1", "--wrap=x", "-t5", "--time=5", "--gpus=2", "--array=0-3", "--arr=0-3", "-a", "--gres-flags=disable-binding", "--mail-user=x\ny", "--mem=64G", "--exclusive"},
+		"sbatch": []any{"mem=1", "--wrap=x", "-t5", "--time=5", "--gpus=2", "--array=0-3", "--arr=0-3", "-a",
+			"--gres-flags=disable-binding", "--mail-user=x\ny", "--mem=64G", "--exclusive"},
 	})
 	want := `unknown key remote.lab.partitions
 remote.lab.login: want a host as ssh takes it, got "-oProxyCommand=x"
@@ -50,18 +52,21 @@ remote.lab.jobs: want 1 to 1000, got 0`
 	if err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%s", err, want)
 	}
-	p, err := open("lab", map[string]any{"provider": "slurm", "gpu": "b200", "limit": "20m", "price": 3.5, "jobs": int64(3)})
+	p, err := open("lab", map[string]any{"provider": "slurm", "gpu": "b200", "limit": "20m", "price": 3.5,
+		"jobs": int64(3)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := p.Places(5), []remote.Place{{Host: "slot1", GPU: -1}, {Host: "slot2", GPU: -1}, {Host: "slot3", GPU: -1}}; !slices.Equal(got, want) || len(p.Places(2)) != 2 || len(p.Places(-1)) != 0 {
+	if got, want := p.Places(5), []remote.Place{{Host: "slot1", GPU: -1}, {Host: "slot2", GPU: -1},
+		{Host: "slot3", GPU: -1}}; !slices.Equal(got, want) || len(p.Places(2)) != 2 || len(p.Places(-1)) != 0 {
 		t.Errorf("places: got %v, want %v", got, want)
 	}
 }
 
 // What is sent out, word by word. The goldens are written by hand.
 func TestSbatch(t *testing.T) {
-	long := &remote.Job{ID: "r1-0", GPU: "b200", Limit: 20*time.Minute + time.Second, Labels: map[string]string{"run": "r1", "definition": "gdn\tdecode"}}
+	long := &remote.Job{ID: "r1-0", GPU: "b200", Limit: 20*time.Minute + time.Second,
+		Labels: map[string]string{"run": "r1", "definition": "gdn\tdecode"}}
 	for _, tt := range []struct {
 		name   string
 		config Config
@@ -69,23 +74,31 @@ func TestSbatch(t *testing.T) {
 		dir    string
 		want   []string
 	}{
-		{"least", Config{}, &remote.Job{ID: "j", Limit: time.Second}, "/w/jobs/j", []string{"sbatch", "--nodes=1", "--ntasks=1", "--time=4", "--job-name=fisub-j",
-			"--comment=fisub", "--chdir=/w/jobs/j", "--output=/w/jobs/j/slurm.log", "--error=/w/jobs/j/slurm.log",
-			"--export=HOME,LANG,LOGNAME,PATH,SHELL,USER", "--propagate=NONE", "--no-requeue", "--parsable"}},
-		{"all", Config{Partition: "gpu", Account: "acc", QOS: "high", Constraint: "nvlink&b200", Sbatch: []string{"--mem=64G", "--exclusive"}}, long, "/50%/it's/jobs/r1-0",
-			[]string{"sbatch", "--mem=64G", "--exclusive", "--partition=gpu", "--account=acc", "--qos=high", "--constraint=nvlink&b200", "--gres=gpu:b200:1",
-				"--nodes=1", "--ntasks=1", "--time=24", "--job-name=fisub-r1-0", "--comment=fisub definition=gdn decode run=r1", "--chdir=/50%/it's/jobs/r1-0",
+		{"least", Config{}, &remote.Job{ID: "j", Limit: time.Second}, "/w/jobs/j",
+			[]string{"sbatch", "--nodes=1", "--ntasks=1", "--time=4", "--job-name=fisub-j",
+				"--comment=fisub", "--chdir=/w/jobs/j", "--output=/w/jobs/j/slurm.log", "--error=/w/jobs/j/slurm.log",
+				"--export=HOME,LANG,LOGNAME,PATH,SHELL,USER", "--propagate=NONE", "--no-requeue", "--parsable"}},
+		{"all", Config{Partition: "gpu", Account: "acc", QOS: "high", Constraint: "nvlink&b200",
+			Sbatch: []string{"--mem=64G", "--exclusive"}}, long, "/50%/it's/jobs/r1-0",
+			[]string{"sbatch", "--mem=64G", "--exclusive", "--partition=gpu", "--account=acc", "--qos=high",
+				"--constraint=nvlink&b200", "--gres=gpu:b200:1",
+				"--nodes=1", "--ntasks=1", "--time=24", "--job-name=fisub-r1-0", "--comment=fisub definition=gdn decode run=r1",
+				"--chdir=/50%/it's/jobs/r1-0",
 				"--output=/50%%/it's/jobs/r1-0/slurm.log", "--error=/50%%/it's/jobs/r1-0/slurm.log",
 				"--export=HOME,LANG,LOGNAME,PATH,SHELL,USER", "--propagate=NONE", "--no-requeue", "--parsable"}},
-		{"gres of the table", Config{Gres: "gpu:2"}, &remote.Job{ID: "j", GPU: "b200", Limit: time.Hour}, "/w/jobs/j", []string{"sbatch", "--gres=gpu:2", "--nodes=1",
-			"--ntasks=1", "--time=63", "--job-name=fisub-j", "--comment=fisub", "--chdir=/w/jobs/j", "--output=/w/jobs/j/slurm.log",
-			"--error=/w/jobs/j/slurm.log", "--export=HOME,LANG,LOGNAME,PATH,SHELL,USER", "--propagate=NONE", "--no-requeue", "--parsable"}},
+		{"gres of the table", Config{Gres: "gpu:2"}, &remote.Job{ID: "j", GPU: "b200", Limit: time.Hour}, "/w/jobs/j",
+			[]string{"sbatch", "--gres=gpu:2", "--nodes=1",
+				"--ntasks=1", "--time=63", "--job-name=fisub-j", "--comment=fisub", "--chdir=/w/jobs/j",
+				"--output=/w/jobs/j/slurm.log",
+				"--error=/w/jobs/j/slurm.log", "--export=HOME,LANG,LOGNAME,PATH,SHELL,USER", "--propagate=NONE", "--no-requeue",
+				"--parsable"}},
 	} {
 		if got := sbatchArgs(&tt.config, tt.job, tt.dir); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got\n%q\nwant\n%q", tt.name, got, tt.want)
 		}
 	}
-	if got, want := script("/w/it's/store/aa", "/w/it's/jobs/j"), "#!/bin/sh\nexec '/w/it'\\''s/store/aa' agent run '/w/it'\\''s/jobs/j'\n"; got != want {
+	if got, want := script("/w/it's/store/aa", "/w/it's/jobs/j"),
+		"#!/bin/sh\nexec '/w/it'\\''s/store/aa' agent run '/w/it'\\''s/jobs/j'\n"; got != want {
 		t.Errorf("script: got %q, want %q", got, want)
 	}
 }
@@ -97,7 +110,8 @@ func TestArgs(t *testing.T) {
 		want string
 	}{
 		{squeueArgs(here), "env SLURM_TIME_FORMAT=%s squeue --noheader --states=all --jobs=7 --format=%T|%S|%N|%P|%r"},
-		{squeueArgs(there), "env SLURM_TIME_FORMAT=%s squeue --clusters=east --noheader --states=all --jobs=7 --format=%T|%S|%N|%P|%r"},
+		{squeueArgs(there),
+			"env SLURM_TIME_FORMAT=%s squeue --clusters=east --noheader --states=all --jobs=7 --format=%T|%S|%N|%P|%r"},
 		{scontrolArgs(there), "scontrol --clusters=east --oneliner show job 7"},
 		{sacctArgs(here), "sacct --noheader --parsable2 --allocations --jobs=7 --format=State,ExitCode,NodeList"},
 		{queueArgs(there, "gpu"), "squeue --clusters=east --noheader --states=PENDING --partition=gpu --format=%A|%Q"},
@@ -112,7 +126,8 @@ func TestArgs(t *testing.T) {
 
 func TestAccepted(t *testing.T) {
 	for _, tt := range []struct{ out, number, cluster string }{
-		{"12\n", "12", ""}, {"12;east\n", "12", "east"}, {"", "", ""}, {"Submitted batch job 12", "", ""}, {"12;--x y", "", ""}, {"-1", "", ""},
+		{"12\n", "12", ""}, {"12;east\n", "12", "east"}, {"", "", ""}, {"Submitted batch job 12", "", ""},
+		{"12;--x y", "", ""}, {"-1", "", ""},
 	} {
 		number, cluster, err := accepted(tt.out)
 		if number != tt.number || cluster != tt.cluster || (err != nil) != (tt.number == "") {
@@ -129,8 +144,10 @@ func TestReaders(t *testing.T) {
 	}{
 		{"PENDING|N/A||gpu|PartitionTimeLimit\n", status{state: "PENDING", partition: "gpu", reason: "PartitionTimeLimit"}},
 		{"PENDING|1795253264||gpu|ReqNodeNotAvail, UnavailableNodes:n[1-2]\n",
-			status{state: "PENDING", partition: "gpu", reason: "ReqNodeNotAvail, UnavailableNodes:n[1-2]", start: time.Unix(1795253264, 0)}},
-		{"CLUSTER: east\nRUNNING|1795253204|n1|gpu|None\n", status{state: "RUNNING", node: "n1", partition: "gpu", start: time.Unix(1795253204, 0)}},
+			status{state: "PENDING", partition: "gpu", reason: "ReqNodeNotAvail, UnavailableNodes:n[1-2]",
+				start: time.Unix(1795253264, 0)}},
+		{"CLUSTER: east\nRUNNING|1795253204|n1|gpu|None\n", status{state: "RUNNING", node: "n1", partition: "gpu",
+			start: time.Unix(1795253204, 0)}},
 		{"", status{}},
 		{"RUNNING|1|n\x1b[2J1|gpu|None", status{state: "RUNNING", node: "n [2J1", partition: "gpu", start: time.Unix(1, 0)}},
 	} {
@@ -141,8 +158,10 @@ func TestReaders(t *testing.T) {
 	if _, err := readSqueue("squeue: what?\n"); err == nil {
 		t.Error("squeue: words in place of a job: no error")
 	}
-	show := "JobId=3 JobName=fisub-a JobState=FAILED Reason=JobLaunchFailure Dependency=(null) ExitCode=0:53 Partition=gpu NodeList=(null) NodeList=vm Comment=x ExitCode=9:9 JobState=RUNNING\n"
-	if got, want := readScontrol(show), (status{state: "FAILED", reason: "JobLaunchFailure", code: "0:53", node: "vm", partition: "gpu"}); got != want {
+	show := "JobId=3 JobName=fisub-a JobState=FAILED Reason=JobLaunchFailure Dependency=(null) ExitCode=0:53 " +
+		"Partition=gpu NodeList=(null) NodeList=vm Comment=x ExitCode=9:9 JobState=RUNNING\n"
+	if got, want := readScontrol(show), (status{state: "FAILED", reason: "JobLaunchFailure", code: "0:53", node: "vm",
+		partition: "gpu"}); got != want {
 		t.Errorf("scontrol: got %+v, want %+v", got, want)
 	}
 	for out, want := range map[string]status{
@@ -174,16 +193,24 @@ func TestTold(t *testing.T) {
 		want     remote.State
 		hopeless bool
 	}{
-		{status{state: "PENDING", reason: "Priority", start: start}, 3, remote.State{Phase: remote.Queued, Text: "position 3 of 7, Priority (jobs of a higher priority go first)", Start: start}, false},
-		{status{state: "PENDING", reason: "QOSMaxGRESPerUser"}, 0, remote.State{Phase: remote.Queued, Text: "QOSMaxGRESPerUser (a limit of the QOS is used up)"}, false},
+		{status{state: "PENDING", reason: "Priority", start: start}, 3,
+			remote.State{Phase: remote.Queued, Text: "position 3 of 7, Priority (jobs of a higher priority go first)",
+				Start: start}, false},
+		{status{state: "PENDING", reason: "QOSMaxGRESPerUser"}, 0,
+			remote.State{Phase: remote.Queued, Text: "QOSMaxGRESPerUser (a limit of the QOS is used up)"}, false},
 		{status{state: "PENDING", reason: "ReqNodeNotAvail, UnavailableNodes:n1"}, 0,
-			remote.State{Phase: remote.Queued, Text: "ReqNodeNotAvail, UnavailableNodes:n1 (nodes are down, drained or reserved)"}, false},
+			remote.State{Phase: remote.Queued,
+				Text: "ReqNodeNotAvail, UnavailableNodes:n1 (nodes are down, drained or reserved)"}, false},
 		{status{state: "PENDING"}, 0, remote.State{Phase: remote.Queued}, false},
-		{status{state: "PENDING", reason: "PartitionTimeLimit"}, 0, remote.State{Phase: remote.Queued, Text: "PartitionTimeLimit"}, true},
-		{status{state: "PENDING", reason: "QOSMaxGRESPerJob"}, 0, remote.State{Phase: remote.Queued, Text: "QOSMaxGRESPerJob (a limit of the QOS is used up)"}, true},
-		{status{state: "REQUEUED", reason: "Something New"}, 0, remote.State{Phase: remote.Queued, Text: "Something New, REQUEUED"}, false},
+		{status{state: "PENDING", reason: "PartitionTimeLimit"}, 0,
+			remote.State{Phase: remote.Queued, Text: "PartitionTimeLimit"}, true},
+		{status{state: "PENDING", reason: "QOSMaxGRESPerJob"}, 0,
+			remote.State{Phase: remote.Queued, Text: "QOSMaxGRESPerJob (a limit of the QOS is used up)"}, true},
+		{status{state: "REQUEUED", reason: "Something New"}, 0,
+			remote.State{Phase: remote.Queued, Text: "Something New, REQUEUED"}, false},
 		{status{state: "CONFIGURING", node: "n1"}, 0, remote.State{Phase: remote.Starting, Text: "node n1"}, false},
-		{status{state: "RUNNING", node: "n1", start: start, reason: "PartitionTimeLimit"}, 0, remote.State{Phase: remote.Running, Text: "node n1"}, false},
+		{status{state: "RUNNING", node: "n1", start: start, reason: "PartitionTimeLimit"}, 0,
+			remote.State{Phase: remote.Running, Text: "node n1"}, false},
 		{status{state: "SUSPENDED", node: "n1"}, 0, remote.State{Phase: remote.Running, Text: "node n1, SUSPENDED"}, false},
 		{status{state: "UNHEARD_OF"}, 0, remote.State{Phase: remote.Running, Text: "UNHEARD_OF"}, false},
 	} {
@@ -255,19 +282,30 @@ func TestDenied(t *testing.T) {
 		status       int
 		code, text   string
 	}{
-		{"sbatch", "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified\n", 1, "no-such", "sbatch: Invalid account or account/partition combination specified"},
-		{"sbatch", "sbatch: error: Batch job submission failed: Invalid qos specification\n", 1, "no-such", "sbatch: Invalid qos specification"},
-		{"sbatch", "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\n", 1, "quota",
+		{"sbatch", "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified\n",
+			1, "no-such", "sbatch: Invalid account or account/partition combination specified"},
+		{"sbatch", "sbatch: error: Batch job submission failed: Invalid qos specification\n", 1, "no-such",
+			"sbatch: Invalid qos specification"},
+		{"sbatch",
+			"sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size " +
+				"and/or time limits)\n", 1, "quota",
 			"sbatch: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"},
-		{"sbatch", "sbatch: error: Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)\n", 1, "limit",
+		{"sbatch",
+			"sbatch: error: Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)\n", 1,
+			"limit",
 			"sbatch: Requested time limit is invalid (missing or exceeds some limit)"},
-		{"sbatch", "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n", 1, "unreachable",
+		{"sbatch", "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n", 1,
+			"unreachable",
 			"sbatch: Unable to contact slurm controller (connect failure)"},
-		{"sbatch", "sbatch: error: Batch job submission failed: Protocol authentication error\n", 1, "credentials", "sbatch: Protocol authentication error"},
-		{"sbatch", "sbatch: error: fetch_config: DNS SRV lookup failed\nsbatch: fatal: Could not establish a configuration source\n", 1, "unreachable",
+		{"sbatch", "sbatch: error: Batch job submission failed: Protocol authentication error\n", 1, "credentials",
+			"sbatch: Protocol authentication error"},
+		{"sbatch",
+			"sbatch: error: fetch_config: DNS SRV lookup failed\nsbatch: fatal: Could not establish a configuration source\n", 1,
+			"unreachable",
 			"sbatch: fetch_config: DNS SRV lookup failed; fatal: Could not establish a configuration source"},
 		{"squeue", "", 127, "no-such", "squeue: command not found"},
-		{"mkdir", "mkdir: cannot create directory '/policy': Disk quota exceeded\n", 1, "disk", "mkdir: cannot create directory '/policy': Disk quota exceeded"},
+		{"mkdir", "mkdir: cannot create directory '/policy': Disk quota exceeded\n", 1, "disk",
+			"mkdir: cannot create directory '/policy': Disk quota exceeded"},
 		{"mkdir", "mkdir: cannot create directory '/munge/policy': File exists\n", 1, "", ""},
 		{"sbatch", "sbatch: error: something \x1b[31mnew\n", 1, "", ""},
 	} {
@@ -304,7 +342,8 @@ func TestReadiness(t *testing.T) {
 	for _, tt := range []struct{ nodes, words, state, detail string }{
 		{nodes, "sbatch: Job 1 to start at 1010 using 1 processors on nodes n1 in partition gpu", "ready",
 			"partition gpu, 1 nodes drained, 2 nodes idle, gpu:b200:8, a job would start now"},
-		{nodes, "sbatch: Job 1 to start at 8200 using 1 processors", "busy", "partition gpu, 1 nodes drained, 2 nodes idle, gpu:b200:8, a job would start in about 2h0m0s"},
+		{nodes, "sbatch: Job 1 to start at 8200 using 1 processors", "busy",
+			"partition gpu, 1 nodes drained, 2 nodes idle, gpu:b200:8, a job would start in about 2h0m0s"},
 		{"cpu|up|9|idle|(null)\n", "", "ready", "partition cpu, 9 nodes idle"},
 		{"", "", "down", "no such nodes"},
 	} {
@@ -321,7 +360,8 @@ func TestHostileHandle(t *testing.T) {
 		t.Fatal(err)
 	}
 	good := remote.Handle{Provider: Kind, Job: "j", Data: json.RawMessage(`{"number":"7","work":"/w"}`)}
-	for _, data := range []string{`{"number":"7","work":"/w"}`, `{"number":"7","cluster":"east","work":"/w"}`, `{"work":"/w"}`} {
+	for _, data := range []string{`{"number":"7","work":"/w"}`, `{"number":"7","cluster":"east","work":"/w"}`,
+		`{"work":"/w"}`} {
 		old := good // as older fisubs have written it
 		old.Data = json.RawMessage(data)
 		if j, err := p.jobOf(old); err != nil || j.Dir() != "/w/jobs/j" || strings.Contains(data, "7") != (j.Number == "7") {
@@ -377,14 +417,16 @@ func (l *fake) has(word string) bool {
 }
 
 // faked gives a provider on a fake, the handle of job "j", number 7, and its folder, which is there.
-func faked(t *testing.T, answer func(program string, args []string) (string, string, int)) (*Provider, remote.Handle, string) {
+func faked(t *testing.T, answer func(program string, args []string) (string, string, int)) (*Provider, remote.Handle,
+	string) {
 	t.Helper()
 	work := t.TempDir()
 	p, err := open("lab", map[string]any{"workdir": work})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.pace = pace{read: 10 * time.Millisecond, queued: 10 * time.Millisecond, slow: 20 * time.Millisecond, grace: 500 * time.Millisecond, command: time.Second, stop: 300 * time.Millisecond}
+	p.pace = pace{read: 10 * time.Millisecond, queued: 10 * time.Millisecond, slow: 20 * time.Millisecond,
+		grace: 500 * time.Millisecond, command: time.Second, stop: 300 * time.Millisecond}
 	p.folder.Host = &fake{answer: answer}
 	dir := agent.JobDir(work, "j")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -418,7 +460,8 @@ func TestLateFiles(t *testing.T) {
 		t.Errorf("got %+v, %q", exit, w.stream.String())
 	}
 	p, h, _ = faked(t, forgotten)
-	if exit := wait(t, p, h, &watcher{}); exit.End != remote.Lost || !strings.Contains(exit.Text, "does not know it any more") {
+	if exit := wait(t, p, h, &watcher{}); exit.End != remote.Lost ||
+		!strings.Contains(exit.Text, "does not know it any more") {
 		t.Errorf("got %+v", exit)
 	}
 }
@@ -433,7 +476,8 @@ func TestAccounting(t *testing.T) {
 	write(t, dir, agent.StateName, "{}")
 	write(t, dir, agent.EventsName, "one\n")
 	var w watcher
-	if exit := wait(t, p, h, &w); exit.End != remote.Lost || exit.Text != "job 7: OUT_OF_MEMORY on n1" || w.stream.String() != "one\n" {
+	if exit := wait(t, p, h, &w); exit.End != remote.Lost || exit.Text != "job 7: OUT_OF_MEMORY on n1" ||
+		w.stream.String() != "one\n" {
 		t.Errorf("got %+v, %q", exit, w.stream.String())
 	}
 }
@@ -443,7 +487,8 @@ func TestHostileExit(t *testing.T) {
 	for _, text := range []string{"", "{", "{}", `{"end":"won"}`, "\x00\xff", `{"end":"exited","code":"x"}`} {
 		p, h, dir := faked(t, func(string, []string) (string, string, int) { return "RUNNING|1|n1|gpu|None\n", "", 0 })
 		write(t, dir, agent.ExitName, text)
-		if exit := wait(t, p, h, &watcher{}); exit.End != remote.Lost || !strings.Contains(exit.Text, "exit.json cannot be read") {
+		if exit := wait(t, p, h, &watcher{}); exit.End != remote.Lost ||
+			!strings.Contains(exit.Text, "exit.json cannot be read") {
 			t.Errorf("%q: got %+v", text, exit)
 		}
 	}
@@ -456,7 +501,10 @@ func TestHostileExit(t *testing.T) {
 
 // The agent's word is enough where Slurm does not answer.
 func TestNoAnswer(t *testing.T) {
-	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "", "Unable to contact slurm controller", 1 })
+	p, h, dir := faked(t, func(string, []string) (string, string, int) {
+		return "", "Unable to contact slurm controller",
+			1
+	})
 	write(t, dir, agent.ExitName, `{"end":"cancelled","text":"stopped before it began"}`)
 	if exit := wait(t, p, h, &watcher{}); exit.End != remote.Cancelled {
 		t.Errorf("got %+v", exit)
@@ -533,11 +581,13 @@ func TestThisMachine(t *testing.T) {
 		t.Errorf("a full disk: got %v", err)
 	}
 	unreadable := &fs.PathError{Op: "read", Path: "/x", Err: syscall.EACCES}
-	if got := p.fault(t.Context(), &remote.LocalError{Err: unreadable}); !errors.Is(got, fs.ErrPermission) || errors.As(got, &d) {
+	if got := p.fault(t.Context(), &remote.LocalError{Err: unreadable}); !errors.Is(got, fs.ErrPermission) ||
+		errors.As(got, &d) {
 		t.Errorf("an unreadable file: got %v", got)
 	}
 	var own *remote.LocalError
-	for name, path := range map[string]string{"no such file": filepath.Join(dir, "none"), "a file that cannot be read": dir} {
+	for name, path := range map[string]string{"no such file": filepath.Join(dir, "none"),
+		"a file that cannot be read": dir} {
 		file := remote.File{Name: "x", SHA256: strings.Repeat("0", 64), Path: path}
 		if _, err := p.folder.Send(t.Context(), []remote.File{file}, nil); !errors.As(err, &own) {
 			t.Errorf("%s: got %v", name, err)

@@ -40,8 +40,10 @@ func TestLoginDenied(t *testing.T) {
 			overwrite(t, known, fmt.Sprintf("[%s]:%d %s", d.Addr, d.Port, read(t, filepath.Join(f.Dir, "id.pub"))))
 		}},
 		{"unknown host key", "host-key", "host key is not known", func() { overwrite(t, known, "") }},
-		{"credentials", "credentials", "Permission denied", func() { overwrite(t, f.Config, "PubkeyAuthentication no\n"+read(t, f.Config)) }},
-		{"name", "unreachable", "Could not resolve hostname", func() { overwrite(t, f.Config, "HostName no-such-host.invalid\n"+read(t, f.Config)) }},
+		{"credentials", "credentials", "Permission denied",
+			func() { overwrite(t, f.Config, "PubkeyAuthentication no\n"+read(t, f.Config)) }},
+		{"name", "unreachable", "Could not resolve hostname",
+			func() { overwrite(t, f.Config, "HostName no-such-host.invalid\n"+read(t, f.Config)) }},
 		{"port", "unreachable", "Connection refused", func() { overwrite(t, f.Config, "Port 1\n"+read(t, f.Config)) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -57,11 +59,13 @@ func TestLoginDenied(t *testing.T) {
 			defer p.Close()
 			_, err = p.Submit(within(t), newJob(t, "j", "true"), nil)
 			var denied *remote.Denied
-			if !errors.As(err, &denied) || denied.Code != tt.code || denied.Host != d.Name || !strings.Contains(denied.Text, tt.text) || denied.Hint == "" {
+			if !errors.As(err, &denied) || denied.Code != tt.code || denied.Host != d.Name ||
+				!strings.Contains(denied.Text, tt.text) || denied.Hint == "" {
 				t.Errorf("got %#v", err)
 			}
 			hosts, err := p.Check(within(t))
-			if err != nil || len(hosts) != 1 || hosts[0].State != "down" || !errors.As(hosts[0].Err, &denied) || denied.Code != tt.code {
+			if err != nil || len(hosts) != 1 || hosts[0].State != "down" || !errors.As(hosts[0].Err, &denied) ||
+				denied.Code != tt.code {
 				t.Errorf("check: %+v, %v", hosts, err)
 			}
 		})

@@ -135,7 +135,8 @@ func TestHostGone(t *testing.T) {
 	f.Daemons[0].Stop()
 	begun := time.Now()
 	exit := <-ended
-	if exit.End != remote.Lost || !strings.Contains(exit.Text, "not reached for ") || !strings.Contains(exit.Text, "Connection refused") || exit.Hint == "" {
+	if exit.End != remote.Lost || !strings.Contains(exit.Text, "not reached for ") ||
+		!strings.Contains(exit.Text, "Connection refused") || exit.Hint == "" {
 		t.Errorf("got %+v", exit)
 	}
 	if took := time.Since(begun); took < 2*time.Second || took > 10*time.Second {
@@ -156,7 +157,10 @@ func TestNetworkCut(t *testing.T) {
 	ip := sshdtest.Tool(t, "ip")
 	n := os.Getpid() % 200
 	space, outer, inner := fmt.Sprintf("fs%d", n), fmt.Sprintf("fsa%d", n), fmt.Sprintf("fsb%d", n)
-	f := &fleet{sshdtest.Prepare(t, 1, func(d *sshdtest.Daemon, _ int) { d.Addr, d.Port, d.Space = fmt.Sprintf("10.213.%d.2", n), 2222, space })}
+	f := &fleet{sshdtest.Prepare(t, 1, func(d *sshdtest.Daemon, _ int) {
+		d.Addr, d.Port,
+			d.Space = fmt.Sprintf("10.213.%d.2", n), 2222, space
+	})}
 	output(t, ip, "netns", "add", space)
 	t.Cleanup(func() {
 		f.Daemons[0].Stop()
@@ -386,7 +390,8 @@ func TestHostileExit(t *testing.T) {
 	name := filepath.Join(agent.JobDir(work(f.Daemons[0]), h.Job), agent.ExitName)
 	for _, text := range []string{`{"end":"won"}`, `{}`} {
 		write(t, name, text)
-		if exit, err := p.Wait(t.Context(), h, 0, &remotetest.Recorder{}); err != nil || exit.End != remote.Lost || !strings.Contains(exit.Text, "cannot be read") {
+		if exit, err := p.Wait(t.Context(), h, 0, &remotetest.Recorder{}); err != nil || exit.End != remote.Lost ||
+			!strings.Contains(exit.Text, "cannot be read") {
 			t.Errorf("%s: got %+v, %v", text, exit, err)
 		}
 	}
@@ -454,7 +459,8 @@ func TestDenied(t *testing.T) {
 		}
 		defer p.Close()
 		_, err = p.Submit(t.Context(), script(t, p, "echo ran"), nil)
-		if hosts, err := p.Check(t.Context()); err != nil || len(hosts) != 1 || hosts[0].Err == nil || hosts[0].State != "down" {
+		if hosts, err := p.Check(t.Context()); err != nil || len(hosts) != 1 || hosts[0].Err == nil ||
+			hosts[0].State != "down" {
 			t.Errorf("%s: Check: got %+v, %v", change, hosts, err)
 		}
 		return err
@@ -467,9 +473,11 @@ func TestDenied(t *testing.T) {
 	denied(t, submit("changed", known, other), "host-key", "has changed")
 	// The user's own config cannot switch the check off.
 	write(t, other, "")
-	denied(t, submit("careless", known, other, "Host *\n", "Host *\n  StrictHostKeyChecking no\n"), "host-key", "host key is not known")
+	denied(t, submit("careless", known, other, "Host *\n", "Host *\n  StrictHostKeyChecking no\n"), "host-key",
+		"host key is not known")
 	output(t, sshdtest.Tool(t, "ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(f.Dir, "stranger"))
-	denied(t, submit("stranger", filepath.Join(f.Dir, "id"), filepath.Join(f.Dir, "stranger")), "credentials", "Permission denied")
+	denied(t, submit("stranger", filepath.Join(f.Dir, "id"), filepath.Join(f.Dir, "stranger")), "credentials",
+		"Permission denied")
 	denied(t, submit("name", "HostName "+d.Addr, "HostName no-such-host.invalid"), "unreachable", "resolve")
 	d.Stop()
 	denied(t, submit("down"), "unreachable", "refused")
@@ -505,7 +513,8 @@ func TestNoisyShell(t *testing.T) {
 	d := f.Daemons[0]
 	conf := readFile(t, d.Conf)
 	d.Stop()
-	write(t, d.Conf, conf+`ForceCommand sh -c 'case "$SSH_ORIGINAL_COMMAND" in internal-sftp) exec `+sshdtest.Tool(t, "sftp-server")+`;; *) echo welcome; echo noise >&2; eval "$SSH_ORIGINAL_COMMAND";; esac'`+"\n")
+	write(t, d.Conf, conf+`ForceCommand sh -c 'case "$SSH_ORIGINAL_COMMAND" in internal-sftp) exec `+sshdtest.Tool(t,
+		"sftp-server")+`;; *) echo welcome; echo noise >&2; eval "$SSH_ORIGINAL_COMMAND";; esac'`+"\n")
 	d.Start(t)
 	p := f.closed(t, nil)
 	h, err := p.Submit(t.Context(), script(t, p, `echo one; exit 4`), nil)
@@ -568,7 +577,8 @@ func TestClose(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	_, err := open("lab", map[string]any{"hosts": []any{"-oProxyCommand=x", "a", "a", "b;c"}, "gpus": []any{int64(-1)}, "workdir": "a b", "away": "0s", "ssh_config": "x", "user": "me"})
+	_, err := open("lab", map[string]any{"hosts": []any{"-oProxyCommand=x", "a", "a", "b;c"}, "gpus": []any{int64(-1)},
+		"workdir": "a b", "away": "0s", "ssh_config": "x", "user": "me"})
 	want := `unknown key remote.lab.user
 remote.lab.hosts: "-oProxyCommand=x" is no host as ssh takes it
 remote.lab.hosts: a is there twice
@@ -592,8 +602,10 @@ remote.lab.ssh_config: "x" is not absolute`
 		t.Errorf("places: got %s", got)
 	}
 	for _, h := range []remote.Handle{
-		{Provider: "ssh", Job: "a/b", Place: remote.Place{Host: "a"}, Data: json.RawMessage(`{"work":"/w","program":"` + strings.Repeat("0", 64) + `"}`)},
-		{Provider: "ssh", Job: "a", Place: remote.Place{Host: "a"}, Data: json.RawMessage(`{"work":"/w/../x","program":"` + strings.Repeat("0", 64) + `"}`)},
+		{Provider: "ssh", Job: "a/b", Place: remote.Place{Host: "a"},
+			Data: json.RawMessage(`{"work":"/w","program":"` + strings.Repeat("0", 64) + `"}`)},
+		{Provider: "ssh", Job: "a", Place: remote.Place{Host: "a"},
+			Data: json.RawMessage(`{"work":"/w/../x","program":"` + strings.Repeat("0", 64) + `"}`)},
 		{Provider: "ssh", Job: "a", Place: remote.Place{Host: "a"}, Data: json.RawMessage(`{"work":"/w","program":"x y"}`)},
 		{Provider: "slurm", Job: "a", Place: remote.Place{Host: "a"}, Data: json.RawMessage(`{}`)},
 	} {

@@ -56,7 +56,11 @@ func (h *faulty) Put(ctx context.Context, name string, r io.Reader, mode fs.File
 }
 
 func (h *faulty) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (n int64, err error) {
-	err = h.call("read "+filepath.Base(name), func() error { n, err = h.Local.Read(ctx, name, from, limit, w); return err })
+	err = h.call("read "+filepath.Base(name), func() error {
+		n, err = h.Local.Read(ctx, name, from, limit,
+			w)
+		return err
+	})
 	return n, err
 }
 
@@ -154,8 +158,10 @@ func TestGivenUp(t *testing.T) {
 			}
 			return nil
 		}, 3, away},
-		{"lost each time", func(int, string) error { return &host.LostError{Text: "again"} }, 4, &host.LostError{Text: "again"}},
-		{"refused", func(int, string) error { return &remote.Denied{Code: "credentials"} }, 1, &remote.Denied{Code: "credentials"}},
+		{"lost each time", func(int, string) error { return &host.LostError{Text: "again"} }, 4,
+			&host.LostError{Text: "again"}},
+		{"refused", func(int, string) error { return &remote.Denied{Code: "credentials"} }, 1,
+			&remote.Denied{Code: "credentials"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -180,7 +186,8 @@ func TestGivenUp(t *testing.T) {
 	h.mu.Unlock()
 	r := &remotetest.Recorder{}
 	exit, err := j.Wait(within(t), 0, r, f.Away)
-	if err != nil || exit.End != remote.Lost || !strings.Contains(exit.Text, "no route") || !slices.Contains(r.Phases(), remote.Away) {
+	if err != nil || exit.End != remote.Lost || !strings.Contains(exit.Text, "no route") ||
+		!slices.Contains(r.Phases(), remote.Away) {
 		t.Errorf("got %+v, %v, %v", exit, err, r.Phases())
 	}
 	h.fail = nil
@@ -241,7 +248,8 @@ func TestStore(t *testing.T) {
 	if err := os.Truncate(agent.Stored(f.Dir, job.Files[0].SHA256), 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Send(within(t), job.Files, func(_, all int64) { total = all }); err != nil || total != job.Files[0].Size {
+	if _, err := f.Send(within(t), job.Files, func(_, all int64) { total = all }); err != nil ||
+		total != job.Files[0].Size {
 		t.Errorf("a short file: %v, %d bytes, want %d", err, total, job.Files[0].Size)
 	}
 }
@@ -278,7 +286,8 @@ func TestLook(t *testing.T) {
 		}
 	}
 	var denied *remote.Denied
-	if _, err := work.New(host.Local{}, "", "/proc/none").Look(within(t)); !errors.As(err, &denied) || denied.Code != "disk" {
+	if _, err := work.New(host.Local{}, "", "/proc/none").Look(within(t)); !errors.As(err, &denied) ||
+		denied.Code != "disk" {
 		t.Errorf("a folder that cannot be: got %v", err)
 	}
 }
@@ -286,7 +295,8 @@ func TestLook(t *testing.T) {
 // A handle of an older fisub that does not name the agent still leads to its job.
 func TestOldHandle(t *testing.T) {
 	f, _ := folder(t)
-	hosts := &work.Hosts{Kind: "loopback", Table: "here", Folders: []*work.Folder{f}, At: func(remote.Place) *work.Folder { return f }}
+	hosts := &work.Hosts{Kind: "loopback", Table: "here", Folders: []*work.Folder{f},
+		At: func(remote.Place) *work.Folder { return f }}
 	job := remotetest.Script(t, "echo one; sleep 300", nil)
 	h, err := hosts.Submit(within(t), job, nil)
 	if err != nil {
@@ -327,7 +337,8 @@ func TestFault(t *testing.T) {
 	}{
 		{"lost", &host.LostError{Text: "cut"}, "unreachable", "lab: h1: connection lost: cut"},
 		{"denied", &remote.Denied{Code: "disk", Text: "full"}, "disk", "lab: h1: full"},
-		{"denied, and more", fmt.Errorf("%w; it may run", &remote.Denied{Code: "disk", Text: "full"}), "disk", "lab: h1: full; it may run"},
+		{"denied, and more", fmt.Errorf("%w; it may run", &remote.Denied{Code: "disk", Text: "full"}), "disk",
+			"lab: h1: full; it may run"},
 		{"no programs", &host.ExitError{Name: "x", Status: host.NotRunnable}, "disk", "lab: h1: x: exit status 126"},
 		{"other", errors.New("odd"), "", "lab: h1: odd"},
 		{"of this machine", &remote.LocalError{Err: fs.ErrPermission}, "", "lab: h1: permission denied"},
@@ -341,7 +352,8 @@ func TestFault(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := work.Fault(ctx, "lab", "", errors.New("odd")); !errors.Is(err, context.Canceled) || err.Error() != "lab: context canceled" {
+	if err := work.Fault(ctx, "lab", "", errors.New("odd")); !errors.Is(err, context.Canceled) ||
+		err.Error() != "lab: context canceled" {
 		t.Errorf("got %v", err)
 	}
 }

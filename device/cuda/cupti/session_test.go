@@ -25,7 +25,8 @@ func compiler(t *testing.T) string {
 // The records of records.h begin as CUPTI's own do, in the header that this package is built against.
 func TestLayouts(t *testing.T) {
 	cc := compiler(t)
-	args := append([]string{"-fsyntax-only", "-I."}, strings.Fields(strings.ReplaceAll(os.Getenv("CGO_CFLAGS"), "'", ""))...)
+	args := append([]string{"-fsyntax-only", "-I."},
+		strings.Fields(strings.ReplaceAll(os.Getenv("CGO_CFLAGS"), "'", ""))...)
 	check := func(source string) (string, error) {
 		cmd := exec.Command(cc, append(args, "-xc", "-")...)
 		cmd.Stdin = strings.NewReader(source)
@@ -73,7 +74,8 @@ func TestOpenErrors(t *testing.T) {
 	build := func(args ...string) string {
 		t.Helper()
 		dir := t.TempDir()
-		if out, err := exec.Command(cc, append([]string{"-shared", "-fPIC", "-o", filepath.Join(dir, "libcupti.so.13")}, args...)...).CombinedOutput(); err != nil {
+		if out, err := exec.Command(cc, append([]string{"-shared", "-fPIC", "-o", filepath.Join(dir, "libcupti.so.13")},
+			args...)...).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		return dir

@@ -27,7 +27,8 @@ func TestWithFakeNVML(t *testing.T) {
 		if err := os.MkdirAll(filepath.Join(dir, flag), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		out, err := exec.Command(cc, "-shared", "-fPIC", "-Wall", "-Werror", flag, "-o", filepath.Join(dir, flag, "libnvidia-ml.so.1"), "testdata/fakenvml.c").CombinedOutput()
+		out, err := exec.Command(cc, "-shared", "-fPIC", "-Wall", "-Werror", flag, "-o",
+			filepath.Join(dir, flag, "libnvidia-ml.so.1"), "testdata/fakenvml.c").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
@@ -55,16 +56,20 @@ type result struct {
 }
 
 var cases = map[string]result{
-	"quiet":     {stamp: device.Stamp{ECCErrors: 7}},
-	"throttled": {stamp: device.Stamp{ECCErrors: 7, ThrottleReasons: []string{"power cap"}}, disturbed: []string{"the GPU was throttled: power cap"}},
-	"clocks":    {stamp: device.Stamp{ECCErrors: 7}, sm: [2]int{1755, 1980}, disturbed: []string{"the SM clock varied from 1755 to 1980 MHz"}},
-	"ecc":       {stamp: device.Stamp{ECCErrors: 9}, disturbed: []string{"2 uncorrected ECC errors while timing"}},
-	"mig":       {stamp: device.Stamp{ECCErrors: 7, MIG: true}},
-	"poor":      {stamp: device.Stamp{ECCErrors: 7, Note: "nvml: no power (Not Supported)"}, power: -1},
-	"old":       {stamp: device.Stamp{ECCErrors: 7}},
-	"shared": {stamp: device.Stamp{ECCErrors: 7, OtherProcesses: []device.GPUProcess{{PID: 4000002, MemoryBytes: 700 << 20, SMPercent: 30}}},
+	"quiet": {stamp: device.Stamp{ECCErrors: 7}},
+	"throttled": {stamp: device.Stamp{ECCErrors: 7, ThrottleReasons: []string{"power cap"}},
+		disturbed: []string{"the GPU was throttled: power cap"}},
+	"clocks": {stamp: device.Stamp{ECCErrors: 7}, sm: [2]int{1755, 1980},
+		disturbed: []string{"the SM clock varied from 1755 to 1980 MHz"}},
+	"ecc":  {stamp: device.Stamp{ECCErrors: 9}, disturbed: []string{"2 uncorrected ECC errors while timing"}},
+	"mig":  {stamp: device.Stamp{ECCErrors: 7, MIG: true}},
+	"poor": {stamp: device.Stamp{ECCErrors: 7, Note: "nvml: no power (Not Supported)"}, power: -1},
+	"old":  {stamp: device.Stamp{ECCErrors: 7}},
+	"shared": {stamp: device.Stamp{ECCErrors: 7, OtherProcesses: []device.GPUProcess{{PID: 4000002, MemoryBytes: 700 << 20,
+		SMPercent: 30}}},
 		disturbed: []string{"another process computed on the GPU: process 4000002"}},
-	"container": {stamp: device.Stamp{ECCErrors: 7, OtherProcesses: []device.GPUProcess{{PID: 4000002, MemoryBytes: 700 << 20, SMPercent: 30}}},
+	"container": {stamp: device.Stamp{ECCErrors: 7,
+		OtherProcesses: []device.GPUProcess{{PID: 4000002, MemoryBytes: 700 << 20, SMPercent: 30}}},
 		disturbed: []string{"another process computed on the GPU: process 4000002"}},
 	"many": {},
 	"down": {},
@@ -88,7 +93,8 @@ func TestFake(t *testing.T) {
 	defer m.Close()
 	if name == "many" {
 		gpus, err := GPUs()
-		if err != nil || len(gpus) != 1 || gpus[0].UUID != "GPU-1" || gpus[0].Name != "NVIDIA Fake" || len(gpus[0].Processes) != 20 {
+		if err != nil || len(gpus) != 1 || gpus[0].UUID != "GPU-1" || gpus[0].Name != "NVIDIA Fake" ||
+			len(gpus[0].Processes) != 20 {
 			t.Fatalf("got %+v, %v, want one GPU with 20 processes", gpus, err)
 		}
 		first, last := gpus[0].Processes[0], gpus[0].Processes[19]
@@ -110,8 +116,10 @@ func TestFake(t *testing.T) {
 	stamp, disturbed := end()
 	before, during, after := stamp.Before, stamp.During, stamp.After
 	stamp.Before, stamp.During, stamp.After = device.Reading{}, device.During{}, device.Reading{}
-	if stamp.Note != want.stamp.Note || stamp.MIG != want.stamp.MIG || stamp.ECCErrors != want.stamp.ECCErrors || !stamp.ECC || !stamp.ClocksLocked ||
-		!slices.Equal(stamp.ThrottleReasons, want.stamp.ThrottleReasons) || !slices.Equal(stamp.OtherProcesses, want.stamp.OtherProcesses) {
+	if stamp.Note != want.stamp.Note || stamp.MIG != want.stamp.MIG || stamp.ECCErrors != want.stamp.ECCErrors ||
+		!stamp.ECC || !stamp.ClocksLocked ||
+		!slices.Equal(stamp.ThrottleReasons, want.stamp.ThrottleReasons) ||
+		!slices.Equal(stamp.OtherProcesses, want.stamp.OtherProcesses) {
 		t.Errorf("got %+v, want %+v", stamp, want.stamp)
 	}
 	if !slices.Equal(disturbed, want.disturbed) {

@@ -35,7 +35,8 @@ func TestEventKey(t *testing.T) {
 	if EventKey(9) >= EventKey(10) || EventKey(1<<40) >= Exit || EventKey(0) >= Started {
 		t.Error("the names do not sort as they must")
 	}
-	for _, name := range []string{"", "events/", "events/1", "events/-0000000000000000001", "events/+0000000000000000001", "events/99999999999999999999",
+	for _, name := range []string{"", "events/", "events/1", "events/-0000000000000000001", "events/+0000000000000000001",
+		"events/99999999999999999999",
 		"events/0000000000000000000a", "00000000000000000001", "events/000000000000000000001"} {
 		if _, ok := EventOffset(name); ok {
 			t.Errorf("%q was taken", name)
@@ -103,15 +104,18 @@ func newStore(t *testing.T) *store {
 
 func refuse(w http.ResponseWriter, status int, code, message string) {
 	w.WriteHeader(status)
-	fmt.Fprintf(w, `<?xml version="1.0"?><Error><Code>%s</Code><Message>%s</Message><AWSAccessKeyId>AKIAPLANTED</AWSAccessKeyId></Error>`, code, message)
+	fmt.Fprintf(w,
+		`<?xml version="1.0"?><Error><Code>%s</Code><Message>%s</Message><AWSAccessKeyId>AKIAPLANTED</AWSAccessKeyId></Error>`, code, message)
 }
 
 // run runs the script through a mailbox and gives the exit that it left, its words and its error.
-func (s *store) run(ctx context.Context, t *testing.T, text string, change func(*remote.Job, *Links, *Options)) (*remote.Exit, string, error) {
+func (s *store) run(ctx context.Context, t *testing.T, text string, change func(*remote.Job, *Links, *Options)) (
+	*remote.Exit, string, error) {
 	t.Helper()
 	job := remotetest.Script(t, text, nil)
-	l := &Links{Files: map[string]string{}, Stop: s.url + "/stop?X-Amz-Signature=planted", Form: Form{URL: s.url + "/?X-Amz-Signature=planted",
-		Fields: map[string]string{"policy": "p", "key": "x"}, Prefix: "out/"}}
+	l := &Links{Files: map[string]string{}, Stop: s.url + "/stop?X-Amz-Signature=planted",
+		Form: Form{URL: s.url + "/?X-Amz-Signature=planted",
+			Fields: map[string]string{"policy": "p", "key": "x"}, Prefix: "out/"}}
 	for _, f := range job.Files {
 		content, err := os.ReadFile(f.Path)
 		if err != nil {
@@ -121,7 +125,8 @@ func (s *store) run(ctx context.Context, t *testing.T, text string, change func(
 		l.Files[f.SHA256] = s.url + "/" + f.SHA256 + "?X-Amz-Signature=planted"
 	}
 	var log bytes.Buffer
-	o := Options{Agent: remotetest.Agent(), Log: &log, Every: 20 * time.Millisecond, Stop: 50 * time.Millisecond, Fetch: 20 * time.Second, Leave: 5 * time.Second}
+	o := Options{Agent: remotetest.Agent(), Log: &log, Every: 20 * time.Millisecond, Stop: 50 * time.Millisecond,
+		Fetch: 20 * time.Second, Leave: 5 * time.Second}
 	if change != nil {
 		change(job, l, &o)
 	}
@@ -308,7 +313,8 @@ func TestStop(t *testing.T) {
 			return false
 		}
 		exit, said, err := s.run(t.Context(), t, `echo one; sleep 100`, nil)
-		if err != nil || exit == nil || exit.End != remote.Cancelled || s.stream() != "one\n" || !strings.Contains(said, "the order to stop") {
+		if err != nil || exit == nil || exit.End != remote.Cancelled || s.stream() != "one\n" ||
+			!strings.Contains(said, "the order to stop") {
 			t.Errorf("got %v, %+v, %q, %q", err, exit, s.stream(), said)
 		}
 	})
@@ -343,7 +349,9 @@ func TestHas(t *testing.T) {
 	h := sha256.Sum256([]byte("kept"))
 	file := remote.File{Name: "kept", SHA256: hex.EncodeToString(h[:]), Size: 4}
 	work := t.TempDir()
-	m := &box{dir: agent.JobDir(work, "j"), links: &Links{Files: map[string]string{file.SHA256: s.url + "/" + file.SHA256}}, o: Options{Log: io.Discard, Fetch: time.Minute}}
+	m := &box{dir: agent.JobDir(work, "j"),
+		links: &Links{Files: map[string]string{file.SHA256: s.url + "/" + file.SHA256}},
+		o:     Options{Log: io.Discard, Fetch: time.Minute}}
 	s.stored[file.SHA256] = []byte("kept")
 	if err := os.MkdirAll(m.dir, 0o700); err != nil {
 		t.Fatal(err)
