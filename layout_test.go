@@ -14,13 +14,15 @@ import (
 
 // layers lists the packages from the bottom up: a package imports only what stands in an earlier row.
 var layers = [][]string{
-	{"internal/longtest", "internal/cache", "internal/plain", "internal/tensor", "definitions", "solution/baselines", "bench/stats", "docs"},
+	{"internal/longtest", "internal/cache", "internal/plain", "internal/tensor", "definitions", "solution/baselines",
+		"bench/stats", "docs"},
 	{"internal/trace/pysyntax", "workloads/random", "remote/modal/modaltest"},
 	{"internal/trace"},
 	{"internal/config", "internal/safetensors", "device", "preflight/source", "internal/git", "internal/usage"},
 	{"workloads", "remote", "internal/event"},
 	{"device/activity", "internal/ui"},
-	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "bench/runs", "device/devicetest", "remote/agent", "remote/ssh/sshdtest", "remote/slurm/slurmtest"},
+	{"pack", "device/nvcc", "device/cuda/tvmffi", "device/cuda/cupti", "device/cuda/stamp", "bench/runs",
+		"device/devicetest", "remote/agent", "remote/ssh/sshdtest", "remote/slurm/slurmtest"},
 	{"remote/host"},
 	{"remote/work"},
 	{"remote/aws/mailbox", "scaffold", "collector"},
@@ -36,7 +38,8 @@ var layers = [][]string{
 	{"."},
 }
 
-// only names, for a module outside this one, the one package that may import it; the fake of it, in NAMEtest below, may too.
+// only names, for a module outside this one, the one package that may import it; the fake of it, in NAMEtest below, may
+// too.
 var only = map[string]string{
 	"gorgonia.org/cu":                    "device/cuda",
 	"github.com/urfave/cli/v2":           "app",
@@ -54,19 +57,20 @@ var only = map[string]string{
 
 // never lists imports that the layers would allow.
 var never = map[string][]string{
-	"bench":           {"device/cuda", "device/emu", "device/nvcc"},
-	"bench/compare":   {"device", "workloads", "pack"},
-	"bench/worker":    {"device/cuda", "device/emu", "device/nvcc", "workloads"},
-	"bench/pyworker":  {"device", "workloads"},
-	"device":          {"internal/event"},
-	"device/emu":      {"internal/event", "device/nvcc", "workloads"},
-	"device/cuda":     {"internal/event", "workloads", "pack"},
-	"pack":            {"device", "workloads"},
-	"report":          {"device", "workloads", "pack"},
-	"remote":          {"internal/event", "device", "workloads"},
-	"remote/agent":    {"internal/event", "device", "workloads"},
-	"remote/aws":      {"device", "workloads"},
-	"remote/dispatch": {"device", "workloads", "remote/aws", "remote/loopback", "remote/modal", "remote/slurm", "remote/ssh"},
+	"bench":          {"device/cuda", "device/emu", "device/nvcc"},
+	"bench/compare":  {"device", "workloads", "pack"},
+	"bench/worker":   {"device/cuda", "device/emu", "device/nvcc", "workloads"},
+	"bench/pyworker": {"device", "workloads"},
+	"device":         {"internal/event"},
+	"device/emu":     {"internal/event", "device/nvcc", "workloads"},
+	"device/cuda":    {"internal/event", "workloads", "pack"},
+	"pack":           {"device", "workloads"},
+	"report":         {"device", "workloads", "pack"},
+	"remote":         {"internal/event", "device", "workloads"},
+	"remote/agent":   {"internal/event", "device", "workloads"},
+	"remote/aws":     {"device", "workloads"},
+	"remote/dispatch": {"device", "workloads", "remote/aws", "remote/loopback", "remote/modal", "remote/slurm",
+		"remote/ssh"},
 	"remote/loopback": {"device", "workloads"},
 	"remote/modal":    {"device", "workloads"},
 	"remote/slurm":    {"device", "workloads"},
@@ -85,7 +89,8 @@ func TestImportDirections(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && name != "." || slices.Contains([]string{"testdata", "dist", "scripts"}, d.Name())) {
+		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && name != "." ||
+			slices.Contains([]string{"testdata", "dist", "scripts"}, d.Name())) {
 			return filepath.SkipDir
 		}
 		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
@@ -105,7 +110,8 @@ func TestImportDirections(t *testing.T) {
 		for _, spec := range f.Imports {
 			imported, _ := strconv.Unquote(spec.Path.Value)
 			for module, home := range only {
-				if (imported == module || strings.HasPrefix(imported, module+"/")) && from != home && from != path.Join(home, path.Base(home)+"test") {
+				if (imported == module || strings.HasPrefix(imported, module+"/")) && from != home &&
+					from != path.Join(home, path.Base(home)+"test") {
 					t.Errorf("%s: %s belongs in %s only", name, imported, home)
 				}
 			}

@@ -18,7 +18,8 @@ func write(t *testing.T, name, text string) {
 	}
 }
 
-const configText = "[solution]\nname = \"n\"\ndefinition = \"d\"\nauthor = \"a\"\n[build]\nlanguage = \"cuda\"\nentry_point = \"k.cu::k\"\n"
+const configText = "[solution]\nname = \"n\"\ndefinition = \"d\"\nauthor = \"a\"\n[build]\nlanguage = " +
+	"\"cuda\"\nentry_point = \"k.cu::k\"\n"
 
 // The collector's packer knows neither binding nor dependencies; a packed solution is taken as it is, and nothing else
 // then.
@@ -27,7 +28,8 @@ func TestCollect(t *testing.T) {
 	bound := strings.Replace(configText, "[build]", "[build]\nbinding = \"tvm-ffi\"\ndependencies = [\"x\"]", 1)
 	for name, text := range map[string]string{"config.toml": bound, "sub/config.toml": configText,
 		"sub/deep/config.toml": configText, "broken/config.toml": "x",
-		".hidden/config.toml": configText, "solution/cuda/k.cu": "1", "solution/cuda/notes.md": "1", "sub/solution/cuda/k.cu": "1"} {
+		".hidden/config.toml": configText, "solution/cuda/k.cu": "1", "solution/cuda/notes.md": "1",
+		"sub/solution/cuda/k.cu": "1"} {
 		write(t, filepath.Join(dir, name), text)
 	}
 	found, err := Read(dir)

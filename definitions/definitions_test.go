@@ -72,7 +72,8 @@ func TestSameInterfaceAsTheContest(t *testing.T) {
 		compareAxes(t, file, def, theirs)
 		compareSpecs(t, file+" inputs", &def.Inputs, &theirs.Inputs)
 		compareSpecs(t, file+" outputs", &def.Outputs, &theirs.Outputs)
-		if got, want := slices.Sorted(slices.Values(def.Constraints)), slices.Sorted(slices.Values(theirs.Constraints)); !slices.Equal(got, want) {
+		if got, want := slices.Sorted(slices.Values(def.Constraints)),
+			slices.Sorted(slices.Values(theirs.Constraints)); !slices.Equal(got, want) {
 			t.Errorf("%s: constraints: got %q, want %q", file, got, want)
 		}
 		if def.Reference == theirs.Reference {
@@ -101,7 +102,8 @@ func compareSpecs(t *testing.T, place string, got, want *trace.Map[trace.TensorS
 	for name, w := range want.All() {
 		g, _ := got.Get(name)
 		if g.Scalar != w.Scalar || !reflect.DeepEqual(g.Shape, w.Shape) || g.DType != w.DType || g.Optional != w.Optional {
-			t.Errorf("%s: %s: got %v %v optional %v, want %v %v optional %v", place, name, g.Shape, g.DType, g.Optional, w.Shape, w.DType, w.Optional)
+			t.Errorf("%s: %s: got %v %v optional %v, want %v %v optional %v", place, name, g.Shape, g.DType, g.Optional, w.Shape,
+				w.DType, w.Optional)
 		}
 	}
 }

@@ -3,7 +3,9 @@ package docs
 import "testing"
 
 func TestPlain(t *testing.T) {
-	got := Plain("# A title\n\nSome `code` and **words** that\nare wrapped, [a page](../b/page.md), [page.md](page.md).\n\n- one item\n  that goes on\n- two\n\n    code  stays\n\n    as it is\n\n## More\n\nEnd.\n", 24)
+	got := Plain(
+		"# A title\n\nSome `code` and **words** that\nare wrapped, [a page](../b/page.md), [page.md](page.md).\n\n- one "+
+			"item\n  that goes on\n- two\n\n    code  stays\n\n    as it is\n\n## More\n\nEnd.\n", 24)
 	want := `A TITLE
 
 Some code and words that

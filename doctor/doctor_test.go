@@ -21,21 +21,26 @@ func TestGPURows(t *testing.T) {
 		gpu, clocks  State
 		fact, clocky string
 	}{
-		{"idle, not held", idle, OK, Warn, "NVIDIA H200, sm_90, 4 of 143771 MiB used", "gpu 0: SM at 345 of 1980 MHz, not held"},
+		{"idle, not held", idle, OK, Warn, "NVIDIA H200, sm_90, 4 of 143771 MiB used",
+			"gpu 0: SM at 345 of 1980 MHz, not held"},
 		{"held", strings.Replace(idle, "345", "1965", 1), OK, OK, "NVIDIA H200", ", held"},
-		{"held, persistence mode off", strings.NewReplacer("345", "1965", "Enabled", "Disabled").Replace(idle), OK, Warn, "NVIDIA H200", ", held, persistence mode off"},
+		{"held, persistence mode off", strings.NewReplacer("345", "1965", "Enabled", "Disabled").Replace(idle), OK, Warn,
+			"NVIDIA H200", ", held, persistence mode off"},
 		{"MIG", strings.Replace(idle, "Disabled", "Enabled", 1), Warn, Warn, "split by MIG", "not held"},
 		{"busy", strings.Replace(idle, ", 0\n", ", 97\n", 1), Warn, OK, "97 % busy with others' work", "cannot see"},
-		{"told nothing", "0, GRID, 580.95, 9.0, [N/A], [N/A], [N/A], Enabled, [N/A], [N/A], [N/A]\n", OK, OK, "GRID, sm_90", ", not told"},
+		{"told nothing", "0, GRID, 580.95, 9.0, [N/A], [N/A], [N/A], Enabled, [N/A], [N/A], [N/A]\n", OK, OK, "GRID, sm_90",
+			", not told"},
 	} {
 		rows, err := readSMI(tc.out)
 		if err != nil || len(rows) != 1 {
 			t.Fatalf("%s: got %v, %v", tc.name, rows, err)
 		}
-		if l := rows[0].line(); l.Name != "gpu.0" || l.State != tc.gpu || !strings.Contains(l.Fact, tc.fact) || (l.State == OK) != (l.Hint == "") {
+		if l := rows[0].line(); l.Name != "gpu.0" || l.State != tc.gpu || !strings.Contains(l.Fact, tc.fact) ||
+			(l.State == OK) != (l.Hint == "") {
 			t.Errorf("%s: got %+v, want %s with %q", tc.name, l, tc.gpu, tc.fact)
 		}
-		if l := clocks(rows); l.State != tc.clocks || !strings.Contains(l.Fact, tc.clocky) || (l.State == OK) != (l.Hint == "") {
+		if l := clocks(rows); l.State != tc.clocks || !strings.Contains(l.Fact, tc.clocky) ||
+			(l.State == OK) != (l.Hint == "") {
 			t.Errorf("%s: got %+v, want %s with %q", tc.name, l, tc.clocks, tc.clocky)
 		}
 	}
@@ -51,7 +56,8 @@ func TestGPURows(t *testing.T) {
 }
 
 func TestCounters(t *testing.T) {
-	for params, want := range map[string]State{"A: 1\nRmProfilingAdminOnly: 0\n": OK, "RmProfilingAdminOnly: 1\n": Warn, "": Warn} {
+	for params, want := range map[string]State{"A: 1\nRmProfilingAdminOnly: 0\n": OK, "RmProfilingAdminOnly: 1\n": Warn,
+		"": Warn} {
 		if l := counters(params); l.State != want || (l.State == OK) != (l.Hint == "") {
 			t.Errorf("%q: got %+v, want %s", params, l, want)
 		}
@@ -60,8 +66,10 @@ func TestCounters(t *testing.T) {
 
 // What is missing is told with the commands that need it; of several hosts one is enough.
 func TestReport(t *testing.T) {
-	r := &Report{Lines: []Line{{Name: "git", State: Missing}, {Name: "config", State: Warn}, {Name: "nvcc", State: OK}, {Name: "tvm-ffi", State: OK},
-		{Name: "cache", State: OK}, {Name: "runs", State: OK}, {Name: "remote.a", State: Missing}, {Name: "remote.b.host", State: OK}}}
+	r := &Report{Lines: []Line{{Name: "git", State: Missing}, {Name: "config", State: Warn}, {Name: "nvcc", State: OK},
+		{Name: "tvm-ffi", State: OK},
+		{Name: "cache", State: OK}, {Name: "runs", State: OK}, {Name: "remote.a", State: Missing},
+		{Name: "remote.b.host", State: OK}}}
 	r.sumUp()
 	if got := r.Lines[0].Needed; !slices.Equal(got, []string{"fisub submit"}) {
 		t.Errorf("git: got %q", got)
@@ -86,7 +94,8 @@ func TestReport(t *testing.T) {
 			t.Errorf("%q: got %q, %v, want %q", tc.names, got, err, tc.want)
 		}
 	}
-	if got, _ := (&Report{Lines: []Line{{Name: "gpu-support", State: OK}, {Name: "driver", State: OK}, {Name: "gpu", State: Missing}, {Name: "nvcc", State: OK},
+	if got, _ := (&Report{Lines: []Line{{Name: "gpu-support", State: OK}, {Name: "driver", State: OK},
+		{Name: "gpu", State: Missing}, {Name: "nvcc", State: OK},
 		{Name: "tvm-ffi", State: OK}}}).Require([]string{"cuda"}); !slices.Equal(got, []string{"gpu"}) {
 		t.Errorf("cuda: got %q, want gpu", got)
 	}
@@ -127,7 +136,8 @@ func TestExamineGPU(t *testing.T) {
 			return device.Info{Name: "NVIDIA H200", Arch: "sm_90", MemoryBytes: 140 << 30}, nil
 		},
 		Tool: func(name string) (string, error) { return "", errors.New("no " + name) }})
-	for name, want := range map[string]State{"gpu-support": OK, "driver": OK, "gpu": OK, "gpu.0": OK, "clocks": Warn, "ncu": Missing} {
+	for name, want := range map[string]State{"gpu-support": OK, "driver": OK, "gpu": OK, "gpu.0": OK, "clocks": Warn,
+		"ncu": Missing} {
 		if i := slices.IndexFunc(r.Lines, func(l Line) bool { return l.Name == name }); i < 0 || r.Lines[i].State != want {
 			t.Errorf("%s: got %+v, want %s", name, r.Lines, want)
 		}

@@ -80,7 +80,8 @@ func TestSources(t *testing.T) {
 
 func TestSourcesRules(t *testing.T) {
 	dir := write(t, map[string]string{
-		".py": "x", "a.py": "x", "z.cu.": "x", "..h": "x", "a.b.CXX": "x", "é.c": "x", "z.hpp": "x\x00", "sub/k.cu": "x", "A.cc": "x\r",
+		".py": "x", "a.py": "x", "z.cu.": "x", "..h": "x", "a.b.CXX": "x", "é.c": "x", "z.hpp": "x\x00", "sub/k.cu": "x",
+		"A.cc": "x\r",
 	})
 	for link, target := range map[string]string{"link.cu": "a.py", "broken.cu": "nowhere", "loop.cu": "loop.cu",
 		"dir.cu": "sub"} {
@@ -97,8 +98,10 @@ func TestSourcesRules(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s|%s|%s", e.Path, e.Status, e.Reason))
 	}
 	want := []string{
-		"..h|included|", ".py|skipped|no extension", "A.cc|altered|CR line ends become LF", "a.b.CXX|included|upper-case suffix: packed, but builders do not compile it",
-		"a.py|included|", "broken.cu|skipped|broken link", "dir.cu|skipped|subfolder", "link.cu|included|", "loop.cu|skipped|broken link",
+		"..h|included|", ".py|skipped|no extension", "A.cc|altered|CR line ends become LF",
+		"a.b.CXX|included|upper-case suffix: packed, but builders do not compile it",
+		"a.py|included|", "broken.cu|skipped|broken link", "dir.cu|skipped|subfolder", "link.cu|included|",
+		"loop.cu|skipped|broken link",
 		"sub|skipped|subfolder", "z.cu.|skipped|no extension", "z.hpp|included|NUL kept", "é.c|included|",
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -211,7 +214,8 @@ func TestSolutionErrors(t *testing.T) {
 }
 
 func TestSolutionMetadata(t *testing.T) {
-	cfg := parse(t, strings.Replace(goldenConfig, "[build]", "description = \"fast\"\n[build]", 1)+`destination_passing_style = false
+	cfg := parse(t, strings.Replace(goldenConfig, "[build]", "description = \"fast\"\n[build]",
+		1)+`destination_passing_style = false
 binding = "torch"
 dependencies = ["cutlass"]
 `)
@@ -221,7 +225,8 @@ dependencies = ["cutlass"]
 	}
 	text := string(sol.JSON(trace.Indent))
 	for _, want := range []string{
-		"\"dependencies\": [\n      \"cutlass\"\n    ],\n    \"destination_passing_style\": false,\n    \"binding\": \"torch\"\n  },",
+		"\"dependencies\": [\n      \"cutlass\"\n    ],\n    \"destination_passing_style\": false,\n    \"binding\": " +
+			"\"torch\"\n  },",
 		"\n  \"description\": \"fast\"\n}",
 	} {
 		if !strings.Contains(text, want) {

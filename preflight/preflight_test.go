@@ -335,16 +335,19 @@ func TestOccupancy(t *testing.T) {
 func TestEvaluate(t *testing.T) {
 	axes := map[string]float64{"n": 12, "m": 5, "zero": 0}
 	for text, want := range map[string]bool{
-		"n % 4 == 0": true, "n % 5 == 0": false, "0 < m < n": true, "0 < n < m": false, "n == 12 and m == 4": false, "n == 1 or m == 5": true,
-		"not (n == 12)": false, "(n + 3) // 4 * 2 == 6": true, "-7 // 2 == -4": true, "-7 % 3 == 2": true, "n // 5 == 2": true,
-		"n != m": true, "n > 0 > -1": true, "zero < m <= 5 == m and n >= 12": true, "n / 8 == 1.5": true,
+		"n % 4 == 0": true, "n % 5 == 0": false, "0 < m < n": true, "0 < n < m": false, "n == 12 and m == 4": false,
+		"n == 1 or m == 5": true,
+		"not (n == 12)":    false, "(n + 3) // 4 * 2 == 6": true, "-7 // 2 == -4": true, "-7 % 3 == 2": true,
+		"n // 5 == 2": true,
+		"n != m":      true, "n > 0 > -1": true, "zero < m <= 5 == m and n >= 12": true, "n / 8 == 1.5": true,
 	} {
 		if got, known := evaluate(text, axes); !known || got != want {
 			t.Errorf("%s: got %v, %v; want %v", text, got, known, want)
 		}
 	}
 	for _, text := range []string{"", "k == 1", "n %", "n[0]", "n == m.item()", "n % zero == 0", "n if m else 1",
-		"10 ** 400", "(((n", "n == 'a'", "n", "not n == 12", "min(n, m) == 5", "2 ** 3 == 8", "n & 4 == 4", "n << 1 == 24", "!n", strings.Repeat("(", 500), strings.Repeat("-", 5000) + "1"} {
+		"10 ** 400", "(((n", "n == 'a'", "n", "not n == 12", "min(n, m) == 5", "2 ** 3 == 8", "n & 4 == 4", "n << 1 == 24",
+		"!n", strings.Repeat("(", 500), strings.Repeat("-", 5000) + "1"} {
 		if _, known := evaluate(text, axes); known {
 			t.Errorf("%.20q: got a truth, want none", text)
 		}
@@ -383,7 +386,8 @@ func TestCodes(t *testing.T) {
 			t.Errorf("%s is listed, and nothing finds it", code)
 		}
 	}
-	found := regexp.MustCompile(`(?:(?:Error|Warning|Note), |Code[:=] ?|code(?:, hint)? :?= ?|fault\(|once\(|found\(|code: |\.Code = )"([a-z0-9-]+)"`).FindAllStringSubmatch(text.String(), -1)
+	found := regexp.MustCompile(
+		`(?:(?:Error|Warning|Note), |Code[:=] ?|code(?:, hint)? :?= ?|fault\(|once\(|found\(|code: |\.Code = )"([a-z0-9-]+)"`).FindAllStringSubmatch(text.String(), -1)
 	for _, m := range found {
 		if !listed[m[1]] {
 			t.Errorf("%s is found, and not listed", m[1])

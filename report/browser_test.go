@@ -21,8 +21,8 @@ import (
 	"fisub/internal/ui"
 )
 
-// A browser is a headless Chromium that is spoken with over two pipes, in the DevTools protocol: objects that end with a zero
-// byte.
+// A browser is a headless Chromium that is spoken with over two pipes, in the DevTools protocol: objects that end with
+// a zero byte.
 type browser struct {
 	t       *testing.T
 	in      io.Writer
@@ -63,7 +63,8 @@ func startBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"--headless", "--remote-debugging-pipe", "--user-data-dir=" + profile, "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run", "--force-color-profile=srgb"}
+	args := []string{"--headless", "--remote-debugging-pipe", "--user-data-dir=" + profile, "--disable-gpu",
+		"--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run", "--force-color-profile=srgb"}
 	if os.Geteuid() == 0 {
 		args = append(args, "--no-sandbox") // as root it does not start with one
 	}
@@ -206,8 +207,10 @@ func (b *browser) call(method string, params any, result any) {
 // open loads a file as a screen of that width and scheme, and gives what went wrong meanwhile.
 func (b *browser) open(file string, width int, scheme string) []string {
 	b.t.Helper()
-	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
-	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 800, "deviceScaleFactor": 1,
+		"mobile": width < 600}, nil)
+	b.call("Emulation.setEmulatedMedia",
+		map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 	select {
 	case <-b.loaded:
 	default:
@@ -272,8 +275,8 @@ func (b *browser) picture(file string) {
 	}
 }
 
-// audit, for a screen of %d pixels, looks at every element that shows something: overflow of the page, contrast of text and marks with what is behind
-// them, and the size of text on the screen.
+// audit, for a screen of %d pixels, looks at every element that shows something: overflow of the page, contrast of text
+// and marks with what is behind them, and the size of text on the screen.
 const audit = `((width) => {
   document.querySelectorAll('details').forEach(d => d.open = true)
   const faults = new Set()
@@ -329,8 +332,8 @@ const audit = `((width) => {
   return {faults: [...faults].slice(0, 20), texts, marks}
 })(%d)`
 
-// Each page opens without a word on the console and without a request, on a phone and on a desk, in a light and a dark scheme, and
-// passes the audit. With FISUB_REPORT_DIR its pictures are left there.
+// Each page opens without a word on the console and without a request, on a phone and on a desk, in a light and a dark
+// scheme, and passes the audit. With FISUB_REPORT_DIR its pictures are left there.
 func TestBrowser(t *testing.T) {
 	b := startBrowser(t)
 	dir := t.TempDir()
@@ -388,7 +391,8 @@ func writePage(t *testing.T, r *Report, file string) {
 // What a screen reader is told: tables and pictures with names, and the landmarks.
 func TestBrowserAccessibility(t *testing.T) {
 	b := startBrowser(t)
-	for name, want := range map[string]struct{ tables, images int }{"decode": {4, 12}, "two": {10, 23}, "emulated": {2, 0}} {
+	for name, want := range map[string]struct{ tables, images int }{"decode": {4, 12}, "two": {10, 23},
+		"emulated": {2, 0}} {
 		r := pages[name](t)
 		file := filepath.Join(t.TempDir(), name+".html")
 		writePage(t, r, file)
@@ -448,7 +452,9 @@ func TestBrowserFigures(t *testing.T) {
 		var head []string
 		b.eval(`[...document.querySelectorAll('#r1-workloads thead th')].map(h => h.textContent)`, &head)
 		var rows [][][2]string
-		b.eval(`[...document.querySelectorAll('#r1-workloads tbody tr')].map(r => [...r.cells].map(c => [c.textContent, c.title]))`, &rows)
+		b.eval(
+			`[...document.querySelectorAll('#r1-workloads tbody tr')].map(r => [...r.cells].map(c => [c.textContent, c.title]))`,
+			&rows)
 		run := r.Runs[0]
 		if len(rows) != len(run.Rows) {
 			t.Fatalf("%s: rows: got %d, want %d", name, len(rows), len(run.Rows))
@@ -465,7 +471,8 @@ func TestBrowserFigures(t *testing.T) {
 				t.Helper()
 				c := cellOf(column)
 				var got float64
-				if _, err := fmt.Sscan(strings.TrimRight(strings.Fields(c[1] + " ?")[0], ",;"), &got); err != nil || got != want || math.IsNaN(got) {
+				if _, err := fmt.Sscan(strings.TrimRight(strings.Fields(c[1] + " ?")[0], ",;"), &got); err != nil || got != want ||
+					math.IsNaN(got) {
 					t.Errorf("%s: workload %s: %s: got %q, want %v", name, row.UUID, column, c[1], want)
 				}
 				if c[0] != shown {
@@ -494,14 +501,17 @@ func TestBrowserFigures(t *testing.T) {
 			figure("Max abs", ui.ErrorText(row.Evaluated.MaxAbs), float64(*row.Evaluated.MaxAbs))
 			if row.Evaluated.Speedup != nil {
 				figure("Speed-up", ui.Times(row.Evaluated.Speedup), *row.Evaluated.Speedup)
-				figure(run.Run.Run.Baseline.Name, ui.Micros(s.Baseline.MedianNS)+" ± "+ui.Spread(s.Baseline.Interval), s.Baseline.MedianNS)
+				figure(run.Run.Run.Baseline.Name, ui.Micros(s.Baseline.MedianNS)+" ± "+ui.Spread(s.Baseline.Interval),
+					s.Baseline.MedianNS)
 			}
-			if c := cellOf("±"); c[0] != ui.Spread(s.Interval) || !strings.Contains(c[1], "from "+exactNS(s.Interval.LoNS)+" to "+exactNS(s.Interval.HiNS)) {
+			if c := cellOf("±"); c[0] != ui.Spread(s.Interval) ||
+				!strings.Contains(c[1], "from "+exactNS(s.Interval.LoNS)+" to "+exactNS(s.Interval.HiNS)) {
 				t.Errorf("%s: workload %s: ±: got %q", name, row.UUID, c)
 			}
 		}
 		var key map[string]string
-		b.eval(`Object.fromEntries([...document.querySelectorAll('.key div')].map(d => [d.querySelector('dt').textContent, d.querySelector('dd').textContent]))`, &key)
+		b.eval(
+			`Object.fromEntries([...document.querySelectorAll('.key div')].map(d => [d.querySelector('dt').textContent, d.querySelector('dd').textContent]))`, &key)
 		passed, total := run.Passed()
 		if got, want := key["passed"], fmt.Sprintf("%d of %d", passed, total); got != want {
 			t.Errorf("%s: passed: got %q, want %q", name, got, want)
@@ -524,7 +534,8 @@ func TestBrowserFindsFaults(t *testing.T) {
 	writePage(t, pages["decode"](t), file)
 	for _, test := range []struct{ name, change, want string }{
 		{"pale text", `document.querySelector('.summary').style.color = '#999'`, "contrast of text 2."},
-		{"pale marks", `document.querySelector('svg.narrow .mark.solution path').style.stroke = '#eee'`, "contrast of a mark 1."},
+		{"pale marks", `document.querySelector('svg.narrow .mark.solution path').style.stroke = '#eee'`,
+			"contrast of a mark 1."},
 		{"small text", `document.querySelector('svg.narrow text').style.fontSize = '9px'`, "text of "},
 		{"a wide element", `document.querySelector('.scroll').style.overflow = 'visible'`, "the page is "},
 		{"no caption", `document.querySelector('caption').textContent = ''`, "table without a caption"},
@@ -545,9 +556,12 @@ func TestBrowserFindsFaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, insert := range map[string]string{"a script": `<script>console.log(1)</script>`, "a picture": `<img src="http://127.0.0.1:9/x.png">`, "a font": `<style>@import url(http://127.0.0.1:9/x.css)</style>`} {
+	for name, insert := range map[string]string{"a script": `<script>console.log(1)</script>`,
+		"a picture": `<img src="http://127.0.0.1:9/x.png">`,
+		"a font":    `<style>@import url(http://127.0.0.1:9/x.css)</style>`} {
 		changed := filepath.Join(t.TempDir(), "changed.html")
-		if err := os.WriteFile(changed, []byte(strings.Replace(string(page), "<main>", insert+"<main>", 1)), 0o644); err != nil {
+		if err := os.WriteFile(changed, []byte(strings.Replace(string(page), "<main>", insert+"<main>", 1)),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 		if faults := b.open(changed, 360, "light"); len(faults) == 0 {

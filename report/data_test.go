@@ -16,8 +16,8 @@ import (
 // results are of real runs, with their first timings only.
 const results = "testdata/runs"
 
-// measured makes a whole run folder of the run at dir, which has timings and run.json only: each workload gets a verdict, and the
-// speed-up that bench gives it.
+// measured makes a whole run folder of the run at dir, which has timings and run.json only: each workload gets a
+// verdict, and the speed-up that bench gives it.
 func measured(t testing.TB, dir string) *runs.Run {
 	t.Helper()
 	bare, err := runs.Read(filepath.Join(results, dir))
@@ -32,7 +32,8 @@ func measured(t testing.TB, dir string) *runs.Run {
 	var score stats.Score
 	for i, row := range bare.Rows {
 		abs, rel, ms := event.Float(1.19e-7*float64(i+1)), event.Float(7e-4), row.Samples.MedianNS/1e6
-		e := &event.Evaluated{Index: i + 1, Axes: axes[row.UUID], Status: "PASSED", MaxAbs: &abs, MaxRel: &rel, Latency: &ms, Trace: traceLine(row.UUID, "PASSED")}
+		e := &event.Evaluated{Index: i + 1, Axes: axes[row.UUID], Status: "PASSED", MaxAbs: &abs, MaxRel: &rel, Latency: &ms,
+			Trace: traceLine(row.UUID, "PASSED")}
 		if row.Samples.Baseline != nil {
 			x := row.Samples.Baseline.MedianNS / row.Samples.MedianNS
 			e.Speedup = &x
@@ -55,7 +56,8 @@ func traceLine(uuid, status string) json.RawMessage {
 	if status == "PASSED" {
 		figures = `"correctness":{"max_relative_error":0,"max_absolute_error":0},"performance":{"latency_ms":0,"reference_latency_ms":0,"speedup_factor":0}`
 	}
-	return json.RawMessage(`{"definition":"d","workload":{"axes":{"n":1},"inputs":{},"uuid":` + string(quoted) + `},"solution":"s","evaluation":` +
+	return json.RawMessage(`{"definition":"d","workload":{"axes":{"n":1},"inputs":{},"uuid":` + string(quoted) +
+		`},"solution":"s","evaluation":` +
 		`{"status":"` + status + `","environment":{"hardware":"h","libs":{}},"timestamp":"t","log":"",` + figures + `}}`)
 }
 
@@ -83,14 +85,19 @@ func folder(t testing.TB, run *event.Run, list ...event.Event) *runs.Run {
 
 // gpuRun is about n workloads of two axes.
 func gpuRun(id string, n int) *event.Run {
-	r := &event.Run{Schema: event.Schema, ID: id, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Fisub: "0.1.0", Command: []string{"fisub", "local"}, Solution: "my-kernel", Author: "me",
-		Language: "cuda", ContentHash: "0123456789abcdef", Definition: "gdn_prefill", Set: "default", Tolerance: event.Tolerance{Atol: 0.01, Rtol: 0.02, MatchedRatio: 0.95},
-		Profile: event.Profile{Name: "official", Warmup: 10, Iterations: 50, Trials: 3, TimeoutS: 300}, Floors: true,
+	r := &event.Run{Schema: event.Schema, ID: id, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Fisub: "0.1.0",
+		Command: []string{"fisub", "local"}, Solution: "my-kernel", Author: "me",
+		Language: "cuda", ContentHash: "0123456789abcdef", Definition: "gdn_prefill", Set: "default",
+		Tolerance: event.Tolerance{Atol: 0.01, Rtol: 0.02, MatchedRatio: 0.95},
+		Profile:   event.Profile{Name: "official", Warmup: 10, Iterations: 50, Trials: 3, TimeoutS: 300}, Floors: true,
 		Baseline: &event.Baseline{Name: "triton", Solution: "baseline-triton", ContentHash: "fedcba9876543210"},
-		Device:   event.Device{Kind: "cuda", Name: "NVIDIA B200", Arch: "sm_100", Driver: "580.1", CUDA: "13.0", Toolchain: "nvcc 13.0.88", UUID: "GPU-1"},
-		Host:     event.Host{Name: "gpu01", OS: "linux/amd64", CPU: "CPU", Cores: 8}, Git: &event.Git{Commit: "abc123", Dirty: true}}
+		Device: event.Device{Kind: "cuda", Name: "NVIDIA B200", Arch: "sm_100", Driver: "580.1", CUDA: "13.0",
+			Toolchain: "nvcc 13.0.88", UUID: "GPU-1"},
+		Host: event.Host{Name: "gpu01", OS: "linux/amd64", CPU: "CPU", Cores: 8},
+		Git:  &event.Git{Commit: "abc123", Dirty: true}}
 	for i := range n {
-		r.Workloads = append(r.Workloads, event.Workload{UUID: fmt.Sprintf("%08d-aaaa-bbbb-cccc-dddddddddddd", i), Axes: map[string]int{"num_seqs": 1 + i%7, "total_seq_len": 64 << (i % 10)}})
+		r.Workloads = append(r.Workloads, event.Workload{UUID: fmt.Sprintf("%08d-aaaa-bbbb-cccc-dddddddddddd", i),
+			Axes: map[string]int{"num_seqs": 1 + i%7, "total_seq_len": 64 << (i % 10)}})
 	}
 	return r
 }
@@ -115,7 +122,8 @@ func samples(seed uint64, ns float64, trials, calls int) *event.Samples {
 	timings := func(ns float64, trials int, cold bool) *event.Timings {
 		all := draw(ns, trials)
 		s := stats.Summarize(all)
-		return &event.Timings{Timer: "cupti", ColdL2: cold, TrialsNS: all, MedianNS: stats.Latency(all), N: s.N, Interval: event.Interval{LoNS: s.Lo, HiNS: s.Hi, Width: s.Width(), Confidence: s.Confidence}}
+		return &event.Timings{Timer: "cupti", ColdL2: cold, TrialsNS: all, MedianNS: stats.Latency(all), N: s.N,
+			Interval: event.Interval{LoNS: s.Lo, HiNS: s.Hi, Width: s.Width(), Confidence: s.Confidence}}
 	}
 	own := timings(ns, trials, true)
 	s := stats.Summarize(own.TrialsNS)
@@ -123,12 +131,18 @@ func samples(seed uint64, ns float64, trials, calls int) *event.Samples {
 	reading := event.Reading{SMClockMHz: 1965, MemoryClockMHz: 3996, TemperatureC: 41, PowerW: 321.5}
 	hot := reading
 	hot.TemperatureC, hot.PowerW = 44, 402.25
-	return &event.Samples{Timer: "cupti", ColdL2: true, TrialsNS: own.TrialsNS, MedianNS: own.MedianNS, MinNS: int64(s.Min), N: s.N, Q1NS: s.Q1, Q2NS: s.Median, Q3NS: s.Q3, MeanNS: s.Mean,
+	return &event.Samples{Timer: "cupti", ColdL2: true, TrialsNS: own.TrialsNS, MedianNS: own.MedianNS,
+		MinNS: int64(s.Min), N: s.N, Q1NS: s.Q1, Q2NS: s.Median, Q3NS: s.Q3, MeanNS: s.Mean,
 		Interval: own.Interval, Bytes: bytes, Bandwidth: float64(bytes) / own.MedianNS, Measured: 1,
-		Kernels: []event.Activity{{Kind: "memset", Bytes: 4096, MedianNS: 640 + float64(seed%100)}, {Kind: "kernel", Name: fmt.Sprintf("void (anonymous namespace)::prefill<%d, (gdn::Order)1>(float const*, int)", seed%4), Grid: [3]int{int(seed%7) + 1, 132, 1},
-			Block: [3]int{256, 1, 1}, Registers: 168, StaticSharedBytes: 1024, DynamicSharedBytes: 196608, LocalBytes: 16, MedianNS: ns / 2}},
-		Stamp: &event.Stamp{Before: reading, After: hot, During: event.During{N: 4, Min: reading, Median: reading, Max: hot}, ECC: true},
-		Warm:  timings(0.8*ns, 1, false), Baseline: timings(1.3*ns, trials, true), CopyNS: 0.9 * ns, EmptyNS: 576, CopyShare: 0.9 * ns / own.MedianNS}
+		Kernels: []event.Activity{{Kind: "memset", Bytes: 4096, MedianNS: 640 + float64(seed%100)},
+			{Kind: "kernel", Name: fmt.Sprintf("void (anonymous namespace)::prefill<%d, (gdn::Order)1>(float const*, int)",
+				seed%4), Grid: [3]int{int(seed%7) + 1, 132, 1},
+				Block: [3]int{256, 1, 1}, Registers: 168, StaticSharedBytes: 1024, DynamicSharedBytes: 196608, LocalBytes: 16,
+				MedianNS: ns / 2}},
+		Stamp: &event.Stamp{Before: reading, After: hot, During: event.During{N: 4, Min: reading, Median: reading, Max: hot},
+			ECC: true},
+		Warm: timings(0.8*ns, 1, false), Baseline: timings(1.3*ns, trials, true), CopyNS: 0.9 * ns, EmptyNS: 576,
+		CopyShare: 0.9 * ns / own.MedianNS}
 }
 
 // passed are the events of a workload that passed.
@@ -142,7 +156,8 @@ func passed(w event.Workload, s *event.Samples) []event.Event {
 			x := s.Baseline.MedianNS / s.MedianNS
 			e.Speedup = &x
 		}
-		return []event.Event{{Type: event.TypeSamples, Workload: w.UUID, Samples: s}, {Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: e}}
+		return []event.Event{{Type: event.TypeSamples, Workload: w.UUID, Samples: s},
+			{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: e}}
 	}
 	return []event.Event{{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: e}}
 }
@@ -166,16 +181,19 @@ func hundred(t testing.TB, id string, factor float64) *runs.Run {
 			s.Stamp.OtherProcesses = []event.GPUProcess{{PID: 77, Name: "python3", MemoryBytes: 3 << 30, SMPercent: 40}}
 			s.Measured = 3
 		case 5, 9:
-			e := &event.Evaluated{Axes: w.Axes, Status: "INCORRECT_NUMERICAL", Detail: "output state[3, 1]: got 1.25, want 0.5", Log: "line 1\n\x1b[31mred\x1b[0m line 2\nline 3\n", Trace: traceLine(w.UUID, "INCORRECT_NUMERICAL")}
+			e := &event.Evaluated{Axes: w.Axes, Status: "INCORRECT_NUMERICAL", Detail: "output state[3, 1]: got 1.25, want 0.5",
+				Log: "line 1\n\x1b[31mred\x1b[0m line 2\nline 3\n", Trace: traceLine(w.UUID, "INCORRECT_NUMERICAL")}
 			list = append(list, event.Event{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: e})
 			continue
 		}
 		list = append(list, passed(w, s)...)
 		if i == 7 {
-			list = append(list, event.Event{Type: event.TypeWarning, Workload: w.UUID, Finding: &event.Finding{Check: "cached-by-pointer", Text: "the outputs are those of the inputs before"}})
+			list = append(list, event.Event{Type: event.TypeWarning, Workload: w.UUID,
+				Finding: &event.Finding{Check: "cached-by-pointer", Text: "the outputs are those of the inputs before"}})
 		}
 	}
-	list = append(list, event.Event{Type: event.TypeWarning, Message: &event.Message{Text: "the clocks are not locked", Hint: "nvidia-smi -lgc"}}, event.Event{Type: event.TypeDone, Done: &event.Done{Seconds: 12}})
+	list = append(list, event.Event{Type: event.TypeWarning, Message: &event.Message{Text: "the clocks are not locked",
+		Hint: "nvidia-smi -lgc"}}, event.Event{Type: event.TypeDone, Done: &event.Done{Seconds: 12}})
 	made[id] = folder(t, run, list...)
 	return made[id]
 }
@@ -185,10 +203,12 @@ func places(t testing.TB) *runs.Run {
 	run := gpuRun("20260102-places", 6)
 	run.Baseline = nil
 	var list []event.Event
-	devices := []event.Device{run.Device, {Kind: "cuda", Name: "NVIDIA H200", Arch: "sm_90", Driver: "570.9", UUID: "GPU-2"}}
+	devices := []event.Device{run.Device, {Kind: "cuda", Name: "NVIDIA H200", Arch: "sm_90", Driver: "570.9",
+		UUID: "GPU-2"}}
 	names := []string{"lab: gpu01 gpu 0", "cloud: i-2"}
 	for i, d := range devices {
-		list = append(list, event.Event{Type: event.TypeJob, Place: names[i], JobState: &event.Job{Phase: "running", Device: &d, Host: &event.Host{Name: "host" + fmt.Sprint(i), Cores: 4}}})
+		list = append(list, event.Event{Type: event.TypeJob, Place: names[i],
+			JobState: &event.Job{Phase: "running", Device: &d, Host: &event.Host{Name: "host" + fmt.Sprint(i), Cores: 4}}})
 	}
 	for i, w := range run.Workloads {
 		s := samples(uint64(i), 5000*float64(1+2*(i%2))*float64(i+1), 3, 50)
@@ -204,9 +224,11 @@ func places(t testing.TB) *runs.Run {
 // emulated is a run without latencies.
 func emulated(t testing.TB) *runs.Run {
 	run := gpuRun("20260102-emu", 3)
-	run.Device, run.Baseline, run.Floors = event.Device{Kind: "emu", Name: "CPU", Emulated: true, Toolchain: "g++ 12"}, nil, false
+	run.Device, run.Baseline, run.Floors = event.Device{Kind: "emu", Name: "CPU", Emulated: true, Toolchain: "g++ 12"},
+		nil, false
 	list := passed(run.Workloads[0], nil)
-	list = append(list, event.Event{Type: event.TypeFailed, Workload: run.Workloads[1].UUID, Message: &event.Message{Text: "no space left"}})
+	list = append(list, event.Event{Type: event.TypeFailed, Workload: run.Workloads[1].UUID,
+		Message: &event.Message{Text: "no space left"}})
 	return folder(t, run, list...)
 }
 
@@ -214,7 +236,8 @@ func emulated(t testing.TB) *runs.Run {
 func hostile(t testing.TB) *runs.Run {
 	const script = `</title></style><script>document.title="owned"</script><img src="http://example.invalid/x.png" onerror="document.title='owned'">`
 	run := gpuRun("20260102-hostile", 2)
-	run.Solution, run.Author, run.Definition, run.Set, run.Command = "=1+1"+script, script, "|"+script, script, []string{script, "\u202egnp.exe"}
+	run.Solution, run.Author, run.Definition, run.Set, run.Command = "=1+1"+script, script, "|"+script, script,
+		[]string{script, "\u202egnp.exe"}
 	run.Baseline.Name, run.Device.Name, run.Host.Name, run.Git.Commit = "@team "+script, script, script, script
 	run.Workloads[0].UUID, run.Workloads[1].UUID = `"><svg onload=alert(1)>`+script, "-2+3"
 	run.Workloads[1].Axes = map[string]int{`"><b>n`: 1 << 40, "batch_size": -3}
@@ -223,13 +246,17 @@ func hostile(t testing.TB) *runs.Run {
 	s.Kernels[1].Name, s.Stamp.ThrottleReasons, s.Stamp.Note = script, []string{script}, script
 	s.Stamp.OtherProcesses = []event.GPUProcess{{Name: script}}
 	s.TrialsNS = [][]int64{{-5, 0, 1 << 62, 3}, {}, {7}}
-	s.Interval, s.MinNS, s.Q3NS, s.CopyNS, s.Baseline.MedianNS = event.Interval{LoNS: -1, HiNS: 1e300, Width: 1e300}, -1<<62, -1, 5e-324, 1e308
+	s.Interval, s.MinNS, s.Q3NS, s.CopyNS, s.Baseline.MedianNS = event.Interval{LoNS: -1, HiNS: 1e300, Width: 1e300},
+		-1<<62, -1, 5e-324, 1e308
 	huge := 1e308
 	list := passed(run.Workloads[0], s)
 	list[1].Evaluated.Speedup = &huge
-	list = append(list, event.Event{Type: event.TypeWarning, Workload: run.Workloads[0].UUID, Finding: &event.Finding{Check: script, Text: script}},
-		event.Event{Type: event.TypeEvaluated, Workload: "-2+3", Evaluated: &event.Evaluated{Status: "RUNTIME_ERROR", Detail: script, Axes: run.Workloads[1].Axes,
-			Log: "\x1b]8;;http://example.invalid/\x07link\x1b]8;;\x07 \x1b[2J\x1b[1;31m" + script + "\x1b[0m\rover\n</pre>" + script, Trace: traceLine("-2+3", "RUNTIME_ERROR")}},
+	list = append(list, event.Event{Type: event.TypeWarning, Workload: run.Workloads[0].UUID,
+		Finding: &event.Finding{Check: script, Text: script}},
+		event.Event{Type: event.TypeEvaluated, Workload: "-2+3", Evaluated: &event.Evaluated{Status: "RUNTIME_ERROR",
+			Detail: script, Axes: run.Workloads[1].Axes,
+			Log: "\x1b]8;;http://example.invalid/\x07link\x1b]8;;\x07 \x1b[2J\x1b[1;31m" + script + "\x1b[0m\rover\n</pre>" +
+				script, Trace: traceLine("-2+3", "RUNTIME_ERROR")}},
 		event.Event{Type: event.TypeWarning, Message: &event.Message{Text: script, Hint: script}})
 	return folder(t, run, list...)
 }

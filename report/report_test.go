@@ -48,8 +48,8 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// Of a long table Markdown shows what did not pass outside of the fold, and all of it stays below the 65,536 characters that a
-// comment may have.
+// Of a long table Markdown shows what did not pass outside of the fold, and all of it stays below the 65,536 characters
+// that a comment may have.
 func TestMarkdownOfMany(t *testing.T) {
 	var b bytes.Buffer
 	if err := newReport(t, hundred(t, "20260102-a", 1)).Markdown(&b); err != nil {
@@ -60,7 +60,8 @@ func TestMarkdownOfMany(t *testing.T) {
 		t.Errorf("got %d bytes, want at most 65536", len(text))
 	}
 	fold := strings.Index(text, "</details>")
-	for _, want := range []string{"INCORRECT_NUMERICAL on 00000005", "finding cached-by-pointer on 00000007", "timings of 00000003-aaaa-bbbb-cccc-dddddddddddd are in doubt"} {
+	for _, want := range []string{"INCORRECT_NUMERICAL on 00000005", "finding cached-by-pointer on 00000007",
+		"timings of 00000003-aaaa-bbbb-cccc-dddddddddddd are in doubt"} {
 		if at := strings.Index(text, want); at < fold {
 			t.Errorf("%q: got index %d, want it behind the table, which ends at %d", want, at, fold)
 		}
@@ -92,7 +93,8 @@ func TestCSVFigures(t *testing.T) {
 	got := map[string]string{}
 	for _, row := range rows[1:] {
 		at := func(name string) string { return row[slices.Index(rows[0], name)] }
-		got[at("workload")+" "+at("contender")+" "+at("l2")] = at("latency_ns") + " " + at("speedup") + " " + at("interval_hi_ns")
+		got[at("workload")+" "+at("contender")+" "+at("l2")] = at("latency_ns") + " " + at("speedup") + " " +
+			at("interval_hi_ns")
 	}
 	want := map[string]string{}
 	for _, row := range run.Rows {
@@ -101,7 +103,8 @@ func TestCSVFigures(t *testing.T) {
 			want[row.UUID+" solution "] = "  "
 			continue
 		}
-		want[row.UUID+" solution cold"] = fmt.Sprintf("%v %v %v", exact(s.MedianNS), exact(*row.Evaluated.Speedup), exact(s.Interval.HiNS))
+		want[row.UUID+" solution cold"] = fmt.Sprintf("%v %v %v", exact(s.MedianNS), exact(*row.Evaluated.Speedup),
+			exact(s.Interval.HiNS))
 		want[row.UUID+" solution warm"] = fmt.Sprintf("%v  %v", exact(s.Warm.MedianNS), exact(s.Warm.Interval.HiNS))
 		want[row.UUID+" baseline cold"] = fmt.Sprintf("%v  %v", exact(s.Baseline.MedianNS), exact(s.Baseline.Interval.HiNS))
 		want[row.UUID+" copy "] = exact(s.CopyNS) + "  "
@@ -139,7 +142,8 @@ func TestHostile(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := b.String()
-	for _, no := range []string{"\x1b", "\u202e", "NaN", "Inf", "%!", "ZgotmplZ", "onerror=\"", "onload=\"", "src=\"", "href=\"h"} {
+	for _, no := range []string{"\x1b", "\u202e", "NaN", "Inf", "%!", "ZgotmplZ", "onerror=\"", "onload=\"", "src=\"",
+		"href=\"h"} {
 		if at := strings.Index(text, no); at >= 0 {
 			t.Errorf("%q: got ...%s", no, text[max(0, at-40):min(len(text), at+60)])
 		}
@@ -168,13 +172,15 @@ func TestEmulated(t *testing.T) {
 	claims := passed(run.Workloads[0], samples(1, 5000, 3, 50))
 	speedup := exact(*claims[1].Evaluated.Speedup)
 	r := newReport(t, folder(t, run, claims...))
-	for _, write := range []func(*bytes.Buffer) error{func(b *bytes.Buffer) error { return r.HTML(b) }, func(b *bytes.Buffer) error { return r.Markdown(b) },
+	for _, write := range []func(*bytes.Buffer) error{func(b *bytes.Buffer) error { return r.HTML(b) },
+		func(b *bytes.Buffer) error { return r.Markdown(b) },
 		func(b *bytes.Buffer) error { return r.CSV(b) }} {
 		var b bytes.Buffer
 		if err := write(&b); err != nil {
 			t.Fatal(err)
 		}
-		if text := b.String(); strings.Contains(text, "µs") || strings.Contains(text, "1.30x") || strings.Contains(text, speedup) || strings.Contains(text, "cupti") || strings.Count(text, "measures nothing") > 1 {
+		if text := b.String(); strings.Contains(text, "µs") || strings.Contains(text, "1.30x") ||
+			strings.Contains(text, speedup) || strings.Contains(text, "cupti") || strings.Count(text, "measures nothing") > 1 {
 			t.Errorf("got\n%s", text)
 		}
 	}
@@ -191,7 +197,8 @@ func TestPlaces(t *testing.T) {
 	for _, l := range c.Legend {
 		names = append(names, l.Text)
 	}
-	want := []string{"solution on lab: gpu01 gpu 0", "solution on cloud: i-2", "plain copy of as many bytes on lab: gpu01 gpu 0", "plain copy of as many bytes on cloud: i-2"}
+	want := []string{"solution on lab: gpu01 gpu 0", "solution on cloud: i-2",
+		"plain copy of as many bytes on lab: gpu01 gpu 0", "plain copy of as many bytes on cloud: i-2"}
 	if !slices.Equal(names, want) {
 		t.Errorf("legend: got %q, want %q", names, want)
 	}
@@ -239,7 +246,8 @@ func TestComparison(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := r.Comparisons[0].Result, res; got.Verdict != want.Verdict || *got.Ratio != *want.Ratio || got.Verdict != compare.Faster {
+	if got, want := r.Comparisons[0].Result, res; got.Verdict != want.Verdict || *got.Ratio != *want.Ratio ||
+		got.Verdict != compare.Faster {
 		t.Errorf("got %v %v, want %v %v", got.Verdict, got.Ratio, want.Verdict, want.Ratio)
 	}
 	table := r.Comparisons[0].table("x")
@@ -247,7 +255,8 @@ func TestComparison(t *testing.T) {
 		ratio, interval := RatioText(row.Ratio)
 		cells := table.Rows[i]
 		n := len(cells)
-		if cells[n-4].Text != ratio || cells[n-3].Text != interval || !strings.HasPrefix(cells[n-1].Text, string(row.Verdict)) {
+		if cells[n-4].Text != ratio || cells[n-3].Text != interval ||
+			!strings.HasPrefix(cells[n-1].Text, string(row.Verdict)) {
 			t.Errorf("row %d: got %v, want %s, %s, %s", i, cells, ratio, interval, row.Verdict)
 		}
 	}
@@ -259,7 +268,8 @@ func TestComparison(t *testing.T) {
 	if err := r.HTML(&page); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"B as a whole: <strong class=\"good\">faster</strong>", "the runs cannot be compared: the device is NVIDIA B200"} {
+	for _, want := range []string{"B as a whole: <strong class=\"good\">faster</strong>",
+		"the runs cannot be compared: the device is NVIDIA B200"} {
 		if !strings.Contains(page.String(), want) {
 			t.Errorf("no %q in the page", want)
 		}
@@ -347,7 +357,8 @@ func FuzzScale(f *testing.F) {
 			t.Skip()
 		}
 		list := scaleTicks(lo, hi)
-		if len(list) < 2 || len(list) > 100 || list[0] > lo*(1+1e-6) || list[len(list)-1] < hi*(1-1e-6) || !slices.IsSorted(list) || list[0] == list[len(list)-1] || list[0] <= 0 {
+		if len(list) < 2 || len(list) > 100 || list[0] > lo*(1+1e-6) || list[len(list)-1] < hi*(1-1e-6) ||
+			!slices.IsSorted(list) || list[0] == list[len(list)-1] || list[0] <= 0 {
 			t.Errorf("%v to %v: got %v", lo, hi, list)
 		}
 	})
@@ -390,10 +401,11 @@ func TestMarkdownText(t *testing.T) {
 
 func TestKernelName(t *testing.T) {
 	for in, want := range map[string]string{
-		"void gdn::decode<gdn::Shape<8, (gdn::Order)0>, true>(float const*, int)": "gdn::decode<gdn::Shape<8, (gdn::Order)0>, true>",
-		"void (anonymous namespace)::f<1>(int)":                                   "(anonymous namespace)::f<1>",
-		"_kernel_0":                                                               "_kernel_0",
-		"":                                                                        "",
+		"void gdn::decode<gdn::Shape<8, (gdn::Order)0>, true>(float const*, int)": "gdn::decode<gdn::Shape<8, " +
+			"(gdn::Order)0>, true>",
+		"void (anonymous namespace)::f<1>(int)": "(anonymous namespace)::f<1>",
+		"_kernel_0":                             "_kernel_0",
+		"":                                      "",
 	} {
 		if got := kernelCell(event.Activity{Kind: "kernel", Name: in}).Text; got != want {
 			t.Errorf("%q: got %q, want %q", in, got, want)

@@ -55,7 +55,8 @@ func TestNew(t *testing.T) {
 	for _, name := range []string{
 		"gdn/gdn_decode_qk4_v8_d128_k_last", "gdn/gdn_prefill_qk4_v8_d128_k_last",
 		"moe/moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048",
-		"dsa_paged/dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64", "dsa_paged/dsa_topk_indexer_fp8_h64_d128_topk2048_ps64",
+		"dsa_paged/dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64",
+		"dsa_paged/dsa_topk_indexer_fp8_h64_d128_topk2048_ps64",
 	} {
 		data, err := definitions.FS.ReadFile(name + ".json")
 		if err != nil {
@@ -118,7 +119,8 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{"no kernel", Options{Definition: definition(t, double), Language: trace.CUDA, Name: "n", Author: "a"},
 			`definition "double": fisub has no kernel to begin from: write kernel(x float32 [n], s int32) -> (y float32 [])`},
-		{"language", Options{Definition: def, Language: trace.TileLang, Name: "n", Author: "a"}, `language "tilelang": no template`},
+		{"language", Options{Definition: def, Language: trace.TileLang, Name: "n", Author: "a"},
+			`language "tilelang": no template`},
 		{"author", Options{Definition: def, Language: trace.Python, Name: "n", Author: "a/b"}, `author "a/b": holds a slash`},
 		{"both", Options{Definition: def, Language: trace.Python, Name: "..", Author: "a\nb"}, "cannot be printed"},
 	} {
@@ -145,7 +147,8 @@ func TestWrite(t *testing.T) {
 	write(false, Unchanged, Unchanged, Unchanged, Unchanged)
 
 	kernel := filepath.Join(dir, "solution", "python", "kernel.py")
-	for name, content := range map[string]string{kernel: "mine", filepath.Join(dir, "solution", "python", "more.py"): "x", filepath.Join(dir, "README"): "x"} {
+	for name, content := range map[string]string{kernel: "mine", filepath.Join(dir, "solution", "python", "more.py"): "x",
+		filepath.Join(dir, "README"): "x"} {
 		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +158,8 @@ func TestWrite(t *testing.T) {
 	}
 	_, err = p.Write(dir, false)
 	var conflict *ConflictError
-	if !errors.As(err, &conflict) || len(conflict.Conflicts) != 2 || conflict.Conflicts[0].Path != "solution/python/kernel.py" ||
+	if !errors.As(err, &conflict) || len(conflict.Conflicts) != 2 ||
+		conflict.Conflicts[0].Path != "solution/python/kernel.py" ||
 		conflict.Conflicts[1] != (Conflict{"solution/python/more.py", true}) {
 		t.Fatalf("got %v, want conflicts about kernel.py and more.py", err)
 	}

@@ -24,7 +24,8 @@ func (l *log) Warn(text, hint string)          { l.text = append(l.text, text) }
 func hinted(t *testing.T, what string, err error, words string) {
 	t.Helper()
 	var u *usage.Error
-	if words == "" && err != nil || words != "" && (!errors.As(err, &u) || !strings.Contains(err.Error()+"\n"+u.Hint, words)) {
+	if words == "" && err != nil || words != "" &&
+		(!errors.As(err, &u) || !strings.Contains(err.Error()+"\n"+u.Hint, words)) {
 		t.Errorf("%s: got %v, want %q", what, err, words)
 	}
 }
@@ -100,7 +101,8 @@ func TestChooseDevice(t *testing.T) {
 func TestGoOn(t *testing.T) {
 	dps := true
 	describe := func() *event.Run {
-		return &event.Run{ID: "new", Solution: "s", ContentHash: "h", Definition: "d", Set: "default", Timer: "auto", DPS: &dps,
+		return &event.Run{ID: "new", Solution: "s", ContentHash: "h", Definition: "d", Set: "default", Timer: "auto",
+			DPS:     &dps,
 			Profile: event.Profile{Name: "quick"}, Workloads: []event.Workload{{UUID: "a"}, {UUID: "b"}}}
 	}
 	old := func() *runs.Run {
@@ -128,7 +130,8 @@ func TestGoOn(t *testing.T) {
 		{func(r *event.Run) { r.Set = "other" }, "its set is default, now it is other"},
 		{func(r *event.Run) { r.Profile.Trials = 2 }, "its profile is"},
 		{func(r *event.Run) { r.Timer = "events" }, "its timer is auto"},
-		{func(r *event.Run) { r.Baseline = &event.Baseline{Name: "n", ContentHash: "0123456789"} }, "its baseline is none, now it is n 01234567"},
+		{func(r *event.Run) { r.Baseline = &event.Baseline{Name: "n", ContentHash: "0123456789"} },
+			"its baseline is none, now it is n 01234567"},
 		{func(r *event.Run) { no := false; r.DPS = &no }, "its destination-passing style is true, now it is false"},
 	} {
 		run := describe()

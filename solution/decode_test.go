@@ -34,8 +34,8 @@ const (
 	stateBytes           = headsV * dim * dim * 4 // of one row of the batch
 )
 
-// Rows of the batch in which inputs differ, on a GPU and on the emulator: larger batches repeat them, which bounds the time
-// that the reference takes. Primes, so that an offset that wraps at a power of two finds another row.
+// Rows of the batch in which inputs differ, on a GPU and on the emulator: larger batches repeat them, which bounds the
+// time that the reference takes. Primes, so that an offset that wraps at a power of two finds another row.
 const period, periodEmulated = 17, 3
 
 // Places of the arguments.
@@ -54,8 +54,8 @@ const (
 	numArgs
 )
 
-// rounding is what a chain of a few float32 operations may be off by, relative to what goes in: 4 units of 2^-24. The kernel
-// promises exponent for its gates.
+// rounding is what a chain of a few float32 operations may be off by, relative to what goes in: 4 units of 2^-24. The
+// kernel promises exponent for its gates.
 const rounding, exponent = 4.0 / (1 << 24), 1e-6
 
 // poison is what outputs hold before a call: NaN in bfloat16 and float32. The bytes around tensors are guard.
@@ -88,8 +88,8 @@ func TestGPU(t *testing.T) {
 	conform(t, d, []int{1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 48, 64, 127, 128, 512}, nil, once)
 }
 
-// conform runs all the tests on d, and closes it: every case with the batch sizes of full, each state and each scale with
-// those of some, one case with those of once.
+// conform runs all the tests on d, and closes it: every case with the batch sizes of full, each state and each scale
+// with those of some, one case with those of once.
 func conform(t *testing.T, d device.Device, full, some, once []int) {
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
@@ -109,7 +109,8 @@ func conform(t *testing.T, d device.Device, full, some, once []int) {
 			batches = slices.Concat(batches, once)
 		}
 		for _, batch := range batches {
-			t.Run(fmt.Sprintf("%s,batch=%d", c.name, batch), func(t *testing.T) { newCall(t, d, batch, c, uint64(i)).conform(kernel) })
+			t.Run(fmt.Sprintf("%s,batch=%d", c.name, batch),
+				func(t *testing.T) { newCall(t, d, batch, c, uint64(i)).conform(kernel) })
 		}
 	}
 	t.Run("refusals", func(t *testing.T) { refusals(t, d, kernel, altered) })
@@ -134,7 +135,8 @@ func build(t *testing.T, d device.Device, entry string) device.Kernel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sol := &trace.Solution{Name: "decode", Spec: trace.BuildSpec{Language: trace.CUDA, EntryPoint: "kernel.cu::" + entry, DestinationPassingStyle: true}}
+	sol := &trace.Solution{Name: "decode", Spec: trace.BuildSpec{Language: trace.CUDA, EntryPoint: "kernel.cu::" + entry,
+		DestinationPassingStyle: true}}
 	for _, e := range entries {
 		if e.Path == "kernel.cu" {
 			e.Content = "#include <functional>\n" + e.Content + string(text)
@@ -190,8 +192,10 @@ type testCase struct {
 func cases() []testCase {
 	float := func(x float64) *trace.Scalar { return &trace.Scalar{Kind: trace.FloatScalar, Float: x} }
 	var all []testCase
-	for _, state := range []testCase{{name: "state=None", state: -1}, {name: "state=zeros"}, {name: "state=normal*0.01", state: 0.01}, {name: "state=normal", state: 1}} {
-		for _, scale := range []testCase{{name: "scale=None"}, {name: "scale=0", scale: float(0)}, {name: "scale=1", scale: float(1)},
+	for _, state := range []testCase{{name: "state=None", state: -1}, {name: "state=zeros"},
+		{name: "state=normal*0.01", state: 0.01}, {name: "state=normal", state: 1}} {
+		for _, scale := range []testCase{{name: "scale=None"}, {name: "scale=0", scale: float(0)},
+			{name: "scale=1", scale: float(1)},
 			{name: "scale=128^-0.5", scale: float(1 / math.Sqrt(dim))}} {
 			all = append(all, testCase{state.name + "," + scale.name, state.state, scale.scale})
 		}
@@ -199,8 +203,9 @@ func cases() []testCase {
 	return all
 }
 
-// The gates' inputs. With dt_bias 0 the first are on both sides of softplus' threshold, those about -0.69 of the place where
-// the kernel changes from a polynomial to a logarithm; exp(A_log) is up to 148, and 403 once, so that an error of softplus shows.
+// The gates' inputs. With dt_bias 0 the first are on both sides of softplus' threshold, those about -0.69 of the place
+// where the kernel changes from a polynomial to a logarithm; exp(A_log) is up to 148, and 403 once, so that an error of
+// softplus shows.
 var (
 	gateA      = []float64{30, -30, 100, -100, 19.875, 20, 20.125, -0.6875, -0.6953125, -2.75, -5, -8, -10, 0}
 	gateB      = []float64{20, -20}
@@ -218,7 +223,8 @@ var random = sync.OnceValue(func() (r struct{ q, k, v, state []float64 }) {
 		}
 		return x
 	}
-	r.q, r.k, r.v, r.state = normal(period*headsQK*dim), normal(period*headsQK*dim), normal(period*headsV*dim), normal(period*stateBytes/4)
+	r.q, r.k, r.v, r.state = normal(period*headsQK*dim), normal(period*headsQK*dim), normal(period*headsV*dim),
+		normal(period*stateBytes/4)
 	for k := range slices.Chunk(r.k, dim) {
 		var sum float64
 		for _, x := range k {
@@ -368,8 +374,8 @@ func (x *call) poison() {
 	}
 }
 
-// results are the rows of the outputs that differ. Each later row of a batch has the inputs of one of these, so it must be
-// the same to the bit. What lies around the outputs, the inputs, and what lies around those, must be as it was.
+// results are the rows of the outputs that differ. Each later row of a batch has the inputs of one of these, so it must
+// be the same to the bit. What lies around the outputs, the inputs, and what lies around those, must be as it was.
 func (x *call) results() (output, newState []byte) {
 	x.t.Helper()
 	for i, p := range x.placed {
@@ -431,8 +437,8 @@ func (x *call) conform(k device.Kernel) {
 	output, newState := x.run(k)
 	x.compare(output, newState)
 
-	// Again, the same to the bit: with the stream busy before the call and its outputs taken in the stream's order, so that
-	// nothing happens on another one. That takes the outputs' size on the host.
+	// Again, the same to the bit: with the stream busy before the call and its outputs taken in the stream's order, so
+	// that nothing happens on another one. That takes the outputs' size on the host.
 	if x.batch > 1000 {
 		output2, newState2 := x.run(k)
 		x.same(output, newState, output2, newState2)
@@ -450,21 +456,23 @@ func (x *call) conform(k device.Kernel) {
 func (x *call) same(output, newState, output2, newState2 []byte) {
 	x.t.Helper()
 	if !bytes.Equal(output, output2) || !bytes.Equal(newState, newState2) {
-		x.t.Errorf("a second call: outputs equal %v, states equal %v; want both equal to the bit", bytes.Equal(output, output2), bytes.Equal(newState, newState2))
+		x.t.Errorf("a second call: outputs equal %v, states equal %v; want both equal to the bit",
+			bytes.Equal(output, output2), bytes.Equal(newState, newState2))
 	}
 }
 
 // compare holds the results against the reference, which computes in float64 and rounds at the end.
 //
-// The new state is g*S + delta*k: its error is allowed to be 1e-5 of |g*S| + |delta*k|, and not of the sum of the two, which
-// may cancel to less than the rounding of either. Two of its parts are worse known than that, in float32, however well they
-// are computed. delta is beta*(v - g*S k), where v and the 128 terms of S k may cancel too: their roundings are a share of
-// their magnitudes, of which delta tells nothing. And g is exp(-t), which makes of a relative error of t one that is t times
-// as large: at the least g that shows beside the least beta, t is about 20.
+// The new state is g*S + delta*k: its error is allowed to be 1e-5 of |g*S| + |delta*k|, and not of the sum of the two,
+// which may cancel to less than the rounding of either. Two of its parts are worse known than that, in float32, however
+// well they are computed. delta is beta*(v - g*S k), where v and the 128 terms of S k may cancel too: their roundings
+// are a share of their magnitudes, of which delta tells nothing. And g is exp(-t), which makes of a relative error of t
+// one that is t times as large: at the least g that shows beside the least beta, t is about 20.
 //
-// An output is the reference's bfloat16 or one of its two neighbours: where the float64 value lies close to the middle of two
-// bfloat16, float32 may round to the other one. But scale * S' q is a sum too, and may cancel to a value whose neighbours are
-// nearer than the error that S' may have: an output may also be off by what that bound of S' makes of it.
+// An output is the reference's bfloat16 or one of its two neighbours: where the float64 value lies close to the middle
+// of two bfloat16, float32 may round to the other one. But scale * S' q is a sum too, and may cancel to a value whose
+// neighbours are nearer than the error that S' may have: an output may also be off by what that bound of S' makes of
+// it.
 //
 //go:norace
 func (x *call) compare(output, newState []byte) {
@@ -515,11 +523,13 @@ func (x *call) compare(output, newState []byte) {
 			want[1].ReadFloat64s(ref, row*dim)
 			var floor float64
 			for j := range dim {
-				bound := 1e-5*(math.Abs(g*s[j])+math.Abs(delta*k[j])) + exponent*t*math.Abs(g*s[j]) + rounding*beta*(math.Abs(v[row])+terms)*math.Abs(k[j])
+				bound := 1e-5*(math.Abs(g*s[j])+math.Abs(delta*k[j])) + exponent*t*math.Abs(g*s[j]) +
+					rounding*beta*(math.Abs(v[row])+terms)*math.Abs(k[j])
 				floor += scale * bound * math.Abs(q[j])
 				e := math.Abs(got[j] - ref[j])
 				if !(e <= bound) {
-					fault("new_state[%d %d %d %d]: got %v, want %v within %.3g (t %.3g, beta %.3g, a %v)", head/headsV, hv, i, j, got[j], ref[j], bound, t, beta, a[head])
+					fault("new_state[%d %d %d %d]: got %v, want %v within %.3g (t %.3g, beta %.3g, a %v)", head/headsV, hv, i, j,
+						got[j], ref[j], bound, t, beta, a[head])
 				}
 				if e > 0 {
 					worst = max(worst, e/bound)
@@ -529,7 +539,8 @@ func (x *call) compare(output, newState []byte) {
 			if step := order(ours) - order(theirs); step < -1 || step > 1 {
 				g, w := float64(tensor.Float32FromBFloat16(ours)), float64(tensor.Float32FromBFloat16(theirs))
 				if !(math.Abs(g-w) <= floor) {
-					fault("output[%d 0 %d %d]: got %v, want %v, which is %d bfloat16 away, or within %.3g", head/headsV, hv, i, g, w, step, floor)
+					fault("output[%d 0 %d %d]: got %v, want %v, which is %d bfloat16 away, or within %.3g", head/headsV, hv, i, g, w,
+						step, floor)
 				} else {
 					worstFloor = max(worstFloor, math.Abs(g-w)/floor)
 				}
@@ -539,7 +550,8 @@ func (x *call) compare(output, newState []byte) {
 	if faults > 5 {
 		x.t.Errorf("and %d more", faults-5)
 	}
-	x.t.Logf("largest error of the state: %.2g of what is allowed; of outputs that are no neighbours: %.2g", worst, worstFloor)
+	x.t.Logf("largest error of the state: %.2g of what is allowed; of outputs that are no neighbours: %.2g", worst,
+		worstFloor)
 }
 
 // order numbers the bfloat16 by value; both zeros are 0. A NaN is far from every number.
@@ -550,7 +562,8 @@ func order(h uint16) int {
 	return int(h)
 }
 
-// refusals calls with arguments that the kernel must not take: it names the argument and what is wrong, and writes nothing.
+// refusals calls with arguments that the kernel must not take: it names the argument and what is wrong, and writes
+// nothing.
 func refusals(t *testing.T, d device.Device, kernel, altered device.Kernel) {
 	x := newCall(t, d, 2, cases()[len(cases())-1], 1)
 	x.poison()
@@ -582,15 +595,21 @@ func refusals(t *testing.T, d device.Device, kernel, altered device.Kernel) {
 		}
 		rs := []refusal{
 			{"dtype", kernel, nil, other(wrong, shape...), "TypeError", names[i] + ": dtype code"},
-			{"rank", kernel, nil, other(dtype, append([]int{1}, shape...)...), "ValueError", fmt.Sprintf("%s: %d dimensions; expected %d", names[i], len(shape)+1, len(shape))},
-			{"extent", kernel, nil, other(dtype, narrow...), "ValueError", fmt.Sprintf("%s: extent %d in dimension %d; expected %d", names[i], narrow[len(narrow)-1], len(narrow)-1, 2*narrow[len(narrow)-1])},
-			{"offset", altered, []device.Arg{integer(0), integer(which)}, was, "ValueError", names[i] + ": data is not aligned to 16 bytes"},
-			{"pointer", altered, []device.Arg{integer(1), integer(which)}, was, "ValueError", names[i] + ": data is not aligned to 16 bytes"},
+			{"rank", kernel, nil, other(dtype, append([]int{1}, shape...)...), "ValueError",
+				fmt.Sprintf("%s: %d dimensions; expected %d", names[i], len(shape)+1, len(shape))},
+			{"extent", kernel, nil, other(dtype, narrow...), "ValueError",
+				fmt.Sprintf("%s: extent %d in dimension %d; expected %d", names[i], narrow[len(narrow)-1], len(narrow)-1,
+					2*narrow[len(narrow)-1])},
+			{"offset", altered, []device.Arg{integer(0), integer(which)}, was, "ValueError",
+				names[i] + ": data is not aligned to 16 bytes"},
+			{"pointer", altered, []device.Arg{integer(1), integer(which)}, was, "ValueError",
+				names[i] + ": data is not aligned to 16 bytes"},
 			{"strides", altered, []device.Arg{integer(2), integer(which)}, was, "ValueError", names[i] + ": not contiguous"},
 		}
 		if len(shape) > 1 && i != argQ { // q is what states the batch
 			one := append([]int{1}, shape[1:]...)
-			rs = append(rs, refusal{"batch", kernel, nil, other(dtype, one...), "ValueError", names[i] + ": extent 1 in dimension 0; expected 2"})
+			rs = append(rs, refusal{"batch", kernel, nil, other(dtype, one...), "ValueError",
+				names[i] + ": extent 1 in dimension 0; expected 2"})
 		}
 		if i != argState {
 			rs = append(rs, refusal{"None", kernel, nil, device.Arg{}, "TypeError", "None"})
@@ -618,8 +637,8 @@ func refusals(t *testing.T, d device.Device, kernel, altered device.Kernel) {
 	}
 }
 
-// anotherStream makes a stream of its own the current one: what the call puts into it, and nothing else, is its kernel, and
-// that gives the same results there.
+// anotherStream makes a stream of its own the current one: what the call puts into it, and nothing else, is its kernel,
+// and that gives the same results there.
 func anotherStream(x *call, kernel, altered device.Kernel) {
 	zero := device.Arg{Scalar: &trace.Scalar{Kind: trace.IntScalar}}
 	three := device.Arg{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: 3}}

@@ -87,7 +87,8 @@ func TestProve(t *testing.T) {
 			if status == "PASSED" {
 				judged = `,"correctness":{"max_relative_error":0,"max_absolute_error":0},"performance":{"latency_ms":1,"reference_latency_ms":1,"speedup_factor":1}`
 			}
-			line := `{"definition":"d","workload":{"axes":{},"inputs":{},"uuid":"` + set[i].UUID + `"},"solution":"n","evaluation":{"status":"` + status +
+			line := `{"definition":"d","workload":{"axes":{},"inputs":{},"uuid":"` + set[i].UUID +
+				`"},"solution":"n","evaluation":{"status":"` + status +
 				`","environment":{"hardware":"x","libs":{}},"timestamp":"t","log":""` + judged + `}}`
 			stream.Emit(event.Event{Type: event.TypeEvaluated, Workload: set[i].UUID,
 				Evaluated: &event.Evaluated{Trace: []byte(line), Status: status}})

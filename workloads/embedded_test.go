@@ -32,24 +32,29 @@ const (
 type embeddedSet struct {
 	op, def, set string
 	axes         string // of the rows' first columns, in order
-	inputs       string // NAME lies in a file, NAME=random is random, NAME=VALUE a scalar; a value of # is the row's next column
-	rows         [][]int
+	// NAME lies in a file, NAME=random is random, NAME=VALUE a scalar; a value of # is the row's next column
+	inputs string
+	rows   [][]int
 }
 
 const (
 	// 1 / sqrt(128) and 1 / sqrt(192), the former as the contest's own lines have it.
-	decodeInputs    = "q k v state A_log a dt_bias b scale=0.08838834764831843"
-	prefillInputs   = "q k v state A_log a dt_bias b cu_seqlens scale=0.08838834764831843"
-	moeInputs       = "routing_logits routing_bias hidden_states=random hidden_states_scale=random gemm1_weights=random gemm1_weights_scale=random gemm2_weights=random gemm2_weights_scale=random local_expert_offset=# routed_scaling_factor=2.5"
-	attentionInputs = "q_nope=random q_pe=random ckv_cache=random kpe_cache=random sparse_indices sm_scale=0.07216878364870322"
-	indexerInputs   = "q_index_fp8=random k_index_cache_fp8=random weights=random seq_lens block_table"
+	decodeInputs  = "q k v state A_log a dt_bias b scale=0.08838834764831843"
+	prefillInputs = "q k v state A_log a dt_bias b cu_seqlens scale=0.08838834764831843"
+	moeInputs     = "routing_logits routing_bias hidden_states=random hidden_states_scale=random " +
+		"gemm1_weights=random gemm1_weights_scale=random gemm2_weights=random gemm2_weights_scale=random " +
+		"local_expert_offset=# routed_scaling_factor=2.5"
+	attentionInputs = "q_nope=random q_pe=random ckv_cache=random kpe_cache=random sparse_indices " +
+		"sm_scale=0.07216878364870322"
+	indexerInputs = "q_index_fp8=random k_index_cache_fp8=random weights=random seq_lens block_table"
 )
 
-// embeddedSets are all sets. What is called contest has the axes of the official workloads as far as they are public; of
-// sparse attention and its indexer they are not, so those are plausible ones.
+// embeddedSets are all sets. What is called contest has the axes of the official workloads as far as they are public;
+// of sparse attention and its indexer they are not, so those are plausible ones.
 var embeddedSets = []embeddedSet{
 	{"gdn", decode, DefaultSet, "batch_size", decodeInputs, repeat(1, 20)},
-	{"gdn", decode, "batches", "batch_size", decodeInputs, [][]int{{1}, {2}, {4}, {8}, {16}, {32}, {48}, {64}, {128}, {256}}},
+	{"gdn", decode, "batches", "batch_size", decodeInputs, [][]int{{1}, {2}, {4}, {8}, {16}, {32}, {48}, {64}, {128},
+		{256}}},
 	{"gdn", decode, "contest54", "batch_size", decodeInputs,
 		slices.Concat(repeat(1, 10), repeat(4, 8), repeat(8, 7), repeat(16, 7), repeat(32, 7), repeat(48, 7), repeat(64, 8))},
 	// One token; a token each; tails of a block of 16, 64 and 128; many short sequences and few long ones.
@@ -70,13 +75,17 @@ var embeddedSets = []embeddedSet{
 		{7, 192}, {1, 32}, {32, 32}, {80, 96}, {901, 96}, {16, 224}, {15, 32}, {14, 0}, {14107, 32}, {11948, 128},
 		{62, 96}, {59, 160}, {58, 64}, {57, 96}, {56, 64}, {55, 128}, {54, 128}, {53, 32}, {52, 160},
 	}},
-	{"dsa_paged", attention, DefaultSet, "num_tokens num_pages", attentionInputs, [][]int{{1, 1}, {1, 33}, {2, 32}, {3, 31}, {8, 70}}},
+	{"dsa_paged", attention, DefaultSet, "num_tokens num_pages", attentionInputs,
+		[][]int{{1, 1}, {1, 33}, {2, 32}, {3, 31}, {8, 70}}},
 	{"dsa_paged", attention, "contest", "num_tokens num_pages", attentionInputs,
-		[][]int{{1, 512}, {1, 2048}, {1, 2048}, {2, 1024}, {2, 2048}, {4, 1024}, {4, 2048}, {6, 2048}, {7, 2048}, {8, 512}, {8, 1024}, {8, 2048},
+		[][]int{{1, 512}, {1, 2048}, {1, 2048}, {2, 1024}, {2, 2048}, {4, 1024}, {4, 2048}, {6, 2048}, {7, 2048}, {8, 512},
+			{8, 1024}, {8, 2048},
 			{16, 2048}, {32, 2048}, {64, 2048}, {128, 1024}}},
-	{"dsa_paged", indexer, DefaultSet, "batch_size max_num_pages num_pages", indexerInputs, [][]int{{1, 32, 32}, {1, 40, 50}, {3, 96, 128}, {6, 70, 300}}},
+	{"dsa_paged", indexer, DefaultSet, "batch_size max_num_pages num_pages", indexerInputs,
+		[][]int{{1, 32, 32}, {1, 40, 50}, {3, 96, 128}, {6, 70, 300}}},
 	{"dsa_paged", indexer, "contest", "batch_size max_num_pages num_pages", indexerInputs,
-		[][]int{{1, 48, 2048}, {1, 96, 2048}, {1, 512, 2048}, {2, 64, 2048}, {2, 256, 2048}, {4, 64, 2048}, {4, 128, 2048}, {6, 96, 2048}, {7, 96, 2048},
+		[][]int{{1, 48, 2048}, {1, 96, 2048}, {1, 512, 2048}, {2, 64, 2048}, {2, 256, 2048}, {4, 64, 2048}, {4, 128, 2048},
+			{6, 96, 2048}, {7, 96, 2048},
 			{8, 64, 2048}, {8, 128, 2048}, {8, 512, 4096}, {16, 96, 2048}, {16, 256, 4096}, {32, 64, 2048}, {32, 128, 4096}}},
 }
 
@@ -120,7 +129,8 @@ func (s *embeddedSet) lines() []byte {
 			spec := fmt.Sprintf(`{"type":"scalar","value":%s}`, value)
 			switch value {
 			case "":
-				spec = fmt.Sprintf(`{"type":"safetensors","path":"./blob/workloads/%s/%s/%s_%s.safetensors","tensor_key":"%s"}`, s.op, s.def, s.def, uuid, name)
+				spec = fmt.Sprintf(`{"type":"safetensors","path":"./blob/workloads/%s/%s/%s_%s.safetensors","tensor_key":"%s"}`,
+					s.op, s.def, s.def, uuid, name)
 			case "random":
 				spec = `{"type":"random"}`
 			case "#":
@@ -128,7 +138,8 @@ func (s *embeddedSet) lines() []byte {
 			}
 			inputs = append(inputs, fmt.Sprintf("%q:%s", name, spec))
 		}
-		fmt.Fprintf(&b, `{"definition":%q,"solution":null,"workload":{"uuid":%q,"axes":{%s},"inputs":{%s}},"evaluation":null}`+"\n",
+		fmt.Fprintf(&b,
+			`{"definition":%q,"solution":null,"workload":{"uuid":%q,"axes":{%s},"inputs":{%s}},"evaluation":null}`+"\n",
 			s.def, uuid, strings.Join(axes, ","), strings.Join(inputs, ","))
 	}
 	return b.Bytes()
@@ -210,7 +221,8 @@ func TestEmbeddedDataset(t *testing.T) {
 	}
 }
 
-// officialDataset makes a dataset of the contest's definitions, and workloads with the axes and inputs of the official ones.
+// officialDataset makes a dataset of the contest's definitions, and workloads with the axes and inputs of the official
+// ones.
 func officialDataset(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -273,7 +285,8 @@ func scalar(t *testing.T, text string) trace.Scalar {
 	return trace.Scalar{Kind: trace.FloatScalar, Float: f}
 }
 
-// The sets called contest have the axes and scalars of the official workloads, in their order, and declare random what those do.
+// The sets called contest have the axes and scalars of the official workloads, in their order, and declare random what
+// those do.
 func TestContestSets(t *testing.T) {
 	own, _ := open(t)
 	official, err := Open(officialDataset(t), t.TempDir())

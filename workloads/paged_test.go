@@ -49,8 +49,8 @@ func every(t *testing.T, name string, f func(w *trace.Workload, in map[string]*t
 	}
 }
 
-// The entries of a token are different ones of the cache, and padding comes last. Each token has one, since the contest's
-// evaluator takes no infinite lse; some have fewer than there is room for, and some none too few.
+// The entries of a token are different ones of the cache, and padding comes last. Each token has one, since the
+// contest's evaluator takes no infinite lse; some have fewer than there is room for, and some none too few.
 func TestSparseIndices(t *testing.T) {
 	short, full, single := 0, 0, 0
 	every(t, attention, func(w *trace.Workload, in map[string]*tensor.Tensor) {
@@ -91,8 +91,8 @@ func TestSparseIndices(t *testing.T) {
 	}
 }
 
-// The pages of a sequence are different ones, and its length fits them. All of these occur: fewer tokens than are chosen,
-// more, whole pages, and a part of a page.
+// The pages of a sequence are different ones, and its length fits them. All of these occur: fewer tokens than are
+// chosen, more, whole pages, and a part of a page.
 func TestPages(t *testing.T) {
 	fewer, more, whole, part := 0, 0, 0, 0
 	every(t, indexer, func(w *trace.Workload, in map[string]*tensor.Tensor) {
@@ -114,7 +114,8 @@ func TestPages(t *testing.T) {
 		}
 	})
 	if fewer == 0 || more == 0 || whole == 0 || part == 0 {
-		t.Errorf("sequences: %d shorter than topk, %d longer, %d of whole pages, %d with a part of one; want all of them", fewer, more, whole, part)
+		t.Errorf("sequences: %d shorter than topk, %d longer, %d of whole pages, %d with a part of one; want all of them",
+			fewer, more, whole, part)
 	}
 }
 

@@ -46,7 +46,8 @@ func line(uuid, inputs string) string {
 
 func toyRoot(t *testing.T, inputs string) (*Dataset, *trace.Definition, *trace.Workload) {
 	t.Helper()
-	d, err := Open(root(t, map[string]string{"definitions/any/toy.json": toy, "workloads/w.jsonl": line("u", inputs)}), t.TempDir())
+	d, err := Open(root(t, map[string]string{"definitions/any/toy.json": toy, "workloads/w.jsonl": line("u", inputs)}),
+		t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,16 +97,21 @@ func TestOpenRoot(t *testing.T) {
 		files map[string]string
 		want  string // part of the error of Open or of Workloads; "" for none
 	}{
-		{"two definitions", map[string]string{"definitions/a.json": toy, "definitions/x/y/b.json": other, "workloads/z/w.jsonl": line("u", "")}, ""},
+		{"two definitions", map[string]string{"definitions/a.json": toy, "definitions/x/y/b.json": other,
+			"workloads/z/w.jsonl": line("u", "")}, ""},
 		{"workload of an unknown definition", map[string]string{"definitions/a.json": toy,
 			"workloads/w.jsonl": line("u", "") + "\n\n" + strings.Replace(line("u", ""), "toy", "gone", 1)}, ""},
-		{"duplicate name", map[string]string{"definitions/a.json": toy, "definitions/b.json": toy}, "b.json: Duplicate definition name: toy; the first is in "},
+		{"duplicate name", map[string]string{"definitions/a.json": toy, "definitions/b.json": toy},
+			"b.json: Duplicate definition name: toy; the first is in "},
 		{"two faulty definitions", map[string]string{"definitions/a.json": "{", "definitions/b.json": "[]"}, "b.json"},
-		{"faulty workload", map[string]string{"definitions/a.json": toy, "workloads/w.jsonl": line("u", "") + "\n{}"}, "w.jsonl:2"},
-		{"a solution's trace", map[string]string{"definitions/a.json": toy, "workloads/w.jsonl": strings.Replace(line("u", ""), `"workload"`, `"solution":"s","workload"`, 1)},
+		{"faulty workload", map[string]string{"definitions/a.json": toy, "workloads/w.jsonl": line("u", "") + "\n{}"},
+			"w.jsonl:2"},
+		{"a solution's trace", map[string]string{"definitions/a.json": toy,
+			"workloads/w.jsonl": strings.Replace(line("u", ""), `"workload"`, `"solution":"s","workload"`, 1)},
 			"w.jsonl: workload u: the line is the trace of a solution"},
 		{"no workloads", map[string]string{"definitions/a.json": toy}, "definition toy: no workloads in the dataset"},
-		{"only another set", map[string]string{"definitions/a.json": toy, "workloads/toy.big.ndjson": line("u", "")}, `no workload set "default"; it has big`},
+		{"only another set", map[string]string{"definitions/a.json": toy, "workloads/toy.big.ndjson": line("u", "")},
+			`no workload set "default"; it has big`},
 	} {
 		dir := root(t, c.files)
 		d, err := Open(dir, t.TempDir())
@@ -122,8 +128,10 @@ func TestOpenRoot(t *testing.T) {
 }
 
 func TestSets(t *testing.T) {
-	d, err := Open(root(t, map[string]string{"definitions/a.json": toy, "workloads/b.jsonl": line("2", ""), "workloads/a.jsonl": line("1", ""),
-		"workloads/toy.big.ndjson": line("3", ""), "workloads/x/toy.all.ndjson": line("4", "") + "\n" + line("5", "")}), t.TempDir())
+	d, err := Open(root(t, map[string]string{"definitions/a.json": toy, "workloads/b.jsonl": line("2", ""),
+		"workloads/a.jsonl":        line("1", ""),
+		"workloads/toy.big.ndjson": line("3", ""), "workloads/x/toy.all.ndjson": line("4", "") + "\n" + line("5", "")}),
+		t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +189,8 @@ func TestLoadEmbedded(t *testing.T) {
 	if !slices.Equal(names, def.Inputs.Keys()) {
 		t.Errorf("order: got %v, want %v", names, def.Inputs.Keys())
 	}
-	if want := filepath.Join(d.Root(), "blob", "workloads", "gdn", decode, decode+"_"+ws[10].UUID+".safetensors"); in.Values[0].Path != want {
+	if want := filepath.Join(d.Root(), "blob", "workloads", "gdn", decode,
+		decode+"_"+ws[10].UUID+".safetensors"); in.Values[0].Path != want {
 		t.Errorf("path: got %s, want %s", in.Values[0].Path, want)
 	}
 }
@@ -304,10 +313,12 @@ func TestRandomInputs(t *testing.T) {
 	}
 	defer second.Close()
 	x, y, s := first.Values[0], first.Values[1], first.Values[2]
-	if x.Tensor == nil || !slices.Equal(x.Tensor.Shape, []int{3, 2}) || x.Path == "" || strings.HasPrefix(x.Path, d.Root()) {
+	if x.Tensor == nil || !slices.Equal(x.Tensor.Shape, []int{3, 2}) || x.Path == "" ||
+		strings.HasPrefix(x.Path, d.Root()) {
 		t.Errorf("x: got %+v at %s, want a tensor in the cache", x.Tensor, x.Path)
 	}
-	if y.Tensor == nil || y.Tensor.DType != tensor.Int8 || s.Scalar == nil || s.Scalar.Kind != trace.FloatScalar || s.Scalar.Float == 0 {
+	if y.Tensor == nil || y.Tensor.DType != tensor.Int8 || s.Scalar == nil || s.Scalar.Kind != trace.FloatScalar ||
+		s.Scalar.Float == 0 {
 		t.Errorf("y and s: got %+v and %+v", y, s)
 	}
 	if !slices.Equal(x.Tensor.Data, second.Values[0].Tensor.Data) || *s.Scalar != *second.Values[2].Scalar {
@@ -321,8 +332,10 @@ func TestRandomDistributions(t *testing.T) {
 		dtype        tensor.DType
 		lo, hi, mean float64
 	}{
-		{tensor.Float32, -6.4, 6.4, 0}, {tensor.BFloat16, -6.4, 6.4, 0}, {tensor.Float16, -6.4, 6.4, 0}, {tensor.Float8E4M3FN, -2, 2, 0},
-		{tensor.Float8E5M2, -2, 2, 0}, {tensor.Float4E2M1, -2, 2, 0}, {tensor.Bool, 0, 1, 0.5}, {tensor.Int8, -128, 127, -0.5},
+		{tensor.Float32, -6.4, 6.4, 0}, {tensor.BFloat16, -6.4, 6.4, 0}, {tensor.Float16, -6.4, 6.4, 0},
+		{tensor.Float8E4M3FN, -2, 2, 0},
+		{tensor.Float8E5M2, -2, 2, 0}, {tensor.Float4E2M1, -2, 2, 0}, {tensor.Bool, 0, 1, 0.5},
+		{tensor.Int8, -128, 127, -0.5},
 		{tensor.Int16, -1024, 1023, -0.5}, {tensor.Int32, -1024, 1023, -0.5}, {tensor.Int64, -1024, 1023, -0.5},
 	} {
 		shape := []int{1 << 10, 101}
@@ -342,7 +355,8 @@ func TestRandomDistributions(t *testing.T) {
 			sum, lo, hi = sum+float64(v), min(lo, float64(v)), max(hi, float64(v))
 		}
 		reach := 0.6 // normals do not come near their bounds
-		if mean := sum / float64(x.Len()); lo < c.lo || hi > c.hi || hi < c.hi*reach || lo > c.lo*reach || math.Abs(mean-c.mean) > 0.02*c.hi {
+		if mean := sum / float64(x.Len()); lo < c.lo || hi > c.hi || hi < c.hi*reach || lo > c.lo*reach ||
+			math.Abs(mean-c.mean) > 0.02*c.hi {
 			t.Errorf("%v: from %v to %v, mean %v; want from %v to %v, mean %v", c.dtype, lo, hi, mean, c.lo, c.hi, c.mean)
 		}
 	}
@@ -368,7 +382,8 @@ func TestCodes(t *testing.T) {
 			if code >= 0 {
 				continue
 			}
-			for u, v := first, last; u < last && c.exact(u) != c.exact(last); u, v = v, last { // each change in turn, by bisection
+			// each change in turn, by bisection
+			for u, v := first, last; u < last && c.exact(u) != c.exact(last); u, v = v, last {
 				for below := u; v-below > 1; {
 					if middle := below + (v-below)/2; c.exact(middle) == c.exact(u) {
 						below = middle
@@ -457,7 +472,8 @@ func TestHalfBytes(t *testing.T) {
 
 func TestSpecialDistributions(t *testing.T) {
 	made := func(op, name, input string, d tensor.DType, shape ...int) *tensor.Tensor {
-		s := synthetic{dtype: d, shape: shape, stream: random.New("x"), fill: randomFill(&trace.Definition{Name: name, OpType: op}, input, d, shape)}
+		s := synthetic{dtype: d, shape: shape, stream: random.New("x"),
+			fill: randomFill(&trace.Definition{Name: name, OpType: op}, input, d, shape)}
 		x, err := s.make(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -511,20 +527,28 @@ func TestLoadFaults(t *testing.T) {
 	}{
 		{"good", `"x":` + file("./b.safetensors", "x") + `,"y":` + file("b.safetensors", "y") + `,"s":{"value":1}`, nil},
 		{"absolute", `"x":` + file(outside, "x") + `,"s":{"value":1}`, nil},
-		{"missing file", `"x":` + file("none.safetensors", "x") + `,"s":{"value":1}`, []string{"workload u: ", "none.safetensors: no such file"}},
-		{"missing key", `"x":` + file("b.safetensors", "w") + `,"s":{"value":1}`, []string{"Missing key 'w' in '", "b.safetensors'"}},
+		{"missing file", `"x":` + file("none.safetensors", "x") + `,"s":{"value":1}`,
+			[]string{"workload u: ", "none.safetensors: no such file"}},
+		{"missing key", `"x":` + file("b.safetensors", "w") + `,"s":{"value":1}`,
+			[]string{"Missing key 'w' in '", "b.safetensors'"}},
 		{"wrong shape", `"x":` + file("b.safetensors", "y") + `,"s":{"value":1}`, []string{"'x' expected [3, 2], got [3]"}},
-		{"wrong dtype", `"x":` + file("b.safetensors", "h") + `,"s":{"value":1}`, []string{"'x' expected torch.float32, got torch.float16"}},
+		{"wrong dtype", `"x":` + file("b.safetensors", "h") + `,"s":{"value":1}`,
+			[]string{"'x' expected torch.float32, got torch.float16"}},
 		{"all faults", `"x":` + file("b.safetensors", "y") + `,"y":{"value":1},"s":` + file("b.safetensors", "x"),
-			[]string{"'x' expected", "'y' is a tensor, the workload gives a scalar", "'s' is a scalar, the workload gives a tensor"}},
-		{"both files", `"x":` + file("n1.safetensors", "x") + `,"y":` + file("n2.safetensors", "x"), []string{"n1.safetensors", "n2.safetensors"}},
-		{"leaves the root", `"x":` + file("../outside.safetensors", "x"), []string{`path "../outside.safetensors" leads out of the dataset`}},
+			[]string{"'x' expected", "'y' is a tensor, the workload gives a scalar",
+				"'s' is a scalar, the workload gives a tensor"}},
+		{"both files", `"x":` + file("n1.safetensors", "x") + `,"y":` + file("n2.safetensors", "x"),
+			[]string{"n1.safetensors", "n2.safetensors"}},
+		{"leaves the root", `"x":` + file("../outside.safetensors", "x"),
+			[]string{`path "../outside.safetensors" leads out of the dataset`}},
 		{"leaves the root later", `"x":` + file("a/../../outside.safetensors", "x"), []string{"leads out of the dataset"}},
 		{"corrupt", `"x":` + file("c.safetensors", "x"), []string{"c.safetensors: header of"}},
-		{"pointer", `"x":` + file("p.safetensors", "x") + `,"y":` + file("p.safetensors", "y"), []string{"p.safetensors: is a Git LFS pointer"}},
+		{"pointer", `"x":` + file("p.safetensors", "x") + `,"y":` + file("p.safetensors", "y"),
+			[]string{"p.safetensors: is a Git LFS pointer"}},
 	} {
 		d, def, w := toyRoot(t, c.inputs)
-		write(t, filepath.Join(d.Root(), "b.safetensors"), safetensors.Named{Name: "x", Tensor: x}, safetensors.Named{Name: "y", Tensor: y},
+		write(t, filepath.Join(d.Root(), "b.safetensors"), safetensors.Named{Name: "x", Tensor: x},
+			safetensors.Named{Name: "y", Tensor: y},
 			safetensors.Named{Name: "h", Tensor: tensor.New(tensor.Float16, 3, 2)})
 		for name, text := range map[string]string{"c.safetensors": "\xff\xff\x00\x00\x00\x00\x00\x00{}",
 			"p.safetensors": "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"} {
@@ -581,7 +605,8 @@ func TestVerifyNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, want := range [][]string{
-		{"axis 'n' is 0", "extra axis 'w'", "extra axis 'q'", "missing input 'y'", "'s' is a scalar, the workload gives a random tensor", "extra input 'extra'"},
+		{"axis 'n' is 0", "extra axis 'w'", "extra axis 'q'", "missing input 'y'",
+			"'s' is a scalar, the workload gives a random tensor", "extra input 'extra'"},
 		{"missing axis 'n'"},
 		{"the uuid is that of another workload"},
 		nil,
@@ -604,7 +629,8 @@ func TestSynth(t *testing.T) {
 		t.Errorf("loading before: got %v, want a missing file", err)
 	}
 	var calls []string
-	if err := d.Synth(t.Context(), def, ws, "", func(done, total int) { calls = append(calls, fmt.Sprint(done, "/", total)) }); err != nil {
+	if err := d.Synth(t.Context(), def, ws, "",
+		func(done, total int) { calls = append(calls, fmt.Sprint(done, "/", total)) }); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"0/1", "1/1"}; !slices.Equal(calls, want) {
@@ -640,7 +666,8 @@ func TestSynth(t *testing.T) {
 
 	// An older recipe's file is replaced.
 	old := safetensors.Named{Name: "k", Tensor: tensor.New(tensor.Int8, 1)}
-	if err := safetensors.Write(path, []safetensors.Named{old}, map[string]string{"generator": "fisub.synth/0"}); err != nil {
+	if err := safetensors.Write(path, []safetensors.Named{old},
+		map[string]string{"generator": "fisub.synth/0"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Synth(t.Context(), def, ws, "", nil); err != nil {
@@ -670,13 +697,15 @@ func TestSynthRejects(t *testing.T) {
 		`"x":{"path":"a.safetensors","tensor_key":"__metadata__"}`:                                    "is taken",
 	} {
 		d, def, w := toyRoot(t, inputs)
-		if err := d.Synth(t.Context(), def, []*trace.Workload{w}, "", nil); err == nil || !strings.Contains(err.Error(), want) {
+		if err := d.Synth(t.Context(), def, []*trace.Workload{w}, "", nil); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got error %v, want %q", inputs, err, want)
 		}
 	}
 	d, def, w := toyRoot(t, `"x":{"path":"a.safetensors","tensor_key":"k"}`)
 	w.Axes.Set("n", 1<<31)
-	if err := d.Synth(t.Context(), def, []*trace.Workload{w}, "", nil); err == nil || !strings.Contains(err.Error(), "too large to generate") {
+	if err := d.Synth(t.Context(), def, []*trace.Workload{w}, "", nil); err == nil ||
+		!strings.Contains(err.Error(), "too large to generate") {
 		t.Errorf("a huge axis: got error %v", err)
 	}
 	w.Axes.Set("n", 3)

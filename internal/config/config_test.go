@@ -76,7 +76,8 @@ func TestParse(t *testing.T) {
 	base := config.Config{
 		Path:     "config.toml",
 		Solution: config.Solution{Name: "gdn-decode", Definition: "gdn_decode_qk4_v8_d128_k_last", Author: "team-x"},
-		Build:    config.Build{Language: trace.CUDA, EntryPoint: "kernel.cu::kernel", DestinationPassingStyle: true, SourceDir: "cuda"},
+		Build: config.Build{Language: trace.CUDA, EntryPoint: "kernel.cu::kernel", DestinationPassingStyle: true,
+			SourceDir: "cuda"},
 	}
 	tests := []struct {
 		name, text string
@@ -119,7 +120,8 @@ remote = "github"
 			want := base
 			test.want(&want)
 			for _, field := range []struct{ got, want any }{
-				{got.Path, want.Path}, {got.Solution, want.Solution}, {got.Build, want.Build}, {got.Bench, want.Bench}, {got.Submit, want.Submit},
+				{got.Path, want.Path}, {got.Solution, want.Solution}, {got.Build, want.Build}, {got.Bench, want.Bench},
+				{got.Submit, want.Submit},
 			} {
 				if !reflect.DeepEqual(field.got, field.want) {
 					t.Errorf("got %+v, want %+v", field.got, field.want)
@@ -131,10 +133,12 @@ remote = "github"
 
 func TestEncode(t *testing.T) {
 	c := &config.Config{
-		Path:     "config.toml",
-		Solution: config.Solution{Name: "a \"b\" \\ é\t😀", Definition: "d\u2028e", Author: "x\x01\x7f", Description: "two\r\nlines"},
-		Build: config.Build{Language: trace.CPP, EntryPoint: "k.cpp::run", Binding: "torch", Dependencies: []string{"a", "b\"c"},
-			SourceDir: "other"},
+		Path: "config.toml",
+		Solution: config.Solution{Name: "a \"b\" \\ é\t😀", Definition: "d\u2028e", Author: "x\x01\x7f",
+			Description: "two\r\nlines"},
+		Build: config.Build{Language: trace.CPP, EntryPoint: "k.cpp::run", Binding: "torch",
+			Dependencies: []string{"a", "b\"c"},
+			SourceDir:    "other"},
 	}
 	got, err := config.Parse(c.Path, config.Encode(c))
 	if err != nil {
@@ -158,7 +162,8 @@ func TestLoadErrors(t *testing.T) {
 	if err := os.WriteFile(big, make([]byte, 2<<20), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := config.Load(big); err == nil || !strings.HasSuffix(err.Error(), ": 2097152 bytes are more than the limit of 1048576") {
+	if _, err := config.Load(big); err == nil || !strings.HasSuffix(err.Error(),
+		": 2097152 bytes are more than the limit of 1048576") {
 		t.Errorf("got %v, want a size limit", err)
 	}
 }
@@ -192,7 +197,8 @@ config.toml:7:1: output "n" is a scalar, which destination-passing style cannot 
 
 func TestDiscover(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"config.toml", "b/config.toml", "a/config.toml", "a/deep/config.toml", ".git/config.toml", "c/other.toml", "d/config.toml/x"} {
+	for _, name := range []string{"config.toml", "b/config.toml", "a/config.toml", "a/deep/config.toml",
+		".git/config.toml", "c/other.toml", "d/config.toml/x"} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -202,7 +208,8 @@ func TestDiscover(t *testing.T) {
 		}
 	}
 	got, err := config.Discover(dir)
-	want := []string{filepath.Join(dir, "config.toml"), filepath.Join(dir, "a/config.toml"), filepath.Join(dir, "b/config.toml")}
+	want := []string{filepath.Join(dir, "config.toml"), filepath.Join(dir, "a/config.toml"),
+		filepath.Join(dir, "b/config.toml")}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}

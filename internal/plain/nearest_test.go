@@ -30,7 +30,8 @@ func TestNearest(t *testing.T) {
 	if got := Nearest("util.cu", []string{"UTIL.CU"}); len(got) != 1 {
 		t.Errorf("got %v", got)
 	}
-	if got, want := Nearest("gdn_4", []string{"gdn_16", "gdn_45", "gdn_4", "gdn_5", "gdn_6"}), []string{"gdn_4", "gdn_45", "gdn_5"}; !slices.Equal(got, want) {
+	if got, want := Nearest("gdn_4", []string{"gdn_16", "gdn_45", "gdn_4", "gdn_5", "gdn_6"}),
+		[]string{"gdn_4", "gdn_45", "gdn_5"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -40,14 +40,20 @@ func TestOpen(t *testing.T) {
 		{"one tensor", fileBytes(f32, 8), ""},
 		{"padded header", fileBytes(f32+"   \n", 8), ""},
 		{"no tensors", fileBytes("{}", 0), ""},
-		{"empty tensor beside another", fileBytes(`{"e":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}`, 1), ""},
+		{"empty tensor beside another",
+			fileBytes(
+				`{"e":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}`, 1),
+			""},
 		{"escaped name", fileBytes(`{"\u0061":{"dtype":"I8","shape":[1],"data_offsets":[0,1]}}`, 1), ""},
 		{"half bytes", fileBytes(`{"a":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}}`, 2), ""},
 		{"empty file", nil, "0 bytes cannot be"},
 		{"short file", []byte("1234567"), "7 bytes cannot be"},
-		{"header beyond the file", append(binary.LittleEndian.AppendUint64(nil, 9), "{}"...), "header of 9 bytes in a file of 10"},
-		{"header beyond the cap", append(binary.LittleEndian.AppendUint64(nil, 100_000_001), "{}"...), "header of 100000001 bytes, more than 100000000"},
-		{"header beyond everything", append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), "{}"...), "more than 100000000"},
+		{"header beyond the file", append(binary.LittleEndian.AppendUint64(nil, 9), "{}"...),
+			"header of 9 bytes in a file of 10"},
+		{"header beyond the cap", append(binary.LittleEndian.AppendUint64(nil, 100_000_001), "{}"...),
+			"header of 100000001 bytes, more than 100000000"},
+		{"header beyond everything", append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), "{}"...),
+			"more than 100000000"},
 		{"empty header", fileBytes("", 0), "does not begin with {"},
 		{"space first", fileBytes(" {}", 0), "does not begin with {"},
 		{"array", fileBytes("[]", 0), "does not begin with {"},
@@ -55,30 +61,54 @@ func TestOpen(t *testing.T) {
 		{"unfinished", fileBytes(`{"a":`, 0), "unexpected EOF"},
 		{"trailing text", fileBytes(`{}{}`, 0), "text after the closing }"},
 		{"NUL padding", fileBytes("{}\x00", 0), "header"},
-		{"duplicate name", fileBytes(`{"a":{"dtype":"I8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"I8","shape":[1],"data_offsets":[1,2]}}`, 2), `duplicate key "a"`},
-		{"duplicate name, escaped", fileBytes(`{"a":{"dtype":"I8","shape":[1],"data_offsets":[0,1]},"\u0061":{"dtype":"I8","shape":[1],"data_offsets":[1,2]}}`, 2), `duplicate key "a"`},
-		{"duplicate dtype", fileBytes(`{"a":{"dtype":"I8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1), `duplicate key "dtype"`},
+		{"duplicate name",
+			fileBytes(
+				`{"a":{"dtype":"I8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"I8","shape":[1],"data_offsets":[1,2]}}`, 2),
+			`duplicate key "a"`},
+		{"duplicate name, escaped",
+			fileBytes(
+				`{"a":{"dtype":"I8","shape":[1],"data_offsets":[0,1]},"\u0061":{"dtype":"I8","shape":[1],"data_offsets":[1,2]}}`,
+				2), `duplicate key "a"`},
+		{"duplicate dtype", fileBytes(`{"a":{"dtype":"I8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1),
+			`duplicate key "dtype"`},
 		{"duplicate metadata", fileBytes(`{"__metadata__":{},"__metadata__":{}}`, 0), `duplicate key "__metadata__"`},
 		{"metadata not text", fileBytes(`{"__metadata__":{"n":1}}`, 0), "not of the right type"},
 		{"entry not an object", fileBytes(`{"a":[]}`, 0), `"a": [ where { was expected`},
-		{"unknown key", fileBytes(`{"a":{"dtype":"I8","shape":[1],"data_offsets":[0,1],"x":1}}`, 1), `"x": not a key of a tensor`},
+		{"unknown key", fileBytes(`{"a":{"dtype":"I8","shape":[1],"data_offsets":[0,1],"x":1}}`, 1),
+			`"x": not a key of a tensor`},
 		{"missing key", fileBytes(`{"a":{"dtype":"I8","data_offsets":[0,1]}}`, 1), "is missing"},
 		{"unknown dtype", fileBytes(`{"a":{"dtype":"F7","shape":[1],"data_offsets":[0,1]}}`, 1), `unknown dtype "F7"`},
-		{"negative extent", fileBytes(`{"a":{"dtype":"I8","shape":[-1],"data_offsets":[0,1]}}`, 1), "-1 is not an integer in range"},
-		{"fractional extent", fileBytes(`{"a":{"dtype":"I8","shape":[1.0],"data_offsets":[0,1]}}`, 1), "1.0 is not an integer in range"},
-		{"huge extent", fileBytes(`{"a":{"dtype":"I8","shape":[9223372036854775808],"data_offsets":[0,1]}}`, 1), "not an integer in range"},
-		{"overflowing shape", fileBytes(`{"a":{"dtype":"I8","shape":[4294967296,4294967296],"data_offsets":[0,0]}}`, 0), "out of range"},
-		{"overflowing size", fileBytes(`{"a":{"dtype":"F64","shape":[2305843009213693952],"data_offsets":[0,0]}}`, 0), "out of range"},
-		{"size is not the shape's", fileBytes(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), "4 bytes of data for shape [2] of F32"},
-		{"odd half bytes", fileBytes(`{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}}`, 1), "1 bytes of data for shape [3] of F4"},
+		{"negative extent", fileBytes(`{"a":{"dtype":"I8","shape":[-1],"data_offsets":[0,1]}}`, 1),
+			"-1 is not an integer in range"},
+		{"fractional extent", fileBytes(`{"a":{"dtype":"I8","shape":[1.0],"data_offsets":[0,1]}}`, 1),
+			"1.0 is not an integer in range"},
+		{"huge extent", fileBytes(`{"a":{"dtype":"I8","shape":[9223372036854775808],"data_offsets":[0,1]}}`, 1),
+			"not an integer in range"},
+		{"overflowing shape", fileBytes(`{"a":{"dtype":"I8","shape":[4294967296,4294967296],"data_offsets":[0,0]}}`, 0),
+			"out of range"},
+		{"overflowing size", fileBytes(`{"a":{"dtype":"F64","shape":[2305843009213693952],"data_offsets":[0,0]}}`, 0),
+			"out of range"},
+		{"size is not the shape's", fileBytes(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4),
+			"4 bytes of data for shape [2] of F32"},
+		{"odd half bytes", fileBytes(`{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}}`, 1),
+			"1 bytes of data for shape [3] of F4"},
 		{"offsets reversed", fileBytes(`{"a":{"dtype":"I8","shape":[1],"data_offsets":[1,0]}}`, 1), "data_offsets [1 0]"},
 		{"three offsets", fileBytes(`{"a":{"dtype":"I8","shape":[1],"data_offsets":[0,1,2]}}`, 1), "data_offsets [0 1 2]"},
 		{"truncated", fileBytes(f32, 7), "truncated: 7 bytes of data, the header describes 8"},
 		{"trailing data", fileBytes(f32, 9), "1 bytes after the last tensor"},
 		{"hole before", fileBytes(`{"a":{"dtype":"I8","shape":[1],"data_offsets":[1,2]}}`, 2), "1 unused bytes before"},
-		{"hole between", fileBytes(`{"a":{"dtype":"I8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"I8","shape":[1],"data_offsets":[2,3]}}`, 3), "1 unused bytes before"},
-		{"overlap", fileBytes(`{"a":{"dtype":"I8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"I8","shape":[2],"data_offsets":[1,3]}}`, 3), `"b": data overlaps`},
-		{"same data", fileBytes(`{"a":{"dtype":"I8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"I8","shape":[2],"data_offsets":[0,2]}}`, 2), `"b": data overlaps`},
+		{"hole between",
+			fileBytes(
+				`{"a":{"dtype":"I8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"I8","shape":[1],"data_offsets":[2,3]}}`, 3),
+			"1 unused bytes before"},
+		{"overlap",
+			fileBytes(
+				`{"a":{"dtype":"I8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"I8","shape":[2],"data_offsets":[1,3]}}`, 3),
+			`"b": data overlaps`},
+		{"same data",
+			fileBytes(
+				`{"a":{"dtype":"I8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"I8","shape":[2],"data_offsets":[0,2]}}`, 2),
+			`"b": data overlaps`},
 	} {
 		f, err := Open(writeFile(t, c.content))
 		switch {
@@ -120,7 +150,8 @@ func TestLFSPointer(t *testing.T) {
 }
 
 func TestTensor(t *testing.T) {
-	b := fileBytes(`{"z":{"dtype":"I16","shape":[2,1],"data_offsets":[0,4]},"u":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}}`, 0)
+	b := fileBytes(
+		`{"z":{"dtype":"I16","shape":[2,1],"data_offsets":[0,4]},"u":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}}`, 0)
 	start := len(b)
 	b = append(b, 1, 0, 0xff, 0xff, 9)
 	f, err := Open(writeFile(t, b))
@@ -203,7 +234,8 @@ func TestWriteBytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "\x38\x00\x00\x00\x00\x00\x00\x00" + `{"q":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}} ` + "\x80\x3f\x00\x40"
+	want := "\x38\x00\x00\x00\x00\x00\x00\x00" + `{"q":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}} ` +
+		"\x80\x3f\x00\x40"
 	if string(got) != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
@@ -243,9 +275,13 @@ func TestWriteFailureLeavesNothing(t *testing.T) {
 }
 
 func FuzzSafetensors(f *testing.F) {
-	f.Add(fileBytes(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BOOL","shape":[],"data_offsets":[8,9]}}`, 9))
+	f.Add(
+		fileBytes(
+			`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BOOL","shape":[],"data_offsets":[8,9]}}`, 9))
 	f.Add(fileBytes(`{"__metadata__":{"k":"v"},"e":{"dtype":"F8_E4M3","shape":[3,0],"data_offsets":[0,0]}}  `, 0))
-	f.Add(fileBytes(`{"a":{"dtype":"I8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"I8","shape":[2],"data_offsets":[1,3]}}`, 3))
+	f.Add(
+		fileBytes(`{"a":{"dtype":"I8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"I8","shape":[2],"data_offsets":[1,3]}}`,
+			3))
 	f.Add([]byte("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		if len(content) < 8 {

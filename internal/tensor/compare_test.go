@@ -40,39 +40,54 @@ func TestCompare(t *testing.T) {
 				First: Element{1, 0.5, 0}, Worst: Element{1, 0.5, 0}}},
 		// 1 of 100: abs exceeds atol, rel = 1/100 does not exceed rtol.
 		{"relative error within", Float32, []float64{101}, []float64{100}, Tolerance{0.01, 0.011, 0},
-			Comparison{MaxAbs: 1, MaxRel: float64(float32(1) / float32(100)), Matched: 1, Len: 1, First: none, Worst: none, OK: true}},
+			Comparison{MaxAbs: 1, MaxRel: float64(float32(1) / float32(100)), Matched: 1, Len: 1, First: none, Worst: none,
+				OK: true}},
 		{"absolute error within", Float32, []float64{0.0078125}, []float64{0}, contest,
-			Comparison{MaxAbs: 0.0078125, MaxRel: float64(float32(0.0078125) / float32(1e-8)), Matched: 1, Len: 1, First: none, Worst: none, OK: true}},
+			Comparison{MaxAbs: 0.0078125, MaxRel: float64(float32(0.0078125) / float32(1e-8)), Matched: 1, Len: 1, First: none,
+				Worst: none, OK: true}},
 		// The thresholds are float32 values, and equality is within.
 		{"exactly atol", Float32, []float64{0.01}, []float64{0}, contest,
-			Comparison{MaxAbs: float64(float32(0.01)), MaxRel: float64(float32(0.01) / float32(1e-8)), Matched: 1, Len: 1, First: none, Worst: none, OK: true}},
+			Comparison{MaxAbs: float64(float32(0.01)), MaxRel: float64(float32(0.01) / float32(1e-8)), Matched: 1, Len: 1,
+				First: none, Worst: none, OK: true}},
 		{"next after atol", Float32, []float64{float64(math.Nextafter32(0.01, 1))}, []float64{0}, contest,
-			Comparison{MaxAbs: float64(math.Nextafter32(0.01, 1)), MaxRel: float64(math.Nextafter32(0.01, 1) / float32(1e-8)), Len: 1, Failed: 1,
-				First: Element{0, float64(math.Nextafter32(0.01, 1)), 0}, Worst: Element{0, float64(math.Nextafter32(0.01, 1)), 0}}},
+			Comparison{MaxAbs: float64(math.Nextafter32(0.01, 1)), MaxRel: float64(math.Nextafter32(0.01, 1) / float32(1e-8)),
+				Len: 1, Failed: 1,
+				First: Element{0, float64(math.Nextafter32(0.01, 1)), 0}, Worst: Element{0, float64(math.Nextafter32(0.01, 1)),
+					0}}},
 		{"first and worst", Float32, []float64{1, 2, 9, 4}, []float64{0, 2, 3, 3}, contest,
-			Comparison{MaxAbs: 6, MaxRel: 1e8, Matched: 0.25, Len: 4, Failed: 3, First: Element{0, 1, 0}, Worst: Element{2, 9, 3}}},
+			Comparison{MaxAbs: 6, MaxRel: 1e8, Matched: 0.25, Len: 4, Failed: 3, First: Element{0, 1, 0},
+				Worst: Element{2, 9, 3}}},
 		{"matched ratio reached", Float32, []float64{1, 2, 3, 5}, []float64{1, 2, 3, 4}, Tolerance{0.01, 0.01, 0.75},
-			Comparison{MaxAbs: 1, MaxRel: 0.25, Matched: 0.75, Len: 4, Failed: 1, First: Element{3, 5, 4}, Worst: Element{3, 5, 4}, OK: true}},
+			Comparison{MaxAbs: 1, MaxRel: 0.25, Matched: 0.75, Len: 4, Failed: 1, First: Element{3, 5, 4},
+				Worst: Element{3, 5, 4}, OK: true}},
 		{"matched ratio missed", Float32, []float64{1, 2, 3, 5}, []float64{1, 2, 3, 4}, Tolerance{0.01, 0.01, 0.7501},
-			Comparison{MaxAbs: 1, MaxRel: 0.25, Matched: 0.75, Len: 4, Failed: 1, First: Element{3, 5, 4}, Worst: Element{3, 5, 4}}},
+			Comparison{MaxAbs: 1, MaxRel: 0.25, Matched: 0.75, Len: 4, Failed: 1, First: Element{3, 5, 4},
+				Worst: Element{3, 5, 4}}},
 		{"infinity in got", Float32, []float64{1, -inf}, []float64{1, -inf}, contest,
-			Comparison{MaxAbs: inf, MaxRel: inf, Matched: 0.5, Len: 2, Failed: 1, First: Element{1, -inf, -inf}, Worst: Element{1, -inf, -inf}, Inf: true}},
+			Comparison{MaxAbs: inf, MaxRel: inf, Matched: 0.5, Len: 2, Failed: 1, First: Element{1, -inf, -inf},
+				Worst: Element{1, -inf, -inf}, Inf: true}},
 		{"NaN in got", Float32, []float64{nan, 1}, []float64{nan, 1}, contest,
-			Comparison{MaxAbs: nan, MaxRel: nan, Matched: 0.5, Len: 2, Failed: 1, First: Element{0, nan, nan}, Worst: Element{0, nan, nan}, NaN: true}},
+			Comparison{MaxAbs: nan, MaxRel: nan, Matched: 0.5, Len: 2, Failed: 1, First: Element{0, nan, nan},
+				Worst: Element{0, nan, nan}, NaN: true}},
 		{"infinity before NaN", Float32, []float64{nan, inf}, []float64{1, 1}, contest,
-			Comparison{MaxAbs: inf, MaxRel: inf, Len: 2, Failed: 2, First: Element{0, nan, 1}, Worst: Element{0, nan, 1}, Inf: true, NaN: true}},
+			Comparison{MaxAbs: inf, MaxRel: inf, Len: 2, Failed: 2, First: Element{0, nan, 1}, Worst: Element{0, nan, 1},
+				Inf: true, NaN: true}},
 		{"non-finite got despite the ratio", Float32, []float64{nan, 1}, []float64{0, 1}, Tolerance{1, 1, 0.5},
-			Comparison{MaxAbs: nan, MaxRel: nan, Matched: 0.5, Len: 2, Failed: 1, First: Element{0, nan, 0}, Worst: Element{0, nan, 0}, NaN: true}},
+			Comparison{MaxAbs: nan, MaxRel: nan, Matched: 0.5, Len: 2, Failed: 1, First: Element{0, nan, 0},
+				Worst: Element{0, nan, 0}, NaN: true}},
 		{"NaN in want matches", Float32, []float64{5, 1}, []float64{nan, 1}, contest,
 			Comparison{MaxAbs: nan, MaxRel: nan, Matched: 1, Len: 2, First: none, Worst: none, OK: true}},
 		{"infinity in want matches", Float32, []float64{5, 1}, []float64{inf, 1}, contest,
 			Comparison{MaxAbs: inf, MaxRel: nan, Matched: 1, Len: 2, First: none, Worst: none, OK: true}},
 		{"NaN in want and one wrong", Float32, []float64{5, 1}, []float64{nan, 2}, contest,
-			Comparison{MaxAbs: nan, MaxRel: nan, Matched: 0.5, Len: 2, Failed: 1, First: Element{1, 1, 2}, Worst: Element{1, 1, 2}}},
+			Comparison{MaxAbs: nan, MaxRel: nan, Matched: 0.5, Len: 2, Failed: 1, First: Element{1, 1, 2},
+				Worst: Element{1, 1, 2}}},
 		{"infinite tolerance", Float32, []float64{5, inf}, []float64{inf, 1}, Tolerance{inf, inf, 0},
-			Comparison{MaxAbs: inf, MaxRel: inf, Matched: 0.5, Len: 2, Failed: 1, First: Element{1, inf, 1}, Worst: Element{1, inf, 1}, Inf: true}},
+			Comparison{MaxAbs: inf, MaxRel: inf, Matched: 0.5, Len: 2, Failed: 1, First: Element{1, inf, 1},
+				Worst: Element{1, inf, 1}, Inf: true}},
 		{"overflowing difference", Float32, []float64{3e38}, []float64{-3e38}, contest,
-			Comparison{MaxAbs: inf, MaxRel: inf, Len: 1, Failed: 1, First: Element{0, float64(float32(3e38)), float64(float32(-3e38))},
+			Comparison{MaxAbs: inf, MaxRel: inf, Len: 1, Failed: 1,
+				First: Element{0, float64(float32(3e38)), float64(float32(-3e38))},
 				Worst: Element{0, float64(float32(3e38)), float64(float32(-3e38))}}},
 		// 2^-149 against 0: rel = 2^-149/1e-8, a denormal quotient that float32 holds.
 		{"denormal", Float32, []float64{0x1p-149}, []float64{0}, Tolerance{},
@@ -81,7 +96,8 @@ func TestCompare(t *testing.T) {
 		{"bfloat16", BFloat16, []float64{1, 1.0078125}, []float64{1, 1}, contest,
 			Comparison{MaxAbs: 0.0078125, MaxRel: 0.0078125, Matched: 1, Len: 2, First: none, Worst: none, OK: true}},
 		{"int32", Int32, []float64{7, 8}, []float64{7, 9}, contest,
-			Comparison{MaxAbs: 1, MaxRel: float64(float32(1) / float32(9)), Matched: 0.5, Len: 2, Failed: 1, First: Element{1, 8, 9}, Worst: Element{1, 8, 9}}},
+			Comparison{MaxAbs: 1, MaxRel: float64(float32(1) / float32(9)), Matched: 0.5, Len: 2, Failed: 1,
+				First: Element{1, 8, 9}, Worst: Element{1, 8, 9}}},
 	} {
 		got := Compare(floats(c.dtype, c.got...), floats(c.dtype, c.want...), c.tol)
 		if !equal(got, c.c) {
@@ -91,7 +107,8 @@ func TestCompare(t *testing.T) {
 }
 
 func equal(a, b Comparison) bool {
-	for _, p := range [][2]float64{{a.MaxAbs, b.MaxAbs}, {a.MaxRel, b.MaxRel}, {a.First.Got, b.First.Got}, {a.First.Want, b.First.Want},
+	for _, p := range [][2]float64{{a.MaxAbs, b.MaxAbs}, {a.MaxRel, b.MaxRel}, {a.First.Got, b.First.Got},
+		{a.First.Want, b.First.Want},
 		{a.Worst.Got, b.Worst.Got}, {a.Worst.Want, b.Worst.Want}} {
 		if !same(p[0], p[1]) {
 			return false
@@ -131,7 +148,8 @@ func TestCompareNaNWithInfinity(t *testing.T) {
 		want, got := New(Float32, n), New(Float32, n)
 		want.WriteFloat32s([]float32{float32(inf)}, at[0])
 		want.WriteFloat32s([]float32{float32(nan)}, at[1])
-		if r := Compare(got, want, Tolerance{Atol: 0.01, Rtol: 0.01}); !math.IsNaN(r.MaxAbs) || !math.IsNaN(r.MaxRel) || !r.OK {
+		if r := Compare(got, want, Tolerance{Atol: 0.01, Rtol: 0.01}); !math.IsNaN(r.MaxAbs) || !math.IsNaN(r.MaxRel) ||
+			!r.OK {
 			t.Errorf("infinity at %d, NaN at %d of the expected output: got %+v, want errors of NaN", at[0], at[1], r)
 		}
 	}

@@ -223,12 +223,13 @@ func unnil[T any, P interface {
 }
 
 // branches are the names of a union's models, which pydantic puts into the place of a fault.
-var branches = []string{"AxisConst", "AxisVar", "RandomInput", "SafetensorsInput", "ScalarInput", "int", "float", "bool"}
+var branches = []string{"AxisConst", "AxisVar", "RandomInput", "SafetensorsInput", "ScalarInput", "int", "float",
+	"bool"}
 
 // testdata/pydantic.jsonl holds what pydantic 2.13.4 makes of random damage to sound documents, with models of the
 // format's fields and rules: the faults, or else the document written again. What pydantic refuses is refused here, for
-// faults that it names too; of a union it names those of every branch. What it takes only by converting a string, a number
-// or a boolean, or by another branch than the keys say, is refused with a fault about a type.
+// faults that it names too; of a union it names those of every branch. What it takes only by converting a string, a
+// number or a boolean, or by another branch than the keys say, is refused with a fault about a type.
 func TestPydanticVectors(t *testing.T) {
 	f, err := os.Open("testdata/pydantic.jsonl")
 	if err != nil {

@@ -26,7 +26,8 @@ const (
 	solution = `{"name":"n","definition":"d","author":"a","spec":{"language":"cuda","target_hardware":["cuda"],` +
 		`"entry_point":"kernel.cu::kernel"},"sources":[{"path":"kernel.cu","content":"x"}]}`
 	workload = `{"axes":{"n":4},"inputs":{"x":{"type":"random"},"s":{"type":"scalar","value":2}},"uuid":"u"}`
-	passed   = `{"definition":"d","workload":` + workload + `,"solution":"s","evaluation":{"status":"PASSED","environment":` +
+	passed   = `{"definition":"d","workload":` + workload +
+		`,"solution":"s","evaluation":{"status":"PASSED","environment":` +
 		`{"hardware":"h","libs":{}},"timestamp":"t","log":"","correctness":{"max_relative_error":0.5,"max_absolute_error":"NaN",` +
 		`"extra":null},"performance":{"latency_ms":1.0,"reference_latency_ms":2.0,"speedup_factor":2.0}}}`
 )
@@ -102,7 +103,8 @@ func TestManyValues(t *testing.T) {
 
 // Neither depth nor digits are a fault of the JSON.
 func TestWithinLimits(t *testing.T) {
-	deep := `"extra":{"a":` + strings.Repeat("[", 196) + strings.Repeat("]", 196) + `,"n":` + strings.Repeat("9", 4300) + "}"
+	deep := `"extra":{"a":` + strings.Repeat("[", 196) + strings.Repeat("]", 196) + `,"n":` + strings.Repeat("9",
+		4300) + "}"
 	tr, _, err := trace.DecodeTrace(edited(t, "Trace", `"extra":null`, deep))
 	if err != nil {
 		t.Fatal(err)
@@ -114,23 +116,40 @@ func TestWithinLimits(t *testing.T) {
 
 func TestFaultTexts(t *testing.T) {
 	for _, tt := range []struct{ name, model, old, new, want string }{
-		{"reference syntax", "Definition", "return x", "return (x", "definition:4:14: Value error, Reference must be valid Python code: '(' was never closed (line 5)"},
-		{"reference without run", "Definition", "def run", "async def run", "definition:4:14: Value error, Reference must define a top-level function named 'run'"},
-		{"reference with BOM", "Definition", `"import`, `"\ufeffimport`, "definition:4:14: Value error, Reference must be valid Python code: invalid non-printable character U+FEFF (line 1)"},
-		{"overlapping names", "Definition", `"z"`, `"x"`, "definition:3:12: Value error, Input and output names must not overlap"},
-		{"constraint", "Definition", `"name"`, `"constraints":["n > 0","M = 3"],"name"`, "definition:1:16: Value error, Constraints must be valid Python expressions: invalid syntax (line 1)"},
-		{"undefined axis", "Definition", `["m","n"]`, `["m","q"]`, `definition:2:11: Value error, Input "y" references undefined axis "q"`},
-		{"undefined output axis", "Definition", `["n"]`, `["q"]`, `definition:3:12: Value error, Output "z" references undefined axis "q"`},
-		{"axis too large", "Definition", `"value":8`, `"value":9223372036854775808`, "definition:1:103: axes.h.value: Input should be an integer of at most 64 bits"},
-		{"axis too large, no type", "Definition", `"type":"const","value":8`, `"value":99999999999999999999`, "definition:1:88: axes.h.value: Input should be an integer of at most 64 bits"},
+		{"reference syntax", "Definition", "return x", "return (x",
+			"definition:4:14: Value error, Reference must be valid Python code: '(' was never closed (line 5)"},
+		{"reference without run", "Definition", "def run", "async def run",
+			"definition:4:14: Value error, Reference must define a top-level function named 'run'"},
+		{"reference with BOM", "Definition", `"import`, `"\ufeffimport`,
+			"definition:4:14: Value error, Reference must be valid Python code: invalid non-printable character U+FEFF (line 1)"},
+		{"overlapping names", "Definition", `"z"`, `"x"`,
+			"definition:3:12: Value error, Input and output names must not overlap"},
+		{"constraint", "Definition", `"name"`, `"constraints":["n > 0","M = 3"],"name"`,
+			"definition:1:16: Value error, Constraints must be valid Python expressions: invalid syntax (line 1)"},
+		{"undefined axis", "Definition", `["m","n"]`, `["m","q"]`,
+			`definition:2:11: Value error, Input "y" references undefined axis "q"`},
+		{"undefined output axis", "Definition", `["n"]`, `["q"]`,
+			`definition:3:12: Value error, Output "z" references undefined axis "q"`},
+		{"axis too large", "Definition", `"value":8`, `"value":9223372036854775808`,
+			"definition:1:103: axes.h.value: Input should be an integer of at most 64 bits"},
+		{"axis too large, no type", "Definition", `"type":"const","value":8`, `"value":99999999999999999999`,
+			"definition:1:88: axes.h.value: Input should be an integer of at most 64 bits"},
 		{"several", "Definition", `"dtype":"int8"`, `"dtype":"uint8","description":3`,
-			"definition:2:86: inputs.y.dtype: Input should be 'float32', 'float16', 'bfloat16', 'float8_e4m3fn', 'float8_e5m2', 'float4_e2m1', 'int64', 'int32', 'int16', 'int8' or 'bool'\n" +
+			"definition:2:86: inputs.y.dtype: Input should be 'float32', 'float16', 'bfloat16', 'float8_e4m3fn', " +
+				"'float8_e5m2', 'float4_e2m1', 'int64', 'int32', 'int16', 'int8' or 'bool'\n" +
 				"definition:2:108: inputs.y.description: Input should be a valid string"},
-		{"scalar too large", "Workload", `"value":2`, `"value":-9223372036854775809`, "workload:1:78: inputs.s.value: Input should be an integer of at most 64 bits"},
-		{"entry point", "Solution", "kernel.cu::kernel", "kernel.cu", `solution:1:110: spec: Value error, Invalid entry point format: kernel.cu. Expected "<file_path>::<function_name>".`},
-		{"source path", "Solution", `"path":"kernel.cu"`, `"path":"a/../b\u001b[2J"`, `solution:1:150: sources.0: Value error, Invalid source path (parent directory traversal not allowed): a/../b�[2J`},
-		{"correctness forbidden", "Trace", "PASSED", "TIMEOUT", "trace:1:251: evaluation: Value error, Evaluation must not include correctness when status is EvaluationStatus.TIMEOUT"},
-		{"performance forbidden", "Trace", "PASSED", "INCORRECT_NUMERICAL", "trace:1:344: evaluation: Value error, Evaluation must not include performance when status is EvaluationStatus.INCORRECT_NUMERICAL"},
+		{"scalar too large", "Workload", `"value":2`, `"value":-9223372036854775809`,
+			"workload:1:78: inputs.s.value: Input should be an integer of at most 64 bits"},
+		{"entry point", "Solution", "kernel.cu::kernel", "kernel.cu",
+			`solution:1:110: spec: Value error, Invalid entry point format: kernel.cu. Expected "<file_path>::<function_name>".`},
+		{"source path", "Solution", `"path":"kernel.cu"`, `"path":"a/../b\u001b[2J"`,
+			`solution:1:150: sources.0: Value error, Invalid source path (parent directory traversal not allowed): a/../b�[2J`},
+		{"correctness forbidden", "Trace", "PASSED", "TIMEOUT",
+			"trace:1:251: evaluation: Value error, Evaluation must not include correctness when status is " +
+				"EvaluationStatus.TIMEOUT"},
+		{"performance forbidden", "Trace", "PASSED", "INCORRECT_NUMERICAL",
+			"trace:1:344: evaluation: Value error, Evaluation must not include performance when status is " +
+				"EvaluationStatus.INCORRECT_NUMERICAL"},
 	} {
 		_, _, err := decodeAs(tt.model, edited(t, tt.model, tt.old, tt.new))
 		if err == nil || err.Error() != tt.want {
@@ -178,7 +197,8 @@ func TestWarnings(t *testing.T) {
 	// A key of another branch of the union is unknown to the one that was chosen.
 	doc = strings.Replace(workload, `"type":"random"`, `"type":"random","seed":1,"value":2`, 1)
 	w, warnings, err := trace.DecodeWorkload([]byte(doc))
-	if err != nil || len(warnings) != 2 || warnings[0].String() != "workload:1:48: unknown key inputs.x.seed" || warnings[1].Key != "value" {
+	if err != nil || len(warnings) != 2 || warnings[0].String() != "workload:1:48: unknown key inputs.x.seed" ||
+		warnings[1].Key != "value" {
 		t.Errorf("got %v, %v", warnings, err)
 	}
 	if s, _ := w.Inputs.Get("x"); s.Kind != trace.Random {
@@ -214,7 +234,8 @@ func TestStrictTypes(t *testing.T) {
 		{"Definition", `"value":8`, `"value":8.0`, "definition:1:103: axes.h.value: Input should be a valid integer"},
 		{"Definition", `"value":8`, `"value":true`, "definition:1:103: axes.h.value: Input should be a valid integer"},
 		{"Definition", `"value":8`, `"value":NaN`, "definition:1:103: axes.h.value: Input should be a valid integer"},
-		{"Definition", `"value":8`, `"value":-1`, "definition:1:103: axes.h.value: Input should be greater than or equal to 0"},
+		{"Definition", `"value":8`, `"value":-1`,
+			"definition:1:103: axes.h.value: Input should be greater than or equal to 0"},
 		{"Definition", `"type":"const"`, `"type":"expr"`, "definition:1:87: axes.h.type: Input should be 'const' or 'var'"},
 		{"Workload", `"n":4`, `"n":"4"`, "workload:1:14: axes.n: Input should be a valid integer"},
 		{"Workload", `"value":2`, `"value":"2"`, "workload:1:78: inputs.s.value: Input should be a number or a boolean"},
@@ -238,8 +259,8 @@ func TestStrictTypes(t *testing.T) {
 	}
 }
 
-// What is not finite is read as Python's json writes it, bare, and as pydantic does, in strings. In strings and keys the
-// words are words.
+// What is not finite is read as Python's json writes it, bare, and as pydantic does, in strings. In strings and keys
+// the words are words.
 func TestNotFinite(t *testing.T) {
 	for _, tt := range []struct{ old, now, want string }{
 		{`"max_relative_error":0.5`, `"max_relative_error":NaN`, `"max_relative_error":"NaN"`},
@@ -280,7 +301,8 @@ func TestHash(t *testing.T) {
 	s := sound()
 	s.Spec.Binding, s.Spec.Dependencies = "torch", []string{"d1", "d2"}
 	s.Sources = append(s.Sources, trace.SourceFile{Path: "é.cuh", Content: "y"})
-	if got, want := s.Hash(), "523562cc15d33b1431e41696a457a3a84f94c40d"; got != want { // sha1 of "dcudakernel.cu::kerneltorchd1d2kernel.cuxé.cuhy"
+	// sha1 of "dcudakernel.cu::kerneltorchd1d2kernel.cuxé.cuhy"
+	if got, want := s.Hash(), "523562cc15d33b1431e41696a457a3a84f94c40d"; got != want {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -304,13 +326,20 @@ func TestValidate(t *testing.T) {
 		want   string
 	}{
 		{"no name", func(s *trace.Solution) { s.Name = "" }, "solution: name: String should have at least 1 character"},
-		{"no language", func(s *trace.Solution) { s.Spec.Language = "" }, "solution: spec.language: Input should be 'python', 'triton', 'cpp', 'cuda' or 'tilelang'"},
-		{"no hardware", func(s *trace.Solution) { s.Spec.TargetHardware = nil }, "solution: spec.target_hardware: List should have at least 1 item after validation, not 0"},
-		{"no sources", func(s *trace.Solution) { s.Sources = nil }, "solution: sources: List should have at least 1 item after validation, not 0"},
-		{"empty source", func(s *trace.Solution) { s.Sources[0].Content = "" }, "solution: sources.0.content: String should have at least 1 character"},
-		{"invalid UTF-8", func(s *trace.Solution) { s.Sources[0].Content = "a\xff" }, "solution: sources.0.content: Input should be a valid string, unable to parse raw data as a unicode string"},
-		{"twice", func(s *trace.Solution) { s.Sources = append(s.Sources, s.Sources[0]) }, "solution: Value error, Duplicate source path 'kernel.cu'"},
-		{"entry", func(s *trace.Solution) { s.Spec.EntryPoint = "x.cu::k" }, "solution: Value error, Entry source file 'x.cu' not found in sources"},
+		{"no language", func(s *trace.Solution) { s.Spec.Language = "" },
+			"solution: spec.language: Input should be 'python', 'triton', 'cpp', 'cuda' or 'tilelang'"},
+		{"no hardware", func(s *trace.Solution) { s.Spec.TargetHardware = nil },
+			"solution: spec.target_hardware: List should have at least 1 item after validation, not 0"},
+		{"no sources", func(s *trace.Solution) { s.Sources = nil },
+			"solution: sources: List should have at least 1 item after validation, not 0"},
+		{"empty source", func(s *trace.Solution) { s.Sources[0].Content = "" },
+			"solution: sources.0.content: String should have at least 1 character"},
+		{"invalid UTF-8", func(s *trace.Solution) { s.Sources[0].Content = "a\xff" },
+			"solution: sources.0.content: Input should be a valid string, unable to parse raw data as a unicode string"},
+		{"twice", func(s *trace.Solution) { s.Sources = append(s.Sources, s.Sources[0]) },
+			"solution: Value error, Duplicate source path 'kernel.cu'"},
+		{"entry", func(s *trace.Solution) { s.Spec.EntryPoint = "x.cu::k" },
+			"solution: Value error, Entry source file 'x.cu' not found in sources"},
 	} {
 		s := sound()
 		tt.change(s)
@@ -324,7 +353,8 @@ func TestValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	def.Axes.Set("h", trace.Axis{Const: true, Value: -1})
-	if err := def.Validate(); err == nil || !strings.HasPrefix(err.Error(), "definition: axes.h.value: Input should be greater") {
+	if err := def.Validate(); err == nil || !strings.HasPrefix(err.Error(),
+		"definition: axes.h.value: Input should be greater") {
 		t.Errorf("got %v", err)
 	}
 
@@ -348,7 +378,8 @@ func TestValidate(t *testing.T) {
 		t.Error(err)
 	}
 	tr.Evaluation.Performance.SpeedupFactor = math.Inf(1)
-	if err := tr.Validate(); err == nil || err.Error() != "trace: evaluation.performance.speedup_factor: Input should be a valid number" {
+	if err := tr.Validate(); err == nil ||
+		err.Error() != "trace: evaluation.performance.speedup_factor: Input should be a valid number" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -414,7 +445,8 @@ func TestBindAxes(t *testing.T) {
 	}{
 		{"bound", map[string][]int{"x": {5, 9}, "y": {2, 5}, "s": {1, 2, 3}}, ""},
 		{"rank", map[string][]int{"x": {5}}, "Input 'x''s defined dimension is 2 but the actual dimension is 1"},
-		{"disagree", map[string][]int{"x": {5, 8}, "y": {3, 2}}, "Axis 'n' has different values for different input tensors: 5 and 2"},
+		{"disagree", map[string][]int{"x": {5, 8}, "y": {3, 2}},
+			"Axis 'n' has different values for different input tensors: 5 and 2"},
 		{"missing", map[string][]int{"x": {5, 8}}, "Missing values for variable axes: {'m'}"},
 		{"nothing", nil, "Missing values for variable axes: {'n', 'm'}"},
 	} {
@@ -450,7 +482,8 @@ func TestBindAxes(t *testing.T) {
 
 func fuzz(f *testing.F, model string) {
 	f.Add([]byte(documents()[model]))
-	for _, v := range []string{`{}`, `[]`, `null`, `{"a":NaN,"a":-Infinity}`, `{"axes":{"":{"value":10.0}}}`, `{"a":1,"a":2}`,
+	for _, v := range []string{`{}`, `[]`, `null`, `{"a":NaN,"a":-Infinity}`, `{"axes":{"":{"value":10.0}}}`,
+		`{"a":1,"a":2}`,
 		`[NaN,Infinity]`, "{\"a\":\"\xff\"}", `{"\ud800":1}`, `[1e400,-0,1E+2]`, `{NaN:"NaN"}`, `{} {}`} {
 		f.Add([]byte(v))
 	}
@@ -517,7 +550,9 @@ func BenchmarkEncodeSolution(b *testing.B) {
 }
 
 func TestKinds(t *testing.T) {
-	w, _, err := trace.DecodeWorkload([]byte(`{"axes":{},"uuid":"u","inputs":{"i":{"value":1},"f":{"value":1.0},"b":{"value":true},"t":{"path":"p","tensor_key":"k"}}}`))
+	w, _, err := trace.DecodeWorkload(
+		[]byte(
+			`{"axes":{},"uuid":"u","inputs":{"i":{"value":1},"f":{"value":1.0},"b":{"value":true},"t":{"path":"p","tensor_key":"k"}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,8 @@ func show(t *testing.T, term *Terminal, events ...event.Event) (stdout, stderr s
 }
 
 func gpuRun(uuids ...string) event.Event {
-	r := &event.Run{Solution: "s", Author: "a", Language: "cuda", ContentHash: "0123456789", Definition: "d", Set: "default",
+	r := &event.Run{Solution: "s", Author: "a", Language: "cuda", ContentHash: "0123456789", Definition: "d",
+		Set:     "default",
 		Profile: event.Profile{Name: "official", Trials: 3, Iterations: 50},
 		Device:  event.Device{Kind: "cuda", Name: "NVIDIA H200", Arch: "sm_90", Driver: "580"}}
 	for _, u := range uuids {
@@ -62,16 +63,21 @@ func TestRemoteRun(t *testing.T) {
 	run := gpuRun("0123456789abc", "fedcba98")
 	device := run.Run.Device
 	row := func(uuid, place string, disturbed ...string) []event.Event {
-		return []event.Event{{Type: event.TypeSamples, Workload: uuid, Place: place, Samples: &event.Samples{Timer: "cupti", ColdL2: true, MinNS: 2400, Disturbed: disturbed}},
-			{Type: event.TypeEvaluated, Workload: uuid, Place: place, Evaluated: &event.Evaluated{Status: "PASSED", Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms}}}
+		return []event.Event{{Type: event.TypeSamples, Workload: uuid, Place: place,
+			Samples: &event.Samples{Timer: "cupti", ColdL2: true, MinNS: 2400, Disturbed: disturbed}},
+			{Type: event.TypeEvaluated, Workload: uuid, Place: place, Evaluated: &event.Evaluated{Status: "PASSED",
+				Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms}}}
 	}
 	warning := event.Event{Type: event.TypeWarning, Place: "lab: a gpu 0", Message: &event.Message{Text: "no libcupti"}}
 	events := []event.Event{
 		{Type: event.TypeJob, Place: "lab: a gpu 0", JobState: &event.Job{Phase: "sending"}}, run,
 		{Type: event.TypeJob, Place: "lab: a gpu 0", JobState: &event.Job{Phase: "running", Device: &device}},
-		{Type: event.TypeJob, Place: "lab: b gpu 0", JobState: &event.Job{Phase: "running", Device: &device}}, warning, warning}
-	events = append(append(events, row("0123456789abc", "lab: a gpu 0")...), row("fedcba98", "lab: b gpu 0", "it was throttled")...)
-	out, errs := show(t, &Terminal{}, append(events, event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 2, Seconds: 0.25}})...)
+		{Type: event.TypeJob, Place: "lab: b gpu 0", JobState: &event.Job{Phase: "running", Device: &device}}, warning,
+		warning}
+	events = append(append(events, row("0123456789abc", "lab: a gpu 0")...),
+		row("fedcba98", "lab: b gpu 0", "it was throttled")...)
+	out, errs := show(t, &Terminal{}, append(events,
+		event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 2, Seconds: 0.25}})...)
 	want := `WORKLOAD  BATCH_SIZE  N  STATUS                MAX ABS   MAX REL      MEDIAN      ±         MIN     PLACE
 01234567           4  7  PASSED                      -         -     2.56 µs  0.0 %     2.40 µs     lab: a gpu 0
 fedcba98           4  7  PASSED                      -         -     2.56 µs  0.0 %     2.40 µs  *  lab: b gpu 0
@@ -80,7 +86,8 @@ fedcba98           4  7  PASSED                      -         -     2.56 µs  0
 	if !strings.HasPrefix(out, want) {
 		t.Errorf("stdout: got\n%s\nwant\n%s", out, want)
 	}
-	if strings.Count(errs, "no libcupti") != 1 || !strings.Contains(errs, "lab: a gpu 0: sending\n") || !strings.Contains(errs, "lab: b gpu 0: running on cuda:0 (NVIDIA H200") {
+	if strings.Count(errs, "no libcupti") != 1 || !strings.Contains(errs, "lab: a gpu 0: sending\n") ||
+		!strings.Contains(errs, "lab: b gpu 0: running on cuda:0 (NVIDIA H200") {
 		t.Errorf("stderr: got %q", errs)
 	}
 }
@@ -88,15 +95,20 @@ fedcba98           4  7  PASSED                      -         -     2.56 µs  0
 func TestDoubtfulTimings(t *testing.T) {
 	ms := 0.00256
 	events := []event.Event{gpuRun("aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc")}
-	for uuid, why := range map[string][]string{"aaaaaaaaaa": {"throttled\x1b", "shaken"}, "bbbbbbbbbb": nil, "cccccccccc": {"shaken"}} {
-		events = append(events, event.Event{Type: event.TypeSamples, Workload: uuid, Samples: &event.Samples{Timer: "cupti", MinNS: 2400, Disturbed: why}},
-			event.Event{Type: event.TypeEvaluated, Workload: uuid, Evaluated: &event.Evaluated{Status: "PASSED", Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms}})
+	for uuid, why := range map[string][]string{"aaaaaaaaaa": {"throttled\x1b", "shaken"}, "bbbbbbbbbb": nil,
+		"cccccccccc": {"shaken"}} {
+		events = append(events, event.Event{Type: event.TypeSamples, Workload: uuid,
+			Samples: &event.Samples{Timer: "cupti", MinNS: 2400, Disturbed: why}},
+			event.Event{Type: event.TypeEvaluated, Workload: uuid, Evaluated: &event.Evaluated{Status: "PASSED",
+				Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms}})
 	}
-	out, _ := show(t, &Terminal{Quiet: true}, append(events, event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 3}})...)
+	out, _ := show(t, &Terminal{Quiet: true},
+		append(events, event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 3}})...)
 	for _, line := range []string{
 		"aaaaaaaa           4  7  PASSED                      -         -     2.56 µs  0.0 %     2.40 µs  *\n",
 		"bbbbbbbb           4  7  PASSED                      -         -     2.56 µs  0.0 %     2.40 µs\n",
-		"* 2 workloads, in doubt however often measured: shaken\n* workload aaaaaaaa, in doubt however often measured: throttled\uFFFD\n",
+		"* 2 workloads, in doubt however often measured: shaken\n* workload aaaaaaaa, in doubt however often measured: " +
+			"throttled\uFFFD\n",
 	} {
 		if !strings.Contains(out, line) {
 			t.Errorf("got\n%s\nwant in it\n%s", out, line)
@@ -105,13 +117,16 @@ func TestDoubtfulTimings(t *testing.T) {
 }
 
 func TestFindings(t *testing.T) {
-	finding := event.Event{Type: event.TypeWarning, Workload: "u1", Finding: &event.Finding{Check: "late-write", Text: "output[0] \x1b[2J was"}}
+	finding := event.Event{Type: event.TypeWarning, Workload: "u1", Finding: &event.Finding{Check: "late-write",
+		Text: "output[0] \x1b[2J was"}}
 	for n, want := range map[int]string{1: "1 of 1 PASSED, 1 finding on ", 2: "1 of 1 PASSED, 2 findings on "} {
-		events := []event.Event{gpuRun("u1"), {Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED"}}}
+		events := []event.Event{gpuRun("u1"), {Type: event.TypeEvaluated, Workload: "u1",
+			Evaluated: &event.Evaluated{Status: "PASSED"}}}
 		for range n {
 			events = append(events, finding)
 		}
-		out, errs := show(t, &Terminal{Quiet: true}, append(events, event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Findings: n}})...)
+		out, errs := show(t, &Terminal{Quiet: true},
+			append(events, event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Findings: n}})...)
 		line := "\n          finding: late-write: output[0] \uFFFD[2J was\n"
 		if !strings.Contains(out, line) || !strings.Contains(out, want) {
 			t.Errorf("stdout: got\n%s\nwant %q and %q", out, line, want)
@@ -125,11 +140,13 @@ func TestFindings(t *testing.T) {
 func TestFailures(t *testing.T) {
 	log := "line 1\nkernel.cu:3: bad\n\x1b[2Jgone\n" + strings.Repeat("more\n", 20)
 	out, errs := show(t, &Terminal{Quiet: true}, gpuRun("u1", "u2"),
-		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "COMPILE_ERROR", Detail: "kernel.cu:3: bad",
-			Axes: map[string]int{"n": 7, "batch_size": 4}, Log: log}},
+		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "COMPILE_ERROR",
+			Detail: "kernel.cu:3: bad",
+			Axes:   map[string]int{"n": 7, "batch_size": 4}, Log: log}},
 		event.Event{Type: event.TypeFailed, Workload: "u2", Message: &event.Message{Text: "no \x1b[31mblob"}},
 		event.Event{Type: event.TypeDone, Done: &event.Done{Failed: 1, Missing: 1}})
-	for _, want := range []string{"u1                 4  7  COMPILE_ERROR               -         -\n          kernel.cu:3: bad\n          line 1\n",
+	for _, want := range []string{
+		"u1                 4  7  COMPILE_ERROR               -         -\n          kernel.cu:3: bad\n          line 1\n",
 		"0 of 2 PASSED, 1 without a verdict on", "more lines in the run folder, log/u1.log"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("stdout: got\n%s\nwant in it %q", out, want)
@@ -152,11 +169,13 @@ func TestHostileWords(t *testing.T) {
 	var errs bytes.Buffer
 	term := &Terminal{Out: io.Discard, Err: &errs}
 	sink := term.Run()
-	if err := sink(event.Event{Type: event.TypeWarning, Place: "lab", Message: &event.Message{Text: "a\x1b[2Jb", Hint: "c\x1b]0;d\x07"}}); err != nil {
+	if err := sink(event.Event{Type: event.TypeWarning, Place: "lab", Message: &event.Message{Text: "a\x1b[2Jb",
+		Hint: "c\x1b]0;d\x07"}}); err != nil {
 		t.Fatal(err)
 	}
 	term.Error("e\x1b[2J\n\tf\r", "g\u009b2J")
-	if got, want := errs.String(), "warning: a\ufffd[2Jb\nhint: c\ufffd]0;d\ufffd\nfisub: e\ufffd[2J\n\tf\ufffd\nhint: g\ufffd2J\n"; got != want {
+	if got, want := errs.String(),
+		"warning: a\ufffd[2Jb\nhint: c\ufffd]0;d\ufffd\nfisub: e\ufffd[2J\n\tf\ufffd\nhint: g\ufffd2J\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -170,7 +189,8 @@ func TestWidth(t *testing.T) {
 	}{
 		{false, map[string]int{"total_seq_len": 65536, "num_seqs": 12, "len_cu_seqlens_of_all": 13},
 			"WORKLOAD  LEN…  NUM…  TOTA…  STATUS ", "  1234.56 µs   25 %  1234.56 µs"},
-		{true, map[string]int{"total_seq_len": 65536, "num_seqs": 12}, "WORKLOAD  NUM_…  TOTAL…  STATUS", "  1234.56 µs   25 %    1235x   83 %"},
+		{true, map[string]int{"total_seq_len": 65536, "num_seqs": 12}, "WORKLOAD  NUM_…  TOTAL…  STATUS",
+			"  1234.56 µs   25 %    1235x   83 %"},
 	} {
 		run := gpuRun("u1")
 		run.Run.Workloads[0].Axes = tc.axes
@@ -179,20 +199,25 @@ func TestWidth(t *testing.T) {
 			run.Run.Baseline = &event.Baseline{Name: "b"}
 		}
 		out, errs := show(t, &Terminal{Wide: tc.all}, run,
-			event.Event{Type: event.TypeSamples, Workload: "u1", Samples: &event.Samples{Timer: "cupti", MinNS: 1234560, Bandwidth: 4321.4, CopyNS: 1024675, CopyShare: 0.83,
-				Warm: &event.Timings{MedianNS: 1230000, Interval: event.Interval{Width: 0.002}}, Baseline: &event.Timings{MedianNS: 1524138418},
+			event.Event{Type: event.TypeSamples, Workload: "u1", Samples: &event.Samples{Timer: "cupti", MinNS: 1234560,
+				Bandwidth: 4321.4, CopyNS: 1024675, CopyShare: 0.83,
+				Warm:     &event.Timings{MedianNS: 1230000, Interval: event.Interval{Width: 0.002}},
+				Baseline: &event.Timings{MedianNS: 1524138418},
 				Interval: event.Interval{Width: 0.5}, Warnings: []string{"few \x1btimings"}}},
-			event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED", Axes: tc.axes, MaxAbs: &abs, MaxRel: &abs, Latency: &ms, Speedup: &ratio}})
+			event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED", Axes: tc.axes,
+				MaxAbs: &abs, MaxRel: &abs, Latency: &ms, Speedup: &ratio}})
 		lines := strings.Split(out, "\n")
 		for _, line := range lines[:2] {
 			if n := utf8.RuneCountInString(line); n > 99 {
 				t.Errorf("got %d columns, want less than 100: %s", n, line)
 			}
 		}
-		if len(lines) < 2 || !strings.HasPrefix(lines[0], tc.head) || strings.HasSuffix(lines[0], "  SPEEDUP   COPY") != tc.all || !strings.HasSuffix(lines[1], tc.row) {
+		if len(lines) < 2 || !strings.HasPrefix(lines[0], tc.head) ||
+			strings.HasSuffix(lines[0], "  SPEEDUP   COPY") != tc.all || !strings.HasSuffix(lines[1], tc.row) {
 			t.Errorf("stdout: got\n%s\nwant it to begin with %q, and a row to end with %q", out, tc.head, tc.row)
 		}
-		if want := "          4321 GB/s, min 1234.56 µs, warm L2 1230.00 µs ± 0.1 %, baseline 1524138.42 µs ± 0.0 %, copy 1024.67 µs\n"; strings.Contains(out, want) != tc.all {
+		if want := "          4321 GB/s, min 1234.56 µs, warm L2 1230.00 µs ± 0.1 %, baseline 1524138.42 µs ± 0.0 %, copy " +
+			"1024.67 µs\n"; strings.Contains(out, want) != tc.all {
 			t.Errorf("stdout: got\n%s\nwant %q: %v", out, want, tc.all)
 		}
 		if want := "warning: workload u1: few \uFFFDtimings\n"; !strings.HasSuffix(errs, want) {
@@ -218,7 +243,8 @@ func TestProgress(t *testing.T) {
 			t.Fatal(e)
 		}
 	}
-	want := "fisub: A: workload u2: TIMEOUT: 5 \uFFFDs\nfisub: A: workload u3: no blob\nfinding: A: workload u1: late-write: y[0]\n" +
+	want := "fisub: A: workload u2: TIMEOUT: 5 \uFFFDs\nfisub: A: workload u3: no blob\nfinding: A: workload u1: " +
+		"late-write: y[0]\n" +
 		"warning: A: no CUPTI\nhint: install it\n"
 	if err.String() != want || out.Len() != 0 {
 		t.Errorf("stderr: got %q, want %q; stdout %q", err.String(), want, out.String())
@@ -238,10 +264,13 @@ func TestScore(t *testing.T) {
 		run := gpuRun("u1")
 		run.Run.Baseline, run.Run.Floors = &event.Baseline{Name: "two", Solution: "t", ContentHash: "0123456789"}, true
 		out, errs := show(t, &Terminal{}, run,
-			event.Event{Type: event.TypeSamples, Workload: "u1", Samples: &event.Samples{Timer: "cupti", ColdL2: true, EmptyNS: 1024}},
-			event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED", Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms, Speedup: &speedup}},
+			event.Event{Type: event.TypeSamples, Workload: "u1", Samples: &event.Samples{Timer: "cupti", ColdL2: true,
+				EmptyNS: 1024}},
+			event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED",
+				Axes: map[string]int{"n": 7, "batch_size": 4}, Latency: &ms, Speedup: &speedup}},
 			event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Failed: tc.failed, Score: &tc.score, Scored: 1}})
-		for _, want := range []string{tc.want, "     2.00 µs  0.0 %    1.50x      -\n", "\ncopy: the time of a plain copy of as many bytes, over the latency; an empty kernel takes 1.02 µs\n"} {
+		for _, want := range []string{tc.want, "     2.00 µs  0.0 %    1.50x      -\n",
+			"\ncopy: the time of a plain copy of as many bytes, over the latency; an empty kernel takes 1.02 µs\n"} {
 			if !strings.Contains(out, want) {
 				t.Errorf("stdout: got\n%s\nwant in it %q", out, want)
 			}
@@ -255,7 +284,8 @@ func TestScore(t *testing.T) {
 // A run that was resumed begins again in its events.
 func TestTwoRuns(t *testing.T) {
 	out, _ := show(t, &Terminal{}, gpuRun("u1"), gpuRun("u1"),
-		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "TIMEOUT", Axes: map[string]int{"n": 7, "batch_size": 4}}})
+		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "TIMEOUT",
+			Axes: map[string]int{"n": 7, "batch_size": 4}}})
 	if want := "WORKLOAD  BATCH_SIZE  N  STATUS"; !strings.HasPrefix(out, want) {
 		t.Errorf("got %q, want it to begin with %q", out, want)
 	}
@@ -275,7 +305,8 @@ func TestUseColor(t *testing.T) {
 func TestTable(t *testing.T) {
 	var out bytes.Buffer
 	term := &Terminal{Out: &out, Color: true}
-	err := term.Table("lrl", [][]string{{"NAME", "µs", "VERDICT"}, {"a\x1bb", "1.25", "slower"}, {"c", "10", "same"}}, func(row int) int { return []int{0, -1, 0}[row] })
+	err := term.Table("lrl", [][]string{{"NAME", "µs", "VERDICT"}, {"a\x1bb", "1.25", "slower"}, {"c", "10", "same"}},
+		func(row int) int { return []int{0, -1, 0}[row] })
 	if want := "\x1b[1mNAME    µs  VERDICT\x1b[0m\na\uFFFDb   1.25  \x1b[31mslower\x1b[0m\nc       10  same\n"; err != nil || out.String() != want {
 		t.Errorf("got %q and %v, want %q", out.String(), err, want)
 	}

@@ -24,8 +24,10 @@ func cpu(t *testing.T) time.Duration {
 func TestInspectHostile(t *testing.T) {
 	for _, unit := range []string{
 		"template<", "template<(a)", "a<", "(", "[(", "f(", "f>(", "a::", "TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, f<",
-		"x();\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel,x)\n", "#if A\n{", "#if A\n{\n#else\n", "namespace a{\n#if A\n", "namespace a::a{void f();",
-		"#define A(x) TVM_FFI_DLL_EXPORT_TYPED_FUNC(x,x) A(x)A(x)A(x)\nA(a)A(a)\n", "PYBIND11_MODULE(a,m){m.def(\"kernel\",", "#define A",
+		"x();\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel,x)\n", "#if A\n{", "#if A\n{\n#else\n", "namespace a{\n#if A\n",
+		"namespace a::a{void f();",
+		"#define A(x) TVM_FFI_DLL_EXPORT_TYPED_FUNC(x,x) A(x)A(x)A(x)\nA(a)A(a)\n", "PYBIND11_MODULE(a,m){m.def(\"kernel\",",
+		"#define A",
 		"lambda", "@a\n", "import a,", "def kernel(", "def kernel(a,b=[1]):pass\n",
 	} {
 		src := strings.Repeat(unit, (256<<10)/len(unit))

@@ -54,14 +54,16 @@ func TestChosen(t *testing.T) {
 		{"none", nil, "", true, nil, "no table [remote.NAME]"},
 	} {
 		got, err := Chosen(tc.tables, tc.on, tc.all)
-		if !slices.Equal(got, tc.want) || (err == nil) != (tc.fault == "") || err != nil && !strings.Contains(err.Error(), tc.fault) {
+		if !slices.Equal(got, tc.want) || (err == nil) != (tc.fault == "") || err != nil &&
+			!strings.Contains(err.Error(), tc.fault) {
 			t.Errorf("%s: got %v, %v, want %v, %q", tc.name, got, err, tc.want, tc.fault)
 		}
 	}
 }
 
 func TestCommon(t *testing.T) {
-	commons := map[string]remote.Common{"a": {GPU: "B200", Limit: time.Hour}, "b": {GPU: "h200", Limit: time.Minute}, "c": {}}
+	commons := map[string]remote.Common{"a": {GPU: "B200", Limit: time.Hour}, "b": {GPU: "h200", Limit: time.Minute},
+		"c": {}}
 	for _, tc := range []struct {
 		name  string
 		o     Options
@@ -77,7 +79,8 @@ func TestCommon(t *testing.T) {
 		{"two GPUs", Options{}, []string{"a", "b"}, "", 0, "several GPUs"},
 	} {
 		gpu, limit, err := common(tc.o, tc.names, commons)
-		if gpu != tc.gpu || limit != tc.limit || (err == nil) != (tc.fault == "") || err != nil && !strings.Contains(err.Error(), tc.fault) {
+		if gpu != tc.gpu || limit != tc.limit || (err == nil) != (tc.fault == "") || err != nil &&
+			!strings.Contains(err.Error(), tc.fault) {
 			t.Errorf("%s: got %s, %v, %v", tc.name, gpu, limit, err)
 		}
 	}
@@ -117,10 +120,13 @@ func plan(t *testing.T, root, id string, done bool, jobs ...*dispatch.Job) strin
 func TestOrphans(t *testing.T) {
 	root := t.TempDir()
 	now := time.Now()
-	plan(t, root, "20260101-1", false, &dispatch.Job{ID: "fisub-20260101-1-0"}, &dispatch.Job{ID: "fisub-20260101-1-1", Ended: &now})
+	plan(t, root, "20260101-1", false, &dispatch.Job{ID: "fisub-20260101-1-0"},
+		&dispatch.Job{ID: "fisub-20260101-1-1", Ended: &now})
 	plan(t, root, "20260102-1", true, &dispatch.Job{ID: "fisub-20260102-1-0"})
-	waited, ended, over, lost, strange := "fisub-20260101-1-0", "fisub-20260101-1-1", "fisub-20260102-1-0", "fisub-20260102-1-7", "fisub-elsewhere-0"
-	open := providers.Set{"lab": &host{held: []string{waited, ended, over, lost, strange}}, "down": &host{down: io.ErrUnexpectedEOF}}
+	waited, ended, over, lost, strange := "fisub-20260101-1-0", "fisub-20260101-1-1", "fisub-20260102-1-0",
+		"fisub-20260102-1-7", "fisub-elsewhere-0"
+	open := providers.Set{"lab": &host{held: []string{waited, ended, over, lost, strange}},
+		"down": &host{down: io.ErrUnexpectedEOF}}
 	for _, all := range []bool{false, true} {
 		want, others := []string{ended, over, lost}, 1
 		if all {
@@ -144,7 +150,8 @@ func TestFind(t *testing.T) {
 	if err := errors.Join(local.Record(event.Event{Type: event.TypeRun, Run: &event.Run{}}), local.Close()); err != nil {
 		t.Fatal(err)
 	}
-	for arg, want := range map[string]string{"last": "20260101-120000-000-aaaa", "20260101": "20260101-120000-000-aaaa", "20260102": "", "x": ""} {
+	for arg, want := range map[string]string{"last": "20260101-120000-000-aaaa", "20260101": "20260101-120000-000-aaaa",
+		"20260102": "", "x": ""} {
 		if id, _, err := Find(root, arg); id != want && err == nil || (err == nil) != (want != "") {
 			t.Errorf("%s: got %s, %v, want %s", arg, id, err, want)
 		}

@@ -7,7 +7,8 @@ import (
 
 // The first outputs of SplitMix64 with seed 1234567, as the reference implementation's authors give them.
 func TestUint64(t *testing.T) {
-	for i, want := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821} {
+	for i, want := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431,
+		16408922859458223821} {
 		if got := Stream(1234567).Uint64(i); got != want {
 			t.Errorf("number %d: got %d, want %d", i, got, want)
 		}

@@ -69,7 +69,8 @@ func TestErrors(t *testing.T) {
 		{"one line", "class A: x = 1; y = 2\n", ""},
 		{"soft keywords", "match x:\n  case [1, 2] if y:\n    type = 3\ntype X = int\nmatch = case = 1\n", ""},
 		{"statements", "from . import (a,\n b)\nimport c as d\n@e\nasync def f(a, /, b: int = 1, *c, d, **g) -> int:\n" +
-			"\tasync with a as b, c: pass\n\tawait x\n\treturn a, *b,\ntry: x\nexcept* E as e: raise X from e\nelse: del y,\nprint(*a, sep='')\nx: int\n", ""},
+			"\tasync with a as b, c: pass\n\tawait x\n\treturn a, *b,\ntry: x\nexcept* E as e: raise X from e\nelse: del " +
+			"y,\nprint(*a, sep='')\nx: int\n", ""},
 		{"f-strings", "x = f'{a['b']!r:>{w}}' rf\"\"\"{a\n}\\d{{}}\"\"\" f'{x=}'\n", ""},
 		{"continued lines", "x = 1 + \\\n  2\nif a and \\\n  b:\n    c\n", ""},
 	} {
@@ -134,7 +135,8 @@ func TestNesting(t *testing.T) {
 }
 
 func FuzzPython(f *testing.F) {
-	for _, src := range []string{"f'{x!r:>{w}}'", "lambda a,/,b=1,*c,d,**e:(yield)", "[x async for (a,*b) in d if e]", "'\\N{", "f'{a:{", "\\\n", "if x:\n\ty\n", "b'\\x'"} {
+	for _, src := range []string{"f'{x!r:>{w}}'", "lambda a,/,b=1,*c,d,**e:(yield)", "[x async for (a,*b) in d if e]",
+		"'\\N{", "f'{a:{", "\\\n", "if x:\n\ty\n", "b'\\x'"} {
 		f.Add(src)
 	}
 	f.Fuzz(func(t *testing.T, src string) {
