@@ -14,8 +14,7 @@ type Info struct {
 	L2Bytes         int64  `json:"l2_bytes,omitempty"`
 	MemoryBytes     int64  `json:"memory_bytes,omitempty"`
 	Multiprocessors int    `json:"multiprocessors,omitempty"`
-	// of the memory, bytes a second: its clock times its width; 0 where that is not known
-	Bandwidth int64 `json:"bandwidth,omitempty"`
+	Bandwidth       int64  `json:"bandwidth,omitempty"` // of the memory, bytes a second, by its clock; 0: not known
 
 	Libs map[string]string `json:"libs,omitempty"` // versions of what a solution runs on: torch, triton, tilelang, cuda
 }
