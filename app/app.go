@@ -1,8 +1,6 @@
 // Package app is the command line: flags, commands, exit statuses, and what is printed. A command is a constructor with
-// its flags,
-// options that are filled from them, and a method that runs with these. What is decided is in the packages that they
-// call; the
-// list of devices is here.
+// its flags, options that are filled from them, and a method that runs with these. What is decided is in the packages
+// that they call; the list of devices is here.
 package app
 
 import (

@@ -68,9 +68,8 @@ type typing struct {
 }
 
 // completeMain prints candidates for the last of the words, each with a tab and a few words about it, and as the last
-// line ":files"
-// or ":folders" where those of the shell are candidates too. It prints nothing else, whatever is wrong with the
-// project.
+// line ":files" or ":folders" where those of the shell are candidates too. It prints nothing else, whatever is wrong
+// with the project.
 func completeMain(words []string, stdout io.Writer) int {
 	done := make(chan []byte, 1)
 	go func() {
@@ -227,8 +226,7 @@ func (l *line) valuesOf(f cli.Flag, word, prefix string) (found []session.Value,
 var noValues = []string{"N", "TIME", "GIB", "USD", "PERCENT", "NAME"}
 
 // values gives what may be given where the help says name, of a flag or an argument. kind is ":files" or ":folders"
-// where those
-// may be given too.
+// where those may be given too.
 func (l *line) values(name string) (found []session.Value, kind string) {
 	v := session.Values{Project: &l.Project, Definition: l.given["definition"], Set: l.given["set"],
 		Solution: l.given["solution"]}

@@ -18,10 +18,8 @@ import (
 )
 
 // The flags of a command fill its options: each is declared once, with the option that it goes to. What the option
-// holds before is
-// its default. absent says in the help what stands where the flag is missing. The word in backquotes is the value's
-// name: by it
-// values are completed.
+// holds before is its default. absent says in the help what stands where the flag is missing. The word in backquotes is
+// the value's name: by it values are completed.
 
 func stringFlag(to *string, name, help, absent string) *cli.StringFlag {
 	return &cli.StringFlag{Name: name, Usage: help, DefaultText: absent, Value: *to, Destination: to}
@@ -113,8 +111,7 @@ func strictFlag(to *bool) cli.Flag {
 const globalCategory = "Global:"
 
 // globalFlags stand before or after the command's name. They act when they are found: a command's own flags of these
-// names must
-// not undo what stands before it.
+// names must not undo what stands before it.
 func (a *app) globalFlags() []cli.Flag {
 	text := func(name, help, absent string, act func(string) error) cli.Flag {
 		return &cli.StringFlag{Name: name, Usage: help, DefaultText: absent, Category: globalCategory,
@@ -162,8 +159,7 @@ func (a *app) globalFlags() []cli.Flag {
 var colors = []string{"auto", "always", "never"}
 
 // flagsFirst moves the flags of a command in front of its arguments: the flag package takes whatever follows an
-// argument for
-// an argument. What follows "--" stays. pending is a last flag that lacks its value.
+// argument for an argument. What follows "--" stays. pending is a last flag that lacks its value.
 func flagsFirst(program *cli.App, args []string) (sorted []string, pending cli.Flag) {
 	flags, commands := program.Flags, program.Commands
 	var first, arguments []string

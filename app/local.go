@@ -105,8 +105,7 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 }
 
 // verdict is the exit status of a run, of which the table has said everything: by its workloads without a verdict,
-// those that did not
-// pass, and its findings.
+// those that did not pass, and its findings.
 func verdict(missing, failed, findings int, strict bool) error {
 	switch {
 	case missing > 0:

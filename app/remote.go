@@ -307,10 +307,8 @@ func verdictOf(r dispatch.Result, strict bool) error {
 }
 
 // decide waits for a signal and tells whether the jobs are to stop; they are left alone where it returns false. On a
-// terminal the
-// first interrupt asks and the second one stops. Without one an interrupt stops: what was started by a script must not
-// cost
-// money when the script is ended. A terminal that is closed leaves the jobs running.
+// terminal the first interrupt asks and the second one stops. Without one an interrupt stops: what was started by a
+// script must not cost money when the script is ended. A terminal that is closed leaves the jobs running.
 func (a *app) decide(signals <-chan os.Signal, over <-chan struct{}) (stop bool) {
 	in := a.terminal()
 	answers := make(chan string, 1)

@@ -1,6 +1,5 @@
 // Package doctor looks at what a machine can do for fisub, and at what is missing for which command. It installs,
-// builds and
-// measures nothing, asks the network nothing but the remotes that it is told of, and tells no secret.
+// builds and measures nothing, asks the network nothing but the remotes that it is told of, and tells no secret.
 package doctor
 
 import (

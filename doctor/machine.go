@@ -270,8 +270,7 @@ func (r row) line() Line {
 }
 
 // clocks tells whether the clocks are held. NVML does not tell of a lock: an idle GPU whose clock is not held falls far
-// below
-// its highest.
+// below its highest.
 func clocks(rows []row) Line {
 	var facts, loose []string
 	for _, r := range rows {

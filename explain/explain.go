@@ -1,6 +1,5 @@
 // Package explain gives the words for an error, and the advice that goes with it. A package that alone knows the remedy
-// states it in
-// its error; what only all of fisub knows is here.
+// states it in its error; what only all of fisub knows is here.
 package explain
 
 import (

@@ -26,8 +26,7 @@ const (
 )
 
 // FindBaseline finds what named, the run that is resumed or the config names, for a run on a device of that kind; nil
-// where they
-// name none, and on the emulator, which keeps no time.
+// where they name none, and on the emulator, which keeps no time.
 func (p *Project) FindBaseline(s *Submission, named string, old *runs.Run, kind string, log Log) (*bench.Baseline,
 	error) {
 	name, dir := named, p.Path(".")
@@ -63,8 +62,7 @@ func (p *Project) FindBaseline(s *Submission, named string, old *runs.Run, kind 
 }
 
 // readBaseline reads a baseline by its name, or as a file below dir, and says of which definition it is: "" where there
-// is none
-// of that name. The solution is nil where that is another one than the submission's.
+// is none of that name. The solution is nil where that is another one than the submission's.
 func readBaseline(s *Submission, name, dir string) (sol *trace.Solution, definition string, err error) {
 	if name == referenceBaseline {
 		return bench.ReferenceSolution(s.Definition), s.Definition.Name, nil

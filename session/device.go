@@ -16,8 +16,7 @@ import (
 )
 
 // ChooseDevice turns the name of a device into its kind, and its number in opts; "" is "auto". For auto it asks a
-// worker whether
-// a GPU can be opened, because a process that has met a broken driver is of no further use.
+// worker whether a GPU can be opened, because a process that has met a broken driver is of no further use.
 func ChooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *device.Options, log Log) (string,
 	error) {
 	kind, ordinal, numbered := strings.Cut(name, ":")

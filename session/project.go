@@ -1,6 +1,5 @@
 // Package session is what the commands of fisub decide: what a submission is, on which device it runs, what of a run
-// goes on, what
-// is compared. It knows neither flags nor terminals; what is to be said beside a result goes to a Log.
+// goes on, what is compared. It knows neither flags nor terminals; what is to be said beside a result goes to a Log.
 package session
 
 import (
@@ -67,8 +66,7 @@ func (p *Project) OpenDataset() (*workloads.Dataset, error) {
 }
 
 // Configs are the configs to check: the one that is named; where there is none, those of the immediate subfolders, as
-// the
-// contest collects them.
+// the contest collects them.
 func (p *Project) Configs() []string {
 	file := p.ConfigPath()
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && p.Config == "" {

@@ -27,8 +27,7 @@ import (
 )
 
 // Options say what runs and how it is timed. What is zero is as in the run that is resumed, else as the config says,
-// else as is
-// usual.
+// else as is usual.
 type Options struct {
 	Set       string
 	Workloads []string // beginnings of uuids

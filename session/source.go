@@ -92,8 +92,8 @@ func SameDefinition(sources []*Source) error {
 }
 
 // RunTogether runs the sources, which are of one definition, with their trials taken in turn on one device, and gives
-// their runs,
-// which are kept below root. begin is called for each, with its letter and its run, and gives what shows its events.
+// their runs, which are kept below root. begin is called for each, with its letter and its run, and gives what shows
+// its events.
 func (u *Setup) RunTogether(ctx context.Context, root string, sources []*Source,
 	begin func(letter string, s *Source, run *event.Run) event.Sink) ([]*runs.Run, error) {
 	var entries []bench.Entry

@@ -55,8 +55,7 @@ type Survey struct {
 }
 
 // NewSurvey looks at the repository that holds the folder dir. remote is the remote's name, or "" for that of the
-// branch,
-// origin, or the only one. What there is no repository for is left empty.
+// branch, origin, or the only one. What there is no repository for is left empty.
 func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
 	v, err := look(ctx, dir, remote)
 	if git.IsMissing(err) {

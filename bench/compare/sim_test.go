@@ -97,8 +97,8 @@ func TestErrorRates(t *testing.T) {
 	}
 }
 
-// Where trials drift by 1 %, a kernel that was not changed is called slower or faster on
-// about as many workloads as the tests' level says, and is no regression.
+// Where trials drift by 1 %, a kernel that was not changed is called slower or faster on about as many workloads as the
+// tests' level says, and is no regression.
 func TestErrorRatesOfDrift(t *testing.T) {
 	const repeats, workloads = 8, 25
 	random := rand.New(rand.NewPCG(3, 4))

@@ -1,6 +1,5 @@
 // Package plain makes text of other programs and people fit for a line of a terminal, a message or a shell, and finds
-// the word that may be meant. What a file format
-// needs to be quoted stays with the format.
+// the word that may be meant. What a file format needs to be quoted stays with the format.
 package plain
 
 import (

@@ -7,8 +7,7 @@ import (
 )
 
 // Watch gives a writer to w that remembers the first error of writing, and what tells that error: not all that prints
-// asks for it,
-// and a result that is lost is no success. It is a terminal where w is one.
+// asks for it, and a result that is lost is no success. It is a terminal where w is one.
 func Watch(w io.Writer) (io.Writer, func() error) {
 	o := &output{w: w}
 	if f, ok := w.(*os.File); ok {

@@ -1,6 +1,5 @@
 // Package usage marks errors that are about what the user gave: the command line, the config, files that are named
-// there. fisub
-// ends with exit status 2 for them. It knows neither flags nor exit statuses.
+// there. fisub ends with exit status 2 for them. It knows neither flags nor exit statuses.
 package usage
 
 import (

@@ -1,6 +1,5 @@
 // Package jobs decides about remote runs: what runs where and what is sent there, which runs there are, which jobs
-// nobody waits for,
-// and what the logs of jobs have that was not read yet. package dispatch does what is decided.
+// nobody waits for, and what the logs of jobs have that was not read yet. package dispatch does what is decided.
 package jobs
 
 import (

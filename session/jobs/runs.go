@@ -124,8 +124,7 @@ func Open(tables map[string]*config.Table, plan *dispatch.Plan) (providers.Set, 
 }
 
 // Files gives the files of further jobs of the run in folder. The bundle is made only where a job has to be submitted,
-// which is
-// seldom.
+// which is seldom.
 func Files(ctx context.Context, folder string, plan *dispatch.Plan) (func(context.Context, []string) ([]remote.File,
 	[]string, error), error) {
 	var spec bundle.Spec
@@ -168,8 +167,7 @@ type Orphan struct {
 // Orphans asks the hosts which jobs they hold. Of those that the runs below root have begun it gives those that none
 // waits for;
 // strangers counts those that were begun elsewhere, which it gives too if all is set. The error names the hosts that
-// did not
-// answer: one of them keeps no job of another one alive.
+// did not answer: one of them keeps no job of another one alive.
 func Orphans(ctx context.Context, root string, open providers.Set, names []string, all bool) (orphans []Orphan,
 	strangers int, err error) {
 	held := map[string][]remote.Handle{}

@@ -120,8 +120,7 @@ func (r *Run) once(ctx context.Context, prefix ...string) (log string, found boo
 }
 
 // Sanitize runs the workload under each of the tools, or on the emulator under its own, and tells what each says:
-// "clean",
-// "findings", or what the solution did wrong.
+// "clean", "findings", or what the solution did wrong.
 func (r *Run) Sanitize(ctx context.Context, tools []string, tell func(tool, verdict, log string)) error {
 	report := func(name, log string, found bool, fault error) {
 		switch {
