@@ -241,8 +241,10 @@ func (c *Checked) Read(p []byte) (int, error) {
 	}
 	n, err := c.R.Read(p)
 	c.hash.Write(p[:n])
-	if got := hex.EncodeToString(c.hash.Sum(nil)); err == io.EOF && got != c.File.SHA256 {
-		return n, fmt.Errorf("%w: file %s: got %s, want %s", agent.ErrHash, c.File.Name, got, c.File.SHA256)
+	if err == io.EOF {
+		if got := hex.EncodeToString(c.hash.Sum(nil)); got != c.File.SHA256 {
+			return n, fmt.Errorf("%w: file %s: got %s, want %s", agent.ErrHash, c.File.Name, got, c.File.SHA256)
+		}
 	}
 	return n, err
 }
