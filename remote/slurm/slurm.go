@@ -350,7 +350,7 @@ func (p *Provider) ready(ctx context.Context) (state, detail string, err error) 
 		return "", "", err
 	}
 	job := &remote.Job{ID: "check", GPU: p.config.GPU, Limit: max(p.config.Limit, time.Minute)}
-	ask := []string{"sh", "-c", sayAll, "sh", "env", "SLURM_TIME_FORMAT=%s"}
+	ask := host.Shell(sayAll, "env", "SLURM_TIME_FORMAT=%s")
 	ask = append(append(ask, sbatchArgs(p.config, job, facts.Root)...), "--test-only")
 	words, err := p.slurm(ctx, ask, script("true", "/"))
 	if err != nil {

@@ -88,7 +88,7 @@ func look(ctx context.Context, f *work.Folder) (string, error) {
 	}
 	out := &plain.Buffer{Limit: 64 << 10}
 	ask := "nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || true"
-	if err := f.Host.Run(ctx, []string{"sh", "-c", ask}, nil, out); err != nil {
+	if err := f.Host.Run(ctx, host.Shell(ask), nil, out); err != nil {
 		return "", err
 	}
 	gpus := "no NVIDIA GPU"

@@ -59,7 +59,7 @@ func control(s string) bool {
 
 // shell runs a script, whose $1, $2, ... are args.
 func shell(ctx context.Context, h host.Host, script string, args []string, in io.Reader, out io.Writer) error {
-	err := h.Run(ctx, append([]string{"sh", "-c", script, "sh"}, args...), in, out)
+	err := h.Run(ctx, host.Shell(script, args...), in, out)
 	var failed *host.ExitError
 	if errors.As(err, &failed) && failed.Stderr != "" {
 		failed.Name = "" // its words name what failed

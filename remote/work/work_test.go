@@ -48,7 +48,8 @@ func (h *faulty) call(name string, do func() error) error {
 }
 
 func (h *faulty) Run(ctx context.Context, argv []string, in io.Reader, out io.Writer) error {
-	return h.call("run "+argv[2][:min(20, len(argv[2]))], func() error { return h.Local.Run(ctx, argv, in, out) })
+	_, script, _ := strings.Cut(argv[2], "INT; trap - INT; ")
+	return h.call("run "+script[:min(20, len(script))], func() error { return h.Local.Run(ctx, argv, in, out) })
 }
 
 func (h *faulty) Put(ctx context.Context, name string, r io.Reader, mode fs.FileMode) error {
@@ -120,6 +121,34 @@ func TestEachCallLost(t *testing.T) {
 		if err := j.Free(within(t)); err != nil {
 			t.Errorf("call %d: freed again: %v", n, err)
 		}
+	}
+}
+
+// A keyed host is this machine, where the user presses Ctrl-C each time before a command has its process group.
+type keyed struct{ host.Local }
+
+func (h keyed) Run(ctx context.Context, argv []string, in io.Reader, out io.Writer) error {
+	if argv[0] == "sh" {
+		argv = append([]string{"sh", "-c", "kill -INT $$; " + argv[2]}, argv[3:]...)
+	}
+	return h.Local.Run(ctx, argv, in, out)
+}
+
+// An interrupt from the keyboard, which is the client's, ends no command.
+func TestKeyboard(t *testing.T) {
+	t.Parallel()
+	f := work.New(keyed{}, "h1", t.TempDir())
+	j, err := f.Submit(within(t), remotetest.Script(t, "cat a.txt", map[string]string{"a.txt": "one\n"}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &remotetest.Recorder{}
+	exit, err := j.Wait(within(t), 0, r, time.Minute)
+	if err != nil || exit.Code != 0 || r.Stream() != "one\n" {
+		t.Errorf("got %+v, %v, %q", exit, err, r.Stream())
+	}
+	if err := errors.Join(j.Collect(within(t), t.TempDir()), j.Free(within(t))); err != nil {
+		t.Error(err)
 	}
 }
 
