@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"fisub/internal/event"
 )
@@ -24,159 +26,150 @@ var payloads = map[event.Type][]string{
 	event.TypeDone: {"done"}, event.TypeJob: {"job_state"},
 }
 
-// A stream is what the source of package event says about its lines.
+// A stream is what the types of package event, and the comments in their source, say about its lines.
 type stream struct {
-	types   []field // the constants of Type: name is the value
-	structs []object
+	types    []string          // values of Type, in the order of their constants
+	comments map[string]string // by "Run", "Run.ID", and of the constants of Type by their values
+	objects  []object
 }
 
 type object struct {
 	name, doc string
-	alias     string // of package device's struct of that name; "" for none
 	fields    []field
 }
 
 type field struct {
 	name, doc string
-	kind      ast.Expr
+	schema    m
 	optional  bool
 }
 
-// readEvents reads the types, their keys and their comments from the file that declares them, and from that of package
-// device, which some of them are aliases of.
-func readEvents(file, devices string) (*stream, error) {
-	s := &stream{}
-	if err := s.read(devices); err != nil {
-		return nil, err
-	}
-	foreign := s.structs
-	s.structs = nil
-	if err := s.read(file); err != nil {
-		return nil, err
-	}
-	for i, o := range s.structs {
-		if o.alias != "" {
-			j := slices.IndexFunc(foreign, func(f object) bool { return f.name == o.alias })
-			s.structs[i].doc, s.structs[i].fields = foreign[j].doc, foreign[j].fields
+// An m is an object of JSON.
+type m = map[string]any
+
+// readEvents describes the stream with the comments in the files that declare the types of its lines.
+func readEvents(files ...string) (*stream, error) {
+	s := &stream{comments: map[string]string{}}
+	for _, file := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+		if err != nil {
+			return nil, err
 		}
-	}
-	// Fields of embedded structs are the keys of the one that embeds them.
-	for i, o := range s.structs {
-		var all []field
-		for _, f := range o.fields {
-			if f.name != "" {
-				all = append(all, f)
-				continue
-			}
-			j := slices.IndexFunc(s.structs, func(e object) bool { return e.name == f.kind.(*ast.Ident).Name })
-			all = append(all, s.structs[j].fields...)
-		}
-		s.structs[i].fields = all
-	}
-	if len(s.types) != len(payloads) {
-		return nil, errors.New("payloads does not have the types that package event has")
+		ast.Inspect(f, s.comment)
 	}
 	for _, t := range s.types {
-		if _, ok := payloads[event.Type(t.name)]; !ok {
-			return nil, fmt.Errorf("payloads lacks the type %s", t.name)
+		if _, ok := payloads[event.Type(t)]; !ok || len(s.types) != len(payloads) {
+			return nil, errors.New("payloads does not have the types that package event has")
 		}
 	}
+	s.of(reflect.TypeFor[event.Event](), true)
 	return s, nil
 }
 
-// read adds the types that a file declares.
-func (s *stream) read(file string) error {
-	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
-	if err != nil {
-		return err
+// comment keeps the comments of a declaration.
+func (s *stream) comment(n ast.Node) bool {
+	sentence := func(c *ast.CommentGroup) string { return strings.Join(strings.Fields(c.Text()), " ") }
+	d, ok := n.(*ast.GenDecl)
+	if !ok {
+		return true
 	}
-	for _, decl := range f.Decls {
-		d, ok := decl.(*ast.GenDecl)
-		if !ok {
-			continue
-		}
-		for _, spec := range d.Specs {
-			switch spec := spec.(type) {
-			case *ast.ValueSpec:
-				if id, ok := spec.Type.(*ast.Ident); ok && id.Name == "Type" {
-					value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-					if err != nil {
-						return err
-					}
-					s.types = append(s.types, field{name: value, doc: sentence(spec.Comment)})
-				}
-			case *ast.TypeSpec:
-				if other, ok := spec.Type.(*ast.SelectorExpr); ok && spec.Assign.IsValid() {
-					s.structs = append(s.structs, object{name: spec.Name.Name, alias: other.Sel.Name})
-				} else if st, ok := spec.Type.(*ast.StructType); ok {
-					o := object{name: spec.Name.Name, doc: sentence(d.Doc)}
-					if o.fields = fields(st); o.fields != nil {
-						s.structs = append(s.structs, o)
+	for _, spec := range d.Specs {
+		switch spec := spec.(type) {
+		case *ast.ValueSpec:
+			if id, ok := spec.Type.(*ast.Ident); ok && id.Name == "Type" {
+				value, _ := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+				s.types = append(s.types, value)
+				s.comments[value] = sentence(spec.Comment)
+			}
+		case *ast.TypeSpec:
+			s.comments[spec.Name.Name] = sentence(d.Doc)
+			if st, ok := spec.Type.(*ast.StructType); ok {
+				for _, f := range st.Fields.List {
+					for _, name := range f.Names {
+						s.comments[spec.Name.Name+"."+name.Name] = sentence(f.Comment)
 					}
 				}
 			}
 		}
 	}
-	return nil
+	return false
 }
 
-// fields gives the keys of a struct, nil where it is none of JSON. An embedded struct has no name.
-func fields(st *ast.StructType) (all []field) {
-	for _, f := range st.Fields.List {
-		if len(f.Names) == 0 {
-			all = append(all, field{kind: f.Type})
+// of is the schema of a value of type t. The objects that it refers to become those of s.
+func (s *stream) of(t reflect.Type, optional bool) m {
+	nullable := func(kind string) any { // an empty list or map of Go may be null
+		if optional {
+			return kind
+		}
+		return []string{kind, "null"}
+	}
+	switch t {
+	case reflect.TypeFor[time.Time]():
+		return m{"type": "string", "format": "date-time"}
+	case reflect.TypeFor[json.RawMessage]():
+		return m{"type": "object"}
+	case reflect.TypeFor[event.Float]():
+		return m{"anyOf": []m{{"type": "number"}, {"enum": []string{"NaN", "Infinity", "-Infinity"}}}}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return s.of(t.Elem(), optional)
+	case reflect.Array:
+		return m{"type": "array", "items": s.of(t.Elem(), true), "minItems": t.Len(), "maxItems": t.Len()}
+	case reflect.Slice:
+		return m{"type": nullable("array"), "items": s.of(t.Elem(), false)}
+	case reflect.Map:
+		return m{"type": nullable("object"), "additionalProperties": s.of(t.Elem(), true)}
+	case reflect.Struct:
+		return m{"$ref": "#/$defs/" + s.object(t)}
+	}
+	return m{"type": map[reflect.Kind]string{reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "integer",
+		reflect.Int64: "integer", reflect.Float64: "number"}[t.Kind()]}
+}
+
+// object adds the struct t to the objects, and gives its name.
+func (s *stream) object(t reflect.Type) string {
+	name := t.Name()
+	if name == "Info" { // of package device
+		name = "Device"
+	}
+	if slices.ContainsFunc(s.objects, func(o object) bool { return o.name == name }) {
+		return name
+	}
+	i := len(s.objects)
+	s.objects = append(s.objects, object{name: name, doc: s.comments[t.Name()]})
+	for _, f := range reflect.VisibleFields(t) {
+		key, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if key == "" || key == "-" {
 			continue
 		}
-		if f.Tag == nil {
-			return nil
+		owner := t
+		if len(f.Index) > 1 {
+			owner = t.Field(f.Index[0]).Type
 		}
-		tag, err := strconv.Unquote(f.Tag.Value)
-		if err != nil {
-			return nil
-		}
-		name, options, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
-		all = append(all, field{name: name, doc: sentence(f.Comment), kind: f.Type, optional: options != ""})
+		fields := append(s.objects[i].fields, field{key, s.comments[owner.Name()+"."+f.Name], s.of(f.Type, options != ""),
+			options != ""})
+		s.objects[i].fields = fields
 	}
-	return all
+	return name
 }
 
-func sentence(c *ast.CommentGroup) string {
-	if c == nil {
-		return ""
+// word names for people the values of a schema.
+func word(schema m) string {
+	if ref, ok := schema["$ref"].(string); ok {
+		name := strings.TrimPrefix(ref, "#/$defs/")
+		return fmt.Sprintf("[%s](#%s)", name, strings.ToLower(name))
+	} else if items, ok := schema["items"].(m); ok {
+		return "list of " + word(items)
+	} else if values, ok := schema["additionalProperties"].(m); ok {
+		return "object of " + word(values) + " by name"
+	} else if schema["anyOf"] != nil {
+		return `number, "NaN", "Infinity" or "-Infinity"`
+	} else if schema["format"] != nil {
+		return "time, RFC 3339"
 	}
-	return strings.Join(strings.Fields(c.Text()), " ")
-}
-
-// word names a type for people.
-func word(kind ast.Expr) string {
-	switch k := kind.(type) {
-	case *ast.StarExpr:
-		return word(k.X)
-	case *ast.ArrayType:
-		return "list of " + word(k.Elt)
-	case *ast.MapType:
-		return "object of " + word(k.Value) + " by name"
-	case *ast.SelectorExpr:
-		if k.Sel.Name == "Time" {
-			return "time, RFC 3339"
-		}
-		return "object"
-	case *ast.Ident:
-		switch k.Name {
-		case "string", "Type":
-			return "string"
-		case "int", "int64":
-			return "integer"
-		case "float64":
-			return "number"
-		case "Float":
-			return `number, "NaN", "Infinity" or "-Infinity"`
-		case "bool":
-			return "true or false"
-		}
-		return fmt.Sprintf("[%s](#%s)", k.Name, strings.ToLower(k.Name))
-	}
-	return ""
+	kind := schema["type"].(string)
+	return cmp.Or(map[string]string{"boolean": "true or false"}[kind], kind)
 }
 
 func (s *stream) page() string {
@@ -186,19 +179,19 @@ func (s *stream) page() string {
 		"| type | when | payload |\n|---|---|---|\n")
 	for _, t := range s.types {
 		var keys []string
-		for _, key := range payloads[event.Type(t.name)] {
+		for _, key := range payloads[event.Type(t)] {
 			keys = append(keys, "`"+key+"`")
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", t.name, cell(t.doc), strings.Join(keys, " or "))
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", t, cell(s.comments[t]), strings.Join(keys, " or "))
 	}
-	for _, o := range s.structs {
+	for _, o := range s.objects {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| key | type | | meaning |\n|---|---|---|---|\n", o.name, o.doc)
 		for _, f := range o.fields {
 			may := ""
 			if f.optional {
 				may = "may be missing"
 			}
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name, word(f.kind), may, cell(f.doc))
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name, word(f.schema), may, cell(f.doc))
 		}
 	}
 	return b.String()
@@ -206,57 +199,14 @@ func (s *stream) page() string {
 
 // schema is a JSON Schema, draft 2020-12, of one event.
 func (s *stream) schema() ([]byte, error) {
-	type m = map[string]any
-	var of func(kind ast.Expr, optional bool) m
-	of = func(kind ast.Expr, optional bool) m {
-		nullable := func(t string) any { // an empty list or map of Go may be null
-			if optional {
-				return t
-			}
-			return []string{t, "null"}
-		}
-		switch k := kind.(type) {
-		case *ast.StarExpr:
-			return of(k.X, optional)
-		case *ast.ArrayType:
-			if k.Len != nil {
-				n, _ := strconv.Atoi(k.Len.(*ast.BasicLit).Value)
-				return m{"type": "array", "items": of(k.Elt, true), "minItems": n, "maxItems": n}
-			}
-			return m{"type": nullable("array"), "items": of(k.Elt, false)}
-		case *ast.MapType:
-			return m{"type": nullable("object"), "additionalProperties": of(k.Value, true)}
-		case *ast.SelectorExpr:
-			if k.Sel.Name == "Time" {
-				return m{"type": "string", "format": "date-time"}
-			}
-			return m{"type": "object"}
-		case *ast.Ident:
-			switch k.Name {
-			case "string", "Type":
-				return m{"type": "string"}
-			case "int", "int64":
-				return m{"type": "integer"}
-			case "float64":
-				return m{"type": "number"}
-			case "bool":
-				return m{"type": "boolean"}
-			case "Float":
-				return m{"anyOf": []m{{"type": "number"}, {"enum": []string{"NaN", "Infinity", "-Infinity"}}}}
-			}
-			return m{"$ref": "#/$defs/" + k.Name}
-		}
-		panic(fmt.Sprintf("no schema for %T", kind))
-	}
 	defs := m{}
-	for _, o := range s.structs {
+	for _, o := range s.objects {
 		properties, required := m{}, []string{}
 		for _, f := range o.fields {
-			p := of(f.kind, f.optional)
+			properties[f.name] = f.schema
 			if f.doc != "" {
-				p["description"] = f.doc
+				f.schema["description"] = f.doc
 			}
-			properties[f.name] = p
 			if !f.optional {
 				required = append(required, f.name)
 			}

@@ -20,27 +20,14 @@ import (
 const generated = "<!-- Written by `go generate`; edit what it is made of instead. -->\n\n"
 
 func main() {
-	root, err := filepath.Abs("..") // go generate runs in docs
-	if err == nil {
-		err = write(root)
+	files, err := pages("..") // go generate runs in docs
+	for name, content := range files {
+		err = errors.Join(err, os.WriteFile(filepath.Join("..", name), content, 0o644))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "docs:", err)
 		os.Exit(1)
 	}
-}
-
-func write(root string) error {
-	files, err := pages(root)
-	if err != nil {
-		return err
-	}
-	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(root, name), content, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // pages gives all files that are generated, by their path below root.
@@ -52,8 +39,7 @@ func pages(root string) (map[string][]byte, error) {
 	}
 	files["docs/commands.md"] = []byte(generated + commands)
 	files["docs/config.md"] = []byte(configPage())
-	source, info := filepath.Join(root, "internal", "event", "event.go"), filepath.Join(root, "device", "info.go")
-	stream, err := readEvents(source, info)
+	stream, err := readEvents(filepath.Join(root, "internal/event/event.go"), filepath.Join(root, "device/info.go"))
 	if err != nil {
 		return nil, err
 	}
