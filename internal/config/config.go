@@ -137,12 +137,12 @@ func (c *Config) GuessEntry() string {
 // "".
 func (c *Config) Fault(key, hint, format string, args ...any) *Fault {
 	f := &Fault{Path: c.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
-	at, ok := c.valueSpan(key)
+	p, ok := c.place(key)
 	if dot := strings.LastIndexByte(key, '.'); !ok && dot > 0 {
-		at, ok = c.valueSpan(key[:dot])
+		p, ok = c.place(key[:dot])
 	}
 	if ok {
-		f.at(c.src, at)
+		f.at(c.src, p.value)
 	}
 	return f
 }
@@ -150,8 +150,8 @@ func (c *Config) Fault(key, hint, format string, args ...any) *Fault {
 // keyFault is a fault at a key itself.
 func (c *Config) keyFault(key, hint, format string, args ...any) *Fault {
 	f := &Fault{Path: c.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
-	if at, _, ok := c.keySpan(key); ok {
-		f.at(c.src, at)
+	if p, ok := c.place(key); ok {
+		f.at(c.src, p.key)
 	}
 	return f
 }

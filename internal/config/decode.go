@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -115,6 +116,9 @@ func joined(faults []*Fault) error {
 	return errors.Join(errs...)
 }
 
+// word is one that the syntax does not allow, as far as it goes.
+var word = regexp.MustCompile(`^[A-Za-z0-9_][^\s,#\]}=]*`)
+
 func byPlace(a, b *Fault) int { return (a.Line-b.Line)<<20 + a.Col - b.Col }
 
 func parse(path string, data []byte) (*Config, []*Fault) {
@@ -131,16 +135,16 @@ func parse(path string, data []byte) (*Config, []*Fault) {
 		var at *toml.DecodeError
 		if errors.As(err, &at) {
 			line, col := at.Position()
-			start := offset(c.src, line, col)
-			s := span{start, start + 1}
-			if start < len(c.src) && bare.Match(c.src[start:start+1]) {
-				s.end = valueEnd(c.src, start)
+			start := 0
+			for range line - 1 {
+				start += bytes.IndexByte(c.src[start:], '\n') + 1
 			}
-			f.at(c.src, s)
+			start = min(start+max(0, col-1), len(c.src))
+			f.at(c.src, span{start, start + max(1, len(word.Find(c.src[start:])))})
 		}
 		return c, append(faults, f)
 	}
-	c.places = locate(c.src, values)
+	c.places = locate(c.src)
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !slices.Contains(tables, name) {
 			faults = append(faults, c.unknownTable(name, values[name]))
