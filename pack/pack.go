@@ -266,9 +266,7 @@ func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault
 	} else if len(near) > 0 {
 		hint = fmt.Sprintf("did you mean %q?", near[0]+"::"+cfg.EntrySymbol())
 	}
-	f := cfg.Fault("build.entry_point", hint, "entry file %q is not among the sources in %s", file, dir)
-	f.Code = "entry-file"
-	return f
+	return cfg.Fault("entry-file", "build.entry_point", hint, "entry file %q is not among the sources in %s", file, dir)
 }
 
 // Write writes solution.json in the contest's form to the file, as WriteFile does; a path of "-" is stdout.

@@ -146,9 +146,7 @@ func faultFinding(s source.Severity, f *config.Fault) Finding {
 
 // at is a finding at the value of a key of the config.
 func (c *checker) at(s source.Severity, code, key, hint, format string, args ...any) {
-	f := c.Report.Config.Fault(key, hint, format, args...)
-	f.Code = code
-	c.fault(s, f)
+	c.fault(s, c.Report.Config.Fault(code, key, hint, format, args...))
 }
 
 // config reads the config and packs the sources, as far as the faults let it.

@@ -116,9 +116,7 @@ func (s *scan) several() {
 	for _, c := range s.Configs {
 		again := func(seen map[string]string, value, key string, severity source.Severity, code, hint, what string) {
 			if other := seen[value]; other != "" {
-				f := c.Config.Fault(key, hint, "%s %s", other, what)
-				f.Code = code
-				s.findings = append(s.findings, faultFinding(severity, f))
+				s.findings = append(s.findings, faultFinding(severity, c.Config.Fault(code, key, hint, "%s %s", other, what)))
 			} else if value != "" {
 				seen[value] = c.File
 			}

@@ -38,7 +38,7 @@ func (p *Project) FindBaseline(s *Submission, named string, old *runs.Run, kind 
 	case old == nil && s.Config != nil:
 		name, dir = s.Config.Bench.Baseline, s.Root
 		fault = func(hint, text string) error {
-			return usage.Invalid(s.Config.Fault("bench.baseline", hint, "%s", text))
+			return usage.Invalid(s.Config.Fault("", "bench.baseline", hint, "%s", text))
 		}
 	}
 	if name == "" || name == NoBaseline {

@@ -4,6 +4,7 @@
 package config
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -133,10 +134,10 @@ func (c *Config) GuessEntry() string {
 	return file + "::" + symbol
 }
 
-// Fault is a fault at the value of key, such as "build.entry_point"; at the table where the key is absent. hint may be
-// "".
-func (c *Config) Fault(key, hint, format string, args ...any) *Fault {
-	f := &Fault{Path: c.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
+// Fault is a fault at the value of key, such as "build.entry_point"; at the table where the key is absent. code and
+// hint may be "".
+func (c *Config) Fault(code, key, hint, format string, args ...any) *Fault {
+	f := &Fault{Code: code, Path: c.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
 	p, ok := c.place(key)
 	if dot := strings.LastIndexByte(key, '.'); !ok && dot > 0 {
 		p, ok = c.place(key[:dot])
@@ -148,8 +149,8 @@ func (c *Config) Fault(key, hint, format string, args ...any) *Fault {
 }
 
 // keyFault is a fault at a key itself.
-func (c *Config) keyFault(key, hint, format string, args ...any) *Fault {
-	f := &Fault{Path: c.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
+func (c *Config) keyFault(code, key, hint, format string, args ...any) *Fault {
+	f := &Fault{Code: code, Path: c.Path, Msg: fmt.Sprintf(format, args...), Hint: hint}
 	if p, ok := c.place(key); ok {
 		f.at(c.src, p.key)
 	}
@@ -159,30 +160,22 @@ func (c *Config) keyFault(key, hint, format string, args ...any) *Fault {
 // UnknownDefinition is the fault of a definition that is not among known, with the nearest names as its hint.
 func (c *Config) UnknownDefinition(known []string) *Fault {
 	name := c.Solution.Definition
-	hint := ""
-	if near := plain.Nearest(name, known); len(near) > 0 {
-		hint = "did you mean " + quoted(near) + "?"
-	}
-	f := c.Fault("solution.definition", hint, "unknown definition %q", name)
-	f.Code = "unknown-definition"
-	return f
+	return c.Fault("unknown-definition", "solution.definition", meant(name, known), "unknown definition %q", name)
 }
 
 // Check checks what needs the definition. Its error joins *Fault values.
 func Check(c *Config, def *trace.Definition) error {
 	var faults []error
 	if c.Solution.Definition != def.Name {
-		f := c.Fault("solution.definition", "", "definition %q is not %q", c.Solution.Definition, def.Name)
-		f.Code = "unknown-definition"
-		faults = append(faults, f)
+		faults = append(faults, c.Fault("unknown-definition", "solution.definition", "", "definition %q is not %q",
+			c.Solution.Definition, def.Name))
 	}
 	if c.Build.DestinationPassingStyle {
 		for name, out := range def.Outputs.All() {
 			if out.Scalar {
-				f := c.Fault("build.destination_passing_style", "write destination_passing_style = false and return the outputs",
-					"output %q is a scalar, which destination-passing style cannot allocate", name)
-				f.Code = "scalar-output"
-				faults = append(faults, f)
+				faults = append(faults, c.Fault("scalar-output", "build.destination_passing_style",
+					"write destination_passing_style = false and return the outputs",
+					"output %q is a scalar, which destination-passing style cannot allocate", name))
 			}
 		}
 	}
@@ -244,27 +237,13 @@ func Encode(c *Config) []byte {
 	return []byte(b.String())
 }
 
-// quote writes s as a TOML basic string.
+// quote writes s as a TOML basic string, which is one of JSON but for one character.
 func quote(s string) string {
 	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case r < 0x20 || r == 0x7f:
-			fmt.Fprintf(&b, `\u%04X`, r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	b.WriteByte('"')
-	return b.String()
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(s) // never fails
+	return strings.ReplaceAll(strings.TrimSuffix(b.String(), "\n"), "\x7f", `\u007F`)
 }
 
 // quoted lists words as "a", "b" or "c".
@@ -274,6 +253,14 @@ func quoted(words []string) string {
 		q[i] = fmt.Sprintf("%q", w)
 	}
 	return plain.List(q, "or")
+}
+
+// meant asks whether the word is one of those known, misspelt; "" where it is like none.
+func meant(word string, known []string) string {
+	if near := plain.Nearest(word, known); len(near) > 0 {
+		return "did you mean " + quoted(near) + "?"
+	}
+	return ""
 }
 
 // A Fault is one thing that is wrong with a config. Line and Col count from 1, Col in characters; both are 0 where the

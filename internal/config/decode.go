@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"unicode"
-
-	"fisub/internal/plain"
 
 	"github.com/pelletier/go-toml/v2"
 
@@ -181,9 +180,7 @@ func (c *Config) table(name string, value any) (*Table, *Fault) {
 			kind, hint = "an array of tables", "write ["+name+"], with single brackets"
 		}
 	}
-	f := c.Fault(name, hint, "%s must be a table, not %s", name, kind)
-	f.Code = "wrong-type"
-	return t, f
+	return t, c.Fault("wrong-type", name, hint, "%s must be a table, not %s", name, kind)
 }
 
 // remotes keeps the tables [remote.NAME] for who knows their keys.
@@ -207,19 +204,13 @@ func (c *Config) remotes(value any) (faults []*Fault) {
 }
 
 func (c *Config) unknownTable(name string, value any) *Fault {
-	what := "key"
-	hint := "known here: " + strings.Join(tables, ", ")
+	what, hint := "key", cmp.Or(meant(name, tables), "known here: "+strings.Join(tables, ", "))
 	if _, ok := value.(map[string]any); ok {
 		what = "table"
-	}
-	if home := c.home(name); home != "" && what == "key" {
+	} else if home := c.home(name); home != "" {
 		hint = name + " belongs in [" + home + "]"
-	} else if near := plain.Nearest(name, tables); len(near) > 0 {
-		hint = "did you mean " + quoted(near) + "?"
 	}
-	f := c.keyFault(name, hint, "unknown %s %s", what, name)
-	f.Code = "unknown-key"
-	return f
+	return c.keyFault("unknown-key", name, hint, "unknown %s %s", what, name)
 }
 
 func (c *Config) missingTable(s Section) *Fault {

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"fisub/internal/plain"
 )
 
 // A Key is one that a table may have. Whoever knows a table lists its keys: what reads the file, what its faults say
@@ -30,23 +28,43 @@ type Key struct {
 
 // Type names the type of the value.
 func (k Key) Type() string {
-	switch k.To.(type) {
+	name, _ := k.kind()
+	return name
+}
+
+// kind names the type of the value, and gives what stores one of TOML, or, for nil, the default, and tells whether it
+// is of that type.
+func (k Key) kind() (name string, set func(v any) bool) {
+	switch to := k.To.(type) {
 	case *string:
-		return "a string"
+		return "a string", store(to, k.Default, is[string])
 	case *bool:
-		return "true or false"
+		return "true or false", store(to, k.Default, is[bool])
 	case *int:
-		return "a whole number"
+		return "a whole number", store(to, k.Default, whole)
 	case *float64:
-		return "a number"
+		return "a number", store(to, k.Default, number)
 	case *time.Duration:
-		return `a time such as "30m"`
+		return `a time such as "30m"`, store(to, k.Default, duration)
 	case *[]string:
-		return "a list of strings"
+		return "a list of strings", store(to, k.Default, list(is[string]))
 	case *[]int:
-		return "a list of whole numbers"
+		return "a list of whole numbers", store(to, k.Default, list(whole))
 	}
 	panic(fmt.Sprintf("config: key %s: no value goes to %T", k.Name, k.To))
+}
+
+func store[T any](to *T, def any, read func(any) (T, bool)) func(v any) bool {
+	return func(v any) bool {
+		if v == nil && def != nil {
+			*to = def.(T)
+		}
+		got, ok := read(v)
+		if ok {
+			*to = got
+		}
+		return ok
+	}
 }
 
 // Missing says what takes the place of a missing key, "" where nothing does.
@@ -62,41 +80,6 @@ func (k Key) Missing() string {
 	default:
 		return fmt.Sprint(def)
 	}
-}
-
-// set stores a value of TOML, nil for the default, and tells whether it is of the key's type.
-func (k Key) set(v any) bool {
-	switch to := k.To.(type) {
-	case *string:
-		return assign(to, v, k.Default, is[string])
-	case *bool:
-		return assign(to, v, k.Default, is[bool])
-	case *int:
-		return assign(to, v, k.Default, whole)
-	case *float64:
-		return assign(to, v, k.Default, number)
-	case *time.Duration:
-		return assign(to, v, k.Default, duration)
-	case *[]string:
-		return assign(to, v, k.Default, list(is[string]))
-	case *[]int:
-		return assign(to, v, k.Default, list(whole))
-	}
-	return false
-}
-
-func assign[T any](to *T, v, def any, read func(any) (T, bool)) bool {
-	if v == nil {
-		if def != nil {
-			*to = def.(T)
-		}
-		return true
-	}
-	got, ok := read(v)
-	if ok {
-		*to = got
-	}
-	return ok
 }
 
 func is[T any](v any) (T, bool) { t, ok := v.(T); return t, ok }
@@ -162,13 +145,14 @@ func (t *Table) Decode(keys []Key) {
 		known = append(known, k.Name)
 		v, ok := t.values[k.Name]
 		id := t.name + "." + k.Name
-		k.set(nil)
+		kind, set := k.kind()
+		set(nil)
 		switch {
 		case !ok && k.Required:
 			t.add("missing-key", k.Name, "add "+k.Name+" = "+k.Example, "missing key %s", id)
 		case !ok:
-		case !k.set(v):
-			t.add("wrong-type", k.Name, k.mend(v), "%s must be %s, not %s", id, k.Type(), k.got(v))
+		case !set(v):
+			t.add("wrong-type", k.Name, k.mend(v), "%s must be %s, not %s", id, kind, k.got(v))
 		case v == "" && !k.Blank:
 			t.add("wrong-type", k.Name, "", "%s is empty", id)
 		case holdsEmpty(v):
@@ -211,11 +195,9 @@ func (k Key) mend(v any) string {
 }
 
 func (t *Table) oneOf(k Key, value string) {
-	hint := ""
+	hint := meant(value, k.OneOf)
 	if lower := strings.ToLower(value); slices.Contains(k.OneOf, lower) {
 		hint = fmt.Sprintf("write %q", lower)
-	} else if near := plain.Nearest(value, k.OneOf); len(near) > 0 {
-		hint = "did you mean " + quoted(near) + "?"
 	}
 	t.add("unknown-value", k.Name, hint, "%s %q is not one of %s", k.Name, value, strings.Join(k.OneOf, ", "))
 }
@@ -227,10 +209,7 @@ func (t *Table) unknown(name string, known []string) string {
 	if home := t.file.home(name); home != "" && home != t.name {
 		return fmt.Sprintf("%s belongs in [%s]", name, home)
 	}
-	if near := plain.Nearest(name, known); len(near) > 0 {
-		return "did you mean " + quoted(near) + "?"
-	}
-	return "known here: " + strings.Join(known, ", ")
+	return cmp.Or(meant(name, known), "known here: "+strings.Join(known, ", "))
 }
 
 // Fault notes what is wrong with the value of a key. One that Decode found fault with already has its default.
@@ -257,9 +236,7 @@ func (t *Table) add(code, key, hint, format string, args ...any) {
 	if code == "unknown-key" {
 		at = t.file.keyFault
 	}
-	f := at(t.name+"."+key, hint, format, args...)
-	f.Code = code
-	t.faults = append(t.faults, f)
+	t.faults = append(t.faults, at(code, t.name+"."+key, hint, format, args...))
 }
 
 // Err joins what was noted, as *Fault values in the order of their places.
@@ -274,9 +251,10 @@ func (k Key) got(v any) string {
 		}
 	case *[]string, *[]int:
 		items, _ := v.([]any)
+		_, set := k.kind()
 		for i, item := range items {
-			if !k.set([]any{item}) {
-				k.set(nil)
+			if !set([]any{item}) {
+				set(nil)
 				return fmt.Sprintf("one with %s (item %d)", article(item), i+1)
 			}
 		}
