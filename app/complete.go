@@ -243,7 +243,7 @@ func (l *line) values(name string) (found []session.Value, kind string) {
 		}
 		return v.Runs(), kind
 	case "BASELINE":
-		return session.Words(append(session.BaselineNames(l.Root()), session.NoBaseline)...), ":files"
+		return v.Baselines(), ":files"
 	case "COMMAND|TOPIC":
 		return l.topics(), ""
 	case "DEFINITION":

@@ -36,7 +36,7 @@ func completionProject(t *testing.T) string {
 		runs.Dir +
 			"/20260101-120000-000-aaaa/run.json": `{"solution":"first","content_hash":"0123456789","device":{"name":"NVIDIA H200"}}`,
 		runs.Dir + "/20260102-120000-000-bbbb/run.json": `not JSON`,
-		"solution/baselines/mine/config.toml":           "",
+		"solution/baselines/mine/config.toml":           string(text),
 		"other.json":                                    "",
 		"a folder/x":                                    "",
 		"broken/config.toml":                            "[solution\nname = 1",
@@ -95,6 +95,8 @@ func TestComplete(t *testing.T) {
 		{"local --set ", []string{"default", "batches", "contest54"}},
 		{"local --workload 3f", []string{"3fb7dd52"}},
 		{"local --set contest54 --workload 2f4", []string{"2f4e21c3"}},
+		{"local --baseline ", []string{"flashinfer", "mine", "reference", "torch-compile", "torch-reference", "triton",
+			"warp-8-rows", "warp-per-row", "none", ":files"}}, // and prefill-plain, of another definition, not
 		{"local --baseline m", []string{"mine", ":files"}},
 		{"local --resume ", []string{"last", "last~1", "20260102-120000-000-bbbb", "20260101-120000-000-aaaa"}},
 		{"runs show 20260101", []string{"20260101-120000-000-aaaa", ":folders"}},

@@ -49,8 +49,8 @@ func (p *Project) FindBaseline(s *Submission, named string, old *runs.Run, kind 
 	case err != nil:
 		return nil, usage.Invalid(err)
 	case definition == "":
-		return nil, fault("one of "+strings.Join(BaselineNames(s.Root), ", ")+", or a packed solution, FILE.json",
-			"unknown baseline "+name)
+		known := strings.Join(BaselineNames(s.Root, s.Definition.Name), ", ")
+		return nil, fault("one of "+known+", or a packed solution, FILE.json", "unknown baseline "+name)
 	case definition != s.Definition.Name:
 		return nil, fault("", "baseline "+name+" is of definition "+definition+", not "+s.Definition.Name)
 	}
@@ -111,13 +111,18 @@ func readBaseline(s *Submission, name, dir string) (sol *trace.Solution, definit
 	return sol, s.Definition.Name, err
 }
 
-// BaselineNames lists the baselines of the submission in root and those that fisub ships.
-func BaselineNames(root string) []string {
+// BaselineNames lists the baselines of a definition, "" for all: those of the submission in root, and those that fisub
+// ships.
+func BaselineNames(root, definition string) []string {
 	names := []string{referenceBaseline}
 	for _, fsys := range []fs.FS{os.DirFS(filepath.Join(root, "solution", "baselines")), baselines.FS} {
 		found, _ := fs.Glob(fsys, "*/"+config.Name)
 		for _, name := range found {
-			names = append(names, filepath.Dir(name))
+			text, _ := fs.ReadFile(fsys, name)
+			cfg, err := config.Parse(name, text)
+			if definition == "" || err == nil && cfg.Solution.Definition == definition {
+				names = append(names, filepath.Dir(name))
+			}
 		}
 	}
 	slices.Sort(names)

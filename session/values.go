@@ -101,7 +101,12 @@ func (v *Values) Workloads() (found []Value) {
 	return found
 }
 
-// runs are those of the folder, the newest first.
+// Baselines are those of the definition, or all where none is named.
+func (v *Values) Baselines() []Value {
+	return Words(append(BaselineNames(v.Root(), v.definition()), NoBaseline)...)
+}
+
+// Runs are those of the folder, the newest first.
 func (v *Values) Runs() (found []Value) {
 	ids, err := runs.IDs(v.Root())
 	if err != nil || len(ids) == 0 {
