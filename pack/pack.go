@@ -62,11 +62,11 @@ func Sources(dir string) ([]Entry, error) {
 	if !st.IsDir() {
 		return nil, fmt.Errorf("%s: not a folder", dir)
 	}
-	return sources(os.DirFS(dir), dir)
+	return sources(os.DirFS(dir), dir, func(string) bool { return true })
 }
 
-// sources is Sources on the root of a file system; dir is its name in errors.
-func sources(fsys fs.FS, dir string) ([]Entry, error) {
+// sources is Sources of the children that want takes, on the root of a file system; dir is its name in errors.
+func sources(fsys fs.FS, dir string, want func(name string) bool) ([]Entry, error) {
 	children, err := fs.ReadDir(fsys, ".") // sorted; byte order of UTF-8 is code-point order
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
@@ -75,6 +75,9 @@ func sources(fsys fs.FS, dir string) ([]Entry, error) {
 	var faults []error
 	room := int64(maxSources)
 	for _, child := range children {
+		if !want(child.Name()) {
+			continue
+		}
 		e := Entry{Path: child.Name()}
 		err := e.read(fsys, child.Type()&fs.ModeSymlink != 0, &room)
 		entries = append(entries, e)

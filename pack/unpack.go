@@ -2,7 +2,7 @@ package pack
 
 import (
 	"bytes"
-	"crypto/rand"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,7 +33,7 @@ type Unpacked struct {
 // Unpack writes the sources of a solution.json below dir as solution/<language>/, with a config.toml that packs them
 // again. The folder dir is made where it is missing. Nothing is written outside it, whatever the JSON and links inside
 // dir say; nothing there is overwritten: files that exist must be identical. On an error nothing is left written.
-func Unpack(data []byte, dir string) (*Unpacked, error) {
+func Unpack(data []byte, dir string) (out *Unpacked, err error) {
 	if len(data) > maxPacked {
 		return nil, fmt.Errorf("solution: %d bytes are more than the limit of %d", len(data), maxPacked)
 	}
@@ -57,7 +57,7 @@ func Unpack(data []byte, dir string) (*Unpacked, error) {
 		cfg.Solution.Description = *sol.Description
 	}
 	text := config.Encode(cfg)
-	out := &Unpacked{Solution: sol, Warnings: warnings, Files: []string{config.Name}}
+	out = &Unpacked{Solution: sol, Warnings: warnings, Files: []string{config.Name}}
 	contents := map[string][]byte{config.Name: text}
 	folder := path.Join("solution", cfg.Build.SourceDir)
 	for _, s := range sol.Sources {
@@ -80,56 +80,44 @@ func Unpack(data []byte, dir string) (*Unpacked, error) {
 		}
 	}
 
-	made, err := makeFolders(dir)
-	if err != nil {
+	var made []string // dir and what is missing above it, innermost first
+	for up := filepath.Clean(dir); up != filepath.Dir(up); up = filepath.Dir(up) {
+		if _, err := os.Lstat(up); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		made = append(made, up)
+	}
+	defer func() {
+		for _, f := range made {
+			if err != nil {
+				_ = os.Remove(f)
+			}
+		}
+	}()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		removeFolders(made)
 		return nil, err
 	}
 	defer root.Close()
-	if err := out.write(root, dir, folder, contents); err != nil {
-		removeFolders(made)
+	if err := out.write(root, dir, contents); err != nil {
 		return nil, err
 	}
-	return out, nil
+	out.Notes, err = out.repack(root, folder, text)
+	return out, err
 }
 
 // safe tells whether a source's path is a plain name of a file below a folder, on every system.
 func safe(name string) bool {
 	return utf8.ValidString(name) && filepath.IsLocal(filepath.FromSlash(name)) && path.Clean(name) != "." &&
-		!strings.HasSuffix(name, "/") && !strings.ContainsFunc(name, func(r rune) bool {
-		return r == '\\' ||
-			unicode.IsControl(r)
-	})
+		!strings.HasSuffix(name, "/") &&
+		!strings.ContainsFunc(name, func(r rune) bool { return r == '\\' || unicode.IsControl(r) })
 }
 
-// makeFolders makes dir and what is missing above it, and returns what it made, innermost first.
-func makeFolders(dir string) (made []string, err error) {
-	for up := filepath.Clean(dir); ; up = filepath.Dir(up) {
-		if _, err := os.Lstat(up); !errors.Is(err, fs.ErrNotExist) || filepath.Dir(up) == up {
-			break
-		}
-		made = append(made, up)
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		removeFolders(made)
-		return nil, err
-	}
-	return made, nil
-}
-
-// removeFolders removes those that are empty.
-func removeFolders(folders []string) {
-	for _, f := range folders {
-		_ = os.Remove(f)
-	}
-}
-
-// write puts the files into a temporary folder inside root, checks them there, and moves them to their places.
-func (u *Unpacked) write(root *os.Root, dir, folder string, contents map[string][]byte) (err error) {
+// write writes the files that are missing in root; dir is its name in errors. What it wrote is gone on an error.
+func (u *Unpacked) write(root *os.Root, dir string, contents map[string][]byte) (err error) {
 	var absent []string
 	var faults []error
 	for _, name := range u.Files {
@@ -145,52 +133,37 @@ func (u *Unpacked) write(root *os.Root, dir, folder string, contents map[string]
 		return errors.Join(faults...)
 	}
 
-	stage := ".unpack-" + rand.Text()
-	defer func() { _ = root.RemoveAll(stage) }()
-	for _, name := range u.Files {
-		tmp := path.Join(stage, name)
-		if err := root.MkdirAll(path.Dir(tmp), 0o755); err != nil {
-			return err
-		}
-		if err := writeNew(root, tmp, contents[name]); err != nil {
-			return err
-		}
-	}
-	if u.Notes, err = u.repack(root, stage, folder, contents[config.Name]); err != nil {
-		return err
-	}
-
-	var done, folders []string
+	var done []string // files and folders
 	defer func() {
-		if err == nil {
-			return
-		}
 		for _, name := range slices.Backward(done) {
-			_ = root.Remove(name)
-		}
-		for _, name := range slices.Backward(folders) {
-			_ = root.Remove(name)
+			if err != nil {
+				_ = root.Remove(name)
+			}
 		}
 	}()
 	for _, name := range absent {
-		var missing []string
-		for up := path.Dir(name); up != "."; up = path.Dir(up) {
-			if _, err := root.Lstat(up); errors.Is(err, fs.ErrNotExist) {
-				missing = append(missing, up)
+		for i, r := range name {
+			if r != '/' {
+				continue
+			}
+			if err := root.Mkdir(name[:i], 0o755); err == nil {
+				done = append(done, name[:i])
+			} else if !errors.Is(err, fs.ErrExist) {
+				return err
 			}
 		}
-		slices.Reverse(missing)
-		folders = append(folders, missing...)
-		if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
-			return err
-		}
-		if _, err := root.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+		f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("%s: appeared meanwhile", filepath.Join(dir, name))
 		}
-		if err := root.Rename(path.Join(stage, name), name); err != nil {
+		if err != nil {
 			return err
 		}
 		done = append(done, name)
+		_, err = f.Write(contents[name])
+		if err = cmp.Or(err, f.Close()); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -222,31 +195,21 @@ func identical(root *os.Root, name string, content []byte) (bool, error) {
 	return false, errors.New("exists with other content")
 }
 
-func writeNew(root *os.Root, name string, content []byte) error {
-	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	return err
-}
-
-// repack packs the written folder and says what is lost.
-func (u *Unpacked) repack(root *os.Root, stage, folder string, text []byte) (notes []string, err error) {
+// repack packs the folder as it is now and says what is lost of the solution. Other files there are not looked at.
+func (u *Unpacked) repack(root *os.Root, folder string, text []byte) (notes []string, err error) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	if _, err := config.Parse(config.Name, text); err != nil {
 		for _, f := range config.Faults(err) {
 			note("%s", f.Error())
 		}
 	}
-	sub, err := fs.Sub(root.FS(), path.Join(stage, folder))
+	sub, err := fs.Sub(root.FS(), folder)
 	if err != nil {
 		return nil, err
 	}
-	entries, err := sources(sub, folder)
+	entries, err := sources(sub, folder, func(name string) bool {
+		return slices.ContainsFunc(u.Files, func(f string) bool { return strings.HasPrefix(f+"/", path.Join(folder, name)+"/") })
+	})
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
 			note("%s", strings.TrimSuffix(line, "\n"))
@@ -267,10 +230,8 @@ func (u *Unpacked) repack(root *os.Root, stage, folder string, text []byte) (not
 			note("%s: packed again as %s", s.Path, clean)
 		}
 	}
-	if !slices.IsSortedFunc(u.Solution.Sources, func(a, b trace.SourceFile) int {
-		return strings.Compare(a.Path,
-			b.Path)
-	}) {
+	byPath := func(a, b trace.SourceFile) int { return strings.Compare(a.Path, b.Path) }
+	if !slices.IsSortedFunc(u.Solution.Sources, byPath) {
 		note("packed again the sources are sorted by name, which changes the hash")
 	}
 	if hw := u.Solution.Spec.TargetHardware; !slices.Equal(hw, []string{"cuda"}) {
