@@ -217,8 +217,9 @@ type Tag struct {
 // Tags lists the tags that lead to commits, the newest first: the contest takes the newest of a definition. Of two of
 // the same second the one with the higher number in its name is the newer.
 func (r *Repository) Tags(ctx context.Context) ([]Tag, error) {
-	out, err := r.run(ctx, command{}, "for-each-ref", "--format=%(refname)%00%(objecttype)%00%(objectname)%00"+
-		"%(*objecttype)%00%(*objectname)%00%(creatordate:unix)%00%(contents)%00", "refs/tags")
+	out, err := r.run(ctx, command{}, "for-each-ref", "--sort=-version:refname", "--sort=-creatordate",
+		"--format=%(refname)%00%(objecttype)%00%(objectname)%00"+
+			"%(*objecttype)%00%(*objectname)%00%(creatordate:unix)%00%(contents)%00", "refs/tags")
 	if err != nil {
 		return nil, err
 	}
@@ -233,46 +234,18 @@ func (r *Repository) Tags(ctx context.Context) ([]Tag, error) {
 			t.Message = text(6)
 		}
 		if kind == "tag" { // of a tag of a tag
-			if t.Commit, err = r.line(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options",
-				t.Object+"^{commit}"); err == nil {
-				kind = "commit"
-			} else if ctx.Err() != nil {
-				return nil, ctx.Err()
+			if t.Commit, err = r.Commit(ctx, t.Object); err != nil {
+				return nil, err
 			}
 		}
 		if seconds, err := strconv.ParseInt(text(5), 10, 64); err == nil {
 			t.Created = time.Unix(seconds, 0)
 		}
-		if kind == "commit" {
+		if kind == "commit" || kind == "tag" && t.Commit != "" {
 			tags = append(tags, t)
 		}
 	}
-	slices.SortStableFunc(tags, func(a, b Tag) int {
-		if c := b.Created.Compare(a.Created); c != 0 {
-			return c
-		}
-		return natural(b.Name, a.Name)
-	})
 	return tags, nil
-}
-
-// natural compares names whose numbers count as numbers: a-9 before a-10.
-func natural(a, b string) int {
-	stemA, numberA := numbered(a)
-	stemB, numberB := numbered(b)
-	if stemA != stemB || numberA == numberB {
-		return strings.Compare(a, b)
-	}
-	return numberA - numberB
-}
-
-// numbered splits the number off a name's end; it is -1 where there is none.
-func numbered(name string) (stem string, number int) {
-	stem = strings.TrimRight(name, "0123456789")
-	if n, err := strconv.Atoi(name[len(stem):]); err == nil && len(name)-len(stem) <= 9 {
-		return stem, n
-	}
-	return name, -1
 }
 
 // CheckName tells whether git takes a tag of that name. The error gives git's word for what is wrong.
