@@ -5,8 +5,8 @@ package safetensors
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,13 +17,18 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/sys/unix"
 
 	"fisub/internal/cache"
 	"fisub/internal/tensor"
 )
 
-const maxHeader = 100_000_000 // the format's own limit, in bytes
+const (
+	maxHeader   = 100_000_000 // the format's own limit, in bytes
+	metadataKey = "__metadata__"
+)
 
 // bits are the element widths of the format's dtypes.
 var bits = map[string]int{
@@ -45,7 +50,6 @@ type File struct {
 	mapping  []byte
 	data     int // offset of the first tensor byte
 	entries  map[string]entry
-	order    []string
 	metadata map[string]string
 }
 
@@ -112,9 +116,6 @@ func (f *File) Close() error {
 	f.mapping, f.entries = nil, nil
 	return err
 }
-
-// Names returns the tensors' names in the order of their data.
-func (f *File) Names() []string { return f.order }
 
 // Metadata returns the header's text entries; nil where there are none.
 func (f *File) Metadata() map[string]string { return f.metadata }
@@ -186,59 +187,42 @@ func pointer(path string, text []byte) error {
 }
 
 func (f *File) parseHeader(header []byte) error {
-	d := json.NewDecoder(bytes.NewReader(header))
-	d.UseNumber()
-	f.entries = map[string]entry{}
-	err := object(d, func(name string) error {
-		if name == "__metadata__" {
-			f.metadata = map[string]string{}
-			return object(d, func(key string) error {
-				value, err := next[string](d)
-				f.metadata[key] = value
-				return err
-			})
-		}
-		e, err := parseEntry(d)
-		f.entries[name] = e
-		return err
-	})
-	if err != nil {
+	var all map[string]jsontext.Value
+	if err := decode(header, &all); err != nil {
 		return err
 	}
-	if _, err := d.Token(); err != io.EOF {
-		return errors.New("text after the closing }")
+	f.entries = map[string]entry{}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		var err error
+		if name == metadataKey {
+			err = decode(all[name], &f.metadata)
+		} else {
+			f.entries[name], err = parseEntry(all[name])
+		}
+		if err != nil {
+			return fmt.Errorf("%q: %w", name, err)
+		}
 	}
 	return nil
 }
 
-func parseEntry(d *json.Decoder) (entry, error) {
-	var e entry
-	var offsets []int
-	var seen int
-	err := object(d, func(key string) (err error) {
-		seen++
-		switch key {
-		case "dtype":
-			e.dtype, err = next[string](d)
-		case "shape":
-			e.shape, err = ints(d)
-		case "data_offsets":
-			offsets, err = ints(d)
-		default:
-			err = errors.New("not a key of a tensor")
-		}
-		return err
-	})
-	if err != nil {
+func parseEntry(text jsontext.Value) (e entry, err error) {
+	var given struct {
+		DType   *string `json:"dtype"`
+		Shape   []int   `json:"shape"`
+		Offsets []int   `json:"data_offsets"`
+	}
+	if err := decode(text, &given); err != nil {
 		return e, err
 	}
-	if seen != 3 {
+	if given.DType == nil || given.Shape == nil || given.Offsets == nil {
 		return e, errors.New("dtype, shape or data_offsets is missing")
 	}
-	if len(offsets) != 2 || offsets[0] > offsets[1] {
-		return e, fmt.Errorf("data_offsets %v", offsets)
+	e = entry{dtype: *given.DType, shape: given.Shape}
+	if len(given.Offsets) != 2 || given.Offsets[0] < 0 || given.Offsets[0] > given.Offsets[1] {
+		return e, fmt.Errorf("data_offsets %v", given.Offsets)
 	}
-	e.begin, e.end = offsets[0], offsets[1]
+	e.begin, e.end = given.Offsets[0], given.Offsets[1]
 	width, ok := bits[e.dtype]
 	if !ok {
 		return e, fmt.Errorf("unknown dtype %q", e.dtype)
@@ -253,20 +237,42 @@ func parseEntry(d *json.Decoder) (entry, error) {
 	return e, nil
 }
 
+// noNull refuses null, which the format has nowhere, and package json takes for nothing.
+var noNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(d *jsontext.Decoder, _ any) error {
+	if d.PeekKind() == 'n' {
+		return &json.SemanticError{JSONKind: 'n'}
+	}
+	return errors.ErrUnsupported
+}))
+
+// decode reads a JSON value, in which no key stands twice, into v, which has a place for each.
+func decode(text []byte, v any) error {
+	err := json.Unmarshal(text, v, json.RejectUnknownMembers(true), noNull)
+	var syntax *jsontext.SyntacticError
+	var wrong *json.SemanticError
+	switch {
+	case errors.As(err, &syntax) && errors.Is(err, jsontext.ErrDuplicateName):
+		return fmt.Errorf("duplicate key %q", syntax.JSONPointer.LastToken())
+	case errors.As(err, &syntax):
+		return syntax.Err
+	case errors.As(err, &wrong) && errors.Is(err, json.ErrUnknownName):
+		return fmt.Errorf("%q: not a key of a tensor", wrong.JSONPointer.LastToken())
+	case errors.As(err, &wrong) && wrong.JSONValue != nil:
+		return fmt.Errorf("%s is not an integer in range", wrong.JSONValue)
+	case errors.As(err, &wrong):
+		return fmt.Errorf("%v is not of the right type", wrong.JSONKind)
+	}
+	return err
+}
+
 // checkLayout sorts the tensors by their data and makes sure that they cover all of it, once.
 func (f *File) checkLayout() error {
-	f.order = slices.SortedFunc(maps.Keys(f.entries), func(a, b string) int {
+	order := slices.SortedFunc(maps.Keys(f.entries), func(a, b string) int {
 		x, y := f.entries[a], f.entries[b]
-		if x.begin != y.begin {
-			return x.begin - y.begin
-		}
-		if x.end != y.end {
-			return x.end - y.end
-		}
-		return strings.Compare(a, b)
+		return cmp.Or(x.begin-y.begin, x.end-y.end, strings.Compare(a, b))
 	})
 	end := 0
-	for _, name := range f.order {
+	for _, name := range order {
 		e := f.entries[name]
 		switch {
 		case e.begin < end:
@@ -283,70 +289,6 @@ func (f *File) checkLayout() error {
 		return fmt.Errorf("%d bytes after the last tensor", have-end)
 	}
 	return nil
-}
-
-// object reads an object, calls value at each key's value, and rejects a key that comes twice.
-func object(d *json.Decoder, value func(key string) error) error {
-	if err := delim(d, '{'); err != nil {
-		return err
-	}
-	seen := map[string]bool{}
-	for d.More() {
-		key, err := next[string](d)
-		if err != nil {
-			return err
-		}
-		if seen[key] {
-			return fmt.Errorf("duplicate key %q", key)
-		}
-		seen[key] = true
-		if err := value(key); err != nil {
-			return fmt.Errorf("%q: %w", key, err)
-		}
-	}
-	return delim(d, '}')
-}
-
-func ints(d *json.Decoder) ([]int, error) {
-	if err := delim(d, '['); err != nil {
-		return nil, err
-	}
-	list := []int{}
-	for d.More() {
-		n, err := next[json.Number](d)
-		if err != nil {
-			return nil, err
-		}
-		v, err := strconv.ParseUint(n.String(), 10, 63)
-		if err != nil {
-			return nil, fmt.Errorf("%s is not an integer in range", n)
-		}
-		list = append(list, int(v))
-	}
-	return list, delim(d, ']')
-}
-
-func delim(d *json.Decoder, want json.Delim) error {
-	got, err := next[json.Delim](d)
-	if err == nil && got != want {
-		err = fmt.Errorf("%v where %v was expected", got, want)
-	}
-	return err
-}
-
-func next[T any](d *json.Decoder) (v T, err error) {
-	t, err := d.Token()
-	if err == io.EOF {
-		return v, io.ErrUnexpectedEOF
-	}
-	if err != nil {
-		return v, err
-	}
-	v, ok := t.(T)
-	if !ok {
-		return v, fmt.Errorf("%v is not of the right type", t)
-	}
-	return v, nil
 }
 
 // A Named is a tensor to write and its name.
@@ -386,13 +328,13 @@ func WriteTo(w io.Writer, tensors []Named, metadata map[string]string) error {
 func header(tensors []Named, metadata map[string]string) ([]byte, error) {
 	b := append(make([]byte, 8), '{')
 	if len(metadata) > 0 {
-		text, err := json.Marshal(metadata) // sorts the keys
+		text, err := json.Marshal(metadata, json.Deterministic(true))
 		if err != nil {
 			return nil, err
 		}
 		b = append(append(b, `"__metadata__":`...), text...)
 	}
-	seen := map[string]bool{"__metadata__": true}
+	seen := map[string]bool{metadataKey: true}
 	offset := 0
 	for _, t := range tensors {
 		if seen[t.Name] || !utf8.ValidString(t.Name) {
