@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
 
 	"fisub/bench/stats"
-	"fisub/internal/cache"
 	"fisub/internal/event"
 	"fisub/internal/trace"
 )
@@ -342,12 +342,7 @@ func readSamples(path string) (*Run, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if data, err := os.ReadFile(filepath.Join(path, runFile)); err == nil {
-		r.Run = &event.Run{}
-		if err := json.Unmarshal(data, r.Run); err != nil {
-			return nil, fmt.Errorf("%s: %w", filepath.Join(path, runFile), err)
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	if r.Run, err = Header(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	traces, _, err := trace.ReadTraces(filepath.Join(path, tracesFile))
@@ -359,10 +354,7 @@ func readSamples(path string) (*Run, error) {
 			continue
 		}
 		e := &event.Evaluated{Trace: t.JSON(trace.Compact), Status: string(t.Evaluation.Status), Log: t.Evaluation.Log,
-			Axes: map[string]int{}}
-		for name, n := range t.Workload.Axes.All() {
-			e.Axes[name] = n
-		}
+			Axes: maps.Collect(t.Workload.Axes.All())}
 		if p := t.Evaluation.Performance; p != nil && p.LatencyMS > 0 {
 			e.Latency = &p.LatencyMS
 			if p.ReferenceLatencyMS > 0 {
@@ -385,60 +377,46 @@ func readSamples(path string) (*Run, error) {
 // put in order from the events: half a line is cut off, and run.json, traces, timings and logs are completed. The
 // caller must Close the folder. A run whose events are missing wraps ErrEmpty, one that another process writes
 // ErrRunning.
-func Resume(root, id string) (_ *Folder, _ *Run, err error) {
-	f := &Folder{path: filepath.Join(root, Dir, id)}
-	if _, err := os.Stat(filepath.Join(f.path, eventsFile)); errors.Is(err, fs.ErrNotExist) {
+func Resume(root, id string) (*Folder, *Run, error) {
+	if _, err := os.Stat(filepath.Join(root, Dir, id, eventsFile)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("run %s: %w", id, ErrEmpty)
 	}
-	defer func() {
-		if err != nil {
-			f.Close()
-		}
-	}()
-	if err := f.open(); err != nil {
-		return nil, nil, err
-	}
-	r, whole, err := replay(f.events, id)
-	if err != nil {
-		return nil, nil, err
-	}
-	if r.Run == nil {
+	f, r, err := Attach(root, id)
+	if err == nil && r.Run == nil {
+		f.Close()
 		return nil, nil, fmt.Errorf("run %s: %w", id, ErrEmpty)
 	}
-	if err := f.events.Truncate(whole); err != nil {
-		return nil, nil, err
-	}
-	return f, r, f.repair(r)
+	return f, r, err
 }
 
 // Attach is Resume for a remote run, which may have ended before its first event.
-func Attach(root, id string) (_ *Folder, _ *Run, err error) {
-	f := &Folder{path: filepath.Join(root, Dir, id)}
-	defer func() {
-		if err != nil {
-			f.Close()
-		}
-	}()
-	if err := f.open(); err != nil {
+func Attach(root, id string) (*Folder, *Run, error) {
+	f := New(root, id)
+	r, err := f.attach(id)
+	if err != nil {
+		f.Close()
 		return nil, nil, err
+	}
+	return f, r, nil
+}
+
+func (f *Folder) attach(id string) (*Run, error) {
+	if err := f.open(); err != nil {
+		return nil, err
 	}
 	r, whole, err := replay(f.events, id)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if err := f.events.Truncate(whole); err != nil {
-		return nil, nil, err
+	if err := f.events.Truncate(whole); err != nil || r.Run == nil {
+		return r, err
 	}
-	if r.Run == nil {
-		return f, r, nil
-	}
-	return f, r, f.repair(r)
+	return r, f.repair(r)
 }
 
-// repair makes the other files what the events say; a file that is so already is not touched.
+// repair makes the other files what the events say.
 func (f *Folder) repair(r *Run) error {
-	data, err := runJSON(r.Run)
-	if err != nil {
+	if err := f.writeRun(r.Run); err != nil {
 		return err
 	}
 	var traces, samples []byte
@@ -446,11 +424,11 @@ func (f *Folder) repair(r *Run) error {
 		if row.Evaluated == nil {
 			continue
 		}
-		t, _, err := trace.DecodeTrace(row.Evaluated.Trace)
+		line, err := officialLine(row.Evaluated)
 		if err != nil {
-			return fmt.Errorf("%s: workload %s: %w", filepath.Join(f.path, eventsFile), row.UUID, err)
+			return fmt.Errorf("%s: workload %s: %w", f.events.Name(), row.UUID, err)
 		}
-		traces = append(append(traces, t.JSON(trace.Compact)...), '\n')
+		traces = append(traces, line...)
 		if row.Samples != nil {
 			line, err := sampleLine(row.UUID, row.Samples)
 			if err != nil {
@@ -462,24 +440,18 @@ func (f *Folder) repair(r *Run) error {
 			return err
 		}
 	}
-	for _, file := range []struct {
-		name string
-		want []byte
-	}{{runFile, data}, {tracesFile, traces}, {samplesFile, samples}} {
-		path := filepath.Join(f.path, file.name)
-		have, err := os.ReadFile(path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if bytes.Equal(have, file.want) {
-			continue
-		}
-		if err := cache.WriteFile(path, file.want, 0o644); err != nil {
-			return err
-		}
+	return errors.Join(rewrite(f.traces, traces), rewrite(f.samples, samples))
+}
+
+// rewrite makes content that of f, which is open for appending.
+func rewrite(f *os.File, content []byte) error {
+	have, err := os.ReadFile(f.Name())
+	if err != nil || bytes.Equal(have, content) {
+		return err
 	}
-	// samples.jsonl may be another file now.
-	f.samples.Close()
-	f.samples, err = os.OpenFile(filepath.Join(f.path, samplesFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err = f.Write(content)
 	return err
 }

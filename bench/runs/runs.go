@@ -48,6 +48,7 @@ func NewID(now time.Time) string {
 type Folder struct {
 	path    string
 	events  *os.File // nil before the first event
+	traces  *os.File
 	samples *os.File
 	pending map[string][]byte // lines of samples.jsonl of the workloads in flight
 }
@@ -62,14 +63,18 @@ func (f *Folder) open() (err error) {
 	if err := os.MkdirAll(filepath.Join(f.path, "log"), 0o755); err != nil {
 		return err
 	}
-	name := filepath.Join(f.path, eventsFile)
-	if f.events, err = os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644); err != nil {
+	open := func(name string) (*os.File, error) {
+		return os.OpenFile(filepath.Join(f.path, name), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
+	}
+	if f.events, err = open(eventsFile); err != nil {
 		return err
 	}
 	if !lock(f.events, syscall.LOCK_EX) {
 		return fmt.Errorf("run %s: %w", filepath.Base(f.path), ErrRunning)
 	}
-	f.samples, err = os.OpenFile(filepath.Join(f.path, samplesFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if f.traces, err = open(tracesFile); err == nil {
+		f.samples, err = open(samplesFile)
+	}
 	return err
 }
 
@@ -89,7 +94,7 @@ func (f *Folder) Path() string { return f.path }
 // Close closes the files.
 func (f *Folder) Close() error {
 	var errs []error
-	for _, file := range []*os.File{f.events, f.samples} {
+	for _, file := range []*os.File{f.events, f.traces, f.samples} {
 		if file != nil {
 			errs = append(errs, file.Close())
 		}
@@ -114,11 +119,7 @@ func (f *Folder) Record(e event.Event) error {
 	}
 	switch {
 	case e.Run != nil:
-		data, err := runJSON(e.Run)
-		if err != nil {
-			return err
-		}
-		return cache.WriteFile(filepath.Join(f.path, runFile), data, 0o644)
+		return f.writeRun(e.Run)
 	case e.Started != nil:
 		delete(f.pending, e.Workload)
 	case e.Samples != nil:
@@ -128,7 +129,7 @@ func (f *Folder) Record(e event.Event) error {
 		f.pending[e.Workload], err = sampleLine(e.Workload, e.Samples)
 		return err
 	case e.Evaluated != nil:
-		t, _, err := trace.DecodeTrace(e.Evaluated.Trace)
+		line, err := officialLine(e.Evaluated)
 		if err != nil {
 			return err
 		}
@@ -136,17 +137,28 @@ func (f *Folder) Record(e event.Event) error {
 			return err
 		}
 		delete(f.pending, e.Workload)
-		if err := trace.AppendTraces(filepath.Join(f.path, tracesFile), t); err != nil {
+		if _, err := f.traces.Write(line); err != nil {
 			return err
 		}
-		return f.writeLog(e.Workload, e.Evaluated.Log)
+		return errors.Join(f.traces.Sync(), f.writeLog(e.Workload, e.Evaluated.Log))
 	}
 	return nil
 }
 
-func runJSON(r *event.Run) ([]byte, error) {
+func (f *Folder) writeRun(r *event.Run) error {
 	data, err := json.MarshalIndent(r, "", "  ")
-	return append(data, '\n'), err
+	if err != nil {
+		return err
+	}
+	return cache.WriteFile(filepath.Join(f.path, runFile), append(data, '\n'), 0o644)
+}
+
+func officialLine(e *event.Evaluated) ([]byte, error) {
+	t, _, err := trace.DecodeTrace(e.Trace)
+	if err != nil {
+		return nil, err
+	}
+	return append(t.JSON(trace.Compact), '\n'), nil
 }
 
 // A sampleRow is a line of samples.jsonl.

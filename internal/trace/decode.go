@@ -2,15 +2,12 @@ package trace
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/go-json-experiment/json/jsontext"
 
 	"fisub/internal/plain"
 	"fisub/internal/tensor"
@@ -141,29 +138,6 @@ func decode[T any](data []byte, model string) (*T, []Warning, error) {
 		return nil, d.warnings, &ValidationError{Model: model, Faults: d.faults}
 	}
 	return dst, d.warnings, nil
-}
-
-// validate checks a value made in Go as decode would check what is written of it. The faults have no lines.
-func validate[T any](v *T, model string) error {
-	data, err := marshal(v, Compact)
-	var invalid *ValidationError
-	var syntax *jsontext.SyntacticError
-	if errors.As(err, &syntax) {
-		fault := Fault{Msg: "Input should be a valid string, unable to parse raw data as a unicode string"}
-		for token := range syntax.JSONPointer.Tokens() {
-			fault.Loc = append(fault.Loc, token)
-		}
-		return &ValidationError{Model: model, Faults: []Fault{fault}}
-	}
-	if err == nil {
-		_, _, err = decode[T](data, model)
-	}
-	if errors.As(err, &invalid) {
-		for i := range invalid.Faults {
-			invalid.Faults[i].Line, invalid.Faults[i].Col = 0, 0
-		}
-	}
-	return err
 }
 
 func (d *decoder) fault(pos int, msg string) {

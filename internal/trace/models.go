@@ -1,9 +1,12 @@
 package trace
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"fisub/internal/trace/pysyntax"
 )
@@ -28,25 +31,28 @@ func DecodeTrace(data []byte) (*Trace, []Warning, error) {
 	return decode[Trace](data, "Trace")
 }
 
-// Validate checks a definition made in Go by the rules of DecodeDefinition. Its error is a *ValidationError.
-func (d *Definition) Validate() error {
-	return validate(d, "Definition")
-}
-
-// Validate checks a workload made in Go by the rules of DecodeWorkload. Its error is a *ValidationError.
-func (w *Workload) Validate() error {
-	return validate(w, "Workload")
-}
-
-// Validate checks a solution made in Go by the rules of DecodeSolution. Its error is a *ValidationError.
+// Validate checks a solution made in Go by the rules of DecodeSolution. Its error is a *ValidationError whose faults
+// have no lines.
 func (s *Solution) Validate() error {
-	return validate(s, "Solution")
-}
-
-// Validate checks a trace made in Go by the rules of DecodeTrace, and that it can be read back: a performance or a
-// scalar input that is not finite cannot. Its error is a *ValidationError.
-func (t *Trace) Validate() error {
-	return validate(t, "Trace")
+	data, err := marshal(s, Compact)
+	var invalid *ValidationError
+	var syntax *jsontext.SyntacticError
+	if errors.As(err, &syntax) {
+		fault := Fault{Msg: "Input should be a valid string, unable to parse raw data as a unicode string"}
+		for token := range syntax.JSONPointer.Tokens() {
+			fault.Loc = append(fault.Loc, token)
+		}
+		return &ValidationError{Model: "Solution", Faults: []Fault{fault}}
+	}
+	if err == nil {
+		_, _, err = DecodeSolution(data)
+	}
+	if errors.As(err, &invalid) {
+		for i := range invalid.Faults {
+			invalid.Faults[i].Line, invalid.Faults[i].Col = 0, 0
+		}
+	}
+	return err
 }
 
 func (d *Definition) check() (fault string, at []any) {
