@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -143,19 +144,10 @@ func (d *Dataset) Sets(def string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var names []string
-	for set := range all {
-		names = append(names, set)
+	names := slices.Sorted(maps.Keys(all))
+	if i := slices.Index(names, DefaultSet); i > 0 {
+		names = slices.Insert(slices.Delete(names, i, i+1), 0, DefaultSet)
 	}
-	slices.SortFunc(names, func(a, b string) int {
-		if (a == DefaultSet) != (b == DefaultSet) {
-			if a == DefaultSet {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(a, b)
-	})
 	return names, nil
 }
 
