@@ -131,11 +131,8 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 	defer in.Close()
 	limit, cancel := context.WithTimeout(ctx, shared.Profile.Timeout)
 	defer cancel()
-	if err := p.start(ctx, limit); err != nil {
+	if err := p.ready(ctx, limit); err != nil {
 		return p.log(), p.machineError(err)
-	}
-	if err := p.build(limit); err != nil {
-		return p.log(), err
 	}
 	if err := p.out.room(in.size); err != nil {
 		return "", err

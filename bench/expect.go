@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"fisub/bench/pyworker"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/tensor"
@@ -29,16 +28,7 @@ const referenceTimeout = 30 * time.Minute
 
 // A pyReference runs a definition's own reference, in a worker process of its own: the solution's process never holds
 // expected outputs.
-type pyReference struct {
-	def     *trace.Definition
-	command worker.Command
-	kind    string // of the device
-	opts    device.Options
-	stamper *stamper
-	client  *worker.Client
-	broken  error // of the build: it would fail again
-	out     outFile
-}
+type pyReference struct{ *process }
 
 // run returns the outputs of the reference for the inputs of load. Its error is a *referenceError, or ctx's.
 func (p *pyReference) run(ctx context.Context, load *worker.Workload, size int64) ([]*tensor.Tensor, error) {
@@ -56,14 +46,10 @@ func (p *pyReference) run(ctx context.Context, load *worker.Workload, size int64
 		return want, nil
 	}
 	text := err.Error()
-	if p.client != nil {
-		if log := strings.TrimSpace(p.client.TakeLog()); log != "" {
-			text += "\n" + lastLines(log, 5)
-		}
-		// Whatever it was, memory that ran out among them: the next workload gets a fresh process.
-		p.client.Close()
-		p.client = nil
+	if log := strings.TrimSpace(p.log()); log != "" {
+		text += "\n" + lastLines(log, 5)
 	}
+	p.end() // whatever it was, memory that ran out among them: the next workload gets a fresh process
 	return nil, &referenceError{p.def.Name, errors.New(text)}
 }
 
@@ -96,40 +82,20 @@ func (p *pyReference) call(ctx context.Context, load *worker.Workload, size int6
 	return want, nil
 }
 
-// open makes sure that a worker runs with the reference built, on the CPU where torch cannot use the GPU. The worker
-// lives as long as ctx.
+// open makes the process ready, on the CPU where torch cannot use the GPU. The worker lives as long as ctx.
 func (p *pyReference) open(ctx context.Context) error {
-	if p.broken != nil || p.client != nil {
-		return p.broken
+	if p.buildErr == nil && !p.running() {
+		err := p.start(ctx, ctx)
+		var we *worker.Error
+		if errors.As(err, &we) && we.Kind == worker.Machine && p.kind != "emu" {
+			p.kind, p.opts.Ordinal = "emu", 0
+			err = p.start(ctx, ctx)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	client, err := worker.Start(ctx, p.command)
-	if err != nil {
-		return err
-	}
-	p.client = client
-	p.stamper.join(client)
-	_, err = client.Open(ctx, p.kind, p.opts)
-	var we *worker.Error
-	if errors.As(err, &we) && we.Kind == worker.Machine && p.kind != "emu" {
-		opts := p.opts
-		opts.Ordinal = 0
-		_, err = client.Open(ctx, "emu", opts)
-	}
-	if err != nil {
-		return err
-	}
-	if err := client.Build(ctx, p.def, ReferenceSolution(p.def)); err != nil {
-		p.broken = err
-		return err
-	}
-	return nil
-}
-
-func (p *pyReference) close() {
-	if p.client != nil {
-		p.client.Close()
-	}
-	p.out.close()
+	return p.ready(ctx, ctx)
 }
 
 // ReferenceSolution is the reference of def as a solution, under the names that the official harness gives it.
@@ -159,11 +125,11 @@ func (e *noReferenceError) Is(target error) bool { return target == ErrNoReferen
 // newReference returns the Python reference of the definition. Where no Python can run it, the error is
 // ErrNoReference and tells why.
 func newReference(ctx context.Context, s *Shared, stamper *stamper) (*pyReference, error) {
-	command, err := pyworker.Command(ctx, s.Device.CacheDir)
+	p, err := newProcess(ctx, s, s.Definition, ReferenceSolution(s.Definition))
 	if err != nil {
 		return nil, &noReferenceError{s.Definition.Name, err}
 	}
-	command.Env, command.MemoryLimit = s.Worker.Env, s.Worker.MemoryLimit
-	return &pyReference{def: s.Definition, command: command, kind: s.DeviceKind,
-		stamper: stamper, opts: device.Options{Ordinal: s.Device.Ordinal, CacheDir: s.Device.CacheDir}}, nil
+	p.opts = device.Options{Ordinal: s.Device.Ordinal, CacheDir: s.Device.CacheDir}
+	p.stamper = stamper
+	return &pyReference{p}, nil
 }

@@ -68,7 +68,7 @@ func (g *group) stop() {
 		g.roofline.stop()
 	}
 	if g.reference != nil {
-		g.reference.close()
+		g.reference.stop()
 	}
 	g.stamper.close()
 }

@@ -24,7 +24,7 @@ type process struct {
 	stamper  *stamper       // of the run; nil where nothing is timed
 	client   *worker.Client // nil before the first one
 	info     device.Info
-	tried    bool          // it was built, or could not be
+	built    bool          // by client
 	buildErr *worker.Error // of kind Build: it would fail again
 	out      outFile       // outputs of the workload in flight
 }
@@ -45,11 +45,12 @@ func newProcess(ctx context.Context, s *Shared, def *trace.Definition, sol *trac
 
 // start starts a worker, which lives as long as run does, and opens the device.
 func (p *process) start(run, ctx context.Context) error {
+	p.end()
 	client, err := worker.Start(run, p.command)
 	if err != nil {
 		return err
 	}
-	p.client = client
+	p.client, p.built = client, false
 	p.stamper.join(client)
 	limit, cancel := context.WithTimeout(ctx, 2*time.Minute) // importing torch from a cold disk takes a while
 	defer cancel()
@@ -57,23 +58,28 @@ func (p *process) start(run, ctx context.Context) error {
 	return err
 }
 
-// running tells whether there is a worker, and puts one away that has ended.
-func (p *process) running() bool {
-	if p.client != nil && !p.client.Alive() {
-		p.client.Close()
-		p.client = nil
-	}
-	return p.client != nil
-}
+func (p *process) running() bool { return p.client != nil && p.client.Alive() }
 
-// build builds the solution. A fault of it is kept.
-func (p *process) build(ctx context.Context) error {
+// ready makes sure that a worker runs with the solution built; start says how long one lives. A fault of the solution
+// is a *worker.Error of kind Build, which is kept, or a *worker.Died.
+func (p *process) ready(run, ctx context.Context) error {
+	if p.buildErr != nil {
+		return p.buildErr
+	}
+	if !p.running() {
+		if err := p.start(run, ctx); err != nil {
+			return err
+		}
+	}
+	if p.built {
+		return nil
+	}
 	err := p.client.Build(ctx, p.def, p.sol)
 	var we *worker.Error
 	if errors.As(err, &we) && we.Kind == worker.Build {
 		p.buildErr = we
 	}
-	p.tried = p.tried || err == nil || p.buildErr != nil
+	p.built = err == nil
 	return err
 }
 
@@ -109,10 +115,15 @@ func (p *process) log() string {
 	return p.client.TakeLog()
 }
 
-func (p *process) stop() {
+// end ends the worker, if there is one.
+func (p *process) end() {
 	if p.client != nil {
 		p.client.Close()
 		p.client = nil
 	}
+}
+
+func (p *process) stop() {
+	p.end()
 	p.out.close()
 }

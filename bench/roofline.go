@@ -189,13 +189,8 @@ func (r *roofline) run(
 	in := &inputs{load: &worker.Workload{Inputs: []worker.Value{{Tensor: &array}, {Int: &number}},
 		Outputs: []worker.Value{{Tensor: &array}}}}
 	err = r.limit.within(ctx, func(limit context.Context) error {
-		if !r.process.running() {
-			if err := r.process.start(ctx, limit); err != nil {
-				return err
-			}
-			if err := r.process.build(limit); err != nil {
-				return err
-			}
+		if err := r.process.ready(ctx, limit); err != nil {
+			return err
 		}
 		if err := r.process.load(limit, in); err != nil {
 			return err

@@ -49,14 +49,10 @@ func (r *runner) end() Result {
 	return r.result
 }
 
-// open starts a worker, which lives as long as run does, and opens the device; the first time, it also announces the
-// run.
+// open starts the first worker, which lives as long as run does, opens the device and announces the run.
 func (r *runner) open(run, ctx context.Context) error {
 	if err := r.process.start(run, ctx); err != nil {
 		return r.process.machineError(err)
-	}
-	if r.announced {
-		return nil
 	}
 	r.entry.Run.Device = r.process.info
 	if r.entry.Admit != nil {
@@ -72,37 +68,29 @@ func (r *runner) open(run, ctx context.Context) error {
 	return nil
 }
 
-// ready makes sure that a worker runs with the solution built. A fault of the solution is a *worker.Error of kind Build
-// or a worker.Died. A worker that it starts outlives ctx, for the workloads that follow, but not run.
+// ready makes the process ready, and tells of the build. A worker that it starts outlives ctx, for the workloads that
+// follow, but not run.
 func (r *runner) ready(run, ctx context.Context) error {
-	running := r.process.running()
-	switch {
-	case r.process.buildErr != nil:
-		return r.process.buildErr
-	case running && r.process.tried:
-		return nil
-	case !running:
+	if !r.announced {
 		if err := r.open(run, ctx); err != nil {
 			return err
 		}
 	}
-	first := !r.told
-	if first {
-		r.entry.Events.Emit(event.Event{Type: event.TypeBuilding})
+	if r.told {
+		return r.process.ready(run, ctx)
 	}
+	r.entry.Events.Emit(event.Event{Type: event.TypeBuilding})
 	begun := time.Now()
-	err := r.process.build(ctx)
+	err := r.process.ready(run, ctx)
 	if err != nil && r.process.buildErr == nil {
 		return err
 	}
-	if first {
-		built := &event.Built{OK: err == nil, Seconds: time.Since(begun).Seconds()}
-		if r.process.buildErr != nil {
-			built.Log = r.process.buildErr.Log
-		}
-		r.entry.Events.Emit(event.Event{Type: event.TypeBuilt, Built: built})
-		r.told = true
+	built := &event.Built{OK: err == nil, Seconds: time.Since(begun).Seconds()}
+	if err != nil {
+		built.Log = r.process.buildErr.Log
 	}
+	r.entry.Events.Emit(event.Event{Type: event.TypeBuilt, Built: built})
+	r.told = true
 	return err
 }
 
