@@ -1,0 +1,116 @@
+package app
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// BenchmarkProgram takes the wall time of dist/fisub, which make builds, and the largest resident set of its process.
+func BenchmarkProgram(b *testing.B) {
+	root, err := filepath.Abs("..")
+	if err != nil {
+		b.Fatal(err)
+	}
+	fisub := filepath.Join(root, "dist", "fisub")
+	if _, err := os.Stat(fisub); err != nil {
+		b.Skip("make builds what is measured: ", err)
+	}
+	command := func(args ...string) *exec.Cmd {
+		cmd := exec.Command(fisub, append([]string{"-q"}, args...)...)
+		cmd.Dir = root
+		return cmd
+	}
+	for _, bm := range []struct {
+		name  string
+		aim   string
+		gpu   bool
+		fresh bool // an empty cache for each run
+		args  func(b *testing.B) []string
+	}{
+		{"pack/1 MB of sources", "50 ms, 50 MB", false, false, func(b *testing.B) []string {
+			return []string{"-C", bigSubmission(b, root, 1<<20), "pack"}
+		}},
+		{"check/without compile", "50 ms", false, false, args("check", "--arch", "none")},
+		{"local/emu, 20 workloads, cold cache", "10 s", false, true, args("local", "--device", "emu")},
+		{"local/emu, 20 workloads, warm cache", "3 s", false, false, args("local", "--device", "emu")},
+		{"local/emu, one workload of batch 64", "5 s, parent 300 MB", false, false, func(b *testing.B) []string {
+			list, err := command("-v", "dataset", "ls", "--set", "contest54").Output()
+			if err != nil {
+				b.Fatal(err)
+			}
+			before, _, _ := strings.Cut(string(list), " batch_size=64\n")
+			fields := strings.Fields(before)
+			return []string{"local", "--device", "emu", "--set", "contest54", "--workload", fields[len(fields)-1]}
+		}},
+		{"local/cuda, 20 workloads, built", "5 s", true, false, args("local", "--device", "cuda")},
+		{"local/cuda, 54 workloads, built", "", true, false, args("local", "--device", "cuda", "--set", "contest54")},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			if bm.gpu && command("local", "--device", "cuda", "--limit", "1").Run() != nil {
+				b.Skip("no GPU")
+			}
+			b.Log("aim: ", bm.aim)
+			args := bm.args(b)
+			var times []time.Duration
+			var memory int64
+			once := func() {
+				cmd := command(args...)
+				if bm.fresh {
+					cmd.Env = append(os.Environ(), "FISUB_CACHE="+b.TempDir())
+				}
+				begun := time.Now()
+				if out, err := cmd.CombinedOutput(); err != nil {
+					b.Fatalf("%v\n%s", err, out)
+				}
+				times = append(times, time.Since(begun))
+				memory = max(memory, cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss<<10)
+			}
+			once() // warms up
+			times, memory = nil, 0
+			for b.Loop() {
+				once()
+			}
+			slices.Sort(times)
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(times[len(times)/2].Seconds()*1e3, "median-ms")
+			b.ReportMetric(times[len(times)-1].Seconds()*1e3, "max-ms")
+			b.ReportMetric(float64(memory)/1e6, "MB")
+		})
+	}
+}
+
+func args(list ...string) func(*testing.B) []string { return func(*testing.B) []string { return list } }
+
+// bigSubmission writes a submission whose sources are size bytes long.
+func bigSubmission(b *testing.B, root string, size int) (dir string) {
+	dir = b.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "solution", "cuda"), 0o755); err != nil {
+		b.Fatal(err)
+	}
+	for _, name := range []string{"config.toml", "solution/cuda/kernel.cu"} {
+		data, err := os.ReadFile(filepath.Join(root, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), data, 0o644)
+			size -= len(data)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	var header bytes.Buffer
+	for i := 0; header.Len() < size; i++ {
+		fmt.Fprintf(&header, "__device__ inline float f%d(float x) { return x * %d.5f; } // \"a\\n\" 漢\n", i, i)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "solution", "cuda", "table.cuh"), header.Bytes(), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	return dir
+}
