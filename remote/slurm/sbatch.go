@@ -2,6 +2,7 @@ package slurm
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -44,45 +45,33 @@ func sbatchArgs(c *Config, job *remote.Job, dir string) []string {
 	option("account", c.Account)
 	option("qos", c.QOS)
 	option("constraint", c.Constraint)
-	option("gres", gres(c, job))
+	gres := c.Gres
+	if gres == "" && job.GPU != "" {
+		gres = "gpu:" + job.GPU + ":1"
+	}
+	option("gres", gres)
 	option("nodes", "1")
 	option("ntasks", "1")
 	option("time", strconv.Itoa(int((job.Limit+margin+time.Minute-1)/time.Minute)))
 	option("job-name", prefix+job.ID)
-	option("comment", comment(job.Labels))
+	comment := "fisub"
+	for _, name := range slices.Sorted(maps.Keys(job.Labels)) {
+		comment += " " + name + "=" + job.Labels[name]
+	}
+	option("comment", plain.Brief(comment, 200))
 	option("chdir", dir)
-	option("output", pattern(dir)+"/"+logName)
-	option("error", pattern(dir)+"/"+logName)
+	log := strings.ReplaceAll(dir, "%", "%%") + "/" + logName // a pattern that stands for itself
+	option("output", log)
+	option("error", log)
 	option("export", "HOME,LANG,LOGNAME,PATH,SHELL,USER")
 	option("propagate", "NONE")
 	return append(args, "--no-requeue", "--parsable")
 }
 
-// gres gives what the config asks for, or one GPU of the job's kind.
-func gres(c *Config, job *remote.Job) string {
-	switch {
-	case c.Gres != "":
-		return c.Gres
-	case job.GPU != "":
-		return "gpu:" + job.GPU + ":1"
-	}
-	return ""
-}
-
-// comment gives the labels as one line, in the order of their names.
-func comment(labels map[string]string) string {
-	parts := []string{"fisub"}
-	for _, name := range slices.Sorted(maps.Keys(labels)) {
-		parts = append(parts, name+"="+labels[name])
-	}
-	return plain.Brief(strings.Join(parts, " "), 200)
-}
-
-// pattern gives a path as a filename pattern of sbatch that stands for itself.
-func pattern(path string) string { return strings.ReplaceAll(path, "%", "%%") }
-
-var jobNumber = regexp.MustCompile(`^[0-9]{1,18}$`)
-var clusterName = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,64}$`)
+var (
+	jobNumber   = regexp.MustCompile(`^[0-9]{1,18}$`)
+	clusterName = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,64}$`)
+)
 
 // accepted reads what sbatch --parsable prints: the job's number, and behind a semicolon the cluster where it is
 // another one.
@@ -97,57 +86,85 @@ func accepted(stdout string) (number, cluster string, err error) {
 // commands are those of Slurm that are used.
 var commands = []string{"sbatch", "squeue", "scancel", "scontrol", "sacct", "sinfo", "sacctmgr"}
 
+// A listing is a command that lists what there is of something.
+type listing struct {
+	what string
+	argv []string
+}
+
+var (
+	partitions = &listing{"the cluster's partitions", []string{"sinfo", "--noheader", "--format=%R"}}
+	resources  = &listing{"what the nodes of each partition have", []string{"sinfo", "--noheader", "--format=%R %G"}}
+	features   = &listing{"features of the nodes of each partition", []string{"sinfo", "--noheader", "--format=%R %f"}}
+	accounts   = &listing{"your accounts and their QOS", []string{"sh", "-c", `exec sacctmgr --noheader --parsable2 ` +
+		`show assoc user="$(id -un)" format=account,qos`}}
+)
+
 // refusals lists, for words of Slurm's commands in lower case, what kind of refusal they are. The first that fits
 // counts.
 var refusals = []struct {
 	words, code, hint string
+	there             *listing // a better hint where it can be had; may be nil
 }{
-	{"invalid partition", "no-such", "set partition to one of them"},
-	{"requested node configuration is not available", "no-such", "set gres, partition or constraint to what nodes have"},
-	{"generic resource (gres)", "no-such", "set gres to what nodes have"},
-	{"invalid feature", "no-such", "set constraint to features that nodes have"},
-	{"memory specification", "no-such", "lower --mem in sbatch to what nodes have"},
-	{"invalid account", "no-such", "set account to one of yours"},
-	{"invalid qos", "no-such", "set qos to one of yours"},
-	{"invalid --time", "limit", "set limit to a time that the partition allows"},
-	{"time limit is invalid", "limit", "set limit to a time that the partition allows"},
-	{"policy", "quota", "wait until your jobs have ended, or ask for fewer at a time with jobs"},
-	{"job limit", "quota", "wait until your jobs have ended, or ask for fewer at a time with jobs"},
-	{"quota exceeded", "disk", "free space where workdir is, or set another workdir"},
-	{"no space left", "disk", "free space where workdir is, or set another workdir"},
-	{"read-only file system", "disk", "set workdir to a folder that you may write to"},
-	{"permission denied", "credentials", "see whether you may write to workdir and use the partition on the login host"},
-	{"not authorized", "credentials", "ask the cluster's administrators for access"},
-	{"authentication", "credentials", "log in anew: munge, or the token in SLURM_JWT, was refused"},
-	{"munge", "credentials", "see whether munged runs on the login host"},
-	{"unable to contact slurm controller", "unreachable", "try again when the controller is up: scontrol ping"},
-	{"configuration source", "unreachable", "see whether the login host is set up for Slurm: sinfo"},
-	{"could not resolve", "unreachable", "see whether the login host is set up for Slurm: sinfo"},
-	{"option", "no-such", "see sbatch in the table: the cluster's sbatch does not have the option"},
+	{"invalid partition", "no-such", "set partition to one of them", partitions},
+	{"requested node configuration is not available", "no-such", "set gres, partition or constraint to what nodes have",
+		resources},
+	{"generic resource (gres)", "no-such", "set gres to what nodes have", resources},
+	{"invalid feature", "no-such", "set constraint to features that nodes have", features},
+	{"memory specification", "no-such", "lower --mem in sbatch to what nodes have", nil},
+	{"invalid account", "no-such", "set account to one of yours", accounts},
+	{"invalid qos", "no-such", "set qos to one of yours", accounts},
+	{"invalid --time", "limit", "set limit to a time that the partition allows", nil},
+	{"time limit is invalid", "limit", "set limit to a time that the partition allows", nil},
+	{"policy", "quota", "wait until your jobs have ended, or ask for fewer at a time with jobs", nil},
+	{"job limit", "quota", "wait until your jobs have ended, or ask for fewer at a time with jobs", nil},
+	{"quota exceeded", "disk", "free space where workdir is, or set another workdir", nil},
+	{"no space left", "disk", "free space where workdir is, or set another workdir", nil},
+	{"read-only file system", "disk", "set workdir to a folder that you may write to", nil},
+	{"permission denied", "credentials", "see whether you may write to workdir and use the partition on the login host",
+		nil},
+	{"not authorized", "credentials", "ask the cluster's administrators for access", nil},
+	{"authentication", "credentials", "log in anew: munge, or the token in SLURM_JWT, was refused", nil},
+	{"munge", "credentials", "see whether munged runs on the login host", nil},
+	{"unable to contact slurm controller", "unreachable", "try again when the controller is up: scontrol ping", nil},
+	{"configuration source", "unreachable", "see whether the login host is set up for Slurm: sinfo", nil},
+	{"could not resolve", "unreachable", "see whether the login host is set up for Slurm: sinfo", nil},
+	{"option", "no-such", "see sbatch in the table: the cluster's sbatch does not have the option", nil},
 }
 
-// denied makes an error of a Slurm command a *remote.Denied, where its words say that the job will not be taken. names
-// gives what there is, for the hint; it may be nil.
-func denied(err error, names func(words string) string) error {
+// denied makes an error of a command a *remote.Denied, where its words say that the job will not be taken.
+func (p *Provider) denied(ctx context.Context, err error) error {
 	var failed *host.ExitError
-	if !errors.As(err, &failed) {
+	if errors.As(err, new(*remote.Denied)) || !errors.As(err, &failed) {
 		return err
 	}
-	d := &remote.Denied{Code: "no-such", Text: failed.Error()}
 	if failed.Status == host.NotFound {
-		d.Hint = "set login to a host that has Slurm's commands"
-		return d
+		return &remote.Denied{Code: "no-such", Text: failed.Error(), Hint: "set login to a host that has Slurm's commands"}
 	}
 	words := strings.ToLower(failed.Stderr)
 	for _, r := range refusals {
 		about := r.code == "disk" || r.words == "permission denied" // what every command may say
 		if (about || slices.Contains(commands, failed.Name)) && strings.Contains(words, r.words) {
-			d.Code, d.Hint = r.code, r.hint
-			if names != nil && r.code == "no-such" {
-				d.Hint = cmp.Or(names(r.words), d.Hint)
-			}
-			return d
+			return &remote.Denied{Code: r.code, Text: failed.Error(), Hint: cmp.Or(p.names(ctx, r.there), r.hint)}
 		}
 	}
 	return err
+}
+
+// names gives what a listing lists; "" where there is none.
+func (p *Provider) names(ctx context.Context, there *listing) string {
+	if there == nil {
+		return ""
+	}
+	out, err := p.slurm(ctx, there.argv)
+	var lines []string
+	for line := range strings.Lines(out) {
+		if line = plain.Brief(line, 200); line != "" && !slices.Contains(lines, line) && len(lines) < 20 {
+			lines = append(lines, line)
+		}
+	}
+	if err != nil || len(lines) == 0 {
+		return ""
+	}
+	return there.what + ": " + strings.Join(lines, ", ")
 }

@@ -6,6 +6,7 @@
 package slurm
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,18 +27,16 @@ import (
 // Kind is the name of this provider in tables and handles.
 const Kind = "slurm"
 
-// ownOptions are set by fisub: what a job is must not depend on the table.
-var ownOptions = []string{
-	"array", "chdir", "output", "error", "input", "job-name", "wrap", "wait", "parsable", "requeue", "no-requeue",
-	"test-only", "nodes", "ntasks", "help", "usage", "version", "propagate", "comment", "export", "export-file",
-	"get-user-env", "clusters",
-}
+// Options of sbatch that have keys of their own in the table, and those that fisub sets: what a job is must not depend
+// on the table.
+var (
+	keyOptions = map[string]string{"partition": "partition", "account": "account", "qos": "qos", "gres": "gres",
+		"gpus": "gres", "gpus-per-node": "gres", "gpus-per-task": "gres", "constraint": "constraint", "time": "limit"}
+	ownOptions = strings.Fields(`array chdir output error input job-name wrap wait parsable requeue no-requeue test-only
+		nodes ntasks help usage version propagate comment export export-file get-user-env clusters`)
+)
 
-// keyOptions have keys of their own in the table.
-var keyOptions = []struct{ option, key string }{
-	{"partition", "partition"}, {"account", "account"}, {"qos", "qos"}, {"gres", "gres"}, {"gpus", "gres"},
-	{"gpus-per-node", "gres"}, {"gpus-per-task", "gres"}, {"constraint", "constraint"}, {"time", "limit"},
-}
+var optionForm = regexp.MustCompile(`^--([A-Za-z][A-Za-z0-9-]*)(=[^\x00-\x1f\x7f]*)?$`)
 
 // foreign tells why an option of the table cannot be one; "" where it can. sbatch takes the beginning of a name for the
 // name.
@@ -46,9 +45,9 @@ func foreign(option string) string {
 	if m == nil {
 		return "is no option: write --name or --name=value"
 	}
-	for _, k := range keyOptions {
-		if strings.HasPrefix(k.option, m[1]) {
-			return "has a key of its own: " + k.key
+	for name, key := range keyOptions {
+		if strings.HasPrefix(name, m[1]) {
+			return "has a key of its own: " + key
 		}
 	}
 	if slices.ContainsFunc(ownOptions, func(own string) bool { return strings.HasPrefix(own, m[1]) }) {
@@ -56,8 +55,6 @@ func foreign(option string) string {
 	}
 	return ""
 }
-
-var optionForm = regexp.MustCompile(`^--([A-Za-z][A-Za-z0-9-]*)(=[^\x00-\x1f\x7f]*)?$`)
 
 // A Provider submits to one cluster.
 type Provider struct {
@@ -92,16 +89,15 @@ func New(name string, c Config) *Provider {
 }
 
 // Places gives as many slots of the queue as the table allows jobs at a time.
-func (p *Provider) Places(n int) []remote.Place {
-	var places []remote.Place
-	for i := range min(n, p.config.Jobs) {
-		places = append(places, remote.Place{Host: fmt.Sprintf("slot%d", i+1), GPU: -1})
-	}
-	return places
-}
+func (p *Provider) Places(n int) []remote.Place { return remote.Slots("slot", min(n, p.config.Jobs)) }
 
 // slurm runs one of Slurm's commands, which does not wait for a dead controller for ever.
-func (p *Provider) slurm(ctx context.Context, argv []string, stdin string) (string, error) {
+func (p *Provider) slurm(ctx context.Context, argv []string) (string, error) {
+	return p.feed(ctx, argv, "")
+}
+
+// feed does as slurm, with words for the command's standard input.
+func (p *Provider) feed(ctx context.Context, argv []string, stdin string) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.pace.command, fmt.Errorf("no answer in %v", p.pace.command))
 	defer cancel()
 	out := &plain.Buffer{Limit: 4 << 20}
@@ -116,17 +112,15 @@ func (p *Provider) slurm(ctx context.Context, argv []string, stdin string) (stri
 
 // program gives the name of the program that argv runs: Slurm's, where another one runs it.
 func program(argv []string) string {
-	for _, arg := range argv {
-		if slices.Contains(commands, arg) {
-			return arg
-		}
+	if at := slices.IndexFunc(argv, func(arg string) bool { return slices.Contains(commands, arg) }); at > 0 {
+		return argv[at]
 	}
 	return argv[0]
 }
 
 // fault gives an error as the user sees it.
 func (p *Provider) fault(ctx context.Context, err error) error {
-	return work.Fault(ctx, p.name, p.config.Login, denied(err, nil))
+	return work.Fault(ctx, p.name, p.config.Login, p.denied(ctx, err))
 }
 
 // A job is what a handle holds of it, and its ID.
@@ -187,22 +181,17 @@ func (p *Provider) submit(ctx context.Context, rj *remote.Job, progress func(sen
 	j := p.newJob(rj.ID, facts.Root, "")
 	j.Place = rj.Place
 	if err = p.folder.Begin(ctx, &j.Job, rj); err == nil {
-		err = p.queue(ctx, j, rj, program.SHA256)
+		var out string
+		text := script(agent.Stored(j.Work, program.SHA256), j.Dir())
+		if out, err = p.feed(ctx, sbatchArgs(p.config, rj, j.Dir()), text); err == nil {
+			j.Number, j.Cluster, err = accepted(out)
+		}
 	}
 	if err != nil {
+		err = p.denied(ctx, err)
 		return nil, errors.Join(err, p.undo(ctx, j, err))
 	}
 	return j, nil
-}
-
-// queue gives the job to sbatch. What it did until an error is for undo.
-func (p *Provider) queue(ctx context.Context, j *job, rj *remote.Job, hash string) error {
-	out, err := p.slurm(ctx, sbatchArgs(p.config, rj, j.Dir()), script(agent.Stored(j.Work, hash), j.Dir()))
-	if err != nil {
-		return denied(err, func(words string) string { return p.names(ctx, words) })
-	}
-	j.Number, j.Cluster, err = accepted(out)
-	return err
 }
 
 // undo leaves nothing of a job whose submission ended with cause: also where the answer of sbatch did not arrive.
@@ -220,65 +209,9 @@ func (p *Provider) undo(ctx context.Context, j *job, cause error) error {
 	return nil
 }
 
-// names lists what there is of what Slurm refused.
-func (p *Provider) names(ctx context.Context, words string) string {
-	list := func(what string, argv ...string) string {
-		out, err := p.slurm(ctx, argv, "")
-		var lines []string
-		for line := range strings.Lines(out) {
-			if line = plain.Brief(line, 200); line != "" && !slices.Contains(lines, line) && len(lines) < 20 {
-				lines = append(lines, line)
-			}
-		}
-		if err != nil || len(lines) == 0 {
-			return ""
-		}
-		return what + ": " + strings.Join(lines, ", ")
-	}
-	switch words {
-	case "invalid partition":
-		return list("the cluster's partitions", "sinfo", "--noheader", "--format=%R")
-	case "requested node configuration is not available", "generic resource (gres)":
-		return list("what the nodes of each partition have", "sinfo", "--noheader", "--format=%R %G")
-	case "invalid feature":
-		return list("features of the nodes of each partition", "sinfo", "--noheader", "--format=%R %f")
-	case "invalid account", "invalid qos":
-		user, err := p.slurm(ctx, []string{"id", "-un"}, "")
-		if user = strings.TrimSpace(user); err != nil || !nameForm.MatchString(user) {
-			return ""
-		}
-		return list("your accounts and their QOS",
-			"sacctmgr", "--noheader", "--parsable2", "show", "assoc", "user="+user, "format=account,qos")
-	}
-	return ""
-}
-
-// lookup gives the numbers of the job's entries in the queue by its name.
-func (p *Provider) lookup(ctx context.Context, j *job) ([]string, error) {
-	ask := []string{"squeue", "--noheader", "--me", "--name=" + prefix + j.ID, "--format=%A"}
-	out, err := p.slurm(ctx, j.onCluster(ask), "")
-	if err != nil {
-		return nil, err
-	}
-	var numbers []string
-	for line := range strings.Lines(out) {
-		if n := strings.TrimSpace(line); jobNumber.MatchString(n) {
-			numbers = append(numbers, n)
-		}
-	}
-	return numbers, nil
-}
-
 // cancel ends the job in Slurm. It does not wait for the end. A job that has ended, or never was, is no error.
 func (p *Provider) cancel(ctx context.Context, j *job) error {
-	numbers := []string{j.Number}
-	if j.Number == "" {
-		var err error
-		if numbers, err = p.lookup(ctx, j); err != nil || len(numbers) == 0 {
-			return err
-		}
-	}
-	_, err := p.slurm(ctx, j.onCluster(append([]string{"scancel"}, numbers...)), "")
+	_, err := p.slurm(ctx, j.onCluster([]string{"scancel", cmp.Or(j.Number, "--name="+prefix+j.ID)}))
 	if unknown(err) {
 		return nil
 	}
@@ -291,70 +224,59 @@ func unknown(err error) bool {
 	return errors.As(err, &failed) && strings.Contains(strings.ToLower(failed.Stderr), "invalid job id")
 }
 
-// look asks Slurm for the job's state: the queue, which remembers ended jobs for minutes, then the accounting, which a
-// cluster need not have.
+// look asks Slurm for the job's state: the controller, which remembers ended jobs for minutes, then the accounting, which
+// a cluster need not have.
 func (p *Provider) look(ctx context.Context, j *job) (status, error) {
 	if j.Number == "" {
-		numbers, err := p.lookup(ctx, j)
-		if err != nil || len(numbers) == 0 {
+		ask := []string{"squeue", "--noheader", "--me", "--name=" + prefix + j.ID, "--format=%A"}
+		out, err := p.slurm(ctx, j.onCluster(ask))
+		if j.Number = firstLine(out); err != nil || !jobNumber.MatchString(j.Number) {
+			j.Number = ""
 			return status{}, err
 		}
-		j.Number = numbers[0]
 	}
-	out, err := p.slurm(ctx, squeueArgs(j), "")
-	if err != nil && !unknown(err) {
-		return status{}, err
+	out, err := p.slurm(ctx, scontrolArgs(j))
+	if !unknown(err) {
+		if err != nil {
+			return status{}, err
+		}
+		return readScontrol(out)
 	}
-	s, err := readSqueue(out)
-	if err != nil || !s.over() {
-		return s, err
+	out, err = p.slurm(ctx, sacctArgs(j))
+	if errors.As(err, new(*host.ExitError)) {
+		err = nil // no accounting
 	}
-	var failed *host.ExitError
-	if s.state != "" {
-		out, err = p.slurm(ctx, scontrolArgs(j), "")
-		s.code = readScontrol(out).code
-	} else {
-		out, err = p.slurm(ctx, sacctArgs(j), "")
-		s = readSacct(out)
-	}
-	if errors.As(err, &failed) {
-		err = nil // forgotten between the two questions, or no accounting
-	}
-	return s, err
+	return readSacct(out), err
 }
 
 // Check asks for the partition's nodes, and when a job would start.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
-	h := remote.Host{Name: p.name}
-	var err error
-	h.State, h.Detail, err = p.ready(ctx)
-	if h.Err = p.fault(ctx, err); err != nil {
-		h.State = "down"
+	state, detail, err := p.ready(ctx)
+	if err = p.fault(ctx, err); ctx.Err() != nil {
+		return nil, err
 	}
-	if ctx.Err() != nil {
-		return nil, h.Err
-	}
-	return []remote.Host{h}, nil
+	return []remote.Host{{Name: p.name, State: state, Detail: detail, Err: err}}, nil
 }
 
 // sayAll runs a command whose standard error is its answer.
 const sayAll = `out=$("$@" 2>&1); s=$?; [ $s -eq 0 ] || exec >&2; printf '%s\n' "$out"; exit $s`
 
+// ready gives the state "down" with an error.
 func (p *Provider) ready(ctx context.Context) (state, detail string, err error) {
 	facts, err := p.folder.Look(ctx)
 	if err != nil {
-		return "", "", err
+		return "down", "", err
 	}
-	nodes, err := p.slurm(ctx, sinfoArgs(p.config.Partition), "")
+	nodes, err := p.slurm(ctx, sinfoArgs(p.config.Partition))
 	if err != nil {
-		return "", "", err
+		return "down", "", err
 	}
 	job := &remote.Job{ID: "check", GPU: p.config.GPU, Limit: max(p.config.Limit, time.Minute)}
 	ask := host.Shell(sayAll, "env", "SLURM_TIME_FORMAT=%s")
 	ask = append(append(ask, sbatchArgs(p.config, job, facts.Root)...), "--test-only")
-	words, err := p.slurm(ctx, ask, script("true", "/"))
+	words, err := p.feed(ctx, ask, script("true", "/"))
 	if err != nil {
-		return "", "", denied(err, func(words string) string { return p.names(ctx, words) })
+		return "down", "", err
 	}
 	state, detail = readiness(nodes, words, time.Now())
 	return state, detail, nil
@@ -413,7 +335,7 @@ func (p *Provider) list(ctx context.Context) (handles []remote.Handle, err error
 	if err != nil {
 		return nil, err
 	}
-	out, err := p.slurm(ctx, []string{"squeue", "--noheader", "--me", "--states=all", "--format=%A|%T|%j|%Z"}, "")
+	out, err := p.slurm(ctx, []string{"squeue", "--noheader", "--me", "--states=all", "--format=%A|%T|%j|%Z"})
 	if err != nil {
 		return nil, err
 	}

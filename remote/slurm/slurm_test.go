@@ -109,12 +109,10 @@ func TestArgs(t *testing.T) {
 		got  []string
 		want string
 	}{
-		{squeueArgs(here), "env SLURM_TIME_FORMAT=%s squeue --noheader --states=all --jobs=7 --format=%T|%S|%N|%P|%r"},
-		{squeueArgs(there),
-			"env SLURM_TIME_FORMAT=%s squeue --clusters=east --noheader --states=all --jobs=7 --format=%T|%S|%N|%P|%r"},
-		{scontrolArgs(there), "scontrol --clusters=east --oneliner show job 7"},
+		{scontrolArgs(here), "env SLURM_TIME_FORMAT=%s scontrol --oneliner show job 7"},
+		{scontrolArgs(there), "env SLURM_TIME_FORMAT=%s scontrol --clusters=east --oneliner show job 7"},
 		{sacctArgs(here), "sacct --noheader --parsable2 --allocations --jobs=7 --format=State,ExitCode,NodeList"},
-		{queueArgs(there, "gpu"), "squeue --clusters=east --noheader --states=PENDING --partition=gpu --format=%A|%Q"},
+		{queueArgs(there, "gpu"), "squeue --clusters=east --noheader --states=PENDING --partition=gpu --sort=-p,i --format=%A"},
 		{sinfoArgs(""), "sinfo --noheader --format=%P|%a|%D|%T|%G"},
 		{sinfoArgs("gpu"), "sinfo --noheader --format=%P|%a|%D|%T|%G --partition=gpu"},
 	} {
@@ -142,27 +140,24 @@ func TestReaders(t *testing.T) {
 		out  string
 		want status
 	}{
-		{"PENDING|N/A||gpu|PartitionTimeLimit\n", status{state: "PENDING", partition: "gpu", reason: "PartitionTimeLimit"}},
-		{"PENDING|1795253264||gpu|ReqNodeNotAvail, UnavailableNodes:n[1-2]\n",
+		{"JobId=3 JobName=fisub-a JobState=FAILED Reason=JobLaunchFailure Dependency=(null) ExitCode=0:53 " +
+			"StartTime=Unknown Partition=gpu NodeList=(null) NodeList=vm Comment=x ExitCode=9:9 JobState=RUNNING\n",
+			status{state: "FAILED", reason: "JobLaunchFailure", code: "0:53", node: "vm", partition: "gpu"}},
+		{"JobId=3 JobState=PENDING Reason=ReqNodeNotAvail,_UnavailableNodes:n[1-2] StartTime=1795253264 Partition=gpu",
 			status{state: "PENDING", partition: "gpu", reason: "ReqNodeNotAvail, UnavailableNodes:n[1-2]",
 				start: time.Unix(1795253264, 0)}},
-		{"CLUSTER: east\nRUNNING|1795253204|n1|gpu|None\n", status{state: "RUNNING", node: "n1", partition: "gpu",
-			start: time.Unix(1795253204, 0)}},
-		{"", status{}},
-		{"RUNNING|1|n\x1b[2J1|gpu|None", status{state: "RUNNING", node: "n [2J1", partition: "gpu", start: time.Unix(1, 0)}},
+		{"CLUSTER: east\nJobState=RUNNING Reason=None StartTime=1795253204 Partition=gpu NodeList=n1\n",
+			status{state: "RUNNING", node: "n1", partition: "gpu", start: time.Unix(1795253204, 0)}},
+		{"JobState=RUNNING NodeList=n\x1b1", status{state: "RUNNING", node: "n"}},
 	} {
-		if got, err := readSqueue(tt.out); err != nil || got != tt.want {
-			t.Errorf("squeue %q: got %+v, %v, want %+v", tt.out, got, err, tt.want)
+		if got, err := readScontrol(tt.out); err != nil || got != tt.want {
+			t.Errorf("scontrol %q: got %+v, %v, want %+v", tt.out, got, err, tt.want)
 		}
 	}
-	if _, err := readSqueue("squeue: what?\n"); err == nil {
-		t.Error("squeue: words in place of a job: no error")
-	}
-	show := "JobId=3 JobName=fisub-a JobState=FAILED Reason=JobLaunchFailure Dependency=(null) ExitCode=0:53 " +
-		"Partition=gpu NodeList=(null) NodeList=vm Comment=x ExitCode=9:9 JobState=RUNNING\n"
-	if got, want := readScontrol(show), (status{state: "FAILED", reason: "JobLaunchFailure", code: "0:53", node: "vm",
-		partition: "gpu"}); got != want {
-		t.Errorf("scontrol: got %+v, want %+v", got, want)
+	for _, words := range []string{"", "scontrol: what?\n"} {
+		if _, err := readScontrol(words); err == nil {
+			t.Errorf("scontrol %q in place of a job: no error", words)
+		}
 	}
 	for out, want := range map[string]status{
 		"CANCELLED by 1000|0:0|None assigned\n": {state: "CANCELLED", code: "0:0"},
@@ -177,7 +172,7 @@ func TestReaders(t *testing.T) {
 }
 
 func TestPosition(t *testing.T) {
-	out := "CLUSTER: east\n9|10\n7|30\n8|30\nx\n5|20\n"
+	out := "CLUSTER: east\n7\n8\nx\n5\n9\n"
 	for number, want := range map[string]int{"7": 1, "8": 2, "5": 3, "9": 4, "4": 0} {
 		if at, of := position(out, number); at != want || of != 4 {
 			t.Errorf("%s: got %d of %d, want %d of 4", number, at, of, want)
@@ -217,7 +212,7 @@ func TestTold(t *testing.T) {
 		if got := tt.status.told(tt.position, 7); got != tt.want {
 			t.Errorf("%+v: got %+v, want %+v", tt.status, got, tt.want)
 		}
-		if got := tt.status.hopeless() != ""; got != tt.hopeless || tt.status.over() {
+		if got := tt.status.why().hint != ""; got != tt.hopeless || tt.status.over() {
 			t.Errorf("%+v: hopeless %t, over %t", tt.status, got, tt.status.over())
 		}
 	}
@@ -314,7 +309,7 @@ func TestDenied(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.folder.Host = &failing{err: &host.ExitError{Name: tt.name, Status: tt.status, Stderr: tt.stderr}}
-		_, err = p.slurm(t.Context(), []string{tt.name}, "")
+		_, err = p.slurm(t.Context(), []string{tt.name})
 		err = p.fault(t.Context(), fmt.Errorf("x: %w", err))
 		var d *remote.Denied
 		if !errors.As(err, &d) {
@@ -445,7 +440,7 @@ func write(t *testing.T, dir, name, text string) {
 // A network file system may show the files of a job after Slurm has told its end; and accounting may be absent.
 func TestLateFiles(t *testing.T) {
 	forgotten := func(program string, _ []string) (string, string, int) {
-		if program == "squeue" {
+		if program == "scontrol" {
 			return "", "slurm_load_jobs error: Invalid job id specified", 1
 		}
 		return "", "Slurm accounting storage is disabled", 1
@@ -485,14 +480,14 @@ func TestAccounting(t *testing.T) {
 // A word of the host's is not believed.
 func TestHostileExit(t *testing.T) {
 	for _, text := range []string{"", "{", "{}", `{"end":"won"}`, "\x00\xff", `{"end":"exited","code":"x"}`} {
-		p, h, dir := faked(t, func(string, []string) (string, string, int) { return "RUNNING|1|n1|gpu|None\n", "", 0 })
+		p, h, dir := faked(t, func(string, []string) (string, string, int) { return "JobState=RUNNING NodeList=n1\n", "", 0 })
 		write(t, dir, agent.ExitName, text)
 		if exit := wait(t, p, h, &watcher{}); exit.End != remote.Lost ||
 			!strings.Contains(exit.Text, "exit.json cannot be read") {
 			t.Errorf("%q: got %+v", text, exit)
 		}
 	}
-	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "COMPLETED|1|n1|gpu|None\n", "", 0 })
+	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "JobState=COMPLETED NodeList=n1\n", "", 0 })
 	write(t, dir, agent.ExitName, `{"end":"limit","text":"a\nb\u001b[2J"}`)
 	if exit := wait(t, p, h, &watcher{}); exit != (remote.Exit{End: remote.Limited, Text: "a b [2J"}) {
 		t.Errorf("got %+v", exit)
@@ -528,7 +523,7 @@ func TestWrongHash(t *testing.T) {
 }
 
 func TestReleaseInVain(t *testing.T) {
-	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "RUNNING|1|n1|gpu|None\n", "", 0 })
+	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "JobState=RUNNING NodeList=n1\n", "", 0 })
 	if err := p.Release(within(t), h); err == nil || !strings.Contains(err.Error(), "job 7 is still RUNNING") {
 		t.Errorf("got %v", err)
 	}
@@ -577,7 +572,7 @@ func (*full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
 // What this machine cannot read or keep is not said to be the cluster's fault.
 func TestThisMachine(t *testing.T) {
-	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "RUNNING|1|n1|gpu|None\n", "", 0 })
+	p, h, dir := faked(t, func(string, []string) (string, string, int) { return "JobState=RUNNING NodeList=n1\n", "", 0 })
 	write(t, dir, agent.EventsName, "one\n")
 	var d *remote.Denied
 	if _, err := p.Wait(within(t), h, 0, &full{}); !errors.Is(err, syscall.ENOSPC) || errors.As(err, &d) {

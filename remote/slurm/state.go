@@ -24,65 +24,43 @@ type status struct {
 	code      string    // "exit status:signal" of an ended job, where it was asked for
 }
 
-// squeueArgs asks for one job. Times are in seconds since 1970, whatever the time zone of the cluster.
-func squeueArgs(j *job) []string {
-	return j.onCluster([]string{"env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all",
-		"--jobs=" + j.Number, "--format=%T|%S|%N|%P|%r"})
-}
-
-// readSqueue reads a line in the format of squeueArgs. Nothing gives the zero value.
-func readSqueue(out string) (status, error) {
-	line := firstLine(out)
-	if line == "" {
-		return status{}, nil
-	}
-	f := strings.SplitN(line, "|", 5)
-	if len(f) != 5 {
-		return status{}, fmt.Errorf("squeue: cannot read %.200q", line)
-	}
-	s := status{state: firstWord(f[0]), node: f[2], partition: f[3], reason: f[4]}
-	if s.reason == "None" {
-		s.reason = ""
-	}
-	if n, err := strconv.ParseInt(f[1], 10, 64); err == nil && n > 0 {
-		s.start = time.Unix(n, 0)
-	}
-	return s, nil
-}
-
 // firstLine gives the first line that is not the heading which Slurm writes for each cluster, cleaned.
 func firstLine(out string) string {
 	for line := range strings.Lines(out) {
-		if line = plain.Brief(line, 1000); line != "" && !strings.HasPrefix(line, "CLUSTER:") {
+		if line = plain.Brief(line, 1<<16); line != "" && !strings.HasPrefix(line, "CLUSTER:") {
 			return line
 		}
 	}
 	return ""
 }
 
-// firstWord takes the user from "CANCELLED by 1000".
-func firstWord(s string) string {
-	word, _, _ := strings.Cut(strings.TrimSpace(s), " ")
-	return word
-}
-
+// scontrolArgs asks for one job. Times are in seconds since 1970, whatever the time zone of the cluster.
 func scontrolArgs(j *job) []string {
-	return j.onCluster([]string{"scontrol", "--oneliner", "show", "job", j.Number})
+	return j.onCluster([]string{"env", "SLURM_TIME_FORMAT=%s", "scontrol", "--oneliner", "show", "job", j.Number})
 }
 
-// readScontrol takes what a status needs from the words of scontrol. Names that the user chose stand behind them.
-func readScontrol(out string) status {
+// readScontrol takes what a status needs from the words of scontrol, in which "_" stands for a space. Names that the
+// user chose stand behind them.
+func readScontrol(out string) (status, error) {
 	var s status
-	fields := map[string]*string{
-		"JobState": &s.state, "Reason": &s.reason, "ExitCode": &s.code, "NodeList": &s.node, "Partition": &s.partition,
-	}
-	for _, word := range strings.Fields(plain.Brief(firstLine(out), 1<<16)) {
+	var start string
+	fields := map[string]*string{"JobState": &s.state, "Reason": &s.reason, "ExitCode": &s.code, "StartTime": &start,
+		"NodeList": &s.node, "Partition": &s.partition}
+	line := firstLine(out)
+	for _, word := range strings.Fields(line) {
 		key, value, _ := strings.Cut(word, "=")
 		if to := fields[key]; to != nil && *to == "" && value != "(null)" && value != "None" {
 			*to = value
 		}
 	}
-	return s
+	s.reason = strings.ReplaceAll(s.reason, "_", " ")
+	if n, err := strconv.ParseInt(start, 10, 64); err == nil && n > 0 {
+		s.start = time.Unix(n, 0)
+	}
+	if s.state == "" {
+		return s, fmt.Errorf("scontrol: cannot read %.200q", line)
+	}
+	return s, nil
 }
 
 func sacctArgs(j *job) []string {
@@ -95,34 +73,20 @@ func readSacct(out string) status {
 	if len(f) != 3 {
 		return status{}
 	}
-	s := status{state: firstWord(f[0]), code: f[1], node: f[2]}
-	if s.node == "None assigned" {
-		s.node = ""
-	}
-	return s
+	state, _, _ := strings.Cut(f[0], " ") // "CANCELLED by 1000"
+	return status{state: state, code: f[1], node: strings.TrimPrefix(f[2], "None assigned")}
 }
 
-// queueArgs asks for all queued jobs of a partition.
+// queueArgs asks for all queued jobs of a partition, by their priorities.
 func queueArgs(j *job, partition string) []string {
-	return j.onCluster([]string{"squeue", "--noheader", "--states=PENDING", "--partition=" + partition, "--format=%A|%Q"})
+	return j.onCluster([]string{"squeue", "--noheader", "--states=PENDING", "--partition=" + partition, "--sort=-p,i",
+		"--format=%A"})
 }
 
-// position gives the place of a job among the queued ones by priority, from 1; 0 where it is not among them.
+// position gives the place of a job among the queued ones, from 1; 0 where it is not among them.
 func position(out, number string) (at, of int) {
-	type entry struct {
-		number   string
-		priority int64
-	}
-	var all []entry
-	for line := range strings.Lines(out) {
-		id, priority, ok := strings.Cut(strings.TrimSpace(line), "|")
-		n, err := strconv.ParseInt(priority, 10, 64)
-		if ok && err == nil {
-			all = append(all, entry{id, n})
-		}
-	}
-	slices.SortStableFunc(all, func(a, b entry) int { return cmp.Compare(b.priority, a.priority) })
-	return slices.IndexFunc(all, func(e entry) bool { return e.number == number }) + 1, len(all)
+	all := slices.DeleteFunc(strings.Fields(out), func(n string) bool { return !jobNumber.MatchString(n) })
+	return slices.Index(all, number) + 1, len(all)
 }
 
 // phases holds the states of jobs that have not ended. States that Slurm may add count as running: a job ends only by a
@@ -132,58 +96,66 @@ var phases = map[string]remote.Phase{
 	"RESV_DEL_HOLD": remote.Queued, "SPECIAL_EXIT": remote.Queued, "CONFIGURING": remote.Starting,
 }
 
-var endStates = []string{
-	"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "OUT_OF_MEMORY",
-	"REVOKED",
+// ends holds the states of jobs that have ended, and what those say by themselves.
+var ends = map[string]remote.Exit{
+	"COMPLETED": {}, "FAILED": {},
+	"CANCELLED": {End: remote.Cancelled}, "REVOKED": {End: remote.Cancelled},
+	"TIMEOUT":       {End: remote.Limited, Hint: "set a longer limit"},
+	"DEADLINE":      {End: remote.Limited, Hint: "set a longer limit"},
+	"PREEMPTED":     {End: remote.Lost, Hint: "set a qos or partition whose jobs are not preempted"},
+	"OUT_OF_MEMORY": {End: remote.Lost, Hint: `ask for more memory: sbatch = ["--mem=64G"]`},
+	"NODE_FAIL":     {End: remote.Lost}, "BOOT_FAIL": {End: remote.Lost},
 }
 
 // over tells whether the job has ended, or Slurm does not know it any more.
-func (s status) over() bool { return s.state == "" || slices.Contains(endStates, s.state) }
+func (s status) over() bool {
+	_, over := ends[s.state]
+	return over || s.state == ""
+}
 
 func (s status) phase() remote.Phase { return cmp.Or(phases[s.state], remote.Running) }
 
-// reasons explains why a job is queued, by the beginning of Slurm's reason.
-var reasons = []struct{ begin, text string }{
-	{"Priority", "jobs of a higher priority go first"},
-	{"Resources", "no GPU as asked for is free"},
-	{"ReqNodeNotAvail", "nodes are down, drained or reserved"},
-	{"Reservation", "the reservation has not begun"},
-	{"QOS", "a limit of the QOS is used up"},
-	{"Assoc", "a limit of the account is used up"},
-	{"JobHeld", "held; scontrol release starts it"},
-	{"PartitionDown", "the partition is down"},
-	{"PartitionInactive", "the partition is inactive"},
-	{"NodeDown", "nodes are down"},
-	{"Licenses", "a licence is taken"},
-	{"BeginTime", "not before a set time"},
-	{"Dependency", "waits for another job"},
-	{"Cleaning", "the job is cleaned up before it starts again"},
-	{"launch failed", "a node could not start it"},
+// A reason is why a job is queued, and what to do about it where the job as it is will not start.
+type reason struct{ begin, text, hint string }
+
+// reasons are known by the beginning of Slurm's own. The first that fits counts.
+var reasons = []reason{
+	{"PartitionTimeLimit", "", "set limit to a time that the partition allows"},
+	{"PartitionNodeLimit", "", "set another partition"},
+	{"BadConstraints", "", "set gres, constraint or partition to what nodes have"},
+	{"InvalidAccount", "", "set account to one of yours"},
+	{"InvalidQOS", "", "set qos to one of yours"},
+	{"AccountNotAllowed", "", "set account to one that the partition allows"},
+	{"QOSNotAllowed", "", "set qos to one that the partition allows"},
+	{"QOSMaxWallDurationPerJobLimit", "a limit of the QOS is used up", "set limit to a time that the QOS allows"},
+	{"AssocMaxWallDurationPerJobLimit", "a limit of the account is used up",
+		"set limit to a time that the account allows"},
+	{"QOSMaxGRESPerJob", "a limit of the QOS is used up", "set gres to fewer GPUs"},
+	{"AssocMaxGRESPerJob", "a limit of the account is used up", "set gres to fewer GPUs"},
+	{"Priority", "jobs of a higher priority go first", ""},
+	{"Resources", "no GPU as asked for is free", ""},
+	{"ReqNodeNotAvail", "nodes are down, drained or reserved", ""},
+	{"Reservation", "the reservation has not begun", ""},
+	{"QOS", "a limit of the QOS is used up", ""},
+	{"Assoc", "a limit of the account is used up", ""},
+	{"JobHeld", "held; scontrol release starts it", ""},
+	{"PartitionDown", "the partition is down", ""},
+	{"PartitionInactive", "the partition is inactive", ""},
+	{"NodeDown", "nodes are down", ""},
+	{"Licenses", "a licence is taken", ""},
+	{"BeginTime", "not before a set time", ""},
+	{"Dependency", "waits for another job", ""},
+	{"Cleaning", "the job is cleaned up before it starts again", ""},
+	{"launch failed", "a node could not start it", ""},
 }
 
-// never lists reasons for which a job as it is will not start, by the beginning of Slurm's reason, with what to do.
-var never = []struct{ begin, hint string }{
-	{"PartitionTimeLimit", "set limit to a time that the partition allows"},
-	{"PartitionNodeLimit", "set another partition"},
-	{"BadConstraints", "set gres, constraint or partition to what nodes have"},
-	{"InvalidAccount", "set account to one of yours"},
-	{"InvalidQOS", "set qos to one of yours"},
-	{"AccountNotAllowed", "set account to one that the partition allows"},
-	{"QOSNotAllowed", "set qos to one that the partition allows"},
-	{"QOSMaxWallDurationPerJobLimit", "set limit to a time that the QOS allows"},
-	{"AssocMaxWallDurationPerJobLimit", "set limit to a time that the account allows"},
-	{"QOSMaxGRESPerJob", "set gres to fewer GPUs"},
-	{"AssocMaxGRESPerJob", "set gres to fewer GPUs"},
-}
-
-// hopeless gives what to do about a queued job that will not start; "" for others.
-func (s status) hopeless() string {
-	for _, n := range never {
-		if s.phase() == remote.Queued && strings.HasPrefix(s.reason, n.begin) {
-			return n.hint
-		}
+// why gives the reason for which a job is queued; the zero value for others.
+func (s status) why() reason {
+	at := slices.IndexFunc(reasons, func(r reason) bool { return strings.HasPrefix(s.reason, r.begin) })
+	if at < 0 || s.phase() != remote.Queued {
+		return reason{}
 	}
-	return ""
+	return reasons[at]
 }
 
 // told gives what a Watcher hears of a job that has not ended. The position is 0 where it is not known.
@@ -195,15 +167,10 @@ func (s status) told(at, of int) remote.State {
 		if at > 0 {
 			parts = append(parts, fmt.Sprintf("position %d of %d", at, of))
 		}
-		if s.reason != "" {
-			text := s.reason
-			for _, r := range reasons {
-				if strings.HasPrefix(s.reason, r.begin) {
-					text += " (" + r.text + ")"
-					break
-				}
-			}
-			parts = append(parts, text)
+		if why := s.why().text; why != "" {
+			parts = append(parts, s.reason+" ("+why+")")
+		} else if s.reason != "" {
+			parts = append(parts, s.reason)
 		}
 	} else if s.node != "" {
 		parts = append(parts, "node "+s.node)
@@ -234,17 +201,9 @@ func ended(j *job, s status, exit *remote.Exit, started bool, said string) remot
 	if s.reason != "" {
 		text += ", " + s.reason
 	}
-	switch s.state {
-	case "CANCELLED", "REVOKED":
-		return remote.Exit{End: remote.Cancelled, Text: text}
-	case "TIMEOUT", "DEADLINE":
-		return remote.Exit{End: remote.Limited, Text: text, Hint: "set a longer limit"}
-	case "PREEMPTED":
-		return remote.Exit{End: remote.Lost, Text: text, Hint: "set a qos or partition whose jobs are not preempted"}
-	case "OUT_OF_MEMORY":
-		return remote.Exit{End: remote.Lost, Text: text, Hint: `ask for more memory: sbatch = ["--mem=64G"]`}
-	case "NODE_FAIL", "BOOT_FAIL":
-		return remote.Exit{End: remote.Lost, Text: text}
+	if e := ends[s.state]; e.End != "" {
+		e.Text = text
+		return e
 	}
 	if exit != nil {
 		return *exit
@@ -257,8 +216,8 @@ func ended(j *job, s status, exit *remote.Exit, started bool, said string) remot
 	}
 	switch {
 	case s.state == "":
-		text = fmt.Sprintf("job %s: Slurm does not know it any more, and it left no exit.json", j.Number)
-		return remote.Exit{End: remote.Lost, Text: text}
+		return remote.Exit{End: remote.Lost,
+			Text: fmt.Sprintf("job %s: Slurm does not know it any more, and it left no exit.json", j.Number)}
 	case started:
 		return remote.Exit{End: remote.Lost, Text: text + "; it left no exit.json"}
 	}

@@ -19,77 +19,55 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 	if err != nil {
 		return remote.Exit{}, err
 	}
-	f := &follower{p: p, j: j, w: w, offset: from, pause: p.pace.read}
+	f := &follower{Feed: remote.Feed{To: w, At: from}, p: p, j: j}
 	exit, err := f.follow(ctx)
-	if err == nil && f.offset == from && from > 0 {
+	if err == nil && f.At == from && from > 0 {
 		err = f.behind(ctx)
 	}
 	if err != nil {
 		return remote.Exit{}, p.fault(ctx, err)
 	}
-	return exit, nil
+	return *exit, nil
 }
 
 // A follower is one Wait.
 type follower struct {
-	p      *Provider
-	j      *job
-	w      remote.Watcher
-	offset int64
+	remote.Feed
+	p *Provider
+	j *job
 
-	status status       // what Slurm said last
-	told   remote.State // what the Watcher heard last
-	began  bool         // the event stream is there
+	status status // what Slurm said last
+	began  bool   // the event stream is there
 	gap    time.Duration
-	next   time.Time     // of the next look at Slurm
-	pause  time.Duration // after a failure; grows
-	doomed int           // looks in a row that gave a reason for which the job will not start
-	ended  time.Time     // when exit.json was there; zero before
-	over   time.Time     // when Slurm said that the job has ended; zero before
-	broken error         // of the Watcher
+	next   time.Time // of the next look at Slurm
+	doomed int       // looks in a row that gave a reason for which the job will not start
+	ended  time.Time // when exit.json was there; zero before
+	over   time.Time // when Slurm said that the job has ended; zero before
 }
 
 // chunk bounds what is read at once.
 const chunk = 4 << 20
 
-// Write hands bytes of the stream on.
-func (f *follower) Write(b []byte) (int, error) {
-	n, err := f.w.Write(b)
-	f.offset += int64(n)
-	if err != nil {
-		f.broken = &remote.LocalError{Err: err}
-	}
-	return n, err
-}
-
-// tell tells the Watcher of a state that is another one.
-func (f *follower) tell(s remote.State) {
-	if s != f.told {
-		f.told = s
-		f.w.State(s)
-	}
-}
-
-func (f *follower) follow(ctx context.Context) (remote.Exit, error) {
-	for {
+func (f *follower) follow(ctx context.Context) (*remote.Exit, error) {
+	for pause := f.p.pace.read; ; {
 		exit, wait, err := f.step(ctx)
 		switch {
-		case f.broken != nil:
-			return remote.Exit{}, f.broken
+		case f.Err != nil:
+			return nil, f.Err
 		case ctx.Err() != nil:
-			return remote.Exit{}, ctx.Err()
+			return nil, ctx.Err()
 		case err != nil:
-			f.tell(remote.State{Phase: remote.Away, Text: f.p.fault(ctx, err).Error()})
+			f.Tell(remote.Away, f.p.fault(ctx, err).Error())
 			f.next = time.Time{}
-			f.pause = min(2*f.pause, f.p.pace.slow)
-			wait = f.pause
+			pause = min(2*pause, f.p.pace.slow)
+			wait = pause
 		case exit != nil:
-			return *exit, nil
+			return exit, nil
 		default:
-			f.pause = f.p.pace.read
+			pause = f.p.pace.read
 		}
 		if err := remote.Sleep(ctx, wait); err != nil {
-			return remote.Exit{}, err
+			return nil, err
 		}
 	}
 }
@@ -102,52 +80,62 @@ func (f *follower) step(ctx context.Context) (*remote.Exit, time.Duration, error
 	if err != nil {
 		return nil, 0, err
 	}
-	for {
-		n, err := f.j.Host.Read(ctx, path.Join(f.j.Dir(), agent.EventsName), f.offset, chunk, f)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, 0, err
-		}
-		if err == nil && !f.began {
-			f.began = true
-			if f.told.Phase != remote.Running {
-				f.tell(remote.State{Phase: remote.Running})
-				f.next = time.Time{} // Slurm knows the node
-			}
-		}
-		if n < chunk {
-			break
-		}
+	if err := f.read(ctx); err != nil {
+		return nil, 0, err
 	}
 	if exit != nil && final(exit) {
 		return exit, 0, nil
 	}
-	now := time.Now()
+	now, read, grace := time.Now(), f.p.pace.read, f.p.pace.grace
 	if exit != nil && f.ended.IsZero() {
 		f.ended, f.next = now, now
 	}
-	if f.over.IsZero() && !now.Before(f.next) {
-		if err := f.look(ctx); err != nil && exit == nil && !f.began {
-			return nil, 0, err
+	if f.over.IsZero() {
+		if !now.Before(f.next) {
+			if err := f.look(ctx); err != nil && exit == nil && !f.began {
+				return nil, 0, err
+			}
+		}
+		switch {
+		case !f.over.IsZero():
+		case exit != nil && now.Sub(f.ended) > grace:
+			return exit, 0, nil
+		case f.doomed > 1:
+			exit, err := f.refuse(ctx)
+			return exit, 0, err
+		case f.began && exit == nil:
+			return nil, read, nil
+		default:
+			return nil, max(time.Until(f.next), read), nil
 		}
 	}
-	grace := f.p.pace.grace
-	switch {
-	case f.over.IsZero() && exit != nil && now.Sub(f.ended) > grace:
-		return exit, 0, nil
-	case f.over.IsZero() && f.doomed > 1:
-		return f.refuse(ctx)
-	case f.over.IsZero() && f.began && exit == nil:
-		return nil, f.p.pace.read, nil
-	case f.over.IsZero():
-		return nil, max(time.Until(f.next), f.p.pace.read), nil
-	case exit == nil && now.Sub(f.over) < grace:
+	if exit == nil && now.Sub(f.over) < grace {
 		// A folder that is listed shows what other hosts wrote there.
 		if _, err := f.j.Host.Sizes(ctx, f.j.Dir()); !errors.Is(err, fs.ErrNotExist) {
 			return nil, min(grace/10, time.Second), err
 		}
 	}
-	e, err := f.end(ctx, exit)
-	return e, 0, err
+	exit, err = f.end(ctx, exit)
+	return exit, 0, err
+}
+
+// read hands on what there is of the stream.
+func (f *follower) read(ctx context.Context) error {
+	for {
+		n, err := f.j.Host.Read(ctx, path.Join(f.j.Dir(), agent.EventsName), f.At, chunk, f)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if !f.began && f.Last.Phase != remote.Running {
+			f.Tell(remote.Running, "")
+			f.next = time.Time{} // Slurm knows the node
+		}
+		if f.began = true; n < chunk {
+			return nil
+		}
+	}
 }
 
 // look asks Slurm, tells the Watcher, and sets when to ask again.
@@ -168,26 +156,23 @@ func (f *follower) look(ctx context.Context) error {
 		f.gap = f.p.pace.queued
 	}
 	f.next = time.Now().Add(f.gap)
-	if f.doomed++; s.hopeless() == "" {
+	if f.doomed++; s.why().hint == "" {
 		f.doomed = 0
 	}
 	at, of := 0, 0
 	if s.phase() == remote.Queued && s.partition != "" {
-		if out, err := f.p.slurm(ctx, queueArgs(f.j, s.partition), ""); err == nil {
+		if out, err := f.p.slurm(ctx, queueArgs(f.j, s.partition)); err == nil {
 			at, of = position(out, f.j.Number)
 		}
 	}
-	f.tell(s.told(at, of))
+	f.State(s.told(at, of))
 	return nil
 }
 
 // refuse takes a job out of the queue that will not start as it is.
-func (f *follower) refuse(ctx context.Context) (*remote.Exit, time.Duration, error) {
-	if err := f.p.cancel(ctx, f.j); err != nil {
-		return nil, 0, err
-	}
+func (f *follower) refuse(ctx context.Context) (*remote.Exit, error) {
 	text := fmt.Sprintf("job %s would not start: %s", f.j.Number, f.status.reason)
-	return &remote.Exit{End: remote.Refused, Text: text, Hint: f.status.hopeless()}, 0, nil
+	return &remote.Exit{End: remote.Refused, Text: text, Hint: f.status.why().hint}, f.p.cancel(ctx, f.j)
 }
 
 // end decides how the job ended, with what its folder says.
@@ -200,11 +185,11 @@ func (f *follower) end(ctx context.Context, exit *remote.Exit) (*remote.Exit, er
 		text := fmt.Sprintf("job %s: its folder is gone, as after a release", f.j.Number)
 		return &remote.Exit{End: remote.Lost, Text: text}, nil
 	}
-	_, started := files[agent.StateName]
 	said, err := f.j.Said(ctx, logName)
 	if err != nil {
 		return nil, err
 	}
+	_, started := files[agent.StateName]
 	e := ended(f.j, f.status, exit, started, said)
 	return &e, nil
 }
@@ -212,8 +197,8 @@ func (f *follower) end(ctx context.Context, exit *remote.Exit) (*remote.Exit, er
 // behind is an error where the offset is behind the end of the stream of a job that has ended.
 func (f *follower) behind(ctx context.Context) error {
 	files, err := f.j.Host.Sizes(ctx, f.j.Dir())
-	if size, ok := files[agent.EventsName]; ok && size < f.offset {
-		return fmt.Errorf("job %s: offset %d is behind the end of the stream, %d", f.j.ID, f.offset, size)
+	if size, ok := files[agent.EventsName]; ok && size < f.At {
+		return fmt.Errorf("job %s: offset %d is behind the end of the stream, %d", f.j.ID, f.At, size)
 	} else if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

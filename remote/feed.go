@@ -1,0 +1,41 @@
+package remote
+
+import "fmt"
+
+// Slots gives n places, none where n is below 1, that have names only to be told apart: the provider chooses the host.
+func Slots(name string, n int) (places []Place) {
+	for i := range n {
+		places = append(places, Place{Host: fmt.Sprintf("%s%d", name, i+1), GPU: -1})
+	}
+	return places
+}
+
+// A Feed is the way of one Wait to its Watcher: it counts what was written, and tells a State only where it is another
+// one than the last.
+type Feed struct {
+	To   Watcher
+	At   int64 // offset in the stream of the next byte
+	Last State
+	Err  error // a *LocalError where To has failed; it ends the Wait
+}
+
+// Write hands bytes of the stream on.
+func (f *Feed) Write(p []byte) (int, error) {
+	n, err := f.To.Write(p)
+	f.At += int64(n)
+	if err != nil {
+		f.Err = &LocalError{Err: err}
+	}
+	return n, f.Err
+}
+
+// Tell tells what the job does.
+func (f *Feed) Tell(phase Phase, text string) { f.State(State{Phase: phase, Text: text}) }
+
+// State does as Tell.
+func (f *Feed) State(s State) {
+	if s != f.Last {
+		f.Last = s
+		f.To.State(s)
+	}
+}
