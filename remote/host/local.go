@@ -2,17 +2,16 @@ package host
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 	"time"
 
+	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/remote"
 )
@@ -57,22 +56,11 @@ func (l Local) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 }
 
 // Put writes a file.
-func (Local) Put(ctx context.Context, name string, r io.Reader, mode fs.FileMode) (err error) {
-	temp := filepath.Join(filepath.Dir(name), "."+rand.Text())
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
+func (Local) Put(ctx context.Context, name string, r io.Reader, mode fs.FileMode) error {
+	return cache.Write(name, mode, func(f io.Writer) error {
+		_, err := io.Copy(f, &contextReader{ctx, r})
 		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(temp)
-		}
-	}()
-	_, err = io.Copy(f, &contextReader{ctx, r})
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp, name)
+	})
 }
 
 // Read copies a piece of a file.

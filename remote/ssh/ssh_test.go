@@ -132,8 +132,8 @@ func TestHostGone(t *testing.T) {
 	for r.Stream() != "one\n" {
 		time.Sleep(10 * time.Millisecond)
 	}
-	f.Daemons[0].Stop()
 	begun := time.Now()
+	f.Daemons[0].Stop()
 	exit := <-ended
 	if exit.End != remote.Lost || !strings.Contains(exit.Text, "not reached for ") ||
 		!strings.Contains(exit.Text, "Connection refused") || exit.Hint == "" {

@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"strconv"
 	"time"
 
+	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
@@ -58,12 +58,13 @@ const stubborn = 5 * time.Second
 // Wait hands the event stream on from byte from on, as remote.Provider's Wait does, over one connection after the
 // other. A job whose host cannot be reached for longer than away is lost.
 func (j *Job) Wait(ctx context.Context, from int64, w remote.Watcher, away time.Duration) (remote.Exit, error) {
-	f := &follower{w: w, at: from}
+	f := &follower{Feed: remote.Feed{To: w, At: from}}
+	const soon = 250 * time.Millisecond
 	var since time.Time // the host cannot be reached, or its agent does not answer
-	for wait := 250 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		before := f.at
+	for wait := soon; ; wait = min(2*wait, 5*time.Second) {
+		before := f.At
 		f.heard = false
-		err := shell(ctx, j.Host, follow, []string{j.Dir(), j.program(), strconv.FormatInt(f.at, 10)}, nil, f)
+		err := shell(ctx, j.Host, follow, []string{j.Dir(), j.program(), strconv.FormatInt(f.At, 10)}, nil, f)
 		if err == nil {
 			var exit *remote.Exit
 			if exit, err = j.Exit(ctx); exit != nil {
@@ -73,31 +74,31 @@ func (j *Job) Wait(ctx context.Context, from int64, w remote.Watcher, away time.
 			}
 		}
 		var failed *host.ExitError
+		errors.As(err, &failed)
 		switch {
-		case f.err != nil:
-			return remote.Exit{}, f.err
+		case f.Err != nil:
+			return remote.Exit{}, f.Err
 		case ctx.Err() != nil:
 			return remote.Exit{}, ctx.Err()
-		case errors.As(err, &failed) && failed.Status == noJob:
+		case failed != nil && failed.Status == noJob:
 			return gone(), nil
-		case failed == nil && f.heard, f.at > before:
-			since, wait = time.Time{}, 250*time.Millisecond
+		case failed == nil && f.heard, f.At > before:
+			since, wait = time.Time{}, soon
 		}
 		if since.IsZero() {
 			since = time.Now()
 		}
 		silent := time.Since(since)
-		if failed != nil && silent > stubborn {
+		switch {
+		case failed != nil && silent > stubborn:
 			return remote.Exit{End: remote.Lost, Text: "following the job: " + failed.Error()}, nil
-		}
-		if failed == nil && silent > away {
+		case failed == nil && silent > away:
 			return remote.Exit{End: remote.Lost, Text: fmt.Sprintf("not reached for %v: %v", silent.Round(time.Second), err),
 				Hint: "is the host up? its job ends at its limit in any case"}, nil
-		}
-		w.State(remote.State{Phase: remote.Away, Text: err.Error()})
-		if failed == nil {
+		case failed == nil:
 			wait = min(wait, max(away-silent, 50*time.Millisecond))
 		}
+		f.Tell(remote.Away, err.Error())
 		if err := remote.Sleep(ctx, wait); err != nil {
 			return remote.Exit{}, err
 		}
@@ -108,42 +109,42 @@ func gone() remote.Exit {
 	return remote.Exit{End: remote.Cancelled, Text: "the job's folder is gone"}
 }
 
-// A follower counts what it passes on.
+// A follower is a Feed behind the line with which the host answers.
 type follower struct {
-	w     remote.Watcher
-	at    int64
-	heard bool  // the host has answered on this connection
-	err   error // of w
+	remote.Feed
+	heard bool // the host has answered on this connection
 }
 
-func (f *follower) Write(p []byte) (int, error) {
-	n := len(p)
-	if !f.heard && n > 0 {
-		f.heard, p = true, p[1:]
-		f.w.State(remote.State{Phase: remote.Running})
+func (f *follower) Write(p []byte) (n int, err error) {
+	rest := p
+	if !f.heard && len(p) > 0 {
+		f.heard, rest = true, p[1:]
+		f.Tell(remote.Running, "")
 	}
-	if len(p) > 0 {
-		var took int
-		took, f.err = f.w.Write(p)
-		f.at += int64(took)
-		if f.err != nil {
-			return took, f.err
-		}
+	if len(rest) > 0 {
+		_, err = f.Feed.Write(rest)
 	}
-	return n, nil
+	return len(p), err
 }
 
 // Exit reads how the job ended. It is nil where that is not written yet, or where the folder is gone.
 func (j *Job) Exit(ctx context.Context) (*remote.Exit, error) {
-	var text bytes.Buffer
-	_, err := j.Host.Read(ctx, path.Join(j.Dir(), agent.ExitName), 0, 64<<10, &text)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
+	text, err := j.read(ctx, agent.ExitName, 64<<10)
+	if text == nil || err != nil {
 		return nil, err
 	}
-	exit := agent.ParseExit(text.Bytes())
+	exit := agent.ParseExit(text)
 	return &exit, nil
+}
+
+// read gives the beginning of a file in the job's folder; nil where there is none.
+func (j *Job) read(ctx context.Context, name string, limit int64) ([]byte, error) {
+	text := bytes.NewBuffer([]byte{})
+	_, err := j.Host.Read(ctx, path.Join(j.Dir(), name), 0, limit, text)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return text.Bytes(), err
 }
 
 // maxLog bounds each file that is collected.
@@ -160,20 +161,17 @@ func (j *Job) Collect(ctx context.Context, dst string, names ...string) error {
 }
 
 func (j *Job) collect(ctx context.Context, name, to string) error {
-	f, err := os.CreateTemp(filepath.Dir(to), ".collect-*")
-	if err != nil {
-		return &remote.LocalError{Err: err}
-	}
-	defer os.Remove(f.Name())
-	_, err = j.Host.Read(ctx, path.Join(j.Dir(), name), 0, maxLog, localWriter{f})
-	closed := f.Close()
+	var read error
+	err := cache.Write(to, 0o644, func(f io.Writer) error {
+		_, read = j.Host.Read(ctx, path.Join(j.Dir(), name), 0, maxLog, localWriter{f})
+		return read
+	})
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(read, fs.ErrNotExist):
 		return nil
+	case read != nil:
+		return read
 	case err != nil:
-		return err
-	}
-	if err := errors.Join(closed, os.Rename(f.Name(), to)); err != nil {
 		return &remote.LocalError{Err: err}
 	}
 	return nil
@@ -210,11 +208,7 @@ func (j *Job) half() string { return path.Join(agent.Jobs(j.Work), agent.FreePre
 
 // Said gives the last line of a file in the job's folder; "" where there is none.
 func (j *Job) Said(ctx context.Context, name string) (string, error) {
-	var text bytes.Buffer
-	_, err := j.Host.Read(ctx, path.Join(j.Dir(), name), 0, 64<<10, &text)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	lines := bytes.Split(bytes.TrimSpace(text.Bytes()), []byte("\n"))
-	return plain.Brief(string(lines[len(lines)-1]), 300), nil
+	text, err := j.read(ctx, name, 64<<10)
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	return plain.Brief(string(lines[len(lines)-1]), 300), err
 }

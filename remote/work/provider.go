@@ -1,13 +1,11 @@
 package work
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -57,11 +55,9 @@ func (s *Hosts) open(ctx context.Context, h remote.Handle) (*Job, *Folder, error
 	}
 	j.Host = f.Host
 	if j.Program == "" {
-		var text bytes.Buffer
 		var job remote.Job
-		if _, err := j.Host.Read(ctx, path.Join(j.Dir(), agent.JobName), 0, maxJob, &text); err == nil {
-			_ = json.Unmarshal(text.Bytes(), &job)
-		}
+		text, _ := j.read(ctx, agent.JobName, maxJob)
+		_ = json.Unmarshal(text, &job) // without it Wait and Free say that the program is gone
 		program, _ := job.Program()
 		j.Program = program.SHA256
 	}
