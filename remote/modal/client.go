@@ -222,18 +222,3 @@ func (w ctxWriter) Write(p []byte) (int, error) {
 	}
 	return w.w.Write(p)
 }
-
-// capped writes the first left bytes and drops the rest.
-type capped struct {
-	w    io.Writer
-	left int64
-}
-
-func (c *capped) Write(p []byte) (int, error) {
-	n := min(int64(len(p)), c.left)
-	c.left -= n
-	if _, err := c.w.Write(p[:n]); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}

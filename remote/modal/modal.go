@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -85,32 +84,29 @@ func New(name string, c Config) (*Provider, error) {
 	return p, nil
 }
 
-// Places gives as many places as jobs may be in sandboxes at a time, at most n. They have names only to be told apart:
-// where a sandbox is, Modal decides.
-func (p *Provider) Places(n int) (places []remote.Place) {
-	for i := range min(n, p.config.Jobs) {
-		places = append(places, remote.Place{Host: fmt.Sprintf("sandbox%d", i+1), GPU: -1})
-	}
-	return places
+// Places gives as many places as jobs may be in sandboxes at a time.
+func (p *Provider) Places(n int) []remote.Place {
+	return remote.Slots("sandbox", min(n, p.config.Jobs))
 }
 
 // Check asks Modal whether it knows the user and the app. Whether a GPU is free only a sandbox can find out.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	host := remote.Host{Name: p.name, State: "ready"}
+	var jobs []*sdk.Sandbox
 	app, err := p.findApp(ctx)
-	if ctx.Err() != nil {
-		return nil, p.fail(ctx, "asking Modal", err)
-	}
 	if err != nil {
-		host.State, host.Err = "down", p.fail(ctx, "asking Modal", err)
-		return []remote.Host{host}, nil
+		err = p.fail(ctx, "asking Modal", err)
+	} else {
+		jobs, err = p.sandboxes(ctx, app, map[string]string{tagKind: "job"})
 	}
-	jobs, err := p.sandboxes(ctx, app, map[string]string{tagKind: "job"})
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return nil, err
+	case err != nil:
 		host.State, host.Err = "down", err
-		return []remote.Host{host}, nil
+	default:
+		host.Detail = fmt.Sprintf("app %s, image %s, %d jobs in sandboxes", p.config.App, p.config.Image, len(jobs))
 	}
-	host.Detail = fmt.Sprintf("app %s, image %s, %d jobs in sandboxes", p.config.App, p.config.Image, len(jobs))
 	return []remote.Host{host}, nil
 }
 
@@ -119,6 +115,11 @@ type handle struct {
 	Sandbox string    `json:"sandbox,omitempty"` // "" where only the volume has something of the job
 	App     string    `json:"app"`
 	Created time.Time `json:"created,omitzero"` // zero where it is not known
+}
+
+func (d handle) of(job string, place remote.Place) remote.Handle {
+	data, _ := json.Marshal(d) // strings and a time: it cannot fail
+	return remote.Handle{Provider: Kind, Job: job, Place: place, Data: data}
 }
 
 func (p *Provider) open(h remote.Handle) (handle, error) {
@@ -154,11 +155,8 @@ func (p *Provider) Submit(
 	}
 	id, err := p.create(ctx, job, program)
 	if err == nil {
-		var data []byte
 		d := handle{Sandbox: id, App: p.config.App, Created: time.Now().UTC().Truncate(time.Second)}
-		if data, err = json.Marshal(d); err == nil {
-			return remote.Handle{Provider: Kind, Job: job.ID, Place: job.Place, Data: data}, nil
-		}
+		return d.of(job.ID, job.Place), nil
 	}
 	// Where the answer was lost, Modal may have queued it all the same.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
@@ -168,19 +166,16 @@ func (p *Provider) Submit(
 
 // accept refuses jobs that no sandbox could run, and gives the hash of the program.
 func (p *Provider) accept(job *remote.Job) (program string, err error) {
-	if err := job.Check(); err != nil {
+	f, err := job.Program()
+	if err = errors.Join(job.Check(), err); err != nil {
 		return "", fmt.Errorf("%s: %w", p.name, err)
 	}
-	if job.Limit <= 0 || job.Limit > longest-margin {
+	if job.Limit > longest-margin {
 		return "", p.deny("limit", "give a shorter limit, or shard the run",
 			"a sandbox lives at most %v: limit %v is too long", longest, job.Limit)
 	}
 	if job.GPU != "" && !gpuKind.MatchString(job.GPU) {
 		return "", p.deny("no-such", "see modal.com/docs/guide/gpu for the kinds", "%.60q is no kind of GPU", job.GPU)
-	}
-	f, err := job.Program()
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", p.name, err)
 	}
 	return f.SHA256, nil
 }
@@ -318,39 +313,27 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 	}
 	var list []remote.Handle
 	seen := map[string]bool{}
-	add := func(job, id string) error {
-		if seen[job] || !remote.ValidID(job) {
-			return nil
+	add := func(job, id string) {
+		if !seen[job] && remote.ValidID(job) {
+			list = append(list, handle{Sandbox: id, App: p.config.App}.of(job, remote.Place{GPU: -1}))
 		}
 		seen[job] = true
-		data, err := json.Marshal(handle{Sandbox: id, App: p.config.App})
-		list = append(list, remote.Handle{Provider: Kind, Job: job, Place: remote.Place{GPU: -1}, Data: data})
-		return err
 	}
 	for _, sb := range all {
 		tags, err := sb.GetTags(ctx, nil)
 		sb.Detach()
-		if gone(err) {
-			continue
-		}
-		if err != nil {
+		if err == nil {
+			add(tags[tagJob], sb.SandboxID)
+		} else if !gone(err) {
 			return nil, p.fail(ctx, "reading the tags of sandbox "+sb.SandboxID, err)
-		}
-		if err := add(tags[tagJob], sb.SandboxID); err != nil {
-			return nil, err
 		}
 	}
 	left := plain.Buffer{Limit: exitCap}
 	err = p.door.run(ctx, "listing what jobs have left", call{script: leftovers, out: &left, reload: true})
-	if err != nil {
-		return nil, err
-	}
 	for _, job := range strings.Fields(left.String()) {
-		if err := add(job, ""); err != nil {
-			return nil, err
-		}
+		add(job, "")
 	}
-	return list, nil
+	return list, err
 }
 
 func (p *Provider) sandboxes(ctx context.Context, app *sdk.App, tags map[string]string) ([]*sdk.Sandbox, error) {
@@ -375,56 +358,45 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 	if err != nil {
 		return err
 	}
-	log, err := os.Create(filepath.Join(dst, agent.LogName))
+	log, err := p.live(ctx, h.Job, d.Sandbox)
+	if log == nil && err == nil {
+		log = &plain.Buffer{Limit: logCap}
+		if err = p.prepare(ctx); err == nil {
+			rest := call{script: keptLog, args: []string{h.Job}, out: log, reload: true}
+			err = p.door.run(ctx, "reading the log", rest)
+		}
+	}
 	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dst, agent.LogName), log.Bytes(), 0o644); err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
-	defer log.Close()
-	out := &capped{w: log, left: logCap}
-	if d.Sandbox != "" {
-		if done, err := p.live(ctx, h.Job, d.Sandbox, out); err != nil {
-			return err
-		} else if done {
-			return log.Close()
-		}
-		if err := errors.Join(log.Truncate(0), rewind(log)); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
-		out.left = logCap
-	}
-	if err := p.prepare(ctx); err != nil {
-		return err
-	}
-	err = p.door.run(ctx, "reading the log", call{script: keptLog, args: []string{h.Job}, out: out, reload: true})
-	if err != nil {
-		return err
-	}
-	return log.Close()
+	return nil
 }
 
-// live copies the log of a job whose sandbox is there; done is false where it is not.
-func (p *Provider) live(ctx context.Context, job, id string, out io.Writer) (done bool, err error) {
+// live gives the log of a job whose sandbox is there; nil where it is not.
+func (p *Provider) live(ctx context.Context, job, id string) (*plain.Buffer, error) {
+	if id == "" {
+		return nil, nil
+	}
 	sb, err := p.client.Sandboxes.FromID(ctx, id, nil)
 	if err != nil {
-		return false, p.fail(ctx, "finding sandbox "+id, err)
+		return nil, p.fail(ctx, "finding sandbox "+id, err)
 	}
 	defer sb.Detach()
 	if end, err := p.ended(ctx, sb); err != nil || end != nil {
-		return false, err
+		return nil, err
 	}
-	err = p.call(ctx, sb, call{script: readLog, args: []string{job}, out: out, soon: true})
+	log := &plain.Buffer{Limit: logCap}
+	err = p.call(ctx, sb, call{script: readLog, args: []string{job}, out: log, soon: true})
 	if err == nil || errors.Is(err, errQueued) { // a queued job has none
-		return true, nil
+		return log, nil
 	}
 	if end, err := p.ended(ctx, sb); err != nil || end != nil {
-		return false, err
+		return nil, err
 	}
-	return false, p.fail(ctx, "reading the log", err)
-}
-
-func rewind(f *os.File) error {
-	_, err := f.Seek(0, 0)
-	return err
+	return nil, p.fail(ctx, "reading the log", err)
 }
 
 // Close ends the door and the connections.

@@ -70,40 +70,21 @@ func (p *Provider) exec(
 	return cp, err
 }
 
-// A writing is an error of the watcher.
-type writing struct{ error }
-
-func (w writing) Unwrap() error { return w.error }
-
 // A follower is one Wait.
 type follower struct {
+	remote.Feed
 	p     *Provider
 	h     remote.Handle
 	d     handle
-	w     remote.Watcher
-	from  int64
-	state remote.State
 	began bool // something of the stream has come
-}
-
-func (f *follower) tell(phase remote.Phase, text string) {
-	if s := (remote.State{Phase: phase, Text: text}); s != f.state {
-		f.state = s
-		f.w.State(s)
-	}
 }
 
 func (f *follower) Write(b []byte) (int, error) {
 	if len(b) > 0 {
 		f.began = true
-		f.tell(remote.Running, "")
+		f.Tell(remote.Running, "")
 	}
-	n, err := f.w.Write(b)
-	f.from += int64(n)
-	if err != nil {
-		err = writing{err}
-	}
-	return n, err
+	return f.Feed.Write(b)
 }
 
 // Wait follows the job in its sandbox, and reads the rest from the volume when that is gone.
@@ -112,7 +93,7 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 	if err != nil {
 		return remote.Exit{}, err
 	}
-	f := &follower{p: p, h: h, d: d, w: w, from: max(0, from)}
+	f := &follower{Feed: remote.Feed{To: w, At: from}, p: p, h: h, d: d}
 	if d.Created.IsZero() {
 		f.d.Created = time.Now()
 	}
@@ -123,25 +104,24 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 	defer sb.Detach()
 	pause, answered, failures := again, time.Now(), 0
 	for {
-		at := f.from
+		at := f.At
 		exit, err := f.attempt(ctx, sb)
-		var watcher writing
 		switch {
 		case err == nil && exit.End != "":
 			return exit, nil
 		case ctx.Err() != nil:
 			return remote.Exit{}, fmt.Errorf("%s: waiting for %s: %w", p.name, h.Job, ctx.Err())
-		case errors.As(err, &watcher):
-			return remote.Exit{}, watcher.error
+		case f.Err != nil:
+			return remote.Exit{}, f.Err
 		case lasting(err):
 			return remote.Exit{}, err
 		}
-		if err == nil || f.from > at {
+		if err == nil || f.At > at {
 			pause, answered, failures = again, time.Now(), 0
 		}
 		if err != nil {
 			if failures++; failures > 1 || f.began {
-				f.tell(remote.Away, err.Error())
+				f.Tell(remote.Away, err.Error())
 			}
 			if time.Since(answered) > longest+away {
 				return remote.Exit{End: remote.Lost, Text: err.Error(),
@@ -171,7 +151,6 @@ func (f *follower) attempt(ctx context.Context, sb *sdk.Sandbox) (remote.Exit, e
 		err = f.p.call(ctx, sb, call{script: readExit, args: []string{f.h.Job}, out: &data})
 	}
 	var script *failed
-	var watcher writing
 	switch {
 	case err == nil:
 		return exitOf(data.Bytes()), nil
@@ -182,29 +161,27 @@ func (f *follower) attempt(ctx context.Context, sb *sdk.Sandbox) (remote.Exit, e
 		return f.giveUp(ctx, sb)
 	case errors.As(err, &script), gone(err):
 		return remote.Exit{}, nil // the sandbox tells why, when it has ended
-	case errors.As(err, &watcher):
-		return remote.Exit{}, err
 	}
 	return remote.Exit{}, f.p.fail(ctx, "following the job", err)
 }
 
 // follow copies the event stream from the sandbox until the agent has ended.
 func (f *follower) follow(ctx context.Context, sb *sdk.Sandbox) error {
-	if f.state.Phase == "" {
-		f.tell(remote.Queued, "")
+	if f.Last.Phase == "" {
+		f.Tell(remote.Queued, "")
 	}
 	until := f.d.Created.Add(f.p.config.Queue)
 	if soon := time.Now().Add(3 * time.Second); until.Before(soon) {
 		until = soon
 	}
-	cp, err := f.p.exec(ctx, sb, script(follow, f.h.Job, fmt.Sprint(f.from)), 0, until)
+	cp, err := f.p.exec(ctx, sb, script(follow, f.h.Job, fmt.Sprint(f.At)), 0, until)
 	if err != nil {
 		return err
 	}
 	if f.began {
-		f.tell(remote.Running, "")
+		f.Tell(remote.Running, "")
 	} else {
-		f.tell(remote.Starting, "")
+		f.Tell(remote.Starting, "")
 	}
 	defer closing(ctx, cp)()
 	return drain(ctx, cp, f)
@@ -227,23 +204,22 @@ func (f *follower) finish(ctx context.Context, end result) (remote.Exit, error) 
 	if err := f.p.prepare(ctx); err != nil {
 		return remote.Exit{}, err
 	}
-	const doing = "reading what the job has left"
-	door := &f.p.door
-	rest := call{script: kept, args: []string{f.h.Job, fmt.Sprint(f.from + 1)}, out: f, reload: true}
-	if err := door.run(ctx, doing, rest); err != nil {
+	read := func(c call) error {
+		c.args = append([]string{f.h.Job}, c.args...)
+		return f.p.door.run(ctx, "reading what the job has left", c)
+	}
+	if err := read(call{script: kept, args: []string{fmt.Sprint(f.At + 1)}, out: f, reload: true}); err != nil {
 		return remote.Exit{}, err
 	}
 	data, said := plain.Buffer{Limit: exitCap}, plain.Buffer{Limit: 4096}
-	if err := door.run(ctx, doing, call{script: keptExit, args: []string{f.h.Job}, out: &data}); err != nil {
-		return remote.Exit{}, err
-	}
-	if len(data.Bytes()) > 0 {
+	err := read(call{script: keptExit, out: &data})
+	if err == nil && len(data.Bytes()) > 0 {
 		return exitOf(data.Bytes()), nil
 	}
-	if err := door.run(ctx, doing, call{script: started, args: []string{f.h.Job}, out: &said}); err != nil {
-		return remote.Exit{}, err
+	if err == nil {
+		err = read(call{script: started, out: &said})
 	}
-	return end.exit(strings.TrimSpace(said.String())), nil
+	return end.exit(strings.TrimSpace(said.String())), err
 }
 
 // exit is how a job ended that left no exit.json; said is what the start of its agent printed.
