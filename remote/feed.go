@@ -1,6 +1,9 @@
 package remote
 
-import "fmt"
+import (
+	"fmt"
+	"sync"
+)
 
 // Slots gives n places, none where n is below 1, that have names only to be told apart: the provider chooses the host.
 func Slots(name string, n int) (places []Place) {
@@ -39,3 +42,43 @@ func (f *Feed) State(s State) {
 		f.To.State(s)
 	}
 }
+
+// A Progress tells the function that a Submit is given how much was sent. It is safe for concurrent use.
+type Progress struct {
+	Tell func(sent, total int64) // may be nil
+
+	mu          sync.Mutex
+	sent, total int64
+}
+
+// Begin tells that total bytes are to be sent.
+func (p *Progress) Begin(total int64) {
+	p.total = total
+	p.Sent(0)
+}
+
+// Sent tells that n more bytes were sent; below zero they are sent again.
+func (p *Progress) Sent(n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sent = min(p.sent+n, p.total)
+	if p.Tell != nil {
+		p.Tell(p.sent, p.total)
+	}
+}
+
+// End makes that nothing more is told.
+func (p *Progress) End() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.Tell = nil
+}
+
+// A Worded error has other words than the one that it wraps, whose own may be long or hold a secret.
+type Worded struct {
+	Text string
+	Err  error
+}
+
+func (w *Worded) Error() string { return w.Text }
+func (w *Worded) Unwrap() error { return w.Err }

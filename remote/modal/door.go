@@ -140,7 +140,7 @@ func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent
 		return err
 	}
 	var files []remote.File
-	var sent, total int64
+	var total int64
 	for _, sum := range strings.Fields(lacking.String()) {
 		f, ok := byHash[sum]
 		if !ok {
@@ -150,15 +150,10 @@ func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent
 		files = append(files, f)
 		total += f.Size
 	}
-	tell := func(n int64) {
-		sent += n
-		if progress != nil {
-			progress(sent, total)
-		}
-	}
-	tell(0)
+	count := &remote.Progress{Tell: progress}
+	count.Begin(total)
 	var wrong strings.Builder
-	bundle := func(w io.Writer) error { return pack(w, job, files, tell) }
+	bundle := func(w io.Writer) error { return pack(w, job, files, count.Sent) }
 	err = p.door.locked(ctx, doing, call{script: put, args: []string{job.ID, rand.Text()}, out: &wrong, in: bundle})
 	if sums := strings.Fields(wrong.String()); len(sums) > 0 && err != nil {
 		for _, f := range files {
@@ -197,11 +192,7 @@ func packFile(t *tar.Writer, f remote.File, sent func(n int64)) error {
 		return &remote.LocalError{Err: err}
 	}
 	defer src.Close()
-	mode := int64(0o444)
-	if f.Exec {
-		mode = 0o555
-	}
-	if err := t.WriteHeader(&tar.Header{Name: f.SHA256, Mode: mode, Size: f.Size}); err != nil {
+	if err := t.WriteHeader(&tar.Header{Name: f.SHA256, Mode: int64(f.Mode()), Size: f.Size}); err != nil {
 		return err
 	}
 	n, err := io.Copy(counted{t, sent}, &localReader{src})

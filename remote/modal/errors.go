@@ -37,15 +37,6 @@ func (p *Provider) deny(code, hint, format string, args ...any) error {
 	return &remote.Denied{Code: code, Provider: p.name, Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// A fault is an error of Modal's or the SDK's in words that hold no token.
-type fault struct {
-	text  string
-	cause error
-}
-
-func (f *fault) Error() string { return f.text }
-func (f *fault) Unwrap() error { return f.cause }
-
 // code is that of the gRPC status in err, also where the SDK has wrapped it.
 func code(err error) codes.Code {
 	if st, ok := status.FromError(err); ok {
@@ -87,7 +78,7 @@ func (p *Provider) fail(ctx context.Context, doing string, err error) error {
 	case c == codes.Unavailable, c == codes.DeadlineExceeded:
 		return deny("unreachable", "check the network, and status.modal.com")
 	}
-	return &fault{fmt.Sprintf("%s: %s: %s", p.name, doing, text), err}
+	return &remote.Worded{Text: fmt.Sprintf("%s: %s: %s", p.name, doing, text), Err: err} // without the token
 }
 
 // lasting tells whether trying again cannot help.

@@ -17,7 +17,6 @@ import (
 	"path"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -164,19 +163,20 @@ func (f *Folder) send(ctx context.Context, files []remote.File, progress func(se
 	for line := range strings.Lines(sizes.String()) {
 		have[strings.TrimSpace(line)] = true
 	}
-	count := &counter{tell: progress}
+	count := &remote.Progress{Tell: progress}
 	var lacking []remote.File
+	var total int64
 	for _, file := range files {
 		key := fmt.Sprint(file.Size, " ", file.SHA256)
 		if !have[key] {
 			lacking = append(lacking, file)
-			count.total += file.Size
+			total += file.Size
 		}
 		have[key] = true // two names may have the same content
 	}
-	count.add(0)
-	if facts.Free > 0 && facts.Free < count.total+room && len(lacking) > 0 {
-		return facts, full(facts, fmt.Sprintf("the bundle and a job take %d MB", (count.total+room)>>20))
+	count.Begin(total)
+	if facts.Free > 0 && facts.Free < total+room && len(lacking) > 0 {
+		return facts, full(facts, fmt.Sprintf("the bundle and a job take %d MB", (total+room)>>20))
 	}
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(4)
@@ -199,7 +199,7 @@ func full(facts *Facts, text string) error {
 		Hint: "make room, or set workdir to a larger disk"}
 }
 
-func (f *Folder) put(ctx context.Context, root string, file remote.File, count *counter) error {
+func (f *Folder) put(ctx context.Context, root string, file remote.File, count *remote.Progress) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -209,22 +209,6 @@ func (f *Folder) put(ctx context.Context, root string, file remote.File, count *
 	}
 	defer src.Close()
 	return f.Host.Put(ctx, agent.Stored(root, file.SHA256), &source{Checked{R: src, File: file}, src, count}, file.Mode())
-}
-
-// A counter adds up what was sent.
-type counter struct {
-	mu          sync.Mutex
-	sent, total int64
-	tell        func(sent, total int64) // may be nil
-}
-
-func (c *counter) add(n int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sent = min(c.sent+n, c.total)
-	if c.tell != nil {
-		c.tell(c.sent, c.total)
-	}
 }
 
 // Checked reads a file of a bundle from R. It ends with an error that wraps agent.ErrHash where that is not its
@@ -253,12 +237,12 @@ func (c *Checked) Read(p []byte) (int, error) {
 type source struct {
 	Checked
 	file  *os.File
-	count *counter
+	count *remote.Progress
 }
 
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.Checked.Read(p)
-	s.count.add(int64(n))
+	s.count.Sent(int64(n))
 	if err != nil && err != io.EOF {
 		err = &remote.LocalError{Err: err}
 	}
