@@ -4,11 +4,11 @@
 package aws
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"net/http"
@@ -81,11 +81,11 @@ type account struct {
 
 // account gives the clients for a region, "" being the config's, and has made sure that there are credentials.
 func (p *Provider) account(ctx context.Context, region string) (*account, error) {
-	a, err := p.client(ctx, region)
-	if err != nil {
-		return nil, err
+	a, err := p.client(ctx, cmp.Or(region, p.config.Region))
+	if err == nil {
+		_, err = a.creds.Retrieve(ctx)
 	}
-	if _, err := a.creds.Retrieve(ctx); err != nil {
+	if err != nil {
 		return nil, p.setup(ctx, err)
 	}
 	return a, nil
@@ -94,31 +94,28 @@ func (p *Provider) account(ctx context.Context, region string) (*account, error)
 func (p *Provider) client(ctx context.Context, region string) (*account, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if region == "" {
-		region = p.config.Region
+	if a := p.clients[region]; a != nil {
+		return a, nil
 	}
-	a := p.clients[region]
-	if a == nil {
-		client := awshttp.NewBuildableClient()
-		if p.dial != nil {
-			client = client.WithTransportOptions(func(t *http.Transport) { t.DialContext = p.dial })
-		}
-		cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(region),
-			awsconfig.WithSharedConfigProfile(p.config.Profile), awsconfig.WithHTTPClient(client))
-		if err != nil {
-			return nil, p.setup(ctx, err)
-		}
-		if cfg.Region == "" {
-			return nil, p.deny("no-such", "set remote."+p.name+".region or AWS_REGION", "no AWS region")
-		}
-		// The SDK has added what AWS_CA_BUNDLE says. All services share one pool of connections, which Close empties.
-		if c, ok := cfg.HTTPClient.(*awshttp.BuildableClient); ok {
-			cfg.HTTPClient = c.Freeze()
-		}
-		a = &account{region: cfg.Region, http: cfg.HTTPClient, creds: cfg.Credentials, s3: s3.NewFromConfig(cfg),
-			batch: batch.NewFromConfig(cfg), logs: cloudwatchlogs.NewFromConfig(cfg)}
-		p.clients[region], p.clients[cfg.Region] = a, a
+	client := awshttp.NewBuildableClient()
+	if p.dial != nil {
+		client = client.WithTransportOptions(func(t *http.Transport) { t.DialContext = p.dial })
 	}
+	cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(region),
+		awsconfig.WithSharedConfigProfile(p.config.Profile), awsconfig.WithHTTPClient(client))
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Region == "" {
+		return nil, p.deny("no-such", "set remote."+p.name+".region or AWS_REGION", "no AWS region")
+	}
+	// The SDK has added what AWS_CA_BUNDLE says. All services share one pool of connections, which Close empties.
+	if c, ok := cfg.HTTPClient.(*awshttp.BuildableClient); ok {
+		cfg.HTTPClient = c.Freeze()
+	}
+	a := &account{region: cfg.Region, http: cfg.HTTPClient, creds: cfg.Credentials, s3: s3.NewFromConfig(cfg),
+		batch: batch.NewFromConfig(cfg), logs: cloudwatchlogs.NewFromConfig(cfg)}
+	p.clients[region], p.clients[cfg.Region] = a, a
 	return a, nil
 }
 
@@ -126,6 +123,9 @@ func (p *Provider) client(ctx context.Context, region string) (*account, error) 
 func (p *Provider) setup(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", p.name, ctx.Err())
+	}
+	if errors.As(err, new(*remote.Denied)) {
+		return err
 	}
 	const hint = "set up credentials as for the AWS tools (`aws configure`, `aws sso login`, AWS_PROFILE, " +
 		"AWS_ACCESS_KEY_ID)"
@@ -157,19 +157,13 @@ func (p *Provider) open(ctx context.Context, h remote.Handle) (*account, *data, 
 	return a, d, err
 }
 
-func (d *data) handle(place remote.Place) (remote.Handle, error) {
-	raw, err := json.Marshal(d)
-	return remote.Handle{Provider: Kind, Job: d.job, Place: place, Data: raw}, err
+func (d *data) handle(place remote.Place) remote.Handle {
+	raw, _ := json.Marshal(d) // strings and times: they cannot fail
+	return remote.Handle{Provider: Kind, Job: d.job, Place: place, Data: raw}
 }
 
 // Places gives as many places as the config allows jobs in the queue at a time.
-func (p *Provider) Places(n int) []remote.Place {
-	var places []remote.Place
-	for i := range min(n, p.config.Slots) {
-		places = append(places, remote.Place{Host: fmt.Sprintf("slot%d", i+1), GPU: -1})
-	}
-	return places
-}
+func (p *Provider) Places(n int) []remote.Place { return remote.Slots("slot", min(n, p.config.Slots)) }
 
 // Check asks for the bucket, and whether the queue would take a job.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
@@ -178,13 +172,12 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 		return nil, err
 	}
 	host, err := p.check(ctx, a)
+	about := host.Name
 	if err == nil {
+		about = "bucket " + p.config.Bucket
 		_, err = a.s3.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &p.config.Bucket})
-		err = p.denied(ctx, "bucket "+p.config.Bucket, err)
-	} else {
-		err = p.denied(ctx, host.Name, err)
 	}
-	if ctx.Err() != nil {
+	if err = p.denied(ctx, about, err); ctx.Err() != nil {
 		return nil, err
 	}
 	if err != nil {
@@ -197,7 +190,8 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 func (p *Provider) Submit(
 	ctx context.Context, job *remote.Job, progress func(sent, total int64),
 ) (h remote.Handle, err error) {
-	if err := job.Check(); err != nil {
+	program, err := job.Program()
+	if err = errors.Join(job.Check(), err); err != nil {
 		return h, fmt.Errorf("%s: %w", p.name, err)
 	}
 	if job.Limit > week/2 {
@@ -222,17 +216,14 @@ func (p *Provider) Submit(
 			err = errors.Join(err, p.undo(ctx, a, b, d))
 		}
 	}()
-	if h, err = d.handle(job.Place); err != nil {
-		return h, err
-	}
-	program, boot, err := p.post(ctx, b, d, job, h, life)
+	boot, err := p.post(ctx, b, d, job, program.SHA256, life)
 	if err != nil {
 		return h, p.denied(ctx, "bucket "+b.name, err)
 	}
-	if d.ID, err = p.start(ctx, a, job, program, boot); err != nil {
+	if d.ID, err = p.start(ctx, a, job, program.SHA256, boot); err != nil {
 		return h, p.denied(ctx, "", err)
 	}
-	return d.handle(job.Place)
+	return d.handle(job.Place), nil
 }
 
 // undo ends what a Submit that failed may have started.
@@ -272,54 +263,48 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 	if err != nil {
 		return remote.Exit{}, err
 	}
-	r := &reader{bucket: &bucket{a.s3, d.Bucket}, folder: d.folder() + "out/", pos: from}
-	var last remote.State
-	tell := func(s remote.State) {
-		if s != last {
-			last = s
-			w.State(s)
-		}
-	}
+	r := &reader{Feed: remote.Feed{To: w, At: from}, bucket: &bucket{a.s3, d.Bucket}, folder: d.folder() + "out/"}
 	var now status
 	var asked time.Time
 	away := false
+	// trouble gives the error that ends the Wait; of one that may pass the watcher hears.
+	trouble := func(host string, err error) error {
+		if err = p.denied(ctx, host, err); ctx.Err() != nil || !passing(err) {
+			return err
+		}
+		r.Tell(remote.Away, err.Error())
+		return nil
+	}
 	for {
 		if time.Since(asked) >= p.look || now.exit != nil {
 			fresh, err := a.look(ctx, d)
-			if err = p.denied(ctx, "", err); err != nil {
-				if ctx.Err() != nil || !passing(err) {
-					return remote.Exit{}, err
-				}
-				tell(remote.State{Phase: remote.Away, Text: err.Error()})
-				fresh = now
-			}
-			now, asked, away = fresh, time.Now(), err != nil
-		}
-		// What ended before this look has left everything that it ever will.
-		exit, err := r.read(ctx, w)
-		var own *writing
-		switch {
-		case errors.As(err, &own):
-			return remote.Exit{}, own.err
-		case err != nil:
-			if err = p.denied(ctx, "bucket "+d.Bucket, err); ctx.Err() != nil || !passing(err) {
+			if away, asked = err != nil, time.Now(); !away {
+				now = fresh
+			} else if err := trouble("", err); err != nil {
 				return remote.Exit{}, err
 			}
-			tell(remote.State{Phase: remote.Away, Text: err.Error()})
+		}
+		// What ended before this look has left everything that it ever will.
+		exit, err := r.read(ctx)
+		switch {
+		case r.Err != nil:
+			return remote.Exit{}, r.Err
+		case err != nil:
+			if err := trouble("bucket "+d.Bucket, err); err != nil {
+				return remote.Exit{}, err
+			}
 		case exit != nil:
 			if exit.End != remote.Refused {
-				tell(remote.State{Phase: remote.Running, Text: now.text})
+				r.Tell(remote.Running, now.text)
 			}
 			return *exit, nil
 		case now.exit != nil:
 			return p.silent(ctx, a, d, *now.exit), nil
+		case away:
+		case now.phase == remote.Running && !r.started:
+			r.Tell(remote.Starting, now.text)
 		default:
-			if now.phase == remote.Running && !r.started {
-				now.phase = remote.Starting
-			}
-			if !away {
-				tell(remote.State{Phase: now.phase, Text: now.text})
-			}
+			r.Tell(now.phase, now.text)
 		}
 		if remote.Sleep(ctx, p.poll) != nil {
 			return remote.Exit{}, fmt.Errorf("%s: %w", p.name, ctx.Err())
@@ -367,16 +352,12 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 		return errors.Join(p.denied(ctx, "", err), told)
 	}
 	// AWS has taken the order. Where the job had begun, the agent ends it and says so.
-	r := &reader{bucket: b, folder: d.folder() + "out/", pos: math.MaxInt64}
+	r := &reader{Feed: remote.Feed{At: math.MaxInt64}, bucket: b, folder: d.folder() + "out/"}
 	for end := time.Now().Add(45 * time.Second); time.Now().Before(end); {
-		exit, err := r.read(ctx, io.Discard)
-		if err != nil || exit != nil {
+		if exit, err := r.read(ctx); err != nil || exit != nil {
 			break
 		}
-		if s, err := a.look(ctx, d); err != nil || s.exit != nil {
-			break
-		}
-		if remote.Sleep(ctx, p.poll) != nil {
+		if s, err := a.look(ctx, d); err != nil || s.exit != nil || remote.Sleep(ctx, p.poll) != nil {
 			break
 		}
 	}
@@ -402,20 +383,14 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 		d := &data{job: h.Job}
 		if json.Unmarshal(h.Data, d) == nil && d.Queue == p.config.Queue && d.ID == "" && running[h.Job] != "" {
 			d.ID = running[h.Job]
-			if handles[i], err = d.handle(h.Place); err != nil {
-				return nil, err
-			}
+			handles[i] = d.handle(h.Place)
 		}
 		delete(running, h.Job)
 	}
 	for job, id := range running {
 		d := &data{Region: a.region, Bucket: p.config.Bucket, Prefix: p.config.Prefix, Queue: p.config.Queue,
 			ID: id, job: job}
-		h, err := d.handle(remote.Place{GPU: -1})
-		if err != nil {
-			return nil, err
-		}
-		handles = append(handles, h)
+		handles = append(handles, d.handle(remote.Place{GPU: -1}))
 	}
 	slices.SortFunc(handles, func(a, b remote.Handle) int { return strings.Compare(a.Job, b.Job) })
 	return handles, nil

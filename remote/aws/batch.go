@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"math"
+	"regexp"
 	"strings"
 	"time"
 
@@ -273,13 +274,10 @@ func tags(job *remote.Job) map[string]string {
 	return t
 }
 
-// tagText keeps what every service takes in a tag.
+// noTag is what some service does not take in a tag.
+var noTag = regexp.MustCompile(`[^A-Za-z0-9+=._:/@ -]`)
+
 func tagText(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("+-=._:/@ ", r) {
-			return r
-		}
-		return '-'
-	}, s)
+	s = noTag.ReplaceAllString(s, "-")
 	return s[:min(len(s), 200)]
 }

@@ -134,64 +134,55 @@ func (p *Provider) send(ctx context.Context, b *bucket, job *remote.Job, progres
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	all := map[string]remote.File{}
+	for _, f := range job.Files {
+		if f.Size > maxFile {
+			return fmt.Errorf("file %s is larger than 5 GiB, which S3 does not take", f.Name)
+		}
+		all[f.SHA256] = f
+	}
+	var mu sync.Mutex // of lacking and total
 	var lacking []remote.File
 	var total int64
 	g, sub := errgroup.WithContext(ctx)
 	g.SetLimit(8)
-	known, seen := make([]bool, len(job.Files)), map[string]bool{}
-	for i, f := range job.Files {
-		if f.Size > maxFile {
-			return fmt.Errorf("file %s is larger than 5 GiB, which S3 does not take", f.Name)
-		}
-		if seen[f.SHA256] {
-			known[i] = true
-			continue
-		}
-		seen[f.SHA256] = true
+	for _, f := range all {
 		g.Go(func() error {
-			o, err := b.s3.HeadObject(sub, &s3.HeadObjectInput{Bucket: &b.name, Key: aws.String(p.stored(f.SHA256)),
-				ChecksumMode: types.ChecksumModeEnabled})
-			if c := code(err); c == "NotFound" || c == "NoSuchKey" {
-				return nil
+			there, err := p.holds(sub, b, f)
+			mu.Lock()
+			defer mu.Unlock()
+			if !there {
+				lacking, total = append(lacking, f), total+f.Size
 			}
-			known[i] = err == nil && aws.ToInt64(o.ContentLength) == f.Size && aws.ToString(o.ChecksumSHA256) == checksum(f)
 			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	for i, f := range job.Files {
-		if !known[i] {
-			lacking, total = append(lacking, f), total+f.Size
-		}
-	}
 	// The bodies of requests are read by goroutines of net/http, for a moment also when a request has failed.
-	var mu sync.Mutex
-	var sent int64
-	over := progress == nil
-	tell := func(n int64) {
-		mu.Lock()
-		defer mu.Unlock()
-		if sent += n; !over {
-			progress(sent, total)
-		}
-	}
-	defer func() {
-		mu.Lock()
-		defer mu.Unlock()
-		over = true
-	}()
-	tell(0)
+	count := &remote.Progress{Tell: progress}
+	defer count.End()
+	count.Begin(total)
 	g, sub = errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for _, f := range lacking {
-		g.Go(func() error { return p.sendFile(sub, b, f, tell) })
+		g.Go(func() error { return p.sendFile(sub, b, f, count) })
 	}
 	return g.Wait()
 }
 
-func (p *Provider) sendFile(ctx context.Context, b *bucket, f remote.File, tell func(int64)) error {
+// holds tells whether the store has a file.
+func (p *Provider) holds(ctx context.Context, b *bucket, f remote.File) (bool, error) {
+	o, err := b.s3.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &b.name, Key: aws.String(p.stored(f.SHA256)),
+		ChecksumMode: types.ChecksumModeEnabled})
+	if c := code(err); c == "NotFound" || c == "NoSuchKey" {
+		return false, nil
+	}
+	return err == nil && aws.ToInt64(o.ContentLength) == f.Size && aws.ToString(o.ChecksumSHA256) == checksum(f), err
+}
+
+func (p *Provider) sendFile(ctx context.Context, b *bucket, f remote.File, count *remote.Progress) error {
 	file, err := os.Open(f.Path)
 	if err != nil {
 		return err
@@ -202,7 +193,7 @@ func (p *Provider) sendFile(ctx context.Context, b *bucket, f remote.File, tell 
 	}
 	// The checksum signs the content: without the swap the file would be read once more to hash it for the signature.
 	_, err = b.s3.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.name, Key: aws.String(p.stored(f.SHA256)),
-		Body: &counted{file: file, tell: tell}, ContentLength: &f.Size, ChecksumSHA256: aws.String(checksum(f))},
+		Body: &counted{File: file, count: count}, ContentLength: &f.Size, ChecksumSHA256: aws.String(checksum(f))},
 		s3.WithAPIOptions(v4.SwapComputePayloadSHA256ForUnsignedPayloadMiddleware))
 	switch code(err) {
 	case "BadDigest", "XAmzContentChecksumMismatch", "InvalidDigest", "XAmzContentSHA256Mismatch":
@@ -217,71 +208,54 @@ func checksum(f remote.File) string {
 	return base64.StdEncoding.EncodeToString(sum)
 }
 
-// counted is a file that tells what was read of it; what is read again after a seek is taken back first.
+// counted is a file that counts what was read of it; what is read again after a seek is taken back first.
 type counted struct {
-	file *os.File
-	tell func(int64)
-	told int64
+	*os.File
+	count *remote.Progress
+	read  int64
 }
 
 func (c *counted) Read(p []byte) (int, error) {
-	n, err := c.file.Read(p)
-	c.told += int64(n)
-	c.tell(int64(n))
+	n, err := c.File.Read(p)
+	c.read += int64(n)
+	c.count.Sent(int64(n))
 	return n, err
 }
 
 func (c *counted) Seek(offset int64, whence int) (int64, error) {
-	at, err := c.file.Seek(offset, whence)
-	if err == nil && whence == io.SeekStart && at < c.told {
-		c.tell(at - c.told)
-		c.told = at
+	at, err := c.File.Seek(offset, whence)
+	if err == nil && whence == io.SeekStart && at < c.read {
+		c.count.Sent(at - c.read)
+		c.read = at
 	}
 	return at, err
 }
 
-// post writes the job's folder, and gives the program's hash and the link with which the host begins. All links work
-// for life.
+// post writes the job's folder, and gives the link with which the host begins. All links work for life.
 func (p *Provider) post(
-	ctx context.Context, b *bucket, d *data, job *remote.Job, h remote.Handle, life time.Duration,
-) (program, boot string, err error) {
-	raw, err := json.Marshal(h)
-	if err != nil {
-		return "", "", err
-	}
+	ctx context.Context, b *bucket, d *data, job *remote.Job, program string, life time.Duration,
+) (boot string, err error) {
+	raw, _ := json.Marshal(d.handle(job.Place)) // strings and times: they cannot fail
 	put, err := b.s3.PutObject(ctx, &s3.PutObjectInput{Bucket: &b.name, Key: aws.String(d.folder() + "handle.json"),
 		Body: bytes.NewReader(raw)})
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
 	if skew, ok := awsmiddleware.GetAttemptSkew(put.ResultMetadata); ok && skew.Abs() > maxSkew {
-		return "", "", p.deny("credentials", "set the clock of this machine",
+		return "", p.deny("credentials", "set the clock of this machine",
 			"the clock of this machine is wrong by %v: links to the bucket would not be valid", skew.Abs().Round(time.Second))
 	}
 	signer := s3.NewPresignClient(b.s3, s3.WithPresignExpires(life))
-	link := func(key string) (string, error) {
-		r, err := signer.PresignGetObject(ctx, &s3.GetObjectInput{Bucket: &b.name, Key: &key})
-		if err != nil {
-			return "", err
+	link := func(key string) (url string) {
+		r, wrong := signer.PresignGetObject(ctx, &s3.GetObjectInput{Bucket: &b.name, Key: &key})
+		if wrong == nil {
+			url = r.URL
 		}
-		if strings.ContainsAny(r.URL, "\"'\\\n") {
-			return "", errors.New("a link with quotes in it")
+		if strings.ContainsAny(url, "\"'\\\n") {
+			wrong = errors.New("a link with quotes in it")
 		}
-		return r.URL, nil
-	}
-	links := mailbox.Links{Files: map[string]string{}, Until: time.Now().Add(life).UTC().Truncate(time.Second)}
-	for _, f := range job.Files {
-		if links.Files[f.SHA256], err = link(p.stored(f.SHA256)); err != nil {
-			return "", "", err
-		}
-	}
-	file, err := job.Program()
-	if err != nil {
-		return "", "", err
-	}
-	program = file.SHA256
-	if links.Stop, err = link(d.folder() + "stop"); err != nil {
-		return "", "", err
+		err = errors.Join(err, wrong)
+		return url
 	}
 	out := d.folder() + "out/"
 	results := &s3.PutObjectInput{Bucket: &b.name, Key: aws.String(out + "${filename}")}
@@ -290,55 +264,43 @@ func (p *Provider) post(
 		o.Conditions = []any{[]any{"starts-with", "$key", out}, []any{"content-length-range", 0, mailbox.MaxPiece}}
 	})
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
-	links.Form = mailbox.Form{URL: form.URL, Fields: form.Values, Prefix: out}
-
-	objects := map[string]any{"job.json": job, "links.json": &links}
-	for name, v := range objects {
-		content, err := json.Marshal(v)
+	links := mailbox.Links{Files: map[string]string{}, Until: time.Now().Add(life).UTC().Truncate(time.Second),
+		Stop: link(d.folder() + "stop"), Form: mailbox.Form{URL: form.URL, Fields: form.Values, Prefix: out}}
+	for _, f := range job.Files {
+		links.Files[f.SHA256] = link(p.stored(f.SHA256))
+	}
+	list := "create-dirs\n"
+	for _, f := range []struct{ url, as string }{
+		{links.Files[program], "program"},
+		{link(d.folder() + "job.json"), "jobs/" + d.job + "/job.json"},
+		{link(d.folder() + "links.json"), "links.json"},
+	} {
+		list += fmt.Sprintf("url = \"%s\"\noutput = \"%s\"\n", f.url, f.as)
+	}
+	boot = link(d.folder() + "boot")
+	about, _ := json.Marshal(job) // strings and numbers: they cannot fail
+	all, _ := json.Marshal(links)
+	for name, content := range map[string][]byte{"job.json": about, "links.json": all, "boot": []byte(list)} {
 		if err == nil {
 			err = b.put(ctx, d.folder()+name, content)
 		}
-		if err != nil {
-			return "", "", err
-		}
 	}
-	list := "create-dirs\n"
-	for _, f := range []struct{ key, as string }{
-		{p.stored(program), "program"},
-		{d.folder() + "job.json", "jobs/" + d.job + "/job.json"},
-		{d.folder() + "links.json", "links.json"},
-	} {
-		url, err := link(f.key)
-		if err != nil {
-			return "", "", err
-		}
-		list += fmt.Sprintf("url = \"%s\"\noutput = \"%s\"\n", url, f.as)
-	}
-	if err := b.put(ctx, d.folder()+"boot", []byte(list)); err != nil {
-		return "", "", err
-	}
-	boot, err = link(d.folder() + "boot")
-	return program, boot, err
+	return boot, err
 }
 
 // A reader follows the event stream of one job. What the host leaves is not to be trusted.
 type reader struct {
+	remote.Feed
 	bucket  *bucket
 	folder  string // ends with "out/"
-	pos     int64  // next byte to write
 	after   string // the last key that has nothing more to give
 	started bool
 }
 
-// A writing error is one of the watcher.
-type writing struct{ err error }
-
-func (e *writing) Error() string { return e.err.Error() }
-
 // read writes what is new. exit is set when the job has left its exit, and so all of the stream is written.
-func (r *reader) read(ctx context.Context, w io.Writer) (exit *remote.Exit, err error) {
+func (r *reader) read(ctx context.Context) (exit *remote.Exit, err error) {
 	in := &s3.ListObjectsV2Input{Bucket: &r.bucket.name, Prefix: &r.folder}
 	if r.after != "" {
 		in.StartAfter = &r.after
@@ -351,22 +313,21 @@ func (r *reader) read(ctx context.Context, w io.Writer) (exit *remote.Exit, err 
 		}
 		for _, o := range page.Contents {
 			name := strings.TrimPrefix(aws.ToString(o.Key), r.folder)
-			switch name {
-			case mailbox.Started:
-				r.started = true
-			case mailbox.Exit:
-				r.started = true
-				if exit, err = r.exit(ctx); err != nil {
+			r.started = r.started || name == mailbox.Started || name == mailbox.Exit
+			if name == mailbox.Exit {
+				raw, err := r.bucket.get(ctx, *o.Key, 64<<10)
+				if err != nil {
 					return nil, err
 				}
+				e := agent.ParseExit(raw)
+				exit = &e
 			}
 			offset, ok := mailbox.EventOffset(name)
 			if !ok {
 				continue
 			}
-			end := offset + aws.ToInt64(o.Size)
-			if end > r.pos {
-				if err := r.piece(ctx, w, *o.Key, offset); err != nil {
+			if offset+aws.ToInt64(o.Size) > r.At {
+				if err := r.piece(ctx, *o.Key, offset); err != nil {
 					return nil, err
 				}
 			}
@@ -377,27 +338,15 @@ func (r *reader) read(ctx context.Context, w io.Writer) (exit *remote.Exit, err 
 }
 
 // piece writes the piece of the stream that begins at offset, as far as it is new.
-func (r *reader) piece(ctx context.Context, w io.Writer, key string, offset int64) error {
-	if offset > r.pos {
-		return &writing{fmt.Errorf("bytes %d to %d of the event stream are missing in %s", r.pos, offset-1, r.folder)}
+func (r *reader) piece(ctx context.Context, key string, offset int64) error {
+	if offset > r.At {
+		r.Err = fmt.Errorf("bytes %d to %d of the event stream are missing in %s", r.At, offset-1, r.folder)
+		return r.Err
 	}
 	content, err := r.bucket.get(ctx, key, mailbox.MaxPiece)
 	if err != nil {
 		return err
 	}
-	fresh := content[min(r.pos-offset, int64(len(content))):]
-	if _, err := w.Write(fresh); err != nil {
-		return &writing{err}
-	}
-	r.pos += int64(len(fresh))
-	return nil
-}
-
-func (r *reader) exit(ctx context.Context) (*remote.Exit, error) {
-	raw, err := r.bucket.get(ctx, r.folder+mailbox.Exit, 64<<10)
-	if err != nil {
-		return nil, err
-	}
-	e := agent.ParseExit(raw)
-	return &e, nil
+	_, err = r.Write(content[min(r.At-offset, int64(len(content))):])
+	return err
 }

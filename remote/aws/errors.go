@@ -15,35 +15,30 @@ import (
 	"fisub/remote"
 )
 
-// kinds says for AWS's error codes, or their beginnings, what a Denied is about.
-var kinds = []struct {
-	code  string
-	kind  string
-	hint  string
-	exact bool
-}{
-	{"ExpiredToken", "credentials", "renew the credentials, as with `aws sso login`", false},
-	{"RequestExpired", "credentials", "renew the credentials, or set the clock of this machine", true},
-	{"RequestTimeTooSkewed", "credentials", "set the clock of this machine: AWS refuses other signatures", true},
-	{"InvalidClientTokenId", "credentials", "the access key does not exist: see `aws configure list`", true},
-	{"InvalidAccessKeyId", "credentials", "the access key does not exist: see `aws configure list`", true},
-	{"UnrecognizedClient", "credentials", "AWS does not know these credentials: see `aws configure list`", false},
-	{"InvalidSignature", "credentials", "the secret key does not belong to the access key", false},
-	{"SignatureDoesNotMatch", "credentials", "the secret key does not belong to the access key", true},
-	{"InvalidToken", "credentials", "renew the credentials, as with `aws sso login`", false},
-	{"MissingAuthenticationToken", "credentials", "set up credentials, as with `aws configure`", false},
-	{"OptInRequired", "credentials", "the account is not signed up for this service or region", true},
-	{"AccessDenied", "credentials", "the credentials lack a permission: docs/remote/aws.md names the policy", false},
-	{"Forbidden", "credentials", "the credentials lack a permission, or the bucket is another account's", true},
+// kinds says for AWS's error codes, by their beginnings, what a Denied is about.
+var kinds = []struct{ code, kind, hint string }{
+	{"ExpiredToken", "credentials", "renew the credentials, as with `aws sso login`"},
+	{"RequestExpired", "credentials", "renew the credentials, or set the clock of this machine"},
+	{"RequestTimeTooSkewed", "credentials", "set the clock of this machine: AWS refuses other signatures"},
+	{"InvalidClientTokenId", "credentials", "the access key does not exist: see `aws configure list`"},
+	{"InvalidAccessKeyId", "credentials", "the access key does not exist: see `aws configure list`"},
+	{"UnrecognizedClient", "credentials", "AWS does not know these credentials: see `aws configure list`"},
+	{"InvalidSignature", "credentials", "the secret key does not belong to the access key"},
+	{"SignatureDoesNotMatch", "credentials", "the secret key does not belong to the access key"},
+	{"InvalidToken", "credentials", "renew the credentials, as with `aws sso login`"},
+	{"MissingAuthenticationToken", "credentials", "set up credentials, as with `aws configure`"},
+	{"OptInRequired", "credentials", "the account is not signed up for this service or region"},
+	{"AccessDenied", "credentials", "the credentials lack a permission: docs/remote/aws.md names the policy"},
+	{"Forbidden", "credentials", "the credentials lack a permission, or the bucket is another account's"},
 
-	{"ServiceQuotaExceeded", "quota", "ask for more in Service Quotas", false},
-	{"LimitExceeded", "quota", "ask for more in Service Quotas", false},
+	{"ServiceQuotaExceeded", "quota", "ask for more in Service Quotas"},
+	{"LimitExceeded", "quota", "ask for more in Service Quotas"},
 
-	{"NoSuchBucket", "no-such", "create the bucket with scripts/aws/template.yaml, or set bucket", true},
-	{"PermanentRedirect", "no-such", "the bucket is in another region: set region", true},
-	{"MovedPermanently", "no-such", "the bucket is in another region: set region", true},
-	{"AuthorizationHeaderMalformed", "no-such", "the bucket is in another region: set region", true},
-	{"IllegalLocationConstraint", "no-such", "the bucket is in another region: set region", false},
+	{"NoSuchBucket", "no-such", "create the bucket with scripts/aws/template.yaml, or set bucket"},
+	{"PermanentRedirect", "no-such", "the bucket is in another region: set region"},
+	{"MovedPermanently", "no-such", "the bucket is in another region: set region"},
+	{"AuthorizationHeaderMalformed", "no-such", "the bucket is in another region: set region"},
+	{"IllegalLocationConstraint", "no-such", "the bucket is in another region: set region"},
 }
 
 var absent = regexp.MustCompile(`(?i)not found|not exist|is not (active|enabled)|disabled|must be (VALID|ENABLED)`)
@@ -70,7 +65,7 @@ func (p *Provider) denied(ctx context.Context, host string, err error) error {
 			d.Text += ": " + words
 		}
 		for _, k := range kinds {
-			if code == k.code || !k.exact && strings.HasPrefix(code, k.code) {
+			if strings.HasPrefix(code, k.code) {
 				d.Code, d.Hint = k.kind, k.hint
 				return d
 			}
@@ -80,42 +75,27 @@ func (p *Provider) denied(ctx context.Context, host string, err error) error {
 			d.Code, d.Hint = "no-such", "check bucket, queue and job_definition, and that region is theirs"
 			return d
 		}
-		said := fmt.Errorf("%s: %s", p.place(host), d.Text)
-		if finally(err) {
-			return final{said}
-		}
-		return said
+		return &remote.Worded{Text: d.Error(), Err: err}
 	}
 	var dial *net.OpError
 	var name *net.DNSError
-	if errors.As(err, &dial) || errors.As(err, &name) {
-		d.Code, d.Text, d.Hint = "unreachable", dialText(err), "check the network, the proxy and the region"
-		return d
+	d.Code, d.Hint = "unreachable", "check the network, the proxy and the region"
+	switch { // without what the SDK wraps around the cause
+	case errors.As(err, &dial):
+		d.Text = dial.Error()
+	case errors.As(err, &name):
+		d.Text = name.Error()
+	case host != "":
+		return fmt.Errorf("%s: %s: %w", p.name, host, err)
+	default:
+		return fmt.Errorf("%s: %w", p.name, err)
 	}
-	return fmt.Errorf("%s: %w", p.place(host), err)
+	return d
 }
 
 // deny is what AWS, or this machine's set-up, says no to.
 func (p *Provider) deny(code, hint, format string, args ...any) error {
 	return &remote.Denied{Code: code, Provider: p.name, Text: fmt.Sprintf(format, args...), Hint: hint}
-}
-
-func (p *Provider) place(host string) string {
-	if host == "" {
-		return p.name
-	}
-	return p.name + ": " + host
-}
-
-// dialText leaves out what the SDK wraps around the cause.
-func dialText(err error) string {
-	var dial *net.OpError
-	if errors.As(err, &dial) {
-		return dial.Error()
-	}
-	var name *net.DNSError
-	errors.As(err, &name)
-	return name.Error()
 }
 
 // code gives AWS's error code, or "".
@@ -127,28 +107,19 @@ func code(err error) string {
 	return ""
 }
 
-// A final error is one that AWS would give again.
-type final struct{ error }
-
-func (e final) Unwrap() error { return e.error }
-
-// passing tells whether the error may be gone with the next attempt: what is waited for goes on meanwhile.
+// passing tells whether the error may be gone with the next attempt: what is waited for goes on meanwhile. It is not,
+// where AWS found fault with a request, other than that there were too many.
 func passing(err error) bool {
 	var no *remote.Denied
 	if errors.As(err, &no) {
 		return no.Code == "unreachable"
 	}
-	return !errors.As(err, &final{})
-}
-
-// finally tells whether AWS found fault with a request, other than that there were too many.
-func finally(err error) bool {
 	var resp *smithyhttp.ResponseError
 	if !errors.As(err, &resp) || resp.HTTPStatusCode()/100 != 4 {
-		return false
+		return true
 	}
 	c := code(err)
 	slow := []string{"RequestLimitExceeded", "TooManyRequestsException", "SlowDown", "RequestTimeout",
 		"BandwidthLimitExceeded"}
-	return resp.HTTPStatusCode() != 429 && !strings.Contains(c, "Throttl") && !slices.Contains(slow, c)
+	return resp.HTTPStatusCode() == 429 || strings.Contains(c, "Throttl") || slices.Contains(slow, c)
 }

@@ -668,7 +668,7 @@ func TestLinks(t *testing.T) {
 	links := func(life time.Duration) (l mailbox.Links, boot string) {
 		t.Helper()
 		d := &data{Bucket: b.name, Prefix: "fisub/", job: job.ID}
-		_, boot, err := p.post(t.Context(), b, d, job, remote.Handle{}, life)
+		boot, err := p.post(t.Context(), b, d, job, job.Files[0].SHA256, life)
 		if err != nil {
 			t.Fatal(err)
 		}

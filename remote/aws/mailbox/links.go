@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"context"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
@@ -93,7 +94,14 @@ func (e *refusal) Error() string { return e.text }
 
 // do sends a request. Its errors hold no link: in an error of net/http the link is part of the text. An answer other
 // than 2xx is an error in S3's words; one of 400 to 499, but for 408 and 429, is a *refusal.
-func do(req *http.Request) (*http.Response, error) {
+func do(ctx context.Context, method, link, kind string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, link, body)
+	if err != nil {
+		return nil, &refusal{text: "no usable link"}
+	}
+	if kind != "" {
+		req.Header.Set("Content-Type", kind)
+	}
 	resp, err := client.Do(req)
 	if err != nil {
 		var u *url.Error
@@ -108,8 +116,8 @@ func do(req *http.Request) (*http.Response, error) {
 	defer resp.Body.Close()
 	text := resp.Status
 	var said struct{ Code, Message string }
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	if xml.Unmarshal(body, &said) == nil && said.Code != "" {
+	words, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if xml.Unmarshal(words, &said) == nil && said.Code != "" {
 		text = fmt.Sprintf("%s: %s: %.200s", resp.Status, said.Code, said.Message)
 	}
 	if c := resp.StatusCode; c/100 == 4 && c != http.StatusRequestTimeout && c != http.StatusTooManyRequests {

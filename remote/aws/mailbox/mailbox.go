@@ -75,7 +75,7 @@ type box struct {
 	o      Options
 	sent   int64 // bytes of the event stream that are in the bucket
 	tried  int64 // bytes of it that are there or may be
-	logged int64 // size of the log when it was last left
+	logged int   // size of the log when it was last left
 	quiet  string
 }
 
@@ -90,7 +90,8 @@ func (m *box) prepare(ctx context.Context) error {
 		return err
 	}
 	if u := m.links.Until; !u.IsZero() && time.Now().Add(job.Limit).After(u) {
-		return &expired{u, job.Limit}
+		return fmt.Errorf("%w: the links to the bucket expire at %s, the job may take %v", errLate,
+			u.UTC().Format(time.RFC3339), job.Limit)
 	}
 	work := filepath.Dir(filepath.Dir(m.dir))
 	if err := os.MkdirAll(agent.Store(work), 0o700); err != nil {
@@ -123,24 +124,12 @@ func (m *box) prepare(ctx context.Context) error {
 	return nil
 }
 
-// An expired error says that the job could not leave its results any more if it ran to its limit.
-type expired struct {
-	until time.Time
-	limit time.Duration
-}
-
-func (e *expired) Error() string {
-	return fmt.Sprintf("started too late: the links to the bucket expire at %s, the job may take %v",
-		e.until.UTC().Format(time.RFC3339), e.limit)
-}
+// errLate says that the job could not leave its results any more if it ran to its limit.
+var errLate = errors.New("started too late")
 
 // fetch brings one file of the bundle into the store, whole and checked or not at all.
 func (m *box) fetch(ctx context.Context, root string, f remote.File) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.links.Files[f.SHA256], nil)
-	if err != nil {
-		return &refusal{text: "no usable link to it"}
-	}
-	resp, err := do(req)
+	resp, err := do(ctx, http.MethodGet, m.links.Files[f.SHA256], "", nil)
 	if err != nil {
 		return err
 	}
@@ -174,7 +163,6 @@ func again(ctx context.Context, f func() error) error {
 func refused(ctx context.Context, err error) remote.Exit {
 	exit := remote.Exit{End: remote.Refused, Text: err.Error()}
 	var no *refusal
-	var late *expired
 	switch {
 	case ctx.Err() != nil:
 		exit = remote.Exit{End: remote.Cancelled, Text: "cancelled while the bundle was fetched"}
@@ -182,7 +170,7 @@ func refused(ctx context.Context, err error) remote.Exit {
 		exit.Hint = "give the host a larger disk"
 	case errors.Is(err, agent.ErrHash):
 		exit.Hint = "delete that object of the bucket's store and submit again"
-	case errors.As(err, &late), errors.As(err, &no) && no.status == http.StatusForbidden:
+	case errors.Is(err, errLate), errors.As(err, &no) && no.status == http.StatusForbidden:
 		exit.Hint = "submit again: with a larger queue_limit, or with credentials that last longer, where the job waited long"
 	}
 	return exit
@@ -192,17 +180,20 @@ func refused(ctx context.Context, err error) remote.Exit {
 func (m *box) run(ctx context.Context) remote.Exit {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	type end struct {
-		exit remote.Exit
-		err  error
-	}
-	ended := make(chan end, 1)
-	go func() { exit, err := m.o.Agent.Run(ctx, m.dir); ended <- end{exit, err} }()
-	bg := context.WithoutCancel(ctx)
+	ended := make(chan remote.Exit, 1)
+	go func() {
+		exit, err := m.o.Agent.Run(ctx, m.dir)
+		if err != nil {
+			exit = remote.Exit{End: remote.Refused, Text: err.Error()}
+		}
+		ended <- exit
+	}()
 	started := false
 	asked, logAt := time.Now(), time.Now()
-	for grown := time.NewTicker(m.o.Every); ; {
-		short, cancel := context.WithTimeout(bg, time.Minute)
+	grown := time.NewTicker(m.o.Every)
+	defer grown.Stop()
+	for {
+		short, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		if !started {
 			err := m.post(short, Started, nil)
 			m.trouble(err)
@@ -215,19 +206,16 @@ func (m *box) run(ctx context.Context) remote.Exit {
 		}
 		if time.Since(asked) > m.o.Stop && ctx.Err() == nil {
 			asked = time.Now()
-			if m.stopped(short) {
+			if resp, err := do(short, http.MethodGet, m.links.Stop, "", nil); err == nil {
+				resp.Body.Close()
 				m.say("the order to stop is in the bucket")
 				stop()
 			}
 		}
 		cancel()
 		select {
-		case e := <-ended:
-			grown.Stop()
-			if e.err != nil {
-				return remote.Exit{End: remote.Refused, Text: e.err.Error()}
-			}
-			return e.exit
+		case exit := <-ended:
+			return exit
 		case <-grown.C:
 		}
 	}
@@ -243,20 +231,6 @@ func (m *box) trouble(err error) {
 		m.say("leaving results in the bucket: %s", text)
 	}
 	m.quiet = text
-}
-
-// stopped tells whether the order to stop is there.
-func (m *box) stopped(ctx context.Context) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.links.Stop, nil)
-	if err != nil {
-		return false
-	}
-	resp, err := do(req)
-	if err != nil {
-		return false
-	}
-	resp.Body.Close()
-	return true
 }
 
 // end leaves the rest of the stream, the log, and the job's exit: the agent's own, or fallback where it left none.
@@ -293,20 +267,12 @@ func (m *box) end(ctx context.Context, fallback remote.Exit) error {
 // leaveEvents posts what the event stream has grown by. A piece that may be in the bucket already is posted as it was:
 // whoever has read it looks for the next one.
 func (m *box) leaveEvents(ctx context.Context) error {
-	f, err := os.Open(filepath.Join(m.dir, agent.EventsName))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
 	for {
 		size := m.tried - m.sent
 		if size == 0 {
 			size = MaxPiece / 2
 		}
-		piece, err := io.ReadAll(io.NewSectionReader(f, m.sent, size))
+		piece, err := m.read(agent.EventsName, m.sent, size)
 		if err != nil || len(piece) == 0 {
 			return err
 		}
@@ -318,25 +284,29 @@ func (m *box) leaveEvents(ctx context.Context) error {
 	}
 }
 
-// leaveLog posts the log where it has grown.
-func (m *box) leaveLog(ctx context.Context) error {
-	f, err := os.Open(filepath.Join(m.dir, agent.LogName))
+// read gives a piece of a file in the job's folder; nothing where there is no such file yet.
+func (m *box) read(name string, from, size int64) ([]byte, error) {
+	f, err := os.Open(filepath.Join(m.dir, name))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer f.Close()
-	log, err := io.ReadAll(io.LimitReader(f, MaxPiece/2))
-	if err != nil || int64(len(log)) == m.logged {
+	return io.ReadAll(io.NewSectionReader(f, from, size))
+}
+
+// leaveLog posts the log where it has grown.
+func (m *box) leaveLog(ctx context.Context) error {
+	log, err := m.read(agent.LogName, 0, MaxPiece/2)
+	if err != nil || len(log) == m.logged {
 		return err
 	}
-	if err := m.post(ctx, Log, log); err != nil {
-		return err
+	if err = m.post(ctx, Log, log); err == nil {
+		m.logged = len(log)
 	}
-	m.logged = int64(len(log))
-	return nil
+	return err
 }
 
 // post leaves one object in the bucket.
@@ -357,12 +327,7 @@ func (m *box) post(ctx context.Context, name string, content []byte) error {
 	if err := form.Close(); err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.links.Form.URL, &body)
-	if err != nil {
-		return &refusal{text: "no usable form"}
-	}
-	req.Header.Set("Content-Type", form.FormDataContentType())
-	resp, err := do(req)
+	resp, err := do(ctx, http.MethodPost, m.links.Form.URL, form.FormDataContentType(), &body)
 	if err != nil {
 		return err
 	}
