@@ -157,8 +157,7 @@ type newFile struct {
 // initialised prints what was written and what comes next.
 func (a *app) initialised(dir string, opts scaffold.Options, p *scaffold.Project, done []string) error {
 	made := newProject{Dir: dir, Definition: opts.Definition.Name, Language: opts.Language, Name: opts.Name,
-		Author: opts.Author,
-		Files:  []newFile{}, Next: a.nextLines(dir)}
+		Author: opts.Author, Files: []newFile{}, Next: a.nextLines(dir)}
 	for i, f := range p.Files {
 		made.Files = append(made.Files, newFile{f.Path, done[i], len(f.Content)})
 	}

@@ -118,7 +118,6 @@ func verdict(missing, failed, findings int, strict bool) error {
 
 func (a *app) workerCommand() *cli.Command {
 	return &cli.Command{Name: "worker", Hidden: true, Action: func(c *cli.Context) error {
-		return session.Work(c.Context,
-			openers)
+		return session.Work(c.Context, openers)
 	}}
 }

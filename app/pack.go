@@ -85,8 +85,7 @@ func (a *app) pack(o packOptions) error {
 			return nil // stdout holds the solution, which is JSON
 		}
 		return a.writeJSON(packed{out, sol.Name, sol.Definition, sol.Author, sol.Spec.Language, sol.Hash(),
-			append([]pack.Entry{}, s.Entries...),
-			append([]preflight.Finding{}, findings...)})
+			append([]pack.Entry{}, s.Entries...), append([]preflight.Finding{}, findings...)})
 	}
 	w := a.stdout
 	if out == "-" {
@@ -96,8 +95,7 @@ func (a *app) pack(o packOptions) error {
 	}
 	if !a.term.Quiet || out != "-" {
 		fmt.Fprintf(w, "name        %s by %s\ndefinition  %s\nlanguage    %s, entry point %s\nhash        %s\n", sol.Name,
-			sol.Author,
-			sol.Definition, sol.Spec.Language, sol.Spec.EntryPoint, sol.Hash())
+			sol.Author, sol.Definition, sol.Spec.Language, sol.Spec.EntryPoint, sol.Hash())
 		for _, e := range s.Entries {
 			fmt.Fprintf(w, "%-10s  %s\n", e.Status, entryText(e))
 		}

@@ -73,8 +73,7 @@ func (a *app) remoteCommand() *cli.Command {
 		}, workloadFlags(&o.Options)...),
 		Action: func(c *cli.Context) error { return a.remote(c.Context, o) },
 		Subcommands: []*cli.Command{a.remoteLsCommand(), a.remoteAttachCommand(), a.remoteLogsCommand(),
-			a.remoteCancelCommand(),
-			a.remoteGCCommand(), a.remoteHostsCommand()},
+			a.remoteCancelCommand(), a.remoteGCCommand(), a.remoteHostsCommand()},
 	}
 }
 

@@ -80,7 +80,6 @@ func (a *app) toolchainShow() error {
 		return a.writeJSON(t)
 	}
 	fmt.Fprintf(a.stdout, "nvcc      %s  %s\nheaders   %s\nruntime   %s\ntvm-ffi   %s  %s\nlinker    %s\n", t.Version,
-		t.NVCC, t.CUDAInclude,
-		t.CUDART, t.TVMFFIVersion, t.TVMFFI, t.CXXVersion)
+		t.NVCC, t.CUDAInclude, t.CUDART, t.TVMFFIVersion, t.TVMFFI, t.CXXVersion)
 	return nil
 }

@@ -162,8 +162,7 @@ func (x *examination) gpu(ctx context.Context) []Line {
 	lines := []Line{ok("driver", "NVIDIA %s", version)}
 	if version == "" {
 		lines[0] = missing("driver", "no NVIDIA driver", "install one (https://www.nvidia.com/drivers), or in a container "+
-			"start it with the "+
-			"GPUs; fisub remote uses other hosts' GPUs")
+			"start it with the GPUs; fisub remote uses other hosts' GPUs")
 	}
 	if x.OpenGPU != nil {
 		if info, err := x.OpenGPU(ctx); err != nil {
@@ -185,8 +184,7 @@ func (x *examination) gpu(ctx context.Context) []Line {
 	}
 	if gpus, err := stamp.GPUs(); err != nil {
 		lines = append(lines, warn("nvml", err.Error()+": runs have no clocks, temperature and other processes in their "+
-			"stamp",
-			"put the driver's libnvidia-ml.so.1 in the loader's path"))
+			"stamp", "put the driver's libnvidia-ml.so.1 in the loader's path"))
 	} else {
 		lines = append(lines, ok("nvml", "tells of %s", plain.Count(len(gpus), "GPU")))
 	}
@@ -296,8 +294,7 @@ func clocks(rows []row) Line {
 		return ok("clocks", "%s", text)
 	}
 	return warn("clocks", text, fmt.Sprintf("for steadier figures: sudo nvidia-smi -pm 1 && sudo nvidia-smi -i %s -lgc "+
-		"MHZ; -rgc gives them free",
-		strings.Join(loose, ",")))
+		"MHZ; -rgc gives them free", strings.Join(loose, ",")))
 }
 
 // counters tells from the driver's parameters whether ncu may read the performance counters.

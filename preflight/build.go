@@ -144,9 +144,8 @@ func (c *checker) broken(arch string, b *device.BuildError) {
 		code, hint := "does-not-compile", ""
 		if lib := toolkitHeader.FindString(m[5]); lib != "" && strings.Contains(m[5], "o such file") {
 			told++
-			c.Findings = append(c.Findings, Finding{Code: "not-compiled", Severity: Note, Path: path, Line: line, Col: max(col,
-				1),
-				Msg: fmt.Sprintf("not compiled for %s: this toolchain has no %s, the contest's has", arch,
+			c.Findings = append(c.Findings, Finding{Code: "not-compiled", Severity: Note, Path: path, Line: line,
+				Col: max(col, 1), Msg: fmt.Sprintf("not compiled for %s: this toolchain has no %s, the contest's has", arch,
 					lib), Hint: "set CUDA_HOME to a whole CUDA toolkit"})
 			continue
 		}
@@ -185,8 +184,7 @@ func (c *checker) built(arch string, obj *nvcc.Object, b *Build) {
 	if !strings.HasSuffix(arch, "a") && !strings.HasSuffix(arch, "f") {
 		// The compiler knows better what is compiled in the end.
 		c.Findings = slices.DeleteFunc(c.Findings, func(f Finding) bool {
-			return f.Code == "needs-a-arch" &&
-				f.Severity == Error
+			return f.Code == "needs-a-arch" && f.Severity == Error
 		})
 	}
 	for _, k := range obj.Kernels {

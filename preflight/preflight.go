@@ -353,8 +353,7 @@ func (c *checker) droppedIncludes() {
 			severity = Warning
 		}
 		c.Findings = append(c.Findings, Finding{Code: "include-dropped", Severity: severity, Path: c.sourcePath(inc.Path),
-			Line: inc.Line, Col: inc.Col,
-			Msg: fmt.Sprintf("%s is there, but the packer leaves it out", inc.Name), Hint: hint})
+			Line: inc.Line, Col: inc.Col, Msg: fmt.Sprintf("%s is there, but the packer leaves it out", inc.Name), Hint: hint})
 	}
 }
 

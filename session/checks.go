@@ -103,8 +103,7 @@ type collectedJSON struct {
 // NewChecked is the JSON of a report.
 func NewChecked(r *preflight.Report, strict bool) CheckedOne {
 	one := CheckedOne{OK: r.OK(strict), Findings: append([]preflight.Finding{}, r.Findings...),
-		Files:   append([]pack.Entry{}, r.Entries...),
-		Kernels: []preflight.Kernel{}, Collected: []collectedJSON{}}
+		Files: append([]pack.Entry{}, r.Entries...), Kernels: []preflight.Kernel{}, Collected: []collectedJSON{}}
 	if r.Solution != nil && r.OK(false) {
 		hash := r.Solution.Hash()
 		one.ContentHash = &hash

@@ -193,8 +193,7 @@ func refused(err error) error {
 	var lines []string
 	for line := range strings.Lines(failed.Text) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "hint: ") &&
-			!strings.HasPrefix(line, "error: failed to push some refs") &&
-			!strings.HasPrefix(line, "To ") && line != "Done" {
+			!strings.HasPrefix(line, "error: failed to push some refs") && !strings.HasPrefix(line, "To ") && line != "Done" {
 			lines = append(lines, plain.Brief(line, maxLine))
 		}
 	}
