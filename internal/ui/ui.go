@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -84,15 +83,16 @@ func (t *Terminal) Note(format string, args ...any) {
 
 // Warn prints a warning, and a hint where there is one, to Err.
 func (t *Terminal) Warn(text, hint string) {
-	fmt.Fprintf(t.Err, "%s %s\n", t.paint(yellow, "warning:"), plain.Lines(text))
-	if hint != "" {
-		fmt.Fprintf(t.Err, "%s %s\n", t.paint(bold, "hint:"), plain.Lines(hint))
-	}
+	t.say(t.paint(yellow, "warning:"), text, hint)
 }
 
 // Error prints an error, which may have several lines, and its hint, to Err.
 func (t *Terminal) Error(text, hint string) {
-	fmt.Fprintf(t.Err, "%s %s\n", t.paint(red, "fisub:"), plain.Lines(text))
+	t.say(t.paint(red, "fisub:"), text, hint)
+}
+
+func (t *Terminal) say(what, text, hint string) {
+	fmt.Fprintf(t.Err, "%s %s\n", what, plain.Lines(text))
 	if hint != "" {
 		fmt.Fprintf(t.Err, "%s %s\n", t.paint(bold, "hint:"), plain.Lines(hint))
 	}
@@ -184,8 +184,8 @@ type runView struct {
 	t       *Terminal
 	run     *event.Run
 	bar     *Bar
-	axes    []string // columns
-	widths  []int    // of the axes
+	axes    []string
+	columns []column
 	samples map[string]*event.Samples
 	timer   string
 	doubts  map[string][]string // workloads by the sentence that says why their timings are in doubt
@@ -271,11 +271,8 @@ func (v *runView) start(r *event.Run) {
 			names[name] = true
 		}
 	}
-	for name := range names {
-		v.axes = append(v.axes, name)
-	}
-	sort.Strings(v.axes)
-	v.fit()
+	v.axes = slices.Sorted(maps.Keys(names))
+	v.columns = columns(r, v.axes)
 }
 
 // job shows what a job of a remote run does.
@@ -291,43 +288,73 @@ func (v *runView) job(place string, j *event.Job) {
 	v.t.Note("%s", plain.Line(place+": "+text))
 }
 
-// fit chooses the widths of the axes' columns. Where the line would have 100 columns or more, the longest names are
-// cut, as far as the values of the workloads allow.
-func (v *runView) fit() {
-	room := 99 - len("WORKLOAD") - 2 - statusWidth - 2*(2+errorWidth)
-	if !v.run.Device.Emulated {
-		room -= 2 + timeWidth + 2 + spreadWidth
-		if v.run.Baseline != nil {
-			room -= 2 + speedupWidth
+// A column of the table of a run. Numbers stand on its right, words on its left.
+type column struct {
+	title  string
+	width  int
+	number bool
+}
+
+// columns are those of a run. Where a line would have 100 columns or more, the longest names of axes are cut, as far as
+// the values of the workloads allow.
+func columns(r *event.Run, axes []string) []column {
+	const statusWidth, errorWidth, timeWidth = len("INCORRECT_NUMERICAL"), len("1.00e-07"), len("1234.56 us")
+	all := []column{{"WORKLOAD", 8, false}}
+	least := []int{8}
+	for _, name := range axes {
+		values := 0
+		for _, w := range r.Workloads {
+			values = max(values, len(fmt.Sprint(w.Axes[name])))
+		}
+		title := strings.ToUpper(plain.Line(name))
+		all = append(all, column{title, max(utf8.RuneCountInString(title), values), true})
+		least = append(least, max(values, 4))
+	}
+	all = append(all, column{"STATUS", statusWidth, false}, column{"MAX ABS", errorWidth, true},
+		column{"MAX REL", errorWidth, true})
+	if !r.Device.Emulated {
+		all = append(all, column{"MEDIAN", timeWidth, true}, column{"±", len("0.5 %"), true})
+		if r.Baseline != nil {
+			all = append(all, column{"SPEEDUP", len("SPEEDUP"), true})
 		} else {
-			room -= 2 + timeWidth
+			all = append(all, column{"MIN", timeWidth, true})
 		}
-		if v.run.Floors {
-			room -= 2 + shareWidth
+		if r.Floors {
+			all = append(all, column{"COPY", len("100 %"), true})
 		}
 	}
-	least := make([]int, len(v.axes))
-	v.widths = make([]int, len(v.axes))
-	for i, name := range v.axes {
-		for _, w := range v.run.Workloads {
-			least[i] = max(least[i], len(fmt.Sprint(w.Axes[name])))
-		}
-		v.widths[i] = max(utf8.RuneCountInString(plain.Line(name)), least[i])
-		least[i] = max(least[i], 4)
-		room -= 2 + v.widths[i]
+	over := 2*(len(all)-1) - 99
+	for _, c := range all {
+		over += c.width
 	}
-	for ; room < 0; room++ {
-		widest := -1
-		for i, w := range v.widths {
-			if w > least[i] && (widest < 0 || w > v.widths[widest]) {
+	for ; over > 0; over-- {
+		widest := 0
+		for i, few := range least {
+			if all[i].width > few && (widest == 0 || all[i].width > all[widest].width) {
 				widest = i
 			}
 		}
-		if widest < 0 {
-			return
+		if widest == 0 {
+			break
 		}
-		v.widths[widest]--
+		all[widest].width--
 	}
+	for i := range all {
+		all[i].title = plain.Cut(all[i].title, all[i].width)
+	}
+	return all
+}
+
+// line puts cells into the columns, and behind them what there is more.
+func (v *runView) line(cells []string) string {
+	for i := range min(len(cells), len(v.columns)) {
+		if c := v.columns[i]; c.number {
+			cells[i] = left(cells[i], c.width)
+		} else {
+			cells[i] = pad(cells[i], c.width)
+		}
+	}
+	return strings.TrimRight(strings.Join(cells, "  "), " ")
 }
 
 // header is printed above the first row, so that nothing of the build comes between.
@@ -336,120 +363,92 @@ func (v *runView) header() error {
 		return nil
 	}
 	v.headed = true
-	t := v.t
-	cols := []string{pad("WORKLOAD", 8)}
-	for i, name := range v.axes {
-		cols = append(cols, left(plain.Cut(strings.ToUpper(plain.Line(name)), v.widths[i]), v.widths[i]))
+	var cells []string
+	for _, c := range v.columns {
+		cells = append(cells, c.title)
 	}
-	cols = append(cols, pad("STATUS", statusWidth), left("MAX ABS", errorWidth), left("MAX REL", errorWidth))
-	if !v.run.Device.Emulated {
-		cols = append(cols, left("MEDIAN", timeWidth), left("±", spreadWidth))
-		if v.run.Baseline != nil {
-			cols = append(cols, left("SPEEDUP", speedupWidth))
-		} else {
-			cols = append(cols, left("MIN", timeWidth))
-		}
-		if v.run.Floors {
-			cols = append(cols, left("COPY", shareWidth))
-		}
-		if len(v.places) > 0 {
-			cols = append(cols, " ")
-		}
+	if len(v.places) > 0 && !v.run.Device.Emulated {
+		cells = append(cells, " ")
 	}
 	if len(v.places) > 0 {
-		cols = append(cols, "PLACE")
+		cells = append(cells, "PLACE")
 	}
-	_, err := fmt.Fprintln(t.Out, t.paint(bold, strings.TrimRight(strings.Join(cols, "  "), " ")))
+	_, err := fmt.Fprintln(v.t.Out, v.t.paint(bold, v.line(cells)))
 	return err
 }
-
-const (
-	statusWidth  = len("INCORRECT_NUMERICAL")
-	errorWidth   = len("1.00e-07")
-	timeWidth    = len("1234.56 us")
-	spreadWidth  = len("0.5 %")
-	speedupWidth = len("SPEEDUP")
-	shareWidth   = len("100 %")
-)
 
 func (v *runView) row(uuid, place string, e *event.Evaluated) error {
 	if err := v.header(); err != nil {
 		return err
 	}
 	t := v.t
-	further := ""
-	cols := []string{pad(plain.Short(uuid), 8)}
-	for i, name := range v.axes {
-		cols = append(cols, left(fmt.Sprint(e.Axes[name]), v.widths[i]))
+	cells := []string{plain.Short(uuid)}
+	for _, name := range v.axes {
+		cells = append(cells, fmt.Sprint(e.Axes[name]))
 	}
 	color := green
 	if e.Status != "PASSED" {
 		color = red
 	}
-	cols = append(cols, t.paint(color, pad(plain.Line(e.Status), statusWidth)), left(ErrorText(e.MaxAbs), errorWidth),
-		left(ErrorText(e.MaxRel), errorWidth))
+	cells = append(cells, pad(plain.Line(e.Status), v.columns[len(cells)].width), ErrorText(e.MaxAbs),
+		ErrorText(e.MaxRel))
+	status := &cells[1+len(v.axes)]
+	*status = t.paint(color, *status)
+	further, mark := "", " "
 	if e.Latency != nil {
-		cols = append(cols, left(Micros(*e.Latency*1e6), timeWidth))
-		if s := v.samples[uuid]; s != nil {
-			cols = append(cols, left(Spread(s.Interval), spreadWidth))
-			if v.run.Baseline != nil {
-				cols = append(cols, left(Times(e.Speedup), speedupWidth))
-			} else {
-				cols = append(cols, left(Micros(float64(s.MinNS)), timeWidth))
-			}
-			if v.run.Floors {
-				cols = append(cols, left(Percent(s.CopyShare), shareWidth))
-			}
-			if t.Wide {
-				further = figures(s, v.run.Baseline != nil)
-			}
-			if len(s.Disturbed) > 0 {
-				cols = append(cols, t.paint(yellow, "*"))
-			} else if place != "" {
-				cols = append(cols, " ")
-			}
-			for _, sentence := range s.Disturbed {
-				v.doubts[sentence] = append(v.doubts[sentence], plain.Short(uuid))
-			}
-			for _, w := range s.Warnings {
-				t.Warn(fmt.Sprintf("workload %s: %s", plain.Line(uuid), plain.Line(w)), "")
-			}
-		}
+		cells = append(cells, Micros(*e.Latency*1e6))
 	}
-	if place != "" {
-		cols = append(cols, plain.Line(place))
-	}
-	if _, err := fmt.Fprintln(t.Out, strings.TrimRight(strings.Join(cols, "  "), " ")); err != nil {
-		return err
-	}
-	if further != "" {
-		if _, err := fmt.Fprintln(t.Out, "          "+t.paint(dim, further)); err != nil {
-			return err
-		}
-	}
-	if e.Status == "PASSED" {
-		return nil
-	}
-	lines := []string{e.Detail}
-	if log := strings.TrimRight(e.Log, "\n"); log != "" && log != e.Detail {
-		all := strings.Split(log, "\n")
-		const most = 12
-		if len(all) > most && !t.Verbose {
-			lines = append(lines, all[:most]...)
-			lines = append(lines, fmt.Sprintf("... %d more lines in the run folder, log/%s.log", len(all)-most, uuid))
+	if s := v.samples[uuid]; s != nil && e.Latency != nil {
+		cells = append(cells, Spread(s.Interval))
+		if v.run.Baseline != nil {
+			cells = append(cells, Times(e.Speedup))
 		} else {
-			lines = append(lines, all...)
+			cells = append(cells, Micros(float64(s.MinNS)))
+		}
+		if v.run.Floors {
+			cells = append(cells, Percent(s.CopyShare))
+		}
+		if t.Wide {
+			further = figures(s, v.run.Baseline != nil)
+		}
+		if len(s.Disturbed) > 0 {
+			mark = t.paint(yellow, "*")
+		}
+		for _, sentence := range s.Disturbed {
+			v.doubts[sentence] = append(v.doubts[sentence], plain.Short(uuid))
+		}
+		for _, w := range s.Warnings {
+			t.Warn(fmt.Sprintf("workload %s: %s", plain.Line(uuid), plain.Line(w)), "")
 		}
 	}
-	for i, line := range lines {
-		if line == "" || i > 0 && strings.HasSuffix(line, e.Detail) {
-			continue
+	cells = append(cells, make([]string, max(0, len(v.columns)-len(cells)))...)
+	if !v.run.Device.Emulated {
+		cells = append(cells, mark)
+	}
+	lines := []string{v.line(append(cells, plain.Line(place)))}
+	add := func(line string) { lines = append(lines, "          "+t.paint(dim, plain.Line(line))) }
+	if further != "" {
+		add(further)
+	}
+	if e.Status != "PASSED" {
+		if e.Detail != "" {
+			add(e.Detail)
 		}
-		if _, err := fmt.Fprintln(t.Out, "          "+t.paint(dim, plain.Line(line))); err != nil {
-			return err
+		log := strings.Split(strings.TrimRight(e.Log, "\n"), "\n")
+		const most = 12
+		more := ""
+		if len(log) > most && !t.Verbose {
+			more = fmt.Sprintf("... %d more lines in the run folder, log/%s.log", len(log)-most, uuid)
+			log = log[:most]
+		}
+		for _, line := range append(log, more) {
+			if line != "" && !strings.HasSuffix(line, e.Detail) {
+				add(line)
+			}
 		}
 	}
-	return nil
+	_, err := fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
+	return err
 }
 
 func (v *runView) done(d *event.Done) error {
@@ -472,19 +471,13 @@ func (v *runView) done(d *event.Done) error {
 		text += " and " + plain.Count(began-1, "other place")
 	}
 	text += fmt.Sprintf(" in %.1f s", d.Seconds)
-	if _, err := fmt.Fprintln(t.Out, text); err != nil {
-		return err
-	}
+	lines := []string{text}
 	if v.timer != "" {
-		if _, err := fmt.Fprintln(t.Out, v.legend()); err != nil {
-			return err
-		}
+		lines = append(lines, v.legend())
 	}
 	if b := v.run.Baseline; b != nil && d.Score != nil {
-		if _, err := fmt.Fprintf(t.Out, "contest score: %.3f, the mean speed-up over baseline %s on %s%s\n", *d.Score,
-			plain.Line(b.Name), plain.Count(d.Scored, "workload"), Zeroed(d)); err != nil {
-			return err
-		}
+		lines = append(lines, fmt.Sprintf("contest score: %.3f, the mean speed-up over baseline %s on %s%s", *d.Score,
+			plain.Line(b.Name), plain.Count(d.Scored, "workload"), Zeroed(d)))
 	}
 	for _, sentence := range slices.Sorted(maps.Keys(v.doubts)) {
 		of := v.doubts[sentence]
@@ -492,12 +485,11 @@ func (v *runView) done(d *event.Done) error {
 		if len(of) > 1 {
 			which = fmt.Sprintf("%d workloads", len(of))
 		}
-		if _, err := fmt.Fprintf(t.Out, "%s %s, in doubt however often measured: %s\n", t.paint(yellow, "*"), which,
-			plain.Line(sentence)); err != nil {
-			return err
-		}
+		lines = append(lines, fmt.Sprintf("%s %s, in doubt however often measured: %s", t.paint(yellow, "*"), which,
+			plain.Line(sentence)))
 	}
-	return nil
+	_, err := fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
+	return err
 }
 
 func began(places map[string]bool) (n int) {
