@@ -103,15 +103,19 @@ const (
 	limit       = 10 * time.Second
 )
 
+// A look finds out about something, within the time of its context.
+type look func(context.Context) []Line
+
 // Examine looks at everything at once. The lines come in an order of their own.
 func Examine(ctx context.Context, o Options) *Report {
-	type look func(context.Context) []Line
 	one := func(f func(context.Context) Line) look {
 		return func(ctx context.Context) []Line { return []Line{f(ctx)} }
 	}
 	x := &examination{Options: o}
-	checks := []look{one(x.program), one(x.git), one(x.compiler), x.gpu, x.toolchain, x.tools, x.python, x.storage,
-		one(x.ssh), one(x.slurm)}
+	checks := []look{x.program, program("git", "apt-get install git", "--version"), x.compiler, x.gpu, x.toolchain,
+		x.tools, x.python, x.storage, program("ssh", "apt-get install openssh-client; only hosts over SSH need it", "-V"),
+		program("sbatch", `name a login host in [remote.NAME]; only provider = "slurm" without one needs it here`,
+			"--version")}
 	if o.Dataset != nil {
 		checks = append(checks, one(x.dataset))
 	}
@@ -156,15 +160,14 @@ func (r *Report) sumUp() {
 	for _, u := range uses {
 		use := Use{Command: u.command, OK: true}
 		for _, need := range u.needs {
-			lines := r.named(need)
-			if len(lines) == 0 || slices.ContainsFunc(lines, func(l Line) bool { return l.State != Missing }) {
-				continue // of several remotes one will do
+			if found, usable := r.state(need); found && !usable {
+				use.OK = false
+				use.Lacks = append(use.Lacks, need)
 			}
-			use.OK = false
-			use.Lacks = append(use.Lacks, need)
 		}
 		for i := range r.Lines {
-			if l := &r.Lines[i]; l.State == Missing && slices.Contains(u.needs, group(l.Name)) {
+			l := &r.Lines[i]
+			if name, _, _ := strings.Cut(l.Name, "."); l.State == Missing && slices.Contains(u.needs, name) {
 				l.Needed = append(l.Needed, u.command)
 			}
 		}
@@ -172,20 +175,15 @@ func (r *Report) sumUp() {
 	}
 }
 
-// group is "remote" of "remote.lab", and of other names the name.
-func group(name string) string {
-	before, _, _ := strings.Cut(name, ".")
-	return before
-}
-
-// named gives the lines of a name, and those that are a part of it: remote, remote.lab, remote.lab.gpu01.
-func (r *Report) named(name string) (lines []Line) {
+// state tells whether there are lines of a name, or of a part of it, as remote, remote.lab, remote.lab.gpu01, and
+// whether one of them is not missing: of several remotes one will do.
+func (r *Report) state(name string) (found, usable bool) {
 	for _, l := range r.Lines {
 		if l.Name == name || strings.HasPrefix(l.Name, name+".") {
-			lines = append(lines, l)
+			found, usable = true, usable || l.State != Missing
 		}
 	}
-	return lines
+	return found, usable
 }
 
 // groups stand for several names where something is required.
@@ -207,17 +205,18 @@ var known = []string{"clocks", "counters", "nvml", "cupti", "remote"}
 // Require gives the names among those asked for that are missing. The error names one that nobody knows.
 func (r *Report) Require(names []string) (missing []string, err error) {
 	for _, name := range names {
-		if all, ok := groups[name]; ok {
-			sub, _ := r.Require(all)
-			missing = append(missing, sub...)
-			continue
+		all, group := groups[name]
+		if !group {
+			all = []string{name}
 		}
-		lines := r.named(name)
-		if len(lines) == 0 && !slices.Contains(known, name) {
-			return nil, fmt.Errorf("nothing is named %q", name)
-		}
-		if !slices.ContainsFunc(lines, func(l Line) bool { return l.State != Missing }) {
-			missing = append(missing, name)
+		for _, n := range all {
+			found, usable := r.state(n)
+			if !found && !group && !slices.Contains(known, n) {
+				return nil, fmt.Errorf("nothing is named %q", n)
+			}
+			if !usable {
+				missing = append(missing, n)
+			}
 		}
 	}
 	slices.Sort(missing)

@@ -47,45 +47,34 @@ func ask(ctx context.Context, both bool, name string, args ...string) (string, e
 	return strings.TrimSpace(string(out)), err
 }
 
-func (x *examination) program(context.Context) Line {
+func (x *examination) program(context.Context) []Line {
 	if !x.Built {
-		return missing("gpu-support", fmt.Sprintf("fisub %s was built without GPU support", x.Version), "make build")
+		return []Line{missing("gpu-support", fmt.Sprintf("fisub %s was built without GPU support", x.Version), "make build")}
 	}
-	return ok("gpu-support", "fisub %s with GPU support, %s/%s", x.Version, runtime.GOOS, runtime.GOARCH)
+	return []Line{ok("gpu-support", "fisub %s with GPU support, %s/%s", x.Version, runtime.GOOS, runtime.GOARCH)}
 }
 
-// found looks for a program on PATH and asks it for its version.
-func found(ctx context.Context, name, hint, version string) Line {
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return missing(name, "not on PATH", hint)
+// program looks for one on PATH and asks it for its version.
+func program(name, hint, version string) look {
+	return func(ctx context.Context) []Line {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			return []Line{missing(name, "not on PATH", hint)}
+		}
+		if out, err := ask(ctx, true, path, version); err == nil { // ssh tells its version on stderr
+			return []Line{ok(name, "%s (%s)", plain.First(out), path)}
+		}
+		return []Line{ok(name, "%s", path)}
 	}
-	if out, err := ask(ctx, true, path, version); err == nil { // ssh tells its version on stderr
-		return ok(name, "%s (%s)", plain.First(out), path)
-	}
-	return ok(name, "%s", path)
 }
 
-func (x *examination) git(ctx context.Context) Line {
-	return found(ctx, "git", "apt-get install git", "--version")
-}
-
-func (x *examination) ssh(ctx context.Context) Line {
-	return found(ctx, "ssh", "apt-get install openssh-client; only hosts over SSH need it", "-V")
-}
-
-func (x *examination) slurm(ctx context.Context) Line {
-	return found(ctx, "sbatch", `name a login host in [remote.NAME]; only provider = "slurm" without one needs it here`,
-		"--version")
-}
-
-func (x *examination) compiler(ctx context.Context) Line {
+func (x *examination) compiler(ctx context.Context) []Line {
 	d, err := emu.Opener().Open(ctx, device.Options{CacheDir: x.Cache})
 	if err != nil {
-		return failed("compiler", err, "apt-get install g++")
+		return []Line{failed("compiler", err, "apt-get install g++")}
 	}
 	defer d.Close()
-	return ok("compiler", "%s, for the emulator", d.Info().Toolchain)
+	return []Line{ok("compiler", "%s, for the emulator", d.Info().Toolchain)}
 }
 
 // toolchain tells of the CUDA compiler, TVM-FFI, CUPTI, which comes with it, and of what fisub remote makes with them.
