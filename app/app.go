@@ -4,6 +4,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -136,7 +137,7 @@ func (a *app) cli() *cli.App {
 		a.doctorCommand(), a.toolchainCommand(),
 		a.helpCommand(), a.completionCommand(), a.workerCommand(),
 	}
-	a.finish(commands)
+	a.finish(commands, "")
 	cli.VersionFlag = boolFlag(new(bool), "version", "print the version") // -v is ours
 	return &cli.App{
 		Name:            "fisub",
@@ -166,10 +167,12 @@ func (a *app) cli() *cli.App {
 	}
 }
 
-// finish gives the commands what all of them have: the global flags, completion, and their refusals of flags and
-// arguments.
-func (a *app) finish(commands []*cli.Command) {
+// finish gives the commands behind the words before what all of them have: their description, the global flags,
+// completion, and their refusals of flags and arguments.
+func (a *app) finish(commands []*cli.Command, before string) {
 	for _, c := range commands {
+		words := before + c.Name
+		c.Description = cmp.Or(c.Description, descriptions()[words])
 		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return usage.Errorf(flagHint(c, err), "%w", err) }
 		c.HideHelpCommand = true
 		c.BashComplete = a.completer(c)
@@ -183,7 +186,7 @@ func (a *app) finish(commands []*cli.Command) {
 			}
 			return action(ctx)
 		}
-		a.finish(c.Subcommands)
+		a.finish(c.Subcommands, words+" ")
 	}
 }
 

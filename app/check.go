@@ -32,23 +32,6 @@ func (a *app) checkCommand() *cli.Command {
 		Name:      "check",
 		Usage:     "say what is wrong with the submission, or with dataset files, before anything runs",
 		ArgsUsage: "[FILE...]",
-		Description: "Without arguments: what the contest would reject, fail or silently change, all at once, each " +
-			"finding with its place and\n" +
-			"remedy: what its collector finds in the repository, config.toml, what the packer drops, exports and parameters, " +
-			"forbidden\n" +
-			"libraries and shipped binaries, the definition's constraints. CUDA and C++ are compiled for sm_100 as the " +
-			"contest compiles\n" +
-			"them, which takes no GPU, where there is a toolchain; each kernel's registers, spills, shared memory and " +
-			"occupancy are\n" +
-			"printed. docs/check.md lists the codes of findings. Where there is no config.toml here, those of the immediate " +
-			"subfolders are\n" +
-			"checked. With FILE: definition, solution, workload or trace files (.json, .jsonl) by the format's rules.\n\n" +
-			"   fisub check\n" +
-			"   fisub check --strict\n" +
-			"   fisub check --arch none\n" +
-			"   fisub check --arch sm_90,sm_100\n" +
-			"   fisub check solution.json workloads/gdn/*.jsonl\n\n" +
-			"Exit status: 0 no error (warnings may be there, but not with --strict); 2 errors.",
 		Flags: []cli.Flag{
 			stringFlag(&o.arch, "arch", "compile for `ARCH[,ARCH...]`, such as sm_100, or none",
 				"sm_100, where there is a toolchain"),

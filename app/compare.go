@@ -35,23 +35,6 @@ func (a *app) compareCommand() *cli.Command {
 		Name:      "compare",
 		Usage:     "tell whether B is faster than A",
 		ArgsUsage: "A B [C...]",
-		Description: "A and B are two runs: an id, its beginning, last, last~1 for the one before it, or the folder of a " +
-			"run. Or they are\n" +
-			"two solutions that are run now, with their trials taken in turn on one device: a packed solution FILE.json, a " +
-			"folder\n" +
-			"with a config.toml, or a git revision REV, or REV:DIR for the submission in another folder of the repository.\n" +
-			"Further ones are run in turn with them and compared with A too, each in a table of its own.\n" +
-			"For each workload that both have, and as a whole, B's time over A's with its 95 % interval, and the verdict on " +
-			"B:\n" +
-			"   faster, slower  the medians differ by more than the threshold, and chance does not explain it\n" +
-			"                   (at 0.05: Mann-Whitney test of the timings, t-test of the\n" +
-			"                   medians of trials, and the interval)\n" +
-			"   same            they do not, and the interval rules out twice the threshold\n" +
-			"   unclear         the timings do not decide it\n\n" +
-			"   fisub compare last~1 last\n" +
-			"   fisub compare HEAD .\n" +
-			"   fisub compare . solution/baselines/warp-per-row solution/baselines/warp-8-rows\n" +
-			"   fisub compare --fail-on slower --set contest54 main HEAD",
 		Flags: append([]cli.Flag{
 			numberFlag(&o.threshold, "threshold", "smallest difference that matters, in `PERCENT`", fmt.Sprint(percent)),
 			stringFlag(&o.failOn, "fail-on", "`VERDICT` slower: exit with status 3 if B is slower as a whole, fails what A "+

@@ -34,13 +34,6 @@ func (a *app) completionCommand() *cli.Command {
 		Name:      "completion",
 		Usage:     "print the script that makes a shell complete fisub's commands, flags and values",
 		ArgsUsage: strings.Join(shells, "|"),
-		Description: "It completes commands, flags and their values: definitions, workload sets, beginnings of uuids, run " +
-			"ids, baselines,\n" +
-			"remotes. Add to the file that the shell reads when it starts:\n\n" +
-			"   ~/.bashrc                    source <(fisub completion bash)\n" +
-			"   ~/.zshrc, behind compinit    source <(fisub completion zsh)\n" +
-			"   ~/.config/fish/config.fish   fisub completion fish | source\n\n" +
-			"   fisub completion bash",
 		Action: func(c *cli.Context) error {
 			if !slices.Contains(shells, c.Args().First()) {
 				return usage.Unknown("shell", c.Args().First(), shells)

@@ -30,16 +30,11 @@ func (a *app) datasetCommand() *cli.Command {
 		Usage: "list, check and synthesise workloads and their inputs",
 		Subcommands: []*cli.Command{
 			{Name: "ls", Usage: "list definitions and their workload sets; with -v the workloads too", Flags: ls.flags(),
-				Description: "   fisub dataset ls\n   fisub dataset ls -v --definition gdn_decode_qk4_v8_d128_k_last --set " +
-					"contest54",
 				Action: func(*cli.Context) error { return a.datasetLs(ls) }},
 			{Name: "verify", Usage: "check workloads and input files against their definitions", Flags: verify.flags(),
-				Description: "   fisub dataset verify\n   fisub dataset verify --dataset ~/mlsys26-contest",
-				Action:      func(c *cli.Context) error { return a.datasetVerify(c.Context, verify) }},
+				Action: func(c *cli.Context) error { return a.datasetVerify(c.Context, verify) }},
 			{Name: "synth", Usage: "make the input files that are missing, the same bytes on every machine",
-				Flags: append(synth.flags(), stringFlag(&synth.out, "o", "write below the folder `DIR`", "the dataset's own root")),
-				Description: "   fisub dataset synth --definition gdn_decode_qk4_v8_d128_k_last --set default\n" +
-					"   fisub dataset synth --definition gdn_decode_qk4_v8_d128_k_last --set default -o trace    below another folder",
+				Flags:  append(synth.flags(), stringFlag(&synth.out, "o", "write below the folder `DIR`", "the dataset's own root")),
 				Action: func(c *cli.Context) error { return a.datasetSynth(c.Context, synth) }},
 		},
 	}

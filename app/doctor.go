@@ -24,14 +24,6 @@ func (a *app) doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
 		Usage: "say what this machine can do, and what is missing for which command",
-		Description: "Looks at compilers, driver, GPUs, clocks, tools, Python and its packages, the dataset, config.toml, " +
-			"the hosts of\n" +
-			"[remote.NAME], and disks: a line for each, with the command that helps where something is missing. It installs\n" +
-			"and measures nothing. Exit status 0, whatever is missing, but 1 where --require names it.\n\n" +
-			"   fisub doctor\n" +
-			"   fisub doctor --no-remote\n" +
-			"   fisub doctor --require compiler,git\n" +
-			"   fisub doctor --require cuda,cupti,remote.lab",
 		Flags: []cli.Flag{
 			boolFlag(&noRemote, "no-remote", "do not ask the hosts of [remote.NAME]"),
 			stringFlag(&require, "require", "exit with 1 if one of `FOUND[,FOUND...]` is missing: the names in the second "+

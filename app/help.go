@@ -2,9 +2,11 @@ package app
 
 import (
 	"bytes"
+	_ "embed"
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 
 	"github.com/urfave/cli/v2"
 
@@ -25,6 +27,19 @@ var straightPath = []struct{ line, what string }{
 	{"fisub pack", "write solution.json as the contest's packer does"},
 	{"fisub submit", "tag exactly what was tested"},
 }
+
+//go:embed help.txt
+var helpText string
+
+// descriptions are what the help of a command says of it at length, by its words behind fisub: "remote attach".
+var descriptions = sync.OnceValue(func() map[string]string {
+	all := map[string]string{}
+	for part := range strings.SplitSeq("\n"+helpText, "\n# ") {
+		words, text, _ := strings.Cut(part, "\n")
+		all[words] = strings.TrimRight(text, "\n")
+	}
+	return all
+})
 
 // pathText is the straight path in the form of examples.
 func pathText() string {

@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/docs"
+	"fisub/remote/providers"
 )
 
 // needs says what an example needs that a test has not; all others are run.
@@ -55,6 +56,23 @@ func allCommands(commands []*cli.Command) (all []*cli.Command) {
 		}
 	}
 	return all
+}
+
+// Each part of help.txt is about a command, and that about remote names the kinds of providers.
+func TestDescriptions(t *testing.T) {
+	for words := range descriptions() {
+		commands := (&app{}).cli().Commands
+		for word := range strings.FieldsSeq(words) {
+			c := findCommand(commands, word)
+			if c == nil {
+				t.Fatalf("help.txt: no command %q", words)
+			}
+			commands = c.Subcommands
+		}
+	}
+	if want := "(" + strings.Join(providers.Names(), ", ") + ")"; !strings.Contains(descriptions()["remote"], want) {
+		t.Errorf("help.txt: remote does not name %s", want)
+	}
 }
 
 // Every command has an example; each is a command line that fisub takes, and those that need no more than this machine

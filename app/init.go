@@ -45,13 +45,6 @@ func (a *app) initCommand() *cli.Command {
 		Name:      "init",
 		Usage:     "make a new submission: config, kernel, .gitignore and a CI workflow",
 		ArgsUsage: "DIR",
-		Description: "On a terminal fisub asks for what the flags leave open. The kernel is correct and plain, so that " +
-			"check, local\n" +
-			"and pack pass as it stands. There is one for each of the contest's definitions.\n" +
-			"Files that exist are never changed without --force.\n\n" +
-			"   fisub init my-kernel\n" +
-			"   fisub init --definition gdn_decode_qk4_v8_d128_k_last --language triton --author me .\n" +
-			"   fisub -C my-kernel local",
 		Flags: []cli.Flag{
 			stringFlag(&o.definition, "definition", "the definition `DEFINITION`: one of the contest's", ""),
 			stringFlag(&o.language, "language", "write the kernel in `LANGUAGE`: "+languageNames(), "cuda"),

@@ -26,16 +26,6 @@ func (a *app) localCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "local",
 		Usage: "run the submission's workloads on this machine",
-		Description: "Builds the submission, runs it on every workload of the set, judges the outputs as the contest " +
-			"does, and,\n" +
-			"on a GPU, times it. Where there is no GPU the same kernel.cu runs on a CPU emulation, which finds wrong\n" +
-			"results but measures nothing.\n\n" +
-			"   fisub local\n" +
-			"   fisub local --set contest54 --device cuda:0            the contest's mix of batch sizes, on the first GPU\n" +
-			"   fisub local --workload 3fb7 --device emu --sanitize    races and invalid accesses, on one workload\n" +
-			"   fisub local --solution solution.json                   what was packed, instead of the sources\n" +
-			"   fisub local --baseline warp-per-row                    speed-ups and the contest's score\n" +
-			"   fisub local --resume last                              go on with a run that was cut off",
 		Flags: append(runFlags(&o.Options), solutionFlag(&o.solution), baselineFlag(&o.Baseline), prebuilt,
 			strictFlag(&o.strict),
 			boolFlag(&o.Sanitize, "sanitize", "emulator: look for invalid accesses, undefined behaviour and races"),

@@ -27,11 +27,6 @@ func (a *app) packCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "pack",
 		Usage: "write solution.json as the contest's packer does",
-		Description: "Packs config.toml and the sources into one file, byte for byte what the contest's own packer " +
-			"writes.\n" +
-			"Findings inside the sources are warnings here; fisub check treats them as errors.\n\n" +
-			"   fisub pack\n" +
-			"   fisub pack -o - | fisub unpack - copy",
 		Flags: []cli.Flag{
 			stringFlag(&o.out, "o", "write to `FILE`; - is stdout", "solution.json beside the config"),
 			boolFlag(&o.packed, "packed", "write packed_solution.json, the name that the contest's collector prefers over "+
@@ -148,11 +143,7 @@ func (a *app) unpackCommand() *cli.Command {
 		Name:      "unpack",
 		Usage:     "write the sources and config.toml of a packed solution into a folder",
 		ArgsUsage: "FILE DIR",
-		Description: "Writes below DIR only, and never over a file with other content. What comes out packs to the same " +
-			"hash.\n\n" +
-			"   fisub unpack solution.json copy\n" +
-			"   fisub -C copy pack",
-		Action: func(c *cli.Context) error { return a.unpack(c.Args().Get(0), a.Path(c.Args().Get(1))) },
+		Action:    func(c *cli.Context) error { return a.unpack(c.Args().Get(0), a.Path(c.Args().Get(1))) },
 	}
 }
 

@@ -47,16 +47,6 @@ func (a *app) remoteCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "remote",
 		Usage: "run the submission's workloads on hosts with GPUs",
-		Description: "Compiles the kernel here, takes it to the hosts that [remote.NAME] in the config describes\n" +
-			"(" + strings.Join(providers.Names(), ", ") + "), runs the workloads there as fisub local does, and brings the " +
-			"results\n" +
-			"back into one run folder. Jobs go on when this program ends: fisub remote attach follows them again.\n\n" +
-			"   fisub remote --gpu b200 --on lab\n" +
-			"   fisub remote --on lab --shards 4 --max-cost 5\n" +
-			"   fisub remote --on cluster,cloud --race --detach\n" +
-			"   fisub remote --gpu b200 --baseline warp-per-row\n" +
-			"   fisub remote --gpu none --on loopback\n" +
-			"   fisub remote attach last",
 		Flags: append([]cli.Flag{
 			stringFlag(&o.jobs.GPU, "gpu", "`GPU` of the hosts: "+strings.Join(bundle.GPUs(),
 				", ")+", or none for the emulator", "gpu of the table"),
@@ -71,9 +61,8 @@ func (a *app) remoteCommand() *cli.Command {
 			boolFlag(&o.jobs.Busy, "busy", "run also on a GPU that another process uses"),
 			solutionFlag(&o.solution), baselineFlag(&o.Baseline), strictFlag(&o.jobs.Strict),
 		}, workloadFlags(&o.Options)...),
-		Action: func(c *cli.Context) error { return a.remote(c.Context, o) },
-		Subcommands: []*cli.Command{a.remoteLsCommand(), a.remoteAttachCommand(), a.remoteLogsCommand(),
-			a.remoteCancelCommand(), a.remoteGCCommand(), a.remoteHostsCommand()},
+		Action:      func(c *cli.Context) error { return a.remote(c.Context, o) },
+		Subcommands: a.remoteCommands(),
 	}
 }
 

@@ -23,13 +23,26 @@ import (
 	"fisub/session/jobs"
 )
 
-func (a *app) remoteAttachCommand() *cli.Command {
-	return &cli.Command{
-		Name:        "attach",
-		Usage:       "follow a run again, and bring its results back",
-		ArgsUsage:   "RUN",
-		Description: "RUN is an id, its beginning, last or last~1.\n\n   fisub remote attach last",
-		Action:      func(c *cli.Context) error { return a.remoteAttach(c.Context, c.Args().First()) },
+// remoteCommands are about runs that have begun, and the hosts.
+func (a *app) remoteCommands() []*cli.Command {
+	var follow, yes, all bool
+	var on, of string
+	return []*cli.Command{
+		{Name: "ls", Usage: "list the remote runs of this folder, the newest first",
+			Action: func(*cli.Context) error { return a.remoteLs() }},
+		{Name: "attach", Usage: "follow a run again, and bring its results back", ArgsUsage: "RUN",
+			Action: func(c *cli.Context) error { return a.remoteAttach(c.Context, c.Args().First()) }},
+		{Name: "logs", Usage: "print the logs of a run's jobs", ArgsUsage: "RUN",
+			Flags:  []cli.Flag{boolFlag(&follow, "f", "go on until the jobs have ended")},
+			Action: func(c *cli.Context) error { return a.remoteLogs(c.Context, c.Args().First(), follow) }},
+		{Name: "cancel", Usage: "end the jobs of a run", ArgsUsage: "RUN",
+			Action: func(c *cli.Context) error { return a.remoteCancel(c.Context, c.Args().First()) }},
+		{Name: "gc", Usage: "end jobs that no run of this folder waits for",
+			Flags: []cli.Flag{onFlag(&of), yesFlag(&yes),
+				boolFlag(&all, "all", "also jobs that were begun elsewhere: from another folder or machine")},
+			Action: func(c *cli.Context) error { return a.remoteGC(c.Context, of, yes, all) }},
+		{Name: "hosts", Usage: "ask the hosts whether a job could run now", Flags: []cli.Flag{onFlag(&on)},
+			Action: func(c *cli.Context) error { return a.remoteHosts(c.Context, on) }},
 	}
 }
 
@@ -90,15 +103,6 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		folder, old)
 }
 
-func (a *app) remoteLsCommand() *cli.Command {
-	return &cli.Command{
-		Name:        "ls",
-		Usage:       "list the remote runs of this folder, the newest first",
-		Description: "Reads the run folders and asks no host.\n\n   fisub remote ls",
-		Action:      func(*cli.Context) error { return a.remoteLs() },
-	}
-}
-
 func (a *app) remoteLs() error {
 	lines, err := jobs.List(a.Root(), a.term)
 	if err != nil {
@@ -122,16 +126,6 @@ func (a *app) remoteLs() error {
 		return nil
 	}
 	return a.term.Table("lrlrrrl", rows, nil)
-}
-
-func (a *app) remoteCancelCommand() *cli.Command {
-	return &cli.Command{
-		Name:        "cancel",
-		Usage:       "end the jobs of a run",
-		ArgsUsage:   "RUN",
-		Description: "What has a verdict by then stays in the run folder.\n\n   fisub remote cancel last",
-		Action:      func(c *cli.Context) error { return a.remoteCancel(c.Context, c.Args().First()) },
-	}
 }
 
 func (a *app) remoteCancel(ctx context.Context, arg string) error {
@@ -159,18 +153,6 @@ func (a *app) remoteCancel(ctx context.Context, arg string) error {
 	return d.Events.Err()
 }
 
-func (a *app) remoteLogsCommand() *cli.Command {
-	var follow bool
-	return &cli.Command{
-		Name:        "logs",
-		Usage:       "print the logs of a run's jobs",
-		ArgsUsage:   "RUN",
-		Description: "   fisub remote logs -f last",
-		Flags:       []cli.Flag{boolFlag(&follow, "f", "go on until the jobs have ended")},
-		Action:      func(c *cli.Context) error { return a.remoteLogs(c.Context, c.Args().First(), follow) },
-	}
-}
-
 func (a *app) remoteLogs(ctx context.Context, arg string, follow bool) error {
 	id, plan, err := jobs.Find(a.Root(), arg)
 	if err != nil {
@@ -186,17 +168,6 @@ func (a *app) remoteLogs(ctx context.Context, arg string, follow bool) error {
 		_, err := fmt.Fprintf(a.stdout, "%s | %s\n", place, plain.Line(text))
 		return err
 	})
-}
-
-func (a *app) remoteHostsCommand() *cli.Command {
-	var on string
-	return &cli.Command{
-		Name:        "hosts",
-		Usage:       "ask the hosts whether a job could run now",
-		Description: "   fisub remote hosts --on lab",
-		Flags:       []cli.Flag{onFlag(&on)},
-		Action:      func(c *cli.Context) error { return a.remoteHosts(c.Context, on) },
-	}
 }
 
 // openOn opens the providers of the tables that on names, else of all.
@@ -255,19 +226,6 @@ func (a *app) remoteHosts(ctx context.Context, on string) error {
 		}
 	}
 	return cmp.Or(err, down)
-}
-
-func (a *app) remoteGCCommand() *cli.Command {
-	var on string
-	var yes, all bool
-	return &cli.Command{
-		Name:        "gc",
-		Usage:       "end jobs that no run of this folder waits for",
-		Description: "Asks the hosts of all tables which jobs of yours they still hold.\n\n   fisub remote gc --on lab",
-		Flags: []cli.Flag{onFlag(&on), yesFlag(&yes),
-			boolFlag(&all, "all", "also jobs that were begun elsewhere: from another folder or machine")},
-		Action: func(c *cli.Context) error { return a.remoteGC(c.Context, on, yes, all) },
-	}
 }
 
 func (a *app) remoteGC(ctx context.Context, on string, yes, all bool) error {

@@ -31,17 +31,6 @@ func (a *app) reportCommand() *cli.Command {
 		Name:      "report",
 		Usage:     "write a page, a Markdown table or CSV about runs",
 		ArgsUsage: "RUN [RUN...]",
-		Description: "RUN is an id, its beginning, last, last~1 for the one before it, or the folder of a run. Of several " +
-			"runs each further\n" +
-			"one is compared with the first, with the verdicts of fisub compare.\n" +
-			"   html  one file that needs no network: verdicts, latencies with intervals, baseline, copy and empty kernel, " +
-			"all\n" +
-			"         timings, the state of the GPU, kernels, environment, findings, logs of what did not pass\n" +
-			"   md    the verdict and a table, for a comment under a pull request\n" +
-			"   csv   a line for each workload and contender, times in ns\n\n" +
-			"   fisub report last\n" +
-			"   fisub report -o report.html last~1 last\n" +
-			"   fisub report --format md -o - last",
 		Flags: []cli.Flag{
 			stringFlag(&o.format, "format", "`FORMAT` html, md or csv", ""),
 			&cli.StringFlag{Name: "o", Usage: "write `FILE`; - is stdout",

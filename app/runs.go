@@ -23,13 +23,8 @@ func (a *app) runsCommand() *cli.Command {
 		Subcommands: []*cli.Command{
 			{Name: "ls", Usage: "list the runs, the newest first", Flags: []cli.Flag{countFlag(&limit, "limit",
 				"the newest `N` runs", "all")},
-				Description: "MEAN is the mean over the passed workloads of the official latency. A run is running, done, " +
-					"incomplete (it\n" +
-					"ended before all workloads had a verdict) or killed.\n\n   fisub runs ls --limit 10",
 				Action: func(*cli.Context) error { return a.runsLs(limit) }},
 			{Name: "show", Usage: "show what a run ran, and its table", ArgsUsage: "RUN",
-				Description: "RUN is an id, its beginning, last, last~1 for the one before it, or the folder of a run.\n\n   " +
-					"fisub runs show last",
 				Action: func(c *cli.Context) error { return a.runsShow(c.Args().First()) }},
 		},
 	}

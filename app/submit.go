@@ -40,23 +40,6 @@ func (a *app) submitCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "submit",
 		Usage: "tag the commit that the contest is to take",
-		Description: "The contest takes the newest git tag for each definition. This makes an annotated tag of HEAD, " +
-			"with the content hash\n" +
-			"and the run that it passed in its message, after looking at all of:\n" +
-			"   check      fisub check finds nothing\n" +
-			"   tested     a run in .fisub/runs passed all workloads of its set with this very content\n" +
-			"   collector  the contest's collector finds the submission, and no other of its definition\n" +
-			"   commit     what the collector reads is committed as it is here\n" +
-			"   checkout   a clean checkout of the commit packs to the same hash\n" +
-			"It shows what a push would send, and sends the tag alone with --push. It never commits, moves a tag or forces " +
-			"a push.\n" +
-			"The name is submission-DEFINITION-N with the next N, or tag in [submit] of config.toml, where {n} is the next " +
-			"number.\n" +
-			"An emulated run counts, with a warning: it shows right results, no speed. Exit status: 2 where it is refused.\n\n" +
-			"   fisub submit --dry-run\n" +
-			"   fisub submit --push\n" +
-			"   fisub submit --all --untested\n" +
-			"   fisub submit status",
 		Flags: []cli.Flag{
 			boolFlag(&o.dryRun, "dry-run", "tag and push nothing; exit with 0 also where something is left to do, if "+
 				"nothing is wrong"),
@@ -71,11 +54,7 @@ func (a *app) submitCommand() *cli.Command {
 		Subcommands: []*cli.Command{
 			{Name: "status", Usage: "say which tag the contest takes, and whether each still packs to its hash",
 				Flags:  []cli.Flag{countFlag(&limit, "limit", "look at the newest `N` tags", ""), remoteFlag(&remote)},
-				Action: func(c *cli.Context) error { return a.submitStatus(c.Context, remote, limit) },
-				Description: "Checks each tag out and packs it. STATE is ok, or differs where the tag does not pack to the " +
-					"hash in its message; a tag\n" +
-					"that fisub did not make has no hash there. TAKEN marks the newest tag of the definition that the remote has.\n" +
-					"Exit status 3 where a tag differs.\n\n   fisub submit status"},
+				Action: func(c *cli.Context) error { return a.submitStatus(c.Context, remote, limit) }},
 		},
 	}
 }

@@ -20,11 +20,9 @@ func (a *app) toolchainCommand() *cli.Command {
 		Usage: "the CUDA compiler and the TVM-FFI library that submissions are built with",
 		Subcommands: []*cli.Command{
 			{Name: "install", Usage: "fetch what this machine lacks from PyPI into the cache",
-				Description: "Versions and hashes are pinned. Nothing is fetched where a toolkit and apache-tvm-ffi are " +
-					"installed.\n\n   fisub toolchain install",
 				Flags:  []cli.Flag{boolFlag(&force, "force", "fetch although a toolkit is installed")},
 				Action: func(c *cli.Context) error { return a.toolchainInstall(c.Context, force) }},
-			{Name: "show", Usage: "say which compiler and libraries are used", Description: "   fisub toolchain show",
+			{Name: "show", Usage: "say which compiler and libraries are used",
 				Action: func(*cli.Context) error { return a.toolchainShow() }},
 		},
 	}

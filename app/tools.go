@@ -38,12 +38,6 @@ func (a *app) sanitizeCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "sanitize",
 		Usage: "look for invalid accesses, races and uninitialised reads on one workload",
-		Description: "On a GPU it runs the workload under NVIDIA's compute-sanitizer, once for each tool; without one, on " +
-			"the emulator\n" +
-			"with AddressSanitizer, UBSan and the shared-memory race check. Exit status 3 where something was found.\n\n" +
-			"   fisub sanitize\n" +
-			"   fisub sanitize --tool memcheck,racecheck --workload 3fb7\n" +
-			"   fisub sanitize --device emu",
 		Flags: append(o.flags(), stringFlag(&o.tools, "tool", "`TOOL[,TOOL...]` of compute-sanitizer",
 			strings.Join(tools.Sanitizers, ","))),
 		Action: func(c *cli.Context) error { return a.sanitize(c.Context, o) },
@@ -55,11 +49,6 @@ func (a *app) profileCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "profile",
 		Usage: "profile the kernels of one workload with Nsight Compute",
-		Description: "Runs the workload under ncu, keeps the report in the run folder and prints a summary. The clocks " +
-			"are left as they\n" +
-			"are; each kernel is replayed on cold caches.\n\n" +
-			"   fisub profile\n" +
-			"   fisub profile --set contest54 --workload 2f4e --ncu-set full",
 		Flags: append(o.flags(), stringFlag(&o.sections, "ncu-set",
 			"collect ncu's `SECTIONS`: "+strings.Join(tools.Sections, ", "), "")),
 		Action: func(c *cli.Context) error { return a.profile(c.Context, o) },
