@@ -96,7 +96,7 @@ func (v *verdict) judgeTopK(name string, got output, want *tensor.Tensor, inputs
 		*v = verdict{status: trace.RuntimeError, detail: err.Error()}
 		return false
 	}
-	mine, theirs := ints(got.tensor), ints(want)
+	mine, theirs := got.tensor.Ints(), want.Ints()
 	k := want.Shape[1]
 	row := func(all []int, b int) []int { return all[b*k : (b+1)*k] }
 
@@ -212,8 +212,8 @@ func newIndexer(inputs []workloads.Input, indices *tensor.Tensor) (*indexer, err
 		table.Shape[0] != batch || lengths.Shape[0] != batch {
 		return nil, fmt.Errorf("top-k indexer: the inputs' shapes do not fit each other")
 	}
-	ix.lengths = ints(lengths)
-	pages := ints(table)
+	ix.lengths = lengths.Ints()
+	pages := table.Ints()
 	for b := range batch {
 		slots := map[int]int{}
 		for slot, page := range pages[b*table.Shape[1] : (b+1)*table.Shape[1]] {
@@ -281,17 +281,6 @@ func (ix *indexer) key(dst []float32, i int) {
 	for d := range dst {
 		dst[d] = tensor.Float32FromFloat8E4M3FN(page[at*ix.dim+d]) * scale[0]
 	}
-}
-
-// ints reads a tensor of integers.
-func ints(t *tensor.Tensor) []int {
-	values := make([]float64, t.Len())
-	t.ReadFloat64s(values, 0)
-	out := make([]int, len(values))
-	for i, x := range values {
-		out[i] = int(x)
-	}
-	return out
 }
 
 func abs32(x float32) float32 { return math.Float32frombits(math.Float32bits(x) &^ (1 << 31)) }

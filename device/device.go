@@ -155,13 +155,17 @@ var (
 
 // Options are what an Opener may need; the zero value is valid.
 type Options struct {
-	Ordinal  int
-	CacheDir string    // build cache; "" is the user's cache folder
-	Arch     string    // build for this arch instead of the device's own, such as "sm_90a"
-	Prebuilt string    // GPU: folder of nvcc.Pack's files; solutions are taken from there and never built
-	Sanitize bool      // emulator: AddressSanitizer, UBSan and the shared-memory race check
-	Stdout   io.Writer // what kernels print; nil is os.Stdout
-	Stderr   io.Writer
+	Ordinal  int    `json:"ordinal"`
+	CacheDir string `json:"cache_dir"` // build cache; "" is the user's cache folder
+	// Arch is to be built for instead of the device's own, such as "sm_90a".
+	Arch string `json:"arch,omitempty"`
+	// Prebuilt is, of a GPU, a folder of nvcc.Pack's files: solutions are taken from there and never built.
+	Prebuilt string `json:"prebuilt,omitempty"`
+	// Sanitize has the emulator build with AddressSanitizer, UBSan and the shared-memory race check.
+	Sanitize bool `json:"sanitize,omitempty"`
+
+	Stdout io.Writer `json:"-"` // what kernels print; nil is os.Stdout
+	Stderr io.Writer `json:"-"`
 }
 
 // An Opener opens a device of one kind.

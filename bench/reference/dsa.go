@@ -19,7 +19,7 @@ func runAttention(ctx context.Context, def *trace.Definition, in arguments) ([]*
 		"kpe_cache": {pages, page, widthPos}, "sparse_indices": {tokens, topk}}); err != nil {
 		return nil, err
 	}
-	entries := ints(in["sparse_indices"].Tensor)
+	entries := in["sparse_indices"].Tensor.Ints()
 	for i, e := range entries {
 		if e < -1 || e >= pages*page {
 			return nil, fmt.Errorf("input 'sparse_indices': %d at index [%d %d], with %d entries", e, i/topk, i%topk, pages*page)
@@ -88,7 +88,7 @@ func runIndexer(ctx context.Context, def *trace.Definition, in arguments) ([]*te
 	if !ok || !topk.Const {
 		return nil, fmt.Errorf("axis %s has no value", spec.Shape[1])
 	}
-	lengths, slots := ints(in["seq_lens"].Tensor), ints(table)
+	lengths, slots := in["seq_lens"].Tensor.Ints(), table.Ints()
 	for b, n := range lengths {
 		if n < 0 || n > columns*page {
 			return nil, fmt.Errorf("input 'seq_lens': %d at index %d, with room for %d tokens", n, b, columns*page)

@@ -104,7 +104,7 @@ func TestIndexerByHand(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := ints(out[0]); !slices.Equal(got, c.want) {
+		if got := out[0].Ints(); !slices.Equal(got, c.want) {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}
 	}

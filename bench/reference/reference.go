@@ -151,16 +151,6 @@ func (in arguments) number(name string) float64 {
 	return s.Float
 }
 
-// ints reads a tensor of integers.
-func ints(t *tensor.Tensor) []int {
-	values := floats64(t, 0, t.Len())
-	out := make([]int, len(values))
-	for i, x := range values {
-		out[i] = int(x)
-	}
-	return out
-}
-
 // floats64 reads n elements of t from index first on.
 func floats64(t *tensor.Tensor, first, n int) []float64 {
 	dst := make([]float64, n)

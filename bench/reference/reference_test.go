@@ -566,7 +566,7 @@ func comparePython(t *testing.T, python string, d *workloads.Dataset, def *trace
 			}
 			want := &tensor.Tensor{DType: g.DType, Shape: g.Shape, Data: data}
 			if g.DType == tensor.Int32 { // chosen tokens, of which float32 may see a few in another order
-				if wrong := different(ints(g), ints(want), g.Shape[1]); wrong > 2 {
+				if wrong := different(g.Ints(), want.Ints(), g.Shape[1]); wrong > 2 {
 					t.Errorf("%s, %s, output %d: %d of %d chosen tokens differ", w.UUID, whose, i, wrong, g.Len())
 				}
 				continue

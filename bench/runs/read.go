@@ -16,6 +16,7 @@ import (
 
 	"fisub/bench/stats"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -288,28 +289,22 @@ const maxLine = 64 << 20
 // eachLine calls do for each line of f that ends with a newline, without it, and returns the bytes up to the last one.
 func eachLine(f *os.File, do func(line []byte) error) (whole int64, err error) {
 	r := bufio.NewReaderSize(f, 1<<16)
-	var line []byte
-	for n := 1; ; {
-		part, err := r.ReadSlice('\n')
-		if line = append(line, part...); len(line) > maxLine {
-			return whole, fmt.Errorf("%s:%d: a line of more than %d MiB", f.Name(), n, maxLine>>20)
-		}
+	for n := 1; ; n++ {
+		line, err := plain.ReadLine(r, maxLine)
 		switch {
-		case err == nil:
-			if text := bytes.TrimSpace(line); len(text) > 0 {
-				if err := do(text); err != nil {
-					return whole, fmt.Errorf("%s:%d: %w", f.Name(), n, err)
-				}
-			}
-			whole += int64(len(line))
-			line = line[:0]
-			n++
-		case errors.Is(err, bufio.ErrBufferFull): // the rest of a long line follows
 		case errors.Is(err, io.EOF):
 			return whole, nil
-		default:
+		case errors.Is(err, plain.ErrTooLong):
+			return whole, fmt.Errorf("%s:%d: a line of more than %d MiB", f.Name(), n, maxLine>>20)
+		case err != nil:
 			return whole, err
 		}
+		if text := bytes.TrimSpace(line); len(text) > 0 {
+			if err := do(text); err != nil {
+				return whole, fmt.Errorf("%s:%d: %w", f.Name(), n, err)
+			}
+		}
+		whole += int64(len(line))
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"fisub/device"
 	"fisub/device/activity"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -158,8 +159,7 @@ func (c *Client) TakeLog() string { return c.log.take() }
 
 // Open opens a device by kind and ordinal.
 func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (device.Info, error) {
-	r, err := c.do(ctx, &request{Open: &openRequest{Kind: kind, Ordinal: opts.Ordinal, CacheDir: opts.CacheDir,
-		Arch: opts.Arch, Prebuilt: opts.Prebuilt, Sanitize: opts.Sanitize}})
+	r, err := c.do(ctx, &request{Open: &openRequest{kind, opts}})
 	if err != nil {
 		return device.Info{}, err
 	}
@@ -334,10 +334,10 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 			return
 		}
 		for told := 0; ; told++ {
-			line, err := readLine(c.replies, maxReply)
+			line, err := plain.ReadLine(c.replies, maxReply)
 			r := &reply{}
 			switch {
-			case errors.Is(err, errTooLong) || err == nil && json.Unmarshal(line, r) != nil:
+			case errors.Is(err, plain.ErrTooLong) || err == nil && json.Unmarshal(line, r) != nil:
 				got <- answer{}
 			case err != nil:
 				got <- answer{err: err}
@@ -376,22 +376,6 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 // maxReply bounds a line of the worker's: the longest are CUPTI's records of a solution with very many kernels.
 // maxTold bounds what it may tell before the reply to one request.
 const maxReply, maxTold = 256 << 20, 16
-
-var errTooLong = errors.New("line too long")
-
-// readLine reads up to and with the next newline.
-func readLine(r *bufio.Reader, most int) (line []byte, err error) {
-	for {
-		part, err := r.ReadSlice('\n')
-		if len(line)+len(part) > most {
-			return nil, errTooLong
-		}
-		line = append(line, part...)
-		if !errors.Is(err, bufio.ErrBufferFull) {
-			return line, err
-		}
-	}
-}
 
 // died waits for the end of a process that closed its replies, and says how it ended.
 func (c *Client) died() error {

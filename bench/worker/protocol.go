@@ -22,12 +22,8 @@ type request struct {
 }
 
 type openRequest struct {
-	Kind     string `json:"kind"`
-	Ordinal  int    `json:"ordinal"`
-	CacheDir string `json:"cache_dir"`
-	Arch     string `json:"arch,omitempty"`
-	Prebuilt string `json:"prebuilt,omitempty"`
-	Sanitize bool   `json:"sanitize,omitempty"`
+	Kind string `json:"kind"`
+	device.Options
 }
 
 type buildRequest struct {

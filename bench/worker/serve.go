@@ -96,8 +96,7 @@ func (s *server) open(req *openRequest) reply {
 		if o.Kind != req.Kind {
 			continue
 		}
-		dev, err := o.Open(s.ctx, device.Options{Ordinal: req.Ordinal, CacheDir: req.CacheDir, Arch: req.Arch,
-			Prebuilt: req.Prebuilt, Sanitize: req.Sanitize})
+		dev, err := o.Open(s.ctx, req.Options)
 		if err != nil {
 			return reply{Error: s.asError(err, Machine)}
 		}

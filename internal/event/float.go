@@ -12,35 +12,25 @@ type Float float64
 
 // MarshalJSON writes a number, "NaN", "Infinity" or "-Infinity".
 func (f Float) MarshalJSON() ([]byte, error) {
-	v := float64(f)
-	switch {
-	case math.IsNaN(v):
-		return []byte(`"NaN"`), nil
-	case math.IsInf(v, 1):
-		return []byte(`"Infinity"`), nil
-	case math.IsInf(v, -1):
-		return []byte(`"-Infinity"`), nil
+	for text, v := range beyond {
+		if float64(f) == v || f != f && v != v {
+			return []byte(text), nil
+		}
 	}
-	return json.Marshal(v)
+	return json.Marshal(float64(f))
 }
 
 // UnmarshalJSON reads what MarshalJSON writes.
 func (f *Float) UnmarshalJSON(data []byte) error {
-	switch string(data) {
-	case `"NaN"`:
-		*f = Float(math.NaN())
-		return nil
-	case `"Infinity"`:
-		*f = Float(math.Inf(1))
-		return nil
-	case `"-Infinity"`:
-		*f = Float(math.Inf(-1))
-		return nil
-	}
-	var v float64
-	if err := json.Unmarshal(data, &v); err != nil {
-		return fmt.Errorf("event: %s is not a number", data)
+	v, ok := beyond[string(data)]
+	if !ok {
+		if err := json.Unmarshal(data, &v); err != nil {
+			return fmt.Errorf("event: %s is not a number", data)
+		}
 	}
 	*f = Float(v)
 	return nil
 }
+
+// beyond are the values that JSON has no numbers for.
+var beyond = map[string]float64{`"NaN"`: math.NaN(), `"Infinity"`: math.Inf(1), `"-Infinity"`: math.Inf(-1)}

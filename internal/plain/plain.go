@@ -3,6 +3,8 @@
 package plain
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -87,6 +89,24 @@ func Word(s string) string {
 		return s
 	}
 	return Quote(s)
+}
+
+// ErrTooLong says that a line is longer than ReadLine may read.
+var ErrTooLong = errors.New("line too long")
+
+// ReadLine reads up to and with the next newline, most bytes at most. Its error is r's, with the line so far, or
+// ErrTooLong.
+func ReadLine(r *bufio.Reader, most int) (line []byte, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(line)+len(part) > most {
+			return nil, ErrTooLong
+		}
+		line = append(line, part...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, err
+		}
+	}
 }
 
 // A Buffer keeps the first Limit bytes that are written to it and drops the rest; no write fails. Several goroutines

@@ -225,6 +225,17 @@ func (t *Tensor) ReadFloat64s(dst []float64, first int) {
 	}
 }
 
+// Ints reads a whole tensor of integers.
+func (t *Tensor) Ints() []int {
+	values := make([]float64, t.Len())
+	t.ReadFloat64s(values, 0)
+	ints := make([]int, len(values))
+	for i, x := range values {
+		ints[i] = int(x)
+	}
+	return ints
+}
+
 // WriteFloat32s stores src from index first on. Floats round to nearest even. Integers are truncated; what is out of
 // range becomes the nearest value, NaN becomes 0. A bool is x != 0. Concurrent calls may write disjoint ranges, except
 // that two float4_e2m1 elements share a byte. It panics where the tensor ends before src does.

@@ -21,3 +21,6 @@ func (*Meter) Close() {}
 func (*Meter) Begin([]int) (end func() (*device.Stamp, []string)) {
 	return func() (*device.Stamp, []string) { return nil, nil }
 }
+
+// GPUs lists the GPUs of this machine; in this build it fails.
+func GPUs() ([]GPU, error) { return nil, errors.New("built without -tags cuda") }

@@ -12,6 +12,13 @@ import (
 	"fisub/device"
 )
 
+// A GPU is one that NVML lists.
+type GPU struct {
+	UUID      string // "GPU-..."
+	Name      string // "NVIDIA B200"
+	Processes []device.GPUProcess
+}
+
 // reasons name the bits of NVML's clocks event reasons that mean that the GPU ran slower than it could. Idleness (1),
 // the user's clock settings (2) and the display's (256) are none.
 var reasons = []struct {
