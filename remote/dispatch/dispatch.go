@@ -219,11 +219,16 @@ func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 	return r, errors.Join(d.finish(ctx.Err() == nil), d.Events.Err())
 }
 
-func (d *Dispatcher) finish(done bool) error {
+// change changes the plan and writes it down.
+func (d *Dispatcher) change(do func()) error {
 	d.save.Lock()
 	defer d.save.Unlock()
-	d.Plan.Done = done && len(d.Plan.Active()) == 0
+	do()
 	return d.Plan.Save(d.Folder)
+}
+
+func (d *Dispatcher) finish(done bool) error {
+	return d.change(func() { d.Plan.Done = done && len(d.Plan.Active()) == 0 })
 }
 
 func (d *Dispatcher) prepare() error {
@@ -248,9 +253,7 @@ func (d *Dispatcher) prepare() error {
 			}
 		}
 	}
-	d.save.Lock()
-	defer d.save.Unlock()
-	return d.Plan.Save(d.Folder)
+	return d.change(func() {})
 }
 
 func (d *Dispatcher) affords(p Place) bool {
@@ -308,8 +311,7 @@ func (d *Dispatcher) done(r Result) {
 // Deal gives n hands of the workloads, each the next in turn, so that neighbours, which are alike, are spread. There
 // are fewer hands where there are fewer workloads.
 func Deal(workloads []string, n int) [][]string {
-	n = min(n, len(workloads))
-	hands := make([][]string, n)
+	hands := make([][]string, min(n, len(workloads)))
 	for i, w := range workloads {
 		if n > 0 {
 			hands[i%n] = append(hands[i%n], w)
@@ -319,12 +321,12 @@ func Deal(workloads []string, n int) [][]string {
 }
 
 // add writes a new job into the plan.
-func (d *Dispatcher) add(p Place, workloads []string) (*Job, error) {
-	d.save.Lock()
-	defer d.save.Unlock()
-	j := &Job{ID: fmt.Sprintf("fisub-%s-%d", d.Plan.Run.ID, len(d.Plan.Jobs)+1), Place: p, Workloads: workloads}
-	d.Plan.Jobs = append(d.Plan.Jobs, j)
-	return j, d.Plan.Save(d.Folder)
+func (d *Dispatcher) add(p Place, workloads []string) (j *Job, err error) {
+	err = d.change(func() {
+		j = &Job{ID: fmt.Sprintf("fisub-%s-%d", d.Plan.Run.ID, len(d.Plan.Jobs)+1), Place: p, Workloads: workloads}
+		d.Plan.Jobs = append(d.Plan.Jobs, j)
+	})
+	return j, err
 }
 
 // again prepares a job that another process was submitting when it ended. Whether a host has taken it is not known:
@@ -337,33 +339,28 @@ func (d *Dispatcher) again(ctx context.Context, j *Job) error {
 	if provider == nil {
 		return nil // follow gives the error
 	}
-	handles, err := d.find(ctx, provider, j)
-	if err != nil {
+	if err := d.releaseUnknown(ctx, provider, j); err != nil {
 		return err
 	}
-	for _, h := range handles {
-		if err := provider.Release(ctx, h); err != nil {
+	return d.change(func() {
+		id, _, _ := strings.Cut(j.ID, "-r")
+		j.ID = fmt.Sprintf("%s-r%d", id, time.Now().UnixMilli()%1e6)
+	})
+}
+
+// releaseUnknown releases what hosts have of a job that was submitted by a process that has ended, by the provider's
+// list. That a host cannot be asked is an error only where no other has the job.
+func (d *Dispatcher) releaseUnknown(ctx context.Context, provider remote.Provider, j *Job) error {
+	all, err := provider.List(ctx)
+	for _, h := range all {
+		if h.Job != j.ID {
+			continue
+		}
+		if err = provider.Release(ctx, h); err != nil {
 			return err
 		}
 	}
-	d.save.Lock()
-	defer d.save.Unlock()
-	if _, tail, ok := strings.Cut(j.ID, "-r"); ok {
-		j.ID = strings.TrimSuffix(j.ID, "-r"+tail)
-	}
-	j.ID = fmt.Sprintf("%s-r%d", j.ID, time.Now().UnixMilli()%1e6)
-	return d.Plan.Save(d.Folder)
-}
-
-// find gives the handles of a job that was submitted by a process that has ended, from the provider's list. That a host
-// cannot be asked is an error only where no other has the job.
-func (d *Dispatcher) find(ctx context.Context, provider remote.Provider, j *Job) ([]remote.Handle, error) {
-	all, err := provider.List(ctx)
-	all = slices.DeleteFunc(all, func(h remote.Handle) bool { return h.Job != j.ID })
-	if len(all) > 0 {
-		err = nil
-	}
-	return all, err
+	return err
 }
 
 // ErrDetached says that jobs run that nobody follows.
@@ -376,40 +373,35 @@ var errLost = errors.New("another place has begun first")
 
 // claim makes the first job of a race that says something its winner. Its error is errLost for the others.
 func (d *Dispatcher) claim(j *Job) error {
-	if !d.Plan.Race {
-		return nil
-	}
 	d.save.Lock()
 	defer d.save.Unlock()
-	switch d.Plan.Winner {
-	case j.ID:
+	if d.beaten(j) {
+		return errLost
+	}
+	if !d.Plan.Race || d.Plan.Winner != "" {
 		return nil
-	case "":
-		d.Plan.Winner = j.ID
-		d.mu.Lock()
-		for id, cancel := range d.losers {
-			if id != j.ID {
-				cancel()
-			}
+	}
+	d.Plan.Winner = j.ID
+	d.mu.Lock()
+	for id, cancel := range d.losers {
+		if id != j.ID {
+			cancel()
 		}
-		d.mu.Unlock()
-		return d.Plan.Save(d.Folder)
 	}
-	// A job that was begun after the race has to be heard too.
-	if i := slices.IndexFunc(d.Plan.Jobs, func(o *Job) bool { return o.ID == j.ID }); i >= len(d.Plan.Places) {
-		return nil
-	}
-	return errLost
+	d.mu.Unlock()
+	return d.Plan.Save(d.Folder)
+}
+
+// beaten tells whether another job has won the race of j. Jobs that were begun after the race have to be heard too.
+func (d *Dispatcher) beaten(j *Job) bool {
+	raced := d.Plan.Race && slices.Index(d.Plan.Jobs, j) < len(d.Plan.Places)
+	return raced && d.Plan.Winner != "" && d.Plan.Winner != j.ID
 }
 
 func (d *Dispatcher) lost(j *Job) bool {
-	return d.claimed() && errors.Is(d.claim(j), errLost)
-}
-
-func (d *Dispatcher) claimed() bool {
 	d.save.Lock()
 	defer d.save.Unlock()
-	return d.Plan.Race && d.Plan.Winner != ""
+	return d.beaten(j)
 }
 
 // follow takes a job to its end. run is the context of the whole run, ctx that of this job, which is cancelled where
@@ -484,10 +476,7 @@ func (d *Dispatcher) submit(ctx context.Context, provider remote.Provider, j *Jo
 	if err != nil {
 		return err
 	}
-	d.save.Lock()
-	defer d.save.Unlock()
-	j.Handle = &h
-	if err := d.Plan.Save(d.Folder); err != nil {
+	if err := d.change(func() { j.Handle = &h }); err != nil {
 		// A job that nobody can find again must not run.
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
@@ -497,13 +486,18 @@ func (d *Dispatcher) submit(ctx context.Context, provider remote.Provider, j *Jo
 }
 
 func (d *Dispatcher) began(j *Job) {
-	d.save.Lock()
-	defer d.save.Unlock()
-	if j.Began == nil {
+	if d.save.Lock(); j.Began == nil {
 		now := time.Now()
 		j.Began = &now
 		_ = d.Plan.Save(d.Folder) // the next Save says what is wrong
 	}
+	d.save.Unlock()
+}
+
+// ended writes down how a job has ended.
+func (d *Dispatcher) ended(j *Job, exit *remote.Exit, fault string) error {
+	now := time.Now()
+	return d.change(func() { j.Ended, j.Exit, j.Error = &now, exit, fault })
 }
 
 // logDir is where the job's log is kept.
@@ -548,12 +542,7 @@ func (d *Dispatcher) end(provider remote.Provider, j *Job, exit remote.Exit) rem
 				"fisub remote gc ends it when the host can be reached; its limit ends it anyway")
 		}
 	}
-	d.save.Lock()
-	now := time.Now()
-	j.Ended, j.Exit = &now, &exit
-	err := d.Plan.Save(d.Folder)
-	d.save.Unlock()
-	if err != nil {
+	if err := d.ended(j, &exit, ""); err != nil {
 		d.warn(j, err.Error(), "")
 	}
 	d.tell(j, event.Job{Phase: "ended", Text: agent.Describe(exit)})
@@ -570,11 +559,7 @@ func (d *Dispatcher) judge(e ended, bad map[string]error, given map[string]bool,
 			attempts[w]-- // nobody has tried it there
 		}
 		bad[place] = e.err
-		d.save.Lock()
-		now := time.Now()
-		e.job.Ended, e.job.Error = &now, e.err.Error()
-		_ = d.Plan.Save(d.Folder)
-		d.save.Unlock()
+		_ = d.ended(e.job, nil, e.err.Error())
 		var denied *remote.Denied
 		text, hint := strings.TrimPrefix(e.err.Error(), e.job.Place.Table+": "), ""
 		if errors.As(e.err, &denied) {
@@ -585,12 +570,7 @@ func (d *Dispatcher) judge(e ended, bad map[string]error, given map[string]bool,
 		}
 		return
 	}
-	if len(left) == 0 {
-		return
-	}
-	text := fmt.Sprintf("%s; %d of its %d workloads have no verdict",
-		agent.Describe(e.exit), len(left), len(e.job.Workloads))
-	if e.exit.Text == errLost.Error() {
+	if len(left) == 0 || e.exit.Text == errLost.Error() {
 		return
 	}
 	d.mu.Lock()
@@ -606,7 +586,8 @@ func (d *Dispatcher) judge(e ended, bad map[string]error, given map[string]bool,
 		bad[place] = fmt.Errorf("%s: %w", place, &Ended{e.exit})
 	}
 	if !alone {
-		d.warn(e.job, text, e.exit.Hint)
+		d.warn(e.job, fmt.Sprintf("%s; %d of its %d workloads have no verdict",
+			agent.Describe(e.exit), len(left), len(e.job.Workloads)), e.exit.Hint)
 	}
 }
 
@@ -622,18 +603,11 @@ func (d *Dispatcher) Cancel(ctx context.Context) error {
 			return err
 		}
 	}
+	active := d.active()
+	faults := make([]error, len(active))
 	var group sync.WaitGroup
-	var mu sync.Mutex
-	var faults []error
-	for _, j := range d.Plan.Active() {
-		group.Go(func() {
-			err := d.cancel(ctx, j)
-			if err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				faults = append(faults, err)
-			}
-		})
+	for i, j := range active {
+		group.Go(func() { faults[i] = d.cancel(ctx, j) })
 	}
 	group.Wait()
 	if d.first != "" {
@@ -647,26 +621,15 @@ func (d *Dispatcher) cancel(ctx context.Context, j *Job) error {
 	if provider == nil {
 		return fmt.Errorf("%s: no table remote.%s in the config any more", j.Place, j.Place.Table)
 	}
-	handles := []remote.Handle{}
+	release := func() error { return d.releaseUnknown(ctx, provider, j) }
 	if j.Handle != nil {
-		handles = append(handles, *j.Handle)
 		d.collect(ctx, provider, j)
-	} else {
-		var err error
-		if handles, err = d.find(ctx, provider, j); err != nil {
-			return err
-		}
+		release = func() error { return provider.Release(ctx, *j.Handle) }
 	}
-	for _, h := range handles {
-		if err := provider.Release(ctx, h); err != nil {
-			return err
-		}
+	if err := release(); err != nil {
+		return err
 	}
-	d.save.Lock()
-	now := time.Now()
-	j.Ended, j.Exit = &now, &remote.Exit{End: remote.Cancelled, Text: "stopped"}
-	err := d.Plan.Save(d.Folder)
-	d.save.Unlock()
+	err := d.ended(j, &remote.Exit{End: remote.Cancelled, Text: "stopped"}, "")
 	d.tell(j, event.Job{Phase: "ended", Text: "stopped"})
 	return err
 }

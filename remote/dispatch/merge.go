@@ -37,9 +37,8 @@ type feed struct {
 	line int64  // lines so far
 	seen int64  // the last one whose event the run folder has
 	junk int64  // lines that are no events
-	last remote.State
-	size int64 // bytes so far
-	err  error // this machine cannot keep the stream
+	size int64  // bytes so far
+	err  error  // this machine cannot keep the stream
 }
 
 // openFeed opens the job's file and takes what is in it; offset is where the stream goes on.
@@ -49,22 +48,18 @@ func (d *Dispatcher) openFeed(j *Job) (f *feed, offset int64, err error) {
 	if f.file, err = os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644); err != nil {
 		return nil, 0, err
 	}
-	buf := make([]byte, 1<<16)
-	for {
-		n, err := f.file.Read(buf)
-		f.size += int64(n)
-		if ferr := f.take(buf[:n]); ferr != nil {
-			f.file.Close()
-			return nil, 0, ferr
-		}
-		if err == io.EOF {
-			return f, f.size, nil
-		}
-		if err != nil {
-			f.file.Close()
-			return nil, 0, err
-		}
+	if _, err = io.Copy(taker{f}, f.file); err != nil {
+		f.file.Close()
 	}
+	return f, f.size, err
+}
+
+// A taker takes what the job's file has already.
+type taker struct{ *feed }
+
+func (t taker) Write(p []byte) (int, error) {
+	t.size += int64(len(p))
+	return len(p), t.take(p)
 }
 
 func (f *feed) Write(p []byte) (int, error) {
@@ -83,22 +78,17 @@ func (f *feed) Write(p []byte) (int, error) {
 
 // take splits p into lines.
 func (f *feed) take(p []byte) error {
-	for len(p) > 0 {
-		end := bytes.IndexByte(p, '\n')
-		part := p
-		if end >= 0 {
-			part = p[:end]
-		}
+	for part := range bytes.Lines(p) {
+		line, whole := bytes.CutSuffix(part, []byte("\n"))
 		if !f.long {
-			f.half = append(f.half, part...)
+			f.half = append(f.half, line...)
 		}
 		if len(f.half) > maxLine {
 			f.long, f.half = true, nil
 		}
-		if end < 0 {
+		if !whole {
 			return nil
 		}
-		p = p[end+1:]
 		f.line++
 		if f.long || !f.event(f.half) {
 			f.junk++
@@ -113,10 +103,6 @@ func (f *feed) take(p []byte) error {
 
 // State tells a change of what the job does.
 func (f *feed) State(s remote.State) {
-	if s == f.last {
-		return
-	}
-	f.last = s
 	if s.Phase == remote.Running || s.Phase == remote.Starting {
 		f.d.began(f.job)
 	}
@@ -139,13 +125,6 @@ func (f *feed) event(line []byte) bool {
 	}
 	e.Seq, e.Time, e.JobState = 0, time.Time{}, nil
 	e.Place, e.Job, e.Origin = f.job.Place.String(), f.job.ID, f.line
-	d := f.d
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	known := f.line <= f.seen
-	if e.Workload != "" && !slices.Contains(f.job.Workloads, e.Workload) {
-		return false
-	}
 	payloads := 0
 	for _, is := range []bool{e.Run != nil, e.Built != nil, e.Started != nil, e.Samples != nil, e.Evaluated != nil,
 		e.Message != nil, e.Finding != nil, e.Floor != nil, e.Done != nil} {
@@ -153,26 +132,27 @@ func (f *feed) event(line []byte) bool {
 			payloads++
 		}
 	}
-	if payloads > 1 {
+	ours := slices.Contains(f.job.Workloads, e.Workload)
+	if payloads > 1 || e.Workload != "" && !ours {
 		return false
 	}
+	d := f.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fresh, open := f.line > f.seen, d.settled[e.Workload] == ""
+	emit := fresh
 	switch {
 	case e.Type == event.TypeRun && e.Run != nil:
-		d.host(f, e.Run, known)
+		d.host(f, e.Run, fresh)
+		emit = false
 	case e.Type == event.TypeBuilding && payloads == 0, e.Type == event.TypeBuilt && e.Built != nil:
-		if !known && (d.first == f.job.ID || e.Built != nil && !e.Built.OK) {
-			d.Events.Emit(e)
-		}
-	case e.Type == event.TypeStarted && e.Started != nil && e.Workload != "":
-		if !known && d.settled[e.Workload] == "" {
-			e.Started = &event.Started{Index: len(d.settled) + 1, Total: len(d.Plan.Run.Workloads), Axes: e.Started.Axes}
-			d.Events.Emit(e)
-		}
-	case e.Type == event.TypeSamples && e.Samples != nil && e.Workload != "":
-		if !known && d.settled[e.Workload] == "" {
-			d.Events.Emit(e)
-		}
-	case e.Type == event.TypeEvaluated && e.Evaluated != nil && e.Workload != "":
+		emit = fresh && (d.first == f.job.ID || e.Built != nil && !e.Built.OK)
+	case e.Type == event.TypeStarted && e.Started != nil && ours:
+		e.Started = &event.Started{Index: len(d.settled) + 1, Total: len(d.Plan.Run.Workloads), Axes: e.Started.Axes}
+		emit = fresh && open
+	case e.Type == event.TypeSamples && e.Samples != nil && ours:
+		emit = fresh && open
+	case e.Type == event.TypeEvaluated && e.Evaluated != nil && ours:
 		t, _, err := trace.DecodeTrace(e.Evaluated.Trace)
 		if err != nil || t.Workload.UUID != e.Workload || t.Evaluation == nil ||
 			string(t.Evaluation.Status) != e.Evaluated.Status {
@@ -181,59 +161,51 @@ func (f *feed) event(line []byte) bool {
 		if x := e.Evaluated.Speedup; x != nil && !(*x > 0 && *x <= maxSpeedup) {
 			return false
 		}
-		if known {
+		if open || !fresh {
 			d.settled[e.Workload] = f.job.ID // its findings may not be known yet
 		}
-		if d.settled[e.Workload] != "" {
-			break
+		if emit = fresh && open; emit {
+			e.Evaluated.Index = d.index[e.Workload]
+			d.verdicts[e.Workload] = e.Evaluated.Status == string(trace.Passed)
+			(&runs.Row{Evaluated: e.Evaluated}).Score(&d.score)
 		}
-		d.settled[e.Workload] = f.job.ID
-		e.Evaluated.Index = d.index[e.Workload]
-		d.verdicts[e.Workload] = e.Evaluated.Status == string(trace.Passed)
-		(&runs.Row{Evaluated: e.Evaluated}).Score(&d.score)
-		d.Events.Emit(e)
-	case e.Type == event.TypeFailed && e.Message != nil && e.Workload != "":
-		if !known && d.settled[e.Workload] == "" {
+	case e.Type == event.TypeFailed && e.Message != nil && ours:
+		if emit = fresh && open; emit {
 			d.settled[e.Workload] = f.job.ID
-			d.Events.Emit(e)
 		}
-	case e.Type == event.TypeWarning && e.Finding != nil && e.Workload != "":
-		if !known && d.settled[e.Workload] == f.job.ID {
+	case e.Type == event.TypeWarning && e.Finding != nil && ours:
+		if emit = fresh && d.settled[e.Workload] == f.job.ID; emit {
 			d.findings++
-			d.Events.Emit(e)
 		}
-	case e.Type == event.TypeWarning && e.Message != nil:
-		if !known {
-			d.Events.Emit(e)
-		}
-	case e.Type == event.TypeFloor && e.Floor != nil:
-		if !known {
-			d.Events.Emit(e)
-		}
+	case e.Type == event.TypeWarning && e.Message != nil, e.Type == event.TypeFloor && e.Floor != nil:
 	case e.Type == event.TypeDone && e.Done != nil:
+		emit = false
 	default:
 		// A newer fisub may say what this one does not know.
 		return e.Type != "" && payloads == 0
+	}
+	if emit {
+		d.Events.Emit(e)
 	}
 	return true
 }
 
 // host takes the first word of a job's host: which device it is. The first host of all opens the run's stream.
-func (d *Dispatcher) host(f *feed, r *event.Run, known bool) {
+func (d *Dispatcher) host(f *feed, r *event.Run, fresh bool) {
 	if d.first == "" {
 		d.first = f.job.ID
 		d.device = r.Device
-		if !known {
+		if fresh {
 			run := d.Plan.Run
 			run.Device, run.Host = r.Device, r.Host
 			d.Events.Emit(event.Event{Type: event.TypeRun, Run: &run})
 		}
-	} else if !known && (d.device.Name != r.Device.Name || d.device.Emulated != r.Device.Emulated) {
+	} else if fresh && (d.device.Name != r.Device.Name || d.device.Emulated != r.Device.Emulated) {
 		text := fmt.Sprintf("places differ: %s is %s, the first is %s", f.job.Place, r.Device.Name, d.device.Name)
 		d.Events.Emit(event.Event{Type: event.TypeWarning,
 			Message: &event.Message{Text: text, Hint: "do not compare figures of one with those of the other"}})
 	}
-	if !known {
+	if fresh {
 		d.Events.Emit(event.Event{Type: event.TypeJob, Place: f.job.Place.String(), Job: f.job.ID, Origin: f.line,
 			JobState: &event.Job{Phase: string(remote.Running), Device: &r.Device, Host: &r.Host}})
 	}
