@@ -24,6 +24,7 @@ import (
 	"fisub/remote/host"
 	"fisub/remote/remotetest"
 	"fisub/remote/slurm/slurmtest"
+	"fisub/remote/work"
 )
 
 func TestMain(m *testing.M) { remotetest.Main(m) }
@@ -126,7 +127,7 @@ func wait(t *testing.T, p *Provider, h remote.Handle, w *watcher) remote.Exit {
 
 func numberOf(t *testing.T, h remote.Handle) string {
 	t.Helper()
-	var j job
+	var j work.Job
 	if err := json.Unmarshal(h.Data, &j); err != nil || j.Number == "" {
 		t.Fatalf("handle %s: %v", h.Data, err)
 	}
@@ -334,8 +335,7 @@ echo "gpu $CUDA_VISIBLE_DEVICES"; echo to the log >&2; env >env.txt; exit 3`)
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	c := slurmtest.Start(t, slurmtest.Setup{GPUs: 1})
-	work := t.TempDir()
-	p := provider(t, c, map[string]any{"workdir": work, "gres": "gpu:b200:1"})
+	p := provider(t, c, map[string]any{"workdir": t.TempDir(), "gres": "gpu:b200:1"})
 	first := submit(t, p, newJob(t, "first", `trap 'exit 7' TERM; echo on; while :; do sleep 0.1; done`))
 	second := submit(t, p, newJob(t, "second", `echo on; sleep 60`))
 
@@ -354,7 +354,7 @@ func TestQueue(t *testing.T) {
 	if _, err := p.Wait(ctx, first, 0, &watcher{wrote: cancel}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled wait: got %v", err)
 	}
-	if s, err := p.look(within(t), &job{Number: numberOf(t, first)}); err != nil || s.state != "RUNNING" {
+	if s, err := p.look(within(t), &work.Job{Number: numberOf(t, first)}); err != nil || s.state != "RUNNING" {
 		t.Fatalf("after a cancelled wait: %+v, %v", s, err)
 	}
 

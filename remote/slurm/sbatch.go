@@ -15,6 +15,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/host"
+	"fisub/remote/work"
 )
 
 // margin is what Slurm's own limit is longer than the job's: time for the agent to look at the bundle, to end the
@@ -72,6 +73,11 @@ var (
 	jobNumber   = regexp.MustCompile(`^[0-9]{1,18}$`)
 	clusterName = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,64}$`)
 )
+
+// valid tells whether a handle, which comes from a file, names a job that may be cancelled.
+func valid(j *work.Job) bool {
+	return (j.Number == "" || jobNumber.MatchString(j.Number)) && clusterName.MatchString(j.Cluster)
+}
 
 // accepted reads what sbatch --parsable prints: the job's number, and behind a semicolon the cluster where it is
 // another one.

@@ -8,7 +8,6 @@ package slurm
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -58,7 +57,7 @@ func foreign(option string) string {
 
 // A Provider submits to one cluster.
 type Provider struct {
-	name   string // of the table
+	work.Hosts
 	config *Config
 	pace   pace
 	folder *work.Folder // on the login host
@@ -85,7 +84,10 @@ func New(name string, c Config) *Provider {
 	if c.Login != "" {
 		login = &host.SSH{Name: c.Login, Config: c.SSHConfig}
 	}
-	return &Provider{name, &c, usual, work.New(login, c.Login, c.Workdir)}
+	folder := work.New(login, c.Login, c.Workdir)
+	at := func(remote.Place) *work.Folder { return folder }
+	return &Provider{work.Hosts{Kind: Kind, Table: name, Folders: []*work.Folder{folder}, Logs: []string{logName},
+		Valid: valid, At: at}, &c, usual, folder}
 }
 
 // Places gives as many slots of the queue as the table allows jobs at a time.
@@ -120,43 +122,15 @@ func program(argv []string) string {
 
 // fault gives an error as the user sees it.
 func (p *Provider) fault(ctx context.Context, err error) error {
-	return work.Fault(ctx, p.name, p.config.Login, p.denied(ctx, err))
+	return work.Fault(ctx, p.Table, p.config.Login, p.denied(ctx, err))
 }
 
-// A job is what a handle holds of it, and its ID.
-type job struct {
-	work.Job
-	Number  string `json:"number,omitempty"`  // of Slurm; "" where only the name is known
-	Cluster string `json:"cluster,omitempty"` // of a federation; "" for the login's own
-}
-
-func (p *Provider) newJob(id, root, number string) *job {
-	return &job{Job: work.Job{Host: p.folder.Host, ID: id, Work: root, Place: remote.Place{GPU: -1}}, Number: number}
-}
-
-// onCluster adds the cluster behind the program's name.
-func (j *job) onCluster(args []string) []string {
+// onCluster adds the job's cluster behind the program's name.
+func onCluster(j *work.Job, args []string) []string {
 	if j.Cluster == "" {
 		return args
 	}
 	return slices.Insert(args, slices.Index(args, program(args))+1, "--clusters="+j.Cluster)
-}
-
-// jobOf reads a handle, which comes from a file: what it names will be cancelled and removed.
-func (p *Provider) jobOf(h remote.Handle) (*job, error) {
-	j := &job{}
-	err := json.Unmarshal(h.Data, j)
-	j.Host, j.ID, j.Place = p.folder.Host, h.Job, h.Place
-	if err != nil || h.Provider != Kind || !j.Valid() || j.Number != "" && !jobNumber.MatchString(j.Number) ||
-		!clusterName.MatchString(j.Cluster) {
-		return nil, fmt.Errorf("%s: job %.80q: its handle is not one of slurm", p.name, h.Job)
-	}
-	return j, nil
-}
-
-func (j *job) handle() remote.Handle {
-	data, _ := json.Marshal(j) // strings: it cannot fail
-	return remote.Handle{Provider: Kind, Job: j.ID, Place: j.Place, Data: data}
 }
 
 // Submit sends what the store lacks, and gives the job to sbatch.
@@ -166,10 +140,10 @@ func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(se
 	if err != nil {
 		return remote.Handle{}, p.fault(ctx, err)
 	}
-	return j.handle(), nil
+	return j.Handle(Kind), nil
 }
 
-func (p *Provider) submit(ctx context.Context, rj *remote.Job, progress func(sent, total int64)) (*job, error) {
+func (p *Provider) submit(ctx context.Context, rj *remote.Job, progress func(sent, total int64)) (*work.Job, error) {
 	program, err := rj.Program()
 	if err = errors.Join(rj.Check(), err); err != nil {
 		return nil, err
@@ -178,9 +152,8 @@ func (p *Provider) submit(ctx context.Context, rj *remote.Job, progress func(sen
 	if err != nil {
 		return nil, err
 	}
-	j := p.newJob(rj.ID, facts.Root, "")
-	j.Place = rj.Place
-	if err = p.folder.Begin(ctx, &j.Job, rj); err == nil {
+	j := &work.Job{Host: p.folder.Host, ID: rj.ID, Place: rj.Place, Work: facts.Root, Program: program.SHA256}
+	if err = p.folder.Begin(ctx, j, rj); err == nil {
 		var out string
 		text := script(agent.Stored(j.Work, program.SHA256), j.Dir())
 		if out, err = p.feed(ctx, sbatchArgs(p.config, rj, j.Dir()), text); err == nil {
@@ -195,7 +168,7 @@ func (p *Provider) submit(ctx context.Context, rj *remote.Job, progress func(sen
 }
 
 // undo leaves nothing of a job whose submission ended with cause: also where the answer of sbatch did not arrive.
-func (p *Provider) undo(ctx context.Context, j *job, cause error) error {
+func (p *Provider) undo(ctx context.Context, j *work.Job, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*p.pace.command)
 	defer cancel()
 	var err error
@@ -210,8 +183,8 @@ func (p *Provider) undo(ctx context.Context, j *job, cause error) error {
 }
 
 // cancel ends the job in Slurm. It does not wait for the end. A job that has ended, or never was, is no error.
-func (p *Provider) cancel(ctx context.Context, j *job) error {
-	_, err := p.slurm(ctx, j.onCluster([]string{"scancel", cmp.Or(j.Number, "--name="+prefix+j.ID)}))
+func (p *Provider) cancel(ctx context.Context, j *work.Job) error {
+	_, err := p.slurm(ctx, onCluster(j, []string{"scancel", cmp.Or(j.Number, "--name="+prefix+j.ID)}))
 	if unknown(err) {
 		return nil
 	}
@@ -226,10 +199,10 @@ func unknown(err error) bool {
 
 // look asks Slurm for the job's state: the controller, which remembers ended jobs for minutes, then the accounting, which
 // a cluster need not have.
-func (p *Provider) look(ctx context.Context, j *job) (status, error) {
+func (p *Provider) look(ctx context.Context, j *work.Job) (status, error) {
 	if j.Number == "" {
 		ask := []string{"squeue", "--noheader", "--me", "--name=" + prefix + j.ID, "--format=%A"}
-		out, err := p.slurm(ctx, j.onCluster(ask))
+		out, err := p.slurm(ctx, onCluster(j, ask))
 		if j.Number = firstLine(out); err != nil || !jobNumber.MatchString(j.Number) {
 			j.Number = ""
 			return status{}, err
@@ -255,7 +228,7 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	if err = p.fault(ctx, err); ctx.Err() != nil {
 		return nil, err
 	}
-	return []remote.Host{{Name: p.name, State: state, Detail: detail, Err: err}}, nil
+	return []remote.Host{{Name: p.Table, State: state, Detail: detail, Err: err}}, nil
 }
 
 // sayAll runs a command whose standard error is its answer.
@@ -282,25 +255,16 @@ func (p *Provider) ready(ctx context.Context) (state, detail string, err error) 
 	return state, detail, nil
 }
 
-// Collect copies the log, and what Slurm and the shell said.
-func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) error {
-	j, err := p.jobOf(h)
-	if err != nil {
-		return err
-	}
-	return p.fault(ctx, j.Collect(ctx, dst, logName))
-}
-
 // Release cancels the job, waits until Slurm says that it has ended, and removes its folder.
 func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
-	j, err := p.jobOf(h)
+	j, _, err := p.Open(ctx, h)
 	if err != nil {
 		return err
 	}
 	return p.fault(ctx, p.release(ctx, j))
 }
 
-func (p *Provider) release(ctx context.Context, j *job) error {
+func (p *Provider) release(ctx context.Context, j *work.Job) error {
 	deadline := time.Now().Add(p.pace.stop)
 	for wait := p.pace.read; ; wait = min(2*wait, 2*time.Second) {
 		s, err := p.look(ctx, j)
@@ -339,9 +303,9 @@ func (p *Provider) list(ctx context.Context) (handles []remote.Handle, err error
 	if err != nil {
 		return nil, err
 	}
-	jobs := map[string]*job{}
-	for _, f := range folders {
-		jobs[f.ID] = p.newJob(f.ID, root, "")
+	jobs := map[string]*work.Job{}
+	for _, j := range folders {
+		jobs[j.ID] = j
 	}
 	for line := range strings.Lines(out) {
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), "|", 4)
@@ -351,15 +315,16 @@ func (p *Provider) list(ctx context.Context) (handles []remote.Handle, err error
 		id, ours := strings.CutPrefix(f[2], prefix)
 		in, below := strings.CutSuffix(f[3], "/jobs/"+id)
 		kept := in == root && jobs[id] != nil
-		if ours && below && remote.ValidID(id) && (kept || !(status{state: f[1]}).over()) {
-			jobs[id] = p.newJob(id, in, f[0])
+		if !ours || !below || !remote.ValidID(id) || !kept && (status{state: f[1]}).over() {
+			continue
 		}
+		if !kept {
+			jobs[id] = &work.Job{ID: id, Work: in, Place: remote.Place{GPU: -1}}
+		}
+		jobs[id].Number = f[0]
 	}
 	for _, id := range slices.Sorted(maps.Keys(jobs)) {
-		handles = append(handles, jobs[id].handle())
+		handles = append(handles, jobs[id].Handle(Kind))
 	}
 	return handles, nil
 }
-
-// Close ends the connection to the login host.
-func (p *Provider) Close() error { return p.folder.Host.Close() }

@@ -104,7 +104,7 @@ func TestSbatch(t *testing.T) {
 }
 
 func TestArgs(t *testing.T) {
-	here, there := &job{Number: "7"}, &job{Number: "7", Cluster: "east"}
+	here, there := &work.Job{Number: "7"}, &work.Job{Number: "7", Cluster: "east"}
 	for _, tt := range []struct {
 		got  []string
 		want string
@@ -260,7 +260,7 @@ func TestEnded(t *testing.T) {
 		if tt.state != "" {
 			s.node, s.code = "n1", "0:9"
 		}
-		j := &job{Job: work.Job{ID: "j", Work: "/w"}, Number: "7"}
+		j := &work.Job{ID: "j", Work: "/w", Number: "7"}
 		got := ended(j, s, tt.exit, tt.started, tt.said)
 		if got.End != tt.end || got.Code != tt.code || !strings.Contains(got.Text+"\n"+got.Hint, tt.text) {
 			t.Errorf("%s, %+v, started %t: got %+v, want %s %d %q", tt.state, tt.exit, tt.started, got, tt.end, tt.code, tt.text)
@@ -359,7 +359,7 @@ func TestHostileHandle(t *testing.T) {
 		`{"work":"/w"}`} {
 		old := good // as older fisubs have written it
 		old.Data = json.RawMessage(data)
-		if j, err := p.jobOf(old); err != nil || j.Dir() != "/w/jobs/j" || strings.Contains(data, "7") != (j.Number == "7") {
+		if j, _, err := p.Open(t.Context(), old); err != nil || j.Dir() != "/w/jobs/j" || strings.Contains(data, "7") != (j.Number == "7") {
 			t.Errorf("%s: got %+v, %v", data, j, err)
 		}
 	}
@@ -415,19 +415,19 @@ func (l *fake) has(word string) bool {
 func faked(t *testing.T, answer func(program string, args []string) (string, string, int)) (*Provider, remote.Handle,
 	string) {
 	t.Helper()
-	work := t.TempDir()
-	p, err := open("lab", map[string]any{"workdir": work})
+	root := t.TempDir()
+	p, err := open("lab", map[string]any{"workdir": root})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.pace = pace{read: 10 * time.Millisecond, queued: 10 * time.Millisecond, slow: 20 * time.Millisecond,
 		grace: 500 * time.Millisecond, command: time.Second, stop: 300 * time.Millisecond}
 	p.folder.Host = &fake{answer: answer}
-	dir := agent.JobDir(work, "j")
+	dir := agent.JobDir(root, "j")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return p, p.newJob("j", work, "7").handle(), dir
+	return p, (&work.Job{ID: "j", Work: root, Number: "7"}).Handle(Kind), dir
 }
 
 func write(t *testing.T, dir, name, text string) {

@@ -12,6 +12,7 @@ import (
 
 	"fisub/internal/plain"
 	"fisub/remote"
+	"fisub/remote/work"
 )
 
 // A status is what Slurm knows of a job. Its zero value is that of a job that Slurm has forgotten.
@@ -35,8 +36,8 @@ func firstLine(out string) string {
 }
 
 // scontrolArgs asks for one job. Times are in seconds since 1970, whatever the time zone of the cluster.
-func scontrolArgs(j *job) []string {
-	return j.onCluster([]string{"env", "SLURM_TIME_FORMAT=%s", "scontrol", "--oneliner", "show", "job", j.Number})
+func scontrolArgs(j *work.Job) []string {
+	return onCluster(j, []string{"env", "SLURM_TIME_FORMAT=%s", "scontrol", "--oneliner", "show", "job", j.Number})
 }
 
 // readScontrol takes what a status needs from the words of scontrol, in which "_" stands for a space. Names that the
@@ -63,8 +64,8 @@ func readScontrol(out string) (status, error) {
 	return s, nil
 }
 
-func sacctArgs(j *job) []string {
-	return j.onCluster([]string{"sacct", "--noheader", "--parsable2", "--allocations", "--jobs=" + j.Number,
+func sacctArgs(j *work.Job) []string {
+	return onCluster(j, []string{"sacct", "--noheader", "--parsable2", "--allocations", "--jobs=" + j.Number,
 		"--format=State,ExitCode,NodeList"})
 }
 
@@ -78,8 +79,8 @@ func readSacct(out string) status {
 }
 
 // queueArgs asks for all queued jobs of a partition, by their priorities.
-func queueArgs(j *job, partition string) []string {
-	return j.onCluster([]string{"squeue", "--noheader", "--states=PENDING", "--partition=" + partition, "--sort=-p,i",
+func queueArgs(j *work.Job, partition string) []string {
+	return onCluster(j, []string{"squeue", "--noheader", "--states=PENDING", "--partition=" + partition, "--sort=-p,i",
 		"--format=%A"})
 }
 
@@ -190,7 +191,7 @@ func final(e *remote.Exit) bool {
 // ended decides how a job ended, from what Slurm knows and from the agent's own word, nil where it left none. A signal
 // of Slurm's reaches the agent and its program alike, so Slurm says what it was for. started tells whether the agent
 // ran; said is the end of what Slurm and the shell wrote.
-func ended(j *job, s status, exit *remote.Exit, started bool, said string) remote.Exit {
+func ended(j *work.Job, s status, exit *remote.Exit, started bool, said string) remote.Exit {
 	if exit != nil && final(exit) {
 		return *exit
 	}

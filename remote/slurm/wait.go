@@ -10,12 +10,13 @@ import (
 
 	"fisub/remote"
 	"fisub/remote/agent"
+	"fisub/remote/work"
 )
 
 // Wait reads the job's files through the login, and asks Slurm what it knows: seldom while the job runs, and when it
 // has ended.
 func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
-	j, err := p.jobOf(h)
+	j, _, err := p.Open(ctx, h)
 	if err != nil {
 		return remote.Exit{}, err
 	}
@@ -34,7 +35,7 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 type follower struct {
 	remote.Feed
 	p *Provider
-	j *job
+	j *work.Job
 
 	status status // what Slurm said last
 	began  bool   // the event stream is there

@@ -27,6 +27,8 @@ type Job struct {
 	Place   remote.Place `json:"-"`                 // as its description or its handle has it
 	Work    string       `json:"work"`              // the work folder, absolute
 	Program string       `json:"program,omitempty"` // hash of the agent; "" where that is not known
+	Number  string       `json:"number,omitempty"`  // of a queue; "" where none runs it, or only its name is known
+	Cluster string       `json:"cluster,omitempty"` // of several with one queue; "" for the host's own
 }
 
 // Valid tells whether a handle may hold the job: what it names will be ended and removed.

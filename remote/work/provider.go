@@ -23,6 +23,9 @@ type Hosts struct {
 	Table   string // its name
 	Folders []*Folder
 
+	Logs  []string        // files in a job's folder that Collect copies beside the log
+	Valid func(*Job) bool // whether a handle may hold the job; may be nil
+
 	// At gives the folder of a place; nil where the table has no such host.
 	At func(remote.Place) *Folder
 }
@@ -40,12 +43,13 @@ func (s *Hosts) Submit(ctx context.Context, job *remote.Job, progress func(sent,
 	return j.Handle(s.Kind), nil
 }
 
-// open gives the job of a handle and its folder. A handle of an older fisub may not name the agent, but the job's
+// Open gives the job of a handle and its folder. A handle of an older fisub may not name the agent, but the job's
 // description does.
-func (s *Hosts) open(ctx context.Context, h remote.Handle) (*Job, *Folder, error) {
+func (s *Hosts) Open(ctx context.Context, h remote.Handle) (*Job, *Folder, error) {
 	j := &Job{}
 	err := json.Unmarshal(h.Data, j)
-	if j.ID, j.Place = h.Job, h.Place; err != nil || h.Provider != s.Kind || !j.Valid() {
+	if j.ID, j.Place = h.Job, h.Place; err != nil || h.Provider != s.Kind || !j.Valid() ||
+		s.Valid != nil && !s.Valid(j) {
 		return nil, nil, fmt.Errorf("%s: job %.80q: its handle is not one of %s", s.Table, h.Job, s.Kind)
 	}
 	f := s.At(h.Place)
@@ -66,7 +70,7 @@ func (s *Hosts) open(ctx context.Context, h remote.Handle) (*Job, *Folder, error
 
 // Wait follows the job's stream over one connection after the other.
 func (s *Hosts) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
-	j, f, err := s.open(ctx, h)
+	j, f, err := s.Open(ctx, h)
 	if err != nil {
 		return remote.Exit{}, err
 	}
@@ -74,18 +78,18 @@ func (s *Hosts) Wait(ctx context.Context, h remote.Handle, from int64, w remote.
 	return exit, Fault(ctx, s.Table, f.Name, err)
 }
 
-// Collect copies the log.
+// Collect copies the log, and the files of Logs.
 func (s *Hosts) Collect(ctx context.Context, h remote.Handle, dst string) error {
-	j, f, err := s.open(ctx, h)
+	j, f, err := s.Open(ctx, h)
 	if err != nil {
 		return err
 	}
-	return Fault(ctx, s.Table, f.Name, j.Collect(ctx, dst))
+	return Fault(ctx, s.Table, f.Name, j.Collect(ctx, dst, s.Logs...))
 }
 
 // Release ends the job and removes its folder.
 func (s *Hosts) Release(ctx context.Context, h remote.Handle) error {
-	j, f, err := s.open(ctx, h)
+	j, f, err := s.Open(ctx, h)
 	if err != nil {
 		return err
 	}
