@@ -1,10 +1,13 @@
 package remote
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"os"
 	"path"
 	"regexp"
 	"strings"
@@ -41,6 +44,18 @@ func (j *Job) Program() (File, error) {
 		}
 	}
 	return File{}, fmt.Errorf("job %.80q: no executable file %s in its bundle", j.ID, Program)
+}
+
+// FileAt describes a file of this machine, but for its name in a bundle.
+func FileAt(path string) (File, error) {
+	r, err := os.Open(path)
+	if err != nil {
+		return File{}, err
+	}
+	defer r.Close()
+	h := sha256.New()
+	n, err := io.Copy(h, r)
+	return File{SHA256: hex.EncodeToString(h.Sum(nil)), Size: n, Path: path}, err
 }
 
 // Mode is that of the file where it is kept.

@@ -13,17 +13,18 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strconv"
 	"syscall"
 
+	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/remote"
 )
@@ -83,41 +84,39 @@ const maxJob = 16 << 20
 //	stop DIR            ends the job and waits for it
 //	free DIR            the same, and removes its folder
 func (a *Agent) Main(ctx context.Context, args []string, stdout io.Writer) error {
+	var from int64
+	var err error
+	if len(args) == 4 && args[0] == "tail" && args[2] == "--from" {
+		if from, err = strconv.ParseInt(args[3], 10, 64); err != nil || from < 0 {
+			return fmt.Errorf("agent: --from %q is no offset", args[3])
+		}
+		args = args[:2]
+	}
 	usage := errors.New("agent: want run|start|tail|stop|free DIR")
-	if len(args) < 2 {
+	if len(args) != 2 {
 		return usage
 	}
 	dir, err := filepath.Abs(args[1])
 	if err != nil {
 		return err
 	}
-	switch {
-	case args[0] == "tail" && len(args) == 4 && args[2] == "--from":
-		from, err := strconv.ParseInt(args[3], 10, 64)
-		if err != nil || from < 0 {
-			return fmt.Errorf("agent: --from %q is no offset", args[3])
-		}
-		_, err = Tail(ctx, dir, from, stdout)
-		return err
-	case len(args) != 2:
-		return usage
-	case args[0] == "tail":
-		_, err := Tail(ctx, dir, 0, stdout)
-		return err
-	case args[0] == "run":
+	switch args[0] {
+	case "run":
 		ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 		defer stop()
-		_, err := a.Run(ctx, dir)
-		return err
-	case args[0] == "start":
-		return a.Start(ctx, dir)
-	case args[0] == "stop":
-		_, err := Stop(ctx, dir)
-		return err
-	case args[0] == "free":
-		return Free(ctx, dir)
+		_, err = a.Run(ctx, dir)
+	case "start":
+		err = a.Start(ctx, dir)
+	case "tail":
+		_, err = Tail(ctx, dir, from, stdout)
+	case "stop":
+		_, err = Stop(ctx, dir)
+	case "free":
+		err = Free(ctx, dir)
+	default:
+		err = usage
 	}
-	return usage
+	return err
 }
 
 // ErrHash says that a file does not have the content that its name or the job promises.
@@ -178,32 +177,24 @@ func readJSON(name string, v any) error {
 	return nil
 }
 
-// writeJSON writes v to name through a temporary file. Where the file is there already, with once, it stays as it is.
+// writeJSON writes v to name, whole or not at all. Where the file is there already, with once, it stays as it is.
 func writeJSON(name string, v any, once bool) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
-	if err != nil {
+	data = append(data, '\n')
+	if !once {
+		return cache.WriteFile(name, data, 0o600)
+	}
+	tmp := filepath.Join(filepath.Dir(name), "."+rand.Text())
+	defer os.Remove(tmp)
+	if err := cache.WriteFile(tmp, data, 0o600); err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(append(data, '\n'))
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return err
+	_ = os.Link(tmp, name)
+	if _, err := os.Lstat(name); err == nil {
+		return nil
 	}
-	if once {
-		if err = os.Link(tmp.Name(), name); errors.Is(err, fs.ErrExist) {
-			return nil
-		}
-		if err == nil {
-			return nil
-		}
-		// A file system without hard links.
-		if _, err := os.Lstat(name); err == nil {
-			return nil
-		}
-	}
-	return os.Rename(tmp.Name(), name)
+	return os.Rename(tmp, name) // a file system without hard links
 }

@@ -125,15 +125,7 @@ func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit
 			}
 		}
 		if events == nil {
-			if events, err = os.Open(filepath.Join(dir, EventsName)); errors.Is(err, fs.ErrNotExist) {
-				events = nil
-			} else if err != nil {
-				return exit, err
-			} else if st, err := events.Stat(); err != nil {
-				return exit, err
-			} else if ended && st.Size() < from {
-				return exit, fmt.Errorf("agent: offset %d is behind the end of the stream, %d", from, st.Size())
-			} else if _, err := events.Seek(from, io.SeekStart); err != nil {
+			if events, err = openEvents(dir, from, ended); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return exit, err
 			}
 		}
@@ -148,12 +140,26 @@ func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit
 		if hungUp(w) {
 			return exit, fmt.Errorf("agent: nobody reads the stream: %w", syscall.EPIPE)
 		}
-		select {
-		case <-ctx.Done():
-			return exit, ctx.Err()
-		case <-time.After(poll):
+		if err := remote.Sleep(ctx, poll); err != nil {
+			return exit, err
 		}
 	}
+}
+
+// openEvents opens the event stream at byte from, which is not behind the end of one that has ended.
+func openEvents(dir string, from int64, ended bool) (*os.File, error) {
+	f, err := os.Open(filepath.Join(dir, EventsName))
+	if err != nil {
+		return nil, err
+	}
+	end, err := f.Seek(0, io.SeekEnd)
+	if err == nil && ended && end < from {
+		err = fmt.Errorf("agent: offset %d is behind the end of the stream, %d", from, end)
+	}
+	if err == nil {
+		_, err = f.Seek(from, io.SeekStart)
+	}
+	return f, err
 }
 
 // hungUp tells whether w is a pipe or socket whose other end is closed.
@@ -204,10 +210,8 @@ func Stop(ctx context.Context, dir string) (remote.Exit, error) {
 			}
 			continue
 		}
-		select {
-		case <-ctx.Done():
-			return cancelled, ctx.Err()
-		case <-time.After(poll):
+		if err := remote.Sleep(ctx, poll); err != nil {
+			return cancelled, err
 		}
 	}
 }

@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -201,27 +199,19 @@ func (a *Agent) attempt(ctx context.Context, dir string, log *logFile) (remote.E
 		return remote.Exit{}, err
 	}
 	log.say("%d files of %.1f MB verified in %.2f s", len(job.Files), float64(size)/1e6, time.Since(begun).Seconds())
-	env := job.Env
-	unlock := func() {}
+	environ := append(os.Environ(), "FISUB_CACHE="+filepath.Join(work, "cache")) // the last value of a name counts
+	for name, value := range job.Env {
+		environ = append(environ, name+"="+value)
+	}
 	if job.GPU != "" {
-		var uuid string
-		if uuid, unlock, err = a.takeGPU(ctx, job); err != nil {
+		uuid, unlock, err := a.takeGPU(ctx, job)
+		if err != nil {
 			return remote.Exit{}, err
 		}
-		env = withEnv(env, "CUDA_VISIBLE_DEVICES", uuid)
+		defer unlock()
+		environ = append(environ, "CUDA_VISIBLE_DEVICES="+uuid)
 	}
-	defer unlock()
-	return program(ctx, dir, work, job, env, log)
-}
-
-func withEnv(env map[string]string, name, value string) map[string]string {
-	all := map[string]string{name: value}
-	for k, v := range env {
-		if k != name {
-			all[k] = v
-		}
-	}
-	return all
+	return program(ctx, dir, job, environ, log)
 }
 
 // unbundle verifies the job's files in the store and makes the folder to of them. What is wrong in the store is removed
@@ -243,20 +233,20 @@ func unbundle(ctx context.Context, work, to string, job *remote.Job) (size int64
 		}
 		stored := Stored(work, f.SHA256)
 		if !checked[f.SHA256] {
-			n, got, err := hash(stored)
+			got, err := remote.FileAt(stored)
 			if errors.Is(err, fs.ErrNotExist) {
 				return size, refuse("submit it again", "file %s is not on the host", f.Name)
 			}
 			if err != nil {
 				return size, err
 			}
-			if got != f.SHA256 || n != f.Size {
+			if got.SHA256 != f.SHA256 || got.Size != f.Size {
 				_ = os.Remove(stored)
 				return size, refuse("submit it again: it is sent again then", "file %s: %v: got %s of %d bytes, want %s of %d",
-					f.Name, ErrHash, got, n, f.SHA256, f.Size)
+					f.Name, ErrHash, got.SHA256, got.Size, f.SHA256, f.Size)
 			}
 			checked[f.SHA256] = true
-			size += n
+			size += f.Size
 		}
 		dst := filepath.Join(to, filepath.FromSlash(f.Name))
 		if err := root.MkdirAll(filepath.FromSlash(path.Dir(f.Name)), 0o700); err != nil {
@@ -267,17 +257,6 @@ func unbundle(ctx context.Context, work, to string, job *remote.Job) (size int64
 		}
 	}
 	return size, nil
-}
-
-func hash(name string) (int64, string, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return 0, "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	n, err := io.Copy(h, f)
-	return n, hex.EncodeToString(h.Sum(nil)), err
 }
 
 // link makes dst the same file as src, or a copy where that cannot be, or where its mode must be another one.
@@ -380,11 +359,9 @@ func lockGPU(ctx context.Context, uuid, job string) (unlock func(), err error) {
 			n, _ := f.ReadAt(holder, 0)
 			return nil, fmt.Errorf("%w: %s by %q", errLocked, name, strings.TrimSpace(string(holder[:n])))
 		}
-		select {
-		case <-ctx.Done():
+		if err := remote.Sleep(ctx, poll); err != nil {
 			f.Close()
-			return nil, ctx.Err()
-		case <-time.After(poll):
+			return nil, err
 		}
 	}
 	_ = f.Truncate(0)
@@ -393,18 +370,13 @@ func lockGPU(ctx context.Context, uuid, job string) (unlock func(), err error) {
 }
 
 // program runs the job's program to its end, or ends it.
-func program(ctx context.Context, dir, work string, job *remote.Job, env map[string]string,
-	log *logFile) (remote.Exit, error) {
+func program(ctx context.Context, dir string, job *remote.Job, environ []string, log *logFile) (remote.Exit, error) {
 	events, err := os.OpenFile(filepath.Join(dir, EventsName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return remote.Exit{}, err
 	}
 	defer events.Close()
 	bundle := filepath.Join(dir, BundleName)
-	environ := append(os.Environ(), "FISUB_CACHE="+filepath.Join(work, "cache"))
-	for name, value := range env {
-		environ = append(environ, name+"="+value)
-	}
 	command := func() *exec.Cmd {
 		cmd := exec.Command(filepath.Join(bundle, filepath.FromSlash(job.Args[0])), job.Args[1:]...)
 		cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = bundle, events, log, environ

@@ -10,7 +10,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path"
@@ -274,18 +273,10 @@ func (b *Bundle) made(name string, content []byte) (remote.File, error) {
 }
 
 func describe(name, from string) (remote.File, error) {
-	r, err := os.Open(from)
-	if err != nil {
-		return remote.File{}, err
+	f, err := remote.FileAt(from)
+	if err == nil && f.Size == 0 && name == remote.Program {
+		err = errors.New(from + ": it is empty")
 	}
-	defer r.Close()
-	h := sha256.New()
-	n, err := io.Copy(h, r)
-	if err != nil {
-		return remote.File{}, err
-	}
-	if n == 0 && name == remote.Program {
-		return remote.File{}, errors.New(from + ": it is empty")
-	}
-	return remote.File{Name: name, SHA256: hex.EncodeToString(h.Sum(nil)), Size: n, Path: from}, nil
+	f.Name = name
+	return f, err
 }
