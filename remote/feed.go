@@ -67,6 +67,12 @@ func (p *Progress) Sent(n int64) {
 	}
 }
 
+// Write tells of the bytes, and drops them.
+func (p *Progress) Write(b []byte) (int, error) {
+	p.Sent(int64(len(b)))
+	return len(b), nil
+}
+
 // End makes that nothing more is told.
 func (p *Progress) End() {
 	p.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 
 	"fisub/internal/plain"
 	"fisub/remote"
+	"fisub/remote/agent"
 )
 
 // newClient reads Modal's profile. The SDK's own log would go to stderr: what matters of it comes as errors.
@@ -126,9 +128,20 @@ func (w *watch) queued() bool {
 	return w.asked && !w.scheduled
 }
 
-// A call is one script in a sandbox.
+// volume is where Modal's volume is in sandboxes, as sandbox.sh has it too.
+const volume = "/fisub/volume"
+
+//go:embed sandbox.sh
+var functions string
+
+// script is the command that runs a function of sandbox.sh.
+func script(function string, args ...string) []string {
+	return append([]string{"sh", "-c", "keep_days=" + agent.KeepDays + "\n" + functions, "fisub", function}, args...)
+}
+
+// A call is one function of sandbox.sh in a sandbox.
 type call struct {
-	script string
+	run    string
 	args   []string
 	in     func(io.Writer) error // writes what it reads; nil for nothing
 	out    io.Writer             // nil for nowhere
@@ -158,7 +171,7 @@ func (p *Provider) call(ctx context.Context, sb *sdk.Sandbox, c call) error {
 	if c.soon {
 		until = time.Now().Add(3 * time.Second)
 	}
-	cp, err := p.exec(ctx, sb, script(c.script, c.args...), callTime, until)
+	cp, err := p.exec(ctx, sb, script(c.run, c.args...), callTime, until)
 	if err != nil {
 		return err
 	}

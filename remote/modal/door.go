@@ -128,7 +128,7 @@ func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent
 		byHash[f.SHA256] = f
 	}
 	var lacking strings.Builder
-	err := p.door.locked(ctx, doing, call{script: lack, out: &lacking, reload: true, in: func(w io.Writer) error {
+	err := p.door.locked(ctx, doing, call{run: "lack", out: &lacking, reload: true, in: func(w io.Writer) error {
 		for _, f := range byHash {
 			if _, err := fmt.Fprintf(w, "%s %d\n", f.SHA256, f.Size); err != nil {
 				return err
@@ -153,8 +153,8 @@ func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent
 	count := &remote.Progress{Tell: progress}
 	count.Begin(total)
 	var wrong strings.Builder
-	bundle := func(w io.Writer) error { return pack(w, job, files, count.Sent) }
-	err = p.door.locked(ctx, doing, call{script: put, args: []string{job.ID, rand.Text()}, out: &wrong, in: bundle})
+	bundle := func(w io.Writer) error { return pack(w, job, files, count) }
+	err = p.door.locked(ctx, doing, call{run: "put", args: []string{job.ID, rand.Text()}, out: &wrong, in: bundle})
 	if sums := strings.Fields(wrong.String()); len(sums) > 0 && err != nil {
 		for _, f := range files {
 			if f.SHA256 == sums[0] {
@@ -166,7 +166,7 @@ func (p *Provider) send(ctx context.Context, job *remote.Job, progress func(sent
 }
 
 // pack writes a tar archive of job.json and of the files, each under its hash.
-func pack(w io.Writer, job *remote.Job, files []remote.File, sent func(n int64)) error {
+func pack(w io.Writer, job *remote.Job, files []remote.File, count *remote.Progress) error {
 	data, err := json.Marshal(job)
 	if err != nil {
 		return &remote.LocalError{Err: err}
@@ -179,14 +179,14 @@ func pack(w io.Writer, job *remote.Job, files []remote.File, sent func(n int64))
 		return err
 	}
 	for _, f := range files {
-		if err := packFile(t, f, sent); err != nil {
+		if err := packFile(t, f, count); err != nil {
 			return err
 		}
 	}
 	return t.Close()
 }
 
-func packFile(t *tar.Writer, f remote.File, sent func(n int64)) error {
+func packFile(t *tar.Writer, f remote.File, count *remote.Progress) error {
 	src, err := os.Open(f.Path)
 	if err != nil {
 		return &remote.LocalError{Err: err}
@@ -195,7 +195,7 @@ func packFile(t *tar.Writer, f remote.File, sent func(n int64)) error {
 	if err := t.WriteHeader(&tar.Header{Name: f.SHA256, Mode: int64(f.Mode()), Size: f.Size}); err != nil {
 		return err
 	}
-	n, err := io.Copy(counted{t, sent}, &localReader{src})
+	n, err := io.Copy(io.MultiWriter(t, count), &localReader{src})
 	if err == nil && n != f.Size {
 		err = &remote.LocalError{Err: fmt.Errorf("file %s has %d bytes, not %d", f.Name, n, f.Size)}
 	}
@@ -212,16 +212,5 @@ func (l *localReader) Read(p []byte) (int, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = &remote.LocalError{Err: err}
 	}
-	return n, err
-}
-
-type counted struct {
-	w    io.Writer
-	sent func(n int64)
-}
-
-func (c counted) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.sent(int64(n))
 	return n, err
 }

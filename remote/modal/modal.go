@@ -3,8 +3,7 @@
 // A volume holds the bundles' files, each once, and what jobs leave behind. A small sandbox without a GPU, the door,
 // writes to it and reads from it, so that no GPU waits for an upload. The sandbox with the GPU runs the agent as its
 // entry point: it needs no client from the moment it is accepted, and ends by itself. While it runs, its event stream
-// is followed in it; when it is gone, what it kept on the volume is read. What runs on the volume's side are the
-// scripts of scripts.go.
+// is followed in it; when it is gone, what it kept on the volume is read. What runs there is sandbox.sh.
 package modal
 
 import (
@@ -226,7 +225,7 @@ func (p *Provider) create(ctx context.Context, job *remote.Job, program string) 
 		CPU:          p.config.CPU,
 		MemoryMiB:    p.config.Memory,
 		Timeout:      (job.Limit + margin).Truncate(time.Second),
-		Command:      script(entry, job.ID, program, stay, every),
+		Command:      script("entry", job.ID, program, stay, every),
 		Volumes:      map[string]*sdk.Volume{volume: p.store},
 		BlockNetwork: true,
 		Regions:      p.config.Regions,
@@ -286,7 +285,7 @@ func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
 }
 
 func (p *Provider) removeJob(ctx context.Context, job string) error {
-	return p.door.run(ctx, "removing job "+job, call{script: remove, args: []string{job}})
+	return p.door.run(ctx, "removing job "+job, call{run: "remove", args: []string{job}})
 }
 
 // terminate ends a sandbox and waits for it; one that is unknown or has ended is ended.
@@ -329,7 +328,7 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 		}
 	}
 	left := plain.Buffer{Limit: exitCap}
-	err = p.door.run(ctx, "listing what jobs have left", call{script: leftovers, out: &left, reload: true})
+	err = p.door.run(ctx, "listing what jobs have left", call{run: "leftovers", out: &left, reload: true})
 	for _, job := range strings.Fields(left.String()) {
 		add(job, "")
 	}
@@ -362,7 +361,7 @@ func (p *Provider) Collect(ctx context.Context, h remote.Handle, dst string) err
 	if log == nil && err == nil {
 		log = &plain.Buffer{Limit: logCap}
 		if err = p.prepare(ctx); err == nil {
-			rest := call{script: keptLog, args: []string{h.Job}, out: log, reload: true}
+			rest := call{run: "kept_log", args: []string{h.Job}, out: log, reload: true}
 			err = p.door.run(ctx, "reading the log", rest)
 		}
 	}
@@ -389,7 +388,7 @@ func (p *Provider) live(ctx context.Context, job, id string) (*plain.Buffer, err
 		return nil, err
 	}
 	log := &plain.Buffer{Limit: logCap}
-	err = p.call(ctx, sb, call{script: readLog, args: []string{job}, out: log, soon: true})
+	err = p.call(ctx, sb, call{run: "read_log", args: []string{job}, out: log, soon: true})
 	if err == nil || errors.Is(err, errQueued) { // a queued job has none
 		return log, nil
 	}

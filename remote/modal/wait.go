@@ -148,7 +148,7 @@ func (f *follower) attempt(ctx context.Context, sb *sdk.Sandbox) (remote.Exit, e
 	data := plain.Buffer{Limit: exitCap}
 	err := f.follow(ctx, sb)
 	if err == nil {
-		err = f.p.call(ctx, sb, call{script: readExit, args: []string{f.h.Job}, out: &data})
+		err = f.p.call(ctx, sb, call{run: "read_exit", args: []string{f.h.Job}, out: &data})
 	}
 	var script *failed
 	switch {
@@ -174,7 +174,7 @@ func (f *follower) follow(ctx context.Context, sb *sdk.Sandbox) error {
 	if soon := time.Now().Add(3 * time.Second); until.Before(soon) {
 		until = soon
 	}
-	cp, err := f.p.exec(ctx, sb, script(follow, f.h.Job, fmt.Sprint(f.At)), 0, until)
+	cp, err := f.p.exec(ctx, sb, script("follow", f.h.Job, fmt.Sprint(f.At)), 0, until)
 	if err != nil {
 		return err
 	}
@@ -208,16 +208,16 @@ func (f *follower) finish(ctx context.Context, end result) (remote.Exit, error) 
 		c.args = append([]string{f.h.Job}, c.args...)
 		return f.p.door.run(ctx, "reading what the job has left", c)
 	}
-	if err := read(call{script: kept, args: []string{fmt.Sprint(f.At + 1)}, out: f, reload: true}); err != nil {
+	if err := read(call{run: "kept_events", args: []string{fmt.Sprint(f.At + 1)}, out: f, reload: true}); err != nil {
 		return remote.Exit{}, err
 	}
 	data, said := plain.Buffer{Limit: exitCap}, plain.Buffer{Limit: 4096}
-	err := read(call{script: keptExit, out: &data})
+	err := read(call{run: "kept_exit", out: &data})
 	if err == nil && len(data.Bytes()) > 0 {
 		return exitOf(data.Bytes()), nil
 	}
 	if err == nil {
-		err = read(call{script: started, out: &said})
+		err = read(call{run: "started", out: &said})
 	}
 	return end.exit(strings.TrimSpace(said.String())), err
 }
