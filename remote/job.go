@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -36,14 +37,13 @@ func ValidHash(s string) bool {
 // Program is the name of the file of a bundle that is the agent: the fisub binary.
 const Program = "fisub"
 
-// Program gives the file of the bundle that is the agent.
+// Program checks the job and gives the file of its bundle that is the agent.
 func (j *Job) Program() (File, error) {
-	for _, f := range j.Files {
-		if f.Name == Program && f.Exec {
-			return f, nil
-		}
+	at := slices.IndexFunc(j.Files, func(f File) bool { return f.Name == Program && f.Exec })
+	if at < 0 {
+		return File{}, errors.Join(j.Check(), fmt.Errorf("job %.80q: no executable file %s in its bundle", j.ID, Program))
 	}
-	return File{}, fmt.Errorf("job %.80q: no executable file %s in its bundle", j.ID, Program)
+	return j.Files[at], j.Check()
 }
 
 // FileAt describes a file of this machine, but for its name in a bundle.

@@ -191,7 +191,7 @@ func (p *Provider) Submit(
 	ctx context.Context, job *remote.Job, progress func(sent, total int64),
 ) (h remote.Handle, err error) {
 	program, err := job.Program()
-	if err = errors.Join(job.Check(), err); err != nil {
+	if err != nil {
 		return h, fmt.Errorf("%s: %w", p.name, err)
 	}
 	if job.Limit > week/2 {

@@ -38,8 +38,7 @@ type Dispatcher struct {
 	Progress func(place string, sent, total int64) // of a bundle; may be nil
 
 	begun    time.Time
-	save     sync.Mutex        // guards Plan and its jobs
-	mu       sync.Mutex        // guards what follows, and keeps the events in order
+	mu       sync.Mutex        // guards Plan, its jobs and what follows, and keeps the events in order
 	settled  map[string]string // workload: the job that gave it a verdict, or said that there is none
 	verdicts map[string]bool   // workload: passed
 	index    map[string]int
@@ -63,13 +62,9 @@ type ended struct {
 	job  *Job
 	exit remote.Exit
 	err  error // it could not be taken to its place, or not be followed
+	full error // the run folder cannot take what the hosts say
+	left error // it cannot be followed for a reason that the user can mend; it goes on
 }
-
-// A folderError says that the run folder cannot take what the hosts say.
-type folderError struct{ error }
-
-// A leftError says that a job cannot be followed for a reason that the user can mend. The job goes on.
-type leftError struct{ error }
 
 // mendable tells whether the error of a Wait is about the table or the user's credentials, and says nothing of the job.
 func mendable(err error) bool {
@@ -110,8 +105,7 @@ func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 		d.mu.Unlock()
 		go func() {
 			defer cancel()
-			exit, err := d.follow(jctx, ctx, j)
-			ends <- ended{j, exit, err}
+			ends <- d.follow(jctx, ctx, j)
 		}()
 	}
 	for i, j := range d.Plan.Jobs {
@@ -172,13 +166,13 @@ func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 		e := <-ends
 		running--
 		taken[e.job.Place.String()] = false
-		if full := (*folderError)(nil); errors.As(e.err, &full) {
-			broken = errors.Join(broken, full.error)
+		if e.full != nil {
+			broken = errors.Join(broken, e.full)
 			halt()
 		}
-		if stays := (*leftError)(nil); errors.As(e.err, &stays) {
-			bad[e.job.Place.String()] = stays.error
-			left = errors.Join(left, stays.error)
+		if e.left != nil {
+			bad[e.job.Place.String()] = e.left
+			left = errors.Join(left, e.left)
 			continue
 		}
 		if ctx.Err() != nil && e.err != nil || errors.Is(e.err, ErrDetached) {
@@ -221,8 +215,8 @@ func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 
 // change changes the plan and writes it down.
 func (d *Dispatcher) change(do func()) error {
-	d.save.Lock()
-	defer d.save.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	do()
 	return d.Plan.Save(d.Folder)
 }
@@ -257,14 +251,14 @@ func (d *Dispatcher) prepare() error {
 }
 
 func (d *Dispatcher) affords(p Place) bool {
-	d.save.Lock()
-	defer d.save.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	return d.Plan.affords(p)
 }
 
 func (d *Dispatcher) active() []*Job {
-	d.save.Lock()
-	defer d.save.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	return d.Plan.Active()
 }
 
@@ -373,8 +367,8 @@ var errLost = errors.New("another place has begun first")
 
 // claim makes the first job of a race that says something its winner. Its error is errLost for the others.
 func (d *Dispatcher) claim(j *Job) error {
-	d.save.Lock()
-	defer d.save.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.beaten(j) {
 		return errLost
 	}
@@ -382,13 +376,11 @@ func (d *Dispatcher) claim(j *Job) error {
 		return nil
 	}
 	d.Plan.Winner = j.ID
-	d.mu.Lock()
 	for id, cancel := range d.losers {
 		if id != j.ID {
 			cancel()
 		}
 	}
-	d.mu.Unlock()
 	return d.Plan.Save(d.Folder)
 }
 
@@ -399,52 +391,57 @@ func (d *Dispatcher) beaten(j *Job) bool {
 }
 
 func (d *Dispatcher) lost(j *Job) bool {
-	d.save.Lock()
-	defer d.save.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	return d.beaten(j)
 }
 
 // follow takes a job to its end. run is the context of the whole run, ctx that of this job, which is cancelled where
 // another job wins the race.
-func (d *Dispatcher) follow(ctx, run context.Context, j *Job) (remote.Exit, error) {
+func (d *Dispatcher) follow(ctx, run context.Context, j *Job) ended {
+	e := ended{job: j}
 	provider := d.Providers[j.Place.Table]
 	if provider == nil {
-		return remote.Exit{}, fmt.Errorf("%s: no table remote.%s in the config any more", j.Place, j.Place.Table)
+		e.err = fmt.Errorf("%s: no table remote.%s in the config any more", j.Place, j.Place.Table)
+		return e
 	}
 	lost := remote.Exit{End: remote.Cancelled, Text: errLost.Error()}
 	if d.lost(j) { // the process in which another job won ended before this one was released
-		return d.end(provider, j, lost), nil
+		return d.end(provider, j, lost)
 	}
 	if j.Handle == nil {
-		if err := d.submit(ctx, provider, j); err != nil {
+		if e.err = d.submit(ctx, provider, j); e.err != nil {
 			if run.Err() == nil && d.lost(j) {
-				return d.end(provider, j, lost), nil
+				return d.end(provider, j, lost)
 			}
-			return remote.Exit{}, err
+			return e
 		}
 	}
 	if d.Detach {
-		return remote.Exit{}, ErrDetached
+		e.err = ErrDetached
+		return e
 	}
 	f, offset, err := d.openFeed(j)
 	if err != nil {
-		return remote.Exit{}, &folderError{err}
+		e.err, e.full = err, err
+		return e
 	}
 	defer f.file.Close()
 	exit, err := provider.Wait(ctx, *j.Handle, offset, f)
-	if err != nil && run.Err() == nil && d.lost(j) {
-		exit, err = lost, nil
-	}
-	if err != nil {
-		if f.err != nil {
-			return exit, &folderError{f.err}
-		}
-		if run.Err() != nil {
-			return exit, err
-		}
-		if mendable(err) {
-			return exit, &leftError{err}
-		}
+	switch {
+	case err == nil:
+	case run.Err() == nil && d.lost(j):
+		exit = lost
+	case f.err != nil:
+		e.err, e.full = f.err, f.err
+		return e
+	case run.Err() != nil:
+		e.err = err
+		return e
+	case mendable(err):
+		e.err, e.left = err, err
+		return e
+	default:
 		exit = remote.Exit{End: remote.Lost, Text: err.Error()}
 		if denied := (*remote.Denied)(nil); errors.As(err, &denied) {
 			exit.Hint = denied.Hint
@@ -456,7 +453,7 @@ func (d *Dispatcher) follow(ctx, run context.Context, j *Job) (remote.Exit, erro
 	if exit.End == remote.Exited && exit.Code != 0 && exit.Code != 3 && exit.Text == "" {
 		exit.Text, exit.Hint = d.lastWords(run, provider, j)
 	}
-	return d.end(provider, j, exit), nil
+	return d.end(provider, j, exit)
 }
 
 func (d *Dispatcher) submit(ctx context.Context, provider remote.Provider, j *Job) error {
@@ -486,12 +483,12 @@ func (d *Dispatcher) submit(ctx context.Context, provider remote.Provider, j *Jo
 }
 
 func (d *Dispatcher) began(j *Job) {
-	if d.save.Lock(); j.Began == nil {
+	if d.mu.Lock(); j.Began == nil {
 		now := time.Now()
 		j.Began = &now
 		_ = d.Plan.Save(d.Folder) // the next Save says what is wrong
 	}
-	d.save.Unlock()
+	d.mu.Unlock()
 }
 
 // ended writes down how a job has ended.
@@ -532,7 +529,7 @@ func (d *Dispatcher) collect(ctx context.Context, provider remote.Provider, j *J
 }
 
 // end collects and releases a job that has ended, or is to end, and writes its end down.
-func (d *Dispatcher) end(provider remote.Provider, j *Job, exit remote.Exit) remote.Exit {
+func (d *Dispatcher) end(provider remote.Provider, j *Job, exit remote.Exit) ended {
 	if j.Handle != nil {
 		d.collect(context.Background(), provider, j)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -546,7 +543,7 @@ func (d *Dispatcher) end(provider remote.Provider, j *Job, exit remote.Exit) rem
 		d.warn(j, err.Error(), "")
 	}
 	d.tell(j, event.Job{Phase: "ended", Text: agent.Describe(exit)})
-	return exit
+	return ended{job: j, exit: exit}
 }
 
 // judge says what the end of a job means for its place and its workloads.

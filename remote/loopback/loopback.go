@@ -4,7 +4,6 @@ package loopback
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 
 	"fisub/internal/cache"
@@ -41,14 +40,12 @@ func (p *Provider) Places(n int) (places []remote.Place) {
 	for _, gpu := range p.GPUs {
 		places = append(places, remote.Place{Host: "localhost", GPU: gpu})
 	}
-	for i := range p.Slots {
-		switch {
-		case len(p.GPUs) > 0:
-		case p.Slots == 1:
-			places = append(places, remote.Place{Host: "localhost", GPU: -1})
-		default:
-			places = append(places, remote.Place{Host: fmt.Sprintf("slot%d", i+1), GPU: -1})
-		}
+	switch {
+	case len(p.GPUs) > 0:
+	case p.Slots == 1:
+		places = []remote.Place{{Host: "localhost", GPU: -1}}
+	default:
+		places = remote.Slots("slot", p.Slots)
 	}
 	return places[:min(n, len(places))]
 }

@@ -166,7 +166,7 @@ func (p *Provider) Submit(
 // accept refuses jobs that no sandbox could run, and gives the hash of the program.
 func (p *Provider) accept(job *remote.Job) (program string, err error) {
 	f, err := job.Program()
-	if err = errors.Join(job.Check(), err); err != nil {
+	if err != nil {
 		return "", fmt.Errorf("%s: %w", p.name, err)
 	}
 	if job.Limit > longest-margin {

@@ -145,7 +145,7 @@ func (p *Provider) Submit(ctx context.Context, job *remote.Job, progress func(se
 
 func (p *Provider) submit(ctx context.Context, rj *remote.Job, progress func(sent, total int64)) (*work.Job, error) {
 	program, err := rj.Program()
-	if err = errors.Join(rj.Check(), err); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	facts, err := p.folder.Send(ctx, rj.Files, progress)

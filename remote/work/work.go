@@ -286,7 +286,7 @@ func (f *Folder) Begin(ctx context.Context, j *Job, job *remote.Job, command ...
 // Submit sends what the host lacks and starts the job's agent there. On an error nothing is left running.
 func (f *Folder) Submit(ctx context.Context, job *remote.Job, progress func(sent, total int64)) (*Job, error) {
 	program, err := job.Program()
-	if err = errors.Join(job.Check(), err); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	facts, err := f.Send(ctx, job.Files, progress)

@@ -108,19 +108,14 @@ func Find(root, arg string) (id string, plan *dispatch.Plan, err error) {
 
 // Open opens the providers that the plan's jobs need. A table that is gone is told by what needs it.
 func Open(tables map[string]*config.Table, plan *dispatch.Plan) (providers.Set, error) {
-	open := providers.Set{}
+	var names []string
 	for _, place := range plan.Places {
-		if open[place.Table] != nil {
-			continue
+		if !slices.Contains(names, place.Table) {
+			names = append(names, place.Table)
 		}
-		p, _, err := providers.Open(tables, place.Table)
-		if err != nil {
-			open.Close()
-			return nil, err
-		}
-		open[place.Table] = p
 	}
-	return open, nil
+	open, _, err := providers.OpenAll(tables, names)
+	return open, err
 }
 
 // Files gives the files of further jobs of the run in folder. The bundle is made only where a job has to be submitted,
@@ -254,10 +249,8 @@ func Logs(ctx context.Context, dir string, open providers.Set, follow bool, line
 		if !follow || len(plan.Active()) == 0 {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Second):
+		if err := remote.Sleep(ctx, time.Second); err != nil {
+			return err
 		}
 	}
 }
