@@ -114,8 +114,7 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 			session.Relative(root))
 	}
 	done, err := p.Write(dir, o.force)
-	var conflict *scaffold.ConflictError
-	if errors.As(err, &conflict) {
+	if conflict, ok := errors.AsType[*scaffold.ConflictError](err); ok {
 		var faults []error
 		for line := range strings.SplitSeq(conflict.Error(), "\n") {
 			faults = append(faults, usage.Errorf("", "%s", line))

@@ -161,8 +161,7 @@ func (a *app) unpack(file, dir string) error {
 	}
 	got, err := pack.Unpack(data, dir)
 	if err != nil {
-		var faults *trace.ValidationError
-		if errors.As(err, &faults) && file != "-" {
+		if faults, ok := errors.AsType[*trace.ValidationError](err); ok && file != "-" {
 			faults.File = file
 		}
 		return usage.Invalid(err)

@@ -110,8 +110,7 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 		return err
 	}
 	b, err := jobs.NewBundle(ctx, folder.Path(), order.Spec)
-	var build *device.BuildError
-	if errors.As(err, &build) {
+	if build, ok := errors.AsType[*device.BuildError](err); ok {
 		a.term.Error(plain.Line("the solution does not compile for "+order.Spec.Arch+": "+build.Text), "")
 		fmt.Fprint(a.stderr, build.Log)
 		return shown(exitNotPassed)

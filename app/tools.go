@@ -121,8 +121,7 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 		return usage.Errorf("run it on a machine with an NVIDIA GPU", "profile: the emulator keeps no time")
 	}
 	file, err := run.Profile(ctx, o.sections, a.stdout)
-	var fault *tools.FaultError
-	if errors.As(err, &fault) {
+	if fault, ok := errors.AsType[*tools.FaultError](err); ok {
 		a.term.Error(fault.Error()+"\n"+strings.TrimRight(fault.Log, "\n"), "")
 		return shown(exitNotPassed)
 	}

@@ -438,8 +438,7 @@ func folder(name, dir string, room uint64, hint string) Line {
 	}
 	f, err := os.CreateTemp(there, ".fisub-doctor-*")
 	if err != nil {
-		var perr *fs.PathError
-		if errors.As(err, &perr) {
+		if perr, ok := errors.AsType[*fs.PathError](err); ok {
 			err = perr.Err
 		}
 		return missing(name, fmt.Sprintf("%s: cannot be written to: %v", there, err), hint)

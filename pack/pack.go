@@ -181,8 +181,7 @@ func suffix(name string) string {
 
 // cause strips the path from an operating system's error, where the caller names it in full.
 func cause(err error) error {
-	var perr *fs.PathError
-	if errors.As(err, &perr) {
+	if perr, ok := errors.AsType[*fs.PathError](err); ok {
 		return perr.Err
 	}
 	return err

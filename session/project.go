@@ -148,8 +148,7 @@ func LoadSources(file string, data *workloads.Dataset) (*Submission, error) {
 	}
 	s := &Submission{Root: cfg.Root(), Config: cfg, Data: data}
 	if s.Definition, err = data.Definition(cfg.Solution.Definition); err != nil {
-		var unknown *workloads.NotFoundError
-		if errors.As(err, &unknown) {
+		if _, ok := errors.AsType[*workloads.NotFoundError](err); ok {
 			err = cfg.UnknownDefinition(data.Definitions())
 		}
 		return nil, usage.Invalid(err)

@@ -96,8 +96,7 @@ func Read(path string) (*Config, []*Fault) {
 		return none(err, "run this in the folder of the submission, or name its config.toml", "no such file")
 	}
 	if err != nil {
-		var perr *fs.PathError
-		if errors.As(err, &perr) {
+		if perr, ok := errors.AsType[*fs.PathError](err); ok {
 			err = perr.Err
 		}
 		return none(err, "", "%v", err)

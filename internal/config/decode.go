@@ -131,8 +131,7 @@ func parse(path string, data []byte) (*Config, []*Fault) {
 	values := map[string]any{}
 	if err := toml.Unmarshal(c.src, &values); err != nil {
 		f := &Fault{Code: "config-syntax", Path: path, Msg: strings.TrimPrefix(err.Error(), "toml: ")}
-		var at *toml.DecodeError
-		if errors.As(err, &at) {
+		if at, ok := errors.AsType[*toml.DecodeError](err); ok {
 			line, col := at.Position()
 			start := 0
 			for range line - 1 {

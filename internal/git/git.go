@@ -71,8 +71,7 @@ func Open(ctx context.Context, dir string) (*Repository, error) {
 		return nil, err
 	}
 	top, err := (&Repository{Top: abs}).line(ctx, "rev-parse", "--show-toplevel")
-	var failed *Error
-	if errors.As(err, &failed) && strings.Contains(failed.Text, "not a git repository") {
+	if failed, ok := errors.AsType[*Error](err); ok && strings.Contains(failed.Text, "not a git repository") {
 		return nil, fmt.Errorf("%s: %w", dir, ErrNoRepository)
 	}
 	return &Repository{Top: top}, err
@@ -178,8 +177,7 @@ func (r *Repository) Head(ctx context.Context) (h Head, err error) {
 // Commit is the commit that a revision names, in git's words for one; "" where it names none.
 func (r *Repository) Commit(ctx context.Context, revision string) (string, error) {
 	commit, err := r.line(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options", revision+"^{commit}")
-	var failed *Error
-	if errors.As(err, &failed) {
+	if _, ok := errors.AsType[*Error](err); ok {
 		return "", nil
 	}
 	return commit, err
