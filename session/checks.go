@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -43,12 +42,7 @@ func Checks(s *Submission, r *preflight.Report) []submit.Step {
 // FindingText is the place, the fact, the code, and the excerpt.
 func FindingText(f preflight.Finding) string {
 	f.Path = Relative(f.Path)
-	text := strings.Map(func(r rune) rune { // names of files are the author's
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return '\ufffd'
-		}
-		return r
-	}, fmt.Sprintf("%s [%s]", f, f.Code))
+	text := plain.Line(fmt.Sprintf("%s [%s]", f, f.Code)) // names of files are the author's
 	if f.Excerpt != "" {
 		text += "\n" + f.Excerpt
 	}

@@ -313,20 +313,13 @@ func (v *Survey) checkout(p *Plan, own string, sol *trace.Solution) {
 
 // files names the sources that are not the same.
 func files(a, b *trace.Solution) (names []string) {
-	contents := map[string][2]string{}
-	for i, sol := range []*trace.Solution{a, b} {
-		for _, f := range sol.Sources {
-			both := contents[f.Path]
-			both[i] = f.Content
-			contents[f.Path] = both
+	for _, f := range slices.Concat(a.Sources, b.Sources) {
+		if name := plain.Line(f.Path); !slices.Contains(a.Sources, f) || !slices.Contains(b.Sources, f) {
+			names = append(names, name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(contents)) {
-		if both := contents[name]; both[0] != both[1] {
-			names = append(names, plain.Line(name))
-		}
-	}
-	return names
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // tag chooses the name, or finds the tag that is there already.
@@ -338,8 +331,8 @@ func (v *Survey) tag(ctx context.Context, p *Plan, o Options) error {
 		if t.Commit != v.Head.Commit {
 			break
 		}
-		if n := t.Note; matches(pattern, definition, t.Name) && n.Definition == definition &&
-			n.ContentHash == p.Note.ContentHash {
+		_, own := numberIn(pattern, definition, t.Name)
+		if n := t.Note; own && n.Definition == definition && n.ContentHash == p.Note.ContentHash {
 			p.Tag, p.Object, p.Note = t.Name, t.Object, n
 			p.add("tag", OK, "", "%s is there already, on %s", t.Name, plain.Short(t.Commit))
 			return nil

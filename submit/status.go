@@ -101,22 +101,17 @@ func NewStatus(ctx context.Context, dir, remote string, limit int) (*Status, err
 		}
 	}
 	for _, c := range v.Here.Taken() {
-		h := Here{Path: c.Path}
 		if c.Err != nil {
-			h.Fault = plain.First(c.Err.Error())
-			st.Here = append(st.Here, h)
+			st.Here = append(st.Here, Here{Path: c.Path, Fault: plain.First(c.Err.Error())})
 			continue
 		}
-		h.Definition, h.Hash = c.Solution.Definition, c.Solution.Hash()
-		for _, l := range st.Lines {
-			if l.Definition != h.Definition || l.Packs == "" {
-				continue
-			}
-			h.Newest = l.Tag.Name
-			h.Same = slices.ContainsFunc(packed[l.Tag.Commit], func(in collector.Submission) bool {
+		h := Here{Path: c.Path, Definition: c.Solution.Definition, Hash: c.Solution.Hash()}
+		if i := slices.IndexFunc(st.Lines, func(l Line) bool { return l.Definition == h.Definition && l.Packs != "" }); i >= 0 {
+			newest := st.Lines[i].Tag
+			h.Newest = newest.Name
+			h.Same = slices.ContainsFunc(packed[newest.Commit], func(in collector.Submission) bool {
 				return in.Err == nil && len(collector.Differences(in.Solution, c.Solution)) == 0
 			})
-			break
 		}
 		st.Here = append(st.Here, h)
 	}
@@ -150,21 +145,19 @@ func lines(t Tag, all []collector.Submission) (of []Line) {
 	promised := t.Note.ContentHash != ""
 	for _, c := range all {
 		l := Line{Path: c.Path, Tag: t}
-		switch {
-		case c.Err != nil:
+		if c.Err != nil {
 			l.State, l.Why = Broken, plain.First(c.Err.Error())
-		default:
-			l.Definition, l.Packs = c.Solution.Definition, c.Solution.Hash()
-			if l.State = Unnoted; t.Note.Definition != "" {
-				l.State = Carried
+			of = append(of, l)
+			continue
+		}
+		l.Definition, l.Packs, l.State = c.Solution.Definition, c.Solution.Hash(), Unnoted
+		if promised && l.Definition == t.Note.Definition {
+			promised = false
+			if l.State, l.Why = Same, noted(t.Note, c); l.Why != "" {
+				l.State = Differs
 			}
-			if promised && l.Definition == t.Note.Definition {
-				promised = false
-				l.State = Same
-				if what := noted(t.Note, c); what != "" {
-					l.State, l.Why = Differs, what
-				}
-			}
+		} else if t.Note.Definition != "" {
+			l.State = Carried
 		}
 		of = append(of, l)
 	}

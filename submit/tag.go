@@ -3,6 +3,7 @@ package submit
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -37,17 +38,16 @@ type Note struct {
 	Fisub       string `json:"fisub,omitempty"` // version of the program
 }
 
-// fields are the lines of a message in their order.
-func (n *Note) fields() []struct {
+// A line is one of a message.
+type line struct {
 	key   string
 	value *string
-} {
-	return []struct {
-		key   string
-		value *string
-	}{{"Definition", &n.Definition}, {"Name", &n.Name}, {"Author", &n.Author}, {"Content-Hash", &n.ContentHash}, {"Run",
-		&n.Run},
-		{"Result", &n.Result}, {"Device", &n.Device}, {"Fisub", &n.Fisub}}
+}
+
+// lines are those of a message in their order.
+func (n *Note) lines() []line {
+	return []line{{"Definition", &n.Definition}, {"Name", &n.Name}, {"Author", &n.Author},
+		{"Content-Hash", &n.ContentHash}, {"Run", &n.Run}, {"Result", &n.Result}, {"Device", &n.Device}, {"Fisub", &n.Fisub}}
 }
 
 // maxNote bounds a line of a tag's message, in bytes.
@@ -57,7 +57,7 @@ const maxNote = 1000
 func (n Note) Message() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Submission of %s\n\n", plain.Brief(n.Definition, maxNote))
-	for _, f := range n.fields() {
+	for _, f := range n.lines() {
 		if *f.value != "" {
 			fmt.Fprintf(&b, "%s: %s\n", f.key, plain.Brief(*f.value, maxNote))
 		}
@@ -72,7 +72,7 @@ func parseNote(message string) (n Note) {
 		if !ok {
 			continue
 		}
-		for _, f := range n.fields() {
+		for _, f := range n.lines() {
 			if f.key == key && *f.value == "" {
 				*f.value = plain.Brief(value, maxNote)
 			}
@@ -96,40 +96,25 @@ const Pattern = "submission-" + DefinitionPart + "-" + NumberPart
 // Expand gives the name that a pattern stands for, when the tags of the names taken are there: the number is one more
 // than the highest that a name of the pattern has.
 func Expand(pattern, definition string, taken []string) string {
-	name := strings.ReplaceAll(pattern, DefinitionPart, definition)
-	before, after, counted := strings.Cut(name, NumberPart)
-	if !counted {
-		return name
-	}
 	n := 1
-	for _, t := range taken {
-		if number, ok := numberIn(t, before, after); ok {
+	for _, name := range taken {
+		if number, ok := numberIn(pattern, definition, name); ok {
 			n = max(n, number+1)
 		}
 	}
-	return before + strconv.Itoa(n) + after
+	return strings.Replace(strings.ReplaceAll(pattern, DefinitionPart, definition), NumberPart, strconv.Itoa(n), 1)
 }
 
-func numberIn(name, before, after string) (int, bool) {
-	middle, ok := strings.CutPrefix(name, before)
-	if !ok {
-		return 0, false
-	}
-	if middle, ok = strings.CutSuffix(middle, after); !ok || len(middle) > 9 || middle == "" ||
-		strings.Trim(middle, "0123456789") != "" {
-		return 0, false
-	}
-	n, err := strconv.Atoi(middle)
-	return n, err == nil
-}
-
-// matches tells whether a name could be one of the pattern's.
-func matches(pattern, definition, name string) bool {
-	whole := strings.ReplaceAll(pattern, DefinitionPart, definition)
-	before, after, counted := strings.Cut(whole, NumberPart)
+// numberIn tells whether a name could be one of the pattern's, and its number, 0 where the pattern has none.
+func numberIn(pattern, definition, name string) (n int, ok bool) {
+	before, after, counted := strings.Cut(strings.ReplaceAll(pattern, DefinitionPart, definition), NumberPart)
 	if !counted {
-		return name == whole
+		return 0, name == before
 	}
-	_, ok := numberIn(name, before, after)
-	return ok
+	m := regexp.MustCompile("^" + regexp.QuoteMeta(before) + "([0-9]{1,9})" + regexp.QuoteMeta(after) + "$")
+	if found := m.FindStringSubmatch(name); found != nil {
+		n, err := strconv.Atoi(found[1])
+		return n, err == nil
+	}
+	return 0, false
 }

@@ -61,9 +61,7 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 			if p.Run == nil && broke {
 				p.Warnings = append(p.Warnings, fmt.Sprintf("run %s, of the same content, %s", id, lacks))
 			}
-		case p.Run == nil:
-			p.Run = r
-		case p.Run.Run.Device.Emulated && !r.Run.Device.Emulated:
+		case p.Run == nil, p.Run.Run.Device.Emulated && !r.Run.Device.Emulated:
 			p.Run = r
 		}
 		if p.Run != nil && !p.Run.Run.Device.Emulated {
@@ -74,30 +72,21 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 		p.Warnings = nil // Failed tells
 		return p, nil
 	}
-	p.Failed = ""
-	p.Changed, p.Old = "", ""
-	f, id := p.Run.Run, p.Run.ID
-	if f.Device.Emulated {
-		p.Warnings = append(p.Warnings, fmt.Sprintf(
-			"run %s was emulated: its results are right, its speed on a GPU is not known", id))
-	}
-	if f.Solution != sol.Name {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("run %s was named %q, the submission is named %q", id, f.Solution,
-			sol.Name))
-	}
-	if f.Author != sol.Author {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("run %s was by %q, the submission is by %q", id, f.Author, sol.Author))
-	}
-	if f.DPS == nil {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("run %s does not tell whether it used destination-passing style", id))
-	}
-	findings := 0
+	p.Failed, p.Changed, p.Old = "", "", ""
+	f, findings := p.Run.Run, 0
 	for _, row := range p.Run.Rows {
 		findings += len(row.Findings)
 	}
-	if findings > 0 {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("run %s has %d findings of the honesty checks", id, findings))
+	warn := func(so bool, format string, args ...any) {
+		if so {
+			p.Warnings = append(p.Warnings, "run "+p.Run.ID+" "+fmt.Sprintf(format, args...))
+		}
 	}
+	warn(f.Device.Emulated, "was emulated: its results are right, its speed on a GPU is not known")
+	warn(f.Solution != sol.Name, "was named %q, the submission is named %q", f.Solution, sol.Name)
+	warn(f.Author != sol.Author, "was by %q, the submission is by %q", f.Author, sol.Author)
+	warn(f.DPS == nil, "does not tell whether it used destination-passing style")
+	warn(findings > 0, "has %d findings of the honesty checks", findings)
 	return p, nil
 }
 
@@ -160,18 +149,22 @@ func (p *Proof) note(n *Note) {
 func Headline(r *runs.Run) string {
 	passed, total := r.Passed()
 	parts := []string{fmt.Sprintf("%d of %d PASSED of set %s", passed, total, r.Run.Set)}
-	if mean := r.Official(); mean > 0 {
-		timer, l2 := "", "cold"
-		for _, row := range r.Rows {
-			if s := row.Samples; s != nil && row.Evaluated != nil && row.Evaluated.Latency != nil {
-				timer = s.Timer
-				if !s.ColdL2 {
-					l2 = "warm"
-				}
+	timer, l2, timed := "", "cold", 0
+	for _, row := range r.Rows {
+		if row.Evaluated == nil || row.Evaluated.Latency == nil {
+			continue
+		}
+		timed++
+		if s := row.Samples; s != nil {
+			timer = s.Timer
+			if !s.ColdL2 {
+				l2 = "warm"
 			}
 		}
+	}
+	if mean := r.Official(); mean > 0 {
 		parts = append(parts, fmt.Sprintf("mean latency %.2f µs over %d workloads (%s L2, %s, profile %s)", mean/1e3,
-			timed(r), l2, timer, r.Run.Profile.Name))
+			timed, l2, timer, r.Run.Profile.Name))
 	} else if !r.Run.Device.Emulated {
 		parts = append(parts, "not timed")
 	}
@@ -179,13 +172,4 @@ func Headline(r *runs.Run) string {
 		parts = append(parts, fmt.Sprintf("contest score %.3f over %s", *d.Score, r.Run.Baseline.Name))
 	}
 	return strings.Join(parts, "; ")
-}
-
-func timed(r *runs.Run) (n int) {
-	for _, row := range r.Rows {
-		if row.Evaluated != nil && row.Evaluated.Latency != nil {
-			n++
-		}
-	}
-	return n
 }
