@@ -215,9 +215,6 @@ func (l *line) valuesOf(f cli.Flag, word, prefix string) (found []session.Value,
 	return found, kind, prefix
 }
 
-// noValues are the names of values that only the user knows.
-var noValues = []string{"N", "TIME", "GIB", "USD", "PERCENT", "NAME"}
-
 // values gives what may be given where the help says name, of a flag or an argument. kind is ":files" or ":folders"
 // where those may be given too.
 func (l *line) values(name string) (found []session.Value, kind string) {

@@ -108,7 +108,11 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 	if err != nil {
 		return usage.Invalid(err)
 	}
-	if root := repository(dir); root != "" {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	if root := git.Root(abs); root != "" && root != abs {
 		p.Drop(scaffold.Workflow)
 		a.term.Note("%s: left out: GitHub takes workflows from the root of the repository, %s", scaffold.Workflow,
 			session.Relative(root))
@@ -116,7 +120,7 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 	done, err := p.Write(dir, o.force)
 	if conflict, ok := errors.AsType[*scaffold.ConflictError](err); ok {
 		var faults []error
-		for line := range strings.SplitSeq(conflict.Error(), "\n") {
+		for _, line := range conflict.Lines {
 			faults = append(faults, usage.Errorf("", "%s", line))
 		}
 		last := len(faults) - 1
@@ -190,15 +194,6 @@ func revision() string {
 	return "v" + Version
 }
 
-// repository is the root of the git repository that dir lies in below its root; "" where it is a root itself or in
-// none.
-func repository(dir string) string {
-	if abs, err := filepath.Abs(dir); err != nil || git.Root(abs) == abs {
-		return ""
-	}
-	return git.Root(dir)
-}
-
 // scaffoldOptions are what the flags say, and on a terminal the answers to questions about what they leave open.
 func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workloads.Dataset,
 	dir string) (opts scaffold.Options, err error) {
@@ -217,7 +212,9 @@ func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workload
 	}
 	opts.Author, opts.Name = o.author, o.name
 	if o.author == "" {
-		opts.Author = gitUser(ctx, dir)
+		if opts.Author = git.UserName(ctx, dir); scaffold.CheckText(opts.Author) != nil {
+			opts.Author = ""
+		}
 	}
 	if o.name == "" {
 		opts.Name = folderName(dir)
@@ -248,15 +245,6 @@ func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workload
 		opts.Name, err = q.text("name of the solution", opts.Name)
 	}
 	return opts, err
-}
-
-// gitUser is git's user.name as seen from dir; "" where there is none that can be an author.
-func gitUser(ctx context.Context, dir string) string {
-	name := git.UserName(ctx, dir)
-	if scaffold.CheckText(name) != nil {
-		return ""
-	}
-	return name
 }
 
 // folderName is a name for a solution in dir.

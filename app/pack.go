@@ -92,7 +92,11 @@ func (a *app) pack(o packOptions) error {
 		fmt.Fprintf(w, "name        %s by %s\ndefinition  %s\nlanguage    %s, entry point %s\nhash        %s\n", sol.Name,
 			sol.Author, sol.Definition, sol.Spec.Language, sol.Spec.EntryPoint, sol.Hash())
 		for _, e := range s.Entries {
-			fmt.Fprintf(w, "%-10s  %s\n", e.Status, entryText(e))
+			reason := ""
+			if e.Reason != "" {
+				reason = ": " + e.Reason
+			}
+			fmt.Fprintf(w, "%-10s  %s, %d bytes%s\n", e.Status, e.Path, e.Size, reason)
 		}
 	}
 	for _, f := range findings {
@@ -125,14 +129,6 @@ func (a *app) warnOfContestPacker(s *session.Submission) {
 	if lost := collector.Lost(s.Config); len(lost) > 0 {
 		a.term.Warn(session.Relative(s.Config.Path)+": "+collector.LostText(lost...), collector.PackHint)
 	}
-}
-
-func entryText(e pack.Entry) string {
-	text := fmt.Sprintf("%s, %d bytes", e.Path, e.Size)
-	if e.Reason != "" {
-		text += ": " + e.Reason
-	}
-	return text
 }
 
 // maxSolution bounds a packed solution that is read whole, in bytes.

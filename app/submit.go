@@ -264,14 +264,6 @@ func (a *app) showPlanned(p *submit.Plan) {
 	}
 }
 
-// statusText is a row of `fisub submit status` in words.
-func statusText(l submit.Line) string {
-	if l.Why != "" {
-		return l.State + ": " + l.Why
-	}
-	return l.State
-}
-
 func (a *app) submitStatus(ctx context.Context, remote string, limit int) error {
 	if cfg, err := config.Load(a.ConfigPath()); err == nil {
 		remote = cmp.Or(remote, cfg.Submit.Remote)
@@ -302,7 +294,10 @@ func (a *app) showTags(st *submit.Status) error {
 	if len(st.Lines) > 0 {
 		rows := [][]string{{"DEFINITION", "TAG", "AGE", "COMMIT", "HASH", "PACKS TO", "REMOTE", "TAKEN", "STATE"}}
 		for _, l := range st.Lines {
-			taken := ""
+			taken, state := "", l.State
+			if l.Why != "" {
+				state += ": " + l.Why
+			}
 			switch {
 			case l.Taken:
 				taken = "taken"
@@ -313,7 +308,7 @@ func (a *app) showTags(st *submit.Status) error {
 			}
 			rows = append(rows, []string{l.Definition, l.Tag.Name, ui.Age(time.Since(l.Tag.Created)), plain.Short(l.Tag.Commit),
 				cmp.Or(plain.Short(l.Tag.Note.ContentHash), "-"),
-				cmp.Or(plain.Short(l.Packs), "-"), l.Remote, cmp.Or(taken, "-"), statusText(l)})
+				cmp.Or(plain.Short(l.Packs), "-"), l.Remote, cmp.Or(taken, "-"), state})
 		}
 		news := func(row int) int {
 			switch st.Lines[row-1].State {

@@ -438,10 +438,7 @@ func folder(name, dir string, room uint64, hint string) Line {
 	}
 	f, err := os.CreateTemp(there, ".fisub-doctor-*")
 	if err != nil {
-		if perr, ok := errors.AsType[*fs.PathError](err); ok {
-			err = perr.Err
-		}
-		return missing(name, fmt.Sprintf("%s: cannot be written to: %v", there, err), hint)
+		return missing(name, fmt.Sprintf("%s: cannot be written to: %v", there, plain.Cause(err)), hint)
 	}
 	f.Close()
 	os.Remove(f.Name())

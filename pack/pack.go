@@ -110,7 +110,7 @@ func (e *Entry) read(fsys fs.FS, link bool, room *int64) error {
 		return nil
 	case err != nil:
 		skip("unreadable")
-		return cause(err)
+		return plain.Cause(err)
 	case st.IsDir():
 		skip("subfolder")
 		return nil
@@ -133,7 +133,7 @@ func (e *Entry) read(fsys fs.FS, link bool, room *int64) error {
 	data, err := fs.ReadFile(fsys, e.Path)
 	if err != nil {
 		skip("unreadable")
-		return cause(err)
+		return plain.Cause(err)
 	}
 	if len(data) == 0 {
 		skip("empty file")
@@ -177,14 +177,6 @@ func suffix(name string) string {
 		return name[i:]
 	}
 	return ""
-}
-
-// cause strips the path from an operating system's error, where the caller names it in full.
-func cause(err error) error {
-	if perr, ok := errors.AsType[*fs.PathError](err); ok {
-		return perr.Err
-	}
-	return err
 }
 
 // invalidUTF8 is the offset of the first byte that does not decode, or -1.

@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -124,7 +125,7 @@ func (u *Unpacked) write(root *os.Root, dir string, contents map[string][]byte) 
 		exists, err := identical(root, name, contents[name])
 		switch {
 		case err != nil:
-			faults = append(faults, fmt.Errorf("%s: %w", filepath.Join(dir, name), cause(err)))
+			faults = append(faults, fmt.Errorf("%s: %w", filepath.Join(dir, name), plain.Cause(err)))
 		case !exists:
 			absent = append(absent, name)
 		}

@@ -5,6 +5,7 @@ package scaffold
 
 import (
 	"bytes"
+	"cmp"
 	"embed"
 	"errors"
 	"fmt"
@@ -82,19 +83,25 @@ func New(opts Options) (*Project, error) {
 	if opts.Language == trace.CUDA {
 		entry, dps = "kernel.cu", true
 	}
-	p.addKernel(opts)
+	folder := path.Join("kernels", opts.Definition.Name)
+	if opts.Language != trace.CUDA {
+		p.add("kernel.py", path.Join(folder, string(opts.Language)+".py"))
+	} else {
+		p.add("kernel.cu", path.Join(folder, "kernel.cu"))
+		for _, header := range []string{"tensor.cuh", "workspace.cuh"} { // those that it includes
+			if bytes.Contains(p.Files[0].Content, []byte(`#include "`+header+`"`)) {
+				p.add(header, path.Join("kernels", header))
+			}
+		}
+	}
 
 	quote := strconv.Quote // the texts are printable, where TOML's escapes are Go's
-	set := opts.Set
-	if set == "" {
-		set = "contest"
-	}
 	values := map[string]any{
 		"Name": quote(opts.Name), "Definition": quote(opts.Definition.Name), "Author": quote(opts.Author),
 		"Language": quote(string(opts.Language)), "Folder": string(opts.Language),
 		"EntryPoint": quote(entry + "::kernel"), "DPS": dps,
 		"CUDA": opts.Language == trace.CUDA, "Python": opts.Language != trace.CUDA,
-		"Set": quote(set), "Version": opts.Version,
+		"Set": quote(cmp.Or(opts.Set, "contest")), "Version": opts.Version,
 	}
 	p.Files = append([]File{
 		{config.Name, filled("project/config.template", values)},
@@ -144,25 +151,9 @@ func signature(def *trace.Definition) string {
 	return "kernel" + list(&def.Inputs) + " -> " + list(&def.Outputs)
 }
 
-// addKernel adds the kernel written for the definition, with the headers that it includes.
-func (p *Project) addKernel(opts Options) {
-	folder := path.Join("kernels", opts.Definition.Name)
-	if opts.Language != trace.CUDA {
-		p.add("kernel.py", embeddedFile(path.Join(folder, string(opts.Language)+".py")))
-		return
-	}
-	kernel := embeddedFile(path.Join(folder, "kernel.cu"))
-	p.add("kernel.cu", kernel)
-	for _, header := range []string{"tensor.cuh", "workspace.cuh"} {
-		if bytes.Contains(kernel, []byte(`#include "`+header+`"`)) {
-			p.add(header, embeddedFile(path.Join("kernels", header)))
-		}
-	}
-}
-
-// add adds a source.
-func (p *Project) add(name string, content []byte) {
-	p.Files = append(p.Files, File{path.Join(p.sources, name), content})
+// add adds a source, an embedded file.
+func (p *Project) add(name, file string) {
+	p.Files = append(p.Files, File{path.Join(p.sources, name), embeddedFile(file)})
 }
 
 // Drop leaves the file at path out of the project.
@@ -195,36 +186,16 @@ const (
 	Unchanged = "unchanged" // it was there with the same content
 )
 
-// A Conflict is a file in the folder that keeps a project from being written.
-type Conflict struct {
-	Path string // slash-separated, below the folder
-	// Source tells that the project has no such file: it stands in the folder of the sources, where it would be packed
-	// as well.
-	Source bool
-}
+// A ConflictError is that files in the folder keep a project from being written.
+type ConflictError struct{ Lines []string } // one about each
 
-// A ConflictError lists what Write would have to replace.
-type ConflictError struct {
-	Dir       string
-	Conflicts []Conflict
-}
-
-func (e *ConflictError) Error() string {
-	lines := make([]string, len(e.Conflicts))
-	for i, c := range e.Conflicts {
-		lines[i] = filepath.Join(e.Dir, filepath.FromSlash(c.Path)) + ": exists with other content"
-		if c.Source {
-			lines[i] = filepath.Join(e.Dir, filepath.FromSlash(c.Path)) + ": exists, and would be packed as well"
-		}
-	}
-	return strings.Join(lines, "\n")
-}
+func (e *ConflictError) Error() string { return strings.Join(e.Lines, "\n") }
 
 // Write writes the files below dir, which is made where it is missing, and returns what it did with each, in order.
 // Files that exist with other content, and other files in the folder of the sources, make it write nothing and return
 // a *ConflictError; with force the former are replaced and the latter left alone.
 func (p *Project) Write(dir string, force bool) (done []string, err error) {
-	var conflicts []Conflict
+	var conflicts []string
 	for _, f := range p.Files {
 		old, err := read(filepath.Join(dir, filepath.FromSlash(f.Path)))
 		state := Unchanged
@@ -235,7 +206,7 @@ func (p *Project) Write(dir string, force bool) (done []string, err error) {
 			return nil, err
 		case !bytes.Equal(old, f.Content):
 			state = Replaced
-			conflicts = append(conflicts, Conflict{Path: f.Path})
+			conflicts = append(conflicts, filepath.Join(dir, filepath.FromSlash(f.Path))+": exists with other content")
 		}
 		done = append(done, state)
 	}
@@ -246,11 +217,11 @@ func (p *Project) Write(dir string, force bool) (done []string, err error) {
 	for _, e := range entries {
 		name := path.Join(p.sources, e.Name())
 		if e.Type().IsRegular() && !slices.ContainsFunc(p.Files, func(f File) bool { return f.Path == name }) {
-			conflicts = append(conflicts, Conflict{Path: name, Source: true})
+			conflicts = append(conflicts, filepath.Join(dir, filepath.FromSlash(name))+": exists, and would be packed as well")
 		}
 	}
 	if len(conflicts) > 0 && !force {
-		return nil, &ConflictError{Dir: dir, Conflicts: conflicts}
+		return nil, &ConflictError{conflicts}
 	}
 	for i, f := range p.Files {
 		if done[i] == Unchanged {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -158,9 +159,9 @@ func TestWrite(t *testing.T) {
 	}
 	_, err = p.Write(dir, false)
 	var conflict *ConflictError
-	if !errors.As(err, &conflict) || len(conflict.Conflicts) != 2 ||
-		conflict.Conflicts[0].Path != "solution/python/kernel.py" ||
-		conflict.Conflicts[1] != (Conflict{"solution/python/more.py", true}) {
+	want := []string{filepath.Join(dir, "solution/python/kernel.py") + ": exists with other content",
+		filepath.Join(dir, "solution/python/more.py") + ": exists, and would be packed as well"}
+	if !errors.As(err, &conflict) || !slices.Equal(conflict.Lines, want) {
 		t.Fatalf("got %v, want conflicts about kernel.py and more.py", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, ".gitignore")); err == nil {

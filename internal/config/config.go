@@ -96,10 +96,7 @@ func Read(path string) (*Config, []*Fault) {
 		return none(err, "run this in the folder of the submission, or name its config.toml", "no such file")
 	}
 	if err != nil {
-		if perr, ok := errors.AsType[*fs.PathError](err); ok {
-			err = perr.Err
-		}
-		return none(err, "", "%v", err)
+		return none(plain.Cause(err), "", "%v", plain.Cause(err))
 	}
 	return parse(path, data)
 }

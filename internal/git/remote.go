@@ -82,21 +82,24 @@ func (r *Repository) batch(ctx context.Context) []string {
 // Refs are the branches and tags of a remote: name to object.
 type Refs map[string]string
 
-// List asks the remote for its refs. The error wraps ErrOffline where the remote gives no answer.
-func (r *Repository) List(ctx context.Context, remote string) (Refs, error) {
+// ask runs a command that waits for the remote, for as long as remoteLimit.
+func (r *Repository) ask(ctx context.Context, remote string, args ...string) ([]byte, error) {
 	limit, cancel := context.WithTimeout(ctx, remoteLimit)
 	defer cancel()
-	out, err := r.run(limit, command{env: r.batch(ctx)}, "ls-remote", "--quiet", "--", remote)
-	var failed *Error
-	switch {
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	case limit.Err() != nil:
+	out, err := r.run(limit, command{env: r.batch(ctx)}, args...)
+	if err != nil && limit.Err() != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("%s: %w in %v", remote, ErrOffline, remoteLimit)
-	case errors.As(err, &failed):
-		first, _, _ := strings.Cut(failed.Text, "\n")
-		return nil, fmt.Errorf("%s: %w: %s", remote, ErrOffline, first)
-	case err != nil:
+	}
+	return out, err
+}
+
+// List asks the remote for its refs. The error wraps ErrOffline where the remote gives no answer.
+func (r *Repository) List(ctx context.Context, remote string) (Refs, error) {
+	out, err := r.ask(ctx, remote, "ls-remote", "--quiet", "--", remote)
+	if failed, ok := errors.AsType[*Error](err); ok {
+		return nil, fmt.Errorf("%s: %w: %s", remote, ErrOffline, plain.First(failed.Text))
+	}
+	if err != nil {
 		return nil, err
 	}
 	refs := Refs{}
@@ -157,13 +160,8 @@ func (r *Repository) Lacking(ctx context.Context, commit string, refs Refs, limi
 // Preview asks the remote whether it would take the commit, or the object of a tag, as a new tag of that name. Nothing
 // is sent, and no hook of this repository runs. The error wraps ErrOffline where it gives no answer in time.
 func (r *Repository) Preview(ctx context.Context, remote, object, tag string) error {
-	limit, cancel := context.WithTimeout(ctx, remoteLimit)
-	defer cancel()
-	_, err := r.run(limit, command{env: r.batch(ctx)}, "push", "--dry-run", "--porcelain", "--no-verify",
-		"--no-follow-tags", "--recurse-submodules=no", "--", remote, object+":refs/tags/"+tag)
-	if err != nil && limit.Err() != nil && ctx.Err() == nil {
-		return fmt.Errorf("%s: %w in %v", remote, ErrOffline, remoteLimit)
-	}
+	_, err := r.ask(ctx, remote, "push", "--dry-run", "--porcelain", "--no-verify", "--no-follow-tags",
+		"--recurse-submodules=no", "--", remote, object+":refs/tags/"+tag)
 	return refused(err)
 }
 

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"strings"
 	"sync"
@@ -45,6 +46,14 @@ func Brief(s string, most int) string {
 func First(s string) string {
 	line, _, _ := strings.Cut(s, "\n")
 	return line
+}
+
+// Cause is err without the path that the operating system's errors have, for one that names the file itself.
+func Cause(err error) error {
+	if file, ok := errors.AsType[*fs.PathError](err); ok {
+		return file.Err
+	}
+	return err
 }
 
 // Cut shortens s to n characters, the last of which then is an ellipsis.
