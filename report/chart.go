@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -22,14 +23,13 @@ type chart struct {
 }
 
 type picture struct {
-	ID, Class                 string
-	W, H                      float64
-	Left, Top, Right, Bottom  float64 // edges of the plot
-	XTicks, YTicks            []tick
-	Lines                     []line
-	Bands                     []band
-	Marks                     []mark
-	XNameAt, YNameAt, TickEnd float64
+	ID, Class                string
+	W, H                     float64
+	Left, Top, Right, Bottom float64 // edges of the plot
+	XTicks, YTicks           []tick
+	Lines                    []line
+	Bands                    []band
+	Marks                    []mark
 }
 
 type tick struct {
@@ -42,12 +42,12 @@ type line struct{ Class, Path string }
 type band struct{ Y, Height float64 }
 
 type mark struct {
-	Class        string
-	Path         string
-	X, Lo, Hi    float64 // of the bar; none where Lo and Hi are equal
-	Title        string
-	Interval     bool
-	LoCap, HiCap float64 // ends of the bar's caps
+	Class    string
+	Path     string // around 0, 0
+	X, Y     float64
+	Title    string
+	Interval bool // there is a bar, from Lo to Hi
+	Lo, Hi   float64
 }
 
 type legend struct{ Class, Path, Text string }
@@ -59,56 +59,26 @@ type point struct {
 	title         string
 }
 
-// A series is what has one shape.
+// A series is what has one shape, or is a line through its points.
 type series struct {
 	name   string
 	class  string
-	shape  int
+	shape  string // "" is a line
 	hollow bool
 	points []point
 }
 
-// A guide is a line through points, without marks.
-type guide struct {
-	name   string
-	class  string
-	points []point
-}
-
-// shapes are drawn around 0, 0 with radius r.
-var shapes = []func(x, y, r float64) string{
-	func(x, y, r float64) string {
-		return fmt.Sprintf("M%.1f %.1fa%.1f %.1f 0 1 0 %.1f 0a%.1f %.1f 0 1 0 %.1f 0z", x-r, y, r, r, 2*r, r, r, -2*r)
-	},
-	func(x, y, r float64) string { r *= 0.9; return polygon(x-r, y-r, x+r, y-r, x+r, y+r, x-r, y+r) },
-	func(x, y, r float64) string { r *= 1.25; return polygon(x, y-r, x+r, y, x, y+r, x-r, y) },
-	func(x, y, r float64) string { r *= 1.2; return polygon(x, y-r, x+r, y+0.8*r, x-r, y+0.8*r) },
-	func(x, y, r float64) string { r *= 1.2; return polygon(x, y+r, x-r, y-0.8*r, x+r, y-0.8*r) },
-	func(x, y, r float64) string {
-		a := 0.4 * r
-		return polygon(x-a, y-r, x+a, y-r, x+a, y-a, x+r, y-a, x+r, y+a, x+a, y+a, x+a, y+r, x-a, y+r, x-a, y+a, x-r, y+a,
-			x-r, y-a, x-a, y-a)
-	},
-}
-
+// The shapes are drawn around 0, 0.
 const (
-	circle = iota
-	square
-	diamond
-	triangleUp
-	triangleDown
+	circle       = "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"
+	square       = "M-3.6-3.6h7.2v7.2h-7.2z"
+	diamond      = "M0-5L5 0 0 5-5 0z"
+	triangleUp   = "M0-4.8L4.8 3.8h-9.6z"
+	triangleDown = "M0 4.8L-4.8-3.8h9.6z"
+	cross        = "M-1.9-4.8h3.8v2.9h2.9v3.8h-2.9v2.9h-3.8v-2.9h-2.9v-3.8h2.9z"
 )
 
-func polygon(at ...float64) string {
-	var b strings.Builder
-	for i := 0; i < len(at); i += 2 {
-		b.WriteByte("ML"[min(i, 1)])
-		fmt.Fprintf(&b, "%.1f %.1f", at[i], at[i+1])
-	}
-	return b.String() + "z"
-}
-
-func polyline(at []float64) string { return strings.TrimSuffix(polygon(at...), "z") }
+var shapes = []string{circle, square, diamond, triangleUp, triangleDown, cross}
 
 // spreadAxis is the axis that charts run along: batch_size where workloads differ in it, else the one with the most
 // values; "" where they differ in none, or an axis has values that a logarithmic scale cannot show.
@@ -145,8 +115,7 @@ func (r *Run) latency(id string) *chart {
 			places = append(places, p.Name)
 		}
 	}
-	var all []series
-	var guides []guide
+	var all, lines []series
 	baseline := ""
 	if b := r.Run.Run.Baseline; b != nil {
 		baseline = clean(b.Name, 24)
@@ -157,12 +126,12 @@ func (r *Run) latency(id string) *chart {
 		if r.Split() {
 			suffix = " on " + clean(place, 40)
 		}
-		own := series{name: "solution" + suffix, class: "solution", shape: i % len(shapes)}
-		theirs := series{name: "baseline " + baseline + suffix, class: "baseline", shape: i % len(shapes), hollow: true}
+		own := series{name: "solution" + suffix, class: "solution", shape: shapes[i%len(shapes)]}
+		theirs := series{name: "baseline " + baseline + suffix, class: "baseline", shape: shapes[i%len(shapes)], hollow: true}
 		if !r.Split() {
 			theirs.shape = square
 		}
-		copied := guide{name: "plain copy of as many bytes" + suffix, class: "copy"}
+		copied := series{name: "plain copy of as many bytes" + suffix, class: "copy"}
 		for j := range r.Workloads {
 			w := &r.Workloads[j]
 			s := w.Samples
@@ -186,14 +155,14 @@ func (r *Run) latency(id string) *chart {
 			}
 		}
 		if len(copied.points) > 0 {
-			guides = append(guides, copied)
+			lines = append(lines, copied)
 		}
 	}
 	if len(all) == 0 {
 		return nil
 	}
 	if len(empties) > 0 {
-		guides = append(guides, guide{name: "empty kernel, " + ui.Micros(r.empty()), class: "empty", points: empties})
+		lines = append(lines, series{name: "empty kernel, " + ui.Micros(r.empty()), class: "empty", points: empties})
 	}
 	_, l2 := r.conditions()
 	lo, hi := span(all, func(p point) float64 { return p.value })
@@ -207,7 +176,7 @@ func (r *Run) latency(id string) *chart {
 	}
 	c := &chart{ID: id, Title: "Latency by " + axisName(axis), Desc: desc, XName: axisName(axis),
 		YName: "µs, " + l2 + " L2"}
-	c.draw(axis, all, guides, func(ns float64) string { return trim(ns / 1e3) }, 0)
+	c.draw(axis, append(all, lines...), func(ns float64) string { return trim(ns / 1e3) }, 0)
 	return c
 }
 
@@ -248,7 +217,7 @@ func (r *Run) speedups(id string) *chart {
 		XName: axisName(axis), YName: "times as fast",
 		Desc: fmt.Sprintf("%s, from %s to %s; above 1 the solution is faster.", plain.Count(len(s.points), "workload"),
 			ui.Times(&lo), ui.Times(&hi))}
-	c.draw(axis, []series{s}, nil, func(v float64) string { return trim(v) + "x" }, 1)
+	c.draw(axis, []series{s}, func(v float64) string { return trim(v) + "x" }, 1)
 	return c
 }
 
@@ -278,7 +247,7 @@ func (c *Comparison) chart(id string) *chart {
 		Desc: fmt.Sprintf(
 			"%s, from %.3f to %.3f, with 95 %% intervals; below 1 B is faster. The shaded band is the threshold of %.3g %%.",
 			plain.Count(n, "workload"), lo, hi, 100*c.Result.Threshold)}
-	pic.draw(axis, by, nil, trim, 1, 1/(1+c.Result.Threshold), 1+c.Result.Threshold)
+	pic.draw(axis, by, trim, 1, 1/(1+c.Result.Threshold), 1+c.Result.Threshold)
 	return pic
 }
 
@@ -309,56 +278,49 @@ func span(all []series, of func(point) float64) (lo, hi float64) {
 
 // draw makes the pictures. Both scales are logarithmic; unit above 0 is a value to draw a line at, limits are the edges
 // of a band around it. Without an axis points stand in their order.
-func (c *chart) draw(axis string, all []series, guides []guide, label func(float64) string, unit float64,
-	limits ...float64) {
+func (c *chart) draw(axis string, all []series, label func(float64) string, unit float64, limits ...float64) {
 	for i := range all {
 		all[i].points = drawable(all[i].points)
 	}
-	for i := range guides {
-		guides[i].points = drawable(guides[i].points)
-	}
 	all = slices.DeleteFunc(all, func(s series) bool { return len(s.points) == 0 })
-	guides = slices.DeleteFunc(guides, func(g guide) bool { return len(g.points) == 0 })
-	if len(all) == 0 {
+	if !slices.ContainsFunc(all, func(s series) bool { return s.shape != "" }) {
 		return
 	}
-	lo, hi := span(all, func(p point) float64 { return p.value })
-	for _, of := range []func(point) float64{func(p point) float64 { return p.lo },
-		func(p point) float64 { return p.hi }} {
-		if l, h := span(all, of); h > 0 {
-			lo, hi = min(lo, l), max(hi, h)
-		}
-	}
-	for _, g := range guides {
-		l, h := span([]series{{points: g.points}}, func(p point) float64 { return p.value })
-		lo, hi = min(lo, l), max(hi, h)
-	}
-	for _, v := range append(slices.Clone(limits), unit) {
+	lo, hi := math.Inf(1), 0.0
+	reach := func(v float64) {
 		if v > 0 {
 			lo, hi = min(lo, v), max(hi, v)
 		}
 	}
-	values := scaleTicks(lo, hi)
-	lo, hi = values[0], values[len(values)-1]
-
+	for _, v := range append(slices.Clone(limits), unit) {
+		reach(v)
+	}
 	var at []int // values of the axis, ascending
 	most := 0
 	for _, s := range all {
-		most = max(most, len(s.points))
 		for _, p := range s.points {
-			at = append(at, p.axes[axis])
+			reach(p.value)
+			reach(p.lo)
+			reach(p.hi)
+			if s.shape != "" {
+				at = append(at, p.axes[axis])
+			}
+		}
+		if s.shape != "" {
+			most = max(most, len(s.points))
 		}
 	}
 	slices.Sort(at)
 	at = slices.Compact(at)
+	values := scaleTicks(lo, hi)
+	lo, hi = values[0], values[len(values)-1]
 
 	for _, size := range []struct {
 		class            string
 		w, h, gap, inset float64
 	}{{"wide", 760, 380, 34, 28}, {"narrow", 320, 300, 30, 16}} {
 		p := picture{ID: c.ID + "-" + size.class, Class: size.class, W: size.w, H: size.h, Left: 46, Top: 26,
-			Right: size.w - 12, Bottom: size.h - 42, TickEnd: 40}
-		p.XNameAt, p.YNameAt = (p.Left+p.Right)/2, 14
+			Right: size.w - 12, Bottom: size.h - 42}
 		y := func(v float64) float64 {
 			if !(v > 0) {
 				return p.Bottom
@@ -405,12 +367,13 @@ func (c *chart) draw(axis string, all []series, guides []guide, label func(float
 			p.Bands = []band{{y(limits[1]), y(limits[0]) - y(limits[1])}}
 		}
 		if unit > 0 {
-			p.Lines = append(p.Lines, line{"unit", polyline([]float64{p.Left, y(unit), p.Right, y(unit)})})
-		}
-		for _, g := range guides {
-			p.Lines = append(p.Lines, line{g.class, polyline(guidePath(g, axis, x, y, p.Left, p.Right))})
+			p.Lines = append(p.Lines, line{"unit", fmt.Sprintf("M%.1f %.1fH%.1f", p.Left, y(unit), p.Right)})
 		}
 		for _, s := range all {
+			if s.shape == "" {
+				p.Lines = append(p.Lines, line{s.class, s.line(axis, x, y, p.Left, p.Right)})
+				continue
+			}
 			group, seen := map[int]int{}, map[int]int{}
 			for _, pt := range s.points {
 				group[pt.axes[axis]]++
@@ -422,61 +385,51 @@ func (c *chart) draw(axis string, all []series, guides []guide, label func(float
 					px += min(room, 5*float64(n-1)) * (float64(seen[v])/float64(n-1) - 0.5)
 					seen[v]++
 				}
-				m := mark{Class: s.class, Path: shapes[s.shape](px, y(pt.value), 4), X: px, Title: pt.title}
-				if s.hollow {
-					m.Class += " hollow"
-				}
-				if pt.lo > 0 && pt.hi > pt.lo {
-					m.Interval, m.Lo, m.Hi, m.LoCap, m.HiCap = true, y(pt.lo), y(pt.hi), px-3, px+3
-				}
-				p.Marks = append(p.Marks, m)
+				p.Marks = append(p.Marks, mark{Class: s.classes(), Path: s.shape, X: px, Y: y(pt.value), Title: pt.title,
+					Interval: pt.lo > 0 && pt.hi > pt.lo, Lo: y(pt.lo), Hi: y(pt.hi)})
 			}
 		}
 		c.Pictures = append(c.Pictures, p)
 	}
+	const stroke = "M-11 0h22"
 	for _, s := range all {
-		class := s.class
-		if s.hollow {
-			class += " hollow"
+		if s.shape == "" {
+			c.Legend = append(c.Legend, legend{"line " + s.class, stroke, s.name})
+		} else {
+			c.Legend = append(c.Legend, legend{s.classes(), s.shape, s.name})
 		}
-		c.Legend = append(c.Legend, legend{class, shapes[s.shape](12, 8, 4.5), s.name})
-	}
-	for _, g := range guides {
-		c.Legend = append(c.Legend, legend{"line " + g.class, "M1 8L23 8", g.name})
 	}
 	if unit > 0 && len(all) == 1 && len(limits) == 0 {
-		c.Legend = append(c.Legend, legend{"line unit", "M1 8L23 8", "as fast as the baseline"})
+		c.Legend = append(c.Legend, legend{"line unit", stroke, "as fast as the baseline"})
 	}
 }
 
-// guidePath goes through the means of the points at each place, from edge to edge where there is only one.
-func guidePath(g guide, axis string, x func(v, i int) float64, y func(float64) float64, left,
-	right float64) (path []float64) {
-	if axis == "" {
-		for i, p := range g.points {
-			path = append(path, x(0, i), y(p.value))
-		}
-	} else {
-		by := map[int][]float64{}
-		var order []int
-		for _, p := range g.points {
-			v := p.axes[axis]
-			if by[v] == nil {
-				order = append(order, v)
-			}
-			by[v] = append(by[v], p.value)
-		}
-		slices.Sort(order)
-		for _, v := range order {
-			for _, value := range slices.Compact(slices.Sorted(slices.Values(by[v]))) {
-				path = append(path, x(v, 0), y(value))
-			}
-		}
+func (s *series) classes() string {
+	if s.hollow {
+		return s.class + " hollow"
 	}
-	if len(path) == 2 {
-		path = []float64{left, path[1], right, path[1]}
+	return s.class
+}
+
+// line goes through the points' values at each place, from edge to edge where there is only one.
+func (s *series) line(axis string, x func(v, i int) float64, y func(float64) float64, left, right float64) string {
+	type place struct{ x, y float64 }
+	var path []place
+	for i, p := range s.points {
+		path = append(path, place{x(p.axes[axis], i), y(p.value)})
 	}
-	return path
+	if axis != "" {
+		slices.SortFunc(path, func(a, b place) int { return cmp.Or(cmp.Compare(a.x, b.x), cmp.Compare(b.y, a.y)) })
+		path = slices.Compact(path)
+	}
+	if len(path) == 1 {
+		return fmt.Sprintf("M%.1f %.1fH%.1f", left, path[0].y, right)
+	}
+	var b strings.Builder
+	for i, p := range path {
+		fmt.Fprintf(&b, "%c%.1f %.1f", "ML"[min(i, 1)], p.x, p.y)
+	}
+	return b.String()
 }
 
 // scaleTicks gives values for a logarithmic scale that holds lo and hi: 1, 2 and 5 in each decade, or even steps where
@@ -496,31 +449,18 @@ func scaleTicks(lo, hi float64) (list []float64) {
 			}
 		}
 	}
-	decade := math.Pow(10, math.Floor(math.Log10(lo)))
-	for ; ; decade *= 10 {
+	for decade := math.Pow(10, math.Floor(math.Log10(lo))-1); ; decade *= 10 {
 		for _, m := range []float64{1, 2, 5} {
 			v := m * decade
-			if v > lo*(1+1e-9) && len(list) == 0 {
-				list = append(list, before(v))
+			if v <= lo*(1+1e-9) {
+				list = nil // the least so far is below lo too
 			}
-			if len(list) > 0 {
-				list = append(list, v)
-			}
+			list = append(list, v)
 			if v >= hi*(1-1e-9) && len(list) > 1 {
 				return list
 			}
 		}
 	}
-}
-
-// before is the value of the series 1, 2, 5, 10 below v, which is one of it.
-func before(v float64) float64 {
-	m := math.Round(v / math.Pow(10, math.Floor(math.Log10(v)*(1+1e-12)+1e-12)))
-	switch m {
-	case 1, 2:
-		return v / 2
-	}
-	return v / 2.5
 }
 
 // niceStep is 1, 2, 2.5 or 5 times a power of ten, at or above v.

@@ -147,6 +147,9 @@ func (r *Run) L2() string {
 	return l2
 }
 
+// Middle is half way between the edges of the plot.
+func (p picture) Middle() float64 { return (p.Left + p.Right) / 2 }
+
 // PlotWidth is the width between the edges of the plot.
 func (p picture) PlotWidth() float64 { return p.Right - p.Left }
 
