@@ -57,6 +57,7 @@ _Static_assert(offsetof(struct cupti_kernel, grid) == 52, "kernel record: grid")
 _Static_assert(offsetof(struct cupti_kernel, local) == 84, "kernel record: local memory");
 _Static_assert(offsetof(struct cupti_kernel, correlation) == 92, "kernel record: correlation");
 _Static_assert(offsetof(struct cupti_kernel, name) == 104, "kernel record: name");
+_Static_assert(sizeof(struct cupti_memcpy) == 48 && sizeof(struct cupti_memset) == 48, "copy and memset record");
 _Static_assert(offsetof(struct cupti_memcpy, start) == 16 && offsetof(struct cupti_memcpy, correlation) == 44, "copy record");
 _Static_assert(offsetof(struct cupti_memset, start) == 16 && offsetof(struct cupti_memset, correlation) == 44, "memset record");
 _Static_assert(offsetof(struct cupti_api, start) == 8 && offsetof(struct cupti_api, correlation) == 32, "API record");

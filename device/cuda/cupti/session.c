@@ -14,8 +14,7 @@
 enum {
   BUFFER_BYTES = 8 << 20,
   MAX_POOL = 4,
-  MAX_LAUNCHES = 4 << 20,
-  MAX_ACTIVITIES = 1 << 20,
+  MAX_BYTES = 256 << 20,
   MAX_NAMES = 1 << 14,
   FLUSH_FORCED = 1,
   MAX_LIMIT_REACHED = 12,
@@ -52,7 +51,7 @@ static void *library, *subscriber;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards what follows
 static fisub_records got;
-static size_t room_launches, room_activities, last_name;
+static size_t room, last_name;
 static uint8_t *pool[MAX_POOL];
 static int n_pool;
 
@@ -71,13 +70,13 @@ char *fisub_cupti_open(const char *path, uint32_t *version) {
   return message;
 }
 
-// Makes room for one more element of size bytes; 0 where there is none.
-static int grow(void **array, size_t n, size_t *room, size_t size, size_t most) {
-  if (n < *room) return 1;
-  size_t next = *room == 0 ? 4096 : 2 * *room;
-  void *p = next > most ? NULL : realloc(*array, next * size);
+// Makes room for size bytes more; 0 where there is none.
+static int grow(size_t size) {
+  if (got.size + size <= room) return 1;
+  size_t next = room == 0 ? 1 << 20 : 2 * room;
+  void *p = next > MAX_BYTES ? NULL : realloc(got.data, next);
   if (p == NULL) return 0;
-  *array = p, *room = next;
+  got.data = p, room = next;
   return 1;
 }
 
@@ -94,55 +93,38 @@ static int intern(const char *name, uint32_t *index) {
   return *index = last_name, 1;
 }
 
-static void keep_launch(const struct cupti_api *r) {
-  // Waiting for the device asks about an event over and over, which launches nothing.
-  if (r->kind == KIND_DRIVER && r->cbid == CBID_DRIVER_EVENT_QUERY) return;
-  if (!grow((void **)&got.launches, got.n_launches, &room_launches, sizeof *got.launches, MAX_LAUNCHES)) {
-    got.lost++;
-    return;
-  }
-  got.launches[got.n_launches++] = (fisub_launch){.start = r->start, .correlation = r->correlation};
+static void append(const void *from, size_t size) {
+  memcpy(got.data + got.size, from, size);
+  got.size += size;
 }
 
 static void keep(const void *record) {
-  fisub_activity a = {0};
-  uint32_t kind = *(const uint32_t *)record;
+  uint32_t kind = *(const uint32_t *)record, name;
+  size_t size;
   switch (kind) {
     case KIND_RUNTIME:
     case KIND_DRIVER:
-      keep_launch(record);
-      return;
-    case KIND_CONCURRENT_KERNEL: {
-      const struct cupti_kernel *r = record;
-      a = (fisub_activity){.start = r->start, .end = r->end, .correlation = r->correlation, .local = r->local,
-                           .static_shared = r->static_shared, .dynamic_shared = r->dynamic_shared, .registers = r->registers};
-      memcpy(a.grid, r->grid, sizeof a.grid);
-      memcpy(a.block, r->block, sizeof a.block);
-      if (!intern(r->name, &a.name)) {
-        got.lost++;
-        return;
-      }
+      // Waiting for the device asks about an event over and over, which launches nothing.
+      if (kind == KIND_DRIVER && ((const struct cupti_api *)record)->cbid == CBID_DRIVER_EVENT_QUERY) return;
+      size = offsetof(struct cupti_api, result);
       break;
-    }
-    case KIND_MEMCPY: {
-      const struct cupti_memcpy *r = record;
-      a = (fisub_activity){.start = r->start, .end = r->end, .bytes = r->bytes, .correlation = r->correlation, .copy_kind = r->copy_kind};
+    case KIND_MEMCPY:
+    case KIND_MEMSET:
+      size = sizeof(struct cupti_memcpy);
       break;
-    }
-    case KIND_MEMSET: {
-      const struct cupti_memset *r = record;
-      a = (fisub_activity){.start = r->start, .end = r->end, .bytes = r->bytes, .correlation = r->correlation, .value = r->value};
+    case KIND_CONCURRENT_KERNEL:
+      size = offsetof(struct cupti_kernel, name);
       break;
-    }
     default:
       return;
   }
-  a.kind = kind;
-  if (!grow((void **)&got.activities, got.n_activities, &room_activities, sizeof *got.activities, MAX_ACTIVITIES)) {
+  int named = kind == KIND_CONCURRENT_KERNEL;
+  if (!grow(size + sizeof name) || (named && !intern(((const struct cupti_kernel *)record)->name, &name))) {
     got.lost++;
     return;
   }
-  got.activities[got.n_activities++] = a;
+  append(record, size);
+  if (named) append(&name, sizeof name);
 }
 
 static void requested(uint8_t **buffer, size_t *size, size_t *max_records) {
@@ -176,7 +158,7 @@ static void no_callback(void *user, int domain, uint32_t id, const void *data) {
 static void forget(void) {
   pthread_mutex_lock(&lock);
   for (size_t i = 0; i < got.n_names; i++) free(got.names[i]);
-  got.n_names = got.n_launches = got.n_activities = got.lost = last_name = 0;
+  got.n_names = got.size = got.lost = last_name = 0;
   pthread_mutex_unlock(&lock);
 }
 

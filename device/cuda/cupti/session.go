@@ -18,7 +18,6 @@ import (
 	"sync"
 	"unsafe"
 
-	"fisub/device"
 	"fisub/device/activity"
 )
 
@@ -110,38 +109,17 @@ func (l *Library) End() (*activity.Records, error) {
 	if err := result(C.fisub_cupti_end(&r, &step), step); err != nil {
 		return nil, err
 	}
-	launches := make([]activity.Launch, r.n_launches)
-	for i, c := range unsafe.Slice(r.launches, r.n_launches) {
-		launches[i] = activity.Launch{Start: uint64(c.start), Correlation: uint32(c.correlation)}
-	}
-	symbols, names := make([]string, r.n_names), make([]string, r.n_names)
+	names := make([]activity.Name, r.n_names)
 	for i, c := range unsafe.Slice(r.names, r.n_names) {
-		symbols[i] = C.GoString(c)
-		names[i] = symbols[i]
+		names[i] = activity.Name{Symbol: C.GoString(c), Plain: C.GoString(c)}
 		if plain := C.fisub_demangle(c); plain != nil {
-			names[i] = C.GoString(plain)
+			names[i].Plain = C.GoString(plain)
 			C.free(unsafe.Pointer(plain))
 		}
 	}
-	activities := make([]activity.Activity, r.n_activities)
-	for i, c := range unsafe.Slice(r.activities, r.n_activities) {
-		a := activity.Activity{Start: uint64(c.start), End: uint64(c.end), Correlation: uint32(c.correlation)}
-		switch c.kind {
-		case 1:
-			a.Activity = device.Activity{Kind: "memcpy", Bytes: int64(c.bytes)}
-			a.CopyKind = int(c.copy_kind)
-		case 2:
-			a.Activity = device.Activity{Kind: "memset", Bytes: int64(c.bytes)}
-			a.Value = int(c.value)
-		default:
-			a.Symbol = symbols[c.name]
-			a.Activity = device.Activity{Kind: "kernel", Name: names[c.name], Registers: int(c.registers),
-				StaticSharedBytes: int(c.static_shared), DynamicSharedBytes: int(c.dynamic_shared), LocalBytes: int(c.local)}
-			for j := range 3 {
-				a.Grid[j], a.Block[j] = int(c.grid[j]), int(c.block[j])
-			}
-		}
-		activities[i] = a
+	launches, activities, err := activity.Decode(unsafe.Slice((*byte)(r.data), r.size), names)
+	if err != nil {
+		return nil, err
 	}
 	return activity.New(launches, activities, l.Version, int(r.lost))
 }

@@ -9,24 +9,8 @@
 #include <stdint.h>
 
 typedef struct {
-  uint64_t start;
-  uint32_t correlation;
-} fisub_launch;
-
-typedef struct {
-  uint64_t start, end, bytes;
-  uint32_t correlation, value, local;
-  int32_t grid[3], block[3], static_shared, dynamic_shared;
-  uint32_t name; // index, of kernels only
-  uint16_t registers;
-  uint8_t kind, copy_kind;
-} fisub_activity;
-
-typedef struct {
-  fisub_launch *launches;
-  size_t n_launches;
-  fisub_activity *activities;
-  size_t n_activities;
+  uint8_t *data; // as activity.Decode wants it
+  size_t size;
   char **names;
   size_t n_names;
   size_t lost; // records that CUPTI dropped, left incomplete, or that there was no room for
