@@ -6,46 +6,40 @@ import (
 	"os"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"fisub/device"
 )
 
 // canary fills the guards of tensors. It is not poison, which a kernel may copy from an output that it did not write.
 const canary = 0xa5
 
-func (s *server) check(req *Check) reply {
+func (s *server) check(req *Check) (r reply, err error) {
 	found := &Checked{}
 	before := req.Move || req.Back
 	if before {
 		if err := s.findWrites(found); err != nil {
-			return reply{Error: s.asError(err, Machine)}
+			return r, err
 		}
 	}
 	if req.Move {
 		if err := s.allocate(s.loaded); err != nil {
-			return reply{Error: s.asError(err, Machine)}
+			return r, err
 		}
 	}
 	if req.Back {
 		s.args, s.bands = s.home.args, s.home.bands
 	}
 	if err := s.change(req.Inputs); err != nil {
-		return reply{Error: s.asError(err, Machine)}
+		return r, err
 	}
 	if req.Out != "" {
-		late, err := s.probe(req.Out)
-		if err != nil {
-			return reply{Error: err}
+		if found.Late, err = s.probe(req.Out); err != nil {
+			return r, err
 		}
-		found.Late = late
 	}
 	if req.Out != "" || !before {
-		if err := s.findWrites(found); err != nil {
-			return reply{Error: s.asError(err, Machine)}
-		}
+		err = s.findWrites(found)
 	}
-	return reply{Checked: found}
+	return reply{Checked: found}, err
 }
 
 // findWrites adds what was written where nothing may be.
@@ -88,7 +82,7 @@ func (s *server) change(inputs []*FileTensor) error {
 		if old == nil || t.Bytes != old.Bytes || t.DType != old.DType || !slices.Equal(t.Shape, old.Shape) {
 			return fmt.Errorf("input %d: the new contents have another type", i)
 		}
-		if err := copyIn(s.args[i].Tensor.Buffer, t); err != nil {
+		if err := t.mapped(t.Path, os.O_RDONLY, s.args[i].Tensor.Buffer.Write); err != nil {
 			return fmt.Errorf("input %d: %w", i, err)
 		}
 		s.loaded.Inputs[i].Tensor = t
@@ -97,24 +91,10 @@ func (s *server) change(inputs []*FileTensor) error {
 }
 
 // probe makes one call and returns the outputs that were not complete at its end.
-func (s *server) probe(out string) (late []Change, e *Error) {
-	f, err := os.OpenFile(out, os.O_RDWR, 0)
-	if err != nil {
-		return nil, s.asError(err, Machine)
-	}
-	defer f.Close()
-	files := make([][]byte, len(s.outputs))
+func (s *server) probe(out string) (late []Change, err error) {
 	inOrder := make([][]byte, len(s.outputs))
 	for i, t := range s.outputs {
-		if t.Bytes == 0 {
-			continue
-		}
-		data, unmap, err := mapRange(f, t.Offset, t.Bytes, unix.PROT_READ|unix.PROT_WRITE)
-		if err != nil {
-			return nil, s.asError(err, Machine)
-		}
-		defer unmap()
-		files[i], inOrder[i] = data, make([]byte, t.Bytes)
+		inOrder[i] = make([]byte, t.Bytes)
 	}
 	if err := s.kernel.Probe(s.ctx, s.args, Poison, inOrder); err != nil {
 		return nil, s.asError(err, Call)
@@ -122,43 +102,41 @@ func (s *server) probe(out string) (late []Change, e *Error) {
 	if err := s.kernel.Sync(s.ctx); err != nil {
 		return nil, s.asError(err, Fault)
 	}
-	for i, arg := range s.args[len(s.loaded.Inputs):] {
-		if err := arg.Tensor.Buffer.Read(files[i]); err != nil {
-			return nil, s.asError(err, Fault)
-		}
-		if at := firstDifference(inOrder[i], files[i]); at >= 0 {
-			late = append(late, Change{len(s.loaded.Inputs) + i, at})
+	for i, t := range s.outputs {
+		arg := len(s.loaded.Inputs) + i
+		err := t.mapped(out, os.O_RDWR, func(data []byte) error {
+			if err := s.args[arg].Tensor.Buffer.Read(data); err != nil {
+				return s.asError(err, Fault)
+			}
+			if at := firstDifference(inOrder[i], data); at >= 0 {
+				late = append(late, Change{arg, at})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
 	return late, nil
 }
 
 // firstChange compares a buffer with the file of its contents; -1 where they are the same.
-func (s *server) firstChange(b device.Buffer, t *FileTensor) (int, error) {
-	if t.Bytes == 0 {
-		return -1, nil
-	}
-	f, err := os.Open(t.Path)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	want, unmap, err := mapRange(f, t.Offset, t.Bytes, unix.PROT_READ)
-	if err != nil {
-		return 0, err
-	}
-	defer unmap()
-	got := make([]byte, min(t.Bytes, 64<<20)) // a multiple of 256, as slices of buffers want it
-	for from := 0; from < t.Bytes; from += len(got) {
-		part := got[:min(len(got), t.Bytes-from)]
-		if err := b.Slice(from, len(part)).Read(part); err != nil {
-			return 0, err
+func (s *server) firstChange(b device.Buffer, t *FileTensor) (first int, err error) {
+	first = -1
+	err = t.mapped(t.Path, os.O_RDONLY, func(want []byte) error {
+		got := make([]byte, min(t.Bytes, 64<<20)) // a multiple of 256, as slices of buffers want it
+		for from := 0; from < t.Bytes && first < 0; from += len(got) {
+			part := got[:min(len(got), t.Bytes-from)]
+			if err := b.Slice(from, len(part)).Read(part); err != nil {
+				return err
+			}
+			if at := firstDifference(part, want[from:from+len(part)]); at >= 0 {
+				first = from + at
+			}
 		}
-		if at := firstDifference(part, want[from:from+len(part)]); at >= 0 {
-			return from + at, nil
-		}
-	}
-	return -1, nil
+		return nil
+	})
+	return first, err
 }
 
 // outside looks at the guards of argument i: at most one change before the tensor, the one next to it, and one behind

@@ -149,10 +149,11 @@ type Died struct {
 func (e *Died) Error() string { return "worker process ended: " + e.Reason }
 
 // asError gives the wire form of err, which happened in a step whose errors are of kind def unless their type says
-// otherwise.
+// otherwise; one that has that form stays as it is.
 func (s *server) asError(err error, def Kind) *Error {
-	if err == nil {
-		return nil
+	var formed *Error
+	if errors.As(err, &formed) {
+		return formed
 	}
 	e := &Error{Kind: def, Text: err.Error(), Code: s.code(err)}
 	var build *device.BuildError

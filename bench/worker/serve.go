@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -70,58 +71,63 @@ type server struct {
 }
 
 func (s *server) answer(req *request) reply {
+	r, err := s.do(req)
+	if err != nil {
+		return reply{Error: s.asError(err, Machine)}
+	}
+	return r
+}
+
+func (s *server) do(req *request) (reply, error) {
 	switch {
 	case req.Open != nil:
 		return s.open(req.Open)
 	case s.dev == nil:
-		return reply{Error: s.asError(errOrder, Machine)}
+		return reply{}, errOrder
 	case req.Build != nil:
 		return s.build(req.Build)
 	case req.Load != nil:
-		return reply{Error: s.asError(s.load(req.Load), Machine)}
+		return reply{}, s.load(req.Load)
 	case s.kernel == nil || s.args == nil:
-		return reply{Error: s.asError(errOrder, Machine)}
+		return reply{}, errOrder
 	case req.Run != nil:
-		return reply{Error: s.run(req.Run)}
+		return reply{}, s.run(req.Run.Out)
 	case req.Measure != nil:
 		return s.measure(req.Measure)
 	case req.Check != nil:
 		return s.check(req.Check)
 	}
-	return reply{Error: s.asError(errOrder, Machine)}
+	return reply{}, errOrder
 }
 
-func (s *server) open(req *openRequest) reply {
-	for _, o := range s.openers {
-		if o.Kind != req.Kind {
-			continue
-		}
-		dev, err := o.Open(s.ctx, req.Options)
-		if err != nil {
-			return reply{Error: s.asError(err, Machine)}
-		}
-		s.dev = dev
-		info := dev.Info()
-		return reply{Info: &info}
+func (s *server) open(req *openRequest) (r reply, err error) {
+	i := slices.IndexFunc(s.openers, func(o device.Opener) bool { return o.Kind == req.Kind })
+	if i < 0 {
+		return r, fmt.Errorf("worker: no device of kind %q", req.Kind)
 	}
-	return reply{Error: s.asError(fmt.Errorf("worker: no device of kind %q", req.Kind), Machine)}
+	dev, err := s.openers[i].Open(s.ctx, req.Options)
+	if err != nil {
+		return r, err
+	}
+	s.dev = dev
+	info := dev.Info()
+	return reply{Info: &info}, nil
 }
 
-func (s *server) build(req *buildRequest) reply {
+func (s *server) build(req *buildRequest) (r reply, err error) {
 	def, _, err := trace.DecodeDefinition(req.Definition)
 	if err != nil {
-		return reply{Error: s.asError(err, Machine)}
+		return r, err
 	}
 	sol, _, err := trace.DecodeSolution(req.Solution)
 	if err != nil {
-		return reply{Error: s.asError(err, Machine)}
+		return r, err
 	}
-	s.kernel, err = s.dev.Build(s.ctx, def, sol)
-	if err != nil {
-		return reply{Error: s.asError(err, Machine)}
+	if s.kernel, err = s.dev.Build(s.ctx, def, sol); err != nil {
+		return r, err
 	}
 	info := s.dev.Info()
-	return reply{Info: &info}
+	return reply{Info: &info}, nil
 }
 
 // load replaces the buffers of the previous workload.
@@ -146,7 +152,7 @@ func (s *server) allocate(w *Workload) error {
 	for i, v := range w.Inputs {
 		arg, err := s.arg(v, w.Guard)
 		if err == nil && v.Tensor != nil {
-			err = copyIn(arg.Tensor.Buffer, v.Tensor)
+			err = v.Tensor.mapped(v.Tensor.Path, os.O_RDONLY, arg.Tensor.Buffer.Write)
 		}
 		if err != nil {
 			return fmt.Errorf("input %d: %w", i, err)
@@ -206,16 +212,11 @@ func (s *server) arg(v Value, guard int) (device.Arg, error) {
 // that an element that the kernel leaves out cannot pass.
 const Poison = 0xff
 
-// run calls once and writes the outputs to their places in the file.
-func (s *server) run(req *runRequest) *Error {
-	f, err := os.OpenFile(req.Out, os.O_RDWR, 0)
-	if err != nil {
-		return s.asError(err, Machine)
-	}
-	defer f.Close()
+// run calls once and writes the outputs to their places in the file out.
+func (s *server) run(out string) error {
 	outputs := s.args[len(s.args)-len(s.outputs):]
-	for _, out := range outputs {
-		if err := out.Tensor.Buffer.Fill(Poison); err != nil {
+	for _, o := range outputs {
+		if err := o.Tensor.Buffer.Fill(Poison); err != nil {
 			return s.asError(err, Fault)
 		}
 	}
@@ -225,20 +226,20 @@ func (s *server) run(req *runRequest) *Error {
 	if err := s.kernel.Sync(s.ctx); err != nil {
 		return s.asError(err, Fault)
 	}
-	for i, out := range outputs {
-		if err := copyOut(f, out.Tensor.Buffer, s.outputs[i]); err != nil {
-			return s.asError(err, Machine)
+	for i, o := range outputs {
+		if err := s.outputs[i].mapped(out, os.O_RDWR, o.Tensor.Buffer.Read); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (s *server) measure(plan *device.Plan) reply {
+func (s *server) measure(plan *device.Plan) (reply, error) {
 	samples, err := s.dev.Measure(s.ctx, func() error { return s.kernel.Call(s.ctx, s.args) }, *plan)
 	if err != nil {
-		return reply{Error: s.asError(err, Fault)}
+		return reply{}, s.asError(err, Fault)
 	}
-	return reply{Samples: samples}
+	return reply{Samples: samples}, nil
 }
 
 func (s *server) free() error {
@@ -263,50 +264,35 @@ func (s *server) close() {
 	}
 }
 
-// copyIn maps the tensor's file rather than reading it: a state of 33 MB then costs no heap.
-func copyIn(b device.Buffer, t *FileTensor) error {
+// mapped calls do with the tensor's bytes, which lie in the file path: they are mapped rather than read, so that a state
+// of 33 MB costs no heap. flag is os.O_RDONLY or os.O_RDWR. What lies outside of the file is an error; of a tensor
+// without bytes do is not called.
+func (t *FileTensor) mapped(path string, flag int, do func(data []byte) error) error {
 	if t.Bytes == 0 {
 		return nil
 	}
-	f, err := os.Open(t.Path)
+	f, err := os.OpenFile(path, flag, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	data, unmap, err := mapRange(f, t.Offset, t.Bytes, unix.PROT_READ)
-	if err != nil {
-		return err
-	}
-	defer unmap()
-	return b.Write(data)
-}
-
-func copyOut(f *os.File, b device.Buffer, t FileTensor) error {
-	if t.Bytes == 0 {
-		return nil
-	}
-	data, unmap, err := mapRange(f, t.Offset, t.Bytes, unix.PROT_READ|unix.PROT_WRITE)
-	if err != nil {
-		return err
-	}
-	defer unmap()
-	return b.Read(data)
-}
-
-// mapRange maps n bytes of f from offset, which need not be aligned to a page, and refuses what lies outside the file.
-func mapRange(f *os.File, offset int64, n, prot int) (data []byte, unmap func(), err error) {
 	st, err := f.Stat()
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	if offset < 0 || n < 0 || offset > st.Size()-int64(n) {
-		return nil, nil, fmt.Errorf("%s: bytes %d to %d are outside the file of %d bytes", f.Name(), offset,
-			offset+int64(n), st.Size())
+	if t.Offset < 0 || t.Bytes < 0 || t.Offset > st.Size()-int64(t.Bytes) {
+		return fmt.Errorf("%s: bytes %d to %d are outside the file of %d bytes", path, t.Offset,
+			t.Offset+int64(t.Bytes), st.Size())
 	}
-	skip := int(offset % int64(os.Getpagesize()))
-	m, err := unix.Mmap(int(f.Fd()), offset-int64(skip), n+skip, prot, unix.MAP_SHARED)
+	prot := unix.PROT_READ
+	if flag == os.O_RDWR {
+		prot |= unix.PROT_WRITE
+	}
+	skip := int(t.Offset % int64(os.Getpagesize())) // a mapping begins at a page
+	m, err := unix.Mmap(int(f.Fd()), t.Offset-int64(skip), t.Bytes+skip, prot, unix.MAP_SHARED)
 	if err != nil {
-		return nil, nil, fmt.Errorf("mapping %s: %w", f.Name(), err)
+		return fmt.Errorf("mapping %s: %w", path, err)
 	}
-	return m[skip:], func() { _ = unix.Munmap(m) }, nil
+	defer unix.Munmap(m) //nolint:errcheck // of a mapping that was made above
+	return do(m[skip:])
 }
