@@ -144,9 +144,9 @@ func (c *checker) broken(arch string, b *device.BuildError) {
 		code, hint := "does-not-compile", ""
 		if lib := toolkitHeader.FindString(m[5]); lib != "" && strings.Contains(m[5], "o such file") {
 			told++
+			text := fmt.Sprintf("not compiled for %s: this toolchain has no %s, the contest's has", arch, lib)
 			c.Findings = append(c.Findings, Finding{Code: "not-compiled", Severity: Note, Path: path, Line: line,
-				Col: max(col, 1), Msg: fmt.Sprintf("not compiled for %s: this toolchain has no %s, the contest's has", arch,
-					lib), Hint: "set CUDA_HOME to a whole CUDA toolkit"})
+				Col: max(col, 1), Msg: text, Hint: "set CUDA_HOME to a whole CUDA toolkit"})
 			continue
 		}
 		if strings.Contains(m[5], "o such file or directory") || strings.Contains(m[5], "cannot open source file") {
@@ -168,9 +168,8 @@ func (c *checker) broken(arch string, b *device.BuildError) {
 		tell(Finding{Code: "does-not-link", Severity: Error, Msg: m[0] + " (" + arch + ")",
 			Hint: "all sources make one library: define it once, in one of them"})
 	}
-	if strings.HasPrefix(b.Text, "Entry point") && slices.ContainsFunc(c.Findings, func(f Finding) bool {
-		return f.Code == "no-export" || f.Code == "export-linkage" || f.Code == "entry-point" || f.Code == "global-export"
-	}) {
+	if strings.HasPrefix(b.Text, "Entry point") && slices.ContainsFunc([]string{"no-export", "export-linkage",
+		"entry-point", "global-export"}, func(code string) bool { return c.has(code, "", 0) }) {
 		return
 	}
 	if told == 0 && !c.has("upper-case-suffix", "", 0) && !c.has("file-name", "", 0) {

@@ -17,18 +17,13 @@ import (
 // hold. A constraint that is more than arithmetic on axes is left out.
 func Workloads(def *trace.Definition, ws []*trace.Workload) []Finding {
 	var found []Finding
-	add := func(s Finding, format string, args ...any) {
-		s.Msg = fmt.Sprintf(format, args...)
-		found = append(found, s)
-	}
-	count := map[string]int{}
-	first := map[string]string{}
+	uuids := map[string][]string{}
 	var order []string
 	note := func(text, uuid string) {
-		if count[text]++; count[text] == 1 {
-			first[text] = uuid
+		if uuids[text] == nil {
 			order = append(order, text)
 		}
+		uuids[text] = append(uuids[text], uuid)
 	}
 	for _, w := range ws {
 		axes := map[string]float64{}
@@ -58,16 +53,16 @@ func Workloads(def *trace.Definition, ws []*trace.Workload) []Finding {
 		}
 	}
 	for _, text := range order {
-		where := "workload " + first[text]
-		if n := count[text]; n > 1 {
-			where = fmt.Sprintf("%d workloads, the first is %s", n, first[text])
+		where := "workload " + uuids[text][0]
+		if n := len(uuids[text]); n > 1 {
+			where = fmt.Sprintf("%d workloads, the first is %s", n, uuids[text][0])
 		}
 		code := "bad-workload"
 		if strings.HasPrefix(text, "constraint") {
 			code = "constraint"
 		}
-		add(Finding{Code: code, Severity: Warning, Path: def.Name, Hint: "fisub dataset verify looks at the whole dataset"},
-			"%s (%s)", text, where)
+		found = append(found, Finding{Code: code, Severity: Warning, Path: def.Name, Msg: text + " (" + where + ")",
+			Hint: "fisub dataset verify looks at the whole dataset"})
 	}
 	return found
 }

@@ -101,9 +101,7 @@ func Submission(ctx context.Context, o Options) (*Report, error) {
 		c.sources()
 	}
 	if c.Report.Definition != nil {
-		if err := c.workloads(); err != nil {
-			return nil, err
-		}
+		c.workloads()
 	}
 	if c.Report.Solution != nil {
 		if err := c.build(ctx); err != nil {
@@ -136,12 +134,8 @@ func (c *checker) add(s source.Severity, code, path, hint, format string, args .
 
 // fault notes a fault of the config.
 func (c *checker) fault(s source.Severity, f *config.Fault) {
-	c.Findings = append(c.Findings, faultFinding(s, f))
-}
-
-func faultFinding(s source.Severity, f *config.Fault) Finding {
-	return Finding{Code: cmp.Or(f.Code, "config"), Severity: s, Path: f.Path, Line: f.Line, Col: f.Col, Msg: f.Msg,
-		Hint: f.Hint, Excerpt: f.Excerpt}
+	c.Findings = append(c.Findings, Finding{Code: cmp.Or(f.Code, "config"), Severity: s, Path: f.Path, Line: f.Line,
+		Col: f.Col, Msg: f.Msg, Hint: f.Hint, Excerpt: f.Excerpt})
 }
 
 // at is a finding at the value of a key of the config.
@@ -160,17 +154,18 @@ func (c *checker) config(ctx context.Context) error {
 			return err
 		}
 	}
-	trackName := false
 	for _, name := range slices.Sorted(maps.Keys(cfg.Remote)) {
 		if c.Options.Remote != nil {
 			faults = append(faults, config.Faults(c.Options.Remote(cfg.Remote[name]))...)
 		}
 	}
+	has := func(code string) bool {
+		return slices.ContainsFunc(faults, func(f *config.Fault) bool { return f.Code == code })
+	}
 	for _, f := range faults {
-		trackName = trackName || f.Code == "track-name"
 		c.fault(Error, f)
 	}
-	if name := cfg.Solution.Definition; name != "" && !trackName {
+	if name := cfg.Solution.Definition; name != "" && !has("track-name") {
 		def, err := c.Dataset.Definition(name)
 		var unknown *workloads.NotFoundError
 		switch {
@@ -186,8 +181,7 @@ func (c *checker) config(ctx context.Context) error {
 		}
 	}
 	c.metadata(cfg)
-	if cfg.Build.Language != "" && !missing && !slices.ContainsFunc(faults,
-		func(f *config.Fault) bool { return f.Code == "source-dir" }) {
+	if cfg.Build.Language != "" && !missing && !has("source-dir") {
 		c.folder(ctx, cfg)
 	}
 	return nil
@@ -458,12 +452,11 @@ func someSource(dir string) (name string) {
 }
 
 // workloads evaluates the definition's constraints and axes.
-func (c *checker) workloads() error {
+func (c *checker) workloads() {
 	ws, err := c.Dataset.Workloads(c.Report.Definition.Name, c.Set)
 	if err != nil {
 		c.add(Note, "no-workloads", "", "--dataset names one that has workloads", "%v: constraints are not evaluated", err)
-		return nil
+		return
 	}
 	c.Findings = append(c.Findings, Workloads(c.Report.Definition, ws)...)
-	return nil
 }

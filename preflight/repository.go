@@ -2,7 +2,6 @@ package preflight
 
 import (
 	"context"
-	"fmt"
 	"io/fs"
 	"path"
 	"path/filepath"
@@ -33,8 +32,8 @@ func Repository(ctx context.Context, root string) (*collector.Scan, []Finding, e
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &scan{Scan: found}
-	s.packed()
+	s := &scan{found, &checker{Report: &Report{}}}
+	s.packedFile()
 	s.several()
 	s.deep()
 	if repo, err := git.Open(ctx, root); err == nil && repo.Tracked(ctx, "solution.json") {
@@ -46,22 +45,17 @@ func Repository(ctx context.Context, root string) (*collector.Scan, []Finding, e
 		s.add(Error, "nothing-collected", root, "put config.toml at the root of the repository, or into a folder there",
 			"the contest finds no config.toml and no %s", collector.Packed)
 	}
-	return found, s.findings, nil
+	return found, s.Findings, nil
 }
 
 // A scan is one Repository.
 type scan struct {
 	*collector.Scan
-	findings []Finding
+	*checker
 }
 
-func (s *scan) add(severity source.Severity, code, path, hint, format string, args ...any) {
-	s.findings = append(s.findings, Finding{Code: code, Severity: severity, Path: path, Msg: fmt.Sprintf(format, args...),
-		Hint: hint})
-}
-
-// packed looks at packed_solution.json at the root.
-func (s *scan) packed() {
+// packedFile looks at packed_solution.json at the root.
+func (s *scan) packedFile() {
 	p := s.Packed
 	if p == nil {
 		return
@@ -116,7 +110,7 @@ func (s *scan) several() {
 	for _, c := range s.Configs {
 		again := func(seen map[string]string, value, key string, severity source.Severity, code, hint, what string) {
 			if other := seen[value]; other != "" {
-				s.findings = append(s.findings, faultFinding(severity, c.Config.Fault(code, key, hint, "%s %s", other, what)))
+				s.fault(severity, c.Config.Fault(code, key, hint, "%s %s", other, what))
 			} else if value != "" {
 				seen[value] = c.File
 			}
