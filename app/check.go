@@ -162,7 +162,11 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 			r.Definition.Outputs.Len())
 	}
 	if sol := r.Solution; sol != nil {
-		line("sources", "%s, %d bytes", plain.Count(len(sol.Sources), "file"), sourceBytes(sol))
+		bytes := 0
+		for _, f := range sol.Sources {
+			bytes += len(f.Content)
+		}
+		line("sources", "%s, %d bytes", plain.Count(len(sol.Sources), "file"), bytes)
 		if r.Definition != nil && r.Count(preflight.Error) == 0 {
 			line("entry", "%s, %s", sol.Spec.EntryPoint, session.CallText(sol, r.Definition))
 		}
@@ -211,13 +215,6 @@ func (a *app) showFindings(findings []preflight.Finding, strict bool) {
 			}
 		}
 	}
-}
-
-func sourceBytes(sol *trace.Solution) (n int) {
-	for _, f := range sol.Sources {
-		n += len(f.Content)
-	}
-	return n
 }
 
 // checkFiles checks dataset files; what a file holds is told by its keys.

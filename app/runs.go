@@ -72,23 +72,14 @@ func (a *app) runsShow(arg string) error {
 	if r.Run == nil {
 		return usage.Errorf("fisub compare can still read its timings", "run %s: it has no run.json", r.ID)
 	}
-	if err := a.showFacts(r); err != nil {
-		return err
+	for _, fact := range report.Facts(r) {
+		fmt.Fprintf(a.stdout, "%-10s %s\n", fact[0], plain.Line(fact[1]))
 	}
+	fmt.Fprintln(a.stdout)
 	term := *a.term
 	term.Wide = true
 	term.Quiet = true // the facts say it
 	stream := event.NewStream(term.Run())
 	r.Emit(stream)
 	return stream.Err()
-}
-
-func (a *app) showFacts(r *runs.Run) error {
-	for _, fact := range report.Facts(r) {
-		if _, err := fmt.Fprintf(a.stdout, "%-10s %s\n", fact[0], plain.Line(fact[1])); err != nil {
-			return err
-		}
-	}
-	_, err := fmt.Fprintln(a.stdout)
-	return err
 }

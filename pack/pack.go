@@ -237,7 +237,7 @@ func Assemble(cfg *config.Config, entries []Entry) *trace.Solution {
 
 // MissingEntry is the fault of an entry file that is not among the packed entries of the folder dir; nil where it is.
 func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault {
-	file := cfg.EntryFile()
+	file, symbol, _ := strings.Cut(cfg.Build.EntryPoint, "::")
 	var packed []string
 	skipped := "" // why file is
 	for _, e := range entries {
@@ -258,7 +258,7 @@ func MissingEntry(cfg *config.Config, dir string, entries []Entry) *config.Fault
 	} else if skipped != "" {
 		hint = "it is there, but only files that end in " + strings.Join(extensions, " ") + " are packed"
 	} else if len(near) > 0 {
-		hint = fmt.Sprintf("did you mean %q?", near[0]+"::"+cfg.EntrySymbol())
+		hint = fmt.Sprintf("did you mean %q?", near[0]+"::"+symbol)
 	}
 	return cfg.Fault("entry-file", "build.entry_point", hint, "entry file %q is not among the sources in %s", file, dir)
 }

@@ -108,15 +108,10 @@ func Submission(ctx context.Context, o Options) (*Report, error) {
 			return nil, err
 		}
 	}
-	sortFindings(c.Report.Findings)
-	return c.Report, nil
-}
-
-// sortFindings puts them in order of place: files by name, those about the whole first.
-func sortFindings(findings []Finding) {
-	slices.SortStableFunc(findings, func(a, b Finding) int {
+	slices.SortStableFunc(c.Findings, func(a, b Finding) int { // those about the whole first
 		return cmp.Or(strings.Compare(a.Path, b.Path), a.Line-b.Line, a.Col-b.Col)
 	})
+	return c.Report, nil
 }
 
 // Sources are the findings in the sources of sol alone, under their bare names; def may be nil.

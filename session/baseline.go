@@ -129,14 +129,6 @@ func BaselineNames(root, definition string) []string {
 	return slices.Compact(names)
 }
 
-// describeBaseline describes b, which may be nil.
-func describeBaseline(b *bench.Baseline) *event.Baseline {
-	if b == nil {
-		return nil
-	}
-	return &event.Baseline{Name: b.Name, Solution: b.Solution.Name, ContentHash: b.Solution.Hash()}
-}
-
 func baselineText(b *event.Baseline) string {
 	if b == nil {
 		return NoBaseline

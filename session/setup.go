@@ -103,8 +103,8 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 	same := old != nil && o.Set == "" && len(o.Workloads) == 0 && o.Limit == 0 // the workloads of old
 	if old != nil {
-		o.Set, o.Profile, o.Timer = cmp.Or(o.Set, old.Run.Set), cmp.Or(o.Profile, old.Run.Profile.Name), cmp.Or(o.Timer,
-			old.Run.Timer)
+		o.Set, o.Profile = cmp.Or(o.Set, old.Run.Set), cmp.Or(o.Profile, old.Run.Profile.Name)
+		o.Timer = cmp.Or(o.Timer, old.Run.Timer)
 		o.Timeout = cmp.Or(o.Timeout, seconds(old.Run.Profile.TimeoutS))
 	}
 	if s.Config != nil {
@@ -159,9 +159,15 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 		Definition: s.Definition.Name, Set: u.Set,
 		Profile: event.Profile{Name: p.Name, Warmup: p.Warmup, Iterations: p.Iterations, Trials: p.Trials,
 			TimeoutS: p.Timeout.Seconds(), Target: p.Target, MaxTimeS: p.MaxTime.Seconds()},
-		Timer: u.Timer, Baseline: describeBaseline(u.Baseline), Floors: u.Kind != "emu",
+		Timer: u.Timer, Floors: u.Kind != "emu",
 		Tolerance: event.Tolerance{Atol: p.Tolerance.Atol, Rtol: p.Tolerance.Rtol, MatchedRatio: p.Tolerance.MatchedRatio},
-		Host:      u.host, Git: gitState(ctx, s.Root), DPS: &sol.Spec.DestinationPassingStyle,
+		Host:      u.host, DPS: &sol.Spec.DestinationPassingStyle,
+	}
+	if b := u.Baseline; b != nil {
+		run.Baseline = &event.Baseline{Name: b.Name, Solution: b.Solution.Name, ContentHash: b.Solution.Hash()}
+	}
+	if commit, dirty := git.State(ctx, s.Root, "solution", config.Name); commit != "" {
+		run.Git = &event.Git{Commit: commit, Dirty: dirty}
 	}
 	for _, w := range u.Workloads {
 		run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID, Axes: maps.Collect(w.Axes.All())})
@@ -209,13 +215,4 @@ func host() event.Host {
 		}
 	}
 	return h
-}
-
-// gitState describes the repository at dir; nil where there is none.
-func gitState(ctx context.Context, dir string) *event.Git {
-	commit, dirty := git.State(ctx, dir, "solution", config.Name)
-	if commit == "" {
-		return nil
-	}
-	return &event.Git{Commit: commit, Dirty: dirty}
 }

@@ -109,18 +109,6 @@ func (c *Config) SourceDir() string {
 	return filepath.Join(c.Root(), "solution", filepath.FromSlash(c.Build.SourceDir))
 }
 
-// EntryFile is the part of the entry point before "::".
-func (c *Config) EntryFile() string {
-	file, _, _ := strings.Cut(c.Build.EntryPoint, "::")
-	return file
-}
-
-// EntrySymbol is the part of the entry point after "::".
-func (c *Config) EntrySymbol() string {
-	_, symbol, _ := strings.Cut(c.Build.EntryPoint, "::")
-	return symbol
-}
-
 // GuessEntry is what an entry point that is not file::symbol is likely meant to be; another one is returned as it is.
 func (c *Config) GuessEntry() string {
 	if entry := c.Build.EntryPoint; strings.Count(entry, "::") == 1 {

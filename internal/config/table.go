@@ -145,6 +145,7 @@ func (t *Table) Decode(keys []Key) {
 		known = append(known, k.Name)
 		v, ok := t.values[k.Name]
 		id := t.name + "." + k.Name
+		items, _ := v.([]any)
 		kind, set := k.kind()
 		set(nil)
 		switch {
@@ -155,7 +156,7 @@ func (t *Table) Decode(keys []Key) {
 			t.add("wrong-type", k.Name, k.mend(v), "%s must be %s, not %s", id, kind, k.got(v))
 		case v == "" && !k.Blank:
 			t.add("wrong-type", k.Name, "", "%s is empty", id)
-		case holdsEmpty(v):
+		case slices.Contains(items, any("")):
 			t.add("wrong-type", k.Name, "", "%s holds an empty string", id)
 		case k.OneOf != nil && !slices.Contains(k.OneOf, v.(string)):
 			t.oneOf(k, v.(string))
@@ -166,11 +167,6 @@ func (t *Table) Decode(keys []Key) {
 			t.add("unknown-key", name, t.unknown(name, known), "unknown key %s.%s", t.name, name)
 		}
 	}
-}
-
-func holdsEmpty(v any) bool {
-	items, ok := v.([]any)
-	return ok && slices.Contains(items, any(""))
 }
 
 // mend says how a value of another type may have been meant.
