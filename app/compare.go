@@ -82,9 +82,7 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 		for i, res := range results {
 			a.term.Note("A          %s", runText(sides[0]))
 			a.term.Note("B          %s", runText(sides[i+1]))
-			if err := a.showComparison(res); err != nil {
-				return err
-			}
+			a.showComparison(res)
 		}
 	case len(results) == 1:
 		err = a.writeJSON(results[0])
@@ -167,7 +165,7 @@ func (a *app) sides(ctx context.Context, o compareOptions) ([]*runs.Run, error) 
 	})
 }
 
-func (a *app) showComparison(res *compare.Result) error {
+func (a *app) showComparison(res *compare.Result) {
 	for _, w := range res.Warnings {
 		a.term.Warn(plain.Line(w), "")
 	}
@@ -201,16 +199,10 @@ func (a *app) showComparison(res *compare.Result) error {
 			a.term.Warn(fmt.Sprintf("workload %s: %s", plain.Line(row.UUID), plain.Line(w)), "")
 		}
 	}
-	err := a.term.Table("l"+strings.Repeat("r", len(axes))+"rrrll", rows,
+	a.term.Table("l"+strings.Repeat("r", len(axes))+"rrrll", rows,
 		func(n int) int { return news(res.Rows[n-1].Verdict) })
-	if err != nil {
-		return err
-	}
-
-	text := strings.Join(report.Conclusion(res), "\n") + "\n"
-	text += fmt.Sprintf("B as a whole: %s\n", a.term.News(news(res.Verdict), report.VerdictText(res.Verdict, res.Why)))
-	_, err = fmt.Fprint(a.stdout, text)
-	return err
+	fmt.Fprintf(a.stdout, "%s\nB as a whole: %s\n", strings.Join(report.Conclusion(res), "\n"),
+		a.term.News(news(res.Verdict), report.VerdictText(res.Verdict, res.Why)))
 }
 
 func news(v compare.Verdict) int {

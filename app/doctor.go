@@ -67,7 +67,7 @@ func (a *app) doctor(ctx context.Context, noRemote bool, require string) (err er
 	if a.json {
 		err = a.writeJSON(d)
 	} else {
-		err = a.showMachine(d.Report)
+		a.showMachine(d.Report)
 	}
 	if err == nil && len(d.Required) > 0 {
 		return fmt.Errorf("missing: %s", plain.List(d.Required, "and"))
@@ -75,7 +75,7 @@ func (a *app) doctor(ctx context.Context, noRemote bool, require string) (err er
 	return err
 }
 
-func (a *app) showMachine(r *doctor.Report) error {
+func (a *app) showMachine(r *doctor.Report) {
 	width := 0
 	for _, l := range r.Lines {
 		width = max(width, len(plain.Line(l.Name)))
@@ -90,9 +90,7 @@ func (a *app) showMachine(r *doctor.Report) error {
 			text += "; hint: " + joinLines(l.Hint)
 		}
 		state := a.term.News(news[l.State], string(l.State)) + strings.Repeat(" ", len("missing")-len(l.State))
-		if _, err := fmt.Fprintf(a.stdout, "%s  %s\n", state, text); err != nil {
-			return err
-		}
+		fmt.Fprintf(a.stdout, "%s  %s\n", state, text)
 	}
 	fmt.Fprintln(a.stdout)
 	for _, u := range r.Uses {
@@ -100,11 +98,8 @@ func (a *app) showMachine(r *doctor.Report) error {
 		if !u.OK {
 			word, text = "cannot", u.Command+": "+strings.Join(u.Lacks, ", ")
 		}
-		if _, err := fmt.Fprintf(a.stdout, "%-7s  %s\n", word, text); err != nil {
-			return err
-		}
+		fmt.Fprintf(a.stdout, "%-7s  %s\n", word, text)
 	}
-	return nil
 }
 
 // joinLines puts a text of some lines on one.

@@ -125,7 +125,8 @@ func (a *app) remoteLs() error {
 		a.term.Note("no remote runs below %s", filepath.Join(a.Root(), runs.Dir))
 		return nil
 	}
-	return a.term.Table("lrlrrrl", rows, nil)
+	a.term.Table("lrlrrrl", rows, nil)
+	return nil
 }
 
 func (a *app) remoteCancel(ctx context.Context, arg string) error {
@@ -218,7 +219,7 @@ func (a *app) remoteHosts(ctx context.Context, on string) error {
 	if a.json {
 		err = a.writeJSON(lines)
 	} else {
-		err = a.term.Table("llll", rows, nil)
+		a.term.Table("llll", rows, nil)
 		for _, l := range lines {
 			if l.Hint != "" {
 				a.term.Note("hint: %s: %s", l.Name, l.Hint)

@@ -55,7 +55,8 @@ func (a *app) runsLs(limit int) error {
 		rows = append(rows, []string{l.ID, started, l.State, passed, mean, l.Device, plain.Short(l.ContentHash), l.Solution,
 			l.Definition, l.Set})
 	}
-	return a.term.Table("lrlrrlllll", rows, nil)
+	a.term.Table("lrlrrlllll", rows, nil)
+	return nil
 }
 
 func (a *app) runsShow(arg string) error {

@@ -21,11 +21,11 @@ import (
 
 // A Terminal is where things are shown.
 type Terminal struct {
-	Out, Err io.Writer
-	Color    bool // ANSI colours on Out and Err
-	Quiet    bool // no progress, no notes; errors and the result stay
-	Verbose  bool // whole logs
-	Wide     bool // the table of a run has a line of further figures below each row
+	Out, Err io.Writer // what cannot be written is lost: Watch tells of it
+	Color    bool      // ANSI colours on Out and Err
+	Quiet    bool      // no progress, no notes; errors and the result stay
+	Verbose  bool      // whole logs
+	Wide     bool      // the table of a run has a line of further figures below each row
 }
 
 // UseColor decides for mode "auto", "always" or "never": auto colours a terminal unless NO_COLOR is set or TERM is
@@ -225,15 +225,14 @@ func (v *runView) event(e event.Event) error {
 		}
 	case e.Evaluated != nil:
 		v.bar.Clear()
-		return v.row(e.Workload, e.Place, e.Evaluated)
+		v.row(e.Workload, e.Place, e.Evaluated)
 	case e.Type == event.TypeFailed:
 		v.bar.Clear()
 		fmt.Fprintf(t.Err, "%s workload %s: %s\n", t.paint(red, "fisub:"), plain.Line(e.Workload), plain.Line(e.Message.Text))
 	case e.Finding != nil:
 		v.bar.Clear()
-		_, err := fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check),
+		fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check),
 			plain.Line(e.Finding.Text))
-		return err
 	case e.Type == event.TypeWarning:
 		if e.Place != "" {
 			if v.warned[e.Message.Text] {
@@ -245,7 +244,7 @@ func (v *runView) event(e event.Event) error {
 		t.Warn(e.Message.Text, e.Message.Hint)
 	case e.Done != nil:
 		v.bar.Finish()
-		return v.done(e.Done)
+		v.done(e.Done)
 	}
 	return nil
 }
@@ -358,9 +357,9 @@ func (v *runView) line(cells []string) string {
 }
 
 // header is printed above the first row, so that nothing of the build comes between.
-func (v *runView) header() error {
+func (v *runView) header() {
 	if v.headed {
-		return nil
+		return
 	}
 	v.headed = true
 	var cells []string
@@ -373,14 +372,11 @@ func (v *runView) header() error {
 	if len(v.places) > 0 {
 		cells = append(cells, "PLACE")
 	}
-	_, err := fmt.Fprintln(v.t.Out, v.t.paint(bold, v.line(cells)))
-	return err
+	fmt.Fprintln(v.t.Out, v.t.paint(bold, v.line(cells)))
 }
 
-func (v *runView) row(uuid, place string, e *event.Evaluated) error {
-	if err := v.header(); err != nil {
-		return err
-	}
+func (v *runView) row(uuid, place string, e *event.Evaluated) {
+	v.header()
 	t := v.t
 	cells := []string{plain.Short(uuid)}
 	for _, name := range v.axes {
@@ -447,11 +443,10 @@ func (v *runView) row(uuid, place string, e *event.Evaluated) error {
 			}
 		}
 	}
-	_, err := fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
-	return err
+	fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
 }
 
-func (v *runView) done(d *event.Done) error {
+func (v *runView) done(d *event.Done) {
 	t := v.t
 	total := d.Passed + d.Failed + d.Missing
 	text := fmt.Sprintf("%d of %d PASSED", d.Passed, total)
@@ -488,8 +483,7 @@ func (v *runView) done(d *event.Done) error {
 		lines = append(lines, fmt.Sprintf("%s %s, in doubt however often measured: %s", t.paint(yellow, "*"), which,
 			plain.Line(sentence)))
 	}
-	_, err := fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
-	return err
+	fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
 }
 
 func began(places map[string]bool) (n int) {
@@ -533,7 +527,7 @@ func figures(s *event.Samples, baseline bool) string {
 
 // Table prints rows in columns on Out, the first one as the heading. align has an l or r for each column. news tells
 // whether the last cell of a row, counted from 0, is good news (1), bad news (-1) or neither (0); it may be nil.
-func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) error {
+func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) {
 	widths := make([]int, len(align))
 	for _, row := range rows {
 		for i, cell := range row {
@@ -561,11 +555,8 @@ func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) 
 		if n == 0 {
 			text = t.paint(bold, text)
 		}
-		if _, err := fmt.Fprintln(t.Out, text); err != nil {
-			return err
-		}
+		fmt.Fprintln(t.Out, text)
 	}
-	return nil
 }
 
 // News colours s as good (1) or bad news (-1), or not at all (0).
