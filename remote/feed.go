@@ -26,9 +26,7 @@ type Feed struct {
 func (f *Feed) Write(p []byte) (int, error) {
 	n, err := f.To.Write(p)
 	f.At += int64(n)
-	if err != nil {
-		f.Err = &LocalError{Err: err}
-	}
+	f.Err = Local(err)
 	return n, f.Err
 }
 

@@ -63,6 +63,15 @@ type Handle struct {
 	Data     json.RawMessage `json:"data"` // the provider's own
 }
 
+// NewHandle gives a handle; data must be what JSON can hold.
+func NewHandle(provider, job string, place Place, data any) Handle {
+	raw, err := json.Marshal(data)
+	if err != nil {
+		panic(err)
+	}
+	return Handle{Provider: provider, Job: job, Place: place, Data: raw}
+}
+
 // An End says how a job ended.
 type End string
 
@@ -168,6 +177,14 @@ type LocalError struct{ Err error }
 
 func (e *LocalError) Error() string { return e.Err.Error() }
 func (e *LocalError) Unwrap() error { return e.Err }
+
+// Local gives err as a LocalError, but for nil and the end of a file.
+func Local(err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	return &LocalError{Err: err}
+}
 
 // A Denied error says that the provider or a host will not take the job.
 type Denied struct {

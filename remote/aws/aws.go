@@ -158,8 +158,7 @@ func (p *Provider) open(ctx context.Context, h remote.Handle) (*account, *data, 
 }
 
 func (d *data) handle(place remote.Place) remote.Handle {
-	raw, _ := json.Marshal(d) // strings and times: they cannot fail
-	return remote.Handle{Provider: Kind, Job: d.job, Place: place, Data: raw}
+	return remote.NewHandle(Kind, d.job, place, d)
 }
 
 // Places gives as many places as the config allows jobs in the queue at a time.
@@ -299,7 +298,12 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 			}
 			return *exit, nil
 		case now.exit != nil:
-			return p.silent(ctx, a, d, *now.exit), nil
+			if now.exit.End == remote.Lost {
+				if lines := p.words(ctx, a, d); len(lines) > 0 {
+					now.exit.Text += "; it said last: " + lines[len(lines)-1]
+				}
+			}
+			return *now.exit, nil
 		case away:
 		case now.phase == remote.Running && !r.started:
 			r.Tell(remote.Starting, now.text)
@@ -310,16 +314,6 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 			return remote.Exit{}, fmt.Errorf("%s: %w", p.name, ctx.Err())
 		}
 	}
-}
-
-// silent completes the exit of a job that left none, with what the host said.
-func (p *Provider) silent(ctx context.Context, a *account, d *data, exit remote.Exit) remote.Exit {
-	if exit.End == remote.Lost {
-		if lines := p.words(ctx, a, d); len(lines) > 0 {
-			exit.Text += "; it said last: " + lines[len(lines)-1]
-		}
-	}
-	return exit
 }
 
 // Collect fetches the log. Where the job came to none, it is what AWS keeps of the host's words.

@@ -36,10 +36,8 @@ var options = []string{
 	"-o", "RemoteCommand=none", "-o", "ControlPersist=no",
 }
 
-var sshName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@:\[\]-]{0,254}$`)
-
-// ValidName tells whether name may be that of an SSH host.
-func ValidName(name string) bool { return sshName.MatchString(name) }
+// SSHName is what the name of an SSH host looks like: never as an option.
+var SSHName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@:\[\]-]{0,254}$`)
 
 // SSH is a host that the system's OpenSSH logs in to. All its sessions share one connection: the master, an ssh process
 // that lives as long as this process holds the other end of its input. It connects when it is used, and again when the

@@ -209,8 +209,5 @@ type localReader struct{ r io.Reader }
 
 func (l *localReader) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		err = &remote.LocalError{Err: err}
-	}
-	return n, err
+	return n, remote.Local(err)
 }

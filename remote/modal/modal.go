@@ -117,8 +117,7 @@ type handle struct {
 }
 
 func (d handle) of(job string, place remote.Place) remote.Handle {
-	data, _ := json.Marshal(d) // strings and a time: it cannot fail
-	return remote.Handle{Provider: Kind, Job: job, Place: place, Data: data}
+	return remote.NewHandle(Kind, job, place, d)
 }
 
 func (p *Provider) open(h remote.Handle) (handle, error) {

@@ -8,6 +8,7 @@ import (
 
 	"fisub/internal/config"
 	"fisub/remote"
+	"fisub/remote/host"
 )
 
 // A Config is a table [remote.NAME] of this kind. What is "" is left to the cluster, or to this machine.
@@ -47,15 +48,14 @@ func (c *Config) Keys() []config.Key {
 }
 
 var (
-	nameForm  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.,@:+-]{0,199}$`)
-	loginForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,254}$`)
-	gresForm  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:,=()-]{0,199}$`)
-	printed   = regexp.MustCompile(`^[^\x00-\x1f\x7f]{1,500}$`)
+	nameForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.,@:+-]{0,199}$`)
+	gresForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:,=()-]{0,199}$`)
+	printed  = regexp.MustCompile(`^[^\x00-\x1f\x7f]{1,500}$`)
 )
 
 // Check finds what is wrong with the values.
 func (c *Config) Check(t *config.Table) {
-	t.Match("login", c.Login, loginForm, "a host as ssh takes it")
+	t.Match("login", c.Login, host.SSHName, "a host as ssh takes it")
 	t.Match("partition", c.Partition, nameForm, "the name of a partition")
 	t.Match("account", c.Account, nameForm, "the name of an account")
 	t.Match("qos", c.QOS, nameForm, "the name of a QOS")

@@ -256,15 +256,12 @@ func (p *Provider) ready(ctx context.Context) (state, detail string, err error) 
 }
 
 // Release cancels the job, waits until Slurm says that it has ended, and removes its folder.
-func (p *Provider) Release(ctx context.Context, h remote.Handle) error {
+func (p *Provider) Release(ctx context.Context, h remote.Handle) (err error) {
 	j, _, err := p.Open(ctx, h)
 	if err != nil {
 		return err
 	}
-	return p.fault(ctx, p.release(ctx, j))
-}
-
-func (p *Provider) release(ctx context.Context, j *work.Job) error {
+	defer func() { err = p.fault(ctx, err) }()
 	deadline := time.Now().Add(p.pace.stop)
 	for wait := p.pace.read; ; wait = min(2*wait, 2*time.Second) {
 		s, err := p.look(ctx, j)
@@ -289,12 +286,8 @@ func (p *Provider) release(ctx context.Context, j *work.Job) error {
 }
 
 // List gives the jobs in the queue, and those that have ended and have a folder.
-func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
-	handles, err := p.list(ctx)
-	return handles, p.fault(ctx, err)
-}
-
-func (p *Provider) list(ctx context.Context) (handles []remote.Handle, err error) {
+func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error) {
+	defer func() { err = p.fault(ctx, err) }()
 	folders, root, err := p.folder.List(ctx)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 
 	"fisub/internal/config"
 	"fisub/remote"
+	"fisub/remote/host"
 )
 
 // A Config is a table [remote.NAME] of this kind.
@@ -36,10 +37,7 @@ func (c *Config) Keys() []config.Key {
 	}
 }
 
-var (
-	hostForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@:\[\]-]*$`)
-	workForm = regexp.MustCompile(`^[A-Za-z0-9_./@+=,-]+$`)
-)
+var workForm = regexp.MustCompile(`^[A-Za-z0-9_./@+=,-]+$`)
 
 // Check finds what is wrong with the values.
 func (c *Config) Check(t *config.Table) {
@@ -47,7 +45,7 @@ func (c *Config) Check(t *config.Table) {
 		t.Fault("hosts", `write hosts = ["gpu01"]`, "there is none")
 	}
 	for i, h := range c.Hosts {
-		if !hostForm.MatchString(h) {
+		if !host.SSHName.MatchString(h) {
 			t.Fault("hosts", "", "%.80q is no host as ssh takes it", h)
 		} else if slices.Contains(c.Hosts[:i], h) {
 			t.Fault("hosts", "", "%s is there twice", h)

@@ -3,7 +3,6 @@ package work
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -38,10 +37,7 @@ func (j *Job) Valid() bool {
 }
 
 // Handle gives the job's handle, of a provider of that kind.
-func (j *Job) Handle(kind string) remote.Handle {
-	data, _ := json.Marshal(j) // strings: it cannot fail
-	return remote.Handle{Provider: kind, Job: j.ID, Place: j.Place, Data: data}
-}
+func (j *Job) Handle(kind string) remote.Handle { return remote.NewHandle(kind, j.ID, j.Place, j) }
 
 // Dir is the job's folder.
 func (j *Job) Dir() string { return agent.JobDir(j.Work, j.ID) }
@@ -173,20 +169,15 @@ func (j *Job) collect(ctx context.Context, name, to string) error {
 		return nil
 	case read != nil:
 		return read
-	case err != nil:
-		return &remote.LocalError{Err: err}
 	}
-	return nil
+	return remote.Local(err)
 }
 
 type localWriter struct{ w io.Writer }
 
 func (l localWriter) Write(p []byte) (int, error) {
 	n, err := l.w.Write(p)
-	if err != nil {
-		err = &remote.LocalError{Err: err}
-	}
-	return n, err
+	return n, remote.Local(err)
 }
 
 // free ends the job in folder $1 by its agent $2 and removes the folder, or what a client that was killed has left, $3.

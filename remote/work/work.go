@@ -243,10 +243,7 @@ type source struct {
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.Checked.Read(p)
 	s.count.Sent(int64(n))
-	if err != nil && err != io.EOF {
-		err = &remote.LocalError{Err: err}
-	}
-	return n, err
+	return n, remote.Local(err)
 }
 
 // Seek goes to an offset from the beginning of the file; what is before it counts as sent.
