@@ -11,6 +11,7 @@ package remote
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -202,6 +203,15 @@ func (e *Denied) Error() string {
 		return e.Provider + ": " + e.Host + ": " + e.Text
 	}
 	return e.Provider + ": " + e.Text
+}
+
+// CodeOf gives the Code of the *Denied that err is or wraps; "" where it is none.
+func CodeOf(err error) string {
+	denied, ok := errors.AsType[*Denied](err)
+	if !ok {
+		return ""
+	}
+	return denied.Code
 }
 
 // Sleep waits for d, or until ctx is done, whose error it then gives.

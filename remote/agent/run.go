@@ -167,16 +167,11 @@ func stoppable(ctx context.Context, dir string) (context.Context, func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(100 * time.Millisecond):
-				_, stop := os.Lstat(filepath.Join(dir, StopName))
-				_, there := os.Lstat(filepath.Join(dir, JobName))
-				if stop == nil || errors.Is(there, fs.ErrNotExist) { // stopped, or freed before it was seen to have begun
-					cancel()
-				}
+		for remote.Sleep(ctx, 100*time.Millisecond) == nil {
+			_, stop := os.Lstat(filepath.Join(dir, StopName))
+			_, there := os.Lstat(filepath.Join(dir, JobName))
+			if stop == nil || errors.Is(there, fs.ErrNotExist) { // stopped, or freed before it was seen to have begun
+				cancel()
 			}
 		}
 	}()

@@ -52,13 +52,11 @@ func (p *Provider) denied(ctx context.Context, host string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", p.name, ctx.Err())
 	}
-	var no *remote.Denied
-	if errors.As(err, &no) {
+	if _, ok := errors.AsType[*remote.Denied](err); ok {
 		return err
 	}
 	d := &remote.Denied{Provider: p.name, Host: host}
-	var api smithy.APIError
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[smithy.APIError](err); ok {
 		code, words := api.ErrorCode(), strings.Join(strings.Fields(api.ErrorMessage()), " ")
 		d.Text = code
 		if words != "" && words != code {
@@ -100,8 +98,7 @@ func (p *Provider) deny(code, hint, format string, args ...any) error {
 
 // code gives AWS's error code, or "".
 func code(err error) string {
-	var api smithy.APIError
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[smithy.APIError](err); ok {
 		return api.ErrorCode()
 	}
 	return ""
@@ -110,9 +107,8 @@ func code(err error) string {
 // passing tells whether the error may be gone with the next attempt: what is waited for goes on meanwhile. It is not,
 // where AWS found fault with a request, other than that there were too many.
 func passing(err error) bool {
-	var no *remote.Denied
-	if errors.As(err, &no) {
-		return no.Code == "unreachable"
+	if code := remote.CodeOf(err); code != "" {
+		return code == "unreachable"
 	}
 	var resp *smithyhttp.ResponseError
 	if !errors.As(err, &resp) || resp.HTTPStatusCode()/100 != 4 {

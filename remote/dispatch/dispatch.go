@@ -68,8 +68,7 @@ type ended struct {
 
 // mendable tells whether the error of a Wait is about the table or the user's credentials, and says nothing of the job.
 func mendable(err error) bool {
-	var denied *remote.Denied
-	return errors.As(err, &denied) && slices.Contains([]string{"credentials", "host-key", "no-such"}, denied.Code)
+	return slices.Contains([]string{"credentials", "host-key", "no-such"}, remote.CodeOf(err))
 }
 
 // maxAttempts is how many jobs may have a workload: the reason that hosts are lost may be the workload.

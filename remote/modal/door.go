@@ -42,8 +42,7 @@ func (d *door) locked(ctx context.Context, doing string, c call) error {
 	if err == nil {
 		err = d.p.call(ctx, d.sb, c)
 	}
-	var f *failed
-	if err == nil || errors.As(err, &f) {
+	if err == nil || errors.As(err, new(*failed)) {
 		return d.p.failScript(doing, err)
 	}
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)

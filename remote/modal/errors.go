@@ -47,9 +47,8 @@ func code(err error) codes.Code {
 
 // gone tells whether err says that Modal does not know, or no longer runs, what was asked for.
 func gone(err error) bool {
-	var missing sdk.NotFoundError
-	var conflict sdk.ConflictError
-	return err != nil && (errors.As(err, &missing) || errors.As(err, &conflict) || code(err) == codes.NotFound)
+	return err != nil && (errors.As(err, new(sdk.NotFoundError)) || errors.As(err, new(sdk.ConflictError)) ||
+		code(err) == codes.NotFound)
 }
 
 // fail makes an error of what the SDK says: a *remote.Denied where Modal refuses, or cannot be reached.
@@ -57,23 +56,20 @@ func (p *Provider) fail(ctx context.Context, doing string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %s: %w", p.name, doing, ctx.Err())
 	}
-	var denied *remote.Denied
-	if errors.As(err, &denied) {
+	if _, ok := errors.AsType[*remote.Denied](err); ok {
 		return err
 	}
 	text := words(err)
 	deny := func(code, hint string) error { return p.deny(code, hint, "%s: %s", doing, text) }
 	const login = "run `modal token new`, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
-	var exhausted sdk.ResourceExhaustedError
-	var invalid sdk.InvalidError
 	switch c := code(err); {
 	case c == codes.Unauthenticated, strings.HasPrefix(text, "missing credentials"):
 		return deny("credentials", login)
 	case c == codes.PermissionDenied:
 		return deny("credentials", "check at modal.com/settings what the token may do, and in which workspace it is")
-	case c == codes.ResourceExhausted, c == codes.FailedPrecondition, errors.As(err, &exhausted):
+	case c == codes.ResourceExhausted, c == codes.FailedPrecondition, errors.As(err, new(sdk.ResourceExhaustedError)):
 		return deny("quota", "modal.com/settings shows the workspace's limits and its budget")
-	case c == codes.InvalidArgument, c == codes.NotFound, errors.As(err, &invalid), gone(err):
+	case c == codes.InvalidArgument, c == codes.NotFound, errors.As(err, new(sdk.InvalidError)), gone(err):
 		return deny("no-such", fmt.Sprintf("check gpu, image, volume, regions and environment in [remote.%s]", p.name))
 	case c == codes.Unavailable, c == codes.DeadlineExceeded:
 		return deny("unreachable", "check the network, and status.modal.com")
@@ -83,6 +79,6 @@ func (p *Provider) fail(ctx context.Context, doing string, err error) error {
 
 // lasting tells whether trying again cannot help.
 func lasting(err error) bool {
-	var denied *remote.Denied
-	return errors.As(err, &denied) && denied.Code != "unreachable" && denied.Code != "quota"
+	code := remote.CodeOf(err)
+	return code != "" && code != "unreachable" && code != "quota"
 }

@@ -150,7 +150,6 @@ func (f *follower) attempt(ctx context.Context, sb *sdk.Sandbox) (remote.Exit, e
 	if err == nil {
 		err = f.p.call(ctx, sb, call{run: "read_exit", args: []string{f.h.Job}, out: &data})
 	}
-	var script *failed
 	switch {
 	case err == nil:
 		return exitOf(data.Bytes()), nil
@@ -159,7 +158,7 @@ func (f *follower) attempt(ctx context.Context, sb *sdk.Sandbox) (remote.Exit, e
 			return remote.Exit{}, nil
 		}
 		return f.giveUp(ctx, sb)
-	case errors.As(err, &script), gone(err):
+	case errors.As(err, new(*failed)), gone(err):
 		return remote.Exit{}, nil // the sandbox tells why, when it has ended
 	}
 	return remote.Exit{}, f.p.fail(ctx, "following the job", err)

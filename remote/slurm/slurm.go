@@ -104,8 +104,7 @@ func (p *Provider) feed(ctx context.Context, argv []string, stdin string) (strin
 	defer cancel()
 	out := &plain.Buffer{Limit: 4 << 20}
 	err := p.folder.Host.Run(ctx, argv, strings.NewReader(stdin), out)
-	var failed *host.ExitError
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*host.ExitError](err); ok {
 		failed.Name = program(argv)
 		failed.Stderr = strings.ReplaceAll(failed.Stderr, "Batch job submission failed: ", "")
 	}
@@ -172,8 +171,7 @@ func (p *Provider) undo(ctx context.Context, j *work.Job, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*p.pace.command)
 	defer cancel()
 	var err error
-	var refused *remote.Denied
-	if !errors.As(cause, &refused) || refused.Code == "unreachable" {
+	if code := remote.CodeOf(cause); code == "" || code == "unreachable" {
 		err = p.cancel(ctx, j)
 	}
 	if err = errors.Join(err, j.Remove(ctx)); err != nil {

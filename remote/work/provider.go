@@ -130,8 +130,6 @@ func (s *Hosts) Close() error {
 // Fault names the table and the host in an error as a user sees it; name is "" where there is but one host.
 func Fault(ctx context.Context, table, name string, err error) error {
 	var denied *remote.Denied
-	var local *remote.LocalError
-	var lost *host.LostError
 	var failed *host.ExitError
 	refuse := func(code, hint string) error {
 		return &remote.Denied{Code: code, Provider: table, Host: name, Text: err.Error(), Hint: hint}
@@ -145,8 +143,8 @@ func Fault(ctx context.Context, table, name string, err error) error {
 		return &full
 	case ctx.Err() != nil:
 		err = ctx.Err()
-	case errors.As(err, &local):
-	case errors.As(err, &lost):
+	case errors.As(err, new(*remote.LocalError)):
+	case errors.As(err, new(*host.LostError)):
 		return refuse("unreachable", "ssh "+name)
 	case errors.As(err, &failed) && failed.Status == host.NotRunnable:
 		return refuse("disk", "programs cannot run from the work folder: set workdir to another one")

@@ -59,8 +59,7 @@ func control(s string) bool {
 // shell runs a script, whose $1, $2, ... are args.
 func shell(ctx context.Context, h host.Host, script string, args []string, in io.Reader, out io.Writer) error {
 	err := h.Run(ctx, host.Shell(script, args...), in, out)
-	var failed *host.ExitError
-	if errors.As(err, &failed) && failed.Stderr != "" {
+	if failed, ok := errors.AsType[*host.ExitError](err); ok && failed.Stderr != "" {
 		failed.Name = "" // its words name what failed
 	}
 	return err
@@ -72,8 +71,7 @@ const look = `uname -sm; cd && mkdir -p -m 700 -- "$1" && cd -- "$1" && mkdir -p
 func (f *Folder) Look(ctx context.Context) (*Facts, error) {
 	out := &plain.Buffer{Limit: 64 << 10}
 	err := shell(ctx, f.Host, look, []string{strings.TrimPrefix(f.Dir, "~/")}, nil, out)
-	var failed *host.ExitError
-	if errors.As(err, &failed) && failed.Status != host.NotFound {
+	if failed, ok := errors.AsType[*host.ExitError](err); ok && failed.Status != host.NotFound {
 		return nil, &remote.Denied{Code: "disk", Text: "making " + f.Dir + ": " + failed.Error(),
 			Hint: "set workdir to a folder that you may write to"}
 	} else if err != nil {
@@ -111,13 +109,11 @@ func (f *Folder) Send(ctx context.Context, files []remote.File, progress func(se
 	for try, wait := 1, 250*time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		facts, err := f.send(ctx, files, progress)
 		answered = answered || facts != nil
-		var lost *host.LostError
-		var denied *remote.Denied
 		switch {
-		case errors.As(err, &lost) && try < tries:
+		case errors.As(err, new(*host.LostError)) && try < tries:
 			since = time.Time{}
 			try++
-		case errors.As(err, &denied) && denied.Code == "unreachable" && answered:
+		case remote.CodeOf(err) == "unreachable" && answered:
 			if since.IsZero() {
 				since = time.Now()
 			}
@@ -184,9 +180,8 @@ func (f *Folder) send(ctx context.Context, files []remote.File, progress func(se
 		group.Go(func() error { return f.put(gctx, facts.Root, file, count) })
 	}
 	err = group.Wait()
-	var lost *host.LostError
-	var local *remote.LocalError
-	if err != nil && ctx.Err() == nil && !errors.As(err, &lost) && !errors.As(err, &local) {
+	if err != nil && ctx.Err() == nil && !errors.As(err, new(*host.LostError)) &&
+		!errors.As(err, new(*remote.LocalError)) {
 		if now, lookErr := f.Look(ctx); lookErr == nil && now.Free > 0 && now.Free < room {
 			err = full(now, err.Error())
 		}
