@@ -86,9 +86,6 @@ func TestScripts(t *testing.T) {
 			return copySubmission(repo, env.WorkDir)
 		},
 		Condition: func(name string) (bool, error) {
-			if name == "race" {
-				return raceDetector, nil
-			}
 			if name != "python" {
 				return false, fmt.Errorf("unknown condition %q", name)
 			}
@@ -144,14 +141,6 @@ func sub(ts *testscript.TestScript, neg bool, args []string) {
 	kernel, err := os.ReadFile(filepath.Join(ts.Getenv("KERNELS"), args[0]+".cu"))
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs("solution/cuda/kernel.cu"), kernel, 0o644))
-}
-
-// slowWithRace skips a test of whole programs, none of whose goroutines are new, under the race detector.
-func slowWithRace(t *testing.T) {
-	t.Helper()
-	if raceDetector {
-		t.Skip("not run: takes minutes with the race detector; the tests without it have it")
-	}
 }
 
 func copySubmission(repo, dir string) error {

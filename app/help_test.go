@@ -78,7 +78,6 @@ func TestDescriptions(t *testing.T) {
 // Every command has an example; each is a command line that fisub takes, and those that need no more than this machine
 // run.
 func TestExamples(t *testing.T) {
-	slowWithRace(t)
 	var lines []string
 	for _, c := range allCommands((&app{}).cli().Commands) {
 		found := regexp.MustCompile(`(?m)^   (fisub .*?)(  .*)?$`).FindAllStringSubmatch(c.Description, -1)

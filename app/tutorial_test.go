@@ -90,7 +90,6 @@ func TestDiffers(t *testing.T) {
 
 // The tutorial's commands do what it shows, in an empty folder, on a machine without a GPU.
 func TestTutorial(t *testing.T) {
-	slowWithRace(t)
 	page, err := os.ReadFile(filepath.Join("..", "docs", "tutorial.md"))
 	if err != nil {
 		t.Fatal(err)
