@@ -82,7 +82,7 @@ func testBaseline(t *testing.T, data *workloads.Dataset, def *trace.Definition, 
 		t.Fatal(err)
 	}
 	profile.Timeout = 2 * time.Minute // torch.compile calls a C++ compiler
-	result, err := Run(t.Context(), Shared{Definition: def, Workloads: ws[:1], Profile: profile, Load: data.LoadTrial,
+	result, err := Run(t.Context(), Shared{Definition: def, Workloads: ws[:1], Profile: profile, Load: data.Load,
 		DeviceKind: "emu", Device: device.Options{CacheDir: t.TempDir()}},
 		Entry{Solution: sol, Run: &event.Run{Schema: event.Schema},
 			Events: event.NewStream(func(e event.Event) error {

@@ -71,7 +71,7 @@ func gpuConfig(t *testing.T, n int) testRun {
 		}
 		c.Solution.Sources = append(c.Solution.Sources, trace.SourceFile{Path: name, Content: string(source)})
 	}
-	c.Load, c.Run = data.LoadTrial, &event.Run{Definition: decode}
+	c.Load, c.Run = data.Load, &event.Run{Definition: decode}
 	return c
 }
 

@@ -46,7 +46,7 @@ func run(t *testing.T, name string, n int) (Result, []event.Event) {
 	sol := &trace.Solution{Name: name, Definition: decode, Author: "a", Spec: trace.BuildSpec{Language: trace.CUDA,
 		TargetHardware: []string{"cuda"},
 		EntryPoint:     "kernel.cu::kernel"}, Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}}
-	result, err := Run(t.Context(), Shared{Definition: def, Workloads: ws[:n], Load: data.LoadTrial,
+	result, err := Run(t.Context(), Shared{Definition: def, Workloads: ws[:n], Load: data.Load,
 		Profile: Profile{Iterations: 1, Trials: 3, Timeout: 30 * time.Second,
 			Tolerance: tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}},
 		Worker:     worker.Command{Args: []string{self}, Env: []string{"FISUB_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0"}},

@@ -124,7 +124,7 @@ func findPython(t *testing.T, definition, source string, passing bool, axes []ma
 		return nil
 	})
 	result, err = Run(t.Context(), Shared{
-		Definition: def, Profile: profile, Workloads: ws, Load: data.LoadTrial, DeviceKind: "emu",
+		Definition: def, Profile: profile, Workloads: ws, Load: data.Load, DeviceKind: "emu",
 		Device: device.Options{CacheDir: t.TempDir()},
 		Worker: worker.Command{MemoryLimit: 8 << 30},
 	}, Entry{Events: stream, Run: &event.Run{Schema: event.Schema, Fisub: "test"},

@@ -226,7 +226,7 @@ func modelRun(t *testing.T, name string, n int, change func(*testRun)) ([]event.
 			TargetHardware: []string{"cuda"}, DestinationPassingStyle: true},
 		Sources: []trace.SourceFile{{Path: "k.cu", Content: "x"}}}
 	var events []event.Event
-	c := testRun{Shared{Definition: def, Workloads: ws[:n], Profile: profile, Load: data.LoadTrial, DeviceKind: "model",
+	c := testRun{Shared{Definition: def, Workloads: ws[:n], Profile: profile, Load: data.Load, DeviceKind: "model",
 		Worker: worker.Command{Args: []string{os.Args[0]}, Env: []string{"GORACE=atexit_sleep_ms=0"}}},
 		Entry{Solution: sol, Run: &event.Run{Fisub: "test"},
 			Events: event.NewStream(func(e event.Event) error { events = append(events, e); return nil })}}

@@ -178,7 +178,7 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 // Shared is what the solutions of a run of s have in common for bench.
 func (u *Setup) Shared(s *Submission) bench.Shared {
 	return bench.Shared{
-		Definition: s.Definition, Workloads: u.Workloads, Profile: u.Profile, Timer: u.Timer, Load: s.Data.LoadTrial,
+		Definition: s.Definition, Workloads: u.Workloads, Profile: u.Profile, Timer: u.Timer, Load: s.Data.Load,
 		Worker: u.worker, DeviceKind: u.Kind, Device: u.Device, Baseline: u.Baseline, Roofline: u.Kind != "emu",
 		Meter: func(uuid string) (bench.Meter, error) { return stamp.Open(uuid) },
 		// here: the process that is timed may be in Python

@@ -216,8 +216,19 @@ func TestEmbeddedDataset(t *testing.T) {
 			t.Errorf("%s: got sets %v, %v, want %v", name, sets, err, want[name])
 		}
 	}
-	if w := d.Warnings(); len(w) > 0 {
-		t.Errorf("warnings: %v", w)
+	for pattern, warnings := range map[string]func(string) []trace.Warning{
+		"../definitions/*/*.json": func(file string) []trace.Warning { _, w, _ := trace.ReadDefinition(file); return w },
+		"*/*json*":                func(file string) []trace.Warning { _, w, _ := trace.ReadTraces(file); return w },
+	} {
+		files, _ := filepath.Glob(pattern)
+		if len(files) < 2 {
+			t.Errorf("%s: got %d files", pattern, len(files))
+		}
+		for _, file := range files {
+			if w := warnings(file); len(w) > 0 {
+				t.Errorf("warnings: %v", w)
+			}
+		}
 	}
 }
 

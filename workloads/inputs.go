@@ -48,18 +48,13 @@ func (in *Inputs) Close() error {
 	return errors.Join(errs...)
 }
 
-// Load opens the inputs of w. Every tensor is checked against the definition's dtype and the shape that w's axes give
-// it; the error names the workload and joins all faults, among them *safetensors.LFSPointerError. An input that w
-// declares random or does not mention is generated, from the uuid and the input's name; it is kept in the cache, or,
-// where it is large, in a file that lasts as long as the Inputs. Of the embedded dataset, missing files are made first;
+// Load opens the inputs of w for one of its trials, from 0, of which each has generated inputs of its own, as in the
+// contest. Every tensor is checked against the definition's dtype and the shape that w's axes give it; the error names
+// the workload and joins all faults, among them *safetensors.LFSPointerError. An input that w declares random or does
+// not mention is generated, from the uuid, the input's name and the trial; it is kept in the cache, or, where it is large
+// or of a later trial, in a file that lasts as long as the Inputs. Of the embedded dataset, missing files are made first;
 // of any other they are an error.
-func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Workload) (*Inputs, error) {
-	return d.LoadTrial(ctx, def, w, 0)
-}
-
-// LoadTrial is Load for one of several trials, of which each has generated inputs of its own, as in the contest; those
-// of trial 0 are Load's. The files of later trials last as long as the Inputs.
-func (d *Dataset) LoadTrial(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*Inputs, error) {
+func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*Inputs, error) {
 	in, err := d.load(ctx, def, w, trial)
 	if err != nil {
 		in.Close()
@@ -91,15 +86,18 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 			}
 		}
 	}
-	files, err := d.openFiles(def, w)
+	files, missing := d.openFiles(def, w)
 	for _, f := range files {
 		in.files = append(in.files, f)
 	}
-	if err != nil {
-		return in, err
+	var faults []error
+	for _, path := range slices.Sorted(maps.Keys(missing)) {
+		faults = append(faults, missing[path])
+	}
+	if len(faults) > 0 {
+		return in, errors.Join(faults...)
 	}
 	axes := maps.Collect(w.Axes.All())
-	var faults []error
 	for name, spec := range def.Inputs.All() {
 		source, _ := w.Inputs.Get(name) // the zero InputSpec is a random one
 		var v Input
@@ -135,27 +133,27 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 	return in, errors.Join(faults...)
 }
 
-// openFiles opens each file that an input of def names, once; all faults are joined.
-func (d *Dataset) openFiles(def *trace.Definition, w *trace.Workload) (map[string]*safetensors.File, error) {
-	files := map[string]*safetensors.File{}
-	bad := map[string]bool{}
-	var faults []error
+// openFiles opens each file that an input of def names, once: by path it is in files, or why not in faults.
+func (d *Dataset) openFiles(def *trace.Definition, w *trace.Workload) (files map[string]*safetensors.File,
+	faults map[string]error) {
+	files, faults = map[string]*safetensors.File{}, map[string]error{}
 	for name := range def.Inputs.All() {
-		source, ok := w.Inputs.Get(name)
-		if !ok || source.Kind != trace.Safetensors || files[source.Path] != nil || bad[source.Path] {
+		source, _ := w.Inputs.Get(name)
+		if source.Kind != trace.Safetensors || files[source.Path] != nil || faults[source.Path] != nil {
 			continue
 		}
 		path, err := d.resolve(source.Path)
+		var f *safetensors.File
 		if err == nil {
-			files[source.Path], err = safetensors.Open(path)
+			f, err = safetensors.Open(path)
 		}
 		if err != nil {
-			delete(files, source.Path)
-			bad[source.Path] = true
-			faults = append(faults, err)
+			faults[source.Path] = err
+		} else {
+			files[source.Path] = f
 		}
 	}
-	return files, errors.Join(faults...)
+	return files, faults
 }
 
 // resolve makes a path of a workload absolute. Only a dataset that the user named may point outside its folder, with
@@ -339,37 +337,24 @@ func names(def *trace.Definition, w *trace.Workload) (faults []error) {
 
 // verifyFiles checks the inputs that the workload gives.
 func (d *Dataset) verifyFiles(r *Report, def *trace.Definition, w *trace.Workload) {
-	files := map[string]*safetensors.File{}
+	files, faults := d.openFiles(def, w)
+	for _, f := range files {
+		defer f.Close()
+	}
+	r.Files = len(files) + len(faults)
+	for _, path := range slices.Sorted(maps.Keys(faults)) {
+		if err := faults[path]; d.embedded && isMissing(err) {
+			r.Absent++
+		} else {
+			r.Faults = append(r.Faults, err)
+		}
+	}
 	axes := maps.Collect(w.Axes.All())
 	for name, spec := range def.Inputs.All() {
 		source, _ := w.Inputs.Get(name)
-		if source.Kind == trace.Random {
-			continue
-		}
 		shape, err := def.Shape(spec, axes)
-		if err != nil {
-			continue // names has said so
-		}
-		if source.Kind == trace.Safetensors {
-			if _, tried := files[source.Path]; !tried {
-				r.Files++
-				path, err := d.resolve(source.Path)
-				var f *safetensors.File
-				if err == nil {
-					f, err = safetensors.Open(path)
-				}
-				switch files[source.Path] = f; {
-				case err != nil && d.embedded && isMissing(err):
-					r.Absent++
-				case err != nil:
-					r.Faults = append(r.Faults, err)
-				default:
-					defer f.Close()
-				}
-			}
-			if files[source.Path] == nil {
-				continue
-			}
+		if err != nil || source.Kind == trace.Random || faults[source.Path] != nil {
+			continue // names has said so of the shape
 		}
 		if _, err := d.given(name, spec, shape, source, files[source.Path]); err != nil {
 			r.Faults = append(r.Faults, err)

@@ -20,7 +20,7 @@ func ints(x *tensor.Tensor) []int {
 // load opens the inputs of a workload of the embedded dataset by name.
 func load(t *testing.T, d *Dataset, def *trace.Definition, w *trace.Workload) map[string]*tensor.Tensor {
 	t.Helper()
-	in, err := d.Load(t.Context(), def, w)
+	in, err := d.Load(t.Context(), def, w, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@
 package workloads
 
 import (
-	"bytes"
 	"embed"
 	"errors"
 	"fmt"
@@ -46,9 +45,6 @@ type Dataset struct {
 	reading sync.Mutex
 	// what was read of the workloads, by definition; all of them under "" where they are in a folder
 	read map[string]reading
-
-	mu       sync.Mutex
-	warnings []trace.Warning
 }
 
 // A reading is what the files of workloads say, by definition and set.
@@ -103,19 +99,6 @@ func (d *Dataset) Root() string { return d.root }
 
 // Embedded tells whether the dataset is the one in the binary.
 func (d *Dataset) Embedded() bool { return d.embedded }
-
-// Warnings returns the unknown keys in all files read so far.
-func (d *Dataset) Warnings() []trace.Warning {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.warnings)
-}
-
-func (d *Dataset) warn(w []trace.Warning) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.warnings = append(d.warnings, w...)
-}
 
 // Definitions returns the names of all definitions, sorted.
 func (d *Dataset) Definitions() []string { return slices.Clone(d.names) }
@@ -185,8 +168,7 @@ func (d *Dataset) readDefinitions() error {
 	places := map[string]string{}
 	for _, name := range files {
 		place := filepath.Join(dir, filepath.FromSlash(name))
-		def, warnings, err := d.definition(place, name)
-		d.warn(warnings)
+		def, err := d.definition(place, name)
 		if err != nil {
 			faults = append(faults, err)
 			continue
@@ -202,15 +184,16 @@ func (d *Dataset) readDefinitions() error {
 	return errors.Join(faults...)
 }
 
-func (d *Dataset) definition(place, name string) (*trace.Definition, []trace.Warning, error) {
+func (d *Dataset) definition(place, name string) (def *trace.Definition, err error) {
 	if !d.embedded {
-		return trace.ReadDefinition(place)
+		def, _, err = trace.ReadDefinition(place)
+		return def, err
 	}
 	text, err := definitions.FS.ReadFile(name)
-	if err != nil {
-		return nil, nil, err
+	if err == nil {
+		def, _, err = trace.DecodeDefinition(text)
 	}
-	return trace.DecodeDefinition(text)
+	return def, err
 }
 
 // sets gives the workloads of a definition by set. Embedded files are named after their definition, and only its own
@@ -252,8 +235,7 @@ func (d *Dataset) readFiles(of string) (map[string]map[string][]*trace.Workload,
 			set = base[strings.LastIndexByte(base, '.')+1:]
 		}
 		place := filepath.Join(dir, filepath.FromSlash(name))
-		traces, warnings, err := d.traces(place, name)
-		d.warn(warnings)
+		traces, err := d.traces(place, name)
 		if err != nil {
 			faults = append(faults, err)
 		}
@@ -271,22 +253,18 @@ func (d *Dataset) readFiles(of string) (map[string]map[string][]*trace.Workload,
 	return all, errors.Join(faults...)
 }
 
-func (d *Dataset) traces(place, name string) (traces []*trace.Trace, warnings []trace.Warning, err error) {
+func (d *Dataset) traces(place, name string) (traces []*trace.Trace, err error) {
 	if !d.embedded {
-		return trace.ReadTraces(place)
+		traces, _, err = trace.ReadTraces(place)
+		return traces, err
 	}
-	text, err := embedded.ReadFile(name)
+	f, err := embedded.Open(name)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	for line := range bytes.Lines(text) {
-		t, w, err := trace.DecodeTrace(bytes.TrimSuffix(line, []byte("\n")))
-		if err != nil {
-			return nil, nil, err
-		}
-		traces, warnings = append(traces, t), append(warnings, w...)
-	}
-	return traces, warnings, nil
+	defer f.Close()
+	traces, _, err = trace.DecodeTraces(f, place)
+	return traces, err
 }
 
 // list returns the files below fsys with one of the extensions, sorted by path component; none where fsys is missing.

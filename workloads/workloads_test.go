@@ -156,7 +156,7 @@ func TestLoadEmbedded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := d.Load(t.Context(), def, ws[10])
+	in, err := d.Load(t.Context(), def, ws[10], 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func TestSynthBytes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			in, err := d.Load(t.Context(), def, ws[0])
+			in, err := d.Load(t.Context(), def, ws[0], 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -229,7 +229,7 @@ func TestSynthRanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := d.Load(t.Context(), def, ws[20])
+	in, err := d.Load(t.Context(), def, ws[20], 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func TestSynthRanges(t *testing.T) {
 			}
 		}
 	}
-	if ws2, err := d.Load(t.Context(), def, ws[21]); err != nil {
+	if ws2, err := d.Load(t.Context(), def, ws[21], 0); err != nil {
 		t.Error(err)
 	} else {
 		if slices.Equal(ws2.Values[0].Tensor.Data, in.Values[0].Tensor.Data) {
@@ -302,12 +302,12 @@ func TestCuts(t *testing.T) {
 
 func TestRandomInputs(t *testing.T) {
 	d, def, w := toyRoot(t, `"x":{"type":"random"}`) // y and s are missing, which means random
-	first, err := d.Load(t.Context(), def, w)
+	first, err := d.Load(t.Context(), def, w, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer first.Close()
-	second, err := d.Load(t.Context(), def, w)
+	second, err := d.Load(t.Context(), def, w, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -421,7 +421,7 @@ func TestLargeRandomInputs(t *testing.T) {
 	}
 	var sums [2][sha256.Size]byte
 	for i := range sums {
-		in, err := d.Load(t.Context(), def, w)
+		in, err := d.Load(t.Context(), def, w, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -556,7 +556,7 @@ func TestLoadFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		in, err := d.Load(t.Context(), def, w)
+		in, err := d.Load(t.Context(), def, w, 0)
 		if (err == nil) != (c.want == nil) {
 			t.Errorf("%s: got error %v, want %v", c.name, err, c.want)
 		}
@@ -625,7 +625,7 @@ func TestSynth(t *testing.T) {
 	inputs := `"x":{"path":"b/1.safetensors","tensor_key":"k"},"y":{"path":"b/1.safetensors","tensor_key":"y"},"s":{"value":1}`
 	d, def, w := toyRoot(t, inputs)
 	ws := []*trace.Workload{w}
-	if _, err := d.Load(t.Context(), def, w); !errors.Is(err, os.ErrNotExist) {
+	if _, err := d.Load(t.Context(), def, w, 0); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("loading before: got %v, want a missing file", err)
 	}
 	var calls []string
@@ -636,7 +636,7 @@ func TestSynth(t *testing.T) {
 	if want := []string{"0/1", "1/1"}; !slices.Equal(calls, want) {
 		t.Errorf("progress: got %q, want %q", calls, want)
 	}
-	in, err := d.Load(t.Context(), def, w)
+	in, err := d.Load(t.Context(), def, w, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -673,7 +673,7 @@ func TestSynth(t *testing.T) {
 	if err := d.Synth(t.Context(), def, ws, "", nil); err != nil {
 		t.Error(err)
 	}
-	if in, err := d.Load(t.Context(), def, w); err != nil {
+	if in, err := d.Load(t.Context(), def, w, 0); err != nil {
 		t.Error(err)
 	} else {
 		in.Close()
@@ -734,7 +734,7 @@ func TestEmbeddedHeals(t *testing.T) {
 		},
 		func(string) error { return nil },
 	} {
-		in, err := d.Load(t.Context(), def, ws[0])
+		in, err := d.Load(t.Context(), def, ws[0], 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -773,7 +773,7 @@ func TestContestDataset(t *testing.T) {
 				t.Errorf("%s: workload %d: got %v, want faults: %v", name, i, r.Faults, want)
 			}
 		}
-		in, err := d.Load(t.Context(), def, ws[0])
+		in, err := d.Load(t.Context(), def, ws[0], 0)
 		if err != nil {
 			t.Fatal(err)
 		}

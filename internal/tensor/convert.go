@@ -82,9 +82,6 @@ func Float4E2M1FromFloat32(x float32) uint8 {
 	return uint8(sign>>28 | round(abs, 1, 1))
 }
 
-// Float32FromFloat4E2M1 decodes the low four bits of b exactly.
-func Float32FromFloat4E2M1(b uint8) float32 { return e2m1[b&15] }
-
 var (
 	e4m3fn = func() (t [256]float32) {
 		for i := range t {

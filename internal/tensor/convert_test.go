@@ -46,7 +46,7 @@ func formats() []*format {
 			decode: func(c uint32) float32 { return Float32FromFloat8E5M2(uint8(c)) }},
 		{name: "float4_e2m1", expBits: 2, manBits: 1, bias: 1, saturate: true, nan: signed(7, 0),
 			encode: func(x float32) uint32 { return uint32(Float4E2M1FromFloat32(x)) },
-			decode: func(c uint32) float32 { return Float32FromFloat4E2M1(uint8(c)) }},
+			decode: func(c uint32) float32 { return e2m1[c&15] }},
 	}
 	for _, f := range all {
 		last := uint32(1)<<(f.expBits+f.manBits) - 1

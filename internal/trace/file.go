@@ -67,12 +67,13 @@ func ReadTraces(path string) ([]*Trace, []Warning, error) {
 		return nil, nil, err
 	}
 	defer f.Close()
-	var (
-		traces   []*Trace
-		warnings []Warning
-		errs     []error
-	)
-	r := bufio.NewReaderSize(f, 1<<16)
+	return DecodeTraces(f, path)
+}
+
+// DecodeTraces is ReadTraces of a file that is open, and path by name.
+func DecodeTraces(from io.Reader, path string) (traces []*Trace, warnings []Warning, err error) {
+	var errs []error
+	r := bufio.NewReaderSize(from, 1<<16)
 	for line := 0; ; line++ {
 		data, err := readLine(r)
 		if text := bytes.TrimSpace(data); len(text) > 0 {
