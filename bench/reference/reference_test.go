@@ -519,7 +519,7 @@ func smallDataset(t *testing.T, def *trace.Definition) *workloads.Dataset {
 func comparePython(t *testing.T, python string, d *workloads.Dataset, def *trace.Definition, w *trace.Workload,
 	references map[string]string) {
 	t.Helper()
-	in, err := d.Load(t.Context(), def, w)
+	in, err := d.Load(t.Context(), def, w, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -618,7 +618,7 @@ func BenchmarkRunBatch64(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	in, err := d.Load(b.Context(), def, ws[len(ws)-1])
+	in, err := d.Load(b.Context(), def, ws[len(ws)-1], 0)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -72,16 +73,25 @@ func Build(ctx context.Context, root string, sol *trace.Solution, arch string) (
 	if serr != nil {
 		return nil, serr
 	}
-	key, rerr := os.ReadFile(s.index(root))
-	if rerr != nil {
-		return nil, err
-	}
-	dir := filepath.Join(root, "build", path.Base(strings.TrimSpace(string(key))))
-	o, oerr := readObject(dir, s)
-	if oerr != nil {
+	o, lerr := lookUp(root, s)
+	if lerr != nil {
 		return nil, err
 	}
 	return o, nil
+}
+
+// errNotBuilt says that a folder has no object of a solution.
+var errNotBuilt = errors.New("not built")
+
+// lookUp returns the newest object of s below root, by whatever toolchain; errNotBuilt where there is none.
+func lookUp(root string, s *sources) (*Object, error) {
+	key, err := os.ReadFile(s.index(root))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errNotBuilt
+	} else if err != nil {
+		return nil, err
+	}
+	return readObject(filepath.Join(root, "build", path.Base(strings.TrimSpace(string(key)))), s)
 }
 
 // Build is like the function Build, with t.
@@ -396,8 +406,13 @@ func place(src, dst string) error {
 	if err != nil {
 		return err
 	}
+	return store(dst, 0o755, r)
+}
+
+// store makes the file path of what r gives, and closes r.
+func store(path string, perm fs.FileMode, r io.ReadCloser) error {
 	defer r.Close()
-	w, err := os.OpenFile(dst, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	w, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
 	if err != nil {
 		return err
 	}

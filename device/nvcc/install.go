@@ -257,13 +257,7 @@ func unpackFile(path string, f *zip.File) error {
 	if err != nil {
 		return err
 	}
-	defer r.Close()
-	w, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(w, r)
-	return errors.Join(err, w.Close())
+	return store(path, perm, r)
 }
 
 // linkLibraries makes the names that a linker looks for: libX.so beside each libX.so.N.

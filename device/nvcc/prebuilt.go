@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -84,15 +83,14 @@ func (t *Toolchain) PackTimer() map[string]string {
 }
 
 // Prebuilt returns the object of sol for arch in dir, a folder of files that Pack named. Where it has none, the error
-// is a
-// *MismatchError.
+// is a *MismatchError.
 func Prebuilt(dir string, sol *trace.Solution, arch string) (*Object, error) {
 	s, err := newSources(sol, arch)
 	if err != nil {
 		return nil, err
 	}
-	key, err := os.ReadFile(s.index(dir))
-	if errors.Is(err, fs.ErrNotExist) {
+	o, err := lookUp(dir, s)
+	if errors.Is(err, errNotBuilt) {
 		e := &MismatchError{Solution: sol.Name, Arch: arch}
 		for _, m := range manifests(dir) {
 			e.Have = append(e.Have, m.Arch)
@@ -101,10 +99,7 @@ func Prebuilt(dir string, sol *trace.Solution, arch string) (*Object, error) {
 		e.Have = slices.Compact(e.Have)
 		return nil, e
 	}
-	if err != nil {
-		return nil, err
-	}
-	return readObject(filepath.Join(dir, "build", path.Base(strings.TrimSpace(string(key)))), s)
+	return o, err
 }
 
 // Packed tells what built the objects in dir, and the CUDA release of the runtime they are linked with; "" where dir

@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"runtime"
@@ -28,7 +29,7 @@ type Comparison struct {
 	MaxAbs, MaxRel float64
 	Matched        float64 // share of elements that did not fail, 1 for an empty output
 	Len, Failed    int     // elements in all; failed or not finite in got
-	First, Worst   Element // first failed one, and the one of largest absolute error; Index -1 without one
+	First          Element // first failed one; Index -1 without one
 	Inf, NaN       bool    // got has such an element
 	OK             bool
 }
@@ -58,9 +59,7 @@ func Compare(got, want *Tensor, tol Tolerance) Comparison {
 			continue
 		}
 		if c.Failed == 0 {
-			c.First, c.Worst = p.First, p.Worst
-		} else if worse(p.Worst, c.Worst) {
-			c.Worst = p.Worst
+			c.First = p.First
 		}
 		c.Failed += p.Failed
 		c.Inf, c.NaN = c.Inf || p.Inf, c.NaN || p.NaN
@@ -69,11 +68,7 @@ func Compare(got, want *Tensor, tol Tolerance) Comparison {
 	if n > 0 {
 		c.Matched = min(1, max(0, 1-float64(c.Failed)/float64(n)))
 	}
-	required := tol.MatchedRatio
-	if required == 0 {
-		required = 1
-	}
-	c.OK = !c.Inf && !c.NaN && c.Matched >= required
+	c.OK = !c.Inf && !c.NaN && c.Matched >= cmp.Or(tol.MatchedRatio, 1)
 	switch {
 	case c.Inf:
 		c.MaxAbs, c.MaxRel = math.Inf(1), math.Inf(1)
@@ -84,7 +79,7 @@ func Compare(got, want *Tensor, tol Tolerance) Comparison {
 }
 
 func compareRange(got, want *Tensor, tol Tolerance, from, to int) Comparison {
-	c := Comparison{First: Element{Index: -1}, Worst: Element{Index: -1}}
+	c := Comparison{First: Element{Index: -1}}
 	atol, rtol := float32(tol.Atol), float32(tol.Rtol)
 	var maxAbs, maxRel float32
 	var nanAbs, nanRel bool
@@ -112,11 +107,8 @@ func compareRange(got, want *Tensor, tol Tolerance, from, to int) Comparison {
 				continue
 			}
 			c.Inf, c.NaN = c.Inf || inf, c.NaN || nan
-			e := Element{Index: from + i, Got: float64(x), Want: float64(y)}
 			if c.Failed == 0 {
-				c.First, c.Worst = e, e
-			} else if worse(e, c.Worst) {
-				c.Worst = e
+				c.First = Element{Index: from + i, Got: float64(x), Want: float64(y)}
 			}
 			c.Failed++
 		}
@@ -129,12 +121,6 @@ func compareRange(got, want *Tensor, tol Tolerance, from, to int) Comparison {
 		c.MaxRel = math.NaN()
 	}
 	return c
-}
-
-// worse tells whether a's absolute error is larger than b's; NaN is the largest.
-func worse(a, b Element) bool {
-	x, y := abs32(float32(a.Got)-float32(a.Want)), abs32(float32(b.Got)-float32(b.Want))
-	return x > y || x != x && y == y
 }
 
 func abs32(x float32) float32 { return math.Float32frombits(math.Float32bits(x) &^ (1 << 31)) }
