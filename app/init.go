@@ -226,23 +226,18 @@ func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workload
 		}
 		return opts, nil
 	}
-	if o.definition == "" {
-		if opts.Definition, err = q.definition(data); err != nil {
-			return opts, err
+	for _, question := range []struct {
+		given string
+		ask   func() error
+	}{
+		{o.definition, func() (err error) { opts.Definition, err = q.definition(data); return err }},
+		{o.language, func() (err error) { opts.Language, err = q.language(); return err }},
+		{o.author, func() (err error) { opts.Author, err = q.text("author", opts.Author); return err }},
+		{o.name, func() (err error) { opts.Name, err = q.text("name of the solution", opts.Name); return err }},
+	} {
+		if question.given == "" && err == nil {
+			err = question.ask()
 		}
-	}
-	if o.language == "" {
-		if opts.Language, err = q.language(); err != nil {
-			return opts, err
-		}
-	}
-	if o.author == "" {
-		if opts.Author, err = q.text("author", opts.Author); err != nil {
-			return opts, err
-		}
-	}
-	if o.name == "" {
-		opts.Name, err = q.text("name of the solution", opts.Name)
 	}
 	return opts, err
 }

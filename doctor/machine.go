@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	_ "embed"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -318,26 +319,8 @@ func (x *examination) tools(ctx context.Context) (lines []Line) {
 	return lines
 }
 
-// versions prints what Python and its packages are, without importing them.
-const versions = `import sys, importlib.metadata as m, importlib.util as u, os, re
-print("python", "%d.%d.%d" % sys.version_info[:3])
-for name, package in (("torch", "torch"), ("triton", "triton"), ("numpy", "numpy"), ("flashinfer-bench",
-	"flashinfer_bench")):
-    try:
-        if u.find_spec(package) is None:
-            continue
-        print(name, m.version(name))
-    except m.PackageNotFoundError:
-        print(name, "of unknown version")
-    except Exception:
-        pass
-try:
-    with open(os.path.join(u.find_spec("torch").submodule_search_locations[0], "version.py")) as f:
-        found = re.search(r"^cuda\b[^=]*= *['\"]([0-9.]+)", f.read(), re.M)
-    print("torch-cuda", found.group(1) if found else "none")
-except Exception:
-    pass
-`
+//go:embed versions.py
+var versions string
 
 // packages are those of Python that something needs, with how to get them.
 var packages = []struct{ name, hint string }{
@@ -350,15 +333,6 @@ func (x *examination) python(ctx context.Context) []Line {
 	why := ""
 	if err != nil {
 		why = err.Error()
-		names := []string{"python3", "python"}
-		if named := os.Getenv("FISUB_PYTHON"); named != "" {
-			names = []string{named}
-		}
-		for _, name := range names { // one that is too old can be looked at
-			if p, err := exec.LookPath(name); err == nil && path == "" {
-				path = p
-			}
-		}
 	}
 	has := map[string]string{}
 	if path != "" {

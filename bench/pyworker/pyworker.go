@@ -41,7 +41,7 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 }
 
 // Find looks for the interpreter of Command, and tells whether it has torch without importing it: that takes seconds.
-// Its errors are those of Command.
+// Its errors are those of Command; beside one the path is that of a Python that is too old or has no torch, or "".
 func Find(ctx context.Context) (string, error) {
 	candidates := []string{"python3", "python"}
 	named := os.Getenv("FISUB_PYTHON")
@@ -62,7 +62,7 @@ func Find(ctx context.Context) (string, error) {
 			return path, nil
 		}
 		if ctx.Err() != nil {
-			return "", ctx.Err()
+			return path, ctx.Err()
 		}
 		if without == "" {
 			without = path
@@ -70,7 +70,7 @@ func Find(ctx context.Context) (string, error) {
 	}
 	switch {
 	case without != "":
-		return "", &worker.Error{Kind: worker.Machine, Code: "no-torch",
+		return without, &worker.Error{Kind: worker.Machine, Code: "no-torch",
 			Text: fmt.Sprintf("python: %s is not Python 3.9 or later with torch", without)}
 	case named != "":
 		return "", &worker.Error{Kind: worker.Machine, Code: "no-python",
