@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	_ "embed"
@@ -147,7 +146,7 @@ func (x *examination) gpu(ctx context.Context) []Line {
 	rows, smiErr := smi(ctx)
 	version := driverVersion()
 	if version == "" && len(rows) > 0 {
-		version = rows[0].driver
+		version = rows[0]["driver_version"]
 	}
 	lines := []Line{ok("driver", "NVIDIA %s", version)}
 	if version == "" {
@@ -195,17 +194,20 @@ func driverVersion() string {
 	return cmp.Or(regexp.MustCompile(`\b\d+\.\d+(\.\d+)?\b`).FindString(plain.First(string(text))), "of unknown version")
 }
 
-// A row is a GPU as nvidia-smi tells of it.
-type row struct {
-	index, name, driver, arch, mig string
-	memory, used                   int // MiB
-	persistent                     bool
-	clock, highest, usage          int // MHz, and per cent; -1 where it is not told
-}
+// A row is a GPU as nvidia-smi tells of it, by field. Memory is in MiB, clocks in MHz, utilization in per cent.
+type row map[string]string
 
 var smiFields = []string{"index", "name", "driver_version", "compute_cap", "mig.mode.current", "memory.total",
-	"memory.used", "persistence_mode",
-	"clocks.current.sm", "clocks.max.sm", "utilization.gpu"}
+	"memory.used", "persistence_mode", "clocks.current.sm", "clocks.max.sm", "utilization.gpu"}
+
+// number is -1 where it is not told.
+func (r row) number(field string) int {
+	n, err := strconv.Atoi(r[field])
+	if err != nil {
+		return -1
+	}
+	return n
+}
 
 func smi(ctx context.Context) ([]row, error) {
 	path, err := exec.LookPath("nvidia-smi")
@@ -220,38 +222,33 @@ func smi(ctx context.Context) ([]row, error) {
 }
 
 func readSMI(out string) (rows []row, err error) {
-	r := csv.NewReader(bytes.NewReader([]byte(out)))
+	r := csv.NewReader(strings.NewReader(out))
 	r.TrimLeadingSpace = true
 	r.FieldsPerRecord = len(smiFields)
 	records, err := r.ReadAll()
 	if err != nil {
 		return nil, errors.New("nvidia-smi prints something else than a table")
 	}
-	for _, f := range records {
-		number := func(i int) int {
-			n, err := strconv.Atoi(f[i])
-			if err != nil {
-				return -1
-			}
-			return n
+	for _, record := range records {
+		r := row{}
+		for i, field := range smiFields {
+			r[field] = record[i]
 		}
-		rows = append(rows, row{index: f[0], name: f[1], driver: f[2], arch: "sm_" + strings.ReplaceAll(f[3], ".", ""),
-			mig:    f[4],
-			memory: number(5), used: number(6), persistent: f[7] == "Enabled", clock: number(8), highest: number(9),
-			usage: number(10)})
+		rows = append(rows, r)
 	}
 	return rows, nil
 }
 
 // line warns of what disturbs a measurement.
 func (r row) line() Line {
-	l := ok("gpu."+r.index, "%s, %s, %d of %d MiB used", r.name, r.arch, max(r.used, 0), max(r.memory, 0))
-	if r.mig == "Enabled" {
+	l := ok("gpu."+r["index"], "%s, sm_%s, %d of %d MiB used", r["name"], strings.ReplaceAll(r["compute_cap"], ".", ""),
+		max(r.number("memory.used"), 0), max(r.number("memory.total"), 0))
+	if r["mig.mode.current"] == "Enabled" {
 		l = warn(l.Name, l.Fact+", split by MIG: its figures are those of a slice",
-			fmt.Sprintf("sudo nvidia-smi -i %s -mig 0", r.index))
+			fmt.Sprintf("sudo nvidia-smi -i %s -mig 0", r["index"]))
 	}
-	if r.usage >= 5 {
-		l = warn(l.Name, fmt.Sprintf("%s, %d %% busy with others' work", l.Fact, r.usage),
+	if busy := r.number("utilization.gpu"); busy >= 5 {
+		l = warn(l.Name, fmt.Sprintf("%s, %d %% busy with others' work", l.Fact, busy),
 			cmp.Or(l.Hint, "nvidia-smi names the processes; wait for them, or take another GPU: --device cuda:N"))
 	}
 	return l
@@ -262,22 +259,24 @@ func (r row) line() Line {
 func clocks(rows []row) Line {
 	var facts, loose []string
 	for _, r := range rows {
+		clock, highest, persistent := r.number("clocks.current.sm"), r.number("clocks.max.sm"),
+			r["persistence_mode"] == "Enabled"
 		held := "held"
 		switch {
-		case r.clock < 0 || r.highest <= 0:
+		case clock < 0 || highest <= 0:
 			held = "not told"
-		case r.usage >= 5:
+		case r.number("utilization.gpu") >= 5:
 			held = "busy, so that one cannot see whether it is held"
-		case 2*r.clock < r.highest:
+		case 2*clock < highest:
 			held = "not held"
 		}
-		if !r.persistent {
+		if held == "not held" || !persistent {
+			loose = append(loose, r["index"])
+		}
+		if !persistent {
 			held += ", persistence mode off"
 		}
-		facts = append(facts, fmt.Sprintf("gpu %s: SM at %d of %d MHz, %s", r.index, r.clock, r.highest, held))
-		if strings.HasPrefix(held, "not held") || !r.persistent {
-			loose = append(loose, r.index)
-		}
+		facts = append(facts, fmt.Sprintf("gpu %s: SM at %d of %d MHz, %s", r["index"], clock, highest, held))
 	}
 	text := strings.Join(facts, "; ")
 	if len(loose) == 0 {

@@ -129,23 +129,13 @@ func (refs Refs) Names() (names []string) {
 // first line; n counts all of them, of which at most limit are given.
 func (r *Repository) Lacking(ctx context.Context, commit string, refs Refs, limit int) (
 	commits []string, n int, err error) {
-	var ask strings.Builder
-	for _, object := range refs {
-		fmt.Fprintln(&ask, object)
-	}
-	known, err := r.run(ctx, command{stdin: ask.String()}, "cat-file", "--batch-check=%(objectname) %(objecttype)")
-	if err != nil {
-		return nil, 0, err
-	}
 	var revs strings.Builder
 	fmt.Fprintln(&revs, commit)
-	for line := range strings.Lines(string(known)) {
-		object, kind, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if kind == "commit" || kind == "tag" {
-			fmt.Fprintln(&revs, "^"+object)
-		}
+	for _, object := range refs {
+		fmt.Fprintln(&revs, "^"+object)
 	}
-	out, err := r.run(ctx, command{stdin: revs.String()}, "rev-list", "--stdin", "--no-commit-header", "--format=%h %s")
+	out, err := r.run(ctx, command{stdin: revs.String()}, "rev-list", "--ignore-missing", "--stdin", "--no-commit-header",
+		"--format=%h %s")
 	if err != nil {
 		return nil, 0, err
 	}
