@@ -160,7 +160,9 @@ func (a *app) cli() *cli.App {
 		BashComplete:         a.completer(nil),
 		Action: func(c *cli.Context) error {
 			if c.NArg() == 0 {
-				return greet(c.App.Writer)
+				fmt.Fprintf(a.stdout, "fisub takes a GPU kernel submission for the FlashInfer kernel contest from source to "+
+					"result.\n\n%s\nfisub help lists all commands and topics, fisub COMMAND --help the flags of one.\n", pathText())
+				return nil
 			}
 			return usage.Unknown("command", c.Args().First(), commandNames(commands))
 		},

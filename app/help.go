@@ -70,14 +70,6 @@ func topicNames() []string {
 const exitText = "Exit status: 0 done and all passed; 1 fisub could not do it; 2 usage or invalid input;\n" +
 	"3 it ran, and some workload did not pass, or compare found B slower; 130 interrupted."
 
-// greet is what `fisub` alone prints.
-func greet(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "fisub takes a GPU kernel submission for the FlashInfer kernel contest from source to "+
-		"result.\n\n%s\n"+
-		"fisub help lists all commands and topics, fisub COMMAND --help the flags of one.\n", pathText())
-	return err
-}
-
 func (a *app) helpCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "help",

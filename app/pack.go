@@ -65,8 +65,9 @@ func (a *app) pack(o packOptions) error {
 	case o.out != "":
 		out = a.Path(o.out)
 	}
+	old, statErr := os.Stat(out)
 	for _, part := range append([]string{s.Config.Path}, s.Files()...) {
-		if sameFile(out, part) {
+		if st, err := os.Stat(part); err == nil && statErr == nil && os.SameFile(st, old) {
 			return usage.Errorf("name another file", "-o %s: it is a part of what is packed", out)
 		}
 	}
@@ -104,31 +105,11 @@ func (a *app) pack(o packOptions) error {
 			a.term.Warn(session.FindingText(f), f.Hint)
 		}
 	}
-	if !o.packed {
-		a.warnOfContestPacker(s)
-	}
-	return nil
-}
-
-// sameFile tells whether both paths lead to one file.
-func sameFile(a, b string) bool {
-	sa, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	sb, err := os.Stat(b)
-	return err == nil && os.SameFile(sa, sb)
-}
-
-// warnOfContestPacker names settings that the contest's own packer does not read: the solution that it makes of the
-// repository has another hash than the one that was tested.
-func (a *app) warnOfContestPacker(s *session.Submission) {
-	if s.Config == nil {
-		return
-	}
-	if lost := collector.Lost(s.Config); len(lost) > 0 {
+	// The solution that the contest's own packer makes of the repository has another hash than what was tested.
+	if lost := collector.Lost(s.Config); len(lost) > 0 && !o.packed {
 		a.term.Warn(session.Relative(s.Config.Path)+": "+collector.LostText(lost...), collector.PackHint)
 	}
+	return nil
 }
 
 // maxSolution bounds a packed solution that is read whole, in bytes.

@@ -78,15 +78,14 @@ func Work(ctx context.Context, openers []device.Opener) error {
 	if err != nil {
 		return usage.Invalid(err)
 	}
-	go dieWithParent(os.Getppid())
+	// A hanging kernel would never read the end of the requests: this process, and the emulated kernel that it may be
+	// running, end when the parent is gone.
+	parent := os.Getppid()
+	go func() {
+		for os.Getppid() == parent {
+			time.Sleep(500 * time.Millisecond)
+		}
+		worker.KillTree(os.Getpid())
+	}()
 	return worker.Serve(ctx, in, out, openers, explain.Code)
-}
-
-// dieWithParent ends this process, and the emulated kernel that it may be running, when its parent is gone: a hanging
-// kernel would never read the end of the requests.
-func dieWithParent(parent int) {
-	for os.Getppid() == parent {
-		time.Sleep(500 * time.Millisecond)
-	}
-	worker.KillTree(os.Getpid())
 }

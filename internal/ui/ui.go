@@ -356,28 +356,22 @@ func (v *runView) line(cells []string) string {
 	return strings.TrimRight(strings.Join(cells, "  "), " ")
 }
 
-// header is printed above the first row, so that nothing of the build comes between.
-func (v *runView) header() {
-	if v.headed {
-		return
-	}
-	v.headed = true
-	var cells []string
-	for _, c := range v.columns {
-		cells = append(cells, c.title)
-	}
-	if len(v.places) > 0 && !v.run.Device.Emulated {
-		cells = append(cells, " ")
-	}
-	if len(v.places) > 0 {
-		cells = append(cells, "PLACE")
-	}
-	fmt.Fprintln(v.t.Out, v.t.paint(bold, v.line(cells)))
-}
-
 func (v *runView) row(uuid, place string, e *event.Evaluated) {
-	v.header()
 	t := v.t
+	if !v.headed { // above the first row, so that nothing of the build comes between
+		v.headed = true
+		var cells []string
+		for _, c := range v.columns {
+			cells = append(cells, c.title)
+		}
+		if len(v.places) > 0 && !v.run.Device.Emulated {
+			cells = append(cells, " ")
+		}
+		if len(v.places) > 0 {
+			cells = append(cells, "PLACE")
+		}
+		fmt.Fprintln(t.Out, t.paint(bold, v.line(cells)))
+	}
 	cells := []string{plain.Short(uuid)}
 	for _, name := range v.axes {
 		cells = append(cells, fmt.Sprint(e.Axes[name]))
@@ -462,7 +456,13 @@ func (v *runView) done(d *event.Done) {
 		text += ", " + t.paint(yellow, plain.Count(d.Findings, "finding"))
 	}
 	text += " on " + Device(v.run.Device)
-	if began := began(v.places); began > 1 {
+	began := 0
+	for _, is := range v.places {
+		if is {
+			began++
+		}
+	}
+	if began > 1 {
 		text += " and " + plain.Count(began-1, "other place")
 	}
 	text += fmt.Sprintf(" in %.1f s", d.Seconds)
@@ -484,15 +484,6 @@ func (v *runView) done(d *event.Done) {
 			plain.Line(sentence)))
 	}
 	fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
-}
-
-func began(places map[string]bool) (n int) {
-	for _, is := range places {
-		if is {
-			n++
-		}
-	}
-	return n
 }
 
 // legend says what the figures are.
