@@ -11,12 +11,13 @@
 // Rows of S are independent, so a block owns 16 * kTiles of one head's 128, as long as the sequence lasts. Its warps:
 //
 //   chain     one for each 16 rows: S in 64 float32 registers a lane, as accumulators of mma.m16n8k16; computes U and S'
-//   output    for one or two chain warps each: reads their S and U as operands, in the same layout, and computes the output
+//   output    for one or two chain warps each: reads their S and U as operands, in the same layout, and computes the output;
+//             where there are none (merged shapes), chain warps do, of one or two tiles each: more rows a second, longer chunks
 //   load      brings k, q (to float16) and v into shared memory, a chunk ahead in registers
 //   prepare   in turn, a chunk each: the gates, A and T, then P. The diagonal 8 x 8 blocks of T in float32 by forward
 //             substitution, the others by products
 //
-// They meet at mbarriers: a ring of kStages chunks, and for each chain warp a ring of two for S and U.
+// They meet at mbarriers, in a ring of kStages chunks.
 // Operands are float16 and sums float32. A chunk that does not fit float16 (long keys, large queries, values or states) is
 // walked token by token in float32 by the chain warp, so results are right there too, only slower.
 #pragma once
@@ -42,22 +43,26 @@ constexpr int64_t kMaxSequences = (int64_t{1} << 31) / (kHeadsV * kDim / 16) - 1
 // Above these the float16 path is left: |k|^2 beta and |k|^2 bound the entries of T, kMaxRhs times their sum bounds U.
 constexpr float kMaxBetaKK = 2.0f, kMaxKK = 4.0f, kMaxQ = 32.0f, kMaxRhs = 16.0f;
 
-template <int kTiles_, int kOutputs_, int kLoaders_, int kPreparers_, int kStages_>
+template <int kTiles_, int kOutputs_, int kLoaders_, int kPreparers_, int kStages_, int kPerChain_ = 1>
 struct Shape {
-  static constexpr int kTiles = kTiles_;          // of 16 rows: chain warps
-  static constexpr int kOutputs = kOutputs_;      // output warps, each for kTiles / kOutputs tiles
+  static constexpr int kTiles = kTiles_;          // of 16 rows
+  static constexpr int kPerChain = kPerChain_;    // tiles of a chain warp
+  static constexpr int kChains = kTiles / kPerChain;
+  static constexpr int kOutputs = kOutputs_;      // output warps, each for kTiles / kOutputs tiles; none: chain warps compute outputs too
   static constexpr int kLoaders = kLoaders_;      // warps, all of them for each chunk
   static constexpr int kPreparers = kPreparers_;  // warps, in turn
   static constexpr int kStages = kStages_;
   static constexpr int kBlocksPerHead = kDim / (16 * kTiles);
   // First warp of each role. With one chain warp, warp 4 is left out (it ends at once): few share the chain's scheduler.
   static constexpr int kIdle = kTiles == 1 ? 4 : -1;
-  static constexpr int kPrepare = kTiles + kOutputs;
+  static constexpr bool kMerged = kOutputs == 0;
+  static constexpr int kPrepare = kChains + kOutputs;
   static constexpr int kLoad = kPrepare + kPreparers + (kIdle >= 0 && kIdle < kPrepare + kPreparers);
   static constexpr int kWarps = kLoad + kLoaders;
   static_assert(kIdle < kLoad, "the warp that is left out comes before the loaders");
-  static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4, "rows of a block divide a head, and swizzles are made for these");
-  static_assert(kTiles % kOutputs == 0, "tiles of an output warp");
+  static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4 || kTiles == 8, "rows of a block divide a head, and swizzles are made for these");
+  static_assert(kTiles % kPerChain == 0 && kTiles % (kMerged ? 1 : kOutputs) == 0, "tiles of a warp");
+  static_assert(kMerged ? kPerChain <= 2 : kPerChain == 1, "separate chain warps have one tile");
   static_assert(kPreparers <= kStages, "a barrier's parity tells two uses of a stage apart, not three");
   static_assert(kLoaders == 2 || kLoaders == 4, "loaders share the 512 pieces of 16 bytes evenly");
   // With 8 warps, so 255 registers a lane, the chain loads all operands of a product before it; with 12 it is a step ahead.
@@ -69,21 +74,22 @@ struct Shape {
   //   v       units of 16 bytes, swizzled by token; bfloat16 as given
   //   t, p    rows of kPitch halves
   //   slots   for each tile the operands that the chain hands to the output: of S (k16 step, lane), then of U
-  //   gates   32 float32 each: G / log(2), beta, beta exp(G), exp(G), exp(G_31 - G)
+  //   gates   32 float32 each: G / log(2), beta, exp(G), exp(G_31 - G)
   //   flags   words: 4 of the loaders (a value is too large), then 1: the chunk does not fit float16, then for each tile: the
   //           chain took the slow way
   static constexpr uint32_t kK = 0, kQ = 8192, kV = 16384, kT = kV + 1024 * kTiles, kP = kT + kChunk * kPitch * 2,
-                            kSlots = kP + kChunk * kPitch * 2, kSlotBytes = 5120, kG2 = kSlots + kSlotBytes * kTiles,
-                            kBeta = kG2 + 128, kBetaDecay = kG2 + 256, kDecay = kG2 + 384, kRest = kG2 + 512, kLarge = kG2 + 640,
-                            kSlow = kLarge + 16, kTileSlow = kLarge + 32, kStageBytes = (kLarge + 48 + 127) / 128 * 128;
+                            kSlots = kP + kChunk * kPitch * 2, kSlotBytes = 5120, kHandOvers = kMerged ? 0 : kTiles,
+                            kG2 = kSlots + kSlotBytes * kHandOvers,
+                            kBeta = kG2 + 128, kDecay = kG2 + 256, kRest = kG2 + 384, kLarge = kG2 + 512,
+                            kSlow = kLarge + 16, kTileSlow = kLarge + 32, kStageBytes = (kLarge + 64 + 127) / 128 * 128;
   // Behind the stages: columns of the diagonal blocks of A, for each preparer; outputs on their way, in rows of 48 bytes;
   // barriers; ranks.
-  static constexpr uint32_t kScratchBytes = 4 * 8 * 12 * 4, kScratch = kStages * kStageBytes,
+  static constexpr uint32_t kScratchBytes = 4 * 400, kScratch = kStages * kStageBytes,
                             kOut = kScratch + kPreparers * kScratchBytes, kBarriers = kOut + kTiles * kChunk * 48,
                             kLoaded = kBarriers, kInverted = kLoaded + 8 * kStages, kScored = kInverted + 8 * kStages,
                             kEmpty = kScored + 8 * kStages, kSFull = kEmpty + 8 * kStages,
-                            kUFull = kSFull + 8 * kStages * kTiles, kLengths = kUFull + 8 * kStages * kTiles,
-                            kOrder = kLengths + 4 * kRanked, kBytes = kOrder + 2 * kRanked;
+                            kUFull = kSFull + 8 * kStages * kHandOvers, kLengths = kUFull + 8 * kStages * kHandOvers,
+                            kOrder = kLengths + 4 * kRanked, kOwn = kOrder + 2 * kRanked, kBytes = kOwn + 2 * kRanked + 16;
   static_assert(kBytes <= 227 * 1024, "shared memory of a block");
 };
 
@@ -235,6 +241,11 @@ __device__ __forceinline__ uint4 load_vector(const void* p) {
   return r;
 }
 
+// As four stores, which nvcc makes of an assignment at times, it would take four times the L1's cycles.
+__device__ __forceinline__ void store_vector(void* p, const uint32_t (&x)[4]) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+}
+
 // Lanes of a warp that arrive at a barrier. With one, the others' accesses come before it by __syncwarp, which the racecheck of
 // compute-sanitizer does not follow: -DGDN_RACECHECK lets each lane arrive for itself.
 #ifdef GDN_RACECHECK
@@ -249,9 +260,9 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, int warps) {
 }
 
 // One arrival for the calling warp, behind everything that its lanes did to shared memory.
-__device__ __forceinline__ void arrive(uint32_t barrier) {
+__device__ __forceinline__ void arrive(uint32_t barrier, int lane) {
   __syncwarp();
-  if (threadIdx.x % 32 < kArriving) {
+  if (lane < kArriving) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
   }
 }
@@ -326,6 +337,11 @@ struct Ring {
   }
 };
 
+template <int kValue_>
+struct Number {
+  static constexpr int kValue = kValue_;
+};
+
 // What a block works on: rows of one head of one sequence.
 struct Item {
   int64_t sequence, begin;
@@ -335,41 +351,88 @@ struct Item {
 template <typename S>
 __device__ __forceinline__ int unit_of_v(int token, int unit) {  // of 16 bytes
   constexpr int kUnits = 2 * S::kTiles;
-  return token * kUnits + (unit ^ ((token * kUnits / 8) & (kUnits - 1)));
+  return token * kUnits + (unit ^ (kUnits > 8 ? token & 7 : (token * kUnits / 8) & (kUnits - 1)));
 }
 
 
+// Chunk c of the item, token by token, from memory, in float32: outputs, and S (rows g and g + 8 of the tile, columns 8j + 2t and
+// 8j + 2t + 1).
+__device__ __forceinline__ void walk(const Arguments& x, const Item& item, int c, int tile, float (&s)[16][4]) {
+  constexpr unsigned kAll = 0xffffffffu;
+  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  const int last = min(kChunk, item.tokens - c * kChunk);
+  const float a_log = x.a_log[item.hv], dt_bias = x.dt_bias[item.hv];
+#pragma unroll 1
+  for (int i = 0; i < last; ++i) {
+    const int64_t token = item.begin + c * kChunk + i;
+    const uint32_t* k = reinterpret_cast<const uint32_t*>(x.k + (token * kHeadsQK + item.hv / 2) * kDim + 2 * t);
+    const uint32_t* q = reinterpret_cast<const uint32_t*>(x.q + (token * kHeadsQK + item.hv / 2) * kDim + 2 * t);
+    const float decay = exp2_approx(log2_decay(a_log, __bfloat162float(x.a[token * kHeadsV + item.hv]), dt_bias));
+    const float beta = sigmoid(__bfloat162float(x.b[token * kHeadsV + item.hv]));
+    const int64_t at = (token * kHeadsV + item.hv) * kDim + item.row + tile * 16 + g;
+    float d0 = 0.0f, d1 = 0.0f, o0 = 0.0f, o1 = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      const uint32_t w = k[4 * j];
+      d0 += s[j][0] * low(w) + s[j][1] * high(w);
+      d1 += s[j][2] * low(w) + s[j][3] * high(w);
+    }
+    d0 += __shfl_xor_sync(kAll, d0, 1), d1 += __shfl_xor_sync(kAll, d1, 1);
+    d0 += __shfl_xor_sync(kAll, d0, 2), d1 += __shfl_xor_sync(kAll, d1, 2);
+    d0 = beta * (__bfloat162float(x.v[at]) - decay * d0);
+    d1 = beta * (__bfloat162float(x.v[at + 8]) - decay * d1);
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      const uint32_t w = k[4 * j], y = q[4 * j];
+      s[j][0] = decay * s[j][0] + d0 * low(w), s[j][1] = decay * s[j][1] + d0 * high(w);
+      s[j][2] = decay * s[j][2] + d1 * low(w), s[j][3] = decay * s[j][3] + d1 * high(w);
+      o0 += s[j][0] * low(y) + s[j][1] * high(y);
+      o1 += s[j][2] * low(y) + s[j][3] * high(y);
+    }
+    o0 += __shfl_xor_sync(kAll, o0, 1), o1 += __shfl_xor_sync(kAll, o1, 1);
+    o0 += __shfl_xor_sync(kAll, o0, 2), o1 += __shfl_xor_sync(kAll, o1, 2);
+    if (t == 0) {
+      x.output[at] = __float2bfloat16_rn(x.scale * o0);
+      x.output[at + 8] = __float2bfloat16_rn(x.scale * o1);
+    }
+  }
+}
+
 // ---- the kernel ----
 
-template <typename S>
-__global__ void __launch_bounds__(S::kWarps * 32, 1)
-    prefill_kernel(const Arguments x, const int ranked, const int rounds) {
+template <typename S, bool kMany>
+__global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Arguments x, const int groups) {
   extern __shared__ __align__(1024) unsigned char memory[];
   constexpr int kTiles = S::kTiles, kStages = S::kStages, kBlocks = S::kBlocksPerHead;
   constexpr unsigned kAll = 0xffffffffu;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int g = lane / 4, t = lane % 4;    // row and column pair of an accumulator
-  const int r8 = lane % 8, mi = lane / 8;  // row and matrix that this lane addresses
+  int thread_id = threadIdx.x;
+  if (S::kMerged) {  // volatile, so that it is read once
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread_id));
+  }
+  const int lane = thread_id & 31, warp = thread_id >> 5;
+  const int g = lane >> 2, t = lane & 3;   // row and column pair of an accumulator
+  const int r8 = lane & 7, mi = lane >> 3;  // row and matrix that this lane addresses
   uint32_t base;  // of the shared memory; volatile, so that it is computed once
   asm volatile("{\n.reg .u64 a;\ncvta.to.shared.u64 a, %1;\ncvt.u32.u64 %0, a;\n}" : "=r"(base) : "l"(memory));
 
-  // Work is dealt out in rounds, to and fro, so that a block with a long first sequence has a short second one.
+  // With few sequences a block has one item. With more (kMany), sequences are dealt out, longest first, to groups of blocks, one
+  // for each head and rows: to the group that has least to do. With more than kRanked, in rounds, to and fro.
   Item item;
   const auto place_of = [&](int round) {
-    const uint32_t i = round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+    if (kMany && groups > 0) {
+      item.hv = blockIdx.x % (kHeadsV * kBlocks) / kBlocks;
+      item.row = blockIdx.x % kBlocks * 16 * kTiles;
+      uint16_t own;
+      asm volatile("ld.shared.u16 %0, [%1];" : "=h"(own) : "r"(base + S::kOwn + 2 * round));
+      item.sequence = own;
+      return own != 0xffff;
+    }
+    const uint32_t i = !kMany ? blockIdx.x : round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
     const uint32_t place = i / (kHeadsV * kBlocks), rest = i % (kHeadsV * kBlocks);
     item.hv = rest / kBlocks;
     item.row = rest % kBlocks * 16 * kTiles;
     item.sequence = place;
-    if (place >= x.sequences) {
-      return false;
-    }
-    if (ranked) {
-      uint16_t own;
-      asm volatile("ld.shared.u16 %0, [%1];" : "=h"(own) : "r"(base + S::kOrder + 2 * place));
-      item.sequence = own;
-    }
-    return true;
+    return place < x.sequences;
   };
   int64_t cu[2];
   const auto load_extent = [&] {
@@ -385,7 +448,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
     if (round == 0) {
       return true;
     }
-    if (!place_of(round)) {
+    if (!kMany || !place_of(round)) {
       return false;
     }
     load_extent();
@@ -396,7 +459,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
     return ((static_cast<size_t>(item.sequence) * kHeadsV + item.hv) * kDim + item.row + tile * 16) * kDim;
   };
 
-  if (ranked) {  // longest first, ties by number
+  if (kMany && groups > 0) {  // longest first, ties by number
     const int n = static_cast<int>(x.sequences);
 #pragma unroll 1
     for (int i = threadIdx.x; i < n; i += S::kWarps * 32) {
@@ -415,6 +478,39 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
       asm volatile("st.shared.u16 [%0], %1;" ::"r"(base + S::kOrder + 2 * rank), "h"(static_cast<uint16_t>(i)) : "memory");
     }
     __syncthreads();
+    // Each to the group of blocks that has least to do.
+    if (warp == 0) {
+      const uint32_t group = blockIdx.x / (kHeadsV * kBlocks);
+      uint32_t load = lane < groups ? lane : ~0u;  // chunks, and one for each sequence, * 32 + group
+      int count = 0;
+#pragma unroll 1
+      for (int from = 0; from < n; from += 32) {
+        uint16_t sequence = 0;
+        uint32_t chunks = 0;
+        if (from + lane < n) {
+          asm volatile("ld.shared.u16 %0, [%1];" : "=h"(sequence) : "r"(base + S::kOrder + 2 * (from + lane)));
+          chunks = (load_word(base + S::kLengths + 4 * sequence) + kChunk - 1) / kChunk + 1;
+        }
+#pragma unroll 1
+        for (int i = 0; i < 32 && from + i < n; ++i) {
+          const uint32_t least = __reduce_min_sync(kAll, load);
+          const uint32_t more = __shfl_sync(kAll, chunks, i);
+          if (load == least) {
+            load += more * 32;
+          }
+          if (least % 32 == group) {
+            if (lane == i) {
+              asm volatile("st.shared.u16 [%0], %1;" ::"r"(base + S::kOwn + 2 * count), "h"(sequence) : "memory");
+            }
+            ++count;
+          }
+        }
+      }
+      if (lane == 0) {
+        asm volatile("st.shared.u16 [%0], %1;" ::"r"(base + S::kOwn + 2 * count), "h"(static_cast<uint16_t>(0xffff)) : "memory");
+      }
+    }
+    __syncthreads();
   }
 
   // Each role now starts the loads of its first chunk, then meets the others, who wait for the barriers to be initialised.
@@ -431,7 +527,275 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
   const uint32_t square = ((mi >> 1) * 8 + r8) * kPitch * 2 + (mi & 1) * 16;        // of T or P: 16 x 16 at the top left
   const uint32_t eight_rows = r8 * kPitch * 2 + mi * 16;                            // of T or P: 8 rows, all columns
 
-  if (warp < kTiles) {
+  const auto initialise_barriers = [&] {
+    // At addresses that are constants: others are initialised one at a time, 60 cycles each.
+    const uint32_t constant = shared_address(memory);
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(constant + S::kLoaded + 8 * i, S::kLoaders);
+      barrier_init(constant + S::kInverted + 8 * i, 1);
+      barrier_init(constant + S::kScored + 8 * i, 1);
+      barrier_init(constant + S::kEmpty + 8 * i, S::kChains + S::kOutputs);
+    }
+#pragma unroll
+    for (int i = 0; i < kStages * static_cast<int>(S::kHandOvers); ++i) {
+      barrier_init(constant + S::kSFull + 8 * i, 1);
+      barrier_init(constant + S::kUFull + 8 * i, 1);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  };
+
+  if constexpr (S::kMerged) {
+    if (warp < S::kChains) {
+      // ---- chain and output ----
+      constexpr int kOwn = S::kPerChain;
+      const int first = warp * kOwn;
+      float s[kOwn][16][4];
+      const auto load_state = [&] {
+#pragma unroll
+        for (int m = 0; m < kOwn; ++m) {
+          const float* from = x.state + state_of(first + m) + g * kDim + 2 * t;
+#pragma unroll
+          for (int i = 0; i < 16; ++i) {
+            const float2 lo = load_once(from + 8 * i), hi = load_once(from + 8 * kDim + 8 * i);
+            s[m][i][0] = lo.x, s[m][i][1] = lo.y, s[m][i][2] = hi.x, s[m][i][3] = hi.y;
+          }
+        }
+      };
+      if (x.state != nullptr) {
+        load_state();
+      }
+      meet();
+      set_extent();
+      for (int round = 0; next_item(round); ++round) {
+        if (round > 0 && x.state != nullptr) {
+          load_state();
+        }
+        if (x.state == nullptr || item.tokens <= 0) {
+#pragma unroll
+          for (int m = 0; m < kOwn; ++m) {
+#pragma unroll
+            for (int i = 0; i < 16; ++i) {
+              s[m][i][0] = s[m][i][1] = s[m][i][2] = s[m][i][3] = 0.0f;
+            }
+          }
+        }
+        // Where this lane's first 16 bytes of outputs go.
+        constexpr int kPieces = 2 * kOwn, kRows = 32 / kPieces;  // of a token; tokens of a store
+        __nv_bfloat16* output = x.output + ((item.begin + lane / kPieces) * kHeadsV + item.hv) * kDim + item.row + first * 16 + lane % kPieces * 8;
+#pragma unroll 1
+        for (int left = item.tokens; left > 0; left -= kChunk, output += kChunk * kHeadsV * kDim, ring.next()) {
+          const uint32_t st = base + ring.at * S::kStageBytes, bar = base + 8 * ring.at, parity = ring.parity;
+          wait(bar + S::kInverted, parity);
+          uint32_t kb[2][4], qb[2][4];
+          const auto load_rows = [&](int step) {
+            const int kk = step / 4, j = step % 4;
+            load_matrices(kb[step % 2], st + S::kK + (as_columns32 ^ (kk * 64)) + j * 8 * 256);
+            load_matrices(qb[step % 2], st + S::kQ + (as_columns32 ^ (kk * 64)) + j * 8 * 256);
+          };
+          load_rows(0);
+          float r[kOwn][4][4] = {}, o[kOwn][4][4] = {};
+#pragma unroll
+          for (int kk = 0; kk < 4; ++kk) {
+            uint32_t so[kOwn][2][4];
+#pragma unroll
+            for (int m = 0; m < kOwn; ++m) {
+#pragma unroll
+              for (int h = 0; h < 2; ++h) {
+                const int i = 4 * kk + 2 * h;
+                so[m][h][0] = pack(s[m][i][0], s[m][i][1]);
+                so[m][h][1] = pack(s[m][i][2], s[m][i][3]);
+                so[m][h][2] = pack(s[m][i + 1][0], s[m][i + 1][1]);
+                so[m][h][3] = pack(s[m][i + 1][2], s[m][i + 1][3]);
+              }
+            }
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              const int step = 4 * kk + j;
+              if (step + 1 < 16) {
+                load_rows(step + 1);
+              }
+#pragma unroll
+              for (int h = 0; h < 2; ++h) {
+#pragma unroll
+                for (int m = 0; m < kOwn; ++m) {
+                  mma(r[m][j], so[m][h], kb[step % 2][2 * h], kb[step % 2][2 * h + 1]);
+                  mma(o[m][j], so[m][h], qb[step % 2][2 * h], qb[step % 2][2 * h + 1]);
+                }
+              }
+            }
+          }
+          uint32_t rhs[kOwn][2][4], v[kOwn][2][4], largest[kOwn], tb[3][4];
+#pragma unroll
+          for (int m = 0; m < kOwn; ++m) {
+            largest[m] = 0;
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+              load_transposed(v[m][j], st + S::kV + unit_of_v<S>(16 * j + (mi >> 1) * 8 + r8, 2 * (first + m) + (mi & 1)) * 16);
+            }
+          }
+          load_matrices(tb[0], st + S::kT + square);
+          load_matrices(tb[1], st + S::kT + eight_rows + 16 * kPitch * 2);
+          load_matrices(tb[2], st + S::kT + eight_rows + 24 * kPitch * 2);
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+            const int j = n / 2, h = n % 2;
+            const float2 beta = load_float2(st + S::kBeta + n * 32 + 8 * t), decay = load_float2(st + S::kDecay + n * 32 + 8 * t);
+#pragma unroll
+            for (int m = 0; m < kOwn; ++m) {
+              const uint32_t v0 = v[m][j][2 * h], v1 = v[m][j][2 * h + 1];
+              rhs[m][j][2 * h] = pack(beta.x * (low(v0) - decay.x * r[m][n][0]), beta.y * (high(v0) - decay.y * r[m][n][1]));
+              rhs[m][j][2 * h + 1] = pack(beta.x * (low(v1) - decay.x * r[m][n][2]), beta.y * (high(v1) - decay.y * r[m][n][3]));
+              o[m][n][0] *= decay.x, o[m][n][1] *= decay.y, o[m][n][2] *= decay.x, o[m][n][3] *= decay.y;
+              largest[m] = max_magnitude(largest[m], max_magnitude(rhs[m][j][2 * h], rhs[m][j][2 * h + 1]));
+            }
+          }
+          const uint32_t flagged = load_word(st + S::kSlow);
+          const float all = load_float(st + S::kDecay + 4 * (kChunk - 1));
+          float u[kOwn][4][4] = {};
+#pragma unroll
+          for (int m = 0; m < kOwn; ++m) {
+            mma(u[m][0], rhs[m][0], tb[0][0], tb[0][1]);
+            mma(u[m][1], rhs[m][0], tb[0][2], tb[0][3]);
+            mma(u[m][2], rhs[m][0], tb[1][0], tb[1][1]);
+            mma(u[m][3], rhs[m][0], tb[2][0], tb[2][1]);
+            mma(u[m][2], rhs[m][1], tb[1][2], tb[1][3]);
+            mma(u[m][3], rhs[m][1], tb[2][2], tb[2][3]);
+          }
+          bool slow[kOwn], none = true;
+#pragma unroll
+          for (int m = 0; m < kOwn; ++m) {
+            slow[m] = __any_sync(kAll, !within(largest[m], kMaxRhs) || flagged);
+            none &= !slow[m];
+          }
+          wait(bar + S::kScored, parity);
+          // One tile after the other only where one of them is slow.
+          const auto finish = [&](auto from, auto to) {
+            constexpr int kFrom = decltype(from)::kValue, kTo = decltype(to)::kValue;
+            uint32_t ud[kOwn][2][4];
+            {
+              uint32_t p0[4], p2[4], p3[4], uo[kOwn][2][4];
+              load_matrices(p0, st + S::kP + square);
+              load_matrices(p2, st + S::kP + eight_rows + 16 * kPitch * 2);
+              load_matrices(p3, st + S::kP + eight_rows + 24 * kPitch * 2);
+#pragma unroll
+              for (int n = 0; n < 4; ++n) {
+                const float2 rest = load_float2(st + S::kRest + n * 32 + 8 * t);
+#pragma unroll
+                for (int m = kFrom; m < kTo; ++m) {
+                  uo[m][n / 2][n % 2 * 2] = pack(u[m][n][0], u[m][n][1]);
+                  uo[m][n / 2][n % 2 * 2 + 1] = pack(u[m][n][2], u[m][n][3]);
+                  ud[m][n / 2][n % 2 * 2] = pack(rest.x * u[m][n][0], rest.y * u[m][n][1]);
+                  ud[m][n / 2][n % 2 * 2 + 1] = pack(rest.x * u[m][n][2], rest.y * u[m][n][3]);
+                }
+              }
+#pragma unroll
+              for (int m = kFrom; m < kTo; ++m) {
+                mma(o[m][0], uo[m][0], p0[0], p0[1]);
+                mma(o[m][1], uo[m][0], p0[2], p0[3]);
+                mma(o[m][2], uo[m][0], p2[0], p2[1]);
+                mma(o[m][3], uo[m][0], p3[0], p3[1]);
+                mma(o[m][2], uo[m][1], p2[2], p2[3]);
+                mma(o[m][3], uo[m][1], p3[2], p3[3]);
+              }
+            }
+            uint32_t b[2][2][4];
+            const auto load_columns = [&](int i) {
+#pragma unroll
+              for (int j = 0; j < 2; ++j) {
+                load_transposed(b[i % 2][j], st + S::kK + (as_rows ^ (i << 5)) + j * 16 * 256);
+              }
+            };
+            load_columns(0);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+              if (i < 7) {
+                load_columns(i + 1);
+              }
+#pragma unroll
+              for (int m = kFrom; m < kTo; ++m) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                  s[m][2 * i][e] *= all, s[m][2 * i + 1][e] *= all;
+                }
+              }
+#pragma unroll
+              for (int j = 0; j < 2; ++j) {
+#pragma unroll
+                for (int m = kFrom; m < kTo; ++m) {
+                  mma(s[m][2 * i], ud[m][j], b[i % 2][j][0], b[i % 2][j][1]);
+                  mma(s[m][2 * i + 1], ud[m][j], b[i % 2][j][2], b[i % 2][j][3]);
+                }
+              }
+            }
+#pragma unroll
+            for (int m = kFrom; m < kTo; ++m) {
+              uint32_t w[4][2];
+#pragma unroll
+              for (int n = 0; n < 4; ++n) {
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                  const __nv_bfloat162 y = __floats2bfloat162_rn(x.scale * o[m][n][2 * h], x.scale * o[m][n][2 * h + 1]);
+                  w[n][h] = *reinterpret_cast<const uint32_t*>(&y);
+                }
+              }
+              // Rows of 16 bytes for each tile, two units; with two tiles, unit u of a token lies at u ^ token / 2 % 4.
+              const uint32_t out = base + S::kOut + first * kChunk * 48, token = (mi >> 1) * 8 + r8;
+              if (kOwn == 1) {
+                store_transposed(out + token * 48 + (mi & 1) * 16, w[0][0], w[0][1], w[1][0], w[1][1]);
+                store_transposed(out + (16 + token) * 48 + (mi & 1) * 16, w[2][0], w[2][1], w[3][0], w[3][1]);
+              } else {
+                const uint32_t unit = (2 * m + (mi & 1)) ^ (r8 >> 1);
+                store_transposed(out + token * 64 + unit * 16, w[0][0], w[0][1], w[1][0], w[1][1]);
+                store_transposed(out + (16 + token) * 64 + unit * 16, w[2][0], w[2][1], w[3][0], w[3][1]);
+              }
+            }
+            __syncwarp();
+            const uint32_t out = base + S::kOut + first * kChunk * 48;
+#pragma unroll
+            for (int i = 0; i < 32 / kRows; ++i) {
+              const int token = lane / kPieces, piece = lane % kPieces;
+              uint32_t y[4];
+              load_words(y, out + (i * kRows + token) * (kOwn == 1 ? 48 : 64) + (kOwn == 1 ? piece : piece ^ (token >> 1)) * 16);
+              if (i * kRows + token < left && (kFrom == 0 || piece >= 2) && (kTo == kOwn || piece < 2)) {
+                store_vector(output + i * kRows * kHeadsV * kDim, y);
+              }
+            }
+            __syncwarp();
+          };
+          if (none) {
+            finish(Number<0>(), Number<kOwn>());
+          } else if constexpr (kOwn == 1) {
+            walk(x, item, (item.tokens - left) / kChunk, first, s[0]);
+          } else {
+            if (slow[0]) {
+              walk(x, item, (item.tokens - left) / kChunk, first, s[0]);
+            } else {
+              finish(Number<0>(), Number<1>());
+            }
+            if (slow[1]) {
+              walk(x, item, (item.tokens - left) / kChunk, first + 1, s[1]);
+            } else {
+              finish(Number<1>(), Number<2>());
+            }
+          }
+          arrive(bar + S::kEmpty, lane);
+        }
+#pragma unroll
+        for (int m = 0; m < kOwn; ++m) {
+          float* state_to = x.new_state + state_of(first + m) + g * kDim + 2 * t;
+#pragma unroll
+          for (int i = 0; i < 16; ++i) {
+            *reinterpret_cast<float2*>(state_to + 8 * i) = make_float2(s[m][i][0], s[m][i][1]);
+            *reinterpret_cast<float2*>(state_to + 8 * kDim + 8 * i) = make_float2(s[m][i][2], s[m][i][3]);
+          }
+        }
+      }
+      return;
+    }
+  }
+
+  if (!S::kMerged && warp < kTiles) {
     // ---- chain ----
     constexpr int kBuffers = S::kAhead < 4 ? 2 : 4;
     const int tile = warp;
@@ -449,10 +813,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
     }
     meet();
     set_extent();
-    for (int round = 0; round < rounds; ++round) {
-      if (!next_item(round)) {
-        continue;
-      }
+    for (int round = 0; next_item(round); ++round) {
       if (round > 0 && x.state != nullptr) {
         load_state();
       }
@@ -523,14 +884,15 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
             store_words(slot + 512 * (2 * kk + h), so[h][0], so[h][1], so[h][2], so[h][3]);
           }
         }
-        arrive(bar + S::kSFull + 8 * kStages * tile);
+        arrive(bar + S::kSFull + 8 * kStages * tile, lane);
         uint32_t rhs[2][4], largest = 0;
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
           const int j = n / 2, h = n % 2;
-          const float2 beta = load_float2(st + S::kBeta + n * 32 + 8 * t), bd = load_float2(st + S::kBetaDecay + n * 32 + 8 * t);
-          rhs[j][2 * h] = pack(beta.x * low(v[j][2 * h]) - bd.x * r[n][0], beta.y * high(v[j][2 * h]) - bd.y * r[n][1]);
-          rhs[j][2 * h + 1] = pack(beta.x * low(v[j][2 * h + 1]) - bd.x * r[n][2], beta.y * high(v[j][2 * h + 1]) - bd.y * r[n][3]);
+          const float2 beta = load_float2(st + S::kBeta + n * 32 + 8 * t), decay = load_float2(st + S::kDecay + n * 32 + 8 * t);
+          const uint32_t v0 = v[j][2 * h], v1 = v[j][2 * h + 1];
+          rhs[j][2 * h] = pack(beta.x * (low(v0) - decay.x * r[n][0]), beta.y * (high(v0) - decay.y * r[n][1]));
+          rhs[j][2 * h + 1] = pack(beta.x * (low(v1) - decay.x * r[n][2]), beta.y * (high(v1) - decay.y * r[n][3]));
           largest = max_magnitude(largest, max_magnitude(rhs[j][2 * h], rhs[j][2 * h + 1]));
         }
         const uint32_t flagged = load_word(st + S::kSlow);
@@ -573,7 +935,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
           if (lane == 0) {
             store_word(st + S::kTileSlow + 4 * tile, 0);
           }
-          arrive(bar + S::kUFull + 8 * kStages * tile);
+          arrive(bar + S::kUFull + 8 * kStages * tile, lane);
           // Whether the next chunk is ready is asked here, so that the answer is there in time.
           Ring<kStages> next = ring;
           next.next();
@@ -590,50 +952,14 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
             }
           }
         } else {
-          // Token by token, from memory, in float32. Rows g and g + 8 of S, columns 8j + 2t and 8j + 2t + 1.
           if (lane == 0) {
             store_word(st + S::kTileSlow + 4 * tile, 1);
           }
-          arrive(bar + S::kUFull + 8 * kStages * tile);
+          arrive(bar + S::kUFull + 8 * kStages * tile, lane);
           ready = 0;
-          const int last = min(kChunk, item.tokens - c * kChunk);
-          const float a_log = x.a_log[item.hv], dt_bias = x.dt_bias[item.hv];
-#pragma unroll 1
-          for (int i = 0; i < last; ++i) {
-            const int64_t token = item.begin + c * kChunk + i;
-            const uint32_t* k = reinterpret_cast<const uint32_t*>(x.k + (token * kHeadsQK + item.hv / 2) * kDim + 2 * t);
-            const uint32_t* q = reinterpret_cast<const uint32_t*>(x.q + (token * kHeadsQK + item.hv / 2) * kDim + 2 * t);
-            const float decay = exp2_approx(log2_decay(a_log, __bfloat162float(x.a[token * kHeadsV + item.hv]), dt_bias));
-            const float beta = sigmoid(__bfloat162float(x.b[token * kHeadsV + item.hv]));
-            const int64_t at = (token * kHeadsV + item.hv) * kDim + item.row + tile * 16 + g;
-            float d0 = 0.0f, d1 = 0.0f, o0 = 0.0f, o1 = 0.0f;
-#pragma unroll
-            for (int j = 0; j < 16; ++j) {
-              const uint32_t w = k[4 * j];
-              d0 += s[j][0] * low(w) + s[j][1] * high(w);
-              d1 += s[j][2] * low(w) + s[j][3] * high(w);
-            }
-            d0 += __shfl_xor_sync(kAll, d0, 1), d1 += __shfl_xor_sync(kAll, d1, 1);
-            d0 += __shfl_xor_sync(kAll, d0, 2), d1 += __shfl_xor_sync(kAll, d1, 2);
-            d0 = beta * (__bfloat162float(x.v[at]) - decay * d0);
-            d1 = beta * (__bfloat162float(x.v[at + 8]) - decay * d1);
-#pragma unroll
-            for (int j = 0; j < 16; ++j) {
-              const uint32_t w = k[4 * j], y = q[4 * j];
-              s[j][0] = decay * s[j][0] + d0 * low(w), s[j][1] = decay * s[j][1] + d0 * high(w);
-              s[j][2] = decay * s[j][2] + d1 * low(w), s[j][3] = decay * s[j][3] + d1 * high(w);
-              o0 += s[j][0] * low(y) + s[j][1] * high(y);
-              o1 += s[j][2] * low(y) + s[j][3] * high(y);
-            }
-            o0 += __shfl_xor_sync(kAll, o0, 1), o1 += __shfl_xor_sync(kAll, o1, 1);
-            o0 += __shfl_xor_sync(kAll, o0, 2), o1 += __shfl_xor_sync(kAll, o1, 2);
-            if (t == 0) {
-              x.output[at] = __float2bfloat16_rn(x.scale * o0);
-              x.output[at + 8] = __float2bfloat16_rn(x.scale * o1);
-            }
-          }
+          walk(x, item, c, tile, s);
         }
-        arrive(bar + S::kEmpty);
+        arrive(bar + S::kEmpty, lane);
       }
       float* to = x.new_state + state_of(tile) + g * kDim + 2 * t;
 #pragma unroll
@@ -645,33 +971,16 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
     return;
   }
 
-  if (warp < S::kPrepare) {
+  if (!S::kMerged && warp < S::kPrepare) {
     // ---- output ----
-    constexpr int kOwn = kTiles / S::kOutputs;
+    constexpr int kOwn = S::kMerged ? 1 : kTiles / (S::kOutputs + S::kMerged);
     const int first = (warp - kTiles) * kOwn;
-    if (threadIdx.x == 32 * kTiles) {
-      // At addresses that are constants: others are initialised one at a time, 60 cycles each.
-      const uint32_t constant = shared_address(memory);
-#pragma unroll
-      for (int i = 0; i < kStages; ++i) {
-        barrier_init(constant + S::kLoaded + 8 * i, S::kLoaders);
-        barrier_init(constant + S::kInverted + 8 * i, 1);
-        barrier_init(constant + S::kScored + 8 * i, 1);
-        barrier_init(constant + S::kEmpty + 8 * i, kTiles + S::kOutputs);
-      }
-#pragma unroll
-      for (int i = 0; i < kStages * kTiles; ++i) {
-        barrier_init(constant + S::kSFull + 8 * i, 1);
-        barrier_init(constant + S::kUFull + 8 * i, 1);
-      }
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    if (lane == 0 && warp == kTiles) {
+      initialise_barriers();
     }
     meet();
     set_extent();
-    for (int round = 0; round < rounds; ++round) {
-      if (!next_item(round)) {
-        continue;
-      }
+    for (int round = 0; next_item(round); ++round) {
 #pragma unroll 1
       for (int c = 0; c < item.chunks; ++c, ring.next()) {
         const uint32_t st = base + ring.at * S::kStageBytes, bar = base + 8 * ring.at, parity = ring.parity;
@@ -725,7 +1034,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
           load_words(a[i][1], st + S::kSlots + (first + i) * S::kSlotBytes + lane * 16 + 4096 + 512);
           slow[i] = load_word(st + S::kTileSlow + 4 * (first + i));
         }
-        arrive(bar + S::kEmpty);
+        arrive(bar + S::kEmpty, lane);
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) {
           if (slow[i]) {
@@ -757,7 +1066,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
             load_words(y, out + token * 48 + lane % 2 * 16);
             if (c * kChunk + token < item.tokens) {
               const int64_t at = ((item.begin + c * kChunk + token) * kHeadsV + item.hv) * kDim + item.row + (first + i) * 16 + lane % 2 * 8;
-              *reinterpret_cast<uint4*>(x.output + at) = make_uint4(y[0], y[1], y[2], y[3]);
+              store_vector(x.output + at, y);
             }
           }
           __syncwarp();
@@ -786,13 +1095,13 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
     if (guessed) {
       load_gates(own * kChunk + lane);
     }
+    if (S::kMerged && own == 0 && lane == 0) {
+      initialise_barriers();
+    }
     meet();
     set_extent();
     bool ahead = guess && item.begin == 0;
-    for (int round = 0; round < rounds; ++round) {
-      if (!next_item(round)) {
-        continue;
-      }
+    for (int round = 0; next_item(round); ++round) {
       if (round > 0) {
         a_log = load_global(x.a_log + item.hv), dt_bias = load_global(x.dt_bias + item.hv);
         ahead = false;
@@ -826,7 +1135,6 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
         wait(bar + S::kEmpty, parity ^ 1);
         store_float(st + S::kG2 + 4 * lane, g2_own);
         store_float(st + S::kBeta + 4 * lane, beta_own);
-        store_float(st + S::kBetaDecay + 4 * lane, beta_own * decay);
         store_float(st + S::kDecay + 4 * lane, decay);
         store_float(st + S::kRest + 4 * lane, exp2_approx(last - g2_own));
         __syncwarp();
@@ -881,7 +1189,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
           for (int e = 0; e < 2; ++e) {
             const float kk = m < 2 ? acc[m][2 * m + e] : acc[2 + m][2 * (m - 2) + e];
             large |= g == 2 * t + e && !(kk <= kMaxKK && kk * beta[m] <= kMaxBetaKK);
-            store_float(scratch + 4 * (m * 96 + (2 * t + e) * 12 + g), minus_a(m, m, e));
+            store_float(scratch + m * 400 + 4 * ((2 * t + e) * 12 + g), minus_a(m, m, e));
           }
         }
         // The others as operands b.
@@ -908,7 +1216,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
 #pragma unroll
           for (int i4 = (j + 1) / 4; i4 < 2; ++i4) {
             float e[4];
-            load_float4(e, scratch + mi * 384 + 4 * (j * 12 + 4 * i4));
+            load_float4(e, scratch + mi * 400 + 4 * (j * 12 + 4 * i4));
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
               if (4 * i4 + i > j) {
@@ -958,7 +1266,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
           store_word(row + 8 * kPitch * 2, pack(z0[2], z0[3]));
           store_word(row + 8 * kPitch * 2 + 16, pack(z1[2], z1[3]));
         }
-        arrive(bar + S::kInverted);
+        arrive(bar + S::kInverted, lane);
         float p[6][4] = {};
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
@@ -983,7 +1291,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
             store_word(st + S::kP + i * kPitch * 2 + j * 2, pack(p0, p1));
           }
         }
-        arrive(bar + S::kScored);
+        arrive(bar + S::kScored, lane);
       }
     }
     return;
@@ -1032,8 +1340,8 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
   }
   meet();
   set_extent();
-  for (int round = 0; round < rounds; ++round) {
-    if (!next_item(round) || item.chunks <= 0) {
+  for (int round = 0; next_item(round); ++round) {
+    if (item.chunks <= 0) {
       continue;
     }
     if (round > 0 && x.state != nullptr) {
@@ -1099,7 +1407,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
       if (lane == 0) {
         store_word(st + S::kLarge + 4 * role, large);
       }
-      arrive(bar + S::kLoaded);
+      arrive(bar + S::kLoaded, lane);
       if (c + 1 < item.chunks) {
         load_chunk(item.tokens - (c + 1) * kChunk);
         if (c == 0) {
@@ -1114,17 +1422,24 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1)
 // Starts the kernel of shape S on at most `blocks` blocks, one for each multiprocessor; sequences from 1 to kMaxSequences.
 template <typename S>
 cudaError_t launch(const Arguments& x, int blocks, cudaStream_t stream) {
-  const cudaError_t status =
-      cudaFuncSetAttribute(prefill_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(S::kBytes));
-  if (status != cudaSuccess) {
-    return status;
+  constexpr int kUnits = kHeadsV * S::kBlocksPerHead;  // blocks for a sequence
+  const int64_t items = x.sequences * kUnits;
+  const auto start = [&](auto kernel, int grid, int groups) {
+    const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(S::kBytes));
+    if (status != cudaSuccess) {
+      return status;
+    }
+    kernel<<<grid, S::kWarps * 32, S::kBytes, stream>>>(x, groups);
+    return cudaGetLastError();
+  };
+  if (items <= blocks) {
+    return start(prefill_kernel<S, false>, static_cast<int>(items), 0);
   }
-  const int64_t items = x.sequences * kHeadsV * S::kBlocksPerHead;
-  const int grid = static_cast<int>(items < blocks ? items : blocks);
-  const bool ranked = items > grid && x.sequences > 1 && x.sequences <= kRanked;
-  const int rounds = static_cast<int>((items + grid - 1) / grid);
-  prefill_kernel<S><<<grid, S::kWarps * 32, S::kBytes, stream>>>(x, ranked, rounds);
-  return cudaGetLastError();
+  if (x.sequences > kRanked || blocks < kUnits) {
+    return start(prefill_kernel<S, true>, blocks, 0);
+  }
+  const int groups = blocks / kUnits < 32 ? blocks / kUnits : 32;
+  return start(prefill_kernel<S, true>, groups * kUnits, groups);
 }
 
 }  // namespace gdn

@@ -11,13 +11,17 @@ struct Choice {
 };
 
 // The last row that fits is taken. From a run of scripts/tune/prefill on an H200; no B200 has been measured. A shape is
-// tiles, output warps, loaders, preparers, stages.
+// tiles, output warps, loaders, preparers, stages, tiles of a chain warp.
 inline constexpr Choice kTable[] = {
     {1, 0, launch<Shape<1, 1, 4, 4, 4>>},
     {3, 0, launch<Shape<2, 2, 4, 4, 4>>},
-    {3, 600, launch<Shape<1, 1, 4, 4, 4>>},
+    {3, 1500, launch<Shape<1, 1, 4, 4, 4>>},
+    {4, 0, launch<Shape<2, 2, 4, 4, 4>>},
+    {5, 2500, launch<Shape<1, 1, 4, 4, 4>>},
     {9, 0, launch<Shape<2, 2, 4, 4, 4>>},
-    {22, 0, launch<Shape<4, 2, 4, 2, 4>>},
+    {16, 0, launch<Shape<4, 0, 4, 4, 5>>},
+    {22, 0, launch<Shape<4, 0, 2, 2, 5>>},
+    {40, 0, launch<Shape<8, 0, 2, 2, 5, 2>>},
 };
 
 }  // namespace gdn
