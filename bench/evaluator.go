@@ -55,7 +55,8 @@ func (v *verdict) evaluate(e evaluator, names []string, got []output, want []*te
 	case lowBit:
 		more := v.judge(names, got, want, tol)
 		if more {
-			v.extra("matched_ratio", v.matched)
+			v.correctness.Extra = &trace.Map[any]{}
+			v.correctness.Extra.Set("matched_ratio", v.matched)
 		}
 		return more
 	case sparseAttention:
@@ -73,14 +74,6 @@ func (v *verdict) evaluate(e evaluator, names []string, got []output, want []*te
 		return v.judgeTopK(names[0], got[0], want[0], inputs, tol)
 	}
 	return v.judge(names, got, want, tol)
-}
-
-// extra sets a value of correctness.extra.
-func (v *verdict) extra(key string, value any) {
-	if v.correctness.Extra == nil {
-		v.correctness.Extra = &trace.Map[any]{}
-	}
-	v.correctness.Extra.Set(key, value)
 }
 
 // judgeTopK judges the indices that the top-k indexer chose: each must be a token of its sequence and occur once;

@@ -54,22 +54,20 @@ type Comparison struct {
 // Warnings is what the comparison should be read with.
 func (c *Comparison) Warnings() []string {
 	var list []string
+	warn := func(format string, args ...any) { list = append(list, clean(fmt.Sprintf(format, args...), 400)) }
 	for _, run := range []*Run{c.A, c.B} {
 		if run.Split() {
-			list = append(list,
-				fmt.Sprintf(
-					"run %s had %d places: the ratio of a workload that ran on another GPU in the other run says nothing about the "+
-						"solutions", run.ID, len(run.Places)))
+			warn("run %s had %d places: the ratio of a workload that ran on another GPU in the other run says nothing about "+
+				"the solutions", run.ID, len(run.Places))
 		}
 	}
-	list = append(list, c.Result.Warnings...)
+	for _, w := range c.Result.Warnings {
+		warn("%s", w)
+	}
 	for _, row := range c.Result.Rows {
 		for _, w := range row.Warnings {
-			list = append(list, fmt.Sprintf("workload %s: %s", row.UUID, w))
+			warn("workload %s: %s", row.UUID, w)
 		}
-	}
-	for i := range list {
-		list[i] = clean(list[i], 400)
 	}
 	return list
 }
@@ -198,32 +196,32 @@ func (r *Run) Summary() []string {
 	passed, total := r.Passed()
 	kept := slices.ContainsFunc(r.Workloads, func(w Workload) bool { return w.Evaluated != nil })
 	var list []string
+	say := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	if kept || len(r.Workloads) == 0 || !r.Timed {
-		list = append(list, fmt.Sprintf("%d of %s PASSED on %s.", passed, plain.Count(total, "workload"), r.where()))
+		say("%d of %s PASSED on %s.", passed, plain.Count(total, "workload"), r.where())
 	} else {
-		list = append(list, fmt.Sprintf("%s timed on %s; the folder keeps no verdicts.",
-			plain.Count(len(r.Workloads), "workload"), r.where()))
+		say("%s timed on %s; the folder keeps no verdicts.", plain.Count(len(r.Workloads), "workload"), r.where())
 	}
 	if n := r.failures(); n > 0 {
-		list = append(list, fmt.Sprintf("%s did not pass.", plain.Count(n, "workload")))
+		say("%s did not pass.", plain.Count(n, "workload"))
 	}
 	if n := r.findings(); n > 0 {
-		list = append(list, fmt.Sprintf("%s of the honesty checks.", plain.Count(n, "finding")))
+		say("%s of the honesty checks.", plain.Count(n, "finding"))
 	}
 	switch r.State() {
 	case "running":
-		list = append(list, "The run is still going on.")
+		say("The run is still going on.")
 	case "killed":
-		list = append(list, "The run was killed before its end.")
+		say("The run was killed before its end.")
 	case "incomplete":
-		list = append(list, "The run ended before every workload had a verdict.")
+		say("The run ended before every workload had a verdict.")
 	}
 	if d := r.Done; d != nil && d.Score != nil && r.Run.Run.Baseline != nil {
-		list = append(list, fmt.Sprintf("Contest score %.3f: the mean speed-up over baseline %s on %s%s.", *d.Score,
-			clean(r.Run.Run.Baseline.Name, 80), plain.Count(d.Scored, "workload"), ui.Zeroed(d)))
+		say("Contest score %.3f: the mean speed-up over baseline %s on %s%s.", *d.Score,
+			clean(r.Run.Run.Baseline.Name, 80), plain.Count(d.Scored, "workload"), ui.Zeroed(d))
 	}
 	if r.Emulated {
-		list = append(list, "An emulated run checks results and measures nothing.")
+		say("An emulated run checks results and measures nothing.")
 	}
 	return list
 }
@@ -292,41 +290,48 @@ func Facts(r *runs.Run) [][2]string {
 		state = fmt.Sprintf("killed, with %d workloads in flight", r.Started)
 	}
 	passed, total := r.Passed()
-	rows := [][2]string{
-		{"run", r.ID},
-		{"state", strings.TrimPrefix(fmt.Sprintf("%s; %d of %d passed", state, passed, total), "; ")},
-		{"started", f.Started.Format(time.RFC3339)},
-		{"solution", fmt.Sprintf("%s by %s, %s, %s", f.Solution, f.Author, f.Language, f.ContentHash)},
-		{"definition", fmt.Sprintf("%s, %d workloads of set %s", f.Definition, len(f.Workloads), f.Set)},
+	var rows [][2]string
+	add := func(name, format string, args ...any) {
+		rows = append(rows, [2]string{name, fmt.Sprintf(format, args...)})
 	}
+	add("run", "%s", r.ID)
+	if state != "" {
+		state += "; "
+	}
+	add("state", "%s%d of %d passed", state, passed, total)
+	add("started", "%s", f.Started.Format(time.RFC3339))
+	add("solution", "%s by %s, %s, %s", f.Solution, f.Author, f.Language, f.ContentHash)
+	add("definition", "%s, %d workloads of set %s", f.Definition, len(f.Workloads), f.Set)
 	if b := f.Baseline; b != nil {
-		rows = append(rows, [2]string{"baseline", fmt.Sprintf("%s: %s, %s", b.Name, b.Solution, b.ContentHash)})
+		add("baseline", "%s: %s, %s", b.Name, b.Solution, b.ContentHash)
 	}
-	rows = append(rows, [2]string{"device", ui.Device(f.Device)},
-		[2]string{"toolchain", strings.TrimSuffix(fmt.Sprintf("%s, CUDA %s", f.Device.Toolchain, f.Device.CUDA), ", CUDA ")})
+	add("device", "%s", ui.Device(f.Device))
+	add("toolchain", "%s", strings.TrimSuffix(f.Device.Toolchain+", CUDA "+f.Device.CUDA, ", CUDA "))
 	if len(f.Device.Libs) > 0 {
 		var libs []string
 		for _, name := range slices.Sorted(maps.Keys(f.Device.Libs)) {
 			libs = append(libs, name+" "+f.Device.Libs[name])
 		}
-		rows = append(rows, [2]string{"libraries", strings.Join(libs, ", ")})
+		add("libraries", "%s", strings.Join(libs, ", "))
 	}
-	rows = append(rows, [2]string{"profile", ui.Profile(f.Profile)},
-		[2]string{"host", fmt.Sprintf("%s, %s, %s, %d cores", f.Host.Name, f.Host.OS, f.Host.CPU, f.Host.Cores)})
+	add("profile", "%s", ui.Profile(f.Profile))
+	add("host", "%s, %s, %s, %d cores", f.Host.Name, f.Host.OS, f.Host.CPU, f.Host.Cores)
 	for _, p := range r.Places {
-		rows = append(rows, [2]string{"place", fmt.Sprintf("%s: %s on %s", p.Name, ui.Device(p.Device), p.Host.Name)})
+		add("place", "%s: %s on %s", p.Name, ui.Device(p.Device), p.Host.Name)
 	}
 	if f.Device.UUID != "" {
-		rows = append(rows, [2]string{"GPU", f.Device.UUID})
+		add("GPU", "%s", f.Device.UUID)
 	}
 	if f.Git != nil {
 		state := "clean"
 		if f.Git.Dirty {
 			state = "with changes"
 		}
-		rows = append(rows, [2]string{"git", f.Git.Commit + ", " + state})
+		add("git", "%s, %s", f.Git.Commit, state)
 	}
-	return append(rows, [2]string{"fisub", f.Fisub}, [2]string{"command", strings.Join(f.Command, " ")})
+	add("fisub", "%s", f.Fisub)
+	add("command", "%s", strings.Join(f.Command, " "))
+	return rows
 }
 
 // Conclusion gives the sentences about res as a whole that stand above its verdict.

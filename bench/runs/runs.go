@@ -252,14 +252,7 @@ func IDs(root string) ([]string, error) {
 		}
 	}
 	dated := regexp.MustCompile(`^[0-9]{8}-`)
-	slices.SortStableFunc(ids, func(a, b string) int {
-		switch da, db := dated.MatchString(a), dated.MatchString(b); {
-		case da == db:
-			return 0
-		case db:
-			return -1
-		}
-		return 1
-	})
+	rank := func(id string) int { return len(dated.FindString(id)) }
+	slices.SortStableFunc(ids, func(a, b string) int { return rank(a) - rank(b) })
 	return ids, nil
 }
