@@ -37,10 +37,10 @@ func NewProfile(name string, def *trace.Definition) (Profile, error) {
 		p.Warmup, p.Iterations = 1, 5
 	}
 	switch name {
-	case "official":
-	case "quick":
+	case config.Official:
+	case config.Quick:
 		p.Warmup, p.Iterations, p.Trials = 3, 20, 1
-	case "thorough":
+	case config.Thorough:
 		p.Warmup, p.Iterations, p.Trials = 20, 200, 5
 		p.Target, p.MaxTime = 0.01, 10*time.Second
 	default:

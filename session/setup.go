@@ -112,7 +112,7 @@ func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 	}
 	u := &Setup{Set: cmp.Or(o.Set, "default"), Timer: cmp.Or(o.Timer, device.TimerAuto)}
 	var err error
-	if u.Profile, err = bench.NewProfile(cmp.Or(o.Profile, "official"), s.Definition); err != nil {
+	if u.Profile, err = bench.NewProfile(cmp.Or(o.Profile, config.Official), s.Definition); err != nil {
 		return nil, usage.Invalid(err)
 	}
 	u.Profile.Timeout = cmp.Or(o.Timeout, u.Profile.Timeout)

@@ -53,7 +53,7 @@ func (c *Config) Sections() []Section {
 				Example: `"cuda"`, Help: "folder of the sources, relative to solution/"},
 		}},
 		{"bench", false, "What runs where no flag says otherwise.", []Key{
-			{Name: "profile", To: &c.Bench.Profile, OneOf: Profiles, Absent: "official", Example: `"quick"`,
+			{Name: "profile", To: &c.Bench.Profile, OneOf: Profiles, Absent: Official, Example: `"quick"`,
 				Help: "how often the solution is called and timed; `fisub help timing`"},
 			{Name: "baseline", To: &c.Bench.Baseline, Form: "a folder of solution/baselines, reference, none, or FILE.json",
 				Absent: "none", Example: `"triton"`,
@@ -77,9 +77,12 @@ var (
 		string(trace.TileLang)}
 	bindings = []string{"tvm-ffi", "torch"}
 
-	// Profiles are the names of what bench.profile may say.
-	Profiles = []string{"official", "quick", "thorough"}
+	// Profiles are what bench.profile may say; bench knows what each stands for.
+	Profiles = []string{Official, Quick, Thorough}
 )
+
+// The names of Profiles.
+const Official, Quick, Thorough = "official", "quick", "thorough"
 
 // home is the table that a key belongs in, "" where there is none.
 func (c *Config) home(key string) string {
