@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/docs"
+	"fisub/internal/longtest"
 	"fisub/remote/providers"
 )
 
@@ -102,6 +103,7 @@ func TestExamples(t *testing.T) {
 		return
 	}
 
+	longtest.Skip(t, "runs the examples")
 	exampleFolder(t)
 	for _, line := range lines {
 		if why := needs[line]; why != "" {

@@ -10,11 +10,14 @@ import (
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"fisub/internal/longtest"
 )
 
 // The events of a run on the emulator, of a remote run and of the runs on a GPU whose streams the repository keeps are
 // as docs/event.schema.json says, and what is not an event is refused.
 func TestEventSchema(t *testing.T) {
+	longtest.Skip(t, "runs on the emulator")
 	repo, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)

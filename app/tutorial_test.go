@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"fisub/internal/longtest"
 )
 
 // A step is a command of a page and what the page shows of its output: a line that is "..." stands for any lines, and
@@ -90,6 +92,7 @@ func TestDiffers(t *testing.T) {
 
 // The tutorial's commands do what it shows, in an empty folder, on a machine without a GPU.
 func TestTutorial(t *testing.T) {
+	longtest.Skip(t, "runs on the emulator")
 	page, err := os.ReadFile(filepath.Join("..", "docs", "tutorial.md"))
 	if err != nil {
 		t.Fatal(err)

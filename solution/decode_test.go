@@ -22,6 +22,7 @@ import (
 	"fisub/device/cuda"
 	"fisub/device/emu"
 	"fisub/device/nvcc"
+	"fisub/internal/longtest"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/pack"
@@ -62,6 +63,7 @@ const rounding, exponent = 4.0 / (1 << 24), 1e-6
 const poison, guard = 0xff, 0xa5
 
 func TestEmulated(t *testing.T) {
+	longtest.Skip(t, "runs each shape of the table on the emulator")
 	d, err := emu.Opener().Open(t.Context(), device.Options{CacheDir: t.TempDir()})
 	if errors.Is(err, emu.ErrNoCompiler) {
 		t.Skip(err)
