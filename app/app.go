@@ -140,9 +140,10 @@ func (a *app) cli() *cli.App {
 	a.finish(commands, "")
 	cli.VersionFlag = boolFlag(new(bool), "version", "print the version") // -v is ours
 	return &cli.App{
-		Name:            "fisub",
-		Usage:           "check, run, and pack GPU kernel submissions for the FlashInfer kernel contest",
-		Description:     pathText() + "\nTopics, for fisub help TOPIC: " + strings.Join(topicNames(), ", ") + ".\n\n" + exitText,
+		Name:  "fisub",
+		Usage: "check, run, and pack GPU kernel submissions for the FlashInfer kernel contest",
+		Description: pathText() + "\nTopics, for fisub help TOPIC: " + strings.Join(topicNames(), ", ") + ".\n\n" +
+			exitText,
 		Version:         Version,
 		Commands:        commands,
 		Flags:           append(a.globalFlags(), cli.HelpFlag), // cli adds it where no command is named help

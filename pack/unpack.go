@@ -209,7 +209,8 @@ func (u *Unpacked) repack(root *os.Root, folder string, text []byte) (notes []st
 		return nil, err
 	}
 	entries, err := sources(sub, folder, func(name string) bool {
-		return slices.ContainsFunc(u.Files, func(f string) bool { return strings.HasPrefix(f+"/", path.Join(folder, name)+"/") })
+		own := path.Join(folder, name) + "/"
+		return slices.ContainsFunc(u.Files, func(f string) bool { return strings.HasPrefix(f+"/", own) })
 	})
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {

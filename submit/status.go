@@ -106,7 +106,8 @@ func NewStatus(ctx context.Context, dir, remote string, limit int) (*Status, err
 			continue
 		}
 		h := Here{Path: c.Path, Definition: c.Solution.Definition, Hash: c.Solution.Hash()}
-		if i := slices.IndexFunc(st.Lines, func(l Line) bool { return l.Definition == h.Definition && l.Packs != "" }); i >= 0 {
+		packs := func(l Line) bool { return l.Definition == h.Definition && l.Packs != "" }
+		if i := slices.IndexFunc(st.Lines, packs); i >= 0 {
 			newest := st.Lines[i].Tag
 			h.Newest = newest.Name
 			h.Same = slices.ContainsFunc(packed[newest.Commit], func(in collector.Submission) bool {
