@@ -49,7 +49,7 @@ struct Shape {
   static constexpr int kPerChain = kPerChain_;    // tiles of a chain warp
   static constexpr int kChains = kTiles / kPerChain;
   static constexpr int kOutputs = kOutputs_;      // output warps, each for kTiles / kOutputs tiles; none: chain warps compute outputs too
-  static constexpr int kLoaders = kLoaders_;      // warps, all of them for each chunk
+  static constexpr int kLoaders = kLoaders_;      // warps
   static constexpr int kPreparers = kPreparers_;  // warps, in turn
   static constexpr int kStages = kStages_;
   static constexpr int kBlocksPerHead = kDim / (16 * kTiles);
@@ -404,6 +404,8 @@ template <typename S, bool kMany>
 __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Arguments x, const int groups) {
   extern __shared__ __align__(1024) unsigned char memory[];
   constexpr int kTiles = S::kTiles, kStages = S::kStages, kBlocks = S::kBlocksPerHead;
+  // Loaders work in teams that take a chunk each in turn; with one team the loads of a chunk begin when those of the last are there.
+  constexpr int kTeams = !kMany && kTiles <= 2 && S::kLoaders == 4 ? 2 : 1, kTeam = S::kLoaders / kTeams;
   constexpr unsigned kAll = 0xffffffffu;
   int thread_id = threadIdx.x;
   if (S::kMerged) {  // volatile, so that it is read once
@@ -532,7 +534,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
     const uint32_t constant = shared_address(memory);
 #pragma unroll
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(constant + S::kLoaded + 8 * i, S::kLoaders);
+      barrier_init(constant + S::kLoaded + 8 * i, kTeam);
       barrier_init(constant + S::kInverted + 8 * i, 1);
       barrier_init(constant + S::kScored + 8 * i, 1);
       barrier_init(constant + S::kEmpty + 8 * i, S::kChains + S::kOutputs);
@@ -1173,7 +1175,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
         load_words(loaders, st + S::kLarge);
         bool large = loaders[0] != 0;
 #pragma unroll
-        for (int i = 1; i < S::kLoaders; ++i) {
+        for (int i = 1; i < kTeam; ++i) {
           large |= loaders[i] != 0;
         }
         // -A in blocks of 8 x 8, block (m, n) for m >= n: lane (g, t) has row 8m + g, columns 8n + 2t and 8n + 2t + 1.
@@ -1298,14 +1300,15 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
   }
 
   // ---- load ----
-  constexpr int kThreads = 32 * S::kLoaders, kPieces = kChunk * 16 / kThreads;  // of 16 bytes, of k and of q, for each thread
+  constexpr int kThreads = 32 * kTeam, kPieces = kChunk * 16 / kThreads;  // of 16 bytes, of k and of q, for each thread
   constexpr int kUnits = 2 * kTiles, kVectors = (kChunk * kUnits + kThreads - 1) / kThreads, kStep = kThreads / 16;
-  const int role = warp - S::kLoad, thread = role * 32 + lane;
+  const int team = (warp - S::kLoad) / kTeam, role = (warp - S::kLoad) % kTeam, thread = role * 32 + lane;
   const int token = thread / 16, v_token = thread / kUnits;  // of piece 0; piece i lies kStep tokens behind it, and so on
   const bool has_v = thread < kChunk * kUnits;
   uint4 k[kPieces], q[kPieces], v[kVectors];
   const __nv_bfloat16 *k_from, *q_from, *v_from;
-  const auto start = [&](int64_t begin) {
+  const auto start = [&](int64_t begin) {  // at the team's first chunk
+    begin += team * kChunk;
     const size_t at = ((begin + token) * kHeadsQK + item.hv / 2) * kDim + thread % 16 * 8;
     k_from = x.k + at, q_from = x.q + at;
     v_from = x.v + ((begin + v_token) * kHeadsV + item.hv) * kDim + item.row + thread % kUnits * 8;
@@ -1332,11 +1335,11 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
         q[i] = load_vector(q_from + i * kStep * kHeadsQK * kDim);
       }
     }
-    k_from += kChunk * kHeadsQK * kDim, q_from += kChunk * kHeadsQK * kDim, v_from += kChunk * kHeadsV * kDim;
+    k_from += kTeams * kChunk * kHeadsQK * kDim, q_from += kTeams * kChunk * kHeadsQK * kDim, v_from += kTeams * kChunk * kHeadsV * kDim;
   };
   if (guess) {
     start(0);
-    load_chunk(static_cast<int>(x.tokens));
+    load_chunk(static_cast<int>(x.tokens) - team * kChunk);
   }
   meet();
   set_extent();
@@ -1351,7 +1354,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
     }
     if (!guess || item.begin != 0 || item.tokens != x.tokens) {
       start(item.begin);
-      load_chunk(item.tokens);
+      load_chunk(item.tokens - team * kChunk);
     }
     // Into the L2: each thread 128 bytes of k or q, and of v.
     const int line_token = thread / 4;
@@ -1372,6 +1375,9 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
     };
 #pragma unroll 1
     for (int c = 0; c < item.chunks; ++c, ring.next()) {
+      if (kTeams > 1 && c % kTeams != team) {
+        continue;
+      }
       const uint32_t st = base + ring.at * S::kStageBytes, bar = base + 8 * ring.at, parity = ring.parity;
       wait(bar + S::kEmpty, parity ^ 1);
       uint32_t largest = 0;
@@ -1408,12 +1414,12 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
         store_word(st + S::kLarge + 4 * role, large);
       }
       arrive(bar + S::kLoaded, lane);
-      if (c + 1 < item.chunks) {
-        load_chunk(item.tokens - (c + 1) * kChunk);
-        if (c == 0) {
-          prefetch_chunk(2);
+      if (c + kTeams < item.chunks) {
+        load_chunk(item.tokens - (c + kTeams) * kChunk);
+        if (c < kTeams) {
+          prefetch_chunk(c + (kTeams > 1 ? 2 * kTeams : 2));
         }
-        prefetch_chunk(c + 3);
+        prefetch_chunk(c + (kTeams > 1 ? 3 * kTeams : 3));
       }
     }
   }

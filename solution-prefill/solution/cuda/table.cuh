@@ -15,7 +15,7 @@ struct Choice {
 inline constexpr Choice kTable[] = {
     {1, 0, launch<Shape<1, 1, 4, 4, 4>>},
     {3, 0, launch<Shape<2, 2, 4, 4, 4>>},
-    {3, 1500, launch<Shape<1, 1, 4, 4, 4>>},
+    {3, 2000, launch<Shape<1, 1, 4, 4, 4>>},
     {4, 0, launch<Shape<2, 2, 4, 4, 4>>},
     {5, 2500, launch<Shape<1, 1, 4, 4, 4>>},
     {9, 0, launch<Shape<2, 2, 4, 4, 4>>},
