@@ -38,6 +38,9 @@ const (
 	Skipped  Status = "skipped"  // left out, for Reason
 )
 
+// BrokenLink is the reason of a link that was skipped since nothing is there.
+const BrokenLink = "broken link"
+
 // An Entry is one direct child of a source folder. Content is what is packed: "" for a skipped one.
 type Entry struct {
 	Path    string `json:"path"` // bare file name
@@ -106,7 +109,7 @@ func (e *Entry) read(fsys fs.FS, link bool, room *int64) error {
 	ext := suffix(e.Path)
 	switch {
 	case err != nil && link && !errors.Is(err, fs.ErrPermission):
-		skip("broken link")
+		skip(BrokenLink)
 		return nil
 	case err != nil:
 		skip("unreadable")

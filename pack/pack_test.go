@@ -374,6 +374,14 @@ func TestUnpackRefuses(t *testing.T) {
 		{"slash", "a/", `source path "a/" is not a file below the folder`},
 		{"twice", "./k.cu", `source path "./k.cu" names a file twice`},
 		{"too long for the file system", strings.Repeat("n", 300), "file name too long"},
+		{"git's folder", ".git/config", `source path ".git/config" is a name that git or an editor acts on by itself`},
+		{"git's folder in capitals", "a/.GIT/HEAD", `is a name that git or an editor acts on`},
+		{"git's folder on NTFS", "GIT~1/config", `is a name that git or an editor acts on`},
+		{"git's folder on HFS", ".g\u200cit/config", `is not a file below the folder`},
+		{"a bare repository", "a/HEAD", `is a name that git or an editor acts on`},
+		{"git's file", "a/.git", `is a name that git or an editor acts on`},
+		{"settings of an editor", ".vscode/tasks.json", `is a name that git or an editor acts on`},
+		{"source in a hidden folder", ".hidden/x.cu", `is a name that git or an editor acts on`},
 		{"file and folder", "k.cu/x.cu", `source path "k.cu" is both a file and a folder`},
 	}
 	for _, test := range tests {

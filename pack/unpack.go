@@ -17,6 +17,7 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/usage"
 )
 
 // maxPacked bounds a solution.json, in bytes: JSON escapes one byte of source as six at most.
@@ -70,6 +71,10 @@ func Unpack(data []byte, dir string) (out *Unpacked, err error) {
 		if _, twice := contents[name]; twice {
 			return nil, fmt.Errorf("solution: source path %q names a file twice", s.Path)
 		}
+		if acts(s.Path) {
+			return nil, usage.Errorf("rename it in the JSON, if you know what it is for",
+				"solution: source path %q is a name that git or an editor acts on by itself", s.Path)
+		}
 		contents[name] = []byte(s.Content)
 		out.Files = append(out.Files, name)
 	}
@@ -110,11 +115,20 @@ func Unpack(data []byte, dir string) (out *Unpacked, err error) {
 	return out, err
 }
 
+// acts tells whether a file of that path may have programs that look at its folder run or do something: what begins
+// with a dot, but for sources, and what a git repository is known by, .git in the names of every file system among it.
+func acts(name string) bool {
+	folder, file := path.Split(path.Clean(name))
+	lower := strings.ToLower(file)
+	return strings.HasPrefix(file, ".") && !slices.Contains(extensions, strings.ToLower(suffix(file))) ||
+		strings.Contains("/"+folder, "/.") || lower == "head" || strings.Contains(strings.ToLower(name), "git~")
+}
+
 // safe tells whether a source's path is a plain name of a file below a folder, on every system.
 func safe(name string) bool {
 	return utf8.ValidString(name) && filepath.IsLocal(filepath.FromSlash(name)) && path.Clean(name) != "." &&
 		!strings.HasSuffix(name, "/") &&
-		!strings.ContainsFunc(name, func(r rune) bool { return r == '\\' || unicode.IsControl(r) })
+		!strings.ContainsFunc(name, func(r rune) bool { return r == '\\' || unicode.In(r, unicode.Cc, unicode.Cf) })
 }
 
 // write writes the files that are missing in root; dir is its name in errors. What it wrote is gone on an error.

@@ -386,7 +386,8 @@ func (c *checker) entries(dir string) {
 
 // outside looks for a link that a clone of the repository cannot follow.
 func (c *checker) outside(path string) {
-	text := git.LinkOut(git.Root(c.Report.Config.Root()), path)
+	root := c.Report.Config.Root()
+	text := git.LinkOut(cmp.Or(git.Root(root), root), path)
 	if _, err := os.Stat(path); err == nil && text != "" {
 		c.add(Error, "link-outside", path, "commit the file itself",
 			"a link out of the repository, to %s: a clone does not have it", text)

@@ -15,6 +15,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/cache"
 	"fisub/internal/config"
+	"fisub/internal/git"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/pack"
@@ -159,6 +160,17 @@ func LoadSources(file string, data *workloads.Dataset) (*Submission, error) {
 	s.Solution, s.Entries, err = pack.Solution(cfg, cfg.SourceDir())
 	if err != nil {
 		return nil, usage.Invalid(err)
+	}
+	packed := []string{cfg.SourceDir()}
+	for _, e := range s.Entries {
+		if e.Status != pack.Skipped || e.Reason == pack.BrokenLink {
+			packed = append(packed, filepath.Join(cfg.SourceDir(), e.Path))
+		}
+	}
+	for _, name := range packed {
+		if to := git.LinkOut(cmp.Or(git.Root(s.Root), s.Root), name); to != "" {
+			return nil, usage.Errorf("put the file itself there", "%s: a link out of the repository, to %s", name, to)
+		}
 	}
 	return s, nil
 }
