@@ -256,6 +256,7 @@ func TestMoERejects(t *testing.T) {
 // The families are told apart by the names of definitions where those say what no input does.
 func TestKnowsNames(t *testing.T) {
 	def, _ := smallMoE(t)
+	def.Reference = contestReference(t, moe)
 	for name, want := range map[string]bool{moe: true, "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e8_h128_i64": true,
 		"moe_fp8_block_scale_ds_routing_topk4_ng8_kg4_e32_h7168_i2048": false,
 		"moe_fp8_block_scale_softmax_routing_e32":                      false} {

@@ -337,9 +337,13 @@ func TestRunRejects(t *testing.T) {
 }
 
 func TestKnows(t *testing.T) {
-	text := string(definition(t, false).JSON(trace.Compact))
+	def := definition(t, false)
+	def.Reference = contestReference(t, decode)
+	text := string(def.JSON(trace.Compact))
 	for _, c := range []struct{ old, new string }{
 		{"", ""},
+		{`old_state = g_val * h_state`, `old_state = h_state`},
+		{`return output, new_state`, `return new_state, output`},
 		{`"op_type":"gdn"`, `"op_type":"mla"`},
 		{`"state":{`, `"memory":{`},
 		{`"q":{"shape":["B","T","HQ","K"]`, `"q":{"shape":["B","HQ","K"]`},
@@ -393,7 +397,7 @@ func TestKnowsTheEmbedded(t *testing.T) {
 	}
 	for _, name := range d.Definitions() {
 		if def, err := d.Definition(name); err != nil || !Knows(def) {
-			t.Errorf("%s: not known, %v", name, err)
+			t.Errorf("%s: not known: the text has %s, %v", name, textHash(def.Reference), err)
 		}
 	}
 }
