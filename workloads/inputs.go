@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -180,6 +181,9 @@ func (d *Dataset) given(name string, spec trace.TensorSpec, shape []int, source 
 	switch {
 	case source.Kind == trace.ScalarInput && spec.Scalar:
 		value := source.Value
+		if math.IsNaN(value.Float) || math.IsInf(value.Float, 0) {
+			return Input{}, fmt.Errorf("'%s' is %v: no trace can hold a number that is not finite", name, value.Float)
+		}
 		return Input{Scalar: &value}, nil
 	case source.Kind == trace.ScalarInput:
 		return Input{}, fmt.Errorf("'%s' is a tensor, the workload gives a scalar", name)
