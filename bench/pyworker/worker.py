@@ -7,6 +7,7 @@ everything before it, such as the rules for entry points, runs without.
 
 import base64
 import ctypes
+import errno
 import fcntl
 import hashlib
 import importlib
@@ -684,6 +685,8 @@ class Solution:
                                         build_directory=root, verbose=False)
         except BaseException as e:
             text = describe(e)
+            if "No space left on device" in text:
+                raise Failure("machine", "python: building with torch: No space left on device", text) from None
             raise Failure("build", f"Torch build failed for solution '{solution['name']}': {text.splitlines()[0]}", text) from None
         if not hasattr(module, symbol):
             raise Failure("build", f"Exported symbol '{symbol}' not found in built extension")
@@ -971,6 +974,8 @@ def guard(device, kind, f):
         raise
     except BaseException as e:
         if os.getpid() == pid:
+            if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                kind = "machine"
             raise Failure(lost(device) or kind, describe(e), stack(e)) from None
     finally:
         if os.getpid() != pid:

@@ -2,6 +2,7 @@ package emu
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"debug/elf"
 	"embed"
@@ -347,6 +348,9 @@ func (c *compiler) step(ctx context.Context, dir, support string, args []string)
 	var exit *exec.ExitError
 	if ctx.Err() != nil || !errors.As(err, &exit) {
 		return err
+	}
+	if fault := device.MachineFault(log); fault != "" || !exit.Exited() {
+		return fmt.Errorf("running %s: %s", c.command[0], cmp.Or(fault, err.Error()))
 	}
 	log = strings.NewReplacer(filepath.Join(support, "include")+"/", "", filepath.Dir(dir)+"/", "", dir+"/", "", "././",
 		"").Replace(log)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -264,6 +265,31 @@ func TestNoCompiler(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if _, err := Opener().Open(t.Context(), device.Options{}); !errors.Is(err, ErrNoCompiler) {
 		t.Errorf("got %v, want %v", err, ErrNoCompiler)
+	}
+}
+
+// A compiler that the machine fails says nothing of the solution.
+func TestCompilerOfAFailingMachine(t *testing.T) {
+	for _, c := range []struct{ name, does, want string }{
+		{"full disk", "echo 'k.cu:1:1: fatal error: error writing to /tmp/x.s: No space left on device' >&2; exit 1",
+			"No space left on device"},
+		{"no memory for its child", "echo 'c++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1",
+			"Killed signal terminated program cc1plus"},
+		{"ended by a signal", "kill -KILL $$", "signal: killed"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			script := filepath.Join(t.TempDir(), "c++")
+			text := "#!/bin/sh\ncase $1 in --version) echo fake 1; exit;; esac\n" + c.does + "\n"
+			if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			cxx := &compiler{command: []string{script}, version: "fake"}
+			_, err := cxx.build(t.Context(), t.TempDir(), solution("k.cu", "x"), plain)
+			var build *device.BuildError
+			if err == nil || errors.As(err, &build) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %T %v, want an error of the machine with %q", err, err, c.want)
+			}
+		})
 	}
 }
 

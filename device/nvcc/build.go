@@ -476,12 +476,6 @@ type result struct {
 	err    error
 }
 
-// machineFault matches compiler output that is about the machine and not about the sources.
-var machineFault = regexp.MustCompile(`(?im)^.*(no space left on device|cannot allocate memory|` +
-	`unsupported gpu architecture|` +
-	`failed to find c compiler|cannot find compiler|host compiler targets unsupported|` +
-	`unsupported (gnu|clang) version).*$`)
-
 func run(ctx context.Context, dir, tmp string, argv []string) result {
 	cmd := device.Command(ctx, argv[0], argv[1:]...)
 	cmd.Dir = dir
@@ -507,8 +501,8 @@ func run(ctx context.Context, dir, tmp string, argv []string) result {
 	if !errors.As(err, &exit) || !exit.Exited() {
 		return result{err: fmt.Errorf("running %s: %w", name, err)}
 	}
-	if m := machineFault.FindString(r.log); m != "" {
-		return result{err: fmt.Errorf("running %s: %s", name, strings.TrimSpace(m))}
+	if m := device.MachineFault(r.log); m != "" {
+		return result{err: fmt.Errorf("running %s: %s", name, m)}
 	}
 	r.failed = true
 	return r

@@ -21,8 +21,8 @@ import (
 // ErrNoFolder says that the environment names no folder for the cache.
 var ErrNoFolder = errors.New("no folder")
 
-// Root is the folder of the cache: $FISUB_CACHE, else fisub in the user's cache folder. It need not exist. The error is
-// an ErrNoFolder.
+// Root is the folder of the cache, absolute: $FISUB_CACHE, else fisub in the user's cache folder. It need not exist. The
+// error is an ErrNoFolder.
 func Root() (string, error) {
 	if dir := os.Getenv("FISUB_CACHE"); dir != "" {
 		return filepath.Abs(dir)
@@ -31,7 +31,7 @@ func Root() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cache: %w: %s", ErrNoFolder, err.Error())
 	}
-	return filepath.Join(dir, "fisub"), nil
+	return filepath.Abs(filepath.Join(dir, "fisub"))
 }
 
 // Key is a file name that stands for parts: equal for equal parts only.

@@ -13,6 +13,15 @@ import (
 	"time"
 )
 
+func TestRootIsAbsolute(t *testing.T) {
+	t.Setenv("FISUB_CACHE", "")
+	t.Setenv("XDG_CACHE_HOME", "")
+	t.Setenv("HOME", "home")
+	if root, err := Root(); err != nil || !filepath.IsAbs(root) {
+		t.Errorf("got %s, %v, want an absolute path", root, err)
+	}
+}
+
 func TestKey(t *testing.T) {
 	if Key("ab", "c") == Key("a", "bc") {
 		t.Error("keys of different parts are equal")
