@@ -80,7 +80,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if n := len(args); n > 1 && args[n-1] == completeFlag {
 		return completeMain(args[1:n-1], stdout)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), endSignals()...)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once
 	stdout, failed := ui.Watch(stdout)
@@ -98,6 +98,15 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return a.exit(err)
 	}
 	return status
+}
+
+// endSignals are those that end a command in good order: a closed terminal's is one, but not under nohup.
+func endSignals() []os.Signal {
+	all := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		all = append(all, syscall.SIGHUP)
+	}
+	return all
 }
 
 // shown is an error of which everything has been said: the exit status is left.

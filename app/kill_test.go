@@ -18,6 +18,77 @@ import (
 	"fisub/internal/longtest"
 )
 
+// A kernel that hangs ends with fisub, whichever signal that gets.
+func TestKilledHang(t *testing.T) {
+	longtest.Skip(t, "builds a kernel")
+	repo, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, cache := t.TempDir(), t.TempDir()
+	if err := copySubmission(repo, dir); err != nil {
+		t.Fatal(err)
+	}
+	kernel := filepath.Join(dir, "solution", "cuda", "kernel.cu")
+	text := "#include <tvm/ffi/tvm_ffi.h>\n#include <unistd.h>\n" +
+		"template <class... T> void hang(T...) { for (;;) pause(); }\n" +
+		"void kernel(tvm::ffi::TensorView q, tvm::ffi::TensorView k, tvm::ffi::TensorView v, tvm::ffi::TensorView state,\n" +
+		"            tvm::ffi::TensorView a_log, tvm::ffi::TensorView a, tvm::ffi::TensorView dt, tvm::ffi::TensorView b,\n" +
+		"            double scale, tvm::ffi::TensorView output, tvm::ffi::TensorView new_state) { hang(q); }\n" +
+		"TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, kernel);\n"
+	if err := os.WriteFile(kernel, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	program, err := exec.LookPath("fisub") // testscript.Main put it on PATH
+	if err != nil {
+		t.Fatal(err)
+	}
+	// hung are the processes of the kernel, which the cache has.
+	hung := func() (pids []string) {
+		exes, _ := filepath.Glob("/proc/[0-9]*/exe")
+		for _, exe := range exes {
+			if to, err := os.Readlink(exe); err == nil && strings.HasPrefix(to, cache) {
+				pids = append(pids, exe)
+			}
+		}
+		return pids
+	}
+	wait := func(what string, until func() bool) {
+		t.Helper()
+		for range 6000 {
+			if until() {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Fatalf("%s: not within a minute", what)
+	}
+	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGKILL} {
+		var stderr bytes.Buffer
+		cmd := exec.Command(program, "-q", "local", "--device", "emu", "--limit", "1")
+		cmd.Dir, cmd.Env, cmd.Stderr = dir, append(os.Environ(), "FISUB_CACHE="+cache, "FIB_DATASET_PATH="), &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() { _ = cmd.Wait(); close(ended) }()
+		wait("the kernel", func() bool {
+			select {
+			case <-ended:
+				t.Fatalf("fisub ended: %s", &stderr)
+			default:
+			}
+			return len(hung()) > 0
+		})
+		_ = cmd.Process.Signal(signal)
+		<-ended
+		if status := cmd.ProcessState.ExitCode(); signal == syscall.SIGHUP && status != exitInterrupted {
+			t.Errorf("%v: got exit status %d, want %d: %s", signal, status, exitInterrupted, &stderr)
+		}
+		wait("the end of the kernel", func() bool { return len(hung()) == 0 })
+	}
+}
+
 // fisub, or its worker, is killed at 20 random points of emulated runs of 10 workloads; each run is resumed until it
 // has ended. At most the workload in flight is lost, every line of every file is whole, and nothing is judged twice. A
 // killed worker costs the workload in flight its verdict, no other one.

@@ -211,7 +211,7 @@ func (a *app) agreed(ctx context.Context, yes bool, question string) bool {
 // dispatch takes the run to its end, with signals in its own hands, and gives the error for the exit status.
 func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs.Folder, old *runs.Run) error {
 	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, endSignals()...)
 	defer signal.Stop(signals)
 	if err := ctx.Err(); err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"fisub/bench/reference"
 	"fisub/bench/stats"
 	"fisub/bench/worker"
+	"fisub/internal/cache"
 	"fisub/internal/event"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
@@ -428,11 +429,11 @@ func (h *honesty) choose() (*scratch, error) {
 	slices.SortStableFunc(h.changed,
 		func(a, b int) int { return len(h.values[b].Tensor.Data) - len(h.values[a].Tensor.Data) })
 	var err error
-	if s.f, err = os.CreateTemp(scratchDir(), "fisub-inputs-*"); err != nil {
+	if s.f, err = cache.TempFile(scratchDir(), "fisub-inputs"); err != nil {
 		return nil, err
 	}
 	if size > 0 {
-		if err = s.f.Truncate(int64(size)); err == nil {
+		if err = extend(s.f, int64(size)); err == nil {
 			s.data, err = unix.Mmap(int(s.f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		}
 	}

@@ -1,14 +1,15 @@
 package bench
 
 import (
-	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"fisub/bench/worker"
+	"fisub/internal/cache"
 	"fisub/internal/tensor"
 )
 
@@ -28,20 +29,15 @@ type outFile struct {
 // room makes the file at least size bytes long.
 func (o *outFile) room(size int64) error {
 	if o.f == nil {
-		f, err := os.CreateTemp(scratchDir(), "fisub-outputs-*")
+		f, err := cache.TempFile(scratchDir(), "fisub-outputs")
 		if err != nil {
 			return err
 		}
 		o.f = f
 	}
 	if size > o.size {
-		// Now: a disk that is full when the worker writes would end its process.
-		err := unix.Fallocate(int(o.f.Fd()), 0, 0, size)
-		if errors.Is(err, unix.EOPNOTSUPP) {
-			err = o.f.Truncate(size)
-		}
-		if err != nil {
-			return fmt.Errorf("making room for outputs in %s: %w", filepath.Dir(o.f.Name()), err)
+		if err := extend(o.f, size); err != nil {
+			return err
 		}
 		o.size = size
 	}
@@ -56,6 +52,16 @@ func (o *outFile) close() {
 		os.Remove(o.f.Name())
 		o.f = nil
 	}
+}
+
+// extend makes f, which is to be mapped, size bytes long. The room must be there: whoever writes to a mapped file on a
+// full disk is ended.
+func extend(f *os.File, size int64) error {
+	var st unix.Statfs_t
+	if unix.Fstatfs(int(f.Fd()), &st) == nil && uint64(st.Bsize)*st.Bavail < uint64(size) {
+		return &fs.PathError{Op: "write", Path: f.Name(), Err: unix.ENOSPC}
+	}
+	return f.Truncate(size)
 }
 
 // scratchDir is a folder in memory where there is one: outputs are written once and read once.

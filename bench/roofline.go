@@ -14,6 +14,7 @@ import (
 	"fisub/bench/stats"
 	"fisub/bench/worker"
 	"fisub/device"
+	"fisub/internal/cache"
 	"fisub/internal/event"
 	"fisub/internal/trace"
 	"fisub/workloads/random"
@@ -236,7 +237,7 @@ func (r *roofline) check(n int64) error {
 // fill makes the source n bytes long at least: numbers without a pattern, which no memory can compress.
 func (r *roofline) fill(n int64) (err error) {
 	if r.source == nil {
-		if r.source, err = os.CreateTemp(scratchDir(), "fisub-floor-*"); err != nil {
+		if r.source, err = cache.TempFile(scratchDir(), "fisub-floor"); err != nil {
 			return err
 		}
 	}

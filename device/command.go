@@ -19,10 +19,10 @@ var machineFault = regexp.MustCompile(`(?im)^.*(no space left on device|disk quo
 func MachineFault(log string) string { return strings.TrimSpace(machineFault.FindString(log)) }
 
 // Command is exec.CommandContext for a program that starts others, such as a compiler: when ctx is done, all of them
-// end.
+// end. It is started as Own says.
 func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	Own(cmd)
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	return cmd

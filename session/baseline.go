@@ -10,6 +10,7 @@ import (
 
 	"fisub/bench"
 	"fisub/bench/runs"
+	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/event"
 	"fisub/internal/plain"
@@ -89,10 +90,11 @@ func readBaseline(s *Submission, name, dir string) (sol *trace.Solution, definit
 		if _, err := fs.Stat(shipped, config.Name); err != nil {
 			return nil, "", nil
 		}
-		if place, err = os.MkdirTemp("", "fisub-baseline-*"); err != nil {
+		var remove func()
+		if place, remove, err = cache.TempDir("fisub-baseline"); err != nil {
 			return nil, "", err
 		}
-		defer os.RemoveAll(place)
+		defer remove()
 		if err := os.CopyFS(place, shipped); err != nil {
 			return nil, "", err
 		}

@@ -63,8 +63,7 @@ func Start(ctx context.Context, c Command) (*Client, error) {
 	cmd.Env = append(append(os.Environ(), c.Env...), marker+"=1")
 	cmd.ExtraFiles = []*os.File{reqR, repW}
 	cmd.Stdout, cmd.Stderr = out, out
-	// so that an interrupt from the keyboard reaches the parent alone
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	device.Own(cmd)
 	cl.cmd = cmd
 	err = cmd.Start()
 	reqR.Close()

@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -67,6 +68,7 @@ func Folder(ctx context.Context, root, kind, key string, fill func(dir string) e
 	if isDir(dir) {
 		return dir, true, nil
 	}
+	sweepFolders(parent, key)
 	tmp, err := os.MkdirTemp(parent, "."+key+".*")
 	if err != nil {
 		return "", false, err
@@ -85,6 +87,25 @@ func Folder(ctx context.Context, root, kind, key string, fill func(dir string) e
 		return "", false, err
 	}
 	return dir, false, nil
+}
+
+// sweepFolders removes what processes that were killed have left of folders that they filled: those of own, whose lock
+// the caller has, and those whose lock is free.
+func sweepFolders(parent, own string) {
+	left, _ := filepath.Glob(filepath.Join(parent, ".*.*"))
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, path := range left {
+		key, _, _ := strings.Cut(filepath.Base(path)[1:], ".")
+		if key == own {
+			os.RemoveAll(path)
+			continue
+		}
+		if unlock, err := lock(now, filepath.Join(parent, key+".lock")); err == nil {
+			os.RemoveAll(path)
+			unlock()
+		}
+	}
 }
 
 // WriteFile is Write of data.

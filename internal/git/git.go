@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"fisub/internal/cache"
 	"fisub/internal/plain"
 )
 
@@ -273,11 +274,10 @@ func (r *Repository) Checkout(ctx context.Context, commit string) (dir string, r
 	if err != nil {
 		return "", nil, err
 	}
-	temp, err := os.MkdirTemp("", "fisub-checkout-*")
+	temp, remove, err := cache.TempDir("fisub-checkout")
 	if err != nil {
 		return "", nil, err
 	}
-	remove = func() { os.RemoveAll(temp) }
 	defer func() {
 		if err != nil {
 			remove()

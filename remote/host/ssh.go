@@ -23,6 +23,7 @@ import (
 
 	"github.com/pkg/sftp"
 
+	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/remote"
 )
@@ -48,6 +49,7 @@ type SSH struct {
 
 	mu     sync.Mutex
 	dir    string // private, for sockets; "" before the first connection
+	remove func() // removes dir
 	number int
 	master *master
 	idle   []*session
@@ -100,7 +102,7 @@ func (s *SSH) connect(ctx context.Context) (socket string, err error) {
 		}
 	}
 	if s.dir == "" {
-		if s.dir, err = os.MkdirTemp("", "fisub-"); err != nil {
+		if s.dir, s.remove, err = cache.TempDir("fisub"); err != nil {
 			return "", &remote.LocalError{Err: err}
 		}
 	}
@@ -169,7 +171,8 @@ func (s *SSH) Close() error {
 	if s.dir == "" {
 		return nil
 	}
-	return os.RemoveAll(s.dir)
+	s.remove()
+	return nil
 }
 
 // marker ends what a login shell's startup files may print.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"fisub/bench/runs"
+	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/plain"
 	"fisub/internal/usage"
@@ -219,11 +220,11 @@ func owned(plans []*dispatch.Plan, job string) (mine, waited bool) {
 // are.
 func Logs(ctx context.Context, dir string, open providers.Set, follow bool, line func(place dispatch.Place,
 	text string) error) error {
-	temp, err := os.MkdirTemp("", "fisub-logs-")
+	temp, remove, err := cache.TempDir("fisub-logs")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(temp)
+	defer remove()
 	read := map[string]int{} // bytes, by job
 	for {
 		plan, err := dispatch.Load(dir)

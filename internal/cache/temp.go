@@ -1,0 +1,56 @@
+package cache
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// TempFile makes a file NAME-* in dir, for this process until it closes it and removes it. Those that a process which
+// was killed has left there are removed first.
+func TempFile(dir, name string) (*os.File, error) {
+	sweep(filepath.Join(dir, name+"-*"))
+	f, err := os.CreateTemp(dir, name+"-*")
+	if err != nil {
+		return nil, err
+	}
+	return f, syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+}
+
+// TempDir is TempFile for a folder in that for temporary files, which remove removes.
+func TempDir(name string) (dir string, remove func(), err error) {
+	sweep(filepath.Join(os.TempDir(), name+"-*"))
+	if dir, err = os.MkdirTemp("", name+"-*"); err != nil {
+		return "", nil, err
+	}
+	held, err := os.Open(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	return dir, func() {
+		os.RemoveAll(dir)
+		held.Close()
+	}, syscall.Flock(int(held.Fd()), syscall.LOCK_EX)
+}
+
+// sweep removes what matches, is older than the moment in which one gets its lock, and is this user's and nobody's in
+// use.
+func sweep(pattern string) {
+	left, _ := filepath.Glob(pattern)
+	for _, path := range left {
+		st, err := os.Lstat(path)
+		if err != nil || !st.IsDir() && !st.Mode().IsRegular() || time.Since(st.ModTime()) < time.Minute {
+			continue
+		}
+		if own, ok := st.Sys().(*syscall.Stat_t); !ok || int(own.Uid) != os.Getuid() {
+			continue
+		}
+		if f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0); err == nil {
+			if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+				os.RemoveAll(path)
+			}
+			f.Close()
+		}
+	}
+}

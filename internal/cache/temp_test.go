@@ -1,0 +1,99 @@
+package cache
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// What is in use stays, and so does what is new or has another name; what a killed process left goes.
+func TestTempSweeps(t *testing.T) {
+	dir := t.TempDir()
+	old := func(path string) {
+		t.Helper()
+		past := time.Now().Add(-time.Hour)
+		if err := os.Chtimes(path, past, past); err != nil {
+			t.Fatal(err)
+		}
+	}
+	used, err := TempFile(dir, "fisub-x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer used.Close()
+	old(used.Name())
+	want := map[string]bool{used.Name(): true}
+	for name, stays := range map[string]bool{"fisub-x-left": false, "fisub-x-new": true, "fisub-y-left": true} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("1"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if name != "fisub-x-new" {
+			old(path)
+		}
+		want[path] = stays
+	}
+	link := filepath.Join(dir, "fisub-x-link")
+	if err := os.Symlink("fisub-y-left", link); err != nil {
+		t.Fatal(err)
+	}
+	want[link] = true
+	f, err := TempFile(dir, "fisub-x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for path, stays := range want {
+		if _, err := os.Lstat(path); (err == nil) != stays {
+			t.Errorf("%s: got %v, want it to stay: %t", filepath.Base(path), err, stays)
+		}
+	}
+}
+
+func TestTempDirSweeps(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	left := filepath.Join(os.TempDir(), "fisub-x-1")
+	if err := os.MkdirAll(filepath.Join(left, "sub"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	past := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(left, past, past); err != nil {
+		t.Fatal(err)
+	}
+	dir, remove, err := TempDir("fisub-x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(left); err == nil {
+		t.Error("the folder that was left is still there")
+	}
+	remove()
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the folder that was removed is still there")
+	}
+}
+
+// A folder that another process was killed in goes when the next one is filled; one that is being filled stays.
+func TestFolderSweeps(t *testing.T) {
+	root := t.TempDir()
+	parent := filepath.Join(root, "kind")
+	for _, name := range []string{".a.1", ".b.2", ".c.3"} {
+		if err := os.MkdirAll(filepath.Join(parent, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unlock, err := lock(t.Context(), filepath.Join(parent, "b.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if _, _, err := Folder(t.Context(), root, "kind", "a", func(string) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for name, stays := range map[string]bool{".a.1": false, ".b.2": true, ".c.3": false} {
+		if _, err := os.Stat(filepath.Join(parent, name)); (err == nil) != stays {
+			t.Errorf("%s: got %v, want it to stay: %t", name, err, stays)
+		}
+	}
+}
