@@ -14,7 +14,7 @@ import (
 
 // layers lists the packages from the bottom up: a package imports only what stands in an earlier row.
 var layers = [][]string{
-	{"internal/longtest", "internal/cache", "internal/plain", "internal/tensor", "definitions", "solution/baselines",
+	{"internal/longtest", "internal/confine", "internal/cache", "internal/plain", "internal/tensor", "definitions", "solution/baselines",
 		"bench/stats", "docs"},
 	{"internal/trace/pysyntax", "workloads/random", "remote/modal/modaltest"},
 	{"internal/trace"},

@@ -144,7 +144,7 @@ func (a *app) cli() *cli.App {
 		a.datasetCommand(),
 		a.sanitizeCommand(), a.profileCommand(),
 		a.doctorCommand(), a.toolchainCommand(),
-		a.helpCommand(), a.completionCommand(), a.workerCommand(),
+		a.helpCommand(), a.completionCommand(), a.workerCommand(), a.confineCommand(),
 	}
 	a.finish(commands, "")
 	cli.VersionFlag = boolFlag(new(bool), "version", "print the version") // -v is ours

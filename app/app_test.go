@@ -23,6 +23,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/bench/stats"
 	"fisub/explain"
+	"fisub/internal/confine"
 	"fisub/internal/event"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
@@ -105,10 +106,46 @@ func TestScripts(t *testing.T) {
 			"sub":     sub,
 			"timed":   timed,
 			"scored":  scored,
+			"forged":  forged,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 	})
+}
+
+// forged runs the submission forge.cu in one of its ways, here and through loopback: no run may pass, now or when it is
+// read again, and none may have reached what is the judge's.
+func forged(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: forged WAY")
+	}
+	if _, sound := confine.State(); !sound {
+		return
+	}
+	kernel := "#define FORGE " + args[0] + "\n" + ts.ReadFile("forge.cu")
+	ts.Check(os.WriteFile(ts.MkAbs("solution/cuda/kernel.cu"), []byte(kernel), 0o666))
+	for _, command := range [][]string{
+		{"local", "--device", "emu"}, {"remote", "--on", "loopback", "--gpu", "none"},
+	} {
+		command = append(command, "--workload", "96825aea", "--strict")
+		var exit *exec.ExitError
+		if err := ts.Exec("fisub", command...); !errors.As(err, &exit) || exit.ExitCode() != exitNotPassed {
+			ts.Fatalf("%s: got %v, want exit status 3", command[0], err)
+		}
+		printed := ts.ReadFile("stdout")
+		ts.Check(ts.Exec("fisub", "runs", "show", "last"))
+		for _, text := range []string{printed, ts.ReadFile("stdout")} {
+			if strings.Contains(text, "PASSED  ") || !strings.Contains(text, "INCORRECT_NUMERICAL") {
+				ts.Fatalf("%s: forged:\n%s", command[0], text)
+			}
+		}
+	}
+	logs, _ := filepath.Glob(ts.MkAbs(".fisub/runs/*/log/*.log"))
+	for _, log := range logs {
+		if text := ts.ReadFile(log); strings.Contains(text, "forge: reached") {
+			ts.Fatalf("%s", text)
+		}
+	}
 }
 
 // isJSON checks that what the last command printed is JSON, one value or more, and nothing else.

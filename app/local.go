@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"path/filepath"
 
 	"github.com/urfave/cli/v2"
@@ -9,7 +10,9 @@ import (
 	"fisub/bench"
 	"fisub/bench/runs"
 	"fisub/device"
+	"fisub/internal/confine"
 	"fisub/internal/event"
+	"fisub/internal/usage"
 	"fisub/session"
 )
 
@@ -104,6 +107,18 @@ func verdict(missing, failed, findings int, strict bool) error {
 		return shown(exitNotPassed)
 	}
 	return nil
+}
+
+// confineCommand becomes the program that its arguments from the second on are; the first is a list of the only folders
+// and files, as JSON, that it may write to.
+func (a *app) confineCommand() *cli.Command {
+	return &cli.Command{Name: "confine", ArgsUsage: "FOLDERS PROGRAM...", Hidden: true, SkipFlagParsing: true, Action: func(c *cli.Context) error {
+		var writable []string
+		if c.NArg() < 2 || json.Unmarshal([]byte(c.Args().First()), &writable) != nil {
+			return usage.Errorf("", "confine: fisub starts this command itself")
+		}
+		return confine.Exec(writable, c.Args().Tail())
+	}}
 }
 
 func (a *app) workerCommand() *cli.Command {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -129,7 +130,8 @@ func newReference(ctx context.Context, s *Shared, stamper *stamper) (*pyReferenc
 	if err != nil {
 		return nil, &noReferenceError{s.Definition.Name, err}
 	}
-	p.opts = device.Options{Ordinal: s.Device.Ordinal, CacheDir: s.Device.CacheDir}
+	p.opts = device.Options{Ordinal: s.Device.Ordinal,
+		CacheDir: filepath.Join(s.Device.CacheDir, "reference")} // where no submission's process can write
 	p.stamper = stamper
 	return &pyReference{p}, nil
 }

@@ -2,8 +2,12 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"fisub/bench/pyworker"
@@ -27,6 +31,7 @@ type process struct {
 	built    bool          // by client
 	buildErr *worker.Error // of kind Build: it would fail again
 	out      outFile       // outputs of the workload in flight
+	temp     string        // folder for the temporary files of confined workers; "" before the first one
 }
 
 // newProcess chooses the worker for sol, and starts none. Where that takes a Python that is missing, the error is a
@@ -46,7 +51,11 @@ func newProcess(ctx context.Context, s *Shared, def *trace.Definition, sol *trac
 // start starts a worker, which lives as long as run does, and opens the device.
 func (p *process) start(run, ctx context.Context) error {
 	p.end()
-	client, err := worker.Start(run, p.command)
+	command, err := p.confined()
+	if err != nil {
+		return err
+	}
+	client, err := worker.Start(run, command)
 	if err != nil {
 		return err
 	}
@@ -56,6 +65,35 @@ func (p *process) start(run, ctx context.Context) error {
 	defer cancel()
 	p.info, err = client.Open(limit, p.kind, p.opts)
 	return err
+}
+
+// confined is the command of a worker that can write to its outputs, its temporary files and the caches of compilers,
+// and to nothing that another process believes. The folder of inputs is not among them.
+func (p *process) confined() (worker.Command, error) {
+	c := p.command
+	if c.Confine == nil {
+		return c, nil
+	}
+	if p.temp == "" {
+		var err error
+		if p.temp, err = os.MkdirTemp("", "fisub-worker-*"); err != nil {
+			return c, err
+		}
+	}
+	if err := p.out.room(0); err != nil {
+		return c, err
+	}
+	writable := []string{p.temp, p.out.path()}
+	if p.python {
+		writable = append(writable, filepath.Join(p.opts.CacheDir, "python"))
+		writable = append(writable, pyworker.Caches()...)
+	} else if p.opts.Prebuilt == "" {
+		writable = append(writable, filepath.Join(p.opts.CacheDir, "build"), filepath.Join(p.opts.CacheDir, "emu"))
+	}
+	list, err := json.Marshal(writable)
+	c.Confine = append(slices.Clone(c.Confine), string(list))
+	c.Env = append(slices.Clone(c.Env), "TMPDIR="+p.temp)
+	return c, err
 }
 
 func (p *process) running() bool { return p.client != nil && p.client.Alive() }
@@ -126,4 +164,7 @@ func (p *process) end() {
 func (p *process) stop() {
 	p.end()
 	p.out.close()
+	if p.temp != "" {
+		os.RemoveAll(p.temp)
+	}
 }

@@ -25,6 +25,7 @@ import (
 	"fisub/device/cuda/stamp"
 	"fisub/device/emu"
 	"fisub/device/nvcc"
+	"fisub/internal/confine"
 	"fisub/internal/plain"
 	"fisub/remote/bundle"
 )
@@ -52,6 +53,15 @@ func (x *examination) program(context.Context) []Line {
 		return []Line{missing("gpu-support", fmt.Sprintf("fisub %s was built without GPU support", x.Version), "make build")}
 	}
 	return []Line{ok("gpu-support", "fisub %s with GPU support, %s/%s", x.Version, runtime.GOOS, runtime.GOARCH)}
+}
+
+// confinement tells what keeps a submission's process from the files and processes of the one that judges it.
+func confinement(context.Context) []Line {
+	text, sound := confine.State()
+	if !sound {
+		return []Line{warn("confinement", text, "Linux 5.13 or later with Landlock; without it judge no code that you distrust")}
+	}
+	return []Line{ok("confinement", "%s", text)}
 }
 
 // program looks for one on PATH and asks it for its version.

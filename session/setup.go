@@ -20,6 +20,7 @@ import (
 	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/config"
+	"fisub/internal/confine"
 	"fisub/internal/event"
 	"fisub/internal/git"
 	"fisub/internal/trace"
@@ -89,7 +90,9 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 	if err != nil {
 		return nil, err
 	}
-	u.worker = worker.Command{Args: []string{self, "worker"}, MemoryLimit: u.host.Memory / 4 * 3}
+	u.worker = worker.Command{Args: []string{self, "worker"}, MemoryLimit: u.host.Memory / 4 * 3,
+		Confine: []string{self, "confine"}}
+	confine.Hide()
 	if limit := o.MemoryLimit; limit != nil {
 		if !(*limit >= 0 && *limit <= 1<<30) { // NaN too
 			return nil, usage.Errorf("a number of GiB; 0 is no limit", "--memory-limit: must be from 0 to %d", 1<<30)
@@ -199,6 +202,7 @@ func Machine(err error) error {
 func host() event.Host {
 	h := event.Host{OS: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU()}
 	h.Name, _ = os.Hostname()
+	h.Confined, _ = confine.State()
 	cpus, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(cpus)) {
 		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {

@@ -40,6 +40,29 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 	return worker.Command{Args: []string{python, "-u", filepath.Join(dir, "worker.py")}}, nil
 }
 
+// Caches are the folders in which Python's compilers keep what they have made, as the environment names them, and else in
+// the home folder. Of those that belong to other packages too only what is there counts.
+func Caches() (folders []string) {
+	for _, name := range []string{"TRITON_CACHE_DIR", "TRITON_HOME", "TILELANG_CACHE_DIR", "TORCH_EXTENSIONS_DIR",
+		"TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH"} {
+		if dir := os.Getenv(name); filepath.IsAbs(dir) {
+			folders = append(folders, dir)
+		}
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return folders
+	}
+	for _, name := range []string{".triton", ".tilelang", ".nv", ".cache/torch", ".cache/torch_extensions", ".cache/flashinfer",
+		".cache/tilelang"} {
+		dir := filepath.Join(home, name)
+		if _, err := os.Stat(dir); err == nil || name == ".triton" {
+			folders = append(folders, dir)
+		}
+	}
+	return folders
+}
+
 // Find looks for the interpreter of Command, and tells whether it has torch without importing it: that takes seconds.
 // Its errors are those of Command; beside one the path is that of a Python that is too old or has no torch, or "".
 func Find(ctx context.Context) (string, error) {

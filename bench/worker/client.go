@@ -24,6 +24,7 @@ type Command struct {
 	Args        []string // program and arguments of a process that calls Serve on descriptors 3 and 4
 	Env         []string // added to the environment
 	MemoryLimit int64    // resident bytes of the worker and its children; 0 is no limit
+	Confine     []string // goes before Args: a program that confines itself and becomes the worker; nil for none
 }
 
 // A Client is the parent's end of one worker process. It is used from one goroutine.
@@ -59,7 +60,8 @@ func Start(ctx context.Context, c Command) (*Client, error) {
 		return nil, err
 	}
 	cl := &Client{requests: reqW, replies: bufio.NewReaderSize(repR, 1<<16), log: printed, exited: make(chan struct{})}
-	cmd := exec.Command(c.Args[0], c.Args[1:]...)
+	args := slices.Concat(c.Confine, c.Args)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(append(os.Environ(), c.Env...), marker+"=1")
 	cmd.ExtraFiles = []*os.File{reqR, repW}
 	cmd.Stdout, cmd.Stderr = out, out

@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +27,8 @@ func Pipes() (requests, replies *os.File, err error) {
 	if os.Getenv(marker) != "1" {
 		return nil, nil, errors.New("worker: fisub starts this command itself")
 	}
+	syscall.CloseOnExec(3) // what the worker starts does not answer for it
+	syscall.CloseOnExec(4)
 	return os.NewFile(3, "requests"), os.NewFile(4, "replies"), nil
 }
 

@@ -135,6 +135,9 @@ type Host struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`
 	Memory int64  `json:"memory_bytes"`
+
+	// Confined says by what the submission's process is kept from the run's files and processes; "" in older runs.
+	Confined string `json:"confined,omitempty"`
 }
 
 // Git is the state of the repository that the solution came from.

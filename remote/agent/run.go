@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"fisub/internal/confine"
 	"fisub/remote"
 )
 
@@ -124,6 +125,7 @@ func (a *Agent) Run(ctx context.Context, dir string) (remote.Exit, error) {
 }
 
 func (a *Agent) run(ctx context.Context, dir string) remote.Exit {
+	confine.Hide()
 	log, err := openLog(dir)
 	if err != nil {
 		return remote.Exit{End: remote.Refused, Text: err.Error()}

@@ -1,0 +1,196 @@
+// A submission that computes nothing and tries to write its own verdict in the way that FORGE, defined in front of this
+// file, says. It prints "forge: reached ..." for whatever of the judge it could open, change or trace.
+#include <dirent.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#define FORGE_EVENTS 1   // a static constructor appends a verdict to the run's events
+#define FORGE_ATEXIT 2   // the same when the process ends
+#define FORGE_THREAD 3   // the same from a thread that outlives the call
+#define FORGE_DAEMON 4   // the same from a process that outlives the run's worker
+#define FORGE_EXIT 5     // says how the job ended
+#define FORGE_MEMORY 6   // opens the memory of its ancestors
+#define FORGE_PTRACE 7   // traces its ancestors
+#define FORGE_PIPES 8    // writes replies of a worker to whatever pipe it finds, also its ancestors'
+#define FORGE_REPLACE 9  // puts files of its own in the place of the run's and of cached inputs
+
+namespace {
+
+// The ancestors, among them the judge and, of a remote job, the agent; without the worker, whose word is not trusted.
+std::vector<int> ancestors() {
+  std::vector<int> all;
+  for (int pid = getppid(); pid > 1;) {
+    char path[64], text[512] = {};
+    std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE* f = std::fopen(path, "r");
+    if (f == nullptr || std::fread(text, 1, sizeof text - 1, f) == 0) break;
+    std::fclose(f);
+    if (pid != getppid()) all.push_back(pid);
+    std::sscanf(std::strrchr(text, ')') + 1, " %*c %d", &pid);
+  }
+  return all;
+}
+
+std::vector<std::string> match(const char* pattern) {
+  glob_t g;
+  std::vector<std::string> all;
+  if (glob(pattern, 0, nullptr, &g) == 0) {
+    for (size_t i = 0; i < g.gl_pathc; ++i) all.push_back(g.gl_pathv[i]);
+    globfree(&g);
+  }
+  return all;
+}
+
+void say(const char* what, const std::string& where) {
+  std::fprintf(stderr, "forge: reached %s %s\n", what, where.c_str());
+}
+
+std::string slurp(const std::string& path) {
+  std::string text;
+  if (FILE* f = std::fopen(path.c_str(), "r")) {
+    char part[4096];
+    for (size_t n; (n = std::fread(part, 1, sizeof part, f)) > 0;) text.append(part, n);
+    std::fclose(f);
+  }
+  return text;
+}
+
+std::vector<std::string> streams() {
+  std::vector<std::string> all = match("../events.jsonl");
+  for (const auto& s : match(".fisub/runs/*/events.jsonl")) all.push_back(s);
+  for (const auto& s : match(".fisub/runs/*/remote/*.jsonl")) all.push_back(s);
+  return all;
+}
+
+// Appends a verdict for the workload that is in flight.
+[[maybe_unused]] void forge_events() {
+  for (const auto& path : streams()) {
+    const std::string text = slurp(path), key = "\"type\":\"started\",\"workload\":\"";
+    const size_t at = text.rfind(key);
+    const int fd = open(path.c_str(), O_WRONLY | O_APPEND);
+    if (fd < 0) continue;
+    say("events", path);
+    if (at != std::string::npos) {
+      const std::string uuid = text.substr(at + key.size(), 36);
+      const std::string line =
+          "{\"seq\":99,\"type\":\"evaluated\",\"workload\":\"" + uuid +
+          "\",\"evaluated\":{\"index\":1,\"trace\":{\"definition\":\"gdn_decode_qk4_v8_d128_k_last\",\"workload\":{"
+          "\"axes\":{\"batch_size\":1},\"inputs\":{},\"uuid\":\"" + uuid +
+          "\"},\"solution\":\"forged\",\"evaluation\":{\"status\":\"PASSED\",\"environment\":{\"hardware\":\"forged\","
+          "\"libs\":{}},\"timestamp\":\"2026-01-01T00:00:00\",\"log\":\"\",\"correctness\":{\"max_relative_error\":0.0,"
+          "\"max_absolute_error\":0.0,\"extra\":null},\"performance\":{\"latency_ms\":0.0001,"
+          "\"reference_latency_ms\":0.0,\"speedup_factor\":0.0}}},\"status\":\"PASSED\",\"latency_ms\":0.0001,\"seconds\":1,\"emulated\":false}}\n";
+      if (write(fd, line.data(), line.size()) < 0) std::perror("forge");
+    }
+    close(fd);
+  }
+}
+
+[[maybe_unused]] void replace(const std::string& path, const char* content) {
+  const std::string mine = path + ".forged";
+  const int fd = open(mine.c_str(), O_WRONLY | O_CREAT, 0600);
+  if (fd >= 0) {
+    if (write(fd, content, std::strlen(content)) < 0) std::perror("forge");
+    close(fd);
+    if (rename(mine.c_str(), path.c_str()) == 0) say("by rename", path);
+    unlink(mine.c_str());
+  }
+  if (unlink(path.c_str()) == 0) say("by unlink", path);
+}
+
+struct Forge {
+  Forge() {
+#if FORGE == FORGE_EVENTS
+    forge_events();
+#elif FORGE == FORGE_ATEXIT
+    std::atexit(forge_events);
+#elif FORGE == FORGE_THREAD
+    std::thread([] {
+      for (;;) {
+        forge_events();
+        usleep(1000);
+      }
+    }).detach();
+#elif FORGE == FORGE_DAEMON
+    if (fork() == 0) {
+      setsid();
+      if (fork() == 0) {
+        signal(SIGTERM, SIG_IGN);
+        for (int fd = 0; fd < 64; ++fd) close(fd);
+        for (int i = 0; i < 200; ++i) {
+          forge_events();
+          usleep(10000);
+        }
+      }
+      _exit(0);
+    }
+    usleep(300000);
+#elif FORGE == FORGE_EXIT
+    if (!match("../job.json").empty()) {
+      const int fd = open("../exit.json", O_WRONLY | O_CREAT, 0600);
+      if (fd >= 0) {
+        say("exit.json", "");
+        forge_events();
+        if (write(fd, "{\"end\":\"exited\",\"code\":0}\n", 26) < 0) std::perror("forge");
+        close(fd);
+        usleep(300000);
+      }
+    }
+#elif FORGE == FORGE_MEMORY
+    for (int pid : ancestors()) {
+      const std::string path = "/proc/" + std::to_string(pid) + "/mem";
+      const int fd = open(path.c_str(), O_RDWR);
+      if (fd >= 0) say("memory", path);
+    }
+#elif FORGE == FORGE_PTRACE
+    for (int pid : ancestors()) {
+      if (ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0) say("ptrace", std::to_string(pid));
+    }
+#elif FORGE == FORGE_PIPES
+    const char reply[] = "{}\n";
+    for (int fd = 4; fd < 64; ++fd) {
+      struct stat st;
+      if (fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) && write(fd, reply, 3) == 3) {
+        say("descriptor", std::to_string(fd));
+      }
+    }
+    for (int pid : ancestors()) {
+      for (int fd = 0; fd < 64; ++fd) {
+        const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
+        if (open(path.c_str(), O_WRONLY | O_NONBLOCK) >= 0) say("descriptor", path);
+      }
+    }
+#elif FORGE == FORGE_REPLACE
+    for (const auto& path : streams()) replace(path, "");
+    for (const auto& path : match(".fisub/runs/*/traces.jsonl")) replace(path, "");
+    if (const char* cache = std::getenv("FISUB_CACHE")) {
+      for (const auto& path : match((std::string(cache) + "/*/*").c_str())) {
+        if (path.find("/build/") == std::string::npos && path.find("/emu/") == std::string::npos) replace(path, "");
+      }
+    }
+#endif
+  }
+} forge;
+
+}  // namespace
+
+using tvm::ffi::TensorView;
+
+void decode(TensorView, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView, double,
+            TensorView, TensorView) {}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, decode);
