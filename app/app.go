@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -193,13 +194,29 @@ func (a *app) finish(commands []*cli.Command, before string) {
 		}
 		action := c.Action
 		c.Action = func(ctx *cli.Context) error {
-			if err := takes(c, ctx.Args().Slice()); err != nil {
+			if err := cmp.Or(empty(ctx), takes(c, ctx.Args().Slice())); err != nil {
 				return err
 			}
 			return action(ctx)
 		}
 		a.finish(c.Subcommands, words+" ")
 	}
+}
+
+// empty refuses a flag or argument whose value is "": a variable that a script has not set must not count as not given.
+func empty(ctx *cli.Context) error {
+	const hint = "is a variable of a script not set?"
+	for _, c := range ctx.Lineage() {
+		for _, name := range c.LocalFlagNames() {
+			if v, ok := c.Value(name).(string); ok && v == "" || slices.Contains(c.StringSlice(name), "") {
+				return usage.Errorf(hint, "%s: the value is empty", strings.Repeat("-", min(len(name), 2))+name)
+			}
+		}
+	}
+	if slices.Contains(ctx.Args().Slice(), "") {
+		return usage.Errorf(hint, "%s: an argument is empty", ctx.Command.Name)
+	}
+	return nil
 }
 
 // takes refuses arguments that c does not take: "A B [C...]" in its help stands for two or more.

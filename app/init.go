@@ -70,9 +70,6 @@ func languages() []string {
 func languageNames() string { return strings.Join(languages(), ", ") }
 
 func (a *app) init(ctx context.Context, o initOptions) error {
-	if o.dir == "" {
-		return usage.Errorf("fisub init DIR; . is this folder", "init: the folder's name is empty")
-	}
 	dir := a.Path(o.dir)
 	if st, err := os.Stat(dir); err == nil && !st.IsDir() {
 		return usage.Errorf("name a folder", "%s: not a folder", dir)
