@@ -125,7 +125,7 @@ func (a *app) showReports(reports []*preflight.Report, ok, strict bool) error {
 	for _, r := range reports {
 		a.showFindings(r.Findings, strict)
 		if log := strings.TrimRight(r.Log, "\n"); log != "" && a.term.Verbose {
-			fmt.Fprintln(a.stderr, log)
+			fmt.Fprintln(a.stderr, plain.Lines(log))
 		}
 		all.Submissions = append(all.Submissions, session.NewChecked(r, strict))
 	}
@@ -247,7 +247,7 @@ func (a *app) checkFiles(names []string) error {
 		}
 		all = append(all, one)
 		if err == nil && !a.json {
-			fmt.Fprintf(a.stdout, "%s: sound %s\n", session.Relative(file), what)
+			fmt.Fprintf(a.stdout, "%s: sound %s\n", plain.Line(session.Relative(file)), what)
 		}
 	}
 	if a.json {

@@ -63,10 +63,10 @@ func (a *app) datasetLs(o datasetOptions) error {
 		if a.json {
 			return nil
 		}
-		fmt.Fprintf(a.stdout, "%s  %s  %s\n", def.Name, set, plain.Count(len(ws), "workload"))
+		fmt.Fprintf(a.stdout, "%s  %s  %s\n", plain.Line(def.Name), plain.Line(set), plain.Count(len(ws), "workload"))
 		for _, w := range ws {
 			if a.term.Verbose {
-				fmt.Fprintf(a.stdout, "    %s%s\n", w.UUID, session.AxesText(w))
+				fmt.Fprintf(a.stdout, "    %s%s\n", plain.Line(w.UUID), plain.Line(session.AxesText(w)))
 			}
 		}
 		return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/collector"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/pack"
@@ -90,14 +91,15 @@ func (a *app) pack(o packOptions) error {
 		fmt.Fprintf(w, "packed      %s\n", session.Relative(out))
 	}
 	if !a.term.Quiet || out != "-" {
-		fmt.Fprintf(w, "name        %s by %s\ndefinition  %s\nlanguage    %s, entry point %s\nhash        %s\n", sol.Name,
-			sol.Author, sol.Definition, sol.Spec.Language, sol.Spec.EntryPoint, sol.Hash())
+		fmt.Fprintf(w, "name        %s by %s\ndefinition  %s\nlanguage    %s, entry point %s\nhash        %s\n",
+			plain.Line(sol.Name), plain.Line(sol.Author), plain.Line(sol.Definition), sol.Spec.Language,
+			plain.Line(sol.Spec.EntryPoint), sol.Hash())
 		for _, e := range s.Entries {
 			reason := ""
 			if e.Reason != "" {
 				reason = ": " + e.Reason
 			}
-			fmt.Fprintf(w, "%-10s  %s, %d bytes%s\n", e.Status, e.Path, e.Size, reason)
+			fmt.Fprintf(w, "%-10s  %s, %d bytes%s\n", e.Status, plain.Line(e.Path), e.Size, plain.Line(reason))
 		}
 	}
 	for _, f := range findings {

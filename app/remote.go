@@ -112,7 +112,7 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	b, err := jobs.NewBundle(ctx, folder.Path(), order.Spec)
 	if build, ok := errors.AsType[*device.BuildError](err); ok {
 		a.term.Error(plain.Line("the solution does not compile for "+order.Spec.Arch+": "+build.Text), "")
-		fmt.Fprint(a.stderr, build.Log)
+		fmt.Fprint(a.stderr, plain.Lines(build.Log))
 		return shown(exitNotPassed)
 	}
 	if err != nil {

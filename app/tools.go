@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/internal/plain"
 	"fisub/internal/usage"
 	"fisub/session"
 	"fisub/session/tools"
@@ -105,7 +106,7 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 		a.line(tool, "%s", verdict)
 		for line := range strings.Lines(log) {
 			if verdict != "clean" || a.term.Verbose {
-				fmt.Fprintf(a.stdout, "    %s\n", strings.TrimRight(line, "\n"))
+				fmt.Fprintf(a.stdout, "    %s\n", plain.Line(strings.TrimRight(line, "\n")))
 			}
 		}
 	})

@@ -77,7 +77,7 @@ func (t *Terminal) paint(code, s string) string {
 // Note prints a line about progress to Err.
 func (t *Terminal) Note(format string, args ...any) {
 	if !t.Quiet {
-		fmt.Fprintf(t.Err, format+"\n", args...)
+		fmt.Fprintln(t.Err, plain.Lines(fmt.Sprintf(format, args...)))
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/cache"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/session"
@@ -263,7 +264,7 @@ func summary(out io.Writer, raw []byte) error {
 			return row[i], rows[1][i]
 		}
 		name, _ := cell("Kernel Name")
-		fmt.Fprintf(out, "kernel      %s\n", name)
+		fmt.Fprintf(out, "kernel      %s\n", plain.Line(name))
 		for _, m := range metrics {
 			if value, unit := cell(m.name); value != "" {
 				fmt.Fprintf(out, "  %-16s %s %s\n", m.label, value, unit)
