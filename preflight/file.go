@@ -3,9 +3,9 @@ package preflight
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -22,7 +22,7 @@ func File(file string) (what string, warnings []trace.Warning, err error) {
 		}
 		return fmt.Sprintf("file of %d traces, %d of them evaluated", len(traces), n), warnings, err
 	case ".json":
-		data, err := os.ReadFile(file)
+		data, err := plain.ReadFile(file, trace.MaxBytes)
 		if err != nil {
 			return "", nil, err
 		}

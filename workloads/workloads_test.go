@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -87,6 +88,20 @@ func TestDefinition(t *testing.T) {
 		if slices.Contains(got.Near, c.near) != (c.near != "") || slices.Contains(got.Track, c.track) != (c.track != "") {
 			t.Errorf("%s: near %v, track %v; want %q and %q", c.name, got.Near, got.Track, c.near, c.track)
 		}
+	}
+}
+
+// A pipe among the files of a dataset would be waited for without an end.
+func TestOpenPipe(t *testing.T) {
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "definitions"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(root, "definitions", "d.json"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(root, t.TempDir()); err == nil || !strings.HasSuffix(err.Error(), "d.json: not a regular file") {
+		t.Errorf("got %v, want not a regular file", err)
 	}
 }
 

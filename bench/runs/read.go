@@ -153,7 +153,11 @@ var (
 // that wraps ErrNoRun; one without a whole event wraps ErrEmpty, and comes with a Run that has nothing but its ID and
 // Running.
 func Read(path string) (*Run, error) {
-	f, err := os.Open(filepath.Join(path, eventsFile))
+	events := filepath.Join(path, eventsFile)
+	if st, err := os.Stat(events); err == nil && !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", events)
+	}
+	f, err := os.Open(events)
 	if errors.Is(err, fs.ErrNotExist) {
 		return readSamples(path)
 	}

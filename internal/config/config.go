@@ -4,6 +4,7 @@
 package config
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,17 +82,10 @@ func Read(path string) (*Config, []*Fault) {
 		f := &Fault{Code: "no-config", Path: path, Msg: fmt.Sprintf(format, args...), Hint: hint, err: err}
 		return c, []*Fault{f}
 	}
-	st, err := os.Stat(path)
-	if err == nil && st.IsDir() {
+	if st, err := os.Stat(path); err == nil && st.IsDir() {
 		return none(nil, "name the file in it: "+filepath.Join(path, Name), "is a folder")
 	}
-	if err == nil && st.Size() > maxSize {
-		return none(nil, "", "%d bytes are more than the limit of %d", st.Size(), maxSize)
-	}
-	var data []byte
-	if err == nil {
-		data, err = os.ReadFile(path)
-	}
+	data, err := plain.ReadFile(path, maxSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return none(err, "run this in the folder of the submission, or name its config.toml", "no such file")
 	}
@@ -297,18 +291,17 @@ type span struct{ start, end int }
 
 // at sets the place of f to s in src, with an excerpt of the line it starts in.
 func (f *Fault) at(src []byte, s span) {
-	text := string(src)
-	s.start = min(s.start, len(text))
-	begin := strings.LastIndexByte(text[:s.start], '\n') + 1
-	line, _, _ := strings.Cut(text[begin:], "\n")
-	line = strings.TrimSuffix(line, "\r")
+	s.start = min(s.start, len(src))
+	begin := bytes.LastIndexByte(src[:s.start], '\n') + 1
+	line, _, _ := bytes.Cut(src[begin:], []byte("\n"))
+	line = bytes.TrimSuffix(line, []byte("\r"))
 	s.start = min(s.start, begin+len(line))
 	s.end = max(s.start, min(s.end, begin+len(line)))
-	f.Line = 1 + strings.Count(text[:begin], "\n")
-	f.Col = 1 + utf8.RuneCountInString(text[begin:s.start])
+	f.Line = 1 + bytes.Count(src[:begin], []byte("\n"))
+	f.Col = 1 + utf8.RuneCount(src[begin:s.start])
 
 	const width = 120 // characters of a line that are shown
-	shown := func(from, to int) []rune { return []rune(plain.Lines(text[from:to])) }
+	shown := func(from, to int) []rune { return []rune(plain.Lines(string(src[from:to]))) }
 	before, marked, after := shown(begin, s.start), shown(s.start, s.end), shown(s.end, begin+len(line))
 	if len(before) > width/2 {
 		before = append([]rune("..."), before[len(before)-width/2:]...)

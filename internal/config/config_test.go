@@ -163,7 +163,7 @@ func TestLoadErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := config.Load(big); err == nil || !strings.HasSuffix(err.Error(),
-		": 2097152 bytes are more than the limit of 1048576") {
+		": more than the limit of 1048576 bytes") {
 		t.Errorf("got %v, want a size limit", err)
 	}
 }
@@ -250,4 +250,19 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("got %+v %+v, want %+v %+v", again.Solution, again.Build, c.Solution, c.Build)
 		}
 	})
+}
+
+// What is wrong very often is told a thousand times.
+func TestManyFaults(t *testing.T) {
+	for _, head := range []string{"[solution]\n", ""} {
+		var text strings.Builder
+		text.WriteString(head)
+		for i := range 20000 {
+			fmt.Fprintf(&text, "k%d = 1\n", i)
+		}
+		_, err := config.Parse(config.Name, []byte(text.String()))
+		if n := len(config.Faults(err)); n < 1000 || n > 1010 {
+			t.Errorf("%q: got %d faults, want about 1000", head, n)
+		}
+	}
 }

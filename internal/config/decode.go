@@ -147,7 +147,7 @@ func parse(path string, data []byte) (*Config, []*Fault) {
 	}
 	c.places = locate(c.src)
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if !slices.Contains(tables, name) {
+		if !slices.Contains(tables, name) && len(faults) < maxFaults {
 			faults = append(faults, c.unknownTable(name, values[name]))
 		}
 	}

@@ -136,8 +136,11 @@ func (t *Table) Text(key string) string {
 // Has tells whether the key is there.
 func (t *Table) Has(key string) bool { return t.values[key] != nil }
 
-// Decode gives the values to the keys, and notes as faults unknown and missing keys and what is not of its type. What
-// is missing, or at fault, gets its default.
+// maxFaults bounds the faults of a table, and the keys that stand in none.
+const maxFaults = 1000
+
+// Decode gives the values to the keys, and notes as faults unknown and missing keys and what is not of its type;
+// of very many, the first thousand. What is missing, or at fault, gets its default.
 func (t *Table) Decode(keys []Key) {
 	t.faults = nil
 	var known []string
@@ -163,7 +166,7 @@ func (t *Table) Decode(keys []Key) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.values)) {
-		if !slices.Contains(known, name) {
+		if !slices.Contains(known, name) && len(t.faults) < maxFaults {
 			t.add("unknown-key", name, t.unknown(name, known), "unknown key %s.%s", t.name, name)
 		}
 	}

@@ -6,7 +6,9 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -98,6 +100,20 @@ func Word(s string) string {
 		return s
 	}
 	return Quote(s)
+}
+
+// ReadFile is os.ReadFile of at most most bytes: a longer file, also one without an end, such as a device, is an error.
+func ReadFile(path string, most int) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
+	if err == nil && len(data) > most {
+		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("more than the limit of %d bytes", most)}
+	}
+	return data, err
 }
 
 // ErrTooLong says that a line is longer than ReadLine may read.

@@ -1,7 +1,9 @@
 package plain
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -74,6 +76,22 @@ func TestQuote(t *testing.T) {
 		if err != nil || string(out) != c.text {
 			t.Errorf("%q: the shell gives %q, %v", c.text, out, err)
 		}
+	}
+}
+
+func TestReadFileIsBounded(t *testing.T) {
+	if data, err := ReadFile("/dev/zero", 5); err == nil || err.Error() != "read /dev/zero: more than the limit of 5 bytes" {
+		t.Errorf("a file without an end: got %d bytes, %v", len(data), err)
+	}
+	name := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(name, []byte("12345"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := ReadFile(name, 5); err != nil || string(data) != "12345" {
+		t.Errorf("got %q, %v", data, err)
+	}
+	if _, err := ReadFile(name, 4); err == nil {
+		t.Error("one byte more than the limit: no error")
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"fisub/internal/plain"
 )
 
 // ReadDefinition reads a definition file. A fault of its content is a *ValidationError that names path.
@@ -30,12 +32,7 @@ func ReadTrace(path string) (*Trace, []Warning, error) {
 }
 
 func readFile[T any](path string, decode func([]byte) (*T, []Warning, error)) (*T, []Warning, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1)) // one byte more, for decode to refuse
+	data, err := plain.ReadFile(path, MaxBytes)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -101,7 +98,7 @@ func DecodeTraces(from io.Reader, path string) (traces []*Trace, warnings []Warn
 func readLine(r *bufio.Reader) (line []byte, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
-		if len(line) <= maxBytes {
+		if len(line) <= MaxBytes {
 			line = append(line, part...)
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {

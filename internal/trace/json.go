@@ -11,11 +11,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Limits on a JSON document.
-const (
-	maxBytes  = 64 << 20
-	maxValues = 1 << 20
-)
+// MaxBytes bounds a JSON document, and a line of several.
+const MaxBytes = 64 << 20
+
+const maxValues = 1 << 20 // of a document
 
 // A value is a JSON value with its place in the document.
 type value struct {
@@ -57,8 +56,8 @@ type reader struct {
 // parse reads the whole document: RFC 8259, and the tokens NaN, Infinity and -Infinity. Keys that stand twice and
 // invalid UTF-8 are faults.
 func parse(data []byte) (*value, *syntaxError) {
-	if len(data) > maxBytes {
-		return nil, &syntaxError{0, fmt.Sprintf("document of %d bytes exceeds %d", len(data), maxBytes)}
+	if len(data) > MaxBytes {
+		return nil, &syntaxError{0, fmt.Sprintf("document of %d bytes exceeds %d", len(data), MaxBytes)}
 	}
 	r := &reader{Decoder: jsontext.NewDecoder(bytes.NewBuffer(finite(data))), data: data}
 	var v value
