@@ -40,7 +40,7 @@ func (a *app) checkCommand() *cli.Command {
 		},
 		Action: func(c *cli.Context) error {
 			if o.files = c.Args().Slice(); len(o.files) > 0 {
-				return a.checkFiles(o.files)
+				return a.checkFiles(c.Context, o.files)
 			}
 			return a.check(c.Context, o)
 		},
@@ -218,7 +218,7 @@ func (a *app) showFindings(findings []preflight.Finding, strict bool) {
 }
 
 // checkFiles checks dataset files; what a file holds is told by its keys.
-func (a *app) checkFiles(names []string) error {
+func (a *app) checkFiles(ctx context.Context, names []string) error {
 	type fault struct {
 		Text string `json:"text"`
 		Hint string `json:"hint,omitempty"`
@@ -233,7 +233,7 @@ func (a *app) checkFiles(names []string) error {
 	var all []checked
 	for _, name := range names {
 		file := a.Path(name)
-		what, warnings, err := preflight.File(file)
+		what, warnings, err := preflight.File(ctx, file)
 		a.warn(warnings)
 		one := checked{File: session.Relative(file), Sound: err == nil, Holds: what}
 		if err != nil {

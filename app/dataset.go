@@ -11,6 +11,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
+	"fisub/preflight"
 	"fisub/session"
 )
 
@@ -103,10 +104,21 @@ func (a *app) datasetVerify(ctx context.Context, o datasetOptions) error {
 		return err
 	}
 	found := verified{Faults: []datasetFault{}}
+	seen := map[string]bool{}
+	var unread error
 	err = session.EachSet(data, o.definition, o.set, func(def *trace.Definition, _ string, ws []*trace.Workload) error {
 		reports, err := data.Verify(ctx, def, ws)
 		if err != nil {
 			return err
+		}
+		if !seen[def.Name] && unread == nil {
+			seen[def.Name] = true
+			var faults []string
+			faults, unread = preflight.Definition(ctx, def)
+			for _, text := range faults {
+				found.Faults = append(found.Faults, datasetFault{Definition: def.Name, Text: text})
+				a.term.Error(def.Name+": "+text, "")
+			}
 		}
 		for _, r := range reports {
 			found.Workloads++
@@ -129,6 +141,9 @@ func (a *app) datasetVerify(ctx context.Context, o datasetOptions) error {
 	} else {
 		fmt.Fprintf(a.stdout, "%s checked, %s\n", plain.Count(found.Workloads, "workload"), plain.Count(len(found.Faults),
 			"fault"))
+	}
+	if unread != nil {
+		a.term.Note("references were not looked at: %v", unread)
 	}
 	if n := found.AbsentFiles; n > 0 {
 		a.term.Note("not made yet: %s; fisub local makes them when it needs them, fisub dataset synth at once",

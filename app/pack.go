@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -33,7 +34,7 @@ func (a *app) packCommand() *cli.Command {
 			boolFlag(&o.packed, "packed", "write packed_solution.json, the name that the contest's collector prefers over "+
 				"the sources"),
 		},
-		Action: func(*cli.Context) error { return a.pack(o) },
+		Action: func(c *cli.Context) error { return a.pack(c.Context, o) },
 	}
 }
 
@@ -49,7 +50,7 @@ type packed struct {
 	Findings    []preflight.Finding `json:"findings"`
 }
 
-func (a *app) pack(o packOptions) error {
+func (a *app) pack(ctx context.Context, o packOptions) error {
 	if o.out != "" && o.packed {
 		return usage.Errorf("packed_solution.json has a fixed name", "-o and --packed exclude each other")
 	}
@@ -72,7 +73,7 @@ func (a *app) pack(o packOptions) error {
 			return usage.Errorf("name another file", "-o %s: it is a part of what is packed", out)
 		}
 	}
-	findings := preflight.Sources(s.Solution, s.Definition)
+	findings := preflight.Sources(ctx, s.Solution, s.Definition)
 	if err := pack.Write(a.stdout, out, s.Solution); err != nil {
 		return err
 	}

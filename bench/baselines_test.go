@@ -14,7 +14,7 @@ import (
 	"fisub/internal/event"
 	"fisub/internal/trace"
 	"fisub/pack"
-	"fisub/preflight/source"
+	"fisub/preflight"
 	"fisub/workloads"
 )
 
@@ -51,7 +51,7 @@ func TestBaselines(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, f := range source.Inspect(sol, def) {
+			for _, f := range preflight.Sources(t.Context(), sol, def) {
 				if f.Code != "forbidden-library" || filepath.Base(cfg.Root()) != "flashinfer" { // which is what it is for
 					t.Errorf("finding: %v", f)
 				}

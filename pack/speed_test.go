@@ -31,7 +31,7 @@ func BenchmarkPack(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		source.Inspect(sol, &def)
+		source.Inspect(sol, &def, nil)
 		sol.Hash()
 		sol.JSON(trace.Indent)
 	}

@@ -1,16 +1,20 @@
 package preflight
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
 // File checks a file of a dataset by the rules of its format, and says in words what it holds, which its keys tell.
-func File(file string) (what string, warnings []trace.Warning, err error) {
+// A reference is looked at where there is a Python.
+func File(ctx context.Context, file string) (what string, warnings []trace.Warning, err error) {
 	switch filepath.Ext(file) {
 	case ".jsonl":
 		traces, warnings, err := trace.ReadTraces(file)
@@ -49,6 +53,16 @@ func File(file string) (what string, warnings []trace.Warning, err error) {
 		def, warnings, err := trace.ReadDefinition(file)
 		if err != nil {
 			return "", warnings, err
+		}
+		faults, err := Definition(ctx, def)
+		if err != nil {
+			return fmt.Sprintf("definition %s, whose reference was not looked at: %v", def.Name, err), warnings, nil
+		}
+		for i, text := range faults {
+			faults[i] = file + ": " + text
+		}
+		if len(faults) > 0 {
+			return "", warnings, errors.New(strings.Join(faults, "\n"))
 		}
 		return "definition " + def.Name, warnings, nil
 	}

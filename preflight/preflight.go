@@ -98,7 +98,10 @@ func Submission(ctx context.Context, o Options) (*Report, error) {
 		c.packed()
 	}
 	if c.Report.Solution != nil {
-		c.sources()
+		c.sources(ctx)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
 	if c.Report.Definition != nil {
 		c.workloads()
@@ -115,7 +118,9 @@ func Submission(ctx context.Context, o Options) (*Report, error) {
 }
 
 // Sources are the findings in the sources of sol alone, under their bare names; def may be nil.
-func Sources(sol *trace.Solution, def *trace.Definition) []Finding { return source.Inspect(sol, def) }
+func Sources(ctx context.Context, sol *trace.Solution, def *trace.Definition) []Finding {
+	return source.Inspect(sol, def, python(ctx, pythonLimit))
+}
 
 type checker struct {
 	Options
@@ -286,9 +291,9 @@ func (c *checker) content(path, text string) {
 const largeSource = 2 << 20
 
 // sources inspects the solution, and puts the places of its findings where its files are.
-func (c *checker) sources() {
+func (c *checker) sources(ctx context.Context) {
 	sol := c.Report.Solution
-	found := source.Inspect(sol, c.Report.Definition)
+	found := Sources(ctx, sol, c.Report.Definition)
 	entryFile, _ := sol.Entry()
 	if !slices.ContainsFunc(sol.Sources, func(s trace.SourceFile) bool { return s.Path == entryFile }) {
 		// That the entry file is missing is told once, at the config.

@@ -92,7 +92,7 @@ func TestNew(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, f := range preflight.Sources(sol, def) {
+				for _, f := range preflight.Sources(t.Context(), sol, def) {
 					t.Errorf("finding: %s", f)
 				}
 				if sol.Name != opts.Name || sol.Author != opts.Author {

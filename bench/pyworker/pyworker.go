@@ -63,22 +63,28 @@ func Caches() (folders []string) {
 	return folders
 }
 
+// Pythons are the interpreters to choose from, the first one first: $FISUB_PYTHON alone where it is set, else python3 and
+// python. They may be of any version.
+func Pythons() (paths []string) {
+	names := []string{"python3", "python"}
+	if named := os.Getenv("FISUB_PYTHON"); named != "" {
+		names = []string{named}
+	}
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
 // Find looks for the interpreter of Command, and tells whether it has torch without importing it: that takes seconds.
 // Its errors are those of Command; beside one the path is that of a Python that is too old or has no torch, or "".
 func Find(ctx context.Context) (string, error) {
-	candidates := []string{"python3", "python"}
-	named := os.Getenv("FISUB_PYTHON")
-	if named != "" {
-		candidates = []string{named}
-	}
 	without := ""
-	for _, name := range candidates {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			continue
-		}
+	for _, path := range Pythons() {
 		limit, cancel := context.WithTimeout(ctx, 30*time.Second)
-		err = exec.CommandContext(limit, path, "-c",
+		err := exec.CommandContext(limit, path, "-c",
 			"import importlib.util, sys; sys.exit(sys.version_info < (3, 9) or importlib.util.find_spec('torch') is None)").Run()
 		cancel()
 		if err == nil {
@@ -95,9 +101,9 @@ func Find(ctx context.Context) (string, error) {
 	case without != "":
 		return without, &worker.Error{Kind: worker.Machine, Code: "no-torch",
 			Text: fmt.Sprintf("python: %s is not Python 3.9 or later with torch", without)}
-	case named != "":
+	case os.Getenv("FISUB_PYTHON") != "":
 		return "", &worker.Error{Kind: worker.Machine, Code: "no-python",
-			Text: fmt.Sprintf("python: FISUB_PYTHON: no program %s", named)}
+			Text: fmt.Sprintf("python: FISUB_PYTHON: no program %s", os.Getenv("FISUB_PYTHON"))}
 	}
 	return "", &worker.Error{Kind: worker.Machine, Code: "no-python",
 		Text: "python: neither python3 nor python is on PATH"}

@@ -9,23 +9,30 @@ import (
 	"fisub/internal/trace"
 )
 
-// maxAlike is how many findings of one kind are told for one file; the last one says how many more there are.
+// maxAlike is how many findings of one kind are told for one file, and one of autotuning; the last one says how many
+// more there are.
 const maxAlike = 5
 
 // limit cuts findings that repeat themselves.
 func limit(findings []Finding) []Finding {
 	type kind struct{ path, code string }
 	count := map[kind]int{}
+	most := func(code string) int {
+		if code == "autotune" {
+			return 1
+		}
+		return maxAlike
+	}
 	var out []Finding
 	for _, f := range findings {
 		k := kind{f.Path, f.Code}
-		if count[k]++; count[k] <= maxAlike {
+		if count[k]++; count[k] <= most(f.Code) {
 			out = append(out, f)
 		}
 	}
 	for i := len(out) - 1; i >= 0; i-- {
 		k := kind{out[i].Path, out[i].Code}
-		if more := count[k] - maxAlike; more > 0 {
+		if more := count[k] - most(k.code); more > 0 {
 			out[i].Msg += fmt.Sprintf(" (and %d more in this file)", more)
 			count[k] = 0
 		}

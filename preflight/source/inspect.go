@@ -1,6 +1,6 @@
-// Package source reads the sources of a solution, as text: exports, signatures and imports against the definition
-// (Inspect), and what the contest forbids, or its builder and evaluator stumble over. It compiles and runs nothing,
-// reads no files, and takes hostile sources in bounded time.
+// Package source reads the sources of a solution: exports, signatures and imports against the definition (Inspect), and
+// what the contest forbids, or its builder and evaluator stumble over. C++ it reads as text, in bounded time; of Python
+// it asks CPython, which its caller runs. It runs none of the sources, and reads no files.
 package source
 
 import (
@@ -56,21 +56,15 @@ var (
 
 // Inspect reads the sources of sol and returns what would keep it from being built or called, in order of place. It
 // reads them as the builder of the solution's language and binding would, but only their surface: exports, signatures,
-// imports. def may be nil, and then parameters are not counted.
-func Inspect(sol *trace.Solution, def *trace.Definition) []Finding {
+// imports. def may be nil, and then parameters are not counted. Where python fails, a note says so; it is not called
+// where there are no Python sources.
+func Inspect(sol *trace.Solution, def *trace.Definition, python Python) []Finding {
 	n := &inspector{sol: sol, def: def}
 	n.entry, n.symbol, _ = strings.Cut(sol.Spec.EntryPoint, "::")
-	switch sol.Spec.Language {
-	case trace.CUDA, trace.CPP:
+	if n.compiles() {
 		n.compiled()
-		for _, s := range sol.Sources {
-			if suffix(path.Base(s.Path)) == ".py" {
-				n.tvmModule(s, lexPython(s.Content), Warning)
-			}
-		}
-	default:
-		n.python()
 	}
+	n.python(python)
 	slices.SortStableFunc(n.findings, func(a, b Finding) int {
 		return cmp.Or(strings.Compare(a.Path, b.Path), a.Line-b.Line, a.Col-b.Col)
 	})
@@ -88,13 +82,18 @@ type inspector struct {
 
 // add notes a finding at the byte pos of a source, or at no place in it where pos is negative.
 func (n *inspector) add(s Severity, code, file, text string, pos int, hint, format string, args ...any) {
-	f := Finding{Code: code, Path: file, Msg: fmt.Sprintf(format, args...), Hint: hint, Severity: s}
+	var at pyPlace
 	if pos >= 0 {
 		begin := strings.LastIndexByte(text[:pos], '\n') + 1
-		f.Line = 1 + strings.Count(text[:begin], "\n")
-		f.Col = 1 + utf8.RuneCountInString(text[begin:pos])
+		at.Line = 1 + strings.Count(text[:begin], "\n")
+		at.Column = 1 + utf8.RuneCountInString(text[begin:pos])
 	}
-	n.findings = append(n.findings, f)
+	n.at(s, code, file, at, hint, format, args...)
+}
+
+func (n *inspector) at(s Severity, code, file string, at pyPlace, hint, format string, args ...any) {
+	n.findings = append(n.findings, Finding{Code: code, Path: file, Line: at.Line, Col: at.Column,
+		Msg: fmt.Sprintf(format, args...), Hint: hint, Severity: s})
 }
 
 // expected is the number of arguments of a call, and how it comes about.
@@ -128,6 +127,11 @@ func (n *inspector) arityHint(got int) string {
 		names = append(names, n.def.Outputs.Keys()...)
 	}
 	return "the arguments are " + strings.Join(names, ", ")
+}
+
+// compiles tells whether the language is one of C++.
+func (n *inspector) compiles() bool {
+	return n.sol.Spec.Language == trace.CUDA || n.sol.Spec.Language == trace.CPP
 }
 
 // compiled inspects cuda and cpp.
@@ -308,190 +312,6 @@ func (n *inspector) target(u *unit, e export) *Finding {
 			"expected %s (%s), but %s has %d", plural(want, "parameter"), sum, f.name(), got)
 	}
 	return &one.findings[0]
-}
-
-// python inspects python, triton and tilelang.
-func (n *inspector) python() {
-	if ext := suffix(path.Base(n.entry)); ext != ".py" {
-		hint := ""
-		if slices.Contains(cudaCompiled, strings.ToLower(ext)) {
-			hint = `set language = "cuda"`
-		}
-		n.add(Error, "entry-suffix", n.entry, "", -1, hint, "entry file is not a Python file")
-		return
-	}
-	siblings := map[string]bool{}
-	for _, s := range n.sol.Sources {
-		if top, _, sub := strings.Cut(strings.TrimPrefix(s.Path, "./"), "/"); sub {
-			siblings[top] = true
-		} else if stem, ok := strings.CutSuffix(top, ".py"); ok {
-			siblings[stem] = true
-		}
-	}
-	for _, installed := range []string{"torch", "triton", "tilelang", "numpy", "flashinfer"} {
-		delete(siblings, installed)
-	}
-	for _, s := range n.sol.Sources {
-		if suffix(path.Base(s.Path)) != ".py" {
-			continue
-		}
-		lines := lexPython(s.Content)
-		m := parsePython(lines)
-		n.pyConduct(s, lines, m)
-		n.imports(s, m, siblings)
-		if s.Path == n.entry {
-			n.pyEntry(s, m)
-		}
-	}
-}
-
-// imports looks for sibling modules imported by an absolute name. One that is also imported relatively is a fallback.
-func (n *inspector) imports(s trace.SourceFile, m *pyModule, siblings map[string]bool) {
-	relative := map[string]bool{}
-	for _, imp := range m.imports {
-		if top, _, _ := strings.Cut(imp.module, "."); imp.relative {
-			relative[top] = true
-		}
-	}
-	for _, imp := range m.imports {
-		top, _, _ := strings.Cut(imp.module, ".")
-		if imp.relative || relative[top] || !siblings[top] {
-			continue
-		}
-		n.add(Error, "absolute-import", s.Path, s.Content, imp.pos,
-			fmt.Sprintf("write from . import %s, or from .%s import ...", top, top),
-			"absolute import of %s, which is a file of this solution", imp.module)
-	}
-}
-
-func (n *inspector) pyEntry(s trace.SourceFile, m *pyModule) {
-	fs := m.functions[n.symbol]
-	if pos, class := m.classes[n.symbol]; class && len(fs) == 0 {
-		n.add(Error, "class-entry", s.Path, s.Content, pos, "name a function, which may keep an instance",
-			"entry %s is a class: the call would make an instance and return it", n.symbol)
-		return
-	}
-	if len(fs) == 0 {
-		if m.bound[n.symbol] || m.bound["*"] {
-			return
-		}
-		names := make([]string, 0, len(m.functions))
-		for name := range m.functions {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		hint := fmt.Sprintf("define it: def %s(...)", n.symbol)
-		if near := words.Nearest(n.symbol, names); len(near) > 0 {
-			hint = fmt.Sprintf("did you mean %q?", n.entry+"::"+near[0])
-		}
-		n.add(Error, "no-function", s.Path, "", -1, hint, "no top-level function %s", n.symbol)
-		return
-	}
-	if fs[0].jit() && n.sol.Spec.Language == trace.Python {
-		n.add(Note, "jit-language", s.Path, s.Content, fs[0].pos, `set language = "triton"`,
-			"language is python, but %s is a Triton function", n.symbol)
-	}
-	var first *Finding
-	for _, f := range slices.Backward(fs[max(0, len(fs)-maxSame):]) {
-		finding := n.pyFunction(s, m, f)
-		if finding == nil {
-			return
-		}
-		if first == nil {
-			first = finding
-		}
-	}
-	n.findings = append(n.findings, *first)
-}
-
-// jit tells whether f is a Triton kernel, which cannot be called without a grid.
-func (f pyFunction) jit() bool {
-	return slices.ContainsFunc(f.decorators, func(name []string) bool {
-		switch strings.Join(name, ".") {
-		case "triton.jit", "triton.autotune", "triton.heuristics", "jit", "autotune":
-			return true
-		}
-		return false
-	})
-}
-
-// pyFunction returns what is wrong with the call of f, or nil.
-func (n *inspector) pyFunction(s trace.SourceFile, m *pyModule, f pyFunction) *Finding {
-	one := inspector{sol: n.sol, def: n.def}
-	found := func(code, hint, format string, args ...any) *Finding {
-		one.add(Error, code, s.Path, s.Content, f.pos, hint, format, args...)
-		return &one.findings[0]
-	}
-	if f.jit() {
-		return found("jit-entry", "name a Python function that launches it",
-			"entry %s is a @triton.jit function, which cannot be called without a grid", n.symbol)
-	}
-	if f.async {
-		return found("async-entry", "write def, without async",
-			"entry %s is async: a call makes a coroutine and runs nothing", n.symbol)
-	}
-	for _, name := range f.decorators {
-		switch strings.Join(name, ".") {
-		case "functools.lru_cache", "functools.cache", "lru_cache", "cache":
-			return found("cached-call", "compute in every call: cached results are forbidden",
-				"%s keeps its results from call to call", n.symbol)
-		case "torch.no_grad", "torch.inference_mode":
-		default:
-			return nil // it may change the signature
-		}
-	}
-	if n.def == nil {
-		return nil
-	}
-	want, sum := n.expected()
-	least, most, keyword := positional(f.params)
-	takes := fmt.Sprint(least)
-	if most > least {
-		takes = fmt.Sprintf("%d to %d", least, most)
-	} else if most < 0 {
-		takes = fmt.Sprintf("%d or more", least)
-	}
-	switch {
-	case want < least || most >= 0 && want > most:
-		return found("parameter-count", n.arityHint(least), "expected %s (%s), but %s takes %s",
-			plural(want, "positional parameter"), sum, n.symbol, takes)
-	case keyword != "":
-		return found("keyword-only", "give it a default",
-			"%s has the keyword-only parameter %s without a default, which a call never gives", n.symbol, keyword)
-	}
-	if n.sol.Spec.DestinationPassingStyle || m.future || len(f.returns) == 0 {
-		return nil
-	}
-	out := n.def.Outputs.Len()
-	switch returned, ok := returns(f.returns); {
-	case ok && returned != out:
-		return found("return-annotation", "mend the annotation, which the builder reads, or leave it out",
-			"%s is annotated to return %s, but the definition has %s", n.symbol, plural(returned, "value"),
-			plural(out, "output"))
-	}
-	return nil
-}
-
-// returns counts the values of a return annotation; ok is false where it leaves the number open.
-func returns(ts []token) (count int, ok bool) {
-	if slices.ContainsFunc(ts, func(t token) bool { return t.kind == str || t.is("|") }) {
-		return 0, false
-	}
-	if len(ts) == 1 && ts[0].is("None") {
-		return 0, true
-	}
-	for i, t := range ts {
-		if t.is("[") {
-			if name := ts[max(0, i-1)].text; name != "tuple" && name != "Tuple" {
-				return 0, false
-			}
-			parts := pySplit(inner(ts, i, match(ts, i)))
-			open := slices.ContainsFunc(parts, func(p []token) bool { return len(p) > 0 && p[0].is(".") })
-			return len(parts), !open
-		}
-	}
-	last := ts[len(ts)-1].text
-	return 1, last == "Tensor"
 }
 
 // suffix is the ending of a file name, with its dot. A name's first or last character is not the dot of one.

@@ -1,349 +1,304 @@
 package source
 
 import (
+	"fmt"
+	"path"
 	"slices"
 	"strings"
+
+	words "fisub/internal/plain"
+
+	"fisub/internal/trace"
 )
 
-// A pyLine is one logical line of Python: its tokens, and its indentation in characters.
-type pyLine struct {
-	indent int
-	tokens []token
-}
+// forbidden are libraries of finished kernels, by the name under which Python imports them.
+var forbidden = strings.Fields(
+	"flashinfer deep_gemm sgl_kernel sglang vllm flash_attn flash_attn_interface flash_mla fla xformers " +
+		"transformer_engine tensorrt_llm tensorrt aiter flashmla mamba_ssm causal_conv1d liger_kernel sageattention " +
+		"lmdeploy vllm_flash_attn deep_ep")
 
-// lexPython splits Python into logical lines, without comments. It accepts any bytes; an open string or bracket runs to
-// the end of its line or file.
-func lexPython(src string) []pyLine {
-	var lines []pyLine
-	var line pyLine
-	depth := 0
-	fresh := true // at the start of a logical line
-	end := func() {
-		if len(line.tokens) > 0 {
-			lines = append(lines, line)
-		}
-		line = pyLine{}
-		fresh = true
-	}
-	add := func(kind tokenKind, from, to int) {
-		fresh = false
-		line.tokens = append(line.tokens, token{kind, src[from:to], from})
-	}
-	for i := 0; i < len(src); {
-		c := src[i]
-		start := i
-		switch {
-		case i == 0 && strings.HasPrefix(src, bom):
-			i += len(bom)
-		case c == '\n':
-			i++
-			if depth == 0 {
-				end()
-			}
-		case c == ' ' || c == '\t':
-			if fresh {
-				line.indent++
-			}
-			i++
-		case c == '\r' || c == '\f' || c == '\v':
-			i++
-		case c == '\\' && i+1 < len(src) && src[i+1] == '\n':
-			i += 2
-		case c == '#':
-			for i < len(src) && src[i] != '\n' {
-				i++
-			}
-		case c == ';' && depth == 0:
-			i++
-			indent := line.indent
-			end()
-			line.indent, fresh = indent, false
-		case c == '"' || c == '\'':
-			i = pyString(src, i)
-			add(str, start, i)
-		case isLetter(c):
-			i = word(src, i)
-			if i < len(src) && i-start <= 2 && (src[i] == '"' || src[i] == '\'') &&
-				strings.Trim(src[start:i], "rbuftRBUFT") == "" {
-				i = pyString(src, i)
-				add(str, start, i)
-			} else {
-				add(ident, start, i)
-			}
-		case isDigit(c):
-			i = word(src, i)
-			add(number, start, i)
-		default:
-			i++
-			switch {
-			case strings.IndexByte("([{", c) >= 0:
-				depth++
-			case strings.IndexByte(")]}", c) >= 0:
-				depth = max(0, depth-1)
-			case i < len(src) && (c == '-' && src[i] == '>' || src[i] == '=' && strings.IndexByte("=!<>:+-*/%&|^@", c) >= 0 ||
-				c == '*' && src[i] == '*'):
-				i++
-			}
-			add(punct, start, i)
-		}
-	}
-	end()
-	return lines
-}
+// networked are modules that need a network.
+var networked = strings.Fields(
+	"urllib urllib3 requests httpx aiohttp socket http ftplib huggingface_hub wget websocket paramiko")
 
-// pyString returns the end of the string whose first quote is at i.
-func pyString(src string, i int) int {
-	quote := src[i : i+1]
-	if triple := strings.Repeat(quote, 3); strings.HasPrefix(src[i:], triple) {
-		for i += 3; i < len(src); i++ {
-			if src[i] == '\\' {
-				i++
-			} else if strings.HasPrefix(src[i:], triple) {
-				return i + 3
-			}
-		}
-		return len(src)
-	}
-	for i++; i < len(src); i++ {
-		switch src[i] {
-		case quote[0]:
-			return i + 1
-		case '\n':
-			return i
-		case '\\':
-			i++
-		}
-	}
-	return len(src)
-}
+// absent are modules that the evaluation's image does not have.
+var absent = strings.Fields("cupy jax tensorflow numba pycuda paddle mlx mxnet")
 
-// A pyFunction is a top-level def.
-type pyFunction struct {
-	pos        int
-	decorators [][]string // dotted names
-	params     []token
-	returns    []token // annotation, or nil
-	async      bool
-}
+const forbiddenHint = "write the kernel itself: calls of kernel libraries are forbidden; cuBLAS, through torch too, " +
+	"is not"
 
-// A pyImport is the import of one module: "a.b" of import a.b, or of from a.b import ...
-type pyImport struct {
-	module   string
-	relative bool
-	pos      int
-}
-
-// A pyModule is what a Python source binds at its top level, and what it imports anywhere.
-type pyModule struct {
-	functions map[string][]pyFunction
-	bound     map[string]bool // by anything but a def; "*" for a star import
-	classes   map[string]int  // offset of the name
-	imports   []pyImport
-	future    bool // from __future__ import annotations
-}
-
-func parsePython(lines []pyLine) *pyModule {
-	m := &pyModule{functions: map[string][]pyFunction{}, bound: map[string]bool{}, classes: map[string]int{}}
-	var decorators [][]string
-	open := false // in the body of a top-level if, try, with or loop
-	for _, line := range lines {
-		ts := line.tokens
-		first := ts[0].text
-		if ts[0].is("import") || ts[0].is("from") {
-			m.imported(ts, line.indent == 0 || open)
+// python inspects the Python sources; those of another language are not run, and only what they import is looked at.
+func (n *inspector) python(run Python) {
+	compiled := n.compiles()
+	if ext := suffix(path.Base(n.entry)); !compiled && ext != ".py" {
+		hint := ""
+		if slices.Contains(cudaCompiled, strings.ToLower(ext)) {
+			hint = `set language = "cuda"`
 		}
-		if line.indent > 0 && !open {
-			continue
-		}
-		if line.indent == 0 {
-			switch first {
-			case "if", "elif", "else", "try", "except", "finally", "with", "for", "while", "match":
-				open = true
-			default:
-				open = false
-			}
-		}
-		async := first == "async"
-		if async && len(ts) > 1 && ts[1].is("def") {
-			ts = ts[1:]
-			first = "def"
-		}
-		switch {
-		case ts[0].is("@"):
-			var name []string
-			for _, t := range ts[1:] {
-				if t.kind == ident {
-					name = append(name, t.text)
-				} else if !t.is(".") {
-					break
-				}
-			}
-			decorators = append(decorators, name)
-			continue
-		case first == "def" && len(ts) > 2:
-			m.define(ts, decorators, async)
-		case first == "class" && len(ts) > 1:
-			m.bound[ts[1].text], m.classes[ts[1].text] = true, ts[1].pos
-		case ts[0].kind == ident:
-			for i := 0; i+1 < len(ts); i++ {
-				if t := ts[i]; t.is("(") || t.is("[") || t.is("{") {
-					i = match(ts, i) - 1
-				} else if t.kind == ident && (ts[i+1].is("=") || ts[i+1].is(":") || ts[i+1].is(",") || ts[i+1].is(":=")) {
-					m.bound[t.text] = true
-				}
-			}
-		}
-		decorators = nil
-	}
-	return m
-}
-
-func (m *pyModule) define(ts []token, decorators [][]string, async bool) {
-	f := pyFunction{pos: ts[1].pos, decorators: decorators, async: async}
-	i := 2
-	if ts[i].is("[") {
-		i = match(ts, i)
-	}
-	if i >= len(ts) || !ts[i].is("(") {
+		n.add(Error, "entry-suffix", n.entry, "", -1, hint, "entry file is not a Python file")
 		return
 	}
-	end := match(ts, i)
-	f.params = inner(ts, i, end)
-	if end < len(ts) && ts[end].is("->") {
-		for _, t := range ts[end+1:] {
-			if t.is(":") {
-				break
-			}
-			f.returns = append(f.returns, t)
-		}
+	entry := n.entry
+	if compiled {
+		entry = ""
 	}
-	m.functions[ts[1].text] = append(m.functions[ts[1].text], f)
-}
-
-// imported takes an import statement; top tells that it binds names of the module.
-func (m *pyModule) imported(ts []token, top bool) {
-	from := ts[0].is("from")
-	imp := pyImport{pos: ts[0].pos}
-	last := ""
-	names := !from // in the part that binds names
-	flush := func() {
-		if imp.module != "" || imp.relative {
-			m.imports = append(m.imports, imp)
-		}
+	f, err := solutionFacts(run, n.sol, entry, n.symbol)
+	if err != nil && !compiled {
+		n.add(Note, "python-not-read", "", "", -1, "install Python 3.8 or later, or set FISUB_PYTHON to one",
+			"Python sources were not looked at: %v", err)
 	}
-	alias := false
-	for _, t := range ts[1:] {
-		switch {
-		case from && !names && t.is("import"):
-			names = true
-			flush()
-		case from && !names && t.is("."):
-			if imp.module == "" {
-				imp.relative = true
-			} else {
-				imp.module += "."
+	if err != nil {
+		return
+	}
+	for _, file := range f.Files {
+		if file.Error != nil && !compiled {
+			n.syntax(f.Version, file)
+		}
+		for _, fact := range file.Facts {
+			if fact.Kind == "import" {
+				n.tvmModule(file.Path, fact)
 			}
-		case from && !names && t.kind == ident:
-			imp.module += t.text
-		case from && imp.module == "__future__" && t.is("annotations"):
-			m.future = true
-		case t.is("*") && top:
-			m.bound["*"] = true
-		case t.is("as"):
-			alias = true
-			last = ""
-		case t.is(","):
-			if !from {
-				flush()
-				imp.module = ""
-			}
-			if top && last != "" {
-				m.bound[last] = true
-			}
-			last, alias = "", false
-		case !from && t.is("."):
-			imp.module += "."
-		case t.kind == ident:
-			if !from && !alias {
-				imp.module += t.text
-			}
-			if from && imp.relative && imp.module == "" {
-				m.imports = append(m.imports, pyImport{module: t.text, relative: true, pos: t.pos})
-			}
-			if last == "" {
-				last = t.text
+			if !compiled {
+				n.pyFact(file.Path, fact)
 			}
 		}
 	}
-	if !from {
-		flush()
-	}
-	if top && last != "" {
-		m.bound[last] = true
+	if f.Entry != nil && !compiled {
+		n.pyEntry(f.Entry)
 	}
 }
 
-// positional is the range of positional arguments that a parameter list takes; most is -1 for *args. keyword names a
-// keyword-only parameter without default, which no positional call can give.
-func positional(params []token) (least, most int, keyword string) {
-	star := false
-	for _, p := range pySplit(params) {
-		if len(p) == 0 {
-			continue
-		}
-		hasDefault := slices.ContainsFunc(outer(p), func(t token) bool { return t.is("=") })
+// syntax tells what CPython does not take. Only what is certainly run, and not Python for the contest's, is an error.
+func (n *inspector) syntax(version string, file pyFile) {
+	found := Finding{Code: "python-syntax", Severity: Error, Path: file.Path, Line: file.Error.Line,
+		Col: file.Error.Column, Msg: "not valid Python: " + file.Error.Text}
+	switch {
+	case file.Error.Doubtful:
+		found.Severity, found.Msg = Warning, fmt.Sprintf("not valid Python %s: %s", version, file.Error.Text)
+		found.Hint = "the contest's Python is 3.12: see that it takes it"
+	case !file.Reached:
+		found.Severity, found.Hint = Warning, "delete the file where nothing imports it"
+	}
+	n.findings = append(n.findings, found)
+}
+
+// tvmModule looks for tvm.ffi, which is no module: the package is called tvm_ffi.
+func (n *inspector) tvmModule(file string, f pyFact) {
+	if f.Name != "tvm.ffi" && !strings.HasPrefix(f.Name, "tvm.ffi.") &&
+		(f.Name != "tvm" || !slices.Contains(f.Names, "ffi")) {
+		return
+	}
+	severity := Error
+	if !f.Reached || f.Guarded {
+		severity = Warning
+	}
+	n.at(severity, "tvm-ffi-module", file, f.pyPlace, "write tvm_ffi, or delete the file where nothing calls it",
+		"there is no module tvm.ffi")
+}
+
+// pyFact judges what the code does. What the entry does not reach is a warning for an error, and a note for a warning.
+func (n *inspector) pyFact(file string, f pyFact) {
+	add := func(severity Severity, code, hint, format string, args ...any) {
 		switch {
-		case p[0].is("**") || p[0].is("/"):
-		case p[0].is("*"):
-			star = true
-			if len(p) > 1 {
-				most = -1
-			}
-		case star:
-			if !hasDefault && keyword == "" {
-				keyword = p[0].text
-			}
+		case f.Reached:
+		case severity == Error:
+			severity = Warning
 		default:
-			if most++; !hasDefault {
-				least++
-			}
+			severity = Note
 		}
+		n.at(severity, code, file, f.pyPlace, hint, format, args...)
 	}
-	return least, most, keyword
+	switch f.Kind {
+	case "import":
+		n.module(file, f, add)
+	case "call":
+		n.pyCall(file, f, add)
+	case "name":
+		lib, torch := strings.CutPrefix(f.Name, "torch.ops.")
+		if torch && slices.Contains(forbidden, lib) {
+			add(Error, "forbidden-library", forbiddenHint, "%s is used", lib)
+		} else if !torch {
+			add(Note, "autotune",
+				"fix the configuration for each shape: a choice that changes while it is timed is a RUNTIME_ERROR",
+				"autotuning runs at evaluation")
+		}
+	case "literal":
+		switch f.Name {
+		case "image":
+			add(Error, "shipped-binary", binaryHint, "a compiled kernel in a string")
+		case "ptx":
+			add(Error, "shipped-binary", binaryHint, "a kernel in PTX, which is the output of a compiler")
+		default:
+			add(Warning, "binary-text", binaryHint, "a string of %d characters that looks like encoded data", f.Size)
+		}
+	case "cache":
+		add(Warning, "cached-by-pointer",
+			"compute in every call: addresses come back with other contents, and cached results are forbidden",
+			"%s keeps something by address from call to call", f.Name)
+	}
 }
 
-// outer returns the tokens of ts outside brackets.
-func outer(ts []token) []token {
-	var out []token
-	for i := 0; i < len(ts); i++ {
-		if ts[i].is("(") || ts[i].is("[") || ts[i].is("{") {
-			i = match(ts, i) - 1
-			continue
-		}
-		out = append(out, ts[i])
+// module judges an import.
+func (n *inspector) module(file string, f pyFact, add func(s Severity, code, hint, format string, args ...any)) {
+	top, _, _ := strings.Cut(f.Name, ".")
+	switch {
+	case f.Level > 0 || f.Own && f.Helped:
+	case f.Own:
+		add(Error, "absolute-import", fmt.Sprintf("write from . import %s, or from .%s import ...", top, top),
+			"absolute import of %s, which is a file of this solution", f.Name)
+	case slices.Contains(forbidden, top) && f.Called:
+		n.at(Error, "forbidden-library", file, f.pyPlace, forbiddenHint, "%s is used", top)
+	case slices.Contains(forbidden, top) && !f.About:
+		n.at(Warning, "forbidden-library", file, f.pyPlace,
+			"leave the import out: where the evaluation does not have it, the file does not load",
+			"%s is imported; calls of it, which the entry does not seem to reach, are forbidden", top)
+	case slices.Contains(networked, top):
+		add(Warning, "network", "there is no network at evaluation", "%s is imported", top)
+	case slices.Contains(absent, top):
+		add(Warning, "absent-module",
+			"dependencies are not installed: the evaluation has torch, triton, numpy and what comes with CUDA",
+			"%s is imported, which the evaluation does not have", top)
+	case top == "subprocess" || top == "pip":
+		add(Warning, "subprocess", "a kernel has no use for a process", "%s is imported", top)
 	}
-	return out
 }
 
-// pySplit cuts ts at the commas outside brackets and lambdas.
-func pySplit(ts []token) [][]token {
-	var parts [][]token
-	start, lambdas := 0, 0
-	for i := 0; i < len(ts); i++ {
-		switch t := ts[i]; {
-		case t.is("(") || t.is("[") || t.is("{"):
-			i = match(ts, i) - 1
-		case t.is("lambda"):
-			lambdas++
-		case t.is(":") && lambdas > 0:
-			lambdas--
-		case t.is(",") && lambdas == 0:
-			parts = append(parts, ts[start:i])
-			start = i + 1
+// pyCall judges a call by the name of what is called.
+func (n *inspector) pyCall(file string, f pyFact, add func(s Severity, code, hint, format string, args ...any)) {
+	last := f.Name[strings.LastIndexByte(f.Name, '.')+1:]
+	switch {
+	case f.Name == "torch.cuda.synchronize":
+		add(Warning, "synchronize",
+			"leave it out: the harness waits, and the wait is timed where the call has several kernels",
+			"%s waits for the GPU", f.Name)
+	case f.Name == "torch.cuda.CUDAGraph" || f.Name == "torch.cuda.graph" || last == "make_graphed_callables":
+		add(Warning, "cuda-graph", "launch the kernels themselves; a graph is no faster under the contest's timing",
+			"%s: a graph keeps the addresses that it was captured with", f.Name)
+	case last == "device_print" || f.Name == "tl.static_print":
+		add(Note, "printf", "take it out before you submit", "%s in device code: every call of every timing grows the log",
+			last)
+	case f.Name == "os.system" || f.Name == "os.popen" || strings.HasPrefix(f.Name, "os.exec") ||
+		strings.HasPrefix(f.Name, "os.spawn"):
+		add(Warning, "subprocess", "a kernel has no use for a process", "%s starts a process", f.Name)
+	case last == "CDLL" || last == "LoadLibrary" || last == "load_library":
+		if !strings.HasPrefix(f.Argument, "libcuda") && !strings.HasPrefix(f.Argument, "libnvrtc") {
+			add(Warning, "dlopen", "ship sources only; binding = \"tvm-ffi\" compiles CUDA", "%s loads code at run time",
+				f.Name)
+		}
+	case strings.HasPrefix(f.Name, "torch.hub."):
+		add(Warning, "network", "there is no network at evaluation", "%s downloads", f.Name)
+	case slices.Contains(moduleLoads, last):
+		if !slices.ContainsFunc(n.sol.Sources, func(s trace.SourceFile) bool {
+			return s.Path == file && strings.Contains(s.Content, "nvrtc")
+		}) {
+			add(Error, "shipped-binary", binaryHint, "%s loads a compiled kernel", last)
+		}
+	case (f.Name == "open" || last == "load" || last == "fromfile" || last == "Path") &&
+		(strings.HasPrefix(f.Argument, "/") || strings.HasPrefix(f.Argument, "~")):
+		add(Warning, "absolute-path", "the evaluation has the sources and nothing else",
+			"a path of this machine is read, %s", clip(f.Argument))
+	}
+}
+
+// pyEntry looks for the entry in its file.
+func (n *inspector) pyEntry(e *pyEntry) {
+	if e.Class != nil && len(e.Defs) == 0 {
+		n.at(Error, "class-entry", n.entry, *e.Class, "name a function, which may keep an instance",
+			"entry %s is a class: the call would make an instance and return it", n.symbol)
+		return
+	}
+	if len(e.Defs) == 0 {
+		if e.Bound {
+			return
+		}
+		hint := fmt.Sprintf("define it: def %s(...)", n.symbol)
+		slices.Sort(e.Functions)
+		if near := words.Nearest(n.symbol, e.Functions); len(near) > 0 {
+			hint = fmt.Sprintf("did you mean %q?", n.entry+"::"+near[0])
+		}
+		n.add(Error, "no-function", n.entry, "", -1, hint, "no top-level function %s", n.symbol)
+		return
+	}
+	if first := e.Defs[0]; first.jit() && n.sol.Spec.Language == trace.Python {
+		n.at(Note, "jit-language", n.entry, first.pyPlace, `set language = "triton"`,
+			"language is python, but %s is a Triton function", n.symbol)
+	}
+	var first *Finding
+	for _, f := range slices.Backward(e.Defs[max(0, len(e.Defs)-maxSame):]) {
+		found := n.pyFunction(f)
+		if found == nil {
+			return
+		}
+		if first == nil {
+			first = found
 		}
 	}
-	if start < len(ts) {
-		parts = append(parts, ts[start:])
+	n.findings = append(n.findings, *first)
+}
+
+// jit tells whether f is a Triton kernel, which cannot be called without a grid.
+func (f pyFunction) jit() bool {
+	return slices.ContainsFunc(f.Decorators, func(name string) bool {
+		return slices.Contains([]string{"triton.jit", "triton.autotune", "triton.heuristics", "jit", "autotune"}, name)
+	})
+}
+
+// pyFunction returns what is wrong with the call of f, or nil.
+func (n *inspector) pyFunction(f pyFunction) *Finding {
+	one := inspector{sol: n.sol, def: n.def}
+	found := func(code, hint, format string, args ...any) *Finding {
+		one.at(Error, code, n.entry, f.pyPlace, hint, format, args...)
+		return &one.findings[0]
 	}
-	return parts
+	if f.jit() {
+		return found("jit-entry", "name a Python function that launches it",
+			"entry %s is a @triton.jit function, which cannot be called without a grid", n.symbol)
+	}
+	if f.IsAsync {
+		return found("async-entry", "write def, without async",
+			"entry %s is async: a call makes a coroutine and runs nothing", n.symbol)
+	}
+	for _, name := range f.Decorators {
+		switch name {
+		case "functools.lru_cache", "functools.cache", "lru_cache", "cache":
+			return found("cached-call", "compute in every call: cached results are forbidden",
+				"%s keeps its results from call to call", n.symbol)
+		case "torch.no_grad", "torch.inference_mode":
+		default:
+			return nil // it may change the signature
+		}
+	}
+	if n.def == nil {
+		return nil
+	}
+	want, sum := n.expected()
+	takes := fmt.Sprint(f.Least)
+	if f.Most > f.Least {
+		takes = fmt.Sprintf("%d to %d", f.Least, f.Most)
+	} else if f.Most < 0 {
+		takes = fmt.Sprintf("%d or more", f.Least)
+	}
+	switch {
+	case want < f.Least || f.Most >= 0 && want > f.Most:
+		return found("parameter-count", n.arityHint(f.Least), "expected %s (%s), but %s takes %s",
+			plural(want, "positional parameter"), sum, n.symbol, takes)
+	case f.Keyword != "":
+		return found("keyword-only", "give it a default",
+			"%s has the keyword-only parameter %s without a default, which a call never gives", n.symbol, f.Keyword)
+	}
+	if n.sol.Spec.DestinationPassingStyle || f.Returns == "" {
+		return nil
+	}
+	out := n.def.Outputs.Len()
+	switch {
+	case f.Returns == "other" && out != 1:
+		return found("return-annotation", "write tuple[...] of so many types, without quotes and without from __future__ "+
+			"import annotations, or leave it out",
+			"the builder takes the annotation of %s for one value, but the definition has %s", n.symbol, plural(out, "output"))
+	case f.Returns != "other" && f.Values != out:
+		return found("return-annotation", "mend the annotation, which the builder reads, or leave it out",
+			"%s is annotated to return %s, but the definition has %s", n.symbol, plural(f.Values, "value"),
+			plural(out, "output"))
+	}
+	return nil
 }

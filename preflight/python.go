@@ -1,0 +1,71 @@
+package preflight
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"fisub/bench/pyworker"
+	"fisub/internal/trace"
+	"fisub/preflight/source"
+)
+
+const (
+	pythonLimit = 20 * time.Second // of one script
+	maxFacts    = 64 << 20         // bytes that it may print
+)
+
+// python runs scripts in the first interpreter of pyworker's that takes them, apart from the user's packages and
+// settings.
+func python(ctx context.Context, limit time.Duration) source.Python {
+	return func(script string, stdin []byte) ([]byte, error) {
+		err := errors.New("needs python3")
+		for i, path := range pyworker.Pythons() {
+			out, failed := runScript(ctx, limit, path, script, stdin)
+			if failed == nil {
+				return out, nil
+			}
+			if i == 0 {
+				err = fmt.Errorf("%s: %w", path, failed)
+			}
+		}
+		return nil, err
+	}
+}
+
+func runScript(ctx context.Context, limit time.Duration, path, script string, stdin []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var out, complaint capped
+	cmd := exec.CommandContext(ctx, path, "-I", "-S", "-c", script)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &complaint
+	cmd.WaitDelay = time.Second
+	switch err := cmd.Run(); {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("no answer within %v", limit)
+	case err != nil:
+		lines := strings.Split(strings.TrimSpace(complaint.buffer.String()), "\n")
+		return nil, fmt.Errorf("%w: %.200s", err, lines[len(lines)-1])
+	}
+	return out.buffer.Bytes(), nil
+}
+
+// capped takes so many bytes and then fails.
+type capped struct{ buffer bytes.Buffer }
+
+func (c *capped) Write(p []byte) (int, error) {
+	if c.buffer.Len()+len(p) > maxFacts {
+		return 0, fmt.Errorf("more than %d bytes", maxFacts)
+	}
+	return c.buffer.Write(p)
+}
+
+// Definition returns the faults of a definition's reference and constraints as Python. It fails where they could not be
+// looked at, for want of a Python.
+func Definition(ctx context.Context, def *trace.Definition) (faults []string, err error) {
+	return source.Definition(def, python(ctx, pythonLimit))
+}

@@ -1,0 +1,98 @@
+package preflight
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"fisub/internal/config"
+)
+
+// A fake puts a program python3 first on PATH.
+func fake(t *testing.T, script string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "python3"), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("FISUB_PYTHON", "")
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+"/bin")
+}
+
+// TestPythonNotRead: where no Python looks at the sources, one note says so, and nothing is guessed.
+func TestPythonNotRead(t *testing.T) {
+	p := load(t, filepath.Join("testdata", "reject", "syntax.txtar"))
+	data := p.dataset(t)
+	for _, test := range []struct{ name, script, want string }{
+		{"none", "", "needs python3"},
+		{"old", "echo Python 3.8 or later is needed >&2; exit 1", "exit status 1: Python 3.8 or later is needed"},
+		{"ended", "kill -9 $$", "signal: killed"},
+		{"no facts", "echo hello", "no JSON"},
+		{"too much", "exec head -c 70000000 /dev/zero", "python3: "},
+	} {
+		fake(t, test.script)
+		if test.script == "" {
+			t.Setenv("PATH", t.TempDir())
+		}
+		r, err := Submission(t.Context(), Options{Config: filepath.Join(p.dir, config.Name), Dataset: data, Cache: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Findings) != 1 || r.Findings[0].Code != "python-not-read" || r.Findings[0].Severity != Note ||
+			!strings.Contains(r.Findings[0].Msg, test.want) {
+			t.Errorf("%s: got %v, want a note with %q", test.name, r.Findings, test.want)
+		}
+	}
+}
+
+// TestPythonHangs: a script that does not end is ended, also where it leaves a process with its output.
+func TestPythonHangs(t *testing.T) {
+	fake(t, "sleep 600")
+	if _, err := python(t.Context(), 10*time.Millisecond)("", nil); err == nil || !strings.Contains(err.Error(), "no answer") {
+		t.Errorf("got %v, want no answer", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p := load(t, filepath.Join("testdata", "reject", "syntax.txtar"))
+	_, err := Submission(ctx, Options{Config: filepath.Join(p.dir, config.Name), Dataset: p.dataset(t), Cache: t.TempDir()})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+}
+
+// TestCUDAWithoutPython: a submission in CUDA asks no Python, not even about a stray file.
+func TestCUDAWithoutPython(t *testing.T) {
+	p := load(t, filepath.Join("testdata", "sound", "cuda.txtar"))
+	if err := os.WriteFile(filepath.Join(p.dir, "solution", "cuda", "binding.py"), []byte("x = 1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	data := p.dataset(t)
+	t.Setenv("FISUB_PYTHON", "")
+	t.Setenv("PATH", t.TempDir())
+	r, err := Submission(t.Context(), Options{Config: filepath.Join(p.dir, config.Name), Dataset: data, Cache: t.TempDir()})
+	if err != nil || len(r.Findings) > 0 {
+		t.Errorf("got %v, %v; want no finding", r.Findings, err)
+	}
+}
+
+func TestDefinitionFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "d.json")
+	text := `{"name": "d", "op_type": "demo", "axes": {"n": {"type": "var"}}, "inputs": {"x": {"shape": ["n"], "dtype": "float32"}},
+		"outputs": {"y": {"shape": ["n"], "dtype": "float32"}}, "reference": "def run(x):\\n    return (x\\n"}`
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := File(t.Context(), file); err == nil || !strings.HasPrefix(err.Error(), file+": Reference must be valid Python code: ") {
+		t.Errorf("got %v, want a fault of the reference", err)
+	}
+	t.Setenv("FISUB_PYTHON", "")
+	t.Setenv("PATH", t.TempDir())
+	what, _, err := File(t.Context(), file)
+	if want := "definition d, whose reference was not looked at: needs python3"; what != want || err != nil {
+		t.Errorf("got %q, %v; want %q", what, err, want)
+	}
+}

@@ -1,0 +1,433 @@
+"""Facts about Python sources, as CPython's parser and compiler see them. None of the sources is imported or run.
+
+stdin has {"sources": [{"path", "content"}], "entry": path, "symbol": name} or, of a definition,
+{"reference": text, "constraints": [text]}. stdout gets what Facts of facts.go names. Lines and columns count from 1,
+columns in characters.
+"""
+import ast
+import json
+import posixpath
+import re
+import sys
+import tokenize
+import warnings
+
+MAX_FACTS = 20000  # of one file
+
+# What a later Python than this one reads, by the first that does.
+NEWER = [
+    ((3, 12), r"""\b[rR]?[fF][rR]?['"]|\b(def|class)\s+\w+\s*\[|^\s*type\s+\w"""),
+    ((3, 11), r"\bexcept\s*\*|\[.*\*"),
+    ((3, 10), r"^\s*(match|case)\b|^\s*(async\s+)?with\s*\("),
+    ((3, 9), r"^\s*@"),
+]
+# An absolute import of one of these names finds what is installed, not a file of the solution.
+INSTALLED = {"torch", "triton", "tilelang", "numpy", "flashinfer", *sys.builtin_module_names,
+             *getattr(sys, "stdlib_module_names", ())}
+# Attributes that tell where a module lies, and of which version it is.
+ABOUT = {"__file__", "__path__", "__spec__", "__version__", "__name__"}
+MAPS = {"dict", "OrderedDict", "defaultdict", "WeakValueDictionary"}
+# Annotations that are no tuple[...]; another name may be an alias of one.
+PLAIN = {"tuple", "Tuple", "list", "List", "dict", "Dict", "set", "int", "float", "bool", "str", "object", "Any", "Tensor",
+         "Optional", "Union", "Sequence", "Iterable", "Annotated"}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+TRIES = tuple(getattr(ast, name) for name in ("Try", "TryStar") if hasattr(ast, name))
+
+
+def fault(e, lines, compiled):
+    """An exception of the parser as a fact. Its place is 0, 0 where it is about the whole."""
+    if not isinstance(e, (SyntaxError, ValueError)):
+        text = "nested too deeply, or too large" if isinstance(e, (RecursionError, MemoryError)) else type(e).__name__
+        return {"line": 0, "column": 0, "text": text, "doubtful": True}
+    text, line, column = getattr(e, "msg", None) or str(e), getattr(e, "lineno", None), getattr(e, "offset", None) or 1
+    if not line:
+        line = 1 + next((i for i, code in enumerate(lines) if "\0" in code), 0)
+    line = max(1, min(line, len(lines)))
+    if compiled:  # the compiler counts bytes, the parser characters
+        column = 1 + len(lines[line - 1].encode("utf-8", "replace")[:column - 1].decode("utf-8", "replace"))
+    column = max(1, min(column, 1 + len(lines[line - 1])))
+    doubtful = any(sys.version_info < since and (re.search(new, lines[line - 1]) or text.startswith("f-string"))
+                   for since, new in NEWER)
+    return {"line": line, "column": column, "text": text, "doubtful": doubtful}
+
+
+def split(text):
+    return re.split("\r\n|\r|\n", text)
+
+
+def parse(source, mode, flags=ast.PyCF_ONLY_AST):
+    """The tree of a source, or a fault."""
+    text = source if isinstance(source, str) else decode(source)
+    try:
+        return compile(source, "<source>", mode, flags, dont_inherit=True), None
+    except Exception as e:
+        return None, fault(e, split(text), not flags)
+
+
+def decode(data):
+    """The text of a file, as its first lines say that it is encoded."""
+    try:
+        lines = iter(data.splitlines(True))
+        return data.decode(tokenize.detect_encoding(lambda: next(lines))[0])
+    except Exception:
+        return data.decode("utf-8", "replace")
+
+
+def dotted(node):
+    """a.b.c of such an expression; .b.c where what comes first is not a name."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    parts.append(node.id if isinstance(node, ast.Name) else "")
+    return ".".join(reversed(parts))
+
+
+def root(node):
+    """What an expression such as a.b[c](d).e begins with."""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)) and not imports_module(node):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node
+
+
+def imports_module(node):
+    return isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] in ("import_module", "__import__")
+
+
+def unreached(test):
+    """Whether a condition never holds in a module that is imported and run."""
+    texts = [getattr(part, "value", None) for part in [getattr(test, "left", None)] + getattr(test, "comparators", [])]
+    return "__main__" in texts or dotted(test).split(".")[-1] == "TYPE_CHECKING"
+
+
+def argument(call):
+    """The first argument of a call where it is a string, else ""."""
+    first = call.args[0] if call.args else None
+    return first.value[:200] if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
+
+
+def literal(value):
+    """What compiled code a string or bytes holds, else ""."""
+    text = value.decode("latin-1") if isinstance(value, bytes) else value
+    if len(text) < 16:
+        return ""
+    if text.lstrip().startswith(("\x7fELF", "f0VMR", "\x50\xed\x55\xba", "UO1Vu")):
+        return "image"
+    if ".version " in text and ".target sm_" in text and ".entry" in text:
+        return "ptx"
+    if len(text) >= 4096 and len(re.sub(r"[A-Za-z0-9_+/=\n]", "", text)) * 64 < len(text):
+        return "encoded"
+    return ""
+
+
+class Scope:
+    """The code of a module outside of its functions, of a function, or of what never runs. It runs where all that it
+    needs is reached: a file, a function's name, another scope."""
+
+    def __init__(self, *needs):
+        self.needs, self.live = needs, False
+        self.names, self.files, self.called, self.tainted = set(), set(), set(), set()
+
+
+class File:
+    def __init__(self, path, content, paths):
+        self.name, self.path, self.paths = path, posixpath.normpath(path), paths
+        self.facts, self.search_path = [], False
+        self.uses, self.asked = {}, {}  # of each name, the nodes; those that only ask about a module
+        self.renamed, self.same, self.given = {}, {}, {}  # names by import ... as and by assignment; those of a call's result
+        self.relative, self.maps, self.direct = set(), set(), set()
+        self.scopes = [Scope(("file", self.path))]
+        data = content.encode("utf-8", "replace")
+        self.lines = split(decode(data))
+        self.tree, self.error = parse(data, "exec")
+        if self.tree:
+            _, self.error = parse(data, "exec", 0)  # what only the compiler finds, such as a return outside of a function
+        if self.error:
+            self.tree = None
+        else:
+            self.walk()
+
+    def place(self, node):
+        line, offset = node.lineno, node.col_offset
+        if isinstance(node, ast.Attribute):
+            line, offset = node.end_lineno, node.end_col_offset - len(node.attr.encode())
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        column = len(text.encode("utf-8", "replace")[:offset].decode("utf-8", "replace"))
+        if isinstance(node, FUNCTIONS + (ast.ClassDef,)):
+            keywords = re.match(r"(async\s+)?(def|class)\s+", text[column:])
+            column += keywords.end() if keywords else 0
+        return {"line": line, "column": column + 1}
+
+    def add(self, kind, node, scope, **fact):
+        if len(self.facts) < MAX_FACTS:
+            self.facts.append((dict(kind=kind, **self.place(node), **fact), scope))
+
+    def walk(self):
+        for node in self.tree.body:  # the dictionaries of the module
+            value = getattr(node, "value", None)
+            made = isinstance(value, ast.Call) and dotted(value.func).split(".")[-1] in MAPS
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and (made or isinstance(value, (ast.Dict, ast.DictComp))):
+                for target in getattr(node, "targets", None) or [node.target]:
+                    self.maps.add(getattr(target, "id", ""))
+        stack = [(self.tree, self.scopes[0], False, "")]
+        while stack:
+            node, scope, guarded, owner = stack.pop()
+            self.visit(node, scope, guarded)
+            todo = {id(child): [child, scope, guarded, owner] for child in ast.iter_child_nodes(node)}
+            inside = []
+            if isinstance(node, FUNCTIONS):
+                inside = [("name", owner or node.name), ("scope", id(scope))]
+            elif isinstance(node, ast.ClassDef):
+                for child in node.body:
+                    todo[id(child)][3] = owner or node.name
+            elif isinstance(node, ast.If) and unreached(node.test):
+                inside = [("never",)]
+            elif isinstance(node, TRIES) and node.handlers:
+                for child in node.body + node.handlers:
+                    todo[id(child)][2] = True
+            if inside:
+                self.scopes.append(Scope(*inside))
+                for child in node.body:
+                    todo[id(child)] = [child, self.scopes[-1], False, ""]
+            stack.extend(reversed(list(todo.values())))
+        for scope in self.scopes:
+            scope.names |= {self.renamed[name] for name in scope.names if name in self.renamed}
+
+    def visit(self, node, scope, guarded):
+        if isinstance(node, ast.Name):
+            scope.names.add(node.id)
+            if isinstance(node.ctx, ast.Load):
+                self.uses.setdefault(node.id, set()).add(id(node))
+        elif isinstance(node, ast.Attribute):
+            scope.names.add(node.attr)
+            if node.attr in ABOUT:
+                self.about(node.value)
+            name = dotted(node)
+            self.search_path = self.search_path or name == "sys.path"
+            if name == "triton.autotune" or re.match(r"torch\.ops\.\w+$", name):
+                self.add("name", node, scope, name=name)
+        elif isinstance(node, ast.Compare):
+            self.compare(node, scope)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            self.imported(node, scope, guarded)
+        elif isinstance(node, ast.Call):
+            self.call(node, scope, guarded)
+        elif isinstance(node, ast.Assign):
+            self.assign(node, scope)
+        elif isinstance(node, ast.Subscript):
+            self.keyed(node, node.value, [node.slice], scope)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)):
+            if literal(node.value):
+                self.add("literal", node, scope, name=literal(node.value), size=len(node.value))
+            if node.value in self.paths:
+                scope.files.add(node.value)
+
+    def about(self, node):
+        if isinstance(node, ast.Name):
+            self.asked.setdefault(node.id, set()).add(id(node))
+
+    def compare(self, node, scope):
+        if getattr(node.comparators[0], "value", "") is None:
+            self.about(node.left)
+        if isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            self.keyed(node.comparators[0], node.comparators[0], [node.left], scope)
+
+    def imported(self, node, scope, guarded):
+        level = getattr(node, "level", 0) or 0
+        aliases = [(a.name, a.asname or a.name.split(".")[0]) for a in node.names]
+        if isinstance(node, ast.Import):
+            for module, bound in aliases:
+                self.module(node, scope, guarded, module, 0, [], [bound])
+            return
+        for name, bound in aliases:
+            self.renamed[bound] = name
+        names = [name for name, _ in aliases]
+        self.module(node, scope, guarded, node.module or "", level, names, [bound for _, bound in aliases])
+
+    def module(self, node, scope, guarded, module, level, names, bound, called=False):
+        folder = posixpath.dirname(self.path)
+        for _ in range(level - 1):
+            folder = posixpath.dirname(folder)
+        stem = posixpath.join(folder if level else "", module.replace(".", "/"))
+        found = set()
+        for part in [stem] + [posixpath.join(stem, name) for name in names]:
+            found |= {part + ".py", posixpath.join(part, "__init__.py")} & self.paths
+        scope.files |= found
+        top = module.partition(".")[0]
+        if level:
+            self.relative |= {top} if top else set(names)
+        own = not level and top not in INSTALLED and any(
+            path == top + ".py" or path.startswith(top + "/") for path in self.paths)
+        self.add("import", node, scope, name=module, level=level, names=names[:100], bound=bound[:100], own=own,
+                 guarded=guarded, called=called)
+
+    def call(self, node, scope, guarded):
+        begin = root(node.func)
+        if isinstance(begin, ast.Name):
+            scope.called.add(begin.id)
+        else:
+            self.direct.add(id(begin))
+        name, text = dotted(node.func), argument(node)
+        if imports_module(node) and text:
+            level = len(text) - len(text.lstrip("."))
+            self.module(node, scope, guarded, text.lstrip("."), level, [], self.given.get(id(node), []),
+                        called=id(node) in self.direct)
+            return
+        if name.strip("."):
+            self.add("call", node.func, scope, name=name[:200], argument=text)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "setdefault", "pop"):
+            self.keyed(node.func.value, node.func.value, node.args, scope)
+
+    def assign(self, node, scope):
+        names = [t.id for t in node.targets if isinstance(t, ast.Name)]
+        self.given[id(node.value)] = names
+        for name in names:
+            self.same[name] = getattr(root(node.value), "id", None)
+        if self.address([node.value], scope):
+            scope.tainted.update(name for name in names if name not in self.maps)
+
+    def address(self, nodes, scope):
+        """Whether an expression is made of the address of a tensor."""
+        for part in nodes:
+            for node in ast.walk(part):
+                if getattr(node, "attr", "") == "data_ptr" or getattr(node, "id", None) in scope.tainted:
+                    return True
+        return False
+
+    def keyed(self, node, value, keys, scope):
+        if isinstance(value, ast.Name) and value.id in self.maps and self.address(keys, scope):
+            self.add("cache", node, scope, name=value.id)
+
+    def report(self, search_path):
+        """The facts of the file, once it is known what runs."""
+        called = set()
+        for scope in self.scopes:
+            called |= scope.called if scope.live else set()
+        for name in list(called):  # through other names
+            for _ in range(10):
+                name = self.same.get(name)
+                called.add(name)
+        facts = []
+        for fact, scope in self.facts:
+            fact["reached"] = scope.live
+            if fact["kind"] == "import":
+                names = fact.pop("bound")
+                top = fact["name"].partition(".")[0]
+                fact["called"] = fact["called"] and scope.live or any(name in called for name in names)
+                fact["about"] = bool(names) and all(
+                    self.asked.get(name) and self.asked[name] >= self.uses.get(name, set()) for name in names)
+                fact["helped"] = fact["guarded"] or search_path or top in self.relative
+            facts.append(fact)
+        return {"path": self.name, "reached": self.scopes[0].live, "error": self.error, "facts": facts}
+
+
+def run(files, entry, symbol):
+    """Finds the scopes that the entry reaches."""
+    waiting, missing = {}, {}
+    for f in files:
+        for scope in f.scopes:
+            missing[scope] = len(set(scope.needs))
+            for need in set(scope.needs):
+                waiting.setdefault(need, []).append(scope)
+    reached = [("file", entry), ("name", symbol)]
+    while reached:
+        for scope in waiting.pop(reached.pop(), ()):
+            missing[scope] -= 1
+            if missing[scope] == 0:
+                scope.live = True
+                reached.append(("scope", id(scope)))
+                reached.extend(("name", name) for name in scope.names)
+                reached.extend(("file", path) for path in scope.files)
+
+
+def annotation(node, future):
+    """How the builder takes a return annotation: "tuple" or "none" with a number of values, "other", or "" where that
+    is left open."""
+    if node is None:
+        return "", 0
+    if future or isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return "other", 0
+    if isinstance(node, ast.Constant):
+        return ("none", 0) if node.value is None else ("other", 0)
+    if isinstance(node, ast.BinOp):
+        return "other", 0
+    if isinstance(node, ast.Subscript) and dotted(node.value).split(".")[-1] in ("tuple", "Tuple"):
+        inner = getattr(node.slice, "value", node.slice) if type(node.slice).__name__ == "Index" else node.slice
+        values = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+        if any(isinstance(v, ast.Constant) and v.value is ... for v in values):
+            return "", 0
+        return "tuple", len(values)
+    base = node.value if isinstance(node, ast.Subscript) else node
+    return ("other", 0) if dotted(base).split(".")[-1] in PLAIN else ("", 0)
+
+
+def entry_facts(f, symbol):
+    """What the entry file has under the entry's name."""
+    out = {"defs": [], "class": None, "bound": False, "functions": []}
+    if f.tree is None:
+        return None
+    future = any(isinstance(n, ast.ImportFrom) and n.module == "__future__" and any(a.name == "annotations" for a in n.names)
+                 for n in f.tree.body)
+    stack = [f.tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, FUNCTIONS):
+            out["functions"].append(node.name)
+            if node.name == symbol:
+                out["defs"].append(definition(f, node, future))
+            continue
+        if isinstance(node, ast.ClassDef):
+            if node.name == symbol:
+                out["class"] = f.place(node)
+            continue
+        name = getattr(node, "asname", None) or getattr(node, "name", None)
+        if isinstance(node, ast.Name) and (isinstance(node.ctx, ast.Store) or node.id in ("globals", "exec", "setattr")):
+            name = node.id
+        if name in (symbol, "*", "globals", "exec", "setattr"):
+            out["bound"] = True
+        stack.extend(reversed(list(ast.iter_child_nodes(node))))
+    out["bound"] = out["bound"] or "__getattr__" in out["functions"]
+    return out
+
+
+def definition(f, node, future):
+    a = node.args
+    positional = len(getattr(a, "posonlyargs", [])) + len(a.args)
+    required = [arg.arg for arg, default in zip(a.kwonlyargs, a.kw_defaults) if default is None]
+    returned, values = annotation(node.returns, future)
+    return dict(f.place(node), least=positional - len(a.defaults), most=-1 if a.vararg else positional,
+                keyword=required[0] if required else "", is_async=isinstance(node, ast.AsyncFunctionDef),
+                decorators=[dotted(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list],
+                returns=returned, values=values)
+
+
+def solution(request):
+    paths = {posixpath.normpath(s["path"]) for s in request["sources"]}
+    files = [File(s["path"], s["content"], paths) for s in request["sources"]]
+    entry = posixpath.normpath(request["entry"])
+    run(files, entry, request["symbol"])
+    search_path = any(f.search_path for f in files)
+    return {"files": [f.report(search_path) for f in files],
+            "entry": next((entry_facts(f, request["symbol"]) for f in files if f.path == entry), None)}
+
+
+def main():
+    warnings.simplefilter("ignore")
+    try:
+        import resource
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+    except Exception:
+        pass
+    request = json.load(sys.stdin.buffer)
+    if "reference" in request:
+        out = {"reference": parse(request["reference"], "exec")[1],
+               "constraints": [parse(text, "eval")[1] for text in request["constraints"] or []]}
+    else:
+        out = solution(request)
+    out["version"] = "%d.%d" % sys.version_info[:2]
+    json.dump(out, sys.stdout)
+
+
+if sys.version_info < (3, 8):
+    sys.exit("Python 3.8 or later is needed")
+main()
