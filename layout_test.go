@@ -16,7 +16,7 @@ import (
 var layers = [][]string{
 	{"internal/longtest", "internal/confine", "internal/cache", "internal/plain", "internal/tensor", "definitions", "solution/baselines",
 		"bench/stats", "docs"},
-	{"internal/trace/pysyntax", "workloads/random", "remote/modal/modaltest"},
+	{"workloads/random", "remote/modal/modaltest"},
 	{"internal/trace"},
 	{"internal/config", "internal/safetensors", "device", "preflight/source", "internal/git", "internal/usage"},
 	{"workloads", "remote", "internal/event"},

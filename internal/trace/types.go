@@ -12,7 +12,8 @@
 // calling convention.
 //
 // The package checks a document by itself. It does not relate documents to each other, open the files that a workload
-// names, or run anything; a definition's reference is checked as text (see pysyntax).
+// names, or run anything. Of a definition's reference it asks for a line that defines run; whether that and the
+// constraints are Python, only Python tells.
 package trace
 
 import (
