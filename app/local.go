@@ -77,6 +77,9 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 		}
 		admit = func(d device.Info) error { return session.SameDevice(old, d) }
 		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, len(before.Skip), len(u.Workloads))
+		if before.Failed > 0 {
+			a.term.Note("           %d of them did not pass: fisub report %s lists them", before.Failed, run.ID)
+		}
 		if len(before.Skip) == len(u.Workloads) {
 			return verdict(0, before.Failed, before.Findings, o.strict)
 		}

@@ -54,7 +54,7 @@ func (l *limit) within(ctx context.Context, f func(context.Context) error) error
 // judge gives the attempt its verdict. An error is about the machine, or a *referenceError.
 func (a *attempt) judge(run context.Context, trials []*inputs) error {
 	a.bytes = trials[len(trials)-1].bytes
-	err := a.within(run, func(ctx context.Context) error { return a.ready(run, ctx) })
+	err := a.build(run)
 	if err == nil {
 		err = a.expect(run, trials)
 	}
@@ -65,6 +65,15 @@ func (a *attempt) judge(run context.Context, trials []*inputs) error {
 		})
 	}
 	return a.settle(run, err)
+}
+
+// build makes the process ready. Compiling is not a workload's, and has a limit of its own; what a Python submission does
+// when it is imported is.
+func (a *attempt) build(run context.Context) error {
+	if a.process.python {
+		return a.within(run, func(ctx context.Context) error { return a.ready(run, ctx) })
+	}
+	return a.ready(run, run)
 }
 
 // expect computes what bench/reference expects of the trials, as far as that is not known yet. The time limit is the

@@ -98,8 +98,12 @@ func (p *process) confined() (worker.Command, error) {
 
 func (p *process) running() bool { return p.client != nil && p.client.Alive() }
 
+// buildTimeout ends a build, also one that hangs.
+const buildTimeout = 20 * time.Minute
+
 // ready makes sure that a worker runs with the solution built; start says how long one lives. A fault of the solution
-// is a *worker.Error of kind Build, which is kept, or a *worker.Died.
+// is a *worker.Error of kind Build, which is kept, a build that takes longer than buildTimeout among them, or a
+// *worker.Died.
 func (p *process) ready(run, ctx context.Context) error {
 	if p.buildErr != nil {
 		return p.buildErr
@@ -112,7 +116,12 @@ func (p *process) ready(run, ctx context.Context) error {
 	if p.built {
 		return nil
 	}
-	err := p.client.Build(ctx, p.def, p.sol)
+	limit, cancel := context.WithTimeout(ctx, buildTimeout)
+	defer cancel()
+	err := p.client.Build(limit, p.def, p.sol)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = &worker.Error{Kind: worker.Build, Text: fmt.Sprintf("the build did not end within %v", buildTimeout)}
+	}
 	var we *worker.Error
 	if errors.As(err, &we) && we.Kind == worker.Build {
 		p.buildErr = we

@@ -54,6 +54,8 @@ func (a *allocated) Close() error {
 
 func (m *model) Build(_ context.Context, def *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
 	switch sol.Name {
+	case "slow build":
+		time.Sleep(time.Second)
 	case "no build":
 		return nil, &device.BuildError{Text: "does not compile", Log: "line 1"}
 	case "no machine":
@@ -200,6 +202,14 @@ func (k *modelKernel) compute(args []device.Arg) error {
 		}
 	}
 	return nil
+}
+
+// A build that takes longer than a workload may is no TIMEOUT.
+func TestSlowBuild(t *testing.T) {
+	_, result, err := modelRun(t, "slow build", 2, func(c *testRun) { c.Profile.Timeout = 900 * time.Millisecond })
+	if err != nil || result.Passed != 2 {
+		t.Errorf("got %+v and %v, want 2 passed", result, err)
+	}
 }
 
 // modelRun runs a solution of that name on n workloads.

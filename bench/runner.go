@@ -106,5 +106,6 @@ func (r *runner) begin(index int, w *trace.Workload) *attempt {
 // trace either.
 func (r *runner) fail(w *trace.Workload, err error) {
 	text := strings.TrimPrefix(err.Error(), "workload "+w.UUID+": ") // the event names it
+	text = strings.ReplaceAll(text, "\n", "; ")                      // one line for what is joined
 	r.entry.Events.Emit(event.Event{Type: event.TypeFailed, Workload: w.UUID, Message: &event.Message{Text: text}})
 }
