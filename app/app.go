@@ -222,7 +222,7 @@ func empty(ctx *cli.Context) error {
 // takes refuses arguments that c does not take: "A B [C...]" in its help stands for two or more.
 func takes(c *cli.Command, args []string) error {
 	for _, arg := range args {
-		if strings.HasPrefix(arg, "-") && arg != "-" {
+		if strings.HasPrefix(arg, "-") && arg != "-" && !c.SkipFlagParsing {
 			return usage.Errorf("put flags before --; a file whose name begins with a dash is ./"+arg,
 				"%s: %s stands behind --", c.Name, arg)
 		}

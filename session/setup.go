@@ -91,7 +91,7 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 		return nil, err
 	}
 	u.worker = worker.Command{Args: []string{self, "worker"}, MemoryLimit: u.host.Memory / 4 * 3,
-		Confine: []string{self, "confine"}}
+		Confine: []string{self, "confine", "--"}}
 	confine.Hide()
 	if limit := o.MemoryLimit; limit != nil {
 		if !(*limit >= 0 && *limit <= 1<<30) { // NaN too

@@ -20,9 +20,10 @@ const (
 		unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_REFER
 )
 
-// devices are what a kernel's process writes to; the GPUs' are there once their driver is loaded.
-var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/nvidia*",
-	"/dev/nvidia-caps/*", "/dev/dri/*"}
+// devices are what a kernel's process writes to; the GPUs' are there once their driver is loaded. CUDA gives its threads
+// names, in /proc.
+var devices = []string{"/proc/self", "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty",
+	"/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dri/*"}
 
 // version is that of the kernel's Landlock; 0 where it has none, or where it may not be used.
 func version() int {
