@@ -1,11 +1,12 @@
 # make local   build fisub and run this repository's submission: 20 workloads, on the GPU or emulated
 # make check   what to run between edits: format, vet, staticcheck, and the tests that are quick
 # make test    everything that proves fisub right: tests, race detector, vet, staticcheck, an emulated run
+# make fuzz    each fuzz target for TIME=1m, on files in memory
 # make lint    golangci-lint with the rules of .golangci.yml, built from its source (about two minutes)
 # All install what is missing by themselves and say what they install.
 
 SHELL := /bin/bash
-.PHONY: build local check test lint bench clean
+.PHONY: build local check test fuzz lint bench clean
 
 build:
 	@scripts/setup
@@ -22,6 +23,10 @@ check:
 test:
 	@scripts/setup --test
 	@scripts/test
+
+fuzz:
+	@scripts/setup
+	@scripts/fuzz
 
 lint:
 	@scripts/setup

@@ -103,7 +103,7 @@ func checkTable(t *config.Table) error {
 // preflight is what fisub check says of the submissions of these configs; "" stands for the packed solution of o.
 func (a *app) preflight(ctx context.Context, o preflight.Options, configs ...string) (reports []*preflight.Report,
 	err error) {
-	if o.Cache, err = cache.Root(); err != nil {
+	if o.Cache, err = cache.Root(); err != nil && len(o.Archs) > 0 {
 		return nil, err
 	}
 	if len(o.Archs) > 0 && ui.IsTerminal(a.stderr) {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"encoding/json"
 	"errors"
 	"testing"
 
@@ -46,4 +47,41 @@ func TestOutFile(t *testing.T) {
 			t.Errorf("%+v: got %v, want an error of kind %s", lie, err, worker.Call)
 		}
 	}
+}
+
+// Whatever a worker says of its outputs, what is read of them lies in its file.
+func FuzzOutputs(f *testing.F) {
+	f.Add([]byte(`[{"dtype":"int8","shape":[4],"offset":96,"bytes":4},{"dtype":"float64","shape":[9],"bytes":72}]`))
+	f.Add([]byte(`[{"dtype":"float4_e2m1","shape":[3,5],"offset":9223372036854775807,"bytes":8}]`))
+	o := &outFile{}
+	f.Cleanup(o.close)
+	if err := o.room(100); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var written []worker.FileTensor
+		if json.Unmarshal(text, &written) != nil {
+			return
+		}
+		outs, unmap, err := o.read(written)
+		if err != nil {
+			return
+		}
+		defer unmap()
+		sum := 0
+		for _, out := range outs {
+			if out.tensor == nil {
+				continue
+			}
+			if len(out.tensor.Data) > 100 {
+				t.Errorf("got %d bytes of a file of 100", len(out.tensor.Data))
+			}
+			for _, b := range out.tensor.Data {
+				sum += int(b)
+			}
+		}
+		if sum != 0 {
+			t.Errorf("got a sum of %d in an empty file", sum)
+		}
+	})
 }

@@ -76,6 +76,9 @@ func Redrawn(def *trace.Definition, w *trace.Workload) bool {
 
 func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*Inputs, error) {
 	in := &Inputs{}
+	if err := d.kept(); err != nil {
+		return in, err
+	}
 	if d.embedded {
 		blobs, err := blobsOf(def, []*trace.Workload{w})
 		if err != nil {
@@ -291,6 +294,9 @@ type Report struct {
 // Verify checks workloads by the rules of Load and by the contest's further ones: axes exactly the var axes of the
 // definition and positive, inputs exactly the definition's, no uuid twice. It makes no file.
 func (d *Dataset) Verify(ctx context.Context, def *trace.Definition, ws []*trace.Workload) ([]Report, error) {
+	if err := d.kept(); err != nil {
+		return nil, err
+	}
 	var reports []Report
 	seen := map[string]bool{}
 	for _, w := range ws {

@@ -1,6 +1,7 @@
 package workloads
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,7 +81,7 @@ func (d *Dataset) Synth(ctx context.Context, def *trace.Definition, ws []*trace.
 		dest = d.root
 	}
 	blobs, err := blobsOf(def, ws)
-	if err != nil {
+	if err = cmp.Or(d.kept(), err); err != nil {
 		return err
 	}
 	if progress == nil {

@@ -22,9 +22,9 @@ import (
 	"strings"
 	"sync"
 
-	"fisub/internal/plain"
-
 	"fisub/definitions"
+	"fisub/internal/cache"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -69,15 +69,16 @@ func (e *NotFoundError) Error() string {
 
 // Open reads the definitions of the dataset in the folder root, or, where root is "", of the embedded one. One invalid
 // definition, or two of the same name, make the whole dataset invalid, as in the contest; the error joins all faults.
-// Workloads are read when they are first asked for. Generated inputs are kept in the folder cacheRoot/dataset. Nothing
+// Workloads are read when they are first asked for. Generated inputs are kept in the folder cacheRoot/dataset;
+// where cacheRoot is "", Load, Verify and Synth are errors that wrap cache.ErrNoFolder. Nothing
 // stays open: there is no Close.
-func Open(root, cacheRoot string) (*Dataset, error) {
-	cacheRoot, err := filepath.Abs(cacheRoot)
-	if err != nil {
-		return nil, err
+func Open(root, cacheRoot string) (d *Dataset, err error) {
+	d = &Dataset{root: root, embedded: root == "", defs: map[string]*trace.Definition{}, read: map[string]reading{}}
+	if cacheRoot != "" {
+		if d.cache, err = filepath.Abs(filepath.Join(cacheRoot, "dataset")); err != nil {
+			return nil, err
+		}
 	}
-	d := &Dataset{root: root, cache: filepath.Join(cacheRoot, "dataset"), embedded: root == "",
-		defs: map[string]*trace.Definition{}, read: map[string]reading{}}
 	if d.embedded {
 		d.root = d.cache
 	} else {
@@ -91,6 +92,14 @@ func Open(root, cacheRoot string) (*Dataset, error) {
 		}
 	}
 	return d, d.readDefinitions()
+}
+
+// kept is the error of a dataset that has no folder for inputs.
+func (d *Dataset) kept() error {
+	if d.cache == "" {
+		return fmt.Errorf("cache: %w for inputs", cache.ErrNoFolder)
+	}
+	return nil
 }
 
 // Root is the absolute folder that relative paths of workloads start from; of the embedded dataset it is in the cache

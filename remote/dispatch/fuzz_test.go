@@ -1,0 +1,49 @@
+package dispatch
+
+import (
+	"testing"
+
+	"fisub/internal/event"
+)
+
+// Whatever a host says, and however it is cut into pieces, only its own workloads get verdicts, each one.
+func FuzzFeed(f *testing.F) {
+	f.Add([]byte(`{"type":"run","run":{"schema":"fisub.event/1"}}
+{"type":"started","workload":"u","started":{"index":1,"total":1}}
+{"type":"failed","workload":"u","message":{"text":"x"}}
+{"type":"failed","workload":"other","message":{"text":"x"}}
+{"type":"evaluated","workload":"u","evaluated":{"status":"PASSED","trace":{"definition":"d","workload":{"uuid":"u"}}}}
+{"type":"warning","workload":"u","finding":{"check":"too-fast"}}
+{"type":"done","done":{"passed":1}}
+`), 7)
+	f.Fuzz(func(t *testing.T, data []byte, cut int) {
+		verdicts := map[string]int{}
+		job := &Job{ID: "job", Workloads: []string{"u", "v"}}
+		d := &Dispatcher{Folder: t.TempDir(), Plan: &Plan{Version: 1, Jobs: []*Job{job}, Run: event.Run{
+			Workloads: []event.Workload{{UUID: "u"}, {UUID: "v"}, {UUID: "other"}}}}}
+		d.Events = event.NewStream(func(e event.Event) error {
+			if e.Evaluated != nil || e.Type == event.TypeFailed {
+				verdicts[e.Workload]++
+			}
+			if e.Place == "" && e.Job == "" && e.Run == nil {
+				t.Errorf("got an event without its job: %+v", e)
+			}
+			return nil
+		})
+		if err := d.prepare(); err != nil {
+			t.Fatal(err)
+		}
+		feed := &feed{d: d, job: job}
+		cut = min(max(cut, 0), len(data))
+		for _, part := range [][]byte{data[:cut], data[cut:]} {
+			if err := feed.take(part); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for workload, n := range verdicts {
+			if n > 1 || workload != "u" && workload != "v" {
+				t.Errorf("got %d verdicts on %q", n, workload)
+			}
+		}
+	})
+}
