@@ -28,8 +28,9 @@ INSTALLED = {"torch", "triton", "tilelang", "numpy", "flashinfer", *sys.builtin_
 ABOUT = {"__file__", "__path__", "__spec__", "__version__", "__name__"}
 MAPS = {"dict", "OrderedDict", "defaultdict", "WeakValueDictionary"}
 # Annotations that are no tuple[...]; another name may be an alias of one.
-PLAIN = {"tuple", "Tuple", "list", "List", "dict", "Dict", "set", "int", "float", "bool", "str", "object", "Any", "Tensor",
-         "Optional", "Union", "Sequence", "Iterable", "Annotated"}
+PLAIN = {"tuple", "Tuple", "list", "List", "dict", "Dict", "set", "int", "float", "bool", "str", "object", "Any",
+         "Tensor", "Optional", "Union", "Sequence", "Iterable", "Annotated"}
+WRITES = {"globals", "exec", "setattr"}  # with which a module may bind any name
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 TRIES = tuple(getattr(ast, name) for name in ("Try", "TryStar") if hasattr(ast, name))
 
@@ -67,10 +68,19 @@ def parse(source, mode, flags=ast.PyCF_ONLY_AST):
 def decode(data):
     """The text of a file, as its first lines say that it is encoded."""
     try:
-        lines = iter(data.splitlines(True))
+        lines = iter(data[:4096].splitlines(True))
         return data.decode(tokenize.detect_encoding(lambda: next(lines))[0])
     except Exception:
         return data.decode("utf-8", "replace")
+
+
+def children(node):
+    """The nodes below a node, without those that hold nothing, such as operators."""
+    for field in node._fields:
+        value = getattr(node, field, None)
+        for child in value if isinstance(value, list) else (value,):
+            if isinstance(child, ast.AST) and child._fields:
+                yield child
 
 
 def dotted(node):
@@ -131,17 +141,18 @@ class Scope:
 
 class File:
     def __init__(self, path, content, paths):
-        self.name, self.path, self.paths = path, posixpath.normpath(path), paths
+        self.given_path, self.path, self.paths = path, posixpath.normpath(path), paths
         self.facts, self.search_path = [], False
         self.uses, self.asked = {}, {}  # of each name, the nodes; those that only ask about a module
-        self.renamed, self.same, self.given = {}, {}, {}  # names by import ... as and by assignment; those of a call's result
+        self.renamed, self.same = {}, {}  # names by import ... as and by assignment
+        self.given = {}  # the names of a call's result
         self.relative, self.maps, self.direct = set(), set(), set()
         self.scopes = [Scope(("file", self.path))]
         data = content.encode("utf-8", "replace")
         self.lines = split(decode(data))
         self.tree, self.error = parse(data, "exec")
         if self.tree:
-            _, self.error = parse(data, "exec", 0)  # what only the compiler finds, such as a return outside of a function
+            _, self.error = parse(data, "exec", 0)  # a return outside of a function, and the like
         if self.error:
             self.tree = None
         else:
@@ -172,61 +183,62 @@ class File:
         stack = [(self.tree, self.scopes[0], False, "")]
         while stack:
             node, scope, guarded, owner = stack.pop()
-            self.visit(node, scope, guarded)
-            todo = {id(child): [child, scope, guarded, owner] for child in ast.iter_child_nodes(node)}
-            inside = []
-            if isinstance(node, FUNCTIONS):
-                inside = [("name", owner or node.name), ("scope", id(scope))]
-            elif isinstance(node, ast.ClassDef):
-                for child in node.body:
-                    todo[id(child)][3] = owner or node.name
-            elif isinstance(node, ast.If) and unreached(node.test):
-                inside = [("never",)]
-            elif isinstance(node, TRIES) and node.handlers:
-                for child in node.body + node.handlers:
-                    todo[id(child)][2] = True
-            if inside:
-                self.scopes.append(Scope(*inside))
-                for child in node.body:
-                    todo[id(child)] = [child, self.scopes[-1], False, ""]
-            stack.extend(reversed(list(todo.values())))
+            kind = type(node)
+            visit = VISITS.get(kind)
+            if visit:
+                visit(self, node, scope, guarded)
+            inside, body = None, ()  # what is not of this scope, and what of it is not as the rest
+            if kind in FUNCTIONS:
+                inside, body = Scope(("name", owner or node.name), ("scope", scope)), node.body
+            elif kind is ast.If and unreached(node.test):
+                inside, body = Scope(("never",)), node.body
+            elif kind is ast.ClassDef:
+                owner = owner or node.name
+            elif kind in TRIES and node.handlers:
+                inside, body = scope, node.body + node.handlers
+            if not body:
+                stack.extend([(child, scope, guarded, owner) for child in children(node)][::-1])
+                continue
+            if inside is not scope:
+                self.scopes.append(inside)
+            apart = {id(child) for child in body}
+            within = (inside, inside is scope, owner if inside is scope else "")
+            stack.extend([(child, *(within if id(child) in apart else (scope, guarded, owner)))
+                          for child in children(node)][::-1])
         for scope in self.scopes:
             scope.names |= {self.renamed[name] for name in scope.names if name in self.renamed}
 
-    def visit(self, node, scope, guarded):
-        if isinstance(node, ast.Name):
-            scope.names.add(node.id)
-            if isinstance(node.ctx, ast.Load):
-                self.uses.setdefault(node.id, set()).add(id(node))
-        elif isinstance(node, ast.Attribute):
-            scope.names.add(node.attr)
-            if node.attr in ABOUT:
-                self.about(node.value)
+    def name(self, node, scope, _):
+        scope.names.add(node.id)
+        if isinstance(node.ctx, ast.Load):
+            self.uses.setdefault(node.id, set()).add(id(node))
+
+    def attribute(self, node, scope, _):
+        scope.names.add(node.attr)
+        if node.attr in ABOUT:
+            self.about(node.value)
+        if node.attr == "path" and dotted(node) == "sys.path":
+            self.search_path = True
+        if node.attr == "autotune" or getattr(node.value, "attr", "") == "ops":
             name = dotted(node)
-            self.search_path = self.search_path or name == "sys.path"
             if name == "triton.autotune" or re.match(r"torch\.ops\.\w+$", name):
                 self.add("name", node, scope, name=name)
-        elif isinstance(node, ast.Compare):
-            self.compare(node, scope)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            self.imported(node, scope, guarded)
-        elif isinstance(node, ast.Call):
-            self.call(node, scope, guarded)
-        elif isinstance(node, ast.Assign):
-            self.assign(node, scope)
-        elif isinstance(node, ast.Subscript):
-            self.keyed(node, node.value, [node.slice], scope)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)):
+
+    def constant(self, node, scope, _):
+        if isinstance(node.value, (str, bytes)):
             if literal(node.value):
                 self.add("literal", node, scope, name=literal(node.value), size=len(node.value))
             if node.value in self.paths:
                 scope.files.add(node.value)
 
+    def subscript(self, node, scope, _):
+        self.keyed(node, node.value, [node.slice], scope)
+
     def about(self, node):
         if isinstance(node, ast.Name):
             self.asked.setdefault(node.id, set()).add(id(node))
 
-    def compare(self, node, scope):
+    def compare(self, node, scope, _):
         if getattr(node.comparators[0], "value", "") is None:
             self.about(node.left)
         if isinstance(node.ops[0], (ast.In, ast.NotIn)):
@@ -278,7 +290,7 @@ class File:
         if isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "setdefault", "pop"):
             self.keyed(node.func.value, node.func.value, node.args, scope)
 
-    def assign(self, node, scope):
+    def assign(self, node, scope, _):
         names = [t.id for t in node.targets if isinstance(t, ast.Name)]
         self.given[id(node.value)] = names
         for name in names:
@@ -318,7 +330,12 @@ class File:
                     self.asked.get(name) and self.asked[name] >= self.uses.get(name, set()) for name in names)
                 fact["helped"] = fact["guarded"] or search_path or top in self.relative
             facts.append(fact)
-        return {"path": self.name, "reached": self.scopes[0].live, "error": self.error, "facts": facts}
+        return {"path": self.given_path, "reached": self.scopes[0].live, "error": self.error, "facts": facts}
+
+
+VISITS = {ast.Name: File.name, ast.Attribute: File.attribute, ast.Constant: File.constant,
+          ast.Subscript: File.subscript, ast.Compare: File.compare, ast.Import: File.imported,
+          ast.ImportFrom: File.imported, ast.Call: File.call, ast.Assign: File.assign}
 
 
 def run(files, entry, symbol):
@@ -335,7 +352,7 @@ def run(files, entry, symbol):
             missing[scope] -= 1
             if missing[scope] == 0:
                 scope.live = True
-                reached.append(("scope", id(scope)))
+                reached.append(("scope", scope))
                 reached.extend(("name", name) for name in scope.names)
                 reached.extend(("file", path) for path in scope.files)
 
@@ -366,8 +383,8 @@ def entry_facts(f, symbol):
     out = {"defs": [], "class": None, "bound": False, "functions": []}
     if f.tree is None:
         return None
-    future = any(isinstance(n, ast.ImportFrom) and n.module == "__future__" and any(a.name == "annotations" for a in n.names)
-                 for n in f.tree.body)
+    future = any(isinstance(n, ast.ImportFrom) and n.module == "__future__" and
+                 any(a.name == "annotations" for a in n.names) for n in f.tree.body)
     stack = [f.tree]
     while stack:
         node = stack.pop()
@@ -381,11 +398,11 @@ def entry_facts(f, symbol):
                 out["class"] = f.place(node)
             continue
         name = getattr(node, "asname", None) or getattr(node, "name", None)
-        if isinstance(node, ast.Name) and (isinstance(node.ctx, ast.Store) or node.id in ("globals", "exec", "setattr")):
+        if isinstance(node, ast.Name) and (isinstance(node.ctx, ast.Store) or node.id in WRITES):
             name = node.id
-        if name in (symbol, "*", "globals", "exec", "setattr"):
+        if name in WRITES or name in (symbol, "*"):
             out["bound"] = True
-        stack.extend(reversed(list(ast.iter_child_nodes(node))))
+        stack.extend(list(children(node))[::-1])
     out["bound"] = out["bound"] or "__getattr__" in out["functions"]
     return out
 
@@ -425,7 +442,7 @@ def main():
     else:
         out = solution(request)
     out["version"] = "%d.%d" % sys.version_info[:2]
-    json.dump(out, sys.stdout)
+    sys.stdout.write(json.dumps(out))
 
 
 if sys.version_info < (3, 8):
