@@ -6,6 +6,7 @@ columns in characters.
 """
 import ast
 import json
+import os
 import posixpath
 import re
 import sys
@@ -23,7 +24,7 @@ NEWER = [
 ]
 # An absolute import of one of these names finds what is installed, not a file of the solution.
 INSTALLED = {"torch", "triton", "tilelang", "numpy", "flashinfer", *sys.builtin_module_names,
-             *getattr(sys, "stdlib_module_names", ())}
+             *(name.partition(".")[0] for name in os.listdir(os.path.dirname(os.__file__)))}
 # Attributes that tell where a module lies, and of which version it is.
 ABOUT = {"__file__", "__path__", "__spec__", "__version__", "__name__"}
 MAPS = {"dict", "OrderedDict", "defaultdict", "WeakValueDictionary"}

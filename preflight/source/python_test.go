@@ -216,6 +216,20 @@ func TestPythonSyntax(t *testing.T) {
 	}
 }
 
+// TestNewSyntax: what an old CPython does not take, and a later one does, is no error.
+func TestNewSyntax(t *testing.T) {
+	for _, src := range []string{"f'{x['a']}'", "f'{\nx}'", "f'''{x # y\n}'''", "def f[T](x): pass", "type A = int",
+		"try: pass\nexcept* E: pass", "x[*a]", "match x:\n  case 1: pass", "with (a as b, c as d): pass",
+		"@a[0].b\ndef f(): pass"} {
+		sol := solution(trace.Python, "kernel.py::run", "kernel.py", "def run(x, y, out): pass\n"+src+"\n")
+		for _, f := range Inspect(sol, small(), cpython(t)) {
+			if f.Code != "python-syntax" || f.Severity != Warning {
+				t.Errorf("%q: got %s %v, want no error", src, f.Severity, f)
+			}
+		}
+	}
+}
+
 // TestFaultOfLaterPython: what a Python of the contest may take is no error.
 func TestFaultOfLaterPython(t *testing.T) {
 	answer := `{"version": "3.9", "files": [{"path": "kernel.py", "reached": true, "error": {"line": 2, "column": 1,
