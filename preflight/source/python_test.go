@@ -206,6 +206,10 @@ func TestPythonSyntax(t *testing.T) {
 		if len(found) == 0 {
 			t.Errorf("%s: got nothing", test.name)
 		}
+		deep := test.name == "signs" || test.name == "attributes"
+		if deep && (len(found) == 0 || found[0].Severity != Warning || found[0].Line != 0) {
+			t.Errorf("%s: got %s %v, want a warning about the file", test.name, found[0].Severity, found[0])
+		}
 		for _, f := range found {
 			ok := f.Code == "python-syntax" && (f.Severity == Error && f.Line == test.line || test.line == 0) &&
 				(f.Col == test.col || test.col == 0)
