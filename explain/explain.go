@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -25,6 +26,7 @@ import (
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/safetensors"
+	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/remote"
 	"fisub/remote/bundle"
@@ -34,12 +36,14 @@ import (
 
 // Error gives the words for err, and the hint that goes with it, which may be "".
 func Error(err error) (text, hint string) {
-	text = err.Error()
+	text = plainly(err)
 	var (
 		u       *usage.Error
 		fault   *config.Fault
 		unknown *workloads.NotFoundError
 		lfs     *safetensors.LFSPointerError
+		damaged *safetensors.DamagedError
+		invalid *trace.ValidationError
 		run     *runs.UnknownError
 		crossed *worker.Error
 		timers  *bench.TimerError
@@ -60,6 +64,12 @@ func Error(err error) (text, hint string) {
 		hint = notFoundHint(unknown)
 	case errors.As(err, &lfs):
 		hint = "fetch it: " + LFSCommand(lfs.Path)
+	case errors.As(err, &damaged):
+		hint = "the file is cut off, damaged or another one: fetch it again"
+	case errors.As(err, &invalid) && invalid.Model == "Solution":
+		hint = "mend it at that place, or write it anew: fisub pack does"
+	case errors.As(err, &invalid):
+		hint = "mend it at that place, or fetch the dataset's file again"
 	case errors.As(err, &run):
 		hint = "a run id, its beginning, last or last~1; fisub runs ls lists them"
 	case errors.As(err, &crossed):
@@ -80,6 +90,10 @@ func Error(err error) (text, hint string) {
 		hint = "start a new run without --resume"
 	case errors.Is(err, cache.ErrNoFolder):
 		hint = "set FISUB_CACHE to a folder that can be written to"
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		hint = "make room on that disk, then go on with --resume; FISUB_CACHE and TMPDIR name folders on another one"
+	case errors.Is(err, syscall.EMFILE):
+		hint = "ulimit -n raises the number of files that may be open"
 	case errors.As(err, &temp) && temp.Path == os.TempDir():
 		hint = "TMPDIR names the folder for temporary files"
 	case unwritableRun(err):
@@ -92,6 +106,20 @@ func Error(err error) (text, hint string) {
 		hint = u.Hint
 	}
 	return text, hint
+}
+
+// plainly is what err says, without the names of system calls that say nothing to a user.
+func plainly(err error) string {
+	text := err.Error()
+	var file *fs.PathError
+	if errors.As(err, &file) && !slices.Contains([]string{"read", "write"}, file.Op) {
+		name := file.Path
+		if name == "" {
+			name = `""`
+		}
+		text = strings.Replace(text, file.Error(), name+": "+file.Err.Error(), 1)
+	}
+	return text
 }
 
 func notFoundHint(e *workloads.NotFoundError) string {

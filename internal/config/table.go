@@ -182,7 +182,7 @@ func (k Key) mend(v any) string {
 			return fmt.Sprintf(`write "%v" in quotes`, v)
 		}
 	case *[]string:
-		if quoted {
+		if quoted && text != "" {
 			return "write [" + quote(text) + "]"
 		}
 	case *bool, *int, *float64:

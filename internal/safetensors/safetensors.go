@@ -70,7 +70,17 @@ func (e *LFSPointerError) Error() string {
 	return fmt.Sprintf("%s: is a Git LFS pointer, not the file itself (%d bytes)", e.Path, e.Size)
 }
 
-// Open maps the file and checks its header. A Git LFS pointer is an *LFSPointerError.
+// A DamagedError says that a file is not what the format wants: it was cut off, or is another file.
+type DamagedError struct {
+	Path string
+	Err  error
+}
+
+func (e *DamagedError) Error() string { return e.Path + ": " + e.Err.Error() }
+func (e *DamagedError) Unwrap() error { return e.Err }
+
+// Open maps the file and checks its header. A Git LFS pointer is an *LFSPointerError, what is no safetensors file a
+// *DamagedError.
 func Open(path string) (*File, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -89,7 +99,7 @@ func Open(path string) (*File, error) {
 	}
 	size := st.Size()
 	if size < 8 || size > int64(^uint(0)>>1) {
-		return nil, fmt.Errorf("%s: %d bytes cannot be a safetensors file", path, size)
+		return nil, &DamagedError{path, fmt.Errorf("%d bytes cannot be a safetensors file", size)}
 	}
 	mapping, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err != nil {
@@ -102,7 +112,7 @@ func Open(path string) (*File, error) {
 		if errors.As(err, &pointer) {
 			return nil, pointer
 		}
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, &DamagedError{path, err}
 	}
 	return file, nil
 }
