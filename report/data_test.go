@@ -67,7 +67,16 @@ func folder(t testing.TB, run *event.Run, list ...event.Event) *runs.Run {
 	f := runs.New(t.TempDir(), run.ID)
 	s := event.NewStream(f.Record)
 	s.Emit(event.Event{Type: event.TypeRun, Run: run})
+	var done event.Done // the totals of what was told
 	for _, e := range list {
+		if e.Evaluated != nil && e.Evaluated.Status == "PASSED" {
+			done.Passed++
+		} else if e.Evaluated != nil {
+			done.Failed++
+		}
+		if e.Done != nil {
+			e.Done.Passed, e.Done.Failed = done.Passed, done.Failed
+		}
 		s.Emit(e)
 	}
 	if err := s.Err(); err != nil {

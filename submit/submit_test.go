@@ -79,12 +79,15 @@ func TestProve(t *testing.T) {
 		folder := runs.New(root, id)
 		stream := event.NewStream(folder.Record)
 		stream.Emit(event.Event{Type: event.TypeRun, Run: r})
+		done := &event.Done{}
 		for i, status := range statuses {
 			if status == "" {
 				continue
 			}
+			done.Failed++
 			judged := ""
 			if status == "PASSED" {
+				done.Passed, done.Failed = done.Passed+1, done.Failed-1
 				judged = `,"correctness":{"max_relative_error":0,"max_absolute_error":0},"performance":{"latency_ms":1,"reference_latency_ms":1,"speedup_factor":1}`
 			}
 			line := `{"definition":"d","workload":{"axes":{},"inputs":{},"uuid":"` + set[i].UUID +
@@ -93,7 +96,7 @@ func TestProve(t *testing.T) {
 			stream.Emit(event.Event{Type: event.TypeEvaluated, Workload: set[i].UUID,
 				Evaluated: &event.Evaluated{Trace: []byte(line), Status: status}})
 		}
-		stream.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{}})
+		stream.Emit(event.Event{Type: event.TypeDone, Done: done})
 		if err := stream.Err(); err != nil {
 			t.Fatal(err)
 		}

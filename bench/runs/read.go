@@ -71,6 +71,14 @@ type Row struct {
 	Place     string           `json:"place,omitempty"`     // of a remote run: the Name of one of its Places
 }
 
+// retract takes the verdict back.
+func (r *Row) retract(why *event.Finding) {
+	r.Evaluated, r.Samples = nil, nil
+	r.Failed = &event.Message{Text: "its verdict is not to be believed: " + why.Text,
+		Hint: "something has written to the run that was not the judge: fisub help trust"}
+	r.Findings = append(r.Findings, *why)
+}
+
 // Score adds the workload, if it has a verdict, to the contest's score.
 func (r *Row) Score(s *stats.Score) {
 	switch {
@@ -214,11 +222,22 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 	rows, begun := map[string]int{}, map[string]bool{}
 	samples := map[string]*event.Samples{}
 	var seconds float64
+	var seq int64
+	var numbered bool      // it is, as every run of fisub's is
+	var passed, judged int // since the last process began
+	var against string     // why the events cannot be what the judge has told
 	whole, err = eachLine(f, func(line []byte) error {
 		var e event.Event
 		if err := json.Unmarshal(line, &e); err != nil {
 			return err
 		}
+		if r.Run == nil && len(r.Origins) == 0 && seq == 0 {
+			numbered = e.Seq == 1
+		}
+		if numbered && e.Seq != seq+1 && e.Seq != 1 && against == "" { // each process that goes on with the run begins with 1
+			against = fmt.Sprintf("event %d follows event %d", e.Seq, seq)
+		}
+		seq = e.Seq
 		if e.Job != "" {
 			r.Origins[e.Job] = max(r.Origins[e.Job], e.Origin)
 		}
@@ -227,7 +246,7 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 			return fmt.Errorf("the run has schema %.40q, and this fisub knows %s only: take fisub %.40q", e.Run.Schema,
 				event.Schema, e.Run.Fisub)
 		case e.Run != nil:
-			r.Run, r.Done = e.Run, nil
+			r.Run, r.Done, passed, judged = e.Run, nil, 0, 0
 		case e.JobState != nil && e.JobState.Device != nil && e.JobState.Host != nil:
 			place := Place{e.Place, *e.JobState.Device, *e.JobState.Host}
 			if !slices.ContainsFunc(r.Places, func(p Place) bool { return p.Name == place.Name }) {
@@ -241,6 +260,10 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 		case e.Evaluated != nil, e.Type == event.TypeFailed && e.Message != nil:
 			row := Row{UUID: e.Workload, Evaluated: e.Evaluated, Place: e.Place}
 			if e.Evaluated != nil {
+				judged++
+				if e.Evaluated.Status == string(trace.Passed) {
+					passed++
+				}
 				row.Axes, row.Samples = e.Evaluated.Axes, samples[e.Workload]
 			} else {
 				row.Failed = e.Message
@@ -249,8 +272,14 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 			if at, ok := rows[e.Workload]; !ok {
 				rows[e.Workload] = len(r.Rows)
 				r.Rows = append(r.Rows, row)
-			} else if r.Rows[at].Evaluated == nil {
-				r.Rows[at] = row
+			} else if old := &r.Rows[at]; old.Evaluated == nil && len(old.Findings) == 0 {
+				*old = row
+			} else if old.Evaluated != nil && e.Evaluated != nil && !bytes.Equal(old.Evaluated.Trace, e.Evaluated.Trace) {
+				old.retract(&event.Finding{Check: event.Contradiction, Text: "the run's events have two verdicts for it"})
+			}
+		case e.Finding != nil && e.Finding.Check == event.Contradiction:
+			if at, ok := rows[e.Workload]; ok {
+				r.Rows[at].retract(e.Finding)
 			}
 		case e.Finding != nil:
 			if at, ok := rows[e.Workload]; ok {
@@ -260,10 +289,19 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 			r.Warnings = append(r.Warnings, *e.Message)
 		case e.Done != nil:
 			r.Done = e.Done
+			total := r.Done.Passed + r.Done.Failed
+			if numbered && len(r.Origins) == 0 && (r.Done.Passed != passed || total != judged) && against == "" {
+				against = fmt.Sprintf("%d of %d passed, and at its end it says %d of %d", passed, judged, r.Done.Passed, total)
+			}
 			seconds += e.Done.Seconds
 		}
 		return nil
 	})
+	for i := range r.Rows {
+		if row := &r.Rows[i]; against != "" && row.Evaluated != nil {
+			row.retract(&event.Finding{Check: event.Contradiction, Text: "the run's events contradict themselves: " + against})
+		}
+	}
 	r.Started = len(begun)
 	if r.Done != nil { // its counts are those since the run was resumed
 		passed, total := r.Passed()

@@ -342,3 +342,39 @@ func TestMixedJobs(t *testing.T) {
 		t.Errorf("a second one: got %v, want ErrRunning", err)
 	}
 }
+
+// Events that the judge cannot have told take the verdicts back.
+func TestContradiction(t *testing.T) {
+	told := func(seq int, latency string) string {
+		return fmt.Sprintf(`{"seq":%d,"type":"evaluated","workload":"w","evaluated":{"index":1,"status":"PASSED","trace":{"n":%s}}}`,
+			seq, latency) + "\n"
+	}
+	const run = `{"seq":1,"type":"run","run":{"schema":"fisub.event/1","workloads":[{"uuid":"w"}]}}` + "\n"
+	const done = `{"seq":3,"type":"done","done":{"passed":1}}` + "\n"
+	for _, tc := range []struct {
+		name, events string
+		want         string // of the finding; "" for none
+	}{
+		{"sound", run + told(2, "1") + done, ""},
+		{"gone on with", run + run + told(2, "1") + done, ""},
+		{"told twice", run + told(2, "1") + told(3, "1"), ""},
+		{"two verdicts", run + told(2, "1") + told(3, "2"), "two verdicts"},
+		{"number", run + told(99, "1"), "event 99 follows event 1"},
+		{"totals", run + told(2, "1") + strings.Replace(done, ":1}", ":0}", 1), "says 0 of 0"},
+		{"not numbered", strings.Replace(run+told(2, "1"), `"seq":1,`, "", 1), ""},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "events.jsonl"), []byte(tc.events), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		r, err := Read(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row := r.Rows[0]
+		if (row.Evaluated != nil) != (tc.want == "") || (len(row.Findings) == 0) != (tc.want == "") ||
+			tc.want != "" && !strings.Contains(row.Findings[0].Text, tc.want) {
+			t.Errorf("%s: got %+v, want %q", tc.name, row, tc.want)
+		}
+	}
+}

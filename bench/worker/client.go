@@ -252,7 +252,7 @@ func credible(trials [][]time.Duration, plan device.Plan) error {
 		if len(trial) == 0 || len(trial) > plan.Iterations {
 			return &Error{Kind: Call, Text: fmt.Sprintf("the worker tells %d timings of %d calls", len(trial), plan.Iterations)}
 		}
-		if least := slices.Min(trial); least < 0 {
+		if least := slices.Min(trial); least <= 0 {
 			return &Error{Kind: Call, Text: fmt.Sprintf("the worker tells a timing of %v", least)}
 		}
 	}

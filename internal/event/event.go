@@ -242,6 +242,10 @@ type Message struct {
 	Hint string `json:"hint,omitempty"`
 }
 
+// Contradiction is the Check of a finding about a stream that cannot be what one run has told: a verdict that stands twice,
+// numbers out of order, totals or an exit status that are not those of the verdicts. The workload then has no verdict.
+const Contradiction = "contradiction"
+
 // A Finding is something that a solution does and an honest one does not. The verdict stays the contest's.
 type Finding struct {
 	Check string `json:"check"` // its name: "cached-by-pointer", "changed-input", ...

@@ -446,6 +446,7 @@ func (d *Dispatcher) follow(ctx, run context.Context, j *Job) ended {
 			exit.Hint = denied.Hint
 		}
 	}
+	f.exited(exit)
 	if f.junk > 0 {
 		d.warn(j, fmt.Sprintf("%d lines of its stream are no events of this run", f.junk), "they are in "+f.file.Name())
 	}

@@ -759,3 +759,59 @@ func BenchmarkFourPlaces(b *testing.B) {
 	b.ReportMetric(took[1].Seconds()/float64(b.N), "s-on-4")
 	b.ReportMetric(took[1].Seconds()/took[0].Seconds(), "x-of-1")
 }
+
+// A stream that cannot be what one run has told gives no verdict, whatever it says; figures that nothing can measure are
+// no verdict either.
+func TestContradictions(t *testing.T) {
+	for _, tc := range []struct {
+		name, script string
+		passed       int
+		want         string // of the finding; "" for none
+	}{
+		{"sound", `verdict 2; end 3 1 0; exit 0`, 1, ""},
+		{"verdict twice", `verdict 2; verdict 3; end 4 1 0; exit 0`, 0, "two verdicts for workload w00"},
+		{"number twice", `verdict 2; started 2; end 3 1 0; exit 0`, 0, "event 2 follows event 2"},
+		{"number left out", `verdict 3; end 4 1 0; exit 0`, 0, "event 3 follows event 1"},
+		{"no number", `verdict 0; end 2 1 0; exit 0`, 0, "event 0 follows event 1"},
+		{"totals", `verdict 2; end 3 0 1; exit 3`, 0, "1 passed and 0 failed, and at its end it says 0 and 1"},
+		{"exit status", `verdict 2; end 3 1 0; exit 3`, 0, "0 of 1 workloads failed, and its exit status is 3"},
+		{"killed", `verdict 2; kill -9 $$`, 1, ""},
+		{"latency below zero", `verdict 2 '"latency_ms":-5,'; end 3 1 0; exit 0`, 0, ""},
+		{"latency without end", `verdict 2 '"latency_ms":1e308,'; end 3 1 0; exit 0`, 0, ""},
+		{"latency that the trace does not have", `verdict 2 '"latency_ms":0.5,'; end 3 1 0; exit 0`, 0, ""},
+		{"seconds", `verdict 2 '"seconds":-1,'; end 3 1 0; exit 0`, 0, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, 1, map[string]map[string]any{"a": {}})
+			f.extra["run.json"] = `{"seq":1,"type":"run","run":{"schema":"fisub.event/1","content_hash":"abc",` +
+				`"device":{"kind":"cuda","name":"gpu"},"host":{"name":"h"}}}` + "\n"
+			f.script = `
+verdict() { sed 's/^{/{"seq":'$1',/; s/"index":7,/"index":7,'$2'/' w00.json; }
+started() { echo '{"seq":'$1',"type":"started","workload":"w00","started":{"index":1,"total":1}}'; }
+end() { echo '{"seq":'$1',"type":"done","done":{"passed":'$2',"failed":'$3'}}'; }
+cat run.json
+` + tc.script
+			got, err := f.run(t.Context())
+			if err != nil || got.Passed != tc.passed || got.Missing != 1-tc.passed {
+				t.Errorf("got %+v, %v, want %d passed", got, err, tc.passed)
+			}
+			r, err := runs.Read(f.dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if passed, _ := r.Passed(); passed != tc.passed {
+				t.Errorf("read again: got %d passed, want %d", passed, tc.passed)
+			}
+			found := ""
+			for _, row := range r.Rows {
+				for _, finding := range row.Findings {
+					found += finding.Text
+				}
+			}
+			if found != tc.want || got.Findings != len(strings.Fields(tc.want))/max(len(strings.Fields(tc.want)), 1) {
+				t.Errorf("got %d findings, %q, want %q", got.Findings, found, tc.want)
+			}
+		})
+	}
+}

@@ -23,9 +23,6 @@ const maxLine = 32 << 20
 // maxStream is the usual bound of a job's stream: one of 54 workloads is some 100 kB.
 const maxStream = 1 << 30
 
-// maxSpeedup bounds what a host may say of one workload: the score of all of them is a number then.
-const maxSpeedup = 1e9
-
 // A feed takes the stream of one job: first into a file of its own, then, line by line, into the run's events. It is a
 // remote.Watcher.
 type feed struct {
@@ -39,6 +36,14 @@ type feed struct {
 	junk int64  // lines that are no events
 	size int64  // bytes so far
 	err  error  // this machine cannot keep the stream
+
+	// What the stream has told so far. Only one whose first event has the number 1 is fisub's own, which numbers all.
+	numbered  bool
+	seq       int64
+	judged    map[string]bool // workload: passed
+	emulated  bool
+	against   string // why it cannot be what one run has told
+	retracted map[string]bool
 }
 
 // openFeed opens the job's file and takes what is in it; offset is where the stream goes on.
@@ -90,6 +95,9 @@ func (f *feed) take(p []byte) error {
 			return nil
 		}
 		f.line++
+		if f.long {
+			f.seq++
+		}
 		if f.long || !f.event(f.half) {
 			f.junk++
 		}
@@ -123,6 +131,7 @@ func (f *feed) event(line []byte) bool {
 	if err := json.Unmarshal(line, &e); err != nil {
 		return false
 	}
+	against := f.contradiction(&e)
 	e.Seq, e.Time, e.JobState = 0, time.Time{}, nil
 	e.Place, e.Job, e.Origin = f.job.Place.String(), f.job.ID, f.line
 	payloads := 0
@@ -140,6 +149,9 @@ func (f *feed) event(line []byte) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	fresh, open := f.line > f.seen, d.settled[e.Workload] == ""
+	if against != "" {
+		d.contradict(f, against, fresh)
+	}
 	emit := fresh
 	switch {
 	case e.Type == event.TypeRun && e.Run != nil:
@@ -151,6 +163,9 @@ func (f *feed) event(line []byte) bool {
 		e.Started = &event.Started{Index: len(d.settled) + 1, Total: len(d.Plan.Run.Workloads), Axes: e.Started.Axes}
 		emit = fresh && open
 	case e.Type == event.TypeSamples && e.Samples != nil && ours:
+		if !measurable(e.Samples) {
+			return false
+		}
 		emit = fresh && open
 	case e.Type == event.TypeEvaluated && e.Evaluated != nil && ours:
 		t, _, err := trace.DecodeTrace(e.Evaluated.Trace)
@@ -158,7 +173,7 @@ func (f *feed) event(line []byte) bool {
 			string(t.Evaluation.Status) != e.Evaluated.Status {
 			return false
 		}
-		if x := e.Evaluated.Speedup; x != nil && !(*x > 0 && *x <= maxSpeedup) {
+		if !possible(e.Evaluated, t.Evaluation.Performance, f.emulated) {
 			return false
 		}
 		if open || !fresh {
@@ -168,6 +183,7 @@ func (f *feed) event(line []byte) bool {
 			e.Evaluated.Index = d.index[e.Workload]
 			d.verdicts[e.Workload] = e.Evaluated.Status == string(trace.Passed)
 			(&runs.Row{Evaluated: e.Evaluated}).Score(&d.score)
+			defer d.retract(f) // after the verdict has been told
 		}
 	case e.Type == event.TypeFailed && e.Message != nil && ours:
 		if emit = fresh && open; emit {
@@ -186,6 +202,133 @@ func (f *feed) event(line []byte) bool {
 	}
 	if emit {
 		d.Events.Emit(e)
+	}
+	return true
+}
+
+// contradiction takes e into account, and says what about it cannot be, after what the stream has told before; "" where
+// nothing.
+func (f *feed) contradiction(e *event.Event) string {
+	if f.judged == nil {
+		f.judged, f.retracted = map[string]bool{}, map[string]bool{}
+		f.numbered = e.Seq == 1
+	}
+	want := f.seq + 1
+	f.seq = e.Seq
+	if e.Run != nil {
+		f.emulated = e.Run.Device.Emulated
+	}
+	if e.Evaluated != nil {
+		if _, twice := f.judged[e.Workload]; twice && f.numbered {
+			return "two verdicts for workload " + e.Workload
+		}
+		f.judged[e.Workload] = e.Evaluated.Status == string(trace.Passed)
+	}
+	if !f.numbered {
+		return ""
+	}
+	passed, failed := f.count()
+	switch {
+	case e.Seq != want:
+		return fmt.Sprintf("event %d follows event %d", e.Seq, want-1)
+	case e.Done != nil && (e.Done.Passed != passed || e.Done.Failed != failed):
+		return fmt.Sprintf("%d passed and %d failed, and at its end it says %d and %d", passed, failed, e.Done.Passed,
+			e.Done.Failed)
+	}
+	return ""
+}
+
+func (f *feed) count() (passed, failed int) {
+	for _, p := range f.judged {
+		if p {
+			passed++
+		} else {
+			failed++
+		}
+	}
+	return passed, failed
+}
+
+// exited compares the program's exit status with what its stream has told.
+func (f *feed) exited(exit remote.Exit) {
+	_, failed := f.count()
+	if !f.numbered || exit.End != remote.Exited || (failed > 0) == (exit.Code == 3) || exit.Code != 0 && exit.Code != 3 {
+		return
+	}
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	text := fmt.Sprintf("%d of %d workloads failed, and its exit status is %d", failed, len(f.judged), exit.Code)
+	f.d.contradict(f, text, true)
+}
+
+// contradict takes the verdicts of a job back whose stream cannot be what one run has told; fresh tells that this is
+// new.
+func (d *Dispatcher) contradict(f *feed, text string, fresh bool) {
+	if f.against == "" && fresh {
+		d.Events.Emit(event.Event{Type: event.TypeWarning, Place: f.job.Place.String(), Job: f.job.ID,
+			Message: &event.Message{Text: fmt.Sprintf("%s: its stream contradicts itself: %s", f.job.Place, text),
+				Hint: "something has written to it that was not the judge: fisub help trust"}})
+	}
+	f.against = text
+	d.retract(f)
+}
+
+// retract takes back the verdicts of a job whose stream contradicts itself.
+func (d *Dispatcher) retract(f *feed) {
+	if f.against == "" {
+		return
+	}
+	for _, w := range f.job.Workloads {
+		if _, judged := d.verdicts[w]; !judged || d.settled[w] != f.job.ID || f.retracted[w] {
+			continue
+		}
+		f.retracted[w] = true
+		delete(d.verdicts, w)
+		d.score.Fail()
+		d.findings++
+		d.Events.Emit(event.Event{Type: event.TypeWarning, Workload: w, Place: f.job.Place.String(), Job: f.job.ID,
+			Origin: f.line, Finding: &event.Finding{Check: event.Contradiction, Text: f.against}})
+	}
+}
+
+// maxFigure bounds what a host may say of a workload, in milliseconds, seconds or as a ratio: sums of all are numbers
+// then.
+const maxFigure = 1e9
+
+// possible tells whether an evaluation has figures that a measurement can give.
+func possible(e *event.Evaluated, p *trace.Performance, emulated bool) bool {
+	for _, x := range []*float64{e.Latency, e.Speedup} {
+		if x != nil && !(*x > 0 && *x <= maxFigure) {
+			return false
+		}
+	}
+	if e.Latency != nil && emulated {
+		return false
+	}
+	if p != nil {
+		for _, x := range []float64{p.LatencyMS, p.ReferenceLatencyMS, p.SpeedupFactor} {
+			if !(x >= 0 && x <= maxFigure) {
+				return false
+			}
+		}
+		if e.Latency != nil && p.LatencyMS != *e.Latency {
+			return false
+		}
+	}
+	return e.Seconds >= 0 && e.Seconds <= maxFigure
+}
+
+// measurable tells whether all timings are such as a clock can give.
+func measurable(s *event.Samples) bool {
+	for _, trial := range s.TrialsNS {
+		if len(trial) == 0 || slices.Min(trial) <= 0 || slices.Max(trial) > maxFigure*1e6 {
+			return false
+		}
+	}
+	for _, x := range []float64{s.MedianNS, s.Q1NS, s.Q2NS, s.Q3NS, s.MeanNS, float64(s.MinNS), s.CopyNS, s.EmptyNS} {
+		if !(x >= 0 && x <= maxFigure*1e6) {
+			return false
+		}
 	}
 	return true
 }
