@@ -215,7 +215,7 @@ func flagHint(c *cli.Command, err error) string {
 	if m := invalidValue.FindStringSubmatch(err.Error()); m != nil {
 		switch flagNamed(c.Flags, m[1]).(type) {
 		case *cli.DurationFlag:
-			return "--" + m[1] + " takes a time with its unit, such as 90s or 5m"
+			return "--" + m[1] + " takes a time with its unit, such as 90s or 5m, of less than 290 years"
 		case *cli.IntFlag:
 			return "--" + m[1] + " takes a whole number"
 		case *cli.Float64Flag:

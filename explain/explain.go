@@ -4,6 +4,7 @@ package explain
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -44,6 +45,7 @@ func Error(err error) (text, hint string) {
 		lfs     *safetensors.LFSPointerError
 		damaged *safetensors.DamagedError
 		invalid *trace.ValidationError
+		syntax  *json.SyntaxError // of a run's files
 		run     *runs.UnknownError
 		crossed *worker.Error
 		timers  *bench.TimerError
@@ -70,6 +72,8 @@ func Error(err error) (text, hint string) {
 		hint = "mend it at that place, or write it anew: fisub pack does"
 	case errors.As(err, &invalid):
 		hint = "mend it at that place, or fetch the dataset's file again"
+	case errors.As(err, &syntax):
+		hint = "that file is damaged, by another program or its disk: start a new run"
 	case errors.As(err, &run):
 		hint = "a run id, its beginning, last or last~1; fisub runs ls lists them"
 	case errors.As(err, &crossed):

@@ -47,6 +47,8 @@ func (p *Project) FindBaseline(s *Submission, named string, old *runs.Run, kind 
 	}
 	sol, definition, err := readBaseline(s, name, dir)
 	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fault("", name+": "+plain.Cause(err).Error())
 	case err != nil:
 		return nil, usage.Invalid(err)
 	case definition == "":

@@ -110,6 +110,7 @@ func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 		o.Timer = cmp.Or(o.Timer, old.Run.Timer)
 		o.Timeout = cmp.Or(o.Timeout, seconds(old.Run.Profile.TimeoutS))
 	}
+	configured := o.Set == "" && s.Config != nil // the set is the config's, where that names one
 	if s.Config != nil {
 		o.Set, o.Profile = cmp.Or(o.Set, s.Config.Bench.Set), cmp.Or(o.Profile, s.Config.Bench.Profile)
 	}
@@ -132,6 +133,9 @@ func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 		return nil, usage.Errorf("one of "+strings.Join(device.Timers, ", "), "--timer: unknown timer %q", u.Timer)
 	}
 	ws, err := s.Data.Workloads(s.Definition.Name, u.Set)
+	if sets, _ := s.Data.Sets(s.Definition.Name); err != nil && configured && len(sets) > 0 && o.Set != "" {
+		err = s.Config.Fault("", "bench.set", "", "%v", err)
+	}
 	if err != nil {
 		return nil, usage.Invalid(err)
 	}

@@ -266,3 +266,10 @@ func TestManyFaults(t *testing.T) {
 		}
 	}
 }
+
+func TestRemoteWithoutName(t *testing.T) {
+	_, err := config.Parse("config.toml", []byte(good+"\n[remote.\"\"]\nprovider = \"ssh\"\n"))
+	if faults := config.Faults(err); len(faults) != 1 || faults[0].Msg != "a table of remote has no name" {
+		t.Errorf("got %v, want a fault of the name", err)
+	}
+}

@@ -192,6 +192,10 @@ func (c *Config) remotes(value any) (faults []*Fault) {
 		return []*Fault{f}
 	}
 	for _, name := range slices.Sorted(maps.Keys(all.values)) {
+		if name == "" {
+			faults = append(faults, c.Fault("wrong-type", "remote", "write [remote.NAME]", "a table of remote has no name"))
+			continue
+		}
 		t, f := c.table("remote."+name, all.values[name])
 		if f != nil {
 			faults = append(faults, f)
