@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"fisub/bench/pyworker"
 	"fisub/bench/worker"
 	"fisub/device"
+	"fisub/internal/cache"
 	"fisub/internal/trace"
 )
 
@@ -32,6 +32,7 @@ type process struct {
 	buildErr *worker.Error // of kind Build: it would fail again
 	out      outFile       // outputs of the workload in flight
 	temp     string        // folder for the temporary files of confined workers; "" before the first one
+	untemp   func()        // removes it
 }
 
 // newProcess chooses the worker for sol, and starts none. Where that takes a Python that is missing, the error is a
@@ -76,7 +77,7 @@ func (p *process) confined() (worker.Command, error) {
 	}
 	if p.temp == "" {
 		var err error
-		if p.temp, err = os.MkdirTemp("", "fisub-worker-*"); err != nil {
+		if p.temp, p.untemp, err = cache.TempDir("fisub-worker"); err != nil {
 			return c, err
 		}
 	}
@@ -174,6 +175,6 @@ func (p *process) stop() {
 	p.end()
 	p.out.close()
 	if p.temp != "" {
-		os.RemoveAll(p.temp)
+		p.untemp()
 	}
 }
