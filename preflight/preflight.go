@@ -18,6 +18,7 @@ import (
 	"fisub/collector"
 	"fisub/internal/config"
 	"fisub/internal/git"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/pack"
 	"fisub/preflight/source"
@@ -191,8 +192,8 @@ func (c *checker) config(ctx context.Context) error {
 func (c *checker) metadata(cfg *config.Config) {
 	for _, key := range []struct{ name, value string }{{"name", cfg.Solution.Name}, {"author", cfg.Solution.Author}} {
 		switch v := key.value; {
-		case strings.ContainsAny(v, `/\`) || v == "." || v == "..":
-			c.at(Warning, "path-name", "solution."+key.name, "write it without slashes",
+		case strings.ContainsAny(v, `/\`) || v == "." || v == ".." || plain.Line(v) != v:
+			c.at(Warning, "path-name", "solution."+key.name, "write it without slashes and control characters",
 				"%s %q is a part of paths in the contest's dataset", key.name, v)
 		case v == "team-name" || v == "my-team-solution-v1" || strings.HasPrefix(v, "<"):
 			c.at(Warning, "template-value", "solution."+key.name, "write your own: results are ranked under it",
