@@ -80,10 +80,8 @@ func (n *inspector) features(f *file, t *text) {
 			if at > 0 && rule.text[0] != '.' && (isLetter(t.code[at-1]) || t.code[at-1] == '.') {
 				continue
 			}
-			severity, hint := Error,
-				fmt.Sprintf(
-					"it needs %s, and the contest's builder compiles for sm_100: use what that has, such as mma.sync and "+
-						"cp.async.bulk", rule.first)
+			severity, hint := Error, fmt.Sprintf("it needs %s, and the contest's builder compiles for sm_100: use what "+
+				"that has, such as mma.sync and cp.async.bulk", rule.first)
 			switch t.at(at) {
 			case dead:
 				continue
@@ -184,7 +182,8 @@ func Includes(sol *trace.Solution) []Include {
 	return out
 }
 
-// A call is a rule about calls of functions in C++.
+// A call is a rule about calls of functions. In Python, names have their dots; one that begins with a dot holds whatever
+// stands before it.
 type call struct {
 	code     string
 	severity Severity
@@ -204,7 +203,8 @@ var calls = func() map[string]*call {
 	}
 	rule(call{code: "synchronize", severity: Warning, host: true, text: "%s waits for the GPU",
 		hint: "leave it out: the harness waits, and the wait is timed where the call has several kernels"},
-		"cudaDeviceSynchronize cudaStreamSynchronize cudaEventSynchronize cuCtxSynchronize cuStreamSynchronize")
+		"cudaDeviceSynchronize cudaStreamSynchronize cudaEventSynchronize cuCtxSynchronize cuStreamSynchronize "+
+			"torch.cuda.synchronize")
 	rule(call{code: "allocation", severity: Note, once: true, host: true, text: "%s in every call",
 		hint: "allocate once and keep the buffer: reused workspace is allowed"},
 		"cudaMalloc cudaMallocAsync cudaMallocManaged cudaMallocHost cudaHostAlloc cudaFree cudaFreeAsync cuMemAlloc "+
@@ -214,14 +214,17 @@ var calls = func() map[string]*call {
 		"cudaMemcpy cudaMemset cudaMemcpyToSymbol cudaMemcpy2D")
 	rule(call{code: "cuda-graph", severity: Warning, text: "%s: a graph keeps the addresses that it was captured with",
 		hint: "launch the kernels themselves; a graph is no faster under the contest's timing"},
-		"cudaStreamBeginCapture cudaGraphLaunch cudaGraphInstantiate cuGraphLaunch cuStreamBeginCapture")
+		"cudaStreamBeginCapture cudaGraphLaunch cudaGraphInstantiate cuGraphLaunch cuStreamBeginCapture "+
+			"torch.cuda.CUDAGraph torch.cuda.graph .make_graphed_callables")
 	rule(call{code: "dlopen", severity: Warning, text: "%s loads code at run time",
 		hint: "compile it into the submission"}, "dlopen dlmopen")
 	rule(call{code: "subprocess", severity: Warning, text: "%s starts a process", hint: "a kernel has no use for one"},
-		"popen fork vfork execl execv execvp execve posix_spawn")
+		"popen fork vfork execl execv execvp execve posix_spawn os.system os.popen os.execl os.execle os.execlp os.execlpe "+
+			"os.execv os.execve os.execvp os.execvpe os.spawnl os.spawnle os.spawnlp os.spawnlpe os.spawnv os.spawnve "+
+			"os.spawnvp os.spawnvpe")
 	rule(call{code: "printf", severity: Note, device: true,
 		text: "%s in device code: every call of every timing grows the log",
-		hint: "take it out before you submit"}, "printf")
+		hint: "take it out before you submit"}, "printf .device_print tl.static_print")
 	return table
 }()
 
@@ -336,8 +339,7 @@ func (n *inspector) call(f *file, lines *text, ts []token, i, body int, device b
 		}
 	case rule.device && !device, rule.host && device:
 	case rule.once && slices.ContainsFunc(ts[body:i], func(t token) bool {
-		return t.is("static") || t.is("if") ||
-			t.is("call_once")
+		return t.is("static") || t.is("if") || t.is("call_once")
 	}):
 	default:
 		n.add(rule.severity, rule.code, f.path, f.text, t.pos, rule.hint, rule.text, t.text)
@@ -420,8 +422,7 @@ func (n *inspector) pointerMap(f *file, ts []token, i, decl int, inFunction bool
 		return t.is("*") || t.is("uintptr_t") || t.is("intptr_t") || t.is("CUdeviceptr")
 	}) && !slices.ContainsFunc(key, func(t token) bool { return t.is("char") })
 	static := !inFunction || slices.ContainsFunc(ts[min(decl, i):i], func(t token) bool {
-		return t.is("static") ||
-			t.is("thread_local")
+		return t.is("static") || t.is("thread_local")
 	})
 	named := end < len(ts) && ts[end].kind == ident && end+1 < len(ts) && !ts[end+1].is("(") && !ts[end+1].is(",") &&
 		!ts[end+1].is(")")

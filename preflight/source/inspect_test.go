@@ -304,8 +304,7 @@ func FuzzInspect(f *testing.F) {
 			sol := solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", src)
 			sol.Spec.Binding = binding
 			for _, found := range Inspect(sol, small(), nil) {
-				if lines := 1 + strings.Count(src, "\n"); found.Line > lines || found.Line > 0 && found.Col < 1 ||
-					found.Msg == "" {
+				if lines := 1 + strings.Count(src, "\n"); found.Line > lines || found.Line > 0 && found.Col < 1 || found.Msg == "" {
 					t.Errorf("got %+v, want a place in %d lines", found, lines)
 				}
 			}

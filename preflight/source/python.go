@@ -166,24 +166,16 @@ func (n *inspector) module(file string, f pyFact, add func(s Severity, code, hin
 // pyCall judges a call by the name of what is called.
 func (n *inspector) pyCall(file string, f pyFact, add func(s Severity, code, hint, format string, args ...any)) {
 	last := f.Name[strings.LastIndexByte(f.Name, '.')+1:]
+	rule := calls["."+last]
+	if strings.Contains(f.Name, ".") && rule == nil {
+		rule = calls[f.Name]
+	}
 	switch {
-	case f.Name == "torch.cuda.synchronize":
-		add(Warning, "synchronize",
-			"leave it out: the harness waits, and the wait is timed where the call has several kernels",
-			"%s waits for the GPU", f.Name)
-	case f.Name == "torch.cuda.CUDAGraph" || f.Name == "torch.cuda.graph" || last == "make_graphed_callables":
-		add(Warning, "cuda-graph", "launch the kernels themselves; a graph is no faster under the contest's timing",
-			"%s: a graph keeps the addresses that it was captured with", f.Name)
-	case last == "device_print" || f.Name == "tl.static_print":
-		add(Note, "printf", "take it out before you submit", "%s in device code: every call of every timing grows the log",
-			last)
-	case f.Name == "os.system" || f.Name == "os.popen" || strings.HasPrefix(f.Name, "os.exec") ||
-		strings.HasPrefix(f.Name, "os.spawn"):
-		add(Warning, "subprocess", "a kernel has no use for a process", "%s starts a process", f.Name)
+	case rule != nil:
+		add(rule.severity, rule.code, rule.hint, rule.text, f.Name)
 	case last == "CDLL" || last == "LoadLibrary" || last == "load_library":
 		if !strings.HasPrefix(f.Argument, "libcuda") && !strings.HasPrefix(f.Argument, "libnvrtc") {
-			add(Warning, "dlopen", "ship sources only; binding = \"tvm-ffi\" compiles CUDA", "%s loads code at run time",
-				f.Name)
+			add(Warning, "dlopen", "ship sources only; binding = \"tvm-ffi\" compiles CUDA", "%s loads code at run time", f.Name)
 		}
 	case strings.HasPrefix(f.Name, "torch.hub."):
 		add(Warning, "network", "there is no network at evaluation", "%s downloads", f.Name)

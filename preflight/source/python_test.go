@@ -159,6 +159,9 @@ func TestReach(t *testing.T) {
 		{"a file of one's own", "from . import fla\nimport fla as f\ndef run(x): f.g(x)\n", "", nil},
 		{"CUDA's libraries", "import ctypes\ndef run(x):\n  ctypes.CDLL('libcudart.so'); ctypes.CDLL(x)\n", "",
 			[]string{"warning dlopen"}},
+		{"calls by name", "import os, torch\nfrom triton.language import device_print\ndef run(x):\n  os.execvpe(x)\n" +
+			"  torch.cuda.synchronize(); x.fork(); fork(); torch.cuda.graph(x); y.make_graphed_callables(); device_print(x)\n", "",
+			[]string{"warning subprocess", "warning synchronize", "warning cuda-graph", "warning cuda-graph", "note printf"}},
 		{"autotuning", strings.Repeat("@triton.autotune(1)\ndef f(x): pass\n", 7) + "def run(x): f(x)\n", "",
 			[]string{"note autotune"}},
 		{"binaries", "a = b'\\x7fELF" + strings.Repeat("a", 16) + "'\ndef g():\n  cuModuleLoadData(a)\ndef run(x): pass\n", "",
