@@ -199,8 +199,7 @@ func (a *app) showComparison(res *compare.Result) {
 			a.term.Warn(fmt.Sprintf("workload %s: %s", plain.Line(row.UUID), plain.Line(w)), "")
 		}
 	}
-	a.term.Table("l"+strings.Repeat("r", len(axes))+"rrrll", rows,
-		func(n int) int { return news(res.Rows[n-1].Verdict) })
+	a.term.Table("l"+strings.Repeat("r", len(axes))+"rrrll", rows, func(n int) int { return news(res.Rows[n-1].Verdict) })
 	fmt.Fprintf(a.stdout, "%s\nB as a whole: %s\n", strings.Join(report.Conclusion(res), "\n"),
 		a.term.News(news(res.Verdict), report.VerdictText(res.Verdict, res.Why)))
 }

@@ -89,8 +89,7 @@ type Plan struct {
 	Timer      string        `json:"timer,omitempty"`
 
 	// Timing, where it is not nil, is called with true when the first trial is warm and with false after the last timed
-	// call, on a goroutine of Measure's. What is timed again with another timer, or fails, gets another true, or no
-	// false.
+	// call, on a goroutine of Measure's. What is timed again with another timer, or fails, gets another true, or no false.
 	Timing func(bool) `json:"-"`
 }
 

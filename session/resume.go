@@ -40,8 +40,7 @@ type Before struct {
 }
 
 // GoOn makes run the continuation of old: it has its id, and its workloads too. It refuses where they are not the same
-// run:
-// verdicts and figures of two would mix.
+// run: verdicts and figures of two would mix.
 func GoOn(old *runs.Run, run *event.Run) (*Before, error) {
 	if err := sameRun(old, run); err != nil {
 		return nil, err

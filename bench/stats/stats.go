@@ -110,10 +110,9 @@ func Same[T ~int64](a, b [][]T) (p float64, warnings []string) {
 
 // MidMedian is the median of the mid-distribution function (Ma, Genton and Parzen 2011): a value counts as lying half
 // below itself, and the function is interpolated linearly between the distinct values. A GPU's timer ticks in 32 ns,
-// more than 1 % of a short kernel, and the plain median of such timings jumps from tick to tick, also where the
-// kernel is the same; this one moves smoothly with the share of timings on either tick, and for timings without ties
-// it is the plain median but for half of one gap. values are ascending, counts say how often each occurs; it is 0
-// without any.
+// more than 1 % of a short kernel, and the plain median of such timings jumps from tick to tick, also where the kernel
+// is the same; this one moves smoothly with the share of timings on either tick, and for timings without ties it is the
+// plain median but for half of one gap. values are ascending, counts say how often each occurs; it is 0 without any.
 func MidMedian(values []float64, counts []int) float64 {
 	total := 0
 	for _, c := range counts {

@@ -71,10 +71,9 @@ func Installed(root string) (dir string, ok bool) {
 }
 
 // Install fetches the pinned components with pip, checks their hashes, and unpacks them below root, where Find sees
-// them. It does nothing where they are there already. Stopped at any point, it goes on at the next call with the
-// first component that had not arrived whole. progress, which may be nil, is called from one goroutine at a time with
-// the bytes that have arrived of each component, and of "unpack" at the end. The error is ErrNoPip where there is no
-// pip.
+// them. It does nothing where they are there already. Stopped at any point, it goes on at the next call with the first
+// component that had not arrived whole. progress, which may be nil, is called from one goroutine at a time with the
+// bytes that have arrived of each component, and of "unpack" at the end. The error is ErrNoPip where there is no pip.
 func Install(ctx context.Context, root string, progress func(name string, done, total int64)) error {
 	if runtime.GOOS != "linux" || (runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64") {
 		return fmt.Errorf("toolchain: no components for %s/%s", runtime.GOOS, runtime.GOARCH)

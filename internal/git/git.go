@@ -260,8 +260,7 @@ func State(ctx context.Context, dir string, names ...string) (commit string, dir
 }
 
 // Checkout puts the commit into a new temporary folder as git makes it with its own settings: filters, hooks and line
-// ends of this user's or this clone's configuration are not used, and neither are submodules. The caller
-// calls remove.
+// ends of this user's or this clone's configuration are not used, and neither are submodules. The caller calls remove.
 func (r *Repository) Checkout(ctx context.Context, commit string) (dir string, remove func(), err error) {
 	objects, err := r.line(ctx, "rev-parse", "--path-format=absolute", "--git-path", "objects")
 	if err != nil {

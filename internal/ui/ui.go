@@ -380,8 +380,7 @@ func (v *runView) row(uuid, place string, e *event.Evaluated) {
 	if e.Status != "PASSED" {
 		color = red
 	}
-	cells = append(cells, pad(plain.Line(e.Status), v.columns[len(cells)].width), ErrorText(e.MaxAbs),
-		ErrorText(e.MaxRel))
+	cells = append(cells, pad(plain.Line(e.Status), v.columns[len(cells)].width), ErrorText(e.MaxAbs), ErrorText(e.MaxRel))
 	status := &cells[1+len(v.axes)]
 	*status = t.paint(color, *status)
 	further, mark := "", " "

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -117,18 +118,14 @@ func (t *text) include(rest string, pos int, r region) {
 
 // at is the region of an offset.
 func (t *text) at(pos int) region {
-	low, high := 0, len(t.starts)
-	for low < high {
-		if mid := (low + high) / 2; t.starts[mid] <= pos {
-			low = mid + 1
-		} else {
-			high = mid
-		}
+	line, exact := slices.BinarySearch(t.starts, pos)
+	if exact {
+		line++
 	}
-	if low == 0 {
+	if line == 0 {
 		return plain
 	}
-	return t.regions[low-1]
+	return t.regions[line-1]
 }
 
 // blankComments replaces comments with spaces; newlines stay.

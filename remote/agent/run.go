@@ -187,8 +187,7 @@ func (a *Agent) attempt(ctx context.Context, dir string, log *logFile) (remote.E
 	}
 	work := filepath.Dir(filepath.Dir(dir))
 	if room, err := free(dir); err == nil && room < minRoom {
-		return remote.Exit{}, refuse(makeRoom, "disk: %d MiB free in %s, less than %d MiB",
-			room>>20, dir, minRoom>>20)
+		return remote.Exit{}, refuse(makeRoom, "disk: %d MiB free in %s, less than %d MiB", room>>20, dir, minRoom>>20)
 	}
 	begun := time.Now()
 	size, err := unbundle(ctx, work, filepath.Join(dir, BundleName), job)

@@ -29,8 +29,7 @@ const (
 	// Kind is the provider's kind.
 	Kind = "modal"
 
-	// margin is what a sandbox may live beyond the limit of its job: to verify files, to end it and to keep what it
-	// left.
+	// margin is what a sandbox may live beyond the limit of its job: to verify files, to end it and to keep what it left.
 	margin = 3 * time.Minute
 	// longest is the life that Modal gives a sandbox at most.
 	longest = 24 * time.Hour

@@ -161,9 +161,8 @@ type Orphan struct {
 }
 
 // Orphans asks the hosts which jobs they hold. Of those that the runs below root have begun it gives those that none
-// waits for;
-// strangers counts those that were begun elsewhere, which it gives too if all is set. The error names the hosts that
-// did not answer: one of them keeps no job of another one alive.
+// waits for; strangers counts those that were begun elsewhere, which it gives too if all is set. The error names the
+// hosts that did not answer: one of them keeps no job of another one alive.
 func Orphans(ctx context.Context, root string, open providers.Set, names []string, all bool) (orphans []Orphan,
 	strangers int, err error) {
 	held := map[string][]remote.Handle{}

@@ -77,8 +77,7 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 		return nil, err
 	}
 	profile.Timeout = o.Timeout
-	shared := bench.Shared{Definition: s.Definition, Profile: profile, Load: s.Data.Load, DeviceKind: kind,
-		Device: opts}
+	shared := bench.Shared{Definition: s.Definition, Profile: profile, Load: s.Data.Load, DeviceKind: kind, Device: opts}
 	return &Run{Workload: ws[0], Emulated: kind == "emu", root: s.Root, solution: s.Solution, shared: shared,
 		self: self}, nil
 }
