@@ -18,15 +18,9 @@ func BFloat16FromFloat32(x float32) uint16 {
 func Float32FromBFloat16(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
 
 // Float16FromFloat32 rounds to nearest even; what is too large becomes infinity, every NaN the quiet one of its sign.
+// From 2^16 on a value is above the largest one by more than half a unit.
 func Float16FromFloat32(x float32) uint16 {
-	sign, abs := split(x)
-	switch {
-	case abs > 0x7f800000:
-		return uint16(sign>>16 | 0x7e00)
-	case abs >= 143<<23: // 2^16, above the largest value by more than half a unit
-		return uint16(sign>>16 | 0x7c00)
-	}
-	return uint16(sign>>16 | round(abs, 10, 15))
+	return uint16(narrow(x, 16, 10, 15, 143<<23, 0x7c00, 0x7e00))
 }
 
 // Float32FromFloat16 is exact.
@@ -43,28 +37,16 @@ func Float32FromFloat16(h uint16) float32 {
 
 // Float8E4M3FNFromFloat32 rounds to nearest even. The type has no infinity: what rounds beyond 448, and infinity, is
 // NaN.
+// From 480 on a value has NaN's encoding.
 func Float8E4M3FNFromFloat32(x float32) uint8 {
-	sign, abs := split(x)
-	if abs >= 0x43f00000 { // 480, where NaN's encoding is
-		return uint8(sign>>24 | 0x7f)
-	}
-	return uint8(sign>>24 | round(abs, 3, 7))
+	return uint8(narrow(x, 8, 3, 7, 0x43f00000, 0x7f, 0x7f))
 }
 
 // Float32FromFloat8E4M3FN is exact.
 func Float32FromFloat8E4M3FN(b uint8) float32 { return e4m3fn[b] }
 
 // Float8E5M2FromFloat32 rounds to nearest even; what rounds beyond 57344 becomes infinity.
-func Float8E5M2FromFloat32(x float32) uint8 {
-	sign, abs := split(x)
-	switch {
-	case abs > 0x7f800000:
-		return uint8(sign>>24 | 0x7f)
-	case abs >= 143<<23:
-		return uint8(sign>>24 | 0x7c)
-	}
-	return uint8(sign>>24 | round(abs, 2, 15))
-}
+func Float8E5M2FromFloat32(x float32) uint8 { return uint8(narrow(x, 8, 2, 15, 143<<23, 0x7c, 0x7f)) }
 
 // Float32FromFloat8E5M2 is exact.
 func Float32FromFloat8E5M2(b uint8) float32 { return Float32FromFloat16(uint16(b) << 8) }
@@ -72,14 +54,10 @@ func Float32FromFloat8E5M2(b uint8) float32 { return Float32FromFloat16(uint16(b
 // Float4E2M1FromFloat32 rounds to nearest even and saturates at 6, as the GPU's conversion does; NaN becomes 6. The
 // result is in the low four bits.
 func Float4E2M1FromFloat32(x float32) uint8 {
-	sign, abs := split(x)
-	switch {
-	case abs > 0x7f800000:
+	if x != x {
 		return 7
-	case abs >= 0x40c00000: // 6
-		return uint8(sign>>28 | 7)
 	}
-	return uint8(sign>>28 | round(abs, 1, 1))
+	return uint8(narrow(x, 4, 1, 1, 0x40c00000, 7, 7))
 }
 
 var (
@@ -115,9 +93,18 @@ func small(b uint32, expBits, manBits, bias int) float32 {
 	return float32(x)
 }
 
-func split(x float32) (sign, abs uint32) {
+// narrow rounds to a format of that many bits, of which man are the mantissa's. limit is the bits of the float32 from
+// which on a value becomes over; nan is NaN.
+func narrow(x float32, bits, man uint, bias int, limit, over, nan uint32) uint32 {
 	b := math.Float32bits(x)
-	return b & 0x80000000, b & 0x7fffffff
+	sign, abs := b>>31<<(bits-1), b&0x7fffffff
+	switch {
+	case abs > 0x7f800000:
+		return sign | nan
+	case abs >= limit:
+		return sign | over
+	}
+	return sign | round(abs, man, bias)
 }
 
 // round returns exponent and mantissa bits of abs, the bits of a finite non-negative float32, in a format of manBits
@@ -138,48 +125,53 @@ func round(abs uint32, manBits uint, bias int) uint32 {
 }
 
 // ReadFloat32s fills dst with the elements from index first on. It panics where the tensor ends before dst does.
-func (t *Tensor) ReadFloat32s(dst []float32, first int) {
+func (t *Tensor) ReadFloat32s(dst []float32, first int) { read(t, dst, first) }
+
+// ReadFloat64s is ReadFloat32s in float64, which is exact for every dtype but int64.
+func (t *Tensor) ReadFloat64s(dst []float64, first int) { read(t, dst, first) }
+
+func read[F float32 | float64](t *Tensor, dst []F, first int) {
 	src := t.bytes(first, len(dst))
 	switch t.DType {
 	case Float32:
 		for i := range dst {
-			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+			dst[i] = F(math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:])))
 		}
 	case BFloat16:
 		for i := range dst {
-			dst[i] = Float32FromBFloat16(binary.LittleEndian.Uint16(src[2*i:]))
+			dst[i] = F(Float32FromBFloat16(binary.LittleEndian.Uint16(src[2*i:])))
 		}
 	case Float16:
 		for i := range dst {
-			dst[i] = Float32FromFloat16(binary.LittleEndian.Uint16(src[2*i:]))
+			dst[i] = F(Float32FromFloat16(binary.LittleEndian.Uint16(src[2*i:])))
 		}
 	case Float8E4M3FN:
 		for i := range dst {
-			dst[i] = e4m3fn[src[i]]
+			dst[i] = F(e4m3fn[src[i]])
 		}
 	case Float8E5M2:
 		for i := range dst {
-			dst[i] = Float32FromFloat8E5M2(src[i])
+			dst[i] = F(Float32FromFloat8E5M2(src[i]))
 		}
 	case Float4E2M1:
 		for i := range dst {
-			dst[i] = e2m1[src[(first&1+i)/2]>>(4*((first+i)&1))&15]
+			dst[i] = F(e2m1[src[(first&1+i)/2]>>(4*((first+i)&1))&15])
 		}
 	case Int64:
 		for i := range dst {
-			dst[i] = float32(int64(binary.LittleEndian.Uint64(src[8*i:])))
+			dst[i] = F(int64(binary.LittleEndian.Uint64(src[8*i:])))
 		}
 	case Int32:
 		for i := range dst {
-			dst[i] = float32(int32(binary.LittleEndian.Uint32(src[4*i:])))
+			dst[i] = F(int32(binary.LittleEndian.Uint32(src[4*i:])))
 		}
 	case Int16:
 		for i := range dst {
-			dst[i] = float32(int16(binary.LittleEndian.Uint16(src[2*i:])))
+			dst[i] = F(int16(binary.LittleEndian.Uint16(src[2*i:])))
 		}
 	case Int8:
 		for i := range dst {
-			dst[i] = float32(int8(src[i]))
+			dst[i] = F(int8(src[i]))
 		}
 	case Bool:
 		for i := range dst {
@@ -190,35 +182,6 @@ func (t *Tensor) ReadFloat32s(dst []float32, first int) {
 		}
 	default:
 		panic("tensor: " + t.DType.String())
-	}
-}
-
-// ReadFloat64s is ReadFloat32s in float64, which is exact for every dtype but int64.
-func (t *Tensor) ReadFloat64s(dst []float64, first int) {
-	src := t.bytes(first, len(dst))
-	switch t.DType {
-	case Float32:
-		for i := range dst {
-			dst[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:])))
-		}
-	case Int64:
-		for i := range dst {
-			dst[i] = float64(int64(binary.LittleEndian.Uint64(src[8*i:])))
-		}
-	case Int32:
-		for i := range dst {
-			dst[i] = float64(int32(binary.LittleEndian.Uint32(src[4*i:])))
-		}
-	default: // all values of the others are float32 values
-		var buf [512]float32
-		for len(dst) > 0 {
-			part := buf[:min(len(buf), len(dst))]
-			t.ReadFloat32s(part, first)
-			for i, x := range part {
-				dst[i] = float64(x)
-			}
-			dst, first = dst[len(part):], first+len(part)
-		}
 	}
 }
 
@@ -236,33 +199,38 @@ func (t *Tensor) Ints() []int {
 // WriteFloat32s stores src from index first on. Floats round to nearest even. Integers are truncated; what is out of
 // range becomes the nearest value, NaN becomes 0. A bool is x != 0. Concurrent calls may write disjoint ranges, except
 // that two float4_e2m1 elements share a byte. It panics where the tensor ends before src does.
-func (t *Tensor) WriteFloat32s(src []float32, first int) {
+func (t *Tensor) WriteFloat32s(src []float32, first int) { write(t, src, first) }
+
+// WriteFloat64s is WriteFloat32s from float64; floats are rounded to float32 first, as torch does.
+func (t *Tensor) WriteFloat64s(src []float64, first int) { write(t, src, first) }
+
+func write[F float32 | float64](t *Tensor, src []F, first int) {
 	dst := t.bytes(first, len(src))
 	switch t.DType {
 	case Float32:
 		for i, x := range src {
-			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(x))
+			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(float32(x)))
 		}
 	case BFloat16:
 		for i, x := range src {
-			binary.LittleEndian.PutUint16(dst[2*i:], BFloat16FromFloat32(x))
+			binary.LittleEndian.PutUint16(dst[2*i:], BFloat16FromFloat32(float32(x)))
 		}
 	case Float16:
 		for i, x := range src {
-			binary.LittleEndian.PutUint16(dst[2*i:], Float16FromFloat32(x))
+			binary.LittleEndian.PutUint16(dst[2*i:], Float16FromFloat32(float32(x)))
 		}
 	case Float8E4M3FN:
 		for i, x := range src {
-			dst[i] = Float8E4M3FNFromFloat32(x)
+			dst[i] = Float8E4M3FNFromFloat32(float32(x))
 		}
 	case Float8E5M2:
 		for i, x := range src {
-			dst[i] = Float8E5M2FromFloat32(x)
+			dst[i] = Float8E5M2FromFloat32(float32(x))
 		}
 	case Float4E2M1:
 		for i, x := range src {
 			b, shift := &dst[(first&1+i)/2], 4*((first+i)&1)
-			*b = *b&^(15<<shift) | Float4E2M1FromFloat32(x)<<shift
+			*b = *b&^(15<<shift) | Float4E2M1FromFloat32(float32(x))<<shift
 		}
 	case Bool:
 		for i, x := range src {
@@ -275,30 +243,6 @@ func (t *Tensor) WriteFloat32s(src []float32, first int) {
 		for i, x := range src {
 			t.putInt(dst, i, float64(x))
 		}
-	}
-}
-
-// WriteFloat64s is WriteFloat32s from float64; floats are rounded to float32 first, as torch does.
-func (t *Tensor) WriteFloat64s(src []float64, first int) {
-	switch t.DType {
-	case Int64, Int32, Int16, Int8:
-		dst := t.bytes(first, len(src))
-		for i, x := range src {
-			t.putInt(dst, i, x)
-		}
-		return
-	}
-	var buf [512]float32
-	for len(src) > 0 {
-		part := buf[:min(len(buf), len(src))]
-		for i := range part {
-			part[i] = float32(src[i])
-			if src[i] != 0 && part[i] == 0 && t.DType == Bool {
-				part[i] = 1
-			}
-		}
-		t.WriteFloat32s(part, first)
-		src, first = src[len(part):], first+len(part)
 	}
 }
 

@@ -16,11 +16,7 @@
 // constraints are Python, only Python tells.
 package trace
 
-import (
-	"fmt"
-
-	"fisub/internal/tensor"
-)
+import "fisub/internal/tensor"
 
 // A Definition describes one operation: its axes, its tensors in calling order, and a Python reference (spec 1.1).
 type Definition struct {
@@ -68,17 +64,7 @@ const (
 )
 
 // String is the value of an input's key "type".
-func (k InputKind) String() string {
-	switch k {
-	case Random:
-		return "random"
-	case Safetensors:
-		return "safetensors"
-	case ScalarInput:
-		return "scalar"
-	}
-	return fmt.Sprintf("input(%d)", uint8(k))
-}
+func (k InputKind) String() string { return [...]string{"random", "safetensors", "scalar"}[k] }
 
 // An InputSpec is the source of one input.
 type InputSpec struct {
