@@ -23,6 +23,7 @@ import (
 	"fisub/internal/confine"
 	"fisub/internal/event"
 	"fisub/internal/git"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 )
@@ -207,20 +208,8 @@ func host() event.Host {
 	h := event.Host{OS: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU()}
 	h.Name, _ = os.Hostname()
 	h.Confined, _ = confine.State()
-	cpus, _ := os.ReadFile("/proc/cpuinfo")
-	for line := range strings.Lines(string(cpus)) {
-		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-			h.CPU = strings.TrimSpace(value)
-			break
-		}
-	}
-	memory, _ := os.ReadFile("/proc/meminfo")
-	for line := range strings.Lines(string(memory)) {
-		var kb int64
-		if _, err := fmt.Sscanf(line, "MemTotal: %d kB", &kb); err == nil {
-			h.Memory = kb << 10
-			break
-		}
-	}
+	h.CPU = plain.Field("/proc/cpuinfo", "model name")
+	_, _ = fmt.Sscanf(plain.Field("/proc/meminfo", "MemTotal"), "%d kB", &h.Memory)
+	h.Memory <<= 10
 	return h
 }

@@ -22,6 +22,7 @@ import (
 
 	"fisub/device"
 	"fisub/internal/cache"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -49,13 +50,13 @@ var ErrNoCompiler = errors.New("no C++ compiler")
 type mode string
 
 const (
-	plain    mode = "plain"
+	bare     mode = "plain"
 	sanitize mode = "sanitize" // AddressSanitizer and UBSan
 	race     mode = "race"     // the check of shared memory
 )
 
 var modeFlags = map[mode]struct{ source, runtime, link []string }{
-	plain: {},
+	bare: {},
 	sanitize: {
 		source: []string{"-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-sanitize-recover=all",
 			"-fno-omit-frame-pointer"},
@@ -119,19 +120,8 @@ func findCompiler(ctx context.Context) (*compiler, error) {
 	return nil, fmt.Errorf("%w: neither g++ nor clang++ was found", ErrNoCompiler)
 }
 
-// cpuInfo is the first value of key in /proc/cpuinfo, "" where there is none.
-func cpuInfo(key string) string {
-	data, _ := os.ReadFile("/proc/cpuinfo")
-	for line := range strings.Lines(string(data)) {
-		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == key {
-			return strings.TrimSpace(v)
-		}
-	}
-	return ""
-}
-
 func hasFeatures(names ...string) bool {
-	flags := " " + cpuInfo("flags") + " "
+	flags := " " + plain.Field("/proc/cpuinfo", "flags") + " "
 	for _, n := range names {
 		if !strings.Contains(flags, " "+n+" ") {
 			return false

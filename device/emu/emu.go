@@ -8,6 +8,7 @@ package emu
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"debug/dwarf"
 	"debug/elf"
@@ -29,6 +30,7 @@ import (
 
 	"fisub/device"
 	"fisub/internal/cache"
+	"fisub/internal/plain"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
@@ -74,11 +76,8 @@ func open(ctx context.Context, opts device.Options) (*emulator, error) {
 }
 
 func (e *emulator) Info() device.Info {
-	name := cpuInfo("model name")
-	if name == "" {
-		name = runtime.GOARCH
-	}
-	return device.Info{Name: name, Emulated: true, Toolchain: e.cxx.version}
+	name := plain.Field("/proc/cpuinfo", "model name")
+	return device.Info{Name: cmp.Or(name, runtime.GOARCH), Emulated: true, Toolchain: e.cxx.version}
 }
 
 func (e *emulator) Measure(context.Context, func() error, device.Plan) (*device.Samples, error) {
@@ -97,7 +96,7 @@ func (e *emulator) Build(ctx context.Context, def *trace.Definition, sol *trace.
 	if def != nil {
 		k.names = append(slices.Clone(def.Inputs.Keys()), def.Outputs.Keys()...)
 	}
-	modes := []mode{plain}
+	modes := []mode{bare}
 	if e.opts.Sanitize {
 		modes = []mode{sanitize, race}
 	}

@@ -284,7 +284,7 @@ func TestCompilerOfAFailingMachine(t *testing.T) {
 				t.Fatal(err)
 			}
 			cxx := &compiler{command: []string{script}, version: "fake"}
-			_, err := cxx.build(t.Context(), t.TempDir(), solution("k.cu", "x"), plain)
+			_, err := cxx.build(t.Context(), t.TempDir(), solution("k.cu", "x"), bare)
 			var build *device.BuildError
 			if err == nil || errors.As(err, &build) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %T %v, want an error of the machine with %q", err, err, c.want)

@@ -134,6 +134,17 @@ func ReadLine(r *bufio.Reader, most int) (line []byte, err error) {
 	}
 }
 
+// Field is the value of the first line "key: value" of a file such as /proc/cpuinfo; "" where there is none.
+func Field(path, key string) string {
+	data, _ := os.ReadFile(path)
+	for line := range strings.Lines(string(data)) {
+		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == key {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
 // A Buffer keeps the first Limit bytes that are written to it and drops the rest; no write fails. Several goroutines
 // may use it. The zero value keeps nothing.
 type Buffer struct {

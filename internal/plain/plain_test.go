@@ -110,3 +110,18 @@ func TestBuffer(t *testing.T) {
 		}
 	}
 }
+
+func TestField(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "info")
+	text := "processor\t: 0\nmodel name\t: A: B\nmodel name\t: C\nflags\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ path, key, want string }{
+		{file, "model name", "A: B"}, {file, "model", ""}, {file, "flags", ""}, {file + "2", "processor", ""},
+	} {
+		if got := Field(tc.path, tc.key); got != tc.want {
+			t.Errorf("%q: got %q, want %q", tc.key, got, tc.want)
+		}
+	}
+}
