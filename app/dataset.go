@@ -35,7 +35,8 @@ func (a *app) datasetCommand() *cli.Command {
 			{Name: "verify", Usage: "check workloads and input files against their definitions", Flags: verify.flags(),
 				Action: func(c *cli.Context) error { return a.datasetVerify(c.Context, verify) }},
 			{Name: "synth", Usage: "make the input files that are missing, the same bytes on every machine",
-				Flags:  append(synth.flags(), stringFlag(&synth.out, "o", "write below the folder `DIR`", "the dataset's own root")),
+				Flags: append(synth.flags(),
+					stringFlag(&synth.out, "o", "write below the folder `DIR`", "the dataset's own root")),
 				Action: func(c *cli.Context) error { return a.datasetSynth(c.Context, synth) }},
 		},
 	}

@@ -112,16 +112,18 @@ func verdict(missing, failed, findings int, strict bool) error {
 	return nil
 }
 
-// confineCommand becomes the program that its arguments are, behind -- and a list, as JSON, of the only folders and files
-// that it may write to.
+// confineCommand becomes the program that its arguments are, behind -- and a list, as JSON, of the only folders and
+// files that it may write to.
 func (a *app) confineCommand() *cli.Command {
-	return &cli.Command{Name: "confine", ArgsUsage: "-- FOLDERS PROGRAM...", Hidden: true, SkipFlagParsing: true, Action: func(c *cli.Context) error {
+	run := func(c *cli.Context) error {
 		var writable []string
 		if c.NArg() < 3 || json.Unmarshal([]byte(c.Args().Get(1)), &writable) != nil {
 			return usage.Errorf("", "confine: fisub starts this command itself")
 		}
 		return confine.Exec(writable, c.Args().Slice()[2:])
-	}}
+	}
+	return &cli.Command{Name: "confine", ArgsUsage: "-- FOLDERS PROGRAM...", Hidden: true, SkipFlagParsing: true,
+		Action: run}
 }
 
 func (a *app) workerCommand() *cli.Command {

@@ -115,9 +115,6 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	return nil
 }
 
-// maxSolution bounds a packed solution that is read whole, in bytes.
-const maxSolution = 256 << 20
-
 func (a *app) unpackCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "unpack",
@@ -170,9 +167,9 @@ func (a *app) readPacked(file string) ([]byte, error) {
 		defer f.Close()
 		in, name = f, file
 	}
-	data, err := io.ReadAll(io.LimitReader(in, maxSolution+1))
-	if err == nil && len(data) > maxSolution {
-		err = fmt.Errorf("%s: more than the limit of %d bytes", name, maxSolution)
+	data, err := io.ReadAll(io.LimitReader(in, pack.MaxPacked+1))
+	if err == nil && len(data) > pack.MaxPacked {
+		err = fmt.Errorf("%s: more than the limit of %d bytes", name, pack.MaxPacked)
 	}
 	return data, err
 }

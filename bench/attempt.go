@@ -67,8 +67,8 @@ func (a *attempt) judge(run context.Context, trials []*inputs) error {
 	return a.settle(run, err)
 }
 
-// build makes the process ready. Compiling is not a workload's, and has a limit of its own; what a Python submission does
-// when it is imported is.
+// build makes the process ready. Compiling is not a workload's, and has a limit of its own; what a Python submission
+// does when it is imported is.
 func (a *attempt) build(run context.Context) error {
 	if a.process.python {
 		return a.within(run, func(ctx context.Context) error { return a.ready(run, ctx) })

@@ -67,8 +67,8 @@ type Result struct {
 	Findings                int // of the honesty checks, on passed workloads and others
 }
 
-// ErrNoReference says that nothing can compute the expected outputs of a definition: bench/reference was not compared with
-// its reference, and there is no Python with torch to run that.
+// ErrNoReference says that nothing can compute the expected outputs of a definition: bench/reference was not compared
+// with its reference, and there is no Python with torch to run that.
 var ErrNoReference = errors.New("no reference that fisub can run")
 
 // A DeviceError says that the device could not be opened or used at all.

@@ -24,9 +24,6 @@ const Packed = "packed_solution.json"
 // PackHint is the advice for what the contest's own packer does not know.
 const PackHint = "commit " + Packed + ", which the contest takes as it is: fisub pack --packed"
 
-// maxPacked bounds a packed solution that is read, in bytes.
-const maxPacked = 256 << 20
-
 // A Submission is one that the contest finds.
 type Submission struct {
 	File                     string // its config.toml or Packed, below the root as Read was given it
@@ -125,8 +122,8 @@ func readPacked(file string) (*trace.Solution, []trace.Warning, error) {
 			return nil, nil, fmt.Errorf("%s: a link to nothing", file)
 		}
 		return nil, nil, err
-	} else if !st.Mode().IsRegular() || st.Size() > maxPacked {
-		return nil, nil, fmt.Errorf("%s: not a file of at most %d bytes", file, maxPacked)
+	} else if !st.Mode().IsRegular() || st.Size() > pack.MaxPacked {
+		return nil, nil, fmt.Errorf("%s: not a file of at most %d bytes", file, pack.MaxPacked)
 	}
 	return trace.ReadSolution(file)
 }

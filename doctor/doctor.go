@@ -112,8 +112,9 @@ func Examine(ctx context.Context, o Options) *Report {
 		return func(ctx context.Context) []Line { return []Line{f(ctx)} }
 	}
 	x := &examination{Options: o}
-	checks := []look{x.program, program("git", "apt-get install git", "--version"), confinement, x.compiler, x.gpu, x.toolchain,
-		x.tools, x.python, x.storage, program("ssh", "apt-get install openssh-client; only hosts over SSH need it", "-V"),
+	checks := []look{x.program, program("git", "apt-get install git", "--version"), confinement, x.compiler, x.gpu,
+		x.toolchain, x.tools, x.python, x.storage,
+		program("ssh", "apt-get install openssh-client; only hosts over SSH need it", "-V"),
 		program("sbatch", `name a login host in [remote.NAME]; only provider = "slurm" without one needs it here`,
 			"--version")}
 	if o.Dataset != nil {

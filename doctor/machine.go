@@ -59,7 +59,7 @@ func (x *examination) program(context.Context) []Line {
 func confinement(context.Context) []Line {
 	text, sound := confine.State()
 	if !sound {
-		return []Line{warn("confinement", text, "Linux 5.13 or later with Landlock; without it judge no code that you distrust")}
+		return []Line{warn("confinement", text, "Linux 5.13 or later with Landlock; else judge no code that you distrust")}
 	}
 	return []Line{ok("confinement", "%s", text)}
 }

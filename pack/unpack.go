@@ -20,8 +20,8 @@ import (
 	"fisub/internal/usage"
 )
 
-// maxPacked bounds a solution.json, in bytes: JSON escapes one byte of source as six at most.
-const maxPacked = 6 * maxSources
+// MaxPacked bounds a solution.json, in bytes: JSON escapes one byte of source as six at most.
+const MaxPacked = 6 * maxSources
 
 // Unpacked says what Unpack wrote.
 type Unpacked struct {
@@ -36,8 +36,8 @@ type Unpacked struct {
 // again. The folder dir is made where it is missing. Nothing is written outside it, whatever the JSON and links inside
 // dir say; nothing there is overwritten: files that exist must be identical. On an error nothing is left written.
 func Unpack(data []byte, dir string) (out *Unpacked, err error) {
-	if len(data) > maxPacked {
-		return nil, fmt.Errorf("solution: %d bytes are more than the limit of %d", len(data), maxPacked)
+	if len(data) > MaxPacked {
+		return nil, fmt.Errorf("solution: %d bytes are more than the limit of %d", len(data), MaxPacked)
 	}
 	sol, warnings, err := trace.DecodeSolution(data)
 	if err != nil {

@@ -52,9 +52,9 @@ func (in *Inputs) Close() error {
 // Load opens the inputs of w for one of its trials, from 0, of which each has generated inputs of its own, as in the
 // contest. Every tensor is checked against the definition's dtype and the shape that w's axes give it; the error names
 // the workload and joins all faults, among them *safetensors.LFSPointerError. An input that w declares random or does
-// not mention is generated, from the uuid, the input's name and the trial; it is kept in the cache, or, where it is large
-// or of a later trial, in a file that lasts as long as the Inputs. Of the embedded dataset, missing files are made first;
-// of any other they are an error.
+// not mention is generated, from the uuid, the input's name and the trial; it is kept in the cache, or, where it is
+// large or of a later trial, in a file that lasts as long as the Inputs. Of the embedded dataset, missing files are
+// made first; of any other they are an error.
 func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*Inputs, error) {
 	in, err := d.load(ctx, def, w, trial)
 	if err != nil {

@@ -40,8 +40,8 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 	return worker.Command{Args: []string{python, "-u", filepath.Join(dir, "worker.py")}}, nil
 }
 
-// Caches are the folders in which Python's compilers keep what they have made, as the environment names them, and else in
-// the home folder. Of those that belong to other packages too only what is there counts.
+// Caches are the folders in which Python's compilers keep what they have made, as the environment names them, and else
+// in the home folder. Of those that belong to other packages too only what is there counts.
 func Caches() (folders []string) {
 	for _, name := range []string{"TRITON_CACHE_DIR", "TRITON_HOME", "TILELANG_CACHE_DIR", "TORCH_EXTENSIONS_DIR",
 		"TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH"} {
@@ -53,8 +53,8 @@ func Caches() (folders []string) {
 	if err != nil {
 		return folders
 	}
-	for _, name := range []string{".triton", ".tilelang", ".nv", ".cache/torch", ".cache/torch_extensions", ".cache/flashinfer",
-		".cache/tilelang"} {
+	for _, name := range []string{".triton", ".tilelang", ".nv", ".cache/torch", ".cache/torch_extensions",
+		".cache/flashinfer", ".cache/tilelang"} {
 		dir := filepath.Join(home, name)
 		if _, err := os.Stat(dir); err == nil || name == ".triton" {
 			folders = append(folders, dir)
@@ -63,8 +63,8 @@ func Caches() (folders []string) {
 	return folders
 }
 
-// Pythons are the interpreters to choose from, the first one first: $FISUB_PYTHON alone where it is set, else python3 and
-// python. They may be of any version.
+// Pythons are the interpreters to choose from, the first one first: $FISUB_PYTHON alone where it is set, else python3
+// and python. They may be of any version.
 func Pythons() (paths []string) {
 	names := []string{"python3", "python"}
 	if named := os.Getenv("FISUB_PYTHON"); named != "" {

@@ -267,9 +267,9 @@ func (s *server) close() {
 	}
 }
 
-// mapped calls do with the tensor's bytes, which lie in the file path: they are mapped rather than read, so that a state
-// of 33 MB costs no heap. flag is os.O_RDONLY or os.O_RDWR. What lies outside of the file is an error; of a tensor
-// without bytes do is not called.
+// mapped calls do with the tensor's bytes, which lie in the file path: they are mapped rather than read, so that a
+// state of 33 MB costs no heap. flag is os.O_RDONLY or os.O_RDWR. What lies outside of the file is an error; of a
+// tensor without bytes do is not called.
 func (t *FileTensor) mapped(path string, flag int, do func(data []byte) error) error {
 	if t.Bytes == 0 {
 		return nil

@@ -22,8 +22,8 @@ import (
 // ErrNoFolder says that the environment names no folder for the cache.
 var ErrNoFolder = errors.New("no folder")
 
-// Root is the folder of the cache, absolute: $FISUB_CACHE, else fisub in the user's cache folder. It need not exist. The
-// error is an ErrNoFolder.
+// Root is the folder of the cache, absolute: $FISUB_CACHE, else fisub in the user's cache folder. It need not exist.
+// The error is an ErrNoFolder.
 func Root() (string, error) {
 	if dir := os.Getenv("FISUB_CACHE"); dir != "" {
 		return filepath.Abs(dir)

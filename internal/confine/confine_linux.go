@@ -20,8 +20,8 @@ const (
 		unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_REFER
 )
 
-// devices are what a kernel's process writes to; the GPUs' are there once their driver is loaded. CUDA gives its threads
-// names, in /proc.
+// devices are what a kernel's process writes to; the GPUs' are there once their driver is loaded. CUDA gives its
+// threads names, in /proc.
 var devices = []string{"/proc/self", "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty",
 	"/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dri/*"}
 

@@ -242,8 +242,9 @@ type Message struct {
 	Hint string `json:"hint,omitempty"`
 }
 
-// Contradiction is the Check of a finding about a stream that cannot be what one run has told: a verdict that stands twice,
-// numbers out of order, totals or an exit status that are not those of the verdicts. The workload then has no verdict.
+// Contradiction is the Check of a finding about a stream that cannot be what one run has told: a verdict that stands
+// twice, numbers out of order, totals or an exit status that are not those of the verdicts. The workload then has no
+// verdict.
 const Contradiction = "contradiction"
 
 // A Finding is something that a solution does and an honest one does not. The verdict stays the contest's.

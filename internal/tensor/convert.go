@@ -36,8 +36,7 @@ func Float32FromFloat16(h uint16) float32 {
 }
 
 // Float8E4M3FNFromFloat32 rounds to nearest even. The type has no infinity: what rounds beyond 448, and infinity, is
-// NaN.
-// From 480 on a value has NaN's encoding.
+// NaN. From 480 on a value has NaN's encoding.
 func Float8E4M3FNFromFloat32(x float32) uint8 {
 	return uint8(narrow(x, 8, 3, 7, 0x43f00000, 0x7f, 0x7f))
 }

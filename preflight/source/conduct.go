@@ -182,8 +182,8 @@ func Includes(sol *trace.Solution) []Include {
 	return out
 }
 
-// A call is a rule about calls of functions. In Python, names have their dots; one that begins with a dot holds whatever
-// stands before it.
+// A call is a rule about calls of functions. In Python, names have their dots; one that begins with a dot holds
+// whatever stands before it.
 type call struct {
 	code     string
 	severity Severity

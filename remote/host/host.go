@@ -37,8 +37,8 @@ type Host interface {
 	Close() error
 }
 
-// Shell is the command that runs a script, whose $1, $2, ... are args. It drops an interrupt from the keyboard that came
-// before Local had put the shell out of reach: Local blocks it, and dash lets it through after its first command.
+// Shell is the command that runs a script, whose $1, $2, ... are args. It drops an interrupt from the keyboard that
+// came before Local had put the shell out of reach: Local blocks it, and dash lets it through after its first command.
 func Shell(script string, args ...string) []string {
 	return append([]string{"sh", "-c", "trap '' INT; trap - INT; " + script, "sh"}, args...)
 }

@@ -195,8 +195,8 @@ func unknown(err error) bool {
 	return errors.As(err, &failed) && strings.Contains(strings.ToLower(failed.Stderr), "invalid job id")
 }
 
-// look asks Slurm for the job's state: the controller, which remembers ended jobs for minutes, then the accounting, which
-// a cluster need not have.
+// look asks Slurm for the job's state: the controller, which remembers ended jobs for minutes, then the accounting,
+// which a cluster need not have.
 func (p *Provider) look(ctx context.Context, j *work.Job) (status, error) {
 	if j.Number == "" {
 		ask := []string{"squeue", "--noheader", "--me", "--name=" + prefix + j.ID, "--format=%A"}
