@@ -21,6 +21,7 @@ import (
 // A kernel that hangs ends with fisub, whichever signal that gets.
 func TestKilledHang(t *testing.T) {
 	longtest.Skip(t, "builds a kernel")
+	hangups(t)
 	repo, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)

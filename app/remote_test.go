@@ -10,6 +10,7 @@ import (
 	mathrand "math/rand/v2"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -405,8 +406,16 @@ func judgements(r *runs.Run) (all []string) {
 	return all
 }
 
+// hangups gives what the test starts the usual SIGHUP, also where the test itself runs under nohup.
+func hangups(t *testing.T) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(c) })
+}
+
 // An interrupt without a terminal ends the jobs; a terminal that is closed leaves them.
 func TestRemoteSignals(t *testing.T) {
+	hangups(t)
 	work := t.TempDir()
 	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work))
 	signalled := func(sig os.Signal) int {
