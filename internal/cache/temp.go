@@ -3,6 +3,7 @@ package cache
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -10,7 +11,7 @@ import (
 // TempFile makes a file NAME-* in dir, for this process until it closes it and removes it. Those that a process which
 // was killed has left there are removed first.
 func TempFile(dir, name string) (*os.File, error) {
-	sweep(filepath.Join(dir, name+"-*"))
+	sweep(filepath.Join(dir, name+"-"))
 	f, err := os.CreateTemp(dir, name+"-*")
 	if err != nil {
 		return nil, err
@@ -20,7 +21,7 @@ func TempFile(dir, name string) (*os.File, error) {
 
 // TempDir is TempFile for a folder in that for temporary files, which remove removes.
 func TempDir(name string) (dir string, remove func(), err error) {
-	sweep(filepath.Join(os.TempDir(), name+"-*"))
+	sweep(filepath.Join(os.TempDir(), name+"-"))
 	if dir, err = os.MkdirTemp("", name+"-*"); err != nil {
 		return "", nil, err
 	}
@@ -34,13 +35,14 @@ func TempDir(name string) (dir string, remove func(), err error) {
 	}, syscall.Flock(int(held.Fd()), syscall.LOCK_EX)
 }
 
-// sweep removes what matches, is older than the moment in which one gets its lock, and is this user's and nobody's in
-// use.
-func sweep(pattern string) {
-	left, _ := filepath.Glob(pattern)
+// sweep removes what is named prefix and a number, is older than the moment in which one gets its lock, and is this
+// user's and nobody's in use.
+func sweep(prefix string) {
+	left, _ := filepath.Glob(prefix + "*")
 	for _, path := range left {
 		st, err := os.Lstat(path)
-		if err != nil || !st.IsDir() && !st.Mode().IsRegular() || time.Since(st.ModTime()) < time.Minute {
+		if err != nil || !st.IsDir() && !st.Mode().IsRegular() || time.Since(st.ModTime()) < time.Minute ||
+			strings.Trim(path[len(prefix):], "0123456789") != "" {
 			continue
 		}
 		if own, ok := st.Sys().(*syscall.Stat_t); !ok || int(own.Uid) != os.Getuid() {

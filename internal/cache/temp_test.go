@@ -24,18 +24,19 @@ func TestTempSweeps(t *testing.T) {
 	defer used.Close()
 	old(used.Name())
 	want := map[string]bool{used.Name(): true}
-	for name, stays := range map[string]bool{"fisub-x-left": false, "fisub-x-new": true, "fisub-y-left": true} {
+	for name, stays := range map[string]bool{"fisub-x-7": false, "fisub-x-8": true, "fisub-y-7": true,
+		"fisub-x-results": true, "fisub-x-y-7": true} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte("1"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if name != "fisub-x-new" {
+		if name != "fisub-x-8" {
 			old(path)
 		}
 		want[path] = stays
 	}
-	link := filepath.Join(dir, "fisub-x-link")
-	if err := os.Symlink("fisub-y-left", link); err != nil {
+	link := filepath.Join(dir, "fisub-x-9")
+	if err := os.Symlink("fisub-y-7", link); err != nil {
 		t.Fatal(err)
 	}
 	want[link] = true

@@ -102,7 +102,7 @@ func (s *SSH) connect(ctx context.Context) (socket string, err error) {
 		}
 	}
 	if s.dir == "" {
-		if s.dir, s.remove, err = cache.TempDir("fisub"); err != nil {
+		if s.dir, s.remove, err = cache.TempDir("fisub-ssh"); err != nil {
 			return "", &remote.LocalError{Err: err}
 		}
 	}
