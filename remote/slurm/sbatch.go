@@ -102,8 +102,8 @@ var (
 	partitions = &listing{"the cluster's partitions", []string{"sinfo", "--noheader", "--format=%R"}}
 	resources  = &listing{"what the nodes of each partition have", []string{"sinfo", "--noheader", "--format=%R %G"}}
 	features   = &listing{"features of the nodes of each partition", []string{"sinfo", "--noheader", "--format=%R %f"}}
-	accounts   = &listing{"your accounts and their QOS", []string{"sh", "-c", `exec sacctmgr --noheader --parsable2 ` +
-		`show assoc user="$(id -un)" format=account,qos`}}
+	accounts   = &listing{"your accounts and their QOS", host.Shell(`exec sacctmgr --noheader --parsable2 ` +
+		`show assoc user="$(id -un)" format=account,qos`)}
 )
 
 // refusals lists, for words of Slurm's commands in lower case, what kind of refusal they are. The first that fits
