@@ -296,6 +296,36 @@ __device__ __forceinline__ uint32_t pack(float x, float y) {
 __device__ __forceinline__ float low(uint32_t bf16x2) { return __uint_as_float(bf16x2 << 16); }
 __device__ __forceinline__ float high(uint32_t bf16x2) { return __uint_as_float(bf16x2 & 0xffff0000u); }
 
+// A tile is 16 rows of a state, its 128 columns in fragments of mma.sync's result. from and to are the lane's first two
+// elements of it.
+__device__ __forceinline__ void load_tile(float (&s)[16][4], const float* from) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const float2 lo = load_once(from + 8 * i), hi = load_once(from + 8 * kDim + 8 * i);
+    s[i][0] = lo.x, s[i][1] = lo.y, s[i][2] = hi.x, s[i][3] = hi.y;
+  }
+}
+
+__device__ __forceinline__ void store_tile(float* to, const float (&s)[16][4]) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    *reinterpret_cast<float2*>(to + 8 * i) = make_float2(s[i][0], s[i][1]);
+    *reinterpret_cast<float2*>(to + 8 * kDim + 8 * i) = make_float2(s[i][2], s[i][3]);
+  }
+}
+
+// pack_tile gives columns 32 * kk to 32 * kk + 31 of a tile as two operands of 16 by 16.
+__device__ __forceinline__ void pack_tile(uint32_t (&so)[2][4], const float (&s)[16][4], int kk) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int i = 4 * kk + 2 * h;
+    so[h][0] = pack(s[i][0], s[i][1]);
+    so[h][1] = pack(s[i][2], s[i][3]);
+    so[h][2] = pack(s[i + 1][0], s[i + 1][1]);
+    so[h][3] = pack(s[i + 1][2], s[i + 1][3]);
+  }
+}
+
 // The larger of each half's magnitudes; NaN if one is.
 __device__ __forceinline__ uint32_t max_magnitude(uint32_t x, uint32_t y) {
   const __half2 m = __hmax2_nan(__habs2(*reinterpret_cast<const __half2*>(&x)), __habs2(*reinterpret_cast<const __half2*>(&y)));
@@ -556,12 +586,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
       const auto load_state = [&] {
 #pragma unroll
         for (int m = 0; m < kOwn; ++m) {
-          const float* from = x.state + state_of(first + m) + g * kDim + 2 * t;
-#pragma unroll
-          for (int i = 0; i < 16; ++i) {
-            const float2 lo = load_once(from + 8 * i), hi = load_once(from + 8 * kDim + 8 * i);
-            s[m][i][0] = lo.x, s[m][i][1] = lo.y, s[m][i][2] = hi.x, s[m][i][3] = hi.y;
-          }
+          load_tile(s[m], x.state + state_of(first + m) + g * kDim + 2 * t);
         }
       };
       if (x.state != nullptr) {
@@ -602,14 +627,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
             uint32_t so[kOwn][2][4];
 #pragma unroll
             for (int m = 0; m < kOwn; ++m) {
-#pragma unroll
-              for (int h = 0; h < 2; ++h) {
-                const int i = 4 * kk + 2 * h;
-                so[m][h][0] = pack(s[m][i][0], s[m][i][1]);
-                so[m][h][1] = pack(s[m][i][2], s[m][i][3]);
-                so[m][h][2] = pack(s[m][i + 1][0], s[m][i + 1][1]);
-                so[m][h][3] = pack(s[m][i + 1][2], s[m][i + 1][3]);
-              }
+              pack_tile(so[m], s[m], kk);
             }
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
@@ -785,12 +803,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
         }
 #pragma unroll
         for (int m = 0; m < kOwn; ++m) {
-          float* state_to = x.new_state + state_of(first + m) + g * kDim + 2 * t;
-#pragma unroll
-          for (int i = 0; i < 16; ++i) {
-            *reinterpret_cast<float2*>(state_to + 8 * i) = make_float2(s[m][i][0], s[m][i][1]);
-            *reinterpret_cast<float2*>(state_to + 8 * kDim + 8 * i) = make_float2(s[m][i][2], s[m][i][3]);
-          }
+          store_tile(x.new_state + state_of(first + m) + g * kDim + 2 * t, s[m]);
         }
       }
       return;
@@ -802,14 +815,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
     constexpr int kBuffers = S::kAhead < 4 ? 2 : 4;
     const int tile = warp;
     float s[16][4];
-    const auto load_state = [&] {
-      const float* from = x.state + state_of(tile) + g * kDim + 2 * t;
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const float2 lo = load_once(from + 8 * i), hi = load_once(from + 8 * kDim + 8 * i);
-        s[i][0] = lo.x, s[i][1] = lo.y, s[i][2] = hi.x, s[i][3] = hi.y;
-      }
-    };
+    const auto load_state = [&] { load_tile(s, x.state + state_of(tile) + g * kDim + 2 * t); };
     if (x.state != nullptr) {
       load_state();
     }
@@ -855,14 +861,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
 #pragma unroll
         for (int kk = 0; kk < 4; ++kk) {
           uint32_t so[2][4];
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const int i = 4 * kk + 2 * h;
-            so[h][0] = pack(s[i][0], s[i][1]);
-            so[h][1] = pack(s[i][2], s[i][3]);
-            so[h][2] = pack(s[i + 1][0], s[i + 1][1]);
-            so[h][3] = pack(s[i + 1][2], s[i + 1][3]);
-          }
+          pack_tile(so, s, kk);
           if (kk == 3) {
             if (c == 0) {
               wait(bar + S::kInverted, parity);
@@ -963,12 +962,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
         }
         arrive(bar + S::kEmpty, lane);
       }
-      float* to = x.new_state + state_of(tile) + g * kDim + 2 * t;
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        *reinterpret_cast<float2*>(to + 8 * i) = make_float2(s[i][0], s[i][1]);
-        *reinterpret_cast<float2*>(to + 8 * kDim + 8 * i) = make_float2(s[i][2], s[i][3]);
-      }
+      store_tile(x.new_state + state_of(tile) + g * kDim + 2 * t, s);
     }
     return;
   }
