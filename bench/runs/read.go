@@ -3,6 +3,7 @@ package runs
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -222,22 +223,14 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 	rows, begun := map[string]int{}, map[string]bool{}
 	samples := map[string]*event.Samples{}
 	var seconds float64
-	var seq int64
-	var numbered bool      // it is, as every run of fisub's is
-	var passed, judged int // since the last process began
-	var against string     // why the events cannot be what the judge has told
+	var check event.Checker
+	var against string // why the events cannot be what the judge has told
 	whole, err = eachLine(f, func(line []byte) error {
 		var e event.Event
 		if err := json.Unmarshal(line, &e); err != nil {
 			return err
 		}
-		if r.Run == nil && len(r.Origins) == 0 && seq == 0 {
-			numbered = e.Seq == 1
-		}
-		if numbered && e.Seq != seq+1 && e.Seq != 1 && against == "" { // each process that goes on with the run begins with 1
-			against = fmt.Sprintf("event %d follows event %d", e.Seq, seq)
-		}
-		seq = e.Seq
+		against = cmp.Or(against, check.Next(&e))
 		if e.Job != "" {
 			r.Origins[e.Job] = max(r.Origins[e.Job], e.Origin)
 		}
@@ -246,7 +239,7 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 			return fmt.Errorf("the run has schema %.40q, and this fisub knows %s only: take fisub %.40q", e.Run.Schema,
 				event.Schema, e.Run.Fisub)
 		case e.Run != nil:
-			r.Run, r.Done, passed, judged = e.Run, nil, 0, 0
+			r.Run, r.Done = e.Run, nil
 		case e.JobState != nil && e.JobState.Device != nil && e.JobState.Host != nil:
 			place := Place{e.Place, *e.JobState.Device, *e.JobState.Host}
 			if !slices.ContainsFunc(r.Places, func(p Place) bool { return p.Name == place.Name }) {
@@ -260,10 +253,6 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 		case e.Evaluated != nil, e.Type == event.TypeFailed && e.Message != nil:
 			row := Row{UUID: e.Workload, Evaluated: e.Evaluated, Place: e.Place}
 			if e.Evaluated != nil {
-				judged++
-				if e.Evaluated.Status == string(trace.Passed) {
-					passed++
-				}
 				row.Axes, row.Samples = e.Evaluated.Axes, samples[e.Workload]
 			} else {
 				row.Failed = e.Message
@@ -274,8 +263,6 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 				r.Rows = append(r.Rows, row)
 			} else if old := &r.Rows[at]; old.Evaluated == nil && len(old.Findings) == 0 {
 				*old = row
-			} else if old.Evaluated != nil && e.Evaluated != nil && !bytes.Equal(old.Evaluated.Trace, e.Evaluated.Trace) {
-				old.retract(&event.Finding{Check: event.Contradiction, Text: "the run's events have two verdicts for it"})
 			}
 		case e.Finding != nil && e.Finding.Check == event.Contradiction:
 			if at, ok := rows[e.Workload]; ok {
@@ -289,10 +276,6 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 			r.Warnings = append(r.Warnings, *e.Message)
 		case e.Done != nil:
 			r.Done = e.Done
-			total := r.Done.Passed + r.Done.Failed
-			if numbered && len(r.Origins) == 0 && (r.Done.Passed != passed || total != judged) && against == "" {
-				against = fmt.Sprintf("%d of %d passed, and at its end it says %d of %d", passed, judged, r.Done.Passed, total)
-			}
 			seconds += e.Done.Seconds
 		}
 		return nil

@@ -37,10 +37,7 @@ type feed struct {
 	size int64  // bytes so far
 	err  error  // this machine cannot keep the stream
 
-	// What the stream has told so far. Only one whose first event has the number 1 is fisub's own, which numbers all.
-	numbered  bool
-	seq       int64
-	judged    map[string]bool // workload: passed
+	check     event.Checker
 	emulated  bool
 	against   string // why it cannot be what one run has told
 	retracted map[string]bool
@@ -49,7 +46,7 @@ type feed struct {
 // openFeed opens the job's file and takes what is in it; offset is where the stream goes on.
 func (d *Dispatcher) openFeed(j *Job) (f *feed, offset int64, err error) {
 	name := filepath.Join(d.Folder, streams, j.ID+".jsonl")
-	f = &feed{d: d, job: j, seen: d.origins[j.ID]}
+	f = &feed{d: d, job: j, seen: d.origins[j.ID], check: event.Checker{Job: true}, retracted: map[string]bool{}}
 	if f.file, err = os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644); err != nil {
 		return nil, 0, err
 	}
@@ -96,7 +93,7 @@ func (f *feed) take(p []byte) error {
 		}
 		f.line++
 		if f.long {
-			f.seq++
+			f.check.Skip()
 		}
 		if f.long || !f.event(f.half) {
 			f.junk++
@@ -131,7 +128,10 @@ func (f *feed) event(line []byte) bool {
 	if err := json.Unmarshal(line, &e); err != nil {
 		return false
 	}
-	against := f.contradiction(&e)
+	against := f.check.Next(&e)
+	if e.Run != nil {
+		f.emulated = e.Run.Device.Emulated
+	}
 	e.Seq, e.Time, e.JobState = 0, time.Time{}, nil
 	e.Place, e.Job, e.Origin = f.job.Place.String(), f.job.ID, f.line
 	payloads := 0
@@ -206,59 +206,16 @@ func (f *feed) event(line []byte) bool {
 	return true
 }
 
-// contradiction takes e into account, and says what about it cannot be, after what the stream has told before; "" where
-// nothing.
-func (f *feed) contradiction(e *event.Event) string {
-	if f.judged == nil {
-		f.judged, f.retracted = map[string]bool{}, map[string]bool{}
-		f.numbered = e.Seq == 1
-	}
-	want := f.seq + 1
-	f.seq = e.Seq
-	if e.Run != nil {
-		f.emulated = e.Run.Device.Emulated
-	}
-	if e.Evaluated != nil {
-		if _, twice := f.judged[e.Workload]; twice && f.numbered {
-			return "two verdicts for workload " + e.Workload
-		}
-		f.judged[e.Workload] = e.Evaluated.Status == string(trace.Passed)
-	}
-	if !f.numbered {
-		return ""
-	}
-	passed, failed := f.count()
-	switch {
-	case e.Seq != want:
-		return fmt.Sprintf("event %d follows event %d", e.Seq, want-1)
-	case e.Done != nil && (e.Done.Passed != passed || e.Done.Failed != failed):
-		return fmt.Sprintf("%d passed and %d failed, and at its end it says %d and %d", passed, failed, e.Done.Passed,
-			e.Done.Failed)
-	}
-	return ""
-}
-
-func (f *feed) count() (passed, failed int) {
-	for _, p := range f.judged {
-		if p {
-			passed++
-		} else {
-			failed++
-		}
-	}
-	return passed, failed
-}
-
 // exited compares the program's exit status with what its stream has told.
 func (f *feed) exited(exit remote.Exit) {
-	_, failed := f.count()
-	if !f.numbered || exit.End != remote.Exited || (failed > 0) == (exit.Code == 3) || exit.Code != 0 && exit.Code != 3 {
+	if exit.End != remote.Exited {
 		return
 	}
-	f.d.mu.Lock()
-	defer f.d.mu.Unlock()
-	text := fmt.Sprintf("%d of %d workloads failed, and its exit status is %d", failed, len(f.judged), exit.Code)
-	f.d.contradict(f, text, true)
+	if text := f.check.Exit(exit.Code); text != "" {
+		f.d.mu.Lock()
+		defer f.d.mu.Unlock()
+		f.d.contradict(f, text, true)
+	}
 }
 
 // contradict takes the verdicts of a job back whose stream cannot be what one run has told; fresh tells that this is
