@@ -121,9 +121,12 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	if plan.Bundle, err = json.Marshal(order.Spec); err != nil {
 		return err
 	}
+	if o.maxCost != nil {
+		plan.MaxCost = *o.maxCost
+	}
 	a.showPlan(plan, order.Spec, b.Size())
 	if o.maxCost != nil {
-		if err := jobs.Affordable(plan, *o.maxCost); err != nil {
+		if err := jobs.Affordable(plan); err != nil {
 			return err
 		}
 	}
@@ -166,10 +169,19 @@ func (a *app) showPlan(p *dispatch.Plan, spec bundle.Spec, size int64) {
 	}
 	a.term.Note("bundle     %.1f MB: fisub, %s; what a host has already is not sent", float64(size)/1e6, kernel)
 	a.term.Note("limit      %v for each job, kept on the host", p.Limit)
-	if most, known := p.MostCost(); known {
-		a.term.Note("cost       at most %s", jobs.Dollars(most))
-	} else {
+	most, missing := p.MostCost()
+	switch {
+	case most == 0:
 		a.term.Note("cost       not known: no price in the table")
+		return
+	case len(missing) > 0:
+		a.term.Note("cost       more than %s: no %s in the config", jobs.Dollars(most), strings.Join(missing, ", "))
+	default:
+		a.term.Note("cost       at most %s; at most %s with further tries where hosts are lost", jobs.Dollars(most),
+			jobs.Dollars(p.Cap()))
+	}
+	for _, line := range p.Parts() {
+		a.term.Note("           %s", plain.Line(line))
 	}
 }
 

@@ -18,6 +18,8 @@ type Config interface {
 	Shared() *Common
 	// Check notes in t what is wrong with values that are of their types.
 	Check(t *config.Table)
+	// Bill is what one job is paid for, on top of its limit what it takes to begin and to end.
+	Bill() Bill
 	// Open makes the provider of the table [remote.name]. It asks no host.
 	Open(name string) (Provider, error)
 }
@@ -43,6 +45,17 @@ func (c *Common) CommonKeys() []config.Key {
 		{Name: "price", To: &c.Price, Absent: "no price is shown",
 			Help: "USD for one GPU and hour; for the plan, for `--max-cost` and for what `ls` shows"},
 	}
+}
+
+// toEnd is what the agent may take to end a job at its limit.
+const toEnd = time.Minute
+
+// Bill is that of a job that is paid for its GPU alone.
+func (c *Common) Bill() Bill { return c.Held("GPU", 1, toEnd) }
+
+// Held is the bill for n GPUs that are held for beyond beside the job's own time; what is their name.
+func (c *Common) Held(what string, n int, beyond time.Duration) Bill {
+	return Bill{{For: what, Hourly: float64(n) * c.Price, Key: "price", Beyond: beyond}}
 }
 
 // CheckGPUs finds what is wrong with the ordinals of the key gpus.

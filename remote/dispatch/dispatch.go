@@ -205,7 +205,7 @@ func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 	r := d.count()
 	if capped && r.Missing > 0 {
 		d.Events.Emit(event.Event{Type: event.TypeWarning, Message: &event.Message{
-			Text: fmt.Sprintf("another job may take the run over its cap of $%.2f", d.Plan.MaxCost),
+			Text: fmt.Sprintf("another job may take the run over its cap of $%.2f", d.Plan.Cap()),
 			Hint: "raise --max-cost, or lower --limit-time"}})
 	}
 	d.done(r)

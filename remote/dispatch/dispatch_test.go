@@ -703,8 +703,8 @@ func TestClockSkew(t *testing.T) {
 func TestMaxCost(t *testing.T) {
 	f := newFixture(t, 4, map[string]map[string]any{"a": {}, "b": {}})
 	f.plan.MaxCost = 1 // one job of a minute at $36 an hour is $0.60
-	if most, known := f.plan.MostCost(); !known || most != 1.2 {
-		t.Errorf("MostCost: got %v, %v", most, known)
+	if most, missing := f.plan.MostCost(); len(missing) > 0 || most != 1.2 {
+		t.Errorf("MostCost: got %v, %v", most, missing)
 	}
 	if got, err := f.run(t.Context()); err != nil || got.Passed != 4 || len(f.plan.Jobs) < 2 {
 		t.Errorf("got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"fisub/internal/cache"
@@ -43,12 +44,30 @@ type Plan struct {
 
 // A Place is one of a provider.
 type Place struct {
-	Table string  `json:"table"`           // name of the provider's table
-	Price float64 `json:"price,omitempty"` // USD for one GPU and hour; 0 where it is not known
+	Table string      `json:"table"`           // name of the provider's table
+	Price float64     `json:"price,omitempty"` // USD for one GPU and hour; 0 where it is not known
+	Bill  remote.Bill `json:"bill,omitempty"`  // of one job
 	remote.Place
 }
 
 func (p Place) String() string { return p.Table + ": " + p.Place.String() }
+
+// bill is that of one job, also in a plan that has the price alone.
+func (p Place) bill() remote.Bill {
+	if p.Bill == nil {
+		return remote.Bill{{For: "GPU", Hourly: p.Price, Key: "price"}}
+	}
+	return p.Bill
+}
+
+// missing are the keys of the config whose prices are not known.
+func (p Place) missing() (keys []string) {
+	_, keys = p.bill().Most(0)
+	for i, key := range keys {
+		keys[i] = "remote." + p.Table + "." + key
+	}
+	return keys
+}
 
 // A Job is one that was begun, or is about to be.
 type Job struct {
@@ -62,8 +81,8 @@ type Job struct {
 	Error     string         `json:"error,omitempty"` // why it could not be taken to its place
 }
 
-// Cost is what the job costs so far, in USD; 0 where there is no price.
-func (j *Job) Cost() float64 {
+// ran is for how long the job has run so far.
+func (j *Job) ran() time.Duration {
 	if j.Began == nil {
 		return 0
 	}
@@ -71,7 +90,22 @@ func (j *Job) Cost() float64 {
 	if j.Ended != nil {
 		end = *j.Ended
 	}
-	return j.Place.Price * end.Sub(*j.Began).Hours()
+	return end.Sub(*j.Began)
+}
+
+// Cost is about what the job costs so far, in USD, as far as prices are known.
+func (j *Job) Cost() float64 { return j.Place.bill().Rate() * j.ran().Hours() }
+
+// most is what the job may have cost at most when it is over, in USD. One that is lost may run to its limit.
+func (j *Job) most(limit time.Duration) float64 {
+	switch {
+	case j.Ended != nil && j.Handle == nil:
+		return 0 // no place has taken it
+	case j.Ended != nil && j.Exit != nil && j.Exit.End != remote.Lost:
+		limit = min(limit, j.ran())
+	}
+	usd, _ := j.Place.bill().Most(limit)
+	return usd
 }
 
 // Load reads the plan in a run folder; the error wraps fs.ErrNotExist where the run is no remote one.
@@ -119,12 +153,12 @@ func (p *Plan) Active() (jobs []*Job) {
 	return jobs
 }
 
-// Cost is what the run costs so far, in USD; known tells whether each place has a price.
+// Cost is about what the run costs so far, in USD; known tells whether each place has its prices.
 func (p *Plan) Cost() (usd float64, known bool) {
 	known = true
 	for _, j := range p.Jobs {
 		usd += j.Cost()
-		known = known && j.Place.Price > 0
+		known = known && len(j.Place.missing()) == 0
 	}
 	return usd, known
 }
@@ -137,29 +171,51 @@ func (p *Plan) Used() int {
 	return min(len(p.Places), len(p.Run.Workloads))
 }
 
-// MostCost is what the jobs that are begun at first cost at most, in USD, when each runs to its limit; known tells
-// whether each place has a price.
-func (p *Plan) MostCost() (usd float64, known bool) {
-	known = true
+// MostCost is what the jobs that are begun at first cost at most, in USD, when each runs to its limit; missing are the
+// tables' keys whose prices are not known. With further tries a run may cost maxAttempts times that, and no more.
+func (p *Plan) MostCost() (usd float64, missing []string) {
 	for _, place := range p.Places[:p.Used()] {
-		usd += place.Price * p.Limit.Hours()
-		known = known && place.Price > 0
-	}
-	return usd, known
-}
-
-// affords tells whether another job at place keeps the run below MaxCost, also when all jobs run to their limits.
-func (p *Plan) affords(place Place) bool {
-	if p.MaxCost == 0 {
-		return true
-	}
-	usd := place.Price * p.Limit.Hours()
-	for _, j := range p.Jobs {
-		if j.Ended == nil {
-			usd += j.Place.Price * p.Limit.Hours()
-		} else {
-			usd += j.Cost()
+		most, _ := place.bill().Most(p.Limit)
+		usd += most
+		for _, key := range place.missing() {
+			if !slices.Contains(missing, key) {
+				missing = append(missing, key)
+			}
 		}
 	}
-	return usd <= p.MaxCost
+	return usd, missing
+}
+
+// Cap is what no further job may take the cost of the run over, in USD; 0 where prices are not known.
+func (p *Plan) Cap() float64 {
+	if p.MaxCost > 0 {
+		return p.MaxCost
+	}
+	if most, missing := p.MostCost(); len(missing) == 0 {
+		return maxAttempts * most
+	}
+	return 0
+}
+
+// Parts says what a job costs at most, a line for each table.
+func (p *Plan) Parts() (lines []string) {
+	for i, place := range p.Places[:p.Used()] {
+		if !slices.ContainsFunc(p.Places[:i], func(q Place) bool { return q.Table == place.Table }) {
+			lines = append(lines, "a job on "+place.Table+": "+place.bill().Parts(p.Limit))
+		}
+	}
+	return lines
+}
+
+// affords tells whether another job at place keeps the run below its cap, also when all jobs run to their limits.
+func (p *Plan) affords(place Place) bool {
+	most := p.Cap()
+	if most == 0 {
+		return true
+	}
+	usd, _ := place.bill().Most(p.Limit)
+	for _, j := range p.Jobs {
+		usd += j.most(p.Limit)
+	}
+	return usd <= most*(1+1e-9) // sums of the same numbers in another order
 }

@@ -1,6 +1,7 @@
 package modal
 
 import (
+	"fmt"
 	"regexp"
 	"time"
 
@@ -20,6 +21,8 @@ type Config struct {
 	Regions     []string
 	Queue       time.Duration
 	Jobs        int
+	CPUPrice    float64
+	MemoryPrice float64
 }
 
 // Keys are those of this kind.
@@ -31,12 +34,16 @@ func (c *Config) Keys() []config.Key {
 		{Name: "image", To: &c.Image, Default: "debian:13-slim",
 			Help: "of a public registry. Modal puts the driver in and the bundle brings the rest, so it needs no CUDA, only " +
 				"sh, tar and the core utilities, and a C library that is not older than 2.28"},
-		{Name: "cpu", To: &c.CPU, Default: 4.0, Help: "cores of a job's sandbox; Modal bills them beside the GPU"},
-		{Name: "memory", To: &c.Memory, Default: 8192, Help: "MiB of a job's sandbox; Modal bills them beside the GPU"},
+		{Name: "cpu", To: &c.CPU, Default: 4.0, Help: "cores of a job's sandbox, which gets no more; Modal bills them beside the GPU"},
+		{Name: "memory", To: &c.Memory, Default: 8192,
+			Help: "MiB of a job's sandbox, which gets no more; Modal bills them beside the GPU"},
 		{Name: "regions", To: &c.Regions, Absent: "any", Help: "Modal's regions. Naming some costs more, and waits longer"},
 		{Name: "queue", To: &c.Queue, Default: 30 * time.Minute,
 			Help: "how long a job may wait for a GPU; then it is given up"},
 		{Name: "jobs", To: &c.Jobs, Default: 8, Help: "sandboxes at a time; a workspace has a limit of its own"},
+		{Name: "cpu_price", To: &c.CPUPrice, Absent: "not known: `--max-cost` refuses", Help: "USD for one core and hour"},
+		{Name: "memory_price", To: &c.MemoryPrice, Absent: "not known: `--max-cost` refuses",
+			Help: "USD for one GiB and hour"},
 	}
 }
 
@@ -62,6 +69,20 @@ func (c *Config) Check(t *config.Table) {
 	}
 	config.Between(t, "queue", c.Queue, time.Second, longest)
 	config.Between(t, "jobs", c.Jobs, 1, 1000)
+	config.Between(t, "cpu_price", c.CPUPrice, 0, 1e6)
+	config.Between(t, "memory_price", c.MemoryPrice, 0, 1e6)
+}
+
+// Bill counts what Modal bills beside the GPU, and a door that stays for as long as it can.
+func (c *Config) Bill() remote.Bill {
+	of := func(n float64, key, what string, price float64, beyond time.Duration, apart bool) remote.Charge {
+		return remote.Charge{For: fmt.Sprintf("%g "+what, n), Hourly: n * price, Key: key, Beyond: beyond, Apart: apart}
+	}
+	return append(c.Held("GPU", 1, margin),
+		of(c.CPU, "cpu_price", "cores", c.CPUPrice, margin, false),
+		of(float64(c.Memory)/1024, "memory_price", "GiB", c.MemoryPrice, margin, false),
+		of(doorCPU, "cpu_price", "cores of the door", c.CPUPrice, callTime, true),
+		of(doorMemory/1024.0, "memory_price", "GiB of the door", c.MemoryPrice, callTime, true))
 }
 
 // Open makes the provider.

@@ -27,8 +27,11 @@ type door struct {
 	sb *sdk.Sandbox
 }
 
-// idle is how long an unused door stays.
-const idle = 60 * time.Second
+const (
+	idle       = 60 * time.Second // how long an unused door stays
+	doorCPU    = 0.5              // cores
+	doorMemory = 512              // MiB
+)
 
 // run runs c in the door. After an error of the connection the door is closed, with all that runs in it.
 func (d *door) run(ctx context.Context, doing string, c call) error {
@@ -70,14 +73,16 @@ func (d *door) enter(ctx context.Context, reload bool) error {
 		}
 	}
 	sb, err := d.p.client.Sandboxes.Create(ctx, d.p.app, d.p.image, &sdk.SandboxCreateParams{
-		CPU:          0.5,
-		MemoryMiB:    512,
-		Timeout:      callTime,
-		IdleTimeout:  idle,
-		Volumes:      map[string]*sdk.Volume{volume: d.p.store},
-		BlockNetwork: true,
-		Regions:      d.p.config.Regions,
-		Tags:         map[string]string{tagKind: "door"},
+		CPU:            doorCPU,
+		CPULimit:       doorCPU,
+		MemoryMiB:      doorMemory,
+		MemoryLimitMiB: doorMemory,
+		Timeout:        callTime,
+		IdleTimeout:    idle,
+		Volumes:        map[string]*sdk.Volume{volume: d.p.store},
+		BlockNetwork:   true,
+		Regions:        d.p.config.Regions,
+		Tags:           map[string]string{tagKind: "door"},
 	})
 	if err != nil {
 		return err

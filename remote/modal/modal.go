@@ -219,15 +219,17 @@ func (p *Provider) create(ctx context.Context, job *remote.Job, program string) 
 	}
 	stay, every := fmt.Sprint(int(p.linger.Seconds())), fmt.Sprint(max(1, int(2*p.keep.Seconds())))
 	sb, err := p.client.Sandboxes.Create(accepting(ctx), p.app, p.image, &sdk.SandboxCreateParams{
-		GPU:          gpuName(job.GPU),
-		CPU:          p.config.CPU,
-		MemoryMiB:    p.config.Memory,
-		Timeout:      (job.Limit + margin).Truncate(time.Second),
-		Command:      script("entry", job.ID, program, stay, every),
-		Volumes:      map[string]*sdk.Volume{volume: p.store},
-		BlockNetwork: true,
-		Regions:      p.config.Regions,
-		Tags:         tags,
+		GPU:            gpuName(job.GPU),
+		CPU:            p.config.CPU,
+		CPULimit:       p.config.CPU, // without limits what a job takes beyond its cores and memory is billed too
+		MemoryMiB:      p.config.Memory,
+		MemoryLimitMiB: p.config.Memory,
+		Timeout:        (job.Limit + margin).Truncate(time.Second),
+		Command:        script("entry", job.ID, program, stay, every),
+		Volumes:        map[string]*sdk.Volume{volume: p.store},
+		BlockNetwork:   true,
+		Regions:        p.config.Regions,
+		Tags:           tags,
 	})
 	if err != nil {
 		return "", p.fail(ctx, "creating a sandbox", err)

@@ -52,8 +52,14 @@ func Decode(t *config.Table) (remote.Config, error) {
 	return c, usage.Invalid(remote.Decode(t, c))
 }
 
+// Terms are what tables of all kinds say.
+type Terms struct {
+	remote.Common
+	Bill remote.Bill
+}
+
 // Open opens the provider of the table [remote.NAME]. The name of a kind stands for an empty table of that kind.
-func Open(tables map[string]*config.Table, name string) (remote.Provider, remote.Common, error) {
+func Open(tables map[string]*config.Table, name string) (remote.Provider, Terms, error) {
 	table, ok := tables[name]
 	if !ok {
 		if All[name] == nil {
@@ -62,16 +68,16 @@ func Open(tables map[string]*config.Table, name string) (remote.Provider, remote
 			if near := plain.Nearest(name, known); len(near) > 0 {
 				hint = "did you mean " + near[0] + "?"
 			}
-			return nil, remote.Common{}, usage.Errorf(hint, "no table [remote.%s] in the config", name)
+			return nil, Terms{}, usage.Errorf(hint, "no table [remote.%s] in the config", name)
 		}
 		table = config.NewTable("remote."+name, nil)
 	}
 	conf, err := Decode(table)
 	if err != nil {
-		return nil, remote.Common{}, err
+		return nil, Terms{}, err
 	}
 	p, err := conf.Open(name)
-	return p, *conf.Shared(), usage.Invalid(err)
+	return p, Terms{*conf.Shared(), conf.Bill()}, usage.Invalid(err)
 }
 
 // Set are opened providers, by the names of their tables.
@@ -85,8 +91,8 @@ func (s Set) Close() {
 }
 
 // OpenAll opens the providers of the tables of those names, and gives what their tables have in common.
-func OpenAll(tables map[string]*config.Table, names []string) (Set, map[string]remote.Common, error) {
-	open, commons := Set{}, map[string]remote.Common{}
+func OpenAll(tables map[string]*config.Table, names []string) (Set, map[string]Terms, error) {
+	open, commons := Set{}, map[string]Terms{}
 	var faults []error
 	for _, name := range names {
 		p, common, err := Open(tables, name)

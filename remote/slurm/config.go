@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 
 	"fisub/internal/config"
 	"fisub/remote"
@@ -75,6 +76,9 @@ func (c *Config) Check(t *config.Table) {
 	}
 	config.Between(t, "jobs", c.Jobs, 1, 1000)
 }
+
+// Bill counts what Slurm allows a job beside its limit.
+func (c *Config) Bill() remote.Bill { return c.Held("GPU", 1, margin+time.Minute) }
 
 // Open makes the provider.
 func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c), nil }

@@ -62,8 +62,8 @@ func TestChosen(t *testing.T) {
 }
 
 func TestCommon(t *testing.T) {
-	commons := map[string]remote.Common{"a": {GPU: "B200", Limit: time.Hour}, "b": {GPU: "h200", Limit: time.Minute},
-		"c": {}}
+	commons := map[string]providers.Terms{"a": {Common: remote.Common{GPU: "B200", Limit: time.Hour}},
+		"b": {Common: remote.Common{GPU: "h200", Limit: time.Minute}}, "c": {}}
 	for _, tc := range []struct {
 		name  string
 		o     Options

@@ -20,7 +20,6 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
-	"fisub/remote"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
 	"fisub/remote/providers"
@@ -75,7 +74,7 @@ type Order struct {
 // leaves open.
 func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u *session.Setup, how session.Options,
 	o Options,
-	names []string, open providers.Set, commons map[string]remote.Common, log session.Log) (*Order, error) {
+	names []string, open providers.Set, commons map[string]providers.Terms, log session.Log) (*Order, error) {
 	if o.Shards > 0 && o.Race {
 		return nil, usage.Errorf("leave out one of them", "--shards and --race: a race sends all workloads to each place")
 	}
@@ -114,7 +113,7 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 
 // common gives the GPU and the limit of all jobs: those of the options, else of the tables, of which the shortest limit
 // counts.
-func common(o Options, names []string, commons map[string]remote.Common) (gpu string, limit time.Duration, err error) {
+func common(o Options, names []string, commons map[string]providers.Terms) (gpu string, limit time.Duration, err error) {
 	for _, name := range names {
 		c := commons[name]
 		if o.GPU == "" && gpu != "" && c.GPU != "" && c.GPU != gpu {
@@ -130,7 +129,7 @@ func common(o Options, names []string, commons map[string]remote.Common) (gpu st
 
 // places are those of the tables that at most so many workloads can use.
 func places(o Options, workloads int, names []string, open providers.Set,
-	commons map[string]remote.Common) (all []dispatch.Place) {
+	commons map[string]providers.Terms) (all []dispatch.Place) {
 	for _, name := range names {
 		n := workloads // of a further table too: they are needed where the first has trouble
 		switch {
@@ -140,7 +139,8 @@ func places(o Options, workloads int, names []string, open providers.Set,
 			n = max(0, o.Shards-len(all))
 		}
 		for _, place := range open[name].Places(n) {
-			all = append(all, dispatch.Place{Table: name, Price: commons[name].Price, Place: place})
+			all = append(all, dispatch.Place{Table: name, Price: commons[name].Price, Bill: commons[name].Bill,
+				Place: place})
 		}
 	}
 	return all
@@ -221,17 +221,17 @@ func NewBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bu
 	return bundle.New(ctx, root, filepath.Join(folder, "remote", "files"), self, spec, beside...)
 }
 
-// Affordable refuses a plan that may cost more than most, in USD, and caps it.
-func Affordable(plan *dispatch.Plan, most float64) error {
-	cost, known := plan.MostCost()
-	if !known {
-		return usage.Errorf("set remote."+plan.Places[0].Table+".price, in USD for one GPU and hour",
-			"--max-cost: not every place has a price")
+// Affordable refuses a plan whose first jobs may cost more than its MaxCost.
+func Affordable(plan *dispatch.Plan) error {
+	cost, missing := plan.MostCost()
+	if len(missing) > 0 {
+		return usage.Errorf("set "+strings.Join(missing, " and ")+", in USD an hour",
+			"--max-cost: not every price is known")
 	}
-	if plan.MaxCost = most; cost > most {
+	if cost > plan.MaxCost {
 		return usage.Errorf("lower --limit-time or --shards, or raise the cap",
 			"--max-cost: the run may cost %s, more than %s",
-			Dollars(cost), Dollars(most))
+			Dollars(cost), Dollars(plan.MaxCost))
 	}
 	return nil
 }
