@@ -69,6 +69,7 @@ func TestNoTemporaryFolder(t *testing.T) {
 // The scripts share one cache, so that each kernel is built once. They run in a folder with a copy of this repository's
 // submission.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	repo, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)

@@ -79,6 +79,7 @@ func TestDescriptions(t *testing.T) {
 // Every command has an example; each is a command line that fisub takes, and those that need no more than this machine
 // run.
 func TestExamples(t *testing.T) {
+	t.Parallel()
 	var lines []string
 	for _, c := range allCommands((&app{}).cli().Commands) {
 		found := regexp.MustCompile(`(?m)^   (fisub .*?)(  .*)?$`).FindAllStringSubmatch(c.Description, -1)
@@ -104,14 +105,14 @@ func TestExamples(t *testing.T) {
 	}
 
 	longtest.Skip(t, "runs the examples")
-	exampleFolder(t)
+	command := exampleFolder(t)
 	for _, line := range lines {
 		if why := needs[line]; why != "" {
 			t.Logf("not run, it needs %s: %s", why, line)
 			continue
 		}
 		begin := time.Now()
-		out, err := exec.Command("bash", "-o", "pipefail", "-c", line).CombinedOutput()
+		out, err := command("-o", "pipefail", "-c", line).CombinedOutput()
 		t.Logf("%5.1fs %s", time.Since(begin).Seconds(), line)
 		if err != nil {
 			t.Errorf("%s: %v\n%s", line, err, out)
@@ -169,8 +170,8 @@ func TestUnderstood(t *testing.T) {
 	}
 }
 
-// exampleFolder makes a repository with this repository's submission, packed and run on the emulator, and works in it.
-func exampleFolder(t *testing.T) {
+// exampleFolder makes a repository with this repository's submission, packed and run on the emulator, and gives bash in it.
+func exampleFolder(t *testing.T) (bash func(args ...string) *exec.Cmd) {
 	t.Helper()
 	repo, err := filepath.Abs("..")
 	if err != nil {
@@ -185,21 +186,20 @@ func exampleFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Chdir(dir)
-	t.Setenv("FISUB_CACHE", t.TempDir())
-	t.Setenv("FIB_DATASET_PATH", "")
-	for _, env := range []string{"GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"} {
-		t.Setenv(env, "me")
+	env := append(os.Environ(), "FISUB_CACHE="+t.TempDir(), "FIB_DATASET_PATH=", "GIT_AUTHOR_NAME=me", "GIT_COMMITTER_NAME=me",
+		"GIT_AUTHOR_EMAIL=me@example.com", "GIT_COMMITTER_EMAIL=me@example.com")
+	bash = func(args ...string) *exec.Cmd {
+		cmd := exec.Command("bash", args...)
+		cmd.Dir, cmd.Env = dir, env
+		return cmd
 	}
-	for _, env := range []string{"GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"} {
-		t.Setenv(env, "me@example.com")
-	}
-	out, err := exec.Command("bash", "-e", "-c",
+	out, err := bash("-e", "-c",
 		`echo .fisub >.gitignore; git init -q -b main; git add .; git commit -qm first
 fisub pack; fisub local --device emu --limit 2`).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return bash
 }
 
 // Each topic is about a screen, and names no flag, command or file of docs that is not there.

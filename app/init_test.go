@@ -18,6 +18,7 @@ import (
 // For each definition of the contest and each language: what init makes is sound, passes its workloads on this machine
 // as it stands, and packs to the same bytes when it is made again.
 func TestInitProjects(t *testing.T) {
+	t.Parallel()
 	longtest.Skip(t, "runs each project")
 	self, err := os.Executable()
 	if err != nil {

@@ -94,6 +94,7 @@ func TestKilledHang(t *testing.T) {
 // has ended. At most the workload in flight is lost, every line of every file is whole, and nothing is judged twice. A
 // killed worker costs the workload in flight its verdict, no other one.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	longtest.Skip(t, "runs 20 times on the emulator")
 	repo, err := filepath.Abs("..")
 	if err != nil {

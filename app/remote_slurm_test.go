@@ -16,6 +16,7 @@ import (
 // A real Slurm, with and without munge, ends with the verdicts of fisub local; what is cancelled, refused or taken up
 // again after a kill leaves nothing in the queue.
 func TestRemoteSlurm(t *testing.T) {
+	t.Parallel()
 	work := t.TempDir()
 	table := func(name, more string) string {
 		return fmt.Sprintf("[remote.%s]\nprovider = \"slurm\"\nworkdir = %q\ngpu = \"none\"\njobs = 2\n%s\n", name, work,

@@ -166,6 +166,7 @@ func nothingIn(t testing.TB, work string) {
 // The client is killed at random points of runs over two places, and the run is attached to until it has ended: nothing
 // that was finished is lost or judged twice, and nothing is left running.
 func TestRemoteKill(t *testing.T) {
+	t.Parallel()
 	t.Run("loopback", func(t *testing.T) {
 		work := t.TempDir()
 		newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nslots = 2\nworkdir = %q\ngpu = \"none\"\n",
@@ -251,6 +252,7 @@ func (b *remoteBench) kill(times int, works ...string) {
 // Three real sshds end with the verdicts of fisub local, also where one of them dies, and no secret is in what they
 // leave.
 func TestRemoteSSH(t *testing.T) {
+	t.Parallel()
 	f := sshdtest.New(t, 3)
 	b := newRemoteBench(t,
 		fmt.Sprintf(

@@ -17,6 +17,7 @@ import (
 // The events of a run on the emulator, of a remote run and of the runs on a GPU whose streams the repository keeps are
 // as docs/event.schema.json says, and what is not an event is refused.
 func TestEventSchema(t *testing.T) {
+	t.Parallel()
 	longtest.Skip(t, "runs on the emulator")
 	repo, err := filepath.Abs("..")
 	if err != nil {
@@ -37,16 +38,16 @@ func TestEventSchema(t *testing.T) {
 	if err := copySubmission(repo, dir); err != nil {
 		t.Fatal(err)
 	}
-	t.Chdir(dir)
-	t.Setenv("FISUB_CACHE", t.TempDir())
-	t.Setenv("FIB_DATASET_PATH", "")
+	env := append(os.Environ(), "FISUB_CACHE="+t.TempDir(), "FIB_DATASET_PATH=")
 	streams := [][]byte{}
 	for _, command := range []string{"fisub --json local --device emu --limit 2",
 		"fisub --json remote --gpu none --on loopback --limit 2",
 		// A wrong kernel has a log, errors that are no numbers, and another exit status.
 		"sed -i 's/TVM_FFI_DLL_EXPORT_TYPED_FUNC/DLL_EXPORT/' solution/cuda/kernel.cu; fisub --json local --device emu " +
 			"--limit 1; test $? = 3"} {
-		out, err := exec.Command("bash", "-c", command).Output()
+		cmd := exec.Command("bash", "-c", command)
+		cmd.Dir, cmd.Env = dir, env
+		out, err := cmd.Output()
 		if err != nil {
 			t.Fatalf("%s: %v", command, err)
 		}

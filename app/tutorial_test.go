@@ -92,6 +92,7 @@ func TestDiffers(t *testing.T) {
 
 // The tutorial's commands do what it shows, in an empty folder, on a machine without a GPU.
 func TestTutorial(t *testing.T) {
+	t.Parallel()
 	longtest.Skip(t, "runs on the emulator")
 	page, err := os.ReadFile(filepath.Join("..", "docs", "tutorial.md"))
 	if err != nil {
