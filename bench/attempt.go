@@ -34,6 +34,7 @@ type attempt struct {
 
 	loaded *inputs           // what the worker has
 	copies int               // of its tensors on the device
+	held   int64             // bytes of the device's memory, those of the copies and of what parts them
 	writes []*worker.Checked // what calls wrote where nothing may be
 }
 
@@ -93,7 +94,7 @@ func (a *attempt) expect(ctx context.Context, trials []*inputs) (err error) {
 // evaluate runs and judges one workload while ctx lasts.
 func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, error) {
 	v := newVerdict()
-	n := a.shared.Profile.Trials
+	n := a.shared.Profile.judged()
 	if a.process.info.Emulated {
 		n = len(trials) // deterministic: a further trial of the same inputs would repeat the first
 	}
@@ -124,7 +125,7 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 
 // put gives the worker the inputs, at first addresses.
 func (a *attempt) put(ctx context.Context, in *inputs) error {
-	a.loaded, a.copies = in, 1
+	a.loaded, a.copies, a.held = in, 1, a.bytes
 	return a.process.load(ctx, in)
 }
 

@@ -115,6 +115,7 @@ func TestGPUFloorsAndBaseline(t *testing.T) {
 // Two runs of one solution, with their trials in turn, are the same.
 func TestGPUTogether(t *testing.T) {
 	c := gpuConfig(t, 6)
+	c.Profile = c.Profile.InTurn(c.Definition)
 	var entries []Entry
 	var folders []*runs.Folder
 	for _, id := range []string{"a", "b"} {

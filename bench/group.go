@@ -153,7 +153,7 @@ func (g *group) prepare(ctx context.Context, w *trace.Workload) (trials []*input
 	r := g.runners[0]
 	n := 1
 	if workloads.Redrawn(g.shared.Definition, w) && (r.process.python || !r.process.info.Emulated) {
-		n = g.shared.Profile.Trials
+		n = g.shared.Profile.judged()
 	}
 	for i := range n {
 		in, err := openInputs(ctx, g.shared, r.evaluator, w, i)

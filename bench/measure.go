@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -78,23 +79,38 @@ func sample(ctx context.Context, attempts []*attempt, n int) {
 	}
 }
 
-// maxCopies bounds how many copies of its tensors a workload has on the device, which together hold at most an eighth
-// of its memory.
-const maxCopies = 8
+// maxCopies bounds how many copies of its tensors a workload has on the device. With the gaps between them they hold at
+// most an eighth of its memory.
+const maxCopies = 16
+
+// page is what a GPU's driver gives out memory in; maxGap is the most of it that lies between two copies.
+const page, maxGap = 2 << 20, 64 << 20
+
+// gap draws how much memory to leave out before the tensors' next place, 0 where the device has little. A process finds
+// the same memory in the same order with each workload and in each run, so without gaps one of two equal solutions could
+// have the slower places with all workloads.
+func gap(memory int64) int64 {
+	if pages := min(maxGap, memory/1024) / page; pages > 0 {
+		return page * (1 + rand.Int64N(pages))
+	}
+	return 0
+}
 
 // move puts the tensors of the workload in flight at other addresses, as far as there is memory for it; else where
 // they were at first. What it finds written where nothing may be is told with the other findings.
 func (a *attempt) move(ctx context.Context) error {
 	return a.within(ctx, func(ctx context.Context) error {
-		room := a.copies < maxCopies &&
-			(a.process.info.MemoryBytes == 0 || int64(a.copies+1)*a.bytes <= a.process.info.MemoryBytes/8)
-		found, err := a.process.client.Check(ctx, worker.Check{Move: room})
+		memory := a.process.info.MemoryBytes
+		check := worker.Check{Gap: gap(memory)}
+		check.Move = a.copies < maxCopies && (memory == 0 || a.held+check.Gap+a.bytes <= memory/8)
+		found, err := a.process.client.Check(ctx, check)
 		if err != nil {
 			return err
 		}
 		a.writes = append(a.writes, found)
-		if room {
+		if check.Move {
 			a.copies++
+			a.held += check.Gap + a.bytes
 			return nil
 		}
 		return a.put(ctx, a.loaded)

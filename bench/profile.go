@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -16,11 +17,25 @@ type Profile struct {
 	Warmup     int // untimed calls of a trial
 	Iterations int // timed calls of a trial
 	Trials     int
+	Judged     int           // calls whose outputs are judged; 0: as many as trials
 	Timeout    time.Duration // wall clock for one workload, the build included
 	Target     float64       // relative width of the median's interval up to which trials are added; 0: Trials exactly
 	MaxTime    time.Duration // of timing one workload; 0: no limit
 	Tolerance  tensor.Tolerance
 }
+
+// InTurn gives the profile with which solutions of def are compared in one run: as many calls are judged and about as
+// many timed, in four times as many trials. Each trial has the tensors elsewhere, and where they lie moves a short call's time by about 1 % to either
+// side, which more calls at the same place do not even out. The weights of a mixture of experts, 1.4 GB, lie everywhere.
+func (p Profile) InTurn(def *trace.Definition) Profile {
+	if def.OpType != "moe" {
+		p.Judged = p.judged()
+		p.Trials, p.Iterations = 4*p.Trials, (p.Iterations+3)/4
+	}
+	return p
+}
+
+func (p Profile) judged() int { return cmp.Or(p.Judged, p.Trials) }
 
 // NewProfile returns the profile of that name, one of config.Profiles, for a definition. "official" is what the
 // contest's evaluation runs: the counts and tolerances of its flags for that definition (spec section 5); the others

@@ -87,6 +87,7 @@ func SameDefinition(sources []*Source) error {
 // its events.
 func (u *Setup) RunTogether(ctx context.Context, root string, sources []*Source,
 	begin func(letter string, s *Source, run *event.Run) event.Sink) ([]*runs.Run, error) {
+	u.Profile = u.Profile.InTurn(sources[0].Definition)
 	var entries []bench.Entry
 	var folders []*runs.Folder
 	var streams []*event.Stream

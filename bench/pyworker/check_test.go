@@ -95,7 +95,7 @@ func testCheck(t *testing.T, client *worker.Client) {
 		}
 		var got []float32
 		for i, check := range []worker.Check{{}, {Inputs: []*worker.FileTensor{tensorFile(t, 1, -2, 4)}},
-			{Move: true, Inputs: []*worker.FileTensor{tensorFile(t, 7, 8, 9), nil}}} {
+			{Move: true, Gap: 1 << 20, Inputs: []*worker.FileTensor{tensorFile(t, 7, 8, 9), nil}}} {
 			check.Out = out
 			found, err := client.Check(t.Context(), check)
 			if err != nil {

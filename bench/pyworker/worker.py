@@ -588,6 +588,10 @@ class Device:
         data = band[guard:guard + size]
         return data.view(self.dtype(spec["dtype"])).view(shape), data, band
 
+    def gap(self, size):
+        """Memory that nothing uses."""
+        return self.torch.empty(size, dtype=self.torch.uint8, device=self.device)
+
     def fill(self, data, spec):
         """Copies what a file holds, as spec says, into the bytes of a tensor."""
         size, offset = spec["bytes"], spec["offset"]
@@ -638,8 +642,9 @@ class Solution:
         spec = solution["spec"]
         self.destination_passing = spec.get("destination_passing_style", True)
         # Of what is loaded: the request, with the contents that the inputs were given last; for each argument its memory as
-        # Device.tensor gives it, None where it is no tensor; what was there before moves, that of the load first.
+        # Device.tensor gives it, None where it is no tensor; what was there before moves, that of the load first; gaps.
         self.args, self.results, self.any_count, self.loaded, self.places, self.before = None, [], False, None, [], []
+        self.gaps = []
         file, _, symbol = spec["entry_point"].partition("::")
         language = spec["language"]
         if language in ("cuda", "cpp"):
@@ -693,7 +698,7 @@ class Solution:
         return getattr(module, symbol)
 
     def load(self, request):
-        self.args, self.results, self.places, self.before = None, [], [], []
+        self.args, self.results, self.places, self.before, self.gaps = None, [], [], [], []
         self.loaded = request
         self.any_count = request.get("any_count", False)
         self.place()
@@ -790,6 +795,8 @@ class Solution:
             self.strays(strays)
         if request.get("move"):
             self.before.append((self.args, self.places, self.results))
+            if request.get("gap"):
+                self.gaps.append(self.device.gap(request["gap"]))
             self.place()
         if request.get("back") and self.before:
             self.before.append((self.args, self.places, self.results))

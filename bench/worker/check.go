@@ -21,6 +21,13 @@ func (s *server) check(req *Check) (r reply, err error) {
 		}
 	}
 	if req.Move {
+		if req.Gap > 0 {
+			gap, err := s.dev.Alloc(int(req.Gap))
+			if err != nil {
+				return r, err
+			}
+			s.buffers = append(s.buffers, gap)
+		}
 		if err := s.allocate(s.loaded); err != nil {
 			return r, err
 		}

@@ -52,6 +52,8 @@ type Check struct {
 	// Move puts all tensors at other addresses. The memory of before stays allocated, with its contents, until the next
 	// Load.
 	Move bool `json:"move,omitempty"`
+	// Gap is how many bytes are allocated before they move, so that they lie further on; it stays as long.
+	Gap int64 `json:"gap,omitempty"`
 	// Back puts them where the last Load did, with what lies there now.
 	Back bool `json:"back,omitempty"`
 	// Inputs are new contents for input i, of the same dtype and shape; where it is nil, or the list is shorter, the input

@@ -339,7 +339,7 @@ func TestCheckChangesInputs(t *testing.T) {
 	}{
 		{Check{Out: out}, []int32{2, -4, 60}},
 		{Check{Inputs: []*FileTensor{&other}, Out: out}, []int32{-252645136, 2, -4}}, // "xxxx" as an int32, doubled
-		{Check{Move: true, Out: out}, []int32{-252645136, 2, -4}},
+		{Check{Move: true, Gap: 1 << 20, Out: out}, []int32{-252645136, 2, -4}},
 		{Check{Inputs: []*FileTensor{w.Inputs[0].Tensor, nil}, Out: out}, []int32{2, -4, 60}},
 	} {
 		found, err := c.Check(t.Context(), step.check)
