@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"remote/aws/mailbox", "scaffold", "collector"},
 	{"device/cuda", "device/emu", "remote/loopback", "remote/ssh", "remote/aws", "remote/modal", "remote/remotetest"},
 	{"bench/reference", "bench/worker", "bench/compare", "remote/dispatch", "remote/bundle", "remote/slurm", "submit"},
-	{"remote/providers"},
+	{"remote/providers", "remote/faultstest"},
 	{"bench/pyworker"},
 	{"bench", "report"},
 	{"preflight", "explain"},

@@ -1,0 +1,279 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+// faults are what may happen to a run, in the order of the summary.
+var faults = []string{"client killed", "link cut", "agent killed", "host rebooted", "disk filled", "key changed",
+	"sessions killed"}
+
+// A scenario is all that is drawn for a run.
+type scenario struct {
+	Seed  uint64
+	Fault string
+	Hosts []int // to which it happens; none for the client
+
+	// When: a time after the program has begun, after a stream has begun on one of the hosts, or after so many verdicts
+	// stand in the streams of all hosts.
+	Stage    string // "sending", "begun", "judged"
+	Verdicts int
+	Later    time.Duration
+
+	For    time.Duration // how long it lasts
+	Times  int           // of killed sessions, and of killed clients: of further ones after Again
+	Again  [4]time.Duration
+	Side   string // of a link: "client", which is told, or "host"
+	Deep   bool   // all of the client's processes; the key of the user, not of the host; a disk that stays full
+	Cancel bool   // the run is cancelled, not followed again
+
+	Away      time.Duration // of the table
+	Cold      bool          // the hosts have an empty store, and a slow link
+	Mixed     bool          // some workloads do not pass
+	Workloads int
+}
+
+func draw(seed uint64, only string) scenario {
+	r := rand.New(rand.NewPCG(seed, 0x66697375625f6e65))
+	s := scenario{Seed: seed, Fault: faults[r.IntN(len(faults))]}
+	if only != "" {
+		s.Fault = only
+	}
+	s.Workloads = 6 + r.IntN(7)
+	s.Mixed = r.IntN(3) == 0
+	s.Cold = r.IntN(4) == 0
+	s.Away = []time.Duration{15 * time.Second, time.Minute, 5 * time.Minute}[r.IntN(3)]
+	s.Stage = []string{"sending", "begun", "judged", "judged", "judged"}[r.IntN(5)]
+	s.Verdicts = 1 + r.IntN(s.Workloads)
+	s.Later = time.Duration(r.IntN(400)) * time.Millisecond
+	if s.Stage == "sending" {
+		s.Later *= 8
+	}
+	s.Hosts = []int{r.IntN(hosts)}
+	all, lasts, deep := r.IntN(3) == 0, r.Float64(), r.IntN(2) == 0
+	every := []int{0, 1, 2}
+	few := r.IntN(4) == 0
+	s.Times = 1 + r.IntN(5)
+	for i := range s.Again {
+		s.Again[i] = time.Duration(r.IntN(3000)) * time.Millisecond
+	}
+	seconds := func(least, most float64) time.Duration {
+		return time.Duration((least + lasts*(most-least)) * float64(time.Second)).Round(100 * time.Millisecond)
+	}
+	switch s.Fault {
+	case "client killed":
+		s.Hosts, s.Deep, s.Cancel = nil, deep, all
+	case "link cut":
+		s.For, s.Side = seconds(1, 120), []string{"client", "host"}[r.IntN(2)]
+		if all {
+			s.Hosts = every
+		}
+	case "agent killed":
+		if s.Stage == "sending" {
+			s.Stage = "begun"
+		}
+		if few {
+			s.Hosts = every
+		}
+	case "host rebooted":
+		s.For = seconds(0, 20)
+		if few {
+			s.Hosts = every
+		}
+	case "disk filled":
+		s.For, s.Deep = seconds(2, 60), deep
+		if few {
+			s.Hosts = every
+		}
+	case "key changed":
+		s.For, s.Deep = seconds(2, 60), deep
+	case "sessions killed":
+		if all {
+			s.Hosts = every
+		}
+	}
+	switch s.Fault {
+	case "client killed":
+		s.Times /= 2
+	case "sessions killed":
+	default:
+		s.Times = 0
+	}
+	return s
+}
+
+// what says what happens, and when.
+func (s scenario) what() string {
+	var b strings.Builder
+	b.WriteString(s.Fault)
+	switch {
+	case s.Fault == "client killed":
+		if s.Deep {
+			b.WriteString(" with its ssh")
+		}
+		if s.Times > 0 && !s.Cancel {
+			fmt.Fprintf(&b, " and %d times in attach", s.Times)
+		}
+	case s.Fault == "link cut":
+		fmt.Fprintf(&b, " at the %s's end", s.Side)
+	case s.Fault == "disk filled" && s.Deep:
+		b.WriteString(" again and again")
+	case s.Fault == "key changed" && s.Deep:
+		b.WriteString(" (the user's, which is refused)")
+	case s.Fault == "key changed":
+		b.WriteString(" (the host's)")
+	case s.Fault == "sessions killed":
+		fmt.Fprintf(&b, " %d times", s.Times)
+	}
+	for _, i := range s.Hosts {
+		fmt.Fprintf(&b, " h%d", i+1)
+	}
+	if s.For > 0 {
+		fmt.Fprintf(&b, " for %v", s.For)
+	}
+	switch s.Stage {
+	case "sending":
+		fmt.Fprintf(&b, ", %v after the start", s.Later)
+	case "begun":
+		fmt.Fprintf(&b, ", %v after the first stream", s.Later)
+	case "judged":
+		fmt.Fprintf(&b, ", %v after verdict %d", s.Later, s.Verdicts)
+	}
+	fmt.Fprintf(&b, " of %d; away %v", s.Workloads, s.Away)
+	if s.Cold {
+		b.WriteString(", empty store")
+	}
+	if s.Mixed {
+		b.WriteString(", some fail")
+	}
+	if s.Cancel {
+		b.WriteString(", then cancelled")
+	}
+	return b.String()
+}
+
+// moment waits until the fault is to happen; false where the client has ended before.
+func (w *world) moment(ctx context.Context, s scenario, c *client, seen *streams) bool {
+	var come func() bool
+	switch s.Stage {
+	case "sending":
+		come = func() bool { return true }
+	case "begun":
+		come = func() bool { return seen.begun(s.Hosts) }
+	case "judged":
+		come = func() bool { return seen.count() >= s.Verdicts }
+	}
+	over := false
+	await(ctx, runBound, func() bool {
+		select {
+		case <-c.ended:
+			over = true
+		default:
+		}
+		return over || come()
+	})
+	if over {
+		return false
+	}
+	select {
+	case <-time.After(s.Later):
+	case <-c.ended:
+		return false
+	case <-ctx.Done():
+	}
+	return true
+}
+
+// do lets the fault happen and returns when it is over, and mended where a person has to mend it. hit tells whether it
+// found what it is about.
+func (w *world) do(ctx context.Context, s scenario, c *client) (hit bool, err error) {
+	w.say("%s", s.what())
+	var faults []error
+	each := func(do func(i int) error) {
+		for _, i := range s.Hosts {
+			faults = append(faults, do(i))
+		}
+	}
+	hit = true
+	switch s.Fault {
+	case "client killed":
+		c.kill()
+		if s.Deep {
+			w.client.kill(func(process) bool { return true })
+		}
+	case "link cut":
+		each(func(i int) error { return w.link(i, s.Side == "client", "down") })
+		sleep(ctx, s.For, nil)
+		each(func(i int) error { return w.link(i, s.Side == "client", "up") })
+		each(w.reach)
+	case "agent killed":
+		// An agent that the host has not begun yet, or that has just ended, is none: there may be another.
+		n := 0
+		await(ctx, runBound, func() bool {
+			each(func(i int) error { n += w.hosts[i].kill(isAgent); return nil })
+			return n > 0 || ended(c)
+		})
+		hit = n > 0
+	case "host rebooted":
+		each(func(i int) error { w.hosts[i].stop(); return nil })
+		sleep(ctx, s.For, nil)
+		each(func(i int) error { return w.boot(i, s.Cold) })
+	case "disk filled":
+		each(func(i int) error { return w.fill(i, true) })
+		sleep(ctx, s.For, func() bool {
+			if s.Deep {
+				each(func(i int) error { return w.fill(i, true) })
+			}
+			return ended(c)
+		})
+		each(func(i int) error { return w.fill(i, false) })
+	case "key changed":
+		each(func(i int) error {
+			if s.Deep {
+				err := w.authorize(i, false)
+				w.hosts[i].kill(isSession)
+				return err
+			}
+			err := w.newKey(i)
+			w.hosts[i].kill(isSSHD)
+			return errors.Join(err, w.listen(i))
+		})
+		sleep(ctx, s.For, func() bool { return ended(c) })
+		each(func(i int) error { return w.authorize(i, true) })
+		faults = append(faults, w.trust())
+	case "sessions killed":
+		n := 0
+		for range s.Times {
+			await(ctx, runBound, func() bool {
+				killed := 0
+				each(func(i int) error { killed += w.hosts[i].kill(isSession); return nil })
+				n += killed
+				return killed > 0 || ended(c)
+			})
+		}
+		hit = n > 0
+	}
+	w.say("it is over")
+	return hit, errors.Join(faults...)
+}
+
+func ended(c *client) bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// sleep lets time pass, and looks at done, which may be nil, again and again.
+func sleep(ctx context.Context, d time.Duration, done func() bool) {
+	await(ctx, d, func() bool { return ctx.Err() != nil || done != nil && done() })
+}
