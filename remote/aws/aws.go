@@ -23,8 +23,10 @@ import (
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/batch"
+	"github.com/aws/aws-sdk-go-v2/service/batch/types"
 	"github.com/aws/aws-sdk-go-v2/service/cloudwatchlogs"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
 
 	"fisub/remote"
 	"fisub/remote/aws/mailbox"
@@ -113,7 +115,8 @@ func (p *Provider) client(ctx context.Context, region string) (*account, error) 
 	if c, ok := cfg.HTTPClient.(*awshttp.BuildableClient); ok {
 		cfg.HTTPClient = c.Freeze()
 	}
-	a := &account{region: cfg.Region, http: cfg.HTTPClient, creds: cfg.Credentials, s3: s3.NewFromConfig(cfg),
+	quiet := func(o *s3.Options) { o.DisableLogOutputChecksumValidationSkipped = true }
+	a := &account{region: cfg.Region, http: cfg.HTTPClient, creds: cfg.Credentials, s3: s3.NewFromConfig(cfg, quiet),
 		batch: batch.NewFromConfig(cfg), logs: cloudwatchlogs.NewFromConfig(cfg)}
 	p.clients[region], p.clients[cfg.Region] = a, a
 	return a, nil
@@ -140,7 +143,8 @@ type data struct {
 	Queue  string        `json:"queue"`
 	ID     string        `json:"id,omitempty"` // of the Batch job; "" where it is to be found by the job's name
 	Limit  time.Duration `json:"limit"`
-	At     time.Time     `json:"at"` // of the Submit
+	At     time.Time     `json:"at"`             // of the Submit
+	Until  time.Time     `json:"until,omitzero"` // what the job's links are good for; older handles have none
 	job    string
 }
 
@@ -174,7 +178,8 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	about := host.Name
 	if err == nil {
 		about = "bucket " + p.config.Bucket
-		_, err = a.s3.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &p.config.Bucket})
+		_, err = a.s3.ListObjectsV2(ctx, &s3.ListObjectsV2Input{Bucket: &p.config.Bucket, Prefix: &p.config.Prefix,
+			MaxKeys: aws.Int32(1)})
 	}
 	if err = p.denied(ctx, about, err); ctx.Err() != nil {
 		return nil, err
@@ -206,6 +211,7 @@ func (p *Provider) Submit(
 	}
 	d := &data{Region: a.region, Bucket: p.config.Bucket, Prefix: p.config.Prefix, Queue: p.config.Queue,
 		Limit: job.Limit, At: time.Now().UTC().Truncate(time.Second), job: job.ID}
+	d.Until = d.At.Add(life)
 	b := &bucket{a.s3, p.config.Bucket}
 	if err := p.send(ctx, b, job, progress); err != nil {
 		return h, p.denied(ctx, "bucket "+b.name, err)
@@ -256,6 +262,9 @@ func (p *Provider) life(ctx context.Context, a *account, job *remote.Job) (time.
 	return min(most, left), nil
 }
 
+// maxGarbled is how many answers of Batch in a row may be no answers before a Wait for a job that has said nothing ends.
+const maxGarbled = 5
+
 // Wait copies the event stream out of the bucket while the host leaves it there.
 func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
 	a, d, err := p.open(ctx, h)
@@ -265,7 +274,8 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 	r := &reader{Feed: remote.Feed{To: w, At: from}, bucket: &bucket{a.s3, d.Bucket}, folder: d.folder() + "out/"}
 	var now status
 	var asked time.Time
-	away := false
+	away, garbled := false, 0
+	last := cmp.Or(d.Until, cmp.Or(d.At, time.Now()).Add(week)).Add(maxSkew)
 	// trouble gives the error that ends the Wait; of one that may pass the watcher hears.
 	trouble := func(host string, err error) error {
 		if err = p.denied(ctx, host, err); ctx.Err() != nil || !passing(err) {
@@ -277,8 +287,15 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 	for {
 		if time.Since(asked) >= p.look || now.exit != nil {
 			fresh, err := a.look(ctx, d)
+			if errors.As(err, new(*smithy.DeserializationError)) {
+				garbled++
+			} else {
+				garbled = 0
+			}
 			if away, asked = err != nil, time.Now(); !away {
 				now = fresh
+			} else if garbled >= maxGarbled && !r.started {
+				return remote.Exit{}, p.denied(ctx, "Batch's answers cannot be read", err)
 			} else if err := trouble("", err); err != nil {
 				return remote.Exit{}, err
 			}
@@ -304,6 +321,10 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 				}
 			}
 			return *now.exit, nil
+		case time.Now().After(last):
+			return remote.Exit{End: remote.Lost, Text: "its links have expired at " + last.UTC().Format(time.RFC3339) +
+				": it can leave no results any more; Batch says: " + cmp.Or(string(now.phase), "nothing"),
+				Hint: "raise remote." + p.name + ".queue_limit where it waited for a machine"}, nil
 		case away:
 		case now.phase == remote.Running && !r.started:
 			r.Tell(remote.Starting, now.text)
@@ -369,7 +390,12 @@ func (p *Provider) List(ctx context.Context) ([]remote.Handle, error) {
 	if err != nil {
 		return nil, p.denied(ctx, "bucket "+b.name, err)
 	}
-	running, err := a.named(ctx, p.config.Queue, jobPrefix+"*")
+	running := map[string]string{}
+	err = a.list(ctx, p.config.Queue, strings.TrimSuffix(jobPrefix, "-")+"*", func(job string, j types.JobSummary) {
+		if !over(j) {
+			running[job] = aws.ToString(j.JobId)
+		}
+	})
 	if err != nil {
 		return nil, p.denied(ctx, "", err)
 	}

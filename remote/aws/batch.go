@@ -22,7 +22,33 @@ import (
 //go:embed host.sh
 var hostScript string
 
-const jobPrefix = "fisub-" // of the names of Batch jobs
+// Names of Batch jobs begin with jobPrefix, as the ids of jobs of runs do; those of others get anyJob before them, which
+// no id holds. Former versions wrote jobPrefix before every id.
+const (
+	jobPrefix = "fisub-"
+	anyJob    = "fisub_"
+)
+
+func jobName(job string) string {
+	if strings.HasPrefix(job, jobPrefix) {
+		return job
+	}
+	return anyJob + job
+}
+
+// jobOf gives the id of a job of that name; "" where it is none of fisub's.
+func jobOf(name string) string {
+	if job, ok := strings.CutPrefix(name, anyJob); ok && remote.ValidID(job) {
+		return job
+	}
+	if strings.HasPrefix(name, jobPrefix+jobPrefix) {
+		name = strings.TrimPrefix(name, jobPrefix)
+	}
+	if strings.HasPrefix(name, jobPrefix) && remote.ValidID(name) {
+		return name
+	}
+	return ""
+}
 
 // check asks whether the queue would take a job. Its error is the SDK's, as those of all here.
 func (p *Provider) check(ctx context.Context, a *account) (remote.Host, error) {
@@ -53,7 +79,8 @@ func (p *Provider) check(ctx context.Context, a *account) (remote.Host, error) {
 		}
 		for _, e := range envs.ComputeEnvironments {
 			if r := e.ComputeResources; r != nil {
-				h.Detail += fmt.Sprintf(", %s up to %d vCPUs", strings.Join(r.InstanceTypes, " "), aws.ToInt32(r.MaxvCpus))
+				h.Detail += fmt.Sprintf(", %s up to %d vCPUs in %s", strings.Join(r.InstanceTypes, " "),
+					aws.ToInt32(r.MaxvCpus), plain.Count(len(r.Subnets), "subnet"))
 			}
 		}
 	}
@@ -109,7 +136,7 @@ func (p *Provider) start(ctx context.Context, a *account, job *remote.Job, progr
 // to begin and to end are over; it does not start it again.
 func (p *Provider) submitInput(job *remote.Job, program, boot string) *batch.SubmitJobInput {
 	in := &batch.SubmitJobInput{
-		JobName:       aws.String(jobPrefix + job.ID),
+		JobName:       aws.String(jobName(job.ID)),
 		JobQueue:      &p.config.Queue,
 		JobDefinition: &p.config.JobDefinition,
 		ContainerOverrides: &types.ContainerOverrides{
@@ -122,7 +149,7 @@ func (p *Provider) submitInput(job *remote.Job, program, boot string) *batch.Sub
 		},
 		RetryStrategy: &types.RetryStrategy{Attempts: aws.Int32(1)},
 		Timeout:       &types.JobTimeout{AttemptDurationSeconds: aws.Int32(int32(math.Ceil((job.Limit + margin).Seconds())))},
-		Tags:          tags(job),
+		Tags:          p.tags(job),
 		PropagateTags: aws.Bool(true),
 	}
 	if job.GPU != "" {
@@ -132,39 +159,43 @@ func (p *Provider) submitInput(job *remote.Job, program, boot string) *batch.Sub
 	return in
 }
 
-func (a *account) describe(ctx context.Context, d *data) (*types.JobDetail, error) {
-	if d.ID == "" {
-		all, err := a.named(ctx, d.Queue, jobPrefix+d.job)
-		if err != nil || all[d.job] == "" {
-			return nil, err
+// find gives what Batch lists of a job; nil where it does not know it. DescribeJobs, which says more, is not asked: who
+// may ask it reads the link with which each job of the account begins.
+func (a *account) find(ctx context.Context, d *data) (found *types.JobSummary, err error) {
+	for _, name := range []string{jobName(d.job), jobPrefix + d.job} {
+		err := a.list(ctx, d.Queue, name, func(job string, j types.JobSummary) {
+			if d.ID == aws.ToString(j.JobId) || d.ID == "" && (found == nil || !over(j)) {
+				found = &j
+			}
+		})
+		if err != nil || found != nil {
+			return found, err
 		}
-		d.ID = all[d.job]
 	}
-	out, err := a.batch.DescribeJobs(ctx, &batch.DescribeJobsInput{Jobs: []string{d.ID}})
-	if err != nil || len(out.Jobs) == 0 {
-		return nil, err
-	}
-	return &out.Jobs[0], nil
+	return nil, nil
 }
 
-// named gives the ids of the jobs that have not ended, by the jobs' own ids. name may end with "*".
-func (a *account) named(ctx context.Context, queue, name string) (map[string]string, error) {
-	found := map[string]string{}
+// over tells whether a job has ended.
+func over(j types.JobSummary) bool {
+	return j.Status == types.JobStatusSucceeded || j.Status == types.JobStatusFailed
+}
+
+// list tells each job of a queue, with its own id. name may end with "*".
+func (a *account) list(ctx context.Context, queue, name string, tell func(job string, j types.JobSummary)) error {
 	pages := batch.NewListJobsPaginator(a.batch, &batch.ListJobsInput{JobQueue: &queue,
 		Filters: []types.KeyValuesPair{{Name: aws.String("JOB_NAME"), Values: []string{name}}}})
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, j := range page.JobSummaryList {
-			job, ok := strings.CutPrefix(aws.ToString(j.JobName), jobPrefix)
-			if ok && remote.ValidID(job) && j.Status != types.JobStatusSucceeded && j.Status != types.JobStatusFailed {
-				found[job] = aws.ToString(j.JobId)
+			if job := jobOf(aws.ToString(j.JobName)); job != "" {
+				tell(job, j)
 			}
 		}
 	}
-	return found, nil
+	return nil
 }
 
 // newJob is for how long AWS may not yet know what it has accepted.
@@ -178,7 +209,7 @@ type status struct {
 }
 
 func (a *account) look(ctx context.Context, d *data) (status, error) {
-	j, err := a.describe(ctx, d)
+	j, err := a.find(ctx, d)
 	if err != nil {
 		return status{}, err
 	}
@@ -207,8 +238,15 @@ func (a *account) look(ctx context.Context, d *data) (status, error) {
 	return status{exit: batchExit(j, reason)}, nil
 }
 
+// released is why a job ends that Release ends.
+const released = "released by fisub"
+
+// batchReason is how Batch begins to say why a job has ended by itself. Other words are those of who ended it.
+var batchReason = regexp.MustCompile(`^(Essential container|Host EC2|Job attempt|Task |CannotPull|CannotStart|Resource|` +
+	`OutOfMemory|Docker|ECS|Internal|Dependent Job|Canceled by JobStateTimeLimit|Terminated by JobStateTimeLimit|$)`)
+
 // batchExit is the end of a job that left no exit itself.
-func batchExit(j *types.JobDetail, reason string) *remote.Exit {
+func batchExit(j *types.JobSummary, reason string) *remote.Exit {
 	text := "Batch: " + strings.ToLower(string(j.Status))
 	if reason != "" {
 		text += ": " + reason
@@ -223,10 +261,12 @@ func batchExit(j *types.JobDetail, reason string) *remote.Exit {
 		}
 	}
 	switch {
-	case aws.ToBool(j.IsTerminated), aws.ToBool(j.IsCancelled):
+	case !batchReason.MatchString(reason):
 		exit.End = remote.Cancelled
 	case strings.Contains(reason, "attempt duration exceeded"):
 		exit.End = remote.Limited
+	case strings.Contains(reason, "JobStateTimeLimit"):
+		exit.End, exit.Hint = remote.Refused, "AWS had no machine for it in time: other zones, a reservation, or later"
 	case strings.Contains(reason, "Host EC2"):
 		exit.Hint = "the instance is gone, as where a spot instance is taken back: the job can be submitted again"
 	case strings.Contains(exit.Text, "CannotPullContainer"):
@@ -237,35 +277,54 @@ func batchExit(j *types.JobDetail, reason string) *remote.Exit {
 
 // stop ends the job for good; nothing happens where it has ended or is not known.
 func (a *account) stop(ctx context.Context, d *data) error {
-	j, err := a.describe(ctx, d)
-	if err != nil || j == nil {
-		return err
+	id := d.ID
+	if id == "" {
+		j, err := a.find(ctx, d)
+		if err != nil || j == nil {
+			return err
+		}
+		id = aws.ToString(j.JobId)
 	}
-	_, err = a.batch.TerminateJob(ctx, &batch.TerminateJobInput{JobId: j.JobId, Reason: aws.String("released by fisub")})
+	_, err := a.batch.TerminateJob(ctx, &batch.TerminateJobInput{JobId: &id, Reason: aws.String(released)})
+	if c := code(err); c == "ClientException" && absent.MatchString(err.Error()) {
+		return nil
+	}
 	return err
 }
 
-// words gives the last lines of the container, where its own log tells why it did not come to the job.
-func (p *Provider) words(ctx context.Context, a *account, d *data) []string {
-	j, err := a.describe(ctx, d)
-	if err != nil || j == nil || j.Container == nil || j.Container.LogStreamName == nil {
+// words gives the last lines of the container, where its own log tells why it did not come to the job. Its first line
+// names the job.
+func (p *Provider) words(ctx context.Context, a *account, d *data) (lines []string) {
+	pages := cloudwatchlogs.NewFilterLogEventsPaginator(a.logs, &cloudwatchlogs.FilterLogEventsInput{
+		LogGroupName: &p.config.LogGroup, FilterPattern: aws.String(fmt.Sprintf("%q", "fisub: job "+d.job)),
+		StartTime: aws.Int64(d.At.UnixMilli())})
+	var stream *string
+	for n := 0; pages.HasMorePages() && n < 20 && stream == nil; n++ {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil
+		}
+		for _, e := range page.Events {
+			stream = e.LogStreamName
+		}
+	}
+	if stream == nil {
 		return nil
 	}
 	out, err := a.logs.GetLogEvents(ctx, &cloudwatchlogs.GetLogEventsInput{LogGroupName: &p.config.LogGroup,
-		LogStreamName: j.Container.LogStreamName, Limit: aws.Int32(100)})
+		LogStreamName: stream, Limit: aws.Int32(100)})
 	if err != nil {
 		return nil
 	}
-	var lines []string
 	for _, e := range out.Events {
 		lines = append(lines, plain.Brief(aws.ToString(e.Message), 1000))
 	}
 	return lines
 }
 
-// tags are those of what AWS holds for a job.
-func tags(job *remote.Job) map[string]string {
-	t := map[string]string{"fisub:job": job.ID}
+// tags are those of what AWS holds for a job. The policy of the template lets users begin and end those of their prefix.
+func (p *Provider) tags(job *remote.Job) map[string]string {
+	t := map[string]string{"fisub:job": job.ID, "fisub:prefix": p.config.Prefix}
 	for key, value := range job.Labels {
 		if len(t) < 10 && len(key) < 100 {
 			t["fisub:"+tagText(key)] = tagText(value)

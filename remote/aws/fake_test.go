@@ -30,6 +30,7 @@ type fake struct {
 	order  []string
 	asked  []string             // operations and their bodies
 	faults map[string]answer    // by operation: what is answered instead
+	garble map[string]string    // by operation: what stands where the answer should
 	hold   bool                 // hosts do not begin yet
 	after  func(op string) bool // tells that an operation which was done gets no answer
 	group  sync.WaitGroup
@@ -214,6 +215,10 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) (op string) {
 		f.refuse(w, a)
 		return op
 	}
+	if text, ok := f.garble[op]; ok {
+		_, _ = io.WriteString(w, text)
+		return op
+	}
 	var ask map[string]any
 	_ = json.Unmarshal(body, &ask)
 	w.Header().Set("Content-Type", "application/json")
@@ -254,21 +259,6 @@ func (f *fake) batch(op string, ask map[string]any) any {
 		}
 		f.add(h)
 		return map[string]any{"jobId": h.id, "jobName": h.name, "jobArn": "arn:aws:batch:us-east-1:1:job/" + h.id}
-	case "describejobs":
-		all := []any{}
-		for _, id := range strings1(ask["jobs"]) {
-			if h := f.hosts[id]; h != nil {
-				container := map[string]any{"logStreamName": h.id}
-				if h.exit != nil {
-					container["exitCode"] = *h.exit
-				}
-				all = append(all, map[string]any{"jobId": h.id, "jobName": h.name, "jobQueue": "q", "jobDefinition": "d",
-					"status": h.state, "startedAt": 1,
-					"createdAt": h.created.UnixMilli(), "statusReason": h.reason, "isTerminated": h.terminated, "isCancelled": false,
-					"container": container})
-			}
-		}
-		return map[string]any{"jobs": all}
 	case "listjobs":
 		filter := ask["filters"].([]any)[0].(map[string]any)
 		name := strings1(filter["values"])[0]
@@ -277,7 +267,12 @@ func (f *fake) batch(op string, ask map[string]any) any {
 			h := f.hosts[id]
 			prefix, star := strings.CutSuffix(name, "*")
 			if h.ask["jobQueue"] == ask["jobQueue"] && (h.name == name || star && strings.HasPrefix(h.name, prefix)) {
-				all = append(all, map[string]any{"jobId": h.id, "jobName": h.name, "status": h.state})
+				summary := map[string]any{"jobId": h.id, "jobName": h.name, "status": h.state, "statusReason": h.reason,
+					"createdAt": h.created.UnixMilli()}
+				if h.exit != nil {
+					summary["container"] = map[string]any{"exitCode": *h.exit}
+				}
+				all = append(all, summary)
 			}
 		}
 		return map[string]any{"jobSummaryList": all}
@@ -306,7 +301,18 @@ func (f *fake) batch(op string, ask map[string]any) any {
 		return map[string]any{"jobDefinitions": all}
 	case "describecomputeenvironments":
 		return map[string]any{"computeEnvironments": []any{map[string]any{"computeEnvironmentName": "env",
-			"computeResources": map[string]any{"instanceTypes": []string{"p6-b200.48xlarge"}, "maxvCpus": 192}}}}
+			"computeResources": map[string]any{"instanceTypes": []string{"p6-b200.48xlarge"}, "maxvCpus": 192, "subnets": []string{"subnet-a",
+				"subnet-b"}}}}}
+	case "FilterLogEvents":
+		events := []any{}
+		for _, h := range f.hosts {
+			log, _ := os.ReadFile(h.log)
+			words := strings.Trim(text(ask["filterPattern"]), `"`)
+			if ask["logGroupName"] == "/aws/batch/job" && strings.Contains(string(log), words) {
+				events = append(events, map[string]any{"logStreamName": h.id, "message": words, "timestamp": 1})
+			}
+		}
+		return map[string]any{"events": events}
 	case "GetLogEvents":
 		events := []any{}
 		if h := f.hosts[text(ask["logStreamName"])]; h != nil && ask["logGroupName"] == "/aws/batch/job" {

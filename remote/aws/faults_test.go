@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/batch/types"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"fisub/remote"
@@ -442,7 +443,7 @@ func TestCheck(t *testing.T) {
 		return hosts[0]
 	}
 	if h := check(nil); h.Err != nil || h.Name != "gpus" || h.State != "ready" ||
-		h.Detail != "job definition fisub, revision 12, p6-b200.48xlarge up to 192 vCPUs" {
+		h.Detail != "job definition fisub, revision 12, p6-b200.48xlarge up to 192 vCPUs in 2 subnets" {
 		t.Errorf("got %+v", h)
 	}
 	for key, value := range map[string]string{"queue": "none", "job_definition": "none"} {
@@ -479,6 +480,90 @@ func TestOrphans(t *testing.T) {
 		t.Fatal(err)
 	}
 	nothingLeft(t, c, p)
+}
+
+// Every Wait ends: where Batch's answers are none, and where the job's links have expired. Release ends the job all the
+// same.
+func TestWaitEnds(t *testing.T) {
+	c := newCloud(t)
+	c.hold = true
+	p := newProvider(t, nil)
+	defer p.Close()
+	h := submit(t, p, script(t, p, "echo ran"))
+	c.mu.Lock()
+	c.garble = map[string]string{"listjobs": `{"jobSummaryList": [{"jobId": 22.0}]}`}
+	c.mu.Unlock()
+	_, err := p.Wait(t.Context(), h, 0, &remotetest.Recorder{})
+	if err == nil || !strings.Contains(err.Error(), "Batch's answers cannot be read") {
+		t.Errorf("unreadable answers: got %v", err)
+	}
+	if err := p.Release(t.Context(), h); err != nil {
+		t.Errorf("Release: %v", err)
+	}
+	for _, host := range c.hosts {
+		if !host.terminated {
+			t.Errorf("%s was not ended", host.id)
+		}
+	}
+	c.mu.Lock()
+	c.garble = nil
+	c.mu.Unlock()
+	nothingLeft(t, c, p)
+
+	h = submit(t, p, script(t, p, "echo ran"))
+	var d data
+	if err := json.Unmarshal(h.Data, &d); err != nil {
+		t.Fatal(err)
+	}
+	if left := time.Until(d.Until); left < 2*time.Hour || left > 3*time.Hour {
+		t.Errorf("the handle says %v, want limit, margin and queue_limit from now", d.Until)
+	}
+	d.Until = time.Now().Add(-maxSkew)
+	_, exit := wait(t, p, remote.NewHandle(Kind, h.Job, h.Place, d))
+	if exit.End != remote.Lost || exit.Hint == "" {
+		t.Errorf("got %+v", exit)
+	}
+	has(t, "exit", exit.Text, "its links have expired", "Batch says: queued")
+}
+
+// A job that Batch gave up, or that somebody ended in the console, is told apart from one whose host is gone.
+func TestBatchReasons(t *testing.T) {
+	for reason, want := range map[string]remote.End{
+		"Essential container in task exited":                  remote.Lost,
+		"Host EC2 (instance i-0123456789abcdef0) terminated.": remote.Lost,
+		"Task failed to start":                                remote.Lost,
+		"":                                                    remote.Lost,
+		"Job attempt duration exceeded timeout":               remote.Limited,
+		"released by fisub":                                   remote.Cancelled,
+		"wrong kernel, stopped by hand":                       remote.Cancelled,
+		"Canceled by JobStateTimeLimit action due to reason: CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY": remote.Refused,
+	} {
+		if exit := batchExit(&types.JobSummary{Status: types.JobStatusFailed}, reason); exit.End != want ||
+			!strings.Contains(exit.Text, reason) {
+			t.Errorf("%q: got %+v, want %s", reason, exit, want)
+		}
+	}
+}
+
+// The SDK says nothing on stderr, where fisub draws its table, also of an S3 that sends no checksums.
+func TestQuiet(t *testing.T) {
+	stderr := os.Stderr
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.Stderr = w // which the SDK's clients take for their logs
+	c := newCloud(t)
+	p := newProvider(t, nil)
+	h := submit(t, p, script(t, p, "echo one; sleep 0.3; echo two"))
+	_, exit := wait(t, p, h)
+	os.Stderr = stderr
+	w.Close()
+	said, _ := io.ReadAll(r)
+	r.Close()
+	if exit.End != remote.Exited || len(said) > 0 || len(c.hosts) != 1 {
+		t.Errorf("got %+v, and on stderr %q", exit, said)
+	}
 }
 
 // No credential and no link is where others read: in the handle, the stream, the log, the exit, what processes are
@@ -650,10 +735,20 @@ func TestRequests(t *testing.T) {
 	if size > 4000 {
 		t.Errorf("overrides: got %d bytes, too many beside a link", size)
 	}
-	if *sub.Timeout.AttemptDurationSeconds != 45*60 || *sub.RetryStrategy.Attempts != 1 || *sub.JobName != "fisub-run-1" ||
+	if *sub.Timeout.AttemptDurationSeconds != 45*60 || *sub.RetryStrategy.Attempts != 1 || *sub.JobName != "fisub_run-1" ||
+		sub.Tags["fisub:prefix"] != "fisub/" ||
 		len(sub.ContainerOverrides.ResourceRequirements) != 1 ||
 		*sub.ContainerOverrides.ResourceRequirements[0].Value != "1" {
 		t.Errorf("got %+v", sub)
+	}
+	if job.ID = "fisub-20260101-1"; *p.submitInput(job, "", "").JobName != job.ID {
+		t.Error("the name has the prefix twice")
+	}
+	for name, want := range map[string]string{"fisub-20260101-1": "fisub-20260101-1", "fisub_run-1": "run-1",
+		"fisub-fisub-20260101-1": "fisub-20260101-1", "other": "", "fisub": "", "fisub_A": ""} {
+		if got := jobOf(name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
 	}
 	job.GPU = ""
 	if sub := p.submitInput(job, "", ""); len(sub.ContainerOverrides.ResourceRequirements) != 0 {

@@ -1,6 +1,7 @@
 set -u
 umask 077
 say() { printf 'fisub: %s\n' "$*" >&2; }
+say "job $FISUB_JOB"
 for tool in curl sha256sum mktemp; do
   command -v "$tool" >/dev/null || { say "the host lacks $tool"; exit 1; }
 done

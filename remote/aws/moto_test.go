@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -70,14 +71,13 @@ func newMoto(t *testing.T) (endpoint string, outputs map[string]string) {
 // Another implementation of AWS understands what is asked of Batch, in the stack that users are to create.
 func TestMoto(t *testing.T) {
 	newCloud(t) // the bucket, as moto verifies no signature
-	endpoint, out := newMoto(t)
-	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	_, out := newMoto(t)
 
 	p := newProvider(t, map[string]any{"queue": out["Queue"], "job_definition": out["JobDefinition"]})
 	defer p.Close()
 	hosts, err := p.Check(t.Context())
 	if err != nil || hosts[0].Err != nil || !strings.HasSuffix(hosts[0].Detail,
-		", revision 1, p6-b200.48xlarge up to 192 vCPUs") {
+		", revision 1, p6-b200.48xlarge up to 192 vCPUs in 6 subnets") {
 		t.Fatalf("Check: got %+v, %v", hosts, err)
 	}
 	job := script(t, p, "true")
@@ -90,45 +90,131 @@ func TestMoto(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// moto gives vCPUs with a fraction, which the SDK does not read, so the job is looked at without it.
-	req, err := http.NewRequestWithContext(t.Context(), "POST", endpoint+"/v1/describejobs",
-		strings.NewReader(`{"jobs":["`+d.ID+`"]}`))
-	if err != nil {
-		t.Fatal(err)
+	tags, err := a.batch.ListTagsForResource(t.Context(), &batch.ListTagsForResourceInput{
+		ResourceArn: aws.String("arn:aws:batch:us-east-1:123456789012:job/" + d.ID)})
+	if err == nil && (tags.Tags["fisub:run"] != "test" || tags.Tags["fisub:prefix"] != "fisub/") {
+		t.Errorf("tags: got %v", tags.Tags)
 	}
-	req.Header.Set("Authorization",
-		"AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/batch/aws4_request, SignedHeaders=host, Signature=0")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	var found struct {
-		Jobs []struct {
-			JobName string
-			Timeout struct{ AttemptDurationSeconds int }
-			Tags    map[string]string
-		}
-	}
-	if err := json.NewDecoder(resp.Body).Decode(&found); err != nil || len(found.Jobs) != 1 {
-		t.Fatalf("got %+v, %v", found, err)
-	}
-	if j := found.Jobs[0]; j.JobName != "fisub-"+job.ID || j.Timeout.AttemptDurationSeconds != 960 ||
-		j.Tags["fisub:run"] != "test" {
-		t.Errorf("got %+v", j)
+	// moto's jobs end as they begin, and leave nothing.
+	if _, exit := wait(t, p, h); exit.End != remote.Lost || !strings.Contains(exit.Text, "Batch: succeeded") {
+		t.Errorf("got %+v", exit)
 	}
 	if all, err := p.List(t.Context()); err != nil || len(all) != 1 || all[0].Job != job.ID {
 		t.Errorf("List: got %+v, %v", all, err)
 	}
-	if _, err := a.batch.TerminateJob(t.Context(), &batch.TerminateJobInput{JobId: &d.ID,
-		Reason: aws.String("released by fisub")}); err != nil {
-		t.Errorf("TerminateJob: %v", err)
+	if err := p.Release(t.Context(), h); err != nil {
+		t.Errorf("Release: %v", err)
 	}
 	p = newProvider(t, map[string]any{"queue": "none", "job_definition": out["JobDefinition"]})
 	defer p.Close()
 	var no *remote.Denied
 	if _, err := p.Submit(t.Context(), script(t, p, "true"), nil); !errors.As(err, &no) || no.Code != "no-such" {
 		t.Errorf("no such queue: got %v", err)
+	}
+}
+
+// What the template lets the people do who run fisub: what the provider asks for, under their own prefix, and nothing with
+// the jobs and files of others, other queues and definitions, or the links of jobs.
+func TestPolicy(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("no node on this machine")
+	}
+	simulator := filepath.Dir(tool(t, "iam/node_modules"))
+	_, out := newMoto(t)
+	const batch = "arn:aws:batch:us-east-1:123456789012:"
+	bucket := "arn:aws:s3:::" + out["Bucket"]
+	definition := out["JobDefinition"][:strings.LastIndex(out["JobDefinition"], ":")]
+	logs := "arn:aws:logs:us-east-1:123456789012:log-group:" + out["LogGroup"]
+	type context map[string]string
+	me := func(more context) context {
+		all := context{"aws:PrincipalTag/fisub": "alice"}
+		maps.Copy(all, more)
+		return all
+	}
+	const mine, theirs = "fisub/alice/", "fisub/bob/"
+	cases := []struct {
+		allowed          bool
+		action, resource string
+		context          context
+	}{
+		{true, "s3:ListBucket", bucket, me(context{"s3:prefix": mine + "jobs/"})},
+		{true, "s3:ListBucket", bucket, me(context{"s3:prefix": mine})},
+		{false, "s3:ListBucket", bucket, me(context{"s3:prefix": theirs})},
+		{false, "s3:ListBucket", bucket, me(context{"s3:prefix": ""})},
+		{false, "s3:ListBucket", bucket, me(nil)},
+		{true, "s3:GetObject", bucket + "/" + mine + "store/0a", me(nil)},
+		{true, "s3:PutObject", bucket + "/" + mine + "jobs/j/job.json", me(nil)},
+		{true, "s3:DeleteObject", bucket + "/" + mine + "jobs/j/boot", me(nil)},
+		{false, "s3:GetObject", bucket + "/" + theirs + "jobs/j/boot", me(nil)},
+		{false, "s3:PutObject", bucket + "/" + theirs + "jobs/j/job.json", me(nil)},
+		{false, "s3:PutObject", bucket + "/" + theirs + "store/0a", me(nil)},
+		{false, "s3:PutObject", bucket + "/fisub//jobs/j/job.json", context{}}, // a user without the tag
+		{false, "s3:PutObject", "arn:aws:s3:::another/" + mine + "x", me(nil)},
+		{true, "batch:SubmitJob", out["Queue"], me(context{"aws:RequestTag/fisub:prefix": mine})},
+		{true, "batch:SubmitJob", definition + ":7", me(context{"aws:RequestTag/fisub:prefix": mine})},
+		{true, "batch:SubmitJob", batch + "job/1", me(context{"aws:RequestTag/fisub:prefix": mine})},
+		{false, "batch:SubmitJob", out["Queue"], me(context{"aws:RequestTag/fisub:prefix": theirs})},
+		{false, "batch:SubmitJob", out["Queue"], me(nil)},
+		{false, "batch:SubmitJob", batch + "job-queue/other", me(context{"aws:RequestTag/fisub:prefix": mine})},
+		{false, "batch:SubmitJob", batch + "job-definition/admin:1", me(context{"aws:RequestTag/fisub:prefix": mine})},
+		{true, "batch:TerminateJob", batch + "job/1", me(context{"aws:ResourceTag/fisub:prefix": mine})},
+		{false, "batch:TerminateJob", batch + "job/1", me(context{"aws:ResourceTag/fisub:prefix": theirs})},
+		{false, "batch:TerminateJob", batch + "job/1", me(nil)},
+		{true, "batch:TagResource", batch + "job/1", me(context{"aws:RequestTag/fisub:prefix": mine})},
+		{false, "batch:TagResource", batch + "job/1", me(context{"aws:RequestTag/fisub:prefix": mine,
+			"aws:ResourceTag/fisub:prefix": theirs})},
+		{false, "batch:TagResource", out["Queue"], me(context{"aws:RequestTag/fisub:prefix": mine})},
+		{true, "batch:ListJobs", "*", me(nil)},
+		{true, "batch:DescribeJobQueues", "*", me(nil)},
+		{true, "batch:DescribeJobDefinitions", "*", me(nil)},
+		{true, "batch:DescribeComputeEnvironments", "*", me(nil)},
+		{false, "batch:DescribeJobs", "*", me(nil)},
+		{false, "batch:RegisterJobDefinition", definition + ":8", me(nil)},
+		{true, "logs:GetLogEvents", logs + ":log-stream:fisub/default/1", me(nil)},
+		{true, "logs:FilterLogEvents", logs, me(nil)},
+		{false, "logs:GetLogEvents", "arn:aws:logs:us-east-1:123456789012:log-group:/aws/batch/job:log-stream:x", me(nil)},
+		{false, "ec2:RunInstances", "arn:aws:ec2:us-east-1:123456789012:instance/*", me(nil)},
+		{false, "iam:PassRole", "arn:aws:iam::123456789012:role/x", me(nil)},
+	}
+	asked := []map[string]any{}
+	for _, c := range cases {
+		asked = append(asked, map[string]any{"principal": "alice", "action": c.action, "resource": c.resource,
+			"context": c.context})
+	}
+	in, err := json.Marshal(map[string]any{"policy": json.RawMessage(out["policy"]), "cases": asked})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(node, "testdata/policy.mjs", simulator)
+	var said bytes.Buffer
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(in), &said
+	words, err := cmd.Output()
+	answers := strings.Split(strings.TrimSpace(string(words)), "\n")
+	if err != nil || len(answers) != len(cases) {
+		t.Fatalf("%v: %s%s", err, words, said.String())
+	}
+	for i, c := range cases {
+		want := "ImplicitlyDenied"
+		if c.allowed {
+			want = "Allowed"
+		}
+		if answers[i] != want {
+			t.Errorf("%s on %s with %v: got %s, want %s", c.action, c.resource, c.context, answers[i], want)
+		}
+	}
+}
+
+// The sweeper of the template ends what of its stack is too old, and nothing else.
+func TestSweeper(t *testing.T) {
+	endpoint, _ := newMoto(t)
+	cmd := exec.Command(tool(t, "moto/bin/python"), "testdata/sweep.py", "../../scripts/aws/template.yaml", endpoint, "6",
+		"0")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if got := strings.TrimSpace(string(out)); err != nil || got != `["", "ab"]` {
+		t.Errorf("got %s, %v, want nothing and then a and b\n%s", got, err, said.String())
 	}
 }
 

@@ -11,9 +11,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -51,7 +53,6 @@ const (
 
 var (
 	sandbox  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{1,79}$`)
-	gpuKind  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 	tagValue = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 )
 
@@ -171,8 +172,9 @@ func (p *Provider) accept(job *remote.Job) (program string, err error) {
 		return "", p.deny("limit", "give a shorter limit, or shard the run",
 			"a sandbox lives at most %v: limit %v is too long", longest, job.Limit)
 	}
-	if job.GPU != "" && !gpuKind.MatchString(job.GPU) {
-		return "", p.deny("no-such", "see modal.com/docs/guide/gpu for the kinds", "%.60q is no kind of GPU", job.GPU)
+	if _, ok := gpuNames[job.GPU]; !ok {
+		kinds := strings.Join(slices.Sorted(maps.Keys(gpuNames))[1:], ", ")
+		return "", p.deny("no-such", "it has "+kinds+": modal.com/docs/guide/gpu", "Modal has no GPU %.60q", job.GPU)
 	}
 	return f.SHA256, nil
 }
@@ -219,7 +221,7 @@ func (p *Provider) create(ctx context.Context, job *remote.Job, program string) 
 	}
 	stay, every := fmt.Sprint(int(p.linger.Seconds())), fmt.Sprint(max(1, int(2*p.keep.Seconds())))
 	sb, err := p.client.Sandboxes.Create(accepting(ctx), p.app, p.image, &sdk.SandboxCreateParams{
-		GPU:            gpuName(job.GPU),
+		GPU:            gpuNames[job.GPU],
 		CPU:            p.config.CPU,
 		CPULimit:       p.config.CPU, // without limits what a job takes beyond its cores and memory is billed too
 		MemoryMiB:      p.config.Memory,
@@ -246,13 +248,10 @@ func clean(s string) string {
 	return s[:min(len(s), 63)]
 }
 
-// gpuName is Modal's name of a kind of GPU. Modal gives an H200 to who asks for an H100 without the mark.
-func gpuName(gpu string) string {
-	if gpu == "h100" {
-		return "H100!"
-	}
-	return strings.ToUpper(gpu)
-}
+// gpuNames are Modal's names of kinds of GPU: those of https://modal.com/docs/guide/gpu that name one model. Modal gives
+// an H200 to who asks for an H100 without the mark, and A100s of either size to who names none.
+var gpuNames = map[string]string{"": "", "t4": "T4", "l4": "L4", "a10": "A10", "l40s": "L40S", "a100": "A100-80GB",
+	"h100": "H100!", "h200": "H200", "b200": "B200"}
 
 // forget ends the sandboxes of a job whose id is not known.
 func (p *Provider) forget(ctx context.Context, job string) error {

@@ -282,9 +282,47 @@ func TestQueued(t *testing.T) {
 		t.Errorf("got %+v", exit)
 	}
 	for _, b := range s.Sandboxes() {
-		if b.ID == sandboxOf(t, h) && (b.GPU != "B200" || b.Timeout != 13*time.Minute || b.CPU != 4) {
+		if b.ID == sandboxOf(t, h) && (b.GPU != "B200" || b.Timeout != 13*time.Minute || b.CPU != 4 ||
+			b.MostCPU != 4 || b.Most != 8192) {
 			t.Errorf("sandbox: got %+v", b)
 		}
+	}
+}
+
+// Submit returns when Modal has queued the sandbox, which outlives what asked for it. The SDK by itself waits for a machine,
+// and ends the sandbox with the context: accepting answers the call by which it waits. Where this fails after an
+// update of the SDK, it waits by another call.
+func TestAccepted(t *testing.T) {
+	s := start(t)
+	p := open(t, nil)
+	warm := remote.Handle{Provider: "modal", Job: "warm", Data: json.RawMessage(`{"app":"fisub"}`)}
+	if err := p.Release(t.Context(), warm); err != nil {
+		t.Fatal(err) // app, volume, image and door are there now
+	}
+	s.Full(true)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	job := remotetest.Script(t, `echo one`, nil)
+	job.GPU = "b200"
+	h, err := p.Submit(ctx, job, nil)
+	if err != nil {
+		t.Fatalf("Submit of a job for which there is no machine: %v", err)
+	}
+	cancel()
+	called := s.Calls()
+	if at := slices.Index(called, "SandboxCreate"); at < 0 {
+		t.Errorf("calls: got %v", called)
+	}
+	if slices.Contains(called, "SandboxTerminate") {
+		t.Errorf("the sandbox was ended: %v", called)
+	}
+	for _, b := range s.Sandboxes() {
+		if b.ID == sandboxOf(t, h) && !b.Running {
+			t.Errorf("sandbox: got %+v", b)
+		}
+	}
+	if err := p.Release(t.Context(), h); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -492,9 +530,11 @@ func TestDenied(t *testing.T) {
 			s.Fail("AppGetOrCreate", codes.PermissionDenied, "not a member of the workspace", -1)
 		}, code: "credentials", text: "asking for app fisub: not a member of the workspace"},
 		{name: "no such GPU", job: func(j *remote.Job) { j.GPU = "z9000" }, code: "no-such",
-			text: "creating a sandbox: Invalid GPU type: Z9000"},
+			text: `Modal has no GPU "z9000"`},
+		{name: "GPU that Modal lacks", job: func(j *remote.Job) { j.GPU = "gb200" }, code: "no-such",
+			text: `Modal has no GPU "gb200"`},
 		{name: "GPU with count", job: func(j *remote.Job) { j.GPU = "b200:8" }, code: "no-such",
-			text: `"b200:8" is no kind of GPU`},
+			text: `Modal has no GPU "b200:8"`},
 		{name: "budget", job: func(j *remote.Job) { j.GPU = "b200" }, set: func(_ *testing.T, s *modaltest.Server) {
 			s.Fail("SandboxCreate", codes.ResourceExhausted, "workspace budget of $30 reached", -1)
 		}, code: "quota", text: "workspace budget of $30 reached"},

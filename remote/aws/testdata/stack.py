@@ -1,4 +1,5 @@
-"""Makes the stack of scripts/aws/template.yaml in an emulator of AWS and prints its outputs as JSON."""
+"""Makes the stack of scripts/aws/template.yaml in an emulator of AWS and prints its outputs and the users' policy as
+JSON."""
 import json
 import sys
 import urllib.parse
@@ -16,13 +17,18 @@ def client(name):
 
 ec2, cloudformation = client("ec2"), client("cloudformation")
 vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
-subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+subnets = ",".join(s["SubnetId"] for s in ec2.describe_subnets()["Subnets"])  # one in each zone
 with open(template) as f:
     cloudformation.create_stack(
         StackName="fisub",
         TemplateBody=f.read(),
         Capabilities=["CAPABILITY_IAM"],
-        Parameters=[{"ParameterKey": "VpcId", "ParameterValue": vpc}, {"ParameterKey": "SubnetIds", "ParameterValue": subnet}],
+        Parameters=[{"ParameterKey": "VpcId", "ParameterValue": vpc}, {"ParameterKey": "SubnetIds", "ParameterValue": subnets}],
     )
 outputs = {o["OutputKey"]: o["OutputValue"] for o in cloudformation.describe_stacks(StackName="fisub")["Stacks"][0]["Outputs"]}
+iam = client("iam")
+arn = outputs["UserPolicy"]
+version = iam.get_policy(PolicyArn=arn)["Policy"]["DefaultVersionId"]
+document = iam.get_policy_version(PolicyArn=arn, VersionId=version)["PolicyVersion"]["Document"]
+outputs["policy"] = json.dumps(document)
 print(json.dumps(outputs))

@@ -174,6 +174,8 @@ type Sandbox struct {
 	Timeout time.Duration
 	Image   string
 	CPU     float64
+	MostCPU float64 // that it can take
+	Most    int     // MiB that it can take
 }
 
 // Sandboxes gives all that there were, in the order of their creation.
@@ -191,7 +193,9 @@ func (s *Server) Sandboxes() []Sandbox {
 			ID: b.id, Tags: maps.Clone(b.tags), GPU: b.def.GetResources().GetGpuConfig().GetGpuType(), Running: running,
 			Blocked: b.def.GetNetworkAccess().GetNetworkAccessType() == pb.NetworkAccess_BLOCKED,
 			Timeout: time.Duration(b.def.GetTimeoutSecs()) * time.Second, Image: b.def.GetImageId(),
-			CPU: float64(b.def.GetResources().GetMilliCpu()) / 1000,
+			CPU:     float64(b.def.GetResources().GetMilliCpu()) / 1000,
+			MostCPU: float64(b.def.GetResources().GetMilliCpuMax()) / 1000,
+			Most:    int(b.def.GetResources().GetMemoryMbMax()),
 		})
 		s.mu.Unlock()
 	}
