@@ -282,8 +282,21 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 		}
 		return err
 	}
+	a.sayHeld(d.Plan)
 	a.term.Note("run folder %s", session.Relative(folder.Path()))
 	return verdictOf(result, d.Plan.Strict)
+}
+
+// sayHeld says which jobs of a run that is over may still run.
+func (a *app) sayHeld(p *dispatch.Plan) {
+	var where []string
+	for _, j := range p.Active() {
+		where = append(where, j.Place.String())
+	}
+	if len(where) > 0 {
+		a.term.Note("%s may still run: %s; fisub remote gc ends it when the host can be reached, its limit in any case",
+			plain.Count(len(where), "job"), strings.Join(where, ", "))
+	}
 }
 
 // sayAttach says how to follow and how to end what is left to run.
@@ -297,9 +310,9 @@ func (a *app) sayAttach(p *dispatch.Plan) {
 	a.term.Note("end them with: fisub remote cancel %s", p.Run.ID)
 }
 
-// verdictOf is verdict, but for a run of which no host came to the end of some workloads.
+// verdictOf is verdict, but for a workload without a verdict: the hosts could not do it.
 func verdictOf(r dispatch.Result, strict bool) error {
-	if r.Open > 0 {
+	if r.Missing > 0 {
 		return shown(exitError)
 	}
 	return verdict(r.Missing, r.Failed, r.Findings, strict)

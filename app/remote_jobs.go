@@ -39,7 +39,7 @@ func (a *app) remoteCommands() []*cli.Command {
 			Action: func(c *cli.Context) error { return a.remoteCancel(c.Context, c.Args().First()) }},
 		{Name: "gc", Usage: "end jobs that no run of this folder waits for",
 			Flags: []cli.Flag{onFlag(&of), yesFlag(&yes),
-				boolFlag(&all, "all", "also jobs that were begun elsewhere: from another folder or machine")},
+				boolFlag(&all, "all", "also jobs that may have results a run lacks, and those that were begun elsewhere")},
 			Action: func(c *cli.Context) error { return a.remoteGC(c.Context, of, yes, all) }},
 		{Name: "hosts", Usage: "ask the hosts whether a job could run now", Flags: []cli.Flag{onFlag(&on)},
 			Action: func(c *cli.Context) error { return a.remoteHosts(c.Context, on) }},
@@ -79,16 +79,8 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		return err
 	}
 	defer folder.Close()
-	if plan.Done {
-		if old.Run == nil {
-			return usage.Errorf("", "run %s: nothing of it has run", plan.Run.ID)
-		}
-		if a.json {
-			return a.writeJSON(old)
-		}
-		stream := event.NewStream(a.term.Run())
-		old.Emit(stream)
-		return errors.Join(stream.Err(), verdictOf(jobs.ResultOf(old), plan.Strict))
+	if plan.Done && len(jobs.Lacking(plan, old)) == 0 {
+		return a.told(plan, old)
 	}
 	files, err := jobs.Files(ctx, folder.Path(), plan)
 	if err != nil {
@@ -96,11 +88,42 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 	}
 	open, err := a.openPlan(plan)
 	if err != nil {
+		if plan.Done {
+			err = a.told(plan, old)
+		}
 		return err
 	}
 	defer open.Close()
-	return a.dispatch(ctx, &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Files: files},
-		folder, old)
+	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Old: old, Files: files,
+		Events: event.NewStream(folder.Record)}
+	if dispatch.Marked(folder.Path()) {
+		if err := a.cancel(ctx, d); err != nil {
+			return err
+		}
+		return a.told(plan, old)
+	}
+	if _, err := d.Reopen(ctx); err != nil {
+		text, hint := explain.Error(err)
+		a.term.Warn("what it may have of the run is not known: "+text, hint)
+	}
+	if plan.Done {
+		a.term.Note("run what has no verdict with: fisub remote --resume %s", plan.Run.ID)
+		return a.told(plan, old)
+	}
+	return a.dispatch(ctx, d, folder, old)
+}
+
+// told tells what the folder of a run has.
+func (a *app) told(plan *dispatch.Plan, old *runs.Run) error {
+	if old.Run == nil {
+		return usage.Errorf("", "run %s: nothing of it has run", plan.Run.ID)
+	}
+	if a.json {
+		return a.writeJSON(old)
+	}
+	stream := event.NewStream(a.term.Run())
+	old.Emit(stream)
+	return errors.Join(stream.Err(), verdictOf(jobs.ResultOf(old), plan.Strict))
 }
 
 func (a *app) remoteLs() error {
@@ -114,7 +137,11 @@ func (a *app) remoteLs() error {
 		if l.Cost > 0 {
 			cost = jobs.Dollars(l.Cost)
 		}
-		rows = append(rows, []string{l.ID, ui.Age(time.Since(l.Started)), l.State, fmt.Sprintf("%d/%d", l.Jobs-l.Active,
+		state := l.State
+		if l.Active > 0 && (state == "done" || state == "cancelled") {
+			state += fmt.Sprintf(", %d may still run", l.Active)
+		}
+		rows = append(rows, []string{l.ID, ui.Age(time.Since(l.Started)), state, fmt.Sprintf("%d/%d", l.Jobs-l.Active,
 			l.Jobs),
 			fmt.Sprintf("%d/%d", l.Passed, l.Total), cost, strings.Join(l.Places, ", ")})
 	}
@@ -135,8 +162,7 @@ func (a *app) remoteCancel(ctx context.Context, arg string) error {
 		return err
 	}
 	defer folder.Close()
-	n := len(plan.Active())
-	if plan.Done || n == 0 {
+	if plan.Done || len(plan.Active()) == 0 {
 		a.term.Note("run %s: no job of it runs", plan.Run.ID)
 		return nil
 	}
@@ -147,11 +173,22 @@ func (a *app) remoteCancel(ctx context.Context, arg string) error {
 	defer open.Close()
 	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Old: old,
 		Events: event.NewStream(folder.Record)}
-	if err := d.Cancel(ctx); err != nil {
-		return err
+	return errors.Join(a.cancel(ctx, d), d.Events.Err())
+}
+
+// cancel ends the jobs of a run, and says how many it has ended and which may go on.
+func (a *app) cancel(ctx context.Context, d *dispatch.Dispatcher) error {
+	n := len(d.Plan.Active())
+	err := d.Cancel(ctx)
+	left := d.Plan.Active()
+	if n -= len(left); n > 0 {
+		a.term.Note("run %s: %s ended", d.Plan.Run.ID, plain.Count(n, "job"))
 	}
-	a.term.Note("run %s: %s ended", plan.Run.ID, plain.Count(n, "job"))
-	return d.Events.Err()
+	if len(left) > 0 {
+		a.term.Note("%s may still run; end them when their hosts can be reached: fisub remote cancel %s",
+			plain.Count(len(left), "job"), d.Plan.Run.ID)
+	}
+	return err
 }
 
 func (a *app) remoteLogs(ctx context.Context, arg string, follow bool) error {
@@ -235,28 +272,39 @@ func (a *app) remoteGC(ctx context.Context, on string, yes, all bool) error {
 		return err
 	}
 	defer open.Close()
-	orphans, strangers, err := jobs.Orphans(ctx, a.Root(), open, names, all)
-	if orphans == nil {
+	found, err := jobs.Orphans(ctx, a.Root(), open, names)
+	if found == nil {
 		return err
 	}
 	faults := []error{err}
+	orphans, kept := []jobs.Orphan{}, 0
+	for _, o := range found {
+		words := ""
+		if o.Elsewhere {
+			words = ", begun elsewhere: it may be waited for there"
+		} else if o.Run != "" {
+			words = ", may have results that the run lacks: fisub remote attach " + o.Run
+		}
+		if a.term.Note("%s: %s on %s%s", o.Table, plain.Line(o.Job), o.Place, words); all || o.Free() {
+			orphans = append(orphans, o)
+		} else {
+			kept++
+		}
+	}
+	if kept > 0 {
+		a.term.Note("%s of these stay; --all ends them too", plain.Count(kept, "job"))
+	}
 	if a.json {
 		if err := a.writeJSON(orphans); err != nil {
 			return err
 		}
-	}
-	for _, o := range orphans {
-		a.term.Note("%s: %s on %s", o.Table, plain.Line(o.Job), o.Place)
-	}
-	if strangers > 0 {
-		a.term.Note("%s begun elsewhere; --all ends them too", plain.Count(strangers, "job"))
 	}
 	if len(orphans) == 0 || !a.agreed(ctx, yes, "end "+plain.Count(len(orphans), "job")+"?") {
 		return err
 	}
 	ended := 0
 	for _, o := range orphans {
-		if err := open[o.Table].Release(ctx, o.Handle); err != nil {
+		if err := o.End(ctx, a.Root(), open); err != nil {
 			faults = append(faults, err)
 		} else {
 			ended++

@@ -114,8 +114,14 @@ func (b *remoteBench) last() *runs.Run {
 	return r
 }
 
-// whole checks that each of n workloads passed, once, and that all files of the run say so.
+// whole checks that each of n workloads passed, once, that all files of the run say so, and that no job is left.
 func (b *remoteBench) whole(r *runs.Run, n int) {
+	b.t.Helper()
+	b.held(r, n, 0)
+}
+
+// held does as whole, but that so many jobs may still run.
+func (b *remoteBench) held(r *runs.Run, n, held int) {
 	b.t.Helper()
 	passed, total := r.Passed()
 	if passed != n || total != n || r.State() != "done" {
@@ -134,8 +140,8 @@ func (b *remoteBench) whole(r *runs.Run, n int) {
 		b.t.Errorf("events: got %d verdicts, want %d", bytes.Count(data, []byte(`"type":"evaluated"`)), n)
 	}
 	plan, err := dispatch.Load(dir)
-	if err != nil || !plan.Done {
-		b.t.Errorf("plan: got %+v, %v", plan, err)
+	if err != nil || plan.Done != (held == 0) || len(plan.Active()) != held {
+		b.t.Errorf("plan: got %d jobs that may run, done %v, %v, want %d", len(plan.Active()), plan.Done, err, held)
 	}
 }
 
@@ -323,18 +329,23 @@ func TestRemoteSSH(t *testing.T) {
 		}
 	}
 	_ = cmd.Wait()
-	said += b.stdout.String() + b.stderr.String()
+	text := b.stderr.String()
+	said += b.stdout.String() + text
 	if status := cmd.ProcessState.ExitCode(); status != 0 {
 		t.Errorf("with two hosts lost: exit status %d\n%s%s", status, &b.stdout, &b.stderr)
 	}
-	b.whole(b.last(), 20)
+	b.held(b.last(), 20, 1)
+	if got := b.fisub(0, "remote", "ls"); !strings.Contains(got, " done, 1 may still run ") {
+		t.Errorf("ls: got %s", got)
+	}
 	// The host may have been cut off before the client knew that its job had begun.
-	if text := b.stderr.String(); !strings.Contains(text, "the agent, process") ||
-		!strings.Contains(text, "warning: lab: h2 gpu 0: ") {
+	if !strings.Contains(text, "the agent, process") || !strings.Contains(text, "warning: lab: h2 gpu 0: ") ||
+		!strings.Contains(text, "1 job may still run: lab: h2 gpu 0; fisub remote gc ends it") {
 		t.Errorf("with two hosts lost: got\n%s", text)
 	}
 	f.Daemons[1].Start(t)
 	said += b.fisub(0, "remote", "gc", "--yes") + b.stderr.String()
+	b.whole(b.last(), 20)
 	said += b.fisub(0, "remote", "hosts") + b.stderr.String()
 	for _, d := range f.Daemons {
 		nothingIn(t, filepath.Join(d.Home, ".cache/fisub/remote"))

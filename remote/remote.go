@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -144,8 +145,9 @@ type Provider interface {
 
 	// Wait writes the job's event stream to w from byte offset from on, as it grows, and returns when the job has ended
 	// and all of its stream is written. It reconnects by itself after a lost connection, and gives Lost when it has reason
-	// to believe that the job will say nothing more. The job goes on where ctx ends first. Waiting for a job that has
-	// ended, or a second time, is allowed.
+	// to believe that the job will say nothing more. That its host is out of reach, or does not let the user in any more,
+	// is none: Wait then gives up with the *Denied at the latest after the time that the table sets for that, or never.
+	// The job goes on then, as where ctx ends first. Waiting for a job that has ended, or a second time, is allowed.
 	Wait(ctx context.Context, h Handle, from int64, w Watcher) (Exit, error)
 
 	// Collect copies the job's log into the folder dst, which exists: agent.LogName, and what else the job left beside its
@@ -200,7 +202,7 @@ type Denied struct {
 
 func (e *Denied) Error() string {
 	if e.Host != "" {
-		return e.Provider + ": " + e.Host + ": " + e.Text
+		return e.Provider + ": " + e.Host + ": " + strings.TrimPrefix(e.Text, e.Host+": ")
 	}
 	return e.Provider + ": " + e.Text
 }

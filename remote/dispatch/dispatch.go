@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/bench/stats"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/remote"
 	"fisub/remote/agent"
@@ -47,169 +49,244 @@ type Dispatcher struct {
 	score    stats.Score
 	first    string // the job that opened the stream
 	device   event.Device
-	losers   map[string]context.CancelFunc // of a race: the jobs that may still lose
+	failed   map[string]map[string]bool  // workload: the hosts that could not judge it
+	followed map[*Job]context.CancelFunc // ends the following of a job
+	ceded    map[*Job]bool               // jobs whose workloads others may have: out of reach, or over
+	current  map[*Job]string             // the workload that a job has begun last
+	back     bool                        // a job that was out of reach is not any more
+
+	wake chan struct{} // holds a token when Run is to look again
 }
 
 // A Result counts as bench.Result does.
 type Result struct {
 	Passed, Failed, Missing, Findings int
-
-	Open int // of those Missing: no host has said why
 }
 
-// An ended is a job that has come to its end.
+// An ended is a job that nobody follows any more.
 type ended struct {
-	job  *Job
-	exit remote.Exit
-	err  error // it could not be taken to its place, or not be followed
-	full error // the run folder cannot take what the hosts say
-	left error // it cannot be followed for a reason that the user can mend; it goes on
+	job   *Job
+	exit  remote.Exit
+	err   error // it could not be taken to its place
+	full  error // the run folder cannot take what the hosts say
+	left  error // it cannot be followed; it may go on
+	again bool  // its place has told that it is lost, and may take another
 }
 
-// mendable tells whether the error of a Wait is about the table or the user's credentials, and says nothing of the job.
+// mendable tells whether the error of a Wait is about the table, the user's credentials or the way to the host, and says
+// nothing of the job.
 func mendable(err error) bool {
-	return slices.Contains([]string{"credentials", "host-key", "no-such"}, remote.CodeOf(err))
+	return slices.Contains([]string{"credentials", "host-key", "no-such", "unreachable"}, remote.CodeOf(err))
 }
 
 // maxAttempts is how many jobs may have a workload: the reason that hosts are lost may be the workload.
 const maxAttempts = 3
 
-// Run begins the jobs that are missing, follows those that run, and returns when all have ended and are released. Where
-// ctx ends first, it leaves the jobs running, and the error wraps ctx's. It leaves a job running also where the user's
-// credentials or the table do not let it follow the job; the error is then the provider's. Where nothing ran at all the
-// error is ErrNothing, or that of the only place.
-func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
+// Run begins the jobs that are missing, follows those that run, and returns when all workloads have a verdict or no job
+// can give them one. A job whose host is out of reach is waited for, until its time limit has passed; meanwhile its
+// workloads are given to places that are free. Where ctx ends first, Run leaves the jobs running, and the error wraps
+// ctx's. It leaves a job running also where the user's credentials or the table do not let it follow the job, or where
+// its host stays out of reach; where its results are needed the error is then the provider's. Where nothing ran at all
+// the error is ErrNothing, or that of the only place. ErrCancelled says that another process wants the run to end.
+func (d *Dispatcher) Run(parent context.Context) (Result, error) {
 	if err := d.prepare(); err != nil {
 		return Result{}, err
 	}
-	ctx, halt := context.WithCancel(ctx)
+	ctx, halt := context.WithCancel(parent)
 	defer halt()
-	var broken, left error // of this machine, and of hosts: jobs go on, and another process can follow them
-	ends := make(chan ended)
-	running := 0
-	defer func() {
-		for halt(); running > 0; running-- {
-			<-ends
-		}
-	}()
-	bad := map[string]error{}
-	taken := map[string]bool{}
-	attempts := map[string]int{}
-	begin := func(j *Job) {
-		running++
-		taken[j.Place.String()] = true
-		jctx, cancel := context.WithCancel(ctx)
-		d.mu.Lock()
-		d.losers[j.ID] = cancel
-		d.mu.Unlock()
-		go func() {
-			defer cancel()
-			ends <- d.follow(jctx, ctx, j)
-		}()
+	r := &round{d: d, ctx: ctx, ends: make(chan ended), bad: map[string]error{}, taken: map[string]bool{},
+		attempts: map[string]int{}, losses: map[string]int{}, given: map[string]bool{}}
+	marked := d.watch(ctx)
+	defer r.drain(halt)
+	if err := r.begun(); err != nil {
+		return Result{}, err
 	}
-	for i, j := range d.Plan.Jobs {
+	var broken, left error // of this machine, and of hosts: jobs go on, and another process can follow them
+	for {
+		if ctx.Err() == nil {
+			if err := r.deal(); err != nil {
+				return Result{}, err
+			}
+		}
+		if d.idle() {
+			break
+		}
+		var e ended
+		select {
+		case <-d.wake:
+			continue
+		case <-marked:
+			return Result{}, ErrCancelled
+		case e = <-r.ends:
+			r.over(e)
+		}
+		switch {
+		case e.full != nil:
+			broken = errors.Join(broken, e.full)
+			halt()
+		case e.left != nil:
+			r.bad[e.job.Place.String()] = e.left
+			if d.pending(e.job) {
+				left = errors.Join(left, e.left)
+			}
+		case ctx.Err() != nil && e.err != nil, errors.Is(e.err, ErrDetached):
+		default:
+			r.judge(e)
+		}
+	}
+	r.drain(halt)
+	active := d.active()
+	switch {
+	case broken != nil:
+		return Result{}, broken
+	case parent.Err() != nil && len(active) > 0:
+		return Result{}, parent.Err()
+	case left != nil && slices.ContainsFunc(active, d.pending):
+		return Result{}, left
+	case d.Detach && slices.ContainsFunc(active, d.pending):
+		return Result{}, ErrDetached
+	}
+	return r.result(parent.Err() == nil)
+}
+
+// A round is one Run.
+type round struct {
+	d        *Dispatcher
+	ctx      context.Context // of the jobs; it ends with the round
+	ends     chan ended
+	bad      map[string]error // places that get no job
+	taken    map[string]bool
+	attempts map[string]int  // by workload
+	losses   map[string]int  // jobs that were lost, by place
+	given    map[string]bool // workloads that nobody is to have any more
+	capped   bool            // the cost of another job may break the cap
+}
+
+// drain waits until nobody follows a job.
+func (r *round) drain(halt func()) {
+	for halt(); r.d.following() > 0; {
+		r.over(<-r.ends)
+	}
+}
+
+// over takes a job off the list of those that are followed.
+func (r *round) over(e ended) {
+	r.taken[e.job.Place.String()] = false
+	r.d.mu.Lock()
+	defer r.d.mu.Unlock()
+	delete(r.d.followed, e.job)
+	if !errors.Is(e.err, ErrDetached) {
+		r.d.ceded[e.job] = e.left == nil || remote.CodeOf(e.left) == "unreachable"
+	}
+}
+
+// begun goes on with the jobs that the plan has, and begins those of a race.
+func (r *round) begun() error {
+	d := r.d
+	for i, j := range d.Plan.Jobs[d.Plan.Before:] {
 		if j.Error != "" {
-			bad[j.Place.String()] = errors.New(j.Error)
+			r.bad[j.Place.String()] = errors.New(j.Error)
 			continue
 		}
 		if d.Plan.Race && i < len(d.Plan.Places) {
 			continue // all of a race are one attempt, which is not counted
 		}
 		for _, w := range j.Workloads {
-			attempts[w]++
+			r.attempts[w]++
 		}
 	}
 	for _, j := range d.active() {
-		if err := d.again(ctx, j); err != nil {
-			return Result{}, err
-		}
-		begin(j)
+		r.begin(j, j.Handle == nil)
 	}
 	if d.Plan.Race && len(d.Plan.Jobs) == 0 {
 		for _, p := range d.Plan.Places {
 			j, err := d.add(p, d.open())
 			if err != nil {
-				return Result{}, err
+				return err
 			}
-			begin(j)
+			r.begin(j, false)
 		}
 	}
-	given := map[string]bool{} // workloads that nobody is to have any more
-	capped := false
-	for {
-		rest := slices.DeleteFunc(d.open(), func(w string) bool {
-			runs := func(j *Job) bool { return slices.Contains(j.Workloads, w) }
-			return given[w] || attempts[w] >= maxAttempts || slices.ContainsFunc(d.active(), runs)
+	return nil
+}
+
+// begin follows a job; again tells that another process was submitting it when it ended.
+func (r *round) begin(j *Job, again bool) {
+	d := r.d
+	r.taken[j.Place.String()] = true
+	ctx, cancel := context.WithCancel(r.ctx)
+	d.mu.Lock()
+	d.followed[j] = cancel
+	d.mu.Unlock()
+	go func() {
+		defer cancel()
+		r.ends <- d.follow(ctx, r.ctx, j, again)
+	}()
+}
+
+// deal ends jobs that nobody needs any more, and gives what no job has to the places that are free.
+func (r *round) deal() error {
+	d := r.d
+	d.mu.Lock()
+	for j, cancel := range d.followed {
+		if d.superseded(j) && !d.ceded[j] {
+			cancel()
+		}
+	}
+	if d.back { // what could not be reached beside that job may be there again too
+		maps.DeleteFunc(r.bad, func(_ string, err error) bool { return remote.CodeOf(err) == "unreachable" })
+	}
+	d.back = false
+	rest := slices.DeleteFunc(d.opened(), func(w string) bool {
+		return r.given[w] || r.attempts[w] >= maxAttempts || slices.ContainsFunc(d.Plan.Active(), func(j *Job) bool {
+			return !d.ceded[j] && slices.Contains(j.Workloads, w) && !d.failed[w][j.Place.host()]
 		})
-		free := slices.DeleteFunc(slices.Clone(d.Plan.Places), func(p Place) bool {
-			return taken[p.String()] || bad[p.String()] != nil
-		})
-		if ctx.Err() == nil {
-			for i, shard := range Deal(rest, len(free)) {
-				if capped = !d.affords(free[i]); capped {
-					continue // when a job has ended, what it did not use is there again
-				}
-				j, err := d.add(free[i], shard)
-				if err != nil {
-					return Result{}, err
-				}
-				for _, w := range shard {
-					attempts[w]++
-				}
-				begin(j)
-			}
-		}
-		if running == 0 {
-			break
-		}
-		e := <-ends
-		running--
-		taken[e.job.Place.String()] = false
-		if e.full != nil {
-			broken = errors.Join(broken, e.full)
-			halt()
-		}
-		if e.left != nil {
-			bad[e.job.Place.String()] = e.left
-			left = errors.Join(left, e.left)
+	})
+	free := slices.DeleteFunc(slices.Clone(d.Plan.Places), func(p Place) bool {
+		return r.taken[p.String()] || r.bad[p.String()] != nil
+	})
+	shards := Deal(rest, len(free), func(w string, i int) bool { return !d.failed[w][free[i].host()] })
+	d.mu.Unlock()
+	for i, shard := range shards {
+		if len(shard) == 0 {
 			continue
 		}
-		if ctx.Err() != nil && e.err != nil || errors.Is(e.err, ErrDetached) {
-			continue
+		if r.capped = !d.affords(free[i]); r.capped {
+			continue // when a job has ended, what it did not use is there again
 		}
-		d.judge(e, bad, given, attempts)
+		j, err := d.add(free[i], shard)
+		if err != nil {
+			return err
+		}
+		for _, w := range shard {
+			r.attempts[w]++
+		}
+		r.begin(j, false)
 	}
-	if broken != nil {
-		return Result{}, broken
-	}
-	if ctx.Err() != nil && len(d.active()) > 0 {
-		return Result{}, ctx.Err()
-	}
-	if left != nil {
-		return Result{}, left
-	}
-	if d.Detach && len(d.active()) > 0 {
-		return Result{}, ErrDetached
-	}
+	return nil
+}
+
+// result is that of a round that has ended; whole tells that it was not stopped.
+func (r *round) result(whole bool) (Result, error) {
+	d := r.d
 	d.mu.Lock()
 	opened := d.first != ""
 	d.mu.Unlock()
 	if !opened {
 		err := ErrNothing
-		if len(d.Plan.Places) == 1 && bad[d.Plan.Places[0].String()] != nil {
-			err = bad[d.Plan.Places[0].String()]
+		if len(d.Plan.Places) == 1 && r.bad[d.Plan.Places[0].String()] != nil {
+			err = r.bad[d.Plan.Places[0].String()]
 		}
-		n := len(d.Plan.Run.Workloads)
-		return Result{Missing: n, Open: n}, errors.Join(err, d.finish(true))
+		return Result{Missing: len(d.Plan.Run.Workloads)}, errors.Join(err, d.finish(true))
 	}
-	r := d.count()
-	if capped && r.Missing > 0 {
+	res := d.count()
+	if r.capped && res.Missing > 0 {
 		d.Events.Emit(event.Event{Type: event.TypeWarning, Message: &event.Message{
 			Text: fmt.Sprintf("another job may take the run over its cap of $%.2f", d.Plan.Cap()),
 			Hint: "raise --max-cost, or lower --limit-time"}})
 	}
-	d.done(r)
-	return r, errors.Join(d.finish(ctx.Err() == nil), d.Events.Err())
+	d.done(res)
+	return res, errors.Join(d.finish(whole), d.Events.Err())
 }
 
 // change changes the plan and writes it down.
@@ -227,7 +304,9 @@ func (d *Dispatcher) finish(done bool) error {
 func (d *Dispatcher) prepare() error {
 	d.begun = time.Now()
 	d.settled, d.verdicts, d.index = map[string]string{}, map[string]bool{}, map[string]int{}
-	d.losers = map[string]context.CancelFunc{}
+	d.failed, d.current = map[string]map[string]bool{}, map[*Job]string{}
+	d.followed, d.ceded = map[*Job]context.CancelFunc{}, map[*Job]bool{}
+	d.wake = make(chan struct{}, 1)
 	d.origins, d.score = map[string]int64{}, stats.Score{}
 	for i, w := range d.Plan.Run.Workloads {
 		d.index[w.UUID] = i
@@ -238,6 +317,13 @@ func (d *Dispatcher) prepare() error {
 			d.first, d.device = "before", d.Old.Run.Device
 		}
 		for _, row := range d.Old.Rows {
+			if row.Evaluated == nil && len(row.Findings) == 0 { // another host may be able to judge it
+				at := slices.IndexFunc(d.Plan.Places, func(p Place) bool { return p.String() == row.Place })
+				if at >= 0 {
+					d.cannot(row.UUID, d.Plan.Places[at])
+				}
+				continue
+			}
 			d.settled[row.UUID] = "before"
 			d.findings += len(row.Findings)
 			row.Score(&d.score)
@@ -261,10 +347,107 @@ func (d *Dispatcher) active() []*Job {
 	return d.Plan.Active()
 }
 
-// open are the workloads without a word.
-func (d *Dispatcher) open() (uuids []string) {
+// following tells how many jobs are followed.
+func (d *Dispatcher) following() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return len(d.followed)
+}
+
+// look makes Run look again at what is to be done.
+func (d *Dispatcher) look() {
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// idle tells whether no job that is followed can give a verdict that is not there, or none is.
+func (d *Dispatcher) idle() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for j := range d.followed {
+		if !d.ceded[j] || d.awaited(j) {
+			return false
+		}
+	}
+	return true
+}
+
+// pending tells whether a job may give a verdict that is not there.
+func (d *Dispatcher) pending(j *Job) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.awaited(j)
+}
+
+// awaited is pending, for one who has the lock.
+func (d *Dispatcher) awaited(j *Job) bool {
+	return slices.ContainsFunc(j.Workloads, func(w string) bool {
+		return d.settled[w] == "" && !d.failed[w][j.Place.host()]
+	})
+}
+
+// superseded tells whether other jobs have given the verdicts that a job could still give. One that has just given one
+// may have something to say about it.
+func (d *Dispatcher) superseded(j *Job) bool {
+	w := d.current[j]
+	if d.awaited(j) || w != "" && d.settled[w] == "" {
+		return false
+	}
+	return w != "" && d.settled[w] != j.ID || w == "" && !slices.ContainsFunc(j.Workloads, func(w string) bool {
+		return d.settled[w] == j.ID
+	})
+}
+
+// cannot writes down that the host of a place could not judge a workload.
+func (d *Dispatcher) cannot(w string, p Place) {
+	if d.failed[w] == nil {
+		d.failed[w] = map[string]bool{}
+	}
+	d.failed[w][p.host()] = true
+}
+
+// cede gives the workloads of a job that is out of reach free for other places.
+func (d *Dispatcher) cede(j *Job, err error) {
+	d.mu.Lock()
+	before := d.ceded[j]
+	d.ceded[j] = true
+	d.mu.Unlock()
+	if !before {
+		d.warn(j, plain.Brief(said(j, err), 300), "fisub keeps trying, and gives its workloads to a place that is free; "+
+			"its job may go on there")
+	}
+	d.look()
+}
+
+// said is what an error says, but for the names that stand before it where it is told.
+func said(j *Job, err error) string {
+	if denied, ok := errors.AsType[*remote.Denied](err); ok {
+		return denied.Text
+	}
+	return strings.TrimPrefix(err.Error(), j.Place.Table+": ")
+}
+
+// returned takes a job that is in reach again for what it is.
+func (d *Dispatcher) returned(j *Job) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ceded[j] {
+		d.ceded[j], d.back = false, true
+		d.look()
+	}
+}
+
+// open are the workloads without a verdict.
+func (d *Dispatcher) open() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.opened()
+}
+
+// opened is open, for one who has the lock.
+func (d *Dispatcher) opened() (uuids []string) {
 	for _, w := range d.Plan.Run.Workloads {
 		if d.settled[w.UUID] == "" {
 			uuids = append(uuids, w.UUID)
@@ -274,7 +457,6 @@ func (d *Dispatcher) open() (uuids []string) {
 }
 
 func (d *Dispatcher) count() (r Result) {
-	r.Open = len(d.open())
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, passed := range d.verdicts {
@@ -301,13 +483,16 @@ func (d *Dispatcher) done(r Result) {
 	d.Events.Emit(event.Event{Type: event.TypeDone, Done: done})
 }
 
-// Deal gives n hands of the workloads, each the next in turn, so that neighbours, which are alike, are spread. There
-// are fewer hands where there are fewer workloads.
-func Deal(workloads []string, n int) [][]string {
-	hands := make([][]string, min(n, len(workloads)))
+// Deal gives n hands of the workloads, each the next in turn that fits, so that neighbours, which are alike, are spread.
+// What fits nowhere is left out.
+func Deal(workloads []string, n int, fits func(w string, hand int) bool) [][]string {
+	hands := make([][]string, n)
 	for i, w := range workloads {
-		if n > 0 {
-			hands[i%n] = append(hands[i%n], w)
+		for k := range n {
+			if at := (i + k) % n; fits(w, at) {
+				hands[at] = append(hands[at], w)
+				break
+			}
 		}
 	}
 	return hands
@@ -324,14 +509,7 @@ func (d *Dispatcher) add(p Place, workloads []string) (j *Job, err error) {
 
 // again prepares a job that another process was submitting when it ended. Whether a host has taken it is not known:
 // what hosts have of it is released, and it gets another id, under which it is submitted anew.
-func (d *Dispatcher) again(ctx context.Context, j *Job) error {
-	if j.Handle != nil {
-		return nil
-	}
-	provider := d.Providers[j.Place.Table]
-	if provider == nil {
-		return nil // follow gives the error
-	}
+func (d *Dispatcher) again(ctx context.Context, provider remote.Provider, j *Job) error {
 	if err := d.releaseUnknown(ctx, provider, j); err != nil {
 		return err
 	}
@@ -362,6 +540,47 @@ var ErrDetached = errors.New("detached")
 // ErrNothing says that no place took a job; events tell why.
 var ErrNothing = errors.New("nothing ran: no place took the job")
 
+// ErrCancelled says that another process wants the run to end.
+var ErrCancelled = errors.New("cancelled by another process")
+
+// markName is the file of a run folder that says that the run is to end, and stays so.
+const markName = "cancelled"
+
+// Mark writes down that the run in folder is to end: a process that follows it ends its jobs, and no job is begun any
+// more.
+func Mark(folder string) error {
+	return os.WriteFile(filepath.Join(folder, streams, markName), nil, 0o600)
+}
+
+// Marked tells whether the run in folder is to end.
+func Marked(folder string) bool {
+	_, err := os.Stat(filepath.Join(folder, streams, markName))
+	return err == nil
+}
+
+// Unmark lets the run go on.
+func Unmark(folder string) error {
+	err := os.Remove(filepath.Join(folder, streams, markName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// watch gives a channel that is closed when the run is to end.
+func (d *Dispatcher) watch(ctx context.Context) <-chan struct{} {
+	marked := make(chan struct{})
+	go func() {
+		for ; !Marked(d.Folder); _ = remote.Sleep(ctx, time.Second/4) {
+			if ctx.Err() != nil {
+				return
+			}
+		}
+		close(marked)
+	}()
+	return marked
+}
+
 var errLost = errors.New("another place has begun first")
 
 // claim makes the first job of a race that says something its winner. Its error is errLost for the others.
@@ -375,8 +594,8 @@ func (d *Dispatcher) claim(j *Job) error {
 		return nil
 	}
 	d.Plan.Winner = j.ID
-	for id, cancel := range d.losers {
-		if id != j.ID {
+	for other, cancel := range d.followed {
+		if other != j {
 			cancel()
 		}
 	}
@@ -389,28 +608,40 @@ func (d *Dispatcher) beaten(j *Job) bool {
 	return raced && d.Plan.Winner != "" && d.Plan.Winner != j.ID
 }
 
-func (d *Dispatcher) lost(j *Job) bool {
+// needless tells whether the verdicts of j are no longer needed.
+func (d *Dispatcher) needless(j *Job) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.beaten(j)
+	return d.beaten(j) || d.superseded(j)
 }
 
 // follow takes a job to its end. run is the context of the whole run, ctx that of this job, which is cancelled where
-// another job wins the race.
-func (d *Dispatcher) follow(ctx, run context.Context, j *Job) ended {
+// others have given its verdicts; again tells that another process was submitting it when it ended.
+func (d *Dispatcher) follow(ctx, run context.Context, j *Job, again bool) ended {
 	e := ended{job: j}
 	provider := d.Providers[j.Place.Table]
 	if provider == nil {
-		e.err = fmt.Errorf("%s: no table remote.%s in the config any more", j.Place, j.Place.Table)
+		e.left = fmt.Errorf("%s: no table remote.%s in the config any more", j.Place, j.Place.Table)
 		return e
 	}
 	lost := remote.Exit{End: remote.Cancelled, Text: errLost.Error()}
-	if d.lost(j) { // the process in which another job won ended before this one was released
+	if again {
+		if e.left = d.again(ctx, provider, j); e.left != nil {
+			return e
+		}
+	}
+	f, offset, err := d.openFeed(j)
+	if err != nil {
+		e.full = err
+		return e
+	}
+	defer f.file.Close()
+	if d.needless(j) { // the process in which others gave its verdicts ended before this one was released
 		return d.end(provider, j, lost)
 	}
 	if j.Handle == nil {
 		if e.err = d.submit(ctx, provider, j); e.err != nil {
-			if run.Err() == nil && d.lost(j) {
+			if run.Err() == nil && d.needless(j) {
 				return d.end(provider, j, lost)
 			}
 			return e
@@ -420,25 +651,29 @@ func (d *Dispatcher) follow(ctx, run context.Context, j *Job) ended {
 		e.err = ErrDetached
 		return e
 	}
-	f, offset, err := d.openFeed(j)
-	if err != nil {
-		e.err, e.full = err, err
-		return e
-	}
-	defer f.file.Close()
+	begun := d.start(j)
 	exit, err := provider.Wait(ctx, *j.Handle, offset, f)
+	for remote.CodeOf(err) == "unreachable" && ctx.Err() == nil {
+		d.cede(j, err)
+		if time.Since(begun) > d.Plan.Limit {
+			break // it has ended, there or with its host
+		}
+		_ = remote.Sleep(ctx, time.Second) // Wait sees that ctx is done
+		exit, err = provider.Wait(ctx, *j.Handle, f.size, f)
+	}
 	switch {
 	case err == nil:
-	case run.Err() == nil && d.lost(j):
+		e.again = exit.End == remote.Lost
+	case run.Err() == nil && d.needless(j):
 		exit = lost
 	case f.err != nil:
-		e.err, e.full = f.err, f.err
+		e.full = f.err
 		return e
 	case run.Err() != nil:
 		e.err = err
 		return e
 	case mendable(err):
-		e.err, e.left = err, err
+		e.left = err
 		return e
 	default:
 		exit = remote.Exit{End: remote.Lost, Text: err.Error()}
@@ -453,7 +688,9 @@ func (d *Dispatcher) follow(ctx, run context.Context, j *Job) ended {
 	if exit.End == remote.Exited && exit.Code != 0 && exit.Code != 3 && exit.Text == "" {
 		exit.Text, exit.Hint = d.lastWords(run, provider, j)
 	}
-	return d.end(provider, j, exit)
+	over := d.end(provider, j, exit)
+	over.again = e.again
+	return over
 }
 
 func (d *Dispatcher) submit(ctx context.Context, provider remote.Provider, j *Job) error {
@@ -491,10 +728,14 @@ func (d *Dispatcher) began(j *Job) {
 	d.mu.Unlock()
 }
 
-// ended writes down how a job has ended.
-func (d *Dispatcher) ended(j *Job, exit *remote.Exit, fault string) error {
-	now := time.Now()
-	return d.change(func() { j.Ended, j.Exit, j.Error = &now, exit, fault })
+// start is when the job began, as far as that is known; now where it is not.
+func (d *Dispatcher) start(j *Job) time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if j.Began != nil {
+		return *j.Began
+	}
+	return time.Now()
 }
 
 // logDir is where the job's log is kept.
@@ -528,18 +769,19 @@ func (d *Dispatcher) collect(ctx context.Context, provider remote.Provider, j *J
 	}
 }
 
-// end collects and releases a job that has ended, or is to end, and writes its end down.
+// end collects and releases a job that has ended, or is to end, and writes its end down. A job whose host does not let
+// it be released stays one that may still run.
 func (d *Dispatcher) end(provider remote.Provider, j *Job, exit remote.Exit) ended {
+	var held error
 	if j.Handle != nil {
 		d.collect(context.Background(), provider, j)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := provider.Release(ctx, *j.Handle); err != nil {
-			d.warn(j, fmt.Sprintf("it may still run: %v", err),
-				"fisub remote gc ends it when the host can be reached; its limit ends it anyway")
+		if held = provider.Release(ctx, *j.Handle); held != nil {
+			d.warn(j, "it may still run: "+plain.Brief(said(j, held), 300), "")
 		}
 	}
-	if err := d.ended(j, &exit, ""); err != nil {
+	if err := d.change(func() { j.close(&exit, held == nil) }); err != nil {
 		d.warn(j, err.Error(), "")
 	}
 	d.tell(j, event.Job{Phase: "ended", Text: agent.Describe(exit)})
@@ -547,27 +789,29 @@ func (d *Dispatcher) end(provider remote.Provider, j *Job, exit remote.Exit) end
 }
 
 // judge says what the end of a job means for its place and its workloads.
-func (d *Dispatcher) judge(e ended, bad map[string]error, given map[string]bool, attempts map[string]int) {
-	place := e.job.Place.String()
-	open := d.open()
-	left := slices.DeleteFunc(slices.Clone(e.job.Workloads), func(w string) bool { return !slices.Contains(open, w) })
+func (r *round) judge(e ended) {
+	d, place := r.d, e.job.Place.String()
 	if e.err != nil {
 		for _, w := range e.job.Workloads {
-			attempts[w]-- // nobody has tried it there
+			r.attempts[w]-- // nobody has tried it there
 		}
-		bad[place] = e.err
-		_ = d.ended(e.job, nil, e.err.Error())
-		var denied *remote.Denied
-		text, hint := strings.TrimPrefix(e.err.Error(), e.job.Place.Table+": "), ""
-		if errors.As(e.err, &denied) {
-			text, hint = denied.Text, denied.Hint
-		}
+		r.bad[place] = e.err
+		_ = d.change(func() {
+			e.job.close(nil, true)
+			e.job.Error = e.err.Error()
+		})
 		if len(d.Plan.Places) > 1 { // else Run returns it
-			d.warn(e.job, text, hint)
+			hint := ""
+			if denied, ok := errors.AsType[*remote.Denied](e.err); ok {
+				hint = denied.Hint
+			}
+			d.warn(e.job, said(e.job, e.err), hint)
 		}
 		return
 	}
-	if len(left) == 0 || e.exit.Text == errLost.Error() {
+	open := d.open()
+	left := slices.DeleteFunc(slices.Clone(e.job.Workloads), func(w string) bool { return !slices.Contains(open, w) })
+	if len(left) == 0 || e.exit.Text == errLost.Error() || !d.pending(e.job) && e.exit.End == remote.Exited {
 		return
 	}
 	d.mu.Lock()
@@ -576,11 +820,14 @@ func (d *Dispatcher) judge(e ended, bad map[string]error, given map[string]bool,
 	over := e.exit.End == remote.Limited || e.exit.End == remote.Cancelled
 	if over {
 		for _, w := range left {
-			given[w] = true
+			r.given[w] = true
 		}
 	}
-	if !over || alone {
-		bad[place] = fmt.Errorf("%s: %w", place, &Ended{e.exit})
+	r.losses[place]++
+	if e.again && r.losses[place] == 1 {
+		alone = false // a host that was only started anew takes another job
+	} else if !over || alone {
+		r.bad[place] = fmt.Errorf("%s: %w", place, &Ended{e.exit})
 	}
 	if !alone {
 		d.warn(e.job, fmt.Sprintf("%s; %d of its %d workloads have no verdict",
@@ -593,12 +840,43 @@ type Ended struct{ Exit remote.Exit }
 
 func (e *Ended) Error() string { return agent.Describe(e.Exit) }
 
-// Cancel ends all jobs that may still run, and writes that down.
+// Reopen asks the hosts for jobs that were given up and whose workloads have no verdict. Those that are still there count
+// as running again: what they have finished is there for Run to take. It gives their number; the error names the hosts
+// that did not answer.
+func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
+	if err := d.prepare(); err != nil {
+		return 0, err
+	}
+	given := map[string][]*Job{}
+	for _, j := range d.Plan.Jobs {
+		if j.Ended != nil && j.Handle != nil && d.pending(j) && d.Providers[j.Place.Table] != nil {
+			given[j.Place.Table] = append(given[j.Place.Table], j)
+		}
+	}
+	var faults []error
+	for table, jobs := range given {
+		held, err := d.Providers[table].List(ctx)
+		faults = append(faults, err)
+		for _, j := range jobs {
+			if slices.ContainsFunc(held, func(h remote.Handle) bool { return h.Job == j.ID }) {
+				n++
+				faults = append(faults, d.change(func() { j.Ended, j.Exit, d.Plan.Done = nil, nil, false }))
+			}
+		}
+	}
+	return n, errors.Join(faults...)
+}
+
+// Cancel ends all jobs that may still run, and writes down that the run is over: none is begun any more. The error says
+// why some may go on; these stay in the plan.
 func (d *Dispatcher) Cancel(ctx context.Context) error {
 	if d.settled == nil {
 		if err := d.prepare(); err != nil {
 			return err
 		}
+	}
+	if err := Mark(d.Folder); err != nil {
+		return err
 	}
 	active := d.active()
 	faults := make([]error, len(active))
@@ -620,13 +898,13 @@ func (d *Dispatcher) cancel(ctx context.Context, j *Job) error {
 	}
 	release := func() error { return d.releaseUnknown(ctx, provider, j) }
 	if j.Handle != nil {
-		d.collect(ctx, provider, j)
 		release = func() error { return provider.Release(ctx, *j.Handle) }
+		d.collect(ctx, provider, j)
 	}
 	if err := release(); err != nil {
 		return err
 	}
-	err := d.ended(j, &remote.Exit{End: remote.Cancelled, Text: "stopped"}, "")
+	err := d.change(func() { j.close(&remote.Exit{End: remote.Cancelled, Text: "stopped"}, true) })
 	d.tell(j, event.Job{Phase: "ended", Text: "stopped"})
 	return err
 }

@@ -261,7 +261,7 @@ echo '{"type":"floor","floor":{"kind":"empty"},"done":{}}'` + strings.Replace(pr
 }
 
 // strike ends the agent of a job without a word.
-func strike(t *testing.T, j *dispatch.Job) {
+func strike(t testing.TB, j *dispatch.Job) {
 	var spot struct{ Work string }
 	var s agent.State
 	if err := json.Unmarshal(j.Handle.Data, &spot); err != nil {
@@ -279,43 +279,66 @@ func strike(t *testing.T, j *dispatch.Job) {
 	}
 }
 
-func TestHostLost(t *testing.T) {
-	f := newFixture(t, 8, map[string]map[string]any{"a": {"slots": int64(1)}, "b": {"slots": int64(1)}})
-	f.step = "0.3"
-	var once sync.Once
+// strikes ends the agent of each of the first n jobs at a place when it has given a verdict.
+func (f *fixture) strikes(place string, n int) {
+	struck := map[string]bool{}
 	f.on = func(e event.Event) {
-		if e.Evaluated != nil && e.Place == "a: localhost" {
-			once.Do(func() { strike(t, f.plan.Jobs[0]) })
+		if e.Evaluated == nil || e.Place != place || struck[e.Job] || len(struck) == n {
+			return
+		}
+		struck[e.Job] = true
+		for _, j := range f.plan.Jobs {
+			if j.ID == e.Job {
+				strike(f.t, j)
+			}
 		}
 	}
+}
+
+// A host that loses two jobs gets no other: what it had not finished goes elsewhere.
+func TestHostLost(t *testing.T) {
+	f := newFixture(t, 12, map[string]map[string]any{"a": {"slots": int64(1)}, "b": {"slots": int64(1)}})
+	f.step = "0.3"
+	f.strikes("a: localhost", 9)
 	got, err := f.run(t.Context())
-	if err != nil || got.Passed != 8 {
+	if err != nil || got.Passed != 12 {
 		t.Fatalf("got %+v, %v", got, err)
 	}
-	r := f.check(8)
+	r := f.check(12)
 	places := map[string]int{}
 	for _, row := range r.Rows {
 		places[row.Place]++
 	}
-	if places["a: localhost"] < 1 || places["a: localhost"] > 2 || places["b: localhost"] < 6 {
+	if places["a: localhost"] < 2 || places["a: localhost"] > 4 || places["b: localhost"] < 8 {
 		t.Errorf("places: got %v", places)
 	}
-	if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0].Text, "a: localhost: lost: ") || r.Warnings[0].Hint == "" {
+	if len(r.Warnings) != 2 {
 		t.Errorf("warnings: got %+v", r.Warnings)
+	}
+	for _, w := range r.Warnings {
+		if !strings.Contains(w.Text, "a: localhost: lost: ") || w.Hint == "" {
+			t.Errorf("warning: got %+v", w)
+		}
 	}
 }
 
-func TestOnlyHostLost(t *testing.T) {
-	f := newFixture(t, 3, map[string]map[string]any{"a": {}})
+// A host that was only started anew is asked again, also where there is no other.
+func TestHostRestarted(t *testing.T) {
+	f := newFixture(t, 4, map[string]map[string]any{"a": {}})
 	f.step = "0.3"
-	var once sync.Once
-	f.on = func(e event.Event) {
-		if e.Evaluated != nil {
-			once.Do(func() { strike(t, f.plan.Jobs[0]) })
-		}
+	f.strikes("a: localhost", 1)
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 4 || len(f.plan.Jobs) != 2 {
+		t.Fatalf("got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
 	}
+	f.check(4)
+}
+
+func TestOnlyHostLost(t *testing.T) {
+	f := newFixture(t, 6, map[string]map[string]any{"a": {}})
+	f.step = "0.3"
+	f.strikes("a: localhost", 9)
 	got, err := f.run(t.Context())
-	if err != nil || got.Passed+got.Missing != 3 || got.Passed < 1 || got.Missing < 1 || got.Open != got.Missing {
+	if err != nil || got.Passed+got.Missing != 6 || got.Passed < 2 || got.Missing < 1 || len(f.plan.Jobs) != 2 {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 	f.check(got.Passed)
@@ -408,6 +431,7 @@ func TestRace(t *testing.T) {
 type scripted struct {
 	remote.Provider
 	submit, wait, list func(ctx context.Context) error
+	release            func() error
 	submitted          func()
 	inside             atomic.Int32 // Waits that have not returned
 }
@@ -436,12 +460,30 @@ func (s *scripted) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 	return s.Provider.Wait(ctx, h, from, w)
 }
 
+func (s *scripted) Release(ctx context.Context, h remote.Handle) error {
+	if s.release != nil {
+		if err := s.release(); err != nil {
+			return err
+		}
+	}
+	return s.Provider.Release(ctx, h)
+}
+
 func (s *scripted) List(ctx context.Context) ([]remote.Handle, error) {
 	all, err := s.Provider.List(ctx)
 	if s.list != nil {
 		err = errors.Join(err, s.list(ctx))
 	}
 	return all, err
+}
+
+// work is the work folder of a table's host.
+func (f *fixture) work(name string) string {
+	hosts, err := f.providers[name].Check(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return hosts[0].Detail
 }
 
 func (f *fixture) scripted(name string) *scripted {
@@ -542,23 +584,173 @@ func TestRaceWonBefore(t *testing.T) {
 // A Run that ends with an error has nobody left who follows a job.
 func TestFollowersEnd(t *testing.T) {
 	f := newFixture(t, 2, map[string]map[string]any{"a": {}, "b": {}})
+	f.full = true
 	f.submitted(f.plan.Places[0], "sleep 300", "w00")
-	f.plan.Jobs = append(f.plan.Jobs, &dispatch.Job{ID: "fisub-" + f.plan.Run.ID + "-2", Place: f.plan.Places[1],
-		Workloads: []string{"w01"}})
-	a, b := f.scripted("a"), f.scripted("b")
+	f.script = program
+	a := f.scripted("a")
 	defer a.Release(context.Background(), *f.plan.Jobs[0].Handle)
-	waiting := make(chan struct{})
 	a.wait = func(ctx context.Context) error {
-		close(waiting)
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	b.list = func(context.Context) error { <-waiting; return errFull }
 	if _, err := f.run(t.Context()); !errors.Is(err, errFull) {
 		t.Errorf("got %v", err)
 	}
 	if n := a.inside.Load(); n != 0 {
 		t.Errorf("%d jobs are still followed", n)
+	}
+	_ = f.providers["b"].Release(t.Context(), *f.plan.Jobs[1].Handle)
+}
+
+// unreachable is what a Wait gives whose host was out of reach for too long.
+func unreachable(place string) error {
+	return fmt.Errorf("asking: %w", &remote.Denied{Code: "unreachable", Provider: place, Text: "Network is unreachable",
+		Hint: "is it up?"})
+}
+
+// A host that is out of reach is waited for while there is no other place, and what its job has finished is taken then.
+func TestAwayAlone(t *testing.T) {
+	f := newFixture(t, 3, map[string]map[string]any{"a": {}})
+	s := f.scripted("a")
+	n := 0
+	s.wait = func(context.Context) error {
+		if n++; n < 3 {
+			return unreachable("a")
+		}
+		return nil
+	}
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 3 || len(f.plan.Jobs) != 1 {
+		t.Errorf("got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
+	}
+	if r := f.check(3); len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0].Text, "Network is unreachable") {
+		t.Errorf("warnings: got %+v", r.Warnings)
+	}
+}
+
+// A host that stays out of reach until its job must be over leaves a run that can be taken up again.
+func TestAwayForGood(t *testing.T) {
+	f := newFixture(t, 3, map[string]map[string]any{"a": {}})
+	f.plan.Limit = 2 * time.Second
+	s := f.scripted("a")
+	s.wait = func(context.Context) error { return unreachable("a") }
+	if got, err := f.run(t.Context()); remote.CodeOf(err) != "unreachable" {
+		t.Errorf("got %+v, %v, want what the host says", got, err)
+	}
+	var err error
+	if f.plan, err = dispatch.Load(f.dir); err != nil || f.plan.Done || len(f.plan.Active()) != 1 {
+		t.Fatalf("plan: got %+v, %v, want one job that may go on", f.plan, err)
+	}
+	s.wait = nil
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 3 || len(f.plan.Jobs) != 1 {
+		t.Errorf("then: got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
+	}
+	f.check(3)
+}
+
+// The workloads of a host that is out of reach go to a place that is free. The run is over when all have a verdict; the
+// job that may still run stays in the plan, and whoever takes the run up again ends it.
+func TestAwayElsewhere(t *testing.T) {
+	f := newFixture(t, 4, map[string]map[string]any{"a": {}, "b": {}})
+	s := f.scripted("a")
+	s.wait = func(context.Context) error { return unreachable("a") }
+	got, err := f.run(t.Context())
+	if err != nil || got.Passed != 4 || len(f.plan.Jobs) != 3 {
+		t.Fatalf("got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
+	}
+	if f.plan, err = dispatch.Load(f.dir); err != nil || f.plan.Done || len(f.plan.Active()) != 1 {
+		t.Fatalf("plan: got %+v, %v, want one job that may go on", f.plan, err)
+	}
+	s.wait = nil
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 4 || len(f.plan.Jobs) != 3 {
+		t.Errorf("then: got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
+	}
+	f.check(4)
+}
+
+// A job that comes back after its workloads were given to another place ends when the other one has done them.
+func TestAwayAndBack(t *testing.T) {
+	f := newFixture(t, 2, map[string]map[string]any{"a": {}, "b": {}})
+	f.submitted(f.plan.Places[0], "sleep 300", "w00", "w01")
+	f.script = program
+	s := f.scripted("a")
+	n := 0
+	s.wait = func(context.Context) error {
+		if n++; n == 1 {
+			return unreachable("a")
+		}
+		return nil
+	}
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 2 || len(f.plan.Jobs) != 2 {
+		t.Errorf("got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
+	}
+	// Whether the job was reached again before the other one was done is not known.
+	if len(f.plan.Active()) == 1 {
+		if _, err := f.run(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	f.check(2)
+}
+
+// A host that does not let its job be released keeps a job that may still run.
+func TestHeld(t *testing.T) {
+	f := newFixture(t, 2, map[string]map[string]any{"a": {}})
+	s := f.scripted("a")
+	s.release = func() error { return unreachable("a") }
+	got, err := f.run(t.Context())
+	if err != nil || got.Passed != 2 || f.plan.Done || len(f.plan.Active()) != 1 || f.plan.Jobs[0].Exit == nil {
+		t.Fatalf("got %+v, %v, plan %+v, want one job that is held", got, err, f.plan)
+	}
+	s.release = nil
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 2 {
+		t.Errorf("then: got %+v, %v", got, err)
+	}
+	f.check(2)
+}
+
+// A workload that a host cannot judge goes to another host, and not to another place of the same one.
+func TestFailedElsewhere(t *testing.T) {
+	const fails = `
+cat run.json
+for u in "$@"; do
+  echo '{"type":"started","workload":"'$u'","started":{"index":1,"total":1}}'
+  if [ $u = w00 ] || [ $u = w01 ]; then
+    echo '{"type":"failed","workload":"'$u'","message":{"text":"no space left on device"}}'
+  else
+    cat "$u.json"
+  fi
+done
+exit 2`
+	f := newFixture(t, 4, map[string]map[string]any{"a": {"gpus": []any{int64(0), int64(1)}}, "b": {}})
+	f.script = "case $PWD in " + f.work("b") + "*) ;; *)" + fails + ";; esac\n" + program
+	got, err := f.run(t.Context())
+	if err != nil || got.Passed != 4 || got.Missing != 0 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	r := f.check(4)
+	for _, row := range r.Rows {
+		if row.UUID <= "w01" && row.Place != "b: localhost" {
+			t.Errorf("row: got %+v", row)
+		}
+	}
+	for _, j := range f.plan.Jobs[3:] {
+		if j.Place.Table != "b" {
+			t.Errorf("workloads %v were sent to %s", j.Workloads, j.Place)
+		}
+	}
+
+	// Where no other host can, what the host says stays, also for a client that takes the run up again.
+	f = newFixture(t, 4, map[string]map[string]any{"a": {"gpus": []any{int64(0), int64(1)}}})
+	f.script = fails
+	for range 2 {
+		got, err := f.run(t.Context())
+		if err != nil || got.Passed != 2 || got.Missing != 2 || len(f.plan.Jobs) != 2 {
+			t.Errorf("alone: got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
+		}
+	}
+	r, err = runs.Read(f.dir)
+	if err != nil || len(r.Rows) != 4 || r.Rows[0].Failed == nil && r.Rows[1].Failed == nil {
+		t.Errorf("alone: got %+v, %v", r, err)
 	}
 }
 
@@ -582,7 +774,7 @@ func TestLimitBeforeAWord(t *testing.T) {
 	f.script, f.plan.Limit = `sleep 60`, 300*time.Millisecond
 	got, err := f.run(t.Context())
 	var ended *dispatch.Ended
-	if !errors.As(err, &ended) || ended.Exit.End != remote.Limited || ended.Exit.Hint == "" || got.Open != 3 {
+	if !errors.As(err, &ended) || ended.Exit.End != remote.Limited || ended.Exit.Hint == "" || got.Missing != 3 {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }
@@ -729,15 +921,23 @@ func TestMaxCost(t *testing.T) {
 }
 
 func TestDeal(t *testing.T) {
-	got := dispatch.Deal([]string{"a", "b", "c", "d", "e"}, 2)
-	if fmt.Sprint(got) != "[[a c e] [b d]]" {
-		t.Errorf("got %v", got)
-	}
-	if got := dispatch.Deal([]string{"a"}, 3); fmt.Sprint(got) != "[[a]]" {
-		t.Errorf("got %v", got)
-	}
-	if got := dispatch.Deal(nil, 0); len(got) != 0 {
-		t.Errorf("got %v", got)
+	all := func(string, int) bool { return true }
+	for _, tc := range []struct {
+		workloads string
+		n         int
+		fits      func(w string, hand int) bool
+		want      string
+	}{
+		{"a b c d e", 2, all, "[[a c e] [b d]]"},
+		{"a", 3, all, "[[a] [] []]"},
+		{"a", 0, all, "[]"},
+		{"", 2, all, "[[] []]"},
+		{"a b c d", 2, func(w string, hand int) bool { return w != "a" || hand == 1 }, "[[c] [a b d]]"},
+		{"a b", 2, func(w string, _ int) bool { return w == "b" }, "[[] [b]]"},
+	} {
+		if got := dispatch.Deal(strings.Fields(tc.workloads), tc.n, tc.fits); fmt.Sprint(got) != tc.want {
+			t.Errorf("%q over %d: got %v, want %s", tc.workloads, tc.n, got, tc.want)
+		}
 	}
 }
 

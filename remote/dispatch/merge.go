@@ -110,6 +110,7 @@ func (f *feed) take(p []byte) error {
 func (f *feed) State(s remote.State) {
 	if s.Phase == remote.Running || s.Phase == remote.Starting {
 		f.d.began(f.job)
+		f.d.returned(f.job)
 	}
 	text := s.Text
 	if !s.Start.IsZero() {
@@ -161,6 +162,8 @@ func (f *feed) event(line []byte) bool {
 		emit = fresh && (d.first == f.job.ID || e.Built != nil && !e.Built.OK)
 	case e.Type == event.TypeStarted && e.Started != nil && ours:
 		e.Started = &event.Started{Index: len(d.settled) + 1, Total: len(d.Plan.Run.Workloads), Axes: e.Started.Axes}
+		d.current[f.job] = e.Workload
+		d.look()
 		emit = fresh && open
 	case e.Type == event.TypeSamples && e.Samples != nil && ours:
 		if !measurable(e.Samples) {
@@ -184,10 +187,12 @@ func (f *feed) event(line []byte) bool {
 			d.verdicts[e.Workload] = e.Evaluated.Status == string(trace.Passed)
 			(&runs.Row{Evaluated: e.Evaluated}).Score(&d.score)
 			defer d.retract(f) // after the verdict has been told
+			d.look()
 		}
 	case e.Type == event.TypeFailed && e.Message != nil && ours:
-		if emit = fresh && open; emit {
-			d.settled[e.Workload] = f.job.ID
+		if emit = fresh && open; open { // another host may be able to judge it
+			d.cannot(e.Workload, f.job.Place)
+			d.look()
 		}
 	case e.Type == event.TypeWarning && e.Finding != nil && ours:
 		if emit = fresh && d.settled[e.Workload] == f.job.ID; emit {

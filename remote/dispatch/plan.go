@@ -39,7 +39,9 @@ type Plan struct {
 
 	Bundle json.RawMessage `json:"bundle,omitempty"` // what the caller needs to make the jobs' files again
 	Jobs   []*Job          `json:"jobs"`
-	Done   bool            `json:"done,omitempty"` // nothing is left to do, and nothing is left on any host
+	Before int             `json:"before,omitempty"` // of Jobs: begun before the run was resumed, and no attempts any more
+	Done   bool            `json:"done,omitempty"`   // nothing is left to do, and nothing is left on any host
+	Client string          `json:"client,omitempty"` // the process that follows the run, or did last
 }
 
 // A Place is one of a provider.
@@ -69,6 +71,9 @@ func (p Place) missing() (keys []string) {
 	return keys
 }
 
+// host names what places on the same machine share, as far as that is known.
+func (p Place) host() string { return p.Table + ": " + p.Host }
+
 // A Job is one that was begun, or is about to be.
 type Job struct {
 	ID        string         `json:"id"`
@@ -76,9 +81,17 @@ type Job struct {
 	Workloads []string       `json:"workloads"`
 	Handle    *remote.Handle `json:"handle,omitempty"` // nil before it was accepted
 	Began     *time.Time     `json:"began,omitempty"`  // first word from the host
-	Ended     *time.Time     `json:"ended,omitempty"`  // nil while it may still run
+	Ended     *time.Time     `json:"ended,omitempty"`  // nil while it may still run, or its host may still hold its results
 	Exit      *remote.Exit   `json:"exit,omitempty"`
 	Error     string         `json:"error,omitempty"` // why it could not be taken to its place
+}
+
+// close writes down how the job has ended, where that is known; over tells that nothing of it is left on its host.
+func (j *Job) close(exit *remote.Exit, over bool) {
+	now := time.Now()
+	if j.Exit = exit; over {
+		j.Ended = &now
+	}
 }
 
 // ran is for how long the job has run so far.
@@ -153,11 +166,27 @@ func (p *Plan) Active() (jobs []*Job) {
 	return jobs
 }
 
+// Close writes down that nothing of the job with that id is left on its host, and tells whether that is new.
+func (p *Plan) Close(id string) bool {
+	for _, j := range p.Active() {
+		if j.ID == id {
+			j.close(j.Exit, true)
+			p.Done = len(p.Active()) == 0
+			return true
+		}
+	}
+	return false
+}
+
 // Cost is about what the run costs so far, in USD; known tells whether each place has its prices.
 func (p *Plan) Cost() (usd float64, known bool) {
 	known = true
 	for _, j := range p.Jobs {
-		usd += j.Cost()
+		cost := j.Cost()
+		if j.Ended == nil { // its host ends it at its limit, also where nobody looks
+			cost = min(cost, j.most(p.Limit))
+		}
+		usd += cost
 		known = known && len(j.Place.missing()) == 0
 	}
 	return usd, known

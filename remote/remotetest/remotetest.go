@@ -85,6 +85,10 @@ type Setup struct {
 	// connection.
 	Cut func(t *testing.T)
 
+	// Away gives a provider that gives up a Wait as soon as its table lets it, or never, and what takes its hosts out of
+	// reach, and brings them back. It is nil where there is no connection.
+	Away func(t *testing.T) (p remote.Provider, cut, back func())
+
 	// Spoil changes the file of the store with that hash, as Spoil below does. It is nil where nobody could.
 	Spoil func(t *testing.T, hash string)
 
@@ -265,6 +269,7 @@ func Run(t *testing.T, setup Setup) {
 		{"Environment", true, s.environment},
 		{"HostKilled", s.KillHost != nil, s.hostKilled},
 		{"ConnectionCut", s.Cut != nil, s.connectionCut},
+		{"Away", s.Away != nil, s.away},
 		{"GPUs", s.GPUs != nil, s.gpus},
 	} {
 		if c.applies {
@@ -775,6 +780,46 @@ func (s *suite) connectionCut(t *testing.T) {
 	}
 	if !slices.Contains(r.Phases(), remote.Away) {
 		t.Errorf("phases: got %v, want away among them", r.Phases())
+	}
+}
+
+// away takes the hosts out of reach while a job runs and ends. That is no end of the job, however long it takes: what
+// it has said meanwhile is there when they are back.
+func (s *suite) away(t *testing.T) {
+	p, cut, back := s.Away(t)
+	t.Cleanup(func() { p.Close() })
+	dir := t.TempDir()
+	h := s.submit(t, p, s.job(t, p, `echo one; while ! [ -e `+dir+`/go ]; do sleep 0.05; done; echo two; touch `+dir+`/over`,
+		nil))
+	r := &Recorder{}
+	type end struct {
+		exit remote.Exit
+		err  error
+	}
+	ended := make(chan end, 1)
+	ctx, cancel := context.WithCancel(s.limited(t))
+	defer cancel()
+	go func() { exit, err := p.Wait(ctx, h, 0, r); ended <- end{exit, err} }()
+	s.patience(t, "the first event", func() bool { return r.Stream() == "one\n" })
+	cut()
+	s.patience(t, "a host that is away", func() bool { return slices.Contains(r.Phases(), remote.Away) })
+	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.patience(t, "the job's end", func() bool { _, err := os.Stat(filepath.Join(dir, "over")); return err == nil })
+	select {
+	case e := <-ended:
+		if remote.CodeOf(e.err) != "unreachable" {
+			t.Errorf("Wait while the hosts are away: got %+v, %v, want that they cannot be reached", e.exit, e.err)
+		}
+	case <-time.After(3 * time.Second):
+		cancel()
+		<-ended
+	}
+	back()
+	rest, exit := s.wait(t, p, h, int64(len(r.Stream())))
+	if got := r.Stream() + rest.Stream(); got != "one\ntwo\n" || exit.End != remote.Exited {
+		t.Errorf("when they are back: got %q, %+v", got, exit)
 	}
 }
 

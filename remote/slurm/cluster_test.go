@@ -175,14 +175,19 @@ func TestProvider(t *testing.T) {
 		c := slurmtest.Start(t, slurmtest.Setup{})
 		f, d := loginHost(t, "SLURM_CONF="+c.Conf)
 		work := t.TempDir()
-		remotetest.Run(t, suite(work, func(t *testing.T) remote.Provider {
+		fresh := func(t *testing.T) remote.Provider {
 			tab := table(work)
 			tab["login"], tab["ssh_config"] = d.Name, f.Config
 			return provider(t, c, tab)
-		}, func(t *testing.T) {
+		}
+		setup := suite(work, fresh, func(t *testing.T) {
 			d.Stop()
 			d.Start(t)
-		}))
+		})
+		setup.Away = func(t *testing.T) (p remote.Provider, cut, back func()) {
+			return fresh(t), d.Stop, func() { d.Start(t) }
+		}
+		remotetest.Run(t, setup)
 	})
 }
 

@@ -32,7 +32,7 @@ func (c *Config) Keys() []config.Key {
 		{Name: "workdir", To: &c.Workdir, Default: ".cache/fisub/remote",
 			Help: "folder on the host for the bundle's files and the jobs: absolute, or below the home folder"},
 		{Name: "away", To: &c.Away, Default: 5 * time.Minute,
-			Help: "a host that cannot be reached for so long is lost, and its workloads go elsewhere"},
+			Help: "the workloads of a host that cannot be reached for so long go to free places too"},
 		{Name: "ssh_config", To: &c.SSHConfig, Absent: "~/.ssh/config", Help: "another file than ~/.ssh/config, absolute"},
 	}
 }

@@ -95,6 +95,9 @@ func TestProvider(t *testing.T) {
 			f.Daemons[0].Stop()
 			f.Daemons[0].Start(t)
 		},
+		Away: func(t *testing.T) (p remote.Provider, cut, back func()) {
+			return f.provider(t, map[string]any{"away": "1s"}), f.Daemons[0].Stop, func() { f.Daemons[0].Start(t) }
+		},
 		Spoil: func(t *testing.T, hash string) { remotetest.Spoil(t, work(f.Daemons[0]), hash) },
 		GPUs: func(t *testing.T) (remote.Provider, string) {
 			g := newFleet(t, 1)
@@ -110,41 +113,65 @@ func script(t testing.TB, p remote.Provider, text string) *remote.Job {
 	return job
 }
 
-// The program of a host that is gone for good is lost after the time that the table gives.
-func TestHostGone(t *testing.T) {
+// A Wait for a job whose host cannot be reached, or does not let the user in any more, gives up after the time that the
+// table gives, with ssh's reason. The job goes on: a later Wait has all of it.
+func TestWaitDenied(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1)
-	p := f.closed(t, map[string]any{"away": "2s"})
-	job := script(t, p, `echo one; sleep 60`)
-	h, err := p.Submit(t.Context(), job, nil)
+	d := f.Daemons[0]
+	conf := readFile(t, d.Conf)
+	key := filepath.Join(f.Dir, "other.key")
+	output(t, sshdtest.Tool(t, "ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", key)
+	restart := func(conf string) {
+		d.Stop()
+		write(t, d.Conf, conf)
+		d.Start(t)
+	}
+	p := f.closed(t, map[string]any{"away": "1s"})
+	more := filepath.Join(f.Dir, "more")
+	h, err := p.Submit(t.Context(), script(t, p, `i=0; while [ $i -lt 4 ]; do i=$((i+1)); echo $i
+while ! [ -e `+more+`$i ]; do sleep 0.05; done; done`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer p.Release(t.Context(), h)
 	r := &remotetest.Recorder{}
-	ended := make(chan remote.Exit)
-	go func() {
-		exit, err := p.Wait(t.Context(), h, 0, r)
-		if err != nil {
-			t.Error(err)
+	for i, tc := range []struct {
+		code, text string
+		spoil      func()
+	}{
+		{"unreachable", "Connection refused", d.Stop},
+		{"host-key", "host key has changed", func() {
+			restart(strings.Replace(conf, filepath.Join(f.Dir, d.Name+".key"), key, 1))
+		}},
+		{"credentials", "Permission denied", func() {
+			restart(strings.Replace(conf, filepath.Join(f.Dir, "id.pub"), "/dev/null", 1))
+		}},
+	} {
+		ended := make(chan error, 1)
+		go func() {
+			exit, err := p.Wait(t.Context(), h, int64(len(r.Stream())), r)
+			if err == nil {
+				err = fmt.Errorf("it gives %+v", exit)
+			}
+			ended <- err
+		}()
+		for want := fmt.Sprintln(i + 1); !strings.HasSuffix(r.Stream(), want); {
+			time.Sleep(10 * time.Millisecond)
 		}
-		ended <- exit
-	}()
-	for r.Stream() != "one\n" {
-		time.Sleep(10 * time.Millisecond)
+		tc.spoil()
+		write(t, more+fmt.Sprint(i+1), "")
+		err := <-ended
+		denied(t, err, tc.code, tc.text)
+		if !strings.Contains(fmt.Sprint(err), "lab: h1: not reached for ") {
+			t.Errorf("%s: got %v", tc.code, err)
+		}
+		restart(conf)
 	}
-	begun := time.Now()
-	f.Daemons[0].Stop()
-	exit := <-ended
-	if exit.End != remote.Lost || !strings.Contains(exit.Text, "not reached for ") ||
-		!strings.Contains(exit.Text, "Connection refused") || exit.Hint == "" {
-		t.Errorf("got %+v", exit)
-	}
-	if took := time.Since(begun); took < 2*time.Second || took > 10*time.Second {
-		t.Errorf("took %v", took)
-	}
-	f.Daemons[0].Start(t)
-	if err := p.Release(t.Context(), h); err != nil {
-		t.Error(err)
+	write(t, more+"4", "")
+	if exit, err := p.Wait(t.Context(), h, int64(len(r.Stream())), r); err != nil || exit.End != remote.Exited ||
+		r.Stream() != "1\n2\n3\n4\n" {
+		t.Errorf("then: got %+v, %v, %q", exit, err, r.Stream())
 	}
 }
 

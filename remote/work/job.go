@@ -54,7 +54,7 @@ var follow = fmt.Sprintf(`[ -d "$1" ] || exit %d; echo; exec "$2" agent tail "$1
 const stubborn = 5 * time.Second
 
 // Wait hands the event stream on from byte from on, as remote.Provider's Wait does, over one connection after the
-// other. A job whose host cannot be reached for longer than away is lost.
+// other. Where the host cannot be reached for longer than away it gives up, with the reason.
 func (j *Job) Wait(ctx context.Context, from int64, w remote.Watcher, away time.Duration) (remote.Exit, error) {
 	f := &follower{Feed: remote.Feed{To: w, At: from}}
 	const soon = 250 * time.Millisecond
@@ -91,8 +91,7 @@ func (j *Job) Wait(ctx context.Context, from int64, w remote.Watcher, away time.
 		case failed != nil && silent > stubborn:
 			return remote.Exit{End: remote.Lost, Text: "following the job: " + failed.Error()}, nil
 		case failed == nil && silent > away:
-			return remote.Exit{End: remote.Lost, Text: fmt.Sprintf("not reached for %v: %v", silent.Round(time.Second), err),
-				Hint: "is the host up? its job ends at its limit in any case"}, nil
+			return remote.Exit{}, fmt.Errorf("not reached for %v: %w", silent.Round(time.Second), err)
 		case failed == nil:
 			wait = min(wait, max(away-silent, 50*time.Millisecond))
 		}

@@ -215,7 +215,7 @@ func TestGivenUp(t *testing.T) {
 	h.mu.Unlock()
 	r := &remotetest.Recorder{}
 	exit, err := j.Wait(within(t), 0, r, f.Away)
-	if err != nil || exit.End != remote.Lost || !strings.Contains(exit.Text, "no route") ||
+	if remote.CodeOf(err) != "unreachable" || !strings.Contains(err.Error(), "no route") ||
 		!slices.Contains(r.Phases(), remote.Away) {
 		t.Errorf("got %+v, %v, %v", exit, err, r.Phases())
 	}

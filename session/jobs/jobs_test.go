@@ -3,7 +3,10 @@ package jobs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -117,29 +120,56 @@ func plan(t *testing.T, root, id string, done bool, jobs ...*dispatch.Job) strin
 	return folder.Path()
 }
 
+// What nobody waits for can be ended. What may have results that a run here lacks, and what was begun elsewhere, is told
+// as such. A job on a host of two tables is one job.
 func TestOrphans(t *testing.T) {
 	root := t.TempDir()
 	now := time.Now()
-	plan(t, root, "20260101-1", false, &dispatch.Job{ID: "fisub-20260101-1-0"},
-		&dispatch.Job{ID: "fisub-20260101-1-1", Ended: &now})
-	plan(t, root, "20260102-1", true, &dispatch.Job{ID: "fisub-20260102-1-0"})
-	waited, ended, over, lost, strange := "fisub-20260101-1-0", "fisub-20260101-1-1", "fisub-20260102-1-0",
-		"fisub-20260102-1-7", "fisub-elsewhere-0"
-	open := providers.Set{"lab": &host{held: []string{waited, ended, over, lost, strange}},
-		"down": &host{down: io.ErrUnexpectedEOF}}
-	for _, all := range []bool{false, true} {
-		want, others := []string{ended, over, lost}, 1
-		if all {
-			want, others = append(want, strange), 0
+	w := []event.Workload{{UUID: "w0"}, {UUID: "w1"}}
+	write := func(id string, jobs ...*dispatch.Job) string {
+		t.Helper()
+		folder := runs.New(root, id)
+		p := &dispatch.Plan{Version: 1, Run: event.Run{ID: id, Workloads: w}, Jobs: jobs}
+		if err := errors.Join(p.Save(folder.Path()), folder.Close()); err != nil {
+			t.Fatal(err)
 		}
-		got, strangers, err := Orphans(t.Context(), root, open, []string{"down", "lab"}, all)
-		var jobs []string
-		for _, o := range got {
-			jobs = append(jobs, o.Job)
-		}
-		if !slices.Equal(jobs, want) || strangers != others || !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("all %v: got %v and %d strangers, %v, want %v and %d", all, jobs, strangers, err, want, others)
-		}
+		return folder.Path()
+	}
+	write("20260101-1", &dispatch.Job{ID: "fisub-20260101-1-1", Workloads: []string{"w0"}},
+		&dispatch.Job{ID: "fisub-20260101-1-2", Workloads: []string{"w1"}, Ended: &now})
+	// In this run w0 has its verdict, so job 1 has nothing that it lacks.
+	dir := write("20260102-1", &dispatch.Job{ID: "fisub-20260102-1-1", Workloads: []string{"w0"}},
+		&dispatch.Job{ID: "fisub-20260102-1-2", Workloads: []string{"w1"}})
+	events := `{"seq":1,"type":"run","run":{"workloads":[{"uuid":"w0"},{"uuid":"w1"}]}}
+{"seq":2,"type":"evaluated","workload":"w0","evaluated":{"status":"PASSED"}}
+`
+	if err := os.WriteFile(filepath.Join(dir, "events.jsonl"), []byte(events), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cancelled := write("20260103-1", &dispatch.Job{ID: "fisub-20260103-1-1", Workloads: []string{"w0"}})
+	if err := dispatch.Mark(cancelled); err != nil {
+		t.Fatal(err)
+	}
+	held := []string{"fisub-20260101-1-1", "fisub-20260101-1-2", "fisub-20260102-1-1", "fisub-20260102-1-2",
+		"fisub-20260102-1-7", "fisub-20260103-1-1", "fisub-elsewhere-0"}
+	open := providers.Set{"lab": &host{held: held}, "too": &host{held: held}, "down": &host{down: io.ErrUnexpectedEOF}}
+	got, err := Orphans(t.Context(), root, open, []string{"down", "lab", "too"})
+	var text []string
+	for _, o := range got {
+		text = append(text, strings.TrimSpace(fmt.Sprint(o.Table, " ", o.Job, " ", o.Elsewhere, " ", o.Run)))
+	}
+	want := `lab fisub-20260101-1-2 false 20260101-1
+lab fisub-20260102-1-1 false
+lab fisub-20260102-1-7 false
+lab fisub-20260103-1-1 false
+lab fisub-elsewhere-0 true`
+	if strings.Join(text, "\n") != want || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("got %v\n%s\nwant\n%s", err, strings.Join(text, "\n"), want)
+	}
+	lines, err := List(root, nil)
+	if err != nil || len(lines) != 3 || lines[0].State != "cancelled" || lines[1].State != "detached" ||
+		lines[0].Active != 1 {
+		t.Errorf("list: got %+v, %v", lines, err)
 	}
 }
 

@@ -35,9 +35,9 @@ func IDs(root string) ([]string, error) {
 // A Line is a run in the list.
 type Line struct {
 	ID      string    `json:"id"`
-	State   string    `json:"state"` // "running" (followed), "detached", "done"
+	State   string    `json:"state"` // "running" (followed), "detached" (attach brings more), "cancelled", "done"
 	Jobs    int       `json:"jobs"`
-	Active  int       `json:"active"`
+	Active  int       `json:"active"` // of them: may still run, also where the state is "done" or "cancelled"
 	Passed  int       `json:"passed"`
 	Total   int       `json:"total"`
 	Places  []string  `json:"places"`
@@ -53,14 +53,17 @@ func lineOf(dir string) (l Line, err error) {
 	l = Line{ID: plan.Run.ID, State: "detached", Jobs: len(plan.Jobs), Active: len(plan.Active()),
 		Total:   len(plan.Run.Workloads),
 		Started: plan.Run.Started}
-	if r, err := runs.Read(dir); err == nil {
+	r, _ := runs.Read(dir)
+	if r != nil {
 		l.Passed, _ = r.Passed()
-		if r.Running {
-			l.State = "running"
-		}
 	}
-	if plan.Done {
+	switch {
+	case r != nil && r.Running:
+		l.State = "running"
+	case plan.Done, len(Lacking(plan, r)) == 0:
 		l.State = "done"
+	case dispatch.Marked(dir):
+		l.State = "cancelled"
 	}
 	l.Cost, _ = plan.Cost()
 	for _, j := range plan.Jobs {
@@ -69,6 +72,22 @@ func lineOf(dir string) (l Line, err error) {
 		}
 	}
 	return l, nil
+}
+
+// Lacking gives the workloads for which the run has no verdict. r may be nil.
+func Lacking(plan *dispatch.Plan, r *runs.Run) (uuids []string) {
+	judged := map[string]bool{}
+	if r != nil {
+		for _, row := range r.Rows {
+			judged[row.UUID] = row.Evaluated != nil
+		}
+	}
+	for _, w := range plan.Run.Workloads {
+		if !judged[w.UUID] {
+			uuids = append(uuids, w.UUID)
+		}
+	}
+	return uuids
 }
 
 // List lists the remote runs below root, the newest first. Those that cannot be read are told.
@@ -141,7 +160,7 @@ func Files(ctx context.Context, folder string, plan *dispatch.Plan) (func(contex
 // ResultOf counts what a run that has ended has.
 func ResultOf(r *runs.Run) dispatch.Result {
 	passed, total := r.Passed()
-	res := dispatch.Result{Passed: passed, Missing: total, Open: total - len(r.Rows)}
+	res := dispatch.Result{Passed: passed, Missing: total}
 	for _, row := range r.Rows {
 		res.Findings += len(row.Findings)
 		if row.Evaluated != nil {
@@ -154,65 +173,123 @@ func ResultOf(r *runs.Run) dispatch.Result {
 
 // An Orphan is a job that a host holds and no run waits for.
 type Orphan struct {
-	Table  string        `json:"table"`
-	Job    string        `json:"job"`
-	Place  string        `json:"place"`
-	Handle remote.Handle `json:"-"`
+	Table     string        `json:"table"`
+	Job       string        `json:"job"`
+	Place     string        `json:"place"`
+	Elsewhere bool          `json:"elsewhere,omitempty"` // it was begun from another folder or machine, and may be waited for there
+	Run       string        `json:"run,omitempty"`       // the run here that lacks results which the job may have
+	Handle    remote.Handle `json:"-"`
+	owner     string        // the run here that has begun it
 }
 
-// Orphans asks the hosts which jobs they hold. Of those that the runs below root have begun it gives those that none
-// waits for; strangers counts those that were begun elsewhere, which it gives too if all is set. The error names the
-// hosts that did not answer: one of them keeps no job of another one alive.
-func Orphans(ctx context.Context, root string, open providers.Set, names []string, all bool) (orphans []Orphan,
-	strangers int, err error) {
+// End ends the job, and writes that into the plan of its run below root.
+func (o *Orphan) End(ctx context.Context, root string, open providers.Set) error {
+	if err := open[o.Table].Release(ctx, o.Handle); err != nil || o.owner == "" {
+		return err
+	}
+	folder, _, err := runs.Attach(root, o.owner)
+	if errors.Is(err, runs.ErrRunning) {
+		return nil // it sees that
+	}
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	plan, err := dispatch.Load(folder.Path())
+	if err != nil || !plan.Close(o.Job) {
+		return err
+	}
+	return plan.Save(folder.Path())
+}
+
+// Free tells whether ending the job loses nothing.
+func (o *Orphan) Free() bool { return !o.Elsewhere && o.Run == "" }
+
+// Orphans asks the hosts which jobs they hold, and gives those that none of the runs below root waits for, each once.
+// The error names the hosts that did not answer: one of them keeps no job of another one alive.
+func Orphans(ctx context.Context, root string, open providers.Set, names []string) ([]Orphan, error) {
 	held := map[string][]remote.Handle{}
 	var faults []error
 	for _, name := range names {
+		var err error
 		held[name], err = open[name].List(ctx)
 		if ctx.Err() != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		faults = append(faults, err)
 	}
 	// That is read after the hosts were asked: a run writes a job down before it submits it.
-	ids, err := IDs(root)
+	owners, err := owners(root)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	var plans []*dispatch.Plan
-	for _, id := range ids {
-		plan, err := dispatch.Load(filepath.Join(root, runs.Dir, id))
-		if err != nil {
-			return nil, 0, err
-		}
-		plans = append(plans, plan)
-	}
-	orphans = []Orphan{}
+	orphans, seen := []Orphan{}, map[string]string{}
 	for _, name := range names {
 		for _, h := range held[name] {
-			switch mine, waited := owned(plans, h.Job); {
-			case waited:
-			case mine || all:
-				orphans = append(orphans, Orphan{name, h.Job, h.Place.String(), h})
-			default:
-				strangers++
+			if table, ok := seen[h.Job]; ok && table != name {
+				continue // two tables have the host
+			}
+			seen[h.Job] = name
+			o := Orphan{Table: name, Job: h.Job, Place: h.Place.String(), Elsewhere: true, Handle: h}
+			waited := false
+			for _, w := range owners {
+				waited = waited || w.claims(&o)
+			}
+			if !waited {
+				orphans = append(orphans, o)
 			}
 		}
 	}
-	return orphans, strangers, errors.Join(faults...)
+	return orphans, errors.Join(faults...)
 }
 
-// owned tells whether a job is of one of the runs, and whether that waits for it.
-func owned(plans []*dispatch.Plan, job string) (mine, waited bool) {
-	for _, plan := range plans {
-		mine = mine || strings.HasPrefix(job, "fisub-"+plan.Run.ID+"-")
-		for _, j := range plan.Jobs {
-			if j.ID == job {
-				return true, j.Ended == nil && !plan.Done
-			}
+// An owner is a run that may wait for jobs.
+type owner struct {
+	plan    *dispatch.Plan
+	lacking []string // workloads; none in a run that was cancelled
+	running bool     // a process follows it
+}
+
+func owners(root string) (all []owner, err error) {
+	ids, err := IDs(root)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		dir := filepath.Join(root, runs.Dir, id)
+		plan, err := dispatch.Load(dir)
+		if err != nil {
+			return nil, err
+		}
+		o := owner{plan: plan}
+		r, _ := runs.Read(dir)
+		if o.running = r != nil && r.Running; !dispatch.Marked(dir) {
+			o.lacking = Lacking(plan, r)
+		}
+		all = append(all, o)
+	}
+	return all, nil
+}
+
+// claims tells whether the run waits for the job, and says in it what it is to the run otherwise.
+func (w *owner) claims(o *Orphan) bool {
+	if strings.HasPrefix(o.Job, "fisub-"+w.plan.Run.ID+"-") {
+		o.Elsewhere = false
+	}
+	for _, j := range w.plan.Jobs {
+		if j.ID != o.Job {
+			continue
+		}
+		o.Elsewhere, o.owner = false, w.plan.Run.ID
+		lacks := slices.ContainsFunc(j.Workloads, func(u string) bool { return slices.Contains(w.lacking, u) })
+		switch {
+		case j.Ended == nil:
+			return w.running || lacks
+		case lacks:
+			o.Run = w.plan.Run.ID
 		}
 	}
-	return mine, false
+	return false
 }
 
 // Logs hands on the lines of the logs of a run's jobs; with follow until the jobs have ended, else those that there
