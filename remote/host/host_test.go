@@ -9,7 +9,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -283,4 +285,54 @@ func TestPutCut(t *testing.T) {
 	if err := s.Run(t.Context(), []string{"true"}, nil, nil); err == nil {
 		t.Error("a closed host runs a command")
 	}
+}
+
+// A client that is cut off, without a word, leaves nothing on the host that waits for it; one that lives is not taken
+// for such a one.
+func TestSilent(t *testing.T) {
+	defer host.SetSilence(5 * time.Second)()
+	s, f := login(t)
+	client := func() string {
+		var out bytes.Buffer
+		if err := s.Run(t.Context(), []string{"sh", "-c", "echo $SSH_CONNECTION"}, nil, &out); err != nil {
+			t.Error(err)
+		}
+		return out.String()
+	}
+	await := func(what string, cond func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: processes on the host: %v", what, f.Daemons[0].Begun())
+			}
+		}
+	}
+	first := client()
+	seen := map[int]bool{}
+	await("the client's words are not heard", func() bool {
+		for _, pid := range f.Daemons[0].Begun() {
+			seen[pid] = true
+		}
+		return len(seen) > 12 // a word of the client ends two, and begins two
+	})
+	if now := client(); now != first {
+		t.Errorf("connection: got %q, want %q", now, first)
+	}
+	masters := 0
+	paths, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range paths {
+		words, _ := os.ReadFile(path)
+		if pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path))); bytes.Contains(words, []byte(f.Config+"\x00")) &&
+			bytes.Contains(words, []byte("ControlMaster=yes")) {
+			masters++
+			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
+		}
+	}
+	if masters != 1 {
+		t.Fatalf("got %d connections", masters)
+	}
+	await("they wait for a client that is silent", func() bool { return len(f.Daemons[0].Begun()) == 0 })
 }

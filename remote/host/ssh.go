@@ -59,7 +59,7 @@ type SSH struct {
 
 type master struct {
 	socket string
-	stdin  io.Closer
+	stdin  io.WriteCloser
 	cmd    *exec.Cmd
 	exited chan struct{}
 }
@@ -85,6 +85,13 @@ func command(ctx context.Context, args []string) *exec.Cmd {
 	return cmd
 }
 
+// silence is how long a host waits for a word of a client before it takes it for gone. A cut that is longer than
+// the client goes on would leave the connection, and what waits there for its end, for hours.
+var silence = time.Minute
+
+// listen ends with its input, or where nothing comes for too long, as far as the host can tell the time.
+const listen = `timeout 1 true 2>/dev/null || exec cat >/dev/null; while [ -n "$(timeout %g head -c 1)" ]; do :; done`
+
 // connect gives the socket of a connection that stands.
 func (s *SSH) connect(ctx context.Context) (socket string, err error) {
 	s.mu.Lock()
@@ -108,7 +115,8 @@ func (s *SSH) connect(ctx context.Context) (socket string, err error) {
 	}
 	s.number++
 	m := &master{socket: filepath.Join(s.dir, fmt.Sprint(s.number)), exited: make(chan struct{})}
-	m.cmd = command(context.WithoutCancel(ctx), s.args(m.socket, "yes", "exec cat >/dev/null"))
+	m.cmd = command(context.WithoutCancel(ctx), s.args(m.socket, "yes",
+		"exec /bin/sh -c "+plain.Quote(fmt.Sprintf(listen, silence.Seconds()))))
 	words := &plain.Buffer{Limit: maxStderr}
 	m.cmd.Stderr = words
 	if m.stdin, err = m.cmd.StdinPipe(); err != nil {
@@ -121,6 +129,7 @@ func (s *SSH) connect(ctx context.Context) (socket string, err error) {
 		_ = m.cmd.Wait()
 		close(m.exited)
 	}()
+	go m.speak()
 	for {
 		select {
 		case <-m.exited:
@@ -133,6 +142,20 @@ func (s *SSH) connect(ctx context.Context) (socket string, err error) {
 				s.master = m
 				return m.socket, nil
 			}
+		}
+	}
+}
+
+// speak gives the host a word now and then, until the connection ends.
+func (m *master) speak() {
+	tick := time.NewTicker(silence / 6)
+	defer tick.Stop()
+	for {
+		select {
+		case <-m.exited:
+			return
+		case <-tick.C:
+			_, _ = m.stdin.Write([]byte(".")) // one that does not come through is no news: the connection has ended
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -190,27 +191,45 @@ func (d *Daemon) Stop() {
 
 // Drop ends the connections: the sshd processes that serve them.
 func (d *Daemon) Drop() {
-	serving := map[int]bool{d.cmd.Process.Pid: true}
+	for pid, name := range d.below() {
+		if strings.HasPrefix(name, "sshd") {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// Begun gives the processes that those who have logged in have begun, and that are still below the sshd.
+func (d *Daemon) Begun() (pids []int) {
+	for pid, name := range d.below() {
+		if !strings.HasPrefix(name, "sshd") {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids
+}
+
+// below gives the names of the processes below the sshd.
+func (d *Daemon) below() map[int]string {
+	all := map[int]string{d.cmd.Process.Pid: "sshd"}
 	for more := true; more; {
 		more = false
 		paths, _ := filepath.Glob("/proc/[0-9]*/stat")
 		for _, path := range paths {
 			data, _ := os.ReadFile(path)
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-			end := bytes.LastIndexByte(data, ')')
-			if end < 0 || serving[pid] || !bytes.Contains(data[:end], []byte("(sshd")) {
+			begin, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
+			if begin < 0 || end < 0 || all[pid] != "" {
 				continue
 			}
-			if fields := strings.Fields(string(data[end+1:])); len(fields) > 1 {
+			if fields := strings.Fields(string(data[end+1:])); len(fields) > 1 && fields[0] != "Z" {
 				parent, _ := strconv.Atoi(fields[1])
-				serving[pid] = serving[parent]
-				more = more || serving[pid]
+				if all[parent] != "" {
+					all[pid], more = string(data[begin+1:end]), true
+				}
 			}
 		}
 	}
-	for pid, is := range serving {
-		if is && pid != d.cmd.Process.Pid {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-	}
+	delete(all, d.cmd.Process.Pid)
+	return all
 }
