@@ -1,0 +1,192 @@
+package host
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"time"
+
+	"fisub/internal/plain"
+	"fisub/remote"
+)
+
+// A Pod is a container of a pod in Kubernetes, which kubectl runs commands in. It needs a shell and the core utilities.
+type Pod struct {
+	Kubectl   Kubectl
+	Name      string
+	Container string // "" for the pod's default one
+	shellFiles
+}
+
+// NewPod makes a Pod. Nothing is asked.
+func NewPod(k Kubectl, name, container string) *Pod {
+	p := &Pod{Kubectl: k, Name: name, Container: container}
+	p.run = p.Run
+	return p
+}
+
+// A Kubectl is the program with the flags that choose the cluster and the namespace.
+type Kubectl []string
+
+// patience is how long the API server may take for an answer.
+const patience = 30 * time.Second
+
+// Do runs one of its commands to its end. Errors that the user can do something about are *remote.Denied.
+func (k Kubectl) Do(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error {
+	limited, cancel := context.WithTimeoutCause(ctx, 2*patience, fmt.Errorf("kubectl: no answer in %v", 2*patience))
+	defer cancel()
+	argv := append(append([]string{"kubectl"}, k...), args[0], "--request-timeout="+patience.String())
+	err := Local{}.Run(limited, append(argv, args[1:]...), stdin, stdout)
+	if limited.Err() != nil && ctx.Err() == nil {
+		return &remote.Denied{Code: "unreachable", Text: err.Error(), Hint: "kubectl get pods shows more"}
+	}
+	return explain(err)
+}
+
+// Run runs a command in the container. Files that it makes are the user's alone.
+func (p *Pod) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
+	args := append(append([]string{"kubectl"}, p.Kubectl...), "exec", p.Name)
+	if p.Container != "" {
+		args = append(args, "--container="+p.Container)
+	}
+	if stdin != nil {
+		args = append(args, "--stdin")
+	}
+	script := `umask 077; printf '\036fisub\036\n';`
+	for _, arg := range argv {
+		script += " " + plain.Quote(arg)
+	}
+	script += `; s=$?; printf '\036%03d\036\n' $s; exit $s`
+	if stdout == nil {
+		stdout = io.Discard
+	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	frame := &framed{w: stdout}
+	out := &unmarked{tap: tap{w: frame, stop: stop}}
+	err := Local{}.Run(running, append(args, "--", "/bin/sh", "-c", script), stdin, out)
+	var failed *ExitError
+	said := ""
+	if errors.As(err, &failed) {
+		failed.Stderr = ended.ReplaceAllString(failed.Stderr, "")
+		said = failed.Error()
+	}
+	switch status, ended := frame.status(); {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case out.err != nil:
+		return out.err
+	case ended && status == 0:
+		return nil
+	case ended && failed != nil:
+		return &ExitError{argv[0], status, failed.Stderr}
+	case ended:
+		return &ExitError{argv[0], status, ""}
+	case out.found:
+		return &LostError{cmp.Or(said, "kubectl exec ended before the command")}
+	case err == nil:
+		return &LostError{"no word from the container's shell"}
+	case failed == nil: // the reader of stdin has failed
+		return err
+	}
+	return explain(err)
+}
+
+// Close removes what is left of files that were cut off. There is no connection.
+func (p *Pod) Close() error {
+	p.close()
+	return nil
+}
+
+// ended is what kubectl says of a command's status.
+var ended = regexp.MustCompile(`(?m)^command terminated with exit code \d+\n?`)
+
+// framed passes on what comes before the command's status, which is the last that the shell says: without it the
+// connection was lost, whatever kubectl says.
+type framed struct {
+	w    io.Writer
+	kept []byte // may be the status, or its beginning
+}
+
+var trailer = regexp.MustCompile(`\x1e(\d{0,3}|\d{3}\x1e\n?)$`)
+
+func (f *framed) Write(p []byte) (int, error) {
+	text := append(f.kept, p...)
+	at, last := len(text), text[max(0, len(text)-6):]
+	if found := trailer.FindIndex(last); found != nil {
+		at -= len(last) - found[0]
+	}
+	f.kept = bytes.Clone(text[at:])
+	if at > 0 {
+		if _, err := f.w.Write(text[:at]); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+func (f *framed) status() (status int, ended bool) {
+	if len(f.kept) != 6 {
+		return 0, false
+	}
+	status, err := strconv.Atoi(string(f.kept[1:4]))
+	return status, err == nil
+}
+
+// faults list what kubectl says when it cannot do something, and what that means. The first that fits counts.
+var faults = []struct{ words, code, hint string }{
+	{`exceeded quota`, "quota", "kubectl describe quota shows it: wait until other pods have ended, or ask for more"},
+	{`violates PodSecurity|denied the request`, "credentials",
+		"a rule of the cluster forbids such pods: ask its administrators, or use a pod of yours with pod = \"NAME\""},
+	{`(?i)namespaces? .* not found`, "no-such", "kubectl get namespaces; set namespace in the table"},
+	{`(?i)forbidden`, "credentials", "kubectl auth can-i --list shows what you may do there; set namespace, or ask for it"},
+	{`Unauthorized|must be logged in|getting credentials|[Tt]oken.*expired|asked for the client to provide credentials`,
+		"credentials", "log in to the cluster again: kubectl get pods must work without a question"},
+	{`x509|certificate`, "host-key", "the cluster's certificate is not the one that the kubeconfig trusts: get a new one"},
+	{`context .* does not exist|no context exists|current-context|invalid configuration|error loading config|` +
+		`localhost:8080|stat .*no such file`, "no-such", "kubectl config get-contexts; set context in the table, or KUBECONFIG"},
+	{`/bin/sh.*(no such file|not found)|(no such file|not found).*/bin/sh`, "image", "its image must have a shell"},
+	{`completed pod|container not found|pod does not exist|NotFound|container .* is not valid`, "no-such",
+		"kubectl get pods shows those that run"},
+	{`(?i)unable to connect|refused|no such host|timeout|timed out|deadline exceeded|unreachable|reset by peer|EOF|` +
+		`broken pipe|unavailable|etcdserver|try again|too many requests|internal error|dialing backend|upgrade connection`,
+		"unreachable", "kubectl get pods shows more"},
+}
+
+var faultForms = func() (forms []*regexp.Regexp) {
+	for _, f := range faults {
+		forms = append(forms, regexp.MustCompile(f.words))
+	}
+	return forms
+}()
+
+// Refused makes a *remote.Denied of what a cluster says; nil where it is not known what that means.
+func Refused(text string) *remote.Denied {
+	for i, f := range faults {
+		if faultForms[i].MatchString(text) {
+			return &remote.Denied{Code: f.code, Text: plain.Brief(text, 1000), Hint: f.hint}
+		}
+	}
+	return nil
+}
+
+// explain makes an error of what kubectl said.
+func explain(err error) error {
+	var failed *ExitError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	if failed.Status == NotFound && failed.Stderr == "" {
+		return &remote.Denied{Code: "no-such", Text: failed.Error(), Hint: "install kubectl: kubernetes.io/docs/tasks/tools"}
+	}
+	if denied := Refused(failed.Stderr); denied != nil {
+		denied.Text = failed.Error()
+		return denied
+	}
+	return err
+}
