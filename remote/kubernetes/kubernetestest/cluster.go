@@ -1,0 +1,337 @@
+// Package kubernetestest starts a Kubernetes of one node on this machine, for tests: a real etcd, API server, scheduler
+// and controller manager on loopback, and a stand-in for the kubelet that runs pods as processes of this machine, with
+// GPUs that are but numbers. It needs root, for the namespaces of pods, and what scripts/kubernetes/tools installs.
+package kubernetestest
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"fisub/internal/cache"
+	"fisub/internal/longtest"
+)
+
+// A Cluster runs until the test ends.
+type Cluster struct {
+	Kubeconfig string // of its administrator, through a proxy that Cut cuts
+	Scratch    string // a folder that each pod has for itself, as it has its own root folder elsewhere
+	Node       string
+
+	t       testing.TB
+	dir     string
+	server  string // of the API, without the proxy
+	client  *http.Client
+	kubelet *kubelet
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool // through the proxy
+	shut  bool              // the proxy lets nobody through
+}
+
+// Tokens of users: the administrator's, and that of somebody who may do nothing.
+const (
+	adminToken  = "admin-token"
+	NobodyToken = "nobody-token"
+)
+
+// Start starts a cluster, and skips the test with the reason where this machine cannot.
+func Start(t testing.TB) *Cluster {
+	t.Helper()
+	longtest.Skip(t, "starts a cluster of Kubernetes")
+	if os.Geteuid() != 0 {
+		t.Skip("kubernetes: starting a cluster takes root, for the namespaces of pods")
+	}
+	root, err := cache.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools := map[string]string{}
+	own := filepath.Join(root, "kubernetes-tools")
+	t.Setenv("PATH", own+":"+os.Getenv("PATH"))
+	for _, name := range []string{"unshare", "nsenter", "etcd", "kubectl", "kube-apiserver", "kube-controller-manager",
+		"kube-scheduler"} {
+		if tools[name], err = exec.LookPath(name); err != nil {
+			t.Skipf("kubernetes: %s is not installed: scripts/kubernetes/tools installs it", name)
+		}
+	}
+	c := &Cluster{t: t, dir: t.TempDir(), Node: "node1", conns: map[net.Conn]bool{}}
+	c.Scratch = c.path("scratch")
+	c.client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	t.Cleanup(c.client.CloseIdleConnections)
+	etcd, peer, api := "http://"+address(t), "http://"+address(t), address(t)
+	c.server = "https://" + api
+	c.write("tokens", adminToken+",admin,admin,system:masters\n"+NobodyToken+",nobody,nobody\n")
+	c.write("key", key(t))
+	c.run(tools["etcd"], "--data-dir="+c.path("etcd"), "--listen-client-urls="+etcd, "--advertise-client-urls="+etcd,
+		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer,
+		"--unsafe-no-fsync", "--log-level=error")
+	_, port, _ := net.SplitHostPort(api)
+	c.run(tools["kube-apiserver"], "--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port,
+		"--cert-dir="+c.path("certs"), "--token-auth-file="+c.path("tokens"), "--authorization-mode=RBAC",
+		"--service-cluster-ip-range=10.99.0.0/24", "--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file="+c.path("key"), "--service-account-signing-key-file="+c.path("key"),
+		"--disable-admission-plugins=TaintNodesByCondition", "--endpoint-reconciler-type=none")
+	c.Kubeconfig = c.Config(adminToken, c.proxy(api))
+	direct := c.Config(adminToken, c.server)
+	c.await("API server", func() bool { return c.Do("GET", "/readyz", "", nil, nil) == nil })
+	c.run(tools["kube-controller-manager"], "--kubeconfig="+direct, "--leader-elect=false", "--secure-port=0",
+		"--use-service-account-credentials=false", "--concurrent-resource-quota-syncs=1", "--controllers=job-controller,"+
+			"ttl-after-finished-controller,serviceaccount-controller,namespace-controller,resourcequota-controller,"+
+			"garbage-collector-controller,persistentvolume-binder-controller")
+	c.run(tools["kube-scheduler"], "--kubeconfig="+direct, "--leader-elect=false", "--secure-port=0")
+	c.kubelet = startKubelet(c)
+	c.await("default service account", func() bool {
+		return c.Do("GET", "/api/v1/namespaces/default/serviceaccounts/default", "", nil, nil) == nil
+	})
+	return c
+}
+
+func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
+
+func (c *Cluster) write(name, text string) {
+	c.t.Helper()
+	if err := os.WriteFile(c.path(name), []byte(text), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// key is a private key for the tokens of service accounts.
+func key(t testing.TB) string {
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalECPrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
+}
+
+// address gives a free one of this machine.
+func address(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// run starts a daemon, which is ended with the test. Its log is shown where the test has failed.
+func (c *Cluster) run(program string, args ...string) {
+	c.t.Helper()
+	name := filepath.Base(program)
+	log, err := os.Create(c.path(name + ".log"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, c.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if c.t.Failed() {
+			text, _ := os.ReadFile(log.Name())
+			c.t.Logf("%s:\n%s", name, text[max(0, len(text)-3000):])
+		}
+	})
+}
+
+// Config writes the kubeconfig of a user with that token and gives its path; server may be "" for the proxy.
+func (c *Cluster) Config(token, server string) string {
+	c.t.Helper()
+	if server == "" {
+		text, _ := os.ReadFile(c.Kubeconfig)
+		_, rest, _ := strings.Cut(string(text), "server: ")
+		server, _, _ = strings.Cut(rest, "\n")
+	}
+	f, err := os.CreateTemp(c.dir, "kubeconfig")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer f.Close()
+	fmt.Fprintf(f, `apiVersion: v1
+kind: Config
+current-context: test
+contexts: [{name: test, context: {cluster: test, user: test, namespace: default}}]
+users: [{name: test, user: {token: %s}}]
+clusters:
+- name: test
+  cluster:
+    insecure-skip-tls-verify: true
+    server: %s
+`, token, server)
+	return f.Name()
+}
+
+// proxy gives the address of the API server through a proxy.
+func (c *Cluster) proxy(api string) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	group.Go(func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			group.Go(func() { c.pass(from, api) })
+		}
+	})
+	c.t.Cleanup(func() {
+		l.Close()
+		c.hangUp()
+		group.Wait()
+	})
+	return "https://" + l.Addr().String()
+}
+
+func (c *Cluster) pass(from net.Conn, api string) {
+	defer from.Close()
+	to, err := net.Dial("tcp", api)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	c.mu.Lock()
+	open := !c.shut
+	c.conns[from] = open
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		delete(c.conns, from)
+		c.mu.Unlock()
+	}()
+	if !open {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(to, from)
+		to.Close()
+	}()
+	_, _ = io.Copy(from, to)
+	from.Close()
+	<-done
+}
+
+func (c *Cluster) hangUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn := range c.conns {
+		conn.Close()
+	}
+}
+
+// Cut ends all connections with the API server, and lets none through for that time.
+func (c *Cluster) Cut(d time.Duration) {
+	c.mu.Lock()
+	c.shut = true
+	c.mu.Unlock()
+	c.hangUp()
+	time.Sleep(d)
+	c.mu.Lock()
+	c.shut = false
+	c.mu.Unlock()
+}
+
+func (c *Cluster) await(what string, ok func() bool) {
+	c.t.Helper()
+	for begun := time.Now(); time.Since(begun) < 3*time.Minute; time.Sleep(100 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	c.t.Fatalf("kubernetes: no %s after 3 minutes", what)
+}
+
+// Do asks the API server, as its administrator; kind is the content type of in, "" for JSON. out may be nil.
+func (c *Cluster) Do(method, path, kind string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(text)
+	}
+	req, err := http.NewRequest(method, c.server+path, body)
+	if err != nil {
+		return err
+	}
+	if kind == "" {
+		kind = "application/json"
+	}
+	req.Header.Set("Content-Type", kind)
+	req.Header.Set("Authorization", "Bearer "+adminToken)
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode >= 300 {
+		err = fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, text)
+	}
+	if err == nil && out != nil {
+		err = json.Unmarshal(text, out)
+	}
+	return err
+}
+
+// Kubectl runs kubectl as the administrator and gives its output.
+func (c *Cluster) Kubectl(stdin string, args ...string) string {
+	c.t.Helper()
+	cmd := exec.Command("kubectl", append([]string{"--kubeconfig=" + c.Kubeconfig}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("kubectl %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// Claim makes a claim of a volume that is a folder of this machine, and gives that.
+func (c *Cluster) Claim(name string) (dir string) {
+	c.t.Helper()
+	dir = c.path("claims/" + name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		c.t.Fatal(err)
+	}
+	c.Kubectl(fmt.Sprintf(`{"apiVersion": "v1", "kind": "List", "items": [
+{"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": %[1]q}, "spec": {"capacity": {"storage": "1Gi"},
+ "accessModes": ["ReadWriteMany"], "hostPath": {"path": %[2]q}, "storageClassName": "",
+ "claimRef": {"namespace": "default", "name": %[1]q}}},
+{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": %[1]q}, "spec": {"storageClassName": "",
+ "accessModes": ["ReadWriteMany"], "volumeName": %[1]q, "resources": {"requests": {"storage": "1Gi"}}}}]}`,
+		name, dir), "create", "-f", "-")
+	return dir
+}
