@@ -116,7 +116,8 @@ func Examine(ctx context.Context, o Options) *Report {
 		x.toolchain, x.tools, x.python, x.storage,
 		program("ssh", "apt-get install openssh-client; only hosts over SSH need it", "-V"),
 		program("sbatch", `name a login host in [remote.NAME]; only provider = "slurm" without one needs it here`,
-			"--version")}
+			"--version"),
+		program("kubectl", `kubernetes.io/docs/tasks/tools; only provider = "kubernetes" needs it`, "version", "--client")}
 	if o.Dataset != nil {
 		checks = append(checks, one(x.dataset))
 	}

@@ -65,13 +65,13 @@ func confinement(context.Context) []Line {
 }
 
 // program looks for one on PATH and asks it for its version.
-func program(name, hint, version string) look {
+func program(name, hint string, version ...string) look {
 	return func(ctx context.Context) []Line {
 		path, err := exec.LookPath(name)
 		if err != nil {
 			return []Line{missing(name, "not on PATH", hint)}
 		}
-		if out, err := ask(ctx, true, path, version); err == nil { // ssh tells its version on stderr
+		if out, err := ask(ctx, true, path, version...); err == nil { // ssh tells its version on stderr
 			return []Line{ok(name, "%s (%s)", plain.First(out), path)}
 		}
 		return []Line{ok(name, "%s", path)}

@@ -4,7 +4,7 @@
 // makes one run of them again. This package is not for knowing what a job computes: it never looks into the files or
 // the events.
 //
-// The providers are remote/ssh, remote/slurm, remote/aws, remote/modal and remote/loopback, which needs no other host.
+// The providers are remote/ssh, remote/slurm, remote/kubernetes, remote/aws, remote/modal and remote/loopback, which needs no other host.
 // remote/remotetest is the suite that each of them passes; a new provider begins there.
 package remote
 
@@ -29,6 +29,9 @@ type Job struct {
 	Place  Place             `json:"place"`
 	Busy   bool              `json:"busy,omitempty"`   // run on a GPU also where another process uses it
 	Labels map[string]string `json:"labels,omitempty"` // shown where the provider shows jobs: run, definition
+
+	// Tell is told for what a Submit waits that takes long; it may be nil.
+	Tell func(State) `json:"-"`
 }
 
 // A File is one file of a bundle. Its content is known by its hash, so a provider that holds it already does not send

@@ -701,7 +701,8 @@ func (d *Dispatcher) submit(ctx context.Context, provider remote.Provider, j *Jo
 	}
 	job := &remote.Job{ID: j.ID, Files: files, Args: args, GPU: d.Plan.GPU, Limit: d.Plan.Limit, Place: j.Place.Place,
 		Busy: d.Plan.Busy, Env: map[string]string{"FIB_DATASET_PATH": ""},
-		Labels: map[string]string{"run": d.Plan.Run.ID, "definition": d.Plan.Run.Definition}}
+		Labels: map[string]string{"run": d.Plan.Run.ID, "definition": d.Plan.Run.Definition},
+		Tell:   func(s remote.State) { d.tell(j, event.Job{Phase: string(s.Phase), Text: s.Text}) }}
 	h, err := provider.Submit(ctx, job, func(sent, total int64) {
 		if d.Progress != nil {
 			d.Progress(j.Place.String(), sent, total)

@@ -13,6 +13,7 @@ import (
 	"fisub/internal/usage"
 	"fisub/remote"
 	"fisub/remote/aws"
+	"fisub/remote/kubernetes"
 	"fisub/remote/loopback"
 	"fisub/remote/modal"
 	"fisub/remote/slurm"
@@ -21,11 +22,12 @@ import (
 
 // All are the kinds, each with its empty table.
 var All = map[string]func() remote.Config{
-	aws.Kind:      func() remote.Config { return new(aws.Config) },
-	loopback.Kind: func() remote.Config { return new(loopback.Config) },
-	modal.Kind:    func() remote.Config { return new(modal.Config) },
-	slurm.Kind:    func() remote.Config { return new(slurm.Config) },
-	ssh.Kind:      func() remote.Config { return new(ssh.Config) },
+	aws.Kind:        func() remote.Config { return new(aws.Config) },
+	kubernetes.Kind: func() remote.Config { return new(kubernetes.Config) },
+	loopback.Kind:   func() remote.Config { return new(loopback.Config) },
+	modal.Kind:      func() remote.Config { return new(modal.Config) },
+	slurm.Kind:      func() remote.Config { return new(slurm.Config) },
+	ssh.Kind:        func() remote.Config { return new(ssh.Config) },
 }
 
 // Names are those of all kinds, sorted.

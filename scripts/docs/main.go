@@ -47,7 +47,8 @@ func pages(root string) (map[string][]byte, error) {
 	if files["docs/event.schema.json"], err = stream.schema(); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"docs/remote.md", "docs/remote/slurm.md", "docs/remote/aws.md", "docs/remote/modal.md"} {
+	for _, name := range []string{"docs/remote.md", "docs/remote/slurm.md", "docs/remote/aws.md", "docs/remote/modal.md",
+		"docs/remote/kubernetes.md"} {
 		text, err := os.ReadFile(filepath.Join(root, name))
 		if err == nil {
 			files[name], err = withTables(text)

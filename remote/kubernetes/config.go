@@ -1,0 +1,146 @@
+package kubernetes
+
+import (
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"fisub/internal/config"
+	"fisub/remote"
+)
+
+// A Config is a table [remote.NAME] of this kind. What is "" is left to the kubeconfig, or to the cluster.
+type Config struct {
+	remote.Common
+	Kubeconfig string
+	Context    string
+	Namespace  string
+
+	Pod       string // one that is there; "" where each job has one of its own
+	Container string
+	GPUs      []int // of Pod; each is a place
+	Workdir   string
+	Away      time.Duration
+
+	Image          string
+	CPU            float64
+	Memory         int // MiB
+	NodeSelector   []string
+	Tolerations    []string
+	Queue          string
+	Priority       string
+	ServiceAccount string
+	PullSecret     string
+	User           int
+	Volume         string
+	Pending        time.Duration
+	Jobs           int
+}
+
+// Keys are those of this kind.
+func (c *Config) Keys() []config.Key {
+	const none = "none"
+	return []config.Key{
+		{Name: "kubeconfig", To: &c.Kubeconfig, Absent: "as kubectl finds it", Help: "file for `kubectl --kubeconfig`, absolute"},
+		{Name: "context", To: &c.Context, Absent: "the current one", Help: "one that `kubectl config get-contexts` lists"},
+		{Name: "namespace", To: &c.Namespace, Absent: "the context's", Help: "where pods are made"},
+		{Name: "image", To: &c.Image, Default: "debian:13-slim",
+			Help: "of a job's pod. The node brings the driver and the bundle the rest, so it needs no CUDA, only sh, the core " +
+				"utilities and findutils, and a C library that is not older than 2.28"},
+		{Name: "cpu", To: &c.CPU, Default: 4.0, Help: "cores that a job's pod asks for"},
+		{Name: "memory", To: &c.Memory, Default: 8192, Help: "MiB that a job's pod asks for, and gets at most"},
+		{Name: "node_selector", To: &c.NodeSelector, Absent: "the nodes whose label `nvidia.com/gpu.product` names the GPU",
+			Help: "labels that the node must have: `[\"cloud.google.com/gke-accelerator=nvidia-b200\"]`"},
+		{Name: "tolerations", To: &c.Tolerations, Absent: "`nvidia.com/gpu`",
+			Help: "taints that the node may have beside that: `[\"team=kernels:NoSchedule\"]`, or a key alone"},
+		{Name: "queue", To: &c.Queue, Absent: none, Help: "Kueue's LocalQueue of the namespace that admits the jobs"},
+		{Name: "priority", To: &c.Priority, Absent: "the cluster's", Help: "PriorityClass of the pods"},
+		{Name: "service_account", To: &c.ServiceAccount, Absent: "the namespace's",
+			Help: "ServiceAccount of the pods; its token is not given to them"},
+		{Name: "pull_secret", To: &c.PullSecret, Absent: none, Help: "Secret with which the node pulls the image"},
+		{Name: "user", To: &c.User, Absent: "the image's", Help: "number of the user that the pod runs as, where it must not be root"},
+		{Name: "volume", To: &c.Volume, Absent: "none: each pod gets the whole bundle",
+			Help: "PersistentVolumeClaim for `workdir`, which keeps the bundle's files; with `jobs` above 1 one of ReadWriteMany"},
+		{Name: "pending", To: &c.Pending, Default: time.Hour,
+			Help: "how long a job may wait for a node or for the queue; then it is given up"},
+		{Name: "jobs", To: &c.Jobs, Default: 4, Help: "pods of one run at a time"},
+		{Name: "pod", To: &c.Pod, Absent: "each job has a pod of its own",
+			Help: "one that runs already: jobs run in it, and it stays"},
+		{Name: "container", To: &c.Container, Absent: "the pod's default one", Help: "of `pod`"},
+		{Name: "gpus", To: &c.GPUs, Default: []int{0}, Help: "ordinals in `pod`; each is a place"},
+		{Name: "workdir", To: &c.Workdir, Default: "/tmp/fisub", Help: "folder in the pod for the bundle's files and the jobs, absolute"},
+		{Name: "away", To: &c.Away, Default: 5 * time.Minute, Help: "how long the cluster may be out of reach while a job runs"},
+	}
+}
+
+var (
+	objectForm  = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
+	contextForm = regexp.MustCompile(`^[^\x00-\x20\x7f-][^\x00-\x1f\x7f]{0,499}$`)
+	imageForm   = regexp.MustCompile(`^[!-~]+$`)
+	workForm    = regexp.MustCompile(`^/[A-Za-z0-9_./@+=,-]+$`)
+	labelForm   = regexp.MustCompile(`^([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,62})=([A-Za-z0-9]([A-Za-z0-9_.-]{0,62}))?$`)
+	taintForm   = regexp.MustCompile(`^([a-z0-9.-]+/)?[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(=[A-Za-z0-9_.-]{0,63})?` +
+		`(:(NoSchedule|PreferNoSchedule|NoExecute))?$`)
+)
+
+// Keys that are for one of the two ways alone.
+var (
+	ofPod  = []string{"container", "gpus"}
+	ofJobs = strings.Fields("image cpu memory node_selector tolerations queue priority service_account pull_secret user " +
+		"volume pending jobs")
+)
+
+// Check finds what is wrong with the values.
+func (c *Config) Check(t *config.Table) {
+	t.Match("context", c.Context, contextForm, "the name of a context")
+	for key, value := range map[string]string{"namespace": c.Namespace, "pod": c.Pod, "container": c.Container,
+		"queue": c.Queue, "priority": c.Priority, "service_account": c.ServiceAccount, "pull_secret": c.PullSecret,
+		"volume": c.Volume} {
+		t.Match(key, value, objectForm, "a name in Kubernetes: a-z, 0-9, '-' and '.'")
+	}
+	if c.Kubeconfig != "" && !filepath.IsAbs(c.Kubeconfig) {
+		t.Fault("kubeconfig", "", "%.200q is not absolute", c.Kubeconfig)
+	}
+	t.Match("image", c.Image, imageForm, "an image of a registry")
+	for _, l := range c.NodeSelector {
+		t.Match("node_selector", l, labelForm, `a label such as "nvidia.com/gpu.product=NVIDIA-B200"`)
+	}
+	for _, s := range c.Tolerations {
+		t.Match("tolerations", s, taintForm, `a taint such as "team=kernels:NoSchedule", or its key`)
+	}
+	foreign, why := ofPod, "is for a table with pod"
+	if c.Pod != "" {
+		foreign, why = ofJobs, "is for pods that fisub makes, not with pod"
+	}
+	for _, key := range foreign {
+		if t.Has(key) {
+			t.Fault(key, "", "%s", why)
+		}
+	}
+	if len(c.GPUs) == 0 {
+		t.Fault("gpus", "write gpus = [0]", "there is none")
+	}
+	remote.CheckGPUs(t, c.GPUs)
+	if dir := path.Clean(c.Workdir); !workForm.MatchString(c.Workdir) || dir == "/" {
+		t.Fault("workdir", "", "%.200q is no absolute folder of letters, digits and ./_@+=,-", c.Workdir)
+	}
+	config.Between(t, "cpu", c.CPU, 0.1, 1024)
+	config.Between(t, "memory", c.Memory, 128, 1<<24)
+	config.Between(t, "user", c.User, 0, 1<<31-1)
+	config.Between(t, "pending", c.Pending, time.Second, 7*24*time.Hour)
+	config.Between(t, "away", c.Away, time.Second, 24*time.Hour)
+	config.Between(t, "jobs", c.Jobs, 1, 1000)
+}
+
+// Bill is that of the pod's GPU, from the moment when it has a node; nothing is held for a job in a pod that is there.
+func (c *Config) Bill() remote.Bill {
+	if c.Pod != "" {
+		return c.Common.Bill()
+	}
+	return c.Held("GPU", 1, beyond)
+}
+
+// Open makes the provider.
+func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c), nil }

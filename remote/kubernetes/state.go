@@ -1,0 +1,277 @@
+package kubernetes
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"fisub/internal/plain"
+	"fisub/remote"
+	"fisub/remote/host"
+)
+
+// An item is what fisub reads of a Job or a pod.
+type item struct {
+	Kind     string
+	Metadata struct {
+		Name, Namespace, UID string
+		Labels, Annotations  map[string]string
+		DeletionTimestamp    *time.Time
+	}
+	Spec   struct{ Suspend bool }
+	Status struct {
+		Phase, Reason, Message string
+		Conditions             []struct{ Type, Status, Reason, Message string }
+		ContainerStatuses      []struct {
+			Name, ContainerID string
+			State, LastState  struct {
+				Waiting    *struct{ Reason, Message string }
+				Running    *struct{}
+				Terminated *struct {
+					Reason, Message string
+					ExitCode        int
+				}
+			}
+		}
+	}
+}
+
+// condition gives the reason and the words of a condition; ok tells whether it has that status.
+func (i *item) condition(kind, status string) (reason, message string, ok bool) {
+	for _, c := range i.Status.Conditions {
+		if c.Type == kind && c.Status == status {
+			return c.Reason, c.Message, true
+		}
+	}
+	return "", "", false
+}
+
+// at gives the place in ContainerStatuses of the container of that name, "" for the first; -1 where there is none.
+func (i *item) at(name string) int {
+	for n, c := range i.Status.ContainerStatuses {
+		if name == "" || c.Name == name {
+			return n
+		}
+	}
+	return -1
+}
+
+// containerID is what the node calls the container; another one after a restart, "" where none has begun.
+func (i *item) containerID(name string) string {
+	if n := i.at(name); n >= 0 {
+		return i.Status.ContainerStatuses[n].ContainerID
+	}
+	return ""
+}
+
+// over tells whether the pod will run no command any more.
+func (i *item) over() bool { return i.Status.Phase == "Succeeded" || i.Status.Phase == "Failed" }
+
+// running tells whether commands can run in the container.
+func (i *item) running(name string) bool {
+	n := i.at(name)
+	return n >= 0 && !i.over() && i.Status.ContainerStatuses[n].State.Running != nil
+}
+
+// waiting says for what a pod waits that does not run yet.
+func (i *item) waiting() string {
+	if reason, message, ok := i.condition("PodScheduled", "False"); ok {
+		return reason + ": " + message
+	}
+	if n := i.at(""); n >= 0 {
+		if w := i.Status.ContainerStatuses[n].State.Waiting; w != nil {
+			return strings.TrimSuffix(w.Reason+": "+w.Message, ": ")
+		}
+	}
+	return ""
+}
+
+// stuck are reasons for which a container waits in vain.
+var stuck = map[string]string{
+	"ImagePullBackOff":           "kubectl describe pod shows why: is the name right, and does it take a pull_secret?",
+	"InvalidImageName":           "write image = \"REGISTRY/NAME:TAG\"",
+	"ErrImageNeverPull":          "the node must have the image already, or a rule that lets it pull it",
+	"CreateContainerConfigError": "kubectl describe pod shows what it lacks; does its rule want user = 1000?",
+	"CreateContainerError":       "kubectl describe pod shows why",
+	"RunContainerError":          "the image must have a shell, /bin/sh",
+}
+
+// hopeless refuses a pod that will not run.
+func (i *item) hopeless() error {
+	for _, c := range i.Status.ContainerStatuses {
+		if w := c.State.Waiting; w != nil && stuck[w.Reason] != "" {
+			return &remote.Denied{Code: "image", Text: w.Reason + ": " + plain.Brief(w.Message, 500), Hint: stuck[w.Reason]}
+		}
+		if d := c.State.Terminated; d != nil && strings.HasPrefix(d.Reason, "StartError") {
+			return &remote.Denied{Code: "image", Text: d.Reason + ": " + plain.Brief(d.Message, 500),
+				Hint: stuck["RunContainerError"]}
+		}
+	}
+	if i.over() {
+		exit := i.exit()
+		return &remote.Denied{Code: "capacity", Text: exit.Text, Hint: exit.Hint}
+	}
+	return nil
+}
+
+// exit is how a job ended whose pod is over, or whose container was started again, and that left no exit.
+func (i *item) exit() remote.Exit {
+	s := i.Status
+	var words []string
+	say := func(reason, message string, code int) {
+		if code != 0 && message == "" {
+			message = fmt.Sprintf("status %d", code)
+		}
+		if text := strings.TrimSuffix(strings.TrimPrefix(reason+": "+message, ": "), ": "); text != "" {
+			words = append(words, plain.Brief(text, 500))
+		}
+	}
+	say(s.Reason, s.Message, 0)
+	if reason, message, ok := i.condition("DisruptionTarget", "True"); ok && s.Reason == "" {
+		say(reason, message, 0)
+	}
+	for _, c := range s.ContainerStatuses {
+		if d := cmp.Or(c.State.Terminated, c.LastState.Terminated); d != nil && s.Reason == "" {
+			say(d.Reason, d.Message, d.ExitCode)
+		}
+	}
+	what := "the pod ended"
+	if !i.over() {
+		what = "the pod was started again"
+	}
+	e := remote.Exit{End: remote.Lost, Text: strings.Join(append([]string{what}, words...), ": "),
+		Hint: "its unfinished workloads can go to another pod"}
+	switch {
+	case s.Reason == "DeadlineExceeded":
+		e.End = remote.Limited
+	case strings.Contains(e.Text, "OOMKilled"):
+		e.Hint = "raise memory"
+	}
+	return e
+}
+
+// found are a job's objects.
+type found struct {
+	job *item // nil in a table with pod
+	pod *item
+}
+
+// get reads objects.
+func (p *Provider) get(ctx context.Context, args ...string) ([]item, error) {
+	out := &plain.Buffer{Limit: 256 << 20}
+	if err := p.kubectl.Do(ctx, nil, out, append([]string{"get", "--output=json"}, args...)...); err != nil {
+		return nil, err
+	}
+	var list struct {
+		item
+		Items []item
+	}
+	if text := bytes.TrimSpace(out.Bytes()); len(text) == 0 {
+		return nil, nil
+	} else if err := json.Unmarshal(text, &list); err != nil {
+		return nil, fmt.Errorf("kubectl get: %w", err)
+	}
+	if list.Kind != "List" && list.Kind != "" && !strings.HasSuffix(list.Kind, "List") {
+		return []item{list.item}, nil
+	}
+	return list.Items, nil
+}
+
+// look asks for the job's objects.
+func (p *Provider) look(ctx context.Context, d *data) (f found, err error) {
+	args := []string{"jobs.batch,pods", "--selector=" + labelName + "=" + d.Name}
+	if d.Name == "" {
+		args = []string{"pods", d.Pod, "--ignore-not-found"}
+	}
+	all, err := p.get(ctx, args...)
+	for n := range all {
+		switch i := &all[n]; i.Kind {
+		case "Job":
+			f.job = i
+		case "Pod":
+			if f.pod == nil || f.pod.over() {
+				f.pod = i
+			}
+		}
+	}
+	return f, err
+}
+
+// refused tells why the cluster makes no pod of a Job, by its events; "" where it does, or where they are not shown.
+func (p *Provider) refused(ctx context.Context, d *data) string {
+	out := &plain.Buffer{Limit: 1 << 20}
+	err := p.kubectl.Do(ctx, nil, out, "get", "events", "--field-selector=reason=FailedCreate,involvedObject.kind=Job,"+
+		"involvedObject.name="+d.Name, "--output=jsonpath={.items[-1:].message}")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(out.String())
+}
+
+// wait waits until a pod of the Job runs, and tells what it waits for.
+func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.State)) (*item, error) {
+	last, told := "it has no pod", remote.State{}
+	deadline := time.Now().Add(p.config.Pending)
+	for pause := p.pace; ; pause = min(2*pause, 20*p.pace) {
+		f, err := p.look(ctx, d)
+		if err != nil && remote.CodeOf(err) != "unreachable" {
+			return nil, err
+		}
+		phase := remote.Queued
+		switch {
+		case err != nil:
+			phase, last = remote.Away, err.Error()
+		case f.job == nil:
+			return nil, &remote.Denied{Code: "no-such", Text: "its Job was deleted while it waited"}
+		case f.pod != nil && f.pod.running(""):
+			return f.pod, nil
+		case f.pod != nil:
+			if err := f.pod.hopeless(); err != nil {
+				return nil, err
+			}
+			if last = f.pod.waiting(); !strings.HasPrefix(last, "Unschedulable") {
+				phase = remote.Starting
+			}
+		case f.job.Spec.Suspend:
+			last = "suspended, until queue " + p.config.Queue + " admits it"
+		default:
+			if why := p.refused(ctx, d); why != "" {
+				return nil, denied("capacity", why, "kubectl describe job "+d.Name+" shows more")
+			}
+		}
+		if s := (remote.State{Phase: phase, Text: last}); tell != nil && s != told {
+			told = s
+			tell(s)
+		}
+		if _, message, failed := failure(f.job); failed {
+			return nil, &remote.Denied{Code: "capacity", Text: message}
+		}
+		if time.Now().After(deadline) {
+			return nil, &remote.Denied{Code: "capacity", Text: fmt.Sprintf("no pod runs after %v: %s", p.config.Pending, last),
+				Hint: "kubectl describe nodes shows what is free; check gpu, node_selector and tolerations, or raise pending"}
+		}
+		if err := remote.Sleep(ctx, pause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// denied refuses a job with what the cluster says, and code and hint where it is not known what that means.
+func denied(code, text, hint string) error {
+	if d := host.Refused(text); d != nil {
+		return d
+	}
+	return &remote.Denied{Code: code, Text: plain.Brief(text, 1000), Hint: hint}
+}
+
+// failure tells why the cluster gave a Job up; ok is false where it did not.
+func failure(job *item) (reason, message string, ok bool) {
+	if job == nil {
+		return "", "", false
+	}
+	return job.condition("Failed", "True")
+}
