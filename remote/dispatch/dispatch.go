@@ -778,7 +778,14 @@ func (d *Dispatcher) end(provider remote.Provider, j *Job, exit remote.Exit) end
 		d.collect(context.Background(), provider, j)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if held = provider.Release(ctx, *j.Handle); held != nil {
+		for wait := time.Second / 2; ; wait *= 2 { // a host that has just told the end may have lost a connection only
+			held = provider.Release(ctx, *j.Handle)
+			if remote.CodeOf(held) != "unreachable" || exit.End == remote.Lost || wait > 2*time.Second ||
+				remote.Sleep(ctx, wait) != nil {
+				break
+			}
+		}
+		if held != nil {
 			d.warn(j, "it may still run: "+plain.Brief(said(j, held), 300), "")
 		}
 	}

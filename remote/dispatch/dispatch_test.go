@@ -708,6 +708,24 @@ func TestHeld(t *testing.T) {
 	f.check(2)
 }
 
+// A connection that is lost just when a job has ended is no reason to leave the job on its host.
+func TestReleaseCut(t *testing.T) {
+	f := newFixture(t, 2, map[string]map[string]any{"a": {}})
+	n := 0
+	f.scripted("a").release = func() error {
+		if n++; n < 3 {
+			return unreachable("a")
+		}
+		return nil
+	}
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 2 || !f.plan.Done {
+		t.Errorf("got %+v, %v, done %v", got, err, f.plan.Done)
+	}
+	if r := f.check(2); len(r.Warnings) > 0 {
+		t.Errorf("warnings: got %+v", r.Warnings)
+	}
+}
+
 // A workload that a host cannot judge goes to another host, and not to another place of the same one.
 func TestFailedElsewhere(t *testing.T) {
 	const fails = `

@@ -449,7 +449,7 @@ func (r *result) twice(dir string) {
 }
 
 // leftBound is how long what is ending may take to end.
-const leftBound = time.Minute
+const leftBound = 3 * time.Minute
 
 // leftovers looks for what a run leaves on the hosts and on the client.
 func (w *world) leftovers(ctx context.Context, r *result) {
