@@ -149,7 +149,7 @@ var faults = []struct{ words, code, hint string }{
 		"credentials", "log in to the cluster again: kubectl get pods must work without a question"},
 	{`x509|certificate`, "host-key", "the cluster's certificate is not the one that the kubeconfig trusts: get a new one"},
 	{`context .* does not exist|no context exists|current-context|invalid configuration|error loading config|` +
-		`localhost:8080|stat .*no such file`, "no-such", "kubectl config get-contexts; set context in the table, or KUBECONFIG"},
+		`localhost:8080|(?m)^error: stat .*no such file`, "no-such", "kubectl config get-contexts; set context in the table, or KUBECONFIG"},
 	{`/bin/sh.*(no such file|not found)|(no such file|not found).*/bin/sh`, "image", "its image must have a shell"},
 	{`completed pod|container not found|pod does not exist|NotFound|container .* is not valid`, "no-such",
 		"kubectl get pods shows those that run"},
