@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -18,9 +19,11 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/device"
+	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/ui"
+	"fisub/internal/usage"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
 	"fisub/remote/providers"
@@ -32,6 +35,7 @@ type remoteOptions struct {
 	session.Options
 	jobs                jobs.Options
 	on, solution        string
+	resume              string
 	yes, dryRun, detach bool
 	maxCost             *float64
 }
@@ -59,9 +63,15 @@ func (a *app) remoteCommand() *cli.Command {
 			boolFlag(&o.detach, "detach", "end when the hosts have taken the jobs"),
 			timeFlag(&o.jobs.Limit, "limit-time", "end a job on its host after `TIME`", "limit of the table, else 30m"),
 			boolFlag(&o.jobs.Busy, "busy", "run also on a GPU that another process uses"),
+			stringFlag(&o.resume, "resume", "run what has no verdict in the remote `RUN`", ""),
 			solutionFlag(&o.solution), baselineFlag(&o.Baseline), strictFlag(&o.jobs.Strict),
 		}, workloadFlags(&o.Options)...),
-		Action:      func(c *cli.Context) error { return a.remote(c.Context, o) },
+		Action: func(c *cli.Context) error {
+			if o.resume != "" {
+				return a.remoteResume(c, o)
+			}
+			return a.remote(c.Context, o)
+		},
 		Subcommands: a.remoteCommands(),
 	}
 }
@@ -143,6 +153,73 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 		kept = false // nothing has run, and the folder says nothing that was not said
 	}
 	return err
+}
+
+// remoteResume runs what has no verdict in a run whose jobs are over, as it was packed then.
+func (a *app) remoteResume(c *cli.Context, o remoteOptions) error {
+	for _, name := range c.LocalFlagNames() {
+		if !slices.Contains([]string{"resume", "on", "yes", "max-cost", "detach", "limit-time", "busy", "strict"}, name) {
+			return usage.Errorf("leave it out, or start a new run", "--resume goes on with what the run has: --%s", name)
+		}
+	}
+	folder, old, plan, err := a.attached(o.resume)
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	lacking := jobs.Lacking(plan, old)
+	if len(lacking) == 0 {
+		a.term.Note("run %s: each of its workloads has a verdict", plan.Run.ID)
+		return a.told(plan, old)
+	}
+	tables, err := a.Tables()
+	if err != nil {
+		return err
+	}
+	var names []string
+	if o.on != "" {
+		if names, err = jobs.Chosen(tables, o.on, false); err != nil {
+			return err
+		}
+	}
+	before, err := jobs.Open(tables, plan)
+	if err != nil {
+		return err
+	}
+	defer before.Close()
+	open, commons, err := providers.OpenAll(tables, names)
+	if err != nil {
+		return err
+	}
+	defer open.Close()
+	all := maps.Clone(open)
+	maps.Copy(all, before) // jobs of before are followed by it
+	files, err := jobs.Files(c.Context, folder.Path(), plan)
+	if err != nil {
+		return err
+	}
+	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: all, Old: old, Files: files, Detach: o.detach,
+		Events: event.NewStream(folder.Record)}
+	if n, err := d.Reopen(c.Context); err != nil {
+		a.term.Warn(explain.Error(err))
+	} else if n > 0 {
+		a.term.Note("%s may have results that the run lacks: they are fetched first", plain.Count(n, "job"))
+	}
+	if err := jobs.Again(plan, o.jobs, len(lacking), names, all, commons); err != nil {
+		return err
+	}
+	a.term.Note("resumed    %s: %d of %s have no verdict", plan.Run.ID, len(lacking),
+		plain.Count(len(plan.Run.Workloads), "workload"))
+	if o.maxCost != nil {
+		plan.MaxCost = *o.maxCost
+	}
+	if !a.agreed(c.Context, o.yes, "start?") {
+		return nil
+	}
+	if err := dispatch.Unmark(folder.Path()); err != nil {
+		return err
+	}
+	return a.dispatch(c.Context, d, folder, old)
 }
 
 func (a *app) showPlan(p *dispatch.Plan, spec bundle.Spec, size int64) {
@@ -242,12 +319,27 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	stopping, abort := context.WithCancel(context.Background())
+	defer abort()
 	over := make(chan struct{})
 	decided := make(chan bool, 1) // whether the jobs are to stop
 	go func() {
 		decided <- a.decide(signals, over)
-		signal.Stop(signals) // the next one ends the program at once
 		cancel()
+		for n := 0; ; n++ {
+			select {
+			case <-stopping.Done():
+				return
+			case <-signals:
+			}
+			if n > 0 {
+				signal.Stop(signals) // the next one ends the program at once
+				abort()
+				return
+			}
+			a.term.Note("not over yet; once more ends fisub, and jobs may go on: fisub remote cancel %s ends them",
+				d.Plan.Run.ID)
+		}
 	}()
 	result, err := d.Run(running)
 	close(over)
@@ -265,14 +357,9 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 		_, err := fmt.Fprintln(a.stdout, d.Plan.Run.ID)
 		return err
 	case errors.Is(err, context.Canceled) && stop:
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		defer cancel()
-		a.term.Note("stopping %s", plain.Count(len(d.Plan.Active()), "job"))
-		if err := d.Cancel(ctx); err != nil {
-			return err
-		}
-		a.term.Error("interrupted: all jobs are stopped", "")
-		return shown(exitInterrupted)
+		return a.stop(stopping, d, "interrupted")
+	case errors.Is(err, dispatch.ErrCancelled):
+		return a.stop(stopping, d, err.Error())
 	case errors.Is(err, context.Canceled):
 		a.sayAttach(d.Plan)
 		return shown(exitInterrupted)
@@ -283,19 +370,46 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 		return err
 	}
 	a.sayHeld(d.Plan)
+	if result.Missing > 0 {
+		a.term.Note("run what has no verdict with: fisub remote --resume %s", d.Plan.Run.ID)
+	}
 	a.term.Note("run folder %s", session.Relative(folder.Path()))
 	return verdictOf(result, d.Plan.Strict)
 }
 
-// sayHeld says which jobs of a run that is over may still run.
-func (a *app) sayHeld(p *dispatch.Plan) {
+// stop ends the jobs of a run, and says why and which may go on. ctx ends the attempt.
+func (a *app) stop(ctx context.Context, d *dispatch.Dispatcher, why string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	a.term.Note("stopping %s", plain.Count(len(d.Plan.Active()), "job"))
+	err := d.Cancel(ctx)
+	left := d.Plan.Active()
+	if err == nil && len(left) == 0 {
+		a.term.Error(why+": all jobs are stopped", "")
+		return shown(exitInterrupted)
+	}
+	if err != nil {
+		a.term.Warn(explain.Error(err))
+	}
+	a.term.Error(fmt.Sprintf("%s: %s may still run: %s", why, plain.Count(len(left), "job"), places(left)),
+		"when the host can be reached: fisub remote cancel "+d.Plan.Run.ID+"; the jobs' limit ends them in any case")
+	return shown(exitError)
+}
+
+// places names those of jobs.
+func places(jobs []*dispatch.Job) string {
 	var where []string
-	for _, j := range p.Active() {
+	for _, j := range jobs {
 		where = append(where, j.Place.String())
 	}
-	if len(where) > 0 {
+	return strings.Join(where, ", ")
+}
+
+// sayHeld says which jobs of a run that is over may still run.
+func (a *app) sayHeld(p *dispatch.Plan) {
+	if held := p.Active(); len(held) > 0 {
 		a.term.Note("%s may still run: %s; fisub remote gc ends it when the host can be reached, its limit in any case",
-			plain.Count(len(where), "job"), strings.Join(where, ", "))
+			plain.Count(len(held), "job"), places(held))
 	}
 }
 

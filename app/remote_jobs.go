@@ -48,15 +48,18 @@ func (a *app) remoteCommands() []*cli.Command {
 
 // attached opens the run folder of the remote run that arg names, with its plan.
 func (a *app) attached(arg string) (*runs.Folder, *runs.Run, *dispatch.Plan, error) {
-	id, _, err := jobs.Find(a.Root(), arg)
+	id, plan, err := jobs.Find(a.Root(), arg)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	folder, old, err := runs.Attach(a.Root(), id)
-	if err != nil {
-		return nil, nil, nil, usage.Invalid(err)
+	if errors.Is(err, runs.ErrRunning) && plan.Client != "" {
+		err = fmt.Errorf("%w, %s", err, plan.Client)
 	}
-	plan, err := dispatch.Load(folder.Path()) // again: another process may have written it before the lock was free
+	if err != nil {
+		return nil, nil, plan, usage.Invalid(err)
+	}
+	plan, err = dispatch.Load(folder.Path()) // again: another process may have written it before the lock was free
 	if err != nil {
 		folder.Close()
 		return nil, nil, nil, err
@@ -156,8 +159,14 @@ func (a *app) remoteLs() error {
 	return nil
 }
 
+// deaf is for how long a process that follows a run may not see that the run is to end.
+const deaf = 15 * time.Second
+
 func (a *app) remoteCancel(ctx context.Context, arg string) error {
 	folder, old, plan, err := a.attached(arg)
+	if errors.Is(err, runs.ErrRunning) {
+		return a.cancelFollowed(ctx, plan)
+	}
 	if err != nil {
 		return err
 	}
@@ -174,6 +183,52 @@ func (a *app) remoteCancel(ctx context.Context, arg string) error {
 	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Old: old,
 		Events: event.NewStream(folder.Record)}
 	return errors.Join(a.cancel(ctx, d), d.Events.Err())
+}
+
+// cancelFollowed has the process that follows a run end its jobs, and ends them itself where that does not listen.
+func (a *app) cancelFollowed(ctx context.Context, plan *dispatch.Plan) error {
+	id, client := plan.Run.ID, cmp.Or(plan.Client, "another process")
+	dir := filepath.Join(a.Root(), runs.Dir, id)
+	if err := dispatch.Mark(dir); err != nil {
+		return err
+	}
+	a.term.Note("run %s is followed by %s, which is told to end its jobs", id, client)
+	for end := time.Now().Add(deaf); ; {
+		if r, _ := runs.Read(dir); r == nil || !r.Running {
+			return a.remoteCancel(ctx, id)
+		}
+		plan, err := dispatch.Load(dir)
+		if err != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			if err := a.release(ctx, plan); err != nil {
+				return err
+			}
+			a.term.Error(fmt.Sprintf("run %s: its jobs are ended, but %s does not answer", id, client),
+				"end that process; fisub remote attach "+id+" then shows what the run has")
+			return shown(exitError)
+		}
+		if err := remote.Sleep(ctx, time.Second/4); err != nil {
+			return err
+		}
+	}
+}
+
+// release ends the jobs of a run whose folder another process has.
+func (a *app) release(ctx context.Context, plan *dispatch.Plan) error {
+	open, err := a.openPlan(plan)
+	if err != nil {
+		return err
+	}
+	defer open.Close()
+	var faults []error
+	for _, j := range plan.Active() {
+		if j.Handle != nil {
+			faults = append(faults, open[j.Place.Table].Release(ctx, *j.Handle))
+		}
+	}
+	return errors.Join(faults...)
 }
 
 // cancel ends the jobs of a run, and says how many it has ended and which may go on.
@@ -248,6 +303,7 @@ func (a *app) remoteHosts(ctx context.Context, on string) error {
 			if h.Err != nil {
 				down = shown(exitError)
 				l.Error, l.Hint = explain.Error(h.Err)
+				l.Error = strings.TrimPrefix(l.Error, name+": "+h.Name+": ") // they have columns
 			}
 			lines = append(lines, l)
 			rows = append(rows, []string{l.Table, l.Name, l.State, cmp.Or(l.Error, l.Detail)})

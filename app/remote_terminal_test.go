@@ -237,6 +237,15 @@ func TestRemoteTerminal(t *testing.T) {
 			s.sees("interrupted: all jobs are stopped", 1)
 			ended()
 
+			// Whoever is impatient does not end fisub before it has ended the jobs.
+			s = open("remote", "--yes")
+			s.types(ctrlC)
+			s.sees("stopping 1 job", 1)
+			s.types(ctrlC)
+			s.ends(exitInterrupted)
+			s.sees("interrupted: all jobs are stopped", 1)
+			ended()
+
 			// While a job is being sent and begun, too.
 			s = b.terminal(t, "remote", "--yes", "--limit", "2")
 			for n := range 5 {

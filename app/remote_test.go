@@ -459,6 +459,108 @@ func TestRemoteSignals(t *testing.T) {
 	nothingIn(t, work)
 }
 
+// awaitJob waits until a job below the work folder has begun.
+func (b *remoteBench) awaitJob(work string) {
+	b.t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if states, _ := filepath.Glob(filepath.Join(work, "jobs/*/agent.json")); len(states) > 0 {
+			return
+		}
+	}
+	b.t.Fatal("no job begins")
+}
+
+// cancel reaches a run that another process follows, also one that does not answer; the run stays cancelled.
+func TestRemoteCancelFollowed(t *testing.T) {
+	work := t.TempDir()
+	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work))
+	for _, deaf := range []bool{false, true} {
+		client := b.command("remote")
+		var said bytes.Buffer
+		client.Stdout, client.Stderr = &said, &said
+		if err := client.Start(); err != nil {
+			t.Fatal(err)
+		}
+		b.awaitJob(work)
+		process := fmt.Sprintf("process %d on ", client.Process.Pid)
+		b.fisub(2, "remote", "attach", "last")
+		if text := b.stderr.String(); !strings.Contains(text, process) {
+			t.Errorf("attach: got %s, want it to name %s", text, process)
+		}
+		status := 0
+		if deaf {
+			status = 1
+			if err := client.Process.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.fisub(status, "remote", "cancel", "last")
+		if text := b.stderr.String(); !strings.Contains(text, process) {
+			t.Errorf("deaf %v: got %s, want it to name %s", deaf, text, process)
+		}
+		nothingIn(t, work)
+		if deaf {
+			_ = client.Process.Kill()
+		}
+		_ = client.Wait()
+		if got := client.ProcessState.ExitCode(); !deaf && (got != exitInterrupted ||
+			!strings.Contains(said.String(), "cancelled by another process: all jobs are stopped")) {
+			t.Errorf("the client: exit status %d\n%s", got, &said)
+		}
+		_ = b.command("remote", "attach", "last").Run()
+		if plan, err := dispatch.Load(b.lastFolder()); err != nil || len(plan.Jobs) != 1 || len(plan.Active()) != 0 {
+			t.Errorf("after attach: got %+v, %v, want the one job, ended", plan, err)
+		}
+		nothingIn(t, work)
+		if got := b.fisub(0, "remote", "ls"); !strings.Contains(strings.Split(got, "\n")[1], " cancelled ") {
+			t.Errorf("ls: got %s", got)
+		}
+	}
+}
+
+// A run over two hosts of which one cannot be reached: an interrupt and cancel say what may go on, cancel ends what it
+// reaches, and no command begins anything anew.
+func TestRemoteCancelAway(t *testing.T) {
+	f := sshdtest.New(t, 2)
+	b := newRemoteBench(t,
+		fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\"]\nssh_config = %q\ngpu = \"none\"\n",
+			f.Config))
+	works := []string{filepath.Join(f.Daemons[0].Home, ".cache/fisub/remote"),
+		filepath.Join(f.Daemons[1].Home, ".cache/fisub/remote")}
+	client := b.command("remote")
+	var said bytes.Buffer
+	client.Stdout, client.Stderr = &said, &said
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitJob(works[0])
+	b.awaitJob(works[1])
+	f.Daemons[1].Stop()
+	_ = client.Process.Signal(os.Interrupt)
+	_ = client.Wait()
+	if got := client.ProcessState.ExitCode(); got != exitError ||
+		!strings.Contains(said.String(), "interrupted: 1 job may still run: lab: h2 gpu 0") ||
+		!strings.Contains(said.String(), "fisub remote cancel ") {
+		t.Errorf("SIGINT: exit status %d\n%s", got, &said)
+	}
+	nothingIn(t, works[0])
+	b.fisub(1, "remote", "cancel", "last")
+	if text := b.stderr.String(); !strings.Contains(text, "1 job may still run") {
+		t.Errorf("cancel: got %s", text)
+	}
+	if got := b.fisub(0, "remote", "ls"); !strings.Contains(got, " cancelled, 1 may still run ") {
+		t.Errorf("ls: got %s", got)
+	}
+	f.Daemons[1].Start(t)
+	_ = b.command("remote", "attach", "last").Run()
+	for _, work := range works {
+		nothingIn(t, work)
+	}
+	if got := b.fisub(0, "remote", "ls"); !strings.Contains(got, " cancelled ") {
+		t.Errorf("ls: got %s", got)
+	}
+}
+
 // gc ends what no run waits for: here a job whose run folder is gone, and one of another folder only with --all.
 func TestRemoteGC(t *testing.T) {
 	work := t.TempDir()
@@ -467,6 +569,10 @@ func TestRemoteGC(t *testing.T) {
 	id := strings.TrimSpace(b.fisub(0, "remote", "--detach", "--limit", "1"))
 	if got := b.fisub(0, "remote", "ls"); !strings.Contains(got, id) || !strings.Contains(got, "detached") {
 		t.Errorf("ls: got %s", got)
+	}
+	// logs -f ends with the jobs, also where nobody follows the run.
+	if got := b.fisub(0, "remote", "logs", "-f", id); !strings.Contains(got, "exited with 0") {
+		t.Errorf("logs: got %s", got)
 	}
 	b.fisub(0, "remote", "gc", "--yes")
 	if entries, _ := os.ReadDir(agent.Jobs(work)); len(entries) != 1 {

@@ -47,6 +47,7 @@ func Error(err error) (text, hint string) {
 		invalid *trace.ValidationError
 		syntax  *json.SyntaxError // of a run's files
 		run     *runs.UnknownError
+		nothing *runs.NothingError
 		crossed *worker.Error
 		timers  *bench.TimerError
 		temp    *fs.PathError
@@ -84,6 +85,8 @@ func Error(err error) (text, hint string) {
 		hint = ended.Exit.Hint
 	case errors.As(err, &mismatch):
 		hint = "run both on the same definition, on GPUs of one model, with the same timer"
+	case errors.As(err, &nothing):
+		hint = "fisub remote logs " + nothing.ID + " shows what the host said"
 	case errors.Is(err, runs.ErrEmpty):
 		hint = "nothing of it is left: start a new run"
 	case errors.Is(err, runs.ErrNoRun):

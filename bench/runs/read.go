@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"fisub/bench/stats"
@@ -36,16 +37,23 @@ type Run struct {
 	Origins map[string]int64 `json:"-"`
 
 	Bare bool `json:"-"` // it has no events, so that nothing tells how it ended
+
+	// Ending says how the last job of a remote run ended that no host has run: "refused: ..."; "" for others.
+	Ending string `json:"-"`
 }
 
 // State is "running", "killed" (it has no end), "incomplete" (its end came before all workloads had a verdict) or
-// "done"; "" where a folder without events does not tell.
+// "done"; for a remote run that no host has run the word for that, such as "refused"; "" where a folder without events
+// does not tell.
 func (r *Run) State() string {
 	switch {
 	case r.Running:
 		return "running"
 	case r.Bare:
 		return ""
+	case r.Ending != "":
+		word, _, _ := strings.Cut(r.Ending, ":")
+		return strings.Fields(word + " ended")[0]
 	case r.Done == nil:
 		return "killed"
 	case r.Done.Missing > 0:
@@ -183,11 +191,22 @@ func Read(path string) (*Run, error) {
 	} else {
 		r.Running = true
 	}
+	if r.Run == nil && r.Ending != "" {
+		return r, &NothingError{r.ID, r.Ending}
+	}
 	if r.Run == nil {
 		return r, fmt.Errorf("run %s: %w", r.ID, ErrEmpty)
 	}
 	return r, nil
 }
+
+// A NothingError says that no host has run any of a remote run. It is an ErrEmpty.
+type NothingError struct{ ID, Ending string }
+
+func (e *NothingError) Error() string {
+	return "run " + e.ID + ": nothing has run: " + plain.Line(e.Ending)
+}
+func (e *NothingError) Unwrap() error { return ErrEmpty }
 
 // maxHeader bounds a run.json that is read alone, in bytes.
 const maxHeader = 16 << 20
@@ -239,12 +258,14 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 			return fmt.Errorf("the run has schema %.40q, and this fisub knows %s only: take fisub %.40q", e.Run.Schema,
 				event.Schema, e.Run.Fisub)
 		case e.Run != nil:
-			r.Run, r.Done = e.Run, nil
+			r.Run, r.Done, r.Ending = e.Run, nil, ""
 		case e.JobState != nil && e.JobState.Device != nil && e.JobState.Host != nil:
 			place := Place{e.Place, *e.JobState.Device, *e.JobState.Host}
 			if !slices.ContainsFunc(r.Places, func(p Place) bool { return p.Name == place.Name }) {
 				r.Places = append(r.Places, place)
 			}
+		case e.JobState != nil && e.JobState.Phase == "ended" && r.Run == nil:
+			r.Ending = e.JobState.Text
 		case e.Started != nil:
 			begun[e.Workload] = true
 			delete(samples, e.Workload)

@@ -319,7 +319,7 @@ func (d *Dispatcher) prepare() error {
 		for _, row := range d.Old.Rows {
 			if row.Evaluated == nil && len(row.Findings) == 0 { // another host may be able to judge it
 				at := slices.IndexFunc(d.Plan.Places, func(p Place) bool { return p.String() == row.Place })
-				if at >= 0 {
+				if at >= 0 && d.Plan.Before == 0 {
 					d.cannot(row.UUID, d.Plan.Places[at])
 				}
 				continue
@@ -332,7 +332,8 @@ func (d *Dispatcher) prepare() error {
 			}
 		}
 	}
-	return d.change(func() {})
+	host, _ := os.Hostname()
+	return d.change(func() { d.Plan.Client = fmt.Sprintf("process %d on %s", os.Getpid(), host) })
 }
 
 func (d *Dispatcher) affords(p Place) bool {

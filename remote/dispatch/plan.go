@@ -243,7 +243,11 @@ func (p *Plan) affords(place Place) bool {
 		return true
 	}
 	usd, _ := place.bill().Most(p.Limit)
-	for _, j := range p.Jobs {
+	jobs := p.Jobs
+	if p.MaxCost == 0 {
+		jobs = jobs[p.Before:]
+	}
+	for _, j := range jobs {
 		usd += j.most(p.Limit)
 	}
 	return usd <= most*(1+1e-9) // sums of the same numbers in another order

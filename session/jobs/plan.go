@@ -111,6 +111,25 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 	return &Order{Plan: plan, Spec: spec, Baseline: u.Baseline, solution: s.Solution}, nil
 }
 
+// Again makes a plan whose jobs are over one that runs what has no verdict, on the tables of those names, or where there
+// are none on the places that it has. What o leaves open stays.
+func Again(plan *dispatch.Plan, o Options, lacking int, names []string, open providers.Set,
+	commons map[string]providers.Terms) error {
+	for _, name := range names {
+		if gpu := strings.ToLower(commons[name].GPU); gpu != "" && gpu != cmp.Or(plan.GPU, "none") {
+			return usage.Errorf("start a new run there", "--resume: the run is for GPU %s, remote.%s has %s",
+				cmp.Or(plan.GPU, "none"), name, gpu)
+		}
+	}
+	if len(names) > 0 {
+		plan.Places = places(o, lacking, names, open, commons)
+	}
+	plan.Limit = cmp.Or(o.Limit, plan.Limit)
+	plan.Busy, plan.Strict = plan.Busy || o.Busy, plan.Strict || o.Strict
+	plan.Before, plan.Race, plan.Done = len(plan.Jobs), false, false
+	return nil
+}
+
 // common gives the GPU and the limit of all jobs: those of the options, else of the tables, of which the shortest limit
 // counts.
 func common(o Options, names []string, commons map[string]providers.Terms) (gpu string, limit time.Duration, err error) {

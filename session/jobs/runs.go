@@ -57,13 +57,14 @@ func lineOf(dir string) (l Line, err error) {
 	if r != nil {
 		l.Passed, _ = r.Passed()
 	}
+	lacks := len(Lacking(plan, r)) > 0
 	switch {
 	case r != nil && r.Running:
 		l.State = "running"
-	case plan.Done, len(Lacking(plan, r)) == 0:
-		l.State = "done"
-	case dispatch.Marked(dir):
+	case lacks && dispatch.Marked(dir):
 		l.State = "cancelled"
+	case plan.Done, !lacks:
+		l.State = "done"
 	}
 	l.Cost, _ = plan.Cost()
 	for _, j := range plan.Jobs {
@@ -301,19 +302,25 @@ func Logs(ctx context.Context, dir string, open providers.Set, follow bool, line
 		return err
 	}
 	defer remove()
+	f := &follower{over: map[string]bool{}}
+	ctx, cancel := context.WithCancel(ctx)
+	defer f.group.Wait()
+	defer cancel()
 	read := map[string]int{} // bytes, by job
 	for {
 		plan, err := dispatch.Load(dir)
 		if err != nil {
 			return err
 		}
+		// Which jobs go on is asked first: what the others have said is then there.
+		last := !follow || !f.live(ctx, dir, plan, open)
 		for _, j := range plan.Jobs {
 			text, err := logOf(ctx, dir, temp, open, j)
 			if err != nil {
 				return err
 			}
 			text = text[min(read[j.ID], len(text)):]
-			if j.Ended == nil {
+			if j.Ended == nil && !last {
 				text = text[:strings.LastIndexByte(text, '\n')+1] // half a line comes whole the next time
 			}
 			read[j.ID] += len(text)
@@ -323,14 +330,55 @@ func Logs(ctx context.Context, dir string, open providers.Set, follow bool, line
 				}
 			}
 		}
-		if !follow || len(plan.Active()) == 0 {
-			return nil
+		if last {
+			return errors.Join(f.faults...)
 		}
 		if err := remote.Sleep(ctx, time.Second); err != nil {
 			return err
 		}
 	}
 }
+
+// A follower finds out when jobs end that no process may follow.
+type follower struct {
+	group  sync.WaitGroup
+	mu     sync.Mutex
+	over   map[string]bool // the jobs that are watched: whether they have ended
+	faults []error         // of hosts that do not say
+}
+
+// live tells whether a job of the plan goes on, or is still to begin.
+func (f *follower) live(ctx context.Context, dir string, plan *dispatch.Plan, open providers.Set) (live bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, j := range plan.Active() {
+		over, watched := f.over[j.ID]
+		switch {
+		case j.Handle == nil: // it begins where somebody follows the run
+			r, _ := runs.Read(dir)
+			live = live || r != nil && r.Running
+			continue
+		case !watched:
+			f.over[j.ID] = false
+			f.group.Go(func() {
+				_, err := open[j.Place.Table].Wait(ctx, *j.Handle, 0, nobody{})
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				if f.over[j.ID] = true; err != nil {
+					f.faults = append(f.faults, err)
+				}
+			})
+		}
+		live = live || !over
+	}
+	return live
+}
+
+// nobody is a Watcher that drops what it is told.
+type nobody struct{}
+
+func (nobody) Write(p []byte) (int, error) { return len(p), nil }
+func (nobody) State(remote.State)          {}
 
 // logOf is the log of a job as far as it is known: in the run folder dir, or on its host, from where it is brought
 // below temp.
