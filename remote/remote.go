@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// A Job is one run of the agent on one host. It is sent as JSON, so it holds no secret.
+// A Job is one run of the agent on one host. It is sent as JSON, and holds no secret but its Key.
 type Job struct {
 	ID     string            `json:"id"`    // unique; at most 63 of a-z, 0-9 and "-": it names folders, jobs and tags
 	Files  []File            `json:"files"` // the bundle; at least the program
@@ -32,6 +32,10 @@ type Job struct {
 
 	// Tell is told for what a Submit waits that takes long; it may be nil.
 	Tell func(State) `json:"-"`
+
+	// Key is that of the Seal with which the agent signs what it says; "" where it signs nothing. Before anything of the
+	// submission runs, no file that it can read holds the key any more: the agent takes it out of its copy of the job.
+	Key string `json:"key,omitempty"`
 }
 
 // A File is one file of a bundle. Its content is known by its hash, so a provider that holds it already does not send
@@ -66,6 +70,9 @@ type Handle struct {
 	Job      string          `json:"job"`      // Job.ID
 	Place    Place           `json:"place"`
 	Data     json.RawMessage `json:"data"` // the provider's own
+
+	// Key is that of the Job, for a Wait that is to know the agent's Exit from one that the submission has written.
+	Key string `json:"-"`
 }
 
 // NewHandle gives a handle; data must be what JSON can hold.
@@ -103,6 +110,9 @@ type Exit struct {
 	Code int    `json:"code"`           // exit status; 128 and the signal's number for a signal; with Exited only
 	Text string `json:"text,omitempty"` // what happened, in one line; the provider's own words where it has some
 	Hint string `json:"hint,omitempty"` // what to do about it
+
+	Lines int64  `json:"lines,omitempty"` // of the stream; with a MAC only
+	MAC   string `json:"mac,omitempty"`   // by the job's Seal: the agent says so, and nobody else; "" where it is not known
 }
 
 // A Phase is what a job that has not ended does.
@@ -151,6 +161,8 @@ type Provider interface {
 	// to believe that the job will say nothing more. That its host is out of reach, or does not let the user in any more,
 	// is none: Wait then gives up with the *Denied at the latest after the time that the table sets for that, or never.
 	// The job goes on then, as where ctx ends first. Waiting for a job that has ended, or a second time, is allowed.
+	// Where h has a Key, an exit.json that the agent has not signed ends no job while the agent may live, and says of no
+	// job that its program exited.
 	Wait(ctx context.Context, h Handle, from int64, w Watcher) (Exit, error)
 
 	// Collect copies the job's log into the folder dst, which exists: agent.LogName, and what else the job left beside its

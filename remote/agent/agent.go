@@ -33,7 +33,7 @@ import (
 const (
 	JobName    = "job.json"     // remote.Job, written by the provider before the agent starts
 	StateName  = "agent.json"   // who runs the job
-	EventsName = "events.jsonl" // the program's stdout
+	EventsName = "events.jsonl" // the program's stdout, signed line by line where the job has a key
 	LogName    = "log"          // the program's stderr and the agent's own lines
 	ExitName   = "exit.json"    // remote.Exit: the job has ended
 	StopName   = "stop"         // somebody wants the job to end
@@ -144,8 +144,9 @@ func ReadExit(dir string) (remote.Exit, error) {
 	return exit, err
 }
 
-// ParseExit reads what a host says to be exit.json. One that cannot be read is as good as none that will come.
-func ParseExit(text []byte) remote.Exit {
+// ParseExit reads what a host says to be exit.json. One that cannot be read is as good as none that will come, and so is
+// one that says that the program exited, and is not signed although the job has a key. A MAC that is wrong is left out.
+func ParseExit(text []byte, seal remote.Seal) remote.Exit {
 	var exit remote.Exit
 	err := json.Unmarshal(text, &exit)
 	if err == nil && !exit.End.Known() {
@@ -153,6 +154,13 @@ func ParseExit(text []byte) remote.Exit {
 	}
 	if err != nil {
 		exit = remote.Exit{End: remote.Lost, Text: fmt.Sprintf("%s cannot be read: %v", ExitName, err)}
+	}
+	if !seal.Signed(exit) {
+		exit.Lines, exit.MAC = 0, ""
+		if seal.Key != "" && exit.End == remote.Exited {
+			exit = remote.Exit{End: remote.Lost, Text: "the agent is gone, and has not signed the " + ExitName + " that is there",
+				Hint: "something has written to its folder that was not fisub: fisub help trust"}
+		}
 	}
 	exit.Text, exit.Hint = plain.Brief(exit.Text, 1000), plain.Brief(exit.Hint, 1000)
 	return exit

@@ -176,6 +176,101 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// sealed gives a job a key.
+func sealed(j *remote.Job) { j.Key = "secret-of-the-test" }
+
+// known gives the lines of a stream that the job's agent has signed, and whether those are all, and the job's end.
+func known(t *testing.T, dir string) (lines []string, all bool, exit remote.Exit) {
+	t.Helper()
+	seal, all := remote.Seal{Key: "secret-of-the-test", Job: "j1"}, true
+	for text := range strings.Lines(read(t, dir, agent.EventsName)) {
+		line, ok := seal.Line([]byte(strings.TrimSuffix(text, "\n")))
+		if ok {
+			lines = append(lines, string(line))
+		}
+		all = all && ok
+	}
+	exit = agent.ParseExit([]byte(read(t, dir, agent.ExitName)), seal)
+	return lines, all && exit.Lines == int64(len(lines)), exit
+}
+
+// Of a job with a key the agent signs the stream and the end, and the program finds the key nowhere.
+func TestSigned(t *testing.T) {
+	dir := prepare(t, `cat ../job.json >&2; grep -l secret-of-''the-test -r ..; printf 'one\ntw'; sleep 0.1; printf 'o\nhalf a line'; exit 3`, sealed)
+	if _, errs, err := runAgent(t, nil, "run", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	lines, _, exit := known(t, dir)
+	if strings.Join(lines, "|") != "one|two" || exit.End != remote.Exited || exit.Code != 3 || exit.Lines != 2 ||
+		!strings.HasSuffix(read(t, dir, agent.EventsName), "\nhalf a line") {
+		t.Errorf("got %q, %+v", lines, exit)
+	}
+	if log := read(t, dir, agent.LogName); strings.Contains(log, "secret-of-the-test") || !strings.Contains(log, `"id":"j1"`) {
+		t.Errorf("log: got %q", log)
+	}
+}
+
+// What the program writes to the job's folder ends no job, and is not taken for the agent's.
+func TestForged(t *testing.T) {
+	for _, c := range []struct {
+		name, script string
+		sound        bool // the stream is what the agent has written
+	}{
+		{"exit.json", `echo '{"end":"exited","code":0}' >../exit.json`, true},
+		{"an exit.json that is none", `echo x >../exit.json`, true},
+		{"a folder exit.json", `mkdir -p ../exit.json/x`, true},
+		{"a line", `echo forged >>../events.jsonl`, false},
+		{"half a line", `printf forged >>../events.jsonl`, false},
+		{"a line again", `while ! grep one ../events.jsonl >&2; do sleep 0.01; done; head -n 1 ../events.jsonl >>../events.jsonl`,
+			false},
+		{"nothing left", `while ! grep one ../events.jsonl >&2; do sleep 0.01; done; : >../events.jsonl`, false},
+		{"another file", `rm ../events.jsonl; echo forged >../events.jsonl`, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dir := prepare(t, `echo one; `+c.script+`; touch forged; while [ ! -e go ]; do sleep 0.02; done; echo two; exit 3`,
+				sealed)
+			if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
+				t.Fatal(errs, err)
+			}
+			file := func(name string) string { return filepath.Join(dir, agent.BundleName, name) }
+			wait(t, "the forgery", func() bool { _, err := os.Stat(file("forged")); return err == nil })
+			tailed := make(chan error, 1)
+			go func() {
+				_, err := agent.Tail(t.Context(), dir, 0, io.Discard)
+				tailed <- err
+			}()
+			select {
+			case err := <-tailed:
+				t.Errorf("tail ended with the forgery: %v", err)
+			case <-time.After(100 * time.Millisecond): // a tail that is wrong need not be seen here
+				if err := os.WriteFile(file("go"), nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-tailed; err != nil {
+					t.Error(err)
+				}
+			}
+			lines, all, exit := known(t, dir)
+			if all != c.sound || all && strings.Join(lines, "|") != "one|two" || exit.MAC == "" || exit.Lines != 2 ||
+				exit.Code != 3 || strings.Contains(strings.Join(lines, "|"), "forged") {
+				t.Errorf("got %q, all %v, %+v", lines, all, exit)
+			}
+		})
+	}
+	dir := prepare(t, `echo '{"end":"exited","code":0}' >../exit.json; touch forged; exec sleep 307`, sealed)
+	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	wait(t, "the forgery", func() bool {
+		_, err := os.Stat(filepath.Join(dir, agent.BundleName, "forged"))
+		return err == nil
+	})
+	if exit, err := agent.Stop(t.Context(), dir); err != nil || exit.End != remote.Cancelled {
+		t.Errorf("stopped: got %+v, %v", exit, err)
+	}
+}
+
 func TestSignalAndStatus(t *testing.T) {
 	dir := prepare(t, `kill -KILL $$`, nil)
 	if _, _, err := runAgent(t, nil, "run", dir); err != nil {
@@ -530,17 +625,43 @@ func TestParseExit(t *testing.T) {
 		`{"end":"limit","text":"a\nb\u001b[2J"}`:    {End: remote.Limited, Text: "a b [2J"},
 		`{"end":"lost","hint":"a\tb","more":[1,2]}`: {End: remote.Lost, Hint: "a b"},
 	} {
-		if got := agent.ParseExit([]byte(text)); got != want {
+		if got := agent.ParseExit([]byte(text), remote.Seal{}); got != want {
 			t.Errorf("%s: got %+v, want %+v", text, got, want)
 		}
 	}
 	for _, text := range []string{"", "{", "{}", `{"end":"won","code":1}`, "\x00\xff", `{"end":"exited","code":"x"}`} {
-		got := agent.ParseExit([]byte(text))
+		got := agent.ParseExit([]byte(text), remote.Seal{})
 		if got.End != remote.Lost || !strings.HasPrefix(got.Text, "exit.json cannot be read: ") || got.Code != 0 {
 			t.Errorf("%q: got %+v", text, got)
 		}
 	}
-	if got := agent.ParseExit([]byte(`{"end":"lost","text":"` + strings.Repeat("x", 5000) + `"}`)); len(got.Text) != 1000 {
+	seal := remote.Seal{Key: "k", Job: "j"}
+	seal.Line([]byte("unsigned"))
+	signed := seal.Sign(remote.Exit{End: remote.Exited, Text: "\xff<\u2028"})
+	for name, c := range map[string]struct {
+		change func(*remote.Exit)
+		want   remote.End
+		lines  bool
+	}{
+		"signed":         {func(*remote.Exit) {}, remote.Exited, true},
+		"another status": {func(e *remote.Exit) { e.Code = 3 }, remote.Lost, false},
+		"fewer lines":    {func(e *remote.Exit) { e.Lines-- }, remote.Lost, false},
+		"no code":        {func(e *remote.Exit) { e.MAC = "" }, remote.Lost, false},
+		"a cancelled one that the agent cannot sign": {func(e *remote.Exit) { *e = remote.Exit{End: remote.Cancelled} },
+			remote.Cancelled, false},
+	} {
+		e := signed
+		c.change(&e)
+		text, _ := json.Marshal(e)
+		if got := agent.ParseExit(text, remote.Seal{Key: "k", Job: "j"}); got.End != c.want || (got.MAC != "") != c.lines {
+			t.Errorf("%s: got %+v", name, got)
+		}
+		if got := agent.ParseExit(text, remote.Seal{Key: "k", Job: "i"}); got.MAC != "" {
+			t.Errorf("%s, of another job: got %+v", name, got)
+		}
+	}
+	if got := agent.ParseExit([]byte(`{"end":"lost","text":"`+strings.Repeat("x", 5000)+`"}`),
+		remote.Seal{}); len(got.Text) != 1000 {
 		t.Errorf("a long text: got %d bytes", len(got.Text))
 	}
 }
@@ -597,7 +718,7 @@ func TestDiskFills(t *testing.T) {
 		t.Skipf("no small disk: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
-	from := prepare(t, `echo one; cat /dev/zero >fill; head -c 8000 /dev/zero || exit 7`, nil)
+	from := prepare(t, `echo one; cat /dev/zero >fill; head -c 800000 /dev/zero || exit 7`, nil)
 	dir := agent.JobDir(disk, "j1")
 	if err := os.CopyFS(filepath.Join(disk, "store"),
 		os.DirFS(agent.Store(filepath.Dir(filepath.Dir(from))))); err != nil {
@@ -609,8 +730,8 @@ func TestDiskFills(t *testing.T) {
 	if _, errs, err := runAgent(t, nil, "run", dir); err != nil {
 		t.Fatal(errs, err)
 	}
-	if got := exited(t, dir); got.End != remote.Exited || got.Code != 7 ||
-		!strings.HasPrefix(read(t, dir, agent.EventsName), "one\n") {
-		t.Errorf("got %+v, want exited with 7", got)
+	if got := exited(t, dir); got.End != remote.Exited || got.Code != 7 || got.Hint == "" ||
+		!strings.Contains(got.Text, "no space left") || !strings.HasPrefix(read(t, dir, agent.EventsName), "one\n") {
+		t.Errorf("got %+v, want exited with 7, and why", got)
 	}
 }

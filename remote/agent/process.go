@@ -83,6 +83,16 @@ func lifeOf(dir string) (life, State, error) {
 	return alive, s, nil
 }
 
+// endOf reads how the job in dir ended. Where it has not, ended is false: what lies there while its agent lives, the
+// submission has written.
+func endOf(dir string) (exit remote.Exit, ended bool, l life, s State, err error) {
+	exit, none := ReadExit(dir) // first: what the agent wrote before it ended is then all there is
+	if l, s, err = lifeOf(dir); err != nil || l == alive || errors.Is(none, fs.ErrNotExist) {
+		return remote.Exit{}, false, l, s, err
+	}
+	return exit, none == nil, l, s, none
+}
+
 // poll is the time between two looks at a job's files.
 const poll = 20 * time.Millisecond
 
@@ -100,17 +110,11 @@ func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit
 		}
 	}()
 	for {
-		// Whether the job has ended is asked first: what it wrote before is then all there is.
-		exit, err := ReadExit(dir)
-		ended := err == nil
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		exit, ended, l, s, err := endOf(dir)
+		if err != nil {
 			return exit, err
 		}
 		if !ended {
-			l, s, err := lifeOf(dir)
-			if err != nil {
-				return exit, err
-			}
 			if _, err := os.Lstat(filepath.Join(dir, JobName)); l == unborn && errors.Is(err, fs.ErrNotExist) {
 				return remote.Exit{End: remote.Cancelled, Text: "released"}, nil
 			}
@@ -183,19 +187,16 @@ func Stop(ctx context.Context, dir string) (remote.Exit, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return cancelled, err
 	}
-	if exit, err := ReadExit(dir); err == nil {
-		return exit, nil
+	if exit, ended, _, _, err := endOf(dir); ended || err != nil {
+		return exit, err
 	}
 	if err := os.WriteFile(filepath.Join(dir, StopName), nil, 0o600); err != nil {
 		return cancelled, err
 	}
 	for deadline := time.Now().Add(stopTime); ; {
-		if exit, err := ReadExit(dir); err == nil {
-			return exit, nil
-		}
-		l, s, err := lifeOf(dir)
-		if err != nil {
-			return cancelled, err
+		exit, ended, l, s, err := endOf(dir)
+		if ended || err != nil {
+			return exit, err
 		}
 		late := time.Now().After(deadline)
 		switch {

@@ -116,15 +116,16 @@ func (a *Agent) Run(ctx context.Context, dir string) (remote.Exit, error) {
 	if err := writeJSON(filepath.Join(dir, StateName), self(a.Version), false); err != nil {
 		return remote.Exit{}, err
 	}
-	exit := a.run(ctx, dir)
+	seal := &remote.Seal{}
+	exit := seal.Sign(a.run(ctx, dir, seal))
 	_ = os.Remove(filepath.Join(dir, reserve))
-	if err := writeJSON(filepath.Join(dir, ExitName), exit, true); err != nil {
-		return exit, err
-	}
-	return ReadExit(dir)
+	name := filepath.Join(dir, ExitName)
+	_ = os.RemoveAll(name) // whatever the program has put there
+	return exit, writeJSON(name, exit, false)
 }
 
-func (a *Agent) run(ctx context.Context, dir string) remote.Exit {
+// run fills in the seal before the program runs.
+func (a *Agent) run(ctx context.Context, dir string, seal *remote.Seal) remote.Exit {
 	confine.Hide()
 	log, err := openLog(dir)
 	if err != nil {
@@ -135,7 +136,7 @@ func (a *Agent) run(ctx context.Context, dir string) remote.Exit {
 	defer stop()
 	host, _ := os.Hostname()
 	log.say("fisub %s on %s", a.Version, host)
-	exit, err := a.attempt(ctx, dir, log)
+	exit, err := a.attempt(ctx, dir, log, seal)
 	var r *refusal
 	switch {
 	case ctx.Err() != nil && exit.End == "":
@@ -180,10 +181,16 @@ func stoppable(ctx context.Context, dir string) (context.Context, func()) {
 	return ctx, func() { cancel(); <-done }
 }
 
-func (a *Agent) attempt(ctx context.Context, dir string, log *logFile) (remote.Exit, error) {
+func (a *Agent) attempt(ctx context.Context, dir string, log *logFile, seal *remote.Seal) (remote.Exit, error) {
 	job, err := ReadJob(dir)
 	if err != nil {
 		return remote.Exit{}, err
+	}
+	if seal.Key, seal.Job = job.Key, job.ID; job.Key != "" {
+		job.Key = ""
+		if err := writeJSON(filepath.Join(dir, JobName), job, false); err != nil {
+			return remote.Exit{}, err
+		}
 	}
 	work := filepath.Dir(filepath.Dir(dir))
 	if room, err := free(dir); err == nil && room < minRoom {
@@ -207,7 +214,7 @@ func (a *Agent) attempt(ctx context.Context, dir string, log *logFile) (remote.E
 		defer unlock()
 		environ = append(environ, "CUDA_VISIBLE_DEVICES="+uuid)
 	}
-	return program(ctx, dir, job, environ, log)
+	return program(ctx, dir, job, environ, log, seal)
 }
 
 // unbundle verifies the job's files in the store and makes the folder to of them. What is wrong in the store is removed
@@ -366,16 +373,18 @@ func lockGPU(ctx context.Context, uuid, job string) (unlock func(), err error) {
 }
 
 // program runs the job's program to its end, or ends it.
-func program(ctx context.Context, dir string, job *remote.Job, environ []string, log *logFile) (remote.Exit, error) {
-	events, err := os.OpenFile(filepath.Join(dir, EventsName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+func program(
+	ctx context.Context, dir string, job *remote.Job, environ []string, log *logFile, seal *remote.Seal,
+) (remote.Exit, error) {
+	events, err := openStream(dir, seal)
 	if err != nil {
 		return remote.Exit{}, err
 	}
-	defer events.Close()
+	defer events.close()
 	bundle := filepath.Join(dir, BundleName)
 	command := func() *exec.Cmd {
 		cmd := exec.Command(filepath.Join(bundle, filepath.FromSlash(job.Args[0])), job.Args[1:]...)
-		cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = bundle, events, log, environ
+		cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = bundle, events.in, log, environ
 		cmd.WaitDelay = 300 * time.Millisecond // a process that left the group may hold the log open
 		group(cmd)
 		return cmd
@@ -392,6 +401,7 @@ func program(ctx context.Context, dir string, job *remote.Job, environ []string,
 	log.say("running %s, limit %v", strings.Join(job.Args, " "), job.Limit)
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
+	events.take()
 	limit := time.NewTimer(job.Limit)
 	defer limit.Stop()
 	var early remote.Exit
@@ -419,20 +429,29 @@ func program(ctx context.Context, dir string, job *remote.Job, environ []string,
 	if left := reap(); left > 0 {
 		log.say("%d processes of the job do not end", left)
 	}
+	lost := events.end()
 	if early.End != "" {
 		return early, nil
 	}
+	exit := remote.Exit{End: remote.Exited}
 	var failed *exec.ExitError
 	switch {
 	case err == nil, errors.Is(err, exec.ErrWaitDelay):
-		return remote.Exit{End: remote.Exited}, nil
 	case errors.As(err, &failed):
+		exit.Code = failed.ExitCode()
 		if status, ok := failed.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-			return remote.Exit{End: remote.Exited, Code: 128 + int(status.Signal()), Text: failed.Error()}, nil
+			exit.Code, exit.Text = 128+int(status.Signal()), failed.Error()
 		}
-		return remote.Exit{End: remote.Exited, Code: failed.ExitCode()}, nil
+	default:
+		return remote.Exit{}, err
 	}
-	return remote.Exit{}, err
+	if lost != nil { // whatever the program thinks
+		exit.Code, exit.Text = max(exit.Code, 1), lost.Error()
+		if errors.Is(lost, syscall.ENOSPC) || errors.Is(lost, syscall.EDQUOT) {
+			exit.Hint = makeRoom
+		}
+	}
+	return exit, nil
 }
 
 // A logFile takes what a job says, up to maxLog bytes.

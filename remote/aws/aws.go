@@ -271,7 +271,8 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 	if err != nil {
 		return remote.Exit{}, err
 	}
-	r := &reader{Feed: remote.Feed{To: w, At: from}, bucket: &bucket{a.s3, d.Bucket}, folder: d.folder() + "out/"}
+	r := &reader{Feed: remote.Feed{To: w, At: from}, bucket: &bucket{a.s3, d.Bucket}, folder: d.folder() + "out/",
+		seal: remote.Seal{Key: h.Key, Job: h.Job}}
 	var now status
 	var asked time.Time
 	away, garbled := false, 0

@@ -295,6 +295,7 @@ type reader struct {
 	remote.Feed
 	bucket  *bucket
 	folder  string // ends with "out/"
+	seal    remote.Seal
 	after   string // the last key that has nothing more to give
 	started bool
 }
@@ -319,7 +320,7 @@ func (r *reader) read(ctx context.Context) (exit *remote.Exit, err error) {
 				if err != nil {
 					return nil, err
 				}
-				e := agent.ParseExit(raw)
+				e := agent.ParseExit(raw, r.seal)
 				exit = &e
 			}
 			offset, ok := mailbox.EventOffset(name)

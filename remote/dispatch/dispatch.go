@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -502,7 +503,8 @@ func Deal(workloads []string, n int, fits func(w string, hand int) bool) [][]str
 // add writes a new job into the plan.
 func (d *Dispatcher) add(p Place, workloads []string) (j *Job, err error) {
 	err = d.change(func() {
-		j = &Job{ID: fmt.Sprintf("fisub-%s-%d", d.Plan.Run.ID, len(d.Plan.Jobs)+1), Place: p, Workloads: workloads}
+		j = &Job{ID: fmt.Sprintf("fisub-%s-%d", d.Plan.Run.ID, len(d.Plan.Jobs)+1), Place: p, Workloads: workloads,
+			Key: rand.Text()}
 		d.Plan.Jobs = append(d.Plan.Jobs, j)
 	})
 	return j, err
@@ -653,14 +655,16 @@ func (d *Dispatcher) follow(ctx, run context.Context, j *Job, again bool) ended 
 		return e
 	}
 	begun := d.start(j)
-	exit, err := provider.Wait(ctx, *j.Handle, offset, f)
+	h := *j.Handle
+	h.Key = j.Key
+	exit, err := provider.Wait(ctx, h, offset, f)
 	for remote.CodeOf(err) == "unreachable" && ctx.Err() == nil {
 		d.cede(j, err)
 		if time.Since(begun) > d.Plan.Limit {
 			break // it has ended, there or with its host
 		}
 		_ = remote.Sleep(ctx, time.Second) // Wait sees that ctx is done
-		exit, err = provider.Wait(ctx, *j.Handle, f.size, f)
+		exit, err = provider.Wait(ctx, h, f.size, f)
 	}
 	switch {
 	case err == nil:
@@ -683,6 +687,7 @@ func (d *Dispatcher) follow(ctx, run context.Context, j *Job, again bool) ended 
 		}
 	}
 	f.exited(exit)
+	exit.Lines, exit.MAC = 0, ""
 	if f.junk > 0 {
 		d.warn(j, fmt.Sprintf("%d lines of its stream are no events of this run", f.junk), "they are in "+f.file.Name())
 	}
@@ -701,7 +706,7 @@ func (d *Dispatcher) submit(ctx context.Context, provider remote.Provider, j *Jo
 		return err
 	}
 	job := &remote.Job{ID: j.ID, Files: files, Args: args, GPU: d.Plan.GPU, Limit: d.Plan.Limit, Place: j.Place.Place,
-		Busy: d.Plan.Busy, Env: map[string]string{"FIB_DATASET_PATH": ""},
+		Busy: d.Plan.Busy, Env: map[string]string{"FIB_DATASET_PATH": ""}, Key: j.Key,
 		Labels: map[string]string{"run": d.Plan.Run.ID, "definition": d.Plan.Run.Definition},
 		Tell:   func(s remote.State) { d.tell(j, event.Job{Phase: string(s.Phase), Text: s.Text}) }}
 	h, err := provider.Submit(ctx, job, func(sent, total int64) {

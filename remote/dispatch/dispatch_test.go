@@ -1033,3 +1033,87 @@ cat run.json
 		})
 	}
 }
+
+// What is written to a job's stream by others than its agent gives no verdict and takes the job's back; an exit.json
+// of theirs ends nothing.
+func TestForgedStream(t *testing.T) {
+	for _, tc := range []struct {
+		name, script string
+		passed       int
+		want         string // of the finding; "" for none
+		warn         string // of a warning; "" for none
+	}{ // late: nobody follows the job before it has ended
+		{"sound", `verdict 2; end 3; exit 0`, 1, "", ""},
+		{"sound, late", `verdict 2; end 3; exit 0`, 1, "", ""},
+		{"a verdict", `verdict 2; there w00; verdict 2 >>../events.jsonl; end 3; exit 0`, 0,
+			"line 3 of its stream is not signed by its agent", "its verdicts are not to be believed: line 3 of its stream"},
+		{"half a line", `there schema; printf x >>../events.jsonl; verdict 2; end 3; exit 0`, 0, "",
+			"line 2 of its stream is not signed by its agent"},
+		{"the stream anew, late", `verdict 2; there w00; head -n 2 ../events.jsonl >cut; rm ../events.jsonl
+{ cat cut; verdict 3; } >../events.jsonl; end 3; exit 0`, 0, "line 3 of its stream is not signed by its agent",
+			"not to be believed"},
+		{"its end cut off, late", `verdict 2; there w00; head -n 2 ../events.jsonl >cut; started 3; there started
+cat cut >../events.jsonl; exit 1`, 0, "its agent has written 3 lines, and 2 have come", "not to be believed"},
+		{"exit.json", `echo '{"end":"exited","code":0}' >../exit.json; verdict 2; sleep 0.3; end 3; exit 0`, 1, "", ""},
+		{"exit.json, and no agent", `verdict 2; there w00; echo '{"end":"exited","code":0}' >../exit.json; kill -9 $PPID`, 1,
+			"", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, 1, map[string]map[string]any{"a": {}})
+			f.extra["run.json"] = `{"seq":1,"type":"run","run":{"schema":"fisub.event/1","content_hash":"abc",` +
+				`"device":{"kind":"cuda","name":"gpu"},"host":{"name":"h"}}}` + "\n"
+			f.script = `
+verdict() { sed 's/^{/{"seq":'$1',/' w00.json; }
+started() { echo '{"seq":'$1',"type":"started","workload":"w00","started":{"index":1,"total":1}}'; }
+end() { echo '{"seq":'$1',"type":"done","done":{"passed":1,"failed":0}}'; }
+there() { until grep -q $1 ../events.jsonl; do sleep 0.01; done; }
+cat run.json
+` + tc.script
+			if strings.HasSuffix(tc.name, "late") {
+				f.detach = true
+				if _, err := f.run(t.Context()); !errors.Is(err, dispatch.ErrDetached) {
+					t.Fatal(err)
+				}
+				f.detach = false
+				dir := agent.JobDir(f.providers["a"].(*loopback.Provider).Workdir, f.plan.Jobs[0].ID)
+				for exit := (remote.Exit{}); exit.MAC == ""; time.Sleep(10 * time.Millisecond) {
+					exit, _ = agent.ReadExit(dir)
+				}
+			}
+			got, err := f.run(t.Context())
+			if err != nil || got.Passed != tc.passed || got.Missing != 1-tc.passed {
+				t.Errorf("got %+v, %v, want %d passed; warnings %q", got, err, tc.passed, f.warnings())
+			}
+			r, err := runs.Read(f.dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if passed, _ := r.Passed(); passed != tc.passed {
+				t.Errorf("read again: got %d passed, want %d", passed, tc.passed)
+			}
+			found := ""
+			for _, row := range r.Rows {
+				for _, finding := range row.Findings {
+					found += finding.Text
+				}
+			}
+			if found != tc.want {
+				t.Errorf("got finding %q, want %q", found, tc.want)
+			}
+			if !strings.Contains(fmt.Sprint(f.warnings()), tc.warn) {
+				t.Errorf("got warnings %q, want %q", f.warnings(), tc.warn)
+			}
+		})
+	}
+}
+
+// A job that an older fisub has begun has no key, and is taken as it is.
+func TestNoKey(t *testing.T) {
+	f := newFixture(t, 1, map[string]map[string]any{"a": {}})
+	f.plan.Jobs = []*dispatch.Job{{ID: "fisub-old-1", Place: f.plan.Places[0], Workloads: []string{"w00"}}}
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 1 || f.plan.Jobs[0].Key != "" {
+		t.Errorf("got %+v, %v, %q", got, err, f.warnings())
+	}
+	f.check(1)
+}

@@ -37,6 +37,7 @@ type feed struct {
 	size int64  // bytes so far
 	err  error  // this machine cannot keep the stream
 
+	seal      remote.Seal
 	check     event.Checker
 	emulated  bool
 	against   string // why it cannot be what one run has told
@@ -46,7 +47,8 @@ type feed struct {
 // openFeed opens the job's file and takes what is in it; offset is where the stream goes on.
 func (d *Dispatcher) openFeed(j *Job) (f *feed, offset int64, err error) {
 	name := filepath.Join(d.Folder, streams, j.ID+".jsonl")
-	f = &feed{d: d, job: j, seen: d.origins[j.ID], check: event.Checker{Job: true}, retracted: map[string]bool{}}
+	f = &feed{d: d, job: j, seen: d.origins[j.ID], seal: remote.Seal{Key: j.Key, Job: j.ID},
+		check: event.Checker{Job: true}, retracted: map[string]bool{}}
 	if f.file, err = os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644); err != nil {
 		return nil, 0, err
 	}
@@ -92,10 +94,14 @@ func (f *feed) take(p []byte) error {
 			return nil
 		}
 		f.line++
+		line, signed := f.half, true
 		if f.long {
 			f.check.Skip()
+			f.seal.Lines++ // it may be signed: what follows tells
+		} else if line, signed = f.seal.Line(f.half); !signed {
+			f.unsigned()
 		}
-		if f.long || !f.event(f.half) {
+		if f.long || signed && !f.event(line) {
 			f.junk++
 		}
 		f.half, f.long = f.half[:0], false
@@ -211,24 +217,35 @@ func (f *feed) event(line []byte) bool {
 	return true
 }
 
-// exited compares the program's exit status with what its stream has told.
+// unsigned says that the last line is not what the job's agent has written.
+func (f *feed) unsigned() {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	f.d.contradict(f, fmt.Sprintf("line %d of its stream is not signed by its agent", f.line), f.line > f.seen)
+}
+
+// exited compares what the agent says of the end with what the stream has told. An exit status with a Text is not the
+// program's own.
 func (f *feed) exited(exit remote.Exit) {
-	if exit.End != remote.Exited {
-		return
+	text := ""
+	if exit.MAC != "" && exit.Lines != f.seal.Lines {
+		text = fmt.Sprintf("its agent has written %d lines, and %d have come", exit.Lines, f.seal.Lines)
+	} else if exit.End == remote.Exited && exit.Text == "" {
+		text = f.check.Exit(exit.Code)
 	}
-	if text := f.check.Exit(exit.Code); text != "" {
+	if text != "" {
 		f.d.mu.Lock()
 		defer f.d.mu.Unlock()
 		f.d.contradict(f, text, true)
 	}
 }
 
-// contradict takes the verdicts of a job back whose stream cannot be what one run has told; fresh tells that this is
-// new.
+// contradict takes the verdicts of a job back whose stream cannot be what the judge has told and the agent written;
+// fresh tells that this is new.
 func (d *Dispatcher) contradict(f *feed, text string, fresh bool) {
 	if f.against == "" && fresh {
 		d.Events.Emit(event.Event{Type: event.TypeWarning, Place: f.job.Place.String(), Job: f.job.ID,
-			Message: &event.Message{Text: fmt.Sprintf("%s: its stream contradicts itself: %s", f.job.Place, text),
+			Message: &event.Message{Text: fmt.Sprintf("%s: its verdicts are not to be believed: %s", f.job.Place, text),
 				Hint: "something has written to it that was not the judge: fisub help trust"}})
 	}
 	f.against = text

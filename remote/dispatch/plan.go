@@ -24,7 +24,8 @@ const PlanName = "remote.json"
 // streams is the folder of the jobs' own streams, in a run folder.
 const streams = "remote"
 
-// A Plan is what a remote run needs beside its events, and all that it has begun. It holds no secret.
+// A Plan is what a remote run needs beside its events, and all that it has begun. It holds no secret but the keys of
+// its jobs.
 type Plan struct {
 	Version int           `json:"version"` // 1
 	Run     event.Run     `json:"run"`     // the run as the client describes it: Device and Host come from the first host
@@ -79,6 +80,7 @@ type Job struct {
 	ID        string         `json:"id"`
 	Place     Place          `json:"place"`
 	Workloads []string       `json:"workloads"`
+	Key       string         `json:"key,omitempty"`    // of its remote.Seal; "" in plans of older ones
 	Handle    *remote.Handle `json:"handle,omitempty"` // nil before it was accepted
 	Began     *time.Time     `json:"began,omitempty"`  // first word from the host
 	Ended     *time.Time     `json:"ended,omitempty"`  // nil while it may still run, or its host may still hold its results

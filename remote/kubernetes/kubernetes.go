@@ -108,7 +108,7 @@ func (d *data) handle() remote.Handle { return remote.NewHandle(Kind, d.ID, d.Pl
 func (p *Provider) open(h remote.Handle) (*data, error) {
 	d := &data{}
 	err := json.Unmarshal(h.Data, d)
-	d.ID, d.Place = h.Job, h.Place
+	d.ID, d.Place, d.Key = h.Job, h.Place, h.Key
 	named := func(s string) bool { return s == "" || objectForm.MatchString(s) }
 	if err != nil || h.Provider != Kind || !d.Valid() || !named(d.Name) || !named(d.Pod) || d.Name == "" && d.Pod == "" {
 		return nil, fmt.Errorf("%s: job %.80q: its handle is not one of %s", p.name, h.Job, Kind)
@@ -433,7 +433,7 @@ func (p *Provider) end(ctx context.Context, d *data, f found, feed *remote.Feed)
 		}
 	}
 	if text := files[agent.ExitName]; text != nil {
-		return agent.ParseExit(text), nil
+		return agent.ParseExit(text, remote.Seal{Key: d.Key, Job: d.ID}), nil
 	}
 	return f.pod.exit(), nil
 }

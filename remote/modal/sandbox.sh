@@ -6,12 +6,12 @@ work=/fisub/work     # of the sandbox itself: the work folder of the agent
 # outlive the sandbox to the volume, now and then and at the end. `sync` on the volume makes it visible to other
 # sandboxes.
 
-# entry runs the agent; $2 is the hash of the program, $3 how many seconds to stay when it has ended, $4 after how many
+# entry runs the agent, which takes the job's key out of its copy of job.json; the volume's is emptied. $2 is the hash of the program, $3 how many seconds to stay when it has ended, $4 after how many
 # half seconds to keep what there is.
 entry() {
 	dir=$work/jobs/$1 kept=$volume/jobs/$1
 	mkdir -p "$dir" "$kept" && ln -sfn $volume/store $work/store && cp "$kept/job.json" "$dir/job.json" &&
-		cp $volume/store/"$2" $work/program && chmod 755 $work/program || exit 1
+		: >"$kept/job.json" && cp $volume/store/"$2" $work/program && chmod 755 $work/program || exit 1
 	if [ "$(sha256sum <$work/program | cut -d " " -f 1)" != "$2" ]; then
 		echo "the volume held a spoilt program: submit it again" >"$kept/start.log"
 		rm -f $volume/store/"$2"

@@ -152,7 +152,7 @@ func (f *follower) attempt(ctx context.Context, sb *sdk.Sandbox) (remote.Exit, e
 	}
 	switch {
 	case err == nil:
-		return exitOf(data.Bytes()), nil
+		return f.exit(data.Bytes()), nil
 	case errors.Is(err, errQueued):
 		if time.Now().Before(f.d.Created.Add(f.p.config.Queue)) {
 			return remote.Exit{}, nil
@@ -213,7 +213,7 @@ func (f *follower) finish(ctx context.Context, end result) (remote.Exit, error) 
 	data, said := plain.Buffer{Limit: exitCap}, plain.Buffer{Limit: 4096}
 	err := read(call{run: "kept_exit", out: &data})
 	if err == nil && len(data.Bytes()) > 0 {
-		return exitOf(data.Bytes()), nil
+		return f.exit(data.Bytes()), nil
 	}
 	if err == nil {
 		err = read(call{run: "started", out: &said})
@@ -241,9 +241,9 @@ func (r result) exit(said string) remote.Exit {
 		Hint: "its unfinished workloads can go to another sandbox"}
 }
 
-// exitOf is the exit that a job has left.
-func exitOf(data []byte) remote.Exit {
-	e := agent.ParseExit(data)
+// exit is the exit that a job has left.
+func (f *follower) exit(data []byte) remote.Exit {
+	e := agent.ParseExit(data, remote.Seal{Key: f.h.Key, Job: f.h.Job})
 	e.Text = redact(e.Text)
 	return e
 }

@@ -8,6 +8,7 @@ package remotetest
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -252,6 +253,7 @@ func Run(t *testing.T, setup Setup) {
 	for _, c := range []testCase{
 		{"Events", true, s.events},
 		{"ExitStatus", true, s.exitStatus},
+		{"Signed", true, s.signed},
 		{"SentOnce", true, s.sentOnce},
 		{"WrongHash", true, s.wrongHash},
 		{"Spoilt", s.Spoil != nil, s.spoilt},
@@ -414,6 +416,36 @@ func (s *suite) exitStatus(t *testing.T) {
 	_, exit := s.wait(t, p, s.submit(t, p, s.job(t, p, `echo one; exit 3`, nil)), 0)
 	if exit.End != remote.Exited || exit.Code != 3 {
 		t.Errorf("got %+v, want exited with 3", exit)
+	}
+}
+
+// signed runs a job with a key: only what its agent has signed is its stream and its end, also where the program has
+// said in exit.json that it ended, and the program finds the key nowhere, on Modal's volume neither.
+func (s *suite) signed(t *testing.T) {
+	p := s.provider(t)
+	key := rand.Text()
+	job := s.job(t, p, `echo one; echo '{"end":"exited","code":0}' >../exit.json
+grep -rl `+key[:5]+`''`+key[5:]+` ../.. ../../../../volume 2>/dev/null; sleep 1; echo two; exit 3`, nil)
+	job.Key = key
+	h := s.submit(t, p, job)
+	h.Key = job.Key
+	r, exit := s.wait(t, p, h, 0)
+	if exit.End != remote.Exited || exit.Code != 3 || exit.MAC == "" || exit.Lines != 2 {
+		t.Errorf("got %+v, want exited with 3, signed", exit)
+	}
+	seal, got := remote.Seal{Key: job.Key, Job: job.ID}, ""
+	for text := range strings.Lines(r.Stream()) {
+		line, ok := seal.Line([]byte(strings.TrimSuffix(text, "\n")))
+		if got += string(line) + "|"; !ok {
+			t.Errorf("not signed: %q", text)
+		}
+	}
+	if got != "one|two|" {
+		t.Errorf("stream: got %q", got)
+	}
+	text, err := json.Marshal(h)
+	if err != nil || strings.Contains(string(text), job.Key) {
+		t.Errorf("the handle holds the key: %s, %v", text, err)
 	}
 }
 

@@ -81,6 +81,9 @@ func (f *follower) step(ctx context.Context) (*remote.Exit, time.Duration, error
 	if err != nil {
 		return nil, 0, err
 	}
+	if exit != nil && f.j.Key != "" && exit.MAC == "" {
+		exit = nil // it is not the agent's, who is the only one to end a job here
+	}
 	if err := f.read(ctx); err != nil {
 		return nil, 0, err
 	}

@@ -24,6 +24,7 @@ type Job struct {
 	Host    host.Host    `json:"-"`
 	ID      string       `json:"-"`
 	Place   remote.Place `json:"-"`                 // as its description or its handle has it
+	Key     string       `json:"-"`                 // as Handle has it
 	Work    string       `json:"work"`              // the work folder, absolute
 	Program string       `json:"program,omitempty"` // hash of the agent; "" where that is not known
 	Number  string       `json:"number,omitempty"`  // of a queue; "" where none runs it, or only its name is known
@@ -130,7 +131,7 @@ func (j *Job) Exit(ctx context.Context) (*remote.Exit, error) {
 	if text == nil || err != nil {
 		return nil, err
 	}
-	exit := agent.ParseExit(text)
+	exit := agent.ParseExit(text, remote.Seal{Key: j.Key, Job: j.ID})
 	return &exit, nil
 }
 
