@@ -121,9 +121,7 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	}
 	b, err := jobs.NewBundle(ctx, folder.Path(), order.Spec)
 	if build, ok := errors.AsType[*device.BuildError](err); ok {
-		a.term.Error(plain.Line("the solution does not compile for "+order.Spec.Arch+": "+build.Text), "")
-		fmt.Fprint(a.stderr, plain.Lines(build.Log))
-		return shown(exitNotPassed)
+		return a.notCompiled(build, order.Spec.Arch)
 	}
 	if err != nil {
 		return err
@@ -210,8 +208,11 @@ func (a *app) remoteResume(c *cli.Context, o remoteOptions) error {
 	}
 	a.term.Note("resumed    %s: %d of %s have no verdict", plan.Run.ID, len(lacking),
 		plain.Count(len(plan.Run.Workloads), "workload"))
-	if o.maxCost != nil {
+	if plan.Extend(); o.maxCost != nil {
 		plan.MaxCost = *o.maxCost
+	}
+	if plan.MaxCost > 0 {
+		a.term.Note("cost       at most %s with what it has cost", jobs.Dollars(plan.MaxCost))
 	}
 	if !a.agreed(c.Context, o.yes, "start?") {
 		return nil
@@ -220,6 +221,13 @@ func (a *app) remoteResume(c *cli.Context, o remoteOptions) error {
 		return err
 	}
 	return a.dispatch(c.Context, d, folder, old)
+}
+
+// notCompiled shows why a solution was not sent.
+func (a *app) notCompiled(build *device.BuildError, arch string) error {
+	a.term.Error(plain.Line("the solution does not compile for "+arch+": "+build.Text), "")
+	fmt.Fprint(a.stderr, plain.Lines(build.Log))
+	return shown(exitNotPassed)
 }
 
 func (a *app) showPlan(p *dispatch.Plan, spec bundle.Spec, size int64) {

@@ -3,34 +3,52 @@ package app
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/bench/runs"
+	"fisub/device"
 	"fisub/internal/plain"
 	"fisub/internal/usage"
+	"fisub/remote"
+	"fisub/remote/agent"
+	"fisub/remote/providers"
 	"fisub/session"
+	"fisub/session/jobs"
 	"fisub/session/tools"
 )
 
 type toolOptions struct {
 	session.Options
+	jobs                                jobs.Options
 	solution, workload, tools, sections string
+	on                                  string
+	yes, send                           bool
 }
 
 func (o *toolOptions) flags() []cli.Flag {
 	o.Timeout = 5 * time.Minute
+	prebuilt := stringFlag(&o.Prebuilt, "prebuilt", "take compiled kernels from `DIR`", "")
+	arch := stringFlag(&o.Arch, "arch", "they are for `ARCH`", "")
+	send := boolFlag(&o.send, "send", "write the report to stdout, in parts")
+	prebuilt.Hidden, arch.Hidden, send.Hidden = true, true, true
 	return []cli.Flag{
 		deviceFlag(&o.Device),
 		stringFlag(&o.Set, "set", "take the workload from `SET`", "default"),
 		stringFlag(&o.workload, "workload", "the workload whose uuid begins with `PREFIX`", "the first of the set"),
 		solutionFlag(&o.solution),
 		timeFlag(&o.Timeout, "timeout", "end a tool after `TIME`", ""),
+		stringFlag(&o.on, "on", "run on the hosts of `TABLE` of the config", "this machine"),
+		stringFlag(&o.jobs.GPU, "gpu", "with --on: `GPU` of the hosts, or none for the emulator", "gpu of the table"),
+		boolFlag(&o.jobs.Busy, "busy", "with --on: run also on a GPU that another process uses"),
+		yesFlag(&o.yes), prebuilt, arch, send,
 	}
 }
 
@@ -56,24 +74,38 @@ func (a *app) profileCommand() *cli.Command {
 	}
 }
 
-func (a *app) newTool(ctx context.Context, o toolOptions) (*tools.Run, error) {
-	s, err := a.load(o.solution)
-	if err != nil {
-		return nil, err
-	}
-	if o.workload != "" {
-		o.Workloads = []string{o.workload}
+func (a *app) newTool(ctx context.Context, s *session.Submission, o toolOptions) (*tools.Run, error) {
+	if o.Prebuilt != "" {
+		var err error
+		if o.Prebuilt, err = filepath.Abs(a.Path(o.Prebuilt)); err != nil {
+			return nil, err
+		}
 	}
 	return tools.New(ctx, s, o.Options, a.term)
 }
 
-// A toolVerdict is what a tool says of a workload.
-type toolVerdict struct {
-	Tool     string `json:"tool"`
-	Workload string `json:"workload"`
-	Verdict  string `json:"verdict"`
-	Log      string `json:"log"`
+// show shows a line of a tool. What it says may come from another host.
+func (a *app) show(l tools.Line) error {
+	if a.json {
+		return l.Write(a.stdout)
+	}
+	if l.Kernels != nil {
+		tools.Table(a.stdout, l.Kernels)
+		a.line("report", "%s", session.Relative(l.Report))
+		a.line("figures", "%s", session.Relative(filepath.Join(filepath.Dir(l.Report), tools.FiguresName)))
+		return nil
+	}
+	a.line(l.Tool, "%s", l.Verdict)
+	for line := range strings.Lines(l.Log) {
+		if l.Verdict != clean || a.term.Verbose {
+			fmt.Fprintf(a.stdout, "    %s\n", plain.Line(strings.TrimRight(line, "\n")))
+		}
+	}
+	return nil
 }
+
+// clean is the verdict of a sanitizer that found nothing.
+const clean = "clean"
 
 func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	names := tools.Sanitizers
@@ -85,43 +117,71 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 			}
 		}
 	}
-	run, err := a.newTool(ctx, o)
+	s, err := a.load(o.solution)
+	if err != nil {
+		return err
+	}
+	o.Workloads = chosen(o.workload)
+	if o.on != "" {
+		var args []string
+		if o.tools != "" {
+			args = []string{"--tool", o.tools}
+		}
+		return a.remoteTool(ctx, s, o, "sanitize", len(names), args...)
+	}
+	run, err := a.newTool(ctx, s, o)
 	if err != nil {
 		return err
 	}
 	a.term.Note("workload   %s%s", run.Workload.UUID, session.AxesText(run.Workload))
 	if run.Emulated && o.tools != "" {
-		return usage.Errorf("leave --tool out", "--tool: the emulator has sanitizers of its own")
+		return errEmulatorTool
 	}
 	var bad error
 	err = run.Sanitize(ctx, names, func(tool, verdict, log string) {
-		if verdict != "clean" {
+		if verdict != clean {
 			bad = shown(exitNotPassed)
 		}
-		if a.json {
-			line, _ := json.Marshal(toolVerdict{tool, run.Workload.UUID, verdict, log}) // never fails
-			fmt.Fprintf(a.stdout, "%s\n", line)
-			return
-		}
-		a.line(tool, "%s", verdict)
-		for line := range strings.Lines(log) {
-			if verdict != "clean" || a.term.Verbose {
-				fmt.Fprintf(a.stdout, "    %s\n", plain.Line(strings.TrimRight(line, "\n")))
-			}
-		}
+		_ = a.show(tools.Line{Tool: tool, Workload: run.Workload.UUID, Verdict: verdict, Log: log})
 	})
 	return cmp.Or(err, bad)
 }
 
+var (
+	errEmulatorTool = usage.Errorf("leave --tool out", "--tool: the emulator has sanitizers of its own")
+	errEmulatorTime = usage.Errorf("run it on a machine with an NVIDIA GPU, or --on a table of the config that has some",
+		"profile: the emulator keeps no time")
+)
+
+// chosen is what Options.Workloads says of the flag --workload.
+func chosen(workload string) []string {
+	if workload == "" {
+		return nil
+	}
+	return []string{workload}
+}
+
 func (a *app) profile(ctx context.Context, o toolOptions) error {
-	run, err := a.newTool(ctx, o)
+	if !slices.Contains(tools.Sections, o.sections) {
+		return usage.Unknown("set of sections", o.sections, tools.Sections)
+	}
+	s, err := a.load(o.solution)
+	if err != nil {
+		return err
+	}
+	o.Workloads = chosen(o.workload)
+	if o.on != "" {
+		return a.remoteTool(ctx, s, o, "profile", 1, "--ncu-set", o.sections, "--send")
+	}
+	run, err := a.newTool(ctx, s, o)
 	if err != nil {
 		return err
 	}
 	if run.Emulated {
-		return usage.Errorf("run it on a machine with an NVIDIA GPU", "profile: the emulator keeps no time")
+		return errEmulatorTime
 	}
-	file, err := run.Profile(ctx, o.sections, a.stdout)
+	folder := filepath.Join(s.Root, runs.Dir, runs.NewID(time.Now()))
+	kernels, err := run.Profile(ctx, o.sections, folder)
 	if fault, ok := errors.AsType[*tools.FaultError](err); ok {
 		a.term.Error(fault.Error()+"\n"+strings.TrimRight(fault.Log, "\n"), "")
 		return shown(exitNotPassed)
@@ -129,6 +189,105 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 	if err != nil {
 		return err
 	}
-	a.line("report", "%s", session.Relative(file))
-	return nil
+	l := tools.Line{Tool: "ncu", Workload: run.Workload.UUID, Verdict: "profiled", Kernels: kernels,
+		Report: filepath.Join(folder, tools.ReportName)}
+	if o.send {
+		if err := tools.Send(a.stdout, l.Report); err != nil {
+			return err
+		}
+	}
+	return a.show(l)
+}
+
+// remoteTool runs a command on one place of a table, which runs each of n tools once, and shows what it says.
+func (a *app) remoteTool(
+	ctx context.Context, s *session.Submission, o toolOptions, command string, n int, args ...string,
+) error {
+	if err := tools.Check(s.Solution); err != nil {
+		return err
+	}
+	tables, err := a.Tables()
+	if err != nil {
+		return err
+	}
+	names, err := jobs.Chosen(tables, o.on, false)
+	if err != nil {
+		return err
+	}
+	open, terms, err := providers.OpenAll(tables, names)
+	if err != nil {
+		return err
+	}
+	defer open.Close()
+	timeout := o.Timeout
+	o.Limit, o.Timeout = 1, 0
+	u, err := session.NewSetup(s, o.Options, nil)
+	if err != nil {
+		return err
+	}
+	o.jobs.Shards = 1
+	o.jobs.Limit = time.Duration(n+1)*timeout + 5*time.Minute
+	order, err := jobs.NewOrder(ctx, &a.Project, s, u, o.Options, o.jobs, names, open, terms, a.term)
+	if err != nil {
+		return err
+	}
+	switch {
+	case u.Kind == "emu" && command == "profile":
+		return errEmulatorTime
+	case u.Kind == "emu" && o.tools != "":
+		return errEmulatorTool
+	}
+	order.Spec.Command = command
+	order.Spec.Args = append([]string{"--device", u.Kind, "--timeout", timeout.String()}, args...)
+	folder := filepath.Join(s.Root, runs.Dir, order.Plan.Run.ID)
+	if err := order.Keep(folder); err != nil {
+		return err
+	}
+	b, err := jobs.NewBundle(ctx, folder, order.Spec)
+	if build, ok := errors.AsType[*device.BuildError](err); ok {
+		return a.notCompiled(build, order.Spec.Arch)
+	}
+	if err != nil {
+		return err
+	}
+	a.showPlan(order.Plan, order.Spec, b.Size())
+	if !a.agreed(ctx, o.yes, "start?") {
+		return nil
+	}
+	bar := a.term.Sums("sending")
+	place := order.Plan.Places[0].String()
+	told := false
+	var report tools.Report
+	report.Path = filepath.Join(folder, tools.ReportName)
+	failed, err := jobs.Tool(ctx, order, folder, open, b.Files, func(st remote.State) {
+		bar.Finish()
+		a.term.Note("%s: %s %s", place, st.Phase, plain.Line(st.Text))
+	}, func(sent, total int64) { bar.Set(place, sent, total) }, func(text []byte) error {
+		l, ok := tools.ReadLine(text)
+		switch {
+		case !ok:
+			return nil // a newer fisub may say what this one does not know
+		case l.Part != nil:
+			return report.Take(l.Part)
+		case l.Kernels != nil:
+			l.Report = report.Path
+			if err := tools.WriteFigures(folder, l.Workload, l.Kernels); err != nil {
+				return err
+			}
+		}
+		told = true
+		return a.show(l)
+	})
+	bar.Finish()
+	if err != nil {
+		return err
+	}
+	a.term.Note("run folder %s", session.Relative(folder))
+	if !failed {
+		return nil
+	}
+	if log, err := os.ReadFile(filepath.Join(folder, agent.LogName)); err == nil && !told {
+		fmt.Fprint(a.stderr, plain.Lines(string(log)))
+	}
+	return shown(exitNotPassed)
 }

@@ -5,6 +5,7 @@ package bundle
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -63,8 +64,9 @@ type Spec struct {
 	Baseline string   `json:"baseline,omitempty"` // packed baseline; hosts know it by its base name
 	Dataset  string   `json:"dataset,omitempty"`  // absolute folder; "" is the embedded one
 	Set      string   `json:"set"`
-	Arch     string   `json:"arch,omitempty"` // "" where nothing is compiled here
-	Args     []string `json:"args"`           // of fisub local: profile, timer, device
+	Arch     string   `json:"arch,omitempty"`    // "" where nothing is compiled here
+	Args     []string `json:"args"`              // of the command: profile, timer, device
+	Command  string   `json:"command,omitempty"` // of fisub that a job runs; "" is local
 }
 
 // A Bundle gives the files of jobs. It is safe for concurrent use.
@@ -181,7 +183,7 @@ func (b *Bundle) Size() (sum int64) {
 
 // Files gives the bundle of a job for the workloads, and the command that runs them.
 func (b *Bundle) Files(ctx context.Context, uuids []string) ([]remote.File, []string, error) {
-	args := append([]string{remote.Program, "local", "--json", "--solution", "solution.json"}, b.spec.Args...)
+	args := append([]string{remote.Program, cmp.Or(b.spec.Command, "local"), "--json", "--solution", "solution.json"}, b.spec.Args...)
 	if b.spec.Arch != "" {
 		args = append(args, "--arch", b.spec.Arch, "--prebuilt", "prebuilt")
 	}

@@ -752,7 +752,12 @@ func (d *Dispatcher) logDir(j *Job) string { return filepath.Join(d.Folder, "log
 func (d *Dispatcher) lastWords(ctx context.Context, provider remote.Provider, j *Job) (text, hint string) {
 	d.collect(ctx, provider, j)
 	data, _ := os.ReadFile(filepath.Join(d.logDir(j), agent.LogName))
-	for line := range strings.Lines(string(data)) {
+	return LastWords(data)
+}
+
+// LastWords are the last error that fisub told in a job's log, and its hint.
+func LastWords(log []byte) (text, hint string) {
+	for line := range strings.Lines(string(log)) {
 		line = strings.TrimSpace(line)
 		if word, ok := strings.CutPrefix(line, "fisub: "); ok {
 			text, hint = word, ""

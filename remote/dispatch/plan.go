@@ -228,6 +228,21 @@ func (p *Plan) Cap() float64 {
 	return 0
 }
 
+// Extend raises the cap, so that a run which goes on may cost as much again as when it began.
+func (p *Plan) Extend() {
+	if most := p.Cap(); most > 0 {
+		p.MaxCost = most + p.spent()
+	}
+}
+
+// spent is what the jobs may have cost at most when they are over, in USD.
+func (p *Plan) spent() (usd float64) {
+	for _, j := range p.Jobs {
+		usd += j.most(p.Limit)
+	}
+	return usd
+}
+
 // Parts says what a job costs at most, a line for each table.
 func (p *Plan) Parts() (lines []string) {
 	for i, place := range p.Places[:p.Used()] {

@@ -16,6 +16,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/cache"
 	"fisub/internal/config"
+	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/usage"
 	"fisub/remote"
@@ -252,12 +253,16 @@ type owner struct {
 }
 
 func owners(root string) (all []owner, err error) {
-	ids, err := IDs(root)
+	ids, err := runs.IDs(root)
 	if err != nil {
 		return nil, err
 	}
 	for _, id := range ids {
 		dir := filepath.Join(root, runs.Dir, id)
+		if !dispatch.IsRemote(dir) { // a profile on a host keeps no plan
+			all = append(all, owner{plan: &dispatch.Plan{Run: event.Run{ID: id}}})
+			continue
+		}
 		plan, err := dispatch.Load(dir)
 		if err != nil {
 			return nil, err

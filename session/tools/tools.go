@@ -2,25 +2,19 @@
 package tools
 
 import (
-	"bytes"
 	"context"
-	"encoding/csv"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"fisub/bench"
 	"fisub/bench/pyworker"
-	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/cache"
-	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/session"
@@ -54,15 +48,14 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 	if ws, err = session.Choose(ws, o.Workloads, 1); err != nil {
 		return nil, err
 	}
-	if pyworker.Runs(&s.Solution.Spec) {
-		return nil, usage.Errorf("", "%s: only cuda and cpp submissions with the tvm-ffi binding run under a tool",
-			s.Solution.Spec.Language)
+	if err := Check(s.Solution); err != nil {
+		return nil, err
 	}
 	root, err := cache.Root()
 	if err != nil {
 		return nil, err
 	}
-	opts := device.Options{CacheDir: root}
+	opts := device.Options{CacheDir: root, Arch: o.Arch, Prebuilt: o.Prebuilt}
 	kind, err := session.ChooseDevice(ctx, o.Device, s.Solution, &opts, log)
 	if err != nil {
 		return nil, err
@@ -82,7 +75,16 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 		self: self}, nil
 }
 
-// Find looks for a program of the CUDA toolkit on PATH and in the toolkit's folder.
+// Check refuses submissions that run under no tool.
+func Check(s *trace.Solution) error {
+	if pyworker.Runs(&s.Spec) {
+		return usage.Errorf("", "%s: only cuda and cpp submissions with the tvm-ffi binding run under a tool",
+			s.Spec.Language)
+	}
+	return nil
+}
+
+// Find looks for a program of the CUDA toolkit on PATH, in the toolkit's folder, and where Nsight Compute is by itself.
 func Find(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil
@@ -94,6 +96,9 @@ func Find(name string) (string, error) {
 		if path, err := exec.LookPath(filepath.Join(dir, "bin", name)); err == nil {
 			return path, nil
 		}
+	}
+	if found, _ := filepath.Glob("/opt/nvidia/nsight-compute/*/" + name); len(found) > 0 {
+		return found[len(found)-1], nil
 	}
 	return "", usage.Errorf("it comes with the CUDA toolkit; put its bin folder on PATH or set CUDA_HOME",
 		"%s: not found", name)
@@ -164,24 +169,6 @@ func (r *Run) Sanitize(ctx context.Context, tools []string, tell func(tool, verd
 	return nil
 }
 
-// metrics are the figures of ncu's report that the summary shows.
-var metrics = []struct{ name, label string }{
-	{"gpu__time_duration.sum", "duration"},
-	{"dram__bytes_read.sum", "DRAM read"},
-	{"dram__bytes_write.sum", "DRAM written"},
-	{"dram__throughput.avg.pct_of_peak_sustained_elapsed", "DRAM throughput"},
-	{"sm__throughput.avg.pct_of_peak_sustained_elapsed", "SM throughput"},
-	{"sm__warps_active.avg.pct_of_peak_sustained_active", "warps active"},
-	{"lts__t_sector_hit_rate.pct", "L2 hit rate"},
-	{"smsp__inst_executed.sum", "instructions"},
-	{"launch__grid_size", "grid"},
-	{"launch__block_size", "block"},
-	{"launch__registers_per_thread", "registers"},
-	{"launch__shared_mem_per_block_static", "static shared"},
-	{"launch__shared_mem_per_block_dynamic", "dynamic shared"},
-	{"launch__waves_per_multiprocessor", "waves"},
-}
-
 // A FaultError is what the solution did wrong before a tool had seen it, with its log.
 type FaultError struct {
 	Err error
@@ -190,28 +177,29 @@ type FaultError struct {
 
 func (e *FaultError) Error() string { return e.Err.Error() }
 
-// Profile runs the workload under ncu, which collects a set of sections, prints a summary and gives the file of the
-// report.
-func (r *Run) Profile(ctx context.Context, sections string, out io.Writer) (file string, err error) {
+// Profile runs the workload under ncu, which collects a set of sections, and writes the report and its figures into
+// folder, as ReportName and FiguresName.
+func (r *Run) Profile(ctx context.Context, sections, folder string) ([]Kernel, error) {
 	ncu, err := Find("ncu")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	log, _, fault, err := r.once(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if fault != nil {
-		return "", &FaultError{fault, log}
+		return nil, &FaultError{fault, log}
 	}
-	folder := filepath.Join(r.root, runs.Dir, runs.NewID(time.Now()))
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return "", err
+		return nil, err
 	}
-	file = filepath.Join(folder, "profile.ncu-rep")
+	file := filepath.Join(folder, ReportName)
 	var names []string
-	for _, m := range metrics {
-		names = append(names, m.name)
+	for _, f := range figures {
+		if f.asked {
+			names = append(names, f.metric)
+		}
 	}
 	log, _, fault, err = r.once(ctx, ncu, "--set", sections, "--metrics", strings.Join(names, ","), "--clock-control",
 		"none",
@@ -222,53 +210,30 @@ func (r *Run) Profile(ctx context.Context, sections string, out io.Writer) (file
 	if _, missing := os.Stat(file); err == nil && missing != nil {
 		err = errors.New("ncu wrote no report")
 	}
+	if denied := deniedCounters(log); denied != nil {
+		return nil, denied
+	}
 	if err != nil {
-		return "", fmt.Errorf("profile: %w\n%s", err, strings.TrimRight(log, "\n"))
+		return nil, fmt.Errorf("profile: %w\n%s", err, strings.TrimRight(log, "\n"))
 	}
-	raw, err := exec.CommandContext(ctx, ncu, "--import", file, "--page", "raw", "--csv", "--metrics",
-		strings.Join(names, ",")).Output()
+	raw, err := exec.CommandContext(ctx, ncu, "--import", file, "--page", "raw", "--csv", "--print-units", "base").Output()
 	if err != nil {
-		return "", fmt.Errorf("reading %s with ncu: %w", file, err)
+		return nil, fmt.Errorf("reading %s with ncu: %w", file, err)
 	}
-	if err := summary(out, raw); err != nil {
-		return "", fmt.Errorf("%s: %w", file, err)
+	kernels, err := Figures(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	return file, nil
+	return kernels, WriteFigures(folder, r.Workload.UUID, kernels)
 }
 
-// summary prints what ncu's raw page says: a header, a row of units, and a row for each kernel.
-func summary(out io.Writer, raw []byte) error {
-	if i := bytes.Index(raw, []byte(`"ID"`)); i > 0 {
-		raw = raw[i:] // ncu's own messages stand in front
+// deniedCounters tells whether ncu said that this user may not read the GPU's performance counters.
+func deniedCounters(log string) error {
+	if !strings.Contains(log, "ERR_NVGPUCTRPERM") {
+		return nil
 	}
-	r := csv.NewReader(bytes.NewReader(raw))
-	r.FieldsPerRecord = -1
-	rows, err := r.ReadAll()
-	if err != nil {
-		return err
-	}
-	if len(rows) < 3 {
-		return errors.New("the report holds no kernel")
-	}
-	column := map[string]int{}
-	for i, name := range rows[0] {
-		column[name] = i
-	}
-	for _, row := range rows[2:] {
-		cell := func(name string) (value, unit string) {
-			i, ok := column[name]
-			if !ok || i >= len(row) || i >= len(rows[1]) {
-				return "", ""
-			}
-			return row[i], rows[1][i]
-		}
-		name, _ := cell("Kernel Name")
-		fmt.Fprintf(out, "kernel      %s\n", plain.Line(name))
-		for _, m := range metrics {
-			if value, unit := cell(m.name); value != "" {
-				fmt.Fprintf(out, "  %-16s %s %s\n", m.label, value, unit)
-			}
-		}
-	}
-	return nil
+	return usage.Errorf("its administrator allows it to all users (NVreg_RestrictProfilingToAdminUsers=0), or run as root; in "+
+		"a container it takes CAP_SYS_ADMIN, which most providers refuse: take a machine of your own there. "+
+		"https://developer.nvidia.com/ERR_NVGPUCTRPERM",
+		"profile: this machine lets you read no performance counters of its GPU (ERR_NVGPUCTRPERM)")
 }

@@ -2,32 +2,99 @@ package tools
 
 import (
 	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
-func TestSummary(t *testing.T) {
+// The figures of a profile, by name and in base units, for programs and as a table.
+func TestFigures(t *testing.T) {
 	const head = `"ID","Kernel Name","Block Size","dram__bytes_read.sum","gpu__time_duration.sum","launch__grid_size"` +
 		"\n" +
-		`"","","","Mbyte","us",""` + "\n"
+		`"","","","byte","ns",""` + "\n"
 	for _, tc := range []struct{ name, raw, want, fault string }{
 		{"two kernels behind ncu's messages", "==PROF== Connected\n" + head +
-			`"0","void f<1>(float *, int)","(128, 1, 1)","33.8","17.1","4,096"` + "\n" +
-			`"1","g(int)","(32, 1, 1)","n/a","2.0","1"` + "\n",
-			"kernel      void f<1>(float *, int)\n  duration         17.1 us\n  DRAM read        33.8 Mbyte\n  grid          " +
-				"   4,096 \n" +
-				"kernel      g(int)\n  duration         2.0 us\n  DRAM read        n/a Mbyte\n  grid             1 \n", ""},
+			`"0","void f<1>(float *, int)","(128, 1, 1)","33,828,864","17152.000000","4,096"` + "\n" +
+			`"1","g(int)","(32, 1, 1)","n/a","2000","1"` + "\n",
+			"kernel      void f<1>(float *, int)\n  duration                 17.152 us\n" +
+				"  dram read                33.8289 MB\n  grid                     4096\n" +
+				"kernel      g(int)\n  duration                 2 us\n  dram read                n/a\n" +
+				"  grid                     1\n", ""},
 		{"no kernel", head, "", "the report holds no kernel"},
 		{"short row", head + `"0","f()"` + "\n", "kernel      f()\n", ""},
 		{"no report", "", "", "the report holds no kernel"},
+		{"a terminal's controls", head + "\"0\",\"f\x1b[2J\"\n", "kernel      f\ufffd[2J\n", ""},
 	} {
 		var out bytes.Buffer
-		err := summary(&out, []byte(tc.raw))
+		kernels, err := Figures([]byte(tc.raw))
+		Table(&out, kernels)
 		if got := out.String(); got != tc.want {
 			t.Errorf("%s: got\n%s\nwant\n%s", tc.name, got, tc.want)
 		}
 		if got := errText(err); got != tc.fault {
 			t.Errorf("%s: got error %q, want %q", tc.name, got, tc.fault)
 		}
+		if _, err := json.Marshal(kernels); err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+	names := map[string]bool{}
+	for _, f := range figures {
+		if names[f.name] || names[f.metric] {
+			t.Errorf("%s is there twice", f.name)
+		}
+		names[f.name], names[f.metric] = true, true
+	}
+	if len(figures) < 20 {
+		t.Errorf("got %d figures", len(figures))
+	}
+}
+
+// A report comes over as it was, whatever its size.
+func TestReportSent(t *testing.T) {
+	dir := t.TempDir()
+	for _, size := range []int{0, 1, partSize - 1, partSize, partSize + 1, 3*partSize + 7} {
+		want := bytes.Repeat([]byte("\x00\xff\n"), size/3+1)[:size]
+		from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
+		if err := os.WriteFile(from, want, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		os.Remove(to)
+		var sent bytes.Buffer
+		if err := Send(&sent, from); err != nil {
+			t.Fatal(err)
+		}
+		r := Report{Path: to}
+		for line := range bytes.Lines(sent.Bytes()) {
+			var l Line
+			if err := json.Unmarshal(line, &l); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Take(l.Part); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, _ := os.ReadFile(to); !bytes.Equal(got, want) {
+			t.Errorf("%d bytes: got %d", size, len(got))
+		}
+	}
+	r := Report{Path: filepath.Join(dir, "large"), size: maxReport}
+	if err := r.Take([]byte("x")); err == nil {
+		t.Error("a report without end is taken")
+	}
+}
+
+// A machine that denies the counters is told as such, with what to do, in ncu's own word for it.
+func TestDeniedCounters(t *testing.T) {
+	err := deniedCounters("==PROF== Connected to process 12\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission " +
+		"to access NVIDIA GPU Performance Counters on the target device 0.")
+	if err == nil || !strings.Contains(err.Error(), "ERR_NVGPUCTRPERM") {
+		t.Errorf("got %v", err)
+	}
+	if err := deniedCounters("==PROF== Disconnected from process 12"); err != nil {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -1,0 +1,86 @@
+package tools
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+)
+
+// A Line is what `fisub sanitize` and `fisub profile` write for programs, a JSON object on a line of its own.
+type Line struct {
+	Tool     string   `json:"tool"`
+	Workload string   `json:"workload"`
+	Verdict  string   `json:"verdict"` // "clean", "findings", "profiled", what the solution did wrong; "" with Part
+	Log      string   `json:"log"`
+	Kernels  []Kernel `json:"kernels,omitempty"`
+	Report   string   `json:"report,omitempty"` // path
+	Part     []byte   `json:"part,omitempty"`   // the next bytes of the report, before the line that has the kernels
+}
+
+// ReadLine reads a line; ok tells whether it is one.
+func ReadLine(text []byte) (l Line, ok bool) {
+	err := json.Unmarshal(text, &l)
+	return l, err == nil && l.Tool != ""
+}
+
+// Write writes the line to w.
+func (l Line) Write(w io.Writer) error {
+	data, err := json.Marshal(l)
+	if err == nil {
+		_, err = fmt.Fprintf(w, "%s\n", data)
+	}
+	return err
+}
+
+const (
+	partSize  = 256 << 10
+	maxReport = 256 << 20 // bytes that are taken of a report
+)
+
+// Send writes the report in file to w, in parts.
+func Send(w io.Writer, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for {
+		part := make([]byte, partSize)
+		n, err := io.ReadFull(f, part)
+		if n > 0 {
+			if err := (Line{Tool: "ncu", Part: part[:n]}).Write(w); err != nil {
+				return err
+			}
+		}
+		switch err {
+		case nil:
+		case io.EOF, io.ErrUnexpectedEOF:
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// A Report takes the parts of a report into a file.
+type Report struct {
+	Path string
+	size int
+}
+
+// Take appends the part of a line.
+func (r *Report) Take(part []byte) error {
+	if r.size += len(part); r.size > maxReport {
+		return fmt.Errorf("the report has more than %d bytes", maxReport)
+	}
+	f, err := os.OpenFile(r.Path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(part); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
+}
