@@ -43,10 +43,12 @@ func TestFramed(t *testing.T) {
 func TestRefused(t *testing.T) {
 	for _, c := range []struct{ text, code string }{
 		{`error: You must be logged in to the server (Unauthorized)`, "credentials"},
-		{`Unable to connect to the server: getting credentials: exec: executable aws failed with exit code 255`, "credentials"},
-		{`Error from server (Forbidden): pods is forbidden: User "me" cannot list resource "pods" in API group ""`, "credentials"},
-		{`Error from server (Forbidden): error when creating "STDIN": pods "x" is forbidden: exceeded quota: gpus, requested: ` +
-			`requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8`, "quota"},
+		{`Unable to connect to the server: getting credentials: exec: executable aws failed with exit code 255`,
+			"credentials"},
+		{`Error from server (Forbidden): pods is forbidden: User "me" cannot list resource "pods" in API group ""`,
+			"credentials"},
+		{`Error from server (Forbidden): error when creating "STDIN": pods "x" is forbidden: exceeded quota: gpus, ` +
+			`requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8`, "quota"},
 		{`Error from server (Forbidden): pods "x" is forbidden: violates PodSecurity "restricted:latest"`, "credentials"},
 		{`Error from server (NotFound): error when creating "STDIN": namespaces "none" not found`, "no-such"},
 		{`Error from server (NotFound): pods "x" not found`, "no-such"},

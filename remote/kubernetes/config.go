@@ -43,7 +43,8 @@ type Config struct {
 func (c *Config) Keys() []config.Key {
 	const none = "none"
 	return []config.Key{
-		{Name: "kubeconfig", To: &c.Kubeconfig, Absent: "as kubectl finds it", Help: "file for `kubectl --kubeconfig`, absolute"},
+		{Name: "kubeconfig", To: &c.Kubeconfig, Absent: "as kubectl finds it",
+			Help: "file for `kubectl --kubeconfig`, absolute"},
 		{Name: "context", To: &c.Context, Absent: "the current one", Help: "one that `kubectl config get-contexts` lists"},
 		{Name: "namespace", To: &c.Namespace, Absent: "the context's", Help: "where pods are made"},
 		{Name: "image", To: &c.Image, Default: "debian:13-slim",
@@ -60,9 +61,11 @@ func (c *Config) Keys() []config.Key {
 		{Name: "service_account", To: &c.ServiceAccount, Absent: "the namespace's",
 			Help: "ServiceAccount of the pods; its token is not given to them"},
 		{Name: "pull_secret", To: &c.PullSecret, Absent: none, Help: "Secret with which the node pulls the image"},
-		{Name: "user", To: &c.User, Absent: "the image's", Help: "number of the user that the pod runs as, where it must not be root"},
+		{Name: "user", To: &c.User, Absent: "the image's",
+			Help: "number of the user that the pod runs as, where it must not be root"},
 		{Name: "volume", To: &c.Volume, Absent: "none: each pod gets the whole bundle",
-			Help: "PersistentVolumeClaim for `workdir`, which keeps the bundle's files; with `jobs` above 1 one of ReadWriteMany"},
+			Help: "PersistentVolumeClaim for `workdir`, which keeps the bundle's files; with " +
+				"`jobs` above 1 one of ReadWriteMany"},
 		{Name: "pending", To: &c.Pending, Default: time.Hour,
 			Help: "how long a job may wait for a node or for the queue; then it is given up"},
 		{Name: "jobs", To: &c.Jobs, Default: 4, Help: "pods of one run at a time"},
@@ -70,8 +73,10 @@ func (c *Config) Keys() []config.Key {
 			Help: "one that runs already: jobs run in it, and it stays"},
 		{Name: "container", To: &c.Container, Absent: "the pod's default one", Help: "of `pod`"},
 		{Name: "gpus", To: &c.GPUs, Default: []int{0}, Help: "ordinals in `pod`; each is a place"},
-		{Name: "workdir", To: &c.Workdir, Default: "/tmp/fisub", Help: "folder in the pod for the bundle's files and the jobs, absolute"},
-		{Name: "away", To: &c.Away, Default: 5 * time.Minute, Help: "how long the cluster may be out of reach while a job runs"},
+		{Name: "workdir", To: &c.Workdir, Default: "/tmp/fisub",
+			Help: "folder in the pod for the bundle's files and the jobs, absolute"},
+		{Name: "away", To: &c.Away, Default: 5 * time.Minute,
+			Help: "how long the cluster may be out of reach while a job runs"},
 	}
 }
 
@@ -80,8 +85,9 @@ var (
 	contextForm = regexp.MustCompile(`^[^\x00-\x20\x7f-][^\x00-\x1f\x7f]{0,499}$`)
 	imageForm   = regexp.MustCompile(`^[!-~]+$`)
 	workForm    = regexp.MustCompile(`^/[A-Za-z0-9_./@+=,-]+$`)
-	labelForm   = regexp.MustCompile(`^([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,62})=([A-Za-z0-9]([A-Za-z0-9_.-]{0,62}))?$`)
-	taintForm   = regexp.MustCompile(`^([a-z0-9.-]+/)?[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(=[A-Za-z0-9_.-]{0,63})?` +
+	labelForm   = regexp.MustCompile(`^([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,62})=` +
+		`([A-Za-z0-9]([A-Za-z0-9_.-]{0,62}))?$`)
+	taintForm = regexp.MustCompile(`^([a-z0-9.-]+/)?[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(=[A-Za-z0-9_.-]{0,63})?` +
 		`(:(NoSchedule|PreferNoSchedule|NoExecute))?$`)
 )
 

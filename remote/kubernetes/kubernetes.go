@@ -199,8 +199,8 @@ func (p *Provider) standing(pod *item) error {
 		return &remote.Denied{Code: "no-such", Text: "pod " + p.config.Pod + " has no container " + p.config.Container,
 			Hint: "kubectl get pod " + p.config.Pod + " -o yaml shows their names"}
 	case !pod.running(p.config.Container):
-		return &remote.Denied{Code: "capacity", Text: "pod " + p.config.Pod + " is " + cmp.Or(pod.waiting(), pod.Status.Phase),
-			Hint: hint}
+		text := "pod " + p.config.Pod + " is " + cmp.Or(pod.waiting(), pod.Status.Phase)
+		return &remote.Denied{Code: "capacity", Text: text, Hint: hint}
 	}
 	return nil
 }
@@ -271,7 +271,7 @@ func (p *Provider) nodes(ctx context.Context, gpu string) (products []string, de
 	products, others = slices.Compact(products), slices.Compact(others)
 	if len(products) == 0 && len(others) > 0 {
 		return nil, "", &remote.Denied{Code: "no-such",
-			Text: fmt.Sprintf("no node has a %s, they have %s", gpu, strings.Join(others, ", ")),
+			Text: fmt.Sprintf("no node has the GPU %s, they have %s", gpu, strings.Join(others, ", ")),
 			Hint: "where nodes are made on demand, name them with node_selector"}
 	}
 	if nodes > 0 {
@@ -292,8 +292,12 @@ func (p *Provider) owner(ctx context.Context) (string, error) {
 	if p.user == "" {
 		out := &plain.Buffer{Limit: 64 << 10}
 		err := p.kubectl.Do(ctx, nil, out, "auth", "whoami", "--output=jsonpath={.status.userInfo.username}")
-		if code := remote.CodeOf(err); err != nil && (ctx.Err() != nil || code != "" && code != "no-such" && !forbidden(err)) {
-			return "", err // kubectl or the cluster may be too old to tell
+		// kubectl or the cluster may be too old to tell.
+		switch code := remote.CodeOf(err); {
+		case ctx.Err() != nil:
+			return "", ctx.Err()
+		case code != "" && code != "no-such" && !forbidden(err):
+			return "", err
 		}
 		name := strconv.Itoa(os.Getuid())
 		if u, err := user.Current(); err == nil {

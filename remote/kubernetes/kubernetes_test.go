@@ -71,8 +71,8 @@ func TestKubernetes(t *testing.T) {
 			New:  func(t *testing.T) remote.Provider { return open(t, c, table) },
 			Slow: 30 * time.Second,
 			KillHost: func(t *testing.T, h remote.Handle) {
-				c.Kubectl("", "exec", "bench", "--", "sh", "-c",
-					"kill -9 $(grep -o '\"pid\":[0-9]*' "+agent.JobDir(filepath.Join(c.Scratch, "work"), h.Job)+"/agent.json | cut -d: -f2)")
+				state := filepath.Join(agent.JobDir(filepath.Join(c.Scratch, "work"), h.Job), agent.StateName)
+				c.Kubectl("", "exec", "bench", "--", "sh", "-c", `kill -9 $(grep -o '"pid":[0-9]*' `+state+` | cut -d: -f2)`)
 			},
 			Cut:      func(*testing.T) { c.Cut(time.Second) },
 			Spoil:    func(t *testing.T, hash string) { remotetest.Spoil(t, work, hash) },
@@ -205,7 +205,8 @@ func late(t *testing.T, c *kubernetestest.Cluster) {
 		t.Fatal(err)
 	}
 	// The pod stays as long as the job's folder does; here somebody takes that away.
-	c.Kubectl("", "exec", d.Pod, "--", "sh", "-c", "until [ -e "+d.Dir()+"/exit.json ]; do sleep 0.1; done; sleep 3; rm -rf "+d.Dir())
+	c.Kubectl("", "exec", d.Pod, "--", "sh", "-c",
+		"until [ -e "+d.Dir()+"/exit.json ]; do sleep 0.1; done; sleep 3; rm -rf "+d.Dir())
 	c.Kubectl("", "wait", "--for=condition=Complete", "--timeout=60s", "job/"+d.Name)
 	r := &remotetest.Recorder{}
 	exit, err := p.Wait(within(t), h, 4, r)
@@ -262,7 +263,9 @@ func deadline(t *testing.T, c *kubernetestest.Cluster) {
 	if ttl != fmt.Sprint(seconds(kept)) {
 		t.Errorf("the Job is kept for %s s", ttl)
 	}
-	_, exit := follow(t, p, h, func() { c.Kubectl("", "patch", "pod", name, "-p", `{"spec":{"activeDeadlineSeconds":1}}`) })
+	_, exit := follow(t, p, h, func() {
+		c.Kubectl("", "patch", "pod", name, "-p", `{"spec":{"activeDeadlineSeconds":1}}`)
+	})
 	if exit.End != remote.Limited || !strings.Contains(exit.Text, "DeadlineExceeded") {
 		t.Errorf("got %+v, want limit", exit)
 	}
@@ -305,8 +308,9 @@ func refusals(t *testing.T, c *kubernetestest.Cluster) {
 		{"login expired", map[string]any{"kubeconfig": c.Config("wrong", "")}, "", "credentials", "logged in"},
 		{"nobody there", map[string]any{"kubeconfig": c.Config("x", "https://127.0.0.1:1")}, "", "unreachable", "refused"},
 		{"no kubeconfig", map[string]any{"kubeconfig": "/none/there"}, "", "no-such", "/none/there"},
-		{"no such GPU", nil, "h200", "no-such", "no node has a h200, they have NVIDIA-B200"},
-		{"no such node", map[string]any{"node_selector": []any{"kind=none"}, "pending": "2s"}, "", "capacity", "node affinity/selector"},
+		{"no such GPU", nil, "h200", "no-such", "no node has the GPU h200, they have NVIDIA-B200"},
+		{"no such node", map[string]any{"node_selector": []any{"kind=none"}, "pending": "2s"}, "", "capacity",
+			"node affinity/selector"},
 		{"no Kueue", map[string]any{"queue": "main"}, "", "no-such", "localqueues"},
 		{"no such pod", map[string]any{"pod": "none"}, "", "no-such", "no pod none"},
 	} {
@@ -365,7 +369,8 @@ true}}}]}}`, "create", "-f", "-")
 	if _, err := p.Submit(within(t), job, nil); remote.CodeOf(err) != "no-such" || !strings.Contains(err.Error(), "main") {
 		t.Errorf("no such queue: got %v", err)
 	}
-	c.Kubectl(`{"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue", "metadata": {"name": "main"}}`, "create", "-f", "-")
+	c.Kubectl(`{"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue", "metadata": {"name": "main"}}`,
+		"create", "-f", "-")
 	admitted := false
 	job.Tell = func(s remote.State) {
 		if s.Phase == remote.Queued && strings.Contains(s.Text, "queue main") && !admitted {
@@ -380,7 +385,8 @@ true}}}]}}`, "create", "-f", "-")
 	if r, exit := follow(t, p, h, nil); !admitted || r.Stream() != "one\n" || exit.End != remote.Exited {
 		t.Errorf("got %q, %+v; admitted %v", r.Stream(), exit, admitted)
 	}
-	label := c.Kubectl("", "get", "job", objectName(job.ID), "-o", `jsonpath={.metadata.labels.kueue\.x-k8s\.io/queue-name}`)
+	label := c.Kubectl("", "get", "job", objectName(job.ID), "-o",
+		`jsonpath={.metadata.labels.kueue\.x-k8s\.io/queue-name}`)
 	if label != "main" {
 		t.Errorf("label of the queue: %q", label)
 	}

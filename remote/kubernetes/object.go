@@ -179,7 +179,8 @@ func toleration(s string) object {
 // "NVIDIA-GB200" is not, nor is a part of one.
 func isGPU(label, kind string) bool {
 	split := func(s string) []string {
-		return strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+		other := func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }
+		return strings.FieldsFunc(strings.ToLower(s), other)
 	}
 	words, want := split(label), strings.Join(split(kind), "")
 	if slices.Contains(words, "mig") || slices.Contains(words, "shared") {

@@ -73,7 +73,8 @@ func TestIsGPU(t *testing.T) {
 		want        bool
 	}{
 		{"NVIDIA-B200", "b200", true}, {"NVIDIA-GB200", "b200", false}, {"NVIDIA-H100-80GB-HBM3", "h100", true},
-		{"NVIDIA-H200-NVL", "h200", true}, {"NVIDIA-GeForce-RTX-4090", "rtx4090", true}, {"NVIDIA-A100-SXM4-80GB", "a10", false},
+		{"NVIDIA-H200-NVL", "h200", true}, {"NVIDIA-GeForce-RTX-4090", "rtx4090", true},
+		{"NVIDIA-A100-SXM4-80GB", "a10", false},
 		{"NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "h100", false}, {"NVIDIA-B200-SHARED", "b200", false}, {"", "b200", false},
 	} {
 		if got := isGPU(c.label, c.kind); got != c.want {

@@ -673,7 +673,8 @@ func (s *suite) attach(t *testing.T) {
 
 func (s *suite) waitCancelled(t *testing.T) {
 	p := s.provider(t)
-	h := s.submit(t, p, s.job(t, p, `echo one; sleep 2; echo two`, nil))
+	file := filepath.Join(t.TempDir(), "go on")
+	h := s.submit(t, p, s.job(t, p, `echo one; until [ -e '`+file+`' ]; do sleep 0.1; done; echo two`, nil))
 	ctx, cancel := context.WithCancel(s.limited(t))
 	defer cancel()
 	r := &Recorder{}
@@ -688,6 +689,9 @@ func (s *suite) waitCancelled(t *testing.T) {
 		}
 	case <-time.After(5 * time.Second):
 		t.Fatal("Wait does not end with its context")
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	rest, exit := s.wait(t, p, h, int64(len(r.Stream())))
 	if rest.Stream() != "two\n" || exit.End != remote.Exited || exit.Code != 0 {

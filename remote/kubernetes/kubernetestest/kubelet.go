@@ -243,7 +243,8 @@ func (k *kubelet) once(p *pod) (again bool) {
 		id := strconv.Itoa(cmd.Process.Pid)
 		text, _ := os.ReadFile("/proc/" + id + "/task/" + id + "/children")
 		child := strings.TrimSpace(string(text))
-		if line, _ := os.ReadFile("/proc/" + child + "/environ"); child != "" && bytes.Contains(line, []byte("STANDIN_READY")) {
+		environ, _ := os.ReadFile("/proc/" + child + "/environ")
+		if child != "" && bytes.Contains(environ, []byte("STANDIN_READY")) {
 			k.mu.Lock()
 			p.init, _ = strconv.Atoi(child)
 			k.mu.Unlock()
