@@ -96,7 +96,11 @@ func (f *stream) read() {
 			}
 			f.half = rest
 			var e event.Event
-			if json.Unmarshal(line, &e) == nil && e.Evaluated != nil {
+			if at := bytes.IndexByte(line, '{'); at < 0 || // what the agent signs with may stand on either side of it
+				json.NewDecoder(bytes.NewReader(line[at:])).Decode(&e) != nil {
+				continue
+			}
+			if e.Evaluated != nil {
 				f.verdicts[e.Workload] = e.Evaluated.Status
 			}
 		}
@@ -153,6 +157,8 @@ type result struct {
 	Attached int    // how often the run was followed again
 	Outcome  string // "whole", "cancelled", "none" (no run was begun), "part"
 	Swept    int    // jobs that `fisub remote gc` ended
+	Streams  int    // of jobs, on the hosts
+	Verdicts int    // in them
 	Problems []string
 	Notes    []string
 	Seconds  float64
@@ -191,7 +197,12 @@ func try(ctx context.Context, dir, base string, s scenario, want map[string]stri
 	w.drama(ctx, s, r, seen)
 	for _, f := range seen.close() {
 		w.say("stream of %s on h%d: %d verdicts", f.job, f.host+1, len(f.verdicts))
+		r.Streams++
+		r.Verdicts += len(f.verdicts)
 		r.compare(w, f, want)
+	}
+	if r.Outcome == "whole" && r.Verdicts < s.Workloads {
+		r.problem("the judge has seen %d verdicts on the hosts, and there are %d", r.Verdicts, s.Workloads)
 	}
 	if id, _ := w.lastRun(); id != "" {
 		r.twice(w.runFolder(id))

@@ -83,6 +83,12 @@ func summary(to io.Writer, all []*result, took time.Duration) {
 	}
 	fmt.Fprintln(t)
 	_ = t.Flush()
+	streams, verdicts := 0, 0
+	for _, r := range all {
+		streams += r.Streams
+		verdicts += r.Verdicts
+	}
+	fmt.Fprintf(to, "\n%d verdicts in %d streams on the hosts were compared with the end results\n", verdicts, streams)
 	notes := map[string]int{}
 	for _, r := range all {
 		for _, note := range r.Notes {
