@@ -28,8 +28,7 @@ inline std::vector<Variant> all_shapes() {
   return {
       {"1-1-4-4-4", true, [](int64_t, int64_t n) { return n <= 16; }, launch_shape<1, 1, 4, 4, 4>},
       {"2-2-4-4-4", true, [](int64_t, int64_t n) { return n <= 24; }, launch_shape<2, 2, 4, 4, 4>},
-      {"4-0-4-4-5", true, [](int64_t, int64_t n) { return n > 2; }, launch_shape<4, 0, 4, 4, 5>},
-      {"4-0-2-2-5", true, [](int64_t, int64_t n) { return n > 4; }, launch_shape<4, 0, 2, 2, 5>},
-      {"8-0-2-2-5x2", true, [](int64_t, int64_t n) { return n > 12; }, launch_shape<8, 0, 2, 2, 5, 2>},
+      {"4-0-4-4-4", true, [](int64_t, int64_t n) { return n > 2; }, launch_shape<4, 0, 4, 4, 4>},
+      {"8-0-2-2-3x2", true, [](int64_t, int64_t n) { return n > 12; }, launch_shape<8, 0, 2, 2, 3, 2>},
   };
 }

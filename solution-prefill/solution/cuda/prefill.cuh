@@ -550,7 +550,16 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
   load_extent();
   // A lone sequence is, but for its extent in cu_seqlens, known: what it needs is loaded before that is there.
   const bool guess = x.sequences == 1 && x.tokens > 0 && x.tokens < (1 << 30);
-  const auto meet = [] { asm volatile("bar.sync 1, %0;" ::"n"(S::kWarps * 32) : "memory"); };  // 1: roles call it apart
+  const auto meet = [] {
+    __syncwarp();
+    // 1: roles call it apart. The first form is faster in merged shapes, the second in others; synccheck takes the second for
+    // divergence.
+    if (S::kMerged || kArriving > 1) {
+      asm volatile("barrier.sync 1, %0;" ::"n"(S::kWarps * 32) : "memory");
+    } else {
+      asm volatile("bar.sync 1, %0;" ::"n"(S::kWarps * 32) : "memory");
+    }
+  };
 
   Ring<kStages> ring;
   // Where this lane's row of four 8 x 8 matrices starts, for the first 16 or 32 columns.
@@ -905,31 +914,32 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
         mma(u[3], rhs[0], tb[2][0], tb[2][1]);
         mma(u[2], rhs[1], tb[1][2], tb[1][3]);
         mma(u[3], rhs[1], tb[2][2], tb[2][3]);
-        if (!__any_sync(kAll, !within(largest, kMaxRhs) || flagged)) {
-          constexpr int kColumnsAhead = S::kAhead < 4 ? 1 : 3;
-          uint32_t b[kBuffers][2][4];
-          const auto load_columns = [&](int i) {
+        // What the update needs is there before the branch: with less alive across it nothing is spilled.
+        constexpr int kColumnsAhead = S::kAhead < 4 ? 1 : 3;
+        uint32_t b[kBuffers][2][4];
+        const auto load_columns = [&](int i) {
 #pragma unroll
-            for (int j = 0; j < 2; ++j) {
-              load_transposed(b[i % kBuffers][j], st + S::kK + (as_rows ^ (i << 5)) + j * 16 * 256);
-            }
-          };
-#pragma unroll
-          for (int i = 0; i < kColumnsAhead; ++i) {
-            load_columns(i);
+          for (int j = 0; j < 2; ++j) {
+            load_transposed(b[i % kBuffers][j], st + S::kK + (as_rows ^ (i << 5)) + j * 16 * 256);
           }
+        };
+#pragma unroll
+        for (int i = 0; i < kColumnsAhead; ++i) {
+          load_columns(i);
+        }
+        uint32_t uo[2][4], ud[2][4];
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          const float2 rest = load_float2(st + S::kRest + n * 32 + 8 * t);
+          uo[n / 2][n % 2 * 2] = pack(u[n][0], u[n][1]);
+          uo[n / 2][n % 2 * 2 + 1] = pack(u[n][2], u[n][3]);
+          ud[n / 2][n % 2 * 2] = pack(rest.x * u[n][0], rest.y * u[n][1]);
+          ud[n / 2][n % 2 * 2 + 1] = pack(rest.x * u[n][2], rest.y * u[n][3]);
+        }
+        if (!__any_sync(kAll, !within(largest, kMaxRhs) || flagged)) {
 #pragma unroll
           for (int i = 0; i < 16; ++i) {
             s[i][0] *= all, s[i][1] *= all, s[i][2] *= all, s[i][3] *= all;
-          }
-          uint32_t uo[2][4], ud[2][4];
-#pragma unroll
-          for (int n = 0; n < 4; ++n) {
-            const float2 rest = load_float2(st + S::kRest + n * 32 + 8 * t);
-            uo[n / 2][n % 2 * 2] = pack(u[n][0], u[n][1]);
-            uo[n / 2][n % 2 * 2 + 1] = pack(u[n][2], u[n][3]);
-            ud[n / 2][n % 2 * 2] = pack(rest.x * u[n][0], rest.y * u[n][1]);
-            ud[n / 2][n % 2 * 2 + 1] = pack(rest.x * u[n][2], rest.y * u[n][3]);
           }
           store_words(slot + 4096, uo[0][0], uo[0][1], uo[0][2], uo[0][3]);
           store_words(slot + 4096 + 512, uo[1][0], uo[1][1], uo[1][2], uo[1][3]);

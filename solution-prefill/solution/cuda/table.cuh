@@ -15,13 +15,12 @@ struct Choice {
 inline constexpr Choice kTable[] = {
     {1, 0, launch<Shape<1, 1, 4, 4, 4>>},
     {3, 0, launch<Shape<2, 2, 4, 4, 4>>},
-    {3, 2000, launch<Shape<1, 1, 4, 4, 4>>},
+    {3, 600, launch<Shape<1, 1, 4, 4, 4>>},
     {4, 0, launch<Shape<2, 2, 4, 4, 4>>},
     {5, 2500, launch<Shape<1, 1, 4, 4, 4>>},
     {9, 0, launch<Shape<2, 2, 4, 4, 4>>},
-    {16, 0, launch<Shape<4, 0, 4, 4, 5>>},
-    {22, 0, launch<Shape<4, 0, 2, 2, 5>>},
-    {40, 0, launch<Shape<8, 0, 2, 2, 5, 2>>},
+    {16, 0, launch<Shape<4, 0, 4, 4, 4>>},
+    {40, 0, launch<Shape<8, 0, 2, 2, 3, 2>>},
 };
 
 }  // namespace gdn
