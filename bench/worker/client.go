@@ -242,6 +242,9 @@ func (c *Client) measure(ctx context.Context, plan device.Plan) (*device.Samples
 	return r.Samples, nil
 }
 
+// maxTiming is longer than any call: sums of all timings are durations.
+const maxTiming = 7 * 24 * time.Hour
+
 // credible refuses timings that no measurement of plan gives: they are the word of a process that the solution shares.
 func credible(trials [][]time.Duration, plan device.Plan) error {
 	if len(trials) == 0 || len(trials) > plan.Trials {
@@ -252,8 +255,10 @@ func credible(trials [][]time.Duration, plan device.Plan) error {
 		if len(trial) == 0 || len(trial) > plan.Iterations {
 			return &Error{Kind: Call, Text: fmt.Sprintf("the worker tells %d timings of %d calls", len(trial), plan.Iterations)}
 		}
-		if least := slices.Min(trial); least <= 0 {
-			return &Error{Kind: Call, Text: fmt.Sprintf("the worker tells a timing of %v", least)}
+		for _, d := range trial {
+			if d <= 0 || d > maxTiming {
+				return &Error{Kind: Call, Text: fmt.Sprintf("the worker tells a timing of %v", d)}
+			}
 		}
 	}
 	return nil

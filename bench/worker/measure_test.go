@@ -163,11 +163,12 @@ func TestMeasureRecorded(t *testing.T) {
 // Timings that no measurement gives are an error of the call, whose process told them.
 func TestMeasureNonsense(t *testing.T) {
 	for trials, want := range map[string]string{
-		`[]`:               "the worker tells the timings of 0 trials of 2",
-		`[[1],[2],[3]]`:    "the worker tells the timings of 3 trials of 2",
-		`[[1,2],[]]`:       "the worker tells 0 timings of 2 calls",
-		`[[1,2,3],[4]]`:    "the worker tells 3 timings of 2 calls",
-		`[[1,2],[3,-400]]`: "the worker tells a timing of -400ns",
+		`[]`:                              "the worker tells the timings of 0 trials of 2",
+		`[[1],[2],[3]]`:                   "the worker tells the timings of 3 trials of 2",
+		`[[1,2],[]]`:                      "the worker tells 0 timings of 2 calls",
+		`[[1,2,3],[4]]`:                   "the worker tells 3 timings of 2 calls",
+		`[[1,2],[3,-400]]`:                "the worker tells a timing of -400ns",
+		`[[1,2],[3,9000000000000000000]]`: "the worker tells a timing of 2500000h0m0s",
 	} {
 		c := answering(t, `{"samples":{"timer":"cuda events","cold_l2":true,"trials_ns":`+trials+`}}`)
 		_, err := c.Measure(t.Context(), device.Plan{Iterations: 2, Trials: 2, Timer: device.TimerEvents})

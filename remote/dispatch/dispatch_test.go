@@ -1117,3 +1117,26 @@ func TestNoKey(t *testing.T) {
 	}
 	f.check(1)
 }
+
+// What a host says is one line of a bounded length, in letters that stay where they are.
+func TestMessages(t *testing.T) {
+	f := newFixture(t, 1, map[string]map[string]any{"a": {}})
+	f.script = `printf '{"type":"warning","message":{"text":"one\\nerror: two\\u202e\\u001b[2J","hint":"'
+head -c 3000000 /dev/zero | tr '\0' x
+printf '"}}\n{"type":"warning","workload":"w00","finding":{"check":"too\\nfast","text":"a\\rb"}}\n'` + program
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 1 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	found := false
+	for _, e := range f.events {
+		if e.Message != nil && strings.HasPrefix(e.Message.Text, "one") {
+			found = true
+			if e.Message.Text != "one error: two [2J" || len(e.Message.Hint) != 2000 {
+				t.Errorf("got %q, a hint of %d bytes", e.Message.Text, len(e.Message.Hint))
+			}
+		}
+	}
+	if !found {
+		t.Errorf("no message in %q", f.warnings())
+	}
+}

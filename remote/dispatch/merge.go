@@ -13,12 +13,16 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/remote"
 )
 
 // maxLine bounds a line of a job's stream: the run folder's own bound is larger.
 const maxLine = 32 << 20
+
+// maxText bounds a message of a job's, in bytes.
+const maxText = 2000
 
 // maxStream is the usual bound of a job's stream: one of 54 workloads is some 100 kB.
 const maxStream = 1 << 30
@@ -147,6 +151,12 @@ func (f *feed) event(line []byte) bool {
 		if is {
 			payloads++
 		}
+	}
+	if e.Message != nil {
+		e.Message.Text, e.Message.Hint = plain.Brief(e.Message.Text, maxText), plain.Brief(e.Message.Hint, maxText)
+	}
+	if e.Finding != nil {
+		e.Finding.Check, e.Finding.Text = plain.Brief(e.Finding.Check, 100), plain.Brief(e.Finding.Text, maxText)
 	}
 	ours := slices.Contains(f.job.Workloads, e.Workload)
 	if payloads > 1 || e.Workload != "" && !ours {
