@@ -49,20 +49,40 @@ func State() (text string, ok bool) {
 // Exec becomes the program argv, which, with all that it starts, writes and makes files only below the folders of
 // writable, in its files, and in devices; which reads and writes the memory of no process but its own; and which sends
 // signals to no other ones, from Landlock's version 6 on. Reading files and the network are free. Folders that are
-// missing are made. Where the kernel has no Landlock the program runs unconfined.
+// missing are made. Where the kernel has no Landlock the program is only kept from the rights that root has over other
+// processes and the machine: it can then not open the memory of one that hides it either.
 func Exec(writable, argv []string) error {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
 		return err
 	}
 	runtime.LockOSThread() // the thread that is restricted is the one that becomes the program
-	if v := version(); v > 0 {
-		makeUVM()
-		if err := restrict(v, writable); err != nil {
-			return fmt.Errorf("confining the worker: %w", err)
-		}
+	makeUVM()
+	err = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	if v := version(); v > 0 && err == nil {
+		err = restrict(v, writable)
+	}
+	if err = errors.Join(err, unprivileged()); err != nil {
+		return fmt.Errorf("confining the worker: %w", err)
 	}
 	return fmt.Errorf("%s: %w", path, unix.Exec(path, argv, os.Environ()))
+}
+
+// unprivileged gives up what root may do but for files and memory of its own: tracing, modules, devices. Programs that
+// are started do not get it back, since they get no new privileges.
+func unprivileged() error {
+	const keep = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
+		1<<unix.CAP_IPC_LOCK | 1<<unix.CAP_SYS_NICE | 1<<unix.CAP_SYS_RESOURCE
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &sets[0]); err != nil {
+		return err
+	}
+	for i := range sets {
+		mask := uint32(uint64(keep) >> (32 * i))
+		sets[i] = unix.CapUserData{Effective: sets[i].Effective & mask, Permitted: sets[i].Permitted & mask}
+	}
+	return unix.Capset(&hdr, &sets[0])
 }
 
 // makeUVM has the driver's own program make the device that CUDA needs, where that is missing: it is a setuid program,
@@ -110,9 +130,6 @@ func restrict(version int, writable []string) error {
 			return err
 		}
 	}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return err
-	}
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
 		return errno
 	}
@@ -143,5 +160,5 @@ func allow(rules int, path string, rights uint64) error {
 }
 
 // Hide closes the memory and the descriptors of this process to all others of the user, which may not trace it either;
-// a process with root's rights may. It leaves no core file.
+// a process with root's rights, which one that is confined has not, may. It leaves no core file.
 func Hide() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }

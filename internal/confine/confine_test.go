@@ -32,6 +32,21 @@ func script(t *testing.T, dir, text string) (string, error) {
 	return string(out), err
 }
 
+// A process that is confined has not root's rights over others, and no program gives them to it.
+func TestUnprivileged(t *testing.T) {
+	out, err := script(t, filepath.Join(t.TempDir(), "own"), "grep -E '^(CapPrm|CapEff|CapInh|NoNewPrivs)' /proc/self/status")
+	if err != nil {
+		t.Fatal(err, out)
+	}
+	for line := range strings.Lines(out) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		n, err := strconv.ParseUint(value, 16, 64)
+		if trace := n&(1<<19|1<<16|1<<21|1<<27) != 0; err != nil || trace || (name == "NoNewPrivs") != (n == 1) {
+			t.Errorf("got %s", line)
+		}
+	}
+}
+
 func TestExec(t *testing.T) {
 	state, sound := confine.State()
 	if !sound {
