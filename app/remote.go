@@ -377,6 +377,9 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 		}
 		return err
 	}
+	if err := folder.Order(); err != nil {
+		return err
+	}
 	a.sayHeld(d.Plan)
 	if result.Missing > 0 {
 		a.term.Note("run what has no verdict with: fisub remote --resume %s", d.Plan.Run.ID)

@@ -26,7 +26,7 @@ import (
 type Run struct {
 	ID       string          `json:"id"`            // name of the folder
 	Run      *event.Run      `json:"run,omitempty"` // of the last time that it was resumed; nil where nothing tells
-	Rows     []Row           `json:"workloads"`     // judged, or found to be impossible to judge, as they ran
+	Rows     []Row           `json:"workloads"`     // judged, or impossible to judge, as they ran; of a remote run in its order
 	Started  int             `json:"started"`       // of the others: 1 in a run that was killed, or goes on
 	Done     *event.Done     `json:"done,omitempty"`
 	Running  bool            `json:"running"` // a process writes the folder now
@@ -306,6 +306,13 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 			row.retract(&event.Finding{Check: event.Contradiction, Text: "the run's events contradict themselves: " + against})
 		}
 	}
+	if r.Run != nil && len(r.Origins) > 0 { // its places finish them in no order
+		at := map[string]int{}
+		for i, w := range r.Run.Workloads {
+			at[w.UUID] = i
+		}
+		slices.SortStableFunc(r.Rows, func(a, b Row) int { return at[a.UUID] - at[b.UUID] })
+	}
 	r.Started = len(begun)
 	if r.Done != nil { // its counts are those since the run was resumed
 		passed, total := r.Passed()
@@ -453,6 +460,22 @@ func (f *Folder) attach(id string) (*Run, error) {
 		return r, err
 	}
 	return r, f.repair(r)
+}
+
+// Order puts the traces and timings of a remote run, which come as its places finish them, in the order of its
+// workloads.
+func (f *Folder) Order() error {
+	if f.events == nil {
+		return nil
+	}
+	if _, err := f.events.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	r, _, err := replay(f.events, filepath.Base(f.path))
+	if err != nil || r.Run == nil {
+		return err
+	}
+	return f.repair(r)
 }
 
 // repair makes the other files what the events say.

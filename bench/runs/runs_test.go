@@ -56,6 +56,44 @@ func write(t *testing.T, f *Folder, name, text string) {
 	}
 }
 
+// The places of a remote run finish its workloads in any order; rows, traces and timings are in that of the run.
+func TestOrder(t *testing.T) {
+	f := New(t.TempDir(), "r")
+	defer f.Close()
+	s := event.NewStream(f.Record)
+	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema,
+		Workloads: []event.Workload{{UUID: "u1"}, {UUID: "u2"}, {UUID: "u3"}}}})
+	for i, u := range []string{"u3", "u1", "u2"} {
+		from := event.Event{Workload: u, Place: "p", Job: "j" + u, Origin: int64(i + 1)}
+		samples, evaluated := from, from
+		samples.Type, samples.Samples = event.TypeSamples, &event.Samples{Timer: "t", TrialsNS: [][]int64{{1}}}
+		evaluated.Type = event.TypeEvaluated
+		evaluated.Evaluated = &event.Evaluated{Trace: traceLine(u), Status: "RUNTIME_ERROR"}
+		s.Emit(samples)
+		s.Emit(evaluated)
+	}
+	if err := errors.Join(s.Err(), f.Order()); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Read(f.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, row := range r.Rows {
+		if want := fmt.Sprint("u", i+1); row.UUID != want {
+			t.Errorf("row %d: got %s", i, row.UUID)
+		}
+	}
+	for _, name := range []string{tracesFile, samplesFile} {
+		lines := strings.Split(strings.TrimSpace(read(t, f, name)), "\n")
+		for i, line := range lines {
+			if len(lines) != 3 || !strings.Contains(line, fmt.Sprintf(`"u%d"`, i+1)) {
+				t.Errorf("%s: line %d: got %s", name, i+1, line)
+			}
+		}
+	}
+}
+
 // Wherever a run is killed, its files are whole after it was resumed, and only the workload in flight is run again: the
 // events are cut off at every byte, and the other files hold anything that was written before, or after in the run.
 func TestResumeWherever(t *testing.T) {

@@ -74,8 +74,8 @@ type ended struct {
 	again bool  // its place has told that it is lost, and may take another
 }
 
-// mendable tells whether the error of a Wait is about the table, the user's credentials or the way to the host, and says
-// nothing of the job.
+// mendable tells whether the error of a Wait is about the table, the user's credentials or the way to the host, and
+// says nothing of the job.
 func mendable(err error) bool {
 	return slices.Contains([]string{"credentials", "host-key", "no-such", "unreachable"}, remote.CodeOf(err))
 }
@@ -485,8 +485,8 @@ func (d *Dispatcher) done(r Result) {
 	d.Events.Emit(event.Event{Type: event.TypeDone, Done: done})
 }
 
-// Deal gives n hands of the workloads, each the next in turn that fits, so that neighbours, which are alike, are spread.
-// What fits nowhere is left out.
+// Deal gives n hands of the workloads, each the next in turn that fits, so that neighbours, which are alike, are
+// spread. What fits nowhere is left out.
 func Deal(workloads []string, n int, fits func(w string, hand int) bool) [][]string {
 	hands := make([][]string, n)
 	for i, w := range workloads {
@@ -629,7 +629,7 @@ func (d *Dispatcher) follow(ctx, run context.Context, j *Job, again bool) ended 
 	}
 	lost := remote.Exit{End: remote.Cancelled, Text: errLost.Error()}
 	if again {
-		if e.left = d.again(ctx, provider, j); e.left != nil {
+		if e.left = d.again(run, provider, j); e.left != nil {
 			return e
 		}
 	}

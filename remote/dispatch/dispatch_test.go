@@ -185,10 +185,10 @@ func TestSeveralPlaces(t *testing.T) {
 	}
 	r := f.check(9)
 	places := map[string]int{}
-	for _, row := range r.Rows {
+	for i, row := range r.Rows {
 		places[row.Place]++
-		if len(row.Findings) != 1 {
-			t.Errorf("row: got %+v", row)
+		if len(row.Findings) != 1 || row.UUID != f.plan.Run.Workloads[i].UUID {
+			t.Errorf("row %d: got %+v", i, row)
 		}
 	}
 	if len(places) != 3 || places["a: slot1"] != 3 || places["b: localhost"] != 3 || len(r.Places) != 3 {
@@ -889,6 +889,64 @@ func TestHalfSubmittedOtherHostDown(t *testing.T) {
 				_ = s.Release(t.Context(), h)
 			}
 		}
+	}
+}
+
+// Whether a host that is out of reach has taken a job is not known: its share goes to another place, and the job stays one
+// that may run.
+func TestHalfSubmittedAway(t *testing.T) {
+	f := newFixture(t, 4, map[string]map[string]any{"a": {}, "b": {}})
+	f.submitted(f.plan.Places[0], program, "w00", "w01")
+	f.plan.Jobs = append(f.plan.Jobs, &dispatch.Job{ID: "fisub-" + f.plan.Run.ID + "-2", Place: f.plan.Places[1],
+		Workloads: []string{"w02", "w03"}})
+	b := f.scripted("b")
+	b.list = func(context.Context) error { return unreachable("b") }
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 4 || f.plan.Done || len(f.plan.Active()) != 1 {
+		t.Errorf("got %+v, %v, %d jobs that may run", got, err, len(f.plan.Active()))
+	}
+	b.list = nil
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 4 {
+		t.Errorf("then: got %+v, %v", got, err)
+	}
+	f.check(4)
+	// Without another place the error is the host's, and the run can be taken up again.
+	f = newFixture(t, 2, map[string]map[string]any{"b": {}})
+	f.plan.Jobs = append(f.plan.Jobs, &dispatch.Job{ID: "fisub-" + f.plan.Run.ID + "-1", Place: f.plan.Places[0],
+		Workloads: []string{"w00", "w01"}})
+	b = f.scripted("b")
+	b.list = func(context.Context) error { return unreachable("b") }
+	if got, err := f.run(t.Context()); remote.CodeOf(err) != "unreachable" || f.plan.Done {
+		t.Errorf("alone: got %+v, %v", got, err)
+	}
+	b.list = nil
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 2 {
+		t.Errorf("alone, then: got %+v, %v", got, err)
+	}
+	f.check(2)
+}
+
+// A job that was given up, as by an older fisub, and whose host still has it, is asked for what it has finished.
+func TestReopen(t *testing.T) {
+	f := newFixture(t, 2, map[string]map[string]any{"a": {}})
+	f.submitted(f.plan.Places[0], program, "w00", "w01")
+	now := time.Now()
+	f.plan.Jobs[0].Ended, f.plan.Jobs[0].Exit, f.plan.Done = &now, &remote.Exit{End: remote.Lost}, true
+	reopen := func() (int, error) {
+		d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Providers: f.providers, Events: event.NewStream()}
+		return d.Reopen(t.Context())
+	}
+	s := f.scripted("a")
+	s.list = func(context.Context) error { return errors.New("h2 is down") }
+	if n, err := reopen(); n != 1 || err == nil || f.plan.Done {
+		t.Fatalf("got %d, %v", n, err)
+	}
+	if got, err := f.run(t.Context()); err != nil || got.Passed != 2 || len(f.plan.Jobs) != 1 {
+		t.Errorf("got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
+	}
+	s.list = nil
+	f.check(2)
+	if n, err := reopen(); n != 0 || err != nil {
+		t.Errorf("a job that is released: got %d, %v", n, err)
 	}
 }
 

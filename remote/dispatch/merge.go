@@ -122,7 +122,7 @@ func (f *feed) State(s remote.State) {
 		f.d.began(f.job)
 		f.d.returned(f.job)
 	}
-	text := s.Text
+	text := plain.Brief(s.Text, 200)
 	if !s.Start.IsZero() {
 		text = fmt.Sprintf("%s, to start at about %s", text, s.Start.Format("15:04"))
 	}
