@@ -50,7 +50,6 @@ var only = map[string]string{
 	"golang.org/x/perf":                  "bench/stats",
 	"github.com/aws/aws-sdk-go-v2":       "remote/aws",
 	"github.com/aws/smithy-go":           "remote/aws",
-	"github.com/pkg/sftp":                "remote/host",
 	"github.com/moby/spdystream":         "remote/kubernetes",
 
 	"github.com/modal-labs/modal-client/go": "remote/modal",

@@ -4,10 +4,12 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 
 	"fisub/internal/plain"
@@ -21,11 +23,6 @@ type Host interface {
 	// Run runs a command to its end, without a shell's reading of its words. stdin and stdout may be nil. An error of
 	// stdout ends it, and is Run's.
 	Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error
-
-	// Put writes a file by a temporary name beside it, which begins with ".", and renames it when all of r is there. Where
-	// r is an io.Seeker and the connection is lost, the next Put of the same name goes on where this one was. An error of
-	// r is Put's.
-	Put(ctx context.Context, name string, r io.Reader, mode fs.FileMode) error
 
 	// Read copies the file from byte offset from on to w, as far as it reaches now and at most limit bytes. It opens the
 	// file anew each time, since a network file system looks for what other hosts wrote when a file is opened.
@@ -41,6 +38,61 @@ type Host interface {
 // came before Local had put the shell out of reach: Local blocks it, and dash lets it through after its first command.
 func Shell(script string, args ...string) []string {
 	return append([]string{"sh", "-c", "trap '' INT; trap - INT; " + script, "sh"}, args...)
+}
+
+// A Runner is the Run of a Host that has no other way to its files.
+type Runner func(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error
+
+// absent is the status of scripts that do not find the file.
+const absent = 44
+
+func (run Runner) file(ctx context.Context, script string, args []string, stdout io.Writer) error {
+	err := run(ctx, Shell(script, args...), nil, stdout)
+	if failed, ok := errors.AsType[*ExitError](err); ok && failed.Status == absent {
+		return fmt.Errorf("%s: %w", args[0], fs.ErrNotExist)
+	} else if ok && failed.Stderr != "" {
+		failed.Name = "" // its words name what failed
+	}
+	return err
+}
+
+// read gives at most $3 bytes of file $1 from byte $2 on, counted from 1.
+var read = fmt.Sprintf(`[ -e "$1" ] || exit %d; exec <"$1" && tail -c "+$2" | head -c "$3"`, absent)
+
+// Read is that of a Host.
+func (run Runner) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
+	to := &counter{w: w}
+	err := run.file(ctx, read, []string{name, strconv.FormatInt(from+1, 10), strconv.FormatInt(limit, 10)}, to)
+	return to.n, err
+}
+
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// sizes gives the size and name of each entry of folder $1, a line each.
+var sizes = fmt.Sprintf(`[ -d "$1" ] || exit %d; cd -- "$1" && find . -maxdepth 1 ! -name . -exec stat -c '%%s %%n' {} +`,
+	absent)
+
+// Sizes is that of a Host.
+func (run Runner) Sizes(ctx context.Context, dir string) (map[string]int64, error) {
+	out := &plain.Buffer{Limit: 16 << 20}
+	err := run.file(ctx, sizes, []string{dir}, out)
+	all := map[string]int64{}
+	for line := range strings.Lines(out.String()) {
+		size, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ./")
+		if n, err := strconv.ParseInt(size, 10, 64); err == nil {
+			all[name] = n
+		}
+	}
+	return all, err
 }
 
 // Statuses that a shell gives a command that it cannot run.
@@ -85,25 +137,16 @@ type LostError struct{ Text string }
 
 func (e *LostError) Error() string { return "connection lost: " + e.Text }
 
-// A tap passes reads and writes on and keeps the first error that is not the end of a file: whose fault a failure was.
+// A tap passes writes on and keeps the first error: whose fault a failure was.
 type tap struct {
-	r    io.Reader
 	w    io.Writer
-	stop func() // called when w fails; may be nil
+	stop func() // called when w fails
 	err  error
-}
-
-func (t *tap) Read(p []byte) (int, error) {
-	n, err := t.r.Read(p)
-	if err != nil && err != io.EOF {
-		t.err = err
-	}
-	return n, err
 }
 
 func (t *tap) Write(p []byte) (int, error) {
 	n, err := t.w.Write(p)
-	if t.err = err; err != nil && t.stop != nil {
+	if t.err = err; err != nil {
 		t.stop()
 	}
 	return n, err

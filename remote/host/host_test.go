@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -48,7 +47,6 @@ func TestHosts(t *testing.T) {
 type failing struct{ err error }
 
 func (f *failing) Write([]byte) (int, error) { return 0, f.err }
-func (f *failing) Read([]byte) (int, error)  { return 0, f.err }
 
 func promises(t *testing.T, h host.Host) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -86,17 +84,10 @@ func promises(t *testing.T, h host.Host) {
 
 	name := filepath.Join(dir, "big")
 	big := bytes.Repeat([]byte("\x00\xff\n0123456789"), 300_000)
-	if err := h.Put(ctx, name, bytes.NewReader(big), 0o555); err != nil {
+	if err := os.WriteFile(name, big, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := os.Stat(name); err != nil || st.Mode() != 0o555 || st.Size() != int64(len(big)) {
-		t.Errorf("put: %v, %v", st, err)
-	}
 	cut := errors.New("cut")
-	broken := io.MultiReader(strings.NewReader("some"), &failing{cut})
-	if err := h.Put(ctx, filepath.Join(dir, "cut"), broken, 0o444); !errors.Is(err, cut) {
-		t.Errorf("cut upload: got %v", err)
-	}
 	if sizes, err := h.Sizes(ctx, dir); err != nil || len(sizes) != 1 || sizes["big"] != int64(len(big)) {
 		t.Errorf("sizes: %v, %v", sizes, err)
 	}
@@ -178,24 +169,13 @@ func TestKeyboard(t *testing.T) {
 	}
 }
 
-// A host whose sessions for files say nothing does not hold up who has stopped waiting.
+// A host whose shell says nothing does not hold up who has stopped waiting.
 func TestHangs(t *testing.T) {
 	t.Parallel()
 	s, f := login(t)
 	d := f.Daemons[0]
-	d.Stop()
-	asked, hang := filepath.Join(f.Dir, "asked"), filepath.Join(f.Dir, "hang")
-	conf, err := os.ReadFile(d.Conf)
-	if err == nil {
-		err = os.WriteFile(hang, []byte("echo >"+asked+"; exec cat >/dev/null\n"), 0o600)
-	}
-	if err == nil {
-		err = os.WriteFile(d.Conf, []byte(strings.Replace(string(conf), "internal-sftp", "/bin/sh "+hang, 1)), 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.Start(t)
+	asked := filepath.Join(f.Dir, "asked")
+	force(t, d, "case $SSH_ORIGINAL_COMMAND in *cat*) ;; *) echo >"+asked+";; esac; exec cat >/dev/null")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -222,69 +202,31 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// A slow reader gives a file piece by piece, and waits where it is told to.
-type slow struct {
-	*bytes.Reader
-	at   int64
-	stop func()
-	from int64 // of the last Seek
-	read int64
-}
-
-func (s *slow) Read(p []byte) (int, error) {
-	n, err := s.Reader.Read(p[:min(len(p), 1<<20)])
-	if s.read += int64(n); s.stop != nil && s.read > s.at {
-		s.stop()
-		s.stop = nil
+// force starts the sshd again, to run a script for whatever it is asked, which is in SSH_ORIGINAL_COMMAND.
+func force(t *testing.T, d *sshdtest.Daemon, script string) {
+	t.Helper()
+	d.Stop()
+	path := d.Conf + ".sh"
+	conf, err := os.ReadFile(d.Conf)
+	if err == nil {
+		err = os.WriteFile(path, []byte(script+"\n"), 0o600)
 	}
-	return n, err
-}
-
-func (s *slow) Seek(to int64, whence int) (int64, error) {
-	s.from, s.read = to, to
-	return s.Reader.Seek(to, whence)
-}
-
-// A file that is cut off goes on where it was; one that is given up is removed when the host is closed.
-func TestPutCut(t *testing.T) {
-	t.Parallel()
-	s, f := login(t)
-	dir := t.TempDir()
-	content := make([]byte, 40<<20)
-	for i := range content {
-		content[i] = byte(i >> 8)
+	if err == nil {
+		err = os.WriteFile(d.Conf, fmt.Appendf(conf, "ForceCommand /bin/sh %s\n", path), 0o600)
 	}
-	var lost *host.LostError
-	cut := func() *slow {
-		return &slow{Reader: bytes.NewReader(content), at: 30 << 20, stop: f.Daemons[0].Drop}
-	}
-	name := filepath.Join(dir, "big")
-	if err := s.Put(t.Context(), name, cut(), 0o444); !errors.As(err, &lost) {
-		t.Fatalf("cut off: got %v", err)
-	}
-	whole := &slow{Reader: bytes.NewReader(content)}
-	if err := s.Put(t.Context(), name, whole, 0o444); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
-	if whole.from == 0 {
-		t.Error("it began again from the beginning")
-	}
-	if got, err := os.ReadFile(name); err != nil || !bytes.Equal(got, content) {
-		t.Errorf("got %d bytes, %v", len(got), err)
-	}
-	other := filepath.Join(dir, "other")
-	if err := s.Put(t.Context(), other, cut(), 0o444); !errors.As(err, &lost) {
-		t.Errorf("cut off again: got %v", err)
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
-		t.Errorf("left: %v", entries)
-	}
-	if err := s.Run(t.Context(), []string{"true"}, nil, nil); err == nil {
-		t.Error("a closed host runs a command")
-	}
+	d.Start(t)
+}
+
+// Files need no subsystem of the sshd, and a login shell may print what it likes before a command.
+func TestNoisyFiles(t *testing.T) {
+	t.Parallel()
+	s, f := login(t)
+	force(t, f.Daemons[0], `case $SSH_ORIGINAL_COMMAND in *sftp*) exit 1;; esac
+printf 'welcome\0\036fisub\036 to h1\n'; echo noise >&2; eval "$SSH_ORIGINAL_COMMAND"`)
+	promises(t, s)
 }
 
 // A client that is cut off, without a word, leaves nothing on the host that waits for it; one that lives is not taken

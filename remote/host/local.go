@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/remote"
 )
@@ -53,14 +52,6 @@ func (l Local) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 		return &ExitError{argv[0], NotRunnable, err.Error()}
 	}
 	return fmt.Errorf("%s: %w", argv[0], err)
-}
-
-// Put writes a file.
-func (Local) Put(ctx context.Context, name string, r io.Reader, mode fs.FileMode) error {
-	return cache.Write(name, mode, func(f io.Writer) error {
-		_, err := io.Copy(f, &contextReader{ctx, r})
-		return err
-	})
 }
 
 // Read copies a piece of a file.

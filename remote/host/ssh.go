@@ -4,24 +4,17 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/pkg/sftp"
 
 	"fisub/internal/cache"
 	"fisub/internal/plain"
@@ -52,8 +45,6 @@ type SSH struct {
 	remove func() // removes dir
 	number int
 	master *master
-	idle   []*session
-	parts  map[string]string // of a file that was cut off while it was sent: its temporary name
 	closed bool
 }
 
@@ -64,13 +55,13 @@ type master struct {
 	exited chan struct{}
 }
 
-// args are those of an ssh that runs command on the host, or with "-s" among flags a subsystem.
-func (s *SSH) args(socket, mode, command string, flags ...string) []string {
+// args are those of an ssh that runs command on the host.
+func (s *SSH) args(socket, mode, command string) []string {
 	all := append([]string{}, options...)
 	if s.Config != "" {
 		all = append(all, "-F", s.Config)
 	}
-	all = append(append(all, "-o", "ControlMaster="+mode, "-o", "ControlPath="+socket), flags...)
+	all = append(all, "-o", "ControlMaster="+mode, "-o", "ControlPath="+socket)
 	if strings.Contains(s.Name, ":") {
 		return append(all, "--", "ssh://"+s.Name, command)
 	}
@@ -170,23 +161,11 @@ func (m *master) close() {
 	}
 }
 
-// Close ends the connection. What it leaves of files that were cut off goes first, where that is possible.
+// Close ends the connection.
 func (s *SSH) Close() error {
-	s.mu.Lock()
-	temps := slices.Collect(maps.Values(s.parts))
-	s.mu.Unlock()
-	if len(temps) > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = s.Run(ctx, append([]string{"rm", "-f", "--"}, temps...), nil, nil)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	for _, idle := range s.idle {
-		idle.end()
-	}
-	s.idle = nil
 	if s.master != nil {
 		s.master.close()
 		s.master = nil
@@ -198,7 +177,7 @@ func (s *SSH) Close() error {
 	return nil
 }
 
-// marker ends what a login shell's startup files may print.
+// marker ends, on both outputs, what a login shell's startup files may print.
 const marker = "\x1efisub\x1e\n"
 
 // Run runs a command, whatever the login shell is and prints. Files that it makes are the user's alone. A command that
@@ -208,7 +187,7 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	if err != nil {
 		return err
 	}
-	script := `umask 077; printf '\036fisub\036\n';`
+	script := `umask 077; printf '\036fisub\036\n'; printf '\036fisub\036\n' >&2;`
 	for _, arg := range argv {
 		script += " " + plain.Quote(arg)
 	}
@@ -224,7 +203,11 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	if err = remote.Start(cmd); err == nil {
 		err = cmd.Wait()
 	}
-	text := strings.TrimSpace(words.String())
+	text := words.String()
+	if _, own, found := strings.Cut(text, marker); found {
+		text = own
+	}
+	text = strings.TrimSpace(text)
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
@@ -276,189 +259,14 @@ func (u *unmarked) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// A session is one for files.
-type session struct {
-	client *sftp.Client
-	end    func()
-}
-
-// maxIdle bounds the sessions that are kept for the next one who needs files.
-const maxIdle = 4
-
-func (s *SSH) session(ctx context.Context) (*session, error) {
-	s.mu.Lock()
-	if n := len(s.idle); n > 0 {
-		idle := s.idle[n-1]
-		s.idle = s.idle[:n-1]
-		s.mu.Unlock()
-		return idle, nil
-	}
-	s.mu.Unlock()
-	socket, err := s.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	own, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives this call
-	stop := context.AfterFunc(ctx, cancel)
-	words := &plain.Buffer{Limit: maxStderr}
-	cmd := command(own, s.args(socket, "no", "sftp", "-s"))
-	cmd.Stderr = words
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = remote.Start(cmd)
-	}
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	end := func() {
-		in.Close()
-		cancel()
-		_ = cmd.Wait()
-	}
-	client, err := sftp.NewClientPipe(out, in, sftp.UseConcurrentWrites(true), sftp.MaxPacketUnchecked(1<<17))
-	if stop(); err == nil {
-		return &session{client, sync.OnceFunc(func() { client.Close(); end() })}, nil
-	}
-	end()
-	switch text := err.Error(); {
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	case strings.Contains(text, "packet too long"):
-		return nil, s.denied("no-such", "sftp: "+text,
-			"the shell's startup files on the host must not print anything where there is no terminal")
-	}
-	return nil, &LostError{strings.TrimSpace(words.String() + " " + err.Error())}
-}
-
-// files runs do with a session for files, which lives on for the next one unless do fails or ctx ends.
-func (s *SSH) files(ctx context.Context, name string, do func(*sftp.Client) error) error {
-	one, err := s.session(ctx)
-	if err != nil {
-		return err
-	}
-	stop := context.AfterFunc(ctx, one.end)
-	err = do(one.client)
-	if !stop() {
-		one.end()
-		return ctx.Err()
-	}
-	s.mu.Lock()
-	keep := (err == nil || errors.Is(err, fs.ErrNotExist)) && len(s.idle) < maxIdle && !s.closed
-	if keep {
-		s.idle = append(s.idle, one)
-	}
-	s.mu.Unlock()
-	if !keep {
-		one.end()
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return nil
-}
-
-// fault says whose an error of a session for files is: that of t's other end, the host's file system, or the
-// connection.
-func fault(err error, t *tap) error {
-	var st *sftp.StatusError
-	switch {
-	case err == nil:
-		return nil
-	case t.err != nil:
-		return t.err
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-		return err
-	case errors.As(err, &st) && st.FxCode() != sftp.ErrSSHFxConnectionLost && st.FxCode() != sftp.ErrSSHFxNoConnection:
-		return err
-	}
-	return &LostError{err.Error()}
-}
-
-// tail is how much of a file that was cut off is sent again: writes of a lost connection may have left holes near the
-// end.
-const tail = 8 << 20
-
-// Put writes a file.
-func (s *SSH) Put(ctx context.Context, name string, r io.Reader, mode fs.FileMode) error {
-	seeker, resumable := r.(io.Seeker)
-	s.mu.Lock()
-	temp := s.parts[name]
-	delete(s.parts, name)
-	s.mu.Unlock()
-	temp = cmp.Or(temp, path.Join(path.Dir(name), "."+rand.Text()))
-	err := s.files(ctx, name, func(c *sftp.Client) error {
-		src := &tap{r: r}
-		f, err := c.OpenFile(temp, os.O_WRONLY|os.O_CREATE)
-		if err != nil {
-			return fault(err, src)
-		}
-		defer f.Close()
-		if st, err := f.Stat(); err == nil && st.Size() > tail && resumable {
-			if _, src.err = seeker.Seek(st.Size()-tail, io.SeekStart); src.err != nil {
-				return src.err
-			}
-			if _, err := f.Seek(st.Size()-tail, io.SeekStart); err != nil {
-				return fault(err, src)
-			}
-		}
-		_, err = f.ReadFromWithConcurrency(src, 64)
-		if err = errors.Join(err, f.Chmod(mode), f.Close()); err == nil {
-			err = c.PosixRename(temp, name)
-		}
-		return fault(err, src)
-	})
-	var lost *LostError
-	switch {
-	case err == nil:
-	case errors.As(err, &lost) && resumable:
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.parts == nil {
-			s.parts = map[string]string{}
-		}
-		s.parts[name] = temp
-	default:
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
-		defer cancel()
-		_ = s.Run(ctx, []string{"rm", "-f", "--", temp}, nil, nil)
-	}
-	return err
-}
-
 // Read copies a piece of a file.
-func (s *SSH) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (n int64, err error) {
-	err = s.files(ctx, name, func(c *sftp.Client) error {
-		to := &tap{w: w}
-		f, err := c.Open(name)
-		if err != nil {
-			return fault(err, to)
-		}
-		defer f.Close()
-		if _, err := f.Seek(from, io.SeekStart); err != nil {
-			return fault(err, to)
-		}
-		n, err = io.CopyBuffer(to, io.LimitReader(f, limit), make([]byte, 256<<10))
-		return fault(err, to)
-	})
-	return n, err
+func (s *SSH) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
+	return Runner(s.Run).Read(ctx, name, from, limit, w)
 }
 
 // Sizes lists a folder.
 func (s *SSH) Sizes(ctx context.Context, dir string) (map[string]int64, error) {
-	sizes := map[string]int64{}
-	return sizes, s.files(ctx, dir, func(c *sftp.Client) error {
-		entries, err := c.ReadDir(dir)
-		for _, e := range entries {
-			sizes[e.Name()] = e.Size()
-		}
-		return fault(err, &tap{})
-	})
+	return Runner(s.Run).Sizes(ctx, dir)
 }
 
 func (s *SSH) denied(code, text, hint string) error {

@@ -84,10 +84,13 @@ func New(name string, c Config) *Provider {
 	if c.Login != "" {
 		login = &host.SSH{Name: c.Login, Config: c.SSHConfig}
 	}
-	folder := work.New(login, c.Login, c.Workdir)
+	folder, pace := work.New(login, c.Login, c.Workdir), usual
+	if c.Login != "" {
+		folder.Pack, pace.read = true, time.Second/2 // each read is a few processes of the login host
+	}
 	at := func(remote.Place) *work.Folder { return folder }
 	return &Provider{work.Hosts{Kind: Kind, Table: name, Folders: []*work.Folder{folder}, Logs: []string{logName},
-		Valid: valid, At: at}, &c, usual, folder}
+		Valid: valid, At: at}, &c, pace, folder}
 }
 
 // Places gives as many slots of the queue as the table allows jobs at a time.
@@ -148,6 +151,9 @@ func (p *Provider) submit(ctx context.Context, rj *remote.Job, progress func(sen
 		return nil, err
 	}
 	facts, err := p.folder.Send(ctx, rj.Files, progress)
+	if err == nil && p.folder.Heal(ctx, facts, rj.Files) {
+		facts, err = p.folder.Send(ctx, rj.Files, progress)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func New(name string, c Config) *Provider {
 	p := &Provider{c, work.Hosts{Kind: Kind, Table: name, At: at}}
 	for _, h := range c.Hosts {
 		f := work.New(&host.SSH{Name: h, Config: c.SSHConfig}, h, c.Workdir)
-		f.Away, f.Check = c.Away, check
+		f.Away, f.Check, f.Pack = c.Away, check, true
 		folders[h], p.Folders = f, append(p.Folders, f)
 	}
 	return p

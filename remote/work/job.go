@@ -48,8 +48,11 @@ func (j *Job) program() string { return agent.Stored(j.Work, j.Program) }
 // noJob is the status of scripts that do not find the job's folder.
 const noJob = 44
 
-// follow says a line when the host has answered, and then the stream of the job in folder $1 from byte $3 on.
-var follow = fmt.Sprintf(`[ -d "$1" ] || exit %d; echo; exec "$2" agent tail "$1" --from "$3"`, noJob)
+// follow says a line when the host has answered, and then the stream of the job in folder $1 from byte $3 on. A program
+// that says nothing and is content is not the agent.
+var follow = fmt.Sprintf(`[ -d "$1" ] || exit %d; echo; "$2" agent tail "$1" --from "$3"; s=$?
+if [ $s -eq 0 ] && [ -d "$1" ] && [ ! -e "$1/%s" ]; then echo the program of the agent is damaged >&2; exit 1; fi; exit $s`,
+	noJob, agent.ExitName)
 
 // stubborn is how long a host may answer, and its agent not, until the job is lost.
 const stubborn = 5 * time.Second
@@ -181,10 +184,15 @@ func (l localWriter) Write(p []byte) (int, error) {
 }
 
 // free ends the job in folder $1 by its agent $2 and removes the folder, or what a client that was killed has left, $3.
-// Of a job that never began, or has ended, the shell can remove it where the agent's program is gone.
-const free = `[ -f "$2" ] && [ -x "$2" ] && exec "$2" agent free "$1"
-if [ -e "$1/` + agent.StateName + `" ] && [ ! -e "$1/` + agent.ExitName + `" ]; then
-echo the program of the job\'s agent is gone, and it may still run >&2; exit 1; fi; rm -rf -- "$1" "$3"`
+// The status of an agent that cannot is 1. Where its program is gone or damaged, the shell can remove what is left of a
+// job that never began, has ended, or had an agent on this machine that is gone.
+const free = `left() { [ -e "$1" ] || [ -e "$3" ]; }
+if [ -s "$2" ] && [ -x "$2" ]; then "$2" agent free "$1"; s=$?; if [ $s -eq 1 ] || ! left "$@"; then exit $s; fi; fi
+state=$1/` + agent.StateName + `; if [ -e "$state" ] && [ ! -e "$1/` + agent.ExitName + `" ]; then
+pid=$(sed -n 's/.*"pid":\([0-9]*\).*/\1/p' "$state"); boot=$(cat /proc/sys/kernel/random/boot_id)
+if ! grep -qF "\"host\":\"$(uname -n)\"" "$state" || grep -qF "$boot" "$state" && [ -e "/proc/$pid" ]; then
+echo the program of the job\'s agent is gone or damaged, and it may still run >&2; exit 1; fi; fi
+rm -rf -- "$1" "$3"; if left "$@"; then echo "$1 cannot be removed" >&2; exit 1; fi`
 
 // Free ends the job where it runs, and removes its folder. It may be called again.
 func (j *Job) Free(ctx context.Context) error {

@@ -6,20 +6,14 @@ package work
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
-	"os"
 	"path"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"fisub/internal/plain"
 	"fisub/remote"
@@ -34,6 +28,7 @@ type Folder struct {
 	Dir   string             // as the table has it: absolute, or below the home folder, also as "~/..."
 	Away  time.Duration      // a host that has answered is lost when it was out of reach for longer
 	Check func(*Facts) error // whether files may be sent there; may be nil
+	Pack  bool               // what is sent is compressed on the way, where that helps
 
 	sending chan struct{} // holds a token while nobody sends
 }
@@ -50,6 +45,7 @@ type Facts struct {
 	System string // "Linux x86_64"
 	Root   string // the work folder, absolute
 	Free   int64  // bytes there; 0 where it does not say
+	gzip   bool   // there is the program
 }
 
 func control(s string) bool {
@@ -65,9 +61,16 @@ func shell(ctx context.Context, h host.Host, script string, args []string, in io
 	return err
 }
 
-const look = `uname -sm; cd && mkdir -p -m 700 -- "$1" && cd -- "$1" && mkdir -p -m 700 store jobs && pwd && df -Pk .`
+// look makes the folder $1, and tells of the host: a word and its value in each line. The folder's last lines are those
+// of df.
+const look = `umask 077; echo "system $(uname -sm)"; echo "uid $(id -u)"; command -v gzip >/dev/null && echo gzip yes
+cd && mkdir -p -m 700 -- "$1" && cd -- "$1" && mkdir -p -m 700 store jobs && echo "root $(pwd)" || exit
+stat -Lc 'folder %u %a %U %G %n' . store jobs
+t=store/.try-$$; { echo '#!/bin/sh' >"$t" && chmod 700 "$t" && { "$t" </dev/null; echo "ran $?"; }; } 2>/dev/null; rm -f "$t"
+df -Pk .; true`
 
-// Look asks the host what it is, and makes the folder.
+// Look asks the host what it is, and makes the folder. One in which programs cannot run, or that others than the user
+// can change, is refused: what lies in its store is run.
 func (f *Folder) Look(ctx context.Context) (*Facts, error) {
 	out := &plain.Buffer{Limit: 64 << 10}
 	err := shell(ctx, f.Host, look, []string{strings.TrimPrefix(f.Dir, "~/")}, nil, out)
@@ -77,183 +80,63 @@ func (f *Folder) Look(ctx context.Context) (*Facts, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) < 4 || !path.IsAbs(lines[1]) || control(lines[1]) {
+	facts, last := &Facts{}, ""
+	said := map[string]string{}
+	var folders [][]string
+	for line := range strings.Lines(out.String()) {
+		last = strings.TrimSuffix(line, "\n")
+		word, value, _ := strings.Cut(last, " ")
+		if fields := strings.SplitN(value, " ", 5); word == "folder" && len(fields) == 5 {
+			folders = append(folders, fields)
+		} else if said[word] == "" {
+			said[word] = value
+		}
+	}
+	facts.System, facts.Root, facts.gzip = said["system"], path.Clean(said["root"]), said["gzip"] != ""
+	if facts.System == "" || !path.IsAbs(facts.Root) || control(facts.Root) {
 		return nil, &remote.Denied{Code: "no-such", Text: fmt.Sprintf("it does not answer as a Unix host: %.200q", out),
 			Hint: "set workdir to an absolute path"}
 	}
-	facts := &Facts{System: strings.TrimSpace(lines[0]), Root: path.Clean(lines[1])}
-	if fields := strings.Fields(lines[len(lines)-1]); len(fields) > 3 {
+	if fields := strings.Fields(last); len(fields) > 3 {
 		kib, _ := strconv.ParseInt(fields[3], 10, 64)
 		facts.Free = kib << 10
+	}
+	for _, fields := range folders {
+		if err := private(path.Join(facts.Root, fields[4]), said["uid"], fields); err != nil {
+			return nil, err
+		}
+	}
+	if said["ran"] == strconv.Itoa(host.NotRunnable) {
+		return nil, &remote.Denied{Code: "disk", Text: "programs cannot run from " + facts.Root,
+			Hint: "set workdir to a folder on another disk: this one may be mounted noexec"}
 	}
 	return facts, nil
 }
 
-// tries is how often Send begins at most where the connection is lost each time: what arrived before is not sent again.
-// While the host cannot be reached that does not count.
-const tries = 4
-
-// Send brings to the store what it lacks of the files, and gives what the host tells of itself. progress, which may be
-// nil, is told how many bytes of total were sent. One call at a time sends, so that the next one finds it there. It
-// gets over a connection that is lost, and over a host that is away for no longer than Away.
-func (f *Folder) Send(ctx context.Context, files []remote.File, progress func(sent, total int64)) (*Facts, error) {
-	select {
-	case <-f.sending:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+// private refuses a folder that others may change: stat has told its owner's number, its mode, its owner and its group.
+// A group with its user's name is that user's alone.
+func private(name, uid string, stat []string) error {
+	mode, err := strconv.ParseUint(stat[1], 8, 32)
+	refuse := func(text, hint string) error {
+		return &remote.Denied{Code: "disk", Text: name + " " + text + ", who could run programs as you", Hint: hint}
 	}
-	defer func() { f.sending <- struct{}{} }()
-	var since time.Time // the host, which has answered before, cannot be reached
-	answered := false
-	for try, wait := 1, 250*time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		facts, err := f.send(ctx, files, progress)
-		answered = answered || facts != nil
-		switch {
-		case errors.As(err, new(*host.LostError)) && try < tries:
-			since = time.Time{}
-			try++
-		case remote.CodeOf(err) == "unreachable" && answered:
-			if since.IsZero() {
-				since = time.Now()
-			}
-			if time.Since(since) > f.Away {
-				return nil, err
-			}
-		default:
-			return facts, err
-		}
-		if err := remote.Sleep(ctx, wait); err != nil {
-			return nil, err
-		}
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: mode %.20q", name, stat[1])
+	case stat[0] != uid:
+		return refuse("belongs to "+plain.Brief(stat[2], 50), "set workdir to a folder of your own")
+	case mode&0o002 != 0, mode&0o020 != 0 && stat[2] != stat[3]:
+		return refuse("can be changed by others", "on the host: chmod go-w "+name)
 	}
+	return nil
 }
 
-// room is what must be free on the host beside the files themselves.
-const room = 32 << 20
-
-// stored reads hashes, a line each, and gives the sizes of those that the store has. These stay for a job that is begun
-// soon; what no job has used for a month goes.
-const stored = `cd -- "$1" || exit; names=$(cat); printf '%s\n' "$names" | xargs touch -c --
-find . -maxdepth 1 -type f -mtime +` + agent.KeepDays + ` -exec rm -f -- {} +
-printf '%s\n' "$names" | xargs stat -c '%s %n' -- 2>/dev/null; true`
-
-func (f *Folder) send(ctx context.Context, files []remote.File, progress func(sent, total int64)) (*Facts, error) {
-	facts, err := f.Look(ctx)
-	if err == nil && f.Check != nil {
-		err = f.Check(facts)
-	}
-	if err != nil {
-		return nil, err
-	}
-	var names strings.Builder
-	for _, file := range files {
-		fmt.Fprintln(&names, file.SHA256)
-	}
-	sizes := &plain.Buffer{Limit: 4 << 20}
-	err = shell(ctx, f.Host, stored, []string{agent.Store(facts.Root)}, strings.NewReader(names.String()), sizes)
-	if err != nil {
-		return facts, err
-	}
-	have := map[string]bool{}
-	for line := range strings.Lines(sizes.String()) {
-		have[strings.TrimSpace(line)] = true
-	}
-	count := &remote.Progress{Tell: progress}
-	var lacking []remote.File
-	var total int64
-	for _, file := range files {
-		key := fmt.Sprint(file.Size, " ", file.SHA256)
-		if !have[key] {
-			lacking = append(lacking, file)
-			total += file.Size
-		}
-		have[key] = true // two names may have the same content
-	}
-	count.Begin(total)
-	if facts.Free > 0 && facts.Free < total+room && len(lacking) > 0 {
-		return facts, full(facts, fmt.Sprintf("the bundle and a job take %d MB", (total+room)>>20))
-	}
-	group, gctx := errgroup.WithContext(ctx)
-	group.SetLimit(4)
-	for _, file := range lacking {
-		group.Go(func() error { return f.put(gctx, facts.Root, file, count) })
-	}
-	err = group.Wait()
-	if err != nil && ctx.Err() == nil && !errors.As(err, new(*host.LostError)) &&
-		!errors.As(err, new(*remote.LocalError)) {
-		if now, lookErr := f.Look(ctx); lookErr == nil && now.Free > 0 && now.Free < room {
-			err = full(now, err.Error())
-		}
-	}
-	return facts, err
-}
-
-func full(facts *Facts, text string) error {
-	return &remote.Denied{Code: "disk", Text: fmt.Sprintf("%d MB free in %s: %s", facts.Free>>20, facts.Root, text),
-		Hint: "make room, or set workdir to a larger disk"}
-}
-
-func (f *Folder) put(ctx context.Context, root string, file remote.File, count *remote.Progress) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	src, err := os.Open(file.Path)
-	if err != nil {
-		return &remote.LocalError{Err: err}
-	}
-	defer src.Close()
-	return f.Host.Put(ctx, agent.Stored(root, file.SHA256), &source{Checked{R: src, File: file}, src, count}, file.Mode())
-}
-
-// Checked reads a file of a bundle from R. It ends with an error that wraps agent.ErrHash where that is not its
-// content.
-type Checked struct {
-	R    io.Reader
-	File remote.File
-	hash hash.Hash
-}
-
-func (c *Checked) Read(p []byte) (int, error) {
-	if c.hash == nil {
-		c.hash = sha256.New()
-	}
-	n, err := c.R.Read(p)
-	c.hash.Write(p[:n])
-	if err == io.EOF {
-		if got := hex.EncodeToString(c.hash.Sum(nil)); got != c.File.SHA256 {
-			return n, fmt.Errorf("%w: file %s: got %s, want %s", agent.ErrHash, c.File.Name, got, c.File.SHA256)
-		}
-	}
-	return n, err
-}
-
-// A source is a file of this machine that is sent. Its errors are LocalErrors.
-type source struct {
-	Checked
-	file  *os.File
-	count *remote.Progress
-}
-
-func (s *source) Read(p []byte) (int, error) {
-	n, err := s.Checked.Read(p)
-	s.count.Sent(int64(n))
-	return n, remote.Local(err)
-}
-
-// Seek goes to an offset from the beginning of the file; what is before it counts as sent.
-func (s *source) Seek(offset int64, _ int) (int64, error) {
-	s.hash = nil
-	if _, err := s.file.Seek(0, io.SeekStart); err != nil {
-		return 0, &remote.LocalError{Err: err}
-	}
-	return io.CopyN(io.Discard, s, offset)
-}
-
-// begin makes the job's folder $1 with the description on stdin, and runs what else there is. Of a client that dies
-// meanwhile the host may have half of the description, or none: the folder goes with it.
+// begin makes the job's folder $1 with the description on stdin, and runs what else there is: the start of an agent, which
+// leaves its state there. Of a client that dies meanwhile the host may have half of the description, or none: the folder
+// goes with it.
 const begin = `umask 077; dir=$1; shift; mkdir -- "$dir" || exit
-{ cat >"$dir/.job" && mv -- "$dir/.job" "$dir/` + agent.JobName + `" && "$@"; } || { s=$?; rm -rf -- "$dir"; exit $s; }`
+began() { [ $# -eq 0 ] || { "$@" && { [ -e "$dir/` + agent.StateName + `" ] || { echo the agent did not start >&2; false; }; }; }; }
+{ cat >"$dir/.job" && mv -- "$dir/.job" "$dir/` + agent.JobName + `" && began "$@"; } || { s=$?; rm -rf -- "$dir"; exit $s; }`
 
 // Begin makes the folder of a job below the root that Send gave, and runs command there, where there is one. After an
 // error the folder may be there all the same, where the host cannot be reached.
@@ -281,25 +164,50 @@ func (f *Folder) Submit(ctx context.Context, job *remote.Job, progress func(sent
 	if err != nil {
 		return nil, err
 	}
-	facts, err := f.Send(ctx, job.Files, progress)
-	if err != nil {
-		return nil, err
+	var j *Job
+	for again := false; ; again = true {
+		facts, err := f.Send(ctx, job.Files, progress)
+		if err != nil {
+			return nil, err
+		}
+		j = &Job{Host: f.Host, ID: job.ID, Place: job.Place, Work: facts.Root, Program: program.SHA256}
+		if err = f.Begin(ctx, j, job, j.program(), "agent", "start", j.Dir()); err == nil {
+			return j, nil
+		}
+		if again || !errors.As(err, new(*host.ExitError)) || !f.Heal(ctx, facts, job.Files) {
+			return nil, f.undo(ctx, j, err)
+		}
 	}
-	j := &Job{Host: f.Host, ID: job.ID, Place: job.Place, Work: facts.Root, Program: program.SHA256}
-	err = f.Begin(ctx, j, job, j.program(), "agent", "start", j.Dir())
-	if err == nil {
-		return j, nil
+}
+
+// heal removes of the files in folder $1 that it reads the names of those that are not what their names say, and names
+// them.
+const heal = `cd -- "$1" && while read -r name; do
+[ ! -e "$name" ] || [ "$(sha256sum <"$name")" = "$name  -" ] || { rm -f -- "$name"; echo "$name"; }; done; true`
+
+// Heal removes what is damaged of the files in the store, as after a crash of the host, and tells whether there was
+// something: Send sends it again.
+func (f *Folder) Heal(ctx context.Context, facts *Facts, files []remote.File) bool {
+	var names strings.Builder
+	for _, file := range files {
+		fmt.Fprintln(&names, file.SHA256)
 	}
-	// Whether it runs is not known.
+	removed := &plain.Buffer{Limit: 1}
+	err := shell(ctx, f.Host, heal, []string{agent.Store(facts.Root)}, strings.NewReader(names.String()), removed)
+	return err == nil && len(removed.Bytes()) > 0
+}
+
+// undo ends a job whose start has failed with err. Whether it runs is not known.
+func (f *Folder) undo(ctx context.Context, j *Job, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	for {
 		left := j.Free(ctx)
 		if left == nil {
-			return nil, err
+			return err
 		}
 		if remote.Sleep(ctx, time.Second) != nil {
-			return nil, fmt.Errorf("%w; the job may run: %w", err, left)
+			return fmt.Errorf("%w; the job may run: %w", err, left)
 		}
 	}
 }

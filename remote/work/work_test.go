@@ -1,16 +1,19 @@
 package work_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -50,10 +53,6 @@ func (h *faulty) call(name string, do func() error) error {
 func (h *faulty) Run(ctx context.Context, argv []string, in io.Reader, out io.Writer) error {
 	_, script, _ := strings.Cut(argv[2], "INT; trap - INT; ")
 	return h.call("run "+script[:min(20, len(script))], func() error { return h.Local.Run(ctx, argv, in, out) })
-}
-
-func (h *faulty) Put(ctx context.Context, name string, r io.Reader, mode fs.FileMode) error {
-	return h.call("put", func() error { return h.Local.Put(ctx, name, r, mode) })
 }
 
 func (h *faulty) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (n int64, err error) {
@@ -384,5 +383,235 @@ func TestFault(t *testing.T) {
 	if err := work.Fault(ctx, "lab", "", errors.New("odd")); !errors.Is(err, context.Canceled) ||
 		err.Error() != "lab: context canceled" {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A cutting host is this machine, behind a connection that is lost when so many bytes of a file were sent.
+type cutting struct {
+	host.Local
+	after int64
+	seeks []string // where uploads began, in blocks
+}
+
+func (h *cutting) Run(ctx context.Context, argv []string, in io.Reader, out io.Writer) error {
+	if !strings.Contains(argv[2], "dd of=") {
+		return h.Local.Run(ctx, argv, in, out)
+	}
+	h.seeks = append(h.seeks, argv[6])
+	if h.after == 0 {
+		return h.Local.Run(ctx, argv, in, out)
+	}
+	in, h.after = io.LimitReader(in, h.after), 0
+	_ = h.Local.Run(ctx, argv, in, out)
+	return &host.LostError{Text: "cut"}
+}
+
+// An upload that is cut off goes on where it was, also in another process; one that cannot begins again.
+func TestUploadGoesOn(t *testing.T) {
+	t.Parallel()
+	noise := make([]byte, 1<<20)
+	rand.NewChaCha8([32]byte{}).Read(noise)
+	for _, c := range []struct {
+		name    string
+		pack    bool
+		content []byte
+		begun   string // of the file that is on its way
+	}{
+		{"plain", false, noise, ".part-"},
+		{"text", true, []byte(fmt.Sprintf("%x", noise)), ".gzip-"},
+		{"noise", true, noise, ".part-"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			name := filepath.Join(t.TempDir(), "big")
+			if err := os.WriteFile(name, c.content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			files := []remote.File{remotetest.File(t, "big", name, false)}
+			h := &cutting{after: 500_000}
+			dir := t.TempDir()
+			send := func() {
+				t.Helper()
+				f := work.New(h, "h1", dir)
+				f.Pack = c.pack
+				var sent, total int64
+				if _, err := f.Send(within(t), files, func(s, all int64) { sent, total = s, all }); err != nil || sent != total {
+					t.Errorf("got %v, sent %d of %d bytes", err, sent, total)
+				}
+				entries, _ := os.ReadDir(agent.Store(dir))
+				got, err := os.ReadFile(agent.Stored(dir, files[0].SHA256))
+				if err != nil || !bytes.Equal(got, c.content) || len(entries) != 1 {
+					t.Errorf("store: got %d bytes, %v, entries %v", len(got), err, entries)
+				}
+			}
+			send()
+			if fmt.Sprint(h.seeks) != "[0 7]" {
+				t.Errorf("began at %v, want the second one to go on", h.seeks)
+			}
+			// What a client that was killed has left is no use: it is not of this file.
+			part := filepath.Join(agent.Store(dir), c.begun+files[0].SHA256)
+			if err := errors.Join(os.Remove(agent.Stored(dir, files[0].SHA256)), os.WriteFile(part, make([]byte, 300_000),
+				0o600)); err != nil {
+				t.Fatal(err)
+			}
+			h.seeks = nil
+			send()
+			if fmt.Sprint(h.seeks) != "[4 0]" {
+				t.Errorf("began at %v, want it to begin again", h.seeks)
+			}
+		})
+	}
+}
+
+// Clients that send the same files at once do not disturb each other.
+func TestSendAtOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	job := remotetest.Script(t, "cat a.txt", map[string]string{"a.txt": strings.Repeat("a line\n", 200_000)})
+	var group sync.WaitGroup
+	for i := range 4 {
+		group.Go(func() {
+			f := work.New(host.Local{}, "h1", dir)
+			f.Pack = i%2 == 0
+			own := *job
+			own.ID = remotetest.NewID(t)
+			j, err := f.Submit(within(t), &own, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			exit, err := j.Wait(within(t), 0, &remotetest.Recorder{}, time.Minute)
+			if err != nil || exit.End != remote.Exited || exit.Code != 0 {
+				t.Errorf("got %+v, %v", exit, err)
+			}
+			if err := j.Free(within(t)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	if left, _ := filepath.Glob(filepath.Join(agent.Store(dir), ".*")); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// A program that a crash of the host has damaged is sent again; where it cannot end its job, that is said, and done where
+// the job is over.
+func TestDamaged(t *testing.T) {
+	t.Parallel()
+	f, _ := folder(t)
+	begun := remotetest.Script(t, "sleep 300", nil)
+	j, err := f.Submit(within(t), begun, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := agent.Stored(f.Dir, j.Program)
+	content, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(content []byte) {
+		t.Helper()
+		if err := errors.Join(os.Remove(program), os.WriteFile(program, content, 0o555)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, damaged := range map[string][]byte{"empty": nil, "cut": content[:100_000], "zeros": make([]byte, len(content)),
+		"no program": bytes.Repeat([]byte("\n"), len(content)), "not what it was": append([]byte("#!/bin/true\n"), content[12:]...)} {
+		put(damaged)
+		if name == "empty" { // as the others, whose ends take as long
+			if exit, err := j.Wait(within(t), 0, &remotetest.Recorder{}, time.Minute); err != nil || exit.End != remote.Lost ||
+				!strings.HasPrefix(exit.Text, "following the job: ") {
+				t.Errorf("%s: following: got %+v, %v", name, exit, err)
+			}
+		}
+		if err := j.Free(within(t)); err == nil || !strings.Contains(err.Error(), "may still run") {
+			t.Errorf("%s: freed: got %v", name, err)
+		}
+		next := remotetest.Script(t, "echo ran", nil)
+		n, err := f.Submit(within(t), next, nil)
+		if err != nil {
+			t.Errorf("%s: the next job: %v", name, err)
+			continue
+		}
+		r := &remotetest.Recorder{}
+		if exit, err := n.Wait(within(t), 0, r, time.Minute); err != nil || exit.End != remote.Exited || r.Stream() != "ran\n" {
+			t.Errorf("%s: the next job: got %+v, %v, %q", name, exit, err, r.Stream())
+		}
+		put(damaged)
+		if err := n.Free(within(t)); err != nil {
+			t.Errorf("%s: freed when it has ended: got %v", name, err)
+		}
+		if _, err := os.Stat(n.Dir()); err == nil {
+			t.Errorf("%s: it is said to be freed, and is there", name)
+		}
+	}
+	// The host has begun anew since.
+	state := filepath.Join(j.Dir(), agent.StateName)
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	text, err2 := os.ReadFile(state)
+	other := strings.Replace(string(text), strings.TrimSpace(string(boot)), "another", 1)
+	put(content)
+	defer func() {
+		if err := j.Free(within(t)); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := errors.Join(err, err2); err != nil || other == string(text) {
+		t.Fatalf("got %v, %s", err, text)
+	}
+	put(nil)
+	copied := *j
+	copied.ID = remotetest.NewID(t)
+	if err := errors.Join(os.Mkdir(copied.Dir(), 0o700), os.WriteFile(filepath.Join(copied.Dir(), agent.StateName),
+		[]byte(other), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := copied.Free(within(t)); err != nil {
+		t.Errorf("after a reboot: got %v", err)
+	}
+	put(content)
+}
+
+// What lies in the folder is run: one that others can change is refused, and so is one where nothing can run.
+func TestUnsafeFolder(t *testing.T) {
+	t.Parallel()
+	refused := func(dir, text, hint string) {
+		t.Helper()
+		var denied *remote.Denied
+		_, err := work.New(host.Local{}, "", dir).Look(within(t))
+		if !errors.As(err, &denied) || denied.Code != "disk" || !strings.Contains(denied.Text, text) ||
+			!strings.Contains(denied.Hint, hint) {
+			t.Errorf("%s: got %v, want %s, hint %s", dir, err, text, hint)
+		}
+	}
+	for _, sub := range []string{"", "store", "jobs"} {
+		dir := t.TempDir()
+		at := filepath.Join(dir, sub)
+		if err := errors.Join(os.MkdirAll(at, 0o700), os.Chmod(at, 0o777)); err != nil {
+			t.Fatal(err)
+		}
+		refused(dir, at+" can be changed by others", "chmod go-w "+at)
+		if err := os.Chmod(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := work.New(host.Local{}, "", dir).Look(within(t)); err != nil {
+			t.Errorf("that others can read: got %v", err)
+		}
+		if os.Getuid() != 0 {
+			continue
+		}
+		if err := os.Chown(at, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		refused(dir, at+" belongs to ", "a folder of your own")
+	}
+	if os.Getuid() == 0 {
+		dir := t.TempDir()
+		if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_NOEXEC, "size=1m"); err != nil {
+			t.Skipf("no disk of its own: %v", err)
+		}
+		defer func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) }()
+		refused(filepath.Join(dir, "work"), "programs cannot run from "+dir, "noexec")
 	}
 }

@@ -22,9 +22,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"fisub/internal/cache"
 	"fisub/remote"
 	"fisub/remote/agent"
-	"fisub/remote/host"
 	"fisub/remote/work"
 )
 
@@ -135,7 +135,10 @@ func (m *box) fetch(ctx context.Context, root string, f remote.File) error {
 	}
 	defer resp.Body.Close()
 	body := &work.Checked{R: io.LimitReader(resp.Body, f.Size+1), File: f}
-	return host.Local{}.Put(ctx, agent.Stored(root, f.SHA256), body, f.Mode())
+	return cache.Write(agent.Stored(root, f.SHA256), f.Mode(), func(w io.Writer) error {
+		_, err := io.Copy(w, body)
+		return err
+	})
 }
 
 // again calls f up to six times within half a minute, until it succeeds or what it meets will stay. Where ctx ends an
