@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -46,10 +47,10 @@ func tree(pid int) []process {
 	return all
 }
 
-// KillTree kills the process pid and its descendants: an emulated kernel or a compiler is a process of its own, often
-// in a group of its own.
+// KillTree kills the descendants of the process pid, and then that, which may be this one: an emulated kernel or a
+// compiler is a process of its own, often in a group of its own.
 func KillTree(pid int) {
-	for _, p := range tree(pid) {
+	for _, p := range slices.Backward(tree(pid)) {
 		_ = syscall.Kill(p.pid, syscall.SIGKILL)
 	}
 }

@@ -59,13 +59,6 @@ func JobDir(work, id string) string { return filepath.Join(work, "jobs", id) }
 // a Free that was killed has left: it counts as the job until it is gone.
 const FreePrefix = ".free-"
 
-// A GPU is one of the host.
-type GPU struct {
-	UUID      string
-	Name      string   // "NVIDIA B200"
-	Processes []string // that use it: "123 (python, 10 GiB)"
-}
-
 // An Agent is the program's own part of it.
 type Agent struct {
 	Version string
@@ -83,6 +76,8 @@ const maxJob = 16 << 20
 //	tail DIR [--from N] the event stream from byte N to stdout, until the job has ended
 //	stop DIR            ends the job and waits for it
 //	free DIR            the same, and removes its folder
+//	sweep DIR           ends what is left of the processes of a job whose agent is gone
+//	look                the GPUs of the host to stdout, as JSON
 func (a *Agent) Main(ctx context.Context, args []string, stdout io.Writer) error {
 	var from int64
 	var err error
@@ -92,7 +87,14 @@ func (a *Agent) Main(ctx context.Context, args []string, stdout io.Writer) error
 		}
 		args = args[:2]
 	}
-	usage := errors.New("agent: want run|start|tail|stop|free DIR")
+	if len(args) == 1 && args[0] == "look" {
+		gpus, err := a.Look()
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(stdout).Encode(gpus)
+	}
+	usage := errors.New("agent: want run|start|tail|stop|free|sweep DIR, or look")
 	if len(args) != 2 {
 		return usage
 	}
@@ -113,6 +115,8 @@ func (a *Agent) Main(ctx context.Context, args []string, stdout io.Writer) error
 		_, err = Stop(ctx, dir)
 	case "free":
 		err = Free(ctx, dir)
+	case "sweep":
+		err = swept(dir)
 	default:
 		err = usage
 	}

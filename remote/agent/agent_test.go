@@ -472,6 +472,61 @@ func TestAgentKilled(t *testing.T) {
 	wait(t, "the program's end", func() bool { return gone(t, filepath.Join(dir, agent.BundleName, "pid")) })
 }
 
+// A submission that kills its agent and leaves a daemon, in a session of its own, has it killed by whoever looks first.
+func TestSweep(t *testing.T) {
+	for name, end := range map[string]func(dir string) error{
+		"tail": func(dir string) error { _, err := agent.Tail(t.Context(), dir, 0, io.Discard); return err },
+		"stop": func(dir string) error { _, err := agent.Stop(t.Context(), dir); return err },
+		"free": func(dir string) error { return agent.Free(t.Context(), dir) },
+		"after its end": func(dir string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, agent.ExitName), []byte(`{"end":"exited"}`), 0o600),
+				agent.Free(t.Context(), dir))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pids := t.TempDir()
+			dir := prepare(t, `setsid sh -c 'trap "" HUP TERM INT; echo $$ >`+pids+`/half; mv `+pids+`/half `+pids+`/daemon
+exec sleep 305' </dev/null >/dev/null 2>&1 &
+while ! [ -e `+pids+`/daemon ]; do sleep 0.01; done; kill -9 $PPID; sleep 306`, nil)
+			if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
+				t.Fatal(errs, err)
+			}
+			var state agent.State
+			if err := json.Unmarshal([]byte(read(t, dir, agent.StateName)), &state); err != nil {
+				t.Fatal(err)
+			}
+			wait(t, "the agent's end", func() bool {
+				stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", state.PID))
+				return err != nil || strings.Contains(string(stat), ") Z ")
+			})
+			if gone(t, filepath.Join(pids, "daemon")) {
+				t.Fatal("the daemon ended by itself")
+			}
+			if err := end(dir); err != nil {
+				t.Error(err)
+			}
+			wait(t, "the daemon's end", func() bool { return gone(t, filepath.Join(pids, "daemon")) })
+		})
+	}
+}
+
+// A GPU is of a kind that is a word of its name.
+func TestGPUIs(t *testing.T) {
+	for _, c := range []struct {
+		name, kind string
+		want       bool
+	}{
+		{"NVIDIA B200", "b200", true}, {"NVIDIA GB200", "b200", false}, {"NVIDIA GB200", "gb200", true},
+		{"NVIDIA H200 NVL", "H200", true}, {"NVIDIA GH200 480GB", "h200", false}, {"NVIDIA H200", "h20", false},
+		{"NVIDIA A100-SXM4-80GB", "a100", true}, {"NVIDIA A100-SXM4-80GB", "a10", false}, {"NVIDIA A10G", "a10", false},
+		{"NVIDIA L40S", "l4", false}, {"NVIDIA L4", "l4", true}, {"NVIDIA H100 80GB HBM3", "h100", true},
+	} {
+		if gpu := (agent.GPU{Name: c.name}); gpu.Is(c.kind) != c.want {
+			t.Errorf("%s is %s: got %v, want %v", c.name, c.kind, !c.want, c.want)
+		}
+	}
+}
+
 func TestOtherHosts(t *testing.T) {
 	host, _ := os.Hostname()
 	for _, c := range []struct {
@@ -561,8 +616,13 @@ func TestGPU(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077)) // as agents that remote/ssh starts have it
 	env := []string{"FAKE_GPUS=NVIDIA B200,NVIDIA B200=9 (x)",
 		"FAKE_HOST=" + filepath.Base(t.TempDir()) + strconv.Itoa(os.Getpid())}
+	number := 0
 	job := func(script string, gpu int) string {
-		return prepare(t, script, func(j *remote.Job) { j.GPU = "b200"; j.Place.GPU = gpu; j.Busy = true })
+		number++
+		return prepare(t, script, func(j *remote.Job) {
+			j.ID = fmt.Sprint("j", number)
+			j.GPU, j.Place.GPU, j.Busy = "b200", gpu, true
+		})
 	}
 	first := job(`echo $CUDA_VISIBLE_DEVICES; exec sleep 304`, 0)
 	if _, errs, err := runAgent(t, env, "start", first); err != nil {
@@ -586,18 +646,30 @@ func TestGPU(t *testing.T) {
 	if _, errs, err := runAgent(t, env, "run", second); err != nil {
 		t.Fatal(errs, err)
 	}
-	if got := exited(t, second); got.End != remote.Refused || !strings.Contains(got.Text, `by "j1"`) {
+	if got := exited(t, second); got.End != remote.Refused || !strings.Contains(got.Text, `another fisub job: j1, process `) {
 		t.Errorf("the same GPU: got %+v, want refused", got)
 	}
 	if _, err := agent.Stop(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	again := job("echo ran", 0)
-	if _, errs, err := runAgent(t, env, "run", again); err != nil {
+	again := job("echo ran; exec sleep 304", 0)
+	if _, errs, err := runAgent(t, env, "start", again); err != nil {
 		t.Fatal(errs, err)
 	}
-	if got := exited(t, again); got.End != remote.Exited {
-		t.Errorf("after the first: got %+v", got)
+	wait(t, "the job after the first", func() bool {
+		data, _ := os.ReadFile(filepath.Join(again, agent.EventsName))
+		return len(data) > 0
+	})
+	// The lock's holder is the one of now, not who made the file.
+	out, errs, err := runAgent(t, env, "look")
+	var gpus []agent.GPU
+	if err = errors.Join(err, json.Unmarshal([]byte(out), &gpus)); err != nil || len(gpus) != 2 ||
+		!strings.HasPrefix(gpus[0].Holder, filepath.Base(again)+", process ") || gpus[1].Holder != "" ||
+		len(gpus[1].Processes) != 1 {
+		t.Errorf("look: got %+v, %v, %s", gpus, err, errs)
+	}
+	if _, err := agent.Stop(t.Context(), again); err != nil {
+		t.Fatal(err)
 	}
 	// Of a queue's words that name no GPU of the host, none is made up.
 	for _, visible := range []string{"MIG-1", "NoDevFiles", "GPU-other"} {

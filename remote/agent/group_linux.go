@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,8 +23,28 @@ func adopt() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
 // reap ends all descendants of this process and gives the number of those that would not.
 func reap() (left int) {
+	return end(func() []int { return descendants(os.Getpid()) })
+}
+
+// Sweep ends the processes of the job in dir that have its mark, and gives the number of those that would not end.
+// Processes that have given their environment up it does not find.
+func Sweep(dir string) (left int) {
+	mark := []byte("\x00" + jobMark + "=" + dir + "\x00")
+	return end(func() (all []int) {
+		for _, pid := range processes() {
+			environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+			if pid != os.Getpid() && bytes.Contains(append([]byte{0}, environ...), mark) {
+				all = append(all, pid)
+			}
+		}
+		return all
+	})
+}
+
+// end kills processes until there are none, and gives the number of those that would not end.
+func end(find func() []int) int {
 	for deadline := time.Now().Add(grace); ; time.Sleep(5 * time.Millisecond) {
-		all := descendants(os.Getpid())
+		all := find()
 		for _, pid := range all {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			var status syscall.WaitStatus
@@ -34,11 +56,19 @@ func reap() (left int) {
 	}
 }
 
-func descendants(of int) (all []int) {
-	children := map[int][]int{}
+func processes() (pids []int) {
 	paths, _ := filepath.Glob("/proc/[0-9]*")
 	for _, path := range paths {
-		pid, _ := strconv.Atoi(filepath.Base(path))
+		if pid, err := strconv.Atoi(filepath.Base(path)); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func descendants(of int) (all []int) {
+	children := map[int][]int{}
+	for _, pid := range processes() {
 		if fields := stat(pid); len(fields) > 1 {
 			parent, _ := strconv.Atoi(fields[1])
 			children[parent] = append(children[parent], pid)

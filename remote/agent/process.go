@@ -119,6 +119,7 @@ func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit
 				return remote.Exit{End: remote.Cancelled, Text: "released"}, nil
 			}
 			if l == dead {
+				Sweep(dir)
 				exit = remote.Exit{End: remote.Lost, Text: fmt.Sprintf("the agent, process %d on %s, is gone", s.PID, s.Host),
 					Hint: "the host was rebooted, memory ran out, or the host ends a user's processes at logout: " +
 						"loginctl enable-linger"}
@@ -201,11 +202,12 @@ func Stop(ctx context.Context, dir string) (remote.Exit, error) {
 		late := time.Now().After(deadline)
 		switch {
 		case l == alive && late:
-			_ = syscall.Kill(s.PID, syscall.SIGKILL) // its children die with it
+			_ = syscall.Kill(s.PID, syscall.SIGKILL) // the program dies with it
 			deadline = time.Now().Add(stopTime)
 		case l == distant && late:
 			return cancelled, fmt.Errorf("agent: process %d on %s has not stopped within %v", s.PID, s.Host, stopTime)
 		case l == dead, l == unborn:
+			Sweep(dir)
 			if err := writeJSON(filepath.Join(dir, ExitName), cancelled, true); err != nil {
 				return cancelled, err
 			}
@@ -217,6 +219,18 @@ func Stop(ctx context.Context, dir string) (remote.Exit, error) {
 	}
 }
 
+// jobMark is the variable in the environment of a job's processes that holds its folder: what a process has that left
+// its group, its session and its parents.
+const jobMark = "FISUB_JOB"
+
+// swept is Sweep, and an error where something is left.
+func swept(dir string) error {
+	if left := Sweep(dir); left > 0 {
+		return fmt.Errorf("agent: %d processes of the job in %s do not end", left, dir)
+	}
+	return nil
+}
+
 // Free stops the job in dir and removes its folder, in one moment for whoever looks at it; a folder that is not there
 // is one that was freed.
 func Free(ctx context.Context, dir string) error {
@@ -224,6 +238,9 @@ func Free(ctx context.Context, dir string) error {
 	if _, err := Stop(ctx, dir); errors.Is(err, fs.ErrNotExist) {
 		return os.RemoveAll(gone) // what one that was killed has left
 	} else if err != nil {
+		return err
+	}
+	if err := swept(dir); err != nil {
 		return err
 	}
 	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -82,13 +81,16 @@ func lastLine(s string) string {
 
 const makeRoom = "make room on the host, or set workdir to a larger disk"
 
-// A refusal ends a job before its program has begun.
-type refusal struct{ text, hint string }
+// A Refusal ends a job before its program has begun.
+type Refusal struct {
+	Text, Hint string
+	Busy       bool // it may be another answer soon
+}
 
-func (r *refusal) Error() string { return r.text }
+func (r *Refusal) Error() string { return r.Text }
 
-func refuse(hint, format string, args ...any) error {
-	return &refusal{fmt.Sprintf(format, args...), hint}
+func refuse(hint, format string, args ...any) *Refusal {
+	return &Refusal{Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
 // Run takes the job in dir to its end: a job that ctx, or Stop, ends early is Cancelled. The error is nil whenever
@@ -137,12 +139,12 @@ func (a *Agent) run(ctx context.Context, dir string, seal *remote.Seal) remote.E
 	host, _ := os.Hostname()
 	log.say("fisub %s on %s", a.Version, host)
 	exit, err := a.attempt(ctx, dir, log, seal)
-	var r *refusal
+	var r *Refusal
 	switch {
 	case ctx.Err() != nil && exit.End == "":
 		exit = remote.Exit{End: remote.Cancelled, Text: "stopped before it began"}
 	case errors.As(err, &r):
-		exit = remote.Exit{End: remote.Refused, Text: r.text, Hint: r.hint}
+		exit = remote.Exit{End: remote.Refused, Text: r.Text, Hint: r.Hint}
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		exit = remote.Exit{End: remote.Refused, Text: err.Error(), Hint: makeRoom}
 	case err != nil:
@@ -206,6 +208,7 @@ func (a *Agent) attempt(ctx context.Context, dir string, log *logFile, seal *rem
 	for name, value := range job.Env {
 		environ = append(environ, name+"="+value)
 	}
+	environ = append(environ, jobMark+"="+dir)
 	if job.GPU != "" {
 		uuid, unlock, err := a.takeGPU(ctx, job)
 		if err != nil {
@@ -284,94 +287,6 @@ func link(src, dst string, mode fs.FileMode) error {
 	return errors.Join(err, w.Close())
 }
 
-// takeGPU finds the job's GPU and takes its lock.
-func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlock func(), err error) {
-	if a.GPUs == nil {
-		return "", nil, refuse("use a fisub that was built with GPU support: make build", "this fisub knows no GPUs")
-	}
-	gpus, err := a.GPUs()
-	if err != nil {
-		return "", nil, refuse("install the NVIDIA driver on the host; nvidia-smi shows what it sees", "no GPU: %v", err)
-	}
-	at := job.Place.GPU
-	if at < 0 {
-		// The queue has chosen, and says which in CUDA_VISIBLE_DEVICES unless there is but one.
-		visible, _, _ := strings.Cut(os.Getenv("CUDA_VISIBLE_DEVICES"), ",")
-		chosen := func(g GPU) bool { return visible != "" && strings.HasPrefix(g.UUID, visible) }
-		if at = slices.IndexFunc(gpus, chosen); at < 0 {
-			if at, err = strconv.Atoi(strings.TrimSpace(visible)); err != nil && visible != "" {
-				return "", nil, refuse("ask the queue for a whole GPU",
-					"the queue gave it %.80q, which is no GPU of the host", visible)
-			}
-		}
-	}
-	if at < 0 || at >= len(gpus) {
-		return "", nil, refuse("fisub remote hosts shows the GPUs of the hosts", "no gpu %d: the host has %d", at, len(gpus))
-	}
-	gpu := gpus[at]
-	if !strings.Contains(strings.ToLower(gpu.Name), strings.ToLower(job.GPU)) {
-		return "", nil, refuse("--gpu names the GPU that the kernel is compiled for",
-			"gpu %d is %s, the job is for %s", at, gpu.Name, job.GPU)
-	}
-	if len(gpu.Processes) > 0 && !job.Busy {
-		return "", nil, refuse("wait for it, or add --busy",
-			"gpu %d is busy: process %s", at, strings.Join(gpu.Processes, ", "))
-	}
-	unlock, err = lockGPU(ctx, gpu.UUID, job.ID)
-	if errors.Is(err, errLocked) {
-		return "", nil, refuse("wait for it; fisub remote ls lists the jobs",
-			"gpu %d is taken by another fisub job: %v", at, err)
-	}
-	return gpu.UUID, unlock, err
-}
-
-var errLocked = errors.New("locked")
-
-// lockTime is how long a job waits for the GPU of one that is just ending.
-const lockTime = 5 * time.Second
-
-// lockGPU takes the one lock that there is for a GPU on a machine, for all users.
-func lockGPU(ctx context.Context, uuid, job string) (unlock func(), err error) {
-	name := filepath.Join("/tmp", "fisub-"+strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '-' {
-			return r
-		}
-		return '_'
-	}, uuid)+".lock")
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW, 0) // one that another user made cannot be written
-	if errors.Is(err, fs.ErrNotExist) {
-		if f, err = os.OpenFile(name, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o644); err == nil {
-			_ = f.Chmod(0o644) // whatever the umask; another user's file, made meanwhile, stays as it is
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	for deadline := time.Now().Add(lockTime); ; {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("locking %s: %w", name, err)
-		}
-		if time.Now().After(deadline) {
-			defer f.Close()
-			holder := make([]byte, 64)
-			n, _ := f.ReadAt(holder, 0)
-			return nil, fmt.Errorf("%w: %s by %q", errLocked, name, strings.TrimSpace(string(holder[:n])))
-		}
-		if err := remote.Sleep(ctx, poll); err != nil {
-			f.Close()
-			return nil, err
-		}
-	}
-	_ = f.Truncate(0)
-	_, _ = f.WriteAt([]byte(job+"\n"), 0)
-	return func() { f.Close() }, nil
-}
-
 // program runs the job's program to its end, or ends it.
 func program(
 	ctx context.Context, dir string, job *remote.Job, environ []string, log *logFile, seal *remote.Seal,
@@ -426,7 +341,7 @@ func program(
 		}
 	}
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	if left := reap(); left > 0 {
+	if left := reap() + Sweep(dir); left > 0 {
 		log.say("%d processes of the job do not end", left)
 	}
 	lost := events.end()

@@ -48,6 +48,7 @@ func TestProvider(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
+		Sweeps:   true,
 		Spoil:    func(t *testing.T, hash string) { remotetest.Spoil(t, work, hash) },
 		HalfFree: func(t *testing.T, h remote.Handle) { remotetest.HalfFree(t, work, h.Job) },
 		GPUs: func(t *testing.T) (remote.Provider, string) {

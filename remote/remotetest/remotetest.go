@@ -93,6 +93,10 @@ type Setup struct {
 	// Spoil changes the file of the store with that hash, as Spoil below does. It is nil where nobody could.
 	Spoil func(t *testing.T, hash string)
 
+	// Sweeps tells that what a job has begun ends with its Release also where the job has killed its agent. Elsewhere a
+	// container or a machine ends with the agent.
+	Sweeps bool
+
 	// HalfFree does to the folder of a job that has ended what a client has done that is killed while it releases it, as
 	// HalfFree below does. It is nil where a folder keeps its name until it is gone.
 	HalfFree func(t *testing.T, h remote.Handle)
@@ -257,6 +261,8 @@ func Run(t *testing.T, setup Setup) {
 		{"SentOnce", true, s.sentOnce},
 		{"WrongHash", true, s.wrongHash},
 		{"Spoilt", s.Spoil != nil, s.spoilt},
+		{"SpoiltAgent", s.Spoil != nil, s.spoiltAgent},
+		{"Daemon", s.Sweeps, s.daemon},
 		{"InvalidJob", true, s.invalidJob},
 		{"Limit", true, s.limit},
 		{"Cancel", true, s.cancel},
@@ -517,6 +523,42 @@ func (s *suite) spoilt(t *testing.T) {
 	h = s.submit(t, p, s.job(t, p, `cat a.txt`, content))
 	if r, exit := s.wait(t, p, h, 0); exit.Code != 0 || r.Stream() != content["a.txt"] {
 		t.Errorf("the next job: got %q, %+v", r.Stream(), exit)
+	}
+}
+
+// An agent that a crash of the host has damaged is sent again.
+func (s *suite) spoiltAgent(t *testing.T) {
+	p := s.provider(t)
+	h := s.submit(t, p, s.job(t, p, `echo ran`, nil))
+	s.wait(t, p, h, 0)
+	job := s.job(t, p, `echo ran again`, nil)
+	program, err := job.Program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Spoil(t, program.SHA256)
+	h = s.submit(t, p, job)
+	if r, exit := s.wait(t, p, h, 0); exit.End != remote.Exited || r.Stream() != "ran again\n" {
+		t.Errorf("got %q, %+v", r.Stream(), exit)
+	}
+}
+
+// A job that kills its agent and leaves a process in a session of its own is lost, and leaves nothing.
+func (s *suite) daemon(t *testing.T) {
+	p := s.provider(t)
+	file := filepath.Join(t.TempDir(), "beat")
+	h := s.submit(t, p, s.job(t, p, `setsid sh daemon.sh </dev/null >/dev/null 2>&1 &
+while ! [ -e '`+file+`' ]; do sleep 0.02; done; echo one; kill -9 $PPID; sleep 300`,
+		map[string]string{"daemon.sh": "#!/bin/sh\n" + beat(file)}))
+	r := &Recorder{}
+	if exit, err := p.Wait(s.limited(t), h, 0, r); err != nil || exit.End != remote.Lost || r.Stream() != "one\n" {
+		t.Errorf("got %+v, %v, %q, want lost", exit, err, r.Stream())
+	}
+	if err := p.Release(s.limited(t), h); err != nil {
+		t.Errorf("Release: %v", err)
+	}
+	if beats(file) {
+		t.Error("what the job left goes on")
 	}
 }
 
@@ -893,6 +935,8 @@ func (s *suite) gpus(t *testing.T) {
 	})
 	host("NVIDIA H200")
 	refused("a kernel for another GPU", "is NVIDIA H200, the job is for b200")
+	host("NVIDIA GB200")
+	refused("a GPU whose name has another's in it", "is NVIDIA GB200, the job is for b200")
 	host("NVIDIA B200", "123 (python)")
 	refused("a GPU that somebody uses", "is busy: process 123 (python)")
 	host("NVIDIA B200")

@@ -196,6 +196,7 @@ func suite(work string, fresh func(t *testing.T) remote.Provider, cut func(*test
 		New:      fresh,
 		Slow:     20 * time.Second,
 		KillHost: func(t *testing.T, h remote.Handle) { killAgent(t, agent.JobDir(work, h.Job)) },
+		Sweeps:   true,
 		Spoil:    func(t *testing.T, hash string) { remotetest.Spoil(t, work, hash) },
 		HalfFree: func(t *testing.T, h remote.Handle) { remotetest.HalfFree(t, work, h.Job) },
 		Cut:      cut,

@@ -28,9 +28,16 @@ const prefix = "fisub-"
 // logName is, in a job's folder, what Slurm and the shell say before the agent runs.
 const logName = "slurm.log"
 
-// script gives the batch script: the agent, from the store, in place of the shell, so that Slurm's signals reach it.
+// script gives the batch script: the agent, from the store. Slurm's signals reach it beside the shell, which waits for its
+// end, and then ends what the job of an agent that was killed has left on the node.
 func script(agent, dir string) string {
-	return "#!/bin/sh\nexec " + plain.Quote(agent) + " agent run " + plain.Quote(dir) + "\n"
+	return "#!/bin/sh\nagent=" + plain.Quote(agent) + " dir=" + plain.Quote(dir) + `
+trap 'kill -TERM $!' TERM
+"$agent" agent run "$dir" &
+while wait $!; s=$?; [ $s -gt 128 ] && kill -0 $! 2>/dev/null; do :; done
+[ $s -lt 126 ] || "$agent" agent sweep "$dir"
+exit $s
+`
 }
 
 // sbatchArgs gives the command that reads the script on its standard input. The options of the user come first, so that

@@ -98,7 +98,14 @@ func TestSbatch(t *testing.T) {
 		}
 	}
 	if got, want := script("/w/it's/store/aa", "/w/it's/jobs/j"),
-		"#!/bin/sh\nexec '/w/it'\\''s/store/aa' agent run '/w/it'\\''s/jobs/j'\n"; got != want {
+		`#!/bin/sh
+agent='/w/it'\''s/store/aa' dir='/w/it'\''s/jobs/j'
+trap 'kill -TERM $!' TERM
+"$agent" agent run "$dir" &
+while wait $!; s=$?; [ $s -gt 128 ] && kill -0 $! 2>/dev/null; do :; done
+[ $s -lt 126 ] || "$agent" agent sweep "$dir"
+exit $s
+`; got != want {
 		t.Errorf("script: got %q, want %q", got, want)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -98,7 +97,8 @@ func TestProvider(t *testing.T) {
 		Away: func(t *testing.T) (p remote.Provider, cut, back func()) {
 			return f.provider(t, map[string]any{"away": "1s"}), f.Daemons[0].Stop, func() { f.Daemons[0].Start(t) }
 		},
-		Spoil: func(t *testing.T, hash string) { remotetest.Spoil(t, work(f.Daemons[0]), hash) },
+		Sweeps: true,
+		Spoil:  func(t *testing.T, hash string) { remotetest.Spoil(t, work(f.Daemons[0]), hash) },
 		GPUs: func(t *testing.T) (remote.Provider, string) {
 			g := newFleet(t, 1)
 			return g.provider(t, map[string]any{"gpus": []any{int64(0), int64(1)}}), work(g.Daemons[0])
@@ -357,7 +357,8 @@ func TestStoreUnwritable(t *testing.T) {
 	}
 	_, err := p.Submit(t.Context(), script(t, p, "echo ran"), nil)
 	var d *remote.Denied
-	if !errors.Is(err, fs.ErrNotExist) || errors.As(err, &d) || !strings.HasPrefix(err.Error(), "lab: h1: ") {
+	if err == nil || errors.As(err, &d) || !strings.HasPrefix(err.Error(), "lab: h1: ") ||
+		!strings.Contains(err.Error(), "No such file or directory") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -533,25 +534,43 @@ func readFile(t *testing.T, path string) string {
 	return string(data)
 }
 
-// A login shell whose startup files print, or that is none of sh's family, does no harm.
+// A login shell whose startup files print does no harm, nor does a host without a subsystem for files, nor a home folder
+// with a space.
 func TestNoisyShell(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1)
 	d := f.Daemons[0]
-	conf := readFile(t, d.Conf)
+	home := filepath.Join(d.Home, "my home")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	d.Stop()
-	write(t, d.Conf, conf+`ForceCommand sh -c 'case "$SSH_ORIGINAL_COMMAND" in internal-sftp) exec `+sshdtest.Tool(t,
-		"sftp-server")+`;; *) echo welcome; echo noise >&2; eval "$SSH_ORIGINAL_COMMAND";; esac'`+"\n")
+	noisy := filepath.Join(f.Dir, "noisy")
+	write(t, noisy, `case $SSH_ORIGINAL_COMMAND in *sftp*) exit 1;; esac
+HOME='`+home+`'; export HOME; echo welcome; echo noise >&2; eval "$SSH_ORIGINAL_COMMAND"`)
+	write(t, d.Conf, readFile(t, d.Conf)+"ForceCommand /bin/sh "+noisy+"\n")
 	d.Start(t)
 	p := f.closed(t, nil)
 	h, err := p.Submit(t.Context(), script(t, p, `echo one; exit 4`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Release(t.Context(), h)
+	if _, err := os.Stat(filepath.Join(home, ".cache/fisub/remote/jobs", h.Job)); err != nil {
+		t.Error(err)
+	}
 	r := &remotetest.Recorder{}
 	if exit, err := p.Wait(t.Context(), h, 0, r); err != nil || r.Stream() != "one\n" || exit.Code != 4 {
 		t.Errorf("got %q, %+v, %v", r.Stream(), exit, err)
+	}
+	dst := t.TempDir()
+	if err := p.Collect(t.Context(), h, dst); err != nil {
+		t.Error(err)
+	}
+	if log, err := os.ReadFile(filepath.Join(dst, agent.LogName)); err != nil || strings.Contains(string(log), "noise") {
+		t.Errorf("log: got %q, %v", log, err)
+	}
+	if err := p.Release(t.Context(), h); err != nil {
+		t.Error(err)
 	}
 }
 

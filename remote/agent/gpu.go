@@ -1,0 +1,181 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"fisub/remote"
+)
+
+// A GPU is one of the host.
+type GPU struct {
+	UUID      string
+	Name      string   // "NVIDIA B200"
+	Processes []string // that use it: "123 (python, 10 GiB)"
+	Holder    string   `json:",omitempty"` // who has its lock, as Look tells
+}
+
+// Is tells whether the GPU is of that kind, "b200", which is a word of its name: an A100 is no a10, a GH200 no h200.
+func (g *GPU) Is(kind string) bool {
+	apart := func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }
+	return slices.Contains(strings.FieldsFunc(strings.ToLower(g.Name), apart), strings.ToLower(kind))
+}
+
+// Judge tells why GPU number at of a host cannot be one for a job of that kind; nil where it can. busy allows one that
+// other processes use.
+func Judge(gpus []GPU, at int, kind string, busy bool) *Refusal {
+	if at < 0 || at >= len(gpus) {
+		return refuse("fisub remote hosts shows the GPUs of the hosts", "no gpu %d: the host has %d", at, len(gpus))
+	}
+	gpu := &gpus[at]
+	var r *Refusal
+	switch {
+	case !gpu.Is(kind):
+		return refuse("--gpu names the GPU that the kernel is compiled for",
+			"gpu %d is %s, the job is for %s", at, gpu.Name, kind)
+	case gpu.Holder != "":
+		r = refuse("wait for it; fisub remote ls lists the jobs", "gpu %d is taken by another fisub job: %s", at, gpu.Holder)
+	case len(gpu.Processes) > 0 && !busy:
+		r = refuse("wait for it, or add --busy", "gpu %d is busy: process %s", at, strings.Join(gpu.Processes, ", "))
+	default:
+		return nil
+	}
+	r.Busy = true
+	return r
+}
+
+// Look gives the host's GPUs, and who has the locks of them.
+func (a *Agent) Look() ([]GPU, error) {
+	if a.GPUs == nil {
+		return nil, refuse("use a fisub that was built with GPU support: make build", "this fisub knows no GPUs")
+	}
+	gpus, err := a.GPUs()
+	if err != nil {
+		return nil, refuse("install the NVIDIA driver on the host; nvidia-smi shows what it sees", "no GPU: %v", err)
+	}
+	for i := range gpus {
+		f, err := os.OpenFile(LockName(gpus[i].UUID), os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+		if err != nil {
+			continue
+		}
+		if errors.Is(syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB), syscall.EWOULDBLOCK) {
+			gpus[i].Holder = holder(f)
+		}
+		f.Close()
+	}
+	return gpus, nil
+}
+
+// takeGPU finds the job's GPU and takes its lock.
+func (a *Agent) takeGPU(ctx context.Context, job *remote.Job) (uuid string, unlock func(), err error) {
+	gpus, err := a.Look()
+	if err != nil {
+		return "", nil, err
+	}
+	at := job.Place.GPU
+	if at < 0 {
+		// The queue has chosen, and says which in CUDA_VISIBLE_DEVICES unless there is but one.
+		visible, _, _ := strings.Cut(os.Getenv("CUDA_VISIBLE_DEVICES"), ",")
+		chosen := func(g GPU) bool { return visible != "" && strings.HasPrefix(g.UUID, visible) }
+		if at = slices.IndexFunc(gpus, chosen); at < 0 {
+			if at, err = strconv.Atoi(strings.TrimSpace(visible)); err != nil && visible != "" {
+				return "", nil, refuse("ask the queue for a whole GPU",
+					"the queue gave it %.80q, which is no GPU of the host", visible)
+			}
+		}
+	}
+	if at >= 0 && at < len(gpus) {
+		gpus[at].Holder = "" // its lock is waited for
+	}
+	if r := Judge(gpus, at, job.GPU, job.Busy); r != nil {
+		return "", nil, r
+	}
+	var held string
+	if unlock, held, err = lockGPU(ctx, gpus[at].UUID); held != "" {
+		gpus[at].Holder = held
+		return "", nil, Judge(gpus, at, job.GPU, job.Busy)
+	}
+	return gpus[at].UUID, unlock, err
+}
+
+// lockTime is how long a job waits for the GPU of one that is just ending.
+const lockTime = 5 * time.Second
+
+// LockName is the file whose lock a job on a GPU has, of whichever user.
+func LockName(uuid string) string {
+	return filepath.Join("/tmp", "fisub-"+strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '-' {
+			return r
+		}
+		return '_'
+	}, uuid)+".lock")
+}
+
+// lockGPU takes the one lock that there is for a GPU on a machine, for all users, or says who holds it.
+func lockGPU(ctx context.Context, uuid string) (unlock func(), held string, err error) {
+	name := LockName(uuid)
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW, 0) // one that another user made cannot be written
+	if errors.Is(err, fs.ErrNotExist) {
+		if f, err = os.OpenFile(name, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o644); err == nil {
+			_ = f.Chmod(0o644) // whatever the umask; another user's file, made meanwhile, stays as it is
+		}
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	for deadline := time.Now().Add(lockTime); ; {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, "", nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			f.Close()
+			return nil, "", fmt.Errorf("locking %s: %w", name, err)
+		}
+		if time.Now().After(deadline) {
+			defer f.Close()
+			return nil, holder(f), nil
+		}
+		if err := remote.Sleep(ctx, poll); err != nil {
+			f.Close()
+			return nil, "", err
+		}
+	}
+}
+
+// holder says who has the lock of a file: the kernel knows the process, and its command line the job's folder. A file's
+// content would be the word of its owner, who need not be the holder.
+func holder(f *os.File) string {
+	var st syscall.Stat_t
+	locks, err := os.Open("/proc/locks")
+	if err != nil || syscall.Fstat(int(f.Fd()), &st) != nil {
+		return f.Name()
+	}
+	defer locks.Close()
+	for lines := bufio.NewScanner(locks); lines.Scan(); {
+		// 1: FLOCK ADVISORY WRITE 4711 08:01:123 0 EOF
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 6 || fields[1] != "FLOCK" || fields[3] != "WRITE" ||
+			!strings.HasSuffix(fields[5], fmt.Sprintf(":%d", st.Ino)) {
+			continue
+		}
+		line, _ := os.ReadFile("/proc/" + fields[4] + "/cmdline")
+		args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
+		if n := len(args); n > 2 && args[n-2] == "run" && remote.ValidID(filepath.Base(args[n-1])) {
+			return filepath.Base(args[n-1]) + ", process " + fields[4]
+		}
+		return "process " + fields[4]
+	}
+	return f.Name()
+}
