@@ -17,16 +17,21 @@ import (
 	"syscall"
 	"time"
 
+	"fisub/internal/cache"
 	"fisub/internal/confine"
 	"fisub/remote"
 )
 
 const (
-	maxLog  = 8 << 20         // bytes of a job's log
-	grace   = 5 * time.Second // between asking a program to end and ending it
-	minRoom = 16 << 20        // bytes that must be free for a job's files
-	reserve = ".reserve"      // keeps room for exit.json on a full disk
+	maxLog   = 8 << 20         // bytes of a job's log
+	grace    = 5 * time.Second // between asking a program to end and ending it
+	minRoom  = 16 << 20        // bytes that must be free for a job's files
+	maxCache = 20 << 30        // bytes of the cache of all jobs in a work folder
+	reserve  = ".reserve"      // keeps room for exit.json on a full disk
 )
+
+// maxCacheAge is for how long what no job uses stays in the cache.
+const maxCacheAge = 30 * 24 * time.Hour
 
 // Start begins the job in dir in a process of its own, detached from this one and its terminal, and returns when that
 // is there. A job that has ended is left as it is.
@@ -204,7 +209,16 @@ func (a *Agent) attempt(ctx context.Context, dir string, log *logFile, seal *rem
 		return remote.Exit{}, err
 	}
 	log.say("%d files of %.1f MB verified in %.2f s", len(job.Files), float64(size)/1e6, time.Since(begun).Seconds())
-	environ := append(os.Environ(), "FISUB_CACHE="+filepath.Join(work, "cache")) // the last value of a name counts
+	kept := filepath.Join(work, "cache")
+	if release, err := cache.Hold(kept); err == nil { // a file system may have no locks
+		defer func() {
+			release()
+			if err := cache.Prune(kept, maxCacheAge, maxCache); err != nil {
+				log.say("%v", err)
+			}
+		}()
+	}
+	environ := append(os.Environ(), "FISUB_CACHE="+kept) // the last value of a name counts
 	for name, value := range job.Env {
 		environ = append(environ, name+"="+value)
 	}
