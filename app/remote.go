@@ -89,7 +89,7 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	open, commons, err := providers.OpenAll(tables, names)
+	open, commons, err := providers.OpenAll(tables, names, o.jobs.GPU)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,11 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	if err := order.Keep(folder.Path()); err != nil {
 		return err
 	}
-	b, err := jobs.NewBundle(ctx, folder.Path(), order.Spec)
+	ask := open
+	if o.dryRun {
+		ask = nil // no host is asked
+	}
+	b, err := jobs.Prepare(ctx, folder.Path(), order.Spec, ask)
 	if build, ok := errors.AsType[*device.BuildError](err); ok {
 		return a.notCompiled(build, order.Spec.Arch)
 	}

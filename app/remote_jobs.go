@@ -272,7 +272,7 @@ func (a *app) openOn(on string) (open providers.Set, names []string, err error) 
 	if names, err = jobs.Chosen(tables, on, true); err != nil {
 		return nil, nil, err
 	}
-	open, _, err = providers.OpenAll(tables, names)
+	open, _, err = providers.OpenAll(tables, names, "")
 	return open, names, err
 }
 

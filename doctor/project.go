@@ -132,7 +132,7 @@ func (x *examination) remote(ctx context.Context, table string) []Line {
 		return []Line{l}
 	}
 	again := "fisub remote hosts --on " + table + " asks again"
-	p, common, err := providers.Open(x.Tables, table)
+	p, common, err := providers.Open(x.Tables, table, "")
 	if err != nil {
 		l := bad(name, err, "docs/remote.md has the keys of such a table")
 		l[0].Fact = err.Error() // without excerpts

@@ -35,6 +35,14 @@ type Common struct {
 // Shared gives c.
 func (c *Common) Shared() *Common { return c }
 
+// Wanted is the kind of GPU that jobs ask for: "" where they need none, or the table does not say.
+func (c *Common) Wanted() string {
+	if kind := strings.ToLower(c.GPU); kind != "none" {
+		return kind
+	}
+	return ""
+}
+
 // CommonKeys are those of Common.
 func (c *Common) CommonKeys() []config.Key {
 	return []config.Key{

@@ -50,11 +50,13 @@ func (p *Provider) Places(n int) (places []remote.Place) {
 	return places[:min(n, len(places))]
 }
 
-// Check tells whether the work folder can be written.
+// Check asks this machine.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
-	h := remote.Host{Name: "localhost", State: "ready", Detail: p.Workdir}
-	if _, err := p.Folders[0].Look(ctx); err != nil {
-		h.State, h.Err = "down", work.Fault(ctx, p.Table, "", err)
+	gpus := p.GPUs
+	if len(gpus) == 0 {
+		gpus = []int{0}
 	}
-	return []remote.Host{h}, ctx.Err()
+	hosts := p.Ready(ctx, p.Wanted(), gpus)
+	hosts[0].Name = "localhost"
+	return hosts, ctx.Err()
 }

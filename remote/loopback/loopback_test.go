@@ -53,7 +53,7 @@ func TestProvider(t *testing.T) {
 		HalfFree: func(t *testing.T, h remote.Handle) { remotetest.HalfFree(t, work, h.Job) },
 		GPUs: func(t *testing.T) (remote.Provider, string) {
 			work := t.TempDir()
-			p, err := open("here", map[string]any{"workdir": work, "gpus": []any{int64(0), int64(1)}})
+			p, err := open("here", map[string]any{"workdir": work, "gpu": "b200", "gpus": []any{int64(0), int64(1)}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -60,8 +60,9 @@ type Terms struct {
 	Bill remote.Bill
 }
 
-// Open opens the provider of the table [remote.NAME]. The name of a kind stands for an empty table of that kind.
-func Open(tables map[string]*config.Table, name string) (remote.Provider, Terms, error) {
+// Open opens the provider of the table [remote.NAME], for that kind of GPU where gpu is not "". The name of a kind stands
+// for an empty table of that kind.
+func Open(tables map[string]*config.Table, name, gpu string) (remote.Provider, Terms, error) {
 	table, ok := tables[name]
 	if !ok {
 		if All[name] == nil {
@@ -78,8 +79,10 @@ func Open(tables map[string]*config.Table, name string) (remote.Provider, Terms,
 	if err != nil {
 		return nil, Terms{}, err
 	}
+	common := *conf.Shared()
+	conf.Shared().GPU = cmp.Or(gpu, common.GPU)
 	p, err := conf.Open(name)
-	return p, Terms{*conf.Shared(), conf.Bill()}, usage.Invalid(err)
+	return p, Terms{common, conf.Bill()}, usage.Invalid(err)
 }
 
 // Set are opened providers, by the names of their tables.
@@ -92,12 +95,13 @@ func (s Set) Close() {
 	}
 }
 
-// OpenAll opens the providers of the tables of those names, and gives what their tables have in common.
-func OpenAll(tables map[string]*config.Table, names []string) (Set, map[string]Terms, error) {
+// OpenAll opens the providers of the tables of those names, for that kind of GPU where gpu is not "", and gives what their
+// tables have in common.
+func OpenAll(tables map[string]*config.Table, names []string, gpu string) (Set, map[string]Terms, error) {
 	open, commons := Set{}, map[string]Terms{}
 	var faults []error
 	for _, name := range names {
-		p, common, err := Open(tables, name)
+		p, common, err := Open(tables, name, gpu)
 		if err != nil {
 			faults = append(faults, err)
 			continue

@@ -922,7 +922,20 @@ func (s *suite) gpus(t *testing.T) {
 			t.Errorf("%s: got %+v, %q, want refused: %s, with a hint", name, exit, r.Stream(), text)
 		}
 	}
+	// What runs and does not run Check says beforehand, where the places are GPUs of a host.
+	says := func(state, text string) {
+		t.Helper()
+		if places[0].GPU < 0 {
+			return
+		}
+		hosts, err := p.Check(s.limited(t))
+		if err != nil || len(hosts) != 1 || hosts[0].State != state || (hosts[0].Err != nil) != (state == "down") ||
+			!strings.Contains(hosts[0].Detail+fmt.Sprint(hosts[0].Err), text) {
+			t.Errorf("Check: got %+v, %v, want %s: %s", hosts, err, state, text)
+		}
+	}
 	refused("a host without driver", "no GPU: ")
+	says("down", "no GPU: ")
 	uuids := []string{"GPU-" + NewID(t), "GPU-" + NewID(t)}
 	host := func(name string, processes ...string) {
 		PutGPUs(t, work, agent.GPU{UUID: uuids[0], Name: name, Processes: processes},
@@ -935,11 +948,27 @@ func (s *suite) gpus(t *testing.T) {
 	})
 	host("NVIDIA H200")
 	refused("a kernel for another GPU", "is NVIDIA H200, the job is for b200")
+	says("down", "gpu 0 is NVIDIA H200, the job is for b200")
 	host("NVIDIA GB200")
 	refused("a GPU whose name has another's in it", "is NVIDIA GB200, the job is for b200")
 	host("NVIDIA B200", "123 (python)")
 	refused("a GPU that somebody uses", "is busy: process 123 (python)")
+	says("busy", "gpu 0 is busy: process 123 (python)")
 	host("NVIDIA B200")
+	says("ready", "2 x NVIDIA B200")
+	holding := job(0, `echo on; sleep 300`)
+	h := s.submit(t, p, holding)
+	s.patience(t, "the GPU's lock", func() bool {
+		if places[0].GPU < 0 {
+			return true
+		}
+		hosts, err := p.Check(s.limited(t))
+		return err == nil && len(hosts) == 1 && hosts[0].State == "ready" &&
+			strings.Contains(hosts[0].Detail, "gpu 0 is taken by another fisub job: "+h.Job)
+	})
+	if err := p.Release(s.limited(t), h); err != nil {
+		t.Error(err)
+	}
 
 	// A job whose GPU another one holds waits a while; these are over soon enough.
 	dir := t.TempDir()

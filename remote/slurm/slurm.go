@@ -151,7 +151,7 @@ func (p *Provider) submit(ctx context.Context, rj *remote.Job, progress func(sen
 		return nil, err
 	}
 	facts, err := p.folder.Send(ctx, rj.Files, progress)
-	if err == nil && p.folder.Heal(ctx, facts, rj.Files) {
+	if err == nil && p.folder.Heal(ctx, facts, []remote.File{program}) {
 		facts, err = p.folder.Send(ctx, rj.Files, progress)
 	}
 	if err != nil {
@@ -248,14 +248,17 @@ func (p *Provider) ready(ctx context.Context) (state, detail string, err error) 
 	if err != nil {
 		return "down", "", err
 	}
-	job := &remote.Job{ID: "check", GPU: p.config.GPU, Limit: max(p.config.Limit, time.Minute)}
+	job := &remote.Job{ID: "check", GPU: p.config.Wanted(), Limit: max(p.config.Limit, time.Minute)}
 	ask := host.Shell(sayAll, "env", "SLURM_TIME_FORMAT=%s")
 	ask = append(append(ask, sbatchArgs(p.config, job, facts.Root)...), "--test-only")
 	words, err := p.feed(ctx, ask, script("true", "/"))
+	state, detail = readiness(nodes, words, time.Now())
+	if failed, ok := errors.AsType[*host.ExitError](p.denied(ctx, err)); ok && failed.Name == "sbatch" && state != "down" {
+		return "busy", detail + ", " + failed.Error(), nil // a job would wait until nodes are back
+	}
 	if err != nil {
 		return "down", "", err
 	}
-	state, detail = readiness(nodes, words, time.Now())
 	return state, detail, nil
 }
 

@@ -355,6 +355,35 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
+// A job without a GPU asks for none, and one that would wait for nodes is not refused.
+func TestCheck(t *testing.T) {
+	for _, tt := range []struct{ gpu, words, state, detail, gres string }{
+		{"none", "", "ready", "1 nodes idle", ""},
+		{"b200", "", "ready", "1 nodes idle", "--gres=gpu:b200:1"},
+		{"b200", "sbatch: error: allocation failure: Required node not available (down, drained or reserved)", "busy",
+			"Required node not available", "--gres=gpu:b200:1"},
+		{"b200", "sbatch: error: allocation failure: Requested node configuration is not available", "down",
+			"Requested node configuration is not available", "--gres=gpu:b200:1"},
+	} {
+		p, _, _ := faked(t, func(program string, args []string) (string, string, int) {
+			if program != "sbatch" {
+				return "gpu*|up|1|idle|gpu:b200:8\n", "", 0
+			}
+			return "", tt.words, min(len(tt.words), 1)
+		})
+		p.config.GPU = tt.gpu
+		hosts, err := p.Check(t.Context())
+		if err != nil || len(hosts) != 1 || hosts[0].State != tt.state || (hosts[0].Err != nil) != (tt.state == "down") ||
+			!strings.Contains(hosts[0].Detail+fmt.Sprint(hosts[0].Err), tt.detail) {
+			t.Errorf("%s, %q: got %+v, %v", tt.gpu, tt.words, hosts, err)
+		}
+		asked := strings.Join(p.folder.Host.(*fake).ran, "\n")
+		if strings.Contains(asked, "--gres") != (tt.gres != "") || !strings.Contains(asked, tt.gres) {
+			t.Errorf("%s: asked %s", tt.gpu, asked)
+		}
+	}
+}
+
 // A handle names what is cancelled and removed.
 func TestHostileHandle(t *testing.T) {
 	p, err := open("lab", nil)

@@ -7,10 +7,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"strings"
-	"sync"
 
-	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/host"
 	"fisub/remote/work"
@@ -62,40 +59,5 @@ func check(f *work.Facts) error {
 
 // Check asks each host.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
-	all := make([]remote.Host, len(p.Folders))
-	var group sync.WaitGroup
-	for i, f := range p.Folders {
-		group.Go(func() {
-			detail, err := look(ctx, f)
-			all[i] = remote.Host{Name: f.Name, State: "ready", Detail: detail, Err: work.Fault(ctx, p.Table, f.Name, err)}
-			if err != nil {
-				all[i].State = "down"
-			}
-		})
-	}
-	group.Wait()
-	return all, ctx.Err()
-}
-
-// look says which GPUs a host has, and how much room there is.
-func look(ctx context.Context, f *work.Folder) (string, error) {
-	facts, err := f.Look(ctx)
-	if err == nil {
-		err = check(facts)
-	}
-	if err != nil {
-		return "", err
-	}
-	out := &plain.Buffer{Limit: 64 << 10}
-	ask := "nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || true"
-	if err := f.Host.Run(ctx, host.Shell(ask), nil, out); err != nil {
-		return "", err
-	}
-	gpus := "no NVIDIA GPU"
-	if text := strings.TrimSpace(out.String()); text != "" {
-		lines := strings.Split(text, "\n")
-		first := plain.Brief(strings.Replace(lines[0], ", ", ", driver ", 1), 200)
-		gpus = fmt.Sprintf("%d x %s", len(lines), first)
-	}
-	return fmt.Sprintf("%s, %.1f GB free in %s", gpus, float64(facts.Free)/1e9, facts.Root), nil
+	return p.Ready(ctx, p.config.Wanted(), p.config.GPUs), ctx.Err()
 }

@@ -101,7 +101,7 @@ func TestProvider(t *testing.T) {
 		Spoil:  func(t *testing.T, hash string) { remotetest.Spoil(t, work(f.Daemons[0]), hash) },
 		GPUs: func(t *testing.T) (remote.Provider, string) {
 			g := newFleet(t, 1)
-			return g.provider(t, map[string]any{"gpus": []any{int64(0), int64(1)}}), work(g.Daemons[0])
+			return g.provider(t, map[string]any{"gpu": "b200", "gpus": []any{int64(0), int64(1)}}), work(g.Daemons[0])
 		},
 	})
 }

@@ -115,6 +115,20 @@ func (s *Hosts) List(ctx context.Context) ([]remote.Handle, error) {
 	return slices.Concat(handles...), errors.Join(faults...)
 }
 
+// Ready tells of each host whether a job for that kind of GPU, "" for none, could run now on one of those ordinals.
+func (s *Hosts) Ready(ctx context.Context, kind string, ordinals []int) []remote.Host {
+	hosts := make([]remote.Host, len(s.Folders))
+	var group sync.WaitGroup
+	for i, f := range s.Folders {
+		group.Go(func() {
+			state, detail, err := f.Ready(ctx, kind, ordinals)
+			hosts[i] = remote.Host{Name: f.Name, State: state, Detail: detail, Err: Fault(ctx, s.Table, f.Name, err)}
+		})
+	}
+	group.Wait()
+	return hosts
+}
+
 // Close ends the connections.
 func (s *Hosts) Close() error {
 	var group sync.WaitGroup

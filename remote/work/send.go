@@ -32,6 +32,12 @@ const tries = 4
 // nil, is told how many bytes of total were sent, before they are compressed. One call at a time sends, so that the next
 // one finds it there. It gets over a connection that is lost, and over a host that is away for no longer than Away.
 func (f *Folder) Send(ctx context.Context, files []remote.File, progress func(sent, total int64)) (*Facts, error) {
+	return f.sendAll(ctx, files, progress, nil)
+}
+
+// sendAll is Send that asks fits, which may be nil, before something is sent.
+func (f *Folder) sendAll(ctx context.Context, files []remote.File, progress func(sent, total int64),
+	fits func(*Facts) error) (*Facts, error) {
 	select {
 	case <-f.sending:
 	case <-ctx.Done():
@@ -41,7 +47,7 @@ func (f *Folder) Send(ctx context.Context, files []remote.File, progress func(se
 	var since time.Time // the host, which has answered before, cannot be reached
 	answered := false
 	for try, wait := 1, 250*time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		facts, err := f.send(ctx, files, progress)
+		facts, err := f.send(ctx, files, progress, fits)
 		answered = answered || facts != nil
 		switch {
 		case errors.As(err, new(*host.LostError)) && try < tries:
@@ -81,7 +87,8 @@ find . -maxdepth 1 -type f \( -mtime +` + agent.KeepDays + ` -o -name '.*' -mtim
 { printf '%s\n' "$names"; printf '` + partName + `%s\n' $names; printf '` + packName + `%s\n' $names; } |
 xargs stat -c '%s %n' -- 2>/dev/null; true`
 
-func (f *Folder) send(ctx context.Context, files []remote.File, progress func(sent, total int64)) (*Facts, error) {
+func (f *Folder) send(ctx context.Context, files []remote.File, progress func(sent, total int64),
+	fits func(*Facts) error) (*Facts, error) {
 	facts, err := f.Look(ctx)
 	if err == nil && f.Check != nil {
 		err = f.Check(facts)
@@ -118,6 +125,11 @@ func (f *Folder) send(ctx context.Context, files []remote.File, progress func(se
 	count.Begin(total)
 	if facts.Free > 0 && facts.Free < total+room && len(lacking) > 0 {
 		return facts, full(facts, fmt.Sprintf("the bundle and a job take %d MB", (total+room)>>20))
+	}
+	if fits != nil && len(lacking) > 0 {
+		if err := fits(facts); err != nil {
+			return facts, err
+		}
 	}
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(4)

@@ -166,7 +166,8 @@ func (f *Folder) Submit(ctx context.Context, job *remote.Job, progress func(sent
 	}
 	var j *Job
 	for again := false; ; again = true {
-		facts, err := f.Send(ctx, job.Files, progress)
+		fits := func(facts *Facts) error { return f.fits(ctx, facts, job, program.SHA256) }
+		facts, err := f.sendAll(ctx, job.Files, progress, fits)
 		if err != nil {
 			return nil, err
 		}

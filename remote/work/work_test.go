@@ -615,3 +615,62 @@ func TestUnsafeFolder(t *testing.T) {
 		refused(filepath.Join(dir, "work"), "programs cannot run from "+dir, "noexec")
 	}
 }
+
+// A GPU that is not the job's is told before a file is sent, by nvidia-smi where the agent is not there yet.
+func TestReady(t *testing.T) {
+	t.Parallel()
+	bin := t.TempDir()
+	smi := func(gpus, apps string) {
+		t.Helper()
+		text := "#!/bin/sh\ncase $1 in --query-gpu*) printf '" + gpus + "';; *) printf '" + apps + "';; esac\n"
+		if err := os.WriteFile(filepath.Join(bin, "nvidia-smi"), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := host.Local{Env: []string{"PATH=" + bin + ":" + os.Getenv("PATH")}}
+	uuid := "GPU-" + remotetest.NewID(t)
+	lock := agent.LockName(uuid)
+	defer os.Remove(lock)
+	const two = "%s, NVIDIA H200, 580.95\\nGPU-other, NVIDIA GH200 480GB, 580.95\\n"
+	dir := t.TempDir()
+	f := work.New(h, "h1", dir)
+	says := func(kind string, ordinals []int, state, text string) {
+		t.Helper()
+		got, detail, err := f.Ready(within(t), kind, ordinals)
+		if got != state || (err != nil) != (state == "down") || !strings.Contains(detail+fmt.Sprint(err), text) {
+			t.Errorf("%s on %v: got %s, %q, %v, want %s, %q", kind, ordinals, got, detail, err, state, text)
+		}
+	}
+	smi(fmt.Sprintf(two, uuid), "")
+	says("h200", []int{0}, "ready", "2 x NVIDIA H200, driver 580.95")
+	says("h200", []int{0, 1}, "ready", "gpu 1 is NVIDIA GH200 480GB, the job is for h200")
+	says("h200", []int{1}, "down", "gpu 1 is NVIDIA GH200 480GB, the job is for h200")
+	says("h200", []int{2}, "down", "no gpu 2: the host has 2")
+	says("", []int{0}, "ready", "2 x NVIDIA H200")
+	smi(fmt.Sprintf(two, uuid), uuid+", 123, python\\n")
+	says("h200", []int{0}, "busy", "gpu 0 is busy: process 123 (python)")
+	smi(fmt.Sprintf(two, uuid), "")
+	held, err := os.OpenFile(lock, os.O_CREATE|os.O_RDWR, 0o600)
+	if err == nil {
+		err = syscall.Flock(int(held.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	says("h200", []int{0}, "busy", "gpu 0 is taken by another fisub job")
+	held.Close()
+	smi("", "")
+	says("h200", []int{0}, "down", "no NVIDIA GPU")
+	says("", []int{0}, "ready", "no NVIDIA GPU")
+
+	smi(fmt.Sprintf(two, uuid), "")
+	job := remotetest.Script(t, "true", nil)
+	job.GPU, job.Place.GPU = "b200", 0
+	if _, err := f.Submit(within(t), job, nil); remote.CodeOf(err) != "no-such" ||
+		!strings.Contains(err.Error(), "gpu 0 is NVIDIA H200, the job is for b200") {
+		t.Errorf("submitted: got %v", err)
+	}
+	if entries, _ := os.ReadDir(agent.Store(dir)); len(entries) != 0 {
+		t.Errorf("sent in vain: %v", entries)
+	}
+}

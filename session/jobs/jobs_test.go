@@ -27,6 +27,50 @@ type host struct {
 	places          int
 	held            []string
 	down            error
+	hosts           []remote.Host
+}
+
+func (h *host) Check(ctx context.Context) ([]remote.Host, error) {
+	if h.hosts == nil {
+		<-ctx.Done() // it takes its time
+	}
+	return h.hosts, ctx.Err()
+}
+
+// Nothing is compiled for hosts that could not run it, and what is compiled waits for no host.
+func TestAsking(t *testing.T) {
+	down := remote.Host{State: "down", Err: &remote.Denied{Code: "no-driver", Provider: "lab", Host: "h1", Text: "no GPU"}}
+	busy := remote.Host{State: "busy"}
+	compile := func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	open := func(hosts ...*host) providers.Set {
+		set := providers.Set{}
+		for i, h := range hosts {
+			set[string(rune('a'+i))] = h
+		}
+		return set
+	}
+	err := asking(t.Context(), open(&host{hosts: []remote.Host{down, down}}, &host{hosts: []remote.Host{down}}), compile)
+	if remote.CodeOf(err) != "no-driver" {
+		t.Errorf("hosts that are down: got %v", err)
+	}
+	for name, set := range map[string]providers.Set{
+		"slow":         open(&host{}),
+		"one is busy":  open(&host{hosts: []remote.Host{down, busy}}),
+		"another one":  open(&host{hosts: []remote.Host{down}}, &host{hosts: []remote.Host{busy}}),
+		"nobody asked": nil,
+	} {
+		if err := asking(t.Context(), set, func(context.Context) error { return nil }); err != nil {
+			t.Errorf("%s: got %v", name, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if err := asking(ctx, set, compile); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s, given up: got %v", name, err)
+		}
+		cancel()
+	}
 }
 
 func (h *host) Places(n int) []remote.Place { return make([]remote.Place, min(n, h.places)) }

@@ -5,12 +5,14 @@ package jobs
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"fisub/bench"
@@ -238,6 +240,62 @@ func NewBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bu
 		beside = append(beside, bench.RooflineSolution())
 	}
 	return bundle.New(ctx, root, filepath.Join(folder, "remote", "files"), self, spec, beside...)
+}
+
+// Prepare is NewBundle, which is given up where the hosts say meanwhile that a job could run on none of them.
+func Prepare(ctx context.Context, folder string, spec bundle.Spec, open providers.Set) (b *bundle.Bundle, err error) {
+	err = asking(ctx, open, func(ctx context.Context) error {
+		b, err = NewBundle(ctx, folder, spec)
+		return err
+	})
+	return b, err
+}
+
+// asking runs do, and ends it with what nowhere says meanwhile.
+func asking(ctx context.Context, open providers.Set, do func(context.Context) error) error {
+	doing, stop := context.WithCancelCause(ctx)
+	asked, enough := context.WithCancel(ctx)
+	var none error
+	var group sync.WaitGroup
+	group.Go(func() {
+		if err := nowhere(asked, open); err != nil && asked.Err() == nil {
+			none = err
+			stop(err)
+		}
+	})
+	err := do(doing)
+	enough()
+	group.Wait()
+	stop(nil)
+	if err != nil && ctx.Err() == nil {
+		err = cmp.Or(none, err)
+	}
+	return err
+}
+
+// nowhere tells why a job could run on none of the hosts; nil where it could on one, or where nobody knows.
+func nowhere(ctx context.Context, open providers.Set) error {
+	var mu sync.Mutex
+	var faults []error
+	could := false
+	var group sync.WaitGroup
+	for _, p := range open {
+		group.Go(func() {
+			hosts, err := p.Check(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			could = could || err != nil
+			for _, h := range hosts {
+				could = could || h.Err == nil
+				faults = append(faults, h.Err)
+			}
+		})
+	}
+	group.Wait()
+	if could {
+		return nil
+	}
+	return errors.Join(faults...)
 }
 
 // Affordable refuses a plan whose first jobs may cost more than its MaxCost.

@@ -136,7 +136,7 @@ func Open(tables map[string]*config.Table, plan *dispatch.Plan) (providers.Set, 
 			names = append(names, place.Table)
 		}
 	}
-	open, _, err := providers.OpenAll(tables, names)
+	open, _, err := providers.OpenAll(tables, names, plan.GPU)
 	return open, err
 }
 
