@@ -61,19 +61,25 @@ func shell(ctx context.Context, h host.Host, script string, args []string, in io
 	return err
 }
 
-// look makes the folder $1, and tells of the host: a word and its value in each line. The folder's last lines are those
-// of df.
+// look makes the folder $1, where there is a $2, and tells of the host: a word and its value in each line. The last lines
+// are those of df. Without $2 it makes nothing, and tells of the next folder above that is there.
 const look = `umask 077; echo "system $(uname -sm)"; echo "uid $(id -u)"; command -v gzip >/dev/null && echo gzip yes
-cd && mkdir -p -m 700 -- "$1" && cd -- "$1" && mkdir -p -m 700 store jobs && echo "root $(pwd)" || exit
-stat -Lc 'folder %u %a %U %G %n' . store jobs
-t=store/.try-$$; { echo '#!/bin/sh' >"$t" && chmod 700 "$t" && { "$t" </dev/null; echo "ran $?"; }; } 2>/dev/null; rm -f "$t"
+cd || exit; dir=$1; [ -z "$2" ] || mkdir -p -m 700 -- "$dir" || exit
+while [ ! -d "$dir" ]; do dir=$(dirname -- "$dir"); done; cd -- "$dir" || exit
+[ -z "$2" ] || mkdir -p -m 700 store jobs || exit; [ -w . ] || { echo "$dir: it is not writable" >&2; exit 1; }; echo "root $(pwd)"
+[ "$dir" != "$1" ] || for d in . store jobs; do [ ! -d "$d" ] || stat -Lc 'folder %u %a %U %G %n' "$d"; done
+t=store/.try-$$; [ ! -d store ] || {
+echo '#!/bin/sh' >"$t" && chmod 700 "$t" && { "$t" </dev/null; echo "ran $?"; }; } 2>/dev/null; rm -f "$t"
 df -Pk .; true`
 
 // Look asks the host what it is, and makes the folder. One in which programs cannot run, or that others than the user
 // can change, is refused: what lies in its store is run.
-func (f *Folder) Look(ctx context.Context) (*Facts, error) {
+func (f *Folder) Look(ctx context.Context) (*Facts, error) { return f.look(ctx, "make") }
+
+// look is Look, which makes nothing where how is "".
+func (f *Folder) look(ctx context.Context, how string) (*Facts, error) {
 	out := &plain.Buffer{Limit: 64 << 10}
-	err := shell(ctx, f.Host, look, []string{strings.TrimPrefix(f.Dir, "~/")}, nil, out)
+	err := shell(ctx, f.Host, look, []string{strings.TrimPrefix(f.Dir, "~/"), how}, nil, out)
 	if failed, ok := errors.AsType[*host.ExitError](err); ok && failed.Status != host.NotFound {
 		return nil, &remote.Denied{Code: "disk", Text: "making " + f.Dir + ": " + failed.Error(),
 			Hint: "set workdir to a folder that you may write to"}

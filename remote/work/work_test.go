@@ -664,6 +664,9 @@ func TestReady(t *testing.T) {
 	says("", []int{0}, "ready", "no NVIDIA GPU")
 
 	smi(fmt.Sprintf(two, uuid), "")
+	if entries, _ := os.ReadDir(dir); len(entries) != 0 {
+		t.Errorf("made: %v", entries)
+	}
 	job := remotetest.Script(t, "true", nil)
 	job.GPU, job.Place.GPU = "b200", 0
 	if _, err := f.Submit(within(t), job, nil); remote.CodeOf(err) != "no-such" ||
