@@ -119,9 +119,14 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	if err := order.Keep(folder.Path()); err != nil {
 		return err
 	}
+	var tooDear error
+	if o.maxCost != nil {
+		plan.MaxCost = *o.maxCost
+		tooDear = jobs.Affordable(plan)
+	}
 	ask := open
-	if o.dryRun {
-		ask = nil // no host is asked
+	if o.dryRun || tooDear != nil {
+		ask = nil // nothing is to run
 	}
 	b, err := jobs.Prepare(ctx, folder.Path(), order.Spec, ask)
 	if build, ok := errors.AsType[*device.BuildError](err); ok {
@@ -133,16 +138,10 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	if plan.Bundle, err = json.Marshal(order.Spec); err != nil {
 		return err
 	}
-	if o.maxCost != nil {
-		plan.MaxCost = *o.maxCost
-	}
 	a.showPlan(plan, order.Spec, b.Size())
-	if o.maxCost != nil {
-		if err := jobs.Affordable(plan); err != nil {
-			return err
-		}
-	}
 	switch {
+	case tooDear != nil:
+		return tooDear
 	case o.dryRun && a.json:
 		return a.writeJSON(plan)
 	case o.dryRun, !a.agreed(ctx, o.yes, "start?"):

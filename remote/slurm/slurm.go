@@ -240,7 +240,7 @@ const sayAll = `out=$("$@" 2>&1); s=$?; [ $s -eq 0 ] || exec >&2; printf '%s\n' 
 
 // ready gives the state "down" with an error.
 func (p *Provider) ready(ctx context.Context) (state, detail string, err error) {
-	facts, err := p.folder.Look(ctx)
+	facts, err := p.folder.See(ctx)
 	if err != nil {
 		return "down", "", err
 	}

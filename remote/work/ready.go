@@ -85,7 +85,7 @@ func (f *Folder) GPUs(ctx context.Context, facts *Facts, program string) (gpus [
 // Ready tells whether a job for that kind of GPU, "" for none, could run now on one of the GPUs with those ordinals, by
 // what the agent itself would say. It makes nothing there. The state is "ready", "busy", or "down" with an error.
 func (f *Folder) Ready(ctx context.Context, kind string, ordinals []int) (state, detail string, err error) {
-	facts, err := f.look(ctx, "")
+	facts, err := f.See(ctx)
 	if err == nil && f.Check != nil {
 		err = f.Check(facts)
 	}

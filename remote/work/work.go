@@ -76,7 +76,9 @@ df -Pk .; true`
 // can change, is refused: what lies in its store is run.
 func (f *Folder) Look(ctx context.Context) (*Facts, error) { return f.look(ctx, "make") }
 
-// look is Look, which makes nothing where how is "".
+// See is Look, which makes nothing: where the folder is not there it tells of the next one above.
+func (f *Folder) See(ctx context.Context) (*Facts, error) { return f.look(ctx, "") }
+
 func (f *Folder) look(ctx context.Context, how string) (*Facts, error) {
 	out := &plain.Buffer{Limit: 64 << 10}
 	err := shell(ctx, f.Host, look, []string{strings.TrimPrefix(f.Dir, "~/"), how}, nil, out)
