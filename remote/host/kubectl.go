@@ -20,14 +20,6 @@ type Pod struct {
 	Kubectl   Kubectl
 	Name      string
 	Container string // "" for the pod's default one
-	shellFiles
-}
-
-// NewPod makes a Pod. Nothing is asked.
-func NewPod(k Kubectl, name, container string) *Pod {
-	p := &Pod{Kubectl: k, Name: name, Container: container}
-	p.run = p.Run
-	return p
 }
 
 // A Kubectl is the program with the flags that choose the cluster and the namespace.
@@ -97,11 +89,18 @@ func (p *Pod) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	return explain(err)
 }
 
-// Close removes what is left of files that were cut off. There is no connection.
-func (p *Pod) Close() error {
-	p.close()
-	return nil
+// Read copies a piece of a file.
+func (p *Pod) Read(ctx context.Context, name string, from, limit int64, w io.Writer) (int64, error) {
+	return Runner(p.Run).Read(ctx, name, from, limit, w)
 }
+
+// Sizes lists a folder.
+func (p *Pod) Sizes(ctx context.Context, dir string) (map[string]int64, error) {
+	return Runner(p.Run).Sizes(ctx, dir)
+}
+
+// Close does nothing: there is no connection.
+func (p *Pod) Close() error { return nil }
 
 // ended is what kubectl says of a command's status.
 var ended = regexp.MustCompile(`(?m)^command terminated with exit code \d+\n?`)

@@ -69,8 +69,8 @@ func (p *Provider) at(pod string) *work.Folder {
 	if p.config.Pod != "" {
 		one = p.config.Container
 	}
-	f := work.New(host.NewPod(p.kubectl, pod, one), "", p.config.Workdir)
-	f.Away, f.Check = p.config.Away, check
+	f := work.New(&host.Pod{Kubectl: p.kubectl, Name: pod, Container: one}, "", p.config.Workdir)
+	f.Away, f.Check, f.Pack, f.Given = p.config.Away, check, true, true
 	return f
 }
 
@@ -564,10 +564,10 @@ func (p *Provider) Close() error { return nil }
 
 // Check asks the cluster to accept a job without making it, or looks into the pod of the table.
 func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
-	h := remote.Host{Name: p.name, State: "ready"}
-	detail, err := p.ready(ctx)
-	if h.Detail = detail; err != nil {
-		h.State, h.Err = "down", p.fault(ctx, err)
+	h := remote.Host{Name: p.name}
+	var err error
+	if h.State, h.Detail, err = p.ready(ctx); err != nil {
+		h.State, h.Detail, h.Err = "down", "", p.fault(ctx, err)
 	}
 	if ctx.Err() != nil {
 		return nil, p.fault(ctx, ctx.Err())
@@ -575,28 +575,25 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	return []remote.Host{h}, nil
 }
 
-func (p *Provider) ready(ctx context.Context) (string, error) {
+func (p *Provider) ready(ctx context.Context) (state, detail string, err error) {
 	if p.config.Pod != "" {
 		f, err := p.look(ctx, &data{Pod: p.config.Pod})
 		if err == nil {
 			err = p.standing(f.pod)
 		}
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
-		facts, err := p.folder.Look(ctx)
-		if err == nil {
-			err = check(facts)
-		}
-		if err != nil {
-			return "", err
-		}
-		return fmt.Sprintf("pod %s, %.1f GB free in %s", p.config.Pod, float64(facts.Free)/1e9, facts.Root), nil
+		state, detail, err := p.folder.Ready(ctx, p.config.Wanted(), p.config.GPUs)
+		return state, "pod " + p.config.Pod + ", " + detail, err
 	}
-	job := &remote.Job{ID: "fisub-check", GPU: p.config.GPU, Limit: max(p.config.Limit, time.Minute)}
-	if job.GPU == "none" {
-		job.GPU = ""
-	}
+	detail, err = p.schedulable(ctx)
+	return "ready", detail, err
+}
+
+// schedulable tells what a pod of a job would find in the cluster.
+func (p *Provider) schedulable(ctx context.Context) (string, error) {
+	job := &remote.Job{ID: "fisub-check", GPU: p.config.Wanted(), Limit: max(p.config.Limit, time.Minute)}
 	if err := p.queue(ctx); err != nil {
 		return "", err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,7 +78,12 @@ func TestKubernetes(t *testing.T) {
 			Cut:      func(*testing.T) { c.Cut(time.Second) },
 			Spoil:    func(t *testing.T, hash string) { remotetest.Spoil(t, work, hash) },
 			HalfFree: func(t *testing.T, h remote.Handle) { remotetest.HalfFree(t, work, h.Job) },
-			GPUs:     func(t *testing.T) (remote.Provider, string) { return open(t, c, table), work },
+			Sweeps:   true,
+			GPUs: func(t *testing.T) (remote.Provider, string) {
+				of := maps.Clone(table)
+				of["gpu"] = "b200"
+				return open(t, c, of), work
+			},
 		})
 	})
 	for _, one := range []struct {
