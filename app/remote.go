@@ -188,7 +188,7 @@ func (a *app) remoteResume(c *cli.Context, o remoteOptions) error {
 		return err
 	}
 	defer before.Close()
-	open, commons, err := providers.OpenAll(tables, names)
+	open, commons, err := providers.OpenAll(tables, names, "")
 	if err != nil {
 		return err
 	}

@@ -214,7 +214,7 @@ func (a *app) remoteTool(
 	if err != nil {
 		return err
 	}
-	open, terms, err := providers.OpenAll(tables, names)
+	open, terms, err := providers.OpenAll(tables, names, "")
 	if err != nil {
 		return err
 	}
