@@ -155,6 +155,7 @@ type result struct {
 	Hit      bool   // the fault came while the run went on, and found what it is about
 	First    int    // exit status of `fisub remote`; -1 where it was killed
 	Attached int    // how often the run was followed again
+	Resumed  bool   // what no host could judge was run again, when the fault was over
 	Outcome  string // "whole", "cancelled", "none" (no run was begun), "part"
 	Swept    int    // jobs that `fisub remote gc` ended
 	Streams  int    // of jobs, on the hosts
@@ -265,7 +266,7 @@ func (w *world) drama(ctx context.Context, s scenario, r *result, seen *streams)
 			c.kill()
 			<-c.ended
 		}
-		for r.Attached < mostAttached && !w.whole(id) {
+		for r.Attached < mostAttached && !w.whole(id) && (r.Attached == 0 || plan == nil || !plan.Done) {
 			r.Attached++
 			name := fmt.Sprint("attach", r.Attached)
 			status, ok := w.command(ctx, r, name, "remote", "attach", "last")
@@ -273,6 +274,15 @@ func (w *world) drama(ctx context.Context, s scenario, r *result, seen *streams)
 				return
 			}
 			r.status(w, name, status)
+			_, plan = w.lastRun()
+		}
+		if _, plan = w.lastRun(); plan != nil && plan.Done && !w.whole(id) { // no host could judge some workloads
+			r.Resumed = true
+			status, ok := w.command(ctx, r, "resume", "remote", "--resume", "last", "--yes")
+			if !ok {
+				return
+			}
+			r.status(w, "resume", status)
 		}
 		r.Outcome = "part"
 		if w.whole(id) {
@@ -287,7 +297,7 @@ func (w *world) drama(ctx context.Context, s scenario, r *result, seen *streams)
 	said, _ := os.ReadFile(filepath.Join(w.dir, "gc.err"))
 	r.Swept = strings.Count(string(said), "lab: fisub-")
 	if r.Swept > 0 {
-		for _, name := range []string{"remote", "attach1", "attach2"} {
+		for _, name := range []string{"remote", "attach1", "attach2", "resume"} {
 			text, _ := os.ReadFile(filepath.Join(w.dir, name+".err"))
 			for line := range strings.Lines(string(text)) {
 				if strings.Contains(line, "may still run") {

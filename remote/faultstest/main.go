@@ -135,10 +135,20 @@ func outside(o options) (status int, err error) {
 	}
 	ended := make(chan struct{})
 	go func() {
+		stopping := false
 		for {
 			select {
 			case <-signals:
-				_ = cmd.Process.Signal(syscall.SIGTERM)
+				again := syscall.SIGTERM
+				if stopping {
+					again = syscall.SIGKILL
+				}
+				stopping = true
+				_ = cmd.Process.Signal(again)
+			case <-time.After(time.Minute):
+				if stopping {
+					_ = cmd.Process.Kill()
+				}
 			case <-ended:
 				return
 			}
