@@ -119,7 +119,7 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 // told tells what the folder of a run has.
 func (a *app) told(plan *dispatch.Plan, old *runs.Run) error {
 	if old.Run == nil {
-		return usage.Errorf("", "run %s: nothing of it has run", plan.Run.ID)
+		return fmt.Errorf("run %s: nothing of it has run", plan.Run.ID)
 	}
 	if a.json {
 		return a.writeJSON(old)

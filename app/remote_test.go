@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"fisub/bench/runs"
+	"fisub/internal/event"
 	"fisub/internal/longtest"
 	"fisub/internal/trace"
 	"fisub/remote/agent"
@@ -745,5 +746,20 @@ func slowLine(b *testing.B, mbit int) (*sshdtest.Fleet, *sshdtest.Daemon, func()
 			b.Fatal(err)
 		}
 		return n
+	}
+}
+
+// A run that no host has begun is attached to with the status of one that lacks verdicts.
+func TestRemoteAttachNothing(t *testing.T) {
+	b := newRemoteBench(t, "[remote.here]\nprovider = \"loopback\"\ngpu = \"none\"\n")
+	id := runs.NewID(time.Now())
+	plan := &dispatch.Plan{Version: 1, Done: true, Places: []dispatch.Place{{Table: "here"}}, Bundle: []byte("{}"),
+		Run: event.Run{Schema: event.Schema, ID: id, Workloads: []event.Workload{{UUID: "u"}}}}
+	if err := plan.Save(filepath.Join(b.dir, runs.Dir, id)); err != nil {
+		t.Fatal(err)
+	}
+	b.fisub(exitError, "remote", "attach", "last")
+	if text := b.stderr.String(); !strings.Contains(text, "nothing of it has run") {
+		t.Errorf("got %s", text)
 	}
 }

@@ -329,8 +329,7 @@ func (w *world) wait(ctx context.Context, c *client, r *result) bool {
 	case <-time.After(runBound):
 		r.problem("%s: not ended after %v", filepath.Base(c.out), runBound)
 	}
-	c.kill()
-	<-c.ended
+	c.end()
 	return false
 }
 

@@ -323,16 +323,16 @@ func (w *world) fisub(ctx context.Context, name string, args ...string) (*client
 	}
 	defer stderr.Close()
 	c.cmd.Stdout, c.cmd.Stderr = stdout, stderr
-	c.cmd.Cancel = func() error {
-		c.kill()
-		return c.cmd.Process.Kill()
-	}
+	// nsenter itself is not killed: nobody would reap what it has started, and the machine would never come to its end.
+	c.cmd.Cancel = func() error { return nil }
+	stop := context.AfterFunc(ctx, func() { c.end() })
 	w.say("fisub %s", strings.Join(args, " "))
 	if err := c.cmd.Start(); err != nil {
 		return nil, err
 	}
 	go func() {
 		_ = c.cmd.Wait()
+		stop()
 		c.status = c.cmd.ProcessState.ExitCode()
 		w.say("fisub %s: status %d", strings.Join(args, " "), c.status)
 		close(c.ended)
@@ -349,6 +349,14 @@ func (c *client) kill() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
+}
+
+// end kills the program, wherever it has come to.
+func (c *client) end() {
+	await(context.Background(), time.Minute, func() bool {
+		c.kill()
+		return ended(c)
+	})
 }
 
 // end ends all machines.
