@@ -411,8 +411,8 @@ func TestRace(t *testing.T) {
 	f.plan.Race = true
 	f.script = `[ -e ../../../slow ] && sleep 300` + program
 	for _, name := range []string{"a", "c"} {
-		hosts, _ := f.providers[name].Check(t.Context())
-		if err := os.WriteFile(filepath.Join(hosts[0].Detail, "slow"), nil, 0o600); err != nil {
+		work := f.work(name)
+		if err := errors.Join(os.MkdirAll(work, 0o700), os.WriteFile(filepath.Join(work, "slow"), nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}

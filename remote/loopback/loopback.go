@@ -58,5 +58,8 @@ func (p *Provider) Check(ctx context.Context) ([]remote.Host, error) {
 	}
 	hosts := p.Ready(ctx, p.Wanted(), gpus)
 	hosts[0].Name = "localhost"
+	if hosts[0].Err == nil && p.Wanted() == "" {
+		hosts[0].Detail = p.Workdir
+	}
 	return hosts, ctx.Err()
 }
