@@ -70,7 +70,8 @@ while [ ! -d "$dir" ]; do dir=$(dirname -- "$dir"); done; cd -- "$dir" || exit
 [ -z "$2" ] || mkdir -p -m 700 store jobs || exit; [ -w . ] || { echo "$dir: it is not writable" >&2; exit 1; }; echo "root $(pwd)"
 [ "$dir" != "$1" ] || for d in . store jobs; do [ ! -d "$d" ] || stat -Lc 'folder %u %a %U %G %n' "$d"; done
 t=store/.try-$$; [ ! -d store ] || {
-echo '#!/bin/sh' >"$t" && chmod 700 "$t" && { "$t" </dev/null; echo "ran $?"; }; } 2>/dev/null; rm -f "$t"
+echo '#!/bin/sh' >"$t" && chmod 700 "$t" && { "$t" </dev/null; ran=$?; }; } 2>/dev/null; rm -f "$t"
+[ -z "$ran" ] || echo "ran $ran" || exit
 df -Pk .; true`
 
 // Look asks the host what it is, and makes the folder. One in which programs cannot run, or that others than the user
