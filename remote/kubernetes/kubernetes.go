@@ -515,7 +515,7 @@ func (p *Provider) remove(ctx context.Context, name string) error {
 			return err
 		}
 		if time.Since(begun) > stop {
-			return fmt.Errorf("Job %s is being deleted, but its pod is still there after %v", name, stop)
+			return fmt.Errorf("the Job %s is being deleted, but its pod is still there after %v", name, stop)
 		}
 		if err := remote.Sleep(ctx, p.pace); err != nil {
 			return err
