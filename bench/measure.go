@@ -87,8 +87,8 @@ const maxCopies = 16
 const page, maxGap = 2 << 20, 64 << 20
 
 // gap draws how much memory to leave out before the tensors' next place, 0 where the device has little. A process finds
-// the same memory in the same order with each workload and in each run, so without gaps one of two equal solutions could
-// have the slower places with all workloads.
+// the same memory in the same order with each workload and in each run, so without gaps one of two equal solutions
+// could have the slower places with all workloads.
 func gap(memory int64) int64 {
 	if pages := min(maxGap, memory/1024) / page; pages > 0 {
 		return page * (1 + rand.Int64N(pages))

@@ -25,8 +25,9 @@ type Profile struct {
 }
 
 // InTurn gives the profile with which solutions of def are compared in one run: as many calls are judged and about as
-// many timed, in four times as many trials. Each trial has the tensors elsewhere, and where they lie moves a short call's time by about 1 % to either
-// side, which more calls at the same place do not even out. The weights of a mixture of experts, 1.4 GB, lie everywhere.
+// many timed, in four times as many trials. Each trial has the tensors elsewhere, and where they lie moves a short
+// call's time by about 1 % to either side, which more calls at the same place do not even out. The weights of a mixture
+// of experts, 1.4 GB, lie everywhere.
 func (p Profile) InTurn(def *trace.Definition) Profile {
 	if def.OpType != "moe" {
 		p.Judged = p.judged()

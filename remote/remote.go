@@ -4,8 +4,8 @@
 // makes one run of them again. This package is not for knowing what a job computes: it never looks into the files or
 // the events.
 //
-// The providers are remote/ssh, remote/slurm, remote/kubernetes, remote/aws, remote/modal and remote/loopback, which needs no other host.
-// remote/remotetest is the suite that each of them passes; a new provider begins there.
+// The providers are remote/ssh, remote/slurm, remote/kubernetes, remote/aws, remote/modal and remote/loopback, which
+// needs no other host. remote/remotetest is the suite that each of them passes; a new provider begins there.
 package remote
 
 import (
@@ -112,7 +112,7 @@ type Exit struct {
 	Hint string `json:"hint,omitempty"` // what to do about it
 
 	Lines int64  `json:"lines,omitempty"` // of the stream; with a MAC only
-	MAC   string `json:"mac,omitempty"`   // by the job's Seal: the agent says so, and nobody else; "" where it is not known
+	MAC   string `json:"mac,omitempty"`   // by the job's Seal: the agent says so, and nobody else; "" where not known
 }
 
 // A Phase is what a job that has not ended does.

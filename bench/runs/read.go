@@ -26,7 +26,7 @@ import (
 type Run struct {
 	ID       string          `json:"id"`            // name of the folder
 	Run      *event.Run      `json:"run,omitempty"` // of the last time that it was resumed; nil where nothing tells
-	Rows     []Row           `json:"workloads"`     // judged, or impossible to judge, as they ran; of a remote run in its order
+	Rows     []Row           `json:"workloads"`     // judged or not possible to judge, as they ran; remote: in order
 	Started  int             `json:"started"`       // of the others: 1 in a run that was killed, or goes on
 	Done     *event.Done     `json:"done,omitempty"`
 	Running  bool            `json:"running"` // a process writes the folder now

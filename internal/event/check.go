@@ -11,8 +11,9 @@ import (
 // verdict for a workload, totals or an exit status that are not those of the verdicts. Numbers, totals and status
 // count where the first event has the number 1: then it is fisub's own stream, which numbers all.
 //
-// The zero one is for a run folder. Several processes may have told it, each from 1 on, and one that was killed may have
-// left a verdict that is told again. In the folder of a remote run, which is made of jobs, no totals are those of one.
+// The zero one is for a run folder. Several processes may have told it, each from 1 on, and one that was killed may
+// have left a verdict that is told again. In the folder of a remote run, which is made of jobs, no totals are those of
+// one.
 type Checker struct {
 	Job bool // one process has told it
 

@@ -243,8 +243,8 @@ type Message struct {
 }
 
 // Contradiction is the Check of a finding about a stream that cannot be what one run has told: a verdict that stands
-// twice, numbers out of order, totals or an exit status that are not those of the verdicts; of a job, also lines that its
-// agent has not signed, or that are missing. The workload then has no verdict.
+// twice, numbers out of order, totals or an exit status that are not those of the verdicts; of a job, also lines that
+// its agent has not signed, or that are missing. The workload then has no verdict.
 const Contradiction = "contradiction"
 
 // A Finding is something that a solution does and an honest one does not. The verdict stays the contest's.

@@ -148,8 +148,9 @@ func ReadExit(dir string) (remote.Exit, error) {
 	return exit, err
 }
 
-// ParseExit reads what a host says to be exit.json. One that cannot be read is as good as none that will come, and so is
-// one that says that the program exited, and is not signed although the job has a key. A MAC that is wrong is left out.
+// ParseExit reads what a host says to be exit.json. One that cannot be read is as good as none that will come, and so
+// is one that says that the program exited, and is not signed although the job has a key. A MAC that is wrong is left
+// out.
 func ParseExit(text []byte, seal remote.Seal) remote.Exit {
 	var exit remote.Exit
 	err := json.Unmarshal(text, &exit)
@@ -162,7 +163,7 @@ func ParseExit(text []byte, seal remote.Seal) remote.Exit {
 	if !seal.Signed(exit) {
 		exit.Lines, exit.MAC = 0, ""
 		if seal.Key != "" && exit.End == remote.Exited {
-			exit = remote.Exit{End: remote.Lost, Text: "the agent is gone, and has not signed the " + ExitName + " that is there",
+			exit = remote.Exit{End: remote.Lost, Text: "the agent is gone, and did not sign the " + ExitName + " that is there",
 				Hint: "something has written to its folder that was not fisub: fisub help trust"}
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"fisub/remote"
 )
 
-// A stream takes what the program prints through a pipe, and alone writes the file of it: no process of the job can open
-// that for writing by what it has inherited. Where the file cannot be written, the program finds the pipe closed.
+// A stream takes what the program prints through a pipe, and alone writes the file of it: no process of the job can
+// open that for writing by what it has inherited. Where the file cannot be written, the program finds the pipe closed.
 type stream struct {
 	in     *os.File // the program's end, until take
 	out    *os.File // this process's end

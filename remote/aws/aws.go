@@ -262,7 +262,7 @@ func (p *Provider) life(ctx context.Context, a *account, job *remote.Job) (time.
 	return min(most, left), nil
 }
 
-// maxGarbled is how many answers of Batch in a row may be no answers before a Wait for a job that has said nothing ends.
+// maxGarbled answers of Batch in a row may be no answers before a Wait for a job that has said nothing ends.
 const maxGarbled = 5
 
 // Wait copies the event stream out of the bucket while the host leaves it there.

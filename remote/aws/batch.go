@@ -22,8 +22,8 @@ import (
 //go:embed host.sh
 var hostScript string
 
-// Names of Batch jobs begin with jobPrefix, as the ids of jobs of runs do; those of others get anyJob before them, which
-// no id holds. Former versions wrote jobPrefix before every id.
+// Names of Batch jobs begin with jobPrefix, as the ids of jobs of runs do; those of others get anyJob before them,
+// which no id holds. Former versions wrote jobPrefix before every id.
 const (
 	jobPrefix = "fisub-"
 	anyJob    = "fisub_"
@@ -242,8 +242,9 @@ func (a *account) look(ctx context.Context, d *data) (status, error) {
 const released = "released by fisub"
 
 // batchReason is how Batch begins to say why a job has ended by itself. Other words are those of who ended it.
-var batchReason = regexp.MustCompile(`^(Essential container|Host EC2|Job attempt|Task |CannotPull|CannotStart|Resource|` +
-	`OutOfMemory|Docker|ECS|Internal|Dependent Job|Canceled by JobStateTimeLimit|Terminated by JobStateTimeLimit|$)`)
+var batchReason = regexp.MustCompile(`^(Essential container|Host EC2|Job attempt|Task |CannotPull|CannotStart|` +
+	`Resource|OutOfMemory|Docker|ECS|Internal|Dependent Job|` +
+	`Canceled by JobStateTimeLimit|Terminated by JobStateTimeLimit|$)`)
 
 // batchExit is the end of a job that left no exit itself.
 func batchExit(j *types.JobSummary, reason string) *remote.Exit {
@@ -322,7 +323,7 @@ func (p *Provider) words(ctx context.Context, a *account, d *data) (lines []stri
 	return lines
 }
 
-// tags are those of what AWS holds for a job. The policy of the template lets users begin and end those of their prefix.
+// tags are those of what AWS holds for a job. The template's policy lets users begin and end those of their prefix.
 func (p *Provider) tags(job *remote.Job) map[string]string {
 	t := map[string]string{"fisub:job": job.ID, "fisub:prefix": p.config.Prefix}
 	for key, value := range job.Labels {

@@ -183,7 +183,8 @@ func (b *Bundle) Size() (sum int64) {
 
 // Files gives the bundle of a job for the workloads, and the command that runs them.
 func (b *Bundle) Files(ctx context.Context, uuids []string) ([]remote.File, []string, error) {
-	args := append([]string{remote.Program, cmp.Or(b.spec.Command, "local"), "--json", "--solution", "solution.json"}, b.spec.Args...)
+	args := append([]string{remote.Program, cmp.Or(b.spec.Command, "local"), "--json", "--solution", "solution.json"},
+		b.spec.Args...)
 	if b.spec.Arch != "" {
 		args = append(args, "--arch", b.spec.Arch, "--prebuilt", "prebuilt")
 	}

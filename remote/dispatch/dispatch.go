@@ -859,9 +859,9 @@ type Ended struct{ Exit remote.Exit }
 
 func (e *Ended) Error() string { return agent.Describe(e.Exit) }
 
-// Reopen asks the hosts for jobs that were given up and whose workloads have no verdict. Those that are still there count
-// as running again: what they have finished is there for Run to take. It gives their number; the error names the hosts
-// that did not answer.
+// Reopen asks the hosts for jobs that were given up and whose workloads have no verdict. Those that are still there
+// count as running again: what they have finished is there for Run to take. It gives their number; the error names the
+// hosts that did not answer.
 func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
 	if err := d.prepare(); err != nil {
 		return 0, err

@@ -83,7 +83,7 @@ type Job struct {
 	Key       string         `json:"key,omitempty"`    // of its remote.Seal; "" in plans of older ones
 	Handle    *remote.Handle `json:"handle,omitempty"` // nil before it was accepted
 	Began     *time.Time     `json:"began,omitempty"`  // first word from the host
-	Ended     *time.Time     `json:"ended,omitempty"`  // nil while it may still run, or its host may still hold its results
+	Ended     *time.Time     `json:"ended,omitempty"`  // nil while it may still run, or its host may hold its results
 	Exit      *remote.Exit   `json:"exit,omitempty"`
 	Error     string         `json:"error,omitempty"` // why it could not be taken to its place
 }

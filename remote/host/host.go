@@ -78,8 +78,8 @@ func (c *counter) Write(p []byte) (int, error) {
 }
 
 // sizes gives the size and name of each entry of folder $1, a line each.
-var sizes = fmt.Sprintf(`[ -d "$1" ] || exit %d; cd -- "$1" && find . -maxdepth 1 ! -name . -exec stat -c '%%s %%n' {} +`,
-	absent)
+var sizes = fmt.Sprintf(`[ -d "$1" ] || exit %d
+cd -- "$1" && find . -maxdepth 1 ! -name . -exec stat -c '%%s %%n' {} +`, absent)
 
 // Sizes is that of a Host.
 func (run Runner) Sizes(ctx context.Context, dir string) (map[string]int64, error) {

@@ -34,7 +34,8 @@ func (c *Config) Keys() []config.Key {
 		{Name: "image", To: &c.Image, Default: "debian:13-slim",
 			Help: "of a public registry. Modal puts the driver in and the bundle brings the rest, so it needs no CUDA, only " +
 				"sh, tar and the core utilities, and a C library that is not older than 2.28"},
-		{Name: "cpu", To: &c.CPU, Default: 4.0, Help: "cores of a job's sandbox, which gets no more; Modal bills them beside the GPU"},
+		{Name: "cpu", To: &c.CPU, Default: 4.0,
+			Help: "cores of a job's sandbox, which gets no more; Modal bills them beside the GPU"},
 		{Name: "memory", To: &c.Memory, Default: 8192,
 			Help: "MiB of a job's sandbox, which gets no more; Modal bills them beside the GPU"},
 		{Name: "regions", To: &c.Regions, Absent: "any", Help: "Modal's regions. Naming some costs more, and waits longer"},

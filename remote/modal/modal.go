@@ -248,8 +248,8 @@ func clean(s string) string {
 	return s[:min(len(s), 63)]
 }
 
-// gpuNames are Modal's names of kinds of GPU: those of https://modal.com/docs/guide/gpu that name one model. Modal gives
-// an H200 to who asks for an H100 without the mark, and A100s of either size to who names none.
+// gpuNames are Modal's names of kinds of GPU: those of https://modal.com/docs/guide/gpu that name one model. Modal
+// gives an H200 to who asks for an H100 without the mark, and A100s of either size to who names none.
 var gpuNames = map[string]string{"": "", "t4": "T4", "l4": "L4", "a10": "A10", "l40s": "L40S", "a100": "A100-80GB",
 	"h100": "H100!", "h200": "H200", "b200": "B200"}
 

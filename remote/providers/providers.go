@@ -60,8 +60,8 @@ type Terms struct {
 	Bill remote.Bill
 }
 
-// Open opens the provider of the table [remote.NAME], for that kind of GPU where gpu is not "". The name of a kind stands
-// for an empty table of that kind.
+// Open opens the provider of the table [remote.NAME], for that kind of GPU where gpu is not "". The name of a kind
+// stands for an empty table of that kind.
 func Open(tables map[string]*config.Table, name, gpu string) (remote.Provider, Terms, error) {
 	table, ok := tables[name]
 	if !ok {
@@ -95,8 +95,8 @@ func (s Set) Close() {
 	}
 }
 
-// OpenAll opens the providers of the tables of those names, for that kind of GPU where gpu is not "", and gives what their
-// tables have in common.
+// OpenAll opens the providers of the tables of those names, for that kind of GPU where gpu is not "", and gives what
+// their tables have in common.
 func OpenAll(tables map[string]*config.Table, names []string, gpu string) (Set, map[string]Terms, error) {
 	open, commons := Set{}, map[string]Terms{}
 	var faults []error

@@ -28,8 +28,8 @@ const prefix = "fisub-"
 // logName is, in a job's folder, what Slurm and the shell say before the agent runs.
 const logName = "slurm.log"
 
-// script gives the batch script: the agent, from the store. Slurm's signals reach it beside the shell, which waits for its
-// end, and then ends what the job of an agent that was killed has left on the node.
+// script gives the batch script: the agent, from the store. Slurm's signals reach it beside the shell, which waits for
+// its end, and then ends what the job of an agent that was killed has left on the node.
 func script(agent, dir string) string {
 	return "#!/bin/sh\nagent=" + plain.Quote(agent) + " dir=" + plain.Quote(dir) + `
 trap 'kill -TERM $!' TERM

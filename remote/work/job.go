@@ -51,7 +51,8 @@ const noJob = 44
 // follow says a line when the host has answered, and then the stream of the job in folder $1 from byte $3 on. A program
 // that says nothing and is content is not the agent.
 var follow = fmt.Sprintf(`[ -d "$1" ] || exit %d; echo; "$2" agent tail "$1" --from "$3"; s=$?
-if [ $s -eq 0 ] && [ -d "$1" ] && [ ! -e "$1/%s" ]; then echo the program of the agent is damaged >&2; exit 1; fi; exit $s`,
+if [ $s -eq 0 ] && [ -d "$1" ] && [ ! -e "$1/%s" ]; then echo the program of the agent is damaged >&2; exit 1; fi
+exit $s`,
 	noJob, agent.ExitName)
 
 // stubborn is how long a host may answer, and its agent not, until the job is lost.

@@ -48,7 +48,8 @@ func (s *Hosts) Submit(ctx context.Context, job *remote.Job, progress func(sent,
 func (s *Hosts) Open(ctx context.Context, h remote.Handle) (*Job, *Folder, error) {
 	j := &Job{}
 	err := json.Unmarshal(h.Data, j)
-	if j.ID, j.Place, j.Key = h.Job, h.Place, h.Key; err != nil || h.Provider != s.Kind || !j.Valid() || s.Valid != nil && !s.Valid(j) {
+	j.ID, j.Place, j.Key = h.Job, h.Place, h.Key
+	if err != nil || h.Provider != s.Kind || !j.Valid() || s.Valid != nil && !s.Valid(j) {
 		return nil, nil, fmt.Errorf("%s: job %.80q: its handle is not one of %s", s.Table, h.Job, s.Kind)
 	}
 	f := s.At(h.Place)

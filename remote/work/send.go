@@ -29,8 +29,9 @@ import (
 const tries = 4
 
 // Send brings to the store what it lacks of the files, and gives what the host tells of itself. progress, which may be
-// nil, is told how many bytes of total were sent, before they are compressed. One call at a time sends, so that the next
-// one finds it there. It gets over a connection that is lost, and over a host that is away for no longer than Away.
+// nil, is told how many bytes of total were sent, before they are compressed. One call at a time sends, so that the
+// next one finds it there. It gets over a connection that is lost, and over a host that is away for no longer than
+// Away.
 func (f *Folder) Send(ctx context.Context, files []remote.File, progress func(sent, total int64)) (*Facts, error) {
 	return f.sendAll(ctx, files, progress, nil)
 }
@@ -154,11 +155,12 @@ func full(facts *Facts, text string) error {
 // block is the unit in which an upload that was cut off goes on.
 const block = 64 << 10
 
-// receive writes its input to $1 from block $3 on, and makes file $2 of what is there then, of $4 bytes with hash $5 and
-// mode $6, through the command $7. What another client has brought meanwhile is as good. The file is on the disk before
-// it has its name.
+// receive writes its input to $1 from block $3 on, and makes file $2 of what is there then, of $4 bytes with hash $5
+// and mode $6, through the command $7. What another client has brought meanwhile is as good. The file is on the disk
+// before it has its name.
 var receive = fmt.Sprintf(`umask 077; dd of="$1" bs=%d seek="$3" conv=notrunc status=none || exit
-brought() { [ "$out" = "$1" ] || rm -f -- "$out"; [ "$(stat -c %%s -- "$2" 2>/dev/null)" = "$4" ] && rm -f -- "$1" && exit 0; }
+brought() { [ "$out" = "$1" ] || rm -f -- "$out"
+[ "$(stat -c %%s -- "$2" 2>/dev/null)" = "$4" ] && rm -f -- "$1" && exit 0; }
 out=$1; if [ -n "$7" ]; then out=$1.$$; $7 <"$1" >"$out" || { s=$?; brought "$@"; exit $s; }; fi
 if [ "$(stat -c %%s -- "$out")" -lt "$4" ]; then brought "$@"; echo it ends early >&2; exit 1; fi
 if [ "$(sha256sum <"$out")" != "$5  -" ]; then brought "$@"; rm -f -- "$1"; echo what came is damaged >&2; exit 1; fi

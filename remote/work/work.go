@@ -62,12 +62,13 @@ func shell(ctx context.Context, h host.Host, script string, args []string, in io
 	return err
 }
 
-// look makes the folder $1, where there is a $2, and tells of the host: a word and its value in each line. The last lines
-// are those of df. Without $2 it makes nothing, and tells of the next folder above that is there.
+// look makes the folder $1, where there is a $2, and tells of the host: a word and its value in each line. The last
+// lines are those of df. Without $2 it makes nothing, and tells of the next folder above that is there.
 const look = `umask 077; echo "system $(uname -sm)"; echo "uid $(id -u)"; command -v gzip >/dev/null && echo gzip yes
 cd || exit; dir=$1; [ -z "$2" ] || mkdir -p -m 700 -- "$dir" || exit
 while [ ! -d "$dir" ]; do dir=$(dirname -- "$dir"); done; cd -- "$dir" || exit
-[ -z "$2" ] || mkdir -p -m 700 store jobs || exit; [ -w . ] || { echo "$dir: it is not writable" >&2; exit 1; }; echo "root $(pwd)"
+[ -z "$2" ] || mkdir -p -m 700 store jobs || exit; [ -w . ] || { echo "$dir: it is not writable" >&2; exit 1; }
+echo "root $(pwd)"
 [ "$dir" != "$1" ] || for d in . store jobs; do [ ! -d "$d" ] || stat -Lc 'folder %u %a %U %G %n' "$d"; done
 t=store/.try-$$; [ ! -d store ] || {
 echo '#!/bin/sh' >"$t" && chmod 700 "$t" && { "$t" </dev/null; ran=$?; }; } 2>/dev/null; rm -f "$t"
@@ -144,12 +145,14 @@ func private(name, uid string, stat []string) error {
 	return nil
 }
 
-// begin makes the job's folder $1 with the description on stdin, and runs what else there is: the start of an agent, which
-// leaves its state there. Of a client that dies meanwhile the host may have half of the description, or none: the folder
-// goes with it.
+// begin makes the job's folder $1 with the description on stdin, and runs what else there is: the start of an agent,
+// which leaves its state there. Of a client that dies meanwhile the host may have half of the description, or none: the
+// folder goes with it.
 const begin = `umask 077; dir=$1; shift; mkdir -- "$dir" || exit
-began() { [ $# -eq 0 ] || { "$@" && { [ -e "$dir/` + agent.StateName + `" ] || { echo the agent did not start >&2; false; }; }; }; }
-{ cat >"$dir/.job" && mv -- "$dir/.job" "$dir/` + agent.JobName + `" && began "$@"; } || { s=$?; rm -rf -- "$dir"; exit $s; }`
+began() { [ $# -eq 0 ] || { "$@" && {
+[ -e "$dir/` + agent.StateName + `" ] || { echo the agent did not start >&2; false; }; }; }; }
+{ cat >"$dir/.job" && mv -- "$dir/.job" "$dir/` + agent.JobName + `" && began "$@"; } || {
+s=$?; rm -rf -- "$dir"; exit $s; }`
 
 // Begin makes the folder of a job below the root that Send gave, and runs command there, where there is one. After an
 // error the folder may be there all the same, where the host cannot be reached.

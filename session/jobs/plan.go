@@ -113,8 +113,8 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 	return &Order{Plan: plan, Spec: spec, Baseline: u.Baseline, solution: s.Solution}, nil
 }
 
-// Again makes a plan whose jobs are over one that runs what has no verdict, on the tables of those names, or where there
-// are none on the places that it has. What o leaves open stays.
+// Again makes a plan whose jobs are over one that runs what has no verdict, on the tables of those names, or where
+// there are none on the places that it has. What o leaves open stays.
 func Again(plan *dispatch.Plan, o Options, lacking int, names []string, open providers.Set,
 	commons map[string]providers.Terms) error {
 	for _, name := range names {
@@ -134,7 +134,8 @@ func Again(plan *dispatch.Plan, o Options, lacking int, names []string, open pro
 
 // common gives the GPU and the limit of all jobs: those of the options, else of the tables, of which the shortest limit
 // counts.
-func common(o Options, names []string, commons map[string]providers.Terms) (gpu string, limit time.Duration, err error) {
+func common(o Options, names []string, commons map[string]providers.Terms) (gpu string, limit time.Duration,
+	err error) {
 	for _, name := range names {
 		c := commons[name]
 		if o.GPU == "" && gpu != "" && c.GPU != "" && c.GPU != gpu {

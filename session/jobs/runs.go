@@ -178,7 +178,7 @@ type Orphan struct {
 	Table     string        `json:"table"`
 	Job       string        `json:"job"`
 	Place     string        `json:"place"`
-	Elsewhere bool          `json:"elsewhere,omitempty"` // begun from another folder or machine; it may be waited for there
+	Elsewhere bool          `json:"elsewhere,omitempty"` // begun from another folder or machine, which may wait for it
 	Run       string        `json:"run,omitempty"`       // the run here that lacks results which the job may have
 	Handle    remote.Handle `json:"-"`
 	owner     string        // the run here that has begun it

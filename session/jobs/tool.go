@@ -24,9 +24,9 @@ const (
 	maxToolStream = 1 << 30
 )
 
-// Tool takes the only job of an order to its end, hands on the lines that the program writes on the host, and brings the
-// job's log into folder, that of the run. Nothing of the job stays on the host, also where ctx ends first. failed tells
-// that the program has ended with another status than 0; the log then says why, and err does where it was not the
+// Tool takes the only job of an order to its end, hands on the lines that the program writes on the host, and brings
+// the job's log into folder, that of the run. Nothing of the job stays on the host, also where ctx ends first. failed
+// tells that the program has ended with another status than 0; the log then says why, and err does where it was not the
 // solution.
 func Tool(
 	ctx context.Context, o *Order, folder string, open providers.Set,

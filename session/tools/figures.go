@@ -42,8 +42,8 @@ type Profiled struct {
 	Kernels  []Kernel `json:"kernels"`
 }
 
-// figures are those of a profile. ncu is asked for those that are wanted beside its set of sections; the others are in the
-// sets detailed and full.
+// figures are those of a profile. ncu is asked for those that are wanted beside its set of sections; the others are in
+// the sets detailed and full.
 var figures = []struct {
 	name, metric string
 	asked        bool

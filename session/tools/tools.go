@@ -232,8 +232,8 @@ func deniedCounters(log string) error {
 	if !strings.Contains(log, "ERR_NVGPUCTRPERM") {
 		return nil
 	}
-	return usage.Errorf("its administrator allows it to all users (NVreg_RestrictProfilingToAdminUsers=0), or run as root; in "+
-		"a container it takes CAP_SYS_ADMIN, which most providers refuse: take a machine of your own there. "+
+	return usage.Errorf("its administrator allows it to all users (NVreg_RestrictProfilingToAdminUsers=0), or run as "+
+		"root; in a container it takes CAP_SYS_ADMIN, which most providers refuse: take a machine of your own there. "+
 		"https://developer.nvidia.com/ERR_NVGPUCTRPERM",
 		"profile: this machine lets you read no performance counters of its GPU (ERR_NVGPUCTRPERM)")
 }
