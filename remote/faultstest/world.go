@@ -325,11 +325,11 @@ func (w *world) fisub(ctx context.Context, name string, args ...string) (*client
 	c.cmd.Stdout, c.cmd.Stderr = stdout, stderr
 	// nsenter itself is not killed: nobody would reap what it has started, and the machine would never come to its end.
 	c.cmd.Cancel = func() error { return nil }
-	stop := context.AfterFunc(ctx, func() { c.end() })
 	w.say("fisub %s", strings.Join(args, " "))
 	if err := c.cmd.Start(); err != nil {
 		return nil, err
 	}
+	stop := context.AfterFunc(ctx, c.end)
 	go func() {
 		_ = c.cmd.Wait()
 		stop()
