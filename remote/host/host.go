@@ -8,11 +8,16 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"fisub/internal/plain"
+	"fisub/remote"
 )
 
 // A Host runs commands and keeps files. Its methods may be called from several goroutines at a time, and end soon after
@@ -148,6 +153,56 @@ func (t *tap) Write(p []byte) (int, error) {
 	n, err := t.w.Write(p)
 	if t.err = err; err != nil {
 		t.stop()
+	}
+	return n, err
+}
+
+// run runs a command until it has ended and out has all that it said, however long out takes. A process that has
+// outlived the command and says nothing for the command's WaitDelay is not waited for.
+func run(ctx context.Context, cmd *exec.Cmd, out io.Writer) error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return &remote.LocalError{Err: err}
+	}
+	defer r.Close()
+	cmd.Stdout = w
+	err = remote.Start(cmd)
+	w.Close()
+	if err != nil {
+		return err
+	}
+	said := &rest{ctx: ctx, pipe: r, patience: cmd.WaitDelay}
+	copied := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(out, said)
+		r.Close() // whoever still writes is told so
+		copied <- err
+	}()
+	err = cmd.Wait()
+	said.ended.Store(true)
+	_ = r.SetReadDeadline(time.Now().Add(said.patience))
+	if late := <-copied; err == nil && errors.Is(late, os.ErrDeadlineExceeded) {
+		return exec.ErrWaitDelay
+	}
+	return err
+}
+
+// A rest reads what a command says and, when it has ended, what is left: each piece within patience.
+type rest struct {
+	ctx      context.Context
+	pipe     *os.File
+	patience time.Duration
+	ended    atomic.Bool
+}
+
+func (r *rest) Read(p []byte) (int, error) {
+	ended := r.ended.Load()
+	if ended && r.ctx.Err() == nil {
+		_ = r.pipe.SetReadDeadline(time.Now().Add(r.patience))
+	}
+	n, err := r.pipe.Read(p)
+	if !ended && errors.Is(err, os.ErrDeadlineExceeded) { // it has ended since
+		return r.Read(p)
 	}
 	return n, err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -175,7 +176,7 @@ func TestHangs(t *testing.T) {
 	s, f := login(t)
 	d := f.Daemons[0]
 	asked := filepath.Join(f.Dir, "asked")
-	force(t, d, "case $SSH_ORIGINAL_COMMAND in *cat*) ;; *) echo >"+asked+";; esac; exec cat >/dev/null")
+	force(t, d, "case $SSH_ORIGINAL_COMMAND in *cat*) ;; *) echo >"+asked+"; exec sleep 60;; esac; exec cat >/dev/null")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -277,4 +278,37 @@ func TestSilent(t *testing.T) {
 		t.Fatalf("got %d connections", masters)
 	}
 	await("they wait for a client that is silent", func() bool { return len(f.Daemons[0].Begun()) == 0 })
+}
+
+// What a command has said is taken to its end, however slow who takes it is; a process that has outlived it and says
+// nothing is not waited for.
+func TestSlowReader(t *testing.T) {
+	slow := &slowWriter{}
+	const size = 200 << 10 // more than a pipe holds
+	if err := (host.Local{}).Run(t.Context(), []string{"head", "-c", fmt.Sprint(size), "/dev/zero"}, nil, slow); err != nil {
+		t.Error(err)
+	}
+	if slow.n != size {
+		t.Errorf("got %d bytes, want %d", slow.n, size)
+	}
+	err := (host.Local{}).Run(t.Context(), []string{"sh", "-c", "echo one; sleep 100 & echo $!"}, nil, slow)
+	if !errors.Is(err, exec.ErrWaitDelay) {
+		t.Errorf("got %v, want %v", err, exec.ErrWaitDelay)
+	}
+	if p, err := os.FindProcess(slow.last); err == nil {
+		_ = p.Kill()
+	}
+}
+
+// A slowWriter takes longer for its last pieces than a command is waited for.
+type slowWriter struct{ n, last int }
+
+func (s *slowWriter) Write(p []byte) (int, error) {
+	if s.n += len(p); s.n > 160<<10 {
+		time.Sleep(1200 * time.Millisecond)
+	}
+	for _, word := range strings.Fields(string(p)) {
+		s.last, _ = strconv.Atoi(word)
+	}
+	return len(p), nil
 }

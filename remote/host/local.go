@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"fisub/internal/plain"
-	"fisub/remote"
 )
 
 // Local is this machine.
@@ -30,12 +29,9 @@ func (l Local) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 	out, words := &tap{w: stdout, stop: stop}, &plain.Buffer{Limit: maxStderr}
 	cmd := exec.CommandContext(running, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), l.Env...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, words
+	cmd.Stdin, cmd.Stderr = stdin, words
 	cmd.WaitDelay = time.Second
-	err := remote.Start(cmd)
-	if err == nil {
-		err = cmd.Wait()
-	}
+	err := run(running, cmd, out)
 	var failed *exec.ExitError
 	switch {
 	case err == nil:

@@ -199,10 +199,8 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 		stdout = io.Discard
 	}
 	out, words := &unmarked{tap: tap{w: stdout, stop: stop}}, &plain.Buffer{Limit: maxStderr}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, words
-	if err = remote.Start(cmd); err == nil {
-		err = cmd.Wait()
-	}
+	cmd.Stdin, cmd.Stderr = stdin, words
+	err = run(running, cmd, out)
 	text := words.String()
 	if _, own, found := strings.Cut(text, marker); found {
 		text = own
