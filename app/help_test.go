@@ -35,6 +35,8 @@ var needs = map[string]string{
 	"fisub remote --gpu b200 --baseline warp-per-row":                                "hosts",
 	"fisub remote gc --on lab":                                                       "hosts",
 	"fisub remote hosts --on lab":                                                    "hosts",
+	"fisub sanitize --on lab":                                                        "hosts",
+	"fisub profile --on lab":                                                         "hosts",
 	"fisub dataset verify --dataset ~/mlsys26-contest": "a clone of the contest's " +
 		"dataset",
 	"fisub check --arch sm_90,sm_100": "a CUDA compiler",

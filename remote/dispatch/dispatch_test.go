@@ -1183,7 +1183,7 @@ func TestMessages(t *testing.T) {
 head -c 3000000 /dev/zero | tr '\0' x
 printf '"}}\n{"type":"warning","workload":"w00","finding":{"check":"too\\nfast","text":"a\\rb"}}\n'` + program
 	if got, err := f.run(t.Context()); err != nil || got.Passed != 1 {
-		t.Errorf("got %+v, %v", got, err)
+		t.Errorf("got %+v, %v; warnings %.2000q", got, err, f.warnings())
 	}
 	found := false
 	for _, e := range f.events {

@@ -91,7 +91,8 @@ func TestProvider(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		Spoil: func(t *testing.T, hash string) { remotetest.Spoil(t, s.Volume("fisub"), hash) },
+		Spoil:      func(t *testing.T, hash string) { remotetest.Spoil(t, s.Volume("fisub"), hash) },
+		SpoiltLost: true,
 		Cut: func(*testing.T) {
 			s.Fail("TaskExecStdioRead", codes.Aborted, "the connection is gone", 1) // the SDK does not try this again by itself
 			s.Drop()

@@ -93,6 +93,9 @@ type Setup struct {
 	// Spoil changes the file of the store with that hash, as Spoil below does. It is nil where nobody could.
 	Spoil func(t *testing.T, hash string)
 
+	// SpoiltLost tells that a job whose agent is spoilt is lost: nobody looks at the agent before it is to run.
+	SpoiltLost bool
+
 	// Sweeps tells that what a job has begun ends with its Release also where the job has killed its agent. Elsewhere a
 	// container or a machine ends with the agent.
 	Sweeps bool
@@ -526,7 +529,7 @@ func (s *suite) spoilt(t *testing.T) {
 	}
 }
 
-// An agent that a crash of the host has damaged is sent again.
+// An agent that a crash of the host has damaged is sent again, to the job that finds it or, where that is lost, to the next.
 func (s *suite) spoiltAgent(t *testing.T) {
 	p := s.provider(t)
 	h := s.submit(t, p, s.job(t, p, `echo ran`, nil))
@@ -538,7 +541,15 @@ func (s *suite) spoiltAgent(t *testing.T) {
 	}
 	s.Spoil(t, program.SHA256)
 	h = s.submit(t, p, job)
-	if r, exit := s.wait(t, p, h, 0); exit.End != remote.Exited || r.Stream() != "ran again\n" {
+	r, exit := s.wait(t, p, h, 0)
+	if s.SpoiltLost {
+		if exit.End != remote.Lost || r.Stream() != "" {
+			t.Errorf("got %q, %+v, want lost", r.Stream(), exit)
+		}
+		job.ID = NewID(t)
+		r, exit = s.wait(t, p, s.submit(t, p, job), 0)
+	}
+	if exit.End != remote.Exited || r.Stream() != "ran again\n" {
 		t.Errorf("got %q, %+v", r.Stream(), exit)
 	}
 }
