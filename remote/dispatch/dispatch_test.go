@@ -346,8 +346,15 @@ func TestOnlyHostLost(t *testing.T) {
 
 func TestDetachAndAttach(t *testing.T) {
 	f := newFixture(t, 8, map[string]map[string]any{"a": {"slots": int64(2)}})
-	f.step = "0.15"
+	// The third workload of a job waits for the second round, the fourth and last for the third.
+	gate := t.TempDir()
+	f.script = strings.Replace(program, "sleep $(cat step)", "n=$((n + 1)); until [ -e '"+gate+"'/$n ]; do sleep 0.02; done", 1)
 	for n := 1; ; n++ {
+		for k := range n + 1 {
+			if err := os.WriteFile(filepath.Join(gate, fmt.Sprint(k+1)), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		count := 0
 		f.on = func(event.Event) {
