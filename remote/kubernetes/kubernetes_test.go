@@ -13,13 +13,18 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/kubernetes/kubernetestest"
 	"fisub/remote/remotetest"
 )
 
-func TestMain(m *testing.M) { remotetest.Main(m) }
+func TestMain(m *testing.M) {
+	// The node of the test cluster: a connection that its client has dropped takes a second and more to end.
+	remotetest.Main(m, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"))
+}
 
 // open makes the provider of a table for the cluster with these values.
 func open(t *testing.T, c *kubernetestest.Cluster, table map[string]any) *Provider {
