@@ -3,6 +3,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -181,10 +182,11 @@ func run(ctx context.Context, cmd *exec.Cmd, out io.Writer) error {
 	err = cmd.Wait()
 	said.ended.Store(true)
 	_ = r.SetReadDeadline(time.Now().Add(said.patience))
-	if late := <-copied; err == nil && errors.Is(late, os.ErrDeadlineExceeded) {
-		return exec.ErrWaitDelay
+	late := <-copied
+	if errors.Is(late, os.ErrDeadlineExceeded) {
+		late = exec.ErrWaitDelay
 	}
-	return err
+	return cmp.Or(err, late)
 }
 
 // A rest reads what a command says and, when it has ended, what is left: each piece within patience.
