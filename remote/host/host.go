@@ -14,8 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"fisub/internal/plain"
 	"fisub/remote"
@@ -172,7 +170,8 @@ func run(ctx context.Context, cmd *exec.Cmd, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	said := &rest{ctx: ctx, pipe: r, patience: cmd.WaitDelay}
+	defer context.AfterFunc(ctx, func() { r.Close() })()
+	said := &remote.Rest{Pipe: r, Patience: cmd.WaitDelay}
 	copied := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(out, said)
@@ -180,31 +179,10 @@ func run(ctx context.Context, cmd *exec.Cmd, out io.Writer) error {
 		copied <- err
 	}()
 	err = cmd.Wait()
-	said.ended.Store(true)
-	_ = r.SetReadDeadline(time.Now().Add(said.patience))
+	said.End()
 	late := <-copied
 	if errors.Is(late, os.ErrDeadlineExceeded) {
 		late = exec.ErrWaitDelay
 	}
 	return cmp.Or(err, late)
-}
-
-// A rest reads what a command says and, when it has ended, what is left: each piece within patience.
-type rest struct {
-	ctx      context.Context
-	pipe     *os.File
-	patience time.Duration
-	ended    atomic.Bool
-}
-
-func (r *rest) Read(p []byte) (int, error) {
-	ended := r.ended.Load()
-	if ended && r.ctx.Err() == nil {
-		_ = r.pipe.SetReadDeadline(time.Now().Add(r.patience))
-	}
-	n, err := r.pipe.Read(p)
-	if !ended && errors.Is(err, os.ErrDeadlineExceeded) { // it has ended since
-		return r.Read(p)
-	}
-	return n, err
 }
