@@ -18,14 +18,14 @@ import (
 	"fisub/remote"
 )
 
-// maxLine bounds a line of a job's stream: the run folder's own bound is larger.
-const maxLine = 32 << 20
+// MaxLine bounds a line of a job's stream: the run folder's own bound is larger.
+const MaxLine = 32 << 20
 
 // maxText bounds a message of a job's, in bytes.
 const maxText = 2000
 
-// maxStream is the usual bound of a job's stream: one of 54 workloads is some 100 kB.
-const maxStream = 1 << 30
+// UsualStream is the usual bound of a job's stream: one of 54 workloads is some 100 kB.
+const UsualStream = 1 << 30
 
 // A feed takes the stream of one job: first into a file of its own, then, line by line, into the run's events. It is a
 // remote.Watcher.
@@ -34,7 +34,7 @@ type feed struct {
 	job  *Job
 	file *os.File
 	half []byte // the line that is not whole yet
-	long bool   // it is longer than maxLine, and dropped
+	long bool   // it is longer than MaxLine, and dropped
 	line int64  // lines so far
 	seen int64  // the last one whose event the run folder has
 	junk int64  // lines that are no events
@@ -75,7 +75,7 @@ func (f *feed) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	f.size += int64(len(p))
-	if most := cmp.Or(f.d.MaxStream, maxStream); f.size > most {
+	if most := cmp.Or(f.d.MaxStream, UsualStream); f.size > most {
 		return 0, fmt.Errorf("it has said more than %d bytes, which no run takes; its place may be broken", most)
 	}
 	if _, f.err = f.file.Write(p); f.err == nil {
@@ -91,7 +91,7 @@ func (f *feed) take(p []byte) error {
 		if !f.long {
 			f.half = append(f.half, line...)
 		}
-		if len(f.half) > maxLine {
+		if len(f.half) > MaxLine {
 			f.long, f.half = true, nil
 		}
 		if !whole {

@@ -18,12 +18,6 @@ import (
 	"fisub/remote/providers"
 )
 
-// maxToolLine bounds a line of a tool's job, and maxToolStream all of them.
-const (
-	maxToolLine   = 32 << 20
-	maxToolStream = 1 << 30
-)
-
 // Tool takes the only job of an order to its end, hands on the lines that the program writes on the host, and brings
 // the job's log into folder, that of the run. Nothing of the job stays on the host, also where ctx ends first. failed
 // tells that the program has ended with another status than 0; the log then says why, and err does where it was not the
@@ -83,7 +77,7 @@ type lineWatcher struct {
 func (w *lineWatcher) State(s remote.State) { w.state(s) }
 
 func (w *lineWatcher) Write(p []byte) (int, error) {
-	if w.size += len(p); w.size > maxToolStream || len(w.half) > maxToolLine {
+	if w.size += len(p); w.size > dispatch.UsualStream || len(w.half) > dispatch.MaxLine {
 		return 0, errors.New("the tool has said more than fisub takes")
 	}
 	for part := range bytes.Lines(p) {
