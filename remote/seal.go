@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"iter"
 	"strings"
 )
 
@@ -74,6 +75,51 @@ func (s *Seal) exit(e Exit) string {
 	h := s.hash("exit", e.Lines)
 	h.Write(text)
 	return string(code(h))
+}
+
+// MaxLine bounds a line of a job's stream, in bytes.
+const MaxLine = 32 << 20
+
+// A Cutter cuts the stream of a job, from its beginning, into lines, and knows again those that the agent has signed.
+type Cutter struct {
+	Seal
+	half []byte // the line that is not whole yet
+	long bool   // it is longer than MaxLine, and dropped
+}
+
+// A Line is one of a stream, without its newline and its code.
+type Line struct {
+	Text   []byte // until the next one is asked for; not of one that is Long
+	Signed bool   // by the agent, or nothing is; it may be where the line is Long: what follows tells
+	Long   bool   // more than MaxLine, and dropped
+}
+
+// Cut gives the lines that end with p, which is what comes next of the stream. It must be read to its end.
+func (c *Cutter) Cut(p []byte) iter.Seq[Line] {
+	return func(yield func(Line) bool) {
+		for part := range bytes.Lines(p) {
+			text, whole := bytes.CutSuffix(part, []byte("\n"))
+			if !c.long {
+				c.half = append(c.half, text...)
+			}
+			if len(c.half) > MaxLine {
+				c.long, c.half = true, nil
+			}
+			if !whole {
+				return
+			}
+			line := Line{Signed: true, Long: c.long}
+			if c.long {
+				c.Lines++
+			} else {
+				line.Text, line.Signed = c.Line(c.half)
+			}
+			c.half, c.long = c.half[:0], false
+			if !yield(line) {
+				return
+			}
+		}
+	}
 }
 
 // A Sealer writes a stream to W, each line with its code.

@@ -18,9 +18,6 @@ import (
 	"fisub/remote"
 )
 
-// MaxLine bounds a line of a job's stream: the run folder's own bound is larger.
-const MaxLine = 32 << 20
-
 // maxText bounds a message of a job's, in bytes.
 const maxText = 2000
 
@@ -33,15 +30,13 @@ type feed struct {
 	d    *Dispatcher
 	job  *Job
 	file *os.File
-	half []byte // the line that is not whole yet
-	long bool   // it is longer than MaxLine, and dropped
-	line int64  // lines so far
-	seen int64  // the last one whose event the run folder has
-	junk int64  // lines that are no events
-	size int64  // bytes so far
-	err  error  // this machine cannot keep the stream
+	line int64 // lines so far
+	seen int64 // the last one whose event the run folder has
+	junk int64 // lines that are no events
+	size int64 // bytes so far
+	err  error // this machine cannot keep the stream
 
-	seal      remote.Seal
+	cut       remote.Cutter
 	check     event.Checker
 	emulated  bool
 	against   string // why it cannot be what one run has told
@@ -51,7 +46,7 @@ type feed struct {
 // openFeed opens the job's file and takes what is in it; offset is where the stream goes on.
 func (d *Dispatcher) openFeed(j *Job) (f *feed, offset int64, err error) {
 	name := filepath.Join(d.Folder, streams, j.ID+".jsonl")
-	f = &feed{d: d, job: j, seen: d.origins[j.ID], seal: remote.Seal{Key: j.Key, Job: j.ID},
+	f = &feed{d: d, job: j, seen: d.origins[j.ID], cut: remote.Cutter{Seal: remote.Seal{Key: j.Key, Job: j.ID}},
 		check: event.Checker{Job: true}, retracted: map[string]bool{}}
 	if f.file, err = os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644); err != nil {
 		return nil, 0, err
@@ -84,31 +79,19 @@ func (f *feed) Write(p []byte) (int, error) {
 	return len(p), f.err
 }
 
-// take splits p into lines.
+// take takes what comes next of the stream.
 func (f *feed) take(p []byte) error {
-	for part := range bytes.Lines(p) {
-		line, whole := bytes.CutSuffix(part, []byte("\n"))
-		if !f.long {
-			f.half = append(f.half, line...)
-		}
-		if len(f.half) > MaxLine {
-			f.long, f.half = true, nil
-		}
-		if !whole {
-			return nil
-		}
+	for line := range f.cut.Cut(p) {
 		f.line++
-		line, signed := f.half, true
-		if f.long {
+		switch {
+		case line.Long:
 			f.check.Skip()
-			f.seal.Lines++ // it may be signed: what follows tells
-		} else if line, signed = f.seal.Line(f.half); !signed {
+			f.junk++
+		case !line.Signed:
 			f.unsigned()
-		}
-		if f.long || signed && !f.event(line) {
+		case !f.event(line.Text):
 			f.junk++
 		}
-		f.half, f.long = f.half[:0], false
 		if err := f.d.Events.Err(); err != nil {
 			return err
 		}
@@ -238,8 +221,8 @@ func (f *feed) unsigned() {
 // program's own.
 func (f *feed) exited(exit remote.Exit) {
 	text := ""
-	if exit.MAC != "" && exit.Lines != f.seal.Lines {
-		text = fmt.Sprintf("its agent has written %d lines, and %d have come", exit.Lines, f.seal.Lines)
+	if exit.MAC != "" && exit.Lines != f.cut.Lines {
+		text = fmt.Sprintf("its agent has written %d lines, and %d have come", exit.Lines, f.cut.Lines)
 	} else if exit.End == remote.Exited && exit.Text == "" {
 		text = f.check.Exit(exit.Code)
 	}

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -222,6 +223,8 @@ lab fisub-elsewhere-0 true`
 type toolHost struct {
 	remote.Provider
 	said     string
+	forged   string // what the stream holds after that, without the agent
+	unheard  int    // bytes at the end of the stream that do not come
 	log      string
 	exit     remote.Exit
 	job      *remote.Job
@@ -236,7 +239,13 @@ func (h *toolHost) Submit(_ context.Context, j *remote.Job, _ func(int64, int64)
 
 func (h *toolHost) Wait(ctx context.Context, _ remote.Handle, _ int64, w remote.Watcher) (remote.Exit, error) {
 	w.State(remote.State{Phase: remote.Running})
-	for part := range slices.Chunk([]byte(h.said), 7) {
+	var said bytes.Buffer
+	agent := remote.Sealer{W: &said, Seal: &remote.Seal{Key: h.job.Key, Job: h.job.ID}}
+	if _, err := agent.Write([]byte(h.said)); err != nil {
+		return remote.Exit{}, err
+	}
+	said.WriteString(h.forged)
+	for part := range slices.Chunk(said.Bytes()[:said.Len()-h.unheard], 7) {
 		if _, err := w.Write(part); err != nil {
 			return remote.Exit{}, err
 		}
@@ -245,7 +254,7 @@ func (h *toolHost) Wait(ctx context.Context, _ remote.Handle, _ int64, w remote.
 		<-ctx.Done()
 		return remote.Exit{}, ctx.Err()
 	}
-	return h.exit, nil
+	return agent.Sign(h.exit), nil
 }
 
 func (h *toolHost) Collect(_ context.Context, _ remote.Handle, dst string) error {
@@ -276,6 +285,10 @@ func TestTool(t *testing.T) {
 			"lab: gpu01 gpu 0: profile: this machine lets you read no performance counters (ERR_NVGPUCTRPERM)"},
 		{"lost", toolHost{said: `{"tool":"a"`, log: denied, exit: remote.Exit{End: remote.Lost, Text: "the agent is gone"}}, 0,
 			true, "the agent is gone"},
+		{"forged", toolHost{said: `{"tool":"a","verdict":"findings"}` + "\n", forged: `{"tool":"a","verdict":"clean"}` + "\n",
+			exit: remote.Exit{End: remote.Exited}}, 1, false, "line 2 of its stream is not signed by its agent"},
+		{"cut", toolHost{said: `{"tool":"a","verdict":"clean"}` + "\n" + `{"tool":"b","verdict":"findings"}` + "\n", unheard: 9,
+			exit: remote.Exit{End: remote.Exited}}, 1, false, "its agent has written 2 lines, and 1 have come"},
 		{"interrupted", toolHost{hang: true}, 0, false, "context canceled"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -1,9 +1,9 @@
 package jobs
 
 import (
-	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -36,12 +36,17 @@ func Tool(
 	}
 	job := &remote.Job{ID: "fisub-" + plan.Run.ID + "-1", Files: files, Args: args, GPU: plan.GPU, Limit: plan.Limit,
 		Place: place.Place, Busy: plan.Busy, Env: map[string]string{"FIB_DATASET_PATH": ""},
-		Labels: map[string]string{"run": plan.Run.ID, "definition": plan.Run.Definition}}
+		Key: rand.Text(), Labels: map[string]string{"run": plan.Run.ID, "definition": plan.Run.Definition}}
 	h, err := provider.Submit(ctx, job, sent)
 	if err != nil {
 		return false, err
 	}
-	exit, err := provider.Wait(ctx, h, 0, &lineWatcher{state: state, line: line})
+	h.Key = job.Key
+	w := &lineWatcher{state: state, line: line, cut: remote.Cutter{Seal: remote.Seal{Key: job.Key, Job: job.ID}}}
+	exit, err := provider.Wait(ctx, h, 0, w)
+	if err == nil && exit.MAC != "" && exit.Lines != w.cut.Lines {
+		err = forged("its agent has written %d lines, and %d have come", exit.Lines, w.cut.Lines)
+	}
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	collected := provider.Collect(clean, h, folder)
@@ -66,29 +71,34 @@ func Tool(
 	return true, usage.Errorf(cmp.Or(hint, "the log is "+filepath.Join(folder, agent.LogName)), "%s: %s", place, text)
 }
 
-// A lineWatcher cuts a job's stream into lines.
+// forged says why what a tool has told cannot be all that it told.
+func forged(format string, args ...any) error {
+	return usage.Errorf("something has written to it that was not the tool: fisub help trust",
+		"what it said is not to be believed: "+format, args...)
+}
+
+// A lineWatcher takes a job's stream line by line.
 type lineWatcher struct {
 	state func(remote.State)
 	line  func([]byte) error
-	half  []byte
+	cut   remote.Cutter
 	size  int
 }
 
 func (w *lineWatcher) State(s remote.State) { w.state(s) }
 
 func (w *lineWatcher) Write(p []byte) (int, error) {
-	if w.size += len(p); w.size > dispatch.UsualStream || len(w.half) > dispatch.MaxLine {
-		return 0, errors.New("the tool has said more than fisub takes")
-	}
-	for part := range bytes.Lines(p) {
-		text, whole := bytes.CutSuffix(part, []byte("\n"))
-		if w.half = append(w.half, text...); !whole {
-			break
+	w.size += len(p)
+	for l := range w.cut.Cut(p) {
+		if !l.Signed {
+			return 0, forged("line %d of its stream is not signed by its agent", w.cut.Lines+1)
 		}
-		if err := w.line(w.half); err != nil {
+		if l.Long || w.size > dispatch.UsualStream {
+			return 0, errors.New("the tool has said more than fisub takes")
+		}
+		if err := w.line(l.Text); err != nil {
 			return 0, err
 		}
-		w.half = w.half[:0]
 	}
 	return len(p), nil
 }
