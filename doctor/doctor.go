@@ -112,7 +112,12 @@ func Examine(ctx context.Context, o Options) *Report {
 		return func(ctx context.Context) []Line { return []Line{f(ctx)} }
 	}
 	x := &examination{Options: o}
-	checks := []look{x.program, program("git", "apt-get install git", "--version"), confinement, x.compiler, x.gpu,
+	free := make(chan struct{}) // closed when this program holds no GPU any more, which a host could be told is busy
+	gpu := func(ctx context.Context) []Line {
+		defer close(free)
+		return x.gpu(ctx)
+	}
+	checks := []look{x.program, program("git", "apt-get install git", "--version"), confinement, x.compiler, gpu,
 		x.toolchain, x.tools, x.python, x.storage,
 		program("ssh", "apt-get install openssh-client; only hosts over SSH need it", "-V"),
 		program("sbatch", `name a login host in [remote.NAME]; only provider = "slurm" without one needs it here`,
@@ -131,7 +136,10 @@ func Examine(ctx context.Context, o Options) *Report {
 	}
 	remotes := len(checks) // those that follow
 	for _, name := range slices.Sorted(maps.Keys(o.Tables)) {
-		checks = append(checks, func(ctx context.Context) []Line { return x.remote(ctx, name) })
+		checks = append(checks, func(ctx context.Context) []Line {
+			<-free
+			return x.remote(ctx, name)
+		})
 	}
 	found := make([][]Line, len(checks))
 	var all sync.WaitGroup
