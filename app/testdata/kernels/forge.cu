@@ -69,6 +69,12 @@ std::string slurp(const std::string& path) {
   return text;
 }
 
+// Whose process it is: " of fisub".
+[[maybe_unused]] std::string name(int pid) {
+  std::string text = slurp("/proc/" + std::to_string(pid) + "/comm");
+  return " of " + text.substr(0, text.find('\n'));
+}
+
 std::vector<std::string> streams() {
   std::vector<std::string> all = match("../events.jsonl");
   for (const auto& s : match(".fisub/runs/*/events.jsonl")) all.push_back(s);
@@ -154,11 +160,11 @@ struct Forge {
     for (int pid : ancestors()) {
       const std::string path = "/proc/" + std::to_string(pid) + "/mem";
       const int fd = open(path.c_str(), O_RDWR);
-      if (fd >= 0) say("memory", path);
+      if (fd >= 0) say("memory", path + name(pid));
     }
 #elif FORGE == FORGE_PTRACE
     for (int pid : ancestors()) {
-      if (ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0) say("ptrace", std::to_string(pid));
+      if (ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0) say("ptrace", std::to_string(pid) + name(pid));
     }
 #elif FORGE == FORGE_PIPES
     const char reply[] = "{}\n";
@@ -171,7 +177,7 @@ struct Forge {
     for (int pid : ancestors()) {
       for (int fd = 0; fd < 64; ++fd) {
         const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
-        if (open(path.c_str(), O_WRONLY | O_NONBLOCK) >= 0) say("descriptor", path);
+        if (open(path.c_str(), O_WRONLY | O_NONBLOCK) >= 0) say("descriptor", path + name(pid));
       }
     }
 #elif FORGE == FORGE_REPLACE
