@@ -53,8 +53,8 @@ func versionText() string {
 // Exit statuses.
 const (
 	exitOK          = 0
-	exitError       = 1 // fisub could not do it
-	exitUsage       = 2 // usage or invalid input, what the machine lacks, a workload without a verdict
+	exitError       = 1 // fisub could not do it; a workload without a verdict
+	exitUsage       = 2 // usage or invalid input, what the machine lacks
 	exitNotPassed   = 3 // it ran, and some workload did not pass; compare found a regression
 	exitInterrupted = 130
 )

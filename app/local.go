@@ -105,7 +105,7 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 func verdict(missing, failed, findings int, strict bool) error {
 	switch {
 	case missing > 0:
-		return shown(exitUsage)
+		return shown(exitError)
 	case failed > 0, strict && findings > 0:
 		return shown(exitNotPassed)
 	}

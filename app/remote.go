@@ -388,7 +388,7 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 		a.term.Note("run what has no verdict with: fisub remote --resume %s", d.Plan.Run.ID)
 	}
 	a.term.Note("run folder %s", session.Relative(folder.Path()))
-	return verdictOf(result, d.Plan.Strict)
+	return outcome(result, d.Plan.Strict)
 }
 
 // stop ends the jobs of a run, and says why and which may go on. ctx ends the attempt.
@@ -438,11 +438,7 @@ func (a *app) sayAttach(p *dispatch.Plan) {
 	a.term.Note("end them with: fisub remote cancel %s", p.Run.ID)
 }
 
-// verdictOf is verdict, but for a workload without a verdict: the hosts could not do it.
-func verdictOf(r dispatch.Result, strict bool) error {
-	if r.Missing > 0 {
-		return shown(exitError)
-	}
+func outcome(r dispatch.Result, strict bool) error {
 	return verdict(r.Missing, r.Failed, r.Findings, strict)
 }
 

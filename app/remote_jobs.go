@@ -126,7 +126,7 @@ func (a *app) told(plan *dispatch.Plan, old *runs.Run) error {
 	}
 	stream := event.NewStream(a.term.Run())
 	old.Emit(stream)
-	return errors.Join(stream.Err(), verdictOf(jobs.ResultOf(old), plan.Strict))
+	return errors.Join(stream.Err(), outcome(jobs.ResultOf(old), plan.Strict))
 }
 
 func (a *app) remoteLs() error {

@@ -52,7 +52,7 @@ func (l *limit) within(ctx context.Context, f func(context.Context) error) error
 	return err
 }
 
-// judge gives the attempt its verdict. An error is about the machine, or a *referenceError.
+// judge gives the attempt its verdict. An error is about the machine, a *referenceError, or one that is lacking.
 func (a *attempt) judge(run context.Context, trials []*inputs) error {
 	a.bytes = trials[len(trials)-1].bytes
 	err := a.build(run)
@@ -163,6 +163,12 @@ func (a *attempt) restore(ctx context.Context, in *inputs) error {
 	return err
 }
 
+// lacking tells whether err says that there is not here what the solution takes: no verdict on it.
+func lacking(err error) bool {
+	var we *worker.Error
+	return errors.As(err, &we) && we.Kind == worker.Lacking
+}
+
 // settle makes the verdict of err where the solution is at fault, and returns any other error.
 func (a *attempt) settle(run context.Context, err error) error {
 	if run.Err() != nil {
@@ -196,6 +202,9 @@ func (a *attempt) blame(err error) (verdict, error) {
 			// The process is of no further use; the next workload gets a new one.
 			a.process.client.Close()
 			return verdict{status: trace.RuntimeError, detail: we.Text, log: we.Log}, nil
+		}
+		if we.Kind == worker.Lacking {
+			return verdict{}, err
 		}
 		return verdict{}, &DeviceError{we}
 	}

@@ -110,10 +110,17 @@ func (g *group) workload(ctx context.Context, index int, w *trace.Workload) erro
 	}()
 	var unknown *referenceError
 	missing := err != nil // inputs or expected outputs
+	var judged []*attempt
 	for _, a := range attempts {
-		if err == nil {
-			err = a.judge(ctx, trials)
+		if err != nil {
+			break
 		}
+		if err = a.judge(ctx, trials); lacking(err) {
+			a.fail(w, err)
+			err = nil
+			continue
+		}
+		judged = append(judged, a)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -127,11 +134,11 @@ func (g *group) workload(ctx context.Context, index int, w *trace.Workload) erro
 	if err != nil {
 		return err
 	}
-	base, err := g.time(ctx, attempts, trials)
+	base, err := g.time(ctx, judged, trials)
 	if err != nil {
 		return err
 	}
-	for _, a := range attempts {
+	for _, a := range judged {
 		if a.samples != nil {
 			if was := a.entry.TimedWith; was != "" && a.samples.Timer != was {
 				return &TimerError{Was: was, Is: a.samples.Timer}

@@ -29,7 +29,7 @@ type process struct {
 	client   *worker.Client // nil before the first one
 	info     device.Info
 	built    bool          // by client
-	buildErr *worker.Error // of kind Build: it would fail again
+	buildErr *worker.Error // of kind Build or Lacking: it would fail again
 	out      outFile       // outputs of the workload in flight
 	temp     string        // folder for the temporary files of confined workers; "" before the first one
 	untemp   func()        // removes it
@@ -104,7 +104,7 @@ const buildTimeout = 20 * time.Minute
 
 // ready makes sure that a worker runs with the solution built; start says how long one lives. A fault of the solution
 // is a *worker.Error of kind Build, which is kept, a build that takes longer than buildTimeout among them, or a
-// *worker.Died.
+// *worker.Died. One of kind Lacking is kept too.
 func (p *process) ready(run, ctx context.Context) error {
 	if p.buildErr != nil {
 		return p.buildErr
@@ -124,7 +124,7 @@ func (p *process) ready(run, ctx context.Context) error {
 		err = &worker.Error{Kind: worker.Build, Text: fmt.Sprintf("the build did not end within %v", buildTimeout)}
 	}
 	var we *worker.Error
-	if errors.As(err, &we) && we.Kind == worker.Build {
+	if errors.As(err, &we) && (we.Kind == worker.Build || we.Kind == worker.Lacking) {
 		p.buildErr = we
 	}
 	p.built = err == nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -60,6 +61,8 @@ func (m *model) Build(_ context.Context, def *trace.Definition, sol *trace.Solut
 		return nil, &device.BuildError{Text: "does not compile", Log: "line 1"}
 	case "no machine":
 		return nil, errors.New("no compiler")
+	case "lacks at build":
+		return nil, fmt.Errorf("%w: the model lacks mma.h (k.cu:1)", device.ErrLacking)
 	}
 	m.kernel = &modelKernel{def: def, odd: sol.Name}
 	return m.kernel, nil
@@ -171,6 +174,9 @@ func (k *modelKernel) Call(_ context.Context, args []device.Arg) error {
 		time.Sleep(time.Hour)
 	case k.odd == "wrong" && k.calls == 2:
 		return nil
+	case k.odd == "lacks" && k.calls == 2:
+		fmt.Println("before it")
+		return fmt.Errorf("%w: the model lacks tcgen05.ld (k.cu:212)", device.ErrLacking)
 	}
 	return k.compute(args)
 }
@@ -209,6 +215,62 @@ func TestSlowBuild(t *testing.T) {
 	_, result, err := modelRun(t, "slow build", 2, func(c *testRun) { c.Profile.Timeout = 900 * time.Millisecond })
 	if err != nil || result.Passed != 2 {
 		t.Errorf("got %+v and %v, want 2 passed", result, err)
+	}
+}
+
+// What the device lacks is no verdict on the solution, whose other workloads are judged; one that is built by what the
+// device lacks has none at all.
+func TestLacking(t *testing.T) {
+	for name, want := range map[string]struct {
+		result Result
+		texts  []string
+		log    string
+	}{
+		"lacks": {Result{Passed: 2, Missing: 1}, []string{"the model lacks tcgen05.ld (k.cu:212)"}, "before it\n"},
+		"lacks at build": {Result{Missing: 3}, []string{"the model lacks mma.h (k.cu:1)", "the model lacks mma.h (k.cu:1)",
+			"the model lacks mma.h (k.cu:1)"}, ""},
+	} {
+		events, result, err := modelRun(t, name, 3, nil)
+		if err != nil || result != want.result {
+			t.Errorf("%s: got %+v and %v, want %+v", name, result, err, want.result)
+		}
+		var texts []string
+		judged, builds := map[string]bool{}, 0
+		for _, e := range events {
+			switch {
+			case e.Type == event.TypeFailed:
+				if texts = append(texts, e.Message.Text); e.Message.Log != want.log {
+					t.Errorf("%s: got log %q, want %q", name, e.Message.Log, want.log)
+				}
+			case e.Evaluated != nil:
+				judged[e.Workload] = true
+			case e.Type == event.TypeBuilding:
+				builds++
+			}
+		}
+		if !slices.Equal(texts, want.texts) || len(judged) != result.Passed || builds != 1 {
+			t.Errorf("%s: got %q, %d evaluated and %d builds, want %q, %d and one", name, texts, len(judged), builds,
+				want.texts, result.Passed)
+		}
+		if d := events[len(events)-1].Done; d == nil || d.Passed != result.Passed || d.Failed != 0 || d.Missing != result.Missing {
+			t.Errorf("%s: got the end %+v, want %+v", name, d, result)
+		}
+	}
+}
+
+// One of two solutions that the device lacks something for costs the other one nothing.
+func TestLackingTogether(t *testing.T) {
+	var shared Shared
+	_, _, err := modelRun(t, "ours", 3, func(c *testRun) { shared, c.Workloads = c.Shared, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry := func(name string) Entry {
+		return Entry{Solution: named(name), Run: &event.Run{}, Events: event.NewStream()}
+	}
+	results, err := Together(t.Context(), shared, []Entry{entry("lacks"), entry("double")})
+	if err != nil || results[0] != (Result{Passed: 2, Missing: 1}) || results[1] != (Result{Passed: 3}) {
+		t.Errorf("got %+v and %v", results, err)
 	}
 }
 

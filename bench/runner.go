@@ -2,10 +2,12 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"strings"
 	"time"
 
+	"fisub/bench/worker"
 	"fisub/internal/event"
 	"fisub/internal/trace"
 )
@@ -102,10 +104,17 @@ func (r *runner) begin(index int, w *trace.Workload) *attempt {
 	return &attempt{runner: r, workload: w, index: index, started: time.Now(), limit: limit{r.shared.Profile.Timeout}}
 }
 
-// fail tells that w gets no verdict: its inputs or expected outputs cannot be had, and the official harness writes no
-// trace either.
+// fail tells that w gets no verdict: its inputs or expected outputs cannot be had, where the official harness writes no
+// trace either, or there is not here what the solution takes.
 func (r *runner) fail(w *trace.Workload, err error) {
 	text := strings.TrimPrefix(err.Error(), "workload "+w.UUID+": ") // the event names it
-	text = strings.ReplaceAll(text, "\n", "; ")                      // one line for what is joined
-	r.entry.Events.Emit(event.Event{Type: event.TypeFailed, Workload: w.UUID, Message: &event.Message{Text: text}})
+	m := &event.Message{Text: strings.ReplaceAll(text, "\n", "; ")}  // one line for what is joined
+	var we *worker.Error
+	if errors.As(err, &we) {
+		m.Log = we.Log
+	}
+	if printed := r.process.log(); lacking(err) && printed != "" {
+		m.Log = printed + m.Log
+	}
+	r.entry.Events.Emit(event.Event{Type: event.TypeFailed, Workload: w.UUID, Message: m})
 }

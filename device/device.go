@@ -150,6 +150,10 @@ var (
 
 	// ErrFault is wrapped by errors after which the device is of no further use to this process.
 	ErrFault = errors.New("device fault")
+
+	// ErrLacking is wrapped by the error of Build and Call where the emulation lacks what the solution uses: that says
+	// nothing about the solution.
+	ErrLacking = errors.New("no verdict")
 )
 
 // Options are what an Opener may need; the zero value is valid.

@@ -172,6 +172,7 @@ func (w *Workload) failure() failure {
 	f := failure{Workload: clean(w.UUID, 80), Verdict: clean(w.Verdict, 60)}
 	if w.Failed != nil {
 		f.Text = clean(w.Failed.Text, 1000)
+		f.Log, f.More = logText(w.Failed.Log)
 	}
 	if e := w.Evaluated; e != nil {
 		f.Text = clean(e.Detail, 1000)

@@ -123,7 +123,7 @@ func newRun(r *runs.Run) *Run {
 		case row.Evaluated != nil:
 			w.Verdict, w.Passed = row.Evaluated.Status, row.Evaluated.Status == string(trace.Passed)
 		case row.Failed != nil:
-			w.Verdict = "not judged"
+			w.Verdict = "no verdict"
 		default:
 			w.Verdict = "timed, verdict not kept"
 		}
@@ -132,7 +132,7 @@ func newRun(r *runs.Run) *Run {
 	for _, w := range r.Run.Workloads {
 		if !seen[w.UUID] {
 			seen[w.UUID] = true
-			add(Workload{Row: runs.Row{UUID: w.UUID}, Verdict: "no verdict"})
+			add(Workload{Row: runs.Row{UUID: w.UUID}, Verdict: "not run"})
 		}
 	}
 	run.Axes = slices.Sorted(maps.Keys(names))

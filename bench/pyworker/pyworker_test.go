@@ -319,6 +319,49 @@ func TestBuildErrors(t *testing.T) {
 	}
 }
 
+// What a solution asks of a GPU, or of the contest's image, that is not here is no verdict on it; what it gets wrong
+// itself is one.
+func TestLacking(t *testing.T) {
+	client := open(t, command(t))
+	const head = "import torch\ndef run(x, c, y, total):\n    y.copy_(x * c)\n"
+	for _, tc := range []struct {
+		name, source string
+		kind         worker.Kind
+		text         []string
+	}{
+		{"its own mistake", head + "    raise ValueError('odd')\n", worker.Call, []string{"ValueError: odd"}},
+		{"a device", head + "    total.copy_(x.to('cuda').sum())\n", worker.Lacking, []string{"it asks for a GPU", "(main.py:4)"}},
+		{"a stream", head + "    def deeper():\n        torch.cuda.Stream()\n    deeper()\n", worker.Lacking,
+			[]string{"it asks for a GPU", "(main.py:5)"}},
+		{"an assertion", head + "    assert x.is_cuda\n", worker.Lacking, []string{"AssertionError (main.py:4)"}},
+		{"a library", "import ctypes\nctypes.CDLL('libcudart.so')\n" + head, worker.Lacking,
+			[]string{"libcudart.so", "(main.py:2)"}},
+		{"a package of the image", "import deep_gemm.part\n" + head, worker.Lacking,
+			[]string{"has no deep_gemm, which the contest's image has (main.py:1)"}},
+		{"a package", "import deeper_gemm\n" + head, worker.Build, []string{"No module named 'deeper_gemm'"}},
+		{"a message of the builder's", "gpu = 1\ndef cuda(x): pass\n", worker.Build, []string{"Entry symbol 'run' not found"}},
+	} {
+		err := build(t, client, tc.source, true)
+		if err == nil {
+			_, err = client.Run(t.Context(), load(t, client))
+		}
+		var we *worker.Error
+		if !errors.As(err, &we) || we.Kind != tc.kind || !slices.Equal(tc.text, kept(tc.text, we.Text)) {
+			t.Errorf("%s: got %#v, want %s and %q", tc.name, err, tc.kind, tc.text)
+		}
+	}
+}
+
+// kept are the parts that text has.
+func kept(parts []string, text string) (in []string) {
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			in = append(in, part)
+		}
+	}
+	return in
+}
+
 // C++ with the torch binding is built by torch's own builder.
 func TestTorchBinding(t *testing.T) {
 	longtest.Skip(t, "compiles against torch's headers")

@@ -15,6 +15,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import json
+import linecache
 import mmap
 import os
 import re
@@ -33,12 +34,20 @@ MAX_LOG = 1 << 20
 POISON = 0xFF  # NaN as bfloat16, float16 and float32, so that an element that is left out cannot pass
 CANARY = 0xA5  # fills the memory beside tensors; not poison, which a solution may copy from an output that it did not write
 STALL_CYCLES = 20_000_000  # of a stream, in front of a call that is probed: some 10 ms, longer than most calls take to launch
+SOURCE = re.compile(r"/python/[0-9a-f]{32}/[^/]+/(.+)$")  # Solution.folder, the package, and the path that the author gave
 SCALARS = {"int": int, "float": float, "bool": bool}
 ESTIMATES = 5  # calls by which the official harness estimates the time of one, before the warm-up calls
 
 
+# Packages of the contest's image, by the starter kit's EVALUATION.md and what FlashInfer and flashinfer-bench require.
+IMAGE = set("""click cuda cudnn cupti cutlass deep_gemm einops flashinfer flashinfer_bench helion ninja numpy packaging pydantic
+    pynvml requests safetensors tabulate tirx torch tqdm triton tvm_ffi""".split())
+# In what code that asks for a GPU says where there is none, or in the line of it that says so.
+NO_GPU = re.compile(r"cuda|gpu|nvidia|nvcc|nvrtc|libcu|active drivers|dummy base class", re.IGNORECASE)
+
+
 class Failure(Exception):
-    """What a reply's error says. kind is one of machine, build, call, fault, timing."""
+    """What a reply's error says. kind is one of machine, build, call, fault, timing, lacking."""
 
     def __init__(self, kind, text, log="", code=""):
         super().__init__(text)
@@ -70,6 +79,36 @@ def stack(e):
         return "".join(traceback.format_exception(type(e), e, tb))
     except BaseException:
         return describe(e)
+
+
+def frame(e):
+    """The innermost frame of e's traceback that is of a solution's source, or None."""
+    tb, found = e.__traceback__, None
+    while tb is not None:
+        if SOURCE.search(tb.tb_frame.f_code.co_filename):
+            found = tb
+        tb = tb.tb_next
+    return found
+
+
+def place(e):
+    """Where in the solution's sources e was raised: "kernel.py:12"."""
+    at = frame(e)
+    if at is None:
+        return "no line of the sources"
+    return f"{SOURCE.search(at.tb_frame.f_code.co_filename)[1]}:{at.tb_lineno}"
+
+
+def excuse(failure, emulated):
+    """failure, or, where its cause asks for a GPU that is not there, what is lacking."""
+    e, text = failure.__cause__, failure.text
+    if not emulated or failure.kind not in ("build", "call") or not isinstance(e, Exception):
+        return failure
+    if (at := frame(e)) is not None:
+        text += linecache.getline(at.tb_frame.f_code.co_filename, at.tb_lineno)
+    if not NO_GPU.search(text):
+        return failure
+    return Failure("lacking", f"it asks for a GPU, and here is none: {failure.text} ({place(e)})", failure.log)
 
 
 # The rules of the official builder and evaluator, with their texts. They need no torch.
@@ -128,7 +167,9 @@ def import_entry(module, symbol, dependencies=()):
         missing = (getattr(e, "name", None) or "").partition(".")[0] if isinstance(e, ModuleNotFoundError) else ""
         if missing and missing in dependencies:
             raise Failure("machine", f"python: {sys.executable} has no {missing}, on which the solution depends", code="no-dependency") from None
-        raise Failure("build", f"Failed importing module '{module}' from sources: {describe_import(e)}", stack(e)) from None
+        if missing in IMAGE:
+            raise Failure("lacking", f"{sys.executable} has no {missing}, which the contest's image has ({place(e)})") from None
+        raise Failure("build", f"Failed importing module '{module}' from sources: {describe_import(e)}", stack(e)) from e
     try:
         entry = getattr(loaded, symbol)
     except AttributeError:
@@ -977,13 +1018,15 @@ def guard(device, kind, f):
     pid = os.getpid()
     try:
         return f()
-    except Failure:
-        raise
+    except Failure as e:
+        raise excuse(e, device.emulated) from None
     except BaseException as e:
         if os.getpid() == pid:
             if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
                 kind = "machine"
-            raise Failure(lost(device) or kind, describe(e), stack(e)) from None
+            failure = Failure(lost(device) or kind, describe(e), stack(e))
+            failure.__cause__ = e
+            raise excuse(failure, device.emulated) from None
     finally:
         if os.getpid() != pid:
             os._exit(0)

@@ -259,7 +259,7 @@ class Errors(unittest.TestCase):
             raise KeyError("x")
 
         try:
-            worker.guard(type("D", (), {"synchronize": lambda self: None})(), "call", user)
+            worker.guard(type("D", (), {"synchronize": lambda self: None, "emulated": False})(), "call", user)
         except worker.Failure as e:
             self.assertEqual((e.kind, e.text), ("call", "KeyError: 'x'"))
             self.assertIn("in user", e.log)
@@ -267,6 +267,8 @@ class Errors(unittest.TestCase):
 
     def test_lost_device(self):
         class Lost:
+            emulated = False
+
             def synchronize(self):
                 raise RuntimeError("illegal address")
 

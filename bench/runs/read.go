@@ -485,6 +485,11 @@ func (f *Folder) repair(r *Run) error {
 	}
 	var traces, samples []byte
 	for _, row := range r.Rows {
+		if row.Failed != nil {
+			if err := f.writeLog(row.UUID, row.Failed.Log); err != nil {
+				return err
+			}
+		}
 		if row.Evaluated == nil {
 			continue
 		}

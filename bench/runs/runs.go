@@ -141,6 +141,8 @@ func (f *Folder) Record(e event.Event) error {
 			return err
 		}
 		return errors.Join(f.traces.Sync(), f.writeLog(e.Workload, e.Evaluated.Log))
+	case e.Type == event.TypeFailed && e.Message != nil:
+		return f.writeLog(e.Workload, e.Message.Log)
 	}
 	return nil
 }

@@ -94,6 +94,39 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// A workload without a verdict has its reason and its log, no trace, and none is made when the run goes on.
+func TestNoVerdict(t *testing.T) {
+	root := t.TempDir()
+	f := New(root, "r")
+	s := event.NewStream(f.Record)
+	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, Workloads: []event.Workload{{UUID: "u1"}}}})
+	s.Emit(event.Event{Type: event.TypeFailed, Workload: "u1",
+		Message: &event.Message{Text: "the virtual GPU lacks tcgen05.ld (kernel.cu:212)", Log: "frames"}})
+	s.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Missing: 1}})
+	if err := errors.Join(s.Err(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join("log", "u1.log")
+	if got := read(t, f, log); got != "frames" {
+		t.Errorf("log: got %q", got)
+	}
+	if err := os.Remove(filepath.Join(f.Path(), log)); err != nil {
+		t.Fatal(err)
+	}
+	f, r, err := Resume(root, "r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if r.State() != "incomplete" || len(r.Rows) != 1 || r.Rows[0].Evaluated != nil || r.Rows[0].Failed == nil ||
+		r.Rows[0].Failed.Text != "the virtual GPU lacks tcgen05.ld (kernel.cu:212)" || r.Done.Missing != 1 {
+		t.Errorf("got %+v, %+v", r, r.Rows)
+	}
+	if got := read(t, f, tracesFile) + read(t, f, log); got != "frames" {
+		t.Errorf("traces and log: got %q", got)
+	}
+}
+
 // Wherever a run is killed, its files are whole after it was resumed, and only the workload in flight is run again: the
 // events are cut off at every byte, and the other files hold anything that was written before, or after in the run.
 func TestResumeWherever(t *testing.T) {

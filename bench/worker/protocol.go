@@ -7,6 +7,7 @@ package worker
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 
 	"fisub/device"
 )
@@ -130,6 +131,7 @@ const (
 	Call    Kind = "call"    // the entry point returned or raised an error
 	Fault   Kind = "fault"   // the device faulted; the worker is of no further use
 	Timing  Kind = "timing"  // the device keeps no time
+	Lacking Kind = "lacking" // there is not here what the solution takes: no verdict on it; another workload may have one
 )
 
 // An Error is what went wrong in the worker.
@@ -161,6 +163,8 @@ func (s *server) asError(err error, def Kind) *Error {
 	var build *device.BuildError
 	var call *device.CallError
 	switch {
+	case errors.Is(err, device.ErrLacking):
+		e.Kind, e.Text = Lacking, strings.TrimPrefix(e.Text, device.ErrLacking.Error()+": ")
 	case errors.As(err, &build):
 		e.Kind, e.Log = Build, build.Log
 	case errors.As(err, &call):

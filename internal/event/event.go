@@ -24,7 +24,7 @@ const (
 	TypeStarted   Type = "started"   // a workload begins
 	TypeSamples   Type = "samples"   // a workload was timed
 	TypeEvaluated Type = "evaluated" // a workload has its verdict
-	TypeFailed    Type = "failed"    // a workload could not be judged, through no fault of the solution
+	TypeFailed    Type = "failed"    // a workload has no verdict: what judging it takes is not there
 	TypeWarning   Type = "warning"   // something that the result should be read with
 	TypeFloor     Type = "floor"     // what no solution can beat was timed
 	TypeDone      Type = "done"      // the run ended; last event of a stream
@@ -240,6 +240,7 @@ type Evaluated struct {
 type Message struct {
 	Text string `json:"text"`
 	Hint string `json:"hint,omitempty"`
+	Log  string `json:"log,omitempty"` // of failed: what the solution, or what runs it, has said
 }
 
 // Contradiction is the Check of a finding about a stream that cannot be what one run has told: a verdict that stands

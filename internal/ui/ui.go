@@ -167,7 +167,7 @@ func (t *Terminal) Progress(label string, bar bool) event.Sink {
 		case e.Evaluated != nil && e.Evaluated.Status != "PASSED":
 			line(red, "fisub:", of+": "+e.Evaluated.Status+": "+e.Evaluated.Detail)
 		case e.Type == event.TypeFailed:
-			line(red, "fisub:", of+": "+e.Message.Text)
+			line(red, "fisub:", of+": no verdict: "+e.Message.Text)
 		case e.Finding != nil:
 			line(yellow, "finding:", of+": "+e.Finding.Check+": "+e.Finding.Text)
 		case e.Type == event.TypeWarning:
@@ -194,6 +194,7 @@ type runView struct {
 	headed  bool
 	places  map[string]bool // of a remote run, those that have begun; empty for a run on this machine
 	warned  map[string]bool // warnings that several places have told
+	said    string          // what stands below the row before
 }
 
 func (v *runView) event(e event.Event) error {
@@ -228,7 +229,7 @@ func (v *runView) event(e event.Event) error {
 		v.row(e.Workload, e.Place, e.Evaluated)
 	case e.Type == event.TypeFailed:
 		v.bar.Clear()
-		fmt.Fprintf(t.Err, "%s workload %s: %s\n", t.paint(red, "fisub:"), plain.Line(e.Workload), plain.Line(e.Message.Text))
+		v.unjudged(e.Workload, e.Place, e.Message)
 	case e.Finding != nil:
 		v.bar.Clear()
 		fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check),
@@ -356,33 +357,87 @@ func (v *runView) line(cells []string) string {
 	return strings.TrimRight(strings.Join(cells, "  "), " ")
 }
 
-func (v *runView) row(uuid, place string, e *event.Evaluated) {
-	t := v.t
-	if !v.headed { // above the first row, so that nothing of the build comes between
-		v.headed = true
-		var cells []string
-		for _, c := range v.columns {
-			cells = append(cells, c.title)
-		}
-		if len(v.places) > 0 && !v.run.Device.Emulated {
-			cells = append(cells, " ")
-		}
-		if len(v.places) > 0 {
-			cells = append(cells, "PLACE")
-		}
-		fmt.Fprintln(t.Out, t.paint(bold, v.line(cells)))
+// head prints the headings above the first row, so that nothing of the build comes between.
+func (v *runView) head() {
+	if v.headed {
+		return
 	}
+	v.headed = true
+	var cells []string
+	for _, c := range v.columns {
+		cells = append(cells, c.title)
+	}
+	if len(v.places) > 0 && !v.run.Device.Emulated {
+		cells = append(cells, " ")
+	}
+	if len(v.places) > 0 {
+		cells = append(cells, "PLACE")
+	}
+	fmt.Fprintln(v.t.Out, v.t.paint(bold, v.line(cells)))
+}
+
+// begin gives the cells of a row up to the status, which has that colour.
+func (v *runView) begin(uuid string, axes map[string]int, status, color string) []string {
+	v.head()
 	cells := []string{plain.Short(uuid)}
 	for _, name := range v.axes {
-		cells = append(cells, fmt.Sprint(e.Axes[name]))
+		cell := "-"
+		if n, ok := axes[name]; ok {
+			cell = fmt.Sprint(n)
+		}
+		cells = append(cells, cell)
 	}
+	return append(cells, v.t.paint(color, pad(plain.Line(status), v.columns[len(cells)].width)))
+}
+
+// unjudged is the row of a workload without a verdict.
+func (v *runView) unjudged(uuid, place string, why *event.Message) {
+	i := slices.IndexFunc(v.run.Workloads, func(w event.Workload) bool { return w.UUID == uuid })
+	var axes map[string]int
+	if i >= 0 {
+		axes = v.run.Workloads[i].Axes
+	}
+	cells := v.begin(uuid, axes, "no verdict", yellow)
+	cells = append(cells, make([]string, max(0, len(v.columns)-len(cells)))...)
+	if !v.run.Device.Emulated {
+		cells = append(cells, " ")
+	}
+	lines := []string{v.line(append(cells, plain.Line(place)))}
+	lines = append(lines, v.below(uuid, why.Text, why.Log)...)
+	fmt.Fprintln(v.t.Out, strings.Join(lines, "\n"))
+}
+
+// below is what stands below the row of a workload that did not pass: nothing where it stands below the row before.
+func (v *runView) below(uuid, detail, log string) (lines []string) {
+	if said := detail + "\x00" + log; said == v.said {
+		return nil
+	} else {
+		v.said = said
+	}
+	rest := strings.Split(strings.TrimRight(log, "\n"), "\n")
+	const most = 12
+	more := ""
+	if len(rest) > most && !v.t.Verbose {
+		more = fmt.Sprintf("... %d more lines in the run folder, log/%s.log", len(rest)-most, uuid)
+		rest = rest[:most]
+	}
+	for i, line := range append(append([]string{detail}, rest...), more) {
+		if line != "" && (i == 0 || !strings.HasSuffix(line, detail)) {
+			lines = append(lines, v.dim(line))
+		}
+	}
+	return lines
+}
+
+func (v *runView) dim(line string) string { return "          " + v.t.paint(dim, plain.Line(line)) }
+
+func (v *runView) row(uuid, place string, e *event.Evaluated) {
+	t := v.t
 	color := green
 	if e.Status != "PASSED" {
 		color = red
 	}
-	cells = append(cells, pad(plain.Line(e.Status), v.columns[len(cells)].width), ErrorText(e.MaxAbs), ErrorText(e.MaxRel))
-	status := &cells[1+len(v.axes)]
-	*status = t.paint(color, *status)
+	cells := append(v.begin(uuid, e.Axes, e.Status, color), ErrorText(e.MaxAbs), ErrorText(e.MaxRel))
 	further, mark := "", " "
 	if e.Latency != nil {
 		cells = append(cells, Micros(*e.Latency*1e6))
@@ -415,26 +470,11 @@ func (v *runView) row(uuid, place string, e *event.Evaluated) {
 		cells = append(cells, mark)
 	}
 	lines := []string{v.line(append(cells, plain.Line(place)))}
-	add := func(line string) { lines = append(lines, "          "+t.paint(dim, plain.Line(line))) }
 	if further != "" {
-		add(further)
+		lines = append(lines, v.dim(further))
 	}
 	if e.Status != "PASSED" {
-		if e.Detail != "" {
-			add(e.Detail)
-		}
-		log := strings.Split(strings.TrimRight(e.Log, "\n"), "\n")
-		const most = 12
-		more := ""
-		if len(log) > most && !t.Verbose {
-			more = fmt.Sprintf("... %d more lines in the run folder, log/%s.log", len(log)-most, uuid)
-			log = log[:most]
-		}
-		for _, line := range append(log, more) {
-			if line != "" && !strings.HasSuffix(line, e.Detail) {
-				add(line)
-			}
-		}
+		lines = append(lines, v.below(uuid, e.Detail, e.Log)...)
 	}
 	fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
 }

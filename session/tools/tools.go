@@ -118,7 +118,7 @@ func (r *Run) once(ctx context.Context, prefix ...string) (log string, found boo
 		return log, true, nil, nil
 	case errors.As(err, &died):
 		return log, false, err, nil
-	case errors.As(err, &we) && we.Kind != worker.Machine:
+	case errors.As(err, &we) && we.Kind != worker.Machine && we.Kind != worker.Lacking:
 		return log + we.Log, false, err, nil
 	}
 	return log, false, nil, session.Machine(err)
