@@ -1,0 +1,398 @@
+// Arithmetic of one lane. Floats travel as their bits; every NaN that PTX makes is the canonical one.
+#pragma once
+#include <fenv.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef uint8_t u8;
+typedef int8_t s8;
+typedef uint16_t u16;
+typedef int16_t s16;
+typedef uint32_t u32;
+typedef int32_t s32;
+typedef uint64_t u64;
+typedef int64_t s64;
+typedef float f32;
+typedef double f64;
+
+static inline f32 bits_f32(u32 b) { f32 f; memcpy(&f, &b, 4); return f; }
+static inline u32 f32_bits(f32 f) { u32 b; memcpy(&b, &f, 4); return b; }
+static inline f64 bits_f64(u64 b) { f64 f; memcpy(&f, &b, 8); return f; }
+static inline u64 bits64(f64 f) { u64 b; memcpy(&b, &f, 8); return b; }
+static inline u32 nan32(f32 f) { return f != f ? 0x7fffffffu : f32_bits(f); }
+static inline u64 nan64(f64 f) { return f != f ? 0x7ff8000000000000ull : bits64(f); }
+static inline int is_nan(u32 b) { return (b & 0x7fffffffu) > 0x7f800000u; }
+static inline u32 ftz(u32 b) { return (b & 0x7f800000u) == 0 ? b & 0x80000000u : b; }
+#define FMA32(a, b, c) __builtin_fmaf(a, b, c)
+#define FMA64(a, b, c) __builtin_fma(a, b, c)
+
+static inline u32 brev32(u32 v) {
+  v = (v >> 1 & 0x55555555u) | (v & 0x55555555u) << 1;
+  v = (v >> 2 & 0x33333333u) | (v & 0x33333333u) << 2;
+  v = (v >> 4 & 0x0f0f0f0fu) | (v & 0x0f0f0f0fu) << 4;
+  return __builtin_bswap32(v);
+}
+static inline u32 bfind_s(s64 a, int top) {
+  u64 v = (u64)(a < 0 ? ~a : a);
+  (void)top;
+  return v ? 63u - (u32)__builtin_clzll(v) : ~0u;
+}
+static inline s32 sat32(s64 v) { return v > INT32_MAX ? INT32_MAX : v < INT32_MIN ? INT32_MIN : (s32)v; }
+static inline u64 bfe_u(u64 a, u32 b, u32 c, int width) {
+  u32 at = b & 255, len = c & 255;
+  if (at >= (u32)width || len == 0) return 0;
+  u64 v = a >> at;
+  return len >= 64 ? v : v & ((1ull << len) - 1);
+}
+static inline u64 bfe_s(u64 a, u32 b, u32 c, int width) {
+  u32 at = b & 255, len = c & 255, top = (u32)width - 1;
+  if (len == 0) return 0;
+  u32 sign_at = at + len - 1 < top ? at + len - 1 : top;
+  u64 sign = a >> sign_at & 1;
+  u64 v = at > top ? 0 : a >> at;
+  u32 have = at > top ? 0 : top - at + 1;
+  if (have > len) have = len;
+  if (have < 64) {
+    v &= (1ull << have) - 1;
+    if (sign) v |= ~0ull << have;
+  }
+  return v;
+}
+static inline u64 bfi(u64 a, u64 b, u32 c, u32 d, int width) {
+  u32 at = c & 255, len = d & 255;
+  if (len == 0 || at >= (u32)width) return b;
+  u64 mask = (len >= 64 ? ~0ull : (1ull << len) - 1) << at;
+  return (b & ~mask) | (a << at & mask);
+}
+static inline u32 bmsk(u32 at, u32 len) {
+  if (at > 31) return 0;
+  return (u32)((len >= 32 ? 0xffffffffull : (1ull << len) - 1) << at);
+}
+static inline u32 prmt(u32 a, u32 b, u32 c, int mode) {
+  u64 v = (u64)b << 32 | a;
+  u32 s = c & 3, r = 0;
+  for (u32 i = 0; i < 4; i++) {
+    u32 sel;
+    switch (mode) {
+    case 1: sel = s + i; break;                             // f4e
+    case 2: sel = (s - i) & 7; break;                       // b4e
+    case 3: sel = s; break;                                 // rc8
+    case 4: sel = i > s ? i : s; break;                     // ecl
+    case 5: sel = i < s ? i : s; break;                     // ecr
+    case 6: sel = (s & 1) * 2 + (i & 1); break;             // rc16
+    default: sel = c >> (4 * i) & 15;
+    }
+    u32 byte = (u32)(v >> (8 * (sel & 7))) & 255;
+    if (sel & 8) byte = byte & 128 ? 255 : 0;
+    r |= byte << (8 * i);
+  }
+  return r;
+}
+static inline u32 lop3(u32 a, u32 b, u32 c, int lut) {
+  u32 r = 0;
+  if (lut & 1) r |= ~a & ~b & ~c;
+  if (lut & 2) r |= ~a & ~b & c;
+  if (lut & 4) r |= ~a & b & ~c;
+  if (lut & 8) r |= ~a & b & c;
+  if (lut & 16) r |= a & ~b & ~c;
+  if (lut & 32) r |= a & ~b & c;
+  if (lut & 64) r |= a & b & ~c;
+  if (lut & 128) r |= a & b & c;
+  return r;
+}
+// kind: bit 0 a is signed, bit 1 b is signed, bit 2 the high half of b
+static inline u32 dp4a(u32 a, u32 b, u32 c, int kind) {
+  for (int i = 0; i < 32; i += 8) {
+    s32 x = kind & 1 ? (s8)(a >> i) : (u8)(a >> i), y = kind & 2 ? (s8)(b >> i) : (u8)(b >> i);
+    c += (u32)(x * y);
+  }
+  return c;
+}
+static inline u32 dp2a(u32 a, u32 b, u32 c, int kind) {
+  if (kind & 4) b >>= 16;
+  for (int i = 0; i < 2; i++) {
+    s32 x = kind & 1 ? (s16)(a >> 16 * i) : (u16)(a >> 16 * i), y = kind & 2 ? (s8)(b >> 8 * i) : (u8)(b >> 8 * i);
+    c += (u32)(x * y);
+  }
+  return c;
+}
+// -0 is below +0; of a NaN and a number it is the number.
+static inline u32 min_f(u32 a, u32 b) {
+  if (is_nan(a)) return is_nan(b) ? 0x7fffffffu : b;
+  if (is_nan(b)) return a;
+  f32 x = bits_f32(a), y = bits_f32(b);
+  return x < y ? a : y < x ? b : a | b;
+}
+static inline u32 max_f(u32 a, u32 b) {
+  if (is_nan(a)) return is_nan(b) ? 0x7fffffffu : b;
+  if (is_nan(b)) return a;
+  f32 x = bits_f32(a), y = bits_f32(b);
+  return x > y ? a : y > x ? b : a & b;
+}
+static inline u32 ex2(u32 a) { return nan32(exp2f(bits_f32(a))); }
+static inline u32 lg2(u32 a) { return nan32(log2f(bits_f32(a))); }
+static inline u32 rsqrt(u32 a) { return nan32((f32)(1.0 / sqrt((f64)bits_f32(a)))); }
+
+// Narrow formats: a number of p bits with the leading one, least exponent emin, largest finite value max.
+typedef struct { int p, emin; f64 max; } format;
+static const format FORMAT_F16 = {11, -14, 65504}, FORMAT_BF16 = {8, -126, 0x1.fep127}, FORMAT_F32 = {24, -126, 0x1.fffffep127},
+                    FORMAT_TF32 = {11, -126, 0x1.ffcp127}, FORMAT_E4M3 = {4, -6, 448}, FORMAT_E5M2 = {3, -14, 57344};
+enum { RN, RZ, RM, RP, RNA };
+
+// round_to rounds a finite or infinite x to the format; beyond max it gives infinity or, where the rounding stays, max.
+static inline f64 round_to(f64 x, const format *f, int mode) {
+  if (x == 0 || x != x || isinf(x)) return x;
+  int e;
+  frexp(x, &e);
+  e = e - 1 < f->emin ? f->emin : e - 1;
+  f64 scaled = ldexp(x, f->p - 1 - e), r;
+  switch (mode) {
+  case RZ: r = trunc(scaled); break;
+  case RM: r = floor(scaled); break;
+  case RP: r = ceil(scaled); break;
+  case RNA: r = round(scaled); break;
+  default: r = nearbyint(scaled);
+  }
+  r = ldexp(r, e - (f->p - 1));
+  if (r == 0) return copysign(0, x);
+  if (fabs(r) > f->max) {
+    int stays = mode == RZ || (mode == RM && x > 0) || (mode == RP && x < 0);
+    return copysign(stays ? f->max : INFINITY, x);
+  }
+  return r;
+}
+static inline u32 f16_code(f64 x) { // x is a float16
+  if (x != x) return 0x7fff;
+  u32 sign = signbit(x) ? 0x8000 : 0;
+  x = fabs(x);
+  if (isinf(x)) return sign | 0x7c00;
+  if (x < 0x1p-14) return sign | (u32)(x * 0x1p24);
+  u64 b = bits64(x);
+  return sign | (u32)((b >> 52) - 1023 + 15) << 10 | (u32)(b >> 42 & 0x3ff);
+}
+static inline u32 f16_bits32(u16 h) {
+  u32 sign = (u32)(h & 0x8000) << 16, m = h & 0x3ff, e = h >> 10 & 31;
+  if (e == 31) return m ? 0x7fffffffu : sign | 0x7f800000u;
+  if (e == 0) return f32_bits((f32)m * 0x1p-24f) | sign;
+  return sign | (e + 112) << 23 | m << 13;
+}
+static inline f32 f16_f32(u16 h) { return bits_f32(f16_bits32(h)); }
+static inline u32 f16_of(u32 a) {
+  u32 sign = a >> 16 & 0x8000, m = a & 0x7fffffffu;
+  if (m > 0x7f800000u) return 0x7fff;
+  if (m >= 0x477ff000u) return sign | 0x7c00;       // 65520 and above
+  if (m < 0x38800000u) {                            // below 2^-14
+    f32 x = bits_f32(m) + 0.5f;                     // the sum's unit is 2^-24
+    return sign | (f32_bits(x) - 0x3f000000u);
+  }
+  return sign | ((m - 0x38000000u + 0xfff + (m >> 13 & 1)) >> 13);
+}
+static inline u32 bf16_of(u32 a) { return is_nan(a) ? 0x7fff : (a + 0x7fff + (a >> 16 & 1)) >> 16; }
+
+static inline u32 fp8_of(f64 x, int e5m2) { // to nearest even, saturating
+  const format *f = e5m2 ? &FORMAT_E5M2 : &FORMAT_E4M3;
+  int p = f->p - 1, bias = 1 - f->emin;
+  if (x != x) return 0x7f;
+  u32 sign = signbit(x) ? 0x80 : 0;
+  x = fabs(x);
+  x = isinf(x) ? f->max : round_to(x, f, RN);
+  if (x > f->max) x = f->max;
+  if (x < ldexp(1, f->emin)) return sign | (u32)ldexp(x, p - f->emin);
+  int e;
+  f64 m = frexp(x, &e);
+  return sign | (u32)(e - 1 + bias) << p | ((u32)ldexp(m, p + 1) & ((1u << p) - 1));
+}
+static inline f32 fp8_f32(u8 v, int e5m2) {
+  int p = e5m2 ? 2 : 3, emin = e5m2 ? -14 : -6;
+  u32 m = v & ((1u << p) - 1), e = (v & 0x7f) >> p;
+  f32 x;
+  if (e5m2 && e == 31)
+    x = m ? NAN : INFINITY;
+  else if (!e5m2 && (v & 0x7f) == 0x7f)
+    x = NAN;
+  else if (e == 0)
+    x = ldexpf((f32)m, emin - p);
+  else
+    x = ldexpf((f32)(m | 1u << p), (int)e + emin - 1 - p);
+  return v & 0x80 ? -x : x;
+}
+
+// odd_sum is x + y, where it is inexact rounded to odd, so that a further rounding gives what one rounding would.
+static inline f64 odd_sum(f64 x, f64 y) {
+  f64 s = x + y;
+  if (s != s || isinf(s)) return s;
+  f64 t = s - x, rest = (x - (s - t)) + (y - t);
+  if (rest != 0 && !(bits64(s) & 1)) s = nextafter(s, rest > 0 ? INFINITY : -INFINITY);
+  return s;
+}
+
+enum { A_ADD, A_SUB, A_MUL, A_FMA, A_DIV, A_RCP, A_SQRT, A_MIN, A_MAX, A_MIN_NAN, A_MAX_NAN, A_EX2, A_TANH, A_RSQRT, A_NEG, A_ABS };
+// Flags of the arithmetic below: rounding in the lowest three bits.
+enum { A_FTZ = 8, A_SAT = 16, A_RELU = 32, A_BF16 = 64, A_X2 = 128 };
+
+static inline f64 half_value(u32 h, int bf16) { return bf16 ? bits_f32(h << 16) : f16_f32((u16)h); }
+static u32 half1(u32 a, u32 b, u32 c, int op, int flags) {
+  int bf = flags & A_BF16;
+  if (flags & A_FTZ && !bf) {
+    if (!(a & 0x7c00)) a &= 0x8000;
+    if (!(b & 0x7c00)) b &= 0x8000;
+    if (!(c & 0x7c00)) c &= 0x8000;
+  }
+  f64 x = half_value(a, bf), y = half_value(b, bf), z = half_value(c, bf), r = 0;
+  switch (op) {
+  case A_ADD: r = odd_sum(x, y); break;
+  case A_SUB: r = odd_sum(x, -y); break;
+  case A_MUL: r = x * y; break;
+  case A_FMA: r = odd_sum(x * y, z); break;
+  case A_MIN: case A_MIN_NAN: case A_MAX: case A_MAX_NAN:
+    if (x != x || y != y) {
+      if (op == A_MIN_NAN || op == A_MAX_NAN || (x != x && y != y)) return 0x7fff;
+      return x != x ? b : a;
+    }
+    if (x == y) return op == A_MIN || op == A_MIN_NAN ? a | b : a & b;
+    return (x < y) == (op == A_MIN || op == A_MIN_NAN) ? a : b;
+  case A_EX2: r = exp2(x); break;
+  case A_TANH: r = tanh(x); break;
+  }
+  if (flags & A_SAT) r = r != r || r < 0 ? 0 : r > 1 ? 1 : r;
+  if (flags & A_RELU && r <= 0) r = 0;
+  if (r != r) return 0x7fff;
+  r = round_to(r, bf ? &FORMAT_BF16 : &FORMAT_F16, flags & 7);
+  u32 v = bf ? f32_bits((f32)r) >> 16 : f16_code(r);
+  if (flags & A_FTZ && !bf && !(v & 0x7c00)) v &= 0x8000;
+  return v;
+}
+static u32 h_arith(u32 a, u32 b, u32 c, int op, int flags) {
+  u32 r = half1(a & 0xffff, b & 0xffff, c & 0xffff, op, flags);
+  if (flags & A_X2) r |= half1(a >> 16, b >> 16, c >> 16, op, flags) << 16;
+  return r;
+}
+
+static int set_rounding(int mode) {
+  int old = fegetround();
+  fesetround(mode == RZ ? FE_TOWARDZERO : mode == RM ? FE_DOWNWARD : mode == RP ? FE_UPWARD : FE_TONEAREST);
+  return old;
+}
+static __attribute__((noinline)) u32 f_arith(u32 a, u32 b, u32 c, int op, int flags) {
+  if (flags & A_FTZ) a = ftz(a), b = ftz(b), c = ftz(c);
+  volatile f32 x = bits_f32(a), y = bits_f32(b), z = bits_f32(c), r = 0;
+  int old = 0;
+  if (flags & 7) old = set_rounding(flags & 7);
+  switch (op) {
+  case A_ADD: r = x + y; break;
+  case A_SUB: r = x - y; break;
+  case A_MUL: r = x * y; break;
+  case A_FMA: r = fmaf(x, y, z); break;
+  case A_DIV: r = x / y; break;
+  case A_RCP: r = 1.0f / x; break;
+  case A_SQRT: r = sqrtf(x); break;
+  case A_RSQRT: r = bits_f32(rsqrt(f32_bits(x))); break;
+  case A_MIN: r = bits_f32(min_f(a, b)); break;
+  case A_MAX: r = bits_f32(max_f(a, b)); break;
+  case A_MIN_NAN: r = is_nan(a) || is_nan(b) ? NAN : bits_f32(min_f(a, b)); break;
+  case A_MAX_NAN: r = is_nan(a) || is_nan(b) ? NAN : bits_f32(max_f(a, b)); break;
+  case A_NEG: r = -x; break;
+  case A_ABS: r = fabsf(x); break;
+  case A_EX2: r = exp2f(x); break;
+  case A_TANH: r = tanhf(x); break;
+  }
+  if (flags & 7) fesetround(old);
+  u32 v = nan32(r);
+  if (flags & A_FTZ) v = ftz(v);
+  if (flags & A_SAT) v = is_nan(v) || v >> 31 ? 0 : v > 0x3f800000u ? 0x3f800000u : v;
+  return v;
+}
+static __attribute__((noinline)) u64 d_arith(u64 a, u64 b, u64 c, int op, int flags) {
+  volatile f64 x = bits_f64(a), y = bits_f64(b), z = bits_f64(c), r = 0;
+  int old = 0;
+  if (flags & 7) old = set_rounding(flags & 7);
+  switch (op) {
+  case A_ADD: r = x + y; break;
+  case A_SUB: r = x - y; break;
+  case A_MUL: r = x * y; break;
+  case A_FMA: r = fma(x, y, z); break;
+  case A_DIV: r = x / y; break;
+  case A_RCP: r = 1.0 / x; break;
+  case A_SQRT: r = sqrt(x); break;
+  }
+  if (flags & 7) fesetround(old);
+  return nan64(r);
+}
+
+enum { T_U8, T_U16, T_U32, T_U64, T_S8, T_S16, T_S32, T_S64, T_F16, T_BF16, T_F32, T_F64, T_TF32 };
+// Flags of cvt beside A_FTZ, A_SAT, A_RELU: it rounds to an integer.
+enum { C_INTEGER = 64 };
+
+static u64 clamp_int(f64 x, int t, int mode) {
+  int bits = 8 << (t & 3), is_signed = t >= T_S8;
+  if (x != x) return bits == 64 ? 0x8000000000000000ull : 0;
+  x = mode == RZ ? trunc(x) : mode == RM ? floor(x) : mode == RP ? ceil(x) : nearbyint(x);
+  if (is_signed) {
+    f64 top = ldexp(1, bits - 1);
+    s64 v = x >= top ? (s64)((1ull << (bits - 1)) - 1) : x < -top ? -(s64)((1ull << (bits - 1)) - 1) - 1 : (s64)x;
+    return (u64)v;
+  }
+  if (x < 0) return 0;
+  if (x >= ldexp(1, bits)) return bits == 64 ? ~0ull : (1ull << bits) - 1;
+  return (u64)x;
+}
+static __attribute__((noinline)) u64 cvt1(u64 v, int dst, int src, int flags) {
+  int mode = flags & 7;
+  int src_int = src <= T_S64, dst_int = dst <= T_S64;
+  if (src_int) { // widened to 64 bits
+    int bits = 8 << (src & 3);
+    if (bits < 64) v = src >= T_S8 ? (u64)((s64)(v << (64 - bits)) >> (64 - bits)) : v & ((1ull << bits) - 1);
+    if (dst_int) {
+      int want = 8 << (dst & 3);
+      if (flags & A_SAT) {
+        if (src >= T_S8 && dst < T_S8 && (s64)v < 0) return 0;
+        if (dst >= T_S8) {
+          s64 top = (s64)((1ull << (want - 1)) - 1);
+          if (src < T_S8 ? v > (u64)top : (s64)v > top) return (u64)top;
+          if (src >= T_S8 && (s64)v < -top - 1) return (u64)(-top - 1);
+        } else if (want < 64 && v > (1ull << want) - 1) {
+          return (1ull << want) - 1;
+        }
+      }
+      if (want == 64) return v;
+      return dst >= T_S8 ? (u64)((s64)(v << (64 - want)) >> (64 - want)) : v & ((1ull << want) - 1);
+    }
+    if (dst == T_F32 || dst == T_F64) {
+      int old = set_rounding(mode);
+      volatile s64 s = (s64)v;
+      volatile u64 u = v;
+      volatile f32 f;
+      volatile f64 d;
+      if (dst == T_F32) f = src >= T_S8 ? (f32)s : (f32)u, v = f32_bits(f);
+      else d = src >= T_S8 ? (f64)s : (f64)u, v = bits64(d);
+      fesetround(old);
+      return v;
+    }
+    f64 x = src >= T_S8 ? (f64)(s64)v : (f64)v; // float16 and bfloat16 overflow or round long before float64 does
+    if (dst == T_F16) return f16_code(round_to(x, &FORMAT_F16, mode));
+    return f32_bits((f32)round_to(x, &FORMAT_BF16, mode)) >> 16;
+  }
+  f64 x;
+  switch (src) {
+  case T_F16: x = f16_f32((u16)v); break;
+  case T_BF16: x = bits_f32((u32)v << 16); break;
+  case T_F32: case T_TF32: x = bits_f32(flags & A_FTZ ? ftz((u32)v) : (u32)v); break;
+  default: x = bits_f64(v);
+  }
+  if (dst_int) return clamp_int(x, dst, mode);
+  if (flags & C_INTEGER) x = x != x ? x : copysign(mode == RZ ? trunc(x) : mode == RM ? floor(x) : mode == RP ? ceil(x) : nearbyint(x), x);
+  if (flags & A_SAT) x = x != x || x < 0 ? 0 : x > 1 ? 1 : x;
+  if (flags & A_RELU && x <= 0) x = 0;
+  switch (dst) {
+  case T_F16: return x != x ? 0x7fff : f16_code(round_to(x, &FORMAT_F16, mode));
+  case T_BF16: return x != x ? 0x7fff : f32_bits((f32)round_to(x, &FORMAT_BF16, mode)) >> 16;
+  case T_TF32: return x != x ? 0x7fffffffu : f32_bits((f32)round_to(x, &FORMAT_TF32, mode));
+  case T_F32: {
+    if (x != x) return 0x7fffffffu;
+    u32 r = f32_bits((f32)round_to(x, &FORMAT_F32, mode));
+    return flags & A_FTZ ? ftz(r) : r;
+  }
+  }
+  return nan64(x);
+}

@@ -1,0 +1,547 @@
+//go:build linux && cgo
+
+package vgpu
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"fisub/device/vgpu/ptx"
+)
+
+// An inst is vg_inst of exec.h, field by field.
+type inst struct {
+	op         uint16
+	flags      uint8
+	kind       uint8
+	guard      int32
+	d, a, b, c int32
+	x, n       int32
+	imm        int64
+	line       int32
+	want       int32
+}
+
+// Bases of places, and flags, as in exec.h.
+const (
+	inFrame, inPool, inWarp    = 0, 1, 2
+	flagLeader, flagNegated    = 1, 2
+	spaceGeneric, spaceGlobal  = 0, 1
+	spaceShared, spaceLocal    = 2, 3
+	mSigned, m64, m16, mAddr32 = 32, 64, 128, 256
+	sharedWindow, localWindow  = uint64(0x40) << 56, uint64(0x41) << 56
+	codeWindow                 = uint64(0x42) << 56
+	sharedBase                 = 1024 // bytes below that are the system's, as on a GPU
+)
+
+// A function is a decoded one.
+type function struct {
+	src       *ptx.Func
+	code      []inst
+	extra     []int32
+	pool      []byte
+	frameSize int
+	localSize int
+	calls     bool
+}
+
+// A program is a kernel with the functions that it can reach, by their index in the module.
+type program struct {
+	entry        int
+	funcs        map[int]*function
+	staticShared int
+	atomics      bool // or anything else whose order decides results
+	lacks        []string
+}
+
+type variable struct {
+	offset, size int
+}
+
+// layout gives the memory of a function's parameters and of its local variables, in bytes of a lane.
+func layout(f *ptx.Func) (map[string]variable, int) {
+	at := 0
+	m := map[string]variable{}
+	put := func(v *ptx.Var) {
+		align := max(1, v.Align, min(8, v.Size))
+		if align > 1 {
+			align = 1 << (32 - leadingZeros(uint32(align-1)))
+		}
+		at = (at + align - 1) / align * align
+		m[v.Name] = variable{at, v.Size}
+		at += v.Size
+	}
+	if !f.Entry {
+		for _, v := range slices.Concat(f.Params, f.Returns) {
+			put(v)
+		}
+	}
+	for _, v := range f.Vars {
+		if v.Space == "local" || v.Space == "param" {
+			put(v)
+		}
+	}
+	return m, (at + 15) / 16 * 16
+}
+
+func leadingZeros(v uint32) int {
+	n := 0
+	for ; n < 32 && v>>31 == 0; n++ {
+		v <<= 1
+	}
+	return n
+}
+
+// An image is what decoding needs of a loaded module: where its variables lie.
+type image interface {
+	address(name string) (uint64, bool) // of a global or constant variable
+	params(f *ptx.Func) uint64          // of a kernel's parameters
+}
+
+// decodeKernel decodes the entry and all that it calls.
+func decodeKernel(m *ptx.Module, img image, entry *ptx.Func) (*program, error) {
+	index := map[string]int{}
+	for i, f := range m.Funcs {
+		if _, ok := index[f.Name]; !ok || f.HasBody {
+			index[f.Name] = i
+		}
+	}
+	p := &program{entry: index[entry.Name], funcs: map[int]*function{}}
+	// What is reached, and the shared variables of it.
+	reached, queue := map[int]bool{p.entry: true}, []int{p.entry}
+	used := map[string]bool{}
+	var visit func(o ptx.Operand)
+	visit = func(o ptx.Operand) {
+		if o.Kind == ptx.Symbol {
+			used[o.Name] = true
+			if i, ok := index[o.Name]; ok && !reached[i] {
+				reached[i] = true
+				queue = append(queue, i)
+			}
+		}
+		for _, e := range o.Elems {
+			visit(e)
+		}
+	}
+	for len(queue) > 0 {
+		f := m.Funcs[queue[0]]
+		queue = queue[1:]
+		for _, in := range f.Body {
+			for _, o := range in.Args {
+				visit(o)
+			}
+		}
+	}
+	shared := map[string]uint32{}
+	at, dynamicAlign := sharedBase, 16
+	var dynamic []string
+	place := func(v *ptx.Var, key string) {
+		if v.Extern || v.Size == 0 {
+			dynamicAlign = max(dynamicAlign, v.Align)
+			dynamic = append(dynamic, key)
+			return
+		}
+		a := max(1, v.Align)
+		at = (at + a - 1) / a * a
+		shared[key] = uint32(at)
+		at += v.Size
+	}
+	for _, v := range m.Vars {
+		if v.Space == "shared" && used[v.Name] {
+			place(v, v.Name)
+		}
+	}
+	for _, i := range slices.Sorted(maps.Keys(reached)) {
+		for _, v := range m.Funcs[i].Vars {
+			if v.Space == "shared" {
+				place(v, m.Funcs[i].Name+"\x00"+v.Name)
+			}
+		}
+	}
+	at = (at + dynamicAlign - 1) / dynamicAlign * dynamicAlign
+	for _, name := range dynamic {
+		shared[name] = uint32(at)
+	}
+	p.staticShared = at - sharedBase
+	for i := range reached {
+		f := m.Funcs[i]
+		if !f.HasBody {
+			continue
+		}
+		d := &decoder{m: m, img: img, f: f, p: p, index: index, shared: shared, constants: map[constant]int32{}}
+		fn, err := d.decode()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		p.funcs[i] = fn
+	}
+	return p, nil
+}
+
+type constant struct {
+	bits uint64
+	wide bool
+}
+
+type decoder struct {
+	m         *ptx.Module
+	img       image
+	f         *ptx.Func
+	p         *program
+	index     map[string]int
+	shared    map[string]uint32
+	constants map[constant]int32
+
+	locals  map[string]variable
+	regs    []int32
+	frame   int
+	out     function
+	carry   int32
+	phase   int32
+	scratch []int32 // predicates
+	jumps   []int   // in code, whose imm is an index in Body
+	tables  []int   // the same in extra
+	body    int     // index of the instruction that is being decoded
+	in      *ptx.Inst
+	parts   []string
+	guard   int32
+	negated bool
+}
+
+type lacking string
+
+func (d *decoder) lack(what string) { panic(lacking(what)) }
+
+func (d *decoder) decode() (*function, error) {
+	d.out.src = d.f
+	d.locals, d.out.localSize = layout(d.f)
+	d.regs = make([]int32, len(d.f.Regs))
+	for i, r := range d.f.Regs {
+		if r.Type == "pred" {
+			d.regs[i] = int32(d.frame<<2 | inFrame)
+			d.frame += 4
+		}
+	}
+	d.frame += 4 * 8
+	for i := range 8 {
+		d.scratch = append(d.scratch, int32((d.frame-4*8+4*i)<<2|inFrame))
+	}
+	d.frame = (d.frame + 127) / 128 * 128
+	for i, r := range d.f.Regs {
+		if r.Type != "pred" {
+			d.regs[i] = d.newReg(ptx.Size(r.Type) == 8)
+			if ptx.Size(r.Type) == 16 {
+				d.frame += 256
+			}
+		}
+	}
+	d.carry, d.phase = d.newReg(false), d.newReg(false)
+	start := make([]int, len(d.f.Body)+1)
+	for i := range d.f.Body {
+		start[i] = len(d.out.code)
+		d.body, d.in = i, &d.f.Body[i]
+		d.parts = strings.Split(d.in.Op, ".")
+		d.guard, d.negated = -1, d.in.Negated
+		if d.in.Guard >= 0 {
+			d.guard = d.regs[d.in.Guard]
+		}
+		if err := d.instruction(); err != nil {
+			return nil, err
+		}
+	}
+	start[len(d.f.Body)] = len(d.out.code)
+	d.guard = -1
+	d.emit(inst{op: ops["ret"]})
+	targets := map[int]bool{}
+	for _, i := range d.jumps {
+		in := &d.out.code[i]
+		in.imm = int64(start[in.imm])
+		targets[int(in.imm)] = true
+		targets[i+1] = true
+	}
+	for _, i := range d.tables {
+		d.out.extra[i] = int32(start[d.out.extra[i]])
+		targets[int(d.out.extra[i])] = true
+	}
+	for i := range d.out.code {
+		if targets[i] || i > 0 && d.out.code[i-1].op == ops["call"] {
+			d.out.code[i].flags |= flagLeader
+		}
+	}
+	d.out.frameSize = d.frame
+	out := d.out
+	return &out, nil
+}
+
+// instruction decodes one; what is missing becomes an instruction that says so when it is met.
+func (d *decoder) instruction() (err error) {
+	code, extra := len(d.out.code), len(d.out.extra)
+	defer func() {
+		switch e := recover().(type) {
+		case nil:
+		case lacking:
+			d.out.code, d.out.extra = d.out.code[:code], d.out.extra[:extra]
+			for len(d.jumps) > 0 && d.jumps[len(d.jumps)-1] >= code {
+				d.jumps = d.jumps[:len(d.jumps)-1]
+			}
+			d.p.lacks = append(d.p.lacks, d.in.Op)
+			d.emit(inst{op: ops["missing"]})
+		default:
+			panic(e)
+		}
+	}()
+	d.translate()
+	return nil
+}
+
+func (d *decoder) newReg(wide bool) int32 {
+	place := int32(d.frame<<2 | inFrame)
+	d.frame += 128
+	if wide {
+		d.frame += 128
+	}
+	return place
+}
+
+func (d *decoder) emit(in inst) *inst {
+	if in.guard == 0 {
+		in.guard = d.guard
+	}
+	if d.negated && d.guard >= 0 {
+		in.flags |= flagNegated
+	}
+	in.line = int32(d.body)
+	if in.want == 0 {
+		in.want = -1
+	}
+	d.out.code = append(d.out.code, in)
+	return &d.out.code[len(d.out.code)-1]
+}
+
+// more adds places to the further operands and returns where they begin.
+func (d *decoder) more(places ...int32) int32 {
+	at := len(d.out.extra)
+	d.out.extra = append(d.out.extra, places...)
+	return int32(at)
+}
+
+func (d *decoder) op(name string) uint16 {
+	o, ok := ops[name]
+	if !ok {
+		d.lack(d.in.Op)
+	}
+	return o
+}
+
+func (d *decoder) constant(bits uint64, wide bool) int32 {
+	if !wide {
+		bits = uint64(uint32(bits))
+	}
+	c := constant{bits, wide}
+	if place, ok := d.constants[c]; ok {
+		return place
+	}
+	place := int32(len(d.out.pool)<<2 | inPool)
+	for range 32 {
+		if wide {
+			d.out.pool = binary.LittleEndian.AppendUint64(d.out.pool, bits)
+		} else {
+			d.out.pool = binary.LittleEndian.AppendUint32(d.out.pool, uint32(bits))
+		}
+	}
+	d.constants[c] = place
+	return place
+}
+
+func (d *decoder) has(part string) bool { return slices.Contains(d.parts, part) }
+
+func (d *decoder) hasPrefix(prefix string) bool {
+	return slices.ContainsFunc(d.parts, func(p string) bool { return strings.HasPrefix(p, prefix) })
+}
+
+func (d *decoder) arg(i int) ptx.Operand {
+	if i >= len(d.in.Args) {
+		d.lack(d.in.Op)
+	}
+	return d.in.Args[i]
+}
+
+// typ is the last type in the instruction's name, skip 1 the one before it.
+func (d *decoder) typ(skip int) string {
+	for i := len(d.parts) - 1; i > 0; i-- {
+		if ptx.Size(d.parts[i]) > 0 || d.parts[i] == "pred" || d.parts[i] == "tf32" || strings.HasSuffix(d.parts[i], "x2") {
+			if skip == 0 {
+				return d.parts[i]
+			}
+			skip--
+		}
+	}
+	return ""
+}
+
+func width(typ string) int {
+	if typ == "tf32" {
+		return 4
+	}
+	return ptx.Size(typ)
+}
+
+func wide(typ string) bool { return width(typ) == 8 || typ == "f32x2" }
+
+// src is the place of a value of that type.
+func (d *decoder) src(o ptx.Operand, typ string) int32 {
+	w := wide(typ)
+	switch o.Kind {
+	case ptx.Register:
+		return d.regs[o.Reg]
+	case ptx.Integer:
+		switch {
+		case typ == "f32" || typ == "f64":
+			d.lack(d.in.Op + " with an integer")
+		case width(typ) == 2:
+			return d.constant(uint64(o.Int)&0xffff, false)
+		}
+		return d.constant(uint64(o.Int), w)
+	case ptx.Float:
+		if w {
+			if o.Single {
+				return d.constant(math.Float64bits(float64(math.Float32frombits(uint32(o.Int)))), true)
+			}
+			return d.constant(uint64(o.Int), true)
+		}
+		if o.Single {
+			return d.constant(uint64(o.Int), false)
+		}
+		return d.constant(uint64(math.Float32bits(float32(math.Float64frombits(uint64(o.Int))))), false)
+	case ptx.Symbol:
+		if place, ok := d.special(o.Name, w); ok {
+			return place
+		}
+		return d.constant(d.address(o), w)
+	}
+	d.lack(d.in.Op + " with such an operand")
+	return 0
+}
+
+// address is that of a variable or function, in its own space.
+func (d *decoder) address(o ptx.Operand) uint64 {
+	if a, ok := d.shared[d.f.Name+"\x00"+o.Name]; ok {
+		return uint64(a) + uint64(o.Int)
+	}
+	if a, ok := d.shared[o.Name]; ok {
+		return uint64(a) + uint64(o.Int)
+	}
+	if d.f.Entry {
+		at := 0
+		for _, v := range d.f.Params {
+			at = aligned(at, v)
+			if v.Name == o.Name {
+				return d.img.params(d.f) + uint64(at) + uint64(o.Int)
+			}
+			at += v.Size
+		}
+	}
+	if a, ok := d.img.address(o.Name); ok {
+		return a + uint64(o.Int)
+	}
+	if i, ok := d.index[o.Name]; ok {
+		return codeWindow + uint64(i)<<4
+	}
+	d.lack("the variable " + o.Name)
+	return 0
+}
+
+func aligned(at int, v *ptx.Var) int {
+	a := max(v.Align, 1)
+	return (at + a - 1) / a * a
+}
+
+func (d *decoder) special(name string, w bool) (int32, bool) {
+	if !strings.HasPrefix(name, "%") {
+		return 0, false
+	}
+	if i, ok := specials[name]; ok && !w {
+		return int32(i*256<<2 | inWarp), true
+	}
+	var op inst
+	switch name {
+	case "%clock", "%clock_hi", "%globaltimer_lo", "%globaltimer_hi":
+		op = inst{op: ops["clock"], d: d.newReg(w)}
+	case "%clock64", "%globaltimer":
+		op = inst{op: ops["clock"], kind: 1, d: d.newReg(true)}
+	default:
+		i, ok := specials[name]
+		if !ok {
+			d.lack("the register " + name)
+		}
+		op = inst{op: ops["mov_32_64"], a: int32(i*256<<2 | inWarp), d: d.newReg(true)}
+	}
+	d.emit(op)
+	return op.d, true
+}
+
+// specials are the special registers in the order of exec.h.
+var specials = func() map[string]int {
+	m := map[string]int{}
+	for i, n := range strings.Fields(`tid.x tid.y tid.z ntid.x ntid.y ntid.z ctaid.x ctaid.y ctaid.z nctaid.x nctaid.y nctaid.z
+		laneid warpid nwarpid lanemask_lt lanemask_le lanemask_gt lanemask_ge lanemask_eq smid nsmid gridid clusterid.x
+		clusterid.y clusterid.z nclusterid.x nclusterid.y nclusterid.z cluster_ctaid.x cluster_ctaid.y cluster_ctaid.z
+		cluster_nctaid.x cluster_nctaid.y cluster_nctaid.z cluster_ctarank cluster_nctarank dynamic_smem_size
+		total_smem_size`) {
+		m["%"+n] = i
+	}
+	return m
+}()
+
+// dst is the place of a result; that of _ is one that nobody reads.
+func (d *decoder) dst(o ptx.Operand, typ string) int32 {
+	switch o.Kind {
+	case ptx.Register:
+		return d.regs[o.Reg]
+	case ptx.None:
+		if typ == "pred" {
+			return d.scratch[7]
+		}
+		return d.newReg(wide(typ))
+	}
+	d.lack(d.in.Op + " with such a result")
+	return 0
+}
+
+// pred is the place of a predicate that is read, with its negation done.
+func (d *decoder) pred(o ptx.Operand) int32 {
+	if o.Kind == ptx.Integer {
+		d.emit(inst{op: ops["pconst"], d: d.scratch[5], imm: o.Int})
+		return d.scratch[5]
+	}
+	if o.Kind != ptx.Register {
+		d.lack(d.in.Op + " with such a predicate")
+	}
+	if o.Negated {
+		d.emit(inst{op: ops["pnot"], d: d.scratch[4], a: d.regs[o.Reg]})
+		return d.scratch[4]
+	}
+	return d.regs[o.Reg]
+}
+
+// one, two and three emit instructions on lanes whose operands all have the type typ.
+func (d *decoder) one(name, typ string) {
+	d.emit(inst{op: d.op(name), a: d.src(d.arg(1), typ), d: d.dst(d.arg(0), typ)})
+}
+
+func (d *decoder) two(name, typ string) {
+	a, b := d.src(d.arg(1), typ), d.src(d.arg(2), typ)
+	d.emit(inst{op: d.op(name), a: a, b: b, d: d.dst(d.arg(0), typ)})
+}
+
+func (d *decoder) three(name, typ string) {
+	a, b, c := d.src(d.arg(1), typ), d.src(d.arg(2), typ), d.src(d.arg(3), typ)
+	d.emit(inst{op: d.op(name), a: a, b: b, c: c, d: d.dst(d.arg(0), typ)})
+}
+
+// sizeName is "16", "32" or "64" for a type.
+func sizeName(typ string) string { return fmt.Sprint(8 * width(typ)) }

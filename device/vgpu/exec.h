@@ -1,0 +1,92 @@
+// The executor of the virtual GPU: decoded PTX over warps of 32 lanes.
+#pragma once
+#include <stdint.h>
+
+// An operand is a place: offset << 2 | base, where the base is one of these.
+enum { IN_FRAME, IN_POOL, IN_WARP };
+
+enum { FLAG_LEADER = 1, FLAG_NEGATED = 2 }; // a branch may end here; the guard is negated
+
+// One instruction.
+typedef struct {
+  uint16_t op;
+  uint8_t flags;
+  uint8_t kind;   // of op: a comparison, a space, a rounding
+  int32_t guard;  // place of the predicate, -1: none
+  int32_t d, a, b, c;
+  int32_t x, n;   // first and number of further operands in extra
+  int64_t imm;
+  int32_t line;   // index of the place in the source
+  int32_t want;   // place of the member mask of a .sync instruction, -1: all lanes
+} vg_inst;
+
+// One function. Registers of 32 bits and less take 128 bytes of a frame, those of 64 bits 256, predicates 4.
+typedef struct {
+  vg_inst *code;
+  int32_t ncode;
+  int32_t *extra;
+  uint8_t *pool;
+  int32_t frame_size;
+  int32_t local_size; // bytes for each lane
+  int32_t id;
+  int32_t calls; // it calls others
+} vg_func;
+
+typedef struct {
+  uint64_t base, size;
+  int32_t id;
+  int32_t readonly;
+} vg_range;
+
+enum {
+  FAULT_NONE, FAULT_BOUNDS, FAULT_MISALIGNED, FAULT_SHARED, FAULT_LOCAL, FAULT_TRAP, FAULT_ASSERT, FAULT_DIVERGENT, FAULT_DEADLOCK,
+  FAULT_STACK, FAULT_MISSING, FAULT_CALL, FAULT_UNINITIALISED, FAULT_STOPPED, FAULT_READONLY, FAULT_MBARRIER, FAULT_MEMORY
+};
+
+typedef struct {
+  int32_t kind, write, size, lane;
+  int32_t block[3], thread[3];
+  int32_t func, pc;
+  uint64_t address, limit;
+  int32_t waiting;    // threads that wait, of FAULT_DEADLOCK
+  int32_t other_func, other_pc;
+} vg_fault;
+
+typedef struct {
+  vg_func **funcs;
+  int32_t nfuncs, entry;
+  uint32_t grid[3], block[3], cluster[3];
+  uint32_t shared_static, shared_dynamic, shared_base;
+  uint8_t *params;
+  uint32_t params_size;
+  vg_range *ranges; // sorted by base
+  int32_t nranges;
+  int32_t resident; // most blocks at once on one worker
+  int32_t strict;   // reads of shared and local memory that nothing was written to are faults
+  // shared between workers
+  volatile int32_t stop;
+  int32_t faulted;
+  uint64_t next;
+  vg_fault fault;
+  uint64_t executed;
+  uint64_t *counts; // of each op, or NULL
+  int32_t unwritten; // 1: unwritten tells the first such read
+  vg_fault unwritten_read;
+} vg_launch;
+
+int vg_op_count(void);
+const char *vg_op_name(int op);
+// vg_work runs blocks of the launch until none is left or one has faulted; several threads may do so at once.
+void vg_work(vg_launch *l);
+
+#define VG_SHARED_WINDOW 0x4000000000000000ull
+#define VG_LOCAL_WINDOW 0x4100000000000000ull
+#define VG_CODE_WINDOW 0x4200000000000000ull
+
+// Special registers: places of IN_WARP in units of 256 bytes.
+enum {
+  SR_TID_X, SR_TID_Y, SR_TID_Z, SR_NTID_X, SR_NTID_Y, SR_NTID_Z, SR_CTAID_X, SR_CTAID_Y, SR_CTAID_Z, SR_NCTAID_X, SR_NCTAID_Y,
+  SR_NCTAID_Z, SR_LANEID, SR_WARPID, SR_NWARPID, SR_LT, SR_LE, SR_GT, SR_GE, SR_EQ, SR_SMID, SR_NSMID, SR_GRIDID, SR_CLUSTER_X,
+  SR_CLUSTER_Y, SR_CLUSTER_Z, SR_NCLUSTER_X, SR_NCLUSTER_Y, SR_NCLUSTER_Z, SR_CCTAID_X, SR_CCTAID_Y, SR_CCTAID_Z, SR_CNCTAID_X,
+  SR_CNCTAID_Y, SR_CNCTAID_Z, SR_CCTARANK, SR_CNCTARANK, SR_DYNAMIC_SMEM, SR_TOTAL_SMEM, SR_ZERO, SR_COUNT
+};

@@ -1,0 +1,1705 @@
+// The executor. A worker runs blocks, one after another while they end soon; one that does not end shares its time with the
+// next, so that blocks that wait for each other go on. A warp's lanes are in groups with a place in the code each; the group
+// that is furthest behind runs, until it meets another, and each group gets its turn however long another one loops.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "exec.h"
+#include "arith.h"
+#include "ops.h"
+#if VG_WIDE
+#include <immintrin.h>
+#endif
+
+#define OP_ENUM(id, ...) E_##id,
+enum { OPS1(OP_ENUM) OPS2(OP_ENUM) OPS3(OP_ENUM) OPSCMP(OP_ENUM) OPSX(OP_ENUM) };
+
+#if defined(__clang__)
+#define LANES _Pragma("clang loop vectorize(assume_safety)") for (int l = 0; l < 32; l++)
+#else
+#define LANES _Pragma("GCC ivdep") for (int l = 0; l < 32; l++)
+#endif
+#define EACH(m) for (u32 m_ = (m), l; m_ && (l = (u32)__builtin_ctz(m_), 1); m_ &= m_ - 1)
+
+enum { RUN, WAIT_LANES, WAIT_BARRIER };
+enum { BACK_LIMIT = 64, SLICE = 4000, BLOCK_SLICE = 400000, LOCAL_BYTES = 1 << 18, MAX_BLOCKS = 2048 };
+
+typedef struct frame {
+  struct frame *up;
+  vg_func *f;
+  int32_t return_pc, refs;
+  u32 local; // offset of the function's local memory in that of a lane
+  const int32_t *out; // of the call: where results go
+  int32_t nout;
+  u8 *regs;
+} frame;
+
+typedef struct {
+  frame *fr;
+  u32 mask, need;
+  int32_t pc;
+  u8 state, forced, bar;
+  s8 depth;
+  int32_t back;
+  u32 red; // place of a barrier's result, and its kind
+} group;
+
+struct block;
+typedef struct {
+  group g[32];
+  int ng, last;
+  u32 live, exists, id;
+  u8 *spec, *local, *local_shadow;
+  frame *spare;
+  struct block *b;
+} warp;
+
+typedef struct {
+  u32 arrived, expected, popc;
+  u32 all, any;
+} barrier;
+
+typedef struct block {
+  u32 id[3];
+  u64 linear;
+  warp *w;
+  int nw, done;
+  u32 threads, live;
+  u8 *shared, *shadow;
+  u32 shared_size;
+  barrier bars[16];
+  struct task *t;
+  u32 rank;
+  u64 cursor;
+} block;
+
+// A task is what is started together: a cluster.
+typedef struct task {
+  block *b;
+  int nb, done;
+  u32 arrived, phase;
+} task;
+
+typedef struct {
+  vg_launch *l;
+  vg_range *last;
+  u64 executed;
+  task *free_task;
+  int yield;
+} worker;
+
+static void fault(worker *k, warp *w, group *g, int kind, int lane, u64 address, u64 limit, int size, int write) {
+  vg_fault f = {.kind = kind, .write = write, .size = size, .lane = lane, .address = address, .limit = limit};
+  for (int i = 0; i < 3; i++) f.block[i] = (s32)w->b->id[i];
+  u32 t = w->id * 32 + (u32)lane;
+  f.thread[0] = (s32)(t % k->l->block[0]);
+  f.thread[1] = (s32)(t / k->l->block[0] % k->l->block[1]);
+  f.thread[2] = (s32)(t / k->l->block[0] / k->l->block[1]);
+  f.func = g->fr->f->id;
+  f.pc = g->pc;
+  if (kind == FAULT_UNINITIALISED && !k->l->strict) {
+    if (!__atomic_exchange_n(&k->l->unwritten, 1, __ATOMIC_SEQ_CST)) k->l->unwritten_read = f;
+    return;
+  }
+  if (!__atomic_exchange_n(&k->l->faulted, 1, __ATOMIC_SEQ_CST)) k->l->fault = f;
+  k->l->stop = 1;
+}
+
+// find returns the allocation that holds size bytes at a, NULL where there is none.
+static vg_range *find(worker *k, u64 a, u64 size) {
+  vg_range *r = k->last;
+  if (r && a - r->base < r->size && r->size - (a - r->base) >= size) return r;
+  int lo = 0, hi = k->l->nranges;
+  while (lo < hi) {
+    int mid = (lo + hi) / 2;
+    if (k->l->ranges[mid].base <= a) lo = mid + 1;
+    else hi = mid;
+  }
+  if (lo == 0) return NULL;
+  r = &k->l->ranges[lo - 1];
+  if (a - r->base >= r->size || r->size - (a - r->base) < size) return NULL;
+  return k->last = r;
+}
+
+enum { GENERIC, GLOBAL, SHARED, LOCAL };
+
+static block *shared_of(warp *w, u64 *a) { // takes the rank off a shared address
+  u32 rank = (u32)(*a >> 24) & 0xff;
+  *a &= 0xffffff;
+  if (rank == 0) return w->b;
+  if ((int)rank > w->b->t->nb) return NULL;
+  return &w->b->t->b[rank - 1];
+}
+
+// at returns where size bytes at address a of a lane lie, NULL after a fault.
+static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size, int write) {
+  if (space == GENERIC) {
+    switch (a >> 56) {
+    case 0x40: space = SHARED; a &= 0xffffffffffffffull; break;
+    case 0x41: space = LOCAL; a &= 0xffffffffffffffull; break;
+    default: space = GLOBAL;
+    }
+  }
+  if (a & (u64)(size - 1) && space != GLOBAL) {
+    fault(k, w, g, FAULT_MISALIGNED, lane, a, (u64)space, size, write);
+    return NULL;
+  }
+  if (space == SHARED) {
+    u64 o = a;
+    block *b = a >> 32 ? NULL : shared_of(w, &o);
+    if (b == NULL || o < k->l->shared_base || o + (u64)size > b->shared_size) {
+      fault(k, w, g, FAULT_SHARED, lane, a, b ? b->shared_size : 0, size, write);
+      return NULL;
+    }
+    u8 *s = b->shadow + o;
+    if (write) {
+      memset(s, 1, (size_t)size);
+    } else {
+      for (int i = 0; i < size; i++)
+        if (!s[i]) {
+          fault(k, w, g, FAULT_UNINITIALISED, lane, a, SHARED, size, 0);
+          break;
+        }
+    }
+    return b->shared + o;
+  }
+  if (space == LOCAL) {
+    if (a + (u64)size > LOCAL_BYTES) {
+      fault(k, w, g, FAULT_LOCAL, lane, a, LOCAL_BYTES, size, write);
+      return NULL;
+    }
+    return w->local + (u64)lane * LOCAL_BYTES + a;
+  }
+  vg_range *r = find(k, a, (u64)size);
+  if (r == NULL) {
+    fault(k, w, g, FAULT_BOUNDS, lane, a, 0, size, write);
+    return NULL;
+  }
+  if (a & (u64)(size - 1)) {
+    fault(k, w, g, FAULT_MISALIGNED, lane, a, GLOBAL, size, write);
+    return NULL;
+  }
+  if (write && r->readonly) {
+    fault(k, w, g, FAULT_READONLY, lane, a, 0, size, write);
+    return NULL;
+  }
+  return (u8 *)a;
+}
+
+static inline void blend32(u32 *d, const u32 *s, u32 m) {
+  LANES d[l] = m >> l & 1 ? s[l] : d[l];
+}
+static inline void blend64(u64 *d, const u64 *s, u32 m) {
+  for (int l = 0; l < 32; l++) if (m >> l & 1) d[l] = s[l];
+}
+
+static frame *new_frame(worker *k, warp *w, vg_func *f) {
+  (void)k;
+  frame *fr = malloc(sizeof *fr);
+  if (fr == NULL) abort();
+  memset(fr, 0, sizeof *fr);
+  fr->f = f;
+  fr->refs = 1;
+  fr->regs = aligned_alloc(64, ((size_t)f->frame_size + 63) / 64 * 64 + 64);
+  if (fr->regs == NULL) abort();
+  memset(fr->regs, 0, (size_t)f->frame_size);
+  (void)w;
+  return fr;
+}
+
+static void drop_frame(frame *fr) {
+  while (fr && --fr->refs == 0) {
+    frame *up = fr->up;
+    free(fr->regs);
+    free(fr);
+    fr = up;
+  }
+}
+
+static int ld_slow(int n) { return n; }
+
+// place of an operand
+#define P(x) (base[(x) & 3] + ((x) >> 2))
+#define U32(x) ((u32 *)P(x))
+#define U64(x) ((u64 *)P(x))
+#define PRED(x) (*(u32 *)P(x))
+
+// Description of a load or store, in c: size of an element in the lowest 5 bits.
+enum { M_SIGNED = 32, M_64 = 64, M_16 = 128, M_ADDR32 = 256 };
+
+static inline u64 load_element(const u8 *p, int size, int c) {
+  switch (size) {
+  case 1: { u8 v = *(volatile const u8 *)p; return c & M_SIGNED ? (u64)(s64)(s8)v : v; }
+  case 2: { u16 v = *(volatile const u16 *)p; return c & M_SIGNED ? (u64)(s64)(s16)v : v; }
+  case 4: { u32 v = *(volatile const u32 *)p; return c & M_SIGNED ? (u64)(s64)(s32)v : v; }
+  default: return *(volatile const u64 *)p;
+  }
+}
+
+// places fills p with the addresses of n bytes for each lane of m. It is false after a fault.
+static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, int bytes, int write,
+                         u8 **p) {
+  u64 a[32];
+  if (in->c & M_ADDR32) {
+    const u32 *s = U32(in->a);
+    u32 off = (u32)in->imm;
+    LANES a[l] = s[l] + off;
+  } else {
+    const u64 *s = U64(in->a);
+    u64 off = (u64)in->imm;
+    LANES a[l] = s[l] + off;
+  }
+  if (space == GENERIC) {
+    u64 top = a[__builtin_ctz(m)] >> 56;
+    int same = 1;
+    EACH(m) same &= a[l] >> 56 == top;
+    if (same && top != 0x40 && top != 0x41) space = GLOBAL;
+  }
+  if (space == GLOBAL) {
+    vg_range *r = find(k, a[__builtin_ctz(m)], (u64)bytes);
+    if (r && !(write && r->readonly)) {
+      u64 lo = r->base, most = r->size - (u64)bytes, bad = 0, low = 0;
+      if (m == ~0u) {
+        LANES { bad |= a[l] - lo > most; low |= a[l]; p[l] = (u8 *)a[l]; }
+      } else {
+        EACH(m) { bad |= a[l] - lo > most; low |= a[l]; p[l] = (u8 *)a[l]; }
+      }
+      if (!bad && !(low & (u64)(bytes - 1))) return 1;
+    }
+  } else if (space == SHARED && k->l->cluster[0] * k->l->cluster[1] * k->l->cluster[2] <= 1) {
+    u64 most = w->b->shared_size - (u64)bytes, lo = k->l->shared_base, bad = 0, low = 0;
+    u8 *s = w->b->shared;
+    if (w->b->shared_size >= lo + (u64)bytes) {
+      EACH(m) { bad |= a[l] < lo || a[l] > most; low |= a[l]; p[l] = s + a[l]; }
+      if (!bad && !(low & (u64)(bytes - 1))) {
+        u8 *sh = w->b->shadow;
+        if (write) {
+          EACH(m) memset(sh + a[l], 1, (size_t)bytes);
+          return 1;
+        }
+        u32 ok = 1;
+        switch (bytes) {
+        case 4: EACH(m) ok &= *(u32 *)(sh + a[l]) == 0x01010101u; break;
+        case 8: EACH(m) ok &= *(u64 *)(sh + a[l]) == 0x0101010101010101ull; break;
+        case 16: EACH(m) ok &= (*(u64 *)(sh + a[l]) & *(u64 *)(sh + a[l] + 8)) == 0x0101010101010101ull; break;
+        default: EACH(m) for (int i = 0; i < bytes; i++) ok &= sh[a[l] + (u64)i];
+        }
+        if (ok) return 1;
+      }
+    }
+  } else if (space == LOCAL) {
+    u64 bad = 0, low = 0;
+    EACH(m) { bad |= a[l] + (u64)bytes > LOCAL_BYTES; low |= a[l]; p[l] = w->local + (u64)l * LOCAL_BYTES + a[l]; }
+    if (!bad && !(low & (u64)(bytes - 1))) return 1;
+  }
+  EACH(m) {
+    p[l] = at(k, w, g, space, (int)l, a[l], bytes, write);
+    if (p[l] == NULL) return 0;
+  }
+  return 1;
+}
+
+static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
+  u8 *p[32];
+  int size = in->c & 31, n = in->n;
+  if (!places(k, w, g, in, base, space, m, size * n, 0, p)) return 0;
+  for (int i = 0; i < n; i++) {
+    int32_t to = extra[in->x + i];
+    if (to < 0) continue;
+    if (in->c & M_64) {
+      u64 *d = U64(to);
+      if (size == 8) EACH(m) d[l] = *(volatile u64 *)(p[l] + 8 * i);
+      else EACH(m) d[l] = load_element(p[l] + size * i, size, in->c);
+    } else {
+      u32 *d = U32(to), keep = in->c & M_16 ? 0xffff : ~0u;
+      if (size == 4) {
+        if (m == ~0u) for (int l = 0; l < 32; l++) d[l] = *(volatile u32 *)(p[l] + 4 * i);
+        else EACH(m) d[l] = *(volatile u32 *)(p[l] + 4 * i);
+      } else {
+        EACH(m) d[l] = (u32)load_element(p[l] + size * i, size, in->c) & keep;
+      }
+    }
+  }
+  return 1;
+}
+
+static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
+  u8 *p[32];
+  int size = in->c & 31, n = in->n;
+  if (!places(k, w, g, in, base, space, m, size * n, 1, p)) return 0;
+  for (int i = 0; i < n; i++) {
+    int32_t from = extra[in->x + i];
+    if (in->c & M_64) {
+      const u64 *s = U64(from);
+      switch (size) {
+      case 8: EACH(m) *(volatile u64 *)(p[l] + 8 * i) = s[l]; break;
+      case 4: EACH(m) *(volatile u32 *)(p[l] + 4 * i) = (u32)s[l]; break;
+      case 2: EACH(m) *(volatile u16 *)(p[l] + 2 * i) = (u16)s[l]; break;
+      default: EACH(m) *(volatile u8 *)(p[l] + i) = (u8)s[l];
+      }
+    } else {
+      const u32 *s = U32(from);
+      switch (size) {
+      case 4: EACH(m) *(volatile u32 *)(p[l] + 4 * i) = s[l]; break;
+      case 2: EACH(m) *(volatile u16 *)(p[l] + 2 * i) = (u16)s[l]; break;
+      default: EACH(m) *(volatile u8 *)(p[l] + i) = (u8)s[l];
+      }
+    }
+  }
+  return 1;
+}
+
+enum { AT_ADD, AT_MIN, AT_MAX, AT_AND, AT_OR, AT_XOR, AT_EXCH, AT_CAS, AT_INC, AT_DEC };
+
+static u64 atomic_value(int op, int t, u64 old, u64 v, u64 v2) {
+  switch (op) {
+  case AT_AND: return old & v;
+  case AT_OR: return old | v;
+  case AT_XOR: return old ^ v;
+  case AT_EXCH: return v;
+  case AT_CAS: return old == v ? v2 : old;
+  case AT_INC: return (u32)old >= (u32)v ? 0 : old + 1;
+  case AT_DEC: return (u32)old == 0 || (u32)old > (u32)v ? v : old - 1;
+  case AT_ADD:
+    switch (t) {
+    case T_F32: return f_arith((u32)old, (u32)v, 0, A_ADD, A_FTZ * 0);
+    case T_F64: return d_arith(old, v, 0, A_ADD, 0);
+    case T_F16: return h_arith((u32)old, (u32)v, 0, A_ADD, A_X2);
+    case T_BF16: return h_arith((u32)old, (u32)v, 0, A_ADD, A_X2 | A_BF16);
+    }
+    return old + v;
+  case AT_MIN: case AT_MAX: {
+    int min = op == AT_MIN;
+    switch (t) {
+    case T_S32: return ((s32)old < (s32)v) == min ? old : v;
+    case T_S64: return ((s64)old < (s64)v) == min ? old : v;
+    case T_F16: return h_arith((u32)old, (u32)v, 0, min ? A_MIN : A_MAX, A_X2);
+    case T_BF16: return h_arith((u32)old, (u32)v, 0, min ? A_MIN : A_MAX, A_X2 | A_BF16);
+    }
+    return (old < v) == min ? old : v;
+  }
+  }
+  return old;
+}
+
+static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
+  int size = in->c & 31, t = in->kind >> 4, op = in->kind & 15, space = extra[in->x];
+  int wide = size == 8;
+  EACH(m) {
+    u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
+    u8 *p = at(k, w, g, space, (int)l, a, size, 0);
+    if (p == NULL || (p = at(k, w, g, space, (int)l, a, size, 1)) == NULL) return 0;
+    int32_t second = extra[in->x + 1];
+    u64 v = wide ? U64(in->b)[l] : U32(in->b)[l], v2 = second < 0 ? 0 : wide ? U64(second)[l] : U32(second)[l], old, value;
+    for (;;) { // the host's code may look at the same memory
+      old = size == 8 ? *(volatile u64 *)p : size == 4 ? *(volatile u32 *)p : *(volatile u16 *)p;
+      value = atomic_value(op, t, old, v, v2);
+      if (size == 2) value &= 0xffff;
+      if (size == 8 ? __sync_bool_compare_and_swap((u64 *)p, old, value)
+          : size == 4 ? __sync_bool_compare_and_swap((u32 *)p, (u32)old, (u32)value)
+                      : __sync_bool_compare_and_swap((u16 *)p, (u16)old, (u16)value))
+        break;
+    }
+    if (in->d >= 0) {
+      if (wide) U64(in->d)[l] = old;
+      else U32(in->d)[l] = (u32)old;
+    }
+  }
+  return 1;
+}
+
+// An mbarrier: pending arrivals in bits 0-19, expected ones in 20-39, bytes in flight in 40-62 with an offset, phase in 63.
+#define MB_TX_ZERO (1ull << 22)
+static u64 mb_make(u64 pending, u64 expected, u64 tx, u64 phase) { return pending | expected << 20 | tx << 40 | phase << 63; }
+static u64 mb_settle(u64 v) {
+  if ((v & 0xfffff) == 0 && (v >> 40 & 0x7fffff) == MB_TX_ZERO) {
+    u64 e = v >> 20 & 0xfffff;
+    return mb_make(e, e, MB_TX_ZERO, ~v >> 63);
+  }
+  return v;
+}
+static u64 mb_tx(u64 v, s64 bytes) {
+  u64 tx = (v >> 40 & 0x7fffff) + (u64)bytes;
+  return (v & ~(0x7fffffull << 40)) | (tx & 0x7fffff) << 40;
+}
+
+enum { MB_INIT, MB_INVAL, MB_ARRIVE, MB_ARRIVE_TX, MB_DROP, MB_EXPECT_TX, MB_COMPLETE_TX, MB_TEST, MB_TRY, MB_TEST_PARITY, MB_TRY_PARITY,
+       MB_PENDING };
+
+static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m) {
+  u32 result = 0;
+  EACH(m) {
+    if (in->kind == MB_PENDING) {
+      U32(in->d)[l] = (u32)(U64(in->a)[l] & 0xfffff);
+      continue;
+    }
+    u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
+    int space = in->c & M_SIGNED ? GENERIC : SHARED; // the bit tells a generic address
+    if (in->kind == MB_INIT) {
+      u64 *p = (u64 *)at(k, w, g, space, (int)l, a, 8, 1);
+      if (p == NULL) return 0;
+      u64 n = U32(in->b)[l] & 0xfffff;
+      *p = mb_make(n, n, MB_TX_ZERO, 0);
+      continue;
+    }
+    u64 *p = (u64 *)at(k, w, g, space, (int)l, a, 8, 0);
+    if (p == NULL) return 0;
+    u64 v = *p, count = in->b >= 0 ? U32(in->b)[l] : 1;
+    switch (in->kind) {
+    case MB_INVAL: break;
+    case MB_ARRIVE_TX:
+      v = mb_tx(v, (s64)(u64)count);
+      count = 1;
+      // fall through
+    case MB_DROP: case MB_ARRIVE:
+      if (in->d >= 0) U64(in->d)[l] = *p;
+      if ((v & 0xfffff) < count) {
+        fault(k, w, g, FAULT_MBARRIER, (int)l, a, v & 0xfffff, (int)count, 1);
+        return 0;
+      }
+      if (in->kind == MB_DROP) v -= count << 20;
+      *p = mb_settle(v - count);
+      break;
+    case MB_EXPECT_TX: *p = mb_tx(v, (s64)count); break;
+    case MB_COMPLETE_TX: *p = mb_settle(mb_tx(v, -(s64)count)); break;
+    case MB_TEST: case MB_TRY: result |= (u32)(U64(in->b)[l] >> 63 != v >> 63) << l; break;
+    case MB_TEST_PARITY: case MB_TRY_PARITY: result |= (u32)((count & 1) != v >> 63) << l; break;
+    }
+  }
+  if (in->kind >= MB_TEST && in->kind <= MB_TRY_PARITY) {
+    PRED(in->d) = (PRED(in->d) & ~m) | result;
+    if ((result & m) != m) k->yield = 1;
+  }
+  return 1;
+}
+
+static int ldmatrix(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, const int32_t *extra) {
+  u8 *row[32];
+  EACH(in->n == 1 ? 0xffu : in->n == 2 ? 0xffffu : ~0u) {
+    u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
+    int space = in->c & M_SIGNED ? GENERIC : SHARED;
+    row[l] = at(k, w, g, space, (int)l, a, 16, in->op == E_stmatrix);
+    if (row[l] == NULL) return 0;
+  }
+  for (int j = 0; j < in->n; j++) {
+    u32 *d = U32(extra[in->x + j]);
+    for (int l = 0; l < 32; l++) {
+      if (in->kind) { // transposed
+        u16 *lo = (u16 *)row[8 * j + (l & 3) * 2] + (l >> 2), *hi = (u16 *)row[8 * j + (l & 3) * 2 + 1] + (l >> 2);
+        if (in->op == E_stmatrix) *lo = (u16)d[l], *hi = (u16)(d[l] >> 16);
+        else d[l] = *lo | (u32)*hi << 16;
+      } else {
+        u32 *p = (u32 *)row[8 * j + (l >> 2)] + (l & 3);
+        if (in->op == E_stmatrix) *p = d[l];
+        else d[l] = *p;
+      }
+    }
+  }
+  return 1;
+}
+
+static inline void widen16(const u32 *r, f32 *out, int bf16) { // 32 registers' halves in order
+  if (bf16) {
+    for (int l = 0; l < 32; l++) out[2 * l] = bits_f32(r[l] << 16), out[2 * l + 1] = bits_f32(r[l] & 0xffff0000u);
+    return;
+  }
+#if VG_WIDE
+  for (int i = 0; i < 8; i++)
+    _mm256_storeu_ps(out + 8 * i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)r + i)));
+#else
+  for (int l = 0; l < 32; l++) out[2 * l] = f16_f32((u16)r[l]), out[2 * l + 1] = f16_f32((u16)(r[l] >> 16));
+#endif
+}
+
+// What mma multiplies: kind is the element type of a and b; imm has m, n, k and whether c and d are float16.
+enum { MMA_F16, MMA_BF16, MMA_TF32, MMA_E4M3, MMA_E5M2, MMA_S8, MMA_U8 };
+
+static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
+  int K = (int)(in->imm & 0xff), at_ = in->kind & 15, bt = in->kind >> 4, half_acc = in->imm >> 8 & 1;
+  int bits = at_ <= MMA_BF16 ? 16 : at_ == MMA_TF32 ? 32 : 8, E = 32 / bits;
+  int na = 16 * K * bits / 1024, nb = 8 * K * bits / 1024, nd = half_acc ? 2 : 4;
+  const int32_t *pd = extra + in->x, *pa = pd + nd, *pb = pa + na, *pc = pb + nb;
+  if (at_ >= MMA_S8) {
+    s32 A[16][64], B[64][8], D[16][8];
+    for (int r = 0; r < na; r++)
+      for (int l = 0; l < 32; l++)
+        for (int i = 0; i < 4; i++) {
+          u8 v = (u8)(U32(pa[r])[l] >> 8 * i);
+          A[(l >> 2) + 8 * (r & 1)][(l & 3) * 4 + i + (r >> 1) * 16] = at_ == MMA_S8 ? (s8)v : v;
+        }
+    for (int r = 0; r < nb; r++)
+      for (int l = 0; l < 32; l++)
+        for (int i = 0; i < 4; i++) {
+          u8 v = (u8)(U32(pb[r])[l] >> 8 * i);
+          B[(l & 3) * 4 + i + r * 16][l >> 2] = bt == MMA_S8 ? (s8)v : v;
+        }
+    for (int r = 0; r < 4; r++)
+      for (int l = 0; l < 32; l++) D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)] = (s32)U32(pc[r])[l];
+    for (int i = 0; i < 16; i++)
+      for (int q = 0; q < K; q++)
+        for (int j = 0; j < 8; j++) D[i][j] += A[i][q] * B[q][j];
+    for (int r = 0; r < 4; r++)
+      for (int l = 0; l < 32; l++) U32(pd[r])[l] = (u32)D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)];
+    return;
+  }
+  f32 A[16][32] __attribute__((aligned(32))), B[32][8] __attribute__((aligned(32))), D[16][8] __attribute__((aligned(32)));
+  f32 wide[128];
+  for (int r = 0; r < na + nb; r++) {
+    const u32 *s = U32(r < na ? pa[r] : pb[r - na]);
+    int t = r < na ? at_ : bt;
+    if (t <= MMA_BF16) widen16(s, wide, t == MMA_BF16);
+    else if (t == MMA_TF32) for (int l = 0; l < 32; l++) wide[l] = bits_f32(s[l] & 0xffffe000u);
+    else for (int l = 0; l < 128; l++) wide[l] = fp8_f32((u8)(s[l >> 2] >> 8 * (l & 3)), t == MMA_E5M2);
+    if (r < na) {
+      int row = 8 * (r & 1), col = (r >> 1) * 4 * E;
+      for (int i = 0; i < 8; i++)
+        for (int j = 0; j < 4 * E; j++) A[row + i][col + j] = wide[i * 4 * E + j];
+    } else {
+      int first = (r - na) * 4 * E;
+      for (int i = 0; i < 8; i++)
+        for (int j = 0; j < 4 * E; j++) B[first + j][i] = wide[i * 4 * E + j];
+    }
+  }
+  if (half_acc) {
+    for (int r = 0; r < 2; r++) {
+      widen16(U32(pc[r]), wide, 0);
+      for (int l = 0; l < 32; l++)
+        for (int i = 0; i < 2; i++) D[(l >> 2) + 8 * r][(l & 3) * 2 + i] = wide[2 * l + i];
+    }
+  } else {
+    for (int r = 0; r < 4; r++) {
+      const f32 *s = (const f32 *)P(pc[r]);
+      for (int l = 0; l < 32; l++) D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)] = s[l];
+    }
+  }
+  for (int i = 0; i < 16; i++) {
+#if VG_WIDE
+    __m256 acc = _mm256_load_ps(D[i]), acc2 = _mm256_setzero_ps();
+    for (int q = 0; q < K; q += 2) {
+      acc = _mm256_fmadd_ps(_mm256_set1_ps(A[i][q]), _mm256_load_ps(B[q]), acc);
+      acc2 = _mm256_fmadd_ps(_mm256_set1_ps(A[i][q + 1]), _mm256_load_ps(B[q + 1]), acc2);
+    }
+    _mm256_store_ps(D[i], _mm256_add_ps(acc, acc2));
+#else
+    f32 acc2[8] = {0};
+    for (int q = 0; q < K; q += 2)
+      for (int j = 0; j < 8; j++) {
+        D[i][j] = FMA32(A[i][q], B[q][j], D[i][j]);
+        acc2[j] = FMA32(A[i][q + 1], B[q + 1][j], acc2[j]);
+      }
+    for (int j = 0; j < 8; j++) D[i][j] += acc2[j];
+#endif
+  }
+  for (int r = 0; r < nd; r++) {
+    u32 *d = U32(pd[r]);
+    for (int l = 0; l < 32; l++)
+      d[l] = half_acc ? f16_of(f32_bits(D[(l >> 2) + 8 * r][(l & 3) * 2])) | f16_of(f32_bits(D[(l >> 2) + 8 * r][(l & 3) * 2 + 1])) << 16
+                      : nan32(D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)]);
+  }
+}
+
+enum { S_IDX, S_UP, S_DOWN, S_BFLY };
+
+static void shuffle(const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
+  const u32 *v = U32(in->a), *b = U32(in->b), *c = U32(in->c);
+  u32 out[32], inside = 0;
+  for (u32 l = 0; l < 32; l++) {
+    u32 bound = b[l] & 31, clamp = c[l] & 31, seg = c[l] >> 8 & 31, j;
+    u32 max_lane = (l & seg) | (clamp & ~seg), min_lane = l & seg;
+    int in_range;
+    switch (in->kind) {
+    case S_UP: j = l - bound; in_range = (s32)j >= (s32)max_lane; break;
+    case S_DOWN: j = l + bound; in_range = j <= max_lane; break;
+    case S_BFLY: j = l ^ bound; in_range = j <= max_lane; break;
+    default: j = min_lane | (bound & ~seg & 31); in_range = j <= max_lane;
+    }
+    out[l] = v[in_range ? j & 31 : l];
+    inside |= (u32)(in_range != 0) << l;
+  }
+  blend32(U32(in->d), out, m);
+  int32_t p = extra[in->x];
+  if (p >= 0) PRED(p) = (PRED(p) & ~m) | (inside & m);
+}
+
+// merge puts groups at the same place together, and lets those go on whose lanes have all come.
+static void settle(warp *w) {
+  for (int i = 0; i < w->ng; i++)
+    for (int j = i + 1; j < w->ng;) {
+      group *a = &w->g[i], *b = &w->g[j];
+      if (a->pc == b->pc && a->fr == b->fr && a->state != WAIT_BARRIER && b->state != WAIT_BARRIER) {
+        a->mask |= b->mask;
+        a->state = RUN; // an instruction that waits for lanes looks again
+        a->forced = 0;
+        a->back = 0;
+        b->fr->refs--;
+        w->g[j] = w->g[--w->ng];
+      } else {
+        j++;
+      }
+    }
+}
+
+// wake looks for lanes that wait for others at __syncwarp, which may stand in several places.
+static int wake(warp *w) {
+  for (int i = 0; i < w->ng; i++) {
+    group *g = &w->g[i];
+    if (g->state != WAIT_LANES) continue;
+    u32 here = 0;
+    int syncs = 1;
+    for (int j = 0; j < w->ng; j++) {
+      group *o = &w->g[j];
+      if (o->state != WAIT_LANES) continue;
+      if (o->fr->f->code[o->pc].op != E_warp_sync) {
+        if (o == g) syncs = 0;
+        continue;
+      }
+      here |= o->mask;
+    }
+    if ((g->need & w->live & ~g->mask) == 0) { // lanes that were missing have ended
+      g->state = RUN;
+      return 1;
+    }
+    if (syncs && (g->need & w->live & ~here) == 0) {
+      u32 need = g->need;
+      for (int j = 0; j < w->ng; j++) {
+        group *o = &w->g[j];
+        if (o->state == WAIT_LANES && o->fr->f->code[o->pc].op == E_warp_sync && o->mask & need) {
+          o->pc++;
+          o->state = RUN;
+        }
+      }
+      return 1;
+    }
+  }
+  return 0;
+}
+
+static int pick(warp *w) {
+  int best = -1;
+  for (int i = 0; i < w->ng; i++) {
+    group *g = &w->g[i];
+    if (g->state != RUN) continue;
+    if (g->forced) return i;
+    if (best < 0 || g->depth > w->g[best].depth || (g->depth == w->g[best].depth && g->pc < w->g[best].pc)) best = i;
+  }
+  return best;
+}
+
+// turn gives another group than i the next turn.
+static void turn(warp *w, int i) {
+  w->g[i].forced = 0;
+  w->g[i].back = 0;
+  for (int n = 1; n < w->ng; n++) {
+    int j = (i + n) % w->ng;
+    if (w->g[j].state == RUN) {
+      w->g[j].forced = 1;
+      w->g[j].back = 0;
+      return;
+    }
+  }
+}
+
+static void release(block *b, int id) {
+  barrier *bar = &b->bars[id];
+  for (int i = 0; i < b->nw; i++) {
+    warp *w = &b->w[i];
+    for (int j = 0; j < w->ng; j++) {
+      group *g = &w->g[j];
+      if (g->state != WAIT_BARRIER || g->bar != id) continue;
+      vg_inst *in = &g->fr->f->code[g->pc];
+      u8 *base[3] = {g->fr->regs, g->fr->f->pool, w->spec};
+      if (in->kind == 1) {
+        u32 v[32];
+        LANES v[l] = bar->popc;
+        blend32(U32(in->d), v, g->mask);
+      } else if (in->kind >= 2) {
+        u32 v = in->kind == 2 ? bar->all : bar->any;
+        PRED(in->d) = (PRED(in->d) & ~g->mask) | (v ? g->mask : 0);
+      }
+      g->state = RUN;
+      g->pc++;
+    }
+  }
+  memset(bar, 0, sizeof *bar);
+  bar->all = 1;
+}
+
+static void lanes_ended(block *b) {
+  for (int i = 0; i < 16; i++) {
+    barrier *bar = &b->bars[i];
+    if (bar->arrived && !bar->expected && bar->arrived >= b->live) release(b, i);
+  }
+}
+
+static void end_lanes(warp *w, int gi) {
+  group *g = &w->g[gi];
+  w->live &= ~g->mask;
+  w->b->live -= (u32)__builtin_popcount(g->mask);
+  drop_frame(g->fr);
+  w->g[gi] = w->g[--w->ng];
+  if (w->live == 0) w->b->done++;
+  lanes_ended(w->b);
+}
+
+static void print_formatted(worker *k, warp *w, group *g, int lane, u64 format, u64 args);
+
+// run executes up to budget instructions of a warp; it returns 0 where no group can go on.
+static int run(worker *k, warp *w, int budget) {
+  vg_launch *launch = k->l;
+  int gi, start_budget = budget;
+again:
+  settle(w);
+  gi = pick(w);
+  if (gi < 0) {
+    if (wake(w)) goto again;
+    k->executed += (u64)(start_budget - budget);
+    return 0;
+  }
+  group *g = &w->g[gi];
+  vg_func *f = g->fr->f;
+  const vg_inst *code = f->code;
+  const int32_t *extra = f->extra;
+  u8 *base[3] = {g->fr->regs, f->pool, w->spec};
+  u32 mask = g->mask;
+  int pc = g->pc;
+  u64 scratch_[32] __attribute__((aligned(64)));
+  void *scratch = scratch_;
+
+  for (;;) {
+    const vg_inst *in = &code[pc];
+    if (w->ng > 1 && in->flags & FLAG_LEADER) {
+      g->pc = pc;
+      int other = 0;
+      for (int i = 0; i < w->ng; i++) {
+        group *o = &w->g[i];
+        if (i == gi || o->state == WAIT_BARRIER) continue;
+        if (o->pc == pc && o->fr == g->fr) other = 1;
+        if (!g->forced && o->state == RUN && (o->depth > g->depth || (o->depth == g->depth && o->pc < pc))) other = 1;
+      }
+      if (other) goto again;
+    }
+    if (budget-- <= 0 || launch->stop) {
+      g->pc = pc;
+      if (g->forced && w->ng > 1) turn(w, gi);
+      k->executed += (u64)(start_budget - budget);
+      return 1;
+    }
+    u32 m = mask;
+    if (in->guard >= 0) {
+      u32 p = PRED(in->guard);
+      m &= in->flags & FLAG_NEGATED ? ~p : p;
+      if (m == 0) {
+        pc++;
+        continue;
+      }
+    }
+    if (launch->counts) __atomic_fetch_add(&launch->counts[in->op], 1, __ATOMIC_RELAXED);
+
+#define FAULTED { g->pc = pc; k->executed += (u64)(start_budget - budget); return 0; }
+#define MISSING_LANES(required)                          \
+  u32 need_ = in->want >= 0 ? U32(in->want)[__builtin_ctz(m)] : (required); \
+  need_ &= w->live;                                     \
+  if (need_ & ~m) {                                     \
+    g->pc = pc;                                         \
+    g->need = need_;                                    \
+    g->state = WAIT_LANES;                              \
+    goto again;                                         \
+  }
+#define STORE(D, expr)                                   \
+  if (m == ~0u) {                                        \
+    D *d = (D *)P(in->d);                                \
+    LANES { expr; }                                      \
+  } else {                                               \
+    D *d = (D *)scratch;                                 \
+    LANES { expr; }                                      \
+    if (sizeof(D) == 8) blend64(U64(in->d), scratch, m); \
+    else blend32(U32(in->d), scratch, m);                \
+  }
+#define CASE1(id, D, A, expr)            \
+  case E_##id: {                         \
+    const A *a_ = (const A *)P(in->a);   \
+    STORE(D, A a = a_[l]; d[l] = expr)   \
+    break;                               \
+  }
+#define CASE2(id, D, A, B, expr)                              \
+  case E_##id: {                                              \
+    const A *a_ = (const A *)P(in->a);                        \
+    const B *b_ = (const B *)P(in->b);                        \
+    STORE(D, A a = a_[l]; B b = b_[l]; d[l] = expr)           \
+    break;                                                    \
+  }
+#define CASE3(id, D, A, B, C, expr)                           \
+  case E_##id: {                                              \
+    const A *a_ = (const A *)P(in->a);                        \
+    const B *b_ = (const B *)P(in->b);                        \
+    const C *c_ = (const C *)P(in->c);                        \
+    STORE(D, A a = a_[l]; B b = b_[l]; C c = c_[l]; d[l] = expr) \
+    break;                                                    \
+  }
+#define CMP(cond) for (int l = 0; l < 32; l++) { r |= (u32)(cond) << l; } break;
+#define CASECMP(id, T, S)                                     \
+  case E_##id: {                                              \
+    const S *pa_ = (const S *)P(in->a), *pb_ = (const S *)P(in->b); \
+    T x[32], y[32];                                           \
+    for (int l = 0; l < 32; l++) { S s = pa_[l], t = pb_[l]; memcpy(&x[l], &s, sizeof(T)); memcpy(&y[l], &t, sizeof(T)); } \
+    u32 r = 0;                                                \
+    switch (in->kind) {                                       \
+    case 0: CMP(x[l] == y[l])                                 \
+    case 1: CMP(x[l] < y[l] || x[l] > y[l])                   \
+    case 2: CMP(x[l] < y[l])                                  \
+    case 3: CMP(x[l] <= y[l])                                 \
+    case 4: CMP(x[l] > y[l])                                  \
+    case 5: CMP(x[l] >= y[l])                                 \
+    case 6: CMP(!(x[l] < y[l] || x[l] > y[l]))                \
+    case 7: CMP(x[l] != y[l])                                 \
+    case 8: CMP(!(x[l] >= y[l]))                              \
+    case 9: CMP(!(x[l] > y[l]))                               \
+    case 10: CMP(!(x[l] <= y[l]))                             \
+    case 11: CMP(!(x[l] < y[l]))                              \
+    case 12: CMP(x[l] == x[l] && y[l] == y[l])                \
+    case 13: CMP(x[l] != x[l] || y[l] != y[l])                \
+    }                                                         \
+    PRED(in->d) = (PRED(in->d) & ~m) | (r & m);               \
+    break;                                                    \
+  }
+    switch (in->op) {
+      OPS1(CASE1)
+      OPS2(CASE2)
+      OPS3(CASE3)
+      OPSCMP(CASECMP)
+    case E_nop: case E_fence:
+      break;
+    case E_yield: case E_nanosleep:
+      k->yield = 1;
+      break;
+    case E_bra: {
+      int to = (int)in->imm;
+      u32 stay = mask & ~m;
+      if (stay == 0) {
+        if (to <= pc) {
+          if (++g->back >= BACK_LIMIT && w->ng > 1) {
+            g->pc = to;
+            turn(w, gi);
+            goto again;
+          }
+          if (k->yield) {
+            k->yield = 0;
+            g->pc = to;
+            if (w->ng > 1) turn(w, gi);
+            k->executed += (u64)(start_budget - budget);
+            return 1;
+          }
+        }
+        pc = to;
+        continue;
+      }
+      group *n = &w->g[w->ng++];
+      *n = *g;
+      n->mask = m;
+      n->pc = to;
+      n->forced = 0;
+      n->back = 0;
+      g->fr->refs++;
+      g->mask = stay;
+      g->pc = pc + 1;
+      if (to <= pc && ++g->back >= BACK_LIMIT) turn(w, gi);
+      else if (g->forced && g->back >= BACK_LIMIT) turn(w, gi);
+      goto again;
+    }
+    case E_brx: {
+      const u32 *index = U32(in->a);
+      u32 rest = m, stay = mask & ~m;
+      int first = 1;
+      while (rest) {
+        u32 i = index[__builtin_ctz(rest)], same = 0;
+        EACH(rest) same |= (u32)(index[l] == i) << l;
+        rest &= ~same;
+        int to = i < (u32)in->n ? extra[in->x + (int)i] : pc + 1;
+        if (first && !stay) {
+          g->pc = to;
+          g->mask = same;
+        } else {
+          group *n = &w->g[w->ng++];
+          *n = *g;
+          n->mask = same;
+          n->pc = to;
+          g->fr->refs++;
+        }
+        first = 0;
+      }
+      if (stay) {
+        g->mask = stay;
+        g->pc = pc + 1;
+      }
+      goto again;
+    }
+    case E_call: case E_calli: {
+      u32 who = m;
+      int callee = (int)in->imm;
+      if (in->op == E_calli) {
+        const u64 *t = U64(in->a);
+        u64 target = t[__builtin_ctz(m)];
+        who = 0;
+        EACH(m) who |= (u32)(t[l] == target) << l;
+        callee = (int)((target - VG_CODE_WINDOW) >> 4);
+        if (target >> 56 != 0x42 || callee >= launch->nfuncs || launch->funcs[callee] == NULL) {
+          g->pc = pc;
+          fault(k, w, g, FAULT_CALL, __builtin_ctz(m), target, 0, 8, 0);
+          FAULTED
+        }
+      }
+      vg_func *to = launch->funcs[callee];
+      if (to == NULL) {
+        g->pc = pc;
+        fault(k, w, g, FAULT_MISSING, __builtin_ctz(m), 0, 0, 0, 0);
+        FAULTED
+      }
+      if (who != mask) { // the others go on, or call next
+        group *n = &w->g[w->ng++];
+        *n = *g;
+        n->mask = mask & ~who;
+        n->pc = in->guard >= 0 && !(m & ~who) ? pc + 1 : pc;
+        if (in->guard >= 0 && (m & ~who) && (mask & ~m)) { // three ways: let the guard decide again
+          n->pc = pc;
+        }
+        n->forced = 0;
+        g->fr->refs++;
+        g->mask = who;
+      }
+      frame *fr = new_frame(k, w, to);
+      fr->up = g->fr;
+      fr->return_pc = pc + 1;
+      fr->local = g->fr->local + (u32)f->local_size;
+      if ((u64)fr->local + (u64)to->local_size > LOCAL_BYTES || g->depth > 100) {
+        g->pc = pc;
+        fault(k, w, g, FAULT_STACK, __builtin_ctz(who), fr->local, LOCAL_BYTES, 0, 0);
+        FAULTED
+      }
+      const int32_t *x = extra + in->x; // arguments: from, to, size; then results the same
+      int nargs = *x++;
+      for (int i = 0; i < nargs; i++, x += 3)
+        EACH(who) {
+          u8 *lane = w->local + (u64)l * LOCAL_BYTES;
+          memcpy(lane + fr->local + (u32)x[1], lane + g->fr->local + (u32)x[0], (size_t)x[2]);
+        }
+      fr->nout = *x++;
+      fr->out = x;
+      g->fr = fr;
+      g->pc = 0;
+      g->depth++;
+      goto again;
+    }
+    case E_ret:
+      if (g->fr->up != NULL) {
+        if (m != mask) {
+          group *n = &w->g[w->ng++];
+          *n = *g;
+          n->mask = mask & ~m;
+          n->pc = pc + 1;
+          g->fr->refs++;
+          g->mask = m;
+        }
+        frame *fr = g->fr;
+        const int32_t *x = fr->out;
+        for (int i = 0; i < fr->nout; i++, x += 3)
+          EACH(m) {
+            u8 *lane = w->local + (u64)l * LOCAL_BYTES;
+            memcpy(lane + fr->up->local + (u32)x[0], lane + fr->local + (u32)x[1], (size_t)x[2]);
+          }
+        g->pc = fr->return_pc;
+        g->fr = fr->up;
+        g->depth--;
+        fr->up->refs++;
+        drop_frame(fr);
+        goto again;
+      }
+      // fall through
+    case E_exit:
+      if (m != mask) {
+        group *n = &w->g[w->ng++];
+        *n = *g;
+        n->mask = mask & ~m;
+        n->pc = pc + 1;
+        g->fr->refs++;
+        g->mask = m;
+      }
+      end_lanes(w, gi);
+      goto again;
+    case E_trap: case E_brkpt:
+      g->pc = pc;
+      fault(k, w, g, FAULT_TRAP, __builtin_ctz(m), 0, 0, 0, 0);
+      FAULTED
+    case E_missing:
+      g->pc = pc;
+      fault(k, w, g, FAULT_MISSING, __builtin_ctz(m), 0, 0, 0, 0);
+      FAULTED
+    case E_selp_32: {
+      const u32 *a_ = U32(in->a), *b_ = U32(in->b);
+      u32 p = PRED(in->c);
+      STORE(u32, d[l] = p >> l & 1 ? a_[l] : b_[l])
+      break;
+    }
+    case E_selp_64: {
+      const u64 *a_ = U64(in->a), *b_ = U64(in->b);
+      u32 p = PRED(in->c);
+      STORE(u64, d[l] = p >> l & 1 ? a_[l] : b_[l])
+      break;
+    }
+    case E_pand: PRED(in->d) = (PRED(in->d) & ~m) | (PRED(in->a) & PRED(in->b) & m); break;
+    case E_por: PRED(in->d) = (PRED(in->d) & ~m) | ((PRED(in->a) | PRED(in->b)) & m); break;
+    case E_pxor: PRED(in->d) = (PRED(in->d) & ~m) | ((PRED(in->a) ^ PRED(in->b)) & m); break;
+    case E_pnot: PRED(in->d) = (PRED(in->d) & ~m) | (~PRED(in->a) & m); break;
+    case E_pmov: PRED(in->d) = (PRED(in->d) & ~m) | (PRED(in->a) & m); break;
+    case E_pconst: PRED(in->d) = (PRED(in->d) & ~m) | (in->imm ? m : 0); break;
+    case E_setp_h: {
+      const u32 *a_ = U32(in->a), *b_ = U32(in->b);
+      u32 r = 0;
+      for (int l = 0; l < 32; l++) {
+        f64 x = half_value(a_[l] >> in->n & 0xffff, (int)in->imm), y = half_value(b_[l] >> in->n & 0xffff, (int)in->imm);
+        int lt = x < y, gt = x > y, eq = x == y, un = x != x || y != y, v = 0;
+        switch (in->kind) {
+        case 0: v = eq; break;
+        case 1: v = lt | gt; break;
+        case 2: v = lt; break;
+        case 3: v = lt | eq; break;
+        case 4: v = gt; break;
+        case 5: v = gt | eq; break;
+        case 6: v = eq | un; break;
+        case 7: v = !eq; break;
+        case 8: v = lt | un; break;
+        case 9: v = !gt; break;
+        case 10: v = gt | un; break;
+        case 11: v = !lt; break;
+        case 12: v = !un; break;
+        case 13: v = un; break;
+        }
+        r |= (u32)v << l;
+      }
+      PRED(in->d) = (PRED(in->d) & ~m) | (r & m);
+      break;
+    }
+    case E_testp_f32: case E_testp_f64: {
+      u32 r = 0;
+      for (int l = 0; l < 32; l++) {
+        u64 v, e, frac;
+        if (in->op == E_testp_f32) v = U32(in->a)[l], e = v >> 23 & 255, e = e == 255 ? 2047 : e, frac = v & 0x7fffff;
+        else v = U64(in->a)[l], e = v >> 52 & 2047, frac = v & 0xfffffffffffffull;
+        int nan = e == 2047 && frac, inf = e == 2047 && !frac, sub = e == 0 && frac, zero = e == 0 && !frac, t = 0;
+        switch (in->kind) {
+        case 0: t = !nan && !inf; break;
+        case 1: t = inf; break;
+        case 2: t = !nan; break;
+        case 3: t = nan; break;
+        case 4: t = !nan && !inf && !sub && !zero; break;
+        case 5: t = sub; break;
+        }
+        r |= (u32)t << l;
+      }
+      PRED(in->d) = (PRED(in->d) & ~m) | (r & m);
+      break;
+    }
+    case E_isspacep: {
+      const u64 *a_ = U64(in->a);
+      u32 r = 0;
+      for (int l = 0; l < 32; l++) {
+        u64 t = a_[l] >> 56;
+        r |= (u32)(in->kind == SHARED ? t == 0x40 : in->kind == LOCAL ? t == 0x41 : t != 0x40 && t != 0x41 && in->kind == GLOBAL) << l;
+      }
+      PRED(in->d) = (PRED(in->d) & ~m) | (r & m);
+      break;
+    }
+    case E_bfi_32: {
+      const u32 *a_ = U32(in->a), *b_ = U32(in->b), *c_ = U32(in->c), *e_ = U32(extra[in->x]);
+      STORE(u32, d[l] = (u32)bfi(a_[l], b_[l], c_[l], e_[l], 32))
+      break;
+    }
+    case E_bfi_64: {
+      const u64 *a_ = U64(in->a), *b_ = U64(in->b);
+      const u32 *c_ = U32(in->c), *e_ = U32(extra[in->x]);
+      STORE(u64, d[l] = bfi(a_[l], b_[l], c_[l], e_[l], 64))
+      break;
+    }
+    case E_addc: { // kind: bit 0 subtract, 1 takes the carry, 2 gives it, 3 of 64 bits; c is the carry
+      u32 *cc = U32(in->c);
+      EACH(m) {
+        u64 carry = in->kind & 2 ? cc[l] & 1 : (in->kind & 1);
+        if (in->kind & 8) {
+          u64 x = U64(in->a)[l], y = U64(in->b)[l];
+          if (in->kind & 1) y = ~y;
+          unsigned __int128 s = (unsigned __int128)x + y + carry;
+          U64(in->d)[l] = (u64)s;
+          if (in->kind & 4) cc[l] = (u32)(s >> 64);
+        } else {
+          u64 x = U32(in->a)[l], y = U32(in->b)[l];
+          if (in->kind & 1) y = (u32)~y;
+          u64 s = x + y + carry;
+          U32(in->d)[l] = (u32)s;
+          if (in->kind & 4) cc[l] = (u32)(s >> 32);
+        }
+      }
+      break;
+    }
+    case E_cvt: { // imm: type of the result, of the source, flags; n: the result is wide, the source is wide
+      int dst = (int)in->imm & 255, src = (int)(in->imm >> 8) & 255, flags = (int)(in->imm >> 16), bits = 8 << (dst & 3);
+      EACH(m) {
+        u64 v = cvt1(in->n & 2 ? U64(in->a)[l] : U32(in->a)[l], dst, src, flags);
+        if (in->n & 1) U64(in->d)[l] = v;
+        else U32(in->d)[l] = in->n & 4 && dst <= T_S64 && bits <= 16 ? (u32)v & 0xffff : (u32)v;
+      }
+      break;
+    }
+    case E_cvt_fp8x2: // kind 1: e5m2; n 1: from a pair of float16; imm 1: relu
+      EACH(m) {
+        f64 hi, lo;
+        if (in->n) hi = f16_f32((u16)(U32(in->a)[l] >> 16)), lo = f16_f32((u16)U32(in->a)[l]);
+        else hi = bits_f32(U32(in->a)[l]), lo = bits_f32(U32(in->b)[l]);
+        if (in->imm && hi < 0) hi = 0;
+        if (in->imm && lo < 0) lo = 0;
+        U32(in->d)[l] = fp8_of(hi, in->kind) << 8 | fp8_of(lo, in->kind);
+      }
+      break;
+    case E_cvt_from_fp8x2:
+      EACH(m) {
+        u32 v = U32(in->a)[l];
+        f32 hi = fp8_f32((u8)(v >> 8), in->kind), lo = fp8_f32((u8)v, in->kind);
+        if (in->imm && hi < 0) hi = 0;
+        if (in->imm && lo < 0) lo = 0;
+        U32(in->d)[l] = f16_of(nan32(hi)) << 16 | f16_of(nan32(lo));
+      }
+      break;
+    case E_cvt_pack: { // two results of cvt in one register: imm as for cvt, b is the lower one
+      int dst = (int)in->imm & 255, src = (int)(in->imm >> 8) & 255, flags = (int)(in->imm >> 16);
+      EACH(m) {
+        u64 hi = cvt1(U32(in->a)[l], dst, src, flags), lo = cvt1(U32(in->b)[l], dst, src, flags);
+        U32(in->d)[l] = (u32)hi << 16 | ((u32)lo & 0xffff);
+      }
+      break;
+    }
+    case E_f32x2: {
+      const u64 *a_ = U64(in->a), *b_ = U64(in->b), *c_ = U64(in->c);
+      EACH(m) {
+        u32 lo = f_arith((u32)a_[l], (u32)b_[l], (u32)c_[l], in->kind, (int)in->imm);
+        u32 hi = f_arith((u32)(a_[l] >> 32), (u32)(b_[l] >> 32), (u32)(c_[l] >> 32), in->kind, (int)in->imm);
+        U64(in->d)[l] = (u64)hi << 32 | lo;
+      }
+      break;
+    }
+    case E_local_address: {
+      u64 v = (u64)in->imm + g->fr->local;
+      if (in->kind) STORE(u64, d[l] = v)
+      else STORE(u32, d[l] = (u32)v)
+      break;
+    }
+    case E_ldparam: {
+      const u8 *p = launch->params + in->imm;
+      int size = in->c & 31;
+      for (int i = 0; i < in->n; i++) {
+        u64 v = 0;
+        if ((u64)in->imm + (u64)(size * (i + 1)) <= launch->params_size) v = load_element(p + size * i, size, in->c);
+        int32_t to = extra[in->x + i];
+        if (to < 0) continue;
+        if (in->c & M_64) EACH(m) U64(to)[l] = v;
+        else EACH(m) U32(to)[l] = in->c & M_16 ? (u32)v & 0xffff : (u32)v;
+      }
+      break;
+    }
+    case E_ld_global: g->pc = pc; if (!load(k, w, g, in, base, GLOBAL, m, extra)) FAULTED break;
+    case E_ld_shared: g->pc = pc; if (!load(k, w, g, in, base, SHARED, m, extra)) FAULTED break;
+    case E_ld_local: g->pc = pc; if (!load(k, w, g, in, base, LOCAL, m, extra)) FAULTED break;
+    case E_ld_generic: g->pc = pc; if (!load(k, w, g, in, base, GENERIC, m, extra)) FAULTED break;
+    case E_st_global: g->pc = pc; if (!store(k, w, g, in, base, GLOBAL, m, extra)) FAULTED break;
+    case E_st_shared: g->pc = pc; if (!store(k, w, g, in, base, SHARED, m, extra)) FAULTED break;
+    case E_st_local: g->pc = pc; if (!store(k, w, g, in, base, LOCAL, m, extra)) FAULTED break;
+    case E_st_generic: g->pc = pc; if (!store(k, w, g, in, base, GENERIC, m, extra)) FAULTED break;
+    case E_atom: g->pc = pc; if (!atomic(k, w, g, in, base, m, extra)) FAULTED break;
+    case E_mbar: g->pc = pc; if (!mbarrier(k, w, g, in, base, m)) FAULTED break;
+    case E_cp_async: { // a: to, b: from; n bytes; x: bytes of the source, or -1; kind 1: a predicate that says to ignore it
+      g->pc = pc;
+      int32_t src = extra[in->x];
+      EACH(m) {
+        u64 to = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
+        u32 n = (u32)in->n, have = n;
+        if (src >= 0) have = in->kind ? (PRED(src) >> l & 1 ? 0 : n) : U32(src)[l];
+        if (have > n) have = n;
+        u8 *d = at(k, w, g, SHARED, (int)l, to, (int)n, 1);
+        u64 from = U64(in->b)[l] + (u64)(s64)extra[in->x + 1];
+        u8 *s = have ? at(k, w, g, GENERIC, (int)l, from, have == n ? (int)n : 1, 0) : d;
+        if (d == NULL || s == NULL) FAULTED
+        if (have && have < n && find(k, from, have) == NULL) {
+          fault(k, w, g, FAULT_BOUNDS, (int)l, from, 0, (int)have, 0);
+          FAULTED
+        }
+        if (have) memcpy(d, s, have);
+        memset(d + have, 0, n - have);
+      }
+      break;
+    }
+    case E_cp_async_arrive: { // of mbarrier; the copies are done already
+      g->pc = pc;
+      EACH(m) {
+        u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
+        u64 *p = (u64 *)at(k, w, g, in->c & M_SIGNED ? GENERIC : SHARED, (int)l, a, 8, 0);
+        if (p == NULL) FAULTED
+        if (in->kind) *p = mb_settle(*p - 1); // .noinc
+      }
+      break;
+    }
+    case E_cp_bulk: { // a: to, b: from, x: bytes, mbarrier or -1; kind 0: to shared, 1: to global
+      g->pc = pc;
+      EACH(m) {
+        u64 to = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
+        int from32 = in->c & M_64;
+        u64 from = from32 ? U32(in->b)[l] : U64(in->b)[l];
+        from += (u64)(s64)extra[in->x + 3];
+        u32 n = U32(extra[in->x])[l];
+        int to_space = in->kind == 0 ? SHARED : GLOBAL, from_space = in->kind == 1 ? SHARED : GENERIC;
+        if (n & 15 || (to | from) & 15) {
+          fault(k, w, g, FAULT_MISALIGNED, (int)l, n & 15 ? n : to & 15 ? to : from, GLOBAL, 16, 1);
+          FAULTED
+        }
+        for (u32 i = 0; i < n; i += 16) {
+          u8 *s = at(k, w, g, from_space, (int)l, from + i, 16, 0), *d = s ? at(k, w, g, to_space, (int)l, to + i, 16, 1) : NULL;
+          if (d == NULL) FAULTED
+          memcpy(d, s, 16);
+        }
+        if (extra[in->x + 1] >= 0) {
+          u64 bar = in->c & M_16 ? U32(extra[in->x + 1])[l] : U64(extra[in->x + 1])[l];
+          u64 *p = (u64 *)at(k, w, g, in->c & M_16 || bar >> 56 != 0x40 ? SHARED : GENERIC, (int)l, bar + (u64)(s64)extra[in->x + 2], 8, 0);
+          if (p == NULL) FAULTED
+          *p = mb_settle(mb_tx(*p, -(s64)n));
+        }
+      }
+      break;
+    }
+    case E_ldmatrix: case E_stmatrix: {
+      MISSING_LANES(~0u)
+      g->pc = pc;
+      if (!ldmatrix(k, w, g, in, base, extra)) FAULTED
+      break;
+    }
+    case E_movmatrix: {
+      MISSING_LANES(~0u)
+      u32 s[32], *d = U32(in->d);
+      memcpy(s, U32(in->a), sizeof s);
+      for (int l = 0; l < 32; l++) { // lane l has row l / 4, columns 2 * (l % 4) and the next
+        int r = l >> 2, c = (l & 3) * 2;
+        d[l] = (s[c * 4 + r / 2] >> 16 * (r & 1) & 0xffff) | (s[(c + 1) * 4 + r / 2] >> 16 * (r & 1)) << 16;
+      }
+      break;
+    }
+    case E_mma: {
+      MISSING_LANES(~0u)
+      mma(in, base, extra);
+      break;
+    }
+    case E_shfl: {
+      MISSING_LANES(mask)
+      shuffle(in, base, m, extra);
+      break;
+    }
+    case E_vote: { // kind: all, any, uni; n: the predicate is negated
+      MISSING_LANES(mask)
+      u32 p = (in->n ? ~PRED(in->a) : PRED(in->a)) & need_;
+      int v = in->kind == 0 ? p == need_ : in->kind == 1 ? p != 0 : p == 0 || p == need_;
+      PRED(in->d) = (PRED(in->d) & ~m) | (v ? m : 0);
+      break;
+    }
+    case E_ballot: {
+      MISSING_LANES(mask)
+      u32 p = (in->n ? ~PRED(in->a) : PRED(in->a)) & need_;
+      STORE(u32, d[l] = p)
+      break;
+    }
+    case E_match_any: case E_match_all: { // n: of 64 bits; x: predicate of match.all
+      MISSING_LANES(mask)
+      u32 r[32];
+      int all = 1;
+      for (int l = 0; l < 32; l++) {
+        u64 v = in->n ? U64(in->a)[l] : U32(in->a)[l];
+        r[l] = 0;
+        for (int j = 0; j < 32; j++)
+          if (need_ >> j & 1) r[l] |= (u32)((in->n ? U64(in->a)[j] : U32(in->a)[j]) == v) << j;
+        if (need_ >> l & 1 && r[l] != need_) all = 0;
+      }
+      if (in->op == E_match_all) {
+        for (int l = 0; l < 32; l++) r[l] = all ? need_ : 0;
+        int32_t p = extra[in->x];
+        if (p >= 0) PRED(p) = (PRED(p) & ~m) | (all ? m : 0);
+      }
+      blend32(U32(in->d), r, m);
+      break;
+    }
+    case E_redux: { // kind as of atom; n: the type
+      MISSING_LANES(mask)
+      u64 v = 0;
+      int first = 1;
+      EACH(need_) {
+        u64 x = U32(in->a)[l];
+        if (in->n == T_F32 && !first) v = in->kind == AT_MIN ? min_f((u32)v, (u32)x) : max_f((u32)v, (u32)x);
+        else v = first ? x : (u32)atomic_value(in->kind, in->n, v, x, 0);
+        first = 0;
+      }
+      STORE(u32, d[l] = (u32)v)
+      break;
+    }
+    case E_activemask: {
+      STORE(u32, d[l] = m)
+      break;
+    }
+    case E_elect: {
+      MISSING_LANES(mask)
+      int leader = __builtin_ctz(need_);
+      if (in->d >= 0) STORE(u32, d[l] = (u32)leader)
+      PRED(in->a) = (PRED(in->a) & ~m) | (m & 1u << leader);
+      break;
+    }
+    case E_warp_sync: {
+      MISSING_LANES(mask)
+      break;
+    }
+    case E_bar: { // a: number, b: threads or -1; kind: sync, red.popc, red.and, red.or, arrive; c: predicate; n: it is negated
+      if (in->imm) { MISSING_LANES(w->live) }
+      u32 id = U32(in->a)[__builtin_ctz(m)] & 15, expected = in->b >= 0 ? U32(in->b)[__builtin_ctz(m)] : 0;
+      barrier *bar = &w->b->bars[id];
+      if (bar->arrived == 0) bar->all = 1, bar->any = 0, bar->popc = 0;
+      bar->expected = expected;
+      bar->arrived += expected && m == w->live ? 32u : (u32)__builtin_popcount(m);
+      if (in->kind >= 1 && in->kind <= 3) {
+        u32 p = (in->n ? ~PRED(in->c) : PRED(in->c)) & m;
+        bar->popc += (u32)__builtin_popcount(p);
+        if (p != m) bar->all = 0;
+        if (p) bar->any = 1;
+      }
+      if (in->kind == 4) {
+        if (bar->arrived >= expected) release(w->b, (int)id);
+        break;
+      }
+      if (m != mask) {
+        group *n = &w->g[w->ng++];
+        *n = *g;
+        n->mask = mask & ~m;
+        n->pc = pc + 1;
+        g->fr->refs++;
+        g->mask = m;
+      }
+      g->pc = pc;
+      g->state = WAIT_BARRIER;
+      g->bar = (u8)id;
+      if (bar->arrived >= (expected ? expected : w->b->live)) release(w->b, (int)id);
+      goto again;
+    }
+    case E_barrier_cluster: { // kind 0: arrive, 1: wait
+      task *t = w->b->t;
+      if (in->kind == 0) {
+        u32 all = 0;
+        for (int i = 0; i < t->nb; i++) all += t->b[i].live;
+        t->arrived += (u32)__builtin_popcount(m);
+        EACH(m) U32(extra[in->x])[l] = t->phase;
+        if (t->arrived >= all) t->arrived = 0, t->phase++;
+      } else {
+        int waits = 0;
+        EACH(m) waits |= U32(extra[in->x])[l] == t->phase;
+        if (waits) {
+          g->pc = pc;
+          if (w->ng > 1) turn(w, gi);
+          k->executed += (u64)(start_budget - budget);
+          return 1;
+        }
+      }
+      break;
+    }
+    case E_clock: {
+      u64 v = k->executed + (u64)(start_budget - budget);
+      if (in->kind) STORE(u64, d[l] = v)
+      else STORE(u32, d[l] = (u32)v)
+      break;
+    }
+    case E_vprintf:
+      g->pc = pc;
+      EACH(m) {
+        u8 *lane = w->local + (u64)l * LOCAL_BYTES + g->fr->local;
+        u64 format, args;
+        memcpy(&format, lane + extra[in->x], 8);
+        memcpy(&args, lane + extra[in->x + 1], 8);
+        print_formatted(k, w, g, (int)l, format, args);
+      }
+      break;
+    case E_assertfail: {
+      g->pc = pc;
+      u8 *lane = w->local + (u64)__builtin_ctz(m) * LOCAL_BYTES + g->fr->local;
+      u64 message, file;
+      u32 line;
+      memcpy(&message, lane + extra[in->x], 8);
+      memcpy(&file, lane + extra[in->x + 1], 8);
+      memcpy(&line, lane + extra[in->x + 2], 4);
+      fault(k, w, g, FAULT_ASSERT, __builtin_ctz(m), message, file, (int)line, 0);
+      FAULTED
+    }
+    default:
+      g->pc = pc;
+      fault(k, w, g, FAULT_MISSING, __builtin_ctz(m), in->op, 0, 0, 0);
+      FAULTED
+    }
+    pc++;
+  }
+}
+
+static void print_formatted(worker *k, warp *w, group *g, int lane, u64 format, u64 args) {
+  if (!find(k, format, 1)) {
+    fault(k, w, g, FAULT_BOUNDS, lane, format, 0, 1, 0);
+    return;
+  }
+  const char *s = (const char *)format;
+  char out[2048];
+  size_t n = 0;
+  u64 a = args;
+  for (; *s && n + 256 < sizeof out; s++) {
+    if (*s != '%') {
+      out[n++] = *s;
+      continue;
+    }
+    char spec[32];
+    size_t c = 0;
+    spec[c++] = *s++;
+    int longs = 0;
+    while (*s && c < sizeof spec - 2 && !strchr("diouxXcsfFeEgGaAp%", *s)) {
+      if (*s == 'l') longs++;
+      spec[c++] = *s++;
+    }
+    spec[c++] = *s;
+    spec[c] = 0;
+    if (*s == '%') {
+      out[n++] = '%';
+      continue;
+    }
+    int size = longs || strchr("fFeEgGaAps", *s) ? 8 : 4;
+    a = (a + (u64)size - 1) & ~(u64)(size - 1);
+    u8 *p = at(k, w, g, GENERIC, lane, a, size, 0);
+    if (p == NULL) return;
+    a += (u64)size;
+    u64 v = size == 8 ? *(u64 *)p : *(u32 *)p;
+    if (strchr("fFeEgGaA", *s)) n += (size_t)snprintf(out + n, 256, spec, bits_f64(v));
+    else if (*s == 's') n += (size_t)snprintf(out + n, 256, spec, find(k, v, 1) ? (const char *)v : "(null)");
+    else if (size == 8) n += (size_t)snprintf(out + n, 256, spec, v);
+    else n += (size_t)snprintf(out + n, 256, spec, (u32)v);
+  }
+  fwrite(out, 1, n, stdout);
+  fflush(stdout);
+}
+
+static void set_special(vg_launch *l, block *b, warp *w) {
+  u32 *s = (u32 *)w->spec;
+#define SPEC(which, expr) { u32 *to_ = s + 64 * (which); for (u32 i = 0; i < 32; i++) to_[i] = (u32)(expr); }
+  u32 nx = l->block[0], ny = l->block[1];
+  SPEC(SR_TID_X, (w->id * 32 + i) % nx)
+  SPEC(SR_TID_Y, (w->id * 32 + i) / nx % ny)
+  SPEC(SR_TID_Z, (w->id * 32 + i) / nx / ny)
+  SPEC(SR_LANEID, i)
+  SPEC(SR_WARPID, w->id)
+  SPEC(SR_NWARPID, b->nw)
+  SPEC(SR_LT, (1u << i) - 1)
+  SPEC(SR_LE, i == 31 ? ~0u : (2u << i) - 1)
+  SPEC(SR_GT, i == 31 ? 0 : ~0u << (i + 1))
+  SPEC(SR_GE, ~0u << i)
+  SPEC(SR_EQ, 1u << i)
+  SPEC(SR_SMID, b->linear % 148)
+  SPEC(SR_NSMID, 148)
+  SPEC(SR_GRIDID, 1)
+  SPEC(SR_CCTARANK, b->rank)
+  SPEC(SR_CNCTARANK, b->t->nb)
+  SPEC(SR_DYNAMIC_SMEM, l->shared_dynamic)
+  SPEC(SR_TOTAL_SMEM, l->shared_static + l->shared_dynamic)
+  SPEC(SR_ZERO, 0)
+  for (u32 d = 0; d < 3; d++) {
+    SPEC(SR_NTID_X + d, l->block[d])
+    SPEC(SR_CTAID_X + d, b->id[d])
+    SPEC(SR_NCTAID_X + d, l->grid[d])
+    SPEC(SR_CLUSTER_X + d, b->id[d] / l->cluster[d])
+    SPEC(SR_NCLUSTER_X + d, l->grid[d] / l->cluster[d])
+    SPEC(SR_CCTAID_X + d, b->id[d] % l->cluster[d])
+    SPEC(SR_CNCTAID_X + d, l->cluster[d])
+  }
+}
+
+static void end_task(task *t) {
+  for (int i = 0; i < t->nb; i++) {
+    block *b = &t->b[i];
+    for (int j = 0; j < b->nw; j++) {
+      warp *w = &b->w[j];
+      for (int q = 0; q < w->ng; q++) drop_frame(w->g[q].fr);
+      free(w->spec);
+      if (w->local) munmap(w->local, 32ull * LOCAL_BYTES);
+    }
+    free(b->w);
+    free(b->shared);
+    free(b->shadow);
+  }
+  free(t->b);
+  free(t);
+}
+
+static int uses_local(vg_launch *l) {
+  for (int i = 0; i < l->nfuncs; i++)
+    if (l->funcs[i] && (l->funcs[i]->local_size || l->funcs[i]->calls)) return 1;
+  return 0;
+}
+
+// start makes the blocks of cluster number n; reuse is a task that has ended, or NULL.
+static task *start(worker *k, u64 n, task *reuse) {
+  vg_launch *l = k->l;
+  vg_func *f = l->funcs[l->entry];
+  u32 per = l->cluster[0] * l->cluster[1] * l->cluster[2], threads = l->block[0] * l->block[1] * l->block[2];
+  int nw = (int)((threads + 31) / 32), local = uses_local(l);
+  u32 shared = l->shared_base + l->shared_static + l->shared_dynamic;
+  task *t = reuse ? reuse : calloc(1, sizeof *t);
+  if (t == NULL) abort();
+  if (!reuse) t->b = calloc(per, sizeof(block));
+  t->nb = (int)per;
+  t->done = 0;
+  t->arrived = t->phase = 0;
+  u64 cx = l->grid[0] / l->cluster[0], cy = l->grid[1] / l->cluster[1];
+  u64 c[3] = {n % cx, n / cx % cy, n / cx / cy};
+  for (u32 r = 0; r < per; r++) {
+    block *b = &t->b[r];
+    b->id[0] = (u32)c[0] * l->cluster[0] + r % l->cluster[0];
+    b->id[1] = (u32)c[1] * l->cluster[1] + r / l->cluster[0] % l->cluster[1];
+    b->id[2] = (u32)c[2] * l->cluster[2] + r / l->cluster[0] / l->cluster[1];
+    b->linear = b->id[0] + (u64)l->grid[0] * (b->id[1] + (u64)l->grid[1] * b->id[2]);
+    b->t = t;
+    b->rank = r;
+    b->nw = nw;
+    b->done = 0;
+    b->threads = b->live = threads;
+    b->cursor = 0;
+    memset(b->bars, 0, sizeof b->bars);
+    if (!reuse) {
+      b->shared_size = shared;
+      b->shared = aligned_alloc(1024, ((size_t)shared + 1023) / 1024 * 1024 + 1024);
+      b->shadow = malloc(shared + 64);
+      b->w = calloc((size_t)nw, sizeof(warp));
+      if (!b->shared || !b->shadow || !b->w) abort();
+    }
+    memset(b->shared, 0xff, shared);
+    memset(b->shadow, 0, shared);
+    for (int i = 0; i < nw; i++) {
+      warp *w = &b->w[i];
+      w->id = (u32)i;
+      w->b = b;
+      if (!reuse) {
+        w->spec = aligned_alloc(64, 256 * SR_COUNT);
+        memset(w->spec, 0, 256 * SR_COUNT);
+        if (local) {
+          w->local = mmap(NULL, 32ull * LOCAL_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+          if (w->local == MAP_FAILED) abort();
+        }
+      }
+      u32 left = threads - (u32)i * 32;
+      w->live = w->exists = left >= 32 ? ~0u : (1u << left) - 1;
+      w->ng = 1;
+      memset(&w->g[0], 0, sizeof w->g[0]);
+      w->g[0].fr = new_frame(k, w, f);
+      w->g[0].mask = w->live;
+      set_special(l, b, w);
+    }
+  }
+  return t;
+}
+
+// stuck tells why no thread of a task can go on.
+static void stuck(worker *k, task *t) {
+  warp *where = NULL;
+  group *which = NULL;
+  int waiting = 0, kind = FAULT_DEADLOCK;
+  for (int i = 0; i < t->nb; i++)
+    for (int j = 0; j < t->b[i].nw; j++) {
+      warp *w = &t->b[i].w[j];
+      for (int q = 0; q < w->ng; q++) {
+        waiting += __builtin_popcount(w->g[q].mask);
+        int lanes = w->g[q].state == WAIT_LANES;
+        if (which == NULL || (lanes && kind == FAULT_DEADLOCK)) where = w, which = &w->g[q];
+        if (lanes) kind = FAULT_DIVERGENT;
+      }
+    }
+  if (which == NULL) return;
+  fault(k, where, which, kind, __builtin_ctz(which->mask), which->need & where->live & ~which->mask, which->mask, 0, 0);
+  k->l->fault.waiting = waiting;
+  for (int i = 0; i < t->nb; i++)
+    for (int j = 0; j < t->b[i].nw; j++)
+      for (int q = 0; q < t->b[i].w[j].ng; q++) {
+        group *o = &t->b[i].w[j].g[q];
+        if (o != which && (o->pc != which->pc || o->fr->f != which->fr->f)) {
+          k->l->fault.other_func = o->fr->f->id;
+          k->l->fault.other_pc = o->pc;
+          return;
+        }
+      }
+}
+
+// advance runs a task for a while: 1 it has ended, 0 it goes on, -1 it faulted.
+static int advance(worker *k, task *t) {
+  u64 begin = k->executed;
+  while (!k->l->stop) {
+    int ran = 0, ended = 0;
+    for (int i = 0; i < t->nb; i++) {
+      block *b = &t->b[i];
+      for (int j = 0; j < b->nw; j++) {
+        if (b->w[j].live == 0) continue;
+        k->yield = 0;
+        ran |= run(k, &b->w[j], SLICE);
+        if (k->l->stop) return -1;
+        if (b->w[j].live == 0) ran = 1;
+      }
+      ended += b->done == b->nw;
+    }
+    if (ended == t->nb) return 1;
+    if (!ran) {
+      // a barrier may have been passed by the last warp that ran
+      int runnable = 0;
+      for (int i = 0; i < t->nb; i++)
+        for (int j = 0; j < t->b[i].nw; j++)
+          for (int q = 0; q < t->b[i].w[j].ng; q++) runnable |= t->b[i].w[j].g[q].state == RUN;
+      if (!runnable) {
+        stuck(k, t);
+        return -1;
+      }
+    }
+    if (k->executed - begin > BLOCK_SLICE) return 0;
+  }
+  return -1;
+}
+
+void VG_WORK(vg_launch *l) {
+  worker k = {.l = l};
+  task **active = calloc(MAX_BLOCKS, sizeof *active), *spare = NULL;
+  if (active == NULL) abort();
+  int n = 0, most = l->resident < 1 ? 1 : l->resident > MAX_BLOCKS ? MAX_BLOCKS : l->resident, turn_ = 0;
+  u64 total = (u64)(l->grid[0] / l->cluster[0]) * (l->grid[1] / l->cluster[1]) * (l->grid[2] / l->cluster[2]);
+  for (;;) {
+    if (l->stop) break;
+    int fresh = 0;
+    if (n < most) {
+      u64 next = __atomic_fetch_add(&l->next, 1, __ATOMIC_SEQ_CST);
+      if (next < total) {
+        active[n++] = start(&k, next, spare);
+        spare = NULL;
+        fresh = 1;
+      }
+    }
+    if (n == 0) break;
+    // the newest first; once all that may be there are, each in turn
+    int i = fresh ? n - 1 : turn_++ % n;
+    int r = advance(&k, active[i]);
+    if (r == 1) {
+      if (spare) end_task(spare);
+      spare = active[i];
+      active[i] = active[--n];
+    }
+  }
+  for (int i = 0; i < n; i++) end_task(active[i]);
+  if (spare) end_task(spare);
+  free(active);
+  (void)ld_slow;
+  __atomic_fetch_add(&l->executed, k.executed, __ATOMIC_SEQ_CST);
+}

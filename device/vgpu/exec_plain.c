@@ -1,0 +1,4 @@
+//go:build linux && cgo
+
+#define VG_WORK vg_work_plain
+#include "exec_body.h"

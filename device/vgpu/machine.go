@@ -1,0 +1,577 @@
+//go:build linux && cgo
+
+// Package vgpu is a GPU that is a program: it executes PTX on the CPU. A Machine holds memory and modules and runs kernels;
+// it times nothing.
+package vgpu
+
+/*
+#cgo CFLAGS: -O2 -fno-strict-aliasing -Wno-unused-function -Wno-unknown-pragmas
+#cgo LDFLAGS: -lm
+#include <stdlib.h>
+#include <string.h>
+#include "exec.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"fisub/device/vgpu/ptx"
+)
+
+// ops are the executor's instructions by name.
+var ops = func() map[string]uint16 {
+	m := map[string]uint16{}
+	for i := range int(C.vg_op_count()) {
+		m[C.GoString(C.vg_op_name(C.int(i)))] = uint16(i)
+	}
+	return m
+}()
+
+// A Machine is one virtual GPU. Its methods may be called from any goroutine; launches run one after another.
+type Machine struct {
+	mu      sync.Mutex
+	ranges  []allocation // sorted by base
+	nextID  int32
+	Workers int  // threads that run blocks; 0: one for each processor
+	Strict  bool // a read of shared or local memory that nothing was written to is a fault
+
+	launch   sync.Mutex
+	running  *C.vg_launch
+	stopped  bool
+	Executed uint64            // instructions of warps so far
+	Counts   map[string]uint64 // of each instruction, where not nil
+}
+
+// An allocation is memory that kernels may use.
+type allocation struct {
+	base, size uint64
+	id         int32
+	readonly   bool
+	name       string
+	c          unsafe.Pointer // to free
+}
+
+// Map lets kernels use size bytes at base, which messages call name. The caller keeps the memory.
+func (m *Machine) Map(base uintptr, size int, name string, readonly bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.insert(allocation{base: uint64(base), size: uint64(size), readonly: readonly, name: name})
+}
+
+func (m *Machine) insert(a allocation) {
+	m.nextID++
+	a.id = m.nextID
+	i, _ := slices.BinarySearchFunc(m.ranges, a.base, func(r allocation, b uint64) int {
+		if r.base < b {
+			return -1
+		} else if r.base > b {
+			return 1
+		}
+		return 0
+	})
+	m.ranges = slices.Insert(m.ranges, i, a)
+}
+
+// Unmap takes back what begins at base; it tells whether anything does.
+func (m *Machine) Unmap(base uintptr) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.IndexFunc(m.ranges, func(a allocation) bool { return a.base == uint64(base) })
+	if i < 0 {
+		return false
+	}
+	if m.ranges[i].c != nil {
+		C.free(m.ranges[i].c)
+	}
+	m.ranges = slices.Delete(m.ranges, i, i+1)
+	return true
+}
+
+// Alloc returns the address of size bytes that kernels may use.
+func (m *Machine) Alloc(size int, name string) uintptr {
+	p := C.aligned_alloc(256, C.size_t((max(size, 1)+511)/256*256))
+	if p == nil {
+		return 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.insert(allocation{base: uint64(uintptr(p)), size: uint64(size), name: name, c: p})
+	return uintptr(p)
+}
+
+// Find tells the allocation that addr is in.
+func (m *Machine) Find(addr uintptr) (base uintptr, size int, name string, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range m.ranges {
+		if uint64(addr) >= a.base && uint64(addr) < a.base+max(a.size, 1) {
+			return uintptr(a.base), int(a.size), a.name, true
+		}
+	}
+	return 0, 0, "", false
+}
+
+// A Module is PTX that a Machine has loaded.
+type Module struct {
+	m       *Machine
+	ptx     *ptx.Module
+	vars    map[string]uint64
+	sizes   map[string]int
+	args    map[*ptx.Func]uint64 // where a kernel's parameters lie
+	kernels map[string]*Kernel
+}
+
+// paramsSize is the most that a kernel's parameters take.
+const paramsSize = 32768
+
+// Load parses PTX and lays out its variables.
+func (m *Machine) Load(text string) (*Module, error) {
+	parsed, err := ptx.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	mod := &Module{m: m, ptx: parsed, vars: map[string]uint64{}, sizes: map[string]int{}, args: map[*ptx.Func]uint64{},
+		kernels: map[string]*Kernel{}}
+	for _, v := range parsed.Vars {
+		if v.Space == "shared" || v.Extern {
+			continue
+		}
+		p := m.Alloc(v.Size, v.Name)
+		if p == 0 {
+			return nil, errors.New("vgpu: out of memory")
+		}
+		data := unsafe.Slice((*byte)(at(p)), v.Size)
+		clear(data)
+		copy(data, v.Init)
+		mod.vars[v.Name], mod.sizes[v.Name] = uint64(p), v.Size
+		if v.Space == "const" {
+			m.mu.Lock()
+			for i := range m.ranges {
+				if m.ranges[i].base == uint64(p) {
+					m.ranges[i].readonly = true
+				}
+			}
+			m.mu.Unlock()
+		}
+	}
+	for _, v := range parsed.Vars {
+		for _, r := range v.Refs {
+			a, ok := mod.vars[r.Name]
+			if i := slices.IndexFunc(parsed.Funcs, func(f *ptx.Func) bool { return f.Name == r.Name }); !ok && i >= 0 {
+				a, ok = codeWindow+uint64(i)<<4, true
+			}
+			if !ok {
+				return nil, fmt.Errorf("PTX line %d: unknown variable %s", v.Line, r.Name)
+			}
+			a += uint64(r.Add)
+			for i := range r.Size {
+				*(*byte)(at(uintptr(mod.vars[v.Name]) + uintptr(r.Offset+i))) = byte(a >> (8 * i))
+			}
+		}
+	}
+	return mod, nil
+}
+
+// at is the memory at an address that is not Go's.
+func at(p uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
+
+func (mod *Module) address(name string) (uint64, bool) { a, ok := mod.vars[name]; return a, ok }
+
+func (mod *Module) params(f *ptx.Func) uint64 {
+	a, ok := mod.args[f]
+	if !ok {
+		a = uint64(mod.m.Alloc(paramsSize, "the parameters of "+Demangled(f.Name)))
+		mod.args[f] = a
+	}
+	return a
+}
+
+// Symbol is the address and the size of a variable, 0 where there is none.
+func (mod *Module) Symbol(name string) (uintptr, int) { return uintptr(mod.vars[name]), mod.sizes[name] }
+
+// Names are the kernels of the module.
+func (mod *Module) Names() (names []string) {
+	for _, f := range mod.ptx.Funcs {
+		if f.Entry && f.HasBody {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
+// A Kernel is ready to be launched.
+type Kernel struct {
+	mod   *Module
+	src   *ptx.Func
+	prog  *program
+	funcs **C.vg_func // C memory, as all below it
+	n     int
+	size  int // of the parameters
+}
+
+// Kernel decodes the kernel of that name.
+func (mod *Module) Kernel(name string) (*Kernel, error) {
+	if k, ok := mod.kernels[name]; ok {
+		return k, nil
+	}
+	i := slices.IndexFunc(mod.ptx.Funcs, func(f *ptx.Func) bool { return f.Name == name && f.Entry && f.HasBody })
+	if i < 0 {
+		return nil, fmt.Errorf("no kernel %s", name)
+	}
+	src := mod.ptx.Funcs[i]
+	mod.params(src)
+	prog, err := decodeKernel(mod.ptx, mod, src)
+	if err != nil {
+		return nil, err
+	}
+	k := &Kernel{mod: mod, src: src, prog: prog, n: len(mod.ptx.Funcs)}
+	for _, p := range src.Params {
+		k.size = aligned(k.size, p) + p.Size
+	}
+	k.funcs = (**C.vg_func)(C.calloc(C.size_t(k.n), 8))
+	table := unsafe.Slice(k.funcs, k.n)
+	for _, i := range slices.Sorted(maps.Keys(prog.funcs)) {
+		f := prog.funcs[i]
+		c := (*C.vg_func)(C.calloc(1, C.sizeof_vg_func))
+		c.code = (*C.vg_inst)(copied(unsafe.Pointer(unsafe.SliceData(f.code)), len(f.code)*int(unsafe.Sizeof(inst{}))))
+		c.ncode = C.int32_t(len(f.code))
+		c.extra = (*C.int32_t)(copied(unsafe.Pointer(unsafe.SliceData(f.extra)), len(f.extra)*4))
+		c.pool = (*C.uint8_t)(copied(unsafe.Pointer(unsafe.SliceData(f.pool)), len(f.pool)))
+		c.frame_size, c.local_size, c.id = C.int32_t(f.frameSize), C.int32_t(f.localSize), C.int32_t(i)
+		if f.calls {
+			c.calls = 1
+		}
+		table[i] = c
+	}
+	mod.kernels[name] = k
+	return k, nil
+}
+
+func copied(p unsafe.Pointer, n int) unsafe.Pointer {
+	to := C.aligned_alloc(64, C.size_t((n+127)/64*64))
+	if n > 0 {
+		C.memcpy(to, p, C.size_t(n))
+	}
+	return to
+}
+
+// Lacks are the instructions of the kernel that the virtual GPU has not.
+func (k *Kernel) Lacks() []string { return k.prog.lacks }
+
+// StaticShared is the kernel's shared memory in bytes, without the dynamic part; ParamOffsets are where its parameters begin.
+func (k *Kernel) StaticShared() int { return k.prog.staticShared }
+
+// LocalBytes is what a thread takes of local memory.
+func (k *Kernel) LocalBytes() (n int) {
+	for _, f := range k.prog.funcs {
+		n += f.localSize
+	}
+	return n
+}
+
+// MaxThreads is the bound of the launch bounds, 1024 without.
+func (k *Kernel) MaxThreads() int {
+	if k.src.MaxThreads > 0 {
+		return k.src.MaxThreads
+	}
+	return 1024
+}
+
+// Cluster is the cluster that the kernel is compiled for, zero without.
+func (k *Kernel) Cluster() [3]int { return k.src.ClusterDim }
+
+// Params are offset and size of each parameter.
+func (k *Kernel) Params() (all [][2]int) {
+	at := 0
+	for _, p := range k.src.Params {
+		at = aligned(at, p)
+		all = append(all, [2]int{at, p.Size})
+		at += p.Size
+	}
+	return all
+}
+
+// A Launch says what to run.
+type Launch struct {
+	Grid, Block, Cluster [3]int
+	Shared               int // dynamic, in bytes
+	Params               []byte
+}
+
+// A Fault is what a kernel did wrong, or, where Missing is set, what the virtual GPU lacks.
+type Fault struct {
+	Text    string
+	Missing bool
+	Stopped bool
+}
+
+func (f *Fault) Error() string { return f.Text }
+
+// Run runs a kernel to its end. What it did wrong is a *Fault.
+func (m *Machine) Run(k *Kernel, l Launch) error {
+	m.launch.Lock()
+	defer m.launch.Unlock()
+	c := (*C.vg_launch)(C.calloc(1, C.sizeof_vg_launch))
+	defer C.free(unsafe.Pointer(c))
+	c.funcs, c.nfuncs, c.entry = k.funcs, C.int32_t(k.n), C.int32_t(k.prog.entry)
+	for i := range 3 {
+		c.grid[i], c.block[i] = C.uint32_t(l.Grid[i]), C.uint32_t(l.Block[i])
+		c.cluster[i] = C.uint32_t(max(1, l.Cluster[i]))
+	}
+	c.shared_static, c.shared_dynamic, c.shared_base = C.uint32_t(k.prog.staticShared), C.uint32_t(l.Shared), sharedBase
+	params := k.mod.args[k.src]
+	copy(unsafe.Slice((*byte)(at(uintptr(params))), paramsSize), l.Params)
+	c.params, c.params_size = (*C.uint8_t)(at(uintptr(params))), C.uint32_t(k.size)
+	m.mu.Lock()
+	if m.stopped {
+		m.mu.Unlock()
+		return &Fault{Text: "stopped", Stopped: true}
+	}
+	ranges := (*C.vg_range)(C.calloc(C.size_t(len(m.ranges)+1), C.sizeof_vg_range))
+	defer C.free(unsafe.Pointer(ranges))
+	for i, a := range m.ranges {
+		r := C.vg_range{base: C.uint64_t(a.base), size: C.uint64_t(a.size), id: C.int32_t(a.id)}
+		if a.readonly {
+			r.readonly = 1
+		}
+		unsafe.Slice(ranges, len(m.ranges))[i] = r
+	}
+	c.ranges, c.nranges = ranges, C.int32_t(len(m.ranges))
+	m.running = c
+	m.mu.Unlock()
+	threads := l.Block[0] * l.Block[1] * l.Block[2]
+	perProcessor := max(1, min(2048/max(threads, 1), (227<<10)/(1024+k.prog.staticShared+l.Shared+1), 32))
+	workers := m.Workers
+	if workers == 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	if k.prog.atomics {
+		workers = 1
+	}
+	c.resident = C.int32_t(148 * perProcessor / workers)
+	if m.Strict {
+		c.strict = 1
+	}
+	if m.Counts != nil {
+		c.counts = (*C.uint64_t)(C.calloc(C.size_t(C.vg_op_count()), 8))
+		defer C.free(unsafe.Pointer(c.counts))
+	}
+	var group sync.WaitGroup
+	for range workers {
+		group.Go(func() { C.vg_work(c) })
+	}
+	group.Wait()
+	m.mu.Lock()
+	m.running = nil
+	m.mu.Unlock()
+	m.Executed += uint64(c.executed)
+	if m.Counts != nil {
+		counts := unsafe.Slice(c.counts, int(C.vg_op_count()))
+		for name, i := range ops {
+			if counts[i] > 0 {
+				m.Counts[name] += uint64(counts[i])
+			}
+		}
+	}
+	if c.faulted != 0 {
+		return m.describe(k, &c.fault)
+	}
+	if c.stop != 0 {
+		return &Fault{Text: "kernel " + Demangled(k.src.Name) + " was stopped", Stopped: true}
+	}
+	return nil
+}
+
+// Stop ends the launch that is running, and every later one at once.
+func (m *Machine) Stop() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stopped = true
+	if m.running != nil {
+		m.running.stop = 1
+	}
+}
+
+// place is file:line:column of an instruction, of the submission's own code where that is known.
+func (k *Kernel) place(fn, pc int) (string, *ptx.Inst) {
+	f := k.prog.funcs[fn]
+	if f == nil || pc < 0 || pc >= len(f.code) || int(f.code[pc].line) >= len(f.src.Body) {
+		return "", nil
+	}
+	in := &f.src.Body[f.code[pc].line]
+	loc := &in.Loc
+	for l := loc; l != nil; l = l.Via {
+		if name := k.mod.ptx.Files[l.File]; name != "" && !filepath.IsAbs(name) {
+			loc = l
+			break
+		}
+	}
+	if loc.Line == 0 {
+		return "", in
+	}
+	return fmt.Sprintf("%s:%d:%d: ", k.mod.ptx.Files[loc.File], loc.Line, loc.Col), in
+}
+
+// Kinds of faults, as in exec.h.
+const (
+	faultNone = iota
+	faultBounds
+	faultMisaligned
+	faultShared
+	faultLocal
+	faultTrap
+	faultAssert
+	faultDivergent
+	faultDeadlock
+	faultStack
+	faultMissing
+	faultCall
+	faultUninitialised
+	faultStopped
+	faultReadonly
+	faultMbarrier
+)
+
+func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
+	place, in := k.place(int(f._func), int(f.pc))
+	who := fmt.Sprintf("kernel %s, block (%d,%d,%d), thread (%d,%d,%d): ", Demangled(k.src.Name), f.block[0], f.block[1], f.block[2],
+		f.thread[0], f.thread[1], f.thread[2])
+	verb := "read"
+	if f.write != 0 {
+		verb = "write"
+	}
+	what := ""
+	switch f.kind {
+	case faultBounds:
+		what = fmt.Sprintf("invalid %s of %d bytes at %#x, %s", verb, f.size, uint64(f.address), m.near(uint64(f.address)))
+	case faultReadonly:
+		what = fmt.Sprintf("invalid write of %d bytes to constant memory, %s", f.size, m.near(uint64(f.address)))
+	case faultMisaligned:
+		what = fmt.Sprintf("misaligned %s: address %#x is no multiple of %d", verb, uint64(f.address), f.size)
+	case faultShared:
+		a := uint64(f.address)
+		switch {
+		case f.limit == 0:
+			what = fmt.Sprintf("invalid shared-memory address %#x", a)
+		case a < sharedBase:
+			what = fmt.Sprintf("invalid %s of %d bytes of shared memory, %d bytes in front of it", verb, f.size, sharedBase-a)
+		default:
+			what = fmt.Sprintf("invalid %s of %d bytes of shared memory at %d, which has %d bytes", verb, f.size, a-sharedBase,
+				uint64(f.limit)-sharedBase)
+		}
+	case faultLocal:
+		what = fmt.Sprintf("invalid %s of %d bytes of local memory", verb, f.size)
+	case faultTrap:
+		what = "trap"
+	case faultAssert:
+		what = fmt.Sprintf("assertion `%s` failed", m.text(uint64(f.address)))
+		if place == "" {
+			place = fmt.Sprintf("%s:%d: ", m.text(uint64(f.limit)), f.size)
+		}
+	case faultDivergent:
+		what = fmt.Sprintf("%s waits for lanes that never come (mask %#x waits for %#x)", opName(in), uint64(f.limit), uint64(f.address))
+		if other, _ := k.place(int(f.other_func), int(f.other_pc)); other != "" && f.other_pc != 0 {
+			what += "; others are at " + strings.TrimSuffix(other, ": ")
+		}
+	case faultDeadlock:
+		what = fmt.Sprintf("deadlock: %d threads wait at %s", f.waiting, opName(in))
+		if other, _ := k.place(int(f.other_func), int(f.other_pc)); other != "" && f.other_pc != 0 {
+			what += "; others wait at " + strings.TrimSuffix(other, ": ")
+		}
+	case faultStack:
+		what = "the stack overflows"
+	case faultCall:
+		what = fmt.Sprintf("call of %#x, which is no function", uint64(f.address))
+	case faultUninitialised:
+		what = "read of shared memory that nothing was written to"
+	case faultMbarrier:
+		what = fmt.Sprintf("%d arrivals at an mbarrier that expects %d more", f.size, uint64(f.limit))
+	case faultMissing:
+		return &Fault{Text: fmt.Sprintf("the virtual GPU lacks %s (%s)", opName(in), strings.TrimSuffix(place, ": ")), Missing: true}
+	}
+	return &Fault{Text: place + who + what}
+}
+
+func opName(in *ptx.Inst) string {
+	if in == nil {
+		return "an instruction"
+	}
+	return in.Op
+}
+
+// near says where an address is, by what lies next to it.
+func (m *Machine) near(a uint64) string {
+	if a < 4096 {
+		return "a null pointer"
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	best, text := uint64(1)<<40, ""
+	for _, r := range m.ranges {
+		if r.name == "" {
+			continue
+		}
+		switch {
+		case a >= r.base+r.size && a-r.base-r.size < best:
+			best = a - r.base - r.size
+			text = fmt.Sprintf("%d bytes past the end of %s", best, r.name)
+		case a < r.base && r.base-a < best:
+			best = r.base - a
+			text = fmt.Sprintf("%d bytes in front of %s", best, r.name)
+		case a >= r.base && a < r.base+r.size:
+			return fmt.Sprintf("which passes the end of %s", r.name)
+		}
+	}
+	if text == "" {
+		return "outside of the device's memory"
+	}
+	return text
+}
+
+func (m *Machine) text(a uint64) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.ranges {
+		if a >= r.base && a < r.base+r.size {
+			data := unsafe.Slice((*byte)(at(uintptr(a))), int(r.base+r.size-a))
+			if i := slices.Index(data, 0); i >= 0 {
+				data = data[:i]
+			}
+			return string(data)
+		}
+	}
+	return "?"
+}
+
+// Demangled is the name of a kernel in the source, without its namespaces' arguments.
+func Demangled(name string) string {
+	rest, ok := strings.CutPrefix(name, "_Z")
+	if !ok {
+		return name
+	}
+	rest = strings.TrimPrefix(rest, "N")
+	last := ""
+	for len(rest) > 0 && rest[0] >= '0' && rest[0] <= '9' {
+		n := 0
+		for len(rest) > 0 && rest[0] >= '0' && rest[0] <= '9' {
+			n, rest = n*10+int(rest[0]-'0'), rest[1:]
+		}
+		if n == 0 || n > len(rest) {
+			break
+		}
+		last, rest = rest[:n], rest[n:]
+	}
+	if last == "" {
+		return name
+	}
+	return last
+}

@@ -1,0 +1,461 @@
+// Package ptx reads PTX, the text that CUDA's compilers make of kernels: variables, functions, instructions, and the lines
+// of the source that they came from. It knows the syntax and no instruction; package vgpu executes what is read.
+package ptx
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A Module is one PTX text.
+type Module struct {
+	Version, Target string // "9.0", "sm_100"
+	Files           map[int]string
+	Vars            []*Var // of module scope
+	Funcs           []*Func
+}
+
+// A Var is a variable in memory. Size is in bytes; that of an extern array of no length is 0.
+type Var struct {
+	Name   string
+	Space  string // "global", "const", "shared", "local", "param"
+	Type   string // of an element: "b8", "f32"
+	Align  int
+	Size   int
+	Extern bool
+	Init   []byte // nil: zeros; may be shorter than Size
+	Refs   []Ref  // addresses in Init
+	Line   int    // of the PTX
+}
+
+// A Ref is the address of another variable or function, in an initialiser.
+type Ref struct {
+	Offset, Size int
+	Name         string
+	Add          int64
+	Generic      bool
+}
+
+// A Func is a kernel or a function. A declaration has no Body.
+type Func struct {
+	Name            string
+	Entry           bool
+	Params, Returns []*Var
+	Vars            []*Var // declared in the body: shared, local, param; names are unique in the function
+	Regs            []Reg
+	Body            []Inst
+	Labels          map[string]int      // name -> index in Body
+	Tables          map[string][]string // .branchtargets
+	Protos          map[string]*Func    // .callprototype
+	HasBody         bool
+	MaxThreads      int // of .maxntid; 0 where there is none
+	RequiredThreads [3]int
+	ClusterDim      [3]int
+	Line            int
+}
+
+// A Reg is a register. Type is "pred", "b16", "b32", "b64", "b128", as declared, "f32" and so on included.
+type Reg struct {
+	Name string
+	Type string
+}
+
+// An Inst is one instruction. Op is its whole name with modifiers.
+type Inst struct {
+	Op      string
+	Guard   int // index in Regs of the predicate, -1 where there is none
+	Negated bool
+	Args    []Operand
+	Line    int // of the PTX
+	Loc     Loc
+}
+
+// Loc is a place in the source; Via, where it is not nil, is the call that was inlined.
+type Loc struct {
+	File, Line, Col int
+	Via             *Loc
+}
+
+// A Kind tells what an operand is.
+type Kind uint8
+
+const (
+	None Kind = iota // _
+	Register
+	Integer // Int
+	Float   // Int holds the bits of a float64, or of a float32 where Single
+	Symbol  // Name: a variable, function, label or special register; Int is added to it
+	Memory  // Elems[0] is the base (Register, Symbol or Integer), Int the offset; Elems[1:] coordinates of a tensor
+	Vector  // Elems
+	List    // Elems: of a call
+)
+
+// An Operand is one operand.
+type Operand struct {
+	Kind    Kind
+	Reg     int // index in Regs
+	Int     int64
+	Single  bool
+	Negated bool // !p
+	Name    string
+	Elems   []Operand
+	Pair    *Operand // d|p
+}
+
+// Parse reads PTX. The error names the line.
+func Parse(text string) (m *Module, err error) {
+	p := &parser{text: text, line: 1, m: &Module{Files: map[int]string{}}}
+	defer func() {
+		switch e := recover().(type) {
+		case nil:
+		case syntaxError:
+			m, err = nil, fmt.Errorf("PTX line %d: %s", p.line, string(e))
+		default:
+			panic(e)
+		}
+	}()
+	p.next()
+	p.module()
+	return p.m, nil
+}
+
+type syntaxError string
+
+type parser struct {
+	text string
+	at   int
+	line int
+	tok  string // "" at the end
+	m    *Module
+
+	f      *Func
+	scopes []scope
+	unique int
+	loc    Loc
+}
+
+// scope is what one pair of braces declares.
+type scope struct {
+	regs   map[string]int    // exact names
+	groups map[string][2]int // prefix -> first register, count
+	names  map[string]string // variables and labels -> their unique names
+}
+
+func (p *parser) fail(format string, args ...any) { panic(syntaxError(fmt.Sprintf(format, args...))) }
+
+func letter(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c == '%'
+}
+
+// next reads a token: a name with its dots, a number, a string with its quotes, or one character.
+func (p *parser) next() {
+	t := p.text
+	for p.at < len(t) {
+		switch c := t[p.at]; {
+		case c == '\n':
+			p.line++
+			p.at++
+		case c == ' ' || c == '\t' || c == '\r' || c == 0:
+			p.at++
+		case c == '/' && p.at+1 < len(t) && t[p.at+1] == '/':
+			end := strings.IndexByte(t[p.at:], '\n')
+			if end < 0 {
+				end = len(t) - p.at
+			}
+			p.at += end
+		case c == '/' && p.at+1 < len(t) && t[p.at+1] == '*':
+			end := strings.Index(t[p.at+2:], "*/")
+			if end < 0 {
+				p.fail("a comment without an end")
+			}
+			p.line += strings.Count(t[p.at:p.at+2+end], "\n")
+			p.at += end + 4
+		default:
+			goto token
+		}
+	}
+	p.tok = ""
+	return
+token:
+	start := p.at
+	switch c := t[start]; {
+	case c == '"':
+		end := strings.IndexByte(t[start+1:], '"')
+		if end < 0 {
+			p.fail("a string without an end")
+		}
+		p.at = start + end + 2
+	case letter(c) || c == '.':
+		i := start + 1
+		for i < len(t) {
+			if letter(t[i]) || t[i] == '.' {
+				i++
+			} else if t[i] == ':' && i+2 < len(t) && t[i+1] == ':' && letter(t[i+2]) {
+				i += 2
+			} else {
+				break
+			}
+		}
+		p.at = i
+	default:
+		p.at++
+	}
+	p.tok = t[start:p.at]
+}
+
+func (p *parser) is(tok string) bool { return p.tok == tok }
+
+func (p *parser) accept(tok string) bool {
+	if p.tok == tok {
+		p.next()
+		return true
+	}
+	return false
+}
+
+func (p *parser) expect(tok string) {
+	if !p.accept(tok) {
+		p.fail("%q in place of %q", p.tok, tok)
+	}
+}
+
+func (p *parser) take() string {
+	t := p.tok
+	if t == "" {
+		p.fail("the text ends in the middle")
+	}
+	p.next()
+	return t
+}
+
+func (p *parser) number() int64 {
+	negative := p.accept("-")
+	o, ok := number(p.take())
+	if !ok || o.Kind != Integer {
+		p.fail("a number is missing")
+	}
+	if negative {
+		return -o.Int
+	}
+	return o.Int
+}
+
+// skipLine passes over a directive that ends with its line.
+func (p *parser) skipLine() {
+	line := p.line
+	for p.tok != "" && p.line == line {
+		p.next()
+	}
+}
+
+func (p *parser) module() {
+	for p.tok != "" {
+		switch t := p.take(); t {
+		case ".version":
+			p.m.Version = p.take()
+		case ".target":
+			p.m.Target = p.take()
+			for p.accept(",") {
+				p.take()
+			}
+		case ".address_size":
+			if p.number() != 64 {
+				p.fail("addresses are not of 64 bits")
+			}
+		case ".file":
+			p.file()
+		case ".loc":
+			p.location()
+		case ".section", ".pragma", ".alias":
+			p.skipSection(t)
+		case ".visible", ".extern", ".weak", ".common":
+			p.declaration(t == ".extern")
+		case ".entry", ".func", ".global", ".const", ".shared", ".local":
+			p.declared(t, false)
+		case ";", "@@DWARF":
+		default:
+			p.fail("unknown directive %q", t)
+		}
+	}
+}
+
+func (p *parser) declaration(extern bool) {
+	t := p.take()
+	for t == ".visible" || t == ".extern" || t == ".weak" || t == ".common" {
+		t = p.take()
+	}
+	p.declared(t, extern)
+}
+
+func (p *parser) declared(t string, extern bool) {
+	switch t {
+	case ".entry", ".func":
+		p.function(t == ".entry")
+	case ".global", ".const", ".shared", ".local":
+		for _, v := range p.variable(t[1:], extern) {
+			p.m.Vars = append(p.m.Vars, v)
+		}
+		p.accept(";")
+	default:
+		p.fail("unknown declaration %q", t)
+	}
+}
+
+func (p *parser) skipSection(t string) {
+	if t == ".section" {
+		for !p.is("{") {
+			p.take()
+		}
+		p.next()
+		for depth := 1; depth > 0; {
+			switch p.take() {
+			case "{":
+				depth++
+			case "}":
+				depth--
+			}
+		}
+		return
+	}
+	for !p.accept(";") {
+		p.take()
+	}
+}
+
+func (p *parser) file() {
+	n := int(p.number())
+	name := p.take()
+	p.m.Files[n] = strings.Trim(name, `"`)
+	for p.accept(",") {
+		p.take()
+	}
+}
+
+// location reads .loc: file line column, and where the code was inlined.
+func (p *parser) location() {
+	l := Loc{File: int(p.number()), Line: int(p.number()), Col: int(p.number())}
+	for p.accept(",") {
+		switch t := p.take(); t {
+		case "function_name":
+			p.take()
+			if p.accept("+") {
+				p.take()
+			}
+		case "inlined_at":
+			via := Loc{File: int(p.number()), Line: int(p.number()), Col: int(p.number())}
+			l.Via = &via
+		default:
+			p.fail("unknown part %q of .loc", t)
+		}
+	}
+	if l.Via != nil { // the call may have been inlined itself
+		for at := &p.loc; at != nil; at = at.Via {
+			if at.File == l.Via.File && at.Line == l.Via.Line && at.Col == l.Via.Col {
+				l.Via = &Loc{at.File, at.Line, at.Col, at.Via}
+				break
+			}
+		}
+	}
+	p.loc = l
+}
+
+var typeSizes = map[string]int{
+	"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4,
+	"f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16, "texref": 8, "samplerref": 8, "surfref": 8,
+}
+
+// Size is the size of a type in bytes, 0 for an unknown one.
+func Size(typ string) int { return typeSizes[typ] }
+
+// variable reads the rest of a declaration behind its space, which may declare several.
+func (p *parser) variable(space string, extern bool) []*Var {
+	v := Var{Space: space, Extern: extern, Line: p.line}
+	lanes := 1
+	for strings.HasPrefix(p.tok, ".") {
+		switch t := p.take(); t {
+		case ".align":
+			v.Align = int(p.number())
+		case ".v2":
+			lanes = 2
+		case ".v4":
+			lanes = 4
+		case ".attribute":
+			p.expect("(")
+			for !p.accept(")") {
+				p.take()
+			}
+		case ".ptr", ".global", ".const", ".shared", ".local", ".managed", ".unified":
+		default:
+			if typeSizes[t[1:]] == 0 {
+				p.fail("unknown type %q", t)
+			}
+			v.Type = t[1:]
+		}
+	}
+	if v.Type == "" {
+		p.fail("a declaration without a type")
+	}
+	elem := typeSizes[v.Type]
+	var all []*Var
+	for {
+		w := v
+		w.Name = p.take()
+		w.Size = elem * lanes
+		if w.Align == 0 {
+			w.Align = w.Size
+		}
+		if p.accept("<") { // %r<5> of .param is not written by any compiler
+			p.fail("a numbered variable")
+		}
+		for p.accept("[") {
+			if p.accept("]") {
+				w.Size = 0
+				continue
+			}
+			w.Size *= int(p.number())
+			p.expect("]")
+		}
+		if p.accept("=") {
+			p.initialiser(&w, elem)
+			if w.Size == 0 {
+				w.Size = len(w.Init)
+			}
+		}
+		all = append(all, &w)
+		if space == "param" || !p.accept(",") {
+			return all
+		}
+	}
+}
+
+func (p *parser) initialiser(v *Var, elem int) {
+	if p.accept("{") {
+		for !p.accept("}") {
+			p.initialiser(v, elem)
+			p.accept(",")
+		}
+		return
+	}
+	negative := p.accept("-")
+	t := p.take()
+	if o, ok := number(t); ok {
+		bits := uint64(o.Int)
+		if negative {
+			bits = -bits
+		}
+		for i := range elem {
+			v.Init = append(v.Init, byte(bits>>(8*i)))
+		}
+		return
+	}
+	r := Ref{Offset: len(v.Init), Size: elem, Name: t}
+	if t == "generic" && p.accept("(") {
+		r.Name, r.Generic = p.take(), true
+		p.expect(")")
+	}
+	if p.accept("+") {
+		r.Add = p.number()
+	}
+	v.Refs = append(v.Refs, r)
+	v.Init = append(v.Init, make([]byte, elem)...)
+}

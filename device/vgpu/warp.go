@@ -1,0 +1,320 @@
+//go:build linux && cgo
+
+package vgpu
+
+import (
+	"slices"
+	"strings"
+
+	"fisub/device/vgpu/ptx"
+)
+
+func (d *decoder) barrier() {
+	if d.has("cluster") {
+		kind := uint8(0)
+		if d.has("wait") {
+			kind = 1
+		}
+		d.p.atomics = true
+		d.emit(inst{op: ops["barrier_cluster"], kind: kind, x: d.more(d.phase)})
+		return
+	}
+	if d.has("warp") {
+		d.emit(inst{op: ops["warp_sync"], want: d.src(d.arg(0), "b32")})
+		return
+	}
+	in := inst{op: ops["bar"], b: -1, imm: 1}
+	args := d.in.Args
+	if d.parts[0] == "barrier" && !d.has("aligned") {
+		in.imm = 0
+	}
+	switch {
+	case d.has("arrive"):
+		in.kind, in.imm = 4, 0
+	case d.has("red"):
+		in.kind = uint8(1 + slices.IndexFunc([]string{"popc", "and", "or"}, d.has))
+		in.d = d.dst(args[0], d.typ(0))
+		last := args[len(args)-1]
+		if last.Negated {
+			in.n = 1
+		}
+		in.c = d.regs[last.Reg]
+		args = args[1 : len(args)-1]
+	}
+	if len(args) == 0 {
+		d.lack(d.in.Op)
+	}
+	in.a = d.src(args[0], "b32")
+	if len(args) > 1 {
+		in.b = d.src(args[1], "b32")
+	}
+	d.emit(in)
+}
+
+func (d *decoder) lanes(name string) {
+	switch name {
+	case "vote":
+		if !d.has("sync") {
+			d.lack(d.in.Op)
+		}
+		p := d.arg(1)
+		in := inst{want: d.src(d.arg(2), "b32")}
+		if p.Kind == ptx.Integer {
+			in.a = d.pred(p)
+		} else {
+			in.a = d.regs[p.Reg]
+		}
+		if p.Negated {
+			in.n = 1
+		}
+		if d.has("ballot") {
+			in.op, in.d = ops["ballot"], d.dst(d.arg(0), "b32")
+		} else {
+			in.op, in.kind, in.d = ops["vote"], uint8(max(0, slices.IndexFunc([]string{"all", "any", "uni"}, d.has))), d.dst(d.arg(0), "pred")
+		}
+		d.emit(in)
+	case "match":
+		t := d.typ(0)
+		in := inst{op: ops["match_any"], a: d.src(d.arg(1), t), want: d.src(d.arg(2), "b32"), d: d.dst(d.arg(0), "b32")}
+		if wide(t) {
+			in.n = 1
+		}
+		if d.has("all") {
+			in.op = ops["match_all"]
+			p := int32(-1)
+			if q := d.arg(0).Pair; q != nil {
+				p = d.dst(*q, "pred")
+			}
+			in.x = d.more(p)
+		}
+		d.emit(in)
+	case "redux":
+		kind := slices.IndexFunc([]string{"add", "min", "max", "and", "or", "xor"}, d.has)
+		t := d.typ(0)
+		code, ok := types[t]
+		if !ok {
+			code = types["u32"]
+		}
+		if kind < 0 || d.has("abs") || d.has("NaN") {
+			d.lack(d.in.Op)
+		}
+		d.emit(inst{op: ops["redux"], kind: uint8(kind), n: int32(code), a: d.src(d.arg(1), t), want: d.src(d.arg(2), "b32"),
+			d: d.dst(d.arg(0), t)})
+	case "shfl":
+		if !d.has("sync") {
+			d.lack(d.in.Op)
+		}
+		kind := slices.IndexFunc([]string{"idx", "up", "down", "bfly"}, d.has)
+		p := int32(-1)
+		if q := d.arg(0).Pair; q != nil {
+			p = d.dst(*q, "pred")
+		}
+		in := inst{op: ops["shfl"], kind: uint8(kind), a: d.src(d.arg(1), "b32"), b: d.src(d.arg(2), "b32"), c: d.src(d.arg(3), "b32"),
+			want: d.src(d.arg(4), "b32"), d: d.dst(d.arg(0), "b32")}
+		in.x = d.more(p)
+		d.emit(in)
+	case "elect":
+		in := inst{op: ops["elect"], d: -1, want: d.src(d.arg(1), "b32")}
+		if d.arg(0).Kind != ptx.None {
+			in.d = d.dst(d.arg(0), "b32")
+		}
+		if q := d.arg(0).Pair; q != nil {
+			in.a = d.dst(*q, "pred")
+		} else {
+			in.a = d.scratch[7]
+		}
+		d.emit(in)
+	}
+}
+
+func (d *decoder) matrix(name string) {
+	places := func(o ptx.Operand, result bool) (all []int32) {
+		elems := []ptx.Operand{o}
+		if o.Kind == ptx.Vector {
+			elems = o.Elems
+		}
+		for _, e := range elems {
+			if result {
+				all = append(all, d.dst(e, "b32"))
+			} else {
+				all = append(all, d.src(e, "f32x1"))
+			}
+		}
+		return all
+	}
+	switch name {
+	case "movmatrix":
+		d.one("movmatrix", "b32")
+	case "ldmatrix", "stmatrix":
+		if !d.has("m8n8") || !d.has("b16") {
+			d.lack(d.in.Op)
+		}
+		regs, address := d.arg(0), d.arg(1)
+		if name == "stmatrix" {
+			regs, address = address, regs
+		}
+		in := inst{op: ops[name]}
+		d.addressed(&in, address)
+		if d.space() == spaceGeneric {
+			in.c |= mSigned
+		}
+		if d.has("trans") {
+			in.kind = 1
+		}
+		all := places(regs, name == "ldmatrix")
+		in.n, in.x = int32(len(all)), d.more(all...)
+		d.emit(in)
+	case "mma":
+		var shape string
+		var kinds []string
+		for _, p := range d.parts[1:] {
+			switch {
+			case p == "sync" || p == "aligned" || p == "row" || p == "col":
+			case strings.HasPrefix(p, "m") && strings.Contains(p, "n"):
+				shape = p
+			default:
+				kinds = append(kinds, p)
+			}
+		}
+		k, ok := strings.CutPrefix(shape, "m16n8k")
+		if !ok || len(kinds) != 4 {
+			d.lack(d.in.Op)
+		}
+		depth := map[string]int64{"4": 4, "8": 8, "16": 16, "32": 32}[k]
+		codes := map[string]uint8{"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 3, "e5m2": 4, "s8": 5, "u8": 6}
+		a, ok1 := codes[kinds[1]]
+		b, ok2 := codes[kinds[2]]
+		if depth == 0 || !ok1 || !ok2 || kinds[0] != kinds[3] {
+			d.lack(d.in.Op)
+		}
+		imm := depth
+		if kinds[0] == "f16" {
+			imm |= 1 << 8
+		}
+		all := places(d.arg(0), true)
+		for _, o := range d.in.Args[1:4] {
+			all = append(all, places(o, false)...)
+		}
+		d.emit(inst{op: ops["mma"], kind: a | b<<4, imm: imm, x: d.more(all...)})
+	}
+}
+
+func (d *decoder) mbarrier() {
+	in := inst{op: ops["mbar"], d: -1, b: -1}
+	args := d.in.Args
+	arrive := uint8(2)
+	if d.has("expect_tx") && d.has("arrive") {
+		arrive = 3
+	}
+	switch d.parts[1] {
+	case "init":
+		in.kind, in.b = 0, d.src(args[1], "u32")
+	case "inval":
+		in.kind = 1
+	case "arrive", "arrive_drop":
+		in.kind = arrive
+		if d.parts[1] == "arrive_drop" {
+			in.kind = 4
+			if arrive == 3 {
+				d.lack(d.in.Op)
+			}
+		}
+		if args[0].Kind != ptx.Memory {
+			if args[0].Kind != ptx.None {
+				in.d = d.dst(args[0], "b64")
+			}
+			args = args[1:]
+		}
+		if len(args) > 1 {
+			in.b = d.src(args[1], "u32")
+		}
+	case "expect_tx":
+		in.kind, in.b = 5, d.src(args[1], "u32")
+	case "complete_tx":
+		in.kind, in.b = 6, d.src(args[1], "u32")
+	case "test_wait", "try_wait":
+		in.kind = 7
+		if d.parts[1] == "try_wait" {
+			in.kind = 8
+		}
+		in.d = d.dst(args[0], "pred")
+		t := "b64"
+		if d.has("parity") {
+			in.kind += 2
+			t = "u32"
+		}
+		in.b = d.src(args[2], t)
+		args = args[1:]
+	case "pending_count":
+		d.emit(inst{op: ops["mbar"], kind: 11, a: d.src(args[1], "b64"), d: d.dst(args[0], "b32")})
+		return
+	default:
+		d.lack(d.in.Op)
+	}
+	d.addressed(&in, args[0])
+	if d.space() == spaceGeneric {
+		in.c |= mSigned
+	}
+	d.emit(in)
+}
+
+func (d *decoder) copyAsync() {
+	args := d.in.Args
+	switch {
+	case d.has("commit_group"), d.has("wait_group"), d.has("wait_all"):
+		d.emit(inst{op: ops["nop"]})
+	case d.has("mbarrier") && d.has("arrive"):
+		in := inst{op: ops["cp_async_arrive"]}
+		if d.has("noinc") {
+			in.kind = 1
+		}
+		d.addressed(&in, args[0])
+		if d.space() == spaceGeneric {
+			in.c |= mSigned
+		}
+		d.emit(in)
+	case d.has("bulk"):
+		if d.has("tensor") || d.has("reduce") || d.has("prefetch") || d.hasPrefix("multicast") {
+			d.lack(d.in.Op)
+		}
+		in := inst{op: ops["cp_bulk"]}
+		var source inst
+		d.addressed(&source, args[1])
+		d.addressed(&in, args[0])
+		in.b = source.a
+		if source.c&mAddr32 != 0 {
+			in.c |= m64
+		}
+		bar, barOffset := int32(-1), int32(0)
+		if d.has("global") && strings.HasPrefix(d.parts[3], "global") {
+			in.kind = 1
+		} else {
+			var b inst
+			d.addressed(&b, args[3])
+			bar, barOffset = b.a, int32(b.imm)
+			if b.c&mAddr32 != 0 {
+				in.c |= m16
+			}
+		}
+		in.x = d.more(d.src(args[2], "u32"), bar, barOffset, int32(source.imm))
+		d.emit(in)
+	case d.has("ca"), d.has("cg"):
+		in := inst{op: ops["cp_async"], n: int32(args[2].Int)}
+		var source inst
+		d.addressed(&source, args[1])
+		d.addressed(&in, args[0])
+		in.b = source.a
+		size := int32(-1)
+		if len(args) > 3 && !(d.hasPrefix("L2::cache_hint") && len(args) == 4) {
+			if args[3].Kind == ptx.Register && d.f.Regs[args[3].Reg].Type == "pred" {
+				in.kind, size = 1, d.pred(args[3])
+			} else {
+				size = d.src(args[3], "u32")
+			}
+		}
+		in.x = d.more(size, int32(source.imm))
+		d.emit(in)
+	default:
+		d.lack(d.in.Op)
+	}
+}
