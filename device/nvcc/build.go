@@ -60,7 +60,7 @@ const (
 	maxLog       = 1 << 20 // bytes kept of one command's output
 )
 
-// Build builds sol for arch ("sm_90", "sm_100a") with the toolchain that Find finds, or returns what the cache below
+// Build builds sol for arch ("sm_90", "sm_100a", or "compute_100", whose object holds PTX) with the toolchain that Find finds, or returns what the cache below
 // root has of it. On a machine without a toolchain it returns the object that was built elsewhere of the same sources
 // for the same arch and copied into the cache; where there is none the error is Find's. A *device.BuildError is about
 // the solution, any other error about the machine.
@@ -133,7 +133,7 @@ type sources struct {
 }
 
 var (
-	archName = regexp.MustCompile(`^sm_([1-9][0-9]{1,2}[af]?)$`)
+	archName = regexp.MustCompile(`^(?:sm|compute)_([1-9][0-9]{1,2}[af]?)$`)
 	// nvcc passes file names through a shell; what is compiled has a name that a shell leaves alone.
 	plainName = regexp.MustCompile(`^[A-Za-z0-9_+@][A-Za-z0-9_+@.,=/-]*$`)
 )
@@ -210,11 +210,18 @@ func (t *Toolchain) key(s *sources) string {
 	return cache.Key(append(id, s.identity()...)...)
 }
 
+// virtual tells an arch such as "compute_100": the object then has PTX with its lines in place of machine code.
+func virtual(arch string) bool { return strings.HasPrefix(arch, "compute_") }
+
 // The flags are those of the contest's builder (spec section 4.2), in its order; paths are added where they are used.
 
 func cudaFlags(arch string) []string {
 	xy := archName.FindStringSubmatch(arch)[1]
-	return []string{"-Xcompiler", "-fPIC", "-std=c++17", "-O2", "-gencode=arch=compute_" + xy + ",code=sm_" + xy}
+	flags := []string{"-Xcompiler", "-fPIC", "-std=c++17", "-O2"}
+	if virtual(arch) {
+		return append(flags, "-gencode=arch=compute_"+xy+",code=compute_"+xy, "--no-compress", "-lineinfo")
+	}
+	return append(flags, "-gencode=arch=compute_"+xy+",code=sm_"+xy)
 }
 
 var cxxFlags = []string{"-std=c++17", "-fPIC", "-O2"}
@@ -260,8 +267,11 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		if err := os.Mkdir(kept(i), 0o755); err != nil {
 			return err
 		}
-		steps = append(steps, slices.Concat([]string{t.NVCC}, cudaFlags(s.arch), include, reportFlags(kept(i)),
-			[]string{"-c", f, "-o", o}))
+		report := reportFlags(kept(i))
+		if virtual(s.arch) {
+			report = nil
+		}
+		steps = append(steps, slices.Concat([]string{t.NVCC}, cudaFlags(s.arch), include, report, []string{"-c", f, "-o", o}))
 		objects = append(objects, o)
 	}
 	for i, f := range s.host {

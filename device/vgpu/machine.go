@@ -5,11 +5,9 @@
 package vgpu
 
 /*
-#cgo CFLAGS: -O2 -fno-strict-aliasing -Wno-unused-function -Wno-unknown-pragmas
-#cgo LDFLAGS: -lm
 #include <stdlib.h>
 #include <string.h>
-#include "exec.h"
+#include "exec/exec.h"
 */
 import "C"
 
@@ -24,17 +22,12 @@ import (
 	"sync"
 	"unsafe"
 
+	"fisub/device/vgpu/exec"
 	"fisub/device/vgpu/ptx"
 )
 
 // ops are the executor's instructions by name.
-var ops = func() map[string]uint16 {
-	m := map[string]uint16{}
-	for i := range int(C.vg_op_count()) {
-		m[C.GoString(C.vg_op_name(C.int(i)))] = uint16(i)
-	}
-	return m
-}()
+var ops = exec.Ops
 
 // A Machine is one virtual GPU. Its methods may be called from any goroutine; launches run one after another.
 type Machine struct {
@@ -128,6 +121,9 @@ type Module struct {
 	sizes   map[string]int
 	args    map[*ptx.Func]uint64 // where a kernel's parameters lie
 	kernels map[string]*Kernel
+
+	// Rename, where it is not nil, gives the name by which messages call a source file.
+	Rename func(path string) string
 }
 
 // paramsSize is the most that a kernel's parameters take.
@@ -196,7 +192,9 @@ func (mod *Module) params(f *ptx.Func) uint64 {
 }
 
 // Symbol is the address and the size of a variable, 0 where there is none.
-func (mod *Module) Symbol(name string) (uintptr, int) { return uintptr(mod.vars[name]), mod.sizes[name] }
+func (mod *Module) Symbol(name string) (uintptr, int) {
+	return uintptr(mod.vars[name]), mod.sizes[name]
+}
 
 // Names are the kernels of the module.
 func (mod *Module) Names() (names []string) {
@@ -362,12 +360,12 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		c.strict = 1
 	}
 	if m.Counts != nil {
-		c.counts = (*C.uint64_t)(C.calloc(C.size_t(C.vg_op_count()), 8))
+		c.counts = (*C.uint64_t)(C.calloc(C.size_t(len(ops)), 8))
 		defer C.free(unsafe.Pointer(c.counts))
 	}
 	var group sync.WaitGroup
 	for range workers {
-		group.Go(func() { C.vg_work(c) })
+		group.Go(func() { exec.Work(unsafe.Pointer(c)) })
 	}
 	group.Wait()
 	m.mu.Lock()
@@ -375,7 +373,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	m.mu.Unlock()
 	m.Executed += uint64(c.executed)
 	if m.Counts != nil {
-		counts := unsafe.Slice(c.counts, int(C.vg_op_count()))
+		counts := unsafe.Slice(c.counts, len(ops))
 		for name, i := range ops {
 			if counts[i] > 0 {
 				m.Counts[name] += uint64(counts[i])
@@ -389,6 +387,13 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		return &Fault{Text: "kernel " + Demangled(k.src.Name) + " was stopped", Stopped: true}
 	}
 	return nil
+}
+
+// Reset lets a stopped machine run again.
+func (m *Machine) Reset() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stopped = false
 }
 
 // Stop ends the launch that is running, and every later one at once.
@@ -410,7 +415,7 @@ func (k *Kernel) place(fn, pc int) (string, *ptx.Inst) {
 	in := &f.src.Body[f.code[pc].line]
 	loc := &in.Loc
 	for l := loc; l != nil; l = l.Via {
-		if name := k.mod.ptx.Files[l.File]; name != "" && !filepath.IsAbs(name) {
+		if name := k.mod.file(l.File); name != "" && !filepath.IsAbs(name) {
 			loc = l
 			break
 		}
@@ -418,7 +423,16 @@ func (k *Kernel) place(fn, pc int) (string, *ptx.Inst) {
 	if loc.Line == 0 {
 		return "", in
 	}
-	return fmt.Sprintf("%s:%d:%d: ", k.mod.ptx.Files[loc.File], loc.Line, loc.Col), in
+	return fmt.Sprintf("%s:%d:%d: ", k.mod.file(loc.File), loc.Line, loc.Col), in
+}
+
+// file is the name of a source, relative where it is the submission's.
+func (mod *Module) file(n int) string {
+	name := mod.ptx.Files[n]
+	if mod.Rename != nil {
+		return mod.Rename(name)
+	}
+	return name
 }
 
 // Kinds of faults, as in exec.h.

@@ -19,5 +19,7 @@ void vg_work(vg_launch *l) {
     return;
   }
 #endif
+#if !defined(VG_DEV)
   vg_work_plain(l);
+#endif
 }

@@ -1,0 +1,36 @@
+//go:build linux && cgo
+
+#include "glue.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "_cgo_export.h"
+
+static void *module(const void *fatbin) { return (void *)vgModule((void *)fatbin); }
+static int launch(void *m, const char *kernel, const unsigned *dims, void **args, size_t shared) {
+  return vgLaunch((uintptr_t)m, (char *)kernel, (unsigned *)dims, args, shared);
+}
+static int attributes(void *m, const char *kernel, int *out) { return vgAttributes((uintptr_t)m, (char *)kernel, out); }
+static void *symbol(void *m, const char *name, size_t *size) { return (void *)vgSymbol((uintptr_t)m, (char *)name, size); }
+static void *alloc(size_t size) { return (void *)vgAlloc(size); }
+static int release(void *p) { return vgRelease((uintptr_t)p); }
+static int known(const void *p) { return vgKnown((uintptr_t)p); }
+static int status(void) { return vgStatus(); }
+static void lacks(const char *name) { vgLacks((char *)name); }
+
+char *vg_install(const char *path) {
+  static const fisub_vgpu_hooks hooks = {module, launch, attributes, symbol, alloc, release, known, status, lacks};
+  void *lib = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+  if (lib == NULL) return strdup(dlerror());
+  void *install = dlsym(lib, "fisub_vgpu_install");
+  if (install == NULL) return strdup("another CUDA runtime is loaded already");
+  ((void (*)(const fisub_vgpu_hooks *))install)(&hooks);
+  return NULL;
+}
+
+int vg_alloc(uint64_t *address, size_t size) {
+  *address = vgAlloc(size);
+  return *address ? 0 : 2;
+}
+int vg_release(uint64_t address) { return vgRelease((uintptr_t)address) ? 0 : 1; }

@@ -1,0 +1,13 @@
+// Between the runtime library in host/ and Go.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "host/hooks.h"
+
+// vg_install loads the runtime library at path and gives it Go's functions; the result is an error's text, to be freed, or NULL.
+char *vg_install(const char *path);
+
+// As tvm-ffi wants them.
+int vg_alloc(uint64_t *address, size_t size);
+int vg_release(uint64_t address);

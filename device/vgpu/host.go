@@ -1,0 +1,217 @@
+//go:build linux && cgo
+
+package vgpu
+
+/*
+#cgo LDFLAGS: -ldl
+#include <stdlib.h>
+#include <stdint.h>
+#include <stddef.h>
+*/
+import "C"
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"fisub/device/vgpu/ptx"
+)
+
+// host is what the runtime library in this process calls: one GPU, whatever opens it, as CUDA has one context for a device.
+var host = struct {
+	sync.Mutex
+	machine *Machine
+	modules []*hostModule
+	fault   error  // the first fault of a kernel
+	lack    string // what the virtual GPU has not, and where
+}{machine: &Machine{}}
+
+// A hostModule is read when its first kernel is needed.
+type hostModule struct {
+	fatbin unsafe.Pointer
+	once   sync.Once
+	mod    *Module
+	err    error
+}
+
+func (h *hostModule) load() (*Module, error) {
+	h.once.Do(func() {
+		text, err := fatbinPTX(func(n int) []byte { return unsafe.Slice((*byte)(h.fatbin), n) })
+		if err == nil {
+			h.mod, err = host.machine.Load(text)
+		}
+		if err == nil {
+			h.mod.Rename = sourceName
+		}
+		h.err = err
+	})
+	return h.mod, h.err
+}
+
+// sourceName is a source's path as the submission has it: builds lie in a folder src of the cache.
+func sourceName(path string) string {
+	path = filepath.ToSlash(path)
+	if i := strings.LastIndex(path, "/src/"); i >= 0 && !strings.Contains(path, "/include/") {
+		return path[i+len("/src/"):]
+	}
+	return path
+}
+
+// CUDA's numbers for errors.
+const (
+	cudaSuccess, cudaInvalidValue, cudaNoFunction, cudaInvalidPTX, cudaNotSupported, cudaLaunchFailure = 0, 1, 98, 218, 801, 719
+)
+
+func find(module uintptr, name string) (*Kernel, int) {
+	host.Lock()
+	defer host.Unlock()
+	if module == 0 || int(module) > len(host.modules) {
+		return nil, cudaNoFunction
+	}
+	mod, err := host.modules[module-1].load()
+	if err != nil {
+		host.lack = err.Error()
+		return nil, cudaInvalidPTX
+	}
+	k, err := mod.Kernel(name)
+	if err != nil {
+		return nil, cudaNoFunction
+	}
+	return k, 0
+}
+
+//export vgModule
+func vgModule(fatbin unsafe.Pointer) C.uintptr_t {
+	host.Lock()
+	defer host.Unlock()
+	host.modules = append(host.modules, &hostModule{fatbin: fatbin})
+	return C.uintptr_t(len(host.modules))
+}
+
+//export vgLaunch
+func vgLaunch(module C.uintptr_t, kernel *C.char, dims *C.uint, args *unsafe.Pointer, shared C.size_t) C.int {
+	k, code := find(uintptr(module), C.GoString(kernel))
+	if k == nil {
+		return C.int(code)
+	}
+	if vgStatus() != 0 {
+		return vgStatus()
+	}
+	d := unsafe.Slice(dims, 9)
+	l := Launch{Shared: int(shared), Params: make([]byte, k.size)}
+	for i := range 3 {
+		l.Grid[i], l.Block[i], l.Cluster[i] = int(d[i]), int(d[3+i]), int(d[6+i])
+	}
+	if l.Cluster[0] == 0 {
+		l.Cluster = k.Cluster()
+	}
+	if l.Cluster[0] == 0 {
+		l.Cluster = [3]int{1, 1, 1}
+	}
+	for i := range 3 {
+		if l.Grid[i]%l.Cluster[i] != 0 {
+			return cudaInvalidValue
+		}
+	}
+	if l.Block[0]*l.Block[1]*l.Block[2] > k.MaxThreads() || k.StaticShared()+l.Shared > 227<<10 {
+		return cudaInvalidValue
+	}
+	params := k.Params()
+	for i, p := range unsafe.Slice(args, len(params)) {
+		copy(l.Params[params[i][0]:], unsafe.Slice((*byte)(p), params[i][1]))
+	}
+	err := host.machine.Run(k, l)
+	var f *Fault
+	if err == nil || !errors.As(err, &f) {
+		return cudaSuccess
+	}
+	host.Lock()
+	defer host.Unlock()
+	if f.Missing {
+		host.lack = f.Text
+		return cudaNotSupported
+	}
+	if host.fault == nil {
+		host.fault = f
+	}
+	return cudaSuccess // as on a GPU, which tells later
+}
+
+//export vgAttributes
+func vgAttributes(module C.uintptr_t, kernel *C.char, out *C.int) C.int {
+	k, code := find(uintptr(module), C.GoString(kernel))
+	if k == nil {
+		return C.int(code)
+	}
+	v := unsafe.Slice(out, 3)
+	v[0], v[1], v[2] = C.int(k.StaticShared()), C.int(k.LocalBytes()), C.int(k.MaxThreads())
+	return cudaSuccess
+}
+
+//export vgSymbol
+func vgSymbol(module C.uintptr_t, name *C.char, size *C.size_t) C.uintptr_t {
+	host.Lock()
+	defer host.Unlock()
+	if module == 0 || int(module) > len(host.modules) {
+		return 0
+	}
+	mod, err := host.modules[module-1].load()
+	if err != nil {
+		host.lack = err.Error()
+		return 0
+	}
+	p, n := mod.Symbol(C.GoString(name))
+	*size = C.size_t(n)
+	return C.uintptr_t(p)
+}
+
+//export vgAlloc
+func vgAlloc(size C.size_t) C.uintptr_t {
+	if size > 1<<40 {
+		return 0
+	}
+	return C.uintptr_t(host.machine.Alloc(int(size), "memory that the submission has allocated"))
+}
+
+//export vgRelease
+func vgRelease(p C.uintptr_t) C.int {
+	if host.machine.Unmap(uintptr(p)) {
+		return 1
+	}
+	return 0
+}
+
+//export vgKnown
+func vgKnown(p C.uintptr_t) C.int {
+	if _, _, _, ok := host.machine.Find(uintptr(p)); ok {
+		return 1
+	}
+	return 0
+}
+
+//export vgStatus
+func vgStatus() C.int {
+	host.Lock()
+	defer host.Unlock()
+	switch {
+	case host.lack != "":
+		return cudaNotSupported
+	case host.fault != nil:
+		return cudaLaunchFailure
+	}
+	return cudaSuccess
+}
+
+//export vgLacks
+func vgLacks(name *C.char) {
+	host.Lock()
+	defer host.Unlock()
+	if host.lack == "" {
+		host.lack = "the virtual GPU lacks " + C.GoString(name)
+	}
+}
+
+var _ *ptx.Module

@@ -1,0 +1,15 @@
+// What the runtime library leaves to the program that has loaded it. Results that are numbers are of cudaError_t.
+#pragma once
+#include <stddef.h>
+
+typedef struct {
+  void *(*module)(const void *fatbin);
+  int (*launch)(void *module, const char *kernel, const unsigned *grid_block_cluster, void **args, size_t shared);
+  int (*attributes)(void *module, const char *kernel, int *shared_local_threads);
+  void *(*symbol)(void *module, const char *name, size_t *size);
+  void *(*alloc)(size_t size);
+  int (*release)(void *p); // 0: it was not allocated
+  int (*known)(const void *p);
+  int (*status)(void); // of all that was launched
+  void (*lacks)(const char *function);
+} fisub_vgpu_hooks;

@@ -1,0 +1,486 @@
+// A CUDA runtime library for code whose kernels run on the virtual GPU. It keeps what belongs to the host (streams, events,
+// launch configurations, the last error) and leaves modules, memory and launches to the program that has loaded it, by the
+// functions of fisub_vgpu_install. All work is done when a call returns, so streams and events have nothing to wait for.
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "hooks.h"
+
+static fisub_vgpu_hooks hooks;
+static __thread cudaError_t last_error;
+
+// Modules and functions that were registered before the hooks came, or since.
+typedef struct function {
+  struct function *next;
+  const void *host;
+  char *name;
+  void **module;
+  int max_dynamic, carveout;
+} function;
+typedef struct variable {
+  struct variable *next;
+  const void *host;
+  char *name;
+  void **module;
+  size_t size;
+} variable;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static function *functions;
+static variable *variables;
+
+void fisub_vgpu_install(const fisub_vgpu_hooks *h) { hooks = *h; }
+
+static cudaError_t fail(cudaError_t e) {
+  if (e != cudaSuccess) last_error = e;
+  return e;
+}
+
+static cudaError_t lacks(const char *name) {
+  if (hooks.lacks) hooks.lacks(name);
+  return fail(cudaErrorNotSupported);
+}
+
+cudaError_t fisub_vgpu_missing(const char *name) { return lacks(name); }
+
+// What every call that may tell an earlier fault returns.
+static cudaError_t status(void) { return fail(hooks.status ? (cudaError_t)hooks.status() : cudaSuccess); }
+
+/* Registration */
+
+typedef struct {
+  int magic, version;
+  const void *data;
+  void *more;
+} wrapper;
+
+void **__cudaRegisterFatBinary(void *fat) {
+  const wrapper *w = fat;
+  void **handle = calloc(1, sizeof *handle);
+  *handle = hooks.module ? hooks.module(w->data) : NULL;
+  return handle;
+}
+void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
+void __cudaUnregisterFatBinary(void **handle) { (void)handle; }
+char __cudaInitModule(void **handle) { (void)handle; return 1; }
+
+void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit, uint3 *tid, uint3 *bid,
+                            dim3 *block, dim3 *grid, int *warp) {
+  (void)device, (void)limit, (void)tid, (void)bid, (void)block, (void)grid, (void)warp;
+  function *f = calloc(1, sizeof *f);
+  f->host = host;
+  f->name = strdup(name);
+  f->module = handle;
+  f->max_dynamic = 48 << 10;
+  pthread_mutex_lock(&lock);
+  f->next = functions;
+  functions = f;
+  pthread_mutex_unlock(&lock);
+}
+
+static void add_variable(void **handle, const void *host, const char *name, size_t size) {
+  variable *v = calloc(1, sizeof *v);
+  v->host = host;
+  v->name = strdup(name);
+  v->module = handle;
+  v->size = size;
+  pthread_mutex_lock(&lock);
+  v->next = variables;
+  variables = v;
+  pthread_mutex_unlock(&lock);
+}
+void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int ext, size_t size, int constant, int global) {
+  (void)device, (void)ext, (void)constant, (void)global;
+  add_variable(handle, host, name, size);
+}
+void __cudaRegisterHostVar(void **handle, const char *name, char *host, size_t size) { add_variable(handle, host, name, size); }
+void __cudaRegisterManagedVar(void **handle, void **host, char *device, const char *name, int ext, size_t size, int constant,
+                              int global) {
+  (void)device, (void)ext, (void)constant, (void)global;
+  size_t found = 0;
+  void *p = hooks.symbol ? hooks.symbol(*handle, name, &found) : NULL;
+  if (p) *host = p;
+  add_variable(handle, p, name, size);
+}
+
+static function *find_function(const void *host) {
+  pthread_mutex_lock(&lock);
+  function *f = functions;
+  while (f && f->host != host) f = f->next;
+  pthread_mutex_unlock(&lock);
+  return f;
+}
+
+/* Launches */
+
+static __thread struct {
+  dim3 grid, block;
+  size_t shared;
+  void *stream;
+} calls[64];
+static __thread int depth;
+
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream) {
+  if (depth == 64) return 1;
+  calls[depth].grid = grid;
+  calls[depth].block = block;
+  calls[depth].shared = shared;
+  calls[depth++].stream = stream;
+  return 0;
+}
+cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream) {
+  if (depth == 0) return fail(cudaErrorMissingConfiguration);
+  depth--;
+  *grid = calls[depth].grid;
+  *block = calls[depth].block;
+  *shared = calls[depth].shared;
+  *(void **)stream = calls[depth].stream;
+  return cudaSuccess;
+}
+cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {
+  *kernel = (cudaKernel_t)host;
+  return find_function(host) ? cudaSuccess : fail(cudaErrorInvalidDeviceFunction);
+}
+
+static cudaError_t launch(const void *host, dim3 grid, dim3 block, const unsigned *cluster, void **args, size_t shared) {
+  function *f = find_function(host);
+  if (f == NULL) return fail(cudaErrorInvalidDeviceFunction);
+  if (hooks.launch == NULL) return fail(cudaErrorNoDevice);
+  size_t threads = (size_t)block.x * block.y * block.z;
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 || grid.x > 2147483647u || threads == 0 ||
+      threads > 1024 || block.x > 1024 || block.y > 1024 || block.z > 64)
+    return fail(threads > 1024 ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration);
+  if (shared > (size_t)f->max_dynamic) return fail(cudaErrorInvalidValue);
+  unsigned dims[9] = {grid.x, grid.y, grid.z, block.x, block.y, block.z, 0, 0, 0};
+  if (cluster) memcpy(dims + 6, cluster, 3 * sizeof *cluster);
+  return fail((cudaError_t)hooks.launch(*f->module, f->name, dims, args, shared));
+}
+
+cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream) {
+  (void)stream;
+  return launch(host, grid, block, NULL, args, shared);
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream) {
+  (void)stream;
+  return launch(kernel, grid, block, NULL, args, shared);
+}
+cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream) {
+  (void)stream;
+  return launch(host, grid, block, NULL, args, shared);
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *host, void **args) {
+  const unsigned *cluster = NULL;
+  unsigned dims[3];
+  for (unsigned i = 0; i < c->numAttrs; i++)
+    if (c->attrs[i].id == cudaLaunchAttributeClusterDimension) {
+      dims[0] = c->attrs[i].val.clusterDim.x, dims[1] = c->attrs[i].val.clusterDim.y, dims[2] = c->attrs[i].val.clusterDim.z;
+      cluster = dims;
+    }
+  return launch(host, c->gridDim, c->blockDim, cluster, args, c->dynamicSmemBytes);
+}
+cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attr, int value) {
+  function *f = find_function(host);
+  if (f == NULL) return fail(cudaErrorInvalidDeviceFunction);
+  if (attr == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+    int attributes[4];
+    int e = hooks.attributes ? hooks.attributes(*f->module, f->name, attributes) : 0;
+    if (e) return fail((cudaError_t)e);
+    if (value < 0 || value + attributes[0] > 227 << 10) return fail(cudaErrorInvalidValue);
+    f->max_dynamic = value;
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *host) {
+  function *f = find_function(host);
+  if (f == NULL || hooks.attributes == NULL) return fail(cudaErrorInvalidDeviceFunction);
+  int v[4];
+  int e = hooks.attributes(*f->module, f->name, v);
+  if (e) return fail((cudaError_t)e);
+  memset(a, 0, sizeof *a);
+  a->sharedSizeBytes = (size_t)v[0];
+  a->localSizeBytes = (size_t)v[1];
+  a->maxThreadsPerBlock = v[2];
+  a->numRegs = 64;
+  a->ptxVersion = a->binaryVersion = 100;
+  a->maxDynamicSharedSizeBytes = f->max_dynamic;
+  return cudaSuccess;
+}
+cudaError_t cudaFuncSetCacheConfig(const void *host, enum cudaFuncCache c) { (void)host, (void)c; return cudaSuccess; }
+
+static int blocks_of(const void *host, int threads, size_t shared) {
+  function *f = find_function(host);
+  int v[4] = {0};
+  if (f == NULL || threads <= 0 || hooks.attributes == NULL || hooks.attributes(*f->module, f->name, v)) return 0;
+  int by_threads = 2048 / threads, by_shared = (int)((228 << 10) / (1024 + (size_t)v[0] + shared)), n = by_threads < by_shared ? by_threads : by_shared;
+  return n > 32 ? 32 : n;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, const void *host, int threads, size_t shared) {
+  *n = blocks_of(host, threads, shared);
+  return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, const void *host, int threads, size_t shared, unsigned flags) {
+  (void)flags;
+  *n = blocks_of(host, threads, shared);
+  return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveClusters(int *n, const void *host, const cudaLaunchConfig_t *c) {
+  *n = blocks_of(host, (int)(c->blockDim.x * c->blockDim.y * c->blockDim.z), c->dynamicSmemBytes) * 16;
+  return cudaSuccess;
+}
+
+/* Errors */
+
+cudaError_t cudaGetLastError(void) {
+  cudaError_t e = last_error;
+  last_error = cudaSuccess;
+  return e != cudaSuccess ? e : hooks.status ? (cudaError_t)hooks.status() : cudaSuccess;
+}
+cudaError_t cudaPeekAtLastError(void) { return last_error != cudaSuccess ? last_error : hooks.status ? (cudaError_t)hooks.status() : cudaSuccess; }
+
+static const struct { int code; const char *name, *text; } errors[] = {
+    {0, "cudaSuccess", "no error"},
+    {1, "cudaErrorInvalidValue", "invalid argument"},
+    {2, "cudaErrorMemoryAllocation", "out of memory"},
+    {9, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {13, "cudaErrorInvalidSymbol", "invalid device symbol"},
+    {52, "cudaErrorMissingConfiguration", "__global__ function call is not configured"},
+    {98, "cudaErrorInvalidDeviceFunction", "invalid device function"},
+    {100, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {101, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {209, "cudaErrorNoKernelImageForDevice", "no kernel image is available for execution on the device"},
+    {218, "cudaErrorInvalidPtx", "a PTX JIT compilation failed"},
+    {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {600, "cudaErrorNotReady", "device not ready"},
+    {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {710, "cudaErrorAssert", "device-side assert triggered"},
+    {716, "cudaErrorMisalignedAddress", "misaligned address"},
+    {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {801, "cudaErrorNotSupported", "operation not supported"},
+    {999, "cudaErrorUnknown", "unknown error"},
+};
+const char *cudaGetErrorString(cudaError_t e) {
+  for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+    if (errors[i].code == (int)e) return errors[i].text;
+  return "unrecognized error code";
+}
+const char *cudaGetErrorName(cudaError_t e) {
+  for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+    if (errors[i].code == (int)e) return errors[i].name;
+  return "unrecognized error code";
+}
+
+/* Memory */
+
+cudaError_t cudaMalloc(void **p, size_t n) {
+  *p = NULL;
+  if (n == 0) return cudaSuccess;
+  *p = hooks.alloc ? hooks.alloc(n) : NULL;
+  return *p ? status() : fail(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFree(void *p) {
+  if (p != NULL && hooks.release && !hooks.release(p)) return fail(cudaErrorInvalidValue);
+  return status();
+}
+cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t s) { (void)s; return cudaMalloc(p, n); }
+cudaError_t cudaFreeAsync(void *p, cudaStream_t s) { (void)s; return cudaFree(p); }
+cudaError_t cudaMallocManaged(void **p, size_t n, unsigned f) { (void)f; return cudaMalloc(p, n); }
+cudaError_t cudaMallocPitch(void **p, size_t *pitch, size_t w, size_t h) { *pitch = (w + 511) / 512 * 512; return cudaMalloc(p, *pitch * h); }
+cudaError_t cudaMallocHost(void **p, size_t n) { return cudaMalloc(p, n); }
+cudaError_t cudaHostAlloc(void **p, size_t n, unsigned f) { (void)f; return cudaMalloc(p, n); }
+cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
+cudaError_t cudaHostGetDevicePointer(void **d, void *h, unsigned f) { (void)f; *d = h; return cudaSuccess; }
+cudaError_t cudaMemGetInfo(size_t *free_, size_t *total) { *total = 180ull << 30; *free_ = 170ull << 30; return cudaSuccess; }
+
+cudaError_t cudaMemcpy(void *d, const void *s, size_t n, enum cudaMemcpyKind k) {
+  cudaError_t e = status();
+  (void)k;
+  if (e == cudaSuccess && n) memmove(d, s, n);
+  return e;
+}
+cudaError_t cudaMemcpyAsync(void *d, const void *s, size_t n, enum cudaMemcpyKind k, cudaStream_t st) { (void)st; return cudaMemcpy(d, s, n, k); }
+cudaError_t cudaMemcpy2D(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, enum cudaMemcpyKind k) {
+  cudaError_t e = cudaSuccess;
+  for (size_t i = 0; i < h && e == cudaSuccess; i++) e = cudaMemcpy((char *)d + i * dp, (const char *)s + i * sp, w, k);
+  return e;
+}
+cudaError_t cudaMemcpy2DAsync(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, enum cudaMemcpyKind k, cudaStream_t st) {
+  (void)st;
+  return cudaMemcpy2D(d, dp, s, sp, w, h, k);
+}
+cudaError_t cudaMemset(void *d, int v, size_t n) {
+  cudaError_t e = status();
+  if (e == cudaSuccess && n) memset(d, v, n);
+  return e;
+}
+cudaError_t cudaMemsetAsync(void *d, int v, size_t n, cudaStream_t s) { (void)s; return cudaMemset(d, v, n); }
+cudaError_t cudaMemset2D(void *d, size_t p, int v, size_t w, size_t h) {
+  for (size_t i = 0; i < h; i++) memset((char *)d + i * p, v, w);
+  return status();
+}
+cudaError_t cudaMemset2DAsync(void *d, size_t p, int v, size_t w, size_t h, cudaStream_t s) { (void)s; return cudaMemset2D(d, p, v, w, h); }
+cudaError_t cudaMemPrefetchAsync(const void *p, size_t n, struct cudaMemLocation l, unsigned f, cudaStream_t s) {
+  (void)p, (void)n, (void)l, (void)f, (void)s;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetSymbolAddress(void **p, const void *host) {
+  pthread_mutex_lock(&lock);
+  variable *v = variables;
+  while (v && v->host != host) v = v->next;
+  pthread_mutex_unlock(&lock);
+  size_t n = 0;
+  *p = v && hooks.symbol ? hooks.symbol(*v->module, v->name, &n) : NULL;
+  return *p ? cudaSuccess : fail(cudaErrorInvalidSymbol);
+}
+cudaError_t cudaGetSymbolSize(size_t *n, const void *host) {
+  pthread_mutex_lock(&lock);
+  variable *v = variables;
+  while (v && v->host != host) v = v->next;
+  pthread_mutex_unlock(&lock);
+  if (v == NULL) return fail(cudaErrorInvalidSymbol);
+  *n = v->size;
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyToSymbol(const void *host, const void *s, size_t n, size_t at, enum cudaMemcpyKind k) {
+  void *p;
+  cudaError_t e = cudaGetSymbolAddress(&p, host);
+  return e ? e : cudaMemcpy((char *)p + at, s, n, k);
+}
+cudaError_t cudaMemcpyToSymbolAsync(const void *host, const void *s, size_t n, size_t at, enum cudaMemcpyKind k, cudaStream_t st) {
+  (void)st;
+  return cudaMemcpyToSymbol(host, s, n, at, k);
+}
+cudaError_t cudaMemcpyFromSymbol(void *d, const void *host, size_t n, size_t at, enum cudaMemcpyKind k) {
+  void *p;
+  cudaError_t e = cudaGetSymbolAddress(&p, host);
+  return e ? e : cudaMemcpy(d, (char *)p + at, n, k);
+}
+cudaError_t cudaMemcpyFromSymbolAsync(void *d, const void *host, size_t n, size_t at, enum cudaMemcpyKind k, cudaStream_t st) {
+  (void)st;
+  return cudaMemcpyFromSymbol(d, host, n, at, k);
+}
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p) {
+  memset(a, 0, sizeof *a);
+  a->type = hooks.known && hooks.known(p) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  a->devicePointer = a->type == cudaMemoryTypeDevice ? (void *)p : NULL;
+  return cudaSuccess;
+}
+
+/* Streams and events: addresses that are told apart */
+
+static cudaError_t new_handle(void **p) {
+  *p = calloc(1, 16);
+  return *p ? cudaSuccess : fail(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaStreamCreate(cudaStream_t *s) { return new_handle((void **)s); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned f) { (void)f; return new_handle((void **)s); }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned f, int p) { (void)f, (void)p; return new_handle((void **)s); }
+cudaError_t cudaStreamDestroy(cudaStream_t s) { free(s); return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t s) { (void)s; return status(); }
+cudaError_t cudaStreamQuery(cudaStream_t s) { (void)s; return status(); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned f) { (void)s, (void)e, (void)f; return cudaSuccess; }
+cudaError_t cudaStreamGetPriority(cudaStream_t s, int *p) { (void)s; *p = 0; return cudaSuccess; }
+cudaError_t cudaStreamGetFlags(cudaStream_t s, unsigned *f) { (void)s; *f = 0; return cudaSuccess; }
+cudaError_t cudaStreamGetDevice(cudaStream_t s, int *d) { (void)s; *d = 0; return cudaSuccess; }
+cudaError_t cudaStreamSetAttribute(cudaStream_t s, cudaStreamAttrID id, const cudaStreamAttrValue *v) { (void)s, (void)id, (void)v; return cudaSuccess; }
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *c) { (void)s; *c = cudaStreamCaptureStatusNone; return cudaSuccess; }
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *p) { (void)s; f(p); return cudaSuccess; }
+cudaError_t cudaEventCreate(cudaEvent_t *e) { return new_handle((void **)e); }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned f) { (void)f; return new_handle((void **)e); }
+cudaError_t cudaEventDestroy(cudaEvent_t e) { free(e); return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  (void)s;
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  if (e) *(double *)e = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+  return status();
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned f) { (void)f; return cudaEventRecord(e, s); }
+cudaError_t cudaEventSynchronize(cudaEvent_t e) { (void)e; return status(); }
+cudaError_t cudaEventQuery(cudaEvent_t e) { (void)e; return status(); }
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) { *ms = (float)(*(double *)b - *(double *)a); return cudaSuccess; }
+
+/* The device */
+
+cudaError_t cudaDeviceSynchronize(void) { return status(); }
+cudaError_t cudaGetDevice(int *d) { *d = 0; return cudaSuccess; }
+cudaError_t cudaSetDevice(int d) { return d == 0 ? cudaSuccess : fail(cudaErrorInvalidDevice); }
+cudaError_t cudaGetDeviceCount(int *n) { *n = 1; return cudaSuccess; }
+cudaError_t cudaDeviceReset(void) { return cudaSuccess; }
+cudaError_t cudaSetDeviceFlags(unsigned f) { (void)f; return cudaSuccess; }
+cudaError_t cudaDeviceSetLimit(enum cudaLimit l, size_t v) { (void)l, (void)v; return cudaSuccess; }
+cudaError_t cudaDeviceGetLimit(size_t *v, enum cudaLimit l) { *v = l == cudaLimitStackSize ? 1024 : l == cudaLimitPersistingL2CacheSize ? 0 : 8 << 20; return cudaSuccess; }
+cudaError_t cudaDeviceSetCacheConfig(enum cudaFuncCache c) { (void)c; return cudaSuccess; }
+cudaError_t cudaCtxResetPersistingL2Cache(void) { return cudaSuccess; }
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -5; return cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int *v) { *v = CUDART_VERSION; return cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int *v) { *v = CUDART_VERSION; return cudaSuccess; }
+cudaError_t cudaProfilerStart(void) { return cudaSuccess; }
+cudaError_t cudaProfilerStop(void) { return cudaSuccess; }
+
+cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int d) {
+  if (d != 0) return fail(cudaErrorInvalidDevice);
+  switch ((int)a) {
+  case cudaDevAttrMaxThreadsPerBlock: *v = 1024; break;
+  case cudaDevAttrMaxBlockDimX: case cudaDevAttrMaxBlockDimY: *v = 1024; break;
+  case cudaDevAttrMaxBlockDimZ: *v = 64; break;
+  case cudaDevAttrMaxGridDimX: *v = 2147483647; break;
+  case cudaDevAttrMaxGridDimY: case cudaDevAttrMaxGridDimZ: *v = 65535; break;
+  case cudaDevAttrMaxSharedMemoryPerBlock: *v = 48 << 10; break;
+  case cudaDevAttrMaxSharedMemoryPerBlockOptin: *v = 227 << 10; break;
+  case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *v = 228 << 10; break;
+  case cudaDevAttrReservedSharedMemoryPerBlock: *v = 1024; break;
+  case cudaDevAttrTotalConstantMemory: *v = 64 << 10; break;
+  case cudaDevAttrWarpSize: *v = 32; break;
+  case cudaDevAttrMaxRegistersPerBlock: case cudaDevAttrMaxRegistersPerMultiprocessor: *v = 65536; break;
+  case cudaDevAttrClockRate: *v = 1965000; break;
+  case cudaDevAttrMemoryClockRate: *v = 3996000; break;
+  case cudaDevAttrGlobalMemoryBusWidth: *v = 8192; break;
+  case cudaDevAttrMultiProcessorCount: *v = 148; break;
+  case cudaDevAttrL2CacheSize: *v = 126 << 20; break;
+  case cudaDevAttrMaxThreadsPerMultiProcessor: *v = 2048; break;
+  case cudaDevAttrMaxBlocksPerMultiprocessor: *v = 32; break;
+  case cudaDevAttrComputeCapabilityMajor: *v = 10; break;
+  case cudaDevAttrComputeCapabilityMinor: *v = 0; break;
+  case cudaDevAttrMaxPersistingL2CacheSize: *v = 79 << 20; break;
+  case cudaDevAttrMaxAccessPolicyWindowSize: *v = 128 << 20; break;
+  case cudaDevAttrConcurrentKernels: case cudaDevAttrUnifiedAddressing: case cudaDevAttrCooperativeLaunch:
+  case cudaDevAttrStreamPrioritiesSupported: case cudaDevAttrManagedMemory: case cudaDevAttrMemoryPoolsSupported:
+  case cudaDevAttrGlobalL1CacheSupported: case cudaDevAttrLocalL1CacheSupported: case cudaDevAttrCanMapHostMemory:
+  case cudaDevAttrEccEnabled: *v = 1; break;
+  default: *v = 0;
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int d) {
+  if (d != 0) return fail(cudaErrorInvalidDevice);
+  memset(p, 0, sizeof *p);
+  strcpy(p->name, "fisub virtual GPU");
+  p->totalGlobalMem = 180ull << 30;
+  p->sharedMemPerBlock = 48 << 10;
+  p->sharedMemPerBlockOptin = 227 << 10;
+  p->sharedMemPerMultiprocessor = 228 << 10;
+  p->reservedSharedMemPerBlock = 1024;
+  p->regsPerBlock = p->regsPerMultiprocessor = 65536;
+  p->warpSize = 32;
+  p->maxThreadsPerBlock = p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024;
+  p->maxThreadsDim[2] = 64;
+  p->maxGridSize[0] = 2147483647;
+  p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+  p->totalConstMem = 64 << 10;
+  p->major = 10;
+  p->multiProcessorCount = 148;
+  p->l2CacheSize = 126 << 20;
+  p->persistingL2CacheMaxSize = 79 << 20;
+  p->accessPolicyMaxWindowSize = 128 << 20;
+  p->maxThreadsPerMultiProcessor = 2048;
+  p->maxBlocksPerMultiProcessor = 32;
+  p->memoryBusWidth = 8192;
+  p->unifiedAddressing = p->concurrentKernels = p->cooperativeLaunch = p->managedMemory = p->streamPrioritiesSupported = 1;
+  p->memoryPoolsSupported = 1;
+  return cudaSuccess;
+}

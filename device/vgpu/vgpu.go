@@ -1,0 +1,419 @@
+//go:build linux && cgo
+
+package vgpu
+
+/*
+#include <stdlib.h>
+#include "glue.h"
+*/
+import "C"
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"debug/elf"
+	_ "embed"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+	"unsafe"
+
+	"fisub/device"
+	"fisub/device/cuda/tvmffi"
+	"fisub/device/nvcc"
+	"fisub/internal/cache"
+	"fisub/internal/plain"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+)
+
+//go:embed host/runtime.c
+var runtimeSource string
+
+//go:embed host/hooks.h
+var hooksSource string
+
+// arch is what submissions are compiled for.
+const arch = "compute_100"
+
+// Opener opens the virtual GPU. A process has one, whose kernels stay loaded.
+func Opener() device.Opener { return device.Opener{Kind: "vgpu", Open: open} }
+
+type gpu struct {
+	opts  device.Options
+	root  string
+	tools *nvcc.Toolchain
+	lib   *tvmffi.Library
+	work  chan func()
+	lost  error // the host's code has not come back
+	done  bool
+}
+
+func open(ctx context.Context, opts device.Options) (device.Device, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if opts.Ordinal != 0 {
+		return nil, fmt.Errorf("vgpu: there is no device %d", opts.Ordinal)
+	}
+	g := &gpu{opts: opts, root: opts.CacheDir, work: make(chan func())}
+	var err error
+	if g.root == "" {
+		if g.root, err = cache.Root(); err != nil {
+			return nil, err
+		}
+	}
+	if g.tools, err = nvcc.Find(g.root); err != nil {
+		return nil, fmt.Errorf("vgpu: %w", err)
+	}
+	host.Lock()
+	host.fault, host.lack = nil, ""
+	host.machine.Strict = opts.Sanitize
+	host.Unlock()
+	host.machine.Reset()
+	go func() {
+		runtime.LockOSThread() // tvm-ffi keeps stream and allocator for each thread
+		for f := range g.work {
+			f()
+		}
+	}()
+	return g, nil
+}
+
+func (g *gpu) Info() device.Info {
+	name := plain.Field("/proc/cpuinfo", "model name")
+	return device.Info{Kind: "vgpu", Name: cmp.Or(name, runtime.GOARCH), Emulated: true, Toolchain: g.tools.String(),
+		CUDA: g.tools.CUDAVersion}
+}
+
+func (g *gpu) Measure(context.Context, func() error, device.Plan) (*device.Samples, error) {
+	return nil, fmt.Errorf("vgpu: %w", device.ErrNoTiming)
+}
+
+func (g *gpu) Close() error {
+	if !g.done {
+		g.done = true
+		close(g.work)
+	}
+	return nil
+}
+
+// do runs f on the device's thread. Where ctx ends first, the kernel that runs is stopped.
+func (g *gpu) do(ctx context.Context, f func() error) error {
+	if g.lost != nil {
+		return g.lost
+	}
+	if g.done {
+		return errors.New("vgpu: the device is closed")
+	}
+	result := make(chan error, 1)
+	g.work <- func() { result <- f() }
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+	}
+	host.machine.Stop()
+	select {
+	case <-result:
+	case <-time.After(2 * time.Second):
+	}
+	g.lost = fmt.Errorf("%w: work that was not waited for: %w", device.ErrFault, ctx.Err())
+	return ctx.Err()
+}
+
+// runtimeLibrary builds the CUDA runtime of the virtual GPU, or finds it in the cache.
+func (g *gpu) runtimeLibrary(ctx context.Context) (string, error) {
+	name := filepath.Base(g.tools.CUDART)
+	key := cache.Key("vgpu 1", runtimeSource, hooksSource, g.tools.CXXVersion, g.tools.CUDAVersion, name)
+	dir, _, err := cache.Folder(ctx, g.root, "vgpu", key, func(dir string) error {
+		stubs, err := stubs(g.tools.CUDART)
+		if err != nil {
+			return err
+		}
+		for file, text := range map[string]string{"runtime.c": runtimeSource, "hooks.h": hooksSource, "stubs.c": stubs,
+			"version": name + " { global: *; };\n"} {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
+				return err
+			}
+		}
+		args := slices.Concat(g.tools.CXX[1:], []string{"-x", "c", "-O1", "-w", "-fPIC", "-shared", "-I" + g.tools.CUDAInclude,
+			"runtime.c", "stubs.c", "-o", name, "-Wl,-soname," + name, "-Wl,--version-script=version", "-lpthread"})
+		cmd := exec.CommandContext(ctx, g.tools.CXX[0], args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("vgpu: building its CUDA runtime: %w\n%s", err, bytes.TrimSpace(out))
+		}
+		return nil
+	})
+	return filepath.Join(dir, name), err
+}
+
+// stubs are definitions of all that the real runtime exports, for what the virtual one has not: each tells its name.
+func stubs(library string) (string, error) {
+	f, err := elf.Open(library)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	symbols, err := f.DynamicSymbols()
+	if err != nil {
+		return "", err
+	}
+	text := &strings.Builder{}
+	text.WriteString("int fisub_vgpu_missing(const char *name);\n")
+	seen := map[string]bool{}
+	for _, s := range symbols {
+		if s.Section == elf.SHN_UNDEF || elf.ST_TYPE(s.Info) != elf.STT_FUNC || seen[s.Name] || !strings.Contains(s.Name, "cuda") {
+			continue
+		}
+		seen[s.Name] = true
+		fmt.Fprintf(text, "__attribute__((weak)) int %s(void) { return fisub_vgpu_missing(\"%s\"); }\n", s.Name, s.Name)
+	}
+	return text.String(), nil
+}
+
+func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
+	object, err := g.tools.Build(ctx, g.root, sol, arch)
+	if err != nil {
+		return nil, err
+	}
+	library, err := g.runtimeLibrary(ctx)
+	if err != nil {
+		return nil, err
+	}
+	k := &kernel{gpu: g}
+	if def != nil {
+		k.names = append(slices.Clone(def.Inputs.Keys()), def.Outputs.Keys()...)
+	}
+	err = g.do(ctx, func() error {
+		if g.lib == nil {
+			path := C.CString(library)
+			defer C.free(unsafe.Pointer(path))
+			if message := C.vg_install(path); message != nil {
+				defer C.free(unsafe.Pointer(message))
+				return fmt.Errorf("vgpu: loading its CUDA runtime: %s", C.GoString(message))
+			}
+			var libs []string
+			for _, l := range object.Libs {
+				if filepath.Base(l) != filepath.Base(library) {
+					libs = append(libs, l)
+				}
+			}
+			lib, err := tvmffi.Load(libs...)
+			if err != nil {
+				return err
+			}
+			if err := lib.SetStream(tvmffi.CUDA(0), C.calloc(1, 64)); err != nil {
+				return err
+			}
+			if err := lib.SetAllocator(tvmffi.CUDA(0), C.vg_alloc, C.vg_release); err != nil {
+				return err
+			}
+			g.lib = lib
+		}
+		var err error
+		k.fn, err = g.lib.Func(object.Path, object.Symbol)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// A buffer is memory of this process; kernels may use the parts that a call is given.
+type buffer struct {
+	memory []byte // C memory
+	base   *buffer
+	n      int
+}
+
+func (g *gpu) Alloc(n int) (device.Buffer, error) {
+	if n < 0 || n > math.MaxInt-1<<20 {
+		return nil, fmt.Errorf("vgpu: allocating %d bytes", n)
+	}
+	p := C.aligned_alloc(256, C.size_t((max(n, 1)+255)/256*256))
+	if p == nil {
+		return nil, fmt.Errorf("vgpu: allocating %d bytes: out of memory", n)
+	}
+	b := &buffer{memory: unsafe.Slice((*byte)(p), max(n, 1))[:n], n: n}
+	return b, nil
+}
+
+func (b *buffer) Len() int { return b.n }
+
+func (b *buffer) Slice(offset, n int) device.Buffer {
+	if offset < 0 || offset%256 != 0 || n < 0 || n > b.n-offset {
+		panic(fmt.Sprintf("vgpu: %d bytes at %d of a buffer of %d", n, offset, b.n))
+	}
+	return &buffer{memory: b.memory[offset : offset+n], n: n, base: cmp.Or(b.base, b)}
+}
+
+func (b *buffer) data(n int) ([]byte, error) {
+	if cmp.Or(b.base, b).memory == nil {
+		return nil, errors.New("vgpu: the buffer is closed")
+	}
+	if n > b.n {
+		return nil, fmt.Errorf("vgpu: %d bytes exceed the buffer's %d", n, b.n)
+	}
+	return b.memory[:n], nil
+}
+
+func (b *buffer) Write(p []byte) error {
+	d, err := b.data(len(p))
+	copy(d, p)
+	return err
+}
+
+func (b *buffer) Read(p []byte) error {
+	d, err := b.data(len(p))
+	copy(p, d)
+	return err
+}
+
+func (b *buffer) Fill(c byte) error {
+	d, err := b.data(b.n)
+	for i := range d {
+		d[i] = c
+	}
+	return err
+}
+
+func (b *buffer) Close() error {
+	if b.base == nil && b.memory != nil {
+		C.free(unsafe.Pointer(unsafe.SliceData(b.memory)))
+		b.memory = nil
+	}
+	return nil
+}
+
+type kernel struct {
+	gpu   *gpu
+	fn    *tvmffi.Func
+	names []string
+}
+
+func (k *kernel) Close() error { return nil }
+
+func (k *kernel) Sync(context.Context) error {
+	if k.gpu.lost != nil {
+		return k.gpu.lost
+	}
+	return verdict()
+}
+
+// verdict is the fault of a kernel, or the error that there is no verdict, for want of something.
+func verdict() error {
+	host.Lock()
+	defer host.Unlock()
+	switch {
+	case host.lack != "":
+		return fmt.Errorf("no verdict: %s", host.lack)
+	case host.fault != nil:
+		return &device.CallError{Kind: "DeviceFault", Text: host.fault.Error(), Log: host.fault.Error() + "\n"}
+	}
+	return nil
+}
+
+// Probe has nothing to look for: what a call has launched has ended when Call returns.
+func (k *kernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte) error {
+	outputs := args[len(args)-len(into):]
+	for _, out := range outputs {
+		if err := out.Tensor.Buffer.Fill(fill); err != nil {
+			return err
+		}
+	}
+	if err := k.Call(ctx, args); err != nil {
+		return err
+	}
+	for i, out := range outputs {
+		if err := out.Tensor.Buffer.Read(into[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Call calls the entry point and waits for its kernels. A fault of a kernel is a *device.CallError of kind DeviceFault.
+func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := verdict(); err != nil {
+		return err
+	}
+	return k.gpu.do(ctx, func() error {
+		converted, mapped, err := k.convert(args)
+		defer func() {
+			for _, p := range mapped {
+				host.machine.Unmap(p)
+			}
+		}()
+		if err != nil {
+			return err
+		}
+		list, err := k.gpu.lib.Args(converted)
+		if err != nil {
+			return err
+		}
+		defer list.Close()
+		err = k.fn.Call(list)
+		return cmp.Or(verdict(), err)
+	})
+}
+
+// convert makes tvm-ffi's arguments, and lets kernels use the tensors' memory.
+func (k *kernel) convert(args []device.Arg) (all []tvmffi.Arg, mapped []uintptr, err error) {
+	type part struct {
+		from, to uintptr
+		name     string
+	}
+	var parts []part
+	for i, a := range args {
+		if a.Tensor == nil {
+			all = append(all, tvmffi.Arg{Scalar: a.Scalar})
+			continue
+		}
+		b, ok := a.Tensor.Buffer.(*buffer)
+		if !ok || cmp.Or(b.base, b).memory == nil {
+			return nil, nil, fmt.Errorf("vgpu: argument %d is not in the device's memory", i)
+		}
+		n, ok := tensor.Elements(a.Tensor.Shape)
+		if ok {
+			n, ok = a.Tensor.DType.Bytes(n)
+		}
+		if !ok || n > b.n {
+			return nil, nil, fmt.Errorf("vgpu: argument %d: shape %v of %v exceeds the buffer's %d bytes", i, a.Tensor.Shape,
+				a.Tensor.DType, b.n)
+		}
+		data := uintptr(unsafe.Pointer(unsafe.SliceData(b.memory)))
+		name := fmt.Sprintf("argument %d", i)
+		if i < len(k.names) {
+			name += " (" + k.names[i] + ")"
+		}
+		parts = append(parts, part{data, data + uintptr(n), name})
+		all = append(all, tvmffi.Arg{Tensor: &tvmffi.Tensor{Data: data, Device: tvmffi.CUDA(0), DType: a.Tensor.DType,
+			Shape: a.Tensor.Shape}})
+	}
+	// Arguments that share memory are one range.
+	slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.from, b.from) })
+	for i := 0; i < len(parts); i++ {
+		p := parts[i]
+		for i+1 < len(parts) && (parts[i+1].from < p.to || parts[i+1].from == p.from) {
+			i++
+			p.to = max(p.to, parts[i].to)
+		}
+		host.machine.Map(p.from, int(p.to-p.from), p.name, false)
+		mapped = append(mapped, p.from)
+	}
+	return all, mapped, nil
+}
