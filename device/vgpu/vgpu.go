@@ -133,7 +133,7 @@ func (g *gpu) do(ctx context.Context, f func() error) error {
 // runtimeLibrary builds the CUDA runtime of the virtual GPU, or finds it in the cache.
 func (g *gpu) runtimeLibrary(ctx context.Context) (string, error) {
 	name := filepath.Base(g.tools.CUDART)
-	key := cache.Key("vgpu 1", runtimeSource, hooksSource, g.tools.CXXVersion, g.tools.CUDAVersion, name)
+	key := cache.Key("vgpu 2", runtimeSource, hooksSource, g.tools.CXXVersion, g.tools.CUDAVersion, name)
 	dir, _, err := cache.Folder(ctx, g.root, "vgpu", key, func(dir string) error {
 		stubs, err := stubs(g.tools.CUDART)
 		if err != nil {
@@ -145,8 +145,8 @@ func (g *gpu) runtimeLibrary(ctx context.Context) (string, error) {
 				return err
 			}
 		}
-		args := slices.Concat(g.tools.CXX[1:], []string{"-x", "c", "-O1", "-w", "-fPIC", "-shared", "-I" + g.tools.CUDAInclude,
-			"runtime.c", "stubs.c", "-o", name, "-Wl,-soname," + name, "-Wl,--version-script=version", "-lpthread"})
+		args := slices.Concat(g.tools.CXX[1:], []string{"-O1", "-w", "-fPIC", "-shared", "-I" + g.tools.CUDAInclude,
+			"-x", "c", "runtime.c", "-x", "c", "stubs.c", "-x", "none", "-o", name, "-Wl,-soname," + name, "-Wl,--version-script=version", "-lpthread"})
 		cmd := exec.CommandContext(ctx, g.tools.CXX[0], args...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
