@@ -20,6 +20,7 @@ import (
 	"fisub/device/cuda"
 	"fisub/device/emu"
 	"fisub/device/nvcc"
+	"fisub/device/vgpu"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/pack"
@@ -46,6 +47,22 @@ func TestEmulated(t *testing.T) {
 		t.Fatal(err)
 	}
 	conform(t, d, plain, cases(false))
+}
+
+func TestVirtual(t *testing.T) {
+	for name, dir := range map[string]string{"fast": fast, "plain": plain} {
+		t.Run(name, func(t *testing.T) {
+			d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: os.Getenv("FISUB_DEVICETEST_CACHE")})
+			var missing *nvcc.MissingError
+			if errors.As(err, &missing) {
+				t.Skip(err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			conform(t, d, dir, cases(dir == fast))
+		})
+	}
 }
 
 func TestGPU(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	"fisub/device/cuda"
 	"fisub/device/emu"
 	"fisub/device/nvcc"
+	"fisub/device/vgpu"
 	"fisub/internal/longtest"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
@@ -66,6 +67,19 @@ func TestEmulated(t *testing.T) {
 	longtest.Skip(t, "runs each shape of the table on the emulator")
 	d, err := emu.Opener().Open(t.Context(), device.Options{CacheDir: t.TempDir()})
 	if errors.Is(err, emu.ErrNoCompiler) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	conform(t, d, []int{1, 2, 4, 8}, []int{3, 5, 7}, []int{31, 32, 48, 64, 128}) // each shape of table.cuh
+}
+
+func TestVirtual(t *testing.T) {
+	longtest.Skip(t, "runs each shape of the table on the virtual GPU")
+	d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: os.Getenv("FISUB_DEVICETEST_CACHE")})
+	var missing *nvcc.MissingError
+	if errors.As(err, &missing) {
 		t.Skip(err)
 	}
 	if err != nil {
