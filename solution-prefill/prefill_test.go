@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"fisub/bench/reference"
 	"fisub/definitions"
@@ -346,5 +347,45 @@ func (c testCase) conform(t *testing.T, d device.Device, def *trace.Definition, 
 			t.Errorf("%s, element %d: got %v, want %v; the largest is %v", name, where, got[where], ref[where], largest)
 		}
 		t.Logf("%s: largest error %.2g of %.3g", name, worst, largest)
+	}
+}
+
+// TestVirtualTime tells what a call takes on the virtual GPU.
+func TestVirtualTime(t *testing.T) {
+	d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: os.Getenv("FISUB_DEVICETEST_CACHE")})
+	if err != nil {
+		t.Skip(err)
+	}
+	def := definition(t)
+	kernel := build(t, d, def, fast)
+	for _, lengths := range [][]int{{134}, {2107}, {1000, 600, 300, 207}} {
+		var args []device.Arg
+		place := func(x *tensor.Tensor) {
+			b, err := d.Alloc(max(len(x.Data), 16))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Write(x.Data); err != nil {
+				t.Fatal(err)
+			}
+			args = append(args, device.Arg{Tensor: &device.TensorArg{Buffer: b, DType: x.DType, Shape: x.Shape}})
+		}
+		inputs := testCase{lengths: lengths, state: 0.25}.inputs(1)
+		for _, in := range inputs {
+			if in.Tensor == nil {
+				args = append(args, device.Arg{Scalar: in.Scalar})
+			} else {
+				place(in.Tensor)
+			}
+		}
+		place(tensor.New(tensor.BFloat16, inputs[0].Tensor.Shape[0], headsV, dim))
+		place(tensor.New(tensor.Float32, len(lengths), headsV, dim, dim))
+		for range 2 {
+			start := time.Now()
+			if err := kernel.Call(t.Context(), args); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%v tokens: %v", lengths, time.Since(start))
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"fisub/bench/reference"
 	"fisub/definitions"
@@ -661,4 +662,24 @@ func anotherStream(x *call, kernel, altered device.Kernel) {
 	output, newState := x.run(kernel)
 	output2, newState2 := x.run(altered, three, zero)
 	x.same(output, newState, output2, newState2)
+}
+
+// TestVirtualTime tells what a call takes on the virtual GPU.
+func TestVirtualTime(t *testing.T) {
+	longtest.Skip(t, "times calls on the virtual GPU")
+	d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: os.Getenv("FISUB_DEVICETEST_CACHE")})
+	if err != nil {
+		t.Skip(err)
+	}
+	kernel := build(t, d, "kernel")
+	for _, batch := range []int{1, 64} {
+		x := newCall(t, d, batch, cases()[len(cases())-1], 1)
+		for range 3 {
+			start := time.Now()
+			if err := kernel.Call(t.Context(), x.args); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("batch %d: %v", batch, time.Since(start))
+		}
+	}
 }

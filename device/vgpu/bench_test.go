@@ -1,0 +1,109 @@
+//go:build linux && cgo
+
+package vgpu
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// loop is a kernel of one block that does the line body n times, 16 times unrolled.
+func loop(body string) string {
+	return `
+.version 9.0
+.target sm_100
+.address_size 64
+.visible .entry loop(.param .u64 x, .param .u32 n)
+{
+	.reg .pred %p<9>;
+	.reg .b16 %h<9>;
+	.reg .b32 %r<40>;
+	.reg .b64 %rd<9>;
+	.shared .align 16 .b8 s[4096];
+	ld.param.u64 %rd1, [x];
+	ld.param.u32 %r1, [n];
+	mov.u32 %r2, %tid.x;
+	mul.wide.u32 %rd2, %r2, 16;
+	add.s64 %rd2, %rd1, %rd2;
+	shl.b32 %r3, %r2, 4;
+	mov.u32 %r4, s;
+	add.s32 %r3, %r3, %r4;
+	mov.b32 %r5, 0f3F800001;
+	mov.b32 %r6, 0f3F800003;
+	mov.b32 %r7, 0;
+	mov.b32 %r8, 0;
+	st.shared.v4.b32 [%r3], {%r5, %r6, %r7, %r8};
+	setp.lt.u32 %p2, %r2, 20;
+$again:
+` + strings.Repeat(body+"\n", 16) + `
+	sub.s32 %r1, %r1, 1;
+	setp.ne.s32 %p1, %r1, 0;
+	@%p1 bra $again;
+	st.global.b32 [%rd2], %r7;
+	ret;
+}
+`
+}
+
+// TestCost tells what an instruction of a warp takes.
+func TestCost(t *testing.T) {
+	if testing.Short() {
+		t.Skip()
+	}
+	for _, c := range []struct{ name, body string }{
+		{"add.s32", "add.s32 %r7, %r7, %r5;"},
+		{"fma.rn.f32", "fma.rn.f32 %r7, %r5, %r6, %r7;"},
+		{"fma.rn.f32, some lanes", "@%p2 fma.rn.f32 %r7, %r5, %r6, %r7;"},
+		{"add.s64", "add.s64 %rd3, %rd3, %rd1;"},
+		{"setp.lt.s32", "setp.lt.s32 %p3, %r7, %r5;"},
+		{"setp.gt.f32", "setp.gt.f32 %p3, %r7, %r5;"},
+		{"selp.f32", "selp.f32 %r7, %r5, %r6, %p2;"},
+		{"min.f32", "min.f32 %r7, %r5, %r6;"},
+		{"cvt.rn.bf16.f32", "cvt.rn.bf16.f32 %h1, %r5;"},
+		{"cvt.rn.f16.f32", "cvt.rn.f16.f32 %h1, %r5;"},
+		{"cvt.rzi.s32.f32", "cvt.rzi.s32.f32 %r7, %r5;"},
+		{"ex2.approx", "ex2.approx.f32 %r7, %r5;"},
+		{"fma.rn.bf16x2", "fma.rn.bf16x2 %r7, %r5, %r6, %r7;"},
+		{"shfl.bfly", "shfl.sync.bfly.b32 %r7, %r5, 4, 31, -1;"},
+		{"ld.global.b32", "ld.global.b32 %r7, [%rd2];"},
+		{"ld.global.v4.b32", "ld.global.v4.b32 {%r9, %r10, %r11, %r12}, [%rd2];"},
+		{"st.global.b32", "st.global.b32 [%rd2], %r5;"},
+		{"ld.shared.b32", "ld.shared.b32 %r7, [%r3];"},
+		{"ld.shared.v4.b32", "ld.shared.v4.b32 {%r9, %r10, %r11, %r12}, [%r3];"},
+		{"st.shared.b32", "st.shared.b32 [%r3], %r5;"},
+		{"ldmatrix.x4", "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r9, %r10, %r11, %r12}, [%r3];"},
+		{"atom.global.add", "atom.global.add.u32 %r7, [%rd2], 1;"},
+		{"bar.sync", "bar.sync 0;"},
+		{"mma.m16n8k16.f16", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r9, %r10, %r11, %r12}, {%r5, %r6, %r5, %r6}, {%r5, %r6}, {%r9, %r10, %r11, %r12};"},
+		{"mma.m16n8k16.bf16", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%r9, %r10, %r11, %r12}, {%r5, %r6, %r5, %r6}, {%r5, %r6}, {%r9, %r10, %r11, %r12};"},
+	} {
+		m := &Machine{Workers: 1}
+		mod, err := m.Load(loop(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		k, err := mod.Kernel("loop")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(k.Lacks()) > 0 {
+			t.Errorf("%s: lacks %v", c.name, k.Lacks())
+			continue
+		}
+		x, _ := words(m, "x", make([]uint32, 256)...)
+		params := binary.LittleEndian.AppendUint64(nil, uint64(x))
+		params = binary.LittleEndian.AppendUint32(params, 1000)
+		best := time.Hour
+		for range 5 {
+			start := time.Now()
+			if err := m.Run(k, Launch{Grid: [3]int{1, 1, 1}, Block: [3]int{32, 1, 1}, Params: params}); err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			best = min(best, time.Since(start))
+		}
+		fmt.Printf("%-24s %7.1f ns\n", c.name, float64(best.Nanoseconds())/16000)
+	}
+}
