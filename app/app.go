@@ -21,6 +21,7 @@ import (
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/emu"
+	"fisub/device/vgpu"
 	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/plain"
@@ -60,7 +61,7 @@ const (
 )
 
 // openers are the devices that fisub knows, in the order in which --device auto tries them.
-var openers = []device.Opener{cuda.Opener(), emu.Opener()}
+var openers = []device.Opener{cuda.Opener(), emu.Opener(), vgpu.Opener()}
 
 // An app is one call of fisub.
 type app struct {
