@@ -14,7 +14,7 @@ import (
 
 // layers lists the packages from the bottom up: a package imports only what stands in an earlier row.
 var layers = [][]string{
-	{"internal/longtest", "internal/confine", "internal/cache", "internal/plain", "internal/tensor", "definitions", "solution/baselines",
+	{"device/vgpu/ptx", "device/vgpu/exec", "internal/longtest", "internal/confine", "internal/cache", "internal/plain", "internal/tensor", "definitions", "solution/baselines",
 		"bench/stats", "docs"},
 	{"workloads/random", "remote/modal/modaltest"},
 	{"internal/trace"},
@@ -27,7 +27,7 @@ var layers = [][]string{
 	{"remote/host"},
 	{"remote/work"},
 	{"remote/aws/mailbox", "scaffold", "collector"},
-	{"device/cuda", "device/emu", "remote/loopback", "remote/ssh", "remote/aws", "remote/modal", "remote/kubernetes",
+	{"device/cuda", "device/emu", "device/vgpu", "remote/loopback", "remote/ssh", "remote/aws", "remote/modal", "remote/kubernetes",
 		"remote/remotetest"},
 	{"bench/reference", "bench/worker", "bench/compare", "remote/dispatch", "remote/bundle", "remote/slurm", "submit"},
 	{"remote/providers", "remote/faultstest"},
@@ -58,13 +58,14 @@ var only = map[string]string{
 
 // never lists imports that the layers would allow.
 var never = map[string][]string{
-	"bench":          {"device/cuda", "device/emu", "device/nvcc"},
+	"bench":          {"device/cuda", "device/emu", "device/vgpu", "device/nvcc"},
 	"bench/compare":  {"device", "workloads", "pack"},
-	"bench/worker":   {"device/cuda", "device/emu", "device/nvcc", "workloads"},
+	"bench/worker":   {"device/cuda", "device/emu", "device/vgpu", "device/nvcc", "workloads"},
 	"bench/pyworker": {"device", "workloads"},
 	"device":         {"internal/event"},
 	"device/emu":     {"internal/event", "device/nvcc", "workloads"},
 	"device/cuda":    {"internal/event", "workloads", "pack"},
+	"device/vgpu":    {"internal/event", "workloads", "pack", "device/cuda"},
 	"pack":           {"device", "workloads"},
 	"report":         {"device", "workloads", "pack"},
 	"remote":         {"internal/event", "device", "workloads"},

@@ -8,9 +8,11 @@
 #include "_cgo_export.h"
 
 static void *module(const void *fatbin) { return (void *)vgModule((void *)fatbin); }
-static int launch(void *m, const char *kernel, const unsigned *dims, void **args, size_t shared) {
-  return vgLaunch((uintptr_t)m, (char *)kernel, (unsigned *)dims, args, shared);
+static void *prepare(void *m, const char *kernel, const unsigned *dims, void **args, size_t shared, int *error) {
+  return (void *)vgPrepare((uintptr_t)m, (char *)kernel, (unsigned *)dims, args, shared, error);
 }
+static int launch(void *prepared) { return vgLaunch((uintptr_t)prepared); }
+static void forget(void *prepared) { vgForget((uintptr_t)prepared); }
 static int attributes(void *m, const char *kernel, int *out) { return vgAttributes((uintptr_t)m, (char *)kernel, out); }
 static void *symbol(void *m, const char *name, size_t *size) { return (void *)vgSymbol((uintptr_t)m, (char *)name, size); }
 static void *alloc(size_t size) { return (void *)vgAlloc(size); }
@@ -20,7 +22,7 @@ static int status(void) { return vgStatus(); }
 static void lacks(const char *name) { vgLacks((char *)name); }
 
 char *vg_install(const char *path) {
-  static const fisub_vgpu_hooks hooks = {module, launch, attributes, symbol, alloc, release, known, status, lacks};
+  static const fisub_vgpu_hooks hooks = {module, prepare, launch, forget, attributes, symbol, alloc, release, known, status, lacks};
   void *lib = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (lib == NULL) return strdup(dlerror());
   void *install = dlsym(lib, "fisub_vgpu_install");

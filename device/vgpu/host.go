@@ -16,8 +16,6 @@ import (
 	"strings"
 	"sync"
 	"unsafe"
-
-	"fisub/device/vgpu/ptx"
 )
 
 // host is what the runtime library in this process calls: one GPU, whatever opens it, as CUDA has one context for a device.
@@ -27,7 +25,10 @@ var host = struct {
 	modules []*hostModule
 	fault   error  // the first fault of a kernel
 	lack    string // what the virtual GPU has not, and where
-}{machine: &Machine{}}
+
+	prepared map[uintptr]prepared
+	last     uintptr
+}{machine: &Machine{}, prepared: map[uintptr]prepared{}}
 
 // A hostModule is read when its first kernel is needed.
 type hostModule struct {
@@ -91,14 +92,22 @@ func vgModule(fatbin unsafe.Pointer) C.uintptr_t {
 	return C.uintptr_t(len(host.modules))
 }
 
-//export vgLaunch
-func vgLaunch(module C.uintptr_t, kernel *C.char, dims *C.uint, args *unsafe.Pointer, shared C.size_t) C.int {
-	k, code := find(uintptr(module), C.GoString(kernel))
+// A prepared launch is one whose parameters were copied.
+type prepared struct {
+	kernel *Kernel
+	launch Launch
+}
+
+//export vgPrepare
+func vgPrepare(module C.uintptr_t, kernel *C.char, dims *C.uint, args *unsafe.Pointer, shared C.size_t, code *C.int) C.uintptr_t {
+	k, no := find(uintptr(module), C.GoString(kernel))
 	if k == nil {
-		return C.int(code)
+		*code = C.int(no)
+		return 0
 	}
-	if vgStatus() != 0 {
-		return vgStatus()
+	if s := vgStatus(); s != 0 {
+		*code = s
+		return 0
 	}
 	d := unsafe.Slice(dims, 9)
 	l := Launch{Shared: int(shared), Params: make([]byte, k.size)}
@@ -111,19 +120,41 @@ func vgLaunch(module C.uintptr_t, kernel *C.char, dims *C.uint, args *unsafe.Poi
 	if l.Cluster[0] == 0 {
 		l.Cluster = [3]int{1, 1, 1}
 	}
+	whole := true
 	for i := range 3 {
-		if l.Grid[i]%l.Cluster[i] != 0 {
-			return cudaInvalidValue
-		}
+		whole = whole && l.Grid[i]%l.Cluster[i] == 0
 	}
-	if l.Block[0]*l.Block[1]*l.Block[2] > k.MaxThreads() || k.StaticShared()+l.Shared > 227<<10 {
-		return cudaInvalidValue
+	if !whole || l.Block[0]*l.Block[1]*l.Block[2] > k.MaxThreads() || k.StaticShared()+l.Shared > 227<<10 {
+		*code = cudaInvalidValue
+		return 0
 	}
 	params := k.Params()
 	for i, p := range unsafe.Slice(args, len(params)) {
 		copy(l.Params[params[i][0]:], unsafe.Slice((*byte)(p), params[i][1]))
 	}
-	err := host.machine.Run(k, l)
+	host.Lock()
+	defer host.Unlock()
+	host.last++
+	host.prepared[host.last] = prepared{k, l}
+	return C.uintptr_t(host.last)
+}
+
+//export vgForget
+func vgForget(id C.uintptr_t) {
+	host.Lock()
+	defer host.Unlock()
+	delete(host.prepared, uintptr(id))
+}
+
+//export vgLaunch
+func vgLaunch(id C.uintptr_t) C.int {
+	if s := vgStatus(); s != 0 {
+		return s
+	}
+	host.Lock()
+	p := host.prepared[uintptr(id)]
+	host.Unlock()
+	err := host.machine.Run(p.kernel, p.launch)
 	var f *Fault
 	if err == nil || !errors.As(err, &f) {
 		return cudaSuccess
@@ -213,5 +244,3 @@ func vgLacks(name *C.char) {
 		host.lack = "the virtual GPU lacks " + C.GoString(name)
 	}
 }
-
-var _ *ptx.Module

@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -133,7 +134,7 @@ func (g *gpu) do(ctx context.Context, f func() error) error {
 // runtimeLibrary builds the CUDA runtime of the virtual GPU, or finds it in the cache.
 func (g *gpu) runtimeLibrary(ctx context.Context) (string, error) {
 	name := filepath.Base(g.tools.CUDART)
-	key := cache.Key("vgpu 2", runtimeSource, hooksSource, g.tools.CXXVersion, g.tools.CUDAVersion, name)
+	key := cache.Key("vgpu 3", runtimeSource, hooksSource, g.tools.CXXVersion, g.tools.CUDAVersion, name)
 	dir, _, err := cache.Folder(ctx, g.root, "vgpu", key, func(dir string) error {
 		stubs, err := stubs(g.tools.CUDART)
 		if err != nil {
@@ -181,6 +182,9 @@ func stubs(library string) (string, error) {
 	return text.String(), nil
 }
 
+// foreign is a function of NVIDIA's libraries, which a GPU's machine has.
+var foreign = regexp.MustCompile(`undefined symbol: ((?:cu[A-Z]|cuda[A-Z]|nvrtc|nvJitLink|cublas|cudnn)\w+)`)
+
 func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
 	object, err := g.tools.Build(ctx, g.root, sol, arch)
 	if err != nil {
@@ -222,6 +226,12 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 		}
 		var err error
 		k.fn, err = g.lib.Func(object.Path, object.Symbol)
+		var be *device.BuildError
+		if errors.As(err, &be) {
+			if m := foreign.FindStringSubmatch(be.Text); m != nil {
+				return fmt.Errorf("no verdict: the virtual GPU lacks %s", m[1])
+			}
+		}
 		return err
 	})
 	if err != nil {

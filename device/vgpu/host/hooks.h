@@ -4,7 +4,10 @@
 
 typedef struct {
   void *(*module)(const void *fatbin);
-  int (*launch)(void *module, const char *kernel, const unsigned *grid_block_cluster, void **args, size_t shared);
+  // prepare copies what a launch needs; NULL with *error set where the launch is refused. launch may be called any number of times.
+  void *(*prepare)(void *module, const char *kernel, const unsigned *grid_block_cluster, void **args, size_t shared, int *error);
+  int (*launch)(void *prepared);
+  void (*forget)(void *prepared);
   int (*attributes)(void *module, const char *kernel, int *shared_local_threads);
   void *(*symbol)(void *module, const char *name, size_t *size);
   void *(*alloc)(size_t size);

@@ -115,6 +115,51 @@ static function *find_function(const void *host) {
   return f;
 }
 
+/* Capture: what goes to a stream that is being captured is kept as a list, which a graph plays back in order */
+
+enum { NODE_LAUNCH, NODE_COPY, NODE_SET, NODE_CALL };
+typedef struct node {
+  struct node *next;
+  int kind, value;
+  void *launch; // of hooks.prepare
+  void *to;
+  const void *from;
+  size_t size;
+  cudaHostFn_t call;
+} node;
+typedef struct {
+  node *first, **end;
+  size_t n;
+  int users;
+} graph;
+typedef struct {
+  graph *capture;
+} stream;
+typedef struct {
+  double ms;
+  graph *capture;
+} event;
+
+static graph *captured(void *s) { return s > (void *)2 ? ((stream *)s)->capture : NULL; }
+static node *record(graph *g, int kind) {
+  node *n = calloc(1, sizeof *n);
+  if (n == NULL) abort();
+  n->kind = kind;
+  *g->end = n;
+  g->end = &n->next;
+  g->n++;
+  return n;
+}
+static void drop(graph *g) {
+  if (--g->users > 0) return;
+  for (node *n = g->first, *next; n; n = next) {
+    next = n->next;
+    if (n->launch && hooks.forget) hooks.forget(n->launch);
+    free(n);
+  }
+  free(g);
+}
+
 /* Launches */
 
 static __thread struct {
@@ -146,10 +191,10 @@ cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {
   return find_function(host) ? cudaSuccess : fail(cudaErrorInvalidDeviceFunction);
 }
 
-static cudaError_t launch(const void *host, dim3 grid, dim3 block, const unsigned *cluster, void **args, size_t shared) {
+static cudaError_t launch(const void *host, dim3 grid, dim3 block, const unsigned *cluster, void **args, size_t shared, void *to) {
   function *f = find_function(host);
   if (f == NULL) return fail(cudaErrorInvalidDeviceFunction);
-  if (hooks.launch == NULL) return fail(cudaErrorNoDevice);
+  if (hooks.prepare == NULL) return fail(cudaErrorNoDevice);
   size_t threads = (size_t)block.x * block.y * block.z;
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 || grid.x > 2147483647u || threads == 0 ||
       threads > 1024 || block.x > 1024 || block.y > 1024 || block.z > 64)
@@ -157,20 +202,27 @@ static cudaError_t launch(const void *host, dim3 grid, dim3 block, const unsigne
   if (shared > (size_t)f->max_dynamic) return fail(cudaErrorInvalidValue);
   unsigned dims[9] = {grid.x, grid.y, grid.z, block.x, block.y, block.z, 0, 0, 0};
   if (cluster) memcpy(dims + 6, cluster, 3 * sizeof *cluster);
-  return fail((cudaError_t)hooks.launch(*f->module, f->name, dims, args, shared));
+  int error = 0;
+  void *ready = hooks.prepare(*f->module, f->name, dims, args, shared, &error);
+  if (ready == NULL) return fail((cudaError_t)error);
+  graph *g = captured(to);
+  if (g) {
+    record(g, NODE_LAUNCH)->launch = ready;
+    return cudaSuccess;
+  }
+  error = hooks.launch(ready);
+  hooks.forget(ready);
+  return fail((cudaError_t)error);
 }
 
-cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream) {
-  (void)stream;
-  return launch(host, grid, block, NULL, args, shared);
+cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t to) {
+  return launch(host, grid, block, NULL, args, shared, to);
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream) {
-  (void)stream;
-  return launch(kernel, grid, block, NULL, args, shared);
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t to) {
+  return launch(kernel, grid, block, NULL, args, shared, to);
 }
-cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream) {
-  (void)stream;
-  return launch(host, grid, block, NULL, args, shared);
+cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t to) {
+  return launch(host, grid, block, NULL, args, shared, to);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *host, void **args) {
   const unsigned *cluster = NULL;
@@ -180,7 +232,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *host, v
       dims[0] = c->attrs[i].val.clusterDim.x, dims[1] = c->attrs[i].val.clusterDim.y, dims[2] = c->attrs[i].val.clusterDim.z;
       cluster = dims;
     }
-  return launch(host, c->gridDim, c->blockDim, cluster, args, c->dynamicSmemBytes);
+  return launch(host, c->gridDim, c->blockDim, cluster, args, c->dynamicSmemBytes, c->stream);
 }
 cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attr, int value) {
   function *f = find_function(host);
@@ -301,7 +353,13 @@ cudaError_t cudaMemcpy(void *d, const void *s, size_t n, enum cudaMemcpyKind k) 
   if (e == cudaSuccess && n) memmove(d, s, n);
   return e;
 }
-cudaError_t cudaMemcpyAsync(void *d, const void *s, size_t n, enum cudaMemcpyKind k, cudaStream_t st) { (void)st; return cudaMemcpy(d, s, n, k); }
+cudaError_t cudaMemcpyAsync(void *d, const void *s, size_t n, enum cudaMemcpyKind k, cudaStream_t st) {
+  graph *g = captured(st);
+  if (g == NULL) return cudaMemcpy(d, s, n, k);
+  node *c = record(g, NODE_COPY);
+  c->to = d, c->from = s, c->size = n;
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpy2D(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, enum cudaMemcpyKind k) {
   cudaError_t e = cudaSuccess;
   for (size_t i = 0; i < h && e == cudaSuccess; i++) e = cudaMemcpy((char *)d + i * dp, (const char *)s + i * sp, w, k);
@@ -316,7 +374,13 @@ cudaError_t cudaMemset(void *d, int v, size_t n) {
   if (e == cudaSuccess && n) memset(d, v, n);
   return e;
 }
-cudaError_t cudaMemsetAsync(void *d, int v, size_t n, cudaStream_t s) { (void)s; return cudaMemset(d, v, n); }
+cudaError_t cudaMemsetAsync(void *d, int v, size_t n, cudaStream_t s) {
+  graph *g = captured(s);
+  if (g == NULL) return cudaMemset(d, v, n);
+  node *c = record(g, NODE_SET);
+  c->to = d, c->value = v, c->size = n;
+  return cudaSuccess;
+}
 cudaError_t cudaMemset2D(void *d, size_t p, int v, size_t w, size_t h) {
   for (size_t i = 0; i < h; i++) memset((char *)d + i * p, v, w);
   return status();
@@ -373,7 +437,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
 /* Streams and events: addresses that are told apart */
 
 static cudaError_t new_handle(void **p) {
-  *p = calloc(1, 16);
+  *p = calloc(1, sizeof(event) > sizeof(stream) ? sizeof(event) : sizeof(stream));
   return *p ? cudaSuccess : fail(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaStreamCreate(cudaStream_t *s) { return new_handle((void **)s); }
@@ -382,27 +446,97 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned f, int p) { (
 cudaError_t cudaStreamDestroy(cudaStream_t s) { free(s); return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) { (void)s; return status(); }
 cudaError_t cudaStreamQuery(cudaStream_t s) { (void)s; return status(); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned f) { (void)s, (void)e, (void)f; return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned f) { // a stream joins the capture of what it waits for
+  (void)f;
+  graph *g = e ? ((event *)e)->capture : NULL;
+  if (g && (void *)s > (void *)2 && ((stream *)s)->capture == NULL) ((stream *)s)->capture = g;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamGetPriority(cudaStream_t s, int *p) { (void)s; *p = 0; return cudaSuccess; }
 cudaError_t cudaStreamGetFlags(cudaStream_t s, unsigned *f) { (void)s; *f = 0; return cudaSuccess; }
 cudaError_t cudaStreamGetDevice(cudaStream_t s, int *d) { (void)s; *d = 0; return cudaSuccess; }
 cudaError_t cudaStreamSetAttribute(cudaStream_t s, cudaStreamAttrID id, const cudaStreamAttrValue *v) { (void)s, (void)id, (void)v; return cudaSuccess; }
-cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *c) { (void)s; *c = cudaStreamCaptureStatusNone; return cudaSuccess; }
-cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *p) { (void)s; f(p); return cudaSuccess; }
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *c) {
+  *c = captured(s) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *p) {
+  graph *g = captured(s);
+  if (g) {
+    node *c = record(g, NODE_CALL);
+    c->call = f, c->to = p;
+  } else {
+    f(p);
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode m) {
+  (void)m;
+  if ((void *)s <= (void *)2) return fail(cudaErrorStreamCaptureUnsupported);
+  if (captured(s)) return fail(cudaErrorIllegalState);
+  graph *g = calloc(1, sizeof *g);
+  if (g == NULL) return fail(cudaErrorMemoryAllocation);
+  g->end = &g->first;
+  g->users = 1;
+  ((stream *)s)->capture = g;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out) {
+  graph *g = captured(s);
+  *out = (cudaGraph_t)g;
+  if (g == NULL) return fail(cudaErrorIllegalState);
+  ((stream *)s)->capture = NULL;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph_, cudaGraphNode_t *nodes, size_t *n) {
+  graph *g = (graph *)graph_;
+  size_t i = 0;
+  for (node *c = g->first; c && nodes && i < *n; c = c->next) nodes[i++] = (cudaGraphNode_t)c;
+  *n = nodes ? i : g->n;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t n, enum cudaGraphNodeType *t) {
+  static const enum cudaGraphNodeType types[] = {cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeMemset,
+                                                 cudaGraphNodeTypeHost};
+  *t = types[((node *)n)->kind];
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long flags) {
+  (void)flags;
+  ((graph *)g)->users++;
+  *exec = (cudaGraphExec_t)g;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long flags) {
+  return cudaGraphInstantiate(exec, g, flags);
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t s) { (void)exec, (void)s; return cudaSuccess; }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
+  if (captured(s)) return lacks("cudaGraphLaunch into a stream that is captured");
+  cudaError_t e = status();
+  for (node *n = ((graph *)exec)->first; n && e == cudaSuccess; n = n->next) switch (n->kind) {
+    case NODE_LAUNCH: e = fail((cudaError_t)hooks.launch(n->launch)); break;
+    case NODE_COPY: e = cudaMemcpy(n->to, n->from, n->size, cudaMemcpyDefault); break;
+    case NODE_SET: e = cudaMemset(n->to, n->value, n->size); break;
+    case NODE_CALL: n->call(n->to); break;
+    }
+  return e;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { drop((graph *)exec); return cudaSuccess; }
+cudaError_t cudaGraphDestroy(cudaGraph_t g) { drop((graph *)g); return cudaSuccess; }
 cudaError_t cudaEventCreate(cudaEvent_t *e) { return new_handle((void **)e); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned f) { (void)f; return new_handle((void **)e); }
 cudaError_t cudaEventDestroy(cudaEvent_t e) { free(e); return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
-  (void)s;
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
-  if (e) *(double *)e = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+  if (e) ((event *)e)->ms = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6, ((event *)e)->capture = captured(s);
   return status();
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned f) { (void)f; return cudaEventRecord(e, s); }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) { (void)e; return status(); }
 cudaError_t cudaEventQuery(cudaEvent_t e) { (void)e; return status(); }
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) { *ms = (float)(*(double *)b - *(double *)a); return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) { *ms = (float)(((event *)b)->ms - ((event *)a)->ms); return cudaSuccess; }
 
 /* The device */
 
