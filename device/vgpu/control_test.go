@@ -1,0 +1,311 @@
+//go:build linux && cgo
+
+package vgpu
+
+import (
+	"encoding/binary"
+	"strings"
+	"testing"
+	"time"
+)
+
+// runKernel runs the kernel k of PTX without its head on words of memory, the only parameter.
+func runKernel(t *testing.T, text string, l Launch, memory ...uint32) ([]uint32, error) {
+	t.Helper()
+	m := &Machine{Workers: 1, Strict: true}
+	mod, err := m.Load(".version 9.0\n.target sm_100\n.address_size 64\n" + text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := mod.Kernel("k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, s := words(m, "x", memory...)
+	l.Params = binary.LittleEndian.AppendUint64(nil, uint64(p))
+	for i := range 3 {
+		l.Grid[i], l.Block[i] = max(1, l.Grid[i]), max(1, l.Block[i])
+	}
+	timer := time.AfterFunc(time.Minute, m.Stop)
+	defer timer.Stop()
+	return s, m.Run(k, l)
+}
+
+func threads(grid, block int) Launch { return Launch{Grid: [3]int{grid}, Block: [3]int{block}} }
+
+// TestCalls recurs to a depth that differs among the threads.
+func TestCalls(t *testing.T) {
+	got, err := runKernel(t, `
+.func (.param .b32 ret) fib(.param .b32 n)
+{
+	.reg .pred %p; .reg .b32 %r<9>;
+	ld.param.b32 %r1, [n];
+	setp.lt.s32 %p, %r1, 2;
+	@%p bra $small;
+	sub.s32 %r2, %r1, 1;
+	{
+	.param .b32 a; .param .b32 b;
+	st.param.b32 [a], %r2;
+	call (b), fib, (a);
+	ld.param.b32 %r3, [b];
+	}
+	sub.s32 %r2, %r1, 2;
+	{
+	.param .b32 a; .param .b32 b;
+	st.param.b32 [a], %r2;
+	call (b), fib, (a);
+	ld.param.b32 %r4, [b];
+	}
+	add.s32 %r1, %r3, %r4;
+$small:
+	st.param.b32 [ret], %r1;
+	ret;
+}
+.visible .entry k(.param .u64 x)
+{
+	.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p;
+	.param .b32 a; .param .b32 b;
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %tid.x;
+	and.b32 %r2, %r1, 7;
+	mov.b64 %rd3, fib;
+	st.param.b32 [a], %r2;
+	setp.lt.u32 %p, %r1, 16;
+	proto: .callprototype (.param .b32 _) _ (.param .b32 _);
+	call (b), %rd3, (a), proto;
+	ld.param.b32 %r3, [b];
+	mad.wide.u32 %rd2, %r1, 4, %rd1;
+	st.global.u32 [%rd2], %r3;
+	ret;
+}`, threads(1, 40), make([]uint32, 40)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range got {
+		if want := []uint32{0, 1, 1, 2, 3, 5, 8, 13}[i%8]; v != want {
+			t.Errorf("thread %d: got %d, want %d", i, v, want)
+		}
+	}
+}
+
+// TestLock has all threads of all blocks take one lock in turn, which a warp that always ran the same lanes could not do.
+func TestLock(t *testing.T) {
+	got, err := runKernel(t, `
+.visible .entry k(.param .u64 x)
+{
+	.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p;
+	ld.param.u64 %rd1, [x];
+$try:
+	atom.global.cas.b32 %r1, [%rd1], 0, 1;
+	setp.ne.u32 %p, %r1, 0;
+	@%p bra $try;
+	ld.volatile.global.u32 %r2, [%rd1+4];
+	add.u32 %r2, %r2, 1;
+	st.volatile.global.u32 [%rd1+4], %r2;
+	membar.gl;
+	atom.global.exch.b32 %r1, [%rd1], 0;
+	ret;
+}`, threads(6, 64), 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got[1] != 6*64 {
+		t.Errorf("got %d, want %d", got[1], 6*64)
+	}
+}
+
+// TestGridBarrier has each block wait for all the others.
+func TestGridBarrier(t *testing.T) {
+	const blocks = 100
+	got, err := runKernel(t, `
+.visible .entry k(.param .u64 x)
+{
+	.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<3>;
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %tid.x;
+	mov.u32 %r2, %ctaid.x;
+	mov.u32 %r3, %nctaid.x;
+	setp.ne.u32 %p1, %r1, 0;
+	@%p1 bra $wait;
+	red.global.add.u32 [%rd1], 1;
+$spin:
+	ld.acquire.gpu.global.u32 %r4, [%rd1];
+	setp.lt.u32 %p2, %r4, %r3;
+	@%p2 bra $spin;
+$wait:
+	bar.sync 0;
+	@%p1 ret;
+	ld.global.u32 %r4, [%rd1];
+	mad.wide.u32 %rd2, %r2, 4, %rd1;
+	st.global.u32 [%rd2+4], %r4;
+	ret;
+}`, threads(blocks, 64), make([]uint32, blocks+1)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range got[1:] {
+		if v != blocks {
+			t.Fatalf("block %d: got %d, want %d", i, v, blocks)
+		}
+	}
+}
+
+// TestBranchTable takes another way in each lane and meets again for a shuffle.
+func TestBranchTable(t *testing.T) {
+	got, err := runKernel(t, `
+.visible .entry k(.param .u64 x)
+{
+	.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p;
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %tid.x;
+	and.b32 %r2, %r1, 3;
+	ts: .branchtargets $a, $b, $c, $d;
+	brx.idx %r2, ts;
+$a:	mov.u32 %r3, 10; bra.uni $end;
+$b:	mov.u32 %r3, 20; bra.uni $end;
+$c:	mov.u32 %r3, 30; bra.uni $end;
+$d:	mov.u32 %r3, 40;
+$end:
+	shfl.sync.bfly.b32 %r4, %r3, 1, 31, -1;
+	mad.wide.u32 %rd2, %r1, 4, %rd1;
+	st.global.u32 [%rd2], %r4;
+	ret;
+}`, threads(1, 32), make([]uint32, 32)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range got {
+		if want := uint32(10 + 10*((i^1)&3)); v != want {
+			t.Errorf("lane %d: got %d, want %d", i, v, want)
+		}
+	}
+}
+
+// TestMbarrier has one warp copy in bulk what the others wait for, and TestCluster a block read another's memory.
+func TestMbarrier(t *testing.T) {
+	memory := make([]uint32, 256)
+	for i := range 128 {
+		memory[i] = uint32(i * i)
+	}
+	got, err := runKernel(t, `
+.visible .entry k(.param .u64 x)
+{
+	.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<3>;
+	.shared .align 16 .b8 data[512];
+	.shared .align 8 .b64 full;
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %tid.x;
+	mov.u32 %r2, data;
+	mov.u32 %r3, full;
+	setp.ne.u32 %p1, %r1, 0;
+	@%p1 bra $ready;
+	mbarrier.init.shared::cta.b64 [%r3], 1;
+	fence.mbarrier_init.release.cluster;
+$ready:
+	bar.sync 0;
+	@%p1 bra $wait;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 512;
+	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd1], 512, [%r3];
+$wait:
+	mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], 0;
+	@!%p2 bra $wait;
+	mad.lo.u32 %r4, %r1, 4, %r2;
+	ld.shared.u32 %r5, [%r4];
+	mad.wide.u32 %rd2, %r1, 4, %rd1;
+	st.global.u32 [%rd2+512], %r5;
+	ret;
+}`, threads(1, 128), memory...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 128 {
+		if got[128+i] != uint32(i*i) {
+			t.Fatalf("at %d got %d, want %d", i, got[128+i], i*i)
+		}
+	}
+}
+
+func TestCluster(t *testing.T) {
+	l := threads(8, 32)
+	l.Cluster = [3]int{4, 1, 1}
+	got, err := runKernel(t, `
+.visible .entry k(.param .u64 x)
+{
+	.reg .b32 %r<12>; .reg .b64 %rd<9>;
+	.shared .align 4 .b8 s[128];
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %tid.x;
+	mov.u32 %r2, %ctaid.x;
+	mov.u32 %r3, %cluster_ctarank;
+	mov.u32 %r4, s;
+	mad.lo.u32 %r5, %r1, 4, %r4;
+	mad.lo.u32 %r6, %r2, 100, %r1;
+	st.shared.u32 [%r5], %r6;
+	barrier.cluster.arrive.aligned;
+	barrier.cluster.wait.aligned;
+	add.u32 %r7, %r3, 1;
+	and.b32 %r7, %r7, 3;
+	mapa.shared::cluster.u32 %r8, %r5, %r7;
+	ld.shared::cluster.u32 %r9, [%r8];
+	barrier.cluster.arrive.aligned;
+	barrier.cluster.wait.aligned;
+	mad.lo.u32 %r10, %r2, 32, %r1;
+	mad.wide.u32 %rd2, %r10, 4, %rd1;
+	st.global.u32 [%rd2], %r9;
+	ret;
+}`, l, make([]uint32, 256)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range got {
+		block, thread := i/32, i%32
+		if want := uint32((block&^3|(block+1)&3)*100 + thread); v != want {
+			t.Fatalf("block %d, thread %d: got %d, want %d", block, thread, v, want)
+		}
+	}
+}
+
+// TestFaults tells what each says. The strings are parts of the text.
+func TestFaults(t *testing.T) {
+	head := `
+.visible .entry k(.param .u64 x)
+{
+	.reg .b16 %h<9>; .reg .b32 %r<12>; .reg .b64 %rd<9>; .reg .pred %p<4>;
+	.shared .align 16 .b8 s[256];
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %tid.x;
+	mov.u32 %r2, s;
+	setp.eq.u32 %p1, %r1, 7;
+	.loc 1 42 3
+`
+	for _, c := range []struct{ name, body, want string }{
+		{"past the end", "mad.wide.u32 %rd2, %r1, 4, %rd1; st.global.u32 [%rd2+60], %r1;",
+			"thread (1,0,0): invalid write of 4 bytes at 0x"},
+		{"past the end of what", "mad.wide.u32 %rd2, %r1, 4, %rd1; st.global.u32 [%rd2+64], %r1;", ", 0 bytes past the end of x"},
+		{"in front", "ld.global.u32 %r3, [%rd1+-8];", "8 bytes in front of x"},
+		{"null", "mov.u64 %rd2, 0; @%p1 ld.global.u32 %r3, [%rd2+8];", "thread (7,0,0): invalid read of 4 bytes at 0x8, a null pointer"},
+		{"misaligned", "ld.global.v4.u32 {%r3, %r4, %r5, %r6}, [%rd1+4];", "misaligned read"},
+		{"shared", "mad.lo.u32 %r3, %r1, 16, %r2; st.shared.u32 [%r3], %r1;",
+			"thread (16,0,0): invalid write of 4 bytes of shared memory at 256, which has 256"},
+		{"shared, in front", "mov.u32 %r3, 1020; ld.shared.u32 %r4, [%r3];", "4 bytes in front of it"},
+		{"shared, misaligned", "ld.shared.u64 %rd3, [%r2+4];", "misaligned read"},
+		{"never written", "ld.shared.u32 %r4, [%r2];", "nothing was written to"},
+		{"trap", "@%p1 trap;", "thread (7,0,0): trap"},
+		{"lanes that never come", "@%p1 bra $out; shfl.sync.idx.b32 %r3, %r1, 0, 31, -1; $stay: bra.uni $stay2; $out: bar.sync 1, 64; $stay2:",
+			"waits for lanes that never come"},
+		{"a barrier in a branch", "setp.lt.u32 %p2, %r1, 16; @%p2 bra $low; bar.sync 0; bra.uni $both; $low: bar.sync 1; $both:",
+			"waits for lanes that never come"},
+		{"deadlock", "bar.sync 3, 64;", "deadlock: 32 threads wait at bar.sync"},
+		{"mbarrier", "mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive.shared.b64 _, [%r2], 5;", "5 arrivals at an mbarrier"},
+		{"no function", "p: .callprototype _ _; mov.u64 %rd2, 64; call %rd2, p;", "which is no function"},
+		{"lacking", "tcgen05.wait::ld.sync.aligned;", "the virtual GPU lacks tcgen05.wait::ld.sync.aligned (kernel.cu:42:3)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := runKernel(t, head+c.body+"\n\tret;\n}\n.file 1 \"kernel.cu\"\n", threads(1, 32), make([]uint32, 16)...)
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "kernel.cu:42:3") {
+				t.Errorf("got %v, want %s, at kernel.cu:42:3", err, c.want)
+			}
+			t.Log(err)
+		})
+	}
+}
