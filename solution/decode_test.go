@@ -132,7 +132,7 @@ func conform(t *testing.T, d device.Device, full, some, once []int) {
 	}
 	t.Run("refusals", func(t *testing.T) { refusals(t, d, kernel, altered) })
 	t.Run("another stream", func(t *testing.T) {
-		if d.Info().Emulated {
+		if info := d.Info(); info.Emulated && info.Kind != "vgpu" {
 			t.Skip("the emulator has no streams")
 		}
 		for _, batch := range []int{1, 64, 128} {

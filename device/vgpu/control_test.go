@@ -265,6 +265,42 @@ func TestCluster(t *testing.T) {
 	}
 }
 
+// TestWarning reads what nothing was written to, where that is no fault.
+func TestWarning(t *testing.T) {
+	m := &Machine{Workers: 1}
+	var warnings []string
+	m.Warn = func(text string) { warnings = append(warnings, text) }
+	mod, err := m.Load(`.version 9.0
+.target sm_100
+.address_size 64
+.visible .entry k()
+{
+	.reg .b32 %r<4>;
+	.shared .align 4 .b8 s[128];
+	.loc 1 7 9
+	ld.shared.u32 %r1, [s+8];
+	ret;
+}
+.file 1 "kernel.cu"
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := mod.Kernel("k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := m.Run(k, Launch{Grid: [3]int{2, 1, 1}, Block: [3]int{1, 1, 1}}); err != nil {
+			t.Error(err)
+		}
+	}
+	want := "kernel.cu:7:9: kernel k, block (0,0,0), thread (0,0,0): read of shared memory that nothing was written to"
+	if len(warnings) != 1 || warnings[0] != want {
+		t.Errorf("got %q, want %q once", warnings, want)
+	}
+}
+
 // TestFaults tells what each says. The strings are parts of the text.
 func TestFaults(t *testing.T) {
 	head := `

@@ -108,6 +108,9 @@ func integers(r *rand.Rand) (v [4]uint64) {
 			v[i] = []uint64{0, 1, math.MaxUint64, 1 << 63, 1<<63 - 1, 1 << 31, 1<<31 - 1, 0xffff8000, 0x7fff, 0x8000}[r.IntN(10)]
 		}
 	}
+	if r.IntN(8) == 0 {
+		v[1] = v[0]
+	}
 	return v
 }
 
@@ -325,6 +328,9 @@ func floats(normal bool) func(r *rand.Rand) [4]uint64 {
 					v[i] = []uint64{0, 1 << 31, 0x7f800000, 0xff800000, 0x7fc00000, 1, 0x807fffff, 0x00800000, 0x7f7fffff, 0x3f800000}[r.IntN(10)]
 				}
 			}
+		}
+		if !normal && r.IntN(4) == 0 {
+			v[1] = v[0]
 		}
 		return v
 	}

@@ -35,7 +35,11 @@ type Machine struct {
 	ranges  []allocation // sorted by base
 	nextID  int32
 	Workers int  // threads that run blocks; 0: one for each processor
-	Strict  bool // a read of shared or local memory that nothing was written to is a fault
+	Strict  bool // a read of shared memory that nothing was written to is a fault
+
+	// Warn, where it is not nil, is told of the first such read of each kernel where it is no fault.
+	Warn   func(text string)
+	warned map[*Kernel]bool
 
 	launch   sync.Mutex
 	running  *C.vg_launch
@@ -381,6 +385,13 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 				m.Counts[name] += uint64(counts[i])
 			}
 		}
+	}
+	if c.unwritten != 0 && m.Warn != nil && !m.warned[k] {
+		if m.warned == nil {
+			m.warned = map[*Kernel]bool{}
+		}
+		m.warned[k] = true
+		m.Warn(m.describe(k, &c.unwritten_read).Text)
 	}
 	if c.faulted != 0 {
 		return m.describe(k, &c.fault)

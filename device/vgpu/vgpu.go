@@ -78,6 +78,11 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	host.Lock()
 	host.fault, host.lack = nil, ""
 	host.machine.Strict = opts.Sanitize
+	stderr := opts.Stderr
+	if stderr == nil {
+		stderr = os.Stderr
+	}
+	host.machine.Warn = func(text string) { fmt.Fprintln(stderr, "warning: "+text) }
 	host.Unlock()
 	host.machine.Reset()
 	go func() {
