@@ -4,6 +4,7 @@ package vgpu
 
 import (
 	"encoding/binary"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -261,6 +262,65 @@ func TestCluster(t *testing.T) {
 		block, thread := i/32, i%32
 		if want := uint32((block&^3|(block+1)&3)*100 + thread); v != want {
 			t.Fatalf("block %d, thread %d: got %d, want %d", block, thread, v, want)
+		}
+	}
+}
+
+// TestAtomics adds up what 96 threads give, and tells what was there before.
+func TestAtomics(t *testing.T) {
+	const n = 96
+	for _, c := range []struct {
+		op, value   string
+		first, want uint32
+	}{
+		{"add.u32", "%r1", 5, 5 + n*(n-1)/2}, {"add.f32", "%r2", 0x3f800000, math.Float32bits(1 + n*(n-1)/2)},
+		{"min.s32", "%r3", 7, ^uint32(0) - (n - 3)}, {"max.s32", "%r1", 3, n - 1}, {"or.b32", "%r1", 0, 127}, {"and.b32", "%r3", ^uint32(0), 0},
+		{"xor.b32", "%r1", 1, 1}, {"inc.u32", "%r4", 0, n % 11}, {"dec.u32", "%r4", 3, (10 - (n-4)%11 + 11) % 11},
+		{"add.noftz.f16x2", "%r5", 0, 0x56005600}, {"add.noftz.bf16x2", "%r6", 0, 0x42c042c0},
+	} {
+		got, err := runKernel(t, `
+.visible .entry k(.param .u64 x)
+{
+	.reg .b32 %r<12>; .reg .b64 %rd<9>;
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %tid.x;
+	cvt.rn.f32.u32 %r2, %r1;
+	mov.u32 %r3, 1;
+	sub.s32 %r3, %r3, %r1;
+	mov.u32 %r4, 10;
+	mov.b32 %r5, 0x3c003c00;
+	mov.b32 %r6, 0x3f803f80;
+	atom.global.`+c.op+` %r9, [%rd1], `+c.value+`;
+	mad.wide.u32 %rd2, %r1, 4, %rd1;
+	st.global.u32 [%rd2+4], %r9;
+	ret;
+}`, threads(1, n), append([]uint32{c.first}, make([]uint32, n)...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got[0] != c.want {
+			t.Errorf("%s: got %#x, want %#x", c.op, got[0], c.want)
+		}
+		if got[1] != c.first {
+			t.Errorf("%s: the first thread found %#x, want %#x", c.op, got[1], c.first)
+		}
+	}
+	got, err := runKernel(t, `
+.visible .entry k(.param .u64 x)
+{
+	.reg .b32 %r<9>; .reg .b64 %rd<9>;
+	ld.param.u64 %rd1, [x];
+	mov.b32 %r1, 0f3F800000;
+	mov.b32 %r2, 0f40000000;
+	red.global.add.v4.f32 [%rd1], {%r1, %r2, %r1, %r2};
+	ret;
+}`, threads(1, n), make([]uint32, 4)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range got {
+		if want := math.Float32bits(float32(n * (1 + i%2))); v != want {
+			t.Errorf("red.v4, at %d: got %#x, want %#x", i, v, want)
 		}
 	}
 }

@@ -224,6 +224,8 @@ func (d *decoder) translate() {
 		d.lanes(name)
 	case "mma", "ldmatrix", "stmatrix", "movmatrix":
 		d.matrix(name)
+	case "wmma":
+		d.wmma()
 	case "mbarrier":
 		d.mbarrier()
 	case "cp":
@@ -979,7 +981,7 @@ func (d *decoder) atom(name string) {
 		}
 	}
 	t := d.typ(0)
-	if kind < 0 || d.has("v2") || d.has("v4") || d.has("v8") || d.has("async") || t == "b128" {
+	if kind < 0 || d.has("async") || t == "b128" {
 		d.lack(d.in.Op)
 	}
 	code, ok := types[strings.TrimSuffix(t, "x2")]
@@ -988,22 +990,35 @@ func (d *decoder) atom(name string) {
 	}
 	d.p.atomics = true
 	args := d.in.Args
-	in := inst{op: ops["atom"], kind: uint8(kind | code<<4), d: -1, c: int32(width(t))}
+	result := []ptx.Operand{{Kind: ptx.None}}
 	if name == "atom" {
-		if args[0].Kind != ptx.None {
-			in.d = d.dst(args[0], t)
-		}
-		args = args[1:]
+		result, args = elements(args[0]), args[1:]
 	}
-	in.b = d.src(args[1], t)
+	values := elements(args[1])
 	second := int32(-1)
 	if kind == 7 {
 		second = d.src(args[2], t)
 	}
-	d.addressed(&in, args[0])
-	space := d.space()
-	in.x = d.more(int32(space), second)
-	d.emit(in)
+	var base inst
+	d.addressed(&base, args[0])
+	// Of a vector each element is added by itself, as on a GPU.
+	for i, v := range values {
+		in := inst{op: ops["atom"], kind: uint8(kind | code<<4), d: -1, a: base.a, c: int32(width(t)) | base.c,
+			imm: base.imm + int64(i*width(t)), b: d.src(v, t)}
+		if i < len(result) && result[i].Kind != ptx.None {
+			in.d = d.dst(result[i], t)
+		}
+		in.x = d.more(int32(d.space()), second)
+		d.emit(in)
+	}
+}
+
+// elements are those of a vector, or the operand alone.
+func elements(o ptx.Operand) []ptx.Operand {
+	if o.Kind == ptx.Vector {
+		return o.Elems
+	}
+	return []ptx.Operand{o}
 }
 
 func (d *decoder) call() {

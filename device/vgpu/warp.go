@@ -261,7 +261,7 @@ func (d *decoder) mbarrier() {
 func (d *decoder) copyAsync() {
 	args := d.in.Args
 	switch {
-	case d.has("commit_group"), d.has("wait_group"), d.has("wait_all"):
+	case d.has("commit_group"), d.has("wait_group"), d.has("wait_all"), d.has("prefetch"):
 		d.emit(inst{op: ops["nop"]})
 	case d.has("mbarrier") && d.has("arrive"):
 		in := inst{op: ops["cp_async_arrive"]}
@@ -274,7 +274,7 @@ func (d *decoder) copyAsync() {
 		}
 		d.emit(in)
 	case d.has("bulk"):
-		if d.has("tensor") || d.has("reduce") || d.has("prefetch") || d.hasPrefix("multicast") {
+		if d.has("tensor") || d.has("reduce") || d.hasPrefix("multicast") {
 			d.lack(d.in.Op)
 		}
 		in := inst{op: ops["cp_bulk"]}

@@ -1,0 +1,274 @@
+//go:build linux && cgo
+
+package vgpu
+
+import (
+	"strings"
+
+	"fisub/device/vgpu/ptx"
+)
+
+// How wmma's fragments lie in registers is not documented. Here they are those of mma m16n8k16 (or k8, of tf32): an element's
+// row and column are one of lane/4 and lane%4*step, plus a constant.
+
+// An element is a place in a matrix: rows by group where byGroup, else by lane in the group; the column by the other.
+type element struct {
+	byGroup  bool
+	row, col int // constants
+}
+
+// fragment gives the elements of register r of matrix a, b, c or d.
+func fragment(matrix string, shape, typ string, r int) []element {
+	each := 4 / width(typ)
+	wideM, wideN := shape == "m32n8k16", shape == "m8n32k16"
+	left := func(r int) (all []element) { // m16 x k: rows by group
+		for i := range each {
+			all = append(all, element{true, 8 * (r & 1), i + r>>1*4*each})
+		}
+		return all
+	}
+	right := func(r int) (all []element) { // k x n8: columns by group
+		for i := range each {
+			all = append(all, element{false, i + r*4*each, 0})
+		}
+		return all
+	}
+	sum := func(r int) (all []element) { // m16 x n8
+		if width(typ) == 2 {
+			return []element{{true, 8 * r, 0}, {true, 8 * r, 1}}
+		}
+		return []element{{true, 8 * (r >> 1), r & 1}}
+	}
+	moved := func(all []element, row, col int) []element {
+		for i := range all {
+			all[i].row += row
+			all[i].col += col
+		}
+		return all
+	}
+	turned := func(all []element) []element {
+		for i, e := range all {
+			all[i] = element{!e.byGroup, e.col, e.row}
+		}
+		return all
+	}
+	block := 4 // registers of c and d for one mma
+	if matrix != "a" && matrix != "b" && width(typ) == 2 {
+		block = 2
+	}
+	switch {
+	case matrix == "a" && wideN: // the transposed product: a is on the right
+		return turned(right(r % 2))
+	case matrix == "b" && wideN:
+		return turned(moved(left(r%4), r/4*16, 0))
+	case matrix == "a" && wideM:
+		return moved(left(r%4), r/4*16, 0)
+	case matrix == "a":
+		return left(r % 4)
+	case matrix == "b" && wideM:
+		return right(r % 2)
+	case matrix == "b":
+		return moved(right(r%2), 0, r/2%2*8)
+	case wideM:
+		return moved(sum(r%block), r/block*16, 0)
+	case wideN:
+		return turned(moved(sum(r%block), r/block*16, 0))
+	}
+	return moved(sum(r%block), 0, r/block*8)
+}
+
+func (d *decoder) wmma() {
+	var shape string
+	for _, s := range []string{"m16n16k16", "m32n8k16", "m8n32k16", "m16n16k8"} {
+		if d.has(s) {
+			shape = s
+		}
+	}
+	if shape == "" {
+		d.lack(d.in.Op)
+	}
+	switch d.parts[1] {
+	case "load":
+		d.wmmaMove(d.parts[2], shape, d.arg(0), d.arg(1), 2)
+	case "store":
+		d.wmmaMove(d.parts[2], shape, d.arg(1), d.arg(0), 2)
+	case "mma":
+		d.wmmaMultiply(shape)
+	default:
+		d.lack(d.in.Op)
+	}
+}
+
+// wmmaMove loads or stores a fragment.
+func (d *decoder) wmmaMove(matrix, shape string, regs, address ptx.Operand, strideAt int) {
+	typ := d.typ(0)
+	if d.has("tf32") {
+		typ = "tf32"
+	}
+	if w := width(typ); w != 2 && w != 4 || strings.HasPrefix(typ, "s") || strings.HasPrefix(typ, "u") || typ == "b1" {
+		d.lack(d.in.Op)
+	}
+	rowMajor := d.has("row")
+	var m, n, k int
+	switch shape {
+	case "m32n8k16":
+		m, n, k = 32, 8, 16
+	case "m8n32k16":
+		m, n, k = 8, 32, 16
+	case "m16n16k8":
+		m, n, k = 16, 16, 8
+	default:
+		m, n, k = 16, 16, 16
+	}
+	rows, cols := m, n
+	switch matrix {
+	case "a":
+		cols = k
+	case "b":
+		rows = k
+	}
+	leading := rows
+	if rowMajor {
+		leading = cols
+	}
+	stride := d.constant(uint64(leading), false)
+	if strideAt < len(d.in.Args) {
+		stride = d.src(d.arg(strideAt), "u32")
+	}
+	var base inst
+	d.addressed(&base, address)
+	size := width(typ)
+	lane := int32(specials["%laneid"]*256<<2 | inWarp)
+	group, inGroup := d.newReg(false), d.newReg(false)
+	d.emit(inst{op: ops["shr_u32"], a: lane, b: d.constant(2, false), d: group})
+	d.emit(inst{op: ops["and_32"], a: lane, b: d.constant(3, false), d: inGroup})
+	step := 4 / size // elements of a register lie side by side in the direction of a group's lanes
+	if matrix == "c" || matrix == "d" {
+		step = 2
+	}
+	if step > 1 {
+		d.emit(inst{op: ops["shl_32"], a: inGroup, b: d.constant(1, false), d: inGroup})
+	}
+	prefix, space := "ld_", d.space()
+	if d.parts[1] == "store" {
+		prefix = "st_"
+	}
+	name := prefix + []string{"generic", "global", "shared", "local"}[space]
+	row, col, index := d.newReg(false), d.newReg(false), d.newReg(false)
+	// access loads or stores n elements of size bytes at an element's place.
+	access := func(e element, place int32, bytes int) {
+		r, c := inGroup, group
+		if e.byGroup {
+			r, c = group, inGroup
+		}
+		d.emit(inst{op: ops["add_32"], a: r, b: d.constant(uint64(e.row), false), d: row})
+		d.emit(inst{op: ops["add_32"], a: c, b: d.constant(uint64(e.col), false), d: col})
+		major, minor := col, row
+		if rowMajor {
+			major, minor = row, col
+		}
+		d.emit(inst{op: ops["madlo_32"], a: major, b: stride, c: minor, d: index})
+		in := inst{op: d.op(name), imm: base.imm, n: 1, c: int32(bytes) | base.c&mAddr32}
+		if base.c&mAddr32 != 0 {
+			in.a = d.newReg(false)
+			d.emit(inst{op: ops["madlo_32"], a: index, b: d.constant(uint64(size), false), c: base.a, d: in.a})
+		} else {
+			in.a = d.newReg(true)
+			d.emit(inst{op: ops["madwide_u32"], a: index, b: d.constant(uint64(size), false), c: base.a, d: in.a})
+		}
+		in.x = d.more(place)
+		d.emit(in)
+	}
+	for r, o := range regs.Elems {
+		place := d.src(o, "b32")
+		elems := fragment(matrix, shape, typ, r)
+		if len(elems) == 1 {
+			access(elems[0], place, 4)
+			continue
+		}
+		along := elems[1].col != elems[0].col
+		if along == rowMajor {
+			access(elems[0], place, 4)
+			continue
+		}
+		lo, hi := d.newReg(false), d.newReg(false)
+		if prefix == "st_" {
+			d.emit(inst{op: ops["lo16"], a: place, d: lo})
+			d.emit(inst{op: ops["hi16"], a: place, d: hi})
+		}
+		access(elems[0], lo, 2)
+		access(elems[1], hi, 2)
+		if prefix == "ld_" {
+			d.emit(inst{op: ops["pack_16"], a: lo, b: hi, d: place})
+		}
+	}
+}
+
+// wmmaMultiply makes two mma of one wmma.
+func (d *decoder) wmmaMultiply(shape string) {
+	var kinds []string
+	for _, p := range d.parts[2:] {
+		if _, ok := types[p]; ok {
+			kinds = append(kinds, p)
+		}
+	}
+	input, acc := "f16", ""
+	switch {
+	case len(kinds) == 2 && kinds[0] == kinds[1]:
+		acc = kinds[0]
+	case len(kinds) == 4 && kinds[1] == kinds[2] && kinds[0] == "f32" && kinds[3] == "f32":
+		input, acc = kinds[1], "f32"
+	}
+	code, ok := map[string]uint8{"f16": 0, "bf16": 1, "tf32": 2}[input]
+	if !ok || acc != "f32" && acc != "f16" || d.has("satfinite") {
+		d.lack(d.in.Op)
+	}
+	places := func(o ptx.Operand) (all []int32) {
+		for _, e := range o.Elems {
+			all = append(all, d.src(e, "b32"))
+		}
+		return all
+	}
+	to, a, b, c := places(d.arg(0)), places(d.arg(1)), places(d.arg(2)), places(d.arg(3))
+	depth, block := int64(16), 4
+	if shape == "m16n16k8" {
+		depth = 8
+	}
+	imm := depth
+	if acc == "f16" {
+		imm |= 1 << 8
+		block = 2
+	}
+	if len(to) != 2*block || len(c) != 2*block || len(a) < 4 || len(b) < 4 {
+		d.lack(d.in.Op)
+	}
+	// d may be among a, b and c: results go to places of their own first
+	var results []int32
+	for half := range 2 {
+		left, right := a[:4], b[2*half:2*half+2]
+		switch shape {
+		case "m32n8k16":
+			if len(a) < 8 {
+				d.lack(d.in.Op)
+			}
+			left, right = a[4*half:4*half+4], b[:2]
+		case "m8n32k16":
+			if len(b) < 8 {
+				d.lack(d.in.Op)
+			}
+			left, right = b[4*half:4*half+4], a[:2]
+		}
+		var all []int32
+		for range block {
+			all = append(all, d.newReg(false))
+		}
+		results = append(results, all...)
+		all = append(all, left...)
+		all = append(all, right...)
+		all = append(all, c[half*block:(half+1)*block]...)
+		d.emit(inst{op: ops["mma"], kind: code | code<<4, imm: imm, x: d.more(all...)})
+	}
+	for i, p := range results {
+		d.emit(inst{op: ops["mov_32"], a: p, d: to[i]})
+	}
+}
