@@ -4,8 +4,12 @@ package vgpu
 
 import (
 	"encoding/binary"
+	"errors"
+	"io"
 	"math"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -322,6 +326,60 @@ func TestAtomics(t *testing.T) {
 		if want := math.Float32bits(float32(n * (1 + i%2))); v != want {
 			t.Errorf("red.v4, at %d: got %#x, want %#x", i, v, want)
 		}
+	}
+}
+
+// TestPrintf has one thread print, to file descriptor 1 as on a GPU.
+func TestPrintf(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved, err := syscall.Dup(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Dup3(int(w.Fd()), 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	_, runErr := runKernel(t, `
+.extern .func (.param .b32 ret) vprintf(.param .b64 format, .param .b64 args);
+.global .align 1 .b8 text[26] = {105, 32, 37, 100, 44, 32, 102, 32, 37, 46, 50, 102, 44, 32, 108, 32, 37, 108, 108, 117, 32, 37, 37, 10, 0};
+.visible .entry k(.param .u64 x)
+{
+	.local .align 8 .b8 depot[24];
+	.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p;
+	mov.u64 %rd1, depot;
+	cvta.local.u64 %rd2, %rd1;
+	mov.u32 %r1, %tid.x;
+	setp.ne.u32 %p, %r1, 3;
+	@%p ret;
+	mov.u32 %r2, -7;
+	st.local.u32 [%rd1], %r2;
+	mov.f64 %rd3, 0d4004000000000000;
+	st.local.f64 [%rd1+8], %rd3;
+	mov.u64 %rd4, 12345678901;
+	st.local.u64 [%rd1+16], %rd4;
+	mov.u64 %rd5, text;
+	cvta.global.u64 %rd6, %rd5;
+	{
+	.param .b64 a; .param .b64 b; .param .b32 c;
+	st.param.b64 [a], %rd6;
+	st.param.b64 [b], %rd2;
+	call.uni (c), vprintf, (a, b);
+	ld.param.b32 %r3, [c];
+	}
+	ret;
+}`, threads(1, 32), 0)
+	if err := errors.Join(syscall.Dup3(saved, 1, 0), syscall.Close(saved), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	out, err := io.ReadAll(r)
+	if err := errors.Join(err, runErr, r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if want := "i -7, f 2.50, l 12345678901 %\n"; string(out) != want {
+		t.Errorf("got %q, want %q", out, want)
 	}
 }
 
