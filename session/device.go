@@ -28,7 +28,7 @@ func ChooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *d
 		opts.Ordinal = n
 	}
 	switch {
-	case kind == "cuda", kind == "emu" && !numbered:
+	case kind == "cuda", (kind == "emu" || kind == "vgpu") && !numbered:
 		return kind, nil
 	case kind != "auto" && kind != "" || numbered:
 		return "", usage.Errorf("one of auto, cuda, cuda:N, emu", "--device: unknown device %q", name)

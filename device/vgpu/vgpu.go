@@ -234,7 +234,7 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 		var be *device.BuildError
 		if errors.As(err, &be) {
 			if m := foreign.FindStringSubmatch(be.Text); m != nil {
-				return fmt.Errorf("no verdict: the virtual GPU lacks %s", m[1])
+				return fmt.Errorf("%w: the virtual GPU lacks %s", device.ErrLacking, m[1])
 			}
 		}
 		return err
@@ -332,7 +332,7 @@ func verdict() error {
 	defer host.Unlock()
 	switch {
 	case host.lack != "":
-		return fmt.Errorf("no verdict: %s", host.lack)
+		return fmt.Errorf("%w: %s", device.ErrLacking, host.lack)
 	case host.fault != nil:
 		return &device.CallError{Kind: "DeviceFault", Text: host.fault.Error(), Log: host.fault.Error() + "\n"}
 	}
