@@ -14,8 +14,8 @@ import (
 
 // layers lists the packages from the bottom up: a package imports only what stands in an earlier row.
 var layers = [][]string{
-	{"device/vgpu/ptx", "device/vgpu/exec", "internal/longtest", "internal/confine", "internal/cache", "internal/plain", "internal/tensor", "definitions", "solution/baselines",
-		"bench/stats", "docs"},
+	{"internal/longtest", "internal/confine", "internal/cache", "internal/plain", "internal/tensor", "definitions",
+		"solution/baselines", "bench/stats", "docs", "device/vgpu/ptx", "device/vgpu/exec"},
 	{"workloads/random", "remote/modal/modaltest"},
 	{"internal/trace"},
 	{"internal/config", "internal/safetensors", "device", "preflight/source", "internal/git", "internal/usage"},
@@ -27,8 +27,8 @@ var layers = [][]string{
 	{"remote/host"},
 	{"remote/work"},
 	{"remote/aws/mailbox", "scaffold", "collector"},
-	{"device/cuda", "device/emu", "device/vgpu", "remote/loopback", "remote/ssh", "remote/aws", "remote/modal", "remote/kubernetes",
-		"remote/remotetest"},
+	{"device/cuda", "device/emu", "device/vgpu", "remote/loopback", "remote/ssh", "remote/aws", "remote/modal",
+		"remote/kubernetes", "remote/remotetest"},
 	{"bench/reference", "bench/worker", "bench/compare", "remote/dispatch", "remote/bundle", "remote/slurm", "submit"},
 	{"remote/providers", "remote/faultstest"},
 	{"bench/pyworker"},

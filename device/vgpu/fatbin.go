@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// fatbinPTX returns the PTX in a fat binary as nvcc --no-compress writes it: a header, then entries with headers of their own.
-// size is asked how many bytes there are before any behind the first 16 is read.
+// fatbinPTX returns the PTX in a fat binary as nvcc --no-compress writes it: a header, then entries with headers of
+// their own. read is asked how many bytes there are before any behind the first 16 is read.
 func fatbinPTX(read func(n int) []byte) (string, error) {
 	const magic, kindPTX, compressed = 0xba55ed50, 1, 0x2000 | 0x8000
 	head := read(16)

@@ -18,7 +18,8 @@ import (
 	"unsafe"
 )
 
-// host is what the runtime library in this process calls: one GPU, whatever opens it, as CUDA has one context for a device.
+// host is what the runtime library in this process calls: one GPU, whatever opens it, as CUDA has one context for a
+// device.
 var host = struct {
 	sync.Mutex
 	machine *Machine
@@ -63,7 +64,8 @@ func sourceName(path string) string {
 
 // CUDA's numbers for errors.
 const (
-	cudaSuccess, cudaInvalidValue, cudaNoFunction, cudaInvalidPTX, cudaNotSupported, cudaLaunchFailure = 0, 1, 98, 218, 801, 719
+	cudaSuccess, cudaInvalidValue, cudaNoFunction       = 0, 1, 98
+	cudaInvalidPTX, cudaNotSupported, cudaLaunchFailure = 218, 801, 719
 )
 
 func find(module uintptr, name string) (*Kernel, int) {
@@ -99,7 +101,8 @@ type prepared struct {
 }
 
 //export vgPrepare
-func vgPrepare(module C.uintptr_t, kernel *C.char, dims *C.uint, args *unsafe.Pointer, shared C.size_t, code *C.int) C.uintptr_t {
+func vgPrepare(module C.uintptr_t, kernel *C.char, dims *C.uint, args *unsafe.Pointer, shared C.size_t,
+	code *C.int) C.uintptr_t {
 	k, no := find(uintptr(module), C.GoString(kernel))
 	if k == nil {
 		*code = C.int(no)

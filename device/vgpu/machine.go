@@ -1,7 +1,7 @@
 //go:build linux && cgo
 
-// Package vgpu is a GPU that is a program: it executes PTX on the CPU. A Machine holds memory and modules and runs kernels;
-// it times nothing.
+// Package vgpu is a GPU that is a program: it executes PTX on the CPU. A Machine holds memory and modules and runs
+// kernels; it times nothing.
 package vgpu
 
 /*
@@ -271,7 +271,7 @@ func copied(p unsafe.Pointer, n int) unsafe.Pointer {
 // Lacks are the instructions of the kernel that the virtual GPU has not.
 func (k *Kernel) Lacks() []string { return k.prog.lacks }
 
-// StaticShared is the kernel's shared memory in bytes, without the dynamic part; ParamOffsets are where its parameters begin.
+// StaticShared is the shared memory that the kernel declares, in bytes.
 func (k *Kernel) StaticShared() int { return k.prog.staticShared }
 
 // LocalBytes is what a thread takes of local memory.
@@ -470,8 +470,8 @@ const (
 
 func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 	place, in := k.place(int(f._func), int(f.pc))
-	who := fmt.Sprintf("kernel %s, block (%d,%d,%d), thread (%d,%d,%d): ", Demangled(k.src.Name), f.block[0], f.block[1], f.block[2],
-		f.thread[0], f.thread[1], f.thread[2])
+	who := fmt.Sprintf("kernel %s, block (%d,%d,%d), thread (%d,%d,%d): ", Demangled(k.src.Name), f.block[0], f.block[1],
+		f.block[2], f.thread[0], f.thread[1], f.thread[2])
 	verb := "read"
 	if f.write != 0 {
 		verb = "write"
@@ -505,7 +505,8 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 			place = fmt.Sprintf("%s:%d: ", m.text(uint64(f.limit)), f.size)
 		}
 	case faultDivergent:
-		what = fmt.Sprintf("%s waits for lanes that never come (mask %#x waits for %#x)", opName(in), uint64(f.limit), uint64(f.address))
+		what = fmt.Sprintf("%s waits for lanes that never come (mask %#x waits for %#x)", opName(in), uint64(f.limit),
+			uint64(f.address))
 		if other, _ := k.place(int(f.other_func), int(f.other_pc)); other != "" && f.other_pc != 0 {
 			what += "; others are at " + strings.TrimSuffix(other, ": ")
 		}
@@ -523,7 +524,8 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 	case faultMbarrier:
 		what = fmt.Sprintf("%d arrivals at an mbarrier that expects %d more", f.size, uint64(f.limit))
 	case faultMissing:
-		return &Fault{Text: fmt.Sprintf("the virtual GPU lacks %s (%s)", opName(in), strings.TrimSuffix(place, ": ")), Missing: true}
+		text := fmt.Sprintf("the virtual GPU lacks %s (%s)", opName(in), strings.TrimSuffix(place, ": "))
+		return &Fault{Text: text, Missing: true}
 	}
 	return &Fault{Text: place + who + what}
 }

@@ -152,7 +152,8 @@ func (g *gpu) runtimeLibrary(ctx context.Context) (string, error) {
 			}
 		}
 		args := slices.Concat(g.tools.CXX[1:], []string{"-O1", "-w", "-fPIC", "-shared", "-I" + g.tools.CUDAInclude,
-			"-x", "c", "runtime.c", "-x", "c", "stubs.c", "-x", "none", "-o", name, "-Wl,-soname," + name, "-Wl,--version-script=version", "-lpthread"})
+			"-x", "c", "runtime.c", "stubs.c", "-x", "none", "-o", name, "-Wl,-soname," + name,
+			"-Wl,--version-script=version", "-lpthread"})
 		cmd := exec.CommandContext(ctx, g.tools.CXX[0], args...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -178,7 +179,8 @@ func stubs(library string) (string, error) {
 	text.WriteString("int fisub_vgpu_missing(const char *name);\n")
 	seen := map[string]bool{}
 	for _, s := range symbols {
-		if s.Section == elf.SHN_UNDEF || elf.ST_TYPE(s.Info) != elf.STT_FUNC || seen[s.Name] || !strings.Contains(s.Name, "cuda") {
+		defined := s.Section != elf.SHN_UNDEF && elf.ST_TYPE(s.Info) == elf.STT_FUNC
+		if !defined || seen[s.Name] || !strings.Contains(s.Name, "cuda") {
 			continue
 		}
 		seen[s.Name] = true

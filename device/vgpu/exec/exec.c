@@ -12,9 +12,9 @@ const char *vg_op_name(int op) { return op_names[op]; }
 void vg_work_plain(vg_launch *l);
 void vg_work_wide(vg_launch *l);
 
-void vg_work(vg_launch *l) {
+void vg_work(vg_launch *l, int wide) {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+  if (wide) {
     vg_work_wide(l);
     return;
   }

@@ -4,13 +4,17 @@
 package exec
 
 /*
-#cgo CFLAGS: -O2 -fno-strict-aliasing -Wno-unused-function -Wno-unknown-pragmas
+#cgo CFLAGS: -O2 -fno-strict-aliasing -Wno-unused-function -Wno-unknown-pragmas -Wno-pass-failed
 #cgo LDFLAGS: -lm
 #include "exec.h"
 */
 import "C"
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
 
 // Ops are the instructions by name.
 var Ops = func() map[string]uint16 {
@@ -21,5 +25,13 @@ var Ops = func() map[string]uint16 {
 	return m
 }()
 
+// wide tells that the processor has what the faster build needs; one with AVX2 has F16C too.
+var wide = func() C.int {
+	if cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasBMI1 && cpu.X86.HasBMI2 {
+		return 1
+	}
+	return 0
+}()
+
 // Work runs blocks of a vg_launch until none is left or one has faulted; several threads may do so at once.
-func Work(launch unsafe.Pointer) { C.vg_work((*C.vg_launch)(launch)) }
+func Work(launch unsafe.Pointer) { C.vg_work((*C.vg_launch)(launch), wide) }

@@ -77,7 +77,7 @@ typedef struct {
 int vg_op_count(void);
 const char *vg_op_name(int op);
 // vg_work runs blocks of the launch until none is left or one has faulted; several threads may do so at once.
-void vg_work(vg_launch *l);
+void vg_work(vg_launch *l, int wide);
 
 #define VG_SHARED_WINDOW 0x4000000000000000ull
 #define VG_LOCAL_WINDOW 0x4100000000000000ull

@@ -1351,7 +1351,9 @@ again:
     case E_elect: {
       MISSING_LANES(mask)
       int leader = __builtin_ctz(need_);
-      if (in->d >= 0) STORE(u32, d[l] = (u32)leader)
+      if (in->d >= 0) {
+        STORE(u32, d[l] = (u32)leader)
+      }
       PRED(in->a) = (PRED(in->a) & ~m) | (m & 1u << leader);
       break;
     }
