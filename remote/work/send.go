@@ -156,15 +156,15 @@ func full(facts *Facts, text string) error {
 const block = 64 << 10
 
 // receive writes its input to $1 from block $3 on, and makes file $2 of what is there then, of $4 bytes with hash $5
-// and mode $6, through the command $7. What another client has brought meanwhile is as good. The file is on the disk
-// before it has its name.
+// and mode $6, through the command $7. What another client has brought meanwhile is as good, and what one that was
+// killed has unpacked goes. The file is on the disk before it has its name.
 var receive = fmt.Sprintf(`umask 077; dd of="$1" bs=%d seek="$3" conv=notrunc status=none || exit
 brought() { [ "$out" = "$1" ] || rm -f -- "$out"
-[ "$(stat -c %%s -- "$2" 2>/dev/null)" = "$4" ] && rm -f -- "$1" && exit 0; }
+[ "$(stat -c %%s -- "$2" 2>/dev/null)" = "$4" ] && rm -f -- "$1" "$1".* && exit 0; }
 out=$1; if [ -n "$7" ]; then out=$1.$$; $7 <"$1" >"$out" || { s=$?; brought "$@"; exit $s; }; fi
 if [ "$(stat -c %%s -- "$out")" -lt "$4" ]; then brought "$@"; echo it ends early >&2; exit 1; fi
 if [ "$(sha256sum <"$out")" != "$5  -" ]; then brought "$@"; rm -f -- "$1"; echo what came is damaged >&2; exit 1; fi
-chmod "$6" "$out" && sync "$out" && mv -f -- "$out" "$2" && rm -f -- "$1" || { s=$?; brought "$@"; exit $s; }`, block)
+chmod "$6" "$out" && sync "$out" && mv -f -- "$out" "$2" && rm -f -- "$1" "$1".* || { s=$?; brought "$@"; exit $s; }`, block)
 
 // put sends a file, and goes on where an upload of it was cut off.
 func (f *Folder) put(ctx context.Context, facts *Facts, file remote.File, have map[string]int64,

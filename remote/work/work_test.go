@@ -448,10 +448,10 @@ func TestUploadGoesOn(t *testing.T) {
 			if fmt.Sprint(h.seeks) != "[0 7]" {
 				t.Errorf("began at %v, want the second one to go on", h.seeks)
 			}
-			// What a client that was killed has left is no use: it is not of this file.
+			// What a client that was killed has left is no use: it is not of this file, and unpacked in part.
 			part := filepath.Join(agent.Store(dir), c.begun+files[0].SHA256)
 			if err := errors.Join(os.Remove(agent.Stored(dir, files[0].SHA256)), os.WriteFile(part, make([]byte, 300_000),
-				0o600)); err != nil {
+				0o600), os.WriteFile(part+".64", nil, 0o600)); err != nil {
 				t.Fatal(err)
 			}
 			h.seeks = nil
