@@ -242,7 +242,10 @@ func (w *world) do(ctx context.Context, s scenario, c *client) (hit bool, err er
 				return err
 			}
 			err := w.newKey(i)
-			w.hosts[i].kill(isSSHD)
+			// Where the old one still has the port, the new one would end at once.
+			if !await(ctx, time.Minute, func() bool { return w.hosts[i].kill(isSSHD) == 0 }) {
+				err = errors.Join(err, fmt.Errorf("the sshd of %s does not end", w.hosts[i].Name))
+			}
 			return errors.Join(err, w.listen(i))
 		})
 		sleep(ctx, s.For, func() bool { return ended(c) })

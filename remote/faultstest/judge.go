@@ -508,7 +508,8 @@ func (w *world) left() (left []string) {
 		}
 		stored, _ := os.ReadDir(workFolder(m, "store"))
 		for _, f := range stored {
-			if strings.HasPrefix(f.Name(), ".") {
+			// With a hash alone as its name it goes on with the next upload, or goes after a day.
+			if strings.HasPrefix(f.Name(), ".") && strings.Count(f.Name(), ".") > 1 {
 				left = append(left, fmt.Sprintf("partial upload on %s: %s", m.Name, f.Name()))
 			}
 		}

@@ -84,7 +84,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// What a job leaves is found: its folder, and what it had not received.
+// What a job leaves is found: its folder, and what it had not unpacked. An upload that goes on with the next job is none.
 func TestLeft(t *testing.T) {
 	w := &world{client: &machine{Disk: t.TempDir()}}
 	for i := range w.hosts {
@@ -93,8 +93,8 @@ func TestLeft(t *testing.T) {
 	if left := w.left(); len(left) != 0 {
 		t.Errorf("got %q", left)
 	}
-	job, upload := workFolder(w.hosts[0], "jobs", ".free-fisub-1"), workFolder(w.hosts[2], "store", ".up")
-	for _, name := range []string{job, upload} {
+	job, upload := workFolder(w.hosts[0], "jobs", ".free-fisub-1"), workFolder(w.hosts[2], "store", ".gzip-ab.64")
+	for _, name := range []string{job, upload, workFolder(w.hosts[1], "store", ".gzip-ab")} {
 		if err := os.MkdirAll(name, 0o700); err != nil {
 			t.Fatal(err)
 		}
