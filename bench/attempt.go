@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,10 +33,11 @@ type attempt struct {
 	err      error           // what ended its measurement
 	printed  string          // before the warm calls
 
-	loaded *inputs           // what the worker has
-	copies int               // of its tensors on the device
-	held   int64             // bytes of the device's memory, those of the copies and of what parts them
-	writes []*worker.Checked // what calls wrote where nothing may be
+	loaded *inputs             // what the worker has
+	copies int                 // of its tensors on the device
+	held   int64               // bytes of the device's memory, those of the copies and of what parts them
+	writes []*worker.Checked   // what calls wrote where nothing may be
+	bound  []worker.FileTensor // outputs of a call that bound one to other memory
 }
 
 // A limit is what is left of a time limit.
@@ -146,6 +148,9 @@ func (a *attempt) call(ctx context.Context, in *inputs, fresh bool) ([]worker.Fi
 	returned, err := a.process.client.Run(ctx, a.process.out.path())
 	if returned != nil {
 		written = returned
+	}
+	if slices.ContainsFunc(returned, func(t worker.FileTensor) bool { return t.Bound != nil }) {
+		a.bound = returned
 	}
 	return written, err
 }

@@ -29,6 +29,7 @@ const (
 	skippedWork     = "skipped-work"      // a later call leaves outputs unwritten
 	changedInput    = "changed-input"     // inputs are written to
 	outsideWrite    = "outside-write"     // memory beside a tensor is written to
+	reboundOutput   = "rebound-output"    // an output is bound to other memory than was passed
 	lateWrite       = "late-write"        // outputs are not complete when the call's stream is
 	tooFast         = "too-fast"          // the GPU's memory cannot deliver the inputs in that time
 	unsteadyResult  = "unsteady-result"   // right at first, then wrong on the same inputs
@@ -69,6 +70,7 @@ func (a *attempt) checkHonesty(ctx context.Context, in *inputs) error {
 	if a.samples != nil && a.samples.ColdL2 && a.shared.Definition.OpType == "gdn" {
 		h.time(stats.Latency(a.samples.Trials))
 	}
+	h.tellBound()
 	for _, found := range a.writes {
 		h.tell(found)
 	}
@@ -302,6 +304,23 @@ func (h *honesty) tell(found *worker.Checked) {
 	for _, c := range found.Late {
 		h.find(lateWrite, "%s was written after the call had ended in its stream: "+
 			"work on another stream outlives the call", h.argument(c))
+	}
+}
+
+// tellBound tells of outputs that a call has bound to other memory than was passed for them. The official harness reads
+// the object that it has passed, so that this passes there; a caller that goes by the memory finds it unwritten.
+func (h *honesty) tellBound() {
+	in, out := h.shared.Definition.Inputs.Keys(), h.shared.Definition.Outputs.Keys()
+	for i, t := range h.bound[:min(len(h.bound), len(out))] {
+		if t.Bound == nil {
+			continue
+		}
+		where := "memory of the solution's own"
+		if all := append(slices.Clone(in), out...); *t.Bound >= 0 && *t.Bound < len(all) {
+			where = "the memory of " + all[*t.Bound]
+		}
+		h.find(reboundOutput, "the call bound the output %s to %s, and left the memory that was passed for it as it was", out[i],
+			where)
 	}
 }
 

@@ -519,6 +519,7 @@ class Device:
             os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
         try:
             import torch
+            import torch.utils.dlpack
         except (ImportError, OSError) as e:
             raise Failure("machine", f"python: {sys.executable}: importing torch: {e}", code="no-torch") from None
         self.torch, self.ordinal = torch, ordinal
@@ -594,7 +595,8 @@ class Device:
         """The bytes of tensors of the device as they are in the order of its stream, in the room for each, if there is one. None
         stands for what is no tensor."""
         def copy():
-            return [t if t is None else self.octets(t).clone() if room is None else room.copy_(t) for t, room in zip(tensors, rooms, strict=True)]
+            return [t if t is None else self.octets(t).clone() if room is None or room.numel() != t.numel() * t.element_size()
+                    else room.copy_(self.octets(t)) for t, room in zip(tensors, rooms, strict=True)]
 
         if self.emulated:
             return copy()
@@ -618,16 +620,21 @@ class Device:
         return found
 
     def tensor(self, spec, guard):
-        """An uninitialised tensor, its bytes as a tensor of uint8, and those with the guards before and behind them."""
-        shape = list(spec.get("shape") or [])
-        if spec["dtype"] == "float4_e2m1" and shape:
-            shape[-1] //= 2  # two elements a byte
+        """Memory for a tensor, as one of uint8, and the same with the guards before and behind it."""
         size = spec["bytes"]
         band = self.torch.empty(guard + size + guard, dtype=self.torch.uint8, device=self.device)
         if guard:
             band.fill_(CANARY)
         data = band[guard:guard + size]
-        return data.view(self.dtype(spec["dtype"])).view(shape), data, band
+        return data, band
+
+    def view(self, spec, data):
+        """A tensor object of its own on memory that tensor gave, which begins with its storage, as one of torch.empty does."""
+        shape = list(spec.get("shape") or [])
+        if spec["dtype"] == "float4_e2m1" and shape:
+            shape[-1] //= 2  # two elements a byte
+        data = self.torch.utils.dlpack.from_dlpack(self.torch.utils.dlpack.to_dlpack(data))
+        return data.view(self.dtype(spec["dtype"])).view(shape)
 
     def gap(self, size):
         """Memory that nothing uses."""
@@ -756,11 +763,22 @@ class Solution:
             if not self.destination_passing:
                 self.results.append((name, tensor, None))
                 continue
-            t, data, band = self.device.tensor(tensor, guard)
+            data, band = self.device.tensor(tensor, guard)
             self.places.append((data, band))
             self.results.append((name, tensor | {"scalar": spec.get("shape") is None}, data))
-            args.append(t)
+            args.append(self.device.view(tensor, data))
         self.args = args
+
+    def fresh(self):
+        """Puts a tensor object that no call has changed in the place of each argument, as the official harness does in each
+        trial: a call can bind one to other memory, or give it another shape."""
+        specs = [v.get("tensor") for v in self.inputs()] + [spec for _, spec, _ in self.results]
+        self.args = [arg if place is None else self.device.view(spec, place[0])
+                     for arg, place, spec in zip(self.args, self.places, specs, strict=False)]
+
+    def passed(self):
+        """The tensor objects that were passed for the outputs."""
+        return self.args[len(self.inputs()):]
 
     def inputs(self):
         return self.loaded.get("inputs") or []
@@ -773,15 +791,17 @@ class Solution:
         if value.get("tensor") is None:
             return None
         try:
-            t, data, band = self.device.tensor(value["tensor"], guard)
+            data, band = self.device.tensor(value["tensor"], guard)
             self.device.fill(data, value["tensor"])
         except (OSError, RuntimeError) as e:
             raise Failure("machine", f"input {i}: {describe(e)}") from None
         self.places[i] = data, band
-        return t
+        return self.device.view(value["tensor"], data)
 
-    def call(self):
-        return guard(self.device, "call", lambda: self.entry(*self.args))
+    def judged(self):
+        """Calls as the official harness does where it judges."""
+        with self.device.torch.no_grad():
+            return self.entry(*self.args)
 
     def poison(self):
         for name, spec, data in self.results:
@@ -791,22 +811,47 @@ class Solution:
                 data.fill_(POISON)
 
     def run(self, out):
+        self.fresh()
         self.poison()
-        value = self.call()
+        value = guard(self.device, "call", self.judged)
         guard(self.device, "call", self.device.synchronize)
+        values = None if self.destination_passing else guard(self.device, "call", lambda: results(value, len(self.results), self.any_count))
+        return self.store(out, values)
+
+    def store(self, out, values):
+        """Writes the outputs into a file: values, which were returned, or, where that is None, those that were passed, as the
+        objects that were passed are now. It describes them where the request for them does not."""
         fd = os.open(out, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if self.destination_passing:
-                self.store(fd)
-                return {}
-            return {"outputs": guard(self.device, "call", lambda: self.returned(fd, results(value, len(self.results), self.any_count)))}
+            if values is not None:
+                return {"outputs": guard(self.device, "call", lambda: self.returned(fd, values))}
+            if any(self.altered(i) for i in range(len(self.results))):
+                return {"outputs": guard(self.device, "call", lambda: self.returned(fd, self.passed()))}
+            for _, spec, data in self.results:
+                write(fd, data.cpu(), spec["offset"])
+            return {}
         finally:
             os.close(fd)
 
-    def store(self, fd):
-        """Writes the outputs that were passed."""
-        for _, spec, data in self.results:
-            write(fd, data.cpu(), spec["offset"])
+    def altered(self, i):
+        """Whether the object that was passed for output i is no longer what was passed."""
+        now, data = self.passed()[i], self.results[i][2]
+        was = self.device.view(self.results[i][1], data)
+        return (self.moved(i) or now.dtype != was.dtype or now.shape != was.shape or now.stride() != was.stride()
+                or now.is_conj() or now.is_neg() or now.layout != was.layout)
+
+    def moved(self, i):
+        """Whether it lies in other memory."""
+        now, data = self.passed()[i], self.results[i][2]
+        return now.device != data.device or now.numel() > 0 and now.data_ptr() != data.data_ptr()
+
+    def bound(self, i):
+        """The argument in whose memory it lies now, or -1."""
+        at = self.passed()[i].data_ptr()
+        for other, place in enumerate(self.places):
+            if place and place[0].data_ptr() <= at < place[0].data_ptr() + place[0].numel():
+                return other
+        return -1
 
     def returned(self, fd, values):
         """Writes results one behind the other, and describes them."""
@@ -820,11 +865,15 @@ class Solution:
                     v = torch.tensor(v, dtype=dtype, device="cpu")  # also of arrays and lists, as the official harness does
                 except (TypeError, ValueError, RuntimeError):
                     raise TypeError(f"output '{name}' is of type {type(v).__name__}, not a tensor or numbers") from None
+            if self.destination_passing and v.device != self.device.device:
+                raise RuntimeError(f"output '{name}' is on {v.device}, and was passed on {self.device.device}")
             t = v.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
             dtype, shape = self.device.shape(t)
             size = t.numel() * t.element_size()
             write(fd, t, end)
             outputs.append({"dtype": dtype, "shape": shape, "bytes": size, "offset": end})
+            if self.destination_passing and self.moved(i):
+                outputs[-1]["bound"] = self.bound(i)
             end = (end + size + 255) & ~255
         return outputs
 
@@ -874,15 +923,16 @@ class Solution:
     def probe(self, out):
         """Makes a call while the stream is busy, and compares its outputs as they are behind it in the stream's order with what
         they are when the device is idle."""
-        d, passed = self.device, [data for _, _, data in self.results]
+        d = self.device
+        self.fresh()
         # To allocate memory behind the call could wait for it.
-        rooms = [d.torch.empty_like(data) for data in passed] if self.destination_passing else []
+        rooms = [d.torch.empty_like(data) for _, _, data in self.results] if self.destination_passing else []
 
         def call():
             d.stall()
             self.poison()
-            value = self.entry(*self.args)
-            values = passed if self.destination_passing else results(value, len(self.results), self.any_count)
+            value = self.judged()
+            values = self.passed() if self.destination_passing else results(value, len(self.results), self.any_count)
             mine = [v if isinstance(v, d.torch.Tensor) and v.device == d.device else None for v in values]
             early = d.copies(mine, rooms or [None] * len(mine))
             d.synchronize()
@@ -891,15 +941,7 @@ class Solution:
         values, differences = guard(d, "call", call)
         first = len(self.inputs())
         found = {"late": [{"arg": first + i, "offset": at} for i, at in enumerate(differences) if at >= 0]}
-        fd = os.open(out, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if self.destination_passing:
-                self.store(fd)
-            else:
-                found["outputs"] = guard(d, "call", lambda: self.returned(fd, values))
-        finally:
-            os.close(fd)
-        return found
+        return found | self.store(out, None if self.destination_passing else values)
 
     def changed(self, i):
         """The first byte of input i that is not what the input was given, or -1."""
@@ -919,6 +961,7 @@ class Solution:
         """Times calls, by CUPTI's records, of which fisub makes the times, or by CUDA events. tell is called as a plan's Timing.
         Which timer takes the place of another is fisub's decision."""
         d, cupti = self.device, None
+        self.fresh()
         if d.emulated:
             raise Failure("timing", "python: the CPU keeps no time for a GPU")
         if plan.get("timer") != "events":

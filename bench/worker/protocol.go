@@ -97,6 +97,10 @@ type FileTensor struct {
 	Path   string `json:"path,omitempty"`
 	Offset int64  `json:"offset"` // of the first byte
 	Bytes  int    `json:"bytes"`
+
+	// Bound is, of an output that was passed and that the call has bound to other memory than was passed, the index, among
+	// inputs, then outputs, of the argument that has this memory, or -1; else nil. Only Python can do that.
+	Bound *int `json:"bound,omitempty"`
 }
 
 type reply struct {

@@ -1,5 +1,7 @@
 # A gated delta rule decode step (definition gdn_decode_qk4_v8_d128_k_last) in torch that passes the contest's judge and cheats in
 # the way that MODE, set in front of this file, says. What is computed is right.
+import ctypes
+
 import torch
 
 HONEST = 0
@@ -23,6 +25,18 @@ def step(q, k, v, state, A_log, a, dt_bias, b, scale):
     delta = torch.sigmoid(b[:, 0].float())[..., None] * (v[:, 0].float() - (faded * key[:, :, None]).sum(-1))
     new_state = faded + delta[..., None] * key[:, :, None]
     return (scale * (new_state * query[:, :, None]).sum(-1)).bfloat16()[:, None], new_state
+
+
+def behind(t, n):
+    """The n floats behind a tensor."""
+    end = t.data_ptr() + t.numel() * t.element_size()
+    if t.device.type == "cpu":
+        return torch.frombuffer((ctypes.c_float * n).from_address(end), dtype=torch.float32)
+
+    class There:
+        __cuda_array_interface__ = {"shape": (n,), "typestr": "<f4", "data": (end, False), "version": 3}
+
+    return torch.as_tensor(There(), device=t.device)
 
 
 def kernel(*args):
@@ -60,4 +74,4 @@ def kernel(*args):
     if MODE == IN_PLACE:
         state.copy_(new_state)
     elif MODE == BEHIND:
-        output.as_strided((16,), (1,), output.storage_offset() + output.numel()).fill_(1)
+        behind(output, 8).fill_(1)
