@@ -128,6 +128,8 @@ type Samples struct {
 type BuildError struct {
 	Text string // one line
 	Log  string // the compiler's own output
+	// Exports are the symbols that the linked object has for callers, where the entry is not among them.
+	Exports []string
 }
 
 func (e *BuildError) Error() string { return e.Text }

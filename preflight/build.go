@@ -1,25 +1,31 @@
 package preflight
 
 import (
+	"cmp"
 	"context"
 	"debug/elf"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"fisub/bench/pyworker"
 	"fisub/device"
 	"fisub/device/nvcc"
+	"fisub/internal/plain"
+	"fisub/internal/trace"
+	"fisub/preflight/source"
 )
 
 // A Kernel is what one kernel takes of a multiprocessor, on one arch.
 type Kernel struct {
 	Arch string `json:"arch"`
 	nvcc.Kernel
-	// Occupancy with blocks of MaxThreads threads and no dynamic shared memory; nil where the launch bounds do not tell
+	// Occupancy with blocks of MaxThreads threads; nil where the launch bounds do not tell
 	// the block size, or the arch is not known.
 	Occupancy *Occupancy `json:"occupancy,omitempty"`
 }
@@ -29,6 +35,9 @@ type Occupancy struct {
 	Blocks int     `json:"blocks"` // on a multiprocessor
 	Share  float64 `json:"share"`  // of its threads, 0 to 1
 	Limit  string  `json:"limit"`  // what bounds it: "registers", "shared memory", "threads" or "blocks"
+	// Dynamic is how many bytes of dynamic shared memory a launch may ask for so that this holds; nil for a kernel that
+	// has no use for any.
+	Dynamic *int `json:"dynamic,omitempty"`
 }
 
 // A multiprocessor's limits: threads, blocks, shared memory in bytes. Every arch here has 65536 registers, given out to
@@ -74,24 +83,43 @@ func occupancy(arch string, k nvcc.Kernel, threads int) *Occupancy {
 	bound(registers/perWarp/4*4/warps, "registers")
 	bound(l.shared/up(k.Shared+sharedPerGrid, sharedUnit), "shared memory")
 	o.Share = float64(o.Blocks*warps*32) / float64(l.threads)
+	if k.Dynamic && o.Blocks > 0 {
+		left := l.shared/o.Blocks/sharedUnit*sharedUnit - sharedPerGrid - k.Shared
+		o.Dynamic = &left
+	}
 	return o
 }
 
 // build compiles the solution for each arch.
 func (c *checker) build(ctx context.Context) error {
 	sol := c.Report.Solution
-	if !sol.Spec.Compiled() {
+	torch := sol.Spec.Binding == "torch" && (sol.Spec.Language == trace.CUDA || sol.Spec.Language == trace.CPP)
+	if !sol.Spec.Compiled() && !torch {
 		return nil
 	}
+	python := ""
+	if torch && len(c.Archs) > 0 {
+		python, _ = pyworker.Find(ctx)
+	}
 	for _, arch := range c.Archs {
-		obj, err := nvcc.Build(ctx, c.Cache, sol, arch)
+		var obj *nvcc.Object
+		var err error
+		if torch {
+			obj, err = nvcc.BuildTorch(ctx, c.Cache, cmp.Or(python, "python3"), sol, arch)
+		} else {
+			obj, err = nvcc.Build(ctx, c.Cache, sol, arch)
+		}
 		b := Build{Arch: arch}
 		var broken *device.BuildError
 		var missing *nvcc.MissingError
 		switch {
 		case errors.As(err, &missing) && !c.MustCompile:
-			c.add(Note, "not-compiled", "", "fisub toolchain install fetches what is missing", "not compiled for %s: %v", arch,
-				err)
+			hint := "fisub toolchain install fetches what is missing"
+			if torch {
+				hint = "install torch, or set FISUB_PYTHON to a Python that has it; " + hint
+			}
+			c.add(Note, "not-compiled", "", hint, "not compiled for %s, so that exports, parameters and what the compiler "+
+				"refuses were not looked at: %v", arch, err)
 		case errors.As(err, &broken):
 			c.broken(arch, broken)
 		case err != nil:
@@ -105,86 +133,177 @@ func (c *checker) build(ctx context.Context) error {
 	return nil
 }
 
-func (c *checker) has(code string, path string, line int) bool {
-	return slices.ContainsFunc(c.Findings, func(f Finding) bool {
-		return f.Code == code && (path == "" || f.Path == path && f.Line == line)
-	})
+func (c *checker) has(code string) bool {
+	return slices.ContainsFunc(c.Findings, func(f Finding) bool { return f.Code == code })
 }
 
 var (
-	nvccError = regexp.MustCompile(`(?m)^([^\s(:][^(:\n]*)` +
-		`(?:\((\d+)\)|:(\d+):(\d+)): (?:catastrophic |fatal )?error(?: #[0-9-]+D?)?: (.*)$`)
-	ptxError  = regexp.MustCompile(`(?m)^ptxas .*?; (?:error|fatal)\s*: (.*)$|^ptxas (?:error|fatal)\s*: (.*)$`)
+	// A message of nvcc's or the host's compiler. Behind it stand the line of the source with a marker, and what led there.
+	compileError = regexp.MustCompile(`^([^\s(:][^(:\n]*)(?:\((\d+)\)|:(\d+):(\d+))?: ` +
+		`(?:catastrophic |fatal )?error(?: #[0-9-]+D?)?: (.*)$`)
+	ledFrom   = regexp.MustCompile(`at line (\d+) of ([^\s"]+)|([^\s:"]+):(\d+):\d+:\s+required from here`)
 	undefined = regexp.MustCompile("(?m)undefined reference to [`']([^'\n]+)'")
 	multiple  = regexp.MustCompile("(?m)multiple definition of [`']([^'\n]+)'")
+	noTarget  = regexp.MustCompile(`not supported on \.target|cannot be compiled for architecture`)
+	noHeader  = regexp.MustCompile(`^(\S+): No such file or directory$|cannot open source file "([^"]+)"`)
 )
 
-// toolkitHeader matches headers of the libraries of a CUDA toolkit, which the wheels of a toolchain need not have.
-var toolkitHeader = regexp.MustCompile(`\b(?:cublas\w*|curand\w*|cusparse\w*|cusolver\w*|cufft\w*|nvrtc|npp\w*|` +
-	`nvJitLink)\.h\b|\bnvtx3/[\w.]+`)
+// toolkitHeader matches headers of the libraries of a CUDA toolkit, which the wheels of a toolchain need not have;
+// cutlassHeader those of CUTLASS, of which nobody outside knows whether the contest's compiler finds them.
+var (
+	toolkitHeader = regexp.MustCompile(`^(?:cublas\w*|curand\w*|cusparse\w*|cusolver\w*|cufft\w*|nvrtc|npp\w*|` +
+		`nvJitLink)\.h$|^nvtx3/`)
+	cutlassHeader = regexp.MustCompile(`^(?:cutlass|cute)/`)
+)
 
 const maxErrors = 10 // of one build that are told
 
-// broken tells a failed build, each error at its place; what was told already, without compiling, is not told again.
+// broken tells a failed build, each error at its place.
 func (c *checker) broken(arch string, b *device.BuildError) {
-	told := 0
+	c.Log += b.Log
+	told, places := 0, map[string]bool{}
 	tell := func(f Finding) {
-		if told++; told <= maxErrors && !slices.Contains(c.Findings, f) {
+		at := fmt.Sprint(f.Path, f.Line) // what follows an error in the same line mostly follows from it
+		if f.Line == 0 {
+			at += f.Msg
+		}
+		if f.Msg += " (" + arch + ")"; !places[at] && told < maxErrors {
+			places[at] = true
+			told++
 			c.Findings = append(c.Findings, f)
 		}
 	}
-	for _, m := range nvccError.FindAllStringSubmatch(b.Log, -1) {
-		path := c.sourcePath(filepath.Clean(m[1]))
-		line, _ := strconv.Atoi(m[2] + m[3])
-		col, _ := strconv.Atoi(m[4])
-		if c.has("missing-include", path, line) || c.has("include-dropped", path, line) {
-			told++
-			continue
-		}
-		code, hint := "does-not-compile", ""
-		if lib := toolkitHeader.FindString(m[5]); lib != "" && strings.Contains(m[5], "o such file") {
-			told++
-			text := fmt.Sprintf("not compiled for %s: this toolchain has no %s, the contest's has", arch, lib)
-			c.Findings = append(c.Findings, Finding{Code: "not-compiled", Severity: Note, Path: path, Line: line,
-				Col: max(col, 1), Msg: text, Hint: "set CUDA_HOME to a whole CUDA toolkit"})
-			continue
-		}
-		if strings.Contains(m[5], "o such file or directory") || strings.Contains(m[5], "cannot open source file") {
-			code = "missing-include"
-			hint = "put it beside the kernel: the builder looks there, at CUDA's and at tvm-ffi's headers"
-		}
-		tell(Finding{Code: code, Severity: Error, Path: path, Line: line, Col: max(col, 1), Msg: m[5] + " (" + arch + ")",
-			Hint: hint})
-	}
-	for _, m := range ptxError.FindAllStringSubmatch(b.Log, -1) {
-		if text := m[1] + m[2]; strings.Contains(text, "not supported on .target") && c.has("needs-a-arch", "", 0) ||
-			strings.Contains(text, "due to errors") {
-			told++
-		} else {
-			tell(Finding{Code: "does-not-assemble", Severity: Error, Msg: text + " (" + arch + ")"})
+	lines := strings.Split(b.Log, "\n")
+	for i, line := range lines {
+		if m := compileError.FindStringSubmatch(line); m != nil && (m[2]+m[3] != "" || m[1] == "ptxas") {
+			block := lines[i+1:]
+			if end := slices.IndexFunc(block, compileError.MatchString); end >= 0 {
+				block = block[:end]
+			}
+			tell(c.compileFault(m, block))
 		}
 	}
 	for _, m := range append(undefined.FindAllStringSubmatch(b.Log, -1), multiple.FindAllStringSubmatch(b.Log, -1)...) {
-		tell(Finding{Code: "does-not-link", Severity: Error, Msg: m[0] + " (" + arch + ")",
+		tell(Finding{Code: "does-not-link", Severity: Error, Msg: m[0],
 			Hint: "all sources make one library: define it once, in one of them"})
 	}
-	if strings.HasPrefix(b.Text, "Entry point") && slices.ContainsFunc([]string{"no-export", "export-linkage",
-		"entry-point", "global-export"}, func(code string) bool { return c.has(code, "", 0) }) {
+	_, symbol := c.Report.Solution.Entry()
+	switch names, mangled := nvcc.Names(b.Exports, symbol); {
+	case !strings.HasPrefix(b.Text, "Entry point"):
+	case mangled:
+		tell(Finding{Code: "export-linkage", Severity: Error, Path: c.sourcePath(c.entryFile()),
+			Hint: `declare it extern "C"`, Msg: "__tvm_ffi_" + symbol + ` is not extern "C"`})
+	case !c.has("no-export") && !c.has("no-module"):
+		f := source.NoExport(c.Report.Solution, names, "")
+		f.Path = c.sourcePath(f.Path)
+		tell(f)
+	default:
+		told++
+	}
+	if told == 0 && !c.has("upper-case-suffix") && !c.has("file-name") {
+		tell(Finding{Code: "does-not-compile", Severity: Error, Msg: b.Text})
+	}
+}
+
+func (c *checker) entryFile() string {
+	file, _ := c.Report.Solution.Entry()
+	return file
+}
+
+// compileFault is the finding of a message, which compileError has matched, and of the lines behind it.
+func (c *checker) compileFault(m, block []string) Finding {
+	path, msg := filepath.Clean(m[1]), m[5]
+	line, _ := strconv.Atoi(m[2] + m[3])
+	col, _ := strconv.Atoi(m[4])
+	text, own := c.source(path)
+	if !own && path != "ptxas" { // a header of the toolchain: the place in the sources that led there
+		for _, l := range block {
+			if at := ledFrom.FindStringSubmatch(l); at != nil {
+				if from, ok := c.source(filepath.Clean(at[2] + at[3])); ok {
+					msg += ", in " + filepath.Base(path)
+					path, text, own, col = filepath.Clean(at[2]+at[3]), from, true, 0
+					line, _ = strconv.Atoi(at[1] + at[4])
+				}
+			}
+		}
+	} else if col == 0 && len(block) > 1 { // nvcc marks the column, below the line, two characters further right
+		if mark := strings.IndexByte(block[1], '^'); mark >= 2 && strings.Trim(block[1], " ^") == "" {
+			col = mark - 1
+		}
+	}
+	f := Finding{Code: "does-not-compile", Severity: Error, Msg: msg}
+	if own {
+		f.Path = c.sourcePath(path)
+		if lines := strings.SplitAfter(text, "\n"); line > 0 && line <= len(lines) {
+			start := len(strings.Join(lines[:line-1], ""))
+			f.Line, f.Col, f.Excerpt = plain.Mark(text, start+min(max(col-1, 0), len(lines[line-1])), start)
+		}
+	} else if path != "ptxas" {
+		f.Msg = filepath.Base(path) + ": " + msg
+	}
+	header := noHeader.FindStringSubmatch(msg)
+	switch {
+	case slices.ContainsFunc(slices.Concat(block, []string{msg}), func(l string) bool { return strings.Contains(l, "tvm::ffi::TypeTraits<") }):
+		f.Hint = "tvm-ffi converts no such type: export a host function of tvm::ffi::TensorView and numbers"
+	case noTarget.MatchString(msg):
+		f.Code, f.Hint = "needs-a-arch", source.NeedsArch("an arch with an \"a\", such as sm_100a")
+	case path == "ptxas" || strings.HasPrefix(msg, "Entry function"):
+		f.Code = "does-not-assemble"
+	case header != nil:
+		c.header(&f, header[1]+header[2])
+	}
+	return f
+}
+
+// source is the text of a packed source.
+func (c *checker) source(path string) (string, bool) {
+	for _, s := range c.Report.Solution.Sources {
+		if filepath.Clean(s.Path) == path {
+			return s.Content, true
+		}
+	}
+	return "", false
+}
+
+// header says of a finding about a header that it was not found why.
+func (c *checker) header(f *Finding, name string) {
+	f.Code, f.Hint = "missing-include", "put it beside the kernel: the builder looks there, at CUDA's and at tvm-ffi's headers"
+	if top, _, _ := strings.Cut(name, "/"); slices.Contains([]string{"torch", "ATen", "c10", "pybind11"}, top) {
+		f.Hint = "take tvm::ffi::TensorView and export with TVM_FFI_DLL_EXPORT_TYPED_FUNC, or set binding = \"torch\""
+	}
+	switch {
+	case cutlassHeader.MatchString(name):
+		f.Severity, f.Hint = Warning, "its headers may be used, but whether the contest's compiler finds them is not known: "+
+			"copy what is needed beside the kernel, in one folder; CPATH names the folder of yours"
+	case toolkitHeader.MatchString(name):
+		f.Code, f.Severity, f.Msg = "not-compiled", Note, "not compiled: this toolchain has no "+name
+		f.Hint = "set CUDA_HOME to a whole CUDA toolkit"
+	}
+	if c.Report.Config == nil || !filepath.IsLocal(filepath.FromSlash(name)) {
 		return
 	}
-	if told == 0 && !c.has("upper-case-suffix", "", 0) && !c.has("file-name", "", 0) {
-		tell(Finding{Code: "does-not-compile", Severity: Error, Msg: b.Text + " (" + arch + ")"})
+	if st, err := os.Stat(c.sourcePath(filepath.FromSlash(name))); err == nil && st.Mode().IsRegular() {
+		f.Code, f.Severity, f.Msg = "include-dropped", Error, name+" is there, but the packer leaves it out"
+		f.Hint = "rename it to end in .cuh, .h or .hpp"
+		if filepath.Dir(name) != "." {
+			f.Hint = "move it beside the kernel: subfolders are not packed"
+		}
 	}
-	c.Log += b.Log
 }
 
 // built looks at a compiled solution.
 func (c *checker) built(arch string, obj *nvcc.Object, b *Build) {
-	if !strings.HasSuffix(arch, "a") && !strings.HasSuffix(arch, "f") {
-		// The compiler knows better what is compiled in the end.
-		c.Findings = slices.DeleteFunc(c.Findings, func(f Finding) bool {
-			return f.Code == "needs-a-arch" && f.Severity == Error
-		})
+	if plainArch := strings.Trim(arch, "0123456789") == "sm_"; plainArch {
+		for _, f := range source.Features(c.Report.Solution) {
+			f.Path = c.sourcePath(f.Path)
+			c.Findings = append(c.Findings, f)
+		}
+	}
+	if obj.Parameters != nil && c.Report.Definition != nil {
+		if f := source.Call(c.Report.Solution, c.Report.Definition, *obj.Parameters); f != nil {
+			f.Path = c.sourcePath(c.entryFile())
+			c.Findings = append(c.Findings, *f)
+		}
 	}
 	for _, k := range obj.Kernels {
 		b.Kernels = append(b.Kernels, Kernel{Arch: arch, Kernel: k, Occupancy: occupancy(arch, k, k.MaxThreads)})
@@ -193,6 +312,12 @@ func (c *checker) built(arch string, obj *nvcc.Object, b *Build) {
 				"%s spills registers on %s: %d bytes of stores, %d of loads for each thread",
 				k.Name, arch, k.SpillStores, k.SpillLoads)
 		}
+		if k.Prints {
+			c.add(Note, "printf", c.sourcePath(k.File), source.PrintfHint, source.PrintfText, k.Name)
+		}
+	}
+	if c.Report.Solution.Spec.Binding == "torch" {
+		return // torch's own libraries define the rest
 	}
 	for _, name := range unresolved(obj) {
 		c.add(Error, "unresolved-symbol", "", "define it in a source that is compiled (.cu .cpp .cc .cxx .c)",
@@ -249,8 +374,12 @@ func (k Kernel) Text() string {
 		parts = append(parts, fmt.Sprintf("at most %d threads", k.MaxThreads))
 	}
 	if o := k.Occupancy; o != nil {
-		parts = append(parts, fmt.Sprintf("%d blocks on a multiprocessor, occupancy %.0f %% (%s)", o.Blocks, 100*o.Share,
-			o.Limit))
+		text := fmt.Sprintf("%s on a multiprocessor, occupancy %.0f %% (%s)", plain.Count(o.Blocks, "block"), 100*o.Share,
+			o.Limit)
+		if o.Dynamic != nil {
+			text += fmt.Sprintf(", while a launch asks for at most %d bytes of dynamic shared memory", *o.Dynamic)
+		}
+		parts = append(parts, text)
 	}
 	return strings.Join(parts, ", ")
 }

@@ -300,7 +300,6 @@ func (c *checker) sources(ctx context.Context) {
 		// That the entry file is missing is told once, at the config.
 		found = slices.DeleteFunc(found, func(f Finding) bool { return f.Code == "no-function" || f.Code == "entry-suffix" })
 	}
-	c.droppedIncludes()
 	for _, f := range found {
 		f.Path = c.sourcePath(f.Path)
 		c.Findings = append(c.Findings, f)
@@ -324,32 +323,6 @@ func (c *checker) sourcePath(name string) string {
 		return name
 	}
 	return filepath.Join(c.Report.Config.SourceDir(), name)
-}
-
-// droppedIncludes looks for headers that exist and are not packed.
-func (c *checker) droppedIncludes() {
-	if c.Report.Config == nil || !c.Report.Solution.Spec.Compiled() && c.Report.Solution.Spec.Binding != "torch" {
-		return
-	}
-	dir := c.Report.Config.SourceDir()
-	for _, inc := range source.Includes(c.Report.Solution) {
-		name := filepath.FromSlash(inc.Name)
-		if !filepath.IsLocal(name) || inc.Angle {
-			continue
-		}
-		if st, err := os.Stat(filepath.Join(dir, name)); err != nil || !st.Mode().IsRegular() {
-			continue
-		}
-		severity, hint := Error, "rename it to end in .cuh, .h or .hpp"
-		if filepath.Dir(name) != "." {
-			hint = "move it beside the kernel: subfolders are not packed"
-		}
-		if !inc.Sure {
-			severity = Warning
-		}
-		c.Findings = append(c.Findings, Finding{Code: "include-dropped", Severity: severity, Path: c.sourcePath(inc.Path),
-			Line: inc.Line, Col: inc.Col, Msg: fmt.Sprintf("%s is there, but the packer leaves it out", inc.Name), Hint: hint})
-	}
 }
 
 // dropped are the endings of files that a build may need, and that the packer leaves out.

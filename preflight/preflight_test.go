@@ -320,13 +320,13 @@ func TestOccupancy(t *testing.T) {
 		threads   int
 		want      Occupancy
 	}{
-		{"sm_100", 32, 0, 256, Occupancy{8, 1, "threads"}},
-		{"sm_100a", 64, 0, 256, Occupancy{4, 0.5, "registers"}},
-		{"sm_90", 255, 0, 128, Occupancy{2, 0.125, "registers"}},
-		{"sm_90", 16, 47 << 10, 128, Occupancy{4, 0.25, "shared memory"}},
-		{"sm_90", 16, 0, 32, Occupancy{32, 0.5, "blocks"}},
-		{"sm_89", 16, 0, 1024, Occupancy{1, 1024. / 1536, "threads"}},
-		{"sm_80", 128, 0, 1024, Occupancy{0, 0, "registers"}},
+		{"sm_100", 32, 0, 256, Occupancy{Blocks: 8, Share: 1, Limit: "threads"}},
+		{"sm_100a", 64, 0, 256, Occupancy{Blocks: 4, Share: 0.5, Limit: "registers"}},
+		{"sm_90", 255, 0, 128, Occupancy{Blocks: 2, Share: 0.125, Limit: "registers"}},
+		{"sm_90", 16, 47 << 10, 128, Occupancy{Blocks: 4, Share: 0.25, Limit: "shared memory"}},
+		{"sm_90", 16, 0, 32, Occupancy{Blocks: 32, Share: 0.5, Limit: "blocks"}},
+		{"sm_89", 16, 0, 1024, Occupancy{Blocks: 1, Share: 1024. / 1536, Limit: "threads"}},
+		{"sm_80", 128, 0, 1024, Occupancy{Blocks: 0, Share: 0, Limit: "registers"}},
 	} {
 		k := nvcc.Kernel{Registers: test.registers, Shared: test.shared}
 		if got := occupancy(test.arch, k, test.threads); got == nil || *got != test.want {

@@ -38,7 +38,10 @@ type Object struct {
 	CUDAVersion string   // of the runtime it is linked with, "13.0"
 	Log         string   // the compilers' output: warnings
 	Kernels     []Kernel // what each kernel takes, in the order of the sources
-	Hit         bool     // it was in the cache
+	// Parameters are those of the exported function, one letter each: "i" an integer, "f" a floating-point number, "p" a
+	// raw pointer, "t" a tensor, "?" another; nil where the compiler does not tell.
+	Parameters *string
+	Hit        bool // it was in the cache
 }
 
 // manifest is build.json in an object's folder.
@@ -50,6 +53,7 @@ type manifest struct {
 	Libs        []string `json:"libs"` // relative to the folder
 	Commands    []string `json:"commands"`
 	Kernels     []Kernel `json:"kernels"`
+	Parameters  *string  `json:"parameters,omitempty"`
 }
 
 const (
@@ -130,6 +134,7 @@ type sources struct {
 	useCUDA bool               // linked with the CUDA libraries even without a .cu file
 	symbol  string
 	arch    string
+	torch   *torch // nil for the binding tvm-ffi
 }
 
 var (
@@ -196,6 +201,9 @@ func (s *sources) index(root string) string {
 
 func (s *sources) identity() []string {
 	id := []string{s.arch, s.symbol, fmt.Sprint(s.useCUDA)}
+	if s.torch != nil {
+		id = append(id, s.torch.version)
+	}
 	for _, f := range s.files {
 		id = append(id, f.Path, f.Content)
 	}
@@ -203,7 +211,7 @@ func (s *sources) identity() []string {
 }
 
 func (t *Toolchain) key(s *sources) string {
-	id := []string{"build 2", t.Version, t.TVMFFIVersion, t.CXXVersion, os.Getenv("NVCC_CCBIN")}
+	id := []string{"build 3", t.Version, t.TVMFFIVersion, t.CXXVersion, os.Getenv("NVCC_CCBIN")}
 	id = append(id, cudaFlags(s.arch)...)
 	id = append(id, cxxFlags...)
 	id = append(id, t.linkLibs(s)...)
@@ -231,6 +239,9 @@ var cxxFlags = []string{"-std=c++17", "-fPIC", "-O2"}
 // global, before any solution, and no solution that calls cuBLAS compiles without its headers.
 func (t *Toolchain) linkLibs(s *sources) []string {
 	libs := []string{"-ltvm_ffi"}
+	if s.torch != nil {
+		libs = nil // torch's are loaded before it
+	}
 	if len(s.cuda) > 0 {
 		libs = append(libs, "-lcudart")
 	}
@@ -259,6 +270,13 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	// Compilers run in the sources' folder and get relative names, so that their messages name the user's files and the
 	// result does not depend on where the cache is.
 	include := []string{"-I" + filepath.Join(t.TVMFFI, "include"), "-I."}
+	if s.torch != nil {
+		include = s.torch.include
+	} else if err := probe(dir); err == nil {
+		include = append([]string{"-I" + filepath.Join(dir, "probe")}, include...)
+	} else {
+		return err
+	}
 	var steps [][]string
 	var objects []string
 	kept := func(i int) string { return filepath.Join(tmp, fmt.Sprintf("keep_%d", i)) }
@@ -271,7 +289,8 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		if virtual(s.arch) {
 			report = nil
 		}
-		steps = append(steps, slices.Concat([]string{t.NVCC}, cudaFlags(s.arch), include, report, []string{"-c", f, "-o", o}))
+		steps = append(steps, slices.Concat([]string{t.NVCC}, cudaFlags(s.arch), s.torch.flags(), include, report,
+			[]string{"-c", f, "-o", o}))
 		objects = append(objects, o)
 	}
 	for i, f := range s.host {
@@ -280,7 +299,7 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		if filepath.Ext(f) == ".c" {
 			compiler, flags = []string{cc()}, cxxFlags[1:]
 		}
-		steps = append(steps, slices.Concat(compiler, flags, include, []string{"-c", f, "-o", o}))
+		steps = append(steps, slices.Concat(compiler, flags, s.torch.flags(), include, []string{"-c", f, "-o", o}))
 		objects = append(objects, o)
 	}
 	results := make([]result, len(steps))
@@ -289,6 +308,11 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	for i, step := range steps {
 		g.Go(func() error {
 			results[i] = run(ctx, src, tmp, step)
+			if i < len(s.cuda) && results[i].failed && strings.Contains(results[i].log, "ptxas ") {
+				// Only PTX with line information tells the places of what ptxas refuses.
+				again := run(ctx, src, tmp, append(slices.Clone(step), "-lineinfo"))
+				results[i].log = readable(again.log, kept(i), src)
+			}
 			return nil
 		})
 	}
@@ -335,7 +359,11 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	}
 
 	demangle(kernels)
-	m := manifest{Symbol: s.symbol, Arch: s.arch, Toolchain: t.String(), CUDAVersion: t.CUDAVersion, Kernels: kernels}
+	m := manifest{Symbol: s.symbol, Arch: s.arch, Toolchain: t.String(), CUDAVersion: t.CUDAVersion, Kernels: kernels,
+		Parameters: parameters(so, s.symbol)}
+	if s.torch != nil {
+		m.Toolchain = fmt.Sprintf("nvcc %s, torch %s", t.Version, s.torch.version)
+	}
 	for _, lib := range t.runtimeLibs(so) {
 		name := filepath.Join("lib", filepath.Base(lib))
 		if err := place(lib, filepath.Join(dir, name)); err != nil {
@@ -355,6 +383,7 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		os.WriteFile(filepath.Join(dir, logFile), log.Bytes(), 0o644),
 		os.RemoveAll(obj),
 		os.RemoveAll(tmp),
+		os.RemoveAll(filepath.Join(dir, "probe")),
 	)
 }
 
@@ -441,13 +470,19 @@ func checkSymbol(so, symbol, log string) error {
 	if err != nil && !errors.Is(err, elf.ErrNoSymbols) {
 		return err
 	}
+	var exports []string
 	for _, sym := range symbols {
-		if sym.Name == symbol && sym.Section != elf.SHN_UNDEF {
+		switch {
+		case sym.Section == elf.SHN_UNDEF:
+		case sym.Name == symbol:
 			return nil
+		case strings.Contains(sym.Name, symbolPrefix) || strings.HasPrefix(sym.Name, "PyInit_"):
+			exports = append(exports, sym.Name)
 		}
 	}
 	entry := strings.TrimPrefix(symbol, symbolPrefix)
-	return &device.BuildError{Text: fmt.Sprintf("Entry point '%s' not found in module", entry), Log: log}
+	return &device.BuildError{Text: fmt.Sprintf("Entry point '%s' not found in module", entry), Log: log,
+		Exports: exports}
 }
 
 func readObject(dir string, s *sources) (*Object, error) {
@@ -467,7 +502,7 @@ func readObject(dir string, s *sources) (*Object, error) {
 		return nil, err
 	}
 	o := &Object{Path: filepath.Join(dir, objectFile), Dir: dir, Symbol: m.Symbol, Arch: m.Arch, Toolchain: m.Toolchain,
-		CUDAVersion: m.CUDAVersion, Log: string(log), Kernels: m.Kernels, Hit: true}
+		CUDAVersion: m.CUDAVersion, Log: string(log), Kernels: m.Kernels, Parameters: m.Parameters, Hit: true}
 	for _, lib := range append([]string{objectFile}, m.Libs...) {
 		if !filepath.IsLocal(lib) || !isFile(filepath.Join(dir, lib)) {
 			return nil, fmt.Errorf("%s: %q is missing", dir, lib)

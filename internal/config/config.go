@@ -4,7 +4,6 @@
 package config
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"unicode/utf8"
 
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -291,35 +289,5 @@ type span struct{ start, end int }
 
 // at sets the place of f to s in src, with an excerpt of the line it starts in.
 func (f *Fault) at(src []byte, s span) {
-	s.start = min(s.start, len(src))
-	begin := bytes.LastIndexByte(src[:s.start], '\n') + 1
-	line, _, _ := bytes.Cut(src[begin:], []byte("\n"))
-	line = bytes.TrimSuffix(line, []byte("\r"))
-	s.start = min(s.start, begin+len(line))
-	s.end = max(s.start, min(s.end, begin+len(line)))
-	f.Line = 1 + bytes.Count(src[:begin], []byte("\n"))
-	f.Col = 1 + utf8.RuneCount(src[begin:s.start])
-
-	const width = 120 // characters of a line that are shown
-	shown := func(from, to int) []rune { return []rune(plain.Lines(string(src[from:to]))) }
-	before, marked, after := shown(begin, s.start), shown(s.start, s.end), shown(s.end, begin+len(line))
-	if len(before) > width/2 {
-		before = append([]rune("..."), before[len(before)-width/2:]...)
-	}
-	if len(marked) > width/2 {
-		marked = append(marked[:width/2:width/2], []rune("...")...)
-		after = nil
-	}
-	if room := width - len(before) - len(marked); len(after) > max(room, 0) {
-		after = append(after[:max(room, 0):max(room, 0)], []rune("...")...)
-	}
-	number := fmt.Sprint(f.Line)
-	pad := strings.Map(func(r rune) rune {
-		if r == '\t' {
-			return r
-		}
-		return ' '
-	}, string(before))
-	f.Excerpt = fmt.Sprintf("%s | %s\n%s | %s%s", number, string(before)+string(marked)+string(after),
-		strings.Repeat(" ", len(number)), pad, strings.Repeat("^", max(1, len(marked))))
+	f.Line, f.Col, f.Excerpt = plain.Mark(string(src), s.start, s.end)
 }

@@ -10,9 +10,11 @@ import (
 	"io/fs"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"unicode"
+	"unicode/utf8"
 )
 
 // control tells whether r could move a terminal's cursor, break a line, or turn round or hide what stands beside it.
@@ -178,4 +180,40 @@ func (b *Buffer) Over() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.over
+}
+
+// Mark gives the place of a range of bytes of a text: the line and column, which counts characters, of its beginning,
+// both from 1, and the line with a marker below what of the range is in it, without a final newline.
+func Mark(src string, start, end int) (line, col int, excerpt string) {
+	start = min(start, len(src))
+	begin := strings.LastIndexByte(src[:start], '\n') + 1
+	whole, _, _ := strings.Cut(src[begin:], "\n")
+	whole = strings.TrimSuffix(whole, "\r")
+	start = min(start, begin+len(whole))
+	end = max(start, min(end, begin+len(whole)))
+	line, col = 1+strings.Count(src[:begin], "\n"), 1+utf8.RuneCountInString(src[begin:start])
+
+	const width = 120 // characters of a line that are shown
+	shown := func(from, to int) []rune { return []rune(Lines(src[from:to])) }
+	before, marked := shown(max(begin, start-4*width), start), shown(start, min(end, start+4*width))
+	after := shown(end, min(begin+len(whole), end+4*width))
+	if len(before) > width/2 {
+		before = append([]rune("..."), before[len(before)-width/2:]...)
+	}
+	if len(marked) > width/2 {
+		marked = append(marked[:width/2:width/2], []rune("...")...)
+		after = nil
+	}
+	if room := width - len(before) - len(marked); len(after) > max(room, 0) {
+		after = append(after[:max(room, 0):max(room, 0)], []rune("...")...)
+	}
+	number := strconv.Itoa(line)
+	pad := strings.Map(func(r rune) rune {
+		if r == '\t' {
+			return r
+		}
+		return ' '
+	}, string(before))
+	return line, col, fmt.Sprintf("%s | %s\n%s | %s%s", number, string(before)+string(marked)+string(after),
+		strings.Repeat(" ", len(number)), pad, strings.Repeat("^", max(1, len(marked))))
 }

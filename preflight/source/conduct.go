@@ -2,7 +2,7 @@ package source
 
 import (
 	"fmt"
-	"path"
+	"maps"
 	"slices"
 	"strings"
 
@@ -40,147 +40,44 @@ func limit(findings []Finding) []Finding {
 	return out
 }
 
-// featureRules are the PTX instructions and qualifiers that ptxas 13.0 refuses for plain sm_100, found by trying.
-var featureRules = []struct {
-	text  string
-	first string // of the arch that has it
-}{
-	{"wgmma.", "sm_90a"},
-	{"tcgen05.", "sm_100a"},
-	{"setmaxnreg.", "sm_90a, sm_100a"},
-	{"tensormap.replace", "sm_90a, sm_100a"},
-	{"cvt.rs.", "sm_100a"},
-	{".e2m1x2", "sm_100a"},
-	{".e2m3x2", "sm_100a"},
-	{".e3m2x2", "sm_100a"},
-	{".ue8m0x2", "sm_100a"},
-	{".block_scale", "sm_120a"},
-	{".cta_group::", "sm_100a"},
-	{".tile::gather4", "sm_100a"},
-	{".tile::scatter4", "sm_100a"},
-	{".multicast::cluster::all", "sm_100a"},
-	{"ldmatrix.sync.aligned.m16n16", "sm_100a"},
-	{"ldmatrix.sync.aligned.m8n16", "sm_100a"},
-	{"stmatrix.sync.aligned.m16n8", "sm_100a"},
+// features are PTX instructions and qualifiers that ptxas 13.2 refuses for plain sm_100, with the arch that has them.
+var features = map[string]string{
+	"wgmma.": "sm_90a", "tcgen05.": "sm_100a", "setmaxnreg.": "sm_90a, sm_100a", "tensormap.replace": "sm_90a, sm_100a",
+	"cvt.rs.": "sm_100a", ".e2m1x2": "sm_100a", ".e2m3x2": "sm_100a", ".e3m2x2": "sm_100a", ".ue8m0x2": "sm_100a",
+	".block_scale": "sm_120a", ".cta_group::": "sm_100a", ".tile::gather4": "sm_100a", ".tile::scatter4": "sm_100a",
+	".multicast::cluster::all": "sm_100a", "sync.aligned.m16n16": "sm_100a", "sync.aligned.m8n16": "sm_100a",
 }
 
-// features looks for what the contest's builder cannot assemble, since it compiles for sm_100 without the "a".
-func (n *inspector) features(f *file, t *text) {
-	if !n.asm {
-		return
-	}
-	for _, rule := range featureRules {
-		for from := 0; ; {
-			at := strings.Index(t.code[from:], rule.text)
-			if at < 0 {
-				break
+// Features are the places in C++ sources with PTX that sm_100 without the "a" does not have, one for each file and
+// instruction. What does not reach the assembler, it does not refuse: only who has compiled knows whether they count.
+func Features(sol *trace.Solution) []Finding {
+	n := &inspector{sol: sol, alike: map[[2]string]int{}}
+	for _, s := range n.cpp() {
+		seen := map[string]bool{}
+		for _, t := range scan(s.Content) {
+			for _, name := range slices.Sorted(maps.Keys(features)) {
+				if t.kind == str && !seen[name] && strings.Contains(t.text, name) {
+					seen[name] = true
+					n.add(Warning, "needs-a-arch", s.Path, s.Content, t.pos+strings.Index(t.text, name), NeedsArch(features[name]),
+						"%s is not in sm_100, and not in what is compiled for it", strings.Trim(name, "."))
+				}
 			}
-			at += from
-			from = at + len(rule.text)
-			if at > 0 && rule.text[0] != '.' && (isLetter(t.code[at-1]) || t.code[at-1] == '.') {
-				continue
-			}
-			severity, hint := Error, fmt.Sprintf("it needs %s, and the contest's builder compiles for sm_100: use what "+
-				"that has, such as mma.sync and cp.async.bulk", rule.first)
-			switch t.at(at) {
-			case dead:
-				continue
-			case conditional:
-				severity, hint = Warning,
-					fmt.Sprintf("it needs %s: the contest's builder compiles for sm_100, so see that the other branch is right",
-						rule.first)
-			}
-			n.add(severity, "needs-a-arch", f.path, f.text, at, hint, "%s is not in sm_100", strings.Trim(rule.text, "."))
 		}
 	}
+	return limit(n.findings)
 }
 
-// foreignHeaders are folders of headers that the contest's builder has no include path to, with the advice for each.
-var foreignHeaders = map[string]string{
-	"cutlass": "its headers may be used, but the builder has no include path to them: copy what is needed beside the " +
-		"kernel, in one folder",
-	"cute": "CUTLASS's headers may be used, but the builder has no include path to them: copy what is needed beside " +
-		"the kernel, in one folder",
-	"torch":    "take tvm::ffi::TensorView, or set binding = \"torch\"",
-	"ATen":     "take tvm::ffi::TensorView, or set binding = \"torch\"",
-	"c10":      "take tvm::ffi::TensorView, or set binding = \"torch\"",
-	"pybind11": "export with " + exportMacro + ", or set binding = \"torch\"",
-	"cudnn":    "cuDNN is not linked", "flashinfer": "write the kernel without it",
+// NeedsArch is the advice for what plain sm_100 does not have.
+func NeedsArch(arch string) string {
+	return fmt.Sprintf("it needs %s, and the contest's builder compiles for sm_100: see that the other branch is right, or "+
+		"use what sm_100 has, such as mma.sync and cp.async.bulk", arch)
 }
 
-// includes looks for headers that the builder does not find.
-func (n *inspector) includes(f *file, t *text) {
-	sources := map[string]bool{}
-	for _, s := range n.sol.Sources {
-		sources[path.Clean(s.Path)] = true
-	}
-	torch := n.sol.Spec.Binding == "torch"
-	for _, inc := range t.includes {
-		if inc.region == dead || sources[path.Clean(inc.name)] || sources[path.Join(path.Dir(f.path), inc.name)] {
-			continue
-		}
-		severity := Error
-		if inc.region == conditional {
-			severity = Warning
-		}
-		top, _, sub := strings.Cut(inc.name, "/")
-		hint, foreign := foreignHeaders[top]
-		if !sub {
-			hint, foreign = foreignHeaders[strings.TrimSuffix(inc.name, ".h")]
-			foreign = foreign && top == "cudnn.h"
-		}
-		switch {
-		case foreign && !(torch && (top == "torch" || top == "ATen" || top == "c10" || top == "pybind11")):
-			n.add(severity, "missing-include", f.path, f.text, inc.pos, hint, "%s is not on the builder's include path",
-				inc.name)
-		case inc.name == "sys/socket.h" || inc.name == "netdb.h" || inc.name == "curl/curl.h":
-			n.add(Warning, "network", f.path, f.text, inc.pos, "there is no network at evaluation", "the network is used (%s)",
-				inc.name)
-		case path.IsAbs(inc.name):
-			n.add(severity, "missing-include", f.path, f.text, inc.pos, "put it beside the kernel",
-				"%s is a path of this machine", inc.name)
-		case !inc.angle && (strings.HasPrefix(inc.name, "../") || strings.HasPrefix(inc.name, "./../")):
-			n.add(severity, "missing-include", f.path, f.text, inc.pos,
-				"put it beside the kernel: sources are packed without subfolders", "%s is not packed", inc.name)
-		}
-	}
-}
-
-// An Include is a quoted #include of a file that is not among the sources. It may be a header of the toolchain.
-type Include struct {
-	Name  string
-	Angle bool
-	Sure  bool // it is compiled whatever the macros
-	Path  string
-	Line  int
-	Col   int
-}
-
-// Includes returns the headers that the C++ sources of sol include and that are not among them, in order of place.
-func Includes(sol *trace.Solution) []Include {
-	sources := map[string]bool{}
-	for _, s := range sol.Sources {
-		sources[path.Clean(s.Path)] = true
-	}
-	n := &inspector{sol: sol}
-	var out []Include
-	for _, s := range sol.Sources {
-		if !slices.Contains(cppScanned, suffix(path.Base(s.Path))) {
-			continue
-		}
-		for _, inc := range readText(s.Content).includes {
-			if inc.region == dead || sources[path.Clean(inc.name)] || sources[path.Join(path.Dir(s.Path), inc.name)] {
-				continue
-			}
-			n.findings = n.findings[:0]
-			n.add(Note, "", s.Path, s.Content, inc.pos, "", "")
-			f := n.findings[0]
-			out = append(out, Include{Name: inc.name, Angle: inc.angle, Sure: inc.region == plain, Path: f.Path, Line: f.Line,
-				Col: f.Col})
-		}
-	}
-	return out
-}
+// What is said of printf in device code; %s is who prints.
+const (
+	PrintfText = "%s in device code: every call of every timing grows the log"
+	PrintfHint = "take it out before you submit"
+)
 
 // A call is a rule about calls of functions. In Python, names have their dots; one that begins with a dot holds
 // whatever stands before it.
@@ -190,7 +87,6 @@ type call struct {
 	hint     string
 	text     string // with the function's name for %s
 	once     bool   // not told where it is guarded: behind static or if
-	device   bool   // told in device code only
 	host     bool   // told outside of device code only
 }
 
@@ -209,7 +105,7 @@ var calls = func() map[string]*call {
 		hint: "allocate once and keep the buffer: reused workspace is allowed"},
 		"cudaMalloc cudaMallocAsync cudaMallocManaged cudaMallocHost cudaHostAlloc cudaFree cudaFreeAsync cuMemAlloc "+
 			"cuMemAlloc_v2 cuMemAllocAsync")
-	rule(call{code: "default-stream", severity: Warning, once: true, host: true, text: "%s works on the default stream",
+	rule(call{code: "default-stream", severity: Note, once: true, host: true, text: "%s works on the default stream",
 		hint: "use its Async form on the stream of TVMFFIEnvGetStream"},
 		"cudaMemcpy cudaMemset cudaMemcpyToSymbol cudaMemcpy2D")
 	rule(call{code: "cuda-graph", severity: Warning, text: "%s: a graph keeps the addresses that it was captured with",
@@ -222,9 +118,7 @@ var calls = func() map[string]*call {
 		"popen fork vfork execl execv execvp execve posix_spawn os.system os.popen os.execl os.execle os.execlp os.execlpe "+
 			"os.execv os.execve os.execvp os.execvpe os.spawnl os.spawnle os.spawnlp os.spawnlpe os.spawnv os.spawnve "+
 			"os.spawnvp os.spawnvpe")
-	rule(call{code: "printf", severity: Note, device: true,
-		text: "%s in device code: every call of every timing grows the log",
-		hint: "take it out before you submit"}, "printf .device_print tl.static_print")
+	rule(call{code: "printf", severity: Note, text: PrintfText, hint: PrintfHint}, ".device_print tl.static_print")
 	return table
 }()
 
@@ -234,265 +128,196 @@ var moduleLoads = []string{"cuModuleLoad", "cuModuleLoadData", "cuModuleLoadData
 
 const binaryHint = "ship sources only: prebuilt kernels are forbidden"
 
-// conduct looks at what the code of one C++ file does. Its tokens are those of lexCPP. Calls under an #if are left out.
-func (n *inspector) conduct(f *file, lines *text, ts []token) {
-	depth, function := 0, -1 // open braces, and the depth of that of the function we are in, or -1
-	device := false          // it runs on the GPU
-	body := 0                // token index of its brace
-	decl := 0                // first token of the declaration
-	for i, t := range ts {
-		switch t.kind {
-		case str:
-			n.literal(f, t)
-		case number:
-			if c := t.text[len(t.text)-1]; len(t.text) >= 10 || len(t.text) <= 4 &&
-				(c == 'f' || c == 'F' || c == '7' || c == '0') {
-				n.bytes(f, ts, i)
-			}
-		case punct:
-			switch t.text[0] {
-			case '{':
-				if function < 0 {
-					var isFunction bool
-					if isFunction, device = bodyOf(ts[decl:i]); isFunction {
-						function, body = depth, i
-					}
-				}
-				depth++
-				decl = i + 1
-			case '}':
-				if depth = max(0, depth-1); depth <= function {
-					function = -1
-				}
-				decl = i + 1
-			case ';':
-				decl = i + 1
-			case '<':
-				if i+2 < len(ts) && ts[i+1].is("<") && ts[i+2].is("<") && ts[i+2].pos == t.pos+2 &&
-					(i == 0 || !ts[i-1].is("<") || ts[i-1].pos != t.pos-1) && (function < 0 || !device) {
-					n.launch(f, ts, i)
-				}
-			}
-		case ident:
-			if i+1 == len(ts) || ts[i+1].kind != punct {
-				if t.text == "ifstream" && i+3 < len(ts) && ts[i+1].kind == ident && (ts[i+2].is("(") || ts[i+2].is("{")) &&
-					strings.HasPrefix(ts[i+3].text, `"/`) {
-					n.add(Warning, "absolute-path", f.path, f.text, t.pos, pathHint, "a path of this machine is read, %s",
-						clip(ts[i+3].text))
-				}
-				continue
-			}
-			switch ts[i+1].text[0] {
-			case '<':
-				if t.text == "unordered_map" || t.text == "map" {
-					n.pointerMap(f, ts, i, decl, function >= 0)
-				}
-			case '(':
-				if function >= 0 && !ts[i-1].is(".") && !ts[i-1].is("->") {
-					n.call(f, lines, ts, i, body, device)
-				}
-			}
-		}
-	}
-}
-
-const pathHint = "the evaluation has the sources and nothing else"
-
-// bodyOf tells whether the brace behind a declaration opens the body of a function, and whether that runs on the GPU.
-func bodyOf(decl []token) (function, device bool) {
-	scoped := false
-	for _, d := range decl {
-		switch d.text {
-		case "__global__", "__device__":
-			device = true
-		case "(":
-			function = true
-		case "namespace", "struct", "class", "union", "enum", "extern":
-			scoped = scoped || !function
-		}
-	}
-	return function && !scoped, device
-}
-
-// call looks at the call at i, in a function whose brace is at body.
-func (n *inspector) call(f *file, lines *text, ts []token, i, body int, device bool) {
-	t := ts[i]
-	first := ts[min(i+2, len(ts)-1)]
-	rule := calls[t.text]
-	load := slices.Contains(moduleLoads, t.text)
-	if rule == nil && !load && t.text != "system" && t.text != "fopen" && t.text != "open" || lines.at(t.pos) != plain {
-		return
-	}
-	switch {
-	case load:
-		if !n.nvrtc {
-			n.add(Error, "shipped-binary", f.path, f.text, t.pos, binaryHint, "%s loads a compiled kernel", t.text)
-		}
-	case t.text == "system":
-		if !ts[i-1].is("::") || i > 1 && ts[i-2].is("std") {
-			n.add(Warning, "subprocess", f.path, f.text, t.pos, "a kernel has no use for one", "system starts a process")
-		}
-	case rule == nil:
-		if first.kind == str && (strings.HasPrefix(first.text, `"/`) || strings.HasPrefix(first.text, `"~`)) {
-			n.add(Warning, "absolute-path", f.path, f.text, t.pos, pathHint, "%s of a path of this machine, %s", t.text,
-				clip(first.text))
-		}
-	case rule.device && !device, rule.host && device:
-	case rule.once && slices.ContainsFunc(ts[body:i], func(t token) bool {
-		return t.is("static") || t.is("if") || t.is("call_once")
-	}):
-	default:
-		n.add(rule.severity, rule.code, f.path, f.text, t.pos, rule.hint, rule.text, t.text)
-	}
-}
-
-// launch looks at the launch whose <<< begins at i.
-func (n *inspector) launch(f *file, ts []token, i int) {
-	end := i + 3
-	for ; end < len(ts) && end < i+maxNear; end++ {
-		if ts[end].is("(") || ts[end].is("[") || ts[end].is("{") {
-			end = match(ts, end) - 1
-		} else if ts[end].is(">") && end+2 < len(ts) && ts[end+1].is(">") && ts[end+2].is(">") &&
-			ts[end+2].pos == ts[end].pos+2 {
-			break
-		} else if ts[end].is(";") {
-			return
-		}
-	}
-	if end >= len(ts) || end >= i+maxNear {
-		return
-	}
-	var args [][]token
-	start := i + 3
-	for k := start; k <= end; k++ {
-		if k < end && (ts[k].is("(") || ts[k].is("[") || ts[k].is("{")) {
-			k = match(ts, k) - 1
-			continue
-		}
-		if k < end && ts[k].is("<") && ts[k-1].kind == ident {
-			k = matchAngle(ts, k) - 1
-			continue
-		}
-		if k == end || ts[k].is(",") {
-			args = append(args, ts[start:k])
-			start = k + 1
-		}
-	}
-	if len(args) >= 4 {
-		last := args[3]
-		if len(last) == 0 {
-			return
-		}
-		switch last[len(last)-1].text {
-		case "0", "nullptr", "NULL", "cudaStreamDefault", "cudaStreamLegacy", "cudaStreamPerThread":
-		default:
-			return
-		}
-		if len(last) > 1 && !last[0].is("(") {
-			return
-		}
-	}
-	hint := "launch on static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id))"
-	if n.sol.Spec.Binding == "torch" {
-		hint = "launch on at::cuda::getCurrentCUDAStream()"
-	}
-	n.add(Warning, "default-stream", f.path, f.text, ts[i].pos, hint,
-		"a kernel is launched on the default stream, not on the harness's")
-}
-
-// pointerMap looks at the map type at i: one that outlives the call, with addresses as keys.
-func (n *inspector) pointerMap(f *file, ts []token, i, decl int, inFunction bool) {
-	end := matchAngle(ts, i+1)
-	key := ts[i+2 : max(i+2, end-1)]
-	depth := 0
-	for k, t := range key {
-		switch {
-		case t.is("<") || t.is("("):
-			depth++
-		case t.is(">") || t.is(")"):
-			depth--
-		case t.is(",") && depth == 0:
-			key = key[:k]
-		}
-		if t.is(",") && depth == 0 {
-			break
-		}
-	}
-	pointer := slices.ContainsFunc(key, func(t token) bool {
-		return t.is("*") || t.is("uintptr_t") || t.is("intptr_t") || t.is("CUdeviceptr")
-	}) && !slices.ContainsFunc(key, func(t token) bool { return t.is("char") })
-	static := !inFunction || slices.ContainsFunc(ts[min(decl, i):i], func(t token) bool {
-		return t.is("static") || t.is("thread_local")
+// conduct looks at what the code of one C++ file does. Calls under an #if are left out.
+func (n *inspector) conduct(s trace.SourceFile) {
+	f := &reader{inspector: n, file: s, ts: scan(s.Content), body: -1}
+	nvrtc := slices.ContainsFunc(n.cpp(), func(s trace.SourceFile) bool {
+		return strings.Contains(s.Content, "nvrtcCompileProgram")
 	})
-	named := end < len(ts) && ts[end].kind == ident && end+1 < len(ts) && !ts[end+1].is("(") && !ts[end+1].is(",") &&
-		!ts[end+1].is(")")
-	if pointer && static && named {
-		n.add(Warning, "cached-by-pointer", f.path, f.text, ts[i].pos,
-			"compute in every call: addresses come back with other contents, and cached results are forbidden",
-			"%s keeps something by address from call to call", ts[end].text)
-	}
-}
-
-// literal looks at a string for compiled code.
-func (n *inspector) literal(f *file, t token) {
-	what, severity := binaryText(t.text)
-	if what != "" {
-		code := "shipped-binary"
-		if severity == Warning {
-			code = "binary-text"
+	depth, outer, decl := 0, 0, 0 // braces, those around the function, and where the declaration begins
+	for i, t := range f.ts {
+		f.at = i
+		switch t.text {
+		case "{":
+			if prev := f.text(-1); f.body < 0 && slices.Contains([]string{")", "const", "noexcept", "override"}, prev) {
+				f.once = false
+				f.body, outer, f.device = i, depth, slices.ContainsFunc(f.ts[max(decl, i-maxNear):i], func(t token) bool {
+					return t.text == "__global__" || t.text == "__device__"
+				})
+			}
+			depth++
+		case "}":
+			if depth = max(0, depth-1); depth <= outer {
+				f.body = -1
+			}
+		case "<":
+			if f.text(1) == "<" && f.text(2) == "<" && f.text(-1) != "<" && !f.device && !t.maybe {
+				f.launch()
+			}
 		}
-		n.add(severity, code, f.path, f.text, t.pos, binaryHint, "%s", what)
+		if t.text == "{" || t.text == "}" || t.text == ";" {
+			decl = i + 1
+		}
+		switch t.kind {
+		case include:
+			if name := strings.Trim(t.text, " \t\"<>"); name == "sys/socket.h" || name == "netdb.h" || name == "curl/curl.h" {
+				f.tell(Warning, "network", "there is no network at evaluation", "the network is used (%s)", name)
+			}
+		case str:
+			f.literal()
+		case number:
+			f.array()
+		case ident:
+			f.once = f.once || t.text == "static" || t.text == "if" || t.text == "call_once"
+			switch {
+			case (t.text == "unordered_map" || t.text == "map") && f.text(1) == "<":
+				f.pointerMap(decl)
+			case t.text == "ifstream" && (f.text(2) == "(" || f.text(2) == "{"):
+				f.path(3)
+			case f.text(1) == "(" && f.body >= 0 && !t.maybe && f.text(-1) != "." && f.text(-2)+f.text(-1) != "->":
+				f.call(nvrtc)
+			}
+		}
 	}
 }
 
-// binaryText tells what compiled code a literal holds; "" is none.
-func binaryText(lit string) (what string, severity Severity) {
-	if len(lit) < 16 {
-		return "", ""
+// maxNear bounds how many tokens are looked at from one, so that no source takes quadratic time.
+const maxNear = 512
+
+// A reader stands at one token of a C++ file.
+type reader struct {
+	*inspector
+	file   trace.SourceFile
+	ts     []token
+	at     int
+	body   int  // the token that opens the function we are in, or -1
+	device bool // it runs on the GPU
+	once   bool // it may do what is here once, not in every call: a static, or an if, stands before
+}
+
+// text is that of the token so far from here, "" where there is none.
+func (f *reader) text(by int) string {
+	if i := f.at + by; i >= 0 && i < len(f.ts) {
+		return f.ts[i].text
 	}
-	open := strings.IndexAny(lit, `"'`)
-	head := strings.TrimLeft(lit[open+1:min(len(lit), open+64)], `"'`)
+	return ""
+}
+
+func (f *reader) tell(s Severity, code, hint, format string, args ...any) {
+	f.add(s, code, f.file.Path, f.file.Content, f.ts[f.at].pos, hint, format, args...)
+}
+
+// call looks at the call that is here.
+func (f *reader) call(nvrtc bool) {
+	name := f.text(0)
+	rule := calls[name]
+	switch {
+	case slices.Contains(moduleLoads, name):
+		if !nvrtc {
+			f.tell(Error, "shipped-binary", binaryHint, "%s loads a compiled kernel", name)
+		}
+	case name == "system" && (f.text(-1) != ":" || f.text(-3) == "std"):
+		f.tell(Warning, "subprocess", "a kernel has no use for one", "system starts a process")
+	case name == "fopen" || name == "open":
+		f.path(2)
+	case rule == nil || rule.host && f.device:
+	case rule.once && f.once:
+	default:
+		f.tell(rule.severity, rule.code, rule.hint, rule.text, name)
+	}
+}
+
+// path looks at the name of a file, so far from here.
+func (f *reader) path(by int) {
+	if name := f.text(by); strings.HasPrefix(name, `"/`) || strings.HasPrefix(name, `"~`) {
+		f.tell(Warning, "absolute-path", "the evaluation has the sources and nothing else",
+			"a path of this machine is read, %s", clip(name))
+	}
+}
+
+// launch looks at the launch whose <<< is here.
+func (f *reader) launch() {
+	depth, args, last := 0, 1, ""
+	for by := 3; by < maxNear && f.text(by) != "" && f.text(by) != ";"; by++ {
+		switch t := f.text(by); {
+		case strings.ContainsAny(t, "([{") && len(t) == 1:
+			depth++
+		case strings.ContainsAny(t, ")]}") && len(t) == 1:
+			depth--
+		case t == "," && depth == 0:
+			args++
+			last = f.text(by + 1)
+		case t == ">" && f.text(by+1) == ">" && f.text(by+2) == ">" && depth == 0:
+			if args < 4 || slices.Contains(strings.Fields("0 nullptr NULL cudaStreamDefault cudaStreamLegacy "+
+				"cudaStreamPerThread"), last) {
+				f.tell(Note, "default-stream", "take the stream that the caller gives: TVMFFIEnvGetStream, or "+
+					"at::cuda::getCurrentCUDAStream", "a kernel is launched on the default stream")
+			}
+			return
+		}
+	}
+}
+
+// pointerMap looks at the map type that is here: one that outlives the call, with addresses as keys.
+func (f *reader) pointerMap(decl int) {
+	depth, end, key, pointer := 0, 1, true, false
+	for ; end < maxNear && f.text(end) != "" && f.text(end) != ";"; end++ {
+		t := f.text(end)
+		if t == "<" {
+			depth++
+		} else if t == ">" {
+			depth--
+		}
+		if depth == 0 {
+			break
+		}
+		key = key && (t != "," || depth > 1)
+		pointer = pointer || key && slices.Contains([]string{"*", "uintptr_t", "intptr_t", "CUdeviceptr"}, t)
+		if key && t == "char" {
+			return
+		}
+	}
+	lasts := f.body < 0 || slices.ContainsFunc(f.ts[max(min(decl, f.at), f.at-maxNear):f.at], func(t token) bool {
+		return t.text == "static" || t.text == "thread_local"
+	})
+	if name, then := f.text(end+1), f.text(end+2); pointer && lasts && name != "" && letter(name[0]) &&
+		(then == ";" || then == "=" || then == "{") {
+		f.tell(Warning, "cached-by-pointer",
+			"compute in every call: addresses come back with other contents, and cached results are forbidden",
+			"%s keeps something by address from call to call", name)
+	}
+}
+
+// literal looks at the string that is here for compiled code.
+func (f *reader) literal() {
+	lit := f.text(0)
+	head := strings.TrimLeft(lit[strings.IndexByte(lit, '"'):], `"`)
 	for _, magic := range []string{`\x7fELF`, `\x7f" "ELF`, `\177ELF`, "\x7fELF", "f0VMR"} {
 		if strings.HasPrefix(head, magic) {
-			return "a compiled kernel in a string", Error
+			f.tell(Error, "shipped-binary", binaryHint, "a compiled kernel in a string")
 		}
 	}
-	if len(lit) < 1<<20 && strings.Contains(lit, ".version ") && strings.Contains(lit, ".target sm_") &&
-		strings.Contains(lit, ".entry") {
-		return "a kernel in PTX, which is the output of a compiler", Error
+	if strings.Contains(lit, ".version ") && strings.Contains(lit, ".target sm_") && strings.Contains(lit, ".entry") {
+		f.tell(Error, "shipped-binary", binaryHint, "a kernel in PTX, which is the output of a compiler")
 	}
-	if len(lit) >= 4096 {
-		other := 0
-		for i := 0; i < len(lit); i++ {
-			if c := lit[i]; classes[c] == 0 && c != '+' && c != '/' && c != '=' && c != '\n' || c >= 0x80 {
-				other++
-			}
+	encoded := func(r rune) rune {
+		if r < 0x80 && letter(byte(r)) || strings.ContainsRune("0123456789+/=\n", r) {
+			return r
 		}
-		if other*64 < len(lit) {
-			return fmt.Sprintf("a string of %d characters that looks like encoded data", len(lit)), Warning
-		}
+		return -1
 	}
-	return "", ""
+	if len(lit) >= 4096 && (len(lit)-len(strings.Map(encoded, lit)))*64 < len(lit) {
+		f.tell(Warning, "binary-text", binaryHint, "a string of %d characters that looks like encoded data", len(lit))
+	}
 }
 
-// bytes looks at the number at i: the beginning of a cubin or fatbin in an array.
-func (n *inspector) bytes(f *file, ts []token, i int) {
-	if t := ts[i].text; strings.EqualFold(strings.TrimRight(t, "uUlL"), "0xba55ed50") {
-		n.add(Error, "shipped-binary", f.path, f.text, ts[i].pos, binaryHint, "a compiled kernel in an array")
-		return
-	}
-	if i+6 >= len(ts) || !ts[i+1].is(",") {
-		return
-	}
-	for _, magic := range [][]string{{"0x7f", "0x45", "0x4c", "0x46"}, {"127", "69", "76", "70"},
-		{"0x50", "0xed", "0x55", "0xba"}} {
-		same := true
-		for k, want := range magic {
-			same = same && strings.EqualFold(ts[i+2*k].text, want)
-		}
-		if same {
-			n.add(Error, "shipped-binary", f.path, f.text, ts[i].pos, binaryHint, "a compiled kernel in an array")
-		}
+// array looks at the number that is here: the beginning of a cubin or fatbin in an array.
+func (f *reader) array() {
+	first := strings.ToLower(strings.TrimRight(f.text(0), "uUlL"))
+	next := strings.ToLower(strings.Join([]string{first, f.text(2), f.text(4), f.text(6)}, " "))
+	if first == "0xba55ed50" || slices.Contains([]string{"0x7f 0x45 0x4c 0x46", "127 69 76 70", "0x50 0xed 0x55 0xba"},
+		next) {
+		f.tell(Error, "shipped-binary", binaryHint, "a compiled kernel in an array")
 	}
 }
 
@@ -501,127 +326,4 @@ func clip(s string) string {
 		return s[:57] + "..."
 	}
 	return s
-}
-
-// types compares the declared types of an exported function with what the harness passes. It judges only types that it
-// knows; another one may be an alias.
-func (n *inspector) types(f *function) *Finding {
-	if f.from <= 0 || f.to <= f.from || f.to > len(f.file.text) {
-		return nil
-	}
-	list := split(lexCPP(f.file.text[f.from:f.to], nil))
-	torch := n.sol.Spec.Binding == "torch"
-	i := 0
-	check := func(name string, spec trace.TensorSpec) *Finding {
-		if i >= len(list) {
-			return nil
-		}
-		p := list[i]
-		i++
-		got, kind := paramKind(p)
-		want, hint := "a tensor", "take a tvm::ffi::TensorView"
-		if torch {
-			hint = "take a torch::Tensor"
-		}
-		if spec.Scalar {
-			want, hint = "a number of dtype "+spec.DType.String(), "take an int64_t or a double"
-		}
-		float := spec.DType.IsFloat()
-		switch kind {
-		case "pointer":
-			if spec.Scalar {
-				break
-			}
-		case "tensor", "torch":
-			if !spec.Scalar && (kind == "torch") == torch {
-				return nil
-			}
-		case "int":
-			if spec.Scalar && !float {
-				return nil
-			}
-			if spec.Scalar {
-				hint = "take a double: a fraction is not converted to an integer"
-			}
-		case "float":
-			if spec.Scalar {
-				return nil
-			}
-		default:
-			return nil
-		}
-		pos := f.pos
-		if len(p) > 0 {
-			pos = f.from + p[0].pos
-		}
-		one := inspector{sol: n.sol}
-		one.add(Error, "parameter-type", f.file.path, f.file.text, pos, hint, "parameter %d of %s is %s, but %s is %s", i,
-			f.name(), got, name, want)
-		return &one.findings[0]
-	}
-	for name, spec := range n.def.Inputs.All() {
-		if found := check(name, spec); found != nil {
-			return found
-		}
-	}
-	if !n.sol.Spec.DestinationPassingStyle {
-		return nil
-	}
-	for name, spec := range n.def.Outputs.All() {
-		if found := check(name, spec); found != nil {
-			return found
-		}
-	}
-	return nil
-}
-
-// paramKind is the type of a parameter, as text, and what it takes: "pointer", "tensor", "torch", "int", "float", or
-// "".
-func paramKind(p []token) (text, kind string) {
-	if i := slices.IndexFunc(p, func(t token) bool { return t.is("=") }); i >= 0 {
-		p = p[:i]
-	}
-	if len(p) > 1 && p[len(p)-1].kind == ident && (p[len(p)-2].kind == ident || p[len(p)-2].is("*") ||
-		p[len(p)-2].is("&") || p[len(p)-2].is(">")) {
-		if last := p[len(p)-2].text; last != "const" && last != "unsigned" && last != "long" || p[len(p)-2].is("*") {
-			p = p[:len(p)-1]
-		}
-	}
-	var b strings.Builder
-	has := func(names ...string) bool {
-		return slices.ContainsFunc(p, func(t token) bool { return t.kind == ident && slices.Contains(names, t.text) })
-	}
-	pointer := false
-	for i, t := range p {
-		if t.kind == str || t.kind >= ppIf {
-			return "", ""
-		}
-		if i > 0 && t.kind == ident && p[i-1].kind == ident {
-			b.WriteByte(' ')
-		}
-		b.WriteString(t.text)
-		pointer = pointer || t.is("*")
-	}
-	text = b.String()
-	switch {
-	case has("Any", "AnyView", "Variant", "auto", "Array", "Map", "Function", "ObjectRef", "String", "string", "Optional",
-		"optional"):
-		return text, ""
-	case has("DLTensor"):
-		return text, "tensor"
-	case pointer && has("float", "double", "int", "void", "half", "__half", "__nv_bfloat16", "nv_bfloat16",
-		"__nv_fp8_e4m3", "int8_t", "int32_t", "int64_t", "uint8_t"):
-		return text, "pointer"
-	case has("Tensor", "TensorView") && has("torch", "at"):
-		return text, "torch"
-	case has("Tensor", "TensorView"):
-		return text, "tensor"
-	case pointer:
-		return text, ""
-	case has("float", "double") && len(p) <= 3:
-		return text, "float"
-	case has("int", "int32_t", "int64_t", "long", "short", "unsigned", "uint32_t", "uint64_t", "size_t") && len(p) <= 4:
-		return text, "int"
-	}
-	return text, ""
 }

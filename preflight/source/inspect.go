@@ -6,10 +6,10 @@ package source
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	words "fisub/internal/plain"
 
@@ -59,7 +59,7 @@ var (
 // imports. def may be nil, and then parameters are not counted. Where python fails, a note says so; it is not called
 // where there are no Python sources.
 func Inspect(sol *trace.Solution, def *trace.Definition, python Python) []Finding {
-	n := &inspector{sol: sol, def: def}
+	n := &inspector{sol: sol, def: def, alike: map[[2]string]int{}}
 	n.entry, n.symbol, _ = strings.Cut(sol.Spec.EntryPoint, "::")
 	if n.compiles() {
 		n.compiled()
@@ -75,20 +75,22 @@ type inspector struct {
 	sol           *trace.Solution
 	def           *trace.Definition
 	entry, symbol string
-	nvrtc         bool // the sources compile at run time
-	asm           bool // the sources have inline assembly
 	findings      []Finding
+	alike         map[[2]string]int // findings at a place, of a file and code
 }
 
 // add notes a finding at the byte pos of a source, or at no place in it where pos is negative.
 func (n *inspector) add(s Severity, code, file, text string, pos int, hint, format string, args ...any) {
-	var at pyPlace
-	if pos >= 0 {
-		begin := strings.LastIndexByte(text[:pos], '\n') + 1
-		at.Line = 1 + strings.Count(text[:begin], "\n")
-		at.Column = 1 + utf8.RuneCountInString(text[begin:pos])
+	f := Finding{Code: code, Path: file, Msg: fmt.Sprintf(format, args...), Hint: hint, Severity: s}
+	key := [2]string{file, code}
+	switch n.alike[key]++; {
+	case pos < 0:
+	case n.alike[key] > maxAlike: // limit tells only how many there are
+		f.Line = math.MaxInt32
+	default:
+		f.Line, f.Col, f.Excerpt = words.Mark(text, pos, pos+1)
 	}
-	n.at(s, code, file, at, hint, format, args...)
+	n.findings = append(n.findings, f)
 }
 
 func (n *inspector) at(s Severity, code, file string, at pyPlace, hint, format string, args ...any) {
@@ -155,35 +157,45 @@ func (n *inspector) compiled() {
 			strings.Join(suffixes, " "))
 	}
 
-	u := &unit{macros: map[string]macro{}, budget: 1 << 20}
-	var files []*file
-	for _, s := range n.sol.Sources {
-		if slices.Contains(cppScanned, suffix(path.Base(s.Path))) {
-			files = append(files, &file{path: s.Path, text: s.Content})
-			exportMacros(s.Content, u.macros)
-			n.asm = n.asm || strings.Contains(s.Content, "asm")
-			n.nvrtc = n.nvrtc || strings.Contains(s.Content, "nvrtcCompileProgram")
+	said := map[string]bool{} // what some source has, at any place
+	texts := []string{pybindMacro, "PyInit_", exportMacro, exportPrefix, `"` + n.symbol + `"`}
+	for _, s := range n.cpp() {
+		n.conduct(s)
+		for _, text := range texts {
+			said[text] = said[text] || strings.Contains(s.Content, text)
 		}
 	}
-	var tokens []token
-	for _, f := range files {
-		tokens = lexCPP(f.text, tokens[:0])
-		s := scanner{unit: u, file: f}
-		s.scan(tokens)
-		t := readText(f.text)
-		n.conduct(f, t, tokens)
-		n.features(f, t)
-		n.includes(f, t)
-	}
-	if torch {
-		n.methods(u)
-	} else {
-		n.exports(u)
+	switch {
+	case torch && !said[pybindMacro] && !said["PyInit_"]:
+		hint := fmt.Sprintf("add %s(TORCH_EXTENSION_NAME, m) { m.def(%q, &<function>); }", pybindMacro, n.symbol)
+		if said[exportMacro] {
+			hint = `its exports are tvm-ffi's: set binding = "tvm-ffi"`
+		}
+		n.add(Error, "no-module", n.entry, "", -1, hint, "no source has a %s", pybindMacro)
+	case torch && !said[texts[4]]:
+		n.add(Error, "no-method", n.entry, "", -1, "add m.def("+texts[4]+", &<function>); to the "+pybindMacro,
+			"no m.def(%q, ...) in the %s", n.symbol, pybindMacro)
+	case !torch && !said[exportMacro] && !said[exportPrefix]:
+		hint := ""
+		if said[pybindMacro] {
+			hint = `it is a PYBIND11_MODULE: set binding = "torch"`
+		}
+		n.findings = append(n.findings, NoExport(n.sol, nil, hint))
 	}
 	if out := n.outputs(); out > 1 && !torch && !n.sol.Spec.DestinationPassingStyle {
 		n.add(Error, "tuple-return", n.entry, "", -1, `set destination_passing_style = true`,
 			"a tvm-ffi function cannot return %d outputs: the harness takes a tuple, not an array", out)
 	}
+}
+
+// cpp are the C++ sources.
+func (n *inspector) cpp() (files []trace.SourceFile) {
+	for _, s := range n.sol.Sources {
+		if slices.Contains(cppScanned, suffix(path.Base(s.Path))) {
+			files = append(files, s)
+		}
+	}
+	return files
 }
 
 func (n *inspector) outputs() int {
@@ -193,125 +205,61 @@ func (n *inspector) outputs() int {
 	return n.def.Outputs.Len()
 }
 
-// exports inspects the tvm-ffi binding.
-func (n *inspector) exports(u *unit) {
-	var mine []export
-	var others []string
-	for _, e := range u.exports {
-		if e.symbol == n.symbol {
-			mine = append(mine, e)
-		} else {
-			others = append(others, e.symbol)
-		}
+// exportMacro exports a function under the C symbol __tvm_ffi_<first argument> (tvm/ffi/function.h).
+const (
+	exportMacro  = "TVM_FFI_DLL_EXPORT_TYPED_FUNC"
+	exportPrefix = "__tvm_ffi_"
+	pybindMacro  = "PYBIND11_MODULE"
+)
+
+// NoExport says that a compiled solution does not export its entry, but others; hint is "" where these tell.
+func NoExport(sol *trace.Solution, exports []string, hint string) Finding {
+	entry, symbol := sol.Entry()
+	f := Finding{Code: "no-export", Severity: Error, Path: entry, Hint: hint,
+		Msg: fmt.Sprintf("no source exports %q with %s", symbol, exportMacro)}
+	if near := words.Nearest(symbol, exports); len(near) > 0 {
+		f.Hint = fmt.Sprintf("did you mean %q?", entry+"::"+near[0])
+	} else if len(exports) > 0 {
+		f.Hint = "exported: " + strings.Join(exports, ", ")
+	} else if hint == "" {
+		f.Hint = fmt.Sprintf("add %s(%s, <function>);", exportMacro, symbol)
 	}
-	for _, f := range u.functions {
-		name, manual := strings.CutPrefix(f.name(), exportPrefix)
-		switch {
-		case !manual || !f.def:
-		case name != n.symbol:
-			others = append(others, name)
-		case !f.c:
-			n.add(Error, "export-linkage", f.file.path, f.file.text, f.pos, `declare it extern "C"`, `%s is not extern "C"`,
-				f.name())
-			return
-		default:
-			return
-		}
-	}
-	if len(mine) > 0 {
-		n.targets(u, mine)
-		return
-	}
-	hint := fmt.Sprintf("add %s(%s, <function>);", exportMacro, n.symbol)
-	if u.pybind {
-		hint = `it is a PYBIND11_MODULE: set binding = "torch", or ` + hint
-	} else if near := words.Nearest(n.symbol, others); len(near) > 0 {
-		hint = fmt.Sprintf("did you mean %q?", n.entry+"::"+near[0])
-	} else if len(others) > 0 {
-		hint = "exported: " + strings.Join(others, ", ")
-	}
-	n.add(Error, "no-export", n.entry, "", -1, hint, "no source exports %q with %s", n.symbol, exportMacro)
+	return f
 }
 
-// methods inspects the torch binding.
-func (n *inspector) methods(u *unit) {
-	var mine []export
-	var others []string
-	for _, e := range u.methods {
-		if e.symbol == n.symbol {
-			mine = append(mine, e)
-		} else {
-			others = append(others, e.symbol)
+// Call compares the parameters of an exported function, one letter each ("i" an integer, "f" a floating-point number,
+// "p" a raw pointer, "t" a tensor, "?" another), with what the harness passes; nil where they fit. The finding has no
+// place.
+func Call(sol *trace.Solution, def *trace.Definition, parameters string) *Finding {
+	n := &inspector{sol: sol, def: def, alike: map[[2]string]int{}}
+	_, symbol := sol.Entry()
+	if want, sum := n.expected(); want != len(parameters) {
+		n.add(Error, "parameter-count", "", "", -1, n.arityHint(len(parameters)), "expected %s (%s), but %s has %d",
+			plural(want, "parameter"), sum, symbol, len(parameters))
+		return &n.findings[0]
+	}
+	kinds := map[byte]string{'i': "an integer", 'f': "a floating-point number", 'p': "a pointer", 't': "a tensor"}
+	i := 0
+	for _, specs := range []trace.Map[trace.TensorSpec]{def.Inputs, def.Outputs} {
+		for name, spec := range specs.All() {
+			if i == len(parameters) {
+				break
+			}
+			kind := parameters[i]
+			want, hint := "a tensor", "take a tvm::ffi::TensorView"
+			fits := kind == 't' || kind == '?'
+			if spec.Scalar {
+				want, hint = "a number of dtype "+spec.DType.String(), "take an int64_t or a double"
+				fits = kind == 'f' || kind == '?' || kind == 'i' && !spec.DType.IsFloat()
+			}
+			if i++; !fits {
+				n.add(Error, "parameter-type", "", "", -1, hint, "parameter %d of %s is %s, but %s is %s", i, symbol, kinds[kind],
+					name, want)
+				return &n.findings[0]
+			}
 		}
 	}
-	switch {
-	case len(mine) > 0:
-		n.targets(u, mine)
-	case !u.pybind:
-		hint := fmt.Sprintf("add %s(TORCH_EXTENSION_NAME, m) { m.def(%q, &<function>); }", pybindMacro, n.symbol)
-		if len(u.exports) > 0 {
-			hint = `its exports are tvm-ffi's: set binding = "tvm-ffi"`
-		}
-		n.add(Error, "no-module", n.entry, "", -1, hint, "no source has a %s", pybindMacro)
-	default:
-		hint := ""
-		if near := words.Nearest(n.symbol, others); len(near) > 0 {
-			hint = fmt.Sprintf("did you mean %q?", n.entry+"::"+near[0])
-		} else if len(others) > 0 {
-			hint = "defined: " + strings.Join(others, ", ")
-		}
-		n.add(Error, "no-method", n.entry, "", -1, hint, "no m.def(%q, ...) in the %s", n.symbol, pybindMacro)
-	}
-}
-
-// targets counts the parameters of the exported functions. One that fits is enough: exports may be alternatives under
-// #if.
-func (n *inspector) targets(u *unit, exports []export) {
-	var first *Finding
-	for _, e := range exports[:min(len(exports), maxSame)] {
-		f := n.target(u, e)
-		if f == nil {
-			return
-		}
-		if first == nil || first.Severity == Note {
-			first = f
-		}
-	}
-	n.findings = append(n.findings, *first)
-}
-
-func (n *inspector) target(u *unit, e export) *Finding {
-	one := inspector{sol: n.sol, def: n.def}
-	fs, name := u.resolve(e)
-	if len(fs) == 0 {
-		if name == "" || len(u.macros) > 0 {
-			return nil
-		}
-		one.add(Note, "unknown-function", e.file.path, e.file.text, e.pos, "define it in a file that is packed",
-			"function %s is not found in the sources: its parameters are not counted", name)
-		return &one.findings[0]
-	}
-	for _, f := range fs {
-		if f.global {
-			one.add(Error, "global-export", f.file.path, f.file.text, f.pos, "export the host function that launches it",
-				"%s is a __global__ function", f.name())
-			continue
-		}
-		if n.def == nil {
-			return nil
-		}
-		got := f.params
-		want, sum := n.expected()
-		if !f.any && got == want {
-			return n.types(f)
-		}
-		if f.any || len(e.rest) > 0 && got > want && slices.ContainsFunc(e.rest, func(t token) bool { return t.is("=") }) {
-			return nil
-		}
-		one.add(Error, "parameter-count", f.file.path, f.file.text, f.pos, n.arityHint(got),
-			"expected %s (%s), but %s has %d", plural(want, "parameter"), sum, f.name(), got)
-	}
-	return &one.findings[0]
+	return nil
 }
 
 // suffix is the ending of a file name, with its dot. A name's first or last character is not the dot of one.

@@ -77,161 +77,124 @@ func findings(sol *trace.Solution, def *trace.Definition, python Python) []strin
 
 const exportRun = "\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, run);\n"
 
-// TestInspectCUDA looks at one file kernel.cu with entry point kernel.cu::kernel and three arguments.
-func TestInspectCUDA(t *testing.T) {
-	tests := []struct {
+// TestScan: comments, preprocessor lines and what is under #if 0 are left out; what is under another #if is marked.
+func TestScan(t *testing.T) {
+	for src, want := range map[string]string{
+		"a // b\n/* c */ d //\\\ne\nf":                           "a d f",
+		"#if 0\n don't\n#else\na\n#endif\nb":                     "a b",
+		"#if 0\n#if X\nz\n#else\ny\n#endif\n#endif\nb":           "b",
+		"#ifndef G\n#define G x\na\n#ifdef D\nb\n#endif\n#endif": "a b?",
+		"#if 1\na\n#else\nb\n#endif":                             "a",
+		"#if X\na\n#else\nb\n#endif c\nd":                        "a? b? d",
+		"#define A(x) \\\n  x /* \n */ y\nz":                     "z",
+		`"a\"b" 'c' '"' u8"d" R"x(e )" f)x" L'g'`:                `"a\"b" 'c' '"' u8"d" R"x(e )" f)x" L 'g'`,
+		"1'000.5f<<<x":        "1'000.5f < < < x",
+		"#include <a/b.h>\nx": " <a/b.h> x",
+		"\"open\nx":           "\"open x",
+	} {
+		var got []string
+		for _, t := range scan(src) {
+			if t.maybe {
+				t.text += "?"
+			}
+			got = append(got, t.text)
+		}
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("%q: got %q, want %q", src, text, want)
+		}
+	}
+}
+
+// TestCall compares parameters, as the compiler tells them, with a call.
+func TestCall(t *testing.T) {
+	for _, test := range []struct {
+		parameters string
+		returns    bool
+		want       string
+	}{
+		{"ttttttttftt", false, ""},
+		{"????????f??", false, ""},
+		{"ttttttttft", false, "expected 11 parameters (9 inputs + 2 outputs), but kernel has 10 " +
+			"(the arguments are q, k, v, state, A_log, a, dt_bias, b, scale, output, new_state)"},
+		{"ttttttttf", false, "expected 11 parameters (9 inputs + 2 outputs), but kernel has 9 " +
+			"(take the outputs as the last parameters, or set destination_passing_style = false)"},
+		{"ttttttttf", true, ""},
+		{"ttttttttftt", true, "expected 9 parameters (9 inputs, outputs returned), but kernel has 11 " +
+			"(return the outputs, or set destination_passing_style = true)"},
+		{"ttttttttitt", false, "parameter 9 of kernel is an integer, but scale is a number of dtype float32 " +
+			"(take an int64_t or a double)"},
+		{"tpttttttftt", false, "parameter 2 of kernel is a pointer, but k is a tensor (take a tvm::ffi::TensorView)"},
+		{"ttttttttfti", false, "parameter 11 of kernel is an integer, but new_state is a tensor (take a tvm::ffi::TensorView)"},
+	} {
+		sol := solution(trace.CUDA, "kernel.cu::kernel")
+		sol.Spec.DestinationPassingStyle = !test.returns
+		got := ""
+		if f := Call(sol, decode(t), test.parameters); f != nil {
+			got = fmt.Sprintf("%s (%s)", f, f.Hint)
+		}
+		if got != test.want {
+			t.Errorf("%s: got %q, want %q", test.parameters, got, test.want)
+		}
+	}
+}
+
+// TestConduct: rules that the projects of preflight's testdata do not show.
+func TestConduct(t *testing.T) {
+	for _, test := range []struct {
 		name, src string
 		want      []string
 	}{
-		{"good", "void run(TensorView x, TensorView y, TensorView out) {}" + exportRun, nil},
-		{"export first", "void run(TensorView, TensorView, TensorView);" + exportRun +
-			"void run(TensorView x, TensorView y, TensorView out) {}", nil},
-		{"declaration only", "void run(TensorView, TensorView, TensorView, int);" + exportRun,
-			[]string{
-				"error: kernel.cu:1:6: expected 3 parameters (2 inputs + 1 output), but run has 4 (the arguments are x, y, out)"}},
-		{"too few", "// é\nvoid  run(TensorView x, TensorView y) {}" + exportRun,
-			[]string{
-				"error: kernel.cu:2:7: expected 3 parameters (2 inputs + 1 output), but run has 2 (take the outputs as the last " +
-					"parameters, or set destination_passing_style = false)"}},
-		{"too many", "/* é\n */ void run(T a, T b, T c, int d) {}" + exportRun,
-			[]string{
-				"error: kernel.cu:2:10: expected 3 parameters (2 inputs + 1 output), but run has 4 (the arguments are x, y, out)"}},
-		{"void list", "void run(void) {}" + exportRun,
-			[]string{
-				"error: kernel.cu:1:6: expected 3 parameters (2 inputs + 1 output), but run has 0 (the arguments are x, y, out)"}},
-		{"no export", "void kernel(T a, T b, T c) {}",
-			[]string{
-				`error: kernel.cu: no source exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (add TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, <function>);)`}},
-		{"export of a near name", "void run(T a, T b, T c) {}\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernels, run);",
-			[]string{
-				`error: kernel.cu: no source exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (did you mean "kernel.cu::kernels"?)`}},
-		{"export of another", "TVM_FFI_DLL_EXPORT_TYPED_FUNC(zzz, run);",
-			[]string{`error: kernel.cu: no source exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (exported: zzz)`}},
-		{"export in a comment",
-			"// TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, run);\n/* TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, run); */ // a " +
-				"\\\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, run);\n",
-			[]string{`error: kernel.cu: no source exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (add TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, <function>);)`}},
-		{"export in strings",
-			`const char* a = "\" TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, run);"; auto b = R"x(" )" TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, run); )x";`,
-			[]string{`error: kernel.cu: no source exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (add TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, <function>);)`}},
-		{"export under if 0", "#if 0\n don't" + exportRun + "#else\n#endif",
-			[]string{`error: kernel.cu: no source exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (add TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, <function>);)`}},
-		{"export behind if 0", "#if 0\n#if X\n#else\n#endif\n don't\n#else\nvoid run(T a, T b, T c) {}" + exportRun +
-			"#endif", nil},
-		{"export in a body", "void f() {" + exportRun + "}",
-			[]string{`error: kernel.cu: no source exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (add TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, <function>);)`}},
-		{"alternatives", "#ifdef OLD\nvoid run(int a) {}\n#else\nvoid run(T a, T b, T c) {}\n#endif" + exportRun, nil},
-		{"unbalanced alternatives",
-			"#ifdef OLD\nvoid f(int a) {\n#else\nvoid f(int a, int b) {\n#endif\n}\nnamespace a {\n#if A\nvoid g() { if (x) " +
-				"{\n#else\nvoid g() { {\n#endif\n}}\n}\nvoid run(int a, int b) {}" + exportRun,
-			[]string{
-				"error: kernel.cu:15:6: expected 3 parameters (2 inputs + 1 output), but run has 2 (take the outputs as the " +
-					"last parameters, or set destination_passing_style = false)"}},
-		{"namespaces",
-			"namespace a { namespace b::c { inline namespace d { void run(T x) {} } void run(T x, T y, T z) {} } " +
-				"}\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, a::b::c::run)\nint after;", nil},
-		{"wrong one of two namespaces",
-			"namespace a { void run(int x) {} }\nnamespace b { void run(int x, int y, int z) {} " +
-				"}\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, a::run)",
-			[]string{
-				"error: kernel.cu:1:20: expected 3 parameters (2 inputs + 1 output), but run has 1 (the arguments are x, y, out)"}},
-		{"qualified definition", "void a::run(T x, T y, T z) noexcept {}\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, ::a::run);",
-			nil},
-		{"template",
-			"template <typename T = std::array<int, 3>, int N = (1 > 2)> __host__ auto run(std::array<T, 2> a, int b = f<1, " +
-				"2>(3, 4), int (*c)(int, int) = nullptr) -> decltype(f(1)) { return {}; " +
-				"}\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, (run<float, 3>));\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, run<float, 3>);",
-			nil},
-		{"template with too few",
-			"template <int N> void run(std::array<int, N> a, Optional<Map<A, B>> b) " +
-				"{}\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, &run<3>);",
-			[]string{
-				"error: kernel.cu:1:23: expected 3 parameters (2 inputs + 1 output), but run has 2 (take the outputs as the " +
-					"last parameters, or set destination_passing_style = false)"}},
-		{"attributes",
-			"[[nodiscard]] __attribute__((visibility(\"default\"))) void run(T a, T b, T c) __attribute__((hot)) {}" + exportRun,
-			nil},
-		{"constructors and operators",
-			"struct S { S(int a); void run(int); };\nS::S(int a) : x(a), y{a} { z(); }\nbool operator==(S a, S b) { return " +
-				"a.x < b.x; }\nvoid S::operator()(int a) {}\nint v = {1}, w[] = {2};\nvoid run(int a, int b) {}" + exportRun,
-			[]string{
-				"error: kernel.cu:6:6: expected 3 parameters (2 inputs + 1 output), but run has 2 (take the outputs as the last " +
-					"parameters, or set destination_passing_style = false)"}},
-		{"lambda", "TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, [](TensorView a, std::pair<int, int> b) { f(1, 2); })",
-			[]string{
-				"error: kernel.cu:1:39: expected 3 parameters (2 inputs + 1 output), but kernel has 2 (take the outputs as the " +
-					"last parameters, or set destination_passing_style = false)"}},
-		{"kernel itself", "__global__ void __launch_bounds__(256) run(T a, T b, T c) {}" + exportRun,
-			[]string{"error: kernel.cu:1:40: run is a __global__ function (export the host function that launches it)"}},
-		{"packed", "void run(ffi::PackedArgs args, ffi::Any* rv) {}" + exportRun, nil},
-		{"variadic", "template <class... A> void run(A... a) {}" + exportRun, nil},
-		{"manual", "extern \"C\" int __tvm_ffi_kernel(void* h, const TVMFFIAny* a, int32_t n, TVMFFIAny* r) { return 0; }",
-			nil},
-		{"manual block",
-			"extern \"C\" {\nTVM_FFI_DLL_EXPORT int __tvm_ffi_kernel(void* h, const TVMFFIAny* a, int32_t n, TVMFFIAny* r) { " +
-				"return 0; }\n}", nil},
-		{"manual mangled", "int __tvm_ffi_kernel(void* h, const TVMFFIAny* a, int32_t n, TVMFFIAny* r) { return 0; }",
-			[]string{`error: kernel.cu:1:5: __tvm_ffi_kernel is not extern "C" (declare it extern "C")`}},
-		{"macro",
-			"#define EXPORT(name, \\\n  fn) TVM_FFI_DLL_EXPORT_TYPED_FUNC(name, fn)\nvoid run(int a, int b) " +
-				"{}\nEXPORT(kernel, run)",
-			[]string{
-				"error: kernel.cu:3:6: expected 3 parameters (2 inputs + 1 output), but run has 2 (take the outputs as the last " +
-					"parameters, or set destination_passing_style = false)"}},
-		{"macro that pastes",
-			"#define EXPORT(name, ...) int zzz; TVM_FFI_DLL_EXPORT_TYPED_FUNC(ker##name, __VA_ARGS__)\nvoid run(T a, T b, T " +
-				"c) {}\nEXPORT(nel, run)", nil},
-		{"macro for the C symbol",
-			"#define EXPORT(name) extern \"C\" int __tvm_ffi_##name(void* h)\nEXPORT(kernel) { return 0; }", nil},
-		{"macro that grows",
-			"#define A(x) TVM_FFI_DLL_EXPORT_TYPED_FUNC(x, x) A(x) A(x) A(x) A(x) A(x) A(x) A(x) A(x) A(x) A(x) A(x) A(x) " +
-				"A(x) A(x) A(x) A(x) A(x) A(x) A(x) A(x) A(x) A(x)\nA(a a a a)\n" +
-				"void run(T a, T b, T c) {}" + exportRun, nil},
-		{"unknown function", "TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, run);",
-			[]string{
-				"note: kernel.cu:1:1: function run is not found in the sources: its parameters are not counted (define it in a " +
-					"file that is packed)"}},
-		{"cast", "TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, static_cast<void (*)(int)>(run));", nil},
-		{"pybind", "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def(\"kernel\", &run); }",
-			[]string{
-				`error: kernel.cu: no source exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (it is a PYBIND11_MODULE: set binding = "torch", or add TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, <function>);)`}},
-		{"digits and quotes", "int a = 1'000'000; char c = '\"', d = '\\'';\nvoid run(T a, T b, T c) {}" + exportRun, nil},
-	}
-	for _, test := range tests {
+		{"own things of those names", "struct S { void system(); }; void f(S s) { s.system(); s->popen(); my::system(1); }", nil},
+		{"under #if", "void f() {\n#ifdef DEBUG\n cudaDeviceSynchronize();\n k<<<1, 2>>>();\n#endif\n}", nil},
+		{"in device code", "__device__ void f() { cudaDeviceSynchronize(); k<<<1, 2>>>(); } void g() {}", nil},
+		{"guarded", "void* f() { static void* p = [] { void* q; cudaMalloc(&q, 4); return q; }(); return p; }", nil},
+		{"streams", "void f() { k<<<g(1, 2), dim3{1, 2}, 0, s>>>(); k<1, 2><<<1, 2, 0, 0>>>(); }",
+			[]string{"note: kernel.cu:1:55: a kernel is launched on the default stream"}},
+		{"declaration", "cudaError_t cudaMalloc(void** p, size_t n);", nil},
+		{"maps", "std::map<std::string, float*> a; std::unordered_map<const char*, int> b; " +
+			"void f() { std::map<void*, int> c; }", nil},
+		{"pointer map", "static thread_local std::unordered_map<std::pair<void*, int>, int> cache;",
+			[]string{"warning: kernel.cu:1:26: cache keeps something by address from call to call"}},
+		{"headers", "#include <sys/socket.h>\nint x;",
+			[]string{"warning: kernel.cu:1:9: the network is used (sys/socket.h)"}},
+		{"nvrtc", "void f() { nvrtcCompileProgram(p); cuModuleLoadData(&m, image); }", nil},
+		{"image under #if 0", "#if 0\nunsigned char a[] = {0x7f, 0x45, 0x4c, 0x46};\n#endif", nil},
+		{"image under #if", "#if X\nunsigned char a[] = {0x7F, 0x45, 0x4C, 0x46};\n#endif",
+			[]string{"error: kernel.cu:2:22: a compiled kernel in an array"}},
+	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := findings(solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", test.src),
-				small(), nil); !reflect.DeepEqual(got, test.want) {
-				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
+			var got []string
+			for _, f := range Inspect(solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", test.src+exportRun), nil, nil) {
+				got = append(got, fmt.Sprintf("%s: %s", f.Severity, f))
+			}
+			if !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
 	}
 }
 
-func TestInspectCall(t *testing.T) {
-	nine := "void run(T q, T k, T v, T state, T A_log, T a, T dt_bias, T b, double scale%s) {}" + exportRun
-	tests := []struct {
-		name, src string
-		dps       bool
-		want      []string
-	}{
-		{"all", fmt.Sprintf(nine, ", T output, T new_state"), true, nil},
-		{"one short", fmt.Sprintf(nine, ", T output"), true,
-			[]string{"error: kernel.cu:1:6: expected 11 parameters (9 inputs + 2 outputs), but run has 10 " +
-				"(the arguments are q, k, v, state, A_log, a, dt_bias, b, scale, output, new_state)"}},
-		{"value-returning", fmt.Sprintf(nine, ", T output, T new_state"), false, []string{
-			"error: kernel.cu: a tvm-ffi function cannot return 2 outputs: the harness takes a tuple, not an array (set " +
-				"destination_passing_style = true)",
-			"error: kernel.cu:1:6: expected 9 parameters (9 inputs, outputs returned), but run has 11 (return the outputs, " +
-				"or set destination_passing_style = true)"}},
+// TestExcerpt: a finding in C++ shows its line.
+func TestExcerpt(t *testing.T) {
+	found := Inspect(solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", "void f() {\n  system(a);\n}"+exportRun), nil, nil)
+	if len(found) != 1 || found[0].Excerpt != "2 |   system(a);\n  |   ^" {
+		t.Errorf("got %+v, want one finding with its line", found)
 	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			sol := solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", test.src)
-			sol.Spec.DestinationPassingStyle = test.dps
-			if got := findings(sol, decode(t), nil); !reflect.DeepEqual(got, test.want) {
-				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
-			}
-		})
+}
+
+// TestFeatures: once for each file and instruction, in strings only.
+func TestFeatures(t *testing.T) {
+	sol := solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu",
+		"// tcgen05.ld\nasm(\"tcgen05.alloc\"); asm(\"tcgen05.ld; wgmma.fence\");\n#if 0\nasm(\"setmaxnreg.inc\");\n#endif",
+		"main.py", "'tcgen05.'")
+	var got []string
+	for _, f := range Features(sol) {
+		got = append(got, f.String())
+	}
+	want := []string{"kernel.cu:2:6: tcgen05 is not in sm_100, and not in what is compiled for it",
+		"kernel.cu:2:40: wgmma is not in sm_100, and not in what is compiled for it"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -254,7 +217,8 @@ func TestInspectFiles(t *testing.T) {
 		{"only in an upper-case file", solution(trace.CUDA, "K.CU::kernel", "K.CU", run+exportRun), []string{
 			"error: K.CU: entry file is not one that language cuda compiles (.cu .cpp .cc .cxx .c) (builders match suffixes " +
 				"case-sensitively: rename it to end in .cu)",
-			`error: K.CU: no source exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (add TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, <function>);)`}},
+			`error: K.CU: no source exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (add TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, <function>);)`,
+		}},
 		{"Python entry of CUDA", solution(trace.CUDA, "binding.py::kernel", "binding.py", "x", "kernel.cu", run+exportRun),
 			[]string{
 				"error: binding.py: entry file is not one that language cuda compiles (.cu .cpp .cc .cxx .c) (name the source " +
@@ -263,15 +227,16 @@ func TestInspectFiles(t *testing.T) {
 			[]string{
 				`error: kernel.cu: entry file is not one that language cpp compiles (.cpp .cc .cxx .c) (set language = "cuda")`}},
 		{"torch", torch(solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", run+module)), nil},
-		{"torch with too few", torch(solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", "void run(int a) {}\n"+module)),
-			[]string{
-				"error: kernel.cu:1:6: expected 3 parameters (2 inputs + 1 output), but run has 1 (the arguments are x, y, out)"}},
 		{"torch with defaults", torch(solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu",
 			"void run(T a, T b, T c, int d) {}\n"+strings.Replace(module, `"doc"`, `py::arg("d") = 3`, 1))), nil},
 		{"torch without module", torch(solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", run+exportRun)),
 			[]string{`error: kernel.cu: no source has a PYBIND11_MODULE (its exports are tvm-ffi's: set binding = "tvm-ffi")`}},
 		{"torch with another name", torch(solution(trace.CUDA, "kernel.cu::kernal", "kernel.cu", run+module)),
-			[]string{`error: kernel.cu: no m.def("kernal", ...) in the PYBIND11_MODULE (did you mean "kernel.cu::kernel"?)`}},
+			[]string{`error: kernel.cu: no m.def("kernal", ...) in the PYBIND11_MODULE (add m.def("kernal", &<function>); to the PYBIND11_MODULE)`}},
+		{"no export at all", solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", run), []string{"error: kernel.cu: no source " +
+			`exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (add TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, <function>);)`}},
+		{"pybind", solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", run+module), []string{"error: kernel.cu: no source " +
+			`exports "kernel" with TVM_FFI_DLL_EXPORT_TYPED_FUNC (it is a PYBIND11_MODULE: set binding = "torch")`}},
 		{"CUDA entry of Triton", solution(trace.Triton, "kernel.cu::kernel", "kernel.cu", run),
 			[]string{`error: kernel.cu: entry file is not a Python file (set language = "cuda")`}},
 	}

@@ -216,7 +216,7 @@ func (n *inspector) pyEntry(e *pyEntry) {
 			"language is python, but %s is a Triton function", n.symbol)
 	}
 	var first *Finding
-	for _, f := range slices.Backward(e.Defs[max(0, len(e.Defs)-maxSame):]) {
+	for _, f := range slices.Backward(e.Defs[max(0, len(e.Defs)-16):]) {
 		found := n.pyFunction(f)
 		if found == nil {
 			return
@@ -237,7 +237,7 @@ func (f pyFunction) jit() bool {
 
 // pyFunction returns what is wrong with the call of f, or nil.
 func (n *inspector) pyFunction(f pyFunction) *Finding {
-	one := inspector{sol: n.sol, def: n.def}
+	one := inspector{sol: n.sol, def: n.def, alike: map[[2]string]int{}}
 	found := func(code, hint, format string, args ...any) *Finding {
 		one.at(Error, code, n.entry, f.pyPlace, hint, format, args...)
 		return &one.findings[0]

@@ -87,7 +87,7 @@ func TestInspectPython(t *testing.T) {
 			[]string{
 				"error: kernel.py:1:5: expected 2 positional parameters (2 inputs, outputs returned), but run takes 3 (return " +
 					"the outputs, or set destination_passing_style = true)"}},
-		{"BOM", bom + "def run(x, y, out): pass", true, nil},
+		{"BOM", "\ufeff" + "def run(x, y, out): pass", true, nil},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -260,7 +260,7 @@ func TestDefinition(t *testing.T) {
 	for _, test := range []struct{ reference, constraint, want string }{
 		{"def run(x):\n  return x\n", "n > 0", ""},
 		{"import torch\n\ndef run(x):\n  return (x\n", "n > 0", "Reference must be valid Python code: |(line 4)"},
-		{bom + "def run(x): pass", "n > 0", "Reference must be valid Python code: |(line 1)"},
+		{"\ufeff" + "def run(x): pass", "n > 0", "Reference must be valid Python code: |(line 1)"},
 		{"def run(x): pass", "m = 3", "Constraints must be valid Python expressions: |(line 1)"},
 	} {
 		def := small()

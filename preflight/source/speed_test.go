@@ -21,18 +21,12 @@ func cpu(t *testing.T) time.Duration {
 // TestInspectHostile: repetition does not take quadratic time.
 func TestInspectHostile(t *testing.T) {
 	for _, unit := range []string{
-		"template<", "template<(a)", "a<", "(", "[(", "f(", "f>(", "a::", "TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, f<",
-		"x();\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel,x)\n", "#if A\n{", "#if A\n{\n#else\n", "namespace a{\n#if A\n",
-		"namespace a::a{void f();",
-		"#define A(x) TVM_FFI_DLL_EXPORT_TYPED_FUNC(x,x) A(x)A(x)A(x)\nA(a)A(a)\n", "PYBIND11_MODULE(a,m){m.def(\"kernel\",",
-		"#define A",
+		"k<<<", "k<<<(", "map<", "map<void*", "f(", "{", "f() {", "f() { cudaMalloc(x); ", "#if A\n", "#if A\n{\n#else\n",
+		"#include <a>\n", "/*", "R\"(", "\"a\"", "0x7f,", "#define A \\\n", "f(){ unordered_map<std::pair<",
 	} {
 		took := func(size int) time.Duration {
 			src := strings.Repeat(unit, size/len(unit))
 			sol := solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", src)
-			if strings.HasPrefix(unit, pybindMacro) {
-				sol.Spec.Binding = "torch"
-			}
 			start := cpu(t)
 			Inspect(sol, small(), nil)
 			return cpu(t) - start

@@ -1,0 +1,137 @@
+package nvcc
+
+import (
+	"debug/elf"
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+//go:embed parameters.h
+var parametersHeader []byte
+
+// probe makes the folder in dir that has to stand before tvm-ffi's headers.
+func probe(dir string) error {
+	folder := filepath.Join(dir, "probe", "tvm", "ffi")
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, "function.h"), parametersHeader, 0o644)
+}
+
+// parameters reads those of the exported function from an object that was compiled with probe's header.
+func parameters(so, symbol string) *string {
+	f, err := elf.Open(so)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	symbols, _ := f.DynamicSymbols()
+	for _, s := range symbols {
+		if s.Name != "__fisub_parameters_"+strings.TrimPrefix(symbol, symbolPrefix) || s.Size == 0 ||
+			s.Size > 1024 || int(s.Section) >= len(f.Sections) {
+			continue
+		}
+		section := f.Sections[s.Section]
+		data := make([]byte, s.Size)
+		if _, err := section.ReadAt(data, int64(s.Value-section.Addr)); err != nil || data[0] == 1 {
+			return nil
+		}
+		text := string(data[:len(data)-1])
+		return &text
+	}
+	return nil
+}
+
+var (
+	ptxPlace   = regexp.MustCompile(`^ptxas (\S+), line (\d+); (?:error|fatal)\s*: (.*)$`)
+	ptxMessage = regexp.MustCompile(`^ptxas (?:error|fatal)\s*: (.*)$`)
+	ptxSymbol  = regexp.MustCompile(`'(_Z\w+)'`)
+	ptxHex     = regexp.MustCompile(`\b0x([0-9a-f]+)\b`)
+	ptxFile    = regexp.MustCompile(`(?m)^\s*\.file\s+(\d+) "([^"]*)"`)
+	ptxLoc     = regexp.MustCompile(`^\s*\.loc\s+(\d+) (\d+) (\d+)(?:, function_name \S+, inlined_at (\d+) (\d+) (\d+))?`)
+)
+
+// readable puts what ptxas says of the PTX in the folder kept, which has line information, into the form of the
+// compiler's own messages: the line in the sources in src, names as people write them, decimal numbers.
+func readable(log, kept, src string) string {
+	var lines []string
+	for line := range strings.SplitSeq(log, "\n") {
+		m := ptxPlace.FindStringSubmatch(line)
+		where := ""
+		if m != nil {
+			where = ptxSource(m[1], atoi(m[2]), src)
+			line = m[3]
+		} else if m := ptxMessage.FindStringSubmatch(line); m != nil && !strings.Contains(m[1], "due to errors") {
+			line = m[1]
+			if symbol := ptxSymbol.FindStringSubmatch(line); symbol != nil {
+				where = entrySource(kept, symbol[1], src)
+			}
+		} else {
+			lines = append(lines, line)
+			continue
+		}
+		line = ptxSymbol.ReplaceAllStringFunc(line, func(s string) string {
+			return "'" + Demangle([]string{strings.Trim(s, "'")})[0] + "'"
+		})
+		line = ptxHex.ReplaceAllStringFunc(line, func(s string) string {
+			n, _ := strconv.ParseUint(s[2:], 16, 63)
+			return fmt.Sprint(n)
+		})
+		if where == "" {
+			where = "ptxas"
+		}
+		lines = append(lines, where+": error: "+line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// ptxSource is the place "kernel.cu(12)" that a line of PTX comes of, below src; "" where it does not tell.
+func ptxSource(ptx string, line int, src string) string {
+	if st, err := os.Stat(ptx); err != nil || st.Size() > maxPTX {
+		return ""
+	}
+	text, err := os.ReadFile(ptx)
+	if err != nil {
+		return ""
+	}
+	files := map[string]string{}
+	for _, m := range ptxFile.FindAllStringSubmatch(string(text), -1) {
+		if rel, err := filepath.Rel(src, m[2]); err == nil && filepath.IsLocal(rel) {
+			files[m[1]] = rel
+		}
+	}
+	lines := strings.Split(string(text), "\n")
+	for i := min(line, len(lines)) - 1; i >= 0 && !strings.HasPrefix(lines[i], "}"); i-- {
+		m := ptxLoc.FindStringSubmatch(lines[i])
+		if m == nil {
+			continue
+		}
+		if files[m[1]] != "" {
+			return files[m[1]] + "(" + m[2] + ")"
+		} else if files[m[4]] != "" {
+			return files[m[4]] + "(" + m[5] + ")"
+		}
+	}
+	return ""
+}
+
+// entrySource is the place of a kernel.
+func entrySource(kept, symbol, src string) string {
+	all, _ := filepath.Glob(filepath.Join(kept, "*.ptx"))
+	for _, ptx := range all {
+		text, err := os.ReadFile(ptx)
+		if err != nil {
+			continue
+		}
+		before, after, found := strings.Cut(string(text), ".entry "+symbol+"(")
+		if body := strings.Index(after, ".loc"); found && body >= 0 {
+			return ptxSource(ptx, strings.Count(before+after[:body], "\n")+1, src)
+		}
+	}
+	return ""
+}

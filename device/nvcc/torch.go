@@ -1,0 +1,87 @@
+package nvcc
+
+import (
+	"context"
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"fisub/internal/cache"
+	"fisub/internal/trace"
+)
+
+// torch is what compiling for the torch binding takes, as torch.utils.cpp_extension does it.
+type torch struct {
+	version string
+	include []string
+}
+
+const torchModule = "fisub_submission"
+
+// flags are those of torch's extensions; none for nil.
+func (t *torch) flags() []string {
+	if t == nil {
+		return nil
+	}
+	return []string{"-DTORCH_EXTENSION_NAME=" + torchModule, "-DTORCH_API_INCLUDE_EXTENSION_H",
+		"-D__CUDA_NO_HALF_OPERATORS__", "-D__CUDA_NO_HALF_CONVERSIONS__", "-D__CUDA_NO_BFLOAT16_CONVERSIONS__",
+		"-D__CUDA_NO_HALF2_OPERATORS__"}
+}
+
+// torchFacts says where torch is without importing it, which takes seconds.
+const torchFacts = `
+import importlib.util as u, json, os, re, sysconfig
+spec = u.find_spec("torch")
+home = spec.submodule_search_locations[0]
+version = re.search("__version__ = '([^']*)'", open(home + "/version.py").read())[1]
+print(json.dumps([version, home + "/include", sysconfig.get_paths()["include"]]))
+`
+
+// BuildTorch is Build for the torch binding, with the headers of the torch that the interpreter python has. What comes
+// out is not loaded: what it lacks of torch's libraries is not looked at.
+func BuildTorch(ctx context.Context, root, python string, sol *trace.Solution, arch string) (*Object, error) {
+	t, err := Find(root)
+	if err != nil {
+		return nil, err
+	}
+	var facts [3]string // version, torch's headers, Python's
+	out, err := exec.CommandContext(ctx, python, "-c", torchFacts).Output()
+	if err != nil || json.Unmarshal(out, &facts) != nil || !isFile(facts[1]+"/torch/extension.h") {
+		return nil, &MissingError{[]string{"torch's headers (" + python + ")"}}
+	}
+	if !isFile(facts[2] + "/Python.h") {
+		return nil, &MissingError{[]string{"Python.h (" + python + ")"}}
+	}
+	bare := *sol
+	bare.Spec.Binding = ""
+	s, err := newSources(&bare, arch)
+	if err != nil {
+		return nil, err
+	}
+	s.symbol = "PyInit_" + torchModule
+	s.torch = &torch{facts[0], []string{"-I.", "-isystem", facts[1], "-isystem",
+		filepath.Join(facts[1], "torch", "csrc", "api", "include"), "-isystem", t.CUDAInclude, "-isystem", facts[2]}}
+	dir, hit, err := cache.Folder(ctx, root, "build", t.key(s), func(dir string) error { return t.compile(ctx, dir, s) })
+	if err != nil {
+		return nil, err
+	}
+	o, err := readObject(dir, s)
+	if err == nil {
+		o.Hit = hit
+	}
+	return o, err
+}
+
+// Names are the symbols for callers among those of an object, without what their form adds; mangled tells that one of
+// them is C++'s.
+func Names(symbols []string, entry string) (names []string, mangled bool) {
+	for _, s := range symbols {
+		name, plain := strings.CutPrefix(s, symbolPrefix)
+		mangled = mangled || !plain && strings.Contains(s, symbolPrefix+entry)
+		if plain {
+			names = append(names, name)
+		}
+	}
+	return names, mangled
+}
