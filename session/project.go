@@ -203,7 +203,7 @@ func EachSet(data *workloads.Dataset, definition, named string,
 			return usage.Invalid(err)
 		}
 		for _, set := range sets {
-			if named != "" && named != set {
+			if named != "" && !workloads.SameSet(named, set) {
 				continue
 			}
 			found = true

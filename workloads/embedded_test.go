@@ -2,6 +2,7 @@ package workloads
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha1"
 	"encoding/hex"
 	"flag"
@@ -46,16 +47,19 @@ const (
 		"local_expert_offset=# routed_scaling_factor=2.5"
 	attentionInputs = "q_nope=random q_pe=random ckv_cache=random kpe_cache=random sparse_indices " +
 		"sm_scale=0.07216878364870322"
+	// 1 / sqrt(192) times the square of YaRN's 1.3689
+	officialAttentionInputs = "q_nope=random q_pe=random ckv_cache=random kpe_cache=random sparse_indices " +
+		"sm_scale=0.1352337788608801"
 	indexerInputs = "q_index_fp8=random k_index_cache_fp8=random weights=random seq_lens block_table"
 )
 
-// embeddedSets are all sets. What is called contest has the axes of the official workloads as far as they are public;
-// of sparse attention and its indexer they are not, so those are plausible ones.
+// embeddedSets are all sets. What is called contest has the axes and scalars of the official workloads, one by one;
+// batches has one of each size, along the axis that varies in those.
 var embeddedSets = []embeddedSet{
 	{"gdn", decode, DefaultSet, "batch_size", decodeInputs, repeat(1, 20)},
 	{"gdn", decode, "batches", "batch_size", decodeInputs, [][]int{{1}, {2}, {4}, {8}, {16}, {32}, {48}, {64}, {128},
 		{256}}},
-	{"gdn", decode, "contest54", "batch_size", decodeInputs,
+	{"gdn", decode, "contest", "batch_size", decodeInputs,
 		slices.Concat(repeat(1, 10), repeat(4, 8), repeat(8, 7), repeat(16, 7), repeat(32, 7), repeat(48, 7), repeat(64, 8))},
 	// One token; a token each; tails of a block of 16, 64 and 128; many short sequences and few long ones.
 	{"gdn", prefill, DefaultSet, "total_seq_len num_seqs len_cu_seqlens", prefillInputs,
@@ -71,23 +75,50 @@ var embeddedSets = []embeddedSet{
 		76, 2, 959, 4, 959, 4, 28, 2, 42, 2, 2284, 3, 23, 1,
 	)},
 	{"moe", moe, DefaultSet, "seq_len", moeInputs, [][]int{{1, 32}, {11, 0}}},
+	{"moe", moe, "batches", "seq_len", moeInputs, [][]int{{1, 32}, {2, 32}, {4, 32}, {8, 32}, {16, 32}, {32, 32}, {64, 32},
+		{128, 32}, {256, 32}, {512, 32}, {1024, 32}, {2048, 32}, {4096, 32}}},
 	{"moe", moe, "contest", "seq_len", moeInputs, [][]int{
 		{7, 192}, {1, 32}, {32, 32}, {80, 96}, {901, 96}, {16, 224}, {15, 32}, {14, 0}, {14107, 32}, {11948, 128},
 		{62, 96}, {59, 160}, {58, 64}, {57, 96}, {56, 64}, {55, 128}, {54, 128}, {53, 32}, {52, 160},
 	}},
 	{"dsa_paged", attention, DefaultSet, "num_tokens num_pages", attentionInputs,
 		[][]int{{1, 1}, {1, 33}, {2, 32}, {3, 31}, {8, 70}}},
-	{"dsa_paged", attention, "contest", "num_tokens num_pages", attentionInputs,
-		[][]int{{1, 512}, {1, 2048}, {1, 2048}, {2, 1024}, {2, 2048}, {4, 1024}, {4, 2048}, {6, 2048}, {7, 2048}, {8, 512},
-			{8, 1024}, {8, 2048},
-			{16, 2048}, {32, 2048}, {64, 2048}, {128, 1024}}},
+	{"dsa_paged", attention, "batches", "num_tokens num_pages", officialAttentionInputs,
+		[][]int{{1, 8462}, {2, 8462}, {4, 8462}, {8, 8462}, {16, 8462}, {32, 8462}, {64, 8462}}},
+	{"dsa_paged", attention, "contest", "num_tokens num_pages", officialAttentionInputs,
+		[][]int{{1, 8462}, {2, 8462}, {2, 8462}, {2, 8462}, {2, 8462}, {2, 8462}, {2, 8462}, {2, 8462}, {2, 8462},
+			{8, 8462}, {8, 8462}, {7, 8462}, {8, 8462}, {6, 8462}, {8, 8462}, {6, 8462}, {8, 8462}, {7, 8462},
+			{8, 8462}, {8, 8462}, {8, 8462}, {6, 8462}, {7, 8462}}},
 	{"dsa_paged", indexer, DefaultSet, "batch_size max_num_pages num_pages", indexerInputs,
 		[][]int{{1, 32, 32}, {1, 40, 50}, {3, 96, 128}, {6, 70, 300}}},
 	{"dsa_paged", indexer, "contest", "batch_size max_num_pages num_pages", indexerInputs,
-		[][]int{{1, 48, 2048}, {1, 96, 2048}, {1, 512, 2048}, {2, 64, 2048}, {2, 256, 2048}, {4, 64, 2048}, {4, 128, 2048},
-			{6, 96, 2048}, {7, 96, 2048},
-			{8, 64, 2048}, {8, 128, 2048}, {8, 512, 4096}, {16, 96, 2048}, {16, 256, 4096}, {32, 64, 2048}, {32, 128, 4096}}},
+		[][]int{{1, 1, 11923}, {1, 2, 11923}, {1, 3, 11923}, {2, 2, 11923}, {2, 1, 11923}, {2, 6, 11923},
+			{2, 5, 11923}, {2, 3, 11923}, {2, 7, 11923}, {2, 4, 11923}, {2, 8, 11923}, {4, 17, 11923},
+			{3, 2, 11923}, {4, 34, 11923}, {4, 43, 11923}, {4, 16, 11923}, {4, 18, 11923}, {4, 1, 11923},
+			{4, 2, 11923}, {4, 30, 11923}, {4, 35, 11923}, {4, 31, 11923}, {4, 3, 11923}, {4, 44, 11923},
+			{4, 36, 11923}, {4, 32, 11923}, {4, 19, 11923}, {4, 4, 11923}, {4, 45, 11923}, {8, 34, 11923},
+			{8, 16, 11923}, {8, 17, 11923}, {7, 18, 11923}, {7, 34, 11923}, {6, 1, 11923}, {8, 43, 11923},
+			{6, 26, 11923}, {8, 38, 11923}, {8, 1, 11923}, {8, 30, 11923}, {8, 18, 11923}, {8, 26, 11923},
+			{8, 32, 11923}, {8, 35, 11923}, {8, 27, 11923}, {8, 2, 11923}, {8, 31, 11923}, {8, 44, 11923},
+			{8, 19, 11923}, {8, 36, 11923}, {8, 28, 11923}, {8, 3, 11923}, {8, 8, 11923}, {8, 9, 11923},
+			{8, 45, 11923}, {6, 28, 11923}, {7, 32, 11923}, {6, 32, 11923}, {15, 18, 11923}, {16, 34, 11923},
+			{15, 34, 11923}, {16, 43, 11923}, {15, 43, 11923}, {12, 82, 11923}, {16, 38, 11923}, {16, 33, 11923},
+			{15, 82, 11923}, {15, 38, 11923}, {15, 30, 11923}, {15, 89, 11923}, {15, 35, 11923}, {15, 90, 11923},
+			{15, 39, 11923}, {15, 31, 11923}, {15, 83, 11923}, {15, 44, 11923}, {15, 19, 11923}, {15, 36, 11923},
+			{15, 91, 11923}, {15, 40, 11923}, {15, 32, 11923}, {15, 84, 11923}, {15, 45, 11923}, {15, 1, 11923},
+			{14, 84, 11923}, {14, 32, 11923}, {14, 1, 11923}, {14, 91, 11923}, {14, 40, 11923}, {14, 35, 11923},
+			{11, 32, 11923}, {31, 26, 11923}, {29, 18, 11923}, {30, 34, 11923}, {27, 82, 11923}, {29, 30, 11923},
+			{29, 89, 11923}, {30, 30, 11923}, {31, 43, 11923}, {30, 89, 11923}, {30, 82, 11923}, {30, 18, 11923},
+			{30, 43, 11923}, {30, 33, 11923}, {30, 35, 11923}, {30, 90, 11923}, {30, 28, 11923}, {30, 31, 11923},
+			{30, 29, 11923}, {30, 83, 11923}, {30, 19, 11923}, {30, 44, 11923}, {30, 36, 11923}, {30, 91, 11923},
+			{30, 32, 11923}, {29, 32, 11923}, {29, 91, 11923}, {29, 19, 11923}, {29, 83, 11923}, {29, 44, 11923},
+			{29, 36, 11923}, {29, 84, 11923}, {29, 1, 11923}, {29, 45, 11923}, {26, 30, 11923}, {27, 32, 11923},
+			{27, 91, 11923}, {25, 30, 11923}}},
 }
+
+// keys stand for the set in the uuids where the set has, or another one had, another name.
+var keys = map[string]string{decode + "contest": "contest54", attention + "contest": "contest23",
+	indexer + "contest": "contest128"}
 
 // repeat makes rows of one column.
 func repeat(batch, n int) [][]int {
@@ -118,7 +149,7 @@ func uuid5(name string) string {
 func (s *embeddedSet) lines() []byte {
 	var b bytes.Buffer
 	for i, row := range s.rows {
-		uuid := uuid5(fmt.Sprintf("fisub/%s/%s/%d", s.def, s.set, i))
+		uuid := uuid5(fmt.Sprintf("fisub/%s/%s/%d", s.def, cmp.Or(keys[s.def+s.set], s.set), i))
 		var axes, inputs []string
 		for _, axis := range strings.Fields(s.axes) {
 			axes = append(axes, fmt.Sprintf("%q:%d", axis, row[0]))
@@ -304,7 +335,8 @@ func TestContestSets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for def, set := range map[string]string{decode: "contest54", prefill: "contest", moe: "contest"} {
+	for def, set := range map[string]string{decode: "contest54", prefill: "contest", moe: "contest", attention: "contest",
+		indexer: "contest"} {
 		want, err := official.Workloads(def, "")
 		if err != nil {
 			t.Fatal(err)

@@ -2,6 +2,7 @@ package workloads
 
 import (
 	"fmt"
+	"slices"
 
 	"fisub/internal/trace"
 	"fisub/workloads/random"
@@ -24,6 +25,9 @@ func pagedFill(def *trace.Definition, axes map[string]int, name string, shape []
 	}
 	switch width := shape[len(shape)-1]; name {
 	case "sparse_indices":
+		if len(shape) == 2 && width >= page && pages > 1+shape[0]*ownPages(width, page) {
+			return served(width, page), nil
+		}
 		return func(s random.Stream, dst []float32, first int) {
 			for ; len(dst) > 0; dst, first = dst[width:], first+width {
 				row := dst[:width]
@@ -58,6 +62,68 @@ func pagedFill(def *trace.Definition, axes map[string]int, name string, shape []
 				clear(dst[min(width, pages):width])
 			}
 		}, nil
+	}
+}
+
+// census is how many entries the rows of the contest's workloads have: of each 120 rows that many have from least to
+// most, by the histogram and the quantiles in findings.md of github.com/luongthecong123/flashinfer-bench-starter-kit
+// (b588c03). Which row belongs to which workload is not public.
+var census = []struct{ rows, least, most int }{{18, 1, 9}, {12, 10, 16}, {30, 17, 33}, {7, 34, 49}, {12, 50, 99},
+	{10, 100, 199}, {1, 200, 225}, {14, 226, 499}, {1, 500, 999}, {4, 1000, 1499}, {5, 1500, 1987}, {2, 1988, 2047},
+	{4, 2048, 2048}}
+
+// ownPages is how many pages hold the n entries of a row of served, with where it begins.
+func ownPages(n, page int) int { return (page/8+n+3*(n/8))/page + 1 }
+
+// served gives the entries of the tokens that a server decodes: those of each token in pages of its own, one behind the
+// other from page 1 on, in ascending order with seven of eight steps to the very next one; in every sixteenth row or so
+// in random order. How many there are is drawn from the census.
+func served(width, page int) fill {
+	return func(s random.Stream, dst []float32, first int) {
+		begin := 1 // the page where the row begins
+		for row := 0; len(dst) > 0; row++ {
+			n := min(entries(s, row), width)
+			if row*width < first {
+				begin += ownPages(n, page)
+				continue
+			}
+			steps := random.New("steps", fmt.Sprint(uint64(s)), fmt.Sprint(row))
+			at := begin*page + steps.Intn(2*width, page/8+1)
+			for i := range width {
+				if dst[i] = -1; i >= n {
+					continue
+				}
+				dst[i] = float32(at)
+				if at++; i%8 == 7 {
+					at += 1 + steps.Intn(i, 3)
+				}
+			}
+			if s.Intn(2*row+1, 16) == 0 {
+				shuffle(steps, dst[:n])
+			}
+			begin += ownPages(n, page)
+			dst = dst[width:]
+		}
+	}
+}
+
+// entries draws from the census.
+func entries(s random.Stream, row int) int {
+	at := s.Intn(2*row, 120)
+	for _, c := range census {
+		if at -= c.rows; at < 0 {
+			return c.least + random.New("entries", fmt.Sprint(uint64(s))).Intn(row, c.most-c.least+1)
+		}
+	}
+	panic("the census has 120 rows")
+}
+
+// shuffle puts the elements in random order.
+func shuffle(s random.Stream, dst []float32) {
+	order, old := make([]float32, len(dst)), slices.Clone(dst)
+	choose(s, order, len(dst))
+	for i, from := range order {
+		dst[i] = old[int(from)]
 	}
 }
 

@@ -91,6 +91,90 @@ func TestSparseIndices(t *testing.T) {
 	}
 }
 
+// The rows of the contest's attention workloads are about as long, and lie as, those of the public census: 120 rows, of
+// which a quarter has up to 16 entries, half up to 33, three quarters up to 225, and four are full, in consecutive pages of
+// their own from page 1 on.
+func TestServedIndices(t *testing.T) {
+	d, _ := open(t)
+	def, err := d.Definition(attention)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, err := d.Workloads(attention, "contest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blobs, err := blobsOf(def, ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lengths []int
+	ascending, next, steps := 0, 0, 0
+	for _, b := range blobs {
+		x, err := b.tensors[0].make(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		page := 0 // the last one of the rows before
+		for token, row := range slices.Collect(slices.Chunk(ints(x), 2048)) {
+			n := slices.Index(row, -1)
+			if n < 0 {
+				n = len(row)
+			}
+			if n == 0 || slices.Max(append(row[n:], -1)) != -1 {
+				t.Fatalf("%s: token %d has %d entries, and more behind the padding", b.path, token, n)
+			}
+			lengths = append(lengths, n)
+			if slices.IsSorted(row[:n]) {
+				ascending++
+			}
+			sorted := slices.Sorted(slices.Values(row[:n]))
+			if len(slices.Compact(slices.Clone(sorted))) != n || sorted[0]/64 <= page || sorted[0]/64 > page+14 ||
+				sorted[n-1]/64 >= 8462 {
+				t.Errorf("%s: token %d has entries from %d to %d behind page %d", b.path, token, sorted[0], sorted[n-1], page)
+			}
+			page = sorted[n-1] / 64
+			for i := 1; i < n; i++ {
+				if steps++; sorted[i] == sorted[i-1]+1 {
+					next++
+				}
+			}
+		}
+	}
+	slices.Sort(lengths)
+	if len(lengths) != 120 {
+		t.Fatalf("got %d rows, want 120", len(lengths))
+	}
+	for at, within := range map[int][2]int{29: {8, 25}, 59: {25, 45}, 89: {120, 350}, 119: {2048, 2048}} {
+		if n := lengths[at]; n < within[0] || n > within[1] {
+			t.Errorf("row %d by length has %d entries, want %v", at+1, n, within)
+		}
+	}
+	sum := 0
+	for _, n := range lengths {
+		sum += n
+	}
+	if mean := sum / 120; mean < 200 || mean > 380 {
+		t.Errorf("mean: got %d entries, want about 289", mean)
+	}
+	if ascending < 105 || ascending == 120 || next*100 < 76*steps || next*100 > 95*steps {
+		t.Errorf("got %d rows in order and %d of %d steps to the next entry, want about 113 rows and 76 to 95 %%", ascending,
+			next, steps)
+	}
+}
+
+// A part of the rows is made as it is with all others.
+func TestServedInParts(t *testing.T) {
+	f, s := served(128, 64), random.New("served")
+	whole, parts := make([]float32, 10*128), make([]float32, 10*128)
+	f(s, whole, 0)
+	f(s, parts[3*128:], 3*128)
+	f(s, parts[:3*128], 0)
+	if !slices.Equal(whole, parts) {
+		t.Errorf("got %v, want %v", parts, whole)
+	}
+}
+
 // The pages of a sequence are different ones, and its length fits them. All of these occur: fewer tokens than are
 // chosen, more, whole pages, and a part of a page.
 func TestPages(t *testing.T) {

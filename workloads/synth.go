@@ -41,7 +41,8 @@ import (
 //
 // Of paged sparse attention, whose pages may be shared by rows:
 //
-//	sparse_indices  in each row different entries of the cache in random order, then -1; every fourth row or so has fewer
+//	sparse_indices  where the cache has room for it, pages of its own for each row, see served; else in each row
+//	                different entries of the cache in random order, then -1; every fourth row or so has fewer
 //	                entries than it has room for, and each has one
 //	seq_lens        at least 1; every fourth or so fills its last page, every fourth or so has at most topk tokens
 //	block_table     in each row different pages in random order; zeros where there are fewer pages than columns

@@ -5,8 +5,8 @@
 // set "default". Further sets are files workloads/**/<definition>.<set>.ndjson: the same lines under another
 // extension, since the contest's loader scans every .jsonl file below workloads/ and would add them to the default
 // set. So the repository stays a valid dataset root for that loader too. The uuid of an embedded workload is version 5,
-// URL namespace, of fisub/<definition>/<set>/<index from 0>. The set "contest" of a definition has the axes of the
-// official workloads; for the two of sparse attention those are not public, and the set is a plausible one.
+// URL namespace, of fisub/<definition>/<set>/<index from 0>. The set "contest" of a definition has the axes and scalars
+// of the official workloads, one by one; what lies in their files is not public, and is generated.
 package workloads
 
 import (
@@ -33,6 +33,15 @@ var embedded embed.FS
 
 // DefaultSet is the set of workloads that the contest's tools would run.
 const DefaultSet = "default"
+
+// ContestSet is the set with the axes of the contest's workloads.
+const ContestSet = "contest"
+
+// aliases are other names of sets, for where a dataset has none of that name: decode's had its own.
+var aliases = map[string]string{"contest54": ContestSet, ContestSet: "contest54"}
+
+// SameSet tells whether two names are of one set.
+func SameSet(a, b string) bool { return a == b || aliases[a] == b }
 
 // A Dataset is a folder of definitions and workloads, or the embedded one. It is safe for concurrent use.
 type Dataset struct {
@@ -153,8 +162,10 @@ func (d *Dataset) Workloads(def, set string) ([]*trace.Workload, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ws := all[set]; len(ws) > 0 {
-		return slices.Clone(ws), nil
+	for _, name := range []string{set, aliases[set]} {
+		if ws := all[name]; len(ws) > 0 {
+			return slices.Clone(ws), nil
+		}
 	}
 	sets, _ := d.Sets(def)
 	if len(sets) == 0 {

@@ -58,7 +58,7 @@ func (c *Config) Sections() []Section {
 			{Name: "baseline", To: &c.Bench.Baseline, Form: "a folder of solution/baselines, reference, none, or FILE.json",
 				Absent: "none", Example: `"triton"`,
 				Help: "what is timed in turn with the submission, for speed-ups and the contest's score"},
-			{Name: "set", To: &c.Bench.Set, Form: "a set of the definition", Absent: "default", Example: `"contest54"`,
+			{Name: "set", To: &c.Bench.Set, Form: "a set of the definition", Absent: "default", Example: `"contest"`,
 				Help: "the workloads that run; `fisub dataset ls` lists the sets"},
 		}},
 		{"submit", false, "How `fisub submit` tags.", []Key{
