@@ -4,9 +4,12 @@
 package pyworker
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
-	_ "embed"
+	"embed"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +23,31 @@ import (
 //go:embed worker.py
 var program []byte
 
+//go:embed vgpu.py
+var virtual []byte
+
+// The virtual GPU as a library, for Triton: scripts/build puts it there.
+//
+//go:embed all:library
+var library embed.FS
+
+// gpu is the library, nil where this program is built without it: the file that $FISUB_VGPU_LIBRARY names, which is for
+// fisub's own tests, or the one inside.
+func gpu() ([]byte, error) {
+	if name := os.Getenv("FISUB_VGPU_LIBRARY"); name != "" {
+		return os.ReadFile(name)
+	}
+	data, err := library.ReadFile("library/vgpu.so.gz")
+	if err != nil {
+		return nil, nil
+	}
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(z)
+}
+
 // Runs tells whether solutions of that spec run in Python.
 func Runs(spec *trace.BuildSpec) bool { return !spec.Compiled() }
 
@@ -31,8 +59,20 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 	if err != nil {
 		return worker.Command{}, err
 	}
-	dir, _, err := cache.Folder(ctx, root, "pyworker", cache.Key(string(program)), func(dir string) error {
-		return os.WriteFile(filepath.Join(dir, "worker.py"), program, 0o644)
+	files := map[string][]byte{"worker.py": program, "vgpu.py": virtual}
+	if lib, err := gpu(); err != nil {
+		return worker.Command{}, err
+	} else if lib != nil {
+		files["vgpu.so"] = lib
+	}
+	key := cache.Key(string(program), string(virtual), string(files["vgpu.so"]))
+	dir, _, err := cache.Folder(ctx, root, "pyworker", key, func(dir string) error {
+		for name, data := range files {
+			if err := os.WriteFile(filepath.Join(dir, name), data, 0o755); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return worker.Command{}, err

@@ -15,7 +15,6 @@ import importlib.metadata
 import importlib.util
 import inspect
 import json
-import linecache
 import mmap
 import os
 import re
@@ -42,8 +41,10 @@ ESTIMATES = 5  # calls by which the official harness estimates the time of one, 
 # Packages of the contest's image, by the starter kit's EVALUATION.md and what FlashInfer and flashinfer-bench require.
 IMAGE = set("""click cuda cudnn cupti cutlass deep_gemm einops flashinfer flashinfer_bench helion ninja numpy packaging pydantic
     pynvml requests safetensors tabulate tirx torch tqdm triton tvm_ffi""".split())
-# In what code that asks for a GPU says where there is none, or in the line of it that says so.
-NO_GPU = re.compile(r"cuda|gpu|nvidia|nvcc|nvrtc|libcu|active drivers|dummy base class", re.IGNORECASE)
+# In what is said where something takes a GPU, or is not there for tensors in the CPU's memory.
+NO_GPU = re.compile(r"not implemented for '|compiled with CUDA|NVIDIA driver|CUDA_HOME|lib(cuda|nvrtc|cublas|cudnn|nvJitLink)|nvcc|nvrtc|_cuda_|_Cuda"
+                    "|'CUDA'|support for cuda|No CUDA|CUDA driver|CUDA error|NVML|nvidia-smi")
+
 
 
 class Failure(Exception):
@@ -99,14 +100,15 @@ def place(e):
     return f"{SOURCE.search(at.tb_frame.f_code.co_filename)[1]}:{at.tb_lineno}"
 
 
-def excuse(failure, emulated):
-    """failure, or, where its cause asks for a GPU that is not there, what is lacking."""
-    e, text = failure.__cause__, failure.text
-    if not emulated or failure.kind not in ("build", "call") or not isinstance(e, Exception):
+def excuse(failure, device):
+    """failure, or, of an emulated run, what the virtual GPU has found instead, or what is lacking."""
+    if not device.emulated:
         return failure
-    if (at := frame(e)) is not None:
-        text += linecache.getline(at.tb_frame.f_code.co_filename, at.tb_lineno)
-    if not NO_GPU.search(text):
+    e = device.vgpu and device.machine.trouble or failure.__cause__
+    if told := getattr(e, "told", None):
+        kind, text = told()
+        return Failure(kind, text, failure.log)
+    if failure.kind not in ("build", "call") or not isinstance(e, Exception) or not NO_GPU.search(failure.text):
         return failure
     return Failure("lacking", f"it asks for a GPU, and here is none: {failure.text} ({place(e)})", failure.log)
 
@@ -509,14 +511,14 @@ class CUPTI:
 
 
 class Device:
-    """A GPU through torch.cuda, or the CPU, where Triton kernels run in their interpreter."""
+    """A GPU through torch.cuda, or the CPU's memory, where Triton kernels run on the virtual GPU."""
 
     def __init__(self, kind, ordinal):
-        self.emulated = kind == "emu"
-        if kind not in ("cuda", "emu"):
+        self.emulated, self.vgpu = kind != "cuda", None
+        if kind not in ("cuda", "emu", "vgpu"):
             raise Failure("machine", f'python: no device of kind "{kind}"')
         if self.emulated:
-            os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+            os.environ.pop("TRITON_INTERPRET", None)  # read when triton is imported
         try:
             import torch
             import torch.utils.dlpack
@@ -539,6 +541,30 @@ class Device:
         torch.cuda.set_device(self.device)
         self.event, self.wait = torch.cuda.Event, torch.cuda.synchronize
         self.wait(self.device)
+
+    def pretend(self, texts):
+        """Gives an emulated run the CUDA device that sources of those texts look for."""
+        if not self.emulated:
+            return
+        here = os.path.dirname(os.path.abspath(__file__))
+        if self.vgpu is None:
+            spec = importlib.util.spec_from_file_location("fisub_vgpu", os.path.join(here, "vgpu.py"))
+            vgpu = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(vgpu)
+            self.machine = vgpu.Machine(os.path.join(here, "vgpu.so"))
+            self.pretence, self.vgpu = vgpu.pretend(self.machine), vgpu
+        self.machine.sources(texts)
+        if any("triton" in text for text in texts) and importlib.util.find_spec("triton") is not None:
+            if not os.path.exists(self.machine.library):
+                raise Failure("machine", "python: this fisub is built without the virtual GPU for Triton", code="no-vgpu")
+            self.vgpu.install(self.machine)
+
+    def does(self, f):
+        """What the solution does, where it sees its device."""
+        if self.vgpu is None:
+            return f()
+        with self.pretence:
+            return f()
 
     def info(self):
         torch = self.torch
@@ -604,7 +630,9 @@ class Device:
             return copy()
 
     def restore(self):
-        """Undoes a submission's choice of device and stream."""
+        """Undoes a submission's choice of device and stream, and forgets its faults."""
+        if self.vgpu:
+            self.machine.trouble = None
         if not self.emulated:
             self.torch.cuda.set_device(self.device)
             self.torch.cuda.set_stream(self.torch.cuda.default_stream(self.device))
@@ -612,6 +640,8 @@ class Device:
     def synchronize(self):
         if not self.emulated:
             self.wait(self.device)
+        elif self.vgpu:
+            self.machine.check()
 
     def dtype(self, name):
         found = getattr(self.torch, "float4_e2m1fn_x2" if name == "float4_e2m1" else name, None)
@@ -687,6 +717,7 @@ class Solution:
     def __init__(self, device, cache, definition, solution):
         self.device = device
         self.outputs = list(definition["outputs"].items())
+        self.names = [*definition["inputs"], *definition["outputs"]]
         spec = solution["spec"]
         self.destination_passing = spec.get("destination_passing_style", True)
         # Of what is loaded: the request, with the contents that the inputs were given last; for each argument its memory as
@@ -707,7 +738,10 @@ class Solution:
             write_sources(os.path.join(root, package), solution["sources"])
             sys.path.insert(0, root)
             importlib.invalidate_caches()
-            self.entry = guard(device, "build", lambda: import_entry(module, symbol, spec.get("dependencies") or ()))
+            texts = [source["content"] for source in solution["sources"]]
+            guard(device, "build", lambda: device.pretend(texts))
+            self.entry = guard(device, "build", lambda: device.does(
+                lambda: import_entry(module, symbol, spec.get("dependencies") or ())))
         guard(device, "build", lambda: check_signature(self.entry, len(definition["inputs"]), len(self.outputs), self.destination_passing))
 
     @staticmethod
@@ -800,8 +834,15 @@ class Solution:
 
     def judged(self):
         """Calls as the official harness does where it judges."""
+        if self.device.vgpu:
+            self.device.machine.arguments = self.bounds()
         with self.device.torch.no_grad():
-            return self.entry(*self.args)
+            return self.device.does(lambda: self.entry(*self.args))
+
+    def bounds(self):
+        """What kernels may use of the arguments' memory, as Machine.arguments has it."""
+        return {place[0].data_ptr(): (place[0].numel(), f"argument {i} ({self.names[i]})", i < len(self.inputs()))
+                for i, place in enumerate(self.places) if place}
 
     def poison(self):
         for name, spec, data in self.results:
@@ -1062,14 +1103,14 @@ def guard(device, kind, f):
     try:
         return f()
     except Failure as e:
-        raise excuse(e, device.emulated) from None
+        raise excuse(e, device) from None
     except BaseException as e:
         if os.getpid() == pid:
             if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
                 kind = "machine"
             failure = Failure(lost(device) or kind, describe(e), stack(e))
             failure.__cause__ = e
-            raise excuse(failure, device.emulated) from None
+            raise excuse(failure, device) from None
     finally:
         if os.getpid() != pid:
             os._exit(0)

@@ -1,0 +1,636 @@
+"""The virtual GPU in the worker process of an emulated run.
+
+Triton compiles each kernel for a B200, as it would there, so that what it refuses is refused, and once more for a GPU whose
+tensor cores take mma.sync alone; that PTX is executed. Tensors lie in the CPU's memory, and are on a CUDA device as far as the
+solution can see. worker.py imports this file; it needs torch, and Triton where install is called.
+"""
+
+import contextlib
+import ctypes
+import functools
+import importlib
+import struct
+import types
+import weakref
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+CAPABILITY = (10, 0)
+EXECUTED = 89  # mma.sync in all types, e4m3 and e5m2 among them, and nothing younger
+SHARED = 232448  # of a block of a B200, in bytes
+MULTIPROCESSORS, L2_BYTES, MEMORY = 148, 126 << 20, 192 << 30
+PTX_VERSION = 87
+
+
+class Trouble(BaseException):
+    """What ends a call, also where the solution would catch an Exception, as on a GPU, where it comes later."""
+
+
+class Fault(Trouble):
+    """What a kernel did wrong."""
+
+    def told(self):
+        return "call", f"DeviceFault: {self}"
+
+
+class Lacking(Trouble):
+    """What the virtual GPU has not: there is no verdict."""
+
+    def told(self):
+        return "lacking", str(self)
+
+
+class Machine:
+    """The virtual GPU: the library that fisub brings along, at a path where it may be missing until a kernel is loaded."""
+
+    def __init__(self, library):
+        self.library, self.installed = library, False
+        self.trouble = None  # the first
+        self.arguments = {}  # of the entry: (bytes, name, whether it is an input) by address
+        self.pointers = {}  # tensors whose address the solution has asked for, by it, weakly
+        self.tuning = None
+
+    def sources(self, texts):
+        """Says what the solution is."""
+        if any("cpp_extension" in text for text in texts):
+            forbid("torch.utils.cpp_extension", "load", "load_inline")
+        if any("tvm_ffi" in text for text in texts):
+            forbid("tvm_ffi.cpp", "load", "load_inline", "build", "build_inline")
+
+    @functools.cached_property
+    def lib(self):
+        lib = ctypes.CDLL(self.library)
+        lib.fisub_load.restype, lib.fisub_free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+        return lib
+
+    def text(self, address):
+        text = ctypes.string_at(address).decode(errors="replace")
+        self.lib.fisub_free(address)
+        return text
+
+    def stop(self, trouble):
+        self.trouble = self.trouble or trouble
+        raise trouble
+
+    def check(self):
+        """Raises what went wrong, if anything has."""
+        if self.trouble:
+            raise self.trouble
+
+    def load(self, ptx):
+        """The number of the kernel in ptx, and of its parameters."""
+        kernel, params = ctypes.c_int(), ctypes.c_int()
+        if isinstance(ptx, str):
+            ptx = ptx.encode()
+        error = self.lib.fisub_load(ptx, self.folder.encode(), ctypes.byref(kernel), ctypes.byref(params))
+        if error:
+            self.stop(Lacking(f"the virtual GPU lacks what this PTX has: {self.text(error)}"))
+        return kernel.value, params.value
+
+    def bounds(self, tensor, name):
+        """What kernels may use of the memory that a tensor is a view of."""
+        storage = tensor.untyped_storage()
+        size, name, _ = self.arguments.get(storage.data_ptr(), (storage.nbytes(), name, False))
+        return storage.data_ptr(), size, name
+
+    def ranges(self, tensors):
+        """The ranges of memory of tensors and names, and of tensors whose addresses are known, without overlap."""
+        for address, ref in list(self.pointers.items()):
+            if (t := ref()) is None:
+                del self.pointers[address]
+            else:
+                tensors = tensors + [(t, "a tensor whose address was taken")]
+        merged = []
+        for base, size, name in sorted({self.bounds(t, name)[:2]: self.bounds(t, name) for t, name in reversed(tensors)}.values()):
+            if merged and base < merged[-1][0] + merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], base + size - merged[-1][0])
+            elif size:
+                merged.append([base, size, name])
+        return merged
+
+    def launch(self, kernel, grid, threads, shared, values, tensors):
+        self.check()
+        ranges = self.ranges(tensors)
+        n, text = len(ranges), ctypes.c_void_p()
+        u64 = ctypes.c_uint64
+        result = self.lib.fisub_launch(
+            kernel, (ctypes.c_int * 3)(*grid), threads, shared, (u64 * max(1, len(values)))(*values), n,
+            (u64 * max(1, n))(*(r[0] for r in ranges)), (u64 * max(1, n))(*(r[1] for r in ranges)),
+            (ctypes.c_char_p * max(1, n))(*(r[2].encode() for r in ranges)), ctypes.byref(text))
+        if result:
+            self.stop((Fault if result == 1 else Lacking)(self.text(text.value)))
+
+
+# Triton
+
+
+INTEGERS = {"i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u1": "?", "u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
+
+
+def scalar(kind, value):
+    """The bits of an argument that is a number."""
+    if kind in INTEGERS:
+        data = struct.pack("<" + INTEGERS[kind], value)
+    elif kind == "fp16":
+        data = struct.pack("<e", value)
+    elif kind == "bf16":
+        data = struct.pack("<f", value)[2:]
+    elif kind in ("fp32", "f32"):
+        data = struct.pack("<f", value)
+    elif kind == "fp64":
+        data = struct.pack("<d", value)
+    else:
+        raise Lacking(f"the virtual GPU lacks arguments of Triton's type {kind}")
+    return int.from_bytes(data, "little")
+
+
+def install(machine):
+    """Makes the virtual GPU Triton's device."""
+    if machine.installed:
+        return
+    machine.installed = True
+    import triton
+    import triton.testing
+    from triton.backends import backends
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.driver import DriverBase
+    from triton.backends.nvidia.compiler import CUDABackend
+    from triton.runtime import _allocation
+    from triton.runtime.autotuner import Autotuner
+
+    class Backend(CUDABackend):
+        """NVIDIA's, up to PTX. Its entries in Triton's cache are its own."""
+
+        def __init__(self, target):
+            super().__init__(target)
+            self.binary_ext = "ptx"
+
+        def parse_options(self, opts):
+            return super().parse_options({**opts, "ptx_version": opts.get("ptx_version") or PTX_VERSION})
+
+        def add_stages(self, stages, options, language):
+            super().add_stages(stages, options, language)
+            del stages["cubin"]
+            last = stages["ptx"]
+
+            def ptx(src, metadata):
+                metadata["asked_num_warps"] = options.num_warps  # warp specialisation adds to them
+                return last(src, metadata)
+
+            stages["ptx"] = ptx
+
+        def hash(self):
+            return f"fisub-{self.target.arch}"
+
+    class Launcher:
+        def __init__(self, src, metadata):
+            if not hasattr(src, "fn"):
+                raise Lacking("the virtual GPU lacks kernels that are given as intermediate code")
+            self.src, self.metadata, self.cooperative = src, metadata, metadata.launch_cooperative_grid
+            options = {name: getattr(metadata, name) for name in ("num_stages", "maxnreg", "enable_fp_fusion", "debug", "sanitize_overflow",
+                                                                  "launch_cooperative_grid") if hasattr(metadata, name)}
+            options["num_warps"] = metadata.asked_num_warps
+            try:
+                with contextlib.redirect_stdout(None):  # what it prints while it is compiled it has printed
+                    self.kernel = triton.compile(src, target=GPUTarget("cuda", EXECUTED, 32), options=options)
+            except Exception as e:
+                machine.stop(Lacking(f"Triton compiles {src.fn.__name__} for a B200, but not for what the virtual GPU executes: {e}"))
+            self.number, self.count = machine.load(self.kernel.asm["ptx"])
+            self.kinds = [(name, kind) for name, kind in zip(src.fn.arg_names, src.signature.values())]
+
+        def arguments(self, args):
+            values, tensors = [], []
+
+            def pointer(name, value):
+                at = 0
+                if isinstance(value, int):
+                    at = value
+                elif value is not None:
+                    at = value.data_ptr()
+                    t = value if isinstance(value, torch.Tensor) else getattr(value, "base", None)
+                    if isinstance(t, torch.Tensor):
+                        if is_host(t):
+                            raise ValueError(f"Pointer argument (at {len(values)}) cannot be accessed from Triton (cpu tensor?)")
+                        tensors.append((t, f"the tensor at {name}"))
+                values.append(at)
+
+            def add(name, kind, value):
+                if isinstance(kind, tuple):
+                    for k, v in zip(kind, value):
+                        add(name, k, v)
+                elif kind == "constexpr":
+                    pass
+                elif kind.startswith("tensordesc"):
+                    pointer(name, value.base)
+                    for n in (*value.shape, *value.strides):
+                        values.append(scalar("i64", n))
+                    values.append(int(getattr(value, "padding", "zero") == "nan"))
+                    values.extend(scalar("i32", n) for n in value.shape)
+                    values.extend(scalar("i64", n) for n in value.strides)
+                elif kind[0] == "*":
+                    pointer(name, value)
+                else:
+                    values.append(scalar(kind, value))
+
+            for (name, kind), value in zip(self.kinds, args):
+                add(name, kind, value)
+            return values, tensors
+
+        def __call__(self, x, y, z, stream, function, packed, launch_metadata, enter, leave, *args):
+            with torch._C.DisableTorchFunction(), real():
+                if enter is not None:
+                    enter(launch_metadata)
+                values, tensors = self.arguments(args)
+                grid, meta = (int(x), int(y), int(z)), self.kernel.metadata
+                if min(grid) < 0 or grid[0] > 2**31 - 1 or max(grid[1:]) > 65535:
+                    raise RuntimeError("Triton Error [CUDA]: invalid argument")
+                if min(grid) > 0:
+                    blocks = grid[0] * grid[1] * grid[2]
+                    if self.metadata.global_scratch_size:  # the solution must have set an allocator
+                        _allocation._allocator.get()(blocks * self.metadata.global_scratch_size, self.metadata.global_scratch_align, stream)
+                    for size in (meta.global_scratch_size, meta.profile_scratch_size):
+                        if len(values) < self.count:
+                            scratch = torch.empty(blocks * size, dtype=torch.uint8)
+                            tensors.append((scratch, "scratch memory"))
+                            values.append(scratch.data_ptr() if size else 0)
+                    if len(values) != self.count:
+                        raise Lacking(f"the virtual GPU lacks the arguments of {self.src.fn.__name__}: {len(values)}, not {self.count}")
+                    if machine.tuning:
+                        machine.tuning.keep(tensors)
+                    machine.launch(self.number, grid, 32 * meta.num_warps, meta.shared, values, tensors)
+                if leave is not None:
+                    leave(launch_metadata)
+
+    class Driver(DriverBase):
+        launcher_cls = Launcher
+        utils = types.SimpleNamespace(
+            load_binary=lambda name, kernel, shared, device: (1, 1, 0, 0, 1024),
+            get_device_properties=lambda device: {
+                "max_shared_mem": SHARED, "max_num_regs": 65536, "multiprocessor_count": MULTIPROCESSORS, "warpSize": 32,
+                "sm_clock_rate": 1965000, "mem_clock_rate": 3996000, "mem_bus_width": 8192},
+            set_printf_fifo_size=lambda size: None,
+            cuOccupancyMaxActiveClusters=lambda *args: MULTIPROCESSORS)
+
+        @classmethod
+        def is_active(cls):
+            return True
+
+        def get_current_target(self):
+            return GPUTarget("cuda", 10 * CAPABILITY[0] + CAPABILITY[1], 32)
+
+        def get_current_device(self):
+            return 0
+
+        def set_current_device(self, device):
+            pass
+
+        def get_current_stream(self, device=None):
+            return 0
+
+        def get_device_capability(self, device=None):
+            return CAPABILITY
+
+        def get_active_torch_device(self):
+            return torch.device("cuda", 0)
+
+        def get_device_interface(self):
+            return torch.cuda
+
+        def map_python_to_cpp_type(self, kind):
+            from triton.backends.nvidia.driver import ty_to_cpp
+            return ty_to_cpp(kind)
+
+        def get_benchmarker(self):
+            return benchmark
+
+        def get_empty_cache_for_benchmark(self):
+            return torch.empty(1, dtype=torch.int)
+
+        def clear_cache(self, cache):
+            pass
+
+    def benchmark(call, *args, quantiles=None, **kwargs):
+        """One call instead of many, which takes as long as any other, where it computes the same."""
+        if machine.tuning:
+            return machine.tuning.run(call, len(quantiles or [0]))
+        call()
+        return [1.0] * len(quantiles) if quantiles else 1.0
+
+    tune = Autotuner.run
+
+    @functools.wraps(tune)
+    def run(self, *args, **kwargs):
+        outer, machine.tuning = machine.tuning, Tuning(self.base_fn.__name__, machine)
+        try:
+            return tune(self, *args, **kwargs)
+        finally:
+            machine.tuning = outer
+
+    Autotuner.run = run
+    triton.testing.do_bench = triton.testing.do_bench_cudagraph = benchmark
+    backends["nvidia"] = type(backends["nvidia"])(compiler=Backend, driver=Driver)
+    triton.runtime.driver.set_active(Driver())
+
+
+class Tuning:
+    """Runs each configuration of an autotuned kernel on the same memory. The one whose results are furthest from the others'
+    is the fastest, so that it is the one that is judged."""
+
+    def __init__(self, name, machine):
+        self.name, self.machine = name, machine
+        self.before, self.after, self.times = {}, [], []
+        self.running = False
+
+    def keep(self, tensors):
+        """Remembers what a kernel may write to as it was."""
+        if not self.running:
+            return
+        for t, _ in tensors:
+            storage = t.untyped_storage()
+            known = self.machine.arguments.get(storage.data_ptr())
+            if storage.data_ptr() in self.before or known and known[2]:
+                continue
+            self.before[storage.data_ptr()] = octets(storage), octets(storage).clone(), t.dtype
+
+    def run(self, call, n):
+        self.running = True
+        try:
+            with real():
+                for memory, was, _ in self.before.values():
+                    memory.copy_(was)
+            call()
+        finally:
+            self.running = False
+        with real():
+            self.after.append({at: memory.clone() for at, (memory, was, _) in self.before.items() if not memory.equal(was)})
+            self.times.append([1.0] * n)
+            for times, distance in zip(self.times, self.distances()):
+                times[:] = [1 / (1 + distance)] * n
+        return self.times[-1]
+
+    def distances(self):
+        """How far the results of each are from what most have."""
+        found = [0.0] * len(self.after)
+        for at in set().union(*self.after):
+            _, was, dtype = self.before[at]
+            all = [after.get(at, was) for after in self.after]
+            if not dtype.is_floating_point:
+                dtype = torch.uint8
+            size = all[0].numel() // dtype.itemsize * dtype.itemsize
+            values = torch.stack([v[:size].view(dtype).double() for v in all])
+            middle = values.nanmedian(0).values
+            scale = middle.nan_to_num(0, 0, 0).abs().max().item() or 1.0
+            for i, v in enumerate(values):
+                difference = (v - middle).abs() / scale
+                difference[(v == middle) | v.isnan() & middle.isnan()] = 0
+                found[i] = max(found[i], difference.nan_to_num(1e30, 1e30, 1e30).max().item() if len(v) else 0)
+        return found
+
+
+def octets(storage):
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+# torch
+
+
+HOST = "_fisub_host"  # an attribute of tensors that the solution has put into the CPU's memory
+NAMES = ("empty", "zeros", "ones", "full")
+
+
+@contextlib.contextmanager
+def real():
+    """Without the pretence."""
+    with torch._C.DisableTorchFunction():
+        yield
+
+
+def is_host(t):
+    return HOST in t.__dict__
+
+
+def mark(t, host):
+    if host:
+        t.__dict__[HOST] = True
+    else:
+        t.__dict__.pop(HOST, None)
+
+
+def kind_of(device):
+    """The kind of a device that was given in any form; None for what is none."""
+    if isinstance(device, torch.device):
+        return device.type
+    if isinstance(device, str):
+        return device.partition(":")[0]
+    if isinstance(device, int) and not isinstance(device, bool):
+        return "cuda"
+    return None
+
+
+def tensors_of(value, depth=0):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)) and depth < 3:
+        for v in value:
+            yield from tensors_of(v, depth + 1)
+    elif isinstance(value, dict) and depth < 3:
+        for v in value.values():
+            yield from tensors_of(v, depth + 1)
+
+
+CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+T = torch.Tensor
+
+
+class Pretence(TorchFunctionMode):
+    """Tensors in the CPU's memory are on a CUDA device, those excepted that the solution has put on the CPU."""
+
+    def __init__(self, machine):
+        super().__init__()
+        self.machine, self.default = machine, "cpu"
+        self.special = {
+            T.device.__get__: lambda t: CPU if is_host(t) else CUDA,
+            T.is_cuda.__get__: lambda t: not is_host(t),
+            T.is_cpu.__get__: is_host,
+            T.get_device: lambda t: -1 if is_host(t) else 0,
+            T.cuda: lambda t, *args, **kwargs: self.moved(t, False),
+            T.cpu: lambda t, *args, **kwargs: self.moved(t, True),
+            T.pin_memory: lambda t, *args: self.moved(t, True),
+            T.is_pinned: lambda t, *args: is_host(t),
+            T.record_stream: lambda t, stream: None,
+            T.to: self.to,
+            T.data_ptr: self.data_ptr,
+            T.numpy: self.numpy,
+        }
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        special = self.special.get(func)
+        if special:
+            return special(*args, **kwargs)
+        device = kind_of(kwargs.get("device"))
+        if device in ("cuda", "cpu"):
+            kwargs = kwargs | {"device": CPU}
+        result = func(*args, **kwargs)
+        if isinstance(result, (torch.Tensor, list, tuple)):
+            given = list(tensors_of((args, kwargs)))
+            if device is None and not given:
+                device = self.default
+            host = device == "cpu" if device else all(is_host(t) for t in given)
+            for t in tensors_of(result):
+                if not any(t is g for g in given):
+                    mark(t, host)
+        return result
+
+    @staticmethod
+    def moved(t, host):
+        if is_host(t) == host:
+            return t
+        t = t.clone()
+        mark(t, host)
+        return t
+
+    def to(self, t, *args, **kwargs):
+        device = kind_of(kwargs.get("device", args[0] if args else None))
+        other = kwargs.get("other", args[0] if args and isinstance(args[0], torch.Tensor) else None)
+        host = is_host(t)
+        if other is not None:
+            host = is_host(other)
+        elif device:
+            host = device == "cpu"
+            if "device" in kwargs:
+                kwargs["device"] = CPU if device in ("cpu", "cuda") else kwargs["device"]
+            elif device in ("cpu", "cuda"):
+                args = (CPU, *args[1:])
+        result = t.to(*args, **kwargs)
+        if result is t:
+            return self.moved(t, host)
+        mark(result, host)
+        return result
+
+    def data_ptr(self, t):
+        at = t.data_ptr()
+        if not is_host(t):
+            self.machine.pointers[at] = weakref.ref(t)
+        return at
+
+    @staticmethod
+    def numpy(t, **kwargs):
+        if not is_host(t):
+            raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.")
+        return t.numpy(**kwargs)
+
+
+class Stream:
+    """Work on a stream is done when the call that started it returns."""
+
+    def __init__(self, device=None, priority=0, **kwargs):
+        self.device, self.priority, self.cuda_stream, self.device_index = CUDA, priority, 0, 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *args):
+        return None
+
+    def query(self):
+        return True
+
+    def record_event(self, event=None):
+        return event or Event()
+
+    def synchronize(self):
+        pass
+
+    wait_event = wait_stream = lambda self, other: None
+
+
+class Event:
+    def __init__(self, enable_timing=False, blocking=False, interprocess=False, external=False):
+        self.cuda_event = 0
+
+    def record(self, stream=None):
+        pass
+
+    wait = record
+
+    def query(self):
+        return True
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, end):
+        return 1.0  # nothing is timed
+
+
+class On:
+    """torch.cuda.device and torch.cuda.stream."""
+
+    def __init__(self, *args, **kwargs):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *args):
+        return None
+
+
+def lacking(name):
+    def raises(*args, **kwargs):
+        raise Lacking(f"the virtual GPU lacks {name}")
+
+    return raises
+
+
+def forbid(module, *names):
+    """Makes functions of a module that compile CUDA end the call."""
+    try:
+        loaded = importlib.import_module(module)
+    except ImportError:
+        return
+    for name in names:
+        if hasattr(loaded, name):
+            setattr(loaded, name, lacking(f"{module}.{name}"))
+
+
+def pretend(machine):
+    """Gives torch a CUDA device, and returns the context in which tensors are on it."""
+    mode, cuda, stream = Pretence(machine), torch.cuda, Stream()
+    properties = types.SimpleNamespace(
+        name="NVIDIA B200", major=CAPABILITY[0], minor=CAPABILITY[1], total_memory=MEMORY, multi_processor_count=MULTIPROCESSORS,
+        L2_cache_size=L2_BYTES, warp_size=32, max_threads_per_multi_processor=2048, max_threads_per_block=1024,
+        regs_per_multiprocessor=65536, shared_memory_per_block=48 << 10, shared_memory_per_block_optin=SHARED,
+        shared_memory_per_multiprocessor=233472, is_integrated=0, is_multi_gpu_board=0, gcnArchName="", clock_rate=1965000,
+        memory_clock_rate=3996000, memory_bus_width=8192)
+    for name, value in {
+            "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0, "get_device_capability": CAPABILITY,
+            "get_device_name": properties.name, "get_device_properties": properties, "current_stream": stream, "default_stream": stream,
+            "is_current_stream_capturing": False, "is_bf16_supported": True, "mem_get_info": (MEMORY, MEMORY), "memory_allocated": 0,
+            "memory_reserved": 0, "max_memory_allocated": 0, "max_memory_reserved": 0, "get_arch_list": ["sm_100"], "init": None,
+            "_lazy_init": None, "set_device": None, "set_stream": None, "synchronize": None, "empty_cache": None, "ipc_collect": None,
+            "manual_seed": None, "manual_seed_all": None, "seed": None, "reset_peak_memory_stats": None, "_sleep": None,
+            "_check_capability": None, "can_device_access_peer": False, "set_per_process_memory_fraction": None}.items():
+        setattr(cuda, name, lambda *args, value=value, **kwargs: value)
+    cuda.synchronize = lambda device=None: machine.check()
+    cuda.Stream, cuda.ExternalStream, cuda.Event = Stream, Stream, Event
+    cuda.device, cuda.device_of, cuda.stream, cuda.StreamContext = On, On, On, On
+    for name in ("CUDAGraph", "graph", "make_graphed_callables", "cudart"):
+        setattr(cuda, name, lacking(f"torch.cuda.{name}"))
+    torch._C._cuda_getCurrentRawStream = lambda device: 0
+    torch.compile = lambda model=None, **kwargs: model if model is not None else lambda f: f
+    real_default, real_numpy = torch.set_default_device, torch.from_numpy
+
+    def set_default_device(device):
+        mode.default = kind_of(device) or "cpu"
+        real_default(None if mode.default == "cuda" else device)
+
+    def from_numpy(array):
+        t = real_numpy(array)
+        mark(t, True)
+        return t
+
+    torch.set_default_device, torch.from_numpy = set_default_device, from_numpy
+    return mode

@@ -1,0 +1,102 @@
+//go:build linux && cgo
+
+// Command shared is the virtual GPU as a C library, for processes that are not fisub's: go build -buildmode=c-shared. Texts that
+// it returns are the caller's, who frees them with fisub_free.
+package main
+
+/*
+#include <stdint.h>
+#include <stdlib.h>
+*/
+import "C"
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"fisub/device/vgpu"
+)
+
+var (
+	machine = &vgpu.Machine{}
+	mu      sync.Mutex
+	kernels []*vgpu.Kernel
+)
+
+func main() {}
+
+// fisub_load loads the one kernel of a PTX text. *kernel becomes its number, and *params how many parameters it has. Sources
+// below the folder root have names relative to it. The result is an error's text, or NULL.
+//
+//export fisub_load
+func fisub_load(text, root *C.char, kernel, params *C.int) *C.char {
+	mod, err := machine.Load(C.GoString(text))
+	if err != nil {
+		return C.CString(err.Error())
+	}
+	folder := C.GoString(root) + "/"
+	mod.Rename = func(path string) string { return strings.TrimPrefix(path, folder) }
+	names := mod.Names()
+	if len(names) != 1 {
+		return C.CString("not one kernel")
+	}
+	k, err := mod.Kernel(names[0])
+	if err != nil {
+		return C.CString(err.Error())
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	kernels = append(kernels, k)
+	*kernel, *params = C.int(len(kernels)-1), C.int(len(k.Params()))
+	return nil
+}
+
+// Results of fisub_launch.
+const (
+	done = iota
+	faulted
+	lacks // the virtual GPU has not what the kernel needs
+)
+
+// fisub_launch runs a kernel to its end. Each of its parameters is in a value, in the first of its bytes. It may use the n
+// ranges of memory, which do not overlap. *text becomes what went wrong.
+//
+//export fisub_launch
+func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.uint64_t, n C.int, bases, sizes *C.uint64_t,
+	names **C.char, text **C.char) C.int {
+	mu.Lock()
+	k := kernels[kernel]
+	mu.Unlock()
+	l := vgpu.Launch{Block: [3]int{int(threads), 1, 1}, Cluster: [3]int{1, 1, 1}, Shared: int(shared)}
+	for i := range 3 {
+		l.Grid[i] = int(unsafe.Slice(grid, 3)[i])
+	}
+	params := k.Params()
+	for i, v := range unsafe.Slice(values, len(params)) {
+		if end := params[i][0] + params[i][1]; end > len(l.Params) {
+			l.Params = append(l.Params, make([]byte, end-len(l.Params))...)
+		}
+		copy(l.Params[params[i][0]:][:params[i][1]], unsafe.Slice((*byte)(unsafe.Pointer(&v)), 8))
+	}
+	for i, base := range unsafe.Slice(bases, int(n)) {
+		machine.Map(uintptr(base), int(unsafe.Slice(sizes, int(n))[i]), C.GoString(unsafe.Slice(names, int(n))[i]), false)
+		defer machine.Unmap(uintptr(base))
+	}
+	err := machine.Run(k, l)
+	if err == nil {
+		return done
+	}
+	*text = C.CString(err.Error())
+	var f *vgpu.Fault
+	if errors.As(err, &f) && f.Missing {
+		return lacks
+	}
+	return faulted
+}
+
+// fisub_free frees a text.
+//
+//export fisub_free
+func fisub_free(text *C.char) { C.free(unsafe.Pointer(text)) }
