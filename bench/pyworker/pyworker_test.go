@@ -330,10 +330,12 @@ func TestLacking(t *testing.T) {
 		text         []string
 	}{
 		{"its own mistake", head + "    raise ValueError('odd')\n", worker.Call, []string{"ValueError: odd"}},
-		{"a device", head + "    total.copy_(x.to('cuda').sum())\n", worker.Lacking, []string{"it asks for a GPU", "(main.py:4)"}},
-		{"a stream", head + "    def deeper():\n        torch.cuda.Stream()\n    deeper()\n", worker.Lacking,
-			[]string{"it asks for a GPU", "(main.py:5)"}},
-		{"an assertion", head + "    assert x.is_cuda\n", worker.Lacking, []string{"AssertionError (main.py:4)"}},
+		{"an assertion", head + "    assert x.is_cuda and x.to('cuda') is x and not x.cpu().is_cuda\n    torch.cuda.Stream()\n" +
+			"    assert not x.is_cuda\n", worker.Call, []string{"AssertionError"}},
+		{"a graph", head + "    def deeper():\n        torch.cuda.CUDAGraph()\n    deeper()\n", worker.Lacking,
+			[]string{"lacks torch.cuda.CUDAGraph"}},
+		{"what torch has for a GPU only", head + "    torch.cuda._get_device_index(0)\n    torch._C._cuda_getDeviceCount() or 1 / 0\n" +
+			"    torch._C._cuda_setDevice(0)\n", worker.Lacking, []string{"it asks for a GPU"}},
 		{"a library", "import ctypes\nctypes.CDLL('libcudart.so')\n" + head, worker.Lacking,
 			[]string{"libcudart.so", "(main.py:2)"}},
 		{"a package of the image", "import deep_gemm.part\n" + head, worker.Lacking,

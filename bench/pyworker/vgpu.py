@@ -83,7 +83,7 @@ class Machine:
         kernel, params = ctypes.c_int(), ctypes.c_int()
         if isinstance(ptx, str):
             ptx = ptx.encode()
-        error = self.lib.fisub_load(ptx, self.folder.encode(), ctypes.byref(kernel), ctypes.byref(params))
+        error = self.lib.fisub_load(ptx, ctypes.byref(kernel), ctypes.byref(params))
         if error:
             self.stop(Lacking(f"the virtual GPU lacks what this PTX has: {self.text(error)}"))
         return kernel.value, params.value

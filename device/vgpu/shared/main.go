@@ -12,7 +12,7 @@ import "C"
 
 import (
 	"errors"
-	"strings"
+	"regexp"
 	"sync"
 	"unsafe"
 
@@ -27,17 +27,19 @@ var (
 
 func main() {}
 
-// fisub_load loads the one kernel of a PTX text. *kernel becomes its number, and *params how many parameters it has. Sources
-// below the folder root have names relative to it. The result is an error's text, or NULL.
+// folder is that of a Python solution's sources, which other runs had elsewhere: Triton keeps what it has compiled.
+var folder = regexp.MustCompile(`^.*/python/[0-9a-f]{32}/[^/]+/`)
+
+// fisub_load loads the one kernel of a PTX text. *kernel becomes its number, and *params how many parameters it has. The result
+// is an error's text, or NULL.
 //
 //export fisub_load
-func fisub_load(text, root *C.char, kernel, params *C.int) *C.char {
+func fisub_load(text *C.char, kernel, params *C.int) *C.char {
 	mod, err := machine.Load(C.GoString(text))
 	if err != nil {
 		return C.CString(err.Error())
 	}
-	folder := C.GoString(root) + "/"
-	mod.Rename = func(path string) string { return strings.TrimPrefix(path, folder) }
+	mod.Rename = func(path string) string { return folder.ReplaceAllString(path, "") }
 	names := mod.Names()
 	if len(names) != 1 {
 		return C.CString("not one kernel")

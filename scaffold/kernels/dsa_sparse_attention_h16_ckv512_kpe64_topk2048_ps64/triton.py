@@ -16,8 +16,6 @@ softmax), so that each entry is read once. Products are of bfloat16, sums float3
 GPU is idle; spread a token's entries over several programs and combine their results by lse.
 """
 
-import os
-
 import torch
 import triton
 import triton.language as tl
@@ -27,20 +25,19 @@ DIM_C = 512
 DIM_PE = 64
 TOPK = 2048
 BLOCK = 32
-PRODUCTS = tl.float32 if os.environ.get("TRITON_INTERPRET") == "1" else tl.bfloat16  # the interpreter has none of bfloat16
 
 
 @triton.jit
 def attention_kernel(q_nope, q_pe, ckv, kpe, indices, sm_scale, output, lse, HEADS: tl.constexpr, DIM_C: tl.constexpr,
-                     DIM_PE: tl.constexpr, TOPK: tl.constexpr, BLOCK: tl.constexpr, PRODUCTS: tl.constexpr):
+                     DIM_PE: tl.constexpr, TOPK: tl.constexpr, BLOCK: tl.constexpr):
     LOG2E: tl.constexpr = 1.4426950408889634
     t = tl.program_id(0).to(tl.int64)
     heads = tl.arange(0, HEADS)
     dims_c = tl.arange(0, DIM_C)
     dims_pe = tl.arange(0, DIM_PE)
     row = t * HEADS + heads
-    qn = tl.load(q_nope + row[:, None] * DIM_C + dims_c[None, :]).to(PRODUCTS)  # (HEADS, DIM_C)
-    qp = tl.load(q_pe + row[:, None] * DIM_PE + dims_pe[None, :]).to(PRODUCTS)  # (HEADS, DIM_PE)
+    qn = tl.load(q_nope + row[:, None] * DIM_C + dims_c[None, :]).to(tl.bfloat16)  # (HEADS, DIM_C)
+    qp = tl.load(q_pe + row[:, None] * DIM_PE + dims_pe[None, :]).to(tl.bfloat16)  # (HEADS, DIM_PE)
 
     largest = tl.full((HEADS,), float("-inf"), dtype=tl.float32)
     total = tl.zeros((HEADS,), dtype=tl.float32)
@@ -48,8 +45,8 @@ def attention_kernel(q_nope, q_pe, ckv, kpe, indices, sm_scale, output, lse, HEA
     for begin in range(0, TOPK, BLOCK):
         e = tl.load(indices + t * TOPK + begin + tl.arange(0, BLOCK)).to(tl.int64)
         valid = e >= 0
-        keys = tl.load(ckv + e[:, None] * DIM_C + dims_c[None, :], mask=valid[:, None], other=0.0).to(PRODUCTS)
-        positions = tl.load(kpe + e[:, None] * DIM_PE + dims_pe[None, :], mask=valid[:, None], other=0.0).to(PRODUCTS)
+        keys = tl.load(ckv + e[:, None] * DIM_C + dims_c[None, :], mask=valid[:, None], other=0.0).to(tl.bfloat16)
+        positions = tl.load(kpe + e[:, None] * DIM_PE + dims_pe[None, :], mask=valid[:, None], other=0.0).to(tl.bfloat16)
         logits = tl.dot(qn, tl.trans(keys)) + tl.dot(qp, tl.trans(positions))
         logits = tl.where(valid[None, :], logits * (sm_scale * LOG2E), float("-inf"))  # (HEADS, BLOCK), to base 2
 
@@ -58,7 +55,7 @@ def attention_kernel(q_nope, q_pe, ckv, kpe, indices, sm_scale, output, lse, HEA
         weights = tl.exp2(logits - base[:, None])
         shrink = tl.exp2(largest - base)
         total = total * shrink + tl.sum(weights, axis=1)
-        acc = acc * shrink[:, None] + tl.dot(weights.to(PRODUCTS), keys)
+        acc = acc * shrink[:, None] + tl.dot(weights.to(tl.bfloat16), keys)
         largest = new_largest
 
     acc = acc / tl.where(total > 0.0, total, 1.0)[:, None]
@@ -77,4 +74,4 @@ def kernel(q_nope, q_pe, ckv_cache, kpe_cache, sparse_indices, sm_scale, output,
             raise ValueError(f"{name}: not contiguous")
     attention_kernel[(tokens,)](
         q_nope, q_pe, ckv_cache, kpe_cache, sparse_indices, sm_scale, output, lse,
-        HEADS=HEADS, DIM_C=DIM_C, DIM_PE=DIM_PE, TOPK=TOPK, BLOCK=BLOCK, PRODUCTS=PRODUCTS, num_warps=4, num_stages=2)
+        HEADS=HEADS, DIM_C=DIM_C, DIM_PE=DIM_PE, TOPK=TOPK, BLOCK=BLOCK, num_warps=4, num_stages=2)

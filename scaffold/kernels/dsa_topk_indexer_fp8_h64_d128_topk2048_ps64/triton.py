@@ -16,8 +16,6 @@ float32. torch.topk chooses. Where to begin: topk sorts what need not be sorted,
 short sequences; a selection of your own (radix, by digits of the scores) reads the scores a few times and no more.
 """
 
-import os
-
 import torch
 import triton
 import triton.language as tl
@@ -26,12 +24,11 @@ HEADS = 64
 DIM = 128
 PAGE = 64
 TOPK = 2048
-PRODUCTS = tl.float32 if os.environ.get("TRITON_INTERPRET") == "1" else tl.bfloat16  # the interpreter has none of bfloat16
 
 
 @triton.jit
 def score_kernel(q, keys, scales, weights, seq_lens, block_table, pages, key_stride, scale_stride, scores,
-                 HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, PRODUCTS: tl.constexpr):
+                 HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr):
     page = tl.program_id(0).to(tl.int64)
     b = tl.program_id(1).to(tl.int64)
     length = tl.load(seq_lens + b)
@@ -41,8 +38,8 @@ def score_kernel(q, keys, scales, weights, seq_lens, block_table, pages, key_str
     score = tl.full((PAGE,), float("-inf"), dtype=tl.float32)  # of what is behind the end
     if page * PAGE < length:
         at = tl.load(block_table + b * pages + page).to(tl.int64)
-        query = tl.load(q + (b * HEADS + heads[:, None]) * DIM + dims[None, :]).to(PRODUCTS)  # (HEADS, DIM)
-        key = tl.load(keys + at * key_stride + tokens[:, None] * DIM + dims[None, :]).to(PRODUCTS)  # (PAGE, DIM)
+        query = tl.load(q + (b * HEADS + heads[:, None]) * DIM + dims[None, :]).to(tl.bfloat16)  # (HEADS, DIM)
+        key = tl.load(keys + at * key_stride + tokens[:, None] * DIM + dims[None, :]).to(tl.bfloat16)  # (PAGE, DIM)
         scale = tl.load(scales + at * scale_stride + tokens)  # (PAGE)
         products = tl.dot(query, tl.trans(key)) * scale[None, :]  # (HEADS, PAGE)
         weight = tl.load(weights + b * HEADS + heads)
@@ -65,7 +62,7 @@ def kernel(q_index_fp8, k_index_cache_fp8, weights, seq_lens, block_table, topk_
     scores = torch.empty(batch, pages * PAGE, dtype=torch.float32, device=weights.device)
     score_kernel[(pages, batch)](
         q_index_fp8, keys, scales, weights, seq_lens, block_table, pages, keys.stride(0), scales.stride(0), scores,
-        HEADS=HEADS, DIM=DIM, PAGE=PAGE, PRODUCTS=PRODUCTS, num_warps=4)
+        HEADS=HEADS, DIM=DIM, PAGE=PAGE, num_warps=4)
 
     count = min(TOPK, scores.shape[1])
     best, token = torch.topk(scores, count, dim=1)

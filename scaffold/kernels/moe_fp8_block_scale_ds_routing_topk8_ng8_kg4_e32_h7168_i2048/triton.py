@@ -22,8 +22,6 @@ are activations; sums are float32.
 Where to begin: route in one kernel; tl.dot of fp8 with fp8; activations as fp8 with scales of their own.
 """
 
-import os
-
 import torch
 import triton
 import triton.language as tl
@@ -37,17 +35,14 @@ GROUPS = 8
 KEPT_GROUPS = 4
 BLOCK = 128  # of the scales
 BLOCK_M = 16
-# The interpreter has no products of bfloat16, and takes its time by operations rather than by elements.
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-PRODUCTS = tl.float32 if INTERPRETED else tl.bfloat16
-BLOCK_N = 1024 if INTERPRETED else 128  # rows of weights of a program
+BLOCK_N = 128  # rows of weights of a program
 CHUNK = 2048  # tokens of one pass, which bounds the memory in between
 
 
 @triton.jit
 def gemm1_kernel(hidden, hidden_scale, weights, scales, pairs, ends, activation, tokens, first, HIDDEN: tl.constexpr,
                  INTER: tl.constexpr, TOPK: tl.constexpr, BLOCK: tl.constexpr, BLOCK_M: tl.constexpr,
-                 BLOCK_N: tl.constexpr, PRODUCTS: tl.constexpr):
+                 BLOCK_N: tl.constexpr):
     """activation = silu(W13[2048:] x) * (W13[:2048] x) for BLOCK_M pairs of one expert and BLOCK_N of its rows."""
     expert = tl.program_id(2).to(tl.int64)
     begin = tl.load(ends + expert) + tl.program_id(1) * BLOCK_M
@@ -65,11 +60,11 @@ def gemm1_kernel(hidden, hidden_scale, weights, scales, pairs, ends, activation,
         up = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         gate = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for block in range(0, HIDDEN // BLOCK):
-            x = tl.load(hidden + token[:, None] * HIDDEN + block * BLOCK + k[None, :]).to(PRODUCTS)
+            x = tl.load(hidden + token[:, None] * HIDDEN + block * BLOCK + k[None, :]).to(tl.bfloat16)
             x_scale = tl.load(hidden_scale + block * tokens + token)[:, None]
-            w = tl.load(up_w + block * BLOCK).to(PRODUCTS)
+            w = tl.load(up_w + block * BLOCK).to(tl.bfloat16)
             up += tl.dot(x, tl.trans(w)) * (x_scale * tl.load(up_s + block)[None, :])
-            w = tl.load(gate_w + block * BLOCK).to(PRODUCTS)
+            w = tl.load(gate_w + block * BLOCK).to(tl.bfloat16)
             gate += tl.dot(x, tl.trans(w)) * (x_scale * tl.load(gate_s + block)[None, :])
         value = gate / (1.0 + tl.exp(-gate)) * up
         tl.store(activation + pair[:, None] * INTER + n[None, :], value, mask=(m < end)[:, None])
@@ -77,8 +72,7 @@ def gemm1_kernel(hidden, hidden_scale, weights, scales, pairs, ends, activation,
 
 @triton.jit
 def gemm2_kernel(activation, weights, scales, pairs, ends, pair_weight, sums, HIDDEN: tl.constexpr, INTER: tl.constexpr,
-                 TOPK: tl.constexpr, BLOCK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                 PRODUCTS: tl.constexpr):
+                 TOPK: tl.constexpr, BLOCK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Adds weight * W2 activation to the sums of the pairs' tokens, for BLOCK_M pairs of one expert and BLOCK_N of its rows."""
     expert = tl.program_id(2).to(tl.int64)
     begin = tl.load(ends + expert) + tl.program_id(1) * BLOCK_M
@@ -92,8 +86,8 @@ def gemm2_kernel(activation, weights, scales, pairs, ends, pair_weight, sums, HI
         s = scales + (expert * (HIDDEN // BLOCK) + n // BLOCK) * (INTER // BLOCK)
         total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for block in range(0, INTER // BLOCK):
-            x = tl.load(activation + pair[:, None] * INTER + block * BLOCK + k[None, :]).to(PRODUCTS)
-            total += tl.dot(x, tl.trans(tl.load(w + block * BLOCK).to(PRODUCTS))) * tl.load(s + block)[None, :]
+            x = tl.load(activation + pair[:, None] * INTER + block * BLOCK + k[None, :]).to(tl.bfloat16)
+            total += tl.dot(x, tl.trans(tl.load(w + block * BLOCK).to(tl.bfloat16))) * tl.load(s + block)[None, :]
         total *= tl.load(pair_weight + pair)[:, None]
         tl.atomic_add(sums + (pair // TOPK)[:, None] * HIDDEN + n[None, :], total, mask=(m < end)[:, None])
 
@@ -135,8 +129,8 @@ def kernel(routing_logits, routing_bias, hidden_states, hidden_states_scale, gem
         tiles = triton.cdiv(count, BLOCK_M)  # a token has an expert once
         gemm1_kernel[(INTER // BLOCK_N, tiles, LOCAL)](
             hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, pairs, ends, activation, tokens, first,
-            HIDDEN=HIDDEN, INTER=INTER, TOPK=TOPK, BLOCK=BLOCK, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, PRODUCTS=PRODUCTS, num_warps=4)
+            HIDDEN=HIDDEN, INTER=INTER, TOPK=TOPK, BLOCK=BLOCK, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4)
         gemm2_kernel[(HIDDEN // BLOCK_N, tiles, LOCAL)](
             activation, gemm2_weights, gemm2_weights_scale, pairs, ends, weights, sums,
-            HIDDEN=HIDDEN, INTER=INTER, TOPK=TOPK, BLOCK=BLOCK, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, PRODUCTS=PRODUCTS, num_warps=4)
+            HIDDEN=HIDDEN, INTER=INTER, TOPK=TOPK, BLOCK=BLOCK, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4)
         output[first : first + count] = sums

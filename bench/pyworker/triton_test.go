@@ -1,0 +1,148 @@
+package pyworker
+
+import (
+	"errors"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"fisub/bench/worker"
+	"fisub/device/vgpu/vgputest"
+)
+
+// tritonCommand is command of a Python that has Triton too.
+func tritonCommand(t *testing.T) worker.Command {
+	t.Helper()
+	c := command(t)
+	if err := exec.Command(c.Args[0], "-c", "import triton").Run(); err != nil {
+		if required("python") {
+			t.Fatal("no Triton: ", err)
+		}
+		t.Skipf("no Triton: %v", err)
+	}
+	if err := vgputest.Library(); err != nil {
+		t.Fatal(err)
+	}
+	return command(t)
+}
+
+const tritonHead = `import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def scale(x, y, n, c, BLOCK: tl.constexpr, BEHIND: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + i, mask=i < n) * c
+    tl.store(y + i, value, mask=i < n + BEHIND)
+
+@triton.jit
+def both(a, b):
+    return a + b
+
+@triton.jit
+def product(a, b, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    at = i[:, None] * N + i[None, :]
+    tl.store(out + at, tl.dot(tl.load(a + at), tl.load(b + at)))
+
+@triton.jit
+def many(x, sums, largest, counter, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i)
+    tl.store(sums + i, tl.associative_scan(v, 0, both))
+    tl.store(largest, tl.max(v, 0))
+    tl.atomic_add(counter + i * 0, 1)
+    if tl.program_id(0) == 1:
+        tl.device_print("value", v)
+
+`
+
+func TestTriton(t *testing.T) {
+	client := open(t, tritonCommand(t))
+	const (
+		scaled = "    scale[(1,)](x, y, x.numel(), c, BLOCK=4, BEHIND=0)\n"
+		total  = "    total.fill_(x.sum())\n"
+		tune   = "@triton.autotune(configs=[triton.Config({'BLOCK': b, 'WRONG': w}, num_warps=1) for b, w in CONFIGS], key=['n'])\n" +
+			"@triton.jit\ndef tuned(x, y, n, c, BLOCK: tl.constexpr, WRONG: tl.constexpr):\n" +
+			"    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n" +
+			"    tl.store(y + i, tl.load(x + i, mask=i < n) * (c + WRONG), mask=i < n)\n" +
+			"def run(x, c, y, total):\n    tuned[lambda meta: (triton.cdiv(3, meta['BLOCK']),)](x, y, 3, c)\n"
+	)
+	for _, tc := range []struct {
+		name, source string
+		kind         worker.Kind // "" where the call is to succeed
+		text         string
+		y            []float32
+	}{
+		{"right", "def run(x, c, y, total):\n" + scaled + total, "", "", []float32{5, -10, 150}},
+		{"on a device", "def run(x, c, y, total):\n    assert x.is_cuda and x.device == torch.device('cuda:0')\n" +
+			"    assert torch.cuda.get_device_capability() == (10, 0) and torch.zeros(3, device='cuda').is_cuda\n" +
+			"    z = torch.empty_like(x, device='cuda')\n    scale[(1,)](x.to('cuda'), z, 3, c, BLOCK=4, BEHIND=0)\n" +
+			"    assert not x.cpu().is_cuda and not torch.zeros(3).is_cuda\n    y.copy_(z.cpu())\n" + total, "", "",
+			[]float32{5, -10, 150}},
+		{"past the end", "def run(x, c, y, total):\n    scale[(1,)](x, y, x.numel(), c, BLOCK=8, BEHIND=2)\n", worker.Call,
+			"DeviceFault: main.py:9:20: kernel scale, block (0,0,0), thread (3,0,0): invalid write of 4 bytes at", nil},
+		{"past the end of its own", "def run(x, c, y, total):\n    z = torch.empty(3, device='cuda')\n" +
+			"    scale[(1,)](x, z, 3, c, BLOCK=8, BEHIND=2)\n", worker.Call, "0 bytes past the end of the tensor at y", nil},
+		{"caught", "def run(x, c, y, total):\n    try:\n        scale[(1,)](x, y, 3, c, BLOCK=8, BEHIND=2)\n" +
+			"    except:\n        y.copy_(x * c)\n", worker.Call, "DeviceFault: ", nil},
+		{"by an address", "def run(x, c, y, total):\n    z = torch.empty(3, device='cuda')\n" +
+			"    by[(1,)](x, torch.tensor([z.data_ptr()], device='cuda'))\n    y.copy_(z)\n" + total +
+			"@triton.jit\ndef by(x, p):\n    i = tl.arange(0, 4)\n    z = tl.load(p).to(tl.pointer_type(tl.float32))\n" +
+			"    tl.store(z + i, tl.load(x + i, mask=i < 3) * 2, mask=i < 3)\n", "", "", []float32{2, -4, 60}},
+		{"on the host", "def run(x, c, y, total):\n    scale[(1,)](x.cpu(), y, 3, c, BLOCK=4, BEHIND=0)\n", worker.Call,
+			"ValueError: Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)", nil},
+		{"too much shared memory", "def run(x, c, y, total):\n    z = torch.zeros(256, 256, device='cuda')\n" +
+			"    product[(1,)](z, z, z, N=256)\n", worker.Call, "OutOfResources: out of resource: shared memory", nil},
+		{"does not compile", "@triton.jit\ndef bad(x):\n    tl.store(x, unknown)\ndef run(x, c, y, total):\n    bad[(1,)](x)\n",
+			worker.Call, "CompilationError: at 2:16:", nil},
+		{"products", "def run(x, c, y, total):\n    for t in (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2):\n" +
+			"        a = (torch.arange(1024, device='cuda') % 7 - 3).view(32, 32).to(t)\n        b = a.float().t().contiguous().to(t)\n" +
+			"        out = torch.empty(32, 32, device='cuda')\n        product[(1,)](a, b, out, N=32)\n" +
+			"        assert torch.equal(out, a.float() @ b.float()), t\n" +
+			"    a = torch.full((32, 32), 1 + 2**-12, device='cuda')\n    out = torch.empty_like(a)\n" +
+			"    product[(1,)](a, a, out, N=32)\n    y.copy_(out[0, :3])\n" + total, "", "", []float32{32, 32, 32}},
+		{"scan, reduction, atomics and print", "def run(x, c, y, total):\n" +
+			"    v = torch.cat([x, x.new_zeros(1)])\n    sums = torch.empty_like(v)\n    count = torch.zeros(1, dtype=torch.int32, device='cuda')\n" +
+			"    many[(2,)](v, sums, total, count, BLOCK=4)\n    assert count.item() == 8, count\n    assert total.item() == 30\n" +
+			"    y.copy_(sums[:3])\n    total.fill_(29)\n", "", "", []float32{1, -1, 29}},
+		{"tuned", "CONFIGS = [(16, 0), (32, 0)]\n" + tune + total, "", "", []float32{5, -10, 150}},
+		{"tuned, with a wrong one", "CONFIGS = [(16, 0), (32, 1), (64, 0)]\n" + tune + total, "", "", []float32{6, -12, 180}},
+		{"tuned, with one that faults", "CONFIGS = [(16, 0), (32, 0)]\n" + strings.ReplaceAll(tune, "mask=i < n)\ndef", "mask=i < BLOCK - 12)\ndef"),
+			worker.Call, "past the end of argument 2 (y)", nil},
+		{"tuned in an own manner", "def run(x, c, y, total):\n" +
+			"    triton.testing.do_bench(lambda: scale[(1,)](x, y, 3, c, BLOCK=4, BEHIND=0))\n" + total, "", "", []float32{5, -10, 150}},
+		{"compiled only", "def run(x, c, y, total):\n    k = scale.warmup(x, y, 3, c, BLOCK=4, BEHIND=0, grid=(1,))\n" +
+			"    assert k.metadata.target.arch == 100\n" + scaled + total, "", "", []float32{5, -10, 150}},
+		{"a graph", "def run(x, c, y, total):\n    torch.cuda.CUDAGraph()\n", worker.Lacking,
+			"the virtual GPU lacks torch.cuda.CUDAGraph", nil},
+		{"CUDA in Python", "from torch.utils.cpp_extension import load_inline\ndef run(x, c, y, total):\n    try:\n" +
+			"        load_inline('m', '', '__global__ void f() {}')\n    except Exception:\n        y.copy_(x * c)\n",
+			worker.Lacking, "the virtual GPU lacks torch.utils.cpp_extension.load_inline", nil},
+	} {
+		err := build(t, client, tritonHead+tc.source, true)
+		var got []float32
+		if err == nil {
+			out := load(t, client)
+			if _, err = client.Run(t.Context(), out); err == nil {
+				got = floats(t, out, 0, 3)
+			}
+		}
+		var we *worker.Error
+		switch {
+		case tc.kind == "" && err != nil:
+			errors.As(err, &we)
+			t.Errorf("%s: %v\n%s", tc.name, err, we.Log)
+		case tc.kind != "" && (!errors.As(err, &we) || we.Kind != tc.kind || !strings.Contains(we.Text, tc.text)):
+			t.Errorf("%s: got %v, want a %s error with %q", tc.name, err, tc.kind, tc.text)
+		case !slices.Equal(got, tc.y):
+			t.Errorf("%s: got %v, want %v", tc.name, got, tc.y)
+		}
+		log := client.TakeLog()
+		if tc.name == "scan, reduction, atomics and print" && !strings.Contains(log, "value: 30.0") {
+			t.Errorf("%s: got log %q, want the value that was printed", tc.name, log)
+		}
+	}
+}

@@ -1,0 +1,35 @@
+// Package vgputest gives tests of Python the virtual GPU, which scripts/build puts into the program, and go test does not.
+package vgputest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// Library builds the virtual GPU as a library, once, and names it in the environment for bench/pyworker. It takes Go.
+var Library = sync.OnceValue(func() error {
+	mod, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(filepath.Dir(strings.TrimSpace(string(mod))), "dist", "test")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	// Several packages' tests may build it at once.
+	temp, name := filepath.Join(dir, fmt.Sprintf("vgpu.%d.so", os.Getpid())), filepath.Join(dir, "vgpu.so")
+	if out, err := exec.Command("go", "build", "-buildmode=c-shared", "-o", temp, "fisub/device/vgpu/shared").CombinedOutput(); err != nil {
+		return fmt.Errorf("building the virtual GPU's library: %w\n%s", err, out)
+	}
+	if err := os.Remove(strings.TrimSuffix(temp, "so") + "h"); err != nil {
+		return err
+	}
+	if err := os.Rename(temp, name); err != nil {
+		return err
+	}
+	return os.Setenv("FISUB_VGPU_LIBRARY", name)
+})
