@@ -23,6 +23,7 @@ import (
 	"fisub/bench/pyworker"
 	"fisub/bench/runs"
 	"fisub/bench/stats"
+	"fisub/device/vgpu/vgputest"
 	"fisub/explain"
 	"fisub/internal/confine"
 	"fisub/internal/event"
@@ -77,6 +78,11 @@ func TestScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	cacheDir := t.TempDir()
+	if _, err := pyworker.Command(t.Context(), cacheDir); err == nil {
+		if err := vgputest.Library(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
@@ -87,6 +93,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("FIB_DATASET_PATH", "")
 			env.Setenv("GORACE", os.Getenv("GORACE"))
 			env.Setenv("FISUB_PYTHON", os.Getenv("FISUB_PYTHON"))
+			env.Setenv("FISUB_VGPU_LIBRARY", os.Getenv("FISUB_VGPU_LIBRARY"))
 			return copySubmission(repo, env.WorkDir)
 		},
 		Condition: func(name string) (bool, error) {

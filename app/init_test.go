@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"fisub/bench/pyworker"
+	"fisub/device/vgpu/vgputest"
 	"fisub/internal/longtest"
 	"fisub/internal/trace"
 	"fisub/scaffold"
@@ -42,6 +43,11 @@ func TestInitProjects(t *testing.T) {
 	_, noPython := pyworker.Command(t.Context(), cache)
 	if noPython != nil && strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "python") {
 		t.Fatal(noPython)
+	}
+	if noPython == nil {
+		if err := vgputest.Library(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	limits := map[string]string{ // workloads to run, where all of them would take long
 		"dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64":          "3",
@@ -79,7 +85,7 @@ func TestInitProjects(t *testing.T) {
 				}
 				if language == trace.Triton && strings.HasPrefix(definition, "moe") &&
 					!strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "python") {
-					t.Skip("not run: Triton's interpreter takes a minute for it; FISUB_TEST_REQUIRE=python runs it")
+					t.Skip("not run: it takes a minute; FISUB_TEST_REQUIRE=python runs it")
 				}
 				out := fisub(t, dir, "local", "-C", "a", "--device", "emu", "--strict", "--limit", limit)
 				if !regexp.MustCompile(`(?m)^` + limit + ` of ` + limit + ` PASSED on emu`).MatchString(out) {

@@ -206,7 +206,8 @@ var hints = map[string]string{
 	"no-torch":  "pip install torch, or set FISUB_PYTHON to a Python that has it",
 	"no-torch-cuda": "install a torch with CUDA, or set FISUB_PYTHON to a Python that has one; --device emu runs on " +
 		"the CPU",
-	"no-triton":     "pip install triton, for the Python that is named, or set FISUB_PYTHON to another one",
+	"no-triton":     "pip install triton==3.6.0, for the Python that is named, or set FISUB_PYTHON to another one",
+	"no-vgpu":       "build fisub with scripts/build",
 	"no-tilelang":   "pip install tilelang, for the Python that is named, or set FISUB_PYTHON to another one",
 	"no-dependency": "install it, for the Python that is named, or set FISUB_PYTHON to one that has it",
 	"no-ninja":      "pip install ninja, and put its folder on PATH",

@@ -462,13 +462,14 @@ class Pretence(TorchFunctionMode):
             T.to: self.to,
             T.data_ptr: self.data_ptr,
             T.numpy: self.numpy,
+            torch.as_tensor: self.as_tensor,
         }
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         special = self.special.get(func)
-        if special:
-            return special(*args, **kwargs)
+        if special and (result := special(*args, **kwargs)) is not NotImplemented:
+            return result
         device = kind_of(kwargs.get("device"))
         if device in ("cuda", "cpu"):
             kwargs = kwargs | {"device": CPU}
@@ -514,6 +515,15 @@ class Pretence(TorchFunctionMode):
         if not is_host(t):
             self.machine.pointers[at] = weakref.ref(t)
         return at
+
+    @staticmethod
+    def as_tensor(data, **kwargs):
+        if isinstance(data, torch.Tensor) or not hasattr(data, "__cuda_array_interface__"):
+            return NotImplemented
+        import numpy
+        t = torch.from_numpy(numpy.asarray(types.SimpleNamespace(__array_interface__=data.__cuda_array_interface__)))
+        mark(t, False)
+        return t
 
     @staticmethod
     def numpy(t, **kwargs):

@@ -43,7 +43,7 @@ IMAGE = set("""click cuda cudnn cupti cutlass deep_gemm einops flashinfer flashi
     pynvml requests safetensors tabulate tirx torch tqdm triton tvm_ffi""".split())
 # In what is said where something takes a GPU, or is not there for tensors in the CPU's memory.
 NO_GPU = re.compile(r"not implemented for '|compiled with CUDA|NVIDIA driver|CUDA_HOME|lib(cuda|nvrtc|cublas|cudnn|nvJitLink)|nvcc|nvrtc|_cuda_|_Cuda"
-                    "|'CUDA'|support for cuda|No CUDA|CUDA driver|CUDA error|NVML|nvidia-smi")
+                    "|'CUDA'|the 'CPU' backend|support for cuda|No CUDA|CUDA driver|CUDA error|NVML|nvidia-smi")
 
 
 
