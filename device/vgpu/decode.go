@@ -197,6 +197,8 @@ type decoder struct {
 	constants map[constant]int32
 
 	locals  map[string]variable
+	types   []string    // of the registers
+	pairs   map[int]int // of a register of 128 bits: the first of the two of 64 that stand for it
 	regs    []int32
 	frame   int
 	out     function
@@ -221,6 +223,7 @@ func (d *decoder) decode() (*function, error) {
 	d.locals, d.out.localSize = layout(d.f)
 	d.regs = make([]int32, len(d.f.Regs))
 	for i, r := range d.f.Regs {
+		d.types = append(d.types, r.Type)
 		if r.Type == "pred" {
 			d.regs[i] = int32(d.frame<<2 | inFrame)
 			d.frame += 4
@@ -234,8 +237,13 @@ func (d *decoder) decode() (*function, error) {
 	for i, r := range d.f.Regs {
 		if r.Type != "pred" {
 			d.regs[i] = d.newReg(ptx.Size(r.Type) == 8)
-			if ptx.Size(r.Type) == 16 {
-				d.frame += 256
+			if ptx.Size(r.Type) == 16 { // two registers of its own stand for it
+				if d.pairs == nil {
+					d.pairs = map[int]int{}
+				}
+				d.pairs[i] = len(d.types)
+				d.types = append(d.types, "b64", "b64")
+				d.regs = append(d.regs, d.newReg(true), d.newReg(true))
 			}
 		}
 	}

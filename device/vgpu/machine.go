@@ -466,6 +466,11 @@ const (
 	faultStopped
 	faultReadonly
 	faultMbarrier
+	faultMemory
+	faultInFlight
+	faultTensorMap
+	faultTensorMemory
+	faultRace
 )
 
 func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
@@ -523,6 +528,22 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		what = "read of shared memory that nothing was written to"
 	case faultMbarrier:
 		what = fmt.Sprintf("%d arrivals at an mbarrier that expects %d more", f.size, uint64(f.limit))
+	case faultInFlight:
+		what = "read of shared memory that an asynchronous copy still writes: nothing has waited for it"
+	case faultTensorMap:
+		what = fmt.Sprintf("%#x holds no tensor map of %d dimensions", uint64(f.address), f.size)
+	case faultTensorMemory:
+		a := uint64(f.address)
+		switch f.write {
+		case 2:
+			what = fmt.Sprintf("%d columns of tensor memory cannot be allocated", f.size)
+		case 3:
+			what = fmt.Sprintf("%d columns of tensor memory at %#x are not allocated", f.size, a)
+		case 4:
+			what = "the block ends with tensor memory that it has not deallocated"
+		default:
+			what = fmt.Sprintf("invalid %s of %d columns of tensor memory at lane %d, column %d", verb, f.size, a>>16, a&0xffff)
+		}
 	case faultMissing:
 		text := fmt.Sprintf("the virtual GPU lacks %s (%s)", opName(in), strings.TrimSuffix(place, ": "))
 		return &Fault{Text: text, Missing: true}

@@ -178,10 +178,19 @@ func (d *decoder) translate() {
 		kind := map[string]uint8{"global": spaceGlobal, "shared": spaceShared, "local": spaceLocal, "shared::cta": spaceShared,
 			"shared::cluster": spaceShared, "const": 9, "param": 9}[d.parts[1]]
 		d.emit(inst{op: ops["isspacep"], kind: kind, a: d.src(d.arg(1), "u64"), d: d.dst(d.arg(0), "pred")})
-	case "ld", "ldu", "st":
-		d.memory(name)
-	case "atom", "red":
-		d.atom(name)
+	case "ld", "ldu", "st", "atom", "red":
+		switch {
+		case d.has("async"):
+			d.storeAsync(name)
+		case name == "atom" || name == "red":
+			d.atom(name)
+		default:
+			d.memory(name)
+		}
+	case "wgmma":
+		d.wgmma()
+	case "tcgen05":
+		d.tcgen05()
 	case "createpolicy":
 		d.emit(inst{op: ops["mov_64"], a: d.constant(0, true), d: d.dst(d.arg(0), "b64")})
 	case "prefetch", "prefetchu", "applypriority", "discard", "pmevent", "setmaxnreg", "griddepcontrol", "tensormap":
@@ -243,6 +252,18 @@ func (d *decoder) translate() {
 	}
 }
 
+// halves are the two registers of 64 bits of a value of 128.
+func (d *decoder) halves(o ptx.Operand) []ptx.Operand {
+	if o.Kind == ptx.Vector && len(o.Elems) == 2 {
+		return o.Elems
+	}
+	if o.Kind != ptx.Register || ptx.Size(d.types[o.Reg]) != 16 {
+		d.lack(d.in.Op)
+	}
+	first := d.pairs[o.Reg]
+	return []ptx.Operand{{Kind: ptx.Register, Reg: first}, {Kind: ptx.Register, Reg: first + 1}}
+}
+
 // widened is b32 for types of 16 bits, whose bitwise instructions are those of 32.
 func widened(t string) string {
 	if width(t) < 4 {
@@ -272,7 +293,10 @@ func (d *decoder) mov() {
 	}
 	switch {
 	case t == "b128":
-		d.lack(d.in.Op)
+		values, results := d.halves(from), d.halves(to)
+		for i, v := range values {
+			d.emit(inst{op: ops["mov_64"], a: d.src(v, "b64"), d: d.dst(results[i], "b64")})
+		}
 	case from.Kind == ptx.Vector && len(from.Elems) == 2 && width(t) == 4:
 		a, b := d.src(from.Elems[0], "b16"), d.src(from.Elems[1], "b16")
 		d.emit(inst{op: ops["pack_16"], a: a, b: b, d: d.dst(to, t)})
@@ -377,17 +401,20 @@ func (d *decoder) arith(name string) {
 			d.lack(d.in.Op)
 		}
 		d.two(name+"_"+s+size, t)
-	case "mul24":
+	case "mul24", "mad24":
+		form := "mul24_" + t
 		if d.has("hi") {
-			d.lack(d.in.Op)
+			form = "mul24hi_" + t
 		}
-		d.two("mul24_"+t, t)
-	case "mad24":
-		if d.has("hi") {
+		if name == "mul24" {
+			d.two(form, t)
+			return
+		}
+		if d.has("sat") {
 			d.lack(d.in.Op)
 		}
 		tmp := d.newReg(false)
-		d.emit(inst{op: d.op("mul24_" + t), a: d.src(d.arg(1), t), b: d.src(d.arg(2), t), d: tmp})
+		d.emit(inst{op: d.op(form), a: d.src(d.arg(1), t), b: d.src(d.arg(2), t), d: tmp})
 		d.emit(inst{op: ops["add_32"], a: tmp, b: d.src(d.arg(3), t), d: d.dst(d.arg(0), t)})
 	case "sad":
 		d.three("sad_"+t, t)
@@ -474,7 +501,8 @@ func (d *decoder) arithF32(name string) {
 	case "min", "max":
 		n := name
 		if d.has("xorsign") {
-			d.lack(d.in.Op)
+			d.xorsign(name, "f_arith", "abs_f32", "xorsign_32", flags)
+			return
 		}
 		if d.has("NaN") {
 			n += "_nan"
@@ -529,6 +557,20 @@ func (d *decoder) general(op, name, t string, flags int) {
 	d.emit(inst{op: d.op(op), kind: kind, imm: int64(flags), a: places[0], b: places[1], c: places[2], d: d.dst(d.arg(0), t)})
 }
 
+// xorsign emits min or max of two numbers' absolute values, with the sign of their product.
+func (d *decoder) xorsign(name, op, abs, sign string, flags int) {
+	if d.has("NaN") {
+		name += ".nan"
+	}
+	a, b := d.src(d.arg(1), "b32"), d.src(d.arg(2), "b32")
+	p, q, s := d.newReg(false), d.newReg(false), d.newReg(false)
+	d.emit(inst{op: ops[sign], a: a, b: b, d: s})
+	d.emit(inst{op: ops[abs], a: a, d: p})
+	d.emit(inst{op: ops[abs], a: b, d: q})
+	d.emit(inst{op: ops[op], kind: arithmetic[name], imm: int64(flags), a: p, b: q, c: p, d: p})
+	d.emit(inst{op: ops["or_32"], a: p, b: s, d: d.dst(d.arg(0), "b32")})
+}
+
 func (d *decoder) arithF64(name string) {
 	flags := d.modes() &^ aFTZ
 	if flags == 0 {
@@ -566,7 +608,11 @@ func (d *decoder) arithHalf(name, t string) {
 	if d.has("NaN") {
 		name += ".nan"
 	}
-	if d.has("xorsign") || len(d.in.Args) > 3 && name != "fma" {
+	if d.has("xorsign") {
+		d.xorsign(strings.TrimSuffix(name, ".nan"), "h_arith", "abs_h2", "xorsign_h", flags)
+		return
+	}
+	if len(d.in.Args) > 3 && name != "fma" {
 		d.lack(d.in.Op)
 	}
 	d.general("h_arith", name, "b32", flags)
@@ -768,11 +814,11 @@ func (d *decoder) cvt() {
 }
 
 func (d *decoder) isWide(o ptx.Operand) bool {
-	return o.Kind == ptx.Register && ptx.Size(d.f.Regs[o.Reg].Type) == 8
+	return o.Kind == ptx.Register && ptx.Size(d.types[o.Reg]) == 8
 }
 
 func (d *decoder) width16(o ptx.Operand) bool {
-	return o.Kind == ptx.Register && ptx.Size(d.f.Regs[o.Reg].Type) == 2
+	return o.Kind == ptx.Register && ptx.Size(d.types[o.Reg]) == 2
 }
 
 func (d *decoder) isWideSource(o ptx.Operand, typ string) bool {
@@ -907,16 +953,20 @@ func (d *decoder) space() int {
 
 func (d *decoder) memory(name string) {
 	t := d.typ(0)
-	if t == "b128" || d.has("unified") {
+	if d.has("unified") {
 		d.lack(d.in.Op)
 	}
 	value, address := d.arg(0), d.arg(1)
 	if name == "st" {
 		value, address = address, value
 	}
-	elems := []ptx.Operand{value}
-	if value.Kind == ptx.Vector {
-		elems = value.Elems
+	elems := elements(value)
+	if t == "b128" { // as pairs
+		t = "b64"
+		elems = nil
+		for _, e := range elements(value) {
+			elems = append(elems, d.halves(e)...)
+		}
 	}
 	in := inst{n: int32(len(elems)), c: int32(width(t))}
 	if t[0] == 's' {

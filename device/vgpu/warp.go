@@ -165,6 +165,10 @@ func (d *decoder) matrix(name string) {
 		in.n, in.x = int32(len(all)), d.more(all...)
 		d.emit(in)
 	case "mma":
+		if d.has("f64") {
+			d.multiplyF64()
+			return
+		}
 		var shape string
 		var kinds []string
 		for _, p := range d.parts[1:] {
@@ -261,8 +265,14 @@ func (d *decoder) mbarrier() {
 func (d *decoder) copyAsync() {
 	args := d.in.Args
 	switch {
-	case d.has("commit_group"), d.has("wait_group"), d.has("wait_all"), d.has("prefetch"):
+	case d.has("bulk") && (d.has("commit_group") || d.has("wait_group")), d.has("prefetch"):
 		d.emit(inst{op: ops["nop"]})
+	case d.has("commit_group"):
+		d.emit(inst{op: ops["cp_async_commit"]})
+	case d.has("wait_all"):
+		d.emit(inst{op: ops["cp_async_wait"], imm: -1})
+	case d.has("wait_group"):
+		d.emit(inst{op: ops["cp_async_wait"], imm: args[0].Int})
 	case d.has("mbarrier") && d.has("arrive"):
 		in := inst{op: ops["cp_async_arrive"]}
 		if d.has("noinc") {
@@ -273,31 +283,10 @@ func (d *decoder) copyAsync() {
 			in.c |= mSigned
 		}
 		d.emit(in)
+	case d.has("tensor"):
+		d.copyTensor()
 	case d.has("bulk"):
-		if d.has("tensor") || d.has("reduce") || d.hasPrefix("multicast") {
-			d.lack(d.in.Op)
-		}
-		in := inst{op: ops["cp_bulk"]}
-		var source inst
-		d.addressed(&source, args[1])
-		d.addressed(&in, args[0])
-		in.b = source.a
-		if source.c&mAddr32 != 0 {
-			in.c |= m64
-		}
-		bar, barOffset := int32(-1), int32(0)
-		if d.has("global") && strings.HasPrefix(d.parts[3], "global") {
-			in.kind = 1
-		} else {
-			var b inst
-			d.addressed(&b, args[3])
-			bar, barOffset = b.a, int32(b.imm)
-			if b.c&mAddr32 != 0 {
-				in.c |= m16
-			}
-		}
-		in.x = d.more(d.src(args[2], "u32"), bar, barOffset, int32(source.imm))
-		d.emit(in)
+		d.copyBulk()
 	case d.has("ca"), d.has("cg"):
 		in := inst{op: ops["cp_async"], n: int32(args[2].Int)}
 		var source inst

@@ -40,7 +40,8 @@ typedef struct {
 
 enum {
   FAULT_NONE, FAULT_BOUNDS, FAULT_MISALIGNED, FAULT_SHARED, FAULT_LOCAL, FAULT_TRAP, FAULT_ASSERT, FAULT_DIVERGENT, FAULT_DEADLOCK,
-  FAULT_STACK, FAULT_MISSING, FAULT_CALL, FAULT_UNINITIALISED, FAULT_STOPPED, FAULT_READONLY, FAULT_MBARRIER, FAULT_MEMORY
+  FAULT_STACK, FAULT_MISSING, FAULT_CALL, FAULT_UNINITIALISED, FAULT_STOPPED, FAULT_READONLY, FAULT_MBARRIER, FAULT_MEMORY,
+  FAULT_IN_FLIGHT, FAULT_TENSOR_MAP, FAULT_TMEM, FAULT_RACE
 };
 
 typedef struct {
@@ -73,6 +74,15 @@ typedef struct {
   int32_t unwritten; // 1: unwritten tells the first such read
   vg_fault unwritten_read;
 } vg_launch;
+
+// What cuTensorMapEncodeTiled of the runtime library makes: as in host/runtime.c.
+#define VG_TENSOR_MAP 0x70616d726f736e74ull
+typedef struct {
+  uint64_t magic, address, strides[4]; // in bytes, of dimensions 1 to 4
+  uint32_t dims[5];                    // less one
+  uint16_t box[5];
+  uint8_t steps[5], type, rank, interleave, swizzle, fill;
+} vg_tensor_map;
 
 int vg_op_count(void);
 const char *vg_op_name(int op);

@@ -47,13 +47,18 @@ typedef struct {
 } group;
 
 struct block;
+typedef struct { // see tensor.h
+  struct copy *all;
+  int n, room;
+} copies;
 typedef struct {
   group g[32];
   int ng, last;
   u32 live, exists, id;
   u8 *spec, *local, *local_shadow;
-  frame *spare;
   struct block *b;
+  copies copies;
+  u32 committed[32];
 } warp;
 
 typedef struct {
@@ -72,7 +77,8 @@ typedef struct block {
   barrier bars[16];
   struct task *t;
   u32 rank;
-  u64 cursor;
+  copies copies;
+  u32 *tmem, columns; // tensor memory, and a bit for each 32 columns that are allocated
 } block;
 
 // A task is what is started together: a cluster.
@@ -158,8 +164,9 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
       memset(s, 1, (size_t)size);
     } else {
       for (int i = 0; i < size; i++)
-        if (!s[i]) {
-          fault(k, w, g, FAULT_UNINITIALISED, lane, a, SHARED, size, 0);
+        if (s[i] != 1) {
+          fault(k, w, g, s[i] ? FAULT_IN_FLIGHT : FAULT_UNINITIALISED, lane, a, SHARED, size, 0);
+          if (s[i]) return NULL;
           break;
         }
     }
@@ -425,6 +432,8 @@ static u64 mb_tx(u64 v, s64 bytes) {
   return (v & ~(0x7fffffull << 40)) | (tx & 0x7fffff) << 40;
 }
 
+static void passed(block *b, u32 bar, u32 phase);
+
 enum { MB_INIT, MB_INVAL, MB_ARRIVE, MB_ARRIVE_TX, MB_DROP, MB_EXPECT_TX, MB_COMPLETE_TX, MB_TEST, MB_TRY, MB_TEST_PARITY, MB_TRY_PARITY,
        MB_PENDING };
 
@@ -464,8 +473,15 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
       break;
     case MB_EXPECT_TX: *p = mb_tx(v, (s64)count); break;
     case MB_COMPLETE_TX: *p = mb_settle(mb_tx(v, -(s64)count)); break;
-    case MB_TEST: case MB_TRY: result |= (u32)(U64(in->b)[l] >> 63 != v >> 63) << l; break;
-    case MB_TEST_PARITY: case MB_TRY_PARITY: result |= (u32)((count & 1) != v >> 63) << l; break;
+    case MB_TEST: case MB_TRY: count = U64(in->b)[l] >> 63;
+      // fall through
+    case MB_TEST_PARITY: case MB_TRY_PARITY:
+      if ((count & 1) == v >> 63) break;
+      result |= 1u << l;
+      block *of = w->b;
+      if (space == SHARED && a >> 24) of = shared_of(w, &a);
+      if (of->copies.n) passed(of, (u32)a, (u32)count & 1);
+      break;
     }
   }
   if (in->kind >= MB_TEST && in->kind <= MB_TRY_PARITY) {
@@ -515,6 +531,12 @@ static inline void widen16(const u32 *r, f32 *out, int bf16) { // 32 registers' 
 
 // What mma multiplies: kind is the element type of a and b; imm has m, n, k and whether c and d are float16.
 enum { MMA_F16, MMA_BF16, MMA_TF32, MMA_E4M3, MMA_E5M2, MMA_S8, MMA_U8 };
+
+static f32 dot(const f32 *a, const f32 *b, int n, f32 c, int type) {
+  (void)type;
+  for (int i = 0; i < n; i++) c = FMA32(a[i], b[i], c);
+  return c;
+}
 
 static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
   int K = (int)(in->imm & 0xff), at_ = in->kind & 15, bt = in->kind >> 4, half_acc = in->imm >> 8 & 1;
@@ -598,6 +620,26 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
       d[l] = half_acc ? f16_of(f32_bits(D[(l >> 2) + 8 * r][(l & 3) * 2])) | f16_of(f32_bits(D[(l >> 2) + 8 * r][(l & 3) * 2 + 1])) << 16
                       : nan32(D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)]);
   }
+}
+
+#include "tensor.h"
+
+// mma_f64: a has m/8 x k/4 registers, b k/4, c and d m/8 x 2.
+static void mma_f64(const vg_inst *in, u8 *const *base, const int32_t *extra) {
+  int M = (int)in->imm & 255, K = (int)in->imm >> 8, nd = M / 4, na = M / 8 * (K / 4);
+  const int32_t *pd = extra + in->x, *pa = pd + nd, *pb = pa + na, *pc = pb + K / 4;
+  f64 A[16][16], B[16][8], D[16][8];
+  for (int r = 0; r < na; r++)
+    for (int l = 0; l < 32; l++) A[(l >> 2) + 8 * (r % (M / 8))][(l & 3) + 4 * (r / (M / 8))] = bits_f64(U64(pa[r])[l]);
+  for (int r = 0; r < K / 4; r++)
+    for (int l = 0; l < 32; l++) B[(l & 3) + 4 * r][l >> 2] = bits_f64(U64(pb[r])[l]);
+  for (int r = 0; r < nd; r++)
+    for (int l = 0; l < 32; l++) D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)] = bits_f64(U64(pc[r])[l]);
+  for (int i = 0; i < M; i++)
+    for (int j = 0; j < 8; j++)
+      for (int q = 0; q < K; q++) D[i][j] = FMA64(A[i][q], B[q][j], D[i][j]);
+  for (int r = 0; r < nd; r++)
+    for (int l = 0; l < 32; l++) U64(pd[r])[l] = nan64(D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)]);
 }
 
 enum { S_IDX, S_UP, S_DOWN, S_BFLY };
@@ -733,8 +775,9 @@ static void lanes_ended(block *b) {
   }
 }
 
-static void end_lanes(warp *w, int gi) {
+static void end_lanes(worker *k, warp *w, int gi) {
   group *g = &w->g[gi];
+  if (w->live == g->mask && w->b->done + 1 == w->b->nw && w->b->columns) fault(k, w, g, FAULT_TMEM, __builtin_ctz(g->mask), 0, 0, 0, 4);
   w->live &= ~g->mask;
   w->b->live -= (u32)__builtin_popcount(g->mask);
   drop_frame(g->fr);
@@ -1025,7 +1068,8 @@ again:
         g->fr->refs++;
         g->mask = m;
       }
-      end_lanes(w, gi);
+      g->pc = pc;
+      end_lanes(k, w, gi);
       goto again;
     case E_trap: case E_brkpt:
       g->pc = pc;
@@ -1233,11 +1277,22 @@ again:
         }
         if (have) memcpy(d, s, have);
         memset(d + have, 0, n - have);
+        memset(d - w->b->shared + w->b->shadow, IN_FLIGHT, n);
+        add_copy(&w->copies, (copy){.to = w->b, .at = (u32)(d - w->b->shared), .size = n, .lane = l, .group = w->committed[l]});
       }
       break;
     }
-    case E_cp_async_arrive: { // of mbarrier; the copies are done already
+    case E_cp_async_commit:
+      EACH(m) w->committed[l]++;
+      break;
+    case E_cp_async_wait: // imm: groups that may be under way, -1: no copy may
+      if (in->imm < 0) EACH(m) w->committed[l]++;
+      if (w->copies.n) wait_copies(w, m, in->imm < 0 ? 0 : (u32)in->imm);
+      break;
+    case E_cp_async_arrive: { // of mbarrier: when the lane's copies are done, which is at once
       g->pc = pc;
+      EACH(m) w->committed[l]++;
+      if (w->copies.n) wait_copies(w, m, 0);
       EACH(m) {
         u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
         u64 *p = (u64 *)at(k, w, g, in->c & M_SIGNED ? GENERIC : SHARED, (int)l, a, 8, 0);
@@ -1246,31 +1301,26 @@ again:
       }
       break;
     }
-    case E_cp_bulk: { // a: to, b: from, x: bytes, mbarrier or -1; kind 0: to shared, 1: to global
+    case E_cp_bulk: g->pc = pc; if (!bulk_copy(k, w, g, in, base, m, extra)) FAULTED break;
+    case E_cp_tensor: g->pc = pc; if (!tensor_copy(k, w, g, in, base, m, extra)) FAULTED break;
+    case E_st_async: g->pc = pc; if (!store_async(k, w, g, in, base, m, extra)) FAULTED break;
+    case E_wgmma: {
+      MISSING_LANES(~0u)
       g->pc = pc;
-      EACH(m) {
-        u64 to = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
-        int from32 = in->c & M_64;
-        u64 from = from32 ? U32(in->b)[l] : U64(in->b)[l];
-        from += (u64)(s64)extra[in->x + 3];
-        u32 n = U32(extra[in->x])[l];
-        int to_space = in->kind == 0 ? SHARED : GLOBAL, from_space = in->kind == 1 ? SHARED : GENERIC;
-        if (n & 15 || (to | from) & 15) {
-          fault(k, w, g, FAULT_MISALIGNED, (int)l, n & 15 ? n : to & 15 ? to : from, GLOBAL, 16, 1);
-          FAULTED
-        }
-        for (u32 i = 0; i < n; i += 16) {
-          u8 *s = at(k, w, g, from_space, (int)l, from + i, 16, 0), *d = s ? at(k, w, g, to_space, (int)l, to + i, 16, 1) : NULL;
-          if (d == NULL) FAULTED
-          memcpy(d, s, 16);
-        }
-        if (extra[in->x + 1] >= 0) {
-          u64 bar = in->c & M_16 ? U32(extra[in->x + 1])[l] : U64(extra[in->x + 1])[l];
-          u64 *p = (u64 *)at(k, w, g, in->c & M_16 || bar >> 56 != 0x40 ? SHARED : GENERIC, (int)l, bar + (u64)(s64)extra[in->x + 2], 8, 0);
-          if (p == NULL) FAULTED
-          *p = mb_settle(mb_tx(*p, -(s64)n));
-        }
-      }
+      if (!wgmma(k, w, g, in, base, extra)) FAULTED
+      break;
+    }
+    case E_tc_move: {
+      MISSING_LANES(~0u)
+      g->pc = pc;
+      if (!tc_move(k, w, g, in, base, extra)) FAULTED
+      break;
+    }
+    case E_tc_mma: g->pc = pc; EACH(m) if (!tc_multiply(k, w, g, in, base, l, extra)) FAULTED break;
+    case E_tcgen05: {
+      if (in->kind <= TC_DEALLOC) { MISSING_LANES(~0u) }
+      g->pc = pc;
+      if (!tcgen05(k, w, g, in, base, m, extra)) FAULTED
       break;
     }
     case E_ldmatrix: case E_stmatrix: {
@@ -1292,6 +1342,11 @@ again:
     case E_mma: {
       MISSING_LANES(~0u)
       mma(in, base, extra);
+      break;
+    }
+    case E_mma_f64: {
+      MISSING_LANES(~0u)
+      mma_f64(in, base, extra);
       break;
     }
     case E_shfl: {
@@ -1532,11 +1587,14 @@ static void end_task(task *t) {
       warp *w = &b->w[j];
       for (int q = 0; q < w->ng; q++) drop_frame(w->g[q].fr);
       free(w->spec);
+      free(w->copies.all);
       if (w->local) munmap(w->local, 32ull * LOCAL_BYTES);
     }
     free(b->w);
     free(b->shared);
     free(b->shadow);
+    free(b->copies.all);
+    free(b->tmem);
   }
   free(t->b);
   free(t);
@@ -1574,7 +1632,8 @@ static task *start(worker *k, u64 n, task *reuse) {
     b->nw = nw;
     b->done = 0;
     b->threads = b->live = threads;
-    b->cursor = 0;
+    b->columns = 0;
+    b->copies.n = 0;
     memset(b->bars, 0, sizeof b->bars);
     if (!reuse) {
       b->shared_size = shared;
@@ -1599,6 +1658,8 @@ static task *start(worker *k, u64 n, task *reuse) {
       }
       u32 left = threads - (u32)i * 32;
       w->live = w->exists = left >= 32 ? ~0u : (1u << left) - 1;
+      w->copies.n = 0;
+      memset(w->committed, 0, sizeof w->committed);
       w->ng = 1;
       memset(&w->g[0], 0, sizeof w->g[0]);
       w->g[0].fr = new_frame(k, w, f);

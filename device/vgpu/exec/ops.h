@@ -32,6 +32,7 @@
   X(bfind_s64, u32, s64, bfind_s(a, 63))              \
   X(bfind_shiftamt_u32, u32, u32, a ? (u32)__builtin_clz(a) : ~0u) \
   X(bfind_shiftamt_s32, u32, s32, bfind_s(a, 31) == ~0u ? ~0u : 31u - bfind_s(a, 31)) \
+  X(bfind_shiftamt_s64, u32, s64, bfind_s(a, 63) == ~0u ? ~0u : 63u - bfind_s(a, 63)) \
   X(bfind_shiftamt_u64, u32, u64, a ? (u32)__builtin_clzll(a) : ~0u) \
   X(neg_f32, u32, u32, a ^ 0x80000000u)               \
   X(abs_f32, u32, u32, a & 0x7fffffffu)               \
@@ -108,6 +109,8 @@
   X(mulwide_s16, u32, u32, u32, (u32)((s32)(s16)a * (s16)b))      \
   X(mulwide_u16, u32, u32, u32, (a & 0xffff) * (b & 0xffff))      \
   X(mul24_u32, u32, u32, u32, (a & 0xffffff) * (b & 0xffffff))    \
+  X(mul24hi_u32, u32, u32, u32, (u32)((u64)(a & 0xffffff) * (b & 0xffffff) >> 16)) \
+  X(mul24hi_s32, u32, u32, u32, (u32)((s64)((s32)(a << 8) >> 8) * ((s32)(b << 8) >> 8) >> 16)) \
   X(mul24_s32, u32, u32, u32, (u32)((s32)(a << 8) >> 8) * (u32)((s32)(b << 8) >> 8)) \
   X(and_32, u32, u32, u32, a & b)                                 \
   X(or_32, u32, u32, u32, a | b)                                  \
@@ -162,6 +165,8 @@
   X(max_nan_f32, u32, u32, u32, is_nan(a) || is_nan(b) ? 0x7fffffffu : max_f(a, b)) \
   X(min_f64, u64, f64, f64, a != a ? nan64(b) : b != b ? nan64(a) : a < b || (a == b && signbit(a)) ? bits64(a) : bits64(b)) \
   X(max_f64, u64, f64, f64, a != a ? nan64(b) : b != b ? nan64(a) : a > b || (a == b && !signbit(a)) ? bits64(a) : bits64(b)) \
+  X(xorsign_32, u32, u32, u32, (a & 0x80000000u) ^ (b & 0x80000000u)) \
+  X(xorsign_h, u32, u32, u32, (a ^ b) & 0x80008000u) \
   X(copysign_32, u32, u32, u32, (a & 0x80000000u) | (b & 0x7fffffffu)) \
   X(copysign_64, u64, u64, u64, (a & 0x8000000000000000ull) | (b & 0x7fffffffffffffffull)) \
   X(pack_16, u32, u32, u32, (a & 0xffff) | b << 16)               \
@@ -218,7 +223,8 @@
   X(nop) X(bra) X(brx) X(call) X(calli) X(ret) X(exit) X(trap) X(brkpt) X(missing) X(selp_32) X(selp_64) X(pand) X(por) X(pxor) \
   X(pnot) X(pmov) X(pconst) X(setp_h) X(setp_h2) X(testp_f32) X(testp_f64) X(set_of_pred) X(ldparam) X(ld_global) X(ld_shared) \
   X(ld_local) X(ld_generic) X(st_global) X(st_shared) X(st_local) X(st_generic) X(local_address) X(atom) X(shfl) X(vote) X(ballot) \
-  X(match_any) X(match_all) X(redux) X(activemask) X(elect) X(warp_sync) X(bar) X(barrier_cluster) X(fence) X(mma) X(ldmatrix) \
-  X(stmatrix) X(movmatrix) X(mbar) X(cp_async) X(cp_async_arrive) X(cp_bulk) X(nanosleep) X(clock) X(cvt) X(bfi_32) X(bfi_64) \
+  X(match_any) X(match_all) X(redux) X(activemask) X(elect) X(warp_sync) X(bar) X(barrier_cluster) X(fence) X(mma) X(mma_f64) X(ldmatrix) \
+  X(stmatrix) X(movmatrix) X(mbar) X(cp_async) X(cp_async_arrive) X(cp_async_commit) X(cp_async_wait) X(cp_bulk) X(cp_tensor) X(st_async) \
+  X(wgmma) X(tc_move) X(tc_mma) X(tcgen05) X(nanosleep) X(clock) X(cvt) X(bfi_32) X(bfi_64) \
   X(addc) X(vprintf) X(assertfail) X(malloc) X(free) X(isspacep) X(mov_pred) X(cvt_pack) X(cvt_fp8x2) X(cvt_from_fp8x2) X(f32x2) \
   X(yield) X(pair_32) X(pair_64)

@@ -1,0 +1,579 @@
+// Tensor maps, tensor memory, and matrix products whose operands lie in shared memory: cp.async.bulk.tensor, tcgen05, wgmma.
+
+// What writes shared memory behind the code's back (cp.async, bulk copies) marks the bytes until somebody has waited for it.
+enum { UNWRITTEN, WRITTEN, IN_FLIGHT };
+
+typedef struct copy { // of cp.async: by a lane of a warp; of a bulk copy: by an mbarrier
+  block *to;
+  u32 at, size;
+  u32 lane, group; // the lane's commit group
+  u32 bar, phase;  // shared address of the mbarrier
+} copy;
+
+static void add_copy(copies *c, copy one) {
+  if (c->n == c->room) {
+    c->room = c->room ? 2 * c->room : 64;
+    c->all = realloc(c->all, (size_t)c->room * sizeof *c->all);
+    if (c->all == NULL) abort();
+  }
+  c->all[c->n++] = one;
+}
+
+static void landed(const copy *c) {
+  for (u32 i = c->at; i < c->at + c->size; i++)
+    if (c->to->shadow[i] == IN_FLIGHT) c->to->shadow[i] = WRITTEN;
+}
+
+// wait_copies is cp.async.wait_group n, for the lanes m; commit groups of a lane are counted from 0.
+static void wait_copies(warp *w, u32 m, u32 n) {
+  int left = 0;
+  for (int i = 0; i < w->copies.n; i++) {
+    copy *c = &w->copies.all[i];
+    if (m >> c->lane & 1 && c->group + n < w->committed[c->lane]) landed(c);
+    else w->copies.all[left++] = *c;
+  }
+  w->copies.n = left;
+}
+
+// passed is a wait for phase of the mbarrier at bar that has ended.
+static void passed(block *b, u32 bar, u32 phase) {
+  int left = 0;
+  for (int i = 0; i < b->copies.n; i++) {
+    copy *c = &b->copies.all[i];
+    if (c->bar == bar && c->phase == phase) landed(c);
+    else b->copies.all[left++] = *c;
+  }
+  b->copies.n = left;
+}
+
+// in_flight marks size bytes at a shared address, which the mbarrier at bar will tell of.
+static void in_flight(warp *w, u64 a, u32 size, u64 bar, u64 state) {
+  block *to = shared_of(w, &a), *of = shared_of(w, &bar);
+  memset(to->shadow + a, IN_FLIGHT, size);
+  add_copy(&of->copies, (copy){.to = to, .at = (u32)a, .size = size, .bar = (u32)bar, .phase = (u32)(state >> 63)});
+}
+
+// complete counts n bytes that have come at the mbarrier at a shared address. It is NULL after a fault, else the state before.
+static u64 *complete(worker *k, warp *w, group *g, u32 lane, u64 bar, u64 n, u64 *before) {
+  u64 *p = (u64 *)at(k, w, g, SHARED, (int)lane, bar, 8, 0);
+  if (p == NULL) return NULL;
+  *before = *p;
+  *p = mb_settle(mb_tx(*p, -(s64)n));
+  return p;
+}
+
+// An operand that is an address of shared memory, in a register of 32 bits or 64; generic ones are taken too.
+static u64 shared_address(u8 *const *base, int32_t place, int narrow, int32_t offset, u32 lane) {
+  u64 a = narrow ? U32(place)[lane] : U64(place)[lane];
+  if (a >> 56 == 0x40) a &= 0xffffffffffffffull;
+  return a + (u64)(s64)offset;
+}
+
+static u64 with_rank(u64 a, int rank) { return (a & 0xffffff) | (u64)(rank + 1) << 24; }
+
+static u64 swizzled(u64 a, int mode) {
+  switch (mode) {
+  case 1: return a ^ (a >> 3 & 0x10);        // 32 bytes
+  case 2: return a ^ (a >> 3 & 0x30);        // 64 bytes
+  case 3: return a ^ (a >> 3 & 0x70);        // 128 bytes
+  case 4: return a ^ (a >> 2 & 0x60);        // 128 bytes in units of 32
+  case 6: return a ^ (a >> 1 & 0x40);        // 128 bytes in units of 64
+  }
+  return a;
+}
+
+// tensor_copy is cp.async.bulk.tensor and cp.reduce.async.bulk.tensor. kind 0: to shared memory, 1: from it; a: shared address,
+// b: address of the map; n: coordinates, +16 four rows are gathered; extra: coordinates, then mbarrier, its offset, CTA mask,
+// offsets of a and b, operation of a reduction or -1. c: the shared address, the mbarrier's are narrow (M_ADDR32, M_16).
+static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
+  static const u8 sizes[16] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
+  static const u8 kinds[16] = {T_U8, T_U16, T_U32, T_S32, T_U64, T_S64, T_F16, T_F32, T_F64, T_BF16, T_F32, T_F32, T_F32};
+  int n = in->n & 15, gather = in->n & 16;
+  const int32_t *x = extra + in->x, *more = x + n;
+  EACH(m) {
+    u64 map = U64(in->b)[l] + (u64)(s64)more[4];
+    u8 *mp = at(k, w, g, GENERIC, (int)l, map, 64, 0);
+    if (mp == NULL) return 0;
+    vg_tensor_map t;
+    memcpy(&t, mp, sizeof t);
+    int rank = gather ? 2 : n;
+    if (t.magic != VG_TENSOR_MAP || t.rank != rank || t.type > 12) {
+      fault(k, w, g, FAULT_TENSOR_MAP, (int)l, map, t.magic == VG_TENSOR_MAP ? t.rank : 0, rank, 0);
+      return 0;
+    }
+    u64 smem = shared_address(base, in->a, in->c & M_ADDR32, more[3], l);
+    if (smem & 127) {
+      fault(k, w, g, FAULT_MISALIGNED, (int)l, smem, SHARED, 128, in->kind == 0);
+      return 0;
+    }
+    u32 es = sizes[t.type], count[5] = {1, 1, 1, 1, 1}, total = 1;
+    for (int d = 0; d < rank; d++) {
+      u32 step = d == 0 && !t.interleave ? 1 : t.steps[d];
+      count[d] = (t.box[d] + step - 1) / step;
+    }
+    if (gather) count[1] = 4;
+    for (int d = 1; d < rank; d++) total *= count[d];
+    u32 row_bytes = count[0] * es, mask = more[2] >= 0 ? U32(more[2])[l] & 0xffff : 0;
+    int op = more[5];
+    for (u32 r = 0; r < total; r++) {
+      u64 address = t.address;
+      int inside = 1;
+      u32 rest = r;
+      for (int d = 1; d < rank; d++) {
+        u32 i = rest % count[d];
+        rest /= count[d];
+        s64 c = gather ? (s32)U32(x[1 + i])[l] : (s64)(s32)U32(x[d])[l] + i * t.steps[d];
+        if (c < 0 || c > t.dims[d]) inside = 0;
+        address += (u64)c * t.strides[d - 1];
+      }
+      s64 c0 = (s32)U32(x[0])[l], lo = c0 < 0 ? -c0 : 0, hi = (s64)t.dims[0] + 1 - c0;
+      if (hi > count[0]) hi = count[0];
+      if (!inside || hi < lo) lo = hi = 0;
+      u64 first = address + (u64)(c0 + lo) * es, valid = (u64)(hi - lo) * es;
+      vg_range *range = valid ? find(k, first, valid) : NULL;
+      if (valid && (range == NULL || (in->kind && range->readonly))) {
+        fault(k, w, g, range ? FAULT_READONLY : FAULT_BOUNDS, (int)l, first, 0, (int)valid, in->kind);
+        return 0;
+      }
+      for (u32 j = 0; j < row_bytes; j += 16) {
+        u8 data[16];
+        s64 from = lo * es - (s64)j, to = hi * es - (s64)j; // the valid bytes of these 16
+        if (from < 0) from = 0;
+        if (to > 16) to = 16;
+        u8 *global = (u8 *)(address + (u64)(c0 * es) + j);
+        u64 a = swizzled(smem + (u64)r * row_bytes + j, t.swizzle);
+        if (in->kind) {
+          u8 *s = at(k, w, g, SHARED, (int)l, a, 16, 0);
+          if (s == NULL) return 0;
+          if (op < 0) {
+            for (s64 i = from; i < to; i++) global[i] = s[i];
+          } else {
+            for (s64 i = from; i < to; i += es) {
+              u64 old = 0, v = 0;
+              memcpy(&old, global + i, es);
+              memcpy(&v, s + i, es);
+              v = atomic_value(op, kinds[t.type], old, v, 0);
+              memcpy(global + i, &v, es);
+            }
+          }
+          continue;
+        }
+        for (int i = 0; i < 16; i++) {
+          static const u8 nan[8] = {0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff, 0x7f};
+          data[i] = i >= from && i < to ? global[i] : t.fill ? nan[i % 4 + (es == 2 ? 2 : 0)] : 0;
+        }
+        if (mask == 0) {
+          u8 *s = at(k, w, g, SHARED, (int)l, a, 16, 1);
+          if (s == NULL) return 0;
+          memcpy(s, data, 16);
+        } else {
+          for (int c = 0; c < 16; c++) {
+            if (!(mask >> c & 1)) continue;
+            u8 *s = at(k, w, g, SHARED, (int)l, with_rank(a, c), 16, 1);
+            if (s == NULL) return 0;
+            memcpy(s, data, 16);
+          }
+        }
+      }
+    }
+    if (in->kind == 0) {
+      u64 bar = shared_address(base, more[0], in->c & M_16, more[1], l), before;
+      for (int c = -1; c < 16; c++) {
+        if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
+        u64 b = c < 0 ? bar : with_rank(bar, c);
+        if (!complete(k, w, g, l, b, (u64)row_bytes * total, &before)) return 0;
+        in_flight(w, c < 0 ? smem : with_rank(smem, c), row_bytes * total, b, before);
+      }
+    }
+  }
+  return 1;
+}
+
+// bulk_copy is cp.async.bulk and cp.reduce.async.bulk. a: to, b: from; kind 0: global to shared, 1: shared to global, 2: shared to
+// the cluster's shared; extra: bytes, mbarrier or -1, its offset, b's, CTA mask or -1, operation of a reduction or -1, its type.
+static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
+  const int32_t *x = extra + in->x;
+  EACH(m) {
+    u64 to = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
+    u64 from = (in->c & M_64 ? U32(in->b)[l] : U64(in->b)[l]) + (u64)(s64)x[3];
+    u32 n = U32(x[0])[l], mask = x[4] >= 0 ? U32(x[4])[l] & 0xffff : 0;
+    int to_space = in->kind == 1 ? GLOBAL : to >> 56 == 0x40 ? GENERIC : SHARED;
+    int from_space = in->kind == 0 ? GENERIC : from >> 56 == 0x40 ? GENERIC : SHARED;
+    if (n & 15 || (to | from) & 15) {
+      fault(k, w, g, FAULT_MISALIGNED, (int)l, n & 15 ? n : to & 15 ? to : from, GLOBAL, 16, 1);
+      return 0;
+    }
+    for (u32 i = 0; i < n; i += 16) {
+      u8 *s = at(k, w, g, from_space, (int)l, from + i, 16, 0);
+      if (s == NULL) return 0;
+      for (int c = -1; c < 16; c++) {
+        if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
+        u8 *d = at(k, w, g, to_space, (int)l, c < 0 ? to + i : with_rank(to + i, c), 16, 1);
+        if (d == NULL) return 0;
+        if (x[5] < 0) {
+          memcpy(d, s, 16);
+          continue;
+        }
+        int size = x[6] == T_F16 || x[6] == T_BF16 ? 4 : x[6] == T_F64 ? 8 : 1 << (x[6] & 3);
+        if (x[6] == T_F32) size = 4;
+        for (int q = 0; q < 16; q += size) {
+          u64 old = 0, v = 0;
+          memcpy(&old, d + q, (size_t)size);
+          memcpy(&v, s + q, (size_t)size);
+          v = atomic_value(x[5], x[6], old, v, 0);
+          memcpy(d + q, &v, (size_t)size);
+        }
+      }
+    }
+    if (x[1] < 0) continue;
+    u64 bar = shared_address(base, x[1], in->c & M_16, x[2], l), before;
+    to &= 0xffffffff;
+    for (int c = -1; c < 16; c++) {
+      if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
+      if (!complete(k, w, g, l, c < 0 ? bar : with_rank(bar, c), n, &before)) return 0;
+      in_flight(w, c < 0 ? to : with_rank(to, c), n, c < 0 ? bar : with_rank(bar, c), before);
+    }
+  }
+  return 1;
+}
+
+// store_async is st.async, and red.async where kind is not 255. a: to, n: values of in->c & 31 bytes, extra: values, mbarrier, its
+// offset, type of the reduction.
+static int store_async(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
+  const int32_t *x = extra + in->x;
+  int size = in->c & 31;
+  EACH(m) {
+    u64 to = shared_address(base, in->a, in->c & M_ADDR32, (int32_t)in->imm, l), before;
+    for (int i = 0; i < in->n; i++) {
+      u8 *p = at(k, w, g, SHARED, (int)l, to + (u64)(size * i), size, 1);
+      if (p == NULL) return 0;
+      u64 v = size == 8 ? U64(x[i])[l] : U32(x[i])[l], old = 0;
+      memcpy(&old, p, (size_t)size);
+      if (in->kind != 255) v = atomic_value(in->kind, x[in->n + 2], old, v, 0);
+      memcpy(p, &v, (size_t)size);
+    }
+    u64 bar = shared_address(base, x[in->n], in->c & M_16, x[in->n + 1], l);
+    if (!complete(k, w, g, l, bar, (u64)(size * in->n), &before)) return 0;
+    if (in->kind == 255) in_flight(w, to, (u32)(size * in->n), bar, before);
+  }
+  return 1;
+}
+
+// Matrices of matrix products. How an element type is read, by the codes of mma.
+static inline f32 element(u32 v, int type) {
+  switch (type) {
+  case MMA_F16: return f16_f32((u16)v);
+  case MMA_BF16: return bits_f32(v << 16);
+  case MMA_TF32: return bits_f32(v & 0xffffe000u);
+  case MMA_E4M3: return fp8_f32((u8)v, 0);
+  case MMA_E5M2: return fp8_f32((u8)v, 1);
+  case MMA_S8: return (f32)(s8)v;
+  }
+  return (f32)(u8)v;
+}
+
+static int element_size(int type) { return type <= MMA_BF16 ? 2 : type == MMA_TF32 ? 4 : 1; }
+
+// A descriptor of a matrix in shared memory, of wgmma or tcgen05.
+typedef struct {
+  u64 start;
+  u32 leading, stride;
+  int swizzle; // of swizzled()
+  u32 atoms;   // units of 16 bytes in a row of the pattern
+} matrix;
+
+static matrix described(u64 d, int blackwell) {
+  matrix r = {(d & 0x3fff) << 4, (u32)(d >> 16 & 0x3fff) << 4, (u32)(d >> 32 & 0x3fff) << 4, 0, 1};
+  static const u8 old[4] = {0, 3, 2, 1}, fresh[8] = {0, 4, 3, 0, 2, 0, 1, 0};
+  r.swizzle = blackwell ? fresh[d >> 61] : old[d >> 62];
+  r.atoms = r.swizzle == 0 ? 1 : r.swizzle == 4 ? 8 : 1u << r.swizzle;
+  return r;
+}
+
+// offset is where element (row, k) of size bytes lies, k being contiguous or, where across, the rows.
+static u64 offset(const matrix *d, u32 row, u32 kk, u32 size, int across) {
+  u64 o;
+  if (!across) {
+    u32 byte = kk * size, unit = byte >> 4;
+    o = (row & 7) * 16 * d->atoms + (row >> 3) * (u64)d->stride + (d->atoms == 1 ? unit * (u64)d->leading : unit * 16) + (byte & 15);
+  } else {
+    u32 byte = row * size, unit = byte >> 4;
+    if (d->atoms == 1) o = (u64)unit * d->stride + (kk & 7) * 16 + (u64)(kk >> 3) * d->leading + (byte & 15);
+    else o = unit % d->atoms * 16 + (u64)(unit / d->atoms) * d->leading + (kk & 7) * 16 * d->atoms + (u64)(kk >> 3) * d->stride + (byte & 15);
+  }
+  return swizzled(d->start + o, d->swizzle);
+}
+
+// fetch reads rows x depth elements into out, a row having depth numbers; codes are as in mma.
+static int fetch(worker *k, warp *w, group *g, u32 lane, const matrix *d, u32 first, u32 rows, u32 depth, int type, int across, int rank,
+                 f32 *out) {
+  u32 size = (u32)element_size(type);
+  for (u32 r = 0; r < rows; r++)
+    for (u32 q = 0; q < depth; q++) {
+      u64 a = offset(d, first + r, q, size, across);
+      if (rank >= 0) a = with_rank(a, rank);
+      u8 *p = at(k, w, g, SHARED, (int)lane, a, (int)size, 0);
+      if (p == NULL) return 0;
+      u32 v = 0;
+      memcpy(&v, p, size);
+      out[r * depth + q] = element(v, type);
+    }
+  return 1;
+}
+
+// wgmma: the warp's 16 rows of the warpgroup's 64. kind: types of a and b; imm: n, depth << 16, f16 result << 24, a is in
+// registers << 25, across of a << 26, of b << 27, negated a << 28, b << 29; a, b: descriptors; c: the predicate; x: results,
+// then a's registers.
+static int wgmma(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, const int32_t *extra) {
+  u32 n = in->imm & 0xffff, depth = in->imm >> 16 & 0xff, half = in->imm >> 24 & 1;
+  int ta = in->kind & 15, tb = in->kind >> 4, nd = (int)(half ? n / 4 : n / 2);
+  f32 A[16 * 32], *B = malloc(n * depth * sizeof *B);
+  if (B == NULL) abort();
+  const int32_t *pd = extra + in->x;
+  matrix db = described(U64(in->b)[0], 0);
+  int ok = 1;
+  if (in->imm >> 25 & 1) {
+    int size = element_size(ta), each = 4 / size;
+    for (int r = 0; r < 4; r++)
+      for (int l = 0; l < 32; l++) {
+        u32 v = U32(pd[nd + r])[l];
+        for (int i = 0; i < each; i++)
+          A[((l >> 2) + 8 * (r & 1)) * (int)depth + (l & 3) * each + i + (r >> 1) * 4 * each] = element(size == 4 ? v : v >> 8 * size * i, ta);
+      }
+  } else {
+    matrix da = described(U64(in->a)[0], 0);
+    ok = fetch(k, w, g, 0, &da, 16 * (w->id & 3), 16, depth, ta, in->imm >> 26 & 1, -1, A);
+  }
+  ok = ok && fetch(k, w, g, 0, &db, 0, n, depth, tb, in->imm >> 27 & 1, -1, B);
+  if (ok) {
+    if (in->imm >> 28 & 1) for (u32 i = 0; i < 16 * depth; i++) A[i] = -A[i];
+    if (in->imm >> 29 & 1) for (u32 i = 0; i < n * depth; i++) B[i] = -B[i];
+    int fresh = !(PRED(in->c) & 1);
+    for (u32 i = 0; i < 16; i++)
+      for (u32 j = 0; j < n; j++) {
+        int l = (int)((i & 7) * 4 + (j & 7) / 2), hi = (int)(i >> 3);
+        u32 *d = U32(pd[half ? (j >> 3) * 2 + (u32)hi : (j >> 3) * 4 + 2 * (u32)hi + (j & 1)]) + l;
+        if (ta >= MMA_S8) {
+          s32 sum = fresh ? 0 : (s32)*d;
+          for (u32 q = 0; q < depth; q++) sum += (s32)A[i * depth + q] * (s32)B[j * depth + q];
+          *d = (u32)sum;
+          continue;
+        }
+        f32 c = fresh ? 0 : half ? f16_f32((u16)(*d >> 16 * (j & 1))) : bits_f32(*d);
+        f32 v = dot(A + i * depth, B + j * depth, (int)depth, c, ta);
+        if (half) *d = (*d & 0xffffu << 16 * !(j & 1)) | f16_of(f32_bits(v)) << 16 * (j & 1);
+        else *d = nan32(v);
+      }
+  }
+  free(B);
+  return ok;
+}
+
+/* Tensor memory: 128 lanes of 512 columns of 32 bits a block */
+
+static u32 *tmem(block *b) {
+  if (b->tmem == NULL && (b->tmem = malloc(128 * 512 * 4)) == NULL) abort();
+  return b->tmem;
+}
+
+enum { TC_ALLOC, TC_DEALLOC, TC_LD, TC_ST, TC_MMA, TC_COMMIT, TC_CP };
+enum { TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 };
+
+// allocated tells whether columns [column, column + n) are all allocated.
+static int allocated(const block *b, u32 column, u32 n) {
+  if (column + n > 512) return 0;
+  for (u32 i = column; i < column + n; i++)
+    if (!(b->columns >> i / 32 & 1)) return 0;
+  return 1;
+}
+
+// cell is the row and column of register i (half h of it, where pack) of lane l in a load or store of that shape.
+static void cell(int shape, int pack, u32 i, u32 l, u32 h, u32 split, u32 *row, u32 *col) {
+  switch (shape) {
+  case TC_32X32: *row = l, *col = i; break;
+  case TC_16X64: *row = (l >> 2) + 8 * (l & 1), *col = 2 * i + (l >> 1 & 1); break;
+  case TC_16X128: *row = (l >> 2) + 8 * (i & 1), *col = (l & 3) + (i >> 1) * 4; break;
+  case TC_16X256: *row = (l >> 2) + 8 * (i >> 1 & 1), *col = (l & 3) * 2 + (i & 1) + (i >> 2) * 8; break;
+  default: *row = l & 15, *col = i + (l >> 4) * split;
+  }
+  if (pack) *col = 2 * *col + h - (shape == TC_16X32X2 ? (l >> 4) * split : 0);
+}
+
+// tcgen05.ld and st. n: registers; imm: shape, packed << 8, split << 16; a: address, c: its offset.
+static int tc_move(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, const int32_t *extra) {
+  int shape = (int)in->imm & 255, pack = (int)in->imm >> 8 & 1;
+  u32 split = (u32)(in->imm >> 16), address = U32(in->a)[0] + (u32)in->c, lane0 = address >> 16, column = address & 0xffff;
+  u32 widest = 0, row, col, lanes = shape == TC_32X32 ? 32 : 16, mine = 32 * (w->id & 3);
+  for (u32 l = 0; l < 32; l++) {
+    cell(shape, pack, (u32)in->n - 1, l, 1, split, &row, &col);
+    if (col + 1 > widest) widest = col + 1;
+  }
+  if (lane0 < mine || lane0 + lanes > mine + 32 || !allocated(w->b, column, widest)) {
+    fault(k, w, g, FAULT_TMEM, 0, address, mine, (int)widest, in->kind == TC_ST);
+    return 0;
+  }
+  for (u32 i = 0; i < (u32)in->n; i++)
+    for (u32 l = 0; l < 32; l++)
+      for (u32 h = 0; h < 1u + (u32)pack; h++) {
+        cell(shape, pack, i, l, h, split, &row, &col);
+        u32 *c = tmem(w->b) + (lane0 + row) * 512 + column + col, *reg = U32(extra[in->x + (int)i]) + l;
+        if (in->kind == TC_ST) *c = pack ? *reg >> 16 * h & 0xffff : *reg;
+        else *reg = pack ? (h ? (*reg & 0xffff) | *c << 16 : *c & 0xffff) : *c;
+      }
+  return 1;
+}
+
+// tcgen05.mma of one thread. kind: f16, tf32, f8f6f4, i8; a: d's address, b: a's descriptor or address, c: b's descriptor; n: CTAs;
+// extra: instruction descriptor, predicate, whether a is in tensor memory, scale, number of disabling masks, those; offsets of d, a.
+enum { TCK_F16, TCK_TF32, TCK_F8, TCK_I8 };
+
+static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 lane, const int32_t *extra) {
+  const int32_t *x = extra + in->x;
+  u32 id = U32(x[0])[lane], M = (id >> 24 & 31) << 4, N = (id >> 17 & 63) << 3, two = in->n == 2;
+  int fresh = !(PRED(x[1]) >> lane & 1), from_tmem = x[2];
+  u32 at_ = id >> 7 & 7, bt = id >> 10 & 7, result = id >> 4 & 3;
+  static const u8 types[4][8] = {{MMA_F16, MMA_BF16, 255, 255, 255, 255, 255, 255},
+                                 {255, 255, MMA_TF32, 255, 255, 255, 255, 255},
+                                 {MMA_E4M3, MMA_E5M2, 255, 255, 255, 255, 255, 255},
+                                 {MMA_U8, MMA_S8, 255, 255, 255, 255, 255, 255}};
+  int ta = types[in->kind][at_], tb = types[in->kind][bt];
+  if (ta == 255 || tb == 255 || id & 7 || result != (in->kind == TCK_I8 ? 2 : 1)) { // narrow types, sparse, saturating, float16
+    fault(k, w, g, FAULT_MISSING, (int)lane, id, 0, 0, 0);
+    return 0;
+  }
+  u32 d = U32(in->a)[lane] + (u32)x[5], size = (u32)element_size(ta), depth = 32 / size, each = two ? M / 2 : M;
+  int whole = two ? M == 256 || M == 128 : M == 128 || M == 64;
+  u32 wide = two && M == 128 ? N / 2 : N;
+  if (!whole || N == 0 || N > 256 || (two && (w->b->t->nb < 2 || N & 15)) || !allocated(w->b, d & 0xffff, wide)) {
+    fault(k, w, g, FAULT_TMEM, (int)lane, d, M, (int)wide, 1);
+    return 0;
+  }
+  int first = two ? (int)(w->b->rank & ~1u) : (int)w->b->rank;
+  f32 *A = malloc(M * depth * sizeof *A), *B = malloc(N * depth * sizeof *B);
+  if (A == NULL || B == NULL) abort();
+  int ok = 1;
+  matrix db = described(U64(in->c)[lane], 1);
+  for (int c = 0; c < (two ? 2 : 1) && ok; c++) {
+    int rank = w->b->t->nb > 1 ? first + c : -1;
+    u32 rows = two ? N / 2 : N;
+    ok = fetch(k, w, g, lane, &db, 0, rows, depth, tb, id >> 16 & 1, rank, B + (u32)c * rows * depth);
+    f32 *to = A + (u32)c * each * depth;
+    if (ok && !from_tmem) {
+      matrix da = described(U64(in->b)[lane], 1);
+      ok = fetch(k, w, g, lane, &da, 0, each, depth, ta, id >> 15 & 1, rank, to);
+    } else if (ok) {
+      u32 a = U32(in->b)[lane] + (u32)x[6], *t = tmem(&w->b->t->b[rank < 0 ? 0 : rank]);
+      if (rank < 0) t = tmem(w->b);
+      if (!allocated(w->b, a & 0xffff, 8)) {
+        fault(k, w, g, FAULT_TMEM, (int)lane, a, M, 8, 0);
+        ok = 0;
+        break;
+      }
+      for (u32 r = 0; r < each; r++) {
+        u32 row = each == 64 && !two ? r / 16 * 32 + r % 16 : r;
+        for (u32 q = 0; q < depth; q++) to[r * depth + q] = element(t[row * 512 + (a & 0xffff) + q * size / 4] >> 8 * (q * size & 3), ta);
+      }
+    }
+  }
+  if (ok) {
+    if (id >> 13 & 1) for (u32 i = 0; i < M * depth; i++) A[i] = -A[i];
+    if (id >> 14 & 1) for (u32 i = 0; i < N * depth; i++) B[i] = -B[i];
+    f32 scale = x[3] < 0 ? 1 : ldexpf(1, -(int)U32(x[3])[lane]);
+    for (u32 i = 0; i < M; i++) {
+      block *b = w->b->t->nb > 1 ? &w->b->t->b[first + (int)(i / each)] : w->b;
+      u32 r = i % each;
+      for (u32 j = 0; j < N; j++) {
+        u32 row = r, col = j;
+        if (!two && M == 64) row = r / 16 * 32 + r % 16;
+        if (two && M == 128) row = r + 64 * (j >= N / 2), col = j % (N / 2);
+        if (row / 32 < (u32)x[4] && U32(x[7 + (int)(row / 32)])[lane] >> row % 32 & 1) continue;
+        u32 *to = tmem(b) + row * 512 + (d & 0xffff) + col;
+        if (in->kind == TCK_I8) {
+          s32 sum = fresh ? 0 : (s32)*to;
+          for (u32 q = 0; q < depth; q++) sum += (s32)A[i * depth + q] * (s32)B[j * depth + q];
+          *to = (u32)sum;
+        } else {
+          *to = nan32(dot(A + i * depth, B + j * depth, (int)depth, fresh ? 0 : bits_f32(*to) * scale, ta));
+        }
+      }
+    }
+  }
+  free(A);
+  free(B);
+  return ok;
+}
+
+// The other instructions of tcgen05.
+static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
+  block *b = w->b;
+  switch (in->kind) {
+  case TC_ALLOC: { // a: where the address goes, c: narrow, imm: its offset; b: columns
+    u32 n = U32(in->b)[0], units = n / 32, at_ = 0;
+    if (n < 32 || n > 512 || n & (n - 1)) {
+      fault(k, w, g, FAULT_TMEM, 0, 0, 0, (int)n, 2);
+      return 0;
+    }
+    u32 bits = units == 16 ? 0xffff : (1u << units) - 1;
+    while (at_ < 16 && b->columns >> at_ & bits) at_ += units;
+    if (at_ >= 16) {
+      fault(k, w, g, FAULT_TMEM, 0, 0, 0, (int)n, 2);
+      return 0;
+    }
+    b->columns |= bits << at_;
+    u8 *p = at(k, w, g, SHARED, 0, shared_address(base, in->a, in->c & M_ADDR32, (int32_t)in->imm, 0), 4, 1);
+    if (p == NULL) return 0;
+    *(u32 *)p = at_ * 32;
+    return 1;
+  }
+  case TC_DEALLOC: {
+    u32 a = U32(in->a)[0], n = U32(in->b)[0];
+    if (a & 31 || n < 32 || !allocated(b, a, n)) {
+      fault(k, w, g, FAULT_TMEM, 0, a, 0, (int)n, 3);
+      return 0;
+    }
+    b->columns &= ~((n == 512 ? 0xffffu : (1u << n / 32) - 1) << a / 32);
+    return 1;
+  }
+  case TC_COMMIT: // a: the mbarrier; b: CTA mask or -1
+    EACH(m) {
+      u64 bar = shared_address(base, in->a, in->c & M_ADDR32, (int32_t)in->imm, l);
+      u32 mask = in->b >= 0 ? U32(in->b)[l] & 0xffff : 0;
+      for (int c = -1; c < 16; c++) {
+        if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
+        u64 *p = (u64 *)at(k, w, g, SHARED, (int)l, c < 0 ? bar : with_rank(bar, c), 8, 0);
+        if (p == NULL) return 0;
+        if ((*p & 0xfffff) == 0) {
+          fault(k, w, g, FAULT_MBARRIER, (int)l, bar, 0, 1, 1);
+          return 0;
+        }
+        *p = mb_settle(*p - 1);
+      }
+    }
+    return 1;
+  case TC_CP: // a: address, b: descriptor; n: CTAs; imm: rows, bytes << 16, how often << 32 (2: 02_13, 3: 01_23)
+    EACH(m) {
+      u32 to = U32(in->a)[l] + (u32)in->c, rows = in->imm & 0xffff, bytes = in->imm >> 16 & 0xffff, how = (u32)(in->imm >> 32);
+      matrix d = described(U64(in->b)[l], 1);
+      if (!allocated(b, to & 0xffff, bytes / 4)) {
+        fault(k, w, g, FAULT_TMEM, (int)l, to, 0, (int)bytes / 4, 1);
+        return 0;
+      }
+      for (int c = 0; c < in->n; c++) {
+        block *dest = in->n == 2 ? &b->t->b[(int)(b->rank & ~1u) + c] : b;
+        for (u32 r = 0; r < rows; r++)
+          for (u32 q = 0; q < bytes; q += 4) {
+            u64 a = offset(&d, r, q, 1, 0);
+            if (in->n == 2) a = with_rank(a, (int)dest->rank);
+            u8 *s = at(k, w, g, SHARED, (int)l, a, 4, 0);
+            if (s == NULL) return 0;
+            for (u32 copy_ = 0; copy_ < 128 / rows; copy_++) {
+              u32 row = how == 3 ? (r / 32) * 64 + r % 32 + 32 * copy_ : r + rows * copy_;
+              tmem(dest)[row * 512 + (to & 0xffff) + q / 4] = *(u32 *)s;
+            }
+          }
+      }
+    }
+    return 1;
+  }
+  return 1;
+}

@@ -1,0 +1,384 @@
+//go:build linux && cgo
+
+package vgpu
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"fisub/device/vgpu/ptx"
+)
+
+// Codes of tensor.h.
+const (
+	tcAlloc, tcDealloc, tcLoad, tcStore, tcMultiply, tcCommit, tcCopy = 0, 1, 2, 3, 4, 5, 6
+)
+
+// mmaTypes are the element types of matrix products, as in exec_body.h.
+var mmaTypes = map[string]uint8{"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 3, "e5m2": 4, "s8": 5, "u8": 6, "f64": 7}
+
+// after is the number behind prefix in one of the instruction's parts, -1 where there is none.
+func (d *decoder) after(prefix string) int {
+	for _, p := range d.parts {
+		if rest, ok := strings.CutPrefix(p, prefix); ok {
+			if n, err := strconv.Atoi(rest); err == nil {
+				return n
+			}
+		}
+	}
+	return -1
+}
+
+// shape is the number behind each letter of a part such as m64n128k16.
+func (d *decoder) shape() (m, n, k int) {
+	for _, p := range d.parts {
+		rest, ok := strings.CutPrefix(p, "m")
+		ms, rest, ok1 := strings.Cut(rest, "n")
+		ns, ks, ok2 := strings.Cut(rest, "k")
+		if ok && ok1 && ok2 {
+			m, _ = strconv.Atoi(ms)
+			n, _ = strconv.Atoi(ns)
+			k, _ = strconv.Atoi(ks)
+		}
+	}
+	return m, n, k
+}
+
+// multiplyF64 is mma of float64: imm has rows, depth << 8.
+func (d *decoder) multiplyF64() {
+	m, n, k := d.shape()
+	if n != 8 || d.has("sp") {
+		d.lack(d.in.Op)
+	}
+	var all []int32
+	for i, o := range d.in.Args {
+		for _, e := range elements(o) {
+			if i == 0 {
+				all = append(all, d.dst(e, "f64"))
+			} else {
+				all = append(all, d.src(e, "f64"))
+			}
+		}
+	}
+	d.emit(inst{op: ops["mma_f64"], imm: int64(m | k<<8), x: d.more(all...)})
+}
+
+func (d *decoder) wgmma() {
+	if !d.has("mma_async") { // fence, commit_group, wait_group: a product is done when it is executed
+		d.emit(inst{op: ops["nop"]})
+		return
+	}
+	m, n, k := d.shape()
+	var kinds []string
+	for _, p := range d.parts[2:] {
+		if _, ok := mmaTypes[p]; ok || p == "f32" || p == "s32" {
+			kinds = append(kinds, p)
+		}
+	}
+	if m != 64 || d.has("sp") || d.has("satfinite") || len(kinds) != 3 || kinds[0] == "f64" {
+		d.lack(d.in.Op)
+	}
+	a, b := mmaTypes[kinds[1]], mmaTypes[kinds[2]]
+	args := d.in.Args
+	in := inst{op: ops["wgmma"], kind: a | b<<4, imm: int64(n | k<<16)}
+	var places []int32
+	for _, e := range elements(args[0]) {
+		places = append(places, d.dst(e, "b32"))
+	}
+	if kinds[0] == "f16" {
+		in.imm |= 1 << 24
+	}
+	if args[1].Kind == ptx.Vector {
+		in.imm |= 1 << 25
+		for _, e := range args[1].Elems {
+			places = append(places, d.src(e, "b32"))
+		}
+	} else {
+		in.a = d.src(args[1], "b64")
+	}
+	in.b = d.src(args[2], "b64")
+	in.c = d.pred(args[3])
+	if rest := args[4:]; len(rest) >= 2 { // of integers there is none of these
+		for i, r := range rest[:2] {
+			if r.Int == -1 {
+				in.imm |= 1 << (28 + i)
+			}
+		}
+		rest = rest[2:]
+		if len(rest) == 2 {
+			in.imm |= (rest[0].Int & 1) << 26
+			rest = rest[1:]
+		}
+		if len(rest) == 1 {
+			in.imm |= (rest[0].Int & 1) << 27
+		}
+	}
+	in.x = d.more(places...)
+	d.emit(in)
+}
+
+func (d *decoder) tcgen05() {
+	in := inst{op: ops["tcgen05"], b: -1, n: 1}
+	if d.has("cta_group::2") {
+		in.n = 2
+		d.p.atomics = true
+	}
+	args := d.in.Args
+	switch d.parts[1] {
+	case "fence", "wait", "relinquish_alloc_permit":
+		d.emit(inst{op: ops["nop"]})
+	case "alloc":
+		in.kind = tcAlloc
+		d.addressed(&in, args[0])
+		in.b = d.src(args[1], "b32")
+		d.emit(in)
+	case "dealloc":
+		in.kind, in.a, in.b = tcDealloc, d.src(args[0], "b32"), d.src(args[1], "b32")
+		d.emit(in)
+	case "commit":
+		in.kind = tcCommit
+		d.addressed(&in, args[0])
+		if len(args) > 1 {
+			in.b = d.src(args[1], "b16")
+		}
+		d.emit(in)
+	case "cp":
+		rows, bytes, how := 0, 0, 0
+		switch {
+		case d.has("128x256b"):
+			rows, bytes = 128, 32
+		case d.has("128x128b"):
+			rows, bytes = 128, 16
+		case d.has("64x128b"):
+			rows, bytes, how = 64, 16, 2
+			if d.has("warpx2::01_23") {
+				how = 3
+			}
+		case d.has("32x128b"):
+			rows, bytes = 32, 16
+		}
+		if rows == 0 || d.hasPrefix("b8x16") {
+			d.lack(d.in.Op)
+		}
+		in.kind = tcCopy
+		d.tensorAddress(&in, args[0])
+		in.b, in.imm = d.src(args[1], "b64"), int64(rows|bytes<<16|how<<32)
+		d.emit(in)
+	case "ld", "st":
+		shapes := []string{"32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2"}
+		in.op, in.kind = ops["tc_move"], tcLoad
+		regs, address, rest := args[0], args[1], args[2:]
+		if d.parts[1] == "st" {
+			in.kind = tcStore
+			address = args[0]
+			regs, rest = args[len(args)-1], args[1:len(args)-1]
+		}
+		shape := slices.IndexFunc(shapes, d.has)
+		if shape < 0 || d.has("red") {
+			d.lack(d.in.Op)
+		}
+		in.imm = int64(shape)
+		if d.has("pack::16b") || d.has("unpack::16b") {
+			in.imm |= 1 << 8
+		}
+		if len(rest) > 0 {
+			in.imm |= rest[0].Int << 16
+		}
+		d.tensorAddress(&in, address)
+		var places []int32
+		for _, e := range elements(regs) {
+			if in.kind == tcLoad {
+				places = append(places, d.dst(e, "b32"))
+			} else {
+				places = append(places, d.src(e, "b32"))
+			}
+		}
+		in.n, in.x = int32(len(places)), d.more(places...)
+		d.emit(in)
+	case "mma":
+		kind := slices.IndexFunc([]string{"kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"}, d.has)
+		if kind < 0 || d.has("ws") || d.has("sp") || d.has("block_scale") {
+			d.lack(d.in.Op)
+		}
+		in.op, in.kind = ops["tc_mma"], uint8(kind)
+		var to, left inst
+		d.tensorAddress(&to, args[0])
+		fromMemory := int32(0)
+		if args[1].Kind == ptx.Memory {
+			d.tensorAddress(&left, args[1])
+			fromMemory = 1
+		} else {
+			left.a = d.src(args[1], "b64")
+		}
+		in.a, in.b, in.c = to.a, left.a, d.src(args[2], "b64")
+		places := []int32{d.src(args[3], "b32"), 0, fromMemory, -1, 0, to.c, left.c}
+		rest := args[4:]
+		if rest[0].Kind == ptx.Vector {
+			for _, e := range rest[0].Elems {
+				places = append(places, d.src(e, "b32"))
+			}
+			places[4] = int32(len(rest[0].Elems))
+			rest = rest[1:]
+		}
+		places[1] = d.pred(rest[0])
+		if len(rest) > 1 {
+			places[3] = d.src(rest[1], "u32")
+		}
+		in.x = d.more(places...)
+		d.emit(in)
+	default:
+		d.lack(d.in.Op)
+	}
+}
+
+// tensorAddress is an address in tensor memory: in.a, and in.c what is added to it.
+func (d *decoder) tensorAddress(in *inst, o ptx.Operand) {
+	if o.Kind != ptx.Memory || len(o.Elems) != 1 || o.Elems[0].Kind == ptx.Symbol {
+		d.lack(d.in.Op)
+	}
+	in.a, in.c = d.src(o.Elems[0], "b32"), int32(o.Int)
+}
+
+// A sharedPlace is an address of shared memory: where it stands, what is added, whether it has 32 bits.
+func (d *decoder) sharedPlace(o ptx.Operand) (place, offset int32, narrow bool) {
+	var in inst
+	d.addressed(&in, o)
+	return in.a, int32(in.imm), in.c&mAddr32 != 0
+}
+
+var reductions = []string{"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"}
+
+// typeCode is that of T_* in arith.h for a type of memory.
+func typeCode(t string) int32 {
+	if code, ok := types[strings.TrimSuffix(t, "x2")]; ok {
+		return int32(code)
+	}
+	return int32(types["u"+t[1:]])
+}
+
+func (d *decoder) copyTensor() {
+	args := d.in.Args
+	if d.hasPrefix("im2col") || d.has("tile::scatter4") {
+		d.lack(d.in.Op)
+	}
+	in := inst{op: ops["cp_tensor"]}
+	toShared := strings.HasPrefix(d.parts[slices.IndexFunc(d.parts, func(p string) bool { return p == "tensor" })+2], "shared")
+	shared, tensor, rest := args[0], args[1], args[2:]
+	bar, barOffset, mask, op := int32(-1), int32(0), int32(-1), int32(-1)
+	if toShared {
+		var narrow bool
+		bar, barOffset, narrow = d.sharedPlace(rest[0])
+		if narrow {
+			in.c |= m16
+		}
+		if d.hasPrefix("multicast") {
+			mask = d.src(rest[1], "b16")
+			d.p.atomics = true
+		}
+	} else {
+		shared, tensor = tensor, shared
+		in.kind = 1
+		if d.has("reduce") {
+			op = int32(slices.IndexFunc(reductions, d.has))
+			d.p.atomics = true
+		}
+	}
+	if tensor.Kind != ptx.Memory || len(tensor.Elems) != 2 {
+		d.lack(d.in.Op)
+	}
+	place, offset, narrow := d.sharedPlace(shared)
+	in.a = place
+	if narrow {
+		in.c |= mAddr32
+	}
+	var base inst
+	d.addressed(&base, ptx.Operand{Kind: ptx.Memory, Int: tensor.Int, Elems: tensor.Elems[:1]})
+	in.b = base.a
+	var places []int32
+	for _, c := range elements(tensor.Elems[1]) {
+		places = append(places, d.src(c, "s32"))
+	}
+	in.n = int32(len(places))
+	if d.has("tile::gather4") {
+		in.n |= 16
+	}
+	in.x = d.more(append(places, bar, barOffset, mask, offset, int32(base.imm), op)...)
+	d.emit(in)
+}
+
+func (d *decoder) copyBulk() {
+	args := d.in.Args
+	in := inst{op: ops["cp_bulk"]}
+	var source inst
+	d.addressed(&source, args[1])
+	d.addressed(&in, args[0])
+	in.b = source.a
+	if source.c&mAddr32 != 0 {
+		in.c |= m64
+	}
+	bar, barOffset, mask, op, code := int32(-1), int32(0), int32(-1), int32(-1), int32(0)
+	var spaces []string
+	for _, p := range d.parts {
+		if p == "global" || strings.HasPrefix(p, "shared") {
+			spaces = append(spaces, p)
+		}
+	}
+	if len(spaces) < 2 || d.has("cp_mask") || d.hasPrefix("ignore_oob") {
+		d.lack(d.in.Op)
+	}
+	switch {
+	case spaces[0] == "global":
+		in.kind = 1
+	case spaces[1] != "global":
+		in.kind = 2
+	}
+	if in.kind != 1 {
+		var narrow bool
+		if bar, barOffset, narrow = d.sharedPlace(args[3]); narrow {
+			in.c |= m16
+		}
+		if d.hasPrefix("multicast") {
+			mask = d.src(args[4], "b16")
+		}
+	}
+	if d.has("reduce") {
+		op, code = int32(slices.IndexFunc(reductions, d.has)), typeCode(d.typ(0))
+		d.p.atomics = true
+	}
+	if d.has("reduce") && (op < 0 || op > 9) {
+		d.lack(d.in.Op)
+	}
+	in.x = d.more(d.src(args[2], "u32"), bar, barOffset, int32(source.imm), mask, op, code)
+	d.emit(in)
+}
+
+// storeAsync is st.async and red.async.
+func (d *decoder) storeAsync(name string) {
+	args := d.in.Args
+	if !d.hasPrefix("shared") || !d.hasPrefix("mbarrier") {
+		d.lack(d.in.Op)
+	}
+	t := d.typ(0)
+	in := inst{op: ops["st_async"], kind: 255, c: int32(width(t))}
+	d.addressed(&in, args[0])
+	var places []int32
+	for _, e := range elements(args[1]) {
+		places = append(places, d.src(e, t))
+	}
+	in.n = int32(len(places))
+	bar, offset, narrow := d.sharedPlace(args[2])
+	if narrow {
+		in.c |= m16
+	}
+	if name == "red" {
+		kind := slices.IndexFunc(reductions, d.has)
+		if kind < 0 {
+			d.lack(d.in.Op)
+		}
+		in.kind = uint8(kind)
+	}
+	d.p.atomics = true
+	in.x = d.more(append(places, bar, offset, typeCode(t))...)
+	d.emit(in)
+}
