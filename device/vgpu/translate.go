@@ -489,6 +489,10 @@ func (d *decoder) arithF32(name string) {
 	approx := d.has("approx") || d.has("full")
 	switch name {
 	case "add", "sub", "mul", "div":
+		if name == "div" && d.has("approx") && flags&^aFTZ == 0 {
+			d.two(map[bool]string{false: "div_approx_f32", true: "div_approx_ftz_f32"}[ftz], "f32")
+			return
+		}
 		if plain || name == "div" && approx && !ftz {
 			d.two(name+"_f32", "f32")
 			return
@@ -501,7 +505,7 @@ func (d *decoder) arithF32(name string) {
 	case "min", "max":
 		n := name
 		if d.has("xorsign") {
-			d.xorsign(name, "f_arith", "abs_f32", "xorsign_32", flags)
+			d.xorsign(name, "f_arith", "abs_f32", "xorsign_32", "f32", flags)
 			return
 		}
 		if d.has("NaN") {
@@ -558,7 +562,7 @@ func (d *decoder) general(op, name, t string, flags int) {
 }
 
 // xorsign emits min or max of two numbers' absolute values, with the sign of their product.
-func (d *decoder) xorsign(name, op, abs, sign string, flags int) {
+func (d *decoder) xorsign(name, op, abs, sign, typ string, flags int) {
 	if d.has("NaN") {
 		name += ".nan"
 	}
@@ -568,11 +572,15 @@ func (d *decoder) xorsign(name, op, abs, sign string, flags int) {
 	d.emit(inst{op: ops[abs], a: a, d: p})
 	d.emit(inst{op: ops[abs], a: b, d: q})
 	d.emit(inst{op: ops[op], kind: arithmetic[name], imm: int64(flags), a: p, b: q, c: p, d: p})
-	d.emit(inst{op: ops["or_32"], a: p, b: s, d: d.dst(d.arg(0), "b32")})
+	d.emit(inst{op: ops["sign_"+strings.TrimSuffix(typ, "x2")], a: p, b: s, d: d.dst(d.arg(0), "b32")})
 }
 
 func (d *decoder) arithF64(name string) {
 	flags := d.modes() &^ aFTZ
+	if d.has("ftz") && (name == "rcp" || name == "rsqrt") {
+		d.one(name+"_gross_f64", "f64")
+		return
+	}
 	if flags == 0 {
 		switch name {
 		case "add", "sub", "mul", "div", "min", "max":
@@ -598,18 +606,14 @@ func (d *decoder) arithHalf(name, t string) {
 		flags |= aX2
 	}
 	if name == "neg" || name == "abs" {
-		n := name + "_h"
-		if flags&aX2 != 0 {
-			n += "2"
-		}
-		d.one(n, "b32")
+		d.one(name+"_"+t, "b32")
 		return
 	}
 	if d.has("NaN") {
 		name += ".nan"
 	}
 	if d.has("xorsign") {
-		d.xorsign(strings.TrimSuffix(name, ".nan"), "h_arith", "abs_h2", "xorsign_h", flags)
+		d.xorsign(strings.TrimSuffix(name, ".nan"), "h_arith", "abs_"+strings.TrimSuffix(t, "x2")+"x2", "xorsign_h", t, flags)
 		return
 	}
 	if len(d.in.Args) > 3 && name != "fma" {

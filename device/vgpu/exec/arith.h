@@ -21,11 +21,37 @@ static inline u32 f32_bits(f32 f) { u32 b; memcpy(&b, &f, 4); return b; }
 static inline f64 bits_f64(u64 b) { f64 f; memcpy(&f, &b, 8); return f; }
 static inline u64 bits64(f64 f) { u64 b; memcpy(&b, &f, 8); return b; }
 static inline u32 nan32(f32 f) { return f != f ? 0x7fffffffu : f32_bits(f); }
+// What NaN an operation on float64 gives: the first operand that is one, else the processor's own.
+static inline int is_nan64(u64 b) { return (b & 0x7fffffffffffffffull) > 0x7ff0000000000000ull; }
+static inline u64 quiet64(u64 b) { return is_nan64(b) ? b | 0x0008000000000000ull : b; }
+static inline u64 nan_of(f64 r, f64 a, f64 b, f64 c) {
+  if (r == r) return bits64(r);
+  return a != a ? quiet64(bits64(a)) : b != b ? quiet64(bits64(b)) : c != c ? quiet64(bits64(c)) : 0xfff8000000000000ull;
+}
 static inline u64 nan64(f64 f) { return f != f ? 0x7ff8000000000000ull : bits64(f); }
 static inline int is_nan(u32 b) { return (b & 0x7fffffffu) > 0x7f800000u; }
 static inline u32 ftz(u32 b) { return (b & 0x7f800000u) == 0 ? b & 0x80000000u : b; }
 #define FMA32(a, b, c) __builtin_fmaf(a, b, c)
 #define FMA64(a, b, c) __builtin_fma(a, b, c)
+
+static inline f64 ftz64(f64 a) { return fabs(a) < 0x1p-1022 ? copysign(0, a) : a; }
+static inline u64 gross64(f64 r, f64 a) { // the high word only
+  if (r != r) return 0x7fffffff00000000ull;
+  (void)a;
+  return bits64(ftz64(r)) & ~0xffffffffull;
+}
+static inline u32 half_sign(u32 h, u32 inf, int neg) { return (h & 0x7fff) > inf ? 0x7fff : neg ? (h ^ 0x8000) & 0xffff : h & 0x7fff; }
+static inline u32 signed2(u32 a, u32 s, u32 inf) { // the sign of both halves, but of a NaN
+  return a | (s & ((a & 0x7fff) > inf ? 0 : 0x8000u)) | (s & ((a >> 16 & 0x7fff) > inf ? 0 : 0x80000000u));
+}
+// As the hardware: the angle becomes a part of a turn in float32 first.
+static inline f32 turn_part(f32 a) { f32 t = a * 0.15915494f; return t - rintf(t); }
+static inline f32 sin_approx(f32 a) { return isinf(a) ? NAN : (f32)sin(6.283185307179586 * (f64)turn_part(a)); }
+static inline f32 cos_approx(f32 a) { return isinf(a) ? NAN : (f32)cos(6.283185307179586 * (f64)turn_part(a)); }
+static inline u32 div_approx(f32 a, f32 b) {
+  if (fabsf(b) > 0x1p126f && !isinf(b)) return nan32(a * copysignf(0, b));
+  return nan32(a / b);
+}
 
 static inline u32 brev32(u32 v) {
   v = (v >> 1 & 0x55555555u) | (v & 0x55555555u) << 1;
@@ -255,7 +281,7 @@ static u32 half1(u32 a, u32 b, u32 c, int op, int flags) {
   case A_EX2: r = exp2(x); break;
   case A_TANH: r = tanh(x); break;
   }
-  if (flags & A_SAT) r = r != r || r < 0 ? 0 : r > 1 ? 1 : r;
+  if (flags & A_SAT) r = r != r || r <= 0 ? 0 : r > 1 ? 1 : r;
   if (flags & A_RELU && r <= 0) r = 0;
   if (r != r) return 0x7fff;
   r = round_to(r, bf ? &FORMAT_BF16 : &FORMAT_F16, flags & 7);
@@ -317,16 +343,17 @@ static __attribute__((noinline)) u64 d_arith(u64 a, u64 b, u64 c, int op, int fl
   case A_SQRT: r = sqrt(x); break;
   }
   if (flags & 7) fesetround(old);
-  return nan64(r);
+  if (op == A_RCP || op == A_SQRT) return nan_of(r, x, x, x);
+  return op == A_FMA ? nan_of(r, z, y, x) : nan_of(r, y, x, x);
 }
 
 enum { T_U8, T_U16, T_U32, T_U64, T_S8, T_S16, T_S32, T_S64, T_F16, T_BF16, T_F32, T_F64, T_TF32 };
 // Flags of cvt beside A_FTZ, A_SAT, A_RELU: it rounds to an integer.
 enum { C_INTEGER = 64 };
 
-static u64 clamp_int(f64 x, int t, int mode) {
+static u64 clamp_int(f64 x, int t, int mode, int wide) {
   int bits = 8 << (t & 3), is_signed = t >= T_S8;
-  if (x != x) return bits == 64 ? 0x8000000000000000ull : 0;
+  if (x != x) return bits == 64 ? 0x8000000000000000ull : !wide ? 0 : is_signed ? ~0ull << (bits - 1) : 1ull << (bits - 1);
   x = mode == RZ ? trunc(x) : mode == RM ? floor(x) : mode == RP ? ceil(x) : nearbyint(x);
   if (is_signed) {
     f64 top = ldexp(1, bits - 1);
@@ -374,15 +401,23 @@ static __attribute__((noinline)) u64 cvt1(u64 v, int dst, int src, int flags) {
     return f32_bits((f32)round_to(x, &FORMAT_BF16, mode)) >> 16;
   }
   f64 x;
+  if (src == T_F64 && is_nan64(v)) { // a payload of float64 goes along
+    u32 sign = (u32)(v >> 63);
+    if (dst == T_F64) return quiet64(v);
+    if (dst == T_F32) return sign << 31 | 0x7fc00000u | (u32)(v >> 29 & 0x3fffff);
+    if (dst == T_F16) return sign << 15 | 0x7e00 | (u32)(v >> 42 & 0x1ff);
+  }
+  if (dst == T_F64 && src == T_F16 && (v & 0x7fff) > 0x7c00) return (v >> 15 & 1) << 63 | 0x7ff8000000000000ull | (v & 0x3ff) << 42;
+  if (dst == T_TF32 && is_nan((u32)v)) return mode == RNA ? (u32)v & 0xffffe000u : 0x7fffe000u;
   switch (src) {
   case T_F16: x = f16_f32((u16)v); break;
   case T_BF16: x = bits_f32((u32)v << 16); break;
   case T_F32: case T_TF32: x = bits_f32(flags & A_FTZ ? ftz((u32)v) : (u32)v); break;
   default: x = bits_f64(v);
   }
-  if (dst_int) return clamp_int(x, dst, mode);
+  if (dst_int) return clamp_int(x, dst, mode, src == T_F64);
   if (flags & C_INTEGER) x = x != x ? x : copysign(mode == RZ ? trunc(x) : mode == RM ? floor(x) : mode == RP ? ceil(x) : nearbyint(x), x);
-  if (flags & A_SAT) x = x != x || x < 0 ? 0 : x > 1 ? 1 : x;
+  if (flags & A_SAT) x = x != x || x <= 0 ? 0 : x > 1 ? 1 : x;
   if (flags & A_RELU && x <= 0) x = 0;
   switch (dst) {
   case T_F16: return x != x ? 0x7fff : f16_code(round_to(x, &FORMAT_F16, mode));

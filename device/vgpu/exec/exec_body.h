@@ -371,7 +371,7 @@ static u64 atomic_value(int op, int t, u64 old, u64 v, u64 v2) {
   case AT_DEC: return (u32)old == 0 || (u32)old > (u32)v ? v : old - 1;
   case AT_ADD:
     switch (t) {
-    case T_F32: return f_arith((u32)old, (u32)v, 0, A_ADD, A_FTZ * 0);
+    case T_F32: return f_arith((u32)old, (u32)v, 0, A_ADD, 0);
     case T_F64: return d_arith(old, v, 0, A_ADD, 0);
     case T_F16: return h_arith((u32)old, (u32)v, 0, A_ADD, A_X2);
     case T_BF16: return h_arith((u32)old, (u32)v, 0, A_ADD, A_X2 | A_BF16);
@@ -402,7 +402,8 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
     u64 v = wide ? U64(in->b)[l] : U32(in->b)[l], v2 = second < 0 ? 0 : wide ? U64(second)[l] : U32(second)[l], old, value;
     for (;;) { // the host's code may look at the same memory
       old = size == 8 ? *(volatile u64 *)p : size == 4 ? *(volatile u32 *)p : *(volatile u16 *)p;
-      value = atomic_value(op, t, old, v, v2);
+      if (t == T_F32 && op == AT_ADD && p == (u8 *)a) value = ftz((u32)atomic_value(op, t, ftz((u32)old), ftz((u32)v), 0)); // global
+      else value = atomic_value(op, t, old, v, v2);
       if (size == 2) value &= 0xffff;
       if (size == 8 ? __sync_bool_compare_and_swap((u64 *)p, old, value)
           : size == 4 ? __sync_bool_compare_and_swap((u32 *)p, (u32)old, (u32)value)
@@ -532,11 +533,72 @@ static inline void widen16(const u32 *r, f32 *out, int bf16) { // 32 registers' 
 // What mma multiplies: kind is the element type of a and b; imm has m, n, k and whether c and d are float16.
 enum { MMA_F16, MMA_BF16, MMA_TF32, MMA_E4M3, MMA_E5M2, MMA_S8, MMA_U8 };
 
-static f32 dot(const f32 *a, const f32 *b, int n, f32 c, int type) {
-  (void)type;
-  for (int i = 0; i < n; i++) c = FMA32(a[i], b[i], c);
-  return c;
+// block_sum is c plus the products a[i] * b[i * stride] as the tensor cores of Hopper add them (found by comparison with an H200):
+// all terms are cut to `keep` bits behind the highest exponent of a term, that of a product being the sum of its factors', and the
+// sum is cut to `final` bits behind its own.
+static f32 block_sum(const f32 *a, const f32 *b, int stride, int n, f32 c, int keep, int final) {
+  f64 plain = c;
+  int top = c == 0 ? -10000 : ilogb(c);
+  for (int i = 0; i < n; i++) {
+    f32 x = a[i], y = b[i * stride];
+    plain += (f64)x * y;
+    if (x == 0 || y == 0 || x != x || y != y || isinf(x) || isinf(y)) continue;
+    int e = ilogbf(x) + ilogbf(y);
+    if (e > top) top = e;
+  }
+  if (plain != plain || isinf(plain)) return (f32)plain;
+  if (top == -10000) return (f32)plain;
+  s64 sum = (s64)ldexp(c, keep - top);
+  for (int i = 0; i < n; i++) sum += (s64)ldexp((f64)a[i] * b[i * stride], keep - top);
+  if (sum == 0) return 0;
+  int e = 63 - __builtin_clzll((u64)(sum < 0 ? -sum : sum)), least = e + top - keep < -126 ? -149 + 23 : e + top - keep;
+  int drop = least - final - (top - keep);
+  if (drop > 0) sum = drop > 62 ? 0 : sum < 0 ? -(-sum >> drop << drop) : sum >> drop << drop;
+  f64 r = ldexp((f64)sum, top - keep);
+  return fabs(r) > FORMAT_F32.max ? (f32)copysign(INFINITY, r) : (f32)r;
 }
+
+#if VG_WIDE
+// block_sum8 is block_sum for eight columns of b, with 25 and 23 bits; it is false for values that take the slow way.
+static int block_sum8(const f32 *a, const f32 (*b)[8], int n, f32 *c) {
+  const __m256 exponent = _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000));
+  __m256 sum = _mm256_loadu_ps(c), top = _mm256_and_ps(sum, exponent);
+  for (int q = 0; q < n; q++)
+    top = _mm256_max_ps(top, _mm256_mul_ps(_mm256_and_ps(_mm256_set1_ps(a[q]), exponent), _mm256_and_ps(_mm256_load_ps(b[q]), exponent)));
+  __m256 odd = _mm256_setzero_ps();
+  for (int q = 0; q < n; q++) // NaN and infinity
+    odd = _mm256_or_ps(odd, _mm256_cmp_ps(_mm256_sub_ps(_mm256_set1_ps(a[q]), _mm256_set1_ps(a[q])), _mm256_sub_ps(_mm256_load_ps(b[q]), _mm256_load_ps(b[q])), _CMP_UNORD_Q));
+  __m256 bad = _mm256_or_ps(odd, _mm256_cmp_ps(top, _mm256_set1_ps(0x1p120f), _CMP_GT_OQ));
+  bad = _mm256_or_ps(bad, _mm256_cmp_ps(top, _mm256_set1_ps(0x1p-80f), _CMP_NGE_UQ));
+  if (_mm256_movemask_ps(bad)) return 0;
+  __m256i scale_bits = _mm256_sub_epi32(_mm256_set1_epi32((254 + 25) << 23), _mm256_castps_si256(top));
+  __m256 scale = _mm256_castsi256_ps(scale_bits);
+  __m256i s1 = _mm256_cvttps_epi32(_mm256_mul_ps(sum, scale)), s2 = _mm256_setzero_si256();
+  for (int q = 0; q < n; q++) {
+    __m256i t = _mm256_cvttps_epi32(_mm256_mul_ps(_mm256_mul_ps(_mm256_set1_ps(a[q]), _mm256_load_ps(b[q])), scale));
+    if (q < 8) s1 = _mm256_add_epi32(s1, t);
+    else s2 = _mm256_add_epi32(s2, t);
+  }
+  __m256d unit = _mm256_set1_pd(0x1p-25), cut = _mm256_castsi256_pd(_mm256_set1_epi64x(~0x1fffffffll));
+  __m256d lo = _mm256_add_pd(_mm256_cvtepi32_pd(_mm256_castsi256_si128(s1)), _mm256_cvtepi32_pd(_mm256_castsi256_si128(s2)));
+  __m256d hi = _mm256_add_pd(_mm256_cvtepi32_pd(_mm256_extracti128_si256(s1, 1)), _mm256_cvtepi32_pd(_mm256_extracti128_si256(s2, 1)));
+  lo = _mm256_and_pd(_mm256_mul_pd(lo, _mm256_mul_pd(unit, _mm256_cvtps_pd(_mm256_castps256_ps128(top)))), cut);
+  hi = _mm256_and_pd(_mm256_mul_pd(hi, _mm256_mul_pd(unit, _mm256_cvtps_pd(_mm256_extractf128_ps(top, 1)))), cut);
+  _mm256_storeu_ps(c, _mm256_set_m128(_mm256_cvtpd_ps(hi), _mm256_cvtpd_ps(lo)));
+  return 1;
+}
+#endif
+
+// block_row adds the products of a row of a with eight columns of b to c.
+static void block_row(const f32 *a, const f32 (*b)[8], int n, f32 *c) {
+#if VG_WIDE
+  if (block_sum8(a, b, n, c)) return;
+#endif
+  for (int j = 0; j < 8; j++) c[j] = block_sum(a, &b[0][j], 8, n, c[j], 25, 23);
+}
+
+// half_of puts the first two of each four elements in front: the order in which numbers of 8 bits are multiplied.
+static int half_of(int i) { return (i & 2) * 8 + (i >> 2) * 2 + (i & 1); }
 
 static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
   int K = (int)(in->imm & 0xff), at_ = in->kind & 15, bt = in->kind >> 4, half_acc = in->imm >> 8 & 1;
@@ -577,11 +639,11 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
     if (r < na) {
       int row = 8 * (r & 1), col = (r >> 1) * 4 * E;
       for (int i = 0; i < 8; i++)
-        for (int j = 0; j < 4 * E; j++) A[row + i][col + j] = wide[i * 4 * E + j];
+        for (int j = 0; j < 4 * E; j++) A[row + i][E == 4 ? half_of(col + j) : col + j] = wide[i * 4 * E + j];
     } else {
       int first = (r - na) * 4 * E;
       for (int i = 0; i < 8; i++)
-        for (int j = 0; j < 4 * E; j++) B[first + j][i] = wide[i * 4 * E + j];
+        for (int j = 0; j < 4 * E; j++) B[E == 4 ? half_of(first + j) : first + j][i] = wide[i * 4 * E + j];
     }
   }
   if (half_acc) {
@@ -597,22 +659,14 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
     }
   }
   for (int i = 0; i < 16; i++) {
-#if VG_WIDE
-    __m256 acc = _mm256_load_ps(D[i]), acc2 = _mm256_setzero_ps();
-    for (int q = 0; q < K; q += 2) {
-      acc = _mm256_fmadd_ps(_mm256_set1_ps(A[i][q]), _mm256_load_ps(B[q]), acc);
-      acc2 = _mm256_fmadd_ps(_mm256_set1_ps(A[i][q + 1]), _mm256_load_ps(B[q + 1]), acc2);
+    if (at_ >= MMA_E4M3) { // two products of depth 16, and the sum by itself
+      f32 both[8] = {0};
+      block_row(A[i], B, 16, both);
+      block_row(A[i] + 16, B + 16, 16, both);
+      for (int j = 0; j < 8; j++) D[i][j] += both[j];
+    } else {
+      block_row(A[i], B, K, D[i]);
     }
-    _mm256_store_ps(D[i], _mm256_add_ps(acc, acc2));
-#else
-    f32 acc2[8] = {0};
-    for (int q = 0; q < K; q += 2)
-      for (int j = 0; j < 8; j++) {
-        D[i][j] = FMA32(A[i][q], B[q][j], D[i][j]);
-        acc2[j] = FMA32(A[i][q + 1], B[q + 1][j], acc2[j]);
-      }
-    for (int j = 0; j < 8; j++) D[i][j] += acc2[j];
-#endif
   }
   for (int r = 0; r < nd; r++) {
     u32 *d = U32(pd[r]);
@@ -639,7 +693,7 @@ static void mma_f64(const vg_inst *in, u8 *const *base, const int32_t *extra) {
     for (int j = 0; j < 8; j++)
       for (int q = 0; q < K; q++) D[i][j] = FMA64(A[i][q], B[q][j], D[i][j]);
   for (int r = 0; r < nd; r++)
-    for (int l = 0; l < 32; l++) U64(pd[r])[l] = nan64(D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)]);
+    for (int l = 0; l < 32; l++) U64(pd[r])[l] = bits64(D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)]);
 }
 
 enum { S_IDX, S_UP, S_DOWN, S_BFLY };
@@ -1130,13 +1184,13 @@ again:
         u64 v, e, frac;
         if (in->op == E_testp_f32) v = U32(in->a)[l], e = v >> 23 & 255, e = e == 255 ? 2047 : e, frac = v & 0x7fffff;
         else v = U64(in->a)[l], e = v >> 52 & 2047, frac = v & 0xfffffffffffffull;
-        int nan = e == 2047 && frac, inf = e == 2047 && !frac, sub = e == 0 && frac, zero = e == 0 && !frac, t = 0;
+        int nan = e == 2047 && frac, inf = e == 2047 && !frac, sub = e == 0 && frac, t = 0;
         switch (in->kind) {
         case 0: t = !nan && !inf; break;
         case 1: t = inf; break;
         case 2: t = !nan; break;
         case 3: t = nan; break;
-        case 4: t = !nan && !inf && !sub && !zero; break;
+        case 4: t = !nan && !inf && !sub; break;
         case 5: t = sub; break;
         }
         r |= (u32)t << l;
@@ -1199,8 +1253,8 @@ again:
         f64 hi, lo;
         if (in->n) hi = f16_f32((u16)(U32(in->a)[l] >> 16)), lo = f16_f32((u16)U32(in->a)[l]);
         else hi = bits_f32(U32(in->a)[l]), lo = bits_f32(U32(in->b)[l]);
-        if (in->imm && hi < 0) hi = 0;
-        if (in->imm && lo < 0) lo = 0;
+        if (in->imm && hi <= 0) hi = 0;
+        if (in->imm && lo <= 0) lo = 0;
         U32(in->d)[l] = fp8_of(hi, in->kind) << 8 | fp8_of(lo, in->kind);
       }
       break;
@@ -1208,8 +1262,8 @@ again:
       EACH(m) {
         u32 v = U32(in->a)[l];
         f32 hi = fp8_f32((u8)(v >> 8), in->kind), lo = fp8_f32((u8)v, in->kind);
-        if (in->imm && hi < 0) hi = 0;
-        if (in->imm && lo < 0) lo = 0;
+        if (in->imm && hi <= 0) hi = 0;
+        if (in->imm && lo <= 0) lo = 0;
         U32(in->d)[l] = f16_of(nan32(hi)) << 16 | f16_of(nan32(lo));
       }
       break;

@@ -34,14 +34,18 @@
   X(bfind_shiftamt_s32, u32, s32, bfind_s(a, 31) == ~0u ? ~0u : 31u - bfind_s(a, 31)) \
   X(bfind_shiftamt_s64, u32, s64, bfind_s(a, 63) == ~0u ? ~0u : 63u - bfind_s(a, 63)) \
   X(bfind_shiftamt_u64, u32, u64, a ? (u32)__builtin_clzll(a) : ~0u) \
-  X(neg_f32, u32, u32, a ^ 0x80000000u)               \
-  X(abs_f32, u32, u32, a & 0x7fffffffu)               \
-  X(neg_f64, u64, u64, a ^ 0x8000000000000000ull)     \
-  X(abs_f64, u64, u64, a & 0x7fffffffffffffffull)     \
-  X(neg_h, u32, u32, a ^ 0x8000u)                     \
-  X(abs_h, u32, u32, a & 0x7fffu)                     \
-  X(neg_h2, u32, u32, a ^ 0x80008000u)                \
-  X(abs_h2, u32, u32, a & 0x7fff7fffu)                \
+  X(neg_f32, u32, u32, is_nan(a) ? 0x7fffffffu : a ^ 0x80000000u)               \
+  X(abs_f32, u32, u32, is_nan(a) ? 0x7fffffffu : a & 0x7fffffffu)               \
+  X(neg_f64, u64, u64, is_nan64(a) ? quiet64(a) : a ^ 0x8000000000000000ull)     \
+  X(abs_f64, u64, u64, is_nan64(a) ? quiet64(a) : a & 0x7fffffffffffffffull)     \
+  X(neg_f16, u32, u32, half_sign(a, 0x7c00u, 1)) \
+  X(neg_f16x2, u32, u32, half_sign(a, 0x7c00u, 1) | half_sign(a >> 16, 0x7c00u, 1) << 16) \
+  X(neg_bf16, u32, u32, half_sign(a, 0x7f80u, 1)) \
+  X(neg_bf16x2, u32, u32, half_sign(a, 0x7f80u, 1) | half_sign(a >> 16, 0x7f80u, 1) << 16) \
+  X(abs_f16, u32, u32, half_sign(a, 0x7c00u, 0)) \
+  X(abs_f16x2, u32, u32, half_sign(a, 0x7c00u, 0) | half_sign(a >> 16, 0x7c00u, 0) << 16) \
+  X(abs_bf16, u32, u32, half_sign(a, 0x7f80u, 0)) \
+  X(abs_bf16x2, u32, u32, half_sign(a, 0x7f80u, 0) | half_sign(a >> 16, 0x7f80u, 0) << 16) \
   X(cvt_u8_32, u32, u32, a & 0xff)                    \
   X(cvt_s8_32, u32, u32, (u32)(s32)(s8)a)             \
   X(cvt_u16_32, u32, u32, a & 0xffff)                 \
@@ -56,7 +60,7 @@
   X(cvt_64_16, u32, u64, (u32)a & 0xffff)             \
   X(cvt_f32_s32, f32, s32, (f32)a)                    \
   X(cvt_f32_u32, f32, u32, (f32)a)                    \
-  X(cvt_f64_f32, u64, f32, nan64(a))                  \
+  X(cvt_f64_f32, u64, f32, bits64((f64)a))                  \
   X(cvt_f64_s32, f64, s32, (f64)a)                    \
   X(cvt_f64_u32, f64, u32, (f64)a)                    \
   X(cvt_f32_bf16, u32, u32, a << 16)                  \
@@ -77,12 +81,14 @@
   X(sqrt_ftz_f32, u32, u32, ftz(nan32(sqrtf(bits_f32(ftz(a)))))) \
   X(rsqrt_f32, u32, u32, rsqrt(a))                    \
   X(rsqrt_ftz_f32, u32, u32, ftz(rsqrt(ftz(a))))      \
-  X(sin_f32, u32, f32, nan32(sinf(a)))                \
-  X(cos_f32, u32, f32, nan32(cosf(a)))                \
+  X(sin_f32, u32, f32, nan32(sin_approx(a)))                \
+  X(cos_f32, u32, f32, nan32(cos_approx(a)))                \
   X(tanh_f32, u32, f32, nan32(tanhf(a)))              \
-  X(rcp_f64, u64, f64, nan64(1.0 / a))                \
-  X(sqrt_f64, u64, f64, nan64(sqrt(a)))               \
-  X(rsqrt_f64, u64, f64, nan64(1.0 / sqrt(a)))        \
+  X(rcp_f64, u64, f64, nan_of(1.0 / a, a, a, a))                \
+  X(sqrt_f64, u64, f64, nan_of(sqrt(a), a, a, a))               \
+  X(rsqrt_f64, u64, f64, nan_of(1.0 / sqrt(a), a, a, a)) \
+  X(rcp_gross_f64, u64, f64, gross64(1.0 / ftz64(a), a)) \
+  X(rsqrt_gross_f64, u64, f64, gross64(1.0 / sqrt(ftz64(a)), a))        \
   X(isspacep_shared, u64, u64, (a >> 56) == 0x40)     \
   X(cluster_rank_of, u32, u64, (u32)(a >> 24) & 0xff)
 
@@ -141,31 +147,36 @@
   X(max_u16, u32, u32, u32, (u16)a > (u16)b ? a : b)              \
   X(div_s32, u32, s32, s32, b == 0 ? ~0u : b == -1 ? 0u - (u32)a : (u32)(a / b)) \
   X(div_u32, u32, u32, u32, b == 0 ? ~0u : a / b)                 \
-  X(rem_s32, u32, s32, s32, b == 0 ? (u32)a : b == -1 ? 0u : (u32)(a % b)) \
-  X(rem_u32, u32, u32, u32, b == 0 ? a : a % b)                   \
+  X(rem_s32, u32, s32, s32, b == 0 ? ~0u : b == -1 ? 0u : (u32)(a % b)) \
+  X(rem_u32, u32, u32, u32, b == 0 ? ~0u : a % b)                 \
   X(div_s64, u64, s64, s64, b == 0 ? ~0ull : b == -1 ? 0ull - (u64)a : (u64)(a / b)) \
   X(div_u64, u64, u64, u64, b == 0 ? ~0ull : a / b)               \
-  X(rem_s64, u64, s64, s64, b == 0 ? (u64)a : b == -1 ? 0ull : (u64)(a % b)) \
-  X(rem_u64, u64, u64, u64, b == 0 ? a : a % b)                   \
+  X(rem_s64, u64, s64, s64, b == 0 ? ~0ull : b == -1 ? 0ull : (u64)(a % b)) \
+  X(rem_u64, u64, u64, u64, b == 0 ? ~0ull : a % b)                   \
   X(div_s16, u32, u32, u32, (s16)b == 0 ? 0xffff : (u32)((s32)(s16)a / (s16)b) & 0xffff) \
   X(div_u16, u32, u32, u32, (u16)b == 0 ? 0xffff : (u32)((u16)a / (u16)b)) \
-  X(rem_s16, u32, u32, u32, (s16)b == 0 ? (a & 0xffff) : (u32)((s32)(s16)a % (s16)b) & 0xffff) \
-  X(rem_u16, u32, u32, u32, (u16)b == 0 ? (a & 0xffff) : (u32)((u16)a % (u16)b)) \
+  X(rem_s16, u32, u32, u32, (s16)b == 0 ? 0xffff : (u32)((s32)(s16)a % (s16)b) & 0xffff) \
+  X(rem_u16, u32, u32, u32, (u16)b == 0 ? 0xffff : (u32)((u16)a % (u16)b)) \
   X(add_f32, u32, f32, f32, nan32(a + b))                         \
   X(sub_f32, u32, f32, f32, nan32(a - b))                         \
   X(mul_f32, u32, f32, f32, nan32(a * b))                         \
+  X(div_approx_f32, u32, f32, f32, div_approx(a, b))              \
+  X(div_approx_ftz_f32, u32, u32, u32, ftz(div_approx(bits_f32(ftz(a)), bits_f32(ftz(b))))) \
   X(div_f32, u32, f32, f32, nan32(a / b))                         \
-  X(add_f64, u64, f64, f64, nan64(a + b))                         \
-  X(sub_f64, u64, f64, f64, nan64(a - b))                         \
-  X(mul_f64, u64, f64, f64, nan64(a * b))                         \
-  X(div_f64, u64, f64, f64, nan64(a / b))                         \
+  X(add_f64, u64, f64, f64, nan_of(a + b, b, a, a))                         \
+  X(sub_f64, u64, f64, f64, nan_of(a - b, b, a, a))                         \
+  X(mul_f64, u64, f64, f64, nan_of(a * b, b, a, a))                         \
+  X(div_f64, u64, f64, f64, nan_of(a / b, b, a, a))                         \
   X(min_f32, u32, u32, u32, min_f(a, b))                          \
   X(max_f32, u32, u32, u32, max_f(a, b))                          \
   X(min_nan_f32, u32, u32, u32, is_nan(a) || is_nan(b) ? 0x7fffffffu : min_f(a, b)) \
   X(max_nan_f32, u32, u32, u32, is_nan(a) || is_nan(b) ? 0x7fffffffu : max_f(a, b)) \
-  X(min_f64, u64, f64, f64, a != a ? nan64(b) : b != b ? nan64(a) : a < b || (a == b && signbit(a)) ? bits64(a) : bits64(b)) \
-  X(max_f64, u64, f64, f64, a != a ? nan64(b) : b != b ? nan64(a) : a > b || (a == b && !signbit(a)) ? bits64(a) : bits64(b)) \
+  X(min_f64, u64, f64, f64, a != a ? quiet64(bits64(b)) : b != b ? quiet64(bits64(a)) : a < b || (a == b && signbit(a)) ? bits64(a) : bits64(b)) \
+  X(max_f64, u64, f64, f64, a != a ? quiet64(bits64(b)) : b != b ? quiet64(bits64(a)) : a > b || (a == b && !signbit(a)) ? bits64(a) : bits64(b)) \
   X(xorsign_32, u32, u32, u32, (a & 0x80000000u) ^ (b & 0x80000000u)) \
+  X(sign_f32, u32, u32, u32, is_nan(a) ? a : a | b)               \
+  X(sign_f16, u32, u32, u32, signed2(a, b, 0x7c00))               \
+  X(sign_bf16, u32, u32, u32, signed2(a, b, 0x7f80))              \
   X(xorsign_h, u32, u32, u32, (a ^ b) & 0x80008000u) \
   X(copysign_32, u32, u32, u32, (a & 0x80000000u) | (b & 0x7fffffffu)) \
   X(copysign_64, u64, u64, u64, (a & 0x8000000000000000ull) | (b & 0x7fffffffffffffffull)) \
@@ -189,7 +200,7 @@
   X(madwide_s16, u32, u32, u32, u32, (u32)((s32)(s16)a * (s16)b) + c) \
   X(madwide_u16, u32, u32, u32, u32, (a & 0xffff) * (b & 0xffff) + c) \
   X(fma_f32, u32, f32, f32, f32, nan32(FMA32(a, b, c)))               \
-  X(fma_f64, u64, f64, f64, f64, nan64(FMA64(a, b, c)))               \
+  X(fma_f64, u64, f64, f64, f64, nan_of(FMA64(a, b, c), c, b, a))       \
   X(sad_s32, u32, s32, s32, u32, (u32)(a < b ? (s64)b - a : (s64)a - b) + c) \
   X(sad_u32, u32, u32, u32, u32, (a < b ? b - a : a - b) + c)         \
   X(shf_l_wrap, u32, u32, u32, u32, (u32)((((u64)b << 32 | a) << (c & 31)) >> 32)) \

@@ -21,7 +21,7 @@ static void add_copy(copies *c, copy one) {
 
 static void landed(const copy *c) {
   for (u32 i = c->at; i < c->at + c->size; i++)
-    if (c->to->shadow[i] == IN_FLIGHT) c->to->shadow[i] = WRITTEN;
+    if (i < c->to->shared_size && c->to->shadow[i] == IN_FLIGHT) c->to->shadow[i] = WRITTEN;
 }
 
 // wait_copies is cp.async.wait_group n, for the lanes m; commit groups of a lane are counted from 0.
@@ -49,7 +49,8 @@ static void passed(block *b, u32 bar, u32 phase) {
 // in_flight marks size bytes at a shared address, which the mbarrier at bar will tell of.
 static void in_flight(warp *w, u64 a, u32 size, u64 bar, u64 state) {
   block *to = shared_of(w, &a), *of = shared_of(w, &bar);
-  memset(to->shadow + a, IN_FLIGHT, size);
+  for (u32 i = 0; i < size && a + i < to->shared_size; i++)
+    if (to->shadow[a + i] == WRITTEN) to->shadow[a + i] = IN_FLIGHT;
   add_copy(&of->copies, (copy){.to = to, .at = (u32)a, .size = size, .bar = (u32)bar, .phase = (u32)(state >> 63)});
 }
 
@@ -113,7 +114,8 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     }
     if (gather) count[1] = 4;
     for (int d = 1; d < rank; d++) total *= count[d];
-    u32 row_bytes = count[0] * es, mask = more[2] >= 0 ? U32(more[2])[l] & 0xffff : 0;
+    // Rows lie a width of the swizzling apart, however short they are (seen on an H200).
+    u32 row_bytes = count[0] * es, pitch = t.swizzle == 0 ? row_bytes : t.swizzle >= 3 ? 128 : 16u << t.swizzle, mask = more[2] >= 0 ? U32(more[2])[l] & 0xffff : 0;
     int op = more[5];
     for (u32 r = 0; r < total; r++) {
       u64 address = t.address;
@@ -126,7 +128,12 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         if (c < 0 || c > t.dims[d]) inside = 0;
         address += (u64)c * t.strides[d - 1];
       }
-      s64 c0 = (s32)U32(x[0])[l], lo = c0 < 0 ? -c0 : 0, hi = (s64)t.dims[0] + 1 - c0;
+      s64 c0 = (s32)U32(x[0])[l];
+      if (c0 * es & 15) { // an H200 faults with an illegal instruction
+        fault(k, w, g, FAULT_MISALIGNED, (int)l, (u64)(c0 * es), GLOBAL, 16, in->kind);
+        return 0;
+      }
+      s64 lo = c0 < 0 ? -c0 : 0, hi = (s64)t.dims[0] + 1 - c0;
       if (hi > count[0]) hi = count[0];
       if (!inside || hi < lo) lo = hi = 0;
       u64 first = address + (u64)(c0 + lo) * es, valid = (u64)(hi - lo) * es;
@@ -141,7 +148,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         if (from < 0) from = 0;
         if (to > 16) to = 16;
         u8 *global = (u8 *)(address + (u64)(c0 * es) + j);
-        u64 a = swizzled(smem + (u64)r * row_bytes + j, t.swizzle);
+        u64 a = swizzled(smem + (u64)r * pitch + j, t.swizzle);
         if (in->kind) {
           u8 *s = at(k, w, g, SHARED, (int)l, a, 16, 0);
           if (s == NULL) return 0;
@@ -159,8 +166,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
           continue;
         }
         for (int i = 0; i < 16; i++) {
-          static const u8 nan[8] = {0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff, 0x7f};
-          data[i] = i >= from && i < to ? global[i] : t.fill ? nan[i % 4 + (es == 2 ? 2 : 0)] : 0;
+          data[i] = i >= from && i < to ? global[i] : t.fill ? i & 1 ? 0x7f : 0xf7 : 0;
         }
         if (mask == 0) {
           u8 *s = at(k, w, g, SHARED, (int)l, a, 16, 1);
@@ -182,7 +188,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
         u64 b = c < 0 ? bar : with_rank(bar, c);
         if (!complete(k, w, g, l, b, (u64)row_bytes * total, &before)) return 0;
-        in_flight(w, c < 0 ? smem : with_rank(smem, c), row_bytes * total, b, before);
+        in_flight(w, c < 0 ? smem : with_rank(smem, c), pitch * total, b, before);
       }
     }
   }
@@ -360,7 +366,8 @@ static int wgmma(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
           continue;
         }
         f32 c = fresh ? 0 : half ? f16_f32((u16)(*d >> 16 * (j & 1))) : bits_f32(*d);
-        f32 v = dot(A + i * depth, B + j * depth, (int)depth, c, ta);
+        int bits = ta >= MMA_E4M3 ? 13 : 25;
+        f32 v = block_sum(A + i * depth, B + j * depth, 1, (int)depth, c, bits, bits == 13 ? 13 : 23);
         if (half) *d = (*d & 0xffffu << 16 * !(j & 1)) | f16_of(f32_bits(v)) << 16 * (j & 1);
         else *d = nan32(v);
       }
@@ -493,7 +500,7 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
           for (u32 q = 0; q < depth; q++) sum += (s32)A[i * depth + q] * (s32)B[j * depth + q];
           *to = (u32)sum;
         } else {
-          *to = nan32(dot(A + i * depth, B + j * depth, (int)depth, fresh ? 0 : bits_f32(*to) * scale, ta));
+          *to = nan32(block_sum(A + i * depth, B + j * depth, 1, (int)depth, fresh ? 0 : bits_f32(*to) * scale, 25, 23));
         }
       }
     }
