@@ -452,7 +452,7 @@ func TestFaults(t *testing.T) {
 		{"deadlock", "bar.sync 3, 64;", "deadlock: 32 threads wait at bar.sync"},
 		{"mbarrier", "mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive.shared.b64 _, [%r2], 5;", "5 arrivals at an mbarrier"},
 		{"no function", "p: .callprototype _ _; mov.u64 %rd2, 64; call %rd2, p;", "which is no function"},
-		{"lacking", "tcgen05.wait::ld.sync.aligned;", "the virtual GPU lacks tcgen05.wait::ld.sync.aligned (kernel.cu:42:3)"},
+		{"lacking", "tcgen05.shift.cta_group::1.down;", "the virtual GPU lacks tcgen05.shift.cta_group::1.down (kernel.cu:42:3)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := runKernel(t, head+c.body+"\n\tret;\n}\n.file 1 \"kernel.cu\"\n", threads(1, 32), make([]uint32, 16)...)

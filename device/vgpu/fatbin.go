@@ -8,12 +8,15 @@ import (
 	"strings"
 )
 
+// fatbinMagic begins a fat binary.
+const fatbinMagic = 0xba55ed50
+
 // fatbinPTX returns the PTX in a fat binary as nvcc --no-compress writes it: a header, then entries with headers of
 // their own. read is asked how many bytes there are before any behind the first 16 is read.
 func fatbinPTX(read func(n int) []byte) (string, error) {
-	const magic, kindPTX, compressed = 0xba55ed50, 1, 0x2000 | 0x8000
+	const kindPTX, compressed = 1, 0x2000 | 0x8000
 	head := read(16)
-	if binary.LittleEndian.Uint32(head) != magic {
+	if binary.LittleEndian.Uint32(head) != fatbinMagic {
 		return "", errors.New("vgpu: no fat binary")
 	}
 	start := int(binary.LittleEndian.Uint16(head[6:]))

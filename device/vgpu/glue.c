@@ -21,13 +21,14 @@ static int known(const void *p) { return vgKnown((uintptr_t)p); }
 static int status(void) { return vgStatus(); }
 static void lacks(const char *name) { vgLacks((char *)name); }
 
-char *vg_install(const char *path) {
+char *vg_install(const char *path, const char *driver) {
   static const fisub_vgpu_hooks hooks = {module, prepare, launch, forget, attributes, symbol, alloc, release, known, status, lacks};
   void *lib = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (lib == NULL) return strdup(dlerror());
   void *install = dlsym(lib, "fisub_vgpu_install");
   if (install == NULL) return strdup("another CUDA runtime is loaded already");
   ((void (*)(const fisub_vgpu_hooks *))install)(&hooks);
+  if (dlopen(driver, RTLD_NOW | RTLD_GLOBAL) == NULL) return strdup(dlerror());
   return NULL;
 }
 

@@ -41,7 +41,13 @@ type hostModule struct {
 
 func (h *hostModule) load() (*Module, error) {
 	h.once.Do(func() {
-		text, err := fatbinPTX(func(n int) []byte { return unsafe.Slice((*byte)(h.fatbin), n) })
+		var text string
+		var err error
+		if *(*uint32)(h.fatbin) == fatbinMagic {
+			text, err = fatbinPTX(func(n int) []byte { return unsafe.Slice((*byte)(h.fatbin), n) })
+		} else { // of cuModuleLoadData
+			text = C.GoString((*C.char)(h.fatbin))
+		}
 		if err == nil {
 			h.mod, err = host.machine.Load(text)
 		}

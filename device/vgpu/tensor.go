@@ -125,7 +125,8 @@ func (d *decoder) tcgen05() {
 		d.p.atomics = true
 	}
 	args := d.in.Args
-	switch d.parts[1] {
+	what, _, _ := strings.Cut(d.parts[1], "::")
+	switch what {
 	case "fence", "wait", "relinquish_alloc_permit":
 		d.emit(inst{op: ops["nop"]})
 	case "alloc":

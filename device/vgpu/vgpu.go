@@ -39,6 +39,9 @@ import (
 //go:embed host/runtime.c
 var runtimeSource string
 
+//go:embed host/driver.c
+var driverSource string
+
 //go:embed host/hooks.h
 var hooksSource string
 
@@ -136,16 +139,19 @@ func (g *gpu) do(ctx context.Context, f func() error) error {
 	return ctx.Err()
 }
 
+// driverName is the file that programs load as CUDA's driver.
+const driverName = "libcuda.so.1"
+
 // runtimeLibrary builds the CUDA runtime of the virtual GPU, or finds it in the cache.
 func (g *gpu) runtimeLibrary(ctx context.Context) (string, error) {
 	name := filepath.Base(g.tools.CUDART)
-	key := cache.Key("vgpu 3", runtimeSource, hooksSource, g.tools.CXXVersion, g.tools.CUDAVersion, name)
+	key := cache.Key("vgpu 4", runtimeSource, driverSource, hooksSource, g.tools.CXXVersion, g.tools.CUDAVersion, name)
 	dir, _, err := cache.Folder(ctx, g.root, "vgpu", key, func(dir string) error {
 		stubs, err := stubs(g.tools.CUDART)
 		if err != nil {
 			return err
 		}
-		for file, text := range map[string]string{"runtime.c": runtimeSource, "hooks.h": hooksSource, "stubs.c": stubs,
+		for file, text := range map[string]string{"runtime.c": runtimeSource, "hooks.h": hooksSource, "driver.c": driverSource, "stubs.c": stubs,
 			"version": name + " { global: *; };\n"} {
 			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
 				return err
@@ -158,6 +164,13 @@ func (g *gpu) runtimeLibrary(ctx context.Context) (string, error) {
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("vgpu: building its CUDA runtime: %w\n%s", err, bytes.TrimSpace(out))
+		}
+		args = slices.Concat(g.tools.CXX[1:], []string{"-O1", "-w", "-fPIC", "-shared", "-I" + g.tools.CUDAInclude,
+			"-x", "c", "driver.c", "-x", "none", "-o", driverName, "-Wl,-soname," + driverName, "./" + name})
+		cmd = exec.CommandContext(ctx, g.tools.CXX[0], args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("vgpu: building its CUDA driver: %w\n%s", err, bytes.TrimSpace(out))
 		}
 		return nil
 	})
@@ -189,11 +202,19 @@ func stubs(library string) (string, error) {
 	return text.String(), nil
 }
 
+// arch is what a solution is compiled for: the PTX of the arch that was asked for.
+func (g *gpu) arch() string {
+	if g.opts.Arch == "" {
+		return arch
+	}
+	return strings.Replace(g.opts.Arch, "sm_", "compute_", 1)
+}
+
 // foreign is a function of NVIDIA's libraries, which a GPU's machine has.
 var foreign = regexp.MustCompile(`undefined symbol: ((?:cu[A-Z]|cuda[A-Z]|nvrtc|nvJitLink|cublas|cudnn)\w+)`)
 
 func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
-	object, err := g.tools.Build(ctx, g.root, sol, arch)
+	object, err := g.tools.Build(ctx, g.root, sol, g.arch())
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +230,9 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 		if g.lib == nil {
 			path := C.CString(library)
 			defer C.free(unsafe.Pointer(path))
-			if message := C.vg_install(path); message != nil {
+			driver := C.CString(filepath.Join(filepath.Dir(library), driverName))
+			defer C.free(unsafe.Pointer(driver))
+			if message := C.vg_install(path, driver); message != nil {
 				defer C.free(unsafe.Pointer(message))
 				return fmt.Errorf("vgpu: loading its CUDA runtime: %s", C.GoString(message))
 			}

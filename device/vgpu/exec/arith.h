@@ -344,6 +344,7 @@ static __attribute__((noinline)) u64 d_arith(u64 a, u64 b, u64 c, int op, int fl
   }
   if (flags & 7) fesetround(old);
   if (op == A_RCP || op == A_SQRT) return nan_of(r, x, x, x);
+  if (op == A_DIV) return nan_of(r, x, y, y);
   return op == A_FMA ? nan_of(r, z, y, x) : nan_of(r, y, x, x);
 }
 

@@ -166,7 +166,7 @@
   X(add_f64, u64, f64, f64, nan_of(a + b, b, a, a))                         \
   X(sub_f64, u64, f64, f64, nan_of(a - b, b, a, a))                         \
   X(mul_f64, u64, f64, f64, nan_of(a * b, b, a, a))                         \
-  X(div_f64, u64, f64, f64, nan_of(a / b, b, a, a))                         \
+  X(div_f64, u64, f64, f64, nan_of(a / b, a, b, b))                         \
   X(min_f32, u32, u32, u32, min_f(a, b))                          \
   X(max_f32, u32, u32, u32, max_f(a, b))                          \
   X(min_nan_f32, u32, u32, u32, is_nan(a) || is_nan(b) ? 0x7fffffffu : min_f(a, b)) \

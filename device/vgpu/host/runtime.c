@@ -1,7 +1,9 @@
 // A CUDA runtime library for code whose kernels run on the virtual GPU. It keeps what belongs to the host (streams, events,
 // launch configurations, the last error) and leaves modules, memory and launches to the program that has loaded it, by the
 // functions of fisub_vgpu_install. All work is done when a call returns, so streams and events have nothing to wait for.
+#define _GNU_SOURCE
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +36,7 @@ static function *functions;
 static variable *variables;
 
 void fisub_vgpu_install(const fisub_vgpu_hooks *h) { hooks = *h; }
+const fisub_vgpu_hooks *fisub_vgpu_hooks_now(void) { return &hooks; }
 
 static cudaError_t fail(cudaError_t e) {
   if (e != cudaSuccess) last_error = e;
@@ -324,6 +327,22 @@ const char *cudaGetErrorName(cudaError_t e) {
     if (errors[i].code == (int)e) return errors[i].name;
   return "unrecognized error code";
 }
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **f, unsigned version, unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *status_) {
+  int (*get)(const char *, void **, int, unsigned long long, int *) = dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2");
+  int found = cudaDriverEntryPointSymbolNotFound;
+  *f = NULL;
+  if (get) get(name, f, (int)version, flags, NULL);
+  if (*f) found = cudaDriverEntryPointSuccess;
+  if (status_) *status_ = (enum cudaDriverEntryPointQueryResult)found;
+  return cudaSuccess;
+}
+#undef cudaGetDriverEntryPoint
+cudaError_t cudaGetDriverEntryPoint(const char *name, void **f, unsigned long long flags, enum cudaDriverEntryPointQueryResult *s) {
+  return cudaGetDriverEntryPointByVersion(name, f, CUDART_VERSION, flags, s);
+}
+cudaError_t cudaGetFuncBySymbol(cudaFunction_t *f, const void *host) { *f = (cudaFunction_t)host; return cudaSuccess; }
 
 /* Memory */
 

@@ -1,0 +1,218 @@
+// The part of CUDA's driver API that submissions use, over the runtime library of runtime.c: a CUfunction is a function of it.
+#define _GNU_SOURCE
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hooks.h"
+
+void **__cudaRegisterFatBinary(void *);
+void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *, void *, void *, int *);
+const fisub_vgpu_hooks *fisub_vgpu_hooks_now(void);
+
+// A result is the runtime's error, which has the same number.
+#define R(call) ((CUresult)(call))
+
+CUresult cuInit(unsigned f) { return f ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; }
+CUresult cuDriverGetVersion(int *v) { return R(cudaDriverGetVersion(v)); }
+CUresult cuDeviceGet(CUdevice *d, int n) { *d = n; return n ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS; }
+CUresult cuDeviceGetCount(int *n) { *n = 1; return CUDA_SUCCESS; }
+CUresult cuDeviceGetName(char *name, int n, CUdevice d) {
+  struct cudaDeviceProp p;
+  cudaGetDeviceProperties(&p, d);
+  strncpy(name, p.name, (size_t)n);
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice d) { return R(cudaDeviceGetAttribute(v, (enum cudaDeviceAttr)a, d)); }
+CUresult cuDeviceTotalMem(size_t *n, CUdevice d) { size_t f; (void)d; return R(cudaMemGetInfo(&f, n)); }
+CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d) { (void)d; *c = (CUcontext)(uintptr_t)1; return CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRelease(CUdevice d) { (void)d; return CUDA_SUCCESS; }
+CUresult cuCtxGetCurrent(CUcontext *c) { *c = (CUcontext)(uintptr_t)1; return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext c) { (void)c; return CUDA_SUCCESS; }
+CUresult cuCtxPushCurrent(CUcontext c) { (void)c; return CUDA_SUCCESS; }
+CUresult cuCtxPopCurrent(CUcontext *c) { if (c) *c = (CUcontext)(uintptr_t)1; return CUDA_SUCCESS; }
+CUresult cuCtxGetDevice(CUdevice *d) { *d = 0; return CUDA_SUCCESS; }
+CUresult cuCtxSynchronize(void) { return R(cudaDeviceSynchronize()); }
+CUresult cuGetErrorString(CUresult e, const char **s) { *s = cudaGetErrorString((cudaError_t)e); return CUDA_SUCCESS; }
+CUresult cuGetErrorName(CUresult e, const char **s) { *s = cudaGetErrorName((cudaError_t)e); return CUDA_SUCCESS; }
+
+CUresult cuMemAlloc(CUdeviceptr *p, size_t n) { return R(cudaMalloc((void **)p, n)); }
+CUresult cuMemFree(CUdeviceptr p) { return R(cudaFree((void *)p)); }
+CUresult cuMemAllocAsync(CUdeviceptr *p, size_t n, CUstream s) { (void)s; return cuMemAlloc(p, n); }
+CUresult cuMemFreeAsync(CUdeviceptr p, CUstream s) { (void)s; return cuMemFree(p); }
+CUresult cuMemcpyHtoD(CUdeviceptr d, const void *s, size_t n) { return R(cudaMemcpy((void *)d, s, n, cudaMemcpyDefault)); }
+CUresult cuMemcpyDtoH(void *d, CUdeviceptr s, size_t n) { return R(cudaMemcpy(d, (void *)s, n, cudaMemcpyDefault)); }
+CUresult cuMemcpyDtoD(CUdeviceptr d, CUdeviceptr s, size_t n) { return R(cudaMemcpy((void *)d, (void *)s, n, cudaMemcpyDefault)); }
+CUresult cuMemcpyHtoDAsync(CUdeviceptr d, const void *s, size_t n, CUstream st) { return R(cudaMemcpyAsync((void *)d, s, n, cudaMemcpyDefault, st)); }
+CUresult cuMemcpyDtoHAsync(void *d, CUdeviceptr s, size_t n, CUstream st) { return R(cudaMemcpyAsync(d, (void *)s, n, cudaMemcpyDefault, st)); }
+CUresult cuMemcpyDtoDAsync(CUdeviceptr d, CUdeviceptr s, size_t n, CUstream st) { return R(cudaMemcpyAsync((void *)d, (void *)s, n, cudaMemcpyDefault, st)); }
+CUresult cuMemsetD8Async(CUdeviceptr d, unsigned char v, size_t n, CUstream s) { return R(cudaMemsetAsync((void *)d, v, n, s)); }
+CUresult cuMemsetD8(CUdeviceptr d, unsigned char v, size_t n) { return R(cudaMemset((void *)d, v, n)); }
+CUresult cuMemsetD32(CUdeviceptr d, unsigned v, size_t n) {
+  CUresult e = R(cudaMemset((void *)d, 0, 4 * n));
+  for (size_t i = 0; i < n && e == CUDA_SUCCESS; i++) ((unsigned *)d)[i] = v;
+  return e;
+}
+
+CUresult cuModuleLoadData(CUmodule *m, const void *image) {
+  const fisub_vgpu_hooks *h = fisub_vgpu_hooks_now();
+  const unsigned char *b = image;
+  if (h == NULL || h->module == NULL) return CUDA_ERROR_NOT_INITIALIZED;
+  if (memcmp(b, "\177ELF", 4) == 0) {
+    h->lacks("cuModuleLoadData of machine code: it executes PTX");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  size_t n = *(const uint32_t *)b == 0xba55ed50 ? *(const uint16_t *)(b + 6) + *(const uint64_t *)(b + 8) : strlen(image) + 1;
+  void *copy = malloc(n); // the caller may free the image
+  memcpy(copy, image, n);
+  void **handle = calloc(1, sizeof *handle);
+  *handle = h->module(copy);
+  *m = (CUmodule)handle;
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleLoadDataEx(CUmodule *m, const void *image, unsigned n, CUjit_option *o, void **v) { (void)n, (void)o, (void)v; return cuModuleLoadData(m, image); }
+CUresult cuModuleLoadFatBinary(CUmodule *m, const void *image) { return cuModuleLoadData(m, image); }
+CUresult cuModuleUnload(CUmodule m) { (void)m; return CUDA_SUCCESS; }
+CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name) {
+  int v[4];
+  int e = fisub_vgpu_hooks_now()->attributes(*(void **)m, name, v);
+  if (e) return e == 98 ? CUDA_ERROR_NOT_FOUND : (CUresult)e;
+  char *id = calloc(1, 1);
+  __cudaRegisterFunction((void **)m, id, NULL, name, -1, NULL, NULL, NULL, NULL, NULL);
+  *f = (CUfunction)id;
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleGetGlobal(CUdeviceptr *p, size_t *n, CUmodule m, const char *name) {
+  size_t size = 0;
+  void *at = fisub_vgpu_hooks_now()->symbol(*(void **)m, name, &size);
+  if (p) *p = (CUdeviceptr)at;
+  if (n) *n = size;
+  return at ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+CUresult cuLibraryLoadData(CUlibrary *l, const void *image, CUjit_option *o, void **ov, unsigned n, CUlibraryOption *lo, void **lv, unsigned ln) {
+  (void)o, (void)ov, (void)n, (void)lo, (void)lv, (void)ln;
+  return cuModuleLoadData((CUmodule *)l, image);
+}
+CUresult cuLibraryUnload(CUlibrary l) { (void)l; return CUDA_SUCCESS; }
+CUresult cuLibraryGetKernel(CUkernel *k, CUlibrary l, const char *name) { return cuModuleGetFunction((CUfunction *)k, (CUmodule)l, name); }
+CUresult cuLibraryGetModule(CUmodule *m, CUlibrary l) { *m = (CUmodule)l; return CUDA_SUCCESS; }
+CUresult cuKernelGetFunction(CUfunction *f, CUkernel k) { *f = (CUfunction)k; return CUDA_SUCCESS; }
+
+// arguments takes apart what CU_LAUNCH_PARAM_BUFFER_POINTER gives; kernels are launched with pointers only.
+static CUresult arguments(void **args, void **extra) {
+  if (args || extra == NULL) return CUDA_SUCCESS;
+  fisub_vgpu_hooks_now()->lacks("cuLaunchKernel with its parameters in one buffer");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s,
+                        void **args, void **extra) {
+  CUresult e = arguments(args, extra);
+  void *none[1] = {NULL};
+  return e ? e : R(cudaLaunchKernel(f, (dim3){gx, gy, gz}, (dim3){bx, by, bz}, args ? args : none, shared, s));
+}
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                                   CUstream s, void **args) {
+  return cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, s, args, NULL);
+}
+CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **args, void **extra) {
+  CUresult e = arguments(args, extra);
+  if (e) return e;
+  cudaLaunchConfig_t r = {.gridDim = {c->gridDimX, c->gridDimY, c->gridDimZ}, .blockDim = {c->blockDimX, c->blockDimY, c->blockDimZ},
+                          .dynamicSmemBytes = c->sharedMemBytes, .stream = c->hStream, .attrs = (cudaLaunchAttribute *)c->attrs,
+                          .numAttrs = c->numAttrs};
+  return R(cudaLaunchKernelExC(&r, f, args));
+}
+CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute a, int v) { return R(cudaFuncSetAttribute(f, (enum cudaFuncAttribute)a, v)); }
+CUresult cuKernelSetAttribute(CUfunction_attribute a, int v, CUkernel k, CUdevice d) { (void)d; return cuFuncSetAttribute((CUfunction)k, a, v); }
+CUresult cuFuncSetCacheConfig(CUfunction f, CUfunc_cache c) { (void)f, (void)c; return CUDA_SUCCESS; }
+CUresult cuFuncGetAttribute(int *v, CUfunction_attribute a, CUfunction f) {
+  struct cudaFuncAttributes all;
+  CUresult e = R(cudaFuncGetAttributes(&all, f));
+  if (e) return e;
+  switch (a) {
+  case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *v = all.maxThreadsPerBlock; break;
+  case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *v = (int)all.sharedSizeBytes; break;
+  case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *v = (int)all.localSizeBytes; break;
+  case CU_FUNC_ATTRIBUTE_NUM_REGS: *v = all.numRegs; break;
+  case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *v = all.maxDynamicSharedSizeBytes; break;
+  default: *v = 0;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, CUfunction f, int block, size_t shared) {
+  return R(cudaOccupancyMaxActiveBlocksPerMultiprocessor(n, f, block, shared));
+}
+CUresult cuStreamCreate(CUstream *s, unsigned f) { return R(cudaStreamCreateWithFlags(s, f)); }
+CUresult cuStreamDestroy(CUstream s) { return R(cudaStreamDestroy(s)); }
+CUresult cuStreamSynchronize(CUstream s) { return R(cudaStreamSynchronize(s)); }
+CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned f) { return R(cudaStreamWaitEvent(s, e, f)); }
+CUresult cuEventCreate(CUevent *e, unsigned f) { return R(cudaEventCreateWithFlags(e, f)); }
+CUresult cuEventDestroy(CUevent e) { return R(cudaEventDestroy(e)); }
+CUresult cuEventRecord(CUevent e, CUstream s) { return R(cudaEventRecord(e, s)); }
+CUresult cuEventSynchronize(CUevent e) { return R(cudaEventSynchronize(e)); }
+CUresult cuPointerGetAttribute(void *v, CUpointer_attribute a, CUdeviceptr p) {
+  struct cudaPointerAttributes all;
+  cudaPointerGetAttributes(&all, (void *)p);
+  if (a != CU_POINTER_ATTRIBUTE_MEMORY_TYPE || all.type != cudaMemoryTypeDevice) return CUDA_ERROR_INVALID_VALUE;
+  *(unsigned *)v = CU_MEMORYTYPE_DEVICE;
+  return CUDA_SUCCESS;
+}
+
+// As vg_tensor_map of exec.h.
+typedef struct {
+  uint64_t magic, address, strides[4];
+  uint32_t dims[5];
+  uint16_t box[5];
+  uint8_t steps[5], type, rank, interleave, swizzle, fill;
+} tensor_map;
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dims,
+                                const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2, CUtensorMapFloatOOBfill fill) {
+  static const uint8_t sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
+  static const uint16_t spans[] = {256, 32, 64, 128, 128, 128, 128};
+  (void)l2;
+  if ((unsigned)type >= sizeof sizes || (unsigned)swizzle > 6 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE) {
+    fisub_vgpu_hooks_now()->lacks("cuTensorMapEncodeTiled with such a type, swizzle or interleave");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (rank < 1 || rank > 5 || (uintptr_t)map & 63 || address == NULL || (uintptr_t)address & 15) return CUDA_ERROR_INVALID_VALUE;
+  tensor_map t = {.magic = 0x70616d726f736e74ull, .address = (uintptr_t)address, .type = (uint8_t)type, .rank = (uint8_t)rank,
+                  .interleave = (uint8_t)interleave, .swizzle = (uint8_t)swizzle, .fill = (uint8_t)fill};
+  for (cuuint32_t i = 0; i < rank; i++) {
+    if (dims[i] == 0 || dims[i] > 1ull << 32 || box[i] == 0 || box[i] > 256 || steps[i] == 0 || steps[i] > 8) return CUDA_ERROR_INVALID_VALUE;
+    if (i && (strides[i - 1] & 15 || strides[i - 1] >= 1ull << 40)) return CUDA_ERROR_INVALID_VALUE;
+    t.dims[i] = (uint32_t)(dims[i] - 1);
+    t.box[i] = (uint16_t)box[i];
+    t.steps[i] = (uint8_t)steps[i];
+    if (i) t.strides[i - 1] = strides[i - 1];
+  }
+  unsigned inner = box[0] * sizes[type];
+  if (inner & 15 || (swizzle && inner > spans[swizzle])) return CUDA_ERROR_INVALID_VALUE;
+  if (fill && (type < CU_TENSOR_MAP_DATA_TYPE_FLOAT16)) return CUDA_ERROR_INVALID_VALUE;
+  memset(map, 0, sizeof *map);
+  memcpy(map, &t, sizeof t);
+  return CUDA_SUCCESS;
+}
+CUresult cuTensorMapReplaceAddress(CUtensorMap *map, void *address) {
+  if ((uintptr_t)address & 15) return CUDA_ERROR_INVALID_VALUE;
+  ((tensor_map *)map)->address = (uintptr_t)address;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGetProcAddress_v2(const char *name, void **f, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
+  char newer[128];
+  (void)version, (void)flags;
+  snprintf(newer, sizeof newer, "%s_v2", name);
+  *f = dlsym(RTLD_DEFAULT, newer);
+  if (*f == NULL) *f = dlsym(RTLD_DEFAULT, name);
+  if (status) *status = *f ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  if (*f == NULL) fisub_vgpu_hooks_now()->lacks(name);
+  return *f ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+#undef cuGetProcAddress
+CUresult cuGetProcAddress(const char *name, void **f, int version, cuuint64_t flags) { return cuGetProcAddress_v2(name, f, version, flags, NULL); }

@@ -1,0 +1,242 @@
+//go:build linux && cgo
+
+package vgpu
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// tensorKernel runs body in a block of 128 threads; %rd1 and %rd2 are in and out, %r1 the thread, %r2 32 KiB of shared memory
+// whose address is a multiple of 1024, %r3 an mbarrier.
+func tensorKernel(t *testing.T, body string, in []uint32, out int) ([]uint32, error) {
+	t.Helper()
+	m := &Machine{Workers: 1, Strict: true}
+	mod, err := m.Load(`
+.version 9.0
+.target sm_100a
+.address_size 64
+.visible .entry k(.param .u64 in, .param .u64 out)
+{
+	.reg .pred %p<9>;
+	.reg .b32 %r<99>;
+	.reg .b64 %rd<20>;
+	.reg .b128 %q<3>;
+	.shared .align 1024 .b8 s[32768];
+	.shared .align 8 .b64 bar;
+	.shared .align 4 .b32 slot;
+	ld.param.u64 %rd1, [in];
+	ld.param.u64 %rd2, [out];
+	mov.u32 %r1, %tid.x;
+	mov.u32 %r2, s;
+	mov.u32 %r3, bar;
+	mov.u32 %r4, slot;
+	setp.eq.u32 %p1, %r1, 0;
+	setp.lt.u32 %p2, %r1, 32;
+` + body + `
+	ret;
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := mod.Kernel("k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(k.Lacks()) > 0 {
+		t.Fatalf("lacks %v", k.Lacks())
+	}
+	x, _ := words(m, "in", in...)
+	y, result := words(m, "out", make([]uint32, out)...)
+	params := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(x)), uint64(y))
+	err = m.Run(k, Launch{Grid: [3]int{1, 1, 1}, Block: [3]int{128, 1, 1}, Params: params})
+	return result, err
+}
+
+// What is copied asynchronously may be read when something has waited for it, and not before.
+func TestCopiesUnderWay(t *testing.T) {
+	in := make([]uint32, 1024)
+	for i := range in {
+		in[i] = uint32(i)
+	}
+	one := "shl.b32 %r5, %r1, 4; add.u32 %r6, %r2, %r5; cvt.u64.u32 %rd3, %r5; add.s64 %rd4, %rd1, %rd3;\n" +
+		"cp.async.cg.shared.global [%r6], [%rd4], 16;\n"
+	bulk := "@%p1 mbarrier.init.shared.b64 [%r3], 1;\nbar.sync 0;\n@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r3], 2048;\n" +
+		"@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd1], 2048, [%r3];\n" +
+		"bar.sync 0;\nshl.b32 %r5, %r1, 4; add.u32 %r6, %r2, %r5; cvt.u64.u32 %rd3, %r5;\n"
+	store := "ld.shared.b32 %r7, [%r6]; add.s64 %rd5, %rd2, %rd3; st.global.b32 [%rd5], %r7;\n"
+	for _, c := range []struct{ name, body, fault string }{
+		{"waited", one + "cp.async.commit_group;\ncp.async.wait_group 0;\n" + store, ""},
+		{"waited for all", one + "cp.async.wait_all;\n" + store, ""},
+		{"an older group", one + "cp.async.commit_group;\ncp.async.commit_group;\ncp.async.wait_group 1;\n" + store, ""},
+		{"not waited", one + "cp.async.commit_group;\n" + store, "asynchronous copy still writes"},
+		{"a newer group", one + "cp.async.commit_group;\ncp.async.wait_group 1;\n" + store, "asynchronous copy still writes"},
+		{"not committed", one + "cp.async.wait_group 0;\n" + store, "asynchronous copy still writes"},
+		{"by an mbarrier", "@%p1 mbarrier.init.shared.b64 [%r3], 128;\nbar.sync 0;\n" + one +
+			"cp.async.mbarrier.arrive.noinc.shared.b64 [%r3];\n" +
+			"$w: mbarrier.try_wait.parity.shared.b64 %p3, [%r3], 0;\n@!%p3 bra $w;\n" + store, ""},
+		{"bulk", bulk + "$w: mbarrier.try_wait.parity.shared.b64 %p3, [%r3], 0;\n@!%p3 bra $w;\n" + store, ""},
+		{"bulk, not waited", bulk + store, "asynchronous copy still writes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out, err := tensorKernel(t, c.body, in, 512)
+			if c.fault != "" {
+				if err == nil || !strings.Contains(err.Error(), c.fault) {
+					t.Errorf("got %v, want %q", err, c.fault)
+				}
+				return
+			}
+			if err != nil || out[4*77] != 4*77 {
+				t.Errorf("got %d (%v), want %d", out[4*77], err, 4*77)
+			}
+		})
+	}
+}
+
+func TestStoreAsync(t *testing.T) {
+	out, err := tensorKernel(t, `
+	@%p1 mbarrier.init.shared.b64 [%r3], 1;
+	bar.sync 0;
+	@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r3], 512;
+	shl.b32 %r5, %r1, 2; add.u32 %r6, %r2, %r5;
+	st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r6], %r1, [%r3];
+$w:	mbarrier.try_wait.parity.shared.b64 %p3, [%r3], 0;
+	@!%p3 bra $w;
+	xor.b32 %r7, %r5, 4; add.u32 %r7, %r7, %r2;
+	ld.shared.b32 %r8, [%r7];
+	cvt.u64.u32 %rd3, %r5; add.s64 %rd3, %rd2, %rd3;
+	st.global.b32 [%rd3], %r8;`, []uint32{0}, 128)
+	if err != nil || out[10] != 11 || out[127] != 126 {
+		t.Errorf("got %d, %d (%v), want 11, 126", out[10], out[127], err)
+	}
+}
+
+func Test128Bits(t *testing.T) {
+	out, err := tensorKernel(t, `
+	ld.global.b128 %q1, [%rd1];
+	mov.b128 %q2, %q1;
+	mov.b128 {%rd3, %rd4}, %q2;
+	mov.b128 %q1, {%rd4, %rd3};
+	@%p1 st.global.b128 [%rd2], %q1;`, []uint32{1, 2, 3, 4}, 4)
+	if err != nil || fmt.Sprint(out) != "[3 4 1 2]" {
+		t.Errorf("got %v (%v), want [3 4 1 2]", out, err)
+	}
+}
+
+// A product of 128 x 64 x 32 in two steps, of bfloat16 with 128 bytes swizzled.
+func TestTensorMemory(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	values := make([]float32, 192*32) // rows of a, then of b
+	in := make([]uint32, 192*32/2)
+	for i := range values {
+		values[i] = float32(r.IntN(17)-8) / 4
+		in[i/2] |= math.Float32bits(values[i]) >> 16 << (16 * (i % 2))
+	}
+	// rows of 64 bytes go to rows of 128, with the units of 16 bytes swizzled
+	fill := `
+	mov.u32 %r10, %r1;
+$fill:
+	shl.b32 %r11, %r10, 6; cvt.u64.u32 %rd3, %r11; add.s64 %rd3, %rd1, %rd3;
+	shl.b32 %r12, %r10, 7; and.b32 %r13, %r10, 7;
+	mov.u32 %r14, 0;
+$unit:
+	ld.global.v4.b32 {%r20, %r21, %r22, %r23}, [%rd3];
+	xor.b32 %r15, %r14, %r13; shl.b32 %r15, %r15, 4; add.u32 %r15, %r15, %r12; add.u32 %r15, %r15, %r2;
+	st.shared.v4.b32 [%r15], {%r20, %r21, %r22, %r23};
+	add.s64 %rd3, %rd3, 16; add.u32 %r14, %r14, 1;
+	setp.lt.u32 %p3, %r14, 4;
+	@%p3 bra $unit;
+	add.u32 %r10, %r10, 128;
+	setp.lt.u32 %p3, %r10, 192;
+	@%p3 bra $fill;
+	@%p1 mbarrier.init.shared.b64 [%r3], 1;
+	fence.proxy.async.shared::cta;
+`
+	alloc := `
+	@!%p2 bra $allocated;
+	tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r4], 64;
+	tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
+$allocated:
+	bar.sync 0;
+	ld.shared.b32 %r30, [%r4];
+`
+	id := 1<<4 | 1<<7 | 1<<10 | 64>>3<<17 | 128>>4<<24
+	multiply := fmt.Sprintf(`
+	@!%%p1 bra $multiplied;
+	shr.u32 %%r31, %%r2, 4; cvt.u64.u32 %%rd5, %%r31;
+	or.b64 %%rd6, %%rd5, 0x%x;
+	add.s64 %%rd7, %%rd6, 1024;
+	setp.ne.u32 %%p4, 0, 0;
+	setp.eq.u32 %%p5, 0, 0;
+	mov.u32 %%r32, %d;
+	tcgen05.mma.cta_group::1.kind::f16 [%%r30], %%rd6, %%rd7, %%r32, %%p4;
+	add.s64 %%rd6, %%rd6, 2; add.s64 %%rd7, %%rd7, 2;
+	tcgen05.mma.cta_group::1.kind::f16 [%%r30], %%rd6, %%rd7, %%r32, %%p5;
+	tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%%r3];
+$multiplied:
+	mbarrier.try_wait.parity.shared.b64 %%p6, [%%r3], 0;
+	@!%%p6 bra $multiplied;
+	tcgen05.fence::after_thread_sync;
+`, uint64(2)<<61|1<<46|1024>>4<<32|1<<16, id)
+	var regs []string
+	stores := "shl.b32 %r33, %r1, 8; cvt.u64.u32 %rd8, %r33; add.s64 %rd8, %rd2, %rd8;\n"
+	for i := range 32 {
+		regs = append(regs, fmt.Sprintf("%%r%d", 40+i))
+	}
+	load := "shr.u32 %r34, %r1, 5; shl.b32 %r34, %r34, 21; add.u32 %r34, %r34, %r30;\n" + stores
+	for half := range 2 {
+		load += fmt.Sprintf("tcgen05.ld.sync.aligned.32x32b.x32.b32 {%s}, [%%r34+%d];\ntcgen05.wait::ld.sync.aligned;\n",
+			strings.Join(regs, ", "), 32*half)
+		for i := range regs {
+			load += fmt.Sprintf("st.global.b32 [%%rd8+%d], %s;\n", 128*half+4*i, regs[i])
+		}
+	}
+	free := "bar.sync 0;\n@!%p2 bra $end;\ntcgen05.dealloc.cta_group::1.sync.aligned.b32 %r30, 64;\n$end:\n"
+	out, err := tensorKernel(t, fill+alloc+multiply+load+free, in, 128*64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 128 {
+		for j := range 64 {
+			want := 0.0
+			for k := range 32 {
+				want += float64(values[i*32+k]) * float64(values[(128+j)*32+k])
+			}
+			if got := math.Float32frombits(out[i*64+j]); float64(got) != want {
+				t.Fatalf("row %d, column %d: got %v, want %v", i, j, got, want)
+			}
+		}
+	}
+	for _, c := range []struct{ body, fault string }{
+		{fill + alloc + multiply + load, "tensor memory that it has not deallocated"},
+		{fill + alloc + strings.Replace(load, "%r34, %r34, 21", "%r34, %r34, 20", 1) + free, "invalid read of 32 columns of tensor memory at lane "},
+		{fill + "mov.u32 %r30, 0;\n" + load, "invalid read of 32 columns of tensor memory at lane 0, column 0"},
+		{fill + alloc + "@%p2 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r30, 128;\n", "128 columns of tensor memory at 0x0 are not allocated"},
+	} {
+		if _, err := tensorKernel(t, c.body, in, 128*64); err == nil || !strings.Contains(err.Error(), c.fault) {
+			t.Errorf("got %v, want %q", err, c.fault)
+		}
+	}
+}
+
+// A copy whose first coordinate is no multiple of 16 bytes is an illegal instruction on a GPU.
+func TestTensorCopyAlignment(t *testing.T) {
+	table := make([]byte, 1<<18)
+	for _, c := range compareTensor() {
+		if c.Name != "tensor u8" {
+			continue
+		}
+		if _, err := runComparison(c, table); err == nil || !strings.Contains(err.Error(), "no multiple of 16") {
+			t.Errorf("got %v, want a misaligned read", err)
+		}
+		c.PTX = strings.Replace(c.PTX, "cvta.param.u64 %rd3, %rd3;", "ld.param.u64 %rd3, [in];", 1)
+		if _, err := runComparison(c, table); err == nil || !strings.Contains(err.Error(), "no tensor map of 2 dimensions") {
+			t.Errorf("got %v, want a missing tensor map", err)
+		}
+	}
+}
