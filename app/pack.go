@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/collector"
+	"fisub/explain"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
@@ -54,9 +55,21 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	if o.out != "" && o.packed {
 		return usage.Errorf("packed_solution.json has a fixed name", "-o and --packed exclude each other")
 	}
-	s, err := a.load("")
+	data, err := a.OpenDataset()
 	if err != nil {
 		return err
+	}
+	s, err := session.PackSources(a.ConfigPath(), data)
+	if err != nil {
+		return err
+	}
+	doubts := s.Config.Warnings
+	if s.Definition == nil && trace.Track(s.Solution.Definition) == nil {
+		doubts = append(doubts, s.Config.UnknownDefinition(data.Definitions()))
+	}
+	for _, f := range doubts {
+		text, hint := explain.Error(f)
+		a.term.Warn(text, hint)
 	}
 	out := filepath.Join(s.Root, "solution.json")
 	switch {

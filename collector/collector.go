@@ -134,7 +134,9 @@ func ofConfig(file, rel string) Submission {
 	c := Submission{File: file, Path: rel, Config: cfg, Reads: []string{rel},
 		Name: cfg.Solution.Name, Definition: cfg.Solution.Definition, Author: cfg.Solution.Author}
 	for _, f := range faults {
-		c.Err = errors.Join(c.Err, f)
+		if !f.Harmless {
+			c.Err = errors.Join(c.Err, f)
+		}
 	}
 	if err := Packs(cfg); c.Err == nil && err != nil {
 		c.Err = fmt.Errorf("%s: %w", rel, err)
@@ -143,7 +145,7 @@ func ofConfig(file, rel string) Submission {
 		return c
 	}
 	own := *cfg
-	own.Build.Binding, own.Build.Dependencies, own.Solution.Description = "", nil, ""
+	own.Build.Dependencies, own.Solution.Description = nil, ""
 	c.Folder = path.Join(path.Dir(rel), "solution", filepath.ToSlash(cfg.Build.SourceDir))
 	var entries []pack.Entry
 	c.Solution, entries, c.Err = pack.Solution(&own, cfg.SourceDir())
@@ -166,9 +168,6 @@ func Packs(cfg *config.Config) error {
 
 // Lost are the keys of a config that the contest's own packer ignores. What it makes of the sources has another hash.
 func Lost(cfg *config.Config) (keys []string) {
-	if cfg.Build.Binding != "" {
-		keys = append(keys, "build.binding")
-	}
 	if len(cfg.Build.Dependencies) > 0 {
 		keys = append(keys, "build.dependencies")
 	}

@@ -227,7 +227,7 @@ func Assemble(cfg *config.Config, entries []Entry) *trace.Solution {
 			EntryPoint:              cfg.Build.EntryPoint,
 			Dependencies:            cfg.Build.Dependencies,
 			DestinationPassingStyle: cfg.Build.DestinationPassingStyle,
-			Binding:                 cfg.Build.Binding,
+			Binding:                 strings.TrimSuffix(cfg.Build.Binding, "tvm-ffi"), // the format's default, null
 		},
 	}
 	for _, e := range entries {

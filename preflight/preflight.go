@@ -164,9 +164,19 @@ func (c *checker) config(ctx context.Context) error {
 		return slices.ContainsFunc(faults, func(f *config.Fault) bool { return f.Code == code })
 	}
 	for _, f := range faults {
-		c.fault(Error, f)
+		if f.Harmless {
+			c.fault(Warning, f)
+		} else {
+			c.fault(Error, f)
+		}
 	}
-	if name := cfg.Solution.Definition; name != "" && !has("track-name") {
+	name := cfg.Solution.Definition
+	if defs := trace.Track(name); len(defs) == 1 {
+		name = defs[0]
+	} else if len(defs) > 1 {
+		name = "" // the track does not tell
+	}
+	if name != "" {
 		def, err := c.Dataset.Definition(name)
 		var unknown *workloads.NotFoundError
 		switch {
@@ -176,7 +186,9 @@ func (c *checker) config(ctx context.Context) error {
 			c.add(Error, "unknown-definition", cfg.Path, "", "%v", err)
 		default:
 			c.Report.Definition = def
-			for _, f := range config.Faults(config.Check(cfg, def)) {
+			meant := *cfg
+			meant.Solution.Definition = name
+			for _, f := range config.Faults(config.Check(&meant, def)) {
 				c.fault(Error, f)
 			}
 		}

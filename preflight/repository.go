@@ -117,8 +117,9 @@ func (s *scan) several() {
 		}
 		again(definitions, c.Definition, "solution.definition", Warning, "same-definition",
 			"keep one config for each definition", "has the same definition: both are collected")
-		again(names, c.Name, "solution.name", Error, "same-name",
-			"give each submission a name of its own", "has the same name: a dataset with both does not load")
+		again(names, c.Name, "solution.name", Warning, "same-name",
+			"give each submission a name of its own", "has the same name: a dataset with both does not load, unless the "+
+				"pipeline renames one")
 	}
 }
 

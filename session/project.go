@@ -140,19 +140,33 @@ func (p *Project) Load(packed string) (*Submission, error) {
 
 // LoadSources reads the config at file and packs its sources.
 func LoadSources(file string, data *workloads.Dataset) (*Submission, error) {
+	s, err := PackSources(file, data)
+	if err != nil {
+		return nil, err
+	}
+	if s.Definition == nil {
+		for _, f := range s.Config.Warnings {
+			if f.Code == "track-name" {
+				return nil, usage.Invalid(f)
+			}
+		}
+		return nil, usage.Invalid(s.Config.UnknownDefinition(data.Definitions()))
+	}
+	return s, usage.Invalid(config.Check(s.Config, s.Definition))
+}
+
+// PackSources is LoadSources, but for a definition that the dataset does not have, or that the submission does not fit:
+// the contest's packer does not look at it. Definition is nil where there is none.
+func PackSources(file string, data *workloads.Dataset) (*Submission, error) {
 	cfg, err := config.Load(file)
 	if err != nil {
 		return nil, usage.Invalid(err)
 	}
 	s := &Submission{Root: cfg.Root(), Config: cfg, Data: data}
 	if s.Definition, err = data.Definition(cfg.Solution.Definition); err != nil {
-		if _, ok := errors.AsType[*workloads.NotFoundError](err); ok {
-			err = cfg.UnknownDefinition(data.Definitions())
+		if _, ok := errors.AsType[*workloads.NotFoundError](err); !ok {
+			return nil, usage.Invalid(err)
 		}
-		return nil, usage.Invalid(err)
-	}
-	if err := config.Check(cfg, s.Definition); err != nil {
-		return nil, usage.Invalid(err)
 	}
 	s.Solution, s.Entries, err = pack.Solution(cfg, cfg.SourceDir())
 	if err != nil {

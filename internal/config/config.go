@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"fisub/internal/plain"
@@ -30,6 +31,7 @@ type Config struct {
 	Bench    Bench
 	Submit   Submit
 	Remote   map[string]*Table // the tables [remote.NAME] by NAME; who knows their keys decodes them
+	Warnings []*Fault          // what Load lets go: faults that are Harmless
 
 	src    []byte
 	places []place
@@ -51,6 +53,7 @@ type Build struct {
 	Binding                 string // "tvm-ffi", "torch", or "" where absent
 	Dependencies            []string
 	SourceDir               string // relative to solution/; the language where absent
+	TargetHardware          []string
 }
 
 // Bench is the table [bench]; absent values are "".
@@ -239,6 +242,11 @@ func meant(word string, known []string) string {
 	return ""
 }
 
+// misspelt tells whether the word is one of those known but for a letter or two.
+func misspelt(word string, known []string) bool {
+	return slices.ContainsFunc(known, func(k string) bool { return 4*plain.Edits(word, k) <= len(word) })
+}
+
 // A Fault is one thing that is wrong with a config. Line and Col count from 1, Col in characters; both are 0 where the
 // fault has no place in the file, and Excerpt is then empty.
 type Fault struct {
@@ -248,6 +256,7 @@ type Fault struct {
 	Msg       string
 	Excerpt   string // the line of source and, below it, a marker; no final newline
 	Hint      string // advice, or ""
+	Harmless  bool   // the contest takes the file all the same
 	err       error
 }
 

@@ -46,9 +46,11 @@ func (c *Config) Sections() []Section {
 			{Name: "destination_passing_style", To: &c.Build.DestinationPassingStyle, Default: true, Example: "true",
 				Help: "true: outputs are the last parameters, and are allocated by the caller; false: they are returned"},
 			{Name: "binding", To: &c.Build.Binding, OneOf: bindings, Absent: "tvm-ffi for compiled languages",
-				Example: `"tvm-ffi"`, Help: "how a compiled solution is loaded. " + packed + "it"},
+				Example: `"torch"`, Help: "how a compiled solution is loaded; tvm-ffi packs as if it were absent"},
 			{Name: "dependencies", To: &c.Build.Dependencies, Absent: "none", Example: `["einops"]`,
 				Help: "Python packages that it imports. " + packed + "them"},
+			{Name: "target_hardware", To: &c.Build.TargetHardware, Absent: "cuda", Example: `["cuda"]`,
+				Help: "a field of the official format; what is packed always says cuda"},
 			{Name: "source_dir", To: &c.Build.SourceDir, Form: "a folder below solution/", Absent: "the language",
 				Example: `"cuda"`, Help: "folder of the sources, relative to solution/"},
 		}},
@@ -100,12 +102,13 @@ func Parse(path string, data []byte) (*Config, error) {
 	return c.unless(faults)
 }
 
-// unless is c where there are no faults.
+// unless is c where there are no faults that keep the contest from taking it.
 func (c *Config) unless(faults []*Fault) (*Config, error) {
-	if len(faults) == 0 {
-		return c, nil
+	if slices.ContainsFunc(faults, func(f *Fault) bool { return !f.Harmless }) {
+		return nil, joined(faults)
 	}
-	return nil, joined(faults)
+	c.Warnings = faults
+	return c, nil
 }
 
 // joined joins faults in the order of their places; nil where there are none.
@@ -210,13 +213,15 @@ func (c *Config) remotes(value any) (faults []*Fault) {
 }
 
 func (c *Config) unknownTable(name string, value any) *Fault {
-	what, hint := "key", cmp.Or(meant(name, tables), "known here: "+strings.Join(tables, ", "))
+	what, hint := "key", meant(name, tables)
 	if _, ok := value.(map[string]any); ok {
 		what = "table"
 	} else if home := c.home(name); home != "" {
 		hint = name + " belongs in [" + home + "]"
 	}
-	return c.keyFault("unknown-key", name, hint, "unknown %s %s", what, name)
+	f := c.keyFault("unknown-key", name, cmp.Or(hint, "known here: "+strings.Join(tables, ", ")), "unknown %s %s", what, name)
+	f.Harmless = hint == "" || c.home(name) == "" && !misspelt(name, tables)
+	return f
 }
 
 func (c *Config) missingTable(s Section) *Fault {
@@ -237,6 +242,7 @@ func (c *Config) check(t *Table) {
 		if defs := trace.Track(c.Solution.Definition); defs != nil {
 			t.add("track-name", "definition", "write "+quoted(defs), "definition %q is a track, not a definition",
 				c.Solution.Definition)
+			t.faults[len(t.faults)-1].Harmless = true
 		}
 	case "build":
 		if c.Build.EntryPoint != "" {

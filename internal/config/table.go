@@ -167,7 +167,9 @@ func (t *Table) Decode(keys []Key) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.values)) {
 		if !slices.Contains(known, name) && len(t.faults) < maxFaults {
-			t.add("unknown-key", name, t.unknown(name, known), "unknown key %s.%s", t.name, name)
+			hint, sure := t.unknown(name, known)
+			t.add("unknown-key", name, hint, "unknown key %s.%s", t.name, name)
+			t.faults[len(t.faults)-1].Harmless = !sure && (t.name == "solution" || t.name == "build")
 		}
 	}
 }
@@ -201,14 +203,18 @@ func (t *Table) oneOf(k Key, value string) {
 	t.add("unknown-value", k.Name, hint, "%s %q is not one of %s", k.Name, value, strings.Join(k.OneOf, ", "))
 }
 
-func (t *Table) unknown(name string, known []string) string {
+// unknown is the advice for a key that the table does not have; sure where it is likely meant for one that is known.
+func (t *Table) unknown(name string, known []string) (hint string, sure bool) {
 	if name == "solution_dir" {
-		return `write source_dir = "..." in [build]: a folder below solution/`
+		return `write source_dir = "..." in [build]: a folder below solution/`, true
 	}
 	if home := t.file.home(name); home != "" && home != t.name {
-		return fmt.Sprintf("%s belongs in [%s]", name, home)
+		return fmt.Sprintf("%s belongs in [%s]", name, home), true
 	}
-	return cmp.Or(meant(name, known), "known here: "+strings.Join(known, ", "))
+	if hint := meant(name, known); hint != "" {
+		return hint, misspelt(name, known)
+	}
+	return "known here: " + strings.Join(known, ", "), false
 }
 
 // Fault notes what is wrong with the value of a key. One that Decode found fault with already has its default.

@@ -35,6 +35,9 @@ func Nearest(word string, candidates []string) []string {
 
 func abs(n int) int { return max(n, -n) }
 
+// Edits is how many letters lie between two words: changed, added or left out.
+func Edits(a, b string) int { return distance([]rune(a), []rune(b)) }
+
 // distance counts the insertions, deletions, substitutions and swaps of neighbours that turn a into b.
 func distance(a, b []rune) int {
 	rows := [3][]int{make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)}
