@@ -47,6 +47,9 @@ func (a *app) checkCommand() *cli.Command {
 	}
 }
 
+// contestCUDA is the release of the image that the contest evaluates in, flashinfer-ci-cu132.
+const contestCUDA = "13.2"
+
 // contestArch is what the contest's builder compiles for: its GPU's arch without the "a".
 const contestArch = "sm_100"
 
@@ -175,7 +178,11 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 		if b.Toolchain == "" {
 			continue
 		}
-		line("compiled", "%s: %s", b.Arch, b.Toolchain)
+		other := ""
+		if !strings.HasPrefix(b.Toolchain, "nvcc "+contestCUDA+".") {
+			other = "; the contest's image has CUDA " + contestCUDA
+		}
+		line("compiled", "%s: %s%s", b.Arch, b.Toolchain, other)
 		for i, k := range b.Kernels {
 			if i == shownKernels && !a.term.Verbose {
 				line("", "%s, shown with -v", plain.Count(len(b.Kernels)-i, "more kernel"))
