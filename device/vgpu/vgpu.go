@@ -145,7 +145,7 @@ const driverName = "libcuda.so.1"
 // runtimeLibrary builds the CUDA runtime of the virtual GPU, or finds it in the cache.
 func (g *gpu) runtimeLibrary(ctx context.Context) (string, error) {
 	name := filepath.Base(g.tools.CUDART)
-	key := cache.Key("vgpu 4", runtimeSource, driverSource, hooksSource, g.tools.CXXVersion, g.tools.CUDAVersion, name)
+	key := cache.Key("vgpu 5", runtimeSource, driverSource, hooksSource, g.tools.CXXVersion, g.tools.CUDAVersion, name)
 	dir, _, err := cache.Folder(ctx, g.root, "vgpu", key, func(dir string) error {
 		stubs, err := stubs(g.tools.CUDART)
 		if err != nil {
@@ -158,7 +158,8 @@ func (g *gpu) runtimeLibrary(ctx context.Context) (string, error) {
 			}
 		}
 		args := slices.Concat(g.tools.CXX[1:], []string{"-O1", "-w", "-fPIC", "-shared", "-I" + g.tools.CUDAInclude,
-			"-x", "c", "runtime.c", "stubs.c", "-x", "none", "-o", name, "-Wl,-soname," + name,
+			"-x", "c", "runtime.c", "-x", "c", "stubs.c", "-x", "none", // g++ forgets -x behind a file
+			"-o", name, "-Wl,-soname," + name,
 			"-Wl,--version-script=version", "-lpthread"})
 		cmd := exec.CommandContext(ctx, g.tools.CXX[0], args...)
 		cmd.Dir = dir
