@@ -144,5 +144,8 @@ func TestTriton(t *testing.T) {
 		if tc.name == "scan, reduction, atomics and print" && !strings.Contains(log, "value: 30.0") {
 			t.Errorf("%s: got log %q, want the value that was printed", tc.name, log)
 		}
+		if told := strings.Contains(log, "autotune: tuned: the results of BLOCK: 32, WRONG: 1,"); told != strings.Contains(tc.name, "a wrong one") {
+			t.Errorf("%s: got log %q, told of a configuration: %v", tc.name, log, told)
+		}
 	}
 }

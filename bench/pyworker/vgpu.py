@@ -10,6 +10,8 @@ import ctypes
 import functools
 import importlib
 import struct
+import sys
+import time
 import types
 import weakref
 
@@ -21,6 +23,8 @@ EXECUTED = 89  # mma.sync in all types, e4m3 and e5m2 among them, and nothing yo
 SHARED = 232448  # of a block of a B200, in bytes
 MULTIPROCESSORS, L2_BYTES, MEMORY = 148, 126 << 20, 192 << 30
 PTX_VERSION = 87
+TUNING = 90  # seconds of a call in which configurations of autotuned kernels are tried
+DIFFERENT = 0.02  # of the largest value: more than another order of sums makes
 
 
 class Trouble(BaseException):
@@ -49,7 +53,7 @@ class Machine:
         self.trouble = None  # the first
         self.arguments = {}  # of the entry: (bytes, name, whether it is an input) by address
         self.pointers = {}  # tensors whose address the solution has asked for, by it, weakly
-        self.tuning = None
+        self.tuning, self.tuned = None, 0.0  # the latter in seconds of this call
 
     def sources(self, texts):
         """Says what the solution is."""
@@ -319,15 +323,23 @@ def install(machine):
 
     tune = Autotuner.run
 
+    tune_one = Autotuner._bench
+
     @functools.wraps(tune)
     def run(self, *args, **kwargs):
         outer, machine.tuning = machine.tuning, Tuning(self.base_fn.__name__, machine)
         try:
             return tune(self, *args, **kwargs)
         finally:
+            machine.tuning.tell()
             machine.tuning = outer
 
-    Autotuner.run = run
+    @functools.wraps(tune_one)
+    def bench(self, *args, config, **kwargs):
+        machine.tuning.config = config
+        return tune_one(self, *args, config=config, **kwargs)
+
+    Autotuner.run, Autotuner._bench = run, bench
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = benchmark
     backends["nvidia"] = type(backends["nvidia"])(compiler=Backend, driver=Driver)
     triton.runtime.driver.set_active(Driver())
@@ -335,12 +347,12 @@ def install(machine):
 
 class Tuning:
     """Runs each configuration of an autotuned kernel on the same memory. The one whose results are furthest from the others'
-    is the fastest, so that it is the one that is judged."""
+    is the fastest, so that it is the one that is judged. One that is left out for want of time is never."""
 
     def __init__(self, name, machine):
-        self.name, self.machine = name, machine
-        self.before, self.after, self.times = {}, [], []
-        self.running = False
+        self.name, self.machine, self.config = name, machine, None
+        self.before, self.after, self.times, self.configs = {}, [], [], []
+        self.running, self.left = False, 0
 
     def keep(self, tensors):
         """Remembers what a kernel may write to as it was."""
@@ -354,7 +366,10 @@ class Tuning:
             self.before[storage.data_ptr()] = octets(storage), octets(storage).clone(), t.dtype
 
     def run(self, call, n):
-        self.running = True
+        if self.times and self.machine.tuned > TUNING:
+            self.left += 1
+            return [float("inf")] * n
+        self.running, begun = True, time.monotonic()
         try:
             with real():
                 for memory, was, _ in self.before.values():
@@ -362,12 +377,22 @@ class Tuning:
             call()
         finally:
             self.running = False
+            self.machine.tuned += time.monotonic() - begun
         with real():
             self.after.append({at: memory.clone() for at, (memory, was, _) in self.before.items() if not memory.equal(was)})
             self.times.append([1.0] * n)
+            self.configs.append(self.config)
             for times, distance in zip(self.times, self.distances()):
                 times[:] = [1 / (1 + distance)] * n
         return self.times[-1]
+
+    def tell(self):
+        """Says in the log which configuration is judged, where that matters, and how many were not tried."""
+        if self.times and (worst := min(self.times)[0]) < 1 / (1 + DIFFERENT):
+            print(f"autotune: {self.name}: the results of {self.configs[self.times.index(min(self.times))]} differ from most others' by "
+                  f"{1 / worst - 1:.3g} of the largest: these are judged", file=sys.stderr)
+        if self.left:
+            print(f"autotune: {self.name}: {self.left} configurations were not run: {TUNING} s have passed", file=sys.stderr)
 
     def distances(self):
         """How far the results of each are from what most have."""

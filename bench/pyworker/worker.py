@@ -835,7 +835,7 @@ class Solution:
     def judged(self):
         """Calls as the official harness does where it judges."""
         if self.device.vgpu:
-            self.device.machine.arguments = self.bounds()
+            self.device.machine.arguments, self.device.machine.tuned = self.bounds(), 0.0
         with self.device.torch.no_grad():
             return self.device.does(lambda: self.entry(*self.args))
 
