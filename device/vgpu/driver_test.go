@@ -1,0 +1,118 @@
+//go:build linux && cgo
+
+package vgpu
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"fisub/device"
+	"fisub/device/nvcc"
+	"fisub/internal/cache"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+)
+
+// A submission that makes a module of PTX and a tensor map through the driver API.
+const driverUser = `
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/function.h>
+
+static const char* ptx = R"(
+.version 9.0
+.target sm_100
+.address_size 64
+.visible .global .align 4 .b32 offset = 5;
+.visible .entry add(.param .u64 out, .param .u32 value)
+{
+	.reg .b32 %r<9>; .reg .b64 %rd<9>;
+	ld.param.u64 %rd1, [out];
+	ld.param.u32 %r1, [value];
+	ld.global.b32 %r2, [offset];
+	mov.u32 %r3, %tid.x;
+	add.u32 %r1, %r1, %r2; add.u32 %r1, %r1, %r3;
+	mul.wide.u32 %rd2, %r3, 4; add.s64 %rd1, %rd1, %rd2;
+	st.global.b32 [%rd1], %r1;
+	ret;
+}
+)";
+
+template <class F> static F entry(const char* name) {
+  void* f = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  TVM_FFI_CHECK(cudaGetDriverEntryPointByVersion(name, &f, 12000, cudaEnableDefault, &found) == cudaSuccess && f, RuntimeError) << name;
+  return reinterpret_cast<F>(f);
+}
+
+static void run(tvm::ffi::TensorView out) {
+  auto check = [](CUresult e, const char* what) { TVM_FFI_CHECK(e == CUDA_SUCCESS, RuntimeError) << what << " gives " << int(e); };
+  CUmodule module;
+  CUfunction function;
+  check(entry<CUresult (*)(CUmodule*, const void*)>("cuModuleLoadData")(&module, ptx), "cuModuleLoadData");
+  auto get = entry<CUresult (*)(CUfunction*, CUmodule, const char*)>("cuModuleGetFunction");
+  TVM_FFI_CHECK(get(&function, module, "absent") == CUDA_ERROR_NOT_FOUND, RuntimeError) << "absent is there";
+  check(get(&function, module, "add"), "cuModuleGetFunction");
+  void* data = out.data_ptr();
+  unsigned value = 100;
+  void* args[] = {&data, &value};
+  CUlaunchConfig config = {};
+  config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+  config.blockDimX = 32;
+  check(entry<CUresult (*)(const CUlaunchConfig*, CUfunction, void**, void**)>("cuLaunchKernelEx")(&config, function, args, nullptr),
+        "cuLaunchKernelEx");
+  alignas(64) CUtensorMap map;
+  cuuint64_t dims[2] = {8, 4}, strides[1] = {32};
+  cuuint32_t box[2] = {8, 4}, steps[2] = {1, 1};
+  auto encode = entry<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  auto tile = [&](CUtensorMapSwizzle swizzle) {
+    return encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, data, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                  CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  check(tile(CU_TENSOR_MAP_SWIZZLE_32B), "cuTensorMapEncodeTiled");
+  strides[0] = 36;
+  TVM_FFI_CHECK(tile(CU_TENSOR_MAP_SWIZZLE_32B) == CUDA_ERROR_INVALID_VALUE, RuntimeError) << "a stride of 36 bytes is taken";
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, run);
+`
+
+func TestDriver(t *testing.T) {
+	root, err := cache.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nvcc.Find(root); err != nil {
+		t.Skip(err)
+	}
+	dev, err := Opener().Open(t.Context(), device.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	k, err := dev.Build(t.Context(), nil, &trace.Solution{
+		Name:    "driver",
+		Spec:    trace.BuildSpec{Language: trace.CUDA, EntryPoint: "kernel.cu::kernel", DestinationPassingStyle: true},
+		Sources: []trace.SourceFile{{Path: "kernel.cu", Content: driverUser}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := dev.Alloc(128)
+	if err != nil {
+		t.Fatal(err)
+	}
+	arg := device.Arg{Tensor: &device.TensorArg{Buffer: b, DType: tensor.Int32, Shape: []int{32}}}
+	if err := k.Call(t.Context(), []device.Arg{arg}); err != nil {
+		t.Fatal(err)
+	}
+	out := make([]byte, 128)
+	if err := b.Read(out); err != nil {
+		t.Fatal(err)
+	}
+	if v := binary.LittleEndian.Uint32(out[4*7:]); v != 112 {
+		t.Errorf("got %d, want 112", v)
+	}
+}
