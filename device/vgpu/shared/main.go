@@ -1,7 +1,7 @@
 //go:build linux && cgo
 
-// Command shared is the virtual GPU as a C library, for processes that are not fisub's: go build -buildmode=c-shared. Texts that
-// it returns are the caller's, who frees them with fisub_free.
+// Command shared is the virtual GPU as a C library, for processes that are not fisub's: go build -buildmode=c-shared.
+// Texts that it returns are the caller's, who frees them with fisub_free.
 package main
 
 /*
@@ -30,8 +30,8 @@ func main() {}
 // folder is that of a Python solution's sources, which other runs had elsewhere: Triton keeps what it has compiled.
 var folder = regexp.MustCompile(`^.*/python/[0-9a-f]{32}/[^/]+/`)
 
-// fisub_load loads the one kernel of a PTX text. *kernel becomes its number, and *params how many parameters it has. The result
-// is an error's text, or NULL.
+// fisub_load loads the one kernel of a PTX text. *kernel becomes its number, and *params how many parameters it has.
+// The result is an error's text, or NULL.
 //
 //export fisub_load
 func fisub_load(text *C.char, kernel, params *C.int) *C.char {
@@ -62,12 +62,12 @@ const (
 	lacks // the virtual GPU has not what the kernel needs
 )
 
-// fisub_launch runs a kernel to its end. Each of its parameters is in a value, in the first of its bytes. It may use the n
-// ranges of memory, which do not overlap. *text becomes what went wrong.
+// fisub_launch runs a kernel to its end. Each of its parameters is in a value, in the first of its bytes. It may use
+// the n ranges of memory, which do not overlap. *text becomes what went wrong.
 //
 //export fisub_launch
-func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.uint64_t, n C.int, bases, sizes *C.uint64_t,
-	names **C.char, text **C.char) C.int {
+func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.uint64_t, n C.int, bases,
+	sizes *C.uint64_t, names **C.char, text **C.char) C.int {
 	mu.Lock()
 	k := kernels[kernel]
 	mu.Unlock()

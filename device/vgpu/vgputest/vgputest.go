@@ -1,4 +1,5 @@
-// Package vgputest gives tests of Python the virtual GPU, which scripts/build puts into the program, and go test does not.
+// Package vgputest gives tests of Python the virtual GPU, which scripts/build puts into the program, and go test does
+// not.
 package vgputest
 
 import (
@@ -22,7 +23,8 @@ var Library = sync.OnceValue(func() error {
 	}
 	// Several packages' tests may build it at once.
 	temp, name := filepath.Join(dir, fmt.Sprintf("vgpu.%d.so", os.Getpid())), filepath.Join(dir, "vgpu.so")
-	if out, err := exec.Command("go", "build", "-buildmode=c-shared", "-o", temp, "fisub/device/vgpu/shared").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-buildmode=c-shared", "-o", temp, "fisub/device/vgpu/shared")
+	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("building the virtual GPU's library: %w\n%s", err, out)
 	}
 	if err := os.Remove(strings.TrimSuffix(temp, "so") + "h"); err != nil {
