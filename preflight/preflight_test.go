@@ -15,6 +15,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"fisub/bench/pyworker"
 	"fisub/collector"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
@@ -408,5 +409,54 @@ func TestCodes(t *testing.T) {
 func TestRepositoryErrors(t *testing.T) {
 	if _, _, err := Repository(t.Context(), filepath.Join(t.TempDir(), "none")); err == nil || !os.IsNotExist(err) {
 		t.Errorf("got %v, want %v", err, fs.ErrNotExist)
+	}
+}
+
+// TestTorch: the torch binding is compiled with torch's headers where there is a torch, and else said not to be.
+func TestTorch(t *testing.T) {
+	root := compiler(t)
+	p := load(t, filepath.Join("testdata", "sound", "torch.txtar"))
+	check := func() *Report {
+		r, err := Submission(t.Context(), Options{Config: filepath.Join(p.dir, config.Name), Dataset: p.dataset(t), Cache: root,
+			Archs: []string{"sm_100"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	texts := func(r *Report) (all []string) {
+		for _, f := range r.Findings {
+			if f.Code != "stale-packed" {
+				all = append(all, p.text(f))
+			}
+		}
+		return all
+	}
+	kernel := filepath.Join(p.dir, "solution", "cuda", "kernel.cu")
+	text, err := os.ReadFile(kernel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = []byte(strings.Replace(string(text), "void run(", "int broken = nothing;\nvoid run(", 1))
+	if err := os.WriteFile(kernel, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("none", func(t *testing.T) {
+		t.Setenv("FISUB_PYTHON", "/nonexistent")
+		if got := texts(check()); !slices.Equal(got, []string{"note not-compiled -"}) {
+			t.Errorf("got %q, want a note", got)
+		}
+	})
+	if _, err := pyworker.Find(t.Context()); err != nil {
+		t.Skipf("not compiled: %v", err)
+	}
+	if got := texts(check()); !slices.Equal(got, []string{"error does-not-compile solution/cuda/kernel.cu:9"}) {
+		t.Errorf("got %q, want the error", got)
+	}
+	if err := os.WriteFile(kernel, []byte(strings.Replace(string(text), "int broken = nothing;\n", "", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r := check(); texts(r) != nil || !strings.Contains(r.Builds[0].Toolchain, "torch ") || len(r.Builds[0].Kernels) != 1 {
+		t.Errorf("got %q, %+v; want one kernel, compiled with torch", texts(r), r.Builds)
 	}
 }

@@ -31,11 +31,12 @@ func (t *torch) flags() []string {
 
 // torchFacts says where torch is without importing it, which takes seconds.
 const torchFacts = `
-import importlib.util as u, json, os, re, sysconfig
+import glob, importlib.util as u, json, os, re, sysconfig
 spec = u.find_spec("torch")
 home = spec.submodule_search_locations[0]
 version = re.search("__version__ = '([^']*)'", open(home + "/version.py").read())[1]
-print(json.dumps([version, home + "/include", sysconfig.get_paths()["include"]]))
+beside = glob.glob(os.path.dirname(home) + "/nvidia/*/include")
+print(json.dumps([version, home + "/include", sysconfig.get_paths()["include"]] + beside))
 `
 
 // BuildTorch is Build for the torch binding, with the headers of the torch that the interpreter python has. What comes
@@ -45,9 +46,9 @@ func BuildTorch(ctx context.Context, root, python string, sol *trace.Solution, a
 	if err != nil {
 		return nil, err
 	}
-	var facts [3]string // version, torch's headers, Python's
+	var facts []string // version, torch's headers, Python's, those of CUDA's libraries that torch was installed with
 	out, err := exec.CommandContext(ctx, python, "-c", torchFacts).Output()
-	if err != nil || json.Unmarshal(out, &facts) != nil || !isFile(facts[1]+"/torch/extension.h") {
+	if err != nil || json.Unmarshal(out, &facts) != nil || len(facts) < 3 || !isFile(facts[1]+"/torch/extension.h") {
 		return nil, &MissingError{[]string{"torch's headers (" + python + ")"}}
 	}
 	if !isFile(facts[2] + "/Python.h") {
@@ -62,6 +63,9 @@ func BuildTorch(ctx context.Context, root, python string, sol *trace.Solution, a
 	s.symbol = "PyInit_" + torchModule
 	s.torch = &torch{facts[0], []string{"-I.", "-isystem", facts[1], "-isystem",
 		filepath.Join(facts[1], "torch", "csrc", "api", "include"), "-isystem", t.CUDAInclude, "-isystem", facts[2]}}
+	for _, dir := range facts[3:] {
+		s.torch.include = append(s.torch.include, "-isystem", dir)
+	}
 	dir, hit, err := cache.Folder(ctx, root, "build", t.key(s), func(dir string) error { return t.compile(ctx, dir, s) })
 	if err != nil {
 		return nil, err
