@@ -24,11 +24,17 @@ cudaError_t launch_shape(const gdn::Arguments& x, cudaStream_t stream) {
   return gdn::launch<gdn::Shape<kShape...>>(x, blocks_at_once(), stream);
 }
 
+inline cudaError_t launch_mixture(const gdn::Arguments& x, cudaStream_t stream) {
+  return gdn::launch_mixed<gdn::Shape<4, 0, 2, 2, 4>, gdn::Shape<8, 0, 2, 2, 3, 2>, 2>(x, blocks_at_once(), stream);
+}
+
 inline std::vector<Variant> all_shapes() {
   return {
       {"1-1-4-4-4", true, [](int64_t, int64_t n) { return n <= 16; }, launch_shape<1, 1, 4, 4, 4>},
+      {"1-1-4-4-4-1-2", true, [](int64_t, int64_t n) { return n <= 16; }, launch_shape<1, 1, 4, 4, 4, 1, 2>},
       {"2-2-4-4-4", true, [](int64_t, int64_t n) { return n <= 24; }, launch_shape<2, 2, 4, 4, 4>},
       {"4-0-4-4-4", true, [](int64_t, int64_t n) { return n > 2; }, launch_shape<4, 0, 4, 4, 4>},
       {"8-0-2-2-3x2", true, [](int64_t, int64_t n) { return n > 12; }, launch_shape<8, 0, 2, 2, 3, 2>},
+      {"4-0-2-2-4 twice, 8-0-2-2-3x2", true, [](int64_t, int64_t n) { return n > 12; }, launch_mixture},
   };
 }

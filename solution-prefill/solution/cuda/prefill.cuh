@@ -43,7 +43,7 @@ constexpr int64_t kMaxSequences = (int64_t{1} << 31) / (kHeadsV * kDim / 16) - 1
 // Above these the float16 path is left: |k|^2 beta and |k|^2 bound the entries of T, kMaxRhs times their sum bounds U.
 constexpr float kMaxBetaKK = 2.0f, kMaxKK = 4.0f, kMaxQ = 32.0f, kMaxRhs = 16.0f;
 
-template <int kTiles_, int kOutputs_, int kLoaders_, int kPreparers_, int kStages_, int kPerChain_ = 1>
+template <int kTiles_, int kOutputs_, int kLoaders_, int kPreparers_, int kStages_, int kPerChain_ = 1, int kLeftOut_ = kTiles_ == 1>
 struct Shape {
   static constexpr int kTiles = kTiles_;          // of 16 rows
   static constexpr int kPerChain = kPerChain_;    // tiles of a chain warp
@@ -53,13 +53,14 @@ struct Shape {
   static constexpr int kPreparers = kPreparers_;  // warps, in turn
   static constexpr int kStages = kStages_;
   static constexpr int kBlocksPerHead = kDim / (16 * kTiles);
-  // First warp of each role. With one chain warp, warp 4 is left out (it ends at once): few share the chain's scheduler.
-  static constexpr int kIdle = kTiles == 1 ? 4 : -1;
+  // First place of each role. Beside a lone chain warp, warp 4 is left out, or 4 and 8 (they end at once): few share the chain's
+  // scheduler and instruction cache, or none. A warp's place is its number, with two left out that of those in use.
+  static constexpr int kLeftOut = kLeftOut_;
   static constexpr bool kMerged = kOutputs == 0;
   static constexpr int kPrepare = kChains + kOutputs;
-  static constexpr int kLoad = kPrepare + kPreparers + (kIdle >= 0 && kIdle < kPrepare + kPreparers);
-  static constexpr int kWarps = kLoad + kLoaders;
-  static_assert(kIdle < kLoad, "the warp that is left out comes before the loaders");
+  static constexpr int kLoad = kPrepare + kPreparers + (kLeftOut == 1);
+  static constexpr int kWarps = kLoad + kLoaders + (kLeftOut == 2 ? 2 : 0);
+  static_assert(kLeftOut <= 2 && (kLeftOut == 0 || kWarps > 4 * kLeftOut), "warps that are left out come before the last");
   static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4 || kTiles == 8, "rows of a block divide a head, and swizzles are made for these");
   static_assert(kTiles % kPerChain == 0 && kTiles % (kMerged ? 1 : kOutputs) == 0, "tiles of a warp");
   static_assert(kMerged ? kPerChain <= 2 : kPerChain == 1, "separate chain warps have one tile");
@@ -430,8 +431,21 @@ __device__ __forceinline__ void walk(const Arguments& x, const Item& item, int c
 
 // ---- the kernel ----
 
-template <typename S, bool kMany>
-__global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Arguments x, const int groups) {
+// The groups of blocks that sequences are dealt out to in a mixed launch, each of a block for each head and rows: `first` groups of
+// one shape, then others of another. A group takes start + chunk * chunks + sequence * sequences.
+struct Cost {
+  int start, chunk, sequence;
+};
+struct Groups {
+  int count, first;
+  Cost a, b;
+};
+
+// The work of a block of shape S. kMany: a block has several items; sequences are dealt out to `count` groups, or in turn with none.
+// block and group, in a mixed launch: the block's number among those of its shape, and its group's; else they are computed where they
+// are used, since more is spilled otherwise.
+template <typename S, bool kMany, bool kMixed>
+__device__ __forceinline__ void run(const Arguments& x, const int count, const Groups& groups, const uint32_t block, const uint32_t group) {
   extern __shared__ __align__(1024) unsigned char memory[];
   constexpr int kTiles = S::kTiles, kStages = S::kStages, kBlocks = S::kBlocksPerHead;
   // Loaders work in teams that take a chunk each in turn; with one team the loads of a chunk begin when those of the last are there.
@@ -441,7 +455,8 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
   if (S::kMerged) {  // volatile, so that it is read once
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread_id));
   }
-  const int lane = thread_id & 31, warp = thread_id >> 5;
+  const int lane = thread_id & 31, number = thread_id >> 5;
+  const int warp = S::kLeftOut == 2 ? number - (number < 8 ? number / 4 : 2) : number;  // its place
   const int g = lane >> 2, t = lane & 3;   // row and column pair of an accumulator
   const int r8 = lane & 7, mi = lane >> 3;  // row and matrix that this lane addresses
   uint32_t base;  // of the shared memory; volatile, so that it is computed once
@@ -451,9 +466,9 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
   // for each head and rows: to the group that has least to do. With more than kRanked, in rounds, to and fro.
   Item item;
   const auto place_of = [&](int round) {
-    if (kMany && groups > 0) {
-      item.hv = blockIdx.x % (kHeadsV * kBlocks) / kBlocks;
-      item.row = blockIdx.x % kBlocks * 16 * kTiles;
+    if (kMany && count > 0) {
+      item.hv = (kMixed ? block : blockIdx.x) % (kHeadsV * kBlocks) / kBlocks;
+      item.row = (kMixed ? block : blockIdx.x) % kBlocks * 16 * kTiles;
       uint16_t own;
       asm volatile("ld.shared.u16 %0, [%1];" : "=h"(own) : "r"(base + S::kOwn + 2 * round));
       item.sequence = own;
@@ -491,7 +506,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
     return ((static_cast<size_t>(item.sequence) * kHeadsV + item.hv) * kDim + item.row + tile * 16) * kDim;
   };
 
-  if (kMany && groups > 0) {  // longest first, ties by number
+  if (kMany && count > 0) {  // longest first, ties by number
     const int n = static_cast<int>(x.sequences);
 #pragma unroll 1
     for (int i = threadIdx.x; i < n; i += S::kWarps * 32) {
@@ -510,43 +525,55 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
       asm volatile("st.shared.u16 [%0], %1;" ::"r"(base + S::kOrder + 2 * rank), "h"(static_cast<uint16_t>(i)) : "memory");
     }
     __syncthreads();
-    // Each to the group of blocks that has least to do.
+    // Each to the group of blocks that has least to do; in a mixed launch to the one that will have done it first.
     if (warp == 0) {
-      const uint32_t group = blockIdx.x / (kHeadsV * kBlocks);
-      uint32_t load = lane < groups ? lane : ~0u;  // chunks, and one for each sequence, * 32 + group
-      int count = 0;
+      const Cost cost = kMixed ? (lane < groups.first ? groups.a : groups.b) : Cost{0, 1, 1};
+      uint32_t load = lane < count ? cost.start * 32 + lane : ~0u;  // * 32 + group
+      int own = 0;
 #pragma unroll 1
       for (int from = 0; from < n; from += 32) {
         uint16_t sequence = 0;
         uint32_t chunks = 0;
         if (from + lane < n) {
           asm volatile("ld.shared.u16 %0, [%1];" : "=h"(sequence) : "r"(base + S::kOrder + 2 * (from + lane)));
-          chunks = (load_word(base + S::kLengths + 4 * sequence) + kChunk - 1) / kChunk + 1;
+          chunks = (load_word(base + S::kLengths + 4 * sequence) + kChunk - 1) / kChunk + !kMixed;
         }
 #pragma unroll 1
         for (int i = 0; i < 32 && from + i < n; ++i) {
-          const uint32_t least = __reduce_min_sync(kAll, load);
-          const uint32_t more = __shfl_sync(kAll, chunks, i);
-          if (load == least) {
-            load += more * 32;
-          }
-          if (least % 32 == group) {
-            if (lane == i) {
-              asm volatile("st.shared.u16 [%0], %1;" ::"r"(base + S::kOwn + 2 * count), "h"(sequence) : "memory");
+          uint32_t least;
+          if (kMixed) {
+            const uint32_t more = cost.chunk * __shfl_sync(kAll, chunks, i) + cost.sequence;
+            const uint32_t then = lane < count ? load + more * 32 : ~0u;
+            least = __reduce_min_sync(kAll, then);
+            if (then == least) {
+              load = then;
             }
-            ++count;
+          } else {
+            least = __reduce_min_sync(kAll, load);
+            const uint32_t more = __shfl_sync(kAll, chunks, i);
+            if (load == least) {
+              load += more * 32;
+            }
+          }
+          if (least % 32 == (kMixed ? group : blockIdx.x / (kHeadsV * kBlocks))) {
+            if (lane == i) {
+              asm volatile("st.shared.u16 [%0], %1;" ::"r"(base + S::kOwn + 2 * own), "h"(sequence) : "memory");
+            }
+            ++own;
           }
         }
       }
       if (lane == 0) {
-        asm volatile("st.shared.u16 [%0], %1;" ::"r"(base + S::kOwn + 2 * count), "h"(static_cast<uint16_t>(0xffff)) : "memory");
+        asm volatile("st.shared.u16 [%0], %1;" ::"r"(base + S::kOwn + 2 * own), "h"(static_cast<uint16_t>(0xffff)) : "memory");
       }
     }
     __syncthreads();
   }
 
   // Each role now starts the loads of its first chunk, then meets the others, who wait for the barriers to be initialised.
-  place_of(0);  // a block has an item in the first round
+  if (!place_of(0) && kMixed) {  // a group of a mixed launch may have nothing to do; else a block has an item in the first round
+    return;
+  }
   load_extent();
   // A lone sequence is, but for its extent in cu_seqlens, known: what it needs is loaded before that is there.
   const bool guess = x.sequences == 1 && x.tokens > 0 && x.tokens < (1 << 30);
@@ -585,6 +612,11 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   };
+
+  if (S::kLeftOut == 2 && (number == 4 || number == 8)) {
+    meet();
+    return;
+  }
 
   if constexpr (S::kMerged) {
     if (warp < S::kChains) {
@@ -1082,14 +1114,14 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
     return;
   }
 
-  if (warp == S::kIdle) {
+  if (S::kLeftOut == 1 && warp == 4) {
     meet();
     return;
   }
 
   if (warp < S::kLoad) {
     // ---- prepare ----
-    const int own = warp - S::kPrepare - (S::kIdle >= 0 && warp > S::kIdle);
+    const int own = warp - S::kPrepare - (S::kLeftOut == 1 && warp > 4);
     const uint32_t scratch = base + S::kScratch + own * S::kScratchBytes;
     int turn = 0;
     uint16_t gate_a = 0, gate_b = 0;  // of this warp's next chunk
@@ -1429,27 +1461,61 @@ __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Argume
   }
 }
 
+template <typename S, bool kMany>
+__global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Arguments x, const int groups) {
+  run<S, kMany, false>(x, groups, {}, 0, 0);
+}
+
+// Two shapes of as many warps, side by side: A for the longest sequences, B for the others.
+template <typename A, typename B>
+__global__ void __launch_bounds__(A::kWarps * 32, 1) mixed_kernel(const Arguments x, const Groups groups) {
+  constexpr uint32_t kA = kHeadsV * A::kBlocksPerHead, kB = kHeadsV * B::kBlocksPerHead;
+  const uint32_t before = groups.first * kA;
+  if (blockIdx.x < before) {
+    run<A, true, true>(x, groups.count, groups, blockIdx.x, blockIdx.x / kA);
+  } else {
+    run<B, true, true>(x, groups.count, groups, blockIdx.x - before, groups.first + (blockIdx.x - before) / kB);
+  }
+}
+
+template <typename G>
+cudaError_t start(void (*kernel)(Arguments, G), int grid, int threads, uint32_t bytes, cudaStream_t stream, const Arguments& x, const G& groups) {
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (status != cudaSuccess) {
+    return status;
+  }
+  kernel<<<grid, threads, bytes, stream>>>(x, groups);
+  return cudaGetLastError();
+}
+
 // Starts the kernel of shape S on at most `blocks` blocks, one for each multiprocessor; sequences from 1 to kMaxSequences.
 template <typename S>
 cudaError_t launch(const Arguments& x, int blocks, cudaStream_t stream) {
   constexpr int kUnits = kHeadsV * S::kBlocksPerHead;  // blocks for a sequence
   const int64_t items = x.sequences * kUnits;
-  const auto start = [&](auto kernel, int grid, int groups) {
-    const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(S::kBytes));
-    if (status != cudaSuccess) {
-      return status;
-    }
-    kernel<<<grid, S::kWarps * 32, S::kBytes, stream>>>(x, groups);
-    return cudaGetLastError();
-  };
   if (items <= blocks) {
-    return start(prefill_kernel<S, false>, static_cast<int>(items), 0);
+    return start(prefill_kernel<S, false>, static_cast<int>(items), S::kWarps * 32, S::kBytes, stream, x, 0);
   }
   if (x.sequences > kRanked || blocks < kUnits) {
-    return start(prefill_kernel<S, true>, blocks, 0);
+    return start(prefill_kernel<S, true>, blocks, S::kWarps * 32, S::kBytes, stream, x, 0);
   }
   const int groups = blocks / kUnits < 32 ? blocks / kUnits : 32;
-  return start(prefill_kernel<S, true>, groups * kUnits, groups);
+  return start(prefill_kernel<S, true>, groups * kUnits, S::kWarps * 32, S::kBytes, stream, x, groups);
+}
+
+// The same with kGroups groups of A and the other blocks in groups of B.
+template <typename A, typename B, int kGroups>
+cudaError_t launch_mixed(const Arguments& x, int blocks, cudaStream_t stream) {
+  static_assert(A::kWarps == B::kWarps, "one launch");
+  // In 20 ns, fitted to times on an H200 of Shape<4, 0, 2, 2, 4> and Shape<8, 0, 2, 2, 3, 2>.
+  constexpr Cost kLong = {225, 68, 150}, kShort = {575, 81, 190};
+  constexpr int kA = kHeadsV * A::kBlocksPerHead, kB = kHeadsV * B::kBlocksPerHead;
+  const int others = (blocks - kGroups * kA) / kB;
+  if (x.sequences > kRanked || others < 1 || kGroups + others > 32 || x.tokens >= 1 << 23) {
+    return launch<B>(x, blocks, stream);
+  }
+  return start(mixed_kernel<A, B>, kGroups * kA + others * kB, A::kWarps * 32, A::kBytes > B::kBytes ? A::kBytes : B::kBytes, stream, x,
+               Groups{kGroups + others, kGroups, kLong, kShort});
 }
 
 }  // namespace gdn
