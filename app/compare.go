@@ -201,7 +201,7 @@ func (a *app) showComparison(res *compare.Result) {
 	}
 	a.term.Table("l"+strings.Repeat("r", len(axes))+"rrrll", rows, func(n int) int { return news(res.Rows[n-1].Verdict) })
 	fmt.Fprintf(a.stdout, "%s\nB as a whole: %s\n", strings.Join(report.Conclusion(res), "\n"),
-		a.term.News(news(res.Verdict), report.VerdictText(res.Verdict, res.Why)))
+		a.term.News(headline(res), report.VerdictText(res.Verdict, res.Why)))
 }
 
 func news(v compare.Verdict) int {
@@ -212,6 +212,14 @@ func news(v compare.Verdict) int {
 		return -1
 	}
 	return 0
+}
+
+// headline is the news of the whole: none that is good where some workloads are slower.
+func headline(res *compare.Result) int {
+	if res.Mixed && res.Verdict == compare.Faster {
+		return 0
+	}
+	return news(res.Verdict)
 }
 
 // runText names a run in a line.

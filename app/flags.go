@@ -95,8 +95,8 @@ func deviceFlag(to *string) cli.Flag {
 }
 
 func baselineFlag(to *string) cli.Flag {
-	return stringFlag(to, "baseline", "time `BASELINE` in turn with the submission, for speed-ups and the contest "+
-		"score: a folder of "+
+	return stringFlag(to, "baseline", "time `BASELINE` in turn with the submission, for speed-ups, whose mean over "+
+		"reference is the contest's score: a folder of "+
 		"solution/baselines, reference, a packed solution FILE.json, or none", "bench.baseline of the config, else none")
 }
 

@@ -18,19 +18,22 @@ import (
 
 type localOptions struct {
 	session.Options
-	solution, resume string
-	strict           bool
+	solution, resume            string
+	strict, failFast, keepGoing bool
 }
 
 func (a *app) localCommand() *cli.Command {
 	var o localOptions
 	prebuilt := stringFlag(&o.Prebuilt, "prebuilt", "take compiled kernels from `DIR`", "")
 	prebuilt.Hidden = true
+	failFast := boolFlag(&o.failFast, "fail-fast", "end with the first workload that does not pass")
+	failFast.Aliases = []string{"x"}
 	return &cli.Command{
 		Name:  "local",
 		Usage: "run the submission's workloads on this machine",
 		Flags: append(runFlags(&o.Options), solutionFlag(&o.solution), baselineFlag(&o.Baseline), prebuilt,
-			strictFlag(&o.strict),
+			strictFlag(&o.strict), failFast,
+			boolFlag(&o.keepGoing, "keep-going", "go on after two workloads in a row that ended by TIMEOUT"),
 			boolFlag(&o.Sanitize, "sanitize", "emulator: look for invalid accesses, undefined behaviour and races"),
 			stringFlag(&o.resume, "resume", "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, "+
 				"profile, timer, "+
@@ -85,9 +88,16 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 		}
 	}
 	stream := event.NewStream(folder.Record, a.events())
-	result, err := bench.Run(ctx, u.Shared(s), bench.Entry{Solution: s.Solution, Events: stream, Run: run,
+	shared := u.Shared(s)
+	if shared.FailFast = o.failFast; !o.keepGoing {
+		shared.Timeouts = 2
+	}
+	result, err := bench.Run(ctx, shared, bench.Entry{Solution: s.Solution, Events: stream, Run: run,
 		Admit: admit, Skip: before.Skip, TimedWith: before.Timer, Score: before.Score})
-	if ctx.Err() != nil {
+	if result.Stopped {
+		result.Missing = 0 // those that failed tell enough
+	}
+	if ctx.Err() != nil || result.Stopped {
 		a.term.Note("go on with: fisub local --resume %s", run.ID)
 	}
 	if err != nil {
@@ -97,6 +107,9 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 		return err
 	}
 	a.term.Note("run folder %s", session.Relative(folder.Path()))
+	if text := session.Narrow(s, run); text != "" {
+		a.term.Note("%s", text)
+	}
 	return verdict(result.Missing, result.Failed+before.Failed, result.Findings+before.Findings, o.strict)
 }
 

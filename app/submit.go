@@ -198,20 +198,19 @@ func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.
 	o := submit.Options{Config: s.Config.Path, Solution: s.Solution, Pattern: s.Config.Submit.Tag, Version: Version,
 		WillPush: how.push, AskedName: how.remote}
 	var err error
-	if !how.untested {
-		o.Proof, err = submit.Prove(s.Root, s.Solution, func(set string) ([]*trace.Workload, error) {
-			return s.Data.Workloads(s.Definition.Name, set)
-		})
-		if err != nil {
-			return nil, err
-		}
+	o.Untested = how.untested
+	o.Proof, err = submit.Prove(s.Root, s.Solution, func(set string) ([]*trace.Workload, error) {
+		return s.Data.Workloads(s.Definition.Name, set)
+	})
+	if err != nil {
+		return nil, err
 	}
 	checked, err := a.preflight(ctx, preflight.Options{Dataset: s.Data, Archs: []string{contestArch},
 		Remote: checkTable}, o.Config)
 	if err != nil {
 		return nil, err
 	}
-	o.Checked = session.Checks(s, checked[0])
+	o.Checked = session.Checks(s, checked[0], how.untested)
 	p, err := survey.Plan(ctx, o)
 	if err == nil {
 		p.Config = session.Relative(p.Config)

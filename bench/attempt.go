@@ -113,6 +113,9 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 		before := v.status
 		names, tol := a.shared.Definition.Outputs.Keys(), a.shared.Profile.Tolerance
 		more := v.evaluate(a.evaluator, names, got, in.want, in.Values, tol)
+		if before == trace.Passed && v.status == trace.IncorrectNumerical && a.evaluator != topK {
+			v.log = diagnose(a.shared.Definition, got, in.want, tol, a.entry.Solution.Spec.DestinationPassingStyle)
+		}
 		if i >= len(trials) && before == trace.Passed && v.status == trace.IncorrectNumerical {
 			again := compareAll(names, tensorsOf(got), in.want, tol)
 			v.later = again.finding(fmt.Sprintf("call %d on the same inputs", i+1))
@@ -279,6 +282,9 @@ func (a *attempt) emit(base *device.Samples) {
 	} else {
 		a.result.Failed++
 		a.entry.Score.Fail()
+	}
+	if a.timeouts++; v.status != trace.Timeout {
+		a.timeouts = 0
 	}
 	t := &trace.Trace{Definition: a.shared.Definition.Name, Workload: *w, Solution: &a.entry.Solution.Name, Evaluation: e}
 	ev.Trace = t.JSON(trace.Compact)

@@ -40,6 +40,9 @@ type Shared struct {
 	Roofline bool // measure an empty kernel and a copy of each workload's bytes too, where the device keeps time
 
 	Hint func(error) string // gives the hint of a warning about an error, or ""; may be nil
+
+	FailFast bool // the first workload that does not pass ends the run
+	Timeouts int  // so many in a row end the run; 0: none do
 }
 
 // An Entry is one solution of a run.
@@ -64,7 +67,8 @@ type Baseline struct {
 // A Result counts verdicts. Passed + Failed + Missing is the number of workloads that were asked for.
 type Result struct {
 	Passed, Failed, Missing int
-	Findings                int // of the honesty checks, on passed workloads and others
+	Findings                int  // of the honesty checks, on passed workloads and others
+	Stopped                 bool // by FailFast or Timeouts: the rest is missing, and was not run
 }
 
 // ErrNoReference says that nothing can compute the expected outputs of a definition: bench/reference was not compared

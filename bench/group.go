@@ -92,8 +92,28 @@ func (g *group) run(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if why := g.stops(); why != "" && i+1 < len(g.shared.Workloads) {
+			g.warn("", errors.New(why))
+			for _, r := range g.runners {
+				r.result.Stopped = true
+			}
+			return nil
+		}
 	}
 	return nil
+}
+
+// stops says why the run is to end here; "" where it is not.
+func (g *group) stops() string {
+	for _, r := range g.runners {
+		switch s := g.shared; {
+		case s.FailFast && r.result.Failed > 0:
+			return "stopped at the first workload that does not pass; the others were not run"
+		case s.Timeouts > 0 && r.timeouts >= s.Timeouts:
+			return fmt.Sprintf("stopped: %d workloads in a row ended by TIMEOUT; the others were not run", r.timeouts)
+		}
+	}
+	return ""
 }
 
 // workload takes one workload to the verdict on each solution. An error ends the run.

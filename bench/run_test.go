@@ -274,6 +274,41 @@ func TestLackingTogether(t *testing.T) {
 	}
 }
 
+// Where a run is to end at what does not pass, the rest is not run; one that does not end in time ends it only when the
+// next does so too.
+func TestStops(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*testRun)
+		want   Result
+	}{
+		{"crash", func(c *testRun) { c.FailFast = true }, Result{Passed: 1, Failed: 1, Missing: 2, Stopped: true}},
+		{"crash", nil, Result{Passed: 2, Failed: 2}},
+		{"ours", func(c *testRun) { c.FailFast, c.Timeouts = true, 2 }, Result{Passed: 4}},
+		{"hang", func(c *testRun) { c.Timeouts = 2 }, Result{Failed: 2, Missing: 2, Stopped: true}},
+		{"hang", func(c *testRun) { c.Timeouts = 4 }, Result{Failed: 4}},
+	} {
+		events, result, err := modelRun(t, tc.name, 4, func(c *testRun) {
+			if c.Profile.Timeout = 300 * time.Millisecond; tc.name != "hang" {
+				c.Profile.Timeout = time.Minute
+			}
+			if tc.change != nil {
+				tc.change(c)
+			}
+		})
+		if err != nil || result != tc.want {
+			t.Errorf("%s: got %+v and %v, want %+v", tc.name, result, err, tc.want)
+		}
+		told := false
+		for _, e := range events {
+			told = told || e.Message != nil && strings.HasPrefix(e.Message.Text, "stopped")
+		}
+		if told != tc.want.Stopped {
+			t.Errorf("%s: told %v, want %v", tc.name, told, tc.want.Stopped)
+		}
+	}
+}
+
 // modelRun runs a solution of that name on n workloads.
 func modelRun(t *testing.T, name string, n int, change func(*testRun)) ([]event.Event, Result, error) {
 	t.Helper()

@@ -24,6 +24,7 @@ type runner struct {
 	announced bool
 	told      bool   // the events have the build
 	noted     string // the TimerNote that was warned of last
+	timeouts  int    // in a row, up to the last workload
 	examined  bool   // a workload had the honesty checks that take calls
 	result    Result
 }

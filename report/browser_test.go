@@ -520,7 +520,7 @@ func TestBrowserFigures(t *testing.T) {
 			t.Errorf("%s: mean latency: got %q", name, got)
 		}
 		if d := run.Done; d.Score != nil {
-			if got, want := key["contest score over "+run.Run.Run.Baseline.Name], fmt.Sprintf("%.3f", *d.Score); got != want {
+			if got, want := key["mean speed-up over "+run.Run.Run.Baseline.Name], fmt.Sprintf("%.3f", *d.Score); got != want {
 				t.Errorf("%s: score: got %q, want %q", name, got, want)
 			}
 		}

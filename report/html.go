@@ -98,7 +98,7 @@ func (r *Run) section(n int) section {
 	passed, total := r.Passed()
 	s.Figures = append(s.Figures, figure{"passed", fmt.Sprintf("%d of %d", passed, total), ""})
 	if d := r.Done; d != nil && d.Score != nil && f.Baseline != nil {
-		s.Figures = append(s.Figures, figure{"contest score over " + clean(f.Baseline.Name, 40),
+		s.Figures = append(s.Figures, figure{f.Baseline.Score() + " over " + clean(f.Baseline.Name, 40),
 			fmt.Sprintf("%.3f", *d.Score), exact(*d.Score)})
 	}
 	if mean := r.Mean(); mean > 0 {
@@ -191,6 +191,9 @@ func (c *Comparison) section(n int, heading string) difference {
 	}
 	d.Lines = append(d.Lines, Conclusion(c.Result)...)
 	d.Verdict, d.Class = clean(VerdictText(c.Result.Verdict, c.Result.Why), 200), news(c.Result.Verdict)
+	if c.Result.Mixed && c.Result.Verdict == compare.Faster {
+		d.Class = ""
+	}
 	d.Warnings = c.Warnings()
 	if pic := c.chart(id + "ratio"); pic != nil && len(pic.Pictures) > 0 {
 		d.Charts = append(d.Charts, pic)

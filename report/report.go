@@ -217,8 +217,8 @@ func (r *Run) Summary() []string {
 		say("The run ended before every workload had a verdict.")
 	}
 	if d := r.Done; d != nil && d.Score != nil && r.Run.Run.Baseline != nil {
-		say("Contest score %.3f: the mean speed-up over baseline %s on %s%s.", *d.Score,
-			clean(r.Run.Run.Baseline.Name, 80), plain.Count(d.Scored, "workload"), ui.Zeroed(d))
+		text := clean(ui.ScoreText(r.Run.Run.Baseline, d), 300)
+		say("%s%s.", strings.ToUpper(text[:1]), text[1:])
 	}
 	if r.Emulated {
 		say("An emulated run checks results and measures nothing.")
@@ -350,7 +350,7 @@ func Conclusion(res *compare.Result) []string {
 			ratio, interval, res.Timed, 100*res.Threshold))
 	}
 	if res.ScoreA != nil && res.ScoreB != nil {
-		list = append(list, fmt.Sprintf("contest score: A %.3f, B %.3f", *res.ScoreA, *res.ScoreB))
+		list = append(list, fmt.Sprintf("%s: A %.3f, B %.3f", res.ScoreName, *res.ScoreA, *res.ScoreB))
 	}
 	return list
 }
@@ -359,6 +359,9 @@ func Conclusion(res *compare.Result) []string {
 func VerdictText(v compare.Verdict, why string) string {
 	if why == "" {
 		return string(v)
+	}
+	if strings.HasPrefix(why, "on average") {
+		return string(v) + " " + why
 	}
 	return string(v) + ": " + why
 }

@@ -13,8 +13,9 @@ import (
 	"fisub/submit"
 )
 
-// Checks is what fisub check says of s, without its notes, as steps on the way to a tag.
-func Checks(s *Submission, r *preflight.Report) []submit.Step {
+// Checks is what fisub check says of s, without its notes, as steps on the way to a tag. What has not been compiled is
+// not ready, unless it may be tagged untested.
+func Checks(s *Submission, r *preflight.Report, untested bool) []submit.Step {
 	var steps []submit.Step
 	sound := true
 	for _, f := range r.Findings {
@@ -24,6 +25,8 @@ func Checks(s *Submission, r *preflight.Report) []submit.Step {
 			step.State = submit.Warning
 		case f.Severity == preflight.Error:
 			sound = false
+		case f.Code == "not-compiled" && s.Solution.Spec.Compiled() && !untested:
+			step.State = submit.Todo
 		case f.Code == "not-compiled":
 			step.State = submit.Warning
 		default:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,10 +15,12 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/config"
+	"fisub/internal/event"
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/remote"
+	"fisub/workloads"
 )
 
 // A Value may be given on the command line. What says what it is.
@@ -170,4 +173,33 @@ func AxesText(w *trace.Workload) string {
 		text += fmt.Sprintf("  %s=%d", name, n)
 	}
 	return text
+}
+
+// Narrow says what the default set leaves out of the contest's mix; "" where run ran another set, or there is none.
+func Narrow(s *Submission, run *event.Run) string {
+	mix, err := s.Data.Workloads(s.Definition.Name, workloads.ContestSet)
+	if err != nil || run.Set != workloads.DefaultSet {
+		return ""
+	}
+	var fixed []string
+	for _, axis := range slices.Sorted(maps.Keys(run.Workloads[0].Axes)) {
+		same := true
+		for _, w := range run.Workloads {
+			same = same && w.Axes[axis] == run.Workloads[0].Axes[axis]
+		}
+		least, most := math.MaxInt, 0
+		for _, w := range mix {
+			n, _ := w.Axes.Get(axis)
+			least, most = min(least, n), max(most, n)
+		}
+		if same && most > least {
+			fixed = append(fixed, fmt.Sprintf("%s %d only, the contest's mix %d to %d", axis, run.Workloads[0].Axes[axis], least,
+				most))
+		}
+	}
+	text := "set default is a small one"
+	if len(fixed) > 0 {
+		text = "set default has " + strings.Join(fixed, "; ")
+	}
+	return fmt.Sprintf("%s; fisub local --set %s runs all %d", text, workloads.ContestSet, len(mix))
 }

@@ -120,9 +120,10 @@ type Options struct {
 	Config    string          // path of its config.toml
 	Solution  *trace.Solution // as it packs here
 	Pattern   string          // of the tag's name; "" is Pattern
-	Proof     *Proof          // nil where no run is asked for
-	Checked   []Step          // what the pre-flight says
-	Version   string          // of fisub
+	Proof     *Proof
+	Untested  bool   // no run is asked for, but none may have failed
+	Checked   []Step // what the pre-flight says
+	Version   string // of fisub
 	WillPush  bool
 	AskedName string // the remote that was asked for, or ""
 }
@@ -163,7 +164,7 @@ func (v *Survey) Plan(ctx context.Context, o Options) (*Plan, error) {
 		Commit: v.Head.Commit}
 	o.Proof.note(&p.Note)
 	p.Steps = append(p.Steps, o.Checked...)
-	p.tested(o.Proof)
+	p.tested(o.Proof, o.Untested)
 	if v.Missing != nil {
 		hint := "git init, then git add and git commit what is to be submitted"
 		if errors.Is(v.Missing, git.ErrMissing) {
@@ -190,17 +191,24 @@ func (v *Survey) Plan(ctx context.Context, o Options) (*Plan, error) {
 	return p, v.remote(ctx, p, o)
 }
 
-func (p *Plan) tested(proof *Proof) {
-	const hint = "fisub local, or fisub remote, runs it; --untested tags it as it is"
+func (p *Plan) tested(proof *Proof, untested bool) {
+	const hint = "fisub remote --set contest runs it on a GPU, and fisub local --set contest where there is one; " +
+		"--untested tags it as it is"
+	seen := "none of this content"
+	if proof.Seen != nil {
+		seen = fmt.Sprintf("run %s: %s; %s", proof.Seen.ID, p.Note.Result, p.Note.Device)
+	}
 	switch {
-	case proof == nil:
-		p.add("tested", Warning, "", "no run is asked for: the tag will say so")
-		return
+	case proof.Broken != "":
+		p.add("tested", Fault, "one workload that fails makes the score 0: mend it; fisub runs show tells more. Where the "+
+			"machine was at fault, remove the run's folder", "%s", proof.Broken)
 	case proof.Run != nil:
-		p.add("tested", OK, "", "run %s: %s; %s", proof.Run.ID, p.Note.Result, p.Note.Device)
+		p.add("tested", OK, "", "%s", seen)
+	case untested:
+		p.add("tested", Warning, "", "no run on a GPU of the contest's set is asked for: the tag will say what was seen: %s",
+			seen)
 	case proof.Failed != "":
-		p.add("tested", Fault, "fisub local, or fisub remote, without --limit and --workload runs the whole set; "+
-			"--untested tags it as it is", "%s", proof.Failed)
+		p.add("tested", Fault, hint, "%s", proof.Failed)
 	case proof.Changed != "":
 		p.add("tested", Todo, hint, "changed since run %s, which passed: content hash %s then, %s now",
 			proof.Changed, plain.Short(proof.Old), plain.Short(p.Note.ContentHash))

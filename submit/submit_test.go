@@ -54,7 +54,8 @@ func FuzzNote(f *testing.F) {
 	})
 }
 
-// Only a run of this very content, on all workloads of its set, is a proof.
+// Only a run of this very content, on a GPU and on all workloads of the contest's set, is a proof, and none may have
+// failed.
 func TestProve(t *testing.T) {
 	root := t.TempDir()
 	sol := &trace.Solution{Name: "n", Author: "a", Definition: "d",
@@ -122,8 +123,7 @@ func TestProve(t *testing.T) {
 		statuses []string
 		want     string
 	}{
-		{[]string{"PASSED"}, "left out 1 of the 2 workloads of set default"},
-		{[]string{"PASSED", "RUNTIME_ERROR"}, "passed 1 of its 2 workloads"},
+		{[]string{"PASSED"}, "left out 1 of the 2 workloads of set contest"},
 		{[]string{"PASSED", ""}, "passed 1 of its 2 workloads"},
 	} {
 		id := run(sol, false, tc.statuses...)
@@ -132,18 +132,28 @@ func TestProve(t *testing.T) {
 		}
 	}
 	emulated := run(sol, true, "PASSED", "PASSED")
-	if p := prove(sol); p.Run == nil || p.Run.ID != emulated || len(p.Warnings) != 1 {
-		t.Errorf("got %+v, want the emulated run with a warning", p)
+	if p := prove(sol); p.Run != nil || p.Seen == nil || p.Seen.ID != emulated ||
+		p.Failed != "run "+emulated+" was emulated, which is no proof of what a GPU does" {
+		t.Errorf("got %+v, want the emulated run as seen, and no proof", p)
+	}
+	if p := prove(sol); p.Broken != "" {
+		t.Errorf("got %q, want no run that failed", p.Broken)
 	}
 	gpu := run(sol, false, "PASSED", "PASSED")
 	run(sol, true, "PASSED", "PASSED")
-	if p := prove(sol); p.Run == nil || p.Run.ID != gpu || len(p.Warnings) != 0 {
+	run(sol, true, "PASSED", "TIMEOUT") // says nothing of a GPU
+	if p := prove(sol); p.Run == nil || p.Run.ID != gpu || p.Seen != p.Run || len(p.Warnings) != 0 || p.Broken != "" {
 		t.Errorf("got %+v, want the run on a GPU", p)
 	}
 	broken := run(sol, true, "PASSED", "RUNTIME_ERROR")
-	if p := prove(sol); p.Run == nil || p.Run.ID != gpu || len(p.Warnings) != 1 ||
-		!strings.Contains(p.Warnings[0], broken) {
-		t.Errorf("got %+v, want a warning about the newer run that failed", p)
+	run(sol, false, "PASSED", "PASSED")
+	if p := prove(sol); p.Broken != "run "+broken+", of the same content, passed 1 of its 2 workloads: RUNTIME_ERROR on u2" {
+		t.Errorf("got %+v, want the run that failed", p)
+	}
+	plan := &Plan{}
+	plan.tested(prove(sol), true)
+	if refused, fault := plan.Refused(); !refused || !fault {
+		t.Errorf("got %+v, want it refused, untested or not", plan.Steps)
 	}
 	returning := *sol
 	returning.Spec.DestinationPassingStyle = false
@@ -152,7 +162,7 @@ func TestProve(t *testing.T) {
 	}
 	renamed := *sol
 	renamed.Name, renamed.Author = "m", "b"
-	if p := prove(&renamed); p.Run == nil || len(p.Warnings) != 3 {
+	if p := prove(&renamed); p.Run == nil || len(p.Warnings) != 2 {
 		t.Errorf("got %+v, want warnings about name and author", p)
 	}
 }

@@ -8,14 +8,18 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
+	data "fisub/workloads"
 )
 
 // A Proof is what the run folders say about a solution.
 type Proof struct {
-	Run      *runs.Run // on all workloads of its set, all of them passed; nil where there is none
-	Failed   string    // why the newest run of this content is no such run; "" where it is, or there is none
-	Changed  string    // the newest run of the definition that passed, where none is of this content
+	Run      *runs.Run // on a GPU, on all workloads of the contest's set, all of them passed; nil where there is none
+	Seen     *runs.Run // the newest run of this content that passed what it ran, where there is no such; or nil
+	Broken   string    // says of the newest run of this content with a workload that did not pass which it is; or ""
+	Failed   string    // why the newest run of this content is no proof; "" where it is, or there is none
+	Changed  string    // the newest run of the definition that passed what it ran, where none is of this content
 	Old      string    // content hash of that run
 	Warnings []string  // what the proof should be read with
 }
@@ -23,12 +27,18 @@ type Proof struct {
 // maxOthers is how many runs of other content are read in full.
 const maxOthers = 20
 
-// Prove looks below root for a run of sol. One on a GPU is preferred over an emulated one, then the newest. workloads
-// gives the workloads of a set of the definition.
+// Prove looks below root for runs of sol. workloads gives the workloads of a set of the definition; where there is no
+// contest set, the default one counts.
 func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trace.Workload, error)) (*Proof, error) {
 	ids, err := runs.IDs(root)
 	if err != nil {
 		return nil, err
+	}
+	name := data.ContestSet
+	set, err := workloads(name)
+	if err != nil {
+		name = data.DefaultSet
+		set, _ = workloads(name) // a dataset without any has no run either
 	}
 	slices.Reverse(ids)
 	p := &Proof{}
@@ -48,41 +58,43 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 			p.Warnings = append(p.Warnings, fmt.Sprintf("run %s: %v", id, err))
 			continue
 		}
-		lacks, broke := lacking(r, sol, workloads)
-		switch {
-		case !same:
-			if others++; lacks == "" {
+		passed, total := r.Passed()
+		whole := total > 0 && passed == total && r.State() == "done"
+		if !same {
+			if others++; whole {
 				p.Changed, p.Old = id, header.ContentHash
 			}
-		case lacks != "":
-			if p.Run == nil && p.Failed == "" {
-				p.Failed = fmt.Sprintf("run %s %s", id, lacks)
-			}
-			if p.Run == nil && broke {
-				p.Warnings = append(p.Warnings, fmt.Sprintf("run %s, of the same content, %s", id, lacks))
-			}
-		case p.Run == nil, p.Run.Run.Device.Emulated && !r.Run.Device.Emulated:
-			p.Run = r
+			continue
 		}
-		if p.Run != nil && !p.Run.Run.Device.Emulated {
-			break
+		lacks := lacking(r, sol, name, set)
+		if text := broken(r, sol); text != "" && p.Broken == "" {
+			p.Broken = fmt.Sprintf("run %s, of the same content, %s", id, text)
+		}
+		switch {
+		case lacks == "" && p.Run == nil:
+			p.Run = r
+		case lacks != "" && p.Run == nil && p.Failed == "":
+			p.Failed = fmt.Sprintf("run %s %s", id, lacks)
+		}
+		if p.Seen == nil && whole && !otherStyle(r, sol) {
+			p.Seen = r
 		}
 	}
-	if p.Run == nil {
-		p.Warnings = nil // Failed tells
+	if p.Run != nil {
+		p.Failed, p.Changed, p.Old, p.Seen = "", "", "", p.Run
+	}
+	if p.Seen == nil {
 		return p, nil
 	}
-	p.Failed, p.Changed, p.Old = "", "", ""
-	f, findings := p.Run.Run, 0
-	for _, row := range p.Run.Rows {
+	f, findings := p.Seen.Run, 0
+	for _, row := range p.Seen.Rows {
 		findings += len(row.Findings)
 	}
 	warn := func(so bool, format string, args ...any) {
 		if so {
-			p.Warnings = append(p.Warnings, "run "+p.Run.ID+" "+fmt.Sprintf(format, args...))
+			p.Warnings = append(p.Warnings, "run "+p.Seen.ID+" "+fmt.Sprintf(format, args...))
 		}
 	}
-	warn(f.Device.Emulated, "was emulated: its results are right, its speed on a GPU is not known")
 	warn(f.Solution != sol.Name, "was named %q, the submission is named %q", f.Solution, sol.Name)
 	warn(f.Author != sol.Author, "was by %q, the submission is by %q", f.Author, sol.Author)
 	warn(f.DPS == nil, "does not tell whether it used destination-passing style")
@@ -90,28 +102,36 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 	return p, nil
 }
 
-// lacking says what keeps a run from being the proof that a solution of its content passes; "" where nothing does.
-// broke tells that a workload did not pass.
-func lacking(r *runs.Run, sol *trace.Solution, workloads func(set string) ([]*trace.Workload, error)) (text string,
-	broke bool) {
-	if r.Run == nil {
-		return "has no run.json", false
+// broken says of a run with a workload that did not pass how many did; "" of another. A time limit on an emulation says
+// nothing of a GPU's, and a run in another style is one of another solution.
+func broken(r *runs.Run, sol *trace.Solution) string {
+	if r.Run == nil || otherStyle(r, sol) {
+		return ""
 	}
-	if p := r.Run.DPS; p != nil && *p != sol.Spec.DestinationPassingStyle {
-		return fmt.Sprintf("ran with destination_passing_style = %t", *p), false
-	}
-	passed, total := r.Passed()
 	for _, row := range r.Rows {
-		broke = broke || row.Evaluated != nil && row.Evaluated.Status != string(trace.Passed)
+		e := row.Evaluated
+		if e == nil || e.Status == string(trace.Passed) || e.Status == string(trace.Timeout) && r.Run.Device.Emulated {
+			continue
+		}
+		passed, total := r.Passed()
+		return fmt.Sprintf("passed %d of its %d workloads: %s on %s", passed, total, e.Status, plain.Short(row.UUID))
 	}
-	set, err := workloads(r.Run.Set)
-	switch {
-	case err != nil:
-		return fmt.Sprintf("ran set %s: %v", r.Run.Set, err), broke
-	case passed < total:
-		return fmt.Sprintf("passed %d of its %d workloads", passed, total), broke
-	case r.State() != "done":
-		return "is " + r.State(), broke
+	return ""
+}
+
+// otherStyle tells whether the run is known to have called the solution in the other style.
+func otherStyle(r *runs.Run, sol *trace.Solution) bool {
+	return r.Run.DPS != nil && *r.Run.DPS != sol.Spec.DestinationPassingStyle
+}
+
+// lacking says what keeps a run from being the proof that a solution of its content passes the workloads of set; "" where
+// nothing does.
+func lacking(r *runs.Run, sol *trace.Solution, name string, set []*trace.Workload) string {
+	if r.Run == nil {
+		return "has no run.json"
+	}
+	if otherStyle(r, sol) {
+		return fmt.Sprintf("ran with destination_passing_style = %t", *r.Run.DPS)
 	}
 	missing := 0
 	for _, w := range set {
@@ -119,21 +139,28 @@ func lacking(r *runs.Run, sol *trace.Solution, workloads func(set string) ([]*tr
 			missing++
 		}
 	}
-	if missing > 0 || total == 0 {
-		return fmt.Sprintf("left out %d of the %d workloads of set %s", missing, len(set), r.Run.Set), broke
+	switch passed, total := r.Passed(); {
+	case passed < total:
+		return fmt.Sprintf("passed %d of its %d workloads", passed, total)
+	case r.State() != "done":
+		return "is " + r.State()
+	case missing > 0 || total == 0:
+		return fmt.Sprintf("left out %d of the %d workloads of set %s", missing, len(set), name)
+	case r.Run.Device.Emulated:
+		return "was emulated, which is no proof of what a GPU does"
 	}
-	return "", false
+	return ""
 }
 
 // note tells in a tag's message what was run.
 func (p *Proof) note(n *Note) {
-	if p == nil || p.Run == nil {
+	if p == nil || p.Seen == nil {
 		n.Run = "none"
 		return
 	}
-	f := p.Run.Run
-	n.Run = p.Run.ID
-	n.Result, n.Device = Headline(p.Run), f.Device.Name
+	f := p.Seen.Run
+	n.Run = p.Seen.ID
+	n.Result, n.Device = Headline(p.Seen), f.Device.Name
 	if f.Device.Arch != "" {
 		n.Device += ", " + f.Device.Arch
 	}
@@ -169,7 +196,7 @@ func Headline(r *runs.Run) string {
 		parts = append(parts, "not timed")
 	}
 	if d := r.Done; d != nil && d.Score != nil && r.Run.Baseline != nil {
-		parts = append(parts, fmt.Sprintf("contest score %.3f over %s", *d.Score, r.Run.Baseline.Name))
+		parts = append(parts, fmt.Sprintf("%s %.3f over %s", r.Run.Baseline.Score(), *d.Score, r.Run.Baseline.Name))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -44,7 +44,9 @@ type Result struct {
 	Timed     int      `json:"timed"`           // workloads that passed and were timed on both sides
 	Ratio     *Ratio   `json:"ratio,omitempty"` // geometric mean over the timed workloads; nil without any
 	Verdict   Verdict  `json:"verdict"`
-	Why       string   `json:"why,omitempty"`     // where it does not come from timings
+	Why       string   `json:"why,omitempty"`     // where it does not come from timings, or not all of them agree
+	Mixed     bool     `json:"-"`                 // some workloads are faster, and some slower
+	ScoreName string   `json:"-"`                 // what ScoreA and ScoreB are called
 	ScoreA    *float64 `json:"score_a,omitempty"` // the contest's, over the common workloads; nil without one baseline
 	ScoreB    *float64 `json:"score_b,omitempty"`
 	Warnings  []string `json:"warnings,omitempty"` // what the result should be read with
@@ -192,6 +194,9 @@ func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 		res.Ratio = interval(math.Exp(sum/float64(res.Timed)), logs)
 	}
 	res.ScoreA, res.ScoreB = score.results(a, b)
+	if base := a.Run.Baseline; base != nil {
+		res.ScoreName = base.Score()
+	}
 	res.conclude()
 	return res, nil
 }
@@ -217,6 +222,26 @@ func (r *Result) conclude() {
 		r.Verdict, r.Why = Faster, fmt.Sprintf("B passes %d of the workloads that A fails", gained)
 	case r.Ratio == nil:
 		r.Why = "no workload was timed in both runs"
+	case r.Verdict == Faster || r.Verdict == Slower:
+		r.mix()
+	}
+}
+
+// mix says how many workloads are of the other verdict than the whole, and by how much.
+func (r *Result) mix() {
+	other, n, most := Slower, 0, 0.0
+	if r.Verdict == Slower {
+		other = Faster
+	}
+	for _, row := range r.Rows {
+		if row.Ratio != nil && row.Verdict == other {
+			n++
+			most = max(most, math.Abs(row.Ratio.Value-1))
+		}
+	}
+	if n > 0 {
+		r.Mixed = true
+		r.Why = fmt.Sprintf("on average; %d of %d %s, up to %.0f %%", n, len(r.Rows), other, 100*most)
 	}
 }
 

@@ -273,3 +273,17 @@ func TestScore(t *testing.T) {
 		t.Errorf("another baseline: got %v and %v, want none", res.ScoreA, res.ScoreB)
 	}
 }
+
+// The headline of a whole that is faster says how many workloads are not, and by how much.
+func TestMixed(t *testing.T) {
+	row := func(v Verdict, ratio float64) Row { return Row{Verdict: v, Ratio: &Ratio{Value: ratio}} }
+	r := Result{Threshold: 0.01, Ratio: &Ratio{Value: 0.9, Lo: 0.89, Hi: 0.91},
+		Rows: []Row{row(Faster, 0.8), row(Slower, 1.11), row(Slower, 1.15), row(Same, 1)}}
+	if r.conclude(); r.Verdict != Faster || r.Why != "on average; 2 of 4 slower, up to 15 %" || !r.Mixed {
+		t.Errorf("got %s, %q", r.Verdict, r.Why)
+	}
+	r = Result{Threshold: 0.01, Ratio: &Ratio{Value: 0.9, Lo: 0.89, Hi: 0.91}, Rows: []Row{row(Faster, 0.8), row(Same, 1)}}
+	if r.conclude(); r.Verdict != Faster || r.Why != "" || r.Mixed {
+		t.Errorf("got %s, %q", r.Verdict, r.Why)
+	}
+}

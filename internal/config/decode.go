@@ -59,7 +59,7 @@ func (c *Config) Sections() []Section {
 				Help: "how often the solution is called and timed; `fisub help timing`"},
 			{Name: "baseline", To: &c.Bench.Baseline, Form: "a folder of solution/baselines, reference, none, or FILE.json",
 				Absent: "none", Example: `"triton"`,
-				Help: "what is timed in turn with the submission, for speed-ups and the contest's score"},
+				Help: "what is timed in turn with the submission, for speed-ups, whose mean over reference is the contest's score"},
 			{Name: "set", To: &c.Bench.Set, Form: "a set of the definition", Absent: "default", Example: `"contest"`,
 				Help: "the workloads that run; `fisub dataset ls` lists the sets"},
 		}},

@@ -123,4 +123,26 @@ func compareRange(got, want *Tensor, tol Tolerance, from, to int) Comparison {
 	return c
 }
 
+// Wrong calls tell with the index of each element of got that Compare counts as failed, in order.
+func Wrong(got, want *Tensor, tol Tolerance, tell func(index int)) {
+	atol, rtol := float32(tol.Atol), float32(tol.Rtol)
+	var xs, ys [1024]float32
+	for from := 0; from < got.Len(); from += len(xs) {
+		n := min(len(xs), got.Len()-from)
+		got.ReadFloat32s(xs[:n], from)
+		want.ReadFloat32s(ys[:n], from)
+		for i, x := range xs[:n] {
+			if fails(x, ys[i], atol, rtol) {
+				tell(from + i)
+			}
+		}
+	}
+}
+
+// fails tells whether x, where y is wanted, is not finite, or off by more than both tolerances.
+func fails(x, y, atol, rtol float32) bool {
+	abs := abs32(x - y)
+	return !(abs32(x) <= math.MaxFloat32) || abs > atol && abs/(abs32(y)+1e-8) > rtol
+}
+
 func abs32(x float32) float32 { return math.Float32frombits(math.Float32bits(x) &^ (1 << 31)) }

@@ -272,7 +272,7 @@ func (v *runView) start(r *event.Run) {
 		}
 	}
 	v.axes = slices.Sorted(maps.Keys(names))
-	v.columns = columns(r, v.axes)
+	v.columns = columns(r, v.axes, lineWidth(t.Out))
 }
 
 // job shows what a job of a remote run does.
@@ -293,13 +293,14 @@ type column struct {
 	title  string
 	width  int
 	number bool
+	hidden bool // there is no room for it
 }
 
-// columns are those of a run. Where a line would have 100 columns or more, the longest names of axes are cut, as far as
-// the values of the workloads allow.
-func columns(r *event.Run, axes []string) []column {
+// columns are those of a run, in a line of at most that width. Where it would be longer, the longest names of axes are
+// cut, as far as the values of the workloads allow, and then columns are left out: fisub runs show has them.
+func columns(r *event.Run, axes []string, width int) []column {
 	const statusWidth, errorWidth, timeWidth = len("INCORRECT_NUMERICAL"), len("1.00e-07"), len("1234.56 us")
-	all := []column{{"WORKLOAD", 8, false}}
+	all := []column{{"WORKLOAD", 8, false, false}}
 	least := []int{8}
 	for _, name := range axes {
 		values := 0
@@ -307,23 +308,23 @@ func columns(r *event.Run, axes []string) []column {
 			values = max(values, len(fmt.Sprint(w.Axes[name])))
 		}
 		title := strings.ToUpper(plain.Line(name))
-		all = append(all, column{title, max(utf8.RuneCountInString(title), values), true})
+		all = append(all, column{title, max(utf8.RuneCountInString(title), values), true, false})
 		least = append(least, max(values, 4))
 	}
-	all = append(all, column{"STATUS", statusWidth, false}, column{"MAX ABS", errorWidth, true},
-		column{"MAX REL", errorWidth, true})
+	all = append(all, column{"STATUS", statusWidth, false, false}, column{"MAX ABS", errorWidth, true, false},
+		column{"MAX REL", errorWidth, true, false})
 	if !r.Device.Emulated {
-		all = append(all, column{"MEDIAN", timeWidth, true}, column{"±", len("0.5 %"), true})
+		all = append(all, column{"MEDIAN", timeWidth, true, false}, column{"±", len("0.5 %"), true, false})
 		if r.Baseline != nil {
-			all = append(all, column{"SPEEDUP", len("SPEEDUP"), true})
+			all = append(all, column{"SPEEDUP", len("SPEEDUP"), true, false})
 		} else {
-			all = append(all, column{"MIN", timeWidth, true})
+			all = append(all, column{"MIN", timeWidth, true, false})
 		}
 		if r.Floors {
-			all = append(all, column{"COPY", len("100 %"), true})
+			all = append(all, column{"COPY", len("100 %"), true, false})
 		}
 	}
-	over := 2*(len(all)-1) - 99
+	over := 2*(len(all)-1) - width
 	for _, c := range all {
 		over += c.width
 	}
@@ -339,22 +340,43 @@ func columns(r *event.Run, axes []string) []column {
 		}
 		all[widest].width--
 	}
+	for _, title := range []string{"MIN", "±", "MAX ABS", "COPY", "MAX REL"} {
+		i := slices.IndexFunc(all, func(c column) bool { return c.title == title })
+		if i >= 0 && over > 0 {
+			all[i].hidden = true
+			over -= all[i].width + 2
+		}
+	}
 	for i := range all {
 		all[i].title = plain.Cut(all[i].title, all[i].width)
 	}
 	return all
 }
 
+// lineWidth is what a line of a table on w may have: that of the terminal, and at most 99.
+func lineWidth(w io.Writer) int {
+	if !IsTerminal(w) {
+		return 99
+	}
+	return min(99, Width(w)-1)
+}
+
 // line puts cells into the columns, and behind them what there is more.
 func (v *runView) line(cells []string) string {
-	for i := range min(len(cells), len(v.columns)) {
-		if c := v.columns[i]; c.number {
-			cells[i] = left(cells[i], c.width)
-		} else {
-			cells[i] = pad(cells[i], c.width)
+	var shown []string
+	for i, cell := range cells {
+		switch {
+		case i >= len(v.columns):
+		case v.columns[i].hidden:
+			continue
+		case v.columns[i].number:
+			cell = left(cell, v.columns[i].width)
+		default:
+			cell = pad(cell, v.columns[i].width)
 		}
+		shown = append(shown, cell)
 	}
-	return strings.TrimRight(strings.Join(cells, "  "), " ")
+	return strings.TrimRight(strings.Join(shown, "  "), " ")
 }
 
 // head prints the headings above the first row, so that nothing of the build comes between.
@@ -506,12 +528,14 @@ func (v *runView) done(d *event.Done) {
 	}
 	text += fmt.Sprintf(" in %.1f s", d.Seconds)
 	lines := []string{text}
+	if tol := v.run.Tolerance; tol.Atol > 0 || tol.Rtol > 0 {
+		lines = append(lines, Tolerance(tol))
+	}
 	if v.timer != "" {
 		lines = append(lines, v.legend())
 	}
 	if b := v.run.Baseline; b != nil && d.Score != nil {
-		lines = append(lines, fmt.Sprintf("contest score: %.3f, the mean speed-up over baseline %s on %s%s", *d.Score,
-			plain.Line(b.Name), plain.Count(d.Scored, "workload"), Zeroed(d)))
+		lines = append(lines, ScoreText(b, d))
 	}
 	for _, sentence := range slices.Sorted(maps.Keys(v.doubts)) {
 		of := v.doubts[sentence]
@@ -523,6 +547,24 @@ func (v *runView) done(d *event.Done) {
 			plain.Line(sentence)))
 	}
 	fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
+}
+
+// ScoreText says what d has of the mean speed-up over b: only that over the definition's reference is the contest's score.
+func ScoreText(b *event.Baseline, d *event.Done) string {
+	of := fmt.Sprintf("%s on %s%s", plain.Line(b.Name), plain.Count(d.Scored, "workload"), Zeroed(d))
+	if b.Score() == "contest score" {
+		return fmt.Sprintf("contest score: %.3f, the mean speed-up over baseline %s", *d.Score, of)
+	}
+	return fmt.Sprintf("mean speed-up: %.3f over baseline %s", *d.Score, of)
+}
+
+// Tolerance says when an element is right.
+func Tolerance(t event.Tolerance) string {
+	text := fmt.Sprintf("right: within %g absolute or %g relative", t.Atol, t.Rtol)
+	if t.MatchedRatio > 0 && t.MatchedRatio < 1 {
+		text += fmt.Sprintf(", %g %% of the elements", 100*t.MatchedRatio)
+	}
+	return text
 }
 
 // legend says what the figures are.

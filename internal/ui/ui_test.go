@@ -181,6 +181,36 @@ func TestHostileWords(t *testing.T) {
 	}
 }
 
+// On a narrow terminal the columns that say least are left out, and every line has room.
+func TestNarrow(t *testing.T) {
+	run := gpuRun("u1").Run
+	run.Workloads[0].Axes = map[string]int{"batch_size": 64}
+	run.Floors = true
+	for width, want := range map[int]string{
+		99: "WORKLOAD BATCH_SIZE STATUS MAX ABS MAX REL MEDIAN ± MIN COPY",
+		79: "WORKLOAD BAT… STATUS MAX ABS MAX REL MEDIAN COPY",
+		59: "WORKLOAD BAT… STATUS MAX REL MEDIAN",
+	} {
+		var titles []string
+		sum := -2
+		for _, c := range columns(run, []string{"batch_size"}, width) {
+			if !c.hidden {
+				titles = append(titles, c.title)
+				sum += c.width + 2
+			}
+		}
+		if got := strings.Join(titles, " "); got != want || sum > width {
+			t.Errorf("%d columns: got %q, %d wide, want %q", width, got, sum, want)
+		}
+	}
+	run.Tolerance = event.Tolerance{Atol: 1, Rtol: 0.3, MatchedRatio: 0.9}
+	out, _ := show(t, &Terminal{Quiet: true}, event.Event{Type: event.TypeRun, Run: run},
+		event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1}})
+	if want := "\nright: within 1 absolute or 0.3 relative, 90 % of the elements\n"; !strings.Contains(out, want) {
+		t.Errorf("got %q, want in it %q", out, want)
+	}
+}
+
 func TestWidth(t *testing.T) {
 	ms, abs := 1.23456, event.Float(1)
 	for _, tc := range []struct {
@@ -259,11 +289,16 @@ func TestScore(t *testing.T) {
 		failed int
 		want   string
 	}{
-		{1.5, 0, "\ncontest score: 1.500, the mean speed-up over baseline two on 1 workload\n"},
-		{0, 1, "\ncontest score: 0.000, the mean speed-up over baseline two on 1 workload: 0 because a workload fails\n"},
+		{1.25, 0, "\ncontest score: 1.250, the mean speed-up over baseline reference on 1 workload\n"},
+		{1.5, 0, "\nmean speed-up: 1.500 over baseline two on 1 workload\n"},
+		{0, 1, "\nmean speed-up: 0.000 over baseline two on 1 workload: 0 because a workload fails\n"},
 	} {
 		run := gpuRun("u1")
-		run.Run.Baseline, run.Run.Floors = &event.Baseline{Name: "two", Solution: "t", ContentHash: "0123456789"}, true
+		name := "two"
+		if tc.score == 1.25 {
+			name = "reference"
+		}
+		run.Run.Baseline, run.Run.Floors = &event.Baseline{Name: name, Solution: "t", ContentHash: "0123456789"}, true
 		out, errs := show(t, &Terminal{}, run,
 			event.Event{Type: event.TypeSamples, Workload: "u1", Samples: &event.Samples{Timer: "cupti", ColdL2: true,
 				EmptyNS: 1024}},
@@ -276,7 +311,7 @@ func TestScore(t *testing.T) {
 				t.Errorf("stdout: got\n%s\nwant in it %q", out, want)
 			}
 		}
-		if want := "baseline   two: t, 01234567\n"; !strings.Contains(errs, want) {
+		if want := "baseline   " + name + ": t, 01234567\n"; !strings.Contains(errs, want) {
 			t.Errorf("stderr: got %q, want in it %q", errs, want)
 		}
 	}

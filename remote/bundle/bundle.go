@@ -185,6 +185,9 @@ func (b *Bundle) Size() (sum int64) {
 func (b *Bundle) Files(ctx context.Context, uuids []string) ([]remote.File, []string, error) {
 	args := append([]string{remote.Program, cmp.Or(b.spec.Command, "local"), "--json", "--solution", "solution.json"},
 		b.spec.Args...)
+	if b.spec.Command == "" {
+		args = append(args, "--keep-going") // who stops is who sees all jobs
+	}
 	if b.spec.Arch != "" {
 		args = append(args, "--arch", b.spec.Arch, "--prebuilt", "prebuilt")
 	}

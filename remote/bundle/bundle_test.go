@@ -93,7 +93,7 @@ func TestEmbedded(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, files, args)
-	want := "fisub local --json --solution solution.json --device emu --set default --workload " + two[0] +
+	want := "fisub local --json --solution solution.json --device emu --keep-going --set default --workload " + two[0] +
 		" --workload " + two[1]
 	if got := strings.Join(args, " "); got != want {
 		t.Errorf("args: got %s, want %s", got, want)

@@ -1,0 +1,124 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"fisub/bench/worker"
+	"fisub/internal/plain"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+)
+
+// diagnose says of each output that is not as it should be how many elements are wrong, which they are, and how many of
+// them a call with outputs passed has left unwritten; "" where the outputs do not compare.
+func diagnose(def *trace.Definition, got []output, want []*tensor.Tensor, tol tensor.Tolerance, passed bool) string {
+	var text strings.Builder
+	i := 0
+	for name, spec := range def.Outputs.All() {
+		if i == len(got) || got[i].tensor == nil || !slices.Equal(got[i].shape, want[i].Shape) {
+			break
+		}
+		w := spreadOf(got[i].tensor, want[i], tol)
+		if passed {
+			w.unwritten = unwritten(got[i].tensor)
+		}
+		if w.count > 0 {
+			fmt.Fprintf(&text, "%s: %s\n", name, w.text(spec.Shape))
+		}
+		i++
+	}
+	return text.String()
+}
+
+// A spread tells which elements of an output are wrong: for each axis how many of each index.
+type spread struct {
+	shape            []int
+	count, unwritten int
+	of               [][]int
+}
+
+func spreadOf(got, want *tensor.Tensor, tol tensor.Tolerance) *spread {
+	w := &spread{shape: want.Shape}
+	for _, n := range w.shape {
+		w.of = append(w.of, make([]int, n))
+	}
+	tensor.Wrong(got, want, tol, func(index int) {
+		w.count++
+		for d, at := range coordinates(index, w.shape) {
+			w.of[d][at]++
+		}
+	})
+	return w
+}
+
+// unwritten counts the elements that still hold the poison, where that is no number.
+func unwritten(t *tensor.Tensor) (n int) {
+	if !t.DType.IsFloat() || t.DType.Bits() < 8 {
+		return 0
+	}
+	poison := bytes.Repeat([]byte{worker.Poison}, t.DType.Bits()/8)
+	for element := range slices.Chunk(t.Data, len(poison)) {
+		if bytes.Equal(element, poison) {
+			n++
+		}
+	}
+	return n
+}
+
+// text uses the names of the axes.
+func (w *spread) text(axes []string) string {
+	text := fmt.Sprintf("%s wrong", plain.Count(w.count, "element"))
+	if w.unwritten == w.count {
+		text = fmt.Sprintf("%s never written", plain.Count(w.count, "element"))
+	} else if w.unwritten > 0 {
+		text += fmt.Sprintf(", %d of them never written", w.unwritten)
+	}
+	room, where := 1, []string{}
+	for d, counts := range w.of {
+		indices := []int{}
+		for at, n := range counts {
+			if n > 0 {
+				indices = append(indices, at)
+			}
+		}
+		room *= len(indices)
+		if len(indices) < len(counts) {
+			where = append(where, axes[d]+" "+indexText(indices, len(counts)))
+		}
+	}
+	all := room == w.count
+	if len(where) == 0 {
+		if all {
+			return text + ": all there are"
+		}
+		return text + ", spread over all of it"
+	}
+	if all {
+		return text + ": all with " + strings.Join(where, " and ")
+	}
+	return text + ": only with " + strings.Join(where, " and ")
+}
+
+// indexText describes some of the indices below n, in order.
+func indexText(indices []int, n int) string {
+	first, last := indices[0], indices[len(indices)-1]
+	step := indices[min(1, len(indices)-1)] - first
+	switch {
+	case len(indices) == 1:
+		return fmt.Sprintf("index %d", first)
+	case last-first+1 == len(indices) && last == n-1:
+		return fmt.Sprintf("index %d or more", first)
+	case last-first+1 == len(indices):
+		return fmt.Sprintf("index %d to %d", first, last)
+	default:
+		for i, at := range indices {
+			if at != first+i*step {
+				return fmt.Sprintf("index among %d of %d from %d to %d", len(indices), n, first, last)
+			}
+		}
+		return fmt.Sprintf("every index %d plus a multiple of %d", first, step)
+	}
+}
