@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"remote/host"},
 	{"remote/work"},
 	{"remote/aws/mailbox", "scaffold", "collector"},
-	{"device/cuda", "device/emu", "device/vgpu", "remote/loopback", "remote/ssh", "remote/aws", "remote/modal",
+	{"device/cuda", "device/vgpu", "remote/loopback", "remote/ssh", "remote/aws", "remote/modal",
 		"remote/kubernetes", "remote/remotetest"},
 	{"device/vgpu/shared", "bench/reference", "bench/worker", "bench/compare", "remote/dispatch", "remote/bundle", "remote/slurm",
 		"submit"},
@@ -60,12 +60,11 @@ var only = map[string]string{
 
 // never lists imports that the layers would allow.
 var never = map[string][]string{
-	"bench":          {"device/cuda", "device/emu", "device/vgpu", "device/nvcc"},
+	"bench":          {"device/cuda", "device/vgpu", "device/nvcc"},
 	"bench/compare":  {"device", "workloads", "pack"},
-	"bench/worker":   {"device/cuda", "device/emu", "device/vgpu", "device/nvcc", "workloads"},
+	"bench/worker":   {"device/cuda", "device/vgpu", "device/nvcc", "workloads"},
 	"bench/pyworker": {"device", "workloads"},
 	"device":         {"internal/event"},
-	"device/emu":     {"internal/event", "device/nvcc", "workloads"},
 	"device/cuda":    {"internal/event", "workloads", "pack"},
 	"device/vgpu":    {"internal/event", "workloads", "pack", "device/cuda"},
 	"pack":           {"device", "workloads"},

@@ -20,7 +20,6 @@ import (
 
 	"fisub/device"
 	"fisub/device/cuda"
-	"fisub/device/emu"
 	"fisub/device/vgpu"
 	"fisub/explain"
 	"fisub/internal/event"
@@ -61,7 +60,7 @@ const (
 )
 
 // openers are the devices that fisub knows, in the order in which --device auto tries them.
-var openers = []device.Opener{cuda.Opener(), emu.Opener(), vgpu.Opener()}
+var openers = []device.Opener{cuda.Opener(), vgpu.Opener()}
 
 // An app is one call of fisub.
 type app struct {

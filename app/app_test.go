@@ -23,6 +23,7 @@ import (
 	"fisub/bench/pyworker"
 	"fisub/bench/runs"
 	"fisub/bench/stats"
+	"fisub/device/devicetest"
 	"fisub/device/vgpu/vgputest"
 	"fisub/explain"
 	"fisub/internal/confine"
@@ -77,7 +78,7 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cacheDir := t.TempDir()
+	cacheDir := newCache(t)
 	if _, err := pyworker.Command(t.Context(), cacheDir); err == nil {
 		if err := vgputest.Library(); err != nil {
 			t.Fatal(err)
@@ -121,6 +122,14 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 	})
+}
+
+// newCache is an empty cache but for what tests have compiled before.
+func newCache(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	devicetest.Share(t, dir)
+	return dir
 }
 
 // forged runs the submission forge.cu in one of its ways, here and through loopback: no run may pass, now or when it is

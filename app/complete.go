@@ -254,7 +254,7 @@ func (l *line) values(name string) (found []session.Value, kind string) {
 		"LANGUAGE": languages(), "FORMAT": formats,
 		"PROFILE": config.Profiles, "TIMER": device.Timers, "ARCH": {"sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a"},
 		"GPU": append(bundle.GPUs(), "none"),
-		"FOUND": {"cuda", "compiler", "git", "nvcc", "tvm-ffi", "python", "torch", "triton", "dataset", "config",
+		"FOUND": {"cuda", "git", "nvcc", "tvm-ffi", "python", "torch", "triton", "dataset", "config",
 			"remote"},
 		"bash|zsh|fish": shells,
 	}

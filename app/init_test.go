@@ -25,8 +25,7 @@ func TestInitProjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := t.TempDir()
-	cache := filepath.Join(root, "cache")
+	cache := newCache(t)
 	fisub := func(t *testing.T, dir string, args ...string) string {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), self, args...)

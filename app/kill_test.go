@@ -26,7 +26,7 @@ func TestKilledHang(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, cache := t.TempDir(), t.TempDir()
+	dir, cache := t.TempDir(), newCache(t)
 	if err := copySubmission(repo, dir); err != nil {
 		t.Fatal(err)
 	}
@@ -44,12 +44,14 @@ func TestKilledHang(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// hung are the processes of the kernel, which the cache has.
+	// hung are the processes that have the kernel.
 	hung := func() (pids []string) {
-		exes, _ := filepath.Glob("/proc/[0-9]*/exe")
-		for _, exe := range exes {
-			if to, err := os.Readlink(exe); err == nil && strings.HasPrefix(to, cache) {
-				pids = append(pids, exe)
+		all, _ := filepath.Glob("/proc/[0-9]*")
+		for _, pid := range all {
+			environ, _ := os.ReadFile(filepath.Join(pid, "environ"))
+			maps, _ := os.ReadFile(filepath.Join(pid, "maps"))
+			if strings.Contains(string(environ), "FISUB_CACHE="+cache) && strings.Contains(string(maps), "/kernel.so") {
+				pids = append(pids, pid)
 			}
 		}
 		return pids
@@ -108,7 +110,7 @@ func TestKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := append(os.Environ(), "FISUB_CACHE="+t.TempDir(), "FIB_DATASET_PATH=")
+	env := append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=")
 	var stderr bytes.Buffer
 	// fisub runs the program, with kill beside it, and gives its exit status, -1 where a signal ended it.
 	fisub := func(kill func(pid int), args ...string) int {

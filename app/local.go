@@ -34,7 +34,7 @@ func (a *app) localCommand() *cli.Command {
 		Flags: append(runFlags(&o.Options), solutionFlag(&o.solution), baselineFlag(&o.Baseline), prebuilt,
 			strictFlag(&o.strict), failFast,
 			boolFlag(&o.keepGoing, "keep-going", "go on after two workloads in a row that ended by TIMEOUT"),
-			boolFlag(&o.Sanitize, "sanitize", "emulator: look for invalid accesses, undefined behaviour and races"),
+			boolFlag(&o.Sanitize, "sanitize", "emulator: a read of shared memory that nothing was written to is a fault"),
 			stringFlag(&o.resume, "resume", "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, "+
 				"profile, timer, "+
 				"baseline and device are its own unless given, and workloads with a verdict are left out", "")),

@@ -250,10 +250,10 @@ func (a *app) showPlan(p *dispatch.Plan, spec bundle.Spec, size int64) {
 	a.term.Note("where      %s (%s)", strings.Join(where, ", "), how)
 	kernel := "the solution's sources"
 	switch {
+	case p.GPU == "" && spec.Arch != "":
+		kernel = "kernels for the virtual GPU"
 	case spec.Arch != "":
 		kernel = "kernels for " + spec.Arch
-	case p.GPU == "":
-		kernel = "no kernel: the hosts emulate"
 	}
 	a.term.Note("bundle     %.1f MB: fisub, %s; what a host has already is not sent", float64(size)/1e6, kernel)
 	a.term.Note("limit      %v for each job, kept on the host", p.Limit)

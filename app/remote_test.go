@@ -46,7 +46,7 @@ func newRemoteBench(t testing.TB, tables string) *remoteBench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &remoteBench{t: t, dir: t.TempDir(), cache: t.TempDir()}
+	b := &remoteBench{t: t, dir: t.TempDir(), cache: newCache(t)}
 	if err := copySubmission(repo, b.dir); err != nil {
 		t.Fatal(err)
 	}

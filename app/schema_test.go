@@ -38,7 +38,7 @@ func TestEventSchema(t *testing.T) {
 	if err := copySubmission(repo, dir); err != nil {
 		t.Fatal(err)
 	}
-	env := append(os.Environ(), "FISUB_CACHE="+t.TempDir(), "FIB_DATASET_PATH=")
+	env := append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=")
 	streams := [][]byte{}
 	for _, command := range []string{"fisub --json local --device emu --limit 2",
 		"fisub --json remote --gpu none --on loopback --limit 2",

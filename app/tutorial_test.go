@@ -108,7 +108,7 @@ func TestTutorial(t *testing.T) {
 	if err := os.Mkdir(work, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	env := append(os.Environ(), "FISUB_CACHE="+filepath.Join(dir, "cache"), "FIB_DATASET_PATH=",
+	env := append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=",
 		"GIT_CONFIG_GLOBAL="+config, "GIT_CONFIG_NOSYSTEM=1",
 		"CUDA_VISIBLE_DEVICES=", "NO_COLOR=1", "COLUMNS=200")
 	status, place := "0", work

@@ -212,6 +212,9 @@ func (a *attempt) blame(err error) (verdict, error) {
 			return verdict{status: trace.RuntimeError, detail: we.Text, log: we.Log}, nil
 		}
 		if we.Kind == worker.Lacking {
+			if !a.process.python { // of what a call left half done, the next workload knows nothing
+				a.process.client.Close()
+			}
 			return verdict{}, err
 		}
 		return verdict{}, &DeviceError{we}

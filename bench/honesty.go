@@ -197,10 +197,10 @@ func (h *honesty) run(ctx context.Context, v verdict) error {
 	return err
 }
 
-// remembers tells whether a call could give what a call before it kept. An emulated one cannot: it is a process of its
-// own. On the CPU the Python worker can, and is so slow that one workload of a run has to do, and none that is large.
+// remembers tells whether a call is to be asked for what a call before it kept. Emulated calls are so slow that one
+// workload of a run has to do, and none that is large.
 func (h *honesty) remembers() bool {
-	return !h.process.info.Emulated || h.process.python && !h.examined && h.in.bytes <= largeOnCPU
+	return !h.process.info.Emulated || !h.examined && h.in.bytes <= largeOnCPU
 }
 
 // An outcome is what the outputs of one call come to.

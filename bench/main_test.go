@@ -15,7 +15,7 @@ import (
 	"fisub/bench/reference"
 	"fisub/bench/worker"
 	"fisub/device"
-	"fisub/device/emu"
+	"fisub/device/vgpu"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/workloads"
@@ -35,7 +35,7 @@ func (c testRun) run(ctx context.Context) (Result, error) { return Run(ctx, c.Sh
 func TestMain(m *testing.M) {
 	if in, out, err := worker.Pipes(); err == nil {
 		openers := []device.Opener{{Kind: "host", Open: openHost}, {Kind: "model", Open: openModel},
-			{Kind: "shaky", Open: openShaky}, emu.Opener()}
+			{Kind: "shaky", Open: openShaky}, vgpu.Opener()}
 		if err := worker.Serve(context.Background(), in, out, openers, func(error) string { return "code" }); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

@@ -89,8 +89,7 @@ func (p *process) confined() (worker.Command, error) {
 		writable = append(writable, filepath.Join(p.opts.CacheDir, "python"))
 		writable = append(writable, pyworker.Caches()...)
 	} else if p.opts.Prebuilt == "" {
-		writable = append(writable, filepath.Join(p.opts.CacheDir, "build"), filepath.Join(p.opts.CacheDir, "emu"),
-			filepath.Join(p.opts.CacheDir, "vgpu"))
+		writable = append(writable, filepath.Join(p.opts.CacheDir, "build"), filepath.Join(p.opts.CacheDir, "vgpu"))
 	}
 	list, err := json.Marshal(writable)
 	c.Confine = append(slices.Clone(c.Confine), string(list))

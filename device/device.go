@@ -1,5 +1,5 @@
-// Package device is the contract between bench and what runs a kernel: device/cuda, an NVIDIA GPU, and device/emu, the
-// same source on the CPU. It is not for choosing among them; app lists them.
+// Package device is the contract between bench and what runs a kernel: device/cuda, an NVIDIA GPU, and device/vgpu,
+// which executes the same kernels on the CPU. It is not for choosing among them; app lists them.
 package device
 
 import (
@@ -166,7 +166,7 @@ type Options struct {
 	Arch string `json:"arch,omitempty"`
 	// Prebuilt is, of a GPU, a folder of nvcc.Pack's files: solutions are taken from there and never built.
 	Prebuilt string `json:"prebuilt,omitempty"`
-	// Sanitize has the emulator build with AddressSanitizer, UBSan and the shared-memory race check.
+	// Sanitize makes a fault of a read of shared memory that nothing was written to, on the emulator.
 	Sanitize bool `json:"sanitize,omitempty"`
 
 	Stdout io.Writer `json:"-"` // what kernels print; nil is os.Stdout

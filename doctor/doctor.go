@@ -29,7 +29,7 @@ const (
 
 // A Line is one thing that was looked at.
 type Line struct {
-	Name   string   `json:"name"` // "compiler", "remote.lab"
+	Name   string   `json:"name"` // "nvcc", "remote.lab"
 	State  State    `json:"state"`
 	Fact   string   `json:"fact"`              // version and place, or why it is missing
 	Hint   string   `json:"hint,omitempty"`    // the command that helps, where something is missing or should be otherwise
@@ -74,7 +74,7 @@ var uses = []struct {
 }{
 	{"fisub check, pack", nil},
 	{"fisub check --arch", []string{"nvcc", "tvm-ffi", "cache"}},
-	{"fisub local --device emu", []string{"compiler", "dataset", "cache", "runs"}},
+	{"fisub local --device emu", []string{"nvcc", "tvm-ffi", "dataset", "cache", "runs"}},
 	{"fisub local --device cuda", []string{"gpu-support", "driver", "gpu", "nvcc", "tvm-ffi", "dataset", "cache", "runs"}},
 	{"fisub local, for Triton and Python", []string{"python", "torch", "triton", "dataset", "cache", "runs"}},
 	{"fisub sanitize, on a GPU", []string{"gpu-support", "driver", "gpu", "nvcc", "tvm-ffi", "compute-sanitizer"}},
@@ -117,7 +117,7 @@ func Examine(ctx context.Context, o Options) *Report {
 		defer close(free)
 		return x.gpu(ctx)
 	}
-	checks := []look{x.program, program("git", "apt-get install git", "--version"), confinement, x.compiler, gpu,
+	checks := []look{x.program, program("git", "apt-get install git", "--version"), confinement, gpu,
 		x.toolchain, x.tools, x.python, x.storage,
 		program("ssh", "apt-get install openssh-client; only hosts over SSH need it", "-V"),
 		program("sbatch", `name a login host in [remote.NAME]; only provider = "slurm" without one needs it here`,

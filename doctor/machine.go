@@ -20,10 +20,8 @@ import (
 
 	"fisub/bench/pyworker"
 	"fisub/bench/runs"
-	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/cuda/stamp"
-	"fisub/device/emu"
 	"fisub/device/nvcc"
 	"fisub/internal/confine"
 	"fisub/internal/plain"
@@ -78,15 +76,6 @@ func program(name, hint string, version ...string) look {
 	}
 }
 
-func (x *examination) compiler(ctx context.Context) []Line {
-	d, err := emu.Opener().Open(ctx, device.Options{CacheDir: x.Cache})
-	if err != nil {
-		return []Line{failed("compiler", err, "apt-get install g++")}
-	}
-	defer d.Close()
-	return []Line{ok("compiler", "%s, for the emulator", d.Info().Toolchain)}
-}
-
 // toolchain tells of the CUDA compiler, TVM-FFI, CUPTI, which comes with it, and of what fisub remote makes with them.
 func (x *examination) toolchain(ctx context.Context) []Line {
 	const install = "fisub toolchain install"
@@ -122,7 +111,7 @@ func (x *examination) toolchain(ctx context.Context) []Line {
 		if len(lacks) > 0 {
 			cc = missing("nvcc", "no "+strings.Join(lacks, ", "), install)
 		}
-		if len(lacks) == 1 && strings.HasPrefix(lacks[0], "a C++ compiler") {
+		if len(lacks) == 1 && lacking.NoCXX() {
 			cc.Hint = "apt-get install g++"
 		}
 	default:

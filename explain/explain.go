@@ -20,7 +20,6 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/device/cuda"
-	"fisub/device/emu"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
 	"fisub/internal/config"
@@ -163,12 +162,12 @@ func Code(err error) string {
 	switch {
 	case errors.As(err, &crossed):
 		return crossed.Code
+	case errors.As(err, &missing) && missing.NoCXX() && len(missing.Missing) == 1:
+		return "no-compiler"
 	case errors.As(err, &missing):
 		return "no-toolchain"
 	case errors.Is(err, nvcc.ErrNoPip):
 		return "no-pip"
-	case errors.Is(err, emu.ErrNoCompiler):
-		return "no-compiler"
 	case errors.Is(err, cuda.ErrNotBuilt), errors.Is(err, bundle.ErrNoGPUSupport):
 		return "not-built"
 	case errors.Is(err, cuda.ErrUnavailable):

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"fisub/bench/pyworker"
 	"fisub/bench/worker"
 	"fisub/device"
+	"fisub/device/nvcc"
 	"fisub/explain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
@@ -28,7 +30,7 @@ func ChooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *d
 		opts.Ordinal = n
 	}
 	switch {
-	case kind == "cuda", (kind == "emu" || kind == "vgpu") && !numbered:
+	case kind == "cuda", kind == "emu" && !numbered:
 		return kind, nil
 	case kind != "auto" && kind != "" || numbered:
 		return "", usage.Errorf("one of auto, cuda, cuda:N, emu", "--device: unknown device %q", name)
@@ -50,6 +52,23 @@ func ChooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *d
 		return "emu", nil
 	}
 	return "cuda", nil
+}
+
+// Compiler fetches what compiles sol for the virtual GPU, where that is the device and something is missing.
+func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace.Solution, log Log) error {
+	if kind != "emu" || opts.Prebuilt != "" || !sol.Spec.Compiled() {
+		return nil
+	}
+	_, err := nvcc.Find(opts.CacheDir)
+	if missing, ok := errors.AsType[*nvcc.MissingError](err); !ok || missing.NoCXX() {
+		return usage.Invalid(err)
+	}
+	log.Note("compiler   none here: fetching nvcc and TVM-FFI from PyPI into %s", opts.CacheDir)
+	if err := nvcc.Install(ctx, opts.CacheDir, func(string, int64, int64) {}); err != nil {
+		return usage.Invalid(err)
+	}
+	_, err = nvcc.Find(opts.CacheDir)
+	return usage.Invalid(err)
 }
 
 // OpenGPU asks a worker, a process of its own, to open a GPU.

@@ -84,6 +84,9 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 	if u.Kind, err = ChooseDevice(ctx, o.Device, s.Solution, &u.Device, log); err != nil {
 		return nil, err
 	}
+	if err := Compiler(ctx, u.Kind, &u.Device, s.Solution, log); err != nil {
+		return nil, err
+	}
 	if o.Sanitize && u.Kind != "emu" {
 		return nil, usage.Errorf("add --device emu", "--sanitize: only the emulator has sanitizers")
 	}

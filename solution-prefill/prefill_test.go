@@ -13,13 +13,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"fisub/bench/reference"
 	"fisub/definitions"
 	"fisub/device"
 	"fisub/device/cuda"
-	"fisub/device/emu"
+	"fisub/device/devicetest"
 	"fisub/device/nvcc"
 	"fisub/device/vgpu"
 	"fisub/internal/tensor"
@@ -40,20 +39,9 @@ const (
 )
 
 func TestEmulated(t *testing.T) {
-	d, err := emu.Opener().Open(t.Context(), device.Options{CacheDir: t.TempDir()})
-	if errors.Is(err, emu.ErrNoCompiler) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	conform(t, d, plain, cases(false))
-}
-
-func TestVirtual(t *testing.T) {
 	for name, dir := range map[string]string{"fast": fast, "plain": plain} {
 		t.Run(name, func(t *testing.T) {
-			d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: os.Getenv("FISUB_DEVICETEST_CACHE")})
+			d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: devicetest.Cache(t)})
 			var missing *nvcc.MissingError
 			if errors.As(err, &missing) {
 				t.Skip(err)
@@ -347,45 +335,5 @@ func (c testCase) conform(t *testing.T, d device.Device, def *trace.Definition, 
 			t.Errorf("%s, element %d: got %v, want %v; the largest is %v", name, where, got[where], ref[where], largest)
 		}
 		t.Logf("%s: largest error %.2g of %.3g", name, worst, largest)
-	}
-}
-
-// TestVirtualTime tells what a call takes on the virtual GPU.
-func TestVirtualTime(t *testing.T) {
-	d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: os.Getenv("FISUB_DEVICETEST_CACHE")})
-	if err != nil {
-		t.Skip(err)
-	}
-	def := definition(t)
-	kernel := build(t, d, def, fast)
-	for _, lengths := range [][]int{{134}, {2107}, {1000, 600, 300, 207}} {
-		var args []device.Arg
-		place := func(x *tensor.Tensor) {
-			b, err := d.Alloc(max(len(x.Data), 16))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := b.Write(x.Data); err != nil {
-				t.Fatal(err)
-			}
-			args = append(args, device.Arg{Tensor: &device.TensorArg{Buffer: b, DType: x.DType, Shape: x.Shape}})
-		}
-		inputs := testCase{lengths: lengths, state: 0.25}.inputs(1)
-		for _, in := range inputs {
-			if in.Tensor == nil {
-				args = append(args, device.Arg{Scalar: in.Scalar})
-			} else {
-				place(in.Tensor)
-			}
-		}
-		place(tensor.New(tensor.BFloat16, inputs[0].Tensor.Shape[0], headsV, dim))
-		place(tensor.New(tensor.Float32, len(lengths), headsV, dim, dim))
-		for range 2 {
-			start := time.Now()
-			if err := kernel.Call(t.Context(), args); err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("%v tokens: %v", lengths, time.Since(start))
-		}
 	}
 }

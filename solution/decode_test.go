@@ -15,13 +15,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"fisub/bench/reference"
 	"fisub/definitions"
 	"fisub/device"
 	"fisub/device/cuda"
-	"fisub/device/emu"
+	"fisub/device/devicetest"
 	"fisub/device/nvcc"
 	"fisub/device/vgpu"
 	"fisub/internal/longtest"
@@ -66,19 +65,7 @@ const poison, guard = 0xff, 0xa5
 
 func TestEmulated(t *testing.T) {
 	longtest.Skip(t, "runs each shape of the table on the emulator")
-	d, err := emu.Opener().Open(t.Context(), device.Options{CacheDir: t.TempDir()})
-	if errors.Is(err, emu.ErrNoCompiler) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	conform(t, d, []int{1, 2, 4, 8}, []int{3, 5, 7}, []int{31, 32, 48, 64, 128}) // each shape of table.cuh
-}
-
-func TestVirtual(t *testing.T) {
-	longtest.Skip(t, "runs each shape of the table on the virtual GPU")
-	d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: os.Getenv("FISUB_DEVICETEST_CACHE")})
+	d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: devicetest.Cache(t)})
 	var missing *nvcc.MissingError
 	if errors.As(err, &missing) {
 		t.Skip(err)
@@ -132,9 +119,6 @@ func conform(t *testing.T, d device.Device, full, some, once []int) {
 	}
 	t.Run("refusals", func(t *testing.T) { refusals(t, d, kernel, altered) })
 	t.Run("another stream", func(t *testing.T) {
-		if info := d.Info(); info.Emulated && info.Kind != "vgpu" {
-			t.Skip("the emulator has no streams")
-		}
 		for _, batch := range []int{1, 64, 128} {
 			anotherStream(newCall(t, d, batch, cases()[len(cases())-1], 1), kernel, altered) // with a state, which altered needs
 		}
@@ -662,24 +646,4 @@ func anotherStream(x *call, kernel, altered device.Kernel) {
 	output, newState := x.run(kernel)
 	output2, newState2 := x.run(altered, three, zero)
 	x.same(output, newState, output2, newState2)
-}
-
-// TestVirtualTime tells what a call takes on the virtual GPU.
-func TestVirtualTime(t *testing.T) {
-	longtest.Skip(t, "times calls on the virtual GPU")
-	d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: os.Getenv("FISUB_DEVICETEST_CACHE")})
-	if err != nil {
-		t.Skip(err)
-	}
-	kernel := build(t, d, "kernel")
-	for _, batch := range []int{1, 64} {
-		x := newCall(t, d, batch, cases()[len(cases())-1], 1)
-		for range 3 {
-			start := time.Now()
-			if err := kernel.Call(t.Context(), x.args); err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("batch %d: %v", batch, time.Since(start))
-		}
-	}
 }

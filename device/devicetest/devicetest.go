@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"fisub/device"
+	"fisub/internal/cache"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
@@ -27,15 +29,46 @@ import (
 //go:embed testdata
 var sources embed.FS
 
+// Cache is the folder in which tests keep what they build: $FISUB_DEVICETEST_CACHE, else one that later runs of the tests
+// find again, since a kernel takes a compiler many seconds. What is built elsewhere of the same sources is not looked at.
+func Cache(t testing.TB) string {
+	t.Helper()
+	dir := os.Getenv("FISUB_DEVICETEST_CACHE")
+	if dir == "" {
+		root, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir = filepath.Join(root, "fisub", "test")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// Share has root, the cache of a program under test, take toolchain and kernels from where Cache keeps them.
+func Share(t testing.TB, root string) {
+	t.Helper()
+	dir := Cache(t)
+	own, err := cache.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, from := range map[string]string{"toolchain": own, "build": dir, "vgpu": dir} {
+		from = filepath.Join(from, name)
+		if err := errors.Join(os.MkdirAll(from, 0o755), os.Symlink(from, filepath.Join(root, name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // child names the test that a process was started for; see isolated.
 const child = "FISUB_DEVICETEST_CHILD"
 
 // Run runs the suite on the device that opener opens. Builds go to one cache folder of the test.
 func Run(t *testing.T, opener device.Opener) {
-	s := &suite{opener: opener, opts: device.Options{CacheDir: os.Getenv("FISUB_DEVICETEST_CACHE")}}
-	if s.opts.CacheDir == "" {
-		s.opts.CacheDir = t.TempDir()
-	}
+	s := &suite{opener: opener, opts: device.Options{CacheDir: Cache(t)}}
 	for _, c := range []struct {
 		name string
 		run  func(*testing.T, *suite)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -41,6 +42,13 @@ type MissingError struct{ Missing []string }
 
 func (e *MissingError) Error() string { return "toolchain: missing " + strings.Join(e.Missing, ", ") }
 
+// NoCXX tells that the C++ compiler is among what is missing, which Install does not fetch.
+func (e *MissingError) NoCXX() bool {
+	return slices.ContainsFunc(e.Missing, func(m string) bool { return strings.HasPrefix(m, noCXX) })
+}
+
+const noCXX = "a C++ compiler"
+
 // Find returns the first complete toolchain of: nvcc in $CUDA_HOME, in $CUDA_PATH, on PATH, in /usr/local/cuda, and
 // in the cache below root (see Install), each with the headers and the runtime library that belong to it. tvm-ffi is
 // looked for in $TVM_FFI_HOME, among python3's packages, and in the cache. Where root has no toolchain, the user's
@@ -56,7 +64,11 @@ func Find(root string) (*Toolchain, error) {
 		missing = append(missing, "tvm-ffi (include/tvm/ffi/c_api.h and lib/libtvm_ffi.so)")
 	}
 	if !t.findCXX() {
-		missing = append(missing, "a C++ compiler (c++ or g++)")
+		lacks := noCXX + " (c++ or g++)"
+		if cxx := os.Getenv("CXX"); cxx != "" {
+			lacks = fmt.Sprintf("%s ($CXX is %q, which cannot be run)", noCXX, cxx)
+		}
+		missing = append(missing, lacks)
 	}
 	if len(missing) > 0 {
 		return nil, &MissingError{missing}

@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -45,16 +44,17 @@ var driverSource string
 //go:embed host/hooks.h
 var hooksSource string
 
-// arch is what submissions are compiled for.
-const arch = "compute_100"
+// Arch is what submissions are compiled for where nothing else is asked for: a B200, as PTX.
+const Arch = "compute_100"
 
 // Opener opens the virtual GPU. A process has one, whose kernels stay loaded.
-func Opener() device.Opener { return device.Opener{Kind: "vgpu", Open: open} }
+func Opener() device.Opener { return device.Opener{Kind: "emu", Open: open} }
 
 type gpu struct {
 	opts  device.Options
 	root  string
-	tools *nvcc.Toolchain
+	arch  string
+	tools *nvcc.Toolchain // nil where kernels are prebuilt
 	lib   *tvmffi.Library
 	work  chan func()
 	lost  error // the host's code has not come back
@@ -66,17 +66,20 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 		return nil, err
 	}
 	if opts.Ordinal != 0 {
-		return nil, fmt.Errorf("vgpu: there is no device %d", opts.Ordinal)
+		return nil, fmt.Errorf("emu: there is no device %d", opts.Ordinal)
 	}
-	g := &gpu{opts: opts, root: opts.CacheDir, work: make(chan func())}
+	arch := cmp.Or(strings.Replace(opts.Arch, "sm_", "compute_", 1), Arch)
+	g := &gpu{opts: opts, arch: arch, root: opts.CacheDir, work: make(chan func())}
 	var err error
 	if g.root == "" {
 		if g.root, err = cache.Root(); err != nil {
 			return nil, err
 		}
 	}
-	if g.tools, err = nvcc.Find(g.root); err != nil {
-		return nil, fmt.Errorf("vgpu: %w", err)
+	if opts.Prebuilt == "" {
+		if g.tools, err = nvcc.Find(g.root); err != nil {
+			return nil, fmt.Errorf("emu: %w", err)
+		}
 	}
 	host.Lock()
 	host.fault, host.lack = nil, ""
@@ -99,12 +102,17 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 
 func (g *gpu) Info() device.Info {
 	name := plain.Field("/proc/cpuinfo", "model name")
-	return device.Info{Kind: "vgpu", Name: cmp.Or(name, runtime.GOARCH), Emulated: true, Toolchain: g.tools.String(),
-		CUDA: g.tools.CUDAVersion}
+	info := device.Info{Name: cmp.Or(name, runtime.GOARCH), Emulated: true}
+	if g.tools == nil {
+		info.Toolchain, info.CUDA = nvcc.Packed(g.opts.Prebuilt)
+	} else {
+		info.Toolchain, info.CUDA = g.tools.String(), g.tools.CUDAVersion
+	}
+	return info
 }
 
 func (g *gpu) Measure(context.Context, func() error, device.Plan) (*device.Samples, error) {
-	return nil, fmt.Errorf("vgpu: %w", device.ErrNoTiming)
+	return nil, fmt.Errorf("emu: %w", device.ErrNoTiming)
 }
 
 func (g *gpu) Close() error {
@@ -121,7 +129,7 @@ func (g *gpu) do(ctx context.Context, f func() error) error {
 		return g.lost
 	}
 	if g.done {
-		return errors.New("vgpu: the device is closed")
+		return errors.New("emu: the device is closed")
 	}
 	result := make(chan error, 1)
 	g.work <- func() { result <- f() }
@@ -142,12 +150,38 @@ func (g *gpu) do(ctx context.Context, f func() error) error {
 // driverName is the file that programs load as CUDA's driver.
 const driverName = "libcuda.so.1"
 
+// packed is the folder of the runtime in a folder of prebuilt kernels.
+const packed = "vgpu"
+
+// Pack names the files that kernels for Arch take beside nvcc.Pack's, as that does.
+func Pack(ctx context.Context, root string, t *nvcc.Toolchain) (map[string]string, error) {
+	library, err := runtimeLibrary(ctx, root, t)
+	return map[string]string{packed + "/" + filepath.Base(library): library,
+		packed + "/" + driverName: filepath.Join(filepath.Dir(library), driverName)}, err
+}
+
+// object is what is loaded of sol, and the CUDA runtime that it finds.
+func (g *gpu) object(ctx context.Context, sol *trace.Solution) (o *nvcc.Object, library string, err error) {
+	if g.tools == nil {
+		found, _ := filepath.Glob(filepath.Join(g.opts.Prebuilt, packed, "libcudart.so*"))
+		if o, err = nvcc.Prebuilt(g.opts.Prebuilt, sol, g.arch); err == nil && len(found) != 1 {
+			err = fmt.Errorf("emu: %s has no CUDA runtime of the virtual GPU", g.opts.Prebuilt)
+		}
+		return o, strings.Join(found, ""), err
+	}
+	if o, err = g.tools.Build(ctx, g.root, sol, g.arch); err != nil {
+		return nil, "", err
+	}
+	library, err = runtimeLibrary(ctx, g.root, g.tools)
+	return o, library, err
+}
+
 // runtimeLibrary builds the CUDA runtime of the virtual GPU, or finds it in the cache.
-func (g *gpu) runtimeLibrary(ctx context.Context) (string, error) {
-	name := filepath.Base(g.tools.CUDART)
-	key := cache.Key("vgpu 5", runtimeSource, driverSource, hooksSource, g.tools.CXXVersion, g.tools.CUDAVersion, name)
-	dir, _, err := cache.Folder(ctx, g.root, "vgpu", key, func(dir string) error {
-		stubs, err := stubs(g.tools.CUDART)
+func runtimeLibrary(ctx context.Context, root string, t *nvcc.Toolchain) (string, error) {
+	name := filepath.Base(t.CUDART)
+	key := cache.Key("vgpu 6", runtimeSource, driverSource, hooksSource, t.CXXVersion, t.CUDAVersion, name)
+	dir, _, err := cache.Folder(ctx, root, "vgpu", key, func(dir string) error {
+		stubs, err := stubs(t.CUDART)
 		if err != nil {
 			return err
 		}
@@ -157,21 +191,20 @@ func (g *gpu) runtimeLibrary(ctx context.Context) (string, error) {
 				return err
 			}
 		}
-		args := slices.Concat(g.tools.CXX[1:], []string{"-O1", "-w", "-fPIC", "-shared", "-I" + g.tools.CUDAInclude,
-			"-x", "c", "runtime.c", "-x", "c", "stubs.c", "-x", "none", // g++ forgets -x behind a file
-			"-o", name, "-Wl,-soname," + name,
+		args := slices.Concat(t.CXX[1:], []string{"-O1", "-w", "-fPIC", "-shared", "-I" + t.CUDAInclude,
+			"-x", "c", "runtime.c", "-x", "c", "stubs.c", "-x", "none", "-o", name, "-Wl,-soname," + name,
 			"-Wl,--version-script=version", "-lpthread"})
-		cmd := exec.CommandContext(ctx, g.tools.CXX[0], args...)
+		cmd := device.Command(ctx, t.CXX[0], args...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("vgpu: building its CUDA runtime: %w\n%s", err, bytes.TrimSpace(out))
+			return fmt.Errorf("emu: building its CUDA runtime: %w\n%s", err, bytes.TrimSpace(out))
 		}
-		args = slices.Concat(g.tools.CXX[1:], []string{"-O1", "-w", "-fPIC", "-shared", "-I" + g.tools.CUDAInclude,
+		args = slices.Concat(t.CXX[1:], []string{"-O1", "-w", "-fPIC", "-shared", "-I" + t.CUDAInclude,
 			"-x", "c", "driver.c", "-x", "none", "-o", driverName, "-Wl,-soname," + driverName, "./" + name})
-		cmd = exec.CommandContext(ctx, g.tools.CXX[0], args...)
+		cmd = device.Command(ctx, t.CXX[0], args...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("vgpu: building its CUDA driver: %w\n%s", err, bytes.TrimSpace(out))
+			return fmt.Errorf("emu: building its CUDA driver: %w\n%s", err, bytes.TrimSpace(out))
 		}
 		return nil
 	})
@@ -203,23 +236,11 @@ func stubs(library string) (string, error) {
 	return text.String(), nil
 }
 
-// arch is what a solution is compiled for: the PTX of the arch that was asked for.
-func (g *gpu) arch() string {
-	if g.opts.Arch == "" {
-		return arch
-	}
-	return strings.Replace(g.opts.Arch, "sm_", "compute_", 1)
-}
-
 // foreign is a function of NVIDIA's libraries, which a GPU's machine has.
 var foreign = regexp.MustCompile(`undefined symbol: ((?:cu[A-Z]|cuda[A-Z]|nvrtc|nvJitLink|cublas|cudnn)\w+)`)
 
 func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) (device.Kernel, error) {
-	object, err := g.tools.Build(ctx, g.root, sol, g.arch())
-	if err != nil {
-		return nil, err
-	}
-	library, err := g.runtimeLibrary(ctx)
+	object, library, err := g.object(ctx, sol)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +256,7 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 			defer C.free(unsafe.Pointer(driver))
 			if message := C.vg_install(path, driver); message != nil {
 				defer C.free(unsafe.Pointer(message))
-				return fmt.Errorf("vgpu: loading its CUDA runtime: %s", C.GoString(message))
+				return fmt.Errorf("emu: loading its CUDA runtime: %s", C.GoString(message))
 			}
 			var libs []string
 			for _, l := range object.Libs {
@@ -280,11 +301,11 @@ type buffer struct {
 
 func (g *gpu) Alloc(n int) (device.Buffer, error) {
 	if n < 0 || n > math.MaxInt-1<<20 {
-		return nil, fmt.Errorf("vgpu: allocating %d bytes", n)
+		return nil, fmt.Errorf("emu: allocating %d bytes", n)
 	}
 	p := C.aligned_alloc(256, C.size_t((max(n, 1)+255)/256*256))
 	if p == nil {
-		return nil, fmt.Errorf("vgpu: allocating %d bytes: out of memory", n)
+		return nil, fmt.Errorf("emu: allocating %d bytes: out of memory", n)
 	}
 	b := &buffer{memory: unsafe.Slice((*byte)(p), max(n, 1))[:n], n: n}
 	return b, nil
@@ -294,17 +315,17 @@ func (b *buffer) Len() int { return b.n }
 
 func (b *buffer) Slice(offset, n int) device.Buffer {
 	if offset < 0 || offset%256 != 0 || n < 0 || n > b.n-offset {
-		panic(fmt.Sprintf("vgpu: %d bytes at %d of a buffer of %d", n, offset, b.n))
+		panic(fmt.Sprintf("emu: %d bytes at %d of a buffer of %d", n, offset, b.n))
 	}
 	return &buffer{memory: b.memory[offset : offset+n], n: n, base: cmp.Or(b.base, b)}
 }
 
 func (b *buffer) data(n int) ([]byte, error) {
 	if cmp.Or(b.base, b).memory == nil {
-		return nil, errors.New("vgpu: the buffer is closed")
+		return nil, errors.New("emu: the buffer is closed")
 	}
 	if n > b.n {
-		return nil, fmt.Errorf("vgpu: %d bytes exceed the buffer's %d", n, b.n)
+		return nil, fmt.Errorf("emu: %d bytes exceed the buffer's %d", n, b.n)
 	}
 	return b.memory[:n], nil
 }
@@ -352,6 +373,11 @@ func (k *kernel) Sync(context.Context) error {
 	return verdict()
 }
 
+// A fault is a *device.CallError after which, as on a GPU, no kernel runs.
+type fault struct{ device.CallError }
+
+func (f *fault) Unwrap() []error { return []error{&f.CallError, device.ErrFault} }
+
 // verdict is the fault of a kernel, or the error that there is no verdict, for want of something.
 func verdict() error {
 	host.Lock()
@@ -360,7 +386,7 @@ func verdict() error {
 	case host.lack != "":
 		return fmt.Errorf("%w: %s", device.ErrLacking, host.lack)
 	case host.fault != nil:
-		return &device.CallError{Kind: "DeviceFault", Text: host.fault.Error(), Log: host.fault.Error() + "\n"}
+		return &fault{device.CallError{Kind: "DeviceFault", Text: host.fault.Error(), Log: host.fault.Error() + "\n"}}
 	}
 	return nil
 }
@@ -426,14 +452,14 @@ func (k *kernel) convert(args []device.Arg) (all []tvmffi.Arg, mapped []uintptr,
 		}
 		b, ok := a.Tensor.Buffer.(*buffer)
 		if !ok || cmp.Or(b.base, b).memory == nil {
-			return nil, nil, fmt.Errorf("vgpu: argument %d is not in the device's memory", i)
+			return nil, nil, fmt.Errorf("emu: argument %d is not in the device's memory", i)
 		}
 		n, ok := tensor.Elements(a.Tensor.Shape)
 		if ok {
 			n, ok = a.Tensor.DType.Bytes(n)
 		}
 		if !ok || n > b.n {
-			return nil, nil, fmt.Errorf("vgpu: argument %d: shape %v of %v exceeds the buffer's %d bytes", i, a.Tensor.Shape,
+			return nil, nil, fmt.Errorf("emu: argument %d: shape %v of %v exceeds the buffer's %d bytes", i, a.Tensor.Shape,
 				a.Tensor.DType, b.n)
 		}
 		data := uintptr(unsafe.Pointer(unsafe.SliceData(b.memory)))

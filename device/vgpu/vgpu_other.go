@@ -12,7 +12,7 @@ import (
 
 // Opener opens the virtual GPU, which this build has not.
 func Opener() device.Opener {
-	return device.Opener{Kind: "vgpu", Open: func(context.Context, device.Options) (device.Device, error) {
-		return nil, errors.New("vgpu: this build has no virtual GPU")
+	return device.Opener{Kind: "emu", Open: func(context.Context, device.Options) (device.Device, error) {
+		return nil, errors.New("emu: the virtual GPU runs on Linux only")
 	}}
 }

@@ -23,6 +23,7 @@ import (
 
 	"fisub/device"
 	"fisub/device/nvcc"
+	"fisub/device/vgpu"
 	"fisub/internal/cache"
 	"fisub/internal/trace"
 	"fisub/remote"
@@ -149,6 +150,11 @@ func prebuild(ctx context.Context, root, arch string, sol *trace.Solution,
 		return nil, err
 	}
 	files := tools.PackTimer()
+	if arch == vgpu.Arch {
+		if files, err = vgpu.Pack(ctx, root, tools); err != nil {
+			return nil, err
+		}
+	}
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	for _, s := range append([]*trace.Solution{sol}, beside...) {

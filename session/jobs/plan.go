@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"fisub/bench"
+	"fisub/device"
 	"fisub/device/cuda"
+	"fisub/device/vgpu"
 	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/config"
@@ -101,10 +103,18 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 	if !s.Data.Embedded() {
 		spec.Dataset = s.Data.Root()
 	}
-	if u.Kind == "cuda" {
-		if spec.Arch, err = hostArch(s, u, plan.GPU, how.Arch, log); err != nil {
-			return nil, err
+	switch {
+	case u.Kind == "cuda":
+		spec.Arch, err = hostArch(s, u, plan.GPU, how.Arch, log)
+	case s.Solution.Spec.Compiled():
+		spec.Arch = vgpu.Arch
+		opts := device.Options{}
+		if opts.CacheDir, err = cache.Root(); err == nil {
+			err = session.Compiler(ctx, u.Kind, &opts, s.Solution, log)
 		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	plan.Run = *u.Describe(ctx, s)
 	if plan.Places = places(o, len(u.Workloads), names, open, commons); len(plan.Places) == 0 {
@@ -237,7 +247,7 @@ func NewBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bu
 		return nil, err
 	}
 	var beside []*trace.Solution
-	if spec.Arch != "" {
+	if spec.Arch != "" && spec.Arch != vgpu.Arch {
 		beside = append(beside, bench.RooflineSolution())
 	}
 	return bundle.New(ctx, root, filepath.Join(folder, "remote", "files"), self, spec, beside...)

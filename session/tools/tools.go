@@ -60,6 +60,9 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 	if err != nil {
 		return nil, err
 	}
+	if err := session.Compiler(ctx, kind, &opts, s.Solution, log); err != nil {
+		return nil, err
+	}
 	opts.Sanitize = kind == "emu"
 	self, err := os.Executable()
 	if err != nil {
