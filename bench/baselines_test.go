@@ -11,6 +11,7 @@ import (
 	"fisub/bench/pyworker"
 	"fisub/bench/worker"
 	"fisub/device"
+	"fisub/device/devicetest"
 	"fisub/internal/config"
 	"fisub/internal/event"
 	"fisub/internal/trace"
@@ -86,7 +87,7 @@ func testBaseline(t *testing.T, data *workloads.Dataset, def *trace.Definition, 
 	}
 	profile.Timeout = 2 * time.Minute // torch.compile calls a C++ compiler
 	result, err := Run(t.Context(), Shared{Definition: def, Workloads: ws[:1], Profile: profile, Load: data.Load,
-		DeviceKind: "emu", Device: device.Options{CacheDir: t.TempDir()}},
+		DeviceKind: "emu", Device: device.Options{CacheDir: devicetest.Cache(t)}},
 		Entry{Solution: sol, Run: &event.Run{Schema: event.Schema},
 			Events: event.NewStream(func(e event.Event) error {
 				if e.Evaluated != nil && e.Evaluated.Status != "PASSED" {

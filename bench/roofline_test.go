@@ -9,6 +9,7 @@ import (
 
 	"fisub/bench/worker"
 	"fisub/device"
+	"fisub/device/devicetest"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
 	"fisub/internal/longtest"
@@ -18,7 +19,7 @@ func newTestRoofline(t *testing.T) *roofline {
 	t.Helper()
 	f, err := newRoofline(t.Context(), &Shared{Profile: Profile{Iterations: 1, Trials: 1, Timeout: time.Minute},
 		DeviceKind: "emu",
-		Worker:     worker.Command{Args: []string{os.Args[0]}}, Device: device.Options{CacheDir: t.TempDir()}}, nil)
+		Worker:     worker.Command{Args: []string{os.Args[0]}}, Device: device.Options{CacheDir: devicetest.Cache(t)}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

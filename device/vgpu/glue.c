@@ -19,10 +19,11 @@ static void *alloc(size_t size) { return (void *)vgAlloc(size); }
 static int release(void *p) { return vgRelease((uintptr_t)p); }
 static int known(const void *p) { return vgKnown((uintptr_t)p); }
 static int status(void) { return vgStatus(); }
+static void refused(const char *kernel, const char *why) { vgRefused((char *)kernel, (char *)why); }
 static void lacks(const char *name) { vgLacks((char *)name); }
 
 char *vg_install(const char *path, const char *driver) {
-  static const fisub_vgpu_hooks hooks = {module, prepare, launch, forget, attributes, symbol, alloc, release, known, status, lacks};
+  static const fisub_vgpu_hooks hooks = {module, prepare, launch, forget, attributes, symbol, alloc, release, known, status, lacks, refused};
   void *lib = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (lib == NULL) return strdup(dlerror());
   void *install = dlsym(lib, "fisub_vgpu_install");

@@ -12,6 +12,7 @@ import "C"
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -133,7 +134,17 @@ func vgPrepare(module C.uintptr_t, kernel *C.char, dims *C.uint, args *unsafe.Po
 	for i := range 3 {
 		whole = whole && l.Grid[i]%l.Cluster[i] == 0
 	}
-	if !whole || l.Block[0]*l.Block[1]*l.Block[2] > k.MaxThreads() || k.StaticShared()+l.Shared > 227<<10 {
+	why := ""
+	switch threads := l.Block[0] * l.Block[1] * l.Block[2]; {
+	case !whole:
+		why = fmt.Sprintf("grid %v does not consist of clusters %v", l.Grid, l.Cluster)
+	case threads > k.MaxThreads():
+		why = fmt.Sprintf("a block of %d threads is larger than its launch bounds of %d", threads, k.MaxThreads())
+	case k.StaticShared()+l.Shared > 227<<10:
+		why = fmt.Sprintf("%d bytes of shared memory are more than a block can have", k.StaticShared()+l.Shared)
+	}
+	if why != "" {
+		refused(C.GoString(kernel), why)
 		*code = cudaInvalidValue
 		return 0
 	}
@@ -244,6 +255,19 @@ func vgStatus() C.int {
 	}
 	return cudaSuccess
 }
+
+// refused tells of a launch that the GPU refuses, since a submission that does not ask for errors never hears of it.
+func refused(kernel, why string) {
+	host.Lock()
+	warn := host.machine.Warn
+	host.Unlock()
+	if warn != nil {
+		warn(fmt.Sprintf("kernel %s was not launched: %s", Demangled(kernel), why))
+	}
+}
+
+//export vgRefused
+func vgRefused(kernel, why *C.char) { refused(C.GoString(kernel), C.GoString(why)) }
 
 //export vgLacks
 func vgLacks(name *C.char) {

@@ -15,4 +15,5 @@ typedef struct {
   int (*known)(const void *p);
   int (*status)(void); // of all that was launched
   void (*lacks)(const char *function);
+  void (*refused)(const char *kernel, const char *why); // a launch
 } fisub_vgpu_hooks;

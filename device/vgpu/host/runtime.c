@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -194,15 +195,29 @@ cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {
   return find_function(host) ? cudaSuccess : fail(cudaErrorInvalidDeviceFunction);
 }
 
+__attribute__((format(printf, 3, 4))) static cudaError_t refuse(const function *f, cudaError_t e, const char *format, ...) {
+  char why[256];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(why, sizeof why, format, list);
+  va_end(list);
+  if (hooks.refused) hooks.refused(f->name, why);
+  return fail(e);
+}
+
 static cudaError_t launch(const void *host, dim3 grid, dim3 block, const unsigned *cluster, void **args, size_t shared, void *to) {
   function *f = find_function(host);
   if (f == NULL) return fail(cudaErrorInvalidDeviceFunction);
   if (hooks.prepare == NULL) return fail(cudaErrorNoDevice);
   size_t threads = (size_t)block.x * block.y * block.z;
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 || grid.x > 2147483647u || threads == 0 ||
-      threads > 1024 || block.x > 1024 || block.y > 1024 || block.z > 64)
-    return fail(threads > 1024 ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration);
-  if (shared > (size_t)f->max_dynamic) return fail(cudaErrorInvalidValue);
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535 || grid.x > 2147483647u)
+    return refuse(f, cudaErrorInvalidConfiguration, "grid (%u,%u,%u) is out of range", grid.x, grid.y, grid.z);
+  if (threads == 0 || threads > 1024 || block.x > 1024 || block.y > 1024 || block.z > 64)
+    return refuse(f, threads > 1024 ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration, "block (%u,%u,%u) is out of range",
+                  block.x, block.y, block.z);
+  if (shared > (size_t)f->max_dynamic)
+    return refuse(f, cudaErrorInvalidValue, "%zu bytes of dynamic shared memory are more than the %d that cudaFuncSetAttribute allowed",
+                  shared, f->max_dynamic);
   unsigned dims[9] = {grid.x, grid.y, grid.z, block.x, block.y, block.z, 0, 0, 0};
   if (cluster) memcpy(dims + 6, cluster, 3 * sizeof *cluster);
   int error = 0;
