@@ -3,6 +3,7 @@
 package vgpu
 
 /*
+#include <stdio.h>
 #include <stdlib.h>
 #include "glue.h"
 */
@@ -434,6 +435,7 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 		}
 		defer list.Close()
 		err = k.fn.Call(list)
+		C.fflush(nil) // what its host code has printed
 		return cmp.Or(verdict(), err)
 	})
 }
