@@ -64,7 +64,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 	def := &trace.Definition{}
 	def.Inputs.Set("data", trace.TensorSpec{})
 	root := devicetest.Cache(t)
-	call := func(t *testing.T, which int64, limit time.Duration) (error, string) {
+	call := func(t *testing.T, which int64, limit time.Duration) (said string, fault error) {
 		t.Helper()
 		log := &bytes.Buffer{}
 		d, err := Opener().Open(t.Context(), device.Options{CacheDir: root, Stderr: log})
@@ -91,18 +91,19 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
-		return k.Call(ctx, []device.Arg{{Tensor: &device.TensorArg{Buffer: b, DType: tensor.Float32, Shape: []int{63}}},
-			{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: which}}}), log.String()
+		fault = k.Call(ctx, []device.Arg{{Tensor: &device.TensorArg{Buffer: b, DType: tensor.Float32, Shape: []int{63}}},
+			{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: which}}})
+		return log.String(), fault
 	}
 	for i, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			if c.name == "hang" {
-				if err, _ := call(t, int64(i), time.Second); !errors.Is(err, context.DeadlineExceeded) {
+				if _, err := call(t, int64(i), time.Second); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("got %v, want the end of the time limit", err)
 				}
 				return
 			}
-			err, _ := call(t, int64(i), time.Minute)
+			_, err := call(t, int64(i), time.Minute)
 			var fault *device.CallError
 			want := fmt.Sprintf(`^kernel\.cu:%d:[0-9]+: kernel k%d, .*%s`, before+1+i, i, c.text)
 			if !errors.As(err, &fault) || !errors.Is(err, device.ErrFault) || fault.Kind != "DeviceFault" ||
@@ -118,7 +119,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 			"cudaFuncSetAttribute allowed",
 		103: "kernel bounded was not launched: block (2048,1,1) is out of range",
 	} {
-		if err, log := call(t, which, time.Minute); err != nil || log != "warning: "+want+"\n" {
+		if log, err := call(t, which, time.Minute); err != nil || log != "warning: "+want+"\n" {
 			t.Errorf("got %q (%v), want %q", log, err, want)
 		}
 	}

@@ -18,18 +18,6 @@ const (
 // mmaTypes are the element types of matrix products, as in exec_body.h.
 var mmaTypes = map[string]uint8{"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 3, "e5m2": 4, "s8": 5, "u8": 6, "f64": 7}
 
-// after is the number behind prefix in one of the instruction's parts, -1 where there is none.
-func (d *decoder) after(prefix string) int {
-	for _, p := range d.parts {
-		if rest, ok := strings.CutPrefix(p, prefix); ok {
-			if n, err := strconv.Atoi(rest); err == nil {
-				return n
-			}
-		}
-	}
-	return -1
-}
-
 // shape is the number behind each letter of a part such as m64n128k16.
 func (d *decoder) shape() (m, n, k int) {
 	for _, p := range d.parts {

@@ -240,14 +240,6 @@ func (p *parser) number() int64 {
 	return o.Int
 }
 
-// skipLine passes over a directive that ends with its line.
-func (p *parser) skipLine() {
-	line := p.line
-	for p.tok != "" && p.line == line {
-		p.next()
-	}
-}
-
 func (p *parser) module() {
 	for p.tok != "" {
 		switch t := p.take(); t {
@@ -292,9 +284,7 @@ func (p *parser) declared(t string, extern bool) {
 	case ".entry", ".func":
 		p.function(t == ".entry")
 	case ".global", ".const", ".shared", ".local":
-		for _, v := range p.variable(t[1:], extern) {
-			p.m.Vars = append(p.m.Vars, v)
-		}
+		p.m.Vars = append(p.m.Vars, p.variable(t[1:], extern)...)
 		p.accept(";")
 	default:
 		p.fail("unknown declaration %q", t)
