@@ -249,7 +249,7 @@ func TestRemoteTerminal(t *testing.T) {
 			// While a job is being sent and begun, too.
 			s = b.terminal(t, "remote", "--yes", "--limit", "2")
 			for n := range 5 {
-				s.await("the run", func() bool { return strings.Contains(s.text(), "limit ") })
+				s.await("the run", func() bool { return strings.Contains(s.text(), ": sending") })
 				s.types(ctrlC)
 				s.sees(question, n+1)
 				s.types("g\n")

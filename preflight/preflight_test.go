@@ -200,7 +200,7 @@ func TestReject(t *testing.T) {
 				}
 				if f.Hint == "" && !slices.Contains([]string{"config-syntax", "missing-key", "does-not-compile",
 					"does-not-assemble", "python-syntax", "parameter-count", "unknown-value", "invalid-utf8", "unknown-key"}, f.Code) {
-					t.Errorf("%s: want a remedy", p.text(f))
+					t.Errorf("%s: %s: want a remedy", p.text(f), f.Msg)
 				}
 			}
 			want := strings.Split(strings.TrimSpace(p.want), "\n")

@@ -4,6 +4,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -139,7 +140,8 @@ func (c *Config) keyFault(code, key, hint, format string, args ...any) *Fault {
 // UnknownDefinition is the fault of a definition that is not among known, with the nearest names as its hint.
 func (c *Config) UnknownDefinition(known []string) *Fault {
 	name := c.Solution.Definition
-	return c.Fault("unknown-definition", "solution.definition", meant(name, known), "unknown definition %q", name)
+	hint := cmp.Or(meant(name, known), "fisub dataset ls lists those of the dataset")
+	return c.Fault("unknown-definition", "solution.definition", hint, "unknown definition %q", name)
 }
 
 // Check checks what needs the definition. Its error joins *Fault values.

@@ -983,8 +983,8 @@ func (s *suite) gpus(t *testing.T) {
 	// A job whose GPU another one holds waits a while; these are over soon enough.
 	dir := t.TempDir()
 	text := `cd ` + dir + `; mkdir $CUDA_VISIBLE_DEVICES || echo shared; touch met-$CUDA_VISIBLE_DEVICES
-i=0; while [ $i -lt 40 ] && ! [ -e met-` + uuids[0] + ` -a -e met-` + uuids[1] + ` ]; do i=$((i+1)); sleep 0.1; done
-[ $i -lt 40 ] || echo alone; sleep 0.2; rmdir $CUDA_VISIBLE_DEVICES; echo $CUDA_VISIBLE_DEVICES`
+i=0; while [ $i -lt 600 ] && ! [ -e met-` + uuids[0] + ` -a -e met-` + uuids[1] + ` ]; do i=$((i+1)); sleep 0.1; done
+[ $i -lt 600 ] || echo alone; sleep 0.2; rmdir $CUDA_VISIBLE_DEVICES; echo $CUDA_VISIBLE_DEVICES`
 	var group sync.WaitGroup
 	for i := range 6 {
 		group.Go(func() {

@@ -25,7 +25,7 @@
 #define FORGE_EXIT 5     // says how the job ended
 #define FORGE_MEMORY 6   // opens the memory of its ancestors
 #define FORGE_PTRACE 7   // traces its ancestors
-#define FORGE_PIPES 8    // writes replies of a worker to whatever pipe it finds, also its ancestors'
+#define FORGE_PIPES 8    // writes replies of a worker to whatever pipe it has, and opens those of its ancestors
 #define FORGE_REPLACE 9  // puts files of its own in the place of the run's and of cached inputs
 
 namespace {
@@ -170,9 +170,7 @@ struct Forge {
     const char reply[] = "{}\n";
     for (int fd = 4; fd < 64; ++fd) {
       struct stat st;
-      if (fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) && write(fd, reply, 3) == 3) {
-        say("descriptor", std::to_string(fd));
-      }
+      if (fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) && write(fd, reply, 3) < 0) std::perror("forge");
     }
     for (int pid : ancestors()) {
       for (int fd = 0; fd < 64; ++fd) {
@@ -185,7 +183,7 @@ struct Forge {
     for (const auto& path : match(".fisub/runs/*/traces.jsonl")) replace(path, "");
     if (const char* cache = std::getenv("FISUB_CACHE")) {
       for (const auto& path : match((std::string(cache) + "/*/*").c_str())) {
-        if (path.find("/build/") == std::string::npos && path.find("/emu/") == std::string::npos) replace(path, "");
+        if (path.find("/build/") == std::string::npos && path.find("/vgpu/") == std::string::npos) replace(path, "");
       }
     }
 #endif
