@@ -62,6 +62,20 @@ func newRemoteBench(t testing.TB, tables string) *remoteBench {
 	return b
 }
 
+// linger makes each worker of the submission take three seconds to load it, so that a job does not end before something
+// has happened to it.
+func (b *remoteBench) linger() {
+	b.t.Helper()
+	f, err := os.OpenFile(filepath.Join(b.dir, "solution/cuda/kernel.cu"), os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteString("\n#include <unistd.h>\nstatic unsigned late = sleep(3);\n")
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 // share lets the jobs below a host's work folder have the cache of this machine, so that the kernel is built once.
 func (b *remoteBench) share(work string) {
 	b.t.Helper()
@@ -295,6 +309,7 @@ func TestRemoteSSH(t *testing.T) {
 	}
 
 	// In the middle of a run one of them is cut off, and the agent on another one is killed.
+	b.linger()
 	cmd := b.command("remote", "--on", "lab")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
