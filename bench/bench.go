@@ -89,8 +89,8 @@ func (e *TimerError) Error() string {
 }
 
 // Run judges and times the solution on each workload in turn. A wrong, slow, hanging or crashing solution is a verdict;
-// the error is about the machine: no device, no compiler, a full disk, ctx. A workload whose inputs cannot be loaded, or
-// for which the device lacks what the solution uses, has no verdict: it is told as a failed event and counted as
+// the error is about the machine: no device, no compiler, a full disk, ctx. A workload whose inputs cannot be loaded,
+// or for which the device lacks what the solution uses, has no verdict: it is told as a failed event and counted as
 // missing, and the others still run.
 func Run(ctx context.Context, shared Shared, entry Entry) (Result, error) {
 	results, err := Together(ctx, shared, []Entry{entry})

@@ -319,8 +319,8 @@ func (h *honesty) tellBound() {
 		if all := append(slices.Clone(in), out...); *t.Bound >= 0 && *t.Bound < len(all) {
 			where = "the memory of " + all[*t.Bound]
 		}
-		h.find(reboundOutput, "the call bound the output %s to %s, and left the memory that was passed for it as it was", out[i],
-			where)
+		h.find(reboundOutput, "the call bound the output %s to %s, and left the memory that was passed for it as it was",
+			out[i], where)
 	}
 }
 

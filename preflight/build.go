@@ -138,7 +138,8 @@ func (c *checker) has(code string) bool {
 }
 
 var (
-	// A message of nvcc's or the host's compiler. Behind it stand the line of the source with a marker, and what led there.
+	// A message of nvcc's or the host's compiler. Behind it stand the line of the source with a marker, and what led
+	// there.
 	compileError = regexp.MustCompile(`^([^\s(:][^(:\n]*)(?:\((\d+)\)|:(\d+):(\d+))?: ` +
 		`(?:catastrophic |fatal )?error(?: #[0-9-]+D?)?: (.*)$`)
 	ledFrom   = regexp.MustCompile(`at line (\d+) of ([^\s"]+)|([^\s:"]+):(\d+):\d+:\s+required from here`)
@@ -243,7 +244,9 @@ func (c *checker) compileFault(m, block []string) Finding {
 	}
 	header := noHeader.FindStringSubmatch(msg)
 	switch {
-	case slices.ContainsFunc(slices.Concat(block, []string{msg}), func(l string) bool { return strings.Contains(l, "tvm::ffi::TypeTraits<") }):
+	case slices.ContainsFunc(slices.Concat(block, []string{msg}), func(l string) bool {
+		return strings.Contains(l, "tvm::ffi::TypeTraits<")
+	}):
 		f.Hint = "tvm-ffi converts no such type: export a host function of tvm::ffi::TensorView and numbers"
 	case noTarget.MatchString(msg):
 		f.Code, f.Hint = "needs-a-arch", source.NeedsArch("an arch with an \"a\", such as sm_100a")
@@ -267,7 +270,8 @@ func (c *checker) source(path string) (string, bool) {
 
 // header says of a finding about a header that it was not found why.
 func (c *checker) header(f *Finding, name string) {
-	f.Code, f.Hint = "missing-include", "put it beside the kernel: the builder looks there, at CUDA's and at tvm-ffi's headers"
+	f.Code = "missing-include"
+	f.Hint = "put it beside the kernel: the builder looks there, at CUDA's and at tvm-ffi's headers"
 	if top, _, _ := strings.Cut(name, "/"); slices.Contains([]string{"torch", "ATen", "c10", "pybind11"}, top) {
 		f.Hint = "take tvm::ffi::TensorView and export with TVM_FFI_DLL_EXPORT_TYPED_FUNC, or set binding = \"torch\""
 	}

@@ -427,7 +427,9 @@ func (r *Report) overview() table {
 	t := table{ID: "overview", Caption: "What was run", Head: []column{{Text: "Run"}, {Text: "Solution"}, {Text: "Device"},
 		{Text: "Passed", Right: true},
 		{Text: "Mean latency", Title: "mean over the passed workloads; none over several places", Right: true},
-		{Text: "Baseline"}, {Text: "Mean speed-up", Title: "over the baseline; over the reference it is the contest's score", Right: true}, {Text: "Findings", Right: true}}}
+		{Text: "Baseline"},
+		{Text: "Mean speed-up", Title: "over the baseline; over the reference it is the contest's score", Right: true},
+		{Text: "Findings", Right: true}}}
 	for _, run := range r.Runs {
 		passed, total := run.Passed()
 		baseline, score := cell{}, cell{}

@@ -124,8 +124,8 @@ func otherStyle(r *runs.Run, sol *trace.Solution) bool {
 	return r.Run.DPS != nil && *r.Run.DPS != sol.Spec.DestinationPassingStyle
 }
 
-// lacking says what keeps a run from being the proof that a solution of its content passes the workloads of set; "" where
-// nothing does.
+// lacking says what keeps a run from being the proof that a solution of its content passes the workloads of set; ""
+// where nothing does.
 func lacking(r *runs.Run, sol *trace.Solution, name string, set []*trace.Workload) string {
 	if r.Run == nil {
 		return "has no run.json"

@@ -185,8 +185,9 @@ func (c *Client) Load(ctx context.Context, w *Workload) error {
 }
 
 // Run calls the solution once, on poisoned outputs, and writes the outputs into the file out. Where the solution
-// returns its outputs, or has made something else of those that were passed, the result says what they are and where in the file, which may have grown: it is the worker's
-// word, to be checked, and not nil. Else the outputs are those of Load and the result is nil.
+// returns its outputs, or has made something else of those that were passed, the result says what they are and where in
+// the file, which may have grown: it is the worker's word, to be checked, and not nil. Else the outputs are those of
+// Load and the result is nil.
 func (c *Client) Run(ctx context.Context, out string) ([]FileTensor, error) {
 	r, err := c.do(ctx, &request{Run: &runRequest{Out: out}})
 	if err != nil {

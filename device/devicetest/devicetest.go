@@ -29,8 +29,9 @@ import (
 //go:embed testdata
 var sources embed.FS
 
-// Cache is the folder in which tests keep what they build: $FISUB_DEVICETEST_CACHE, else one that later runs of the tests
-// find again, since a kernel takes a compiler many seconds. What is built elsewhere of the same sources is not looked at.
+// Cache is the folder in which tests keep what they build: $FISUB_DEVICETEST_CACHE, else one that later runs of the
+// tests find again, since a kernel takes a compiler many seconds. What is built elsewhere of the same sources is not
+// looked at.
 func Cache(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("FISUB_DEVICETEST_CACHE")

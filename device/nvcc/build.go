@@ -65,9 +65,9 @@ const (
 )
 
 // Build builds sol for arch ("sm_90", "sm_100a", or "compute_100", whose object holds PTX) with the toolchain that Find
-// finds, or returns what the cache below root has of it. On a machine without a toolchain it returns the object that was built elsewhere of the same sources
-// for the same arch and copied into the cache; where there is none the error is Find's. A *device.BuildError is about
-// the solution, any other error about the machine.
+// finds, or returns what the cache below root has of it. On a machine without a toolchain it returns the object that
+// was built elsewhere of the same sources for the same arch and copied into the cache; where there is none the error is
+// Find's. A *device.BuildError is about the solution, any other error about the machine.
 func Build(ctx context.Context, root string, sol *trace.Solution, arch string) (*Object, error) {
 	t, err := Find(root)
 	if err == nil {

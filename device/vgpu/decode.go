@@ -495,7 +495,8 @@ func (d *decoder) special(name string, w bool) (int32, bool) {
 // specials are the special registers in the order of exec.h.
 var specials = func() map[string]int {
 	m := map[string]int{}
-	for i, n := range strings.Fields(`tid.x tid.y tid.z ntid.x ntid.y ntid.z ctaid.x ctaid.y ctaid.z nctaid.x nctaid.y nctaid.z
+	for i, n := range strings.Fields(`tid.x tid.y tid.z ntid.x ntid.y ntid.z ctaid.x ctaid.y ctaid.z nctaid.x nctaid.y
+		nctaid.z
 		laneid warpid nwarpid lanemask_lt lanemask_le lanemask_gt lanemask_ge lanemask_eq smid nsmid gridid clusterid.x
 		clusterid.y clusterid.z nclusterid.x nclusterid.y nclusterid.z cluster_ctaid.x cluster_ctaid.y cluster_ctaid.z
 		cluster_nctaid.x cluster_nctaid.y cluster_nctaid.z cluster_ctarank cluster_nctarank dynamic_smem_size

@@ -252,7 +252,7 @@ func (d *decoder) copyTensor() {
 		d.lack(d.in.Op)
 	}
 	in := inst{op: ops["cp_tensor"]}
-	toShared := strings.HasPrefix(d.parts[slices.IndexFunc(d.parts, func(p string) bool { return p == "tensor" })+2], "shared")
+	toShared := strings.HasPrefix(d.parts[slices.Index(d.parts, "tensor")+2], "shared")
 	shared, tensor, rest := args[0], args[1], args[2:]
 	bar, barOffset, mask, op := int32(-1), int32(0), int32(-1), int32(-1)
 	if toShared {

@@ -40,17 +40,20 @@ func (d *decoder) modes() (flags int) {
 	return flags
 }
 
-var arithmetic = map[string]uint8{"add": 0, "sub": 1, "mul": 2, "fma": 3, "mad": 3, "div": 4, "rcp": 5, "sqrt": 6, "min": 7, "max": 8,
+var arithmetic = map[string]uint8{"add": 0, "sub": 1, "mul": 2, "fma": 3, "mad": 3, "div": 4, "rcp": 5, "sqrt": 6,
+	"min": 7, "max": 8,
 	"min.nan": 9, "max.nan": 10, "ex2": 11, "tanh": 12, "rsqrt": 13, "neg": 14, "abs": 15}
 
-var comparisons = map[string]uint8{"eq": 0, "ne": 1, "lt": 2, "le": 3, "gt": 4, "ge": 5, "lo": 2, "ls": 3, "hi": 4, "hs": 5,
+var comparisons = map[string]uint8{"eq": 0, "ne": 1, "lt": 2, "le": 3, "gt": 4, "ge": 5, "lo": 2, "ls": 3, "hi": 4,
+	"hs":  5,
 	"equ": 6, "neu": 7, "ltu": 8, "leu": 9, "gtu": 10, "geu": 11, "num": 12, "nan": 13}
 
 func (d *decoder) translate() {
 	switch name := d.parts[0]; name {
 	case "mov":
 		d.mov()
-	case "add", "sub", "mul", "mul24", "mad", "mad24", "fma", "div", "rem", "min", "max", "abs", "neg", "rcp", "sqrt", "rsqrt", "sin",
+	case "add", "sub", "mul", "mul24", "mad", "mad24", "fma", "div", "rem", "min", "max", "abs", "neg", "rcp", "sqrt",
+		"rsqrt", "sin",
 		"cos", "lg2", "ex2", "tanh", "sad":
 		d.arith(name)
 	case "addc", "subc", "madc":
@@ -175,7 +178,8 @@ func (d *decoder) translate() {
 	case "cvta":
 		d.cvta()
 	case "isspacep":
-		kind := map[string]uint8{"global": spaceGlobal, "shared": spaceShared, "local": spaceLocal, "shared::cta": spaceShared,
+		kind := map[string]uint8{"global": spaceGlobal, "shared": spaceShared, "local": spaceLocal,
+			"shared::cta":     spaceShared,
 			"shared::cluster": spaceShared, "const": 9, "param": 9}[d.parts[1]]
 		d.emit(inst{op: ops["isspacep"], kind: kind, a: d.src(d.arg(1), "u64"), d: d.dst(d.arg(0), "pred")})
 	case "ld", "ldu", "st", "atom", "red":
@@ -372,7 +376,8 @@ func (d *decoder) arith(name string) {
 			c = d.src(d.arg(3), "b64")
 		}
 		a, b := d.src(d.arg(1), "b64"), d.src(d.arg(2), "b64")
-		d.emit(inst{op: ops["f32x2"], kind: arithmetic[name], imm: int64(d.modes()), a: a, b: b, c: c, d: d.dst(d.arg(0), "b64")})
+		d.emit(inst{op: ops["f32x2"], kind: arithmetic[name], imm: int64(d.modes()), a: a, b: b, c: c,
+			d: d.dst(d.arg(0), "b64")})
 		return
 	case "u16x2", "s16x2", "":
 		d.lack(d.in.Op)
@@ -558,7 +563,8 @@ func (d *decoder) general(op, name, t string, flags int) {
 			places[i] = places[0]
 		}
 	}
-	d.emit(inst{op: d.op(op), kind: kind, imm: int64(flags), a: places[0], b: places[1], c: places[2], d: d.dst(d.arg(0), t)})
+	d.emit(inst{op: d.op(op), kind: kind, imm: int64(flags), a: places[0], b: places[1], c: places[2],
+		d: d.dst(d.arg(0), t)})
 }
 
 // xorsign emits min or max of two numbers' absolute values, with the sign of their product.
@@ -705,11 +711,13 @@ func (d *decoder) compare(name string) {
 	if d.typ(1) == "f32" {
 		yes = 0x3f800000
 	}
-	d.emit(inst{op: ops["selp_32"], a: d.constant(yes, false), b: d.constant(0, false), c: both, d: d.dst(d.arg(0), "b32")})
+	d.emit(inst{op: ops["selp_32"], a: d.constant(yes, false), b: d.constant(0, false), c: both,
+		d: d.dst(d.arg(0), "b32")})
 }
 
 // types are the codes of types of cvt, as in arith.h.
-var types = map[string]int{"u8": 0, "u16": 1, "u32": 2, "u64": 3, "s8": 4, "s16": 5, "s32": 6, "s64": 7, "f16": 8, "bf16": 9, "f32": 10,
+var types = map[string]int{"u8": 0, "u16": 1, "u32": 2, "u64": 3, "s8": 4, "s16": 5, "s32": 6, "s64": 7, "f16": 8,
+	"bf16": 9, "f32": 10,
 	"f64": 11, "tf32": 12}
 
 func (d *decoder) cvt() {
@@ -832,7 +840,8 @@ func (d *decoder) isWideSource(o ptx.Operand, typ string) bool {
 	return wide(typ)
 }
 
-// integerCvt is the instruction for a conversion between integers without saturation, "" where it is left to the general one.
+// integerCvt is the instruction for a conversion between integers without saturation, "" where it is left to the
+// general one.
 func (d *decoder) integerCvt(dst, src string, toWide, fromWide, to16 bool) string {
 	dw, sw := width(dst), width(src)
 	if fromWide {

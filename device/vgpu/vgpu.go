@@ -186,7 +186,8 @@ func runtimeLibrary(ctx context.Context, root string, t *nvcc.Toolchain) (string
 		if err != nil {
 			return err
 		}
-		for file, text := range map[string]string{"runtime.c": runtimeSource, "hooks.h": hooksSource, "driver.c": driverSource, "stubs.c": stubs,
+		for file, text := range map[string]string{"runtime.c": runtimeSource, "hooks.h": hooksSource,
+			"driver.c": driverSource, "stubs.c": stubs,
 			"version": name + " { global: *; };\n"} {
 			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
 				return err

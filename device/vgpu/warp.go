@@ -70,7 +70,8 @@ func (d *decoder) lanes(name string) {
 		if d.has("ballot") {
 			in.op, in.d = ops["ballot"], d.dst(d.arg(0), "b32")
 		} else {
-			in.op, in.kind, in.d = ops["vote"], uint8(max(0, slices.IndexFunc([]string{"all", "any", "uni"}, d.has))), d.dst(d.arg(0), "pred")
+			in.op, in.kind, in.d = ops["vote"], uint8(max(0, slices.IndexFunc([]string{"all", "any", "uni"}, d.has))),
+				d.dst(d.arg(0), "pred")
 		}
 		d.emit(in)
 	case "match":
@@ -109,7 +110,8 @@ func (d *decoder) lanes(name string) {
 		if q := d.arg(0).Pair; q != nil {
 			p = d.dst(*q, "pred")
 		}
-		in := inst{op: ops["shfl"], kind: uint8(kind), a: d.src(d.arg(1), "b32"), b: d.src(d.arg(2), "b32"), c: d.src(d.arg(3), "b32"),
+		in := inst{op: ops["shfl"], kind: uint8(kind), a: d.src(d.arg(1), "b32"), b: d.src(d.arg(2), "b32"),
+			c:    d.src(d.arg(3), "b32"),
 			want: d.src(d.arg(4), "b32"), d: d.dst(d.arg(0), "b32")}
 		in.x = d.more(p)
 		d.emit(in)

@@ -8,8 +8,8 @@ import (
 	"fisub/device/vgpu/ptx"
 )
 
-// How wmma's fragments lie in registers is not documented. Here they are those of mma m16n8k16 (or k8, of tf32): an element's
-// row and column are one of lane/4 and lane%4*step, plus a constant.
+// How wmma's fragments lie in registers is not documented. Here they are those of mma m16n8k16 (or k8, of tf32): an
+// element's row and column are one of lane/4 and lane%4*step, plus a constant.
 
 // An element is a place in a matrix: rows by group where byGroup, else by lane in the group; the column by the other.
 type element struct {

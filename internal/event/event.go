@@ -94,8 +94,8 @@ type Baseline struct {
 	ContentHash string `json:"content_hash"`
 }
 
-// A Workload names one row of the run.
-// Score is what the mean speed-up over the baseline is called: only that over the definition's reference is the contest's.
+// A Workload names one row of the run. Score is what the mean speed-up over the baseline is called: only that over the
+// definition's reference is the contest's.
 func (b *Baseline) Score() string {
 	if b.Name == "reference" {
 		return "contest score"

@@ -549,7 +549,8 @@ func (v *runView) done(d *event.Done) {
 	fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
 }
 
-// ScoreText says what d has of the mean speed-up over b: only that over the definition's reference is the contest's score.
+// ScoreText says what d has of the mean speed-up over b: only that over the definition's reference is the contest's
+// score.
 func ScoreText(b *event.Baseline, d *event.Done) string {
 	of := fmt.Sprintf("%s on %s%s", plain.Line(b.Name), plain.Count(d.Scored, "workload"), Zeroed(d))
 	if b.Score() == "contest score" {

@@ -69,7 +69,8 @@ func Features(sol *trace.Solution) []Finding {
 
 // NeedsArch is the advice for what plain sm_100 does not have.
 func NeedsArch(arch string) string {
-	return fmt.Sprintf("it needs %s, and the contest's builder compiles for sm_100: see that the other branch is right, or "+
+	return fmt.Sprintf("it needs %s, and the contest's builder compiles for sm_100: see that the other branch "+
+		"is right, or "+
 		"use what sm_100 has, such as mma.sync and cp.async.bulk", arch)
 }
 

@@ -529,7 +529,8 @@ func (s *suite) spoilt(t *testing.T) {
 	}
 }
 
-// An agent that a crash of the host has damaged is sent again, to the job that finds it or, where that is lost, to the next.
+// An agent that a crash of the host has damaged is sent again, to the job that finds it or, where that is lost, to the
+// next.
 func (s *suite) spoiltAgent(t *testing.T) {
 	p := s.provider(t)
 	h := s.submit(t, p, s.job(t, p, `echo ran`, nil))

@@ -164,7 +164,8 @@ brought() { [ "$out" = "$1" ] || rm -f -- "$out"
 out=$1; if [ -n "$7" ]; then out=$1.$$; $7 <"$1" >"$out" || { s=$?; brought "$@"; exit $s; }; fi
 if [ "$(stat -c %%s -- "$out")" -lt "$4" ]; then brought "$@"; echo it ends early >&2; exit 1; fi
 if [ "$(sha256sum <"$out")" != "$5  -" ]; then brought "$@"; rm -f -- "$1"; echo what came is damaged >&2; exit 1; fi
-chmod "$6" "$out" && sync "$out" && mv -f -- "$out" "$2" && rm -f -- "$1" "$1".* || { s=$?; brought "$@"; exit $s; }`, block)
+chmod "$6" "$out" && sync "$out" && mv -f -- "$out" "$2" &&
+  rm -f -- "$1" "$1".* || { s=$?; brought "$@"; exit $s; }`, block)
 
 // put sends a file, and goes on where an upload of it was cut off.
 func (f *Folder) put(ctx context.Context, facts *Facts, file remote.File, have map[string]int64,

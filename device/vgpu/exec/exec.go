@@ -1,6 +1,7 @@
 //go:build linux && cgo
 
-// Package exec is the executor of package vgpu: C code that runs decoded PTX over warps of 32 lanes. exec.h has its form.
+// Package exec is the executor of package vgpu: C code that runs decoded PTX over warps of 32 lanes. exec.h has its
+// form.
 package exec
 
 /*

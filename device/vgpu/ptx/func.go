@@ -8,7 +8,8 @@ import (
 )
 
 func (p *parser) function(entry bool) {
-	f := &Func{Entry: entry, Labels: map[string]int{}, Tables: map[string][]string{}, Protos: map[string]*Func{}, Line: p.line}
+	f := &Func{Entry: entry, Labels: map[string]int{}, Tables: map[string][]string{}, Protos: map[string]*Func{},
+		Line: p.line}
 	p.f, p.scopes = f, nil
 	p.push()
 	if p.is("(") {

@@ -1,5 +1,5 @@
-// Package ptx reads PTX, the text that CUDA's compilers make of kernels: variables, functions, instructions, and the lines
-// of the source that they came from. It knows the syntax and no instruction; package vgpu executes what is read.
+// Package ptx reads PTX, the text that CUDA's compilers make of kernels: variables, functions, instructions, and the
+// lines of the source that they came from. It knows the syntax and no instruction; package vgpu executes what is read.
 package ptx
 
 import (
@@ -351,7 +351,8 @@ func (p *parser) location() {
 
 var typeSizes = map[string]int{
 	"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4,
-	"f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16, "texref": 8, "samplerref": 8, "surfref": 8,
+	"f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16, "texref": 8,
+	"samplerref": 8, "surfref": 8,
 }
 
 // Size is the size of a type in bytes, 0 for an unknown one.
