@@ -69,6 +69,15 @@ func (s *Seal) Signed(e Exit) bool {
 	return s.Key != "" && hmac.Equal([]byte(s.exit(e)), []byte(e.MAC))
 }
 
+// Missing says what of the lines that the agent wrote before it signed e has not come, "" where nothing is missing or
+// nothing is signed.
+func (s *Seal) Missing(e Exit) string {
+	if e.MAC == "" || e.Lines == s.Lines {
+		return ""
+	}
+	return fmt.Sprintf("its agent has written %d lines, and %d have come", e.Lines, s.Lines)
+}
+
 func (s *Seal) exit(e Exit) string {
 	e.MAC = ""
 	text, _ := json.Marshal(e) // strings and numbers: it cannot fail

@@ -220,10 +220,8 @@ func (f *feed) unsigned() {
 // exited compares what the agent says of the end with what the stream has told. An exit status with a Text is not the
 // program's own.
 func (f *feed) exited(exit remote.Exit) {
-	text := ""
-	if exit.MAC != "" && exit.Lines != f.cut.Lines {
-		text = fmt.Sprintf("its agent has written %d lines, and %d have come", exit.Lines, f.cut.Lines)
-	} else if exit.End == remote.Exited && exit.Text == "" {
+	text := f.cut.Missing(exit)
+	if text == "" && exit.End == remote.Exited && exit.Text == "" {
 		text = f.check.Exit(exit.Code)
 	}
 	if text != "" {

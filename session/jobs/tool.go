@@ -44,8 +44,8 @@ func Tool(
 	h.Key = job.Key
 	w := &lineWatcher{state: state, line: line, cut: remote.Cutter{Seal: remote.Seal{Key: job.Key, Job: job.ID}}}
 	exit, err := provider.Wait(ctx, h, 0, w)
-	if err == nil && exit.MAC != "" && exit.Lines != w.cut.Lines {
-		err = forged("its agent has written %d lines, and %d have come", exit.Lines, w.cut.Lines)
+	if missing := w.cut.Missing(exit); err == nil && missing != "" {
+		err = forged("%s", missing)
 	}
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
