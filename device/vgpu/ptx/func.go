@@ -309,22 +309,22 @@ func (p *parser) statement() {
 	p.f.Body = append(p.f.Body, in)
 }
 
+// operands reads what stands up to the closing bracket.
+func (p *parser) operands(kind Kind, closing string) Operand {
+	o := Operand{Kind: kind}
+	for !p.accept(closing) {
+		o.Elems = append(o.Elems, p.operand())
+		p.accept(",")
+	}
+	return o
+}
+
 func (p *parser) operand() Operand {
 	switch {
 	case p.accept("{"):
-		o := Operand{Kind: Vector}
-		for !p.accept("}") {
-			o.Elems = append(o.Elems, p.operand())
-			p.accept(",")
-		}
-		return o
+		return p.operands(Vector, "}")
 	case p.accept("("):
-		o := Operand{Kind: List}
-		for !p.accept(")") {
-			o.Elems = append(o.Elems, p.operand())
-			p.accept(",")
-		}
-		return o
+		return p.operands(List, ")")
 	case p.accept("["):
 		o := Operand{Kind: Memory}
 		for !p.accept("]") {
