@@ -84,6 +84,9 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 			a.term.Note("           %d of them did not pass: fisub report %s lists them", before.Failed, run.ID)
 		}
 		if len(before.Skip) == len(u.Workloads) {
+			if err := session.End(folder, old); err != nil {
+				return err
+			}
 			return verdict(0, before.Failed, before.Findings, o.strict)
 		}
 	}

@@ -73,6 +73,17 @@ func GoOn(old *runs.Run, run *event.Run) (*Before, error) {
 	return b, nil
 }
 
+// End ends a run that was killed between its last verdict and its end.
+func End(folder *runs.Folder, old *runs.Run) error {
+	if old.Done != nil {
+		return nil
+	}
+	stream := event.NewStream(folder.Record)
+	stream.Emit(event.Event{Type: event.TypeRun, Run: old.Run})
+	stream.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{}}) // runs.Read counts the rest
+	return stream.Err()
+}
+
 func sameRun(old *runs.Run, run *event.Run) error {
 	passing := run.DPS
 	if old.Run.DPS != nil {
