@@ -66,7 +66,6 @@ var openers = []device.Opener{cuda.Opener(), vgpu.Opener()}
 type app struct {
 	session.Project // of the flags -C, --config and --dataset
 	json            bool
-	stdin           io.Reader
 	stdout, stderr  io.Writer
 	term            *ui.Terminal
 	signals         bool    // the command has taken signals into its own hands
@@ -85,7 +84,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once
 	stdout, failed := ui.Watch(stdout)
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, term: &ui.Terminal{Out: stdout, Err: stderr}}
+	a := &app{stdout: stdout, stderr: stderr, term: &ui.Terminal{In: stdin, Out: stdout, Err: stderr}}
 	a.term.Color = ui.UseColor("auto", stdout) && ui.UseColor("auto", stderr)
 	program := a.cli()
 	sorted, _ := flagsFirst(program, args)
@@ -157,7 +156,7 @@ func (a *app) cli() *cli.App {
 		Version:         Version,
 		Commands:        commands,
 		Flags:           append(a.globalFlags(), cli.HelpFlag), // cli adds it where no command is named help
-		Reader:          a.stdin,
+		Reader:          a.term.In,
 		Writer:          a.stdout,
 		ErrWriter:       a.stderr,
 		HideHelpCommand: true,

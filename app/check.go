@@ -8,7 +8,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/plain"
@@ -226,35 +225,17 @@ func (a *app) showFindings(findings []preflight.Finding, strict bool) {
 
 // checkFiles checks dataset files; what a file holds is told by its keys.
 func (a *app) checkFiles(ctx context.Context, names []string) error {
-	type fault struct {
-		Text string `json:"text"`
-		Hint string `json:"hint,omitempty"`
-	}
-	type checked struct {
-		File   string  `json:"file"`
-		Sound  bool    `json:"sound"`
-		Holds  string  `json:"holds,omitempty"` // in words
-		Faults []fault `json:"faults,omitempty"`
-	}
 	bad := false
-	var all []checked
+	all := []session.CheckedFile{}
 	for _, name := range names {
-		file := a.Path(name)
-		what, warnings, err := preflight.File(ctx, file)
-		a.warn(warnings)
-		one := checked{File: session.Relative(file), Sound: err == nil, Holds: what}
-		if err != nil {
-			one.Holds = ""
-			for _, e := range usage.Flatten(err) {
-				text, hint := explain.Error(e)
-				one.Faults = append(one.Faults, fault{text, hint})
-				a.term.Error(text, hint)
-			}
-			bad = true
-		}
+		one, warnings := session.CheckFile(ctx, a.Path(name))
 		all = append(all, one)
-		if err == nil && !a.json {
-			fmt.Fprintf(a.stdout, "%s: sound %s\n", plain.Line(session.Relative(file)), what)
+		a.warn(warnings)
+		for _, f := range one.Faults {
+			a.term.Error(f.Text, f.Hint)
+		}
+		if bad = bad || !one.Sound; one.Sound && !a.json {
+			fmt.Fprintf(a.stdout, "%s: sound %s\n", plain.Line(one.File), one.Holds)
 		}
 	}
 	if a.json {

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"fisub/bench/compare"
 	"fisub/bench/runs"
 	"fisub/internal/event"
-	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/usage"
 	"fisub/report"
@@ -113,44 +111,18 @@ func (a *app) sides(ctx context.Context, o compareOptions) ([]*runs.Run, error) 
 	if err != nil {
 		return nil, err
 	}
-	var found []*runs.Run
-	var sources []*session.Source
-	var foundArg string
-	for _, arg := range o.args {
-		run, err := a.ReadRun(arg)
-		if err == nil {
-			found, foundArg = append(found, run), arg
-			continue
-		}
-		var unknown *runs.UnknownError
-		if !errors.Is(err, runs.ErrNoRun) && !(errors.As(err, &unknown) && len(unknown.Matches) == 0) {
-			return nil, err
-		}
-		s, sourceErr := a.ReadSource(ctx, arg, data)
-		if sourceErr != nil {
-			return nil, sourceErr
-		}
-		if s == nil {
-			hint := "a run (fisub runs ls), a packed solution FILE.json, a folder with a config.toml, or a git revision"
-			if _, err := git.Open(ctx, a.Root()); err != nil {
-				hint += "; revisions cannot be read here: " + plain.Line(plain.First(err.Error()))
-			}
-			return nil, usage.Errorf(hint, "compare: %w", err)
-		}
+	found, sources, err := a.Sides(ctx, o.args, data)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range sources {
 		a.warn(s.Warnings)
-		sources = append(sources, s)
 	}
 	switch {
-	case len(found) > 0 && len(sources) > 0:
-		return nil, usage.Errorf("compare runs, or solutions, which are run now, their trials taken in turn",
-			"compare: %s is a solution, %s is a run", sources[0].Arg, foundArg)
 	case len(found) > 0 && o.given != "":
 		return nil, usage.Errorf("leave it out: runs are compared as they are", "%s: A and B are runs", o.given)
 	case len(found) > 0:
 		return found, nil
-	}
-	if err := session.SameDefinition(sources); err != nil {
-		return nil, err
 	}
 	last := sources[len(sources)-1]
 	u, err := session.NewLocal(ctx, last.Submission, o.Options, nil, a.term)
@@ -169,37 +141,13 @@ func (a *app) showComparison(res *compare.Result) {
 	for _, w := range res.Warnings {
 		a.term.Warn(plain.Line(w), "")
 	}
-	var axes []string
 	for _, row := range res.Rows {
-		for name := range row.Axes {
-			if !slices.Contains(axes, name) {
-				axes = append(axes, name)
-			}
-		}
-	}
-	slices.Sort(axes)
-	head := []string{"WORKLOAD"}
-	for _, name := range axes {
-		head = append(head, plain.Cut(strings.ToUpper(name), 10))
-	}
-	rows := [][]string{append(head, "A", "B", "B/A", "95 % INTERVAL", "VERDICT ON B")}
-	for _, row := range res.Rows {
-		cells := []string{plain.Short(row.UUID)}
-		for _, name := range axes {
-			cell := "-"
-			if n, ok := row.Axes[name]; ok {
-				cell = fmt.Sprint(n)
-			}
-			cells = append(cells, cell)
-		}
-		ratio, interval := report.RatioText(row.Ratio)
-		rows = append(rows, append(cells, report.SideText(row.A), report.SideText(row.B), ratio, interval,
-			report.VerdictText(row.Verdict, row.Why)))
 		for _, w := range row.Warnings {
 			a.term.Warn(fmt.Sprintf("workload %s: %s", plain.Line(row.UUID), plain.Line(w)), "")
 		}
 	}
-	a.term.Table("l"+strings.Repeat("r", len(axes))+"rrrll", rows, func(n int) int { return news(res.Rows[n-1].Verdict) })
+	layout, rows := report.Table(res)
+	a.term.Table(layout, rows, func(n int) int { return news(res.Rows[n-1].Verdict) })
 	fmt.Fprintf(a.stdout, "%s\nB as a whole: %s\n", strings.Join(report.Conclusion(res), "\n"),
 		a.term.News(headline(res), report.VerdictText(res.Verdict, res.Why)))
 }

@@ -7,11 +7,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/explain"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
-	"fisub/preflight"
 	"fisub/session"
 )
 
@@ -85,55 +83,21 @@ func (a *app) datasetLs(o datasetOptions) error {
 	return nil
 }
 
-// A verified is what dataset verify found.
-type verified struct {
-	Workloads   int            `json:"workloads"`
-	AbsentFiles int            `json:"absent_files"`
-	Faults      []datasetFault `json:"faults"`
-}
-
-type datasetFault struct {
-	Definition string `json:"definition"`
-	Workload   string `json:"workload"`
-	Text       string `json:"text"`
-	Hint       string `json:"hint"`
-}
-
 func (a *app) datasetVerify(ctx context.Context, o datasetOptions) error {
 	data, err := a.OpenDataset()
 	if err != nil {
 		return err
 	}
-	found := verified{Faults: []datasetFault{}}
-	seen := map[string]bool{}
-	var unread error
-	err = session.EachSet(data, o.definition, o.set, func(def *trace.Definition, _ string, ws []*trace.Workload) error {
-		reports, err := data.Verify(ctx, def, ws)
-		if err != nil {
-			return err
-		}
-		if !seen[def.Name] && unread == nil {
-			seen[def.Name] = true
-			var faults []string
-			faults, unread = preflight.Definition(ctx, def)
-			for _, text := range faults {
-				found.Faults = append(found.Faults, datasetFault{Definition: def.Name, Text: text})
-				a.term.Error(def.Name+": "+text, "")
-			}
-		}
-		for _, r := range reports {
-			found.Workloads++
-			found.AbsentFiles += r.Absent
-			for _, f := range r.Faults {
-				text, hint := explain.Error(f)
-				found.Faults = append(found.Faults, datasetFault{def.Name, r.UUID, text, hint})
-				a.term.Error(fmt.Sprintf("%s: workload %s: %s", def.Name, r.UUID, text), hint)
-			}
-		}
-		return nil
-	})
+	found, unread, err := session.Verify(ctx, data, o.definition, o.set)
 	if err != nil {
 		return err
+	}
+	for _, f := range found.Faults {
+		text := f.Definition + ": "
+		if f.Workload != "" {
+			text += "workload " + f.Workload + ": "
+		}
+		a.term.Error(text+f.Text, f.Hint)
 	}
 	if a.json {
 		if err := a.writeJSON(found); err != nil {

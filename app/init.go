@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -214,7 +213,7 @@ func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workload
 		}
 	}
 	if o.name == "" {
-		opts.Name = folderName(dir)
+		opts.Name = scaffold.FolderName(dir)
 	}
 	if q == nil {
 		if opts.Author == "" {
@@ -237,16 +236,6 @@ func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workload
 		}
 	}
 	return opts, err
-}
-
-// folderName is a name for a solution in dir.
-func folderName(dir string) string {
-	abs, err := filepath.Abs(dir)
-	if err != nil {
-		abs = dir
-	}
-	name := strings.Trim(regexp.MustCompile(`[^A-Za-z0-9_.-]+`).ReplaceAllString(filepath.Base(abs), "-"), "-.")
-	return cmp.Or(name, "kernel")
 }
 
 // withKernel gives the names of definitions with a kernel to begin from.

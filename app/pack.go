@@ -171,7 +171,7 @@ func (a *app) unpack(file, dir string) error {
 
 // readPacked reads a packed solution; - is stdin.
 func (a *app) readPacked(file string) ([]byte, error) {
-	in, name := a.stdin, "stdin"
+	in, name := a.term.In, "stdin"
 	if file != "-" {
 		f, err := os.Open(a.Path(file))
 		if err != nil {

@@ -26,7 +26,7 @@ type questioner struct{ *ui.Questions }
 
 // questions returns nil where nobody can be asked: stdin or stderr is no terminal, or a program wants JSON.
 func (a *app) questions(ctx context.Context) *questioner {
-	in := a.terminal()
+	in := a.term.Keyboard()
 	if in == nil || !ui.IsTerminal(a.stderr) || a.json {
 		return nil
 	}

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -22,7 +20,6 @@ import (
 	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/plain"
-	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
@@ -138,13 +135,13 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	if plan.Bundle, err = json.Marshal(order.Spec); err != nil {
 		return err
 	}
-	a.showPlan(plan, order.Spec, b.Size())
+	order.Show(a.term, b.Size())
 	switch {
 	case tooDear != nil:
 		return tooDear
 	case o.dryRun && a.json:
 		return a.writeJSON(plan)
-	case o.dryRun, !a.agreed(ctx, o.yes, "start?"):
+	case o.dryRun, !a.term.Agreed(ctx, o.yes, "start?"):
 		return nil
 	}
 	kept = true
@@ -217,7 +214,7 @@ func (a *app) remoteResume(c *cli.Context, o remoteOptions) error {
 	if plan.MaxCost > 0 {
 		a.term.Note("cost       at most %s with what it has cost", jobs.Dollars(plan.MaxCost))
 	}
-	if !a.agreed(c.Context, o.yes, "start?") {
+	if !a.term.Agreed(c.Context, o.yes, "start?") {
 		return nil
 	}
 	if err := dispatch.Unmark(folder.Path()); err != nil {
@@ -231,81 +228,6 @@ func (a *app) notCompiled(build *device.BuildError, arch string) error {
 	a.term.Error(plain.Line("the solution does not compile for "+arch+": "+build.Text), "")
 	fmt.Fprint(a.stderr, plain.Lines(build.Log))
 	return shown(exitNotPassed)
-}
-
-func (a *app) showPlan(p *dispatch.Plan, spec bundle.Spec, size int64) {
-	a.term.Note("plan       %s of %s, set %s, profile %s", plain.Count(len(p.Run.Workloads), "workload"),
-		p.Run.Definition, p.Run.Set, p.Run.Profile.Name)
-	if b := p.Run.Baseline; b != nil {
-		a.term.Note("baseline   %s", plain.Line(b.Name))
-	}
-	var where []string
-	for _, place := range p.Places[:p.Used()] {
-		where = append(where, place.String())
-	}
-	how := plain.Count(len(where), "job")
-	if p.Race {
-		how += " with all workloads each, the first that begins stays"
-	}
-	a.term.Note("where      %s (%s)", strings.Join(where, ", "), how)
-	kernel := "the solution's sources"
-	switch {
-	case p.GPU == "" && spec.Arch != "":
-		kernel = "kernels for the virtual GPU"
-	case spec.Arch != "":
-		kernel = "kernels for " + spec.Arch
-	}
-	a.term.Note("bundle     %.1f MB: fisub, %s; what a host has already is not sent", float64(size)/1e6, kernel)
-	a.term.Note("limit      %v for each job, kept on the host", p.Limit)
-	most, missing := p.MostCost()
-	switch {
-	case most == 0:
-		a.term.Note("cost       not known: no price in the table")
-		return
-	case len(missing) > 0:
-		a.term.Note("cost       more than %s: no %s in the config", jobs.Dollars(most), strings.Join(missing, ", "))
-	default:
-		a.term.Note("cost       at most %s; at most %s with further tries where hosts are lost", jobs.Dollars(most),
-			jobs.Dollars(p.Cap()))
-	}
-	for _, line := range p.Parts() {
-		a.term.Note("           %s", plain.Line(line))
-	}
-}
-
-// terminal is the one that answers can be typed on, or nil.
-func (a *app) terminal() *os.File {
-	if in, ok := a.stdin.(*os.File); ok && ui.IsTerminal(in) {
-		return in
-	}
-	return nil
-}
-
-// answer gives the next line that is typed on the terminal, in lower case, and whether it is a whole one.
-func answer(in *os.File) (word string, whole bool) {
-	line, err := bufio.NewReader(in).ReadString('\n')
-	return strings.ToLower(strings.TrimSpace(line)), err == nil
-}
-
-// agreed asks on a terminal, unless yes is set.
-func (a *app) agreed(ctx context.Context, yes bool, question string) bool {
-	in := a.terminal()
-	if yes || in == nil {
-		return true
-	}
-	fmt.Fprintf(a.stderr, "%s [Y/n] ", question)
-	agreed := make(chan bool, 1)
-	go func() {
-		word, whole := answer(in)
-		agreed <- whole && (word == "" || word == "y" || word == "yes")
-	}()
-	select {
-	case yes := <-agreed:
-		return yes
-	case <-ctx.Done():
-		fmt.Fprintln(a.stderr)
-		return false
-	}
 }
 
 // dispatch takes the run to its end, with signals in its own hands, and gives the error for the exit status.
@@ -335,7 +257,7 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 	over := make(chan struct{})
 	decided := make(chan bool, 1) // whether the jobs are to stop
 	go func() {
-		decided <- a.decide(signals, over)
+		decided <- a.term.Decide(signals, over)
 		cancel()
 		for n := 0; ; n++ {
 			select {
@@ -388,7 +310,7 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 		a.term.Note("run what has no verdict with: fisub remote --resume %s", d.Plan.Run.ID)
 	}
 	a.term.Note("run folder %s", session.Relative(folder.Path()))
-	return outcome(result, d.Plan.Strict)
+	return verdict(result.Missing, result.Failed, result.Findings, d.Plan.Strict)
 }
 
 // stop ends the jobs of a run, and says why and which may go on. ctx ends the attempt.
@@ -436,45 +358,4 @@ func (a *app) sayAttach(p *dispatch.Plan) {
 		a.term.Note("%s not begun yet: attach begins what is missing", plain.Count(n, "job"))
 	}
 	a.term.Note("end them with: fisub remote cancel %s", p.Run.ID)
-}
-
-func outcome(r dispatch.Result, strict bool) error {
-	return verdict(r.Missing, r.Failed, r.Findings, strict)
-}
-
-// decide waits for a signal and tells whether the jobs are to stop; they are left alone where it returns false. On a
-// terminal the first interrupt asks and the second one stops. Without one an interrupt stops: what was started by a
-// script must not cost money when the script is ended. A terminal that is closed leaves the jobs running.
-func (a *app) decide(signals <-chan os.Signal, over <-chan struct{}) (stop bool) {
-	in := a.terminal()
-	answers := make(chan string, 1)
-	asked := false
-	for {
-		select {
-		case <-over:
-			return false
-		case s := <-signals:
-			switch {
-			case s == syscall.SIGHUP:
-				return false
-			case in == nil || asked || s == syscall.SIGTERM:
-				return true
-			}
-			asked = true
-			fmt.Fprint(a.stderr, "\nstop the jobs, detach from them, or go on? Ctrl-C again stops [s/d/G] ")
-			go func() {
-				word, _ := answer(in)
-				answers <- word
-			}()
-		case word := <-answers:
-			switch word {
-			case "s", "stop":
-				return true
-			case "d", "detach":
-				return false
-			}
-			asked = false
-			a.term.Note("going on")
-		}
-	}
 }

@@ -126,7 +126,8 @@ func (a *app) told(plan *dispatch.Plan, old *runs.Run) error {
 	}
 	stream := event.NewStream(a.term.Run())
 	old.Emit(stream)
-	return errors.Join(stream.Err(), outcome(jobs.ResultOf(old), plan.Strict))
+	r := jobs.ResultOf(old)
+	return errors.Join(stream.Err(), verdict(r.Missing, r.Failed, r.Findings, plan.Strict))
 }
 
 func (a *app) remoteLs() error {
@@ -355,7 +356,7 @@ func (a *app) remoteGC(ctx context.Context, on string, yes, all bool) error {
 			return err
 		}
 	}
-	if len(orphans) == 0 || !a.agreed(ctx, yes, "end "+plain.Count(len(orphans), "job")+"?") {
+	if len(orphans) == 0 || !a.term.Agreed(ctx, yes, "end "+plain.Count(len(orphans), "job")+"?") {
 		return err
 	}
 	ended := 0

@@ -86,7 +86,7 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 	}
 	files := []string{a.ConfigPath()}
 	if o.all {
-		if files, err = a.allConfigs(ctx); err != nil {
+		if files, err = a.AllConfigs(ctx); err != nil {
 			return err
 		}
 	}
@@ -174,22 +174,6 @@ func (a *app) submitTags(ctx context.Context, o submitOptions, survey *submit.Su
 		}
 	}
 	return nil
-}
-
-// allConfigs are the configs of the repository that the flags name the folder of.
-func (a *app) allConfigs(ctx context.Context) ([]string, error) {
-	top := a.Path(".")
-	repo, err := git.Open(ctx, top)
-	if err == nil {
-		top = repo.Top
-	} else if !git.IsMissing(err) {
-		return nil, err
-	}
-	files, err := config.Discover(top)
-	if err == nil && len(files) == 0 {
-		return nil, usage.Errorf("", "--all: no %s in %s, and in none of the folders in it", config.Name, top)
-	}
-	return files, err
 }
 
 // submitPlan says what stands between s and its tag.

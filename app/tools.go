@@ -250,8 +250,8 @@ func (a *app) remoteTool(
 	if err != nil {
 		return err
 	}
-	a.showPlan(order.Plan, order.Spec, b.Size())
-	if !a.agreed(ctx, o.yes, "start?") {
+	order.Show(a.term, b.Size())
+	if !a.term.Agreed(ctx, o.yes, "start?") {
 		return nil
 	}
 	bar := a.term.Sums("sending")

@@ -484,6 +484,26 @@ func (c *Comparison) table(id string) table {
 	return t
 }
 
+// Table gives what a terminal shows of res, workload by workload: the head and the rows, and how the columns lie, l or r.
+func Table(res *compare.Result) (layout string, rows [][]string) {
+	t := (&Comparison{Result: res}).table("")
+	rows = make([][]string, 1+len(t.Rows))
+	for i, c := range t.Head {
+		if c.Text == "p" {
+			continue
+		}
+		if rows[0] = append(rows[0], plain.Cut(strings.ToUpper(c.Text), 13)); c.Right {
+			layout += "r"
+		} else {
+			layout += "l"
+		}
+		for n, row := range t.Rows {
+			rows[1+n] = append(rows[1+n], row[i].Text)
+		}
+	}
+	return layout, rows
+}
+
 func sideCell(s compare.Side) cell {
 	c := cell{Text: clean(SideText(s), 40)}
 	if s.N > 0 {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -127,6 +128,16 @@ func CheckText(text string) error {
 		return errors.New("holds a character that cannot be printed")
 	}
 	return nil
+}
+
+// FolderName is a name for a solution in dir.
+func FolderName(dir string) string {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		abs = dir
+	}
+	name := strings.Trim(regexp.MustCompile(`[^A-Za-z0-9_.-]+`).ReplaceAllString(filepath.Base(abs), "-"), "-.")
+	return cmp.Or(name, "kernel")
 }
 
 // Known tells whether there are kernels written for the definition of that name.

@@ -1,13 +1,16 @@
 package session
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 
+	"fisub/explain"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/usage"
 	"fisub/pack"
 	"fisub/preflight"
 	"fisub/submit"
@@ -115,4 +118,33 @@ func NewChecked(r *preflight.Report, strict bool) CheckedOne {
 		one.Collected = append(one.Collected, collectedJSON{s.File, s.Name, s.Definition, s.Author})
 	}
 	return one
+}
+
+// A CheckedFile is what the check of a dataset file found.
+type CheckedFile struct {
+	File   string      `json:"file"`
+	Sound  bool        `json:"sound"`
+	Holds  string      `json:"holds,omitempty"` // in words
+	Faults []FileFault `json:"faults,omitempty"`
+}
+
+// A FileFault is one thing wrong with a file.
+type FileFault struct {
+	Text string `json:"text"`
+	Hint string `json:"hint,omitempty"`
+}
+
+// CheckFile checks a dataset file; what it holds is told by its keys.
+func CheckFile(ctx context.Context, file string) (CheckedFile, []trace.Warning) {
+	what, warnings, err := preflight.File(ctx, file)
+	one := CheckedFile{File: Relative(file), Sound: err == nil}
+	if err == nil {
+		one.Holds = what
+		return one, warnings
+	}
+	for _, e := range usage.Flatten(err) {
+		text, hint := explain.Error(e)
+		one.Faults = append(one.Faults, FileFault{text, hint})
+	}
+	return one, warnings
 }

@@ -14,6 +14,7 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/event"
 	"fisub/internal/git"
+	"fisub/internal/plain"
 	"fisub/internal/usage"
 	"fisub/workloads"
 )
@@ -70,10 +71,44 @@ func loadRevision(checkout, file string, data *workloads.Dataset) (*Submission, 
 	return LoadSources(filepath.Join(checkout, file), data)
 }
 
-// SameDefinition refuses sources of several definitions.
-func SameDefinition(sources []*Source) error {
-	first := sources[0]
-	for _, s := range sources[1:] {
+// Sides gives the runs that the arguments name, or the sources, which are of one definition.
+func (p *Project) Sides(ctx context.Context, args []string, data *workloads.Dataset) (found []*runs.Run,
+	sources []*Source, err error) {
+	var foundArg string
+	for _, arg := range args {
+		run, err := p.ReadRun(arg)
+		if err == nil {
+			found, foundArg = append(found, run), arg
+			continue
+		}
+		var unknown *runs.UnknownError
+		if !errors.Is(err, runs.ErrNoRun) && !(errors.As(err, &unknown) && len(unknown.Matches) == 0) {
+			return nil, nil, err
+		}
+		s, sourceErr := p.ReadSource(ctx, arg, data)
+		if sourceErr != nil {
+			return nil, nil, sourceErr
+		}
+		if s == nil {
+			hint := "a run (fisub runs ls), a packed solution FILE.json, a folder with a config.toml, or a git revision"
+			if _, err := git.Open(ctx, p.Root()); err != nil {
+				hint += "; revisions cannot be read here: " + plain.Line(plain.First(err.Error()))
+			}
+			return nil, nil, usage.Errorf(hint, "compare: %w", err)
+		}
+		sources = append(sources, s)
+	}
+	if len(found) > 0 && len(sources) > 0 {
+		return nil, nil, usage.Errorf("compare runs, or solutions, which are run now, their trials taken in turn",
+			"compare: %s is a solution, %s is a run", sources[0].Arg, foundArg)
+	}
+	return found, sources, sameDefinition(sources)
+}
+
+// sameDefinition refuses sources of several definitions.
+func sameDefinition(sources []*Source) error {
+	for _, s := range sources {
+		first := sources[0]
 		if first.Definition.Name != s.Definition.Name {
 			return usage.Errorf("", "compare: %s is of definition %s, %s of %s", first.Arg, first.Definition.Name, s.Arg,
 				s.Definition.Name)

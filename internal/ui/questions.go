@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // ErrEnded says that the input ended where an answer was waited for.
@@ -98,4 +100,76 @@ func (q *Questions) Choose(question string, names []string, describe func(string
 		}
 		return find(answer)
 	})
+}
+
+// Keyboard is the terminal that answers can be typed on, or nil.
+func (t *Terminal) Keyboard() *os.File {
+	if in, ok := t.In.(*os.File); ok && IsTerminal(in) {
+		return in
+	}
+	return nil
+}
+
+// answer gives the next line that is typed on the terminal, in lower case, and whether it is a whole one.
+func answer(in *os.File) (word string, whole bool) {
+	line, err := bufio.NewReader(in).ReadString('\n')
+	return strings.ToLower(strings.TrimSpace(line)), err == nil
+}
+
+// Agreed asks a question where there is a keyboard, unless yes is set. The end of ctx is a no.
+func (t *Terminal) Agreed(ctx context.Context, yes bool, question string) bool {
+	in := t.Keyboard()
+	if yes || in == nil {
+		return true
+	}
+	fmt.Fprintf(t.Err, "%s [Y/n] ", question)
+	agreed := make(chan bool, 1)
+	go func() {
+		word, whole := answer(in)
+		agreed <- whole && (word == "" || word == "y" || word == "yes")
+	}()
+	select {
+	case yes := <-agreed:
+		return yes
+	case <-ctx.Done():
+		fmt.Fprintln(t.Err)
+		return false
+	}
+}
+
+// Decide waits for a signal and tells whether the jobs are to stop; they are left alone where it returns false. On a
+// terminal the first interrupt asks and the second one stops. Without one an interrupt stops: what was started by a
+// script must not cost money when the script is ended. A terminal that is closed leaves the jobs running.
+func (t *Terminal) Decide(signals <-chan os.Signal, over <-chan struct{}) (stop bool) {
+	in := t.Keyboard()
+	answers := make(chan string, 1)
+	asked := false
+	for {
+		select {
+		case <-over:
+			return false
+		case s := <-signals:
+			switch {
+			case s == syscall.SIGHUP:
+				return false
+			case in == nil || asked || s == syscall.SIGTERM:
+				return true
+			}
+			asked = true
+			fmt.Fprint(t.Err, "\nstop the jobs, detach from them, or go on? Ctrl-C again stops [s/d/G] ")
+			go func() {
+				word, _ := answer(in)
+				answers <- word
+			}()
+		case word := <-answers:
+			switch word {
+			case "s", "stop":
+				return true
+			case "d", "detach":
+				return false
+			}
+			asked = false
+			t.Note("going on")
+		}
+	}
 }

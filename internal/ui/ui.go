@@ -21,6 +21,7 @@ import (
 
 // A Terminal is where things are shown.
 type Terminal struct {
+	In       io.Reader // what is typed; may be nil
 	Out, Err io.Writer // what cannot be written is lost: Watch tells of it
 	Color    bool      // ANSI colours on Out and Err
 	Quiet    bool      // no progress, no notes; errors and the result stay

@@ -22,6 +22,7 @@ import (
 	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/remote/bundle"
@@ -121,6 +122,48 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 		return nil, usage.Errorf("", "the tables name no place to run on")
 	}
 	return &Order{Plan: plan, Spec: spec, Baseline: u.Baseline, solution: s.Solution}, nil
+}
+
+// Show tells what would run where, what is sent, of which size in bytes, and what it may cost.
+func (o *Order) Show(log session.Log, size int64) {
+	p, spec := o.Plan, o.Spec
+	log.Note("plan       %s of %s, set %s, profile %s", plain.Count(len(p.Run.Workloads), "workload"),
+		p.Run.Definition, p.Run.Set, p.Run.Profile.Name)
+	if b := p.Run.Baseline; b != nil {
+		log.Note("baseline   %s", plain.Line(b.Name))
+	}
+	var where []string
+	for _, place := range p.Places[:p.Used()] {
+		where = append(where, place.String())
+	}
+	how := plain.Count(len(where), "job")
+	if p.Race {
+		how += " with all workloads each, the first that begins stays"
+	}
+	log.Note("where      %s (%s)", strings.Join(where, ", "), how)
+	kernel := "the solution's sources"
+	switch {
+	case p.GPU == "" && spec.Arch != "":
+		kernel = "kernels for the virtual GPU"
+	case spec.Arch != "":
+		kernel = "kernels for " + spec.Arch
+	}
+	log.Note("bundle     %.1f MB: fisub, %s; what a host has already is not sent", float64(size)/1e6, kernel)
+	log.Note("limit      %v for each job, kept on the host", p.Limit)
+	most, missing := p.MostCost()
+	switch {
+	case most == 0:
+		log.Note("cost       not known: no price in the table")
+		return
+	case len(missing) > 0:
+		log.Note("cost       more than %s: no %s in the config", Dollars(most), strings.Join(missing, ", "))
+	default:
+		log.Note("cost       at most %s; at most %s with further tries where hosts are lost", Dollars(most),
+			Dollars(p.Cap()))
+	}
+	for _, line := range p.Parts() {
+		log.Note("           %s", plain.Line(line))
+	}
 }
 
 // Again makes a plan whose jobs are over one that runs what has no verdict, on the tables of those names, or where
