@@ -33,7 +33,7 @@ func (a *app) localCommand() *cli.Command {
 		Usage: "run the submission's workloads on this machine",
 		Flags: append(runFlags(&o.Options), solutionFlag(&o.solution), baselineFlag(&o.Baseline), prebuilt,
 			strictFlag(&o.strict), failFast,
-			boolFlag(&o.keepGoing, "keep-going", "go on after two workloads in a row that ended by TIMEOUT"),
+			boolFlag(&o.keepGoing, "keep-going", "go on after two TIMEOUTs in a row, and where it does not build"),
 			boolFlag(&o.Sanitize, "sanitize", "emulator: a read of shared memory that nothing was written to is a fault"),
 			stringFlag(&o.resume, "resume", "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, "+
 				"profile, timer, "+
@@ -92,15 +92,13 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 	}
 	stream := event.NewStream(folder.Record, a.events())
 	shared := u.Shared(s)
-	if shared.FailFast = o.failFast; !o.keepGoing {
-		shared.Timeouts = 2
-	}
+	shared.FailFast, shared.EndEarly = o.failFast, !o.keepGoing
 	result, err := bench.Run(ctx, shared, bench.Entry{Solution: s.Solution, Events: stream, Run: run,
 		Admit: admit, Skip: before.Skip, TimedWith: before.Timer, Score: before.Score})
 	if result.Stopped {
 		result.Missing = 0 // those that failed tell enough
 	}
-	if ctx.Err() != nil || result.Stopped {
+	if ctx.Err() != nil || result.Stopped && !result.Unbuilt {
 		a.term.Note("go on with: fisub local --resume %s", run.ID)
 	}
 	if err != nil {

@@ -284,6 +284,7 @@ func (a *attempt) emit(base *device.Samples) {
 		a.result.Passed++
 	} else {
 		a.result.Failed++
+		a.result.Unbuilt = a.process.buildErr != nil
 		a.entry.Score.Fail()
 	}
 	if a.timeouts++; v.status != trace.Timeout {

@@ -42,7 +42,7 @@ type Shared struct {
 	Hint func(error) string // gives the hint of a warning about an error, or ""; may be nil
 
 	FailFast bool // the first workload that does not pass ends the run
-	Timeouts int  // so many in a row end the run; 0: none do
+	EndEarly bool // so do two TIMEOUTs in a row, and a solution that does not build
 }
 
 // An Entry is one solution of a run.
@@ -68,7 +68,8 @@ type Baseline struct {
 type Result struct {
 	Passed, Failed, Missing int
 	Findings                int  // of the honesty checks, on passed workloads and others
-	Stopped                 bool // by FailFast or Timeouts: the rest is missing, and was not run
+	Stopped                 bool // by FailFast or EndEarly: the rest is missing, and was not run
+	Unbuilt                 bool // it does not build
 }
 
 // ErrNoReference says that nothing can compute the expected outputs of a definition: bench/reference was not compared

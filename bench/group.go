@@ -107,10 +107,12 @@ func (g *group) run(ctx context.Context) error {
 func (g *group) stops() string {
 	for _, r := range g.runners {
 		switch s := g.shared; {
+		case s.EndEarly && r.result.Unbuilt:
+			return "stopped: the solution does not build; the other workloads were not run"
 		case s.FailFast && r.result.Failed > 0:
 			return "stopped at the first workload that does not pass; the others were not run"
-		case s.Timeouts > 0 && r.timeouts >= s.Timeouts:
-			return fmt.Sprintf("stopped: %d workloads in a row ended by TIMEOUT; the others were not run", r.timeouts)
+		case s.EndEarly && r.timeouts >= 2:
+			return "stopped: two workloads in a row ended by TIMEOUT; the others were not run"
 		}
 	}
 	return ""

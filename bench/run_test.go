@@ -284,9 +284,11 @@ func TestStops(t *testing.T) {
 	}{
 		{"crash", func(c *testRun) { c.FailFast = true }, Result{Passed: 1, Failed: 1, Missing: 2, Stopped: true}},
 		{"crash", nil, Result{Passed: 2, Failed: 2}},
-		{"ours", func(c *testRun) { c.FailFast, c.Timeouts = true, 2 }, Result{Passed: 4}},
-		{"hang", func(c *testRun) { c.Timeouts = 2 }, Result{Failed: 2, Missing: 2, Stopped: true}},
-		{"hang", func(c *testRun) { c.Timeouts = 4 }, Result{Failed: 4}},
+		{"ours", func(c *testRun) { c.FailFast, c.EndEarly = true, true }, Result{Passed: 4}},
+		{"hang", func(c *testRun) { c.EndEarly = true }, Result{Failed: 2, Missing: 2, Stopped: true}},
+		{"hang", nil, Result{Failed: 4}},
+		{"no build", func(c *testRun) { c.EndEarly = true }, Result{Failed: 1, Missing: 3, Stopped: true, Unbuilt: true}},
+		{"no build", nil, Result{Failed: 4, Unbuilt: true}},
 	} {
 		events, result, err := modelRun(t, tc.name, 4, func(c *testRun) {
 			if c.Profile.Timeout = 300 * time.Millisecond; tc.name != "hang" {

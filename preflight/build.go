@@ -227,10 +227,6 @@ func (c *checker) compileFault(m, block []string) Finding {
 				}
 			}
 		}
-	} else if col == 0 && len(block) > 1 { // nvcc marks the column, below the line, two characters further right
-		if mark := strings.IndexByte(block[1], '^'); mark >= 2 && strings.Trim(block[1], " ^") == "" {
-			col = mark - 1
-		}
 	}
 	f := Finding{Code: "does-not-compile", Severity: Error, Msg: msg}
 	if own {

@@ -64,7 +64,7 @@ const (
 	maxLog       = 1 << 20 // bytes kept of one command's output
 )
 
-// Build builds sol for arch ("sm_90", "sm_100a", or "compute_100", whose object holds PTX) with the toolchain that Find
+// Build builds sol for arch ("sm_90", "sm_100a", or "compute_100", whose object holds PTX too) with the toolchain that Find
 // finds, or returns what the cache below root has of it. On a machine without a toolchain it returns the object that
 // was built elsewhere of the same sources for the same arch and copied into the cache; where there is none the error is
 // Find's. A *device.BuildError is about the solution, any other error about the machine.
@@ -218,7 +218,8 @@ func (t *Toolchain) key(s *sources) string {
 	return cache.Key(append(id, s.identity()...)...)
 }
 
-// virtual tells an arch such as "compute_100": the object then has PTX with its lines in place of machine code.
+// virtual tells an arch such as "compute_100": the object then has PTX with its lines beside the machine code, for which
+// ptxas has taken it.
 func virtual(arch string) bool { return strings.HasPrefix(arch, "compute_") }
 
 // The flags are those of the contest's builder (spec section 4.2), in its order; paths are added where they are used.
@@ -227,7 +228,7 @@ func cudaFlags(arch string) []string {
 	xy := archName.FindStringSubmatch(arch)[1]
 	flags := []string{"-Xcompiler", "-fPIC", "-std=c++17", "-O2"}
 	if virtual(arch) {
-		return append(flags, "-gencode=arch=compute_"+xy+",code=compute_"+xy, "--no-compress", "-lineinfo")
+		return append(flags, "-gencode=arch=compute_"+xy+",code=[compute_"+xy+",sm_"+xy+"]", "--no-compress", "-lineinfo")
 	}
 	return append(flags, "-gencode=arch=compute_"+xy+",code=sm_"+xy)
 }
@@ -285,12 +286,8 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		if err := os.Mkdir(kept(i), 0o755); err != nil {
 			return err
 		}
-		report := reportFlags(kept(i))
-		if virtual(s.arch) {
-			report = nil
-		}
-		steps = append(steps, slices.Concat([]string{t.NVCC}, cudaFlags(s.arch), s.torch.flags(), include, report,
-			[]string{"-c", f, "-o", o}))
+		steps = append(steps, slices.Concat([]string{t.NVCC}, cudaFlags(s.arch), s.torch.flags(), include,
+			reportFlags(kept(i)), []string{"-c", f, "-o", o}))
 		objects = append(objects, o)
 	}
 	for i, f := range s.host {
@@ -309,9 +306,10 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		g.Go(func() error {
 			results[i] = run(ctx, src, tmp, step)
 			if i < len(s.cuda) && results[i].failed && strings.Contains(results[i].log, "ptxas ") {
-				// Only PTX with line information tells the places of what ptxas refuses.
-				again := run(ctx, src, tmp, append(slices.Clone(step), "-lineinfo"))
-				results[i].log = readable(again.log, kept(i), src)
+				if !virtual(s.arch) { // only PTX with line information tells the places of what ptxas refuses
+					results[i].log = run(ctx, src, tmp, append(slices.Clone(step), "-lineinfo")).log
+				}
+				results[i].log = readable(results[i].log, kept(i), src)
 			}
 			return nil
 		})
@@ -327,6 +325,7 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		if i < len(s.cuda) {
 			var found []Kernel
 			found, r.log = takeReport(r.log, s.cuda[i])
+			r.log = withColumns(r.log)
 			complete(found, kept(i))
 			kernels = append(kernels, found...)
 		}

@@ -56,9 +56,27 @@ var (
 	ptxLoc     = regexp.MustCompile(`^\s*\.loc\s+(\d+) (\d+) (\d+)(?:, function_name \S+, inlined_at (\d+) (\d+) (\d+))?`)
 )
 
+var nvccPlace = regexp.MustCompile(`^([^\s(:][^(:\n]*)\((\d+)\)(: (?:(?:catastrophic |fatal )?error|warning|remark)\b.*)$`)
+
+// withColumns gives nvcc's messages the form of other compilers', "kernel.cu:12:5: error: ...": nvcc marks the column in a
+// line below the source's, two characters further right.
+func withColumns(log string) string {
+	lines := strings.Split(log, "\n")
+	for i := range max(0, len(lines)-2) {
+		m, mark := nvccPlace.FindStringSubmatch(lines[i]), lines[i+2]
+		if m != nil && strings.Trim(mark, " ^") == "" && strings.Index(mark, "^") >= 2 {
+			lines[i] = fmt.Sprintf("%s:%s:%d%s", m[1], m[2], strings.Index(mark, "^")-1, m[3])
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
 // readable puts what ptxas says of the PTX in the folder kept, which has line information, into the form of the
 // compiler's own messages: the line in the sources in src, names as people write them, decimal numbers.
 func readable(log, kept, src string) string {
+	if real, err := filepath.EvalSymlinks(src); err == nil { // as the compiler names it
+		src = real
+	}
 	var lines []string
 	for line := range strings.SplitSeq(log, "\n") {
 		m := ptxPlace.FindStringSubmatch(line)

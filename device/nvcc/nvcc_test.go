@@ -345,7 +345,7 @@ func TestBuildErrors(t *testing.T) {
 		log  string
 	}{
 		{"syntax", solution("kernel.cu", "int x;\nint y = z;\n"),
-			`kernel.cu does not compile: kernel.cu(2): error: identifier "z" is undefined`, "kernel.cu(2): error"},
+			`kernel.cu does not compile: kernel.cu:2:9: error: identifier "z" is undefined`, "kernel.cu:2:9: error"},
 		{"header", solution("kernel.cu", "#include \"a/b.cuh\"\n", "a/b.cuh", "#error no\n"), "a/b.cuh:1:2: error: #error no",
 			"a/b.cuh:1"},
 		{"host file", solution("k.cpp", "int x = y;"), "k.cpp does not compile: k.cpp:1:9: error:", "not declared"},
@@ -371,6 +371,21 @@ func TestBuildErrors(t *testing.T) {
 				t.Errorf("got log %q, want no path of the cache", build.Log)
 			}
 		})
+	}
+	// What the assembler refuses is told of PTX too, at its place, also where the cache is a link.
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(root, link); err != nil {
+		t.Fatal(err)
+	}
+	large := solution("kernel.cu", "\n__global__ void large(float* x) {\n  __shared__ float s[16384];\n  s[threadIdx.x] = x[0];\n"+
+		"  __syncthreads();\n  x[1] = s[blockIdx.x];\n}\n")
+	for _, arch := range []string{"sm_100", "compute_100"} {
+		_, err := tools.Build(t.Context(), link, large, arch)
+		want := "kernel.cu(2): error: Entry function 'large' uses too much shared data (65536 bytes, 49152 max)"
+		var build *device.BuildError
+		if !errors.As(err, &build) || !strings.Contains(build.Text, want) {
+			t.Errorf("%s: got %v, want %q", arch, err, want)
+		}
 	}
 	left, err := filepath.Glob(filepath.Join(root, "build", "*.so"))
 	if err != nil || len(left) > 0 {

@@ -445,7 +445,7 @@ func (v *runView) below(uuid, detail, log string) (lines []string) {
 		rest = rest[:most]
 	}
 	for i, line := range append(append([]string{detail}, rest...), more) {
-		if line != "" && (i == 0 || !strings.HasSuffix(line, detail)) {
+		if line != "" && (i == 0 || !strings.HasSuffix(line, detail) && !strings.HasSuffix(detail, strings.TrimSpace(line))) {
 			lines = append(lines, v.dim(line))
 		}
 	}

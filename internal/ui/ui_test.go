@@ -138,15 +138,16 @@ func TestFindings(t *testing.T) {
 }
 
 func TestFailures(t *testing.T) {
-	log := "line 1\nkernel.cu:3: bad\n\x1b[2Jgone\n" + strings.Repeat("more\n", 20)
+	log := "Build error: kernel.cu does not compile: kernel.cu:3: bad\n\nline 1\nkernel.cu:3: bad\n\x1b[2Jgone\n" + strings.Repeat("more\n", 20)
 	out, errs := show(t, &Terminal{Quiet: true}, gpuRun("u1", "u2"),
 		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "COMPILE_ERROR",
-			Detail: "kernel.cu:3: bad",
+			Detail: "kernel.cu does not compile: kernel.cu:3: bad",
 			Axes:   map[string]int{"n": 7, "batch_size": 4}, Log: log}},
 		event.Event{Type: event.TypeFailed, Workload: "u2", Message: &event.Message{Text: "no \x1b[31mblob"}},
 		event.Event{Type: event.TypeDone, Done: &event.Done{Failed: 1, Missing: 1}})
 	for _, want := range []string{
-		"u1                 4  7  COMPILE_ERROR               -         -\n          kernel.cu:3: bad\n          line 1\n",
+		"u1                 4  7  COMPILE_ERROR               -         -\n          kernel.cu does not compile: kernel.cu:3: bad\n" +
+			"          line 1\n",
 		"\nu2                 4  7  no verdict\n          no \uFFFD[31mblob\n",
 		"0 of 2 PASSED, 1 without a verdict on", "more lines in the run folder, log/u1.log"} {
 		if !strings.Contains(out, want) {
