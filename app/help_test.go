@@ -158,6 +158,41 @@ func understood(line string) error {
 	return nil
 }
 
+// README is short; fisub takes each of its commands, the first three make a submission that passes, and its links lead
+// somewhere.
+func TestReadme(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(data)
+	if n := strings.Count(text, "\n"); n >= 90 {
+		t.Errorf("%d lines, want less than 90", n)
+	}
+	var lines []string
+	for _, m := range regexp.MustCompile(`(?m)^    (fisub .*?)(  .*)?$`).FindAllStringSubmatch(text, -1) {
+		lines = append(lines, m[1])
+		if err := understood(m[1]); err != nil {
+			t.Errorf("%s: %v", m[1], err)
+		}
+	}
+	for _, m := range regexp.MustCompile(`\]\(([^)]*)\)|(docs/[a-z-]+\.md)`).FindAllStringSubmatch(text, -1) {
+		if _, err := os.Stat(filepath.Join("..", m[1]+m[2])); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(lines) < 3 || t.Failed() {
+		t.Fatalf("got commands %q, want three to begin with", lines)
+	}
+	longtest.Skip(t, "runs the first three commands")
+	cmd := exec.Command("bash", "-ec", strings.Join(lines[:3], "\n"))
+	cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "20 of 20 PASSED") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func TestUnderstood(t *testing.T) {
 	for line, want := range map[string]bool{
 		"fisub local": true, "fisub local --frobnicate": false, "fisub local last": false, "fisub runs show": false,
