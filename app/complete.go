@@ -242,6 +242,8 @@ func (l *line) values(name string) (found []session.Value, kind string) {
 		return v.Sets(), ""
 	case "PREFIX":
 		return v.Workloads(), ""
+	case "AXIS=N":
+		return v.Axes(), ""
 	case "TABLE":
 		return v.Tables(), ""
 	case "REMOTE":

@@ -98,6 +98,7 @@ func TestComplete(t *testing.T) {
 		{"local --set ", []string{"default", "batches", "contest"}},
 		{"local --workload 3f", []string{"3fb7dd52"}},
 		{"local --set contest54 --workload 2f4", []string{"2f4e21c3"}},
+		{"local --set contest54 --where batch_size=6", []string{"batch_size=64"}},
 		{"local --baseline ", []string{"flashinfer", "mine", "reference", "torch-compile", "torch-reference", "triton",
 			"warp-8-rows", "warp-per-row", "none", ":files"}}, // and prefill-plain, of another definition, not
 		{"local --baseline m", []string{"mine", ":files"}},

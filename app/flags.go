@@ -71,7 +71,10 @@ func numberFlag(to **float64, name, help, absent string) *cli.Float64Flag {
 func workloadFlags(o *session.Options) []cli.Flag {
 	return []cli.Flag{
 		stringFlag(&o.Set, "set", "run the workloads of `SET`", "bench.set of the config, else default"),
-		listFlag(&o.Workloads, "workload", "run only workloads whose uuid begins with `PREFIX`; may be repeated"),
+		listFlag(&o.Where, "where", "run only workloads with `AXIS=N` or AXIS=N..M; may be repeated"),
+		listFlag(&o.Prefixes, "workload", "run only workloads whose uuid begins with `PREFIX`; may be repeated"),
+		countFlag(&o.Stride, "stride", "run the first of each `N` workloads", "all"),
+		countFlag(&o.Sample, "sample", "run `N` workloads spread over the axes, from the smallest to the largest", "all"),
 		countFlag(&o.Limit, "limit", "run the first `N` workloads", "all"),
 		stringFlag(&o.Profile, "profile", "call and time as `PROFILE` says: "+strings.Join(config.Profiles, ", "),
 			"bench.profile of the config, else official"),

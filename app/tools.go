@@ -121,7 +121,7 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	if err != nil {
 		return err
 	}
-	o.Workloads = chosen(o.workload)
+	o.Prefixes = chosen(o.workload)
 	if o.on != "" {
 		var args []string
 		if o.tools != "" {
@@ -153,7 +153,7 @@ var (
 		"profile: the emulator keeps no time")
 )
 
-// chosen is what Options.Workloads says of the flag --workload.
+// chosen is what Choice.Prefixes says of the flag --workload.
 func chosen(workload string) []string {
 	if workload == "" {
 		return nil
@@ -169,7 +169,7 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 	if err != nil {
 		return err
 	}
-	o.Workloads = chosen(o.workload)
+	o.Prefixes = chosen(o.workload)
 	if o.on != "" {
 		return a.remoteTool(ctx, s, o, "profile", 1, "--ncu-set", o.sections, "--send")
 	}

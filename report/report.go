@@ -301,7 +301,7 @@ func Facts(r *runs.Run) [][2]string {
 	add("state", "%s%d of %d passed", state, passed, total)
 	add("started", "%s", f.Started.Format(time.RFC3339))
 	add("solution", "%s by %s, %s, %s", f.Solution, f.Author, f.Language, f.ContentHash)
-	add("definition", "%s, %d workloads of set %s", f.Definition, len(f.Workloads), f.Set)
+	add("definition", "%s, %s", f.Definition, f.Selection())
 	if b := f.Baseline; b != nil {
 		add("baseline", "%s: %s, %s", b.Name, b.Solution, b.ContentHash)
 	}

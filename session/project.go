@@ -10,8 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	"fisub/bench/runs"
 	"fisub/internal/cache"
@@ -260,29 +258,4 @@ func (s *Submission) Files() []string {
 		files = append(files, filepath.Join(s.Config.SourceDir(), e.Path))
 	}
 	return files
-}
-
-// Choose narrows ws to those whose uuid begins with one of the prefixes, then to the first limit of them; 0 is no
-// limit.
-func Choose(ws []*trace.Workload, prefixes []string, limit int) ([]*trace.Workload, error) {
-	if len(prefixes) > 0 {
-		var chosen []*trace.Workload
-		unused := slices.Clone(prefixes)
-		for _, w := range ws {
-			begins := func(prefix string) bool { return strings.HasPrefix(w.UUID, prefix) }
-			if slices.ContainsFunc(prefixes, begins) {
-				chosen = append(chosen, w)
-				unused = slices.DeleteFunc(unused, begins)
-			}
-		}
-		if len(unused) > 0 {
-			return nil, usage.Errorf("fisub dataset ls -v lists the uuids",
-				"--workload: no workload of the set begins with %q", unused[0])
-		}
-		ws = chosen
-	}
-	if limit > 0 {
-		ws = ws[:min(limit, len(ws))]
-	}
-	return ws, nil
 }

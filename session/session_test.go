@@ -3,7 +3,6 @@ package session
 import (
 	"errors"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -43,38 +42,6 @@ func TestProjectPaths(t *testing.T) {
 	} {
 		if config, root := tc.p.ConfigPath(), tc.p.Root(); config != tc.config || root != tc.root {
 			t.Errorf("%+v: got %s, %s, want %s, %s", tc.p, config, root, tc.config, tc.root)
-		}
-	}
-}
-
-func TestChoose(t *testing.T) {
-	var all []*trace.Workload
-	for _, uuid := range []string{"aa1", "aa2", "b", "c"} {
-		all = append(all, &trace.Workload{UUID: uuid})
-	}
-	for _, tc := range []struct {
-		name     string
-		prefixes []string
-		limit    int
-		want     []string
-		fault    string
-	}{
-		{"all", nil, 0, []string{"aa1", "aa2", "b", "c"}, ""},
-		{"limit", nil, 2, []string{"aa1", "aa2"}, ""},
-		{"more than there are", nil, 9, []string{"aa1", "aa2", "b", "c"}, ""},
-		{"their own order", []string{"c", "aa"}, 0, []string{"aa1", "aa2", "c"}, ""},
-		{"the limit is of the chosen", []string{"b", "c"}, 1, []string{"b"}, ""},
-		{"one prefix twice", []string{"b", "b"}, 0, []string{"b"}, ""},
-		{"unknown", []string{"b", "x"}, 0, nil, `begins with "x"`},
-	} {
-		got, err := Choose(slices.Clone(all), tc.prefixes, tc.limit)
-		var uuids []string
-		for _, w := range got {
-			uuids = append(uuids, w.UUID)
-		}
-		hinted(t, tc.name, err, tc.fault)
-		if !slices.Equal(uuids, tc.want) {
-			t.Errorf("%s: got %v, want %v", tc.name, uuids, tc.want)
 		}
 	}
 }

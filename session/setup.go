@@ -31,15 +31,14 @@ import (
 // Options say what runs and how it is timed. What is zero is as in the run that is resumed, else as the config says,
 // else as is usual.
 type Options struct {
-	Set       string
-	Workloads []string // beginnings of uuids
-	Limit     int      // the first so many
-	Profile   string
-	Timer     string
-	Timeout   time.Duration
-	MaxTime   time.Duration
-	Baseline  string
-	Arch      string
+	Set string
+	Choice
+	Profile  string
+	Timer    string
+	Timeout  time.Duration
+	MaxTime  time.Duration
+	Baseline string
+	Arch     string
 
 	// Of a run on this machine:
 	Device      string // "auto", "cuda", "cuda:1", "emu"
@@ -57,6 +56,7 @@ type Setup struct {
 	Kind      string // of the device
 	Baseline  *bench.Baseline
 	Version   string // of fisub
+	whole     int    // workloads of the set
 
 	// Of a run on this machine:
 	Device device.Options
@@ -108,7 +108,7 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 
 // NewSetup is NewLocal but for the device, which is left open.
 func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
-	same := old != nil && o.Set == "" && len(o.Workloads) == 0 && o.Limit == 0 // the workloads of old
+	same := old != nil && o.Set == "" && o.all() // the workloads of old
 	if old != nil {
 		o.Set, o.Profile = cmp.Or(o.Set, old.Run.Set), cmp.Or(o.Profile, old.Run.Profile.Name)
 		o.Timer = cmp.Or(o.Timer, old.Run.Timer)
@@ -148,7 +148,10 @@ func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 			return !slices.ContainsFunc(old.Run.Workloads, func(o event.Workload) bool { return o.UUID == w.UUID })
 		})
 	}
-	if u.Workloads, err = Choose(ws, o.Workloads, o.Limit); err != nil {
+	if u.whole = len(ws); same {
+		u.whole = old.Run.Whole
+	}
+	if u.Workloads, err = o.Of(ws); err != nil {
 		return nil, err
 	}
 	if len(u.Workloads) == 0 {
@@ -179,6 +182,9 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 	}
 	if commit, dirty := git.State(ctx, s.Root, "solution", config.Name); commit != "" {
 		run.Git = &event.Git{Commit: commit, Dirty: dirty}
+	}
+	if len(u.Workloads) < u.whole {
+		run.Whole = u.whole
 	}
 	for _, w := range u.Workloads {
 		run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID, Axes: maps.Collect(w.Axes.All())})

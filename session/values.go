@@ -89,6 +89,26 @@ func (v *Values) Sets() (found []Value) {
 }
 
 func (v *Values) Workloads() (found []Value) {
+	for _, w := range v.workloads() {
+		found = append(found, Value{plain.Short(w.UUID), strings.TrimSpace(AxesText(w))})
+	}
+	return found
+}
+
+// Axes are those of the set's workloads with their values, "batch_size=64".
+func (v *Values) Axes() []Value {
+	var found []string
+	for _, w := range v.workloads() {
+		for name, n := range w.Axes.All() {
+			if text := fmt.Sprintf("%s=%d", name, n); !slices.Contains(found, text) {
+				found = append(found, text)
+			}
+		}
+	}
+	return Words(found...)
+}
+
+func (v *Values) workloads() []*trace.Workload {
 	data, err := v.OpenDataset()
 	if err != nil {
 		return nil
@@ -98,10 +118,7 @@ func (v *Values) Workloads() (found []Value) {
 		set = cmp.Or(set, cfg.Bench.Set)
 	}
 	ws, _ := data.Workloads(v.definition(), cmp.Or(set, "default"))
-	for _, w := range ws {
-		found = append(found, Value{plain.Short(w.UUID), strings.TrimSpace(AxesText(w))})
-	}
-	return found
+	return ws
 }
 
 // Baselines are those of the definition, or all where none is named.

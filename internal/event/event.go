@@ -5,10 +5,12 @@ package event
 
 import (
 	"encoding/json"
+	"fmt"
 	"sync"
 	"time"
 
 	"fisub/device"
+	"fisub/internal/plain"
 )
 
 // Schema names the version of the stream; the run event carries it. Additions keep the version.
@@ -76,6 +78,7 @@ type Run struct {
 	DPS         *bool      `json:"destination_passing_style,omitempty"` // not part of the content hash; nil in older runs
 	Definition  string     `json:"definition"`
 	Set         string     `json:"set"`
+	Whole       int        `json:"whole,omitempty"` // workloads of the set, where some are left out
 	Workloads   []Workload `json:"workloads"`
 	Profile     Profile    `json:"profile"`
 	Timer       string     `json:"timer,omitempty"`    // as asked for: "auto", "cupti", "events"
@@ -87,6 +90,14 @@ type Run struct {
 	Git         *Git       `json:"git,omitempty"`
 }
 
+// Selection says which workloads run: "20 workloads of set default", "5 of the 54 workloads of set contest".
+func (r *Run) Selection() string {
+	if r.Whole > len(r.Workloads) {
+		return fmt.Sprintf("%d of the %d workloads of set %s", len(r.Workloads), r.Whole, r.Set)
+	}
+	return plain.Count(len(r.Workloads), "workload") + " of set " + r.Set
+}
+
 // A Baseline is the solution that latencies are compared with.
 type Baseline struct {
 	Name        string `json:"name"` // as asked for
@@ -94,7 +105,7 @@ type Baseline struct {
 	ContentHash string `json:"content_hash"`
 }
 
-// A Workload names one row of the run. Score is what the mean speed-up over the baseline is called: only that over the
+// Score is what the mean speed-up over the baseline is called: only that over the
 // definition's reference is the contest's.
 func (b *Baseline) Score() string {
 	if b.Name == "reference" {
@@ -103,6 +114,7 @@ func (b *Baseline) Score() string {
 	return "mean speed-up"
 }
 
+// A Workload names one row of the run.
 type Workload struct {
 	UUID string         `json:"uuid"`
 	Axes map[string]int `json:"axes"`

@@ -257,8 +257,7 @@ func (v *runView) start(r *event.Run) {
 	t := v.t
 	t.Note("solution   %s", plain.Line(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language,
 		plain.Short(r.ContentHash))))
-	t.Note("definition %s", plain.Line(fmt.Sprintf("%s, %s of set %s", r.Definition,
-		plain.Count(len(r.Workloads), "workload"), r.Set)))
+	t.Note("definition %s", plain.Line(r.Definition+", "+r.Selection()))
 	t.Note("device     %s", Device(r.Device))
 	if b := r.Baseline; b != nil {
 		t.Note("baseline   %s", plain.Line(fmt.Sprintf("%s: %s, %s", b.Name, b.Solution, plain.Short(b.ContentHash))))

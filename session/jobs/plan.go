@@ -127,8 +127,7 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 // Show tells what would run where, what is sent, of which size in bytes, and what it may cost.
 func (o *Order) Show(log session.Log, size int64) {
 	p, spec := o.Plan, o.Spec
-	log.Note("plan       %s of %s, set %s, profile %s", plain.Count(len(p.Run.Workloads), "workload"),
-		p.Run.Definition, p.Run.Set, p.Run.Profile.Name)
+	log.Note("plan       %s, %s, profile %s", p.Run.Definition, p.Run.Selection(), p.Run.Profile.Name)
 	if b := p.Run.Baseline; b != nil {
 		log.Note("baseline   %s", plain.Line(b.Name))
 	}

@@ -45,7 +45,8 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 	if err != nil {
 		return nil, usage.Invalid(err)
 	}
-	if ws, err = session.Choose(ws, o.Workloads, 1); err != nil {
+	o.Limit = 1
+	if ws, err = o.Of(ws); err != nil {
 		return nil, err
 	}
 	if err := Check(s.Solution); err != nil {

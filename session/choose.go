@@ -1,0 +1,124 @@
+package session
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"fisub/internal/trace"
+	"fisub/internal/usage"
+)
+
+// A Choice says which workloads of a set run. Each part narrows what the parts before it leave; zero leaves all.
+type Choice struct {
+	Where    []string // "batch_size=64", "total_tokens=1000..4000", "len=..64": all of them hold
+	Prefixes []string // beginnings of uuids
+	Stride   int      // the first of each so many
+	Sample   int      // so many, spread over the axes
+	Limit    int      // the first so many
+}
+
+// all tells whether nothing is left out.
+func (c *Choice) all() bool {
+	return len(c.Where) == 0 && len(c.Prefixes) == 0 && c.Stride == 0 && c.Sample == 0 && c.Limit == 0
+}
+
+// Of gives what is chosen of ws, in its order.
+func (c *Choice) Of(ws []*trace.Workload) ([]*trace.Workload, error) {
+	ws = slices.Clone(ws)
+	for _, where := range c.Where {
+		holds, err := condition(where, ws)
+		if err != nil {
+			return nil, err
+		}
+		if ws = slices.DeleteFunc(ws, func(w *trace.Workload) bool { return !holds(w) }); len(ws) == 0 {
+			return nil, usage.Errorf("fisub dataset ls -v lists the axes", "--where %s: it holds for no workload", where)
+		}
+	}
+	unused := slices.Clone(c.Prefixes)
+	if len(unused) > 0 {
+		ws = slices.DeleteFunc(ws, func(w *trace.Workload) bool {
+			begins := func(prefix string) bool { return strings.HasPrefix(w.UUID, prefix) }
+			unused = slices.DeleteFunc(unused, begins)
+			return !slices.ContainsFunc(c.Prefixes, begins)
+		})
+	}
+	if len(unused) > 0 {
+		return nil, usage.Errorf("fisub dataset ls -v lists the uuids",
+			"--workload: no workload of the set begins with %q", unused[0])
+	}
+	if c.Stride > 1 {
+		n := -1
+		ws = slices.DeleteFunc(ws, func(*trace.Workload) bool { n++; return n%c.Stride != 0 })
+	}
+	if c.Sample > 0 && c.Sample < len(ws) {
+		ws = spread(ws, c.Sample)
+	}
+	if c.Limit > 0 {
+		ws = ws[:min(c.Limit, len(ws))]
+	}
+	return ws, nil
+}
+
+// condition reads AXIS=N or AXIS=N..M, either end of which may be left out.
+func condition(text string, ws []*trace.Workload) (func(*trace.Workload) bool, error) {
+	axis, value, ok := strings.Cut(text, "=")
+	from, to, interval := strings.Cut(value, "..")
+	least, most := math.MinInt, math.MaxInt
+	var low, high error
+	if from != "" || !interval {
+		least, low = strconv.Atoi(from)
+	}
+	if most = least; interval {
+		if most = math.MaxInt; to != "" {
+			most, high = strconv.Atoi(to)
+		}
+	}
+	if !ok || cmp.Or(low, high) != nil || least > most {
+		return nil, usage.Errorf("such as batch_size=64, total_tokens=1000..4000 or len=..64", "--where: %q", text)
+	}
+	axes := map[string]bool{}
+	for _, w := range ws {
+		for name := range w.Axes.All() {
+			axes[name] = true
+		}
+	}
+	if !axes[axis] {
+		return nil, usage.Unknown("axis", axis, slices.Sorted(maps.Keys(axes)))
+	}
+	return func(w *trace.Workload) bool {
+		n, ok := w.Axes.Get(axis)
+		return ok && n >= least && n <= most
+	}, nil
+}
+
+// spread takes n of ws: one of each size from the smallest to the largest, or of sizes at equal distances where there
+// are more of them; where there are fewer, a second one of each, and so on. A size is the product of the axes.
+func spread(ws []*trace.Workload, n int) []*trace.Workload {
+	size := func(w *trace.Workload) (log float64) {
+		for _, x := range w.Axes.All() {
+			log += math.Log1p(float64(max(x, 0)))
+		}
+		return log
+	}
+	sizes := map[float64][]*trace.Workload{}
+	for _, w := range ws {
+		sizes[size(w)] = append(sizes[size(w)], w)
+	}
+	taken := map[*trace.Workload]bool{}
+	for len(taken) < n {
+		left := slices.Sorted(maps.Keys(sizes))
+		take := min(n-len(taken), len(left))
+		for i := range take {
+			at := left[(len(left)-1)*i/max(take-1, 1)]
+			taken[sizes[at][0]] = true
+			if sizes[at] = sizes[at][1:]; len(sizes[at]) == 0 {
+				delete(sizes, at)
+			}
+		}
+	}
+	return slices.DeleteFunc(ws, func(w *trace.Workload) bool { return !taken[w] })
+}

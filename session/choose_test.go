@@ -1,0 +1,61 @@
+package session
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"fisub/internal/trace"
+)
+
+func TestChoice(t *testing.T) {
+	var all []*trace.Workload
+	for i, n := range []int{64, 1, 8, 64, 1, 4, 64, 256} { // uuids a1, b2 ...
+		w := &trace.Workload{UUID: fmt.Sprintf("%c%d", 'a'+i, n)}
+		w.Axes.Set("n", n)
+		all = append(all, w)
+	}
+	for _, tc := range []struct {
+		choice Choice
+		want   []string
+		fault  string
+	}{
+		{Choice{}, []string{"a64", "b1", "c8", "d64", "e1", "f4", "g64", "h256"}, ""},
+		{Choice{Limit: 2}, []string{"a64", "b1"}, ""},
+		{Choice{Limit: 9}, []string{"a64", "b1", "c8", "d64", "e1", "f4", "g64", "h256"}, ""},
+		{Choice{Prefixes: []string{"c", "a6"}}, []string{"a64", "c8"}, ""},
+		{Choice{Prefixes: []string{"b", "c"}, Limit: 1}, []string{"b1"}, ""},
+		{Choice{Prefixes: []string{"b", "b"}}, []string{"b1"}, ""},
+		{Choice{Prefixes: []string{"b", "x"}}, nil, `begins with "x"`},
+		{Choice{Where: []string{"n=64"}}, []string{"a64", "d64", "g64"}, ""},
+		{Choice{Where: []string{"n=64"}, Limit: 2}, []string{"a64", "d64"}, ""},
+		{Choice{Where: []string{"n=4..64", "n=..8"}}, []string{"c8", "f4"}, ""},
+		{Choice{Where: []string{"n=65.."}}, []string{"h256"}, ""},
+		{Choice{Where: []string{"n=2"}}, nil, "it holds for no workload"},
+		{Choice{Where: []string{"m=2"}}, nil, `unknown axis "m"`},
+		{Choice{Where: []string{"n"}}, nil, `--where: "n"`},
+		{Choice{Where: []string{"n=a..4"}}, nil, `--where: "n=a..4"`},
+		{Choice{Where: []string{"n=8..4"}}, nil, `--where: "n=8..4"`},
+		{Choice{Stride: 3}, []string{"a64", "d64", "g64"}, ""},
+		{Choice{Sample: 1}, []string{"b1"}, ""},
+		{Choice{Sample: 2}, []string{"b1", "h256"}, ""},
+		{Choice{Sample: 3}, []string{"b1", "c8", "h256"}, ""},
+		{Choice{Sample: 5}, []string{"a64", "b1", "c8", "f4", "h256"}, ""},
+		{Choice{Sample: 7}, []string{"a64", "b1", "c8", "d64", "e1", "f4", "h256"}, ""},
+		{Choice{Sample: 9}, []string{"a64", "b1", "c8", "d64", "e1", "f4", "g64", "h256"}, ""},
+	} {
+		before := slices.Clone(all)
+		got, err := tc.choice.Of(all)
+		var uuids []string
+		for _, w := range got {
+			uuids = append(uuids, w.UUID)
+		}
+		hinted(t, fmt.Sprintf("%+v", tc.choice), err, tc.fault)
+		if !slices.Equal(uuids, tc.want) {
+			t.Errorf("%+v: got %v, want %v", tc.choice, uuids, tc.want)
+		}
+		if !slices.Equal(all, before) {
+			t.Fatalf("%+v: it has changed what it chooses from", tc.choice)
+		}
+	}
+}
