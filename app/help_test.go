@@ -17,6 +17,7 @@ import (
 	"fisub/docs"
 	"fisub/internal/longtest"
 	"fisub/remote/providers"
+	"fisub/scaffold"
 )
 
 // needs says what an example needs that a test has not; all others are run.
@@ -190,6 +191,42 @@ func TestReadme(t *testing.T) {
 	cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=")
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "20 of 20 PASSED") {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// What init writes for agents names the definition's tensors and only commands that fisub takes.
+func TestAgents(t *testing.T) {
+	data, err := (&app{}).OpenDataset()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range withKernel(data.Definitions()) {
+		def, err := data.Definition(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, language := range scaffold.Languages {
+			p, err := scaffold.New(scaffold.Options{Definition: def, Language: language, Name: "k", Author: "me"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := slices.IndexFunc(p.Files, func(f scaffold.File) bool { return f.Path == "AGENTS.md" })
+			text := string(p.Files[at].Content)
+			for tensor := range def.Inputs.All() {
+				if !strings.Contains(text, "\n- "+tensor+" ") {
+					t.Errorf("%s, %s: AGENTS.md lacks the input %s", name, language, tensor)
+				}
+			}
+			lines := regexp.MustCompile(`(?m)^    (fisub .*?)(  .*)?$`).FindAllStringSubmatch(text, -1)
+			if len(lines) < 5 {
+				t.Errorf("%s, %s: got %d commands, want more", name, language, len(lines))
+			}
+			for _, m := range lines {
+				if err := understood(m[1]); err != nil {
+					t.Errorf("%s: %v", m[1], err)
+				}
+			}
+		}
 	}
 }
 

@@ -42,7 +42,7 @@ func (a *app) initCommand() *cli.Command {
 	}
 	return &cli.Command{
 		Name:      "init",
-		Usage:     "make a new submission: config, kernel, .gitignore and a CI workflow",
+		Usage:     "make a new submission: config, kernel, .gitignore, a CI workflow and AGENTS.md",
 		ArgsUsage: "DIR",
 		Flags: []cli.Flag{
 			stringFlag(&o.definition, "definition", "the definition `DEFINITION`: one of the contest's", ""),

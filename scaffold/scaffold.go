@@ -96,6 +96,7 @@ func New(opts Options) (*Project, error) {
 		}
 	}
 
+	def := opts.Definition
 	quote := strconv.Quote // the texts are printable, where TOML's escapes are Go's
 	values := map[string]any{
 		"Name": quote(opts.Name), "Definition": quote(opts.Definition.Name), "Author": quote(opts.Author),
@@ -104,10 +105,14 @@ func New(opts Options) (*Project, error) {
 		"CUDA": opts.Language == trace.CUDA, "Python": opts.Language != trace.CUDA,
 		"Set": quote(cmp.Or(opts.Set, "contest")), "Version": opts.Version,
 	}
+	agents := map[string]any{"Definition": def.Name, "Folder": string(opts.Language), "EntryPoint": entry + "::kernel", "DPS": dps,
+		"CUDA": opts.Language == trace.CUDA, "Axes": axes(def), "Inputs": tensors(&def.Inputs),
+		"Outputs": tensors(&def.Outputs)}
 	p.Files = append([]File{
 		{config.Name, filled("project/config.template", values)},
 		{".gitignore", embeddedFile("project/gitignore")},
 		{Workflow, filled("project/workflow.yml", values)},
+		{"AGENTS.md", filled("project/AGENTS.md", agents)},
 	}, p.Files...)
 	return p, nil
 }
@@ -148,18 +153,32 @@ func Known(definition string) bool {
 
 // signature is that of a kernel of def: "kernel(x float32 [n, 4], scale float32) -> (y float32 [n])".
 func signature(def *trace.Definition) string {
-	list := func(specs *trace.Map[trace.TensorSpec]) string {
-		var tensors []string
-		for name, spec := range specs.All() {
-			text := name + " " + spec.DType.String()
-			if !spec.Scalar {
-				text += " [" + strings.Join(spec.Shape, ", ") + "]"
-			}
-			tensors = append(tensors, text)
+	return "kernel(" + strings.Join(tensors(&def.Inputs), ", ") + ") -> (" + strings.Join(tensors(&def.Outputs), ", ") + ")"
+}
+
+// tensors names each with its dtype and its axes.
+func tensors(specs *trace.Map[trace.TensorSpec]) (all []string) {
+	for name, spec := range specs.All() {
+		text := name + " " + spec.DType.String()
+		if !spec.Scalar {
+			text += " [" + strings.Join(spec.Shape, ", ") + "]"
 		}
-		return "(" + strings.Join(tensors, ", ") + ")"
+		all = append(all, text)
 	}
-	return "kernel" + list(&def.Inputs) + " -> " + list(&def.Outputs)
+	return all
+}
+
+// axes names each with its size.
+func axes(def *trace.Definition) string {
+	var all []string
+	for name, axis := range def.Axes.All() {
+		size := "of each workload"
+		if axis.Const {
+			size = strconv.Itoa(axis.Value)
+		}
+		all = append(all, name+" "+size)
+	}
+	return strings.Join(all, ", ")
 }
 
 // add adds a source, an embedded file.

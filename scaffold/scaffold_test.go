@@ -144,8 +144,8 @@ func TestWrite(t *testing.T) {
 			t.Errorf("got %v, %v, want %v", done, err, want)
 		}
 	}
-	write(false, Created, Created, Created, Created)
-	write(false, Unchanged, Unchanged, Unchanged, Unchanged)
+	write(false, Created, Created, Created, Created, Created)
+	write(false, Unchanged, Unchanged, Unchanged, Unchanged, Unchanged)
 
 	kernel := filepath.Join(dir, "solution", "python", "kernel.py")
 	for name, content := range map[string]string{kernel: "mine", filepath.Join(dir, "solution", "python", "more.py"): "x",
@@ -170,7 +170,7 @@ func TestWrite(t *testing.T) {
 	if data, _ := os.ReadFile(kernel); string(data) != "mine" {
 		t.Errorf("kernel.py: got %q, want it as it was", data)
 	}
-	write(true, Unchanged, Created, Unchanged, Replaced)
+	write(true, Unchanged, Created, Unchanged, Unchanged, Replaced)
 
 	if err := os.Remove(kernel); err != nil {
 		t.Fatal(err)
