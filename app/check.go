@@ -108,6 +108,9 @@ func (a *app) preflight(ctx context.Context, o preflight.Options, configs ...str
 	if o.Cache, err = cache.Root(); err != nil && len(o.Archs) > 0 {
 		return nil, err
 	}
+	if o.Worker, err = session.Worker(); err != nil {
+		return nil, err
+	}
 	if len(o.Archs) > 0 && ui.IsTerminal(a.stderr) {
 		a.term.Note("compiling for %s, unless that was done before ...", strings.Join(o.Archs, ", "))
 	}
@@ -178,7 +181,7 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 			continue
 		}
 		other := ""
-		if !strings.HasPrefix(b.Toolchain, "nvcc "+contestCUDA+".") {
+		if strings.HasPrefix(b.Toolchain, "nvcc ") && !strings.HasPrefix(b.Toolchain, "nvcc "+contestCUDA+".") {
 			other = "; the contest's image has CUDA " + contestCUDA
 		}
 		line("compiled", "%s: %s%s", b.Arch, b.Toolchain, other)

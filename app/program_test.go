@@ -39,6 +39,8 @@ func BenchmarkProgram(b *testing.B) {
 			return []string{"-C", bigSubmission(b, root, 1<<20), "pack"}
 		}},
 		{"check/without compile", "50 ms", false, false, args("check", "--arch", "none")},
+		{"check/without compile, Python", "300 ms", false, false,
+			args("-C", "solution/baselines/triton", "check", "--arch", "none")},
 		{"completion of a workload", "100 ms: whoever types waits for it", false, false,
 			args("local", "--workload", "", completeFlag)},
 		{"local/emu, 20 workloads, cold cache", "10 s", false, true, args("local", "--device", "emu")},

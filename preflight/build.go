@@ -12,8 +12,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"fisub/bench"
 	"fisub/bench/pyworker"
+	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/device/nvcc"
 	"fisub/internal/plain"
@@ -95,7 +98,7 @@ func (c *checker) build(ctx context.Context) error {
 	sol := c.Report.Solution
 	torch := sol.Spec.Binding == "torch" && (sol.Spec.Language == trace.CUDA || sol.Spec.Language == trace.CPP)
 	if !sol.Spec.Compiled() && !torch {
-		return nil
+		return c.triton(ctx)
 	}
 	python := ""
 	if torch && len(c.Archs) > 0 {
@@ -132,6 +135,74 @@ func (c *checker) build(ctx context.Context) error {
 	}
 	return nil
 }
+
+// tritonLimit is how long the call may take from whose launches Triton compiles.
+const tritonLimit = 3 * time.Minute
+
+// triton has Triton compile, for a B200, what the submission launches on the smallest workload. What it takes as arguments
+// and constants only a launch tells, so the entry is called, in a worker, and no kernel is executed.
+func (c *checker) triton(ctx context.Context) error {
+	sol, def := c.Report.Solution, c.Report.Definition
+	uses := slices.ContainsFunc(sol.Sources, func(s trace.SourceFile) bool {
+		return strings.HasSuffix(s.Path, ".py") && strings.Contains(s.Content, "triton")
+	})
+	if !uses || len(c.Archs) == 0 || c.MustCompile || def == nil || c.Count(Error) > 0 {
+		return nil
+	}
+	ws, err := c.Dataset.Workloads(def.Name, c.Set)
+	if err != nil || len(ws) == 0 {
+		return nil // told already
+	}
+	size := func(w *trace.Workload) (n int) {
+		for _, extent := range w.Axes.All() {
+			n += extent
+		}
+		return n
+	}
+	w := slices.MinFunc(ws, func(a, b *trace.Workload) int { return cmp.Compare(size(a), size(b)) })
+	limit, cancel := context.WithTimeout(ctx, tritonLimit)
+	defer cancel()
+	kernels, tools, err := bench.Compile(limit, &bench.Shared{Definition: def, Load: c.Dataset.Load, Worker: c.Worker,
+		DeviceKind: "emu", Device: device.Options{CacheDir: c.Cache}}, sol, w)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	b := Build{Arch: "sm_100a"} // Triton's choice for a B200
+	var refused *worker.Error
+	switch {
+	case errors.As(err, &refused) && refused.Kind == worker.Build:
+		c.Log += refused.Log
+		f := Finding{Code: "does-not-compile", Severity: Error, Msg: refused.Text}
+		if m := pythonPlace.FindStringSubmatch(refused.Text); m != nil {
+			text, _ := c.source(m[1])
+			f.Path, f.Msg = c.sourcePath(m[1]), m[4]
+			line, _ := strconv.Atoi(m[2])
+			col, _ := strconv.Atoi(m[3])
+			mark(&f, text, line, col)
+		}
+		f.Msg += " (Triton, " + b.Arch + ")"
+		c.Findings = append(c.Findings, f)
+	case err != nil || len(kernels) == 0:
+		why := fmt.Sprintf("its call on workload %s launches no kernel", plain.Short(w.UUID))
+		if errors.Is(err, context.DeadlineExceeded) {
+			why = fmt.Sprintf("its call on workload %s takes longer than %v", plain.Short(w.UUID), tritonLimit)
+		} else if err != nil {
+			why, _, _ = strings.Cut(err.Error(), "\n")
+		}
+		hint := ""
+		if errors.As(err, &refused) && strings.HasPrefix(refused.Code, "no-") {
+			hint = "pip install torch triton==3.6.0, or set FISUB_PYTHON to a Python that has them"
+		}
+		c.add(Note, "not-compiled", "", hint, "not compiled: Triton: %s", why)
+	default:
+		b.Toolchain = fmt.Sprintf("%s: %s, as workload %s launches them", tools, strings.Join(kernels, ", "), plain.Short(w.UUID))
+	}
+	c.Builds = append(c.Builds, b)
+	return nil
+}
+
+// pythonPlace matches the place in what Triton refuses.
+var pythonPlace = regexp.MustCompile(`(?s)^([^\s:]+\.py):(\d+)(?::(\d+))?: (.*)$`)
 
 func (c *checker) has(code string) bool {
 	return slices.ContainsFunc(c.Findings, func(f Finding) bool { return f.Code == code })
@@ -231,10 +302,7 @@ func (c *checker) compileFault(m, block []string) Finding {
 	f := Finding{Code: "does-not-compile", Severity: Error, Msg: msg}
 	if own {
 		f.Path = c.sourcePath(path)
-		if lines := strings.SplitAfter(text, "\n"); line > 0 && line <= len(lines) {
-			start := len(strings.Join(lines[:line-1], ""))
-			f.Line, f.Col, f.Excerpt = plain.Mark(text, start+min(max(col-1, 0), len(lines[line-1])), start)
-		}
+		mark(&f, text, line, col)
 	} else if path != "ptxas" {
 		f.Msg = filepath.Base(path) + ": " + msg
 	}
@@ -252,6 +320,17 @@ func (c *checker) compileFault(m, block []string) Finding {
 		c.header(&f, header[1]+header[2])
 	}
 	return f
+}
+
+// mark puts f at a line and a column of text, from 1, where it has that line; a column of 0 is where the line's text begins.
+func mark(f *Finding, text string, line, col int) {
+	if lines := strings.SplitAfter(text, "\n"); line > 0 && line <= len(lines) {
+		if col == 0 {
+			col = 1 + len(lines[line-1]) - len(strings.TrimLeft(lines[line-1], " \t"))
+		}
+		start := len(strings.Join(lines[:line-1], ""))
+		f.Line, f.Col, f.Excerpt = plain.Mark(text, start+min(max(col-1, 0), len(lines[line-1])), start)
+	}
 }
 
 // source is the text of a packed source.

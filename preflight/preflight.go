@@ -1,6 +1,6 @@
 // Package preflight says what the contest's pipeline would reject, fail or silently change: its collector, which looks
-// for submissions in a repository; its packer; its builder; its evaluator. It compiles with the contest's flags and
-// runs nothing. Whether a kernel is right is not its business, and neither is whether it is fast.
+// for submissions in a repository; its packer; its builder; its evaluator. It compiles with the contest's flags, and runs no
+// kernel; what Triton is to compile only a call of the entry tells, which is made in a process of its own. Whether a kernel is right is not its business, and neither is whether it is fast.
 package preflight
 
 import (
@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"fisub/bench/worker"
 	"fisub/collector"
 	"fisub/internal/config"
 	"fisub/internal/git"
@@ -49,6 +50,7 @@ type Options struct {
 	Remote func(*config.Table) error
 	// MustCompile makes a missing toolchain an error.
 	MustCompile bool
+	Worker      worker.Command // the limits of the process in which a submission in Triton is called
 }
 
 // A Report is what is known of one submission. What could not be read is nil.

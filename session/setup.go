@@ -90,13 +90,9 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 	if o.Sanitize && u.Kind != "emu" {
 		return nil, usage.Errorf("add --device emu", "--sanitize: only the emulator has sanitizers")
 	}
-	self, err := os.Executable()
-	if err != nil {
+	if u.worker, err = Worker(); err != nil {
 		return nil, err
 	}
-	u.worker = worker.Command{Args: []string{self, "worker"}, MemoryLimit: u.host.Memory / 4 * 3,
-		Confine: []string{self, "confine", "--"}}
-	confine.Hide()
 	if limit := o.MemoryLimit; limit != nil {
 		if !(*limit >= 0 && *limit <= 1<<30) { // NaN too
 			return nil, usage.Errorf("a number of GiB; 0 is no limit", "--memory-limit: must be from 0 to %d", 1<<30)
@@ -104,6 +100,14 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 		u.worker.MemoryLimit = int64(*limit * (1 << 30))
 	}
 	return u, nil
+}
+
+// Worker is how a submission's process is started and limited on this machine: it may take three quarters of the memory.
+func Worker() (worker.Command, error) {
+	self, err := os.Executable()
+	confine.Hide()
+	return worker.Command{Args: []string{self, "worker"}, MemoryLimit: host().Memory / 4 * 3,
+		Confine: []string{self, "confine", "--"}}, err
 }
 
 // NewSetup is NewLocal but for the device, which is left open.

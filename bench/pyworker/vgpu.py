@@ -8,7 +8,9 @@ solution can see. worker.py imports this file; it needs torch, and Triton where 
 import contextlib
 import ctypes
 import functools
+import gc
 import importlib
+import re
 import struct
 import sys
 import time
@@ -54,6 +56,9 @@ class Machine:
         self.arguments = {}  # of the entry: (bytes, name, whether it is an input) by address
         self.pointers = {}  # tensors whose address the solution has asked for, by it, weakly
         self.tuning, self.tuned = None, 0.0  # the latter in seconds of this call
+        self.executes = True  # kernels; else they are compiled for a B200 only
+        self.compiled = []  # names of those that were launched
+        self.refused = None  # the last error of a stage of Triton's compiler
 
     def sources(self, texts):
         """Says what the solution is."""
@@ -162,36 +167,50 @@ def install(machine):
     from triton.backends.nvidia.compiler import CUDABackend
     from triton.runtime import _allocation
     from triton.runtime.autotuner import Autotuner
+    from triton.runtime.errors import PTXASError
 
     class Backend(CUDABackend):
-        """NVIDIA's, up to PTX. Its entries in Triton's cache are its own."""
+        """NVIDIA's, for what is executed up to PTX. Its entries in Triton's cache are its own."""
 
         def __init__(self, target):
             super().__init__(target)
-            self.binary_ext = "ptx"
+            if target.arch == EXECUTED:
+                self.binary_ext = "ptx"
 
         def parse_options(self, opts):
             return super().parse_options({**opts, "ptx_version": opts.get("ptx_version") or PTX_VERSION})
 
         def add_stages(self, stages, options, language):
             super().add_stages(stages, options, language)
-            del stages["cubin"]
-            last = stages["ptx"]
+            if self.target.arch == EXECUTED:
+                del stages["cubin"]
+                return
 
-            def ptx(src, metadata):
+            def noted(stage, compiles, src, metadata):
                 metadata["asked_num_warps"] = options.num_warps  # warp specialisation adds to them
-                return last(src, metadata)
+                try:
+                    return compiles(src, metadata)
+                except Exception as e:
+                    if stage == "cubin" and not isinstance(e, PTXASError):
+                        machine.stop(Lacking(f"Triton's ptxas does not run: {e}"))
+                    machine.refused = e
+                    raise
 
-            stages["ptx"] = ptx
+            for stage in list(stages):
+                stages[stage] = functools.partial(noted, stage, stages[stage])
 
         def hash(self):
-            return f"fisub-{self.target.arch}"
+            return f"fisub-2-{self.target.arch}"
 
     class Launcher:
         def __init__(self, src, metadata):
             if not hasattr(src, "fn"):
                 raise Lacking("the virtual GPU lacks kernels that are given as intermediate code")
-            self.src, self.metadata, self.cooperative = src, metadata, metadata.launch_cooperative_grid
+            self.src, self.metadata = src, metadata
+            self.number = None  # of the kernel on the virtual GPU, when it has been launched
+
+        def load(self):
+            src, metadata = self.src, self.metadata
             options = {name: getattr(metadata, name) for name in ("num_stages", "maxnreg", "enable_fp_fusion", "debug", "sanitize_overflow",
                                                                   "launch_cooperative_grid") if hasattr(metadata, name)}
             options["num_warps"] = metadata.asked_num_warps
@@ -243,6 +262,12 @@ def install(machine):
 
         def __call__(self, x, y, z, stream, function, packed, launch_metadata, enter, leave, *args):
             with torch._C.DisableTorchFunction(), real():
+                if self.src.fn.__name__ not in machine.compiled:
+                    machine.compiled.append(self.src.fn.__name__)
+                if not machine.executes:
+                    return
+                if self.number is None:
+                    self.load()
                 if enter is not None:
                     enter(launch_metadata)
                 values, tensors = self.arguments(args)
@@ -343,6 +368,31 @@ def install(machine):
     triton.testing.do_bench = triton.testing.do_bench_cudagraph = benchmark
     backends["nvidia"] = type(backends["nvidia"])(compiler=Backend, driver=Driver)
     triton.runtime.driver.set_active(Driver())
+
+
+def refusal(machine, e):
+    """Where Triton refuses a kernel for a B200, as (file, line, column), None where it does not say, and why; None where e is
+    another error."""
+    if "triton" not in sys.modules:
+        return None
+    from triton.compiler.errors import CompilationError
+    from triton.errors import TritonError
+    from triton.runtime.errors import PTXASError
+    from triton.runtime.jit import JITFunction
+    if e is not machine.refused and not isinstance(e, TritonError):
+        return None
+    if isinstance(e, PTXASError) and (said := re.findall(r"(?m)^ptxas.*?(?:error|fatal) *: (?!Ptx assembly)(.+)", str(e))):
+        return None, "ptxas: " + "; ".join(dict.fromkeys(said))
+    while isinstance(e, CompilationError) and isinstance(e.__cause__, CompilationError):
+        e = e.__cause__  # from a call to what is wrong in the function that is called
+    if not isinstance(e, CompilationError) or not hasattr(e.node, "lineno"):
+        return None, f"{type(e).__name__}: {e}"
+    for f in gc.get_objects():
+        if isinstance(f, JITFunction) and f.src == e.src:
+            head = next((i for i, line in enumerate(f.raw_src) if line.lstrip().startswith("def ")), 0)
+            at = f.fn.__code__.co_filename, f.starting_line_number + head + e.node.lineno - 1, e.node.col_offset + 1
+            return at, f"{type(e).__name__}: {e.error_message or e}"
+    return None, f"{type(e).__name__}: {e}"
 
 
 class Tuning:

@@ -1,7 +1,7 @@
 """The worker process of fisub for solutions in Python and their references.
 
 It answers one JSON object a line on descriptors 3 (requests) and 4 (replies), as package bench/worker describes: open,
-build, load, run, measure, check. Tensors travel through files. It needs the standard library and torch, which open imports;
+build, load, compile, run, measure, check. Tensors travel through files. It needs the standard library and torch, which open imports;
 everything before it, such as the rules for entry points, runs without.
 """
 
@@ -108,9 +108,21 @@ def excuse(failure, device):
     if told := getattr(e, "told", None):
         kind, text = told()
         return Failure(kind, text, failure.log)
+    if failure.kind == "call" and (text := refused(e, device)):
+        return Failure("call", text, failure.log, code="refused")
     if failure.kind not in ("build", "call") or not isinstance(e, Exception) or not NO_GPU.search(failure.text):
         return failure
     return Failure("lacking", f"it asks for a GPU, and here is none: {failure.text} ({place(e)})", failure.log)
+
+
+def refused(e, device):
+    """Where and why Triton refuses a kernel, "kernel.py:12:5: ..."; "" where e is another error."""
+    refusal = device.vgpu and device.vgpu.refusal(device.machine, e)
+    if not refusal:
+        return ""
+    at, text = refusal
+    source = at and SOURCE.search(at[0])
+    return f"{source[1]}:{at[1]}:{at[2]}: {text}" if source else f"{place(e)}: {text}"
 
 
 # The rules of the official builder and evaluator, with their texts. They need no torch.
@@ -859,6 +871,25 @@ class Solution:
         values = None if self.destination_passing else guard(self.device, "call", lambda: results(value, len(self.results), self.any_count))
         return self.store(out, values)
 
+    def compile(self):
+        """Makes a call whose kernels Triton compiles for a B200, and that are not executed; the names of the kernels. What Triton
+        refuses is an error of kind build, all else of kind lacking: without the kernels' results the call may go astray."""
+        if not self.device.vgpu or not self.device.machine.installed:
+            raise Failure("lacking", f"{sys.executable} has no triton", code="no-triton")
+        machine = self.device.machine
+        machine.executes, machine.compiled = False, []
+        self.fresh()
+        self.poison()
+        try:
+            guard(self.device, "call", self.judged)
+        except Failure as e:
+            if e.code == "refused":
+                raise Failure("build", e.text, e.log) from None
+            raise Failure("lacking", e.text, e.log) from None
+        finally:
+            machine.executes = True
+        return machine.compiled
+
     def store(self, out, values):
         """Writes the outputs into a file: values, which were returned, or, where that is None, those that were passed, as the
         objects that were passed are now. It describes them where the request for them does not."""
@@ -1152,6 +1183,8 @@ class Server:
                 return {}
             if self.solution.args is None:
                 raise Failure("machine", "python: request out of order")
+            if "compile" in request:
+                return {"compiled": self.solution.compile()}
             if "run" in request:
                 return self.solution.run(request["run"]["out"])
             if "measure" in request:

@@ -17,6 +17,7 @@ type request struct {
 	Open    *openRequest  `json:"open,omitempty"`
 	Build   *buildRequest `json:"build,omitempty"`
 	Load    *Workload     `json:"load,omitempty"`
+	Compile *struct{}     `json:"compile,omitempty"`
 	Run     *runRequest   `json:"run,omitempty"`
 	Measure *device.Plan  `json:"measure,omitempty"`
 	Check   *Check        `json:"check,omitempty"`
@@ -109,6 +110,8 @@ type reply struct {
 	Samples *device.Samples `json:"samples,omitempty"`
 	Outputs []FileTensor    `json:"outputs,omitempty"` // of run, where the solution returned them; else they are as loaded
 	Checked *Checked        `json:"checked,omitempty"`
+
+	Compiled []string `json:"compiled,omitempty"` // names of kernels
 
 	// Timing is told beforehand, in a line of its own, where a measure request's Timing would be called.
 	Timing *bool `json:"timing,omitempty"`
