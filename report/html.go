@@ -95,8 +95,7 @@ func (r *Run) section(n int) section {
 	s := section{ID: id, Run: r, Summary: r.Summary(), Facts: r.facts(id + "facts")}
 	s.Lines = append(s.Lines, clean(f.Definition, 120), r.where(),
 		"run "+clean(r.ID, 60)+", "+f.Started.UTC().Format("2006-01-02 15:04 UTC"))
-	passed, total := r.Passed()
-	s.Figures = append(s.Figures, figure{"passed", fmt.Sprintf("%d of %d", passed, total), ""})
+	s.Figures = append(s.Figures, figure{"passed", r.PassedText(""), ""})
 	if d := r.Done; d != nil && d.Score != nil && f.Baseline != nil {
 		s.Figures = append(s.Figures, figure{f.Baseline.Score() + " over " + clean(f.Baseline.Name, 40),
 			fmt.Sprintf("%.3f", *d.Score), exact(*d.Score)})

@@ -289,7 +289,6 @@ func Facts(r *runs.Run) [][2]string {
 	if state == "killed" {
 		state = fmt.Sprintf("killed, with %d workloads in flight", r.Started)
 	}
-	passed, total := r.Passed()
 	var rows [][2]string
 	add := func(name, format string, args ...any) {
 		rows = append(rows, [2]string{name, fmt.Sprintf(format, args...)})
@@ -298,7 +297,7 @@ func Facts(r *runs.Run) [][2]string {
 	if state != "" {
 		state += "; "
 	}
-	add("state", "%s%d of %d passed", state, passed, total)
+	add("state", "%s%s", state, r.PassedText(" passed"))
 	add("started", "%s", f.Started.Format(time.RFC3339))
 	add("solution", "%s by %s, %s, %s", f.Solution, f.Author, f.Language, f.ContentHash)
 	add("definition", "%s, %s", f.Definition, f.Selection())

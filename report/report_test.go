@@ -276,6 +276,32 @@ func TestComparison(t *testing.T) {
 	}
 }
 
+// TestTimingsOnly: of folders with timings and no verdicts, run.json tells the sizes, and nobody says that nothing passed.
+func TestTimingsOnly(t *testing.T) {
+	var all []*runs.Run
+	for _, name := range []string{"triton", "ours"} {
+		run, err := runs.Read(filepath.Join("..", "docs", "results", "h200-performance", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, run)
+	}
+	var page bytes.Buffer
+	if err := newReport(t, all...).HTML(&page); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"batch_size 64, workload d615f2dd: 0.784, interval", "verdicts not kept"} {
+		if !strings.Contains(page.String(), want) {
+			t.Errorf("no %q in the page", want)
+		}
+	}
+	for _, not := range []string{"no axes", "0 of 10"} {
+		if strings.Contains(page.String(), not) {
+			t.Errorf("the page has %q", not)
+		}
+	}
+}
+
 func TestNoRunJSON(t *testing.T) {
 	if _, err := New("0", &runs.Run{ID: "x"}); !errors.Is(err, ErrUnknown) {
 		t.Errorf("got %v, want %v", err, ErrUnknown)

@@ -431,7 +431,6 @@ func (r *Report) overview() table {
 		{Text: "Mean speed-up", Title: "over the baseline; over the reference it is the contest's score", Right: true},
 		{Text: "Findings", Right: true}}}
 	for _, run := range r.Runs {
-		passed, total := run.Passed()
 		baseline, score := cell{}, cell{}
 		if b := run.Run.Run.Baseline; b != nil {
 			baseline.Text = clean(b.Name, 60)
@@ -440,7 +439,7 @@ func (r *Report) overview() table {
 			score = cell{Text: fmt.Sprintf("%.3f", *d.Score), Title: exact(*d.Score)}
 		}
 		t.add(cell{Text: clean(run.ID, 60), Class: "code"}, cell{Text: run.Name()}, cell{Text: run.where()},
-			cell{Text: fmt.Sprintf("%d of %d", passed, total)},
+			cell{Text: run.PassedText("")},
 			nanos(run.Mean()), baseline, score, cell{Text: fmt.Sprint(run.findings())})
 	}
 	return t

@@ -125,6 +125,15 @@ func (r *Run) Passed() (passed, total int) {
 	return passed, total
 }
 
+// PassedText is Passed in words and what follows them; "verdicts not kept" where the folder has timings and no verdicts.
+func (r *Run) PassedText(after string) string {
+	if r.Bare && !slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Evaluated != nil }) {
+		return "verdicts not kept"
+	}
+	passed, total := r.Passed()
+	return fmt.Sprintf("%d of %d%s", passed, total, after)
+}
+
 // Emit tells the run again: one event for each thing that the folder keeps, in order, with the totals at the end of a
 // run that ended.
 func (r *Run) Emit(s *event.Stream) {
@@ -392,6 +401,13 @@ func readSamples(path string) (*Run, error) {
 	}
 	if r.Run, err = Header(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
+	}
+	if r.Run != nil {
+		for _, w := range r.Run.Workloads {
+			if at, ok := rows[w.UUID]; ok {
+				r.Rows[at].Axes = w.Axes
+			}
+		}
 	}
 	traces, _, err := trace.ReadTraces(filepath.Join(path, tracesFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
