@@ -47,7 +47,7 @@ type Buffer interface {
 	Close() error
 }
 
-// A Kernel is a built solution.
+// A Kernel is a built solution. One whose Cached method says so was not compiled anew.
 type Kernel interface {
 	// Call calls the entry point with args, in the order of the definition: inputs, then, in destination-passing style,
 	// outputs. It may return before the device is done. An error of the callee is a *CallError.

@@ -35,6 +35,7 @@ type Client struct {
 	log      *capture
 	exited   chan struct{} // closed when the process has been waited for
 	state    error         // of Wait; valid after exited
+	cached   bool
 
 	mu     sync.Mutex
 	reason string // why the process was killed, when the parent did it
@@ -173,10 +174,14 @@ func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (de
 
 // Build builds sol on the opened device; a fault of the solution is an *Error of kind Build.
 func (c *Client) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) error {
-	_, err := c.do(ctx, &request{Build: &buildRequest{Definition: def.JSON(trace.Compact),
+	r, err := c.do(ctx, &request{Build: &buildRequest{Definition: def.JSON(trace.Compact),
 		Solution: sol.JSON(trace.Compact)}})
+	c.cached = err == nil && r.Cached
 	return err
 }
+
+// Cached tells whether the last Build had nothing to compile.
+func (c *Client) Cached() bool { return c.cached }
 
 // Load gives the worker its inputs and outputs, in place of those before.
 func (c *Client) Load(ctx context.Context, w *Workload) error {

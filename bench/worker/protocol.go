@@ -111,6 +111,7 @@ type reply struct {
 	Outputs []FileTensor    `json:"outputs,omitempty"` // of run, where the solution returned them; else they are as loaded
 	Checked *Checked        `json:"checked,omitempty"`
 
+	Cached   bool     `json:"cached,omitempty"`   // of build: nothing was compiled
 	Compiled []string `json:"compiled,omitempty"` // names of kernels
 
 	// Timing is told beforehand, in a line of its own, where a measure request's Timing would be called.

@@ -130,7 +130,8 @@ func (s *server) build(req *buildRequest) (r reply, err error) {
 		return r, err
 	}
 	info := s.dev.Info()
-	return reply{Info: &info}, nil
+	k, ok := s.kernel.(interface{ Cached() bool })
+	return reply{Info: &info, Cached: ok && k.Cached()}, nil
 }
 
 // load replaces the buffers of the previous workload.

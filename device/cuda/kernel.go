@@ -27,7 +27,12 @@ type kernel struct {
 	fn   *tvmffi.Func
 	args *tvmffi.Args // of the last call, for the next one with the same
 	last []argument
+
+	cached bool
 }
+
+// Cached tells whether nothing was compiled.
+func (k *kernel) Cached() bool { return k.cached }
 
 // An argument is what an Arg was made of when it was converted.
 type argument struct {
@@ -64,7 +69,7 @@ func (d *gpu) Build(ctx context.Context, _ *trace.Definition, sol *trace.Solutio
 		return nil, err
 	}
 	d.info.Toolchain, d.info.CUDA = object.Toolchain, object.CUDAVersion
-	k := &kernel{gpu: d}
+	k := &kernel{gpu: d, cached: object.Hit}
 	err = d.do(func() error {
 		if d.lib == nil {
 			if err := d.loadFFI(object.Libs); err != nil {

@@ -246,7 +246,7 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 	if err != nil {
 		return nil, err
 	}
-	k := &kernel{gpu: g}
+	k := &kernel{gpu: g, cached: object.Hit}
 	if def != nil {
 		k.names = append(slices.Clone(def.Inputs.Keys()), def.Outputs.Keys()...)
 	}
@@ -364,7 +364,12 @@ type kernel struct {
 	gpu   *gpu
 	fn    *tvmffi.Func
 	names []string
+
+	cached bool
 }
+
+// Cached tells whether nothing was compiled.
+func (k *kernel) Cached() bool { return k.cached }
 
 func (k *kernel) Close() error { return nil }
 

@@ -169,7 +169,7 @@ type Git struct {
 // Built tells how the solution was built.
 type Built struct {
 	OK      bool    `json:"ok"`
-	Cached  bool    `json:"cached"`
+	Cached  bool    `json:"cached"` // nothing was compiled; false of what Python builds
 	Seconds float64 `json:"seconds"`
 	Log     string  `json:"log,omitempty"` // the compiler's output
 }
