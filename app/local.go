@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"os"
 	"path/filepath"
 
 	"github.com/urfave/cli/v2"
@@ -12,13 +13,15 @@ import (
 	"fisub/device"
 	"fisub/internal/confine"
 	"fisub/internal/event"
+	"fisub/internal/plain"
+	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/session"
 )
 
 type localOptions struct {
 	session.Options
-	solution, resume            string
+	solution, resume, dump      string
 	strict, failFast, keepGoing bool
 }
 
@@ -33,6 +36,8 @@ func (a *app) localCommand() *cli.Command {
 		Usage: "run the submission's workloads on this machine",
 		Flags: append(runFlags(&o.Options), solutionFlag(&o.solution), baselineFlag(&o.Baseline), prebuilt,
 			strictFlag(&o.strict), failFast,
+			stringFlag(&o.dump, "dump", "write inputs, expected and actual outputs of the first workload that does not pass "+
+				"to `DIR`, as safetensors", ""),
 			boolFlag(&o.keepGoing, "keep-going", "go on after two TIMEOUTs in a row, and where it does not build"),
 			boolFlag(&o.Sanitize, "sanitize", "emulator: a read of shared memory that nothing was written to is a fault"),
 			stringFlag(&o.resume, "resume", "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, "+
@@ -56,6 +61,12 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 	}
 	if o.Prebuilt != "" {
 		if o.Prebuilt, err = filepath.Abs(a.Path(o.Prebuilt)); err != nil {
+			return err
+		}
+	}
+	if o.dump != "" {
+		o.dump = a.Path(o.dump)
+		if err := os.MkdirAll(o.dump, 0o755); err != nil {
 			return err
 		}
 	}
@@ -90,11 +101,19 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 			return verdict(0, before.Failed, before.Findings, o.strict)
 		}
 	}
-	stream := event.NewStream(folder.Record, a.events())
+	wrong := "" // the first workload that was called and did not pass
+	stream := event.NewStream(folder.Record, a.events(), func(e event.Event) error {
+		if v := e.Evaluated; v != nil && wrong == "" && v.Status != string(trace.Passed) &&
+			v.Status != string(trace.CompileError) {
+			wrong = e.Workload
+		}
+		return nil
+	})
 	shared := u.Shared(s)
 	shared.FailFast, shared.EndEarly = o.failFast, !o.keepGoing
 	result, err := bench.Run(ctx, shared, bench.Entry{Solution: s.Solution, Events: stream, Run: run,
-		Admit: admit, Skip: before.Skip, TimedWith: before.Timer, Score: before.Score})
+		Admit: admit, Skip: before.Skip, TimedWith: before.Timer, Score: before.Score,
+		Dump: o.dump})
 	if result.Stopped {
 		result.Missing = 0 // those that failed tell enough
 	}
@@ -108,6 +127,16 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 		return err
 	}
 	a.term.Note("run folder %s", session.Relative(folder.Path()))
+	if d := result.Dumped; d != nil {
+		what := "inputs, expected and actual outputs"
+		if !d.Actual {
+			what = "inputs and expected outputs; the call gave none"
+		}
+		a.term.Note("dumped     %s, %.1f MB: %s", session.Relative(d.Path), float64(d.Bytes)/1e6, what)
+	} else if wrong != "" {
+		a.term.Note("tensors    fisub local --workload %s --dump DIR writes what %s was given, gave and should have given",
+			plain.Short(wrong), plain.Short(wrong))
+	}
 	if text := session.Narrow(s, run); text != "" {
 		a.term.Note("%s", text)
 	}

@@ -38,6 +38,9 @@ type attempt struct {
 	held   int64               // bytes of the device's memory, those of the copies and of what parts them
 	writes []*worker.Checked   // what calls wrote where nothing may be
 	bound  []worker.FileTensor // outputs of a call that bound one to other memory
+
+	wrong *inputs  // of the first call that gave wrong outputs; nil without one, or where nothing is dumped
+	made  []output // by that call
 }
 
 // A limit is what is left of a time limit.
@@ -67,7 +70,10 @@ func (a *attempt) judge(run context.Context, trials []*inputs) error {
 			return err
 		})
 	}
-	return a.settle(run, err)
+	if err := a.settle(run, err); err != nil {
+		return err
+	}
+	return a.dump()
 }
 
 // build makes the process ready. Compiling is not a workload's, and has a limit of its own; what a Python submission
@@ -115,6 +121,9 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 		more := v.evaluate(a.evaluator, names, got, in.want, in.Values, tol)
 		if before == trace.Passed && v.status == trace.IncorrectNumerical && a.evaluator != topK {
 			v.log = diagnose(a.shared.Definition, got, in.want, tol, a.entry.Solution.Spec.DestinationPassingStyle)
+		}
+		if before == trace.Passed && v.status != trace.Passed && a.entry.Dump != "" {
+			a.wrong, a.made = in, kept(got)
 		}
 		if i >= len(trials) && before == trace.Passed && v.status == trace.IncorrectNumerical {
 			again := compareAll(names, tensorsOf(got), in.want, tol)

@@ -56,6 +56,8 @@ type Entry struct {
 	Admit     func(device.Info) error // refuses a device that is not the run's, before anything is recorded
 	TimedWith string                  // what its workloads were timed with, "" where none was
 	Score     stats.Score             // of the workloads in Skip
+
+	Dump string // folder for the tensors of the first workload that does not pass; "" where none are kept
 }
 
 // A Baseline is what the solution's latencies are compared with. Name is what the user calls it.
@@ -70,6 +72,8 @@ type Result struct {
 	Findings                int  // of the honesty checks, on passed workloads and others
 	Stopped                 bool // by FailFast or EndEarly: the rest is missing, and was not run
 	Unbuilt                 bool // it does not build
+
+	Dumped *Dumped // nil where nothing was
 }
 
 // ErrNoReference says that nothing can compute the expected outputs of a definition: bench/reference was not compared

@@ -52,6 +52,14 @@ func findPython(t *testing.T, definition, source string, passing bool, axes []ma
 	blobs map[string]*tensor.Tensor) (evaluated map[int]*trace.Evaluation, failed []string, findings map[string][]string,
 	result Result, err error) {
 	t.Helper()
+	return dumpPython(t, definition, source, passing, axes, blobs, "")
+}
+
+// dumpPython is findPython, with a folder for the tensors of what does not pass.
+func dumpPython(t *testing.T, definition, source string, passing bool, axes []map[string]int,
+	blobs map[string]*tensor.Tensor, dump string) (evaluated map[int]*trace.Evaluation, failed []string,
+	findings map[string][]string, result Result, err error) {
+	t.Helper()
 	dir := t.TempDir()
 	def, _, err := trace.DecodeDefinition([]byte(definition))
 	if err != nil {
@@ -127,7 +135,7 @@ func findPython(t *testing.T, definition, source string, passing bool, axes []ma
 		Definition: def, Profile: profile, Workloads: ws, Load: data.Load, DeviceKind: "emu",
 		Device: device.Options{CacheDir: t.TempDir()},
 		Worker: worker.Command{MemoryLimit: 8 << 30},
-	}, Entry{Events: stream, Run: &event.Run{Schema: event.Schema, Fisub: "test"},
+	}, Entry{Events: stream, Dump: dump, Run: &event.Run{Schema: event.Schema, Fisub: "test"},
 		Solution: &trace.Solution{Name: "s", Definition: def.Name, Author: "a", Spec: trace.BuildSpec{Language: trace.Python,
 			TargetHardware: []string{"cuda"},
 			EntryPoint:     "main.py::run", DestinationPassingStyle: passing},

@@ -178,11 +178,11 @@ func (f *Folder) writeLog(uuid, log string) error {
 	if log == "" {
 		return nil
 	}
-	return os.WriteFile(filepath.Join(f.path, "log", fileName(uuid)+".log"), []byte(log), 0o644)
+	return os.WriteFile(filepath.Join(f.path, "log", FileName(uuid)+".log"), []byte(log), 0o644)
 }
 
-// fileName makes a file name of a uuid, which may be any text.
-func fileName(uuid string) string {
+// FileName makes a file name of a uuid, which may be any text.
+func FileName(uuid string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '-' || r == '_' {
 			return r

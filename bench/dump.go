@@ -1,0 +1,80 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"fisub/bench/runs"
+	"fisub/internal/safetensors"
+	"fisub/internal/trace"
+)
+
+// Dumped is a safetensors file with the tensors of a workload that did not pass.
+type Dumped struct {
+	Path   string
+	Bytes  int64
+	Actual bool // it has outputs of the solution, too
+}
+
+// kept gives the outputs in memory that stays when their file is unmapped.
+func kept(outs []output) []output {
+	outs = slices.Clone(outs)
+	for i, o := range outs {
+		if o.tensor != nil {
+			t := *o.tensor
+			t.Data = slices.Clone(t.Data)
+			outs[i].tensor = &t
+		}
+	}
+	return outs
+}
+
+// dump writes the inputs, the expected outputs and, where there are some, those that a call made of them, of the first
+// workload that does not pass. Scalars are metadata, as is the dtype of an output that the format lacks.
+func (a *attempt) dump() error {
+	in, got := a.wrong, a.made
+	if in == nil {
+		in = a.loaded // of a fault, or at the time limit
+	}
+	if a.verdict.status == trace.Passed || in == nil {
+		return nil
+	}
+	if a.entry.Dump == "" || a.result.Dumped != nil {
+		return nil
+	}
+	facts := map[string]string{"definition": a.shared.Definition.Name, "workload": a.workload.UUID,
+		"solution": a.entry.Solution.Name, "status": string(a.verdict.status)}
+	var all []safetensors.Named
+	for _, v := range in.Values {
+		if name := "input." + v.Name; v.Tensor != nil {
+			all = append(all, safetensors.Named{Name: name, Tensor: v.Tensor})
+		} else if s := v.Scalar; s != nil {
+			facts[name] = fmt.Sprint(map[trace.ScalarKind]any{trace.IntScalar: s.Int, trace.FloatScalar: s.Float,
+				trace.BoolScalar: s.Bool}[s.Kind])
+		}
+	}
+	for i, name := range a.shared.Definition.Outputs.Keys() {
+		if i < len(in.want) {
+			all = append(all, safetensors.Named{Name: "expected." + name, Tensor: in.want[i]})
+		}
+		switch {
+		case i >= len(got):
+		case got[i].tensor == nil:
+			facts["actual."+name] = fmt.Sprintf("%s%v", got[i].dtype, got[i].shape)
+		default:
+			all = append(all, safetensors.Named{Name: "actual." + name, Tensor: got[i].tensor})
+		}
+	}
+	path := filepath.Join(a.entry.Dump, runs.FileName(a.workload.UUID)+".safetensors")
+	if err := safetensors.Write(path, all, facts); err != nil {
+		return err
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	a.result.Dumped = &Dumped{Path: path, Bytes: st.Size(), Actual: len(got) > 0}
+	return nil
+}
