@@ -204,6 +204,11 @@ func (a *attempt) blame(err error) (verdict, error) {
 	var we *worker.Error
 	var died *worker.Died
 	switch {
+	case errors.Is(err, context.DeadlineExceeded) && a.process.info.Emulated:
+		a.timeouts++
+		text := fmt.Sprintf("the virtual GPU, which is far slower than a GPU, has not come to the end in %g seconds",
+			a.shared.Profile.Timeout.Seconds())
+		return verdict{}, &worker.Error{Kind: worker.Lacking, Text: text}
 	case errors.Is(err, context.DeadlineExceeded):
 		return verdict{status: trace.Timeout, detail: fmt.Sprintf("Evaluation timeout after %g seconds for solution %s",
 			a.shared.Profile.Timeout.Seconds(), a.entry.Solution.Name)}, nil

@@ -112,7 +112,7 @@ func (g *group) stops() string {
 		case s.FailFast && r.result.Failed > 0:
 			return "stopped at the first workload that does not pass; the others were not run"
 		case s.EndEarly && r.timeouts >= 2:
-			return "stopped: two workloads in a row ended by TIMEOUT; the others were not run"
+			return "stopped: two workloads in a row took longer than they may; the others were not run"
 		}
 	}
 	return ""

@@ -33,7 +33,7 @@ func openModel(context.Context, device.Options) (device.Device, error) { return 
 
 func (*model) Info() device.Info {
 	bytes, _ := strconv.ParseInt(os.Getenv("FISUB_TEST_MEMORY"), 10, 64) // 0 without it
-	return device.Info{Name: "model", UUID: "M-1", MemoryBytes: bytes}
+	return device.Info{Name: "model", UUID: "M-1", MemoryBytes: bytes, Emulated: os.Getenv("FISUB_TEST_EMULATED") != ""}
 }
 
 func (*model) Close() error { return nil }
@@ -255,6 +255,29 @@ func TestLacking(t *testing.T) {
 		if d := events[len(events)-1].Done; d == nil || d.Passed != result.Passed || d.Failed != 0 || d.Missing != result.Missing {
 			t.Errorf("%s: got the end %+v, want %+v", name, d, result)
 		}
+	}
+}
+
+// How long an emulated run takes says nothing about a GPU: no verdict, and two in a row end the run as well.
+func TestEmulatedTooLong(t *testing.T) {
+	t.Setenv("FISUB_TEST_EMULATED", "1")
+	events, result, err := modelRun(t, "hang", 4, func(c *testRun) {
+		c.EndEarly, c.Profile.Timeout = true, 300*time.Millisecond
+	})
+	if want := (Result{Missing: 4, Stopped: true}); err != nil || result != want {
+		t.Errorf("got %+v and %v, want %+v", result, err, want)
+	}
+	failed := 0
+	for _, e := range events {
+		if e.Evaluated != nil {
+			t.Errorf("got a verdict: %+v", e.Evaluated)
+		}
+		if e.Type == event.TypeFailed {
+			failed++
+		}
+	}
+	if failed != 2 {
+		t.Errorf("got %d workloads without a verdict, want 2 before the end", failed)
 	}
 }
 

@@ -4,6 +4,8 @@ package vgpu
 
 import (
 	"encoding/binary"
+	"errors"
+	"strings"
 	"testing"
 
 	"fisub/device"
@@ -92,6 +94,16 @@ func TestDriver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dev.Close()
+	unknown := map[string]string{"the header cutlass/cutlass.h": "#include <cutlass/cutlass.h>", "": "#include <absent.h>"}
+	for header, text := range unknown { // a header that the contest's image has is no COMPILE_ERROR
+		_, err := dev.Build(t.Context(), nil, &trace.Solution{Name: "header",
+			Spec:    trace.BuildSpec{Language: trace.CUDA, EntryPoint: "kernel.cu::kernel", DestinationPassingStyle: true},
+			Sources: []trace.SourceFile{{Path: "kernel.cu", Content: text}},
+		})
+		if lacks := errors.Is(err, device.ErrLacking); err == nil || lacks != (header != "") || !strings.Contains(err.Error(), header) {
+			t.Errorf("%s: got %v", text, err)
+		}
+	}
 	k, err := dev.Build(t.Context(), nil, &trace.Solution{
 		Name:    "driver",
 		Spec:    trace.BuildSpec{Language: trace.CUDA, EntryPoint: "kernel.cu::kernel", DestinationPassingStyle: true},
