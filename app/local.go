@@ -114,7 +114,7 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 	result, err := bench.Run(ctx, shared, bench.Entry{Solution: s.Solution, Events: stream, Run: run,
 		Admit: admit, Skip: before.Skip, TimedWith: before.Timer, Score: before.Score,
 		Dump: o.dump})
-	if result.Stopped {
+	if result.Stopped && result.Failed > 0 {
 		result.Missing = 0 // those that failed tell enough
 	}
 	if ctx.Err() != nil || result.Stopped && !result.Unbuilt {

@@ -86,7 +86,7 @@ func (p *process) confined() (worker.Command, error) {
 	}
 	writable := []string{p.temp, p.out.path()}
 	if p.python {
-		writable = append(writable, filepath.Join(p.opts.CacheDir, "python"))
+		writable = append(writable, filepath.Join(p.opts.CacheDir, "python"), filepath.Join(p.opts.CacheDir, "vgpu"))
 		writable = append(writable, pyworker.Caches()...)
 	} else if p.opts.Prebuilt == "" {
 		writable = append(writable, filepath.Join(p.opts.CacheDir, "build"), filepath.Join(p.opts.CacheDir, "vgpu"))

@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"fisub/bench/worker"
+	"fisub/device/nvcc"
 	"fisub/device/vgpu/vgputest"
+	"fisub/internal/cache"
 )
 
 // tritonCommand is command of a Python that has Triton too.
@@ -146,6 +148,70 @@ func TestTriton(t *testing.T) {
 		}
 		if told := strings.Contains(log, "autotune: tuned: the results of BLOCK: 32, WRONG: 1,"); told != strings.Contains(tc.name, "a wrong one") {
 			t.Errorf("%s: got log %q, told of a configuration: %v", tc.name, log, told)
+		}
+	}
+}
+
+// CUDA that a Python submission builds with tvm-ffi runs on the virtual GPU.
+func TestTVMFFI(t *testing.T) {
+	c := command(t)
+	if err := exec.Command(c.Args[0], "-c", "import tvm_ffi").Run(); err != nil {
+		t.Skipf("no tvm-ffi: %v", err)
+	}
+	root, err := cache.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nvcc.Find(root); err != nil {
+		t.Skip(err)
+	}
+	if err := vgputest.Library(); err != nil {
+		t.Fatal(err)
+	}
+	client := open(t, command(t))
+	const cuda = `import torch, tvm_ffi.cpp
+SOURCE = """
+#include <cuda_runtime.h>
+__global__ void kernel(const float* x, float* y, int n, float c) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x] * c; }
+void scale(tvm::ffi::TensorView x, tvm::ffi::TensorView y, int64_t n, double c) {
+  TVM_FFI_CHECK(x.device().device_type == kDLCUDA, ValueError) << "x is not on the GPU";
+  kernel<<<1, 32>>>(static_cast<float*>(x.data_ptr()), static_cast<float*>(y.data_ptr()), n, c);
+}
+"""
+def run(x, c, y, total):
+    m = tvm_ffi.cpp.load_inline("m", cuda_sources=SOURCE, functions=["scale"], extra_cuda_cflags=["-gencode", "arch=compute_90,code=sm_90"])
+    total.fill_(x.sum())
+`
+	for _, tc := range []struct {
+		name, source string
+		kind         worker.Kind // "" where the call is to succeed
+		text         string
+		y            []float32
+	}{
+		{"in place", cuda + "    m.scale(x, y, 3, c)\n", "", "", []float32{5, -10, 150}},
+		{"past the end", cuda + "    try:\n        m.scale(x, y, 4, c)\n    except BaseException:\n        pass\n", worker.Call,
+			"past the end of argument", nil},
+		{"on the CPU", cuda + "    m.scale(x.cpu(), y, 3, c)\n", worker.Call, "x is not on the GPU", nil},
+		{"no header", strings.Replace(cuda, "cuda_runtime.h", "cutlass/cutlass.h", 1), worker.Lacking,
+			"the virtual GPU's build lacks the header cutlass/cutlass.h", nil},
+	} {
+		err := build(t, client, tc.source, true)
+		var got []float32
+		if err == nil {
+			out := load(t, client)
+			if _, err = client.Run(t.Context(), out); err == nil {
+				got = floats(t, out, 0, 3)
+			}
+		}
+		var we *worker.Error
+		switch {
+		case tc.kind == "" && err != nil:
+			errors.As(err, &we)
+			t.Errorf("%s: %v\n%s", tc.name, err, we.Log)
+		case tc.kind != "" && (!errors.As(err, &we) || we.Kind != tc.kind || !strings.Contains(we.Text, tc.text)):
+			t.Errorf("%s: got %v, want a %s error with %q", tc.name, err, tc.kind, tc.text)
+		case !slices.Equal(got, tc.y):
+			t.Errorf("%s: got %v, want %v", tc.name, got, tc.y)
 		}
 	}
 }

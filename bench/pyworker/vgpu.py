@@ -10,7 +10,9 @@ import ctypes
 import functools
 import gc
 import importlib
+import os
 import re
+import shutil
 import struct
 import sys
 import time
@@ -55,23 +57,60 @@ class Machine:
         self.trouble = None  # the first
         self.arguments = {}  # of the entry: (bytes, name, whether it is an input) by address
         self.pointers = {}  # tensors whose address the solution has asked for, by it, weakly
+        self.kept = []  # tensors that the solution has given to tvm-ffi
         self.tuning, self.tuned = None, 0.0  # the latter in seconds of this call
         self.executes = True  # kernels; else they are compiled for a B200 only
         self.compiled = []  # names of those that were launched
         self.refused = None  # the last error of a stage of Triton's compiler
 
-    def sources(self, texts):
-        """Says what the solution is."""
+    def sources(self, texts, cache):
+        """Says what the solution is, and the folder of the cache."""
+        self.cache = cache
         if any("cpp_extension" in text for text in texts):
             forbid("torch.utils.cpp_extension", "load", "load_inline")
         if any("tvm_ffi" in text for text in texts):
-            forbid("tvm_ffi.cpp", "load", "load_inline", "build", "build_inline")
+            expose(self)
+            if any("nvcc" in text for text in texts):
+                _ = self.home
 
     @functools.cached_property
     def lib(self):
         lib = ctypes.CDLL(self.library)
         lib.fisub_load.restype, lib.fisub_free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+        lib.fisub_home.restype = ctypes.c_void_p
         return lib
+
+    @functools.cached_property
+    def home(self):
+        """The $CUDA_HOME whose nvcc builds for the virtual GPU; this process has its runtime then."""
+        home = ctypes.c_void_p()
+        if not os.path.exists(self.library):
+            raise Lacking("this fisub is built without the virtual GPU for Python")
+        if error := self.lib.fisub_home(self.cache.encode(), ctypes.byref(home)):
+            raise Lacking(f"CUDA cannot be built here: {self.text(error)}; fisub toolchain install fetches nvcc")
+        home = self.text(home.value)
+        os.environ.update(CUDA_HOME=home, CUDA_PATH=home, TVM_FFI_CUDA_ARCH_LIST="10.0",
+                          TVM_FFI_CACHE_DIR=os.path.join(self.cache, "python", "tvm-ffi"))
+        os.environ["PATH"] = os.pathsep.join(  # a virtual environment has its own ninja
+            [os.path.join(home, "bin"), os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)])
+        if shutil.which("ninja") is None:
+            raise Lacking("CUDA cannot be built here: ninja is not on PATH")
+        return home
+
+    @contextlib.contextmanager
+    def mapped(self, tensors):
+        """Lets kernels of the CUDA runtime use the memory of tensors, given with names, and tells what they did wrong."""
+        self.check()
+        u64, text, ranges = ctypes.c_uint64, ctypes.c_void_p(), self.ranges(tensors + [(t, "a tensor") for t in self.kept])
+        for base, size, name in ranges:
+            self.lib.fisub_map(u64(base), u64(size), name.encode())
+        try:
+            yield
+        finally:
+            for base, _, _ in ranges:
+                self.lib.fisub_unmap(u64(base))
+            if result := self.lib.fisub_verdict(ctypes.byref(text)):
+                self.stop((Fault if result == 1 else Lacking)(self.text(text.value)))
 
     def text(self, address):
         text = ctypes.string_at(address).decode(errors="replace")
@@ -461,6 +500,114 @@ class Tuning:
                 difference[(v == middle) | v.isnan() & middle.isnan()] = 0
                 found[i] = max(found[i], difference.nan_to_num(1e30, 1e30, 1e30).max().item() if len(v) else 0)
         return found
+
+
+# tvm-ffi
+
+
+KIND = 8  # where the kind of the device is in what a capsule of DLPack points to
+DL_CPU, DL_CUDA = 1, 2
+HEADER = re.compile(r"fatal error: (\S+): No such file")
+
+
+def device_of(capsule):
+    """The kind of the device that a capsule of DLPack names, to be read and written."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return ctypes.c_int32.from_address(pointer(capsule, b"dltensor") + KIND)
+
+
+def expose(machine):
+    """Makes tvm-ffi build for the virtual GPU, and its functions take tensors that are on it."""
+    try:
+        import tvm_ffi
+        import tvm_ffi.cpp.extension as extension
+    except ImportError:
+        return
+    if hasattr(tvm_ffi, "_fisub"):
+        return
+    tvm_ffi._fisub = True
+    load_module, from_dlpack, global_func = tvm_ffi.load_module, tvm_ffi.from_dlpack, tvm_ffi.get_global_func
+
+    def given(value, tensors):
+        """value as tvm-ffi takes it, whose tensors are added."""
+        if isinstance(value, (list, tuple)):
+            return type(value)([given(v, tensors) for v in value])
+        if not isinstance(value, torch.Tensor):
+            return value
+        capsule = torch.utils.dlpack.to_dlpack(value.detach())
+        if not is_host(value):
+            device_of(capsule).value = DL_CUDA
+            tensors.append((value, f"tensor {len(tensors)} of the call"))
+        return from_dlpack(capsule)
+
+    def taken(value):
+        if isinstance(value, (list, tuple, tvm_ffi.Array)):
+            return [taken(v) for v in value]
+        if not isinstance(value, tvm_ffi.Tensor):
+            return Function(value) if isinstance(value, tvm_ffi.Function) else value
+        capsule = value.__dlpack__()
+        kind = device_of(capsule)
+        host, kind.value = kind.value != DL_CUDA, DL_CPU
+        t = torch.utils.dlpack.from_dlpack(capsule)
+        mark(t, host)
+        return t
+
+    class Function:
+        def __init__(self, f):
+            self.f = f
+
+        def __call__(self, *args):
+            with torch._C.DisableTorchFunction(), real():
+                tensors = []
+                args = [given(value, tensors) for value in args]
+                with machine.mapped(tensors):
+                    return taken(self.f(*args))
+
+    class Module:
+        def __init__(self, module):
+            self._module = module
+
+        def __getattr__(self, name):
+            found = getattr(self._module, name)
+            return Function(found) if isinstance(found, tvm_ffi.Function) else found
+
+        def __getitem__(self, name):
+            return Function(self._module[name])
+
+        def get_function(self, *args, **kwargs):
+            return Function(self._module.get_function(*args, **kwargs))
+
+    def load(path, *args, **kwargs):
+        if machine.home:  # in front of a CUDA runtime that torch has brought
+            ctypes.CDLL(os.fspath(path), mode=os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND)
+        return Module(load_module(path, *args, **kwargs))
+
+    def view(value, *args, **kwargs):
+        if not isinstance(value, torch.Tensor):
+            return from_dlpack(value, *args, **kwargs)
+        with torch._C.DisableTorchFunction(), real():
+            machine.kept.append(value)
+            return given(value, [])
+
+    def built(build):
+        @functools.wraps(build)
+        def run(*args, **kwargs):
+            try:
+                return machine.home and build(*args, **kwargs)
+            except RuntimeError as e:
+                if header := HEADER.search(str(e)):
+                    machine.stop(Lacking(f"the virtual GPU's build lacks the header {header[1]}"))
+                raise
+
+        return run
+
+    for name in ("build", "build_inline", "load", "load_inline"):
+        setattr(extension, name, built(getattr(extension, name)))
+        setattr(tvm_ffi.cpp, name, getattr(extension, name))
+    tvm_ffi.load_module = tvm_ffi.module.load_module = extension.load_module = load
+    tvm_ffi.from_dlpack = view
+    tvm_ffi.get_global_func = lambda *args, **kwargs: (f := global_func(*args, **kwargs)) and Function(f)
 
 
 def octets(storage):

@@ -554,7 +554,7 @@ class Device:
         self.event, self.wait = torch.cuda.Event, torch.cuda.synchronize
         self.wait(self.device)
 
-    def pretend(self, texts):
+    def pretend(self, texts, cache):
         """Gives an emulated run the CUDA device that sources of those texts look for."""
         if not self.emulated:
             return
@@ -565,7 +565,7 @@ class Device:
             spec.loader.exec_module(vgpu)
             self.machine = vgpu.Machine(os.path.join(here, "vgpu.so"))
             self.pretence, self.vgpu = vgpu.pretend(self.machine), vgpu
-        self.machine.sources(texts)
+        self.machine.sources(texts, os.path.realpath(cache))
         if any("triton" in text for text in texts) and importlib.util.find_spec("triton") is not None:
             if not os.path.exists(self.machine.library):
                 raise Failure("machine", "python: this fisub is built without the virtual GPU for Triton", code="no-vgpu")
@@ -644,7 +644,7 @@ class Device:
     def restore(self):
         """Undoes a submission's choice of device and stream, and forgets its faults."""
         if self.vgpu:
-            self.machine.trouble = None
+            self.machine.trouble, self.machine.kept = None, []
         if not self.emulated:
             self.torch.cuda.set_device(self.device)
             self.torch.cuda.set_stream(self.torch.cuda.default_stream(self.device))
@@ -751,7 +751,7 @@ class Solution:
             sys.path.insert(0, root)
             importlib.invalidate_caches()
             texts = [source["content"] for source in solution["sources"]]
-            guard(device, "build", lambda: device.pretend(texts))
+            guard(device, "build", lambda: device.pretend(texts, cache))
             self.entry = guard(device, "build", lambda: device.does(
                 lambda: import_entry(module, symbol, spec.get("dependencies") or ())))
         guard(device, "build", lambda: check_signature(self.entry, len(definition["inputs"]), len(self.outputs), self.destination_passing))

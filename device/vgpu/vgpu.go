@@ -156,7 +156,7 @@ const packed = "vgpu"
 
 // Pack names the files that kernels for Arch take beside nvcc.Pack's, as that does.
 func Pack(ctx context.Context, root string, t *nvcc.Toolchain) (map[string]string, error) {
-	library, err := runtimeLibrary(ctx, root, t)
+	library, err := runtimeLibrary(ctx, root, t, filepath.Base(t.CUDART))
 	return map[string]string{packed + "/" + filepath.Base(library): library,
 		packed + "/" + driverName: filepath.Join(filepath.Dir(library), driverName)}, err
 }
@@ -173,13 +173,12 @@ func (g *gpu) object(ctx context.Context, sol *trace.Solution) (o *nvcc.Object, 
 	if o, err = g.tools.Build(ctx, g.root, sol, g.arch); err != nil {
 		return nil, "", err
 	}
-	library, err = runtimeLibrary(ctx, g.root, g.tools)
+	library, err = runtimeLibrary(ctx, g.root, g.tools, filepath.Base(g.tools.CUDART))
 	return o, library, err
 }
 
-// runtimeLibrary builds the CUDA runtime of the virtual GPU, or finds it in the cache.
-func runtimeLibrary(ctx context.Context, root string, t *nvcc.Toolchain) (string, error) {
-	name := filepath.Base(t.CUDART)
+// runtimeLibrary builds the CUDA runtime of the virtual GPU under that name, or finds it in the cache.
+func runtimeLibrary(ctx context.Context, root string, t *nvcc.Toolchain, name string) (string, error) {
 	key := cache.Key("vgpu 6", runtimeSource, driverSource, hooksSource, t.CXXVersion, t.CUDAVersion, name)
 	dir, _, err := cache.Folder(ctx, root, "vgpu", key, func(dir string) error {
 		stubs, err := stubs(t.CUDART)
@@ -241,6 +240,19 @@ func stubs(library string) (string, error) {
 // foreign is a function of NVIDIA's libraries, which a GPU's machine has.
 var foreign = regexp.MustCompile(`undefined symbol: ((?:cu[A-Z]|cuda[A-Z]|nvrtc|nvJitLink|cublas|cudnn)\w+)`)
 
+// install loads the runtime library and the driver beside it.
+func install(library string) error {
+	path := C.CString(library)
+	defer C.free(unsafe.Pointer(path))
+	driver := C.CString(filepath.Join(filepath.Dir(library), driverName))
+	defer C.free(unsafe.Pointer(driver))
+	if message := C.vg_install(path, driver); message != nil {
+		defer C.free(unsafe.Pointer(message))
+		return fmt.Errorf("emu: loading its CUDA runtime: %s", C.GoString(message))
+	}
+	return nil
+}
+
 // absent is a header that is missing which the contest's image has, of NVIDIA's libraries, torch or FlashInfer.
 var absent = regexp.MustCompile(`fatal error: ((?:cutlass|cute|nvtx3|cudnn_frontend|torch|ATen|c10|flashinfer)/[\w./-]+` +
 	`|(?:cublas|cudnn|cufft|curand|cusolver|cusparse|nvToolsExt|nvml|nccl)\w*\.h): No such file`)
@@ -265,13 +277,8 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 	}
 	err = g.do(ctx, func() error {
 		if g.lib == nil {
-			path := C.CString(library)
-			defer C.free(unsafe.Pointer(path))
-			driver := C.CString(filepath.Join(filepath.Dir(library), driverName))
-			defer C.free(unsafe.Pointer(driver))
-			if message := C.vg_install(path, driver); message != nil {
-				defer C.free(unsafe.Pointer(message))
-				return fmt.Errorf("emu: loading its CUDA runtime: %s", C.GoString(message))
+			if err := install(library); err != nil {
+				return err
 			}
 			var libs []string
 			for _, l := range object.Libs {

@@ -11,16 +11,19 @@ package main
 import "C"
 
 import (
+	"context"
 	"errors"
 	"regexp"
+	"strings"
 	"sync"
 	"unsafe"
 
+	"fisub/device"
 	"fisub/device/vgpu"
 )
 
 var (
-	machine = &vgpu.Machine{}
+	machine = vgpu.Host()
 	mu      sync.Mutex
 	kernels []*vgpu.Kernel
 )
@@ -55,7 +58,46 @@ func fisub_load(text *C.char, kernel, params *C.int) *C.char {
 	return nil
 }
 
-// Results of fisub_launch.
+// fisub_home finds what vgpu.Home does: *home becomes the folder. The result is an error's text, or NULL.
+//
+//export fisub_home
+func fisub_home(root *C.char, home **C.char) *C.char {
+	dir, err := vgpu.Home(context.Background(), C.GoString(root))
+	if err != nil {
+		return C.CString(err.Error())
+	}
+	*home = C.CString(dir)
+	return nil
+}
+
+// fisub_map lets kernels of the CUDA runtime use memory, until fisub_unmap.
+//
+//export fisub_map
+func fisub_map(base, size C.uint64_t, name *C.char) {
+	machine.Map(uintptr(base), int(size), C.GoString(name), false)
+}
+
+//export fisub_unmap
+func fisub_unmap(base C.uint64_t) { machine.Unmap(uintptr(base)) }
+
+// fisub_verdict is what kernels of the CUDA runtime have done since the last call, as fisub_launch tells it.
+//
+//export fisub_verdict
+func fisub_verdict(text **C.char) C.int {
+	err := vgpu.Verdict()
+	if err == nil {
+		return done
+	}
+	var call *device.CallError
+	if errors.As(err, &call) {
+		*text = C.CString(call.Text)
+		return faulted
+	}
+	*text = C.CString(strings.TrimPrefix(err.Error(), device.ErrLacking.Error()+": "))
+	return lacks
+}
+
+// Results of fisub_launch and fisub_verdict.
 const (
 	done = iota
 	faulted

@@ -1,0 +1,64 @@
+//go:build linux && cgo
+
+package vgpu
+
+import (
+	"context"
+	_ "embed"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"fisub/device/nvcc"
+	"fisub/internal/cache"
+)
+
+//go:embed host/nvcc.sh
+var wrapper string
+
+// HostName is the runtime library's name in a process that may have NVIDIA's.
+const HostName = "libfisub_cudart.so"
+
+// Home is a folder as $CUDA_HOME names one, for programs that compile CUDA by themselves: its nvcc keeps the PTX, and what
+// is linked with its runtime, which this process then has, runs on the virtual GPU: on Host. root is the cache's folder.
+func Home(ctx context.Context, root string) (string, error) {
+	t, err := nvcc.Find(root)
+	if err != nil {
+		return "", err
+	}
+	library, err := runtimeLibrary(ctx, root, t, HostName)
+	if err != nil {
+		return "", err
+	}
+	script := strings.ReplaceAll(wrapper, "NVCC", t.NVCC)
+	dir, _, err := cache.Folder(ctx, root, "vgpu", cache.Key("home 1", script, library), func(dir string) error {
+		for _, sub := range []string{"bin", "lib64"} {
+			if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
+				return err
+			}
+		}
+		for name, target := range map[string]string{"include": t.CUDAInclude, "lib64/libcudart.so": library,
+			"lib64/libcuda.so": filepath.Join(filepath.Dir(library), driverName)} {
+			if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+				return err
+			}
+		}
+		return os.WriteFile(filepath.Join(dir, "bin", "nvcc"), []byte(script), 0o755)
+	})
+	if err != nil {
+		return "", err
+	}
+	return dir, install(library)
+}
+
+// Host is what the runtime library in this process launches kernels on.
+func Host() *Machine { return host.machine }
+
+// Verdict is what kernels of Host have done wrong since the last call, which wraps a *Fault, or that something was lacking.
+func Verdict() error {
+	err := verdict()
+	host.Lock()
+	defer host.Unlock()
+	host.fault, host.lack = nil, ""
+	return err
+}
