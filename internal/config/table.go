@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -223,7 +222,7 @@ func (t *Table) Fault(key, hint, format string, args ...any) {
 }
 
 // Match notes a value that does not have the form of re; an empty one is not looked at. want names the form.
-func (t *Table) Match(key, value string, re *regexp.Regexp, want string) {
+func (t *Table) Match(key, value string, re interface{ MatchString(string) bool }, want string) {
 	if value != "" && !re.MatchString(value) {
 		t.Fault(key, "", "want %s, got %.80q", want, value)
 	}

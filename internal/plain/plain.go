@@ -94,6 +94,18 @@ func List(words []string, conjunction string) string {
 // Quote gives s as one word of a POSIX shell.
 func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
+// A Form is what a text looks like, as a regular expression that is compiled when it is first asked: fisub starts in
+// several processes for each job, and most of them ask for none.
+type Form func() *regexp.Regexp
+
+// NewForm gives the Form that expr describes.
+func NewForm(expr string) Form {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
+
+// MatchString tells whether s looks so.
+func (f Form) MatchString(s string) bool { return f().MatchString(s) }
+
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)
 
 // Word is Quote for a command that a person reads: quotes are left out where the shell needs none.

@@ -3,11 +3,11 @@ package aws
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"strings"
 	"time"
 
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/remote"
 )
 
@@ -47,9 +47,9 @@ func (c *Config) Keys() []config.Key {
 }
 
 var (
-	bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
-	prefixName = regexp.MustCompile(`^([A-Za-z0-9._-]+/)*$`)
-	oneWord    = regexp.MustCompile(`^\S+$`)
+	bucketName = plain.NewForm(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
+	prefixName = plain.NewForm(`^([A-Za-z0-9._-]+/)*$`)
+	oneWord    = plain.NewForm(`^\S+$`)
 )
 
 func validPrefix(s string) bool {

@@ -8,3 +8,6 @@ func SetSilence(d time.Duration) (restore func()) {
 	silence = d
 	return func() { silence = before }
 }
+
+// Connections tells how many the host has begun.
+func (s *SSH) Connections() int { return s.number }

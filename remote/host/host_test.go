@@ -280,6 +280,20 @@ func TestSilent(t *testing.T) {
 	await("they wait for a client that is silent", func() bool { return len(f.Daemons[0].Begun()) == 0 })
 }
 
+// Who gives up while the connection is on its way does not take it from the next one.
+func TestShared(t *testing.T) {
+	h, _ := login(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := h.Run(ctx, []string{"true"}, nil, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("given up: got %v", err)
+	}
+	if err := h.Run(t.Context(), []string{"true"}, nil, nil); err != nil || h.Connections() != 1 {
+		t.Errorf("got %v, and %d connections", err, h.Connections())
+	}
+}
+
+
 // What a command has said is taken to its end, however slow who takes it is; a process that has outlived it and says
 // nothing is not waited for.
 func TestSlowReader(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"regexp"
 	"strconv"
+	"sync"
 	"time"
 
 	"fisub/internal/plain"
@@ -159,17 +160,17 @@ var faults = []struct{ words, code, hint string }{
 		"unreachable", "kubectl get pods shows more"},
 }
 
-var faultForms = func() (forms []*regexp.Regexp) {
+var faultForms = sync.OnceValue(func() (forms []*regexp.Regexp) {
 	for _, f := range faults {
 		forms = append(forms, regexp.MustCompile(f.words))
 	}
 	return forms
-}()
+})
 
 // Refused makes a *remote.Denied of what a cluster says; nil where it is not known what that means.
 func Refused(text string) *remote.Denied {
 	for i, f := range faults {
-		if faultForms[i].MatchString(text) {
+		if faultForms()[i].MatchString(text) {
 			return &remote.Denied{Code: f.code, Text: plain.Brief(text, 1000), Hint: f.hint}
 		}
 	}

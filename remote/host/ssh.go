@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,7 +30,7 @@ var options = []string{
 }
 
 // SSHName is what the name of an SSH host looks like: never as an option.
-var SSHName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@:\[\]-]{0,254}$`)
+var SSHName = plain.NewForm(`^[A-Za-z0-9_][A-Za-z0-9_.@:\[\]-]{0,254}$`)
 
 // SSH is a host that the system's OpenSSH logs in to. All its sessions share one connection: the master, an ssh process
 // that lives as long as this process holds the other end of its input. It connects when it is used, and again when the
@@ -52,6 +51,7 @@ type master struct {
 	socket string
 	stdin  io.WriteCloser
 	cmd    *exec.Cmd
+	words  *plain.Buffer // what it says when it fails
 	exited chan struct{}
 }
 
@@ -83,12 +83,31 @@ var silence = time.Minute
 // listen ends with its input, or where nothing comes for too long, as far as the host can tell the time.
 const listen = `timeout 1 true 2>/dev/null || exec cat >/dev/null; while [ -n "$(timeout %g head -c 1)" ]; do :; done`
 
-// connect gives the socket of a connection that stands.
+// connect gives the socket of a connection that stands. One that is on its way does not end with ctx: another caller
+// may need it.
 func (s *SSH) connect(ctx context.Context) (socket string, err error) {
+	m, err := s.begin(ctx)
+	if err != nil {
+		return "", err
+	}
+	for !m.stands() {
+		select {
+		case <-m.exited:
+			return "", s.explain(m.words.String())
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+	return m.socket, nil
+}
+
+// begin gives the master, and begins one where none runs.
+func (s *SSH) begin(ctx context.Context) (m *master, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return "", errors.New("the connection was closed")
+		return nil, errors.New("the connection was closed")
 	}
 	if s.master != nil {
 		select {
@@ -96,45 +115,39 @@ func (s *SSH) connect(ctx context.Context) (socket string, err error) {
 			s.master.stdin.Close()
 			s.master = nil
 		default:
-			return s.master.socket, nil
+			return s.master, nil
 		}
 	}
 	if s.dir == "" {
 		if s.dir, s.remove, err = cache.TempDir("fisub-ssh"); err != nil {
-			return "", &remote.LocalError{Err: err}
+			return nil, &remote.LocalError{Err: err}
 		}
 	}
 	s.number++
-	m := &master{socket: filepath.Join(s.dir, fmt.Sprint(s.number)), exited: make(chan struct{})}
+	m = &master{socket: filepath.Join(s.dir, fmt.Sprint(s.number)), exited: make(chan struct{}),
+		words: &plain.Buffer{Limit: maxStderr}}
 	m.cmd = command(context.WithoutCancel(ctx), s.args(m.socket, "yes",
 		"exec /bin/sh -c "+plain.Quote(fmt.Sprintf(listen, silence.Seconds()))))
-	words := &plain.Buffer{Limit: maxStderr}
-	m.cmd.Stderr = words
+	m.cmd.Stderr = m.words
 	if m.stdin, err = m.cmd.StdinPipe(); err != nil {
-		return "", err
+		return nil, err
 	}
 	if err := remote.Start(m.cmd); err != nil {
-		return "", s.denied("no-such", err.Error(), "apt-get install openssh-client")
+		return nil, s.denied("no-such", err.Error(), "apt-get install openssh-client")
 	}
 	go func() {
 		_ = m.cmd.Wait()
 		close(m.exited)
 	}()
 	go m.speak()
-	for {
-		select {
-		case <-m.exited:
-			return "", s.explain(words.String())
-		case <-ctx.Done():
-			m.close()
-			return "", ctx.Err()
-		case <-time.After(2 * time.Millisecond):
-			if _, err := os.Stat(m.socket); err == nil {
-				s.master = m
-				return m.socket, nil
-			}
-		}
-	}
+	s.master = m
+	return m, nil
+}
+
+// stands tells whether commands can use the connection.
+func (m *master) stands() bool {
+	_, err := os.Stat(m.socket)
+	return err == nil
 }
 
 // speak gives the host a word now and then, until the connection ends.
@@ -153,6 +166,9 @@ func (m *master) speak() {
 
 func (m *master) close() {
 	m.stdin.Close()
+	if !m.stands() { // it would first connect
+		_ = m.cmd.Process.Kill()
+	}
 	select {
 	case <-m.exited:
 	case <-time.After(2 * time.Second):

@@ -3,11 +3,11 @@ package kubernetes
 import (
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/remote"
 )
 
@@ -81,13 +81,13 @@ func (c *Config) Keys() []config.Key {
 }
 
 var (
-	objectForm  = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
-	contextForm = regexp.MustCompile(`^[^\x00-\x20\x7f-][^\x00-\x1f\x7f]{0,499}$`)
-	imageForm   = regexp.MustCompile(`^[!-~]+$`)
-	workForm    = regexp.MustCompile(`^/[A-Za-z0-9_./@+=,-]+$`)
-	labelForm   = regexp.MustCompile(`^([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,62})=` +
+	objectForm  = plain.NewForm(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
+	contextForm = plain.NewForm(`^[^\x00-\x20\x7f-][^\x00-\x1f\x7f]{0,499}$`)
+	imageForm   = plain.NewForm(`^[!-~]+$`)
+	workForm    = plain.NewForm(`^/[A-Za-z0-9_./@+=,-]+$`)
+	labelForm   = plain.NewForm(`^([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,62})=` +
 		`([A-Za-z0-9]([A-Za-z0-9_.-]{0,62}))?$`)
-	taintForm = regexp.MustCompile(`^([a-z0-9.-]+/)?[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(=[A-Za-z0-9_.-]{0,63})?` +
+	taintForm = plain.NewForm(`^([a-z0-9.-]+/)?[A-Za-z0-9][A-Za-z0-9_.-]{0,62}(=[A-Za-z0-9_.-]{0,63})?` +
 		`(:(NoSchedule|PreferNoSchedule|NoExecute))?$`)
 )
 

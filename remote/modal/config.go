@@ -2,10 +2,10 @@ package modal
 
 import (
 	"fmt"
-	"regexp"
 	"time"
 
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/remote"
 )
 
@@ -49,8 +49,8 @@ func (c *Config) Keys() []config.Key {
 }
 
 var (
-	nameForm  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
-	imageForm = regexp.MustCompile(`^[!-~]+$`)
+	nameForm  = plain.NewForm(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+	imageForm = plain.NewForm(`^[!-~]+$`)
 )
 
 // Check finds what is wrong with the values.

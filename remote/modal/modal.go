@@ -52,7 +52,7 @@ const (
 )
 
 var (
-	sandbox  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{1,79}$`)
+	sandbox  = plain.NewForm(`^[A-Za-z0-9][A-Za-z0-9_-]{1,79}$`)
 	tagValue = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 )
 

@@ -3,11 +3,11 @@ package slurm
 import (
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/host"
 )
@@ -49,9 +49,9 @@ func (c *Config) Keys() []config.Key {
 }
 
 var (
-	nameForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.,@:+-]{0,199}$`)
-	gresForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:,=()-]{0,199}$`)
-	printed  = regexp.MustCompile(`^[^\x00-\x1f\x7f]{1,500}$`)
+	nameForm = plain.NewForm(`^[A-Za-z0-9_][A-Za-z0-9_.,@:+-]{0,199}$`)
+	gresForm = plain.NewForm(`^[A-Za-z0-9_][A-Za-z0-9_.:,=()-]{0,199}$`)
+	printed  = plain.NewForm(`^[^\x00-\x1f\x7f]{1,500}$`)
 )
 
 // Check finds what is wrong with the values.

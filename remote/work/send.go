@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"fisub/internal/plain"
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/host"
@@ -80,38 +79,33 @@ const (
 	packName = ".gzip-"
 )
 
-// stored reads hashes, a line each, and gives the sizes of those that the store has, and of files on their way. The
-// former stay for a job that is begun soon; what no job has used for a month goes, and what came only in part and has
-// not grown for a day.
-const stored = `cd -- "$1" || exit; names=$(cat); printf '%s\n' "$names" | xargs touch -c --
-find . -maxdepth 1 -type f \( -mtime +` + agent.KeepDays + ` -o -name '.*' -mtime +0 \) -exec rm -f -- {} +
-{ printf '%s\n' "$names"; printf '` + partName + `%s\n' $names; printf '` + packName + `%s\n' $names; } |
+// stored is look, and reads hashes, a line each, and gives the sizes of those that the store has, and of files on their
+// way. The former stay for a job that is begun soon; what no job has used for a month goes, and what came only in part
+// and has not grown for a day. In the folder of somebody else nothing goes.
+const stored = look + `
+names=$(cat); cd store || exit; printf '%s\n' "$names" | xargs touch -c -- 2>/dev/null
+[ ! -O . ] || find . -maxdepth 1 -type f \( -mtime +` + agent.KeepDays + ` -o -name '.*' -mtime +0 \) -exec rm -f -- {} +
+echo; { printf '%s\n' "$names"; printf '` + partName + `%s\n' $names; printf '` + packName + `%s\n' $names; } |
 xargs stat -c '%s %n' -- 2>/dev/null; true`
 
 func (f *Folder) send(ctx context.Context, files []remote.File, progress func(sent, total int64),
 	fits func(*Facts) error) (*Facts, error) {
-	facts, err := f.Look(ctx)
+	var names strings.Builder
+	for _, file := range files {
+		fmt.Fprintln(&names, file.SHA256)
+	}
+	have := map[string]int64{}
+	facts, err := f.look(ctx, stored, "make", strings.NewReader(names.String()), func(line string) {
+		size, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if n, err := strconv.ParseInt(size, 10, 64); err == nil {
+			have[name] = n
+		}
+	})
 	if err == nil && f.Check != nil {
 		err = f.Check(facts)
 	}
 	if err != nil {
 		return nil, err
-	}
-	var names strings.Builder
-	for _, file := range files {
-		fmt.Fprintln(&names, file.SHA256)
-	}
-	listed := &plain.Buffer{Limit: 4 << 20}
-	err = shell(ctx, f.Host, stored, []string{agent.Store(facts.Root)}, strings.NewReader(names.String()), listed)
-	if err != nil {
-		return facts, err
-	}
-	have := map[string]int64{}
-	for line := range strings.Lines(listed.String()) {
-		size, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if n, err := strconv.ParseInt(size, 10, 64); err == nil {
-			have[name] = n
-		}
 	}
 	count := &remote.Progress{Tell: progress}
 	var lacking []remote.File

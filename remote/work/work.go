@@ -65,26 +65,31 @@ func shell(ctx context.Context, h host.Host, script string, args []string, in io
 // look makes the folder $1, where there is a $2, and tells of the host: a word and its value in each line. The last
 // lines are those of df. Without $2 it makes nothing, and tells of the next folder above that is there.
 const look = `umask 077; echo "system $(uname -sm)"; echo "uid $(id -u)"; command -v gzip >/dev/null && echo gzip yes
-cd || exit; dir=$1; [ -z "$2" ] || mkdir -p -m 700 -- "$dir" || exit
+cd || exit; dir=$1; [ -z "$2" ] || mkdir -p -m 700 -- "$dir" "$dir/store" "$dir/jobs" || exit
 while [ ! -d "$dir" ]; do dir=$(dirname -- "$dir"); done; cd -- "$dir" || exit
-[ -z "$2" ] || mkdir -p -m 700 store jobs || exit; [ -w . ] || { echo "$dir: it is not writable" >&2; exit 1; }
+[ -w . ] || { echo "$dir: it is not writable" >&2; exit 1; }
 echo "root $(pwd)"
-[ "$dir" != "$1" ] || for d in . store jobs; do [ ! -d "$d" ] || stat -Lc 'folder %u %a %U %G %n' "$d"; done
+[ "$dir" != "$1" ] || stat -Lc 'folder %u %a %U %G %n' . store jobs 2>/dev/null
 t=store/.try-$$; [ ! -d store ] || {
 echo '#!/bin/sh' >"$t" && chmod 700 "$t" && { "$t" </dev/null; ran=$?; }; } 2>/dev/null; rm -f "$t"
 [ -z "$ran" ] || echo "ran $ran" || exit
-df -Pk .; true`
+df -Pk .`
 
 // Look asks the host what it is, and makes the folder. One in which programs cannot run, or that others than the user
 // can change, is refused: what lies in its store is run.
-func (f *Folder) Look(ctx context.Context) (*Facts, error) { return f.look(ctx, "make") }
+func (f *Folder) Look(ctx context.Context) (*Facts, error) {
+	return f.look(ctx, look+"; true", "make", nil, nil)
+}
 
 // See is Look, which makes nothing: where the folder is not there it tells of the next one above.
-func (f *Folder) See(ctx context.Context) (*Facts, error) { return f.look(ctx, "") }
+func (f *Folder) See(ctx context.Context) (*Facts, error) {
+	return f.look(ctx, look+"; true", "", nil, nil)
+}
 
-func (f *Folder) look(ctx context.Context, how string) (*Facts, error) {
-	out := &plain.Buffer{Limit: 64 << 10}
-	err := shell(ctx, f.Host, look, []string{strings.TrimPrefix(f.Dir, "~/"), how}, nil, out)
+// look runs the script, which begins with look, and takes what that says; the rest, behind an empty line, is for rest.
+func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, rest func(line string)) (*Facts, error) {
+	out := &plain.Buffer{Limit: 4 << 20}
+	err := shell(ctx, f.Host, script, []string{strings.TrimPrefix(f.Dir, "~/"), how}, in, out)
 	if failed, ok := errors.AsType[*host.ExitError](err); ok && failed.Status != host.NotFound {
 		return nil, &remote.Denied{Code: "disk", Text: "making " + f.Dir + ": " + failed.Error(),
 			Hint: "set workdir to a folder that you may write to"}
@@ -94,7 +99,8 @@ func (f *Folder) look(ctx context.Context, how string) (*Facts, error) {
 	facts, last := &Facts{}, ""
 	said := map[string]string{}
 	var folders [][]string
-	for line := range strings.Lines(out.String()) {
+	told, more, _ := strings.Cut(out.String(), "\n\n")
+	for line := range strings.Lines(told) {
 		last = strings.TrimSuffix(line, "\n")
 		word, value, _ := strings.Cut(last, " ")
 		if fields := strings.SplitN(value, " ", 5); word == "folder" && len(fields) == 5 {
@@ -123,6 +129,9 @@ func (f *Folder) look(ctx context.Context, how string) (*Facts, error) {
 	if said["ran"] == strconv.Itoa(host.NotRunnable) {
 		return nil, &remote.Denied{Code: "disk", Text: "programs cannot run from " + facts.Root,
 			Hint: "set workdir to a folder on another disk: this one may be mounted noexec"}
+	}
+	for line := range strings.Lines(more) {
+		rest(line)
 	}
 	return facts, nil
 }
