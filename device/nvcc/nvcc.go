@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"fisub/internal/cache"
 )
@@ -52,18 +53,42 @@ const noCXX = "a C++ compiler"
 // Find returns the first complete toolchain of: nvcc in $CUDA_HOME, in $CUDA_PATH, on PATH, in /usr/local/cuda, and
 // in the cache below root (see Install), each with the headers and the runtime library that belong to it. tvm-ffi is
 // looked for in $TVM_FFI_HOME, among python3's packages, and in the cache. Where root has no toolchain, the user's
-// own cache stands in for it. Where something is missing the error is a *MissingError.
+// own cache stands in for it. Where something is missing the error is a *MissingError. What was found is not looked for
+// again by this process, as long as the environment says the same and the compiler is there.
 func Find(root string) (*Toolchain, error) {
+	key := root
+	for _, name := range []string{"CUDA_HOME", "CUDA_PATH", "PATH", "TVM_FFI_HOME", "CXX", "FISUB_CACHE"} {
+		key += "\x00" + os.Getenv(name)
+	}
+	if t, ok := found.Load(key); ok && isExecutable(t.(*Toolchain).NVCC) {
+		return t.(*Toolchain), nil
+	}
+	t, err := find(root)
+	if err == nil {
+		found.Store(key, t)
+	}
+	return t, err
+}
+
+var found sync.Map // of what Find has found, by what it looks at
+
+func find(root string) (*Toolchain, error) {
 	installed, ok := Installed(root)
 	if own, err := cache.Root(); !ok && err == nil {
 		installed = folder(own)
 	}
 	t := &Toolchain{}
-	missing := t.findCUDA(installed)
-	if !t.findTVMFFI(installed) {
+	var missing []string
+	var ffi, cxx bool
+	var group sync.WaitGroup // each asks a program
+	group.Go(func() { missing = t.findCUDA(installed) })
+	group.Go(func() { ffi = t.findTVMFFI(installed) })
+	group.Go(func() { cxx = t.findCXX() })
+	group.Wait()
+	if !ffi {
 		missing = append(missing, "tvm-ffi (include/tvm/ffi/c_api.h and lib/libtvm_ffi.so)")
 	}
-	if !t.findCXX() {
+	if !cxx {
 		lacks := noCXX + " (c++ or g++)"
 		if cxx := os.Getenv("CXX"); cxx != "" {
 			lacks = fmt.Sprintf("%s ($CXX is %q, which cannot be run)", noCXX, cxx)
