@@ -96,15 +96,16 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 		return err
 	}
 	u.Version = Version
-	order, err := jobs.NewOrder(ctx, &a.Project, s, u, o.Options, o.jobs, names, open, commons, a.term)
-	if err != nil {
-		return err
-	}
-	plan := order.Plan
-	folder := runs.New(s.Root, plan.Run.ID)
-	defer folder.Close()
+	var order *jobs.Order
+	var folder *runs.Folder
+	var b *bundle.Bundle
+	var tooDear error
 	kept := false
 	defer func() {
+		if folder == nil {
+			return
+		}
+		defer folder.Close()
 		if !kept {
 			err = errors.Join(err, os.RemoveAll(folder.Path()))
 			for dir := filepath.Dir(folder.Path()); dir != filepath.Clean(s.Root) &&
@@ -113,25 +114,32 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 			}
 		}
 	}()
-	if err := order.Keep(folder.Path()); err != nil {
-		return err
-	}
-	var tooDear error
-	if o.maxCost != nil {
-		plan.MaxCost = *o.maxCost
-		tooDear = jobs.Affordable(plan)
-	}
 	ask := open
-	if o.dryRun || tooDear != nil {
+	if o.dryRun {
 		ask = nil // nothing is to run
 	}
-	b, err := jobs.Prepare(ctx, folder.Path(), order.Spec, ask)
+	err = jobs.Asking(ctx, ask, func(ctx context.Context) (err error) {
+		if order, err = jobs.NewOrder(ctx, &a.Project, s, u, o.Options, o.jobs, names, open, commons, a.term); err != nil {
+			return err
+		}
+		folder = runs.New(s.Root, order.Plan.Run.ID)
+		if err := order.Keep(folder.Path()); err != nil {
+			return err
+		}
+		if o.maxCost != nil {
+			order.Plan.MaxCost = *o.maxCost
+			tooDear = jobs.Affordable(order.Plan)
+		}
+		b, err = jobs.NewBundle(ctx, folder.Path(), order.Spec)
+		return err
+	})
 	if build, ok := errors.AsType[*device.BuildError](err); ok {
 		return a.notCompiled(build, order.Spec.Arch)
 	}
 	if err != nil {
 		return err
 	}
+	plan := order.Plan
 	if plan.Bundle, err = json.Marshal(order.Spec); err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func TestAsking(t *testing.T) {
 		}
 		return set
 	}
-	err := asking(t.Context(), open(&host{hosts: []remote.Host{down, down}}, &host{hosts: []remote.Host{down}}), compile)
+	err := Asking(t.Context(), open(&host{hosts: []remote.Host{down, down}}, &host{hosts: []remote.Host{down}}), compile)
 	if remote.CodeOf(err) != "no-driver" {
 		t.Errorf("hosts that are down: got %v", err)
 	}
@@ -63,11 +63,11 @@ func TestAsking(t *testing.T) {
 		"another one":  open(&host{hosts: []remote.Host{down}}, &host{hosts: []remote.Host{busy}}),
 		"nobody asked": nil,
 	} {
-		if err := asking(t.Context(), set, func(context.Context) error { return nil }); err != nil {
+		if err := Asking(t.Context(), set, func(context.Context) error { return nil }); err != nil {
 			t.Errorf("%s: got %v", name, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		if err := asking(ctx, set, compile); !errors.Is(err, context.DeadlineExceeded) {
+		if err := Asking(ctx, set, compile); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s, given up: got %v", name, err)
 		}
 		cancel()

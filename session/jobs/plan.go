@@ -295,17 +295,9 @@ func NewBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bu
 	return bundle.New(ctx, root, filepath.Join(folder, "remote", "files"), self, spec, beside...)
 }
 
-// Prepare is NewBundle, which is given up where the hosts say meanwhile that a job could run on none of them.
-func Prepare(ctx context.Context, folder string, spec bundle.Spec, open providers.Set) (b *bundle.Bundle, err error) {
-	err = asking(ctx, open, func(ctx context.Context) error {
-		b, err = NewBundle(ctx, folder, spec)
-		return err
-	})
-	return b, err
-}
-
-// asking runs do, and ends it with what nowhere says meanwhile.
-func asking(ctx context.Context, open providers.Set, do func(context.Context) error) error {
+// Asking runs do, which prepares a run, and asks the hosts meanwhile, whose connections then stand: where they say that a
+// job could run on none of them, do is ended with that.
+func Asking(ctx context.Context, open providers.Set, do func(context.Context) error) error {
 	doing, stop := context.WithCancelCause(ctx)
 	asked, enough := context.WithCancel(ctx)
 	var none error
