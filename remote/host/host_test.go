@@ -293,7 +293,6 @@ func TestShared(t *testing.T) {
 	}
 }
 
-
 // What a command has said is taken to its end, however slow who takes it is; a process that has outlived it and says
 // nothing is not waited for.
 func TestSlowReader(t *testing.T) {

@@ -50,11 +50,7 @@ func (p *Pod) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	if stdin != nil {
 		args = append(args, "--stdin")
 	}
-	script := `umask 077; printf '\036fisub\036\n';`
-	for _, arg := range argv {
-		script += " " + plain.Quote(arg)
-	}
-	script += `; s=$?; printf '\036%03d\036\n' $s; exit $s`
+	script := marked("", argv, `; s=$?; printf '\036%03d\036\n' $s; exit $s`)
 	if stdout == nil {
 		stdout = io.Discard
 	}

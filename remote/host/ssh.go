@@ -196,6 +196,15 @@ func (s *SSH) Close() error {
 // marker ends, on both outputs, what a login shell's startup files may print.
 const marker = "\x1efisub\x1e\n"
 
+// marked is the script of a command that says the marker first; what before and after do is up to the caller.
+func marked(before string, argv []string, after string) string {
+	script := `umask 077; printf '\036fisub\036\n'; ` + before
+	for _, arg := range argv {
+		script += " " + plain.Quote(arg)
+	}
+	return script + after
+}
+
 // Run runs a command, whatever the login shell is and prints. Files that it makes are the user's alone. A command that
 // ends with 255, as ssh does, has the status 254.
 func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
@@ -203,11 +212,7 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	if err != nil {
 		return err
 	}
-	script := `umask 077; printf '\036fisub\036\n'; printf '\036fisub\036\n' >&2;`
-	for _, arg := range argv {
-		script += " " + plain.Quote(arg)
-	}
-	script += " || { s=$?; [ $s -ne 255 ] || s=254; exit $s; }"
+	script := marked(`printf '\036fisub\036\n' >&2; `, argv, " || { s=$?; [ $s -ne 255 ] || s=254; exit $s; }")
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	cmd := command(running, s.args(socket, "no", "exec /bin/sh -c "+plain.Quote(script)))

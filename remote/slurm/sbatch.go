@@ -22,8 +22,11 @@ import (
 // program and to write how it ended.
 const margin = 3 * time.Minute
 
-// prefix begins the names of our jobs in the queue; the job's ID follows.
+// prefix begins the names of our jobs in the queue.
 const prefix = "fisub-"
+
+// called is the name of a job in the queue: its ID, behind the prefix where it does not begin with that.
+func called(id string) string { return prefix + strings.TrimPrefix(id, prefix) }
 
 // logName is, in a job's folder, what Slurm and the shell say before the agent runs.
 const logName = "slurm.log"
@@ -61,7 +64,7 @@ func sbatchArgs(c *Config, job *remote.Job, dir string) []string {
 	option("nodes", "1")
 	option("ntasks", "1")
 	option("time", strconv.Itoa(int((job.Limit+margin+time.Minute-1)/time.Minute)))
-	option("job-name", prefix+job.ID)
+	option("job-name", called(job.ID))
 	comment := "fisub"
 	for _, name := range slices.Sorted(maps.Keys(job.Labels)) {
 		comment += " " + name + "=" + job.Labels[name]

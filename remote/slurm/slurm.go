@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -181,14 +182,14 @@ func (p *Provider) undo(ctx context.Context, j *work.Job, cause error) error {
 		err = p.cancel(ctx, j)
 	}
 	if err = errors.Join(err, j.Remove(ctx)); err != nil {
-		return fmt.Errorf("job %s may be left in the queue, see scancel --name=%s%s: %w", j.ID, prefix, j.ID, err)
+		return fmt.Errorf("job %s may be left in the queue, see scancel --name=%s: %w", j.ID, called(j.ID), err)
 	}
 	return nil
 }
 
 // cancel ends the job in Slurm. It does not wait for the end. A job that has ended, or never was, is no error.
 func (p *Provider) cancel(ctx context.Context, j *work.Job) error {
-	_, err := p.slurm(ctx, onCluster(j, []string{"scancel", cmp.Or(j.Number, "--name="+prefix+j.ID)}))
+	_, err := p.slurm(ctx, onCluster(j, []string{"scancel", cmp.Or(j.Number, "--name="+called(j.ID))}))
 	if unknown(err) {
 		return nil
 	}
@@ -205,7 +206,7 @@ func unknown(err error) bool {
 // which a cluster need not have.
 func (p *Provider) look(ctx context.Context, j *work.Job) (status, error) {
 	if j.Number == "" {
-		ask := []string{"squeue", "--noheader", "--me", "--name=" + prefix + j.ID, "--format=%A"}
+		ask := []string{"squeue", "--noheader", "--me", "--name=" + called(j.ID), "--format=%A"}
 		out, err := p.slurm(ctx, onCluster(j, ask))
 		if j.Number = firstLine(out); err != nil || !jobNumber.MatchString(j.Number) {
 			j.Number = ""
@@ -312,10 +313,10 @@ func (p *Provider) List(ctx context.Context) (handles []remote.Handle, err error
 		if len(f) != 4 || !jobNumber.MatchString(f[0]) {
 			continue
 		}
-		id, ours := strings.CutPrefix(f[2], prefix)
+		id := path.Base(f[3])
 		in, below := strings.CutSuffix(f[3], "/jobs/"+id)
 		kept := in == root && jobs[id] != nil
-		if !ours || !below || !remote.ValidID(id) || !kept && (status{state: f[1]}).over() {
+		if f[2] != called(id) && f[2] != prefix+id || !below || !remote.ValidID(id) || !kept && (status{state: f[1]}).over() {
 			continue
 		}
 		if !kept {
