@@ -203,7 +203,12 @@ func (a *app) cancelFollowed(ctx context.Context, plan *dispatch.Plan) error {
 			return err
 		}
 		if time.Now().After(end) {
-			if err := a.release(ctx, plan); err != nil {
+			open, err := a.openPlan(plan)
+			if err != nil {
+				return err
+			}
+			defer open.Close()
+			if err := dispatch.Release(ctx, plan, open); err != nil {
 				return err
 			}
 			a.term.Error(fmt.Sprintf("run %s: its jobs are ended, but %s does not answer", id, client),
@@ -214,22 +219,6 @@ func (a *app) cancelFollowed(ctx context.Context, plan *dispatch.Plan) error {
 			return err
 		}
 	}
-}
-
-// release ends the jobs of a run whose folder another process has.
-func (a *app) release(ctx context.Context, plan *dispatch.Plan) error {
-	open, err := a.openPlan(plan)
-	if err != nil {
-		return err
-	}
-	defer open.Close()
-	var faults []error
-	for _, j := range plan.Active() {
-		if j.Handle != nil {
-			faults = append(faults, open[j.Place.Table].Release(ctx, *j.Handle))
-		}
-	}
-	return errors.Join(faults...)
 }
 
 // cancel ends the jobs of a run, and says how many it has ended and which may go on.

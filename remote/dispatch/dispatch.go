@@ -513,7 +513,7 @@ func (d *Dispatcher) add(p Place, workloads []string) (j *Job, err error) {
 // again prepares a job that another process was submitting when it ended. Whether a host has taken it is not known:
 // what hosts have of it is released, and it gets another id, under which it is submitted anew.
 func (d *Dispatcher) again(ctx context.Context, provider remote.Provider, j *Job) error {
-	if err := d.releaseUnknown(ctx, provider, j); err != nil {
+	if err := release(ctx, provider, j); err != nil {
 		return err
 	}
 	return d.change(func() {
@@ -522,9 +522,25 @@ func (d *Dispatcher) again(ctx context.Context, provider remote.Provider, j *Job
 	})
 }
 
-// releaseUnknown releases what hosts have of a job that was submitted by a process that has ended, by the provider's
-// list. That a host cannot be asked is an error only where no other has the job.
-func (d *Dispatcher) releaseUnknown(ctx context.Context, provider remote.Provider, j *Job) error {
+// Release ends the jobs of a plan that may still run, and leaves the plan as it is: to the process that has the run
+// folder.
+func Release(ctx context.Context, p *Plan, open map[string]remote.Provider) error {
+	var faults []error
+	for _, j := range p.Active() {
+		faults = append(faults, release(ctx, open[j.Place.Table], j))
+	}
+	return errors.Join(faults...)
+}
+
+// release ends a job. What hosts have of one that was being submitted is told by the provider's list: that a host
+// cannot be asked is then an error only where no other has the job.
+func release(ctx context.Context, provider remote.Provider, j *Job) error {
+	if provider == nil {
+		return fmt.Errorf("%s: no table remote.%s in the config any more", j.Place, j.Place.Table)
+	}
+	if j.Handle != nil {
+		return provider.Release(ctx, *j.Handle)
+	}
 	all, err := provider.List(ctx)
 	for _, h := range all {
 		if h.Job != j.ID {
@@ -912,15 +928,10 @@ func (d *Dispatcher) Cancel(ctx context.Context) error {
 
 func (d *Dispatcher) cancel(ctx context.Context, j *Job) error {
 	provider := d.Providers[j.Place.Table]
-	if provider == nil {
-		return fmt.Errorf("%s: no table remote.%s in the config any more", j.Place, j.Place.Table)
-	}
-	release := func() error { return d.releaseUnknown(ctx, provider, j) }
-	if j.Handle != nil {
-		release = func() error { return provider.Release(ctx, *j.Handle) }
+	if j.Handle != nil && provider != nil {
 		d.collect(ctx, provider, j)
 	}
-	if err := release(); err != nil {
+	if err := release(ctx, provider, j); err != nil {
 		return err
 	}
 	err := d.change(func() { j.close(&remote.Exit{End: remote.Cancelled, Text: "stopped"}, true) })

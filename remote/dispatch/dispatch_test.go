@@ -875,23 +875,30 @@ func TestHalfSubmitted(t *testing.T) {
 
 // A job that is found is dealt with, also where other hosts of its table cannot be asked.
 func TestHalfSubmittedOtherHostDown(t *testing.T) {
-	for _, cancel := range []bool{false, true} {
+	for _, how := range []string{"run", "cancel", "release"} {
 		f := newFixture(t, 2, map[string]map[string]any{"a": {}})
 		f.submitted(f.plan.Places[0], "sleep 300", "w00", "w01")
 		f.plan.Jobs[0].Handle = nil
 		f.script = program
 		s := f.scripted("a")
 		s.list = func(context.Context) error { return errors.New("h2 is down") }
-		if cancel {
-			d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Providers: f.providers, Events: event.NewStream()}
+		d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Providers: f.providers, Events: event.NewStream()}
+		switch how {
+		case "run":
+			if got, err := f.run(t.Context()); err != nil || got.Passed != 2 {
+				t.Errorf("got %+v, %v", got, err)
+			}
+		case "cancel":
 			if err := d.Cancel(t.Context()); err != nil {
 				t.Errorf("Cancel: %v", err)
 			}
-		} else if got, err := f.run(t.Context()); err != nil || got.Passed != 2 {
-			t.Errorf("got %+v, %v", got, err)
+		case "release": // of a run that another process has, and does not end
+			if err := dispatch.Release(t.Context(), f.plan, f.providers); err != nil {
+				t.Errorf("Release: %v", err)
+			}
 		}
 		if left, err := s.Provider.List(t.Context()); err != nil || len(left) != 0 {
-			t.Errorf("cancel %v: left %v, %v", cancel, left, err)
+			t.Errorf("%s: left %v, %v", how, left, err)
 			for _, h := range left {
 				_ = s.Release(t.Context(), h)
 			}
