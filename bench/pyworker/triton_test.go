@@ -182,6 +182,30 @@ def run(x, c, y, total):
     m = tvm_ffi.cpp.load_inline("m", cuda_sources=SOURCE, functions=["scale"], extra_cuda_cflags=["-gencode", "arch=compute_90,code=sm_90"])
     total.fill_(x.sum())
 `
+	own := `import os, subprocess, tempfile, torch, tvm_ffi
+SOURCE = """
+#include <cuda_runtime.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/reflection/registry.h>
+__global__ void twice(const float* x, float* y, float* total) {
+  y[threadIdx.x] = x[threadIdx.x] * 5;
+  if (threadIdx.x == 0) *total = 150;
+}
+void run(tvm::ffi::TensorView x, tvm::ffi::TensorView y, tvm::ffi::TensorView total) {
+  twice<<<1, 3>>>(static_cast<float*>(x.data_ptr()), static_cast<float*>(y.data_ptr()), static_cast<float*>(total.data_ptr()));
+}
+TVM_FFI_STATIC_INIT_BLOCK() { tvm::ffi::reflection::GlobalDef().def("fisub.twice", run); }
+"""
+root = os.path.dirname(tvm_ffi.__file__)
+def run(x, c, y, total):
+    with tempfile.TemporaryDirectory() as d:
+        with open(d + "/a.cu", "w") as f:
+            f.write(SOURCE)
+        subprocess.run(["nvcc", "-shared", "-std=c++17", "-Xcompiler", "-fPIC", "-arch=sm_100a", "-I" + root + "/include", "a.cu",
+                        "-L" + root + "/lib", "-ltvm_ffi", "-o", "a.so"], check=True, cwd=d)
+        tvm_ffi.load_module(d + "/a.so")
+    tvm_ffi.get_global_func("fisub.twice")(*(tvm_ffi.from_dlpack(t) for t in (x, y, total)))
+`
 	for _, tc := range []struct {
 		name, source string
 		kind         worker.Kind // "" where the call is to succeed
@@ -189,6 +213,7 @@ def run(x, c, y, total):
 		y            []float32
 	}{
 		{"in place", cuda + "    m.scale(x, y, 3, c)\n", "", "", []float32{5, -10, 150}},
+		{"by an own nvcc", own, "", "", []float32{5, -10, 150}},
 		{"past the end", cuda + "    try:\n        m.scale(x, y, 4, c)\n    except BaseException:\n        pass\n", worker.Call,
 			"past the end of argument", nil},
 		{"on the CPU", cuda + "    m.scale(x.cpu(), y, 3, c)\n", worker.Call, "x is not on the GPU", nil},

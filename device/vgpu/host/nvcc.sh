@@ -11,4 +11,4 @@ for arg; do
   *) set -- "$@" "$arg" ;;
   esac
 done
-exec 'NVCC' "$@" "-gencode=arch=compute_$arch,code=[compute_$arch,sm_$arch]" --no-compress -lineinfo
+exec 'NVCC' "$@" -cudart shared "-L${0%/*}/../lib64" "-gencode=arch=compute_$arch,code=[compute_$arch,sm_$arch]" --no-compress -lineinfo
