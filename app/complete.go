@@ -18,6 +18,7 @@ import (
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/remote/bundle"
+	"fisub/scaffold"
 	"fisub/session"
 	"fisub/session/tools"
 )
@@ -253,7 +254,7 @@ func (l *line) values(name string) (found []session.Value, kind string) {
 	}
 	words := map[string][]string{
 		"WHEN": colors, "VERDICT": {"slower"}, "TOOL": tools.Sanitizers, "SECTIONS": tools.Sections,
-		"LANGUAGE": languages(), "FORMAT": formats,
+		"LANGUAGE": scaffold.LanguageNames(), "FORMAT": formats,
 		"PROFILE": config.Profiles, "TIMER": device.Timers, "ARCH": {"sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a"},
 		"GPU": append(bundle.GPUs(), "none"),
 		"FOUND": {"cuda", "git", "nvcc", "tvm-ffi", "python", "torch", "triton", "dataset", "config",

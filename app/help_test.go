@@ -200,7 +200,7 @@ func TestAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range withKernel(data.Definitions()) {
+	for _, name := range scaffold.WithKernel(data.Definitions()) {
 		def, err := data.Definition(name)
 		if err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/explain"
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -46,7 +47,7 @@ func (a *app) initCommand() *cli.Command {
 		ArgsUsage: "DIR",
 		Flags: []cli.Flag{
 			stringFlag(&o.definition, "definition", "the definition `DEFINITION`: one of the contest's", ""),
-			stringFlag(&o.language, "language", "write the kernel in `LANGUAGE`: "+languageNames(), "cuda"),
+			stringFlag(&o.language, "language", "write the kernel in `LANGUAGE`: "+strings.Join(scaffold.LanguageNames(), ", "), "cuda"),
 			text(&o.author, "author", "the author's `NAME`", "git's user.name"),
 			text(&o.name, "name", "the solution's `NAME`", "the folder's"),
 			boolFlag(&o.force, "force", "replace files that exist with other content"),
@@ -57,16 +58,6 @@ func (a *app) initCommand() *cli.Command {
 		},
 	}
 }
-
-func languages() []string {
-	var names []string
-	for _, l := range scaffold.Languages {
-		names = append(names, string(l))
-	}
-	return names
-}
-
-func languageNames() string { return strings.Join(languages(), ", ") }
 
 func (a *app) init(ctx context.Context, o initOptions) error {
 	dir := a.Path(o.dir)
@@ -200,11 +191,11 @@ func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workload
 			return opts, usage.Invalid(fmt.Errorf("--definition: %w", err))
 		}
 	case q == nil:
-		return opts, usage.Errorf("one of "+strings.Join(withKernel(data.Definitions()), ", "), "--definition: not given")
+		return opts, usage.Errorf("one of "+strings.Join(scaffold.WithKernel(data.Definitions()), ", "), "--definition: not given")
 	}
 	opts.Version, opts.Language = revision(), trace.Language(cmp.Or(o.language, string(trace.CUDA)))
 	if !slices.Contains(scaffold.Languages, opts.Language) {
-		return opts, usage.Errorf("one of "+languageNames(), "--language: there is no template for %q", opts.Language)
+		return opts, usage.Errorf("one of "+strings.Join(scaffold.LanguageNames(), ", "), "--language: there is no template for %q", opts.Language)
 	}
 	opts.Author, opts.Name = o.author, o.name
 	if o.author == "" {
@@ -226,10 +217,10 @@ func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workload
 		given string
 		ask   func() error
 	}{
-		{o.definition, func() (err error) { opts.Definition, err = q.definition(data); return err }},
-		{o.language, func() (err error) { opts.Language, err = q.language(); return err }},
-		{o.author, func() (err error) { opts.Author, err = q.text("author", opts.Author); return err }},
-		{o.name, func() (err error) { opts.Name, err = q.text("name of the solution", opts.Name); return err }},
+		{o.definition, func() (err error) { opts.Definition, err = q.Definition(data); return err }},
+		{o.language, func() (err error) { opts.Language, err = q.Language(); return err }},
+		{o.author, func() (err error) { opts.Author, err = q.Text("author", opts.Author); return err }},
+		{o.name, func() (err error) { opts.Name, err = q.Text("name of the solution", opts.Name); return err }},
 	} {
 		if question.given == "" && err == nil {
 			err = question.ask()
@@ -238,7 +229,11 @@ func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workload
 	return opts, err
 }
 
-// withKernel gives the names of definitions with a kernel to begin from.
-func withKernel(names []string) []string {
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !scaffold.Known(name) })
+// questions returns nil where nobody can be asked: stdin or stderr is no terminal, or a program wants JSON.
+func (a *app) questions(ctx context.Context) *scaffold.Questioner {
+	in := a.term.Keyboard()
+	if in == nil || !ui.IsTerminal(a.stderr) || a.json {
+		return nil
+	}
+	return &scaffold.Questioner{Questions: a.term.Questions(ctx, in, explain.Error)}
 }

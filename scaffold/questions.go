@@ -1,0 +1,79 @@
+package scaffold
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"fisub/internal/plain"
+	"fisub/internal/trace"
+	"fisub/internal/ui"
+	"fisub/workloads"
+)
+
+// languageTexts describe Languages.
+var languageTexts = map[trace.Language]string{
+	trace.CUDA:   "kernel.cu, built by nvcc, exported through TVM-FFI; fisub needs no Python for it",
+	trace.Triton: "kernel.py with @triton.jit kernels; running it takes a Python with torch and triton",
+	trace.Python: "kernel.py in PyTorch; running it takes a Python with torch",
+}
+
+// A Questioner asks what a new submission needs.
+type Questioner struct{ *ui.Questions }
+
+// Definition asks for one that there is a kernel for.
+func (q *Questioner) Definition(data *workloads.Dataset) (def *trace.Definition, err error) {
+	names := WithKernel(data.Definitions())
+	describe := func(name string) string {
+		d, err := data.Definition(name)
+		if err != nil || d.Description == nil {
+			return ""
+		}
+		line, _, _ := strings.Cut(plain.Line(strings.TrimSpace(*d.Description)), ". ")
+		line, _, _ = strings.Cut(line, ": ")
+		if r := []rune(line); len(r) > 60 {
+			line = string(r[:57]) + "..."
+		}
+		return strings.TrimSuffix(line, ".")
+	}
+	err = q.Choose("definition", names, describe, "", func(name string) (err error) {
+		def, err = data.Definition(name)
+		return err
+	})
+	return def, err
+}
+
+// Language asks for one of Languages.
+func (q *Questioner) Language() (l trace.Language, err error) {
+	describe := func(name string) string { return languageTexts[trace.Language(name)] }
+	err = q.Choose("language", LanguageNames(), describe, string(trace.CUDA), func(name string) error {
+		if l = trace.Language(strings.ToLower(name)); !slices.Contains(Languages, l) {
+			return fmt.Errorf("%s: there is no template for it; one of %s", name, strings.Join(LanguageNames(), ", "))
+		}
+		return nil
+	})
+	return l, err
+}
+
+// Text asks for a text that CheckText takes.
+func (q *Questioner) Text(what, fallback string) (text string, err error) {
+	err = q.Ask(what, fallback, func(answer string) error {
+		text = answer
+		return CheckText(answer)
+	})
+	return text, err
+}
+
+// WithKernel gives the names of definitions with a kernel to begin from.
+func WithKernel(names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !Known(name) })
+}
+
+// LanguageNames are those of Languages.
+func LanguageNames() []string {
+	var names []string
+	for _, l := range Languages {
+		names = append(names, string(l))
+	}
+	return names
+}
