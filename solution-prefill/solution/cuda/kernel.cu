@@ -17,7 +17,7 @@
 //
 // Arch: sm_90 and later, nothing of sm_90a or sm_100a. Built by nvcc -std=c++17 -O2 against the TVM-FFI headers and called in
 // destination-passing style as kernel(q, k, v, state, A_log, a, dt_bias, b, cu_seqlens, scale, output, new_state).
-// The emulator cannot run it: it is inline PTX (mma, ldmatrix, mbarrier). solution/baselines/prefill-plain is the same in plain C++.
+// solution/baselines/prefill-plain is the same in plain C++, without the inline PTX (mma, ldmatrix, mbarrier).
 //
 // Times (H200, CUPTI, cold L2) and how it came to be: docs/performance.md.
 
