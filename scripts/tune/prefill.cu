@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(128) reference_kernel(Arguments x, float* new_
 // What is wrong with a result: largest magnitudes and errors as bits of non-negative floats, counts of failing elements.
 struct Errors {
   unsigned largest, error, contest, bad;  // bad: NaN or infinite where the reference is finite
+  unsigned part;  // the contest allows an error of 0.01, or 0.01 of the value: largest part of that, behind the rounding of outputs
 };
 
 __device__ float as_float(float x) { return x; }
@@ -121,6 +122,8 @@ __global__ void compare_kernel(const T* got, const float* want, size_t n, Errors
     // Of an output, rounding to bfloat16 is allowed on top.
     atomicMax(&e->error, __float_as_uint(sizeof(T) == 2 ? fmaxf(0.0f, d - fabsf(w) / 128) : d));
     if (d > 0.01f && d / (fabsf(w) + 1e-8f) > 0.01f) atomicAdd(&e->contest, 1);
+    const float unrounded = sizeof(T) == 2 ? fmaxf(0.0f, d - fabsf(w) / 256) : d;
+    atomicMax(&e->part, __float_as_uint(100 * unrounded / fmaxf(1.0f, fabsf(w))));
   }
 }
 
@@ -332,8 +335,11 @@ static int check(const Case& c, uint64_t seed) {
       ok = ok && y.bad == 0 && value(y.error) <= c.gate * std::max(1.0f, value(y.largest)) && (c.relative || y.contest == 0);
     }
     if (i == 0 || !ok) {
-      std::printf("%s state %.1e of %.1e fail %u bad %u | output %.1e of %.1e fail %u bad %u", ok ? "ok   " : "WRONG", value(e[0].error),
-                  value(e[0].largest), e[0].contest, e[0].bad, value(e[1].error), value(e[1].largest), e[1].contest, e[1].bad);
+      std::printf("%s", ok ? "ok   " : "WRONG");
+      for (int j = 0; j < 2; ++j) {
+        std::printf("%s %.1e of %.1e fail %u bad %u, %.3f of the tolerance", j == 0 ? " state" : " | output", value(e[j].error),
+                    value(e[j].largest), e[j].contest, e[j].bad, value(e[j].part));
+      }
     }
     if (!ok) {
       std::printf(" [%s%s%s%s]\n    ", variants[i].name, sums[0] != sums[1] ? ", repeats differ" : "",
