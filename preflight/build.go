@@ -140,7 +140,7 @@ func (c *checker) build(ctx context.Context) error {
 }
 
 // tritonLimit is how long the call may take from whose launches Triton compiles.
-const tritonLimit = 3 * time.Minute
+const tritonLimit = 10 * time.Minute
 
 // triton has Triton compile, for a B200, what the submission launches on the smallest workload. What it takes as arguments
 // and constants only a launch tells, so the entry is called, in a worker, and no kernel is executed.

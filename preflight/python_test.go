@@ -140,6 +140,8 @@ func TestTriton(t *testing.T) {
 			": scale_kernel, as workload aaaaaaaa launches them", ""},
 		{"by its results", launch, "    assert y[0] == 1, 'not one'\n" + launch, "",
 			"note not-compiled :0:0 not compiled: Triton: AssertionError: not one"},
+		{"refused by its results", launch, "    scale_kernel[(1,)](x, alpha, y, n, BLOCK=SIZE)\n    product[(1,)](x, N=256 if y[0].item() else 1)\n" +
+			launch, "", "note not-compiled :0:0 not compiled: Triton: its call reads what a kernel would compute, and then: kernel.py:17: Out"},
 		{"no launch", launch, "    return\n" + launch, "",
 			"note not-compiled :0:0 not compiled: Triton: its call on workload aaaaaaaa launches no kernel"},
 	} {

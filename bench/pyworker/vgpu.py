@@ -61,6 +61,7 @@ class Machine:
         self.tuning, self.tuned = None, 0.0  # the latter in seconds of this call
         self.executes = True  # kernels; else they are compiled for a B200 only
         self.compiled = []  # names of those that were launched
+        self.astray = False  # the call has read, or made a shape of, what a kernel that was not executed may have to compute
         self.refused = None  # the last error of a stage of Triton's compiler
 
     def sources(self, texts, cache):
@@ -663,6 +664,9 @@ def tensors_of(value, depth=0):
             yield from tensors_of(v, depth + 1)
 
 
+READING = frozenset("""item tolist cpu numpy __array__ __bool__ __int__ __float__ __index__ __contains__ is_nonzero equal allclose nonzero
+    argwhere unique unique_consecutive masked_select repeat_interleave bincount""".split())
+
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 T = torch.Tensor
 
@@ -692,6 +696,8 @@ class Pretence(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         special = self.special.get(func)
+        if not self.machine.executes and self.machine.compiled and self.reads(func, args, kwargs):
+            self.machine.astray = True
         if special and (result := special(*args, **kwargs)) is not NotImplemented:
             return result
         device = kind_of(kwargs.get("device"))
@@ -707,6 +713,16 @@ class Pretence(TorchFunctionMode):
                 if not any(t is g for g in given):
                     mark(t, host)
         return result
+
+    @staticmethod
+    def reads(func, args, kwargs):
+        """Whether the host, or the shape of a result, depends on the contents of tensors."""
+        name = getattr(func, "__name__", "")
+        if name == "to":
+            return any(kind_of(v) == "cpu" for v in (*args[1:], *kwargs.values()))
+        if name in ("__getitem__", "__setitem__"):
+            return any(t.dtype in (torch.bool, torch.uint8) for t in tensors_of(args[1:2]))
+        return name in READING or name == "where" and len(args) == 1  # which is nonzero
 
     @staticmethod
     def moved(t, host):

@@ -877,14 +877,16 @@ class Solution:
         if not self.device.vgpu or not self.device.machine.installed:
             raise Failure("lacking", f"{sys.executable} has no triton", code="no-triton")
         machine = self.device.machine
-        machine.executes, machine.compiled = False, []
+        machine.executes, machine.compiled, machine.astray = False, [], False
         self.fresh()
         self.poison()
         try:
             guard(self.device, "call", self.judged)
         except Failure as e:
-            if e.code == "refused":
+            if e.code == "refused" and not machine.astray:
                 raise Failure("build", e.text, e.log) from None
+            if e.code == "refused":
+                raise Failure("lacking", f"its call reads what a kernel would compute, and then: {e.text}", e.log) from None
             raise Failure("lacking", e.text, e.log) from None
         finally:
             machine.executes = True
