@@ -199,6 +199,27 @@ func TestPythonFindings(t *testing.T) {
 	}
 }
 
+// What returns at once where it was called before, or where its input lies where it lay, does not pass unseen.
+func TestPythonReturnsAtOnce(t *testing.T) {
+	needPython(t)
+	for name, body := range map[string]string{
+		"done":         "    if kept:\n        return\n    kept.append(True)\n    y.copy_(x * c)\n",
+		"last pointer": "    if kept[-1:] == [x.data_ptr()]:\n        return\n    kept.append(x.data_ptr())\n    y.copy_(x * c)\n",
+		"honest":       "    y.copy_(x * c)\n",
+	} {
+		evaluated, _, findings, _, err := findPython(t, scaleDefinition, "kept = []\ndef run(x, c, y):\n"+body, true,
+			[]map[string]int{{"n": 64}}, nil)
+		if err != nil || evaluated[0] == nil {
+			t.Fatalf("%s: got %v and %v", name, evaluated, err)
+		}
+		seen := evaluated[0].Status == trace.IncorrectNumerical ||
+			slices.ContainsFunc(findings["workload 0"], func(f string) bool { return strings.HasPrefix(f, skippedWork) })
+		if seen != (name != "honest") {
+			t.Errorf("%s: got %s and %q", name, evaluated[0].Status, findings)
+		}
+	}
+}
+
 // startAs tells whether there are as many texts as starts, and each begins as its own.
 func startAs(texts, starts []string) bool {
 	return slices.EqualFunc(texts, starts, strings.HasPrefix)
