@@ -161,7 +161,7 @@ func (a *app) cli() *cli.App {
 		ErrWriter:       a.stderr,
 		HideHelpCommand: true,
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return usage.Errorf("fisub --help lists the flags", "%w", err)
+			return flagError(a.globalFlags(), "fisub", err)
 		},
 		// Main decides on exit statuses: without this an error that has an exit code of its own, such as that of a child
 		// process, would end the program with it.
@@ -185,13 +185,18 @@ func (a *app) finish(commands []*cli.Command, before string) {
 	for _, c := range commands {
 		words := before + c.Name
 		c.Description = cmp.Or(c.Description, descriptions()[words])
-		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return usage.Errorf(flagHint(c, err), "%w", err) }
+		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return flagError(c.Flags, c.HelpName, err) }
 		c.HideHelpCommand = true
 		c.BashComplete = a.completer(c)
 		if !c.Hidden {
 			c.Flags = append(c.Flags, a.globalFlags()...)
 		}
 		action := c.Action
+		if action == nil {
+			action = func(*cli.Context) error {
+				return usage.Errorf("one of "+strings.Join(commandNames(c.Subcommands), ", "), "%s: no command given", words)
+			}
+		}
 		c.Action = func(ctx *cli.Context) error {
 			if err := cmp.Or(empty(ctx), takes(c, ctx.Args().Slice())); err != nil {
 				return err
@@ -231,8 +236,6 @@ func takes(c *cli.Command, args []string) error {
 	switch n := len(args); {
 	case len(c.Subcommands) > 0 && n > 0:
 		return usage.Unknown(c.Name+" command", args[0], commandNames(c.Subcommands))
-	case c.Action == nil:
-		return usage.Errorf("one of "+strings.Join(commandNames(c.Subcommands), ", "), "%s: no command given", c.Name)
 	case len(words) == 0 && n > 0:
 		return usage.Errorf(c.HelpName+" --help", "%s: unexpected argument %q", c.Name, args[0])
 	case n < least, n > len(words) && !strings.Contains(c.ArgsUsage, "..."):

@@ -9,10 +9,12 @@ import (
 
 	"fisub/device"
 	"fisub/device/cuda"
+	"fisub/docs"
 	"fisub/doctor"
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/plain"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/session"
 	"fisub/session/tools"
@@ -89,8 +91,11 @@ func (a *app) showMachine(r *doctor.Report) {
 		if l.Hint != "" {
 			text += "; hint: " + joinLines(l.Hint)
 		}
-		state := a.term.News(news[l.State], string(l.State)) + strings.Repeat(" ", len("missing")-len(l.State))
-		fmt.Fprintf(a.stdout, "%s  %s\n", state, text)
+		text = fmt.Sprintf("%-*s  %s", len("missing"), l.State, text)
+		if ui.IsTerminal(a.stdout) {
+			text = indented(text, ui.Width(a.stdout)-1)
+		}
+		fmt.Fprintln(a.stdout, a.term.News(news[l.State], string(l.State))+text[len(l.State):])
 	}
 	fmt.Fprintln(a.stdout)
 	for _, u := range r.Uses {
@@ -100,6 +105,19 @@ func (a *app) showMachine(r *doctor.Report) {
 		}
 		fmt.Fprintf(a.stdout, "%-7s  %s\n", word, text)
 	}
+}
+
+// indented breaks a line between words where it is longer than width; what follows stands below its second column.
+func indented(text string, width int) string {
+	const column = len("missing  ")
+	name, rest, _ := strings.Cut(text[column:], "  ")
+	if len(text) <= width || rest == "" {
+		return text
+	}
+	blank := len(rest) - len(strings.TrimLeft(rest, " "))
+	var b strings.Builder
+	docs.Wrap(&b, rest, text[:column]+name+"  "+rest[:blank], strings.Repeat(" ", column), width)
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // joinLines puts a text of some lines on one.

@@ -12,6 +12,7 @@ import (
 
 	"fisub/device"
 	"fisub/internal/config"
+	"fisub/internal/plain"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/session"
@@ -210,20 +211,39 @@ func takesValue(f cli.Flag) bool {
 	return ok && d.TakesValue()
 }
 
-// invalidValue is how the flag package refuses the value of a flag.
-var invalidValue = regexp.MustCompile(`^invalid value .* for flag -([^:]+): `)
+// How the flag package refuses the value of a flag, a flag that there is not, and one without its value.
+var (
+	invalidValue = regexp.MustCompile(`^invalid value .* for flag -([^:]+): `)
+	unknownFlag  = regexp.MustCompile(`^flag provided but not defined: --?(.*)$`)
+	noValue      = regexp.MustCompile(`^flag needs an argument: --?(.*)$`)
+)
 
-// flagHint says what the flag takes that err, of the command line, is about; else where to look.
-func flagHint(c *cli.Command, err error) string {
+// flagError says of err, about the flags of the command line, what is meant: which flag is like it, what it takes, else
+// where to look.
+func flagError(flags []cli.Flag, command string, err error) error {
+	hint := command + " --help lists the flags"
+	if m := unknownFlag.FindStringSubmatch(err.Error()); m != nil {
+		var known []string
+		for _, f := range flags {
+			known = append(known, f.Names()...)
+		}
+		if near := plain.Nearest(m[1], known); len(near) > 0 {
+			hint = "did you mean --" + strings.Join(near, " or --") + "?"
+		}
+		return usage.Errorf(hint, "unknown flag %s%s", strings.Repeat("-", min(len(m[1]), 2)), m[1])
+	}
+	if m := noValue.FindStringSubmatch(err.Error()); m != nil {
+		return usage.Errorf(hint, "%s%s: its value is missing", strings.Repeat("-", min(len(m[1]), 2)), m[1])
+	}
 	if m := invalidValue.FindStringSubmatch(err.Error()); m != nil {
-		switch flagNamed(c.Flags, m[1]).(type) {
+		switch flagNamed(flags, m[1]).(type) {
 		case *cli.DurationFlag:
-			return "--" + m[1] + " takes a time with its unit, such as 90s or 5m, of less than 290 years"
+			hint = "--" + m[1] + " takes a time with its unit, such as 90s or 5m, of less than 290 years"
 		case *cli.IntFlag:
-			return "--" + m[1] + " takes a whole number"
+			hint = "--" + m[1] + " takes a whole number"
 		case *cli.Float64Flag:
-			return "--" + m[1] + " takes a number"
+			hint = "--" + m[1] + " takes a number"
 		}
 	}
-	return c.HelpName + " --help lists the flags"
+	return usage.Errorf(hint, "%w", err)
 }

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 
@@ -104,7 +105,8 @@ func (a *app) help(commands []*cli.Command, words []string) error {
 	for i, word := range words {
 		if command = findCommand(commands, word); command == nil {
 			if i == 0 {
-				return usage.Unknown("command or topic", word, append(commandNames(commands), topicNames()...))
+				topics := slices.DeleteFunc(topicNames(), func(name string) bool { return findCommand(commands, name) != nil })
+				return usage.Unknown("command or topic", word, append(commandNames(commands), topics...))
 			}
 			return usage.Unknown(words[i-1]+" command", word, commandNames(commands))
 		}

@@ -150,6 +150,12 @@ func (a *app) initialised(dir string, opts scaffold.Options, p *scaffold.Project
 	for _, f := range made.Files {
 		a.line(f.Status, "%s", filepath.Join(session.Relative(dir), filepath.FromSlash(f.Path)))
 	}
+	for _, f := range made.Files {
+		if strings.HasSuffix(f.Path, ".yml") && f.Status != "unchanged" {
+			a.line("to do", "set FISUB_SOURCE in %s to the URL of fisub's repository: the workflow fails without",
+				filepath.Base(f.Path))
+		}
+	}
 	fmt.Fprintf(a.stdout, "next\n  %s\n", strings.Join(made.Next, "\n  "))
 	return nil
 }

@@ -18,8 +18,9 @@ import (
 func (a *app) runsCommand() *cli.Command {
 	var limit int
 	return &cli.Command{
-		Name:  "runs",
-		Usage: "list and show runs",
+		Name:   "runs",
+		Usage:  "list and show runs",
+		Action: func(*cli.Context) error { return a.runsLs(0) },
 		Subcommands: []*cli.Command{
 			{Name: "ls", Usage: "list the runs, the newest first", Flags: []cli.Flag{countFlag(&limit, "limit",
 				"the newest `N` runs", "all")},

@@ -89,16 +89,16 @@ func Plain(markdown string, width int) string {
 				b.WriteString(strings.TrimRight("    "+line, " ") + "\n")
 			}
 		case '-':
-			wrap(&b, bl.text, "- ", "  ", width)
+			Wrap(&b, bl.text, "- ", "  ", width)
 		default:
-			wrap(&b, bl.text, "", "", width)
+			Wrap(&b, bl.text, "", "", width)
 		}
 	}
 	return b.String()
 }
 
-// wrap writes text in lines of at most width columns, where its words allow that.
-func wrap(b *strings.Builder, text, first, others string, width int) {
+// Wrap writes text in lines of at most width columns, where its words allow that.
+func Wrap(b *strings.Builder, text, first, others string, width int) {
 	line, n := first, len(first)
 	for i, word := range strings.Fields(text) {
 		size := utf8.RuneCountInString(word)

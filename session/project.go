@@ -59,6 +59,9 @@ func (p *Project) OpenDataset() (*workloads.Dataset, error) {
 			"FIB_DATASET_PATH: %w", err)
 	}
 	data, err := workloads.Open(dir, root)
+	if err == nil && len(data.Definitions()) == 0 {
+		return nil, usage.Errorf("a dataset has them in its folder definitions", "%s: no definitions there", dir)
+	}
 	return data, usage.Invalid(err)
 }
 

@@ -607,10 +607,13 @@ func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) 
 			widths[i] = max(widths[i], utf8.RuneCountInString(plain.Line(cell)))
 		}
 	}
+	if IsTerminal(t.Out) {
+		fit(widths, align, Width(t.Out)-1)
+	}
 	for n, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
-			cell = plain.Line(cell)
+			cell = plain.Cut(plain.Line(cell), widths[i])
 			if align[i] == 'r' {
 				cell = left(cell, widths[i])
 			} else if i < len(row)-1 {
@@ -629,6 +632,26 @@ func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) 
 			text = t.paint(bold, text)
 		}
 		fmt.Fprintln(t.Out, text)
+	}
+}
+
+// fit narrows the widest columns of words, as far as need be for lines of that width, but to no less than 12.
+func fit(widths []int, align string, width int) {
+	over := 2*(len(widths)-1) - width
+	for _, w := range widths {
+		over += w
+	}
+	for ; over > 0; over-- {
+		widest := -1
+		for i, w := range widths {
+			if align[i] == 'l' && w > 12 && (widest < 0 || w > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return
+		}
+		widths[widest]--
 	}
 }
 

@@ -1,0 +1,26 @@
+package ui
+
+import (
+	"slices"
+	"testing"
+)
+
+// Columns of words give way, the widest first; numbers and short words do not.
+func TestFit(t *testing.T) {
+	for _, tc := range []struct {
+		align string
+		have  []int
+		width int
+		want  []int
+	}{
+		{"lrl", []int{8, 10, 30}, 60, []int{8, 10, 30}},
+		{"lrl", []int{8, 10, 40}, 60, []int{8, 10, 38}},
+		{"llr", []int{30, 20, 10}, 50, []int{18, 18, 10}},
+		{"lrl", []int{8, 40, 20}, 40, []int{8, 40, 12}},
+	} {
+		got := slices.Clone(tc.have)
+		if fit(got, tc.align, tc.width); !slices.Equal(got, tc.want) {
+			t.Errorf("%s %v in %d: got %v, want %v", tc.align, tc.have, tc.width, got, tc.want)
+		}
+	}
+}
