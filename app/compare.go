@@ -130,6 +130,11 @@ func (a *app) sides(ctx context.Context, o compareOptions) ([]*runs.Run, error) 
 		return nil, err
 	}
 	u.Version = Version
+	for _, s := range sources {
+		if err := session.Compiler(ctx, u.Kind, &u.Device, s.Solution, a.term); err != nil {
+			return nil, err
+		}
+	}
 	return u.RunTogether(ctx, a.Root(), sources, func(letter string, s *session.Source, run *event.Run) event.Sink {
 		a.term.Note("running    %s: %s, %s %s", letter, plain.Line(s.Arg), plain.Line(s.Solution.Name),
 			plain.Short(run.ContentHash))

@@ -86,10 +86,10 @@ func (p *process) confined() (worker.Command, error) {
 	}
 	writable := []string{p.temp, p.out.path()}
 	if p.python {
-		writable = append(writable, filepath.Join(p.opts.CacheDir, "python"), filepath.Join(p.opts.CacheDir, "vgpu"))
+		writable = append(writable, filepath.Join(p.opts.CacheDir, "python"), filepath.Join(p.opts.CacheDir, "vgpu-python"))
 		writable = append(writable, pyworker.Caches()...)
 	} else if p.opts.Prebuilt == "" {
-		writable = append(writable, filepath.Join(p.opts.CacheDir, "build"), filepath.Join(p.opts.CacheDir, "vgpu"))
+		writable = append(writable, filepath.Join(p.opts.CacheDir, "build"))
 	}
 	list, err := json.Marshal(writable)
 	c.Confine = append(slices.Clone(c.Confine), string(list))

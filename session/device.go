@@ -12,6 +12,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/device/nvcc"
+	"fisub/device/vgpu"
 	"fisub/explain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
@@ -54,12 +55,16 @@ func ChooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *d
 	return "cuda", nil
 }
 
-// Compiler fetches what compiles sol for the virtual GPU, where that is the device and something is missing.
+// Compiler fetches what compiles sol for the virtual GPU, where that is the device and something is missing, and builds
+// there what a worker, once it is confined, may not write.
 func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace.Solution, log Log) error {
 	if kind != "emu" || opts.Prebuilt != "" || !sol.Spec.Compiled() {
 		return nil
 	}
 	_, err := nvcc.Find(opts.CacheDir)
+	if err == nil {
+		return vgpu.Prepare(ctx, opts.CacheDir)
+	}
 	if missing, ok := errors.AsType[*nvcc.MissingError](err); !ok || missing.NoCXX() {
 		return usage.Invalid(err)
 	}
@@ -67,8 +72,10 @@ func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace
 	if err := nvcc.Install(ctx, opts.CacheDir, func(string, int64, int64) {}); err != nil {
 		return usage.Invalid(err)
 	}
-	_, err = nvcc.Find(opts.CacheDir)
-	return usage.Invalid(err)
+	if _, err = nvcc.Find(opts.CacheDir); err != nil {
+		return usage.Invalid(err)
+	}
+	return vgpu.Prepare(ctx, opts.CacheDir)
 }
 
 // OpenGPU asks a worker, a process of its own, to open a GPU.

@@ -19,6 +19,9 @@ var wrapper string
 // HostName is the runtime library's name in a process that may have NVIDIA's.
 const HostName = "libfisub_cudart.so"
 
+// hostCache is the folder of the cache with what Home makes: a process of a submission may write there.
+const hostCache = "vgpu-python"
+
 // Home is a folder as $CUDA_HOME names one, for programs that compile CUDA by themselves: its nvcc keeps the PTX, and what
 // is linked with its runtime, which this process then has, runs on the virtual GPU: on Host. root is the cache's folder.
 func Home(ctx context.Context, root string) (string, error) {
@@ -26,12 +29,12 @@ func Home(ctx context.Context, root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	library, err := runtimeLibrary(ctx, root, t, HostName)
+	library, err := runtimeLibrary(ctx, root, hostCache, t, HostName)
 	if err != nil {
 		return "", err
 	}
 	script := strings.ReplaceAll(wrapper, "NVCC", t.NVCC)
-	dir, _, err := cache.Folder(ctx, root, "vgpu", cache.Key("home 1", script, library), func(dir string) error {
+	dir, _, err := cache.Folder(ctx, root, hostCache, cache.Key("home 1", script, library), func(dir string) error {
 		for _, sub := range []string{"bin", "lib64"} {
 			if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
 				return err

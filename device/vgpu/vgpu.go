@@ -151,12 +151,22 @@ func (g *gpu) do(ctx context.Context, f func() error) error {
 // driverName is the file that programs load as CUDA's driver.
 const driverName = "libcuda.so.1"
 
-// packed is the folder of the runtime in a folder of prebuilt kernels.
+// packed is the folder of the runtime in a folder of prebuilt kernels, and in the cache.
 const packed = "vgpu"
+
+// Prepare builds what kernels take beside the submission, with the cache below root, so that a process that may not
+// write there finds it.
+func Prepare(ctx context.Context, root string) error {
+	t, err := nvcc.Find(root)
+	if err == nil {
+		_, err = runtimeLibrary(ctx, root, packed, t, filepath.Base(t.CUDART))
+	}
+	return err
+}
 
 // Pack names the files that kernels for Arch take beside nvcc.Pack's, as that does.
 func Pack(ctx context.Context, root string, t *nvcc.Toolchain) (map[string]string, error) {
-	library, err := runtimeLibrary(ctx, root, t, filepath.Base(t.CUDART))
+	library, err := runtimeLibrary(ctx, root, packed, t, filepath.Base(t.CUDART))
 	return map[string]string{packed + "/" + filepath.Base(library): library,
 		packed + "/" + driverName: filepath.Join(filepath.Dir(library), driverName)}, err
 }
@@ -173,14 +183,14 @@ func (g *gpu) object(ctx context.Context, sol *trace.Solution) (o *nvcc.Object, 
 	if o, err = g.tools.Build(ctx, g.root, sol, g.arch); err != nil {
 		return nil, "", err
 	}
-	library, err = runtimeLibrary(ctx, g.root, g.tools, filepath.Base(g.tools.CUDART))
+	library, err = runtimeLibrary(ctx, g.root, packed, g.tools, filepath.Base(g.tools.CUDART))
 	return o, library, err
 }
 
-// runtimeLibrary builds the CUDA runtime of the virtual GPU under that name, or finds it in the cache.
-func runtimeLibrary(ctx context.Context, root string, t *nvcc.Toolchain, name string) (string, error) {
+// runtimeLibrary builds the CUDA runtime of the virtual GPU under that name, or finds it in that folder of the cache.
+func runtimeLibrary(ctx context.Context, root, kind string, t *nvcc.Toolchain, name string) (string, error) {
 	key := cache.Key("vgpu 6", runtimeSource, driverSource, hooksSource, t.CXXVersion, t.CUDAVersion, name)
-	dir, _, err := cache.Folder(ctx, root, "vgpu", key, func(dir string) error {
+	dir, _, err := cache.Folder(ctx, root, kind, key, func(dir string) error {
 		stubs, err := stubs(t.CUDART)
 		if err != nil {
 			return err

@@ -183,7 +183,7 @@ struct Forge {
     for (const auto& path : match(".fisub/runs/*/traces.jsonl")) replace(path, "");
     if (const char* cache = std::getenv("FISUB_CACHE")) {
       for (const auto& path : match((std::string(cache) + "/*/*").c_str())) {
-        if (path.find("/build/") == std::string::npos && path.find("/vgpu/") == std::string::npos) replace(path, "");
+        if (path.find("/build/") == std::string::npos) replace(path, "");
       }
     }
 #endif
