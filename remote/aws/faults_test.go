@@ -545,27 +545,6 @@ func TestBatchReasons(t *testing.T) {
 	}
 }
 
-// The SDK says nothing on stderr, where fisub draws its table, also of an S3 that sends no checksums.
-func TestQuiet(t *testing.T) {
-	stderr := os.Stderr
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	os.Stderr = w // which the SDK's clients take for their logs
-	c := newCloud(t)
-	p := newProvider(t, nil)
-	h := submit(t, p, script(t, p, "echo one; sleep 0.3; echo two"))
-	_, exit := wait(t, p, h)
-	os.Stderr = stderr
-	w.Close()
-	said, _ := io.ReadAll(r)
-	r.Close()
-	if exit.End != remote.Exited || len(said) > 0 || len(c.hosts) != 1 {
-		t.Errorf("got %+v, and on stderr %q", exit, said)
-	}
-}
-
 // No credential and no link is where others read: in the handle, the stream, the log, the exit, what processes are
 // called and what the job's program gets.
 func TestSecrets(t *testing.T) {
