@@ -1,0 +1,25 @@
+package device_test
+
+import (
+	"testing"
+
+	"fisub/device"
+)
+
+// What a compiler says of the machine it runs on is no verdict on the sources.
+func TestMachineFault(t *testing.T) {
+	for _, tt := range []struct{ log, want string }{
+		{"kernel.cu(3): warning: unused\n/tmp/x.s: fatal error: error writing to /tmp/x.s: No space left on device\n",
+			"/tmp/x.s: fatal error: error writing to /tmp/x.s: No space left on device"},
+		{"cc1plus: fatal error: opening output file x.o: Read-only file system", "cc1plus: fatal error: opening output file " +
+			"x.o: Read-only file system"},
+		{"virtual memory exhausted: Cannot allocate memory", "virtual memory exhausted: Cannot allocate memory"},
+		{"g++: fatal error: Killed signal terminated program cc1plus", "g++: fatal error: Killed signal terminated program " +
+			"cc1plus"},
+		{"kernel.cu(3): error: identifier \"space\" is undefined", ""},
+	} {
+		if got := device.MachineFault(tt.log); got != tt.want {
+			t.Errorf("%q: got %q, want %q", tt.log, got, tt.want)
+		}
+	}
+}
