@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Columns of words give way, the widest first; numbers and short words do not.
+// Columns of words give way, the widest first; numbers, short words and the first column do not.
 func TestFit(t *testing.T) {
 	for _, tc := range []struct {
 		align string
@@ -15,7 +15,7 @@ func TestFit(t *testing.T) {
 	}{
 		{"lrl", []int{8, 10, 30}, 60, []int{8, 10, 30}},
 		{"lrl", []int{8, 10, 40}, 60, []int{8, 10, 38}},
-		{"llr", []int{30, 20, 10}, 50, []int{18, 18, 10}},
+		{"llrl", []int{30, 20, 10, 18}, 80, []int{30, 17, 10, 17}},
 		{"lrl", []int{8, 40, 20}, 40, []int{8, 40, 12}},
 	} {
 		got := slices.Clone(tc.have)
