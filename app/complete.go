@@ -253,7 +253,7 @@ func (l *line) values(name string) (found []session.Value, kind string) {
 		return session.Devices(), ""
 	}
 	words := map[string][]string{
-		"WHEN": colors, "VERDICT": {"slower"}, "TOOL": tools.Sanitizers, "SECTIONS": tools.Sections,
+		"WHEN": colors, "VERDICT": {"slower"}, "TOOL": device.Sanitizers, "SECTIONS": tools.Sections,
 		"LANGUAGE": scaffold.LanguageNames(), "FORMAT": formats,
 		"PROFILE": config.Profiles, "TIMER": device.Timers, "ARCH": {"sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a"},
 		"GPU": append(bundle.GPUs(), "none"),

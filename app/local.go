@@ -39,7 +39,7 @@ func (a *app) localCommand() *cli.Command {
 			stringFlag(&o.dump, "dump", "write inputs, expected and actual outputs of the first workload that does not pass "+
 				"to `DIR`, as safetensors", ""),
 			boolFlag(&o.keepGoing, "keep-going", "go on after two TIMEOUTs in a row, and where it does not build"),
-			boolFlag(&o.Sanitize, "sanitize", "emulator: a read of shared memory that nothing was written to is a fault"),
+			boolFlag(&o.Sanitize, "sanitize", "emulator: look at each workload as fisub sanitize does at one"),
 			stringFlag(&o.resume, "resume", "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, "+
 				"profile, timer, "+
 				"baseline and device are its own unless given, and workloads with a verdict are left out", "")),

@@ -58,7 +58,7 @@ func (a *app) sanitizeCommand() *cli.Command {
 		Name:  "sanitize",
 		Usage: "look for invalid accesses, races and uninitialised reads on one workload",
 		Flags: append(o.flags(), stringFlag(&o.tools, "tool", "`TOOL[,TOOL...]` of compute-sanitizer",
-			strings.Join(tools.Sanitizers, ","))),
+			strings.Join(device.Sanitizers, ","))),
 		Action: func(c *cli.Context) error { return a.sanitize(c.Context, o) },
 	}
 }
@@ -108,12 +108,12 @@ func (a *app) show(l tools.Line) error {
 const clean = "clean"
 
 func (a *app) sanitize(ctx context.Context, o toolOptions) error {
-	names := tools.Sanitizers
+	names := device.Sanitizers
 	if o.tools != "" {
 		names = strings.Split(o.tools, ",")
 		for _, name := range names {
-			if !slices.Contains(tools.Sanitizers, name) {
-				return usage.Unknown("tool", name, tools.Sanitizers)
+			if !slices.Contains(device.Sanitizers, name) {
+				return usage.Unknown("tool", name, device.Sanitizers)
 			}
 		}
 	}
@@ -134,9 +134,6 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 		return err
 	}
 	a.term.Note("workload   %s%s", run.Workload.UUID, session.AxesText(run.Workload))
-	if run.Emulated && o.tools != "" {
-		return errEmulatorTool
-	}
 	var bad error
 	err = run.Sanitize(ctx, names, func(tool, verdict, log string) {
 		if verdict != clean {
@@ -147,11 +144,8 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	return cmp.Or(err, bad)
 }
 
-var (
-	errEmulatorTool = usage.Errorf("leave --tool out", "--tool: the emulator has sanitizers of its own")
-	errEmulatorTime = usage.Errorf("run it on a machine with an NVIDIA GPU, or --on a table of the config that has some",
-		"profile: the emulator keeps no time")
-)
+var errEmulatorTime = usage.Errorf("run it on a machine with an NVIDIA GPU, or --on a table of the config that has some",
+	"profile: the emulator keeps no time")
 
 // chosen is what Choice.Prefixes says of the flag --workload.
 func chosen(workload string) []string {
@@ -231,11 +225,8 @@ func (a *app) remoteTool(
 	if err != nil {
 		return err
 	}
-	switch {
-	case u.Kind == "emu" && command == "profile":
+	if u.Kind == "emu" && command == "profile" {
 		return errEmulatorTime
-	case u.Kind == "emu" && o.tools != "":
-		return errEmulatorTool
 	}
 	order.Spec.Command = command
 	order.Spec.Args = append([]string{"--device", u.Kind, "--timeout", timeout.String()}, args...)

@@ -158,6 +158,9 @@ var (
 	ErrLacking = errors.New("no verdict")
 )
 
+// Sanitizers are compute-sanitizer's tools, in the order in which they run. The emulator looks for the same.
+var Sanitizers = []string{"memcheck", "racecheck", "initcheck", "synccheck"}
+
 // Options are what an Opener may need; the zero value is valid.
 type Options struct {
 	Ordinal  int    `json:"ordinal"`
@@ -166,8 +169,8 @@ type Options struct {
 	Arch string `json:"arch,omitempty"`
 	// Prebuilt is, of a GPU, a folder of nvcc.Pack's files: solutions are taken from there and never built.
 	Prebuilt string `json:"prebuilt,omitempty"`
-	// Sanitize makes a fault of a read of shared memory that nothing was written to, on the emulator.
-	Sanitize bool `json:"sanitize,omitempty"`
+	// Sanitize are those of Sanitizers, with commas, whose findings are faults on the emulator.
+	Sanitize string `json:"sanitize,omitempty"`
 
 	Stdout io.Writer `json:"-"` // what kernels print; nil is os.Stdout
 	Stderr io.Writer `json:"-"`

@@ -75,7 +75,10 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 	if err != nil {
 		return nil, err
 	}
-	u.Device = device.Options{CacheDir: root, Arch: o.Arch, Prebuilt: o.Prebuilt, Sanitize: o.Sanitize}
+	u.Device = device.Options{CacheDir: root, Arch: o.Arch, Prebuilt: o.Prebuilt}
+	if o.Sanitize {
+		u.Device.Sanitize = strings.Join(device.Sanitizers, ",")
+	}
 	if o.Device == "" && old != nil {
 		if o.Device = old.Run.Device.Kind; o.Device != "emu" {
 			o.Device = fmt.Sprintf("%s:%d", o.Device, old.Run.Device.Ordinal)

@@ -65,7 +65,8 @@ const poison, guard = 0xff, 0xa5
 
 func TestEmulated(t *testing.T) {
 	longtest.Skip(t, "runs each shape of the table on the emulator")
-	d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: devicetest.Cache(t)})
+	d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: devicetest.Cache(t),
+		Sanitize: strings.Join(device.Sanitizers, ",")})
 	var missing *nvcc.MissingError
 	if errors.As(err, &missing) {
 		t.Skip(err)

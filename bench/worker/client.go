@@ -36,6 +36,7 @@ type Client struct {
 	exited   chan struct{} // closed when the process has been waited for
 	state    error         // of Wait; valid after exited
 	cached   bool
+	emulated bool // the device that was opened
 
 	mu     sync.Mutex
 	reason string // why the process was killed, when the parent did it
@@ -169,6 +170,7 @@ func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (de
 		return device.Info{}, fmt.Errorf("worker: reply without device")
 	}
 	r.Info.Kind = kind
+	c.emulated = r.Info.Emulated
 	return *r.Info, nil
 }
 
@@ -389,6 +391,13 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 		}
 		return a.reply, nil
 	case <-ctx.Done():
+		if c.emulated && syscall.Kill(c.cmd.Process.Pid, syscall.SIGTERM) == nil {
+			select { // it tells in the log where its threads are
+			case a := <-got:
+				got <- a
+			case <-time.After(2 * time.Second):
+			}
+		}
 		c.kill("time limit")
 		<-c.exited
 		<-got

@@ -17,7 +17,7 @@ import (
 // runKernel runs the kernel k of PTX without its head on words of memory, the only parameter.
 func runKernel(t *testing.T, text string, l Launch, memory ...uint32) ([]uint32, error) {
 	t.Helper()
-	m := &Machine{Workers: 1, Strict: true}
+	m := &Machine{Workers: 1, Strict: UnwrittenShared}
 	mod, err := m.Load(".version 9.0\n.target sm_100\n.address_size 64\n" + text)
 	if err != nil {
 		t.Fatal(err)

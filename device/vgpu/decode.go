@@ -33,6 +33,7 @@ const (
 	spaceGeneric, spaceGlobal  = 0, 1
 	spaceShared, spaceLocal    = 2, 3
 	mSigned, m64, m16, mAddr32 = 32, 64, 128, 256
+	mStrong                    = 512
 	sharedWindow, localWindow  = uint64(0x40) << 56, uint64(0x41) << 56
 	codeWindow                 = uint64(0x42) << 56
 	sharedBase                 = 1024 // bytes below that are the system's, as on a GPU

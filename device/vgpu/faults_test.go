@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,13 +38,40 @@ func TestFaultsOfSources(t *testing.T) {
 			`invalid write of 4 bytes of shared memory at 16, which has 16 bytes$`},
 		{"local memory", "volatile float a[4] = {}; a[n * 100000] = 1; p[0] = a[n & 3];", "1, 1", `invalid write of 4 bytes of local memory$`},
 		{"barrier that a warp leaves out", "if (threadIdx.x < 32) asm volatile(\"bar.sync 1, 64;\");", "1, 64", `deadlock: 32 threads wait at bar.sync`},
+		{"shared memory past its end", "__shared__ volatile float s[32]; s[threadIdx.x + n * 4096] = n; p[0] = s[0];", "1, 32",
+			`invalid write of 4 bytes of shared memory at [0-9]+, which has 128 bytes$`},
+		{"write to a constant", "const_cast<volatile float*>(table)[n & 1] = 1; p[0] = table[n & 1];", "1, 1",
+			`trap$`}, // nvcc's own
+		{"a barrier in a loop of unlike turns", "for (unsigned i = 0; i < threadIdx.x % 3; i++) { p[i] = n; __syncthreads(); } " +
+			"if (p[40] == 0) __syncthreads(); p[50] = 1;", "1, 32", `bar(rier)?.*sync.* waits for lanes that never come`},
+		{"a shuffle of half a warp", `if (threadIdx.x < 16) asm volatile("{.reg .b32 a; shfl.sync.bfly.b32 a, 1, 1, 31, -1;}"); ` +
+			"else __syncthreads(); p[threadIdx.x] = 1;", "1, 32", `waits for lanes that never come`},
+		{"__syncwarp without a lane", "if (threadIdx.x != 7) __syncwarp(); else __syncthreads(); p[threadIdx.x] = 1;", "1, 32",
+			`waits for lanes that never come`},
 		{"hang", "while (static_cast<volatile float*>(p)[0] == 0) {}", "1, 32", "stopped"},
 	}
+	faults := len(cases)
+	// What may come out right all the same: a warning, and a fault for one of compute-sanitizer's tools.
+	cases = append(cases, []struct{ name, body, config, text string }{
+		{"initcheck: shared memory", "__shared__ volatile float s[64]; s[2 * threadIdx.x] = 1; p[threadIdx.x] = s[threadIdx.x];", "1, 32",
+			"read of shared memory that nothing was written to$"},
+		{"initcheck: local memory", "volatile float a[8]; a[n & 7] = 1; p[0] = a[n + 1 & 7];", "1, 1",
+			"read of 4 bytes of local memory that nothing was written to$"},
+		{"racecheck: a sum in shared memory", "__shared__ float s; s = 0; __syncthreads(); s += p[threadIdx.x] + 1; " +
+			"__syncthreads(); p[0] = s;", "1, 48", `race on shared memory: nothing orders this (read|write) and the (read|write) at `},
+		{"racecheck: a sum in global memory", "if (threadIdx.x == 0) p[0] += blockIdx.x + 1;", "4, 32",
+			`race on global memory: nothing orders this (read|write) and the (read|write) at .* of another block, at 0x`},
+		{"racecheck: a tile that is written anew too soon", `__shared__ float s[64]; for (int i = 0; i < 4; i++) {
+			s[threadIdx.x] = i * n + threadIdx.x; __syncthreads(); p[threadIdx.x / 2] = s[63 - threadIdx.x] * 0; }`, "1, 64",
+			"race on shared memory"},
+		{"memcheck: division by zero", "p[0] = n / (n - 63);", "1, 1", "division of an integer by zero$"},
+	}...)
 	var source, calls strings.Builder
-	source.WriteString("#include <cassert>\n#include <tvm/ffi/container/tensor.h>\n#include <tvm/ffi/function.h>\n")
-	const before = 3 // lines
+	source.WriteString("#include <cassert>\n#include <tvm/ffi/container/tensor.h>\n#include <tvm/ffi/function.h>\n" +
+		"__constant__ float table[2];\n")
+	const before = 4 // lines
 	for i, c := range cases {
-		fmt.Fprintf(&source, "__global__ void k%d(float* p, int n) { %s }\n", i, c.body)
+		fmt.Fprintf(&source, "__global__ void k%d(float* p, int n) { %s }\n", i, strings.ReplaceAll(c.body, "\n", " "))
 		fmt.Fprintf(&calls, "  case %d: k%d<<<%s>>>(p, n); break;\n", i, i, c.config)
 	}
 	fmt.Fprintf(&source, `__global__ void __launch_bounds__(64) bounded(float* p) { p[0] = 1; }
@@ -64,10 +92,10 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 	def := &trace.Definition{}
 	def.Inputs.Set("data", trace.TensorSpec{})
 	root := devicetest.Cache(t)
-	call := func(t *testing.T, which int64, limit time.Duration) (said string, fault error) {
+	call := func(t *testing.T, which int64, tool string, limit time.Duration) (said string, fault error) {
 		t.Helper()
 		log := &bytes.Buffer{}
-		d, err := Opener().Open(t.Context(), device.Options{CacheDir: root, Stderr: log})
+		d, err := Opener().Open(t.Context(), device.Options{CacheDir: root, Stderr: log, Sanitize: tool})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,14 +126,30 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 	for i, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			if c.name == "hang" {
-				if _, err := call(t, int64(i), time.Second); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("got %v, want the end of the time limit", err)
+				log, err := call(t, int64(i), "", time.Second)
+				want := fmt.Sprintf(`^warning: DeviceFault: kernel\.cu:%d:[0-9]+: kernel k%d, block \(0,0,0\), thread \(0,0,0\): `+
+					`it has not ended when it was stopped\n$`, before+1+i, i)
+				if !errors.Is(err, context.DeadlineExceeded) || !regexp.MustCompile(want).MatchString(log) {
+					t.Errorf("got  %q, %v\nwant %s, %v", log, err, want, context.DeadlineExceeded)
 				}
 				return
 			}
-			_, err := call(t, int64(i), time.Minute)
-			var fault *device.CallError
 			want := fmt.Sprintf(`^kernel\.cu:%d:[0-9]+: kernel k%d, .*%s`, before+1+i, i, c.text)
+			tool := ""
+			if i >= faults {
+				tool, _, _ = strings.Cut(c.name, ":")
+				warning := "^warning: " + strings.TrimPrefix(strings.TrimSuffix(want, "$"), "^")
+				log, err := call(t, int64(i), "", time.Minute)
+				if err != nil || !regexp.MustCompile(warning).MatchString(log) {
+					t.Errorf("got  %q, %v\nwant %s", log, err, warning)
+				}
+				others := slices.DeleteFunc(slices.Clone(device.Sanitizers), func(name string) bool { return name == tool })
+				if _, err := call(t, int64(i), strings.Join(others, ","), time.Minute); err != nil {
+					t.Errorf("got %v from %v", err, others)
+				}
+			}
+			_, err := call(t, int64(i), tool, time.Minute)
+			var fault *device.CallError
 			if !errors.As(err, &fault) || !errors.Is(err, device.ErrFault) || fault.Kind != "DeviceFault" ||
 				!regexp.MustCompile(want).MatchString(fault.Text) {
 				t.Errorf("got  %v\nwant %s", err, want)
@@ -119,8 +163,11 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 			"cudaFuncSetAttribute allowed",
 		103: "kernel bounded was not launched: block (2048,1,1) is out of range",
 	} {
-		if log, err := call(t, which, time.Minute); err != nil || log != "warning: "+want+"\n" {
+		if log, err := call(t, which, "", time.Minute); err != nil || log != "warning: "+want+"\n" {
 			t.Errorf("got %q (%v), want %q", log, err, want)
+		}
+		if _, err := call(t, which, "memcheck", time.Minute); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("memcheck: got %v, want %q", err, want)
 		}
 	}
 }

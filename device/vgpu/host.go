@@ -258,11 +258,17 @@ func vgStatus() C.int {
 
 // refused tells of a launch that the GPU refuses, since a submission that does not ask for errors never hears of it.
 func refused(kernel, why string) {
+	wrong(fmt.Sprintf("kernel %s was not launched: %s", Demangled(kernel), why))
+}
+
+// wrong tells what the host's code did wrong, or makes it a fault.
+func wrong(text string) {
 	host.Lock()
-	warn := host.machine.Warn
-	host.Unlock()
-	if warn != nil {
-		warn(fmt.Sprintf("kernel %s was not launched: %s", Demangled(kernel), why))
+	defer host.Unlock()
+	if host.machine.Strict&Refusals != 0 && host.fault == nil {
+		host.fault = &Fault{Text: text}
+	} else if host.machine.Warn != nil {
+		host.machine.Warn(text)
 	}
 }
 

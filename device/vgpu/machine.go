@@ -12,9 +12,11 @@ package vgpu
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -34,12 +36,18 @@ type Machine struct {
 	mu      sync.Mutex
 	ranges  []allocation // sorted by base
 	nextID  int32
-	Workers int  // threads that run blocks; 0: one for each processor
-	Strict  bool // a read of shared memory that nothing was written to is a fault
+	Workers int // threads that run blocks; 0: one for each processor
 
-	// Warn, where it is not nil, is told of the first such read of each kernel where it is no fault.
+	// Strict are the hazards that are faults. Of others, Warn is told of the first of each kind in each kernel, where it is
+	// not nil.
+	Strict Hazards
 	Warn   func(text string)
-	warned map[*Kernel]bool
+	warned map[*Kernel]Hazards
+
+	// Look are the hazards that are looked for beside those that always are: Races, UnwrittenLocal. Races are looked for until
+	// so many instructions of warps were executed in a launch; 0 is no limit.
+	Look       Hazards
+	RacesUntil uint64
 
 	launch   sync.Mutex
 	running  *C.vg_launch
@@ -47,6 +55,19 @@ type Machine struct {
 	Executed uint64            // instructions of warps so far
 	Counts   map[string]uint64 // of each instruction, where not nil
 }
+
+// Hazards are what may come out right all the same.
+type Hazards uint32
+
+// UnwrittenShared and UnwrittenLocal are reads of memory that nothing was written to, Races accesses that nothing orders,
+// Divisions those of integers by zero; Refusals, of launches and copies, are for those who call a Machine.
+const (
+	UnwrittenShared Hazards = 1 << iota
+	Races
+	UnwrittenLocal
+	Divisions
+	Refusals
+)
 
 // An allocation is memory that kernels may use.
 type allocation struct {
@@ -219,7 +240,8 @@ type Kernel struct {
 	prog  *program
 	funcs **C.vg_func // C memory, as all below it
 	n     int
-	size  int // of the parameters
+	size  int    // of the parameters
+	block [3]int // of the launch
 }
 
 // Kernel decodes the kernel of that name.
@@ -326,6 +348,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	defer m.launch.Unlock()
 	c := (*C.vg_launch)(C.calloc(1, C.sizeof_vg_launch))
 	defer C.free(unsafe.Pointer(c))
+	k.block = l.Block
 	c.funcs, c.nfuncs, c.entry = k.funcs, C.int32_t(k.n), C.int32_t(k.prog.entry)
 	for i := range 3 {
 		c.grid[i], c.block[i] = C.uint32_t(l.Grid[i]), C.uint32_t(l.Block[i])
@@ -358,13 +381,24 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	if k.prog.atomics {
+	if k.prog.atomics || m.Look&Races != 0 {
 		workers = 1
 	}
-	c.resident = C.int32_t(148 * perProcessor / workers)
-	if m.Strict {
-		c.strict = 1
+	if m.Look&Races != 0 {
+		c.races, c.races_until = 1, math.MaxUint64
+		if m.RacesUntil != 0 {
+			c.races_until = C.uint64_t(m.RacesUntil)
+		}
+		if blocks := l.Grid[0] * l.Grid[1] * l.Grid[2]; blocks <= 1<<24 {
+			c.told = (*C.uint64_t)(C.calloc(C.size_t(blocks), 8))
+			defer C.free(unsafe.Pointer(c.told))
+		}
 	}
+	if m.Look&UnwrittenLocal != 0 {
+		c.local = 1
+	}
+	c.resident = C.int32_t(148 * perProcessor / workers)
+	c.strict = C.int32_t(m.Strict)
 	if m.Counts != nil {
 		c.counts = (*C.uint64_t)(C.calloc(C.size_t(len(ops)), 8))
 		defer C.free(unsafe.Pointer(c.counts))
@@ -386,12 +420,14 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 			}
 		}
 	}
-	if c.unwritten != 0 && m.Warn != nil && !m.warned[k] {
-		if m.warned == nil {
-			m.warned = map[*Kernel]bool{}
+	if m.warned == nil {
+		m.warned = map[*Kernel]Hazards{}
+	}
+	for i := range c.hazard {
+		if bit := Hazards(1) << i; c.hazard[i] != 0 && m.Warn != nil && m.warned[k]&bit == 0 {
+			m.warned[k] |= bit
+			m.Warn(m.describe(k, &c.hazards[i]).Text)
 		}
-		m.warned[k] = true
-		m.Warn(m.describe(k, &c.unwritten_read).Text)
 	}
 	if c.faulted != 0 {
 		return m.describe(k, &c.fault)
@@ -415,7 +451,7 @@ func (m *Machine) Stop() {
 	defer m.mu.Unlock()
 	m.stopped = true
 	if m.running != nil {
-		m.running.stop = 1
+		m.running.stop = C.STOP_ASKED
 	}
 }
 
@@ -471,6 +507,8 @@ const (
 	faultTensorMap
 	faultTensorMemory
 	faultRace
+	faultUnwrittenLocal
+	faultDivision
 )
 
 func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
@@ -526,6 +564,29 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		what = fmt.Sprintf("call of %#x, which is no function", uint64(f.address))
 	case faultUninitialised:
 		what = "read of shared memory that nothing was written to"
+	case faultUnwrittenLocal:
+		what = fmt.Sprintf("read of %d bytes of local memory that nothing was written to", f.size)
+	case faultDivision:
+		what = "division of an integer by zero"
+	case faultRace:
+		other, _ := k.place(int(f.other_func), int(f.other_pc))
+		space, whose, was := "shared", "", "read"
+		if f.limit != 0 {
+			space = "global"
+		}
+		if f.size != 0 {
+			whose = " of another block"
+		}
+		if f.other_write != 0 {
+			was = "write"
+		}
+		t := int(f.other_thread)
+		what = fmt.Sprintf("race on %s memory: nothing orders this %s and the %s at %sthread (%d,%d,%d)%s", space, verb, was,
+			strings.Replace(cmp.Or(other, "an unknown place: "), ": ", ", ", 1), t%int(k.block[0]), t/int(k.block[0])%int(k.block[1]),
+			t/int(k.block[0])/int(k.block[1]), whose)
+		if f.limit != 0 {
+			what += fmt.Sprintf(", at %#x, %s", uint64(f.address), m.near(uint64(f.address)))
+		}
 	case faultMbarrier:
 		what = fmt.Sprintf("%d arrivals at an mbarrier that expects %d more", f.size, uint64(f.limit))
 	case faultInFlight:
@@ -544,6 +605,8 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		default:
 			what = fmt.Sprintf("invalid %s of %d columns of tensor memory at lane %d, column %d", verb, f.size, a>>16, a&0xffff)
 		}
+	case faultStopped:
+		return &Fault{Text: place + who + "it has not ended when it was stopped", Stopped: true}
 	case faultMissing:
 		text := fmt.Sprintf("the virtual GPU lacks %s (%s)", opName(in), strings.TrimSuffix(place, ": "))
 		return &Fault{Text: text, Missing: true}

@@ -15,7 +15,7 @@ import (
 // whose address is a multiple of 1024, %r3 an mbarrier.
 func tensorKernel(t *testing.T, body string, in []uint32, out int) ([]uint32, error) {
 	t.Helper()
-	m := &Machine{Workers: 1, Strict: true}
+	m := &Machine{Workers: 1, Strict: UnwrittenShared}
 	mod, err := m.Load(`
 .version 9.0
 .target sm_100a

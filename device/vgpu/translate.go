@@ -405,6 +405,9 @@ func (d *decoder) arith(name string) {
 		if d.has("relu") {
 			d.lack(d.in.Op)
 		}
+		if (name == "div" || name == "rem") && d.arg(2).Kind == ptx.Register {
+			d.emit(inst{op: ops["nonzero"], a: d.src(d.arg(2), t), n: map[bool]int32{true: 1}[wide(t)]})
+		}
 		d.two(name+"_"+s+size, t)
 	case "mul24", "mad24":
 		form := "mul24_" + t
@@ -984,6 +987,9 @@ func (d *decoder) memory(name string) {
 	in := inst{n: int32(len(elems)), c: int32(width(t))}
 	if t[0] == 's' {
 		in.c |= mSigned
+	}
+	if slices.ContainsFunc([]string{"volatile", "relaxed", "acquire", "release", "mmio", "cv", "wt"}, d.has) {
+		in.c |= mStrong
 	}
 	var places []int32
 	for _, e := range elems {

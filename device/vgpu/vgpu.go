@@ -51,6 +51,13 @@ const Arch = "compute_100"
 // Opener opens the virtual GPU. A process has one, whose kernels stay loaded.
 func Opener() device.Opener { return device.Opener{Kind: "emu", Open: open} }
 
+// sanitizers are the hazards that compute-sanitizer's tools look for; others than these are always faults.
+var sanitizers = map[string]Hazards{"memcheck": Refusals | Divisions, "racecheck": Races,
+	"initcheck": UnwrittenShared | UnwrittenLocal}
+
+// lookUntil ends the look for races in a launch of the first call, which takes about a microsecond for each instruction.
+const lookUntil = 2_000_000
+
 type gpu struct {
 	opts  device.Options
 	root  string
@@ -60,6 +67,8 @@ type gpu struct {
 	work  chan func()
 	lost  error // the host's code has not come back
 	done  bool
+	look  Hazards // in each call
+	first Hazards // in the next
 }
 
 func open(ctx context.Context, opts device.Options) (device.Device, error) {
@@ -84,7 +93,14 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	}
 	host.Lock()
 	host.fault, host.lack = nil, ""
-	host.machine.Strict = opts.Sanitize
+	host.machine.Strict = 0
+	for tool := range strings.SplitSeq(opts.Sanitize, ",") {
+		host.machine.Strict |= sanitizers[tool]
+	}
+	g.look, host.machine.RacesUntil = host.machine.Strict, 0
+	if opts.Sanitize == "" { // the first call
+		g.first, host.machine.RacesUntil = Races|UnwrittenLocal, lookUntil
+	}
 	stderr := opts.Stderr
 	if stderr == nil {
 		stderr = os.Stderr
@@ -142,6 +158,9 @@ func (g *gpu) do(ctx context.Context, f func() error) error {
 	host.machine.Stop()
 	select {
 	case <-result:
+		if err := verdict(); err != nil {
+			host.machine.Warn(err.Error())
+		}
 	case <-time.After(2 * time.Second):
 	}
 	g.lost = fmt.Errorf("%w: work that was not waited for: %w", device.ErrFault, ctx.Err())
@@ -460,6 +479,7 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 			return err
 		}
 		defer list.Close()
+		host.machine.Look, k.gpu.first = k.gpu.look|k.gpu.first, 0
 		err = k.fn.Call(list)
 		C.fflush(nil) // what its host code has printed
 		return cmp.Or(verdict(), err)

@@ -20,9 +20,6 @@ import (
 	"fisub/session"
 )
 
-// Sanitizers are compute-sanitizer's tools, in the order in which they run.
-var Sanitizers = []string{"memcheck", "racecheck", "initcheck", "synccheck"}
-
 // Sections are ncu's sets of sections.
 var Sections = []string{"basic", "detailed", "full"}
 
@@ -64,7 +61,6 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 	if err := session.Compiler(ctx, kind, &opts, s.Solution, log); err != nil {
 		return nil, err
 	}
-	opts.Sanitize = kind == "emu"
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -118,6 +114,8 @@ func (r *Run) once(ctx context.Context, prefix ...string) (log string, found boo
 	var died *worker.Died
 	var we *worker.Error
 	switch {
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		return log, false, fmt.Errorf("it has not ended within %v (--timeout)", shared.Profile.Timeout), nil
 	case errors.As(err, &exit) && exit.ExitCode() == findingsExit:
 		return log, true, nil, nil
 	case errors.As(err, &died):
@@ -128,12 +126,16 @@ func (r *Run) once(ctx context.Context, prefix ...string) (log string, found boo
 	return log, false, nil, session.Machine(err)
 }
 
-// Sanitize runs the workload under each of the tools, or on the emulator under its own, and tells what each says:
-// "clean", "findings", or what the solution did wrong.
+// Sanitize runs the workload under each of the tools, on the emulator looking for what each of them does, and tells what it
+// says: "clean", "findings", what the solution did wrong, or that this is what an earlier tool said.
 func (r *Run) Sanitize(ctx context.Context, tools []string, tell func(tool, verdict, log string)) error {
+	said := map[string]string{}
 	report := func(name, log string, found bool, fault error) {
 		switch {
+		case fault != nil && said[fault.Error()] != "":
+			tell(name, "as "+said[fault.Error()], "")
 		case fault != nil:
+			said[fault.Error()] = name
 			tell(name, fault.Error(), log)
 		case found:
 			tell(name, "findings", log)
@@ -141,24 +143,28 @@ func (r *Run) Sanitize(ctx context.Context, tools []string, tell func(tool, verd
 			tell(name, "clean", log)
 		}
 	}
-	// The first run builds, so that the compiler does not run under a tool. A fault is what the tools are there for.
-	sanitizer := ""
-	if !r.Emulated {
-		var err error
-		if sanitizer, err = Find("compute-sanitizer"); err != nil {
-			return err
+	if r.Emulated {
+		for _, name := range tools {
+			r.shared.Device.Sanitize = name
+			log, found, fault, err := r.once(ctx)
+			if err != nil {
+				return err
+			}
+			report(name, log, found, fault)
 		}
+		return nil
 	}
-	log, found, fault, err := r.once(ctx)
+	// The first run builds, so that the compiler does not run under a tool. A fault is what the tools are there for.
+	sanitizer, err := Find("compute-sanitizer")
+	if err != nil {
+		return err
+	}
+	log, _, fault, err := r.once(ctx)
 	if err != nil {
 		return err
 	}
 	var failed *worker.Error
-	switch {
-	case r.Emulated:
-		report("emulator", log, found, fault)
-		return nil
-	case errors.As(fault, &failed) && failed.Kind == worker.Build:
+	if errors.As(fault, &failed) && failed.Kind == worker.Build {
 		report("build", log, false, fault)
 		return nil
 	}

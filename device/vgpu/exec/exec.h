@@ -41,8 +41,13 @@ typedef struct {
 enum {
   FAULT_NONE, FAULT_BOUNDS, FAULT_MISALIGNED, FAULT_SHARED, FAULT_LOCAL, FAULT_TRAP, FAULT_ASSERT, FAULT_DIVERGENT, FAULT_DEADLOCK,
   FAULT_STACK, FAULT_MISSING, FAULT_CALL, FAULT_UNINITIALISED, FAULT_STOPPED, FAULT_READONLY, FAULT_MBARRIER, FAULT_MEMORY,
-  FAULT_IN_FLIGHT, FAULT_TENSOR_MAP, FAULT_TMEM, FAULT_RACE
+  FAULT_IN_FLIGHT, FAULT_TENSOR_MAP, FAULT_TMEM, FAULT_RACE, FAULT_UNINITIALISED_LOCAL, FAULT_DIVISION
 };
+
+// What may come out right all the same; the first of each is kept where it is no fault. Bits of vg_launch.strict.
+enum { HAZARD_RACE = 2, HAZARDS = 4 };
+
+enum { STOP_ASKED = 2 };
 
 typedef struct {
   int32_t kind, write, size, lane;
@@ -51,6 +56,7 @@ typedef struct {
   uint64_t address, limit;
   int32_t waiting;    // threads that wait, of FAULT_DEADLOCK
   int32_t other_func, other_pc;
+  int32_t other_write, other_thread; // of FAULT_RACE, of whose size is 1 where the other is of another cluster
 } vg_fault;
 
 typedef struct {
@@ -63,16 +69,20 @@ typedef struct {
   vg_range *ranges; // sorted by base
   int32_t nranges;
   int32_t resident; // most blocks at once on one worker
-  int32_t strict;   // reads of shared and local memory that nothing was written to are faults
+  int32_t strict;   // hazards that are faults
+  int32_t local;    // reads of local memory that nothing was written to are looked for
+  int32_t races;    // races are looked for, with one worker, until so many instructions are executed
+  uint64_t races_until;
+  uint64_t *told;   // of each cluster, when it has last told others something
   // shared between workers
-  volatile int32_t stop;
+  volatile int32_t stop; // no further instruction is executed; STOP_ASKED where that is no fault's doing
   int32_t faulted;
   uint64_t next;
   vg_fault fault;
   uint64_t executed;
   uint64_t *counts; // of each op, or NULL
-  int32_t unwritten; // 1: unwritten tells the first such read
-  vg_fault unwritten_read;
+  int32_t hazard[HAZARDS]; // 1: hazards has one
+  vg_fault hazards[HAZARDS];
 } vg_launch;
 
 // What cuTensorMapEncodeTiled of the runtime library makes: as in host/runtime.c.

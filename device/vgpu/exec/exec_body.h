@@ -24,7 +24,7 @@ enum { OPS1(OP_ENUM) OPS2(OP_ENUM) OPS3(OP_ENUM) OPSCMP(OP_ENUM) OPSX(OP_ENUM) }
 #define EACH(m) for (u32 m_ = (m), l; m_ && (l = (u32)__builtin_ctz(m_), 1); m_ &= m_ - 1)
 
 enum { RUN, WAIT_LANES, WAIT_BARRIER };
-enum { BACK_LIMIT = 64, SLICE = 4000, BLOCK_SLICE = 400000, LOCAL_BYTES = 1 << 18, MAX_BLOCKS = 2048 };
+enum { BACK_LIMIT = 64, SLICE = 4000, BLOCK_SLICE = 400000, LOCAL_BYTES = 1 << 18, MAX_BLOCKS = 2048, MAX_PAGES = 8192 };
 
 typedef struct frame {
   struct frame *up;
@@ -73,6 +73,7 @@ typedef struct block {
   int nw, done;
   u32 threads, live;
   u8 *shared, *shadow;
+  struct word *words; // of shared memory, where races are looked for
   u32 shared_size;
   barrier bars[16];
   struct task *t;
@@ -86,7 +87,14 @@ typedef struct task {
   block *b;
   int nb, done;
   u32 arrived, phase;
+  u32 number, nclocks, *clocks; // see races.h; NULL where no races are looked for
+  u64 heard;
 } task;
+
+typedef struct {
+  struct page *all;
+  u64 room, n, last;
+} pages;
 
 typedef struct {
   vg_launch *l;
@@ -94,6 +102,8 @@ typedef struct {
   u64 executed;
   task *free_task;
   int yield;
+  u64 time; // of what clusters tell each other
+  pages pages;
 } worker;
 
 static void fault(worker *k, warp *w, group *g, int kind, int lane, u64 address, u64 limit, int size, int write) {
@@ -105,8 +115,9 @@ static void fault(worker *k, warp *w, group *g, int kind, int lane, u64 address,
   f.thread[2] = (s32)(t / k->l->block[0] / k->l->block[1]);
   f.func = g->fr->f->id;
   f.pc = g->pc;
-  if (kind == FAULT_UNINITIALISED && !k->l->strict) {
-    if (!__atomic_exchange_n(&k->l->unwritten, 1, __ATOMIC_SEQ_CST)) k->l->unwritten_read = f;
+  int hazard = kind == FAULT_UNINITIALISED ? 0 : kind == FAULT_RACE ? 1 : kind == FAULT_UNINITIALISED_LOCAL ? 2 : kind == FAULT_DIVISION ? 3 : -1;
+  if (hazard >= 0 && !(k->l->strict >> hazard & 1)) {
+    if (!__atomic_exchange_n(&k->l->hazard[hazard], 1, __ATOMIC_SEQ_CST)) k->l->hazards[hazard] = f;
     return;
   }
   if (!__atomic_exchange_n(&k->l->faulted, 1, __ATOMIC_SEQ_CST)) k->l->fault = f;
@@ -128,6 +139,8 @@ static vg_range *find(worker *k, u64 a, u64 size) {
   if (a - r->base >= r->size || r->size - (a - r->base) < size) return NULL;
   return k->last = r;
 }
+
+#include "races.h"
 
 enum { GENERIC, GLOBAL, SHARED, LOCAL };
 
@@ -234,7 +247,7 @@ static int ld_slow(int n) { return n; }
 #define PRED(x) (*(u32 *)P(x))
 
 // Description of a load or store, in c: size of an element in the lowest 5 bits.
-enum { M_SIGNED = 32, M_64 = 64, M_16 = 128, M_ADDR32 = 256 };
+enum { M_SIGNED = 32, M_64 = 64, M_16 = 128, M_ADDR32 = 256, M_STRONG = 512 };
 
 static inline u64 load_element(const u8 *p, int size, int c) {
   switch (size) {
@@ -308,10 +321,38 @@ static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *co
   return 1;
 }
 
+// written keeps which local memory was written to; unwritten looks whether none of n bytes was.
+static u8 *local_shadow(warp *w, const u8 *p) {
+  return w->local_shadow && p >= w->local && p < w->local + 32ull * LOCAL_BYTES ? w->local_shadow + (p - w->local) : NULL;
+}
+static void written(warp *w, const u8 *p, size_t n) {
+  u8 *s = local_shadow(w, p);
+  if (s) memset(s, 1, n);
+}
+static int unwritten(warp *w, const u8 *p, size_t n) {
+  const u8 *s = local_shadow(w, p);
+  return s && memchr(s, 1, n) == NULL;
+}
+
 static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
   u8 *p[32];
   int size = in->c & 31, n = in->n;
   if (!places(k, w, g, in, base, space, m, size * n, 0, p)) return 0;
+  if (k->l->races && space != LOCAL) {
+    EACH(m) {
+      if (in->c & M_STRONG) before_strong(k, w, p[l]);
+      touch(k, w, g, l, p[l], (u32)(size * n), in->c & M_STRONG ? A_STRONG : 0, 0);
+    }
+    if (k->l->stop) return 0;
+  }
+  if (w->local_shadow && (space == LOCAL || space == GENERIC)) {
+    EACH(m)
+      for (int i = 0; i < n; i++)
+        if (extra[in->x + i] >= 0 && unwritten(w, p[l] + size * i, (size_t)size)) {
+          fault(k, w, g, FAULT_UNINITIALISED_LOCAL, (int)l, (u64)(p[l] - w->local) % LOCAL_BYTES, 0, size, 0);
+          if (k->l->stop) return 0;
+        }
+  }
   for (int i = 0; i < n; i++) {
     int32_t to = extra[in->x + i];
     if (to < 0) continue;
@@ -336,6 +377,21 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
   u8 *p[32];
   int size = in->c & 31, n = in->n;
   if (!places(k, w, g, in, base, space, m, size * n, 1, p)) return 0;
+  if (w->local_shadow && (space == LOCAL || space == GENERIC)) EACH(m) written(w, p[l], (size_t)(size * n));
+  if (k->l->races && space != LOCAL) { // a lane after the other, since they may write the same
+    EACH(m) {
+      u8 v[32];
+      for (int i = 0; i < n; i++) {
+        u64 x = in->c & M_64 ? U64(extra[in->x + i])[l] : U32(extra[in->x + i])[l];
+        memcpy(v + size * i, &x, (size_t)size);
+      }
+      touch(k, w, g, l, p[l], (u32)(size * n), A_WRITE | (in->c & M_STRONG ? A_STRONG : 0), memcmp(p[l], v, (size_t)(size * n)) == 0);
+      if (k->l->stop) return 0;
+      if (in->c & M_STRONG) after_strong(k, w, p[l]);
+      memcpy(p[l], v, (size_t)(size * n));
+    }
+    return 1;
+  }
   for (int i = 0; i < n; i++) {
     int32_t from = extra[in->x + i];
     if (in->c & M_64) {
@@ -398,6 +454,12 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
     u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
     u8 *p = at(k, w, g, space, (int)l, a, size, 0);
     if (p == NULL || (p = at(k, w, g, space, (int)l, a, size, 1)) == NULL) return 0;
+    if (k->l->races) {
+      before_strong(k, w, p);
+      touch(k, w, g, l, p, (u32)size, A_WRITE | A_ATOMIC, 0);
+      if (k->l->stop) return 0;
+      after_strong(k, w, p);
+    }
     int32_t second = extra[in->x + 1];
     u64 v = wide ? U64(in->b)[l] : U32(in->b)[l], v2 = second < 0 ? 0 : wide ? U64(second)[l] : U32(second)[l], old, value;
     for (;;) { // the host's code may look at the same memory
@@ -469,6 +531,7 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
         fault(k, w, g, FAULT_MBARRIER, (int)l, a, v & 0xfffff, (int)count, 1);
         return 0;
       }
+      tells_at(w, p);
       if (in->kind == MB_DROP) v -= count << 20;
       *p = mb_settle(v - count);
       break;
@@ -479,6 +542,7 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
     case MB_TEST_PARITY: case MB_TRY_PARITY:
       if ((count & 1) == v >> 63) break;
       result |= 1u << l;
+      hears_at(w, p);
       block *of = w->b;
       if (space == SHARED && a >> 24) of = shared_of(w, &a);
       if (of->copies.n) passed(of, (u32)a, (u32)count & 1);
@@ -499,6 +563,8 @@ static int ldmatrix(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
     int space = in->c & M_SIGNED ? GENERIC : SHARED;
     row[l] = at(k, w, g, space, (int)l, a, 16, in->op == E_stmatrix);
     if (row[l] == NULL) return 0;
+    if (k->l->races) touch(k, w, g, ANY_LANE, row[l], 16, in->op == E_stmatrix ? A_WRITE : 0, 0);
+    if (k->l->stop) return 0;
   }
   for (int j = 0; j < in->n; j++) {
     u32 *d = U32(extra[in->x + j]);
@@ -816,8 +882,10 @@ static void release(block *b, int id) {
       }
       g->state = RUN;
       g->pc++;
+      if (b->t->clocks) hears(w, row_bar(b->t, b->rank, (u32)id));
     }
   }
+  if (b->t->clocks) memset(clock_row(b->t, row_bar(b->t, b->rank, (u32)id)), 0, b->t->nclocks * sizeof(u32));
   memset(bar, 0, sizeof *bar);
   bar->all = 1;
 }
@@ -903,7 +971,8 @@ again:
     g->need = need_;                                    \
     g->state = WAIT_LANES;                              \
     goto again;                                         \
-  }
+  }                                                     \
+  ticks(w);
 #define STORE(D, expr)                                   \
   if (m == ~0u) {                                        \
     D *d = (D *)P(in->d);                                \
@@ -966,7 +1035,19 @@ again:
       OPS2(CASE2)
       OPS3(CASE3)
       OPSCMP(CASECMP)
-    case E_nop: case E_fence:
+    case E_nop:
+      break;
+    case E_fence:
+      if (launch->races) tells(w, row_fence(w->b->t)), published(k, w->b->t);
+      break;
+    case E_nonzero: // a: the divisor, n: it has 64 bits
+      EACH(m)
+        if ((in->n ? U64(in->a)[l] : U32(in->a)[l]) == 0) {
+          g->pc = pc;
+          fault(k, w, g, FAULT_DIVISION, (int)l, 0, 0, 0, 0);
+          if (launch->stop) FAULTED
+          break;
+        }
       break;
     case E_yield: case E_nanosleep:
       k->yield = 1;
@@ -1080,6 +1161,9 @@ again:
         EACH(who) {
           u8 *lane = w->local + (u64)l * LOCAL_BYTES;
           memcpy(lane + fr->local + (u32)x[1], lane + g->fr->local + (u32)x[0], (size_t)x[2]);
+          if (!w->local_shadow) continue;
+          if (i == 0) memset(lane + fr->local - w->local + w->local_shadow, 0, (size_t)to->local_size);
+          written(w, lane + fr->local + (u32)x[1], (size_t)x[2]);
         }
       fr->nout = *x++;
       fr->out = x;
@@ -1104,6 +1188,7 @@ again:
           EACH(m) {
             u8 *lane = w->local + (u64)l * LOCAL_BYTES;
             memcpy(lane + fr->up->local + (u32)x[0], lane + fr->local + (u32)x[1], (size_t)x[2]);
+            written(w, lane + fr->up->local + (u32)x[0], (size_t)x[2]);
           }
         g->pc = fr->return_pc;
         g->fr = fr->up;
@@ -1329,6 +1414,11 @@ again:
           fault(k, w, g, FAULT_BOUNDS, (int)l, from, 0, (int)have, 0);
           FAULTED
         }
+        if (launch->races) {
+          if (have) touch(k, w, g, l, s, have, 0, 0);
+          touch(k, w, g, ANY_LANE, d, n, A_WRITE, 0);
+          if (launch->stop) FAULTED
+        }
         if (have) memcpy(d, s, have);
         memset(d + have, 0, n - have);
         memset(d - w->b->shared + w->b->shadow, IN_FLIGHT, n);
@@ -1351,6 +1441,7 @@ again:
         u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
         u64 *p = (u64 *)at(k, w, g, in->c & M_SIGNED ? GENERIC : SHARED, (int)l, a, 8, 0);
         if (p == NULL) FAULTED
+        tells_at(w, p);
         if (in->kind) *p = mb_settle(*p - 1); // .noinc
       }
       break;
@@ -1476,6 +1567,7 @@ again:
       barrier *bar = &w->b->bars[id];
       if (bar->arrived == 0) bar->all = 1, bar->any = 0, bar->popc = 0;
       bar->expected = expected;
+      if (w->b->t->clocks) tells(w, row_bar(w->b->t, w->b->rank, id));
       bar->arrived += expected && m == w->live ? 32u : (u32)__builtin_popcount(m);
       if (in->kind >= 1 && in->kind <= 3) {
         u32 p = (in->n ? ~PRED(in->c) : PRED(in->c)) & m;
@@ -1508,6 +1600,7 @@ again:
         for (int i = 0; i < t->nb; i++) all += t->b[i].live;
         t->arrived += (u32)__builtin_popcount(m);
         EACH(m) U32(extra[in->x])[l] = t->phase;
+        tells(w, row_cluster(t));
         if (t->arrived >= all) t->arrived = 0, t->phase++;
       } else {
         int waits = 0;
@@ -1518,6 +1611,7 @@ again:
           k->executed += (u64)(start_budget - budget);
           return 1;
         }
+        hears(w, row_cluster(t));
       }
       break;
     }
@@ -1643,13 +1737,16 @@ static void end_task(task *t) {
       free(w->spec);
       free(w->copies.all);
       if (w->local) munmap(w->local, 32ull * LOCAL_BYTES);
+      if (w->local_shadow) munmap(w->local_shadow, 32ull * LOCAL_BYTES);
     }
     free(b->w);
     free(b->shared);
     free(b->shadow);
+    free(b->words);
     free(b->copies.all);
     free(b->tmem);
   }
+  free(t->clocks);
   free(t->b);
   free(t);
 }
@@ -1673,6 +1770,18 @@ static task *start(worker *k, u64 n, task *reuse) {
   t->nb = (int)per;
   t->done = 0;
   t->arrived = t->phase = 0;
+  t->number = (u32)n + 1;
+  t->nclocks = per * (u32)nw;
+  t->heard = 0;
+  if (l->races) {
+    size_t clocks = (size_t)clock_rows(t) * t->nclocks;
+    if (!t->clocks && (t->clocks = malloc(clocks * sizeof(u32))) == NULL) abort();
+    memset(t->clocks, 0, clocks * sizeof(u32));
+    for (u32 i = 0; i < t->nclocks; i++) clock_row(t, i)[i] = 1; // no one has heard of what comes now
+  } else {
+    free(t->clocks);
+    t->clocks = NULL;
+  }
   u64 cx = l->grid[0] / l->cluster[0], cy = l->grid[1] / l->cluster[1];
   u64 c[3] = {n % cx, n / cx % cy, n / cx / cy};
   for (u32 r = 0; r < per; r++) {
@@ -1693,6 +1802,7 @@ static task *start(worker *k, u64 n, task *reuse) {
       b->shared_size = shared;
       b->shared = aligned_alloc(1024, ((size_t)shared + 1023) / 1024 * 1024 + 1024);
       b->shadow = malloc(shared + 64);
+      if (l->races && (b->words = calloc((size_t)shared / 4 + 8, sizeof(word))) == NULL) abort();
       b->w = calloc((size_t)nw, sizeof(warp));
       if (!b->shared || !b->shadow || !b->w) abort();
     }
@@ -1708,7 +1818,13 @@ static task *start(worker *k, u64 n, task *reuse) {
         if (local) {
           w->local = mmap(NULL, 32ull * LOCAL_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
           if (w->local == MAP_FAILED) abort();
+          if (l->local) {
+            w->local_shadow = mmap(NULL, 32ull * LOCAL_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (w->local_shadow == MAP_FAILED) abort();
+          }
         }
+      } else if (w->local_shadow) {
+        madvise(w->local_shadow, 32ull * LOCAL_BYTES, MADV_DONTNEED);
       }
       u32 left = threads - (u32)i * 32;
       w->live = w->exists = left >= 32 ? ~0u : (1u << left) - 1;
@@ -1782,6 +1898,7 @@ static int advance(worker *k, task *t) {
         return -1;
       }
     }
+    if (k->executed > k->l->races_until) k->l->races = 0;
     if (k->executed - begin > BLOCK_SLICE) return 0;
   }
   return -1;
@@ -1814,9 +1931,16 @@ void VG_WORK(vg_launch *l) {
       active[i] = active[--n];
     }
   }
+  for (int i = 0; i < n && l->stop == STOP_ASKED; i++) // where threads are that have not ended
+    for (int j = 0; j < active[i]->nb * active[i]->b[0].nw && l->stop == STOP_ASKED; j++) {
+      warp *w = &active[i]->b[j / active[i]->b[0].nw].w[j % active[i]->b[0].nw];
+      int at_ = w->ng ? pick(w) : -1;
+      if (at_ >= 0) fault(&k, w, &w->g[at_], FAULT_STOPPED, __builtin_ctz(w->g[at_].mask), 0, 0, 0, 0);
+    }
   for (int i = 0; i < n; i++) end_task(active[i]);
   if (spare) end_task(spare);
   free(active);
+  drop_pages(&k.pages);
   (void)ld_slow;
   __atomic_fetch_add(&l->executed, k.executed, __ATOMIC_SEQ_CST);
 }

@@ -10,6 +10,12 @@ typedef struct copy { // of cp.async: by a lane of a warp; of a bulk copy: by an
   u32 bar, phase;  // shared address of the mbarrier
 } copy;
 
+// raced looks for a race of a copy or a matrix product, of which no lane is told apart. It is false after a fault.
+static int raced(worker *k, warp *w, group *g, u8 *p, u32 n, int how) {
+  if (k->l->races) touch(k, w, g, ANY_LANE, p, n, how, 0);
+  return !k->l->stop;
+}
+
 static void add_copy(copies *c, copy one) {
   if (c->n == c->room) {
     c->room = c->room ? 2 * c->room : 64;
@@ -59,6 +65,7 @@ static u64 *complete(worker *k, warp *w, group *g, u32 lane, u64 bar, u64 n, u64
   u64 *p = (u64 *)at(k, w, g, SHARED, (int)lane, bar, 8, 0);
   if (p == NULL) return NULL;
   *before = *p;
+  tells_at(w, p);
   *p = mb_settle(mb_tx(*p, -(s64)n));
   return p;
 }
@@ -151,7 +158,8 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         u64 a = swizzled(smem + (u64)r * pitch + j, t.swizzle);
         if (in->kind) {
           u8 *s = at(k, w, g, SHARED, (int)l, a, 16, 0);
-          if (s == NULL) return 0;
+          if (s == NULL || !raced(k, w, g, s, 16, 0)) return 0;
+          if (to > from && !raced(k, w, g, global + from, (u32)(to - from), op < 0 ? A_WRITE : A_WRITE | A_ATOMIC)) return 0;
           if (op < 0) {
             for (s64 i = from; i < to; i++) global[i] = s[i];
           } else {
@@ -165,18 +173,19 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
           }
           continue;
         }
+        if (to > from && !raced(k, w, g, global + from, (u32)(to - from), 0)) return 0;
         for (int i = 0; i < 16; i++) {
           data[i] = i >= from && i < to ? global[i] : t.fill ? i & 1 ? 0x7f : 0xf7 : 0;
         }
         if (mask == 0) {
           u8 *s = at(k, w, g, SHARED, (int)l, a, 16, 1);
-          if (s == NULL) return 0;
+          if (s == NULL || !raced(k, w, g, s, 16, A_WRITE)) return 0;
           memcpy(s, data, 16);
         } else {
           for (int c = 0; c < 16; c++) {
             if (!(mask >> c & 1)) continue;
             u8 *s = at(k, w, g, SHARED, (int)l, with_rank(a, c), 16, 1);
-            if (s == NULL) return 0;
+            if (s == NULL || !raced(k, w, g, s, 16, A_WRITE)) return 0;
             memcpy(s, data, 16);
           }
         }
@@ -211,11 +220,11 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
     }
     for (u32 i = 0; i < n; i += 16) {
       u8 *s = at(k, w, g, from_space, (int)l, from + i, 16, 0);
-      if (s == NULL) return 0;
+      if (s == NULL || !raced(k, w, g, s, 16, 0)) return 0;
       for (int c = -1; c < 16; c++) {
         if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
         u8 *d = at(k, w, g, to_space, (int)l, c < 0 ? to + i : with_rank(to + i, c), 16, 1);
-        if (d == NULL) return 0;
+        if (d == NULL || !raced(k, w, g, d, 16, x[5] < 0 ? A_WRITE : A_WRITE | A_ATOMIC)) return 0;
         if (x[5] < 0) {
           memcpy(d, s, 16);
           continue;
@@ -252,7 +261,7 @@ static int store_async(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     u64 to = shared_address(base, in->a, in->c & M_ADDR32, (int32_t)in->imm, l), before;
     for (int i = 0; i < in->n; i++) {
       u8 *p = at(k, w, g, SHARED, (int)l, to + (u64)(size * i), size, 1);
-      if (p == NULL) return 0;
+      if (p == NULL || !raced(k, w, g, p, (u32)size, in->kind == 255 ? A_WRITE : A_WRITE | A_ATOMIC)) return 0;
       u64 v = size == 8 ? U64(x[i])[l] : U32(x[i])[l], old = 0;
       memcpy(&old, p, (size_t)size);
       if (in->kind != 255) v = atomic_value(in->kind, x[in->n + 2], old, v, 0);
@@ -319,7 +328,7 @@ static int fetch(worker *k, warp *w, group *g, u32 lane, const matrix *d, u32 fi
       u64 a = offset(d, first + r, q, size, across);
       if (rank >= 0) a = with_rank(a, rank);
       u8 *p = at(k, w, g, SHARED, (int)lane, a, (int)size, 0);
-      if (p == NULL) return 0;
+      if (p == NULL || !raced(k, w, g, p, size, 0)) return 0;
       u32 v = 0;
       memcpy(&v, p, size);
       out[r * depth + q] = element(v, type);
@@ -553,6 +562,7 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
           fault(k, w, g, FAULT_MBARRIER, (int)l, bar, 0, 1, 1);
           return 0;
         }
+        tells_at(w, p);
         *p = mb_settle(*p - 1);
       }
     }
@@ -572,7 +582,7 @@ static int tcgen05(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
             u64 a = offset(&d, r, q, 1, 0);
             if (in->n == 2) a = with_rank(a, (int)dest->rank);
             u8 *s = at(k, w, g, SHARED, (int)l, a, 4, 0);
-            if (s == NULL) return 0;
+            if (s == NULL || !raced(k, w, g, s, 4, 0)) return 0;
             for (u32 copy_ = 0; copy_ < 128 / rows; copy_++) {
               u32 row = how == 3 ? (r / 32) * 64 + r % 32 + 32 * copy_ : r + rows * copy_;
               tmem(dest)[row * 512 + (to & 0xffff) + q / 4] = *(u32 *)s;

@@ -1,0 +1,174 @@
+// Races: two accesses to the same bytes, one of them a write, that nothing orders. A warp has a clock, which ticks wherever its
+// lanes wait for each other or tell other warps something, and knows how far it has heard of the clocks of the others of its
+// cluster: what barriers, mbarriers and atomics tell. Between clusters, of which there are many, it is only known when one has
+// last told all others something, or has listened. Where that leaves a doubt, accesses count as ordered.
+
+// An access is the last of its kind to a word of 4 bytes. It is none of this task's, or of none, by its number.
+typedef struct access {
+  u32 task, tick, time, place; // task: its number from 1; place: pc and function << 20
+  u16 warp;                    // of the task
+  u8 lane, how;                // how: bits 0 to 3 the bytes, then A_WRITE and on
+} access;
+
+enum { A_WRITE = 16, A_ATOMIC = 32, A_STRONG = 64 };       // strong: volatile, relaxed, acquire, release
+enum { MANY_LANES = 254, ANY_LANE = 255 };                 // lanes that have read the same; lanes that are not told apart
+typedef struct word { access w, r[2]; } word;
+
+enum { PAGE = 4096, BUCKETS = 64 };
+typedef struct page { u64 number; word *words; } page;
+
+// Rows of t->clocks: one for each warp, 16 barriers of each block, keyed ones, one of barrier.cluster, one of fences.
+static u32 *clock_row(task *t, u32 row) { return t->clocks + (size_t)row * t->nclocks; }
+static u32 clock_rows(const task *t) { return t->nclocks + 16 * (u32)t->nb + BUCKETS + 2; }
+static u32 row_bar(const task *t, u32 rank, u32 id) { return t->nclocks + 16 * rank + id; }
+static u32 row_key(const task *t, u64 key) { return t->nclocks + 16 * (u32)t->nb + (u32)((key >> 3) * 0x9e3779b97f4a7c15ull >> 58); }
+static u32 row_cluster(const task *t) { return t->nclocks + 16 * (u32)t->nb + BUCKETS; }
+static u32 row_fence(const task *t) { return row_cluster(t) + 1; }
+static u32 warp_of(const warp *w) { return w->b->rank * (u32)w->b->nw + w->id; }
+static u32 *tick_of(warp *w) { return &clock_row(w->b->t, warp_of(w))[warp_of(w)]; }
+
+static void join(u32 *to, const u32 *from, u32 n) {
+  for (u32 i = 0; i < n; i++) to[i] = to[i] > from[i] ? to[i] : from[i];
+}
+// ticks orders the lanes of a warp.
+static void ticks(warp *w) {
+  if (w->b->t->clocks) ++*tick_of(w);
+}
+// tells lets those who hear the row know of all that the warp has done; hears is the other side.
+static void tells(warp *w, u32 row) {
+  task *t = w->b->t;
+  if (t->clocks == NULL) return;
+  join(clock_row(t, row), clock_row(t, warp_of(w)), t->nclocks);
+  ticks(w);
+}
+static void hears(warp *w, u32 row) {
+  task *t = w->b->t;
+  if (t->clocks == NULL) return;
+  join(clock_row(t, warp_of(w)), clock_row(t, row), t->nclocks);
+  ticks(w);
+}
+// mbarriers are known by their place in this process's memory.
+static void tells_at(warp *w, const void *p) { tells(w, row_key(w->b->t, (u64)(uintptr_t)p)); }
+static void hears_at(warp *w, const void *p) { hears(w, row_key(w->b->t, (u64)(uintptr_t)p)); }
+
+// published and listened are what a block does with the other clusters.
+static void published(worker *k, task *t) { if (k->l->told) k->l->told[t->number - 1] = ++k->time; }
+static void listened(worker *k, task *t) { t->heard = ++k->time; }
+
+static word *word_of(worker *k, warp *w, const u8 *p, u64 *task_at) {
+  task *t = w->b->t;
+  *task_at = 0;
+  for (int i = 0; i < t->nb; i++) {
+    block *b = &t->b[i];
+    if (p >= b->shared && p < b->shared + b->shared_size) return &b->words[(p - b->shared) >> 2];
+  }
+  if (w->local && p >= w->local && p < w->local + 32ull * LOCAL_BYTES) return NULL;
+  *task_at = 1;
+  pages *all = &k->pages;
+  u64 number = (u64)(uintptr_t)p / PAGE, i = all->last;
+  if (all->room == 0 || all->all[i].number != number) {
+    if (2 * all->n >= all->room) {
+      pages old = *all;
+      all->room = old.room ? 2 * old.room : 1024;
+      all->all = calloc(all->room, sizeof *all->all);
+      if (all->all == NULL) abort();
+      for (u64 j = 0; j < old.room; j++)
+        if (old.all[j].words) {
+          for (i = old.all[j].number * 0x9e3779b97f4a7c15ull & (all->room - 1); all->all[i].words; i = (i + 1) & (all->room - 1)) {}
+          all->all[i] = old.all[j];
+        }
+      free(old.all);
+    }
+    for (i = number * 0x9e3779b97f4a7c15ull & (all->room - 1); all->all[i].words && all->all[i].number != number; i = (i + 1) & (all->room - 1)) {}
+    if (all->all[i].words == NULL) {
+      if (all->n >= MAX_PAGES) return NULL;
+      all->all[i].number = number;
+      all->all[i].words = calloc(PAGE / 4, sizeof(word));
+      if (all->all[i].words == NULL) return NULL;
+      all->n++;
+    }
+    all->last = i;
+  }
+  return &all->all[i].words[(u64)(uintptr_t)p % PAGE / 4];
+}
+
+static void drop_pages(pages *all) {
+  for (u64 i = 0; i < all->room; i++) free(all->all[i].words);
+  free(all->all);
+}
+
+// ordered tells whether access a is over when the warp does what it does now.
+static int ordered(worker *k, warp *w, const access *a, u32 lane, int global) {
+  task *t = w->b->t;
+  if (a->task != t->number)
+    return a->task == 0 || !global || k->l->told == NULL || (k->l->told[a->task - 1] > a->time && t->heard > a->time);
+  const u32 *mine = clock_row(t, warp_of(w));
+  if (a->warp != warp_of(w)) return a->tick <= mine[a->warp];
+  return a->tick < mine[a->warp] || lane == ANY_LANE || a->lane == ANY_LANE || a->lane == lane;
+}
+
+// conflict faults where access a and one of how bytes race.
+static int conflict(worker *k, warp *w, group *g, const access *a, const access *now, const u8 *p, u32 lane, int global) {
+  if (!(a->how & now->how & 15) || (a->how | now->how) & A_STRONG || (a->how & now->how & A_ATOMIC)) return 0;
+  if (ordered(k, w, a, lane, global)) return 0;
+  fault(k, w, g, FAULT_RACE, lane < 32 ? (int)lane : 0, (u64)(uintptr_t)p, (u64)global, a->task != w->b->t->number, now->how & A_WRITE);
+  vg_fault *f = k->l->strict & HAZARD_RACE ? &k->l->fault : &k->l->hazards[1];
+  f->other_func = (s32)(a->place >> 20);
+  f->other_pc = (s32)(a->place & 0xfffff);
+  f->other_write = a->how & A_WRITE;
+  f->other_thread = (s32)(a->warp % (u32)w->b->nw * 32 + (a->lane < 32 ? a->lane : 0));
+  k->l->races = 0; // one is told, and what follows may come of it
+  return 1;
+}
+
+static void keep(access *at, const access *now) {
+  if (at->task == now->task && at->warp == now->warp && at->tick == now->tick && (at->how | 15) == (now->how | 15)) {
+    u8 lane = at->lane == now->lane || at->lane == ANY_LANE ? at->lane : at->how == now->how ? MANY_LANES : ANY_LANE;
+    u8 how = at->how | now->how;
+    *at = *now;
+    at->lane = lane, at->how = how;
+    return;
+  }
+  *at = *now;
+}
+
+// touch looks at an access to n bytes at p. same: a write of what is there already, which does no harm to those who write it too.
+static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how, int same) {
+  u64 begin = (u64)(uintptr_t)p, global;
+  for (u64 at = begin & ~3ull; at < begin + n && k->l->races; at += 4) {
+    word *s = word_of(k, w, (u8 *)(uintptr_t)(at < begin ? begin : at), &global);
+    if (s == NULL) return;
+    u32 from = at < begin ? (u32)(begin - at) : 0, to = begin + n - at < 4 ? (u32)(begin + n - at) : 4;
+    access now = {w->b->t->number, *tick_of(w), k->time, (u32)g->pc | (u32)g->fr->f->id << 20, (u16)warp_of(w), (u8)lane,
+                  (u8)(how | ((1 << to) - (1 << from)))};
+    if (!(how & A_WRITE)) {
+      if (conflict(k, w, g, &s->w, &now, p, lane, (int)global)) return;
+      access *r = &s->r[0];
+      if (r->task == now.task && r->warp != now.warp && !ordered(k, w, r, lane, (int)global)) r = &s->r[1];
+      keep(r, &now);
+      continue;
+    }
+    if (same) {
+      int over = ordered(k, w, &s->w, lane, (int)global) || !(s->w.how & now.how & 15);
+      if (over) keep(&s->w, &now);
+      else if (s->w.task == now.task && s->w.warp == now.warp) s->w.lane = ANY_LANE;
+      else s->w.task = 0;
+      continue;
+    }
+    if (conflict(k, w, g, &s->w, &now, p, lane, (int)global) || conflict(k, w, g, &s->r[0], &now, p, lane, (int)global) ||
+        conflict(k, w, g, &s->r[1], &now, p, lane, (int)global))
+      return;
+    keep(&s->w, &now);
+  }
+}
+
+// before_strong and after_strong are the clocks of a strong access or an atomic one, before and after it.
+static void before_strong(worker *k, warp *w, const u8 *p) {
+  hears_at(w, p);
+  hears(w, row_fence(w->b->t));
+  listened(k, w->b->t);
+}
+static void after_strong(worker *k, warp *w, const u8 *p) {
+  tells_at(w, p);
+  published(k, w->b->t);
+}

@@ -1,0 +1,197 @@
+//go:build linux && cgo
+
+package vgpu
+
+import (
+	"encoding/binary"
+	"regexp"
+	"testing"
+)
+
+// hazard runs a kernel of two blocks of 64 threads, which has x in %rd1, s, 512 bytes of shared memory, in %r10, the thread's word
+// of it in %r11, its number in %r1 and that of the block in %r9, and tells what is found.
+func hazard(t *testing.T, body string) string {
+	t.Helper()
+	m := &Machine{Strict: Races | UnwrittenShared | UnwrittenLocal | Divisions, Look: Races | UnwrittenLocal}
+	mod, err := m.Load(`.version 9.0
+.target sm_100
+.address_size 64
+.visible .entry k(.param .u64 x)
+{
+	.reg .pred %p<9>; .reg .b16 %h<9>; .reg .b32 %r<20>; .reg .b64 %rd<9>;
+	.shared .align 16 .b8 s[512];
+	.local .align 8 .b8 a[64];
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %tid.x;
+	mov.u32 %r9, %ctaid.x;
+	mov.u32 %r10, s;
+	mad.lo.u32 %r11, %r1, 4, %r10;
+	mov.u32 %r8, 0;
+	setp.eq.u32 %p1, %r1, 0;
+	setp.lt.u32 %p2, %r1, 32;
+` + body + "\n$done:\n	ret;\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := mod.Kernel("k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _ := words(m, "x", make([]uint32, 256)...)
+	err = m.Run(k, Launch{Grid: [3]int{2, 1, 1}, Block: [3]int{64, 1, 1}, Params: binary.LittleEndian.AppendUint64(nil, uint64(p))})
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// TestHazards has kernels with a race or a read of what nothing was written to, and for each a kernel that is like it and right.
+func TestHazards(t *testing.T) {
+	const race = `race on shared memory: nothing orders this `
+	const mbarrier = `
+	@%p1 mbarrier.init.shared.b64 [%r10+256], 32;
+	bar.sync 0;
+	@%p2 bra $producer;
+$wait:
+	mbarrier.try_wait.parity.shared.b64 %p3, [%r10+256], 0;
+	@!%p3 bra $wait;
+	ld.shared.b32 %r2, [%r10];
+	bra $done;
+$producer:
+`
+	for _, c := range []struct{ name, body, want string }{
+		{"a sum that all threads add to", `
+	@%p1 st.shared.b32 [%r10], 0;
+	bar.sync 0;
+	ld.shared.b32 %r2, [%r10];
+	add.u32 %r2, %r2, 1;
+	st.shared.b32 [%r10], %r2;`, race + `write and the read at `},
+		{"a sum that a warp adds to", `
+	@!%p2 bra $done;
+	@%p1 st.shared.b32 [%r10], 0;
+	bar.warp.sync -1;
+	ld.shared.b32 %r2, [%r10];
+	add.u32 %r2, %r2, 1;
+	st.shared.b32 [%r10], %r2;`, race + `write and the read at `},
+		{"a sum of atomics", `
+	@%p1 st.shared.b32 [%r10], 0;
+	bar.sync 0;
+	atom.shared.add.u32 %r2, [%r10], 1;
+	bar.sync 0;
+	ld.shared.b32 %r2, [%r10];`, ""},
+		{"atomics without a barrier behind them", `
+	@%p1 st.shared.b32 [%r10], 0;
+	bar.sync 0;
+	@%p2 red.shared.add.u32 [%r10], 1;
+	@!%p2 ld.shared.b32 %r2, [%r10];`, race},
+		{"no barrier behind a write", `
+	st.shared.b32 [%r11], %r1;
+	xor.b32 %r2, %r11, 128;
+	ld.shared.b32 %r3, [%r2];`, race + `read and the write at .*thread \((0|32),0,0\)$|nothing was written`},
+		{"a barrier behind a write", `
+	st.shared.b32 [%r11], %r1;
+	xor.b32 %r2, %r11, 128;
+	bar.sync 0;
+	ld.shared.b32 %r3, [%r2];
+	bar.sync 0;
+	st.shared.b32 [%r11], 5;`, ""},
+		{"no barrier behind a read", `
+	st.shared.b32 [%r11], %r1;
+	xor.b32 %r2, %r11, 128;
+	bar.sync 0;
+	ld.shared.b32 %r3, [%r2];
+	st.shared.b32 [%r11], 5;`, race},
+		{"lanes without a barrier", `
+	st.shared.b32 [%r11], %r1;
+	xor.b32 %r2, %r11, 4;
+	ld.shared.b32 %r3, [%r2];`, race},
+		{"lanes with one", `
+	st.shared.b32 [%r11], %r1;
+	xor.b32 %r2, %r11, 4;
+	bar.warp.sync -1;
+	ld.shared.b32 %r3, [%r2];`, ""},
+		{"halves of a word", `
+	mad.lo.u32 %r2, %r1, 2, %r10;
+	cvt.u16.u32 %h1, %r1;
+	st.shared.b16 [%r2], %h1;
+	ld.shared.u16 %h2, [%r2];`, ""},
+		{"all write the same", `
+	st.shared.b32 [%r10], 7;
+	ld.shared.b32 %r2, [%r10];`, ""},
+		{"named barriers", `
+	@%p2 bra $first;
+	bar.sync 1, 64;
+	ld.shared.b32 %r2, [%r10];
+	bra $done;
+$first:
+	st.shared.b32 [%r11], %r1;
+	bar.arrive 1, 64;`, ""},
+		{"a named barrier too late", `
+	@%p2 bra $first;
+	bar.sync 1, 64;
+	ld.shared.b32 %r2, [%r10];
+	bra $done;
+$first:
+	st.shared.b32 [%r11], %r1;
+	bar.arrive 1, 64;
+	add.u32 %r2, %r1, 9;
+	st.shared.b32 [%r11], %r2;`, race},
+		{"an mbarrier", mbarrier + `
+	st.shared.b32 [%r11], %r1;
+	mbarrier.arrive.shared.b64 %rd2, [%r10+256];`, ""},
+		{"an mbarrier too soon", mbarrier + `
+	mbarrier.arrive.shared.b64 %rd2, [%r10+256];
+	add.u32 %r2, %r1, 9;
+	st.shared.b32 [%r11], %r2;`, race + "|nothing was written"},
+		{"blocks that write one word", "@%p1 st.global.b32 [%rd1], %r9;\n@%p1 st.global.b32 [%rd1], 9;",
+			`race on global memory: nothing orders this write and the write at an unknown place, thread \(0,0,0\) of another block, at 0x`},
+		{"blocks that read what another writes", `
+	setp.eq.u32 %p3, %r9, 0;
+	@%p3 st.global.b32 [%rd1], 9;
+	@!%p3 ld.global.b32 %r2, [%rd1];
+	ld.global.b32 %r2, [%rd1+4];`, `race on global memory: nothing orders this (read and the write|write and the read)`},
+		{"blocks that a flag orders", `
+	setp.eq.u32 %p3, %r9, 0;
+	@!%p1 bra $done;
+	@%p3 bra $first;
+$spin:
+	ld.acquire.gpu.global.b32 %r2, [%rd1+4];
+	setp.eq.u32 %p4, %r2, 0;
+	@%p4 bra $spin;
+	ld.global.b32 %r2, [%rd1];
+	bra $done;
+$first:
+	st.global.b32 [%rd1], 9;
+	st.release.gpu.global.b32 [%rd1+4], 1;`, ""},
+		{"global memory within a block", `
+	mad.wide.u32 %rd2, %r9, 512, %rd1;
+	mad.wide.u32 %rd3, %r1, 4, %rd2;
+	st.global.b32 [%rd3], %r1;
+	bar.sync 0;
+	ld.global.b32 %r2, [%rd2+128];`, ""},
+		{"global memory within a block, without a barrier", `
+	mad.wide.u32 %rd2, %r9, 512, %rd1;
+	mad.wide.u32 %rd3, %r1, 4, %rd2;
+	add.u32 %r2, %r1, 1;
+	st.global.b32 [%rd3], %r2;
+	ld.global.b32 %r2, [%rd2];`, `race on global memory: nothing orders this read and the write`},
+		{"shared memory that nothing was written to", "@%p1 ld.shared.b32 %r2, [%r10];", "read of shared memory that nothing was written to"},
+		{"local memory that nothing was written to", "st.local.b32 [a], %r1;\nld.local.b32 %r2, [a+4];",
+			"read of 4 bytes of local memory that nothing was written to"},
+		{"local memory", "st.local.b32 [a], %r1;\nld.local.b32 %r2, [a];", ""},
+		{"local memory by a generic address", `
+	st.local.b64 [a], %rd1;
+	cvta.local.u64 %rd2, a;
+	ld.b32 %r2, [%rd2+4];
+	ld.b32 %r2, [%rd2+8];`, "read of 4 bytes of local memory"},
+		{"division by zero", "div.u32 %r2, %r1, %r8;", "division of an integer by zero"},
+		{"division that no thread does", "setp.ne.u32 %p3, %r8, 0;\n@%p3 div.u32 %r2, %r1, %r8;", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := hazard(t, c.body)
+			if (c.want == "") != (got == "") || !regexp.MustCompile(c.want).MatchString(got) {
+				t.Errorf("got  %q\nwant %q", got, c.want)
+			}
+		})
+	}
+}
