@@ -96,6 +96,9 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 	if u.worker, err = Worker(); err != nil {
 		return nil, err
 	}
+	if old == nil && u.Kind == "emu" && u.Timer != device.TimerAuto {
+		log.Warn("--timer "+u.Timer+" has no effect: the emulator keeps no time", "")
+	}
 	if limit := o.MemoryLimit; limit != nil {
 		if !(*limit >= 0 && *limit <= 1<<30) { // NaN too
 			return nil, usage.Errorf("a number of GiB; 0 is no limit", "--memory-limit: must be from 0 to %d", 1<<30)
