@@ -127,15 +127,11 @@ func (r *Run) once(ctx context.Context, prefix ...string) (log string, found boo
 }
 
 // Sanitize runs the workload under each of the tools, on the emulator looking for what each of them does, and tells what it
-// says: "clean", "findings", what the solution did wrong, or that this is what an earlier tool said.
+// says: "clean", "findings", or what the solution did wrong.
 func (r *Run) Sanitize(ctx context.Context, tools []string, tell func(tool, verdict, log string)) error {
-	said := map[string]string{}
 	report := func(name, log string, found bool, fault error) {
 		switch {
-		case fault != nil && said[fault.Error()] != "":
-			tell(name, "as "+said[fault.Error()], "")
 		case fault != nil:
-			said[fault.Error()] = name
 			tell(name, fault.Error(), log)
 		case found:
 			tell(name, "findings", log)
