@@ -87,7 +87,8 @@ void run(tvm::ffi::TensorView t, int64_t which) {
 }
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 `, calls.String())
-	sol := &trace.Solution{Name: "faults", Spec: trace.BuildSpec{Language: trace.CUDA, EntryPoint: "kernel.cu::run"},
+	sol := &trace.Solution{Name: "faults", Spec: trace.BuildSpec{Language: trace.CUDA, EntryPoint: "kernel.cu::run",
+		DestinationPassingStyle: true},
 		Sources: []trace.SourceFile{{Path: "kernel.cu", Content: source.String()}}}
 	def := &trace.Definition{}
 	def.Inputs.Set("data", trace.TensorSpec{})
