@@ -4,12 +4,14 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // layers lists the packages from the bottom up: a package imports only what stands in an earlier row.
@@ -142,5 +144,42 @@ func TestImportDirections(t *testing.T) {
 	}
 	if seen < 20 {
 		t.Errorf("files seen: got %d, want the whole tree", seen)
+	}
+}
+
+// app decides nothing, and so stays small; no line of what is shipped is wider than 120 characters.
+func TestSizes(t *testing.T) {
+	app := 0
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && name != "." || strings.HasSuffix(d.Name(), "test") ||
+			slices.Contains([]string{"testdata", "dist"}, d.Name())) {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		data, err := os.ReadFile(name)
+		if err != nil || strings.Contains(string(data), "// Code generated ") {
+			return err
+		}
+		n := 0
+		for line := range strings.Lines(string(data)) {
+			if n++; utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > 120 {
+				t.Errorf("%s:%d: more than 120 characters", name, n)
+			}
+		}
+		if filepath.Dir(name) == "app" {
+			app += n
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if app == 0 || app >= 4000 {
+		t.Errorf("app has %d lines, want less than 4,000", app)
 	}
 }

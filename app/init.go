@@ -47,7 +47,8 @@ func (a *app) initCommand() *cli.Command {
 		ArgsUsage: "DIR",
 		Flags: []cli.Flag{
 			stringFlag(&o.definition, "definition", "the definition `DEFINITION`: one of the contest's", ""),
-			stringFlag(&o.language, "language", "write the kernel in `LANGUAGE`: "+strings.Join(scaffold.LanguageNames(), ", "), "cuda"),
+			stringFlag(&o.language, "language", "write the kernel in `LANGUAGE`: "+strings.Join(scaffold.LanguageNames(), ", "),
+				"cuda"),
 			text(&o.author, "author", "the author's `NAME`", "git's user.name"),
 			text(&o.name, "name", "the solution's `NAME`", "the folder's"),
 			boolFlag(&o.force, "force", "replace files that exist with other content"),
@@ -197,11 +198,13 @@ func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workload
 			return opts, usage.Invalid(fmt.Errorf("--definition: %w", err))
 		}
 	case q == nil:
-		return opts, usage.Errorf("one of "+strings.Join(scaffold.WithKernel(data.Definitions()), ", "), "--definition: not given")
+		return opts, usage.Errorf("one of "+strings.Join(scaffold.WithKernel(data.Definitions()), ", "),
+			"--definition: not given")
 	}
 	opts.Version, opts.Language = revision(), trace.Language(cmp.Or(o.language, string(trace.CUDA)))
 	if !slices.Contains(scaffold.Languages, opts.Language) {
-		return opts, usage.Errorf("one of "+strings.Join(scaffold.LanguageNames(), ", "), "--language: there is no template for %q", opts.Language)
+		return opts, usage.Errorf("one of "+strings.Join(scaffold.LanguageNames(), ", "),
+			"--language: there is no template for %q", opts.Language)
 	}
 	opts.Author, opts.Name = o.author, o.name
 	if o.author == "" {

@@ -144,7 +144,8 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	return cmp.Or(err, bad)
 }
 
-var errEmulatorTime = usage.Errorf("run it on a machine with an NVIDIA GPU, or --on a table of the config that has some",
+var errEmulatorTime = usage.Errorf(
+	"run it on a machine with an NVIDIA GPU, or --on a table of the config that has some",
 	"profile: the emulator keeps no time")
 
 // chosen is what Choice.Prefixes says of the flag --workload.

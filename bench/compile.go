@@ -9,9 +9,9 @@ import (
 	"fisub/internal/trace"
 )
 
-// Compile calls sol, which is in Triton, once on w, on the virtual GPU without executing its kernels, and gives the names of
-// those that it launched, which Triton compiled for a B200, and what compiled them. What Triton refuses is a *worker.Error of
-// kind Build, which begins with its place. All other errors say why this was not looked at.
+// Compile calls sol, which is in Triton, once on w, on the virtual GPU without executing its kernels, and gives the
+// names of those that it launched, which Triton compiled for a B200, and what compiled them. What Triton refuses is a
+// *worker.Error of kind Build, which begins with its place. All other errors say why this was not looked at.
 func Compile(ctx context.Context, s *Shared, sol *trace.Solution, w *trace.Workload) (kernels []string, tools string,
 	err error) {
 	p, err := newProcess(ctx, s, s.Definition, sol)

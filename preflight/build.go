@@ -142,8 +142,8 @@ func (c *checker) build(ctx context.Context) error {
 // tritonLimit is how long the call may take from whose launches Triton compiles.
 const tritonLimit = 10 * time.Minute
 
-// triton has Triton compile, for a B200, what the submission launches on the smallest workload. What it takes as arguments
-// and constants only a launch tells, so the entry is called, in a worker, and no kernel is executed.
+// triton has Triton compile, for a B200, what the submission launches on the smallest workload. What it takes as
+// arguments and constants only a launch tells, so the entry is called, in a worker, and no kernel is executed.
 func (c *checker) triton(ctx context.Context) error {
 	sol, def := c.Report.Solution, c.Report.Definition
 	uses := slices.ContainsFunc(sol.Sources, func(s trace.SourceFile) bool {
@@ -198,7 +198,8 @@ func (c *checker) triton(ctx context.Context) error {
 		}
 		c.add(Note, "not-compiled", "", hint, "not compiled: Triton: %s", why)
 	default:
-		b.Toolchain = fmt.Sprintf("%s: %s, as workload %s launches them", tools, strings.Join(kernels, ", "), plain.Short(w.UUID))
+		b.Toolchain = fmt.Sprintf("%s: %s, as workload %s launches them", tools, strings.Join(kernels, ", "),
+			plain.Short(w.UUID))
 	}
 	c.Builds = append(c.Builds, b)
 	return nil
@@ -325,7 +326,8 @@ func (c *checker) compileFault(m, block []string) Finding {
 	return f
 }
 
-// mark puts f at a line and a column of text, from 1, where it has that line; a column of 0 is where the line's text begins.
+// mark puts f at a line and a column of text, from 1, where it has that line; a column of 0 is where the line's text
+// begins.
 func mark(f *Finding, text string, line, col int) {
 	if lines := strings.SplitAfter(text, "\n"); line > 0 && line <= len(lines) {
 		if col == 0 {

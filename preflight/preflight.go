@@ -1,6 +1,7 @@
 // Package preflight says what the contest's pipeline would reject, fail or silently change: its collector, which looks
-// for submissions in a repository; its packer; its builder; its evaluator. It compiles with the contest's flags, and runs no
-// kernel; what Triton is to compile only a call of the entry tells, which is made in a process of its own. Whether a kernel is right is not its business, and neither is whether it is fast.
+// for submissions in a repository; its packer; its builder; its evaluator. It compiles with the contest's flags, and
+// runs no kernel; what Triton is to compile only a call of the entry tells, which is made in a process of its own.
+// Whether a kernel is right is not its business, and neither is whether it is fast.
 package preflight
 
 import (

@@ -483,7 +483,8 @@ func (c *Comparison) table(id string) table {
 	return t
 }
 
-// Table gives what a terminal shows of res, workload by workload: the head and the rows, and how the columns lie, l or r.
+// Table gives what a terminal shows of res, workload by workload: the head and the rows, and how the columns lie, l or
+// r.
 func Table(res *compare.Result) (layout string, rows [][]string) {
 	t := (&Comparison{Result: res}).table("")
 	rows = make([][]string, 1+len(t.Rows))

@@ -105,7 +105,8 @@ func New(opts Options) (*Project, error) {
 		"CUDA": opts.Language == trace.CUDA, "Python": opts.Language != trace.CUDA,
 		"Set": quote(cmp.Or(opts.Set, "contest")), "Version": opts.Version,
 	}
-	agents := map[string]any{"Definition": def.Name, "Folder": string(opts.Language), "EntryPoint": entry + "::kernel", "DPS": dps,
+	agents := map[string]any{"Definition": def.Name, "Folder": string(opts.Language), "EntryPoint": entry + "::kernel",
+		"DPS":  dps,
 		"CUDA": opts.Language == trace.CUDA, "Axes": axes(def), "Inputs": tensors(&def.Inputs),
 		"Outputs": tensors(&def.Outputs)}
 	p.Files = append([]File{
@@ -153,7 +154,8 @@ func Known(definition string) bool {
 
 // signature is that of a kernel of def: "kernel(x float32 [n, 4], scale float32) -> (y float32 [n])".
 func signature(def *trace.Definition) string {
-	return "kernel(" + strings.Join(tensors(&def.Inputs), ", ") + ") -> (" + strings.Join(tensors(&def.Outputs), ", ") + ")"
+	list := func(specs *trace.Map[trace.TensorSpec]) string { return "(" + strings.Join(tensors(specs), ", ") + ")" }
+	return "kernel" + list(&def.Inputs) + " -> " + list(&def.Outputs)
 }
 
 // tensors names each with its dtype and its axes.

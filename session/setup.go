@@ -108,7 +108,8 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 	return u, nil
 }
 
-// Worker is how a submission's process is started and limited on this machine: it may take three quarters of the memory.
+// Worker is how a submission's process is started and limited on this machine: it may take three quarters of the
+// memory.
 func Worker() (worker.Command, error) {
 	self, err := os.Executable()
 	confine.Hide()

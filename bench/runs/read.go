@@ -125,7 +125,8 @@ func (r *Run) Passed() (passed, total int) {
 	return passed, total
 }
 
-// PassedText is Passed in words and what follows them; "verdicts not kept" where the folder has timings and no verdicts.
+// PassedText is Passed in words and what follows them; "verdicts not kept" where the folder has timings and no
+// verdicts.
 func (r *Run) PassedText(after string) string {
 	if r.Bare && !slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Evaluated != nil }) {
 		return "verdicts not kept"

@@ -64,10 +64,11 @@ const (
 	maxLog       = 1 << 20 // bytes kept of one command's output
 )
 
-// Build builds sol for arch ("sm_90", "sm_100a", or "compute_100", whose object holds PTX too) with the toolchain that Find
-// finds, or returns what the cache below root has of it. On a machine without a toolchain it returns the object that
-// was built elsewhere of the same sources for the same arch and copied into the cache; where there is none the error is
-// Find's. A *device.BuildError is about the solution, any other error about the machine, also device.ErrLacking.
+// Build builds sol for arch ("sm_90", "sm_100a", or "compute_100", whose object holds PTX too) with the toolchain that
+// Find finds, or returns what the cache below root has of it. On a machine without a toolchain it returns the object
+// that was built elsewhere of the same sources for the same arch and copied into the cache; where there is none the
+// error is Find's. A *device.BuildError is about the solution, any other error about the machine, also
+// device.ErrLacking.
 func Build(ctx context.Context, root string, sol *trace.Solution, arch string) (*Object, error) {
 	t, err := Find(root)
 	if err == nil {
@@ -218,8 +219,8 @@ func (t *Toolchain) key(s *sources) string {
 	return cache.Key(append(id, s.identity()...)...)
 }
 
-// virtual tells an arch such as "compute_100": the object then has PTX with its lines beside the machine code, for which
-// ptxas has taken it.
+// virtual tells an arch such as "compute_100": the object then has PTX with its lines beside the machine code, for
+// which ptxas has taken it.
 func virtual(arch string) bool { return strings.HasPrefix(arch, "compute_") }
 
 // The flags are those of the contest's builder (spec section 4.2), in its order; paths are added where they are used.
@@ -555,7 +556,8 @@ func run(ctx context.Context, dir, tmp string, argv []string) result {
 var faultLine = regexp.MustCompile(`(?im)^.*\b(error|undefined reference|undefined symbol|fatal)\b.*$`)
 
 // absent is a header that is missing which the contest's image has, of NVIDIA's libraries, torch or FlashInfer.
-var absent = regexp.MustCompile(`fatal error: ((?:cutlass|cute|nvtx3|cudnn_frontend|torch|ATen|c10|flashinfer)/[\w./-]+` +
+var absent = regexp.MustCompile(`fatal error: (` +
+	`(?:cutlass|cute|nvtx3|cudnn_frontend|torch|ATen|c10|flashinfer)/[\w./-]+` +
 	`|(?:cublas|cudnn|cufft|curand|cusolver|cusparse|nvToolsExt|nvml|nccl)\w*\.h): No such file`)
 
 func buildError(what, log string) error {

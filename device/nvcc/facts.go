@@ -56,10 +56,11 @@ var (
 	ptxLoc     = regexp.MustCompile(`^\s*\.loc\s+(\d+) (\d+) (\d+)(?:, function_name \S+, inlined_at (\d+) (\d+) (\d+))?`)
 )
 
-var nvccPlace = regexp.MustCompile(`^([^\s(:][^(:\n]*)\((\d+)\)(: (?:(?:catastrophic |fatal )?error|warning|remark)\b.*)$`)
+var nvccPlace = regexp.MustCompile(`^([^\s(:][^(:\n]*)\((\d+)\)` +
+	`(: (?:(?:catastrophic |fatal )?error|warning|remark)\b.*)$`)
 
-// withColumns gives nvcc's messages the form of other compilers', "kernel.cu:12:5: error: ...": nvcc marks the column in a
-// line below the source's, two characters further right.
+// withColumns gives nvcc's messages the form of other compilers', "kernel.cu:12:5: error: ...": nvcc marks the column
+// in a line below the source's, two characters further right.
 func withColumns(log string) string {
 	lines := strings.Split(log, "\n")
 	for i := range max(0, len(lines)-2) {

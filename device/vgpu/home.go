@@ -22,8 +22,9 @@ const HostName = "libfisub_cudart.so"
 // hostCache is the folder of the cache with what Home makes: a process of a submission may write there.
 const hostCache = "vgpu-python"
 
-// Home is a folder as $CUDA_HOME names one, for programs that compile CUDA by themselves: its nvcc keeps the PTX, and what
-// is linked with its runtime, which this process then has, runs on the virtual GPU: on Host. root is the cache's folder.
+// Home is a folder as $CUDA_HOME names one, for programs that compile CUDA by themselves: its nvcc keeps the PTX, and
+// what is linked with its runtime, which this process then has, runs on the virtual GPU: on Host. root is the cache's
+// folder.
 func Home(ctx context.Context, root string) (string, error) {
 	t, err := nvcc.Find(root)
 	if err != nil {
@@ -57,7 +58,8 @@ func Home(ctx context.Context, root string) (string, error) {
 // Host is what the runtime library in this process launches kernels on.
 func Host() *Machine { return host.machine }
 
-// Verdict is what kernels of Host have done wrong since the last call, which wraps a *Fault, or that something was lacking.
+// Verdict is what kernels of Host have done wrong since the last call, which wraps a *Fault, or that something was
+// lacking.
 func Verdict() error {
 	err := verdict()
 	host.Lock()

@@ -38,14 +38,14 @@ type Machine struct {
 	nextID  int32
 	Workers int // threads that run blocks; 0: one for each processor
 
-	// Strict are the hazards that are faults. Of others, Warn is told of the first of each kind in each kernel, where it is
-	// not nil.
+	// Strict are the hazards that are faults. Of others, Warn is told of the first of each kind in each kernel, where it
+	// is not nil.
 	Strict Hazards
 	Warn   func(text string)
 	warned map[*Kernel]Hazards
 
-	// Look are the hazards that are looked for beside those that always are: Races, UnwrittenLocal. Races are looked for until
-	// so many instructions of warps were executed in a launch; 0 is no limit.
+	// Look are the hazards that are looked for beside those that always are: Races, UnwrittenLocal. Races are looked for
+	// until so many instructions of warps were executed in a launch; 0 is no limit.
 	Look       Hazards
 	RacesUntil uint64
 
@@ -59,8 +59,8 @@ type Machine struct {
 // Hazards are what may come out right all the same.
 type Hazards uint32
 
-// UnwrittenShared and UnwrittenLocal are reads of memory that nothing was written to, Races accesses that nothing orders,
-// Divisions those of integers by zero; Refusals, of launches and copies, are for those who call a Machine.
+// UnwrittenShared and UnwrittenLocal are reads of memory that nothing was written to, Races accesses that nothing
+// orders, Divisions those of integers by zero; Refusals, of launches and copies, are for those who call a Machine.
 const (
 	UnwrittenShared Hazards = 1 << iota
 	Races
@@ -582,7 +582,8 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		}
 		t := int(f.other_thread)
 		what = fmt.Sprintf("race on %s memory: nothing orders this %s and the %s at %sthread (%d,%d,%d)%s", space, verb, was,
-			strings.Replace(cmp.Or(other, "an unknown place: "), ": ", ", ", 1), t%int(k.block[0]), t/int(k.block[0])%int(k.block[1]),
+			strings.Replace(cmp.Or(other, "an unknown place: "), ": ", ", ", 1),
+			t%int(k.block[0]), t/int(k.block[0])%int(k.block[1]),
 			t/int(k.block[0])/int(k.block[1]), whose)
 		if f.limit != 0 {
 			what += fmt.Sprintf(", at %#x, %s", uint64(f.address), m.near(uint64(f.address)))

@@ -55,7 +55,8 @@ func Opener() device.Opener { return device.Opener{Kind: "emu", Open: open} }
 var sanitizers = map[string]Hazards{"memcheck": Refusals | Divisions, "racecheck": Races,
 	"initcheck": UnwrittenShared | UnwrittenLocal}
 
-// lookUntil ends the look for races in a launch of the first call, which takes about a microsecond for each instruction.
+// lookUntil ends the look for races in a launch of the first call, which takes about a microsecond for each
+// instruction.
 const lookUntil = 2_000_000
 
 type gpu struct {

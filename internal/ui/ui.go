@@ -635,8 +635,8 @@ func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) 
 	}
 }
 
-// fit narrows the widest columns of words, as far as need be for lines of that width, but to no less than 12. The first,
-// which names the row, stays.
+// fit narrows the widest columns of words, as far as need be for lines of that width, but to no less than 12. The
+// first, which names the row, stays.
 func fit(widths []int, align string, width int) {
 	over := 2*(len(widths)-1) - width
 	for _, w := range widths {

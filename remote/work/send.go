@@ -84,7 +84,8 @@ const (
 // and has not grown for a day. In the folder of somebody else nothing goes.
 const stored = look + `
 names=$(cat); cd store || exit; printf '%s\n' "$names" | xargs touch -c -- 2>/dev/null
-[ ! -O . ] || find . -maxdepth 1 -type f \( -mtime +` + agent.KeepDays + ` -o -name '.*' -mtime +0 \) -exec rm -f -- {} +
+[ ! -O . ] ||
+  find . -maxdepth 1 -type f \( -mtime +` + agent.KeepDays + ` -o -name '.*' -mtime +0 \) -exec rm -f -- {} +
 echo; { printf '%s\n' "$names"; printf '` + partName + `%s\n' $names; printf '` + packName + `%s\n' $names; } |
 xargs stat -c '%s %n' -- 2>/dev/null; true`
 

@@ -295,8 +295,8 @@ func NewBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bu
 	return bundle.New(ctx, root, filepath.Join(folder, "remote", "files"), self, spec, beside...)
 }
 
-// Asking runs do, which prepares a run, and asks the hosts meanwhile, whose connections then stand: where they say that a
-// job could run on none of them, do is ended with that.
+// Asking runs do, which prepares a run, and asks the hosts meanwhile, whose connections then stand: where they say that
+// a job could run on none of them, do is ended with that.
 func Asking(ctx context.Context, open providers.Set, do func(context.Context) error) error {
 	doing, stop := context.WithCancelCause(ctx)
 	asked, enough := context.WithCancel(ctx)

@@ -126,8 +126,8 @@ func (r *Run) once(ctx context.Context, prefix ...string) (log string, found boo
 	return log, false, nil, session.Machine(err)
 }
 
-// Sanitize runs the workload under each of the tools, on the emulator looking for what each of them does, and tells what it
-// says: "clean", "findings", or what the solution did wrong.
+// Sanitize runs the workload under each of the tools, on the emulator looking for what each of them does, and tells
+// what it says: "clean", "findings", or what the solution did wrong.
 func (r *Run) Sanitize(ctx context.Context, tools []string, tell func(tool, verdict, log string)) error {
 	report := func(name, log string, found bool, fault error) {
 		switch {
