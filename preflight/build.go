@@ -123,9 +123,6 @@ func (c *checker) build(ctx context.Context) error {
 			}
 			c.add(Note, "not-compiled", "", hint, "not compiled for %s, so that exports, parameters and what the compiler "+
 				"refuses were not looked at: %v", arch, err)
-		case errors.Is(err, device.ErrLacking):
-			c.add(Note, "not-compiled", "", "", "not compiled for %s: %s", arch,
-				strings.TrimPrefix(err.Error(), device.ErrLacking.Error()+": "))
 		case errors.As(err, &broken):
 			c.broken(arch, broken)
 		case err != nil:

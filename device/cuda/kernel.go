@@ -63,7 +63,7 @@ func (d *gpu) Build(ctx context.Context, _ *trace.Definition, sol *trace.Solutio
 	}
 	object, err := build()
 	if err != nil {
-		return nil, err
+		return nil, nvcc.Judged(err)
 	}
 	if err := d.checkDriver(object.CUDAVersion); err != nil {
 		return nil, err

@@ -67,8 +67,7 @@ const (
 // Build builds sol for arch ("sm_90", "sm_100a", or "compute_100", whose object holds PTX too) with the toolchain that
 // Find finds, or returns what the cache below root has of it. On a machine without a toolchain it returns the object
 // that was built elsewhere of the same sources for the same arch and copied into the cache; where there is none the
-// error is Find's. A *device.BuildError is about the solution, any other error about the machine, also
-// device.ErrLacking.
+// error is Find's. A *device.BuildError is about the solution, any other error about the machine.
 func Build(ctx context.Context, root string, sol *trace.Solution, arch string) (*Object, error) {
 	t, err := Find(root)
 	if err == nil {
@@ -555,15 +554,22 @@ func run(ctx context.Context, dir, tmp string, argv []string) result {
 
 var faultLine = regexp.MustCompile(`(?im)^.*\b(error|undefined reference|undefined symbol|fatal)\b.*$`)
 
-// absent is a header that is missing which the contest's image has, of NVIDIA's libraries, torch or FlashInfer.
-var absent = regexp.MustCompile(`fatal error: (` +
-	`(?:cutlass|cute|nvtx3|cudnn_frontend|torch|ATen|c10|flashinfer)/[\w./-]+` +
+// absent is a header that is missing which the contest's image has, or may have: of the toolkit's libraries, CUTLASS.
+var absent = regexp.MustCompile(`fatal error: ((?:cutlass|cute|nvtx3|cudnn_frontend)/[\w./-]+` +
 	`|(?:cublas|cudnn|cufft|curand|cusolver|cusparse|nvToolsExt|nvml|nccl)\w*\.h): No such file`)
 
-func buildError(what, log string) error {
-	if m := absent.FindStringSubmatch(log); m != nil {
-		return fmt.Errorf("%w: the build here lacks the header %s, which the contest's image has", device.ErrLacking, m[1])
+// Judged makes of an error of Build what a run is to say of it: that the solution does not compile for want of a header
+// that only this machine lacks is no verdict, which wraps device.ErrLacking.
+func Judged(err error) error {
+	if broken, ok := errors.AsType[*device.BuildError](err); ok {
+		if m := absent.FindStringSubmatch(broken.Log); m != nil {
+			return fmt.Errorf("%w: the build here lacks the header %s, which the contest's image has", device.ErrLacking, m[1])
+		}
 	}
+	return err
+}
+
+func buildError(what, log string) error {
 	if m := faultLine.FindString(log); m != "" {
 		what += ": " + strings.TrimSpace(m)
 	}

@@ -289,7 +289,7 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 	}
 	object, library, err := g.object(ctx, sol)
 	if err != nil {
-		return nil, err
+		return nil, nvcc.Judged(err)
 	}
 	k := &kernel{gpu: g, cached: object.Hit}
 	if def != nil {

@@ -163,6 +163,7 @@ func prebuild(ctx context.Context, root, arch string, sol *trace.Solution,
 		}
 		g.Go(func() error {
 			o, err := tools.Build(ctx, root, s, arch)
+			err = nvcc.Judged(err)
 			if build := (*device.BuildError)(nil); errors.As(err, &build) && s != sol {
 				return fmt.Errorf("%s does not compile for %s: %s", s.Name, arch, build.Text)
 			}

@@ -180,8 +180,9 @@ func TestProvider(t *testing.T) {
 			tab["login"], tab["ssh_config"] = d.Name, f.Config
 			return provider(t, c, tab)
 		}
-		setup := suite(work, fresh, func(t *testing.T) {
+		setup := suite(work, fresh, func(t *testing.T) { // for longer than from one look to the next
 			d.Stop()
+			time.Sleep(2 * time.Second)
 			d.Start(t)
 		})
 		setup.Away = func(t *testing.T) (p remote.Provider, cut, back func()) {
