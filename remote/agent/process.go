@@ -86,11 +86,14 @@ func lifeOf(dir string) (life, State, error) {
 // endOf reads how the job in dir ended. Where it has not, ended is false: what lies there while its agent lives, the
 // submission has written.
 func endOf(dir string) (exit remote.Exit, ended bool, l life, s State, err error) {
-	exit, none := ReadExit(dir) // first: what the agent wrote before it ended is then all there is
-	if l, s, err = lifeOf(dir); err != nil || l == alive || errors.Is(none, fs.ErrNotExist) {
+	if l, s, err = lifeOf(dir); err != nil || l == alive {
 		return remote.Exit{}, false, l, s, err
 	}
-	return exit, none == nil, l, s, none
+	exit, err = ReadExit(dir) // after it: an agent that has ended replaces nothing any more
+	if errors.Is(err, fs.ErrNotExist) {
+		return remote.Exit{}, false, l, s, nil
+	}
+	return exit, err == nil, l, s, err
 }
 
 // poll is the time between two looks at a job's files.
