@@ -32,6 +32,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fisub/bench/runs"
+	"fisub/internal/cache"
 )
 
 type options struct {
@@ -233,6 +234,9 @@ func projectName(mixed bool) string {
 	return "good"
 }
 
+// clientCache is the folder in base that becomes the cache of each world's client.
+const clientCache = "client-cache"
+
 // prepare makes what all worlds share, and gives the verdicts of fisub local.
 func prepare(ctx context.Context, o options, base string) (want map[bool]map[string]string, err error) {
 	want = map[bool]map[string]string{}
@@ -242,6 +246,18 @@ func prepare(ctx context.Context, o options, base string) (want map[bool]map[str
 	if err := combined(exec.Command("cp", o.Fisub, filepath.Join(base, "fisub"))); err != nil {
 		return nil, err
 	}
+	// The client's cache: there is no network to fetch a compiler from.
+	root, err := cache.Root()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(filepath.Join(base, clientCache), 0o755); err != nil {
+		return nil, err
+	}
+	copied := combined(exec.Command("cp", "-a", filepath.Join(root, "toolchain"), filepath.Join(base, clientCache)))
+	if err := copied; err != nil {
+		return nil, fmt.Errorf("fisub toolchain install comes first: %w", err)
+	}
 	for _, mixed := range []bool{false, true} {
 		dir := filepath.Join(base, projectName(mixed))
 		if err := submission(o.Source, dir, mixed); err != nil {
@@ -249,7 +265,7 @@ func prepare(ctx context.Context, o options, base string) (want map[bool]map[str
 		}
 		cmd := exec.CommandContext(ctx, filepath.Join(base, "fisub"), "-q", "-C", dir, "local", "--device", "emu", "--limit",
 			fmt.Sprint(most))
-		cmd.Env = append(os.Environ(), "FISUB_CACHE="+filepath.Join(base, "cache"), "FIB_DATASET_PATH=")
+		cmd.Env = append(os.Environ(), "FISUB_CACHE="+filepath.Join(base, clientCache), "FIB_DATASET_PATH=")
 		err := combined(cmd)
 		if status := cmd.ProcessState.ExitCode(); err != nil && status != 3 {
 			return nil, err
@@ -278,9 +294,6 @@ func prepare(ctx context.Context, o options, base string) (want map[bool]map[str
 		}
 	}
 	// A run without a fault, whose hosts then have the store that others begin with.
-	if err := own(filepath.Join(base, "cache")); err != nil {
-		return nil, err
-	}
 	dir := filepath.Join(o.Work, "run-0")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err

@@ -98,6 +98,13 @@ func newWorld(dir, base string, cold bool) (w *world, err error) {
 	if err := os.Link(filepath.Join(base, "fisub"), disk(w.client, "fisub")); err != nil {
 		return w, err
 	}
+	if err := os.Mkdir(home(w.client, ".cache"), 0o755); err != nil {
+		return w, err
+	}
+	if err := combined(exec.Command("cp", "-al", filepath.Join(base, clientCache),
+		home(w.client, ".cache/fisub"))); err != nil {
+		return w, err
+	}
 	if err := w.client.start(); err != nil {
 		return w, err
 	}
