@@ -38,10 +38,7 @@ func (a *attempt) dump() error {
 	if in == nil {
 		in = a.loaded // of a fault, or at the time limit
 	}
-	if a.verdict.status == trace.Passed || in == nil {
-		return nil
-	}
-	if a.entry.Dump == "" || a.result.Dumped != nil {
+	if a.entry.Dump == "" || a.result.Dumped != nil || a.verdict.status == trace.Passed || in == nil {
 		return nil
 	}
 	facts := map[string]string{"definition": a.shared.Definition.Name, "workload": a.workload.UUID,

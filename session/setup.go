@@ -113,7 +113,7 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 func Worker() (worker.Command, error) {
 	self, err := os.Executable()
 	confine.Hide()
-	return worker.Command{Args: []string{self, "worker"}, MemoryLimit: host().Memory / 4 * 3,
+	return worker.Command{Args: []string{self, "worker"}, MemoryLimit: memory() / 4 * 3,
 		Confine: []string{self, "confine", "--"}}, err
 }
 
@@ -225,11 +225,15 @@ func Machine(err error) error {
 }
 
 func host() event.Host {
-	h := event.Host{OS: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU()}
+	h := event.Host{OS: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU(), Memory: memory()}
 	h.Name, _ = os.Hostname()
 	h.Confined, _ = confine.State()
 	h.CPU = plain.Field("/proc/cpuinfo", "model name")
-	_, _ = fmt.Sscanf(plain.Field("/proc/meminfo", "MemTotal"), "%d kB", &h.Memory)
-	h.Memory <<= 10
 	return h
+}
+
+// memory is the machine's, in bytes.
+func memory() (n int64) {
+	_, _ = fmt.Sscanf(plain.Field("/proc/meminfo", "MemTotal"), "%d kB", &n)
+	return n << 10
 }

@@ -72,12 +72,7 @@ func TestTriton(t *testing.T) {
 			"    tl.store(y + i, tl.load(x + i, mask=i < n) * (c + WRONG), mask=i < n)\n" +
 			"def run(x, c, y, total):\n    tuned[lambda meta: (triton.cdiv(3, meta['BLOCK']),)](x, y, 3, c)\n"
 	)
-	for _, tc := range []struct {
-		name, source string
-		kind         worker.Kind // "" where the call is to succeed
-		text         string
-		y            []float32
-	}{
+	for _, tc := range []pyCall{
 		{"right", "def run(x, c, y, total):\n" + scaled + total, "", "", []float32{5, -10, 150}},
 		{"on a device", "def run(x, c, y, total):\n    assert x.is_cuda and x.device == torch.device('cuda:0')\n" +
 			"    assert torch.cuda.get_device_capability() == (10, 0) and torch.zeros(3, device='cuda').is_cuda\n" +
@@ -124,24 +119,7 @@ func TestTriton(t *testing.T) {
 			"        load_inline('m', '', '__global__ void f() {}')\n    except Exception:\n        y.copy_(x * c)\n",
 			worker.Lacking, "the virtual GPU lacks torch.utils.cpp_extension.load_inline", nil},
 	} {
-		err := build(t, client, tritonHead+tc.source, true)
-		var got []float32
-		if err == nil {
-			out := load(t, client)
-			if _, err = client.Run(t.Context(), out); err == nil {
-				got = floats(t, out, 0, 3)
-			}
-		}
-		var we *worker.Error
-		switch {
-		case tc.kind == "" && err != nil:
-			errors.As(err, &we)
-			t.Errorf("%s: %v\n%s", tc.name, err, we.Log)
-		case tc.kind != "" && (!errors.As(err, &we) || we.Kind != tc.kind || !strings.Contains(we.Text, tc.text)):
-			t.Errorf("%s: got %v, want a %s error with %q", tc.name, err, tc.kind, tc.text)
-		case !slices.Equal(got, tc.y):
-			t.Errorf("%s: got %v, want %v", tc.name, got, tc.y)
-		}
+		tc.run(t, client, tritonHead)
 		log := client.TakeLog()
 		if tc.name == "scan, reduction, atomics and print" && !strings.Contains(log, "value: 30.0") {
 			t.Errorf("%s: got log %q, want the value that was printed", tc.name, log)
@@ -149,6 +127,37 @@ func TestTriton(t *testing.T) {
 		if told := strings.Contains(log, "autotune: tuned: the results of BLOCK: 32, WRONG: 1,"); told != strings.Contains(tc.name, "a wrong one") {
 			t.Errorf("%s: got log %q, told of a configuration: %v", tc.name, log, told)
 		}
+	}
+}
+
+// A pyCall is a submission and what its call is to do: to make y of the outputs, or to fail with an error of that kind
+// and text.
+type pyCall struct {
+	name, source string
+	kind         worker.Kind // "" where the call is to succeed
+	text         string
+	y            []float32
+}
+
+func (tc *pyCall) run(t *testing.T, client *worker.Client, head string) {
+	t.Helper()
+	err := build(t, client, head+tc.source, true)
+	var got []float32
+	if err == nil {
+		out := load(t, client)
+		if _, err = client.Run(t.Context(), out); err == nil {
+			got = floats(t, out, 0, 3)
+		}
+	}
+	var we *worker.Error
+	switch {
+	case tc.kind == "" && err != nil:
+		errors.As(err, &we)
+		t.Errorf("%s: %v\n%s", tc.name, err, we.Log)
+	case tc.kind != "" && (!errors.As(err, &we) || we.Kind != tc.kind || !strings.Contains(we.Text, tc.text)):
+		t.Errorf("%s: got %v, want a %s error with %q", tc.name, err, tc.kind, tc.text)
+	case !slices.Equal(got, tc.y):
+		t.Errorf("%s: got %v, want %v", tc.name, got, tc.y)
 	}
 }
 
@@ -206,12 +215,7 @@ def run(x, c, y, total):
         tvm_ffi.load_module(d + "/a.so")
     tvm_ffi.get_global_func("fisub.twice")(*(tvm_ffi.from_dlpack(t) for t in (x, y, total)))
 `
-	for _, tc := range []struct {
-		name, source string
-		kind         worker.Kind // "" where the call is to succeed
-		text         string
-		y            []float32
-	}{
+	for _, tc := range []pyCall{
 		{"in place", cuda + "    m.scale(x, y, 3, c)\n", "", "", []float32{5, -10, 150}},
 		{"by an own nvcc", own, "", "", []float32{5, -10, 150}},
 		{"past the end", cuda + "    try:\n        m.scale(x, y, 4, c)\n    except BaseException:\n        pass\n", worker.Call,
@@ -220,23 +224,6 @@ def run(x, c, y, total):
 		{"no header", strings.Replace(cuda, "cuda_runtime.h", "cutlass/cutlass.h", 1), worker.Lacking,
 			"the virtual GPU's build lacks the header cutlass/cutlass.h", nil},
 	} {
-		err := build(t, client, tc.source, true)
-		var got []float32
-		if err == nil {
-			out := load(t, client)
-			if _, err = client.Run(t.Context(), out); err == nil {
-				got = floats(t, out, 0, 3)
-			}
-		}
-		var we *worker.Error
-		switch {
-		case tc.kind == "" && err != nil:
-			errors.As(err, &we)
-			t.Errorf("%s: %v\n%s", tc.name, err, we.Log)
-		case tc.kind != "" && (!errors.As(err, &we) || we.Kind != tc.kind || !strings.Contains(we.Text, tc.text)):
-			t.Errorf("%s: got %v, want a %s error with %q", tc.name, err, tc.kind, tc.text)
-		case !slices.Equal(got, tc.y):
-			t.Errorf("%s: got %v, want %v", tc.name, got, tc.y)
-		}
+		tc.run(t, client, "")
 	}
 }

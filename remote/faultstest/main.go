@@ -246,16 +246,13 @@ func prepare(ctx context.Context, o options, base string) (want map[bool]map[str
 	if err := combined(exec.Command("cp", o.Fisub, filepath.Join(base, "fisub"))); err != nil {
 		return nil, err
 	}
-	// The client's cache: there is no network to fetch a compiler from.
+	// There is no network to fetch a compiler from.
 	root, err := cache.Root()
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Mkdir(filepath.Join(base, clientCache), 0o755); err != nil {
-		return nil, err
-	}
-	copied := combined(exec.Command("cp", "-a", filepath.Join(root, "toolchain"), filepath.Join(base, clientCache)))
-	if err := copied; err != nil {
+	compiler, to := filepath.Join(root, "toolchain"), filepath.Join(base, clientCache)
+	if err := errors.Join(os.Mkdir(to, 0o755), combined(exec.Command("cp", "-a", compiler, to))); err != nil {
 		return nil, fmt.Errorf("fisub toolchain install comes first: %w", err)
 	}
 	for _, mixed := range []bool{false, true} {
