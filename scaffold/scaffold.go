@@ -97,23 +97,18 @@ func New(opts Options) (*Project, error) {
 	}
 
 	def := opts.Definition
-	quote := strconv.Quote // the texts are printable, where TOML's escapes are Go's
 	values := map[string]any{
-		"Name": quote(opts.Name), "Definition": quote(opts.Definition.Name), "Author": quote(opts.Author),
-		"Language": quote(string(opts.Language)), "Folder": string(opts.Language),
-		"EntryPoint": quote(entry + "::kernel"), "DPS": dps,
+		"Name": opts.Name, "Definition": def.Name, "Author": opts.Author, "Language": string(opts.Language),
+		"EntryPoint": entry + "::kernel", "DPS": dps,
 		"CUDA": opts.Language == trace.CUDA, "Python": opts.Language != trace.CUDA,
-		"Set": quote(cmp.Or(opts.Set, "contest")), "Version": opts.Version,
+		"Set": cmp.Or(opts.Set, "contest"), "Version": opts.Version,
+		"Axes": axes(def), "Inputs": tensors(&def.Inputs), "Outputs": tensors(&def.Outputs),
 	}
-	agents := map[string]any{"Definition": def.Name, "Folder": string(opts.Language), "EntryPoint": entry + "::kernel",
-		"DPS":  dps,
-		"CUDA": opts.Language == trace.CUDA, "Axes": axes(def), "Inputs": tensors(&def.Inputs),
-		"Outputs": tensors(&def.Outputs)}
 	p.Files = append([]File{
 		{config.Name, filled("project/config.template", values)},
 		{".gitignore", embeddedFile("project/gitignore")},
 		{Workflow, filled("project/workflow.yml", values)},
-		{"AGENTS.md", filled("project/AGENTS.md", agents)},
+		{"AGENTS.md", filled("project/AGENTS.md", values)},
 	}, p.Files...)
 	return p, nil
 }
