@@ -379,6 +379,12 @@ func TestTorchBinding(t *testing.T) {
 			Sources: []trace.SourceFile{{Path: strings.Split(entry, "::")[0], Content: source}}}
 	}
 	var we *worker.Error
+	cuda := sol("main.cu::run", "x")
+	cuda.Spec.Language = trace.CUDA
+	err = client.Build(t.Context(), def, cuda)
+	if !errors.As(err, &we) || we.Kind != worker.Lacking || !strings.Contains(we.Text, "lacks CUDA with the torch binding") {
+		t.Errorf("CUDA: got %#v", err)
+	}
 	err = client.Build(t.Context(), def, sol("main.txt::run", "x"))
 	if !errors.As(err, &we) || we.Kind != worker.Build || !strings.HasSuffix(we.Text, "got .txt.") {
 		t.Errorf("entry file: got %v, want that its type is not recognized", err)

@@ -769,7 +769,7 @@ class Solution:
             raise Failure("build", f"Entry file type not recognized. Must be one of {list(suffixes)}, got {os.path.splitext(file)[1]}.")
         cuda = solution["spec"]["language"] == "cuda"
         if cuda and self.device.emulated:
-            raise Failure("machine", "python: a CUDA source with binding torch runs on a GPU only", code="no-gpu")
+            raise Failure("lacking", "the virtual GPU lacks CUDA with the torch binding, which wants tensors in a GPU's memory")
         # A virtual environment has its own ninja, although the environment need not be activated.
         os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)])
         if shutil.which("ninja") is None:

@@ -67,9 +67,9 @@ func TestFaultsOfSources(t *testing.T) {
 		{"memcheck: division by zero", "p[0] = n / (n - 63);", "1, 1", "division of an integer by zero$"},
 	}...)
 	var source, calls strings.Builder
-	source.WriteString("#include <cassert>\n#include <tvm/ffi/container/tensor.h>\n#include <tvm/ffi/function.h>\n" +
-		"__constant__ float table[2];\n")
-	const before = 4 // lines
+	source.WriteString("#include <cassert>\n#include <vector>\n#include <tvm/ffi/container/tensor.h>\n" +
+		"#include <tvm/ffi/function.h>\n__constant__ float table[2];\n")
+	const before = 5 // lines
 	for i, c := range cases {
 		fmt.Fprintf(&source, "__global__ void k%d(float* p, int n) { %s }\n", i, strings.ReplaceAll(c.body, "\n", " "))
 		fmt.Fprintf(&calls, "  case %d: k%d<<<%s>>>(p, n); break;\n", i, i, c.config)
@@ -83,6 +83,22 @@ void run(tvm::ffi::TensorView t, int64_t which) {
   case 101: bounded<<<1, 128>>>(p); break;
   case 102: bounded<<<1, 1, 50000>>>(p); break;
   case 103: bounded<<<1, 2048>>>(p); break;
+  case 104: p[1] = 1; bounded<<<1, 1>>>(p); break;
+  case 105: { float big[64]; cudaMemcpyAsync(p, big, sizeof big, cudaMemcpyHostToDevice); } break;
+  case 106: cudaMemset(p + 60, 0, 16); break;
+  case 107: {
+    float *own, *pinned, x;
+    cudaMalloc(&own, 4096);
+    cudaMallocHost(&pinned, 4096);
+    cudaMemcpy(own, p, 252, cudaMemcpyDeviceToDevice);
+    bounded<<<1, 1>>>(own);
+    cudaMemcpy(&x, own, 4, cudaMemcpyDeviceToHost);
+    bounded<<<1, 1>>>(pinned);
+    TVM_FFI_CHECK(x == 1 && pinned[0] == 1, RuntimeError) << x << " and " << pinned[0];
+    cudaFree(own);
+    cudaFreeHost(pinned);
+  } break;
+  case 108: { float* own; cudaMalloc(&own, 64); p = own; std::vector<float> v(own, own + 4); } break;
   }
 }
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
@@ -169,6 +185,19 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		}
 		if _, err := call(t, which, "memcheck", time.Minute); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("memcheck: got %v, want %q", err, want)
+		}
+	}
+	for which, want := range map[int64]string{
+		104: `^host code in run writes memory of the device, byte 4 of argument 0 \(data\): on a GPU that is a segmentation fault$`,
+		105: `^cudaMemcpyAsync of 256 bytes at 0x[0-9a-f]+, which passes the end of argument 0 \(data\) by 4 bytes$`,
+		106: `^cudaMemset of 16 bytes at 0x[0-9a-f]+, which passes the end of argument 0 \(data\) by 4 bytes$`,
+		107: "",
+		108: `^host code in run reads memory of the device, byte 0 of memory that the submission has allocated: `,
+	} {
+		_, err := call(t, which, "", time.Minute)
+		var fault *device.CallError
+		if want == "" && err != nil || want != "" && (!errors.As(err, &fault) || !regexp.MustCompile(want).MatchString(fault.Text)) {
+			t.Errorf("%d: got %v, want %q", which, err, want)
 		}
 	}
 }

@@ -15,15 +15,35 @@ static int launch(void *prepared) { return vgLaunch((uintptr_t)prepared); }
 static void forget(void *prepared) { vgForget((uintptr_t)prepared); }
 static int attributes(void *m, const char *kernel, int *out) { return vgAttributes((uintptr_t)m, (char *)kernel, out); }
 static void *symbol(void *m, const char *name, size_t *size) { return (void *)vgSymbol((uintptr_t)m, (char *)name, size); }
-static void *alloc(size_t size) { return (void *)vgAlloc(size); }
+static void *alloc(size_t size, int host) { return (void *)vgAlloc(size, host); }
 static int release(void *p) { return vgRelease((uintptr_t)p); }
 static int known(const void *p) { return vgKnown((uintptr_t)p); }
+static int copy(const char *function, void *to, const void *from, size_t n) {
+  int e = vgInside((char *)function, (uintptr_t)to, n) | vgInside((char *)function, (uintptr_t)from, n);
+  if (e) return e;
+  vg_device_begins();
+  memmove(to, from, n);
+  vg_device_ends();
+  return 0;
+}
+static int set(const char *function, void *to, unsigned value, int width, size_t n) {
+  int e = vgInside((char *)function, (uintptr_t)to, width * n);
+  if (e) return e;
+  vg_device_begins();
+  if (width == 1)
+    memset(to, (int)value, n);
+  else
+    for (size_t i = 0; i < n; i++) ((unsigned *)to)[i] = value;
+  vg_device_ends();
+  return 0;
+}
 static int status(void) { return vgStatus(); }
 static void refused(const char *kernel, const char *why) { vgRefused((char *)kernel, (char *)why); }
 static void lacks(const char *name) { vgLacks((char *)name); }
 
 char *vg_install(const char *path, const char *driver) {
-  static const fisub_vgpu_hooks hooks = {module, prepare, launch, forget, attributes, symbol, alloc, release, known, status, lacks, refused};
+  static const fisub_vgpu_hooks hooks = {module, prepare, launch, forget, attributes, symbol, alloc, release,
+                                         known, copy, set, status, lacks, refused};
   void *lib = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (lib == NULL) return strdup(dlerror());
   void *install = dlsym(lib, "fisub_vgpu_install");
@@ -34,7 +54,7 @@ char *vg_install(const char *path, const char *driver) {
 }
 
 int vg_alloc(uint64_t *address, size_t size) {
-  *address = vgAlloc(size);
+  *address = vgAlloc(size, 0);
   return *address ? 0 : 2;
 }
 int vg_release(uint64_t address) { return vgRelease((uintptr_t)address) ? 0 : 1; }

@@ -11,3 +11,19 @@ char *vg_install(const char *path, const char *driver);
 // As tvm-ffi wants them.
 int vg_alloc(uint64_t *address, size_t size);
 int vg_release(uint64_t address);
+
+// Memory of the device, which a host's code cannot use: it is closed while host code runs, except while the device
+// works. A host's use of it is kept, opens what it has used, and goes on.
+void *vg_map(size_t size); // zeros; NULL where there is no memory
+void vg_unmap(void *p);
+void vg_host_begins(void);
+void vg_host_ends(void);
+void vg_device_begins(void);
+void vg_device_ends(void);
+
+// The first use of closed memory since the last call, by the innermost frames first.
+typedef struct {
+  void *address, *frames[16];
+  int n, write; // write: 1, 0, or -1 where it is not known
+} vg_use;
+int vg_used(vg_use *use); // 0: there was none

@@ -3,14 +3,18 @@
 package vgpu
 
 /*
+#cgo CFLAGS: -D_GNU_SOURCE
 #cgo LDFLAGS: -ldl
 #include <stdlib.h>
 #include <stdint.h>
 #include <stddef.h>
+#include <dlfcn.h>
+#include "glue.h"
 */
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -174,7 +178,9 @@ func vgLaunch(id C.uintptr_t) C.int {
 	host.Lock()
 	p := host.prepared[uintptr(id)]
 	host.Unlock()
+	C.vg_device_begins()
 	err := host.machine.Run(p.kernel, p.launch)
+	C.vg_device_ends()
 	var f *Fault
 	if err == nil || !errors.As(err, &f) {
 		return cudaSuccess
@@ -220,11 +226,66 @@ func vgSymbol(module C.uintptr_t, name *C.char, size *C.size_t) C.uintptr_t {
 }
 
 //export vgAlloc
-func vgAlloc(size C.size_t) C.uintptr_t {
+func vgAlloc(size C.size_t, shared C.int) C.uintptr_t {
+	const name = "memory that the submission has allocated"
 	if size > 1<<40 {
 		return 0
 	}
-	return C.uintptr_t(host.machine.Alloc(int(size), "memory that the submission has allocated"))
+	if shared != 0 {
+		return C.uintptr_t(host.machine.Alloc(int(size), name))
+	}
+	p := C.vg_map(max(size, 1))
+	if p != nil {
+		host.machine.own(p, int(size), name, func() { C.vg_unmap(p) })
+	}
+	return C.uintptr_t(uintptr(p))
+}
+
+// vgInside tells whether size bytes at p, where the device has memory there, are within it, and keeps the fault that
+// they are not.
+//
+//export vgInside
+func vgInside(function *C.char, p C.uintptr_t, size C.size_t) C.int {
+	base, n, name, ok := host.machine.Find(uintptr(p))
+	if !ok || uintptr(size) <= base+uintptr(n)-uintptr(p) {
+		return cudaSuccess
+	}
+	wrongUse(fmt.Sprintf("%s of %d bytes at %#x, which passes the end of %s by %d bytes", C.GoString(function), size,
+		uintptr(p), name, uintptr(p)+uintptr(size)-base-uintptr(n)))
+	return cudaInvalidValue
+}
+
+// wrongUse keeps the fault of the submission's host code.
+func wrongUse(text string) {
+	host.Lock()
+	defer host.Unlock()
+	if host.fault == nil {
+		host.fault = &Fault{Text: text}
+	}
+}
+
+// hostUse keeps the fault that the host code of the library object has used memory of the device, where it has.
+func hostUse(object string) {
+	var use C.vg_use
+	if C.vg_used(&use) == 0 {
+		return
+	}
+	where := ""
+	for _, frame := range use.frames[:use.n] {
+		var at C.Dl_info
+		if C.dladdr(frame, &at) != 0 && C.GoString(at.dli_fname) == object && at.dli_sname != nil {
+			where = " in " + strings.TrimPrefix(Demangled(C.GoString(at.dli_sname)), "__tvm_ffi_")
+			break
+		}
+	}
+	verb := map[C.int]string{0: "reads", 1: "writes"}[use.write]
+	base, _, name, ok := host.machine.Find(uintptr(use.address))
+	what := fmt.Sprintf("%#x", uintptr(use.address))
+	if ok {
+		what = fmt.Sprintf("byte %d of %s", uintptr(use.address)-base, name)
+	}
+	wrongUse(fmt.Sprintf("host code%s %s memory of the device, %s: on a GPU that is a segmentation fault", where,
+		cmp.Or(verb, "uses"), what))
 }
 
 //export vgRelease

@@ -75,7 +75,7 @@ type allocation struct {
 	id         int32
 	readonly   bool
 	name       string
-	c          unsafe.Pointer // to free
+	free       func() // nil: the memory is somebody else's
 }
 
 // Map lets kernels use size bytes at base, which messages call name. The caller keeps the memory.
@@ -107,8 +107,8 @@ func (m *Machine) Unmap(base uintptr) bool {
 	if i < 0 {
 		return false
 	}
-	if m.ranges[i].c != nil {
-		C.free(m.ranges[i].c)
+	if free := m.ranges[i].free; free != nil {
+		free()
 	}
 	m.ranges = slices.Delete(m.ranges, i, i+1)
 	return true
@@ -120,10 +120,15 @@ func (m *Machine) Alloc(size int, name string) uintptr {
 	if p == nil {
 		return 0
 	}
+	m.own(p, size, name, func() { C.free(p) })
+	return uintptr(p)
+}
+
+// own lets kernels use size bytes at p until Unmap, which frees them.
+func (m *Machine) own(p unsafe.Pointer, size int, name string, free func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.insert(allocation{base: uint64(uintptr(p)), size: uint64(size), name: name, c: p})
-	return uintptr(p)
+	m.insert(allocation{base: uint64(uintptr(p)), size: uint64(size), name: name, free: free})
 }
 
 // Find tells the allocation that addr is in.

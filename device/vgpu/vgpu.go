@@ -291,7 +291,7 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 	if err != nil {
 		return nil, nvcc.Judged(err)
 	}
-	k := &kernel{gpu: g, cached: object.Hit}
+	k := &kernel{gpu: g, object: object.Path, cached: object.Hit}
 	if def != nil {
 		k.names = append(slices.Clone(def.Inputs.Keys()), def.Outputs.Keys()...)
 	}
@@ -336,7 +336,7 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 
 // A buffer is memory of this process; kernels may use the parts that a call is given.
 type buffer struct {
-	memory []byte // C memory
+	memory []byte // not Go's
 	base   *buffer
 	n      int
 }
@@ -345,7 +345,7 @@ func (g *gpu) Alloc(n int) (device.Buffer, error) {
 	if n < 0 || n > math.MaxInt-1<<20 {
 		return nil, fmt.Errorf("emu: allocating %d bytes", n)
 	}
-	p := C.aligned_alloc(256, C.size_t((max(n, 1)+255)/256*256))
+	p := C.vg_map(C.size_t(max(n, 1)))
 	if p == nil {
 		return nil, fmt.Errorf("emu: allocating %d bytes: out of memory", n)
 	}
@@ -394,16 +394,17 @@ func (b *buffer) Fill(c byte) error {
 
 func (b *buffer) Close() error {
 	if b.base == nil && b.memory != nil {
-		C.free(unsafe.Pointer(unsafe.SliceData(b.memory)))
+		C.vg_unmap(unsafe.Pointer(unsafe.SliceData(b.memory)))
 		b.memory = nil
 	}
 	return nil
 }
 
 type kernel struct {
-	gpu   *gpu
-	fn    *tvmffi.Func
-	names []string
+	gpu    *gpu
+	fn     *tvmffi.Func
+	object string // the library that fn is in
+	names  []string
 
 	cached bool
 }
@@ -481,8 +482,11 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 		}
 		defer list.Close()
 		host.machine.Look, k.gpu.first = k.gpu.look|k.gpu.first, 0
+		C.vg_host_begins()
 		err = k.fn.Call(list)
 		C.fflush(nil) // what its host code has printed
+		C.vg_host_ends()
+		hostUse(k.object)
 		return cmp.Or(verdict(), err)
 	})
 }

@@ -53,9 +53,7 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr d, CUdeviceptr s, size_t n, CUstream st) 
 CUresult cuMemsetD8Async(CUdeviceptr d, unsigned char v, size_t n, CUstream s) { return R(cudaMemsetAsync((void *)d, v, n, s)); }
 CUresult cuMemsetD8(CUdeviceptr d, unsigned char v, size_t n) { return R(cudaMemset((void *)d, v, n)); }
 CUresult cuMemsetD32(CUdeviceptr d, unsigned v, size_t n) {
-  CUresult e = R(cudaMemset((void *)d, 0, 4 * n));
-  for (size_t i = 0; i < n && e == CUDA_SUCCESS; i++) ((unsigned *)d)[i] = v;
-  return e;
+  return n ? (CUresult)fisub_vgpu_hooks_now()->set("cuMemsetD32", (void *)d, v, 4, n) : CUDA_SUCCESS;
 }
 
 CUresult cuModuleLoadData(CUmodule *m, const void *image) {

@@ -361,63 +361,66 @@ cudaError_t cudaGetFuncBySymbol(cudaFunction_t *f, const void *host) { *f = (cud
 
 /* Memory */
 
-cudaError_t cudaMalloc(void **p, size_t n) {
+static cudaError_t allocate(void **p, size_t n, int host) {
   *p = NULL;
   if (n == 0) return cudaSuccess;
-  *p = hooks.alloc ? hooks.alloc(n) : NULL;
+  *p = hooks.alloc ? hooks.alloc(n, host) : NULL;
   return *p ? status() : fail(cudaErrorMemoryAllocation);
 }
+cudaError_t cudaMalloc(void **p, size_t n) { return allocate(p, n, 0); }
 cudaError_t cudaFree(void *p) {
   if (p != NULL && hooks.release && !hooks.release(p)) return fail(cudaErrorInvalidValue);
   return status();
 }
 cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t s) { (void)s; return cudaMalloc(p, n); }
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s) { (void)s; return cudaFree(p); }
-cudaError_t cudaMallocManaged(void **p, size_t n, unsigned f) { (void)f; return cudaMalloc(p, n); }
+cudaError_t cudaMallocManaged(void **p, size_t n, unsigned f) { (void)f; return allocate(p, n, 1); }
 cudaError_t cudaMallocPitch(void **p, size_t *pitch, size_t w, size_t h) { *pitch = (w + 511) / 512 * 512; return cudaMalloc(p, *pitch * h); }
-cudaError_t cudaMallocHost(void **p, size_t n) { return cudaMalloc(p, n); }
-cudaError_t cudaHostAlloc(void **p, size_t n, unsigned f) { (void)f; return cudaMalloc(p, n); }
+cudaError_t cudaMallocHost(void **p, size_t n) { return allocate(p, n, 1); }
+cudaError_t cudaHostAlloc(void **p, size_t n, unsigned f) { (void)f; return allocate(p, n, 1); }
 cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
 cudaError_t cudaHostGetDevicePointer(void **d, void *h, unsigned f) { (void)f; *d = h; return cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t *free_, size_t *total) { *total = 180ull << 30; *free_ = 170ull << 30; return cudaSuccess; }
 
-cudaError_t cudaMemcpy(void *d, const void *s, size_t n, enum cudaMemcpyKind k) {
+static cudaError_t copy(const char *function, void *d, const void *s, size_t n) {
   cudaError_t e = status();
-  (void)k;
-  if (e == cudaSuccess && n) memmove(d, s, n);
-  return e;
+  return e || n == 0 ? e : fail((cudaError_t)hooks.copy(function, d, s, n));
 }
+static cudaError_t set(const char *function, void *d, int v, size_t n) {
+  cudaError_t e = status();
+  return e || n == 0 ? e : fail((cudaError_t)hooks.set(function, d, (unsigned char)v, 1, n));
+}
+cudaError_t cudaMemcpy(void *d, const void *s, size_t n, enum cudaMemcpyKind k) { (void)k; return copy("cudaMemcpy", d, s, n); }
 cudaError_t cudaMemcpyAsync(void *d, const void *s, size_t n, enum cudaMemcpyKind k, cudaStream_t st) {
   graph *g = captured(st);
-  if (g == NULL) return cudaMemcpy(d, s, n, k);
+  (void)k;
+  if (g == NULL) return copy("cudaMemcpyAsync", d, s, n);
   node *c = record(g, NODE_COPY);
   c->to = d, c->from = s, c->size = n;
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy2D(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, enum cudaMemcpyKind k) {
   cudaError_t e = cudaSuccess;
-  for (size_t i = 0; i < h && e == cudaSuccess; i++) e = cudaMemcpy((char *)d + i * dp, (const char *)s + i * sp, w, k);
+  for (size_t i = 0; i < h && e == cudaSuccess; i++) e = copy("cudaMemcpy2D", (char *)d + i * dp, (const char *)s + i * sp, w);
+  (void)k;
   return e;
 }
 cudaError_t cudaMemcpy2DAsync(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, enum cudaMemcpyKind k, cudaStream_t st) {
   (void)st;
   return cudaMemcpy2D(d, dp, s, sp, w, h, k);
 }
-cudaError_t cudaMemset(void *d, int v, size_t n) {
-  cudaError_t e = status();
-  if (e == cudaSuccess && n) memset(d, v, n);
-  return e;
-}
+cudaError_t cudaMemset(void *d, int v, size_t n) { return set("cudaMemset", d, v, n); }
 cudaError_t cudaMemsetAsync(void *d, int v, size_t n, cudaStream_t s) {
   graph *g = captured(s);
-  if (g == NULL) return cudaMemset(d, v, n);
+  if (g == NULL) return set("cudaMemsetAsync", d, v, n);
   node *c = record(g, NODE_SET);
   c->to = d, c->value = v, c->size = n;
   return cudaSuccess;
 }
 cudaError_t cudaMemset2D(void *d, size_t p, int v, size_t w, size_t h) {
-  for (size_t i = 0; i < h; i++) memset((char *)d + i * p, v, w);
-  return status();
+  cudaError_t e = cudaSuccess;
+  for (size_t i = 0; i < h && e == cudaSuccess; i++) e = set("cudaMemset2D", (char *)d + i * p, v, w);
+  return e;
 }
 cudaError_t cudaMemset2DAsync(void *d, size_t p, int v, size_t w, size_t h, cudaStream_t s) { (void)s; return cudaMemset2D(d, p, v, w, h); }
 cudaError_t cudaMemPrefetchAsync(const void *p, size_t n, struct cudaMemLocation l, unsigned f, cudaStream_t s) {
@@ -446,7 +449,8 @@ cudaError_t cudaGetSymbolSize(size_t *n, const void *host) {
 cudaError_t cudaMemcpyToSymbol(const void *host, const void *s, size_t n, size_t at, enum cudaMemcpyKind k) {
   void *p;
   cudaError_t e = cudaGetSymbolAddress(&p, host);
-  return e ? e : cudaMemcpy((char *)p + at, s, n, k);
+  (void)k;
+  return e ? e : copy("cudaMemcpyToSymbol", (char *)p + at, s, n);
 }
 cudaError_t cudaMemcpyToSymbolAsync(const void *host, const void *s, size_t n, size_t at, enum cudaMemcpyKind k, cudaStream_t st) {
   (void)st;
@@ -455,7 +459,8 @@ cudaError_t cudaMemcpyToSymbolAsync(const void *host, const void *s, size_t n, s
 cudaError_t cudaMemcpyFromSymbol(void *d, const void *host, size_t n, size_t at, enum cudaMemcpyKind k) {
   void *p;
   cudaError_t e = cudaGetSymbolAddress(&p, host);
-  return e ? e : cudaMemcpy(d, (char *)p + at, n, k);
+  (void)k;
+  return e ? e : copy("cudaMemcpyFromSymbol", d, (char *)p + at, n);
 }
 cudaError_t cudaMemcpyFromSymbolAsync(void *d, const void *host, size_t n, size_t at, enum cudaMemcpyKind k, cudaStream_t st) {
   (void)st;
@@ -550,8 +555,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
   cudaError_t e = status();
   for (node *n = ((graph *)exec)->first; n && e == cudaSuccess; n = n->next) switch (n->kind) {
     case NODE_LAUNCH: e = fail((cudaError_t)hooks.launch(n->launch)); break;
-    case NODE_COPY: e = cudaMemcpy(n->to, n->from, n->size, cudaMemcpyDefault); break;
-    case NODE_SET: e = cudaMemset(n->to, n->value, n->size); break;
+    case NODE_COPY: e = copy("cudaMemcpyAsync", n->to, n->from, n->size); break;
+    case NODE_SET: e = set("cudaMemsetAsync", n->to, n->value, n->size); break;
     case NODE_CALL: n->call(n->to); break;
     }
   return e;
