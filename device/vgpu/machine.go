@@ -61,12 +61,15 @@ type Hazards uint32
 
 // UnwrittenShared and UnwrittenLocal are reads of memory that nothing was written to, Races accesses that nothing
 // orders, Divisions those of integers by zero; Refusals, of launches and copies, are for those who call a Machine.
+// Ended are barriers and the like that wait for threads that have ended, which on a GPU holds nobody up: looked for
+// only where they are faults.
 const (
 	UnwrittenShared Hazards = 1 << iota
 	Races
 	UnwrittenLocal
 	Divisions
 	Refusals
+	Ended
 )
 
 // An allocation is memory that kernels may use.
@@ -514,6 +517,7 @@ const (
 	faultRace
 	faultUnwrittenLocal
 	faultDivision
+	faultEnded
 )
 
 func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
@@ -573,6 +577,11 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		what = fmt.Sprintf("read of %d bytes of local memory that nothing was written to", f.size)
 	case faultDivision:
 		what = "division of an integer by zero"
+	case faultEnded:
+		what = fmt.Sprintf("%s waits for %d threads of the block, which have ended", opName(in), f.size)
+		if f.address != 0 {
+			what = fmt.Sprintf("%s waits for lanes %#x, which have ended", opName(in), uint64(f.address))
+		}
 	case faultRace:
 		other, _ := k.place(int(f.other_func), int(f.other_pc))
 		space, whose, was := "shared", "", "read"

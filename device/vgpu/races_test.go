@@ -12,7 +12,7 @@ import (
 // of it in %r11, its number in %r1 and that of the block in %r9, and tells what is found.
 func hazard(t *testing.T, body string) string {
 	t.Helper()
-	m := &Machine{Strict: Races | UnwrittenShared | UnwrittenLocal | Divisions, Look: Races | UnwrittenLocal}
+	m := &Machine{Strict: Races | UnwrittenShared | UnwrittenLocal | Divisions | Ended, Look: Races | UnwrittenLocal}
 	mod, err := m.Load(`.version 9.0
 .target sm_100
 .address_size 64
@@ -186,6 +186,13 @@ $first:
 	ld.b32 %r2, [%rd2+8];`, "read of 4 bytes of local memory"},
 		{"division by zero", "div.u32 %r2, %r1, %r8;", "division of an integer by zero"},
 		{"division that no thread does", "setp.ne.u32 %p3, %r8, 0;\n@%p3 div.u32 %r2, %r1, %r8;", ""},
+		{"a barrier that threads have ended before", "@%p2 ret;\nbar.sync 0;", "bar.sync waits for 32 threads of the block, which have ended"},
+		{"a barrier that threads end after", "@%p2 bra $wait;\nmov.u32 %r2, 0;\n$some:\nadd.u32 %r2, %r2, 1;\n" +
+			"setp.lt.u32 %p3, %r2, 9999;\n@%p3 bra $some;\nbra $done;\n$wait:\nbar.sync 0;",
+			"bar.sync waits for 32 threads of the block, which have ended"},
+		{"a barrier of those that are left", "@%p2 ret;\nbar.sync 0, 32;", ""},
+		{"lanes that have ended", "@%p1 ret;\nbar.warp.sync -1;", "bar.warp.sync waits for lanes 0x1, which have ended"},
+		{"lanes that are left", "@%p1 ret;\n@!%p2 bra $done;\nshfl.sync.bfly.b32 %r2, %r1, 1, 31, -2;", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := hazard(t, c.body)

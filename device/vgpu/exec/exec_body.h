@@ -863,13 +863,18 @@ static void turn(warp *w, int i) {
   }
 }
 
-static void release(block *b, int id) {
+static void release(worker *k, block *b, int id) {
   barrier *bar = &b->bars[id];
+  int missing = bar->expected ? 0 : (int)(b->threads - b->live);
   for (int i = 0; i < b->nw; i++) {
     warp *w = &b->w[i];
     for (int j = 0; j < w->ng; j++) {
       group *g = &w->g[j];
       if (g->state != WAIT_BARRIER || g->bar != id) continue;
+      if (missing && k->l->strict & HAZARD_ENDED) {
+        fault(k, w, g, FAULT_ENDED, __builtin_ctz(g->mask), 0, 0, missing, 0);
+        return;
+      }
       vg_inst *in = &g->fr->f->code[g->pc];
       u8 *base[3] = {g->fr->regs, g->fr->f->pool, w->spec};
       if (in->kind == 1) {
@@ -890,10 +895,10 @@ static void release(block *b, int id) {
   bar->all = 1;
 }
 
-static void lanes_ended(block *b) {
+static void lanes_ended(worker *k, block *b) {
   for (int i = 0; i < 16; i++) {
     barrier *bar = &b->bars[i];
-    if (bar->arrived && !bar->expected && bar->arrived >= b->live) release(b, i);
+    if (bar->arrived && !bar->expected && bar->arrived >= b->live) release(k, b, i);
   }
 }
 
@@ -905,7 +910,7 @@ static void end_lanes(worker *k, warp *w, int gi) {
   drop_frame(g->fr);
   w->g[gi] = w->g[--w->ng];
   if (w->live == 0) w->b->done++;
-  lanes_ended(w->b);
+  lanes_ended(k, w->b);
 }
 
 static void print_formatted(worker *k, warp *w, group *g, int lane, u64 format, u64 args);
@@ -965,6 +970,11 @@ again:
 #define FAULTED { g->pc = pc; k->executed += (u64)(start_budget - budget); return 0; }
 #define MISSING_LANES(required)                          \
   u32 need_ = in->want >= 0 ? U32(in->want)[__builtin_ctz(m)] : (required); \
+  if (need_ & w->exists & ~w->live && launch->strict & HAZARD_ENDED) { \
+    g->pc = pc;                                         \
+    fault(k, w, g, FAULT_ENDED, __builtin_ctz(m), need_ & w->exists & ~w->live, 0, 0, 0); \
+    FAULTED                                             \
+  }                                                     \
   need_ &= w->live;                                     \
   if (need_ & ~m) {                                     \
     g->pc = pc;                                         \
@@ -1576,7 +1586,7 @@ again:
         if (p) bar->any = 1;
       }
       if (in->kind == 4) {
-        if (bar->arrived >= expected) release(w->b, (int)id);
+        if (bar->arrived >= expected) release(k, w->b, (int)id);
         break;
       }
       if (m != mask) {
@@ -1590,7 +1600,7 @@ again:
       g->pc = pc;
       g->state = WAIT_BARRIER;
       g->bar = (u8)id;
-      if (bar->arrived >= (expected ? expected : w->b->live)) release(w->b, (int)id);
+      if (bar->arrived >= (expected ? expected : w->b->live)) release(k, w->b, (int)id);
       goto again;
     }
     case E_barrier_cluster: { // kind 0: arrive, 1: wait
