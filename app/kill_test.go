@@ -92,6 +92,74 @@ func TestKilledHang(t *testing.T) {
 	}
 }
 
+// A full disk under the cache gives no verdict, wherever fisub meets it, also where nvcc crashes of it; the run goes on
+// when there is room. The disk is a tmpfs.
+func TestFullCache(t *testing.T) {
+	longtest.Skip(t, "builds a kernel")
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount a small disk")
+	}
+	disk, dir := t.TempDir(), t.TempDir()
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=100k"); err != nil {
+		t.Skipf("no small disk: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
+	shared := newCache(t)
+	repo, err := filepath.Abs("..")
+	if err == nil {
+		err = copySubmission(repo, dir)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	toolchain, err := os.Readlink(filepath.Join(shared, "toolchain"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := exec.LookPath("fisub") // testscript.Main put it on PATH
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []string{"100k", "2m", "5m", ""} {
+		args := []string{"local", "--device", "emu", "--limit", "1"}
+		cache := disk
+		if size == "" {
+			cache, args = shared, []string{"local", "--resume", "last"}
+		} else {
+			left, _ := filepath.Glob(filepath.Join(disk, "*"))
+			for _, name := range left {
+				os.RemoveAll(name)
+			}
+			if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, "size="+size); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(toolchain, filepath.Join(disk, "toolchain")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command(program, args...)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "FISUB_CACHE="+cache, "FIB_DATASET_PATH=")
+		out, err := cmd.CombinedOutput()
+		if size == "" {
+			if err != nil || !strings.Contains(string(out), "1 of 1 PASSED") {
+				t.Errorf("with room: got %v\n%s", err, out)
+			}
+			continue
+		}
+		if status := cmd.ProcessState.ExitCode(); status != exitError && status != exitUsage ||
+			!strings.Contains(strings.ToLower(string(out)), "no space left on device") {
+			t.Errorf("%s: got exit status %d\n%s", size, status, out)
+		}
+		ids, _ := runs.IDs(dir)
+		for _, id := range ids {
+			r, err := runs.Read(filepath.Join(dir, runs.Dir, id))
+			if err == nil && slices.ContainsFunc(r.Rows, func(row runs.Row) bool { return row.Evaluated != nil }) {
+				t.Errorf("%s: a verdict in run %s", size, id)
+			}
+		}
+	}
+}
+
 // fisub, or its worker, is killed at 20 random points of emulated runs of 10 workloads; each run is resumed until it
 // has ended. At most the workload in flight is lost, every line of every file is whole, and nothing is judged twice. A
 // killed worker costs the workload in flight its verdict, no other one.

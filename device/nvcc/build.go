@@ -19,6 +19,7 @@ import (
 	"syscall"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"fisub/device"
 	"fisub/internal/cache"
@@ -545,11 +546,32 @@ func run(ctx context.Context, dir, tmp string, argv []string) result {
 	if !errors.As(err, &exit) || !exit.Exited() {
 		return result{err: fmt.Errorf("running %s: %w", name, err)}
 	}
-	if m := device.MachineFault(r.log); m != "" {
-		return result{err: fmt.Errorf("running %s: %s", name, m)}
+	if err := machineError(r.log, tmp); err != nil {
+		return result{err: fmt.Errorf("running %s: %w", name, err)}
 	}
 	r.failed = true
 	return r
+}
+
+// minRoom is what must be free on a disk, in bytes, for a compiler that fails to be believed: on a full one nvcc
+// crashes, or says what it likes.
+const minRoom = 64 << 20
+
+// machineError is what a program that failed says of the machine, not of its input; nil where nothing. It wraps ENOSPC
+// where the disk of dir, in which it writes, is full.
+func machineError(log, dir string) error {
+	m := device.MachineFault(log)
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) == nil && uint64(st.Bsize)*st.Bavail < minRoom {
+		if m == "" {
+			m = lastLine(log, "error")
+		}
+		return fmt.Errorf("%s (%d MB are free in %s): %w", m, uint64(st.Bsize)*st.Bavail/1e6, dir, unix.ENOSPC)
+	}
+	if m != "" {
+		return errors.New(m)
+	}
+	return nil
 }
 
 var faultLine = regexp.MustCompile(`(?im)^.*\b(error|undefined reference|undefined symbol|fatal)\b.*$`)

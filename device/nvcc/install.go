@@ -166,6 +166,9 @@ func fetch(ctx context.Context, downloads string, c Component, progress func(str
 		if strings.Contains(out.String(), "No module named pip") {
 			return "", ErrNoPip
 		}
+		if fault := machineError(out.String(), dir); fault != nil {
+			err = fault
+		}
 		return "", fmt.Errorf("pip download: %s: %w", lastLine(out.String(), "ERROR"), err)
 	}
 	wheel, err := arrived(dir, c)
