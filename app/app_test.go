@@ -229,7 +229,7 @@ func copySubmission(repo, dir string) error {
 	return nil
 }
 
-// exits STATUS COMMAND... checks the exit status.
+// exits STATUS COMMAND... checks the exit status, and that the program did not crash: that has the status of a wrong flag.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits status command...")
@@ -245,7 +245,12 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if args[0] != strconv.Itoa(got) {
 		ts.Fatalf("exit status %d, want %s", got, args[0])
 	}
+	if crashed.MatchString(ts.ReadFile("stderr")) {
+		ts.Fatalf("the program crashed")
+	}
 }
+
+var crashed = regexp.MustCompile(`(?m)^(panic|fatal error): |^goroutine \d+ `)
 
 // replace FILE OLD NEW changes the first OLD in FILE, which must be there.
 func replace(ts *testscript.TestScript, neg bool, args []string) {
