@@ -1,6 +1,7 @@
 package dispatch_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -530,6 +531,11 @@ func TestFollowDenied(t *testing.T) {
 	var denied *remote.Denied
 	if got, err := f.run(t.Context()); !errors.As(err, &denied) || denied.Hint != "renew them" {
 		t.Fatalf("got %+v, %v, want what the host says", got, err)
+	}
+	for _, e := range f.events {
+		if line, err := event.Marshal(e); err != nil || bytes.Contains(line, []byte(denied.Text)) {
+			t.Errorf("said before the end, which says it: %s, %v", line, err)
+		}
 	}
 	var err error
 	if f.plan, err = dispatch.Load(f.dir); err != nil || f.plan.Done || len(f.plan.Active()) != 1 ||

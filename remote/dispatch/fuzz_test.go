@@ -16,6 +16,9 @@ func FuzzFeed(f *testing.F) {
 {"type":"warning","workload":"u","finding":{"check":"too-fast"}}
 {"type":"done","done":{"passed":1}}
 `), 7)
+	f.Add([]byte(`{"type":"failed","workload":"u","message":{"text":"x"}}
+{"type":"failed","workload":"u","message":{"text":"x"}}
+`), 193)
 	f.Fuzz(func(t *testing.T, data []byte, cut int) {
 		verdicts := map[string]int{}
 		job := &Job{ID: "job", Workloads: []string{"u", "v"}}

@@ -189,7 +189,7 @@ func (f *feed) event(line []byte) bool {
 			d.look()
 		}
 	case e.Type == event.TypeFailed && e.Message != nil && ours:
-		if emit = fresh && open; open { // another host may be able to judge it
+		if emit = fresh && open && !d.failed[e.Workload][f.job.Place.host()]; open { // another host may be able to judge it
 			d.cannot(e.Workload, f.job.Place)
 			d.look()
 		}
