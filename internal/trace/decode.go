@@ -95,8 +95,10 @@ func dtypes() (names []string) {
 	return names
 }
 
-// rules are the words of a field's tag rule: required; nonempty, of a string, of the strings in a list and the keys
-// of a map; some, of a list; null, where that is the zero value; nan, where that is a number; or a name of words.
+// rules are the words of a field's tag rule: required; contest, required but in a dialect; beside, of a field that the
+// format's library ignores, so that one of a wrong type counts as unknown; nonempty, of a string, of the strings in a
+// list and the keys of a map; some, of a list; null, where that is the zero value; nan, where that is a number; or a
+// name of words.
 type rules string
 
 func (r rules) has(word string) bool { return slices.Contains(strings.Split(string(r), ","), word) }
@@ -116,6 +118,7 @@ type checked interface {
 type decoder struct {
 	lines
 	model    string
+	dialect  bool // what other dialects have is read, and what the format requires across fields is not asked for
 	loc      []any
 	faults   []Fault
 	warnings []Warning
@@ -124,7 +127,11 @@ type decoder struct {
 
 // decode reads one document.
 func decode[T any](data []byte, model string) (*T, []Warning, error) {
-	d := &decoder{lines: lines{data: data}, model: model}
+	return decodeAs[T](&decoder{lines: lines{data: data}, model: model})
+}
+
+func decodeAs[T any](d *decoder) (*T, []Warning, error) {
+	data, model := d.data, d.model
 	dst := new(T)
 	if v, err := parse(data); err != nil {
 		d.fault(err.pos, "Invalid JSON: "+err.text)
@@ -204,13 +211,15 @@ func (d *decoder) record(v *value, dst any) (valid bool) {
 	fields := reflect.ValueOf(dst).Elem()
 	var known []string
 	for i := range fields.NumField() {
-		tag := fields.Type().Field(i).Tag
-		name, _, _ := strings.Cut(tag.Get("json"), ",")
-		r := rules(tag.Get("rule"))
+		name, r, ok := field(fields.Type().Field(i))
+		child := v.get(name)
+		if !ok || r.has("beside") && child != nil && !child.fits(fields.Field(i).Kind()) {
+			continue
+		}
 		known = append(known, name)
-		if child := v.get(name); child != nil {
+		if child != nil {
 			d.within(name, child, fields.Field(i), r)
-		} else if r.has("required") {
+		} else if r.has("required") || r.has("contest") && !d.dialect {
 			d.loc = append(d.loc, name)
 			d.fault(v.pos, "Field required")
 			d.loc = d.loc[:len(d.loc)-1]
@@ -220,13 +229,24 @@ func (d *decoder) record(v *value, dst any) (valid bool) {
 	if d.bad > bad {
 		return false
 	}
-	if c, ok := dst.(checked); ok {
+	if c, ok := dst.(checked); ok && !d.dialect {
 		if fault, at := c.check(); fault != "" {
 			d.fault(v.find(at).pos, "Value error, "+fault)
 			return false
 		}
 	}
 	return true
+}
+
+// field is the JSON name of a field, and its rules; ok tells that it has one.
+func field(f reflect.StructField) (name string, r rules, ok bool) {
+	name, _, _ = strings.Cut(f.Tag.Get("json"), ",")
+	return name, rules(f.Tag.Get("rule")), f.IsExported()
+}
+
+// fits tells whether v is a string or a boolean, whichever the field is.
+func (v *value) fits(field reflect.Kind) bool {
+	return (v.kind == '"') == (field == reflect.String) && (v.kind == 't' || v.kind == 'f') == (field == reflect.Bool)
 }
 
 // find follows keys and indices from v, as far as they lead.
@@ -250,7 +270,7 @@ func (v *value) find(at []any) *value {
 // unknown warns of the keys of v that are not known.
 func (d *decoder) unknown(v *value, known []string) {
 	for _, k := range v.keys {
-		if slices.Contains(known, k.name) || len(d.warnings) == maxFaults {
+		if slices.Contains(known, k.name) || len(d.warnings) == maxFaults || d.dialect {
 			continue
 		}
 		w := Warning{Model: d.model, Loc: slices.Clone(d.loc), Key: k.name}
@@ -300,7 +320,7 @@ func (m *Map[V]) decode(d *decoder, v *value, r rules) {
 
 func (d *decoder) text(v *value, r rules) string {
 	for name, list := range words {
-		if r.has(name) {
+		if r.has(name) && !(d.dialect && name == "dtype") {
 			return d.word(v, list...)
 		}
 	}
@@ -421,7 +441,12 @@ func (d *decoder) union(v *value, guess string, kinds ...string) string {
 type (
 	constAxis struct {
 		Type        string  `json:"type"`
-		Value       int     `json:"value" rule:"required"`
+		Value       int     `json:"value" rule:"contest"`
+		Description *string `json:"description"`
+	}
+	exprAxis struct {
+		Type        string  `json:"type"`
+		Expression  string  `json:"expression" rule:"required,nonempty"`
 		Description *string `json:"description"`
 	}
 	varAxis struct {
@@ -443,20 +468,32 @@ type (
 )
 
 func (a *Axis) decode(d *decoder, v *value, _ rules) {
-	guess := "var"
+	guess, kinds := "var", []string{"const", "var"}
 	if v.get("value") != nil {
 		guess = "const"
 	}
-	switch d.union(v, guess, "const", "var") {
+	if d.dialect {
+		kinds = append(kinds, "expr")
+	}
+	switch d.union(v, guess, kinds...) {
 	case "const":
 		var c constAxis
 		d.record(v, &c)
-		*a = Axis{Const: true, Value: c.Value, Description: c.Description}
+		*a = Axis{Const: true, Value: c.Value, Description: c.Description, kept: d.keep(v, c)}
 	case "var":
 		var c varAxis
 		d.record(v, &c)
-		*a = Axis{Description: c.Description}
+		*a = Axis{Description: c.Description, kept: d.keep(v, c)}
+	case "expr":
+		var c exprAxis
+		d.record(v, &c)
+		*a = Axis{Expr: c.Expression, Description: c.Description, kept: d.keep(v, c)}
 	}
+}
+
+func (def *Definition) decode(d *decoder, v *value, _ rules) {
+	d.record(v, def)
+	def.kept = d.keep(v, *def)
 }
 
 func (s *InputSpec) decode(d *decoder, v *value, _ rules) {
@@ -467,7 +504,13 @@ func (s *InputSpec) decode(d *decoder, v *value, _ rules) {
 	case v.get("value") != nil:
 		guess = "scalar"
 	}
-	switch d.union(v, guess, "random", "safetensors", "scalar") {
+	kinds := []string{"random", "safetensors", "scalar"}
+	if d.dialect {
+		kinds = append(kinds, "custom")
+	}
+	switch d.union(v, guess, kinds...) {
+	case "custom":
+		*s = InputSpec{Kind: CustomInput}
 	case "random":
 		d.record(v, &randomInput{})
 		*s = InputSpec{Kind: Random}
@@ -501,14 +544,19 @@ type tensorSpec struct {
 	Shape       *[]string `json:"shape" rule:"required,nonempty"`
 	DType       string    `json:"dtype" rule:"required,dtype"`
 	Description *string   `json:"description"`
-	Optional    any       `json:"optional,omitzero"`
+	Optional    bool      `json:"optional,omitzero" rule:"beside"`
+	Param       string    `json:"param,omitzero" rule:"beside"`
 }
 
 func (t *TensorSpec) decode(d *decoder, v *value, _ rules) {
 	var in tensorSpec
 	d.record(v, &in)
-	*t = TensorSpec{Scalar: in.Shape == nil, Description: in.Description, Optional: in.Optional == true}
-	t.DType, _ = tensor.ParseDType(in.DType)
+	*t = TensorSpec{Scalar: in.Shape == nil, Description: in.Description, Optional: in.Optional, Param: in.Param,
+		kept: d.keep(v, in)}
+	ok := false
+	if t.DType, ok = tensor.ParseDType(in.DType); !ok {
+		t.Foreign = in.DType
+	}
 	if in.Shape != nil {
 		t.Shape = *in.Shape
 	}

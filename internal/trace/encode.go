@@ -2,6 +2,7 @@ package trace
 
 import (
 	"bytes"
+	"cmp"
 	"math"
 	"strconv"
 
@@ -65,21 +66,30 @@ func (m Map[V]) MarshalJSONTo(enc *jsontext.Encoder) error {
 	return enc.WriteToken(jsontext.EndObject)
 }
 
+// MarshalJSONTo writes the fields.
+func (d Definition) MarshalJSONTo(enc *jsontext.Encoder) error {
+	type Fields Definition
+	return d.kept.write(enc, Fields(d))
+}
+
 // MarshalJSONTo writes the fields of the axis's kind.
 func (a Axis) MarshalJSONTo(enc *jsontext.Encoder) error {
-	if a.Const {
-		return json.MarshalEncode(enc, constAxis{"const", a.Value, a.Description})
+	switch {
+	case a.Const:
+		return a.kept.write(enc, constAxis{"const", a.Value, a.Description})
+	case a.Expr != "":
+		return a.kept.write(enc, exprAxis{"expr", a.Expr, a.Description})
 	}
-	return json.MarshalEncode(enc, varAxis{"var", a.Description})
+	return a.kept.write(enc, varAxis{"var", a.Description})
 }
 
 // MarshalJSONTo writes null for the shape of a scalar.
 func (t TensorSpec) MarshalJSONTo(enc *jsontext.Encoder) error {
-	out := tensorSpec{Shape: &t.Shape, DType: t.DType.String(), Description: t.Description}
+	out := tensorSpec{&t.Shape, cmp.Or(t.Foreign, t.DType.String()), t.Description, t.Optional, t.Param}
 	if t.Scalar {
 		out.Shape = nil
 	}
-	return json.MarshalEncode(enc, out)
+	return t.kept.write(enc, out)
 }
 
 // MarshalJSONTo writes the fields of the input's kind.

@@ -11,6 +11,10 @@
 // order of keys in maps is the order in the document, because the order of a definition's inputs and outputs is its
 // calling convention.
 //
+// Two dialects of definitions and workloads are read by ReadDialect and ReadDialectWorkloads: that of FlashInfer's
+// fi_trace and that of SOL-ExecBench. What they have beside the format and the format's library ignores (an output's
+// param, optional, init, check), each decoder reads, where its type is right, and encoding writes it.
+//
 // The package checks a document by itself. It does not relate documents to each other, open the files that a workload
 // names, or run anything. Of a definition's reference it asks for a line that defines run; whether that and the
 // constraints are Python, only Python tells.
@@ -21,21 +25,31 @@ import "fisub/internal/tensor"
 // A Definition describes one operation: its axes, its tensors in calling order, and a Python reference (spec 1.1).
 type Definition struct {
 	Name        string          `json:"name" rule:"required,nonempty"`
-	OpType      string          `json:"op_type" rule:"required,nonempty"`
+	OpType      string          `json:"op_type" rule:"contest,nonempty"`
 	Axes        Map[Axis]       `json:"axes" rule:"required,nonempty"`
 	Inputs      Map[TensorSpec] `json:"inputs" rule:"required,nonempty"` // order is the calling convention
 	Outputs     Map[TensorSpec] `json:"outputs" rule:"required,nonempty"`
-	Reference   string          `json:"reference" rule:"required,nonempty"` // Python source with a top-level function run
+	Reference   string          `json:"reference" rule:"contest,nonempty"` // Python source with a top-level function run
 	Tags        []string        `json:"tags" rule:"nonempty"`
 	Description *string         `json:"description"`
 	Constraints []string        `json:"constraints" rule:"nonempty"` // Python expressions over the axes
+
+	// Of the dialects, beside the format; Python source that is never run.
+	Init         string `json:"init,omitzero" rule:"beside"`                     // makes inputs (fi_trace)
+	Check        string `json:"check,omitzero" rule:"beside"`                    // compares outputs (fi_trace)
+	CustomInputs string `json:"custom_inputs_entrypoint,omitzero" rule:"beside"` // reference's function that makes inputs
+
+	kept *kept
 }
 
-// An Axis is a named dimension: of a fixed size (const), or bound by the inputs' shapes (var).
+// An Axis is a named dimension: of a fixed size (const), or bound by the inputs' shapes (var); in a dialect also one
+// that follows from others.
 type Axis struct {
 	Const       bool
-	Value       int // size of a const axis, in elements
+	Value       int    // size of a const axis, in elements
+	Expr        string // an expression over the other axes, as Size takes it
 	Description *string
+	kept        *kept
 }
 
 // A TensorSpec is the declared shape and dtype of one input or output.
@@ -44,7 +58,12 @@ type TensorSpec struct {
 	Shape       []string // axis names; empty and not Scalar is a 0-d tensor
 	DType       tensor.DType
 	Description *string
-	Optional    bool // the historic key "optional": read, never written, since the format dropped it
+
+	// Of the dialects, beside the format.
+	Optional bool   // the argument may be None, an output may be absent
+	Param    string // of an output: the argument that is changed in place, an input's name where one has it
+	Foreign  string // a dtype that the format lacks, such as "uint8"; DType then says nothing
+	kept     *kept
 }
 
 // A Workload is one concrete set of inputs for a definition (spec 1.2).
@@ -54,6 +73,21 @@ type Workload struct {
 	UUID   string         `json:"uuid" rule:"required,nonempty"`
 }
 
+// A DialectWorkload is a workload of SOL-ExecBench.
+type DialectWorkload struct {
+	Workload
+	Tolerance *Tolerance // how its outputs are compared; nil where the workload does not say
+}
+
+// A Tolerance is that dialect's: an element is right where |got - want| is at most MaxAtol + MaxRtol * |want|.
+type Tolerance struct {
+	MaxAtol              float64  `json:"max_atol"`
+	MaxRtol              float64  `json:"max_rtol"`
+	RequiredMatchedRatio float64  `json:"required_matched_ratio"`
+	MaxErrorCap          *float64 `json:"max_error_cap"` // no element may be further off, nil for any
+	AllowNegativeInf     bool     `json:"allow_negative_inf"`
+}
+
 // InputKind says where an input's values come from.
 type InputKind uint8
 
@@ -61,10 +95,13 @@ const (
 	Random InputKind = iota
 	Safetensors
 	ScalarInput
+	CustomInput // of a dialect: the definition's CustomInputs makes it
 )
 
 // String is the value of an input's key "type".
-func (k InputKind) String() string { return [...]string{"random", "safetensors", "scalar"}[k] }
+func (k InputKind) String() string {
+	return [...]string{"random", "safetensors", "scalar", "custom"}[k]
+}
 
 // An InputSpec is the source of one input.
 type InputSpec struct {
