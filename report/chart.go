@@ -46,6 +46,7 @@ type mark struct {
 	Path     string // around 0, 0
 	X, Y     float64
 	Title    string
+	Workload string
 	Interval bool // there is a bar, from Lo to Hi
 	Lo, Hi   float64
 }
@@ -57,6 +58,7 @@ type point struct {
 	axes          map[string]int
 	value, lo, hi float64
 	title         string
+	workload      string
 }
 
 // A series is what has one shape, or is a line through its points.
@@ -105,77 +107,111 @@ func spreadAxis(workloads []Workload) string {
 	return best
 }
 
-// latency is the chart of the run's latencies; nil where nothing was timed.
-func (r *Run) latency(id string) *chart {
-	axis := spreadAxis(r.Workloads)
-	places := []string{""}
-	if r.Split() {
-		places = nil
-		for _, p := range r.Places {
-			places = append(places, p.Name)
-		}
-	}
-	var all, lines []series
+// measured are the series of the workloads that ran at place, "" for all: the solution's, the baseline's, the copy's
+// and the empty kernel's.
+func (r *Run) measured(place string) (own, theirs, copied, empty series) {
 	baseline := ""
 	if b := r.Run.Run.Baseline; b != nil {
 		baseline = clean(b.Name, 24)
 	}
-	var empties []point
-	for i, place := range places {
-		suffix := ""
-		if r.Split() {
-			suffix = " on " + clean(place, 40)
+	own = series{name: "solution", class: "solution"}
+	theirs = series{name: "baseline " + baseline, class: "baseline", hollow: true}
+	copied = series{name: "plain copy of as many bytes", class: "copy"}
+	empty = series{name: "empty kernel, " + ui.Micros(r.empty()), class: "empty"}
+	for j := range r.Workloads {
+		w := &r.Workloads[j]
+		s := w.Samples
+		if s == nil || place != "" && w.Place != place || s.MedianNS <= 0 {
+			continue
 		}
-		own := series{name: "solution" + suffix, class: "solution", shape: shapes[i%len(shapes)]}
-		theirs := series{name: "baseline " + baseline + suffix, class: "baseline", shape: shapes[i%len(shapes)], hollow: true}
-		if !r.Split() {
-			theirs.shape = square
+		own.points = append(own.points, timed(w, "", s.MedianNS, s.Interval))
+		if s.Baseline != nil && s.Baseline.MedianNS > 0 {
+			theirs.points = append(theirs.points, timed(w, baseline+": ", s.Baseline.MedianNS, s.Baseline.Interval))
 		}
-		copied := series{name: "plain copy of as many bytes" + suffix, class: "copy"}
-		for j := range r.Workloads {
-			w := &r.Workloads[j]
-			s := w.Samples
-			if s == nil || r.Split() && w.Place != place || s.MedianNS <= 0 {
-				continue
-			}
-			own.points = append(own.points, timed(w, "", s.MedianNS, s.Interval))
-			if s.Baseline != nil && s.Baseline.MedianNS > 0 {
-				theirs.points = append(theirs.points, timed(w, baseline+": ", s.Baseline.MedianNS, s.Baseline.Interval))
-			}
-			if s.CopyNS > 0 {
-				copied.points = append(copied.points, point{axes: w.Axes, value: s.CopyNS})
-			}
-			if s.EmptyNS > 0 && !r.Split() {
-				empties = append(empties, point{axes: w.Axes, value: s.EmptyNS})
-			}
+		if s.CopyNS > 0 {
+			copied.points = append(copied.points, point{axes: w.Axes, value: s.CopyNS})
 		}
-		for _, s := range []series{theirs, own} {
-			if len(s.points) > 0 {
-				all = append(all, s)
-			}
-		}
-		if len(copied.points) > 0 {
-			lines = append(lines, copied)
+		if s.EmptyNS > 0 {
+			empty.points = append(empty.points, point{axes: w.Axes, value: s.EmptyNS})
 		}
 	}
+	return own, theirs, copied, empty
+}
+
+// latency is the chart of the run's latencies; nil where nothing was timed.
+func (r *Run) latency(id string) *chart {
+	var all, lines []series
+	if !r.Split() {
+		own, theirs, copied, empty := r.measured("")
+		own.shape, theirs.shape = circle, square
+		all, lines = []series{theirs, own}, []series{copied, empty}
+	}
+	for i, p := range r.Places {
+		if !r.Split() {
+			break
+		}
+		own, theirs, copied, _ := r.measured(p.Name)
+		own.shape = shapes[i%len(shapes)]
+		theirs.shape = own.shape
+		for _, s := range []*series{&theirs, &own, &copied} {
+			s.name += " on " + clean(p.Name, 40)
+		}
+		all, lines = append(all, theirs, own), append(lines, copied)
+	}
+	_, l2 := r.conditions()
+	return latencies(id, spreadAxis(r.Workloads), l2, all, lines)
+}
+
+// mostRuns is how many runs one chart shows.
+const mostRuns = 6
+
+// latency is the chart of all runs of the first one's definition that were timed on one GPU, with the first baseline
+// and the first copy among them; nil where there are less than two.
+func (r *Report) latency(id string) *chart {
+	var all, lines []series
+	var l2 string
+	var theirs, copied, empty series
+	for i, run := range r.Runs {
+		if !run.Timed || run.Split() || run.Run.Run.Definition != r.Runs[0].Run.Run.Definition || len(all) == mostRuns {
+			continue
+		}
+		own, b, c, e := run.measured("")
+		own.name, own.class, own.shape = r.name(run), fmt.Sprintf("run%d", len(all)), shapes[len(all)]
+		for n := range own.points {
+			own.points[n].title = own.name + ": " + own.points[n].title
+		}
+		all = append(all, own)
+		if len(theirs.points) == 0 {
+			theirs = b
+			theirs.name += ", in run " + clean(r.Runs[i].ID, 60)
+			theirs.shape = square
+		}
+		if len(copied.points) == 0 {
+			copied, empty = c, e
+		}
+		_, state := run.conditions()
+		if l2 = cmp.Or(l2, state); l2 != state {
+			return nil // of different conditions
+		}
+	}
+	if len(all) < 2 {
+		return nil
+	}
+	lines = append(lines, copied, empty)
+	return latencies(id, spreadAxis(r.Runs[0].Workloads), l2, append([]series{theirs}, all...), lines)
+}
+
+// latencies draws them along axis; nil where there are none.
+func latencies(id, axis, l2 string, all, lines []series) *chart {
+	none := func(s series) bool { return len(s.points) == 0 }
+	all, lines = slices.DeleteFunc(all, none), slices.DeleteFunc(lines, none)
 	if len(all) == 0 {
 		return nil
 	}
-	if len(empties) > 0 {
-		lines = append(lines, series{name: "empty kernel, " + ui.Micros(r.empty()), class: "empty", points: empties})
-	}
-	_, l2 := r.conditions()
 	lo, hi := span(all, func(p point) float64 { return p.value })
-	desc := fmt.Sprintf(
-		"%d workloads, from %s to %s, %s L2. Bars are the 95 %% intervals of the medians. The table of workloads has "+
-			"every figure.", len(all[len(all)-1].points), ui.Micros(lo), ui.Micros(hi), l2)
-	if r.Split() {
-		desc = fmt.Sprintf(
-			"Figures of %d places, each with a shape of its own, from %s to %s, %s L2. The table of workloads has every figure.",
-			len(r.Places), ui.Micros(lo), ui.Micros(hi), l2)
-	}
-	c := &chart{ID: id, Title: "Latency by " + axisName(axis), Desc: desc, XName: axisName(axis),
-		YName: "µs, " + l2 + " L2"}
+	c := &chart{ID: id, Title: "Latency by " + axisName(axis), XName: axisName(axis), YName: "µs, " + l2 + " L2",
+		Desc: fmt.Sprintf("%s from %s to %s, %s L2. Bars are the 95 %% intervals of the medians. The tables of workloads "+
+			"have every figure.", plain.Count(len(all), "series"), ui.Micros(lo), ui.Micros(hi), l2)}
 	c.draw(axis, append(all, lines...), func(ns float64) string { return trim(ns / 1e3) }, 0)
 	return c
 }
@@ -183,7 +219,7 @@ func (r *Run) latency(id string) *chart {
 func timed(w *Workload, of string, ns float64, i event.Interval) point {
 	return point{w.Axes, ns, i.LoNS, i.HiNS, fmt.Sprintf("%s%s, workload %s: %s, median of all timings from %s to %s", of,
 		axesText(w.Axes),
-		plain.Short(w.UUID), ui.Micros(ns), ui.Micros(i.LoNS), ui.Micros(i.HiNS))}
+		plain.Short(w.UUID), ui.Micros(ns), ui.Micros(i.LoNS), ui.Micros(i.HiNS)), clean(w.UUID, 120)}
 }
 
 func axisName(axis string) string {
@@ -205,8 +241,9 @@ func (r *Run) speedups(id string) *chart {
 		w := &r.Workloads[i]
 		if w.Evaluated != nil && w.Evaluated.Speedup != nil && *w.Evaluated.Speedup > 0 {
 			x := *w.Evaluated.Speedup
-			s.points = append(s.points, point{axes: w.Axes, value: x, title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes),
-				plain.Short(w.UUID), ui.Times(&x))})
+			s.points = append(s.points, point{axes: w.Axes, value: x, workload: clean(w.UUID, 120),
+				title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes),
+					plain.Short(w.UUID), ui.Times(&x))})
 		}
 	}
 	if len(s.points) < 2 {
@@ -235,7 +272,7 @@ func (c *Comparison) chart(id string) *chart {
 		ratio, interval := RatioText(row.Ratio)
 		by[i].points = append(by[i].points, point{row.Axes, row.Ratio.Value, row.Ratio.Lo, row.Ratio.Hi,
 			fmt.Sprintf("%s, workload %s: %s, interval %s, %s", axesText(row.Axes), plain.Short(row.UUID), ratio, interval,
-				row.Verdict)})
+				row.Verdict), clean(row.UUID, 120)})
 		n++
 	}
 	if n == 0 {
@@ -386,6 +423,7 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 					seen[v]++
 				}
 				p.Marks = append(p.Marks, mark{Class: s.classes(), Path: s.shape, X: px, Y: y(pt.value), Title: pt.title,
+					Workload: pt.workload,
 					Interval: pt.lo > 0 && pt.hi > pt.lo, Lo: y(pt.lo), Hi: y(pt.hi)})
 			}
 		}

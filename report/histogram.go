@@ -38,63 +38,81 @@ const (
 	tickNS = 32
 )
 
-// histogram of a workload; nil where it has no timings.
-func (w *Workload) histogram(id string) *histogram {
-	s := w.Samples
-	if s == nil {
-		return nil
+// timings are those of each trial, but for those that no run can have, and all in order.
+func (w *Workload) timings() (trials [][]int64, all []int64) {
+	if w.Samples == nil {
+		return nil, nil
 	}
-	var trials [][]int64
-	for _, t := range s.TrialsNS {
-		// none that a run can have
+	for _, t := range w.Samples.TrialsNS {
 		t = slices.DeleteFunc(slices.Clone(t), func(ns int64) bool { return ns <= 0 || ns > 1e15 })
 		if len(t) > 0 {
 			trials = append(trials, t)
 		}
 	}
-	all := slices.Sorted(slices.Values(slices.Concat(trials...)))
-	if len(all) == 0 {
+	return trials, slices.Sorted(slices.Values(slices.Concat(trials...)))
+}
+
+// scale is what all histograms of a run show: from and to, as shares of a workload's official latency. Far timings are
+// not in it.
+func scale(workloads []Workload) (from, to float64) {
+	from, to = 1, 1
+	for i := range workloads {
+		s := workloads[i].Samples
+		_, all := workloads[i].timings()
+		if len(all) == 0 || !(s.MedianNS > 0) {
+			continue
+		}
+		hi := float64(all[len(all)-1])
+		if s.Q3NS > 0 {
+			hi = min(hi, s.Q3NS+6*(s.Q3NS-s.Q1NS)+4*tickNS)
+		}
+		from, to = min(from, (float64(all[0])-tickNS)/s.MedianNS), max(to, (hi+tickNS)/s.MedianNS)
+	}
+	return max(from, 0.5), min(to, 2)
+}
+
+// histogram of a workload from and to these shares of its official latency; nil where it has no timings.
+func (w *Workload) histogram(id string, from, to float64) *histogram {
+	s := w.Samples
+	trials, all := w.timings()
+	if len(all) == 0 || !(s.MedianNS > 0 && s.MedianNS < 1e15) {
 		return nil
 	}
-	lo, hi := all[0], all[len(all)-1]
-	if far := s.Q3NS + 6*(s.Q3NS-s.Q1NS) + 4*tickNS; s.Q3NS > 0 && float64(hi) > far {
-		hi = max(lo, int64(far))
-	}
+	lo, hi := int64(from*s.MedianNS), int64(to*s.MedianNS)
 	width := int64(tickNS)
 	if steps := (hi - lo) / (tickNS * mostBins); steps > 0 {
 		width *= steps + 1
 	}
-	edge := (lo - tickNS/2) / tickNS * tickNS
-	edge += tickNS / 2
-	for edge > lo {
-		edge -= tickNS
-	}
-	n := int((hi-edge)/width) + 1
+	edge := (lo+tickNS/2)/tickNS*tickNS + tickNS/2 // the first at or above lo
+	n := int(max(1, (hi-edge+width-1)/width))
 	h := &histogram{ID: id, W: 300, Left: 40, Right: 292,
-		Title: fmt.Sprintf("%s, workload %s", axesText(w.Axes), plain.Short(w.UUID)),
+		Title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes), plain.Short(w.UUID), ui.Micros(s.MedianNS)),
 		Desc: fmt.Sprintf("%d timings in %s, from %s to %s; official latency %s, interval of the median from %s to %s.",
 			len(all), plain.Count(len(trials), "trial"),
 			ui.Micros(float64(all[0])), ui.Micros(float64(all[len(all)-1])), ui.Micros(s.MedianNS), ui.Micros(s.Interval.LoNS),
 			ui.Micros(s.Interval.HiNS))}
 	end := edge + int64(n)*width
+	pixels := (h.Right - h.Left) / (to - from) / s.MedianNS // for 1 ns
 	x := func(ns float64) float64 {
-		share := (ns - float64(edge)) / float64(end-edge)
-		return h.Left + math.Max(0, math.Min(1, share))*(h.Right-h.Left)
+		return math.Max(h.Left, math.Min(h.Right, h.Left+(ns-from*s.MedianNS)*pixels))
 	}
 
 	const height, gap = 34, 6
 	per := (len(trials) + mostStrips - 1) / mostStrips
 	var counts [][]int
-	beyond, most := 0, 1
+	below, beyond, most := 0, 0, 1
 	for from := 0; from < len(trials); from += per {
 		bins := make([]int, n)
 		for _, trial := range trials[from:min(from+per, len(trials))] {
 			for _, v := range trial {
-				if v >= end {
+				switch {
+				case v < edge:
+					below++
+				case v >= end:
 					beyond++
-					continue
+				default:
+					bins[(v-edge)/width]++
 				}
-				bins[(v-edge)/width]++
 			}
 		}
 		most = max(most, slices.Max(bins))
@@ -107,19 +125,24 @@ func (w *Workload) histogram(id string) *histogram {
 		if to := min((i+1)*per, len(trials)); to > i*per+1 {
 			label += fmt.Sprintf("–%d", to)
 		}
-		h.Strips = append(h.Strips, strip{label, y, y - 4, outline(bins, h.Left, (h.Right-h.Left)/float64(n), y,
+		h.Strips = append(h.Strips, strip{label, y, y - 4, outline(bins, x(float64(edge)), float64(width)*pixels, y,
 			height/float64(most))})
 		y += gap
 	}
 	h.Bottom = y - gap
 	h.H = h.Bottom + 20
 	h.Official, h.Interval = x(s.MedianNS), [2]float64{x(s.Interval.LoNS), x(s.Interval.HiNS)}
-	for _, v := range linearTicks(float64(edge), float64(end), 4) {
-		h.Ticks = append(h.Ticks, tick{x(v), trim(v / 1e3)})
+	for _, v := range linearTicks(100*(from-1), 100*(to-1), 4) {
+		h.Ticks = append(h.Ticks, tick{x((1 + v/100) * s.MedianNS), fmt.Sprintf("%+g %%", math.Round(10*v)/10)})
+	}
+	var notes []string
+	if below > 0 {
+		notes = append(notes, fmt.Sprintf("%d below %s", below, ui.Micros(float64(edge))))
 	}
 	if beyond > 0 {
-		h.Note = fmt.Sprintf("%d beyond %s", beyond, ui.Micros(float64(end)))
+		notes = append(notes, fmt.Sprintf("%d beyond %s", beyond, ui.Micros(float64(end))))
 	}
+	h.Note = strings.Join(notes, ", ")
 	return h
 }
 

@@ -1,7 +1,9 @@
 package report
 
 import (
+	"crypto/sha256"
 	_ "embed"
+	"encoding/base64"
 	"fmt"
 	"html/template"
 	"io"
@@ -16,11 +18,19 @@ var (
 	pageText string
 	//go:embed style.css
 	styleText string
+	//go:embed page.js
+	scriptText string
 
 	page = template.Must(template.New("page").Funcs(template.FuncMap{
 		"num":   func(v float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") },
 		"add":   func(a, b float64) float64 { return a + b },
 		"style": func() template.CSS { return template.CSS(styleText) },
+		// The policy of the page lets this script run, by its hash, and no other.
+		"script": func() template.JS { return template.JS(scriptText) },
+		"scripthash": func() string {
+			sum := sha256.Sum256([]byte(scriptText))
+			return base64.StdEncoding.EncodeToString(sum[:])
+		},
 	}).Parse(pageText))
 )
 
@@ -34,12 +44,14 @@ type section struct {
 	Summary  []string
 	Figures  []figure
 	Charts   []*chart
+	Groups   []table // workloads by their axes
 	Tables   []table // workloads
 	Hist     []*histogram
 	Findings []finding
 	Failed   []failure
 	Warnings []string
-	Trust    []table
+	Steady   string  // the state of the GPU for most workloads
+	Trust    []table // and for those where it was another
 	Kernels  []table
 	Facts    table
 }
@@ -67,6 +79,7 @@ func (r *Report) HTML(w io.Writer) error {
 		Title       string
 		Report      *Report
 		Overview    []table
+		Charts      []*chart // of all runs
 		Sections    []section
 		Differences []difference
 		Timed       bool // a run has latencies
@@ -74,6 +87,12 @@ func (r *Report) HTML(w io.Writer) error {
 	if len(r.Runs) > 1 {
 		view.Title = fmt.Sprintf("%d runs, %s first", len(r.Runs), r.Runs[0].Name())
 		view.Overview = []table{r.overview()}
+		if t := r.configurations(); len(t.Rows) > 0 {
+			view.Overview = append(view.Overview, t)
+		}
+		if c := r.latency("all-latency"); c != nil && len(c.Pictures) > 0 {
+			view.Charts = []*chart{c}
+		}
 	}
 	for i, run := range r.Runs {
 		s := run.section(i + 1)
@@ -111,10 +130,16 @@ func (r *Run) section(n int) section {
 			s.Charts = append(s.Charts, c)
 		}
 	}
-	s.Tables = []table{r.workloads(id + "workloads")}
+	if t := r.groups(id + "groups"); len(t.Rows) > 0 {
+		s.Groups = []table{t}
+	}
+	workloads := r.workloads(id + "workloads")
+	workloads.front("Verdict")
+	s.Tables = []table{workloads}
+	from, to := scale(r.Workloads)
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
-		if h := w.histogram(fmt.Sprintf("%sh%d", id, i)); h != nil {
+		if h := w.histogram(fmt.Sprintf("%sh%d", id, i), from, to); h != nil {
 			s.Hist = append(s.Hist, h)
 		}
 		for _, f := range w.Findings {
@@ -132,7 +157,10 @@ func (r *Run) section(n int) section {
 		s.Warnings = append(s.Warnings, text)
 	}
 	if r.Timed {
-		s.Trust = []table{r.trust(id + "trust")}
+		sentence, t := r.trust(id + "trust")
+		if s.Steady = sentence; len(t.Rows) > 0 {
+			s.Trust = []table{t}
+		}
 		if k := r.kernels(id + "kernels"); len(k.Rows) > 0 {
 			s.Kernels = []table{k}
 		}
@@ -197,7 +225,9 @@ func (c *Comparison) section(n int, heading string) difference {
 	if pic := c.chart(id + "ratio"); pic != nil && len(pic.Pictures) > 0 {
 		d.Charts = append(d.Charts, pic)
 	}
-	d.Tables = []table{c.table(id + "workloads")}
+	t := c.table(id + "workloads")
+	t.front("Verdict on B")
+	d.Tables = []table{t}
 	return d
 }
 

@@ -141,7 +141,7 @@ func TestHostile(t *testing.T) {
 	if err := newReport(t, hostile(t)).HTML(&b); err != nil {
 		t.Fatal(err)
 	}
-	text := b.String()
+	text := strings.Replace(b.String(), scriptText, "", 1)
 	for _, no := range []string{"\x1b", "\u202e", "NaN", "Inf", "%!", "ZgotmplZ", "onerror=\"", "onload=\"", "src=\"",
 		"href=\"h"} {
 		if at := strings.Index(text, no); at >= 0 {
@@ -158,8 +158,13 @@ func TestHostile(t *testing.T) {
 			t.Errorf("got %s, an element that other pages do not have", tag)
 		}
 	}
-	if want := `<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">`; !strings.Contains(text, want) {
+	policy := regexp.MustCompile(`<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; ` +
+		`script-src 'sha256-([A-Za-z0-9/]|&#43;){43}='">`)
+	if !policy.MatchString(text) {
 		t.Error("no content security policy")
+	}
+	if n := strings.Count(text, "<script>"); n != 1 {
+		t.Errorf("scripts: got %d, want the page's own", n)
 	}
 }
 
@@ -317,26 +322,27 @@ func TestHistogram(t *testing.T) {
 		note   string
 	}{
 		{"one timing", [][]int64{{1000}}, []string{"1"}, ""},
-		{"ticks", [][]int64{{1791, 1792, 1793}, {1823, 1824}}, []string{"1", "2"}, ""},
-		{"many trials", [][]int64{{1}, {2}, {3}, {4}, {5}, {6}, {7}}, []string{"1–2", "3–4", "5–6", "7"}, ""},
-		{"an empty trial", [][]int64{{}, {500, 600}}, []string{"1"}, ""},
-		{"beyond", [][]int64{{1000, 1000, 1000, 1032, 1000, 9000}}, []string{"1"}, "1 beyond 1.14 µs"},
+		{"ticks", [][]int64{{991, 992, 993}, {1023, 1024}}, []string{"1", "2"}, ""},
+		{"many trials", [][]int64{{1}, {2}, {3}, {4}, {5}, {6}, {7}}, []string{"1–2", "3–4", "5–6", "7"}, "7 below 0.53 µs"},
+		{"an empty trial", [][]int64{{}, {900, 1000}}, []string{"1"}, ""},
+		{"beyond", [][]int64{{1000, 1000, 1000, 1032, 1000, 9000}}, []string{"1"}, "1 beyond 1.17 µs"},
 		{"none", [][]int64{{}}, nil, ""},
 		{"none that can be", [][]int64{{-1, 0, 1 << 60}}, nil, ""},
 	} {
-		s := &event.Samples{TrialsNS: test.trials}
+		s := &event.Samples{TrialsNS: test.trials, MedianNS: 1000}
 		if test.name == "beyond" {
 			s.Q1NS, s.Q3NS = 1000, 1000
 		}
 		w := Workload{Row: runs.Row{UUID: "u", Samples: s}}
-		h := w.histogram("x")
+		from, to := scale([]Workload{w})
+		h := w.histogram("x", from, to)
 		var got []string
 		note := ""
 		if h != nil {
 			note = h.Note
 			for _, strip := range h.Strips {
 				got = append(got, strip.Label)
-				if strip.Path == "" {
+				if strip.Path == "" && test.name != "many trials" {
 					t.Errorf("%s: strip %s is empty", test.name, strip.Label)
 				}
 			}
@@ -346,9 +352,75 @@ func TestHistogram(t *testing.T) {
 		}
 	}
 	// Timings within 1 ns of a tick share its bin.
-	ticks := Workload{Row: runs.Row{Samples: &event.Samples{TrialsNS: [][]int64{{1791, 1792, 1793, 1823, 1824, 1825}}}}}
-	if got := strings.Count(ticks.histogram("x").Strips[0].Path, "h"); got != 2 {
+	ticks := Workload{Row: runs.Row{Samples: &event.Samples{MedianNS: 1800, TrialsNS: [][]int64{{1791, 1792, 1793, 1823, 1824, 1825}}}}}
+	if got := strings.Count(ticks.histogram("x", 0.9, 1.1).Strips[0].Path, "h"); got != 2 {
 		t.Errorf("bins: got %d, want 2", got)
+	}
+}
+
+// All histograms of a run have one scale: the same share of a workload's latency is at the same place.
+func TestHistogramScale(t *testing.T) {
+	var list []Workload
+	for _, ns := range []int64{2000, 40000} {
+		list = append(list, Workload{Row: runs.Row{Samples: &event.Samples{MedianNS: float64(ns), Q1NS: float64(ns),
+			Q3NS: float64(ns) * 1.02, TrialsNS: [][]int64{{ns * 95 / 100, ns, ns, ns * 11 / 10}}}}})
+	}
+	from, to := scale(list)
+	a, b := list[0].histogram("a", from, to), list[1].histogram("b", from, to)
+	if a.Official != b.Official {
+		t.Errorf("official latency: at %v and %v", a.Official, b.Official)
+	}
+	if !slices.Equal(a.Ticks, b.Ticks) || len(a.Ticks) < 3 || a.Ticks[0].Label != "-5 %" {
+		t.Errorf("ticks: got %v and %v, want the same from -5 %%", a.Ticks, b.Ticks)
+	}
+}
+
+// What was the same for most workloads is a sentence; a row is for those where it was not.
+func TestTrust(t *testing.T) {
+	sentence, table := newReport(t, hundred(t, "20260101-a", 1)).Runs[0].trust("x")
+	if len(table.Rows) != 1 || table.Rows[0][0].Text != "00000003" {
+		t.Errorf("rows: got %v, want that of workload 3", table.Rows)
+	}
+	if want := "97 of 98 workloads timed at 1"; !strings.HasPrefix(sentence, want) {
+		t.Errorf("got %q, want %q", sentence, want)
+	}
+}
+
+// Workloads of the same axes are one row, with each of them behind a fold.
+func TestGroups(t *testing.T) {
+	r := newReport(t, measured(t, "contest54"))
+	table := r.Runs[0].groups("g")
+	if n := len(table.Rows); n < 2 || n > 10 || table.Head[0].Text != "batch_size" {
+		t.Errorf("got %d rows by %q, want one for each batch_size", n, table.Head[0].Text)
+	}
+	if rows := newReport(t, hundred(t, "20260101-a", 1)).Runs[0].groups("g").Rows; len(rows) > 0 {
+		t.Errorf("most workloads are alone with their axes: got %d groups", len(rows))
+	}
+}
+
+// Several runs stand in one chart, and what they were given differently in one table.
+func TestAllRuns(t *testing.T) {
+	r := newReport(t, hundred(t, "20260101-a", 1), hundred(t, "20260102-b", 0.9))
+	c := r.latency("x")
+	if c == nil || len(c.Legend) < 3 || !strings.Contains(c.Legend[1].Text, "20260101-a") ||
+		!strings.Contains(c.Legend[2].Text, "20260102-b") {
+		t.Fatalf("legend: got %+v, want baseline and both runs", c)
+	}
+	if rows := r.configurations().Rows; len(rows) > 0 {
+		t.Errorf("runs of one configuration: got %v", rows)
+	}
+	r = newReport(t, hundred(t, "20260101-a", 1), emulated(t))
+	var names []string
+	for _, row := range r.configurations().Rows {
+		names = append(names, row[0].Text)
+	}
+	for _, want := range []string{"device", "baseline"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("got %v, want %s", names, want)
+		}
+	}
+	if r.latency("x") != nil {
+		t.Error("an emulated run stands in a chart of latencies")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"fisub/bench/compare"
+	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/ui"
@@ -32,6 +33,8 @@ type cell struct {
 	Title string // with all digits
 	Class string // "good", "bad", "doubt", "code" or ""
 	Right bool
+
+	Workload string // that the row is of
 }
 
 func (t *table) add(cells ...cell) {
@@ -55,6 +58,20 @@ func (t *table) drop(names ...string) {
 				t.Rows[n] = slices.Delete(t.Rows[n], i, i+1)
 			}
 		}
+	}
+}
+
+// front puts a column behind the first, where a narrow screen still shows it.
+func (t *table) front(name string) {
+	at := slices.IndexFunc(t.Head, func(c column) bool { return c.Text == name })
+	if at < 1 {
+		return
+	}
+	head := t.Head[at]
+	t.Head = slices.Insert(slices.Delete(t.Head, at, at+1), 1, head)
+	for i, row := range t.Rows {
+		c := row[at]
+		t.Rows[i] = slices.Insert(slices.Delete(row, at, at+1), 1, c)
 	}
 }
 
@@ -99,7 +116,7 @@ func verdictCell(w *Workload) cell {
 }
 
 func uuidCell(uuid string) cell {
-	return cell{Text: cmp.Or(plain.Short(uuid), "?"), Title: clean(uuid, 120), Class: "code"}
+	return cell{Text: cmp.Or(plain.Short(uuid), "?"), Title: clean(uuid, 120), Class: "code", Workload: clean(uuid, 120)}
 }
 
 func axisCells(axes []string, of map[string]int) (list []cell) {
@@ -188,6 +205,58 @@ func (r *Run) workloads(id string) table {
 	return t
 }
 
+// groups is the table of the workloads put together by their axes, for those by which they differ; it has no rows where
+// that would be more than half of those of the table of workloads, or the figures are of several places.
+func (r *Run) groups(id string) table {
+	var rows []runs.Row
+	values := map[string]map[int]bool{}
+	for _, w := range r.Workloads {
+		rows = append(rows, w.Row)
+		for name, n := range w.Axes {
+			if values[name] == nil {
+				values[name] = map[int]bool{}
+			}
+			values[name][n] = true
+		}
+	}
+	axes := slices.DeleteFunc(slices.Clone(r.Axes), func(name string) bool { return len(values[name]) < 2 })
+	t := table{ID: id, Caption: "By axes", Head: append(axisColumns(axes), column{Text: "Passed"})}
+	groups := runs.Groups(rows)
+	if len(axes) == 0 || 2*len(groups) > len(rows) || r.Split() {
+		return t
+	}
+	if r.Timed {
+		t.Note = "Mean, least and greatest of the workloads' official latencies."
+		t.Head = append(t.Head, column{Text: "Latency", Title: "mean of the official latencies", Right: true},
+			column{Text: "Least to greatest", Right: true},
+			column{Text: "Speed-up", Title: "mean over the baseline", Right: true},
+			column{Text: "Copy", Title: "mean share of a plain copy's bandwidth on as many bytes", Right: true})
+	}
+	for _, g := range groups {
+		passed := cell{Text: fmt.Sprintf("%d of %d", g.Passed, g.Workloads), Class: "good"}
+		if g.Passed < g.Workloads {
+			passed.Class = "bad"
+		}
+		cells := append(axisCells(axes, g.Axes), passed)
+		if r.Timed {
+			var spread, speedup, share cell
+			if g.Timed > 0 {
+				spread.Text = fmt.Sprintf("%s to %s", strings.TrimSuffix(ui.Micros(g.Low), " µs"), ui.Micros(g.High))
+			}
+			if g.Speedup != nil {
+				speedup = cell{Text: ui.Times(g.Speedup), Title: exact(*g.Speedup)}
+			}
+			if g.CopyShare > 0 {
+				share = cell{Text: ui.Percent(g.CopyShare), Title: exact(g.CopyShare)}
+			}
+			cells = append(cells, nanos(g.Mean), spread, speedup, share)
+		}
+		t.add(cells...)
+	}
+	t.drop("Latency", "Least to greatest", "Speed-up", "Copy")
+	return t
+}
+
 // figures are the cells from the median to the baseline.
 func figures(w *Workload, baseline bool) []cell {
 	var median, width, speedup, share, fastest, rate, warm, theirs cell
@@ -211,9 +280,10 @@ func figures(w *Workload, baseline bool) []cell {
 	return []cell{median, width, share, fastest, rate, warm}
 }
 
-// trust is the state of the GPU while each workload was timed.
-func (r *Run) trust(id string) table {
-	t := table{ID: id, Caption: "State of the GPU while each workload was timed",
+// trust is the state of the GPU while the workloads were timed: a sentence about all, and those workloads whose state
+// was another, or whose figures are in doubt.
+func (r *Run) trust(id string) (sentence string, t table) {
+	t = table{ID: id, Caption: "Where the state of the GPU was another",
 		Note: "As NVML tells it; a range is of the readings during the measurement."}
 	t.Head = append([]column{{Text: "Workload"}}, axisColumns(r.Axes)...)
 	if r.Split() {
@@ -260,7 +330,80 @@ func (r *Run) trust(id string) table {
 		}
 		t.add(append(cells, cell{Text: times(max(1, s.Measured))}, doubt)...)
 	}
-	return t
+	return r.deviations(&t), t
+}
+
+// deviations leaves in t the rows that deviate from most, and says how most were.
+func (r *Run) deviations(t *table) string {
+	at := func(name string) int { return slices.IndexFunc(t.Head, func(c column) bool { return c.Text == name }) }
+	clock, measured := at("SM clock"), at("Measured")
+	counts, usual := map[string]int{}, ""
+	for _, row := range t.Rows {
+		text := row[clock].Text
+		if counts[text]++; counts[text] > counts[usual] {
+			usual = text
+		}
+	}
+	all := len(t.Rows)
+	var kept []*event.Stamp
+	rows := t.Rows
+	t.Rows = nil
+	i := 0
+	for _, w := range r.Workloads {
+		if w.Samples == nil {
+			continue
+		}
+		row := rows[i]
+		i++
+		odd := row[clock].Text != usual && !r.Split() || row[measured].Text != times(1)
+		if odd || slices.ContainsFunc(row, func(c cell) bool { return c.Class == "doubt" }) {
+			t.Rows = append(t.Rows, row)
+		} else {
+			kept = append(kept, w.Samples.Stamp)
+		}
+	}
+	switch {
+	case len(kept) == 0:
+		return ""
+	case len(kept) == all:
+		return fmt.Sprintf("%s timed%s, without throttling, other processes or doubt.", plain.Count(all, "workload"),
+			state(kept))
+	}
+	return fmt.Sprintf("%d of %s timed%s, without throttling, other processes or doubt; the others stand below.",
+		len(kept),
+		plain.Count(all, "workload"), state(kept))
+}
+
+// state is what the clocks and the temperature were: " at 1980 MHz, memory 3201 MHz, 33 to 36 °C"; "" where nothing
+// tells.
+func state(stamps []*event.Stamp) string {
+	var lo, hi [3]float64
+	for i, s := range stamps {
+		if s == nil {
+			return ""
+		}
+		a, b := s.During.Min, s.During.Max
+		if s.During.N == 0 {
+			a, b = s.Before, s.After
+		}
+		for n, v := range [3][2]int{{a.SMClockMHz, b.SMClockMHz}, {a.MemoryClockMHz, b.MemoryClockMHz},
+			{a.TemperatureC, b.TemperatureC}} {
+			if i == 0 {
+				lo[n] = float64(v[0])
+			}
+			lo[n], hi[n] = min(lo[n], float64(v[0])), max(hi[n], float64(v[1]))
+		}
+	}
+	var parts []string
+	for n, unit := range []string{"MHz", "MHz", "°C"} {
+		if text := between(lo[n], hi[n], 0, unit).Text; text != "" {
+			parts = append(parts, []string{"", "memory ", ""}[n]+text)
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " at " + strings.Join(parts, ", ")
 }
 
 func times(n int) string {
@@ -441,6 +584,37 @@ func (r *Report) overview() table {
 		t.add(cell{Text: clean(run.ID, 60), Class: "code"}, cell{Text: run.Name()}, cell{Text: run.where()},
 			cell{Text: run.PassedText("")},
 			nanos(run.Mean()), baseline, score, cell{Text: fmt.Sprint(run.findings())})
+	}
+	return t
+}
+
+// configurations has what the runs were given that is not the same for all; no rows where that is nothing.
+func (r *Report) configurations() table {
+	t := table{ID: "configurations", Caption: "What is not the same for all", Head: []column{{Text: "Fact"}}}
+	var names []string
+	facts := make([]map[string]string, len(r.Runs))
+	for i, run := range r.Runs {
+		t.Head = append(t.Head, column{Text: plain.Cut(run.ID, 40), Title: clean(run.ID, 120)})
+		facts[i] = map[string]string{}
+		for _, f := range Facts(run.Run) {
+			if !slices.Contains(names, f[0]) {
+				names = append(names, f[0])
+			}
+			facts[i][f[0]] = f[1]
+		}
+	}
+	for _, name := range names {
+		if slices.Contains([]string{"run", "state", "started", "command"}, name) {
+			continue
+		}
+		cells, same := []cell{{Text: name}}, true
+		for _, f := range facts {
+			cells = append(cells, cell{Text: clean(f[name], 200)})
+			same = same && f[name] == facts[0][name]
+		}
+		if !same {
+			t.add(cells...)
+		}
 	}
 	return t
 }
