@@ -433,8 +433,7 @@ func TestFolderGone(t *testing.T) {
 	away := filepath.Join(t.TempDir(), "away")
 	wait(t, "the program", func() bool {
 		data, _ := os.ReadFile(filepath.Join(dir, agent.BundleName, "pid"))
-		return len(
-			data) > 0
+		return len(data) > 0
 	})
 	if err := os.Rename(dir, away); err != nil {
 		t.Fatal(err)
@@ -452,8 +451,7 @@ func TestAgentKilled(t *testing.T) {
 	}
 	wait(t, "the program", func() bool {
 		data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName))
-		return len(
-			data) > 0
+		return len(data) > 0
 	})
 	var state agent.State
 	if err := json.Unmarshal([]byte(read(t, dir, agent.StateName)), &state); err != nil {
@@ -462,6 +460,8 @@ func TestAgentKilled(t *testing.T) {
 	if err := syscall.Kill(state.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
+	// Nobody has looked at the job so far.
+	wait(t, "the program's end", func() bool { return gone(t, filepath.Join(dir, agent.BundleName, "pid")) })
 	out, errs, err := runAgent(t, nil, "tail", dir)
 	if err != nil || out != "one\n" {
 		t.Errorf("tail: got %q, %q, %v", out, errs, err)
@@ -469,7 +469,6 @@ func TestAgentKilled(t *testing.T) {
 	if got := exited(t, dir); got.End != remote.Lost || got.Hint == "" {
 		t.Errorf("got %+v, want lost", got)
 	}
-	wait(t, "the program's end", func() bool { return gone(t, filepath.Join(dir, agent.BundleName, "pid")) })
 }
 
 // A submission that kills its agent and leaves a daemon, in a session of its own, has it killed by whoever looks first.
@@ -630,8 +629,7 @@ func TestGPU(t *testing.T) {
 	}
 	wait(t, "the first job", func() bool {
 		data, _ := os.ReadFile(filepath.Join(first, agent.EventsName))
-		return len(
-			data) > 0
+		return len(data) > 0
 	})
 	if got := read(t, first, agent.EventsName); !strings.HasPrefix(got, "GPU-test-") || !strings.HasSuffix(got, "-0\n") {
 		t.Errorf("CUDA_VISIBLE_DEVICES: got %q", got)
