@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"fisub/bench/stats"
 	"fisub/bench/worker"
@@ -43,6 +44,8 @@ type Shared struct {
 
 	FailFast bool // the first workload that does not pass ends the run
 	EndEarly bool // so do two TIMEOUTs in a row, and a solution that does not build
+
+	Budget time.Duration // no workload but the first begins later than that after the run; 0: no limit
 }
 
 // An Entry is one solution of a run.
@@ -70,7 +73,8 @@ type Baseline struct {
 type Result struct {
 	Passed, Failed, Missing int
 	Findings                int  // of the honesty checks, on passed workloads and others
-	Stopped                 bool // by FailFast or EndEarly: the rest is missing, and was not run
+	Stopped                 bool // by FailFast, EndEarly or Budget: the rest is missing, and was not run
+	Left                    int  // of Missing: those that Budget left no time for
 	Unbuilt                 bool // it does not build
 
 	Dumped *Dumped // nil where nothing was

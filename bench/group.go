@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"fisub/bench/reference"
 	"fisub/device"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/workloads"
 )
@@ -92,10 +94,25 @@ func (g *group) run(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if why := g.stops(); why != "" && i+1 < len(g.shared.Workloads) {
+		left := 0
+		for _, w := range g.shared.Workloads[i+1:] {
+			if !g.runners[0].entry.Skip[w.UUID] {
+				left++
+			}
+		}
+		why, spent := g.stops(), g.shared.Budget > 0 && time.Since(g.runners[0].begun) > g.shared.Budget
+		if why == "" && spent {
+			why = fmt.Sprintf("stopped: the budget of %v is spent: %d of %s not run", g.shared.Budget, left,
+				plain.Count(len(g.shared.Workloads), "workload"))
+		} else {
+			spent = false
+		}
+		if why != "" && left > 0 {
 			g.warn("", errors.New(why))
 			for _, r := range g.runners {
-				r.result.Stopped = true
+				if r.result.Stopped = true; spent {
+					r.result.Left = left
+				}
 			}
 			return nil
 		}

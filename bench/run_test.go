@@ -312,6 +312,8 @@ func TestStops(t *testing.T) {
 		{"hang", nil, Result{Failed: 4}},
 		{"no build", func(c *testRun) { c.EndEarly = true }, Result{Failed: 1, Missing: 3, Stopped: true, Unbuilt: true}},
 		{"no build", nil, Result{Failed: 4, Unbuilt: true}},
+		{"ours", func(c *testRun) { c.Budget = 1 }, Result{Passed: 1, Missing: 3, Left: 3, Stopped: true}},
+		{"ours", func(c *testRun) { c.Budget = time.Hour }, Result{Passed: 4}},
 	} {
 		events, result, err := modelRun(t, tc.name, 4, func(c *testRun) {
 			if c.Profile.Timeout = 300 * time.Millisecond; tc.name != "hang" {

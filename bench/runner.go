@@ -42,7 +42,7 @@ func (r *runner) end() Result {
 	done := &event.Done{Passed: r.result.Passed, Failed: r.result.Failed, Seconds: time.Since(r.begun).Seconds(),
 		Findings: r.result.Findings}
 	done.Missing = len(r.shared.Workloads) - done.Passed - done.Failed - len(r.entry.Skip)
-	r.result.Missing = done.Missing
+	r.result.Missing, done.Left = done.Missing, r.result.Left
 	if score, n, ok := r.entry.Score.Value(); ok && r.shared.Baseline != nil && done.Missing == 0 {
 		done.Score, done.Scored = &score, n
 	}

@@ -122,3 +122,15 @@ func spread(ws []*trace.Workload, n int) []*trace.Workload {
 	}
 	return slices.DeleteFunc(ws, func(w *trace.Workload) bool { return !taken[w] })
 }
+
+// evenly orders ws so that each beginning of it is spread over the axes.
+func evenly(ws []*trace.Workload) (ordered []*trace.Workload) {
+	for n := 2; len(ordered) < len(ws); n *= 2 {
+		for _, w := range spread(slices.Clone(ws), min(n, len(ws))) {
+			if !slices.Contains(ordered, w) {
+				ordered = append(ordered, w)
+			}
+		}
+	}
+	return ordered
+}

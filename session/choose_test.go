@@ -8,6 +8,23 @@ import (
 	"fisub/internal/trace"
 )
 
+// Each beginning of what a run with a budget runs has small and large ones.
+func TestEvenly(t *testing.T) {
+	var all []*trace.Workload
+	for _, n := range []int{1, 2, 3, 4, 5, 6, 7} {
+		w := &trace.Workload{UUID: fmt.Sprint(n)}
+		w.Axes.Set("n", n)
+		all = append(all, w)
+	}
+	got := ""
+	for _, w := range evenly(all) {
+		got += w.UUID
+	}
+	if want := "1735246"; got != want || all[1].UUID != "2" {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 func TestChoice(t *testing.T) {
 	var all []*trace.Workload
 	for i, n := range []int{64, 1, 8, 64, 1, 4, 64, 256} { // uuids a1, b2 ...

@@ -326,7 +326,7 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 	r.Started = len(begun)
 	if r.Done != nil { // its counts are those since the run was resumed
 		passed, total := r.Passed()
-		r.Done = &event.Done{Passed: passed, Seconds: seconds}
+		r.Done = &event.Done{Passed: passed, Seconds: seconds, Left: r.Done.Left}
 		for _, row := range r.Rows {
 			if row.Evaluated != nil {
 				r.Done.Failed++

@@ -80,6 +80,7 @@ type Run struct {
 	Set         string     `json:"set"`
 	Whole       int        `json:"whole,omitempty"` // workloads of the set, where some are left out
 	Workloads   []Workload `json:"workloads"`
+	BudgetS     float64    `json:"budget_s,omitempty"` // no workload but the first begins later than that after the run
 	Profile     Profile    `json:"profile"`
 	Timer       string     `json:"timer,omitempty"`    // as asked for: "auto", "cupti", "events"
 	Baseline    *Baseline  `json:"baseline,omitempty"` // what is timed in turn with the solution
@@ -277,8 +278,9 @@ type Finding struct {
 // Done closes a run.
 type Done struct {
 	Passed  int     `json:"passed"`
-	Failed  int     `json:"failed"`  // judged, and not PASSED
-	Missing int     `json:"missing"` // without a verdict
+	Failed  int     `json:"failed"`            // judged, and not PASSED
+	Missing int     `json:"missing"`           // without a verdict
+	Left    int     `json:"not_run,omitempty"` // of these: the run's budget was spent
 	Seconds float64 `json:"seconds"`
 
 	Findings int      `json:"findings,omitempty"`

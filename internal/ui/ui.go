@@ -505,13 +505,17 @@ func (v *runView) done(d *event.Done) {
 	t := v.t
 	total := d.Passed + d.Failed + d.Missing
 	text := fmt.Sprintf("%d of %d PASSED", d.Passed, total)
-	if d.Passed == total {
+	switch {
+	case d.Passed == total:
 		text = t.paint(green, text)
-	} else {
+	case d.Passed < total-d.Left:
 		text = t.paint(red, text)
 	}
-	if d.Missing > 0 {
-		text += fmt.Sprintf(", %d without a verdict", d.Missing)
+	if missing := d.Missing - d.Left; missing > 0 {
+		text += fmt.Sprintf(", %d without a verdict", missing)
+	}
+	if d.Left > 0 {
+		text += fmt.Sprintf(", %d not run", d.Left)
 	}
 	if d.Findings > 0 {
 		text += ", " + t.paint(yellow, plain.Count(d.Findings, "finding"))
