@@ -501,7 +501,7 @@ var specials = func() map[string]int {
 		laneid warpid nwarpid lanemask_lt lanemask_le lanemask_gt lanemask_ge lanemask_eq smid nsmid gridid clusterid.x
 		clusterid.y clusterid.z nclusterid.x nclusterid.y nclusterid.z cluster_ctaid.x cluster_ctaid.y cluster_ctaid.z
 		cluster_nctaid.x cluster_nctaid.y cluster_nctaid.z cluster_ctarank cluster_nctarank dynamic_smem_size
-		total_smem_size`) {
+		total_smem_size envreg1 envreg2`) {
 		m["%"+n] = i
 	}
 	return m

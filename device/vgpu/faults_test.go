@@ -83,6 +83,7 @@ void run(tvm::ffi::TensorView t, int64_t which) {
   case 101: bounded<<<1, 128>>>(p); break;
   case 102: bounded<<<1, 1, 50000>>>(p); break;
   case 103: bounded<<<1, 2048>>>(p); break;
+  case 109: { void* all[] = {&p}; cudaLaunchCooperativeKernel(reinterpret_cast<void*>(bounded), 5000, 64, all, 0, nullptr); } break;
   case 104: p[1] = 1; bounded<<<1, 1>>>(p); break;
   case 105: { float big[64]; cudaMemcpyAsync(p, big, sizeof big, cudaMemcpyHostToDevice); } break;
   case 106: cudaMemset(p + 60, 0, 16); break;
@@ -179,6 +180,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		102: "kernel bounded was not launched: 50000 bytes of dynamic shared memory are more than the 49152 that " +
 			"cudaFuncSetAttribute allowed",
 		103: "kernel bounded was not launched: block (2048,1,1) is out of range",
+		109: "kernel bounded was not launched: it is cooperative, and its 5000 blocks are more than the 4736 that run at once",
 	} {
 		if log, err := call(t, which, "", time.Minute); err != nil || log != "warning: "+want+"\n" {
 			t.Errorf("got %q (%v), want %q", log, err, want)

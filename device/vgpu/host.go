@@ -77,6 +77,7 @@ func sourceName(path string) string {
 const (
 	cudaSuccess, cudaInvalidValue, cudaNoFunction       = 0, 1, 98
 	cudaInvalidPTX, cudaNotSupported, cudaLaunchFailure = 218, 801, 719
+	cudaTooLarge                                        = 720
 )
 
 func find(module uintptr, name string) (*Kernel, int) {
@@ -123,8 +124,8 @@ func vgPrepare(module C.uintptr_t, kernel *C.char, dims *C.uint, args *unsafe.Po
 		*code = s
 		return 0
 	}
-	d := unsafe.Slice(dims, 9)
-	l := Launch{Shared: int(shared), Params: make([]byte, k.size)}
+	d := unsafe.Slice(dims, 10)
+	l := Launch{Shared: int(shared), Params: make([]byte, k.size), Cooperative: d[9] != 0}
 	for i := range 3 {
 		l.Grid[i], l.Block[i], l.Cluster[i] = int(d[i]), int(d[3+i]), int(d[6+i])
 	}
@@ -138,7 +139,7 @@ func vgPrepare(module C.uintptr_t, kernel *C.char, dims *C.uint, args *unsafe.Po
 	for i := range 3 {
 		whole = whole && l.Grid[i]%l.Cluster[i] == 0
 	}
-	why := ""
+	why, refusal := "", C.int(cudaInvalidValue)
 	switch threads := l.Block[0] * l.Block[1] * l.Block[2]; {
 	case !whole:
 		why = fmt.Sprintf("grid %v does not consist of clusters %v", l.Grid, l.Cluster)
@@ -146,10 +147,13 @@ func vgPrepare(module C.uintptr_t, kernel *C.char, dims *C.uint, args *unsafe.Po
 		why = fmt.Sprintf("a block of %d threads is larger than its launch bounds of %d", threads, k.MaxThreads())
 	case k.StaticShared()+l.Shared > 227<<10:
 		why = fmt.Sprintf("%d bytes of shared memory are more than a block can have", k.StaticShared()+l.Shared)
+	case l.Cooperative && l.blocks() > k.resident(l):
+		why = fmt.Sprintf("it is cooperative, and its %d blocks are more than the %d that run at once", l.blocks(), k.resident(l))
+		refusal = cudaTooLarge
 	}
 	if why != "" {
 		refused(C.GoString(kernel), why)
-		*code = cudaInvalidValue
+		*code = refusal
 		return 0
 	}
 	params := k.Params()

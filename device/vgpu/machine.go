@@ -339,6 +339,18 @@ type Launch struct {
 	Grid, Block, Cluster [3]int
 	Shared               int // dynamic, in bytes
 	Params               []byte
+	Cooperative          bool // it has a barrier of the grid
+}
+
+func (l *Launch) blocks() int { return l.Grid[0] * l.Grid[1] * l.Grid[2] }
+
+// processors is how many multiprocessors the device has.
+const processors = 148
+
+// resident is how many blocks of a launch the device holds at once.
+func (k *Kernel) resident(l Launch) int {
+	threads := l.Block[0] * l.Block[1] * l.Block[2]
+	return processors * max(1, min(2048/max(threads, 1), (227<<10)/(1024+k.prog.staticShared+l.Shared+1), 32))
 }
 
 // A Fault is what a kernel did wrong, or, where Missing is set, what the virtual GPU lacks.
@@ -366,6 +378,12 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	params := k.mod.args[k.src]
 	copy(unsafe.Slice((*byte)(at(uintptr(params))), paramsSize), l.Params)
 	c.params, c.params_size = (*C.uint8_t)(at(uintptr(params))), C.uint32_t(k.size)
+	if l.Cooperative {
+		workspace := m.Alloc(8, "the grid's barrier")
+		defer m.Unmap(workspace)
+		*(*[2]uint32)(at(workspace)) = [2]uint32{8, 0}
+		c.workspace = C.uint64_t(workspace)
+	}
 	m.mu.Lock()
 	if m.stopped {
 		m.mu.Unlock()
@@ -383,8 +401,6 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	c.ranges, c.nranges = ranges, C.int32_t(len(m.ranges))
 	m.running = c
 	m.mu.Unlock()
-	threads := l.Block[0] * l.Block[1] * l.Block[2]
-	perProcessor := max(1, min(2048/max(threads, 1), (227<<10)/(1024+k.prog.staticShared+l.Shared+1), 32))
 	workers := m.Workers
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)
@@ -397,7 +413,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		if m.RacesUntil != 0 {
 			c.races_until = C.uint64_t(m.RacesUntil)
 		}
-		if blocks := l.Grid[0] * l.Grid[1] * l.Grid[2]; blocks <= 1<<24 {
+		if blocks := l.blocks(); blocks <= 1<<24 {
 			c.told = (*C.uint64_t)(C.calloc(C.size_t(blocks), 8))
 			defer C.free(unsafe.Pointer(c.told))
 		}
@@ -405,7 +421,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	if m.Look&UnwrittenLocal != 0 {
 		c.local = 1
 	}
-	c.resident = C.int32_t(148 * perProcessor / workers)
+	c.resident = C.int32_t(k.resident(l) / workers)
 	c.strict = C.int32_t(m.Strict)
 	if m.Counts != nil {
 		c.counts = (*C.uint64_t)(C.calloc(C.size_t(len(ops)), 8))

@@ -68,6 +68,7 @@ typedef struct {
   uint32_t shared_static, shared_dynamic, shared_base;
   uint8_t *params;
   uint32_t params_size;
+  uint64_t workspace; // of a cooperative launch: its size and the barrier of the grid, 4 bytes each; else 0
   vg_range *ranges; // sorted by base
   int32_t nranges;
   int32_t resident; // most blocks at once on one worker
@@ -110,5 +111,6 @@ enum {
   SR_TID_X, SR_TID_Y, SR_TID_Z, SR_NTID_X, SR_NTID_Y, SR_NTID_Z, SR_CTAID_X, SR_CTAID_Y, SR_CTAID_Z, SR_NCTAID_X, SR_NCTAID_Y,
   SR_NCTAID_Z, SR_LANEID, SR_WARPID, SR_NWARPID, SR_LT, SR_LE, SR_GT, SR_GE, SR_EQ, SR_SMID, SR_NSMID, SR_GRIDID, SR_CLUSTER_X,
   SR_CLUSTER_Y, SR_CLUSTER_Z, SR_NCLUSTER_X, SR_NCLUSTER_Y, SR_NCLUSTER_Z, SR_CCTAID_X, SR_CCTAID_Y, SR_CCTAID_Z, SR_CNCTAID_X,
-  SR_CNCTAID_Y, SR_CNCTAID_Z, SR_CCTARANK, SR_CNCTARANK, SR_DYNAMIC_SMEM, SR_TOTAL_SMEM, SR_ZERO, SR_COUNT
+  SR_CNCTAID_Y, SR_CNCTAID_Z, SR_CCTARANK, SR_CNCTARANK, SR_DYNAMIC_SMEM, SR_TOTAL_SMEM, SR_ENVREG1,
+  SR_ENVREG2, SR_ZERO, SR_COUNT
 };

@@ -1726,6 +1726,8 @@ static void set_special(vg_launch *l, block *b, warp *w) {
   SPEC(SR_CNCTARANK, b->t->nb)
   SPEC(SR_DYNAMIC_SMEM, l->shared_dynamic)
   SPEC(SR_TOTAL_SMEM, l->shared_static + l->shared_dynamic)
+  SPEC(SR_ENVREG1, l->workspace >> 32)
+  SPEC(SR_ENVREG2, l->workspace)
   SPEC(SR_ZERO, 0)
   for (u32 d = 0; d < 3; d++) {
     SPEC(SR_NTID_X + d, l->block[d])

@@ -114,7 +114,8 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
 }
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                                    CUstream s, void **args) {
-  return cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, s, args, NULL);
+  void *none[1] = {NULL};
+  return R(cudaLaunchCooperativeKernel(f, (dim3){gx, gy, gz}, (dim3){bx, by, bz}, args ? args : none, shared, s));
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **args, void **extra) {
   CUresult e = arguments(args, extra);

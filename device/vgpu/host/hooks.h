@@ -5,7 +5,7 @@
 typedef struct {
   void *(*module)(const void *fatbin);
   // prepare copies what a launch needs; NULL with *error set where the launch is refused. launch may be called any number of times.
-  void *(*prepare)(void *module, const char *kernel, const unsigned *grid_block_cluster, void **args, size_t shared, int *error);
+  void *(*prepare)(void *module, const char *kernel, const unsigned *grid_block_cluster_cooperative, void **args, size_t shared, int *error);
   int (*launch)(void *prepared);
   void (*forget)(void *prepared);
   int (*attributes)(void *module, const char *kernel, int *shared_local_threads);

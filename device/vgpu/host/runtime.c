@@ -205,7 +205,8 @@ __attribute__((format(printf, 3, 4))) static cudaError_t refuse(const function *
   return fail(e);
 }
 
-static cudaError_t launch(const void *host, dim3 grid, dim3 block, const unsigned *cluster, void **args, size_t shared, void *to) {
+// launch takes the cluster's three sizes and whether the launch is cooperative, or NULL.
+static cudaError_t launch(const void *host, dim3 grid, dim3 block, const unsigned *more, void **args, size_t shared, void *to) {
   function *f = find_function(host);
   if (f == NULL) return fail(cudaErrorInvalidDeviceFunction);
   if (hooks.prepare == NULL) return fail(cudaErrorNoDevice);
@@ -218,8 +219,8 @@ static cudaError_t launch(const void *host, dim3 grid, dim3 block, const unsigne
   if (shared > (size_t)f->max_dynamic)
     return refuse(f, cudaErrorInvalidValue, "%zu bytes of dynamic shared memory are more than the %d that cudaFuncSetAttribute allowed",
                   shared, f->max_dynamic);
-  unsigned dims[9] = {grid.x, grid.y, grid.z, block.x, block.y, block.z, 0, 0, 0};
-  if (cluster) memcpy(dims + 6, cluster, 3 * sizeof *cluster);
+  unsigned dims[10] = {grid.x, grid.y, grid.z, block.x, block.y, block.z};
+  if (more) memcpy(dims + 6, more, 4 * sizeof *more);
   int error = 0;
   void *ready = hooks.prepare(*f->module, f->name, dims, args, shared, &error);
   if (ready == NULL) return fail((cudaError_t)error);
@@ -240,17 +241,17 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void 
   return launch(kernel, grid, block, NULL, args, shared, to);
 }
 cudaError_t cudaLaunchCooperativeKernel(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t to) {
-  return launch(host, grid, block, NULL, args, shared, to);
+  return launch(host, grid, block, (unsigned[]){0, 0, 0, 1}, args, shared, to);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *host, void **args) {
-  const unsigned *cluster = NULL;
-  unsigned dims[3];
-  for (unsigned i = 0; i < c->numAttrs; i++)
-    if (c->attrs[i].id == cudaLaunchAttributeClusterDimension) {
-      dims[0] = c->attrs[i].val.clusterDim.x, dims[1] = c->attrs[i].val.clusterDim.y, dims[2] = c->attrs[i].val.clusterDim.z;
-      cluster = dims;
-    }
-  return launch(host, c->gridDim, c->blockDim, cluster, args, c->dynamicSmemBytes, c->stream);
+  unsigned more[4] = {0};
+  for (unsigned i = 0; i < c->numAttrs; i++) {
+    const cudaLaunchAttributeValue *v = &c->attrs[i].val;
+    if (c->attrs[i].id == cudaLaunchAttributeClusterDimension)
+      more[0] = v->clusterDim.x, more[1] = v->clusterDim.y, more[2] = v->clusterDim.z;
+    if (c->attrs[i].id == cudaLaunchAttributeCooperative) more[3] = v->cooperative != 0;
+  }
+  return launch(host, c->gridDim, c->blockDim, more, args, c->dynamicSmemBytes, c->stream);
 }
 cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attr, int value) {
   function *f = find_function(host);
@@ -329,6 +330,7 @@ static const struct { int code; const char *name, *text; } errors[] = {
     {710, "cudaErrorAssert", "device-side assert triggered"},
     {716, "cudaErrorMisalignedAddress", "misaligned address"},
     {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {720, "cudaErrorCooperativeLaunchTooLarge", "too many blocks in cooperative launch"},
     {801, "cudaErrorNotSupported", "operation not supported"},
     {999, "cudaErrorUnknown", "unknown error"},
 };
