@@ -148,7 +148,8 @@ func vgPrepare(module C.uintptr_t, kernel *C.char, dims *C.uint, args *unsafe.Po
 	case k.StaticShared()+l.Shared > 227<<10:
 		why = fmt.Sprintf("%d bytes of shared memory are more than a block can have", k.StaticShared()+l.Shared)
 	case l.Cooperative && l.blocks() > k.resident(l):
-		why = fmt.Sprintf("it is cooperative, and its %d blocks are more than the %d that run at once", l.blocks(), k.resident(l))
+		why = fmt.Sprintf("it is cooperative, and its %d blocks are more than the %d that run at once", l.blocks(),
+			k.resident(l))
 		refusal = cudaTooLarge
 	}
 	if why != "" {
