@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -43,17 +42,17 @@ func BenchmarkProgram(b *testing.B) {
 			args("-C", "solution/baselines/triton", "check", "--arch", "none")},
 		{"completion of a workload", "100 ms: whoever types waits for it", false, false,
 			args("local", "--workload", "", completeFlag)},
-		{"local/emu, 20 workloads, cold cache", "10 s", false, true, args("local", "--device", "emu")},
-		{"local/emu, 20 workloads, warm cache", "3 s", false, false, args("local", "--device", "emu")},
-		{"local/emu, one workload of batch 64", "5 s, parent 300 MB", false, false, func(b *testing.B) []string {
-			list, err := command("-v", "dataset", "ls", "--set", "contest54").Output()
-			if err != nil {
-				b.Fatal(err)
-			}
-			before, _, _ := strings.Cut(string(list), " batch_size=64\n")
-			fields := strings.Fields(before)
-			return []string{"local", "--device", "emu", "--set", "contest54", "--workload", fields[len(fields)-1]}
-		}},
+		{"local/emu, 20 workloads, cold cache", "12 s, of which nvcc takes 7", false, true, args("local", "--device", "emu")},
+		{"local/emu, 20 workloads, warm cache", "1.5 s", false, false, args("local", "--device", "emu")},
+		{"local/emu, one workload of batch 64", "3 s, parent 300 MB", false, false, args("local", "--device", "emu", "--set",
+			"contest54", "--where", "batch_size=64", "--limit", "1")},
+		{"local/emu, prefill of 134 tokens", "5 s", false, false, args("-C", "solution-prefill", "local", "--device", "emu",
+			"--set", "contest", "--where", "total_seq_len=134", "--limit", "1")},
+		{"local/emu, prefill of 2107 tokens", "60 s", false, false, args("-C", "solution-prefill", "local", "--device", "emu",
+			"--set", "contest", "--where", "total_seq_len=2107", "--limit", "1")},
+		{"sanitize/emu, all tools", "", false, false, args("sanitize", "--device", "emu")},
+		{"sanitize/emu, no race check", "", false, false, args("sanitize", "--device", "emu", "--tool",
+			"memcheck,initcheck,synccheck")},
 		{"local/cuda, 20 workloads, built", "5 s", true, false, args("local", "--device", "cuda")},
 		{"local/cuda, 54 workloads, built", "", true, false, args("local", "--device", "cuda", "--set", "contest54")},
 	} {
