@@ -21,6 +21,7 @@ type compareOptions struct {
 	session.Options
 	threshold *float64 // in per cent
 	failOn    string
+	best      bool
 	args      []string
 	given     string // a flag about how to run that was given, "--set"
 }
@@ -32,12 +33,13 @@ func (a *app) compareCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "compare",
 		Usage:     "tell whether B is faster than A",
-		ArgsUsage: "A B [C...]",
+		ArgsUsage: "[A] B [C...]",
 		Flags: append([]cli.Flag{
 			numberFlag(&o.threshold, "threshold", "smallest difference that matters, in `PERCENT`", fmt.Sprint(percent)),
 			stringFlag(&o.failOn, "fail-on", "`VERDICT` slower: exit with status 3 if B is slower as a whole, fails what A "+
 				"passes, or is "+
 				"surely slower on any workload; with 2 if nothing can be compared", ""),
+			boolFlag(&o.best, "best", "A is the best run of other sources that can be compared with run B"),
 		}, running...),
 		Action: func(c *cli.Context) error {
 			o.args = c.Args().Slice()
@@ -52,7 +54,18 @@ func (a *app) compareCommand() *cli.Command {
 }
 
 func (a *app) compare(ctx context.Context, o compareOptions) error {
-	if n := len(o.args); n > maxSides {
+	if o.best {
+		best, err := a.BestBeside(o.args[0], a.term)
+		if err != nil {
+			return err
+		}
+		o.args = slices.Insert(o.args, 0, best)
+	}
+	switch n := len(o.args); {
+	case n < 2:
+		return usage.Errorf("fisub compare last~1 last, or fisub compare --best last",
+			"compare: got 1 argument, want A B [C...]")
+	case n > maxSides:
 		return usage.Errorf("fisub compare last~1 last, or fisub compare HEAD .",
 			"compare: got %d arguments, want A and B, and %d at most", n, maxSides)
 	}

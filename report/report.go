@@ -298,6 +298,9 @@ func Facts(r *runs.Run) [][2]string {
 		state += "; "
 	}
 	add("state", "%s%s", state, r.PassedText(" passed"))
+	if r.Note != "" {
+		add("note", "%s", r.Note)
+	}
 	add("started", "%s", f.Started.Format(time.RFC3339))
 	add("solution", "%s by %s, %s, %s", f.Solution, f.Author, f.Language, f.ContentHash)
 	add("definition", "%s, %s", f.Definition, f.Selection())

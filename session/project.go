@@ -105,8 +105,15 @@ func (p *Project) Tables() (map[string]*config.Table, error) {
 	return cfg.Remote, nil
 }
 
-// RunFolder finds the folder of the run that arg names: by its id, or as a folder.
+// RunFolder finds the folder of the run that arg names: by its id, as "best", or as a folder.
 func (p *Project) RunFolder(arg string) (string, error) {
+	if arg == "best" {
+		best, _, err := p.Wins("", nil)
+		if err != nil {
+			return "", err
+		}
+		arg = best.ID
+	}
 	id, err := runs.Find(p.Root(), arg)
 	if err == nil {
 		return filepath.Join(p.Root(), runs.Dir, id), nil

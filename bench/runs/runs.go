@@ -36,10 +36,11 @@ const (
 	samplesFile = "samples.jsonl"
 )
 
-// NewID returns an id that sorts by time, to the millisecond.
+// NewID returns an id that sorts by time, to the millisecond, wherever the machine's clock is set to.
 func NewID(now time.Time) string {
 	var b [2]byte
 	_, _ = rand.Read(b[:]) // never fails
+	now = now.UTC()
 	return fmt.Sprintf("%s-%03d%s", now.Format("20060102-150405"), now.Nanosecond()/1e6, hex.EncodeToString(b[:])[:3])
 }
 

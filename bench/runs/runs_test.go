@@ -195,7 +195,7 @@ func TestResumeWherever(t *testing.T) {
 
 func TestNewLeavesNothing(t *testing.T) {
 	root := t.TempDir()
-	id := NewID(time.Date(2026, 1, 2, 3, 4, 5, 67e6, time.UTC))
+	id := NewID(time.Date(2026, 1, 1, 22, 4, 5, 67e6, time.FixedZone("", -5*3600)))
 	if !strings.HasPrefix(id, "20260102-030405-067") {
 		t.Errorf("id: got %s, want it to begin with its time", id)
 	}
