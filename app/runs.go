@@ -36,8 +36,8 @@ func (a *app) runsCommand() *cli.Command {
 		Subcommands: []*cli.Command{
 			{Name: "ls", Usage: "list the runs, the newest first", Flags: []cli.Flag{
 				countFlag(&f.Limit, "limit", "the newest `N` runs", "all"),
-				listFlag(&f.Match, "match", "only runs with `TEXT` in their line, in the whole commit or hash, or in the GPU's name; "+
-					"may be repeated"),
+				listFlag(&f.Match, "match", "only runs with `TEXT` in their line, in the whole commit or hash, or in the GPU's "+
+					"name; may be repeated"),
 				boolFlag(&f.Best, "best", "only the best of those that can be compared"),
 				boolFlag(&f.Pinned, "pinned", "only those that are pinned")},
 				Action: func(*cli.Context) error { return a.runsLs(f) }},
@@ -94,8 +94,8 @@ func (a *app) runsBest(arg string) error {
 		if w.Second != "" {
 			ahead = fmt.Sprintf("%.1f %%", 100*w.Ahead)
 		}
-		rows = append(rows, []string{w.Axes, fmt.Sprint(w.Workloads), w.Run, plain.Short(w.Hash), ui.Micros(w.MeanNS), w.Second,
-			ahead})
+		rows = append(rows, []string{w.Axes, fmt.Sprint(w.Workloads), w.Run, plain.Short(w.Hash), ui.Micros(w.MeanNS),
+			w.Second, ahead})
 	}
 	a.term.Table("lrllrlr", rows, nil)
 	a.line("best", "%s  %s", best.ID, strings.Join([]string{plain.Short(best.ContentHash), best.Note}, "  "))

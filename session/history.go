@@ -327,8 +327,8 @@ func (p *Project) Wins(arg string, log Log) (best *RunLine, wins []Win, err erro
 			means = append(means, m)
 		}
 		slices.SortFunc(means, func(a, b mean) int { return cmp.Compare(a.ns, b.ns) })
-		w := Win{Axes: names, sizes: family[0].axes[uuids[0]], Workloads: len(uuids), Run: means[0].ID, Commit: means[0].Commit,
-			Hash: means[0].ContentHash, MeanNS: means[0].ns}
+		w := Win{Axes: names, sizes: family[0].axes[uuids[0]], Workloads: len(uuids), Run: means[0].ID,
+			Commit: means[0].Commit, Hash: means[0].ContentHash, MeanNS: means[0].ns}
 		if len(means) > 1 {
 			w.Second, w.Ahead = means[1].ID, means[1].ns/means[0].ns-1
 		}
