@@ -92,6 +92,82 @@ func TestKilledHang(t *testing.T) {
 	}
 }
 
+// What is saved is run again, whatever became of the run before, until an interrupt.
+func TestWatch(t *testing.T) {
+	longtest.Skip(t, "builds a kernel")
+	repo, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, cache := t.TempDir(), newCache(t)
+	if err := copySubmission(repo, dir); err != nil {
+		t.Fatal(err)
+	}
+	program, err := exec.LookPath("fisub") // testscript.Main put it on PATH
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(program, "local", "--device", "emu", "--limit", "1", "--watch")
+	cmd.Dir, cmd.Env, cmd.Stderr = dir, append(os.Environ(), "FISUB_CACHE="+cache, "FIB_DATASET_PATH="), log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	waits := func(n int) {
+		t.Helper()
+		for range 6000 {
+			text, _ := os.ReadFile(log.Name())
+			if strings.Count(string(text), "watching   ") == n {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		text, _ := os.ReadFile(log.Name())
+		t.Fatalf("no end of run %d within a minute\n%s", n, text)
+	}
+	change := func(name, from, to string) {
+		t.Helper()
+		name = filepath.Join(dir, name)
+		text, err := os.ReadFile(name)
+		if err == nil {
+			err = os.WriteFile(name, []byte(strings.Replace(string(text), from, to, 1)), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	waits(1)
+	change("solution/cuda/decode.cuh", "delta_1 = -gate.beta", "delta_1 = gate.beta")
+	waits(2)
+	change("config.toml", "[solution]", "[solution")
+	waits(3)
+	change("config.toml", "[solution", "[solution]")
+	waits(4)
+	_ = cmd.Process.Signal(os.Interrupt)
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != exitInterrupted {
+		t.Errorf("exit status: got %d, want %d", got, exitInterrupted)
+	}
+	ids, err := runs.IDs(dir)
+	if err != nil || len(ids) != 3 {
+		t.Fatalf("got runs %v, %v, want 3", ids, err)
+	}
+	for i, want := range []int{1, 0, 0} {
+		r, err := runs.Read(filepath.Join(dir, runs.Dir, ids[i]))
+		if err != nil || r.Done == nil || r.Done.Passed != want {
+			t.Errorf("run %s: got %+v, %v, want %d passed", ids[i], r, err, want)
+		}
+	}
+	if text, _ := os.ReadFile(log.Name()); strings.Count(string(text), "fisub: config.toml:") != 1 {
+		t.Errorf("got %s, want one fault of the config", text)
+	}
+}
+
 // A full disk under the cache gives no verdict, wherever fisub meets it, also where nvcc crashes of it; the run goes on
 // when there is room. The disk is a tmpfs.
 func TestFullCache(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 
 type localOptions struct {
 	session.Local
-	solution string
-	strict   bool
+	solution      string
+	strict, watch bool
 }
 
 func (a *app) localCommand() *cli.Command {
@@ -32,12 +32,18 @@ func (a *app) localCommand() *cli.Command {
 				"to `DIR`, as safetensors", ""),
 			timeFlag(&o.Budget, "budget", "begin no workload, but the first, after `TIME`; they run in an order in which "+
 				"each beginning is spread over the axes", "none"),
+			boolFlag(&o.watch, "watch", "run again whenever the config or a source is saved, until Ctrl-C"),
 			boolFlag(&o.KeepGoing, "keep-going", "go on after two TIMEOUTs in a row, and where it does not build"),
 			boolFlag(&o.Sanitize, "sanitize", "emulator: look at each workload as fisub sanitize does at one"),
 			stringFlag(&o.Resume, "resume", "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, "+
 				"profile, timer, "+
 				"baseline and device are its own unless given, and workloads with a verdict are left out", "")),
-		Action: func(c *cli.Context) error { return a.local(c.Context, o) },
+		Action: func(c *cli.Context) error {
+			if o.watch {
+				return a.watch(c.Context, o)
+			}
+			return a.local(c.Context, o)
+		},
 	}
 }
 
@@ -51,6 +57,30 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 		return err
 	}
 	return verdict(total.Missing, total.Failed, total.Findings, o.strict)
+}
+
+// watch is local, again and again.
+func (a *app) watch(ctx context.Context, o localOptions) error {
+	if o.Resume != "" {
+		return usage.Errorf("leave one out", "--watch: with --resume there is one run")
+	}
+	s, err := a.load(o.solution)
+	if err != nil {
+		return err
+	}
+	roots := []string{a.Path(o.solution)}
+	if s.Config != nil {
+		roots = []string{a.ConfigPath(), s.Config.SourceDir()}
+	}
+	session.Watch(ctx, roots, func(run context.Context) {
+		if err := a.local(run, o); run.Err() == nil {
+			a.exit(err)
+			a.term.Note("watching   %s; Ctrl-C ends", session.Relative(roots[len(roots)-1]))
+		} else if ctx.Err() == nil {
+			a.term.Note("changed    the run has ended; it begins again")
+		}
+	})
+	return ctx.Err()
 }
 
 // verdict is the exit status of a run, of which the table has said everything: by its workloads without a verdict,
