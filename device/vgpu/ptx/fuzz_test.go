@@ -27,6 +27,7 @@ func FuzzParse(f *testing.F) {
 out:
 	ret;
 }`)
+	f.Add(".global .align -4 .b8 e[] = {1};")
 	f.Fuzz(func(t *testing.T, text string) {
 		m, err := Parse(text)
 		if (m == nil) != (err != nil) {
@@ -36,7 +37,7 @@ out:
 			return
 		}
 		for _, v := range m.Vars {
-			if v.Size < 0 || v.Align < 0 {
+			if v.Size < 0 || v.Size > 1<<40 || v.Align < 0 {
 				t.Errorf("variable %s: got size %d and alignment %d", v.Name, v.Size, v.Align)
 			}
 		}

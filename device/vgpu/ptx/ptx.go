@@ -358,6 +358,14 @@ var typeSizes = map[string]int{
 // Size is the size of a type in bytes, 0 for an unknown one.
 func Size(typ string) int { return typeSizes[typ] }
 
+// bounded is the product of two numbers; one that is below 0, or more than a GPU's memory, is a fault.
+func (p *parser) bounded(a, b int64) int {
+	if b < 0 || b > 1<<40/max(a, 1) {
+		p.fail("a size of %d times %d", a, b)
+	}
+	return int(a * b)
+}
+
 // variable reads the rest of a declaration behind its space, which may declare several.
 func (p *parser) variable(space string, extern bool) []*Var {
 	v := Var{Space: space, Extern: extern, Line: p.line}
@@ -365,7 +373,7 @@ func (p *parser) variable(space string, extern bool) []*Var {
 	for strings.HasPrefix(p.tok, ".") {
 		switch t := p.take(); t {
 		case ".align":
-			v.Align = int(p.number())
+			v.Align = p.bounded(1, p.number())
 		case ".v2":
 			lanes = 2
 		case ".v4":
@@ -403,7 +411,7 @@ func (p *parser) variable(space string, extern bool) []*Var {
 				w.Size = 0
 				continue
 			}
-			w.Size *= int(p.number())
+			w.Size = p.bounded(int64(w.Size), p.number())
 			p.expect("]")
 		}
 		if p.accept("=") {
