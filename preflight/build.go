@@ -221,14 +221,6 @@ var (
 	noHeader  = regexp.MustCompile(`^(\S+): No such file or directory$|cannot open source file "([^"]+)"`)
 )
 
-// toolkitHeader matches headers of the libraries of a CUDA toolkit, which the wheels of a toolchain need not have;
-// cutlassHeader those of CUTLASS, of which nobody outside knows whether the contest's compiler finds them.
-var (
-	toolkitHeader = regexp.MustCompile(`^(?:cublas\w*|curand\w*|cusparse\w*|cusolver\w*|cufft\w*|nvrtc|npp\w*|` +
-		`nvJitLink)\.h$|^nvtx3/`)
-	cutlassHeader = regexp.MustCompile(`^(?:cutlass|cute)/`)
-)
-
 const maxErrors = 10 // of one build that are told
 
 // broken tells a failed build, each error at its place.
@@ -353,10 +345,10 @@ func (c *checker) header(f *Finding, name string) {
 		f.Hint = "take tvm::ffi::TensorView and export with TVM_FFI_DLL_EXPORT_TYPED_FUNC, or set binding = \"torch\""
 	}
 	switch {
-	case cutlassHeader.MatchString(name):
+	case nvcc.OfImage(name) && (strings.HasPrefix(name, "cutlass/") || strings.HasPrefix(name, "cute/")):
 		f.Severity, f.Hint = Warning, "its headers may be used, but whether the contest's compiler finds them is not known: "+
 			"copy what is needed beside the kernel, in one folder; CPATH names the folder of yours"
-	case toolkitHeader.MatchString(name):
+	case nvcc.OfImage(name):
 		f.Code, f.Severity, f.Msg = "not-compiled", Note, "not compiled: this toolchain has no "+name
 		f.Hint = "set CUDA_HOME to a whole CUDA toolkit"
 	}

@@ -599,7 +599,7 @@ def expose(machine):
             try:
                 return machine.home and build(*args, **kwargs)
             except RuntimeError as e:
-                if header := HEADER.search(str(e)):
+                if header := HEADER.search(str(e)):  # whichever: the entry says where they are looked for, here and there
                     machine.stop(Lacking(f"the virtual GPU's build lacks the header {header[1]}"))
                 raise
 

@@ -576,16 +576,24 @@ func machineError(log, dir string) error {
 
 var faultLine = regexp.MustCompile(`(?im)^.*\b(error|undefined reference|undefined symbol|fatal)\b.*$`)
 
-// absent is a header that is missing which the contest's image has, or may have: of the toolkit's libraries, CUTLASS.
-var absent = regexp.MustCompile(`fatal error: ((?:cutlass|cute|nvtx3|cudnn_frontend)/[\w./-]+` +
-	`|(?:cublas|cudnn|cufft|curand|cusolver|cusparse|nvToolsExt|nvml|nccl)\w*\.h): No such file`)
+var (
+	noHeader = regexp.MustCompile(`fatal error: (\S+): No such file`)
+	ofImage  = regexp.MustCompile(`^(?:cutlass|cute|nvtx3|cudnn_frontend)/|^(?:cublas|cudnn|cufft|curand|cusolver|` +
+		`cusparse|nccl|npp|nvJitLink|nvToolsExt|nvml|nvrtc)\w*\.h$`)
+)
+
+// OfImage reports whether a header is one that the contest's image has, or may have, and a toolchain need not have: of
+// the libraries of a CUDA toolkit, and of CUTLASS, of which nobody outside knows. That a solution does not compile for
+// want of it says nothing about the solution.
+func OfImage(header string) bool { return ofImage.MatchString(header) }
 
 // Judged makes of an error of Build what a run is to say of it: that the solution does not compile for want of a header
-// that only this machine lacks is no verdict, which wraps device.ErrLacking.
+// that OfImage reports is no verdict, which wraps device.ErrLacking.
 func Judged(err error) error {
 	if broken, ok := errors.AsType[*device.BuildError](err); ok {
-		if m := absent.FindStringSubmatch(broken.Log); m != nil {
-			return fmt.Errorf("%w: the build here lacks the header %s, which the contest's image has", device.ErrLacking, m[1])
+		if m := noHeader.FindStringSubmatch(broken.Log); m != nil && OfImage(m[1]) {
+			return fmt.Errorf("%w: the build here lacks the header %s, which the contest's image may have", device.ErrLacking,
+				m[1])
 		}
 	}
 	return err
