@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"debug/elf"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/device/nvcc"
+	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/preflight/source"
@@ -162,8 +164,7 @@ func (c *checker) triton(ctx context.Context) error {
 	w := slices.MinFunc(ws, func(a, b *trace.Workload) int { return cmp.Compare(size(a), size(b)) })
 	limit, cancel := context.WithTimeout(ctx, tritonLimit)
 	defer cancel()
-	kernels, tools, err := bench.Compile(limit, &bench.Shared{Definition: def, Load: c.Dataset.Load, Worker: c.Worker,
-		DeviceKind: "emu", Device: device.Options{CacheDir: c.Cache}}, sol, w)
+	kernels, tools, err := c.launched(limit, w)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -200,6 +201,40 @@ func (c *checker) triton(ctx context.Context) error {
 	}
 	c.Builds = append(c.Builds, b)
 	return nil
+}
+
+// launched is what bench.Compile says of the submission; the cache keeps it, but for errors.
+func (c *checker) launched(ctx context.Context, w *trace.Workload) (kernels []string, tools string, err error) {
+	sol, def := c.Report.Solution, c.Report.Definition
+	machine, err := pyworker.Identity(ctx, c.Cache)
+	if err != nil {
+		return nil, "", err
+	}
+	key := cache.Key(machine, string(sol.JSON(trace.Compact)), string(def.JSON(trace.Compact)),
+		string(w.JSON(trace.Compact)))
+	const name = "kernels.json"
+	var kept struct {
+		Kernels []string `json:"kernels"`
+		Tools   string   `json:"tools"`
+	}
+	dir, _, err := cache.Folder(ctx, c.Cache, "triton", key, func(dir string) error {
+		kept.Kernels, kept.Tools, err = bench.Compile(ctx, &bench.Shared{Definition: def, Load: c.Dataset.Load,
+			Worker: c.Worker, DeviceKind: "emu", Device: device.Options{CacheDir: c.Cache}}, sol, w)
+		if err != nil {
+			return err
+		}
+		data, err := json.Marshal(kept)
+		return cmp.Or(err, os.WriteFile(filepath.Join(dir, name), data, 0o644))
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		return nil, "", err
+	}
+	err = json.Unmarshal(data, &kept)
+	return kept.Kernels, kept.Tools, err
 }
 
 // pythonPlace matches the place in what Triton refuses.

@@ -125,7 +125,10 @@ func TestTriton(t *testing.T) {
 		t.Fatal(err)
 	}
 	const store, launch = "    tl.store(y + at", "    scale_kernel[("
+	once := fmt.Sprintf("    open(%q, 'x').close()\n", filepath.Join(t.TempDir(), "called")) + launch
 	for _, test := range []struct{ name, old, new, compiled, finding string }{
+		{"called once", launch, once, ": scale_kernel, as workload aaaaaaaa launches them", "warning absolute-path kernel.py:16:5 "},
+		{"and kept", launch, once, ": scale_kernel, as workload aaaaaaaa launches them", "warning absolute-path kernel.py:16:5 "},
 		{"sound", "", "", ": scale_kernel, as workload aaaaaaaa launches them", ""},
 		{"in a function that it calls", store, "    inner(x)\n" + store, "",
 			"error does-not-compile kernel.py:22:12 CompilationError: AttributeError(\"module 'triton.language' has no attribute 'nothing'\") " +
@@ -145,27 +148,29 @@ func TestTriton(t *testing.T) {
 		{"no launch", launch, "    return\n" + launch, "",
 			"note not-compiled :0:0 not compiled: Triton: its call on workload aaaaaaaa launches no kernel"},
 	} {
-		text := strings.Replace(string(sound), test.old, test.new, 1) + "\n\n@triton.jit\ndef inner(x):\n    return tl.nothing(x)\n" +
-			"\n\n@triton.jit\ndef product(x, N: tl.constexpr):\n    i = tl.arange(0, N)\n    at = x + i[:, None] * N + i[None, :]\n" +
-			"    tl.store(at, tl.dot(tl.load(at), tl.load(at)))\n"
-		if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		r, err := Submission(t.Context(), Options{Config: filepath.Join(p.dir, config.Name), Dataset: data, Cache: root,
-			Archs: []string{"sm_100"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var findings []string
-		for _, f := range r.Findings {
-			name := strings.TrimPrefix(f.Path, filepath.Dir(source)+string(filepath.Separator))
-			findings = append(findings, fmt.Sprintf("%s %s %s:%d:%d %s\n%s", f.Severity, f.Code, name, f.Line, f.Col, f.Msg, f.Excerpt))
-		}
-		got := strings.Join(findings, "\n")
-		if len(r.Builds) != 1 || !strings.HasSuffix(r.Builds[0].Toolchain, test.compiled) ||
-			(r.Builds[0].Toolchain == "") != (test.compiled == "") ||
-			(got == "") != (test.finding == "") || !strings.HasPrefix(got, test.finding) {
-			t.Errorf("%s: got %+v and\n%s\nwant %q and\n%s", test.name, r.Builds, got, test.compiled, test.finding)
-		}
+		t.Run(test.name, func(t *testing.T) {
+			text := strings.Replace(string(sound), test.old, test.new, 1) + "\n\n@triton.jit\ndef inner(x):\n    return tl.nothing(x)\n" +
+				"\n\n@triton.jit\ndef product(x, N: tl.constexpr):\n    i = tl.arange(0, N)\n    at = x + i[:, None] * N + i[None, :]\n" +
+				"    tl.store(at, tl.dot(tl.load(at), tl.load(at)))\n"
+			if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			r, err := Submission(t.Context(), Options{Config: filepath.Join(p.dir, config.Name), Dataset: data, Cache: root,
+				Archs: []string{"sm_100"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var findings []string
+			for _, f := range r.Findings {
+				name := strings.TrimPrefix(f.Path, filepath.Dir(source)+string(filepath.Separator))
+				findings = append(findings, fmt.Sprintf("%s %s %s:%d:%d %s\n%s", f.Severity, f.Code, name, f.Line, f.Col, f.Msg, f.Excerpt))
+			}
+			got := strings.Join(findings, "\n")
+			if len(r.Builds) != 1 || !strings.HasSuffix(r.Builds[0].Toolchain, test.compiled) ||
+				(r.Builds[0].Toolchain == "") != (test.compiled == "") ||
+				(got == "") != (test.finding == "") || !strings.HasPrefix(got, test.finding) {
+				t.Errorf("got %+v and\n%s\nwant %q and\n%s", r.Builds, got, test.compiled, test.finding)
+			}
+		})
 	}
 }

@@ -80,6 +80,18 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 	return worker.Command{Args: []string{python, "-u", filepath.Join(dir, "worker.py")}}, nil
 }
 
+// Identity stands for what a solution's calls in Command's worker depend on: the worker, the interpreter and the
+// packages that it has. Its errors are those of Command.
+func Identity(ctx context.Context, root string) (string, error) {
+	c, err := Command(ctx, root)
+	if err != nil {
+		return "", err
+	}
+	packages, err := exec.CommandContext(ctx, c.Args[0], "-c", "import os, sys; print(sys.version, sorted("+
+		"name for p in sys.path if os.path.isdir(p) for name in os.listdir(p) if name.endswith('-info')))").Output()
+	return fmt.Sprintf("%q %s", c.Args, packages), err
+}
+
 // Caches are the folders in which Python's compilers keep what they have made, as the environment names them, and else
 // in the home folder. Of those that belong to other packages too only what is there counts.
 func Caches() (folders []string) {
