@@ -60,6 +60,7 @@ type Report struct {
 	Config     *config.Config
 	Definition *trace.Definition
 	Solution   *trace.Solution
+	Packs      bool            // Solution is what the packer makes of it
 	Entries    []pack.Entry    // the source folder, or nil for a packed solution
 	Repository *collector.Scan // what the contest finds; nil for a packed solution, and a config of another name
 	Builds     []Build
@@ -98,7 +99,7 @@ func Submission(ctx context.Context, o Options) (*Report, error) {
 			return nil, err
 		}
 	} else {
-		c.Report.Solution = o.Solution
+		c.Report.Solution, c.Report.Packs = o.Solution, true
 		c.packed()
 	}
 	if c.Report.Solution != nil {
@@ -263,7 +264,7 @@ func (c *checker) folder(ctx context.Context, cfg *config.Config) {
 			c.add(Error, "invalid-solution", cfg.Path, "", "%v", err)
 		}
 	}
-	c.Report.Solution = sol
+	c.Report.Solution, c.Report.Packs = sol, c.Count(Error) == 0
 }
 
 // packed looks at a packed solution.

@@ -104,7 +104,7 @@ type collectedJSON struct {
 func NewChecked(r *preflight.Report, strict bool) CheckedOne {
 	one := CheckedOne{OK: r.OK(strict), Findings: append([]preflight.Finding{}, r.Findings...),
 		Files: append([]pack.Entry{}, r.Entries...), Kernels: []preflight.Kernel{}, Collected: []collectedJSON{}}
-	if r.Solution != nil && r.OK(false) {
+	if r.Packs {
 		hash := r.Solution.Hash()
 		one.ContentHash = &hash
 	}
