@@ -73,7 +73,7 @@ func complete(words ...string) string {
 }
 
 // noValues are the names of values that only the user knows.
-var noValues = []string{"N", "TIME", "GIB", "USD", "PERCENT", "NAME"}
+var noValues = []string{"N", "TIME", "GIB", "USD", "PERCENT", "NAME", "TEXT"}
 
 func TestComplete(t *testing.T) {
 	completionProject(t)
@@ -82,7 +82,7 @@ func TestComplete(t *testing.T) {
 		want []string // candidates, in their order; "..." for any others
 	}{
 		{"lo", []string{"local"}},
-		{"runs ", []string{"ls", "show"}},
+		{"runs ", []string{"ls", "show", "best", "note", "pin", "unpin", "rm"}},
 		{"remote gc --a", []string{"--all"}},
 		{"remote c", []string{"cancel"}},
 		{"work", nil}, // a hidden command
