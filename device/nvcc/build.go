@@ -578,7 +578,8 @@ var faultLine = regexp.MustCompile(`(?im)^.*\b(error|undefined reference|undefin
 
 var (
 	noHeader = regexp.MustCompile(`fatal error: (\S+): No such file`)
-	ofImage  = regexp.MustCompile(`^(?:cutlass|cute|nvtx3|cudnn_frontend)/|^(?:cublas|cudnn|cufft|curand|cusolver|` +
+	ofImage  = regexp.MustCompile(`^(?:cutlass|cute|nvtx3|cudnn_frontend)/|^(?:cublas|cuda_profiler|cudaProfiler|` +
+		`cudnn|cufft|curand|cusolver|` +
 		`cusparse|nccl|npp|nvJitLink|nvToolsExt|nvml|nvrtc)\w*\.h$`)
 )
 

@@ -63,3 +63,12 @@ func TestComplete(t *testing.T) {
 		t.Errorf("got %+v, want %+v", kernels, want)
 	}
 }
+
+func TestOfImage(t *testing.T) {
+	for header, want := range map[string]bool{"cuda_profiler_api.h": true, "cudaProfiler.h": true, "cublas_v2.h": true,
+		"cute/tensor.hpp": true, "nvtx3/nvToolsExt.h": true, "torch/extension.h": false, "mine/cublas_v2.h": false, "cuda_mine.h": false} {
+		if OfImage(header) != want {
+			t.Errorf("%s: got %v", header, !want)
+		}
+	}
+}
