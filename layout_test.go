@@ -39,7 +39,8 @@ var layers = [][]string{
 	{"bench", "report"},
 	{"preflight", "explain"},
 	{"session", "doctor"},
-	{"session/jobs", "session/tools"},
+	{"session/jobs", "session/tools", "session/outcome"},
+	{"app/flags"},
 	{"app"},
 	{"."},
 }
@@ -47,7 +48,7 @@ var layers = [][]string{
 // only names, for a module outside this one, the packages that may import it; the fake of it, in NAMEtest below, may too.
 var only = map[string]string{
 	"gorgonia.org/cu":                    "device/cuda",
-	"github.com/urfave/cli/v2":           "app",
+	"github.com/urfave/cli/v2":           "app app/flags",
 	"github.com/schollz/progressbar/v3":  "internal/ui",
 	"github.com/pelletier/go-toml/v2":    "internal/config",
 	"github.com/go-json-experiment/json": "internal/trace internal/safetensors",
@@ -55,6 +56,7 @@ var only = map[string]string{
 	"github.com/aws/aws-sdk-go-v2":       "remote/aws",
 	"github.com/aws/smithy-go":           "remote/aws",
 	"github.com/moby/spdystream":         "remote/kubernetes",
+
 
 	"github.com/modal-labs/modal-client/go": "remote/modal",
 	"google.golang.org/grpc":                "remote/modal",

@@ -18,6 +18,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/app/flags"
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/vgpu"
@@ -28,6 +29,7 @@ import (
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/session"
+	"fisub/session/outcome"
 )
 
 // Version is what `fisub --version` prints and run.json records.
@@ -66,6 +68,9 @@ var openers = []device.Opener{cuda.Opener(), vgpu.Opener()}
 type app struct {
 	session.Project // of the flags -C, --config and --dataset
 	json            bool
+	final           *outcome.Outcome // of --json=final, else nil
+	runID           string           // of the run that --json=final tells of
+	hears           event.Sink       // hears of the events of a run too, where a program has made the call
 	stdout, stderr  io.Writer
 	term            *ui.Terminal
 	signals         bool    // the command has taken signals into its own hands
@@ -83,21 +88,43 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), endSignals()...)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once
+	return run(ctx, args, stdin, stdout, stderr, nil)
+}
+
+// run does what args say, and gives the exit status. hears, which may be nil, is handed the events of a run.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, hears event.Sink) int {
 	stdout, failed := ui.Watch(stdout)
-	a := &app{stdout: stdout, stderr: stderr, term: &ui.Terminal{In: stdin, Out: stdout, Err: stderr}}
+	a := &app{stdout: stdout, stderr: stderr, hears: hears, term: &ui.Terminal{In: stdin, Out: stdout, Err: stderr}}
 	a.term.Color = ui.UseColor("auto", stdout) && ui.UseColor("auto", stderr)
+	if slices.Contains(args[:cmp.Or(slices.Index(args, "--")+1, len(args))], "--json=final") {
+		a.final = new(outcome.Outcome) // of a wrong flag before it too
+	}
 	program := a.cli()
-	sorted, _ := flagsFirst(program, args)
+	sorted, _ := flags.First(program, args)
 	err := program.RunContext(ctx, sorted)
+	status := exitInterrupted
 	if ctx.Err() != nil && !a.signals {
 		a.term.Error("interrupted", "")
-		return exitInterrupted
+	} else {
+		status = a.exit(err)
 	}
-	status := a.exit(err)
-	if err := failed(); status == exitOK && err != nil {
-		return a.exit(err)
+	if err := a.end(status); status == exitOK && cmp.Or(err, failed()) != nil {
+		return a.exit(cmp.Or(err, failed()))
 	}
 	return status
+}
+
+// end prints the object of --json=final.
+func (a *app) end(status int) error {
+	if a.final == nil {
+		return nil
+	}
+	if a.runID != "" {
+		if r, err := a.ReadRun(a.runID); err == nil {
+			a.final.Of(r)
+		}
+	}
+	return a.final.Write(a.stdout, status)
 }
 
 // endSignals are those that end a command in good order: a closed terminal's is one, but not under nohup.
@@ -125,7 +152,11 @@ func (a *app) exit(err error) int {
 		return int(status)
 	}
 	for _, one := range usage.Flatten(err) {
-		a.term.Error(explain.Error(one))
+		text, hint := explain.Error(one)
+		a.term.Error(text, hint)
+		if a.final != nil {
+			a.final.Errors = append(a.final.Errors, outcome.Message{Text: text, Hint: hint})
+		}
 	}
 	if errors.As(err, &wrong) {
 		return exitUsage
@@ -161,7 +192,7 @@ func (a *app) cli() *cli.App {
 		ErrWriter:       a.stderr,
 		HideHelpCommand: true,
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return flagError(a.globalFlags(), "fisub", err)
+			return flags.Error(a.globalFlags(), "fisub", err)
 		},
 		// Main decides on exit statuses: without this an error that has an exit code of its own, such as that of a child
 		// process, would end the program with it.
@@ -185,7 +216,7 @@ func (a *app) finish(commands []*cli.Command, before string) {
 	for _, c := range commands {
 		words := before + c.Name
 		c.Description = cmp.Or(c.Description, descriptions()[words])
-		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return flagError(c.Flags, c.HelpName, err) }
+		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return flags.Error(c.Flags, c.HelpName, err) }
 		c.HideHelpCommand = true
 		c.BashComplete = a.completer(c)
 		if !c.Hidden {
@@ -198,13 +229,27 @@ func (a *app) finish(commands []*cli.Command, before string) {
 			}
 		}
 		c.Action = func(ctx *cli.Context) error {
-			if err := cmp.Or(empty(ctx), takes(c, ctx.Args().Slice())); err != nil {
+			if a.final != nil {
+				a.final.Command = words
+			}
+			if err := cmp.Or(empty(ctx), takes(c, ctx.Args().Slice()), a.ends(words)); err != nil {
 				return err
 			}
 			return action(ctx)
 		}
 		a.finish(c.Subcommands, words+" ")
 	}
+}
+
+// withFinal are the commands that --json=final is for.
+var withFinal = []string{"check", "local", "remote", "remote attach", "compare", "runs show"}
+
+// ends refuses --json=final for the other commands, whose --json is one object, or a list, as it is.
+func (a *app) ends(words string) error {
+	if a.final == nil || slices.Contains(withFinal, words) {
+		return nil
+	}
+	return usage.Errorf("--json; =final is for "+strings.Join(withFinal, ", "), "%s: it has no --json=final", words)
 }
 
 // empty refuses a flag or argument whose value is "": a variable that a script has not set must not count as not given.
@@ -255,8 +300,11 @@ func commandNames(commands []*cli.Command) []string {
 	return names
 }
 
-// writeJSON prints the result of a command.
+// writeJSON prints the result of a command; with --json=final the outcome has it.
 func (a *app) writeJSON(v any) error {
+	if a.final != nil {
+		return nil
+	}
 	enc := json.NewEncoder(a.stdout)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
@@ -270,16 +318,32 @@ func (a *app) line(what, format string, args ...any) {
 
 // events shows the events of a run, as a table or as JSON.
 func (a *app) events() event.Sink {
-	if !a.json {
-		return a.term.Run()
+	switch {
+	case a.final != nil:
+		return a.also(func(e event.Event) error {
+			if e.Run != nil {
+				a.runID = e.Run.ID
+			}
+			return nil
+		})
+	case !a.json:
+		return a.also(a.term.Run())
 	}
-	return func(e event.Event) error {
+	return a.also(func(e event.Event) error {
 		line, err := event.Marshal(e)
 		if err == nil {
 			_, err = a.stdout.Write(line)
 		}
 		return err
+	})
+}
+
+// also has the program that made the call hear the events that show shows.
+func (a *app) also(show event.Sink) event.Sink {
+	if a.hears == nil {
+		return show
 	}
+	return func(e event.Event) error { return errors.Join(a.hears(e), show(e)) }
 }
 
 // warn shows what was odd about the input without being wrong.

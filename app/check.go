@@ -135,6 +135,9 @@ func (a *app) showReports(reports []*preflight.Report, ok, strict bool) error {
 		all.Submissions = append(all.Submissions, session.NewChecked(r, strict))
 	}
 	switch {
+	case a.final != nil:
+		a.final.Check(reports, strict)
+		return nil
 	case a.json && len(reports) == 1:
 		return a.writeJSON(all.Submissions[0])
 	case a.json:

@@ -89,6 +89,8 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 		results = append(results, res)
 	}
 	switch {
+	case a.final != nil:
+		a.final.Compare(results)
 	case !a.json:
 		for i, res := range results {
 			a.term.Note("A          %s", runText(sides[0]))
@@ -151,7 +153,7 @@ func (a *app) sides(ctx context.Context, o compareOptions) ([]*runs.Run, error) 
 	return u.RunTogether(ctx, a.Root(), sources, func(letter string, s *session.Source, run *event.Run) event.Sink {
 		a.term.Note("running    %s: %s, %s %s", letter, plain.Line(s.Arg), plain.Line(s.Solution.Name),
 			plain.Short(run.ContentHash))
-		return a.term.Progress(letter, s == last)
+		return a.also(a.term.Progress(letter, s == last))
 	})
 }
 

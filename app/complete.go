@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/app/flags"
 	"fisub/device"
 	"fisub/docs"
 	"fisub/internal/config"
@@ -77,7 +78,7 @@ func completeMain(words []string, stdout io.Writer) int {
 			a.typed.word, words = words[n-1], words[:n-1]
 		}
 		program := a.cli()
-		sorted, pending := flagsFirst(program, append([]string{program.Name}, words...))
+		sorted, pending := flags.First(program, append([]string{program.Name}, words...))
 		if a.typed.pending = pending; pending != nil {
 			sorted = slices.DeleteFunc(sorted, func(word string) bool { return word == words[len(words)-1] })
 		}
@@ -149,7 +150,7 @@ func (l *line) candidates(word string) (found []session.Value, kind, prefix stri
 	case l.typed.pending != nil:
 		return l.valuesOf(l.typed.pending, word, "")
 	case whole && strings.HasPrefix(word, "-"):
-		if f := flagNamed(l.flags, strings.TrimLeft(name, "-")); f != nil {
+		if f := flags.Named(l.flags, strings.TrimLeft(name, "-")); f != nil {
 			return l.valuesOf(f, value, name+"=")
 		}
 		return nil, "", ""
@@ -254,7 +255,7 @@ func (l *line) values(name string) (found []session.Value, kind string) {
 	}
 	words := map[string][]string{
 		"WHEN": colors, "VERDICT": {"slower"}, "TOOL": device.Sanitizers, "SECTIONS": tools.Sections,
-		"LANGUAGE": scaffold.LanguageNames(), "FORMAT": formats,
+		"LANGUAGE": scaffold.LanguageNames(), "FORMAT": session.Formats,
 		"PROFILE": config.Profiles, "TIMER": device.Timers, "ARCH": {"sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a"},
 		"GPU": append(bundle.GPUs(), "none"),
 		"FOUND": {"cuda", "git", "nvcc", "tvm-ffi", "python", "torch", "triton", "dataset", "config",

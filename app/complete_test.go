@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/app/flags"
 	"fisub/bench/runs"
 )
 
@@ -185,7 +186,7 @@ func TestCompleteAllFlags(t *testing.T) {
 			}
 			here := append(slices.Clone(names), c.Name)
 			for _, f := range c.Flags {
-				if v, ok := f.(cli.VisibleFlag); !takesValue(f) || ok && !v.IsVisible() {
+				if v, ok := f.(cli.VisibleFlag); !flags.TakeValue(f) || ok && !v.IsVisible() {
 					continue
 				}
 				value, _, _ := strings.Cut(valueName(f), "[")

@@ -1,21 +1,23 @@
 package app
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/app/flags"
 	"fisub/device"
 	"fisub/internal/config"
-	"fisub/internal/plain"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/session"
+	"fisub/session/outcome"
 )
 
 // The flags of a command fill its options: each is declared once, with the option that it goes to. What the option
@@ -122,7 +124,7 @@ func (a *app) globalFlags() []cli.Flag {
 			Action: func(_ *cli.Context, value string) error { return act(value) }}
 	}
 	set := func(to *string) func(string) error { return func(value string) error { *to = value; return nil } }
-	yes := func(name, help string, to ...*bool) cli.Flag {
+	yes := func(name, help string, to ...*bool) *cli.BoolFlag {
 		return &cli.BoolFlag{Name: name, Usage: help, DisableDefaultText: true, Category: globalCategory,
 			Action: func(_ *cli.Context, value bool) error {
 				for _, t := range to {
@@ -147,7 +149,9 @@ func (a *app) globalFlags() []cli.Flag {
 		text("config", "read the submission from `FILE`", "config.toml", set(&a.Config)),
 		text("dataset", "take definitions, workloads and blobs from the dataset in `DIR`",
 			"$FIB_DATASET_PATH, else the embedded one", set(&a.Dataset)),
-		yes("json", "print the result as JSON on stdout", &a.json),
+		flags.JSON{BoolFlag: yes("json", "print the result as JSON on stdout; --json=final: as one object, "+
+			"with the first fault"),
+			Mode: a.jsonMode},
 		text("color", "use colours `WHEN`: auto, always or never", "auto", func(when string) error {
 			if !slices.Contains(colors, when) {
 				return usage.Errorf("one of "+strings.Join(colors, ", "), "--color: unknown mode %q", when)
@@ -160,90 +164,18 @@ func (a *app) globalFlags() []cli.Flag {
 	}
 }
 
+// jsonMode is told the value of --json.
+func (a *app) jsonMode(value string) error {
+	a.json = value == "true" || value == "final"
+	switch value {
+	case "final":
+		a.final = cmp.Or(a.final, new(outcome.Outcome))
+	case "true", "false":
+		a.final = nil
+	default:
+		return errors.New("neither true, false nor final")
+	}
+	return nil
+}
+
 var colors = []string{"auto", "always", "never"}
-
-// flagsFirst moves the flags of a command in front of its arguments: the flag package takes whatever follows an
-// argument for an argument. What follows "--" stays. pending is a last flag that lacks its value.
-func flagsFirst(program *cli.App, args []string) (sorted []string, pending cli.Flag) {
-	flags, commands := program.Flags, program.Commands
-	var first, arguments []string
-	rest := args[min(1, len(args)):]
-	for len(rest) > 0 {
-		word := rest[0]
-		rest = rest[1:]
-		if word == "--" {
-			arguments = append(arguments, rest...)
-			return slices.Concat(args[:1], first, []string{"--"}, arguments), nil
-		}
-		if strings.HasPrefix(word, "-") && word != "-" {
-			first = append(first, word)
-			if f := flagNamed(flags, strings.TrimLeft(word, "-")); f != nil && takesValue(f) {
-				if len(rest) == 0 {
-					pending = f
-					break
-				}
-				first, rest = append(first, rest[0]), rest[1:]
-			}
-			continue
-		}
-		i := slices.IndexFunc(commands, func(c *cli.Command) bool { return c.HasName(word) })
-		if i < 0 || len(arguments) > 0 {
-			arguments = append(arguments, word)
-			continue
-		}
-		first = append(first, word)
-		flags, commands = commands[i].Flags, commands[i].Subcommands
-	}
-	return slices.Concat(args[:min(1, len(args))], first, arguments), pending
-}
-
-// flagNamed is the flag of that name, or nil.
-func flagNamed(flags []cli.Flag, name string) cli.Flag {
-	i := slices.IndexFunc(flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) })
-	if i < 0 {
-		return nil
-	}
-	return flags[i]
-}
-
-func takesValue(f cli.Flag) bool {
-	d, ok := f.(cli.DocGenerationFlag)
-	return ok && d.TakesValue()
-}
-
-// How the flag package refuses the value of a flag, a flag that there is not, and one without its value.
-var (
-	invalidValue = regexp.MustCompile(`^invalid value .* for flag -([^:]+): `)
-	unknownFlag  = regexp.MustCompile(`^flag provided but not defined: --?(.*)$`)
-	noValue      = regexp.MustCompile(`^flag needs an argument: --?(.*)$`)
-)
-
-// flagError says of err, about the flags of the command line, what is meant: which flag is like it, what it takes, else
-// where to look.
-func flagError(flags []cli.Flag, command string, err error) error {
-	hint := command + " --help lists the flags"
-	if m := unknownFlag.FindStringSubmatch(err.Error()); m != nil {
-		var known []string
-		for _, f := range flags {
-			known = append(known, f.Names()...)
-		}
-		if near := plain.Nearest(m[1], known); len(near) > 0 {
-			hint = "did you mean --" + strings.Join(near, " or --") + "?"
-		}
-		return usage.Errorf(hint, "unknown flag %s%s", strings.Repeat("-", min(len(m[1]), 2)), m[1])
-	}
-	if m := noValue.FindStringSubmatch(err.Error()); m != nil {
-		return usage.Errorf(hint, "%s%s: its value is missing", strings.Repeat("-", min(len(m[1]), 2)), m[1])
-	}
-	if m := invalidValue.FindStringSubmatch(err.Error()); m != nil {
-		switch flagNamed(flags, m[1]).(type) {
-		case *cli.DurationFlag:
-			hint = "--" + m[1] + " takes a time with its unit, such as 90s or 5m, of less than 290 years"
-		case *cli.IntFlag:
-			hint = "--" + m[1] + " takes a whole number"
-		case *cli.Float64Flag:
-			hint = "--" + m[1] + " takes a number"
-		}
-	}
-	return usage.Errorf(hint, "%w", err)
-}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/app/flags"
 	"fisub/docs"
 	"fisub/internal/longtest"
 	"fisub/remote/providers"
@@ -148,7 +149,7 @@ func understood(line string) error {
 			}
 		}
 		disarm(program.Commands)
-		sorted, _ := flagsFirst(program, words)
+		sorted, _ := flags.First(program, words)
 		if err := program.Run(sorted); err != nil {
 			return err
 		}

@@ -118,6 +118,10 @@ func (a *app) runsShow(arg string) error {
 	if err != nil {
 		return err
 	}
+	if a.final != nil {
+		a.final.Of(r)
+		return nil
+	}
 	if a.json {
 		return a.writeJSON(struct {
 			State string `json:"state"`

@@ -12,10 +12,12 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"fisub/internal/longtest"
+	"fisub/session/outcome"
 )
 
 // The events of a run on the emulator, of a remote run and of the runs on a GPU whose streams the repository keeps are
-// as docs/event.schema.json says, and what is not an event is refused.
+// as docs/event.schema.json says, and what is not an event is refused. What --json=final prints of them is as
+// docs/final.schema.json says.
 func TestEventSchema(t *testing.T) {
 	t.Parallel()
 	longtest.Skip(t, "runs on the emulator")
@@ -23,17 +25,7 @@ func TestEventSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	schema, err := jsonschema.NewCompiler().Compile(filepath.Join(repo, "docs", "event.schema.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	valid := func(line []byte) error {
-		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(line))
-		if err != nil {
-			return err
-		}
-		return schema.Validate(v)
-	}
+	valid, final := validator(t, repo, "event"), validator(t, repo, "final")
 	dir := t.TempDir()
 	if err := copySubmission(repo, dir); err != nil {
 		t.Fatal(err)
@@ -82,6 +74,34 @@ func TestEventSchema(t *testing.T) {
 			t.Errorf("no stream has the type %s", kind)
 		}
 	}
+	for _, c := range []struct{ command, status, next string }{
+		{"local --device emu --limit 1", "not passed", "fisub check"},
+		{"runs show last", "not passed", "fisub check"},
+		{"runs show last~3", "passed", "fisub local --device cuda"},
+		{"compare last~3 last", "slower", "fisub report "},
+		{"check --arch none", "not sound", "fisub check"},
+		{"check --arch nothing", "error", ""},
+		{"local --frobnicate", "error", ""},
+		{"doctor", "error", ""},
+	} {
+		cmd := exec.Command("fisub", append(strings.Fields(c.command), "--json=final")...)
+		cmd.Dir, cmd.Env = dir, env
+		out, _ := cmd.Output()
+		if err := final(out); err != nil {
+			t.Errorf("%s: %s\n%v", c.command, out, err)
+		}
+		var o outcome.Outcome
+		if err := json.Unmarshal(out, &o); err != nil || o.Status != c.status || !strings.HasPrefix(o.Next, c.next) ||
+			o.Exit != cmd.ProcessState.ExitCode() {
+			t.Errorf("%s: got %s, want status %q and next %q", c.command, out, c.status, c.next)
+		}
+		if o.Run != nil && o.Run.Failed > 0 && (o.Fault == nil || o.Fault.File != "kernel.cu" || o.Fault.Line == 0) {
+			t.Errorf("%s: got fault %+v, want its line in kernel.cu", c.command, o.Fault)
+		}
+		if final(bytes.Replace(out, []byte(`"status"`), []byte(`"state"`), 1)) == nil {
+			t.Errorf("%s: the schema takes it without a status", c.command)
+		}
+	}
 	for what, line := range map[string]string{
 		"no seq":              strings.Replace(string(seen["done"]), `"seq":`, `"sequence":`, 1),
 		"no payload":          strings.Replace(string(seen["done"]), `"done":{`, `"ended":{`, 1),
@@ -92,5 +112,20 @@ func TestEventSchema(t *testing.T) {
 		if valid([]byte(line)) == nil {
 			t.Errorf("%s: the schema takes it: %.300s", what, line)
 		}
+	}
+}
+
+// validator tells whether a text is as the schema NAME.schema.json says.
+func validator(t *testing.T, repo, name string) func([]byte) error {
+	schema, err := jsonschema.NewCompiler().Compile(filepath.Join(repo, "docs", name+".schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(text []byte) error {
+		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+		if err != nil {
+			return err
+		}
+		return schema.Validate(v)
 	}
 }

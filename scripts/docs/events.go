@@ -8,7 +8,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -47,8 +46,8 @@ type field struct {
 // An m is an object of JSON.
 type m = map[string]any
 
-// readEvents describes the stream with the comments in the files that declare the types of its lines.
-func readEvents(files ...string) (*stream, error) {
+// describe describes values of type t with the comments in the files that declare it and the types of its fields.
+func describe(t reflect.Type, files ...string) (*stream, error) {
 	s := &stream{comments: map[string]string{}}
 	for _, file := range files {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
@@ -62,7 +61,7 @@ func readEvents(files ...string) (*stream, error) {
 			return nil, errors.New("payloads does not have the types that package event has")
 		}
 	}
-	s.of(reflect.TypeFor[event.Event](), true)
+	s.of(t, true)
 	return s, nil
 }
 
@@ -184,6 +183,12 @@ func (s *stream) page() string {
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", t, cell(s.comments[t]), strings.Join(keys, " or "))
 	}
+	return b.String() + s.tables()
+}
+
+// tables has, for each object, its keys.
+func (s *stream) tables() string {
+	var b strings.Builder
 	for _, o := range s.objects {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| key | type | | meaning |\n|---|---|---|---|\n", o.name, o.doc)
 		for _, f := range o.fields {
@@ -197,8 +202,8 @@ func (s *stream) page() string {
 	return b.String()
 }
 
-// schema is a JSON Schema, draft 2020-12, of one event.
-func (s *stream) schema() ([]byte, error) {
+// schema is a JSON Schema, draft 2020-12, of the first of the objects.
+func (s *stream) schema(title string) ([]byte, error) {
 	defs := m{}
 	for _, o := range s.objects {
 		properties, required := m{}, []string{}
@@ -214,8 +219,8 @@ func (s *stream) schema() ([]byte, error) {
 		defs[o.name] = m{"type": "object", "description": o.doc, "properties": properties, "required": required}
 	}
 	var rules []m
-	for _, t := range slices.Sorted(maps.Keys(payloads)) {
-		if keys := payloads[t]; len(keys) > 0 {
+	for _, t := range slices.Sorted(slices.Values(s.types)) {
+		if keys := payloads[event.Type(t)]; len(keys) > 0 {
 			var one []m
 			for _, key := range keys {
 				one = append(one, m{"required": []string{key}})
@@ -223,8 +228,11 @@ func (s *stream) schema() ([]byte, error) {
 			rules = append(rules, m{"if": m{"properties": m{"type": m{"const": t}}}, "then": m{"anyOf": one}})
 		}
 	}
-	defs["Event"].(m)["allOf"] = rules
-	text, err := json.MarshalIndent(m{"$schema": "https://json-schema.org/draft/2020-12/schema", "title": event.Schema,
-		"$ref": "#/$defs/Event", "$defs": defs}, "", "  ")
+	root := s.objects[0].name
+	if rules != nil {
+		defs[root].(m)["allOf"] = rules
+	}
+	text, err := json.MarshalIndent(m{"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title,
+		"$ref": "#/$defs/" + root, "$defs": defs}, "", "  ")
 	return append(text, '\n'), err
 }

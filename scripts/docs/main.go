@@ -1,5 +1,6 @@
-// Command docs writes the pages that are made of the code: docs/commands.md, docs/config.md, docs/events.md with its
-// JSON Schema, and the tables of keys in docs/remote.md and docs/remote. It is run by `go generate ./docs`.
+// Command docs writes the pages that are made of the code: docs/commands.md, docs/config.md, docs/events.md and
+// docs/agents.md with their JSON Schemas, and the tables of keys in docs/remote.md and docs/remote. It is run by
+// `go generate ./docs`.
 package main
 
 import (
@@ -8,13 +9,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 
 	"fisub/app"
 	"fisub/docs"
 	"fisub/internal/config"
+	"fisub/internal/event"
 	"fisub/remote/providers"
+	"fisub/session/outcome"
 )
 
 const generated = "<!-- Written by `go generate`; edit what it is made of instead. -->\n\n"
@@ -39,12 +43,21 @@ func pages(root string) (map[string][]byte, error) {
 	}
 	files["docs/commands.md"] = []byte(generated + commands)
 	files["docs/config.md"] = []byte(configPage())
-	stream, err := readEvents(filepath.Join(root, "internal/event/event.go"), filepath.Join(root, "device/info.go"))
+	stream, err := describe(reflect.TypeFor[event.Event](), filepath.Join(root, "internal/event/event.go"),
+		filepath.Join(root, "device/info.go"))
 	if err != nil {
 		return nil, err
 	}
 	files["docs/events.md"] = []byte(stream.page())
-	if files["docs/event.schema.json"], err = stream.schema(); err != nil {
+	if files["docs/event.schema.json"], err = stream.schema(event.Schema); err != nil {
+		return nil, err
+	}
+	final, err := describe(reflect.TypeFor[outcome.Outcome](), filepath.Join(root, "session/outcome/outcome.go"))
+	if err != nil {
+		return nil, err
+	}
+	files["docs/agents.md"] = []byte(generated + topic("agents") + final.tables())
+	if files["docs/final.schema.json"], err = final.schema(outcome.Schema); err != nil {
 		return nil, err
 	}
 	for _, name := range []string{"docs/remote.md", "docs/remote/slurm.md", "docs/remote/aws.md", "docs/remote/modal.md",

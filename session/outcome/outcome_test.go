@@ -1,0 +1,98 @@
+package outcome
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	"fisub/bench/runs"
+	"fisub/internal/event"
+)
+
+func row(uuid string, batch int, status string, speedup float64) runs.Row {
+	r := runs.Row{UUID: uuid, Axes: map[string]int{"batch_size": batch, "seq_len": 6},
+		Evaluated: &event.Evaluated{Status: status}}
+	if speedup > 0 {
+		r.Evaluated.Speedup = &speedup
+	}
+	return r
+}
+
+func of(device event.Device, rows ...runs.Row) *Outcome {
+	r := &runs.Run{ID: "one", Run: &event.Run{Device: device, Set: "contest", Workloads: make([]event.Workload, len(rows))},
+		Rows: rows, Done: &event.Done{}}
+	o := new(Outcome)
+	o.Of(r)
+	return o
+}
+
+func TestWorst(t *testing.T) {
+	const ok, wrong = "PASSED", "INCORRECT_NUMERICAL"
+	for _, c := range []struct {
+		name string
+		rows []runs.Row
+		want *Group
+	}{
+		{"nothing was timed", []runs.Row{row("a", 1, ok, 0), row("b", 8, ok, 0)}, nil},
+		{"one value of each axis", []runs.Row{row("a", 1, ok, 2), row("b", 1, wrong, 0)}, nil},
+		{"speed", []runs.Row{row("a", 1, ok, 3), row("b", 8, ok, 1), row("c", 8, ok, 2)},
+			&Group{Axis: "batch_size", Value: 8, Workloads: 2, Passed: 2, Speedup: 1.5}},
+		{"a baseline that fails one weighs nothing", []runs.Row{row("a", 1, ok, 3), row("b", 8, ok, 0), row("c", 8, ok, 4)},
+			&Group{Axis: "batch_size", Value: 1, Workloads: 1, Passed: 1, Speedup: 3}},
+		{"what fails comes before what is slow", []runs.Row{row("a", 1, ok, 1), row("b", 8, ok, 9), row("c", 8, wrong, 0)},
+			&Group{Axis: "batch_size", Value: 8, Workloads: 2, Passed: 1, Speedup: 9}},
+	} {
+		got := of(event.Device{}, c.rows...).Worst
+		a, _ := json.Marshal(got)
+		b, _ := json.Marshal(c.want)
+		if !bytes.Equal(a, b) {
+			t.Errorf("%s: got %s, want %s", c.name, a, b)
+		}
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	fault := row("96825aea-cf78", 1, "RUNTIME_ERROR", 0)
+	fault.Evaluated.Detail = "invalid access"
+	fault.Evaluated.Log = "at /tmp/x/kernel.cu:41 in block (0,0,0)\nkernel.cu:50"
+	found := row("a", 1, "PASSED", 0)
+	found.Findings = []event.Finding{{Check: "late-write"}}
+	lost := runs.Row{UUID: "b", Failed: &event.Message{Text: "no memory"}}
+	emu := event.Device{Emulated: true}
+	for _, c := range []struct {
+		name         string
+		o            *Outcome
+		status, next string
+	}{
+		{"passed", of(event.Device{}, row("a", 1, "PASSED", 2)), "passed", "fisub report one"},
+		{"emulated", of(emu, row("a", 1, "PASSED", 0)), "passed", "fisub local --device cuda"},
+		{"findings", of(emu, found), "findings", "fisub runs show one"},
+		{"fault", of(emu, found, fault), "not passed", "fisub sanitize --device emu --set contest --workload 96825aea"},
+		{"lost", of(emu, found, lost), "no verdict", "fisub local --resume one"},
+	} {
+		if c.o.Status != c.status || c.o.Next != c.next {
+			t.Errorf("%s: got %q and %q, want %q and %q", c.name, c.o.Status, c.o.Next, c.status, c.next)
+		}
+	}
+	if f := of(emu, found, fault).Fault; f.File != "/tmp/x/kernel.cu" || f.Line != 41 || len(f.Lines) != 2 {
+		t.Errorf("fault: got %+v, want line 41 of kernel.cu and both lines of the log", f)
+	}
+	if f := of(emu, lost).Fault; f == nil || f.Text != "no memory" {
+		t.Errorf("no verdict: got fault %+v, want why", f)
+	}
+}
+
+// A place is found in the words of compilers, of Python and of the emulator.
+func TestPlace(t *testing.T) {
+	for text, want := range map[string]Fault{
+		"kernel.cu(12): error: x":         {File: "kernel.cu", Line: 12},
+		"a/b.cuh:3:14: error":             {File: "a/b.cuh", Line: 3},
+		`File "/s/main.py", line 7, in f`: {File: "/s/main.py", Line: 7},
+		"12 of 40 elements are off":       {},
+	} {
+		var f Fault
+		if f.place(text); f.File != want.File || f.Line != want.Line {
+			t.Errorf("%s: got %s:%d, want %s:%d", text, f.File, f.Line, want.File, want.Line)
+		}
+	}
+}
