@@ -39,7 +39,7 @@ var layers = [][]string{
 	{"bench", "report"},
 	{"preflight", "explain"},
 	{"session", "doctor"},
-	{"session/jobs", "session/tools", "session/outcome"},
+	{"session/jobs", "session/tools", "session/outcome", "mcp"},
 	{"app/flags"},
 	{"app"},
 	{"."},
@@ -57,6 +57,7 @@ var only = map[string]string{
 	"github.com/aws/smithy-go":           "remote/aws",
 	"github.com/moby/spdystream":         "remote/kubernetes",
 
+	"github.com/modelcontextprotocol/go-sdk": "mcp",
 
 	"github.com/modal-labs/modal-client/go": "remote/modal",
 	"google.golang.org/grpc":                "remote/modal",

@@ -174,7 +174,7 @@ func (a *app) cli() *cli.App {
 		a.packCommand(), a.unpackCommand(), a.submitCommand(),
 		a.datasetCommand(),
 		a.sanitizeCommand(), a.profileCommand(),
-		a.doctorCommand(), a.toolchainCommand(),
+		a.doctorCommand(), a.toolchainCommand(), a.mcpCommand(),
 		a.helpCommand(), a.completionCommand(), a.workerCommand(), a.confineCommand(),
 	}
 	a.finish(commands, "")

@@ -1,0 +1,38 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/urfave/cli/v2"
+
+	"fisub/internal/event"
+	"fisub/mcp"
+)
+
+func (a *app) mcpCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "mcp",
+		Usage: "serve check, local, compare and further commands to an agent, over stdin and stdout",
+		Action: func(c *cli.Context) error {
+			root, err := filepath.Abs(a.Path("."))
+			if err != nil {
+				return err
+			}
+			before := []string{os.Args[0], "-C=" + root}
+			for _, name := range []string{"config", "dataset"} {
+				if value := c.String(name); value != "" {
+					before = append(before, "--"+name+"="+value)
+				}
+			}
+			call := func(ctx context.Context, args []string, hears event.Sink) (string, string, int) {
+				var stdout, stderr bytes.Buffer
+				status := run(ctx, append(before[:len(before):len(before)], args...), nil, &stdout, &stderr, hears)
+				return stdout.String(), stderr.String(), status
+			}
+			return mcp.Serve(c.Context, root, Version, call, a.term.In, a.stdout)
+		},
+	}
+}

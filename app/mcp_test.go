@@ -1,0 +1,132 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"fisub/internal/longtest"
+	"fisub/session/outcome"
+)
+
+// A client of the protocol goes from an empty folder to a run that passes, by calls of tools and an edit; a call that is
+// cancelled ends its run; no tool reaches outside of the project.
+func TestMCP(t *testing.T) {
+	t.Parallel()
+	longtest.Skip(t, "runs on the emulator")
+	dir := t.TempDir()
+	cmd := exec.Command("fisub", "mcp", "-C", dir)
+	cmd.Env = append(os.Environ(), "FISUB_CACHE="+newCache(t), "FIB_DATASET_PATH=")
+	cmd.Stderr = t.Output()
+	var told sync.Map // the messages of progress by their token
+	client := mcp.NewClient(&mcp.Implementation{Name: "test"}, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			at, _ := told.LoadOrStore(r.Params.ProgressToken, make(chan string, 100))
+			at.(chan string) <- r.Params.Message
+		}})
+	s, err := client.Connect(t.Context(), &mcp.LoggingTransport{Transport: &mcp.CommandTransport{Command: cmd},
+		Writer: t.Output()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	call := func(ctx context.Context, name, token string, args map[string]any) (o outcome.Outcome, failed bool, text string) {
+		t.Helper()
+		p := &mcp.CallToolParams{Name: name, Arguments: args}
+		if token != "" {
+			p.SetProgressToken(token)
+		}
+		res, err := s.CallTool(ctx, p)
+		if err != nil {
+			return o, true, err.Error()
+		}
+		text = res.Content[0].(*mcp.TextContent).Text
+		_ = json.Unmarshal([]byte(text), &o) // what the tests below tell
+		return o, res.IsError, text
+	}
+	if _, failed, text := call(t.Context(), "init", "", map[string]any{"definition": "gdn_decode_qk4_v8_d128_k_last",
+		"author": "me"}); failed {
+		t.Fatal(text)
+	}
+	kernel := filepath.Join(dir, "solution", "cuda", "kernel.cu")
+	right, err := os.ReadFile(kernel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit := func(text []byte) {
+		if err := os.WriteFile(kernel, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	edit(bytes.Replace(right, []byte("TVM_FFI_DLL_EXPORT_TYPED_FUNC"), []byte("EXPORT"), 1))
+	o, failed, text := call(t.Context(), "check", "", map[string]any{"arch": "none"})
+	if failed || o.Status != "not sound" || o.Fault == nil || o.Fault.Hint == "" {
+		t.Errorf("check of a wrong submission: got %v, %s", failed, text)
+	}
+	edit(right)
+	o, failed, text = call(t.Context(), "check", "", map[string]any{"arch": "none"})
+	if failed || o.Status != "sound" {
+		t.Errorf("check of a right submission: got %v, %s", failed, text)
+	}
+	o, failed, text = call(t.Context(), "local", "all", map[string]any{"device": "emu", "limit": 2})
+	if failed || o.Status != "passed" || o.Run == nil || o.Run.Passed != 2 {
+		t.Fatalf("local: got %v, %s", failed, text)
+	}
+	at, ok := told.Load("all")
+	if !ok || !strings.HasSuffix(<-at.(chan string), " PASSED") {
+		t.Error("local: no progress was told")
+	}
+	if _, failed, text = call(t.Context(), "report", "", map[string]any{"runs": []string{"last"}}); failed ||
+		!strings.Contains(text, o.Run.ID) {
+		t.Errorf("report: got %v, %s", failed, text)
+	}
+
+	// Cancelled once its first workload is over.
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan string, 100)
+	told.Store("some", first)
+	go func() {
+		<-first
+		cancel()
+	}()
+	if _, failed, _ = call(ctx, "local", "some", map[string]any{"device": "emu"}); !failed {
+		t.Error("a call that was cancelled has a result")
+	}
+	// The next run begins when that one has ended.
+	o, failed, text = call(t.Context(), "compare", "", map[string]any{"a": ".", "b": ".", "device": "emu", "limit": 1})
+	if failed || len(o.Compared) != 1 {
+		t.Errorf("compare: got %v, %s", failed, text)
+	}
+	_, _, text = call(t.Context(), "runs", "", nil)
+	var all []struct{ State string }
+	if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 4 || all[2].State == "done" ||
+		all[2].State == "running" {
+		t.Errorf("runs: got %s, want four, of which the third did not end", text)
+	}
+
+	outside := t.TempDir()
+	if err := os.Symlink(outside, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range []string{"..", "../x.json", outside, "link", "HEAD:../x", "--config=/x"} {
+		if _, failed, text = call(t.Context(), "compare", "", map[string]any{"a": word, "b": "."}); !failed ||
+			!strings.Contains(text, "not in the project") {
+			t.Errorf("compare %s: got %v, %s", word, failed, text)
+		}
+	}
+	if _, failed, text = call(t.Context(), "local", "", map[string]any{"solution": "x.json"}); !failed {
+		t.Errorf("an input that there is not: got %s", text)
+	}
+	if o, failed, text = call(t.Context(), "local", "", map[string]any{"set": "none"}); !failed || o.Status != "error" ||
+		len(o.Errors) == 0 {
+		t.Errorf("a set that there is not: got %v, %s", failed, text)
+	}
+}

@@ -1,0 +1,274 @@
+// Package mcp serves fisub to an agent by the Model Context Protocol. A tool is a command: its result is what the command
+// prints as JSON, and nothing is decided here but what a call may name.
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"fisub/internal/event"
+	"fisub/internal/plain"
+)
+
+// A Call runs fisub with args, hands the events of runs to hears, and gives what it printed and its exit status.
+type Call func(ctx context.Context, args []string, hears event.Sink) (stdout, stderr string, status int)
+
+// Serve serves the project in the folder root over in and out until the client goes or ctx is done. Of several calls that run
+// solutions at once, one waits for the other: kernels that are timed must not overlap.
+func Serve(ctx context.Context, root, version string, call Call, in io.Reader, out io.Writer) error {
+	s := &server{Server: mcp.NewServer(&mcp.Implementation{Name: "fisub", Version: version}, &mcp.ServerOptions{
+		Instructions: "fisub checks, runs and judges a GPU kernel submission for the FlashInfer kernel contest. Edit the sources, " +
+			"then call check, then local; compare tells whether a change is faster. AGENTS.md, which init writes, has the contract.",
+		Capabilities: &mcp.ServerCapabilities{}}), root: root, call: call, device: make(chan struct{}, 1)}
+	add(s, "init", "make the files of a new submission in the project's folder", func(in initInput) words {
+		return list("init", ".", "--json").flag("definition", in.Definition).flag("language", in.Language).
+			flag("author", in.Author).flag("name", in.Name)
+	})
+	add(s, "check", "say what is wrong with the submission before anything runs; no GPU needed", func(in checkInput) words {
+		return list("check", "--json=final").flag("arch", in.Arch).yes("strict", in.Strict)
+	})
+	add(s, "local", "run workloads on this machine's GPU, or on the emulator, which judges and does not time",
+		func(in localInput) words {
+			return in.flags(list("local", "--json=final")).flag("baseline", in.Baseline).flag("resume", in.Resume).
+				yes("fail-fast", in.FailFast).yes("strict", in.Strict)
+		})
+	add(s, "compare", "tell whether B is faster than A: two runs, or two solutions that are run now", func(in compareInput) words {
+		return in.flags(list("compare", in.A, in.B, "--json=final"))
+	})
+	add(s, "profile", "profile the kernels of one workload with Nsight Compute, on a GPU", func(in profileInput) words {
+		return list("profile", "--json").flag("set", in.Set).flag("workload", in.Workload)
+	})
+	add(s, "report", "write runs as Markdown, or as an HTML page in the run's folder", func(in reportInput) words {
+		w := append(list("report"), in.Runs...)
+		if in.HTML {
+			return append(w, "--json")
+		}
+		return append(w, "--format=md", "-o=-")
+	})
+	add(s, "runs", "list the runs, the newest first, or say what one came to", func(in runsInput) words {
+		if in.Run != "" {
+			return list("runs", "show", in.Run, "--json=final")
+		}
+		return list("runs", "ls", "--json").number("limit", in.Limit)
+	})
+	return s.Run(ctx, &mcp.IOTransport{Reader: io.NopCloser(in), Writer: output{out}})
+}
+
+// An output stays open when the client has gone.
+type output struct{ io.Writer }
+
+func (output) Close() error { return nil }
+
+type server struct {
+	*mcp.Server
+	root   string
+	call   Call
+	device chan struct{} // holds what runs
+}
+
+type initInput struct {
+	Definition string `json:"definition" jsonschema:"one of the contest's, such as gdn_decode_qk4_v8_d128_k_last"`
+	Language   string `json:"language,omitempty" jsonschema:"cuda, triton, ...; default cuda"`
+	Author     string `json:"author,omitempty"`
+	Name       string `json:"name,omitempty" jsonschema:"of the solution"`
+}
+
+type checkInput struct {
+	Arch   string `json:"arch,omitempty" jsonschema:"compile for it, or none; default sm_100 where there is a toolchain"`
+	Strict bool   `json:"strict,omitempty" jsonschema:"warnings count as errors"`
+}
+
+// A selection says what runs where.
+type selection struct {
+	Device   string   `json:"device,omitempty" jsonschema:"auto, cuda, cuda:N or emu"`
+	Set      string   `json:"set,omitempty" jsonschema:"of workloads: default, contest, ..."`
+	Where    []string `json:"where,omitempty" jsonschema:"only workloads with AXIS=N or AXIS=N..M"`
+	Workload []string `json:"workload,omitempty" jsonschema:"only workloads whose uuid begins with it"`
+	Sample   int      `json:"sample,omitempty" jsonschema:"that many workloads, spread over the axes"`
+	Limit    int      `json:"limit,omitempty" jsonschema:"the first workloads only"`
+	Profile  string   `json:"profile,omitempty" jsonschema:"official, quick or thorough"`
+}
+
+func (s selection) flags(w words) words {
+	return w.flag("device", s.Device).flag("set", s.Set).flag("where", s.Where...).flag("workload", s.Workload...).
+		number("sample", s.Sample).number("limit", s.Limit).flag("profile", s.Profile)
+}
+
+type localInput struct {
+	selection
+	Baseline string `json:"baseline,omitempty" jsonschema:"time it in turn, for speed-ups; reference gives the contest's score"`
+	Resume   string `json:"resume,omitempty" jsonschema:"a run to go on with"`
+	FailFast bool   `json:"fail_fast,omitempty" jsonschema:"end with the first workload that does not pass"`
+	Strict   bool   `json:"strict,omitempty" jsonschema:"findings of the honesty checks count as failures"`
+}
+
+type compareInput struct {
+	A string `json:"a" jsonschema:"a run (id, last, last~1), a git revision such as HEAD, or a folder with a config.toml"`
+	B string `json:"b"`
+	selection
+}
+
+type profileInput struct {
+	Set      string `json:"set,omitempty"`
+	Workload string `json:"workload,omitempty" jsonschema:"the beginning of its uuid; default the first of the set"`
+}
+
+type reportInput struct {
+	Runs []string `json:"runs" jsonschema:"ids, or last"`
+	HTML bool     `json:"html,omitempty" jsonschema:"write report.html and give its path"`
+}
+
+type runsInput struct {
+	Run   string `json:"run,omitempty" jsonschema:"show this one; default: list"`
+	Limit int    `json:"limit,omitempty" jsonschema:"the newest runs only"`
+}
+
+// words are those of a command line. Values stand in the word of their flag, so that none is taken for another flag.
+type words []string
+
+func list(w ...string) words { return w }
+
+func (w words) flag(name string, values ...string) words {
+	for _, v := range values {
+		if v != "" {
+			w = append(w, "--"+name+"="+v)
+		}
+	}
+	return w
+}
+
+func (w words) number(name string, n int) words {
+	if n == 0 {
+		return w
+	}
+	return w.flag(name, fmt.Sprint(n))
+}
+
+func (w words) yes(name string, on bool) words {
+	if !on {
+		return w
+	}
+	return append(w, "--"+name)
+}
+
+// add adds the tool name, whose input is the command line that line makes of it.
+func add[In any](s *server, name, text string, line func(In) words) {
+	mcp.AddTool(s.Server, &mcp.Tool{Name: name, Description: text},
+		func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, any, error) {
+			if err := s.bounded(in); err != nil {
+				return nil, nil, err
+			}
+			if slices.Contains([]string{"local", "compare", "profile"}, name) {
+				select {
+				case s.device <- struct{}{}:
+					defer func() { <-s.device }()
+				case <-ctx.Done():
+					return nil, nil, ctx.Err()
+				}
+			}
+			stdout, stderr, status := s.call(ctx, line(in), progress(ctx, req))
+			return result(stdout, stderr, status)
+		})
+}
+
+// result is an error where the command came to nothing; a submission that is wrong is a result.
+func result(stdout, stderr string, status int) (*mcp.CallToolResult, any, error) {
+	var o struct {
+		Status string `json:"status"`
+	}
+	isObject := json.Unmarshal([]byte(stdout), &o) == nil
+	failed := status != 0
+	if isObject && o.Status != "" {
+		failed = o.Status == "error" || o.Status == "interrupted"
+	}
+	if strings.TrimSpace(stdout) == "" {
+		stdout = stderr
+	}
+	res := &mcp.CallToolResult{IsError: failed, Content: []mcp.Content{&mcp.TextContent{Text: stdout}}}
+	if isObject {
+		res.StructuredContent = json.RawMessage(stdout)
+	}
+	return res, nil, nil
+}
+
+// progress tells the client of each workload that is over, where it has asked for that.
+func progress(ctx context.Context, req *mcp.CallToolRequest) event.Sink {
+	token := req.Params.GetProgressToken()
+	done, total := 0, 0
+	return func(e event.Event) error {
+		text := "no verdict"
+		switch {
+		case token == nil:
+			return nil
+		case e.Run != nil:
+			total += len(e.Run.Workloads)
+			return nil
+		case e.Evaluated != nil:
+			text = e.Evaluated.Status
+		case e.Type != event.TypeFailed:
+			return nil
+		}
+		done++
+		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(done),
+			Total: float64(total), Message: plain.Short(e.Workload) + " " + text}) // a client that went ends ctx
+		return nil
+	}
+}
+
+// bounded refuses an input that names what is outside of the project, or that would be taken for a flag.
+func (s *server) bounded(in any) error {
+	text, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	var values map[string]any
+	if err := json.Unmarshal(text, &values); err != nil {
+		return err
+	}
+	for key, v := range values {
+		list, ok := v.([]any)
+		if !ok {
+			list = []any{v}
+		}
+		for _, v := range list {
+			if word, ok := v.(string); ok && !s.inside(word) {
+				return fmt.Errorf("%s: %q is not in the project that fisub mcp serves", key, word)
+			}
+		}
+	}
+	return nil
+}
+
+// inside tells whether each path that word may stand for, REV:DIR too, leads to a place below the root.
+func (s *server) inside(word string) bool {
+	if strings.HasPrefix(word, "-") {
+		return false
+	}
+	root, err := filepath.EvalSymlinks(s.root)
+	if err != nil {
+		return false
+	}
+	for _, part := range append(strings.Split(word, ":"), word) {
+		if part == "" {
+			continue
+		}
+		name := filepath.Join(root, part)
+		if filepath.IsAbs(part) {
+			name = filepath.Clean(part)
+		}
+		if real, err := filepath.EvalSymlinks(name); err == nil {
+			name = real
+		}
+		if rel, err := filepath.Rel(root, name); err != nil || !filepath.IsLocal(rel) {
+			return false
+		}
+	}
+	return true
+}
