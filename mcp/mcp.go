@@ -24,24 +24,25 @@ type Call func(ctx context.Context, args []string, hears event.Sink) (stdout, st
 // solutions at once, one waits for the other: kernels that are timed must not overlap.
 func Serve(ctx context.Context, root, version string, call Call, in io.Reader, out io.Writer) error {
 	s := &server{Server: mcp.NewServer(&mcp.Implementation{Name: "fisub", Version: version}, &mcp.ServerOptions{
-		Instructions: "fisub checks, runs and judges a GPU kernel submission for the FlashInfer kernel contest. Edit the sources, " +
-			"then call check, then local; compare tells whether a change is faster. AGENTS.md, which init writes, has the contract.",
+		Instructions: "fisub checks, runs and judges a GPU kernel submission for the FlashInfer kernel contest. Edit the " +
+			"sources, then call check, then local; compare tells whether a change is faster. AGENTS.md, which init writes, has " +
+			"the contract.",
 		Capabilities: &mcp.ServerCapabilities{}}), root: root, call: call, device: make(chan struct{}, 1)}
 	add(s, "init", "make the files of a new submission in the project's folder", func(in initInput) words {
 		return list("init", ".", "--json").flag("definition", in.Definition).flag("language", in.Language).
 			flag("author", in.Author).flag("name", in.Name)
 	})
-	add(s, "check", "say what is wrong with the submission before anything runs; no GPU needed", func(in checkInput) words {
-		return list("check", "--json=final").flag("arch", in.Arch).yes("strict", in.Strict)
-	})
+	add(s, "check", "say what is wrong with the submission before anything runs; no GPU needed",
+		func(in checkInput) words {
+			return list("check", "--json=final").flag("arch", in.Arch).yes("strict", in.Strict)
+		})
 	add(s, "local", "run workloads on this machine's GPU, or on the emulator, which judges and does not time",
 		func(in localInput) words {
 			return in.flags(list("local", "--json=final")).flag("baseline", in.Baseline).flag("resume", in.Resume).
-				yes("fail-fast", in.FailFast).yes("strict", in.Strict)
+				flag("budget", in.Budget).yes("fail-fast", in.FailFast).yes("strict", in.Strict)
 		})
-	add(s, "compare", "tell whether B is faster than A: two runs, or two solutions that are run now", func(in compareInput) words {
-		return in.flags(list("compare", in.A, in.B, "--json=final"))
-	})
+	add(s, "compare", "tell whether B is faster than A: two runs, or two solutions that are run now",
+		func(in compareInput) words { return in.flags(list("compare", in.A, in.B, "--json=final")) })
 	add(s, "profile", "profile the kernels of one workload with Nsight Compute, on a GPU", func(in profileInput) words {
 		return list("profile", "--json").flag("set", in.Set).flag("workload", in.Workload)
 	})
@@ -103,8 +104,9 @@ func (s selection) flags(w words) words {
 
 type localInput struct {
 	selection
-	Baseline string `json:"baseline,omitempty" jsonschema:"time it in turn, for speed-ups; reference gives the contest's score"`
+	Baseline string `json:"baseline,omitempty" jsonschema:"time it in turn; reference gives the contest's score"`
 	Resume   string `json:"resume,omitempty" jsonschema:"a run to go on with"`
+	Budget   string `json:"budget,omitempty" jsonschema:"begin no workload after that time, such as 30s"`
 	FailFast bool   `json:"fail_fast,omitempty" jsonschema:"end with the first workload that does not pass"`
 	Strict   bool   `json:"strict,omitempty" jsonschema:"findings of the honesty checks count as failures"`
 }

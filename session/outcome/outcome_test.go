@@ -77,6 +77,12 @@ func TestVerdict(t *testing.T) {
 	if f := of(emu, found, fault).Fault; f.File != "/tmp/x/kernel.cu" || f.Line != 41 || len(f.Lines) != 2 {
 		t.Errorf("fault: got %+v, want line 41 of kernel.cu and both lines of the log", f)
 	}
+	spent := &runs.Run{ID: "one", Run: &event.Run{Workloads: make([]event.Workload, 3)}, Rows: []runs.Row{row("a", 1, "PASSED", 2)},
+		Done: &event.Done{Passed: 1, Missing: 2, Left: 2}}
+	o := new(Outcome)
+	if o.Of(spent); o.Status != "passed" || o.Run.Left != 2 || o.Run.Missing != 0 || o.Next != "fisub local --resume one" {
+		t.Errorf("a budget that was spent: got %q, %+v, next %q", o.Status, o.Run, o.Next)
+	}
 	if f := of(emu, lost).Fault; f == nil || f.Text != "no memory" {
 		t.Errorf("no verdict: got fault %+v, want why", f)
 	}
