@@ -1,5 +1,5 @@
-// Package mcp serves fisub to an agent by the Model Context Protocol. A tool is a command: its result is what the command
-// prints as JSON, and nothing is decided here but what a call may name.
+// Package mcp serves fisub to an agent by the Model Context Protocol. A tool is a command: its result is what the
+// command prints as JSON, and nothing is decided here but what a call may name.
 package mcp
 
 import (
@@ -20,13 +20,13 @@ import (
 // A Call runs fisub with args, hands the events of runs to hears, and gives what it printed and its exit status.
 type Call func(ctx context.Context, args []string, hears event.Sink) (stdout, stderr string, status int)
 
-// Serve serves the project in the folder root over in and out until the client goes or ctx is done. Of several calls that run
-// solutions at once, one waits for the other: kernels that are timed must not overlap.
+// Serve serves the project in the folder root over in and out until the client goes or ctx is done. Of several calls
+// that run solutions at once, one waits for the other: kernels that are timed must not overlap.
 func Serve(ctx context.Context, root, version string, call Call, in io.Reader, out io.Writer) error {
 	s := &server{Server: mcp.NewServer(&mcp.Implementation{Name: "fisub", Version: version}, &mcp.ServerOptions{
 		Instructions: "fisub checks, runs and judges a GPU kernel submission for the FlashInfer kernel contest. Edit the " +
-			"sources, then call check, then local; compare tells whether a change is faster. AGENTS.md, which init writes, has " +
-			"the contract.",
+			"sources, then call check, then local; compare tells whether a change is faster. AGENTS.md, which init " +
+			"writes, has the contract.",
 		Capabilities: &mcp.ServerCapabilities{}}), root: root, call: call, device: make(chan struct{}, 1)}
 	add(s, "init", "make the files of a new submission in the project's folder", func(in initInput) words {
 		return list("init", ".", "--json").flag("definition", in.Definition).flag("language", in.Language).
