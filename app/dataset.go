@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -23,10 +24,10 @@ func (o *datasetOptions) flags() []cli.Flag {
 }
 
 func (a *app) datasetCommand() *cli.Command {
-	var ls, verify, synth datasetOptions
+	var ls, verify, synth, imports datasetOptions
 	return &cli.Command{
 		Name:  "dataset",
-		Usage: "list, check and synthesise workloads and their inputs",
+		Usage: "list, check, synthesise and import workloads and their inputs",
 		Subcommands: []*cli.Command{
 			{Name: "ls", Usage: "list definitions and their workload sets; with -v the workloads too", Flags: ls.flags(),
 				Action: func(*cli.Context) error { return a.datasetLs(ls) }},
@@ -36,16 +37,12 @@ func (a *app) datasetCommand() *cli.Command {
 				Flags: append(synth.flags(),
 					stringFlag(&synth.out, "o", "write below the folder `DIR`", "the dataset's own root")),
 				Action: func(c *cli.Context) error { return a.datasetSynth(c.Context, synth) }},
+			{Name: "import", Usage: "take definitions and workloads of fi_trace, SOL-ExecBench or a dataset into a dataset",
+				ArgsUsage: "DIR|FILE",
+				Flags:     []cli.Flag{stringFlag(&imports.out, "o", "the dataset is the folder `DIR`", "trace")},
+				Action:    func(c *cli.Context) error { return a.datasetImport(c.Args().First(), imports.out) }},
 		},
 	}
-}
-
-// A setLine is a workload set in the list.
-type setLine struct {
-	Definition string   `json:"definition"`
-	Set        string   `json:"set"`
-	Workloads  int      `json:"workloads"`
-	UUIDs      []string `json:"uuids"`
 }
 
 func (a *app) datasetLs(o datasetOptions) error {
@@ -53,9 +50,9 @@ func (a *app) datasetLs(o datasetOptions) error {
 	if err != nil {
 		return err
 	}
-	var lines []setLine
+	var lines []session.SetLine
 	err = session.EachSet(data, o.definition, o.set, func(def *trace.Definition, set string, ws []*trace.Workload) error {
-		l := setLine{Definition: def.Name, Set: set, Workloads: len(ws)}
+		l := session.SetLine{Definition: def.Name, Set: set, Workloads: len(ws)}
 		for _, w := range ws {
 			l.UUIDs = append(l.UUIDs, w.UUID)
 		}
@@ -160,4 +157,17 @@ func (a *app) datasetSynth(ctx context.Context, o datasetOptions) error {
 	}
 	_, err = fmt.Fprintf(a.stdout, "%s below %s\n", plain.Count(made.Files, "input file"), made.Folder)
 	return err
+}
+
+func (a *app) datasetImport(src, out string) error {
+	found, err := a.Import(src, out)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		err = a.writeJSON(found)
+	} else {
+		_, err = fmt.Fprint(a.stdout, found.Text())
+	}
+	return errors.Join(err, found.Err())
 }

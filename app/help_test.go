@@ -41,6 +41,8 @@ var needs = map[string]string{
 	"fisub profile --on lab":                                                         "hosts",
 	"fisub dataset verify --dataset ~/mlsys26-contest": "a clone of the contest's " +
 		"dataset",
+	"fisub dataset import ~/flashinfer/tests/trace/fi_trace_out -o trace": "a clone of FlashInfer",
+	"fisub --dataset trace dataset ls": "that dataset",
 	"fisub check --arch sm_90,sm_100": "a CUDA compiler",
 	"fisub init my-kernel":            "a terminal",
 	"fisub init --definition gdn_decode_qk4_v8_d128_k_last --language triton --author me .": "an empty folder",

@@ -1,10 +1,22 @@
 package session
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"strings"
+
+	"fisub/explain"
+	"fisub/internal/plain"
+	"fisub/internal/trace"
+	"fisub/internal/usage"
+	"fisub/preflight"
+	"fisub/workloads"
+)
 
 	"fisub/explain"
 	"fisub/internal/trace"
+	"fisub/internal/usage"
 	"fisub/preflight"
 	"fisub/workloads"
 )
@@ -53,4 +65,52 @@ func Verify(ctx context.Context, data *workloads.Dataset, definition, set string
 		return nil
 	})
 	return found, unread, err
+}
+
+// A SetLine is a workload set in the list.
+type SetLine struct {
+	Definition string   `json:"definition"`
+	Set        string   `json:"set"`
+	Workloads  int      `json:"workloads"`
+	UUIDs      []string `json:"uuids"`
+}
+
+// An Import is what was taken into a dataset.
+type Import struct {
+	Folder string `json:"folder"` // the dataset
+	*workloads.Imported
+	from string
+}
+
+// Import takes the definitions and workloads of the folder or file src into the dataset in the folder out, "trace"
+// where that is "".
+func (p *Project) Import(src, out string) (*Import, error) {
+	i := &Import{from: src, Folder: cmp.Or(out, "trace")}
+	found, err := workloads.Import(p.Path(src), p.Path(i.Folder))
+	i.Imported = found
+	return i, usage.Invalid(err)
+}
+
+// Text is a line for each note, and one for all.
+func (i *Import) Text() string {
+	var b strings.Builder
+	for _, n := range i.Notes {
+		fmt.Fprintf(&b, "%s: %s", plain.Line(n.File), plain.Line(n.Text))
+		if n.Workloads > 0 {
+			fmt.Fprintf(&b, " (%s)", plain.Count(n.Workloads, "workload"))
+		}
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, "%s and %s in %s\n", plain.Count(i.Definitions, "definition"),
+		plain.Count(i.Workloads, "workload"), plain.Line(i.Folder))
+	return b.String()
+}
+
+// Err is an error where there is no definition.
+func (i *Import) Err() error {
+	if i.Definitions > 0 {
+		return nil
+	}
+	return usage.Errorf("a definition is a .json file with axes, inputs and outputs", "%s: no definition to import",
+		i.from)
 }

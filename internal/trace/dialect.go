@@ -80,18 +80,27 @@ func (k *kept) write(enc *jsontext.Encoder, fields any) error {
 		return errors.New(syntax.text)
 	}
 	object := Map[jsontext.Value]{}
-	for _, name := range k.keys {
-		object.Set(name, k.others[name])
-	}
-	for i, key := range root.keys {
-		raw, err := jsontext.NewDecoder(bytes.NewReader(data[root.items[i].pos:])).ReadValue()
-		if err != nil {
+	add := func(name string, required bool) error {
+		if v := root.get(name); v != nil {
+			raw, err := jsontext.NewDecoder(bytes.NewReader(data[v.pos:])).ReadValue()
+			if required || !slices.Contains([]string{"null", "[]", `""`, "0"}, string(raw)) {
+				object.Set(name, raw)
+			}
 			return err
 		}
-		unset := slices.Contains([]string{"null", "[]", `""`, "0"}, string(raw))
-		if _, had := object.Get(key.name); had || !unset {
-			object.Set(key.name, raw)
+		if raw, ok := k.others[name]; ok {
+			object.Set(name, raw)
 		}
+		return nil
+	}
+	for _, name := range k.keys {
+		err = errors.Join(err, add(name, true))
+	}
+	for _, key := range root.keys {
+		err = errors.Join(err, add(key.name, slices.Contains(k.keys, key.name)))
+	}
+	if err != nil {
+		return err
 	}
 	return json.MarshalEncode(enc, object)
 }
