@@ -205,7 +205,7 @@ func express(def *trace.Definition) (changes, faults []string) {
 		switch {
 		case inPlace && in.Optional && (same || over == "out"):
 			dropped[over], out.Param = true, ""
-			told("the optional input %s is left out: it is where output %s goes", over, name)
+			told("the optional input %s is left out: the output %s goes there", over, name)
 		case inPlace:
 			out.Param = over
 			if same {
