@@ -14,13 +14,6 @@ import (
 	"fisub/workloads"
 )
 
-	"fisub/explain"
-	"fisub/internal/trace"
-	"fisub/internal/usage"
-	"fisub/preflight"
-	"fisub/workloads"
-)
-
 // A Verified is what Verify found.
 type Verified struct {
 	Workloads   int            `json:"workloads"`
