@@ -117,12 +117,6 @@ func (a *app) datasetVerify(ctx context.Context, o datasetOptions) error {
 	return nil
 }
 
-// A synthesis is what dataset synth made.
-type synthesis struct {
-	Files  int    `json:"files"`
-	Folder string `json:"folder"`
-}
-
 func (a *app) datasetSynth(ctx context.Context, o datasetOptions) error {
 	data, err := a.OpenDataset()
 	if err != nil {
@@ -135,7 +129,7 @@ func (a *app) datasetSynth(ctx context.Context, o datasetOptions) error {
 			return usage.Errorf("name a folder", "-o %s: not a folder", dest)
 		}
 	}
-	made := synthesis{Folder: dest}
+	made := session.Synthesis{Folder: dest}
 	err = session.EachSet(data, o.definition, o.set, func(def *trace.Definition, set string, ws []*trace.Workload) error {
 		bar := a.term.Bar(int64(len(ws)), def.Name+" "+set, false)
 		defer bar.Finish()

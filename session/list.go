@@ -107,3 +107,9 @@ func (i *Import) Err() error {
 	return usage.Errorf("a definition is a .json file with axes, inputs and outputs", "%s: no definition to import",
 		i.from)
 }
+
+// A Synthesis is what was made of a dataset's input files.
+type Synthesis struct {
+	Files  int    `json:"files"`
+	Folder string `json:"folder"`
+}
