@@ -13,7 +13,8 @@ struct Choice {
 // The last row that fits is taken. From runs of scripts/tune/prefill on an H200; no B200 has been measured. A shape is
 // tiles, output warps, loaders, preparers, stages, tiles of a chain warp, warps left out.
 inline constexpr Choice kTable[] = {
-    {1, 0, launch<Shape<1, 1, 4, 4, 4>>},
+    {1, 0, launch_few},
+    {1, 15, launch<Shape<1, 1, 4, 4, 4>>},
     {1, 400, launch<Shape<1, 1, 4, 4, 4, 1, 2>>},
     {3, 0, launch<Shape<2, 2, 4, 4, 4>>},
     {3, 600, launch<Shape<1, 1, 4, 4, 4>>},
