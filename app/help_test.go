@@ -23,12 +23,16 @@ import (
 
 // needs says what an example needs that a test has not; all others are run.
 var needs = map[string]string{
-	"fisub local --set contest --device cuda:0":                "a GPU",
-	"fisub sanitize --tool memcheck,racecheck --workload 3fb7": "a GPU",
-	"fisub profile": "a GPU",
-	"fisub profile --set contest --workload 2f4e --ncu-set full":                     "a GPU",
-	"fisub compare last~1 last":                                                      "runs on a GPU",
-	"fisub compare HEAD .":                                                           "a GPU",
+	"fisub local --set contest --device cuda:0":                  "a GPU",
+	"fisub local --limit 3 --watch":                              "someone who ends it",
+	"fisub runs best":                                            "runs on a GPU",
+	"fisub mcp -C my-kernel":                                     "a project of that name",
+	"fisub runs pin best":                                        "runs on a GPU",
+	"fisub sanitize --tool memcheck,racecheck --workload 3fb7":   "a GPU",
+	"fisub profile":                                              "a GPU",
+	"fisub profile --set contest --workload 2f4e --ncu-set full": "a GPU",
+	"fisub compare last~1 last":                                  "runs on a GPU",
+	"fisub compare HEAD .":                                       "a GPU",
 	"fisub compare . solution/baselines/warp-per-row solution/baselines/warp-8-rows": "a GPU",
 	"fisub compare --fail-on slower --set contest main HEAD":                         "a GPU",
 	"fisub remote --gpu b200 --on lab":                                               "hosts",

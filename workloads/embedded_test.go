@@ -23,7 +23,11 @@ var update = flag.Bool("update", false, "write the embedded workload files")
 
 const (
 	decode    = "gdn_decode_qk4_v8_d128_k_last"
+	decode8   = "gdn_decode_qk8_v16_d128_k_last"
+	decode16  = "gdn_decode_qk16_v32_d128_k_last"
 	prefill   = "gdn_prefill_qk4_v8_d128_k_last"
+	prefill8  = "gdn_prefill_qk8_v16_d128_k_last"
+	prefill16 = "gdn_prefill_qk16_v32_d128_k_last"
 	moe       = "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048"
 	attention = "dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64"
 	indexer   = "dsa_topk_indexer_fp8_h64_d128_topk2048_ps64"
@@ -53,12 +57,13 @@ const (
 	indexerInputs = "q_index_fp8=random k_index_cache_fp8=random weights=random seq_lens block_table"
 )
 
+var batches = [][]int{{1}, {2}, {4}, {8}, {16}, {32}, {48}, {64}, {128}, {256}}
+
 // embeddedSets are all sets. What is called contest has the axes and scalars of the official workloads, one by one;
 // batches has one of each size, along the axis that varies in those.
 var embeddedSets = []embeddedSet{
 	{"gdn", decode, DefaultSet, "batch_size", decodeInputs, repeat(1, 20)},
-	{"gdn", decode, "batches", "batch_size", decodeInputs, [][]int{{1}, {2}, {4}, {8}, {16}, {32}, {48}, {64}, {128},
-		{256}}},
+	{"gdn", decode, "batches", "batch_size", decodeInputs, batches},
 	{"gdn", decode, "contest", "batch_size", decodeInputs,
 		slices.Concat(repeat(1, 10), repeat(4, 8), repeat(8, 7), repeat(16, 7), repeat(32, 7), repeat(48, 7), repeat(64, 8))},
 	// One token; a token each; tails of a block of 16, 64 and 128; many short sequences and few long ones.
@@ -74,6 +79,15 @@ var embeddedSets = []embeddedSet{
 		2040, 2, 48, 1, 118, 2, 76, 2, 76, 2, 67, 1, 68, 1, 13, 1, 525, 1, 49, 1, 49, 1, 5709, 2, 14, 1, 661, 3,
 		76, 2, 959, 4, 959, 4, 28, 2, 42, 2, 2284, 3, 23, 1,
 	)},
+	// The same layer on two GPUs and on one. The contest has no workloads for these.
+	{"gdn", decode8, DefaultSet, "batch_size", decodeInputs, [][]int{{1}, {1}, {2}, {4}}},
+	{"gdn", decode8, "batches", "batch_size", decodeInputs, batches},
+	{"gdn", decode16, DefaultSet, "batch_size", decodeInputs, [][]int{{1}, {1}, {2}, {4}}},
+	{"gdn", decode16, "batches", "batch_size", decodeInputs, batches},
+	{"gdn", prefill8, DefaultSet, "total_seq_len num_seqs len_cu_seqlens", prefillInputs,
+		sequences(1, 1, 7, 7, 35, 2, 64, 1, 129, 3)},
+	{"gdn", prefill16, DefaultSet, "total_seq_len num_seqs len_cu_seqlens", prefillInputs,
+		sequences(1, 1, 7, 7, 35, 2, 64, 1, 129, 3)},
 	{"moe", moe, DefaultSet, "seq_len", moeInputs, [][]int{{1, 32}, {11, 0}}},
 	{"moe", moe, "batches", "seq_len", moeInputs, [][]int{{1, 32}, {2, 32}, {4, 32}, {8, 32}, {16, 32}, {32, 32}, {64, 32},
 		{128, 32}, {256, 32}, {512, 32}, {1024, 32}, {2048, 32}, {4096, 32}}},
