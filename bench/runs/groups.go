@@ -10,8 +10,8 @@ import (
 	"fisub/internal/trace"
 )
 
-// A Group is the workloads of a run that have the same axes. Times are nanoseconds, of those of its workloads that
-// passed and were timed; 0 and nil where there are none.
+// A Group is the workloads of a run that have the same axes. Its figures are of those of them that passed and have the
+// figure; times are nanoseconds, 0 and nil where there are none.
 type Group struct {
 	Axes            map[string]int
 	Workloads       int
@@ -22,57 +22,56 @@ type Group struct {
 }
 
 // Groups puts the rows together by their axes, in ascending order of the values.
-func Groups(rows []Row) []Group {
-	by, speedups, shares := map[string]*Group{}, map[*Group][]float64{}, map[*Group][]float64{}
+func Groups(rows []Row) (list []Group) {
+	by := map[string][]Row{}
 	for _, row := range rows {
 		key := axesKey(row.Axes)
-		g := by[key]
-		if g == nil {
-			g = &Group{Axes: row.Axes}
-			by[key] = g
-		}
-		g.Workloads++
+		by[key] = append(by[key], row)
+	}
+	for _, key := range slices.Sorted(maps.Keys(by)) {
+		list = append(list, groupOf(by[key]))
+	}
+	return list
+}
+
+func groupOf(rows []Row) Group {
+	g := Group{Axes: rows[0].Axes, Workloads: len(rows)}
+	var latencies, speedups, shares []float64
+	for _, row := range rows {
 		e := row.Evaluated
 		if e == nil || e.Status != string(trace.Passed) {
 			continue
 		}
 		g.Passed++
-		if e.Latency == nil || row.Samples == nil {
-			continue
+		if e.Latency != nil {
+			latencies = append(latencies, *e.Latency*1e6)
 		}
-		ns := *e.Latency * 1e6
-		if g.Timed++; g.Timed == 1 {
-			g.Low = ns
-		}
-		g.Mean, g.Low, g.High = g.Mean+ns, min(g.Low, ns), max(g.High, ns)
 		if e.Speedup != nil {
-			speedups[g] = append(speedups[g], *e.Speedup)
+			speedups = append(speedups, *e.Speedup)
 		}
-		if row.Samples.CopyShare > 0 {
-			shares[g] = append(shares[g], row.Samples.CopyShare)
+		if row.Samples != nil && row.Samples.CopyShare > 0 {
+			shares = append(shares, row.Samples.CopyShare)
 		}
 	}
-	var list []Group
-	for _, key := range slices.Sorted(maps.Keys(by)) {
-		g := by[key]
-		g.Mean /= float64(max(g.Timed, 1))
-		if all := speedups[g]; len(all) > 0 {
-			x := mean(all)
-			g.Speedup = &x
-		}
-		if all := shares[g]; len(all) > 0 {
-			g.CopyShare = mean(all)
-		}
-		list = append(list, *g)
+	if g.Timed = len(latencies); g.Timed > 0 {
+		g.Mean, g.Low, g.High = mean(latencies), slices.Min(latencies), slices.Max(latencies)
 	}
-	return list
+	if len(speedups) > 0 {
+		x := mean(speedups)
+		g.Speedup = &x
+	}
+	if len(shares) > 0 {
+		g.CopyShare = mean(shares)
+	}
+	return g
 }
 
-func mean(all []float64) (m float64) {
+func mean(all []float64) float64 {
+	sum := 0.0
 	for _, v := range all {
-		m += v / float64(len(all))
+		sum += v
 	}
-	return m
+	return sum / float64(len(all))
 }
 
 // axesKey orders as the axes' values do.

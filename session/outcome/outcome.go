@@ -5,7 +5,6 @@ package outcome
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"io"
 	"maps"
 	"path/filepath"
@@ -77,18 +76,7 @@ type Group struct {
 	Passed    int     `json:"passed"`
 	Speedup   float64 `json:"mean_speedup,omitempty"`    // over the baseline
 	CopyShare float64 `json:"mean_copy_share,omitempty"` // of the bandwidth that a copy of as many bytes has
-
-	faster, share sum
 }
-
-// A sum is of what is known of some workloads.
-type sum struct {
-	total float64
-	n     int
-}
-
-func (s *sum) add(x float64) { s.total, s.n = s.total+x, s.n+1 }
-func (s *sum) mean() float64 { return s.total / float64(max(1, s.n)) }
 
 // A Fault is one thing that is wrong, with its place where that is known.
 type Fault struct {
@@ -261,42 +249,30 @@ func (o *Outcome) Compare(results []*compare.Result) {
 
 // worst is the worst group of a run, nil where nothing tells one from the others.
 func worst(r *runs.Run) *Group {
-	groups := map[string]*Group{}
-	values := map[string]int{} // of each axis
-	differ := false            // in what passed, or in speed
+	by := map[string][]runs.Row{} // by axis, which is the only one that these rows have
 	for _, row := range r.Rows {
-		e := row.Evaluated
-		if e == nil {
+		if row.Evaluated == nil {
 			continue
 		}
 		for axis, value := range row.Axes {
-			key := fmt.Sprintf("%s=%d", axis, value)
-			g := groups[key]
-			if g == nil {
-				g = &Group{Axis: axis, Value: value}
-				groups[key] = g
-				values[axis]++
-			}
-			g.Workloads++
-			if e.Status == "PASSED" {
-				g.Passed++
-			} else {
-				differ = true
-			}
-			if e.Speedup != nil {
-				g.faster.add(*e.Speedup)
-			}
-			if row.Samples != nil && row.Samples.CopyShare > 0 {
-				g.share.add(row.Samples.CopyShare)
-			}
+			row.Axes = map[string]int{axis: value}
+			by[axis] = append(by[axis], row)
 		}
 	}
 	var all []*Group
-	for _, key := range slices.Sorted(maps.Keys(groups)) {
-		if g := groups[key]; values[g.Axis] > 1 {
-			g.Speedup, g.CopyShare = g.faster.mean(), g.share.mean()
-			differ = differ || g.Speedup > 0 || g.CopyShare > 0
-			all = append(all, g)
+	differ := false // in what passed, or in speed
+	for _, axis := range slices.Sorted(maps.Keys(by)) {
+		groups := runs.Groups(by[axis])
+		if len(groups) < 2 {
+			continue
+		}
+		for _, g := range groups {
+			w := &Group{Axis: axis, Value: g.Axes[axis], Workloads: g.Workloads, Passed: g.Passed, CopyShare: g.CopyShare}
+			if g.Speedup != nil {
+				w.Speedup = *g.Speedup
+			}
+			differ = differ || w.Passed < w.Workloads || w.Speedup > 0 || w.CopyShare > 0
+			all = append(all, w)
 		}
 	}
 	if len(all) == 0 || !differ {
