@@ -82,9 +82,8 @@ const (
 
 var shapes = []string{circle, square, diamond, triangleUp, triangleDown, cross}
 
-// spreadAxis is the axis that charts run along: batch_size where workloads differ in it, else the one with the most
-// values; "" where they differ in none, or an axis has values that a logarithmic scale cannot show.
-func spreadAxis(workloads []Workload) string {
+// axisValues are the values that each axis has among the workloads.
+func axisValues(workloads []Workload) map[string]map[int]bool {
 	values := map[string]map[int]bool{}
 	for _, w := range workloads {
 		for name, n := range w.Axes {
@@ -94,6 +93,13 @@ func spreadAxis(workloads []Workload) string {
 			values[name][n] = true
 		}
 	}
+	return values
+}
+
+// spreadAxis is the axis that charts run along: batch_size where workloads differ in it, else the one with the most
+// values; "" where they differ in none, or an axis has values that a logarithmic scale cannot show.
+func spreadAxis(workloads []Workload) string {
+	values := axisValues(workloads)
 	best := ""
 	for name, seen := range values {
 		if len(seen) < 2 || seen[0] {

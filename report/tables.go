@@ -209,16 +209,10 @@ func (r *Run) workloads(id string) table {
 // that would be more than half of those of the table of workloads, or the figures are of several places.
 func (r *Run) groups(id string) table {
 	var rows []runs.Row
-	values := map[string]map[int]bool{}
 	for _, w := range r.Workloads {
 		rows = append(rows, w.Row)
-		for name, n := range w.Axes {
-			if values[name] == nil {
-				values[name] = map[int]bool{}
-			}
-			values[name][n] = true
-		}
 	}
+	values := axisValues(r.Workloads)
 	axes := slices.DeleteFunc(slices.Clone(r.Axes), func(name string) bool { return len(values[name]) < 2 })
 	t := table{ID: id, Caption: "By axes", Head: append(axisColumns(axes), column{Text: "Passed"})}
 	groups := runs.Groups(rows)
@@ -294,12 +288,15 @@ func (r *Run) trust(id string) (sentence string, t table) {
 		column{Text: "Power", Right: true}, column{Text: "Throttled by"}, column{Text: "Other processes"},
 		column{Text: "ECC errors", Title: "uncorrected, since the driver was loaded", Right: true},
 		column{Text: "Measured", Title: "how often, until nothing disturbed it", Right: true}, column{Text: "In doubt"})
+	usual, timed := r.usualClock(), 0
+	var steady []*event.Stamp
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
 		s := w.Samples
 		if s == nil {
 			continue
 		}
+		timed++
 		cells := append([]cell{uuidCell(w.UUID)}, axisCells(r.Axes, w.Axes)...)
 		if r.Split() {
 			d := r.device(w)
@@ -328,50 +325,36 @@ func (r *Run) trust(id string) (sentence string, t table) {
 		if len(doubts) > 0 {
 			doubt = cell{Text: "* " + strings.Join(doubts, "; "), Class: "doubt"}
 		}
-		t.add(append(cells, cell{Text: times(max(1, s.Measured))}, doubt)...)
+		cells = append(cells, cell{Text: times(max(1, s.Measured))}, doubt)
+		odd := s.Measured > 1 || s.Stamp != nil && !r.Split() && clockCell(s.Stamp).Text != usual
+		if odd || slices.ContainsFunc(cells, func(c cell) bool { return c.Class == "doubt" }) {
+			t.add(cells...)
+		} else {
+			steady = append(steady, s.Stamp)
+		}
 	}
-	return r.deviations(&t), t
+	if len(steady) == 0 {
+		return "", t
+	}
+	count, others := plain.Count(timed, "workload"), ""
+	if len(steady) < timed {
+		count, others = fmt.Sprintf("%d of %s", len(steady), count), "; the others stand below"
+	}
+	return fmt.Sprintf("%s timed%s, without throttling, other processes or doubt%s.", count, state(steady), others), t
 }
 
-// deviations leaves in t the rows that deviate from most, and says how most were.
-func (r *Run) deviations(t *table) string {
-	at := func(name string) int { return slices.IndexFunc(t.Head, func(c column) bool { return c.Text == name }) }
-	clock, measured := at("SM clock"), at("Measured")
-	counts, usual := map[string]int{}, ""
-	for _, row := range t.Rows {
-		text := row[clock].Text
-		if counts[text]++; counts[text] > counts[usual] {
-			usual = text
-		}
-	}
-	all := len(t.Rows)
-	var kept []*event.Stamp
-	rows := t.Rows
-	t.Rows = nil
-	i := 0
+// usualClock is the text of the SM clock that most workloads were timed at; of two as frequent ones, the first.
+func (r *Run) usualClock() (usual string) {
+	counts := map[string]int{}
 	for _, w := range r.Workloads {
-		if w.Samples == nil {
-			continue
-		}
-		row := rows[i]
-		i++
-		odd := row[clock].Text != usual && !r.Split() || row[measured].Text != times(1)
-		if odd || slices.ContainsFunc(row, func(c cell) bool { return c.Class == "doubt" }) {
-			t.Rows = append(t.Rows, row)
-		} else {
-			kept = append(kept, w.Samples.Stamp)
+		if w.Samples != nil && w.Samples.Stamp != nil {
+			text := clockCell(w.Samples.Stamp).Text
+			if counts[text]++; counts[text] > counts[usual] {
+				usual = text
+			}
 		}
 	}
-	switch {
-	case len(kept) == 0:
-		return ""
-	case len(kept) == all:
-		return fmt.Sprintf("%s timed%s, without throttling, other processes or doubt.", plain.Count(all, "workload"),
-			state(kept))
-	}
-	return fmt.Sprintf("%d of %s timed%s, without throttling, other processes or doubt; the others stand below.",
-		len(kept),
-		plain.Count(all, "workload"), state(kept))
+	return usual
 }
 
 // state is what the clocks and the temperature were: " at 1980 MHz, memory 3201 MHz, 33 to 36 °C"; "" where nothing
@@ -382,10 +365,7 @@ func state(stamps []*event.Stamp) string {
 		if s == nil {
 			return ""
 		}
-		a, b := s.During.Min, s.During.Max
-		if s.During.N == 0 {
-			a, b = s.Before, s.After
-		}
+		a, b := readings(s)
 		for n, v := range [3][2]int{{a.SMClockMHz, b.SMClockMHz}, {a.MemoryClockMHz, b.MemoryClockMHz},
 			{a.TemperatureC, b.TemperatureC}} {
 			if i == 0 {
@@ -413,20 +393,29 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// stampCells are those from the SM clock to the ECC errors.
-func stampCells(s *event.Stamp) []cell {
-	lo, hi := s.During.Min, s.During.Max
+// readings are the least and the greatest of each of the GPU's figures during the measurement.
+func readings(s *event.Stamp) (lo, hi event.Reading) {
 	if s.During.N == 0 {
-		lo, hi = s.Before, s.After
+		return s.Before, s.After
 	}
-	title := fmt.Sprintf("before %d MHz, %d °C, %.0f W; after %d MHz, %d °C, %.0f W; %d readings between",
+	return s.During.Min, s.During.Max
+}
+
+func clockCell(s *event.Stamp) cell {
+	lo, hi := readings(s)
+	c := between(float64(lo.SMClockMHz), float64(hi.SMClockMHz), 0, "MHz")
+	c.Title = fmt.Sprintf("before %d MHz, %d °C, %.0f W; after %d MHz, %d °C, %.0f W; %d readings between",
 		s.Before.SMClockMHz, s.Before.TemperatureC, s.Before.PowerW,
 		s.After.SMClockMHz, s.After.TemperatureC, s.After.PowerW, s.During.N)
-	sm := between(float64(lo.SMClockMHz), float64(hi.SMClockMHz), 0, "MHz")
-	sm.Title = title
 	if s.ClocksLocked {
-		sm.Text += " locked"
+		c.Text += " locked"
 	}
+	return c
+}
+
+// stampCells are those from the SM clock to the ECC errors.
+func stampCells(s *event.Stamp) []cell {
+	lo, hi := readings(s)
 	throttled, others := cell{Text: "none"}, cell{Text: "none"}
 	if len(s.ThrottleReasons) > 0 {
 		throttled = cell{Text: clean(strings.Join(s.ThrottleReasons, ", "), 200), Class: "doubt"}
@@ -454,7 +443,7 @@ func stampCells(s *event.Stamp) []cell {
 	if s.ECCErrors > 0 {
 		ecc.Class = "doubt"
 	}
-	return []cell{sm, between(float64(lo.MemoryClockMHz), float64(hi.MemoryClockMHz), 0, "MHz"),
+	return []cell{clockCell(s), between(float64(lo.MemoryClockMHz), float64(hi.MemoryClockMHz), 0, "MHz"),
 		between(float64(lo.TemperatureC), float64(hi.TemperatureC), 0, "°C"),
 		between(lo.PowerW, hi.PowerW, 0, "W"), throttled, others, ecc}
 }
