@@ -16,13 +16,11 @@ import (
 	"fisub/bench/reference"
 	"fisub/definitions"
 	"fisub/device"
-	"fisub/device/cuda"
-	"fisub/device/devicetest"
 	"fisub/device/nvcc"
-	"fisub/device/vgpu"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/pack"
+	"fisub/solution/solutiontest"
 	"fisub/workloads"
 )
 
@@ -43,15 +41,7 @@ const (
 func TestEmulated(t *testing.T) {
 	for name, dir := range map[string]string{"fast": fast, "plain": plain} {
 		t.Run(name, func(t *testing.T) {
-			d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: devicetest.Cache(t),
-				Sanitize: "memcheck,racecheck,synccheck"}) // rows past the end are read and not used
-			var missing *nvcc.MissingError
-			if errors.As(err, &missing) {
-				t.Skip(err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := solutiontest.Emulated(t, "memcheck", "racecheck", "synccheck") // rows past the end are read and not used
 			conform(t, d, dir, cases(dir == fast))
 		})
 	}
@@ -59,13 +49,7 @@ func TestEmulated(t *testing.T) {
 
 func TestGPU(t *testing.T) {
 	for name, dir := range map[string]string{"fast": fast, "plain": plain} {
-		d, err := cuda.Opener().Open(t.Context(), device.Options{})
-		if err != nil {
-			if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "cuda") {
-				t.Fatal(err)
-			}
-			t.Skipf("no GPU to test on: %v", err)
-		}
+		d := solutiontest.GPU(t)
 		t.Run(name, func(t *testing.T) { conform(t, d, dir, cases(dir == fast)) })
 	}
 }

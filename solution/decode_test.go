@@ -19,14 +19,12 @@ import (
 	"fisub/bench/reference"
 	"fisub/definitions"
 	"fisub/device"
-	"fisub/device/cuda"
-	"fisub/device/devicetest"
 	"fisub/device/nvcc"
-	"fisub/device/vgpu"
 	"fisub/internal/longtest"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/pack"
+	"fisub/solution/solutiontest"
 	"fisub/workloads"
 )
 
@@ -65,26 +63,12 @@ const poison, guard = 0xff, 0xa5
 
 func TestEmulated(t *testing.T) {
 	longtest.Skip(t, "runs each shape of the table on the emulator")
-	d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: devicetest.Cache(t),
-		Sanitize: strings.Join(device.Sanitizers, ",")})
-	var missing *nvcc.MissingError
-	if errors.As(err, &missing) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := solutiontest.Emulated(t, device.Sanitizers...)
 	conform(t, d, []int{1, 2, 4, 8}, []int{3, 5, 7}, []int{31, 32, 48, 64, 128}) // each shape of table.cuh
 }
 
 func TestGPU(t *testing.T) {
-	d, err := cuda.Opener().Open(t.Context(), device.Options{})
-	if err != nil {
-		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "cuda") {
-			t.Fatal(err)
-		}
-		t.Skipf("no GPU to test on: %v", err)
-	}
+	d := solutiontest.GPU(t)
 	once := []int{16384}
 	if memory := d.Info().MemoryBytes; memory < 24<<30 {
 		t.Logf("left out: batch 16384, whose states take 17 GB of the GPU's %d bytes", memory)

@@ -14,40 +14,23 @@ import (
 	"testing"
 
 	"fisub/device"
-	"fisub/device/cuda"
-	"fisub/device/devicetest"
-	"fisub/device/nvcc"
-	"fisub/device/vgpu"
 	"fisub/internal/longtest"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/pack"
+	"fisub/solution/solutiontest"
 )
 
 const dim = 128
 
 func TestEmulated(t *testing.T) {
 	longtest.Skip(t, "runs the family on the virtual GPU")
-	d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: devicetest.Cache(t),
-		Sanitize: strings.Join(device.Sanitizers, ",")})
-	var missing *nvcc.MissingError
-	if errors.As(err, &missing) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := solutiontest.Emulated(t, device.Sanitizers...)
 	conform(t, d, cases())
 }
 
 func TestGPU(t *testing.T) {
-	d, err := cuda.Opener().Open(t.Context(), device.Options{})
-	if err != nil {
-		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "cuda") {
-			t.Fatal(err)
-		}
-		t.Skipf("no GPU to test on: %v", err)
-	}
+	d := solutiontest.GPU(t)
 	all := cases()
 	for _, bf16 := range []bool{false, true} {
 		for _, heads := range [][2]int{{4, 8}, {8, 16}, {16, 32}} {

@@ -1,0 +1,45 @@
+// Package solutiontest opens the devices that the tests of this repository's kernels run on.
+package solutiontest
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"fisub/device"
+	"fisub/device/cuda"
+	"fisub/device/devicetest"
+	"fisub/device/nvcc"
+	"fisub/device/vgpu"
+)
+
+// Emulated opens the virtual GPU with these sanitizers, and skips the test where there is no toolchain for it. The
+// caller closes it.
+func Emulated(t *testing.T, sanitizers ...string) device.Device {
+	t.Helper()
+	d, err := vgpu.Opener().Open(t.Context(), device.Options{CacheDir: devicetest.Cache(t),
+		Sanitize: strings.Join(sanitizers, ",")})
+	var missing *nvcc.MissingError
+	if errors.As(err, &missing) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// GPU opens the first GPU, and skips the test where there is none, or fails it where $FISUB_TEST_REQUIRE asks for cuda.
+// The caller closes it.
+func GPU(t *testing.T) device.Device {
+	t.Helper()
+	d, err := cuda.Opener().Open(t.Context(), device.Options{})
+	if err != nil {
+		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "cuda") {
+			t.Fatal(err)
+		}
+		t.Skipf("no GPU to test on: %v", err)
+	}
+	return d
+}
