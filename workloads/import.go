@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
@@ -507,7 +509,7 @@ func (im *importer) write(dst string) error {
 		if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(place, data, 0o644); err != nil {
+		if err := cache.WriteFile(place, data, 0o644); err != nil {
 			return err
 		}
 	}
@@ -519,7 +521,7 @@ func (im *importer) write(dst string) error {
 	return nil
 }
 
-// copyFile copies a file unless the place has one.
+// copyFile copies a file unless the place has one; one that cannot be copied whole leaves none.
 func copyFile(from, to string) error {
 	if _, err := os.Stat(to); err == nil {
 		return nil
@@ -532,10 +534,8 @@ func copyFile(from, to string) error {
 		return err
 	}
 	defer in.Close()
-	out, err := os.Create(to)
-	if err != nil {
+	return cache.Write(to, 0o644, func(f io.Writer) error {
+		_, err := io.Copy(f, in)
 		return err
-	}
-	_, err = out.ReadFrom(in)
-	return errors.Join(err, out.Close())
+	})
 }

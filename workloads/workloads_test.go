@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -809,5 +810,16 @@ func BenchmarkSynthBatch64(b *testing.B) {
 		if err := d.Synth(b.Context(), def, ws[len(ws)-1:], b.TempDir(), nil); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// What cannot be copied whole leaves no file, which the next import would take for a whole one.
+func TestCopyFile(t *testing.T) {
+	to := filepath.Join(t.TempDir(), "blob", "x.safetensors")
+	if err := copyFile(t.TempDir(), to); err == nil { // a folder opens, and cannot be read
+		t.Error("a folder was copied as a file")
+	}
+	if _, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v, want no file", err)
 	}
 }
