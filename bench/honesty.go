@@ -66,8 +66,9 @@ func (a *attempt) checkHonesty(ctx context.Context, in *inputs) error {
 	}
 	a.limit = limit{a.shared.Profile.Timeout}
 	h := &honesty{attempt: a, in: in}
-	// of other definitions, a part of the inputs may do
-	if a.samples != nil && a.samples.ColdL2 && a.shared.Definition.OpType == "gdn" {
+	// of other definitions, and of a pool of states, a part of the inputs may do
+	_, pool := a.shared.Definition.Inputs.Get("initial_state_indices")
+	if a.samples != nil && a.samples.ColdL2 && a.shared.Definition.OpType == "gdn" && !pool {
 		h.time(stats.Latency(a.samples.Trials))
 	}
 	h.tellBound()

@@ -1,5 +1,5 @@
-// Package definitions embeds the five definitions of the contest, and those of GDN with more heads, as
-// <op_type>/<name>.json.
+// Package definitions embeds the five definitions of the contest, and those of GDN with more heads, other states and
+// more tokens, as <op_type>/<name>.json.
 // Interfaces are the contest's; descriptions and references are this project's own. Reading them is workloads' part.
 package definitions
 

@@ -46,6 +46,7 @@ const (
 	// 1 / sqrt(128) and 1 / sqrt(192), the former as the contest's own lines have it.
 	decodeInputs  = "q k v state A_log a dt_bias b scale=0.08838834764831843"
 	prefillInputs = "q k v state A_log a dt_bias b cu_seqlens scale=0.08838834764831843"
+	mtpInputs     = "q k v initial_state initial_state_indices A_log a dt_bias b scale=0.08838834764831843"
 	moeInputs     = "routing_logits routing_bias hidden_states=random hidden_states_scale=random " +
 		"gemm1_weights=random gemm1_weights_scale=random gemm2_weights=random gemm2_weights_scale=random " +
 		"local_expert_offset=# routed_scaling_factor=2.5"
@@ -58,6 +59,24 @@ const (
 )
 
 var batches = [][]int{{1}, {2}, {4}, {8}, {16}, {32}, {48}, {64}, {128}, {256}}
+
+const poolAxes = "batch_size seq_len pool_size"
+
+var (
+	few       = [][]int{{1, 2, 2}, {3, 4, 5}, {5, 3, 16}, {2, 8, 6}, {2, 1, 4}}
+	fewDense  = [][]int{{1, 2}, {3, 4}, {5, 3}, {2, 8}, {2, 1}}
+	served16  = pools(1, 1, 1, 4, 4, 2, 4, 4, 4, 8, 16, 2, 16, 4, 16, 8)
+	served64  = append(served16[:len(served16):len(served16)], pools(64, 1, 64, 2, 64, 4, 64, 8)...)
+	served256 = append(served64[:len(served64):len(served64)], pools(256, 1, 256, 4)...)
+)
+
+// pools makes rows from pairs: batch and tokens of each sequence.
+func pools(pairs ...int) (rows [][]int) {
+	for p := range slices.Chunk(pairs, 2) {
+		rows = append(rows, []int{p[0], p[1], 3 * p[0]})
+	}
+	return rows
+}
 
 // embeddedSets are all sets. What is called contest has the axes and scalars of the official workloads, one by one;
 // batches has one of each size, along the axis that varies in those.
@@ -88,6 +107,36 @@ var embeddedSets = []embeddedSet{
 		sequences(1, 1, 7, 7, 35, 2, 64, 1, 129, 3)},
 	{"gdn", prefill16, DefaultSet, "total_seq_len num_seqs len_cu_seqlens", prefillInputs,
 		sequences(1, 1, 7, 7, 35, 2, 64, 1, 129, 3)},
+	// What engines call. Default sets are small, and their pools ragged; served has the batches of a server, with a pool three
+	// times as large as the batch.
+	{"gdn", "gdn_decode_qk4_v8_d128_v_last", DefaultSet, "batch_size", decodeInputs, [][]int{{1}, {2}, {5}}},
+	{"gdn", "gdn_decode_qk4_v8_d128_v_last", "batches", "batch_size", decodeInputs, batches},
+	{"gdn", "gdn_decode_l2norm_qk4_v8_d128_k_last", DefaultSet, "batch_size", decodeInputs, [][]int{{1}, {2}, {5}}},
+	{"gdn", "gdn_decode_l2norm_qk4_v8_d128_k_last", "batches", "batch_size", decodeInputs, batches},
+	{"gdn", "gdn_decode_bf16_state_qk4_v8_d128_k_last", DefaultSet, "batch_size", decodeInputs, [][]int{{1}, {2}, {5}}},
+	{"gdn", "gdn_decode_bf16_state_qk4_v8_d128_k_last", "batches", "batch_size", decodeInputs, batches},
+	{"gdn", "gdn_mtp_verify_qk4_v8_d128_k_last", DefaultSet, poolAxes, mtpInputs, few},
+	{"gdn", "gdn_mtp_verify_qk4_v8_d128_k_last", "served", poolAxes, mtpInputs, served64},
+	{"gdn", "gdn_mtp_verify_bf16_state_qk4_v8_d128_k_last", DefaultSet, poolAxes, mtpInputs, few},
+	{"gdn", "gdn_mtp_verify_bf16_state_qk4_v8_d128_k_last", "served", poolAxes, mtpInputs, served256},
+	{"gdn", "gdn_mtp_verify_qk8_v16_d128_k_last", DefaultSet, poolAxes, mtpInputs, few},
+	{"gdn", "gdn_mtp_verify_qk8_v16_d128_k_last", "served", poolAxes, mtpInputs, served64},
+	{"gdn", "gdn_mtp_verify_qk16_v32_d128_k_last", DefaultSet, poolAxes, mtpInputs, few},
+	{"gdn", "gdn_mtp_verify_qk16_v32_d128_k_last", "served", poolAxes, mtpInputs, served16},
+	{"gdn", "gdn_mtp_output_qk4_v8_d128_k_last", DefaultSet, poolAxes, mtpInputs, few},
+	{"gdn", "gdn_mtp_output_qk4_v8_d128_k_last", "served", poolAxes, mtpInputs, served256},
+	{"gdn", "gdn_mtp_l2norm_qk4_v8_d128_k_last", DefaultSet, "batch_size seq_len", decodeInputs, fewDense},
+	{"gdn", "gdn_mtp_l2norm_qk4_v8_d128_k_last", "served", "batch_size seq_len", decodeInputs, served256},
+	{"gdn", "gdn_mtp_l2norm_bf16_state_qk4_v8_d128_k_last", DefaultSet, "batch_size seq_len", decodeInputs, fewDense},
+	{"gdn", "gdn_mtp_l2norm_bf16_state_qk4_v8_d128_k_last", "served", "batch_size seq_len", decodeInputs, served256},
+	{"gdn", "gdn_mtp_l2norm_qk8_v16_d128_k_last", DefaultSet, "batch_size seq_len", decodeInputs, fewDense},
+	{"gdn", "gdn_mtp_l2norm_qk8_v16_d128_k_last", "served", "batch_size seq_len", decodeInputs, served256},
+	{"gdn", "gdn_mtp_l2norm_bf16_state_qk8_v16_d128_k_last", DefaultSet, "batch_size seq_len", decodeInputs, fewDense},
+	{"gdn", "gdn_mtp_l2norm_bf16_state_qk8_v16_d128_k_last", "served", "batch_size seq_len", decodeInputs, served256},
+	{"gdn", "gdn_mtp_l2norm_qk16_v32_d128_k_last", DefaultSet, "batch_size seq_len", decodeInputs, fewDense},
+	{"gdn", "gdn_mtp_l2norm_qk16_v32_d128_k_last", "served", "batch_size seq_len", decodeInputs, served64},
+	{"gdn", "gdn_mtp_l2norm_bf16_state_qk16_v32_d128_k_last", DefaultSet, "batch_size seq_len", decodeInputs, fewDense},
+	{"gdn", "gdn_mtp_l2norm_bf16_state_qk16_v32_d128_k_last", "served", "batch_size seq_len", decodeInputs, served64},
 	{"moe", moe, DefaultSet, "seq_len", moeInputs, [][]int{{1, 32}, {11, 0}}},
 	{"moe", moe, "batches", "seq_len", moeInputs, [][]int{{1, 32}, {2, 32}, {4, 32}, {8, 32}, {16, 32}, {32, 32}, {64, 32},
 		{128, 32}, {256, 32}, {512, 32}, {1024, 32}, {2048, 32}, {4096, 32}}},
@@ -274,6 +323,46 @@ func TestEmbeddedDataset(t *testing.T) {
 				t.Errorf("warnings: %v", w)
 			}
 		}
+	}
+}
+
+// Indices lead to different slots of the pool, the last one among them; padding is where the definition says what it gives.
+func TestSlots(t *testing.T) {
+	d, _ := open(t)
+	padded := 0
+	for _, name := range []string{"gdn_mtp_verify_qk4_v8_d128_k_last", "gdn_mtp_output_qk4_v8_d128_k_last"} {
+		def, err := d.Definition(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ws, err := d.Workloads(name, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range ws {
+			in, err := d.Load(t.Context(), def, w, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			slots, pool := in.Values[4].Tensor.Ints(), in.Values[3].Tensor.Shape[0]
+			in.Close()
+			if slots[0] != pool-1 {
+				t.Errorf("%s: first row reads slot %d of %d", name, slots[0], pool)
+			}
+			taken := map[int]bool{}
+			for i, slot := range slots {
+				switch {
+				case slot == -1 && strings.Contains(name, "output"):
+					padded++
+				case slot < 0 || slot >= pool || taken[slot]:
+					t.Errorf("%s %s: slot %d at index %d of %v", name, w.UUID, slot, i, slots)
+				}
+				taken[slot] = true
+			}
+		}
+	}
+	if padded == 0 {
+		t.Error("no row is padding")
 	}
 }
 

@@ -33,6 +33,8 @@ import (
 //	dt_bias      the inverse softplus of a time step log-uniform in [0.001, 0.1]
 //	state        normal of deviation 0.25: what eight orthogonal unit keys with values of unit variance leave in 128
 //	cu_seqlens   random cuts, no sequence empty as far as the tokens last
+//	initial_state_indices, output_state_indices, ssm_state_indices
+//	             different slots of the pool in random order, the last slot among them, see slots
 //
 // Of a mixture of experts:
 //
@@ -122,6 +124,11 @@ func blobsOf(def *trace.Definition, ws []*trace.Workload) ([]*blob, error) {
 			t := synthetic{key: source.TensorKey, dtype: spec.DType, shape: shape, stream: random.New(generator, w.UUID, name)}
 			if err := t.distribute(def, axes, name); err != nil {
 				return nil, fmt.Errorf("workload %s: '%s': %w", w.UUID, name, err)
+			}
+			if pool, ok := def.Inputs.Get("initial_state"); ok && def.OpType == "gdn" && strings.HasSuffix(name, "_indices") {
+				if t.fill, err = slots(def, axes, pool, w.UUID, name, shape); err != nil {
+					return nil, fmt.Errorf("workload %s: '%s': %w", w.UUID, name, err)
+				}
 			}
 			i := slices.IndexFunc(b.tensors, func(o synthetic) bool { return o.key == t.key })
 			if i < 0 {

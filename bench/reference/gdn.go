@@ -1,6 +1,8 @@
 package reference
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -17,15 +19,24 @@ type call struct {
 	v              *tensor.Tensor // (tokens, HV, V)
 	a, b           *tensor.Tensor // (tokens, HV)
 	aLog, dtBias   *tensor.Tensor // (HV)
-	state          *tensor.Tensor // (sequences, HV, V, K) or nil
+	state          *tensor.Tensor // (slots, HV, V, K) or nil; v last: (slots, HV, K, V)
 	scale          float64
 	starts         []int
 	hq, hv, kn, vn int
 	emptyIsZero    bool // a sequence without tokens has a zero new state, as in the contest's prefill reference
+	variant
 
-	output   *tensor.Tensor // (tokens, HV, V)
-	newState *tensor.Tensor // (sequences, HV, V, K)
+	// Slots of the states that each sequence reads and leaves, and of those after each token. Below 0: a sequence that
+	// reads none is padding, with an output of 0; a state that has none is not stored.
+	read, write, each []int
+
+	output      *tensor.Tensor // (tokens, HV, V)
+	newState    *tensor.Tensor // (slots, HV, V, K), or nil
+	tokenStates *tensor.Tensor // where each leads: newState, or (tokens, HV, V, K)
 }
+
+// A variant is what the inputs do not tell: queries and keys are normalised first, a state has its value channels last.
+type variant struct{ l2norm, vLast bool }
 
 func runGDN(ctx context.Context, def *trace.Definition, in arguments) ([]*tensor.Tensor, error) {
 	c, err := newCall(def, in)
@@ -33,12 +44,20 @@ func runGDN(ctx context.Context, def *trace.Definition, in arguments) ([]*tensor
 		return nil, err
 	}
 	c.run(ctx)
-	return []*tensor.Tensor{c.output, c.newState}, nil
+	var out []*tensor.Tensor
+	for _, name := range def.Outputs.Keys() {
+		out = append(out, map[string]*tensor.Tensor{"output": c.output, "intermediate_states": c.tokenStates}[name])
+		if out[len(out)-1] == nil {
+			out[len(out)-1] = c.newState
+		}
+	}
+	return out, nil
 }
 
 func newCall(def *trace.Definition, in arguments) (*call, error) {
 	c := &call{q: in["q"].Tensor, k: in["k"].Tensor, v: in["v"].Tensor, a: in["a"].Tensor, b: in["b"].Tensor,
-		aLog: in["A_log"].Tensor, dtBias: in["dt_bias"].Tensor, state: in["state"].Tensor, scale: in.number("scale")}
+		aLog: in["A_log"].Tensor, dtBias: in["dt_bias"].Tensor, state: in["state"].Tensor, scale: in.number("scale"),
+		variant: known[textHash(def.Reference)]}
 	lead := len(c.q.Shape) - 2 // axes of tokens: batch and time, or time alone
 	c.hq, c.kn = c.q.Shape[lead], c.q.Shape[lead+1]
 	c.hv, c.vn = c.v.Shape[lead], c.v.Shape[lead+1]
@@ -50,9 +69,18 @@ func newCall(def *trace.Definition, in arguments) (*call, error) {
 		return nil, err
 	}
 	stateShape := []int{len(c.starts) - 1, c.hv, c.vn, c.kn}
+	if c.vLast {
+		stateShape[2], stateShape[3] = c.kn, c.vn
+	}
+	if pool := in["initial_state"].Tensor; pool != nil {
+		c.state, stateShape[0] = pool, pool.Shape[0]
+	}
 	if err := in.shaped(map[string][]int{
 		"k": append(slices.Clone(tokens), c.hq, c.kn), "v": append(slices.Clone(tokens), c.hv, c.vn), "state": stateShape,
-		"a": append(slices.Clone(tokens), c.hv), "b": append(slices.Clone(tokens), c.hv), "A_log": {c.hv}, "dt_bias": {c.hv},
+		"initial_state": stateShape, "initial_state_indices": {tokens[0]}, "output_state_indices": {tokens[0]},
+		"ssm_state_indices": tokens,
+		"a":                 append(slices.Clone(tokens), c.hv), "b": append(slices.Clone(tokens), c.hv),
+		"A_log": {c.hv}, "dt_bias": {c.hv},
 	}); err != nil {
 		return nil, err
 	}
@@ -60,10 +88,73 @@ func newCall(def *trace.Definition, in arguments) (*call, error) {
 		c.scale = 1 / math.Sqrt(float64(c.kn))
 	}
 	output, _ := def.Outputs.Get("output")
-	newState, _ := def.Outputs.Get("new_state")
 	c.output = tensor.New(output.DType, c.v.Shape...)
-	c.newState = tensor.New(newState.DType, stateShape...)
-	return c, nil
+	if newState, ok := def.Outputs.Get("new_state"); ok {
+		c.newState = tensor.New(newState.DType, stateShape...)
+	}
+	return c, c.pool(def, in, stateShape)
+}
+
+// pool sets which slots are read and written: those of the sequences in their order, or those that the inputs name.
+func (c *call) pool(def *trace.Definition, in arguments, stateShape []int) (err error) {
+	sequences, tokens := len(c.starts)-1, c.starts[len(c.starts)-1]
+	c.read = upTo(sequences)
+	if in["initial_state"].Tensor != nil {
+		if c.read, err = in.slots("initial_state_indices", stateShape[0]); err != nil {
+			return err
+		}
+	}
+	c.write = c.read
+	if _, ok := def.Outputs.Get("final_state"); ok {
+		c.newState = &tensor.Tensor{DType: c.state.DType, Shape: c.state.Shape, Data: bytes.Clone(c.state.Data)}
+	}
+	if spec, ok := def.Outputs.Get("intermediate_states"); ok {
+		c.each = upTo(tokens)
+		c.tokenStates = tensor.New(spec.DType, slices.Concat(c.q.Shape[:len(c.q.Shape)-2], stateShape[1:])...)
+	}
+	switch {
+	case in["output_state_indices"].Tensor != nil:
+		c.write, err = in.slots("output_state_indices", stateShape[0])
+	case in["ssm_state_indices"].Tensor != nil:
+		c.each, err = in.slots("ssm_state_indices", stateShape[0])
+		c.tokenStates, c.write = c.newState, slices.Repeat([]int{-1}, sequences)
+	}
+	if err == nil && c.newState != nil {
+		err = cmp.Or(once(c.write), once(c.each))
+	}
+	return err
+}
+
+// upTo lists the numbers below n.
+func upTo(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+// slots are the slots of a pool that an input names; any number below 0 is none.
+func (in arguments) slots(name string, pool int) ([]int, error) {
+	list := in[name].Tensor.Ints()
+	for i, slot := range list {
+		if slot >= pool {
+			return nil, fmt.Errorf("input '%s': slot %d at index %d, of a pool of %d", name, slot, i, pool)
+		}
+	}
+	return list, nil
+}
+
+// once refuses a slot that is written twice: nothing says what it holds then.
+func once(slots []int) error {
+	seen := map[int]bool{}
+	for _, slot := range slots {
+		if slot >= 0 && seen[slot] {
+			return fmt.Errorf("slot %d is written twice", slot)
+		}
+		seen[slot] = true
+	}
+	return nil
 }
 
 // split sets starts: batch rows of equal length, or the sequences that cu_seqlens cuts the tokens into.
@@ -114,14 +205,17 @@ func (c *call) newHead() *head {
 }
 
 func (h *head) run(sequence, hv int) {
-	at := (sequence*h.hv + hv) * len(h.s)
+	slot := h.read[sequence]
 	first, end := h.starts[sequence], h.starts[sequence+1]
-	if first == end && h.emptyIsZero {
+	if slot < 0 || first == end && h.emptyIsZero {
 		return
 	}
 	clear(h.s)
 	if h.state != nil {
-		h.state.ReadFloat64s(h.s, at)
+		h.state.ReadFloat64s(h.s, (slot*h.call.hv+hv)*len(h.s))
+		if h.vLast {
+			transpose(h.s, h.kn)
+		}
 	}
 	hq := hv / (h.call.hv / h.hq)
 	h.call.aLog.ReadFloat64s(h.aLog[:], hv)
@@ -133,12 +227,46 @@ func (h *head) run(sequence, hv int) {
 		h.call.q.ReadFloat64s(h.q, (t*h.hq+hq)*h.kn)
 		h.call.k.ReadFloat64s(h.k, (t*h.hq+hq)*h.kn)
 		h.call.v.ReadFloat64s(h.v, (t*h.hv+hv)*h.vn)
+		if h.l2norm {
+			unit(h.q)
+			unit(h.k)
+		}
 		decay := math.Exp(-math.Exp(h.aLog[0]) * softplus(a[0]+h.dtB[0]))
 		beta := 1 / (1 + math.Exp(-b[0]))
 		step(h.out, h.s, h.q, h.k, h.v, decay, beta, h.scale)
 		h.output.WriteFloat64s(h.out, (t*h.hv+hv)*h.vn)
+		if h.each != nil {
+			h.store(h.tokenStates, h.each[t], hv)
+		}
 	}
-	h.newState.WriteFloat64s(h.s, at)
+	h.store(h.newState, h.write[sequence], hv)
+}
+
+// store writes the state to a slot of to, unless there is none. A state with its value channels last is done with then.
+func (h *head) store(to *tensor.Tensor, slot, hv int) {
+	if to == nil || slot < 0 {
+		return
+	}
+	if h.vLast {
+		transpose(h.s, h.vn)
+	}
+	to.WriteFloat64s(h.s, (slot*h.call.hv+hv)*len(h.s))
+}
+
+// transpose makes of a matrix of that many rows its transpose.
+func transpose(m []float64, rows int) {
+	old, columns := slices.Clone(m), len(m)/rows
+	for i, x := range old {
+		m[i%columns*rows+i/columns] = x
+	}
+}
+
+// unit divides x by its length: the root of the sum of squares and 1e-6.
+func unit(x []float64) {
+	length := math.Sqrt(dot(x, x) + 1e-6)
+	for i := range x {
+		x[i] /= length
+	}
 }
 
 // step takes one token into the state s, (V, K), and reads it out: out = scale * S q, with

@@ -36,6 +36,14 @@ var families = []family{
 	{opType: "gdn", outputs: []string{"output", "new_state"}, ranks: []int{3, 4}, run: runGDN,
 		inputs: map[string]int{"q": 3, "k": 3, "v": 3, "state": 4, "A_log": 1, "a": 2, "dt_bias": 1, "b": 2,
 			"cu_seqlens": 1, "scale": 0}},
+	{opType: "gdn", outputs: []string{"output", "intermediate_states"}, ranks: []int{4, 5}, run: runGDN,
+		inputs: pooled("")},
+	{opType: "gdn", outputs: []string{"output"}, ranks: []int{4}, run: runGDN, inputs: pooled("")},
+	{opType: "gdn", outputs: []string{"output", "final_state"}, ranks: []int{4, 4}, run: runGDN, inputs: pooled("")},
+	{opType: "gdn", outputs: []string{"output", "final_state"}, ranks: []int{4, 4}, run: runGDN,
+		inputs: pooled("output_state_indices")},
+	{opType: "gdn", outputs: []string{"output", "final_state"}, ranks: []int{4, 4}, run: runGDN,
+		inputs: pooled("ssm_state_indices")},
 	// The name says how many experts are chosen from how many groups; no input does.
 	{opType: "moe", prefix: "moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_", outputs: []string{"output"},
 		ranks: []int{2}, run: runMoE,
@@ -48,6 +56,19 @@ var families = []family{
 	{opType: "dsa_paged", prefix: "dsa_topk_indexer_fp8_", outputs: []string{"topk_indices"}, ranks: []int{2},
 		run:    runIndexer,
 		inputs: map[string]int{"q_index_fp8": 3, "k_index_cache_fp8": 4, "weights": 2, "seq_lens": 1, "block_table": 2}},
+}
+
+// pooled are the inputs of gdn with its states in a pool, and those slots besides that the name tells.
+func pooled(slots string) map[string]int {
+	in := map[string]int{"q": 4, "k": 4, "v": 4, "initial_state": 4, "initial_state_indices": 1, "A_log": 1, "a": 3,
+		"dt_bias": 1, "b": 3, "scale": 0}
+	switch slots {
+	case "output_state_indices":
+		in[slots] = 1
+	case "ssm_state_indices":
+		in[slots] = 2
+	}
+	return in
 }
 
 func familyOf(def *trace.Definition) *family {
@@ -81,23 +102,30 @@ func (f *family) has(def *trace.Definition) bool {
 // Knows tells whether Run computes what def's own reference does: by op type, names and ranks, not by head counts or
 // sizes, and by the text of the reference, but for its assertions.
 func Knows(def *trace.Definition) bool {
-	return familyOf(def) != nil && slices.Contains(known, textHash(def.Reference))
+	_, ok := known[textHash(def.Reference)]
+	return ok && familyOf(def) != nil
 }
 
 // known are the texts of references that Run has been compared with, by their textHash: those of the embedded
-// definitions, then the contest's.
-var known = []string{
-	"7b03f156780d2a0700612c6bb5917d33df45c20bb0537dae6f4a6e39b29ab615", // sparse attention
-	"09a586e91abf66febb07f6ba7b801fafb080d7b18ef6d2fb05c69944edb97eb3", // top-k indexer
-	"597405a43a2930310353b261659ddc813acc9c6b0040cc18bb9ee71a9fdb30ee", // gdn decode
-	"764c38eb6b7f4a19cfcf5487136efaf15c5332d8c20051b66d973a743ef5cad8", // gdn prefill
-	"ce3012adaf0053e731804e38ac53f7e2e7b953348e3cda7ef7f00ecd3fec942c", // mixture of experts
-	"bf3e7c50ded0d8d2beb33b239d5b02357987851611d4e1fe4aa9dc61f6157fe6", // sparse attention, pages of 1
-	"908c79c3db02b54a909315d3ecb8f2ff43092b182ff186b881cd612a20975104", // sparse attention, pages of 64
-	"c92bdc613ecd0c2e92b983ffdeebf1a3c4e1d728cfc12edfc8b66eb7f3715dcc", // top-k indexer
-	"83c2f864b2bfe36f98333acc1472ab4556bf4ae11f407df4bb36c7a8c6ff53b7", // gdn decode
-	"56185377424580bdaf104e8beee041ca102a273af4744dba0b24612e0aaa9af1", // gdn prefill
-	"2328c7bda18bed89ffbf3a0b804c6089c36bbe5bd3e609bcb90760eb8f544880", // mixture of experts
+// definitions, then the contest's. Each has the variant of gdn that it is.
+var known = map[string]variant{
+	"7b03f156780d2a0700612c6bb5917d33df45c20bb0537dae6f4a6e39b29ab615": {},             // sparse attention
+	"09a586e91abf66febb07f6ba7b801fafb080d7b18ef6d2fb05c69944edb97eb3": {},             // top-k indexer
+	"597405a43a2930310353b261659ddc813acc9c6b0040cc18bb9ee71a9fdb30ee": {},             // gdn decode
+	"764c38eb6b7f4a19cfcf5487136efaf15c5332d8c20051b66d973a743ef5cad8": {},             // gdn prefill
+	"ce3012adaf0053e731804e38ac53f7e2e7b953348e3cda7ef7f00ecd3fec942c": {},             // mixture of experts
+	"884de7ca430875d8215578469ff50f7d41e96cc0310727b15353015add2f87a6": {},             // gdn decode, bfloat16 state
+	"768f0128adfa5a23f54086e2adad72c69b7c484e93da3a435084e0f594579d68": {l2norm: true}, // gdn decode, l2norm
+	"2be4b92be5a8967878ce069a9740f5dd1cb8ccf29da200a0649d4a4d83c325f6": {vLast: true},  // gdn decode, v last
+	"d3f630a04a4267c3d1d3f01cca8daf8e666c29ce3af874c0753a081ebb7f2525": {l2norm: true}, // gdn mtp
+	"3e7c1e0d26cfcbc68a594c94e91cb79dfe1ac3d454bb846f8e3e12761834b906": {l2norm: true}, // gdn mtp, output alone
+	"2988bfe716340883d6f1ebbf83cc7d6f05f9a48e3ca6392917aab9ff3874dc32": {l2norm: true}, // gdn mtp, verify
+	"bf3e7c50ded0d8d2beb33b239d5b02357987851611d4e1fe4aa9dc61f6157fe6": {},             // sparse attention, pages of 1
+	"908c79c3db02b54a909315d3ecb8f2ff43092b182ff186b881cd612a20975104": {},             // sparse attention, pages of 64
+	"c92bdc613ecd0c2e92b983ffdeebf1a3c4e1d728cfc12edfc8b66eb7f3715dcc": {},             // top-k indexer
+	"83c2f864b2bfe36f98333acc1472ab4556bf4ae11f407df4bb36c7a8c6ff53b7": {},             // gdn decode
+	"56185377424580bdaf104e8beee041ca102a273af4744dba0b24612e0aaa9af1": {},             // gdn prefill
+	"2328c7bda18bed89ffbf3a0b804c6089c36bbe5bd3e609bcb90760eb8f544880": {},             // mixture of experts
 }
 
 // textHash is the SHA-256 of a reference without its assertions of one line, which name sizes.

@@ -289,6 +289,105 @@ func TestPrefillIsRepeatedDecode(t *testing.T) {
 	}
 }
 
+// Each row of a pool goes the way that a call of its own on a dense state goes, wherever its states lie.
+func TestPoolIsDense(t *testing.T) {
+	const batch, tokens, hq, hv, kn, vn, size = 4, 3, 1, 2, 4, 3, 20
+	const token, state = hv * vn, hv * vn * kn
+	ints := func(shape []int, xs ...float64) *tensor.Tensor {
+		x := tensor.New(tensor.Int64, shape...)
+		x.WriteFloat64s(xs, 0)
+		return x
+	}
+	values := map[string]any{
+		"q": normal("q", batch, tokens, hq, kn), "k": normal("k", batch, tokens, hq, kn),
+		"v": normal("v", batch, tokens, hv, vn), "initial_state": normal("s", size, hv, vn, kn), "A_log": normal("A", hv),
+		"a": normal("a", batch, tokens, hv), "dt_bias": normal("dt", hv), "b": normal("b", batch, tokens, hv), "scale": 0.5,
+		"initial_state_indices": ints([]int{batch}, 19, -1, 3, 7),
+		"output_state_indices":  ints([]int{batch}, 4, 5, -1, 7),
+		"ssm_state_indices":     ints([]int{batch, tokens}, 8, 9, 10, 11, 12, 13, 3, -1, 14, 15, 16, 17),
+	}
+	pool := float32s(values["initial_state"].(*tensor.Tensor))
+	dense := map[string]any{}
+	for name, v := range values {
+		dense[name] = v
+	}
+	dense["state"] = floats([]int{batch, hv, vn, kn})
+	for row, slot := range []int{19, -1, 3, 7} {
+		if slot >= 0 {
+			dense["state"].(*tensor.Tensor).WriteFloat32s(pool[slot*state:(slot+1)*state], row*state)
+		}
+	}
+	output, final := run(t, definition(t, false), dense)
+	clear(output[tokens*token : 2*tokens*token])
+	var each [tokens][]float32 // states after each token, those of its row of the batch
+	for n := range tokens {
+		first := map[string]any{}
+		for name, v := range dense {
+			x, ok := v.(*tensor.Tensor)
+			if ok && len(x.Shape) > 2 && x.Shape[0] == batch && x.Shape[1] == tokens {
+				width, old := x.Len()/batch/tokens, float32s(x)
+				v = tensor.New(x.DType, append([]int{batch, n + 1}, x.Shape[2:]...)...)
+				for row := range batch {
+					v.(*tensor.Tensor).WriteFloat32s(old[row*tokens*width:(row*tokens+n+1)*width], row*(n+1)*width)
+				}
+			}
+			first[name] = v
+		}
+		_, each[n] = run(t, definition(t, false), first)
+	}
+	copied := func(to []float32, slot int, from []float32, row int) {
+		copy(to[slot*state:(slot+1)*state], from[row*state:(row+1)*state])
+	}
+	text := strings.ReplaceAll(string(definition(t, false).JSON(trace.Compact)), `,"description":null`, "")
+	for _, c := range []struct {
+		name, more, output string
+		want               func(want []float32)
+	}{
+		{"in place", "", `"final_state":{"shape":["P","HV","V","K"],"dtype":"float32","param":"initial_state"}`,
+			func(want []float32) {
+				copied(want, 19, final, 0)
+				copied(want, 3, final, 2)
+				copied(want, 7, final, 3)
+			}},
+		{"split", `,"output_state_indices":{"shape":["B"],"dtype":"int64"}`,
+			`"final_state":{"shape":["P","HV","V","K"],"dtype":"float32","param":"initial_state"}`,
+			func(want []float32) {
+				copied(want, 4, final, 0)
+				copied(want, 7, final, 3)
+			}},
+		{"scatter", `,"ssm_state_indices":{"shape":["B","T"],"dtype":"int64"}`,
+			`"final_state":{"shape":["P","HV","V","K"],"dtype":"float32","param":"initial_state"}`,
+			func(want []float32) {
+				for n := range tokens {
+					copied(want, 8+n, each[n], 0)
+					copied(want, 15+n, each[n], 3)
+				}
+				copied(want, 3, each[0], 2)
+				copied(want, 14, each[2], 2)
+			}},
+	} {
+		def, _, err := trace.DecodeDefinition([]byte(strings.NewReplacer(`"T":{`, `"P":{"type":"var"},"T":{`,
+			`"state":{"shape":["B","HV","V","K"],"dtype":"float32"}`, `"initial_state":{"shape":["P","HV","V","K"],
+			"dtype":"float32"},"initial_state_indices":{"shape":["B"],"dtype":"int64"}`,
+			`"scale":{"shape":null,"dtype":"float32"}`, `"scale":{"shape":null,"dtype":"float32"}`+c.more,
+			`"new_state":{"shape":["B","HV","V","K"],"dtype":"float32"}`, c.output).Replace(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, state := run(t, def, values)
+		want := slices.Clone(pool)
+		c.want(want)
+		if !near(got, output) {
+			t.Errorf("%s: output: got %v, want %v", c.name, got, output)
+		}
+		for slot := range size {
+			if at := slot * hv * vn * kn; !near(state[at:at+hv*vn*kn], want[at:at+hv*vn*kn]) {
+				t.Errorf("%s: slot %d: got %v, want %v", c.name, slot, state[at:at+hv*vn*kn], want[at:at+hv*vn*kn])
+			}
+		}
+	}
+}
+
 func TestRunRejects(t *testing.T) {
 	good := func(prefill bool) map[string]any {
 		if !prefill {
@@ -447,18 +546,30 @@ func TestAgainstPython(t *testing.T) {
 		{attention, "", []int{0, 1, 3}},
 		{indexer, "", []int{0, 3}},
 		{moe, "", []int{0, 1}}, // smaller ones
+		{"gdn_decode_qk4_v8_d128_v_last", "", []int{1}},
+		{"gdn_decode_l2norm_qk4_v8_d128_k_last", "", []int{1}},
+		{"gdn_decode_bf16_state_qk4_v8_d128_k_last", "", []int{1}},
+		{"gdn_mtp_l2norm_qk4_v8_d128_k_last", "", []int{1}},
+		{"gdn_mtp_l2norm_bf16_state_qk4_v8_d128_k_last", "", []int{3}},
+		{"gdn_mtp_verify_qk4_v8_d128_k_last", "", []int{0, 4}},
+		{"gdn_mtp_verify_bf16_state_qk4_v8_d128_k_last", "", []int{1}},
+		{"gdn_mtp_output_qk4_v8_d128_k_last", "", []int{1, 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d, ours, theirs := own, definitionIn(t, own, c.name), contestReference(t, c.name)
+			d, ours := own, definitionIn(t, own, c.name)
+			references := map[string]string{}
+			if !strings.HasPrefix(c.name, "gdn_") || c.name == decode || c.name == prefill {
+				references["theirs"] = contestReference(t, c.name)
+			}
 			if c.name == moe {
-				d, theirs = smallDataset(t, ours), smaller.Replace(theirs)
+				d, references["theirs"] = smallDataset(t, ours), smaller.Replace(references["theirs"])
 				ours = definitionIn(t, d, c.name)
 			}
+			references["ours"] = ours.Reference
 			ws, err := d.Workloads(c.name, c.set)
 			if err != nil {
 				t.Fatal(err)
 			}
-			references := map[string]string{"ours": ours.Reference, "theirs": theirs}
 			for _, i := range c.workloads {
 				comparePython(t, python, d, ours, ws[i], references)
 			}

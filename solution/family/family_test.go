@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"fisub/definitions"
 	"fisub/device"
 	"fisub/internal/longtest"
 	"fisub/internal/tensor"
@@ -43,6 +44,34 @@ func TestGPU(t *testing.T) {
 		}
 	}
 	conform(t, d, all)
+}
+
+// A submission is for the definition that its folder is named after, by an entry point that there is.
+func TestConfigs(t *testing.T) {
+	kernel, err := os.ReadFile(filepath.Join("solution", "cuda", "kernel.cu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("gdn_*/config.toml")
+	if err != nil || len(files) < 17 {
+		t.Fatalf("got %v, %v", files, err)
+	}
+	for _, file := range files {
+		name := filepath.Base(filepath.Dir(file))
+		if _, err := definitions.FS.Open("gdn/" + name + ".json"); err != nil {
+			t.Error(err)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, entry, _ := strings.Cut(string(text), `entry_point = "kernel.cu::`)
+		entry, _, _ = strings.Cut(entry, `"`)
+		if !strings.Contains(string(text), fmt.Sprintf("definition = %q\n", name)) ||
+			!strings.Contains(string(kernel), "_FUNC("+entry+",") {
+			t.Errorf("%s: names another definition, or entry point %q is missing", file, entry)
+		}
+	}
 }
 
 // An option is a call: what it has, and how.

@@ -182,6 +182,28 @@ void decode(TensorView q, TensorView k, TensorView v, Optional<TensorView> state
   run({q, k, v, state, a_log, a, dt_bias, b, scale, output, new_state});
 }
 
+// The same with q and k normalised; with v last.
+void decode_l2norm(TensorView q, TensorView k, TensorView v, Optional<TensorView> state, TensorView a_log, TensorView a,
+                   TensorView dt_bias, TensorView b, Optional<double> scale, TensorView output, TensorView new_state) {
+  run({q, k, v, state, a_log, a, dt_bias, b, scale, output, new_state, {}, {}, {}, {}, true});
+}
+
+void decode_v_last(TensorView q, TensorView k, TensorView v, Optional<TensorView> state, TensorView a_log, TensorView a,
+                   TensorView dt_bias, TensorView b, Optional<double> scale, TensorView output, TensorView new_state) {
+  run({q, k, v, state, a_log, a, dt_bias, b, scale, output, new_state, {}, {}, {}, {}, false, true});
+}
+
+// Tokens on a pool that stays as it is: the state after each of them is stored by row, or none is.
+void verify(TensorView q, TensorView k, TensorView v, TensorView pool, TensorView read, TensorView a_log, TensorView a,
+            TensorView dt_bias, TensorView b, Optional<double> scale, TensorView output, TensorView token_states) {
+  run({q, k, v, pool, a_log, a, dt_bias, b, scale, output, {}, token_states, read, {}, {}, true});
+}
+
+void output_only(TensorView q, TensorView k, TensorView v, TensorView pool, TensorView read, TensorView a_log, TensorView a,
+                 TensorView dt_bias, TensorView b, Optional<double> scale, TensorView output) {
+  run({q, k, v, pool, a_log, a, dt_bias, b, scale, output, {}, {}, read, {}, {}, true});
+}
+
 // FlashInfer's functions, with their arguments in its order; output is always given. state, or initial_state, is updated in
 // place. Padding is as above for each dtype.
 void pretranspose(TensorView q, TensorView k, TensorView v, Optional<TensorView> state, TensorView a_log, TensorView a,
@@ -213,6 +235,10 @@ void mtp(TensorView q, TensorView k, TensorView v, TensorView initial_state, Ten
 }  // namespace gdn
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, gdn::decode);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode_l2norm, gdn::decode_l2norm);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode_v_last, gdn::decode_v_last);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(verify, gdn::verify);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(output_only, gdn::output_only);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gated_delta_rule_decode_pretranspose, gdn::pretranspose);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gated_delta_rule_decode, gdn::nontranspose);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gated_delta_rule_mtp, gdn::mtp);

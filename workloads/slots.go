@@ -1,0 +1,52 @@
+package workloads
+
+import (
+	"errors"
+
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+	"fisub/workloads/random"
+)
+
+// slots fills the inputs that say where in a pool of states a row of the batch finds its own, and where it leaves one.
+// No slot comes twice in the inputs of a workload; the first row reads the last slot. Unless the definition stores
+// states by row, every fourth row or so reads slot -1, but for the first; and every eighth state or so that goes to a
+// slot of its own goes to none.
+func slots(def *trace.Definition, axes map[string]int, pool trace.TensorSpec, uuid, name string,
+	shape []int) (fill, error) {
+	extents, err := def.Shape(pool, axes)
+	if err != nil {
+		return nil, err
+	}
+	n, ok := tensor.Elements(shape)
+	if !ok || len(shape) == 0 || len(extents) == 0 {
+		return nil, errors.New("no pool, or no rows")
+	}
+	rows, size := shape[0], extents[0]
+	begin := 0 // of the slots in order, where this input's begin
+	if name != "initial_state_indices" {
+		begin = rows
+	}
+	if n > size-begin || size > maxEntry {
+		return nil, errors.New("the pool has too few slots")
+	}
+	order := make([]float32, size)
+	choose(random.New(generator, uuid, "slots"), order, size)
+	for i, slot := range order {
+		if slot == float32(size-1) {
+			order[0], order[i] = order[i], order[0]
+		}
+	}
+	_, states := def.Outputs.Get("intermediate_states")
+	_, buffer := def.Inputs.Get("intermediate_states_buffer")
+	return func(s random.Stream, dst []float32, first int) {
+		for i := range dst {
+			at := first + i
+			dst[i] = order[begin+at]
+			switch {
+			case begin == 0 && !states && !buffer && at > 0 && s.Intn(at, 4) == 0, begin > 0 && s.Intn(at, 8) == 0:
+				dst[i] = -1
+			}
+		}
+	}, nil
+}
