@@ -101,6 +101,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	program := a.cli()
 	sorted, _ := flags.First(program, args)
+	a.Command = append([]string{"fisub"}, args[min(1, len(args)):]...)
 	err := program.RunContext(ctx, sorted)
 	status := exitInterrupted
 	if ctx.Err() != nil && !a.signals {
@@ -174,7 +175,7 @@ func (a *app) cli() *cli.App {
 		a.packCommand(), a.unpackCommand(), a.submitCommand(),
 		a.datasetCommand(),
 		a.sanitizeCommand(), a.profileCommand(),
-		a.doctorCommand(), a.toolchainCommand(), a.mcpCommand(),
+		a.doctorCommand(), a.toolchainCommand(), a.mcpCommand(), a.sealCommand(),
 		a.helpCommand(), a.completionCommand(), a.workerCommand(), a.confineCommand(),
 	}
 	a.finish(commands, "")
@@ -205,7 +206,7 @@ func (a *app) cli() *cli.App {
 					"result.\n\n%s\nfisub help lists all commands and topics, fisub COMMAND --help the flags of one.\n", pathText())
 				return nil
 			}
-			return usage.Unknown("command", c.Args().First(), commandNames(commands))
+			return usage.Unknown("command", c.Args().First(), flags.Commands(commands))
 		},
 	}
 }
@@ -225,14 +226,14 @@ func (a *app) finish(commands []*cli.Command, before string) {
 		action := c.Action
 		if action == nil {
 			action = func(*cli.Context) error {
-				return usage.Errorf("one of "+strings.Join(commandNames(c.Subcommands), ", "), "%s: no command given", words)
+				return usage.Errorf("one of "+strings.Join(flags.Commands(c.Subcommands), ", "), "%s: no command given", words)
 			}
 		}
 		c.Action = func(ctx *cli.Context) error {
 			if a.final != nil {
 				a.final.Command = words
 			}
-			if err := cmp.Or(empty(ctx), takes(c, ctx.Args().Slice()), a.ends(words)); err != nil {
+			if err := cmp.Or(flags.Empty(ctx), flags.Takes(c, ctx.Args().Slice()), a.ends(words)); err != nil {
 				return err
 			}
 			return action(ctx)
@@ -252,54 +253,6 @@ func (a *app) ends(words string) error {
 	return usage.Errorf("--json; =final is for "+strings.Join(withFinal, ", "), "%s: it has no --json=final", words)
 }
 
-// empty refuses a flag or argument whose value is "": a variable that a script has not set must not count as not given.
-func empty(ctx *cli.Context) error {
-	const hint = "is a variable of a script not set?"
-	for _, c := range ctx.Lineage() {
-		for _, name := range c.LocalFlagNames() {
-			if v, ok := c.Value(name).(string); ok && v == "" || slices.Contains(c.StringSlice(name), "") {
-				return usage.Errorf(hint, "%s: the value is empty", strings.Repeat("-", min(len(name), 2))+name)
-			}
-		}
-	}
-	if slices.Contains(ctx.Args().Slice(), "") {
-		return usage.Errorf(hint, "%s: an argument is empty", ctx.Command.Name)
-	}
-	return nil
-}
-
-// takes refuses arguments that c does not take: "A B [C...]" in its help stands for two or more.
-func takes(c *cli.Command, args []string) error {
-	for _, arg := range args {
-		if strings.HasPrefix(arg, "-") && arg != "-" && !c.SkipFlagParsing {
-			return usage.Errorf("put flags before --; a file whose name begins with a dash is ./"+arg,
-				"%s: %s stands behind --", c.Name, arg)
-		}
-	}
-	words := strings.Fields(c.ArgsUsage)
-	least := len(words) - strings.Count(c.ArgsUsage, "[")
-	switch n := len(args); {
-	case len(c.Subcommands) > 0 && n > 0:
-		return usage.Unknown(c.Name+" command", args[0], commandNames(c.Subcommands))
-	case len(words) == 0 && n > 0:
-		return usage.Errorf(c.HelpName+" --help", "%s: unexpected argument %q", c.Name, args[0])
-	case n < least, n > len(words) && !strings.Contains(c.ArgsUsage, "..."):
-		return usage.Errorf(c.HelpName+" "+c.ArgsUsage, "%s: got %s, want %s", c.Name, plain.Count(n, "argument"),
-			c.ArgsUsage)
-	}
-	return nil
-}
-
-func commandNames(commands []*cli.Command) []string {
-	var names []string
-	for _, c := range commands {
-		if !c.Hidden {
-			names = append(names, c.Name)
-		}
-	}
-	return names
-}
-
 // writeJSON prints the result of a command; with --json=final the outcome has it.
 func (a *app) writeJSON(v any) error {
 	if a.final != nil {
@@ -309,6 +262,15 @@ func (a *app) writeJSON(v any) error {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
+}
+
+// result prints the result of a command, as JSON where that is asked for.
+func (a *app) result(v interface{ Text() string }) error {
+	if a.json {
+		return a.writeJSON(v)
+	}
+	_, err := io.WriteString(a.stdout, v.Text())
+	return err
 }
 
 // line prints a line of a result: what it is about, and what there is to say.

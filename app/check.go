@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -20,9 +21,9 @@ import (
 )
 
 type checkOptions struct {
-	arch, solution string
-	strict         bool
-	files          []string
+	arch, solution, emit string
+	strict               bool
+	files                []string
 }
 
 func (a *app) checkCommand() *cli.Command {
@@ -34,11 +35,15 @@ func (a *app) checkCommand() *cli.Command {
 		Flags: []cli.Flag{
 			stringFlag(&o.arch, "arch", "compile for `ARCH[,ARCH...]`, such as sm_100, or none",
 				"sm_100, where there is a toolchain"),
+			stringFlag(&o.emit, "emit", "list as `FORM`, ptx or sass, what is made of the submission, or of its sources FILE",
+				""),
 			boolFlag(&o.strict, "strict", "warnings count as errors"),
 			solutionFlag(&o.solution),
 		},
 		Action: func(c *cli.Context) error {
-			if o.files = c.Args().Slice(); len(o.files) > 0 {
+			if o.files = c.Args().Slice(); o.emit != "" {
+				return a.emit(c.Context, o)
+			} else if len(o.files) > 0 {
 				return a.checkFiles(c.Context, o.files)
 			}
 			return a.check(c.Context, o)
@@ -94,6 +99,21 @@ func (a *app) check(ctx context.Context, o checkOptions) error {
 		return shown(exitUsage)
 	}
 	return nil
+}
+
+func (a *app) emit(ctx context.Context, o checkOptions) error {
+	if a.final != nil {
+		return usage.Errorf("--json", "check --emit: it has no --json=final")
+	}
+	s, err := a.load(o.solution)
+	if err != nil {
+		return err
+	}
+	found, err := session.Emit(ctx, s, o.emit, cmp.Or(o.arch, contestArch), o.files, a.term)
+	if err != nil {
+		return err
+	}
+	return a.result(found)
 }
 
 // checkTable finds what is wrong with a table [remote.NAME].
@@ -166,8 +186,8 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 		}
 	}
 	if r.Definition != nil {
-		line("definition", "%s, %d inputs, %d outputs", r.Definition.Name, r.Definition.Inputs.Len(),
-			r.Definition.Outputs.Len())
+		line("definition", "%s, %s, %s", r.Definition.Name, plain.Count(r.Definition.Inputs.Len(), "input"),
+			plain.Count(r.Definition.Outputs.Len(), "output"))
 	}
 	if sol := r.Solution; sol != nil {
 		bytes := 0

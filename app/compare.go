@@ -144,7 +144,7 @@ func (a *app) sides(ctx context.Context, o compareOptions) ([]*runs.Run, error) 
 	if err != nil {
 		return nil, err
 	}
-	u.Version = Version
+	u.Version, u.Command = Version, a.Command
 	for _, s := range sources {
 		if err := session.Compiler(ctx, u.Kind, &u.Device, s.Solution, a.term); err != nil {
 			return nil, err

@@ -255,7 +255,7 @@ func (l *line) values(name string) (found []session.Value, kind string) {
 	}
 	words := map[string][]string{
 		"WHEN": colors, "VERDICT": {"slower"}, "TOOL": device.Sanitizers, "SECTIONS": tools.Sections,
-		"LANGUAGE": scaffold.LanguageNames(), "FORMAT": session.Formats,
+		"LANGUAGE": scaffold.LanguageNames(), "FORMAT": session.Formats, "FORM": {"ptx", "sass"},
 		"PROFILE": config.Profiles, "TIMER": device.Timers, "ARCH": {"sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a"},
 		"GPU": append(bundle.GPUs(), "none"),
 		"FOUND": {"cuda", "git", "nvcc", "tvm-ffi", "python", "torch", "triton", "dataset", "config",

@@ -112,7 +112,7 @@ func TestComplete(t *testing.T) {
 		{"remote --on lab,c", []string{"lab,cluster"}},
 		{"remote --gpu b2", []string{"b200"}},
 		{"sanitize --tool memcheck,r", []string{"memcheck,racecheck"}},
-		{"dataset ls --definition gdn_decode_qk4", []string{"gdn_decode_qk4_v8_d128_k_last"}},
+		{"dataset ls --definition gdn_decode_qk8", []string{"gdn_decode_qk8_v16_d128_k_last"}},
 		{"-C nowhere remote --on ", []string{"loopback"}},
 		{"-C broken runs show 2", []string{"20260103-1-c", ":folders"}},
 		{"check ", []string{":files"}},

@@ -50,7 +50,7 @@ func (a *app) datasetLs(o datasetOptions) error {
 	if err != nil {
 		return err
 	}
-	var lines []session.SetLine
+	lines := []session.SetLine{}
 	err = session.EachSet(data, o.definition, o.set, func(def *trace.Definition, set string, ws []*trace.Workload) error {
 		l := session.SetLine{Definition: def.Name, Set: set, Workloads: len(ws)}
 		for _, w := range ws {
@@ -73,6 +73,9 @@ func (a *app) datasetLs(o datasetOptions) error {
 	}
 	if a.json {
 		return a.writeJSON(lines)
+	}
+	if len(lines) == 0 {
+		a.term.Note("no workloads")
 	}
 	if data.Embedded() {
 		a.term.Note("embedded dataset; input files are made in %s", data.Root())
@@ -158,10 +161,5 @@ func (a *app) datasetImport(src, out string) error {
 	if err != nil {
 		return err
 	}
-	if a.json {
-		err = a.writeJSON(found)
-	} else {
-		_, err = fmt.Fprint(a.stdout, found.Text())
-	}
-	return errors.Join(err, found.Err())
+	return errors.Join(a.result(found), found.Err())
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/app/flags"
 	"fisub/docs"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
@@ -106,9 +107,9 @@ func (a *app) help(commands []*cli.Command, words []string) error {
 		if command = findCommand(commands, word); command == nil {
 			if i == 0 {
 				topics := slices.DeleteFunc(topicNames(), func(name string) bool { return findCommand(commands, name) != nil })
-				return usage.Unknown("command or topic", word, append(commandNames(commands), topics...))
+				return usage.Unknown("command or topic", word, append(flags.Commands(commands), topics...))
 			}
-			return usage.Unknown(words[i-1]+" command", word, commandNames(commands))
+			return usage.Unknown(words[i-1]+" command", word, flags.Commands(commands))
 		}
 		commands = command.Subcommands
 	}

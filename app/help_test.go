@@ -149,7 +149,7 @@ func understood(line string) error {
 				}
 				c.Action = func(ctx *cli.Context) error {
 					ran = true
-					return takes(c, ctx.Args().Slice())
+					return flags.Takes(c, ctx.Args().Slice())
 				}
 				disarm(c.Subcommands)
 			}

@@ -7,12 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"fisub/bench/runs"
 	"fisub/internal/longtest"
 	"fisub/session/outcome"
 )
@@ -79,6 +81,10 @@ func TestMCP(t *testing.T) {
 	o, failed, text = call(t.Context(), "local", "all", map[string]any{"device": "emu", "limit": 2})
 	if failed || o.Status != "passed" || o.Run == nil || o.Run.Passed != 2 {
 		t.Fatalf("local: got %v, %s", failed, text)
+	}
+	run, err := runs.Read(filepath.Join(dir, runs.Dir, o.Run.ID))
+	if err != nil || !slices.Contains(run.Run.Command, "local") || !slices.Contains(run.Run.Command, "--limit=2") {
+		t.Errorf("run.json: got the command %q, %v, want the one that repeats the run", run.Run.Command, err)
 	}
 	at, ok := told.Load("all")
 	if !ok || !strings.HasSuffix(<-at.(chan string), " PASSED") {

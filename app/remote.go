@@ -95,7 +95,7 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	u.Version = Version
+	u.Version, u.Command = Version, a.Command
 	var order *jobs.Order
 	var folder *runs.Folder
 	var b *bundle.Bundle

@@ -97,11 +97,8 @@ type Options struct {
 	Tables  map[string]*config.Table // [remote.NAME]
 }
 
-// remoteLimit is how long a remote has to answer; limit is that of everything else.
-const (
-	remoteLimit = 20 * time.Second
-	limit       = 10 * time.Second
-)
+// limit is how long each look may take, on a machine that is busy too.
+const limit = 30 * time.Second
 
 // A look finds out about something, within the time of its context.
 type look func(context.Context) []Line
@@ -134,7 +131,6 @@ func Examine(ctx context.Context, o Options) *Report {
 			return missing("remote", "no table [remote.NAME] in the config", "docs/remote.md shows one")
 		}))
 	}
-	remotes := len(checks) // those that follow
 	for _, name := range slices.Sorted(maps.Keys(o.Tables)) {
 		checks = append(checks, func(ctx context.Context) []Line {
 			<-free
@@ -145,11 +141,7 @@ func Examine(ctx context.Context, o Options) *Report {
 	var all sync.WaitGroup
 	for i, c := range checks {
 		all.Go(func() {
-			most := limit
-			if i >= remotes {
-				most = remoteLimit
-			}
-			limited, cancel := context.WithTimeout(ctx, most)
+			limited, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
 			begun := time.Now()
 			found[i] = c(limited)

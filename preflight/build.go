@@ -414,7 +414,7 @@ func (c *checker) built(arch string, obj *nvcc.Object, b *Build) {
 		}
 	}
 	for _, k := range obj.Kernels {
-		b.Kernels = append(b.Kernels, Kernel{Arch: arch, Kernel: k, Occupancy: occupancy(arch, k, k.MaxThreads)})
+		b.Kernels = append(b.Kernels, Cost(arch, k))
 		if k.SpillStores+k.SpillLoads > 0 {
 			c.add(Warning, "spills", c.sourcePath(k.File), "use fewer registers at once, or raise what __launch_bounds__ allows",
 				"%s spills registers on %s: %d bytes of stores, %d of loads for each thread",
@@ -469,6 +469,11 @@ func unresolved(obj *nvcc.Object) []string {
 		names = append(names, s.Name)
 	}
 	return nvcc.Demangle(names)
+}
+
+// Cost is what k takes of a multiprocessor of that arch.
+func Cost(arch string, k nvcc.Kernel) Kernel {
+	return Kernel{Arch: arch, Kernel: k, Occupancy: occupancy(arch, k, k.MaxThreads)}
 }
 
 // Text is a kernel in one line.

@@ -287,7 +287,7 @@ func Facts(r *runs.Run) [][2]string {
 	f := r.Run
 	state := r.State()
 	if state == "killed" {
-		state = fmt.Sprintf("killed, with %d workloads in flight", r.Started)
+		state = "killed, with " + plain.Count(r.Started, "workload") + " in flight"
 	}
 	var rows [][2]string
 	add := func(name, format string, args ...any) {

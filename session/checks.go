@@ -57,11 +57,11 @@ func FindingText(f preflight.Finding) string {
 
 // CallText says how a solution of the definition is called.
 func CallText(sol *trace.Solution, def *trace.Definition) string {
-	in, out := def.Inputs.Len(), def.Outputs.Len()
+	in, out := plain.Count(def.Inputs.Len(), "input"), def.Outputs.Len()
 	if sol.Spec.DestinationPassingStyle {
-		return fmt.Sprintf("destination-passing: %d inputs and %d outputs", in, out)
+		return fmt.Sprintf("destination-passing: %s and %s", in, plain.Count(out, "output"))
 	}
-	return fmt.Sprintf("value-returning: %d inputs, %d results", in, out)
+	return fmt.Sprintf("value-returning: %s, %s", in, plain.Count(out, "result"))
 }
 
 // Relative shows a path as seen from the working directory where that is shorter.

@@ -35,17 +35,10 @@ func Verify(ctx context.Context, data *workloads.Dataset, definition, set string
 	found.Faults = []DatasetFault{}
 	seen := map[string]bool{}
 	err = EachSet(data, definition, set, func(def *trace.Definition, _ string, ws []*trace.Workload) error {
+		seen[def.Name] = true
 		reports, err := data.Verify(ctx, def, ws)
 		if err != nil {
 			return err
-		}
-		if !seen[def.Name] && unread == nil {
-			seen[def.Name] = true
-			var faults []string
-			faults, unread = preflight.Definition(ctx, def)
-			for _, text := range faults {
-				found.Faults = append(found.Faults, DatasetFault{Definition: def.Name, Text: text})
-			}
 		}
 		for _, r := range reports {
 			found.Workloads++
@@ -57,6 +50,22 @@ func Verify(ctx context.Context, data *workloads.Dataset, definition, set string
 		}
 		return nil
 	})
+	for _, name := range data.Definitions() {
+		if err != nil || unread != nil {
+			break
+		}
+		if !seen[name] && (set != "" || definition != "" && name != definition) {
+			continue
+		}
+		var faults []string
+		var def *trace.Definition
+		if def, err = data.Definition(name); err == nil {
+			faults, unread = preflight.Definition(ctx, def)
+		}
+		for _, text := range faults {
+			found.Faults = append(found.Faults, DatasetFault{Definition: name, Text: text})
+		}
+	}
 	return found, unread, err
 }
 

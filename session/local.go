@@ -52,7 +52,7 @@ func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, version 
 	if err != nil {
 		return total, err
 	}
-	u.Version = version
+	u.Version, u.Command = version, p.Command
 	if u.Baseline, err = p.FindBaseline(s, o.Baseline, old, u.Kind, log); err != nil {
 		return total, err
 	}

@@ -29,9 +29,10 @@ type Log interface {
 
 // A Project is where fisub works. Its zero value is the working directory with the embedded dataset.
 type Project struct {
-	Dir     string // "" is the working directory
-	Config  string // "" is config.toml in Dir
-	Dataset string // "" is that of FIB_DATASET_PATH, else the embedded one
+	Dir     string   // "" is the working directory
+	Config  string   // "" is config.toml in Dir
+	Dataset string   // "" is that of FIB_DATASET_PATH, else the embedded one
+	Command []string // the line that asks for what is done, which a run records
 }
 
 // Path makes name relative to the project's folder.
@@ -255,7 +256,7 @@ func EachSet(data *workloads.Dataset, definition, named string,
 			}
 		}
 	}
-	if !found {
+	if !found && named != "" {
 		return usage.Errorf("fisub dataset ls lists what there is", "no such workload set")
 	}
 	return nil

@@ -97,6 +97,7 @@ func sameRun(old *runs.Run, run *event.Run) error {
 		{"set", old.Run.Set, run.Set},
 		{"profile", ui.Profile(old.Run.Profile), ui.Profile(run.Profile)},
 		{"timer", old.Run.Timer, run.Timer},
+		{"seal", sealText(old.Run.Seal), sealText(run.Seal)},
 		{"baseline", baselineText(old.Run.Baseline), baselineText(run.Baseline)},
 	})
 }

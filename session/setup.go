@@ -55,8 +55,9 @@ type Setup struct {
 	Workloads []*trace.Workload
 	Kind      string // of the device
 	Baseline  *bench.Baseline
-	Version   string // of fisub
-	whole     int    // workloads of the set
+	Version   string   // of fisub
+	Command   []string // that asks for it
+	whole     int      // workloads of the set
 
 	// Of a run on this machine:
 	Device device.Options
@@ -96,8 +97,8 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 	if u.worker, err = Worker(); err != nil {
 		return nil, err
 	}
-	if old == nil && u.Kind == "emu" && u.Timer != device.TimerAuto {
-		log.Warn("--timer "+u.Timer+" has no effect: the emulator keeps no time", "")
+	if err := u.Timed(); old == nil && err != nil {
+		return nil, err
 	}
 	if limit := o.MemoryLimit; limit != nil {
 		if !(*limit >= 0 && *limit <= 1<<30) { // NaN too
@@ -115,6 +116,14 @@ func Worker() (worker.Command, error) {
 	confine.Hide()
 	return worker.Command{Args: []string{self, "worker"}, MemoryLimit: memory() / 4 * 3,
 		Confine: []string{self, "confine", "--"}}, err
+}
+
+// Timed refuses a timer where there is nothing to time.
+func (u *Setup) Timed() error {
+	if u.Kind != "emu" || u.Timer == device.TimerAuto {
+		return nil
+	}
+	return usage.Errorf("leave it out, or take a GPU", "--timer %s: the emulator keeps no time", u.Timer)
 }
 
 // NewSetup is NewLocal but for the device, which is left open.
@@ -178,8 +187,7 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 	now := time.Now()
 	p, sol := u.Profile, s.Solution
 	run := &event.Run{
-		Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: u.Version, Command: append([]string{"fisub"},
-			os.Args[1:]...),
+		Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: u.Version, Command: u.Command,
 		Solution: sol.Name, Author: sol.Author, Language: string(sol.Spec.Language), ContentHash: sol.Hash(),
 		Definition: s.Definition.Name, Set: u.Set,
 		Profile: event.Profile{Name: p.Name, Warmup: p.Warmup, Iterations: p.Iterations, Trials: p.Trials,
@@ -197,6 +205,7 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 	if len(u.Workloads) < u.whole {
 		run.Whole = u.whole
 	}
+	run.Seal = u.sealState(ctx, s)
 	for _, w := range u.Workloads {
 		run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID, Axes: maps.Collect(w.Axes.All())})
 	}

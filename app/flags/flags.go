@@ -118,3 +118,52 @@ func Error(flags []cli.Flag, command string, err error) error {
 	}
 	return usage.Errorf(hint, "%w", err)
 }
+
+// Empty refuses a flag or argument whose value is "": a variable that a script has not set must not count as not given.
+func Empty(ctx *cli.Context) error {
+	const hint = "is a variable of a script not set?"
+	for _, c := range ctx.Lineage() {
+		for _, name := range c.LocalFlagNames() {
+			if v, ok := c.Value(name).(string); ok && v == "" || slices.Contains(c.StringSlice(name), "") {
+				return usage.Errorf(hint, "%s: the value is empty", strings.Repeat("-", min(len(name), 2))+name)
+			}
+		}
+	}
+	if slices.Contains(ctx.Args().Slice(), "") {
+		return usage.Errorf(hint, "%s: an argument is empty", ctx.Command.Name)
+	}
+	return nil
+}
+
+// Takes refuses arguments that c does not take: "A B [C...]" in its help stands for two or more.
+func Takes(c *cli.Command, args []string) error {
+	for _, arg := range args {
+		if strings.HasPrefix(arg, "-") && arg != "-" && !c.SkipFlagParsing {
+			return usage.Errorf("put flags before --; a file whose name begins with a dash is ./"+arg,
+				"%s: %s stands behind --", c.Name, arg)
+		}
+	}
+	words := strings.Fields(c.ArgsUsage)
+	least := len(words) - strings.Count(c.ArgsUsage, "[")
+	switch n := len(args); {
+	case len(c.Subcommands) > 0 && n > 0:
+		return usage.Unknown(c.Name+" command", args[0], Commands(c.Subcommands))
+	case len(words) == 0 && n > 0:
+		return usage.Errorf(c.HelpName+" --help", "%s: unexpected argument %q", c.Name, args[0])
+	case n < least, n > len(words) && !strings.Contains(c.ArgsUsage, "..."):
+		return usage.Errorf(c.HelpName+" "+c.ArgsUsage, "%s: got %s, want %s", c.Name, plain.Count(n, "argument"),
+			c.ArgsUsage)
+	}
+	return nil
+}
+
+// Commands are the names of those that are not hidden.
+func Commands(commands []*cli.Command) []string {
+	var names []string
+	for _, c := range commands {
+		if !c.Hidden {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}

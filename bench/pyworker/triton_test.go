@@ -118,6 +118,12 @@ func TestTriton(t *testing.T) {
 		{"CUDA in Python", "from torch.utils.cpp_extension import load_inline\ndef run(x, c, y, total):\n    try:\n" +
 			"        load_inline('m', '', '__global__ void f() {}')\n    except Exception:\n        y.copy_(x * c)\n",
 			worker.Lacking, "the virtual GPU lacks torch.utils.cpp_extension.load_inline", nil},
+		{"CUDA in Python that does not compile", "def run(x, c, y, total):\n" +
+			"    raise RuntimeError('nvcc main.cu\\nmain.cu(3): error: identifier \"z\" is undefined')\n",
+			worker.Call, "main.cu(3): error: identifier", nil},
+		{"CUDA in Python without its headers", "def run(x, c, y, total):\n" +
+			"    raise RuntimeError('nvcc main.cu\\nmain.cu:3:10: fatal error: cuda_runtime.h: No such file or directory')\n",
+			worker.Lacking, "it asks for a GPU, and here is none", nil},
 	} {
 		tc.run(t, client, tritonHead)
 		log := client.TakeLog()

@@ -45,6 +45,9 @@ IMAGE = set("""click cuda cudnn cupti cutlass deep_gemm einops flashinfer flashi
 NO_GPU = re.compile(r"not implemented for '|compiled with CUDA|NVIDIA driver|CUDA_HOME|lib(cuda|nvrtc|cublas|cudnn|nvJitLink)|nvcc|nvrtc|_cuda_|_Cuda"
                     "|'CUDA'|the 'CPU' backend|support for cuda|No CUDA|CUDA driver|CUDA error|NVML|nvidia-smi")
 
+# A fault that a compiler finds in a source, other than a header that is not there.
+COMPILER = re.compile(r"\.(?:cuh?|c|cc|cpp|cxx|h|hpp)(?:\(\d+\)|:\d+:\d+): (?:fatal |catastrophic )?error\b"
+                      r"(?!.*(?:No such file|cannot open source file))")
 
 
 class Failure(Exception):
@@ -110,7 +113,8 @@ def excuse(failure, device):
         return Failure(kind, text, failure.log)
     if failure.kind == "call" and (text := refused(e, device)):
         return Failure("call", text, failure.log, code="refused")
-    if failure.kind not in ("build", "call") or not isinstance(e, Exception) or not NO_GPU.search(failure.text):
+    if failure.kind not in ("build", "call") or not isinstance(e, Exception) or not NO_GPU.search(failure.text) or \
+            COMPILER.search(failure.text):
         return failure
     return Failure("lacking", f"it asks for a GPU, and here is none: {failure.text} ({place(e)})", failure.log)
 

@@ -136,6 +136,7 @@ type sources struct {
 	symbol  string
 	arch    string
 	torch   *torch // nil for the binding tvm-ffi
+	emit    bool   // PTX and machine code are kept, with line information
 }
 
 var (
@@ -204,6 +205,9 @@ func (s *sources) identity() []string {
 	id := []string{s.arch, s.symbol, fmt.Sprint(s.useCUDA)}
 	if s.torch != nil {
 		id = append(id, s.torch.version)
+	}
+	if s.emit {
+		id = append(id, "emit 1")
 	}
 	for _, f := range s.files {
 		id = append(id, f.Path, f.Content)
@@ -287,7 +291,11 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		if err := os.Mkdir(kept(i), 0o755); err != nil {
 			return err
 		}
-		steps = append(steps, slices.Concat([]string{t.NVCC}, cudaFlags(s.arch), s.torch.flags(), include,
+		var lines []string
+		if s.emit && !virtual(s.arch) {
+			lines = []string{"-lineinfo"}
+		}
+		steps = append(steps, slices.Concat([]string{t.NVCC}, cudaFlags(s.arch), lines, s.torch.flags(), include,
 			reportFlags(kept(i)), []string{"-c", f, "-o", o}))
 		objects = append(objects, o)
 	}
@@ -337,6 +345,14 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	}
 	if len(broken) > 0 {
 		return buildError(strings.Join(broken, ", ")+" does not compile", log.String())
+	}
+
+	for i := range s.cuda {
+		if s.emit {
+			if err := keep(kept(i), dir, i); err != nil {
+				return err
+			}
+		}
 	}
 
 	link := slices.Concat(t.CXX, objects, []string{"-shared", "-L" + filepath.Join(t.TVMFFI, "lib")})

@@ -40,7 +40,9 @@ type Component struct {
 }
 
 // Components lists what Install fetches, for this machine's processor.
-func Components() []Component {
+func Components() []Component { return components(pinned) }
+
+func components(pinned string) []Component {
 	var all []Component
 	for line := range strings.Lines(pinned) {
 		requirement, comment, _ := strings.Cut(line, "#")

@@ -99,9 +99,10 @@ func (t *Terminal) say(what, text, hint string) {
 	}
 }
 
-// Bar returns a progress bar over total steps on Err; nil, which all its methods accept, where there is no terminal.
+// Bar returns a progress bar over total steps on Err; nil, which all its methods accept, where there is no terminal, or
+// a dumb one.
 func (t *Terminal) Bar(total int64, label string, bytes bool) *Bar {
-	if t.Quiet || !IsTerminal(t.Err) {
+	if t.Quiet || !IsTerminal(t.Err) || os.Getenv("TERM") == "dumb" {
 		return nil
 	}
 	return &Bar{progressbar.NewOptions64(total, progressbar.OptionSetWriter(t.Err),
@@ -261,6 +262,11 @@ func (v *runView) start(r *event.Run) {
 	t.Note("device     %s", Device(r.Device))
 	if b := r.Baseline; b != nil {
 		t.Note("baseline   %s", plain.Line(fmt.Sprintf("%s: %s, %s", b.Name, b.Solution, plain.Short(b.ContentHash))))
+	}
+	if s := r.Seal; s != nil && s.Broken == nil {
+		t.Note("seal       not broken, %s", plain.Short(s.SHA256))
+	} else if s != nil {
+		t.Warn("the seal is broken: "+plain.Line(strings.Join(s.Broken, "; ")), "fisub seal --check looks again")
 	}
 	if r.Device.Emulated {
 		t.Note("           emulated: correctness only, no latency is measured")

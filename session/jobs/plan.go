@@ -92,6 +92,9 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 	if plan.GPU == "none" {
 		plan.GPU, u.Kind = "", "emu"
 	}
+	if err := u.Timed(); err != nil {
+		return nil, err
+	}
 	if u.Baseline, err = p.FindBaseline(s, how.Baseline, nil, u.Kind, log); err != nil {
 		return nil, err
 	}

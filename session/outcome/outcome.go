@@ -38,6 +38,7 @@ type Outcome struct {
 	ScoreName  string      `json:"score_name,omitempty"`   // "contest score" where the baseline is the reference
 	Worst      *Group      `json:"worst_group,omitempty"`  // of the workloads that share a value of an axis
 	Fault      *Fault      `json:"first_fault,omitempty"`  // what to mend first
+	Seal       *Seal       `json:"seal,omitempty"`         // of the project, and how what judged the run agrees with it
 	Faults     int         `json:"faults,omitempty"`       // errors of check, workloads of a run that did not pass
 	Compared   []Compared  `json:"compared,omitempty"`     // of compare: each of the others with A
 	Warnings   []string    `json:"warnings,omitempty"`     // what the result should be read with
@@ -65,6 +66,12 @@ type Run struct {
 	Missing   int    `json:"missing"`           // without a verdict
 	Left      int    `json:"not_run,omitempty"` // not among the missing: the run's budget was spent
 	Findings  int    `json:"findings"`          // of the honesty checks
+}
+
+// A Seal says how what judged a run agrees with what fisub seal wrote down.
+type Seal struct {
+	SHA256 string   `json:"sha256"`           // of the file
+	Broken []string `json:"broken,omitempty"` // what differs: what it is, and what was sealed
 }
 
 // A Group is the workloads of a run in which an axis has one value. The worst is the one of which the smallest share
@@ -164,6 +171,9 @@ func (o *Outcome) Of(r *runs.Run) {
 	o.Submission = &Submission{r.Run.Definition, r.Run.Solution, r.Run.ContentHash}
 	o.Run = &Run{ID: r.ID, Set: r.Run.Set, Device: d.Name, Emulated: d.Emulated, Workloads: len(r.Run.Workloads),
 		Whole: r.Run.Whole}
+	if o.Seal = (*Seal)(r.Run.Seal); o.Seal != nil && o.Seal.Broken != nil {
+		o.Warnings = append(o.Warnings, "the seal is broken: "+plain.Line(strings.Join(o.Seal.Broken, "; ")))
+	}
 	for _, row := range r.Rows {
 		o.Run.Findings += len(row.Findings)
 		switch e := row.Evaluated; {
