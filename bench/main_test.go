@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -65,6 +66,14 @@ func (d *host) Build(_ context.Context, def *trace.Definition, sol *trace.Soluti
 func (d *host) Measure(_ context.Context, call func() error, plan device.Plan) (*device.Samples, error) {
 	s := &device.Samples{Timer: "test", ColdL2: true}
 	for range plan.Trials {
+		if d.mode == "wants the pool of the first call" { // again, as warm-up calls are
+			if plan.Before == nil {
+				return nil, errors.New("nothing is put back")
+			}
+			if err := errors.Join(plan.Before(), call(), plan.Before()); err != nil {
+				return nil, err
+			}
+		}
 		if err := call(); err != nil {
 			return nil, err
 		}
@@ -79,10 +88,11 @@ func (d *host) Measure(_ context.Context, call func() error, plan device.Plan) (
 
 type hostBuffer []byte
 
-func (b *hostBuffer) Len() int             { return len(*b) }
-func (b *hostBuffer) Write(p []byte) error { copy(*b, p); return nil }
-func (b *hostBuffer) Read(p []byte) error  { copy(p, *b); return nil }
-func (b *hostBuffer) Close() error         { return nil }
+func (b *hostBuffer) Len() int                      { return len(*b) }
+func (b *hostBuffer) Write(p []byte) error          { copy(*b, p); return nil }
+func (b *hostBuffer) Read(p []byte) error           { copy(p, *b); return nil }
+func (b *hostBuffer) Close() error                  { return nil }
+func (b *hostBuffer) Copy(from device.Buffer) error { return from.Read(*b) }
 func (b *hostBuffer) Fill(v byte) error {
 	for i := range *b {
 		(*b)[i] = v
@@ -114,10 +124,13 @@ func (k *hostKernel) Sync(context.Context) error {
 	return k.fault
 }
 
-func (k *hostKernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte) error {
+func (k *hostKernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte, kept ...device.Kept) error {
 	outputs := args[len(args)-len(into):]
-	poison := func() error {
-		return errors.Join(outputs[0].Tensor.Buffer.Fill(fill), outputs[1].Tensor.Buffer.Fill(fill))
+	poison := func() (err error) {
+		for _, out := range outputs {
+			err = errors.Join(err, out.Tensor.Buffer.Fill(fill))
+		}
+		return err
 	}
 	err := poison()
 	if k.mode == "early stream" { // it runs while the stream is still busy with what comes before
@@ -127,6 +140,9 @@ func (k *hostKernel) Probe(ctx context.Context, args []device.Arg, fill byte, in
 	}
 	for i, out := range outputs {
 		err = errors.Join(err, out.Tensor.Buffer.Read(into[i]))
+	}
+	for _, k := range kept {
+		err = errors.Join(err, args[k.Arg].Tensor.Buffer.Read(k.Into))
 	}
 	return err
 }
@@ -145,10 +161,18 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 			data := *a.Tensor.Buffer.(*hostBuffer)
 			inputs[i].Tensor = &tensor.Tensor{DType: a.Tensor.DType, Shape: a.Tensor.Shape, Data: data}
 			address += fmt.Sprintf("%p ", &data[0])
-			start += string(data[:16])
+			start += string(data[:min(16, len(data))])
 		}
 	}
-	outputs := args[len(inputs):]
+	var outputs []device.Arg
+	own := args[len(inputs):]
+	for _, name := range k.def.Outputs.Keys() {
+		if input, ok := k.def.InPlace(name); ok {
+			outputs = append(outputs, args[input])
+			continue
+		}
+		outputs, own = append(outputs, own[0]), own[1:]
+	}
 	key := ""
 	switch k.mode {
 	case "pointer":
@@ -182,6 +206,13 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 		k.cache[start] = [][]byte{}
 	case "prints":
 		fmt.Println("called")
+	case "wants the pool of the first call":
+		if k.cache["pool"] == nil {
+			k.cache["pool"] = [][]byte{bytes.Clone(inputs[3].Tensor.Data)}
+		}
+		if k.calls <= 9 && !bytes.Equal(inputs[3].Tensor.Data, k.cache["pool"][0]) {
+			return &device.CallError{Kind: "ValueError", Text: "another pool"}
+		}
 	case "constant A_log":
 		if k.calls == 1 {
 			k.cache["A_log"] = [][]byte{append([]byte(nil), inputs[4].Tensor.Data...)}
@@ -209,6 +240,14 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 	case "late stream":
 		k.side = append(k.side, write)
 		return nil
+	case "leaves the pool":
+		outputs = outputs[:1]
+	case "writes to slot 1", "writes NaN to slot 1": // of a pool
+		slot := results[1][len(results[1])/inputs[3].Tensor.Shape[0]:]
+		slot[6] ^= 1
+		if k.mode == "writes NaN to slot 1" {
+			copy(slot, "\xff\xff\xff\xff")
+		}
 	case "in place":
 		copy(state, results[1])
 	case "in place at first", "in place at the end":

@@ -55,7 +55,7 @@ type still struct{}
 func (still) Call(context.Context, []device.Arg) error { return nil }
 func (still) Sync(context.Context) error               { return nil }
 func (still) Close() error                             { return nil }
-func (still) Probe(context.Context, []device.Arg, byte, [][]byte) error {
+func (still) Probe(context.Context, []device.Arg, byte, [][]byte, ...device.Kept) error {
 	return errors.New("not probed")
 }
 
@@ -88,7 +88,7 @@ func shakyAttempt(t *testing.T, disturbed int) (a *attempt, events *[]event.Even
 	shared := &Shared{Profile: Profile{Trials: 1, Iterations: 2}}
 	entry := Entry{Events: event.NewStream(func(e event.Event) error { *events = append(*events, e); return nil })}
 	a = &attempt{runner: &runner{shared: shared, entry: entry, process: &process{client: client, stamper: &stamper{}}},
-		limit: limit{time.Minute}, workload: &trace.Workload{UUID: "u"}}
+		limit: limit{time.Minute}, workload: &trace.Workload{UUID: "u"}, loaded: &inputs{}}
 	return a, events
 }
 

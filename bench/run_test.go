@@ -128,10 +128,11 @@ func contents(b device.Buffer) []byte {
 
 type memory []byte
 
-func (m *memory) Len() int             { return len(*m) }
-func (m *memory) Write(p []byte) error { copy(*m, p); return nil }
-func (m *memory) Read(p []byte) error  { copy(p, *m); return nil }
-func (m *memory) Close() error         { return nil }
+func (m *memory) Len() int                      { return len(*m) }
+func (m *memory) Write(p []byte) error          { copy(*m, p); return nil }
+func (m *memory) Read(p []byte) error           { copy(p, *m); return nil }
+func (m *memory) Close() error                  { return nil }
+func (m *memory) Copy(from device.Buffer) error { return from.Read(*m) }
 func (m *memory) Slice(offset, n int) device.Buffer {
 	s := (*m)[offset : offset+n : offset+n]
 	return &s
@@ -153,7 +154,7 @@ type modelKernel struct {
 func (k *modelKernel) Sync(context.Context) error { return nil }
 func (k *modelKernel) Close() error               { return nil }
 
-func (k *modelKernel) Probe(_ context.Context, args []device.Arg, _ byte, into [][]byte) error {
+func (k *modelKernel) Probe(_ context.Context, args []device.Arg, _ byte, into [][]byte, _ ...device.Kept) error {
 	if err := k.compute(args); err != nil {
 		return err
 	}

@@ -40,6 +40,9 @@ type Buffer interface {
 	Read(p []byte) error  // fills p, at most Len bytes, from the start of the buffer
 	Fill(b byte) error
 
+	// Copy puts the contents of a buffer of the same device and length into this one, in the order of the device's stream.
+	Copy(from Buffer) error
+
 	// Slice returns the n bytes from offset, a multiple of 256, as a buffer of their own. It shares the memory and ends
 	// with the buffer that it is part of; its Close does nothing. It panics where the range is outside of the buffer.
 	Slice(offset, n int) Buffer
@@ -55,9 +58,10 @@ type Kernel interface {
 
 	// Probe calls the entry point as Call does and tells what the call has put into the order of the device's stream: the
 	// stream is busy for a moment, then fills the last len(into) args, the outputs, with fill; behind the call, and with
-	// nothing else waited for, their bytes are copied into into, each at most as long as its tensor's buffer. What the
-	// solution did on a stream that does not wait for the device's, or is not waited for by it, is filled over or missing.
-	Probe(ctx context.Context, args []Arg, fill byte, into [][]byte) error
+	// nothing else waited for, their bytes are copied into into, each at most as long as its tensor's buffer, and those of
+	// further args, which are not filled, where kept says. What the solution did on a stream that does not wait for the
+	// device's, or is not waited for by it, is filled over or missing.
+	Probe(ctx context.Context, args []Arg, fill byte, into [][]byte, kept ...Kept) error
 
 	// Sync waits for all calls to end and returns the first device fault. After a fault the device is unusable and the
 	// worker process that holds it must end.
@@ -70,6 +74,12 @@ type Kernel interface {
 type Arg struct {
 	Tensor *TensorArg
 	Scalar *trace.Scalar
+}
+
+// A Kept is an argument that a Probe reads and does not fill: one that is changed in place.
+type Kept struct {
+	Arg  int // its index
+	Into []byte
 }
 
 // A TensorArg is a contiguous row-major tensor in device memory.
@@ -88,6 +98,9 @@ type Plan struct {
 	MaxTime    time.Duration `json:"max_time"` // 0: no limit; reached, the trial in progress ends early and says so
 	Timer      string        `json:"timer,omitempty"`
 
+	// Before, where it is not nil, is called before each call, warm-up calls too, and before the zero-fill. What it puts
+	// into the stream is not timed.
+	Before func() error `json:"-"`
 	// Timing, where it is not nil, is called with true when the first trial is warm and with false after the last timed
 	// call, on a goroutine of Measure's. What is timed again with another timer, or fails, gets another true, or no false.
 	Timing func(bool) `json:"-"`

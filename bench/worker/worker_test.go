@@ -87,10 +87,11 @@ func (hostDevice) Measure(_ context.Context, call func() error, plan device.Plan
 
 type hostBuffer []byte
 
-func (b *hostBuffer) Len() int             { return len(*b) }
-func (b *hostBuffer) Write(p []byte) error { copy(*b, p); return nil }
-func (b *hostBuffer) Read(p []byte) error  { copy(p, *b); return nil }
-func (b *hostBuffer) Close() error         { return nil }
+func (b *hostBuffer) Len() int                      { return len(*b) }
+func (b *hostBuffer) Write(p []byte) error          { copy(*b, p); return nil }
+func (b *hostBuffer) Read(p []byte) error           { copy(p, *b); return nil }
+func (b *hostBuffer) Close() error                  { return nil }
+func (b *hostBuffer) Copy(from device.Buffer) error { return from.Read(*b) }
 func (b *hostBuffer) Slice(offset, n int) device.Buffer {
 	s := (*b)[offset : offset+n : offset+n]
 	return &s
@@ -118,7 +119,7 @@ func (k *hostKernel) Sync(context.Context) error {
 	return nil
 }
 
-func (k *hostKernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte) error {
+func (k *hostKernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte, kept ...device.Kept) error {
 	out := args[len(args)-1].Tensor.Buffer
 	if err := errors.Join(out.Fill(fill), k.Call(ctx, args), out.Read(into[0])); err != nil {
 		return err

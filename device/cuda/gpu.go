@@ -378,6 +378,22 @@ func (b *buffer) Read(p []byte) error {
 	})
 }
 
+func (b *buffer) Copy(from device.Buffer) error {
+	f, ok := from.(*buffer)
+	if !ok || f.gpu != b.gpu || f.n != b.n {
+		return fmt.Errorf("cuda: copying to a buffer of %d bytes from another device or length", b.n)
+	}
+	if b.n == 0 {
+		return nil
+	}
+	return b.gpu.do(func() error {
+		if b.ptr == 0 || f.ptr == 0 {
+			return errors.New("cuda: copying a closed buffer")
+		}
+		return b.gpu.check("copying", cu.MemcpyDtoDAsync(b.ptr, f.ptr, int64(b.n), b.gpu.strm))
+	})
+}
+
 func (b *buffer) Fill(v byte) error {
 	return b.copy("filling", b.n, func() error { return cu.MemsetD8Async(b.ptr, v, int64(b.n), b.gpu.strm) })
 }

@@ -216,18 +216,24 @@ func (k *kernel) release() {
 // stream of the solution's own that waits for nothing is done, or at least far ahead.
 const stallTimes, stallBytes = 16, 64 << 20
 
-func (k *kernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte) error {
+func (k *kernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte, kept ...device.Kept) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return k.gpu.do(func() error { return k.probe(ctx, args, fill, into) })
+	return k.gpu.do(func() error { return k.probe(ctx, args, fill, into, kept) })
 }
 
-func (k *kernel) probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte) (err error) {
+func (k *kernel) probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte,
+	kept []device.Kept) (err error) {
 	d := k.gpu
+	watched := slices.Clone(args[len(args)-len(into):])
+	filled := len(into)
+	for _, kept := range kept {
+		watched, into = append(watched, args[kept.Arg]), append(into[:len(into):len(into)], kept.Into)
+	}
 	outputs := make([]*buffer, len(into))
 	size := int64(0)
-	for i, out := range args[len(args)-len(into):] {
+	for i, out := range watched {
 		b, ok := out.Tensor.Buffer.(*buffer)
 		if !ok || b.gpu != d || len(into[i]) > b.n || len(into[i]) > 0 && b.ptr == 0 {
 			return fmt.Errorf("cuda: output %d: the buffer is not of this device, or shorter than %d bytes", i, len(into[i]))
@@ -253,7 +259,7 @@ func (k *kernel) probe(ctx context.Context, args []device.Arg, fill byte, into [
 			return d.check("filling", err)
 		}
 	}
-	for _, b := range outputs {
+	for _, b := range outputs[:filled] {
 		if b.ptr != 0 {
 			if err := cu.MemsetD8Async(b.ptr, fill, int64(b.n), d.strm); err != nil {
 				return d.check("filling", err)

@@ -139,20 +139,31 @@ func (d *gpu) withEvents(ctx context.Context, call func() error, plan device.Pla
 // in s whether plan's time was over.
 func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.Plan, s *device.Samples,
 	timed func() (T, error)) (rows [][]T, err error) {
-	flush := func() error { return nil }
+	renew := func() error {
+		if plan.Before == nil {
+			return nil
+		}
+		return plan.Before()
+	}
+	prepare := renew
 	if bytes := 2 * d.info.L2Bytes >> 20 << 20; plan.ColdL2 && bytes > 0 {
 		ptr, err := cu.MemAlloc(bytes)
 		if err != nil {
 			return nil, d.check(fmt.Sprintf("allocating %d bytes to flush the L2", bytes), err)
 		}
 		defer func() { _ = cu.MemFree(ptr) }()
-		flush = func() error { return d.check("flushing the L2", cu.MemsetD8Async(ptr, 0, bytes, d.strm)) }
+		prepare = func() error {
+			if err := renew(); err != nil {
+				return err
+			}
+			return d.check("flushing the L2", cu.MemsetD8Async(ptr, 0, bytes, d.strm))
+		}
 	}
 	begin := time.Now()
 	late := func() bool { return plan.MaxTime > 0 && time.Since(begin) > plan.MaxTime }
 	repeat := func(n int) error {
 		for i := 0; i < n && !late(); i++ {
-			if err := flush(); err != nil {
+			if err := prepare(); err != nil {
 				return err
 			}
 			if err := call(); err != nil {
@@ -162,6 +173,9 @@ func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.P
 		return d.wait(ctx)
 	}
 	for i := range plan.Trials {
+		if err := renew(); err != nil {
+			return nil, err
+		}
 		if err := call(); err != nil {
 			return nil, err
 		}
@@ -182,7 +196,7 @@ func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.P
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			if err := flush(); err != nil {
+			if err := prepare(); err != nil {
 				return nil, err
 			}
 			sample, err := timed()

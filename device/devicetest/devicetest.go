@@ -316,6 +316,17 @@ func testSlices(t *testing.T, s *suite) {
 		t.Fatal(err)
 	}
 	equal(d, "the whole buffer", got, want)
+	copied, err := d.dev.Alloc(len(want))
+	if err == nil {
+		err = errors.Join(copied.Copy(all), copied.Read(got))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(d, "a copy", got, want)
+	if copied.Copy(out) == nil {
+		t.Error("a copy of 12 bytes to 2,048: got no error")
+	}
 	for _, r := range [][2]int{{128, 1}, {-256, 1}, {256, 4*512 - 255}, {0, -1}} {
 		func() {
 			defer func() {
@@ -349,6 +360,15 @@ func testProbe(t *testing.T, s *suite) {
 	}
 	want, _ = binary.Append(nil, binary.LittleEndian, []float32{1, 2, 16, 5, 1})
 	equal(d, "one element left out", into[0], append(want, 0xff, 0xff, 0xff, 0xff))
+	// An argument that is kept is not filled.
+	wide = upload(d, tensor.Float32, []float32{0, 0, 0, 0, 0, 7})
+	kept := device.Kept{Arg: 1, Into: make([]byte, 24)}
+	if err := d.build("calls.cu", "describe").Probe(d.ctx, []device.Arg{upload(d, tensor.Float16, make([]uint16, 5)),
+		wide}, 0xff, nil, kept); err != nil {
+		t.Fatal(err)
+	}
+	want, _ = binary.Append(nil, binary.LittleEndian, []float32{1, 2, 16, 5, 1, 7})
+	equal(d, "one element kept", kept.Into, want)
 	var e *device.CallError
 	if err := k.Probe(d.ctx, args[:2], 0, nil); !errors.As(err, &e) {
 		t.Errorf("too few arguments: got %v, want a *device.CallError", err)
@@ -838,10 +858,19 @@ func testMeasure(t *testing.T, s *suite) {
 			}
 		}
 	}
+	// What is called before each call is not part of it. The calls double their input in place, which is put back each time.
+	ones := upload(d, tensor.Float32, slices.Repeat([]float32{1}, 1<<16)).Tensor.Buffer
+	calls, before := 0, 0
+	plan.Before = func() error {
+		before++
+		return in.Tensor.Buffer.Copy(ones)
+	}
 	for timer, name := range map[string]string{device.TimerEvents: "cuda events", device.TimerCUPTI: "cupti"} {
 		plan.Timer = timer
-		samples, err := d.dev.Measure(t.Context(),
-			func() error { return k.Call(t.Context(), []device.Arg{in, float(2), out}) }, plan)
+		samples, err := d.dev.Measure(t.Context(), func() error {
+			calls++
+			return k.Call(t.Context(), []device.Arg{in, float(2), in})
+		}, plan)
 		switch {
 		case errors.Is(err, device.ErrTimer) && timer == device.TimerCUPTI:
 			t.Logf("no CUPTI here: %v", err)
@@ -849,8 +878,13 @@ func testMeasure(t *testing.T, s *suite) {
 			t.Errorf("timer %s: %v", timer, err)
 		case samples.Timer != name || samples.TimerNote != "":
 			t.Errorf("timer %s: got %q, %q, want %q and no note", timer, samples.Timer, samples.TimerNote, name)
-		case name == "cupti" && (len(samples.Kernels) == 0 || samples.Kernels[0].Kind != "kernel"):
-			t.Errorf("got %+v, want the kernels of a call", samples.Kernels)
+		case name == "cupti" && (len(samples.Kernels) != 1 || samples.Kernels[0].Kind != "kernel"):
+			t.Errorf("got %+v, want the kernel of a call", samples.Kernels)
+		case calls != before:
+			t.Errorf("timer %s: %d calls, %d preparations", timer, calls, before)
+		}
+		if got := download[float32](d, in, 1); got[0] != 2 {
+			t.Errorf("timer %s: got %v after the last call, want 2", timer, got)
 		}
 	}
 }

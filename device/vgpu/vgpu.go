@@ -293,7 +293,7 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 	}
 	k := &kernel{gpu: g, object: object.Path, cached: object.Hit}
 	if def != nil {
-		k.names = append(slices.Clone(def.Inputs.Keys()), def.Outputs.Keys()...)
+		k.names = def.Arguments()
 	}
 	err = g.do(ctx, func() error {
 		if g.lib == nil {
@@ -392,6 +392,17 @@ func (b *buffer) Fill(c byte) error {
 	return err
 }
 
+func (b *buffer) Copy(from device.Buffer) error {
+	d, err := b.data(b.n)
+	if err != nil {
+		return err
+	}
+	if from.Len() != b.n {
+		return fmt.Errorf("emu: copying %d bytes to a buffer of %d", from.Len(), b.n)
+	}
+	return from.Read(d)
+}
+
 func (b *buffer) Close() error {
 	if b.base == nil && b.memory != nil {
 		C.vg_unmap(unsafe.Pointer(unsafe.SliceData(b.memory)))
@@ -440,7 +451,7 @@ func verdict() error {
 }
 
 // Probe has nothing to look for: what a call has launched has ended when Call returns.
-func (k *kernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte) error {
+func (k *kernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [][]byte, kept ...device.Kept) error {
 	outputs := args[len(args)-len(into):]
 	for _, out := range outputs {
 		if err := out.Tensor.Buffer.Fill(fill); err != nil {
@@ -452,6 +463,11 @@ func (k *kernel) Probe(ctx context.Context, args []device.Arg, fill byte, into [
 	}
 	for i, out := range outputs {
 		if err := out.Tensor.Buffer.Read(into[i]); err != nil {
+			return err
+		}
+	}
+	for _, k := range kept {
+		if err := args[k.Arg].Tensor.Buffer.Read(k.Into); err != nil {
 			return err
 		}
 	}
