@@ -92,9 +92,11 @@ func (a *attempt) expect(ctx context.Context, trials []*inputs) (err error) {
 		if in.want != nil || a.reference != nil {
 			continue
 		}
-		if in.want, err = reference.Run(ctx, a.shared.Definition, in.Values); err != nil {
+		want, err := reference.Run(ctx, a.shared.Definition, in.Values)
+		if err != nil {
 			return &referenceError{a.shared.Definition.Name, err}
 		}
+		in.want = expectedOf(a.shared.Definition, want, in.Values)
 	}
 	return nil
 }
@@ -127,7 +129,7 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 		}
 		if i >= len(trials) && before == trace.Passed && v.status == trace.IncorrectNumerical {
 			again := compareAll(names, tensorsOf(got), in.want, tol)
-			v.later = again.finding(fmt.Sprintf("call %d on the same inputs", i+1))
+			v.found = again.finding(fmt.Sprintf("call %d on the same inputs", i+1))
 		}
 		unmap()
 		if !more {

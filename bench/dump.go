@@ -54,7 +54,7 @@ func (a *attempt) dump() error {
 	}
 	for i, name := range a.shared.Definition.Outputs.Keys() {
 		if i < len(in.want) {
-			all = append(all, safetensors.Named{Name: "expected." + name, Tensor: in.want[i]})
+			all = append(all, safetensors.Named{Name: "expected." + name, Tensor: in.want[i].Tensor})
 		}
 		switch {
 		case i >= len(got):

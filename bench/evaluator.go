@@ -26,13 +26,15 @@ const (
 )
 
 // evaluatorOf chooses as the contest does. A definition of op type sampling, whose samples the contest compares as
-// distributions, is an error.
+// distributions, is an error, and so is one that judgeable refuses.
 func evaluatorOf(def *trace.Definition) (evaluator, error) {
 	const attention = "dsa_sparse_attention_h16_ckv512_kpe64_topk2048_"
 	switch {
 	case def.OpType == "sampling":
 		return 0, fmt.Errorf("definition %s: op type %q: its outputs are random samples, which fisub does not judge",
 			def.Name, def.OpType)
+	case judgeable(def) != nil:
+		return 0, judgeable(def)
 	case strings.Contains(def.Name, "moe_fp8_block_scale"):
 		return lowBit, nil
 	case def.Name == attention+"ps1" || def.Name == attention+"ps64":
@@ -45,7 +47,7 @@ func evaluatorOf(def *trace.Definition) (evaluator, error) {
 
 // evaluate adds one trial to v by the rules of e; inputs are those of the trial. It returns false when the verdict is
 // final.
-func (v *verdict) evaluate(e evaluator, names []string, got []output, want []*tensor.Tensor,
+func (v *verdict) evaluate(e evaluator, names []string, got []output, want []expected,
 	inputs []workloads.Input, tol tensor.Tolerance) bool {
 	if e != sparseAttention && len(got) != len(want) { // says a broken worker
 		*v = verdict{status: trace.RuntimeError, detail: fmt.Sprintf("%d outputs, expected %d", len(got), len(want))}
@@ -71,7 +73,7 @@ func (v *verdict) evaluate(e evaluator, names []string, got []output, want []*te
 		}
 		return v.judge(names, got, want[:len(got)], tol)
 	case topK:
-		return v.judgeTopK(names[0], got[0], want[0], inputs, tol)
+		return v.judgeTopK(names[0], got[0], want[0].Tensor, inputs, tol)
 	}
 	return v.judge(names, got, want, tol)
 }

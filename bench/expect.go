@@ -58,7 +58,12 @@ func (p *pyReference) call(ctx context.Context, load *worker.Workload, size int6
 	if err := p.out.room(size); err != nil {
 		return nil, err
 	}
-	if err := p.client.Load(ctx, load); err != nil {
+	returned := *load
+	returned.Outputs = nil
+	for _, out := range load.Outputs {
+		returned.Outputs = append(returned.Outputs, worker.Value{Tensor: out.Tensor})
+	}
+	if err := p.client.Load(ctx, &returned); err != nil {
 		return nil, err
 	}
 	written, err := p.client.Run(ctx, p.out.path())
@@ -126,7 +131,13 @@ func (e *noReferenceError) Is(target error) bool { return target == ErrNoReferen
 // newReference returns the Python reference of the definition. Where no Python can run it, the error is
 // ErrNoReference and tells why.
 func newReference(ctx context.Context, s *Shared, stamper *stamper) (*pyReference, error) {
-	p, err := newProcess(ctx, s, s.Definition, ReferenceSolution(s.Definition))
+	def := *s.Definition // as a reference takes it: it returns all outputs and changes no input
+	def.Outputs = trace.Map[trace.TensorSpec]{}
+	for name, out := range s.Definition.Outputs.All() {
+		out.Param = ""
+		def.Outputs.Set(name, out)
+	}
+	p, err := newProcess(ctx, s, &def, ReferenceSolution(&def))
 	if err != nil {
 		return nil, &noReferenceError{s.Definition.Name, err}
 	}

@@ -208,9 +208,11 @@ func (g *group) prepare(ctx context.Context, w *trace.Workload) (trials []*input
 		}
 		trials = append(trials, in)
 		if g.reference != nil {
-			if in.want, err = g.reference.run(ctx, in.load, in.size); err != nil {
+			want, err := g.reference.run(ctx, in.load, in.size)
+			if err != nil {
 				return trials, err
 			}
+			in.want = expectedOf(g.shared.Definition, want, in.Values)
 		}
 		if r.process.info.Emulated && in.bytes > largeOnCPU {
 			break
@@ -270,7 +272,7 @@ func (g *group) time(ctx context.Context, attempts []*attempt, trials []*inputs)
 		}
 	}
 	if first := timed[0]; g.roofline != nil && first.samples != nil && first != b {
-		err := g.roofline.measure(ctx, first.entry.Events, first.bytes, timerOf(first.samples.Timer))
+		err := g.roofline.measure(ctx, first.entry.Events, first.loaded.moved(), timerOf(first.samples.Timer))
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}

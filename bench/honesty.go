@@ -50,7 +50,7 @@ type honesty struct {
 	*attempt
 	in      *inputs
 	found   []event.Finding
-	seen    [][]*tensor.Tensor  // expected outputs of the calls so far
+	seen    [][]expected        // expected outputs of the calls so far
 	values  []workloads.Input   // what the inputs hold now
 	changed []int               // inputs that get other contents, largest first
 	written []worker.FileTensor // the outputs of the last call
@@ -85,8 +85,8 @@ func (a *attempt) checkHonesty(ctx context.Context, in *inputs) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if v.later != nil && !h.has(changedInput) { // which explains it
-		h.found = append(h.found, *v.later)
+	if v.found != nil && !h.has(changedInput) { // which explains it
+		h.found = append(h.found, *v.found)
 	}
 	if err != nil {
 		err = h.blame(err)
@@ -214,7 +214,7 @@ const (
 )
 
 // call makes a call and judges it against want, or where that is nil against the reference of what the inputs hold.
-func (h *honesty) call(ctx context.Context, what string, check worker.Check, want []*tensor.Tensor) (outcome, error) {
+func (h *honesty) call(ctx context.Context, what string, check worker.Check, want []expected) (outcome, error) {
 	check.Out = h.process.out.path()
 	g, gctx := errgroup.WithContext(ctx)
 	if want == nil {
@@ -311,13 +311,13 @@ func (h *honesty) tell(found *worker.Checked) {
 // tellBound tells of outputs that a call has bound to other memory than was passed for them. The official harness reads
 // the object that it has passed, so that this passes there; a caller that goes by the memory finds it unwritten.
 func (h *honesty) tellBound() {
-	in, out := h.shared.Definition.Inputs.Keys(), h.shared.Definition.Outputs.Keys()
+	all, out := h.shared.Definition.Arguments(), h.shared.Definition.Outputs.Keys()
 	for i, t := range h.bound[:min(len(h.bound), len(out))] {
 		if t.Bound == nil {
 			continue
 		}
 		where := "memory of the solution's own"
-		if all := append(slices.Clone(in), out...); *t.Bound >= 0 && *t.Bound < len(all) {
+		if *t.Bound >= 0 && *t.Bound < len(all) {
 			where = "the memory of " + all[*t.Bound]
 		}
 		h.find(reboundOutput, "the call bound the output %s to %s, and left the memory that was passed for it as it was",
@@ -327,8 +327,12 @@ func (h *honesty) tellBound() {
 
 // argument names the argument of a change, and the element where it is in one.
 func (h *honesty) argument(c worker.Change) string {
-	names := append(slices.Clone(h.shared.Definition.Inputs.Keys()), h.shared.Definition.Outputs.Keys()...)
-	values := append(slices.Clone(h.in.load.Inputs), h.in.load.Outputs...)
+	names, values := h.shared.Definition.Arguments(), slices.Clone(h.in.load.Inputs)
+	for _, o := range h.in.load.Outputs {
+		if o.InPlace == nil {
+			values = append(values, o)
+		}
+	}
 	if c.Arg < 0 || c.Arg >= min(len(names), len(values)) || values[c.Arg].Tensor == nil {
 		return fmt.Sprintf("argument %d", c.Arg) // says a broken worker
 	}
@@ -340,7 +344,7 @@ func (h *honesty) argument(c worker.Change) string {
 }
 
 // compare judges what the output file holds.
-func (h *honesty) compare(want []*tensor.Tensor) (comparison, error) {
+func (h *honesty) compare(want []expected) (comparison, error) {
 	got, unmap, err := h.process.out.read(h.written)
 	if err != nil {
 		return comparison{}, err
@@ -359,7 +363,15 @@ func (h *honesty) compare(want []*tensor.Tensor) (comparison, error) {
 }
 
 // expect gives the expected outputs of what the inputs hold now.
-func (h *honesty) expect(ctx context.Context) ([]*tensor.Tensor, error) {
+func (h *honesty) expect(ctx context.Context) ([]expected, error) {
+	want, err := h.refer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return expectedOf(h.shared.Definition, want, h.values), nil
+}
+
+func (h *honesty) refer(ctx context.Context) ([]*tensor.Tensor, error) {
 	if h.reference == nil {
 		return reference.Run(ctx, h.shared.Definition, h.values)
 	}
@@ -386,24 +398,21 @@ func tensorsOf(outs []output) []*tensor.Tensor {
 type comparison struct {
 	ok        bool
 	text      string // about the first output that failed
-	unwritten bool   // its first failed element is poison
+	unwritten bool   // its first failed element is as it was before the call
 }
 
 // compareAll gives no verdict, so ok, where the first failed element is one that the reference has no number for.
-func compareAll(names []string, got, want []*tensor.Tensor, tol tensor.Tolerance) comparison {
+func compareAll(names []string, got []*tensor.Tensor, want []expected, tol tensor.Tolerance) comparison {
 	for i, g := range got {
 		if g.DType != want[i].DType || !slices.Equal(g.Shape, want[i].Shape) {
 			return comparison{text: fmt.Sprintf("%s: %v%v, expected %v%v", names[i], g.DType, g.Shape, want[i].DType,
 				want[i].Shape)}
 		}
-		c := tensor.Compare(g, want[i], tol)
+		c := want[i].compare(g, tol)
 		if c.OK || math.IsNaN(c.First.Want) || math.IsInf(c.First.Want, 0) {
 			continue
 		}
-		bits := g.DType.Bits()
-		element := g.Data[c.First.Index*bits/8 : (c.First.Index*bits+bits+7)/8]
-		return comparison{text: describe(names[i], c, want[i].Shape),
-			unwritten: !slices.ContainsFunc(element, func(b byte) bool { return b != worker.Poison })}
+		return comparison{text: describe(names[i], c, want[i].Shape), unwritten: want[i].unwritten(g, c.First.Index)}
 	}
 	return comparison{ok: true}
 }

@@ -21,15 +21,21 @@ const decode = "gdn_decode_qk4_v8_d128_k_last"
 // run runs the solution of that name on n workloads of a small head size, and returns its result and events.
 func run(t *testing.T, name string, n int) (Result, []event.Event) {
 	t.Helper()
+	return runOn(t, decode, name, 0, n)
+}
+
+// runOn is run on n workloads of a definition from one on.
+func runOn(t *testing.T, definition, name string, first, n int) (Result, []event.Event) {
+	t.Helper()
 	data, err := workloads.Open("", t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	def, err := data.Definition(decode)
+	def, err := data.Definition(definition)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws, err := data.Workloads(decode, workloads.DefaultSet)
+	ws, err := data.Workloads(definition, workloads.DefaultSet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,10 +49,10 @@ func run(t *testing.T, name string, n int) (Result, []event.Event) {
 		events = append(events, e)
 		return nil
 	})
-	sol := &trace.Solution{Name: name, Definition: decode, Author: "a", Spec: trace.BuildSpec{Language: trace.CUDA,
+	sol := &trace.Solution{Name: name, Definition: definition, Author: "a", Spec: trace.BuildSpec{Language: trace.CUDA,
 		TargetHardware: []string{"cuda"},
 		EntryPoint:     "kernel.cu::kernel"}, Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}}
-	result, err := Run(t.Context(), Shared{Definition: def, Workloads: ws[:n], Load: data.Load,
+	result, err := Run(t.Context(), Shared{Definition: def, Workloads: ws[first : first+n], Load: data.Load,
 		Profile: Profile{Iterations: 1, Trials: 3, Timeout: 30 * time.Second,
 			Tolerance: tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}},
 		Worker:     worker.Command{Args: []string{self}, Env: []string{"FISUB_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0"}},

@@ -16,8 +16,8 @@ type inputs struct {
 	load    *worker.Workload
 	outputs []worker.FileTensor // as declared
 	size    int64               // of the declared outputs in their file, in bytes
-	bytes   int64               // of all tensors
-	want    []*tensor.Tensor    // nil before the reference ran
+	bytes   int64               // of all tensors, and of what is kept to put back
+	want    []expected          // nil before the reference ran
 }
 
 // openInputs opens the inputs of a trial, from 0, of w. The caller closes them.
@@ -72,12 +72,28 @@ func (in *inputs) describe(def *trace.Definition, e evaluator) error {
 			return fmt.Errorf("output %s: shape %v is out of range", name, shape)
 		}
 		out := worker.FileTensor{DType: spec.DType.String(), Shape: shape, Offset: in.size, Bytes: bytes}
+		value := worker.Value{Tensor: &out}
+		if input, ok := def.InPlace(name); ok {
+			value.InPlace = &input // and as much is kept to put back
+		}
 		in.outputs = append(in.outputs, out)
-		in.load.Outputs = append(in.load.Outputs, worker.Value{Tensor: &out})
+		in.load.Outputs = append(in.load.Outputs, value)
 		in.size += (int64(bytes) + 255) &^ 255
 		in.bytes += int64(bytes)
 	}
 	return nil
+}
+
+// moved is how many bytes a call cannot but read or write: of what is changed in place the slots that it changes,
+// twice.
+func (in *inputs) moved() int64 {
+	bytes := in.bytes
+	for _, e := range in.want {
+		if e.before != nil && e.Shape[0] > 0 {
+			bytes -= 2 * int64((e.Shape[0]-len(e.slots))*len(slotOf(e.Tensor, 0)))
+		}
+	}
+	return bytes
 }
 
 // contents are the tensors among the inputs, in a list as long as those.

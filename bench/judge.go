@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -16,7 +17,7 @@ type verdict struct {
 	detail      string             // one line about the first failure, or ""
 	matched     float64            // smallest matched ratio
 	log         string             // what the callee or the compiler said
-	later       *event.Finding     // what was wrong with a trial after one that was right, or nil
+	found       *event.Finding     // about a trial after one that was right, or a slot that is none of the call's; or nil
 }
 
 func newVerdict() verdict {
@@ -26,13 +27,13 @@ func newVerdict() verdict {
 // judge adds the outputs of one trial to v, by the rules of the contest's default evaluator (spec section 5). It
 // returns false when the verdict is final: a wrong shape or dtype, or a non-finite output, ends the evaluation at
 // once, while every trial runs after a mere mismatch.
-func (v *verdict) judge(names []string, got []output, want []*tensor.Tensor, tol tensor.Tolerance) bool {
+func (v *verdict) judge(names []string, got []output, want []expected, tol tensor.Tolerance) bool {
 	for i, g := range got {
 		w := want[i]
-		if !v.fits(names[i], g, w) {
+		if !v.fits(names[i], g, w.Tensor) {
 			return false
 		}
-		c := tensor.Compare(g.tensor, w, tol)
+		c := w.compare(g.tensor, tol)
 		if c.Inf || c.NaN {
 			*v = verdict{status: trace.IncorrectNumerical, detail: describe(names[i], c, w.Shape),
 				correctness: &trace.Correctness{MaxAbsoluteError: c.MaxAbs, MaxRelativeError: c.MaxRel}}
@@ -41,6 +42,11 @@ func (v *verdict) judge(names []string, got []output, want []*tensor.Tensor, tol
 		v.correctness.MaxAbsoluteError = pythonMax(v.correctness.MaxAbsoluteError, c.MaxAbs)
 		v.correctness.MaxRelativeError = pythonMax(v.correctness.MaxRelativeError, c.MaxRel)
 		v.matched = min(v.matched, c.Matched)
+		if stray := w.stray(names[i], g.tensor); stray != "" {
+			v.status = trace.IncorrectNumerical
+			v.detail = cmp.Or(v.detail, stray)
+			v.found = &event.Finding{Check: outsideWrite, Text: stray}
+		}
 		if !c.OK {
 			v.status = trace.IncorrectNumerical
 			if v.detail == "" {

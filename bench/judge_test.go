@@ -52,7 +52,7 @@ func TestJudge(t *testing.T) {
 		{"empty", floats(), floats(), tol, trace.Passed, 0, 0, ""},
 	} {
 		v := newVerdict()
-		v.judge([]string{"y"}, outputs(tc.got), []*tensor.Tensor{tc.want}, tc.tol)
+		v.judge([]string{"y"}, outputs(tc.got), []expected{{Tensor: tc.want}}, tc.tol)
 		if v.status != tc.status {
 			t.Errorf("%s: got %s, want %s", tc.name, v.status, tc.status)
 		}
@@ -82,7 +82,7 @@ func close32(a, b float64) bool {
 // passes does not mend the verdict.
 func TestJudgeOverTrials(t *testing.T) {
 	tol := tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}
-	want := []*tensor.Tensor{floats(1)}
+	want := []expected{{Tensor: floats(1)}}
 	v := newVerdict()
 	for _, got := range []float32{2, 4, 1} {
 		if !v.judge([]string{"y"}, outputs(floats(got)), want, tol) {
@@ -208,7 +208,7 @@ func TestJudgeTopK(t *testing.T) {
 		{"dtype", tensor.New(tensor.Int64, 2, 3), tol, trace.IncorrectDType, 0, 0, "i: dtype int64, expected int32"},
 	} {
 		v := newVerdict()
-		v.evaluate(topK, []string{"i"}, outputs(tc.got), []*tensor.Tensor{want}, topKInputs(), tc.tol)
+		v.evaluate(topK, []string{"i"}, outputs(tc.got), []expected{{Tensor: want}}, topKInputs(), tc.tol)
 		if v.status != tc.status || v.detail != tc.detail {
 			t.Errorf("%s: got %s %q, want %s %q", tc.name, v.status, v.detail, tc.status, tc.detail)
 			continue
@@ -218,7 +218,7 @@ func TestJudgeTopK(t *testing.T) {
 		}
 	}
 	v := newVerdict()
-	if v.evaluate(topK, []string{"i"}, outputs(want), []*tensor.Tensor{want}, topKInputs()[1:],
+	if v.evaluate(topK, []string{"i"}, outputs(want), []expected{{Tensor: want}}, topKInputs()[1:],
 		tol); v.status != trace.RuntimeError {
 		t.Errorf("without an input: got %s", v.status)
 	}
@@ -231,7 +231,7 @@ func TestJudgeTopKNaN(t *testing.T) {
 	in[2].Tensor.WriteFloat32s([]float32{nan}, 0) // weights of sequence 0
 	want := int32s(7, 6, -1, 3, 2, -1)
 	v := newVerdict()
-	v.evaluate(topK, []string{"i"}, outputs(want), []*tensor.Tensor{want}, in,
+	v.evaluate(topK, []string{"i"}, outputs(want), []expected{{Tensor: want}}, in,
 		tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1})
 	if v.status != trace.Passed || v.correctness.MaxAbsoluteError != 0 {
 		t.Errorf("got %s %q %+v, want PASSED without errors", v.status, v.detail, v.correctness)
@@ -241,7 +241,7 @@ func TestJudgeTopKNaN(t *testing.T) {
 // The matched ratio is left out where a number that is not finite ends the evaluation.
 func TestJudgeLowBitNotFinite(t *testing.T) {
 	v := newVerdict()
-	if v.evaluate(lowBit, []string{"y"}, outputs(floats(1, float32(math.NaN()))), []*tensor.Tensor{floats(1, 2)}, nil,
+	if v.evaluate(lowBit, []string{"y"}, outputs(floats(1, float32(math.NaN()))), []expected{{Tensor: floats(1, 2)}}, nil,
 		tensor.Tolerance{Atol: 1, Rtol: 1, MatchedRatio: 0.9}) {
 		t.Error("the evaluation goes on")
 	}
@@ -256,7 +256,7 @@ func TestJudgeNumberOfOutputs(t *testing.T) {
 	for _, e := range []evaluator{standard, lowBit, topK} {
 		for _, got := range [][]output{{}, outputs(floats(1), floats(2))} {
 			v := newVerdict()
-			if v.evaluate(e, []string{"y"}, got, []*tensor.Tensor{floats(1)}, topKInputs(), tol) ||
+			if v.evaluate(e, []string{"y"}, got, []expected{{Tensor: floats(1)}}, topKInputs(), tol) ||
 				v.status != trace.RuntimeError {
 				t.Errorf("evaluator %d, %d outputs of 1: got %s, want RUNTIME_ERROR", e, len(got), v.status)
 			}

@@ -228,11 +228,11 @@ func (a *attempt) tell(base *device.Samples, f *roofline) {
 		a.entry.Events.Emit(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Message: &event.Message{
 			Text: "timed with CUDA events, which count launch gaps that the contest's CUPTI timing does not: " + s.TimerNote}})
 	}
-	out := eventSamples(s, a.bytes)
+	out := eventSamples(s, a.loaded.moved())
 	out.Measured = a.measured
 	out.Warm, out.Baseline = timings(a.warm), timings(base)
 	if f != nil {
-		if out.CopyNS, out.EmptyNS = f.figures(a.bytes, timerOf(s.Timer)); out.MedianNS > 0 {
+		if out.CopyNS, out.EmptyNS = f.figures(a.loaded.moved(), timerOf(s.Timer)); out.MedianNS > 0 {
 			out.CopyShare = out.CopyNS / out.MedianNS
 		}
 	}

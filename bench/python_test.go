@@ -374,7 +374,7 @@ func TestPythonOutputs(t *testing.T) {
 			{"nothing", "pass", trace.RuntimeError},
 			{"a list", "return [a, b]", trace.Passed},
 			{"lists of numbers", "return a.tolist(), b.tolist()", trace.Passed},
-			{"numpy", "return a.numpy(), b.numpy()", trace.Passed},
+			{"numpy", "return a.cpu().numpy(), b.cpu().numpy()", trace.Passed},
 			{"strided", "return a.t().contiguous().t(), b", trace.Passed},
 			{"another device", "return a, b.to('meta')", trace.RuntimeError},
 			{"another dtype", "return a.double(), b", trace.IncorrectDType},

@@ -160,6 +160,9 @@ func tensors(specs *trace.Map[trace.TensorSpec]) (all []string) {
 		if !spec.Scalar {
 			text += " [" + strings.Join(spec.Shape, ", ") + "]"
 		}
+		if spec.Param != "" {
+			text += " (the argument " + spec.Param + ", changed in place)"
+		}
 		all = append(all, text)
 	}
 	return all

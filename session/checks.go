@@ -57,7 +57,8 @@ func FindingText(f preflight.Finding) string {
 
 // CallText says how a solution of the definition is called.
 func CallText(sol *trace.Solution, def *trace.Definition) string {
-	in, out := plain.Count(def.Inputs.Len(), "input"), def.Outputs.Len()
+	own := def.Returned()
+	in, out := plain.Count(def.Inputs.Len(), "input"), own.Len()
 	if sol.Spec.DestinationPassingStyle {
 		return fmt.Sprintf("destination-passing: %s and %s", in, plain.Count(out, "output"))
 	}

@@ -733,13 +733,16 @@ class Solution:
     def __init__(self, device, cache, definition, solution):
         self.device = device
         self.outputs = list(definition["outputs"].items())
-        self.names = [*definition["inputs"], *definition["outputs"]]
+        # Those with memory of their own: the others are an input each, changed in place.
+        own = [name for name, output in self.outputs if output.get("param") not in definition["inputs"]]
+        self.names = [*definition["inputs"], *own]
         spec = solution["spec"]
         self.destination_passing = spec.get("destination_passing_style", True)
         # Of what is loaded: the request, with the contents that the inputs were given last; for each argument its memory as
-        # Device.tensor gives it, None where it is no tensor; what was there before moves, that of the load first; gaps.
+        # Device.tensor gives it, None where it is no tensor; for each output its name, spec and memory, where it is passed; the
+        # argument that each output is, None where it is returned; what was there before moves, that of the load first; gaps.
         self.args, self.results, self.any_count, self.loaded, self.places, self.before = None, [], False, None, [], []
-        self.gaps = []
+        self.at, self.gaps = [], []
         file, _, symbol = spec["entry_point"].partition("::")
         language = spec["language"]
         if language in ("cuda", "cpp"):
@@ -758,7 +761,7 @@ class Solution:
             guard(device, "build", lambda: device.pretend(texts, cache))
             self.entry = guard(device, "build", lambda: device.does(
                 lambda: import_entry(module, symbol, spec.get("dependencies") or ())))
-        guard(device, "build", lambda: check_signature(self.entry, len(definition["inputs"]), len(self.outputs), self.destination_passing))
+        guard(device, "build", lambda: check_signature(self.entry, len(definition["inputs"]), len(own), self.destination_passing))
 
     @staticmethod
     def folder(cache, solution):
@@ -806,14 +809,22 @@ class Solution:
         guard = self.loaded.get("guard", 0)
         if guard < 0 or guard % 256 != 0:
             raise Failure("machine", f"python: guard of {guard} bytes")
-        self.places, self.results = [], []
+        self.places, self.results, self.at = [], [], []
         args = [self.argument(i, v, guard) for i, v in enumerate(self.inputs())]
         for (name, spec), value in zip(self.outputs, self.loaded.get("outputs") or [], strict=True):
-            tensor = value["tensor"]
+            tensor, place = value["tensor"], value.get("in_place")
+            if place is not None:
+                if not 0 <= place < len(self.inputs()) or not self.places[place] or self.places[place][0].numel() != tensor["bytes"]:
+                    raise Failure("machine", f"python: output {name} is no input's tensor of {tensor['bytes']} bytes")
+                self.at.append(place)
+                self.results.append((name, tensor | {"scalar": False}, self.places[place][0]))
+                continue
             if not self.destination_passing:
+                self.at.append(None)
                 self.results.append((name, tensor, None))
                 continue
             data, band = self.device.tensor(tensor, guard)
+            self.at.append(len(args))
             self.places.append((data, band))
             self.results.append((name, tensor | {"scalar": spec.get("shape") is None}, data))
             args.append(self.device.view(tensor, data))
@@ -822,13 +833,41 @@ class Solution:
     def fresh(self):
         """Puts a tensor object that no call has changed in the place of each argument, as the official harness does in each
         trial: a call can bind one to other memory, or give it another shape."""
-        specs = [v.get("tensor") for v in self.inputs()] + [spec for _, spec, _ in self.results]
+        specs = [v.get("tensor") for v in self.inputs()] + [spec for i, (_, spec, _) in enumerate(self.results) if not self.in_place(i)]
         self.args = [arg if place is None else self.device.view(spec, place[0])
                      for arg, place, spec in zip(self.args, self.places, specs, strict=False)]
 
+    def in_place(self, i):
+        """Whether output i is an input."""
+        return self.at[i] is not None and self.at[i] < len(self.inputs())
+
+    def renew(self):
+        """Gives the inputs that are changed in place what they were given last."""
+        for i, (_, _, data) in enumerate(self.results):
+            if self.in_place(i):
+                try:
+                    self.device.fill(data, self.inputs()[self.at[i]]["tensor"])
+                except OSError as e:
+                    raise Failure("machine", f"input {self.at[i]}: {describe(e)}") from None
+
+    def whole(self, value):
+        """All outputs: what a call that returns outputs gave, and the inputs that it has changed, as their memory is; None
+        where they were all passed."""
+        if self.destination_passing:
+            return None
+        changed = [i for i in range(len(self.at)) if self.in_place(i)]
+        own = results(value, len(self.at) - len(changed), self.any_count)
+        for i in changed:
+            own.insert(i, self.memory(i))
+        return own
+
+    def memory(self, i):
+        """A tensor object of its own on the memory of output i."""
+        return self.device.view(*self.results[i][1:])
+
     def passed(self):
-        """The tensor objects that were passed for the outputs."""
-        return self.args[len(self.inputs()):]
+        """The tensor objects that were passed for the outputs; of an input that is changed in place its memory counts."""
+        return [self.memory(i) if self.in_place(i) else self.args[at] for i, at in enumerate(self.at)]
 
     def inputs(self):
         return self.loaded.get("inputs") or []
@@ -857,11 +896,13 @@ class Solution:
 
     def bounds(self):
         """What kernels may use of the arguments' memory, as Machine.arguments has it."""
-        return {place[0].data_ptr(): (place[0].numel(), f"argument {i} ({self.names[i]})", i < len(self.inputs()))
+        return {place[0].data_ptr(): (place[0].numel(), f"argument {i} ({self.names[i]})", i < len(self.inputs()) and i not in self.at)
                 for i, place in enumerate(self.places) if place}
 
     def poison(self):
-        for name, spec, data in self.results:
+        for i, (name, spec, data) in enumerate(self.results):
+            if self.in_place(i):
+                continue
             if self.destination_passing and spec["scalar"]:
                 raise Failure("call", f"output '{name}' is a scalar, which cannot be allocated")
             if self.destination_passing:
@@ -869,11 +910,11 @@ class Solution:
 
     def run(self, out):
         self.fresh()
+        self.renew()
         self.poison()
         value = guard(self.device, "call", self.judged)
         guard(self.device, "call", self.device.synchronize)
-        values = None if self.destination_passing else guard(self.device, "call", lambda: results(value, len(self.results), self.any_count))
-        return self.store(out, values)
+        return self.store(out, guard(self.device, "call", lambda: self.whole(value)))
 
     def compile(self):
         """Makes a call whose kernels Triton compiles for a B200, and that are not executed; the names of the kernels. What Triton
@@ -913,8 +954,7 @@ class Solution:
 
     def altered(self, i):
         """Whether the object that was passed for output i is no longer what was passed."""
-        now, data = self.passed()[i], self.results[i][2]
-        was = self.device.view(self.results[i][1], data)
+        now, was = self.passed()[i], self.memory(i)
         return (self.moved(i) or now.dtype != was.dtype or now.shape != was.shape or now.stride() != was.stride()
                 or now.is_conj() or now.is_neg() or now.layout != was.layout)
 
@@ -979,7 +1019,8 @@ class Solution:
 
     def strays(self, found):
         """Adds what was written where nothing may be."""
-        found["changed"] += [{"arg": i, "offset": at} for i, v in enumerate(self.inputs()) if v.get("tensor") and (at := self.changed(i)) >= 0]
+        found["changed"] += [{"arg": i, "offset": at} for i, v in enumerate(self.inputs())
+                             if v.get("tensor") and i not in self.at and (at := self.changed(i)) >= 0]
         found["outside"] += [{"arg": i, "offset": at} for i, place in enumerate(self.places) if place for at in self.outside(*place)]
 
     def change(self, inputs):
@@ -1003,22 +1044,27 @@ class Solution:
         they are when the device is idle."""
         d = self.device
         self.fresh()
+        self.renew()
         # To allocate memory behind the call could wait for it.
-        rooms = [d.torch.empty_like(data) for _, _, data in self.results] if self.destination_passing else []
+        rooms = [data if data is None else d.torch.empty_like(data) for _, _, data in self.results]
 
         def call():
             d.stall()
             self.poison()
             value = self.judged()
-            values = self.passed() if self.destination_passing else results(value, len(self.results), self.any_count)
+            values = self.passed() if self.destination_passing else self.whole(value)
             mine = [v if isinstance(v, d.torch.Tensor) and v.device == d.device else None for v in values]
-            early = d.copies(mine, rooms or [None] * len(mine))
+            early = d.copies(mine, rooms[:len(mine)] + [None] * (len(mine) - len(rooms)))
             d.synchronize()
             return values, [-1 if now is None else first_difference(was, d.octets(now)) for was, now in zip(early, mine, strict=True)]
 
         values, differences = guard(d, "call", call)
-        first = len(self.inputs())
-        found = {"late": [{"arg": first + i, "offset": at} for i, at in enumerate(differences) if at >= 0]}
+        late, number = [], len(self.inputs())  # of the next output that is no input
+        for i, at in enumerate(differences):
+            in_place = i < len(self.at) and self.in_place(i)
+            late += [{"arg": self.at[i] if in_place else number, "offset": at}] * (at >= 0)
+            number += not in_place
+        found = {"late": late}
         return found | self.store(out, None if self.destination_passing else values)
 
     def changed(self, i):
@@ -1091,13 +1137,20 @@ class Solution:
 
     def trials(self, plan, tell, timed):
         """What timed gives for each call of each trial. A trial is one call, five more and the warm-up calls, and then, for each
-        sample, the zero-fill of twice the L2 and the timed call."""
+        sample, the zero-fill of twice the L2 and the timed call. Before each call, inputs that are changed in place are put back."""
         d, begun = self.device, time.monotonic()
+        self.renew()
+        kept = [(data, data.clone()) for i, (_, _, data) in enumerate(self.results) if self.in_place(i)]
         limit = plan.get("max_time", 0) / 1e9
         size = 2 * d.l2_bytes() >> 20 << 20 if plan["cold_l2"] else 0
         l2 = d.torch.empty(size, dtype=d.torch.uint8, device=d.device)
 
+        def renew():
+            for data, was in kept:
+                data.copy_(was)
+
         def flush():
+            renew()
             if size:
                 l2.zero_()
 
@@ -1114,6 +1167,7 @@ class Solution:
 
         trials = []
         for i in range(plan["trials"]):
+            renew()
             self.entry(*self.args)
             d.synchronize()
             repeat(ESTIMATES)

@@ -120,6 +120,9 @@ var known = map[string]variant{
 	"d3f630a04a4267c3d1d3f01cca8daf8e666c29ce3af874c0753a081ebb7f2525": {l2norm: true}, // gdn mtp
 	"3e7c1e0d26cfcbc68a594c94e91cb79dfe1ac3d454bb846f8e3e12761834b906": {l2norm: true}, // gdn mtp, output alone
 	"2988bfe716340883d6f1ebbf83cc7d6f05f9a48e3ca6392917aab9ff3874dc32": {l2norm: true}, // gdn mtp, verify
+	"97f3e664dfc76afe46b862ebee79aa7a9b4b1f052210ac153b8909bde6d02b5c": {l2norm: true}, // gdn mtp, pool in place
+	"6efee3f0867d0a34234da622298fce6260fe3485e0c81cb269f40b5698055746": {l2norm: true}, // gdn mtp, to another slot
+	"10e5604686971359dba7a623634a59f6da696efd8b9acc99f4f40d00255724dd": {l2norm: true}, // gdn mtp, a slot for each token
 	"bf3e7c50ded0d8d2beb33b239d5b02357987851611d4e1fe4aa9dc61f6157fe6": {},             // sparse attention, pages of 1
 	"908c79c3db02b54a909315d3ecb8f2ff43092b182ff186b881cd612a20975104": {},             // sparse attention, pages of 64
 	"c92bdc613ecd0c2e92b983ffdeebf1a3c4e1d728cfc12edfc8b66eb7f3715dcc": {},             // top-k indexer

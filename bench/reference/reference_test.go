@@ -554,6 +554,10 @@ func TestAgainstPython(t *testing.T) {
 		{"gdn_mtp_verify_qk4_v8_d128_k_last", "", []int{0, 4}},
 		{"gdn_mtp_verify_bf16_state_qk4_v8_d128_k_last", "", []int{1}},
 		{"gdn_mtp_output_qk4_v8_d128_k_last", "", []int{1, 2}},
+		{"gdn_mtp_pool_qk4_v8_d128_k_last", "", []int{1, 2}},
+		{"gdn_mtp_pool_bf16_state_qk4_v8_d128_k_last", "", []int{1}},
+		{"gdn_mtp_split_qk4_v8_d128_k_last", "", []int{1, 2}},
+		{"gdn_mtp_scatter_qk4_v8_d128_k_last", "", []int{1, 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, ours := own, definitionIn(t, own, c.name)

@@ -52,7 +52,8 @@ func (s *server) check(req *Check) (r reply, err error) {
 // findWrites adds what was written where nothing may be.
 func (s *server) findWrites(found *Checked) error {
 	for i, v := range s.loaded.Inputs {
-		if v.Tensor == nil {
+		inPlace := func(o output) bool { return o.inPlace && o.arg == i }
+		if v.Tensor == nil || slices.ContainsFunc(s.outputs, inPlace) {
 			continue
 		}
 		at, err := s.firstChange(s.args[i].Tensor.Buffer, v.Tensor)
@@ -99,24 +100,33 @@ func (s *server) change(inputs []*FileTensor) error {
 
 // probe makes one call and returns the outputs that were not complete at its end.
 func (s *server) probe(out string) (late []Change, err error) {
-	inOrder := make([][]byte, len(s.outputs))
-	for i, t := range s.outputs {
-		inOrder[i] = make([]byte, t.Bytes)
+	if err := s.renew(); err != nil {
+		return nil, err
 	}
-	if err := s.kernel.Probe(s.ctx, s.args, Poison, inOrder); err != nil {
+	inOrder := make([][]byte, len(s.outputs))
+	var own [][]byte
+	var kept []device.Kept
+	for i, o := range s.outputs {
+		inOrder[i] = make([]byte, o.Bytes)
+		if o.inPlace {
+			kept = append(kept, device.Kept{Arg: o.arg, Into: inOrder[i]})
+		} else {
+			own = append(own, inOrder[i])
+		}
+	}
+	if err := s.kernel.Probe(s.ctx, s.args, Poison, own, kept...); err != nil {
 		return nil, s.asError(err, Call)
 	}
 	if err := s.kernel.Sync(s.ctx); err != nil {
 		return nil, s.asError(err, Fault)
 	}
-	for i, t := range s.outputs {
-		arg := len(s.loaded.Inputs) + i
-		err := t.mapped(out, os.O_RDWR, func(data []byte) error {
-			if err := s.args[arg].Tensor.Buffer.Read(data); err != nil {
+	for i, o := range s.outputs {
+		err := o.mapped(out, os.O_RDWR, func(data []byte) error {
+			if err := s.args[o.arg].Tensor.Buffer.Read(data); err != nil {
 				return s.asError(err, Fault)
 			}
 			if at := firstDifference(inOrder[i], data); at >= 0 {
-				late = append(late, Change{arg, at})
+				late = append(late, Change{o.arg, at})
 			}
 			return nil
 		})

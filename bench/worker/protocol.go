@@ -37,7 +37,8 @@ type runRequest struct {
 	Out string `json:"out"` // existing file that takes the outputs, each at its Offset
 }
 
-// A Workload is what a solution is called with: inputs in the definition's order, then outputs.
+// A Workload is what a solution is called with: inputs in the definition's order, then outputs with memory of their
+// own.
 type Workload struct {
 	Inputs  []Value `json:"inputs"`
 	Outputs []Value `json:"outputs"`
@@ -69,7 +70,7 @@ type Check struct {
 
 // Checked is what a Check found; all is empty after a solution that keeps the rules.
 type Checked struct {
-	Changed []Change `json:"changed,omitempty"` // inputs that do not hold what they were given
+	Changed []Change `json:"changed,omitempty"` // inputs that do not hold what they were given, and should
 	Outside []Change `json:"outside,omitempty"` // arguments beside whose tensor something was written
 	Late    []Change `json:"late,omitempty"`    // outputs that changed after the call's end in the stream's order
 
@@ -79,7 +80,7 @@ type Checked struct {
 
 // A Change is the first byte that is not as it was, or not as it became.
 type Change struct {
-	Arg    int `json:"arg"`    // index among inputs, then outputs
+	Arg    int `json:"arg"`    // index among the arguments: inputs, then outputs with memory of their own
 	Offset int `json:"offset"` // in bytes from the tensor's start: negative before it
 }
 
@@ -89,6 +90,10 @@ type Value struct {
 	Int    *int64      `json:"int,omitempty"`
 	Float  *float64    `json:"float,omitempty"`
 	Bool   *bool       `json:"bool,omitempty"`
+
+	// InPlace is, of an output, the index of the input that it is: a call changes it in place, so that before each call it
+	// gets its contents again. It is no argument of its own, and nil of an output that is.
+	InPlace *int `json:"in_place,omitempty"`
 }
 
 // A FileTensor is a row-major little-endian tensor that lies in a file. Of an output only Path is unused.
@@ -99,8 +104,8 @@ type FileTensor struct {
 	Offset int64  `json:"offset"` // of the first byte
 	Bytes  int    `json:"bytes"`
 
-	// Bound is, of an output that was passed and that the call has bound to other memory than was passed, the index, among
-	// inputs, then outputs, of the argument that has this memory, or -1; else nil. Only Python can do that.
+	// Bound is, of an output that was passed and that the call has bound to other memory than was passed, the index of the
+	// argument that has this memory, or -1; else nil. Only Python can do that.
 	Bound *int `json:"bound,omitempty"`
 }
 

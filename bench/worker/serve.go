@@ -56,6 +56,13 @@ func Serve(ctx context.Context, r io.Reader, w io.Writer, openers []device.Opene
 	}
 }
 
+// An output lies in an argument, and goes to a place in a file.
+type output struct {
+	FileTensor
+	arg     int
+	inPlace bool // it is an input
+}
+
 type server struct {
 	ctx     context.Context
 	openers []device.Opener
@@ -64,7 +71,7 @@ type server struct {
 	kernel  device.Kernel
 	loaded  *Workload // its inputs are what the buffers were given last
 	args    []device.Arg
-	outputs []FileTensor
+	outputs []output
 	bands   []device.Buffer // for each argument its memory with the guards; nil where it is no tensor
 	buffers []device.Buffer // all that is allocated
 	home    struct {        // where the last load put args and bands
@@ -167,12 +174,19 @@ func (s *server) allocate(w *Workload) error {
 		if v.Tensor == nil {
 			return fmt.Errorf("output %d: not a tensor", i)
 		}
+		if at := v.InPlace; at != nil {
+			if *at < 0 || *at >= len(w.Inputs) || w.Inputs[*at].Tensor == nil || w.Inputs[*at].Tensor.Bytes != v.Tensor.Bytes {
+				return fmt.Errorf("output %d: it is no input's tensor of %d bytes", i, v.Tensor.Bytes)
+			}
+			s.outputs = append(s.outputs, output{*v.Tensor, *at, true})
+			continue
+		}
 		arg, err := s.arg(v, w.Guard)
 		if err != nil {
 			return fmt.Errorf("output %d: %w", i, err)
 		}
+		s.outputs = append(s.outputs, output{*v.Tensor, len(args), false})
 		args = append(args, arg)
-		s.outputs = append(s.outputs, *v.Tensor)
 	}
 	s.loaded, s.args = w, args
 	return nil
@@ -218,9 +232,14 @@ const Poison = 0xff
 
 // run calls once and writes the outputs to their places in the file out.
 func (s *server) run(out string) error {
-	outputs := s.args[len(s.args)-len(s.outputs):]
-	for _, o := range outputs {
-		if err := o.Tensor.Buffer.Fill(Poison); err != nil {
+	if err := s.renew(); err != nil {
+		return err
+	}
+	for _, o := range s.outputs {
+		if o.inPlace {
+			continue
+		}
+		if err := s.args[o.arg].Tensor.Buffer.Fill(Poison); err != nil {
 			return s.asError(err, Fault)
 		}
 	}
@@ -230,15 +249,74 @@ func (s *server) run(out string) error {
 	if err := s.kernel.Sync(s.ctx); err != nil {
 		return s.asError(err, Fault)
 	}
-	for i, o := range outputs {
-		if err := s.outputs[i].mapped(out, os.O_RDWR, o.Tensor.Buffer.Read); err != nil {
+	for _, o := range s.outputs {
+		if err := o.mapped(out, os.O_RDWR, s.args[o.arg].Tensor.Buffer.Read); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// renew gives the inputs that are changed in place what they were given last.
+func (s *server) renew() error {
+	for _, o := range s.outputs {
+		if !o.inPlace {
+			continue
+		}
+		t := s.loaded.Inputs[o.arg].Tensor
+		if err := t.mapped(t.Path, os.O_RDONLY, s.args[o.arg].Tensor.Buffer.Write); err != nil {
+			return fmt.Errorf("input %d: %w", o.arg, err)
+		}
+	}
+	return nil
+}
+
+// renewing makes copies on the device of the inputs that are changed in place, and the function that puts them back in
+// the stream's order; nil where there are none. The caller frees the copies.
+func (s *server) renewing() (before func() error, free func(), err error) {
+	if err := s.renew(); err != nil {
+		return nil, func() {}, err
+	}
+	var to, from []device.Buffer
+	free = func() {
+		for _, b := range from {
+			_ = b.Close()
+		}
+	}
+	for _, o := range s.outputs {
+		if !o.inPlace {
+			continue
+		}
+		b := s.args[o.arg].Tensor.Buffer
+		kept, err := s.dev.Alloc(b.Len())
+		if err != nil {
+			return nil, free, err
+		}
+		to, from = append(to, b), append(from, kept)
+		if err := kept.Copy(b); err != nil {
+			return nil, free, err
+		}
+	}
+	if len(to) == 0 {
+		return nil, free, nil
+	}
+	return func() error {
+		for i, b := range to {
+			if err := b.Copy(from[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, free, nil
+}
+
 func (s *server) measure(plan *device.Plan) (reply, error) {
+	before, free, err := s.renewing()
+	defer free()
+	if err != nil {
+		return reply{}, s.asError(err, Fault)
+	}
+	plan.Before = before
 	samples, err := s.dev.Measure(s.ctx, func() error { return s.kernel.Call(s.ctx, s.args) }, *plan)
 	if err != nil {
 		return reply{}, s.asError(err, Fault)

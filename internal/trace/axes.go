@@ -2,6 +2,7 @@ package trace
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -70,4 +71,30 @@ func (d *Definition) Shape(spec TensorSpec, axes map[string]int) ([]int, error) 
 		}
 	}
 	return shape, nil
+}
+
+// InPlace gives the index of the input that the output of that name is, changed in place; false for an output with
+// memory of its own, as one is whose param names no input.
+func (d *Definition) InPlace(output string) (input int, ok bool) {
+	spec, _ := d.Outputs.Get(output)
+	input = slices.Index(d.Inputs.Keys(), spec.Param)
+	return max(input, 0), input >= 0 && spec.Param != ""
+}
+
+// Returned are the outputs with memory of their own, in order: those that a solution returns, or takes behind the
+// inputs.
+func (d *Definition) Returned() Map[TensorSpec] {
+	var own Map[TensorSpec]
+	for name, spec := range d.Outputs.All() {
+		if _, ok := d.InPlace(name); !ok {
+			own.Set(name, spec)
+		}
+	}
+	return own
+}
+
+// Arguments are the names of what a solution in destination-passing style takes, in order.
+func (d *Definition) Arguments() []string {
+	own := d.Returned()
+	return append(slices.Clone(d.Inputs.Keys()), own.Keys()...)
 }

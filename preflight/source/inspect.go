@@ -100,7 +100,7 @@ func (n *inspector) at(s Severity, code, file string, at pyPlace, hint, format s
 
 // expected is the number of arguments of a call, and how it comes about.
 func (n *inspector) expected() (count int, sum string) {
-	in, out := n.def.Inputs.Len(), n.def.Outputs.Len()
+	in, out := n.def.Inputs.Len(), n.outputs()
 	if n.sol.Spec.DestinationPassingStyle {
 		return in + out, fmt.Sprintf("%s + %s", plural(in, "input"), plural(out, "output"))
 	}
@@ -116,7 +116,7 @@ func plural(n int, word string) string {
 
 // arityHint is the advice for a function of got parameters.
 func (n *inspector) arityHint(got int) string {
-	in, out := n.def.Inputs.Len(), n.def.Outputs.Len()
+	in, out := n.def.Inputs.Len(), n.outputs()
 	dps := n.sol.Spec.DestinationPassingStyle
 	switch {
 	case dps && got == in && out > 0:
@@ -124,9 +124,9 @@ func (n *inspector) arityHint(got int) string {
 	case !dps && got == in+out && out > 0:
 		return "return the outputs, or set destination_passing_style = true"
 	}
-	names := slices.Clone(n.def.Inputs.Keys())
+	names := n.def.Inputs.Keys()
 	if dps {
-		names = append(names, n.def.Outputs.Keys()...)
+		names = n.def.Arguments()
 	}
 	return "the arguments are " + strings.Join(names, ", ")
 }
@@ -202,7 +202,8 @@ func (n *inspector) outputs() int {
 	if n.def == nil {
 		return 0
 	}
-	return n.def.Outputs.Len()
+	own := n.def.Returned()
+	return own.Len()
 }
 
 // exportMacro exports a function under the C symbol __tvm_ffi_<first argument> (tvm/ffi/function.h).
@@ -240,7 +241,7 @@ func Call(sol *trace.Solution, def *trace.Definition, parameters string) *Findin
 	}
 	kinds := map[byte]string{'i': "an integer", 'f': "a floating-point number", 'p': "a pointer", 't': "a tensor"}
 	i := 0
-	for _, specs := range []trace.Map[trace.TensorSpec]{def.Inputs, def.Outputs} {
+	for _, specs := range []trace.Map[trace.TensorSpec]{def.Inputs, def.Returned()} {
 		for name, spec := range specs.All() {
 			if i == len(parameters) {
 				break

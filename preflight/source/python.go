@@ -281,7 +281,7 @@ func (n *inspector) pyFunction(f pyFunction) *Finding {
 	if n.sol.Spec.DestinationPassingStyle || f.Returns == "" {
 		return nil
 	}
-	out := n.def.Outputs.Len()
+	out := n.outputs()
 	switch {
 	case f.Returns == "other" && out != 1:
 		return found("return-annotation", "write tuple[...] of so many types, without quotes and without from __future__ "+

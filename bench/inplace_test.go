@@ -1,0 +1,151 @@
+package bench
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"fisub/internal/event"
+	"fisub/internal/tensor"
+	"fisub/internal/trace"
+)
+
+// A pool that a call changes is put back before each call, judged where the reference changes it, and must else be as it was.
+func TestInPlace(t *testing.T) {
+	const pool = "gdn_mtp_pool_qk4_v8_d128_k_last"
+	for _, tc := range []struct {
+		name   string
+		status trace.Status
+		detail string
+		want   []string // checks
+	}{
+		{"honest", trace.Passed, "", nil},
+		{"wants the pool of the first call", trace.Passed, "", nil},
+		{"leaves the pool", trace.IncorrectNumerical, "final_state[2 0 0 0] is ", nil},
+		{"writes to slot 1", trace.IncorrectNumerical, "final_state[1 0 0 1] was ", []string{outsideWrite}},
+		{"writes NaN to slot 1", trace.IncorrectNumerical, "final_state[1 0 0 0] was ", []string{outsideWrite}},
+		{"late stream", trace.Passed, "", []string{lateWrite}},
+		{"skips after the first call", trace.IncorrectNumerical, "", []string{skippedWork}},
+		{"behind", trace.Passed, "", []string{outsideWrite}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, events := runOn(t, pool, tc.name, 1, 1) // 3 rows on 5 slots, one of them padding
+			var checks []string
+			for _, e := range events {
+				if e.Finding != nil && !slices.Contains(checks, e.Finding.Check) {
+					checks = append(checks, e.Finding.Check)
+				}
+				if e.Evaluated != nil && (e.Evaluated.Status != string(tc.status) || !strings.HasPrefix(e.Evaluated.Detail, tc.detail)) {
+					t.Errorf("got %s, %q; want %s, %q", e.Evaluated.Status, e.Evaluated.Detail, tc.status, tc.detail)
+				}
+				if e.Type == event.TypeFailed {
+					t.Errorf("got %+v", e)
+				}
+			}
+			if !slices.Equal(checks, tc.want) {
+				t.Errorf("findings: got %q, want %q", checks, tc.want)
+			}
+		})
+	}
+}
+
+// What a call moves are the slots that it changes, each read and written, and not the pool.
+func TestMoved(t *testing.T) {
+	before, want := tensor.New(tensor.Float32, 8, 4), tensor.New(tensor.Float32, 8, 4)
+	want.WriteFloat32s([]float32{1}, 4*3+2)
+	want.WriteFloat32s([]float32{1, 2}, 4*6)
+	e := expected{want, before, changedSlots(before, want)}
+	if !slices.Equal(e.slots, []int{3, 6}) {
+		t.Fatalf("slots: got %v", e.slots)
+	}
+	in := &inputs{bytes: 1000 + 2*128, want: []expected{e}}
+	if got := in.moved(); got != 1000+2*2*16 {
+		t.Errorf("got %d bytes", got)
+	}
+	if e.whole(5) != 4*6+1 || e.part(want).Shape[0] != 2 {
+		t.Errorf("got element %d, part %v", e.whole(5), e.part(want).Shape)
+	}
+}
+
+// An output that is said to be an argument, and is no input of that type, has no verdict.
+func TestJudgeable(t *testing.T) {
+	in := trace.TensorSpec{Shape: []string{"n", "k"}, DType: tensor.Float32}
+	out := trace.TensorSpec{Shape: []string{"n", "k"}, DType: tensor.Float32, Param: "x"}
+	change := func(s trace.TensorSpec, f func(*trace.TensorSpec)) trace.TensorSpec {
+		f(&s)
+		return s
+	}
+	for _, tc := range []struct {
+		name    string
+		in, out trace.TensorSpec
+		twice   bool
+		want    bool
+	}{
+		{"right", in, out, false, true},
+		{"not in place", in, in, true, true},
+		{"two outputs", in, out, true, false},
+		{"no input", in, change(out, func(s *trace.TensorSpec) { s.Param = "y" }), false, false},
+		{"another dtype", in, change(out, func(s *trace.TensorSpec) { s.DType = tensor.BFloat16 }), false, false},
+		{"another shape", in, change(out, func(s *trace.TensorSpec) { s.Shape = []string{"n"} }), false, false},
+		{"optional", change(in, func(s *trace.TensorSpec) { s.Optional = true }), out, false, false},
+		{"a number", trace.TensorSpec{Scalar: true, DType: tensor.Float32}, out, false, false},
+		{"no axes", trace.TensorSpec{DType: tensor.Float32}, trace.TensorSpec{DType: tensor.Float32, Param: "x"}, false, false},
+	} {
+		def := &trace.Definition{Name: "d", OpType: "t"}
+		def.Inputs.Set("x", tc.in)
+		def.Outputs.Set("a", tc.out)
+		if tc.twice {
+			def.Outputs.Set("b", tc.out)
+		}
+		_, err := evaluatorOf(def)
+		if (err == nil) != tc.want || err != nil && !strings.Contains(err.Error(), "fisub does not judge it") {
+			t.Errorf("%s: got %v", tc.name, err)
+		}
+	}
+}
+
+const poolDefinition = `{"name":"add","op_type":"t","axes":{"n":{"type":"var"},"slots":{"type":"var"},"k":{"type":"const","value":4}},
+"inputs":{"pool":{"shape":["slots","k"],"dtype":"float32"},"at":{"shape":["n"],"dtype":"int32"},"x":{"shape":["n","k"],"dtype":"float32"}},
+"outputs":{"after":{"shape":["slots","k"],"dtype":"float32","param":"pool"},"y":{"shape":["n","k"],"dtype":"float32"}},
+"reference":"def run(pool, at, x):\n    after = pool.clone()\n    after[at.long()] += x\n    return after, pool[at.long()] * x\n"}`
+
+// Python submissions that change a pool return the other outputs, or are passed memory for them.
+func TestPythonInPlace(t *testing.T) {
+	needPython(t)
+	at := tensor.New(tensor.Int32, 2)
+	at.WriteFloat64s([]float64{4, 1}, 0)
+	for _, tc := range []struct {
+		name, source string
+		passing      bool
+		status       trace.Status
+		detail       string
+		findings     []string
+	}{
+		{"returns", "def run(pool, at, x):\n    at = at.long()\n    y = pool[at] * x\n    pool[at] += x\n    return y\n", false, trace.Passed,
+			"", nil},
+		{"passed", "def run(pool, at, x, y):\n    at = at.long()\n    y.copy_(pool[at] * x)\n    pool[at] += x\n", true, trace.Passed, "", nil},
+		{"returns the pool too", "def run(pool, at, x):\n    at = at.long()\n    y = pool[at] * x\n    pool[at] += x\n    return pool, y\n",
+			false, trace.RuntimeError, "ValueError: Tuple/list has 2 elements but 1 outputs expected", nil},
+		{"takes the pool twice", "def run(pool, at, x, after, y):\n    pass\n", true, trace.CompileError, "Destination-passing style", nil},
+		{"another pool", "def run(pool, at, x, y):\n    at = at.long()\n    y.copy_(pool[at] * x)\n    pool = pool.clone()\n    pool[at] += x\n",
+			true, trace.IncorrectNumerical, "after[", nil},
+		{"all slots", "def run(pool, at, x, y):\n    at = at.long()\n    y.copy_(pool[at] * x)\n    pool[at] += x\n    pool[5] = 0\n", true,
+			trace.IncorrectNumerical, "after[5 0] was ", []string{"outside-write: after[5 0] was "}},
+		{"once only", "done = []\ndef run(pool, at, x, y):\n    at = at.long()\n    y.copy_(pool[at] * x)\n    if len(done) < 4:\n        pool[at] " +
+			"+= x\n    done.append(0)\n", true, trace.Passed, "",
+			[]string{"skipped-work: "}},
+	} {
+		evaluated, failed, findings, _, err := findPython(t, poolDefinition, tc.source, tc.passing,
+			[]map[string]int{{"n": 2, "slots": 7}}, map[string]*tensor.Tensor{"at": at})
+		if err != nil || len(failed) > 0 || evaluated[0] == nil {
+			t.Errorf("%s: got %v, failed %q, error %v", tc.name, evaluated, failed, err)
+			continue
+		}
+		if e := evaluated[0]; e.Status != tc.status || !strings.Contains(e.Log, tc.detail) {
+			t.Errorf("%s: got %s, %q; want %s, %q", tc.name, e.Status, e.Log, tc.status, tc.detail)
+		}
+		if got := findings["workload 0"]; !startAs(got, tc.findings) {
+			t.Errorf("%s: got %q, want %q", tc.name, got, tc.findings)
+		}
+	}
+}
