@@ -87,6 +87,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
+			env.Setenv("HOME", filepath.Join(env.WorkDir, ".tmp")) // which is there
 			env.Setenv("FISUB_CACHE", cacheDir)
 			env.Setenv("REPO", repo)
 			env.Setenv("FISUB_BIN", filepath.SplitList(env.Getenv("PATH"))[0])

@@ -132,8 +132,8 @@ func (d *Dataset) Definition(name string) (*trace.Definition, error) {
 		return nil, &NotFoundError{Name: name, Track: track}
 	}
 	near := plain.Nearest(name, d.names)
-	shortest := slices.SortedStableFunc(slices.Values(d.names), func(a, b string) int { return cmp.Compare(len(a), len(b)) })
-	for _, n := range shortest {
+	byLength := func(a, b string) int { return cmp.Compare(len(a), len(b)) }
+	for _, n := range slices.SortedStableFunc(slices.Values(d.names), byLength) {
 		if len(near) < 3 && len(key) > 2 && strings.Contains(strings.ToLower(n), key) && !slices.Contains(near, n) {
 			near = append(near, n)
 		}

@@ -65,7 +65,8 @@ func shell(ctx context.Context, h host.Host, script string, args []string, in io
 // look makes the folder $1, where there is a $2, and tells of the host: a word and its value in each line. The last
 // lines are those of df. Without $2 it makes nothing, and tells of the next folder above that is there.
 const look = `umask 077; echo "system $(uname -sm)"; echo "uid $(id -u)"; command -v gzip >/dev/null && echo gzip yes
-cd || exit; dir=$1; [ -z "$2" ] || mkdir -p -m 700 -- "$dir" "$dir/store" "$dir/jobs" || exit
+dir=$1; case $dir in /*) ;; *) cd || exit ;; esac
+[ -z "$2" ] || mkdir -p -m 700 -- "$dir" "$dir/store" "$dir/jobs" || exit
 while [ ! -d "$dir" ]; do dir=$(dirname -- "$dir"); done; cd -- "$dir" || exit
 [ -w . ] || { echo "$dir: it is not writable" >&2; exit 1; }
 echo "root $(pwd)"
