@@ -47,6 +47,8 @@ const (
 	decodeInputs  = "q k v state A_log a dt_bias b scale=0.08838834764831843"
 	prefillInputs = "q k v state A_log a dt_bias b cu_seqlens scale=0.08838834764831843"
 	mtpInputs     = "q k v initial_state initial_state_indices A_log a dt_bias b scale=0.08838834764831843"
+	splitInputs   = "q k v initial_state initial_state_indices output_state_indices A_log a dt_bias b scale=0.08838834764831843"
+	scatterInputs = "q k v initial_state initial_state_indices ssm_state_indices A_log a dt_bias b scale=0.08838834764831843"
 	moeInputs     = "routing_logits routing_bias hidden_states=random hidden_states_scale=random " +
 		"gemm1_weights=random gemm1_weights_scale=random gemm2_weights=random gemm2_weights_scale=random " +
 		"local_expert_offset=# routed_scaling_factor=2.5"
@@ -64,11 +66,21 @@ const poolAxes = "batch_size seq_len pool_size"
 
 var (
 	few       = [][]int{{1, 2, 2}, {3, 4, 5}, {5, 3, 16}, {2, 8, 6}, {2, 1, 4}}
+	fewSplit  = [][]int{{1, 2, 2}, {3, 4, 7}, {5, 3, 16}, {2, 8, 6}, {2, 1, 4}}
+	fewTokens = [][]int{{1, 2, 3}, {3, 4, 16}, {5, 3, 23}, {2, 8, 18}, {2, 1, 4}}
 	fewDense  = [][]int{{1, 2}, {3, 4}, {5, 3}, {2, 8}, {2, 1}}
 	served16  = pools(1, 1, 1, 4, 4, 2, 4, 4, 4, 8, 16, 2, 16, 4, 16, 8)
 	served64  = append(served16[:len(served16):len(served16)], pools(64, 1, 64, 2, 64, 4, 64, 8)...)
 	served256 = append(served64[:len(served64):len(served64)], pools(256, 1, 256, 4)...)
 )
+
+// apart gives each sequence a slot to read and one for each token.
+func apart(rows [][]int) (all [][]int) {
+	for _, row := range rows {
+		all = append(all, []int{row[0], row[1], row[0] * max(3, row[1]+1)})
+	}
+	return all
+}
 
 // pools makes rows from pairs: batch and tokens of each sequence.
 func pools(pairs ...int) (rows [][]int) {
@@ -125,6 +137,34 @@ var embeddedSets = []embeddedSet{
 	{"gdn", "gdn_mtp_verify_qk16_v32_d128_k_last", "served", poolAxes, mtpInputs, served16},
 	{"gdn", "gdn_mtp_output_qk4_v8_d128_k_last", DefaultSet, poolAxes, mtpInputs, few},
 	{"gdn", "gdn_mtp_output_qk4_v8_d128_k_last", "served", poolAxes, mtpInputs, served256},
+	{"gdn", "gdn_mtp_pool_qk4_v8_d128_k_last", DefaultSet, poolAxes, mtpInputs, few},
+	{"gdn", "gdn_mtp_pool_qk4_v8_d128_k_last", "served", poolAxes, mtpInputs, served64},
+	{"gdn", "gdn_mtp_pool_qk8_v16_d128_k_last", DefaultSet, poolAxes, mtpInputs, few},
+	{"gdn", "gdn_mtp_pool_qk8_v16_d128_k_last", "served", poolAxes, mtpInputs, served64},
+	{"gdn", "gdn_mtp_pool_qk16_v32_d128_k_last", DefaultSet, poolAxes, mtpInputs, few},
+	{"gdn", "gdn_mtp_pool_qk16_v32_d128_k_last", "served", poolAxes, mtpInputs, served16},
+	{"gdn", "gdn_mtp_pool_bf16_state_qk4_v8_d128_k_last", DefaultSet, poolAxes, mtpInputs, few},
+	{"gdn", "gdn_mtp_pool_bf16_state_qk4_v8_d128_k_last", "served", poolAxes, mtpInputs, served256},
+	{"gdn", "gdn_mtp_pool_bf16_state_qk8_v16_d128_k_last", DefaultSet, poolAxes, mtpInputs, few},
+	{"gdn", "gdn_mtp_pool_bf16_state_qk8_v16_d128_k_last", "served", poolAxes, mtpInputs, served64},
+	{"gdn", "gdn_mtp_pool_bf16_state_qk16_v32_d128_k_last", DefaultSet, poolAxes, mtpInputs, few},
+	{"gdn", "gdn_mtp_pool_bf16_state_qk16_v32_d128_k_last", "served", poolAxes, mtpInputs, served64},
+	{"gdn", "gdn_mtp_split_qk4_v8_d128_k_last", DefaultSet, poolAxes, splitInputs, fewSplit},
+	{"gdn", "gdn_mtp_split_qk4_v8_d128_k_last", "served", poolAxes, splitInputs, served64},
+	{"gdn", "gdn_mtp_split_qk8_v16_d128_k_last", DefaultSet, poolAxes, splitInputs, fewSplit},
+	{"gdn", "gdn_mtp_split_qk8_v16_d128_k_last", "served", poolAxes, splitInputs, served64},
+	{"gdn", "gdn_mtp_split_qk16_v32_d128_k_last", DefaultSet, poolAxes, splitInputs, fewSplit},
+	{"gdn", "gdn_mtp_split_qk16_v32_d128_k_last", "served", poolAxes, splitInputs, served16},
+	{"gdn", "gdn_mtp_split_bf16_state_qk4_v8_d128_k_last", DefaultSet, poolAxes, splitInputs, fewSplit},
+	{"gdn", "gdn_mtp_split_bf16_state_qk4_v8_d128_k_last", "served", poolAxes, splitInputs, served256},
+	{"gdn", "gdn_mtp_scatter_qk4_v8_d128_k_last", DefaultSet, poolAxes, scatterInputs, fewTokens},
+	{"gdn", "gdn_mtp_scatter_qk4_v8_d128_k_last", "served", poolAxes, scatterInputs, apart(served64)},
+	{"gdn", "gdn_mtp_scatter_qk8_v16_d128_k_last", DefaultSet, poolAxes, scatterInputs, fewTokens},
+	{"gdn", "gdn_mtp_scatter_qk8_v16_d128_k_last", "served", poolAxes, scatterInputs, apart(served64)},
+	{"gdn", "gdn_mtp_scatter_qk16_v32_d128_k_last", DefaultSet, poolAxes, scatterInputs, fewTokens},
+	{"gdn", "gdn_mtp_scatter_qk16_v32_d128_k_last", "served", poolAxes, scatterInputs, apart(served16)},
+	{"gdn", "gdn_mtp_scatter_bf16_state_qk4_v8_d128_k_last", DefaultSet, poolAxes, scatterInputs, fewTokens},
+	{"gdn", "gdn_mtp_scatter_bf16_state_qk4_v8_d128_k_last", "served", poolAxes, scatterInputs, apart(served64)},
 	{"gdn", "gdn_mtp_l2norm_qk4_v8_d128_k_last", DefaultSet, "batch_size seq_len", decodeInputs, fewDense},
 	{"gdn", "gdn_mtp_l2norm_qk4_v8_d128_k_last", "served", "batch_size seq_len", decodeInputs, served256},
 	{"gdn", "gdn_mtp_l2norm_bf16_state_qk4_v8_d128_k_last", DefaultSet, "batch_size seq_len", decodeInputs, fewDense},

@@ -204,6 +204,22 @@ void output_only(TensorView q, TensorView k, TensorView v, TensorView pool, Tens
   run({q, k, v, pool, a_log, a, dt_bias, b, scale, output, {}, {}, read, {}, {}, true});
 }
 
+// The same on a pool that is updated in place: in the slot that was read, in another one, or after each token in one of its own.
+void update(TensorView q, TensorView k, TensorView v, TensorView pool, TensorView read, TensorView a_log, TensorView a,
+            TensorView dt_bias, TensorView b, Optional<double> scale, TensorView output) {
+  run({q, k, v, pool, a_log, a, dt_bias, b, scale, output, pool, {}, read, {}, {}, true});
+}
+
+void update_elsewhere(TensorView q, TensorView k, TensorView v, TensorView pool, TensorView read, TensorView write, TensorView a_log,
+                      TensorView a, TensorView dt_bias, TensorView b, Optional<double> scale, TensorView output) {
+  run({q, k, v, pool, a_log, a, dt_bias, b, scale, output, pool, {}, read, write, {}, true});
+}
+
+void scatter(TensorView q, TensorView k, TensorView v, TensorView pool, TensorView read, TensorView token_slots, TensorView a_log,
+             TensorView a, TensorView dt_bias, TensorView b, Optional<double> scale, TensorView output) {
+  run({q, k, v, pool, a_log, a, dt_bias, b, scale, output, {}, pool, read, {}, token_slots, true});
+}
+
 // FlashInfer's functions, with their arguments in its order; output is always given. state, or initial_state, is updated in
 // place. Padding is as above for each dtype.
 void pretranspose(TensorView q, TensorView k, TensorView v, Optional<TensorView> state, TensorView a_log, TensorView a,
@@ -239,6 +255,9 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode_l2norm, gdn::decode_l2norm);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(decode_v_last, gdn::decode_v_last);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(verify, gdn::verify);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(output_only, gdn::output_only);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(update, gdn::update);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(update_elsewhere, gdn::update_elsewhere);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(scatter, gdn::scatter);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gated_delta_rule_decode_pretranspose, gdn::pretranspose);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gated_delta_rule_decode, gdn::nontranspose);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gated_delta_rule_mtp, gdn::mtp);
