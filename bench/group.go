@@ -272,7 +272,7 @@ func (g *group) time(ctx context.Context, attempts []*attempt, trials []*inputs)
 		}
 	}
 	if first := timed[0]; g.roofline != nil && first.samples != nil && first != b {
-		err := g.roofline.measure(ctx, first.entry.Events, first.loaded.moved(), timerOf(first.samples.Timer))
+		err := g.roofline.measure(ctx, first.entry.Events, first.traffic(), timerOf(first.samples.Timer))
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}

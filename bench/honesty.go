@@ -66,9 +66,8 @@ func (a *attempt) checkHonesty(ctx context.Context, in *inputs) error {
 	}
 	a.limit = limit{a.shared.Profile.Timeout}
 	h := &honesty{attempt: a, in: in}
-	// of other definitions, and of a pool of states, a part of the inputs may do
-	_, pool := a.shared.Definition.Inputs.Get("initial_state_indices")
-	if a.samples != nil && a.samples.ColdL2 && a.shared.Definition.OpType == "gdn" && !pool {
+	// Of other definitions a part of the inputs may do.
+	if a.samples != nil && a.samples.ColdL2 && a.shared.Definition.OpType == "gdn" {
 		h.time(stats.Latency(a.samples.Trials))
 	}
 	h.tellBound()
@@ -135,15 +134,7 @@ func (h *honesty) has(check string) bool {
 
 // time compares a latency in nanoseconds with what the GPU's memory can do.
 func (h *honesty) time(ns float64) {
-	var in, out int64
-	for _, v := range h.in.load.Inputs {
-		if v.Tensor != nil {
-			in += int64(v.Tensor.Bytes)
-		}
-	}
-	for _, o := range h.in.outputs {
-		out += int64(o.Bytes)
-	}
+	in, out := h.in.moved()
 	if floor := fastest(in, out, h.process.info.L2Bytes, h.process.info.Bandwidth); ns < floor {
 		h.find(tooFast, "%.2f µs for %.1f MB: from a cold L2, memory of %.0f GB/s needs %.2f µs", ns/1e3,
 			float64(in+out)/1e6, float64(h.process.info.Bandwidth)/1e9, floor/1e3)

@@ -5,9 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"fisub/bench/worker"
 	"fisub/internal/event"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
+	"fisub/workloads"
 )
 
 // A pool that a call changes is put back before each call, judged where the reference changes it, and must else be as it was.
@@ -49,21 +51,30 @@ func TestInPlace(t *testing.T) {
 	}
 }
 
-// What a call moves are the slots that it changes, each read and written, and not the pool.
+// A call reads the slots whose indices are given and writes those that it changes, and not the pool.
 func TestMoved(t *testing.T) {
 	before, want := tensor.New(tensor.Float32, 8, 4), tensor.New(tensor.Float32, 8, 4)
 	want.WriteFloat32s([]float32{1}, 4*3+2)
 	want.WriteFloat32s([]float32{1, 2}, 4*6)
 	e := expected{want, before, changedSlots(before, want)}
-	if !slices.Equal(e.slots, []int{3, 6}) {
-		t.Fatalf("slots: got %v", e.slots)
+	if !slices.Equal(e.slots, []int{3, 6}) || e.whole(5) != 4*6+1 || e.part(want).Shape[0] != 2 {
+		t.Fatalf("got slots %v, element %d, part %v", e.slots, e.whole(5), e.part(want).Shape)
 	}
-	in := &inputs{bytes: 1000 + 2*128, want: []expected{e}}
-	if got := in.moved(); got != 1000+2*2*16 {
-		t.Errorf("got %d bytes", got)
+	at := tensor.New(tensor.Int32, 4)
+	at.WriteFloat64s([]float64{3, -1, 5, 3}, 0)
+	values := []workloads.Input{{Name: "initial_state", Tensor: before}, {Name: "x", Tensor: tensor.New(tensor.BFloat16, 10)}}
+	in := &inputs{Inputs: &workloads.Inputs{Values: values}, want: []expected{{Tensor: at}, e},
+		outputs: []worker.FileTensor{{Bytes: 40}, {Bytes: 128}}}
+	if read, written := in.moved(); read != 2*16+20 || written != 40+2*16 {
+		t.Errorf("got %d and %d bytes", read, written)
 	}
-	if e.whole(5) != 4*6+1 || e.part(want).Shape[0] != 2 {
-		t.Errorf("got element %d, part %v", e.whole(5), e.part(want).Shape)
+	in.Values = append(values, workloads.Input{Name: "initial_state_indices", Tensor: at})
+	if read, written := in.moved(); read != 2*16+20+16 || written != 40+2*16 {
+		t.Errorf("with indices: got %d and %d bytes", read, written)
+	}
+	in.outputs = in.outputs[:1] // the pool stays as it is
+	if read, written := in.moved(); read != 2*16+20+16 || written != 40 {
+		t.Errorf("not in place: got %d and %d bytes", read, written)
 	}
 }
 

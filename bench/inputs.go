@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"fisub/bench/worker"
 	"fisub/internal/tensor"
@@ -84,16 +85,43 @@ func (in *inputs) describe(def *trace.Definition, e evaluator) error {
 	return nil
 }
 
-// moved is how many bytes a call cannot but read or write: of what is changed in place the slots that it changes,
-// twice.
-func (in *inputs) moved() int64 {
-	bytes := in.bytes
-	for _, e := range in.want {
-		if e.before != nil && e.Shape[0] > 0 {
-			bytes -= 2 * int64((e.Shape[0]-len(e.slots))*len(slotOf(e.Tensor, 0)))
+// moved is how many bytes a call cannot but read and write: all of each tensor, but of a pool of states the slots whose
+// indices are given, and of what is changed in place the slots that it changes.
+func (in *inputs) moved() (read, written int64) {
+	changed := map[*tensor.Tensor]int64{} // by input
+	for i, out := range in.outputs {
+		bytes := int64(out.Bytes)
+		if i < len(in.want) && in.want[i].before != nil {
+			bytes = slotBytes(in.want[i].before, len(in.want[i].slots))
+			changed[in.want[i].before] = bytes
 		}
+		written += bytes
 	}
-	return bytes
+	named := slices.IndexFunc(in.Values, func(v workloads.Input) bool { return v.Name == "initial_state_indices" })
+	for _, v := range in.Values {
+		if v.Tensor == nil {
+			continue
+		}
+		bytes, inPlace := changed[v.Tensor]
+		if v.Name == "initial_state" && named >= 0 && in.Values[named].Tensor != nil {
+			slots := in.Values[named].Tensor.Ints()
+			slices.Sort(slots)
+			slots = slices.DeleteFunc(slices.Compact(slots), func(slot int) bool { return slot < 0 })
+			bytes = slotBytes(v.Tensor, len(slots))
+		} else if !inPlace {
+			bytes = int64(len(v.Tensor.Data))
+		}
+		read += bytes
+	}
+	return read, written
+}
+
+// slotBytes is the size of n indices of the first axis.
+func slotBytes(t *tensor.Tensor, n int) int64 {
+	if n == 0 || t.Shape[0] == 0 {
+		return 0
+	}
+	return int64(n * (len(t.Data) / t.Shape[0]))
 }
 
 // contents are the tensors among the inputs, in a list as long as those.

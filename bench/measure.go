@@ -219,6 +219,12 @@ func timerOf(samples string) string {
 	return device.TimerEvents
 }
 
+// traffic is how many bytes the call that was timed cannot but move.
+func (a *attempt) traffic() int64 {
+	read, written := a.loaded.moved()
+	return read + written
+}
+
 // tell emits the samples of a workload, after a warning where they are not by the timer that the contest uses. base
 // are the baseline's, and may be nil like f.
 func (a *attempt) tell(base *device.Samples, f *roofline) {
@@ -228,11 +234,11 @@ func (a *attempt) tell(base *device.Samples, f *roofline) {
 		a.entry.Events.Emit(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Message: &event.Message{
 			Text: "timed with CUDA events, which count launch gaps that the contest's CUPTI timing does not: " + s.TimerNote}})
 	}
-	out := eventSamples(s, a.loaded.moved())
+	out := eventSamples(s, a.traffic())
 	out.Measured = a.measured
 	out.Warm, out.Baseline = timings(a.warm), timings(base)
 	if f != nil {
-		if out.CopyNS, out.EmptyNS = f.figures(a.loaded.moved(), timerOf(s.Timer)); out.MedianNS > 0 {
+		if out.CopyNS, out.EmptyNS = f.figures(a.traffic(), timerOf(s.Timer)); out.MedianNS > 0 {
 			out.CopyShare = out.CopyNS / out.MedianNS
 		}
 	}
