@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -456,4 +457,54 @@ func (h head) unit(x []float64) []float64 {
 		y[i] = e / math.Sqrt(sum+1e-6)
 	}
 	return y
+}
+
+// The Python module has FlashInfer's functions, with its arguments in its order and its defaults, and says what it needs.
+func TestModule(t *testing.T) {
+	const script = `
+import inspect, os, sys
+sys.modules["tvm_ffi"] = None
+import fisub_gdn
+for name in fisub_gdn.__all__:
+    print(name, inspect.signature(getattr(fisub_gdn, name)))
+def tell(f):
+    try:
+        print("no error", f())
+    except Exception as e:
+        print(type(e).__name__, e)
+tell(lambda: fisub_gdn.kernels(90))
+os.environ.update(CUDA_HOME="/nowhere", CUDA_PATH="")
+fisub_gdn.shutil.which = lambda program: None
+tell(fisub_gdn.compiler)
+tell(lambda: fisub_gdn.gated_delta_rule_mtp(*[None] * 9, cache_replayssm=True))
+tell(lambda: fisub_gdn.gated_delta_rule_decode_pretranspose(*[None] * 8, initial_state=1))
+tell(lambda: fisub_gdn.gated_delta_rule_decode_pretranspose(*[None] * 8, output_state_indices=1))
+tell(lambda: fisub_gdn.gated_delta_rule_decode_pretranspose(*[None] * 8))
+`
+	cmd := exec.Command("python3", "-c", script)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join("..", "..", "python"), "PYTHONDONTWRITEBYTECODE=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	const want = `gated_delta_rule_decode (q, k, v, state, A_log, a, dt_bias, b, scale=None, output=None, use_qk_l2norm=True, backend='auto')
+gated_delta_rule_decode_pretranspose (q, k, v, state, A_log, a, dt_bias, b, scale=None, output=None, use_qk_l2norm=True, ` +
+		`initial_state=None, initial_state_indices=None, output_state_indices=None, intermediate_states_buffer=None, ` +
+		`disable_state_update=False, backend='auto')
+gated_delta_rule_mtp (q, k, v, initial_state, initial_state_indices, A_log, a, dt_bias, b, scale=None, output=None, ` +
+		`intermediate_states_buffer=None, ssm_state_indices=None, disable_state_update=None, use_qk_l2norm=True, ` +
+		`output_state_indices=None, cache_replayssm=False, replayssm_rawv=None, replayssm_rawk=None, replayssm_g=None, ` +
+		`replayssm_beta=None)
+ImportError fisub_gdn: no package tvm_ffi, by which the kernels are called
+hint: pip install apache-tvm-ffi
+RuntimeError fisub_gdn: no nvcc in $CUDA_HOME/bin, on PATH or in /usr/local/cuda/bin
+hint: set CUDA_HOME to a CUDA toolkit of 12.0 or later
+ValueError cache_replayssm: these kernels keep no inputs to replay; pass intermediate_states_buffer or ssm_state_indices
+ValueError initial_state_indices: None; a pool needs the slot of each row
+ValueError initial_state_indices and output_state_indices: they name slots of initial_state, which is None
+ValueError state: None, and initial_state too
+`
+	if string(out) != want {
+		t.Errorf("got\n%s\nwant\n%s", out, want)
+	}
 }
