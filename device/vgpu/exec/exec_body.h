@@ -637,7 +637,7 @@ static int block_sum8(const f32 *a, const f32 (*b)[8], int n, f32 *c) {
   __m256 bad = _mm256_or_ps(odd, _mm256_cmp_ps(top, _mm256_set1_ps(0x1p120f), _CMP_GT_OQ));
   bad = _mm256_or_ps(bad, _mm256_cmp_ps(top, _mm256_set1_ps(0x1p-80f), _CMP_NGE_UQ));
   if (_mm256_movemask_ps(bad)) return 0;
-  __m256i scale_bits = _mm256_sub_epi32(_mm256_set1_epi32((254 + 25) << 23), _mm256_castps_si256(top));
+  __m256i scale_bits = _mm256_sub_epi32(_mm256_set1_epi32((int)((254u + 25) << 23)), _mm256_castps_si256(top));
   __m256 scale = _mm256_castsi256_ps(scale_bits);
   __m256i s1 = _mm256_cvttps_epi32(_mm256_mul_ps(sum, scale)), s2 = _mm256_setzero_si256();
   for (int q = 0; q < n; q++) {
@@ -672,7 +672,8 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
   int na = 16 * K * bits / 1024, nb = 8 * K * bits / 1024, nd = half_acc ? 2 : 4;
   const int32_t *pd = extra + in->x, *pa = pd + nd, *pb = pa + na, *pc = pb + nb;
   if (at_ >= MMA_S8) {
-    s32 A[16][64], B[64][8], D[16][8];
+    s32 A[16][64], B[64][8];
+    u32 D[16][8]; // wraps around
     for (int r = 0; r < na; r++)
       for (int l = 0; l < 32; l++)
         for (int i = 0; i < 4; i++) {
@@ -686,12 +687,12 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
           B[(l & 3) * 4 + i + r * 16][l >> 2] = bt == MMA_S8 ? (s8)v : v;
         }
     for (int r = 0; r < 4; r++)
-      for (int l = 0; l < 32; l++) D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)] = (s32)U32(pc[r])[l];
+      for (int l = 0; l < 32; l++) D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)] = U32(pc[r])[l];
     for (int i = 0; i < 16; i++)
       for (int q = 0; q < K; q++)
-        for (int j = 0; j < 8; j++) D[i][j] += A[i][q] * B[q][j];
+        for (int j = 0; j < 8; j++) D[i][j] += (u32)(A[i][q] * B[q][j]);
     for (int r = 0; r < 4; r++)
-      for (int l = 0; l < 32; l++) U32(pd[r])[l] = (u32)D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)];
+      for (int l = 0; l < 32; l++) U32(pd[r])[l] = D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)];
     return;
   }
   f32 A[16][32] __attribute__((aligned(32))), B[32][8] __attribute__((aligned(32))), D[16][8] __attribute__((aligned(32)));

@@ -369,9 +369,9 @@ static int wgmma(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
         int l = (int)((i & 7) * 4 + (j & 7) / 2), hi = (int)(i >> 3);
         u32 *d = U32(pd[half ? (j >> 3) * 2 + (u32)hi : (j >> 3) * 4 + 2 * (u32)hi + (j & 1)]) + l;
         if (ta >= MMA_S8) {
-          s32 sum = fresh ? 0 : (s32)*d;
-          for (u32 q = 0; q < depth; q++) sum += (s32)A[i * depth + q] * (s32)B[j * depth + q];
-          *d = (u32)sum;
+          u32 sum = fresh ? 0 : *d; // wraps around
+          for (u32 q = 0; q < depth; q++) sum += (u32)((s32)A[i * depth + q] * (s32)B[j * depth + q]);
+          *d = sum;
           continue;
         }
         f32 c = fresh ? 0 : half ? f16_f32((u16)(*d >> 16 * (j & 1))) : bits_f32(*d);
