@@ -58,6 +58,12 @@ type section struct {
 
 type figure struct{ Name, Value, Title string }
 
+// A history is that of the runs on the page.
+type history struct {
+	Chart *chart
+	Table table
+}
+
 type finding struct{ Workload, Check, Text string }
 
 type failure struct{ Workload, Verdict, Text, Log, More string }
@@ -82,6 +88,7 @@ func (r *Report) HTML(w io.Writer) error {
 		Charts      []*chart // of all runs
 		Sections    []section
 		Differences []difference
+		History     *history
 		Timed       bool // a run has latencies
 	}{Title: r.Runs[0].Name(), Report: r}
 	if len(r.Runs) > 1 {
@@ -105,6 +112,7 @@ func (r *Report) HTML(w io.Writer) error {
 	for i, c := range r.Comparisons {
 		view.Differences = append(view.Differences, c.section(i+1, r.name(c.B)+" against "+r.name(c.A)))
 	}
+	view.History = r.past()
 	return page.Execute(w, view)
 }
 

@@ -424,6 +424,44 @@ func TestAllRuns(t *testing.T) {
 	}
 }
 
+// A history is shown run by run with the commits below, each group beside the whole, the newest runs only.
+func TestPast(t *testing.T) {
+	r := pages["history"](t)
+	h := r.past()
+	if h == nil || len(h.Chart.Pictures) != 2 || len(h.Table.Rows) != mostPast {
+		t.Fatalf("not two pictures and %d rows", mostPast)
+	}
+	first, last := h.Table.Rows[0], h.Table.Rows[mostPast-1]
+	if first[0].Text != "20260101-10" || first[1].Text != "0000000a+" || first[2].Text != "1.10x" || first[4].Text != "1.21x" {
+		t.Errorf("first row: got %v", first)
+	}
+	if note := last[len(last)-1].Text; note != "<script>wide loads" {
+		t.Errorf("note: got %q", note)
+	}
+	p := h.Chart.Pictures[0]
+	if len(p.XTicks) != mostPast || p.XTicks[0].Label != "0000000a+" || p.XTicks[1].Label != "" {
+		t.Errorf("ticks: got %+v", p.XTicks)
+	}
+	if want := mostPast * (1 + mostGroups); len(p.Marks) != want {
+		t.Errorf("marks: got %d, want %d", len(p.Marks), want)
+	}
+	if a, b := p.Marks[0], p.Marks[mostPast-1]; a.X >= b.X || a.Y <= b.Y {
+		t.Errorf("later and faster is not right and up: %v, %v", a, b)
+	}
+	var page bytes.Buffer
+	if err := r.HTML(&page); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`href="#history"`, "The newest 60 of 70 runs.", "&lt;script&gt;wide loads"} {
+		if !strings.Contains(page.String(), want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if r.History.Runs = r.History.Runs[:1]; r.past() != nil {
+		t.Error("one run has a history")
+	}
+}
+
 func TestScale(t *testing.T) {
 	for _, test := range []struct {
 		lo, hi float64

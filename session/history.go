@@ -16,6 +16,7 @@ import (
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/remote/dispatch"
+	"fisub/report"
 )
 
 // A RunLine is a run in the list.
@@ -44,6 +45,7 @@ type RunLine struct {
 	base    map[string]float64 // latency of the run's baseline
 	family  string             // what runs whose figures can be compared have in common; "" where it is in none
 	of      string             // what Relative is over
+	over    map[string]float64 // and its latencies
 }
 
 // lineOf takes what the list has of a run.
@@ -134,7 +136,7 @@ func rate(family []*RunLine) {
 	}
 	best := family[0]
 	for _, l := range family {
-		l.of, l.Relative = of, 0
+		l.of, l.over, l.Relative = of, base, 0
 		for uuid, ms := range l.latency {
 			l.Relative += base[uuid] / ms / float64(len(l.latency))
 		}
@@ -191,6 +193,15 @@ func (p *Project) Runs(f RunFilter, log Log) (lines []*RunLine, trends []string,
 	return lines, trends, nil
 }
 
+// commit is short, with + behind it where the sources had been changed.
+func (l *RunLine) commit() string {
+	commit, dirty, _ := strings.Cut(l.Commit, "-")
+	if dirty != "" {
+		return plain.Short(commit) + "+"
+	}
+	return plain.Short(commit)
+}
+
 // RunTable gives the rows of a table of runs, its heading first, and how its columns are aligned. A column that would
 // be empty is left out.
 func RunTable(lines []*RunLine) (align string, rows [][]string) {
@@ -215,12 +226,8 @@ func RunTable(lines []*RunLine) (align string, rows [][]string) {
 		if l.Pinned {
 			marks = append(marks, "pin")
 		}
-		commit, dirty, _ := strings.Cut(l.Commit, "-")
-		if commit = plain.Short(commit); dirty != "" {
-			commit += "+"
-		}
 		rows = append(rows, []string{l.ID, started, l.State, passed, mean, score, strings.Join(marks, " "), l.Note, l.Device,
-			commit, plain.Short(l.ContentHash), l.Solution, l.Definition, l.Set})
+			l.commit(), plain.Short(l.ContentHash), l.Solution, l.Definition, l.Set})
 	}
 	align = "lrlrrrllllllll"
 	for i := len(heads) - 1; i >= 0; i-- {
@@ -273,6 +280,35 @@ func (p *Project) BestBeside(arg string, log Log) (string, error) {
 		return "", usage.Errorf("", "--best: no run of other sources can be compared with %s", family[0].ID)
 	}
 	return slices.MaxFunc(others, func(a, b *RunLine) int { return cmp.Compare(a.Relative, b.Relative) }).ID, nil
+}
+
+// past is the history of the runs that can be compared with the run id of the project; nil where there are none.
+func (p *Project) past(id string) *report.History {
+	family, err := p.family(id, nil)
+	if err != nil || len(family) < 2 {
+		return nil
+	}
+	slices.SortFunc(family, func(a, b *RunLine) int { return strings.Compare(a.ID, b.ID) })
+	h := &report.History{Of: family[0].of}
+	groups, sizes := map[string][]string{}, map[string][]int{}
+	for uuid, name := range family[0].names {
+		groups[name], sizes[name] = append(groups[name], uuid), family[0].axes[uuid]
+	}
+	h.Groups = slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
+		return cmp.Or(slices.Compare(sizes[a], sizes[b]), strings.Compare(a, b))
+	})
+	for _, l := range family {
+		past := report.Past{ID: l.ID, Commit: l.commit(), Note: l.Note, Speedup: l.Relative}
+		for _, name := range h.Groups {
+			var sum float64
+			for _, uuid := range groups[name] {
+				sum += l.over[uuid] / l.latency[uuid]
+			}
+			past.Groups = append(past.Groups, sum/float64(len(groups[name])))
+		}
+		h.Runs = append(h.Runs, past)
+	}
+	return h
 }
 
 // A Win says which version of the sources is the fastest on the workloads with the same axes. A version's latency is

@@ -106,6 +106,23 @@ func TestHistory(t *testing.T) {
 		t.Errorf("trends: got %q, %v, want %q", trends, err, want)
 	}
 
+	past := p.past("20260103-1")
+	if past == nil || past.Of != "run 20260101-1" || !slices.Equal(past.Groups, []string{"n=2", "n=10"}) || len(past.Runs) != 3 {
+		t.Fatalf("history: got %+v", past)
+	}
+	if run := past.Runs[1]; run.ID != "20260102-1" || run.Commit != "c0ffeebb+" ||
+		fmt.Sprintf("%.3f %.3f", run.Speedup, run.Groups) != "1.455 [2.000 0.909]" {
+		t.Errorf("history: got %+v", run)
+	}
+	out, page := "-", new(strings.Builder)
+	if _, err := p.Report(page, "1", "html", &out, []string{"20260102"}); err != nil ||
+		!strings.Contains(page.String(), `id="history-runs"`) {
+		t.Errorf("the page has no history: %v", err)
+	}
+	if past := p.past("20260104-1"); past != nil {
+		t.Errorf("history of a run that failed: got %+v", past)
+	}
+
 	// Of the version aaa, with two runs, the median counts.
 	best, wins, err := p.Wins("20260103", nil)
 	if err != nil || best.ID != "20260102-1" || len(wins) != 2 {

@@ -57,6 +57,9 @@ func (p *Project) Report(stdout io.Writer, version, format string, out *string, 
 	if err != nil {
 		return nil, err
 	}
+	if dir, err := p.RunFolder(names[0]); err == nil && filepath.Dir(dir) == filepath.Join(p.Root(), runs.Dir) {
+		rep.History = p.past(w.Runs[0])
+	}
 	var text bytes.Buffer
 	if err := write(rep, &text); err != nil {
 		return nil, err
