@@ -24,7 +24,7 @@ import (
 // A browser is a headless Chromium that is spoken with over two pipes, in the DevTools protocol: objects that end with
 // a zero byte.
 type browser struct {
-	t       *testing.T
+	t       testing.TB
 	in      io.Writer
 	session string
 
@@ -43,7 +43,7 @@ type reply struct {
 }
 
 // startBrowser skips the test where there is no Chromium.
-func startBrowser(t *testing.T) *browser {
+func startBrowser(t testing.TB) *browser {
 	t.Helper()
 	longtest.Skip(t, "starts a browser")
 	var path string
@@ -376,7 +376,7 @@ func TestBrowser(t *testing.T) {
 	b.t = t
 }
 
-func writePage(t *testing.T, r *Report, file string) {
+func writePage(t testing.TB, r *Report, file string) {
 	t.Helper()
 	f, err := os.Create(file)
 	if err != nil {
@@ -611,4 +611,58 @@ func TestBrowserScript(t *testing.T) {
 	if got.Marked != 1 {
 		t.Errorf("marked rows: got %d, want 1", got.Marked)
 	}
+}
+
+// axe-core, which judges pages by the rules of WCAG, finds nothing, on a phone and on a desk, in both schemes.
+func TestBrowserAxe(t *testing.T) {
+	b := startBrowser(t)
+	script, err := os.ReadFile(os.Getenv("FISUB_AXE"))
+	if err != nil {
+		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "axe") {
+			t.Fatal(err)
+		}
+		t.Skip("no axe-core in $FISUB_AXE: scripts/setup --test fetches it, scripts/env names it")
+	}
+	for _, name := range []string{"decode", "two", "five", "emulated"} {
+		file := filepath.Join(t.TempDir(), name+".html")
+		writePage(t, pages[name](t), file)
+		for width, scheme := range map[int]string{400: "dark", 1280: "light"} {
+			if name == "five" && width == 400 {
+				continue // it takes a minute, and is two in large
+			}
+			if faults := b.open(file, width, scheme); len(faults) > 0 {
+				t.Errorf("%s: while it opened: %s", name, strings.Join(faults, "\n"))
+			}
+			b.eval(`document.querySelectorAll('details').forEach(d => d.open = true)`, nil)
+			b.eval(string(script)+"\n;0", nil)
+			var found struct {
+				Passes     int
+				Violations []string
+			}
+			// Contrast of thousands of cells takes axe-core minutes; TestBrowser looks at it.
+			b.eval(`axe.run(document, {resultTypes: ['violations'], rules: {'color-contrast': {enabled: `+fmt.Sprint(name != "five")+`}}}).then(r => ({passes: r.passes.length,
+  violations: r.violations.map(v => v.id + ': ' + v.help + ': ' + v.nodes.slice(0, 3).map(n => n.html.slice(0, 160)).join(' | '))}))`, &found)
+			for _, v := range found.Violations {
+				t.Errorf("%s at %d px, %s: %s", name, width, scheme, v)
+			}
+			if found.Passes < 15 {
+				t.Errorf("%s: %d rules had something to look at, want 15 or more", name, found.Passes)
+			}
+		}
+	}
+}
+
+// BenchmarkFirstPaint opens the page of five runs of 100 workloads.
+func BenchmarkFirstPaint(b *testing.B) {
+	page := startBrowser(b)
+	file := filepath.Join(b.TempDir(), "five.html")
+	writePage(b, five(b), file)
+	sum := 0.0
+	for b.Loop() {
+		page.open(file, 1280, "light")
+		var ms float64
+		page.eval(`performance.getEntriesByName('first-contentful-paint')[0].startTime`, &ms)
+		sum += ms
+	}
+	b.ReportMetric(sum/float64(b.N), "ms-to-first-paint")
 }

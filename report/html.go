@@ -22,8 +22,10 @@ var (
 	scriptText string
 
 	page = template.Must(template.New("page").Funcs(template.FuncMap{
-		"num":   func(v float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") },
-		"add":   func(a, b float64) float64 { return a + b },
+		"num": func(v float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") },
+		"add": func(a, b float64) float64 { return a + b },
+		// key is what rows and marks of one workload have in common.
+		"key":   func(workload string) string { return fmt.Sprintf("%.4x", sha256.Sum256([]byte(workload))) },
 		"style": func() template.CSS { return template.CSS(styleText) },
 		// The policy of the page lets this script run, by its hash, and no other.
 		"script": func() template.JS { return template.JS(scriptText) },
@@ -90,7 +92,8 @@ func (r *Report) HTML(w io.Writer) error {
 		Differences []difference
 		History     *history
 		Timed       bool // a run has latencies
-	}{Title: r.Runs[0].Name(), Report: r}
+		Brief       bool // sections leave out what a page of that run alone shows
+	}{Title: r.Runs[0].Name(), Report: r, Brief: len(r.Runs) > most}
 	if len(r.Runs) > 1 {
 		view.Title = fmt.Sprintf("%d runs, %s first", len(r.Runs), r.Runs[0].Name())
 		view.Overview = []table{r.overview()}
@@ -102,21 +105,40 @@ func (r *Report) HTML(w io.Writer) error {
 		}
 	}
 	for i, run := range r.Runs {
-		s := run.section(i + 1)
+		s := run.section(i+1, view.Brief)
 		if len(r.Runs) > 1 {
-			s.Heading, s.Sub = r.name(run), true
+			s.Heading, s.Sub, s.Facts.Of = r.name(run), true, s.ID+"h"
+			for _, tables := range [][]table{s.Groups, s.Tables, s.Trust, s.Kernels} {
+				for i := range tables {
+					tables[i].Of = s.ID + "h"
+				}
+			}
 		}
 		view.Timed = view.Timed || run.Timed
 		view.Sections = append(view.Sections, s)
 	}
 	for i, c := range r.Comparisons {
-		view.Differences = append(view.Differences, c.section(i+1, r.name(c.B)+" against "+r.name(c.A)))
+		view.Differences = append(view.Differences, c.section(i+1, r.name(c.B)+" against "+r.name(c.A), view.Brief))
 	}
 	view.History = r.past()
 	return page.Execute(w, view)
 }
 
-func (r *Run) section(n int) section {
+// most is how many runs a page has whole. With more it would take several megabytes.
+const most = 2
+
+// brief leaves out the figures that show at the pointer.
+func (t *table) brief() {
+	for _, row := range t.Rows {
+		for i := range row {
+			if row[i].Right {
+				row[i].Title = ""
+			}
+		}
+	}
+}
+
+func (r *Run) section(n int, brief bool) section {
 	id := fmt.Sprintf("r%d-", n)
 	f := r.Run.Run
 	s := section{ID: id, Run: r, Summary: r.Summary(), Facts: r.facts(id + "facts")}
@@ -134,7 +156,7 @@ func (r *Run) section(n int) section {
 	count, word, _ := strings.Cut(plain.Count(r.findings(), "finding"), " ")
 	s.Figures = append(s.Figures, figure{word, count, ""})
 	for _, c := range []*chart{r.latency(id + "latency"), r.speedups(id + "speedup")} {
-		if c != nil && len(c.Pictures) > 0 {
+		if c != nil && len(c.Pictures) > 0 && !brief {
 			s.Charts = append(s.Charts, c)
 		}
 	}
@@ -143,11 +165,14 @@ func (r *Run) section(n int) section {
 	}
 	workloads := r.workloads(id + "workloads")
 	workloads.front("Verdict")
+	if brief {
+		workloads.brief()
+	}
 	s.Tables = []table{workloads}
 	from, to := scale(r.Workloads)
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
-		if h := w.histogram(fmt.Sprintf("%sh%d", id, i), from, to); h != nil {
+		if h := w.histogram(fmt.Sprintf("%sh%d", id, i), from, to); h != nil && !brief {
 			s.Hist = append(s.Hist, h)
 		}
 		for _, f := range w.Findings {
@@ -169,7 +194,7 @@ func (r *Run) section(n int) section {
 		if s.Steady = sentence; len(t.Rows) > 0 {
 			s.Trust = []table{t}
 		}
-		if k := r.kernels(id + "kernels"); len(k.Rows) > 0 {
+		if k := r.kernels(id + "kernels"); len(k.Rows) > 0 && !brief {
 			s.Kernels = []table{k}
 		}
 	}
@@ -216,7 +241,7 @@ func (w *Workload) failure() failure {
 	return f
 }
 
-func (c *Comparison) section(n int, heading string) difference {
+func (c *Comparison) section(n int, heading string, brief bool) difference {
 	id := fmt.Sprintf("d%d-", n)
 	d := difference{ID: id, Heading: heading,
 		Lines: []string{"A: " + clean(c.A.ID, 60) + ", " + c.A.Name(), "B: " + clean(c.B.ID, 60) + ", " + c.B.Name()}}
@@ -235,6 +260,10 @@ func (c *Comparison) section(n int, heading string) difference {
 	}
 	t := c.table(id + "workloads")
 	t.front("Verdict on B")
+	if brief {
+		t.brief()
+	}
+	t.Of = d.ID + "h"
 	d.Tables = []table{t}
 	return d
 }

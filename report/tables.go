@@ -17,6 +17,7 @@ import (
 // A table is one of the page's, ready to be written.
 type table struct {
 	ID, Caption string
+	Of          string // id of the heading that tells it from tables of that caption; "" where there is no other
 	Note        string // below the caption
 	Head        []column
 	Rows        [][]cell // the first cell of a row names it
