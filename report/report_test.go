@@ -468,6 +468,24 @@ func TestPast(t *testing.T) {
 	}
 }
 
+// What stands first on a screen is the verdict, before the contents, and the first of the failures is open.
+func TestVerdictFirst(t *testing.T) {
+	for _, name := range []string{"decode", "emulated", "hostile"} {
+		var b bytes.Buffer
+		if err := pages[name](t).HTML(&b); err != nil {
+			t.Fatal(err)
+		}
+		page := b.String()
+		if at := strings.Index(page, `class="summary"`); at < 0 || at > strings.Index(page, "<nav") ||
+			strings.Count(page, `class="summary"`) != 1 {
+			t.Errorf("%s: the verdict does not stand once, before the contents", name)
+		}
+		if got, all := strings.Count(page, `class="log" open`), strings.Count(page, `class="log"`); got != min(all, 1) {
+			t.Errorf("%s: open failures: got %d of %d", name, got, all)
+		}
+	}
+}
+
 func TestScale(t *testing.T) {
 	for _, test := range []struct {
 		lo, hi float64
