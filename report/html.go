@@ -93,8 +93,13 @@ func (r *Report) HTML(w io.Writer) error {
 		History     *history
 		Timed       bool // a run has latencies
 		Brief       bool // sections leave out what a page of that run alone shows
-	}{Title: r.Runs[0].Name(), Report: r, Brief: len(r.Runs) > most}
+	}{Title: r.Runs[0].Name(), Report: r}
 	if len(r.Runs) > 1 {
+		all := 0
+		for _, run := range r.Runs {
+			all += len(run.Workloads)
+		}
+		view.Brief = all > most
 		view.Title = fmt.Sprintf("%d runs, %s first", len(r.Runs), r.Runs[0].Name())
 		view.Overview = []table{r.overview()}
 		if t := r.configurations(); len(t.Rows) > 0 {
@@ -106,6 +111,9 @@ func (r *Report) HTML(w io.Writer) error {
 	}
 	for i, run := range r.Runs {
 		s := run.section(i+1, view.Brief)
+		if len(view.Charts) > 0 && view.Brief { // which show all runs
+			s.Charts = nil
+		}
 		if len(r.Runs) > 1 {
 			s.Heading, s.Sub, s.Facts.Of = r.name(run), true, s.ID+"h"
 			for _, tables := range [][]table{s.Groups, s.Tables, s.Trust, s.Kernels} {
@@ -124,8 +132,8 @@ func (r *Report) HTML(w io.Writer) error {
 	return page.Execute(w, view)
 }
 
-// most is how many runs a page has whole. With more it would take several megabytes.
-const most = 2
+// most is how many workloads the runs of a page have together that shows them whole. With more it would take megabytes.
+const most = 200
 
 // brief leaves out the figures that show at the pointer.
 func (t *table) brief() {
@@ -156,7 +164,7 @@ func (r *Run) section(n int, brief bool) section {
 	count, word, _ := strings.Cut(plain.Count(r.findings(), "finding"), " ")
 	s.Figures = append(s.Figures, figure{word, count, ""})
 	for _, c := range []*chart{r.latency(id + "latency"), r.speedups(id + "speedup")} {
-		if c != nil && len(c.Pictures) > 0 && !brief {
+		if c != nil && len(c.Pictures) > 0 {
 			s.Charts = append(s.Charts, c)
 		}
 	}
