@@ -623,9 +623,10 @@ func TestBrowserAxe(t *testing.T) {
 		}
 		t.Skip("no axe-core in $FISUB_AXE: scripts/setup --test fetches it, scripts/env names it")
 	}
-	for _, name := range []string{"decode", "two", "five", "emulated"} {
+	for name, page := range map[string]func(testing.TB) *Report{"decode": pages["decode"], "two": pages["two"],
+		"emulated": pages["emulated"], "five": five} {
 		file := filepath.Join(t.TempDir(), name+".html")
-		writePage(t, pages[name](t), file)
+		writePage(t, page(t), file)
 		for width, scheme := range map[int]string{400: "dark", 1280: "light"} {
 			if name == "five" && width == 400 {
 				continue // it takes a minute, and is two in large
