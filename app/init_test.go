@@ -11,6 +11,7 @@ import (
 
 	"fisub/bench/pyworker"
 	"fisub/device/vgpu/vgputest"
+	"fisub/internal/config"
 	"fisub/internal/longtest"
 	"fisub/internal/trace"
 	"fisub/scaffold"
@@ -21,33 +22,8 @@ import (
 func TestInitProjects(t *testing.T) {
 	t.Parallel()
 	longtest.Skip(t, "runs each project")
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	cache := newCache(t)
-	fisub := func(t *testing.T, dir string, args ...string) string {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), self, args...)
-		var stderr bytes.Buffer
-		cmd.Dir, cmd.Stderr = dir, &stderr
-		cmd.Env = append(os.Environ(), "FISUB_CACHE="+cache, "FIB_DATASET_PATH=")
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("fisub %s: %v\n%s%s", strings.Join(args, " "), err, out, stderr.Bytes())
-		}
-		return string(out)
-	}
-
-	_, noPython := pyworker.Command(t.Context(), cache)
-	if noPython != nil && strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "python") {
-		t.Fatal(noPython)
-	}
-	if noPython == nil {
-		if err := vgputest.Library(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	noPython := emulated(t, cache)
 	limits := map[string]string{ // workloads to run, where all of them would take long
 		"dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64":          "3",
 		"gdn_decode_qk4_v8_d128_k_last":                                "2",
@@ -61,13 +37,13 @@ func TestInitProjects(t *testing.T) {
 				dir := t.TempDir()
 				flags := []string{"init", "--definition", definition, "--language", string(language), "--author", "Ada", "--name",
 					"first"}
-				fisub(t, dir, append(flags, "a")...)
-				fisub(t, dir, append(flags, "b")...)
-				if out := fisub(t, dir, "check", "-C", "a"); !strings.HasSuffix(out, "\nsound\n") {
+				runHere(t, cache, dir, append(flags, "a")...)
+				runHere(t, cache, dir, append(flags, "b")...)
+				if out := runHere(t, cache, dir, "check", "-C", "a"); !strings.HasSuffix(out, "\nsound\n") {
 					t.Errorf("check: got %q, want it to end with sound", out)
 				}
-				fisub(t, dir, "pack", "-C", "a")
-				fisub(t, dir, "pack", "-C", "b")
+				runHere(t, cache, dir, "pack", "-C", "a")
+				runHere(t, cache, dir, "pack", "-C", "b")
 				a, err := os.ReadFile(filepath.Join(dir, "a", "solution.json"))
 				if err != nil {
 					t.Fatal(err)
@@ -86,13 +62,78 @@ func TestInitProjects(t *testing.T) {
 					!strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "python") {
 					t.Skip("not run: it takes a minute; FISUB_TEST_REQUIRE=python runs it")
 				}
-				out := fisub(t, dir, "local", "-C", "a", "--device", "emu", "--strict", "--limit", limit)
+				out := runHere(t, cache, dir, "local", "-C", "a", "--device", "emu", "--strict", "--limit", limit)
 				if !regexp.MustCompile(`(?m)^` + limit + ` of ` + limit + ` PASSED on emu`).MatchString(out) {
 					t.Errorf("local: got\n%s\nwant %s workloads that pass", out, limit)
 				}
 			})
 		}
 	}
+}
+
+// What lies in solution passes on the virtual GPU: the submissions of the family, which share one build, and the baselines but
+// for those that call a library which needs a GPU.
+func TestSubmissions(t *testing.T) {
+	t.Parallel()
+	longtest.Skip(t, "runs each submission")
+	cache := newCache(t)
+	noPython := emulated(t, cache)
+	configs, err := filepath.Glob("../solution/*/*/" + config.Name)
+	if err != nil || len(configs) < 40 {
+		t.Fatalf("got %q, %v; want forty submissions at least", configs, err)
+	}
+	for _, path := range configs {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(text, []byte("\ndependencies = ")) {
+			continue
+		}
+		dir := filepath.Dir(path)
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			if !bytes.Contains(text, []byte(`language = "cuda"`)) && noPython != nil {
+				t.Skipf("not run: %v", noPython)
+			}
+			out := runHere(t, cache, dir, "local", "--device", "emu", "--strict", "--limit", "1")
+			if !strings.Contains(out, "\n1 of 1 PASSED on emu") {
+				t.Errorf("got\n%s\nwant 1 workload that passes", out)
+			}
+		})
+	}
+}
+
+// runHere runs this program in a folder and gives its standard output.
+func runHere(t *testing.T, cache, dir string, args ...string) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	var stderr bytes.Buffer
+	cmd.Dir, cmd.Stderr = dir, &stderr
+	cmd.Env = append(os.Environ(), "FISUB_CACHE="+cache, "FIB_DATASET_PATH=")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("fisub %s: %v\n%s%s", strings.Join(args, " "), err, out, stderr.Bytes())
+	}
+	return string(out)
+}
+
+// emulated prepares the virtual GPU for submissions in Python, and gives the reason where there is no Python for them.
+func emulated(t *testing.T, cache string) error {
+	t.Helper()
+	_, noPython := pyworker.Command(t.Context(), cache)
+	if noPython != nil && strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "python") {
+		t.Fatal(noPython)
+	}
+	if noPython == nil {
+		if err := vgputest.Library(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return noPython
 }
 
 func TestVersion(t *testing.T) {

@@ -47,14 +47,12 @@ type Object struct {
 
 // manifest is build.json in an object's folder.
 type manifest struct {
-	Symbol      string   `json:"symbol"`
 	Arch        string   `json:"arch"`
 	Toolchain   string   `json:"toolchain"`
 	CUDAVersion string   `json:"cuda_version"`
 	Libs        []string `json:"libs"` // relative to the folder
 	Commands    []string `json:"commands"`
 	Kernels     []Kernel `json:"kernels"`
-	Parameters  *string  `json:"parameters,omitempty"`
 }
 
 const (
@@ -198,11 +196,12 @@ func newSources(sol *trace.Solution, arch string) (*sources, error) {
 
 // index is the file that names the newest build of s by whatever toolchain.
 func (s *sources) index(root string) string {
-	return filepath.Join(root, "build", "index", cache.Key(append([]string{"index 1"}, s.identity()...)...))
+	return filepath.Join(root, "build", "index", cache.Key(append([]string{"index 2"}, s.identity()...)...))
 }
 
+// identity is all of s that what is built depends on. The symbol is none of it: solutions of the same sources share a build.
 func (s *sources) identity() []string {
-	id := []string{s.arch, s.symbol, fmt.Sprint(s.useCUDA)}
+	id := []string{s.arch, fmt.Sprint(s.useCUDA)}
 	if s.torch != nil {
 		id = append(id, s.torch.version)
 	}
@@ -216,7 +215,7 @@ func (s *sources) identity() []string {
 }
 
 func (t *Toolchain) key(s *sources) string {
-	id := []string{"build 3", t.Version, t.TVMFFIVersion, t.CXXVersion, os.Getenv("NVCC_CCBIN")}
+	id := []string{"build 4", t.Version, t.TVMFFIVersion, t.CXXVersion, os.Getenv("NVCC_CCBIN")}
 	id = append(id, cudaFlags(s.arch)...)
 	id = append(id, cxxFlags...)
 	id = append(id, t.linkLibs(s)...)
@@ -370,13 +369,8 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		return buildError("the solution does not link", log.String())
 	}
 	so := filepath.Join(dir, objectFile)
-	if err := checkSymbol(so, s.symbol, log.String()); err != nil {
-		return err
-	}
-
 	demangle(kernels)
-	m := manifest{Symbol: s.symbol, Arch: s.arch, Toolchain: t.String(), CUDAVersion: t.CUDAVersion, Kernels: kernels,
-		Parameters: parameters(so, s.symbol)}
+	m := manifest{Arch: s.arch, Toolchain: t.String(), CUDAVersion: t.CUDAVersion, Kernels: kernels}
 	if s.torch != nil {
 		m.Toolchain = fmt.Sprintf("nvcc %s, torch %s", t.Version, s.torch.version)
 	}
@@ -501,6 +495,7 @@ func checkSymbol(so, symbol, log string) error {
 		Exports: exports}
 }
 
+// readObject gives what was built of s in dir; a *device.BuildError where that does not export its symbol.
 func readObject(dir string, s *sources) (*Object, error) {
 	text, err := os.ReadFile(filepath.Join(dir, manifestFile))
 	if err != nil {
@@ -510,15 +505,15 @@ func readObject(dir string, s *sources) (*Object, error) {
 	if err := json.Unmarshal(text, &m); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, manifestFile), err)
 	}
-	if m.Symbol != s.symbol || m.Arch != s.arch {
-		return nil, fmt.Errorf("%s: built for %s of %s", dir, m.Symbol, m.Arch)
+	if m.Arch != s.arch {
+		return nil, fmt.Errorf("%s: built for %s", dir, m.Arch)
 	}
 	log, err := os.ReadFile(filepath.Join(dir, logFile))
 	if err != nil {
 		return nil, err
 	}
-	o := &Object{Path: filepath.Join(dir, objectFile), Dir: dir, Symbol: m.Symbol, Arch: m.Arch, Toolchain: m.Toolchain,
-		CUDAVersion: m.CUDAVersion, Log: string(log), Kernels: m.Kernels, Parameters: m.Parameters, Hit: true}
+	o := &Object{Path: filepath.Join(dir, objectFile), Dir: dir, Symbol: s.symbol, Arch: m.Arch, Toolchain: m.Toolchain,
+		CUDAVersion: m.CUDAVersion, Log: string(log), Kernels: m.Kernels, Hit: true}
 	for _, lib := range append([]string{objectFile}, m.Libs...) {
 		if !filepath.IsLocal(lib) || !isFile(filepath.Join(dir, lib)) {
 			return nil, fmt.Errorf("%s: %q is missing", dir, lib)
@@ -527,6 +522,10 @@ func readObject(dir string, s *sources) (*Object, error) {
 	for _, lib := range m.Libs {
 		o.Libs = append(o.Libs, filepath.Join(dir, lib))
 	}
+	if err := checkSymbol(o.Path, s.symbol, o.Log); err != nil {
+		return nil, err
+	}
+	o.Parameters = parameters(o.Path, s.symbol)
 	return o, nil
 }
 

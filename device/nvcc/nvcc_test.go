@@ -230,6 +230,7 @@ extern "C" int __tvm_ffi_kernel(void*, const void*, int, void*) {
   fill<<<1, 32>>>(nullptr);
   return (int)cudaGetLastError();
 }
+extern "C" int __tvm_ffi_other(void*, const void*, int, void*) { return 0; }
 `
 
 func TestBuild(t *testing.T) {
@@ -247,6 +248,16 @@ func TestBuild(t *testing.T) {
 	again, err := tools.Build(ctx, root, sol, "sm_90")
 	if err != nil || !again.Hit || again.Path != o.Path {
 		t.Errorf("again: got %+v (%v), want the cached object", again, err)
+	}
+	other := *sol
+	other.Spec.EntryPoint = "kernel.cu::other"
+	if got, err := tools.Build(ctx, root, &other, "sm_90"); err != nil || got.Path != o.Path || got.Symbol != "__tvm_ffi_other" {
+		t.Errorf("another entry point of the same sources: got %+v (%v), want the cached object", got, err)
+	}
+	other.Spec.EntryPoint = "kernel.cu::none"
+	var broken *device.BuildError
+	if _, err := tools.Build(ctx, root, &other, "sm_90"); !errors.As(err, &broken) || len(broken.Exports) != 2 {
+		t.Errorf("an entry point that the same sources lack: got %v, want a *device.BuildError with two exports", err)
 	}
 	if !strings.Contains(again.Log, "sub/host.cpp:1:2: warning: #warning mind the gap") {
 		t.Errorf("got log %q, want the warning of sub/host.cpp", again.Log)
@@ -287,9 +298,9 @@ func TestBuild(t *testing.T) {
 		!strings.Contains(err.Error(), "for sm_100 in the bundle; it has sm_90") {
 		t.Errorf("Prebuilt for another arch: got %v, want a *MismatchError", err)
 	}
-	other := solution("kernel.cu", simple+"// changed")
-	other.Name = "elsewhere"
-	if _, err := Prebuilt(dir, other, "sm_90"); !errors.As(err, &mismatch) ||
+	changed := solution("kernel.cu", simple+"// changed")
+	changed.Name = "elsewhere"
+	if _, err := Prebuilt(dir, changed, "sm_90"); !errors.As(err, &mismatch) ||
 		err.Error() != "no kernel of elsewhere for sm_90 in the bundle; it has those of other solutions" {
 		t.Errorf("Prebuilt of another solution: got %v, want a *MismatchError that names it", err)
 	}
