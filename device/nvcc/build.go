@@ -263,6 +263,11 @@ func (t *Toolchain) linkLibs(s *sources) []string {
 
 // compile makes the object's folder in dir.
 func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
+	for _, path := range []string{t.TVMFFI, dir} { // nvcc takes a list apart at commas, and writes commands for a shell
+		if i := strings.IndexAny(path, ",'\"$`\\"); i >= 0 {
+			return fmt.Errorf("nvcc cannot use the folder %s: it has the character %c; set FISUB_CACHE to another", path, path[i])
+		}
+	}
 	src, tmp, obj := filepath.Join(dir, "src"), filepath.Join(dir, "tmp"), filepath.Join(dir, "obj")
 	for _, d := range []string{src, tmp, obj} {
 		if err := os.Mkdir(d, 0o755); err != nil {

@@ -321,6 +321,22 @@ func TestBuild(t *testing.T) {
 	}
 }
 
+// A folder that nvcc cannot use says nothing about the solution.
+func TestBuildOddFolder(t *testing.T) {
+	tools, _ := toolchain(t)
+	sol := solution("kernel.cu", simple, "sub/grid.cuh", "#include <tvm/ffi/c_api.h>\n__device__ float scale(float x) { return x; }\n")
+	if _, err := tools.Build(t.Context(), filepath.Join(t.TempDir(), "a b;(&"), sol, "sm_90"); err != nil {
+		t.Error(err)
+	}
+	var broken *device.BuildError
+	for _, name := range []string{"a,b", "a'b", "a$b", "a\"b", "a`b", `a\b`} {
+		_, err := tools.Build(t.Context(), filepath.Join(t.TempDir(), name), sol, "sm_90")
+		if err == nil || errors.As(err, &broken) || !strings.Contains(err.Error(), "set FISUB_CACHE") {
+			t.Errorf("%s: got %v, want an error about the folder", name, err)
+		}
+	}
+}
+
 func TestBuildArch(t *testing.T) {
 	tools, root := toolchain(t)
 	// setmaxnreg exists on the arch-specific targets only.
