@@ -4,7 +4,6 @@ package vgpu
 
 import (
 	"encoding/binary"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -48,11 +47,8 @@ $again:
 `
 }
 
-// TestCost tells what an instruction of a warp takes.
-func TestCost(t *testing.T) {
-	if testing.Short() {
-		t.Skip()
-	}
+// BenchmarkInstruction is what an instruction of a warp takes.
+func BenchmarkInstruction(b *testing.B) {
 	for _, c := range []struct{ name, body string }{
 		{"add.s32", "add.s32 %r7, %r7, %r5;"},
 		{"fma.rn.f32", "fma.rn.f32 %r7, %r5, %r6, %r7;"},
@@ -80,30 +76,57 @@ func TestCost(t *testing.T) {
 		{"mma.m16n8k16.f16", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r9, %r10, %r11, %r12}, {%r5, %r6, %r5, %r6}, {%r5, %r6}, {%r9, %r10, %r11, %r12};"},
 		{"mma.m16n8k16.bf16", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%r9, %r10, %r11, %r12}, {%r5, %r6, %r5, %r6}, {%r5, %r6}, {%r9, %r10, %r11, %r12};"},
 	} {
+		b.Run(c.name, func(b *testing.B) {
+			m := &Machine{Workers: 1}
+			mod, err := m.Load(loop(c.body))
+			if err != nil {
+				b.Fatal(err)
+			}
+			k, err := mod.Kernel("loop")
+			if err != nil {
+				b.Fatal(err)
+			}
+			if len(k.Lacks()) > 0 {
+				b.Fatalf("lacks %v", k.Lacks())
+			}
+			x, _ := words(m, "x", make([]uint32, 256)...)
+			params := binary.LittleEndian.AppendUint64(nil, uint64(x))
+			params = binary.LittleEndian.AppendUint32(params, 1000)
+			best := time.Hour
+			for b.Loop() {
+				start := time.Now()
+				if err := m.Run(k, Launch{Grid: [3]int{1, 1, 1}, Block: [3]int{32, 1, 1}, Params: params}); err != nil {
+					b.Fatal(err)
+				}
+				best = min(best, time.Since(start))
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(float64(best.Nanoseconds())/16000, "ns/warp-instruction")
+		})
+	}
+}
+
+// BenchmarkTranslate takes 10,000 lines of PTX to what is executed. Aim: 10 s.
+func BenchmarkTranslate(b *testing.B) {
+	text := loop(strings.Repeat(`
+	ld.global.v4.b32 {%r9, %r10, %r11, %r12}, [%rd2];
+	fma.rn.f32 %r7, %r9, %r10, %r11;
+	setp.lt.s32 %p3, %r7, %r5;
+	@%p3 shfl.sync.bfly.b32 %r7, %r5, 4, 31, -1;
+	cvt.rn.bf16.f32 %h1, %r7;
+	mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r9, %r10, %r11, %r12}, {%r5, %r6, %r5, %r6}, {%r5, %r6}, {%r9, %r10, %r11, %r12};
+`, 104))
+	lines := strings.Count(text, "\n")
+	for b.Loop() {
 		m := &Machine{Workers: 1}
-		mod, err := m.Load(loop(c.body))
+		mod, err := m.Load(text)
 		if err != nil {
-			t.Fatal(err)
+			b.Fatal(err)
 		}
 		k, err := mod.Kernel("loop")
-		if err != nil {
-			t.Fatal(err)
+		if err != nil || len(k.Lacks()) > 0 {
+			b.Fatalf("%v, lacks %v", err, k.Lacks())
 		}
-		if len(k.Lacks()) > 0 {
-			t.Errorf("%s: lacks %v", c.name, k.Lacks())
-			continue
-		}
-		x, _ := words(m, "x", make([]uint32, 256)...)
-		params := binary.LittleEndian.AppendUint64(nil, uint64(x))
-		params = binary.LittleEndian.AppendUint32(params, 1000)
-		best := time.Hour
-		for range 5 {
-			start := time.Now()
-			if err := m.Run(k, Launch{Grid: [3]int{1, 1, 1}, Block: [3]int{32, 1, 1}, Params: params}); err != nil {
-				t.Fatalf("%s: %v", c.name, err)
-			}
-			best = min(best, time.Since(start))
-		}
-		fmt.Printf("%-24s %7.1f ns\n", c.name, float64(best.Nanoseconds())/16000)
 	}
+	b.ReportMetric(float64(lines), "lines")
 }
