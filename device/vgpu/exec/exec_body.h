@@ -1391,7 +1391,11 @@ again:
       int size = in->c & 31;
       for (int i = 0; i < in->n; i++) {
         u64 v = 0;
-        if ((u64)in->imm + (u64)(size * (i + 1)) <= launch->params_size) v = load_element(p + size * i, size, in->c);
+        if ((u64)in->imm + (u64)(size * (i + 1)) <= launch->params_size) {
+          u64 raw; // the parameters of a launch need not be aligned
+          memcpy(&raw, p + size * i, (size_t)size);
+          v = load_element((const u8 *)&raw, size, in->c);
+        }
         int32_t to = extra[in->x + i];
         if (to < 0) continue;
         if (in->c & M_64) EACH(m) U64(to)[l] = v;
