@@ -46,7 +46,7 @@ func (a *app) initCommand() *cli.Command {
 		Usage:     "make a new submission: config, kernel, .gitignore, a CI workflow and AGENTS.md",
 		ArgsUsage: "DIR",
 		Flags: []cli.Flag{
-			stringFlag(&o.definition, "definition", "the definition `DEFINITION`: one of the contest's", ""),
+			stringFlag(&o.definition, "definition", "the definition `DEFINITION`: one of those that fisub has", ""),
 			stringFlag(&o.language, "language", "write the kernel in `LANGUAGE`: "+strings.Join(scaffold.LanguageNames(), ", "),
 				"cuda"),
 			text(&o.author, "author", "the author's `NAME`", "git's user.name"),

@@ -1,6 +1,6 @@
 // Package scaffold makes the files of a new submission: config, kernel, .gitignore and a CI workflow. The kernels are
-// those of the contest's definitions, correct and plain, to begin from; for other definitions there are none. It asks
-// nothing and runs nothing.
+// for the definitions that fisub has, correct and plain, to begin from; for others there are none. It asks nothing and
+// runs nothing.
 package scaffold
 
 import (
@@ -19,12 +19,18 @@ import (
 	"strings"
 	"text/template"
 
+	"fisub/definitions"
+	"fisub/docs"
 	"fisub/internal/cache"
 	"fisub/internal/config"
+	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
 
-//go:embed kernels project
+// Kernels are for the definition that their folder is named after, families for all of a kind. Each file is a template,
+// filled with what the definition says.
+//
+//go:embed kernels families project
 var embedded embed.FS
 
 // Languages are those that there are templates for.
@@ -59,7 +65,7 @@ type Project struct {
 }
 
 // New makes the project that opts describe. Equal options give equal files. Its errors are about the options:
-// ErrNoKernel where the definition is none of the contest's.
+// ErrNoKernel where the definition is none that Known knows.
 func New(opts Options) (*Project, error) {
 	var faults []error
 	for _, text := range []struct{ what, value string }{{"name", opts.Name}, {"author", opts.Author},
@@ -79,36 +85,35 @@ func New(opts Options) (*Project, error) {
 		return nil, fmt.Errorf("definition %q: %w: write %s", opts.Definition.Name, ErrNoKernel, signature(opts.Definition))
 	}
 
-	p := &Project{sources: path.Join("solution", string(opts.Language))}
-	entry, dps := "kernel.py", opts.Language == trace.Triton
-	if opts.Language == trace.CUDA {
-		entry, dps = "kernel.cu", true
-	}
-	folder := path.Join("kernels", opts.Definition.Name)
-	if opts.Language != trace.CUDA {
-		p.add("kernel.py", path.Join(folder, string(opts.Language)+".py"))
-	} else {
-		p.add("kernel.cu", path.Join(folder, "kernel.cu"))
-		for _, header := range []string{"tensor.cuh", "workspace.cuh"} { // those that it includes
-			if bytes.Contains(p.Files[0].Content, []byte(`#include "`+header+`"`)) {
-				p.add(header, path.Join("kernels", header))
-			}
-		}
-	}
-
 	def := opts.Definition
 	values := map[string]any{
 		"Name": opts.Name, "Definition": def.Name, "Author": opts.Author, "Language": string(opts.Language),
-		"EntryPoint": entry + "::kernel", "DPS": dps,
+		"EntryPoint": "kernel.py::kernel", "DPS": opts.Language != trace.Python,
 		"CUDA": opts.Language == trace.CUDA, "Python": opts.Language != trace.CUDA,
 		"Set": cmp.Or(opts.Set, "contest"), "Version": opts.Version,
-		"Axes": axes(def), "Inputs": tensors(&def.Inputs), "Outputs": tensors(&def.Outputs),
+		"InPlace": len(def.Arguments()) < def.Inputs.Len()+def.Outputs.Len(),
+		"Axes":    axes(def), "Inputs": tensors(&def.Inputs), "Outputs": tensors(&def.Outputs),
+	}
+	p := &Project{sources: path.Join("solution", string(opts.Language))}
+	add := func(name, file string) {
+		p.Files = append(p.Files, File{path.Join(p.sources, name), filled(file, def, values)})
+	}
+	if opts.Language != trace.CUDA {
+		add("kernel.py", path.Join(folder(def.Name), string(opts.Language)+".py"))
+	} else {
+		values["EntryPoint"] = "kernel.cu::kernel"
+		add("kernel.cu", path.Join(folder(def.Name), "kernel.cu"))
+		for _, header := range []string{"tensor.cuh", "workspace.cuh"} { // those that it includes
+			if bytes.Contains(p.Files[0].Content, []byte(`#include "`+header+`"`)) {
+				add(header, path.Join("kernels", header))
+			}
+		}
 	}
 	p.Files = append([]File{
-		{config.Name, filled("project/config.template", values)},
+		{config.Name, filled("project/config.template", def, values)},
 		{".gitignore", embeddedFile("project/gitignore")},
-		{Workflow, filled("project/workflow.yml", values)},
-		{"AGENTS.md", filled("project/AGENTS.md", values)},
+		{Workflow, filled("project/workflow.yml", def, values)},
+		{"AGENTS.md", filled("project/AGENTS.md", def, values)},
 	}, p.Files...)
 	return p, nil
 }
@@ -141,10 +146,22 @@ func FolderName(dir string) string {
 	return cmp.Or(name, "kernel")
 }
 
-// Known tells whether there are kernels written for the definition of that name.
-func Known(definition string) bool {
-	st, err := fs.Stat(embedded, path.Join("kernels", definition))
-	return err == nil && st.IsDir()
+// Known tells whether there are kernels for the definition of that name.
+func Known(definition string) bool { return folder(definition) != "" }
+
+// folder is where the kernels for the definition of that name are; "" for none.
+func folder(definition string) string {
+	own := path.Join("kernels", definition)
+	if st, err := fs.Stat(embedded, own); err == nil && st.IsDir() {
+		return own
+	}
+	if _, err := fs.Stat(definitions.FS, "gdn/"+definition+".json"); err != nil {
+		return ""
+	}
+	if strings.HasPrefix(definition, "gdn_prefill_") {
+		return "families/prefill"
+	}
+	return "families/decode"
 }
 
 // signature is that of a kernel of def: "kernel(x float32 [n, 4], scale float32) -> (y float32 [n])".
@@ -181,11 +198,6 @@ func axes(def *trace.Definition) string {
 	return strings.Join(all, ", ")
 }
 
-// add adds a source, an embedded file.
-func (p *Project) add(name, file string) {
-	p.Files = append(p.Files, File{path.Join(p.sources, name), embeddedFile(file)})
-}
-
 // Drop leaves the file at path out of the project.
 func (p *Project) Drop(path string) {
 	p.Files = slices.DeleteFunc(p.Files, func(f File) bool { return f.Path == path })
@@ -199,15 +211,51 @@ func embeddedFile(name string) []byte {
 	return data
 }
 
-// filled is a file of the folder project with values in the places of its [[actions]].
-func filled(name string, values map[string]any) []byte {
+// filled is an embedded file with values, and what def says, in the places of its [[actions]].
+func filled(name string, def *trace.Definition, values map[string]any) []byte {
+	spec := func(name string) trace.TensorSpec {
+		in, _ := def.Inputs.Get(name)
+		return in
+	}
+	args := def.Arguments()
+	if values["DPS"] == false {
+		args = def.Inputs.Keys()
+	}
+	t := template.New(name).Delims("[[", "]]").Option("missingkey=error").Funcs(template.FuncMap{
+		"has": func(name string) bool {
+			return slices.Contains(def.Inputs.Keys(), name) || slices.Contains(def.Outputs.Keys(), name)
+		},
+		"axis": func(name string) int { // 0 for one that workloads set
+			axis, _ := def.Axes.Get(name)
+			return axis.Value
+		},
+		"type":     func(name string) string { return cTypes[spec(name).DType] },
+		"optional": func(name string) bool { return spec(name).Optional },
+		"named":    func(part string) bool { return strings.Contains(def.Name, part) },
+		"upto":     func(name string) string { return strings.Join(args[:max(slices.Index(args, name), 0)], ", ") },
+		"from":     func(name string) string { return strings.Join(args[max(slices.Index(args, name), 0):], ", ") },
+		"about": func(prefix string) string { // paragraphs are wrapped, indented lines are not
+			var b strings.Builder
+			for line := range strings.Lines(string(filled(path.Join(path.Dir(name), "about"), def, values))) {
+				if line = strings.TrimSuffix(line, "\n"); strings.HasPrefix(line, " ") || line == "" {
+					b.WriteString(strings.TrimRight(prefix+line, " ") + "\n")
+				} else {
+					docs.Wrap(&b, line, prefix, prefix, 116)
+				}
+			}
+			return strings.TrimSpace(b.String())
+		},
+	})
 	var b bytes.Buffer
-	t := template.Must(template.New(name).Delims("[[", "]]").Option("missingkey=error").Parse(string(embeddedFile(name))))
-	if err := t.Execute(&b, values); err != nil {
-		panic(err)
+	if err := template.Must(t.Parse(string(embeddedFile(name)))).Execute(&b, values); err != nil {
+		panic(err) // a file of this package
 	}
 	return b.Bytes()
 }
+
+// cTypes are those of a kernel's tensors.
+var cTypes = map[tensor.DType]string{tensor.Float32: "float", tensor.BFloat16: "__nv_bfloat16", tensor.Int32: "int32_t",
+	tensor.Int64: "int64_t"}
 
 // What Write did with a file.
 const (

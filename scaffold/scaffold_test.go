@@ -2,6 +2,7 @@ package scaffold
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -52,14 +53,13 @@ func decode(t *testing.T) *trace.Definition {
 
 // Whatever the definition, what is made of it has no finding and a valid config, the commented keys included.
 func TestNew(t *testing.T) {
+	files, err := fs.Glob(definitions.FS, "*/*.json")
+	if err != nil || len(files) < 37 {
+		t.Fatalf("got %q, %v", files, err)
+	}
 	var defs []*trace.Definition
-	for _, name := range []string{
-		"gdn/gdn_decode_qk4_v8_d128_k_last", "gdn/gdn_prefill_qk4_v8_d128_k_last",
-		"moe/moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048",
-		"dsa_paged/dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64",
-		"dsa_paged/dsa_topk_indexer_fp8_h64_d128_topk2048_ps64",
-	} {
-		data, err := definitions.FS.ReadFile(name + ".json")
+	for _, name := range files {
+		data, err := definitions.FS.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,6 +97,11 @@ func TestNew(t *testing.T) {
 				}
 				if sol.Name != opts.Name || sol.Author != opts.Author {
 					t.Errorf("got name %q, author %q, want %q, %q", sol.Name, sol.Author, opts.Name, opts.Author)
+				}
+				for _, f := range p.Files[4:] {
+					if strings.Contains(string(f.Content), "[[") {
+						t.Errorf("%s: not filled", f.Path)
+					}
 				}
 				text := file(t, p, config.Name)
 				all := regexp.MustCompile(`(?m)^# ((\w+ = |\[).*)`).ReplaceAllString(text, "$1")

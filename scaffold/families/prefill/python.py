@@ -1,4 +1,4 @@
-"""Gated delta rule over whole sequences, k-last state (definition gdn_prefill_qk4_v8_d128_k_last), in PyTorch.
+"""Gated delta rule over whole sequences, k-last state (definition [[.Definition]]), in PyTorch.
 
 For each token of a sequence, in order, with S the state of a head before it:
 
@@ -8,9 +8,9 @@ For each token of a sequence, in order, with S the state of a head before it:
     S      = g * S + beta * (v - old) k^T
     output = scale * (S q)
 
-q, k (L, 4, 128) bfloat16; v (L, 8, 128) bfloat16; state (N, 8, 128, 128) float32 as (n, hv, v, k), or None: zeros; A_log,
-dt_bias (8) float32; a, b (L, 8) bfloat16; cu_seqlens (N + 1) int64: sequence n holds tokens cu_seqlens[n] to
-cu_seqlens[n + 1] - 1; scale None or 0 means 1/sqrt(128). Returns output (L, 8, 128) bfloat16 and new_state (N, 8, 128, 128)
+q, k (L, HQ, 128) bfloat16; v (L, HV, 128) bfloat16; state (N, HV, 128, 128) float32 as (n, hv, v, k), or None: zeros; A_log,
+dt_bias (HV) float32; a, b (L, HV) bfloat16; cu_seqlens (N + 1) int64: sequence n holds tokens cu_seqlens[n] to
+cu_seqlens[n + 1] - 1; scale None or 0 means 1/sqrt(128). Returns output (L, HV, 128) bfloat16 and new_state (N, HV, 128, 128)
 float32, zeros for a sequence without tokens. Arithmetic is float32.
 
 Where to begin: this takes one step for each token of the longest sequence, for all sequences at once. The chunked form of the
@@ -22,7 +22,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-HEADS_V = 8
+HEADS_V = [[axis "num_v_heads"]]
 DIM = 128
 
 
@@ -32,11 +32,11 @@ def kernel(q, k, v, state, A_log, a, dt_bias, b, cu_seqlens, scale):
     if not scale:
         scale = 1.0 / math.sqrt(DIM)
     repeat = HEADS_V // q.shape[1]  # value heads of one query and key head
-    query = q.float().repeat_interleave(repeat, dim=1)  # (L, 8, 128)
-    key = k.float().repeat_interleave(repeat, dim=1)  # (L, 8, 128)
-    value = v.float()  # (L, 8, 128)
-    g = torch.exp(-torch.exp(A_log) * F.softplus(a.float() + dt_bias))  # (L, 8)
-    beta = torch.sigmoid(b.float())  # (L, 8)
+    query = q.float().repeat_interleave(repeat, dim=1)  # (L, HV, 128)
+    key = k.float().repeat_interleave(repeat, dim=1)  # (L, HV, 128)
+    value = v.float()  # (L, HV, 128)
+    g = torch.exp(-torch.exp(A_log) * F.softplus(a.float() + dt_bias))  # (L, HV)
+    beta = torch.sigmoid(b.float())  # (L, HV)
 
     cuts = cu_seqlens.tolist()
     lengths = [max(0, end - begin) for begin, end in zip(cuts, cuts[1:])]

@@ -1,4 +1,4 @@
-// Gated delta rule over whole sequences, k-last state (definition gdn_prefill_qk4_v8_d128_k_last).
+// Gated delta rule over whole sequences, k-last state (definition [[.Definition]]).
 //
 // For each token of a sequence, in order, with S the state of the head before it:
 //   g      = exp(-exp(A_log) * softplus(a + dt_bias))      decay
@@ -7,8 +7,8 @@
 //   S      = g * S + beta * (v - old) k^T
 //   output = scale * (S q)
 //
-// Shapes: q, k (L, 4, 128); v, output (L, 8, 128); state, new_state (N, 8, 128, 128) as (n, hv, v, k), k innermost;
-// A_log, dt_bias (8); a, b (L, 8); cu_seqlens (N + 1): sequence n holds tokens cu_seqlens[n] to cu_seqlens[n + 1] - 1. Query
+// Shapes: q, k (L, HQ, 128); v, output (L, HV, 128); state, new_state (N, HV, 128, 128) as (n, hv, v, k), k innermost;
+// A_log, dt_bias (HV); a, b (L, HV); cu_seqlens (N + 1): sequence n holds tokens cu_seqlens[n] to cu_seqlens[n + 1] - 1. Query
 // and key head h serve value heads 2h and 2h + 1.
 // dtypes: q, k, v, a, b, output bfloat16; state, new_state, A_log, dt_bias float32; cu_seqlens int64; all arithmetic float32.
 // state None means zeros; scale None or 0 means 1/sqrt(128). A sequence without tokens has a new state of zeros.
@@ -17,14 +17,14 @@
 // from the first token to the last: the even and the odd keys of a row. The token's query and key are shared through shared
 // memory, in two buffers, so that one barrier a token is enough.
 //
-// Where to begin: this walks through the tokens one by one, on N * 8 blocks. The chunked form of the delta rule turns 64 or
+// Where to begin: this walks through the tokens one by one, on N * HV blocks. The chunked form of the delta rule turns 64 or
 // more tokens into a few matrix products, for the tensor cores; and rows of one head are independent, so that a head can be
 // spread over several blocks as it is.
 
 #include "tensor.cuh"
 
-constexpr int kHeadsQK = 4;
-constexpr int kHeadsV = 8;
+constexpr int kHeadsQK = [[axis "num_q_heads"]];
+constexpr int kHeadsV = [[axis "num_v_heads"]];
 constexpr int kDim = 128;            // head size, of keys and of values
 constexpr int kLanes = 2;            // threads of a row
 constexpr int kOwn = kDim / kLanes;  // values of the state that a thread holds
@@ -32,24 +32,24 @@ constexpr int kThreads = kDim * kLanes;
 static_assert(kLanes == 2, "the sum over a row takes one shuffle, and each thread loads one value of query or key");
 
 __global__ void __launch_bounds__(kThreads)
-    prefill_kernel(const __nv_bfloat16* __restrict__ q,      // (L, 4, 128)
-                   const __nv_bfloat16* __restrict__ k,      // (L, 4, 128)
-                   const __nv_bfloat16* __restrict__ v,      // (L, 8, 128)
-                   const float* __restrict__ state,          // (N, 8, 128, 128), or null: zeros
-                   const float* __restrict__ a_log,          // (8)
-                   const __nv_bfloat16* __restrict__ a,      // (L, 8)
-                   const float* __restrict__ dt_bias,        // (8)
-                   const __nv_bfloat16* __restrict__ b,      // (L, 8)
+    prefill_kernel(const __nv_bfloat16* __restrict__ q,      // (L, HQ, 128)
+                   const __nv_bfloat16* __restrict__ k,      // (L, HQ, 128)
+                   const __nv_bfloat16* __restrict__ v,      // (L, HV, 128)
+                   const float* __restrict__ state,          // (N, HV, 128, 128), or null: zeros
+                   const float* __restrict__ a_log,          // (HV)
+                   const __nv_bfloat16* __restrict__ a,      // (L, HV)
+                   const float* __restrict__ dt_bias,        // (HV)
+                   const __nv_bfloat16* __restrict__ b,      // (L, HV)
                    const int64_t* __restrict__ cu_seqlens,   // (N + 1)
                    int64_t tokens,                           // L
                    float scale,
-                   __nv_bfloat16* __restrict__ output,  // (L, 8, 128)
-                   float* __restrict__ new_state) {     // (N, 8, 128, 128)
+                   __nv_bfloat16* __restrict__ output,  // (L, HV, 128)
+                   float* __restrict__ new_state) {     // (N, HV, 128, 128)
   __shared__ float query[2][kDim];
   __shared__ float key[2][kDim];
   const int row = threadIdx.x / kLanes;
   const int lane = threadIdx.x % kLanes;
-  const int64_t head = blockIdx.x;  // n * 8 + hv
+  const int64_t head = blockIdx.x;  // n * HV + hv
   const int hv = head % kHeadsV;
   const int head_qk = hv / (kHeadsV / kHeadsQK);
   const int64_t n = head / kHeadsV;

@@ -1,4 +1,4 @@
-"""Gated delta rule over whole sequences, k-last state (definition gdn_prefill_qk4_v8_d128_k_last), in Triton.
+"""Gated delta rule over whole sequences, k-last state (definition [[.Definition]]), in Triton.
 
 For each token of a sequence, in order, with S the state of a head before it:
 
@@ -8,8 +8,8 @@ For each token of a sequence, in order, with S the state of a head before it:
     S      = g * S + beta * (v - old) k^T
     output = scale * (S q)
 
-q, k (L, 4, 128) bfloat16; v, output (L, 8, 128) bfloat16; state, new_state (N, 8, 128, 128) float32 as (n, hv, v, k); A_log,
-dt_bias (8) float32; a, b (L, 8) bfloat16; cu_seqlens (N + 1) int64: sequence n holds tokens cu_seqlens[n] to
+q, k (L, HQ, 128) bfloat16; v, output (L, HV, 128) bfloat16; state, new_state (N, HV, 128, 128) float32 as (n, hv, v, k); A_log,
+dt_bias (HV) float32; a, b (L, HV) bfloat16; cu_seqlens (N + 1) int64: sequence n holds tokens cu_seqlens[n] to
 cu_seqlens[n + 1] - 1. state None means zeros; scale None or 0 means 1/sqrt(128); a sequence without tokens has a new state of
 zeros. Arithmetic is float32. Destination-passing: the last two arguments are written.
 
@@ -23,8 +23,8 @@ import torch
 import triton
 import triton.language as tl
 
-HEADS_QK = 4
-HEADS_V = 8
+HEADS_QK = [[axis "num_q_heads"]]
+HEADS_V = [[axis "num_v_heads"]]
 DIM = 128
 BLOCK_V = 64
 
