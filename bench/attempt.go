@@ -142,7 +142,7 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 // put gives the worker the inputs, at first addresses.
 func (a *attempt) put(ctx context.Context, in *inputs) error {
 	a.loaded, a.copies, a.held = in, 1, a.bytes
-	return a.process.load(ctx, in)
+	return a.process.load(ctx, in.load)
 }
 
 // call makes one call on in and says what the worker wrote. It loads them first where fresh; otherwise it

@@ -151,7 +151,7 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 	if err := p.out.room(in.size); err != nil {
 		return "", err
 	}
-	if err = p.load(limit, in); err == nil {
+	if err = p.load(limit, in.load); err == nil {
 		_, err = p.client.Run(limit, p.out.path())
 	}
 	if end := p.client.Finish(limit); err == nil {

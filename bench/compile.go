@@ -35,7 +35,7 @@ func Compile(ctx context.Context, s *Shared, sol *trace.Solution, w *trace.Workl
 		}
 		return nil, "", err
 	}
-	if err := p.load(ctx, in); err != nil {
+	if err := p.load(ctx, in.load); err != nil {
 		return nil, "", err
 	}
 	kernels, err = p.client.Compile(ctx)

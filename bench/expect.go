@@ -58,12 +58,7 @@ func (p *pyReference) call(ctx context.Context, load *worker.Workload, size int6
 	if err := p.out.room(size); err != nil {
 		return nil, err
 	}
-	returned := *load
-	returned.Outputs = nil
-	for _, out := range load.Outputs {
-		returned.Outputs = append(returned.Outputs, worker.Value{Tensor: out.Tensor})
-	}
-	if err := p.client.Load(ctx, &returned); err != nil {
+	if err := p.load(ctx, load); err != nil {
 		return nil, err
 	}
 	written, err := p.client.Run(ctx, p.out.path())
@@ -116,6 +111,17 @@ func isReference(sol *trace.Solution, def *trace.Definition) bool {
 	return len(sol.Sources) == 1 && sol.Sources[0].Content == def.Reference && sol.Spec.Language == trace.Python
 }
 
+// returning is def as a reference takes it, which returns all outputs and changes no input.
+func returning(def *trace.Definition) *trace.Definition {
+	own := *def
+	own.Outputs = trace.Map[trace.TensorSpec]{}
+	for name, out := range def.Outputs.All() {
+		out.Param = ""
+		own.Outputs.Set(name, out)
+	}
+	return &own
+}
+
 // A noReferenceError is ErrNoReference with its reason.
 type noReferenceError struct {
 	definition string
@@ -131,13 +137,8 @@ func (e *noReferenceError) Is(target error) bool { return target == ErrNoReferen
 // newReference returns the Python reference of the definition. Where no Python can run it, the error is
 // ErrNoReference and tells why.
 func newReference(ctx context.Context, s *Shared, stamper *stamper) (*pyReference, error) {
-	def := *s.Definition // as a reference takes it: it returns all outputs and changes no input
-	def.Outputs = trace.Map[trace.TensorSpec]{}
-	for name, out := range s.Definition.Outputs.All() {
-		out.Param = ""
-		def.Outputs.Set(name, out)
-	}
-	p, err := newProcess(ctx, s, &def, ReferenceSolution(&def))
+	def := returning(s.Definition)
+	p, err := newProcess(ctx, s, def, ReferenceSolution(def))
 	if err != nil {
 		return nil, &noReferenceError{s.Definition.Name, err}
 	}

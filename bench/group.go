@@ -50,6 +50,9 @@ func newGroup(ctx context.Context, shared *Shared, entries []Entry) (*group, err
 	if b := shared.Baseline; b != nil {
 		entry := Entry{Solution: b.Solution, Events: event.NewStream(), Run: &event.Run{}}
 		g.baseline, g.unable = newRunner(ctx, shared, entry, evaluator, g.reference, &g.stamper)
+		if isReference(b.Solution, shared.Definition) {
+			g.baseline.process.def = returning(shared.Definition)
+		}
 	}
 	if shared.Roofline {
 		if g.roofline, err = newRoofline(ctx, shared, &g.stamper); err != nil {

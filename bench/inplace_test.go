@@ -160,3 +160,30 @@ func TestPythonInPlace(t *testing.T) {
 		}
 	}
 }
+
+// The reference of a definition whose output is an argument returns it, and changes nothing; as a baseline it passes.
+func TestReferenceInPlaceAsBaseline(t *testing.T) {
+	needPython(t)
+	at := tensor.New(tensor.Int32, 2)
+	at.WriteFloat64s([]float64{4, 1}, 0)
+	shared := sharedPython(t, poolDefinition, []map[string]int{{"n": 2, "slots": 7}}, map[string]*tensor.Tensor{"at": at})
+	shared.Baseline = &Baseline{Name: "reference", Solution: ReferenceSolution(shared.Definition)}
+	g, err := newGroup(t.Context(), &shared, []Entry{{Solution: shared.Baseline.Solution, Events: event.NewStream(), Run: &event.Run{}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.stop()
+	if err := g.runners[0].process.start(t.Context(), t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	trials, err := g.prepare(t.Context(), shared.Workloads[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []trace.Status{trace.Passed, trace.RuntimeError} { // a submission must change the argument
+		b := append([]*runner{g.baseline}, g.runners...)[i].begin(0, shared.Workloads[0])
+		if err := b.judge(t.Context(), trials); err != nil || b.verdict.status != want {
+			t.Errorf("runner %d: got %s, %q, %v, want %s", i, b.verdict.status, b.verdict.log, err, want)
+		}
+	}
+}

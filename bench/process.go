@@ -131,11 +131,17 @@ func (p *process) ready(run, ctx context.Context) error {
 	return err
 }
 
-// load gives the worker the inputs.
-func (p *process) load(ctx context.Context, in *inputs) error {
-	load := *in.load
+// load gives the worker the inputs. Outputs are inputs as far as the definition of the process says so.
+func (p *process) load(ctx context.Context, in *worker.Workload) error {
+	load := *in
 	if p.info.Emulated && !p.python {
 		load.Guard = 0 // the emulator has its own, and names the place
+	}
+	load.Outputs = slices.Clone(load.Outputs)
+	for i, name := range p.def.Outputs.Keys() {
+		if _, ok := p.def.InPlace(name); !ok {
+			load.Outputs[i].InPlace = nil
+		}
 	}
 	return p.client.Load(ctx, &load)
 }

@@ -60,6 +60,36 @@ func dumpPython(t *testing.T, definition, source string, passing bool, axes []ma
 	blobs map[string]*tensor.Tensor, dump string) (evaluated map[int]*trace.Evaluation, failed []string,
 	findings map[string][]string, result Result, err error) {
 	t.Helper()
+	shared := sharedPython(t, definition, axes, blobs)
+	evaluated, findings = map[int]*trace.Evaluation{}, map[string][]string{}
+	stream := event.NewStream(func(e event.Event) error {
+		switch {
+		case e.Evaluated != nil:
+			tr, _, err := trace.DecodeTrace(e.Evaluated.Trace)
+			if err != nil {
+				t.Errorf("trace of %s: %v", e.Workload, err)
+				return nil
+			}
+			evaluated[e.Evaluated.Index-1] = tr.Evaluation
+		case e.Type == event.TypeFailed, e.Type == event.TypeWarning && e.Message != nil:
+			failed = append(failed, e.Message.Text)
+		case e.Finding != nil:
+			findings[e.Workload] = append(findings[e.Workload], e.Finding.Check+": "+e.Finding.Text)
+		}
+		return nil
+	})
+	result, err = Run(t.Context(), shared, Entry{Events: stream, Dump: dump, Run: &event.Run{Schema: event.Schema, Fisub: "test"},
+		Solution: &trace.Solution{Name: "s", Definition: shared.Definition.Name, Author: "a", Spec: trace.BuildSpec{Language: trace.Python,
+			TargetHardware: []string{"cuda"},
+			EntryPoint:     "main.py::run", DestinationPassingStyle: passing},
+			Sources: []trace.SourceFile{{Path: "main.py", Content: source}}},
+	})
+	return evaluated, failed, findings, result, err
+}
+
+// sharedPython is what a run of findPython has.
+func sharedPython(t *testing.T, definition string, axes []map[string]int, blobs map[string]*tensor.Tensor) Shared {
+	t.Helper()
 	dir := t.TempDir()
 	def, _, err := trace.DecodeDefinition([]byte(definition))
 	if err != nil {
@@ -113,35 +143,11 @@ func dumpPython(t *testing.T, definition, source string, passing bool, axes []ma
 		t.Fatal(err)
 	}
 	profile.Timeout = 30 * time.Second
-
-	evaluated, findings = map[int]*trace.Evaluation{}, map[string][]string{}
-	stream := event.NewStream(func(e event.Event) error {
-		switch {
-		case e.Evaluated != nil:
-			tr, _, err := trace.DecodeTrace(e.Evaluated.Trace)
-			if err != nil {
-				t.Errorf("trace of %s: %v", e.Workload, err)
-				return nil
-			}
-			evaluated[e.Evaluated.Index-1] = tr.Evaluation
-		case e.Type == event.TypeFailed, e.Type == event.TypeWarning && e.Message != nil:
-			failed = append(failed, e.Message.Text)
-		case e.Finding != nil:
-			findings[e.Workload] = append(findings[e.Workload], e.Finding.Check+": "+e.Finding.Text)
-		}
-		return nil
-	})
-	result, err = Run(t.Context(), Shared{
+	return Shared{
 		Definition: def, Profile: profile, Workloads: ws, Load: data.Load, DeviceKind: "emu",
 		Device: device.Options{CacheDir: t.TempDir()},
 		Worker: worker.Command{MemoryLimit: 8 << 30},
-	}, Entry{Events: stream, Dump: dump, Run: &event.Run{Schema: event.Schema, Fisub: "test"},
-		Solution: &trace.Solution{Name: "s", Definition: def.Name, Author: "a", Spec: trace.BuildSpec{Language: trace.Python,
-			TargetHardware: []string{"cuda"},
-			EntryPoint:     "main.py::run", DestinationPassingStyle: passing},
-			Sources: []trace.SourceFile{{Path: "main.py", Content: source}}},
-	})
-	return evaluated, failed, findings, result, err
+	}
 }
 
 const mixDefinition = `{"name":"mix","op_type":"t","axes":{"n":{"type":"var"},"k":{"type":"const","value":8}},

@@ -193,7 +193,7 @@ func (r *roofline) run(
 		if err := r.process.ready(ctx, limit); err != nil {
 			return err
 		}
-		if err := r.process.load(limit, in); err != nil {
+		if err := r.process.load(limit, in.load); err != nil {
 			return err
 		}
 		if _, err := r.process.client.Run(limit, r.process.out.path()); err != nil {
