@@ -199,7 +199,8 @@ func (s *sources) index(root string) string {
 	return filepath.Join(root, "build", "index", cache.Key(append([]string{"index 2"}, s.identity()...)...))
 }
 
-// identity is all of s that what is built depends on. The symbol is none of it: solutions of the same sources share a build.
+// identity is all of s that what is built depends on. The symbol is none of it: solutions of the same sources share a
+// build.
 func (s *sources) identity() []string {
 	id := []string{s.arch, fmt.Sprint(s.useCUDA)}
 	if s.torch != nil {
@@ -265,7 +266,8 @@ func (t *Toolchain) linkLibs(s *sources) []string {
 func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	for _, path := range []string{t.TVMFFI, dir} { // nvcc takes a list apart at commas, and writes commands for a shell
 		if i := strings.IndexAny(path, ",'\"$`\\"); i >= 0 {
-			return fmt.Errorf("nvcc cannot use the folder %s: it has the character %c; set FISUB_CACHE to another", path, path[i])
+			return fmt.Errorf("nvcc cannot use the folder %s: it has the character %c; set FISUB_CACHE to another", path,
+				path[i])
 		}
 	}
 	src, tmp, obj := filepath.Join(dir, "src"), filepath.Join(dir, "tmp"), filepath.Join(dir, "obj")
