@@ -121,8 +121,44 @@ func TestSubmissions(t *testing.T) {
 	}
 }
 
+// The adapters of FlashInfer's functions give them what they take, as a stand-in with their signatures has it. Where states
+// are bfloat16 and lie in a pool, padding is theirs alone: the first workload has none.
+func TestFlashInfer(t *testing.T) {
+	t.Parallel()
+	longtest.Skip(t, "runs each submission")
+	cache := newCache(t)
+	if noPython := emulated(t, cache); noPython != nil {
+		t.Skipf("not run: %v", noPython)
+	}
+	stand, err := filepath.Abs("../solution/flashinfer/testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	configs, err := filepath.Glob("../solution/flashinfer/gdn_*_qk4_*/" + config.Name)
+	if err != nil || len(configs) < 12 {
+		t.Fatalf("got %q, %v; want twelve submissions at least", configs, err)
+	}
+	for _, path := range configs {
+		dir := filepath.Dir(path)
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			flags := []string{"local", "--device", "emu", "--strict"}
+			if pooled, _ := regexp.MatchString("_(pool|split)_bf16", dir); pooled {
+				flags = append(flags, "--limit", "1")
+			}
+			out := runWith(t, []string{"PYTHONPATH=" + stand}, cache, dir, flags...) // fails where one does not pass
+			t.Logf("%s", out)
+		})
+	}
+}
+
 // runHere runs this program in a folder and gives its standard output.
 func runHere(t *testing.T, cache, dir string, args ...string) string {
+	t.Helper()
+	return runWith(t, nil, cache, dir, args...)
+}
+
+// runWith is runHere with an environment beside this one's.
+func runWith(t *testing.T, env []string, cache, dir string, args ...string) string {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -131,7 +167,7 @@ func runHere(t *testing.T, cache, dir string, args ...string) string {
 	cmd := exec.CommandContext(t.Context(), self, args...)
 	var stderr bytes.Buffer
 	cmd.Dir, cmd.Stderr = dir, &stderr
-	cmd.Env = append(os.Environ(), "FISUB_CACHE="+cache, "FIB_DATASET_PATH=")
+	cmd.Env = append(append(os.Environ(), env...), "FISUB_CACHE="+cache, "FIB_DATASET_PATH=")
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("fisub %s: %v\n%s%s", strings.Join(args, " "), err, out, stderr.Bytes())
