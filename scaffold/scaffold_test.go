@@ -102,6 +102,9 @@ func TestNew(t *testing.T) {
 					if strings.Contains(string(f.Content), "[[") {
 						t.Errorf("%s: not filled", f.Path)
 					}
+					if wide := regexp.MustCompile(`(?m)^.{132,}$`).Find(f.Content); wide != nil {
+						t.Errorf("%s: wide: %s", f.Path, wide)
+					}
 				}
 				text := file(t, p, config.Name)
 				all := regexp.MustCompile(`(?m)^# ((\w+ = |\[).*)`).ReplaceAllString(text, "$1")

@@ -157,10 +157,13 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock)
 
 void gdn(TensorView q, TensorView k, TensorView v, [[if optional $state]]Optional<TensorView>[[else]]TensorView[[end]] [[$state]],
 [[- if has "initial_state_indices"]] TensorView initial_state_indices,[[end]]
-[[- if has "output_state_indices"]] TensorView output_state_indices,[[end]]
-[[- if has "ssm_state_indices"]] TensorView ssm_state_indices,[[end]]
+[[- if has "output_state_indices"]]
+         TensorView output_state_indices,[[end]]
+[[- if has "ssm_state_indices"]]
+         TensorView ssm_state_indices,[[end]]
          TensorView a_log, TensorView a, TensorView dt_bias, TensorView b, Optional<double> scale, TensorView output
-[[- if has "new_state"]], TensorView new_state[[end]]
+[[- if has "new_state"]],
+         TensorView new_state[[end]]
 [[- if has "intermediate_states"]],
          TensorView intermediate_states[[end]]) {
   const int64_t batch = extent(q, 0), tokens = extent(q, 1)[[if has "initial_state_indices"]], slots = extent([[$state]], 0)[[end]];

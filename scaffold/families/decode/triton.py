@@ -92,7 +92,8 @@ def kernel([[upto "A_log"]],
     if not scale:
         scale = 1.0 / math.sqrt(DIM)
     for name, t in (("q", q), ("k", k), ("v", v), ("[[$state]]", [[$state]]), ("a", a), ("b", b), ("output", output)
-[[- if has "new_state"]], ("new_state", new_state)[[end]]
+[[- if has "new_state"]],
+                    ("new_state", new_state)[[end]]
 [[- if has "intermediate_states"]],
                     ("intermediate_states", intermediate_states)[[end]]):
         if [[if optional $state]]t is not None and [[end]]not t.is_contiguous():
