@@ -79,13 +79,16 @@ func (f *Folder) open() (err error) {
 	return err
 }
 
-// lock tells whether the lock could be had at once; a file system without locks counts as one where it can.
+// lock tells whether the lock could be had; a file system without locks counts as one where it can. For the exclusive
+// one it waits until those are gone who only look whether somebody has it.
 func lock(f *os.File, how int) bool {
-	for {
+	for end := time.Now().Add(200 * time.Millisecond); ; time.Sleep(5 * time.Millisecond) {
 		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EINTR) {
-			return !errors.Is(err, syscall.EWOULDBLOCK)
+		if errors.Is(err, syscall.EINTR) || errors.Is(err, syscall.EWOULDBLOCK) && how == syscall.LOCK_EX &&
+			time.Now().Before(end) {
+			continue
 		}
+		return !errors.Is(err, syscall.EWOULDBLOCK)
 	}
 }
 

@@ -235,6 +235,65 @@ func TestRunning(t *testing.T) {
 	g.Close()
 }
 
+// Who only looks whether a run goes on keeps nobody from writing it.
+func TestLooking(t *testing.T) {
+	root := t.TempDir()
+	f := New(root, "r")
+	record(t, f, "u1")
+	f.Close()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				Stamp(f.Path())
+			}
+		}
+	}()
+	for range 100 {
+		g, _, err := Resume(root, "r")
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		g.Close()
+	}
+	close(stop)
+	<-stopped
+}
+
+// A stamp changes with each event, with the end of the process that writes, and with the mark; else it stays.
+func TestStamp(t *testing.T) {
+	f := New(t.TempDir(), "r")
+	seen := map[string]string{Stamp(f.Path()): "there is no folder"}
+	now := func(what string) {
+		t.Helper()
+		stamp := Stamp(f.Path())
+		if again := Stamp(f.Path()); again != stamp {
+			t.Errorf("%s: got %s, then %s", what, stamp, again)
+		}
+		if old, ok := seen[stamp]; ok {
+			t.Errorf("%s: got the same as when %s", what, old)
+		}
+		seen[stamp] = what
+	}
+	for i := range 3 {
+		if err := f.Record(event.Event{Type: event.TypeWarning, Message: &event.Message{Text: "x"}}); err != nil {
+			t.Fatal(err)
+		}
+		now(fmt.Sprint("events: ", i))
+	}
+	f.Close()
+	now("its writer has ended")
+	if err := ChangeMark(f.Path(), func(m *Mark) { m.Note = "a note" }); err != nil {
+		t.Fatal(err)
+	}
+	now("it has a note")
+}
+
 func TestReadKilled(t *testing.T) {
 	f := New(t.TempDir(), "r")
 	record(t, f, "u1", "u3")
