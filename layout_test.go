@@ -36,7 +36,7 @@ var layers = [][]string{
 		"remote/bundle", "remote/slurm", "submit"},
 	{"remote/providers", "remote/faultstest"},
 	{"bench/pyworker"},
-	{"bench", "report"},
+	{"bench", "report", "report/serve"},
 	{"preflight", "explain"},
 	{"session", "doctor"},
 	{"session/jobs", "session/tools", "session/outcome", "mcp"},

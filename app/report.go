@@ -1,51 +1,28 @@
 package app
 
 import (
-	"fmt"
-
 	"github.com/urfave/cli/v2"
 
-	"fisub/internal/plain"
-	"fisub/internal/usage"
+	"fisub/session"
 )
 
-type reportOptions struct {
-	format string
-	out    *string // nil: beside the first run
-	runs   []string
-}
-
 func (a *app) reportCommand() *cli.Command {
-	o := reportOptions{format: "html"}
+	o := session.ReportOptions{Version: Version}
 	return &cli.Command{
 		Name:      "report",
-		Usage:     "write a page, a Markdown table or CSV about runs",
-		ArgsUsage: "RUN [RUN...]",
+		Usage:     "write a page, a Markdown table or CSV about runs, or serve the page while a run goes on",
+		ArgsUsage: "[RUN...]",
 		Flags: []cli.Flag{
-			stringFlag(&o.format, "format", "`FORMAT` html, md or csv", ""),
+			stringFlag(&o.Format, "format", "`FORMAT` html, md or csv", "html"),
 			&cli.StringFlag{Name: "o", Usage: "write `FILE`; - is stdout",
 				DefaultText: "report.FORMAT in the folder of the first RUN",
-				Action:      func(_ *cli.Context, file string) error { o.out = &file; return nil }},
+				Action:      func(_ *cli.Context, file string) error { o.Out = &file; return nil }},
+			boolFlag(&o.Serve, "serve", "show the page to browsers of this machine, and each change of its runs"),
+			countFlag(&o.Port, "port", "serve on port `N` of 127.0.0.1", "a free one"),
 		},
 		Action: func(c *cli.Context) error {
-			o.runs = c.Args().Slice()
-			return a.report(o)
+			o.Runs, o.JSON, a.signals = c.Args().Slice(), a.json, o.Serve // which an interrupt ends in good order
+			return a.Report(c.Context, o, a.stdout, a.term, a.result)
 		},
 	}
-}
-
-func (a *app) report(o reportOptions) error {
-	stdout := o.out != nil && *o.out == "-"
-	if stdout && a.json {
-		return usage.Errorf("name a file, or leave out --json", "-o -: stdout cannot have the report and --json's result")
-	}
-	w, err := a.Project.Report(a.stdout, Version, o.format, o.out, o.runs)
-	switch {
-	case err != nil || stdout:
-		return err
-	case a.json:
-		return a.writeJSON(w)
-	}
-	_, err = fmt.Fprintln(a.stdout, plain.Line(w.File))
-	return err
 }

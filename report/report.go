@@ -26,6 +26,7 @@ type Report struct {
 	Runs        []*Run
 	Comparisons []Comparison // each further run with the first
 	History     *History     // nil where there is none to show
+	Live        string       // of a page that is served, the stamp of what it shows; "" of one in a file
 }
 
 // A History is what became of the runs whose figures can be compared with those of the first run, the oldest first.
@@ -148,7 +149,11 @@ func newRun(r *runs.Run) *Run {
 	for _, w := range r.Run.Workloads {
 		if !seen[w.UUID] {
 			seen[w.UUID] = true
-			add(Workload{Row: runs.Row{UUID: w.UUID}, Verdict: "not run"})
+			verdict := "not run"
+			if r.Running {
+				verdict = "to come"
+			}
+			add(Workload{Row: runs.Row{UUID: w.UUID}, Verdict: verdict})
 		}
 	}
 	run.Axes = slices.Sorted(maps.Keys(names))
@@ -226,7 +231,7 @@ func (r *Run) Summary() []string {
 	}
 	switch r.State() {
 	case "running":
-		say("The run is still going on.")
+		say("The run is still going on: %d of %s have a verdict.", len(r.Rows), plain.Count(total, "workload"))
 	case "killed":
 		say("The run was killed before its end.")
 	case "incomplete":
