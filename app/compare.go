@@ -110,7 +110,7 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 	}
 	for i, res := range results {
 		if res.Verdict == compare.NotComparable {
-			return usage.Errorf("time both on one GPU: the emulator measures nothing",
+			return usage.Errorf("time both on one GPU and one driver: the emulator measures nothing",
 				"--fail-on slower: nothing says whether run %s is slower: %s", sides[i+1].ID, res.Why)
 		}
 	}
@@ -168,7 +168,7 @@ func (a *app) showComparison(res *compare.Result) {
 	}
 	layout, rows := report.Table(res)
 	a.term.Table(layout, rows, func(n int) int { return news(res.Rows[n-1].Verdict) })
-	fmt.Fprintf(a.stdout, "%s\nB as a whole: %s\n", strings.Join(report.Conclusion(res), "\n"),
+	fmt.Fprintf(a.stdout, "%s\nB as a whole: %s\n", a.term.Fit(strings.Join(report.Conclusion(res), "\n"), 2),
 		a.term.News(headline(res), report.VerdictText(res.Verdict, res.Why)))
 }
 

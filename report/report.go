@@ -366,16 +366,38 @@ func Conclusion(res *compare.Result) []string {
 			counts = append(counts, fmt.Sprintf("%d %s", n, v))
 		}
 	}
-	list := []string{fmt.Sprintf("%d workloads: %s", len(res.Rows), strings.Join(counts, ", "))}
+	why := map[string]int{}
+	for _, row := range res.Rows {
+		if row.Verdict == compare.NotComparable {
+			why[row.Why]++
+		}
+	}
+	var reasons []string
+	for _, text := range slices.Sorted(maps.Keys(why)) {
+		reasons = append(reasons, fmt.Sprintf("%d: %s", why[text], text))
+	}
+	if len(reasons) > 0 {
+		counts[len(counts)-1] += " (" + strings.Join(reasons, "; ") + ")"
+	}
+	if untimed(res) {
+		counts = []string{"all pass in both runs, and none was timed in both"}
+	}
+	list := []string{fmt.Sprintf("%s: %s", plain.Count(len(res.Rows), "workload"), strings.Join(counts, ", "))}
 	if res.Ratio != nil {
 		ratio, interval := RatioText(res.Ratio)
-		list = append(list, fmt.Sprintf("B/A: %s, 95 %% interval %s, geometric mean over %d workloads, threshold %.3g %%",
-			ratio, interval, res.Timed, 100*res.Threshold))
+		list = append(list, fmt.Sprintf("B/A: %s, 95 %% interval %s, geometric mean over %s, threshold %.3g %%",
+			ratio, interval, plain.Count(res.Timed, "workload"), 100*res.Threshold))
 	}
 	if res.ScoreA != nil && res.ScoreB != nil {
 		list = append(list, fmt.Sprintf("%s: A %.3f, B %.3f", res.ScoreName, *res.ScoreA, *res.ScoreB))
 	}
 	return list
+}
+
+// untimed tells whether all workloads pass in both runs, and that is all.
+func untimed(res *compare.Result) bool {
+	timed := func(row compare.Row) bool { return row.Why != "not timed" }
+	return len(res.Rows) > 0 && !slices.ContainsFunc(res.Rows, timed)
 }
 
 // VerdictText is a verdict with its reason.

@@ -647,18 +647,25 @@ func (c *Comparison) table(id string) table {
 	return t
 }
 
-// Table gives what a terminal shows of res, workload by workload: the head and the rows, and how the columns lie, l or
-// r.
+// Table gives what a terminal shows of res, workload by workload: the head and the rows, and how the columns lie, as
+// ui.Terminal.Table takes it; none where there is no more to say than Conclusion does.
 func Table(res *compare.Result) (layout string, rows [][]string) {
+	if untimed(res) {
+		return "", nil
+	}
 	t := (&Comparison{Result: res}).table("")
 	rows = make([][]string, 1+len(t.Rows))
 	for i, c := range t.Head {
 		if c.Text == "p" {
 			continue
 		}
-		if rows[0] = append(rows[0], plain.Cut(strings.ToUpper(c.Text), 13)); c.Right {
+		rows[0] = append(rows[0], plain.Cut(strings.ToUpper(c.Text), 13))
+		switch {
+		case c.Text == "A" || c.Text == "B" || c.Text == "B/A":
+			layout += "R"
+		case c.Right:
 			layout += "r"
-		} else {
+		default:
 			layout += "l"
 		}
 		for n, row := range t.Rows {

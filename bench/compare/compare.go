@@ -3,8 +3,10 @@
 package compare
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -66,6 +68,9 @@ type Row struct {
 
 	levels float64 // what the function levels gives
 }
+
+// apart tells whether w was timed on both sides, but not under the same conditions.
+func (w *Row) apart() bool { return w.Ratio != nil && w.Verdict == NotComparable }
 
 // A Side is one workload of one run.
 type Side struct {
@@ -137,7 +142,8 @@ func (e *MismatchError) Error() string {
 
 // Runs compares b with a, workload by workload and as a whole; threshold is the smallest relative difference that
 // matters. It refuses runs of different definitions, GPU models, timers, or states of the L2 with a *MismatchError;
-// what else differs, such as the profile or the driver, is a warning. Timings that no run can have are an error too.
+// under other drivers, or other clocks that were set, neither is called the faster one; what else differs, such as the
+// profile, is a warning. Timings that no run can have are an error too.
 func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 	res := &Result{A: a.ID, B: b.ID, Threshold: threshold}
 	for _, r := range []*runs.Run{a, b} {
@@ -153,7 +159,8 @@ func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 			res.Warnings = append(res.Warnings, fmt.Sprintf("run %s did not come to its end", r.ID))
 		}
 	}
-	if err := res.conditions(a, b); err != nil {
+	apart, err := res.conditions(a, b)
+	if err != nil {
 		return nil, err
 	}
 
@@ -170,6 +177,9 @@ func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 		delete(inB, ra.UUID)
 		row, ratios := compareRow(ra, rb, threshold)
 		if row.Ratio != nil {
+			if apart != "" {
+				row.Verdict, row.Why = NotComparable, apart
+			}
 			res.Timed++
 			sum += math.Log(row.Ratio.Value)
 			for i, r := range ratios {
@@ -193,6 +203,10 @@ func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 		}
 		res.Ratio = interval(math.Exp(sum/float64(res.Timed)), logs)
 	}
+	if inA, inB := len(res.Rows)-len(b.Rows), len(res.Rows)-len(a.Rows); inA+inB > 0 {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("the workloads are not the same: %d in both runs, %d in A alone, %d "+
+			"in B alone", len(b.Rows)-inB, inA, inB))
+	}
 	res.ScoreA, res.ScoreB = score.results(a, b)
 	if base := a.Run.Baseline; base != nil {
 		res.ScoreName = base.Score()
@@ -203,8 +217,11 @@ func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 
 // conclude gives the verdict of the whole.
 func (r *Result) conclude() {
-	lost, gained := 0, 0
+	lost, gained, apart, why := 0, 0, 0, ""
 	for _, row := range r.Rows {
+		if row.apart() {
+			apart, why = apart+1, row.Why
+		}
 		if row.Ratio == nil && row.Verdict == Slower {
 			lost++
 		} else if row.Ratio == nil && row.Verdict == Faster {
@@ -212,7 +229,7 @@ func (r *Result) conclude() {
 		}
 	}
 	r.Verdict = NotComparable
-	if r.Ratio != nil {
+	if r.Ratio != nil && apart == 0 {
 		r.Verdict = r.Ratio.verdict(true, r.Threshold)
 	}
 	switch {
@@ -222,6 +239,10 @@ func (r *Result) conclude() {
 		r.Verdict, r.Why = Faster, fmt.Sprintf("B passes %d of the workloads that A fails", gained)
 	case r.Ratio == nil:
 		r.Why = "no workload was timed in both runs"
+	case apart > 0 && apart == r.Timed:
+		r.Why = why
+	case apart > 0:
+		r.Why = fmt.Sprintf("%s on %d of %d workloads", why, apart, r.Timed)
 	case r.Verdict == Faster || r.Verdict == Slower:
 		r.mix()
 	}
@@ -280,6 +301,9 @@ func compareRow(a, b *runs.Row, threshold float64) (row Row, ratios []float64) {
 	case row.A.N == 0 || row.B.N == 0:
 		row.Why = "not timed"
 		return row, nil
+	case a.Axes != nil && b.Axes != nil && !maps.Equal(a.Axes, b.Axes):
+		row.Why = "its axes are not the same"
+		return row, nil
 	}
 	p, warnings := stats.Same(a.Samples.TrialsNS, b.Samples.TrialsNS)
 	row.P, row.Warnings = &p, warnings
@@ -294,8 +318,26 @@ func compareRow(a, b *runs.Row, threshold float64) (row Row, ratios []float64) {
 	ratios = draw(newPool(a.Samples.TrialsNS), newPool(b.Samples.TrialsNS), row.UUID)
 	row.Ratio = interval(row.B.MedianNS/row.A.MedianNS, ratios)
 	row.levels = levels(a.Samples.TrialsNS, b.Samples.TrialsNS)
+	if row.Why = clocks(a.Samples.Stamp, b.Samples.Stamp); row.Why != "" {
+		return row, ratios
+	}
 	row.Verdict = row.Ratio.verdict(max(p, row.levels) < Alpha, threshold)
 	return row, ratios
+}
+
+// clocks says how the clocks differ that were set for a or b, "" where they do not. What a clock did that nobody had
+// set is the solution's own: one that draws more power has it lowered.
+func clocks(a, b *event.Stamp) string {
+	if a == nil || b == nil || !a.ClocksLocked && !b.ClocksLocked {
+		return ""
+	}
+	x, y := cmp.Or(a.During.Median, a.Before), cmp.Or(b.During.Median, b.Before)
+	differ := func(x, y int) bool { return 100*max(x-y, y-x) > max(x, y) }
+	if !differ(x.SMClockMHz, y.SMClockMHz) && !differ(x.MemoryClockMHz, y.MemoryClockMHz) {
+		return ""
+	}
+	return fmt.Sprintf("the clocks of SM and memory were %d and %d MHz for A, %d and %d MHz for B, and they had been set",
+		x.SMClockMHz, x.MemoryClockMHz, y.SMClockMHz, y.MemoryClockMHz)
 }
 
 // levels gives the probability of trials whose medians differ as much as those of a and b, or more, if all had been
@@ -432,15 +474,16 @@ func check(r *runs.Run) error {
 	return nil
 }
 
-// conditions refuses runs whose figures mean different things, and warns of what else differs.
-func (r *Result) conditions(a, b *runs.Run) error {
+// conditions refuses runs whose figures mean different things, says what keeps one from being called the faster one,
+// and warns of what else differs.
+func (r *Result) conditions(a, b *runs.Run) (apart string, err error) {
 	timerA, timerB := timers(a), timers(b)
 	mixed := strings.Contains(timerA, " and ")
 	if timerA != "" && timerB != "" && (timerA != timerB || mixed) {
-		return &MismatchError{"what they were timed with", timerA, timerB}
+		return "", &MismatchError{"what they were timed with", timerA, timerB}
 	}
 	if a.Run == nil || b.Run == nil {
-		return nil
+		return "", nil
 	}
 	x, y := a.Run, b.Run
 	for _, c := range []MismatchError{
@@ -448,13 +491,12 @@ func (r *Result) conditions(a, b *runs.Run) error {
 		{"the device", deviceText(x.Device), deviceText(y.Device)},
 	} {
 		if c.A != c.B {
-			return &c
+			return "", &c
 		}
 	}
 	for _, c := range []MismatchError{
 		{"the profile", profileText(x.Profile), profileText(y.Profile)},
 		{"the GPU", x.Device.UUID, y.Device.UUID},
-		{"the driver", x.Device.Driver, y.Device.Driver},
 		{"the version of CUDA", x.Device.CUDA, y.Device.CUDA},
 		{"the compiler", x.Device.Toolchain, y.Device.Toolchain},
 		{"the tolerance", fmt.Sprint(x.Tolerance), fmt.Sprint(y.Tolerance)},
@@ -464,7 +506,10 @@ func (r *Result) conditions(a, b *runs.Run) error {
 			r.Warnings = append(r.Warnings, fmt.Sprintf("%s is not the same: %s and %s", c.What, c.A, c.B))
 		}
 	}
-	return nil
+	if x, y := x.Device.Driver, y.Device.Driver; x != y {
+		apart = fmt.Sprintf("the driver was %s for A, %s for B", x, y)
+	}
+	return apart, nil
 }
 
 // timers names what the workloads of a run were timed with, "" where none was.

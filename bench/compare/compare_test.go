@@ -190,9 +190,46 @@ func TestDifferentWorkloads(t *testing.T) {
 	if want := "w0 not comparable A has it alone; w1 same ; other not comparable B has it alone; "; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if len(res.Warnings) != 2 || res.Warnings[0] != "run a is still going on" ||
-		res.Warnings[1] != "run b did not come to its end" || res.Timed != 1 {
+	if len(res.Warnings) != 3 || res.Warnings[0] != "run a is still going on" ||
+		res.Warnings[1] != "run b did not come to its end" || res.Timed != 1 ||
+		res.Warnings[2] != "the workloads are not the same: 1 in both runs, 1 in A alone, 1 in B alone" {
 		t.Errorf("got warnings %q, %d timed", res.Warnings, res.Timed)
+	}
+}
+
+// What was timed under another driver, at other clocks that were set, or with other axes is not called slower; a clock
+// that nobody set is the solution's own.
+func TestApart(t *testing.T) {
+	clocks := func(b *runs.Run, mhz int, locked bool) {
+		b.Rows[1].Samples.Stamp = &event.Stamp{ClocksLocked: locked,
+			During: event.During{N: 1, Median: event.Reading{SMClockMHz: mhz, MemoryClockMHz: 3201}}}
+	}
+	const set = "the clocks of SM and memory were 1980 and 3201 MHz for A, 1200 and 3201 MHz for B, and they had been set"
+	for _, tc := range []struct {
+		name        string
+		change      func(b *runs.Run)
+		first       Verdict
+		whole       Verdict
+		why, whole2 string // of the second row, and of the whole
+	}{
+		{"driver", func(b *runs.Run) { b.Run.Device.Driver = "580" }, NotComparable, NotComparable,
+			"the driver was  for A, 580 for B", "the driver was  for A, 580 for B"},
+		{"clocks", func(b *runs.Run) { clocks(b, 1200, true) }, Slower, NotComparable, set, set + " on 1 of 2 workloads"},
+		{"power", func(b *runs.Run) { clocks(b, 1200, false) }, Slower, Slower, "", ""},
+		{"set to what they were", func(b *runs.Run) { clocks(b, 1975, true) }, Slower, Slower, "", ""},
+		{"axes", func(b *runs.Run) { b.Rows[1].Axes = map[string]int{"n": 2} }, Slower, Slower, "its axes are not the same", ""},
+	} {
+		a, b := gpu().run("a", 2, 1), gpu().run("b", 2, 1.2)
+		a.Rows[1].Axes = map[string]int{"n": 1}
+		clocks(a, 1980, false)
+		tc.change(b)
+		res := mustCompare(t, a, b)
+		second := res.Rows[1]
+		if res.Verdict != tc.whole || res.Why != tc.whole2 || res.Rows[0].Verdict != tc.first || second.Why != tc.why ||
+			(second.Verdict == NotComparable) != (tc.why != "") {
+			t.Errorf("%s: got %s: %s; workloads %s, %s: %s", tc.name, res.Verdict, res.Why, res.Rows[0].Verdict, second.Verdict,
+				second.Why)
+		}
 	}
 }
 
@@ -212,7 +249,6 @@ func TestConditions(t *testing.T) {
 		{"profile", func(b *runs.Run) { b.Run.Profile = event.Profile{Name: "thorough", Target: 0.01} }, "",
 			"the profile is not the same: "},
 		{"GPU", func(b *runs.Run) { b.Run.Device.UUID = "GPU-1" }, "", "the GPU is not the same: "},
-		{"driver", func(b *runs.Run) { b.Run.Device.Driver = "580" }, "", "the driver is not the same: "},
 		{"no run.json", func(b *runs.Run) { b.Run = nil }, "", "run b has no run.json"},
 	} {
 		a, b := gpu().run("a", 1, 1), gpu().run("b", 1, 1)
