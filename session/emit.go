@@ -30,7 +30,8 @@ func Emit(ctx context.Context, s *Submission, what, arch string, names []string,
 		return nil, usage.Errorf("ptx or sass", "--emit: unknown form %q", what)
 	}
 	if !s.Solution.Spec.Compiled() {
-		return nil, usage.Errorf("", "--emit: %s submissions are compiled when they are called", s.Solution.Spec.Language)
+		return nil, usage.Errorf("it is for cuda and cpp, which fisub compiles itself",
+			"--emit: %s submissions are compiled when they are called", s.Solution.Spec.Language)
 	}
 	root, err := cache.Root()
 	if err != nil {

@@ -97,7 +97,7 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 	if u.worker, err = Worker(); err != nil {
 		return nil, err
 	}
-	if err := u.Timed(); old == nil && err != nil {
+	if err := u.Timed(o.MaxTime); err != nil && (old == nil || o.MaxTime != 0) {
 		return nil, err
 	}
 	if limit := o.MemoryLimit; limit != nil {
@@ -118,12 +118,20 @@ func Worker() (worker.Command, error) {
 		Confine: []string{self, "confine", "--"}}, err
 }
 
-// Timed refuses a timer where there is nothing to time.
-func (u *Setup) Timed() error {
-	if u.Kind != "emu" || u.Timer == device.TimerAuto {
+// Timed refuses a timer, or a limit of timing, where there is nothing to time.
+func (u *Setup) Timed(limit time.Duration) error {
+	flag := ""
+	switch {
+	case u.Kind != "emu":
+	case u.Timer != device.TimerAuto:
+		flag = "--timer " + u.Timer
+	case limit != 0:
+		flag = "--max-time"
+	}
+	if flag == "" {
 		return nil
 	}
-	return usage.Errorf("leave it out, or take a GPU", "--timer %s: the emulator keeps no time", u.Timer)
+	return usage.Errorf("leave it out, or take a GPU", "%s: the emulator keeps no time", flag)
 }
 
 // NewSetup is NewLocal but for the device, which is left open.
@@ -146,8 +154,8 @@ func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 	u.Profile.Timeout = cmp.Or(o.Timeout, u.Profile.Timeout)
 	switch {
 	case o.MaxTime != 0 && u.Profile.Target == 0:
-		return nil, usage.Errorf("add --profile thorough", "--max-time: profile %s takes an exact number of timings",
-			u.Profile.Name)
+		return nil, usage.Errorf("add --profile thorough, and take a GPU",
+			"--max-time: profile %s takes an exact number of timings", u.Profile.Name)
 	case o.MaxTime != 0:
 		u.Profile.MaxTime = o.MaxTime
 	case old != nil && u.Profile.Target > 0:

@@ -92,7 +92,7 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 	if plan.GPU == "none" {
 		plan.GPU, u.Kind = "", "emu"
 	}
-	if err := u.Timed(); err != nil {
+	if err := u.Timed(how.MaxTime); err != nil {
 		return nil, err
 	}
 	if u.Baseline, err = p.FindBaseline(s, how.Baseline, nil, u.Kind, log); err != nil {
@@ -100,7 +100,7 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 	}
 	spec := bundle.Spec{Set: u.Set, Args: []string{"--profile", u.Profile.Name, "--timer", u.Timer, "--timeout",
 		u.Profile.Timeout.String()}}
-	if u.Profile.Target > 0 {
+	if u.Profile.Target > 0 && u.Kind == "cuda" {
 		spec.Args = append(spec.Args, "--max-time", u.Profile.MaxTime.String())
 	}
 	spec.Args = append(spec.Args, "--device", u.Kind)
