@@ -185,7 +185,7 @@ func (a *app) cli() *cli.App {
 		Usage: "check, run, and pack GPU kernel submissions for the FlashInfer kernel contest",
 		Description: pathText() + "\nTopics, for fisub help TOPIC: " + strings.Join(topicNames(), ", ") + ".\n\n" +
 			exitText,
-		Version:         Version,
+		Version:         versionText(),
 		Commands:        commands,
 		Flags:           append(a.globalFlags(), cli.HelpFlag), // cli adds it where no command is named help
 		Reader:          a.term.In,
@@ -269,13 +269,17 @@ func (a *app) result(v interface{ Text() string }) error {
 	if a.json {
 		return a.writeJSON(v)
 	}
-	_, err := io.WriteString(a.stdout, v.Text())
+	text := v.Text()
+	if _, code := v.(*session.Emitted); !code {
+		text = a.term.Fit(text, 12)
+	}
+	_, err := io.WriteString(a.stdout, text)
 	return err
 }
 
 // line prints a line of a result: what it is about, and what there is to say.
 func (a *app) line(what, format string, args ...any) {
-	fmt.Fprintf(a.stdout, "%-10s  %s\n", what, plain.Line(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(a.stdout, a.term.Fit(fmt.Sprintf("%-10s  %s", what, plain.Line(fmt.Sprintf(format, args...))), 12))
 }
 
 // events shows the events of a run, as a table or as JSON.

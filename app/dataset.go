@@ -60,10 +60,10 @@ func (a *app) datasetLs(o datasetOptions) error {
 		if a.json {
 			return nil
 		}
-		fmt.Fprintf(a.stdout, "%s  %s  %s\n", plain.Line(def.Name), plain.Line(set), plain.Count(len(ws), "workload"))
+		fmt.Fprintln(a.stdout, a.term.Fit(plain.Line(def.Name)+"  "+plain.Line(set)+"  "+plain.Count(len(ws), "workload"), 4))
 		for _, w := range ws {
 			if a.term.Verbose {
-				fmt.Fprintf(a.stdout, "    %s%s\n", plain.Line(w.UUID), plain.Line(session.AxesText(w)))
+				fmt.Fprintln(a.stdout, a.term.Fit("    "+plain.Line(w.UUID+session.AxesText(w)), 6))
 			}
 		}
 		return nil

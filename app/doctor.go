@@ -9,12 +9,10 @@ import (
 
 	"fisub/device"
 	"fisub/device/cuda"
-	"fisub/docs"
 	"fisub/doctor"
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/plain"
-	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/session"
 	"fisub/session/tools"
@@ -92,9 +90,7 @@ func (a *app) showMachine(r *doctor.Report) {
 			text += "; hint: " + joinLines(l.Hint)
 		}
 		text = fmt.Sprintf("%-*s  %s", len("missing"), l.State, text)
-		if ui.IsTerminal(a.stdout) {
-			text = indented(text, ui.Width(a.stdout)-1)
-		}
+		text = a.term.Fit(text, len("missing  "))
 		fmt.Fprintln(a.stdout, a.term.News(news[l.State], string(l.State))+text[len(l.State):])
 	}
 	fmt.Fprintln(a.stdout)
@@ -103,21 +99,8 @@ func (a *app) showMachine(r *doctor.Report) {
 		if !u.OK {
 			word, text = "cannot", u.Command+": "+strings.Join(u.Lacks, ", ")
 		}
-		fmt.Fprintf(a.stdout, "%-7s  %s\n", word, text)
+		fmt.Fprintln(a.stdout, a.term.Fit(fmt.Sprintf("%-7s  %s", word, text), len("missing  ")))
 	}
-}
-
-// indented breaks a line between words where it is longer than width; what follows stands below its second column.
-func indented(text string, width int) string {
-	const column = len("missing  ")
-	name, rest, _ := strings.Cut(text[column:], "  ")
-	if len(text) <= width || rest == "" {
-		return text
-	}
-	blank := len(rest) - len(strings.TrimLeft(rest, " "))
-	var b strings.Builder
-	docs.Wrap(&b, rest, text[:column]+name+"  "+rest[:blank], strings.Repeat(" ", column), width)
-	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // joinLines puts a text of some lines on one.

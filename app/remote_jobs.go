@@ -156,7 +156,7 @@ func (a *app) remoteLs() error {
 		a.term.Note("no remote runs below %s", filepath.Join(a.Root(), runs.Dir))
 		return nil
 	}
-	a.term.Table("lrlrrrl", rows, nil)
+	a.term.Table("LRLRRrl", rows, nil)
 	return nil
 }
 
@@ -302,7 +302,7 @@ func (a *app) remoteHosts(ctx context.Context, on string) error {
 	if a.json {
 		err = a.writeJSON(lines)
 	} else {
-		a.term.Table("llll", rows, nil)
+		a.term.Table("LLLl", rows, nil)
 		for _, l := range lines {
 			if l.Hint != "" {
 				a.term.Note("hint: %s: %s", l.Name, l.Hint)

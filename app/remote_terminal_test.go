@@ -30,8 +30,8 @@ type shellSession struct {
 	screen bytes.Buffer
 }
 
-// terminal starts the program on a new terminal.
-func (b *remoteBench) terminal(t *testing.T, args ...string) *shellSession {
+// newTerminal is a terminal: what is typed there and comes out, and what a program takes for it.
+func newTerminal(t *testing.T) (keyboard, tty *os.File) {
 	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
@@ -44,14 +44,21 @@ func (b *remoteBench) terminal(t *testing.T, args ...string) *shellSession {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("no terminals on this machine: %v", err)
 	}
+	return keyboard, tty
+}
+
+// terminal starts the program on a new terminal.
+func (b *remoteBench) terminal(t *testing.T, args ...string) *shellSession {
+	t.Helper()
+	keyboard, tty := newTerminal(t)
 	cmd := b.command(args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	err = cmd.Start()
+	err := cmd.Start()
 	tty.Close()
 	if err != nil {
 		t.Fatal(err)

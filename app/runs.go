@@ -72,7 +72,7 @@ func (a *app) runsLs(f session.RunFilter) error {
 	align, rows := session.RunTable(lines)
 	a.term.Table(align, rows, nil)
 	for _, text := range trends {
-		fmt.Fprintln(a.stdout, plain.Line(text))
+		fmt.Fprintln(a.stdout, a.term.Fit(plain.Line(text), 2))
 	}
 	return nil
 }
@@ -97,7 +97,7 @@ func (a *app) runsBest(arg string) error {
 		rows = append(rows, []string{w.Axes, fmt.Sprint(w.Workloads), w.Run, plain.Short(w.Hash), ui.Micros(w.MeanNS),
 			w.Second, ahead})
 	}
-	a.term.Table("lrllrlr", rows, nil)
+	a.term.Table("LrLrRrR", rows, nil)
 	a.line("best", "%s  %s", best.ID, strings.Join([]string{plain.Short(best.ContentHash), best.Note}, "  "))
 	return nil
 }
@@ -132,7 +132,7 @@ func (a *app) runsShow(arg string) error {
 		return usage.Errorf("fisub compare can still read its timings", "run %s: it has no run.json", r.ID)
 	}
 	for _, fact := range report.Facts(r) {
-		fmt.Fprintf(a.stdout, "%-10s %s\n", fact[0], plain.Line(fact[1]))
+		fmt.Fprintln(a.stdout, a.term.Fit(fmt.Sprintf("%-10s %s", fact[0], plain.Line(fact[1])), 11))
 	}
 	fmt.Fprintln(a.stdout)
 	term := *a.term

@@ -302,7 +302,7 @@ func (a *app) showTags(st *submit.Status) {
 			}
 			return 0
 		}
-		a.term.Table("llrllllll", rows, news)
+		a.term.Table("lLrllllll", rows, news)
 	} else {
 		a.term.Note("no tag holds a submission")
 	}

@@ -77,7 +77,8 @@ func (a *app) toolchainShow() error {
 	if a.json {
 		return a.writeJSON(t)
 	}
-	fmt.Fprintf(a.stdout, "nvcc      %s  %s\nheaders   %s\nruntime   %s\ntvm-ffi   %s  %s\nlinker    %s\n", t.Version,
-		t.NVCC, t.CUDAInclude, t.CUDART, t.TVMFFIVersion, t.TVMFFI, t.CXXVersion)
+	text := fmt.Sprintf("nvcc      %s  %s\nheaders   %s\nruntime   %s\ntvm-ffi   %s  %s\nlinker    %s", t.Version, t.NVCC,
+		t.CUDAInclude, t.CUDART, t.TVMFFIVersion, t.TVMFFI, t.CXXVersion)
+	fmt.Fprintln(a.stdout, a.term.Fit(text, 10))
 	return nil
 }

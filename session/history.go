@@ -229,7 +229,7 @@ func RunTable(lines []*RunLine) (align string, rows [][]string) {
 		rows = append(rows, []string{l.ID, started, l.State, passed, mean, score, strings.Join(marks, " "), l.Note, l.Device,
 			l.commit(), plain.Short(l.ContentHash), l.Solution, l.Definition, l.Set})
 	}
-	align = "lrlrrrllllllll"
+	align = "LRLRRRLlllllll"
 	for i := len(heads) - 1; i >= 0; i-- {
 		if slices.Contains([]string{"SCORE", "MARK", "NOTE", "COMMIT"}, heads[i]) &&
 			!slices.ContainsFunc(rows[1:], func(row []string) bool { return row[i] != "" }) {

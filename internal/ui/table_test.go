@@ -1,26 +1,53 @@
 package ui
 
 import (
-	"slices"
+	"strings"
 	"testing"
 )
 
-// Columns of words give way, the widest first; numbers, short words and the first column do not.
+// Columns of words give way, the widest first, then long headings of numbers. Then columns are left out from the right, first
+// those that say the same in each row; in capitals they stay whole, and so do the first and the last.
 func TestFit(t *testing.T) {
+	rows := func(cells ...string) (all [][]string) {
+		for _, row := range cells {
+			all = append(all, strings.Split(row, "|"))
+		}
+		return all
+	}
+	long := strings.Repeat("x", 30)
 	for _, tc := range []struct {
 		align string
-		have  []int
+		rows  [][]string
 		width int
-		want  []int
+		want  string // the last row
+		lost  string
 	}{
-		{"lrl", []int{8, 10, 30}, 60, []int{8, 10, 30}},
-		{"lrl", []int{8, 10, 40}, 60, []int{8, 10, 38}},
-		{"llrl", []int{30, 20, 10, 18}, 80, []int{30, 17, 10, 17}},
-		{"lrl", []int{8, 40, 20}, 40, []int{8, 40, 12}},
+		{"lrl", rows("A|B|C", "aaaaaaaa|1|"+long), 60, "aaaaaaaa|1|" + long, ""},
+		{"lrl", rows("A|B|C", "aaaaaaaa|1|"+long), 40, "aaaaaaaa|1|" + long[:26] + "…", ""},
+		{"llrl", rows("A|B|C|D", long+"|"+long+"|1|"+long), 75, long + "|" + long[:18] + "…|1|" + long[:18] + "…", ""},
+		{"lrl", rows("A|BATCH_SIZE|C", "aaaaaaaa|1|"+long), 32, "aaaaaaaa|1|" + long[:11] + "…", ""},
+		{"llll", rows("A|B|C|D", long+"|b|c|d", long+"|b|e|f"), 36, long + "|e|f", "B"},
+		{"lLrl", rows("A|B|C|D", long+"|b|1|d", long+"|b|2|f"), 36, long + "|b|f", "C"},
+		{"LL", rows("A|B", long+"|"+long), 40, long[:18] + "…|" + long[:18] + "…", ""},
 	} {
-		got := slices.Clone(tc.have)
-		if fit(got, tc.align, tc.width); !slices.Equal(got, tc.want) {
-			t.Errorf("%s %v in %d: got %v, want %v", tc.align, tc.have, tc.width, got, tc.want)
+		_, cut, lost := fit(tc.align, tc.rows, tc.width)
+		if got := strings.Join(cut[len(cut)-1], "|"); got != tc.want || strings.Join(lost, " ") != tc.lost {
+			t.Errorf("%s in %d: got %s without %q, want %s without %q", tc.align, tc.width, got, lost, tc.want, tc.lost)
+		}
+	}
+}
+
+// Lines break between words, a long one behind a slash, and one with neither where the line ends.
+func TestWrap(t *testing.T) {
+	for _, tc := range []struct{ text, want string }{
+		{"ok  short\nok  short too", "ok  short\nok  short too"},
+		{"ok  words that are too many", "ok  words that are\n    too many"},
+		{"ok  /a/path/that/is/long", "ok  /a/path/that/is/\n    long"},
+		{"ok  at /a/path/that/is/long", "ok  at\n    /a/path/that/is/\n    long"},
+		{"ok  " + strings.Repeat("é", 20), "ok  " + strings.Repeat("é", 16) + "\n    éééé"},
+	} {
+		if got := wrap(tc.text, 4, 20); got != tc.want {
+			t.Errorf("got\n%s\nwant\n%s", got, tc.want)
 		}
 	}
 }

@@ -278,7 +278,6 @@ func (v *runView) start(r *event.Run) {
 		}
 	}
 	v.axes = slices.Sorted(maps.Keys(names))
-	v.columns = columns(r, v.axes, lineWidth(t.Out))
 }
 
 // job shows what a job of a remote run does.
@@ -391,6 +390,18 @@ func (v *runView) head() {
 		return
 	}
 	v.headed = true
+	width := lineWidth(v.t.Out)
+	if IsTerminal(v.t.Out) {
+		if !v.run.Device.Emulated {
+			width -= len("  *")
+		}
+		place := 0
+		for name := range v.places {
+			place = max(place, 2+len("PLACE"), 2+utf8.RuneCountInString(name))
+		}
+		width -= place
+	}
+	v.columns = columns(v.run, v.axes, width)
 	var cells []string
 	for _, c := range v.columns {
 		cells = append(cells, c.title)
@@ -556,7 +567,7 @@ func (v *runView) done(d *event.Done) {
 		lines = append(lines, fmt.Sprintf("%s %s, in doubt however often measured: %s", t.paint(yellow, "*"), which,
 			plain.Line(sentence)))
 	}
-	fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
+	fmt.Fprintln(t.Out, t.Fit(strings.Join(lines, "\n"), 2))
 }
 
 // ScoreText says what d has of the mean speed-up over b: only that over the definition's reference is the contest's
@@ -608,23 +619,22 @@ func figures(s *event.Samples, baseline bool) string {
 	return strings.Join(list, ", ")
 }
 
-// Table prints rows in columns on Out, the first one as the heading. align has an l or r for each column. news tells
-// whether the last cell of a row, counted from 0, is good news (1), bad news (-1) or neither (0); it may be nil.
+// Table prints rows in columns on Out, the first one as the heading. align has an l or r for each column, in capitals
+// where nothing of it may be lost on a narrow terminal. news tells whether the last cell of a row, counted from 0, is
+// good news (1), bad news (-1) or neither (0); it may be nil.
 func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) {
-	widths := make([]int, len(align))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(plain.Line(cell)))
+	if len(rows) > 0 && IsTerminal(t.Out) {
+		var lost []string
+		if align, rows, lost = fit(align, rows, Width(t.Out)-1); len(lost) > 0 {
+			defer t.Note("left out for want of room: %s; --json has them", plain.List(lost, "and"))
 		}
 	}
-	if IsTerminal(t.Out) {
-		fit(widths, align, Width(t.Out)-1)
-	}
+	widths := cellWidths(align, rows)
 	for n, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
-			cell = plain.Cut(plain.Line(cell), widths[i])
-			if align[i] == 'r' {
+			cell = plain.Line(cell)
+			if align[i] == 'r' || align[i] == 'R' {
 				cell = left(cell, widths[i])
 			} else if i < len(row)-1 {
 				cell = pad(cell, widths[i])
@@ -645,25 +655,101 @@ func (t *Terminal) Table(align string, rows [][]string, news func(row int) int) 
 	}
 }
 
-// fit narrows the widest columns of words, as far as need be for lines of that width, but to no less than 12. The
-// first, which names the row, stays.
-func fit(widths []int, align string, width int) {
-	over := 2*(len(widths)-1) - width
-	for _, w := range widths {
-		over += w
+func cellWidths(align string, rows [][]string) []int {
+	widths := make([]int, len(align))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(plain.Line(cell)))
+		}
 	}
-	for ; over > 0; over-- {
-		widest := -1
-		for i, w := range widths {
-			if i > 0 && align[i] == 'l' && w > 12 && (widest < 0 || w > widths[widest]) {
-				widest = i
+	return widths
+}
+
+// fit makes rows fit lines of that width. The widest columns of words are cut, but to no less than 12, and headings of
+// numbers to no less than 8. Then columns are left out, and lost has their headings: those that say the same in all
+// rows before others, from the right. Columns in capitals and the first stay whole, and the last stays, unless nothing
+// else helps.
+func fit(align string, rows [][]string, width int) (fitted string, cut [][]string, lost []string) {
+	widths := cellWidths(align, rows)
+	over := 2*(len(widths)-1) - width
+	least := slices.Clone(widths)
+	for i, w := range widths {
+		over += w
+		switch {
+		case i > 0 && align[i] == 'l':
+			least[i] = min(w, 12)
+		case align[i] == 'r':
+			least[i] = min(w, max(8, cellWidths(align, rows[1:])[i]))
+		}
+	}
+	narrow := func(least func(i int) int) {
+		for ; over > 0; over-- {
+			widest := -1
+			for i, w := range widths {
+				if w > least(i) && (widest < 0 || w > widths[widest]) {
+					widest = i
+				}
+			}
+			if widest < 0 {
+				return
+			}
+			widths[widest]--
+		}
+	}
+	narrow(func(i int) int { return least[i] })
+	out := make([]bool, len(align))
+	for _, constant := range []bool{true, false} {
+		for i := len(align) - 2; i > 0 && over > 0; i-- {
+			same := !slices.ContainsFunc(rows[1:], func(row []string) bool { return row[i] != rows[1][i] })
+			if strings.ContainsRune("lr", rune(align[i])) && !out[i] && same == constant {
+				out[i], over, widths[i] = true, over-widths[i]-2, 0
 			}
 		}
-		if widest < 0 {
-			return
-		}
-		widths[widest]--
 	}
+	narrow(func(int) int { return 8 })
+	cut = make([][]string, len(rows))
+	for i := range align {
+		if out[i] {
+			lost = append(lost, rows[0][i])
+			continue
+		}
+		fitted += align[i : i+1]
+		for n, row := range rows {
+			cut[n] = append(cut[n], plain.Cut(plain.Line(row[i]), widths[i]))
+		}
+	}
+	return fitted, cut, lost
+}
+
+// Fit breaks the lines of text where Out is a terminal and they are longer than it is wide: between words, and in
+// longer ones behind a slash. What follows is indented.
+func (t *Terminal) Fit(text string, indent int) string {
+	if !IsTerminal(t.Out) {
+		return text
+	}
+	return wrap(text, indent, Width(t.Out)-1)
+}
+
+func wrap(text string, indent, width int) string {
+	var lines []string
+	for line := range strings.SplitSeq(text, "\n") {
+		rest := []rune(line)
+		for len(rest) > width && width > indent {
+			part := string(rest[indent:width])
+			at := strings.LastIndex(string(rest[indent:width+1]), " ")
+			if at <= 0 {
+				at = strings.LastIndex(part, "/") + 1
+			}
+			if at <= 0 {
+				at = len(part)
+			}
+			end := indent + utf8.RuneCountInString(part[:min(at, len(part))])
+			lines = append(lines, strings.TrimRight(string(rest[:end]), " "))
+			rest = []rune(strings.Repeat(" ", indent) + strings.TrimLeft(string(rest[end:]), " "))
+		}
+		lines = append(lines, string(rest))
+	}
+	return strings.Join(lines, "\n")
 }
 
 // News colours s as good (1) or bad news (-1), or not at all (0).

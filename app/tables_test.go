@@ -1,0 +1,109 @@
+package app
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"fisub/bench/runs"
+	"fisub/internal/event"
+)
+
+// What commands print as tables and facts has room on a terminal of 80 columns, and in no line that goes to a pipe
+// anything is cut.
+func TestEightyColumns(t *testing.T) {
+	repo, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	t.Setenv("FISUB_CACHE", newCache(t))
+	t.Chdir(dir)
+	fisub := func(columns int, args ...string) string {
+		t.Helper()
+		if columns == 0 {
+			var out bytes.Buffer
+			run(t.Context(), append([]string{"fisub"}, args...), nil, &out, &out, nil)
+			return out.String()
+		}
+		keyboard, tty := newTerminal(t)
+		defer keyboard.Close()
+		if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: uint16(columns)}); err != nil {
+			t.Fatal(err)
+		}
+		read := make(chan string)
+		go func() {
+			var all []byte
+			for buf := make([]byte, 1<<12); ; {
+				n, err := keyboard.Read(buf)
+				if all = append(all, buf[:n]...); err != nil {
+					read <- string(all)
+					return
+				}
+			}
+		}()
+		run(t.Context(), append([]string{"fisub"}, args...), nil, tty, new(bytes.Buffer), nil)
+		tty.Close()
+		return regexp.MustCompile("\x1b\\[[0-9;]*m|\r").ReplaceAllString(<-read, "")
+	}
+	fisub(0, "init", "--definition", "gdn_decode_qk4_v8_d128_k_last", "--author", "me",
+		"--name", "a-kernel-whose-name-needs-a-lot-of-room-in-a-table", "p")
+	t.Chdir(filepath.Join(dir, "p"))
+	for i, name := range []string{"warp-per-row", "triton", "ours"} {
+		from := filepath.Join(repo, "docs", "results", "h200-performance", name)
+		r, err := runs.Read(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Run.Git = &event.Git{Commit: strings.Repeat("ab", 20), Dirty: true}
+		for i := range r.Rows {
+			row := &r.Rows[i]
+			abs, ms := event.Float(1e-7), row.Samples.MedianNS/1e6
+			row.Evaluated = &event.Evaluated{Trace: []byte("{}"), Status: "PASSED", Axes: row.Axes, MaxAbs: &abs, MaxRel: &abs, Latency: &ms}
+			row.Samples.Disturbed = []string{"another process was on the GPU"}
+		}
+		r.Done = &event.Done{Passed: len(r.Rows), Seconds: 1}
+		var events bytes.Buffer
+		stream := event.NewStream(func(e event.Event) error {
+			line, err := event.Marshal(e)
+			events.Write(line)
+			return err
+		})
+		r.Emit(stream)
+		to := filepath.Join(runs.Dir, r.Run.ID)
+		err = errors.Join(stream.Err(), os.MkdirAll(to, 0o755))
+		if err := errors.Join(err, os.WriteFile(filepath.Join(to, "events.jsonl"), events.Bytes(), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		if i == 1 {
+			fisub(0, "runs", "note", r.Run.ID, "the one with a note that says more than a table of eighty columns can have")
+		}
+	}
+	for _, args := range []string{"runs", "runs best", "runs show last", "compare last~1 last", "compare --best last",
+		"doctor --no-remote", "check --arch none", "dataset ls -v", "seal", "toolchain show"} {
+		var whole string
+		for _, columns := range []int{0, 80} {
+			out := fisub(columns, strings.Fields(args)...)
+			for line := range strings.Lines(out) {
+				if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); columns > 0 && n > columns {
+					t.Errorf("%s: %d columns on a terminal of %d: %s", args, n, columns, line)
+				}
+				if columns == 0 && strings.Contains(line, "…") {
+					t.Errorf("%s: cut, though nothing is narrow: %s", args, line)
+				}
+			}
+			if columns == 0 {
+				whole = out
+			} else if out == "" && whole != "" {
+				t.Errorf("%s: nothing on the terminal, and without one\n%s", args, whole)
+			}
+		}
+	}
+}
