@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"fisub/internal/plain"
 	"fisub/internal/ui"
@@ -11,7 +12,7 @@ import (
 // A history shows the newest so many runs, and in its chart so many groups.
 const (
 	mostPast   = 60
-	mostGroups = 11
+	mostGroups = 4
 )
 
 // past is the history as a chart and a table; nil where there are less than two runs.
@@ -48,11 +49,12 @@ func (r *Report) past() *history {
 		t.add(append(row, cell{Text: clean(run.Note, 200)})...)
 	}
 	t.drop("Commit", "Note")
-	if shown := min(len(lists), 1+mostGroups); len(lists) == 2 {
+	if len(lists) == 2 {
 		lists = lists[:1] // the only group is all of them
-	} else if shown < len(lists) {
-		c.Desc += fmt.Sprintf(" It shows %d of %s.", mostGroups, plain.Count(len(h.Groups), "group"))
-		lists = lists[:shown]
+	} else if groups := lists[1:]; len(groups) > mostGroups {
+		c.Desc += fmt.Sprintf(" It shows the %d of %s that changed most.", mostGroups, plain.Count(len(groups), "group"))
+		c.Title += fmt.Sprintf(", with the %d of %s that changed most", mostGroups, plain.Count(len(groups), "group"))
+		lists = append(lists[:1:1], changed(groups)...)
 	}
 	var drawn []series
 	for i := range lists {
@@ -65,4 +67,23 @@ func (r *Report) past() *history {
 		return nil
 	}
 	return &history{c, t}
+}
+
+// changed gives the mostGroups of the groups whose largest value is the furthest from the least, in their order.
+func changed(groups []series) (most []series) {
+	change := func(s series) float64 {
+		by := func(a, b point) int { return cmp.Compare(a.value, b.value) }
+		return slices.MaxFunc(s.points, by).value / slices.MinFunc(s.points, by).value
+	}
+	order := make([]int, len(groups))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(change(groups[b]), change(groups[a])) })
+	order = order[:mostGroups]
+	slices.Sort(order)
+	for _, i := range order {
+		most = append(most, groups[i])
+	}
+	return most
 }

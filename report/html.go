@@ -54,8 +54,9 @@ type section struct {
 	Findings []finding
 	Failed   []failure
 	Warnings []string
-	Steady   string  // the state of the GPU for most workloads
-	Trust    []table // and for those where it was another
+	Looked   []string // what an emulated run has looked for
+	Steady   string   // the state of the GPU for most workloads
+	Trust    []table  // and for those where it was another
 	Kernels  []table
 	Facts    table
 }
@@ -207,6 +208,7 @@ func (r *Run) section(n int, brief bool) section {
 			s.Failed = append(s.Failed, w.failure())
 		}
 	}
+	s.Looked, s.Warnings = r.Looked(), r.warned()
 	for _, w := range r.Warnings {
 		text := clean(w.Text, 1000)
 		if w.Hint != "" {

@@ -303,6 +303,64 @@ func (r *Run) empty() (ns float64) {
 	return ns
 }
 
+// Looked says what an emulated run has looked for, as far as its record tells, and what it has not judged; nil for
+// others.
+func (r *Run) Looked() []string {
+	f := r.Run.Run
+	if !f.Device.Emulated || f.Device.Kind != "emu" {
+		return nil
+	}
+	judged := 0
+	for _, w := range r.Workloads {
+		if w.Evaluated != nil {
+			judged++
+		}
+	}
+	_, total := r.Passed()
+	not := "time; reads of global memory that nothing was written to"
+	races := "races, in the first 2 million instructions of each launch; "
+	if f.Language != "cuda" {
+		races, not = "", not+"; races in what Triton has compiled"
+	}
+	warned := "As warnings: reads of shared memory that nothing was written to, in each call. In the first call of each " +
+		"process: " + races + "such reads of local memory."
+	if slices.Contains(f.Command, "--sanitize") {
+		races, _, _ = strings.Cut(races, ",")
+		warned = "By --sanitize, as faults, in each call: " + strings.TrimPrefix(races+"; ", "; ") + "reads of shared and " +
+			"local memory that nothing was written to; launches that a GPU refuses; integer divisions by zero; barriers that " +
+			"wait for threads that have ended."
+	}
+	return []string{
+		fmt.Sprintf("Results: of %d of %s, by the contest's rule and tolerance.", judged, plain.Count(total, "workload")),
+		"Faults, in each call of these: accesses outside of a tensor, null and misaligned ones; barriers that never open.",
+		warned, "Not judged: " + not + "."}
+}
+
+// warned gives the emulator's warnings about workloads that passed, each once, with the number of its workloads.
+func (r *Run) warned() (list []string) {
+	count := map[string]int{}
+	for _, w := range r.Workloads {
+		if !w.Passed || !w.Evaluated.Emulated {
+			continue
+		}
+		of := map[string]bool{}
+		for line := range strings.Lines(w.Evaluated.Log) {
+			if text, ok := strings.CutPrefix(strings.TrimSpace(line), "warning: "); ok && !of[text] {
+				if of[text] = true; count[text] == 0 {
+					list = append(list, text)
+				}
+				count[text]++
+			}
+		}
+	}
+	const most = 20
+	list = list[:min(len(list), most)]
+	for i, text := range list {
+		list[i] = clean(text, 1000) + " (on " + plain.Count(count[text], "workload") + " that passed)"
+	}
+	return list
+}
+
 // Facts names what ran where; r.Run must not be nil.
 func Facts(r *runs.Run) [][2]string {
 	f := r.Run

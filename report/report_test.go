@@ -451,6 +451,15 @@ func TestPast(t *testing.T) {
 	if want := mostPast * (1 + mostGroups); len(p.Marks) != want {
 		t.Errorf("marks: got %d, want %d", len(p.Marks), want)
 	}
+	if got := len(h.Chart.Legend); got != 2+mostGroups || !strings.Contains(h.Chart.Title, "4 of 14 groups that changed most") {
+		t.Errorf("legend: got %d entries of %q", got, h.Chart.Title)
+	}
+	for name, at := range map[string]int{"batch_size=4": 2, "batch_size=256": 8, "batch_size=512": 9, "batch_size=8192": 13} {
+		r.History.Runs[30].Groups[at] *= 3
+		if !slices.ContainsFunc(r.past().Chart.Legend, func(l legend) bool { return l.Text == name }) {
+			t.Errorf("%s has changed most, and is not shown", name)
+		}
+	}
 	if a, b := p.Marks[0], p.Marks[mostPast-1]; a.X >= b.X || a.Y <= b.Y {
 		t.Errorf("later and faster is not right and up: %v, %v", a, b)
 	}
@@ -483,6 +492,55 @@ func TestVerdictFirst(t *testing.T) {
 		if got, all := strings.Count(page, `class="log" open`), strings.Count(page, `class="log"`); got != min(all, 1) {
 			t.Errorf("%s: open failures: got %d of %d", name, got, all)
 		}
+	}
+}
+
+// Of several runs what became of each stands before the contents.
+func TestVerdictsFirst(t *testing.T) {
+	for name, want := range map[string]int{"two": 1, "three": 2} {
+		var b bytes.Buffer
+		if err := pages[name](t).HTML(&b); err != nil {
+			t.Fatal(err)
+		}
+		top, _, _ := strings.Cut(b.String(), "<nav")
+		if got := strings.Count(top, `class="summary"`); got != want {
+			t.Errorf("%s: got %d verdicts, want %d", name, got, want)
+		}
+	}
+}
+
+// An emulated run says what it has looked for, as its command line and language have it, and tells the warnings about
+// what passed, each once.
+func TestLooked(t *testing.T) {
+	run := gpuRun("20260102-looked", 3)
+	run.Device = event.Device{Kind: "emu", Name: "CPU", Emulated: true}
+	var list []event.Event
+	for i, w := range run.Workloads[:2] {
+		list = append(list, passed(w, nil)...)
+		e := list[i].Evaluated
+		e.Emulated, e.Log = true, "said\nwarning: a race on shared memory\nwarning: a race on shared memory\n"
+	}
+	of := func(language string, command ...string) string {
+		run.Language, run.Command = language, command
+		r := newReport(t, folder(t, run, list...)).Runs[0]
+		if got := r.warned(); !slices.Equal(got, []string{"a race on shared memory (on 2 workloads that passed)"}) {
+			t.Errorf("warnings: got %q", got)
+		}
+		return strings.Join(r.Looked(), "\n")
+	}
+	for _, test := range []struct{ got, has, lacks string }{
+		{of("cuda", "fisub", "local"), "of 2 of 3 workloads", "--sanitize"},
+		{of("cuda", "fisub", "local"), "each process: races, in the first 2 million", "Triton"},
+		{of("triton", "fisub", "local"), "nothing was written to; races in what Triton has compiled.", "each process: races"},
+		{of("cuda", "fisub", "local", "--sanitize"), "By --sanitize, as faults, in each call: races; reads", "As warnings"},
+		{of("triton", "fisub", "local", "--sanitize"), "in each call: reads", "As warnings"},
+	} {
+		if !strings.Contains(test.got, test.has) || strings.Contains(test.got, test.lacks) {
+			t.Errorf("got %q, want %q and not %q", test.got, test.has, test.lacks)
+		}
+	}
+	if got := pages["decode"](t).Runs[0].Looked(); got != nil {
+		t.Errorf("a run on a GPU: got %q", got)
 	}
 }
 
