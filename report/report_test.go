@@ -497,6 +497,11 @@ func TestVerdictFirst(t *testing.T) {
 
 // Of several runs what became of each stands before the contents.
 func TestVerdictsFirst(t *testing.T) {
+	for _, c := range pages["two"](t).overview().Head {
+		if c.Text == "Baseline" || c.Text == "Mean speed-up" {
+			t.Errorf("no run has a baseline: got a column %s", c.Text)
+		}
+	}
 	for name, want := range map[string]int{"two": 1, "three": 2} {
 		var b bytes.Buffer
 		if err := pages[name](t).HTML(&b); err != nil {
@@ -505,6 +510,9 @@ func TestVerdictsFirst(t *testing.T) {
 		top, _, _ := strings.Cut(b.String(), "<nav")
 		if got := strings.Count(top, `class="summary"`); got != want {
 			t.Errorf("%s: got %d verdicts, want %d", name, got, want)
+		}
+		if name == "two" && !strings.Contains(top, "<strong>same</strong>, 10 workloads: 6 faster, 4 slower.") {
+			t.Errorf("got %q", top[strings.Index(top, "<h1>"):])
 		}
 	}
 }

@@ -575,6 +575,7 @@ func (r *Report) overview() table {
 			cell{Text: run.PassedText("")},
 			nanos(run.Mean()), baseline, score, cell{Text: fmt.Sprint(run.findings())})
 	}
+	t.drop("Mean latency", "Baseline", "Mean speed-up")
 	return t
 }
 
