@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	"fisub/bench/reference"
 	"fisub/bench/stats"
 	"fisub/bench/worker"
 	"fisub/device"
@@ -124,38 +125,59 @@ func Together(ctx context.Context, shared Shared, entries []Entry) ([]Result, er
 	return results, err
 }
 
-// Once builds the solution and runs it on one workload, neither judged nor timed, and waits for the worker to end:
-// for tools that start the worker themselves and watch it. The log is what the worker and the tool printed. The error
-// is an *exec.ExitError where the process ended with a status other than 0, or any that Run gives; a fault of the
-// solution is a *worker.Error or *worker.Died.
-func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Workload) (log string, err error) {
+// Once builds the solution and runs it on one workload, not timed, and waits for the worker to end: for tools that
+// start the worker themselves and watch it. wrong says what is wrong with the outputs of a definition that
+// bench/reference knows. The log is what the worker and the tool printed. The error is an *exec.ExitError where the
+// process ended with a status other than 0, or any that Run gives; a fault of the solution is a *worker.Error or
+// *worker.Died.
+func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Workload) (wrong, log string,
+	err error) {
 	p, err := newProcess(ctx, &shared, shared.Definition, sol)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	defer p.stop()
 	evaluator, err := evaluatorOf(shared.Definition)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	in, err := openInputs(ctx, &shared, evaluator, w, 0)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	defer in.Close()
 	limit, cancel := context.WithTimeout(ctx, shared.Profile.Timeout)
 	defer cancel()
 	if err := p.ready(ctx, limit); err != nil {
-		return p.log(), p.machineError(err)
+		return "", p.log(), p.machineError(err)
 	}
 	if err := p.out.room(in.size); err != nil {
-		return "", err
+		return "", "", err
 	}
+	var returned []worker.FileTensor
 	if err = p.load(limit, in.load); err == nil {
-		_, err = p.client.Run(limit, p.out.path())
+		returned, err = p.client.Run(limit, p.out.path())
 	}
 	if end := p.client.Finish(limit); err == nil {
 		err = end
 	}
-	return p.log(), err
+	if err != nil || !reference.Knows(shared.Definition) {
+		return "", p.log(), err
+	}
+	want, err := reference.Run(ctx, shared.Definition, in.Values)
+	if err != nil {
+		return "", p.log(), &referenceError{shared.Definition.Name, err}
+	}
+	if returned == nil {
+		returned = in.outputs
+	}
+	got, unmap, err := p.out.read(returned)
+	if err != nil {
+		return "", p.log(), err
+	}
+	defer unmap()
+	v := newVerdict()
+	v.evaluate(evaluator, shared.Definition.Outputs.Keys(), got, expectedOf(shared.Definition, want, in.Values), in.Values,
+		shared.Profile.Tolerance)
+	return v.detail, p.log(), nil
 }

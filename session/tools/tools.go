@@ -105,11 +105,12 @@ func Find(name string) (string, error) {
 }
 
 // once runs the workload in a worker that starts with the words of prefix. found tells that the process ended with the
-// status that a tool was told to end with; fault is what the solution did wrong, and nil where nothing.
+// status that a tool was told to end with; fault is what the solution did wrong, a wrongOutputs where only the outputs
+// are, and nil where nothing.
 func (r *Run) once(ctx context.Context, prefix ...string) (log string, found bool, fault, err error) {
 	shared := r.shared
 	shared.Worker = worker.Command{Args: append(prefix, r.self, "worker")}
-	log, err = bench.Once(ctx, shared, r.solution, r.Workload)
+	wrong, log, err := bench.Once(ctx, shared, r.solution, r.Workload)
 	var exit *exec.ExitError
 	var died *worker.Died
 	var we *worker.Error
@@ -122,12 +123,19 @@ func (r *Run) once(ctx context.Context, prefix ...string) (log string, found boo
 		return log, false, err, nil
 	case errors.As(err, &we) && we.Kind != worker.Machine && we.Kind != worker.Lacking:
 		return log + we.Log, false, err, nil
+	case err == nil && wrong != "":
+		return log, false, wrongOutputs(wrong), nil
 	}
 	return log, false, nil, session.Machine(err)
 }
 
+// wrongOutputs is what is wrong with the outputs of a call in which a tool found nothing.
+type wrongOutputs string
+
+func (w wrongOutputs) Error() string { return "clean, but the outputs are wrong: " + string(w) }
+
 // Sanitize runs the workload under each of the tools, on the emulator looking for what each of them does, and tells
-// what it says: "clean", "findings", or what the solution did wrong.
+// what it says: "clean", "findings", or what the solution did wrong, if only that its outputs are wrong.
 func (r *Run) Sanitize(ctx context.Context, tools []string, tell func(tool, verdict, log string)) error {
 	report := func(name, log string, found bool, fault error) {
 		switch {
@@ -194,7 +202,7 @@ func (r *Run) Profile(ctx context.Context, sections, folder string) ([]Kernel, e
 	if err != nil {
 		return nil, err
 	}
-	if fault != nil {
+	if wrong := wrongOutputs(""); fault != nil && !errors.As(fault, &wrong) {
 		return nil, &FaultError{fault, log}
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -210,7 +218,7 @@ func (r *Run) Profile(ctx context.Context, sections, folder string) ([]Kernel, e
 	log, _, fault, err = r.once(ctx, ncu, "--set", sections, "--metrics", strings.Join(names, ","), "--clock-control",
 		"none",
 		"--target-processes", "application-only", "--force-overwrite", "--export", file)
-	if err == nil {
+	if wrong := wrongOutputs(""); err == nil && !errors.As(fault, &wrong) {
 		err = fault
 	}
 	if _, missing := os.Stat(file); err == nil && missing != nil {
