@@ -78,7 +78,7 @@ func configPage() string {
 	b.WriteString(generated + topic("config"))
 	for _, s := range new(config.Config).Sections() {
 		fmt.Fprintf(&b, "\n## [%s]\n\n%s\n\n", s.Name, s.Help)
-		b.WriteString("| key | type | where it is missing | meaning | example |\n|---|---|---|---|---|\n")
+		b.WriteString("| key | type | default | meaning | example |\n|---|---|---|---|---|\n")
 		for _, k := range s.Keys {
 			kind := k.Type()
 			if form := cmp.Or(k.Form, strings.Join(k.OneOf, ", ")); form != "" {
@@ -95,7 +95,7 @@ func configPage() string {
 
 func keyTable(keys []config.Key) string {
 	var b strings.Builder
-	b.WriteString("| key | type | meaning | where it is missing |\n|---|---|---|---|\n")
+	b.WriteString("| key | type | meaning | default |\n|---|---|---|---|\n")
 	for _, k := range keys {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", k.Name, k.Type(), cell(k.Help), cell(k.Missing()))
 	}

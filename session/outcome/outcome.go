@@ -37,7 +37,7 @@ type Outcome struct {
 	Score      *float64    `json:"score,omitempty"`        // mean speed-up over the baseline, 0 where a workload fails
 	ScoreName  string      `json:"score_name,omitempty"`   // "contest score" where the baseline is the reference
 	Worst      *Group      `json:"worst_group,omitempty"`  // of the workloads that share a value of an axis
-	Fault      *Fault      `json:"first_fault,omitempty"`  // what to mend first
+	Fault      *Fault      `json:"first_fault,omitempty"`  // what to fix first
 	Seal       *Seal       `json:"seal,omitempty"`         // of the project, and how what judged the run agrees with it
 	Faults     int         `json:"faults,omitempty"`       // errors of check, workloads of a run that did not pass
 	Compared   []Compared  `json:"compared,omitempty"`     // of compare: each of the others with A
