@@ -44,7 +44,7 @@ func (a *app) initCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "init",
 		Usage:     "make a new submission: config, kernel, .gitignore, a CI workflow and AGENTS.md",
-		ArgsUsage: "DIR",
+		ArgsUsage: "[DIR]",
 		Flags: []cli.Flag{
 			stringFlag(&o.definition, "definition", "the definition `DEFINITION`: one of those that fisub has", ""),
 			stringFlag(&o.language, "language", "write the kernel in `LANGUAGE`: "+strings.Join(scaffold.LanguageNames(), ", "),
@@ -61,6 +61,18 @@ func (a *app) initCommand() *cli.Command {
 }
 
 func (a *app) init(ctx context.Context, o initOptions) error {
+	q := a.questions(ctx)
+	if o.dir == "" && q == nil {
+		return usage.Errorf("fisub init DIR", "init: no folder given")
+	} else if o.dir == "" {
+		err := q.Ask("folder of the new submission", "my-kernel", func(answer string) error {
+			o.dir = answer
+			return nil
+		})
+		if err != nil {
+			return unanswered(err)
+		}
+	}
 	dir := a.Path(o.dir)
 	if st, err := os.Stat(dir); err == nil && !st.IsDir() {
 		return usage.Errorf("name a folder", "%s: not a folder", dir)
@@ -69,12 +81,9 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 	if err != nil {
 		return err
 	}
-	opts, err := a.scaffoldOptions(ctx, o, data, dir)
-	if errors.Is(err, ui.ErrEnded) {
-		return usage.Errorf("answer the questions, or give the flags: fisub init --help", "init: %w", err)
-	}
+	opts, err := a.scaffoldOptions(ctx, o, data, dir, q)
 	if err != nil {
-		return err
+		return unanswered(err)
 	}
 	sets, err := data.Sets(opts.Definition.Name)
 	if err != nil {
@@ -119,6 +128,13 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 		return err
 	}
 	return a.initialised(dir, opts, p, done)
+}
+
+func unanswered(err error) error {
+	if errors.Is(err, ui.ErrEnded) {
+		return usage.Errorf("answer the questions, or give the flags: fisub init --help", "init: %w", err)
+	}
+	return err
 }
 
 // A newProject is what init made.
@@ -190,8 +206,7 @@ func revision() string {
 
 // scaffoldOptions are what the flags say, and on a terminal the answers to questions about what they leave open.
 func (a *app) scaffoldOptions(ctx context.Context, o initOptions, data *workloads.Dataset,
-	dir string) (opts scaffold.Options, err error) {
-	q := a.questions(ctx)
+	dir string, q *scaffold.Questioner) (opts scaffold.Options, err error) {
 	switch {
 	case o.definition != "":
 		if opts.Definition, err = data.Definition(o.definition); err != nil {

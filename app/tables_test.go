@@ -14,6 +14,7 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/ui"
 )
 
 // What commands print as tables and facts has room on a terminal of 80 columns, and in no line that goes to a pipe
@@ -106,4 +107,20 @@ func TestEightyColumns(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A progress bar says how long it has taken, and no second time that a reader must guess the meaning of.
+func TestBarTime(t *testing.T) {
+	keyboard, tty := newTerminal(t)
+	defer keyboard.Close()
+	t.Setenv("TERM", "xterm")
+	bar := (&ui.Terminal{Err: tty}).Bar(3, "96825aea", false)
+	bar.Set(1)
+	buf := make([]byte, 1<<12)
+	n, err := keyboard.Read(buf)
+	two := regexp.MustCompile(`\[[0-9]+s:`)
+	if text := string(buf[:n]); err != nil || !strings.Contains(text, "96825aea") || two.MatchString(text) {
+		t.Errorf("got %q, %v", text, err)
+	}
+	tty.Close()
 }
