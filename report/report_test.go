@@ -244,6 +244,17 @@ func TestKernels(t *testing.T) {
 	if got, want := table.Rows[0][at].Text, fmt.Sprintf("%.2f to %.2f", lo/1e3, hi/1e3); got != want {
 		t.Errorf("memset: got %q, want %q", got, want)
 	}
+	for _, w := range r.Runs[0].Workloads {
+		if w.Samples != nil {
+			for i := range w.Samples.Kernels {
+				w.Samples.Kernels[i].MedianNS = 0
+			}
+		}
+	}
+	table = r.Runs[0].kernels("k")
+	if slices.ContainsFunc(table.Head, func(c column) bool { return c.Text == "Time, µs" }) {
+		t.Errorf("got a column of times where none were taken")
+	}
 	if got := between(0, 0, 2, "").Text + between(1.5, 1.501, 2, "").Text; got != "1.50" {
 		t.Errorf("got %q, want nothing and one time", got)
 	}

@@ -513,6 +513,7 @@ func (r *Run) kernels(id string) table {
 		}
 		t.add(append(row, between(slices.Min(times[l])/1e3, slices.Max(times[l])/1e3, 2, ""), cell{Text: text})...)
 	}
+	t.drop("Time, µs")
 	return t
 }
 
