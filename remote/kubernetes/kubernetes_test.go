@@ -113,7 +113,7 @@ func stand(t *testing.T, c *kubernetestest.Cluster, name string) string {
 "volumes": [{"name": "work", "persistentVolumeClaim": {"claimName": %[1]q}}]}}`,
 		name, filepath.Join(c.Scratch, "work")), "create", "-f", "-")
 	t.Cleanup(func() { c.Kubectl("", "delete", "pod", name, "--wait=false", "--ignore-not-found") })
-	c.Kubectl("", "wait", "--for=condition=Ready", "--timeout=60s", "pod/"+name)
+	c.Kubectl("", "wait", "--for=condition=Ready", "--timeout=300s", "pod/"+name)
 	return work
 }
 
@@ -218,7 +218,7 @@ func late(t *testing.T, c *kubernetestest.Cluster) {
 	// The pod stays as long as the job's folder does; here somebody takes that away.
 	c.Kubectl("", "exec", d.Pod, "--", "sh", "-c",
 		"until [ -e "+d.Dir()+"/exit.json ]; do sleep 0.1; done; sleep 3; rm -rf "+d.Dir())
-	c.Kubectl("", "wait", "--for=condition=Complete", "--timeout=60s", "job/"+d.Name)
+	c.Kubectl("", "wait", "--for=condition=Complete", "--timeout=300s", "job/"+d.Name)
 	r := &remotetest.Recorder{}
 	exit, err := p.Wait(within(t), h, 4, r)
 	if err != nil || r.Stream() != "two\n" || exit.End != remote.Exited || exit.Code != 3 {
@@ -373,7 +373,7 @@ func queue(t *testing.T, c *kubernetestest.Cluster) {
 "names": {"plural": "localqueues", "singular": "localqueue", "kind": "LocalQueue"}, "versions": [{"name": "v1beta1",
 "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields":
 true}}}]}}`, "create", "-f", "-")
-	c.Kubectl("", "wait", "--for=condition=Established", "--timeout=60s", "crd/localqueues.kueue.x-k8s.io")
+	c.Kubectl("", "wait", "--for=condition=Established", "--timeout=300s", "crd/localqueues.kueue.x-k8s.io")
 	p := open(t, c, map[string]any{"queue": "main"})
 	job := remotetest.Script(t, `echo one`, nil)
 	job.Place = p.Places(1)[0]
