@@ -476,29 +476,30 @@ func store(path string, perm fs.FileMode, r io.ReadCloser) error {
 	return errors.Join(err, w.Close())
 }
 
-// checkSymbol returns a *device.BuildError where the shared object does not export symbol.
-func checkSymbol(so, symbol, log string) error {
+// exported returns the parameters of a function that the shared object exports, as Object has them, and a
+// *device.BuildError where it does not export it.
+func exported(so, symbol, log string) (*string, error) {
 	f, err := elf.Open(so)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer f.Close()
 	symbols, err := f.DynamicSymbols()
 	if err != nil && !errors.Is(err, elf.ErrNoSymbols) {
-		return err
+		return nil, err
 	}
 	var exports []string
 	for _, sym := range symbols {
 		switch {
 		case sym.Section == elf.SHN_UNDEF:
 		case sym.Name == symbol:
-			return nil
+			return parameters(f, symbols, symbol), nil
 		case strings.Contains(sym.Name, symbolPrefix) || strings.HasPrefix(sym.Name, "PyInit_"):
 			exports = append(exports, sym.Name)
 		}
 	}
 	entry := strings.TrimPrefix(symbol, symbolPrefix)
-	return &device.BuildError{Text: fmt.Sprintf("Entry point '%s' not found in module", entry), Log: log,
+	return nil, &device.BuildError{Text: fmt.Sprintf("Entry point '%s' not found in module", entry), Log: log,
 		Exports: exports}
 }
 
@@ -529,10 +530,10 @@ func readObject(dir string, s *sources) (*Object, error) {
 	for _, lib := range m.Libs {
 		o.Libs = append(o.Libs, filepath.Join(dir, lib))
 	}
-	if err := checkSymbol(o.Path, s.symbol, o.Log); err != nil {
+	o.Parameters, err = exported(o.Path, s.symbol, o.Log)
+	if err != nil {
 		return nil, err
 	}
-	o.Parameters = parameters(o.Path, s.symbol)
 	return o, nil
 }
 

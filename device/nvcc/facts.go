@@ -24,13 +24,7 @@ func probe(dir string) error {
 }
 
 // parameters reads those of the exported function from an object that was compiled with probe's header.
-func parameters(so, symbol string) *string {
-	f, err := elf.Open(so)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	symbols, _ := f.DynamicSymbols()
+func parameters(f *elf.File, symbols []elf.Symbol, symbol string) *string {
 	for _, s := range symbols {
 		if s.Name != "__fisub_parameters_"+strings.TrimPrefix(symbol, symbolPrefix) || s.Size == 0 ||
 			s.Size > 1024 || int(s.Section) >= len(f.Sections) {
