@@ -126,12 +126,12 @@ func Together(ctx context.Context, shared Shared, entries []Entry) ([]Result, er
 }
 
 // Once builds the solution and runs it on one workload, not timed, and waits for the worker to end: for tools that
-// start the worker themselves and watch it. wrong says what is wrong with the outputs of a definition that
-// bench/reference knows. The log is what the worker and the tool printed. The error is an *exec.ExitError where the
-// process ended with a status other than 0, or any that Run gives; a fault of the solution is a *worker.Error or
-// *worker.Died.
-func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Workload) (wrong, log string,
-	err error) {
+// start the worker themselves and watch it. Where judge is set, wrong says what is wrong with the outputs of a
+// definition that bench/reference knows. The log is what the worker and the tool printed. The error is an
+// *exec.ExitError where the process ended with a status other than 0, or any that Run gives; a fault of the solution
+// is a *worker.Error or *worker.Died.
+func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Workload, judge bool) (
+	wrong, log string, err error) {
 	p, err := newProcess(ctx, &shared, shared.Definition, sol)
 	if err != nil {
 		return "", "", err
@@ -161,7 +161,7 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 	if end := p.client.Finish(limit); err == nil {
 		err = end
 	}
-	if err != nil || !reference.Knows(shared.Definition) {
+	if err != nil || !judge || !reference.Knows(shared.Definition) {
 		return "", p.log(), err
 	}
 	want, err := reference.Run(ctx, shared.Definition, in.Values)

@@ -105,12 +105,12 @@ func Find(name string) (string, error) {
 }
 
 // once runs the workload in a worker that starts with the words of prefix. found tells that the process ended with the
-// status that a tool was told to end with; fault is what the solution did wrong, a wrongOutputs where only the outputs
-// are, and nil where nothing.
-func (r *Run) once(ctx context.Context, prefix ...string) (log string, found bool, fault, err error) {
+// status that a tool was told to end with; fault is what the solution did wrong, and nil where nothing. Where judge is
+// set, outputs that are wrong are a fault.
+func (r *Run) once(ctx context.Context, judge bool, prefix ...string) (log string, found bool, fault, err error) {
 	shared := r.shared
 	shared.Worker = worker.Command{Args: append(prefix, r.self, "worker")}
-	wrong, log, err := bench.Once(ctx, shared, r.solution, r.Workload)
+	wrong, log, err := bench.Once(ctx, shared, r.solution, r.Workload, judge)
 	var exit *exec.ExitError
 	var died *worker.Died
 	var we *worker.Error
@@ -124,15 +124,10 @@ func (r *Run) once(ctx context.Context, prefix ...string) (log string, found boo
 	case errors.As(err, &we) && we.Kind != worker.Machine && we.Kind != worker.Lacking:
 		return log + we.Log, false, err, nil
 	case err == nil && wrong != "":
-		return log, false, wrongOutputs(wrong), nil
+		return log, false, errors.New("clean, but the outputs are wrong: " + wrong), nil
 	}
 	return log, false, nil, session.Machine(err)
 }
-
-// wrongOutputs is what is wrong with the outputs of a call in which a tool found nothing.
-type wrongOutputs string
-
-func (w wrongOutputs) Error() string { return "clean, but the outputs are wrong: " + string(w) }
 
 // Sanitize runs the workload under each of the tools, on the emulator looking for what each of them does, and tells
 // what it says: "clean", "findings", or what the solution did wrong, if only that its outputs are wrong.
@@ -150,7 +145,7 @@ func (r *Run) Sanitize(ctx context.Context, tools []string, tell func(tool, verd
 	if r.Emulated {
 		for _, name := range tools {
 			r.shared.Device.Sanitize = name
-			log, found, fault, err := r.once(ctx)
+			log, found, fault, err := r.once(ctx, true)
 			if err != nil {
 				return err
 			}
@@ -163,7 +158,7 @@ func (r *Run) Sanitize(ctx context.Context, tools []string, tell func(tool, verd
 	if err != nil {
 		return err
 	}
-	log, _, fault, err := r.once(ctx)
+	log, _, fault, err := r.once(ctx, false)
 	if err != nil {
 		return err
 	}
@@ -173,8 +168,8 @@ func (r *Run) Sanitize(ctx context.Context, tools []string, tell func(tool, verd
 		return nil
 	}
 	for _, name := range tools {
-		log, found, fault, err := r.once(ctx, sanitizer, "--tool", name, "--error-exitcode", fmt.Sprint(findingsExit),
-			"--target-processes", "application-only")
+		log, found, fault, err := r.once(ctx, true, sanitizer, "--tool", name, "--error-exitcode",
+			fmt.Sprint(findingsExit), "--target-processes", "application-only")
 		if err != nil {
 			return err
 		}
@@ -198,11 +193,11 @@ func (r *Run) Profile(ctx context.Context, sections, folder string) ([]Kernel, e
 	if err != nil {
 		return nil, err
 	}
-	log, _, fault, err := r.once(ctx)
+	log, _, fault, err := r.once(ctx, false)
 	if err != nil {
 		return nil, err
 	}
-	if wrong := wrongOutputs(""); fault != nil && !errors.As(fault, &wrong) {
+	if fault != nil {
 		return nil, &FaultError{fault, log}
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -215,10 +210,10 @@ func (r *Run) Profile(ctx context.Context, sections, folder string) ([]Kernel, e
 			names = append(names, f.metric)
 		}
 	}
-	log, _, fault, err = r.once(ctx, ncu, "--set", sections, "--metrics", strings.Join(names, ","), "--clock-control",
-		"none",
+	log, _, fault, err = r.once(ctx, false, ncu, "--set", sections, "--metrics", strings.Join(names, ","),
+		"--clock-control", "none",
 		"--target-processes", "application-only", "--force-overwrite", "--export", file)
-	if wrong := wrongOutputs(""); err == nil && !errors.As(fault, &wrong) {
+	if err == nil {
 		err = fault
 	}
 	if _, missing := os.Stat(file); err == nil && missing != nil {
