@@ -85,15 +85,17 @@ func (p *process) confined() (worker.Command, error) {
 		return c, err
 	}
 	writable := []string{p.temp, p.out.path()}
+	c.Env = append(slices.Clone(c.Env), "TMPDIR="+p.temp)
 	if p.python {
+		folders, env := pyworker.Caches(filepath.Join(p.opts.CacheDir, "python", "caches"))
 		writable = append(writable, filepath.Join(p.opts.CacheDir, "python"), filepath.Join(p.opts.CacheDir, "vgpu-python"))
-		writable = append(writable, pyworker.Caches()...)
+		writable = append(writable, folders...)
+		c.Env = append(c.Env, append(env, pyworker.Confined+"=1")...)
 	} else if p.opts.Prebuilt == "" {
 		writable = append(writable, filepath.Join(p.opts.CacheDir, "build"))
 	}
 	list, err := json.Marshal(writable)
 	c.Confine = append(slices.Clone(c.Confine), string(list))
-	c.Env = append(slices.Clone(c.Env), "TMPDIR="+p.temp)
 	return c, err
 }
 

@@ -92,27 +92,35 @@ func Identity(ctx context.Context, root string) (string, error) {
 	return fmt.Sprintf("%q %s", c.Args, packages), err
 }
 
-// Caches are the folders in which Python's compilers keep what they have made, as the environment names them, and else
-// in the home folder. Of those that belong to other packages too only what is there counts.
-func Caches() (folders []string) {
-	for _, name := range []string{"TRITON_CACHE_DIR", "TRITON_HOME", "TILELANG_CACHE_DIR", "TORCH_EXTENSIONS_DIR",
-		"TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH"} {
-		if dir := os.Getenv(name); filepath.IsAbs(dir) {
-			folders = append(folders, dir)
-		}
-	}
+// Confined is the variable that tells Command's worker that it may not write where it likes.
+const Confined = "FISUB_CONFINED"
+
+// programs keep what they have made where a variable says, and else in a folder of the home folder.
+var programs = []struct{ variable, folder string }{
+	{"TRITON_CACHE_DIR", ".triton"}, {"TRITON_HOME", ".triton"}, {"TORCH_EXTENSIONS_DIR", ".cache/torch_extensions"},
+	{"TORCHINDUCTOR_CACHE_DIR", ".cache/torch"}, {"CUDA_CACHE_PATH", ".nv"}, {"TILELANG_CACHE_DIR", ".tilelang"},
+	{"TVM_FFI_CACHE_DIR", ".cache/tvm-ffi"}, {"FLASHINFER_WORKSPACE_BASE", ".cache/flashinfer"},
+	{"DG_JIT_CACHE_DIR", ".deep_gemm"},
+}
+
+// Caches are the folders in which Python's compilers keep what they have made: as the environment names them, else
+// those of the home folder that are there. For the others env has variables that name folders below fallback.
+func Caches(fallback string) (folders, env []string) {
 	home, err := os.UserHomeDir()
-	if err != nil {
-		return folders
-	}
-	for _, name := range []string{".triton", ".tilelang", ".nv", ".cache/torch", ".cache/torch_extensions",
-		".cache/flashinfer", ".cache/tilelang"} {
-		dir := filepath.Join(home, name)
-		if _, err := os.Stat(dir); err == nil || name == ".triton" {
+	for _, p := range programs {
+		dir := os.Getenv(p.variable)
+		if filepath.IsAbs(dir) {
 			folders = append(folders, dir)
+			continue
+		}
+		own := filepath.Join(home, p.folder)
+		if _, missing := os.Stat(own); err == nil && missing == nil {
+			folders = append(folders, own)
+		} else if dir == "" {
+			env = append(env, p.variable+"="+filepath.Join(fallback, filepath.Base(p.folder)))
 		}
 	}
-	return folders
+	return folders, env
 }
 
 // Pythons are the interpreters to choose from, the first one first: $FISUB_PYTHON alone where it is set, else python3

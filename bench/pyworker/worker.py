@@ -104,10 +104,14 @@ def place(e):
 
 
 def excuse(failure, device):
-    """failure, or, of an emulated run, what the virtual GPU has found instead, or what is lacking."""
+    """failure, or what is lacking here, or, of an emulated run, what the virtual GPU has found instead."""
+    e = failure.__cause__
+    if isinstance(e, PermissionError) and e.filename is not None and os.environ.get("FISUB_CONFINED"):
+        return Failure("lacking", "fisub lets a solution write to temporary files and compilers' caches only, "
+                       f"not to {e.filename!r} ({place(e)})", failure.log)
     if not device.emulated:
         return failure
-    e = device.vgpu and device.machine.trouble or failure.__cause__
+    e = device.vgpu and device.machine.trouble or e
     if told := getattr(e, "told", None):
         kind, text = told()
         return Failure(kind, text, failure.log)
