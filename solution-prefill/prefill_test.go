@@ -4,6 +4,7 @@ package prefill
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -63,6 +64,8 @@ type testCase struct {
 	a, b    []float64 // taken in turn, where there are any
 	v       float64   // standard deviation, 0 for 1
 	keys    string    // "same": one key for all tokens, "correlated": nearly that; "long": not normalised
+	common  float64   // of correlated keys; 0 for 0.9
+	spread  float64   // standard deviation of the logarithm of what a channel's values have as theirs
 	part    float64   // of the contest's tolerance, what the largest error may be; 0: any
 }
 
@@ -98,6 +101,10 @@ func cases(many bool) []testCase {
 			part: 0.25},
 		testCase{name: "correlated keys, beta 1", lengths: []int{200}, state: 0.25, a: []float64{-12}, b: []float64{20},
 			keys: "correlated", part: 0.25},
+		testCase{name: "hard keys", lengths: []int{700}, state: 0.3, a: []float64{-5, -6, -7}, v: 2, spread: 0.7,
+			keys: "correlated", common: 0.6, part: 0.25},
+		testCase{name: "hard keys, closer", lengths: []int{500, 300, 200}, state: 0.3, a: []float64{-12}, b: []float64{20, -20, 2},
+			v: 2, spread: 0.7, keys: "correlated", part: 0.25},
 		testCase{name: "long keys", lengths: []int{9, 3}, state: 0.01, keys: "long"})
 }
 
@@ -178,6 +185,7 @@ func (c testCase) inputs(seed uint64) []workloads.Input {
 	}
 	tokens := int(cu[len(cu)-1])
 	add("q", tensor.BFloat16, 1, tokens, headsQK, dim)
+	common := cmp.Or(c.common, 0.9)
 	k := add("k", tensor.BFloat16, 1, tokens, headsQK, dim)
 	for i := range len(k) / dim {
 		key := k[i*dim:][:dim]
@@ -186,7 +194,7 @@ func (c testCase) inputs(seed uint64) []workloads.Input {
 			copy(key, first)
 		case c.keys == "correlated" && i >= headsQK:
 			for j := range key { // first has a length of 1 already
-				key[j] = math.Sqrt(0.1)*key[j] + math.Sqrt(0.9*dim)*first[j]
+				key[j] = math.Sqrt(1-common)*key[j] + math.Sqrt(common*dim)*first[j]
 			}
 		}
 		var sum float64
@@ -200,7 +208,17 @@ func (c testCase) inputs(seed uint64) []workloads.Input {
 		}
 	}
 	replace(k)
-	add("v", tensor.BFloat16, max(c.v, 1), tokens, headsV, dim)
+	v := add("v", tensor.BFloat16, max(c.v, 1), tokens, headsV, dim)
+	if c.spread > 0 {
+		channels := make([]float64, headsV*dim)
+		for i := range channels {
+			channels[i] = math.Exp(c.spread * rng.NormFloat64())
+		}
+		for i := range v {
+			v[i] *= channels[i%len(channels)]
+		}
+		replace(v)
+	}
 	if c.state < 0 {
 		all = append(all, workloads.Input{Name: "state"})
 	} else {

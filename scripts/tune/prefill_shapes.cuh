@@ -28,6 +28,8 @@ inline cudaError_t launch_mixture(const gdn::Arguments& x, cudaStream_t stream) 
   return gdn::launch_mixed<gdn::Shape<4, 0, 2, 2, 4>, gdn::Shape<8, 0, 2, 2, 3, 2>, 2>(x, blocks_at_once(), stream);
 }
 
+inline cudaError_t launch_few(const gdn::Arguments& x, cudaStream_t stream) { return gdn::launch_few(x, blocks_at_once(), stream); }
+
 inline std::vector<Variant> all_shapes() {
   return {
       {"1-1-4-4-4", true, [](int64_t, int64_t n) { return n <= 16; }, launch_shape<1, 1, 4, 4, 4>},
@@ -35,6 +37,7 @@ inline std::vector<Variant> all_shapes() {
       {"2-2-4-4-4", true, [](int64_t, int64_t n) { return n <= 24; }, launch_shape<2, 2, 4, 4, 4>},
       {"4-0-4-4-4", true, [](int64_t, int64_t n) { return n > 2; }, launch_shape<4, 0, 4, 4, 4>},
       {"8-0-2-2-3x2", true, [](int64_t, int64_t n) { return n > 12; }, launch_shape<8, 0, 2, 2, 3, 2>},
+      {"few", false, [](int64_t t, int64_t) { return t > 0 && t <= gdn::kFew; }, launch_few},
       {"4-0-2-2-4 twice, 8-0-2-2-3x2", true, [](int64_t, int64_t n) { return n > 12; }, launch_mixture},
   };
 }

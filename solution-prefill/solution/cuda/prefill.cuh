@@ -18,8 +18,9 @@
 //             substitution, the others by products
 //
 // They meet at mbarriers, in a ring of kStages chunks.
-// Operands are float16 and sums float32. A chunk that does not fit float16 (long keys, large queries, values or states) is
-// walked token by token in float32 by the chain warp, so results are right there too, only slower.
+// Operands are float16 and sums float32. Where values are large U is refined, in operands of two parts, by the chain warp. A chunk
+// that does not fit float16 (long keys, large queries, very large values or states) it walks token by token in float32. So results are
+// right there too, only slower.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +41,9 @@ constexpr int kRanked = 512;  // sequences that are taken longest first; more ar
 
 constexpr int64_t kMaxSequences = (int64_t{1} << 31) / (kHeadsV * kDim / 16) - 1;  // items are counted in 31 bits
 
-// Above these the float16 path is left: |k|^2 beta and |k|^2 bound the entries of T, kMaxRhs times their sum bounds U.
-constexpr float kMaxBetaKK = 2.0f, kMaxKK = 4.0f, kMaxQ = 32.0f, kMaxRhs = 16.0f;
+// Above these the float16 path is left: |k|^2 beta and |k|^2 bound the entries of T, kMaxRhs times their sum bounds U. Above kMaxRound
+// a tile's U and S are not rounded to float16: errors are allowed of 0.01, whatever the values.
+constexpr float kMaxBetaKK = 2.0f, kMaxKK = 4.0f, kMaxQ = 32.0f, kMaxRhs = 64.0f, kMaxRound = 5.0f;
 
 template <int kTiles_, int kOutputs_, int kLoaders_, int kPreparers_, int kStages_, int kPerChain_ = 1, int kLeftOut_ = kTiles_ == 1>
 struct Shape {
@@ -386,11 +388,18 @@ __device__ __forceinline__ int unit_of_v(int token, int unit) {  // of 16 bytes
 }
 
 
-// Chunk c of the item, token by token, from memory, in float32: outputs, and S (rows g and g + 8 of the tile, columns 8j + 2t and
-// 8j + 2t + 1).
-__device__ __forceinline__ void walk(const Arguments& x, const Item& item, int c, int tile, float (&s)[16][4]) {
+// The thread's number, asked for anew: what is computed from it is computed here, not kept in registers from the kernel's start.
+__device__ __forceinline__ int thread_again() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+
+// Chunk c of the item, token by token, from memory, in float32: outputs, and S. state[j] has columns 8j + 2t and 8j + 2t + 1 of rows g
+// and g + 8 of the tile.
+__device__ __forceinline__ void walk(const Arguments& x, const Item& item, int c, int tile, float4 (&state)[16]) {
   constexpr unsigned kAll = 0xffffffffu;
-  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  const int lane = thread_again() % 32, g = lane / 4, t = lane % 4;
   const int last = min(kChunk, item.tokens - c * kChunk);
   const float a_log = x.a_log[item.hv], dt_bias = x.dt_bias[item.hv];
 #pragma unroll 1
@@ -402,23 +411,26 @@ __device__ __forceinline__ void walk(const Arguments& x, const Item& item, int c
     const float beta = sigmoid(__bfloat162float(x.b[token * kHeadsV + item.hv]));
     const int64_t at = (token * kHeadsV + item.hv) * kDim + item.row + tile * 16 + g;
     float d0 = 0.0f, d1 = 0.0f, o0 = 0.0f, o1 = 0.0f;
-#pragma unroll
+#pragma unroll 4
     for (int j = 0; j < 16; ++j) {
       const uint32_t w = k[4 * j];
-      d0 += s[j][0] * low(w) + s[j][1] * high(w);
-      d1 += s[j][2] * low(w) + s[j][3] * high(w);
+      const float4 s = state[j];
+      d0 += s.x * low(w) + s.y * high(w);
+      d1 += s.z * low(w) + s.w * high(w);
     }
     d0 += __shfl_xor_sync(kAll, d0, 1), d1 += __shfl_xor_sync(kAll, d1, 1);
     d0 += __shfl_xor_sync(kAll, d0, 2), d1 += __shfl_xor_sync(kAll, d1, 2);
     d0 = beta * (__bfloat162float(x.v[at]) - decay * d0);
     d1 = beta * (__bfloat162float(x.v[at + 8]) - decay * d1);
-#pragma unroll
+#pragma unroll 4
     for (int j = 0; j < 16; ++j) {
       const uint32_t w = k[4 * j], y = q[4 * j];
-      s[j][0] = decay * s[j][0] + d0 * low(w), s[j][1] = decay * s[j][1] + d0 * high(w);
-      s[j][2] = decay * s[j][2] + d1 * low(w), s[j][3] = decay * s[j][3] + d1 * high(w);
-      o0 += s[j][0] * low(y) + s[j][1] * high(y);
-      o1 += s[j][2] * low(y) + s[j][3] * high(y);
+      float4 s = state[j];
+      s.x = decay * s.x + d0 * low(w), s.y = decay * s.y + d0 * high(w);
+      s.z = decay * s.z + d1 * low(w), s.w = decay * s.w + d1 * high(w);
+      state[j] = s;
+      o0 += s.x * low(y) + s.y * high(y);
+      o1 += s.z * low(y) + s.w * high(y);
     }
     o0 += __shfl_xor_sync(kAll, o0, 1), o1 += __shfl_xor_sync(kAll, o1, 1);
     o0 += __shfl_xor_sync(kAll, o0, 2), o1 += __shfl_xor_sync(kAll, o1, 2);
@@ -426,6 +438,212 @@ __device__ __forceinline__ void walk(const Arguments& x, const Item& item, int c
       x.output[at] = __float2bfloat16_rn(x.scale * o0);
       x.output[at + 8] = __float2bfloat16_rn(x.scale * o1);
     }
+  }
+}
+
+// x and y in two parts, of which hi is pack(x, y).
+__device__ __forceinline__ void split(uint32_t& hi, uint32_t& lo, float x, float y) {
+  hi = pack(x, y);
+  const float2 h = __half22float2(*reinterpret_cast<const __half2*>(&hi));
+  lo = pack(x - h.x, y - h.y);
+}
+
+// A chunk of a tile in nearly float32, of the stage st: outputs, and S. Operands that are rounded elsewhere are of two parts here; what
+// rounding T has left of U is taken out by a step of iterative refinement, U + T (RHS - (I + A) U), with A made anew. state as for walk.
+// output: of the chunk's first token and the tile's first row; left: tokens from there on.
+template <typename S>
+__device__ __forceinline__ void refine(float4 (&state)[16], uint32_t st, int tile, __nv_bfloat16* output, int left, float scale) {
+  const int lane = thread_again() % 32, g = lane >> 2, t = lane & 3, r8 = lane & 7, mi = lane >> 3;
+  const uint32_t as_rows = ((mi & 1) * 8 + r8) * 256 + (((mi >> 1) ^ r8) << 4);
+  float u[4][4] = {}, e[4][4];
+  uint32_t hi[2][4], lo[2][4];  // of U
+  // e = S x for the 32 rows of k or q.
+  const auto multiply = [&](uint32_t x) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      e[n][0] = e[n][1] = e[n][2] = e[n][3] = 0.0f;
+    }
+#pragma unroll 4
+    for (int kk = 0; kk < 8; ++kk) {  // 16 columns
+      uint32_t a_hi[4], a_lo[4];
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const float4 part = state[2 * kk + n];
+        split(a_hi[2 * n], a_lo[2 * n], part.x, part.y);
+        split(a_hi[2 * n + 1], a_lo[2 * n + 1], part.z, part.w);
+      }
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        uint32_t b[4];
+        load_matrices(b, st + x + (as_rows ^ (kk << 5)) + j * 16 * 256);
+        mma(e[2 * j], a_hi, b[0], b[2]);
+        mma(e[2 * j + 1], a_hi, b[1], b[3]);
+        mma(e[2 * j], a_lo, b[0], b[2]);
+        mma(e[2 * j + 1], a_lo, b[1], b[3]);
+      }
+    }
+  };
+  // hi and lo, each token's times its weight.
+  const auto split_tokens = [&](const float2 (&weight)[4]) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        split(hi[n / 2][n % 2 * 2 + h], lo[n / 2][n % 2 * 2 + h], weight[n].x * u[n][2 * h], weight[n].y * u[n][2 * h + 1]);
+      }
+    }
+  };
+  const float2 ones[4] = {{1.0f, 1.0f}, {1.0f, 1.0f}, {1.0f, 1.0f}, {1.0f, 1.0f}};
+  // u += T e
+  const auto solve = [&] {
+    const uint32_t square = st + S::kT + ((mi >> 1) * 8 + r8) * kPitch * 2 + (mi & 1) * 16, rows = st + S::kT + r8 * kPitch * 2 + mi * 16;
+    uint32_t a[2][4], b[3][4];
+    load_matrices(b[0], square);
+    load_matrices(b[1], rows + 16 * kPitch * 2);
+    load_matrices(b[2], rows + 24 * kPitch * 2);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      a[n / 2][n % 2 * 2] = pack(e[n][0], e[n][1]);
+      a[n / 2][n % 2 * 2 + 1] = pack(e[n][2], e[n][3]);
+    }
+    mma(u[0], a[0], b[0][0], b[0][1]);
+    mma(u[1], a[0], b[0][2], b[0][3]);
+    mma(u[2], a[0], b[1][0], b[1][1]);
+    mma(u[3], a[0], b[2][0], b[2][1]);
+    mma(u[2], a[1], b[1][2], b[1][3]);
+    mma(u[3], a[1], b[2][2], b[2][3]);
+  };
+  // e += P U, or -A U.
+  const auto add_products = [&](bool of_q) {
+#pragma unroll
+    for (int block = 0; block < 3; ++block) {  // of 16 x 16
+      const int row = (block + 1) / 2, column = block / 2;
+      float a[2][4] = {};
+#pragma unroll 4
+      for (int i = 0; i < 8; ++i) {
+        uint32_t y[4], k[4];
+        load_matrices(y, st + (of_q ? S::kQ : S::kK) + (as_rows ^ (i << 5)) + row * 16 * 256);
+        load_matrices(k, st + S::kK + (as_rows ^ (i << 5)) + column * 16 * 256);
+        mma(a[0], y, k[0], k[2]);
+        mma(a[1], y, k[1], k[3]);
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {  // 8 rows
+        const int i = 16 * row + 8 * h + g, most = of_q ? i : i - 1;
+        const float g2 = load_float(st + S::kG2 + 4 * i), factor = of_q ? 1.0f : -load_float(st + S::kBeta + 4 * i);
+        uint32_t a_hi[2], a_lo[2];
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const int j = 16 * column + 8 * n + 2 * t;
+          const float2 from = load_float2(st + S::kG2 + 4 * j);
+          split(a_hi[n], a_lo[n], j <= most ? factor * exp2_approx(g2 - from.x) * a[n][2 * h] : 0.0f,
+                j + 1 <= most ? factor * exp2_approx(g2 - from.y) * a[n][2 * h + 1] : 0.0f);
+        }
+        mma(e[2 * row + h], hi[column], a_hi[0], a_hi[1]);
+        mma(e[2 * row + h], hi[column], a_lo[0], a_lo[1]);
+        mma(e[2 * row + h], lo[column], a_hi[0], a_hi[1]);
+      }
+    }
+  };
+
+#pragma unroll 1
+  for (int of_q = 0; of_q < 2; ++of_q) {  // U, then outputs
+    multiply(of_q ? S::kQ : S::kK);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      uint32_t v[4];  // of 16 tokens
+      load_transposed(v, st + S::kV + unit_of_v<S>(n / 2 * 16 + (mi >> 1) * 8 + r8, 2 * tile + (mi & 1)) * 16);
+      const float2 beta = load_float2(st + S::kBeta + n * 32 + 8 * t), decay = load_float2(st + S::kDecay + n * 32 + 8 * t);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const uint32_t w = v[n % 2 * 2 + h];
+        e[n][2 * h] *= decay.x, e[n][2 * h + 1] *= decay.y;
+        if (!of_q) {  // the right-hand side
+          e[n][2 * h] = beta.x * (low(w) - e[n][2 * h]), e[n][2 * h + 1] = beta.y * (high(w) - e[n][2 * h + 1]);
+        }
+      }
+    }
+    if (!of_q) {
+      solve();
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        e[n][0] -= u[n][0], e[n][1] -= u[n][1], e[n][2] -= u[n][2], e[n][3] -= u[n][3];
+      }
+    }
+    split_tokens(ones);
+    add_products(of_q);
+    if (!of_q) {
+      solve();
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const int token = 8 * n + 2 * t + m % 2;
+      if (token < left) {
+        output[token * kHeadsV * kDim + g + m / 2 * 8] = __float2bfloat16_rn(scale * e[n][m]);
+      }
+    }
+  }
+
+  float2 rest[4];
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    rest[n] = load_float2(st + S::kRest + n * 32 + 8 * t);
+  }
+  split_tokens(rest);
+  const float all = load_float(st + S::kDecay + 4 * (kChunk - 1));
+#pragma unroll 4
+  for (int i = 0; i < 8; ++i) {
+    float s[2][4];
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const float4 part = state[2 * i + n];
+      s[n][0] = all * part.x, s[n][1] = all * part.y, s[n][2] = all * part.z, s[n][3] = all * part.w;
+    }
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      uint32_t k[4];
+      load_transposed(k, st + S::kK + (as_rows ^ (i << 5)) + j * 16 * 256);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        mma(s[n], hi[j], k[2 * n], k[2 * n + 1]);
+        mma(s[n], lo[j], k[2 * n], k[2 * n + 1]);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      state[2 * i + n] = make_float4(s[n][0], s[n][1], s[n][2], s[n][3]);
+    }
+  }
+}
+
+// The chunk with which `left` tokens of the item begin, where the float16 path does not do: refined, or walked where `large`. state is
+// in memory: what this takes of registers would drive out what the usual way keeps there.
+template <typename S>
+__device__ __forceinline__ void repeat(const Arguments& x, Item item, int left, int tile, float4 (&state)[16], uint32_t st, bool large) {
+  item.begin = load_long(x.cu_seqlens + item.sequence);
+  item.tokens = static_cast<int>(load_long(x.cu_seqlens + item.sequence + 1) - item.begin);
+  if (large) {
+    walk(x, item, (item.tokens - left) / kChunk, tile, state);
+  } else {
+    refine<S>(state, st, tile, x.output + ((item.begin + item.tokens - left) * kHeadsV + item.hv) * kDim + item.row + tile * 16, left,
+              x.scale);
+  }
+}
+
+__device__ __forceinline__ void save(float4 (&state)[16], const float (&s)[16][4]) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    state[i] = make_float4(s[i][0], s[i][1], s[i][2], s[i][3]);
+  }
+}
+
+__device__ __forceinline__ void restore(float (&s)[16][4], const float4 (&state)[16]) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    s[i][0] = state[i].x, s[i][1] = state[i].y, s[i][2] = state[i].z, s[i][3] = state[i].w;
   }
 }
 
@@ -723,14 +941,14 @@ __device__ __forceinline__ void run(const Arguments& x, const int count, const G
             mma(u[m][2], rhs[m][1], tb[1][2], tb[1][3]);
             mma(u[m][3], rhs[m][1], tb[2][2], tb[2][3]);
           }
-          bool slow[kOwn], none = true;
+          bool plain[kOwn], all_plain = true;
 #pragma unroll
           for (int m = 0; m < kOwn; ++m) {
-            slow[m] = __any_sync(kAll, !within(largest[m], kMaxRhs) || flagged);
-            none &= !slow[m];
+            plain[m] = !__any_sync(kAll, !within(largest[m], kMaxRound) || flagged);
+            all_plain &= plain[m];
           }
           wait(bar + S::kScored, parity);
-          // One tile after the other only where one of them is slow.
+          // One tile after the other only where one of them is not plain.
           const auto finish = [&](auto from, auto to) {
             constexpr int kFrom = decltype(from)::kValue, kTo = decltype(to)::kValue;
             uint32_t ud[kOwn][2][4];
@@ -824,20 +1042,24 @@ __device__ __forceinline__ void run(const Arguments& x, const int count, const G
             }
             __syncwarp();
           };
-          if (none) {
+          if (all_plain) {
             finish(Number<0>(), Number<kOwn>());
-          } else if constexpr (kOwn == 1) {
-            walk(x, item, (item.tokens - left) / kChunk, first, s[0]);
           } else {
-            if (slow[0]) {
-              walk(x, item, (item.tokens - left) / kChunk, first, s[0]);
-            } else {
-              finish(Number<0>(), Number<1>());
+            if constexpr (kOwn == 2) {
+              if (plain[0]) {
+                finish(Number<0>(), Number<1>());
+              } else if (plain[1]) {
+                finish(Number<1>(), Number<2>());
+              }
             }
-            if (slow[1]) {
-              walk(x, item, (item.tokens - left) / kChunk, first + 1, s[1]);
-            } else {
-              finish(Number<1>(), Number<2>());
+#pragma unroll
+            for (int m = 0; m < kOwn; ++m) {
+              if (!plain[m]) {
+                float4 state[16];
+                save(state, s[m]);
+                repeat<S>(x, item, left, first + m, state, st, __any_sync(kAll, !within(largest[m], kMaxRhs) || flagged));
+                restore(s[m], state);
+              }
             }
           }
           arrive(bar + S::kEmpty, lane);
@@ -968,7 +1190,7 @@ __device__ __forceinline__ void run(const Arguments& x, const int count, const G
           ud[n / 2][n % 2 * 2] = pack(rest.x * u[n][0], rest.y * u[n][1]);
           ud[n / 2][n % 2 * 2 + 1] = pack(rest.x * u[n][2], rest.y * u[n][3]);
         }
-        if (!__any_sync(kAll, !within(largest, kMaxRhs) || flagged)) {
+        if (!__any_sync(kAll, !within(largest, kMaxRound) || flagged)) {
 #pragma unroll
           for (int i = 0; i < 16; ++i) {
             s[i][0] *= all, s[i][1] *= all, s[i][2] *= all, s[i][3] *= all;
@@ -1000,7 +1222,10 @@ __device__ __forceinline__ void run(const Arguments& x, const int count, const G
           }
           arrive(bar + S::kUFull + 8 * kStages * tile, lane);
           ready = 0;
-          walk(x, item, c, tile, s);
+          float4 state[16];
+          save(state, s);
+          repeat<S>(x, item, item.tokens - c * kChunk, tile, state, st, __any_sync(kAll, !within(largest, kMaxRhs) || flagged));
+          restore(s, state);
         }
         arrive(bar + S::kEmpty, lane);
       }
