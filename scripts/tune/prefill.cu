@@ -569,9 +569,10 @@ int main(int argc, char** argv) {
   }
   if (argc >= 4 && std::string(argv[1]) == "time") return time_shapes(argv[2], std::atoi(argv[3]), argc > 4 ? argv[4] : nullptr);
   if (argc >= 3 && std::string(argv[1]) == "where") return where(std::atoi(argv[2]));
-  if (argc >= 4 && std::string(argv[1]) == "once") {  // for a profiler: once VARIANT LENGTH...
+  if (argc >= 5 && std::string(argv[1]) == "once") {  // for a profiler: once VARIANT DEVIATION_OF_VALUES LENGTH...
     Case c;
-    for (int i = 3; i < argc; ++i) c.lengths.push_back(std::atoll(argv[i]));
+    c.v = static_cast<float>(std::atof(argv[3]));
+    for (int i = 4; i < argc; ++i) c.lengths.push_back(std::atoll(argv[i]));
     Tensors m;
     make(m, c, 1);
     CHECK(cudaDeviceSynchronize());
