@@ -11,7 +11,8 @@
 // A_log, dt_bias (8); a, b (T, 8); cu_seqlens (N + 1), from 0 to T and never falling: sequence n holds tokens cu_seqlens[n] to
 // cu_seqlens[n + 1] - 1. Query and key head h serve value heads 2h and 2h + 1.
 // dtypes: q, k, v, a, b, output bfloat16; state, new_state, A_log, dt_bias float32; cu_seqlens int64. Products of matrices take
-// float16 operands and give float32; the state is float32 throughout; chunks that float16 does not fit are walked in float32.
+// float16 operands and give float32; the state is float32 throughout; chunks of large values are refined, and those that float16 does not
+// fit are walked in float32.
 // state None means zeros; scale None or 0 means 1/sqrt(128). A sequence without tokens has a new state of zeros. Inputs are not
 // written; new_state must not alias state.
 //
