@@ -20,8 +20,8 @@ import (
 
 func TestComponents(t *testing.T) {
 	all := Components()
-	if len(all) != 7 {
-		t.Fatalf("got %d components, want 7", len(all))
+	if len(all) != 9 {
+		t.Fatalf("got %d components, want 9", len(all))
 	}
 	for _, c := range all {
 		if c.Name == "" || c.Version == "" || c.Bytes <= 0 || len(c.hashes) != 2 {

@@ -18,7 +18,9 @@ import (
 // A submission that makes a module of PTX and a tensor map through the driver API.
 const driverUser = `
 #include <cuda.h>
+#include <cuda_profiler_api.h>
 #include <cuda_runtime.h>
+#include <nvtx3/nvToolsExt.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>
@@ -51,6 +53,8 @@ template <class F> static F entry(const char* name) {
 
 static void run(tvm::ffi::TensorView out) {
   auto check = [](CUresult e, const char* what) { TVM_FFI_CHECK(e == CUDA_SUCCESS, RuntimeError) << what << " gives " << int(e); };
+  TVM_FFI_CHECK(cudaProfilerStart() == cudaSuccess, RuntimeError) << "cudaProfilerStart";
+  nvtxRangePushA("driver");
   CUmodule module;
   CUfunction function;
   check(entry<CUresult (*)(CUmodule*, const void*)>("cuModuleLoadData")(&module, ptx), "cuModuleLoadData");
