@@ -329,6 +329,24 @@ __device__ __forceinline__ void pack_tile(uint32_t (&so)[2][4], const float (&s)
   }
 }
 
+// Loads the 32 rows of T or P, by blocks: rows 0 to 15 of columns 0 to 15, then rows 16 to 23 and 24 to 31 of all columns. square and rows are
+// where this lane's row starts in each kind.
+__device__ __forceinline__ void load_lower(uint32_t (&b)[3][4], uint32_t square, uint32_t rows) {
+  load_matrices(b[0], square);
+  load_matrices(b[1], rows + 16 * kPitch * 2);
+  load_matrices(b[2], rows + 24 * kPitch * 2);
+}
+
+// y += a times the transpose of what load_lower has loaded, for 16 rows and 32 tokens.
+__device__ __forceinline__ void multiply_lower(float (&y)[4][4], const uint32_t (&a)[2][4], const uint32_t (&b)[3][4]) {
+  mma(y[0], a[0], b[0][0], b[0][1]);
+  mma(y[1], a[0], b[0][2], b[0][3]);
+  mma(y[2], a[0], b[1][0], b[1][1]);
+  mma(y[3], a[0], b[2][0], b[2][1]);
+  mma(y[2], a[1], b[1][2], b[1][3]);
+  mma(y[3], a[1], b[2][2], b[2][3]);
+}
+
 // The larger of each half's magnitudes; NaN if one is.
 __device__ __forceinline__ uint32_t max_magnitude(uint32_t x, uint32_t y) {
   const __half2 m = __hmax2_nan(__habs2(*reinterpret_cast<const __half2*>(&x)), __habs2(*reinterpret_cast<const __half2*>(&y)));
@@ -498,20 +516,13 @@ __device__ __forceinline__ void refine(float4 (&state)[16], uint32_t st, int til
   const auto solve = [&] {
     const uint32_t square = st + S::kT + ((mi >> 1) * 8 + r8) * kPitch * 2 + (mi & 1) * 16, rows = st + S::kT + r8 * kPitch * 2 + mi * 16;
     uint32_t a[2][4], b[3][4];
-    load_matrices(b[0], square);
-    load_matrices(b[1], rows + 16 * kPitch * 2);
-    load_matrices(b[2], rows + 24 * kPitch * 2);
+    load_lower(b, square, rows);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       a[n / 2][n % 2 * 2] = pack(e[n][0], e[n][1]);
       a[n / 2][n % 2 * 2 + 1] = pack(e[n][2], e[n][3]);
     }
-    mma(u[0], a[0], b[0][0], b[0][1]);
-    mma(u[1], a[0], b[0][2], b[0][3]);
-    mma(u[2], a[0], b[1][0], b[1][1]);
-    mma(u[3], a[0], b[2][0], b[2][1]);
-    mma(u[2], a[1], b[1][2], b[1][3]);
-    mma(u[3], a[1], b[2][2], b[2][3]);
+    multiply_lower(u, a, b);
   };
   // e += P U, or -A U.
   const auto add_products = [&](bool of_q) {
@@ -913,9 +924,7 @@ __device__ __forceinline__ void run(const Arguments& x, const int count, const G
               load_transposed(v[m][j], st + S::kV + unit_of_v<S>(16 * j + (mi >> 1) * 8 + r8, 2 * (first + m) + (mi & 1)) * 16);
             }
           }
-          load_matrices(tb[0], st + S::kT + square);
-          load_matrices(tb[1], st + S::kT + eight_rows + 16 * kPitch * 2);
-          load_matrices(tb[2], st + S::kT + eight_rows + 24 * kPitch * 2);
+          load_lower(tb, st + S::kT + square, st + S::kT + eight_rows);
 #pragma unroll
           for (int n = 0; n < 4; ++n) {
             const int j = n / 2, h = n % 2;
@@ -934,12 +943,7 @@ __device__ __forceinline__ void run(const Arguments& x, const int count, const G
           float u[kOwn][4][4] = {};
 #pragma unroll
           for (int m = 0; m < kOwn; ++m) {
-            mma(u[m][0], rhs[m][0], tb[0][0], tb[0][1]);
-            mma(u[m][1], rhs[m][0], tb[0][2], tb[0][3]);
-            mma(u[m][2], rhs[m][0], tb[1][0], tb[1][1]);
-            mma(u[m][3], rhs[m][0], tb[2][0], tb[2][1]);
-            mma(u[m][2], rhs[m][1], tb[1][2], tb[1][3]);
-            mma(u[m][3], rhs[m][1], tb[2][2], tb[2][3]);
+            multiply_lower(u[m], rhs[m], tb);
           }
           bool plain[kOwn], all_plain = true;
 #pragma unroll
@@ -953,10 +957,8 @@ __device__ __forceinline__ void run(const Arguments& x, const int count, const G
             constexpr int kFrom = decltype(from)::kValue, kTo = decltype(to)::kValue;
             uint32_t ud[kOwn][2][4];
             {
-              uint32_t p0[4], p2[4], p3[4], uo[kOwn][2][4];
-              load_matrices(p0, st + S::kP + square);
-              load_matrices(p2, st + S::kP + eight_rows + 16 * kPitch * 2);
-              load_matrices(p3, st + S::kP + eight_rows + 24 * kPitch * 2);
+              uint32_t p[3][4], uo[kOwn][2][4];
+              load_lower(p, st + S::kP + square, st + S::kP + eight_rows);
 #pragma unroll
               for (int n = 0; n < 4; ++n) {
                 const float2 rest = load_float2(st + S::kRest + n * 32 + 8 * t);
@@ -970,12 +972,7 @@ __device__ __forceinline__ void run(const Arguments& x, const int count, const G
               }
 #pragma unroll
               for (int m = kFrom; m < kTo; ++m) {
-                mma(o[m][0], uo[m][0], p0[0], p0[1]);
-                mma(o[m][1], uo[m][0], p0[2], p0[3]);
-                mma(o[m][2], uo[m][0], p2[0], p2[1]);
-                mma(o[m][3], uo[m][0], p3[0], p3[1]);
-                mma(o[m][2], uo[m][1], p2[2], p2[3]);
-                mma(o[m][3], uo[m][1], p3[2], p3[3]);
+                multiply_lower(o[m], uo[m], p);
               }
             }
             uint32_t b[2][2][4];
@@ -1129,9 +1126,7 @@ __device__ __forceinline__ void run(const Arguments& x, const int count, const G
             if (c == 0) {
               wait(bar + S::kInverted, parity);
             }
-            load_matrices(tb[0], st + S::kT + square);
-            load_matrices(tb[1], st + S::kT + eight_rows + 16 * kPitch * 2);
-            load_matrices(tb[2], st + S::kT + eight_rows + 24 * kPitch * 2);
+            load_lower(tb, st + S::kT + square, st + S::kT + eight_rows);
           }
           if (kk + S::kAhead < 4) {
             load_keys(kk + S::kAhead);
@@ -1162,12 +1157,7 @@ __device__ __forceinline__ void run(const Arguments& x, const int count, const G
         const uint32_t flagged = load_word(st + S::kSlow);
         const float all = load_float(st + S::kDecay + 4 * (kChunk - 1));
         float u[4][4] = {};
-        mma(u[0], rhs[0], tb[0][0], tb[0][1]);
-        mma(u[1], rhs[0], tb[0][2], tb[0][3]);
-        mma(u[2], rhs[0], tb[1][0], tb[1][1]);
-        mma(u[3], rhs[0], tb[2][0], tb[2][1]);
-        mma(u[2], rhs[1], tb[1][2], tb[1][3]);
-        mma(u[3], rhs[1], tb[2][2], tb[2][3]);
+        multiply_lower(u, rhs, tb);
         // What the update needs is there before the branch: with less alive across it nothing is spilled.
         constexpr int kColumnsAhead = S::kAhead < 4 ? 1 : 3;
         uint32_t b[kBuffers][2][4];
@@ -1285,10 +1275,8 @@ __device__ __forceinline__ void run(const Arguments& x, const int count, const G
             o[i][n][0] *= decay.x, o[i][n][1] *= decay.y, o[i][n][2] *= decay.x, o[i][n][3] *= decay.y;
           }
         }
-        uint32_t b0[4], b2[4], b3[4];
-        load_matrices(b0, st + S::kP + square);
-        load_matrices(b2, st + S::kP + eight_rows + 16 * kPitch * 2);
-        load_matrices(b3, st + S::kP + eight_rows + 24 * kPitch * 2);
+        uint32_t p[3][4];
+        load_lower(p, st + S::kP + square, st + S::kP + eight_rows);
         uint32_t a[kOwn][2][4], slow[kOwn];
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) {
@@ -1303,12 +1291,7 @@ __device__ __forceinline__ void run(const Arguments& x, const int count, const G
           if (slow[i]) {
             continue;
           }
-          mma(o[i][0], a[i][0], b0[0], b0[1]);
-          mma(o[i][1], a[i][0], b0[2], b0[3]);
-          mma(o[i][2], a[i][0], b2[0], b2[1]);
-          mma(o[i][3], a[i][0], b3[0], b3[1]);
-          mma(o[i][2], a[i][1], b2[2], b2[3]);
-          mma(o[i][3], a[i][1], b3[2], b3[3]);
+          multiply_lower(o[i], a[i], p);
           uint32_t w[4][2];
 #pragma unroll
           for (int n = 0; n < 4; ++n) {
