@@ -95,28 +95,29 @@ func Identity(ctx context.Context, root string) (string, error) {
 // Confined is the variable that tells Command's worker that it may not write where it likes.
 const Confined = "FISUB_CONFINED"
 
-// programs keep what they have made where a variable says, and else in a folder of the home folder.
+// programs keep what they have made where a variable says, else in a folder of the home folder; "" where there is none.
 var programs = []struct{ variable, folder string }{
 	{"TRITON_CACHE_DIR", ".triton"}, {"TRITON_HOME", ".triton"}, {"TORCH_EXTENSIONS_DIR", ".cache/torch_extensions"},
-	{"TORCHINDUCTOR_CACHE_DIR", ".cache/torch"}, {"CUDA_CACHE_PATH", ".nv"}, {"TILELANG_CACHE_DIR", ".tilelang"},
-	{"TVM_FFI_CACHE_DIR", ".cache/tvm-ffi"}, {"FLASHINFER_WORKSPACE_BASE", ".cache/flashinfer"},
-	{"DG_JIT_CACHE_DIR", ".deep_gemm"},
+	{"TORCH_HOME", ".cache/torch"}, {"TORCHINDUCTOR_CACHE_DIR", ""}, {"CUDA_CACHE_PATH", ".nv"},
+	{"TILELANG_CACHE_DIR", ".tilelang"}, {"", ".cache/tilelang"}, {"TVM_FFI_CACHE_DIR", ".cache/tvm-ffi"},
+	{"FLASHINFER_WORKSPACE_BASE", ".cache/flashinfer"}, {"DG_JIT_CACHE_DIR", ".deep_gemm"},
 }
 
-// Caches are the folders in which Python's compilers keep what they have made: as the environment names them, else
-// those of the home folder that are there. For the others env has variables that name folders below fallback.
+// Caches are the folders in which Python's compilers keep what they have made: those that the environment names, and
+// those of the home folder that are there. Where there is neither, env has a variable that names one below fallback.
 func Caches(fallback string) (folders, env []string) {
-	home, err := os.UserHomeDir()
+	home, noHome := os.UserHomeDir()
 	for _, p := range programs {
-		dir := os.Getenv(p.variable)
-		if filepath.IsAbs(dir) {
-			folders = append(folders, dir)
-			continue
+		named, own := os.Getenv(p.variable), filepath.Join(home, p.folder)
+		_, missing := os.Stat(own)
+		there := p.folder != "" && noHome == nil && missing == nil
+		if filepath.IsAbs(named) {
+			folders = append(folders, named)
 		}
-		own := filepath.Join(home, p.folder)
-		if _, missing := os.Stat(own); err == nil && missing == nil {
+		if there {
 			folders = append(folders, own)
-		} else if dir == "" {
+		}
+		if named == "" && !there && p.variable != "" && p.folder != "" {
 			env = append(env, p.variable+"="+filepath.Join(fallback, filepath.Base(p.folder)))
 		}
 	}
