@@ -426,10 +426,12 @@ static std::vector<Case> cases(bool large) {
   for (Gates gates : {kSynth, kSlow}) {
     for (float rho : {0.6f, 0.9f}) {
       for (float beta : {0.0f, 20.0f}) {
-        Case& c = add("hard keys " + std::to_string(rho).substr(0, 3) + (gates == kSlow ? ", slow" : "") + (beta > 0 ? ", beta 0 or 1" : ""), {1500, 100});
-        c.keys = kCorrelated, c.correlation = rho, c.gates = gates, c.beta = beta, c.state = 0.3f, c.v = 2, c.spread = 0.7f, c.part = 0.25f;
-        Case& even = add("the same, channels alike", {1500, 100});
-        even.keys = kCorrelated, even.correlation = rho, even.gates = gates, even.beta = beta, even.state = 0.3f, even.v = 2.6f, even.part = 0.25f;
+        for (float spread : {0.7f, 0.0f}) {
+          const std::string name = "hard keys " + std::to_string(rho).substr(0, 3) + (gates == kSlow ? ", slow" : "") + (beta > 0 ? ", beta 0 or 1" : "");
+          Case& c = add(spread > 0 ? name : "the same, channels alike", {1500, 100});
+          c.keys = kCorrelated, c.correlation = rho, c.gates = gates, c.beta = beta, c.state = 0.3f, c.part = 0.25f;
+          c.v = spread > 0 ? 2 : 2.6f, c.spread = spread;
+        }
       }
     }
   }
