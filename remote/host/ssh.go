@@ -139,7 +139,7 @@ func (s *SSH) begin(ctx context.Context) (m *master, err error) {
 		_ = m.cmd.Wait()
 		close(m.exited)
 	}()
-	go m.speak()
+	go m.speak(silence / 6)
 	s.master = m
 	return m, nil
 }
@@ -150,9 +150,9 @@ func (m *master) stands() bool {
 	return err == nil
 }
 
-// speak gives the host a word now and then, until the connection ends.
-func (m *master) speak() {
-	tick := time.NewTicker(silence / 6)
+// speak gives the host a word after each pause, until the connection ends.
+func (m *master) speak(pause time.Duration) {
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
 		select {
