@@ -140,7 +140,7 @@ const (
 // commands hear of it.
 func TestRemoteTerminal(t *testing.T) {
 	first := newRemoteBench(t, "")
-	first.linger()
+	first.linger(3)
 	first.fisub(0, "local", "--device", "emu", "--limit", "1") // builds the kernel for all
 	for _, k := range []struct {
 		name  string
@@ -169,7 +169,7 @@ func TestRemoteTerminal(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
 			b, work := k.start(t)
-			b.linger()
+			b.linger(3)
 			b.cache = first.cache
 			b.env = append(b.env, "FISUB_CACHE="+b.cache)
 			b.share(work)

@@ -62,13 +62,13 @@ func newRemoteBench(t testing.TB, tables string) *remoteBench {
 	return b
 }
 
-// linger makes each worker of the submission take three seconds to load it, so that a job does not end before something
-// has happened to it.
-func (b *remoteBench) linger() {
+// linger makes each worker of the submission take so many seconds to load it, so that a job does not end before something
+// has happened to it: 3 where it is to end by itself, 600 where it is ended.
+func (b *remoteBench) linger(seconds int) {
 	b.t.Helper()
 	f, err := os.OpenFile(filepath.Join(b.dir, "solution/cuda/kernel.cu"), os.O_APPEND|os.O_WRONLY, 0)
 	if err == nil {
-		_, err = f.WriteString("\n#include <unistd.h>\nstatic unsigned late = sleep(3);\n")
+		_, err = fmt.Fprintf(f, "\n#include <unistd.h>\nstatic unsigned late = sleep(%d);\n", seconds)
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
@@ -309,7 +309,7 @@ func TestRemoteSSH(t *testing.T) {
 	}
 
 	// In the middle of a run one of them is cut off, and the agent on another one is killed.
-	b.linger()
+	b.linger(3)
 	cmd := b.command("remote", "--on", "lab")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -449,16 +449,13 @@ func TestRemoteSignals(t *testing.T) {
 	hangups(t)
 	work := t.TempDir()
 	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work))
+	b.linger(3)
 	signalled := func(sig os.Signal) int {
 		cmd := b.command("remote")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-			if states, _ := filepath.Glob(filepath.Join(work, "jobs/*/agent.json")); len(states) > 0 {
-				break
-			}
-		}
+		b.awaitJob(work)
 		_ = cmd.Process.Signal(sig)
 		_ = cmd.Wait()
 		return cmd.ProcessState.ExitCode()
@@ -492,6 +489,7 @@ func (b *remoteBench) awaitJob(work string) {
 func TestRemoteCancelFollowed(t *testing.T) {
 	work := t.TempDir()
 	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work))
+	b.linger(600)
 	for _, deaf := range []bool{false, true} {
 		client := b.command("remote")
 		var said bytes.Buffer
@@ -543,6 +541,7 @@ func TestRemoteCancelAway(t *testing.T) {
 	b := newRemoteBench(t,
 		fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\"]\nssh_config = %q\ngpu = \"none\"\n",
 			f.Config))
+	b.linger(600)
 	works := []string{filepath.Join(f.Daemons[0].Home, ".cache/fisub/remote"),
 		filepath.Join(f.Daemons[1].Home, ".cache/fisub/remote")}
 	client := b.command("remote")
