@@ -224,7 +224,7 @@ func brackets(shape []int) string { return strings.ReplaceAll(fmt.Sprint(shape),
 
 // maxKept bounds the generated tensors that are kept in the cache, in bytes: what is larger is made again as fast as it
 // is read, and the weights of one workload would fill gigabytes.
-const maxKept = 64 << 20
+var maxKept = 64 << 20
 
 // random opens a generated tensor. A small one of trial 0 is made in the cache where it is missing. Any other is made
 // anew, in a file that the caller removes, also where there is an error: temporary is its path.

@@ -420,6 +420,8 @@ func TestCodes(t *testing.T) {
 
 // What is too large for the cache lasts as long as the inputs, and is the same each time.
 func TestLargeRandomInputs(t *testing.T) {
+	defer func(bytes int) { maxKept = bytes }(maxKept)
+	maxKept = 1 << 20
 	d, def, w := toyRoot(t, `"x":{"type":"random"},"y":{"type":"random"},"s":{"value":1}`)
 	w.Axes.Set("n", maxKept/8+1) // x is larger than what is kept, y smaller
 	dir := filepath.Join(d.cache, "random")
