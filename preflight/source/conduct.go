@@ -52,11 +52,16 @@ var features = map[string]string{
 // instruction. What does not reach the assembler, it does not refuse: only who has compiled knows whether they count.
 func Features(sol *trace.Solution) []Finding {
 	n := &inspector{sol: sol, alike: map[[2]string]int{}}
+	names := slices.Sorted(maps.Keys(features))
 	for _, s := range n.cpp() {
 		seen := map[string]bool{}
-		for _, t := range scan(s.Content) {
-			for _, name := range slices.Sorted(maps.Keys(features)) {
-				if t.kind == str && !seen[name] && strings.Contains(t.text, name) {
+		n.tokens = scan(s.Content, n.tokens)
+		for _, t := range n.tokens {
+			if t.kind != str {
+				continue
+			}
+			for _, name := range names {
+				if !seen[name] && strings.Contains(t.text, name) {
 					seen[name] = true
 					n.add(Warning, "needs-a-arch", s.Path, s.Content, t.pos+strings.Index(t.text, name), NeedsArch(features[name]),
 						"%s is not in sm_100, and not in what is compiled for it", strings.Trim(name, "."))
@@ -129,12 +134,11 @@ var moduleLoads = []string{"cuModuleLoad", "cuModuleLoadData", "cuModuleLoadData
 
 const binaryHint = "ship sources only: prebuilt kernels are forbidden"
 
-// conduct looks at what the code of one C++ file does. Calls under an #if are left out.
-func (n *inspector) conduct(s trace.SourceFile) {
-	f := &reader{inspector: n, file: s, ts: scan(s.Content), body: -1}
-	nvrtc := slices.ContainsFunc(n.cpp(), func(s trace.SourceFile) bool {
-		return strings.Contains(s.Content, "nvrtcCompileProgram")
-	})
+// conduct looks at what the code of one C++ file does. Calls under an #if are left out. With nvrtc, some source of the
+// solution compiles at run time, and may load what it compiled.
+func (n *inspector) conduct(s trace.SourceFile, nvrtc bool) {
+	n.tokens = scan(s.Content, n.tokens)
+	f := &reader{inspector: n, file: s, ts: n.tokens, body: -1}
 	depth, outer, decl := 0, 0, 0 // braces, those around the function, and where the declaration begins
 	for i, t := range f.ts {
 		f.at = i

@@ -77,6 +77,7 @@ type inspector struct {
 	entry, symbol string
 	findings      []Finding
 	alike         map[[2]string]int // findings at a place, of a file and code
+	tokens        []token           // of the C++ file last read
 }
 
 // add notes a finding at the byte pos of a source, or at no place in it where pos is negative.
@@ -159,8 +160,11 @@ func (n *inspector) compiled() {
 
 	said := map[string]bool{} // what some source has, at any place
 	texts := []string{pybindMacro, "PyInit_", exportMacro, exportPrefix, `"` + n.symbol + `"`}
+	nvrtc := slices.ContainsFunc(n.cpp(), func(s trace.SourceFile) bool {
+		return strings.Contains(s.Content, "nvrtcCompileProgram")
+	})
 	for _, s := range n.cpp() {
-		n.conduct(s)
+		n.conduct(s, nvrtc)
 		for _, text := range texts {
 			said[text] = said[text] || strings.Contains(s.Content, text)
 		}

@@ -93,7 +93,7 @@ func TestScan(t *testing.T) {
 		"\"open\nx":           "\"open x",
 	} {
 		var got []string
-		for _, t := range scan(src) {
+		for _, t := range scan(src, nil) {
 			if t.maybe {
 				t.text += "?"
 			}

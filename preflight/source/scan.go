@@ -18,18 +18,20 @@ const (
 
 // A token is a piece of C++; pos is its byte offset.
 type token struct {
-	kind  tokenKind
 	text  string
 	pos   int
+	kind  tokenKind
 	maybe bool // it stands under an #if, and may not be compiled
 }
 
 // scan cuts C++ into tokens, without comments, #if 0 and preprocessor lines other than #include. It accepts any bytes.
-func scan(src string) (tokens []token) {
+// The tokens overwrite those of room, the tokens of a file that is done with, or nil.
+func scan(src string, room []token) []token {
+	tokens := room[:0]
 	var open []string // the condition of each #if that is open: "0", "guard" for that of a header's guard, or "?"
 	add := func(kind tokenKind, from, to int) {
 		if !slices.Contains(open, "0") {
-			tokens = append(tokens, token{kind, src[from:to], from, slices.Contains(open, "?")})
+			tokens = append(tokens, token{src[from:to], from, kind, slices.Contains(open, "?")})
 		}
 	}
 	fresh := true // nothing but space so far in this line
