@@ -154,13 +154,14 @@ const block = 64 << 10
 // and mode $6, through the command $7. What another client has brought meanwhile is as good, and what one that was
 // killed has unpacked goes. The file is on the disk before it has its name.
 var receive = fmt.Sprintf(`umask 077; dd of="$1" bs=%d seek="$3" conv=notrunc status=none || exit
-brought() { [ "$out" = "$1" ] || rm -f -- "$out"
-[ "$(stat -c %%s -- "$2" 2>/dev/null)" = "$4" ] && rm -f -- "$1" "$1".* && exit 0; }
+size() { stat -c %%s -- "$1" 2>/dev/null || echo 0; }
+tidy() { for left in "$1" "$1".*; do [ ! -e "$left" ] || rm -f -- "$left"; done; }
+brought() { [ "$out" = "$1" ] || rm -f -- "$out"; [ "$(size "$2")" = "$4" ] && tidy "$1" && exit 0; }
 out=$1; if [ -n "$7" ]; then out=$1.$$; $7 <"$1" >"$out" || { s=$?; brought "$@"; exit $s; }; fi
-if [ "$(stat -c %%s -- "$out")" -lt "$4" ]; then brought "$@"; echo it ends early >&2; exit 1; fi
-if [ "$(sha256sum <"$out")" != "$5  -" ]; then brought "$@"; rm -f -- "$1"; echo what came is damaged >&2; exit 1; fi
-chmod "$6" "$out" && sync "$out" && mv -f -- "$out" "$2" &&
-  rm -f -- "$1" "$1".* || { s=$?; brought "$@"; exit $s; }`, block)
+if [ "$(sha256sum <"$out")" != "$5  -" ]; then short=$(($(size "$out") < $4)); brought "$@"
+  [ $short = 0 ] || { echo it ends early >&2; exit 1; }
+  rm -f -- "$1"; echo what came is damaged >&2; exit 1; fi
+chmod "$6" "$out" && sync "$out" && mv -f -- "$out" "$2" && tidy "$1" || { s=$?; brought "$@"; exit $s; }`, block)
 
 // put sends a file, and goes on where an upload of it was cut off.
 func (f *Folder) put(ctx context.Context, facts *Facts, file remote.File, have map[string]int64,
