@@ -229,14 +229,17 @@ func (a *app) finish(commands []*cli.Command, before string) {
 				return usage.Errorf("one of "+strings.Join(flags.Commands(c.Subcommands), ", "), "%s: no command given", words)
 			}
 		}
+		checked := flags.Checked(c, func(ctx *cli.Context) error {
+			if err := a.ends(words); err != nil {
+				return err
+			}
+			return action(ctx)
+		})
 		c.Action = func(ctx *cli.Context) error {
 			if a.final != nil {
 				a.final.Command = words
 			}
-			if err := cmp.Or(flags.Empty(ctx), flags.Takes(c, ctx.Args().Slice()), a.ends(words)); err != nil {
-				return err
-			}
-			return action(ctx)
+			return checked(ctx)
 		}
 		a.finish(c.Subcommands, words+" ")
 	}

@@ -149,10 +149,10 @@ func understood(line string) error {
 				if c.Hidden {
 					continue
 				}
-				c.Action = func(ctx *cli.Context) error {
+				c.Action = flags.Checked(c, func(*cli.Context) error {
 					ran = true
-					return flags.Takes(c, ctx.Args().Slice())
-				}
+					return nil
+				})
 				disarm(c.Subcommands)
 			}
 		}

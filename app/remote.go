@@ -65,7 +65,7 @@ func (a *app) remoteCommand() *cli.Command {
 		}, workloadFlags(&o.Options)...),
 		Action: func(c *cli.Context) error {
 			if o.resume != "" {
-				return a.remoteResume(c, o)
+				return a.remoteResume(c.Context, o, c.LocalFlagNames())
 			}
 			return a.remote(c.Context, o)
 		},
@@ -161,9 +161,9 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	return err
 }
 
-// remoteResume runs what has no verdict in a run whose jobs are over, as it was packed then.
-func (a *app) remoteResume(c *cli.Context, o remoteOptions) error {
-	for _, name := range c.LocalFlagNames() {
+// remoteResume runs what has no verdict in a run whose jobs are over, as it was packed then; given names the flags.
+func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string) error {
+	for _, name := range given {
 		if !slices.Contains([]string{"resume", "on", "yes", "max-cost", "detach", "limit-time", "busy", "strict"}, name) {
 			return usage.Errorf("leave it out, or start a new run", "--resume goes on with what the run has: --%s", name)
 		}
@@ -200,13 +200,13 @@ func (a *app) remoteResume(c *cli.Context, o remoteOptions) error {
 	defer open.Close()
 	all := maps.Clone(open)
 	maps.Copy(all, before) // jobs of before are followed by it
-	files, err := jobs.Files(c.Context, folder.Path(), plan)
+	files, err := jobs.Files(ctx, folder.Path(), plan)
 	if err != nil {
 		return err
 	}
 	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: all, Old: old, Files: files, Detach: o.detach,
 		Events: event.NewStream(folder.Record)}
-	if n, err := d.Reopen(c.Context); err != nil {
+	if n, err := d.Reopen(ctx); err != nil {
 		a.term.Warn(explain.Error(err))
 	} else if n > 0 {
 		a.term.Note("%s may have results that the run lacks: they are fetched first", plain.Count(n, "job"))
@@ -222,13 +222,13 @@ func (a *app) remoteResume(c *cli.Context, o remoteOptions) error {
 	if plan.MaxCost > 0 {
 		a.term.Note("cost       at most %s with what it has cost", jobs.Dollars(plan.MaxCost))
 	}
-	if !a.term.Agreed(c.Context, o.yes, "start?") {
+	if !a.term.Agreed(ctx, o.yes, "start?") {
 		return nil
 	}
 	if err := dispatch.Unmark(folder.Path()); err != nil {
 		return err
 	}
-	return a.dispatch(c.Context, d, folder, old)
+	return a.dispatch(ctx, d, folder, old)
 }
 
 // notCompiled shows why a solution was not sent.

@@ -119,24 +119,34 @@ func Error(flags []cli.Flag, command string, err error) error {
 	return usage.Errorf(hint, "%w", err)
 }
 
-// Empty refuses a flag or argument whose value is "": a variable that a script has not set must not count as not given.
-func Empty(ctx *cli.Context) error {
-	const hint = "is a variable of a script not set?"
-	for _, c := range ctx.Lineage() {
-		for _, name := range c.LocalFlagNames() {
-			if v, ok := c.Value(name).(string); ok && v == "" || slices.Contains(c.StringSlice(name), "") {
-				return usage.Errorf(hint, "%s: the value is empty", strings.Repeat("-", min(len(name), 2))+name)
+// Checked is action, behind the refusal of arguments that c does not take, and of a flag or argument whose value is "":
+// a variable that a script has not set must not count as not given.
+func Checked(c *cli.Command, action cli.ActionFunc) cli.ActionFunc {
+	return func(ctx *cli.Context) error {
+		for _, at := range ctx.Lineage() {
+			for _, name := range at.LocalFlagNames() {
+				if v, ok := at.Value(name).(string); ok && v == "" || slices.Contains(at.StringSlice(name), "") {
+					return empty(strings.Repeat("-", min(len(name), 2))+name, "the value is empty")
+				}
 			}
 		}
+		args := ctx.Args().Slice()
+		if slices.Contains(args, "") {
+			return empty(c.Name, "an argument is empty")
+		}
+		if err := takes(c, args); err != nil {
+			return err
+		}
+		return action(ctx)
 	}
-	if slices.Contains(ctx.Args().Slice(), "") {
-		return usage.Errorf(hint, "%s: an argument is empty", ctx.Command.Name)
-	}
-	return nil
 }
 
-// Takes refuses arguments that c does not take: "A B [C...]" in its help stands for two or more.
-func Takes(c *cli.Command, args []string) error {
+func empty(place, fact string) error {
+	return usage.Errorf("is a variable of a script not set?", "%s: %s", place, fact)
+}
+
+// takes refuses arguments that c does not take: "A B [C...]" in its help stands for two or more.
+func takes(c *cli.Command, args []string) error {
 	for _, arg := range args {
 		if strings.HasPrefix(arg, "-") && arg != "-" && !c.SkipFlagParsing {
 			return usage.Errorf("put flags before --; a file whose name begins with a dash is ./"+arg,
