@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -400,7 +401,11 @@ func TestFree(t *testing.T) {
 		t.Fatal(errs, err)
 	}
 	ended := make(chan remote.Exit)
-	go func() { exit, _ := agent.Tail(t.Context(), dir, 0, &bytes.Buffer{}); ended <- exit }()
+	events, to := io.Pipe()
+	go func() { exit, _ := agent.Tail(t.Context(), dir, 0, to); ended <- exit }()
+	if _, err := io.ReadFull(events, make([]byte, len("one\n"))); err != nil {
+		t.Fatal(err)
+	}
 	for range 2 {
 		if _, errs, err := runAgent(t, nil, "free", dir); err != nil {
 			t.Fatal(errs, err)
@@ -421,6 +426,34 @@ func TestFree(t *testing.T) {
 	}
 	if got := <-ended; got.End != remote.Cancelled {
 		t.Errorf("tail: got %+v, want cancelled", got)
+	}
+}
+
+// A job that is freed while Tail learns that its agent is gone is released: not an error, and nothing of it is left.
+func TestFreeWhileLost(t *testing.T) {
+	host, _ := os.Hostname()
+	state, _ := json.Marshal(agent.State{Host: host})
+	for i := range 50 {
+		dir := prepare(t, `echo one`, nil)
+		if err := os.WriteFile(filepath.Join(dir, agent.StateName), state, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		freed := make(chan error)
+		go func() {
+			time.Sleep(time.Duration(i) * 100 * time.Microsecond)
+			freed <- os.Rename(dir, dir+".free")
+		}()
+		exit, err := agent.Tail(t.Context(), dir, 0, &bytes.Buffer{})
+		if first := <-freed; first != nil {
+			t.Fatal(first)
+		}
+		if _, there := os.Stat(dir); there == nil {
+			t.Error("the folder is there again")
+		}
+		released := errors.Is(err, fs.ErrNotExist) && exit.End == "" // before Tail began
+		if err != nil && !released || err == nil && exit.End != remote.Lost && exit.End != remote.Cancelled {
+			t.Errorf("freed after %d00 us: got %+v, %v, want lost or cancelled", i, exit, err)
+		}
 	}
 }
 

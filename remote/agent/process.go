@@ -126,10 +126,10 @@ func Tail(ctx context.Context, dir string, from int64, w io.Writer) (remote.Exit
 				exit = remote.Exit{End: remote.Lost, Text: fmt.Sprintf("the agent, process %d on %s, is gone", s.PID, s.Host),
 					Hint: "the host was rebooted, memory ran out, or the host ends a user's processes at logout: " +
 						"loginctl enable-linger"}
-				if err := writeJSON(filepath.Join(dir, ExitName), exit, true); err != nil {
+				if err := writeJSON(filepath.Join(dir, ExitName), exit, true); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					return exit, err
 				}
-				continue // the agent may have been faster
+				continue // the agent may have been faster, or who freed the job
 			}
 		}
 		if events == nil {
