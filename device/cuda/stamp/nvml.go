@@ -21,8 +21,11 @@ import (
 	"fisub/device"
 )
 
-// interval is the time between two readings. One takes the driver well under a millisecond.
-const interval = 50 * time.Millisecond
+// ticks starts what tells when to read. A reading takes the driver well under a millisecond.
+var ticks = func() (c <-chan time.Time, stop func()) {
+	t := time.NewTicker(50 * time.Millisecond)
+	return t.C, t.Stop
+}
 
 // utilizationPeriod is the longest time that the driver takes for a sample of the processes' use of the GPU.
 const utilizationPeriod = time.Second
@@ -253,15 +256,15 @@ func (m *Meter) Begin(own []int) (end func() (*device.Stamp, []string)) {
 	w.stamp.Before = m.reading()
 	go func() {
 		defer close(w.stopped)
-		tick := time.NewTicker(interval)
-		defer tick.Stop()
+		tick, stop := ticks()
+		defer stop()
 		for {
 			w.readings = append(w.readings, m.reading())
 			w.bits |= m.clockReasons()
 			select {
 			case <-w.stop:
 				return
-			case <-tick.C:
+			case <-tick:
 			}
 		}
 	}()

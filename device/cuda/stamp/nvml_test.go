@@ -111,8 +111,12 @@ func TestFake(t *testing.T) {
 	if want.sm == [2]int{} {
 		want.sm = [2]int{1980, 1980}
 	}
+	clock := make(chan time.Time)
+	ticks = func() (<-chan time.Time, func()) { return clock, func() {} }
 	end := m.Begin([]int{os.Getpid()})
-	time.Sleep(3 * interval)
+	for range 3 {
+		clock <- time.Time{}
+	}
 	stamp, disturbed := end()
 	before, during, after := stamp.Before, stamp.During, stamp.After
 	stamp.Before, stamp.During, stamp.After = device.Reading{}, device.During{}, device.Reading{}
@@ -125,8 +129,8 @@ func TestFake(t *testing.T) {
 	if !slices.Equal(disturbed, want.disturbed) {
 		t.Errorf("got %q, want %q", disturbed, want.disturbed)
 	}
-	if during.N < 2 || during.N > 6 || during.Min.SMClockMHz != want.sm[0] || during.Max.SMClockMHz != want.sm[1] {
-		t.Errorf("got %+v, want a reading every %v with clocks of %v", during, interval, want.sm)
+	if during.N != 4 || during.Min.SMClockMHz != want.sm[0] || during.Max.SMClockMHz != want.sm[1] {
+		t.Errorf("got %+v, want four readings with clocks of %v", during, want.sm)
 	}
 	power := 123.456
 	if want.power < 0 {
