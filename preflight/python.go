@@ -5,11 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 	"time"
 
 	"fisub/bench/pyworker"
+	"fisub/device"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/preflight/source"
 )
@@ -40,28 +41,19 @@ func python(ctx context.Context, limit time.Duration) source.Python {
 func runScript(ctx context.Context, limit time.Duration, path, script string, stdin []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	var out, complaint capped
-	cmd := exec.CommandContext(ctx, path, "-I", "-S", "-c", script)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &complaint
-	cmd.WaitDelay = time.Second
+	out, complaint := &plain.Buffer{Limit: maxFacts}, &plain.Buffer{Limit: maxFacts}
+	cmd := device.Command(ctx, path, "-I", "-S", "-c", script)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), out, complaint
 	switch err := cmd.Run(); {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("no answer within %v", limit)
 	case err != nil:
-		lines := strings.Split(strings.TrimSpace(complaint.buffer.String()), "\n")
+		lines := strings.Split(strings.TrimSpace(complaint.String()), "\n")
 		return nil, fmt.Errorf("%w: %.200s", err, lines[len(lines)-1])
+	case out.Over():
+		return nil, fmt.Errorf("more than %d bytes", maxFacts)
 	}
-	return out.buffer.Bytes(), nil
-}
-
-// capped takes so many bytes and then fails.
-type capped struct{ buffer bytes.Buffer }
-
-func (c *capped) Write(p []byte) (int, error) {
-	if c.buffer.Len()+len(p) > maxFacts {
-		return 0, fmt.Errorf("more than %d bytes", maxFacts)
-	}
-	return c.buffer.Write(p)
+	return out.Bytes(), nil
 }
 
 // Definition returns the faults of a definition's reference and constraints as Python. It fails where they could not be

@@ -54,11 +54,22 @@ func TestPythonNotRead(t *testing.T) {
 	}
 }
 
-// TestPythonHangs: a script that does not end is ended, also where it leaves a process with its output.
+// TestPythonHangs: a script that does not end is ended, with the processes that it has started.
 func TestPythonHangs(t *testing.T) {
-	fake(t, "sleep 600")
-	if _, err := python(t.Context(), 10*time.Millisecond)("", nil); err == nil || !strings.Contains(err.Error(), "no answer") {
+	number := filepath.Join(t.TempDir(), "pid")
+	fake(t, "sleep 600 & echo $! >"+number+"; wait")
+	if _, err := python(t.Context(), time.Second)("", nil); err == nil || !strings.Contains(err.Error(), "no answer") {
 		t.Errorf("got %v, want no answer", err)
+	}
+	if pid, err := os.ReadFile(number); err == nil { // a slow machine may not have come to it
+		stat := "/proc/" + strings.TrimSpace(string(pid)) + "/stat"
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+			if state, err := os.ReadFile(stat); err != nil || strings.Contains(string(state), ") Z ") {
+				break
+			} else if time.Now().After(deadline) {
+				t.Fatalf("still there: %s", state)
+			}
+		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
