@@ -140,7 +140,7 @@ const (
 // commands hear of it.
 func TestRemoteTerminal(t *testing.T) {
 	first := newRemoteBench(t, "")
-	first.linger(3)
+	first.linger()
 	first.fisub(0, "local", "--device", "emu", "--limit", "1") // builds the kernel for all
 	for _, k := range []struct {
 		name  string
@@ -169,7 +169,7 @@ func TestRemoteTerminal(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
 			b, work := k.start(t)
-			b.linger(3)
+			b.linger()
 			b.cache = first.cache
 			b.env = append(b.env, "FISUB_CACHE="+b.cache)
 			b.share(work)
@@ -217,9 +217,11 @@ func TestRemoteTerminal(t *testing.T) {
 			if entries, err := os.ReadDir(agent.Jobs(work)); err != nil || len(entries) != 1 {
 				t.Errorf("detached: the job is gone: %v, %v", entries, err)
 			}
+			letGo(t, work)
 			b.fisub(0, "remote", "attach", "last")
 			b.whole(b.last(), 20)
 			ended()
+			hold(t, work)
 
 			s = open("remote", "--yes")
 			s.types("\n")
@@ -227,12 +229,14 @@ func TestRemoteTerminal(t *testing.T) {
 			s.types(ctrlC)
 			s.sees(question, 2)
 			s.types("g\n")
+			letGo(t, work)
 			s.ends(0)
 			if text := s.text(); strings.Contains(text, "warning") {
 				t.Errorf("gone on: got\n%s", text)
 			}
 			b.whole(b.last(), 20)
 			ended()
+			hold(t, work)
 
 			s = open("remote", "--yes")
 			s.types("s\n")
@@ -264,6 +268,7 @@ func TestRemoteTerminal(t *testing.T) {
 				s.types("g\n")
 				s.sees("going on", n+1)
 			}
+			letGo(t, work)
 			s.ends(0)
 			b.whole(b.last(), 2)
 			ended()

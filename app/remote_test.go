@@ -62,17 +62,45 @@ func newRemoteBench(t testing.TB, tables string) *remoteBench {
 	return b
 }
 
-// linger makes each worker of the submission take so many seconds to load it, so that a job does not end before something
-// has happened to it: 3 where it is to end by itself, 600 where it is ended.
-func (b *remoteBench) linger(seconds int) {
+// linger makes each worker of the submission wait on its host until letGo, at most ten minutes, so that a job does not
+// end before something has happened to it.
+func (b *remoteBench) linger() {
 	b.t.Helper()
 	f, err := os.OpenFile(filepath.Join(b.dir, "solution/cuda/kernel.cu"), os.O_APPEND|os.O_WRONLY, 0)
 	if err == nil {
-		_, err = fmt.Fprintf(f, "\n#include <unistd.h>\nstatic unsigned late = sleep(%d);\n", seconds)
+		_, err = f.WriteString(`
+#include <cstdlib>
+#include <string>
+#include <unistd.h>
+static bool waited = [] {
+  const char* job = getenv("FISUB_JOB");
+  for (int i = 0; job && i < 60000 && access((std::string(job) + "/../../go").c_str(), F_OK); i++) usleep(10000);
+  return true;
+}();
+`)
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
 		b.t.Fatal(err)
+	}
+}
+
+// letGo ends the waiting of the jobs below work folders, also of those that begin later, until hold.
+func letGo(t *testing.T, works ...string) {
+	t.Helper()
+	for _, work := range works {
+		if err := os.WriteFile(filepath.Join(work, "go"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func hold(t *testing.T, works ...string) {
+	t.Helper()
+	for _, work := range works {
+		if err := os.Remove(filepath.Join(work, "go")); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -309,7 +337,7 @@ func TestRemoteSSH(t *testing.T) {
 	}
 
 	// In the middle of a run one of them is cut off, and the agent on another one is killed.
-	b.linger(3)
+	b.linger()
 	cmd := b.command("remote", "--on", "lab")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -346,6 +374,11 @@ func TestRemoteSSH(t *testing.T) {
 			t.Errorf("the secret %s is in the command lines %q", word, found)
 		}
 	}
+	works := make([]string, len(f.Daemons))
+	for i, d := range f.Daemons {
+		works[i] = filepath.Join(d.Home, ".cache/fisub/remote")
+	}
+	letGo(t, works...)
 	_ = cmd.Wait()
 	text := b.stderr.String()
 	said += b.stdout.String() + text
@@ -365,11 +398,12 @@ func TestRemoteSSH(t *testing.T) {
 	said += b.fisub(0, "remote", "gc", "--yes") + b.stderr.String()
 	b.whole(b.last(), 20)
 	said += b.fisub(0, "remote", "hosts") + b.stderr.String()
-	for _, d := range f.Daemons {
-		nothingIn(t, filepath.Join(d.Home, ".cache/fisub/remote"))
+	for _, work := range works {
+		nothingIn(t, work)
 	}
 
 	// The client is killed: its connections end with it, the jobs do not, and the run is taken up again.
+	hold(t, works...)
 	cmd = b.command("remote", "--on", "lab")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -386,10 +420,11 @@ func TestRemoteSSH(t *testing.T) {
 			t.Fatalf("left of a killed client: %q", processes(f.Config))
 		}
 	}
+	letGo(t, works...)
 	said += b.fisub(0, "remote", "attach", "last")
 	b.whole(b.last(), 20)
-	for _, d := range f.Daemons {
-		nothingIn(t, filepath.Join(d.Home, ".cache/fisub/remote"))
+	for _, work := range works {
+		nothingIn(t, work)
 	}
 
 	// A wrong name, and nobody there.
@@ -449,7 +484,7 @@ func TestRemoteSignals(t *testing.T) {
 	hangups(t)
 	work := t.TempDir()
 	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work))
-	b.linger(3)
+	b.linger()
 	signalled := func(sig os.Signal) int {
 		cmd := b.command("remote")
 		if err := cmd.Start(); err != nil {
@@ -469,16 +504,21 @@ func TestRemoteSignals(t *testing.T) {
 		!strings.Contains(b.stderr.String(), "fisub remote attach") {
 		t.Errorf("SIGHUP: exit status %d\n%s", status, &b.stderr)
 	}
+	letGo(t, work)
 	b.fisub(0, "remote", "attach", "last")
 	b.whole(b.last(), 20)
 	nothingIn(t, work)
 }
 
-// awaitJob waits until a job below the work folder has begun.
+// awaitJob waits until a job below the work folder has begun, and the client knows it of all its jobs.
 func (b *remoteBench) awaitJob(work string) {
 	b.t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if states, _ := filepath.Glob(filepath.Join(work, "jobs/*/agent.json")); len(states) > 0 {
+		if states, _ := filepath.Glob(filepath.Join(work, "jobs/*/agent.json")); len(states) == 0 {
+			continue
+		}
+		plan, err := dispatch.Load(b.lastFolder())
+		if err == nil && !slices.ContainsFunc(plan.Jobs, func(j *dispatch.Job) bool { return j.Handle == nil }) {
 			return
 		}
 	}
@@ -489,7 +529,7 @@ func (b *remoteBench) awaitJob(work string) {
 func TestRemoteCancelFollowed(t *testing.T) {
 	work := t.TempDir()
 	b := newRemoteBench(t, fmt.Sprintf("[remote.here]\nprovider = \"loopback\"\nworkdir = %q\ngpu = \"none\"\n", work))
-	b.linger(600)
+	b.linger()
 	for _, deaf := range []bool{false, true} {
 		client := b.command("remote")
 		var said bytes.Buffer
@@ -541,7 +581,7 @@ func TestRemoteCancelAway(t *testing.T) {
 	b := newRemoteBench(t,
 		fmt.Sprintf("[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\"]\nssh_config = %q\ngpu = \"none\"\n",
 			f.Config))
-	b.linger(600)
+	b.linger()
 	works := []string{filepath.Join(f.Daemons[0].Home, ".cache/fisub/remote"),
 		filepath.Join(f.Daemons[1].Home, ".cache/fisub/remote")}
 	client := b.command("remote")
