@@ -93,9 +93,10 @@ func (r *reader) value(v *value) error {
 			return err
 		}
 		v.pos = int(r.InputOffset()) - len(raw)
-		v.text = string(r.data[v.pos:r.InputOffset()])
 		if v.kind == '"' {
 			v.text = unquoted(raw)
+		} else {
+			v.text = string(r.data[v.pos:r.InputOffset()])
 		}
 		return nil
 	}
@@ -122,7 +123,7 @@ func (r *reader) value(v *value) error {
 
 // unquoted is the content of a string that was read.
 func unquoted(raw jsontext.Value) string {
-	text, _ := jsontext.AppendUnquote(nil, raw)
+	text, _ := jsontext.AppendUnquote(make([]byte, 0, len(raw)), raw)
 	return string(text)
 }
 

@@ -27,8 +27,8 @@ type token struct {
 // scan cuts C++ into tokens, without comments, #if 0 and preprocessor lines other than #include. It accepts any bytes.
 // The tokens overwrite those of room, the tokens of a file that is done with, or nil.
 func scan(src string, room []token) []token {
-	tokens := room[:0]
-	var open []string // the condition of each #if that is open: "0", "guard" for that of a header's guard, or "?"
+	tokens := slices.Grow(room[:0], len(src)/3) // most sources have fewer
+	var open []string                           // the condition of each #if that is open: "0", "guard" for that of a header's guard, or "?"
 	add := func(kind tokenKind, from, to int) {
 		if !slices.Contains(open, "0") {
 			tokens = append(tokens, token{src[from:to], from, kind, slices.Contains(open, "?")})
@@ -60,7 +60,11 @@ func scan(src string, room []token) []token {
 			continue
 		case c == '"' || c == '\'':
 			i = quotedEnd(src, i)
-			add(map[bool]tokenKind{true: str, false: number}[c == '"'], start, i)
+			kind := number
+			if c == '"' {
+				kind = str
+			}
+			add(kind, start, i)
 		case '0' <= c && c <= '9':
 			for i = wordEnd(src, i); i < len(src) && (src[i] == '.' || src[i] == '\''); {
 				i = wordEnd(src, i+1)
