@@ -28,7 +28,8 @@ type token struct {
 // The tokens overwrite those of room, the tokens of a file that is done with, or nil.
 func scan(src string, room []token) []token {
 	tokens := slices.Grow(room[:0], len(src)/3) // most sources have fewer
-	var open []string                           // the condition of each #if that is open: "0", "guard" for that of a header's guard, or "?"
+
+	var open []string // the condition of each #if that is open: "0", "guard" for that of a header's guard, or "?"
 	add := func(kind tokenKind, from, to int) {
 		if !slices.Contains(open, "0") {
 			tokens = append(tokens, token{src[from:to], from, kind, slices.Contains(open, "?")})
