@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -33,7 +34,7 @@ const (
 	spaceGeneric, spaceGlobal  = 0, 1
 	spaceShared, spaceLocal    = 2, 3
 	mSigned, m64, m16, mAddr32 = 32, 64, 128, 256
-	mStrong                    = 512
+	mStrong, mRelease          = 512, 1024
 	sharedWindow, localWindow  = uint64(0x40) << 56, uint64(0x41) << 56
 	codeWindow                 = uint64(0x42) << 56
 	sharedBase                 = 1024 // bytes below that are the system's, as on a GPU
@@ -48,6 +49,7 @@ type function struct {
 	frameSize int
 	localSize int
 	calls     bool
+	lacks     map[int]string // by the index of the instruction in src.Body
 }
 
 // A program is a kernel with the functions that it can reach, by their index in the module.
@@ -55,8 +57,32 @@ type program struct {
 	entry        int
 	funcs        map[int]*function
 	staticShared int
-	atomics      bool // or anything else whose order decides results
+	shared       []sharedVar // by offset
+	heap         bool        // malloc or free is called
+	atomics      bool        // or anything else whose order decides results
 	lacks        []string
+}
+
+// A sharedVar is a variable of shared memory and its address there.
+type sharedVar struct {
+	name string
+	at   uint32
+	size int
+}
+
+// sharedName names the byte at an address of shared memory.
+func (p *program) sharedName(a uint64) string {
+	text := fmt.Sprintf("byte %d of shared memory", int64(a)-sharedBase)
+	for _, v := range p.shared {
+		if at := uint64(v.at); a >= at && a < at+uint64(v.size) {
+			text += fmt.Sprintf(" (%s", Demangled(v.name))
+			if a > at {
+				text += fmt.Sprintf("+%d", a-at)
+			}
+			text += ")"
+		}
+	}
+	return text
 }
 
 type variable struct {
@@ -101,16 +127,12 @@ func leadingZeros(v uint32) int {
 type image interface {
 	address(name string) (uint64, bool) // of a global or constant variable
 	params(f *ptx.Func) uint64          // of a kernel's parameters
+	undefined() bool                    // registers that are read before they are written are looked for
 }
 
 // decodeKernel decodes the entry and all that it calls.
 func decodeKernel(m *ptx.Module, img image, entry *ptx.Func) (*program, error) {
-	index := map[string]int{}
-	for i, f := range m.Funcs {
-		if _, ok := index[f.Name]; !ok || f.HasBody {
-			index[f.Name] = i
-		}
-	}
+	index := m.Index()
 	p := &program{entry: index[entry.Name], funcs: map[int]*function{}}
 	// What is reached, and the shared variables of it.
 	reached, queue := map[int]bool{p.entry: true}, []int{p.entry}
@@ -126,6 +148,11 @@ func decodeKernel(m *ptx.Module, img image, entry *ptx.Func) (*program, error) {
 		}
 		for _, e := range o.Elems {
 			visit(e)
+		}
+	}
+	for _, v := range m.Vars { // pointers to functions, which kernels may load
+		for _, r := range v.Refs {
+			visit(ptx.Operand{Kind: ptx.Symbol, Name: r.Name})
 		}
 	}
 	for len(queue) > 0 {
@@ -149,6 +176,7 @@ func decodeKernel(m *ptx.Module, img image, entry *ptx.Func) (*program, error) {
 		a := max(1, v.Align)
 		at = (at + a - 1) / a * a
 		shared[key] = uint32(at)
+		p.shared = append(p.shared, sharedVar{v.Name, uint32(at), v.Size})
 		at += v.Size
 	}
 	for _, v := range m.Vars {
@@ -198,8 +226,9 @@ type decoder struct {
 	constants map[constant]int32
 
 	locals  map[string]variable
-	types   []string    // of the registers
-	pairs   map[int]int // of a register of 128 bits: the first of the two of 64 that stand for it
+	types   []string      // of the registers
+	shadow  map[int]int32 // of registers that may be undefined
+	pairs   map[int]int   // of a register of 128 bits: the first of the two of 64 that stand for it
 	regs    []int32
 	frame   int
 	out     function
@@ -217,6 +246,7 @@ type decoder struct {
 
 type lacking string
 
+// lack makes the instruction one that the virtual GPU lacks, for the reason what.
 func (d *decoder) lack(what string) { panic(lacking(what)) }
 
 func (d *decoder) decode() (*function, error) {
@@ -249,6 +279,10 @@ func (d *decoder) decode() (*function, error) {
 		}
 	}
 	d.carry, d.phase = d.newReg(false), d.newReg(false)
+	if d.img.undefined() {
+		d.shadows()
+	}
+	d.receive()
 	start := make([]int, len(d.f.Body)+1)
 	for i := range d.f.Body {
 		start[i] = len(d.out.code)
@@ -263,7 +297,8 @@ func (d *decoder) decode() (*function, error) {
 		}
 	}
 	start[len(d.f.Body)] = len(d.out.code)
-	d.guard = -1
+	d.guard, d.negated = -1, false
+	d.giveResults()
 	d.emit(inst{op: ops["ret"]})
 	targets := map[int]bool{}
 	for _, i := range d.jumps {
@@ -293,18 +328,34 @@ func (d *decoder) instruction() (err error) {
 		switch e := recover().(type) {
 		case nil:
 		case lacking:
-			d.out.code, d.out.extra = d.out.code[:code], d.out.extra[:extra]
-			for len(d.jumps) > 0 && d.jumps[len(d.jumps)-1] >= code {
-				d.jumps = d.jumps[:len(d.jumps)-1]
-			}
-			d.p.lacks = append(d.p.lacks, d.in.Op)
-			d.emit(inst{op: ops["missing"]})
+			d.missing(code, extra, string(e))
+		case runtime.Error: // it has other operands than any form that is known
+			d.missing(code, extra, d.in.Op+" with such operands")
 		default:
 			panic(e)
 		}
 	}()
+	d.used()
 	d.translate()
+	d.computed()
 	return nil
+}
+
+// missing takes back what was emitted for an instruction from code and extra on, and emits one that says what is lacking.
+func (d *decoder) missing(code, extra int, what string) {
+	d.out.code, d.out.extra = d.out.code[:code], d.out.extra[:extra]
+	for len(d.jumps) > 0 && d.jumps[len(d.jumps)-1] >= code {
+		d.jumps = d.jumps[:len(d.jumps)-1]
+	}
+	for len(d.tables) > 0 && d.tables[len(d.tables)-1] >= extra {
+		d.tables = d.tables[:len(d.tables)-1]
+	}
+	d.p.lacks = append(d.p.lacks, what)
+	if d.out.lacks == nil {
+		d.out.lacks = map[int]string{}
+	}
+	d.out.lacks[d.body] = what
+	d.emit(inst{op: ops["missing"]})
 }
 
 func (d *decoder) newReg(wide bool) int32 {
@@ -406,6 +457,15 @@ func (d *decoder) src(o ptx.Operand, typ string) int32 {
 	w := wide(typ)
 	switch o.Kind {
 	case ptx.Register:
+		if o.Int != 0 { // something is added
+			name := "add_32"
+			if w {
+				name = "add_64"
+			}
+			sum := d.newReg(w)
+			d.emit(inst{op: ops[name], a: d.regs[o.Reg], b: d.constant(uint64(o.Int), w), d: sum})
+			return sum
+		}
 		return d.regs[o.Reg]
 	case ptx.Integer:
 		switch {

@@ -57,7 +57,7 @@ func (h *hostModule) load() (*Module, error) {
 			h.mod, err = host.machine.Load(text)
 		}
 		if err == nil {
-			h.mod.Rename = sourceName
+			h.mod.Rename, h.mod.Undefined = sourceName, true
 		}
 		h.err = err
 	})

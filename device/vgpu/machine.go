@@ -49,6 +49,7 @@ type Machine struct {
 	Look       Hazards
 	RacesUntil uint64
 
+	heap     *C.vg_heap // of device malloc; nil until a kernel needs it
 	launch   sync.Mutex
 	running  *C.vg_launch
 	stopped  bool
@@ -59,10 +60,10 @@ type Machine struct {
 // Hazards are what may come out right all the same.
 type Hazards uint32
 
-// UnwrittenShared and UnwrittenLocal are reads of memory that nothing was written to, Races accesses that nothing
-// orders, Divisions those of integers by zero; Refusals, of launches and copies, are for those who call a Machine.
-// Ended are barriers and the like that wait for threads that have ended, which on a GPU holds nobody up: looked for
-// only where they are faults.
+// UnwrittenShared and UnwrittenLocal are reads of memory that nothing was written to, UnwrittenRegister those of registers. Races
+// are accesses that nothing orders, Divisions those of integers by zero. Refusals, of launches and copies, are for callers of a
+// Machine. Ended are barriers and warp instructions that wait for threads that have ended, which a GPU permits: they are looked for
+// only if they are faults. OutsideMask are warp instructions of a lane that is not in their member mask.
 const (
 	UnwrittenShared Hazards = 1 << iota
 	Races
@@ -70,6 +71,9 @@ const (
 	Divisions
 	Refusals
 	Ended
+	_
+	UnwrittenRegister
+	OutsideMask
 )
 
 // An allocation is memory that kernels may use.
@@ -155,6 +159,9 @@ type Module struct {
 	args    map[*ptx.Func]uint64 // where a kernel's parameters lie
 	kernels map[string]*Kernel
 
+	// Undefined has kernels look for registers that are read before they are written. It counts when a kernel is decoded.
+	Undefined bool
+
 	// Rename, where it is not nil, gives the name by which messages call a source file.
 	Rename func(path string) string
 }
@@ -195,7 +202,7 @@ func (m *Machine) Load(text string) (*Module, error) {
 	for _, v := range parsed.Vars {
 		for _, r := range v.Refs {
 			a, ok := mod.vars[r.Name]
-			if i := slices.IndexFunc(parsed.Funcs, func(f *ptx.Func) bool { return f.Name == r.Name }); !ok && i >= 0 {
+			if i, is := parsed.Index()[r.Name]; !ok && is {
 				a, ok = codeWindow+uint64(i)<<4, true
 			}
 			if !ok {
@@ -214,6 +221,8 @@ func (m *Machine) Load(text string) (*Module, error) {
 //
 //go:noinline
 func at(p uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
+
+func (mod *Module) undefined() bool { return mod.Undefined }
 
 func (mod *Module) address(name string) (uint64, bool) { a, ok := mod.vars[name]; return a, ok }
 
@@ -384,6 +393,9 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		*(*[2]uint32)(at(workspace)) = [2]uint32{8, 0}
 		c.workspace = C.uint64_t(workspace)
 	}
+	if k.prog.heap {
+		c.heap = m.deviceHeap()
+	}
 	m.mu.Lock()
 	if m.stopped {
 		m.mu.Unlock()
@@ -427,6 +439,9 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		c.counts = (*C.uint64_t)(C.calloc(C.size_t(len(ops)), 8))
 		defer C.free(unsafe.Pointer(c.counts))
 	}
+	c.workers = C.int32_t(workers)
+	c.progress = (*C.vg_progress)(C.calloc(C.size_t(workers), C.sizeof_vg_progress))
+	defer C.free(unsafe.Pointer(c.progress))
 	var group sync.WaitGroup
 	for range workers {
 		group.Go(func() { exec.Work(unsafe.Pointer(c)) })
@@ -460,6 +475,18 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		return &Fault{Text: "kernel " + Demangled(k.src.Name) + " was stopped", Stopped: true}
 	}
 	return nil
+}
+
+// heapBytes is the size of the heap of device malloc: CUDA's default.
+const heapBytes = 8 << 20
+
+// deviceHeap is the heap that kernels allocate from, for as long as the machine exists.
+func (m *Machine) deviceHeap() *C.vg_heap {
+	if m.heap == nil {
+		m.heap = (*C.vg_heap)(C.calloc(1, C.sizeof_vg_heap))
+		m.heap.base, m.heap.size = (*C.uint8_t)(at(m.Alloc(heapBytes, "memory of device malloc"))), heapBytes
+	}
+	return m.heap
 }
 
 // Reset lets a stopped machine run again.
@@ -534,6 +561,11 @@ const (
 	faultUnwrittenLocal
 	faultDivision
 	faultEnded
+	faultOutsideMask
+	faultRegister
+	faultSpin
+	faultCount
+	faultHeap
 )
 
 func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
@@ -580,6 +612,9 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		}
 	case faultDeadlock:
 		what = fmt.Sprintf("deadlock: %d threads wait at %s", f.waiting, opName(in))
+		if in != nil && strings.HasPrefix(in.Op, "bar") && f.size > 0 {
+			what += fmt.Sprintf(", barrier %d, where %d of %d have arrived", uint64(f.address), uint64(f.limit), f.size)
+		}
 		if other, _ := k.place(int(f.other_func), int(f.other_pc)); other != "" && f.other_pc != 0 {
 			what += "; others wait at " + strings.TrimSuffix(other, ": ")
 		}
@@ -618,6 +653,22 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		if f.limit != 0 {
 			what += fmt.Sprintf(", at %#x, %s", uint64(f.address), m.near(uint64(f.address)))
 		}
+	case faultOutsideMask:
+		what = fmt.Sprintf("%s with the member mask %#x, which lacks the lane that executes it", opName(in), uint64(f.address))
+	case faultRegister:
+		what = fmt.Sprintf("%s reads a register that nothing was written to: a variable without a value?", opName(in))
+	case faultCount:
+		what = fmt.Sprintf("barrier %d: %s waits for %d threads", uint64(f.address), opName(in), f.size)
+		if other, _ := k.place(int(f.other_func), int(f.other_pc)); other != "" {
+			what += ", but " + strings.TrimSuffix(other, ": ")
+		} else {
+			what += ", but an earlier arrival"
+		}
+		what += fmt.Sprintf(" waits for %d: a GPU takes that for an illegal instruction", uint64(f.limit))
+	case faultSpin:
+		what = fmt.Sprintf("deadlock: %d threads wait for ever, this one %s", f.waiting, k.waitsFor(f))
+	case faultHeap:
+		what = fmt.Sprintf("free of %#x, which malloc did not return", uint64(f.address))
 	case faultMbarrier:
 		what = fmt.Sprintf("%d arrivals at an mbarrier that expects %d more", f.size, uint64(f.limit))
 	case faultInFlight:
@@ -639,10 +690,41 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 	case faultStopped:
 		return &Fault{Text: place + who + "it has not ended when it was stopped", Stopped: true}
 	case faultMissing:
-		text := fmt.Sprintf("the virtual GPU lacks %s (%s)", opName(in), strings.TrimSuffix(place, ": "))
+		what := opName(in)
+		if fn := k.prog.funcs[int(f._func)]; fn != nil && in != nil {
+			what = cmp.Or(fn.lacks[int(fn.code[f.pc].line)], what)
+		}
+		text := fmt.Sprintf("the virtual GPU lacks %s (%s)", what, strings.TrimSuffix(place, ": "))
 		return &Fault{Text: text, Missing: true}
 	}
 	return &Fault{Text: place + who + what}
+}
+
+// waitsFor names what a thread polls: an mbarrier with its state, or a place in memory with its value.
+func (k *Kernel) waitsFor(f *C.vg_fault) string {
+	const txZero = 1 << 22 // as in exec_body.h
+	a, v := uint64(f.address), uint64(f.limit)
+	where := ""
+	switch space := int(f.other_write); {
+	case space < 0:
+		return "for other threads of its cluster at barrier.cluster"
+	case space == spaceShared || a>>56 == sharedWindow>>56:
+		where = k.prog.sharedName(a & 0xffffff)
+	default:
+		where = fmt.Sprintf("%#x (%s)", a, k.mod.m.inside(a))
+	}
+	if f.write < 0 {
+		return fmt.Sprintf("reads %#x from %s, which no thread changes", v, where)
+	}
+	bytes := int64(v>>40&0x7fffff) - txZero
+	what := fmt.Sprintf("for phase %d of the mbarrier at %s, which lacks %d of %d arrivals", f.write, where, v&0xfffff, v>>20&0xfffff)
+	switch {
+	case bytes > 0:
+		what += fmt.Sprintf(" and %d bytes", bytes)
+	case bytes < 0:
+		what += fmt.Sprintf("; %d bytes more have come than it was told to expect", -bytes)
+	}
+	return what
 }
 
 func opName(in *ptx.Inst) string {
@@ -679,6 +761,14 @@ func (m *Machine) near(a uint64) string {
 		return "outside of the device's memory"
 	}
 	return text
+}
+
+// inside names the allocation that holds a.
+func (m *Machine) inside(a uint64) string {
+	if base, _, name, ok := m.Find(uintptr(a)); ok {
+		return fmt.Sprintf("byte %d of %s", a-uint64(base), name)
+	}
+	return "no allocation"
 }
 
 func (m *Machine) text(a uint64) string {

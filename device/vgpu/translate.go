@@ -225,7 +225,10 @@ func (d *decoder) translate() {
 		d.emit(in)
 	case "call":
 		d.call()
-	case "ret", "exit", "trap", "brkpt":
+	case "ret":
+		d.giveResults()
+		d.emit(inst{op: ops[name]})
+	case "exit", "trap", "brkpt":
 		d.emit(inst{op: ops[name]})
 	case "nanosleep":
 		d.emit(inst{op: ops["nanosleep"]})
@@ -243,6 +246,23 @@ func (d *decoder) translate() {
 		d.mbarrier()
 	case "cp":
 		d.copyAsync()
+	case "fns":
+		a, b, c := d.src(d.arg(1), "b32"), d.src(d.arg(2), "b32"), d.src(d.arg(3), "s32")
+		d.emit(inst{op: ops["fns"], a: a, b: b, c: c, d: d.dst(d.arg(0), "b32")})
+	case "szext":
+		kind := uint8(0)
+		if d.has("s32") {
+			kind |= 1
+		}
+		if d.has("wrap") {
+			kind |= 2
+		}
+		a, b := d.src(d.arg(1), "b32"), d.src(d.arg(2), "u32")
+		d.emit(inst{op: ops["szext"], kind: kind, a: a, b: b, d: d.dst(d.arg(0), "b32")})
+	case "vadd", "vsub", "vabsdiff", "vmin", "vmax", "vshl", "vshr", "vset":
+		d.video(name)
+	case "clusterlaunchcontrol":
+		d.launchControl()
 	case "mapa":
 		n := "mapa_64"
 		t := d.typ(0)
@@ -379,7 +399,10 @@ func (d *decoder) arith(name string) {
 		d.emit(inst{op: ops["f32x2"], kind: arithmetic[name], imm: int64(d.modes()), a: a, b: b, c: c,
 			d: d.dst(d.arg(0), "b64")})
 		return
-	case "u16x2", "s16x2", "":
+	case "u16x2", "s16x2":
+		d.pairs16(name, t)
+		return
+	case "":
 		d.lack(d.in.Op)
 	}
 	size, s := sizeName(t), t[:1]
@@ -403,7 +426,8 @@ func (d *decoder) arith(name string) {
 		d.one("abs_"+t, t)
 	case "min", "max", "div", "rem":
 		if d.has("relu") {
-			d.lack(d.in.Op)
+			d.pairs16(name, t)
+			return
 		}
 		if (name == "div" || name == "rem") && d.arg(2).Kind == ptx.Register {
 			d.emit(inst{op: ops["nonzero"], a: d.src(d.arg(2), t), n: map[bool]int32{true: 1}[wide(t)]})
@@ -418,12 +442,13 @@ func (d *decoder) arith(name string) {
 			d.two(form, t)
 			return
 		}
+		add := "add_32"
 		if d.has("sat") {
-			d.lack(d.in.Op)
+			add = "add_sat_s32"
 		}
 		tmp := d.newReg(false)
 		d.emit(inst{op: d.op(form), a: d.src(d.arg(1), t), b: d.src(d.arg(2), t), d: tmp})
-		d.emit(inst{op: ops["add_32"], a: tmp, b: d.src(d.arg(3), t), d: d.dst(d.arg(0), t)})
+		d.emit(inst{op: ops[add], a: tmp, b: d.src(d.arg(3), t), d: d.dst(d.arg(0), t)})
 	case "sad":
 		d.three("sad_"+t, t)
 	case "mul", "mad":
@@ -458,6 +483,26 @@ func (d *decoder) arith(name string) {
 	default:
 		d.lack(d.in.Op)
 	}
+}
+
+// pairs16 decodes operations on pairs of integers of 16 bits, and min and max with relu.
+func (d *decoder) pairs16(name, t string) {
+	kind := slices.Index([]string{"add", "min", "max"}, name)
+	if kind < 0 {
+		d.lack(d.in.Op)
+	}
+	flags := 0
+	if t[0] == 's' {
+		flags |= 1
+	}
+	if d.has("relu") {
+		flags |= 2
+	}
+	if t == "s32" {
+		flags |= 4
+	}
+	a, b := d.src(d.arg(1), "b32"), d.src(d.arg(2), "b32")
+	d.emit(inst{op: ops["pair16"], kind: uint8(kind), imm: int64(flags), a: a, b: b, d: d.dst(d.arg(0), "b32")})
 }
 
 // withCarry decodes add.cc, addc and the like. Products are made first.
@@ -651,7 +696,11 @@ func (d *decoder) compare(name string) {
 			in.imm = 1
 		}
 	case strings.HasSuffix(t, "x2"):
-		if name == "set" || len(d.in.Args) > 3 {
+		if name == "set" {
+			d.setPair(in, t)
+			return
+		}
+		if len(d.in.Args) > 3 {
 			d.lack(d.in.Op)
 		}
 		in.op, in.a, in.b = ops["setp_h"], d.src(d.arg(1), "b32"), d.src(d.arg(2), "b32")
@@ -718,6 +767,31 @@ func (d *decoder) compare(name string) {
 		d: d.dst(d.arg(0), "b32")})
 }
 
+// setPair decodes set of pairs of halves: 1 or all bits of each half of the result.
+func (d *decoder) setPair(in inst, t string) {
+	if len(d.in.Args) > 3 {
+		d.lack(d.in.Op)
+	}
+	in.op, in.a, in.b = ops["setp_h"], d.src(d.arg(1), "b32"), d.src(d.arg(2), "b32")
+	if t == "bf16x2" {
+		in.imm = 1
+	}
+	yes := uint64(0xffff)
+	switch d.typ(1) {
+	case "f16x2":
+		yes = 0x3c00
+	case "bf16x2":
+		yes = 0x3f80
+	}
+	lo, hi := d.newReg(false), d.newReg(false)
+	for i, to := range []int32{lo, hi} {
+		in.d, in.n = d.scratch[i], int32(16*i)
+		d.emit(in)
+		d.emit(inst{op: ops["selp_32"], a: d.constant(yes, false), b: d.constant(0, false), c: d.scratch[i], d: to})
+	}
+	d.emit(inst{op: ops["pack_16"], a: lo, b: hi, d: d.dst(d.arg(0), "b32")})
+}
+
 // types are the codes of types of cvt, as in arith.h.
 var types = map[string]int{"u8": 0, "u16": 1, "u32": 2, "u64": 3, "s8": 4, "s16": 5, "s32": 6, "s64": 7, "f16": 8,
 	"bf16": 9, "f32": 10,
@@ -725,7 +799,8 @@ var types = map[string]int{"u8": 0, "u16": 1, "u32": 2, "u64": 3, "s8": 4, "s16"
 
 func (d *decoder) cvt() {
 	if d.parts[1] == "pack" {
-		d.lack(d.in.Op)
+		d.packSaturated()
+		return
 	}
 	var dst, src string
 	for _, p := range d.parts[1:] {
@@ -826,6 +901,90 @@ func (d *decoder) cvt() {
 		in.n |= 4
 	}
 	d.emit(in)
+}
+
+// packSaturated decodes cvt.pack.sat.type.abtype[.ctype].
+func (d *decoder) packSaturated() {
+	if len(d.parts) < 5 || d.parts[2] != "sat" {
+		d.lack(d.in.Op)
+	}
+	dst, src := d.parts[3], d.parts[4]
+	bits, err := strconv.Atoi(dst[1:])
+	if err != nil || bits > 16 || src[1:] != "32" {
+		d.lack(d.in.Op)
+	}
+	kind := bits
+	if dst[0] == 's' {
+		kind |= 32
+	}
+	if src[0] == 'u' {
+		kind |= 64
+	}
+	c := d.constant(0, false)
+	if len(d.in.Args) > 3 {
+		c = d.src(d.arg(3), "b32")
+	}
+	a, b := d.src(d.arg(1), src), d.src(d.arg(2), src)
+	d.emit(inst{op: ops["cvt_sat_pack"], kind: uint8(kind), a: a, b: b, c: c, d: d.dst(d.arg(0), "b32")})
+}
+
+// video decodes the scalar video instructions: vop.dtype.atype.btype{.sat}{.mode}{.op2} d{.sel}, a{.sel}, b{.sel}{, c}.
+func (d *decoder) video(name string) {
+	kind := slices.Index([]string{"vadd", "vsub", "vabsdiff", "vmin", "vmax", "vshl", "vshr", "vset"}, name)
+	parts := d.parts[1:]
+	imm := 0
+	if name == "vset" {
+		cmp := slices.Index([]string{"eq", "ne", "lt", "le", "gt", "ge"}, parts[len(parts)-1])
+		for i, p := range parts {
+			if at := slices.Index([]string{"eq", "ne", "lt", "le", "gt", "ge"}, p); at >= 0 {
+				cmp = at
+				parts = slices.Delete(slices.Clone(parts), i, i+1)
+				break
+			}
+		}
+		if cmp < 0 {
+			d.lack(d.in.Op)
+		}
+		imm |= cmp << 20
+		parts = append([]string{"u32"}, parts...)
+	}
+	selector := func(o ptx.Operand, typ string) int {
+		sel := 7
+		if i := slices.Index([]string{"b0", "b1", "b2", "b3", "h0", "h1"}, o.Select); i >= 0 {
+			sel = i
+		}
+		if typ == "s32" {
+			sel |= 8
+		}
+		return sel
+	}
+	if len(parts) < 3 {
+		d.lack(d.in.Op)
+	}
+	imm |= selector(d.arg(1), parts[1]) | selector(d.arg(2), parts[2])<<4 | selector(d.arg(0), "u32")<<8
+	if parts[0] == "s32" {
+		imm |= 1 << 12
+	}
+	for _, p := range parts[3:] {
+		switch p {
+		case "sat":
+			imm |= 1 << 13
+		case "wrap":
+			imm |= 1 << 14
+		case "add":
+			imm |= 1 << 16
+		case "min":
+			imm |= 2 << 16
+		case "max":
+			imm |= 3 << 16
+		}
+	}
+	c := d.constant(0, false)
+	if len(d.in.Args) > 3 {
+		c = d.src(d.arg(3), "b32")
+	}
+	a, b := d.src(d.arg(1), "b32"), d.src(d.arg(2), "b32")
+	d.emit(inst{op: ops["video"], kind: uint8(kind), imm: int64(imm), a: a, b: b, c: c, d: d.dst(d.arg(0), "b32")})
 }
 
 func (d *decoder) isWide(o ptx.Operand) bool {
@@ -967,6 +1126,26 @@ func (d *decoder) space() int {
 	return spaceGeneric
 }
 
+// spaceOf is the space of a memory instruction with that address: a generic address that names a variable is in the variable's
+// space.
+func (d *decoder) spaceOf(address ptx.Operand) int {
+	space := d.space()
+	if space != spaceGeneric || address.Kind != ptx.Memory || len(address.Elems) == 0 || address.Elems[0].Kind != ptx.Symbol {
+		return space
+	}
+	name := address.Elems[0].Name
+	if _, ok := d.locals[name]; ok {
+		return spaceLocal
+	}
+	if _, ok := d.shared[d.f.Name+"\x00"+name]; ok {
+		return spaceShared
+	}
+	if _, ok := d.shared[name]; ok {
+		return spaceShared
+	}
+	return space
+}
+
 func (d *decoder) memory(name string) {
 	t := d.typ(0)
 	if d.has("unified") {
@@ -991,6 +1170,9 @@ func (d *decoder) memory(name string) {
 	if slices.ContainsFunc([]string{"volatile", "relaxed", "acquire", "release", "mmio", "cv", "wt"}, d.has) {
 		in.c |= mStrong
 	}
+	if d.has("release") || d.has("volatile") {
+		in.c |= mRelease
+	}
 	var places []int32
 	for _, e := range elems {
 		if e.Kind == ptx.None && name != "st" {
@@ -1013,7 +1195,7 @@ func (d *decoder) memory(name string) {
 			places = append(places, d.dst(e, t))
 		}
 	}
-	space := d.space()
+	space := d.spaceOf(address)
 	prefix := "ld_"
 	if name == "st" {
 		prefix = "st_"
@@ -1074,10 +1256,13 @@ func (d *decoder) atom(name string) {
 	for i, v := range values {
 		in := inst{op: ops["atom"], kind: uint8(kind | code<<4), d: -1, a: base.a, c: int32(width(t)) | base.c,
 			imm: base.imm + int64(i*width(t)), b: d.src(v, t)}
+		if d.has("release") || d.has("acq_rel") {
+			in.c |= mRelease
+		}
 		if i < len(result) && result[i].Kind != ptx.None {
 			in.d = d.dst(result[i], t)
 		}
-		in.x = d.more(int32(d.space()), second)
+		in.x = d.more(int32(d.spaceOf(args[0])), second)
 		d.emit(in)
 	}
 }
@@ -1103,7 +1288,7 @@ func (d *decoder) call() {
 	offset := func(o ptx.Operand) variable {
 		v, ok := d.locals[o.Name]
 		if o.Kind != ptx.Symbol || !ok {
-			d.lack(d.in.Op + " with registers")
+			d.lack(d.in.Op + " with such an operand")
 		}
 		return v
 	}
@@ -1116,6 +1301,14 @@ func (d *decoder) call() {
 		case "__assertfail":
 			d.emit(inst{op: ops["assertfail"], x: d.more(int32(offset(params[0]).offset), int32(offset(params[1]).offset),
 				int32(offset(params[2]).offset))})
+			return
+		case "malloc":
+			d.p.heap = true
+			d.emit(inst{op: ops["malloc"], x: d.more(int32(offset(results[0]).offset), int32(offset(params[0]).offset))})
+			return
+		case "free":
+			d.p.heap = true
+			d.emit(inst{op: ops["free"], x: d.more(int32(offset(params[0]).offset))})
 			return
 		}
 	}
@@ -1150,15 +1343,141 @@ func (d *decoder) call() {
 		}
 	}
 	places, _ := layout(&unnamed)
-	in.x = d.more(int32(len(params)))
+	if len(params) > len(callee.Params) || len(results) > len(callee.Returns) {
+		d.lack(d.in.Op + " with more operands than the function has")
+	}
+	// What is in registers goes through local memory of this function.
+	var from, to []variable
 	for i, p := range params {
-		from, to := offset(p), places[strconv.Itoa(i)]
-		d.more(int32(from.offset), int32(to.offset), int32(min(from.size, to.size)))
+		v, ok := d.locals[p.Name]
+		if p.Kind != ptx.Symbol || !ok {
+			v = d.temporary(callee.Params[i].Size)
+			d.keep(v, d.callValue(p, callee.Params[i].Type), callee.Params[i].Type)
+		}
+		from = append(from, v)
+	}
+	for i, r := range results {
+		v, ok := d.locals[r.Name]
+		if r.Kind != ptx.Symbol || !ok {
+			v = d.temporary(callee.Returns[i].Size)
+		}
+		to = append(to, v)
+	}
+	in.x = d.more(int32(len(params)))
+	for i, v := range from {
+		there := places[strconv.Itoa(i)]
+		d.more(int32(v.offset), int32(there.offset), int32(min(v.size, there.size)))
 	}
 	d.more(int32(len(results)))
-	for i, r := range results {
-		to, from := offset(r), places[strconv.Itoa(len(callee.Params)+i)]
-		d.more(int32(to.offset), int32(from.offset), int32(min(from.size, to.size)))
+	for i, v := range to {
+		there := places[strconv.Itoa(len(callee.Params)+i)]
+		d.more(int32(v.offset), int32(there.offset), int32(min(v.size, there.size)))
 	}
 	d.emit(in)
+	for i, r := range results {
+		if r.Kind == ptx.Register {
+			d.fetch(d.regs[r.Reg], to[i], callee.Returns[i].Type)
+		}
+	}
+}
+
+// callValue is the place of an argument of a call that is no variable.
+func (d *decoder) callValue(o ptx.Operand, typ string) int32 {
+	if typ == "pred" {
+		return d.pred(o)
+	}
+	return d.src(o, typ)
+}
+
+// temporary is a place of n bytes in the function's local memory.
+func (d *decoder) temporary(n int) variable {
+	v := variable{d.out.localSize, n}
+	d.out.localSize += (n + 15) / 16 * 16
+	return v
+}
+
+// local is the instruction that loads or stores a value of that type in a place of local memory.
+func (d *decoder) local(op string, v variable, reg int32, typ string) {
+	in := inst{op: ops[op], n: 1, c: int32(max(width(typ), 1)), a: d.newReg(true)}
+	d.emit(inst{op: ops["local_address"], kind: 1, imm: int64(v.offset), d: in.a})
+	if wide(typ) {
+		in.c |= m64
+	}
+	in.x = d.more(reg)
+	d.emit(in)
+}
+
+// keep stores the value in a register in local memory; fetch loads it. Predicates become words.
+func (d *decoder) keep(v variable, reg int32, typ string) {
+	if typ == "pred" {
+		word := d.newReg(false)
+		d.emit(inst{op: ops["selp_32"], a: d.constant(1, false), b: d.constant(0, false), c: reg, d: word})
+		reg, typ = word, "b32"
+	}
+	d.local("st_local", v, reg, typ)
+}
+
+func (d *decoder) fetch(reg int32, v variable, typ string) {
+	if typ == "pred" {
+		word := d.newReg(false)
+		d.local("ld_local", v, word, "b32")
+		d.emit(inst{op: ops["setp_u32"], kind: comparisons["ne"], a: word, b: d.constant(0, false), d: reg})
+		return
+	}
+	d.local("ld_local", v, reg, typ)
+}
+
+// receive loads the parameters of a function that are in registers, giveResults stores such results.
+func (d *decoder) receive() {
+	for _, v := range d.f.Params {
+		if r, ok := d.register(v); ok {
+			d.fetch(d.regs[r], d.locals[v.Name], v.Type)
+		}
+	}
+}
+
+func (d *decoder) giveResults() {
+	for _, v := range d.f.Returns {
+		if r, ok := d.register(v); ok {
+			d.keep(d.locals[v.Name], d.regs[r], v.Type)
+		}
+	}
+}
+
+// register finds the register that a parameter or result of a function is in.
+func (d *decoder) register(v *ptx.Var) (int, bool) {
+	if v.Space != "reg" {
+		return 0, false
+	}
+	i := slices.IndexFunc(d.f.Regs, func(r ptx.Reg) bool { return r.Name == v.Name })
+	return i, i >= 0
+}
+
+// launchControl decodes clusterlaunchcontrol. A request to cancel the launch of another cluster always fails, which the PTX ISA
+// permits: the response is 16 zero bytes.
+func (d *decoder) launchControl() {
+	switch {
+	case d.has("try_cancel"):
+		in := inst{op: ops["st_async"], kind: 255, c: 8, n: 2}
+		if d.hasPrefix("multicast") {
+			in.kind = 254
+		}
+		d.addressed(&in, d.arg(0))
+		bar, offset, narrow := d.sharedPlace(d.arg(1))
+		if narrow {
+			in.c |= m16
+		}
+		zero := d.constant(0, true)
+		in.x = d.more(zero, zero, bar, offset, int32(types["u64"]))
+		d.p.atomics = true
+		d.emit(in)
+	case d.has("is_canceled"):
+		d.emit(inst{op: ops["pconst"], d: d.dst(d.arg(0), "pred")})
+	case d.hasPrefix("get_first_ctaid"):
+		for _, e := range elements(d.arg(0)) {
+			d.emit(inst{op: ops["mov_32"], a: d.constant(0, false), d: d.dst(e, "b32")})
+		}
+	default:
+		d.lack(d.in.Op)
+	}
 }

@@ -53,7 +53,7 @@ func Opener() device.Opener { return device.Opener{Kind: "emu", Open: open} }
 
 // sanitizers are the hazards that compute-sanitizer's tools look for; others than these are always faults.
 var sanitizers = map[string]Hazards{"memcheck": Refusals | Divisions, "racecheck": Races,
-	"initcheck": UnwrittenShared | UnwrittenLocal, "synccheck": Ended}
+	"initcheck": UnwrittenShared | UnwrittenLocal | UnwrittenRegister, "synccheck": Ended | OutsideMask}
 
 // lookUntil ends the look for races in a launch of the first call, which takes about a microsecond for each
 // instruction.

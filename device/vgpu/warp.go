@@ -182,12 +182,16 @@ func (d *decoder) matrix(name string) {
 				kinds = append(kinds, p)
 			}
 		}
+		if d.has("s32") {
+			d.multiplyIntegers(places)
+			return
+		}
 		k, ok := strings.CutPrefix(shape, "m16n8k")
 		if !ok || len(kinds) != 4 {
 			d.lack(d.in.Op)
 		}
 		depth := map[string]int64{"4": 4, "8": 8, "16": 16, "32": 32}[k]
-		codes := map[string]uint8{"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 3, "e5m2": 4, "s8": 5, "u8": 6}
+		codes := map[string]uint8{"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 3, "e5m2": 4}
 		a, ok1 := codes[kinds[1]]
 		b, ok2 := codes[kinds[2]]
 		if depth == 0 || !ok1 || !ok2 || kinds[0] != kinds[3] {
@@ -204,6 +208,46 @@ func (d *decoder) matrix(name string) {
 		d.emit(inst{op: ops["mma"], kind: a | b<<4, imm: imm, x: d.more(all...)})
 	}
 }
+
+// multiplyIntegers decodes mma of integers; imm is as for multiply_integers.
+func (d *decoder) multiplyIntegers(places func(o ptx.Operand, result bool) []int32) {
+	m, n, k := d.shape()
+	var kinds []uint8
+	for _, p := range d.parts {
+		if code, ok := integerTypes[p]; ok {
+			kinds = append(kinds, code)
+		}
+	}
+	if n != 8 || m != 8 && m != 16 || len(kinds) != 2 || d.has("sp") || k > 256 {
+		d.lack(d.in.Op)
+	}
+	imm := k
+	if m == 8 {
+		imm |= 1 << 12
+	}
+	if d.has("satfinite") {
+		imm |= 1 << 13
+	}
+	if d.has("and") {
+		imm |= 1 << 14
+	}
+	each := map[bool]int{true: 4, false: 8}[kinds[0] <= 6]
+	if kinds[0] == 9 {
+		each = 32
+	}
+	var all []int32
+	for i, want := range []int{m / 4, m * k / 32 / each, k / 4 / each, m / 4} {
+		p := places(d.arg(i), i == 0)
+		if len(p) != want {
+			d.lack(d.in.Op)
+		}
+		all = append(all, p...)
+	}
+	d.emit(inst{op: ops["mma"], kind: kinds[0] | kinds[1]<<4, imm: int64(imm), x: d.more(all...)})
+}
+
+// integerTypes are the codes of types of integer products, as in exec_body.h.
+var integerTypes = map[string]uint8{"s8": 5, "u8": 6, "s4": 7, "u4": 8, "b1": 9}
 
 func (d *decoder) mbarrier() {
 	in := inst{op: ops["mbar"], d: -1, b: -1}

@@ -3,8 +3,6 @@
 package vgpu
 
 import (
-	"strings"
-
 	"fisub/device/vgpu/ptx"
 )
 
@@ -52,23 +50,27 @@ func fragment(matrix string, shape, typ string, r int) []element {
 		}
 		return all
 	}
+	na, nb := 4, 2 // registers of a and b for one mma
+	if each == 4 {
+		na, nb = 2, 1
+	}
 	block := 4 // registers of c and d for one mma
 	if matrix != "a" && matrix != "b" && width(typ) == 2 {
 		block = 2
 	}
 	switch {
 	case matrix == "a" && wideN: // the transposed product: a is on the right
-		return turned(right(r % 2))
+		return turned(right(r % nb))
 	case matrix == "b" && wideN:
-		return turned(moved(left(r%4), r/4*16, 0))
+		return turned(moved(left(r%na), r/na*16, 0))
 	case matrix == "a" && wideM:
-		return moved(left(r%4), r/4*16, 0)
+		return moved(left(r%na), r/na*16, 0)
 	case matrix == "a":
-		return left(r % 4)
+		return left(r % na)
 	case matrix == "b" && wideM:
-		return right(r % 2)
+		return right(r % nb)
 	case matrix == "b":
-		return moved(right(r%2), 0, r/2%2*8)
+		return moved(right(r%nb), 0, r/nb%2*8)
 	case wideM:
 		return moved(sum(r%block), r/block*16, 0)
 	case wideN:
@@ -83,6 +85,10 @@ func (d *decoder) wmma() {
 		if d.has(s) {
 			shape = s
 		}
+	}
+	if d.has("m8n8k4") && d.has("f64") {
+		d.wmmaF64()
+		return
 	}
 	if shape == "" {
 		d.lack(d.in.Op)
@@ -105,7 +111,7 @@ func (d *decoder) wmmaMove(matrix, shape string, regs, address ptx.Operand, stri
 	if d.has("tf32") {
 		typ = "tf32"
 	}
-	if w := width(typ); w != 2 && w != 4 || strings.HasPrefix(typ, "s") || strings.HasPrefix(typ, "u") || typ == "b1" {
+	if w := width(typ); w != 2 && w != 4 && typ != "s8" && typ != "u8" {
 		d.lack(d.in.Op)
 	}
 	rowMajor := d.has("row")
@@ -147,7 +153,7 @@ func (d *decoder) wmmaMove(matrix, shape string, regs, address ptx.Operand, stri
 		step = 2
 	}
 	if step > 1 {
-		d.emit(inst{op: ops["shl_32"], a: inGroup, b: d.constant(1, false), d: inGroup})
+		d.emit(inst{op: ops["shl_32"], a: inGroup, b: d.constant(uint64(step/2), false), d: inGroup})
 	}
 	prefix, space := "ld_", d.space()
 	if d.parts[1] == "store" {
@@ -191,6 +197,16 @@ func (d *decoder) wmmaMove(matrix, shape string, regs, address ptx.Operand, stri
 			access(elems[0], place, 4)
 			continue
 		}
+		if len(elems) == 4 { // bytes of a or b, which are only loaded
+			d.emit(inst{op: ops["mov_32"], a: d.constant(0, false), d: place})
+			byte, at := d.newReg(false), d.newReg(false)
+			for i, e := range elems {
+				access(e, byte, 1)
+				d.emit(inst{op: ops["shl_32"], a: byte, b: d.constant(uint64(8*i), false), d: at})
+				d.emit(inst{op: ops["or_32"], a: place, b: at, d: place})
+			}
+			continue
+		}
 		lo, hi := d.newReg(false), d.newReg(false)
 		if prefix == "st_" {
 			d.emit(inst{op: ops["lo16"], a: place, d: lo})
@@ -214,14 +230,20 @@ func (d *decoder) wmmaMultiply(shape string) {
 	}
 	input, acc := "f16", ""
 	switch {
+	case len(kinds) == 4 && kinds[1] == kinds[2] && kinds[0] == "s32" && kinds[3] == "s32":
+		input, acc = kinds[1], "s32"
 	case len(kinds) == 2 && kinds[0] == kinds[1]:
 		acc = kinds[0]
 	case len(kinds) == 4 && kinds[1] == kinds[2] && kinds[0] == "f32" && kinds[3] == "f32":
 		input, acc = kinds[1], "f32"
 	}
-	code, ok := map[string]uint8{"f16": 0, "bf16": 1, "tf32": 2}[input]
-	if !ok || acc != "f32" && acc != "f16" || d.has("satfinite") {
+	code, ok := map[string]uint8{"f16": 0, "bf16": 1, "tf32": 2, "s8": 5, "u8": 6}[input]
+	if !ok || acc != "f32" && acc != "f16" && (acc != "s32" || code < 5) || d.has("satfinite") && acc != "s32" {
 		d.lack(d.in.Op)
+	}
+	na, nb := 4, 2
+	if acc == "s32" {
+		na, nb = 2, 1
 	}
 	places := func(o ptx.Operand) (all []int32) {
 		for _, e := range o.Elems {
@@ -239,24 +261,30 @@ func (d *decoder) wmmaMultiply(shape string) {
 		imm |= 1 << 8
 		block = 2
 	}
-	if len(to) != 2*block || len(c) != 2*block || len(a) < 4 || len(b) < 4 {
+	if d.has("satfinite") {
+		imm |= 1 << 13
+	}
+	wantA, wantB := na, 2*nb
+	switch shape {
+	case "m32n8k16":
+		wantA, wantB = 2*na, nb
+	case "m8n32k16":
+		wantA, wantB = nb, 2*na
+	}
+	if len(to) != 2*block || len(c) != 2*block || len(a) < wantA || len(b) < wantB { // halves may come twice
 		d.lack(d.in.Op)
 	}
 	// d may be among a, b and c: results go to places of their own first
 	var results []int32
 	for half := range 2 {
-		left, right := a[:4], b[2*half:2*half+2]
+		var left, right []int32
 		switch shape {
 		case "m32n8k16":
-			if len(a) < 8 {
-				d.lack(d.in.Op)
-			}
-			left, right = a[4*half:4*half+4], b[:2]
+			left, right = a[na*half:na*half+na], b[:nb]
 		case "m8n32k16":
-			if len(b) < 8 {
-				d.lack(d.in.Op)
-			}
-			left, right = b[4*half:4*half+4], a[:2]
+			left, right = b[na*half:na*half+na], a[:nb]
+		default:
+			left, right = a[:na], b[nb*half:nb*half+nb]
 		}
 		var all []int32
 		for range block {
@@ -270,5 +298,59 @@ func (d *decoder) wmmaMultiply(shape string) {
 	}
 	for i, p := range results {
 		d.emit(inst{op: ops["mov_32"], a: p, d: to[i]})
+	}
+}
+
+// wmmaF64 decodes wmma m8n8k4 of float64, whose fragments are those of mma m8n8k4.
+func (d *decoder) wmmaF64() {
+	if d.parts[1] == "mma" {
+		d.multiplyF64()
+		return
+	}
+	matrix, regs, address := d.parts[2], d.arg(0), d.arg(1)
+	prefix := "ld_"
+	if d.parts[1] == "store" {
+		regs, address, prefix = address, regs, "st_"
+	}
+	leading := 8
+	if (matrix == "a") == d.has("row") && matrix != "c" && matrix != "d" {
+		leading = 4
+	}
+	stride := d.constant(uint64(leading), false)
+	if len(d.in.Args) > 2 {
+		stride = d.src(d.arg(2), "u32")
+	}
+	var base inst
+	d.addressed(&base, address)
+	lane := int32(specials["%laneid"]*256<<2 | inWarp)
+	group, inGroup := d.newReg(false), d.newReg(false)
+	d.emit(inst{op: ops["shr_u32"], a: lane, b: d.constant(2, false), d: group})
+	d.emit(inst{op: ops["and_32"], a: lane, b: d.constant(3, false), d: inGroup})
+	row, col := group, inGroup
+	if matrix == "b" {
+		row, col = inGroup, group
+	}
+	for i, o := range elements(regs) {
+		if matrix == "c" || matrix == "d" { // two columns a lane
+			col = d.newReg(false)
+			d.emit(inst{op: ops["madlo_32"], a: inGroup, b: d.constant(2, false), c: d.constant(uint64(i), false), d: col})
+		}
+		major, minor := col, row
+		if d.has("row") {
+			major, minor = row, col
+		}
+		index := d.newReg(false)
+		d.emit(inst{op: ops["madlo_32"], a: major, b: stride, c: minor, d: index})
+		in := inst{op: d.op(prefix + []string{"generic", "global", "shared", "local"}[d.space()]), imm: base.imm, n: 1,
+			c: 8 | m64 | base.c&mAddr32}
+		if base.c&mAddr32 != 0 {
+			in.a = d.newReg(false)
+			d.emit(inst{op: ops["madlo_32"], a: index, b: d.constant(8, false), c: base.a, d: in.a})
+		} else {
+			in.a = d.newReg(true)
+			d.emit(inst{op: ops["madwide_u32"], a: index, b: d.constant(8, false), c: base.a, d: in.a})
+		}
+		in.x = d.more(d.src(o, "f64"))
+		d.emit(in)
 	}
 }

@@ -31,7 +31,8 @@ func TestWMMA(t *testing.T) {
 		{"m16n16k16", 16, 16, 16, "f16", "f32", 8, 8, 8}, {"m32n8k16", 32, 8, 16, "f16", "f32", 8, 8, 8},
 		{"m8n32k16", 8, 32, 16, "f16", "f32", 8, 8, 8}, {"m16n16k16", 16, 16, 16, "f16", "f16", 8, 8, 4},
 		{"m8n32k16", 8, 32, 16, "f16", "f16", 8, 8, 4}, {"m16n16k16", 16, 16, 16, "bf16", "f32", 4, 4, 8},
-		{"m16n16k8", 16, 16, 8, "tf32", "f32", 4, 4, 8},
+		{"m16n16k8", 16, 16, 8, "tf32", "f32", 4, 4, 8}, {"m16n16k16", 16, 16, 16, "s8", "s32", 2, 2, 8},
+		{"m32n8k16", 32, 8, 16, "s8", "s32", 4, 1, 8}, {"m8n32k16", 8, 32, 16, "s8", "s32", 1, 4, 8},
 	} {
 		for layouts := range 8 {
 			layout := func(bit int) string {
@@ -46,12 +47,17 @@ func TestWMMA(t *testing.T) {
 					return half(v)
 				case "bf16":
 					return math.Float32bits(float32(v)) >> 16
+				case "s8", "s32":
+					return uint32(v)
 				}
 				return math.Float32bits(float32(v))
 			}
 			size := func(typ string) int {
-				if typ == "f16" || typ == "bf16" {
+				switch typ {
+				case "f16", "bf16":
 					return 2
+				case "s8":
+					return 1
 				}
 				return 4
 			}
@@ -101,7 +107,7 @@ func TestWMMA(t *testing.T) {
 			}
 			types := c.out + "." + c.out
 			if c.in != "f16" {
-				types = "f32." + c.in + "." + c.in + ".f32"
+				types = c.out + "." + c.in + "." + c.in + "." + c.out
 			}
 			const part = stride * 32 * 4
 			text := fmt.Sprintf(`

@@ -16,6 +16,13 @@ typedef int64_t s64;
 typedef float f32;
 typedef double f64;
 
+// mixed is the shadow of a value that is computed from two others: see undefined.go.
+static inline u32 mixed(u32 a, u32 b, u32 at) {
+  if (a && a != ~0u) return a;
+  if (b && b != ~0u) return b;
+  return a | b ? at : 0;
+}
+
 static inline f32 bits_f32(u32 b) { f32 f; memcpy(&f, &b, 4); return f; }
 static inline u32 f32_bits(f32 f) { u32 b; memcpy(&b, &f, 4); return b; }
 static inline f64 bits_f64(u64 b) { f64 f; memcpy(&f, &b, 8); return f; }
@@ -95,6 +102,96 @@ static inline u32 bmsk(u32 at, u32 len) {
   if (at > 31) return 0;
   return (u32)((len >= 32 ? 0xffffffffull : (1ull << len) - 1) << at);
 }
+// szext extends the lowest b bits of a. kind: bit 0 signed, bit 1 b wraps around.
+static inline u32 szext(u32 a, u32 b, int kind) {
+  u32 n = kind & 2 ? b & 31 : b > 32 ? 32 : b;
+  if (n == 0) return 0;
+  return kind & 1 ? (u32)((s32)(a << (32 - n)) >> (32 - n)) : a << (32 - n) >> (32 - n);
+}
+// fns finds the n-th set bit of mask from base on, upwards if n is positive, downwards if it is negative.
+static inline u32 fns(u32 mask, u32 base, s32 n) {
+  if (n == 0) return base < 32 && mask >> base & 1 ? base : ~0u;
+  s32 left = n > 0 ? n : -n;
+  for (s64 i = base; i >= 0 && i < 32; i += n > 0 ? 1 : -1)
+    if (mask >> i & 1 && --left == 0) return (u32)i;
+  return ~0u;
+}
+// sat_pack converts a and b to narrow integers with saturation, a in front, and puts them below c. kind: bits of the result's type,
+// plus 32 if it is signed, plus 64 if a and b are not.
+static inline u32 sat_pack(s32 a, s32 b, u32 c, int kind) {
+  int bits = kind & 31;
+  s64 lo = kind & 32 ? -(1ll << (bits - 1)) : 0, hi = kind & 32 ? (1ll << (bits - 1)) - 1 : (1ll << bits) - 1;
+  s64 x = kind & 64 ? (s64)(u32)a : a, y = kind & 64 ? (s64)(u32)b : b;
+  x = x < lo ? lo : x > hi ? hi : x, y = y < lo ? lo : y > hi ? hi : y;
+  u32 mask = bits == 16 ? 0xffff : (1u << bits) - 1;
+  u32 both = ((u32)x & mask) << bits | ((u32)y & mask);
+  return bits == 16 ? both : c << 2 * bits | both;
+}
+// pair16 is an operation on pairs of integers of 16 bits, or relu of one of 32. kind: 0 add, 1 min, 2 max; flags: 1 signed, 2 relu,
+// 4 of 32 bits.
+static inline u32 pair16(u32 a, u32 b, int kind, int flags) {
+  u32 r = 0;
+  if (flags & 4) {
+    s32 v = kind == 1 ? ((s32)a < (s32)b ? (s32)a : (s32)b) : ((s32)a > (s32)b ? (s32)a : (s32)b);
+    return flags & 2 && v < 0 ? 0 : (u32)v;
+  }
+  for (int i = 0; i < 32; i += 16) {
+    s32 x = flags & 1 ? (s16)(a >> i) : (u16)(a >> i), y = flags & 1 ? (s16)(b >> i) : (u16)(b >> i);
+    s32 v = kind == 0 ? x + y : kind == 1 ? (x < y ? x : y) : x > y ? x : y;
+    if (flags & 2 && v < 0) v = 0;
+    r |= ((u32)v & 0xffff) << i;
+  }
+  return r;
+}
+
+// Scalar video instructions. A selector is 0 to 3 a byte, 4 and 5 a half, 7 the word; plus 8 if it is signed.
+enum { V_ADD, V_SUB, V_ABSDIFF, V_MIN, V_MAX, V_SHL, V_SHR, V_SET };
+static inline s64 video_part(u32 v, u32 sel) {
+  u32 part = sel & 7;
+  if (part < 4) return sel & 8 ? (s8)(v >> 8 * part) : (u8)(v >> 8 * part);
+  if (part < 6) return sel & 8 ? (s16)(v >> 16 * (part - 4)) : (u16)(v >> 16 * (part - 4));
+  return sel & 8 ? (s64)(s32)v : (s64)v;
+}
+// imm: selector of a, of b << 4, of the result << 8 (7: none), signed result << 12, saturated << 13, wrapping shift << 14,
+// second operation << 16 (0 merge, 1 add, 2 min, 3 max; c is its other operand, or what the result is merged into), comparison << 20.
+static u32 video(u32 a, u32 b, u32 c, int op, u32 imm) {
+  s64 x = video_part(a, imm & 15), y = video_part(b, imm >> 4 & 15), t = 0;
+  int is_signed = imm >> 12 & 1;
+  u32 shift = imm >> 14 & 1 ? (u32)y & 31 : (u64)y > 32 ? 32 : (u32)y;
+  switch (op) {
+  case V_ADD: t = x + y; break;
+  case V_SUB: t = x - y; break;
+  case V_ABSDIFF: t = x > y ? x - y : y - x; break;
+  case V_MIN: t = x < y ? x : y; break;
+  case V_MAX: t = x > y ? x : y; break;
+  case V_SHL: t = (s64)((u64)x << shift); break;
+  case V_SHR: t = x >> shift; break;
+  case V_SET:
+    switch (imm >> 20) {
+    case 0: t = x == y; break;
+    case 1: t = x != y; break;
+    case 2: t = x < y; break;
+    case 3: t = x <= y; break;
+    case 4: t = x > y; break;
+    case 5: t = x >= y; break;
+    }
+  }
+  u32 to = imm >> 8 & 7, second = imm >> 16 & 15;
+  if (imm >> 13 & 1) {
+    int bits = to < 4 ? 8 : to < 6 ? 16 : 32;
+    s64 lo = is_signed ? -(1ll << (bits - 1)) : 0, hi = is_signed ? (1ll << (bits - 1)) - 1 : (1ll << bits) - 1;
+    t = t < lo ? lo : t > hi ? hi : t;
+  }
+  u32 r = (u32)t;
+  if (second) {
+    s64 p = is_signed ? (s64)(s32)r : (s64)r, q = is_signed ? (s64)(s32)c : (s64)c;
+    return second == 1 ? r + c : (second == 2) == (p < q) ? r : c;
+  }
+  if (to < 4) return (c & ~(0xffu << 8 * to)) | (r & 0xff) << 8 * to;
+  if (to < 6) return (c & ~(0xffffu << 16 * (to - 4))) | (r & 0xffff) << 16 * (to - 4);
+  return r;
+}
+
 static inline u32 prmt(u32 a, u32 b, u32 c, int mode) {
   u64 v = (u64)b << 32 | a;
   u32 s = c & 3, r = 0;

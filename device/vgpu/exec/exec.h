@@ -42,12 +42,12 @@ enum {
   FAULT_NONE, FAULT_BOUNDS, FAULT_MISALIGNED, FAULT_SHARED, FAULT_LOCAL, FAULT_TRAP, FAULT_ASSERT, FAULT_DIVERGENT, FAULT_DEADLOCK,
   FAULT_STACK, FAULT_MISSING, FAULT_CALL, FAULT_UNINITIALISED, FAULT_STOPPED, FAULT_READONLY, FAULT_MBARRIER, FAULT_MEMORY,
   FAULT_IN_FLIGHT, FAULT_TENSOR_MAP, FAULT_TMEM, FAULT_RACE, FAULT_UNINITIALISED_LOCAL, FAULT_DIVISION,
-  FAULT_ENDED
+  FAULT_ENDED, FAULT_OUTSIDE_MASK, FAULT_REGISTER, FAULT_SPIN, FAULT_COUNT, FAULT_HEAP
 };
 
-// What may come out right all the same; the first of each is kept where it is no fault. Bits of vg_launch.strict.
-// HAZARD_ENDED, what waits for threads that have ended, is looked for only there.
-enum { HAZARD_RACE = 2, HAZARD_ENDED = 32, HAZARDS = 4 };
+// Hazards are bits of vg_launch.strict, which makes faults of them; otherwise the first of each kind is kept. HAZARD_ENDED is looked
+// for only if it is strict.
+enum { HAZARD_RACE = 2, HAZARD_ENDED = 32, HAZARDS = 9 };
 
 enum { STOP_ASKED = 2 };
 
@@ -56,10 +56,25 @@ typedef struct {
   int32_t block[3], thread[3];
   int32_t func, pc;
   uint64_t address, limit;
-  int32_t waiting;    // threads that wait, of FAULT_DEADLOCK
+  int32_t waiting;    // threads that wait, of FAULT_DEADLOCK and FAULT_SPIN
   int32_t other_func, other_pc;
   int32_t other_write, other_thread; // of FAULT_RACE, of whose size is 1 where the other is of another cluster
 } vg_fault;
+
+// What a worker has done that others may notice, and proof that it waits. Each has a cache line.
+typedef struct {
+  volatile uint64_t effects; // writes, arrivals at barriers, ended threads
+  volatile uint64_t waiting; // 1 + the effects of all workers for which its threads cannot go on; UINT64_MAX: it has ended
+  uint64_t pad[6];
+} vg_progress;
+
+// The heap of device malloc: size bytes at base, of which used are in use or were; free lists by size class.
+typedef struct {
+  uint8_t *base;
+  uint64_t size, used;
+  uint64_t free[48];
+  int32_t lock;
+} vg_heap;
 
 typedef struct {
   vg_func **funcs;
@@ -86,6 +101,9 @@ typedef struct {
   uint64_t *counts; // of each op, or NULL
   int32_t hazard[HAZARDS]; // 1: hazards has one
   vg_fault hazards[HAZARDS];
+  int32_t workers, joined; // threads that call vg_work, and how many have begun
+  vg_progress *progress;   // of each worker
+  vg_heap *heap;           // of device malloc, NULL if no kernel calls it
 } vg_launch;
 
 // What cuTensorMapEncodeTiled of the runtime library makes: as in host/runtime.c.

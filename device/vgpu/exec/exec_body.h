@@ -43,7 +43,7 @@ typedef struct {
   u8 state, forced, bar;
   s8 depth;
   int32_t back;
-  u32 red; // place of a barrier's result, and its kind
+  u32 turns; // backward branches so far
 } group;
 
 struct block;
@@ -64,6 +64,7 @@ typedef struct {
 typedef struct {
   u32 arrived, expected, popc;
   u32 all, any;
+  s32 by_func, by_pc; // the first arrival
 } barrier;
 
 typedef struct block {
@@ -104,7 +105,25 @@ typedef struct {
   int yield;
   u64 time; // of what clusters tell each other
   pages pages;
+  vg_progress *mine;
+  int watch;     // what is read is kept in poll, to say what a thread waits for
+  vg_fault poll;
 } worker;
+
+// effect counts what other threads may notice.
+static inline void effect(worker *k) { k->mine->effects++; }
+
+static int hazard_of(int kind) {
+  switch (kind) {
+  case FAULT_UNINITIALISED: return 0;
+  case FAULT_RACE: return 1;
+  case FAULT_UNINITIALISED_LOCAL: return 2;
+  case FAULT_DIVISION: return 3;
+  case FAULT_REGISTER: return 7;
+  case FAULT_OUTSIDE_MASK: return 8;
+  }
+  return -1;
+}
 
 static void fault(worker *k, warp *w, group *g, int kind, int lane, u64 address, u64 limit, int size, int write) {
   vg_fault f = {.kind = kind, .write = write, .size = size, .lane = lane, .address = address, .limit = limit};
@@ -115,7 +134,7 @@ static void fault(worker *k, warp *w, group *g, int kind, int lane, u64 address,
   f.thread[2] = (s32)(t / k->l->block[0] / k->l->block[1]);
   f.func = g->fr->f->id;
   f.pc = g->pc;
-  int hazard = kind == FAULT_UNINITIALISED ? 0 : kind == FAULT_RACE ? 1 : kind == FAULT_UNINITIALISED_LOCAL ? 2 : kind == FAULT_DIVISION ? 3 : -1;
+  int hazard = hazard_of(kind);
   if (hazard >= 0 && !(k->l->strict >> hazard & 1)) {
     if (!__atomic_exchange_n(&k->l->hazard[hazard], 1, __ATOMIC_SEQ_CST)) k->l->hazards[hazard] = f;
     return;
@@ -138,6 +157,13 @@ static vg_range *find(worker *k, u64 a, u64 size) {
   r = &k->l->ranges[lo - 1];
   if (a - r->base >= r->size || r->size - (a - r->base) < size) return NULL;
   return k->last = r;
+}
+
+// watch keeps what a lane reads, while it is looked at what threads wait for. waits: for this phase of an mbarrier, or -1.
+static inline void watch(worker *k, group *g, int space, int lane, u64 address, u64 value, int size, int waits) {
+  if (!k->watch) return;
+  k->poll = (vg_fault){.kind = FAULT_SPIN, .write = waits, .size = size, .lane = lane, .func = g->fr->f->id, .pc = g->pc,
+                       .address = address, .limit = value, .other_write = space};
 }
 
 #include "races.h"
@@ -247,7 +273,7 @@ static int ld_slow(int n) { return n; }
 #define PRED(x) (*(u32 *)P(x))
 
 // Description of a load or store, in c: size of an element in the lowest 5 bits.
-enum { M_SIGNED = 32, M_64 = 64, M_16 = 128, M_ADDR32 = 256, M_STRONG = 512 };
+enum { M_SIGNED = 32, M_64 = 64, M_16 = 128, M_ADDR32 = 256, M_STRONG = 512, M_RELEASE = 1024 };
 
 static inline u64 load_element(const u8 *p, int size, int c) {
   switch (size) {
@@ -338,6 +364,11 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
   u8 *p[32];
   int size = in->c & 31, n = in->n;
   if (!places(k, w, g, in, base, space, m, size * n, 0, p)) return 0;
+  if (k->watch) {
+    int lane = __builtin_ctz(m);
+    u64 a = in->c & M_ADDR32 ? U32(in->a)[lane] + (u32)in->imm : U64(in->a)[lane] + (u64)in->imm;
+    watch(k, g, space, lane, a, load_element(p[lane], size, 0), size, -1);
+  }
   if (k->l->races && space != LOCAL) {
     EACH(m) {
       if (in->c & M_STRONG) before_strong(k, w, p[l]);
@@ -377,6 +408,7 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
   u8 *p[32];
   int size = in->c & 31, n = in->n;
   if (!places(k, w, g, in, base, space, m, size * n, 1, p)) return 0;
+  effect(k);
   if (w->local_shadow && (space == LOCAL || space == GENERIC)) EACH(m) written(w, p[l], (size_t)(size * n));
   if (k->l->races && space != LOCAL) { // a lane after the other, since they may write the same
     EACH(m) {
@@ -387,7 +419,7 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
       }
       touch(k, w, g, l, p[l], (u32)(size * n), A_WRITE | (in->c & M_STRONG ? A_STRONG : 0), memcmp(p[l], v, (size_t)(size * n)) == 0);
       if (k->l->stop) return 0;
-      if (in->c & M_STRONG) after_strong(k, w, p[l]);
+      if (in->c & M_STRONG) after_strong(k, w, p[l], in->c & M_RELEASE);
       memcpy(p[l], v, (size_t)(size * n));
     }
     return 1;
@@ -458,7 +490,7 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
       before_strong(k, w, p);
       touch(k, w, g, l, p, (u32)size, A_WRITE | A_ATOMIC, 0);
       if (k->l->stop) return 0;
-      after_strong(k, w, p);
+      after_strong(k, w, p, in->c & M_RELEASE);
     }
     int32_t second = extra[in->x + 1];
     u64 v = wide ? U64(in->b)[l] : U32(in->b)[l], v2 = second < 0 ? 0 : wide ? U64(second)[l] : U32(second)[l], old, value;
@@ -472,6 +504,8 @@ static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *ba
                       : __sync_bool_compare_and_swap((u16 *)p, (u16)old, (u16)value))
         break;
     }
+    if (old != value) effect(k);
+    watch(k, g, space, (int)l, a, old, size, -1);
     if (in->d >= 0) {
       if (wide) U64(in->d)[l] = old;
       else U32(in->d)[l] = (u32)old;
@@ -509,6 +543,7 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
     }
     u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
     int space = in->c & M_SIGNED ? GENERIC : SHARED; // the bit tells a generic address
+    if (in->kind < MB_TEST) effect(k);
     if (in->kind == MB_INIT) {
       u64 *p = (u64 *)at(k, w, g, space, (int)l, a, 8, 1);
       if (p == NULL) return 0;
@@ -540,7 +575,10 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
     case MB_TEST: case MB_TRY: count = U64(in->b)[l] >> 63;
       // fall through
     case MB_TEST_PARITY: case MB_TRY_PARITY:
-      if ((count & 1) == v >> 63) break;
+      if ((count & 1) == v >> 63) {
+        watch(k, g, space, (int)l, a, v, 8, (int)(count & 1));
+        break;
+      }
       result |= 1u << l;
       hears_at(w, p);
       block *of = w->b;
@@ -558,6 +596,7 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
 
 static int ldmatrix(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, const int32_t *extra) {
   u8 *row[32];
+  if (in->op == E_stmatrix) effect(k);
   EACH(in->n == 1 ? 0xffu : in->n == 2 ? 0xffffu : ~0u) {
     u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
     int space = in->c & M_SIGNED ? GENERIC : SHARED;
@@ -597,7 +636,7 @@ static inline void widen16(const u32 *r, f32 *out, int bf16) { // 32 registers' 
 }
 
 // What mma multiplies: kind is the element type of a and b; imm has m, n, k and whether c and d are float16.
-enum { MMA_F16, MMA_BF16, MMA_TF32, MMA_E4M3, MMA_E5M2, MMA_S8, MMA_U8 };
+enum { MMA_F16, MMA_BF16, MMA_TF32, MMA_E4M3, MMA_E5M2, MMA_S8, MMA_U8, MMA_S4, MMA_U4, MMA_B1 };
 
 // block_sum is c plus the products a[i] * b[i * stride] as the tensor cores of Hopper add them (found by comparison with an H200):
 // all terms are cut to `keep` bits behind the highest exponent of a term, that of a product being the sum of its factors', and the
@@ -666,33 +705,58 @@ static void block_row(const f32 *a, const f32 (*b)[8], int n, f32 *c) {
 // half_of puts the first two of each four elements in front: the order in which numbers of 8 bits are multiplied.
 static int half_of(int i) { return (i & 2) * 8 + (i >> 2) * 2 + (i & 1); }
 
+// An integer of a packed operand, of a type from MMA_S8 on.
+static s32 packed(u32 v, int i, int type) {
+  switch (type) {
+  case MMA_S8: return (s8)(v >> 8 * i);
+  case MMA_U8: return (u8)(v >> 8 * i);
+  case MMA_S4: return (s32)(v << (28 - 4 * i)) >> 28;
+  case MMA_U4: return v >> 4 * i & 15;
+  }
+  return v >> i & 1;
+}
+
+// multiply_integers is mma of integers. imm has the depth in bits 0 to 11, 8 rows in bit 12, saturation in 13, and of bits and in
+// 14, else xor.
+static void multiply_integers(const vg_inst *in, u8 *const *base, const int32_t *extra) {
+  int K = (int)(in->imm & 0xfff), M = in->imm >> 12 & 1 ? 8 : 16, ta = in->kind & 15, tb = in->kind >> 4;
+  int E = ta <= MMA_U8 ? 4 : ta <= MMA_U4 ? 8 : 32, na = M * K / 32 / E, nb = 8 * K / 32 / E, nd = M / 4;
+  const int32_t *pd = extra + in->x, *pa = pd + nd, *pb = pa + na, *pc = pb + nb;
+  s8 A[16][256], B[256][8];
+  s64 D[16][8];
+  for (int r = 0; r < na; r++)
+    for (int l = 0; l < 32; l++)
+      for (int i = 0; i < E; i++) {
+        int row = (l >> 2) + (M == 16 ? 8 * (r & 1) : 0), col = (l & 3) * E + i + (M == 16 ? r >> 1 : r) * 4 * E;
+        s32 v = packed(U32(pa[r])[l], i, ta);
+        A[row][col] = (s8)v;
+      }
+  for (int r = 0; r < nb; r++)
+    for (int l = 0; l < 32; l++)
+      for (int i = 0; i < E; i++) B[(l & 3) * E + i + r * 4 * E][l >> 2] = (s8)packed(U32(pb[r])[l], i, tb);
+  for (int r = 0; r < nd; r++)
+    for (int l = 0; l < 32; l++) D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)] = (s32)U32(pc[r])[l];
+  int bits = ta == MMA_B1, both = in->imm >> 14 & 1;
+  for (int i = 0; i < M; i++)
+    for (int j = 0; j < 8; j++) {
+      s64 sum = D[i][j];
+      for (int q = 0; q < K; q++) {
+        s32 x = ta == MMA_U8 ? (u8)A[i][q] : A[i][q], y = tb == MMA_U8 ? (u8)B[q][j] : B[q][j];
+        sum += bits ? (both ? x & y : x ^ y) : x * y;
+      }
+      D[i][j] = in->imm >> 13 & 1 ? sat32(sum) : sum;
+    }
+  for (int r = 0; r < nd; r++)
+    for (int l = 0; l < 32; l++) U32(pd[r])[l] = (u32)D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)];
+}
+
 static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
   int K = (int)(in->imm & 0xff), at_ = in->kind & 15, bt = in->kind >> 4, half_acc = in->imm >> 8 & 1;
   int bits = at_ <= MMA_BF16 ? 16 : at_ == MMA_TF32 ? 32 : 8, E = 32 / bits;
   int na = 16 * K * bits / 1024, nb = 8 * K * bits / 1024, nd = half_acc ? 2 : 4;
   const int32_t *pd = extra + in->x, *pa = pd + nd, *pb = pa + na, *pc = pb + nb;
   if (at_ >= MMA_S8) {
-    s32 A[16][64], B[64][8];
-    u32 D[16][8]; // wraps around
-    for (int r = 0; r < na; r++)
-      for (int l = 0; l < 32; l++)
-        for (int i = 0; i < 4; i++) {
-          u8 v = (u8)(U32(pa[r])[l] >> 8 * i);
-          A[(l >> 2) + 8 * (r & 1)][(l & 3) * 4 + i + (r >> 1) * 16] = at_ == MMA_S8 ? (s8)v : v;
-        }
-    for (int r = 0; r < nb; r++)
-      for (int l = 0; l < 32; l++)
-        for (int i = 0; i < 4; i++) {
-          u8 v = (u8)(U32(pb[r])[l] >> 8 * i);
-          B[(l & 3) * 4 + i + r * 16][l >> 2] = bt == MMA_S8 ? (s8)v : v;
-        }
-    for (int r = 0; r < 4; r++)
-      for (int l = 0; l < 32; l++) D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)] = U32(pc[r])[l];
-    for (int i = 0; i < 16; i++)
-      for (int q = 0; q < K; q++)
-        for (int j = 0; j < 8; j++) D[i][j] += (u32)(A[i][q] * B[q][j]);
-    for (int r = 0; r < 4; r++)
-      for (int l = 0; l < 32; l++) U32(pd[r])[l] = D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)];
+    multiply_integers(in, base, extra);
     return;
   }
   f32 A[16][32] __attribute__((aligned(32))), B[32][8] __attribute__((aligned(32))), D[16][8] __attribute__((aligned(32)));
@@ -763,6 +827,42 @@ static void mma_f64(const vg_inst *in, u8 *const *base, const int32_t *extra) {
     for (int l = 0; l < 32; l++) U64(pd[r])[l] = bits64(D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)]);
 }
 
+/* Device malloc: blocks of a power of two, whose class is in the 16 bytes in front of them */
+
+enum { HEAP_MARK = 0x5afe0000 };
+
+static u64 allocate(vg_heap *h, u64 n) {
+  if (n > h->size) return 0;
+  u64 class = 5, p = 0;
+  while ((1ull << class) < n + 16) class++;
+  while (__atomic_exchange_n(&h->lock, 1, __ATOMIC_ACQUIRE)) {}
+  if (h->free[class]) {
+    p = h->free[class];
+    memcpy(&h->free[class], (void *)p, 8);
+  } else if (h->size - h->used >= 1ull << class) {
+    p = (u64)(uintptr_t)h->base + h->used + 16;
+    h->used += 1ull << class;
+  }
+  if (p) ((u64 *)p)[-2] = HEAP_MARK | class;
+  __atomic_store_n(&h->lock, 0, __ATOMIC_RELEASE);
+  return p;
+}
+
+// release_memory frees what allocate has returned, or NULL. It returns 0 for anything else.
+static int release_memory(vg_heap *h, u64 p) {
+  u64 base = (u64)(uintptr_t)h->base;
+  if (p == 0) return 1;
+  if (p < base + 16 || p >= base + h->used || p & 15) return 0;
+  u64 mark = ((u64 *)p)[-2], class = mark & 0xffff;
+  if ((mark & ~0xffffull) != HEAP_MARK || class >= 48) return 0;
+  while (__atomic_exchange_n(&h->lock, 1, __ATOMIC_ACQUIRE)) {}
+  ((u64 *)p)[-2] = 0;
+  memcpy((void *)p, &h->free[class], 8);
+  h->free[class] = p;
+  __atomic_store_n(&h->lock, 0, __ATOMIC_RELEASE);
+  return 1;
+}
+
 enum { S_IDX, S_UP, S_DOWN, S_BFLY };
 
 static void shuffle(const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
@@ -786,12 +886,13 @@ static void shuffle(const vg_inst *in, u8 *const *base, u32 m, const int32_t *ex
   if (p >= 0) PRED(p) = (PRED(p) & ~m) | (inside & m);
 }
 
-// merge puts groups at the same place together, and lets those go on whose lanes have all come.
+// settle joins groups at the same place. Those that wait there for different lanes stay apart.
 static void settle(warp *w) {
   for (int i = 0; i < w->ng; i++)
     for (int j = i + 1; j < w->ng;) {
       group *a = &w->g[i], *b = &w->g[j];
-      if (a->pc == b->pc && a->fr == b->fr && a->state != WAIT_BARRIER && b->state != WAIT_BARRIER) {
+      int apart = a->state == WAIT_LANES && b->state == WAIT_LANES && a->need != b->need;
+      if (a->pc == b->pc && a->fr == b->fr && a->state != WAIT_BARRIER && b->state != WAIT_BARRIER && !apart) {
         a->mask |= b->mask;
         a->state = RUN; // an instruction that waits for lanes looks again
         a->forced = 0;
@@ -903,8 +1004,16 @@ static void lanes_ended(worker *k, block *b) {
   }
 }
 
+// cluster_arrived ends a phase of barrier.cluster if all threads of the cluster that have not ended have arrived.
+static void cluster_arrived(task *t) {
+  u32 all = 0;
+  for (int i = 0; i < t->nb; i++) all += t->b[i].live;
+  if (t->arrived && t->arrived >= all) t->arrived = 0, t->phase++;
+}
+
 static void end_lanes(worker *k, warp *w, int gi) {
   group *g = &w->g[gi];
+  effect(k);
   if (w->live == g->mask && w->b->done + 1 == w->b->nw && w->b->columns) fault(k, w, g, FAULT_TMEM, __builtin_ctz(g->mask), 0, 0, 0, 4);
   w->live &= ~g->mask;
   w->b->live -= (u32)__builtin_popcount(g->mask);
@@ -912,9 +1021,62 @@ static void end_lanes(worker *k, warp *w, int gi) {
   w->g[gi] = w->g[--w->ng];
   if (w->live == 0) w->b->done++;
   lanes_ended(k, w->b);
+  cluster_arrived(w->b->t);
 }
 
 static void print_formatted(worker *k, warp *w, group *g, int lane, u64 format, u64 args);
+
+// split makes the lanes who of a group a group of their own at pc.
+static group *split(warp *w, group *g, u32 who, int pc) {
+  group *n = &w->g[w->ng++];
+  *n = *g;
+  n->mask = who;
+  n->pc = pc;
+  n->forced = 0;
+  g->fr->refs++;
+  g->mask &= ~who;
+  return n;
+}
+
+// gathered finds lanes of *m that can execute an instruction with a member mask together: all lanes of a mask, but those that
+// have ended. It leaves them in *m and their mask in *need, and lets lanes with other masks, which may be ready too, come next.
+// If no mask is complete it returns 0: lanes with the same mask wait as a group, and those that the guard excludes go on.
+static int gathered(worker *k, warp *w, int gi, const vg_inst *in, u8 *const *base, u32 *m, u32 *need) {
+  group *g = &w->g[gi];
+  u32 left = *m, waiting[32], wanted[32];
+  int n = 0;
+  while (left) {
+    u32 lane = (u32)__builtin_ctz(left), want = *need, same = left;
+    if (in->want >= 0) {
+      const u32 *masks = U32(in->want);
+      want = masks[lane];
+      same = 0;
+      EACH(left) same |= (u32)(masks[l] == want) << l;
+      if (same & ~want) fault(k, w, g, FAULT_OUTSIDE_MASK, __builtin_ctz(same & ~want), want, 0, 0, 0);
+      if (k->l->stop) return 0;
+    }
+    left &= ~same;
+    if (want & w->exists & ~w->live && k->l->strict & HAZARD_ENDED) {
+      fault(k, w, g, FAULT_ENDED, (int)lane, want & w->exists & ~w->live, 0, 0, 0);
+      return 0;
+    }
+    want &= w->live;
+    if ((want & ~same) == 0) {
+      if (*m != same) split(w, g, *m & ~same, g->pc)->state = RUN;
+      *m = same, *need = want;
+      return 1;
+    }
+    waiting[n] = same, wanted[n++] = want;
+  }
+  u32 excluded = g->mask & ~*m;
+  if (excluded) split(w, g, excluded, g->pc + 1)->state = RUN;
+  for (int i = 1; i < n; i++) {
+    group *o = split(w, g, waiting[i], g->pc);
+    o->state = WAIT_LANES, o->need = wanted[i];
+  }
+  g->state = WAIT_LANES, g->need = wanted[0];
+  return 0;
+}
 
 // run executes up to budget instructions of a warp; it returns 0 where no group can go on.
 static int run(worker *k, warp *w, int budget) {
@@ -969,20 +1131,16 @@ again:
     if (launch->counts) __atomic_fetch_add(&launch->counts[in->op], 1, __ATOMIC_RELAXED);
 
 #define FAULTED { g->pc = pc; k->executed += (u64)(start_budget - budget); return 0; }
-#define MISSING_LANES(required)                          \
-  u32 need_ = in->want >= 0 ? U32(in->want)[__builtin_ctz(m)] : (required); \
-  if (need_ & w->exists & ~w->live && launch->strict & HAZARD_ENDED) { \
-    g->pc = pc;                                         \
-    fault(k, w, g, FAULT_ENDED, __builtin_ctz(m), need_ & w->exists & ~w->live, 0, 0, 0); \
-    FAULTED                                             \
-  }                                                     \
-  need_ &= w->live;                                     \
-  if (need_ & ~m) {                                     \
-    g->pc = pc;                                         \
-    g->need = need_;                                    \
-    g->state = WAIT_LANES;                              \
-    goto again;                                         \
-  }                                                     \
+// MISSING_LANES leaves in m the lanes that are ready to execute a warp instruction together, and in need_ the lanes that take part:
+// those of one member mask that have all come. The other lanes become groups of their own.
+#define MISSING_LANES(required)                                 \
+  g->pc = pc;                                                   \
+  u32 need_ = required;                                         \
+  if (!gathered(k, w, gi, in, base, &m, &need_)) {              \
+    if (launch->stop) FAULTED                                   \
+    goto again;                                                 \
+  }                                                             \
+  mask = g->mask;                                               \
   ticks(w);
 #define STORE(D, expr)                                   \
   if (m == ~0u) {                                        \
@@ -1049,7 +1207,7 @@ again:
     case E_nop:
       break;
     case E_fence:
-      if (launch->races) tells(w, row_fence(w->b->t)), published(k, w->b->t);
+      if (launch->races) fenced(k, w);
       break;
     case E_nonzero: // a: the divisor, n: it has 64 bits
       EACH(m)
@@ -1060,6 +1218,19 @@ again:
           break;
         }
       break;
+    case E_undefined: { // a: the shadow of a register
+      const u32 *s = U32(in->a);
+      u32 bad = 0;
+      EACH(m) bad |= (u32)(s[l] != 0) << l;
+      if (bad) {
+        int lane = __builtin_ctz(bad);
+        g->pc = s[lane] == ~0u ? pc : (int)s[lane] - 1;
+        fault(k, w, g, FAULT_REGISTER, lane, 0, 0, 0, 0);
+        g->pc = pc;
+        if (launch->stop) FAULTED
+      }
+      break;
+    }
     case E_yield: case E_nanosleep:
       k->yield = 1;
       break;
@@ -1068,6 +1239,7 @@ again:
       u32 stay = mask & ~m;
       if (stay == 0) {
         if (to <= pc) {
+          g->turns++;
           if (++g->back >= BACK_LIMIT && w->ng > 1) {
             g->pc = to;
             turn(w, gi);
@@ -1090,6 +1262,7 @@ again:
       n->pc = to;
       n->forced = 0;
       n->back = 0;
+      n->turns += to <= pc;
       g->fr->refs++;
       g->mask = stay;
       g->pc = pc + 1;
@@ -1185,14 +1358,7 @@ again:
     }
     case E_ret:
       if (g->fr->up != NULL) {
-        if (m != mask) {
-          group *n = &w->g[w->ng++];
-          *n = *g;
-          n->mask = mask & ~m;
-          n->pc = pc + 1;
-          g->fr->refs++;
-          g->mask = m;
-        }
+        if (m != mask) split(w, g, mask & ~m, pc + 1);
         frame *fr = g->fr;
         const int32_t *x = fr->out;
         for (int i = 0; i < fr->nout; i++, x += 3)
@@ -1210,14 +1376,7 @@ again:
       }
       // fall through
     case E_exit:
-      if (m != mask) {
-        group *n = &w->g[w->ng++];
-        *n = *g;
-        n->mask = mask & ~m;
-        n->pc = pc + 1;
-        g->fr->refs++;
-        g->mask = m;
-      }
+      if (m != mask) split(w, g, mask & ~m, pc + 1);
       g->pc = pc;
       end_lanes(k, w, gi);
       goto again;
@@ -1415,6 +1574,7 @@ again:
     case E_mbar: g->pc = pc; if (!mbarrier(k, w, g, in, base, m)) FAULTED break;
     case E_cp_async: { // a: to, b: from; n bytes; x: bytes of the source, or -1; kind 1: a predicate that says to ignore it
       g->pc = pc;
+      effect(k);
       int32_t src = extra[in->x];
       EACH(m) {
         u64 to = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
@@ -1450,6 +1610,7 @@ again:
       break;
     case E_cp_async_arrive: { // of mbarrier: when the lane's copies are done, which is at once
       g->pc = pc;
+      effect(k);
       EACH(m) w->committed[l]++;
       if (w->copies.n) wait_copies(w, m, 0);
       EACH(m) {
@@ -1461,9 +1622,9 @@ again:
       }
       break;
     }
-    case E_cp_bulk: g->pc = pc; if (!bulk_copy(k, w, g, in, base, m, extra)) FAULTED break;
-    case E_cp_tensor: g->pc = pc; if (!tensor_copy(k, w, g, in, base, m, extra)) FAULTED break;
-    case E_st_async: g->pc = pc; if (!store_async(k, w, g, in, base, m, extra)) FAULTED break;
+    case E_cp_bulk: g->pc = pc; effect(k); if (!bulk_copy(k, w, g, in, base, m, extra)) FAULTED break;
+    case E_cp_tensor: g->pc = pc; effect(k); if (!tensor_copy(k, w, g, in, base, m, extra)) FAULTED break;
+    case E_st_async: g->pc = pc; effect(k); if (!store_async(k, w, g, in, base, m, extra)) FAULTED break;
     case E_wgmma: {
       MISSING_LANES(~0u)
       g->pc = pc;
@@ -1473,13 +1634,15 @@ again:
     case E_tc_move: {
       MISSING_LANES(~0u)
       g->pc = pc;
+      effect(k);
       if (!tc_move(k, w, g, in, base, extra)) FAULTED
       break;
     }
-    case E_tc_mma: g->pc = pc; EACH(m) if (!tc_multiply(k, w, g, in, base, l, extra)) FAULTED break;
+    case E_tc_mma: g->pc = pc; effect(k); EACH(m) if (!tc_multiply(k, w, g, in, base, l, extra)) FAULTED break;
     case E_tcgen05: {
       if (in->kind <= TC_DEALLOC) { MISSING_LANES(~0u) }
       g->pc = pc;
+      effect(k);
       if (!tcgen05(k, w, g, in, base, m, extra)) FAULTED
       break;
     }
@@ -1578,10 +1741,21 @@ again:
     }
     case E_bar: { // a: number, b: threads or -1; kind: sync, red.popc, red.and, red.or, arrive; c: predicate; n: it is negated
       if (in->imm) { MISSING_LANES(w->live) }
-      u32 id = U32(in->a)[__builtin_ctz(m)] & 15, expected = in->b >= 0 ? U32(in->b)[__builtin_ctz(m)] : 0;
+      const u32 *ids = U32(in->a), *counts = in->b >= 0 ? U32(in->b) : NULL;
+      u32 lane = (u32)__builtin_ctz(m), id = ids[lane] & 15, expected = counts ? counts[lane] : 0, same = 0;
+      EACH(m) same |= (u32)((ids[l] & 15) == id && (counts == NULL || counts[l] == expected)) << l;
+      if (same != m) split(w, g, m & ~same, pc)->state = RUN, m = same, mask = g->mask;
       barrier *bar = &w->b->bars[id];
-      if (bar->arrived == 0) bar->all = 1, bar->any = 0, bar->popc = 0;
+      if (bar->arrived == 0) bar->all = 1, bar->any = 0, bar->popc = 0, bar->by_func = g->fr->f->id, bar->by_pc = pc;
+      u32 whole = ((u32)w->b->nw) * 32;
+      if (bar->arrived && (bar->expected ? bar->expected : whole) != (expected ? expected : whole)) {
+        g->pc = pc;
+        fault(k, w, g, FAULT_COUNT, (int)lane, id, bar->expected ? bar->expected : whole, (int)(expected ? expected : whole), 0);
+        k->l->fault.other_func = bar->by_func, k->l->fault.other_pc = bar->by_pc;
+        FAULTED
+      }
       bar->expected = expected;
+      effect(k);
       if (w->b->t->clocks) tells(w, row_bar(w->b->t, w->b->rank, id));
       bar->arrived += expected && m == w->live ? 32u : (u32)__builtin_popcount(m);
       if (in->kind >= 1 && in->kind <= 3) {
@@ -1594,14 +1768,7 @@ again:
         if (bar->arrived >= expected) release(k, w->b, (int)id);
         break;
       }
-      if (m != mask) {
-        group *n = &w->g[w->ng++];
-        *n = *g;
-        n->mask = mask & ~m;
-        n->pc = pc + 1;
-        g->fr->refs++;
-        g->mask = m;
-      }
+      if (m != mask) split(w, g, mask & ~m, pc + 1);
       g->pc = pc;
       g->state = WAIT_BARRIER;
       g->bar = (u8)id;
@@ -1611,17 +1778,18 @@ again:
     case E_barrier_cluster: { // kind 0: arrive, 1: wait
       task *t = w->b->t;
       if (in->kind == 0) {
-        u32 all = 0;
-        for (int i = 0; i < t->nb; i++) all += t->b[i].live;
         t->arrived += (u32)__builtin_popcount(m);
+        effect(k);
         EACH(m) U32(extra[in->x])[l] = t->phase;
         tells(w, row_cluster(t));
-        if (t->arrived >= all) t->arrived = 0, t->phase++;
+        cluster_arrived(t);
       } else {
         int waits = 0;
         EACH(m) waits |= U32(extra[in->x])[l] == t->phase;
         if (waits) {
           g->pc = pc;
+          g->turns++;
+          watch(k, g, -1, __builtin_ctz(m), 0, 0, 0, -1);
           if (w->ng > 1) turn(w, gi);
           k->executed += (u64)(start_budget - budget);
           return 1;
@@ -1646,6 +1814,23 @@ again:
         print_formatted(k, w, g, (int)l, format, args);
       }
       break;
+    case E_malloc: case E_free: // extra: the places of the result and of the argument, or of the argument
+      g->pc = pc;
+      effect(k);
+      EACH(m) {
+        u8 *lane = w->local + (u64)l * LOCAL_BYTES + g->fr->local;
+        u64 v;
+        memcpy(&v, lane + extra[in->x + (in->op == E_malloc)], 8);
+        if (in->op == E_malloc) {
+          v = allocate(launch->heap, v);
+          memcpy(lane + extra[in->x], &v, 8);
+          written(w, lane + extra[in->x], 8);
+        } else if (!release_memory(launch->heap, v)) {
+          fault(k, w, g, FAULT_HEAP, (int)l, v, 0, 0, 0);
+          FAULTED
+        }
+      }
+      break;
     case E_assertfail: {
       g->pc = pc;
       u8 *lane = w->local + (u64)__builtin_ctz(m) * LOCAL_BYTES + g->fr->local;
@@ -1667,6 +1852,7 @@ again:
 }
 
 static void print_formatted(worker *k, warp *w, group *g, int lane, u64 format, u64 args) {
+  effect(k);
   if (!find(k, format, 1)) {
     fault(k, w, g, FAULT_BOUNDS, lane, format, 0, 1, 0);
     return;
@@ -1873,7 +2059,9 @@ static void stuck(worker *k, task *t) {
       }
     }
   if (which == NULL) return;
-  fault(k, where, which, kind, __builtin_ctz(which->mask), which->need & where->live & ~which->mask, which->mask, 0, 0);
+  const barrier *bar = &where->b->bars[which->bar];
+  if (kind == FAULT_DEADLOCK) fault(k, where, which, kind, __builtin_ctz(which->mask), which->bar, bar->arrived, (int)bar->expected, 0);
+  else fault(k, where, which, kind, __builtin_ctz(which->mask), which->need & where->live & ~which->mask, which->mask, 0, 0);
   k->l->fault.waiting = waiting;
   for (int i = 0; i < t->nb; i++)
     for (int j = 0; j < t->b[i].nw; j++)
@@ -1885,6 +2073,112 @@ static void stuck(worker *k, task *t) {
           return;
         }
       }
+}
+
+// A snapshot is what a warp's threads depend on, apart from memory.
+typedef struct {
+  group g[32];
+  int ng;
+  u8 *regs; // of all frames of all groups
+  size_t size;
+} snapshot;
+
+static size_t frames_of(const warp *w, u8 *to) {
+  size_t n = 0;
+  for (int i = 0; i < w->ng; i++)
+    for (frame *fr = w->g[i].fr; fr; fr = fr->up) {
+      if (to) memcpy(to + n, fr->regs, (size_t)fr->f->frame_size);
+      n += (size_t)fr->f->frame_size;
+    }
+  return n;
+}
+
+// recurs reports whether a warp is where it was, with the same values in its registers, and each of its groups has gone around a
+// loop since.
+static int recurs(const warp *w, const snapshot *s, u8 *buffer) {
+  if (w->ng != s->ng) return 0;
+  for (int i = 0; i < w->ng; i++) {
+    const group *a = &w->g[i], *b = &s->g[i];
+    if (a->pc != b->pc || a->mask != b->mask || a->fr != b->fr || a->state != b->state) return 0;
+    if (a->state == RUN && a->turns == b->turns) return 0;
+  }
+  if (frames_of(w, NULL) != s->size) return 0;
+  frames_of(w, buffer);
+  return memcmp(buffer, s->regs, s->size) == 0;
+}
+
+// waits_for_ever proves that no thread of a warp can go on unless some memory changes: it runs the warp until its state recurs
+// without any effect. It returns 0 if that is not so, or takes too long to see.
+static int waits_for_ever(worker *k, warp *w) {
+  enum { MOST_STEPS = 20000 };
+  int runnable = 0;
+  for (int i = 0; i < w->ng; i++) runnable |= w->g[i].state == RUN;
+  if (!runnable) return 1;
+  snapshot s = {.ng = w->ng};
+  memcpy(s.g, w->g, sizeof s.g);
+  s.size = frames_of(w, NULL);
+  s.regs = malloc(2 * s.size);
+  if (s.regs == NULL) abort();
+  frames_of(w, s.regs);
+  u64 before = k->mine->effects;
+  int found = 0;
+  for (int i = 0; i < MOST_STEPS && !found && k->mine->effects == before && !k->l->stop; i++) {
+    run(k, w, 1);
+    found = k->mine->effects == before && recurs(w, &s, s.regs + s.size);
+  }
+  free(s.regs);
+  return found;
+}
+
+static u64 effects_of_all(const vg_launch *l) {
+  u64 n = 0;
+  for (int i = 0; i < l->workers; i++) n += l->progress[i].effects;
+  return n;
+}
+
+// spins reports whether all threads of the launch wait for ever, and makes that a fault. It is called when a worker has run its
+// tasks for a while without any effect, and no further block can start. *patience grows if that was in vain.
+static int spins(worker *k, task **active, int n, u64 *patience) {
+  vg_launch *l = k->l;
+  u64 all = effects_of_all(l);
+  int waiting = 0;
+  if (k->mine->waiting != all + 1) {
+    k->mine->waiting = 0;
+    k->watch = 1;
+    for (int i = 0; i < n; i++)
+      for (int j = 0; j < active[i]->nb; j++) {
+        block *b = &active[i]->b[j];
+        for (int q = 0; q < b->nw; q++)
+          if (b->w[q].live && !waits_for_ever(k, &b->w[q])) {
+            k->watch = 0;
+            *patience *= 2;
+            return 0;
+          }
+      }
+    k->watch = 0;
+    if (effects_of_all(l) != all) return 0;
+    k->mine->waiting = all + 1;
+  }
+  for (int i = 0; i < l->workers; i++)
+    if (l->progress[i].waiting != UINT64_MAX && l->progress[i].waiting != all + 1) return 0;
+  if (effects_of_all(l) != all) return 0;
+  warp *where = NULL;
+  for (int i = 0; i < n; i++)
+    for (int j = 0; j < active[i]->nb; j++)
+      for (int q = 0; q < active[i]->b[j].nw; q++) {
+        warp *w = &active[i]->b[j].w[q];
+        waiting += __builtin_popcount(w->live);
+        if (where || !w->live) continue;
+        k->watch = 1, k->poll.kind = 0;
+        if (waits_for_ever(k, w) && k->poll.kind) where = w;
+        k->watch = 0;
+      }
+  if (where == NULL) return 0; // its threads wait at barriers only for those of other warps, which stuck tells
+  group g = where->g[0];
+  fault(k, where, &g, FAULT_SPIN, k->poll.lane, k->poll.address, k->poll.limit, k->poll.size, k->poll.write);
+  vg_fault *f = &l->fault;
+  f->func = k->poll.func, f->pc = k->poll.pc, f->other_write = k->poll.other_write, f->waiting = waiting;
+  return 1;
 }
 
 // advance runs a task for a while: 1 it has ended, 0 it goes on, -1 it faulted.
@@ -1922,17 +2216,20 @@ static int advance(worker *k, task *t) {
 }
 
 void VG_WORK(vg_launch *l) {
-  worker k = {.l = l};
+  worker k = {.l = l, .mine = &l->progress[__atomic_fetch_add(&l->joined, 1, __ATOMIC_SEQ_CST)]};
   task **active = calloc(MAX_BLOCKS, sizeof *active), *spare = NULL;
   if (active == NULL) abort();
   int n = 0, most = l->resident < 1 ? 1 : l->resident > MAX_BLOCKS ? MAX_BLOCKS : l->resident, turn_ = 0;
   u64 total = (u64)(l->grid[0] / l->cluster[0]) * (l->grid[1] / l->cluster[1]) * (l->grid[2] / l->cluster[2]);
+  int capped = most < l->resident;
+  u64 seen = 0, since = 0, patience = 2;
   for (;;) {
     if (l->stop) break;
     int fresh = 0;
     if (n < most) {
       u64 next = __atomic_fetch_add(&l->next, 1, __ATOMIC_SEQ_CST);
       if (next < total) {
+        effect(&k);
         active[n++] = start(&k, next, spare);
         spare = NULL;
         fresh = 1;
@@ -1946,8 +2243,17 @@ void VG_WORK(vg_launch *l) {
       if (spare) end_task(spare);
       spare = active[i];
       active[i] = active[--n];
+      continue;
+    }
+    if (fresh) continue;
+    u64 all = effects_of_all(l);
+    if (all != seen) seen = all, since = 0;
+    else if (++since >= patience * (u64)n && !(capped && l->next < total)) {
+      since = 0;
+      if (spins(&k, active, n, &patience)) break;
     }
   }
+  k.mine->waiting = UINT64_MAX;
   for (int i = 0; i < n && l->stop == STOP_ASKED; i++) // where threads are that have not ended
     for (int j = 0; j < active[i]->nb * active[i]->b[0].nw && l->stop == STOP_ASKED; j++) {
       warp *w = &active[i]->b[j / active[i]->b[0].nw].w[j % active[i]->b[0].nw];

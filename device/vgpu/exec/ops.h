@@ -187,7 +187,10 @@
   X(mapa_64, u64, u64, u32, (a & ~(0xffull << 24)) | (u64)(b + 1) << 24) \
   X(mapa_32, u32, u32, u32, (a & 0xffffff) | (b + 1) << 24)       \
   X(bmsk_clamp, u32, u32, u32, bmsk(a > 32 ? 32 : a, b > 32 ? 32 : b)) \
-  X(bmsk_wrap, u32, u32, u32, bmsk(a & 31, b & 31))
+  X(bmsk_wrap, u32, u32, u32, bmsk(a & 31, b & 31))               \
+  X(szext, u32, u32, u32, szext(a, b, in->kind))                  \
+  X(pair16, u32, u32, u32, pair16(a, b, in->kind, (int)in->imm))  \
+  X(mix, u32, u32, u32, mixed(a, b, (u32)in->imm))
 
 #define OPS3(X)                                                       \
   X(madlo_32, u32, u32, u32, u32, a * b + c)                          \
@@ -202,6 +205,13 @@
   X(fma_f32, u32, f32, f32, f32, nan32(FMA32(a, b, c)))               \
   X(fma_f64, u64, f64, f64, f64, nan_of(FMA64(a, b, c), c, b, a))       \
   X(sad_s32, u32, s32, s32, u32, (u32)(a < b ? (s64)b - a : (s64)a - b) + c) \
+  X(sad_s64, u64, s64, s64, u64, (a < b ? (u64)b - (u64)a : (u64)a - (u64)b) + c) \
+  X(sad_u64, u64, u64, u64, u64, (a < b ? b - a : a - b) + c)         \
+  X(sad_s16, u32, u32, u32, u32, ((u32)((s16)a < (s16)b ? (s16)b - (s16)a : (s16)a - (s16)b) + c) & 0xffff) \
+  X(sad_u16, u32, u32, u32, u32, ((u32)((u16)a < (u16)b ? (u16)b - (u16)a : (u16)a - (u16)b) + c) & 0xffff) \
+  X(fns, u32, u32, u32, s32, fns(a, b, c))                            \
+  X(cvt_sat_pack, u32, s32, s32, u32, sat_pack(a, b, c, in->kind))    \
+  X(video, u32, u32, u32, u32, video(a, b, c, in->kind, (u32)in->imm)) \
   X(sad_u32, u32, u32, u32, u32, (a < b ? b - a : a - b) + c)         \
   X(shf_l_wrap, u32, u32, u32, u32, (u32)((((u64)b << 32 | a) << (c & 31)) >> 32)) \
   X(shf_l_clamp, u32, u32, u32, u32, (u32)((c >= 32 ? (u64)a << 32 : ((u64)b << 32 | a) << c) >> 32)) \
@@ -238,4 +248,4 @@
   X(stmatrix) X(movmatrix) X(mbar) X(cp_async) X(cp_async_arrive) X(cp_async_commit) X(cp_async_wait) X(cp_bulk) X(cp_tensor) X(st_async) \
   X(wgmma) X(tc_move) X(tc_mma) X(tcgen05) X(nanosleep) X(clock) X(cvt) X(bfi_32) X(bfi_64) \
   X(addc) X(vprintf) X(assertfail) X(malloc) X(free) X(isspacep) X(mov_pred) X(cvt_pack) X(cvt_fp8x2) X(cvt_from_fp8x2) X(f32x2) \
-  X(yield) X(pair_32) X(pair_64) X(nonzero)
+  X(yield) X(undefined) X(pair_32) X(pair_64) X(nonzero)

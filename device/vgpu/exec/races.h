@@ -11,19 +11,22 @@ typedef struct access {
 } access;
 
 enum { A_WRITE = 16, A_ATOMIC = 32, A_STRONG = 64 };       // strong: volatile, relaxed, acquire, release
+enum { MORALLY_STRONG = A_ATOMIC | A_STRONG };             // two such accesses do not race
 enum { MANY_LANES = 254, ANY_LANE = 255 };                 // lanes that have read the same; lanes that are not told apart
 typedef struct word { access w, r[2]; } word;
 
 enum { PAGE = 4096, BUCKETS = 64 };
 typedef struct page { u64 number; word *words; } page;
 
-// Rows of t->clocks: one for each warp, 16 barriers of each block, keyed ones, one of barrier.cluster, one of fences.
+// Rows of t->clocks: one for each warp, 16 barriers of each block, keyed ones, one of barrier.cluster, one of fences, and for each
+// warp its clock at its last fence.
 static u32 *clock_row(task *t, u32 row) { return t->clocks + (size_t)row * t->nclocks; }
-static u32 clock_rows(const task *t) { return t->nclocks + 16 * (u32)t->nb + BUCKETS + 2; }
+static u32 clock_rows(const task *t) { return 2 * t->nclocks + 16 * (u32)t->nb + BUCKETS + 2; }
 static u32 row_bar(const task *t, u32 rank, u32 id) { return t->nclocks + 16 * rank + id; }
 static u32 row_key(const task *t, u64 key) { return t->nclocks + 16 * (u32)t->nb + (u32)((key >> 3) * 0x9e3779b97f4a7c15ull >> 58); }
 static u32 row_cluster(const task *t) { return t->nclocks + 16 * (u32)t->nb + BUCKETS; }
 static u32 row_fence(const task *t) { return row_cluster(t) + 1; }
+static u32 row_fenced(const task *t, u32 warp) { return row_fence(t) + 1 + warp; }
 static u32 warp_of(const warp *w) { return w->b->rank * (u32)w->b->nw + w->id; }
 static u32 *tick_of(warp *w) { return &clock_row(w->b->t, warp_of(w))[warp_of(w)]; }
 
@@ -109,7 +112,7 @@ static int ordered(worker *k, warp *w, const access *a, u32 lane, int global) {
 
 // conflict faults where access a and one of how bytes race.
 static int conflict(worker *k, warp *w, group *g, const access *a, const access *now, const u8 *p, u32 lane, int global) {
-  if (!(a->how & now->how & 15) || (a->how | now->how) & A_STRONG || (a->how & now->how & A_ATOMIC)) return 0;
+  if (!(a->how & now->how & 15) || ((a->how & MORALLY_STRONG) && (now->how & MORALLY_STRONG))) return 0;
   if (ordered(k, w, a, lane, global)) return 0;
   fault(k, w, g, FAULT_RACE, lane < 32 ? (int)lane : 0, (u64)(uintptr_t)p, (u64)global, a->task != w->b->t->number, now->how & A_WRITE);
   vg_fault *f = k->l->strict & HAZARD_RACE ? &k->l->fault : &k->l->hazards[1];
@@ -162,13 +165,27 @@ static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how,
   }
 }
 
-// before_strong and after_strong are the clocks of a strong access or an atomic one, before and after it.
+// before_strong and after_strong are the clocks of a strong access or an atomic one, before and after it. A relaxed one tells of
+// what its warp had done before its last fence, one that releases tells of all. Whoever reads the word is taken to have acquired it.
 static void before_strong(worker *k, warp *w, const u8 *p) {
   hears_at(w, p);
   hears(w, row_fence(w->b->t));
   listened(k, w->b->t);
 }
-static void after_strong(worker *k, warp *w, const u8 *p) {
-  tells_at(w, p);
-  published(k, w->b->t);
+static void after_strong(worker *k, warp *w, const u8 *p, int releases) {
+  task *t = w->b->t;
+  if (releases) {
+    tells_at(w, p);
+    published(k, t);
+  } else if (t->clocks) {
+    join(clock_row(t, row_key(t, (u64)(uintptr_t)p)), clock_row(t, row_fenced(t, warp_of(w))), t->nclocks);
+    ticks(w);
+  }
+}
+// fenced is a fence of a warp.
+static void fenced(worker *k, warp *w) {
+  task *t = w->b->t;
+  if (t->clocks) memcpy(clock_row(t, row_fenced(t, warp_of(w))), clock_row(t, warp_of(w)), t->nclocks * sizeof(u32));
+  tells(w, row_fence(t));
+  published(k, t);
 }

@@ -252,24 +252,28 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
   return 1;
 }
 
-// store_async is st.async, and red.async where kind is not 255. a: to, n: values of in->c & 31 bytes, extra: values, mbarrier, its
+// store_async is st.async if kind is 255, to all blocks of the cluster if it is 254, else red.async. a: to, n: values of in->c & 31 bytes, extra: values, mbarrier, its
 // offset, type of the reduction.
 static int store_async(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   const int32_t *x = extra + in->x;
   int size = in->c & 31;
   EACH(m) {
-    u64 to = shared_address(base, in->a, in->c & M_ADDR32, (int32_t)in->imm, l), before;
-    for (int i = 0; i < in->n; i++) {
-      u8 *p = at(k, w, g, SHARED, (int)l, to + (u64)(size * i), size, 1);
-      if (p == NULL || !raced(k, w, g, p, (u32)size, in->kind == 255 ? A_WRITE : A_WRITE | A_ATOMIC)) return 0;
-      u64 v = size == 8 ? U64(x[i])[l] : U32(x[i])[l], old = 0;
-      memcpy(&old, p, (size_t)size);
-      if (in->kind != 255) v = atomic_value(in->kind, x[in->n + 2], old, v, 0);
-      memcpy(p, &v, (size_t)size);
+    u64 first = shared_address(base, in->a, in->c & M_ADDR32, (int32_t)in->imm, l), before;
+    u64 counter = shared_address(base, x[in->n], in->c & M_16, x[in->n + 1], l);
+    int stores = in->kind >= 254, all = in->kind == 254;
+    for (int c = 0; c < (all ? w->b->t->nb : 1); c++) {
+      u64 to = all ? with_rank(first, c) : first, bar = all ? with_rank(counter, c) : counter;
+      for (int i = 0; i < in->n; i++) {
+        u8 *p = at(k, w, g, SHARED, (int)l, to + (u64)(size * i), size, 1);
+        if (p == NULL || !raced(k, w, g, p, (u32)size, stores ? A_WRITE : A_WRITE | A_ATOMIC)) return 0;
+        u64 v = size == 8 ? U64(x[i])[l] : U32(x[i])[l], old = 0;
+        memcpy(&old, p, (size_t)size);
+        if (!stores) v = atomic_value(in->kind, x[in->n + 2], old, v, 0);
+        memcpy(p, &v, (size_t)size);
+      }
+      if (!complete(k, w, g, l, bar, (u64)(size * in->n), &before)) return 0;
+      if (stores) in_flight(w, to, (u32)(size * in->n), bar, before);
     }
-    u64 bar = shared_address(base, x[in->n], in->c & M_16, x[in->n + 1], l);
-    if (!complete(k, w, g, l, bar, (u64)(size * in->n), &before)) return 0;
-    if (in->kind == 255) in_flight(w, to, (u32)(size * in->n), bar, before);
   }
   return 1;
 }

@@ -99,7 +99,7 @@ func (p *parser) params() []*Var {
 }
 
 func (p *parser) push() {
-	p.scopes = append(p.scopes, scope{map[string]int{}, map[string][2]int{}, map[string]string{}})
+	p.scopes = append(p.scopes, scope{map[string]int{}, map[string][2]int{}, map[string][]int{}, map[string]string{}})
 }
 
 func (p *parser) scope() *scope { return &p.scopes[len(p.scopes)-1] }
@@ -142,6 +142,13 @@ func (p *parser) body() {
 			p.next()
 			for _, v := range p.variable(t[1:], false) {
 				name := v.Name
+				if v.Space == "global" || v.Space == "const" { // one for all calls
+					p.unique++
+					v.Name = fmt.Sprintf("%s$%s$%d", p.f.Name, name, p.unique)
+					p.scope().names[name] = v.Name
+					p.m.Vars = append(p.m.Vars, v)
+					continue
+				}
 				if len(p.scopes) > 2 || p.scopes[0].names[name] != "" {
 					p.unique++
 					v.Name = fmt.Sprintf("%s$%d", name, p.unique)
@@ -157,22 +164,23 @@ func (p *parser) body() {
 			p.statement()
 		}
 	}
-	for i := range p.f.Body { // labels at the end stand for an exit
-		_ = i
-	}
 }
 
 func (p *parser) registers() {
 	typ := strings.TrimPrefix(p.take(), ".")
+	lanes := 1
 	if typ == "v2" || typ == "v4" {
-		p.fail("vector registers")
+		lanes = int(typ[1] - '0')
+		typ = strings.TrimPrefix(p.take(), ".")
 	}
 	if typ != "pred" && typeSizes[typ] == 0 {
 		p.fail("unknown type %q of a register", typ)
 	}
 	for {
 		name := p.take()
-		if p.accept("<") {
+		if lanes > 1 {
+			p.declareVector(name, typ, lanes)
+		} else if p.accept("<") {
 			n := int(p.number())
 			p.expect(">")
 			if n < 0 || n > 1<<20 {
@@ -190,6 +198,31 @@ func (p *parser) registers() {
 		}
 	}
 	p.expect(";")
+}
+
+// declareVector declares a vector register, whose elements are registers named x, y, z, w or r, g, b, a.
+func (p *parser) declareVector(name, typ string, lanes int) {
+	var all []int
+	for i := range lanes {
+		all = append(all, len(p.f.Regs))
+		p.scope().regs[name+"."+"rgba"[i:i+1]] = len(p.f.Regs)
+		p.declareReg(name+"."+"xyzw"[i:i+1], typ)
+	}
+	p.scope().vector[name] = all
+}
+
+// vector looks up a vector register by name.
+func (p *parser) vector(name string) (Operand, bool) {
+	for i := len(p.scopes) - 1; i >= 0; i-- {
+		if all, ok := p.scopes[i].vector[name]; ok {
+			o := Operand{Kind: Vector}
+			for _, r := range all {
+				o.Elems = append(o.Elems, Operand{Kind: Register, Reg: r})
+			}
+			return o, true
+		}
+	}
+	return Operand{}, false
 }
 
 // register looks up a register by name.
@@ -301,7 +334,11 @@ func (p *parser) statement() {
 	}
 	in.Loc = p.loc
 	for !p.accept(";") {
-		in.Args = append(in.Args, p.operand())
+		o := p.operand()
+		if o.Kind == Register && p.accept("+") {
+			o.Int = p.number()
+		}
+		in.Args = append(in.Args, o)
 		if !p.accept(",") && !p.is(";") {
 			p.fail("%q behind an operand", p.tok)
 		}
@@ -373,6 +410,14 @@ func (p *parser) operand() Operand {
 		o = n
 	} else if r, ok := p.register(t); ok {
 		o = Operand{Kind: Register, Reg: r}
+	} else if v, ok := p.vector(t); ok {
+		o = v
+	} else if name, sel, found := strings.Cut(t, "."); found && len(sel) == 2 && strings.Contains("bh", sel[:1]) {
+		r, ok := p.register(name)
+		if !ok {
+			p.fail("unknown register %q", name)
+		}
+		o = Operand{Kind: Register, Reg: r, Select: sel}
 	} else if letter(t[0]) {
 		o = Operand{Kind: Symbol, Name: p.name(t)}
 		if t == "WARP_SZ" {

@@ -4,6 +4,7 @@ package ptx
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 )
 
@@ -13,6 +14,20 @@ type Module struct {
 	Files           map[int]string
 	Vars            []*Var // of module scope
 	Funcs           []*Func
+	index           map[string]int
+}
+
+// Index returns the index in Funcs of each function by its name: of its definition, if it has one.
+func (m *Module) Index() map[string]int {
+	if m.index == nil {
+		m.index = map[string]int{}
+		for i, f := range m.Funcs {
+			if _, ok := m.index[f.Name]; !ok || f.HasBody {
+				m.index[f.Name] = i
+			}
+		}
+	}
+	return m.index
 }
 
 // A Var is a variable in memory. Size is in bytes; that of an extern array of no length is 0.
@@ -100,6 +115,7 @@ type Operand struct {
 	Name    string
 	Elems   []Operand
 	Pair    *Operand // d|p
+	Select  string   // of video instructions: b0 to b3, h0, h1
 }
 
 // Parse reads PTX. The error names the line.
@@ -110,6 +126,8 @@ func Parse(text string) (m *Module, err error) {
 		case nil:
 		case syntaxError:
 			m, err = nil, fmt.Errorf("PTX line %d: %s", p.line, string(e))
+		case runtime.Error: // the text ends, or has other operands, where none was expected
+			m, err = nil, fmt.Errorf("PTX line %d: not understood near %q", p.line, p.tok)
 		default:
 			panic(e)
 		}
@@ -138,6 +156,7 @@ type parser struct {
 type scope struct {
 	regs   map[string]int    // exact names
 	groups map[string][2]int // prefix -> first register, count
+	vector map[string][]int  // vector registers
 	names  map[string]string // variables and labels -> their unique names
 }
 
@@ -147,7 +166,8 @@ func letter(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c == '%'
 }
 
-// next reads a token: a name with its dots, a number, a string with its quotes, or one character.
+// next reads a token: a name with its dots, a directive or a type with one dot, a number, a string with its quotes, or one
+// character.
 func (p *parser) next() {
 	t := p.text
 	for p.at < len(t) {
@@ -188,7 +208,7 @@ token:
 	case letter(c) || c == '.':
 		i := start + 1
 		for i < len(t) {
-			if letter(t[i]) || t[i] == '.' {
+			if letter(t[i]) || t[i] == '.' && c != '.' {
 				i++
 			} else if t[i] == ':' && i+2 < len(t) && t[i+1] == ':' && letter(t[i+2]) {
 				i += 2
@@ -385,7 +405,7 @@ func (p *parser) variable(space string, extern bool) []*Var {
 			}
 		case ".ptr", ".global", ".const", ".shared", ".local", ".managed", ".unified":
 		default:
-			if typeSizes[t[1:]] == 0 {
+			if typeSizes[t[1:]] == 0 && (t != ".pred" || space != "param") {
 				p.fail("unknown type %q", t)
 			}
 			v.Type = t[1:]
@@ -395,6 +415,9 @@ func (p *parser) variable(space string, extern bool) []*Var {
 		p.fail("a declaration without a type")
 	}
 	elem := typeSizes[v.Type]
+	if v.Type == "pred" { // a parameter in a register
+		elem = 4
+	}
 	var all []*Var
 	for {
 		w := v

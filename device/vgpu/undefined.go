@@ -1,0 +1,328 @@
+//go:build linux && cgo
+
+package vgpu
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"fisub/device/vgpu/ptx"
+)
+
+// Registers that may be read before they are written get a shadow: for each lane 0 if the value is defined, unread if nothing was
+// written, else one more than the index of the instruction that first read such a value. Shadows follow the values through
+// arithmetic. A store, an address, a branch or anything else that others may notice is where an undefined value counts, since
+// compilers compute some values that nobody uses.
+
+// unread is the shadow of a register that nothing was written to.
+const unread = 0xffffffff
+
+// laneOps are instructions whose first operand is a function of the others, lane by lane.
+var laneOps = func() map[string]bool {
+	m := map[string]bool{}
+	for _, n := range strings.Fields(`mov add sub mul mul24 mad mad24 fma div rem min max abs neg rcp sqrt rsqrt sin cos lg2 ex2
+		tanh sad addc subc madc and or xor not cnot shl shr shf popc clz brev bfind bfe bfi bmsk prmt lop3 dp4a dp2a copysign selp
+		slct setp set testp cvt cvta isspacep mapa fns szext`) {
+		m[n] = true
+	}
+	return m
+}()
+
+// withoutResult are instructions whose first operand may be a register that is read.
+var withoutResult = func() map[string]bool {
+	m := map[string]bool{}
+	for _, n := range strings.Fields(`st red bra brx ret exit trap bar barrier nanosleep discard applypriority prefetch prefetchu cp
+		stmatrix membar fence setmaxnreg griddepcontrol pmevent tensormap`) {
+		m[n] = true
+	}
+	return m
+}()
+
+// addRegisters appends the registers of an operand.
+func addRegisters(all []int, o ptx.Operand) []int {
+	if o.Kind == ptx.Register {
+		all = append(all, o.Reg)
+	}
+	for _, e := range o.Elems {
+		all = addRegisters(all, e)
+	}
+	if o.Pair != nil {
+		all = addRegisters(all, *o.Pair)
+	}
+	return all
+}
+
+// registers returns what an instruction reads and writes, without its guard.
+func registers(in *ptx.Inst) (reads, writes []int) {
+	name, _, _ := strings.Cut(in.Op, ".")
+	args := in.Args
+	reduces := (name == "bar" || name == "barrier") && strings.Contains(in.Op, ".red")
+	if len(args) > 0 && args[0].Kind != ptx.Memory && (!withoutResult[name] || reduces) && !strings.HasPrefix(in.Op, "tcgen05.dealloc") &&
+		!strings.HasPrefix(in.Op, "wmma.store") && (name != "call" || args[0].Kind == ptx.List) {
+		writes = addRegisters(nil, args[0])
+		args = args[1:]
+	}
+	for _, o := range args {
+		reads = addRegisters(reads, o)
+	}
+	return reads, writes
+}
+
+// flow is the control flow of a function's body.
+type flow struct {
+	block []int   // of each instruction
+	first []int   // instruction of each block, and the end
+	preds [][]int // of each block that can be reached
+}
+
+func flowOf(f *ptx.Func) flow {
+	n := len(f.Body)
+	leader := make([]bool, n+1)
+	leader[0] = true
+	for _, at := range f.Labels {
+		leader[at] = true
+	}
+	ends := func(in *ptx.Inst) (name string, jumps bool) {
+		name, _, _ = strings.Cut(in.Op, ".")
+		return name, name == "bra" || name == "brx" || name == "ret" || name == "exit" || name == "trap"
+	}
+	for i := range f.Body {
+		if _, jumps := ends(&f.Body[i]); jumps {
+			leader[i+1] = true
+		}
+	}
+	w := flow{block: make([]int, n)}
+	for i := range n {
+		if leader[i] {
+			w.first = append(w.first, i)
+		}
+		w.block[i] = len(w.first) - 1
+	}
+	blocks := len(w.first)
+	w.first = append(w.first, n)
+	w.preds = make([][]int, blocks)
+	seen, queue := make([]bool, blocks), []int{0}
+	if blocks == 0 {
+		return w
+	}
+	seen[0] = true
+	for len(queue) > 0 {
+		b := queue[0]
+		queue = queue[1:]
+		to := func(at int) {
+			if at >= n {
+				return
+			}
+			next := w.block[at]
+			w.preds[next] = append(w.preds[next], b)
+			if !seen[next] {
+				seen[next] = true
+				queue = append(queue, next)
+			}
+		}
+		last := &f.Body[w.first[b+1]-1]
+		switch name, jumps := ends(last); {
+		case name == "bra" && len(last.Args) == 1:
+			if at, ok := f.Labels[last.Args[0].Name]; ok {
+				to(at)
+			}
+			if last.Guard >= 0 {
+				to(w.first[b+1])
+			}
+		case name == "brx" && len(last.Args) == 2:
+			for _, l := range f.Tables[last.Args[1].Name] {
+				if at, ok := f.Labels[l]; ok {
+					to(at)
+				}
+			}
+			to(w.first[b+1])
+		case !jumps || last.Guard >= 0:
+			to(w.first[b+1])
+		}
+	}
+	return w
+}
+
+// undefined returns the registers of a function whose value may be undefined when something reads it, in order.
+func undefined(f *ptx.Func) []int {
+	w := flowOf(f)
+	blocks := len(w.preds)
+	type use struct{ reg, block int }
+	var exposed []use                       // a register is read in a block before it is written there
+	written := make([]map[int]bool, blocks) // registers that a block writes
+	from := map[int][]int{}                 // of a register: those that are computed from it
+	last := make([]int, len(f.Regs))        // block where the register was last seen to be written or exposed, + 1
+	for i := range f.Body {
+		in := &f.Body[i]
+		b := w.block[i]
+		reads, writes := registers(in)
+		name, _, _ := strings.Cut(in.Op, ".")
+		if laneOps[name] {
+			for _, r := range reads {
+				from[r] = append(from[r], writes...)
+			}
+		}
+		if in.Guard >= 0 {
+			reads = append(reads, in.Guard)
+		}
+		for _, r := range reads {
+			if r < len(last) && last[r] != b+1 {
+				last[r] = b + 1
+				exposed = append(exposed, use{r, b})
+			}
+		}
+		if in.Guard >= 0 {
+			continue // it may write nothing
+		}
+		for _, r := range writes {
+			if r < len(last) {
+				if last[r] != b+1 {
+					last[r] = b + 1
+				}
+				if written[b] == nil {
+					written[b] = map[int]bool{}
+				}
+				written[b][r] = true
+			}
+		}
+	}
+	for _, p := range f.Params { // parameters in registers have values
+		if p.Space == "reg" && len(f.Body) > 0 {
+			for i, r := range f.Regs {
+				if r.Name == p.Name {
+					exposed = slices.DeleteFunc(exposed, func(u use) bool { return u.reg == i })
+				}
+			}
+		}
+	}
+	found := map[int]bool{}
+	seen := make([]int, blocks)
+	for i, u := range exposed {
+		if found[u.reg] {
+			continue
+		}
+		stack := []int{u.block}
+		seen[u.block] = i + 1
+		for len(stack) > 0 && !found[u.reg] {
+			b := stack[len(stack)-1]
+			stack = stack[:len(stack)-1]
+			if b == 0 {
+				found[u.reg] = true
+			}
+			for _, p := range w.preds[b] {
+				if seen[p] != i+1 && !written[p][u.reg] {
+					seen[p] = i + 1
+					stack = append(stack, p)
+				}
+			}
+		}
+	}
+	queue := slices.Collect(maps.Keys(found))
+	for len(queue) > 0 {
+		r := queue[0]
+		queue = queue[1:]
+		for _, to := range from[r] {
+			if !found[to] {
+				found[to] = true
+				queue = append(queue, to)
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+// shadows gives each register that may be undefined a shadow and a value that shows.
+func (d *decoder) shadows() {
+	d.in, d.body = &ptx.Inst{}, 0
+	d.guard, d.negated = -1, false
+	for _, r := range undefined(d.f) {
+		if d.shadow == nil {
+			d.shadow = map[int]int32{}
+		}
+		d.shadow[r] = d.newReg(false)
+		d.emit(inst{op: ops["mov_32"], a: d.constant(unread, false), d: d.shadow[r]})
+		switch ptx.Size(d.types[r]) {
+		case 8:
+			d.emit(inst{op: ops["mov_64"], a: d.constant(^uint64(0), true), d: d.regs[r]})
+		case 2:
+			d.emit(inst{op: ops["mov_32"], a: d.constant(0xffff, false), d: d.regs[r]})
+		case 4:
+			d.emit(inst{op: ops["mov_32"], a: d.constant(unread, false), d: d.regs[r]})
+		}
+	}
+}
+
+// used emits the checks of what an instruction reads, if others may notice its effect.
+func (d *decoder) used() {
+	if d.shadow == nil {
+		return
+	}
+	if s, ok := d.shadow[d.in.Guard]; ok && d.in.Guard >= 0 {
+		guard, negated := d.guard, d.negated
+		d.guard, d.negated = -1, false
+		d.emit(inst{op: ops["undefined"], a: s})
+		d.guard, d.negated = guard, negated
+	}
+	if laneOps[d.parts[0]] || d.parts[0] == "shfl" {
+		return
+	}
+	reads, _ := registers(d.in)
+	for _, r := range reads {
+		if s, ok := d.shadow[r]; ok {
+			d.emit(inst{op: ops["undefined"], a: s})
+		}
+	}
+}
+
+// computed emits the shadows of what an instruction writes.
+func (d *decoder) computed() {
+	if d.shadow == nil {
+		return
+	}
+	reads, writes := registers(d.in)
+	shadow := func(r int) int32 {
+		if s, ok := d.shadow[r]; ok {
+			return s
+		}
+		return d.constant(0, false)
+	}
+	for _, w := range writes {
+		to, ok := d.shadow[w]
+		if !ok {
+			continue
+		}
+		switch {
+		case !laneOps[d.parts[0]] || len(reads) == 0:
+			d.emit(inst{op: ops["mov_32"], a: d.constant(0, false), d: to})
+		case d.parts[0] == "mov" && len(reads) == 1:
+			d.emit(inst{op: ops["mov_32"], a: shadow(reads[0]), d: to})
+		case d.parts[0] == "mov": // of several registers, one of which may be left out
+			d.emit(inst{op: ops["min_u32"], a: shadow(reads[0]), b: shadow(reads[1]), d: to})
+		case d.parts[0] == "selp" && len(d.in.Args) == 4 && d.in.Args[3].Kind == ptx.Register:
+			side := func(o ptx.Operand) int32 {
+				if o.Kind == ptx.Register {
+					return shadow(o.Reg)
+				}
+				return d.constant(0, false)
+			}
+			a, b := side(d.in.Args[1]), side(d.in.Args[2])
+			c := d.pred(d.in.Args[3])
+			d.emit(inst{op: ops["selp_32"], a: a, b: b, c: c, d: to})
+			if s, ok := d.shadow[d.in.Args[3].Reg]; ok {
+				d.emit(inst{op: ops["mix"], a: to, b: s, imm: int64(len(d.out.code) + 1), d: to})
+			}
+		default:
+			sum := shadow(reads[0])
+			for i, r := range reads {
+				if i == 0 && len(reads) > 1 {
+					continue
+				}
+				tmp := d.newReg(false)
+				d.emit(inst{op: ops["mix"], a: sum, b: shadow(r), imm: int64(len(d.out.code) + 1), d: tmp})
+				sum = tmp
+			}
+			d.emit(inst{op: ops["mov_32"], a: sum, d: to})
+		}
+	}
+}
