@@ -17,11 +17,12 @@ import (
 // runKernel runs the kernel k of PTX without its head on words of memory, the only parameter.
 func runKernel(t *testing.T, text string, l Launch, memory ...uint32) ([]uint32, error) {
 	t.Helper()
-	m := &Machine{Workers: 1, Strict: UnwrittenShared}
+	m := &Machine{Workers: 1, Strict: UnwrittenShared | UnwrittenRegister | OutsideMask}
 	mod, err := m.Load(".version 9.0\n.target sm_100\n.address_size 64\n" + text)
 	if err != nil {
 		t.Fatal(err)
 	}
+	mod.Undefined = true
 	k, err := mod.Kernel("k")
 	if err != nil {
 		t.Fatal(err)
@@ -449,17 +450,228 @@ func TestFaults(t *testing.T) {
 			"waits for lanes that never come"},
 		{"a barrier in a branch", "setp.lt.u32 %p2, %r1, 16; @%p2 bra $low; bar.sync 0; bra.uni $both; $low: bar.sync 1; $both:",
 			"waits for lanes that never come"},
-		{"deadlock", "bar.sync 3, 64;", "deadlock: 32 threads wait at bar.sync"},
+		{"deadlock", "bar.sync 3, 64;", "deadlock: 32 threads wait at bar.sync, barrier 3, where 32 of 64 have arrived"},
+		{"barrier with two counts", "setp.lt.u32 %p2, %r1, 32; @%p2 bra $low; bar.sync 1, 96; bra $done; $low: bar.arrive 1, 64; $done:",
+			"barrier 1: bar.sync waits for 96 threads, but kernel.cu:42:3 waits for 64: a GPU takes that for an illegal instruction"},
+		{"mbarrier that lacks bytes", "@!%p1 bra $wait; mbarrier.init.shared.b64 [%r2+16], 1; " +
+			"mbarrier.arrive.expect_tx.shared.b64 _, [%r2+16], 64; $wait: bar.sync 0; " +
+			"$again: mbarrier.try_wait.parity.shared.b64 %p2, [%r2+16], 0; @!%p2 bra $again;",
+			"deadlock: 64 threads wait for ever, this one for phase 0 of the mbarrier at byte 16 of shared memory (s+16), " +
+				"which lacks 0 of 1 arrivals and 64 bytes"},
+		{"mbarrier that nobody arrives at", "@!%p1 bra $wait; mbarrier.init.shared.b64 [%r2+16], 2; " +
+			"mbarrier.arrive.shared.b64 %rd2, [%r2+16]; $wait: bar.sync 0; " +
+			"$again: mbarrier.test_wait.parity.shared.b64 %p2, [%r2+16], 0; nanosleep.u32 20; @!%p2 bra $again;",
+			"which lacks 1 of 2 arrivals"},
+		{"word that nobody writes", "@%p1 st.shared.u32 [%r2+8], 5; bar.sync 0; $again: ld.volatile.shared.u32 %r3, [%r2+8]; " +
+			"setp.eq.u32 %p2, %r3, 5; @%p2 bra $again;",
+			"deadlock: 64 threads wait for ever, this one reads 0x5 from byte 8 of shared memory (s+8), which no thread changes"},
+		{"undefined register", "add.u32 %r3, %r4, %r1; mul.lo.u32 %r3, %r3, 3; mad.wide.u32 %rd2, %r1, 4, %rd1; .loc 1 43 1 st.global.u32 [%rd1], %r3;",
+			"add.u32 reads a register that nothing was written to"},
+		{"register that some lanes write", "@%p1 mov.u32 %r4, 1; mov.u32 %r5, %r4; .loc 1 42 3 st.global.u32 [%rd1], %r5;",
+			"thread (0,0,0): st.global.u32 reads a register that nothing was written to"},
+		{"lane outside its mask", "mov.u32 %r3, 0xffff; setp.le.u32 %p2, %r1, 16; @!%p2 bra $skip; bar.warp.sync %r3; $skip:",
+			"thread (16,0,0): bar.warp.sync with the member mask 0xffff, which lacks the lane that executes it"},
+		{"free of what was not allocated", ".param .b64 a; st.param.b64 [a], %rd1; call free, (a);", "which malloc did not return"},
 		{"mbarrier", "mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive.shared.b64 _, [%r2], 5;", "5 arrivals at an mbarrier"},
 		{"no function", "p: .callprototype _ _; mov.u64 %rd2, 64; call %rd2, p;", "which is no function"},
+		{"lacking with a reason", "call nothing;", "the virtual GPU lacks the function nothing (kernel.cu:42:3)"},
+		{"operands of no form", "mbarrier.init.shared.b64 [%r2];", "the virtual GPU lacks mbarrier.init.shared.b64 with such operands"},
 		{"lacking", "tcgen05.shift.cta_group::1.down;", "the virtual GPU lacks tcgen05.shift.cta_group::1.down (kernel.cu:42:3)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := runKernel(t, head+c.body+"\n\tret;\n}\n.file 1 \"kernel.cu\"\n", threads(1, 32), make([]uint32, 16)...)
+			n := 32
+			if strings.Contains(c.want, "64 threads wait") || strings.Contains(c.body, "bar.arrive") {
+				n = 64
+			}
+			_, err := runKernel(t, head+c.body+"\n\tret;\n}\n.file 1 \"kernel.cu\"\n", threads(1, n), make([]uint32, 16)...)
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "kernel.cu:42:3") {
 				t.Errorf("got %v, want %s, at kernel.cu:42:3", err, c.want)
 			}
 			t.Log(err)
 		})
+	}
+}
+
+// TestWaits has kernels that wait for long, but not for ever, or compute for long without a store.
+func TestWaits(t *testing.T) {
+	for name, body := range map[string]string{
+		"a long computation": `
+	mov.u32 %r3, 0;
+$again:
+	add.u32 %r3, %r3, 1;
+	setp.lt.u32 %p1, %r3, 1500000;
+	@%p1 bra $again;
+	st.global.u32 [%rd1], %r3;`,
+		"a spin that gives up": `
+	mov.u32 %r3, 0;
+$again:
+	ld.volatile.global.u32 %r4, [%rd1+4];
+	setp.ne.u32 %p2, %r4, 0;
+	@%p2 bra $out;
+	add.u32 %r3, %r3, 1;
+	setp.lt.u32 %p1, %r3, 500000;
+	@%p1 bra $again;
+$out:
+	st.global.u32 [%rd1], 1500000;`,
+		"one warp waits for another's long computation": `
+	mov.u32 %r3, 0;
+	setp.lt.u32 %p2, %r1, 32;
+	@%p2 bra $wait;
+$again:
+	add.u32 %r3, %r3, 1;
+	setp.lt.u32 %p1, %r3, 700000;
+	@%p1 bra $again;
+	st.volatile.global.u32 [%rd1+4], %r3;
+$wait:
+	ld.volatile.global.u32 %r4, [%rd1+4];
+	setp.eq.u32 %p1, %r4, 0;
+	@%p1 bra $wait;
+	st.global.u32 [%rd1], 1500000;`,
+	} {
+		got, err := runKernel(t, `
+.visible .entry k(.param .u64 x)
+{
+	.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<4>;
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %tid.x;`+body+"\n\tret;\n}\n", threads(1, 64), 0, 0)
+		if err != nil || got[0] != 1500000 {
+			t.Errorf("%s: got %d (%v), want 1500000", name, got[0], err)
+		}
+	}
+}
+
+// TestDeviceMalloc has each thread build a list in memory that it allocates and frees.
+func TestDeviceMalloc(t *testing.T) {
+	got, err := runKernel(t, `
+.extern .func (.param .b64 p) malloc (.param .b64 n);
+.extern .func free (.param .b64 p);
+.visible .entry k(.param .u64 x)
+{
+	.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<3>;
+	.param .b64 size; .param .b64 pointer;
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %tid.x;
+	mov.u64 %rd3, 0;
+	mov.u32 %r2, 0;
+$more:
+	add.u32 %r3, %r1, 16;
+	cvt.u64.u32 %rd4, %r3;
+	st.param.b64 [size], %rd4;
+	call.uni (pointer), malloc, (size);
+	ld.param.b64 %rd5, [pointer];
+	st.u64 [%rd5], %rd3;
+	st.u32 [%rd5+8], %r1;
+	mov.u64 %rd3, %rd5;
+	add.u32 %r2, %r2, 1;
+	setp.lt.u32 %p1, %r2, 5;
+	@%p1 bra $more;
+	mov.u32 %r4, 0;
+$less:
+	ld.u32 %r5, [%rd3+8];
+	add.u32 %r4, %r4, %r5;
+	ld.u64 %rd5, [%rd3];
+	st.param.b64 [pointer], %rd3;
+	call.uni free, (pointer);
+	mov.u64 %rd3, %rd5;
+	setp.ne.u64 %p1, %rd3, 0;
+	@%p1 bra $less;
+	mad.wide.u32 %rd2, %r1, 4, %rd1;
+	st.global.u32 [%rd2], %r4;
+	ret;
+}`, threads(1, 64), make([]uint32, 64)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range got {
+		if v != uint32(5*i) {
+			t.Errorf("thread %d: got %d, want %d", i, v, 5*i)
+		}
+	}
+}
+
+// TestFunctionTable calls through pointers in an initialised variable; the functions are declared first.
+func TestFunctionTable(t *testing.T) {
+	got, err := runKernel(t, `
+.func (.param .b32 r) double(.param .b32 n);
+.func (.param .b32 r) square(.param .b32 n);
+.global .align 8 .u64 table[2] = {double, generic(square)};
+.func (.param .b32 r) double(.param .b32 n)
+{
+	.reg.b32 %r1;
+	ld.param.b32 %r1, [n];
+	add.u32 %r1, %r1, %r1;
+	st.param.b32 [r], %r1;
+	ret;
+}
+.func (.param .b32 r) square(.param .b32 n)
+{
+	.reg.b32 %r1;
+	ld.param.b32 %r1, [n];
+	mul.lo.u32 %r1, %r1, %r1;
+	st.param.b32 [r], %r1;
+	ret;
+}
+.visible .entry k(.param.u64 x)
+{
+	.reg .b32 %r<9>; .reg .b64 %rd<9>;
+	.param.b32 a; .param.b32 b;
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %tid.x;
+	and.b32 %r2, %r1, 1;
+	mov.u64 %rd2, table;
+	mad.wide.u32 %rd2, %r2, 8, %rd2;
+	ld.global.u64 %rd3, [%rd2];
+	st.param.b32 [a], %r1;
+	proto: .callprototype (.param .b32 _) _ (.param .b32 _);
+	call (b), %rd3, (a), proto;
+	ld.param.b32 %r3, [b];
+	mad.wide.u32 %rd4, %r1, 4, %rd1;
+	st.global.u32 [%rd4], %r3;
+	ret;
+}`, threads(1, 32), make([]uint32, 32)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range got {
+		if want := []int{2 * i, i * i}[i&1]; v != uint32(want) {
+			t.Errorf("thread %d: got %d, want %d", i, v, want)
+		}
+	}
+}
+
+// TestForms has forms that people write and nvcc does not: functions with parameters and results in registers, vector registers,
+// generic accesses to named variables, variables of a function that all its calls share.
+func TestForms(t *testing.T) {
+	got, err := runKernel(t, `
+.func (.reg .b32 sum, .reg .pred odd) both(.reg .b32 a, .param .b32 b)
+{
+	.reg .b32 c;
+	ld.param.b32 c, [b];
+	add.u32 sum, a, c;
+	and.b32 c, sum, 1;
+	setp.ne.u32 odd, c, 0;
+	ret;
+}
+.visible .entry k(.param .u64 x)
+{
+	.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<3>; .reg .v4 .b32 v;
+	.shared .align 8 .b32 s[2];
+	.local .align 8 .b32 l[2];
+	.global .align 4 .u32 calls = 40;
+	ld.param.u64 %rd1, [x];
+	call (%r1, %p1), both, (20, 3);
+	selp.u32 v.x, %r1, 0, %p1;
+	st.shared.u32 [s+4], 5;
+	ld.u32 v.y, [s+4];
+	st.u32 [l], 6;
+	ld.local.u32 v.b, [l];
+	ld.u32 v.w, [calls];
+	st.global.v4.b32 [%rd1], v;
+	mov.u32 %r2, 7;
+	st.global.u32 [%rd1+16], %r2 + 2;
+	ret;
+}`, threads(1, 1), make([]uint32, 5)...)
+	if want := [5]uint32{23, 5, 6, 40, 9}; err != nil || [5]uint32(got) != want {
+		t.Errorf("got %v (%v), want %v", got, err, want)
 	}
 }

@@ -48,7 +48,9 @@ func TestFaultsOfSources(t *testing.T) {
 			"else __syncthreads(); p[threadIdx.x] = 1;", "1, 32", `waits for lanes that never come`},
 		{"__syncwarp without a lane", "if (threadIdx.x != 7) __syncwarp(); else __syncthreads(); p[threadIdx.x] = 1;", "1, 32",
 			`waits for lanes that never come`},
-		{"hang", "while (static_cast<volatile float*>(p)[0] == 0) {}", "1, 32", "stopped"},
+		{"spin", "while (static_cast<volatile float*>(p)[0] == 0) {}", "1, 32", `deadlock: 32 threads wait for ever, this one reads 0x0 ` +
+			`from 0x[0-9a-f]+ \(byte 0 of argument 0 \(data\)\), which no thread changes`},
+		{"hang", "while (clock64() >= 0) {}", "1, 32", "stopped"},
 	}
 	faults := len(cases)
 	// What may come out right all the same: a warning, and a fault for one of compute-sanitizer's tools.

@@ -731,8 +731,10 @@ func TestLanes(t *testing.T) {
 		}
 	}
 	ballot, same := uint64(0), [4]uint64{}
-	sum, least := uint32(0), uint32(math.MaxUint32)
+	sum, least, half := uint32(0), uint32(math.MaxUint32), [2]uint32{}
+	const tile = "mov.u32 %r5, %laneid; and.b32 %r6, %r5, 16; shl.b32 %r6, 0xffff, %r6; "
 	for i := range in {
+		half[i/16] += uint32(in[i][0])
 		ballot |= in[i][2] & 1 << i
 		same[in[i][2]] |= 1 << i
 		sum += uint32(in[i][0])
@@ -743,9 +745,20 @@ func TestLanes(t *testing.T) {
 		"match.any.sync.b32 %r9, %r3, -1;":                                                 func(i int) uint64 { return same[in[i][2]] },
 		"redux.sync.add.u32 %r9, %r1, -1;":                                                 func(int) uint64 { return uint64(sum) },
 		"redux.sync.min.u32 %r9, %r1, -1;":                                                 func(int) uint64 { return uint64(least) },
-		"mov.u32 %r9, %laneid;":                                                            func(i int) uint64 { return uint64(i) },
-		"mov.u32 %r9, %lanemask_lt;":                                                       func(i int) uint64 { return 1<<i - 1 },
-		"activemask.b32 %r9;":                                                              func(int) uint64 { return 0xffffffff },
+		// tiles: lanes that execute an instruction together with different member masks
+		tile + "redux.sync.add.u32 %r9, %r1, %r6;": func(i int) uint64 { return uint64(half[i/16]) },
+		tile + "match.any.sync.b32 %r9, %r3, %r6;": func(i int) uint64 { return same[in[i][2]] & (0xffff << (i / 16 * 16)) },
+		tile + "and.b32 %r5, %r3, 1; setp.ne.u32 %p1, %r5, 0; vote.sync.ballot.b32 %r9, %p1, %r6;": func(i int) uint64 {
+			return ballot & (0xffff << (i / 16 * 16))
+		},
+		tile + "elect.sync %r9|%p1, %r6;": func(i int) uint64 { return uint64(i / 16 * 16) },
+		tile + "setp.eq.u32 %p1, %r5, 20; vote.sync.any.pred %p1, %p1, %r6; selp.u32 %r9, 1, 0, %p1;": func(i int) uint64 {
+			return uint64(i / 16)
+		},
+		tile + "shfl.sync.idx.b32 %r9, %r1, 3, 0x101f, %r6;": func(i int) uint64 { return in[i/16*16+3][0] },
+		"mov.u32 %r9, %laneid;":                              func(i int) uint64 { return uint64(i) },
+		"mov.u32 %r9, %lanemask_lt;":                         func(i int) uint64 { return 1<<i - 1 },
+		"activemask.b32 %r9;":                                func(int) uint64 { return 0xffffffff },
 		"movmatrix.sync.aligned.m8n8.trans.b16 %r9, %r1;": func(i int) uint64 {
 			// element (row, column) is a half of lane row*4 + column/2
 			get := func(row, col int) uint64 { return in[row*4+col/2][0] >> (16 * (col & 1)) & 0xffff }
