@@ -163,6 +163,63 @@ $spin:
 $first:
 	st.global.b32 [%rd1], 9;
 	st.release.gpu.global.b32 [%rd1+4], 1;`, ""},
+		{"a flag that an atomic sets without a fence", `
+	mul.wide.u32 %rd3, %r9, 64;
+	add.u64 %rd2, %rd1, %rd3;
+	@!%p2 bra $reader;
+	@%p1 st.global.u32 [%rd2], 7;
+	@%p1 atom.global.add.u32 %r3, [%rd2+4], 1;
+	bra $done;
+$reader:
+	ld.relaxed.gpu.global.u32 %r3, [%rd2+4];
+	setp.eq.u32 %p3, %r3, 0;
+	@%p3 bra $reader;
+	ld.global.u32 %r4, [%rd2];`, `race on global memory: nothing orders this read and the write`},
+		{"a flag that an atomic sets behind a fence", `
+	mul.wide.u32 %rd3, %r9, 64;
+	add.u64 %rd2, %rd1, %rd3;
+	@!%p2 bra $reader;
+	@%p1 st.global.u32 [%rd2], 7;
+	membar.gl;
+	@%p1 atom.global.add.u32 %r3, [%rd2+4], 1;
+	bra $done;
+$reader:
+	ld.relaxed.gpu.global.u32 %r3, [%rd2+4];
+	setp.eq.u32 %p3, %r3, 0;
+	@%p3 bra $reader;
+	ld.global.u32 %r4, [%rd2];`, ""},
+		{"a flag that an atomic sets with release", `
+	mul.wide.u32 %rd3, %r9, 64;
+	add.u64 %rd2, %rd1, %rd3;
+	@!%p2 bra $reader;
+	@%p1 st.global.u32 [%rd2], 7;
+	@%p1 atom.release.gpu.global.add.u32 %r3, [%rd2+4], 1;
+	bra $done;
+$reader:
+	ld.relaxed.gpu.global.u32 %r3, [%rd2+4];
+	setp.eq.u32 %p3, %r3, 0;
+	@%p3 bra $reader;
+	ld.global.u32 %r4, [%rd2];`, ""},
+		{"a flag that a relaxed store sets without a fence", `
+	mul.wide.u32 %rd3, %r9, 64;
+	add.u64 %rd2, %rd1, %rd3;
+	@!%p2 bra $reader;
+	@%p1 st.global.u32 [%rd2], 7;
+	@%p1 st.relaxed.gpu.global.u32 [%rd2+4], 1;
+	bra $done;
+$reader:
+	ld.relaxed.gpu.global.u32 %r3, [%rd2+4];
+	setp.eq.u32 %p3, %r3, 0;
+	@%p3 bra $reader;
+	ld.global.u32 %r4, [%rd2];`, `race on global memory: nothing orders this read and the write`},
+		{"a plain read of what a relaxed store writes", `
+	@%p1 st.relaxed.cta.shared.u32 [%r10], 1;
+	@!%p2 ld.shared.u32 %r2, [%r10];`, race + "read and the write at|nothing was written"},
+		{"an atomic of one's own behind a missing barrier", `
+	mul.wide.u32 %rd3, %r9, 64;
+	add.u64 %rd2, %rd1, %rd3;
+	atom.global.add.u32 %r3, [%rd2], 1;
+	@!%p2 ld.global.u32 %r2, [%rd2];`, `race on global memory: nothing orders this read and the write`},
 		{"global memory within a block", `
 	mad.wide.u32 %rd2, %r9, 512, %rd1;
 	mad.wide.u32 %rd3, %r1, 4, %rd2;

@@ -13,7 +13,7 @@ typedef struct access {
 enum { A_WRITE = 16, A_ATOMIC = 32, A_STRONG = 64 };       // strong: volatile, relaxed, acquire, release
 enum { MORALLY_STRONG = A_ATOMIC | A_STRONG };             // two such accesses do not race
 enum { MANY_LANES = 254, ANY_LANE = 255 };                 // lanes that have read the same; lanes that are not told apart
-typedef struct word { access w, r[2]; } word;
+typedef struct word { access w[2], r[2]; } word; // w[1] is by another warp than w[0], which is the later one
 
 enum { PAGE = 4096, BUCKETS = 64 };
 typedef struct page { u64 number; word *words; } page;
@@ -135,6 +135,12 @@ static void keep(access *at, const access *now) {
   *at = *now;
 }
 
+// keep_write keeps the last write, and the last one by another warp before it.
+static void keep_write(word *s, const access *now) {
+  if (s->w[0].task && (s->w[0].task != now->task || s->w[0].warp != now->warp)) s->w[1] = s->w[0];
+  keep(&s->w[0], now);
+}
+
 // touch looks at an access to n bytes at p. same: a write of what is there already, which does no harm to those who write it too.
 static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how, int same) {
   u64 begin = (u64)(uintptr_t)p, global;
@@ -145,23 +151,24 @@ static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how,
     access now = {w->b->t->number, *tick_of(w), k->time, (u32)g->pc | (u32)g->fr->f->id << 20, (u16)warp_of(w), (u8)lane,
                   (u8)(how | ((1 << to) - (1 << from)))};
     if (!(how & A_WRITE)) {
-      if (conflict(k, w, g, &s->w, &now, p, lane, (int)global)) return;
+      if (conflict(k, w, g, &s->w[0], &now, p, lane, (int)global) || conflict(k, w, g, &s->w[1], &now, p, lane, (int)global)) return;
       access *r = &s->r[0];
       if (r->task == now.task && r->warp != now.warp && !ordered(k, w, r, lane, (int)global)) r = &s->r[1];
       keep(r, &now);
       continue;
     }
     if (same) {
-      int over = ordered(k, w, &s->w, lane, (int)global) || !(s->w.how & now.how & 15);
-      if (over) keep(&s->w, &now);
-      else if (s->w.task == now.task && s->w.warp == now.warp) s->w.lane = ANY_LANE;
-      else s->w.task = 0;
+      int over = ordered(k, w, &s->w[0], lane, (int)global) || !(s->w[0].how & now.how & 15);
+      if (over) keep_write(s, &now);
+      else if (s->w[0].task == now.task && s->w[0].warp == now.warp) s->w[0].lane = ANY_LANE;
+      else s->w[0].task = s->w[1].task = 0;
       continue;
     }
-    if (conflict(k, w, g, &s->w, &now, p, lane, (int)global) || conflict(k, w, g, &s->r[0], &now, p, lane, (int)global) ||
+    if (conflict(k, w, g, &s->w[0], &now, p, lane, (int)global) || conflict(k, w, g, &s->w[1], &now, p, lane, (int)global) ||
+        conflict(k, w, g, &s->r[0], &now, p, lane, (int)global) ||
         conflict(k, w, g, &s->r[1], &now, p, lane, (int)global))
       return;
-    keep(&s->w, &now);
+    keep_write(s, &now);
   }
 }
 
