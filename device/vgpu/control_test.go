@@ -643,23 +643,25 @@ func TestFunctionTable(t *testing.T) {
 // generic accesses to named variables, variables of a function that all its calls share.
 func TestForms(t *testing.T) {
 	got, err := runKernel(t, `
-.func (.reg .b32 sum, .reg .pred odd) both(.reg .b32 a, .param .b32 b)
+.func (.reg .b32 sum, .reg .pred odd) both(.reg .v2 .b32 a, .param .b32 b)
 {
-	.reg .b32 c;
+	.reg .b32 c; .reg .v2 .b16 unused<2>;
 	ld.param.b32 c, [b];
-	add.u32 sum, a, c;
+	add.u32 sum, a.x, c;
+	add.u32 sum, sum, a.y;
 	and.b32 c, sum, 1;
 	setp.ne.u32 odd, c, 0;
 	ret;
 }
 .visible .entry k(.param .u64 x)
 {
-	.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<3>; .reg .v4 .b32 v;
+	.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<3>; .reg .v4 .b32 v; .reg .v2 .b32 pair;
 	.shared .align 8 .b32 s[2];
 	.local .align 8 .b32 l[2];
 	.global .align 4 .u32 calls = 40;
 	ld.param.u64 %rd1, [x];
-	call (%r1, %p1), both, (20, 3);
+	mov.v2.b32 pair, {13, 7};
+	call (%r1, %p1), both, (pair, 3);
 	selp.u32 v.x, %r1, 0, %p1;
 	st.shared.u32 [s+4], 5;
 	ld.u32 v.y, [s+4];

@@ -279,6 +279,7 @@ func (d *decoder) decode() (*function, error) {
 		}
 	}
 	d.carry, d.phase = d.newReg(false), d.newReg(false)
+	d.in, d.guard = &ptx.Inst{}, -1
 	if d.img.undefined() {
 		d.shadows()
 	}

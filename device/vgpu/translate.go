@@ -316,6 +316,25 @@ func (d *decoder) mov() {
 		return
 	}
 	switch {
+	case d.has("v2") || d.has("v4") || d.has("v8"):
+		values, results := elements(from), elements(to)
+		if len(values) != len(results) {
+			d.lack(d.in.Op)
+		}
+		name := "mov_32"
+		if wide(t) {
+			name = "mov_64"
+		}
+		var between []int32 // a register may be on both sides
+		for _, v := range values {
+			between = append(between, d.newReg(wide(t)))
+			d.emit(inst{op: ops[name], a: d.src(v, t), d: between[len(between)-1]})
+		}
+		for i, r := range results {
+			if r.Kind != ptx.None {
+				d.emit(inst{op: ops[name], a: between[i], d: d.dst(r, t)})
+			}
+		}
 	case t == "b128":
 		values, results := d.halves(from), d.halves(to)
 		for i, v := range values {
@@ -1352,7 +1371,10 @@ func (d *decoder) call() {
 		v, ok := d.locals[p.Name]
 		if p.Kind != ptx.Symbol || !ok {
 			v = d.temporary(callee.Params[i].Size)
-			d.keep(v, d.callValue(p, callee.Params[i].Type), callee.Params[i].Type)
+			typ := callee.Params[i].Type
+			for j, e := range elements(p) {
+				d.keep(v.part(j, typ), d.callValue(e, typ), typ)
+			}
 		}
 		from = append(from, v)
 	}
@@ -1375,8 +1397,10 @@ func (d *decoder) call() {
 	}
 	d.emit(in)
 	for i, r := range results {
-		if r.Kind == ptx.Register {
-			d.fetch(d.regs[r.Reg], to[i], callee.Returns[i].Type)
+		if typ := callee.Returns[i].Type; r.Kind == ptx.Register || r.Kind == ptx.Vector {
+			for j, e := range elements(r) {
+				d.fetch(d.dst(e, typ), to[i].part(j, typ), typ)
+			}
 		}
 	}
 }
@@ -1387,6 +1411,12 @@ func (d *decoder) callValue(o ptx.Operand, typ string) int32 {
 		return d.pred(o)
 	}
 	return d.src(o, typ)
+}
+
+// part is the place of element i of a vector of that type.
+func (v variable) part(i int, typ string) variable {
+	size := max(width(typ), 1)
+	return variable{v.offset + i*size, size}
 }
 
 // temporary is a place of n bytes in the function's local memory.
@@ -1430,27 +1460,31 @@ func (d *decoder) fetch(reg int32, v variable, typ string) {
 // receive loads the parameters of a function that are in registers, giveResults stores such results.
 func (d *decoder) receive() {
 	for _, v := range d.f.Params {
-		if r, ok := d.register(v); ok {
-			d.fetch(d.regs[r], d.locals[v.Name], v.Type)
+		for i, r := range d.registersOf(v) {
+			d.fetch(d.regs[r], d.locals[v.Name].part(i, v.Type), v.Type)
 		}
 	}
 }
 
 func (d *decoder) giveResults() {
 	for _, v := range d.f.Returns {
-		if r, ok := d.register(v); ok {
-			d.keep(d.locals[v.Name], d.regs[r], v.Type)
+		for i, r := range d.registersOf(v) {
+			d.keep(d.locals[v.Name].part(i, v.Type), d.regs[r], v.Type)
 		}
 	}
 }
 
-// register finds the register that a parameter or result of a function is in.
-func (d *decoder) register(v *ptx.Var) (int, bool) {
+// registersOf finds the registers that a parameter or result of a function is in: none if it is in memory.
+func (d *decoder) registersOf(v *ptx.Var) (all []int) {
 	if v.Space != "reg" {
-		return 0, false
+		return nil
 	}
-	i := slices.IndexFunc(d.f.Regs, func(r ptx.Reg) bool { return r.Name == v.Name })
-	return i, i >= 0
+	for i, r := range d.f.Regs {
+		if r.Name == v.Name || v.Lanes > 1 && len(all) < v.Lanes && r.Name == v.Name+"."+"xyzw"[len(all):len(all)+1] {
+			all = append(all, i)
+		}
+	}
+	return all
 }
 
 // launchControl decodes clusterlaunchcontrol. A request to cancel the launch of another cluster always fails, which the PTX ISA

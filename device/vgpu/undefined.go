@@ -190,7 +190,7 @@ func undefined(f *ptx.Func) []int {
 	for _, p := range f.Params { // parameters in registers have values
 		if p.Space == "reg" && len(f.Body) > 0 {
 			for i, r := range f.Regs {
-				if r.Name == p.Name {
+				if name, _, _ := strings.Cut(r.Name, "."); name == p.Name {
 					exposed = slices.DeleteFunc(exposed, func(u use) bool { return u.reg == i })
 				}
 			}
@@ -234,8 +234,6 @@ func undefined(f *ptx.Func) []int {
 
 // shadows gives each register that may be undefined a shadow and a value that shows.
 func (d *decoder) shadows() {
-	d.in, d.body = &ptx.Inst{}, 0
-	d.guard, d.negated = -1, false
 	for _, r := range undefined(d.f) {
 		if d.shadow == nil {
 			d.shadow = map[int]int32{}

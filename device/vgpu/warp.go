@@ -54,11 +54,11 @@ func (d *decoder) barrier() {
 func (d *decoder) lanes(name string) {
 	switch name {
 	case "vote":
-		if !d.has("sync") {
-			d.lack(d.in.Op)
-		}
 		p := d.arg(1)
-		in := inst{want: d.src(d.arg(2), "b32")}
+		in := inst{}
+		if d.has("sync") {
+			in.want = d.src(d.arg(2), "b32")
+		} // else of the lanes that execute it, as in old versions of PTX
 		if p.Kind == ptx.Integer {
 			in.a = d.pred(p)
 		} else {

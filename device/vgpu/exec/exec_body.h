@@ -1673,25 +1673,25 @@ again:
       break;
     }
     case E_shfl: {
-      MISSING_LANES(mask)
+      MISSING_LANES(m)
       shuffle(in, base, m, extra);
       break;
     }
     case E_vote: { // kind: all, any, uni; n: the predicate is negated
-      MISSING_LANES(mask)
+      MISSING_LANES(m)
       u32 p = (in->n ? ~PRED(in->a) : PRED(in->a)) & need_;
       int v = in->kind == 0 ? p == need_ : in->kind == 1 ? p != 0 : p == 0 || p == need_;
       PRED(in->d) = (PRED(in->d) & ~m) | (v ? m : 0);
       break;
     }
     case E_ballot: {
-      MISSING_LANES(mask)
+      MISSING_LANES(m)
       u32 p = (in->n ? ~PRED(in->a) : PRED(in->a)) & need_;
       STORE(u32, d[l] = p)
       break;
     }
     case E_match_any: case E_match_all: { // n: of 64 bits; x: predicate of match.all
-      MISSING_LANES(mask)
+      MISSING_LANES(m)
       u32 r[32];
       int all = 1;
       for (int l = 0; l < 32; l++) {
@@ -1710,7 +1710,7 @@ again:
       break;
     }
     case E_redux: { // kind as of atom; n: the type
-      MISSING_LANES(mask)
+      MISSING_LANES(m)
       u64 v = 0;
       int first = 1;
       EACH(need_) {
@@ -1727,7 +1727,7 @@ again:
       break;
     }
     case E_elect: {
-      MISSING_LANES(mask)
+      MISSING_LANES(m)
       int leader = __builtin_ctz(need_);
       if (in->d >= 0) {
         STORE(u32, d[l] = (u32)leader)
@@ -1736,7 +1736,7 @@ again:
       break;
     }
     case E_warp_sync: {
-      MISSING_LANES(mask)
+      MISSING_LANES(m)
       break;
     }
     case E_bar: { // a: number, b: threads or -1; kind: sync, red.popc, red.and, red.or, arrive; c: predicate; n: it is negated

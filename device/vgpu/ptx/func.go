@@ -87,8 +87,15 @@ func (p *parser) params() []*Var {
 			all = append(all, p.variable("param", false)...)
 		case ".reg":
 			v := p.variable("param", false)
-			v[0].Space = "reg"
-			p.declareReg(v[0].Name, v[0].Type)
+			v[0].Space, v[0].Lanes = "reg", 1
+			if size := typeSizes[v[0].Type]; size > 0 {
+				v[0].Lanes = v[0].Size / size
+			}
+			if v[0].Lanes == 2 || v[0].Lanes == 4 {
+				p.declareVector(v[0].Name, v[0].Type, v[0].Lanes)
+			} else {
+				p.declareReg(v[0].Name, v[0].Type)
+			}
 			all = append(all, v...)
 		default:
 			p.fail("%q in place of a parameter", space)
@@ -178,7 +185,16 @@ func (p *parser) registers() {
 	}
 	for {
 		name := p.take()
-		if lanes > 1 {
+		if lanes > 1 && p.accept("<") {
+			n := int(p.number())
+			p.expect(">")
+			if n < 0 || n > 1<<18 {
+				p.fail("%d registers", n)
+			}
+			for i := range n {
+				p.declareVector(name+strconv.Itoa(i), typ, lanes)
+			}
+		} else if lanes > 1 {
 			p.declareVector(name, typ, lanes)
 		} else if p.accept("<") {
 			n := int(p.number())

@@ -37,6 +37,7 @@ type Var struct {
 	Type   string // of an element: "b8", "f32"
 	Align  int
 	Size   int
+	Lanes  int // of a vector in registers, as Space "reg" has it; else 0
 	Extern bool
 	Init   []byte // nil: zeros; may be shorter than Size
 	Refs   []Ref  // addresses in Init
