@@ -78,6 +78,7 @@ func BenchmarkInstruction(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			m := &Machine{Workers: 1}
+			defer m.drop()
 			mod, err := m.Load(loop(c.body))
 			if err != nil {
 				b.Fatal(err)
@@ -127,6 +128,7 @@ func BenchmarkTranslate(b *testing.B) {
 		if err != nil || len(k.Lacks()) > 0 {
 			b.Fatalf("%v, lacks %v", err, k.Lacks())
 		}
+		m.drop()
 	}
 	b.ReportMetric(float64(lines), "lines")
 }

@@ -666,6 +666,7 @@ $copy:
 // runComparison gives what a case writes on the virtual GPU.
 func runComparison(c comparison, table []byte) ([]byte, error) {
 	m := &Machine{Workers: 1}
+	defer m.drop()
 	mod, err := m.Load(c.PTX)
 	if err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 func runKernel(t *testing.T, text string, l Launch, memory ...uint32) ([]uint32, error) {
 	t.Helper()
 	m := &Machine{Workers: 1, Strict: UnwrittenShared | UnwrittenRegister | OutsideMask}
+	t.Cleanup(m.drop)
 	mod, err := m.Load(".version 9.0\n.target sm_100\n.address_size 64\n" + text)
 	if err != nil {
 		t.Fatal(err)
@@ -387,6 +388,7 @@ func TestPrintf(t *testing.T) {
 // TestWarning reads what nothing was written to, where that is no fault.
 func TestWarning(t *testing.T) {
 	m := &Machine{Workers: 1}
+	t.Cleanup(m.drop)
 	var warnings []string
 	m.Warn = func(text string) { warnings = append(warnings, text) }
 	mod, err := m.Load(`.version 9.0

@@ -77,6 +77,7 @@ func TestFaultsOfSources(t *testing.T) {
 		fmt.Fprintf(&calls, "  case %d: k%d<<<%s>>>(p, n); break;\n", i, i, c.config)
 	}
 	fmt.Fprintf(&source, `__global__ void __launch_bounds__(64) bounded(float* p) { p[0] = 1; }
+__global__ void first(const float* from, float* to) { to[0] = from[0]; }
 void run(tvm::ffi::TensorView t, int64_t which) {
   float* p = static_cast<float*>(t.data_ptr());
   const int n = static_cast<int>(t.numel());
@@ -100,6 +101,15 @@ void run(tvm::ffi::TensorView t, int64_t which) {
     TVM_FFI_CHECK(x == 1 && pinned[0] == 1, RuntimeError) << x << " and " << pinned[0];
     cudaFree(own);
     cudaFreeHost(pinned);
+  } break;
+  case 110: case 111: case 112: case 113: case 114: {
+    float* own;
+    which == 114 ? cudaMallocManaged(&own, 64) : cudaMalloc(&own, 64);
+    if (which == 111) cudaMemset(own, 0, 64);
+    if (which == 112) cudaMemcpy(own, p, 64, cudaMemcpyDeviceToDevice);
+    if (which == 113) first<<<1, 1>>>(p, own);
+    first<<<1, 1>>>(own, p);
+    cudaFree(own);
   } break;
   case 108: { float* own; cudaMalloc(&own, 64); p = own; std::vector<float> v(own, own + 4); } break;
   }
@@ -202,6 +212,21 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		var fault *device.CallError
 		if want == "" && err != nil || want != "" && (!errors.As(err, &fault) || !regexp.MustCompile(want).MatchString(fault.Text)) {
 			t.Errorf("%d: got %v, want %q", which, err, want)
+		}
+	}
+	for which := int64(110); which <= 114; which++ { // memory that is read when nothing, or something, was written to it
+		want, told := "^$", `^$`
+		if which == 110 {
+			told = `kernel\.cu:[0-9]+:[0-9]+: kernel first, .*: read of 4 bytes of global memory that nothing was written to, ` +
+				`at 0x[0-9a-f]+, byte 0 of memory that the submission has allocated`
+			want = "^warning: " + told + "\n$"
+		}
+		if log, err := call(t, which, "", time.Minute); err != nil || !regexp.MustCompile(want).MatchString(log) {
+			t.Errorf("%d: got %q (%v), want %s", which, log, err, want)
+		}
+		if _, err := call(t, which, "initcheck", time.Minute); (err != nil) != (which == 110) ||
+			err != nil && !regexp.MustCompile(told).MatchString(err.Error()) {
+			t.Errorf("%d: got %v of initcheck, want %s", which, err, told)
 		}
 	}
 }

@@ -23,6 +23,7 @@ static int copy(const char *function, void *to, const void *from, size_t n) {
   if (e) return e;
   vg_device_begins();
   memmove(to, from, n);
+  vgWritten((uintptr_t)to, n);
   vg_device_ends();
   return 0;
 }
@@ -34,6 +35,7 @@ static int set(const char *function, void *to, unsigned value, int width, size_t
     memset(to, (int)value, n);
   else
     for (size_t i = 0; i < n; i++) ((unsigned *)to)[i] = value;
+  vgWritten((uintptr_t)to, width * n);
   vg_device_ends();
   return 0;
 }

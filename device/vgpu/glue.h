@@ -14,8 +14,18 @@ int vg_release(uint64_t address);
 
 // Memory of the device, which a host's code cannot use: it is closed while host code runs, except while the device
 // works. A host's use of it is kept, opens what it has used, and goes on.
-void *vg_map(size_t size); // zeros; NULL where there is no memory
+//
+// Each region lies by itself, far from others, at an address that is the same whenever the process has allocated the same before.
+// It takes no memory before it is touched.
+enum { VG_TENSOR, VG_OWN, VG_OPEN, VG_KINDS }; // of the call; of the submission; what the host's code may use too
+enum { VG_POISON = 0xff };                      // what memory of the submission is filled with; other is zeros
+void *vg_map(size_t bytes, int kind);           // NULL: there is no memory
 void vg_unmap(void *p);
+
+// vg_unwritten says that nothing was written to memory. The result is how far from each byte its shadow lies, which becomes 1 when
+// the byte is written to; 0 where there is none.
+int64_t vg_unwritten(void *p, size_t size);
+
 void vg_host_begins(void);
 void vg_host_ends(void);
 void vg_device_begins(void);

@@ -239,12 +239,17 @@ func vgAlloc(size C.size_t, shared C.int) C.uintptr_t {
 	if shared != 0 {
 		return C.uintptr_t(host.machine.Alloc(int(size), name))
 	}
-	p := C.vg_map(max(size, 1))
+	p := C.vg_map(size, C.VG_OWN)
 	if p != nil {
-		host.machine.own(p, int(size), name, func() { C.vg_unmap(p) })
+		a := allocation{base: uint64(uintptr(p)), size: uint64(size), name: name, free: func() { C.vg_unmap(p) }}
+		a.shadow = int64(C.vg_unwritten(p, size))
+		host.machine.own(a)
 	}
 	return C.uintptr_t(uintptr(p))
 }
+
+//export vgWritten
+func vgWritten(p C.uintptr_t, size C.size_t) { host.machine.written(uintptr(p), int(size)) }
 
 // vgInside tells whether size bytes at p, where the device has memory there, are within it, and keeps the fault that
 // they are not.
@@ -285,7 +290,7 @@ func hostUse(object string) {
 	}
 	verb := map[C.int]string{0: "reads", 1: "writes"}[use.write]
 	base, _, name, ok := host.machine.Find(uintptr(use.address))
-	what := fmt.Sprintf("%#x", uintptr(use.address))
+	what := host.machine.near(uint64(uintptr(use.address)))
 	if ok {
 		what = fmt.Sprintf("byte %d of %s", uintptr(use.address)-base, name)
 	}

@@ -57,6 +57,7 @@ func lanes(t *testing.T, body, result string, in [32][4]uint64) (out [32]uint64)
 }
 `
 	m := &Machine{Workers: 1}
+	defer m.drop()
 	mod, err := m.Load(text)
 	if err != nil {
 		t.Fatalf("%s: %v", body, err)
@@ -881,6 +882,7 @@ func TestMMA(t *testing.T) {
 	ret;
 }`, 4*total, loads.String(), op, list(20, c.regs), list(0, na), list(na, nb), list(na+nb, c.regs), stores.String())
 		m := &Machine{Workers: 1}
+		defer m.drop()
 		mod, err := m.Load(text)
 		if err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ package vgpu
 #include <stdlib.h>
 #include <string.h>
 #include "exec/exec.h"
+#include "glue.h"
 */
 import "C"
 
@@ -44,7 +45,7 @@ type Machine struct {
 	Warn   func(text string)
 	warned map[*Kernel]Hazards
 
-	// Look are the hazards that are looked for beside those that always are: Races, UnwrittenLocal. Races are looked for
+	// Look are the hazards that are looked for beside those that always are: Races, UnwrittenLocal, UnwrittenGlobal. Races are looked for
 	// until so many instructions of warps were executed in a launch; 0 is no limit.
 	Look       Hazards
 	RacesUntil uint64
@@ -60,10 +61,11 @@ type Machine struct {
 // Hazards are what may come out right all the same.
 type Hazards uint32
 
-// UnwrittenShared and UnwrittenLocal are reads of memory that nothing was written to, UnwrittenRegister those of registers. Races
-// are accesses that nothing orders, Divisions those of integers by zero. Refusals, of launches and copies, are for callers of a
-// Machine. Ended are barriers and warp instructions that wait for threads that have ended, which a GPU permits: they are looked for
-// only if they are faults. OutsideMask are warp instructions of a lane that is not in their member mask.
+// UnwrittenShared, UnwrittenLocal and UnwrittenGlobal are reads of memory that nothing was written to, the last of memory that the
+// submission has allocated and of outputs; UnwrittenRegister are those of registers. Races are accesses that nothing orders, Divisions
+// those of integers by zero. Refusals, of launches and copies, are for callers of a Machine. Ended are barriers and warp instructions
+// that wait for threads that have ended, which a GPU permits: they are looked for only if they are faults. OutsideMask are warp
+// instructions of a lane that is not in their member mask.
 const (
 	UnwrittenShared Hazards = 1 << iota
 	Races
@@ -71,7 +73,7 @@ const (
 	Divisions
 	Refusals
 	Ended
-	_
+	UnwrittenGlobal
 	UnwrittenRegister
 	OutsideMask
 )
@@ -83,6 +85,7 @@ type allocation struct {
 	readonly   bool
 	name       string
 	free       func() // nil: the memory is somebody else's
+	shadow     int64  // as in exec.h
 }
 
 // Map lets kernels use size bytes at base, which messages call name. The caller keeps the memory.
@@ -121,21 +124,43 @@ func (m *Machine) Unmap(base uintptr) bool {
 	return true
 }
 
-// Alloc returns the address of size bytes that kernels may use.
+// Alloc returns the address of size bytes that kernels and the host's code may use; 0 where there is no memory. As many
+// calls in the same order return the same addresses in every process.
 func (m *Machine) Alloc(size int, name string) uintptr {
-	p := C.aligned_alloc(256, C.size_t((max(size, 1)+511)/256*256))
+	p := C.vg_map(C.size_t(max(size, 0)), C.VG_OPEN)
 	if p == nil {
 		return 0
 	}
-	m.own(p, size, name, func() { C.free(p) })
+	m.own(allocation{base: uint64(uintptr(p)), size: uint64(size), name: name, free: func() { C.vg_unmap(p) }})
 	return uintptr(p)
 }
 
-// own lets kernels use size bytes at p until Unmap, which frees them.
-func (m *Machine) own(p unsafe.Pointer, size int, name string, free func()) {
+// own lets kernels use an allocation until Unmap, which frees it.
+func (m *Machine) own(a allocation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.insert(allocation{base: uint64(uintptr(p)), size: uint64(size), name: name, free: free})
+	m.insert(a)
+}
+
+// written keeps that the host has written size bytes at p, in as far as somebody looks for reads of what is unwritten.
+func (m *Machine) written(p uintptr, size int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.watch()
+	for _, a := range m.ranges {
+		if from, to := max(uint64(p), a.base), min(uint64(p)+uint64(size), a.base+a.size); a.shadow != 0 && from < to {
+			C.memset(at(uintptr(from+uint64(a.shadow))), 1, C.size_t(to-from))
+		}
+	}
+}
+
+// watch forgets what is unwritten when nobody looks, since what is written then is not known.
+func (m *Machine) watch() {
+	if m.Look&UnwrittenGlobal == 0 {
+		for i := range m.ranges {
+			m.ranges[i].shadow = 0
+		}
+	}
 }
 
 // Find tells the allocation that addr is in.
@@ -271,7 +296,9 @@ func (mod *Module) Kernel(name string) (*Kernel, error) {
 		return nil, fmt.Errorf("no kernel %s", name)
 	}
 	src := mod.ptx.Funcs[i]
-	mod.params(src)
+	if mod.params(src) == 0 {
+		return nil, errors.New("vgpu: out of memory")
+	}
 	prog, err := decodeKernel(mod.ptx, mod, src)
 	if err != nil {
 		return nil, err
@@ -401,10 +428,12 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		m.mu.Unlock()
 		return &Fault{Text: "stopped", Stopped: true}
 	}
+	m.watch()
 	ranges := (*C.vg_range)(C.calloc(C.size_t(len(m.ranges)+1), C.sizeof_vg_range))
 	defer C.free(unsafe.Pointer(ranges))
 	for i, a := range m.ranges {
-		r := C.vg_range{base: C.uint64_t(a.base), size: C.uint64_t(a.size), id: C.int32_t(a.id)}
+		r := C.vg_range{base: C.uint64_t(a.base), size: C.uint64_t(a.size), id: C.int32_t(a.id),
+			shadow: C.int64_t(a.shadow)}
 		if a.readonly {
 			r.readonly = 1
 		}
@@ -561,6 +590,7 @@ const (
 	faultUnwrittenLocal
 	faultDivision
 	faultEnded
+	faultUnwrittenGlobal
 	faultOutsideMask
 	faultRegister
 	faultSpin
@@ -584,6 +614,9 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		what = fmt.Sprintf("invalid write of %d bytes to constant memory, %s", f.size, m.near(uint64(f.address)))
 	case faultMisaligned:
 		what = fmt.Sprintf("misaligned %s: address %#x is no multiple of %d", verb, uint64(f.address), f.size)
+		if f.limit == 4 { // OUTSIDE of all allocations
+			what += ", " + m.near(uint64(f.address))
+		}
 	case faultShared:
 		a := uint64(f.address)
 		switch {
@@ -626,6 +659,11 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		what = "read of shared memory that nothing was written to"
 	case faultUnwrittenLocal:
 		what = fmt.Sprintf("read of %d bytes of local memory that nothing was written to", f.size)
+	case faultUnwrittenGlobal:
+		what = fmt.Sprintf("read of %d bytes of global memory that nothing was written to, at %#x", f.size, uint64(f.address))
+		if base, _, name, ok := m.Find(uintptr(f.address)); ok {
+			what += fmt.Sprintf(", byte %d of %s", uint64(f.address)-uint64(base), name)
+		}
 	case faultDivision:
 		what = "division of an integer by zero"
 	case faultEnded:
@@ -734,6 +772,10 @@ func opName(in *ptx.Inst) string {
 	return in.Op
 }
 
+// reach is how far from an allocation an access is taken for one that was meant for it: an offset of 32 bits in elements
+// of 4 bytes and its sign, where the allocations lie as far apart as memory.c can have them.
+const reach = 8 << 30
+
 // near says where an address is, by what lies next to it.
 func (m *Machine) near(a uint64) string {
 	if a < 4096 {
@@ -741,26 +783,31 @@ func (m *Machine) near(a uint64) string {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	best, text := uint64(1)<<40, ""
+	best, text := uint64(math.MaxUint64), ""
 	for _, r := range m.ranges {
-		if r.name == "" {
-			continue
-		}
+		distance, how := uint64(0), "past the end of"
 		switch {
-		case a >= r.base+r.size && a-r.base-r.size < best:
-			best = a - r.base - r.size
-			text = fmt.Sprintf("%d bytes past the end of %s", best, r.name)
-		case a < r.base && r.base-a < best:
-			best = r.base - a
-			text = fmt.Sprintf("%d bytes in front of %s", best, r.name)
+		case r.name == "":
+			continue
 		case a >= r.base && a < r.base+r.size:
 			return fmt.Sprintf("which passes the end of %s", r.name)
+		case a >= r.base:
+			distance = a - r.base - r.size
+		default:
+			distance, how = r.base-a, "in front of"
+		}
+		// Of what is far away only what the call was given is worth a word.
+		if distance < best && (distance <= reach || r.free == nil) {
+			best, text = distance, fmt.Sprintf("%d bytes %s %s", distance, how, r.name)
 		}
 	}
-	if text == "" {
-		return "outside of the device's memory"
+	switch {
+	case best <= reach:
+		return text
+	case text != "" && best < 1<<40:
+		return "outside of the device's memory; the nearest tensor is far away: " + text
 	}
-	return text
+	return "outside of the device's memory"
 }
 
 // inside names the allocation that holds a.

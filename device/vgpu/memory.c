@@ -7,35 +7,69 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include "glue.h"
 
-// Regions are never freed, since the signal's handler walks them without the lock; their memory is.
+// The arena is address space at a place that is the same in every process: no library, heap or stack is there by default, nor what
+// Go's race detector keeps. It has a part for each kind of memory, in which each region is the first that fits with GAP bytes
+// around it, more than an offset of 32 bits spans, or, when there are too many for that, LITTLE_GAP. An address is thus a matter of
+// what the process has allocated before, and of nothing else. Behind the arena lies the shadow of all that is in it.
+//
+// If the place is taken, the arena is elsewhere: addresses then differ from run to run. If there is not as much address space, as
+// with ulimit -v, each region is a mapping of its own between two inaccessible pages, without a shadow.
+#define ARENA ((char *)0x400000000000)
+#define ARENA_SIZE (8ull << 40)
+#define GAP (17ull << 30)
+#define LITTLE_GAP (272ull << 20)
+#define PAGE 4096ull
+static const size_t parts[VG_KINDS + 1] = {0, 3ull << 40, 6ull << 40, ARENA_SIZE};
+static char *arena; // NULL: there is none
+
+// Regions are kept for reuse, since the signal's handler walks the list without the lock; their memory is not.
 typedef struct region {
-  struct region *next;
-  char *base; // NULL: another may take it
+  struct region *next; // in the order of addresses
+  char *base;          // NULL: it has ended
   size_t size;
+  int kind;
 } region;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static region *regions;
+static region *regions, *spare;
 static int host_runs, device_works, closed;
 static vg_use first;
 static int used;
 static struct sigaction before;
+
+enum { NONE = PROT_NONE, OPEN = PROT_READ | PROT_WRITE };
+enum { RESERVED = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
+
+static void reserve(void) {
+  static int tried;
+  if (tried) return;
+  tried = 1;
+  char *p = mmap(ARENA, 2 * ARENA_SIZE, NONE, RESERVED | MAP_FIXED_NOREPLACE, -1, 0);
+  if (p == MAP_FAILED) p = mmap(NULL, 2 * ARENA_SIZE, NONE, RESERVED, -1, 0);
+  if (p != MAP_FAILED) arena = p;
+}
+
+static int inside(const char *p) { return arena && p >= arena && p < arena + ARENA_SIZE; }
 
 static void protect(void) {
   int close = host_runs > 0 && device_works == 0;
   if (close == closed) return;
   closed = close;
   for (region *r = regions; r; r = r->next)
-    if (r->base) mprotect(r->base, r->size, close ? PROT_NONE : PROT_READ | PROT_WRITE);
+    if (r->base && r->kind != VG_OPEN) mprotect(r->base, r->size, close ? NONE : OPEN);
 }
 
 static void on_fault(int signal, siginfo_t *info, void *context) {
-  char *at = info->si_addr;
-  for (region *r = regions; r && info->si_code == SEGV_ACCERR; r = r->next) {
-    if (at < r->base || at >= r->base + r->size) continue;
+  char *at = info->si_addr, *from = NULL;
+  size_t size = PAGE;
+  for (region *r = regions; r && info->si_code == SEGV_ACCERR; r = r->next)
+    if (r->base && at >= r->base && at < r->base + r->size) from = r->base, size = r->size;
+  if (from == NULL && closed && info->si_code == SEGV_ACCERR && inside(at)) from = at - (uintptr_t)at % PAGE; // between two
+  if (from) {
     if (!__sync_lock_test_and_set(&used, 1)) {
       first.address = at;
       first.write = -1;
@@ -44,7 +78,7 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
 #endif
       first.n = backtrace(first.frames, sizeof first.frames / sizeof *first.frames);
     }
-    mprotect(r->base, r->size, PROT_READ | PROT_WRITE);
+    mprotect(from, size, OPEN);
     return;
   }
   if (before.sa_flags & SA_SIGINFO)
@@ -53,33 +87,84 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
     sigaction(signal, &before, NULL); // what it did, it does when the instruction is tried again
 }
 
-void *vg_map(size_t size) {
-  size = (size + 4095) / 4096 * 4096;
-  char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) return NULL;
-  pthread_mutex_lock(&lock);
-  region *r = regions;
-  while (r && r->base) r = r->next;
-  if (r == NULL) {
-    r = calloc(1, sizeof *r);
-    r->next = regions;
-    regions = r;
+// room finds size bytes with a gap around them, and the region that they come behind, NULL where they are the first.
+static char *room(size_t size, int kind, size_t gap, region **behind) {
+  char *from = arena + parts[kind] + gap, *end = arena + parts[kind + 1];
+  *behind = NULL;
+  for (region *r = regions; r && r->base < end; r = r->next) {
+    if (from + size + gap <= r->base) break;
+    if (r->base >= arena + parts[kind]) from = r->base + r->size + gap;
+    *behind = r;
   }
-  r->size = size;
-  r->base = p;
-  if (closed) mprotect(p, size, PROT_NONE);
+  return (size_t)(end - from) > size && end - from > 0 ? from : NULL;
+}
+
+// poison fills what is large with copies of one file, which take no memory until they are written to.
+enum { SHEET = 64 << 20 };
+static void poison(char *p, size_t size) {
+  static int fd = -1;
+  if (fd < 0 && size > SHEET && (fd = memfd_create("poison", MFD_CLOEXEC)) >= 0) {
+    char *s = ftruncate(fd, SHEET) ? MAP_FAILED : mmap(NULL, SHEET, OPEN, MAP_SHARED, fd, 0);
+    if (s == MAP_FAILED) abort();
+    memset(s, VG_POISON, SHEET);
+    munmap(s, SHEET);
+  }
+  for (; fd >= 0 && size >= SHEET; p += SHEET, size -= SHEET)
+    if (mmap(p, SHEET, OPEN, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd, 0) == MAP_FAILED) abort();
+  memset(p, VG_POISON, size);
+}
+
+void *vg_map(size_t bytes, int kind) {
+  size_t size = (bytes / PAGE + 1) * PAGE; // at least a zero behind it, where texts end
+  region *behind = NULL, *r = NULL;
+  pthread_mutex_lock(&lock);
+  reserve();
+  char *p = arena ? room(size, kind, GAP, &behind) : NULL;
+  if (arena && p == NULL) p = room(size, kind, LITTLE_GAP, &behind);
+  if (p && mmap(p, size, OPEN, RESERVED | MAP_FIXED, -1, 0) == MAP_FAILED) p = NULL;
+  if (p == NULL && !arena) {
+    p = mmap(NULL, size + 2 * PAGE, NONE, RESERVED, -1, 0);
+    if (p == MAP_FAILED || mprotect(p + PAGE, size, OPEN)) p = NULL;
+    else p += PAGE;
+    for (region *q = regions; p && q && q->base < p; q = q->next) behind = q;
+  }
+  if (p) {
+    if ((r = spare)) spare = r->next;
+    else if ((r = calloc(1, sizeof *r)) == NULL) abort();
+    r->size = size, r->kind = kind, r->base = p;
+    r->next = behind ? behind->next : regions;
+    *(behind ? &behind->next : &regions) = r;
+    if (kind == VG_OWN) poison(p, bytes);
+    if (closed && kind != VG_OPEN) mprotect(p, size, NONE);
+  }
   pthread_mutex_unlock(&lock);
   return p;
 }
+
 void vg_unmap(void *p) {
   pthread_mutex_lock(&lock);
-  region *r = regions;
-  while (r && r->base != p) r = r->next;
+  region **at = &regions, *r;
+  while ((r = *at) && r->base != p) at = &r->next;
   if (r) {
+    *at = r->next;
     r->base = NULL;
-    munmap(p, r->size);
+    if (arena) {
+      mmap(p, r->size, NONE, RESERVED | MAP_FIXED, -1, 0);
+      mmap((char *)p + ARENA_SIZE, r->size, NONE, RESERVED | MAP_FIXED, -1, 0);
+    } else {
+      munmap((char *)p - PAGE, r->size + 2 * PAGE);
+    }
+    r->next = spare;
+    spare = r;
   }
   pthread_mutex_unlock(&lock);
+}
+
+int64_t vg_unwritten(void *p, size_t size) {
+  if (!inside(p)) return 0;
+  uintptr_t from = (uintptr_t)p & ~(PAGE - 1), to = ((uintptr_t)p + size + PAGE - 1) & ~(PAGE - 1);
+  void *shadow = mmap((char *)from + ARENA_SIZE, to - from, OPEN, RESERVED | MAP_FIXED, -1, 0);
+  return shadow == MAP_FAILED ? 0 : (int64_t)ARENA_SIZE;
 }
 
 static void count(int *what, int by) {

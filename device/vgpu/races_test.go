@@ -13,6 +13,7 @@ import (
 func hazard(t *testing.T, body string) string {
 	t.Helper()
 	m := &Machine{Strict: Races | UnwrittenShared | UnwrittenLocal | Divisions | Ended, Look: Races | UnwrittenLocal}
+	t.Cleanup(m.drop)
 	mod, err := m.Load(`.version 9.0
 .target sm_100
 .address_size 64

@@ -16,6 +16,7 @@ import (
 func tensorKernel(t *testing.T, body string, in []uint32, out int) ([]uint32, error) {
 	t.Helper()
 	m := &Machine{Workers: 1, Strict: UnwrittenShared}
+	t.Cleanup(m.drop)
 	mod, err := m.Load(`
 .version 9.0
 .target sm_100a

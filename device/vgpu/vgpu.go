@@ -5,6 +5,7 @@ package vgpu
 /*
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "glue.h"
 */
 import "C"
@@ -26,6 +27,8 @@ import (
 	"strings"
 	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"fisub/device"
 	"fisub/device/cuda/tvmffi"
@@ -53,7 +56,7 @@ func Opener() device.Opener { return device.Opener{Kind: "emu", Open: open} }
 
 // sanitizers are the hazards that compute-sanitizer's tools look for; others than these are always faults.
 var sanitizers = map[string]Hazards{"memcheck": Refusals | Divisions, "racecheck": Races,
-	"initcheck": UnwrittenShared | UnwrittenLocal | UnwrittenRegister, "synccheck": Ended | OutsideMask}
+	"initcheck": UnwrittenShared | UnwrittenLocal | UnwrittenGlobal | UnwrittenRegister, "synccheck": Ended | OutsideMask}
 
 // lookUntil ends the look for races in a launch of the first call, which takes about a microsecond for each
 // instruction.
@@ -100,7 +103,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	}
 	g.look, host.machine.RacesUntil = host.machine.Strict, 0
 	if opts.Sanitize == "" { // the first call
-		g.first, host.machine.RacesUntil = Races|UnwrittenLocal, lookUntil
+		g.first, host.machine.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, lookUntil
 	}
 	stderr := opts.Stderr
 	if stderr == nil {
@@ -339,13 +342,14 @@ type buffer struct {
 	memory []byte // not Go's
 	base   *buffer
 	n      int
+	shadow int64 // as in exec.h
 }
 
 func (g *gpu) Alloc(n int) (device.Buffer, error) {
 	if n < 0 || n > math.MaxInt-1<<20 {
 		return nil, fmt.Errorf("emu: allocating %d bytes", n)
 	}
-	p := C.vg_map(C.size_t(max(n, 1)))
+	p := C.vg_map(C.size_t(n), C.VG_TENSOR)
 	if p == nil {
 		return nil, fmt.Errorf("emu: allocating %d bytes: out of memory", n)
 	}
@@ -372,10 +376,23 @@ func (b *buffer) data(n int) ([]byte, error) {
 	return b.memory[:n], nil
 }
 
+// fits tells why n bytes cannot be written to: a buffer takes no memory before.
+func fits(n int) error {
+	var machine unix.Sysinfo_t
+	if n > 1<<30 && unix.Sysinfo(&machine) == nil && uint64(n) > (machine.Totalram+machine.Totalswap)*uint64(machine.Unit) {
+		return fmt.Errorf("emu: writing %d bytes: out of memory", n)
+	}
+	return nil
+}
+
 func (b *buffer) Write(p []byte) error {
 	d, err := b.data(len(p))
+	if err = cmp.Or(err, fits(len(d))); err != nil {
+		return err
+	}
 	copy(d, p)
-	return err
+	b.shadow = 0
+	return nil
 }
 
 func (b *buffer) Read(p []byte) error {
@@ -384,10 +401,18 @@ func (b *buffer) Read(p []byte) error {
 	return err
 }
 
+// Fill with poison, as outputs are before a call, leaves the buffer unwritten.
 func (b *buffer) Fill(c byte) error {
 	d, err := b.data(b.n)
-	for i := range d {
-		d[i] = c
+	if err = cmp.Or(err, fits(len(d))); err != nil {
+		return err
+	}
+	if b.shadow = 0; len(d) > 0 {
+		p := unsafe.Pointer(unsafe.SliceData(d))
+		C.memset(p, C.int(c), C.size_t(len(d)))
+		if c == C.VG_POISON {
+			b.shadow = int64(C.vg_unwritten(p, C.size_t(len(d))))
+		}
 	}
 	return err
 }
@@ -400,6 +425,7 @@ func (b *buffer) Copy(from device.Buffer) error {
 	if from.Len() != b.n {
 		return fmt.Errorf("emu: copying %d bytes to a buffer of %d", from.Len(), b.n)
 	}
+	b.shadow = 0
 	return from.Read(d)
 }
 
@@ -483,6 +509,7 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 		return err
 	}
 	return k.gpu.do(ctx, func() error {
+		host.machine.Look, k.gpu.first = k.gpu.look|k.gpu.first, 0
 		converted, mapped, err := k.convert(args)
 		defer func() {
 			for _, p := range mapped {
@@ -497,7 +524,6 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 			return err
 		}
 		defer list.Close()
-		host.machine.Look, k.gpu.first = k.gpu.look|k.gpu.first, 0
 		C.vg_host_begins()
 		err = k.fn.Call(list)
 		C.fflush(nil) // what its host code has printed
@@ -512,6 +538,7 @@ func (k *kernel) convert(args []device.Arg) (all []tvmffi.Arg, mapped []uintptr,
 	type part struct {
 		from, to uintptr
 		name     string
+		shadow   int64
 	}
 	var parts []part
 	for i, a := range args {
@@ -536,7 +563,10 @@ func (k *kernel) convert(args []device.Arg) (all []tvmffi.Arg, mapped []uintptr,
 		if i < len(k.names) {
 			name += " (" + k.names[i] + ")"
 		}
-		parts = append(parts, part{data, data + uintptr(n), name})
+		if host.machine.Look&UnwrittenGlobal == 0 {
+			b.shadow = 0
+		}
+		parts = append(parts, part{data, data + uintptr(n), name, b.shadow})
 		all = append(all, tvmffi.Arg{Tensor: &tvmffi.Tensor{Data: data, Device: tvmffi.CUDA(0), DType: a.Tensor.DType,
 			Shape: a.Tensor.Shape}})
 	}
@@ -546,9 +576,9 @@ func (k *kernel) convert(args []device.Arg) (all []tvmffi.Arg, mapped []uintptr,
 		p := parts[i]
 		for i+1 < len(parts) && (parts[i+1].from < p.to || parts[i+1].from == p.from) {
 			i++
-			p.to = max(p.to, parts[i].to)
+			p.to, p.shadow = max(p.to, parts[i].to), 0
 		}
-		host.machine.Map(p.from, int(p.to-p.from), p.name, false)
+		host.machine.own(allocation{base: uint64(p.from), size: uint64(p.to - p.from), name: p.name, shadow: p.shadow})
 		mapped = append(mapped, p.from)
 	}
 	return all, mapped, nil

@@ -19,6 +19,7 @@ func TestFiles(t *testing.T) {
 		}
 		start := time.Now()
 		m := &Machine{}
+		t.Cleanup(m.drop)
 		mod, err := m.Load(string(text))
 		if err != nil {
 			t.Errorf("%s: %v", path, err)
@@ -100,6 +101,7 @@ $done:
 
 func TestSimple(t *testing.T) {
 	m := &Machine{}
+	t.Cleanup(m.drop)
 	mod, err := m.Load(simple)
 	if err != nil {
 		t.Fatal(err)

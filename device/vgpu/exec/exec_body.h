@@ -119,6 +119,7 @@ static int hazard_of(int kind) {
   case FAULT_RACE: return 1;
   case FAULT_UNINITIALISED_LOCAL: return 2;
   case FAULT_DIVISION: return 3;
+  case FAULT_UNINITIALISED_GLOBAL: return 6;
   case FAULT_REGISTER: return 7;
   case FAULT_OUTSIDE_MASK: return 8;
   }
@@ -168,7 +169,7 @@ static inline void watch(worker *k, group *g, int space, int lane, u64 address, 
 
 #include "races.h"
 
-enum { GENERIC, GLOBAL, SHARED, LOCAL };
+enum { GENERIC, GLOBAL, SHARED, LOCAL, OUTSIDE };
 
 static block *shared_of(warp *w, u64 *a) { // takes the rank off a shared address
   u32 rank = (u32)(*a >> 24) & 0xff;
@@ -176,6 +177,14 @@ static block *shared_of(warp *w, u64 *a) { // takes the rank off a shared addres
   if (rank == 0) return w->b;
   if ((int)rank > w->b->t->nb) return NULL;
   return &w->b->t->b[rank - 1];
+}
+
+// written_to keeps that global memory of a range was written to, or looks whether a read is of what was.
+static void written_to(worker *k, warp *w, group *g, const vg_range *r, int lane, u64 a, u64 size, int write) {
+  u8 *s = (u8 *)(a + (u64)r->shadow);
+  if (r->shadow == 0) return;
+  if (write) memset(s, 1, size);
+  else if (memchr(s, 0, size)) fault(k, w, g, FAULT_UNINITIALISED_GLOBAL, lane, a, 0, (int)size, 0);
 }
 
 // at returns where size bytes at address a of a lane lie, NULL after a fault.
@@ -219,18 +228,19 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
     return w->local + (u64)lane * LOCAL_BYTES + a;
   }
   vg_range *r = find(k, a, (u64)size);
-  if (r == NULL) {
-    fault(k, w, g, FAULT_BOUNDS, lane, a, 0, size, write);
+  if (a & (u64)(size - 1)) { // a GPU looks at this first
+    fault(k, w, g, FAULT_MISALIGNED, lane, a, r ? GLOBAL : OUTSIDE, size, write);
     return NULL;
   }
-  if (a & (u64)(size - 1)) {
-    fault(k, w, g, FAULT_MISALIGNED, lane, a, GLOBAL, size, write);
+  if (r == NULL) {
+    fault(k, w, g, FAULT_BOUNDS, lane, a, 0, size, write);
     return NULL;
   }
   if (write && r->readonly) {
     fault(k, w, g, FAULT_READONLY, lane, a, 0, size, write);
     return NULL;
   }
+  written_to(k, w, g, r, lane, a, (u64)size, write);
   return (u8 *)a;
 }
 
@@ -312,7 +322,10 @@ static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *co
       } else {
         EACH(m) { bad |= a[l] - lo > most; low |= a[l]; p[l] = (u8 *)a[l]; }
       }
-      if (!bad && !(low & (u64)(bytes - 1))) return 1;
+      if (!bad && !(low & (u64)(bytes - 1))) {
+        if (r->shadow) EACH(m) written_to(k, w, g, r, (int)l, a[l], (u64)bytes, write);
+        return 1;
+      }
     }
   } else if (space == SHARED && k->l->cluster[0] * k->l->cluster[1] * k->l->cluster[2] <= 1) {
     u64 most = w->b->shared_size - (u64)bytes, lo = k->l->shared_base, bad = 0, low = 0;

@@ -149,6 +149,8 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         fault(k, w, g, range ? FAULT_READONLY : FAULT_BOUNDS, (int)l, first, 0, (int)valid, in->kind);
         return 0;
       }
+      if (valid && (in->kind == 0 || op >= 0)) written_to(k, w, g, range, (int)l, first, valid, 0);
+      if (valid && in->kind) written_to(k, w, g, range, (int)l, first, valid, 1);
       for (u32 j = 0; j < row_bytes; j += 16) {
         u8 data[16];
         s64 from = lo * es - (s64)j, to = hi * es - (s64)j; // the valid bytes of these 16
@@ -223,7 +225,8 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
       if (s == NULL || !raced(k, w, g, s, 16, 0)) return 0;
       for (int c = -1; c < 16; c++) {
         if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
-        u8 *d = at(k, w, g, to_space, (int)l, c < 0 ? to + i : with_rank(to + i, c), 16, 1);
+        u64 a = c < 0 ? to + i : with_rank(to + i, c);
+        u8 *d = x[5] >= 0 && !at(k, w, g, to_space, (int)l, a, 16, 0) ? NULL : at(k, w, g, to_space, (int)l, a, 16, 1);
         if (d == NULL || !raced(k, w, g, d, 16, x[5] < 0 ? A_WRITE : A_WRITE | A_ATOMIC)) return 0;
         if (x[5] < 0) {
           memcpy(d, s, 16);
