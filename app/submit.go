@@ -25,8 +25,8 @@ import (
 )
 
 type submitOptions struct {
-	dryRun, untested, packed, all, push bool
-	remote                              string
+	dryRun, untested, findings, packed, all, push bool
+	remote                                        string
 }
 
 func remoteFlag(to *string) cli.Flag {
@@ -44,6 +44,7 @@ func (a *app) submitCommand() *cli.Command {
 			boolFlag(&o.dryRun, "dry-run", "tag and push nothing; exit with 0 also where something is left to do, if "+
 				"nothing is wrong"),
 			boolFlag(&o.untested, "untested", "tag it without a run that passed; the tag says so"),
+			boolFlag(&o.findings, "accept-findings", "tag it although a run of the same content has findings"),
 			boolFlag(&o.packed, "packed", "write packed_solution.json, which the collector takes as it is, at the "+
 				"repository's root, for you to commit"),
 			boolFlag(&o.all, "all", "every submission that the collector finds in the repository, each with a tag of its own"),
@@ -182,7 +183,7 @@ func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.
 	o := submit.Options{Config: s.Config.Path, Solution: s.Solution, Pattern: s.Config.Submit.Tag, Version: Version,
 		WillPush: how.push, AskedName: how.remote}
 	var err error
-	o.Untested = how.untested
+	o.Untested, o.Findings = how.untested, how.findings
 	o.Proof, err = submit.Prove(s.Root, s.Solution, func(set string) ([]*trace.Workload, error) {
 		return s.Data.Workloads(s.Definition.Name, set)
 	})

@@ -14,6 +14,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
@@ -27,17 +28,21 @@ type attempt struct {
 	bytes    int64 // of the workload's tensors
 
 	verdict  verdict
+	took     time.Duration   // by the first call, with the loading of its inputs
 	samples  *device.Samples // nil where it was not timed
 	warm     *device.Samples // nil without that figure
 	measured int             // how often it was measured
 	err      error           // what ended its measurement
 	printed  string          // before the warm calls
 
-	loaded *inputs             // what the worker has
-	copies int                 // of its tensors on the device
-	held   int64               // bytes of the device's memory, those of the copies and of what parts them
-	writes []*worker.Checked   // what calls wrote where nothing may be
-	bound  []worker.FileTensor // outputs of a call that bound one to other memory
+	loaded *inputs           // what the worker has
+	copies int               // of its tensors on the device
+	held   int64             // bytes of the device's memory, those of the copies and of what parts them
+	writes []*worker.Checked // what calls wrote where nothing may be
+
+	found      []event.Finding     // about the workload so far
+	incomplete error               // what ended the honesty checks
+	bound      []worker.FileTensor // outputs of a call that bound one to other memory
 
 	wrong *inputs  // of the first call that gave wrong outputs; nil without one, or where nothing is dumped
 	made  []output // by that call
@@ -110,9 +115,13 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 	}
 	for i := range n {
 		in := trials[min(i, len(trials)-1)]
+		begun := time.Now()
 		written, err := a.call(ctx, in, i < len(trials))
 		if err != nil {
 			return verdict{}, err
+		}
+		if i == 0 {
+			a.took = time.Since(begun)
 		}
 		got, unmap, err := a.process.out.read(written)
 		if err != nil {
@@ -256,6 +265,14 @@ func (a *attempt) emit(base *device.Samples) {
 		}
 		log += v.detail
 	}
+	if v.status == trace.Passed {
+		a.notice()
+	} else if list := warnings(a.process.hazards()); list != "" {
+		if log != "" && !strings.HasSuffix(log, "\n") {
+			log += "\n"
+		}
+		log += list
+	}
 
 	e := &trace.Evaluation{Status: v.status, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Log: log,
 		Environment: trace.Environment{Hardware: a.process.info.Name}}
@@ -309,6 +326,17 @@ func (a *attempt) emit(base *device.Samples) {
 	t := &trace.Trace{Definition: a.shared.Definition.Name, Workload: *w, Solution: &a.entry.Solution.Name, Evaluation: e}
 	ev.Trace = t.JSON(trace.Compact)
 	a.entry.Events.Emit(event.Event{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: ev})
+}
+
+// warnings are lines of a log about hazards, each kind at each place once.
+func warnings(hazards []device.Hazard) string {
+	var text strings.Builder
+	for i, h := range hazards {
+		if !slices.ContainsFunc(hazards[:i], h.Same) {
+			fmt.Fprintf(&text, "warning: %s\n", plain.Line(h.Text))
+		}
+	}
+	return text.String()
 }
 
 func lastLines(s string, n int) string {

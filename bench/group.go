@@ -187,10 +187,20 @@ func (g *group) workload(ctx context.Context, index int, w *trace.Workload) erro
 			}
 			a.tell(base, g.roofline)
 		}
-		a.emit(g.comparable(a, base))
-		if err := a.checkHonesty(ctx, trials[len(trials)-1]); err != nil {
+		emit := func() { a.emit(g.comparable(a, base)) }
+		if a.process.info.Emulated { // the verdict is of the second call too
+			a.printed += a.process.log()
+		} else {
+			emit()
+		}
+		if err := a.checkHonesty(ctx); err != nil {
 			return err
 		}
+		if a.process.info.Emulated {
+			a.process.log()
+			emit()
+		}
+		a.tellFindings()
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -16,6 +17,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/internal/cache"
 	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/workloads"
@@ -49,23 +51,20 @@ const maxChanged = 64 << 20
 type honesty struct {
 	*attempt
 	in      *inputs
-	found   []event.Finding
 	seen    [][]expected        // expected outputs of the calls so far
 	values  []workloads.Input   // what the inputs hold now
 	changed []int               // inputs that get other contents, largest first
 	written []worker.FileTensor // the outputs of the last call
 }
 
-// checkHonesty runs the checks, after inputs in, and tells the findings, which change no verdict. An error ends the
-// run.
-func (a *attempt) checkHonesty(ctx context.Context, in *inputs) error {
+// checkHonesty runs the checks. An error ends the run.
+func (a *attempt) checkHonesty(ctx context.Context) error {
 	v := a.verdict
-	if v.status != trace.Passed && v.status != trace.IncorrectNumerical || a.process.client == nil ||
-		!a.process.client.Alive() {
+	if v.status != trace.Passed && v.status != trace.IncorrectNumerical || !a.process.running() {
 		return nil
 	}
 	a.limit = limit{a.shared.Profile.Timeout}
-	h := &honesty{attempt: a, in: in}
+	h := &honesty{attempt: a, in: a.loaded}
 	// Of other definitions a part of the inputs may do.
 	if a.samples != nil && a.samples.ColdL2 && a.shared.Definition.OpType == "gdn" {
 		h.time(stats.Latency(a.samples.Trials))
@@ -79,27 +78,44 @@ func (a *attempt) checkHonesty(ctx context.Context, in *inputs) error {
 		err = h.look(ctx, worker.Check{Back: true})
 	}
 	if err == nil {
-		err = h.run(ctx, v)
+		err = h.run(ctx)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if v.found != nil && !h.has(changedInput) { // which explains it
-		h.found = append(h.found, *v.found)
+	if v := a.verdict; v.found != nil && !h.has(changedInput) && !h.has(v.found.Check) { // a changed input explains it
+		a.found = append(a.found, *v.found)
 	}
 	if err != nil {
-		err = h.blame(err)
-	}
-	for _, f := range h.found {
-		a.entry.Events.Emit(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Finding: &f})
-	}
-	a.result.Findings += len(h.found)
-	a.process.client.TakeLog() // of calls that the verdict is not about
-	if err != nil {
-		a.entry.Events.Emit(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID,
-			Message: &event.Message{Text: fmt.Sprintf("workload %s: honesty checks are incomplete: %v", a.workload.UUID, err)}})
+		a.incomplete = h.blame(err)
 	}
 	return nil
+}
+
+// notice makes findings of the hazards that the device has noticed.
+func (a *attempt) notice() {
+	for _, h := range a.process.hazards() {
+		f := event.Finding{Check: h.Kind, Place: plain.Line(h.Place), Text: plain.Line(h.Text)}
+		if !slices.ContainsFunc(a.found, func(old event.Finding) bool { return old.Check == f.Check && old.Place == f.Place }) {
+			a.found = append(a.found, f)
+		}
+	}
+}
+
+// tellFindings tells the findings, which change no verdict.
+func (a *attempt) tellFindings() {
+	if a.verdict.status == trace.Passed {
+		a.notice()
+	}
+	for _, f := range a.found {
+		a.entry.Events.Emit(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Finding: &f})
+	}
+	a.result.Findings += len(a.found)
+	a.process.log() // of calls that the verdict is not about
+	if a.incomplete != nil {
+		a.entry.Events.Emit(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Message: &event.Message{
+			Text: fmt.Sprintf("workload %s: honesty checks are incomplete: %v", a.workload.UUID, a.incomplete)}})
+	}
 }
 
 // blame makes a finding of an error that is the solution's fault, and returns any other.
@@ -124,7 +140,7 @@ func (h *honesty) blame(err error) error {
 // find adds a finding; of each check the first one counts.
 func (h *honesty) find(check, format string, args ...any) {
 	if !h.has(check) {
-		h.found = append(h.found, event.Finding{Check: check, Text: fmt.Sprintf(format, args...)})
+		h.attempt.found = append(h.attempt.found, event.Finding{Check: check, Text: fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -151,18 +167,29 @@ func fastest(in, out, l2, bandwidth int64) float64 {
 	return float64(in+max(0, out-l2)) / (1.05 * float64(bandwidth)) * 1e9
 }
 
-func (h *honesty) run(ctx context.Context, v verdict) error {
-	if v.status != trace.Passed || !h.remembers() || h.evaluator == topK {
+func (h *honesty) run(ctx context.Context) error {
+	emulated := h.process.info.Emulated
+	if h.verdict.status != trace.Passed || h.evaluator == topK || emulated && h.in.bytes > largeOnCPU {
 		return h.look(ctx, worker.Check{})
 	}
-	h.examined = true
 	s, err := h.choose()
 	if err != nil {
 		return err
 	}
 	defer s.close()
+	if emulated && h.examined {
+		return h.again(ctx, s)
+	}
+	h.examined = true
 
-	o, err := h.call(ctx, "after the timing", worker.Check{}, h.in.want)
+	what := "after the timing"
+	if emulated {
+		what = "call 2 on the same inputs"
+	}
+	o, err := h.call(ctx, what, worker.Check{}, h.in.want)
+	if err == nil && o != right && emulated {
+		return h.reject()
+	}
 	if err != nil || o != right || h.has(changedInput) {
 		return err
 	}
@@ -189,10 +216,42 @@ func (h *honesty) run(ctx context.Context, v verdict) error {
 	return err
 }
 
-// remembers tells whether a call is to be asked for what a call before it kept. Emulated calls are so slow that one
-// workload of a run has to do, and none that is large.
-func (h *honesty) remembers() bool {
-	return !h.process.info.Emulated || !h.examined && h.in.bytes <= largeOnCPU
+// longOnCPU is the duration of an emulated call above which no second one is made.
+const longOnCPU = 5 * time.Second
+
+// again makes one call with other contents at the same addresses. If its outputs are wrong, a call with the first contents
+// decides whether the solution is: a GPU would have made several of them.
+func (h *honesty) again(ctx context.Context, s *scratch) error {
+	if h.took > longOnCPU {
+		return h.look(ctx, worker.Check{})
+	}
+	h.seen = append(h.seen, h.in.want)
+	if changes := h.changes(); len(changes) > 0 {
+		change := changes[len(changes)-1]
+		switch o, err := h.call(ctx, change.what, h.replace(s, change.inputs, change.f), nil); {
+		case err != nil || o == right:
+			return err
+		case o == stale:
+			h.find(cachedByPointer, "%s, the outputs are those of the inputs before", change.what)
+			return nil
+		}
+	}
+	o, err := h.call(ctx, "with the first inputs again", worker.Check{Inputs: h.original()}, h.in.want)
+	if err != nil || o == right {
+		return err
+	}
+	return h.reject()
+}
+
+// reject makes the verdict of the outputs of the last call, which was made with the inputs of the first.
+func (h *honesty) reject() error {
+	got, unmap, err := h.process.out.read(h.written)
+	if err != nil {
+		return err
+	}
+	defer unmap()
+	h.verdict.evaluate(h.evaluator, h.shared.Definition.Outputs.Keys(), got, h.in.want, h.in.Values, h.shared.Profile.Tolerance)
+	return nil
 }
 
 // An outcome is what the outputs of one call come to.

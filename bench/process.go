@@ -171,6 +171,14 @@ func (p *process) log() string {
 	return p.client.TakeLog()
 }
 
+// hazards takes the hazards that the device has noticed.
+func (p *process) hazards() []device.Hazard {
+	if p.client == nil {
+		return nil
+	}
+	return p.client.TakeHazards()
+}
+
 // end ends the worker, if there is one.
 func (p *process) end() {
 	if p.client != nil {

@@ -57,7 +57,7 @@ func (r *runner) open(run, ctx context.Context) error {
 	if err := r.process.start(run, ctx); err != nil {
 		return r.process.machineError(err)
 	}
-	r.entry.Run.Device = r.process.info
+	r.entry.Run.Device, r.entry.Run.Looked = r.process.info, looked(r.process)
 	if r.entry.Admit != nil {
 		if err := r.entry.Admit(r.entry.Run.Device); err != nil {
 			return err
@@ -115,8 +115,8 @@ func (r *runner) fail(w *trace.Workload, err error) {
 	if errors.As(err, &we) {
 		m.Log = we.Log
 	}
-	if printed := r.process.log(); lacking(err) && printed != "" {
-		m.Log = printed + m.Log
+	if printed := r.process.log(); lacking(err) {
+		m.Log = printed + m.Log + warnings(r.process.hazards())
 	}
 	r.entry.Events.Emit(event.Event{Type: event.TypeFailed, Workload: w.UUID, Message: m})
 }

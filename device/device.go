@@ -171,6 +171,25 @@ var (
 	ErrLacking = errors.New("no verdict")
 )
 
+// A Looker is a Device that notices hazards.
+type Looker interface {
+	// Look begins a workload: the next call is examined more closely than the calls after it.
+	Look()
+
+	// Hazards returns the hazards that were noticed since it was called last, at most one of each kind at each place.
+	Hazards() []Hazard
+}
+
+// A Hazard is a mistake in a call that need not make its result wrong.
+type Hazard struct {
+	Kind  string `json:"kind"`  // "race", "unwritten-memory", "division-by-zero", "refused-launch"
+	Place string `json:"place"` // file:line:column in the source, or the name of the kernel
+	Text  string `json:"text"`  // with the place
+}
+
+// Same reports whether other is a hazard of the same kind at the same place.
+func (h Hazard) Same(other Hazard) bool { return h.Kind == other.Kind && h.Place == other.Place }
+
 // Sanitizers are compute-sanitizer's tools, in the order in which they run. The emulator looks for the same.
 var Sanitizers = []string{"memcheck", "racecheck", "initcheck", "synccheck"}
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"fisub/bench/compare"
+	"fisub/internal/event"
 	"fisub/internal/plain"
 )
 
@@ -196,19 +197,20 @@ func (r *Run) section(n int, brief bool) section {
 	}
 	s.Tables = []table{workloads}
 	from, to := scale(r.Workloads)
+	told := event.Told{}
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
 		if h := w.histogram(fmt.Sprintf("%sh%d", id, i), from, to); h != nil && !brief {
 			s.Hist = append(s.Hist, h)
 		}
 		for _, f := range w.Findings {
-			s.Findings = append(s.Findings, finding{clean(w.UUID, 80), clean(f.Check, 60), clean(f.Text, 1000)})
+			s.Findings = append(s.Findings, finding{clean(w.UUID, 80), clean(f.Check, 60), clean(told.Text(&f, w.UUID), 1000)})
 		}
 		if w.Bad() || w.Failed != nil {
 			s.Failed = append(s.Failed, w.failure())
 		}
 	}
-	s.Looked, s.Warnings = r.Looked(), r.warned()
+	s.Looked = r.Looked()
 	for _, w := range r.Warnings {
 		text := clean(w.Text, 1000)
 		if w.Hint != "" {

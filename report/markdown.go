@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"fisub/internal/event"
 	"fisub/internal/plain"
 )
 
@@ -43,14 +44,15 @@ func (r *Report) Markdown(w io.Writer) error {
 		fmt.Fprintf(b, "%s\n\n", md(strings.Join(run.Summary(), " ")))
 		t := run.workloads("")
 		markdownTable(b, &t, briefly)
-		noted := false
+		noted, told := false, event.Told{}
 		note := func(format string, args ...any) {
 			fmt.Fprintf(b, "- "+format+"\n", args...)
 			noted = true
 		}
 		for _, w := range run.Workloads {
 			for _, f := range w.Findings {
-				note("finding %s on %s: %s", md(clean(f.Check, 60)), md(clean(w.UUID, 80)), md(clean(f.Text, 400)))
+				note("finding %s on %s: %s", md(clean(f.Check, 60)), md(clean(w.UUID, 80)),
+					md(clean(told.Text(&f, w.UUID), 400)))
 			}
 			if w.Bad() || w.Failed != nil {
 				f := w.failure()

@@ -227,7 +227,7 @@ func (r *Run) Summary() []string {
 		say("%s did not pass.", plain.Count(n, "workload"))
 	}
 	if n := r.findings(); n > 0 {
-		say("%s of the honesty checks.", plain.Count(n, "finding"))
+		say("%s.", plain.Count(n, "finding"))
 	}
 	switch r.State() {
 	case "running":
@@ -303,11 +303,10 @@ func (r *Run) empty() (ns float64) {
 	return ns
 }
 
-// Looked says what an emulated run has looked for, as far as its record tells, and what it has not judged; nil for
-// others.
+// Looked says which mistakes the run looked for, and how many results it judged; nil if its record does not tell.
 func (r *Run) Looked() []string {
-	f := r.Run.Run
-	if !f.Device.Emulated || f.Device.Kind != "emu" {
+	l := r.Run.Run.Looked
+	if l == nil {
 		return nil
 	}
 	judged := 0
@@ -317,46 +316,13 @@ func (r *Run) Looked() []string {
 		}
 	}
 	_, total := r.Passed()
-	not := "time; reads of global memory that nothing was written to"
-	races := "races, in the first 2 million instructions of each launch; "
-	if f.Language != "cuda" {
-		races, not = "", not+"; races in what Triton has compiled"
+	list := []string{fmt.Sprintf("Results: of %d of %s, by the contest's rule and tolerance.", judged,
+		plain.Count(total, "workload"))}
+	for _, text := range l.For {
+		list = append(list, clean(strings.ToUpper(text[:min(len(text), 1)])+text[min(len(text), 1):]+".", 1000))
 	}
-	warned := "As warnings: reads of shared memory that nothing was written to, in each call. In the first call of each " +
-		"process: " + races + "such reads of local memory."
-	if slices.Contains(f.Command, "--sanitize") {
-		races, _, _ = strings.Cut(races, ",")
-		warned = "By --sanitize, as faults, in each call: " + strings.TrimPrefix(races+"; ", "; ") + "reads of shared and " +
-			"local memory that nothing was written to; launches that a GPU refuses; integer divisions by zero; barriers that " +
-			"wait for threads that have ended."
-	}
-	return []string{
-		fmt.Sprintf("Results: of %d of %s, by the contest's rule and tolerance.", judged, plain.Count(total, "workload")),
-		"Faults, in each call of these: accesses outside of a tensor, null and misaligned ones; barriers that never open.",
-		warned, "Not judged: " + not + "."}
-}
-
-// warned gives the emulator's warnings about workloads that passed, each once, with the number of its workloads.
-func (r *Run) warned() (list []string) {
-	count := map[string]int{}
-	for _, w := range r.Workloads {
-		if !w.Passed || !w.Evaluated.Emulated {
-			continue
-		}
-		of := map[string]bool{}
-		for line := range strings.Lines(w.Evaluated.Log) {
-			if text, ok := strings.CutPrefix(strings.TrimSpace(line), "warning: "); ok && !of[text] {
-				if of[text] = true; count[text] == 0 {
-					list = append(list, text)
-				}
-				count[text]++
-			}
-		}
-	}
-	const most = 20
-	list = list[:min(len(list), most)]
-	for i, text := range list {
-		list[i] = clean(text, 1000) + " (on " + plain.Count(count[text], "workload") + " that passed)"
+	if len(l.Not) > 0 {
+		list = append(list, clean("Not looked for: "+strings.Join(l.Not, ", ")+".", 1000))
 	}
 	return list
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/longtest"
+	"fisub/internal/plain"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -528,38 +530,37 @@ func TestVerdictsFirst(t *testing.T) {
 	}
 }
 
-// An emulated run says what it has looked for, as its command line and language have it, and tells the warnings about
-// what passed, each once.
+// A run says what it looked for, if its record tells, and shows the same finding in full once.
 func TestLooked(t *testing.T) {
 	run := gpuRun("20260102-looked", 3)
 	run.Device = event.Device{Kind: "emu", Name: "CPU", Emulated: true}
+	run.Looked = &event.Looked{For: []string{"in all calls: faults", "in first calls: races"}, Not: []string{"time", "<b>"}}
 	var list []event.Event
 	for i, w := range run.Workloads[:2] {
 		list = append(list, passed(w, nil)...)
-		e := list[i].Evaluated
-		e.Emulated, e.Log = true, "said\nwarning: a race on shared memory\nwarning: a race on shared memory\n"
+		list[len(list)-1].Evaluated.Emulated = true
+		list = append(list, event.Event{Type: event.TypeWarning, Workload: w.UUID, Finding: &event.Finding{Check: "race",
+			Place: "kernel.cu:3:4", Text: fmt.Sprintf("kernel.cu:3:4: race of thread %d", i)}})
 	}
-	of := func(language string, command ...string) string {
-		run.Language, run.Command = language, command
-		r := newReport(t, folder(t, run, list...)).Runs[0]
-		if got := r.warned(); !slices.Equal(got, []string{"a race on shared memory (on 2 workloads that passed)"}) {
-			t.Errorf("warnings: got %q", got)
+	r := newReport(t, folder(t, run, list...))
+	want := []string{"Results: of 2 of 3 workloads, by the contest's rule and tolerance.", "In all calls: faults.",
+		"In first calls: races.", "Not looked for: time, <b>."}
+	if got := r.Runs[0].Looked(); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for name, write := range map[string]func(io.Writer) error{"html": r.HTML, "markdown": r.Markdown} {
+		var page bytes.Buffer
+		if err := write(&page); err != nil {
+			t.Fatal(err)
 		}
-		return strings.Join(r.Looked(), "\n")
-	}
-	for _, test := range []struct{ got, has, lacks string }{
-		{of("cuda", "fisub", "local"), "of 2 of 3 workloads", "--sanitize"},
-		{of("cuda", "fisub", "local"), "each process: races, in the first 2 million", "Triton"},
-		{of("triton", "fisub", "local"), "nothing was written to; races in what Triton has compiled.", "each process: races"},
-		{of("cuda", "fisub", "local", "--sanitize"), "By --sanitize, as faults, in each call: races; reads", "As warnings"},
-		{of("triton", "fisub", "local", "--sanitize"), "in each call: reads", "As warnings"},
-	} {
-		if !strings.Contains(test.got, test.has) || strings.Contains(test.got, test.lacks) {
-			t.Errorf("got %q, want %q and not %q", test.got, test.has, test.lacks)
+		text := page.String()
+		if strings.Count(text, "race of thread 0") != 1 || strings.Contains(text, "race of thread 1") ||
+			!strings.Contains(text, "kernel.cu:3:4: as on "+plain.Short(run.Workloads[0].UUID)) {
+			t.Errorf("%s: got %s, want the race in full on the first workload only", name, text)
 		}
 	}
 	if got := pages["decode"](t).Runs[0].Looked(); got != nil {
-		t.Errorf("a run on a GPU: got %q", got)
+		t.Errorf("a run whose record does not tell: got %q", got)
 	}
 }
 

@@ -122,6 +122,7 @@ type Options struct {
 	Pattern   string          // of the tag's name; "" is Pattern
 	Proof     *Proof
 	Untested  bool   // no run is asked for, but none may have failed
+	Findings  bool   // runs may have findings
 	Checked   []Step // what the pre-flight says
 	Version   string // of fisub
 	WillPush  bool
@@ -164,7 +165,7 @@ func (v *Survey) Plan(ctx context.Context, o Options) (*Plan, error) {
 		Commit: v.Head.Commit}
 	o.Proof.note(&p.Note)
 	p.Steps = append(p.Steps, o.Checked...)
-	p.tested(o.Proof, o.Untested)
+	p.tested(o.Proof, o.Untested, o.Findings)
 	if v.Missing != nil {
 		hint := "git init, then git add and git commit what is to be submitted"
 		if errors.Is(v.Missing, git.ErrMissing) {
@@ -191,7 +192,7 @@ func (v *Survey) Plan(ctx context.Context, o Options) (*Plan, error) {
 	return p, v.remote(ctx, p, o)
 }
 
-func (p *Plan) tested(proof *Proof, untested bool) {
+func (p *Plan) tested(proof *Proof, untested, findings bool) {
 	const hint = "fisub remote --set contest runs it on a GPU, and fisub local --set contest where there is one; " +
 		"--untested tags it as it is"
 	seen := "none of this content"
@@ -214,6 +215,13 @@ func (p *Plan) tested(proof *Proof, untested bool) {
 			proof.Changed, plain.Short(proof.Old), plain.Short(p.Note.ContentHash))
 	default:
 		p.add("tested", Todo, hint, "no run of this content (%s) passed", plain.Short(p.Note.ContentHash))
+	}
+	switch {
+	case proof.Found == "":
+	case findings:
+		p.add("tested", Warning, "", "%s", proof.Found)
+	default:
+		p.add("tested", Fault, "fisub runs show lists them; --accept-findings tags it as it is", "%s", proof.Found)
 	}
 	for _, w := range proof.Warnings {
 		p.add("tested", Warning, "", "%s", w)

@@ -151,7 +151,7 @@ func TestProve(t *testing.T) {
 		t.Errorf("got %+v, want the run that failed", p)
 	}
 	plan := &Plan{}
-	plan.tested(prove(sol), true)
+	plan.tested(prove(sol), true, true)
 	if refused, fault := plan.Refused(); !refused || !fault {
 		t.Errorf("got %+v, want it refused, untested or not", plan.Steps)
 	}

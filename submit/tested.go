@@ -18,6 +18,7 @@ type Proof struct {
 	Run      *runs.Run // on a GPU, on all workloads of the contest's set, all of them passed; nil where there is none
 	Seen     *runs.Run // the newest run of this content that passed what it ran, where there is no such; or nil
 	Broken   string    // says of the newest run of this content with a workload that did not pass which it is; or ""
+	Found    string    // says of the newest run of this content with findings which it is, and the first finding; or ""
 	Failed   string    // why the newest run of this content is no proof; "" where it is, or there is none
 	Changed  string    // the newest run of the definition that passed what it ran, where none is of this content
 	Old      string    // content hash of that run
@@ -70,6 +71,9 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 		if text := broken(r, sol); text != "" && p.Broken == "" {
 			p.Broken = fmt.Sprintf("run %s, of the same content, %s", id, text)
 		}
+		if text := found(r); text != "" && p.Found == "" && !otherStyle(r, sol) {
+			p.Found = fmt.Sprintf("run %s, of the same content, has %s", id, text)
+		}
 		switch {
 		case lacks == "" && p.Run == nil:
 			p.Run = r
@@ -86,10 +90,7 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 	if p.Seen == nil {
 		return p, nil
 	}
-	f, findings := p.Seen.Run, 0
-	for _, row := range p.Seen.Rows {
-		findings += len(row.Findings)
-	}
+	f := p.Seen.Run
 	warn := func(so bool, format string, args ...any) {
 		if so {
 			p.Warnings = append(p.Warnings, "run "+p.Seen.ID+" "+fmt.Sprintf(format, args...))
@@ -98,8 +99,23 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 	warn(f.Solution != sol.Name, "was named %q, the submission is named %q", f.Solution, sol.Name)
 	warn(f.Author != sol.Author, "was by %q, the submission is by %q", f.Author, sol.Author)
 	warn(f.DPS == nil, "does not tell whether it used destination-passing style")
-	warn(findings > 0, "has %d findings of the honesty checks", findings)
 	return p, nil
+}
+
+// found counts the findings of a run and names the first; "" if there is none.
+func found(r *runs.Run) string {
+	n, first := 0, ""
+	for _, row := range r.Rows {
+		for _, f := range row.Findings {
+			if n++; n == 1 {
+				first = fmt.Sprintf("%s on workload %s: %s", plain.Line(f.Check), plain.Short(row.UUID), plain.Line(f.Text))
+			}
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return plain.Count(n, "finding") + ": " + first
 }
 
 // broken says of a run with a workload that did not pass how many did; "" of another. A time limit on an emulation says

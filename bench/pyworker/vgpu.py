@@ -10,6 +10,7 @@ import ctypes
 import functools
 import gc
 import importlib
+import json
 import os
 import re
 import shutil
@@ -62,6 +63,7 @@ class Machine:
         self.executes = True  # kernels; else they are compiled for a B200 only
         self.compiled = []  # names of those that were launched
         self.astray = False  # the call has read, or made a shape of, what a kernel that was not executed may have to compute
+        self.first = self.looks = True  # the next call is the first of a workload; the call now is
         self.refused = None  # the last error of a stage of Triton's compiler
 
     def sources(self, texts, cache):
@@ -78,7 +80,8 @@ class Machine:
     def lib(self):
         lib = ctypes.CDLL(self.library)
         lib.fisub_load.restype, lib.fisub_free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-        lib.fisub_home.restype = ctypes.c_void_p
+        lib.fisub_home.restype = lib.fisub_hazards.restype = ctypes.c_void_p
+        lib.fisub_look(int(self.looks))
         return lib
 
     @functools.cached_property
@@ -112,6 +115,16 @@ class Machine:
                 self.lib.fisub_unmap(u64(base))
             if result := self.lib.fisub_verdict(ctypes.byref(text)):
                 self.stop((Fault if result == 1 else Lacking)(self.text(text.value)))
+
+    def look(self):
+        """Begins a call; the first one of a workload is examined more closely."""
+        if "lib" in self.__dict__:
+            self.lib.fisub_look(int(self.first))
+        self.looks, self.first = self.first, False
+
+    def hazards(self):
+        """Those that were noticed since the last call, as package device has them."""
+        return json.loads(self.text(self.lib.fisub_hazards())) or [] if "lib" in self.__dict__ else []
 
     def text(self, address):
         text = ctypes.string_at(address).decode(errors="replace")

@@ -807,6 +807,8 @@ class Solution:
         self.loaded = request
         self.any_count = request.get("any_count", False)
         self.place()
+        if self.device.vgpu:
+            self.device.machine.first = True
 
     def place(self):
         """Allocates the tensors of what is loaded."""
@@ -895,6 +897,7 @@ class Solution:
         """Calls as the official harness does where it judges."""
         if self.device.vgpu:
             self.device.machine.arguments, self.device.machine.tuned = self.bounds(), 0.0
+            self.device.machine.look()
         with self.device.torch.no_grad():
             return self.device.does(lambda: self.entry(*self.args))
 
@@ -1326,6 +1329,8 @@ def main():
     try:
         while (request := pipes.read()) is not None:
             reply = server.answer(request)
+            if server.device and server.device.vgpu and (hazards := server.device.machine.hazards()):
+                reply["hazards"] = hazards
             pipes.settle()
             pipes.write(reply)
     except BaseException:

@@ -37,6 +37,7 @@ type Client struct {
 	state    error         // of Wait; valid after exited
 	cached   bool
 	emulated bool // the device that was opened
+	hazards  []device.Hazard
 
 	mu     sync.Mutex
 	reason string // why the process was killed, when the parent did it
@@ -159,6 +160,13 @@ func (c *Client) Finish(ctx context.Context) error {
 
 // TakeLog returns what the process printed since the last call.
 func (c *Client) TakeLog() string { return c.log.take() }
+
+// TakeHazards returns the hazards that the device has noticed since the last call: the worker's word.
+func (c *Client) TakeHazards() []device.Hazard {
+	hazards := c.hazards
+	c.hazards = nil
+	return hazards
+}
 
 // Open opens a device by kind and ordinal.
 func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (device.Info, error) {
@@ -368,6 +376,9 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 			case err != nil:
 				got <- answer{err: err}
 			case r.Timing == nil:
+				for _, h := range r.Hazards[:min(len(r.Hazards), maxHazards)] {
+					c.hazards = append(c.hazards, device.Hazard{Kind: clip(h.Kind), Place: clip(h.Place), Text: clip(h.Text)})
+				}
 				got <- answer{reply: r}
 			case timing == nil || told == maxTold:
 				got <- answer{}
@@ -407,8 +418,8 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 }
 
 // maxReply bounds a line of the worker's: the longest are CUPTI's records of a solution with very many kernels.
-// maxTold bounds what it may tell before the reply to one request.
-const maxReply, maxTold = 256 << 20, 16
+// maxTold bounds what it may tell before the reply to one request, maxHazards the hazards of one.
+const maxReply, maxTold, maxHazards = 256 << 20, 16, 100
 
 // died waits for the end of a process that closed its replies, and says how it ended.
 func (c *Client) died() error {

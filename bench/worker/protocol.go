@@ -115,6 +115,7 @@ type reply struct {
 	Samples *device.Samples `json:"samples,omitempty"`
 	Outputs []FileTensor    `json:"outputs,omitempty"` // of run, where the solution returned them; else they are as loaded
 	Checked *Checked        `json:"checked,omitempty"`
+	Hazards []device.Hazard `json:"hazards,omitempty"` // of calls of the request, whatever else the reply is
 
 	Cached   bool     `json:"cached,omitempty"`   // of build: nothing was compiled
 	Compiled []string `json:"compiled,omitempty"` // names of kernels

@@ -83,7 +83,10 @@ type server struct {
 func (s *server) answer(req *request) reply {
 	r, err := s.do(req)
 	if err != nil {
-		return reply{Error: s.asError(err, Machine)}
+		r = reply{Error: s.asError(err, Machine)}
+	}
+	if looker, ok := s.dev.(device.Looker); ok {
+		r.Hazards = looker.Hazards()
 	}
 	return r
 }
@@ -150,6 +153,9 @@ func (s *server) load(w *Workload) error {
 		return err
 	}
 	s.home.args, s.home.bands = s.args, s.bands
+	if looker, ok := s.dev.(device.Looker); ok {
+		looker.Look()
+	}
 	return nil
 }
 

@@ -8,10 +8,13 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"fisub/device"
 )
 
 // runKernel runs the kernel k of PTX without its head on words of memory, the only parameter.
@@ -385,12 +388,10 @@ func TestPrintf(t *testing.T) {
 	}
 }
 
-// TestWarning reads what nothing was written to, where that is no fault.
-func TestWarning(t *testing.T) {
+// TestTakeHazards reads what nothing was written to, where that is no fault.
+func TestTakeHazards(t *testing.T) {
 	m := &Machine{Workers: 1}
 	t.Cleanup(m.drop)
-	var warnings []string
-	m.Warn = func(text string) { warnings = append(warnings, text) }
 	mod, err := m.Load(`.version 9.0
 .target sm_100
 .address_size 64
@@ -411,14 +412,20 @@ func TestWarning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 {
-		if err := m.Run(k, Launch{Grid: [3]int{2, 1, 1}, Block: [3]int{1, 1, 1}}); err != nil {
-			t.Error(err)
+	want := []device.Hazard{{Kind: "unwritten-memory", Place: "kernel.cu:7:9", Text: "kernel.cu:7:9: kernel k, block (0,0,0), " +
+		"thread (0,0,0): read of shared memory that nothing was written to"}}
+	for range 2 { // told again after each call of TakeHazards
+		for range 2 {
+			if err := m.Run(k, Launch{Grid: [3]int{2, 1, 1}, Block: [3]int{1, 1, 1}}); err != nil {
+				t.Error(err)
+			}
+		}
+		if got := m.TakeHazards(); !slices.Equal(got, want) {
+			t.Errorf("got %+v, want %+v once", got, want)
 		}
 	}
-	want := "kernel.cu:7:9: kernel k, block (0,0,0), thread (0,0,0): read of shared memory that nothing was written to"
-	if len(warnings) != 1 || warnings[0] != want {
-		t.Errorf("got %q, want %q once", warnings, want)
+	if got := m.TakeHazards(); got != nil {
+		t.Errorf("got %+v without a launch", got)
 	}
 }
 

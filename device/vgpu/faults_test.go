@@ -53,7 +53,7 @@ func TestFaultsOfSources(t *testing.T) {
 		{"hang", "while (clock64() >= 0) {}", "1, 32", "stopped"},
 	}
 	faults := len(cases)
-	// What may come out right all the same: a warning, and a fault for one of compute-sanitizer's tools.
+	// What may come out right all the same: a hazard, and a fault for one of compute-sanitizer's tools.
 	cases = append(cases, []struct{ name, body, config, text string }{
 		{"initcheck: shared memory", "__shared__ volatile float s[64]; s[2 * threadIdx.x] = 1; p[threadIdx.x] = s[threadIdx.x];", "1, 32",
 			"read of shared memory that nothing was written to$"},
@@ -151,13 +151,16 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		defer cancel()
 		fault = k.Call(ctx, []device.Arg{{Tensor: &device.TensorArg{Buffer: b, DType: tensor.Float32, Shape: []int{63}}},
 			{Scalar: &trace.Scalar{Kind: trace.IntScalar, Int: which}}})
+		for _, h := range d.(device.Looker).Hazards() {
+			fmt.Fprintf(log, "%s at %s: %s\n", h.Kind, h.Place, h.Text)
+		}
 		return log.String(), fault
 	}
 	for i, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			if c.name == "hang" {
 				log, err := call(t, int64(i), "", time.Second)
-				want := fmt.Sprintf(`^warning: DeviceFault: kernel\.cu:%d:[0-9]+: kernel k%d, block \(0,0,0\), thread \(0,0,0\): `+
+				want := fmt.Sprintf(`^DeviceFault: kernel\.cu:%d:[0-9]+: kernel k%d, block \(0,0,0\), thread \(0,0,0\): `+
 					`it has not ended when it was stopped\n$`, before+1+i, i)
 				if !errors.Is(err, context.DeadlineExceeded) || !regexp.MustCompile(want).MatchString(log) {
 					t.Errorf("got  %q, %v\nwant %s, %v", log, err, want, context.DeadlineExceeded)
@@ -168,10 +171,11 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 			tool := ""
 			if i >= faults {
 				tool, _, _ = strings.Cut(c.name, ":")
-				warning := "^warning: " + strings.TrimPrefix(strings.TrimSuffix(want, "$"), "^")
+				kind := map[string]string{"initcheck": "unwritten-memory", "racecheck": "race", "memcheck": "division-by-zero"}[tool]
+				hazard := fmt.Sprintf(`^%s at kernel\.cu:%d:[0-9]+: %s\n$`, kind, before+1+i, strings.Trim(want, "^$")+".*")
 				log, err := call(t, int64(i), "", time.Minute)
-				if err != nil || !regexp.MustCompile(warning).MatchString(log) {
-					t.Errorf("got  %q, %v\nwant %s", log, err, warning)
+				if err != nil || !regexp.MustCompile(hazard).MatchString(log) {
+					t.Errorf("got  %q, %v\nwant %s", log, err, hazard)
 				}
 				others := slices.DeleteFunc(slices.Clone(device.Sanitizers), func(name string) bool { return name == tool })
 				if _, err := call(t, int64(i), strings.Join(others, ","), time.Minute); err != nil {
@@ -194,7 +198,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		103: "kernel bounded was not launched: block (2048,1,1) is out of range",
 		109: "kernel bounded was not launched: it is cooperative, and its 5000 blocks are more than the 4736 that run at once",
 	} {
-		if log, err := call(t, which, "", time.Minute); err != nil || log != "warning: "+want+"\n" {
+		if log, err := call(t, which, "", time.Minute); err != nil || log != "refused-launch at bounded: "+want+"\n" {
 			t.Errorf("got %q (%v), want %q", log, err, want)
 		}
 		if _, err := call(t, which, "memcheck", time.Minute); err == nil || !strings.HasSuffix(err.Error(), want) {

@@ -327,20 +327,17 @@ func vgStatus() C.int {
 	return cudaSuccess
 }
 
-// refused tells of a launch that the GPU refuses, since a submission that does not ask for errors never hears of it.
+// refused keeps a launch that a GPU refuses, as a hazard or a fault: a submission that does not ask for errors never
+// hears of it.
 func refused(kernel, why string) {
-	wrong(fmt.Sprintf("kernel %s was not launched: %s", Demangled(kernel), why))
-}
-
-// wrong tells what the host's code did wrong, or makes it a fault.
-func wrong(text string) {
+	text := fmt.Sprintf("kernel %s was not launched: %s", Demangled(kernel), why)
 	host.Lock()
 	defer host.Unlock()
 	if host.machine.Strict&Refusals != 0 && host.fault == nil {
 		host.fault = &Fault{Text: text}
-	} else if host.machine.Warn != nil {
-		host.machine.Warn(text)
+		return
 	}
+	host.machine.notice("refused-launch", Demangled(kernel), text)
 }
 
 //export vgRefused

@@ -25,6 +25,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"fisub/device"
 	"fisub/device/vgpu/exec"
 	"fisub/device/vgpu/ptx"
 )
@@ -39,11 +40,8 @@ type Machine struct {
 	nextID  int32
 	Workers int // threads that run blocks; 0: one for each processor
 
-	// Strict are the hazards that are faults. Of others, Warn is told of the first of each kind in each kernel, where it
-	// is not nil.
-	Strict Hazards
-	Warn   func(text string)
-	warned map[*Kernel]Hazards
+	Strict  Hazards         // the hazards that are faults
+	noticed []device.Hazard // those that are not
 
 	// Look are the hazards that are looked for beside those that always are: Races, UnwrittenLocal, UnwrittenGlobal. Races are looked for
 	// until so many instructions of warps were executed in a launch; 0 is no limit.
@@ -488,13 +486,10 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 			}
 		}
 	}
-	if m.warned == nil {
-		m.warned = map[*Kernel]Hazards{}
-	}
 	for i := range c.hazard {
-		if bit := Hazards(1) << i; c.hazard[i] != 0 && m.Warn != nil && m.warned[k]&bit == 0 {
-			m.warned[k] |= bit
-			m.Warn(m.describe(k, &c.hazards[i]).Text)
+		if h := &c.hazards[i]; c.hazard[i] != 0 {
+			place, _ := k.place(int(h._func), int(h.pc))
+			m.notice(kinds[i], cmp.Or(strings.TrimSuffix(place, ": "), Demangled(k.src.Name)), m.describe(k, h).Text)
 		}
 	}
 	if c.faulted != 0 {
@@ -516,6 +511,28 @@ func (m *Machine) deviceHeap() *C.vg_heap {
 		m.heap.base, m.heap.size = (*C.uint8_t)(at(m.Alloc(heapBytes, "memory of device malloc"))), heapBytes
 	}
 	return m.heap
+}
+
+// kinds are the kinds of device.Hazard, by the bits of Hazards.
+var kinds = [...]string{"unwritten-memory", "race", "unwritten-memory", "division-by-zero", "refused-launch", "ended-threads",
+	"unwritten-memory", "unwritten-register", "member-mask"}
+
+// notice keeps a hazard, of each kind the first at each place.
+func (m *Machine) notice(kind, place, text string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h := (device.Hazard{Kind: kind, Place: place, Text: text}); !slices.ContainsFunc(m.noticed, h.Same) {
+		m.noticed = append(m.noticed, h)
+	}
+}
+
+// TakeHazards returns the hazards, those that are faults excepted, that were noticed since the last call.
+func (m *Machine) TakeHazards() []device.Hazard {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	noticed := m.noticed
+	m.noticed = nil
+	return noticed
 }
 
 // Reset lets a stopped machine run again.

@@ -18,6 +18,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -58,9 +59,9 @@ func Opener() device.Opener { return device.Opener{Kind: "emu", Open: open} }
 var sanitizers = map[string]Hazards{"memcheck": Refusals | Divisions, "racecheck": Races,
 	"initcheck": UnwrittenShared | UnwrittenLocal | UnwrittenGlobal | UnwrittenRegister, "synccheck": Ended | OutsideMask}
 
-// lookUntil ends the look for races in a launch of the first call, which takes about a microsecond for each
+// LookUntil ends the look for races in a launch of a first call, which takes about a microsecond for each
 // instruction.
-const lookUntil = 2_000_000
+const LookUntil = 2_000_000
 
 type gpu struct {
 	opts  device.Options
@@ -72,7 +73,9 @@ type gpu struct {
 	lost  error // the host's code has not come back
 	done  bool
 	look  Hazards // in each call
-	first Hazards // in the next
+	first Hazards // in the first call of a workload too
+	next  Hazards // in the next call too
+	log   io.Writer
 }
 
 func open(ctx context.Context, opts device.Options) (device.Device, error) {
@@ -103,14 +106,14 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	}
 	g.look, host.machine.RacesUntil = host.machine.Strict, 0
 	if opts.Sanitize == "" { // the first call
-		g.first, host.machine.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, lookUntil
+		g.first, host.machine.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, LookUntil
 	}
-	stderr := opts.Stderr
-	if stderr == nil {
-		stderr = os.Stderr
+	g.next = g.first
+	if g.log = opts.Stderr; g.log == nil {
+		g.log = os.Stderr
 	}
-	host.machine.Warn = func(text string) { fmt.Fprintln(stderr, "warning: "+text) }
 	host.Unlock()
+	host.machine.TakeHazards()
 	host.machine.Reset()
 	go func() {
 		runtime.LockOSThread() // tvm-ffi keeps stream and allocator for each thread
@@ -131,6 +134,10 @@ func (g *gpu) Info() device.Info {
 	}
 	return info
 }
+
+func (g *gpu) Look() { g.next = g.first }
+
+func (g *gpu) Hazards() []device.Hazard { return host.machine.TakeHazards() }
 
 func (g *gpu) Measure(context.Context, func() error, device.Plan) (*device.Samples, error) {
 	return nil, fmt.Errorf("emu: %w", device.ErrNoTiming)
@@ -163,7 +170,7 @@ func (g *gpu) do(ctx context.Context, f func() error) error {
 	select {
 	case <-result:
 		if err := verdict(); err != nil {
-			host.machine.Warn(err.Error())
+			fmt.Fprintln(g.log, err)
 		}
 	case <-time.After(2 * time.Second):
 	}
@@ -509,7 +516,7 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 		return err
 	}
 	return k.gpu.do(ctx, func() error {
-		host.machine.Look, k.gpu.first = k.gpu.look|k.gpu.first, 0
+		host.machine.Look, k.gpu.next = k.gpu.look|k.gpu.next, 0
 		converted, mapped, err := k.convert(args)
 		defer func() {
 			for _, p := range mapped {

@@ -4,8 +4,10 @@
 package event
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -87,6 +89,7 @@ type Run struct {
 	Floors      bool       `json:"floors,omitempty"`   // an empty kernel and a copy of the workload's bytes are timed too
 	Tolerance   Tolerance  `json:"tolerance"`
 	Device      Device     `json:"device"`
+	Looked      *Looked    `json:"looked,omitempty"` // besides wrong outputs
 	Host        Host       `json:"host"`
 	Git         *Git       `json:"git,omitempty"`
 	Seal        *Seal      `json:"seal,omitempty"` // of the project, where it has one
@@ -137,6 +140,21 @@ type Profile struct {
 	TimeoutS   float64 `json:"timeout_s"`            // wall clock for one workload
 	Target     float64 `json:"target,omitempty"`     // width of the interval up to which trials are added; 0: none
 	MaxTimeS   float64 `json:"max_time_s,omitempty"` // of timing one workload; 0: no limit
+}
+
+// Looked says which mistakes a run looks for.
+type Looked struct {
+	For []string `json:"for"`           // with the calls that are examined
+	Not []string `json:"not,omitempty"` // what the device or the language cannot show
+}
+
+// String is one sentence.
+func (l *Looked) String() string {
+	text := "looked for: " + strings.Join(l.For, "; ")
+	if len(l.Not) > 0 {
+		text += "; not looked for: " + strings.Join(l.Not, ", ")
+	}
+	return text
 }
 
 // A Tolerance is the contest's rule for comparing outputs (spec section 5).
@@ -278,8 +296,26 @@ const Contradiction = "contradiction"
 
 // A Finding is something that a solution does and an honest one does not. The verdict stays the contest's.
 type Finding struct {
-	Check string `json:"check"` // its name: "cached-by-pointer", "changed-input", ...
+	Check string `json:"check"`           // its name: "cached-by-pointer", "race", ...
+	Place string `json:"place,omitempty"` // file:line:column in the source, or a kernel, which it is about
 	Text  string `json:"text"`
+}
+
+// Told are the findings of a run that were shown, with the workload of each.
+type Told map[[2]string]string
+
+// Text returns the text of f on a workload to be shown; it is short if the same finding was shown before.
+func (t Told) Text(f *Finding, workload string) string {
+	key := [2]string{f.Check, cmp.Or(f.Place, f.Text)}
+	first, again := t[key]
+	switch {
+	case !again:
+		t[key] = plain.Short(workload)
+		return f.Text
+	case f.Place != "":
+		return f.Place + ": as on " + first
+	}
+	return "as on " + first
 }
 
 // Done closes a run.

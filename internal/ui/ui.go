@@ -154,6 +154,7 @@ func (t *Terminal) Run() event.Sink {
 // not pass, findings and warnings, each with label in front, and, if asked for, a bar.
 func (t *Terminal) Progress(label string, bar bool) event.Sink {
 	var b *Bar
+	told := event.Told{}
 	return func(e event.Event) error {
 		line := func(code, what, text string) {
 			b.Clear()
@@ -172,7 +173,7 @@ func (t *Terminal) Progress(label string, bar bool) event.Sink {
 		case e.Type == event.TypeFailed:
 			line(red, "fisub:", of+": no verdict: "+e.Message.Text)
 		case e.Finding != nil:
-			line(yellow, "finding:", of+": "+e.Finding.Check+": "+e.Finding.Text)
+			line(yellow, "finding:", of+": "+e.Finding.Check+": "+told.Text(e.Finding, e.Workload))
 		case e.Type == event.TypeWarning:
 			b.Clear()
 			t.Warn(label+": "+plain.Line(e.Message.Text), e.Message.Hint)
@@ -198,6 +199,7 @@ type runView struct {
 	places  map[string]bool // of a remote run, those that have begun; empty for a run on this machine
 	warned  map[string]bool // warnings that several places have told
 	said    string          // what stands below the row before
+	told    event.Told
 }
 
 func (v *runView) event(e event.Event) error {
@@ -236,7 +238,7 @@ func (v *runView) event(e event.Event) error {
 	case e.Finding != nil:
 		v.bar.Clear()
 		fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check),
-			plain.Line(e.Finding.Text))
+			plain.Line(v.told.Text(e.Finding, e.Workload)))
 	case e.Type == event.TypeWarning:
 		if e.Place != "" {
 			if v.warned[e.Message.Text] {
@@ -255,7 +257,7 @@ func (v *runView) event(e event.Event) error {
 
 func (v *runView) start(r *event.Run) {
 	*v = runView{t: v.t, places: v.places, warned: v.warned, run: r, samples: map[string]*event.Samples{},
-		doubts: map[string][]string{}}
+		doubts: map[string][]string{}, told: event.Told{}}
 	t := v.t
 	t.Note("solution   %s", plain.Line(fmt.Sprintf("%s by %s, %s, %s", r.Solution, r.Author, r.Language,
 		plain.Short(r.ContentHash))))
@@ -569,6 +571,9 @@ func (v *runView) done(d *event.Done) {
 			plain.Line(sentence)))
 	}
 	fmt.Fprintln(t.Out, t.Fit(strings.Join(lines, "\n"), 2))
+	if l := v.run.Looked; l != nil {
+		t.Note("%s", t.Fit(plain.Line(l.String()), 2))
+	}
 }
 
 // ScoreText says what d has of the mean speed-up over b: only that over the definition's reference is the contest's

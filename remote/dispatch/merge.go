@@ -140,6 +140,7 @@ func (f *feed) event(line []byte) bool {
 	}
 	if e.Finding != nil {
 		e.Finding.Check, e.Finding.Text = plain.Brief(e.Finding.Check, 100), plain.Brief(e.Finding.Text, maxText)
+		e.Finding.Place = plain.Brief(e.Finding.Place, 200)
 	}
 	ours := slices.Contains(f.job.Workloads, e.Workload)
 	if payloads > 1 || e.Workload != "" && !ours {
@@ -311,6 +312,9 @@ func (d *Dispatcher) host(f *feed, r *event.Run, fresh bool) {
 		if fresh {
 			run := d.Plan.Run
 			run.Device, run.Host = r.Device, r.Host
+			if l := r.Looked; l != nil {
+				run.Looked = &event.Looked{For: briefly(l.For), Not: briefly(l.Not)}
+			}
 			d.Events.Emit(event.Event{Type: event.TypeRun, Run: &run})
 		}
 	} else if fresh && (d.device.Name != r.Device.Name || d.device.Emulated != r.Device.Emulated) {
@@ -322,6 +326,14 @@ func (d *Dispatcher) host(f *feed, r *event.Run, fresh bool) {
 		d.Events.Emit(event.Event{Type: event.TypeJob, Place: f.job.Place.String(), Job: f.job.ID, Origin: f.line,
 			JobState: &event.Job{Phase: string(remote.Running), Device: &r.Device, Host: &r.Host}})
 	}
+}
+
+// briefly bounds a list of a job's.
+func briefly(list []string) (brief []string) {
+	for _, text := range list[:min(len(list), 20)] {
+		brief = append(brief, plain.Brief(text, 500))
+	}
+	return brief
 }
 
 func (d *Dispatcher) tell(j *Job, s event.Job) {

@@ -15,6 +15,7 @@ import (
 
 	"fisub/bench/compare"
 	"fisub/bench/runs"
+	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/preflight"
 	"fisub/session"
@@ -65,7 +66,9 @@ type Run struct {
 	Failed    int    `json:"failed"`
 	Missing   int    `json:"missing"`           // without a verdict
 	Left      int    `json:"not_run,omitempty"` // not among the missing: the run's budget was spent
-	Findings  int    `json:"findings"`          // of the honesty checks
+	Findings  int    `json:"findings"`          // on workloads that passed and others
+
+	Looked *event.Looked `json:"looked,omitempty"` // besides wrong outputs
 }
 
 // A Seal says how what judged a run agrees with what fisub seal wrote down.
@@ -170,7 +173,7 @@ func (o *Outcome) Of(r *runs.Run) {
 	d := r.Run.Device
 	o.Submission = &Submission{r.Run.Definition, r.Run.Solution, r.Run.ContentHash}
 	o.Run = &Run{ID: r.ID, Set: r.Run.Set, Device: d.Name, Emulated: d.Emulated, Workloads: len(r.Run.Workloads),
-		Whole: r.Run.Whole}
+		Whole: r.Run.Whole, Looked: r.Run.Looked}
 	if o.Seal = (*Seal)(r.Run.Seal); o.Seal != nil && o.Seal.Broken != nil {
 		o.Warnings = append(o.Warnings, "the seal is broken: "+plain.Line(strings.Join(o.Seal.Broken, "; ")))
 	}

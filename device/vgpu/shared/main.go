@@ -12,6 +12,7 @@ import "C"
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"regexp"
 	"strings"
@@ -128,7 +129,10 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 		machine.Map(uintptr(base), int(unsafe.Slice(sizes, int(n))[i]), C.GoString(unsafe.Slice(names, int(n))[i]), false)
 		defer machine.Unmap(uintptr(base))
 	}
+	look := machine.Look
+	machine.Look &^= vgpu.Races // every warp of a Triton kernel loads what is the same for all, and only the first stores it
 	err := machine.Run(k, l)
+	machine.Look = look
 	if err == nil {
 		return done
 	}
@@ -138,6 +142,28 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 		return lacks
 	}
 	return faulted
+}
+
+// fisub_look says whether the calls that follow are examined more closely: the kernels of CUDA for races, all for reads of
+// local memory that nothing wrote.
+//
+//export fisub_look
+func fisub_look(closely C.int) {
+	machine.Look, machine.RacesUntil = 0, vgpu.LookUntil
+	if closely != 0 {
+		machine.Look = vgpu.Races | vgpu.UnwrittenLocal
+	}
+}
+
+// fisub_hazards returns the hazards since the last call, as a list of device.Hazard in JSON.
+//
+//export fisub_hazards
+func fisub_hazards() *C.char {
+	list, err := json.Marshal(machine.TakeHazards())
+	if err != nil {
+		panic(err) // it has no value that JSON lacks
+	}
+	return C.CString(string(list))
 }
 
 // fisub_free frees a text.
