@@ -12,9 +12,13 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/session"
+	"fisub/workloads"
 )
 
-type datasetOptions struct{ definition, set, out string }
+type datasetOptions struct {
+	definition, set, out string
+	seed                 uint64
+}
 
 func (o *datasetOptions) flags() []cli.Flag {
 	return []cli.Flag{
@@ -34,7 +38,7 @@ func (a *app) datasetCommand() *cli.Command {
 			{Name: "verify", Usage: "check workloads and input files against their definitions", Flags: verify.flags(),
 				Action: func(c *cli.Context) error { return a.datasetVerify(c.Context, verify) }},
 			{Name: "synth", Usage: "make the input files that are missing, the same bytes on every machine",
-				Flags: append(synth.flags(),
+				Flags: append(synth.flags(), seedFlag(&synth.seed),
 					stringFlag(&synth.out, "o", "write below the folder `DIR`", "the dataset's own root")),
 				Action: func(c *cli.Context) error { return a.datasetSynth(c.Context, synth) }},
 			{Name: "import", Usage: "take definitions and workloads of fi_trace, SOL-ExecBench or a dataset into a dataset",
@@ -63,7 +67,11 @@ func (a *app) datasetLs(o datasetOptions) error {
 		fmt.Fprintln(a.stdout, a.term.Fit(plain.Line(def.Name)+"  "+plain.Line(set)+"  "+plain.Count(len(ws), "workload"), 4))
 		for _, w := range ws {
 			if a.term.Verbose {
-				fmt.Fprintln(a.stdout, a.term.Fit("    "+plain.Line(w.UUID+session.AxesText(w)), 6))
+				text := w.UUID + session.AxesText(w)
+				if tests := workloads.Tests(def.Name, w.UUID); tests != "" {
+					text += "  " + tests
+				}
+				fmt.Fprintln(a.stdout, a.term.Fit("    "+plain.Line(text), 6))
 			}
 		}
 		return nil
@@ -132,6 +140,7 @@ func (a *app) datasetSynth(ctx context.Context, o datasetOptions) error {
 			return usage.Errorf("name a folder", "-o %s: not a folder", dest)
 		}
 	}
+	data = data.Seeded(o.seed)
 	made := session.Synthesis{Folder: dest}
 	err = session.EachSet(data, o.definition, o.set, func(def *trace.Definition, set string, ws []*trace.Workload) error {
 		bar := a.term.Bar(int64(len(ws)), def.Name+" "+set, false)

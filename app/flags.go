@@ -74,6 +74,7 @@ func numberFlag(to **float64, name, help, absent string) *cli.Float64Flag {
 func workloadFlags(o *session.Options) []cli.Flag {
 	return []cli.Flag{
 		stringFlag(&o.Set, "set", "run the workloads of `SET`", "bench.set of the config, else default"),
+		seedFlag(&o.Seed),
 		listFlag(&o.Where, "where", "run only workloads with `AXIS=N` or AXIS=N..M; may be repeated"),
 		listFlag(&o.Prefixes, "workload", "run only workloads whose uuid begins with `PREFIX`; may be repeated"),
 		countFlag(&o.Stride, "stride", "run the first of each `N` workloads", "all"),
@@ -87,6 +88,11 @@ func workloadFlags(o *session.Options) []cli.Flag {
 		timeFlag(&o.MaxTime, "max-time", "profile thorough: time a workload for at most `TIME`", "10s"),
 		stringFlag(&o.Arch, "arch", "compile for `ARCH`, such as sm_90a", "that of the GPU"),
 	}
+}
+
+func seedFlag(to *uint64) cli.Flag {
+	return &cli.Uint64Flag{Name: "seed", Usage: "draw other values for generated inputs, the same for each `N` on every machine",
+		DefaultText: "0, the usual ones", Destination: to}
 }
 
 // runFlags are those of every command that runs solutions on this machine and times them.

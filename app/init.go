@@ -90,7 +90,11 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 		return usage.Invalid(err)
 	}
 	for _, s := range sets {
-		if s != workloads.DefaultSet {
+		switch s {
+		case workloads.EdgeSet:
+			opts.Edge = true
+		case workloads.DefaultSet:
+		default:
 			opts.Set = s
 		}
 		if strings.HasPrefix(s, "contest") {

@@ -387,15 +387,9 @@ func (c *checker) header(f *Finding, name string) {
 		f.Code, f.Severity, f.Msg = "not-compiled", Note, "not compiled: this toolchain has no "+name
 		f.Hint = "set CUDA_HOME to a whole CUDA toolkit"
 	}
-	if c.Report.Config == nil || !filepath.IsLocal(filepath.FromSlash(name)) {
-		return
-	}
-	if st, err := os.Stat(c.sourcePath(filepath.FromSlash(name))); err == nil && st.Mode().IsRegular() {
-		f.Code, f.Severity, f.Msg = "include-dropped", Error, name+" is there, but the packer leaves it out"
-		f.Hint = "rename it to end in .cuh, .h or .hpp"
-		if filepath.Dir(name) != "." {
-			f.Hint = "move it beside the kernel: subfolders are not packed"
-		}
+	if c.leftOut(name) {
+		f.Code, f.Severity, f.Msg = "include-dropped", Error, fmt.Sprintf(source.DroppedText, name)
+		f.Hint = source.DroppedHint(name)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/preflight/source"
 )
 
 // File checks a file of a dataset by the rules of its format, and says in words what it holds, which its keys tell.
@@ -37,6 +38,13 @@ func File(ctx context.Context, file string) (what string, warnings []trace.Warni
 		case has("sources"), has("spec"):
 			sol, warnings, err := trace.ReadSolution(file)
 			if err != nil {
+				return "", warnings, err
+			}
+			var faults []error
+			for _, f := range source.Includes(sol, nil) {
+				faults = append(faults, fmt.Errorf("%s: %v", file, f))
+			}
+			if err := errors.Join(faults...); err != nil {
 				return "", warnings, err
 			}
 			return "solution " + sol.Name + ", hash " + sol.Hash(), warnings, nil

@@ -316,6 +316,13 @@ func (c *checker) sources(ctx context.Context) {
 		// That the entry file is missing is told once, at the config.
 		found = slices.DeleteFunc(found, func(f Finding) bool { return f.Code == "no-function" || f.Code == "entry-suffix" })
 	}
+	if !sol.Spec.Compiled() || c.Report.Config == nil { // else the compiler knows
+		var left func(string) bool
+		if c.Report.Config != nil {
+			left = c.leftOut
+		}
+		found = append(found, source.Includes(sol, left)...)
+	}
 	for _, f := range found {
 		f.Path = c.sourcePath(f.Path)
 		c.Findings = append(c.Findings, f)
@@ -331,6 +338,16 @@ func (c *checker) sources(ctx context.Context) {
 				"the builder's command line cannot carry this name")
 		}
 	}
+}
+
+// leftOut reports whether the source folder has a file of that name; it is one that is not packed.
+func (c *checker) leftOut(name string) bool {
+	name = filepath.FromSlash(name)
+	if c.Report.Config == nil || !filepath.IsLocal(name) {
+		return false
+	}
+	st, err := os.Stat(c.sourcePath(name))
+	return err == nil && st.Mode().IsRegular()
 }
 
 // sourcePath is where a packed source lies.

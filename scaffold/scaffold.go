@@ -49,6 +49,7 @@ type Options struct {
 	Name       string         // of the solution
 	Author     string
 	Set        string // a workload set to name in the config's comments; "" is "contest"
+	Edge       bool   // the definition has a set of hard inputs
 	Version    string // of fisub, a commit or a tag, for the workflow
 }
 
@@ -90,7 +91,7 @@ func New(opts Options) (*Project, error) {
 		"Name": opts.Name, "Definition": def.Name, "Author": opts.Author, "Language": string(opts.Language),
 		"EntryPoint": "kernel.py::kernel", "DPS": opts.Language != trace.Python,
 		"CUDA": opts.Language == trace.CUDA, "Python": opts.Language != trace.CUDA,
-		"Set": cmp.Or(opts.Set, "contest"), "Version": opts.Version,
+		"Set": cmp.Or(opts.Set, "contest"), "Version": opts.Version, "Edge": opts.Edge,
 		"InPlace": len(def.Arguments()) < def.Inputs.Len()+def.Outputs.Len(),
 		"Axes":    axes(def), "Inputs": tensors(&def.Inputs), "Outputs": tensors(&def.Outputs),
 	}

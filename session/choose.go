@@ -95,32 +95,52 @@ func condition(text string, ws []*trace.Workload) (func(*trace.Workload) bool, e
 	}, nil
 }
 
-// spread takes n of ws: one of each size from the smallest to the largest, or of sizes at equal distances where there
-// are more of them; where there are fewer, a second one of each, and so on. A size is the product of the axes.
+// spread takes n of ws. A size is the product of the axes: there is one workload of each from the smallest to the
+// largest, or of sizes at equal distances if there are more of them; if there are fewer, a second one of each, and so
+// on. If the workloads have several sequences, half of the n are spread over the mean length of one, from the longest.
 func spread(ws []*trace.Workload, n int) []*trace.Workload {
-	size := func(w *trace.Workload) (log float64) {
+	taken := map[*trace.Workload]bool{}
+	take := func(upTo int, key func(*trace.Workload) float64) {
+		sizes := map[float64][]*trace.Workload{}
+		for _, w := range ws {
+			if !taken[w] {
+				sizes[key(w)] = append(sizes[key(w)], w)
+			}
+		}
+		for len(taken) < upTo {
+			left := slices.Sorted(maps.Keys(sizes))
+			take := min(upTo-len(taken), len(left))
+			for i := range take {
+				at := left[(len(left)-1)*i/max(take-1, 1)]
+				taken[sizes[at][0]] = true
+				if sizes[at] = sizes[at][1:]; len(sizes[at]) == 0 {
+					delete(sizes, at)
+				}
+			}
+		}
+	}
+	bySize := n
+	if slices.ContainsFunc(ws, func(w *trace.Workload) bool { return length(w) > 0 }) {
+		bySize = (n + 1) / 2
+	}
+	take(bySize, func(w *trace.Workload) (log float64) {
 		for _, x := range w.Axes.All() {
 			log += math.Log1p(float64(max(x, 0)))
 		}
 		return log
-	}
-	sizes := map[float64][]*trace.Workload{}
-	for _, w := range ws {
-		sizes[size(w)] = append(sizes[size(w)], w)
-	}
-	taken := map[*trace.Workload]bool{}
-	for len(taken) < n {
-		left := slices.Sorted(maps.Keys(sizes))
-		take := min(n-len(taken), len(left))
-		for i := range take {
-			at := left[(len(left)-1)*i/max(take-1, 1)]
-			taken[sizes[at][0]] = true
-			if sizes[at] = sizes[at][1:]; len(sizes[at]) == 0 {
-				delete(sizes, at)
-			}
-		}
-	}
+	})
+	take(n, func(w *trace.Workload) float64 { return -length(w) })
 	return slices.DeleteFunc(ws, func(w *trace.Workload) bool { return !taken[w] })
+}
+
+// length is the mean number of tokens of the sequences that a workload packs together, and 0 if it packs none.
+func length(w *trace.Workload) float64 {
+	tokens, ok := w.Axes.Get("total_seq_len")
+	sequences, several := w.Axes.Get("num_seqs")
+	if !ok || !several || sequences <= 0 {
+		return 0
+	}
+	return float64(tokens) / float64(sequences)
 }
 
 // evenly orders ws so that each beginning of it is spread over the axes.

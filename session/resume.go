@@ -95,6 +95,7 @@ func sameRun(old *runs.Run, run *event.Run) error {
 		{"destination-passing style", fmt.Sprint(*passing), fmt.Sprint(*run.DPS)},
 		{"definition", old.Run.Definition, run.Definition},
 		{"set", old.Run.Set, run.Set},
+		{"seed", fmt.Sprint(old.Run.Seed), fmt.Sprint(run.Seed)},
 		{"profile", ui.Profile(old.Run.Profile), ui.Profile(run.Profile)},
 		{"timer", old.Run.Timer, run.Timer},
 		{"seal", sealText(old.Run.Seal), sealText(run.Seal)},

@@ -26,12 +26,14 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
+	"fisub/workloads"
 )
 
 // Options say what runs and how it is timed. What is zero is as in the run that is resumed, else as the config says,
 // else as is usual.
 type Options struct {
-	Set string
+	Set  string
+	Seed uint64 // of other generated inputs; 0 is the usual ones
 	Choice
 	Profile  string
 	Timer    string
@@ -50,6 +52,7 @@ type Options struct {
 // A Setup is what, where and how solutions of one definition run.
 type Setup struct {
 	Set       string
+	Seed      uint64
 	Profile   bench.Profile
 	Timer     string
 	Workloads []*trace.Workload
@@ -139,6 +142,7 @@ func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 	same := old != nil && o.Set == "" && o.all() // the workloads of old
 	if old != nil {
 		o.Set, o.Profile = cmp.Or(o.Set, old.Run.Set), cmp.Or(o.Profile, old.Run.Profile.Name)
+		o.Seed = cmp.Or(o.Seed, old.Run.Seed)
 		o.Timer = cmp.Or(o.Timer, old.Run.Timer)
 		o.Timeout = cmp.Or(o.Timeout, seconds(old.Run.Profile.TimeoutS))
 	}
@@ -146,7 +150,8 @@ func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 	if s.Config != nil {
 		o.Set, o.Profile = cmp.Or(o.Set, s.Config.Bench.Set), cmp.Or(o.Profile, s.Config.Bench.Profile)
 	}
-	u := &Setup{Set: cmp.Or(o.Set, "default"), Timer: cmp.Or(o.Timer, device.TimerAuto)}
+	s.Data = s.Data.Seeded(o.Seed)
+	u := &Setup{Set: cmp.Or(o.Set, "default"), Seed: o.Seed, Timer: cmp.Or(o.Timer, device.TimerAuto)}
 	var err error
 	if u.Profile, err = bench.NewProfile(cmp.Or(o.Profile, config.Official), s.Definition); err != nil {
 		return nil, usage.Invalid(err)
@@ -185,6 +190,12 @@ func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 	if len(u.Workloads) == 0 {
 		return nil, usage.Errorf("fisub dataset ls shows what there is", "no workloads for %s", s.Definition.Name)
 	}
+	drawn := func(w *trace.Workload) bool {
+		return s.Data.Makes(s.Definition.Name, w) || workloads.Redrawn(s.Definition, w)
+	}
+	if u.Seed != 0 && !slices.ContainsFunc(u.Workloads, drawn) {
+		return nil, usage.Errorf("leave it out", "--seed: all inputs of set %s are files of the dataset", u.Set)
+	}
 	return u, nil
 }
 
@@ -197,7 +208,7 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 	run := &event.Run{
 		Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: u.Version, Command: u.Command,
 		Solution: sol.Name, Author: sol.Author, Language: string(sol.Spec.Language), ContentHash: sol.Hash(),
-		Definition: s.Definition.Name, Set: u.Set,
+		Definition: s.Definition.Name, Set: u.Set, Seed: u.Seed,
 		Profile: event.Profile{Name: p.Name, Warmup: p.Warmup, Iterations: p.Iterations, Trials: p.Trials,
 			TimeoutS: p.Timeout.Seconds(), Target: p.Target, MaxTimeS: p.MaxTime.Seconds()},
 		Timer: u.Timer, Floors: u.Kind != "emu",
@@ -215,7 +226,8 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 	}
 	run.Seal = u.sealState(ctx, s)
 	for _, w := range u.Workloads {
-		run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID, Axes: maps.Collect(w.Axes.All())})
+		run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID, Axes: maps.Collect(w.Axes.All()),
+			Tests: workloads.Tests(s.Definition.Name, w.UUID)})
 	}
 	return run
 }

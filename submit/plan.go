@@ -33,7 +33,7 @@ const (
 
 // A Step is one thing that was looked at.
 type Step struct {
-	Name  string `json:"step"` // "check", "tested", "commit", "checkout", "tag", "remote"
+	Name  string `json:"step"` // "check", "tested", "edge", "commit", "checkout", "tag", "remote"
 	State State  `json:"state"`
 	Text  string `json:"text"`
 	Hint  string `json:"hint,omitempty"`
@@ -222,6 +222,17 @@ func (p *Plan) tested(proof *Proof, untested, findings bool) {
 		p.add("tested", Warning, "", "%s", proof.Found)
 	default:
 		p.add("tested", Fault, "fisub runs show lists them; --accept-findings tags it as it is", "%s", proof.Found)
+	}
+	switch edgeHint := "fisub local --device emu --set edge runs it in seconds; --untested tags it as it is"; {
+	case proof.EdgeLack == "" && proof.Edge != "":
+		p.add("edge", OK, "", "run %s: all of set edge passed", proof.Edge)
+	case proof.EdgeLack == "":
+	case untested:
+		p.add("edge", Warning, "", "%s", proof.EdgeLack)
+	case proof.Edge != "":
+		p.add("edge", Fault, edgeHint, "%s", proof.EdgeLack)
+	default:
+		p.add("edge", Todo, edgeHint, "%s", proof.EdgeLack)
 	}
 	for _, w := range proof.Warnings {
 		p.add("tested", Warning, "", "%s", w)

@@ -1,6 +1,8 @@
 package submit
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,7 +66,13 @@ func TestProve(t *testing.T) {
 	other := *sol
 	other.Sources = []trace.SourceFile{{Path: "k.cu", Content: "2"}}
 	set := []*trace.Workload{{UUID: "u1"}, {UUID: "u2"}}
-	workloads := func(string) ([]*trace.Workload, error) { return set, nil }
+	hasEdge, ran := false, "default"
+	workloads := func(name string) ([]*trace.Workload, error) {
+		if name == "edge" && !hasEdge {
+			return nil, errors.New("no such set")
+		}
+		return set, nil
+	}
 	n := 0
 	run := func(sol *trace.Solution, emulated bool, statuses ...string) string {
 		t.Helper()
@@ -72,7 +80,7 @@ func TestProve(t *testing.T) {
 		id := time.Unix(int64(1e9+n), 0).UTC().Format("20060102-150405")
 		passing := sol.Spec.DestinationPassingStyle
 		r := &event.Run{Schema: event.Schema, ID: id, Solution: sol.Name, Author: sol.Author, ContentHash: sol.Hash(),
-			Definition: sol.Definition, Set: "default",
+			Definition: sol.Definition, Set: ran,
 			DPS: &passing, Device: event.Device{Kind: "cuda", Name: "GPU", Emulated: emulated}}
 		for i := range statuses {
 			r.Workloads = append(r.Workloads, event.Workload{UUID: set[i].UUID})
@@ -155,6 +163,37 @@ func TestProve(t *testing.T) {
 	if refused, fault := plan.Refused(); !refused || !fault {
 		t.Errorf("got %+v, want it refused, untested or not", plan.Steps)
 	}
+	if p := prove(sol); p.EdgeLack != "" {
+		t.Errorf("got %q of a definition without set edge", p.EdgeLack)
+	}
+	hasEdge, ran = true, "edge"
+	before := prove(sol)
+	states := func(untested bool) (states []State) {
+		plan := &Plan{}
+		plan.tested(prove(sol), untested)
+		for _, s := range plan.Steps {
+			if s.Name == "edge" {
+				states = append(states, s.State)
+			}
+		}
+		return states
+	}
+	if got := states(false); !slices.Equal(got, []State{Todo}) || before.EdgeLack != "this content has not run on set edge" {
+		t.Errorf("got %v, %q, want the run that is to be done", got, before.EdgeLack)
+	}
+	wrong := run(sol, true, "PASSED", "RUNTIME_ERROR")
+	if p := prove(sol); p.Broken != before.Broken || p.Run.ID != before.Run.ID ||
+		p.EdgeLack != "run "+wrong+" passed 1 of its 2 workloads: RUNTIME_ERROR on u2 ()" {
+		t.Errorf("got %+v, want the run on set edge that failed", p)
+	}
+	if got := append(states(false), states(true)...); !slices.Equal(got, []State{Fault, Warning}) {
+		t.Errorf("got %v, want a fault that --untested overrides", got)
+	}
+	run(sol, true, "PASSED", "PASSED")
+	if got := states(false); !slices.Equal(got, []State{OK}) {
+		t.Errorf("got %v, want ok", got)
+	}
+	hasEdge, ran = false, "default"
 	returning := *sol
 	returning.Spec.DestinationPassingStyle = false
 	if p := prove(&returning); p.Run != nil || !strings.HasSuffix(p.Failed, "ran with destination_passing_style = true") {

@@ -23,6 +23,8 @@ type Proof struct {
 	Changed  string    // the newest run of the definition that passed what it ran, where none is of this content
 	Old      string    // content hash of that run
 	Warnings []string  // what the proof should be read with
+	Edge     string    // id of the newest run of this content on set edge, on any device; "" if there is none
+	EdgeLack string    // why that run, or none, does not show that the set passes; "" if it does, or there is no such set
 }
 
 // maxOthers is how many runs of other content are read in full.
@@ -43,6 +45,10 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 	}
 	slices.Reverse(ids)
 	p := &Proof{}
+	edges, _ := workloads(data.EdgeSet)
+	if len(edges) > 0 {
+		p.EdgeLack = "this content has not run on set edge"
+	}
 	hash, others := sol.Hash(), 0
 	for _, id := range ids {
 		dir := filepath.Join(root, runs.Dir, id)
@@ -67,7 +73,19 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 			}
 			continue
 		}
+		if header.Set == data.EdgeSet && len(edges) > 0 { // on hard inputs: no other run counts less for it
+			if p.Edge == "" {
+				p.Edge = id
+				if p.EdgeLack = lacking(r, sol, data.EdgeSet, edges); p.EdgeLack != "" {
+					p.EdgeLack = fmt.Sprintf("run %s %s%s", id, p.EdgeLack, failing(r))
+				}
+			}
+			continue
+		}
 		lacks := lacking(r, sol, name, set)
+		if lacks == "" && r.Run.Device.Emulated {
+			lacks = "was emulated, which is no proof of what a GPU does"
+		}
 		if text := broken(r, sol); text != "" && p.Broken == "" {
 			p.Broken = fmt.Sprintf("run %s, of the same content, %s", id, text)
 		}
@@ -162,8 +180,16 @@ func lacking(r *runs.Run, sol *trace.Solution, name string, set []*trace.Workloa
 		return "is " + r.State()
 	case missing > 0 || total == 0:
 		return fmt.Sprintf("left out %d of the %d workloads of set %s", missing, len(set), name)
-	case r.Run.Device.Emulated:
-		return "was emulated, which is no proof of what a GPU does"
+	}
+	return ""
+}
+
+// failing names the first workload of set edge that did not pass, and what it tests.
+func failing(r *runs.Run) string {
+	for _, row := range r.Rows {
+		if e := row.Evaluated; e != nil && e.Status != string(trace.Passed) {
+			return fmt.Sprintf(": %s on %s (%s)", e.Status, plain.Short(row.UUID), data.Tests(r.Run.Definition, row.UUID))
+		}
 	}
 	return ""
 }

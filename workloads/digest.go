@@ -17,8 +17,11 @@ func (d *Dataset) Digest(ctx context.Context, def *trace.Definition, ws []*trace
 	if err := d.kept(); err != nil {
 		return "", err
 	}
+	if len(ws) > 0 {
+		d = d.home(def, ws[0])
+	}
 	if d.embedded {
-		blobs, err := blobsOf(def, ws)
+		blobs, err := d.blobsOf(def, ws)
 		if err != nil {
 			return "", err
 		}

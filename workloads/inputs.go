@@ -56,7 +56,7 @@ func (in *Inputs) Close() error {
 // large or of a later trial, in a file that lasts as long as the Inputs. Of the embedded dataset, missing files are
 // made first; of any other they are an error.
 func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*Inputs, error) {
-	in, err := d.load(ctx, def, w, trial)
+	in, err := d.home(def, w).load(ctx, def, w, trial)
 	if err != nil {
 		in.Close()
 		return nil, fmt.Errorf("workload %s: %w", w.UUID, err)
@@ -80,7 +80,7 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 		return in, err
 	}
 	if d.embedded {
-		blobs, err := blobsOf(def, []*trace.Workload{w})
+		blobs, err := d.blobsOf(def, []*trace.Workload{w})
 		if err != nil {
 			return in, err
 		}
@@ -110,7 +110,7 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 			faults = append(faults, fmt.Errorf("'%s': %w", name, err))
 			continue
 		case source.Kind == trace.Random && spec.Scalar:
-			v.Scalar = randomScalar(spec.DType, randomStream(w, name, trial))
+			v.Scalar = randomScalar(spec.DType, d.randomStream(w, name, trial))
 		case source.Kind == trace.Random:
 			f, path, temporary, err := d.random(ctx, def, w, name, spec.DType, shape, trial)
 			if temporary != "" {
@@ -230,14 +230,15 @@ var maxKept = 64 << 20
 // anew, in a file that the caller removes, also where there is an error: temporary is its path.
 func (d *Dataset) random(ctx context.Context, def *trace.Definition, w *trace.Workload, name string, dtype tensor.DType,
 	shape []int, trial int) (f *safetensors.File, path, temporary string, err error) {
-	t := synthetic{key: name, dtype: dtype, shape: shape, stream: randomStream(w, name, trial)}
+	t := synthetic{key: name, dtype: dtype, shape: shape, stream: d.randomStream(w, name, trial)}
 	t.distributeRandom(def, name)
 	key := cache.Key(generator, def.Name, w.UUID, name, dtype.String(), fmt.Sprint(shape))
-	dir := filepath.Join(d.cache, "random")
+	root := d.generated()
+	dir := filepath.Join(root, "random")
 	if n, ok := tensor.Elements(shape); trial == 0 && ok && n <= maxKept*8/dtype.Bits() {
 		b := blob{path: filepath.Join("random", key+".safetensors"), tensors: []synthetic{t}}
-		path = filepath.Join(d.cache, b.path)
-		if _, err = b.make(ctx, d.cache, true); err == nil {
+		path = filepath.Join(root, b.path)
+		if _, err = b.make(ctx, root, true); err == nil {
 			f, err = safetensors.Open(path)
 		}
 		return f, path, "", err
@@ -276,11 +277,11 @@ func sweep(dir string) {
 }
 
 // randomStream is where the values of a generated input come from.
-func randomStream(w *trace.Workload, name string, trial int) random.Stream {
+func (d *Dataset) randomStream(w *trace.Workload, name string, trial int) random.Stream {
 	if trial == 0 {
-		return random.New(generator, w.UUID, name)
+		return d.stream(w.UUID, name)
 	}
-	return random.New(generator, w.UUID, name, fmt.Sprint("trial ", trial))
+	return d.stream(w.UUID, name, fmt.Sprint("trial ", trial))
 }
 
 // A Report says what is wrong with one workload.
@@ -309,7 +310,7 @@ func (d *Dataset) Verify(ctx context.Context, def *trace.Definition, ws []*trace
 		}
 		seen[w.UUID] = true
 		r.Faults = append(r.Faults, names(def, w)...)
-		d.verifyFiles(&r, def, w)
+		d.home(def, w).verifyFiles(&r, def, w)
 		reports = append(reports, r)
 	}
 	return reports, nil

@@ -104,7 +104,7 @@ func TestServedIndices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blobs, err := blobsOf(def, ws)
+	blobs, err := d.blobsOf(def, ws)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestRouterInputs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blobs, err := blobsOf(def, ws)
+	blobs, err := d.blobsOf(def, ws)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 // No slot comes twice in the inputs of a workload; the first row reads the last slot. Unless the definition stores
 // states by row, every fourth row or so reads slot -1, but for the first; and every eighth state or so that goes to a
 // slot of its own goes to none.
-func slots(def *trace.Definition, axes map[string]int, pool trace.TensorSpec, uuid, name string,
-	shape []int) (fill, error) {
+func slots(def *trace.Definition, axes map[string]int, pool trace.TensorSpec, s random.Stream,
+	name string, shape []int) (fill, error) {
 	extents, err := def.Shape(pool, axes)
 	if err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func slots(def *trace.Definition, axes map[string]int, pool trace.TensorSpec, uu
 		return nil, errors.New("the pool has too few slots")
 	}
 	order := make([]float32, size)
-	choose(random.New(generator, uuid, "slots"), order, size)
+	choose(s, order, size)
 	for i, slot := range order {
 		if slot == float32(size-1) {
 			order[0], order[i] = order[i], order[0]

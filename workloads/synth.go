@@ -79,11 +79,14 @@ type blob struct {
 // is an absolute path. progress, which may be nil, is called before each file and at the end.
 func (d *Dataset) Synth(ctx context.Context, def *trace.Definition, ws []*trace.Workload, dest string,
 	progress func(done, total int)) error {
-	own := dest == "" && d.embedded
-	if dest == "" {
-		dest = d.root
+	own := false
+	if len(ws) > 0 {
+		d = d.home(def, ws[0])
 	}
-	blobs, err := blobsOf(def, ws)
+	if dest == "" {
+		dest, own = d.root, d.embedded
+	}
+	blobs, err := d.blobsOf(def, ws)
 	if err = cmp.Or(d.kept(), err); err != nil {
 		return err
 	}
@@ -100,12 +103,21 @@ func (d *Dataset) Synth(ctx context.Context, def *trace.Definition, ws []*trace.
 	return nil
 }
 
+// stream is where the values of an input come from: New(generator, uuid, name), with more behind it, among them the
+// seed if that is not 0. How long sequences are does not depend on the seed.
+func (d *Dataset) stream(uuid, name string, more ...string) random.Stream {
+	if d.seed != 0 && name != "cu_seqlens" && name != "seq_lens" {
+		more = append(more, fmt.Sprint("seed ", d.seed))
+	}
+	return random.New(append([]string{generator, uuid, name}, more...)...)
+}
+
 // blobsOf lists the files that the workloads name, in their order, and the tensors that each must have.
-func blobsOf(def *trace.Definition, ws []*trace.Workload) ([]*blob, error) {
+func (d *Dataset) blobsOf(def *trace.Definition, ws []*trace.Workload) ([]*blob, error) {
 	var blobs []*blob
 	byPath := map[string]*blob{}
 	for _, w := range ws {
-		axes := maps.Collect(w.Axes.All())
+		axes, hard := maps.Collect(w.Axes.All()), edgeOf(def.Name, w.UUID)
 		for name, spec := range def.Inputs.All() {
 			source, _ := w.Inputs.Get(name)
 			if source.Kind != trace.Safetensors || spec.Scalar {
@@ -121,14 +133,17 @@ func blobsOf(def *trace.Definition, ws []*trace.Workload) ([]*blob, error) {
 				byPath[source.Path] = b
 				blobs = append(blobs, b)
 			}
-			t := synthetic{key: source.TensorKey, dtype: spec.DType, shape: shape, stream: random.New(generator, w.UUID, name)}
+			t := synthetic{key: source.TensorKey, dtype: spec.DType, shape: shape, stream: d.stream(w.UUID, name)}
 			if err := t.distribute(def, axes, name); err != nil {
 				return nil, fmt.Errorf("workload %s: '%s': %w", w.UUID, name, err)
 			}
 			if pool, ok := def.Inputs.Get("initial_state"); ok && def.OpType == "gdn" && strings.HasSuffix(name, "_indices") {
-				if t.fill, err = slots(def, axes, pool, w.UUID, name, shape); err != nil {
+				if t.fill, err = slots(def, axes, pool, d.stream(w.UUID, "slots"), name, shape); err != nil {
 					return nil, fmt.Errorf("workload %s: '%s': %w", w.UUID, name, err)
 				}
+			}
+			if hard != nil {
+				t.fill = hard.fill(name, shape, t.fill)
 			}
 			i := slices.IndexFunc(b.tensors, func(o synthetic) bool { return o.key == t.key })
 			if i < 0 {

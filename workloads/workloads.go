@@ -48,6 +48,7 @@ func SameSet(a, b string) bool { return a == b || aliases[a] == b }
 type Dataset struct {
 	root     string // folder that paths in workloads are relative to
 	cache    string // folder for what can be made again
+	seed     uint64 // of generated values; 0 is the usual ones
 	embedded bool
 	names    []string // of the definitions, sorted
 	defs     map[string]*trace.Definition
@@ -60,6 +61,7 @@ type Dataset struct {
 // A reading is what the files of workloads say, by definition and set.
 type reading struct {
 	sets map[string]map[string][]*trace.Workload
+	edge map[string]bool // definitions whose edge set is generated
 	err  error
 }
 
@@ -90,7 +92,7 @@ func Open(root, cacheRoot string) (d *Dataset, err error) {
 		}
 	}
 	if d.embedded {
-		d.root = d.cache
+		d.root = d.generated()
 	} else {
 		if d.root, err = filepath.Abs(root); err != nil {
 			return nil, err
@@ -102,6 +104,45 @@ func Open(root, cacheRoot string) (d *Dataset, err error) {
 		}
 	}
 	return d, d.readDefinitions()
+}
+
+// Seeded returns the dataset with other generated values: for each seed the same on every machine, and the usual ones for
+// 0. Axes, scalars and the lengths of sequences stay. Files of a folder are what they are.
+func (d *Dataset) Seeded(seed uint64) *Dataset {
+	other := &Dataset{root: d.root, cache: d.cache, seed: seed, embedded: d.embedded, names: d.names, defs: d.defs,
+		read: map[string]reading{}}
+	if d.embedded {
+		other.root = other.generated()
+	}
+	return other
+}
+
+// generated is the folder of generated inputs.
+func (d *Dataset) generated() string {
+	if d.seed == 0 || d.cache == "" {
+		return d.cache
+	}
+	return filepath.Join(d.cache, fmt.Sprint("seed-", d.seed))
+}
+
+// home returns the dataset that holds the files of w: for a case of the edge set, which no folder has, one that
+// generates them in the cache.
+func (d *Dataset) home(def *trace.Definition, w *trace.Workload) *Dataset {
+	if d.embedded || !d.Makes(def.Name, w) {
+		return d
+	}
+	return &Dataset{root: d.generated(), cache: d.cache, seed: d.seed, embedded: true, names: d.names, defs: d.defs}
+}
+
+// Makes reports whether the dataset generates the inputs of w, instead of finding them in its folder.
+func (d *Dataset) Makes(def string, w *trace.Workload) bool {
+	if d.embedded {
+		return true
+	}
+	if edgeOf(def, w.UUID) == nil {
+		return false
+	}
+	return d.readingOf(def).edge[def]
 }
 
 // kept is the error of a dataset that has no folder for inputs.
@@ -221,6 +262,11 @@ func (d *Dataset) definition(place, name string) (def *trace.Definition, err err
 // sets gives the workloads of a definition by set. Embedded files are named after their definition, and only its own
 // are read. In a folder a line of any file may be its, so all are read at the first call.
 func (d *Dataset) sets(def string) (map[string][]*trace.Workload, error) {
+	r := d.readingOf(def)
+	return r.sets[def], r.err
+}
+
+func (d *Dataset) readingOf(def string) reading {
 	of := ""
 	if d.embedded {
 		of = def
@@ -230,9 +276,20 @@ func (d *Dataset) sets(def string) (map[string][]*trace.Workload, error) {
 	r, ok := d.read[of]
 	if !ok {
 		r.sets, r.err = d.readFiles(of)
+		r.edge = map[string]bool{}
+		for name, def := range d.defs {
+			ws := edgeWorkloads(def)
+			if ws == nil || r.sets == nil || of != "" && of != name || r.sets[name][EdgeSet] != nil {
+				continue
+			}
+			if r.sets[name] == nil {
+				r.sets[name] = map[string][]*trace.Workload{}
+			}
+			r.sets[name][EdgeSet], r.edge[name] = ws, true
+		}
 		d.read[of] = r
 	}
-	return r.sets[def], r.err
+	return r
 }
 
 // readFiles reads the files of workloads: those named after the definition of, or all where it is "".

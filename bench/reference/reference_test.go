@@ -504,6 +504,7 @@ func TestKnowsTheEmbedded(t *testing.T) {
 // runPython runs references on files: argv is a JSON description of the inputs, beside which it writes the outputs.
 const runPython = `
 import json, sys, torch
+torch.set_num_threads(1)
 case = json.load(open(sys.argv[1]))
 types = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64, "int32": torch.int32, "int8": torch.int8,
          "float8_e4m3fn": torch.float8_e4m3fn}
@@ -576,6 +577,15 @@ func TestAgainstPython(t *testing.T) {
 			}
 			for _, i := range c.workloads {
 				comparePython(t, python, d, ours, ws[i], references)
+			}
+			if strings.HasPrefix(c.name, "gdn_") {
+				edges, err := d.Workloads(c.name, workloads.EdgeSet)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, w := range edges {
+					comparePython(t, python, d, ours, w, references)
+				}
 			}
 		})
 	}

@@ -80,6 +80,7 @@ type Run struct {
 	DPS         *bool      `json:"destination_passing_style,omitempty"` // not part of the content hash; nil in older runs
 	Definition  string     `json:"definition"`
 	Set         string     `json:"set"`
+	Seed        uint64     `json:"seed,omitempty"`  // of other generated inputs than the usual ones
 	Whole       int        `json:"whole,omitempty"` // workloads of the set, where some are left out
 	Workloads   []Workload `json:"workloads"`
 	BudgetS     float64    `json:"budget_s,omitempty"` // no workload but the first begins later than that after the run
@@ -103,10 +104,14 @@ type Seal struct {
 
 // Selection says which workloads run: "20 workloads of set default", "5 of the 54 workloads of set contest".
 func (r *Run) Selection() string {
-	if r.Whole > len(r.Workloads) {
-		return fmt.Sprintf("%d of the %d workloads of set %s", len(r.Workloads), r.Whole, r.Set)
+	set := r.Set
+	if r.Seed != 0 {
+		set += fmt.Sprintf(", seed %d", r.Seed)
 	}
-	return plain.Count(len(r.Workloads), "workload") + " of set " + r.Set
+	if r.Whole > len(r.Workloads) {
+		return fmt.Sprintf("%d of the %d workloads of set %s", len(r.Workloads), r.Whole, set)
+	}
+	return plain.Count(len(r.Workloads), "workload") + " of set " + set
 }
 
 // A Baseline is the solution that latencies are compared with.
@@ -127,8 +132,9 @@ func (b *Baseline) Score() string {
 
 // A Workload names one row of the run.
 type Workload struct {
-	UUID string         `json:"uuid"`
-	Axes map[string]int `json:"axes"`
+	UUID  string         `json:"uuid"`
+	Axes  map[string]int `json:"axes"`
+	Tests string         `json:"tests,omitempty"` // in set edge: "scale 0"
 }
 
 // A Profile is how often the solution is called and timed (spec section 6).

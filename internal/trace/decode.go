@@ -184,10 +184,7 @@ func (d *decoder) value(v *value, dst reflect.Value, r rules) {
 			dst.SetString(d.text(v, r))
 		}
 	case reflect.Bool:
-		if v.kind != 't' && v.kind != 'f' {
-			d.fault(v.pos, "Input should be a valid boolean")
-		}
-		dst.SetBool(v.kind == 't')
+		dst.SetBool(d.boolean(v))
 	case reflect.Int:
 		dst.SetInt(int64(d.count(v)))
 	case reflect.Float64:
@@ -199,6 +196,33 @@ func (d *decoder) value(v *value, dst reflect.Value, r rules) {
 	default:
 		panic("trace: no JSON has a " + dst.Type().String())
 	}
+}
+
+// boolean reads true and false, and the numbers and words that the format's library takes for them.
+func (d *decoder) boolean(v *value) bool {
+	const invalid = "Input should be a valid boolean"
+	switch v.kind {
+	case 't', 'f':
+		return v.kind == 't'
+	case '0':
+		x, err := strconv.ParseFloat(v.text, 64)
+		switch {
+		case x == 0 || x == 1:
+			return x == 1
+		case err == nil && x == math.Trunc(x) && math.Abs(x) < 1<<63:
+			d.fault(v.pos, invalid+", unable to interpret input")
+			return false
+		}
+	case '"':
+		word := strings.ToLower(v.text)
+		yes := slices.Contains([]string{"true", "t", "yes", "y", "on", "1"}, word)
+		if !yes && !slices.Contains([]string{"false", "f", "no", "n", "off", "0"}, word) {
+			d.fault(v.pos, invalid+", unable to interpret input")
+		}
+		return yes
+	}
+	d.fault(v.pos, invalid)
+	return false
 }
 
 // record reads the fields of the struct that dst points to, in their order; valid tells that none was at fault.

@@ -237,9 +237,13 @@ func TestStrictTypes(t *testing.T) {
 		{"Definition", `"type":"const"`, `"type":"expr"`, "definition:1:87: axes.h.type: Input should be 'const' or 'var'"},
 		{"Workload", `"n":4`, `"n":"4"`, "workload:1:14: axes.n: Input should be a valid integer"},
 		{"Workload", `"value":2`, `"value":"2"`, "workload:1:78: inputs.s.value: Input should be a number or a boolean"},
-		{"Solution", `"kernel.cu::kernel"`, `"kernel.cu::kernel","destination_passing_style":"yes"`,
+		{"Solution", `"kernel.cu::kernel"`, `"kernel.cu::kernel","destination_passing_style":"yes "`,
+			"solution:1:158: spec.destination_passing_style: Input should be a valid boolean, unable to interpret input"},
+		{"Solution", `"kernel.cu::kernel"`, `"kernel.cu::kernel","destination_passing_style":2`,
+			"solution:1:158: spec.destination_passing_style: Input should be a valid boolean, unable to interpret input"},
+		{"Solution", `"kernel.cu::kernel"`, `"kernel.cu::kernel","destination_passing_style":0.5`,
 			"solution:1:158: spec.destination_passing_style: Input should be a valid boolean"},
-		{"Solution", `"kernel.cu::kernel"`, `"kernel.cu::kernel","destination_passing_style":1`,
+		{"Solution", `"kernel.cu::kernel"`, `"kernel.cu::kernel","destination_passing_style":null`,
 			"solution:1:158: spec.destination_passing_style: Input should be a valid boolean"},
 		{"Trace", `"max_relative_error":0.5`, `"max_relative_error":"0.5"`,
 			"trace:1:272: evaluation.correctness.max_relative_error: Input should be a valid number"},
@@ -259,6 +263,20 @@ func TestStrictTypes(t *testing.T) {
 
 // What is not finite is read as Python's json writes it, bare, and as pydantic does, in strings. In strings and keys
 // the words are words.
+// Booleans are read as pydantic 2.13.4 reads them.
+func TestBooleans(t *testing.T) {
+	for text, want := range map[string]bool{"true": true, "1": true, "1.0": true, "10e-1": true, "0": false, "-0.0": false,
+		`"True"`: true, `"YES"`: true, `"on"`: true, `"y"`: true, `"t"`: true, `"1"`: true, `"False"`: false, `"no"`: false,
+		`"OFF"`: false, `"n"`: false, `"f"`: false, `"0"`: false} {
+		doc := strings.Replace(solution, `"kernel.cu::kernel"`,
+			`"kernel.cu::kernel","destination_passing_style":`+text, 1)
+		sol, _, err := trace.DecodeSolution([]byte(doc))
+		if err != nil || sol.Spec.DestinationPassingStyle != want {
+			t.Errorf("%s: got %v, %v, want %v", text, sol, err, want)
+		}
+	}
+}
+
 func TestNotFinite(t *testing.T) {
 	for _, tt := range []struct{ old, now, want string }{
 		{`"max_relative_error":0.5`, `"max_relative_error":NaN`, `"max_relative_error":"NaN"`},

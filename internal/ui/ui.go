@@ -445,8 +445,17 @@ func (v *runView) unjudged(uuid, place string, why *event.Message) {
 		cells = append(cells, " ")
 	}
 	lines := []string{v.line(append(cells, plain.Line(place)))}
-	lines = append(lines, v.below(uuid, why.Text, why.Log)...)
+	lines = append(append(lines, v.tests(uuid)...), v.below(uuid, why.Text, why.Log)...)
 	fmt.Fprintln(v.t.Out, strings.Join(lines, "\n"))
+}
+
+// tests says what a workload of set edge tests.
+func (v *runView) tests(uuid string) []string {
+	i := slices.IndexFunc(v.run.Workloads, func(w event.Workload) bool { return w.UUID == uuid })
+	if i < 0 || v.run.Workloads[i].Tests == "" {
+		return nil
+	}
+	return []string{v.dim(v.run.Set + ": " + v.run.Workloads[i].Tests)}
 }
 
 // below is what stands below the row of a workload that did not pass: nothing where it stands below the row before.
@@ -516,7 +525,7 @@ func (v *runView) row(uuid, place string, e *event.Evaluated) {
 		lines = append(lines, v.dim(further))
 	}
 	if e.Status != "PASSED" {
-		lines = append(lines, v.below(uuid, e.Detail, e.Log)...)
+		lines = append(append(lines, v.tests(uuid)...), v.below(uuid, e.Detail, e.Log)...)
 	}
 	fmt.Fprintln(t.Out, strings.Join(lines, "\n"))
 }

@@ -132,13 +132,27 @@ var moduleLoads = []string{"cuModuleLoad", "cuModuleLoadData", "cuModuleLoadData
 	"cuLibraryLoadData",
 	"cuLibraryLoadFromFile", "cudaLibraryLoadData", "cudaLibraryLoadFromFile"}
 
+const (
+	cachedHint = "compute in every call: addresses come back with other contents, and cached results are forbidden"
+	streamText = "%s: nothing orders the work on this stream with that of the caller's"
+	streamHint = "take the stream that the caller gives, or let it wait for an event of this one"
+)
+
+// ordered reports whether a source lets a stream or the host wait for another stream.
+func (n *inspector) ordered() bool {
+	return slices.ContainsFunc(n.sol.Sources, func(s trace.SourceFile) bool {
+		return slices.ContainsFunc([]string{"StreamWaitEvent", "Synchronize", "StreamQuery", "EventQuery", "wait_stream",
+			"wait_event", "synchronize", ".wait(", ".query("}, func(w string) bool { return strings.Contains(s.Content, w) })
+	})
+}
+
 const binaryHint = "ship sources only: prebuilt kernels are forbidden"
 
 // conduct looks at what the code of one C++ file does. Calls under an #if are left out. With nvrtc, some source of the
 // solution compiles at run time, and may load what it compiled.
 func (n *inspector) conduct(s trace.SourceFile, nvrtc bool) {
 	n.tokens = scan(s.Content, n.tokens)
-	f := &reader{inspector: n, file: s, ts: n.tokens, body: -1}
+	f := &reader{inspector: n, file: s, ts: n.tokens, body: -1, kept: map[string]bool{}}
 	depth, outer, decl := 0, 0, 0 // braces, those around the function, and where the declaration begins
 	for i, t := range f.ts {
 		f.at = i
@@ -175,8 +189,12 @@ func (n *inspector) conduct(s trace.SourceFile, nvrtc bool) {
 		case ident:
 			f.once = f.once || t.text == "static" || t.text == "if" || t.text == "call_once"
 			switch {
-			case (t.text == "unordered_map" || t.text == "map") && f.text(1) == "<":
+			case slices.Contains([]string{"unordered_map", "map", "unordered_set", "set"}, t.text) && f.text(1) == "<":
 				f.pointerMap(decl)
+			case t.text == "static" && f.body >= 0:
+				f.static()
+			case t.text == "data_ptr" && f.body >= 0 && !t.maybe:
+				f.seenBefore()
 			case t.text == "ifstream" && (f.text(2) == "(" || f.text(2) == "{"):
 				f.path(3)
 			case f.text(1) == "(" && f.body >= 0 && !t.maybe && f.text(-1) != "." && f.text(-2)+f.text(-1) != "->":
@@ -195,9 +213,10 @@ type reader struct {
 	file   trace.SourceFile
 	ts     []token
 	at     int
-	body   int  // the token that opens the function we are in, or -1
-	device bool // it runs on the GPU
-	once   bool // it may do what is here once, not in every call: a static, or an if, stands before
+	body   int             // the token that opens the function we are in, or -1
+	device bool            // it runs on the GPU
+	once   bool            // it may do what is here once, not in every call: a static, or an if, stands before
+	kept   map[string]bool // static variables of functions
 }
 
 // text is that of the token so far from here, "" where there is none.
@@ -225,6 +244,14 @@ func (f *reader) call(nvrtc bool) {
 		f.tell(Warning, "subprocess", "a kernel has no use for one", "system starts a process")
 	case name == "fopen" || name == "open":
 		f.path(2)
+	case name == "cudaStreamCreateWithFlags" || name == "cudaStreamCreateWithPriority":
+		flags := f.text(2)
+		for by := 3; by < 24 && f.text(by) != ";"; by++ {
+			flags += f.text(by)
+		}
+		if strings.Contains(flags, "cudaStreamNonBlocking") && !f.ordered() {
+			f.tell(Warning, "own-stream", streamHint, streamText, name)
+		}
 	case rule == nil || rule.host && f.device:
 	case rule.once && f.once:
 	default:
@@ -287,9 +314,46 @@ func (f *reader) pointerMap(decl int) {
 	})
 	if name, then := f.text(end+1), f.text(end+2); pointer && lasts && name != "" && letter(name[0]) &&
 		(then == ";" || then == "=" || then == "{") {
-		f.tell(Warning, "cached-by-pointer",
-			"compute in every call: addresses come back with other contents, and cached results are forbidden",
+		f.tell(Warning, "cached-by-pointer", cachedHint,
 			"%s keeps something by address from call to call", name)
+	}
+}
+
+// static notes the name of the static variable that is declared here.
+func (f *reader) static() {
+	name := ""
+	for by := 1; by < 16; by++ {
+		switch t := f.text(by); {
+		case t == "(" || t == "":
+			return
+		case t == "=" || t == ";" || t == "{":
+			f.kept[name] = true
+			return
+		case letter(t[0]):
+			name = t
+		}
+	}
+}
+
+// seenBefore looks at the address that is here: it must not end the call when it is that of the last call.
+func (f *reader) seenBefore() {
+	begin, end := -1, 3 // of the call, with what it is a method of
+	for slices.Contains([]string{".", ">", "-"}, f.text(begin)) {
+		begin--
+	}
+	if f.text(1) != "(" || f.text(2) != ")" || begin == -1 {
+		return
+	}
+	other := ""
+	switch {
+	case f.text(begin-1)+f.text(begin-2) == "==":
+		other, begin = f.text(begin-3), begin-3
+	case f.text(end)+f.text(end+1) == "==":
+		other, end = f.text(end+2), end+3
+	}
+	if then := f.text(end + 1); f.kept[other] && f.text(begin-1) == "(" && f.text(begin-2) == "if" && f.text(end) == ")" &&
+		(then == "return" || then == "{" && f.text(end+2) == "return") {
+		f.tell(Warning, "cached-by-pointer", cachedHint, "the call ends at once if an address is that of an earlier call")
 	}
 }
 

@@ -148,6 +148,7 @@ class File:
         self.renamed, self.same = {}, {}  # names by import ... as and by assignment
         self.given = {}  # the names of a call's result
         self.relative, self.maps, self.direct = set(), set(), set()
+        self.kept = set()  # names of what lasts from call to call: the module's sets and lists, and globals
         self.scopes = [Scope(("file", self.path))]
         data = content.encode("utf-8", "replace")
         self.lines = split(decode(data))
@@ -181,6 +182,9 @@ class File:
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and (made or isinstance(value, (ast.Dict, ast.DictComp))):
                 for target in getattr(node, "targets", None) or [node.target]:
                     self.maps.add(getattr(target, "id", ""))
+            if isinstance(node, ast.Assign) and (isinstance(value, (ast.Set, ast.List)) or isinstance(value, ast.Call) and
+                                                 dotted(value.func) in ("set", "list")):
+                self.kept.update(getattr(target, "id", "") for target in node.targets)
         stack = [(self.tree, self.scopes[0], False, "")]
         while stack:
             node, scope, guarded, owner = stack.pop()
@@ -244,6 +248,20 @@ class File:
             self.about(node.left)
         if isinstance(node.ops[0], (ast.In, ast.NotIn)):
             self.keyed(node.comparators[0], node.comparators[0], [node.left], scope)
+
+    def declared(self, node, scope, _):
+        self.kept.update(node.names)
+
+    def branch(self, node, scope, _):
+        """An if that ends the call where an address is one of an earlier call."""
+        test = node.test
+        if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], (ast.In, ast.Eq)) or not isinstance(
+                node.body[0], ast.Return):
+            return
+        sides = [test.left, test.comparators[0]]
+        for value, other in (sides, sides[::-1]):
+            if getattr(other, "id", None) in self.kept and self.address([value], scope):
+                self.add("seen", test, scope, name=other.id)
 
     def imported(self, node, scope, guarded):
         level = getattr(node, "level", 0) or 0
@@ -336,7 +354,8 @@ class File:
 
 VISITS = {ast.Name: File.name, ast.Attribute: File.attribute, ast.Constant: File.constant,
           ast.Subscript: File.subscript, ast.Compare: File.compare, ast.Import: File.imported,
-          ast.ImportFrom: File.imported, ast.Call: File.call, ast.Assign: File.assign}
+          ast.ImportFrom: File.imported, ast.Call: File.call, ast.Assign: File.assign,
+          ast.Global: File.declared, ast.If: File.branch}
 
 
 def run(files, entry, symbol):

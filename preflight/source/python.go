@@ -132,9 +132,9 @@ func (n *inspector) pyFact(file string, f pyFact) {
 			add(Warning, "binary-text", binaryHint, "a string of %d characters that looks like encoded data", f.Size)
 		}
 	case "cache":
-		add(Warning, "cached-by-pointer",
-			"compute in every call: addresses come back with other contents, and cached results are forbidden",
-			"%s keeps something by address from call to call", f.Name)
+		add(Warning, "cached-by-pointer", cachedHint, "%s keeps something by address from call to call", f.Name)
+	case "seen":
+		add(Warning, "cached-by-pointer", cachedHint, "the call ends at once if an address is one in %s", f.Name)
 	}
 }
 
@@ -177,6 +177,8 @@ func (n *inspector) pyCall(file string, f pyFact, add func(s Severity, code, hin
 		if !strings.HasPrefix(f.Argument, "libcuda") && !strings.HasPrefix(f.Argument, "libnvrtc") {
 			add(Warning, "dlopen", "ship sources only; binding = \"tvm-ffi\" compiles CUDA", "%s loads code at run time", f.Name)
 		}
+	case f.Name == "torch.cuda.Stream" && !n.ordered():
+		add(Warning, "own-stream", streamHint, streamText, f.Name)
 	case strings.HasPrefix(f.Name, "torch.hub."):
 		add(Warning, "network", "there is no network at evaluation", "%s downloads", f.Name)
 	case slices.Contains(moduleLoads, last):

@@ -209,7 +209,11 @@ func (b *Bundle) Files(ctx context.Context, uuids []string) ([]remote.File, []st
 		}
 		ws = append(ws, b.all[u])
 	}
-	if b.data.Embedded() {
+	makes := func(w *trace.Workload) bool { return b.data.Makes(b.def.Name, w) }
+	if len(ws) > 0 && makes(ws[0]) {
+		if !b.data.Embedded() {
+			args = append(args, "--dataset", "dataset")
+		}
 		args = append(args, "--set", b.spec.Set)
 		for _, u := range uuids {
 			args = append(args, "--workload", u)

@@ -104,6 +104,9 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 		spec.Args = append(spec.Args, "--max-time", u.Profile.MaxTime.String())
 	}
 	spec.Args = append(spec.Args, "--device", u.Kind)
+	if u.Seed != 0 {
+		spec.Args = append(spec.Args, "--seed", fmt.Sprint(u.Seed))
+	}
 	if !s.Data.Embedded() {
 		spec.Dataset = s.Data.Root()
 	}

@@ -1,0 +1,182 @@
+package workloads
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"path"
+	"slices"
+
+	"fisub/internal/trace"
+	"fisub/workloads/random"
+)
+
+// EdgeSet is the set of the inputs that a definition allows and a typical workload lacks. Every dataset has it for each
+// definition of the gdn family, unless it has a set of that name itself. Its inputs are generated.
+const EdgeSet = "edge"
+
+// An edge is a case of the edge set. The uuid of its workload follows from the definition and the name.
+type edge struct {
+	name     string
+	lengths  []int // of the sequences of a prefill; nil: the case is not for prefill
+	batch    int   // of a definition with a batch; 0: the case is only for prefill
+	tokens   int   // of each sequence of such a batch, if the definition leaves that open
+	unscaled bool  // the scale is 0
+	values   map[string]value
+}
+
+// A value is element i of an input: usual is what other sets have there, and width the length of a row.
+type value func(s random.Stream, i, width int, usual float64) float64
+
+// edges are the cases of the set. All of them have finite outputs by each definition's reference. None, which a
+// definition allows for the state, is not among them: no workload in the contest's format can say it. A slot whose
+// offset exceeds 31 bits is not either: the pool would take gigabytes of disk for each definition, and as much again for
+// the expected and for the actual output.
+var edges = []edge{
+	{name: "scale 0", lengths: []int{9, 26}, batch: 2, tokens: 2, unscaled: true},
+	{name: "batch 3", batch: 3, tokens: 3},
+	{name: "empty sequences", lengths: []int{0, 37, 0, 0, 66, 0}},
+	{name: "a sequence of 2075 tokens", lengths: []int{2075}},
+	{name: "state 0", lengths: []int{1, 34}, batch: 2, tokens: 2,
+		values: map[string]value{"state": constant(0), "initial_state": constant(0)}},
+	{name: "fast decay", lengths: []int{70, 3}, batch: 2, tokens: 4, values: map[string]value{
+		"A_log":   constant(math.Log(16)),
+		"dt_bias": constant(1),
+		// a third of the tokens fades the state to nothing, the others keep nearly all of it
+		"a": func(_ random.Stream, i, width int, _ float64) float64 { return []float64{-9, 6, -9}[i/width%3] },
+	}},
+	{name: "softplus of more than 88", lengths: []int{5, 30}, batch: 2, tokens: 4, values: map[string]value{
+		"A_log":   constant(-6),
+		"dt_bias": constant(0.5),
+		"a": func(s random.Stream, i, _ int, _ float64) float64 {
+			return math.Copysign(89+float64(40*s.Uniform(i)), float64(i%3)-0.5)
+		},
+	}},
+	{name: "sigmoid of -100 and 100", lengths: []int{5, 30}, batch: 2, tokens: 4, values: map[string]value{
+		"b": func(_ random.Stream, i, width int, _ float64) float64 {
+			return []float64{100, -100, 0}[(i/width+i%width)%3]
+		},
+	}},
+	{name: "zero and tiny q and k", lengths: []int{4, 31}, batch: 2, tokens: 4,
+		values: map[string]value{"q": shrunk(0), "k": shrunk(1)}},
+	// Without cancellation, for the tolerance of large values is a relative one: a state of 0, and one sign.
+	{name: "outputs above 65504", lengths: []int{1, 1, 1}, batch: 2, tokens: 1, values: map[string]value{
+		"state": constant(0), "initial_state": constant(0), "b": constant(1),
+		"q": positive(1), "k": positive(1), "v": positive(1e6),
+	}},
+}
+
+func constant(x float64) value { return func(random.Stream, int, int, float64) float64 { return x } }
+
+// positive is the usual value's magnitude, and at least a tenth, in that unit.
+func positive(unit float64) value {
+	return func(_ random.Stream, _, _ int, usual float64) float64 { return unit * max(math.Abs(usual), 0.1) }
+}
+
+// shrunk makes three of four rows zero, or shorter by far; by shifts which.
+func shrunk(by int) value {
+	factors := []float64{0, 1e-3, 1, 1e-12}
+	return func(_ random.Stream, i, width int, usual float64) float64 { return usual * factors[(i/width+by)%4] }
+}
+
+// uuid returns the uuid of the case's workload: version 5 of RFC 9562, in the URL namespace.
+func (e *edge) uuid(def string) string {
+	space, _ := hex.DecodeString("6ba7b8119dad11d180b400c04fd430c8")
+	sum := sha1.Sum(append(space, path.Join("fisub", def, EdgeSet, e.name)...))
+	sum[6], sum[8] = sum[6]&0x0f|0x50, sum[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
+}
+
+// edgeOf returns the case that a workload of the definition is, or nil.
+func edgeOf(def, uuid string) *edge {
+	i := slices.IndexFunc(edges, func(e edge) bool { return e.uuid(def) == uuid })
+	if i < 0 {
+		return nil
+	}
+	return &edges[i]
+}
+
+// Tests returns what a workload of the edge set tests, such as "scale 0", and "" for any other workload.
+func Tests(def, uuid string) string {
+	if e := edgeOf(def, uuid); e != nil {
+		return e.name
+	}
+	return ""
+}
+
+// fill returns how an input of the case is filled; usual is how other sets fill it.
+func (e *edge) fill(name string, shape []int, usual fill) fill {
+	if name == "cu_seqlens" {
+		return func(_ random.Stream, dst []float32, first int) {
+			ends := []float32{0}
+			for i, n := range e.lengths {
+				ends = append(ends, ends[i]+float32(n))
+			}
+			copy(dst, ends[first:])
+		}
+	}
+	value := e.values[name]
+	if value == nil {
+		return usual
+	}
+	width := shape[len(shape)-1]
+	return func(s random.Stream, dst []float32, first int) {
+		usual(s, dst, first)
+		for i, x := range dst {
+			dst[i] = float32(value(s, first+i, width, float64(x)))
+		}
+	}
+}
+
+// edgeWorkloads returns the edge set of a definition: nil for one that is not of the gdn family.
+func edgeWorkloads(def *trace.Definition) (ws []*trace.Workload) {
+	if def == nil || def.OpType != "gdn" {
+		return nil
+	}
+	for i := range edges {
+		if w := edges[i].workload(def); w != nil {
+			ws = append(ws, w)
+		}
+	}
+	return ws
+}
+
+// workload returns the case for a definition, or nil if it has no such case, or an axis that is not known here.
+func (e *edge) workload(def *trace.Definition) *trace.Workload {
+	prefill, total := false, 0
+	for _, n := range e.lengths {
+		total += n
+	}
+	known := map[string]int{"total_seq_len": total, "num_seqs": len(e.lengths), "len_cu_seqlens": len(e.lengths) + 1,
+		"batch_size": e.batch, "seq_len": e.tokens, "pool_size": e.batch*(e.tokens+2) + 1}
+	w := &trace.Workload{UUID: e.uuid(def.Name)}
+	for name, axis := range def.Axes.All() {
+		n, ok := known[name]
+		if !axis.Const && !ok {
+			return nil
+		}
+		if !axis.Const {
+			w.Axes.Set(name, n)
+		}
+		prefill = prefill || name == "total_seq_len"
+	}
+	if prefill && e.lengths == nil || !prefill && e.batch == 0 {
+		return nil
+	}
+	file := fmt.Sprintf("./blob/workloads/%s/%s/%[2]s_%s.safetensors", def.OpType, def.Name, w.UUID)
+	for name, spec := range def.Inputs.All() {
+		in := trace.InputSpec{Kind: trace.Safetensors, Path: file, TensorKey: name}
+		if spec.Scalar {
+			if name != "scale" {
+				return nil
+			}
+			in = trace.InputSpec{Kind: trace.ScalarInput, Value: trace.Scalar{Kind: trace.FloatScalar}}
+			if !e.unscaled {
+				in.Value.Float = 0.08838834764831843
+			}
+		}
+		w.Inputs.Set(name, in)
+	}
+	return w
+}

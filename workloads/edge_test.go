@@ -1,0 +1,262 @@
+package workloads
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"fisub/internal/trace"
+)
+
+// loadEdge loads the inputs of a case by name; they are closed with the test.
+func loadEdge(t *testing.T, d *Dataset, name, tests string) (*trace.Workload, map[string]Input) {
+	t.Helper()
+	def, err := d.Definition(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, err := d.Workloads(name, EdgeSet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(ws, func(w *trace.Workload) bool { return Tests(name, w.UUID) == tests })
+	if i < 0 {
+		t.Fatalf("%s: no case %q", name, tests)
+	}
+	in, err := d.Load(t.Context(), def, ws[i], 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { in.Close() })
+	values := map[string]Input{}
+	for _, v := range in.Values {
+		values[v.Name] = v
+	}
+	return ws[i], values
+}
+
+func numbers(in Input) []float64 {
+	x := make([]float64, in.Tensor.Len())
+	in.Tensor.ReadFloat64s(x, 0)
+	return x
+}
+
+func TestEdgeSets(t *testing.T) {
+	d, _ := open(t)
+	seen := map[string]string{}
+	for _, name := range d.Definitions() {
+		def, _ := d.Definition(name)
+		ws, err := d.Workloads(name, EdgeSet)
+		if gdn := strings.HasPrefix(name, "gdn_"); gdn != (err == nil) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		reports, err := d.Verify(t.Context(), def, ws)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tests []string
+		for i, r := range reports {
+			if len(r.Faults) > 0 || r.Files != 1 || r.Absent != 1 {
+				t.Errorf("%s %s: got %+v, want one absent file and no fault", name, r.UUID, r)
+			}
+			if before := seen[r.UUID]; before != "" {
+				t.Errorf("%s: uuid %s is that of %s too", name, r.UUID, before)
+			}
+			seen[r.UUID] = name
+			tests = append(tests, Tests(name, ws[i].UUID))
+			line := (&trace.Trace{Definition: name, Workload: *ws[i]}).JSON(trace.Compact)
+			if _, _, err := trace.DecodeTrace(line); err != nil {
+				t.Errorf("%s: %v", line, err)
+			}
+		}
+		want := []string{"scale 0", "state 0", "fast decay", "softplus of more than 88", "sigmoid of -100 and 100",
+			"zero and tiny q and k", "outputs above 65504"}
+		switch {
+		case strings.HasPrefix(name, "gdn_prefill"):
+			want = slices.Insert(want, 1, "empty sequences", "a sequence of 2075 tokens")
+		case strings.HasPrefix(name, "gdn_"):
+			want = slices.Insert(want, 1, "batch 3")
+		default:
+			want = nil
+		}
+		if !slices.Equal(tests, want) {
+			t.Errorf("%s: got %q, want %q", name, tests, want)
+		}
+	}
+}
+
+// What each case is named after is in its inputs.
+func TestEdgeInputs(t *testing.T) {
+	d, _ := open(t)
+	if _, in := loadEdge(t, d, decode, "scale 0"); in["scale"].Scalar.Float != 0 {
+		t.Errorf("scale: got %v", in["scale"].Scalar)
+	}
+	if w, _ := loadEdge(t, d, decode, "batch 3"); w.UUID != batch3 {
+		t.Errorf("the uuid of batch 3 has changed: got %s, want %s", w.UUID, batch3)
+	}
+	_, in := loadEdge(t, d, prefill, "empty sequences")
+	if got, want := in["cu_seqlens"].Tensor.Ints(), []int{0, 0, 37, 37, 37, 103, 103}; !slices.Equal(got, want) {
+		t.Errorf("cu_seqlens: got %v, want %v", got, want)
+	}
+	for _, name := range []string{decode, prefill, "gdn_mtp_verify_bf16_state_qk4_v8_d128_k_last"} {
+		_, in := loadEdge(t, d, name, "softplus of more than 88")
+		a, bias := numbers(in["a"]), numbers(in["dt_bias"])
+		above, below := 0, 0
+		for i, x := range a {
+			if x += bias[i%len(bias)]; x > 88 {
+				above++
+			} else if x < -88 {
+				below++
+			}
+		}
+		if above == 0 || below == 0 || above+below < len(a) {
+			t.Errorf("%s: %d gates above 88, %d below -88 of %d", name, above, below, len(a))
+		}
+
+		_, in = loadEdge(t, d, name, "fast decay")
+		rate := math.Exp(numbers(in["A_log"])[0])
+		gone, kept := 0, 0
+		for _, x := range numbers(in["a"]) {
+			switch decay := math.Exp(-rate * math.Log1p(math.Exp(x+1))); {
+			case float32(decay) == 0:
+				gone++
+			case decay > 0.99:
+				kept++
+			}
+		}
+		if gone == 0 || kept == 0 {
+			t.Errorf("%s: %d gates of 0, %d near 1", name, gone, kept)
+		}
+
+		_, in = loadEdge(t, d, name, "zero and tiny q and k")
+		for _, key := range []string{"q", "k"} {
+			lengths := map[string]int{}
+			for row := range slices.Chunk(numbers(in[key]), 128) {
+				sum := 0.0
+				for _, x := range row {
+					sum += x * x
+				}
+				switch length := math.Sqrt(sum); {
+				case length == 0:
+					lengths["zero"]++
+				case length < 1e-6:
+					lengths["tiny"]++
+				case length < 0.1:
+					lengths["short"]++
+				default:
+					lengths["usual"]++
+				}
+			}
+			if len(lengths) != 4 {
+				t.Errorf("%s %s: got rows %v", name, key, lengths)
+			}
+		}
+	}
+}
+
+// batch3 is the uuid of a case: uuids do not change.
+const batch3 = "1ba86a63-2dce-5b1a-bedf-6971187a36bd"
+
+// A folder has the set as well; its inputs are generated in the cache.
+func TestEdgeOfAFolder(t *testing.T) {
+	text, err := os.ReadFile("../definitions/gdn/" + decode + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := root(t, map[string]string{"definitions/gdn/d.json": string(text)})
+	d, err := Open(folder, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, in := loadEdge(t, d, decode, "state 0")
+	if !d.Makes(decode, w) || slices.ContainsFunc(numbers(in["state"]), func(x float64) bool { return x != 0 }) {
+		t.Errorf("got another state than 0 at %s", in["state"].Path)
+	}
+	if entries, _ := os.ReadDir(folder); len(entries) != 1 {
+		t.Errorf("the folder has %v", entries)
+	}
+
+	// A file of the folder's own counts.
+	own := "workloads/" + decode + ".edge.ndjson"
+	line := (&trace.Trace{Definition: decode, Workload: *w}).JSON(trace.Compact)
+	if d, err = Open(root(t, map[string]string{"definitions/gdn/d.json": string(text), own: string(line) + "\n"}),
+		t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	ws, err := d.Workloads(decode, EdgeSet)
+	if err != nil || len(ws) != 1 || d.Makes(decode, ws[0]) {
+		t.Errorf("got %d workloads, %v, want the one of the file", len(ws), err)
+	}
+}
+
+// A seed changes values and nothing else, and the usual values do not depend on it.
+func TestSeeded(t *testing.T) {
+	d, def := open(t)
+	def, err := d.Definition(prefill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, err := d.Workloads(prefill, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := func(d *Dataset, i int) map[string][]byte {
+		in, err := d.Load(t.Context(), def, ws[i], 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		found := map[string][]byte{}
+		for _, v := range in.Values {
+			if v.Tensor != nil {
+				found[v.Name] = bytes.Clone(v.Tensor.Data)
+			}
+		}
+		return found
+	}
+	const of7 = 6 // of 13 sequences
+	usual := load(d, of7)
+	for _, same := range []*Dataset{d, d.Seeded(7).Seeded(0)} {
+		for name, data := range load(same, of7) {
+			if !bytes.Equal(data, usual[name]) {
+				t.Errorf("%s: other bytes without a seed", name)
+			}
+		}
+	}
+	seven, eight := load(d.Seeded(7), of7), load(d.Seeded(8), of7)
+	for name, data := range seven {
+		if got, want := bytes.Equal(data, usual[name]) || bytes.Equal(data, eight[name]), name == "cu_seqlens"; got != want {
+			t.Errorf("%s: equal is %v, want %v", name, got, want)
+		}
+	}
+	elsewhere, err := Open("", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range load(elsewhere.Seeded(7), of7) {
+		if !bytes.Equal(data, seven[name]) {
+			t.Errorf("%s: other bytes on another machine", name)
+		}
+	}
+	if entries, _ := filepath.Glob(filepath.Join(d.Root(), "seed-*")); len(entries) != 2 {
+		t.Errorf("got %v, want a folder for each seed", entries)
+	}
+
+	toy, toyDef, w := toyRoot(t, `"x":{"type":"random"},"y":{"type":"random"},"s":{"type":"random"}`)
+	text := ""
+	for _, seed := range []uint64{0, 1, 2, 1} {
+		in, err := toy.Seeded(seed).Load(t.Context(), toyDef, w, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(in.Values[0].Tensor.Data) + "|"
+		in.Close()
+	}
+	if parts := strings.Split(text, "|"); parts[0] == parts[1] || parts[1] == parts[2] || parts[1] != parts[3] {
+		t.Errorf("random inputs do not follow the seed: %q", parts)
+	}
+}
