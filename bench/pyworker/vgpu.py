@@ -7,17 +7,25 @@ solution can see. worker.py imports this file; it needs torch, and Triton where 
 
 import contextlib
 import ctypes
+import fcntl
 import functools
 import gc
+import glob
+import hashlib
 import importlib
+import importlib.machinery
+import importlib.util
+import inspect
 import json
 import os
 import re
 import shutil
 import struct
 import sys
+import tempfile
 import time
 import types
+import uuid
 import weakref
 
 import torch
@@ -29,6 +37,7 @@ SHARED = 232448  # of a block of a B200, in bytes
 MULTIPROCESSORS, L2_BYTES, MEMORY = 148, 126 << 20, 192 << 30
 PTX_VERSION = 87
 TUNING = 90  # seconds of a call in which configurations of autotuned kernels are tried
+ALLOCATED = "memory that the submission has allocated"
 DIFFERENT = 0.02  # of the largest value: more than another order of sums makes
 
 
@@ -65,16 +74,36 @@ class Machine:
         self.astray = False  # the call has read, or made a shape of, what a kernel that was not executed may have to compute
         self.first = self.looks = True  # the next call is the first of a workload; the call now is
         self.refused = None  # the last error of a stage of Triton's compiler
+        self.log = ""  # a file for what nvcc says when it fails
+        self.made = []  # tensors on the CPU behind what C++ code has allocated, as long as it may have them
+        self.idle = self.uses(torch.empty(1))
 
     def sources(self, texts, cache):
         """Says what the solution is, and the folder of the cache."""
         self.cache = cache
         if any("cpp_extension" in text for text in texts):
-            forbid("torch.utils.cpp_extension", "load", "load_inline")
+            extend(self)
         if any("tvm_ffi" in text for text in texts):
             expose(self)
-            if any("nvcc" in text for text in texts):
-                _ = self.home
+        if any("ctypes" in text for text in texts):
+            expose_ctypes(self)
+        if any("nvcc" in text for text in texts) and any("tvm_ffi" in text or "ctypes" in text for text in texts):
+            _ = self.home
+
+    def restore(self):
+        """Forgets what a request has left behind."""
+        self.trouble, self.kept = None, []
+        if self.log:
+            with contextlib.suppress(OSError):
+                os.remove(self.log)
+
+    def said(self):
+        """What nvcc has said in this request when it failed."""
+        try:
+            with open(self.log, errors="replace") as f:
+                return "\n" + f.read(1 << 20)
+        except OSError:
+            return ""
 
     @functools.cached_property
     def lib(self):
@@ -93,7 +122,8 @@ class Machine:
         if error := self.lib.fisub_home(self.cache.encode(), ctypes.byref(home)):
             raise Lacking(f"CUDA cannot be built here: {self.text(error)}; fisub toolchain install fetches nvcc")
         home = self.text(home.value)
-        os.environ.update(CUDA_HOME=home, CUDA_PATH=home, TVM_FFI_CUDA_ARCH_LIST="10.0",
+        self.log = os.path.join(tempfile.mkdtemp(), "nvcc")
+        os.environ.update(CUDA_HOME=home, CUDA_PATH=home, TVM_FFI_CUDA_ARCH_LIST="10.0", FISUB_COMPILER_LOG=self.log,
                           TVM_FFI_CACHE_DIR=os.path.join(self.cache, "python", "tvm-ffi"))
         os.environ["PATH"] = os.pathsep.join(  # a virtual environment has its own ninja
             [os.path.join(home, "bin"), os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)])
@@ -105,13 +135,15 @@ class Machine:
     def mapped(self, tensors):
         """Lets kernels of the CUDA runtime use the memory of tensors, given with names, and tells what they did wrong."""
         self.check()
-        u64, text, ranges = ctypes.c_uint64, ctypes.c_void_p(), self.ranges(tensors + [(t, "a tensor") for t in self.kept])
+        self.made = [t for t in self.made if self.uses(t) > self.idle]
+        u64, text, known = ctypes.c_uint64, ctypes.c_void_p(), len(self.made)
+        ranges = self.ranges(tensors + [(t, "a tensor") for t in self.kept] + [(t, ALLOCATED) for t in self.made])
         for base, size, name in ranges:
             self.lib.fisub_map(u64(base), u64(size), name.encode())
         try:
             yield
         finally:
-            for base, _, _ in ranges:
+            for base in [r[0] for r in ranges] + [t.untyped_storage().data_ptr() for t in self.made[known:]]:
                 self.lib.fisub_unmap(u64(base))
             if result := self.lib.fisub_verdict(ctypes.byref(text)):
                 self.stop((Fault if result == 1 else Lacking)(self.text(text.value)))
@@ -125,6 +157,16 @@ class Machine:
     def hazards(self):
         """Those that were noticed since the last call, as package device has them."""
         return json.loads(self.text(self.lib.fisub_hazards())) or [] if "lib" in self.__dict__ else []
+
+    def own(self, t):
+        """Lets kernels of the call in progress use t, which C++ code has allocated."""
+        storage = t.untyped_storage()
+        self.made.append(t)
+        self.lib.fisub_map(ctypes.c_uint64(storage.data_ptr()), ctypes.c_uint64(storage.nbytes()), ALLOCATED.encode())
+
+    @staticmethod
+    def uses(t):
+        return torch._C._storage_Use_Count(t.untyped_storage()._cdata)
 
     def text(self, address):
         text = ctypes.string_at(address).decode(errors="replace")
@@ -407,7 +449,9 @@ def install(machine):
     def run(self, *args, **kwargs):
         outer, machine.tuning = machine.tuning, Tuning(self.base_fn.__name__, machine)
         try:
-            return tune(self, *args, **kwargs)
+            result = tune(self, *args, **kwargs)
+            machine.tuning.settle(self.best_config)
+            return result
         finally:
             machine.tuning.tell()
             machine.tuning = outer
@@ -441,7 +485,7 @@ def refusal(machine, e):
     if not isinstance(e, CompilationError) or not hasattr(e.node, "lineno"):
         return None, f"{type(e).__name__}: {e}"
     for f in gc.get_objects():
-        if isinstance(f, JITFunction) and f.src == e.src:
+        if issubclass(type(f), JITFunction) and f.src == e.src:  # isinstance would ask torch's deprecated objects for their class
             head = next((i for i, line in enumerate(f.raw_src) if line.lstrip().startswith("def ")), 0)
             at = f.fn.__code__.co_filename, f.starting_line_number + head + e.node.lineno - 1, e.node.col_offset + 1
             return at, f"{type(e).__name__}: {e.error_message or e}"
@@ -489,6 +533,17 @@ class Tuning:
                 times[:] = [1 / (1 + distance)] * n
         return self.times[-1]
 
+    def settle(self, config):
+        """Puts back, after the judged call, what config does not write: a call without tuning would leave it as it was."""
+        if config not in self.configs:
+            return
+        after = self.after[self.configs.index(config)]
+        with real():
+            for at in set().union(*self.after):  # what Triton itself restores after each configuration is not among these
+                memory, was, _ = self.before[at]
+                unwritten = after.get(at, was) == was
+                memory[unwritten] = was[unwritten]
+
     def tell(self):
         """Says in the log which configuration is judged, where that matters, and how many were not tried."""
         if self.times and (worst := min(self.times)[0]) < 1 / (1 + DIFFERENT):
@@ -520,15 +575,28 @@ class Tuning:
 
 
 KIND = 8  # where the kind of the device is in what a capsule of DLPack points to
+VERSIONED_KIND = 40  # and in what a versioned one points to
 DL_CPU, DL_CUDA = 1, 2
-HEADER = re.compile(r"fatal error: (\S+): No such file")
+DTYPES = {(0, 8): torch.int8, (0, 16): torch.int16, (0, 32): torch.int32, (0, 64): torch.int64, (1, 8): torch.uint8, (2, 16): torch.float16,
+          (2, 32): torch.float32, (2, 64): torch.float64, (4, 16): torch.bfloat16, (6, 8): torch.bool, (10, 8): torch.float8_e4m3fn,
+          (12, 8): torch.float8_e5m2}  # by DLPack's code and bits
 
 
 def device_of(capsule):
     """The kind of the device that a capsule of DLPack names, to be read and written."""
+    return ctypes.c_int32.from_address(pointer_of(capsule, b"dltensor") + KIND)
+
+
+def pointer_of(capsule, name):
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return ctypes.c_int32.from_address(pointer(capsule, b"dltensor") + KIND)
+    return pointer(capsule, name)
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("ordinal", ctypes.c_int32), ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8),
+                ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("offset", ctypes.c_uint64)]
 
 
 def expose(machine):
@@ -566,6 +634,28 @@ def expose(machine):
         t = torch.utils.dlpack.from_dlpack(capsule)
         mark(t, host)
         return t
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(DLTensor), ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p,
+                      ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p))
+    def allocate(prototype, out, context, fail):
+        p = prototype[0]
+        try:
+            with torch._C.DisableTorchFunction(), real():
+                t = torch.empty(p.shape[:p.ndim], dtype=DTYPES[p.code, p.bits])
+                capsule = torch._C._to_dlpack_versioned(t)
+                at = pointer_of(capsule, b"dltensor_versioned")
+                ctypes.pythonapi.PyCapsule_SetName(ctypes.py_object(capsule), b"used_dltensor_versioned")
+                if p.kind == DL_CUDA:
+                    ctypes.c_int32.from_address(at + VERSIONED_KIND).value = DL_CUDA
+                    machine.own(t)
+                out[0] = at
+            return 0
+        except Exception as e:
+            fail(context, type(e).__name__.encode(), str(e).encode())
+            return -1
+
+    machine.allocate = allocate
+    tvm_ffi.LIB.TVMFFIEnvSetDLPackManagedTensorAllocator(allocate, 1, None)
 
     class Function:
         def __init__(self, f):
@@ -609,12 +699,7 @@ def expose(machine):
     def built(build):
         @functools.wraps(build)
         def run(*args, **kwargs):
-            try:
-                return machine.home and build(*args, **kwargs)
-            except RuntimeError as e:
-                if header := HEADER.search(str(e)):  # whichever: the entry says where they are looked for, here and there
-                    machine.stop(Lacking(f"the virtual GPU's build lacks the header {header[1]}"))
-                raise
+            return machine.home and build(*args, **kwargs)
 
         return run
 
@@ -624,6 +709,232 @@ def expose(machine):
     tvm_ffi.load_module = tvm_ffi.module.load_module = extension.load_module = load
     tvm_ffi.from_dlpack = view
     tvm_ffi.get_global_func = lambda *args, **kwargs: (f := global_func(*args, **kwargs)) and Function(f)
+
+
+# Libraries by ctypes
+
+
+RUNTIMES = re.compile(r"lib(cudart|cuda)\.so[.\d]*$")
+
+
+def expose_ctypes(machine):
+    """Gives the solution the virtual GPU's CUDA runtime and driver where it loads NVIDIA's, and lets what is linked with the runtime use tensors
+    whose addresses were taken."""
+    load = ctypes.CDLL.__init__
+
+    @functools.wraps(load)
+    def init(self, name, mode=ctypes.DEFAULT_MODE, *args, **kwargs):
+        path = os.fspath(name) if name is not None else ""
+        found = isinstance(path, str) and RUNTIMES.search(path)
+        if found:
+            name = path = os.path.join(machine.home, "lib64", f"lib{found[1]}.so")
+        elif path in ("", machine.library) or not runs_here(path):
+            return load(self, name, mode, *args, **kwargs)
+        load(self, name, mode | (os.RTLD_DEEPBIND if not found else 0), *args, **kwargs)
+
+        class Function(self._FuncPtr):
+            _flags_, _restype_ = self._FuncPtr._flags_, self._FuncPtr._restype_
+
+            def __call__(self, *args):
+                with machine.mapped([]):
+                    return super().__call__(*args)
+
+        self._FuncPtr = Function
+
+    ctypes.CDLL.__init__ = init
+
+
+def runs_here(path):
+    """Whether the library at path is linked with the virtual GPU's runtime."""
+    try:
+        with open(path, "rb") as f:
+            return b"libfisub_cudart.so" in f.read(1 << 28)
+    except OSError:
+        return False
+
+
+# Extensions of torch
+
+
+class Extensions:
+    """The modules that torch.utils.cpp_extension has built. Their C++ code sees tensors of a CUDA device, whose memory is the
+    CPU's; what it asks torch to do with them is done by the CPU."""
+
+    def __init__(self, machine):
+        self.machine = machine
+        self.library = torch.library.Library("aten", "IMPL")
+        keys = ("CUDA", "CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+        names = set().union(*(torch._C._dispatch_get_registrations_for_dispatch_key(key) for key in keys))
+        for name in sorted(name.removeprefix("aten::") for name in names if name.startswith("aten::")):
+            packet, _, overload = name.partition(".")
+            op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            if not any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):  # no views
+                self.library.impl(name, functools.partial(self.on_cpu, op), "CUDA")
+        # A guard of the CUDA device would ask the driver: that of the CPU does nothing.
+        libc10 = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
+        guards = (ctypes.c_void_p * 2).in_dll(libc10, "_ZN3c104impl26device_guard_impl_registryE")
+        guards[DL_CUDA - 1] = guards[DL_CPU - 1]
+
+    @staticmethod
+    def seen(t, kind):
+        """t with another kind of device, on the same memory."""
+        capsule = torch._C._to_dlpack(t.detach() if t.requires_grad else t)
+        device_of(capsule).value = kind
+        return torch._C._from_dlpack(capsule)
+
+    def on_cpu(self, op, *args, **kwargs):
+        given = []
+
+        def to_cpu(value):
+            if isinstance(value, torch.Tensor) and value.is_cuda:
+                given.append((self.seen(value, DL_CPU), value))
+                return given[-1][0]
+            if isinstance(value, (list, tuple)):
+                return type(value)([to_cpu(v) for v in value])
+            return CPU if isinstance(value, torch.device) else value
+
+        def back(value):
+            if isinstance(value, (list, tuple)):
+                return type(value)([back(v) for v in value])
+            if not isinstance(value, torch.Tensor):
+                return value
+            for t, cuda in given:
+                if value is t:
+                    return cuda
+            if not any(value.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t, _ in given):
+                self.machine.own(value)
+            return self.seen(value, DL_CUDA)
+
+        to_host = any(isinstance(v, torch.device) and v.type == "cpu" for v in (*args, *kwargs.values()))
+        args, kwargs = [to_cpu(v) for v in args], {name: to_cpu(v) for name, v in kwargs.items() if name != "pin_memory"}
+        result = op(*args, **kwargs)
+        return result if to_host else back(result)
+
+    def call(self, f, args, kwargs):
+        given, tensors = [], []
+
+        def to_cuda(value):
+            if isinstance(value, (list, tuple)):
+                return type(value)([to_cuda(v) for v in value])
+            if not isinstance(value, torch.Tensor) or is_host(value):
+                return value
+            tensors.append((value, f"tensor {len(tensors)} of the call"))
+            given.append((self.seen(value, DL_CUDA), value))
+            return given[-1][0]
+
+        def back(value):
+            if isinstance(value, (list, tuple)):
+                return type(value)([back(v) for v in value])
+            if not isinstance(value, torch.Tensor):
+                return value
+            for cuda, t in given:
+                if value is cuda:
+                    return t
+            host = not value.is_cuda
+            t = value if host else self.seen(value, DL_CPU)
+            mark(t, host)
+            return t
+
+        if not self.machine.executes:
+            raise Lacking("kernels of CUDA are not executed here")
+        with torch._C.DisableTorchFunction(), real():
+            args, kwargs = [to_cuda(v) for v in args], {name: to_cuda(v) for name, v in kwargs.items()}
+            with self.machine.mapped(tensors):
+                return back(f(*args, **kwargs))
+
+    def module(self, module):
+        def wrapped(value, name):
+            if isinstance(value, type):
+                raise Lacking(f"the virtual GPU lacks {name}, a class of an extension")
+            return functools.wraps(value)(lambda *args, **kwargs: self.call(value, args, kwargs)) if callable(value) else value
+
+        class Module(types.ModuleType):
+            def __getattr__(_, name):
+                return wrapped(getattr(module, name), name)
+
+        return Module(module.__name__)
+
+
+def extend(machine):
+    """Makes torch.utils.cpp_extension build for the virtual GPU."""
+    from torch.utils import cpp_extension
+    if hasattr(cpp_extension, "_fisub"):
+        return
+    cpp_extension._fisub = True
+    made = []
+    prepare = cpp_extension._prepare_ldflags
+    load = cpp_extension.load
+    standing_in = []  # the library in the place of torch's for CUDA
+    failed = {}  # errors of builds, by name: torch takes a second one for done
+
+    def headers():
+        """A folder of the headers of cuBLAS and its like, which torch's include, without those of another CUDA's runtime."""
+        roots = getattr(importlib.util.find_spec("nvidia"), "submodule_search_locations", None) or []
+        files = sorted(path for root in roots for path in glob.glob(os.path.join(root, "*", "include", "*"))
+                       if not os.path.exists(os.path.join(machine.home, "include", os.path.basename(path))))
+        folder = os.path.join(os.environ["TORCH_EXTENSIONS_DIR"], "headers-" + hashlib.sha256("\n".join(files).encode()).hexdigest()[:16])
+        os.makedirs(folder, exist_ok=True)
+        for path in files:
+            with contextlib.suppress(FileExistsError):
+                os.symlink(path, os.path.join(folder, os.path.basename(path)))
+        return folder
+
+    @contextlib.contextmanager
+    def alone(folder):
+        """Without other builds of this machine. torch would wait forever for a build that was killed."""
+        root = os.environ["TORCH_EXTENSIONS_DIR"]
+        os.makedirs(root, exist_ok=True)
+        with open(os.path.join(root, "alone"), "w") as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
+            for stale in glob.glob(os.path.join(root, "*", "lock")) + [os.path.join(folder or root, "lock")]:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(stale)
+            yield
+
+    def ldflags(*args, **kwargs):
+        return [*standing_in, *(f for f in prepare(*args, **kwargs) if f not in ("-lc10_cuda", "-ltorch_cuda"))]
+
+    def built(build):
+        signature = inspect.signature(build)
+
+        @functools.wraps(build)
+        def run(*args, **kwargs):
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            if not given.arguments["is_python_module"] or given.arguments.get("is_standalone"):
+                raise Lacking(f"the virtual GPU lacks {build.__name__} of what is no Python module")
+            cpp_extension.CUDA_HOME = machine.home
+            os.environ["TORCH_EXTENSIONS_DIR"] = os.path.join(machine.cache, "python", "torch")
+            flags = sys.getdlopenflags()
+            try:
+                with torch._C.DisableTorchFunction(), real(), alone(given.arguments["build_directory"]):
+                    sys.setdlopenflags(os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND)
+                    include = [os.path.join(machine.home, "include")]
+                    if not standing_in:
+                        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_cuda.cpp")
+                        load("fisub_torch_cuda", [source], extra_include_paths=include, is_python_module=False, with_cuda=True,
+                             extra_cflags=["-O1"])
+                        standing_in.append(os.path.join(cpp_extension._get_build_directory("fisub_torch_cuda", False), "fisub_torch_cuda.so"))
+                    paths = given.arguments["extra_include_paths"] or []
+                    given.arguments["extra_include_paths"] = include + ([paths] if isinstance(paths, str) else list(paths)) + [headers()]
+                    name = given.arguments["name"]
+                    if name in failed:
+                        raise failed[name]
+                    try:
+                        module = build(*given.args, **given.kwargs)
+                    except Exception as e:
+                        failed[name] = e
+                        raise
+            finally:
+                sys.setdlopenflags(flags)
+            if not made:
+                made.append(Extensions(machine))
+            return made[0].module(module)
+
+        return run
+
+    cpp_extension._prepare_ldflags = ldflags
+    cpp_extension.load, cpp_extension.load_inline = built(load), built(cpp_extension.load_inline)
 
 
 def octets(storage):
@@ -681,6 +992,7 @@ READING = frozenset("""item tolist cpu numpy __array__ __bool__ __int__ __float_
     argwhere unique unique_consecutive masked_select repeat_interleave bincount""".split())
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+UUID = uuid.UUID(int=0xf15b)
 T = torch.Tensor
 
 
@@ -699,7 +1011,7 @@ class Pretence(TorchFunctionMode):
             T.cpu: lambda t, *args, **kwargs: self.moved(t, True),
             T.pin_memory: lambda t, *args: self.moved(t, True),
             T.is_pinned: lambda t, *args: is_host(t),
-            T.record_stream: lambda t, stream: None,
+            T.__dlpack_device__: lambda t: (torch.utils.dlpack.DLDeviceType.kDLCPU, 0) if is_host(t) else (DL_CUDA, 0),
             T.to: self.to,
             T.data_ptr: self.data_ptr,
             T.numpy: self.numpy,
@@ -716,7 +1028,12 @@ class Pretence(TorchFunctionMode):
         device = kind_of(kwargs.get("device"))
         if device in ("cuda", "cpu"):
             kwargs = kwargs | {"device": CPU}
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except (AttributeError, RuntimeError, TypeError):
+            if any(isinstance(v, StandIn) for v in (*args, *kwargs.values())):
+                raise Lacking(f"the virtual GPU lacks {getattr(func, '__name__', func)} of a stream or an event") from None
+            raise
         if isinstance(result, (torch.Tensor, list, tuple)):
             given = list(tensors_of((args, kwargs)))
             if device is None and not given:
@@ -785,11 +1102,51 @@ class Pretence(TorchFunctionMode):
         return t.numpy(**kwargs)
 
 
-class Stream:
+class StandIn:
+    """An object in the place of one of torch.cuda's, whose class is real: what only that one has is lacking."""
+
+    real = None
+
+    def __getattr__(self, name):
+        if not name.startswith("__") and (self.real is None or hasattr(self.real, name)):
+            raise Lacking(f"the virtual GPU lacks {type(self).__name__}.{name} of torch.cuda")
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+
+def stand_in(e):
+    """What e, an error that the solution has raised, says that a stand-in object lacks; "" if it is another error."""
+    if not isinstance(e, (AttributeError, RuntimeError, TypeError)):
+        return ""
+    if isinstance(e, AttributeError) and isinstance(of := getattr(e, "obj", None), type) and issubclass(of, StandIn):
+        return f"{of.__name__}.{e.name} of torch.cuda" if hasattr(of.real, e.name) else ""
+    found = re.search(r"\b(Stream|Event|On|Properties)\.([\w<>]+)\(\)|\bfisub_vgpu\.(\w+)|not (Stream|Event|Properties)\b|(unknown parameter type)", str(e))
+    return next((f"{name} of torch.cuda in this form" for name in found.groups() if name), "") if found else ""
+
+
+class Properties(StandIn):
+    """What torch.cuda.get_device_properties gives."""
+
+    def __init__(self, **values):
+        self.__dict__.update(values)
+
+
+class Stream(StandIn):
     """Work on a stream is done when the call that started it returns."""
+
+    real = torch.cuda.Stream
 
     def __init__(self, device=None, priority=0, **kwargs):
         self.device, self.priority, self.cuda_stream, self.device_index = CUDA, priority, 0, 0
+        self.stream_id, self.device_type = 0, 1
+
+    def __eq__(self, other):
+        return isinstance(other, Stream)
+
+    __hash__ = object.__hash__
+
+    @staticmethod
+    def priority_range():
+        return 0, -5
 
     def __enter__(self):
         return self
@@ -809,7 +1166,9 @@ class Stream:
     wait_event = wait_stream = lambda self, other: None
 
 
-class Event:
+class Event(StandIn):
+    real = torch.cuda.Event
+
     def __init__(self, enable_timing=False, blocking=False, interprocess=False, external=False):
         self.cuda_event = 0
 
@@ -841,6 +1200,76 @@ class On:
         return None
 
 
+class Missing(types.ModuleType):
+    """Something of a package that is not installed. It can be imported, passed on and named in annotations; all else needs the
+    package, and there is no verdict."""
+
+    def __init__(self, name, text):
+        super().__init__(name)
+        self.__dict__.update(_fisub_text=text, __path__=[])
+
+    def __getattr__(self, name):
+        if name == "__all__":
+            self()
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Missing(f"{self.__name__}.{name}", self._fisub_text)
+
+    def __call__(self, *args, **kwargs):
+        raise Lacking(self._fisub_text)
+
+    def __getitem__(self, key):
+        return self
+
+    __or__ = __ror__ = __getitem__
+    __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __enter__ = __instancecheck__ = __mro_entries__ = __call__
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __lt__ = __le__ = __gt__ = __ge__ = __matmul__ = __call__
+
+
+class Finder:
+    """Finds packages that are not installed, by their names and with what to say of them."""
+
+    def __init__(self):
+        self.texts = {}
+
+    def find_spec(self, name, path=None, target=None):
+        if text := self.texts.get(name.partition(".")[0]):
+            self.text = text
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        return Missing(spec.name, self.text)
+
+    def exec_module(self, module):
+        pass
+
+
+finder = Finder()
+
+
+def unstub():
+    """Forgets what stub has made importable."""
+    finder.texts.clear()
+    for name in [name for name, module in sys.modules.items() if type(module) is Missing]:
+        del sys.modules[name]
+
+
+def stubs():
+    """What to say of the packages that stub has made importable."""
+    return list(finder.texts.values())
+
+
+def stub(package, text):
+    """Makes a package that is not installed importable. text says so where it is needed. False if it already was."""
+    if package in finder.texts:
+        return False
+    finder.texts[package] = text
+    if finder not in sys.meta_path:
+        sys.meta_path.append(finder)
+    return True
+
+
 def lacking(name):
     def raises(*args, **kwargs):
         raise Lacking(f"the virtual GPU lacks {name}")
@@ -848,21 +1277,10 @@ def lacking(name):
     return raises
 
 
-def forbid(module, *names):
-    """Makes functions of a module that compile CUDA end the call."""
-    try:
-        loaded = importlib.import_module(module)
-    except ImportError:
-        return
-    for name in names:
-        if hasattr(loaded, name):
-            setattr(loaded, name, lacking(f"{module}.{name}"))
-
-
 def pretend(machine):
     """Gives torch a CUDA device, and returns the context in which tensors are on it."""
     mode, cuda, stream = Pretence(machine), torch.cuda, Stream()
-    properties = types.SimpleNamespace(
+    properties = Properties(uuid=UUID,
         name="NVIDIA B200", major=CAPABILITY[0], minor=CAPABILITY[1], total_memory=MEMORY, multi_processor_count=MULTIPROCESSORS,
         L2_cache_size=L2_BYTES, warp_size=32, max_threads_per_multi_processor=2048, max_threads_per_block=1024,
         regs_per_multiprocessor=65536, shared_memory_per_block=48 << 10, shared_memory_per_block_optin=SHARED,
@@ -883,6 +1301,22 @@ def pretend(machine):
     for name in ("CUDAGraph", "graph", "make_graphed_callables", "cudart"):
         setattr(cuda, name, lacking(f"torch.cuda.{name}"))
     torch._C._cuda_getCurrentRawStream = lambda device: 0
+    T.record_stream = lambda t, stream: None  # torch looks at the stream before it asks the mode
+    allocated = {}
+
+    def caching_allocator_alloc(size, device=None, stream=None):
+        with real():
+            t = torch.empty(size, dtype=torch.uint8)
+            allocated[t.data_ptr()] = t
+            machine.pointers[t.data_ptr()] = weakref.ref(t)
+            return t.data_ptr()
+
+    cuda.caching_allocator_alloc = caching_allocator_alloc
+
+    def caching_allocator_delete(address):
+        allocated.pop(address, None)
+
+    cuda.caching_allocator_delete = caching_allocator_delete
     torch.compile = lambda model=None, **kwargs: model if model is not None else lambda f: f
     real_default, real_numpy = torch.set_default_device, torch.from_numpy
 

@@ -301,7 +301,8 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		if s.emit && !virtual(s.arch) {
 			lines = []string{"-lineinfo"}
 		}
-		steps = append(steps, slices.Concat([]string{t.NVCC}, cudaFlags(s.arch), lines, s.torch.flags(), include,
+		flags := s.torch.instead(cudaFlags(s.arch))
+		steps = append(steps, slices.Concat([]string{t.NVCC}, flags, lines, s.torch.flags(), include,
 			reportFlags(kept(i)), []string{"-c", f, "-o", o}))
 		objects = append(objects, o)
 	}
@@ -311,7 +312,8 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		if filepath.Ext(f) == ".c" {
 			compiler, flags = []string{cc()}, cxxFlags[1:]
 		}
-		steps = append(steps, slices.Concat(compiler, flags, s.torch.flags(), include, []string{"-c", f, "-o", o}))
+		flags = slices.Concat(s.torch.instead(flags), s.torch.flags(), include)
+		steps = append(steps, slices.Concat(compiler, flags, []string{"-c", f, "-o", o}))
 		objects = append(objects, o)
 	}
 	results := make([]result, len(steps))

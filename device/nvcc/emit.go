@@ -110,7 +110,7 @@ func (t *Toolchain) disassembler(ctx context.Context, root string, fetching func
 		return path, nil
 	}
 	fetching()
-	return path, install(ctx, root, key, components(pinnedDisassembler), func(string, int64, int64) {})
+	return path, install(ctx, root, key, components(pinnedDisassembler), parts, nil)
 }
 
 // A lister writes the lines of the sources into a listing.

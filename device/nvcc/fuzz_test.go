@@ -36,7 +36,7 @@ func FuzzWheel(f *testing.F) {
 		if err := os.WriteFile(file, data, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		_ = unpack(t.Context(), dir, []string{file}, func(string, int64, int64) {})
+		_ = unpack(t.Context(), dir, []string{file}, parts, func(string, int64, int64) {})
 		entries, _ := os.ReadDir(parent)
 		for _, e := range entries {
 			if e.Name() != "wheel" && e.Name() != "dir" {

@@ -37,6 +37,7 @@ type Component struct {
 	Bytes   int64 // of its download
 	hashes  []string
 	line    string
+	tag     string // of Python, such as "cp312", if the package has a wheel for each version
 }
 
 // Components lists what Install fetches, for this machine's processor.
@@ -58,6 +59,8 @@ func components(pinned string) []Component {
 		for _, f := range strings.Fields(comment) {
 			if size, ok := strings.CutPrefix(f, machine()+"="); ok {
 				c.Bytes, _ = strconv.ParseInt(size, 10, 64)
+			} else if strings.HasPrefix(f, "cp") {
+				c.tag = f
 			}
 		}
 		all = append(all, c)
@@ -80,14 +83,51 @@ func Install(ctx context.Context, root string, progress func(name string, done, 
 	if runtime.GOOS != "linux" || (runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64") {
 		return fmt.Errorf("toolchain: no components for %s/%s", runtime.GOOS, runtime.GOARCH)
 	}
+	return install(ctx, root, toolchainKey(), Components(), parts, progress)
+}
+
+//go:embed triton.txt
+var pinnedTriton string
+
+// Triton returns the pinned package of the contest's Triton for Pythons of that tag, such as "cp312". ok is false if it
+// has none.
+func Triton(tag string) (c Component, ok bool) {
+	all := components(pinnedTriton)
+	i := slices.IndexFunc(all, func(c Component) bool { return c.tag == tag })
+	if i < 0 {
+		return Component{Name: all[0].Name, Version: all[0].Version}, false
+	}
+	return all[i], true
+}
+
+// TritonInstalled reports whether InstallTriton has put the contest's Triton below root, and where: a folder for
+// Python's path.
+func TritonInstalled(root, tag string) (dir string, ok bool) {
+	dir = filepath.Join(root, "toolchain", tritonKey(tag))
+	st, err := os.Stat(dir)
+	return dir, err == nil && st.IsDir()
+}
+
+// TritonUnpacked is about how many bytes the contest's Triton takes when it is installed.
+const TritonUnpacked int64 = 669e6
+
+func tritonKey(tag string) string { return cache.Key("triton 1", machine(), tag, pinnedTriton) }
+
+// InstallTriton fetches the contest's Triton for Pythons of that tag, as Install fetches the toolchain.
+func InstallTriton(ctx context.Context, root, tag string, progress func(name string, done, total int64)) error {
+	c, ok := Triton(tag)
+	if !ok || runtime.GOOS != "linux" {
+		return fmt.Errorf("toolchain: Triton %s has no wheel for %s on %s/%s", c.Version, tag, runtime.GOOS, runtime.GOARCH)
+	}
+	return install(ctx, root, tritonKey(tag), []Component{c}, []part{{"", ""}}, progress)
+}
+
+func install(ctx context.Context, root, key string, components []Component, parts []part,
+	progress func(string, int64, int64)) error {
 	if progress == nil {
 		progress = func(string, int64, int64) {}
 	}
-	return install(ctx, root, toolchainKey(), Components(), progress)
-}
-
-func install(ctx context.Context, root, key string, components []Component, progress func(string, int64, int64)) error {
-	downloads := filepath.Join(root, "toolchain", "download")
+	downloads := filepath.Join(root, "toolchain", "download", key)
 	_, _, err := cache.Folder(ctx, root, "toolchain", key, func(dir string) error {
 		var wheels []string
 		for _, c := range components {
@@ -97,7 +137,7 @@ func install(ctx context.Context, root, key string, components []Component, prog
 			}
 			wheels = append(wheels, wheel)
 		}
-		if err := unpack(ctx, dir, wheels, progress); err != nil {
+		if err := unpack(ctx, dir, wheels, parts, progress); err != nil {
 			return err
 		}
 		return linkLibraries(filepath.Join(dir, "cuda", "lib"))
@@ -105,7 +145,11 @@ func install(ctx context.Context, root, key string, components []Component, prog
 	if err != nil {
 		return err
 	}
-	return os.RemoveAll(downloads)
+	if err := os.RemoveAll(downloads); err != nil {
+		return err
+	}
+	os.Remove(filepath.Dir(downloads)) // it may have those of another package
+	return nil
 }
 
 // fetch returns the wheel of c in downloads, after fetching it where it is not there with its pinned hash.
@@ -132,7 +176,12 @@ func fetch(ctx context.Context, downloads string, c Component, progress func(str
 	}
 	args := []string{"-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes",
 		"--disable-pip-version-check",
-		"--no-input", "--progress-bar=off", "--implementation=cp", "--python-version=3.12"}
+		"--no-input", "--progress-bar=off", "--implementation=cp"}
+	if digits := strings.Trim(c.tag, "cpt"); len(digits) > 1 {
+		args = append(args, "--python-version="+digits[:1]+"."+digits[1:], "--abi="+c.tag)
+	} else {
+		args = append(args, "--python-version=3.12")
+	}
 	// Older pips match platforms literally, so each that a pinned wheel may name is listed.
 	for _, p := range []string{"_2_28", "_2_25", "_2_24", "_2_17", "2014", "_2_12", "2010"} {
 		args = append(args, "--platform=manylinux"+p+"_"+machine())
@@ -202,15 +251,19 @@ func arrived(dir string, c Component) (string, error) {
 	return wheels[0], nil
 }
 
-// parts maps what is wanted of a wheel to its place in the toolchain's folder.
-var parts = []struct{ from, to string }{
+// A part of a wheel, by the beginning of its paths, and its place in the folder that is installed.
+type part struct{ from, to string }
+
+// parts are those of the toolchain.
+var parts = []part{
 	{"nvidia/cu13/", "cuda/"},
 	{"tvm_ffi/include/", "tvm_ffi/include/"},
 	{"tvm_ffi/lib/libtvm_ffi.so", "tvm_ffi/lib/libtvm_ffi.so"},
 	{"tvm_ffi/_version.py", "tvm_ffi/_version.py"},
 }
 
-func unpack(ctx context.Context, dir string, wheels []string, progress func(string, int64, int64)) error {
+func unpack(ctx context.Context, dir string, wheels []string, parts []part,
+	progress func(string, int64, int64)) error {
 	var files []*zip.File
 	var names []string
 	var done, total int64

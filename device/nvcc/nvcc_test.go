@@ -35,6 +35,35 @@ func TestComponents(t *testing.T) {
 	}
 }
 
+// Each version of Python that has a wheel of the contest's Triton has its own pin, and pip is asked for that version.
+func TestTriton(t *testing.T) {
+	for _, tag := range []string{"cp310", "cp311", "cp312", "cp313", "cp313t", "cp314", "cp314t"} {
+		c, ok := Triton(tag)
+		if !ok || c.Name != "triton" || c.Version != "3.6.0" || c.Bytes < 100e6 || len(c.hashes) != 2 {
+			t.Errorf("%s: got %+v, %v; want a pinned package", tag, c, ok)
+		}
+	}
+	root, bin := t.TempDir(), t.TempDir()
+	err := InstallTriton(t.Context(), root, "cp39", nil)
+	if err == nil || !strings.Contains(err.Error(), "Triton 3.6.0 has no wheel for cp39") {
+		t.Errorf("cp39: got %v, want that there is no wheel", err)
+	}
+	script := "#!/bin/sh\necho \"$@\" >'" + bin + "/args'\necho ERROR: no network\nexit 1\n"
+	if err := os.WriteFile(filepath.Join(bin, "python3"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	err = InstallTriton(t.Context(), root, "cp313t", nil)
+	args, _ := os.ReadFile(filepath.Join(bin, "args"))
+	if err == nil || !strings.Contains(err.Error(), "triton 3.6.0: pip download: no network") ||
+		!strings.Contains(string(args), "--python-version=3.13 --abi=cp313t ") {
+		t.Errorf("got %v from pip %s, want its error, and that it was asked for cp313t", err, args)
+	}
+	if dir, ok := TritonInstalled(root, "cp313t"); ok {
+		t.Errorf("got %s, want nothing installed", dir)
+	}
+}
+
 func wheel(t *testing.T, entries map[string]os.FileMode) []byte {
 	t.Helper()
 	var buf strings.Builder
@@ -104,7 +133,7 @@ func TestInstall(t *testing.T) {
 	var last map[string]int64
 	run := func() error {
 		last = map[string]int64{}
-		return install(context.Background(), root, "key", components, func(name string, done, _ int64) { last[name] = done })
+		return install(context.Background(), root, "key", components, parts, func(name string, done, _ int64) { last[name] = done })
 	}
 
 	put("first", contents["first"])

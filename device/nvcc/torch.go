@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"fisub/internal/cache"
@@ -13,8 +14,9 @@ import (
 
 // torch is what compiling for the torch binding takes, as torch.utils.cpp_extension does it.
 type torch struct {
-	version string
-	include []string
+	version  string
+	standard string // of C++ that its headers take, as a flag
+	include  []string
 }
 
 const torchModule = "fisub_submission"
@@ -29,14 +31,31 @@ func (t *torch) flags() []string {
 		"-D__CUDA_NO_HALF2_OPERATORS__"}
 }
 
+// instead returns flags with the C++ standard that torch takes; flags for nil.
+func (t *torch) instead(flags []string) []string {
+	if t == nil {
+		return flags
+	}
+	flags = slices.Clone(flags)
+	for i, f := range flags {
+		if strings.HasPrefix(f, "-std=") {
+			flags[i] = t.standard
+		}
+	}
+	return flags
+}
+
 // torchFacts says where torch is without importing it, which takes seconds.
 const torchFacts = `
 import glob, importlib.util as u, json, os, re, sysconfig
 spec = u.find_spec("torch")
 home = spec.submodule_search_locations[0]
 version = re.search("__version__ = '([^']*)'", open(home + "/version.py").read())[1]
+with open(home + "/utils/cpp_extension.py") as f:
+    standard = re.search(r"'(-std=c\+\+\w+)'", f.read())
 beside = glob.glob(os.path.dirname(home) + "/nvidia/*/include")
-print(json.dumps([version, home + "/include", sysconfig.get_paths()["include"]] + beside))
+standard = standard[1] if standard else "-std=c++17"
+print(json.dumps([version, standard, home + "/include", sysconfig.get_paths()["include"]] + beside))
 `
 
 // BuildTorch is Build for the torch binding, with the headers of the torch that the interpreter python has. What comes
@@ -46,12 +65,13 @@ func BuildTorch(ctx context.Context, root, python string, sol *trace.Solution, a
 	if err != nil {
 		return nil, err
 	}
-	var facts []string // version, torch's headers, Python's, those of CUDA's libraries that torch was installed with
+	// Version, C++ standard, torch's headers, Python's, those of CUDA's libraries that torch was installed with.
+	var facts []string
 	out, err := exec.CommandContext(ctx, python, "-c", torchFacts).Output()
-	if err != nil || json.Unmarshal(out, &facts) != nil || len(facts) < 3 || !isFile(facts[1]+"/torch/extension.h") {
+	if err != nil || json.Unmarshal(out, &facts) != nil || len(facts) < 4 || !isFile(facts[2]+"/torch/extension.h") {
 		return nil, &MissingError{[]string{"torch's headers (" + python + ")"}}
 	}
-	if !isFile(facts[2] + "/Python.h") {
+	if !isFile(facts[3] + "/Python.h") {
 		return nil, &MissingError{[]string{"Python.h (" + python + ")"}}
 	}
 	bare := *sol
@@ -61,9 +81,9 @@ func BuildTorch(ctx context.Context, root, python string, sol *trace.Solution, a
 		return nil, err
 	}
 	s.symbol = "PyInit_" + torchModule
-	s.torch = &torch{facts[0], []string{"-I.", "-isystem", facts[1], "-isystem",
-		filepath.Join(facts[1], "torch", "csrc", "api", "include"), "-isystem", t.CUDAInclude, "-isystem", facts[2]}}
-	for _, dir := range facts[3:] {
+	s.torch = &torch{facts[0], facts[1], []string{"-I.", "-isystem", facts[2], "-isystem",
+		filepath.Join(facts[2], "torch", "csrc", "api", "include"), "-isystem", t.CUDAInclude, "-isystem", facts[3]}}
+	for _, dir := range facts[4:] {
 		s.torch.include = append(s.torch.include, "-isystem", dir)
 	}
 	dir, hit, err := cache.Folder(ctx, root, "build", t.key(s), func(dir string) error { return t.compile(ctx, dir, s) })

@@ -1,5 +1,6 @@
 #!/bin/sh
-# nvcc for the virtual GPU: of the archs that it is asked for the last counts, and PTX with its lines is kept of it.
+# nvcc for the virtual GPU: of the archs that it is asked for the last counts, and PTX with its lines is kept of it. What it
+# says when it fails is added to the file $FISUB_COMPILER_LOG.
 arch=100 value=
 for arg; do
   shift
@@ -11,4 +12,10 @@ for arg; do
   *) set -- "$@" "$arg" ;;
   esac
 done
-exec 'NVCC' "$@" -cudart shared "-L${0%/*}/../lib64" "-gencode=arch=compute_$arch,code=[compute_$arch,sm_$arch]" --no-compress -lineinfo
+said=${FISUB_COMPILER_LOG:-/tmp/fisub-compiler}.$$
+'NVCC' "$@" -cudart shared "-L${0%/*}/../lib64" "-gencode=arch=compute_$arch,code=[compute_$arch,sm_$arch]" --no-compress -lineinfo 2>"$said"
+code=$?
+cat "$said" >&2
+[ $code = 0 ] || cat "$said" >>"${FISUB_COMPILER_LOG:-/dev/null}"
+rm -f "$said"
+exit $code
