@@ -11,6 +11,7 @@ import (
 	"fisub/internal/cache"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
+	"fisub/session"
 )
 
 func (a *app) toolchainCommand() *cli.Command {
@@ -33,6 +34,12 @@ func (a *app) toolchainInstall(ctx context.Context, force bool) error {
 	if err != nil {
 		return err
 	}
+	progress, finish := a.components()
+	err = session.FetchTriton(ctx, "emu", root, progress, a.term)
+	finish()
+	if err != nil {
+		return err
+	}
 	if t, err := nvcc.Find(root); err == nil && !force {
 		if a.json {
 			return a.writeJSON(t)
@@ -46,16 +53,9 @@ func (a *app) toolchainInstall(ctx context.Context, force bool) error {
 			a.term.Note("  %s %s", comp.Name, comp.Version)
 		}
 	}
-	var bar *ui.Bar
-	label := ""
-	err = nvcc.Install(ctx, root, func(name string, done, total int64) {
-		if name != label {
-			bar.Finish()
-			bar, label = a.term.Bar(total, name, true), name
-		}
-		bar.Set(done)
-	})
-	bar.Finish()
+	progress, finish = a.components()
+	err = nvcc.Install(ctx, root, progress)
+	finish()
 	if errors.Is(err, nvcc.ErrNoPip) {
 		return usage.Invalid(err)
 	}
@@ -63,6 +63,19 @@ func (a *app) toolchainInstall(ctx context.Context, force bool) error {
 		return err
 	}
 	return a.toolchainShow()
+}
+
+// components returns a progress function that shows a bar for each component, and a function that ends the last one.
+func (a *app) components() (progress func(name string, done, total int64), finish func()) {
+	var bar *ui.Bar
+	label := ""
+	return func(name string, done, total int64) {
+		if name != label {
+			bar.Finish()
+			bar, label = a.term.Bar(total, name, true), name
+		}
+		bar.Set(done)
+	}, func() { bar.Finish() }
 }
 
 func (a *app) toolchainShow() error {

@@ -45,6 +45,13 @@ func newProcess(ctx context.Context, s *Shared, def *trace.Definition, sol *trac
 			return p, err
 		}
 		p.command.Args, p.python = command.Args, true
+		if s.DeviceKind == "emu" && pyworker.UsesTriton(sol) {
+			triton, err := pyworker.FindTriton(ctx, s.Device.CacheDir)
+			if err != nil {
+				return p, err
+			}
+			p.command.Env = append(slices.Clone(p.command.Env), triton.Env()...)
+		}
 	}
 	return p, nil
 }

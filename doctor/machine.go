@@ -320,12 +320,9 @@ func (x *examination) tools(ctx context.Context) (lines []Line) {
 //go:embed versions.py
 var versions string
 
-// contestTriton is the version in the contest's image.
-const contestTriton = "3.6.0"
-
 // packages are those of Python that something needs, with how to get them.
 var packages = []struct{ name, hint string }{
-	{"torch", "pip install torch"}, {"triton", "pip install triton==" + contestTriton}, {"numpy", "pip install numpy"},
+	{"torch", "pip install torch"}, {"triton", "pip install triton==" + pyworker.Contest}, {"numpy", "pip install numpy"},
 	{"flashinfer-bench", "pip install flashinfer-bench; only to compare with the official harness"},
 }
 
@@ -365,8 +362,12 @@ func (x *examination) python(ctx context.Context) []Line {
 		case p.name == "torch" && has["torch-cuda"] == "none":
 			l = warn(p.name, l.Fact+", without CUDA: Triton and Python submissions run on the CPU only",
 				"install a torch with CUDA, or set FISUB_PYTHON to a Python that has one")
-		case p.name == "triton" && has[p.name] != contestTriton:
-			l = warn(p.name, l.Fact+"; the contest has "+contestTriton+", whose verdicts may differ", p.hint)
+		case p.name == "triton" && has[p.name] != pyworker.Contest:
+			l = warn(p.name, l.Fact+"; the contest has "+pyworker.Contest+", which the first run on the virtual GPU fetches",
+				"fisub toolchain install; for a GPU "+path+" -m "+p.hint)
+			if t, err := pyworker.FindTriton(ctx, x.Cache); err == nil && t.Folder != "" {
+				l = ok(p.name, "%s; on the virtual GPU %s (%s)", has[p.name], pyworker.Contest, t.Folder)
+			}
 		case p.name == "torch" && has["torch-cuda"] != "":
 			l.Fact += ", with CUDA " + has["torch-cuda"]
 		}

@@ -145,10 +145,7 @@ const tritonLimit = 10 * time.Minute
 // arguments and constants only a launch tells, so the entry is called, in a worker, and no kernel is executed.
 func (c *checker) triton(ctx context.Context) error {
 	sol, def := c.Report.Solution, c.Report.Definition
-	uses := slices.ContainsFunc(sol.Sources, func(s trace.SourceFile) bool {
-		return strings.HasSuffix(s.Path, ".py") && strings.Contains(s.Content, "triton")
-	})
-	if !uses || len(c.Archs) == 0 || c.MustCompile || def == nil || c.Count(Error) > 0 {
+	if !pyworker.UsesTriton(sol) || len(c.Archs) == 0 || c.MustCompile || def == nil || c.Count(Error) > 0 {
 		return nil
 	}
 	ws, err := c.Dataset.Workloads(def.Name, c.Set)
@@ -171,9 +168,13 @@ func (c *checker) triton(ctx context.Context) error {
 	b := Build{Arch: "sm_100a"} // Triton's choice for a B200
 	var refused *worker.Error
 	switch {
-	case errors.As(err, &refused) && refused.Kind == worker.Build:
+	case errors.As(err, &refused) && (refused.Kind == worker.Build || refused.Code == "other-triton"):
 		c.Log += refused.Log
 		f := Finding{Code: "does-not-compile", Severity: Error, Msg: refused.Text}
+		if refused.Code == "other-triton" {
+			f.Code, f.Severity = refused.Code, Warning
+			f.Hint = "fisub toolchain install fetches Triton " + pyworker.Contest
+		}
 		if m := pythonPlace.FindStringSubmatch(refused.Text); m != nil {
 			text, _ := c.source(m[1])
 			f.Path, f.Msg = c.sourcePath(m[1]), m[4]
@@ -192,9 +193,9 @@ func (c *checker) triton(ctx context.Context) error {
 		}
 		hint := ""
 		if errors.As(err, &refused) && strings.HasPrefix(refused.Code, "no-") {
-			hint = "pip install torch triton==3.6.0, or set FISUB_PYTHON to a Python that has them"
+			hint = "pip install torch triton==" + pyworker.Contest + ", or set FISUB_PYTHON to a Python that has them"
 		}
-		c.add(Note, "not-compiled", "", hint, "not compiled: Triton: %s", why)
+		c.add(Note, "not-compiled", "", hint, "kernels of Triton were not compiled: %s", why)
 	default:
 		b.Toolchain = fmt.Sprintf("%s: %s, as workload %s launches them", tools, strings.Join(kernels, ", "),
 			plain.Short(w.UUID))

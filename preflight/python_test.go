@@ -153,11 +153,11 @@ func TestTriton(t *testing.T) {
 		{"caught", launch, "    try:\n        product[(1,)](x, N=256)\n    except Exception:\n        pass\n" + launch,
 			": scale_kernel, as workload aaaaaaaa launches them", ""},
 		{"by its results", launch, "    assert y[0] == 1, 'not one'\n" + launch, "",
-			"note not-compiled :0:0 not compiled: Triton: AssertionError: not one"},
+			"note not-compiled :0:0 kernels of Triton were not compiled: AssertionError: not one"},
 		{"refused by its results", launch, "    scale_kernel[(1,)](x, alpha, y, n, BLOCK=SIZE)\n    product[(1,)](x, N=256 if y[0].item() else 1)\n" +
-			launch, "", "note not-compiled :0:0 not compiled: Triton: its call reads what a kernel would compute, and then: kernel.py:17: Out"},
+			launch, "", "note not-compiled :0:0 kernels of Triton were not compiled: its call reads what a kernel would compute, and then: kernel.py:17: Out"},
 		{"no launch", launch, "    return\n" + launch, "",
-			"note not-compiled :0:0 not compiled: Triton: its call on workload aaaaaaaa launches no kernel"},
+			"note not-compiled :0:0 kernels of Triton were not compiled: its call on workload aaaaaaaa launches no kernel"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			text := strings.Replace(string(sound), test.old, test.new, 1) + "\n\n@triton.jit\ndef inner(x):\n    return tl.nothing(x)\n" +

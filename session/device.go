@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -58,6 +59,9 @@ func ChooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *d
 // Compiler fetches what compiles sol for the virtual GPU, where that is the device and something is missing, and builds
 // there what a worker, once it is confined, may not write.
 func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace.Solution, log Log) error {
+	if pyworker.UsesTriton(sol) && pyworker.Runs(&sol.Spec) {
+		return FetchTriton(ctx, kind, opts.CacheDir, nil, log)
+	}
 	if kind != "emu" || opts.Prebuilt != "" || !sol.Spec.Compiled() {
 		return nil
 	}
@@ -76,6 +80,37 @@ func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace
 		return usage.Invalid(err)
 	}
 	return vgpu.Prepare(ctx, opts.CacheDir)
+}
+
+// FetchTriton fetches the contest's Triton for the virtual GPU, unless the interpreter has it or has no torch. A failure
+// to fetch it, and another version for a GPU, are warnings. progress is that of nvcc.InstallTriton.
+func FetchTriton(ctx context.Context, kind, root string, progress func(name string, done, total int64),
+	log Log) error {
+	t, err := pyworker.FindTriton(ctx, root)
+	if err != nil || t.Version() == pyworker.Contest || kind == "cuda" && t.Own == "" {
+		return nil // a run says which Python is missing
+	}
+	has := t.Python + " has no Triton"
+	if t.Own != "" {
+		has = t.Python + " has Triton " + t.Own
+	}
+	pip := t.Python + " -m pip install triton==" + pyworker.Contest
+	if kind == "cuda" {
+		log.Warn(fmt.Sprintf("%s; the contest has %s: verdicts and times may differ", has, pyworker.Contest), pip)
+		return nil
+	}
+	if c, ok := nvcc.Triton(t.Tag); ok {
+		log.Note("compiler   %s: fetching the contest's %s from PyPI into %s (%d MB; unpacked %d MB)", has, pyworker.Contest,
+			root, c.Bytes/1e6, nvcc.TritonUnpacked/1e6)
+	}
+	if err := nvcc.InstallTriton(ctx, root, t.Tag, progress); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		log.Warn(fmt.Sprintf("%s; the contest has %s, which cannot be used: %v", has, pyworker.Contest, err),
+			"fisub toolchain install fetches it; or "+pip)
+	}
+	return nil
 }
 
 // OpenGPU asks a worker, a process of its own, to open a GPU.

@@ -13,9 +13,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"fisub/bench/worker"
+	"fisub/device/nvcc"
 	"fisub/internal/cache"
 	"fisub/internal/trace"
 )
@@ -25,6 +29,11 @@ var program []byte
 
 //go:embed vgpu.py
 var virtual []byte
+
+// torchCUDA takes the place of torch's libraries for CUDA in extensions that vgpu.py builds.
+//
+//go:embed extension/torch_cuda.cpp
+var torchCUDA []byte
 
 // The virtual GPU as a library, for Triton: scripts/build puts it there.
 //
@@ -48,8 +57,8 @@ func gpu() ([]byte, error) {
 	return io.ReadAll(z)
 }
 
-// Runs tells whether solutions of that spec run in Python.
-func Runs(spec *trace.BuildSpec) bool { return !spec.Compiled() }
+// Runs reports whether solutions of that spec run in Python: CUDA and C++ does if it returns its outputs.
+func Runs(spec *trace.BuildSpec) bool { return !spec.Compiled() || !spec.DestinationPassingStyle }
 
 // Command returns how to start the worker, whose program it keeps below the cache folder root, in the first of
 // $FISUB_PYTHON, python3 and python that has torch. Where there is none, the error is a *worker.Error of kind Machine
@@ -59,13 +68,13 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 	if err != nil {
 		return worker.Command{}, err
 	}
-	files := map[string][]byte{"worker.py": program, "vgpu.py": virtual}
+	files := map[string][]byte{"worker.py": program, "vgpu.py": virtual, "torch_cuda.cpp": torchCUDA}
 	if lib, err := gpu(); err != nil {
 		return worker.Command{}, err
 	} else if lib != nil {
 		files["vgpu.so"] = lib
 	}
-	key := cache.Key(string(program), string(virtual), string(files["vgpu.so"]))
+	key := cache.Key(string(program), string(virtual), string(torchCUDA), string(files["vgpu.so"]))
 	dir, _, err := cache.Folder(ctx, root, "pyworker", key, func(dir string) error {
 		for name, data := range files {
 			if err := os.WriteFile(filepath.Join(dir, name), data, 0o755); err != nil {
@@ -80,6 +89,66 @@ func Command(ctx context.Context, root string) (worker.Command, error) {
 	return worker.Command{Args: []string{python, "-u", filepath.Join(dir, "worker.py")}}, nil
 }
 
+// A Triton is what an interpreter has of Triton.
+type Triton struct {
+	Python string
+	Tag    string // of the interpreter, such as "cp312"
+	Own    string // the version among its packages, "" if it has none
+	Folder string // of the contest's version in fisub's cache, "" unless it was fetched
+}
+
+// Contest is the version of Triton in the contest's image.
+var Contest = func() string { c, _ := nvcc.Triton(""); return c.Version }()
+
+// FindTriton returns what the interpreter of Command has of Triton. Its errors are those of Command.
+func FindTriton(ctx context.Context, root string) (*Triton, error) {
+	python, err := Find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out, err := exec.CommandContext(ctx, python, "-c", "import importlib.metadata as m, sys\n"+
+		"print('cp' * (sys.implementation.name == 'cpython') + '%d%d' % sys.version_info[:2] + sys.abiflags)\n"+
+		"print(next((d.version for d in m.distributions(name='triton')), ''))").Output()
+	if err != nil {
+		return nil, fmt.Errorf("python: %s: %w", python, err)
+	}
+	tag, own, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	t := &Triton{Python: python, Tag: tag, Own: own}
+	if dir, ok := nvcc.TritonInstalled(root, tag); ok {
+		t.Folder = dir
+	}
+	return t, nil
+}
+
+// Version is the version that runs on the virtual GPU.
+func (t *Triton) Version() string {
+	if t.Folder != "" {
+		return Contest
+	}
+	return t.Own
+}
+
+// Env is what the environment of a worker needs so that submissions find the contest's Triton.
+func (t *Triton) Env() []string {
+	if t.Folder == "" {
+		return nil
+	}
+	path := t.Folder
+	if old := os.Getenv("PYTHONPATH"); old != "" {
+		path += string(filepath.ListSeparator) + old
+	}
+	return []string{"PYTHONPATH=" + path}
+}
+
+// UsesTriton reports whether a source of sol names Triton.
+func UsesTriton(sol *trace.Solution) bool {
+	return slices.ContainsFunc(sol.Sources, func(s trace.SourceFile) bool {
+		return strings.HasSuffix(s.Path, ".py") && importsTriton.MatchString(s.Content)
+	})
+}
+
+var importsTriton = regexp.MustCompile(`(?m)\b(import|from)[ \t]+triton\b|['"]triton\b`)
+
 // Identity stands for what a solution's calls in Command's worker depend on: the worker, the interpreter and the
 // packages that it has. Its errors are those of Command.
 func Identity(ctx context.Context, root string) (string, error) {
@@ -87,9 +156,13 @@ func Identity(ctx context.Context, root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	t, err := FindTriton(ctx, root)
+	if err != nil {
+		return "", err
+	}
 	packages, err := exec.CommandContext(ctx, c.Args[0], "-c", "import os, sys; print(sys.version, sorted("+
 		"name for p in sys.path if os.path.isdir(p) for name in os.listdir(p) if name.endswith('-info')))").Output()
-	return fmt.Sprintf("%q %s", c.Args, packages), err
+	return fmt.Sprintf("%q %s %s", c.Args, t.Folder, packages), err
 }
 
 // Confined is the variable that tells Command's worker that it may not write where it likes.

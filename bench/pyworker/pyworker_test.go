@@ -336,10 +336,28 @@ func TestLacking(t *testing.T) {
 			[]string{"lacks torch.cuda.CUDAGraph"}},
 		{"what torch has for a GPU only", head + "    print(1)\n" +
 			"    torch._C._cuda_setDevice(0)\n", worker.Lacking, []string{"it asks for a GPU"}},
-		{"a library", "import ctypes\nctypes.CDLL('libcudart.so')\n" + head, worker.Lacking,
-			[]string{"libcudart.so", "(main.py:2)"}},
-		{"a package of the image", "import deep_gemm.part\n" + head, worker.Lacking,
+		{"a library", "import ctypes\nctypes.CDLL('libnvrtc.so')\n" + head, worker.Lacking,
+			[]string{"libnvrtc.so", "(main.py:2)"}},
+		{"a package of the image", "import deep_gemm.part\n" + head + "    deep_gemm.part.f(x)\n", worker.Lacking,
 			[]string{"has no deep_gemm, which the contest's image has (main.py:1)"}},
+		{"and all that it has", "from cudnn import *\n" + head, worker.Lacking,
+			[]string{"has no cudnn, which the contest's image has (main.py:1): pip install nvidia-cudnn-frontend"}},
+		{"and its numbers", "import cudnn\n" + head + "    bool(cudnn.FLAG)\n", worker.Lacking, []string{"has no cudnn"}},
+		{"a mistake next to it", "import cudnn\n" + head + "    raise ValueError('odd')\n", worker.Lacking,
+			[]string{"has no cudnn", "without it: ValueError: odd"}},
+		{"nvcc in a message", head + "    raise ValueError('nvcc said no')\n", worker.Call, []string{"ValueError: nvcc said no"}},
+		{"no nvcc", head + "    raise FileNotFoundError(2, 'No such file or directory', '/usr/bin/nvcc')\n", worker.Lacking,
+			[]string{"it asks for a GPU"}},
+		{"a lost header", head + "    raise RuntimeError('nvcc\\na.cu:3:10: fatal error: include/utils.h: No such file or directory')\n", worker.Call,
+			[]string{"include/utils.h"}},
+		{"a header of CUTLASS", head + "    raise RuntimeError('nvcc\\na.cu:3:10: fatal error: cutlass/gemm.h: No such file or directory')\n",
+			worker.Lacking, []string{"the virtual GPU's build lacks the header cutlass/gemm.h"}},
+		{"a header of CUTLASS next to its own mistake", head + "    raise RuntimeError('a.cu:3:10: fatal error: cutlass/gemm.h: No such file or " +
+			"directory\\na.cu(7): error: expected a \";\"')\n", worker.Call, []string{"expected a"}},
+		{"a method of a stream", head + "    torch.cuda.Stream().cuda_graph_of\n", worker.Call, []string{"AttributeError"}},
+		{"a property of the device", head + "    torch.cuda.get_device_properties(0).pci_bus_id\n", worker.Lacking,
+			[]string{"lacks Properties.pci_bus_id of torch.cuda"}},
+		{"a stream in another form", head + "    torch.cuda.Stream().wait_event(1, 2)\n", worker.Lacking, []string{"lacks Stream of torch.cuda"}},
 		{"a package", "import deeper_gemm\n" + head, worker.Build, []string{"No module named 'deeper_gemm'"}},
 		{"a message of the builder's", "gpu = 1\ndef cuda(x): pass\n", worker.Build, []string{"Entry symbol 'run' not found"}},
 	} {
@@ -350,6 +368,50 @@ func TestLacking(t *testing.T) {
 		var we *worker.Error
 		if !errors.As(err, &we) || we.Kind != tc.kind || !slices.Equal(tc.text, kept(tc.text, we.Text)) {
 			t.Errorf("%s: got %#v, want %s and %q", tc.name, err, tc.kind, tc.text)
+		}
+	}
+}
+
+// What a solution needs not from a package that is missing, and what torch.cuda's stand-ins have, is no obstacle.
+func TestStandIns(t *testing.T) {
+	client := open(t, command(t))
+	const head = "import torch\ndef run(x, c, y, total):\n    y.copy_(x * c)\n    total.fill_(x.sum())\n"
+	for name, source := range map[string]string{
+		"an unused package": "import deep_gemm.part as d\nfrom cudnn import graph\nimport cutlass\n" +
+			"def f(a: cutlass.Int32 | None, b: cutlass.Constexpr[int]): return d.call(a)\n" + head,
+		"an optional one": "try:\n    import cudnn\nexcept ImportError:\n    cudnn = None\n" + head + "    assert cudnn is None\n",
+		"record_stream":   head + "    x.record_stream(torch.cuda.current_stream())\n",
+		"priorities":      head + "    assert torch.cuda.Stream.priority_range() == (0, -5)\n",
+		"uuid":            head + "    assert len(str(torch.cuda.get_device_properties(0).uuid)) == 36\n",
+		"an allocation":   head + "    p = torch.cuda.caching_allocator_alloc(64)\n    assert p % 64 == 0\n    torch.cuda.caching_allocator_delete(p)\n",
+		"DLPack":          head + "    assert x.__dlpack_device__() == (2, 0) and x.cpu().__dlpack_device__() == (1, 0)\n",
+	} {
+		tc := pyCall{name: name, source: source, y: []float32{5, -10, 150}}
+		tc.run(t, client, "")
+	}
+}
+
+// A traceback names the solution's files as the author does, and has no frame of fisub's.
+func TestTraceback(t *testing.T) {
+	client := open(t, command(t))
+	source := "import torch\ndef deeper(x):\n    raise ValueError('odd')\ndef run(x, c, y, total):\n    try:\n        x.item()\n" +
+		"    except Exception:\n        deeper(x)\n"
+	if err := build(t, client, source, true); err != nil {
+		t.Fatal(err)
+	}
+	_, err := client.Run(t.Context(), load(t, client))
+	var we *worker.Error
+	if !errors.As(err, &we) {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"  File \"main.py\", line 6, in run\n    x.item()\n", "  File \"main.py\", line 3, in deeper\n    raise ValueError('odd')\n"} {
+		if !strings.Contains(we.Log, want) {
+			t.Errorf("got %q, want %q", we.Log, want)
+		}
+	}
+	for _, ours := range []string{"worker.py", "vgpu.py", "/python/"} {
+		if strings.Contains(we.Log, ours) {
+			t.Errorf("got %q, which names %s", we.Log, ours)
 		}
 	}
 }
@@ -379,12 +441,6 @@ func TestTorchBinding(t *testing.T) {
 			Sources: []trace.SourceFile{{Path: strings.Split(entry, "::")[0], Content: source}}}
 	}
 	var we *worker.Error
-	cuda := sol("main.cu::run", "x")
-	cuda.Spec.Language = trace.CUDA
-	err = client.Build(t.Context(), def, cuda)
-	if !errors.As(err, &we) || we.Kind != worker.Lacking || !strings.Contains(we.Text, "lacks CUDA with the torch binding") {
-		t.Errorf("CUDA: got %#v", err)
-	}
 	err = client.Build(t.Context(), def, sol("main.txt::run", "x"))
 	if !errors.As(err, &we) || we.Kind != worker.Build || !strings.HasSuffix(we.Text, "got .txt.") {
 		t.Errorf("entry file: got %v, want that its type is not recognized", err)

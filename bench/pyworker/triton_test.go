@@ -2,7 +2,9 @@ package pyworker
 
 import (
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -115,15 +117,24 @@ func TestTriton(t *testing.T) {
 			"    assert k.metadata.target.arch == 100\n" + scaled + total, "", "", []float32{5, -10, 150}},
 		{"a graph", "def run(x, c, y, total):\n    torch.cuda.CUDAGraph()\n", worker.Lacking,
 			"the virtual GPU lacks torch.cuda.CUDAGraph", nil},
-		{"CUDA in Python", "from torch.utils.cpp_extension import load_inline\ndef run(x, c, y, total):\n    try:\n" +
-			"        load_inline('m', '', '__global__ void f() {}')\n    except Exception:\n        y.copy_(x * c)\n",
-			worker.Lacking, "the virtual GPU lacks torch.utils.cpp_extension.load_inline", nil},
+		{"tuned, with halves", "@triton.autotune(configs=[triton.Config({'AT': 0}), triton.Config({'AT': 2})], key=['n'])\n" +
+			"@triton.jit\ndef half(x, y, n, c, AT: tl.constexpr):\n    i = AT + tl.arange(0, 2)\n" +
+			"    tl.store(y + i, tl.load(x + i, mask=i < n) * c, mask=i < n)\n" +
+			"def run(x, c, y, total):\n    y.fill_(7)\n    half[(1,)](x, y, 3, c)\n" + total, "", "", []float32{5, -10, 7}},
+		{"tuned, in place", "@triton.autotune(configs=[triton.Config({'B': 4}), triton.Config({'B': 8})], key=['n'])\n" +
+			"@triton.jit\ndef twice(y, n, B: tl.constexpr):\n    i = tl.arange(0, B)\n" +
+			"    tl.store(y + i, tl.load(y + i, mask=i < n) * 2, mask=i < n)\n" +
+			"def run(x, c, y, total):\n    y.copy_(x)\n    twice[(1,)](y, 3)\n" + total, "", "", []float32{4, -8, 120}},
+		{"tuned, in place and restored", "@triton.autotune(configs=[triton.Config({'B': 4}), triton.Config({'B': 8})], key=['n'], restore_value=['y'])\n" +
+			"@triton.jit\ndef twice(y, n, B: tl.constexpr):\n    i = tl.arange(0, B)\n" +
+			"    tl.store(y + i, tl.load(y + i, mask=i < n) * 2, mask=i < n)\n" +
+			"def run(x, c, y, total):\n    y.copy_(x)\n    twice[(1,)](y, 3)\n" + total, "", "", []float32{2, -4, 60}},
 		{"CUDA in Python that does not compile", "def run(x, c, y, total):\n" +
 			"    raise RuntimeError('nvcc main.cu\\nmain.cu(3): error: identifier \"z\" is undefined')\n",
 			worker.Call, "main.cu(3): error: identifier", nil},
 		{"CUDA in Python without its headers", "def run(x, c, y, total):\n" +
 			"    raise RuntimeError('nvcc main.cu\\nmain.cu:3:10: fatal error: cuda_runtime.h: No such file or directory')\n",
-			worker.Lacking, "it asks for a GPU, and here is none", nil},
+			worker.Lacking, "the virtual GPU's build lacks the header cuda_runtime.h", nil},
 	} {
 		tc.run(t, client, tritonHead)
 		log := client.TakeLog()
@@ -133,6 +144,59 @@ func TestTriton(t *testing.T) {
 		if told := strings.Contains(log, "autotune: tuned: the results of BLOCK: 32, WRONG: 1,"); told != strings.Contains(tc.name, "a wrong one") {
 			t.Errorf("%s: got log %q, told of a configuration: %v", tc.name, log, told)
 		}
+	}
+}
+
+// What another Triton than the contest's refuses is no verdict, and names both versions.
+func TestOtherTriton(t *testing.T) {
+	tritonCommand(t)
+	path := t.TempDir()
+	for name, text := range map[string]string{"METADATA": "Metadata-Version: 2.1\nName: triton\nVersion: 9.9\n",
+		"entry_points.txt": "[triton.backends]\nnvidia = triton.backends.nvidia\namd = triton.backends.amd\n"} {
+		file := filepath.Join(path, "triton-9.9.dist-info", name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PYTHONPATH", path)
+	client := open(t, command(t))
+	const both = ": by Triton 9.9; the contest has 3.6.0, which fisub toolchain install fetches"
+	for _, tc := range []pyCall{
+		{"refused", "@triton.jit\ndef bad(x):\n    tl.store(x, tl.nothing)\ndef run(x, c, y, total):\n    bad[(1,)](x)\n", worker.Lacking,
+			both, nil},
+		{"missing", "tl.nothing\ndef run(x, c, y, total):\n    pass\n", worker.Lacking, both, nil},
+		{"its own mistake", "def run(x, c, y, total):\n    raise ValueError('odd')\n", worker.Call, "ValueError: odd", nil},
+		{"compiled", "def run(x, c, y, total):\n    scale[(1,)](x, y, 3, c, BLOCK=4, BEHIND=0)\n    total.fill_(29)\n", "", "",
+			[]float32{5, -10, 150}},
+	} {
+		tc.run(t, client, tritonHead)
+	}
+}
+
+// The contest's Triton is what submissions find if it is in the cache, whatever the interpreter has.
+func TestFindTriton(t *testing.T) {
+	root, bin := t.TempDir(), t.TempDir()
+	python := filepath.Join(bin, "python")
+	script := "#!/bin/sh\ncase $2 in *find_spec*) exit 0 ;; esac\necho cp312\necho 3.9.0\n"
+	if err := os.WriteFile(python, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("FISUB_PYTHON", python)
+	t.Setenv("PYTHONPATH", "/own")
+	got, err := FindTriton(t.Context(), root)
+	if err != nil || *got != (Triton{Python: python, Tag: "cp312", Own: "3.9.0"}) || got.Version() != "3.9.0" || got.Env() != nil {
+		t.Errorf("not fetched: got %+v, %v", got, err)
+	}
+	dir, _ := nvcc.TritonInstalled(root, "cp312")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	got, err = FindTriton(t.Context(), root)
+	if err != nil || got.Version() != Contest || !slices.Equal(got.Env(), []string{"PYTHONPATH=" + dir + ":/own"}) {
+		t.Errorf("fetched: got %+v, %v", got, err)
 	}
 }
 
@@ -221,7 +285,45 @@ def run(x, c, y, total):
         tvm_ffi.load_module(d + "/a.so")
     tvm_ffi.get_global_func("fisub.twice")(*(tvm_ffi.from_dlpack(t) for t in (x, y, total)))
 `
+	const made = `import torch, tvm_ffi.cpp
+SOURCE = """
+#include <cuda_runtime.h>
+#include <tvm/ffi/extra/c_env_api.h>
+__global__ void kernel(const float* x, float* y, int n, float c) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x] * c; }
+tvm::ffi::Tensor scaled(tvm::ffi::TensorView x, int64_t n, double c) {
+  auto y = tvm::ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, x.shape(), x.dtype(), x.device());
+  kernel<<<1, 32>>>(static_cast<float*>(x.data_ptr()), static_cast<float*>(y.data_ptr()), n, c);
+  return y;
+}
+"""
+def run(x, c, y, total):
+    m = tvm_ffi.cpp.load_inline("made", cuda_sources=SOURCE, functions=["scaled"])
+    total.fill_(x.sum())
+    first = m.scaled(x, 3, 2.0)
+    assert first.is_cuda
+`
+	const bound = `import ctypes, os, subprocess, tempfile, torch
+SOURCE = """
+extern "C" __global__ void kernel(const float* x, float* y, int n, float c) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x] * c; }
+extern "C" int scale(const float* x, float* y, int n, float c) { kernel<<<1, 32>>>(x, y, n, c); return cudaGetLastError(); }
+"""
+n = ctypes.c_int()
+assert ctypes.CDLL("libcudart.so.12").cudaGetDeviceCount(ctypes.byref(n)) == 0 and n.value == 1
+assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+def run(x, c, y, total):
+    with tempfile.TemporaryDirectory() as d:
+        with open(d + "/a.cu", "w") as f:
+            f.write(SOURCE)
+        subprocess.run(["nvcc", "-shared", "-Xcompiler", "-fPIC", "-arch=sm_100", "a.cu", "-o", "a.so"], check=True, cwd=d)
+        lib = ctypes.CDLL(d + "/a.so")
+    total.fill_(x.sum())
+    p = lambda t: ctypes.c_void_p(t.data_ptr())
+`
 	for _, tc := range []pyCall{
+		{"returned", made + "    y.copy_(m.scaled(m.scaled(first, 3, 1.0), 3, c / 2))\n", "", "", []float32{5, -10, 150}},
+		{"past the end of what it has made", made + "    m.scaled(first, 4, 1.0)\n", worker.Call, "past the end of", nil},
+		{"through ctypes", bound + "    assert lib.scale(p(x), p(y), 3, ctypes.c_float(c)) == 0\n", "", "", []float32{5, -10, 150}},
+		{"through ctypes, past the end", bound + "    lib.scale(p(x), p(y), 4, ctypes.c_float(c))\n", worker.Call, "past the end of argument", nil},
 		{"in place", cuda + "    m.scale(x, y, 3, c)\n", "", "", []float32{5, -10, 150}},
 		{"by an own nvcc", own, "", "", []float32{5, -10, 150}},
 		{"past the end", cuda + "    try:\n        m.scale(x, y, 4, c)\n    except BaseException:\n        pass\n", worker.Call,
@@ -229,6 +331,11 @@ def run(x, c, y, total):
 		{"on the CPU", cuda + "    m.scale(x.cpu(), y, 3, c)\n", worker.Call, "x is not on the GPU", nil},
 		{"no header", strings.Replace(cuda, "cuda_runtime.h", "cutlass/cutlass.h", 1), worker.Lacking,
 			"the virtual GPU's build lacks the header cutlass/cutlass.h", nil},
+		{"no header of its own", strings.Replace(cuda, "cuda_runtime.h", "include/shape.h", 1), worker.Call, "include/shape.h", nil},
+		{"no header of its own, by an own nvcc", strings.Replace(own, "cuda_runtime.h", "include/shape.h", 1), worker.Call,
+			"CalledProcessError", nil},
+		{"no header of CUTLASS, by an own nvcc", strings.Replace(own, "cuda_runtime.h", "cute/tensor.hpp", 1), worker.Lacking,
+			"the virtual GPU's build lacks the header cute/tensor.hpp", nil},
 	} {
 		tc.run(t, client, "")
 	}

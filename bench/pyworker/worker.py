@@ -40,14 +40,44 @@ ESTIMATES = 5  # calls by which the official harness estimates the time of one, 
 
 # Packages of the contest's image, by the starter kit's EVALUATION.md and what FlashInfer and flashinfer-bench require.
 IMAGE = set("""click cuda cudnn cupti cutlass deep_gemm einops flashinfer flashinfer_bench helion ninja numpy packaging pydantic
-    pynvml requests safetensors tabulate tirx torch tqdm triton tvm_ffi""".split())
-# In what is said where something takes a GPU, or is not there for tensors in the CPU's memory.
-NO_GPU = re.compile(r"not implemented for '|compiled with CUDA|NVIDIA driver|CUDA_HOME|lib(cuda|nvrtc|cublas|cudnn|nvJitLink)|nvcc|nvrtc|_cuda_|_Cuda"
-                    "|'CUDA'|the 'CPU' backend|support for cuda|No CUDA|CUDA driver|CUDA error|NVML|nvidia-smi")
+    pynvml requests safetensors tabulate tilelang tirx torch tqdm triton tvm_ffi""".split())
+TRITON = "3.6.0"  # the contest's
+# How pip names some of them.
+PYPI = {name: name for name in ("einops", "helion", "ninja", "numpy", "safetensors", "tilelang", "tqdm")} | {
+        "cuda": "cuda-python", "cudnn": "nvidia-cudnn-frontend", "cupti": "cupti-python", "cutlass": "nvidia-cutlass-dsl",
+        "flashinfer": "flashinfer-python", "pynvml": "nvidia-ml-py", "tvm_ffi": "apache-tvm-ffi", "flashinfer_bench": "flashinfer-bench"}
+# Parts of messages about a missing GPU, a missing CUDA library, or an operation that has no version for the CPU's memory.
+NO_GPU = re.compile(r"not implemented for '|compiled with CUDA|[Nn]o NVIDIA driver|CUDA_HOME environment variable is not set"
+                    r"|lib(cuda|nvrtc|cublas|cudnn|nvJitLink)|No such file or directory: '(\S*/)?nvcc'|nvcc: (command )?not found|nvrtc|_cuda_|_Cuda"
+                    r"|undefined symbol: (\w*4cuda|cu|nv)"
+                    r"|'CUDA'|the 'CPU' backend|support for cuda|No CUDA|CUDA driver|CUDA error|NVML|nvidia-smi")
 
-# A fault that a compiler finds in a source, other than a header that is not there.
-COMPILER = re.compile(r"\.(?:cuh?|c|cc|cpp|cxx|h|hpp)(?:\(\d+\)|:\d+:\d+): (?:fatal |catastrophic )?error\b"
-                      r"(?!.*(?:No such file|cannot open source file))")
+# An error that a compiler reports in a source, other than a missing header of the contest's image.
+COMPILER = re.compile(r"\.(?:cuh?|c|cc|cpp|cxx|h|hpp)(?:\(\d+\)|:\d+:\d+): (?:fatal |catastrophic )?error\b(?P<text>.*)")
+NO_HEADER = re.compile(r"(\S+): No such file|cannot open source file \"([^\"]+)\"")
+# Headers that come with CUDA, CUTLASS, torch and the other packages of the contest's image.
+HEADERS = re.compile(r"(cutlass|cute|cub|thrust|cuda|nv|cooperative_groups|crt|cccl|nvtx3|flashinfer|deep_gemm|tvm|dlpack|torch|ATen|c10|pybind11"
+                     r"|triton)/|(cu|nv|nccl|cooperative_groups|mma|Python|library_types|vector_|device_|sm_|math_constants)\w*\.h(pp)?$")
+
+
+def own_error(text, cache):
+    """Whether a compiler or a linker reports an error in text that is not in a header of torch or CUDA. Sources of submissions lie
+    below the folder cache."""
+    paths = [text[text.rfind("\n", 0, m.start()) + 1:m.start()] for m in COMPILER.finditer(text)]
+    return "undefined reference to" in text or any(not p.startswith("/") or p.startswith(cache) and "/vgpu-python/" not in p for p in paths)
+
+
+def missing_header(text):
+    """The first header of the contest's image that a compiler's output in text misses, if it reports no other error; else "".
+    """
+    missing = ""
+    for error in COMPILER.finditer(text):
+        found = NO_HEADER.search(error["text"])
+        name = found and (found[1] or found[2])
+        if not name or not HEADERS.match(name):
+            return ""
+        missing = missing or name
+    return missing
 
 
 class Failure(Exception):
@@ -75,14 +105,34 @@ def describe(e):
 
 
 def stack(e):
-    """The traceback of e without the frames of this file, which come first."""
-    tb = e.__traceback__
-    while tb is not None and tb.tb_next is not None and tb.tb_frame.f_code.co_filename == __file__:
-        tb = tb.tb_next
+    """The traceback of e with the paths of the solution's sources, and without fisub's frames."""
     try:
-        return "".join(traceback.format_exception(type(e), e, tb))
+        told = traceback.TracebackException.from_exception(e)
+        queue, seen = [told], set()
+        while queue:
+            part = queue.pop()
+            if part is None or id(part) in seen:
+                continue
+            seen.add(id(part))
+            queue += [part.__cause__, part.__context__, *(getattr(part, "exceptions", None) or [])]
+            if getattr(part, "filename", None) and (source := SOURCE.search(part.filename)):
+                part.filename = source[1]  # of a SyntaxError
+            part.stack[:] = own(part.stack)
+        return "".join(told.format())
     except BaseException:
         return describe(e)
+
+
+def own(frames):
+    """The frames of a traceback without fisub's and importlib's, from the first one of a source on, if there is one."""
+    ours = (__file__, os.path.join(os.path.dirname(os.path.abspath(__file__)), "vgpu.py"))
+    frames = [f for f in frames if f.filename not in ours and not f.filename.startswith("<frozen importlib")]
+    first = next((i for i, f in enumerate(frames) if SOURCE.search(f.filename)), 0)
+    for f in frames[first:]:
+        if source := SOURCE.search(f.filename):
+            _ = f.line  # it is read from the file of that path
+            f.filename = source[1]
+    return frames[first:]
 
 
 def frame(e):
@@ -115,12 +165,39 @@ def excuse(failure, device):
     if told := getattr(e, "told", None):
         kind, text = told()
         return Failure(kind, text, failure.log)
-    if failure.kind == "call" and (text := refused(e, device)):
+    text = refused(e, device) if failure.kind == "call" else ""
+    if isinstance(e, Exception) and (other := other_triton(e, text)):
+        return Failure("lacking", other, failure.log, code="other-triton")
+    if text:
         return Failure("call", text, failure.log, code="refused")
-    if failure.kind not in ("build", "call") or not isinstance(e, Exception) or not NO_GPU.search(failure.text) or \
-            COMPILER.search(failure.text):
+    if failure.kind not in ("build", "call") or not isinstance(e, Exception):
+        return failure
+    if device.vgpu and (missing := device.vgpu.stubs()):
+        return Failure("lacking", f"{'; '.join(missing)}; without it: {failure.text} ({place(e)})", failure.log)
+    said = failure.text + "\n" + failure.log + (device.machine.said() if device.vgpu else "")
+    if header := missing_header(said):
+        return Failure("lacking", f"the virtual GPU's build lacks the header {header} ({place(e)})", failure.log)
+    if device.vgpu and (missing := device.vgpu.stand_in(e)):
+        return Failure("lacking", f"the virtual GPU lacks {missing}: {failure.text} ({place(e)})", failure.log)
+    if "Error building extension" in failure.text and not own_error(said, device.machine.cache):
+        return Failure("lacking", f"its extension of torch cannot be built here: {describe(e).splitlines()[0][:200]} ({place(e)})", failure.log)
+    if COMPILER.search(said) or not NO_GPU.search(failure.text):
         return failure
     return Failure("lacking", f"it asks for a GPU, and here is none: {failure.text} ({place(e)})", failure.log)
+
+
+def other_triton(e, text):
+    """What to say of e, an error that text tells, if another Triton than the contest's may be its cause; "" if not."""
+    if "triton" not in sys.modules or (has := version("triton")) == TRITON:
+        return ""
+    tb, folder = e.__traceback__, os.path.dirname(sys.modules["triton"].__file__ or "/triton/__init__.py")
+    while tb is not None and tb.tb_next is not None:
+        tb = tb.tb_next
+    inside = tb is not None and tb.tb_frame.f_code.co_filename.startswith(folder + os.sep)
+    if not text and not inside and not (isinstance(e, (AttributeError, ImportError)) and re.search(r"\btriton\b", describe(e))):
+        return ""
+    return (f"{text or f'{place(e)}: {describe(e)}'}: by Triton {has}; the contest has {TRITON}, which "
+            "fisub toolchain install fetches")
 
 
 def refused(e, device):
@@ -181,8 +258,9 @@ def write_sources(folder, sources):
         os.replace(temporary, path)
 
 
-def import_entry(module, symbol, dependencies=()):
-    """The entry function. A missing package is the machine's fault where the solution names it as a dependency."""
+def import_entry(module, symbol, dependencies=(), stub=None):
+    """The entry function. A missing package is the machine's fault if the solution names it as a dependency. stub, unless it is
+    None, makes a missing package of the contest's image importable; its argument is the error of the first use."""
     try:
         loaded = importlib.import_module(module)
     except BaseException as e:
@@ -190,7 +268,12 @@ def import_entry(module, symbol, dependencies=()):
         if missing and missing in dependencies:
             raise Failure("machine", f"python: {sys.executable} has no {missing}, on which the solution depends", code="no-dependency") from None
         if missing in IMAGE:
-            raise Failure("lacking", f"{sys.executable} has no {missing}, which the contest's image has ({place(e)})") from None
+            text = f"{sys.executable} has no {missing}, which the contest's image has ({place(e)})"
+            if missing in PYPI:
+                text += f": pip install {PYPI[missing]}"
+            if stub and stub(missing, text):
+                return import_entry(module, symbol, dependencies, stub)
+            raise Failure("lacking", text) from None
         raise Failure("build", f"Failed importing module '{module}' from sources: {describe_import(e)}", stack(e)) from e
     try:
         entry = getattr(loaded, symbol)
@@ -573,6 +656,7 @@ class Device:
             spec.loader.exec_module(vgpu)
             self.machine = vgpu.Machine(os.path.join(here, "vgpu.so"))
             self.pretence, self.vgpu = vgpu.pretend(self.machine), vgpu
+        self.vgpu.unstub()
         self.machine.sources(texts, os.path.realpath(cache))
         if any("triton" in text for text in texts) and importlib.util.find_spec("triton") is not None:
             if not os.path.exists(self.machine.library):
@@ -652,7 +736,7 @@ class Device:
     def restore(self):
         """Undoes a submission's choice of device and stream, and forgets its faults."""
         if self.vgpu:
-            self.machine.trouble, self.machine.kept = None, []
+            self.machine.restore()
         if not self.emulated:
             self.torch.cuda.set_device(self.device)
             self.torch.cuda.set_stream(self.torch.cuda.default_stream(self.device))
@@ -750,7 +834,8 @@ class Solution:
         file, _, symbol = spec["entry_point"].partition("::")
         language = spec["language"]
         if language in ("cuda", "cpp"):
-            self.entry = self.extension(cache, solution, file, symbol)
+            build = self.extension if spec.get("binding") == "torch" else self.module
+            self.entry = build(cache, solution, file, symbol)
         else:
             for needed in ("triton", "tilelang"):
                 if language == needed and importlib.util.find_spec(needed) is None:
@@ -764,7 +849,7 @@ class Solution:
             texts = [source["content"] for source in solution["sources"]]
             guard(device, "build", lambda: device.pretend(texts, cache))
             self.entry = guard(device, "build", lambda: device.does(
-                lambda: import_entry(module, symbol, spec.get("dependencies") or ())))
+                lambda: import_entry(module, symbol, spec.get("dependencies") or (), device.vgpu and device.vgpu.stub)))
         guard(device, "build", lambda: check_signature(self.entry, len(definition["inputs"]), len(own), self.destination_passing))
 
     @staticmethod
@@ -779,8 +864,6 @@ class Solution:
         if not file.endswith(suffixes):
             raise Failure("build", f"Entry file type not recognized. Must be one of {list(suffixes)}, got {os.path.splitext(file)[1]}.")
         cuda = solution["spec"]["language"] == "cuda"
-        if cuda and self.device.emulated:
-            raise Failure("lacking", "the virtual GPU lacks CUDA with the torch binding, which wants tensors in a GPU's memory")
         # A virtual environment has its own ninja, although the environment need not be activated.
         os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)])
         if shutil.which("ninja") is None:
@@ -789,18 +872,60 @@ class Solution:
         root = os.path.join(self.folder(cache, solution), package)
         write_sources(root, solution["sources"])
         from torch.utils import cpp_extension
+        folder = root
+        if cuda and self.device.emulated:
+            guard(self.device, "build", lambda: self.device.pretend(["cpp_extension"], cache))
+            folder = os.path.join(root, "vgpu")
+            os.makedirs(folder, exist_ok=True)
         sources = [os.path.join(root, s["path"]) for s in solution["sources"] if s["path"].endswith(suffixes)]
         try:
             module = cpp_extension.load(name=package, sources=sources, extra_include_paths=[root], extra_ldflags=[], with_cuda=cuda,
-                                        build_directory=root, verbose=False)
+                                        build_directory=folder, verbose=False)
         except BaseException as e:
             text = describe(e)
             if "No space left on device" in text:
                 raise Failure("machine", "python: building with torch: No space left on device", text) from None
-            raise Failure("build", f"Torch build failed for solution '{solution['name']}': {text.splitlines()[0]}", text) from None
+            failure = Failure("build", f"Torch build failed for solution '{solution['name']}': {text.splitlines()[0]}", text)
+            failure.__cause__ = e
+            raise excuse(failure, self.device) from None
         if not hasattr(module, symbol):
             raise Failure("build", f"Exported symbol '{symbol}' not found in built extension")
         return getattr(module, symbol)
+
+    def module(self, cache, solution, file, symbol):
+        """Builds C++ or CUDA with tvm-ffi's own builder, whose functions return tensors."""
+        try:
+            import tvm_ffi
+            import tvm_ffi.cpp
+        except ImportError:
+            raise Failure("lacking", f"{sys.executable} has no tvm_ffi, which calls CUDA that returns its outputs: pip install apache-tvm-ffi") from None
+        if self.device.emulated:
+            guard(self.device, "build", lambda: self.device.pretend(["tvm_ffi"], cache))
+        root = os.path.join(self.folder(cache, solution), package_name("tvm_ffi_", solution))
+        write_sources(root, solution["sources"])
+        paths = [os.path.join(root, s["path"]) for s in solution["sources"]]
+        folder = os.path.join(root, "vgpu" if self.device.emulated else "cuda")
+        os.makedirs(folder, exist_ok=True)
+
+        def build():
+            built = tvm_ffi.cpp.build(
+                package_name("tvm_ffi_", solution), cuda_files=[p for p in paths if p.endswith(".cu")],
+                cpp_files=[p for p in paths if p.endswith((".cpp", ".cc", ".cxx", ".c"))], extra_include_paths=[root], build_directory=folder)
+            return tvm_ffi.load_module(built)
+
+        found = guard(self.device, "build", build)
+        try:
+            function = getattr(found, symbol)
+        except AttributeError:
+            raise Failure("build", f"Entry point '{symbol}' not found in module") from None
+
+        def call(*args):
+            value = function(*args)
+            if isinstance(value, list):  # tvm-ffi's Array, which the official evaluator takes for one value
+                raise ValueError(f"Single value returned but {len(self.outputs)} outputs expected")
+            return value
+
+        return call
 
     def load(self, request):
         self.args, self.results, self.places, self.before, self.gaps = None, [], [], [], []
@@ -937,6 +1062,8 @@ class Solution:
         except Failure as e:
             if e.code == "refused" and not machine.astray:
                 raise Failure("build", e.text, e.log) from None
+            if e.code == "other-triton" and not machine.astray:
+                raise
             if e.code == "refused":
                 raise Failure("lacking", f"its call reads what a kernel would compute, and then: {e.text}", e.log) from None
             raise Failure("lacking", e.text, e.log) from None

@@ -78,8 +78,8 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 // Check refuses submissions that run under no tool.
 func Check(s *trace.Solution) error {
 	if pyworker.Runs(&s.Spec) {
-		return usage.Errorf("", "%s: only cuda and cpp submissions with the tvm-ffi binding run under a tool",
-			s.Spec.Language)
+		return usage.Errorf("", "%s: only cuda and cpp submissions with the tvm-ffi binding that do not return their "+
+			"outputs run under a tool", s.Spec.Language)
 	}
 	return nil
 }

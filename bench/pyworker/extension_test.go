@@ -1,0 +1,85 @@
+package pyworker
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"fisub/bench/worker"
+	"fisub/device/nvcc"
+	"fisub/device/vgpu/vgputest"
+	"fisub/internal/cache"
+	"fisub/internal/longtest"
+	"fisub/internal/trace"
+)
+
+// CUDA in an extension of torch runs on the virtual GPU: its C++ code sees tensors of a CUDA device, and lets torch make and
+// change some.
+func TestExtension(t *testing.T) {
+	longtest.Skip(t, "compiles against torch's headers")
+	root, err := cache.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nvcc.Find(root); err != nil {
+		t.Skip(err)
+	}
+	command(t)
+	if err := vgputest.Library(); err != nil {
+		t.Fatal(err)
+	}
+	const source = `#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+__global__ void kernel(const float* x, float* y, int n, float c) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x] * c; }
+torch::Tensor scaled(torch::Tensor x, int64_t n, double c) {
+  TORCH_CHECK(x.is_cuda() && x.device() == torch::Device(torch::kCUDA, 0), "x is not on the GPU");
+  const at::cuda::OptionalCUDAGuard guard(device_of(x));
+  auto y = torch::zeros_like(x);
+  auto half = torch::empty({3}, x.options());
+  half.copy_(x.to(torch::kFloat64) / 2);
+  kernel<<<1, 32, 0, at::cuda::getCurrentCUDAStream()>>>(half.data_ptr<float>(), y.data_ptr<float>(), n, c);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  TORCH_CHECK(y.cpu().device().is_cpu() && y[0].item<float>() == x.select(0, 0).item<float>() * c / 2, "not equal");
+  return y.mul_(2);
+}
+`
+	const python = "import torch\nfrom torch.utils.cpp_extension import load_inline\nSOURCE = '''" + source + "'''\n" +
+		"DECLARATION = 'torch::Tensor scaled(torch::Tensor x, int64_t n, double c);'\n" +
+		"m = load_inline('fisub_test', DECLARATION, SOURCE, functions=['scaled'])\n" +
+		"def run(x, c, y, total):\n    total.fill_(x.sum())\n"
+	client := open(t, command(t))
+	for _, tc := range []pyCall{
+		{"inline", python + "    y.copy_(m.scaled(x, 3, c))\n    assert m.scaled(x, 3, c).is_cuda\n", "", "", []float32{5, -10, 150}},
+		{"past the end", python + "    m.scaled(x, 4, c)\n", worker.Call, "past the end of memory that the submission has allocated", nil},
+		{"on the CPU", python + "    m.scaled(x.cpu(), 3, c)\n", worker.Call, "x is not on the GPU", nil},
+	} {
+		tc.run(t, client, "")
+	}
+	def, _, err := trace.DecodeDefinition([]byte(definition))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := &trace.Solution{Name: "s", Definition: "d", Author: "a",
+		Spec: trace.BuildSpec{Language: trace.CUDA, Binding: "torch", TargetHardware: []string{"cuda"}, EntryPoint: "main.cu::run",
+			DestinationPassingStyle: true},
+		Sources: []trace.SourceFile{{Path: "main.cu", Content: source + "void run(torch::Tensor x, int64_t c, torch::Tensor y, torch::Tensor total) {\n" +
+			"  y.copy_(scaled(x, 3, c));\n  total.copy_(x.sum() * c);\n}\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def(\"run\", &run); }\n"}}}
+	if err := client.Build(t.Context(), def, bound); err != nil {
+		t.Fatal(err)
+	}
+	out := load(t, client)
+	if _, err := client.Run(t.Context(), out); err != nil {
+		t.Fatal(err)
+	}
+	if got := floats(t, out, 0, 3); !slices.Equal(got, []float32{5, -10, 150}) {
+		t.Errorf("got %v, want 5 -10 150", got)
+	}
+	bound.Sources[0].Content = strings.Replace(bound.Sources[0].Content, "auto y", "auto z", 1)
+	err = client.Build(t.Context(), def, bound)
+	var we *worker.Error
+	if !errors.As(err, &we) || we.Kind != worker.Build || !strings.Contains(we.Log, "main.cu") {
+		t.Errorf("got %v, want the error in main.cu", err)
+	}
+}
