@@ -34,6 +34,18 @@ type Kernel struct {
 	MinBlocks   int    `json:"min_blocks,omitempty"`  // on a multiprocessor, by launch bounds; 0 without them
 }
 
+// LargestBlock returns the most threads that a block can be launched with if each has so many registers, for the archs
+// from sm_50 on. A GPU assigns registers to warps in units of 256 and checks as if each of the four partitions of a
+// multiprocessor had as many warps of the block.
+func LargestBlock(registers int) int {
+	const most, unit, partitions = 64 << 10, 256, 4
+	perWarp := (registers*32 + unit - 1) / unit * unit
+	if perWarp == 0 {
+		return 1024
+	}
+	return min(1024, most/perWarp/partitions*partitions*32)
+}
+
 const (
 	maxKernels = 4096
 	maxPTX     = 64 << 20 // bytes of one file that are looked at

@@ -3,44 +3,239 @@
 package vgpu
 
 import (
+	"bytes"
+	"debug/elf"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 // fatbinMagic begins a fat binary.
 const fatbinMagic = 0xba55ed50
 
-// fatbinPTX returns the PTX in a fat binary as nvcc --no-compress writes it: a header, then entries with headers of
-// their own. read is asked how many bytes there are before any behind the first 16 is read.
-func fatbinPTX(read func(n int) []byte) (string, error) {
-	const kindPTX, compressed = 1, 0x2000 | 0x8000
+// A moduleImage is the contents of a fat binary that the virtual GPU uses.
+type moduleImage struct {
+	ptx  string
+	arch int // the compute capability that the PTX was compiled for, such as 100
+	// usage is, by kernel, that of the machine code for the same arch; nil without such code.
+	usage map[string]usage
+}
+
+// A usage is what ptxas assigned to each thread of a kernel.
+type usage struct {
+	registers int
+	local     int // bytes of local memory
+}
+
+// Kinds and flags of a fat binary's entries.
+const (
+	kindPTX, kindELF    = 1, 2
+	flagLZ4, flagZstd   = 0x2000, 0x8000
+	maxImage            = 1 << 30 // bytes of one entry, decompressed
+	entryHead, sizeHead = 48, 64  // bytes of an entry's header: the least, and that of a compressed entry
+)
+
+// readImage reads a fat binary as nvcc writes it: a header, then entries with headers of their own. Of several PTX
+// entries it takes that for the newest arch. read returns the first n bytes; readImage asks for no more bytes than the
+// header states.
+func readImage(read func(n int) []byte) (*moduleImage, error) {
 	head := read(16)
 	if binary.LittleEndian.Uint32(head) != fatbinMagic {
-		return "", errors.New("vgpu: no fat binary")
+		return nil, errors.New("vgpu: not a fat binary")
 	}
-	start := int(binary.LittleEndian.Uint16(head[6:]))
-	size := int(binary.LittleEndian.Uint64(head[8:]))
-	data := read(start + size)[start:]
-	for len(data) >= 64 {
-		kind := binary.LittleEndian.Uint16(data)
-		header := int(binary.LittleEndian.Uint32(data[4:]))
-		payload := int(binary.LittleEndian.Uint64(data[8:]))
-		flags := binary.LittleEndian.Uint64(data[40:])
-		if header < 48 || payload < 0 || header+payload > len(data) {
-			return "", errors.New("vgpu: the fat binary is cut off")
+	start, size := uint64(binary.LittleEndian.Uint16(head[6:])), binary.LittleEndian.Uint64(head[8:])
+	if size > maxImage {
+		return nil, fmt.Errorf("vgpu: a fat binary of %d bytes", size)
+	}
+	data := read(int(start + size))[start:]
+	var all []entry
+	for len(data) >= sizeHead {
+		e := entry{kind: binary.LittleEndian.Uint16(data), flags: binary.LittleEndian.Uint64(data[40:])}
+		header, payload := uint64(binary.LittleEndian.Uint32(data[4:])), binary.LittleEndian.Uint64(data[8:])
+		if header < entryHead || payload > maxImage || header+payload > uint64(len(data)) {
+			return nil, errors.New("vgpu: the fat binary is cut off")
 		}
-		if kind == kindPTX {
-			if flags&compressed != 0 {
-				return "", errors.New("vgpu: the PTX in the fat binary is compressed")
+		e.arch = int(binary.LittleEndian.Uint32(data[28:]))
+		e.data = data[header : header+payload]
+		if e.flags&(flagLZ4|flagZstd) != 0 {
+			e.packed, e.size = uint64(binary.LittleEndian.Uint32(data[16:])), binary.LittleEndian.Uint64(data[56:])
+			if header < sizeHead || e.packed > payload || e.size > maxImage {
+				return nil, errors.New("vgpu: the fat binary has a compressed entry of a wrong size")
 			}
-			text := string(data[header : header+payload])
-			if i := strings.IndexByte(text, 0); i >= 0 {
-				text = text[:i]
-			}
-			return text, nil
 		}
+		all = append(all, e)
 		data = data[header+payload:]
 	}
-	return "", errors.New("vgpu: no PTX in the fat binary")
+	return choose(all)
+}
+
+// An entry is PTX or machine code for one arch.
+type entry struct {
+	kind         uint16
+	flags        uint64
+	arch         int
+	data         []byte
+	packed, size uint64 // bytes of compressed data, and of the text that it stands for
+}
+
+func choose(all []entry) (*moduleImage, error) {
+	var best *entry
+	var archs []string
+	for i, e := range all {
+		switch {
+		case e.kind == kindPTX && (best == nil || e.arch > best.arch):
+			best = &all[i]
+		case e.kind == kindELF:
+			archs = append(archs, fmt.Sprintf("sm_%d", e.arch))
+		}
+	}
+	if best == nil {
+		if archs == nil {
+			return nil, errors.New("vgpu: the fat binary is empty")
+		}
+		return nil, fmt.Errorf("the program has machine code for %s and no PTX, which the virtual GPU executes: compile it "+
+			"with fisub nvcc, or with -gencode=arch=compute_%d,code=compute_%[2]d", strings.Join(slices.Compact(archs), ", "),
+			all[0].arch)
+	}
+	text, err := best.open()
+	if err != nil {
+		return nil, err
+	}
+	if i := bytes.IndexByte(text, 0); i >= 0 {
+		text = text[:i]
+	}
+	m := &moduleImage{ptx: string(text), arch: best.arch}
+	for _, e := range all {
+		if e.kind != kindELF || e.arch != best.arch {
+			continue
+		}
+		code, err := e.open()
+		if err != nil {
+			return nil, err
+		}
+		if m.usage, err = readUsage(code); err != nil {
+			return nil, fmt.Errorf("vgpu: the machine code for sm_%d: %w", e.arch, err)
+		}
+		break
+	}
+	return m, nil
+}
+
+// open returns the text of an entry.
+func (e *entry) open() (text []byte, err error) {
+	switch {
+	case e.flags&flagLZ4 != 0:
+		text, err = lz4(e.data[:e.packed], int(e.size))
+	case e.flags&flagZstd != 0:
+		var z *zstd.Decoder
+		if z, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxImage)); err == nil {
+			text, err = z.DecodeAll(e.data[:e.packed], nil)
+			z.Close()
+		}
+	default:
+		return e.data, nil
+	}
+	if err == nil && uint64(len(text)) != e.size {
+		err = fmt.Errorf("%d bytes instead of %d", len(text), e.size)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("vgpu: decompressing the fat binary: %w", err)
+	}
+	return text, nil
+}
+
+// lz4 decompresses one block of LZ4 to size bytes.
+func lz4(in []byte, size int) ([]byte, error) {
+	errCut := errors.New("the block of LZ4 is damaged")
+	out := make([]byte, 0, min(size, 255*len(in)))
+	// length returns n, or, if n is 15, the longer length that the next bytes add up to.
+	length := func(n int) (int, bool) {
+		for last := byte(255); n >= 15 && last == 255; in = in[1:] {
+			if len(in) == 0 {
+				return 0, false
+			}
+			last = in[0]
+			n += int(last)
+		}
+		return n, true
+	}
+	for len(in) > 0 {
+		token := in[0]
+		in = in[1:]
+		n, ok := length(int(token >> 4))
+		if !ok || n > len(in) || len(out)+n > size {
+			return nil, errCut
+		}
+		out, in = append(out, in[:n]...), in[n:]
+		if len(in) == 0 {
+			break // the last sequence is literals only
+		}
+		if len(in) < 2 {
+			return nil, errCut
+		}
+		back := int(binary.LittleEndian.Uint16(in))
+		in = in[2:]
+		n, ok = length(int(token & 15))
+		n += 4
+		if !ok || back == 0 || back > len(out) || len(out)+n > size {
+			return nil, errCut
+		}
+		for range n { // source and target may overlap
+			out = append(out, out[len(out)-back])
+		}
+	}
+	return out, nil
+}
+
+// readUsage reads the section .nv.info of a cubin: attributes, each with a format, a number and a value. The values that
+// matter here are a symbol's index and a number.
+func readUsage(cubin []byte) (map[string]usage, error) {
+	const sized, registerCount, stackSize = 4, 0x2f, 0x12
+	f, err := elf.NewFile(bytes.NewReader(cubin))
+	if err != nil {
+		return nil, err
+	}
+	symbols, err := f.Symbols()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]usage{}
+	s := f.Section(".nv.info")
+	if s == nil {
+		return all, nil
+	}
+	data, err := s.Data()
+	if err != nil {
+		return nil, err
+	}
+	for len(data) >= 4 {
+		format, attribute, n := data[0], data[1], 0
+		if format == sized {
+			n = int(binary.LittleEndian.Uint16(data[2:]))
+		}
+		data = data[4:]
+		if n > len(data) {
+			return nil, errors.New(".nv.info is cut off")
+		}
+		if n == 8 && (attribute == registerCount || attribute == stackSize) {
+			at, value := binary.LittleEndian.Uint32(data), int(binary.LittleEndian.Uint32(data[4:]))
+			if at == 0 || uint64(at) > uint64(len(symbols)) {
+				return nil, errors.New(".nv.info names a symbol that there is not")
+			}
+			name := symbols[at-1].Name // debug/elf leaves out the first
+			u := all[name]
+			if attribute == registerCount {
+				u.registers = value
+			} else {
+				u.local = value
+			}
+			all[name] = u
+		}
+		data = data[n:]
+	}
+	return all, nil
 }

@@ -13,7 +13,13 @@ static void *prepare(void *m, const char *kernel, const unsigned *dims, void **a
 }
 static int launch(void *prepared) { return vgLaunch((uintptr_t)prepared); }
 static void forget(void *prepared) { vgForget((uintptr_t)prepared); }
-static int attributes(void *m, const char *kernel, int *out) { return vgAttributes((uintptr_t)m, (char *)kernel, out); }
+static int attributes(void *m, const char *kernel, fisub_vgpu_attributes *out) {
+  return vgAttributes((uintptr_t)m, (char *)kernel, out);
+}
+static int blocks(void *m, const char *kernel, int threads, size_t shared) {
+  return vgBlocks((uintptr_t)m, (char *)kernel, threads, shared);
+}
+static int capability(void) { return vgCapability(); }
 static void *symbol(void *m, const char *name, size_t *size) { return (void *)vgSymbol((uintptr_t)m, (char *)name, size); }
 static void *alloc(size_t size, int host) { return (void *)vgAlloc(size, host); }
 static int release(void *p) { return vgRelease((uintptr_t)p); }
@@ -44,7 +50,7 @@ static void refused(const char *kernel, const char *why) { vgRefused((char *)ker
 static void lacks(const char *name) { vgLacks((char *)name); }
 
 char *vg_install(const char *path, const char *driver) {
-  static const fisub_vgpu_hooks hooks = {module, prepare, launch, forget, attributes, symbol, alloc, release,
+  static const fisub_vgpu_hooks hooks = {module, prepare, launch, forget, attributes, blocks, capability, symbol, alloc, release,
                                          known, copy, set, status, lacks, refused};
   void *lib = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (lib == NULL) return strdup(dlerror());

@@ -16,6 +16,12 @@ import (
 //go:embed host/nvcc.sh
 var wrapper string
 
+// Compiler returns the command to which the arguments of nvcc are to be added, for programs that run on the virtual GPU
+// and on a GPU.
+func Compiler(t *nvcc.Toolchain) []string {
+	return []string{"/bin/sh", "-c", strings.ReplaceAll(wrapper, "NVCC", t.NVCC), "nvcc"}
+}
+
 // HostName is the runtime library's name in a process that may have NVIDIA's.
 const HostName = "libfisub_cudart.so"
 

@@ -38,35 +38,73 @@ var host = struct {
 
 // A hostModule is read when its first kernel is needed.
 type hostModule struct {
-	fatbin unsafe.Pointer
-	once   sync.Once
-	mod    *Module
-	err    error
+	linked bool // it is of the program, and not one that it has loaded
+	image  func() (*moduleImage, error)
+	load   func() (*Module, error)
 }
 
-func (h *hostModule) load() (*Module, error) {
-	h.once.Do(func() {
-		var text string
-		var err error
-		if *(*uint32)(h.fatbin) == fatbinMagic {
-			text, err = fatbinPTX(func(n int) []byte { return unsafe.Slice((*byte)(h.fatbin), n) })
-		} else { // of cuModuleLoadData
-			text = C.GoString((*C.char)(h.fatbin))
+func newHostModule(data unsafe.Pointer) *hostModule {
+	h := &hostModule{linked: *(*uint32)(data) == fatbinMagic}
+	h.image = sync.OnceValues(func() (*moduleImage, error) {
+		if h.linked {
+			return readImage(func(n int) []byte { return unsafe.Slice((*byte)(data), n) })
 		}
-		if err == nil {
-			h.mod, err = host.machine.Load(text)
-		}
-		if err == nil {
-			h.mod.Rename, h.mod.Undefined = sourceName, true
-		}
-		h.err = err
+		return &moduleImage{ptx: C.GoString((*C.char)(data))}, nil // of cuModuleLoadData
 	})
-	return h.mod, h.err
+	h.load = sync.OnceValues(func() (*Module, error) {
+		i, err := h.image()
+		if err != nil {
+			return nil, err
+		}
+		mod, err := host.machine.Load(i.ptx)
+		if err != nil {
+			return nil, err
+		}
+		mod.Rename, mod.Undefined, mod.usage = sourceName, true, i.usage
+		if mod.arch = i.arch; mod.arch == 0 {
+			mod.arch = target(i.ptx)
+		}
+		return mod, nil
+	})
+	return h
 }
 
-// sourceName is a source's path as the submission has it: builds lie in a folder src of the cache.
+// target is the compute capability that PTX states, such as 100.
+func target(text string) int {
+	_, after, _ := strings.Cut(text, "\n.target sm_")
+	n := 0
+	for i := 0; i < len(after) && after[i] >= '0' && after[i] <= '9' && n < 1000; i++ {
+		n = 10*n + int(after[i]-'0')
+	}
+	return n
+}
+
+// vgCapability is the compute capability of the device, such as 100: the newest that a kernel of the program was
+// compiled for. Kernels that it compiles or loads while it runs do not change it.
+//
+//export vgCapability
+func vgCapability() C.int {
+	host.Lock()
+	defer host.Unlock()
+	newest := 0
+	for _, h := range host.modules {
+		if i, err := h.image(); h.linked && err == nil {
+			newest = max(newest, i.arch)
+		}
+	}
+	return C.int(cmp.Or(newest, 100))
+}
+
+// sourceName is a source's path as the submission has it: builds lie in a folder src of the cache. For a program it is
+// relative to the working folder, if it is below that.
 func sourceName(path string) string {
 	path = filepath.ToSlash(path)
+	if attached.folder != "" {
+		if rel, err := filepath.Rel(attached.folder, path); err == nil && filepath.IsLocal(rel) {
+			return rel
+		}
+		return path
+	}
 	if i := strings.LastIndex(path, "/src/"); i >= 0 && !strings.Contains(path, "/include/") {
 		return path[i+len("/src/"):]
 	}
@@ -77,7 +115,6 @@ func sourceName(path string) string {
 const (
 	cudaSuccess, cudaInvalidValue, cudaNoFunction       = 0, 1, 98
 	cudaInvalidPTX, cudaNotSupported, cudaLaunchFailure = 218, 801, 719
-	cudaTooLarge                                        = 720
 )
 
 func find(module uintptr, name string) (*Kernel, int) {
@@ -88,7 +125,7 @@ func find(module uintptr, name string) (*Kernel, int) {
 	}
 	mod, err := host.modules[module-1].load()
 	if err != nil {
-		host.lack = err.Error()
+		keepLack(err.Error())
 		return nil, cudaInvalidPTX
 	}
 	k, err := mod.Kernel(name)
@@ -102,7 +139,7 @@ func find(module uintptr, name string) (*Kernel, int) {
 func vgModule(fatbin unsafe.Pointer) C.uintptr_t {
 	host.Lock()
 	defer host.Unlock()
-	host.modules = append(host.modules, &hostModule{fatbin: fatbin})
+	host.modules = append(host.modules, newHostModule(fatbin))
 	return C.uintptr_t(len(host.modules))
 }
 
@@ -124,8 +161,8 @@ func vgPrepare(module C.uintptr_t, kernel *C.char, dims *C.uint, args *unsafe.Po
 		*code = s
 		return 0
 	}
-	d := unsafe.Slice(dims, 10)
-	l := Launch{Shared: int(shared), Params: make([]byte, k.size), Cooperative: d[9] != 0}
+	d := unsafe.Slice(dims, 11)
+	l := Launch{Shared: int(shared), Params: make([]byte, k.size), Cooperative: d[9] != 0, anyCluster: d[10] != 0}
 	for i := range 3 {
 		l.Grid[i], l.Block[i], l.Cluster[i] = int(d[i]), int(d[3+i]), int(d[6+i])
 	}
@@ -135,26 +172,9 @@ func vgPrepare(module C.uintptr_t, kernel *C.char, dims *C.uint, args *unsafe.Po
 	if l.Cluster[0] == 0 {
 		l.Cluster = [3]int{1, 1, 1}
 	}
-	whole := true
-	for i := range 3 {
-		whole = whole && l.Grid[i]%l.Cluster[i] == 0
-	}
-	why, refusal := "", C.int(cudaInvalidValue)
-	switch threads := l.Block[0] * l.Block[1] * l.Block[2]; {
-	case !whole:
-		why = fmt.Sprintf("grid %v does not consist of clusters %v", l.Grid, l.Cluster)
-	case threads > k.MaxThreads():
-		why = fmt.Sprintf("a block of %d threads is larger than its launch bounds of %d", threads, k.MaxThreads())
-	case k.StaticShared()+l.Shared > 227<<10:
-		why = fmt.Sprintf("%d bytes of shared memory are more than a block can have", k.StaticShared()+l.Shared)
-	case l.Cooperative && l.blocks() > k.resident(l):
-		why = fmt.Sprintf("it is cooperative, and its %d blocks are more than the %d that run at once", l.blocks(),
-			k.resident(l))
-		refusal = cudaTooLarge
-	}
-	if why != "" {
+	if why, refusal := k.refusal(l); why != "" {
 		refused(C.GoString(kernel), why)
-		*code = refusal
+		*code = C.int(refusal)
 		return 0
 	}
 	params := k.Params()
@@ -183,6 +203,8 @@ func vgLaunch(id C.uintptr_t) C.int {
 	host.Lock()
 	p := host.prepared[uintptr(id)]
 	host.Unlock()
+	done := launching(p.kernel)
+	defer done()
 	C.vg_device_begins()
 	err := host.machine.Run(p.kernel, p.launch)
 	C.vg_device_ends()
@@ -193,24 +215,35 @@ func vgLaunch(id C.uintptr_t) C.int {
 	host.Lock()
 	defer host.Unlock()
 	if f.Missing {
-		host.lack = f.Text
+		keepLack(f.Text)
 		return cudaNotSupported
 	}
-	if host.fault == nil {
-		host.fault = f
-	}
+	keepFault(f)
 	return cudaSuccess // as on a GPU, which tells later
 }
 
 //export vgAttributes
-func vgAttributes(module C.uintptr_t, kernel *C.char, out *C.int) C.int {
+func vgAttributes(module C.uintptr_t, kernel *C.char, out *C.fisub_vgpu_attributes) C.int {
 	k, code := find(uintptr(module), C.GoString(kernel))
 	if k == nil {
 		return C.int(code)
 	}
-	v := unsafe.Slice(out, 3)
-	v[0], v[1], v[2] = C.int(k.StaticShared()), C.int(k.LocalBytes()), C.int(k.MaxThreads())
+	const unknown = 64 // registers, where ptxas has not told them
+	u, _ := k.usage()
+	*out = C.fisub_vgpu_attributes{shared: C.int(k.StaticShared()), local: C.int(k.local()), threads: C.int(k.MaxThreads()),
+		registers: C.int(cmp.Or(u.registers, unknown)), arch: C.int(k.mod.arch)}
 	return cudaSuccess
+}
+
+// vgBlocks is how many blocks of a kernel a multiprocessor holds at once; 0 where there is no such kernel.
+//
+//export vgBlocks
+func vgBlocks(module C.uintptr_t, kernel *C.char, threads C.int, shared C.size_t) C.int {
+	k, _ := find(uintptr(module), C.GoString(kernel))
+	if k == nil {
+		return 0
+	}
+	return C.int(k.blocks(int(threads), int(min(shared, 1<<20))))
 }
 
 //export vgSymbol
@@ -222,7 +255,7 @@ func vgSymbol(module C.uintptr_t, name *C.char, size *C.size_t) C.uintptr_t {
 	}
 	mod, err := host.modules[module-1].load()
 	if err != nil {
-		host.lack = err.Error()
+		keepLack(err.Error())
 		return 0
 	}
 	p, n := mod.Symbol(C.GoString(name))
@@ -269,8 +302,21 @@ func vgInside(function *C.char, p C.uintptr_t, size C.size_t) C.int {
 func wrongUse(text string) {
 	host.Lock()
 	defer host.Unlock()
+	keepFault(&Fault{Text: text})
+}
+
+// keepFault keeps the first fault; keepLack what the virtual GPU lacks first. Their caller holds the lock.
+func keepFault(f *Fault) {
 	if host.fault == nil {
-		host.fault = &Fault{Text: text}
+		host.fault = f
+		tell(Faulted, f.Text)
+	}
+}
+
+func keepLack(text string) {
+	if host.lack == "" {
+		host.lack = text
+		tell(Lacking, text)
 	}
 }
 
@@ -316,6 +362,9 @@ func vgKnown(p C.uintptr_t) C.int {
 
 //export vgStatus
 func vgStatus() C.int {
+	if attached.hear != nil {
+		hostUse("")
+	}
 	host.Lock()
 	defer host.Unlock()
 	switch {
@@ -333,8 +382,8 @@ func refused(kernel, why string) {
 	text := fmt.Sprintf("kernel %s was not launched: %s", Demangled(kernel), why)
 	host.Lock()
 	defer host.Unlock()
-	if host.machine.Strict&Refusals != 0 && host.fault == nil {
-		host.fault = &Fault{Text: text}
+	if host.machine.Strict&Refusals != 0 {
+		keepFault(&Fault{Text: text})
 		return
 	}
 	host.machine.notice("refused-launch", Demangled(kernel), text)
@@ -347,7 +396,5 @@ func vgRefused(kernel, why *C.char) { refused(C.GoString(kernel), C.GoString(why
 func vgLacks(name *C.char) {
 	host.Lock()
 	defer host.Unlock()
-	if host.lack == "" {
-		host.lack = "the virtual GPU lacks " + C.GoString(name)
-	}
+	keepLack("the virtual GPU lacks " + C.GoString(name))
 }

@@ -40,8 +40,9 @@ type Machine struct {
 	nextID  int32
 	Workers int // threads that run blocks; 0: one for each processor
 
-	Strict  Hazards         // the hazards that are faults
-	noticed []device.Hazard // those that are not
+	Strict  Hazards             // the hazards that are faults
+	Heard   func(device.Hazard) // is told of each other hazard at once, if it is not nil
+	noticed []device.Hazard     // those that are not faults, of each kind and place the first
 
 	// Look are the hazards that are looked for beside those that always are: Races, UnwrittenLocal, UnwrittenGlobal. Races are looked for
 	// until so many instructions of warps were executed in a launch; 0 is no limit.
@@ -181,6 +182,8 @@ type Module struct {
 	sizes   map[string]int
 	args    map[*ptx.Func]uint64 // where a kernel's parameters lie
 	kernels map[string]*Kernel
+	arch    int              // of the PTX, such as 100
+	usage   map[string]usage // of its kernels, nil where it is not known
 
 	// Undefined has kernels look for registers that are read before they are written. It counts when a kernel is decoded.
 	Undefined bool
@@ -346,14 +349,6 @@ func (k *Kernel) LocalBytes() (n int) {
 	return n
 }
 
-// MaxThreads is the bound of the launch bounds, 1024 without.
-func (k *Kernel) MaxThreads() int {
-	if k.src.MaxThreads > 0 {
-		return k.src.MaxThreads
-	}
-	return 1024
-}
-
 // Cluster is the cluster that the kernel is compiled for, zero without.
 func (k *Kernel) Cluster() [3]int { return k.src.ClusterDim }
 
@@ -374,18 +369,10 @@ type Launch struct {
 	Shared               int // dynamic, in bytes
 	Params               []byte
 	Cooperative          bool // it has a barrier of the grid
+	anyCluster           bool // its clusters may be larger than every GPU takes
 }
 
 func (l *Launch) blocks() int { return l.Grid[0] * l.Grid[1] * l.Grid[2] }
-
-// processors is how many multiprocessors the device has.
-const processors = 148
-
-// resident is how many blocks of a launch the device holds at once.
-func (k *Kernel) resident(l Launch) int {
-	threads := l.Block[0] * l.Block[1] * l.Block[2]
-	return processors * max(1, min(2048/max(threads, 1), (227<<10)/(1024+k.prog.staticShared+l.Shared+1), 32))
-}
 
 // A Fault is what a kernel did wrong, or, where Missing is set, what the virtual GPU lacks.
 type Fault struct {
@@ -523,6 +510,9 @@ func (m *Machine) notice(kind, place, text string) {
 	defer m.mu.Unlock()
 	if h := (device.Hazard{Kind: kind, Place: place, Text: text}); !slices.ContainsFunc(m.noticed, h.Same) {
 		m.noticed = append(m.noticed, h)
+		if m.Heard != nil {
+			m.Heard(h)
+		}
 	}
 }
 
@@ -561,7 +551,7 @@ func (k *Kernel) place(fn, pc int) (string, *ptx.Inst) {
 	in := &f.src.Body[f.code[pc].line]
 	loc := &in.Loc
 	for l := loc; l != nil; l = l.Via {
-		if name := k.mod.file(l.File); name != "" && !filepath.IsAbs(name) {
+		if name := k.mod.file(l.File); name != "" && !ofToolkit(name) {
 			loc = l
 			break
 		}
@@ -570,6 +560,11 @@ func (k *Kernel) place(fn, pc int) (string, *ptx.Inst) {
 		return "", in
 	}
 	return fmt.Sprintf("%s:%d:%d: ", k.mod.file(loc.File), loc.Line, loc.Col), in
+}
+
+// ofToolkit reports whether a source is a header that the user has not written.
+func ofToolkit(path string) bool {
+	return filepath.IsAbs(path) && (strings.Contains(path, "/include/") || strings.HasPrefix(path, "/usr/"))
 }
 
 // file is the name of a source, relative where it is the submission's.

@@ -100,10 +100,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	}
 	host.Lock()
 	host.fault, host.lack = nil, ""
-	host.machine.Strict = 0
-	for tool := range strings.SplitSeq(opts.Sanitize, ",") {
-		host.machine.Strict |= sanitizers[tool]
-	}
+	host.machine.Strict = hazards(strings.Split(opts.Sanitize, ","))
 	g.look, host.machine.RacesUntil = host.machine.Strict, 0
 	if opts.Sanitize == "" { // the first call
 		g.first, host.machine.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, LookUntil
@@ -189,14 +186,14 @@ const packed = "vgpu"
 func Prepare(ctx context.Context, root string) error {
 	t, err := nvcc.Find(root)
 	if err == nil {
-		_, err = runtimeLibrary(ctx, root, packed, t, filepath.Base(t.CUDART))
+		_, err = Runtime(ctx, root, t)
 	}
 	return err
 }
 
 // Pack names the files that kernels for Arch take beside nvcc.Pack's, as that does.
 func Pack(ctx context.Context, root string, t *nvcc.Toolchain) (map[string]string, error) {
-	library, err := runtimeLibrary(ctx, root, packed, t, filepath.Base(t.CUDART))
+	library, err := Runtime(ctx, root, t)
 	return map[string]string{packed + "/" + filepath.Base(library): library,
 		packed + "/" + driverName: filepath.Join(filepath.Dir(library), driverName)}, err
 }
@@ -213,20 +210,30 @@ func (g *gpu) object(ctx context.Context, sol *trace.Solution) (o *nvcc.Object, 
 	if o, err = g.tools.Build(ctx, g.root, sol, g.arch); err != nil {
 		return nil, "", err
 	}
-	library, err = runtimeLibrary(ctx, g.root, packed, g.tools, filepath.Base(g.tools.CUDART))
+	library, err = Runtime(ctx, g.root, g.tools)
 	return o, library, err
+}
+
+// Runtime returns the file of the CUDA runtime of the virtual GPU, named as t's own is, with the driver beside it. It
+// builds them in the cache below root, if they are not there.
+func Runtime(ctx context.Context, root string, t *nvcc.Toolchain) (string, error) {
+	return runtimeLibrary(ctx, root, packed, t, filepath.Base(t.CUDART))
 }
 
 // runtimeLibrary builds the CUDA runtime of the virtual GPU under that name, or finds it in that folder of the cache.
 func runtimeLibrary(ctx context.Context, root, kind string, t *nvcc.Toolchain, name string) (string, error) {
-	key := cache.Key("vgpu 6", runtimeSource, driverSource, hooksSource, t.CXXVersion, t.CUDAVersion, name)
+	key := cache.Key("vgpu 7", runtimeSource, driverSource, hooksSource, t.CXXVersion, t.CUDAVersion, name)
 	dir, _, err := cache.Folder(ctx, root, kind, key, func(dir string) error {
 		stubs, err := stubs(t.CUDART)
 		if err != nil {
 			return err
 		}
+		header, err := os.ReadFile(filepath.Join(t.CUDAInclude, "cuda.h"))
+		if err != nil {
+			return err
+		}
 		for file, text := range map[string]string{"runtime.c": runtimeSource, "hooks.h": hooksSource,
-			"driver.c": driverSource, "stubs.c": stubs,
+			"driver.c": driverSource, "stubs.c": stubs, "driver_stubs.c": driverStubs(string(header)),
 			"version": name + " { global: *; };\n"} {
 			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
 				return err
@@ -241,7 +248,7 @@ func runtimeLibrary(ctx context.Context, root, kind string, t *nvcc.Toolchain, n
 			return fmt.Errorf("emu: building its CUDA runtime: %w\n%s", err, bytes.TrimSpace(out))
 		}
 		args = slices.Concat(t.CXX[1:], []string{"-O1", "-w", "-fPIC", "-shared", "-I" + t.CUDAInclude,
-			"-x", "c", "driver.c", "-x", "none", "-o", driverName, "-Wl,-soname," + driverName, "./" + name})
+			"-x", "c", "driver.c", "-x", "c", "driver_stubs.c", "-x", "none", "-o", driverName, "-Wl,-soname," + driverName, "./" + name})
 		cmd = device.Command(ctx, t.CXX[0], args...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -263,18 +270,35 @@ func stubs(library string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text := &strings.Builder{}
-	text.WriteString("int fisub_vgpu_missing(const char *name);\n")
-	seen := map[string]bool{}
+	var names []string
 	for _, s := range symbols {
 		defined := s.Section != elf.SHN_UNDEF && elf.ST_TYPE(s.Info) == elf.STT_FUNC
-		if !defined || seen[s.Name] || !strings.Contains(s.Name, "cuda") {
-			continue
+		if defined && strings.Contains(s.Name, "cuda") {
+			names = append(names, s.Name)
 		}
-		seen[s.Name] = true
-		fmt.Fprintf(text, "__attribute__((weak)) int %s(void) { return fisub_vgpu_missing(\"%s\"); }\n", s.Name, s.Name)
 	}
-	return text.String(), nil
+	return stubText(names), nil
+}
+
+var driverFunction = regexp.MustCompile(`(?m)^CUresult CUDAAPI\s+(cu\w+)\(`)
+
+// driverStubs are those of the functions that cuda.h declares.
+func driverStubs(header string) string {
+	var names []string
+	for _, m := range driverFunction.FindAllStringSubmatch(header, -1) {
+		names = append(names, m[1])
+	}
+	return stubText(names)
+}
+
+func stubText(names []string) string {
+	text := &strings.Builder{}
+	text.WriteString("int fisub_vgpu_missing(const char *name);\n")
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		fmt.Fprintf(text, "__attribute__((weak)) int %s(void) { return fisub_vgpu_missing(\"%[1]s\"); }\n", name)
+	}
+	return text.String()
 }
 
 // foreign is a function of NVIDIA's libraries, which a GPU's machine has.

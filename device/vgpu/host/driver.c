@@ -76,8 +76,8 @@ CUresult cuModuleLoadDataEx(CUmodule *m, const void *image, unsigned n, CUjit_op
 CUresult cuModuleLoadFatBinary(CUmodule *m, const void *image) { return cuModuleLoadData(m, image); }
 CUresult cuModuleUnload(CUmodule m) { (void)m; return CUDA_SUCCESS; }
 CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name) {
-  int v[4];
-  int e = fisub_vgpu_hooks_now()->attributes(*(void **)m, name, v);
+  fisub_vgpu_attributes a;
+  int e = fisub_vgpu_hooks_now()->attributes(*(void **)m, name, &a);
   if (e) return e == 98 ? CUDA_ERROR_NOT_FOUND : (CUresult)e;
   char *id = calloc(1, 1);
   __cudaRegisterFunction((void **)m, id, NULL, name, -1, NULL, NULL, NULL, NULL, NULL);
@@ -137,6 +137,8 @@ CUresult cuFuncGetAttribute(int *v, CUfunction_attribute a, CUfunction f) {
   case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *v = (int)all.sharedSizeBytes; break;
   case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *v = (int)all.localSizeBytes; break;
   case CU_FUNC_ATTRIBUTE_NUM_REGS: *v = all.numRegs; break;
+  case CU_FUNC_ATTRIBUTE_PTX_VERSION: *v = all.ptxVersion; break;
+  case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *v = all.binaryVersion; break;
   case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *v = all.maxDynamicSharedSizeBytes; break;
   default: *v = 0;
   }
@@ -203,15 +205,27 @@ CUresult cuTensorMapReplaceAddress(CUtensorMap *map, void *address) {
   return CUDA_SUCCESS;
 }
 
+// The first function of NVIDIA's driver that a program with NVIDIA's runtime in it calls.
+CUresult cuGetExportTable(const void **table, const CUuuid *id) {
+  (void)table, (void)id;
+  fisub_vgpu_hooks_now()->lacks("cuGetExportTable, which NVIDIA's runtime inside of the program calls: link with -cudart shared, or use "
+                                "fisub nvcc");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+// As CUDA does it, success for a name that there is not. A name of cuda.h that is not here has a stub, which tells of its call.
 CUresult cuGetProcAddress_v2(const char *name, void **f, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status) {
   char newer[128];
   (void)version, (void)flags;
-  snprintf(newer, sizeof newer, "%s_v2", name);
-  *f = dlsym(RTLD_DEFAULT, newer);
-  if (*f == NULL) *f = dlsym(RTLD_DEFAULT, name);
+  if (name == NULL || f == NULL) return CUDA_ERROR_INVALID_VALUE;
+  *f = NULL;
+  if (strncmp(name, "cu", 2) == 0) {
+    snprintf(newer, sizeof newer, "%s_v2", name);
+    *f = dlsym(RTLD_DEFAULT, newer);
+    if (*f == NULL) *f = dlsym(RTLD_DEFAULT, name);
+  }
   if (status) *status = *f ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  if (*f == NULL) fisub_vgpu_hooks_now()->lacks(name);
-  return *f ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+  return CUDA_SUCCESS;
 }
 #undef cuGetProcAddress
 CUresult cuGetProcAddress(const char *name, void **f, int version, cuuint64_t flags) { return cuGetProcAddress_v2(name, f, version, flags, NULL); }

@@ -5,6 +5,9 @@ arch=100 value=
 for arg; do
   shift
   case $value$arg in
+  -cudart | --cudart) value=-cudart= ;;
+  -cudart=*) value= ;; # or the value of it
+  --cudart=*) ;;
   -gencode | --generate-code | -arch | --gpu-architecture | -code | --gpu-code) value=: ;;
   :* | -gencode=* | --generate-code=* | -arch=* | --gpu-architecture=* | -code=* | --gpu-code=*)
     value= number=$(printf %s "$arg" | sed -n 's/.*\(sm\|compute\)_\([1-9][0-9]*[af]\{0,1\}\).*/\2/p')

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "hooks.h"
 
@@ -22,7 +23,7 @@ typedef struct function {
   const void *host;
   char *name;
   void **module;
-  int max_dynamic, carveout;
+  int max_dynamic, any_cluster; // any_cluster: of more than 8 blocks too
 } function;
 typedef struct variable {
   struct variable *next;
@@ -39,6 +40,25 @@ static variable *variables;
 void fisub_vgpu_install(const fisub_vgpu_hooks *h) { hooks = *h; }
 const fisub_vgpu_hooks *fisub_vgpu_hooks_now(void) { return &hooks; }
 
+static void ending(void) {
+  if (hooks.status) hooks.status(); // tells what the host code did last
+}
+
+// A program that fisub emu runs loads the virtual GPU with its runtime, before its own constructors register kernels.
+__attribute__((constructor)) static void attach(void) {
+  const char *path = getenv("FISUB_EMU");
+  if (path == NULL) return;
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  char *(*emu)(void) = library ? (char *(*)(void))dlsym(library, "fisub_emu") : NULL;
+  const char *error = emu ? emu() : dlerror();
+  if (error == NULL) {
+    atexit(ending);
+    return;
+  }
+  fprintf(stderr, "fisub: %s\n", error);
+  _exit(1);
+}
+
 static cudaError_t fail(cudaError_t e) {
   if (e != cudaSuccess) last_error = e;
   return e;
@@ -48,6 +68,8 @@ static cudaError_t lacks(const char *name) {
   if (hooks.lacks) hooks.lacks(name);
   return fail(cudaErrorNotSupported);
 }
+
+static int capability(void) { return hooks.capability ? hooks.capability() : 100; }
 
 cudaError_t fisub_vgpu_missing(const char *name) { return lacks(name); }
 
@@ -119,32 +141,104 @@ static function *find_function(const void *host) {
   return f;
 }
 
-/* Capture: what goes to a stream that is being captured is kept as a list, which a graph plays back in order */
+/* Graphs. A capture keeps what goes to its streams as nodes in that order; nodes that are added by hand have dependencies. */
 
-enum { NODE_LAUNCH, NODE_COPY, NODE_SET, NODE_CALL };
+enum { NODE_LAUNCH, NODE_COPY, NODE_SET, NODE_CALL, NODE_EMPTY, NODE_GRAPH };
 typedef struct node {
   struct node *next;
-  int kind, value;
+  int kind;
   void *launch; // of hooks.prepare
-  void *to;
-  const void *from;
-  size_t size;
+  char *to;
+  const char *from;
+  size_t size, rows, slices; // of a copy in bytes, of a set in elements of width bytes
+  size_t to_pitch, to_slice, from_pitch, from_slice;
+  unsigned value, width;
   cudaHostFn_t call;
+  struct graph *child;
+  struct node **after; // what it depends on
+  size_t n_after;
+  unsigned long round; // in which it ran last
 } node;
-typedef struct {
+typedef struct graph {
   node *first, **end;
   size_t n;
   int users;
+  unsigned long round;
+  struct graph *source; // of a clone: it has the launches
+  // Of a capture:
+  struct graph *next;
+  unsigned long id;
+  pthread_t thread;
+  enum cudaStreamCaptureMode mode;
+  int blocking;        // the legacy stream waits for its stream
+  cudaError_t invalid; // an illegal call has ended it
 } graph;
 typedef struct {
-  graph *capture;
+  unsigned long capture; // id, 0 outside of one
+  unsigned flags;
 } stream;
 typedef struct {
+  unsigned long capture;
   double ms;
-  graph *capture;
 } event;
 
-static graph *captured(void *s) { return s > (void *)2 ? ((stream *)s)->capture : NULL; }
+static graph *captures; // that have not ended
+static unsigned long last_capture;
+static stream per_thread;
+
+// stream_of returns NULL for the legacy stream.
+static stream *stream_of(void *s) { return s == cudaStreamPerThread ? &per_thread : s > (void *)cudaStreamLegacy ? s : NULL; }
+static graph *capture(unsigned long id) {
+  pthread_mutex_lock(&lock);
+  graph *g = captures;
+  while (g && g->id != id) g = g->next;
+  pthread_mutex_unlock(&lock);
+  return id ? g : NULL;
+}
+static graph *captured(void *s) {
+  stream *st = stream_of(s);
+  return st ? capture(st->capture) : NULL;
+}
+
+// A call that is not allowed during a capture fails, and so does the end of the capture. All follow an H100.
+static cudaError_t invalidate(graph *g, cudaError_t e) {
+  g->invalid = cudaErrorStreamCaptureInvalidated;
+  return e;
+}
+// unsafe returns the error of a call that only relaxed captures allow.
+static cudaError_t unsafe(void) {
+  cudaError_t e = cudaSuccess;
+  pthread_mutex_lock(&lock);
+  for (graph *g = captures; g; g = g->next)
+    if (g->mode == cudaStreamCaptureModeGlobal || (g->mode == cudaStreamCaptureModeThreadLocal && pthread_equal(g->thread, pthread_self())))
+      e = invalidate(g, cudaErrorStreamCaptureUnsupported);
+  pthread_mutex_unlock(&lock);
+  return fail(e);
+}
+// legacy returns the error of a use of s if that is the legacy stream, which would have to wait for a captured one.
+static cudaError_t legacy(void *s) {
+  cudaError_t e = cudaSuccess;
+  if (stream_of(s)) return e;
+  pthread_mutex_lock(&lock);
+  for (graph *g = captures; g; g = g->next)
+    if (g->blocking) e = invalidate(g, cudaErrorStreamCaptureImplicit);
+  pthread_mutex_unlock(&lock);
+  return fail(e);
+}
+// wait_for returns the error of a wait for s.
+static cudaError_t wait_for(void *s) {
+  graph *g = captured(s);
+  cudaError_t e = g ? fail(invalidate(g, cudaErrorStreamCaptureUnsupported)) : stream_of(s) ? unsafe() : legacy(s);
+  return e ? e : status();
+}
+
+static graph *new_graph(void) {
+  graph *g = calloc(1, sizeof *g);
+  if (g == NULL) abort();
+  g->end = &g->first;
+  g->users = 1;
+  return g;
+}
 static node *record(graph *g, int kind) {
   node *n = calloc(1, sizeof *n);
   if (n == NULL) abort();
@@ -158,10 +252,78 @@ static void drop(graph *g) {
   if (--g->users > 0) return;
   for (node *n = g->first, *next; n; n = next) {
     next = n->next;
-    if (n->launch && hooks.forget) hooks.forget(n->launch);
+    if (n->launch && hooks.forget && !g->source) hooks.forget(n->launch);
+    if (n->child) drop(n->child);
+    free(n->after);
     free(n);
   }
+  if (g->source) drop(g->source);
   free(g);
+}
+static void depend(node *n, const cudaGraphNode_t *after, size_t count) {
+  n->after = realloc(n->after, (n->n_after + count + 1) * sizeof *n->after);
+  if (n->after == NULL) abort();
+  for (size_t i = 0; i < count; i++) n->after[n->n_after++] = (node *)after[i];
+}
+static node *twin(graph *of, graph *g, const node *n) {
+  node *a = of->first, *b = g->first;
+  while (a && a != n) a = a->next, b = b->next;
+  return a ? b : NULL;
+}
+static graph *clone_of(graph *of) {
+  graph *g = new_graph();
+  g->source = of;
+  of->users++;
+  for (node *n = of->first; n; n = n->next) {
+    node *c = record(g, n->kind), *next = c->next;
+    *c = *n;
+    c->next = next, c->after = NULL, c->n_after = 0, c->round = 0;
+    if (c->child) c->child->users++;
+  }
+  for (node *n = of->first, *c = g->first; n; n = n->next, c = c->next)
+    for (size_t i = 0; i < n->n_after; i++) {
+      cudaGraphNode_t after = (cudaGraphNode_t)twin(of, g, n->after[i]);
+      depend(c, &after, 1);
+    }
+  return g;
+}
+
+static cudaError_t copy(const char *function, void *d, const void *s, size_t n);
+static cudaError_t play(graph *g, int run);
+static cudaError_t play_node(node *n) {
+  cudaError_t e = cudaSuccess;
+  switch (n->kind) {
+  case NODE_LAUNCH: return fail((cudaError_t)hooks.launch(n->launch));
+  case NODE_CALL: n->call(n->to); return cudaSuccess;
+  case NODE_GRAPH: return play(n->child, 1);
+  }
+  for (size_t z = 0; z < n->slices; z++)
+    for (size_t y = 0; y < n->rows && e == cudaSuccess; y++) {
+      char *to = n->to + z * n->to_slice + y * n->to_pitch;
+      if (n->kind == NODE_COPY)
+        e = copy("a graph's copy", to, n->from + z * n->from_slice + y * n->from_pitch, n->size);
+      else if (n->kind == NODE_SET && n->size)
+        e = fail((cudaError_t)hooks.set("a graph's memset", to, n->value, (int)n->width, n->size));
+    }
+  return e;
+}
+// play runs the nodes of g, each behind those that it depends on. It fails if dependencies form a cycle.
+static cudaError_t play(graph *g, int run) {
+  cudaError_t e = cudaSuccess;
+  unsigned long round = ++g->round;
+  for (size_t left = g->n, before = 0; left && e == cudaSuccess;) {
+    if (left == before) return fail(cudaErrorInvalidValue);
+    before = left;
+    for (node *n = g->first; n && e == cudaSuccess; n = n->next) {
+      size_t ready = 0;
+      while (ready < n->n_after && n->after[ready]->round == round) ready++;
+      if (n->round == round || ready < n->n_after) continue;
+      if (run) e = play_node(n);
+      n->round = round;
+      left--;
+    }
+  }
+  return e;
 }
 
 /* Launches */
@@ -205,8 +367,8 @@ __attribute__((format(printf, 3, 4))) static cudaError_t refuse(const function *
   return fail(e);
 }
 
-// launch takes the cluster's three sizes and whether the launch is cooperative, or NULL.
-static cudaError_t launch(const void *host, dim3 grid, dim3 block, const unsigned *more, void **args, size_t shared, void *to) {
+// prepare takes the cluster's three sizes and whether the launch is cooperative, or NULL. *ready becomes what hooks.prepare made.
+static cudaError_t prepare(const void *host, dim3 grid, dim3 block, const unsigned *more, void **args, size_t shared, void **ready) {
   function *f = find_function(host);
   if (f == NULL) return fail(cudaErrorInvalidDeviceFunction);
   if (hooks.prepare == NULL) return fail(cudaErrorNoDevice);
@@ -219,19 +381,26 @@ static cudaError_t launch(const void *host, dim3 grid, dim3 block, const unsigne
   if (shared > (size_t)f->max_dynamic)
     return refuse(f, cudaErrorInvalidValue, "%zu bytes of dynamic shared memory are more than the %d that cudaFuncSetAttribute allowed",
                   shared, f->max_dynamic);
-  unsigned dims[10] = {grid.x, grid.y, grid.z, block.x, block.y, block.z};
+  unsigned dims[11] = {grid.x, grid.y, grid.z, block.x, block.y, block.z, [10] = f->any_cluster};
   if (more) memcpy(dims + 6, more, 4 * sizeof *more);
   int error = 0;
-  void *ready = hooks.prepare(*f->module, f->name, dims, args, shared, &error);
-  if (ready == NULL) return fail((cudaError_t)error);
+  *ready = hooks.prepare(*f->module, f->name, dims, args, shared, &error);
+  return *ready ? cudaSuccess : fail((cudaError_t)error);
+}
+
+static cudaError_t launch(const void *host, dim3 grid, dim3 block, const unsigned *more, void **args, size_t shared, void *to) {
+  void *ready = NULL;
+  cudaError_t e = prepare(host, grid, block, more, args, shared, &ready);
+  if (e) return e;
   graph *g = captured(to);
   if (g) {
     record(g, NODE_LAUNCH)->launch = ready;
     return cudaSuccess;
   }
-  error = hooks.launch(ready);
+  e = legacy(to);
+  if (e == cudaSuccess) e = fail((cudaError_t)hooks.launch(ready));
   hooks.forget(ready);
-  return fail((cudaError_t)error);
+  return e;
 }
 
 cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t to) {
@@ -257,26 +426,29 @@ cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute attr, 
   function *f = find_function(host);
   if (f == NULL) return fail(cudaErrorInvalidDeviceFunction);
   if (attr == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    int attributes[4];
-    int e = hooks.attributes ? hooks.attributes(*f->module, f->name, attributes) : 0;
+    fisub_vgpu_attributes a = {0};
+    int e = hooks.attributes ? hooks.attributes(*f->module, f->name, &a) : 0;
     if (e) return fail((cudaError_t)e);
-    if (value < 0 || value + attributes[0] > 227 << 10) return fail(cudaErrorInvalidValue);
+    if (value < 0 || value + a.shared > 227 << 10) return fail(cudaErrorInvalidValue);
     f->max_dynamic = value;
   }
+  if (attr == cudaFuncAttributeNonPortableClusterSizeAllowed) f->any_cluster = value != 0;
   return cudaSuccess;
 }
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *host) {
   function *f = find_function(host);
   if (f == NULL || hooks.attributes == NULL) return fail(cudaErrorInvalidDeviceFunction);
-  int v[4];
-  int e = hooks.attributes(*f->module, f->name, v);
+  fisub_vgpu_attributes v;
+  int e = hooks.attributes(*f->module, f->name, &v);
   if (e) return fail((cudaError_t)e);
   memset(a, 0, sizeof *a);
-  a->sharedSizeBytes = (size_t)v[0];
-  a->localSizeBytes = (size_t)v[1];
-  a->maxThreadsPerBlock = v[2];
-  a->numRegs = 64;
-  a->ptxVersion = a->binaryVersion = 100;
+  a->sharedSizeBytes = (size_t)v.shared;
+  a->localSizeBytes = (size_t)v.local;
+  a->maxThreadsPerBlock = v.threads;
+  a->numRegs = v.registers;
+  a->ptxVersion = v.arch;
+  a->binaryVersion = capability();
+  a->nonPortableClusterSizeAllowed = f->any_cluster;
   a->maxDynamicSharedSizeBytes = f->max_dynamic;
   return cudaSuccess;
 }
@@ -284,10 +456,7 @@ cudaError_t cudaFuncSetCacheConfig(const void *host, enum cudaFuncCache c) { (vo
 
 static int blocks_of(const void *host, int threads, size_t shared) {
   function *f = find_function(host);
-  int v[4] = {0};
-  if (f == NULL || threads <= 0 || hooks.attributes == NULL || hooks.attributes(*f->module, f->name, v)) return 0;
-  int by_threads = 2048 / threads, by_shared = (int)((228 << 10) / (1024 + (size_t)v[0] + shared)), n = by_threads < by_shared ? by_threads : by_shared;
-  return n > 32 ? 32 : n;
+  return f && hooks.blocks ? hooks.blocks(*f->module, f->name, threads, shared) : 0;
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, const void *host, int threads, size_t shared) {
   *n = blocks_of(host, threads, shared);
@@ -325,13 +494,21 @@ static const struct { int code; const char *name, *text; } errors[] = {
     {209, "cudaErrorNoKernelImageForDevice", "no kernel image is available for execution on the device"},
     {218, "cudaErrorInvalidPtx", "a PTX JIT compilation failed"},
     {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {401, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
+    {500, "cudaErrorSymbolNotFound", "named symbol not found"},
     {600, "cudaErrorNotReady", "device not ready"},
     {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
     {710, "cudaErrorAssert", "device-side assert triggered"},
     {716, "cudaErrorMisalignedAddress", "misaligned address"},
+    {701, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
     {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {720, "cudaErrorCooperativeLaunchTooLarge", "too many blocks in cooperative launch"},
     {801, "cudaErrorNotSupported", "operation not supported"},
+    {900, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
+    {901, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
+    {907, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
+    {906, "cudaErrorStreamCaptureImplicit", "operation would make the legacy stream depend on a capturing blocking stream"},
+    {912, "cudaErrorInvalidClusterSize", "cluster misconfiguration"},
     {999, "cudaErrorUnknown", "unknown error"},
 };
 const char *cudaGetErrorString(cudaError_t e) {
@@ -366,11 +543,15 @@ cudaError_t cudaGetFuncBySymbol(cudaFunction_t *f, const void *host) { *f = (cud
 static cudaError_t allocate(void **p, size_t n, int host) {
   *p = NULL;
   if (n == 0) return cudaSuccess;
+  cudaError_t e = unsafe();
+  if (e) return e;
   *p = hooks.alloc ? hooks.alloc(n, host) : NULL;
   return *p ? status() : fail(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaMalloc(void **p, size_t n) { return allocate(p, n, 0); }
 cudaError_t cudaFree(void *p) {
+  cudaError_t e = unsafe();
+  if (e) return e;
   if (p != NULL && hooks.release && !hooks.release(p)) return fail(cudaErrorInvalidValue);
   return status();
 }
@@ -392,13 +573,20 @@ static cudaError_t set(const char *function, void *d, int v, size_t n) {
   cudaError_t e = status();
   return e || n == 0 ? e : fail((cudaError_t)hooks.set(function, d, (unsigned char)v, 1, n));
 }
-cudaError_t cudaMemcpy(void *d, const void *s, size_t n, enum cudaMemcpyKind k) { (void)k; return copy("cudaMemcpy", d, s, n); }
+cudaError_t cudaMemcpy(void *d, const void *s, size_t n, enum cudaMemcpyKind k) {
+  cudaError_t e = legacy(NULL);
+  (void)k;
+  return e ? e : copy("cudaMemcpy", d, s, n);
+}
 cudaError_t cudaMemcpyAsync(void *d, const void *s, size_t n, enum cudaMemcpyKind k, cudaStream_t st) {
   graph *g = captured(st);
   (void)k;
-  if (g == NULL) return copy("cudaMemcpyAsync", d, s, n);
+  if (g == NULL) {
+    cudaError_t e = legacy(st);
+    return e ? e : copy("cudaMemcpyAsync", d, s, n);
+  }
   node *c = record(g, NODE_COPY);
-  c->to = d, c->from = s, c->size = n;
+  c->to = d, c->from = s, c->size = n, c->rows = c->slices = 1;
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy2D(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, enum cudaMemcpyKind k) {
@@ -411,12 +599,18 @@ cudaError_t cudaMemcpy2DAsync(void *d, size_t dp, const void *s, size_t sp, size
   (void)st;
   return cudaMemcpy2D(d, dp, s, sp, w, h, k);
 }
-cudaError_t cudaMemset(void *d, int v, size_t n) { return set("cudaMemset", d, v, n); }
+cudaError_t cudaMemset(void *d, int v, size_t n) {
+  cudaError_t e = legacy(NULL);
+  return e ? e : set("cudaMemset", d, v, n);
+}
 cudaError_t cudaMemsetAsync(void *d, int v, size_t n, cudaStream_t s) {
   graph *g = captured(s);
-  if (g == NULL) return set("cudaMemsetAsync", d, v, n);
+  if (g == NULL) {
+    cudaError_t e = legacy(s);
+    return e ? e : set("cudaMemsetAsync", d, v, n);
+  }
   node *c = record(g, NODE_SET);
-  c->to = d, c->value = v, c->size = n;
+  c->to = d, c->value = (unsigned char)v, c->width = 1, c->size = n, c->rows = c->slices = 1;
   return cudaSuccess;
 }
 cudaError_t cudaMemset2D(void *d, size_t p, int v, size_t w, size_t h) {
@@ -481,16 +675,19 @@ static cudaError_t new_handle(void **p) {
   *p = calloc(1, sizeof(event) > sizeof(stream) ? sizeof(event) : sizeof(stream));
   return *p ? cudaSuccess : fail(cudaErrorMemoryAllocation);
 }
-cudaError_t cudaStreamCreate(cudaStream_t *s) { return new_handle((void **)s); }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned f) { (void)f; return new_handle((void **)s); }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned f, int p) { (void)f, (void)p; return new_handle((void **)s); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned f) {
+  cudaError_t e = new_handle((void **)s);
+  if (e == cudaSuccess) ((stream *)*s)->flags = f;
+  return e;
+}
+cudaError_t cudaStreamCreate(cudaStream_t *s) { return cudaStreamCreateWithFlags(s, 0); }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned f, int p) { (void)p; return cudaStreamCreateWithFlags(s, f); }
 cudaError_t cudaStreamDestroy(cudaStream_t s) { free(s); return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t s) { (void)s; return status(); }
-cudaError_t cudaStreamQuery(cudaStream_t s) { (void)s; return status(); }
+cudaError_t cudaStreamSynchronize(cudaStream_t s) { return wait_for(s); }
+cudaError_t cudaStreamQuery(cudaStream_t s) { return wait_for(s); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned f) { // a stream joins the capture of what it waits for
   (void)f;
-  graph *g = e ? ((event *)e)->capture : NULL;
-  if (g && (void *)s > (void *)2 && ((stream *)s)->capture == NULL) ((stream *)s)->capture = g;
+  if (e && capture(((event *)e)->capture) && stream_of(s) && captured(s) == NULL) stream_of(s)->capture = ((event *)e)->capture;
   return cudaSuccess;
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t s, int *p) { (void)s; *p = 0; return cudaSuccess; }
@@ -498,7 +695,15 @@ cudaError_t cudaStreamGetFlags(cudaStream_t s, unsigned *f) { (void)s; *f = 0; r
 cudaError_t cudaStreamGetDevice(cudaStream_t s, int *d) { (void)s; *d = 0; return cudaSuccess; }
 cudaError_t cudaStreamSetAttribute(cudaStream_t s, cudaStreamAttrID id, const cudaStreamAttrValue *v) { (void)s, (void)id, (void)v; return cudaSuccess; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *c) {
-  *c = captured(s) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  graph *g = captured(s);
+  pthread_mutex_lock(&lock);
+  for (graph *blocking = stream_of(s) ? NULL : captures; blocking; blocking = blocking->next)
+    if (blocking->blocking) {
+      pthread_mutex_unlock(&lock);
+      return fail(cudaErrorStreamCaptureImplicit); // and the capture goes on
+    }
+  pthread_mutex_unlock(&lock);
+  *c = !g ? cudaStreamCaptureStatusNone : g->invalid ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
   return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *p) {
@@ -512,22 +717,35 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *p) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode m) {
-  (void)m;
-  if ((void *)s <= (void *)2) return fail(cudaErrorStreamCaptureUnsupported);
+  stream *st = stream_of(s);
+  if (st == NULL) return fail(cudaErrorStreamCaptureUnsupported);
   if (captured(s)) return fail(cudaErrorIllegalState);
-  graph *g = calloc(1, sizeof *g);
-  if (g == NULL) return fail(cudaErrorMemoryAllocation);
-  g->end = &g->first;
-  g->users = 1;
-  ((stream *)s)->capture = g;
+  graph *g = new_graph();
+  g->mode = m;
+  g->thread = pthread_self();
+  g->blocking = !(st->flags & cudaStreamNonBlocking);
+  pthread_mutex_lock(&lock);
+  st->capture = g->id = ++last_capture;
+  g->next = captures;
+  captures = g;
+  pthread_mutex_unlock(&lock);
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out) {
   graph *g = captured(s);
-  *out = (cudaGraph_t)g;
+  *out = NULL;
   if (g == NULL) return fail(cudaErrorIllegalState);
-  ((stream *)s)->capture = NULL;
-  return cudaSuccess;
+  pthread_mutex_lock(&lock);
+  graph **at = &captures;
+  while (*at != g) at = &(*at)->next;
+  *at = g->next;
+  pthread_mutex_unlock(&lock);
+  cudaError_t e = g->invalid;
+  if (e)
+    drop(g);
+  else
+    *out = (cudaGraph_t)g;
+  return fail(e);
 }
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph_, cudaGraphNode_t *nodes, size_t *n) {
   graph *g = (graph *)graph_;
@@ -538,50 +756,133 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph_, cudaGraphNode_t *nodes, size_t
 }
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t n, enum cudaGraphNodeType *t) {
   static const enum cudaGraphNodeType types[] = {cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeMemset,
-                                                 cudaGraphNodeTypeHost};
+                                                 cudaGraphNodeTypeHost, cudaGraphNodeTypeEmpty, cudaGraphNodeTypeGraph};
   *t = types[((node *)n)->kind];
+  return cudaSuccess;
+}
+cudaError_t cudaGraphCreate(cudaGraph_t *g, unsigned flags) {
+  (void)flags;
+  *g = (cudaGraph_t)new_graph();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphClone(cudaGraph_t *out, cudaGraph_t g) {
+  if (g == NULL) return fail(cudaErrorInvalidValue);
+  *out = (cudaGraph_t)clone_of((graph *)g);
+  return cudaSuccess;
+}
+static node *add(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n, int kind) {
+  node *c = record((graph *)g, kind);
+  c->rows = c->slices = 1;
+  depend(c, after, n);
+  *out = (cudaGraphNode_t)c;
+  return c;
+}
+cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n) {
+  add(out, g, after, n, NODE_EMPTY);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n, cudaGraph_t child) {
+  add(out, g, after, n, NODE_GRAPH)->child = clone_of((graph *)child);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphAddHostNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n,
+                                 const struct cudaHostNodeParams *p) {
+  node *c = add(out, g, after, n, NODE_CALL);
+  c->call = p->fn, c->to = p->userData;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n, void *to,
+                                     const void *from, size_t size, enum cudaMemcpyKind k) {
+  node *c = add(out, g, after, n, NODE_COPY);
+  (void)k;
+  c->to = to, c->from = from, c->size = size;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n,
+                                   const struct cudaMemcpy3DParms *p) {
+  if (p->srcArray || p->dstArray) return lacks("cudaGraphAddMemcpyNode with a cudaArray");
+  node *c = add(out, g, after, n, NODE_COPY);
+  c->to_pitch = p->dstPtr.pitch, c->to_slice = p->dstPtr.pitch * p->dstPtr.ysize;
+  c->from_pitch = p->srcPtr.pitch, c->from_slice = p->srcPtr.pitch * p->srcPtr.ysize;
+  c->to = (char *)p->dstPtr.ptr + p->dstPos.z * c->to_slice + p->dstPos.y * c->to_pitch + p->dstPos.x;
+  c->from = (char *)p->srcPtr.ptr + p->srcPos.z * c->from_slice + p->srcPos.y * c->from_pitch + p->srcPos.x;
+  c->size = p->extent.width, c->rows = p->extent.height, c->slices = p->extent.depth;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n,
+                                   const struct cudaMemsetParams *p) {
+  if (p->elementSize == 2) return lacks("cudaGraphAddMemsetNode with elements of 2 bytes");
+  if (p->elementSize != 1 && p->elementSize != 4) return fail(cudaErrorInvalidValue);
+  node *c = add(out, g, after, n, NODE_SET);
+  c->to = p->dst, c->to_pitch = p->pitch, c->value = p->value, c->width = p->elementSize, c->size = p->width, c->rows = p->height;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t *out, cudaGraph_t g, const cudaGraphNode_t *after, size_t n,
+                                   const struct cudaKernelNodeParams *p) {
+  if (p->kernelParams == NULL && p->extra) return lacks("cudaGraphAddKernelNode with its parameters in one buffer");
+  void *none[1] = {NULL}, *ready = NULL;
+  cudaError_t e = prepare(p->func, p->gridDim, p->blockDim, NULL, p->kernelParams ? p->kernelParams : none, p->sharedMemBytes, &ready);
+  if (e == cudaSuccess) add(out, g, after, n, NODE_LAUNCH)->launch = ready;
+  return e;
+}
+#if CUDART_VERSION >= 13000
+cudaError_t cudaGraphAddDependencies(cudaGraph_t g, const cudaGraphNode_t *from, const cudaGraphNode_t *to, const cudaGraphEdgeData *d,
+                                     size_t n) {
+  (void)d;
+#else
+cudaError_t cudaGraphAddDependencies(cudaGraph_t g, const cudaGraphNode_t *from, const cudaGraphNode_t *to, size_t n) {
+#endif
+  (void)g;
+  for (size_t i = 0; i < n; i++) depend((node *)to[i], from + i, 1);
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long flags) {
   (void)flags;
-  ((graph *)g)->users++;
-  *exec = (cudaGraphExec_t)g;
-  return cudaSuccess;
+  cudaError_t e = g ? play((graph *)g, 0) : fail(cudaErrorInvalidValue);
+  if (e == cudaSuccess) *exec = (cudaGraphExec_t)clone_of((graph *)g);
+  return e;
 }
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long flags) {
   return cudaGraphInstantiate(exec, g, flags);
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t s) { (void)exec, (void)s; return cudaSuccess; }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
+  if (exec == NULL) return fail(cudaErrorInvalidValue);
   if (captured(s)) return lacks("cudaGraphLaunch into a stream that is captured");
-  cudaError_t e = status();
-  for (node *n = ((graph *)exec)->first; n && e == cudaSuccess; n = n->next) switch (n->kind) {
-    case NODE_LAUNCH: e = fail((cudaError_t)hooks.launch(n->launch)); break;
-    case NODE_COPY: e = copy("cudaMemcpyAsync", n->to, n->from, n->size); break;
-    case NODE_SET: e = set("cudaMemsetAsync", n->to, n->value, n->size); break;
-    case NODE_CALL: n->call(n->to); break;
-    }
-  return e;
+  cudaError_t e = legacy(s);
+  if (e == cudaSuccess) e = status();
+  return e ? e : play((graph *)exec, 1);
 }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { drop((graph *)exec); return cudaSuccess; }
-cudaError_t cudaGraphDestroy(cudaGraph_t g) { drop((graph *)g); return cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { if (exec) drop((graph *)exec); return cudaSuccess; }
+cudaError_t cudaGraphDestroy(cudaGraph_t g) { if (g) drop((graph *)g); return cudaSuccess; }
 cudaError_t cudaEventCreate(cudaEvent_t *e) { return new_handle((void **)e); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned f) { (void)f; return new_handle((void **)e); }
 cudaError_t cudaEventDestroy(cudaEvent_t e) { free(e); return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   struct timespec t;
+  cudaError_t l = legacy(s);
+  if (l) return l;
   clock_gettime(CLOCK_MONOTONIC, &t);
-  if (e) ((event *)e)->ms = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6, ((event *)e)->capture = captured(s);
+  if (e) ((event *)e)->ms = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6, ((event *)e)->capture = captured(s) ? captured(s)->id : 0;
   return status();
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned f) { (void)f; return cudaEventRecord(e, s); }
-cudaError_t cudaEventSynchronize(cudaEvent_t e) { (void)e; return status(); }
-cudaError_t cudaEventQuery(cudaEvent_t e) { (void)e; return status(); }
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  graph *g = e ? capture(((event *)e)->capture) : NULL;
+  return g ? fail(invalidate(g, cudaErrorCapturedEvent)) : status();
+}
+cudaError_t cudaEventQuery(cudaEvent_t e) { return cudaEventSynchronize(e); }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) { *ms = (float)(((event *)b)->ms - ((event *)a)->ms); return cudaSuccess; }
 
 /* The device */
 
-cudaError_t cudaDeviceSynchronize(void) { return status(); }
+cudaError_t cudaDeviceSynchronize(void) {
+  cudaError_t e = cudaSuccess;
+  pthread_mutex_lock(&lock);
+  for (graph *g = captures; g; g = g->next) e = invalidate(g, cudaErrorStreamCaptureUnsupported); // relaxed ones too
+  pthread_mutex_unlock(&lock);
+  return e ? fail(e) : status();
+}
 cudaError_t cudaGetDevice(int *d) { *d = 0; return cudaSuccess; }
 cudaError_t cudaSetDevice(int d) { return d == 0 ? cudaSuccess : fail(cudaErrorInvalidDevice); }
 cudaError_t cudaGetDeviceCount(int *n) { *n = 1; return cudaSuccess; }
@@ -619,8 +920,8 @@ cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int d) {
   case cudaDevAttrL2CacheSize: *v = 126 << 20; break;
   case cudaDevAttrMaxThreadsPerMultiProcessor: *v = 2048; break;
   case cudaDevAttrMaxBlocksPerMultiprocessor: *v = 32; break;
-  case cudaDevAttrComputeCapabilityMajor: *v = 10; break;
-  case cudaDevAttrComputeCapabilityMinor: *v = 0; break;
+  case cudaDevAttrComputeCapabilityMajor: *v = capability() / 10; break;
+  case cudaDevAttrComputeCapabilityMinor: *v = capability() % 10; break;
   case cudaDevAttrMaxPersistingL2CacheSize: *v = 79 << 20; break;
   case cudaDevAttrMaxAccessPolicyWindowSize: *v = 128 << 20; break;
   case cudaDevAttrConcurrentKernels: case cudaDevAttrUnifiedAddressing: case cudaDevAttrCooperativeLaunch:
@@ -647,7 +948,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int d) {
   p->maxGridSize[0] = 2147483647;
   p->maxGridSize[1] = p->maxGridSize[2] = 65535;
   p->totalConstMem = 64 << 10;
-  p->major = 10;
+  p->major = capability() / 10;
+  p->minor = capability() % 10;
   p->multiProcessorCount = 148;
   p->l2CacheSize = 126 << 20;
   p->persistingL2CacheMaxSize = 79 << 20;

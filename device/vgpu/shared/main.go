@@ -14,9 +14,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"os/signal"
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"unsafe"
 
 	"fisub/device"
@@ -164,6 +168,40 @@ func fisub_hazards() *C.char {
 		panic(err) // it has no value that JSON lacks
 	}
 	return C.CString(string(list))
+}
+
+// fisub_emu lets this process run on the virtual GPU, as `fisub emu` tells it in the environment. The CUDA runtime calls
+// it when it is loaded. Everything that is found is told on stderr at once, and its kind is added to the report.
+// SIGINT and SIGTERM end the process with the place of the kernel that runs. The result is an error's text, or NULL.
+//
+//export fisub_emu
+func fisub_emu() *C.char {
+	report, err := os.OpenFile(os.Getenv("FISUB_EMU_REPORT"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return C.CString(err.Error())
+	}
+	var tools []string
+	if list := os.Getenv("FISUB_EMU_SANITIZE"); list != "" {
+		tools = strings.Split(list, ",")
+	}
+	words := map[vgpu.Event]string{vgpu.Hazard: "warning: ", vgpu.Faulted: "fault: "}
+	var mu sync.Mutex
+	hear := func(e vgpu.Event, text string) {
+		mu.Lock()
+		defer mu.Unlock()
+		_, _ = report.Write([]byte{byte(e)})
+		if text != "" {
+			fmt.Fprintln(os.Stderr, "fisub: "+words[e]+text)
+		}
+	}
+	folder, _ := os.Getwd()
+	if err := vgpu.Attach(os.Getenv("FISUB_EMU_RUNTIME"), folder, tools, hear); err != nil {
+		return C.CString(err.Error())
+	}
+	ends := make(chan os.Signal, 1)
+	signal.Notify(ends, os.Interrupt, syscall.SIGTERM)
+	go func() { vgpu.End(128 + int((<-ends).(syscall.Signal))) }()
+	return nil
 }
 
 // fisub_free frees a text.

@@ -1,0 +1,119 @@
+//go:build linux && cgo
+
+package vgpu
+
+import (
+	"cmp"
+	"fmt"
+
+	"fisub/device/nvcc"
+)
+
+// Limits of a multiprocessor, and of a launch.
+const (
+	processors        = 148 // of the device
+	processorThreads  = 2048
+	processorBlocks   = 32
+	processorShared   = 228 << 10
+	processorRegs     = 64 << 10 // what a block may have, too
+	blockShared       = 227 << 10
+	reservedShared    = 1 << 10   // bytes of a block's shared memory that the system takes
+	maxLocal          = 512 << 10 // bytes for each thread
+	portableCluster   = 8         // blocks of a cluster that every GPU takes
+	maxCluster        = 16
+	maxThreads        = 1024 // of a block
+	partitions        = 4    // of a multiprocessor, each with registers of its own
+	registerUnit      = 256  // registers are assigned to a warp in units of so many
+	cudaTooManyBlocks = 720  // CUDA's numbers for errors
+	cudaOutOfResource = 701
+	cudaClusterSize   = 912
+)
+
+func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
+
+// usage is what ptxas assigned to each thread of k; false if its module has no machine code for the arch of its PTX.
+func (k *Kernel) usage() (usage, bool) {
+	u, ok := k.mod.usage[k.src.Name]
+	return u, ok
+}
+
+// warpRegisters returns the registers that a warp of k takes, 0 if ptxas has not told them.
+func (k *Kernel) warpRegisters() int {
+	u, _ := k.usage()
+	return roundUp(u.registers*32, registerUnit)
+}
+
+// MaxThreads returns the largest block that k can be launched with: its launch bounds, and what its registers allow.
+func (k *Kernel) MaxThreads() int {
+	return min(k.bound(), k.registerBound())
+}
+
+// registerBound is the largest block that the registers allow.
+func (k *Kernel) registerBound() int {
+	u, _ := k.usage()
+	return nvcc.LargestBlock(u.registers)
+}
+
+// bound is the largest block that the launch bounds allow.
+func (k *Kernel) bound() int { return cmp.Or(k.src.MaxThreads, maxThreads) }
+
+// local returns the bytes of local memory that a thread of k takes.
+func (k *Kernel) local() int {
+	if u, ok := k.usage(); ok {
+		return u.local
+	}
+	return k.LocalBytes()
+}
+
+// blocks returns how many blocks of so many threads and bytes of dynamic shared memory a multiprocessor holds at once.
+func (k *Kernel) blocks(threads, shared int) int {
+	if threads <= 0 || threads > k.registerBound() || k.StaticShared()+shared > blockShared {
+		return 0
+	}
+	warps := roundUp(threads, 32) / 32
+	n := min(processorThreads/32/warps, processorBlocks, processorShared/(reservedShared+k.StaticShared()+shared))
+	if r := k.warpRegisters(); r > 0 {
+		n = min(n, processorRegs/partitions/r*partitions/warps)
+	}
+	return n
+}
+
+// resident returns how many blocks of a launch the device holds at once, at least one for each multiprocessor.
+func (k *Kernel) resident(l Launch) int {
+	return processors * max(1, k.blocks(l.Block[0]*l.Block[1]*l.Block[2], l.Shared))
+}
+
+// refusal returns why a GPU refuses a launch, and CUDA's error for it; "" if it takes it.
+func (k *Kernel) refusal(l Launch) (why string, code int) {
+	threads, cluster := l.Block[0]*l.Block[1]*l.Block[2], l.Cluster[0]*l.Cluster[1]*l.Cluster[2]
+	for i := range 3 {
+		if l.Grid[i]%l.Cluster[i] != 0 {
+			return fmt.Sprintf("grid %v does not consist of clusters %v", l.Grid, l.Cluster), cudaInvalidValue
+		}
+	}
+	u, _ := k.usage()
+	switch {
+	case cluster > maxCluster:
+		return fmt.Sprintf("a cluster of %d blocks is larger than the %d that a GPU has at most", cluster, maxCluster),
+			cudaClusterSize
+	case cluster > portableCluster && !l.anyCluster:
+		return fmt.Sprintf("a cluster of %d blocks is larger than %d, which takes "+
+				"cudaFuncSetAttribute(..., cudaFuncAttributeNonPortableClusterSizeAllowed, 1)", cluster, portableCluster),
+			cudaClusterSize
+	case threads > k.bound():
+		return fmt.Sprintf("a block of %d threads is larger than its launch bounds of %d", threads, k.bound()), cudaInvalidValue
+	case threads > k.registerBound():
+		return fmt.Sprintf("too many resources requested for launch: a block of %d threads with %d registers each; it can "+
+			"have at most %d threads", threads, u.registers, k.registerBound()), cudaOutOfResource
+	case k.local() > maxLocal:
+		return fmt.Sprintf("%d bytes of local memory for each thread are more than the %d that a GPU has at most", k.local(),
+			maxLocal), cudaInvalidValue
+	case k.StaticShared()+l.Shared > blockShared:
+		return fmt.Sprintf("%d bytes of shared memory are more than a block can have", k.StaticShared()+l.Shared),
+			cudaInvalidValue
+	case l.Cooperative && l.blocks() > k.resident(l):
+		return fmt.Sprintf("it is cooperative, and its %d blocks are more than the %d that run at once", l.blocks(),
+			k.resident(l)), cudaTooManyBlocks
+	}
+	return "", 0
+}
