@@ -56,6 +56,7 @@ var only = map[string]string{
 	"github.com/aws/aws-sdk-go-v2":       "remote/aws",
 	"github.com/aws/smithy-go":           "remote/aws",
 	"github.com/moby/spdystream":         "remote/kubernetes",
+	"github.com/klauspost/compress":      "device/vgpu",
 
 	"github.com/modelcontextprotocol/go-sdk": "mcp",
 

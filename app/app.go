@@ -175,6 +175,7 @@ func (a *app) cli() *cli.App {
 		a.packCommand(), a.unpackCommand(), a.submitCommand(),
 		a.datasetCommand(),
 		a.sanitizeCommand(), a.profileCommand(),
+		a.emuCommand(), a.nvccCommand(),
 		a.doctorCommand(), a.toolchainCommand(), a.mcpCommand(), a.sealCommand(),
 		a.helpCommand(), a.completionCommand(), a.workerCommand(), a.confineCommand(),
 	}

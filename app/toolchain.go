@@ -47,22 +47,40 @@ func (a *app) toolchainInstall(ctx context.Context, force bool) error {
 		fmt.Fprintf(a.stdout, "%s in %s\n", t, t.NVCC)
 		return nil
 	}
+	if err := a.fetchToolchain(ctx, root); err != nil {
+		return err
+	}
+	return a.toolchainShow()
+}
+
+// toolchain returns the CUDA compiler and what belongs to it, fetched if this machine has none.
+func (a *app) toolchain(ctx context.Context, root string) (*nvcc.Toolchain, error) {
+	t, err := nvcc.Find(root)
+	var missing *nvcc.MissingError
+	if !errors.As(err, &missing) || missing.NoCXX() {
+		return t, err
+	}
+	if err := a.fetchToolchain(ctx, root); err != nil {
+		return nil, err
+	}
+	return nvcc.Find(root)
+}
+
+// fetchToolchain fetches the toolchain into the cache below root and shows how far it is.
+func (a *app) fetchToolchain(ctx context.Context, root string) error {
 	if _, ok := nvcc.Installed(root); !ok {
 		a.term.Note("installing the CUDA compiler and TVM-FFI into %s:", root)
 		for _, comp := range nvcc.Components() {
 			a.term.Note("  %s %s", comp.Name, comp.Version)
 		}
 	}
-	progress, finish = a.components()
-	err = nvcc.Install(ctx, root, progress)
+	progress, finish := a.components()
+	err := nvcc.Install(ctx, root, progress)
 	finish()
 	if errors.Is(err, nvcc.ErrNoPip) {
 		return usage.Invalid(err)
 	}
-	if err != nil {
-		return err
-	}
-	return a.toolchainShow()
+	return err
 }
 
 // components returns a progress function that shows a bar for each component, and a function that ends the last one.

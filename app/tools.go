@@ -108,14 +108,12 @@ func (a *app) show(l tools.Line) error {
 const clean = "clean"
 
 func (a *app) sanitize(ctx context.Context, o toolOptions) error {
-	names := device.Sanitizers
-	if o.tools != "" {
-		names = strings.Split(o.tools, ",")
-		for _, name := range names {
-			if !slices.Contains(device.Sanitizers, name) {
-				return usage.Unknown("tool", name, device.Sanitizers)
-			}
-		}
+	names, err := sanitizers(o.tools)
+	if err != nil {
+		return err
+	}
+	if names == nil {
+		names = device.Sanitizers
 	}
 	s, err := a.load(o.solution)
 	if err != nil {
@@ -142,6 +140,20 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 		_ = a.show(tools.Line{Tool: tool, Workload: run.Workload.UUID, Verdict: verdict, Log: log})
 	})
 	return cmp.Or(err, bad)
+}
+
+// sanitizers takes a list of tools apart; nil if it is "".
+func sanitizers(list string) ([]string, error) {
+	if list == "" {
+		return nil, nil
+	}
+	names := strings.Split(list, ",")
+	for _, name := range names {
+		if !slices.Contains(device.Sanitizers, name) {
+			return nil, usage.Unknown("tool", name, device.Sanitizers)
+		}
+	}
+	return names, nil
 }
 
 var errEmulatorTime = usage.Errorf(

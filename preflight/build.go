@@ -30,6 +30,7 @@ import (
 type Kernel struct {
 	Arch string `json:"arch"`
 	nvcc.Kernel
+	LargestBlock int `json:"largest_block"` // threads that a block can be launched with at most
 	// Occupancy with blocks of MaxThreads threads; nil where the launch bounds do not tell
 	// the block size, or the arch is not known.
 	Occupancy *Occupancy `json:"occupancy,omitempty"`
@@ -468,7 +469,8 @@ func unresolved(obj *nvcc.Object) []string {
 
 // Cost is what k takes of a multiprocessor of that arch.
 func Cost(arch string, k nvcc.Kernel) Kernel {
-	return Kernel{Arch: arch, Kernel: k, Occupancy: occupancy(arch, k, k.MaxThreads)}
+	largest := min(cmp.Or(k.MaxThreads, 1024), nvcc.LargestBlock(k.Registers))
+	return Kernel{Arch: arch, Kernel: k, LargestBlock: largest, Occupancy: occupancy(arch, k, k.MaxThreads)}
 }
 
 // Text is a kernel in one line.
@@ -477,9 +479,15 @@ func (k Kernel) Text() string {
 	if k.SpillStores+k.SpillLoads > 0 {
 		parts = append(parts, fmt.Sprintf("%d + %d bytes of spills", k.SpillStores, k.SpillLoads))
 	}
+	if k.Stack > 0 {
+		parts = append(parts, fmt.Sprintf("%d bytes of local memory", k.Stack))
+	}
 	parts = append(parts, fmt.Sprintf("%d bytes shared, %d constant", k.Shared, k.Constant))
-	if k.MaxThreads > 0 {
-		parts = append(parts, fmt.Sprintf("at most %d threads", k.MaxThreads))
+	switch allowed := nvcc.LargestBlock(k.Registers); {
+	case allowed < cmp.Or(k.MaxThreads, 1024):
+		parts = append(parts, fmt.Sprintf("at most %d threads per block with so many registers", allowed))
+	case k.MaxThreads > 0:
+		parts = append(parts, fmt.Sprintf("at most %d threads per block", k.MaxThreads))
 	}
 	if o := k.Occupancy; o != nil {
 		text := fmt.Sprintf("%s on a multiprocessor, occupancy %.0f %% (%s)", plain.Count(o.Blocks, "block"), 100*o.Share,

@@ -35,6 +35,7 @@ func (f JSON) Set(value string) error { return f.Mode(value) }
 func First(program *cli.App, args []string) (sorted []string, pending cli.Flag) {
 	flags, commands := program.Flags, program.Commands
 	var first, arguments []string
+	forwards := false // what follows the first argument is another program's
 	rest := args[min(1, len(args)):]
 	for len(rest) > 0 {
 		word := rest[0]
@@ -55,15 +56,25 @@ func First(program *cli.App, args []string) (sorted []string, pending cli.Flag) 
 			continue
 		}
 		i := slices.IndexFunc(commands, func(c *cli.Command) bool { return c.HasName(word) })
+		if i < 0 && forwards {
+			return slices.Concat(args[:1], first, []string{"--", word}, rest), nil
+		}
 		if i < 0 || len(arguments) > 0 {
 			arguments = append(arguments, word)
 			continue
 		}
 		first = append(first, word)
+		if commands[i].SkipFlagParsing {
+			return slices.Concat(args[:1], first, rest), nil
+		}
+		forwards = Forwards(commands[i])
 		flags, commands = commands[i].Flags, commands[i].Subcommands
 	}
 	return slices.Concat(args[:min(1, len(args))], first, arguments), pending
 }
+
+// Forwards reports whether what follows the first argument of c is another program's, flags too.
+func Forwards(c *cli.Command) bool { return strings.HasSuffix(c.ArgsUsage, "[ARGS...]") }
 
 // Named is the flag of that name, or nil.
 func Named(flags []cli.Flag, name string) cli.Flag {
@@ -131,6 +142,9 @@ func Checked(c *cli.Command, action cli.ActionFunc) cli.ActionFunc {
 			}
 		}
 		args := ctx.Args().Slice()
+		if Forwards(c) {
+			args = args[:min(len(args), 1)]
+		}
 		if slices.Contains(args, "") {
 			return empty(c.Name, "an argument is empty")
 		}

@@ -57,6 +57,19 @@ func gpu() ([]byte, error) {
 	return io.ReadAll(z)
 }
 
+// Library returns the file of the virtual GPU as a C library, which it keeps below the cache folder root; "" if this
+// program was built without it.
+func Library(ctx context.Context, root string) (string, error) {
+	lib, err := gpu()
+	if err != nil || lib == nil {
+		return "", err
+	}
+	dir, _, err := cache.Folder(ctx, root, "vgpu-library", cache.Key(string(lib)), func(dir string) error {
+		return os.WriteFile(filepath.Join(dir, "vgpu.so"), lib, 0o755)
+	})
+	return filepath.Join(dir, "vgpu.so"), err
+}
+
 // Runs reports whether solutions of that spec run in Python: CUDA and C++ does if it returns its outputs.
 func Runs(spec *trace.BuildSpec) bool { return !spec.Compiled() || !spec.DestinationPassingStyle }
 

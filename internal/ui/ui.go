@@ -466,13 +466,17 @@ func (v *runView) below(uuid, detail, log string) (lines []string) {
 		v.said = said
 	}
 	rest := strings.Split(strings.TrimRight(log, "\n"), "\n")
-	const most = 12
+	const most, widest = 12, 2000 // lines, and bytes of one
 	more := ""
 	if len(rest) > most && !v.t.Verbose {
 		more = fmt.Sprintf("... %d more lines in the run folder, log/%s.log", len(rest)-most, uuid)
 		rest = rest[:most]
 	}
 	for i, line := range append(append([]string{detail}, rest...), more) {
+		if len(line) > widest && !v.t.Verbose {
+			line = fmt.Sprintf("%s... %d more bytes in the run folder, log/%s.log", strings.ToValidUTF8(line[:widest], ""),
+				len(line)-widest, uuid)
+		}
 		if line != "" && (i == 0 || !strings.HasSuffix(line, detail) && !strings.HasSuffix(detail, strings.TrimSpace(line))) {
 			lines = append(lines, v.dim(line))
 		}

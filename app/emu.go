@@ -1,0 +1,208 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"fisub/bench/pyworker"
+	"fisub/device"
+
+	"fisub/device/vgpu"
+	"fisub/internal/cache"
+	"fisub/internal/plain"
+	"fisub/internal/usage"
+)
+
+type emuOptions struct {
+	tools   string
+	timeout time.Duration
+}
+
+func (a *app) emuCommand() *cli.Command {
+	var o emuOptions
+	return &cli.Command{
+		Name:      "emu",
+		Usage:     "run a CUDA program on the virtual GPU",
+		ArgsUsage: "PROGRAM [ARGS...]",
+		Flags: []cli.Flag{
+			stringFlag(&o.tools, "sanitize", "make what `TOOL[,TOOL...]` looks for faults: "+
+				strings.Join(device.Sanitizers, ", "), ""),
+			timeFlag(&o.timeout, "timeout", "end the program after `TIME`", "none"),
+		},
+		Action: func(c *cli.Context) error { return a.emu(c.Context, o, c.Args().Slice()) },
+	}
+}
+
+func (a *app) nvccCommand() *cli.Command {
+	return &cli.Command{
+		Name:            "nvcc",
+		Usage:           "compile a CUDA program for the virtual GPU and for GPUs",
+		ArgsUsage:       "[ARGS...]",
+		SkipFlagParsing: true,
+		Action: func(c *cli.Context) error {
+			if args := c.Args().Slice(); len(args) == 1 && (args[0] == "--help" || args[0] == "-h") {
+				return cli.ShowSubcommandHelp(c)
+			}
+			return a.nvcc(c.Context, c.Args().Slice())
+		},
+	}
+}
+
+func (a *app) nvcc(ctx context.Context, args []string) error {
+	root, err := cache.Root()
+	if err != nil {
+		return err
+	}
+	t, err := a.toolchain(ctx, root)
+	if err != nil {
+		return usage.Invalid(err)
+	}
+	command := append(vgpu.Compiler(t), args...)
+	cmd := device.Command(ctx, command[0], command[1:]...)
+	cmd.Dir = a.Dir
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.term.In, a.stdout, a.stderr
+	return a.ended("nvcc", cmd.Run())
+}
+
+func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
+	tools, err := sanitizers(o.tools)
+	if err != nil {
+		return err
+	}
+	root, err := cache.Root()
+	if err != nil {
+		return err
+	}
+	library, err := pyworker.Library(ctx, root)
+	if err != nil {
+		return err
+	}
+	if library == "" {
+		return usage.Errorf("build fisub with scripts/build", "emu: this fisub was built without the library of the virtual GPU")
+	}
+	t, err := a.toolchain(ctx, root)
+	if err != nil {
+		return usage.Invalid(err)
+	}
+	cuda, err := vgpu.Runtime(ctx, root, t)
+	if err != nil {
+		return err
+	}
+	path, err := exec.LookPath(program[0])
+	if err != nil {
+		return usage.Errorf("a program in this folder is ./"+filepath.Base(program[0]), "emu: %w", err)
+	}
+	if err := linked(path, filepath.Base(cuda)); err != nil {
+		return err
+	}
+	report, err := os.CreateTemp("", "fisub-emu-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(report.Name())
+	defer report.Close()
+
+	run := ctx
+	if o.timeout > 0 {
+		var stop func()
+		run, stop = context.WithTimeout(ctx, o.timeout)
+		defer stop()
+	}
+	cmd := exec.CommandContext(run, path, program[1:]...)
+	cmd.Args[0] = program[0]
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.term.In, a.stdout, a.stderr
+	libraries := filepath.Dir(cuda)
+	if set := os.Getenv("LD_LIBRARY_PATH"); set != "" {
+		libraries += ":" + set
+	}
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+libraries, "FISUB_EMU="+library, "FISUB_EMU_RUNTIME="+cuda,
+		"FISUB_EMU_REPORT="+report.Name(), "FISUB_EMU_SANITIZE="+strings.Join(tools, ","))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it tells what runs, and ends
+	cmd.WaitDelay = 5 * time.Second
+	err = cmd.Run()
+	found, rerr := os.ReadFile(report.Name())
+	if rerr != nil {
+		return rerr
+	}
+	count := func(e vgpu.Event) int { return bytes.Count(found, []byte{byte(e)}) }
+	if count(vgpu.Attached) > 0 {
+		text := lookedFor(tools)
+		if count(vgpu.Unlimited) > 0 {
+			text += "; registers were not held against their limit: no machine code is there for the arch of the PTX"
+		}
+		a.term.Note("fisub: %s launched, %s, %s; looked for %s", plain.Count(count(vgpu.Launched), "kernel"),
+			plain.Count(count(vgpu.Faulted), "fault"), plain.Count(count(vgpu.Hazard), "warning"), text)
+	} else {
+		a.term.Note("fisub: %s has not used CUDA", program[0])
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case run.Err() != nil:
+		a.term.Error(fmt.Sprintf("emu: %s has not ended within %v", program[0], o.timeout), "")
+		return shown(exitNotPassed)
+	case count(vgpu.Lacking) > 0:
+		return shown(exitError)
+	case count(vgpu.Faulted)+count(vgpu.Hazard) > 0:
+		return shown(exitNotPassed)
+	}
+	return a.ended(program[0], err)
+}
+
+// lookedFor says what the virtual GPU has looked for.
+func lookedFor(tools []string) string {
+	if tools == nil {
+		return "invalid accesses, and in the first launch of each kernel for races and reads of unwritten memory"
+	}
+	return "what these tools look for in every launch: " + strings.Join(tools, ", ")
+}
+
+// ended passes the exit status of a program on, of which everything has been said.
+func (a *app) ended(program string, err error) error {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return err
+	}
+	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		a.term.Error(fmt.Sprintf("%s was ended by a signal: %v", program, status.Signal()), "")
+		return shown(128 + int(status.Signal()))
+	}
+	return shown(exit.ExitCode())
+}
+
+// linked refuses a program that has NVIDIA's runtime in it, or needs another version of it than the toolchain has, which
+// is named as runtime is. A program that is no ELF file may start others.
+func linked(path, runtime string) error {
+	f, err := elf.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	needs, err := f.ImportedLibraries()
+	if err != nil {
+		return nil
+	}
+	i := slices.IndexFunc(needs, func(name string) bool { return strings.HasPrefix(name, "libcudart.so") })
+	switch {
+	case i >= 0 && needs[i] != runtime:
+		return usage.Errorf("build it with fisub nvcc, or set CUDA_HOME to the toolkit that it was built with",
+			"emu: %s needs %s, and the toolchain has %s", path, needs[i], runtime)
+	case i < 0 && f.Section(".nv_fatbin") != nil:
+		return usage.Errorf("link it with -cudart shared, or build it with fisub nvcc",
+			"emu: %s has NVIDIA's CUDA runtime in it (-cudart static)", path)
+	}
+	return nil
+}
