@@ -170,7 +170,7 @@ func TestProve(t *testing.T) {
 	before := prove(sol)
 	states := func(untested bool) (states []State) {
 		plan := &Plan{}
-		plan.tested(prove(sol), untested)
+		plan.tested(prove(sol), untested, false)
 		for _, s := range plan.Steps {
 			if s.Name == "edge" {
 				states = append(states, s.State)

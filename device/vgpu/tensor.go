@@ -252,7 +252,8 @@ func (d *decoder) copyTensor() {
 		d.lack(d.in.Op)
 	}
 	in := inst{op: ops["cp_tensor"]}
-	toShared := strings.HasPrefix(d.parts[slices.Index(d.parts, "tensor")+2], "shared")
+	spaces := slices.DeleteFunc(slices.Clone(d.parts), func(p string) bool { return p != "global" && !strings.HasPrefix(p, "shared") })
+	toShared := len(spaces) > 0 && spaces[0] != "global"
 	shared, tensor, rest := args[0], args[1], args[2:]
 	bar, barOffset, mask, op := int32(-1), int32(0), int32(-1), int32(-1)
 	if toShared {
@@ -264,6 +265,12 @@ func (d *decoder) copyTensor() {
 		if d.hasPrefix("multicast") {
 			mask = d.src(rest[1], "b16")
 			d.p.atomics = true
+		}
+		if d.has("cta_group::2") {
+			d.p.atomics = true
+			if d.ofPair(rest[0]) {
+				in.n |= 32
+			}
 		}
 	} else {
 		shared, tensor = tensor, shared
@@ -288,12 +295,24 @@ func (d *decoder) copyTensor() {
 	for _, c := range elements(tensor.Elems[1]) {
 		places = append(places, d.src(c, "s32"))
 	}
-	in.n = int32(len(places))
+	in.n |= int32(len(places))
 	if d.has("tile::gather4") {
 		in.n |= 16
 	}
 	in.x = d.more(append(places, bar, barOffset, mask, offset, int32(base.imm), op)...)
 	d.emit(in)
+}
+
+// ofPair reports whether an address of shared memory is that of the even block of a pair of blocks. Such an address is made by
+// clearing bit 24, the lowest bit of the block's rank, which addresses of a block's own shared memory do not have here.
+func (d *decoder) ofPair(o ptx.Operand) bool {
+	if len(o.Elems) == 0 || o.Elems[0].Kind != ptx.Register {
+		return false
+	}
+	return slices.ContainsFunc(d.f.Body, func(in ptx.Inst) bool {
+		return strings.HasPrefix(in.Op, "and.") && len(in.Args) == 3 && in.Args[0].Kind == ptx.Register &&
+			in.Args[0].Reg == o.Elems[0].Reg && in.Args[2].Kind == ptx.Integer && uint32(in.Args[2].Int) == 0xfeffffff
+	})
 }
 
 func (d *decoder) copyBulk() {

@@ -91,7 +91,7 @@ static u64 swizzled(u64 a, int mode) {
 }
 
 // tensor_copy is cp.async.bulk.tensor and cp.reduce.async.bulk.tensor. kind 0: to shared memory, 1: from it; a: shared address,
-// b: address of the map; n: coordinates, +16 four rows are gathered; extra: coordinates, then mbarrier, its offset, CTA mask,
+// b: address of the map; n: coordinates, +16 four rows are gathered, +32 the mbarrier is that of the even block of the pair; extra: coordinates, then mbarrier, its offset, CTA mask,
 // offsets of a and b, operation of a reduction or -1. c: the shared address, the mbarrier's are narrow (M_ADDR32, M_16).
 static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   static const u8 sizes[16] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
@@ -198,6 +198,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       for (int c = -1; c < 16; c++) {
         if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
         u64 b = c < 0 ? bar : with_rank(bar, c);
+        if (in->n & 32) b = with_rank(bar, (c < 0 ? (int)w->b->rank : c) & ~1);
         if (!complete(k, w, g, l, b, (u64)row_bytes * total, &before)) return 0;
         in_flight(w, c < 0 ? smem : with_rank(smem, c), pitch * total, b, before);
       }
