@@ -62,7 +62,7 @@ func TestFaultsOfSources(t *testing.T) {
 		{"racecheck: a sum in shared memory", "__shared__ float s; s = 0; __syncthreads(); s += p[threadIdx.x] + 1; " +
 			"__syncthreads(); p[0] = s;", "1, 48", `race on shared memory: nothing orders this (read|write) and the (read|write) at `},
 		{"racecheck: a sum in global memory", "if (threadIdx.x == 0) p[0] += blockIdx.x + 1;", "4, 32",
-			`race on global memory: nothing orders this (read|write) and the (read|write) at .* of another block, at 0x`},
+			`race on global memory: nothing orders this (read|write) and the (read|write) at .* of another block, at 0x[0-9a-f]+, byte 0 of argument 0 \(data\)$`},
 		{"racecheck: a tile that is written anew too soon", `__shared__ float s[64]; for (int i = 0; i < 4; i++) {
 			s[threadIdx.x] = i * n + threadIdx.x; __syncthreads(); p[threadIdx.x / 2] = s[63 - threadIdx.x] * 0; }`, "1, 64",
 			"race on shared memory"},
@@ -88,6 +88,7 @@ void run(tvm::ffi::TensorView t, int64_t which) {
   case 103: bounded<<<1, 2048>>>(p); break;
   case 109: { void* all[] = {&p}; cudaLaunchCooperativeKernel(reinterpret_cast<void*>(bounded), 5000, 64, all, 0, nullptr); } break;
   case 104: p[1] = 1; bounded<<<1, 1>>>(p); break;
+  case 115: p[1024] = 1; break;
   case 105: { float big[64]; cudaMemcpyAsync(p, big, sizeof big, cudaMemcpyHostToDevice); } break;
   case 106: cudaMemset(p + 60, 0, 16); break;
   case 107: {
@@ -207,6 +208,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 	}
 	for which, want := range map[int64]string{
 		104: `^host code in run writes memory of the device, byte 4 of argument 0 \(data\): on a GPU that is a segmentation fault$`,
+		115: `^host code in run writes memory of the device, 3844 bytes past the end of argument 0 \(data\): `,
 		105: `^cudaMemcpyAsync of 256 bytes at 0x[0-9a-f]+, which passes the end of argument 0 \(data\) by 4 bytes$`,
 		106: `^cudaMemset of 16 bytes at 0x[0-9a-f]+, which passes the end of argument 0 \(data\) by 4 bytes$`,
 		107: "",

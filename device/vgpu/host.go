@@ -335,13 +335,8 @@ func hostUse(object string) {
 		}
 	}
 	verb := map[C.int]string{0: "reads", 1: "writes"}[use.write]
-	base, _, name, ok := host.machine.Find(uintptr(use.address))
-	what := host.machine.near(uint64(uintptr(use.address)))
-	if ok {
-		what = fmt.Sprintf("byte %d of %s", uintptr(use.address)-base, name)
-	}
 	wrongUse(fmt.Sprintf("host code%s %s memory of the device, %s: on a GPU that is a segmentation fault", where,
-		cmp.Or(verb, "uses"), what))
+		cmp.Or(verb, "uses"), host.machine.where(uint64(uintptr(use.address)))))
 }
 
 //export vgRelease

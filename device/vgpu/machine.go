@@ -623,7 +623,7 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 	case faultBounds:
 		what = fmt.Sprintf("invalid %s of %d bytes at %#x, %s", verb, f.size, uint64(f.address), m.near(uint64(f.address)))
 	case faultReadonly:
-		what = fmt.Sprintf("invalid write of %d bytes to constant memory, %s", f.size, m.near(uint64(f.address)))
+		what = fmt.Sprintf("invalid write of %d bytes to constant memory, %s", f.size, m.where(uint64(f.address)))
 	case faultMisaligned:
 		what = fmt.Sprintf("misaligned %s: address %#x is no multiple of %d", verb, uint64(f.address), f.size)
 		if f.limit == 4 { // OUTSIDE of all allocations
@@ -672,10 +672,8 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 	case faultUnwrittenLocal:
 		what = fmt.Sprintf("read of %d bytes of local memory that nothing was written to", f.size)
 	case faultUnwrittenGlobal:
-		what = fmt.Sprintf("read of %d bytes of global memory that nothing was written to, at %#x", f.size, uint64(f.address))
-		if base, _, name, ok := m.Find(uintptr(f.address)); ok {
-			what += fmt.Sprintf(", byte %d of %s", uint64(f.address)-uint64(base), name)
-		}
+		what = fmt.Sprintf("read of %d bytes of global memory that nothing was written to, at %#x, %s", f.size,
+			uint64(f.address), m.where(uint64(f.address)))
 	case faultDivision:
 		what = "division of an integer by zero"
 	case faultEnded:
@@ -701,7 +699,7 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 			t%int(k.block[0]), t/int(k.block[0])%int(k.block[1]),
 			t/int(k.block[0])/int(k.block[1]), whose)
 		if f.limit != 0 {
-			what += fmt.Sprintf(", at %#x, %s", uint64(f.address), m.near(uint64(f.address)))
+			what += fmt.Sprintf(", at %#x, %s", uint64(f.address), m.where(uint64(f.address)))
 		}
 	case faultOutsideMask:
 		what = fmt.Sprintf("%s with the member mask %#x, which lacks the lane that executes it", opName(in), uint64(f.address))
@@ -788,7 +786,15 @@ func opName(in *ptx.Inst) string {
 // of 4 bytes and its sign, where the allocations lie as far apart as memory.c can have them.
 const reach = 8 << 30
 
-// near says where an address is, by what lies next to it.
+// where says which byte of an allocation an address is, or what is near.
+func (m *Machine) where(a uint64) string {
+	if base, _, name, ok := m.Find(uintptr(a)); ok {
+		return fmt.Sprintf("byte %d of %s", a-uint64(base), name)
+	}
+	return m.near(a)
+}
+
+// near says where an access that is not inside of an allocation begins, by what lies next to it.
 func (m *Machine) near(a uint64) string {
 	if a < 4096 {
 		return "a null pointer"

@@ -402,3 +402,47 @@ func TestUnwrittenOutput(t *testing.T) {
 		t.Error("got no error of an output that was filled once more")
 	}
 }
+
+// TestFirstFault has block 1 go wrong long before block 0, on another worker: what is told is of block 0, as with one worker.
+func TestFirstFault(t *testing.T) {
+	for name, body := range map[string]string{"fault": "ld.global.u32 %r2, [%rd1+64];", "hazard": "ld.shared.u32 %r2, [s];"} {
+		t.Run(name, func(t *testing.T) {
+			m := &Machine{Workers: 2}
+			defer m.drop()
+			said := ""
+			m.Warn = func(text string) { said = text }
+			mod, err := m.Load(`.version 9.0
+.target sm_100
+.address_size 64
+.visible .entry k(.param .u64 x)
+{
+	.reg .pred %p; .reg .b32 %r<9>; .reg .b64 %rd<9>;
+	.shared .align 4 .b8 s[16];
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %ctaid.x;
+	setp.ne.u32 %p, %r1, 0;
+	@%p bra $wrong;
+$again:
+	add.u32 %r1, %r1, 1;
+	setp.lt.u32 %p, %r1, 30000;
+	@%p bra $again;
+$wrong:
+	` + body + "\n\tret;\n}\n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			k, err := mod.Kernel("k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, _ := words(m, "x", make([]uint32, 16)...)
+			err = m.Run(k, Launch{Grid: [3]int{2, 1, 1}, Block: [3]int{1, 1, 1}, Params: binary.LittleEndian.AppendUint64(nil, uint64(p))})
+			if err != nil {
+				said = err.Error()
+			}
+			if !strings.Contains(said, "block (0,0,0)") {
+				t.Errorf("got %q, want block (0,0,0)", said)
+			}
+		})
+	}
+}

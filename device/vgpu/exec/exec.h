@@ -50,7 +50,7 @@ enum {
 // for only if it is strict.
 enum { HAZARD_RACE = 2, HAZARD_ENDED = 32, HAZARDS = 9 };
 
-enum { STOP_ASKED = 2 };
+enum { STOP_ASKED = 2, MAX_WORKERS = 256 };
 
 typedef struct {
   int32_t kind, write, size, lane;
@@ -102,9 +102,13 @@ typedef struct {
   uint64_t *counts; // of each op, or NULL
   int32_t hazard[HAZARDS]; // 1: hazards has one
   vg_fault hazards[HAZARDS];
-  int32_t workers, joined; // threads that call vg_work, and how many have begun
+  int32_t workers;         // threads that call vg_work
   vg_progress *progress;   // of each worker
   vg_heap *heap;           // of device malloc, NULL if no kernel calls it
+  // Of several workers' faults and hazards the one in the first cluster is told, so that it is the same in every run.
+  volatile int32_t lock, joined; // workers that have begun
+  uint32_t fault_task, hazard_task[HAZARDS];
+  volatile uint32_t first[MAX_WORKERS]; // of each worker, the first cluster that it may fault in yet
 } vg_launch;
 
 // What cuTensorMapEncodeTiled of the runtime library makes: as in host/runtime.c.

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "exec.h"
 #include "arith.h"
@@ -108,6 +109,7 @@ typedef struct {
   vg_progress *mine;
   int watch;     // what is read is kept in poll, to say what a thread waits for
   vg_fault poll;
+  volatile u32 *first; // as in vg_launch, NULL: it is not told
 } worker;
 
 // effect counts what other threads may notice.
@@ -126,6 +128,24 @@ static int hazard_of(int kind) {
   return -1;
 }
 
+// earlier waits until no other worker can fault in an earlier cluster than number. A worker that waits for this one holds it up
+// for two seconds.
+static void earlier(worker *k, u32 number) {
+  vg_launch *l = k->l;
+  if (k->first) *k->first = number;
+  for (int turns = 0, some = 1; some && turns < 20000 && !l->stop; turns++) {
+    some = 0;
+    for (int i = 0; i < l->joined && i < MAX_WORKERS; i++) some |= l->first[i] < number;
+    if (some) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+  }
+}
+
+static void told(worker *k, u32 number, const vg_fault *f, vg_fault *at, int32_t *has, u32 *task_at) {
+  while (__atomic_exchange_n(&k->l->lock, 1, __ATOMIC_ACQUIRE)) {}
+  if (!*has || number < *task_at) *at = *f, *task_at = number, *has = 1;
+  __atomic_store_n(&k->l->lock, 0, __ATOMIC_RELEASE);
+}
+
 static void fault(worker *k, warp *w, group *g, int kind, int lane, u64 address, u64 limit, int size, int write) {
   vg_fault f = {.kind = kind, .write = write, .size = size, .lane = lane, .address = address, .limit = limit};
   for (int i = 0; i < 3; i++) f.block[i] = (s32)w->b->id[i];
@@ -137,10 +157,11 @@ static void fault(worker *k, warp *w, group *g, int kind, int lane, u64 address,
   f.pc = g->pc;
   int hazard = hazard_of(kind);
   if (hazard >= 0 && !(k->l->strict >> hazard & 1)) {
-    if (!__atomic_exchange_n(&k->l->hazard[hazard], 1, __ATOMIC_SEQ_CST)) k->l->hazards[hazard] = f;
+    told(k, w->b->t->number, &f, &k->l->hazards[hazard], &k->l->hazard[hazard], &k->l->hazard_task[hazard]);
     return;
   }
-  if (!__atomic_exchange_n(&k->l->faulted, 1, __ATOMIC_SEQ_CST)) k->l->fault = f;
+  earlier(k, w->b->t->number);
+  told(k, w->b->t->number, &f, &k->l->fault, &k->l->faulted, &k->l->fault_task);
   k->l->stop = 1;
 }
 
@@ -2229,7 +2250,8 @@ static int advance(worker *k, task *t) {
 }
 
 void VG_WORK(vg_launch *l) {
-  worker k = {.l = l, .mine = &l->progress[__atomic_fetch_add(&l->joined, 1, __ATOMIC_SEQ_CST)]};
+  int index = __atomic_fetch_add(&l->joined, 1, __ATOMIC_SEQ_CST);
+  worker k = {.l = l, .mine = &l->progress[index], .first = index < MAX_WORKERS ? &l->first[index] : NULL}; // 0: any may come
   task **active = calloc(MAX_BLOCKS, sizeof *active), *spare = NULL;
   if (active == NULL) abort();
   int n = 0, most = l->resident < 1 ? 1 : l->resident > MAX_BLOCKS ? MAX_BLOCKS : l->resident, turn_ = 0;
@@ -2240,7 +2262,13 @@ void VG_WORK(vg_launch *l) {
     if (l->stop) break;
     int fresh = 0;
     if (n < most) {
+      if (k.first) *k.first = 0;
+      __atomic_thread_fence(__ATOMIC_SEQ_CST);
       u64 next = __atomic_fetch_add(&l->next, 1, __ATOMIC_SEQ_CST);
+      u32 first = ~0u;
+      for (int i = 0; i < n; i++) first = active[i]->number < first ? active[i]->number : first;
+      if (next < total && next + 1 < first) first = (u32)next + 1;
+      if (k.first) *k.first = first;
       if (next < total) {
         effect(&k);
         active[n++] = start(&k, next, spare);
@@ -2273,6 +2301,7 @@ void VG_WORK(vg_launch *l) {
       int at_ = w->ng ? pick(w) : -1;
       if (at_ >= 0) fault(&k, w, &w->g[at_], FAULT_STOPPED, __builtin_ctz(w->g[at_].mask), 0, 0, 0, 0);
     }
+  if (k.first) *k.first = ~0u;
   for (int i = 0; i < n; i++) end_task(active[i]);
   if (spare) end_task(spare);
   free(active);
