@@ -216,13 +216,17 @@ func (h *honesty) run(ctx context.Context) error {
 	return err
 }
 
-// longOnCPU is the duration of an emulated call above which no second one is made.
-const longOnCPU = 5 * time.Second
+// longOnCPU and someOnCPU are the duration of an emulated call, and the size of its tensors in bytes, above which a workload
+// gets no second one, the first workload that passes excepted.
+const (
+	longOnCPU = 3 * time.Second
+	someOnCPU = 32 << 20
+)
 
 // again makes one call with other contents at the same addresses. If its outputs are wrong, a call with the first contents
 // decides whether the solution is: a GPU would have made several of them.
 func (h *honesty) again(ctx context.Context, s *scratch) error {
-	if h.took > longOnCPU {
+	if h.took > longOnCPU || h.in.bytes > someOnCPU {
 		return h.look(ctx, worker.Check{})
 	}
 	h.seen = append(h.seen, h.in.want)

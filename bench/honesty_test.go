@@ -52,11 +52,15 @@ func runOn(t *testing.T, definition, name string, first, n int) (Result, []event
 	sol := &trace.Solution{Name: name, Definition: definition, Author: "a", Spec: trace.BuildSpec{Language: trace.CUDA,
 		TargetHardware: []string{"cuda"},
 		EntryPoint:     "kernel.cu::kernel"}, Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}}
+	kind := "host"
+	if rest, ok := strings.CutPrefix(name, "emulated: "); ok {
+		sol.Name, kind = rest, "emulated"
+	}
 	result, err := Run(t.Context(), Shared{Definition: def, Workloads: ws[first : first+n], Load: data.Load,
 		Profile: Profile{Iterations: 1, Trials: 3, Timeout: 30 * time.Second,
 			Tolerance: tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}},
 		Worker:     worker.Command{Args: []string{self}, Env: []string{"FISUB_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0"}},
-		DeviceKind: "host"}, Entry{Solution: sol, Events: stream, Run: &event.Run{}})
+		DeviceKind: kind}, Entry{Solution: sol, Events: stream, Run: &event.Run{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,6 +127,45 @@ func TestFindings(t *testing.T) {
 				t.Errorf("findings counted: got %d and %d, want %d", result.Findings, events[len(events)-1].Done.Findings, want)
 			}
 		})
+	}
+}
+
+// On the virtual GPU each workload gets a second call, which counts for the verdict as on a GPU, and what the device notices is a
+// finding of each workload that passed, and an explanation below one that did not.
+func TestEmulatedFindings(t *testing.T) {
+	for name, want := range map[string]struct {
+		statuses, checks []string
+		log              string
+	}{
+		"honest": {[]string{"PASSED", "PASSED", "PASSED"}, nil, ""},
+		"races":  {[]string{"PASSED", "PASSED", "PASSED"}, []string{"race", "race", "race"}, ""},
+		"races and is wrong": {[]string{"INCORRECT_NUMERICAL", "INCORRECT_NUMERICAL", "INCORRECT_NUMERICAL"}, nil,
+			"warning: kernel.cu:1:2: a race\n"},
+		"skips what it was given": {[]string{"INCORRECT_NUMERICAL", "INCORRECT_NUMERICAL", "INCORRECT_NUMERICAL"},
+			[]string{skippedWork, skippedWork, skippedWork}, ""},
+		"pointer": {[]string{"PASSED", "PASSED", "PASSED"}, []string{cachedByPointer, cachedByPointer, cachedByPointer}, ""},
+	} {
+		var statuses, checks []string
+		result, events := run(t, "emulated: "+name, 3)
+		for _, e := range events {
+			switch {
+			case e.Evaluated != nil:
+				statuses = append(statuses, e.Evaluated.Status)
+				if got := strings.Count(e.Evaluated.Log, "a race"); got != strings.Count(want.log, "a race") ||
+					!strings.HasSuffix(e.Evaluated.Log, want.log) {
+					t.Errorf("%s: log: got %q, want %q", name, e.Evaluated.Log, want.log)
+				}
+			case e.Finding != nil:
+				checks = append(checks, e.Finding.Check)
+				if e.Finding.Check == "race" && (e.Finding.Place != "kernel.cu:1:2" || e.Finding.Text != "kernel.cu:1:2: a race") {
+					t.Errorf("%s: got %+v", name, e.Finding)
+				}
+			}
+		}
+		if !slices.Equal(statuses, want.statuses) || !slices.Equal(checks, want.checks) || result.Findings != len(want.checks) {
+			t.Errorf("%s: got %q with %q, %d findings, want %q with %q", name, statuses, checks, result.Findings, want.statuses,
+				want.checks)
+		}
 	}
 }
 

@@ -18,23 +18,21 @@ func looked(p *process) *event.Looked {
 	case p.kind != "emu":
 		return nil
 	}
-	l := &event.Looked{Not: []string{"time", "reads of global memory that nothing wrote",
-		"missing synchronisation between streams or with the host"}}
-	always := "in all calls: accesses outside of a tensor, misaligned and null ones, barriers that never open"
-	hazards := []string{"reads of shared memory that nothing wrote", "integer divisions by zero", "refused launches"}
-	closer := []string{"races in the first 2 million instructions of a launch", "reads of local memory that nothing wrote"}
+	l := &event.Looked{Not: []string{"unwritten global memory", "missing synchronisation of streams or with the host"}}
+	races := "races"
 	if p.python {
-		closer[0] += " of CUDA"
+		races = "races in CUDA"
 		l.Not = append(l.Not, "races in Triton kernels", "the host's use of device memory")
 	}
 	if p.opts.Sanitize != "" && !p.python {
-		l.For = []string{always, "as faults, with the tools " + p.opts.Sanitize + ": races, reads of shared and local memory that " +
-			"nothing wrote, integer divisions by zero, refused launches, barriers that wait for threads that have ended"}
+		l.For = []string{"in all calls: invalid and misaligned accesses, barriers that never open; what " +
+			strings.ReplaceAll(p.opts.Sanitize, ",", ", ") + " look for"}
 	} else {
-		l.For = []string{always + ", " + strings.Join(hazards, ", "),
-			"in the first call of each workload: " + strings.Join(closer, ", ")}
+		l.For = []string{"in all calls: invalid and misaligned accesses, barriers that never open, unwritten shared memory, " +
+			"divisions by zero, refused launches",
+			"in the first call of the first workload, and of later ones in launches of at most 128 blocks whose kernel or size is " +
+				"new: " + races + " (in its first instructions), unwritten local memory"}
 	}
-	l.For = append(l.For, "in a second call of each workload of at most 256 MB whose first call took less than 5 s: "+
-		strings.TrimSuffix(honesty, ", "))
+	l.For = append(l.For, "in a second call of workloads up to 32 MB and 3 s: "+strings.TrimSuffix(honesty, ", "))
 	return l
 }

@@ -36,7 +36,7 @@ func (c testRun) run(ctx context.Context) (Result, error) { return Run(ctx, c.Sh
 func TestMain(m *testing.M) {
 	if in, out, err := worker.Pipes(); err == nil {
 		openers := []device.Opener{{Kind: "host", Open: openHost}, {Kind: "model", Open: openModel},
-			{Kind: "shaky", Open: openShaky}, vgpu.Opener()}
+			{Kind: "shaky", Open: openShaky}, {Kind: "emulated", Open: openEmulated}, vgpu.Opener()}
 		if err := worker.Serve(context.Background(), in, out, openers, func(error) string { return "code" }); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -84,6 +84,28 @@ func (d *host) Measure(_ context.Context, call func() error, plan device.Plan) (
 		s.Trials = append(s.Trials, []time.Duration{took})
 	}
 	return s, nil
+}
+
+// An emulated host notices a race in the first call of a workload.
+type emulated struct {
+	host
+	noticed []device.Hazard
+}
+
+func openEmulated(context.Context, device.Options) (device.Device, error) { return &emulated{}, nil }
+
+func (d *emulated) Info() device.Info { return device.Info{Name: "host", Emulated: true} }
+
+func (d *emulated) Look() {
+	d.noticed = []device.Hazard{{Kind: "race", Place: "kernel.cu:1:2", Text: "kernel.cu:1:2: a race"}}
+}
+
+func (d *emulated) Hazards() []device.Hazard {
+	noticed := d.noticed
+	if d.noticed = nil; d.mode != "races" && d.mode != "races and is wrong" {
+		return nil
+	}
+	return noticed
 }
 
 type hostBuffer []byte
@@ -181,6 +203,11 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 		key = start
 	case "graph":
 		outputs = k.first[len(inputs):]
+	case "skips what it was given":
+		seen := k.cache[address] != nil
+		if k.cache[address] = [][]byte{}; seen {
+			return nil
+		}
 	case "skips after the first call":
 		if k.calls > 1 {
 			return nil
@@ -242,6 +269,8 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 		return nil
 	case "leaves the pool":
 		outputs = outputs[:1]
+	case "races and is wrong":
+		copy(results[0], "\xff\xff")
 	case "writes to slot 1", "writes NaN to slot 1": // of a pool
 		slot := results[1][len(results[1])/inputs[3].Tensor.Shape[0]:]
 		slot[6] ^= 1

@@ -48,6 +48,10 @@ type Machine struct {
 	// until so many instructions of warps were executed in a launch; 0 is no limit.
 	Look       Hazards
 	RacesUntil uint64
+	// Workload, if it is not 0, is the number of the workload that calls. In all but the first, only small launches are looked
+	// at whose kernel and sizes are new, and those of kernels that had a hazard.
+	Workload int
+	looked   map[any]int // workloads by what they had first: a form, or a *Kernel with a hazard
 
 	heap     *C.vg_heap // of device malloc; nil until a kernel needs it
 	launch   sync.Mutex
@@ -372,6 +376,37 @@ type Launch struct {
 	anyCluster           bool // its clusters may be larger than every GPU takes
 }
 
+// A form is what launches of one kernel on similar workloads share.
+type form struct {
+	kernel               *Kernel
+	grid, block, cluster [3]int
+	shared               int
+}
+
+// laterRacesUntil is RacesUntil of all workloads but the first. There, launches of more than fewBlocks are not looked at:
+// that would take several times as long as the calls.
+const laterRacesUntil, fewBlocks = 100_000, 128
+
+// looks returns the hazards that are looked for in a launch.
+func (m *Machine) looks(k *Kernel, l *Launch) Hazards {
+	if m.Workload == 0 || m.Look == 0 || m.looked[k] > 0 {
+		return m.Look
+	}
+	f := form{k, l.Grid, l.Block, l.Cluster, l.Shared}
+	if first := m.looked[f]; first > 0 && first != m.Workload || m.Workload > 1 && l.blocks() > fewBlocks {
+		return 0
+	}
+	m.saw(f)
+	return m.Look
+}
+
+func (m *Machine) saw(what any) {
+	if m.looked == nil {
+		m.looked = map[any]int{}
+	}
+	m.looked[what] = m.Workload
+}
+
 func (l *Launch) blocks() int { return l.Grid[0] * l.Grid[1] * l.Grid[2] }
 
 // A Fault is what a kernel did wrong, or, where Missing is set, what the virtual GPU lacks.
@@ -431,20 +466,24 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	if k.prog.atomics || m.Look&Races != 0 {
+	look := m.looks(k, &l)
+	if k.prog.atomics || look&Races != 0 {
 		workers = 1
 	}
-	if m.Look&Races != 0 {
+	if look&Races != 0 {
 		c.races, c.races_until = 1, math.MaxUint64
 		if m.RacesUntil != 0 {
 			c.races_until = C.uint64_t(m.RacesUntil)
+		}
+		if m.Workload > 1 {
+			c.races_until = min(c.races_until, laterRacesUntil)
 		}
 		if blocks := l.blocks(); blocks <= 1<<24 {
 			c.told = (*C.uint64_t)(C.calloc(C.size_t(blocks), 8))
 			defer C.free(unsafe.Pointer(c.told))
 		}
 	}
-	if m.Look&UnwrittenLocal != 0 {
+	if look&UnwrittenLocal != 0 {
 		c.local = 1
 	}
 	c.resident = C.int32_t(k.resident(l) / workers)
@@ -476,6 +515,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	for i := range c.hazard {
 		if h := &c.hazards[i]; c.hazard[i] != 0 {
 			place, _ := k.place(int(h._func), int(h.pc))
+			m.saw(k)
 			m.notice(kinds[i], cmp.Or(strings.TrimSuffix(place, ": "), Demangled(k.src.Name)), m.describe(k, h).Text)
 		}
 	}

@@ -46,6 +46,28 @@ func hazard(t *testing.T, body string) string {
 	return err.Error()
 }
 
+// In workloads after the first, only small launches that are new, and kernels that had a hazard, are looked at.
+func TestLooks(t *testing.T) {
+	m := &Machine{Look: Races, Workload: 1}
+	k, bad := &Kernel{}, &Kernel{}
+	grid := func(n int) *Launch { return &Launch{Grid: [3]int{n, 1, 1}, Block: [3]int{32, 1, 1}} }
+	for i, step := range []struct {
+		workload, blocks int
+		kernel           *Kernel
+		want             Hazards
+	}{
+		{1, 1000, k, Races}, {1, 1000, k, Races}, {2, 1000, k, 0}, {2, 128, k, Races}, {2, 128, k, Races}, {3, 128, k, 0},
+		{3, 129, k, 0}, {3, 1000, bad, Races}, {0, 128, k, Races},
+	} {
+		if m.Workload = step.workload; step.kernel == bad {
+			m.saw(bad)
+		}
+		if got := m.looks(step.kernel, grid(step.blocks)); got != step.want {
+			t.Errorf("step %d: got %v, want %v", i, got, step.want)
+		}
+	}
+}
+
 // TestHazards has kernels with a race or a read of what nothing was written to, and for each a kernel that is like it and right.
 func TestHazards(t *testing.T) {
 	const race = `race on shared memory: nothing orders this `

@@ -101,7 +101,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	host.Lock()
 	host.fault, host.lack = nil, ""
 	host.machine.Strict = hazards(strings.Split(opts.Sanitize, ","))
-	g.look, host.machine.RacesUntil = host.machine.Strict, 0
+	g.look, host.machine.RacesUntil, host.machine.Workload = host.machine.Strict, 0, 0
 	if opts.Sanitize == "" { // the first call
 		g.first, host.machine.RacesUntil = Races|UnwrittenLocal|UnwrittenGlobal, LookUntil
 	}
@@ -132,7 +132,12 @@ func (g *gpu) Info() device.Info {
 	return info
 }
 
-func (g *gpu) Look() { g.next = g.first }
+func (g *gpu) Look() {
+	g.next = g.first
+	if g.first != 0 {
+		host.machine.Workload++
+	}
+}
 
 func (g *gpu) Hazards() []device.Hazard { return host.machine.TakeHazards() }
 

@@ -66,7 +66,7 @@ type Run struct {
 	Failed    int    `json:"failed"`
 	Missing   int    `json:"missing"`           // without a verdict
 	Left      int    `json:"not_run,omitempty"` // not among the missing: the run's budget was spent
-	Findings  int    `json:"findings"`          // on workloads that passed and others
+	Findings  int    `json:"findings"`          // about what the solution does besides its outputs
 
 	Looked *event.Looked `json:"looked,omitempty"` // besides wrong outputs
 }

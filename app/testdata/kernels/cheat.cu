@@ -21,6 +21,8 @@
 #define MODE_BEHIND 8         // writes 64 bytes behind its output
 #define MODE_BEFORE 9         // writes 64 bytes before its output
 #define MODE_REMEMBER 10      // uses the addresses of the first call in every call, as a captured graph does
+#define MODE_RACE 11          // hands the scale to other warps without a barrier, which are late enough by luck
+#define MODE_ONCE 12          // leaves outputs alone that the call before wrote to
 
 #define CHECK(call)                                                                     \
   do {                                                                                  \
@@ -79,8 +81,14 @@ __global__ void decode_kernel(Call c) {
 #endif
   }
   result = warp_sum(result);
+#if MODE == MODE_RACE
+  __shared__ float scale;
+  if (threadIdx.x == 0) scale = c.scale;
+#else
+  const float scale = c.scale;
+#endif
   if (lane_idx == 0) {
-    c.output[value] = __float2bfloat16_rn(c.scale * result);
+    c.output[value] = __float2bfloat16_rn(scale * result);
   }
 #if MODE == MODE_BEHIND
   if (value == 0) {
@@ -161,6 +169,11 @@ void run(Call c, cudaStream_t stream) {
   launch(c, own(), grid);
 #elif MODE == MODE_LOOSE_STREAM
   launch(c, own(), grid);
+#elif MODE == MODE_ONCE
+  static const void* last = nullptr;
+  if (last == c.output) return;
+  last = c.output;
+  launch(c, stream, grid);
 #elif MODE == MODE_REMEMBER
   static const Call first = c;
   launch(first, stream, grid);

@@ -148,14 +148,15 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 	return faulted
 }
 
-// fisub_look says whether the calls that follow are examined more closely: the kernels of CUDA for races, all for reads of
-// local memory that nothing wrote.
+// fisub_look begins a call, the first of a workload if it is to be examined closely: the kernels of CUDA for races, all for
+// reads of local memory that nothing wrote.
 //
 //export fisub_look
 func fisub_look(closely C.int) {
 	machine.Look, machine.RacesUntil = 0, vgpu.LookUntil
 	if closely != 0 {
 		machine.Look = vgpu.Races | vgpu.UnwrittenLocal
+		machine.Workload++
 	}
 }
 
