@@ -221,7 +221,7 @@ func (a *app) finish(commands []*cli.Command, before string) {
 		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return flags.Error(c.Flags, c.HelpName, err) }
 		c.HideHelpCommand = true
 		c.BashComplete = a.completer(c)
-		if !c.Hidden {
+		if !c.Hidden && !c.SkipFlagParsing {
 			c.Flags = append(c.Flags, a.globalFlags()...)
 		}
 		action := c.Action

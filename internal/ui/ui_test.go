@@ -348,3 +348,14 @@ func TestTable(t *testing.T) {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }
+
+// An error's text of 200 kB does not flood the terminal.
+func TestLongLine(t *testing.T) {
+	failed := event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "RUNTIME_ERROR",
+		Detail: "RuntimeError: " + strings.Repeat("é", 100_000)}}
+	out, _ := show(t, &Terminal{Quiet: true}, gpuRun("u1"), failed, event.Event{Type: event.TypeDone, Done: &event.Done{Failed: 1}})
+	if !strings.Contains(out, "RuntimeError: é") || !strings.Contains(out, "é... 198014 more bytes in the run folder, log/u1.log\n") ||
+		len(out) > 4000 {
+		t.Errorf("got %d bytes: %.300s", len(out), out)
+	}
+}
