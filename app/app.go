@@ -332,6 +332,7 @@ func (a *app) load(packed string) (*session.Submission, error) {
 	s, err := a.Load(packed)
 	if err == nil {
 		a.warn(s.Warnings)
+		a.term.Places = s.Places
 	}
 	return s, err
 }

@@ -16,6 +16,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/device"
 	"fisub/internal/plain"
+	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/remote"
 	"fisub/remote/agent"
@@ -23,6 +24,7 @@ import (
 	"fisub/session"
 	"fisub/session/jobs"
 	"fisub/session/tools"
+	"fisub/workloads"
 )
 
 type toolOptions struct {
@@ -33,18 +35,17 @@ type toolOptions struct {
 	yes, send                           bool
 }
 
-func (o *toolOptions) flags() []cli.Flag {
-	o.Timeout = 5 * time.Minute
+func (o *toolOptions) flags(set, which, timeout string) []cli.Flag {
 	prebuilt := stringFlag(&o.Prebuilt, "prebuilt", "take compiled kernels from `DIR`", "")
 	arch := stringFlag(&o.Arch, "arch", "they are for `ARCH`", "")
 	send := boolFlag(&o.send, "send", "write the report to stdout, in parts")
 	prebuilt.Hidden, arch.Hidden, send.Hidden = true, true, true
 	return []cli.Flag{
 		deviceFlag(&o.Device),
-		stringFlag(&o.Set, "set", "take the workload from `SET`", "default"),
-		stringFlag(&o.workload, "workload", "the workload whose uuid begins with `PREFIX`", "the first of the set"),
+		stringFlag(&o.Set, "set", "take workloads from `SET`", set),
+		stringFlag(&o.workload, "workload", "the workload whose uuid begins with `PREFIX`", which),
 		solutionFlag(&o.solution),
-		timeFlag(&o.Timeout, "timeout", "end a tool after `TIME`", ""),
+		timeFlag(&o.Timeout, "timeout", "end a tool after `TIME`", timeout),
 		stringFlag(&o.on, "on", "run on the hosts of `TABLE` of the config", "this machine"),
 		stringFlag(&o.jobs.GPU, "gpu", "with --on: `GPU` of the hosts, or none for the emulator", "gpu of the table"),
 		boolFlag(&o.jobs.Busy, "busy", "with --on: run also on a GPU that another process uses"),
@@ -56,8 +57,8 @@ func (a *app) sanitizeCommand() *cli.Command {
 	var o toolOptions
 	return &cli.Command{
 		Name:  "sanitize",
-		Usage: "look for invalid accesses, races and uninitialised reads on one workload",
-		Flags: append(o.flags(), stringFlag(&o.tools, "tool", "`TOOL[,TOOL...]` of compute-sanitizer",
+		Usage: "look for invalid accesses, races and uninitialised reads",
+		Flags: append(o.flags("contest, if there is one", "one of each shape", "5m, on the emulator 1m"), stringFlag(&o.tools, "tool", "`TOOL[,TOOL...]` of compute-sanitizer",
 			strings.Join(device.Sanitizers, ","))),
 		Action: func(c *cli.Context) error { return a.sanitize(c.Context, o) },
 	}
@@ -68,7 +69,7 @@ func (a *app) profileCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "profile",
 		Usage: "profile the kernels of one workload with Nsight Compute",
-		Flags: append(o.flags(), stringFlag(&o.sections, "ncu-set",
+		Flags: append(o.flags("default", "the first of the set", "5m"), stringFlag(&o.sections, "ncu-set",
 			"collect ncu's `SECTIONS`: "+strings.Join(tools.Sections, ", "), "")),
 		Action: func(c *cli.Context) error { return a.profile(c.Context, o) },
 	}
@@ -95,17 +96,45 @@ func (a *app) show(l tools.Line) error {
 		a.line("figures", "%s", session.Relative(filepath.Join(filepath.Dir(l.Report), tools.FiguresName)))
 		return nil
 	}
-	a.line(l.Tool, "%s", l.Verdict)
+	if l.Verdict == tools.Clean && !a.term.Verbose {
+		l.Log = ""
+	}
+	a.line(strings.ReplaceAll(l.Tool, ",", ", "), "%s", a.term.Places(l.Verdict))
 	for line := range strings.Lines(l.Log) {
-		if l.Verdict != clean || a.term.Verbose {
-			fmt.Fprintf(a.stdout, "    %s\n", plain.Line(strings.TrimRight(line, "\n")))
+		if line = strings.TrimRight(line, "\n"); line != "" && !strings.HasSuffix(line, l.Verdict) &&
+			!strings.HasSuffix(l.Verdict, strings.TrimSpace(line)) {
+			fmt.Fprintf(a.stdout, "    %s\n", plain.Line(a.term.Places(line)))
 		}
 	}
 	return nil
 }
 
-// clean is the verdict of a sanitizer that found nothing.
-const clean = "clean"
+// A verdictList shows what sanitizers say of several workloads: what they find at once, and in the end those that have
+// found nothing.
+type verdictList struct {
+	a     *app
+	clean []string
+	found []string
+}
+
+func (v *verdictList) add(l tools.Line) error {
+	names := strings.Split(l.Tool, ",")
+	if l.Verdict != tools.Clean {
+		v.found = append(v.found, names...)
+	} else if !v.a.json && !v.a.term.Verbose {
+		v.clean = append(v.clean, names...)
+		return nil
+	}
+	return v.a.show(l)
+}
+
+func (v *verdictList) end() {
+	for i, name := range v.clean {
+		if !slices.Contains(v.found, name) && !slices.Contains(v.clean[:i], name) {
+			v.a.line(name, tools.Clean)
+		}
+	}
+}
 
 func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	names, err := sanitizers(o.tools)
@@ -131,15 +160,15 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	if err != nil {
 		return err
 	}
-	a.term.Note("workload   %s%s", run.Workload.UUID, session.AxesText(run.Workload))
-	var bad error
-	err = run.Sanitize(ctx, names, func(tool, verdict, log string) {
-		if verdict != clean {
-			bad = shown(exitNotPassed)
-		}
-		_ = a.show(tools.Line{Tool: tool, Workload: run.Workload.UUID, Verdict: verdict, Log: log})
-	})
-	return cmp.Or(err, bad)
+	said := &verdictList{a: a}
+	err = run.Sanitize(ctx, names, func(w *trace.Workload) {
+		a.term.Note("workload   %s%s", w.UUID, session.AxesText(w))
+	}, func(l tools.Line) { _ = said.add(l) })
+	said.end()
+	if err == nil && len(said.found) > 0 {
+		err = shown(exitNotPassed)
+	}
+	return err
 }
 
 // sanitizers takes a list of tools apart; nil if it is "".
@@ -176,7 +205,7 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 	if err != nil {
 		return err
 	}
-	o.Prefixes = chosen(o.workload)
+	o.Prefixes, o.Set, o.Limit = chosen(o.workload), cmp.Or(o.Set, workloads.DefaultSet), 1
 	if o.on != "" {
 		return a.remoteTool(ctx, s, o, "profile", 1, "--ncu-set", o.sections, "--send")
 	}
@@ -196,7 +225,7 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 	if err != nil {
 		return err
 	}
-	l := tools.Line{Tool: "ncu", Workload: run.Workload.UUID, Verdict: "profiled", Kernels: kernels,
+	l := tools.Line{Tool: "ncu", Workload: run.Workloads[0].UUID, Verdict: "profiled", Kernels: kernels,
 		Report: filepath.Join(folder, tools.ReportName)}
 	if o.send {
 		if err := tools.Send(a.stdout, l.Report); err != nil {
@@ -226,7 +255,7 @@ func (a *app) remoteTool(
 		return err
 	}
 	defer open.Close()
-	timeout := o.Timeout
+	timeout := cmp.Or(o.Timeout, tools.Timeout)
 	o.Limit, o.Timeout = 1, 0
 	u, err := session.NewSetup(s, o.Options, nil)
 	if err != nil {
@@ -260,6 +289,7 @@ func (a *app) remoteTool(
 	}
 	bar := a.term.Sums("sending")
 	place := order.Plan.Places[0].String()
+	said := &verdictList{a: a}
 	told := false
 	var report tools.Report
 	report.Path = filepath.Join(folder, tools.ReportName)
@@ -280,9 +310,10 @@ func (a *app) remoteTool(
 			}
 		}
 		told = true
-		return a.show(l)
+		return said.add(l)
 	})
 	bar.Finish()
+	said.end()
 	if err != nil {
 		return err
 	}

@@ -146,11 +146,11 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 		return "", "", err
 	}
 	defer in.Close()
-	limit, cancel := context.WithTimeout(ctx, shared.Profile.Timeout)
-	defer cancel()
-	if err := p.ready(ctx, limit); err != nil {
+	if err := p.ready(ctx, ctx); err != nil { // a build has a limit of its own
 		return "", p.log(), p.machineError(err)
 	}
+	limit, cancel := context.WithTimeout(ctx, shared.Profile.Timeout)
+	defer cancel()
 	if err := p.out.room(in.size); err != nil {
 		return "", "", err
 	}

@@ -75,7 +75,11 @@ func (w *spread) text(axes []string) string {
 		}
 		room *= len(indices)
 		if len(indices) < len(counts) {
-			where = append(where, axes[d]+" "+indexText(indices, len(counts)))
+			name := axes[d]
+			if slices.Index(axes, name) != d || slices.Contains(axes[d+1:], name) { // a square matrix
+				name += fmt.Sprintf(" (axis %d)", d)
+			}
+			where = append(where, name+" "+indexText(indices, len(counts)))
 		}
 	}
 	all := room == w.count

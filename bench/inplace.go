@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"fisub/bench/worker"
+	"fisub/internal/plain"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/workloads"
@@ -113,7 +114,7 @@ func (e expected) stray(name string, got *tensor.Tensor) string {
 	text := fmt.Sprintf("%s%v was %.6g and is %.6g; no call may write to that slot", name, coordinates(at, e.Shape),
 		pair[0][0], pair[1][0])
 	if n := len(strays); n > 1 {
-		text += fmt.Sprintf(", nor to %d others that it has changed", n-1)
+		text += fmt.Sprintf(", nor to %s that it has changed", plain.Count(n-1, "other"))
 	}
 	return text
 }

@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 
 	"fisub/bench/runs"
 	"fisub/internal/cache"
@@ -260,6 +262,20 @@ func EachSet(data *workloads.Dataset, definition, named string,
 		return usage.Errorf("fisub dataset ls lists what there is", "no such workload set")
 	}
 	return nil
+}
+
+// Places returns text with the path of each source that has a line behind it, "kernel.cu:12", as the user knows it. The
+// text of a packed solution stays as it is.
+func (s *Submission) Places(text string) string {
+	if s.Config == nil {
+		return text
+	}
+	for _, f := range s.Solution.Sources {
+		place := regexp.MustCompile(`(^|[\s("])` + regexp.QuoteMeta(f.Path) + `([:(]\d)`)
+		path := Relative(filepath.Join(s.Config.SourceDir(), f.Path))
+		text = place.ReplaceAllString(text, "${1}"+strings.ReplaceAll(path, "$", "$$")+"${2}")
+	}
+	return text
 }
 
 // Files are the paths of the files that s was packed from.

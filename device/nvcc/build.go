@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -42,7 +43,8 @@ type Object struct {
 	// Parameters are those of the exported function, one letter each: "i" an integer, "f" a floating-point number, "p" a
 	// raw pointer, "t" a tensor, "?" another; nil where the compiler does not tell.
 	Parameters *string
-	Hit        bool // it was in the cache
+	Columns    Columns // of the places in its line information
+	Hit        bool    // it was in the cache
 }
 
 // manifest is build.json in an object's folder.
@@ -59,6 +61,7 @@ const (
 	objectFile   = "kernel.so"
 	manifestFile = "build.json"
 	logFile      = "log.txt"
+	columnsFile  = "columns.json"
 	symbolPrefix = "__tvm_ffi_"
 	maxLog       = 1 << 20 // bytes kept of one command's output
 )
@@ -216,7 +219,7 @@ func (s *sources) identity() []string {
 }
 
 func (t *Toolchain) key(s *sources) string {
-	id := []string{"build 4", t.Version, t.TVMFFIVersion, t.CXXVersion, os.Getenv("NVCC_CCBIN")}
+	id := []string{"build 5", t.Version, t.TVMFFIVersion, t.CXXVersion, os.Getenv("NVCC_CCBIN")}
 	id = append(id, cudaFlags(s.arch)...)
 	id = append(id, cxxFlags...)
 	id = append(id, t.linkLibs(s)...)
@@ -342,7 +345,7 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		if i < len(s.cuda) {
 			var found []Kernel
 			found, r.log = takeReport(r.log, s.cuda[i])
-			r.log = withColumns(r.log)
+			r.log = withColumns(r.log, s.lines())
 			complete(found, kept(i))
 			kernels = append(kernels, found...)
 		}
@@ -380,6 +383,16 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	so := filepath.Join(dir, objectFile)
 	demangle(kernels)
 	m := manifest{Arch: s.arch, Toolchain: t.String(), CUDAVersion: t.CUDAVersion, Kernels: kernels}
+	cols := Columns{}
+	for i := range s.cuda {
+		if virtual(s.arch) {
+			maps.Copy(cols, columns(kept(i), s.lines()))
+		}
+	}
+	colsText, err := json.Marshal(cols)
+	if err != nil {
+		return err
+	}
 	if s.torch != nil {
 		m.Toolchain = fmt.Sprintf("nvcc %s, torch %s", t.Version, s.torch.version)
 	}
@@ -400,6 +413,7 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, manifestFile), append(text, '\n'), 0o644),
 		os.WriteFile(filepath.Join(dir, logFile), log.Bytes(), 0o644),
+		os.WriteFile(filepath.Join(dir, columnsFile), colsText, 0o644),
 		os.RemoveAll(obj),
 		os.RemoveAll(tmp),
 		os.RemoveAll(filepath.Join(dir, "probe")),
@@ -524,6 +538,12 @@ func readObject(dir string, s *sources) (*Object, error) {
 	}
 	o := &Object{Path: filepath.Join(dir, objectFile), Dir: dir, Symbol: s.symbol, Arch: m.Arch, Toolchain: m.Toolchain,
 		CUDAVersion: m.CUDAVersion, Log: string(log), Kernels: m.Kernels, Hit: true}
+	if text, err = os.ReadFile(filepath.Join(dir, columnsFile)); err == nil {
+		err = json.Unmarshal(text, &o.Columns)
+	}
+	if err != nil {
+		return nil, err
+	}
 	for _, lib := range append([]string{objectFile}, m.Libs...) {
 		if !filepath.IsLocal(lib) || !isFile(filepath.Join(dir, lib)) {
 			return nil, fmt.Errorf("%s: %q is missing", dir, lib)

@@ -54,13 +54,29 @@ var nvccPlace = regexp.MustCompile(`^([^\s(:][^(:\n]*)\((\d+)\)` +
 	`(: (?:(?:catastrophic |fatal )?error|warning|remark)\b.*)$`)
 
 // withColumns gives nvcc's messages the form of other compilers', "kernel.cu:12:5: error: ...": nvcc marks the column
-// in a line below the source's, two characters further right.
-func withColumns(log string) string {
+// in a line below the preprocessed source's, two characters further right. Both lines become those of the source in
+// files; if the column is not known there, the message has none.
+func withColumns(log string, files map[string][]string) string {
 	lines := strings.Split(log, "\n")
 	for i := range max(0, len(lines)-2) {
 		m, mark := nvccPlace.FindStringSubmatch(lines[i]), lines[i+2]
-		if m != nil && strings.Trim(mark, " ^") == "" && strings.Index(mark, "^") >= 2 {
-			lines[i] = fmt.Sprintf("%s:%s:%d%s", m[1], m[2], strings.Index(mark, "^")-1, m[3])
+		if m == nil || strings.Trim(mark, " ^") != "" || strings.Index(mark, "^") < 2 {
+			continue
+		}
+		col := strings.Index(mark, "^") - 1
+		if own, n := files[filepath.Clean(m[1])], atoi(m[2]); n > 0 && n <= len(own) && len(lines[i+1]) > 2 {
+			source := strings.TrimRight(own[n-1], " \t\r")
+			if lines[i+1][2:] != source {
+				one := Columns{m[1]: {n: aligned(lines[i+1][2:], source)}}
+				col = one.Of(m[1], n, col)
+			}
+			lines[i+1] = "  " + strings.ReplaceAll(source, "\t", " ")
+			lines[i+2] = strings.Repeat(" ", max(1, col)+1) + "^"
+		}
+		if col > 0 {
+			lines[i] = fmt.Sprintf("%s:%s:%d%s", m[1], m[2], col, m[3])
+		} else {
+			lines[i+2] = ""
 		}
 	}
 	return strings.Join(lines, "\n")

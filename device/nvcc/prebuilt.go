@@ -55,7 +55,7 @@ func Pack(root string, o *Object, sol *trace.Solution, arch string) (map[string]
 	}
 	build := path.Join("build", filepath.Base(o.Dir))
 	files := map[string]string{path.Join("build", "index", filepath.Base(index)): index}
-	for _, name := range []string{objectFile, manifestFile, logFile} {
+	for _, name := range []string{objectFile, manifestFile, logFile, columnsFile} {
 		files[path.Join(build, name)] = filepath.Join(o.Dir, name)
 	}
 	for _, lib := range o.Libs {

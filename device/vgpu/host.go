@@ -21,6 +21,8 @@ import (
 	"strings"
 	"sync"
 	"unsafe"
+
+	"fisub/device/nvcc"
 )
 
 // host is what the runtime library in this process calls: one GPU, whatever opens it, as CUDA has one context for a
@@ -29,8 +31,9 @@ var host = struct {
 	sync.Mutex
 	machine *Machine
 	modules []*hostModule
-	fault   error  // the first fault of a kernel
-	lack    string // what the virtual GPU has not, and where
+	columns nvcc.Columns // of the sources of what is loaded
+	fault   error        // the first fault of a kernel
+	lack    string       // what the virtual GPU has not, and where
 
 	prepared map[uintptr]prepared
 	last     uintptr
@@ -43,7 +46,7 @@ type hostModule struct {
 	load   func() (*Module, error)
 }
 
-func newHostModule(data unsafe.Pointer) *hostModule {
+func newHostModule(data unsafe.Pointer, columns nvcc.Columns) *hostModule {
 	h := &hostModule{linked: *(*uint32)(data) == fatbinMagic}
 	h.image = sync.OnceValues(func() (*moduleImage, error) {
 		if h.linked {
@@ -60,7 +63,7 @@ func newHostModule(data unsafe.Pointer) *hostModule {
 		if err != nil {
 			return nil, err
 		}
-		mod.Rename, mod.Undefined, mod.usage = sourceName, true, i.usage
+		mod.Rename, mod.Column, mod.Undefined, mod.usage = sourceName, columns.Of, true, i.usage
 		if mod.arch = i.arch; mod.arch == 0 {
 			mod.arch = target(i.ptx)
 		}
@@ -139,7 +142,7 @@ func find(module uintptr, name string) (*Kernel, int) {
 func vgModule(fatbin unsafe.Pointer) C.uintptr_t {
 	host.Lock()
 	defer host.Unlock()
-	host.modules = append(host.modules, newHostModule(fatbin))
+	host.modules = append(host.modules, newHostModule(fatbin, host.columns))
 	return C.uintptr_t(len(host.modules))
 }
 

@@ -19,11 +19,14 @@ import (
 	"maps"
 	"math"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"unsafe"
+
+	"github.com/ianlancetaylor/demangle"
 
 	"fisub/device"
 	"fisub/device/vgpu/exec"
@@ -192,8 +195,12 @@ type Module struct {
 	// Undefined has kernels look for registers that are read before they are written. It counts when a kernel is decoded.
 	Undefined bool
 
-	// Rename, where it is not nil, gives the name by which messages call a source file.
+	// Rename, if it is not nil, returns the name by which messages call a source file.
 	Rename func(path string) string
+
+	// Column, if it is not nil, returns the column that a column of the compiler's is in the source, 0 if that is not
+	// known. file is what Rename returns.
+	Column func(file string, line, col int) int
 }
 
 // paramsSize is the most that a kernel's parameters take.
@@ -582,24 +589,54 @@ func (m *Machine) Stop() {
 	}
 }
 
-// place is file:line:column of an instruction, of the submission's own code where that is known.
+// maxCalls is the number of places that are named of a chain of inlined calls.
+const maxCalls = 3
+
+// place returns the place of an instruction in the submission's own code, if that is known, else in the code that it
+// comes from: "kernel.cu:12:3: ". If the code was inlined, the place is that of the call, and the rest of the chain is
+// behind it: "kernel.cu:57:3, in wait at kernel.cu:21:9: ".
 func (k *Kernel) place(fn, pc int) (string, *ptx.Inst) {
 	f := k.prog.funcs[fn]
 	if f == nil || pc < 0 || pc >= len(f.code) || int(f.code[pc].line) >= len(f.src.Body) {
 		return "", nil
 	}
 	in := &f.src.Body[f.code[pc].line]
-	loc := &in.Loc
-	for l := loc; l != nil; l = l.Via {
+	var chain []*ptx.Loc // from the innermost
+	for l := &in.Loc; l != nil; l = l.Via {
 		if name := k.mod.file(l.File); name != "" && !ofToolkit(name) {
-			loc = l
-			break
+			chain = append(chain, l)
 		}
 	}
-	if loc.Line == 0 {
+	if len(chain) == 0 {
+		chain = append(chain, &in.Loc)
+	}
+	if chain[0].Line == 0 {
 		return "", in
 	}
-	return fmt.Sprintf("%s:%d:%d: ", k.mod.file(loc.File), loc.Line, loc.Col), in
+	if n := len(chain); n > maxCalls { // the kernel's own line, and those next to the instruction
+		chain = append(chain[:maxCalls-1:maxCalls-1], chain[n-1])
+	}
+	text := k.mod.position(chain[len(chain)-1])
+	for _, l := range slices.Backward(chain[:len(chain)-1]) {
+		text += ", "
+		if name := k.mod.ptx.Strings[l.Func]; name != "" {
+			text += "in " + Demangled(name) + " "
+		}
+		text += "at " + k.mod.position(l)
+	}
+	return text + ": ", in
+}
+
+// position is file:line:column, without the column if that is not known.
+func (mod *Module) position(l *ptx.Loc) string {
+	name, col := mod.file(l.File), l.Col
+	if mod.Column != nil {
+		col = mod.Column(name, l.Line, col)
+	}
+	if col == 0 {
+		return fmt.Sprintf("%s:%d", name, l.Line)
+	}
+	return fmt.Sprintf("%s:%d:%d", name, l.Line, col)
 }
 
 // ofToolkit reports whether a source is a header that the user has not written.
@@ -652,8 +689,12 @@ const (
 
 func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 	place, in := k.place(int(f._func), int(f.pc))
-	who := fmt.Sprintf("kernel %s, block (%d,%d,%d), thread (%d,%d,%d): ", Demangled(k.src.Name), f.block[0], f.block[1],
-		f.block[2], f.thread[0], f.thread[1], f.thread[2])
+	thread := int(f.thread[0]) + k.block[0]*(int(f.thread[1])+k.block[1]*int(f.thread[2]))
+	if f.lane < 0 {
+		thread = -1 - thread/32
+	}
+	who := fmt.Sprintf("kernel %s, block (%d,%d,%d), %s: ", Demangled(k.src.Name), f.block[0], f.block[1], f.block[2],
+		k.thread(thread))
 	verb := "read"
 	if f.write != 0 {
 		verb = "write"
@@ -666,7 +707,10 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		what = fmt.Sprintf("invalid write of %d bytes to constant memory, %s", f.size, m.where(uint64(f.address)))
 	case faultMisaligned:
 		what = fmt.Sprintf("misaligned %s: address %#x is no multiple of %d", verb, uint64(f.address), f.size)
-		if f.limit == 4 { // OUTSIDE of all allocations
+		switch {
+		case f.write == 2:
+			what = fmt.Sprintf("a copy of %d bytes, which is no multiple of %d", uint64(f.address), f.size)
+		case f.limit == 4: // OUTSIDE of all allocations
 			what += ", " + m.near(uint64(f.address))
 		}
 	case faultShared:
@@ -733,13 +777,10 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		if f.other_write != 0 {
 			was = "write"
 		}
-		t := int(f.other_thread)
-		what = fmt.Sprintf("race on %s memory: nothing orders this %s and the %s at %sthread (%d,%d,%d)%s", space, verb, was,
-			strings.Replace(cmp.Or(other, "an unknown place: "), ": ", ", ", 1),
-			t%int(k.block[0]), t/int(k.block[0])%int(k.block[1]),
-			t/int(k.block[0])/int(k.block[1]), whose)
+		what = fmt.Sprintf("race on %s memory: nothing orders this %s and the %s at %s, %s%s", space, verb, was,
+			cmp.Or(strings.TrimSuffix(other, ": "), "an unknown place"), k.thread(int(f.other_thread)), whose)
 		if f.limit != 0 {
-			what += fmt.Sprintf(", at %#x, %s", uint64(f.address), m.where(uint64(f.address)))
+			what += ", at " + m.where(uint64(f.address))
 		}
 	case faultOutsideMask:
 		what = fmt.Sprintf("%s with the member mask %#x, which lacks the lane that executes it", opName(in), uint64(f.address))
@@ -813,6 +854,19 @@ func (k *Kernel) waitsFor(f *C.vg_fault) string {
 		what += fmt.Sprintf("; %d bytes more have come than it was told to expect", -bytes)
 	}
 	return what
+}
+
+// thread is the name of a thread of a block by its number, or, for -1 and below, of a warp.
+func (k *Kernel) thread(t int) string {
+	name := func(t int) string {
+		return fmt.Sprintf("(%d,%d,%d)", t%k.block[0], t/k.block[0]%k.block[1], t/k.block[0]/k.block[1])
+	}
+	if t >= 0 {
+		return "thread " + name(t)
+	}
+	first := 32 * (-1 - t)
+	return fmt.Sprintf("warp %d (threads %s to %s)", first/32, name(first),
+		name(min(first+31, k.block[0]*k.block[1]*k.block[2]-1)))
 }
 
 func opName(in *ptx.Inst) string {
@@ -891,26 +945,15 @@ func (m *Machine) text(a uint64) string {
 	return "?"
 }
 
-// Demangled is the name of a kernel in the source, without its namespaces' arguments.
+// unnamed matches a namespace that the source has no name for: of its own, or nvcc's of what is static in a file.
+var unnamed = regexp.MustCompile(`\(anonymous namespace\)::|\b_INTERNAL_\w+::`)
+
+// Demangled returns the name of a function in the source, without parameters, arguments of templates and unnamed
+// namespaces.
 func Demangled(name string) string {
-	rest, ok := strings.CutPrefix(name, "_Z")
-	if !ok {
+	text, err := demangle.ToString(name, demangle.NoParams, demangle.NoTemplateParams, demangle.NoClones)
+	if err != nil {
 		return name
 	}
-	rest = strings.TrimPrefix(rest, "N")
-	last := ""
-	for len(rest) > 0 && rest[0] >= '0' && rest[0] <= '9' {
-		n := 0
-		for len(rest) > 0 && rest[0] >= '0' && rest[0] <= '9' {
-			n, rest = n*10+int(rest[0]-'0'), rest[1:]
-		}
-		if n == 0 || n > len(rest) {
-			break
-		}
-		last, rest = rest[:n], rest[n:]
-	}
-	if last == "" {
-		return name
-	}
-	return last
+	return unnamed.ReplaceAllString(text, "")
 }

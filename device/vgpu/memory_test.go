@@ -410,7 +410,7 @@ func TestFirstFault(t *testing.T) {
 			m := &Machine{Workers: 2}
 			defer m.drop()
 			said := ""
-			m.Warn = func(text string) { said = text }
+			m.Heard = func(h device.Hazard) { said = h.Text }
 			mod, err := m.Load(`.version 9.0
 .target sm_100
 .address_size 64

@@ -357,6 +357,9 @@ func (g *gpu) Build(ctx context.Context, def *trace.Definition, sol *trace.Solut
 			}
 			g.lib = lib
 		}
+		host.Lock()
+		host.columns = object.Columns
+		host.Unlock()
 		var err error
 		k.fn, err = g.lib.Func(object.Path, object.Symbol)
 		var be *device.BuildError

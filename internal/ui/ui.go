@@ -27,6 +27,9 @@ type Terminal struct {
 	Quiet    bool      // no progress, no notes; errors and the result stay
 	Verbose  bool      // whole logs
 	Wide     bool      // the table of a run has a line of further figures below each row
+
+	// Places, if it is not nil, gives the sources in a message the paths that the user knows.
+	Places func(text string) string
 }
 
 // UseColor decides for mode "auto", "always" or "never": auto colours a terminal unless NO_COLOR is set or TERM is
@@ -484,7 +487,12 @@ func (v *runView) below(uuid, detail, log string) (lines []string) {
 	return lines
 }
 
-func (v *runView) dim(line string) string { return "          " + v.t.paint(dim, plain.Line(line)) }
+func (v *runView) dim(line string) string {
+	if v.t.Places != nil {
+		line = v.t.Places(line)
+	}
+	return "          " + v.t.paint(dim, plain.Line(line))
+}
 
 func (v *runView) row(uuid, place string, e *event.Evaluated) {
 	t := v.t

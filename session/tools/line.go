@@ -9,7 +9,7 @@ import (
 
 // A Line is what `fisub sanitize` and `fisub profile` write for programs, a JSON object on a line of its own.
 type Line struct {
-	Tool     string   `json:"tool"`
+	Tool     string   `json:"tool"` // or several that say the same, with commas
 	Workload string   `json:"workload"`
 	Verdict  string   `json:"verdict"` // "clean", "findings", "profiled", what the solution did wrong; "" with Part
 	Log      string   `json:"log"`

@@ -1,14 +1,18 @@
-// Package tools runs one workload of a submission under NVIDIA's tools, or under the emulator's sanitizers.
+// Package tools runs workloads of a submission under NVIDIA's tools, or under the emulator's sanitizers.
 package tools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
+	"time"
 
 	"fisub/bench"
 	"fisub/bench/pyworker"
@@ -18,6 +22,7 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/session"
+	"fisub/workloads"
 )
 
 // Sections are ncu's sets of sections.
@@ -26,24 +31,27 @@ var Sections = []string{"basic", "detailed", "full"}
 // findingsExit is the exit status that compute-sanitizer is told to use where it found something.
 const findingsExit = 86
 
-// A Run is one workload of a submission, ready to run under a tool.
+// A Run is a submission with some workloads, ready to run under a tool.
 type Run struct {
-	Workload *trace.Workload
-	Emulated bool
-	root     string
-	solution *trace.Solution
-	shared   bench.Shared
-	self     string
+	Workloads []*trace.Workload // at least one
+	Emulated  bool
+	root      string
+	solution  *trace.Solution
+	shared    bench.Shared
+	self      string
 }
 
-// New prepares the first workload of o that there is. timeout is that of a tool.
+// The time limits of a tool on a workload, if none is given.
+const (
+	Timeout         = 5 * time.Minute
+	emulatedTimeout = time.Minute
+)
+
+// New prepares the workloads that o chooses; if it chooses none, one of each shape: see Shapes. o.Timeout is the limit
+// of a tool on a workload.
 func New(ctx context.Context, s *session.Submission, o session.Options, log session.Log) (*Run, error) {
-	ws, err := s.Data.Workloads(s.Definition.Name, o.Set)
+	ws, err := chosen(s, o)
 	if err != nil {
-		return nil, usage.Invalid(err)
-	}
-	o.Limit = 1
-	if ws, err = o.Of(ws); err != nil {
 		return nil, err
 	}
 	if err := Check(s.Solution); err != nil {
@@ -69,10 +77,79 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 	if err != nil {
 		return nil, err
 	}
-	profile.Timeout = o.Timeout
+	if profile.Timeout = cmp.Or(o.Timeout, Timeout); o.Timeout == 0 && kind == "emu" {
+		profile.Timeout = emulatedTimeout
+	}
 	shared := bench.Shared{Definition: s.Definition, Profile: profile, Load: s.Data.Load, DeviceKind: kind, Device: opts}
-	return &Run{Workload: ws[0], Emulated: kind == "emu", root: s.Root, solution: s.Solution, shared: shared,
+	return &Run{Workloads: ws, Emulated: kind == "emu", root: s.Root, solution: s.Solution, shared: shared,
 		self: self}, nil
+}
+
+// chosen returns the workloads of o. Without a set they are of the contest's, which has more shapes, if there is one;
+// a workload is looked for in the default set first.
+func chosen(s *session.Submission, o session.Options) ([]*trace.Workload, error) {
+	sets := []string{cmp.Or(o.Set, workloads.ContestSet), cmp.Or(o.Set, workloads.DefaultSet)}
+	if len(o.Prefixes) > 0 {
+		slices.Reverse(sets)
+	}
+	var first error
+	for _, set := range sets {
+		ws, err := s.Data.Workloads(s.Definition.Name, set)
+		if err != nil {
+			err = usage.Invalid(err)
+		} else {
+			ws, err = o.Of(ws)
+		}
+		if err != nil {
+			first = cmp.Or(first, err)
+			continue
+		}
+		if len(o.Prefixes) > 0 {
+			return ws[:1], nil
+		}
+		return Shapes(ws), nil
+	}
+	return nil, first
+}
+
+// manyTimes is how much larger than the smallest a workload may be that Shapes takes.
+const manyTimes = 64
+
+// Shapes returns workloads of ws that differ in the classes of their axes (0, 1 and more), the smallest of each class; the
+// smallest of which an axis is odd and above 1; and the largest that is at most manyTimes as large as the smallest. The
+// size is the product of the axes.
+func Shapes(ws []*trace.Workload) []*trace.Workload {
+	size := func(w *trace.Workload) float64 {
+		n := 1.0
+		for _, x := range w.Axes.All() {
+			n *= float64(1 + max(x, 0))
+		}
+		return n
+	}
+	ws = slices.Clone(ws)
+	slices.SortStableFunc(ws, func(a, b *trace.Workload) int { return cmp.Compare(size(a), size(b)) })
+	var taken []*trace.Workload
+	seen, odd := map[string]bool{}, false
+	for _, w := range ws {
+		class, unlike := "", false
+		for name, x := range w.Axes.All() {
+			class += fmt.Sprint(name, min(x, 2), " ")
+			unlike = unlike || x > 1 && x%2 == 1
+		}
+		if !seen[class] || unlike && !odd {
+			seen[class], odd = true, odd || unlike
+			taken = append(taken, w)
+		}
+	}
+	for _, w := range slices.Backward(ws) {
+		if size(w) <= manyTimes*size(ws[0]) {
+			if size(w) > size(taken[len(taken)-1]) {
+				taken = append(taken, w)
+			}
+			break
+		}
+	}
+	return taken
 }
 
 // Check refuses submissions that run under no tool.
@@ -104,19 +181,21 @@ func Find(name string) (string, error) {
 		"%s: not found", name)
 }
 
-// once runs the workload in a worker that starts with the words of prefix. found tells that the process ended with the
-// status that a tool was told to end with; fault is what the solution did wrong, and nil where nothing. Where judge is
-// set, outputs that are wrong are a fault.
-func (r *Run) once(ctx context.Context, judge bool, prefix ...string) (log string, found bool, fault, err error) {
+// once runs a workload in a worker that starts with the words of prefix. found reports whether the process ended with
+// the status that a tool was told to end with; fault is what the solution did wrong, or nil. If judge is set, outputs
+// that are wrong are a fault.
+func (r *Run) once(ctx context.Context, w *trace.Workload, judge bool, prefix ...string) (
+	log string, found bool, fault, err error,
+) {
 	shared := r.shared
 	shared.Worker = worker.Command{Args: append(prefix, r.self, "worker")}
-	wrong, log, err := bench.Once(ctx, shared, r.solution, r.Workload, judge)
+	wrong, log, err := bench.Once(ctx, shared, r.solution, w, judge)
 	var exit *exec.ExitError
 	var died *worker.Died
 	var we *worker.Error
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		return log, false, fmt.Errorf("it has not ended within %v (--timeout)", shared.Profile.Timeout), nil
+		return log, false, timeError(shared.Profile.Timeout), nil
 	case errors.As(err, &exit) && exit.ExitCode() == findingsExit:
 		return log, true, nil, nil
 	case errors.As(err, &died):
@@ -124,58 +203,124 @@ func (r *Run) once(ctx context.Context, judge bool, prefix ...string) (log strin
 	case errors.As(err, &we) && we.Kind != worker.Machine && we.Kind != worker.Lacking:
 		return log + we.Log, false, err, nil
 	case err == nil && wrong != "":
-		return log, false, errors.New("clean, but the outputs are wrong: " + wrong), nil
+		return log, false, fmt.Errorf("%w: %s", errWrong, wrong), nil
 	}
 	return log, false, nil, session.Machine(err)
 }
 
-// Sanitize runs the workload under each of the tools, on the emulator looking for what each of them does, and tells
-// what it says: "clean", "findings", or what the solution did wrong, if only that its outputs are wrong.
-func (r *Run) Sanitize(ctx context.Context, tools []string, tell func(tool, verdict, log string)) error {
-	report := func(name, log string, found bool, fault error) {
-		switch {
-		case fault != nil:
-			tell(name, fault.Error(), log)
-		case found:
-			tell(name, "findings", log)
-		default:
-			tell(name, "clean", log)
+var errWrong = errors.New("clean, but the outputs are wrong")
+
+// A timeError is the time limit that a tool ran into.
+type timeError time.Duration
+
+func (e timeError) Error() string {
+	return fmt.Sprintf("it has not ended within %v (--timeout)", time.Duration(e))
+}
+
+func timedOut(err error) bool {
+	_, ok := errors.AsType[timeError](err)
+	return ok
+}
+
+// Sanitize runs the workloads under each of the tools, on the emulator looking for what each of them does, until one of
+// them has found something. tell hears, for a workload and tools that say the same of it, what that is: "clean",
+// "findings", or what the solution did wrong, if only that its outputs are wrong. The tool of a submission that does not
+// build is "build".
+func (r *Run) Sanitize(ctx context.Context, tools []string, begin func(*trace.Workload), tell func(Line)) error {
+	sanitizer := ""
+	if !r.Emulated {
+		var err error
+		if sanitizer, err = Find("compute-sanitizer"); err != nil {
+			return err
 		}
-	}
-	if r.Emulated {
-		for _, name := range tools {
-			r.shared.Device.Sanitize = name
-			log, found, fault, err := r.once(ctx, true)
-			if err != nil {
-				return err
-			}
-			report(name, log, found, fault)
-		}
-		return nil
-	}
-	// The first run builds, so that the compiler does not run under a tool. A fault is what the tools are there for.
-	sanitizer, err := Find("compute-sanitizer")
-	if err != nil {
-		return err
-	}
-	log, _, fault, err := r.once(ctx, false)
-	if err != nil {
-		return err
-	}
-	var failed *worker.Error
-	if errors.As(fault, &failed) && failed.Kind == worker.Build {
-		report("build", log, false, fault)
-		return nil
-	}
-	for _, name := range tools {
-		log, found, fault, err := r.once(ctx, true, sanitizer, "--tool", name, "--error-exitcode",
-			fmt.Sprint(findingsExit), "--target-processes", "application-only")
+		// The first run builds, so that the compiler does not run under a tool. A fault is what the tools are there for.
+		log, _, fault, err := r.once(ctx, r.Workloads[0], false)
 		if err != nil {
 			return err
 		}
-		report(name, log, found, fault)
+		if unbuilt(fault) {
+			tell(Line{Tool: "build", Workload: r.Workloads[0].UUID, Verdict: fault.Error(), Log: log})
+			return nil
+		}
+	}
+	for _, w := range r.Workloads {
+		begin(w)
+		lines, err := r.sanitize(ctx, w, tools, sanitizer)
+		if err != nil {
+			return err
+		}
+		stop := false
+		for _, l := range lines {
+			tell(l)
+			stop = stop || l.Verdict != Clean
+		}
+		if stop {
+			return nil
+		}
 	}
 	return nil
+}
+
+// unbuilt reports whether a fault is that the submission does not build.
+func unbuilt(fault error) bool {
+	var we *worker.Error
+	return errors.As(fault, &we) && we.Kind == worker.Build
+}
+
+// Clean is the verdict of a sanitizer that found nothing.
+const Clean = "clean"
+
+// address matches what need not be the same in two processes.
+var address = regexp.MustCompile(`0x[0-9a-f]+`)
+
+// sanitize returns what the tools say of w, those together that say the same. A tool that runs into the time limit is
+// the last one.
+func (r *Run) sanitize(ctx context.Context, w *trace.Workload, tools []string, sanitizer string) (all []Line, err error) {
+	add := func(names []string, log string, found bool, fault error) {
+		l := Line{Tool: strings.Join(names, ","), Workload: w.UUID, Verdict: Clean, Log: log}
+		if fault != nil {
+			l.Verdict = fault.Error()
+		} else if found {
+			l.Verdict = "findings"
+		}
+		for i := range all {
+			if l.Verdict != "findings" && address.ReplaceAllString(all[i].Verdict, "") == address.ReplaceAllString(l.Verdict, "") {
+				all[i].Tool += "," + l.Tool
+				return
+			}
+		}
+		all = append(all, l)
+	}
+	if r.Emulated { // it looks for everything at once; which tools find what is asked if there is something
+		r.shared.Device.Sanitize = strings.Join(tools, ",")
+		log, found, fault, err := r.once(ctx, w, true)
+		switch {
+		case err != nil:
+			return nil, err
+		case unbuilt(fault):
+			add([]string{"build"}, log, found, fault)
+			return all, nil
+		case fault == nil || len(tools) == 1 || timedOut(fault) || errors.Is(fault, errWrong):
+			add(tools, log, found, fault)
+			return all, nil
+		}
+	}
+	for _, name := range tools {
+		var prefix []string
+		if r.shared.Device.Sanitize = name; !r.Emulated {
+			r.shared.Device.Sanitize = ""
+			prefix = []string{sanitizer, "--tool", name, "--error-exitcode", fmt.Sprint(findingsExit), "--target-processes",
+				"application-only"}
+		}
+		log, found, fault, err := r.once(ctx, w, true, prefix...)
+		if err != nil {
+			return nil, err
+		}
+		if add([]string{name}, log, found, fault); timedOut(fault) {
+			break
+		}
+	}
+	return all, nil
 }
 
 // A FaultError is what the solution did wrong before a tool had seen it, with its log.
@@ -193,7 +338,7 @@ func (r *Run) Profile(ctx context.Context, sections, folder string) ([]Kernel, e
 	if err != nil {
 		return nil, err
 	}
-	log, _, fault, err := r.once(ctx, false)
+	log, _, fault, err := r.once(ctx, r.Workloads[0], false)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +355,7 @@ func (r *Run) Profile(ctx context.Context, sections, folder string) ([]Kernel, e
 			names = append(names, f.metric)
 		}
 	}
-	log, _, fault, err = r.once(ctx, false, ncu, "--set", sections, "--metrics", strings.Join(names, ","),
+	log, _, fault, err = r.once(ctx, r.Workloads[0], false, ncu, "--set", sections, "--metrics", strings.Join(names, ","),
 		"--clock-control", "none",
 		"--target-processes", "application-only", "--force-overwrite", "--export", file)
 	if err == nil {
@@ -233,7 +378,7 @@ func (r *Run) Profile(ctx context.Context, sections, folder string) ([]Kernel, e
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	return kernels, WriteFigures(folder, r.Workload.UUID, kernels)
+	return kernels, WriteFigures(folder, r.Workloads[0].UUID, kernels)
 }
 
 // deniedCounters tells whether ncu said that this user may not read the GPU's performance counters.

@@ -59,7 +59,9 @@ typedef struct {
   uint64_t address, limit;
   int32_t waiting;    // threads that wait, of FAULT_DEADLOCK and FAULT_SPIN
   int32_t other_func, other_pc;
-  int32_t other_write, other_thread; // of FAULT_RACE, of whose size is 1 where the other is of another cluster
+  // Of FAULT_RACE, whose size is 1 if the other is of another cluster. If the lanes of a warp are not told apart, lane is -1,
+  // and other_thread is -1 - warp.
+  int32_t other_write, other_thread;
 } vg_fault;
 
 // What a worker has done that others may notice, and proof that it waits. Each has a cache line.

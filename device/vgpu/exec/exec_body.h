@@ -672,55 +672,77 @@ static inline void widen16(const u32 *r, f32 *out, int bf16) { // 32 registers' 
 // What mma multiplies: kind is the element type of a and b; imm has m, n, k and whether c and d are float16.
 enum { MMA_F16, MMA_BF16, MMA_TF32, MMA_E4M3, MMA_E5M2, MMA_S8, MMA_U8, MMA_S4, MMA_U4, MMA_B1 };
 
+// exponent is that of a number as ilogbf tells it, without a call for most.
+static inline int exponent(f32 x) {
+  int e = (int)(f32_bits(x) >> 23 & 255);
+  return e ? e - 127 : ilogbf(x);
+}
+
 // block_sum is c plus the products a[i] * b[i * stride] as the tensor cores of Hopper add them (found by comparison with an H200):
 // all terms are cut to `keep` bits behind the highest exponent of a term, that of a product being the sum of its factors', and the
 // sum is cut to `final` bits behind its own.
 static f32 block_sum(const f32 *a, const f32 *b, int stride, int n, f32 c, int keep, int final) {
   f64 plain = c;
-  int top = c == 0 ? -10000 : ilogb(c);
+  int top = c == 0 ? -10000 : exponent(c);
   for (int i = 0; i < n; i++) {
     f32 x = a[i], y = b[i * stride];
     plain += (f64)x * y;
     if (x == 0 || y == 0 || x != x || y != y || isinf(x) || isinf(y)) continue;
-    int e = ilogbf(x) + ilogbf(y);
+    int e = exponent(x) + exponent(y);
     if (e > top) top = e;
   }
   if (plain != plain || isinf(plain)) return (f32)plain;
   if (top == -10000) return (f32)plain;
-  s64 sum = (s64)ldexp(c, keep - top);
-  for (int i = 0; i < n; i++) sum += (s64)ldexp((f64)a[i] * b[i * stride], keep - top);
+  f64 scale = ldexp(1, keep - top); // what it multiplies stays a normal number
+  s64 sum = (s64)(c * scale);
+  for (int i = 0; i < n; i++) sum += (s64)((f64)a[i] * b[i * stride] * scale);
   if (sum == 0) return 0;
   int e = 63 - __builtin_clzll((u64)(sum < 0 ? -sum : sum)), least = e + top - keep < -126 ? -149 + 23 : e + top - keep;
   int drop = least - final - (top - keep);
   if (drop > 0) sum = drop > 62 ? 0 : sum < 0 ? -(-sum >> drop << drop) : sum >> drop << drop;
-  f64 r = ldexp((f64)sum, top - keep);
+  f64 r = (f64)sum / scale;
   return fabs(r) > FORMAT_F32.max ? (f32)copysign(INFINITY, r) : (f32)r;
 }
 
+// exponents gives the power of two in each number, and 0 for 0. It is false where a number is infinite, none, or subnormal.
+static int exponents(const f32 *v, f32 *e, u32 n) {
+  u32 odd = 0;
+  for (u32 i = 0; i < n; i++) {
+    u32 bits = f32_bits(v[i]), x = bits & 0x7f800000;
+    e[i] = bits_f32(x);
+    odd |= (u32)(x == 0x7f800000) | ((u32)(x == 0) & (u32)(bits << 1 != 0));
+  }
+  return !odd;
+}
+
+// A factor of a product of matrices: rows of a, depth numbers each, or panels of b, which are depth rows of eight columns.
+typedef struct {
+  const f32 *v, *e; // numbers, and their exponents
+  int plain;        // of all numbers, as exponents tells
+} factor;
+
+static factor factor_of(const f32 *v, f32 *e, u32 n) { return (factor){v, e, exponents(v, e, n)}; }
+
 #if VG_WIDE
-// block_sum8 is block_sum for eight columns of b, with 25 and 23 bits; it is false for values that take the slow way.
-static int block_sum8(const f32 *a, const f32 (*b)[8], int n, f32 *c) {
-  const __m256 exponent = _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000));
-  __m256 sum = _mm256_loadu_ps(c), top = _mm256_and_ps(sum, exponent);
+// block_sum8 is block_sum for eight columns of b; it is false for values that take the slow way.
+static int block_sum8(const f32 *a, const f32 *ea, const f32 *b, const f32 *eb, int n, f32 *c, int keep, int final) {
+  __m256 sum = _mm256_loadu_ps(c), top = _mm256_and_ps(sum, _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000)));
   for (int q = 0; q < n; q++)
-    top = _mm256_max_ps(top, _mm256_mul_ps(_mm256_and_ps(_mm256_set1_ps(a[q]), exponent), _mm256_and_ps(_mm256_load_ps(b[q]), exponent)));
-  __m256 odd = _mm256_setzero_ps();
-  for (int q = 0; q < n; q++) // NaN and infinity
-    odd = _mm256_or_ps(odd, _mm256_cmp_ps(_mm256_sub_ps(_mm256_set1_ps(a[q]), _mm256_set1_ps(a[q])), _mm256_sub_ps(_mm256_load_ps(b[q]), _mm256_load_ps(b[q])), _CMP_UNORD_Q));
-  __m256 bad = _mm256_or_ps(odd, _mm256_cmp_ps(top, _mm256_set1_ps(0x1p120f), _CMP_GT_OQ));
+    top = _mm256_max_ps(top, _mm256_mul_ps(_mm256_broadcast_ss(ea + q), _mm256_loadu_ps(eb + 8 * q)));
+  __m256 bad = _mm256_cmp_ps(top, _mm256_set1_ps(0x1p120f), _CMP_GT_OQ);
   bad = _mm256_or_ps(bad, _mm256_cmp_ps(top, _mm256_set1_ps(0x1p-80f), _CMP_NGE_UQ));
   if (_mm256_movemask_ps(bad)) return 0;
-  __m256i scale_bits = _mm256_sub_epi32(_mm256_set1_epi32((int)((254u + 25) << 23)), _mm256_castps_si256(top));
-  __m256 scale = _mm256_castsi256_ps(scale_bits);
-  __m256i s1 = _mm256_cvttps_epi32(_mm256_mul_ps(sum, scale)), s2 = _mm256_setzero_si256();
-  for (int q = 0; q < n; q++) {
-    __m256i t = _mm256_cvttps_epi32(_mm256_mul_ps(_mm256_mul_ps(_mm256_set1_ps(a[q]), _mm256_load_ps(b[q])), scale));
-    if (q < 8) s1 = _mm256_add_epi32(s1, t);
-    else s2 = _mm256_add_epi32(s2, t);
+  __m256 scale = _mm256_castsi256_ps(_mm256_sub_epi32(_mm256_set1_epi32((254 + keep) << 23), _mm256_castps_si256(top)));
+  __m256i part = _mm256_cvttps_epi32(_mm256_mul_ps(sum, scale));
+  __m256d lo = _mm256_setzero_pd(), hi = lo;
+  for (int q = 0; q < n;) {
+    for (int end = q + 8 < n ? q + 8 : n; q < end; q++) // eight terms of at most 27 bits, and c
+      part = _mm256_add_epi32(part, _mm256_cvttps_epi32(_mm256_mul_ps(_mm256_mul_ps(_mm256_broadcast_ss(a + q), _mm256_loadu_ps(b + 8 * q)), scale)));
+    lo = _mm256_add_pd(lo, _mm256_cvtepi32_pd(_mm256_castsi256_si128(part)));
+    hi = _mm256_add_pd(hi, _mm256_cvtepi32_pd(_mm256_extracti128_si256(part, 1)));
+    part = _mm256_setzero_si256();
   }
-  __m256d unit = _mm256_set1_pd(0x1p-25), cut = _mm256_castsi256_pd(_mm256_set1_epi64x(~0x1fffffffll));
-  __m256d lo = _mm256_add_pd(_mm256_cvtepi32_pd(_mm256_castsi256_si128(s1)), _mm256_cvtepi32_pd(_mm256_castsi256_si128(s2)));
-  __m256d hi = _mm256_add_pd(_mm256_cvtepi32_pd(_mm256_extracti128_si256(s1, 1)), _mm256_cvtepi32_pd(_mm256_extracti128_si256(s2, 1)));
+  __m256d unit = _mm256_castsi256_pd(_mm256_set1_epi64x((s64)(1023 - keep) << 52)), cut = _mm256_castsi256_pd(_mm256_set1_epi64x((s64)(~0ull << (52 - final))));
   lo = _mm256_and_pd(_mm256_mul_pd(lo, _mm256_mul_pd(unit, _mm256_cvtps_pd(_mm256_castps256_ps128(top)))), cut);
   hi = _mm256_and_pd(_mm256_mul_pd(hi, _mm256_mul_pd(unit, _mm256_cvtps_pd(_mm256_extractf128_ps(top, 1)))), cut);
   _mm256_storeu_ps(c, _mm256_set_m128(_mm256_cvtpd_ps(hi), _mm256_cvtpd_ps(lo)));
@@ -728,12 +750,12 @@ static int block_sum8(const f32 *a, const f32 (*b)[8], int n, f32 *c) {
 }
 #endif
 
-// block_row adds the products of a row of a with eight columns of b to c.
-static void block_row(const f32 *a, const f32 (*b)[8], int n, f32 *c) {
+// block_row adds the products of a row of a and a panel of b, which begin at numbers i and j of theirs and are n deep, to c.
+static void block_row(const factor *a, u32 i, const factor *b, u32 j, int n, f32 *c, int keep, int final) {
 #if VG_WIDE
-  if (block_sum8(a, b, n, c)) return;
+  if (a->plain && b->plain && block_sum8(a->v + i, a->e + i, b->v + j, b->e + j, n, c, keep, final)) return;
 #endif
-  for (int j = 0; j < 8; j++) c[j] = block_sum(a, &b[0][j], 8, n, c[j], 25, 23);
+  for (int q = 0; q < 8; q++) c[q] = block_sum(a->v + i, b->v + j + q, 8, n, c[q], keep, final);
 }
 
 // half_of puts the first two of each four elements in front: the order in which numbers of 8 bits are multiplied.
@@ -793,8 +815,7 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
     multiply_integers(in, base, extra);
     return;
   }
-  f32 A[16][32] __attribute__((aligned(32))), B[32][8] __attribute__((aligned(32))), D[16][8] __attribute__((aligned(32)));
-  f32 wide[128];
+  f32 A[16 * 32], B[32][8], D[16][8], EA[16 * 32], EB[32 * 8], wide[128];
   for (int r = 0; r < na + nb; r++) {
     const u32 *s = U32(r < na ? pa[r] : pb[r - na]);
     int t = r < na ? at_ : bt;
@@ -804,7 +825,7 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
     if (r < na) {
       int row = 8 * (r & 1), col = (r >> 1) * 4 * E;
       for (int i = 0; i < 8; i++)
-        for (int j = 0; j < 4 * E; j++) A[row + i][E == 4 ? half_of(col + j) : col + j] = wide[i * 4 * E + j];
+        for (int j = 0; j < 4 * E; j++) A[(row + i) * K + (E == 4 ? half_of(col + j) : col + j)] = wide[i * 4 * E + j];
     } else {
       int first = (r - na) * 4 * E;
       for (int i = 0; i < 8; i++)
@@ -823,14 +844,15 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
       for (int l = 0; l < 32; l++) D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)] = s[l];
     }
   }
-  for (int i = 0; i < 16; i++) {
+  factor a = factor_of(A, EA, (u32)(16 * K)), b = factor_of(B[0], EB, (u32)(8 * K));
+  for (u32 i = 0; i < 16; i++) {
     if (at_ >= MMA_E4M3) { // two products of depth 16, and the sum by itself
       f32 both[8] = {0};
-      block_row(A[i], B, 16, both);
-      block_row(A[i] + 16, B + 16, 16, both);
+      block_row(&a, i * 32, &b, 0, 16, both, 25, 23);
+      block_row(&a, i * 32 + 16, &b, 128, 16, both, 25, 23);
       for (int j = 0; j < 8; j++) D[i][j] += both[j];
     } else {
-      block_row(A[i], B, K, D[i]);
+      block_row(&a, i * (u32)K, &b, 0, K, D[i], 25, 23);
     }
   }
   for (int r = 0; r < nd; r++) {

@@ -119,7 +119,9 @@ static int conflict(worker *k, warp *w, group *g, const access *a, const access 
   f->other_func = (s32)(a->place >> 20);
   f->other_pc = (s32)(a->place & 0xfffff);
   f->other_write = a->how & A_WRITE;
-  f->other_thread = (s32)(a->warp % (u32)w->b->nw * 32 + (a->lane < 32 ? a->lane : 0));
+  s32 other = (s32)(a->warp % (u32)w->b->nw);
+  f->other_thread = a->lane < 32 ? 32 * other + a->lane : -1 - other;
+  if (lane >= 32) f->lane = -1;
   k->l->races = 0; // one is told, and what follows may come of it
   return 1;
 }

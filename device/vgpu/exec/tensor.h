@@ -218,7 +218,7 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
     int to_space = in->kind == 1 ? GLOBAL : to >> 56 == 0x40 ? GENERIC : SHARED;
     int from_space = in->kind == 0 ? GENERIC : from >> 56 == 0x40 ? GENERIC : SHARED;
     if (n & 15 || (to | from) & 15) {
-      fault(k, w, g, FAULT_MISALIGNED, (int)l, n & 15 ? n : to & 15 ? to : from, GLOBAL, 16, 1);
+      fault(k, w, g, FAULT_MISALIGNED, (int)l, n & 15 ? n : to & 15 ? to : from, GLOBAL, 16, n & 15 ? 2 : (to & 15) != 0);
       return 0;
     }
     for (u32 i = 0; i < n; i += 16) {
@@ -327,21 +327,30 @@ static u64 offset(const matrix *d, u32 row, u32 kk, u32 size, int across) {
   return swizzled(d->start + o, d->swizzle);
 }
 
-// fetch reads rows x depth elements into out, a row having depth numbers; codes are as in mma.
+// fetch reads rows x depth elements into out, a row having depth numbers, or, in panels, depth rows having eight; codes are as in mma.
 static int fetch(worker *k, warp *w, group *g, u32 lane, const matrix *d, u32 first, u32 rows, u32 depth, int type, int across, int rank,
-                 f32 *out) {
-  u32 size = (u32)element_size(type);
-  for (u32 r = 0; r < rows; r++)
-    for (u32 q = 0; q < depth; q++) {
+                 int panels, f32 *out) {
+  u32 size = (u32)element_size(type), each = 16 / size, high = across ? each : 1, wide = across ? 1 : each;
+  for (u32 r = 0; r < rows; r += high)
+    for (u32 q = 0; q < depth; q += wide) { // what lies side by side in 16 bytes
+      u32 n = across && rows - r < each ? rows - r : each;
       u64 a = offset(d, first + r, q, size, across);
       if (rank >= 0) a = with_rank(a, rank);
-      u8 *p = at(k, w, g, SHARED, (int)lane, a, (int)size, 0);
-      if (p == NULL || !raced(k, w, g, p, size, 0)) return 0;
-      u32 v = 0;
-      memcpy(&v, p, size);
-      out[r * depth + q] = element(v, type);
+      u8 *p = at(k, w, g, SHARED, (int)lane, a, (int)(n * size), 0);
+      if (p == NULL || !raced(k, w, g, p, n * size, 0)) return 0;
+      for (u32 i = 0; i < n; i++) {
+        u32 v = 0, row = across ? r + i : r, col = across ? q : q + i;
+        memcpy(&v, p + i * size, size);
+        out[panels ? (row / 8 * depth + col) * 8 + row % 8 : row * depth + col] = element(v, type);
+      }
     }
   return 1;
+}
+
+// wgmma_cell is where element (i, j) of the warp's part of the result is.
+static inline u32 *wgmma_cell(u8 *const *base, const int32_t *pd, u32 half, u32 i, u32 j) {
+  u32 hi = i >> 3;
+  return U32(pd[half ? (j >> 3) * 2 + hi : (j >> 3) * 4 + 2 * hi + (j & 1)]) + (i & 7) * 4 + (j & 7) / 2;
 }
 
 // wgmma: the warp's 16 rows of the warpgroup's 64. kind: types of a and b; imm: n, depth << 16, f16 result << 24, a is in
@@ -350,7 +359,7 @@ static int fetch(worker *k, warp *w, group *g, u32 lane, const matrix *d, u32 fi
 static int wgmma(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, const int32_t *extra) {
   u32 n = in->imm & 0xffff, depth = in->imm >> 16 & 0xff, half = in->imm >> 24 & 1;
   int ta = in->kind & 15, tb = in->kind >> 4, nd = (int)(half ? n / 4 : n / 2);
-  f32 A[16 * 32], *B = malloc(n * depth * sizeof *B);
+  f32 A[16 * 32], EA[16 * 32], *B = malloc(2 * n * depth * sizeof *B);
   if (B == NULL) abort();
   const int32_t *pd = extra + in->x;
   matrix db = described(U64(in->b)[0], 0);
@@ -365,28 +374,33 @@ static int wgmma(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
       }
   } else {
     matrix da = described(U64(in->a)[0], 0);
-    ok = fetch(k, w, g, 0, &da, 16 * (w->id & 3), 16, depth, ta, in->imm >> 26 & 1, -1, A);
+    ok = fetch(k, w, g, 0, &da, 16 * (w->id & 3), 16, depth, ta, in->imm >> 26 & 1, -1, 0, A);
   }
-  ok = ok && fetch(k, w, g, 0, &db, 0, n, depth, tb, in->imm >> 27 & 1, -1, B);
+  ok = ok && fetch(k, w, g, 0, &db, 0, n, depth, tb, in->imm >> 27 & 1, -1, 1, B);
   if (ok) {
     if (in->imm >> 28 & 1) for (u32 i = 0; i < 16 * depth; i++) A[i] = -A[i];
     if (in->imm >> 29 & 1) for (u32 i = 0; i < n * depth; i++) B[i] = -B[i];
-    int fresh = !(PRED(in->c) & 1);
+    int fresh = !(PRED(in->c) & 1), bits = ta >= MMA_E4M3 ? 13 : 25;
+    factor fa = factor_of(A, EA, 16 * depth), fb = factor_of(B, B + n * depth, n * depth);
     for (u32 i = 0; i < 16; i++)
-      for (u32 j = 0; j < n; j++) {
-        int l = (int)((i & 7) * 4 + (j & 7) / 2), hi = (int)(i >> 3);
-        u32 *d = U32(pd[half ? (j >> 3) * 2 + (u32)hi : (j >> 3) * 4 + 2 * (u32)hi + (j & 1)]) + l;
-        if (ta >= MMA_S8) {
-          u32 sum = fresh ? 0 : *d; // wraps around
-          for (u32 q = 0; q < depth; q++) sum += (u32)((s32)A[i * depth + q] * (s32)B[j * depth + q]);
-          *d = sum;
-          continue;
+      for (u32 j = 0; j < n; j += 8) {
+        f32 sums[8];
+        for (u32 q = 0; q < 8; q++) {
+          u32 v = *wgmma_cell(base, pd, half, i, j + q);
+          sums[q] = fresh ? 0 : half ? f16_f32((u16)(v >> 16 * (q & 1))) : bits_f32(v);
         }
-        f32 c = fresh ? 0 : half ? f16_f32((u16)(*d >> 16 * (j & 1))) : bits_f32(*d);
-        int bits = ta >= MMA_E4M3 ? 13 : 25;
-        f32 v = block_sum(A + i * depth, B + j * depth, 1, (int)depth, c, bits, bits == 13 ? 13 : 23);
-        if (half) *d = (*d & 0xffffu << 16 * !(j & 1)) | f16_of(f32_bits(v)) << 16 * (j & 1);
-        else *d = nan32(v);
+        if (ta < MMA_S8) block_row(&fa, i * depth, &fb, j * depth, (int)depth, sums, bits, bits == 13 ? 13 : 23);
+        for (u32 q = 0; q < 8; q++) {
+          u32 *d = wgmma_cell(base, pd, half, i, j + q);
+          if (ta >= MMA_S8) {
+            if (fresh) *d = 0;
+            for (u32 o = 0; o < depth; o++) *d += (u32)((s32)A[i * depth + o] * (s32)B[j * depth + o * 8 + q]); // wraps around
+          } else if (half) {
+            *d = (*d & 0xffffu << 16 * !(q & 1)) | f16_of(f32_bits(sums[q])) << 16 * (q & 1);
+          } else {
+            *d = nan32(sums[q]);
+          }
+        }
       }
   }
   free(B);
@@ -473,18 +487,18 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     return 0;
   }
   int first = two ? (int)(w->b->rank & ~1u) : (int)w->b->rank;
-  f32 *A = malloc(M * depth * sizeof *A), *B = malloc(N * depth * sizeof *B);
+  f32 *A = malloc(2 * M * depth * sizeof *A), *B = malloc(2 * N * depth * sizeof *B);
   if (A == NULL || B == NULL) abort();
   int ok = 1;
   matrix db = described(U64(in->c)[lane], 1);
   for (int c = 0; c < (two ? 2 : 1) && ok; c++) {
     int rank = w->b->t->nb > 1 ? first + c : -1;
     u32 rows = two ? N / 2 : N;
-    ok = fetch(k, w, g, lane, &db, 0, rows, depth, tb, id >> 16 & 1, rank, B + (u32)c * rows * depth);
+    ok = fetch(k, w, g, lane, &db, 0, rows, depth, tb, id >> 16 & 1, rank, 1, B + (u32)c * rows * depth);
     f32 *to = A + (u32)c * each * depth;
     if (ok && !from_tmem) {
       matrix da = described(U64(in->b)[lane], 1);
-      ok = fetch(k, w, g, lane, &da, 0, each, depth, ta, id >> 15 & 1, rank, to);
+      ok = fetch(k, w, g, lane, &da, 0, each, depth, ta, id >> 15 & 1, rank, 0, to);
     } else if (ok) {
       u32 a = U32(in->b)[lane] + (u32)x[6], *t = tmem(&w->b->t->b[rank < 0 ? 0 : rank]);
       if (rank < 0) t = tmem(w->b);
@@ -502,23 +516,28 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
   if (ok) {
     if (id >> 13 & 1) for (u32 i = 0; i < M * depth; i++) A[i] = -A[i];
     if (id >> 14 & 1) for (u32 i = 0; i < N * depth; i++) B[i] = -B[i];
-    f32 scale = x[3] < 0 ? 1 : ldexpf(1, -(int)U32(x[3])[lane]);
+    f32 scale = x[3] < 0 ? 1 : ldexpf(1, -(int)U32(x[3])[lane]), sums[8];
+    factor fa = factor_of(A, A + M * depth, M * depth), fb = factor_of(B, B + N * depth, N * depth);
     for (u32 i = 0; i < M; i++) {
       block *b = w->b->t->nb > 1 ? &w->b->t->b[first + (int)(i / each)] : w->b;
       u32 r = i % each;
-      for (u32 j = 0; j < N; j++) {
+      for (u32 j = 0; j < N; j += 8) {
         u32 row = r, col = j;
         if (!two && M == 64) row = r / 16 * 32 + r % 16;
         if (two && M == 128) row = r + 64 * (j >= N / 2), col = j % (N / 2);
         if (row / 32 < (u32)x[4] && U32(x[7 + (int)(row / 32)])[lane] >> row % 32 & 1) continue;
         u32 *to = tmem(b) + row * 512 + (d & 0xffff) + col;
         if (in->kind == TCK_I8) {
-          s32 sum = fresh ? 0 : (s32)*to;
-          for (u32 q = 0; q < depth; q++) sum += (s32)A[i * depth + q] * (s32)B[j * depth + q];
-          *to = (u32)sum;
-        } else {
-          *to = nan32(block_sum(A + i * depth, B + j * depth, 1, (int)depth, fresh ? 0 : bits_f32(*to) * scale, 25, 23));
+          for (u32 q = 0; q < 8; q++) {
+            s32 sum = fresh ? 0 : (s32)to[q];
+            for (u32 o = 0; o < depth; o++) sum += (s32)A[i * depth + o] * (s32)B[j * depth + o * 8 + q];
+            to[q] = (u32)sum;
+          }
+          continue;
         }
+        for (u32 q = 0; q < 8; q++) sums[q] = fresh ? 0 : bits_f32(to[q]) * scale;
+        block_row(&fa, i * depth, &fb, j * depth, (int)depth, sums, 25, 23);
+        for (u32 q = 0; q < 8; q++) to[q] = nan32(sums[q]);
       }
     }
   }

@@ -12,7 +12,8 @@ import (
 type Module struct {
 	Version, Target string // "9.0", "sm_100"
 	Files           map[int]string
-	Vars            []*Var // of module scope
+	Strings         map[string]string // of .debug_str, by their labels
+	Vars            []*Var            // of module scope
 	Funcs           []*Func
 	index           map[string]int
 }
@@ -86,10 +87,12 @@ type Inst struct {
 	Loc     Loc
 }
 
-// Loc is a place in the source; Via, where it is not nil, is the call that was inlined.
+// Loc is a place in the source. If it is in an inlined function, Via is the call, and Func the label of the function's
+// name in Module.Strings.
 type Loc struct {
 	File, Line, Col int
 	Via             *Loc
+	Func            string
 }
 
 // A Kind tells what an operand is.
@@ -121,7 +124,7 @@ type Operand struct {
 
 // Parse reads PTX. The error names the line.
 func Parse(text string) (m *Module, err error) {
-	p := &parser{text: text, line: 1, m: &Module{Files: map[int]string{}}}
+	p := &parser{text: text, line: 1, m: &Module{Files: map[int]string{}, Strings: map[string]string{}}}
 	defer func() {
 		switch e := recover().(type) {
 		case nil:
@@ -314,10 +317,15 @@ func (p *parser) declared(t string, extern bool) {
 
 func (p *parser) skipSection(t string) {
 	if t == ".section" {
+		name := p.tok
 		for !p.is("{") {
 			p.take()
 		}
 		p.next()
+		if name == ".debug_str" {
+			p.strings()
+			return
+		}
 		for depth := 1; depth > 0; {
 			switch p.take() {
 			case "{":
@@ -330,6 +338,26 @@ func (p *parser) skipSection(t string) {
 	}
 	for !p.accept(";") {
 		p.take()
+	}
+}
+
+// strings reads .debug_str behind its brace: labels, and bytes that end with a zero.
+func (p *parser) strings() {
+	label, text := "", []byte(nil)
+	for !p.accept("}") {
+		switch t := p.take(); t {
+		case ".b8":
+			for more := true; more; more = p.accept(",") {
+				text = append(text, byte(p.number()))
+			}
+			if label != "" && text[len(text)-1] == 0 {
+				p.m.Strings[label] = string(text[:len(text)-1])
+				label = ""
+			}
+		case ":":
+		default:
+			label, text = t, nil
+		}
 	}
 }
 
@@ -348,9 +376,9 @@ func (p *parser) location() {
 	for p.accept(",") {
 		switch t := p.take(); t {
 		case "function_name":
-			p.take()
-			if p.accept("+") {
-				p.take()
+			l.Func = p.take()
+			if p.accept("+") && p.number() != 0 {
+				l.Func = "" // in the middle of a string
 			}
 		case "inlined_at":
 			via := Loc{File: int(p.number()), Line: int(p.number()), Col: int(p.number())}
@@ -362,7 +390,7 @@ func (p *parser) location() {
 	if l.Via != nil { // the call may have been inlined itself
 		for at := &p.loc; at != nil; at = at.Via {
 			if at.File == l.Via.File && at.Line == l.Via.Line && at.Col == l.Via.Col {
-				l.Via = &Loc{at.File, at.Line, at.Col, at.Via}
+				l.Via = &Loc{at.File, at.Line, at.Col, at.Via, at.Func}
 				break
 			}
 		}

@@ -1,0 +1,153 @@
+package nvcc
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// nvcc's columns count the characters of a preprocessed line, in which macros such as __shared__ are expanded, and
+// comments and spaces are gone. These functions lead back to the line that the user wrote.
+
+// Columns are the columns of sources: of a file, and of a line of it, each token's column for the compiler and that in
+// the source, 0 if it is not known. A line that the compiler sees as it was written is left out.
+type Columns map[string]map[int][][2]int
+
+// Of returns the column in the source of a column of the compiler's, 0 if it is not known.
+func (c Columns) Of(file string, line, col int) int {
+	tokens, ok := c[file][line]
+	if !ok {
+		return col
+	}
+	i, found := slices.BinarySearchFunc(tokens, col, func(t [2]int, col int) int { return t[0] - col })
+	if !found {
+		i--
+	}
+	if i < 0 {
+		return 0
+	}
+	return tokens[i][1]
+}
+
+// token matches what a line consists of. Comments and spaces are matched too, as what parts tokens.
+var token = regexp.MustCompile(`[A-Za-z_$][\w$]*|\.?\d(?:[eEpP][+-]|[\w.'])*|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|` +
+	`//.*|/\*.*?(?:\*/|$)|\s+|[^\s]`)
+
+// tokens returns where each token of a line begins and ends.
+func tokens(line string) (all [][2]int) {
+	for _, at := range token.FindAllStringIndex(line, -1) {
+		text := line[at[0]:at[1]]
+		if strings.TrimSpace(text) != "" && !strings.HasPrefix(text, "//") && !strings.HasPrefix(text, "/*") {
+			all = append(all, [2]int{at[0], at[1]})
+		}
+	}
+	return all
+}
+
+// maxTokens is the number of tokens of a line that is compared.
+const maxTokens = 300
+
+// aligned returns the column in source of each token of expanded, which the preprocessor made of it, as Columns has
+// them: what it has left, by a longest common subsequence, and of an expansion the macro's, if there is one macro.
+func aligned(expanded, source string) [][2]int {
+	e, s := tokens(expanded), tokens(source)
+	if len(e) > maxTokens || len(s) > maxTokens {
+		return [][2]int{{1, 0}}
+	}
+	same := func(i, j int) bool { return expanded[e[i][0]:e[i][1]] == source[s[j][0]:s[j][1]] }
+	longest := make([][]int, len(e)+1) // of e[i:] and s[j:]
+	for i := len(e); i >= 0; i-- {
+		longest[i] = make([]int, len(s)+1)
+		for j := len(s) - 1; i < len(e) && j >= 0; j-- {
+			longest[i][j] = max(longest[i+1][j], longest[i][j+1])
+			if same(i, j) {
+				longest[i][j] = 1 + longest[i+1][j+1]
+			}
+		}
+	}
+	column := func(j int) int { return 1 + s[j][0] }
+	var all [][2]int
+	for i, j := 0, 0; i < len(e); {
+		if j < len(s) && same(i, j) && longest[i][j] == 1+longest[i+1][j+1] {
+			all = append(all, [2]int{1 + e[i][0], column(j)})
+			i, j = i+1, j+1
+			continue
+		}
+		// What is between two common tokens: in the source a macro, with its arguments, or several.
+		i2, j2 := i, j
+		for (i2 < len(e) || j2 < len(s)) && !(i2 < len(e) && j2 < len(s) && same(i2, j2) &&
+			longest[i2][j2] == 1+longest[i2+1][j2+1]) {
+			if j2 == len(s) || i2 < len(e) && longest[i2+1][j2] >= longest[i2][j2+1] {
+				i2++
+			} else {
+				j2++
+			}
+		}
+		at := 0
+		for q := j; q < j2; q++ {
+			if c := source[s[q][0]]; c == '_' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' {
+				if at != 0 {
+					at = 0
+					break
+				}
+				at = column(q)
+			}
+		}
+		for ; i < i2; i++ {
+			all = append(all, [2]int{1 + e[i][0], at})
+		}
+		j = j2
+	}
+	return all
+}
+
+// lineMarker matches what a preprocessor says of the next line.
+var lineMarker = regexp.MustCompile(`^# (\d+) "([^"]*)"`)
+
+// columns reads what nvcc has kept in dir, preprocessed for the device.
+func columns(dir string, files map[string][]string) Columns {
+	all := Columns{}
+	names, _ := filepath.Glob(filepath.Join(dir, "*.cpp1.ii"))
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil || len(text) > maxPTX {
+			continue
+		}
+		file, line := "", 0
+		scanner := bufio.NewScanner(bytes.NewReader(text))
+		scanner.Buffer(nil, len(text)+1)
+		for scanner.Scan() {
+			expanded := scanner.Text()
+			if m := lineMarker.FindStringSubmatch(expanded); m != nil {
+				file = filepath.Clean(m[2])
+				line, _ = strconv.Atoi(m[1])
+				continue
+			}
+			lines := files[file]
+			if line > 0 && line <= len(lines) && expanded != strings.TrimRight(lines[line-1], " \t\r") {
+				if all[file] == nil {
+					all[file] = map[int][][2]int{}
+				}
+				if _, ok := all[file][line]; !ok && strings.TrimSpace(expanded) != "" {
+					all[file][line] = aligned(expanded, lines[line-1])
+				}
+			}
+			line++
+		}
+	}
+	return all
+}
+
+// lines returns the lines of each source.
+func (s *sources) lines() map[string][]string {
+	all := map[string][]string{}
+	for _, f := range s.files {
+		all[f.Path] = strings.Split(f.Content, "\n")
+	}
+	return all
+}
