@@ -98,7 +98,10 @@ func build(t *testing.T, client *worker.Client, source string, passing bool) err
 }
 
 // load gives the worker x = 1, -2, 30 behind 12 bytes of something else, and c = 5; out takes the outputs.
-func load(t *testing.T, client *worker.Client) (out string) {
+func load(t *testing.T, client *worker.Client) (out string) { return loadOutputs(t, client, 2) }
+
+// loadOutputs is load for definitions with the first n outputs.
+func loadOutputs(t *testing.T, client *worker.Client, n int) (out string) {
 	t.Helper()
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
@@ -116,7 +119,7 @@ func load(t *testing.T, client *worker.Client) (out string) {
 		Inputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Path: in, Offset: 12,
 			Bytes: 12}}, {Int: &five}},
 		Outputs: []worker.Value{{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{3}, Bytes: 12}},
-			{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}},
+			{Tensor: &worker.FileTensor{DType: "float32", Shape: []int{}, Offset: 256, Bytes: 4}}}[:n],
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -520,8 +523,12 @@ func TestRuns(t *testing.T) {
 		want     bool
 	}{{trace.CUDA, "", false}, {trace.CUDA, "tvm-ffi", false}, {trace.CPP, "torch", true}, {trace.CUDA, "torch", true},
 		{trace.Triton, "", true}, {trace.Python, "", true}, {trace.TileLang, "", true}} {
-		if got := Runs(&trace.BuildSpec{Language: tc.language, Binding: tc.binding}); got != tc.want {
+		spec := trace.BuildSpec{Language: tc.language, Binding: tc.binding, DestinationPassingStyle: true}
+		if got := Runs(&spec); got != tc.want {
 			t.Errorf("%s with binding %q: got %v, want %v", tc.language, tc.binding, got, tc.want)
+		}
+		if spec.DestinationPassingStyle = false; !Runs(&spec) {
+			t.Errorf("%s with binding %q that returns its outputs: got false", tc.language, tc.binding)
 		}
 	}
 }

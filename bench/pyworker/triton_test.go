@@ -13,6 +13,7 @@ import (
 	"fisub/device/nvcc"
 	"fisub/device/vgpu/vgputest"
 	"fisub/internal/cache"
+	"fisub/internal/trace"
 )
 
 // tritonCommand is command of a Python that has Triton too.
@@ -120,7 +121,7 @@ func TestTriton(t *testing.T) {
 		{"tuned, with halves", "@triton.autotune(configs=[triton.Config({'AT': 0}), triton.Config({'AT': 2})], key=['n'])\n" +
 			"@triton.jit\ndef half(x, y, n, c, AT: tl.constexpr):\n    i = AT + tl.arange(0, 2)\n" +
 			"    tl.store(y + i, tl.load(x + i, mask=i < n) * c, mask=i < n)\n" +
-			"def run(x, c, y, total):\n    y.fill_(7)\n    half[(1,)](x, y, 3, c)\n" + total, "", "", []float32{5, -10, 7}},
+			"def run(x, c, y, total):\n    y.fill_(7)\n    half[(1,)](x, y, 3, c)\n" + total, "", "", []float32{7, 7, 150}},
 		{"tuned, in place", "@triton.autotune(configs=[triton.Config({'B': 4}), triton.Config({'B': 8})], key=['n'])\n" +
 			"@triton.jit\ndef twice(y, n, B: tl.constexpr):\n    i = tl.arange(0, B)\n" +
 			"    tl.store(y + i, tl.load(y + i, mask=i < n) * 2, mask=i < n)\n" +
@@ -338,5 +339,75 @@ def run(x, c, y, total):
 			"the virtual GPU's build lacks the header cute/tensor.hpp", nil},
 	} {
 		tc.run(t, client, "")
+	}
+}
+
+// CUDA that returns its output is built and called by Python's tvm-ffi. Of several outputs it returns an Array, which the
+// official evaluator takes for one value.
+func TestReturnedByCUDA(t *testing.T) {
+	c := command(t)
+	if err := exec.Command(c.Args[0], "-c", "import tvm_ffi").Run(); err != nil {
+		t.Skipf("no tvm-ffi: %v", err)
+	}
+	root, err := cache.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nvcc.Find(root); err != nil {
+		t.Skip(err)
+	}
+	if err := vgputest.Library(); err != nil {
+		t.Fatal(err)
+	}
+	client := open(t, command(t))
+	const kernel = `#include <cuda_runtime.h>
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/function.h>
+using tvm::ffi::Tensor;
+using tvm::ffi::TensorView;
+__global__ void kernel(const float* x, float* y, int n, float c) { if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x] * c; }
+Tensor scaled(TensorView x, int64_t c) {
+  Tensor y = Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, x.shape(), x.dtype(), x.device());
+  kernel<<<1, 32>>>(static_cast<float*>(x.data_ptr()), static_cast<float*>(y.data_ptr()), x.size(0), c);
+  return y;
+}
+`
+	for _, tc := range []struct {
+		name, export string
+		outputs      int
+		y            []float32
+		text         string
+	}{
+		{"one", "TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, scaled);\n", 1, []float32{5, -10, 150}, ""},
+		{"several", "tvm::ffi::Array<Tensor> two(TensorView x, int64_t c) { return {scaled(x, c), scaled(x, c)}; }\n" +
+			"TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, two);\n", 2, nil, "ValueError: Single value returned but 2 outputs expected"},
+	} {
+		text := definition
+		if tc.outputs == 1 {
+			text = strings.Replace(text, `,"total":{"shape":[],"dtype":"float32"}`, "", 1)
+		}
+		def, _, err := trace.DecodeDefinition([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sol := &trace.Solution{Name: "s", Definition: "d", Author: "a",
+			Spec:    trace.BuildSpec{Language: trace.CUDA, TargetHardware: []string{"cuda"}, EntryPoint: "main.cu::run"},
+			Sources: []trace.SourceFile{{Path: "main.cu", Content: kernel + tc.export}}}
+		if !Runs(&sol.Spec) {
+			t.Error("got that it does not run in Python")
+		}
+		if err := client.Build(t.Context(), def, sol); err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		out := loadOutputs(t, client, tc.outputs)
+		_, err = client.Run(t.Context(), out)
+		var we *worker.Error
+		if tc.text != "" && (!errors.As(err, &we) || we.Kind != worker.Call || we.Text != tc.text) || tc.text == "" && err != nil {
+			t.Errorf("%s: got %v, want %q", tc.name, err, tc.text)
+		} else if got := floats(t, out, 0, 3); tc.text == "" && !slices.Equal(got, tc.y) {
+			t.Errorf("%s: got %v, want %v", tc.name, got, tc.y)
+		}
 	}
 }

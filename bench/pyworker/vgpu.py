@@ -26,6 +26,7 @@ import tempfile
 import time
 import types
 import uuid
+import warnings
 import weakref
 
 import torch
@@ -540,9 +541,11 @@ class Tuning:
         after = self.after[self.configs.index(config)]
         with real():
             for at in set().union(*self.after):  # what Triton itself restores after each configuration is not among these
-                memory, was, _ = self.before[at]
-                unwritten = after.get(at, was) == was
-                memory[unwritten] = was[unwritten]
+                memory, was, dtype = self.before[at]
+                size = was.numel() // dtype.itemsize * dtype.itemsize
+                same = (after.get(at, was) == was)[:size].view(-1, dtype.itemsize)
+                unwritten = same.all(1, keepdim=True).expand_as(same).reshape(-1)  # whole elements
+                memory[:size][unwritten] = was[:size][unwritten]
 
     def tell(self):
         """Says in the log which configuration is judged, where that matters, and how many were not tried."""
@@ -765,11 +768,13 @@ class Extensions:
         self.library = torch.library.Library("aten", "IMPL")
         keys = ("CUDA", "CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
         names = set().union(*(torch._C._dispatch_get_registrations_for_dispatch_key(key) for key in keys))
-        for name in sorted(name.removeprefix("aten::") for name in names if name.startswith("aten::")):
-            packet, _, overload = name.partition(".")
-            op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-            if not any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):  # no views
-                self.library.impl(name, functools.partial(self.on_cpu, op), "CUDA")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that kernels are registered in the place of others
+            for name in sorted(name.removeprefix("aten::") for name in names if name.startswith("aten::")):
+                packet, _, overload = name.partition(".")
+                op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+                if not any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):  # no views
+                    self.library.impl(name, functools.partial(self.on_cpu, op), "CUDA")
         # A guard of the CUDA device would ask the driver: that of the CPU does nothing.
         libc10 = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
         guards = (ctypes.c_void_p * 2).in_dll(libc10, "_ZN3c104impl26device_guard_impl_registryE")
