@@ -76,3 +76,22 @@ func TestChoice(t *testing.T) {
 		}
 	}
 }
+
+// A sample of packed sequences has the longest one, which a workload of more tokens need not have.
+func TestSampleOfLengths(t *testing.T) {
+	var all []*trace.Workload
+	for _, n := range [][2]int{{6, 1}, {134, 1}, {8192, 32}, {8192, 57}, {4124, 15}, {32, 2}, {2107, 1}, {5709, 2}, {16, 1}, {300, 2}} {
+		w := &trace.Workload{UUID: fmt.Sprintf("%d/%d", n[0], n[1])}
+		w.Axes.Set("total_seq_len", n[0])
+		w.Axes.Set("num_seqs", n[1])
+		w.Axes.Set("len_cu_seqlens", n[1]+1)
+		all = append(all, w)
+	}
+	for n := 2; n <= len(all); n++ {
+		got, err := (&Choice{Sample: n}).Of(all)
+		if err != nil || len(got) != n || !slices.Contains(got, all[0]) || !slices.Contains(got, all[7]) ||
+			n > 2 && !slices.Contains(got, all[3]) {
+			t.Errorf("--sample %d: got %d, %v, want the smallest, the largest and the longest", n, len(got), err)
+		}
+	}
+}

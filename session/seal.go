@@ -43,11 +43,11 @@ func (u *Setup) facts(ctx context.Context, s *Submission) (map[string]string, er
 	if err != nil {
 		return nil, err
 	}
-	ws, err := s.Data.Workloads(s.Definition.Name, u.Set)
+	ws, err := u.data.Workloads(s.Definition.Name, u.Set)
 	if err != nil {
 		return nil, err
 	}
-	inputs, err := s.Data.Digest(ctx, s.Definition, ws)
+	inputs, err := u.data.Digest(ctx, s.Definition, ws)
 	if err != nil {
 		return nil, err
 	}

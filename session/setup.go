@@ -61,6 +61,7 @@ type Setup struct {
 	Version   string   // of fisub
 	Command   []string // that asks for it
 	whole     int      // workloads of the set
+	data      *workloads.Dataset
 
 	// Of a run on this machine:
 	Device device.Options
@@ -150,8 +151,10 @@ func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 	if s.Config != nil {
 		o.Set, o.Profile = cmp.Or(o.Set, s.Config.Bench.Set), cmp.Or(o.Profile, s.Config.Bench.Profile)
 	}
-	s.Data = s.Data.Seeded(o.Seed)
-	u := &Setup{Set: cmp.Or(o.Set, "default"), Seed: o.Seed, Timer: cmp.Or(o.Timer, device.TimerAuto)}
+	u := &Setup{Set: cmp.Or(o.Set, "default"), Seed: o.Seed, data: s.Data, Timer: cmp.Or(o.Timer, device.TimerAuto)}
+	if u.Seed != 0 {
+		u.data = s.Data.Seeded(u.Seed)
+	}
 	var err error
 	if u.Profile, err = bench.NewProfile(cmp.Or(o.Profile, config.Official), s.Definition); err != nil {
 		return nil, usage.Invalid(err)
@@ -169,7 +172,7 @@ func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 	if !slices.Contains(device.Timers, u.Timer) {
 		return nil, usage.Errorf("one of "+strings.Join(device.Timers, ", "), "--timer: unknown timer %q", u.Timer)
 	}
-	ws, err := s.Data.Workloads(s.Definition.Name, u.Set)
+	ws, err := u.data.Workloads(s.Definition.Name, u.Set)
 	if sets, _ := s.Data.Sets(s.Definition.Name); err != nil && configured && len(sets) > 0 && o.Set != "" {
 		err = s.Config.Fault("", "bench.set", "", "%v", err)
 	}
@@ -191,7 +194,7 @@ func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 		return nil, usage.Errorf("fisub dataset ls shows what there is", "no workloads for %s", s.Definition.Name)
 	}
 	drawn := func(w *trace.Workload) bool {
-		return s.Data.Makes(s.Definition.Name, w) || workloads.Redrawn(s.Definition, w)
+		return u.data.Makes(s.Definition.Name, w) || workloads.Redrawn(s.Definition, w)
 	}
 	if u.Seed != 0 && !slices.ContainsFunc(u.Workloads, drawn) {
 		return nil, usage.Errorf("leave it out", "--seed: all inputs of set %s are files of the dataset", u.Set)
@@ -235,7 +238,7 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 // Shared is what the solutions of a run of s have in common for bench.
 func (u *Setup) Shared(s *Submission) bench.Shared {
 	return bench.Shared{
-		Definition: s.Definition, Workloads: u.Workloads, Profile: u.Profile, Timer: u.Timer, Load: s.Data.Load,
+		Definition: s.Definition, Workloads: u.Workloads, Profile: u.Profile, Timer: u.Timer, Load: u.data.Load,
 		Worker: u.worker, DeviceKind: u.Kind, Device: u.Device, Baseline: u.Baseline, Roofline: u.Kind != "emu",
 		Meter: func(uuid string) (bench.Meter, error) { return stamp.Open(uuid) },
 		// here: the process that is timed may be in Python

@@ -165,6 +165,28 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// Below the row of a workload of set edge that fails stands what it tests.
+func TestTests(t *testing.T) {
+	var out bytes.Buffer
+	sink := (&Terminal{Out: &out, Err: io.Discard}).Run()
+	run := &event.Run{Definition: "d", Set: "edge", Device: event.Device{Kind: "emu", Emulated: true}, Workloads: []event.Workload{
+		{UUID: "u1", Tests: "scale 0"}, {UUID: "u2", Tests: "batch 3"}, {UUID: "u3", Tests: "state 0"}}}
+	for _, e := range []event.Event{{Type: event.TypeRun, Run: run},
+		{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "INCORRECT_NUMERICAL", Detail: "all wrong"}},
+		{Type: event.TypeEvaluated, Workload: "u2", Evaluated: &event.Evaluated{Status: "PASSED"}},
+		{Type: event.TypeFailed, Workload: "u3", Message: &event.Message{Text: "no GPU"}}} {
+		if err := sink(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for text, want := range map[string]bool{"\n          edge: scale 0\n          all wrong\n": true, "batch 3": false,
+		"\n          edge: state 0\n          no GPU\n": true} {
+		if strings.Contains(out.String(), text) != want {
+			t.Errorf("%q: want %v in\n%s", text, want, out.String())
+		}
+	}
+}
+
 // A line with the figures has less than 100 columns, with three axes, or with two and all columns.
 // What a host says in a warning, or in an error, does not reach the terminal as a command to it.
 func TestHostileWords(t *testing.T) {
