@@ -168,7 +168,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 				}
 				return
 			}
-			want := fmt.Sprintf(`^kernel\.cu:%d:[0-9]+: kernel k%d, .*%s`, before+1+i, i, c.text)
+			want := fmt.Sprintf(`^kernel\.cu:%d(:[0-9]+)?: kernel k%d, .*%s`, before+1+i, i, c.text)
 			tool := ""
 			if i >= faults {
 				tool, _, _ = strings.Cut(c.name, ":")
@@ -225,7 +225,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		if which == 110 {
 			told = `kernel\.cu:[0-9]+:[0-9]+: kernel first, .*: read of 4 bytes of global memory that nothing was written to, ` +
 				`at 0x[0-9a-f]+, byte 0 of memory that the submission has allocated`
-			want = "^warning: " + told + "\n$"
+			want = "^unwritten-memory at kernel.cu:[0-9]+:[0-9]+: " + told + "\n$"
 		}
 		if log, err := call(t, which, "", time.Minute); err != nil || !regexp.MustCompile(want).MatchString(log) {
 			t.Errorf("%d: got %q (%v), want %s", which, log, err, want)
