@@ -18,20 +18,20 @@ func looked(p *process) *event.Looked {
 	case p.kind != "emu":
 		return nil
 	}
-	l := &event.Looked{Not: []string{"unwritten global memory", "missing synchronisation of streams or with the host"}}
-	races := "races"
+	l := &event.Looked{Not: []string{"missing synchronisation of streams or with the host"}}
+	first := "races (in its first instructions), unwritten local and global memory"
 	if p.python {
-		races = "races in CUDA"
-		l.Not = append(l.Not, "races in Triton kernels", "the host's use of device memory")
+		first = "races in CUDA (in its first instructions), unwritten local memory"
+		l.Not = append(l.Not, "races and registers without a value in Triton kernels", "unwritten tensors", "the host's use of device memory")
 	}
 	if p.opts.Sanitize != "" && !p.python {
 		l.For = []string{"in all calls: invalid and misaligned accesses, barriers that never open; what " +
 			strings.ReplaceAll(p.opts.Sanitize, ",", ", ") + " look for"}
 	} else {
 		l.For = []string{"in all calls: invalid and misaligned accesses, barriers that never open, unwritten shared memory, " +
-			"divisions by zero, refused launches",
+			"registers without a value, divisions by zero, refused launches",
 			"in the first call of the first workload, and of later ones in launches of at most 128 blocks whose kernel or size is " +
-				"new: " + races + " (in its first instructions), unwritten local memory"}
+				"new: " + first}
 	}
 	l.For = append(l.For, "in a second call of workloads up to 32 MB and 3 s: "+strings.TrimSuffix(honesty, ", "))
 	return l

@@ -1879,9 +1879,10 @@ again:
         memcpy(&v, lane + extra[in->x + (in->op == E_malloc)], 8);
         if (in->op == E_malloc) {
           v = allocate(launch->heap, v);
+          before_strong(k, w, (u8 *)v); // what was done with the block before it was freed is over
           memcpy(lane + extra[in->x], &v, 8);
           written(w, lane + extra[in->x], 8);
-        } else if (!release_memory(launch->heap, v)) {
+        } else if (after_strong(k, w, (u8 *)v, 1), !release_memory(launch->heap, v)) {
           fault(k, w, g, FAULT_HEAP, (int)l, v, 0, 0, 0);
           FAULTED
         }
