@@ -90,7 +90,8 @@ func (a *app) emu(ctx context.Context, o emuOptions, program []string) error {
 		return err
 	}
 	if library == "" {
-		return usage.Errorf("build fisub with scripts/build", "emu: this fisub was built without the library of the virtual GPU")
+		return usage.Errorf("build fisub with scripts/build",
+			"emu: this fisub was built without the library of the virtual GPU")
 	}
 	t, err := a.toolchain(ctx, root)
 	if err != nil {
@@ -183,8 +184,8 @@ func (a *app) ended(program string, err error) error {
 	return shown(exit.ExitCode())
 }
 
-// linked refuses a program that has NVIDIA's runtime in it, or needs another version of it than the toolchain has, which
-// is named as runtime is. A program that is no ELF file may start others.
+// linked refuses a program that has NVIDIA's runtime in it, or needs another version of it than the toolchain has,
+// which is named as runtime is. A program that is no ELF file may start others.
 func linked(path, runtime string) error {
 	f, err := elf.Open(path)
 	if err != nil {

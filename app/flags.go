@@ -91,7 +91,8 @@ func workloadFlags(o *session.Options) []cli.Flag {
 }
 
 func seedFlag(to *uint64) cli.Flag {
-	return &cli.Uint64Flag{Name: "seed", Usage: "draw other values for generated inputs, the same for each `N` on every machine",
+	return &cli.Uint64Flag{Name: "seed",
+		Usage:       "draw other values for generated inputs, the same for each `N` on every machine",
 		DefaultText: "0, the usual ones", Destination: to}
 }
 

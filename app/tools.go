@@ -58,8 +58,9 @@ func (a *app) sanitizeCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "sanitize",
 		Usage: "look for invalid accesses, races and uninitialised reads",
-		Flags: append(o.flags("contest, if there is one", "one of each shape", "5m, on the emulator 1m"), stringFlag(&o.tools, "tool", "`TOOL[,TOOL...]` of compute-sanitizer",
-			strings.Join(device.Sanitizers, ","))),
+		Flags: append(o.flags("contest, if there is one", "one of each shape", "5m, on the emulator 1m"),
+			stringFlag(&o.tools, "tool", "`TOOL[,TOOL...]` of compute-sanitizer",
+				strings.Join(device.Sanitizers, ","))),
 		Action: func(c *cli.Context) error { return a.sanitize(c.Context, o) },
 	}
 }

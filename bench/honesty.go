@@ -96,7 +96,8 @@ func (a *attempt) checkHonesty(ctx context.Context) error {
 func (a *attempt) notice() {
 	for _, h := range a.process.hazards() {
 		f := event.Finding{Check: h.Kind, Place: plain.Line(h.Place), Text: plain.Line(h.Text)}
-		if !slices.ContainsFunc(a.found, func(old event.Finding) bool { return old.Check == f.Check && old.Place == f.Place }) {
+		same := func(old event.Finding) bool { return old.Check == f.Check && old.Place == f.Place }
+		if !slices.ContainsFunc(a.found, same) {
 			a.found = append(a.found, f)
 		}
 	}
@@ -216,15 +217,15 @@ func (h *honesty) run(ctx context.Context) error {
 	return err
 }
 
-// longOnCPU and someOnCPU are the duration of an emulated call, and the size of its tensors in bytes, above which a workload
-// gets no second one, the first workload that passes excepted.
+// longOnCPU and someOnCPU are the duration of an emulated call, and the size of its tensors in bytes, above which a
+// workload gets no second one, the first workload that passes excepted.
 const (
 	longOnCPU = 3 * time.Second
 	someOnCPU = 32 << 20
 )
 
-// again makes one call with other contents at the same addresses. If its outputs are wrong, a call with the first contents
-// decides whether the solution is: a GPU would have made several of them.
+// again makes one call with other contents at the same addresses. If its outputs are wrong, a call with the first
+// contents decides whether the solution is: a GPU would have made several of them.
 func (h *honesty) again(ctx context.Context, s *scratch) error {
 	if h.took > longOnCPU || h.in.bytes > someOnCPU {
 		return h.look(ctx, worker.Check{})
@@ -254,7 +255,8 @@ func (h *honesty) reject() error {
 		return err
 	}
 	defer unmap()
-	h.verdict.evaluate(h.evaluator, h.shared.Definition.Outputs.Keys(), got, h.in.want, h.in.Values, h.shared.Profile.Tolerance)
+	h.verdict.evaluate(h.evaluator, h.shared.Definition.Outputs.Keys(), got, h.in.want, h.in.Values,
+		h.shared.Profile.Tolerance)
 	return nil
 }
 

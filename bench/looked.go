@@ -12,8 +12,8 @@ func looked(p *process) *event.Looked {
 	switch {
 	case !p.info.Emulated:
 		return &event.Looked{
-			For: []string{"in calls after the timing: " + honesty + "writes up to 4096 bytes beside a tensor, work that outlives " +
-				"the call's stream"},
+			For: []string{"in calls after the timing: " + honesty + "writes up to 4096 bytes beside a tensor, " +
+				"work that outlives the call's stream"},
 			Not: []string{"other invalid accesses", "races", "reads of unwritten memory (fisub sanitize looks for these)"}}
 	case p.kind != "emu":
 		return nil
@@ -22,16 +22,17 @@ func looked(p *process) *event.Looked {
 	first := "races (in its first instructions), unwritten local and global memory"
 	if p.python {
 		first = "races in CUDA (in its first instructions), unwritten local memory"
-		l.Not = append(l.Not, "races and registers without a value in Triton kernels", "unwritten tensors", "the host's use of device memory")
+		l.Not = append(l.Not, "races and registers without a value in Triton kernels", "unwritten tensors",
+			"the host's use of device memory")
 	}
 	if p.opts.Sanitize != "" && !p.python {
 		l.For = []string{"in all calls: invalid and misaligned accesses, barriers that never open; what " +
 			strings.ReplaceAll(p.opts.Sanitize, ",", ", ") + " look for"}
 	} else {
-		l.For = []string{"in all calls: invalid and misaligned accesses, barriers that never open, unwritten shared memory, " +
-			"registers without a value, divisions by zero, refused launches",
-			"in the first call of the first workload, and of later ones in launches of at most 128 blocks whose kernel or size is " +
-				"new: " + first}
+		l.For = []string{"in all calls: invalid and misaligned accesses, barriers that never open, " +
+			"unwritten shared memory, registers without a value, divisions by zero, refused launches",
+			"in the first call of the first workload, and of later ones in launches of at most 128 blocks whose " +
+				"kernel or size is new: " + first}
 	}
 	l.For = append(l.For, "in a second call of workloads up to 32 MB and 3 s: "+strings.TrimSuffix(honesty, ", "))
 	return l

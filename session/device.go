@@ -82,8 +82,8 @@ func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace
 	return vgpu.Prepare(ctx, opts.CacheDir)
 }
 
-// FetchTriton fetches the contest's Triton for the virtual GPU, unless the interpreter has it or has no torch. A failure
-// to fetch it, and another version for a GPU, are warnings. progress is that of nvcc.InstallTriton.
+// FetchTriton fetches the contest's Triton for the virtual GPU, unless the interpreter has it or has no torch. A
+// failure to fetch it, and another version for a GPU, are warnings. progress is that of nvcc.InstallTriton.
 func FetchTriton(ctx context.Context, kind, root string, progress func(name string, done, total int64),
 	log Log) error {
 	t, err := pyworker.FindTriton(ctx, root)

@@ -31,8 +31,8 @@ type value func(s random.Stream, i, width int, usual float64) float64
 
 // edges are the cases of the set. All of them have finite outputs by each definition's reference. None, which a
 // definition allows for the state, is not among them: no workload in the contest's format can say it. A slot whose
-// offset exceeds 31 bits is not either: the pool would take gigabytes of disk for each definition, and as much again for
-// the expected and for the actual output.
+// offset exceeds 31 bits is not either: the pool would take gigabytes of disk for each definition, and as much again
+// for the expected and for the actual output.
 var edges = []edge{
 	{name: "scale 0", lengths: []int{9, 26}, batch: 2, tokens: 2, unscaled: true},
 	{name: "batch 3", batch: 3, tokens: 3},

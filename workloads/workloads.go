@@ -106,8 +106,8 @@ func Open(root, cacheRoot string) (d *Dataset, err error) {
 	return d, d.readDefinitions()
 }
 
-// Seeded returns the dataset with other generated values: for each seed the same on every machine, and the usual ones for
-// 0. Axes, scalars and the lengths of sequences stay. Files of a folder are what they are.
+// Seeded returns the dataset with other generated values: for each seed the same on every machine, and the usual ones
+// for 0. Axes, scalars and the lengths of sequences stay. Files of a folder are what they are.
 func (d *Dataset) Seeded(seed uint64) *Dataset {
 	other := &Dataset{root: d.root, cache: d.cache, seed: seed, embedded: d.embedded, names: d.names, defs: d.defs,
 		read: map[string]reading{}}

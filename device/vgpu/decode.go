@@ -342,7 +342,8 @@ func (d *decoder) instruction() (err error) {
 	return nil
 }
 
-// missing takes back what was emitted for an instruction from code and extra on, and emits one that says what is lacking.
+// missing takes back what was emitted for an instruction from code and extra on, and emits one that says what is
+// lacking.
 func (d *decoder) missing(code, extra int, what string) {
 	d.out.code, d.out.extra = d.out.code[:code], d.out.extra[:extra]
 	for len(d.jumps) > 0 && d.jumps[len(d.jumps)-1] >= code {

@@ -191,8 +191,8 @@ func lz4(in []byte, size int) ([]byte, error) {
 	return out, nil
 }
 
-// readUsage reads the section .nv.info of a cubin: attributes, each with a format, a number and a value. The values that
-// matter here are a symbol's index and a number.
+// readUsage reads the section .nv.info of a cubin: attributes, each with a format, a number and a value. The values
+// that matter here are a symbol's index and a number.
 func readUsage(cubin []byte) (map[string]usage, error) {
 	const sized, registerCount, stackSize = 4, 0x2f, 0x12
 	f, err := elf.NewFile(bytes.NewReader(cubin))

@@ -233,7 +233,8 @@ func vgAttributes(module C.uintptr_t, kernel *C.char, out *C.fisub_vgpu_attribut
 	}
 	const unknown = 64 // registers, where ptxas has not told them
 	u, _ := k.usage()
-	*out = C.fisub_vgpu_attributes{shared: C.int(k.StaticShared()), local: C.int(k.local()), threads: C.int(k.MaxThreads()),
+	*out = C.fisub_vgpu_attributes{shared: C.int(k.StaticShared()), local: C.int(k.local()),
+		threads:   C.int(k.MaxThreads()),
 		registers: C.int(cmp.Or(u.registers, unknown)), arch: C.int(k.mod.arch)}
 	return cudaSuccess
 }

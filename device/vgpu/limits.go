@@ -101,7 +101,8 @@ func (k *Kernel) refusal(l Launch) (why string, code int) {
 				"cudaFuncSetAttribute(..., cudaFuncAttributeNonPortableClusterSizeAllowed, 1)", cluster, portableCluster),
 			cudaClusterSize
 	case threads > k.bound():
-		return fmt.Sprintf("a block of %d threads is larger than its launch bounds of %d", threads, k.bound()), cudaInvalidValue
+		return fmt.Sprintf("a block of %d threads is larger than its launch bounds of %d", threads,
+			k.bound()), cudaInvalidValue
 	case threads > k.registerBound():
 		return fmt.Sprintf("too many resources requested for launch: a block of %d threads with %d registers each; it can "+
 			"have at most %d threads", threads, u.registers, k.registerBound()), cudaOutOfResource

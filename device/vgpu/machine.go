@@ -47,12 +47,12 @@ type Machine struct {
 	Heard   func(device.Hazard) // is told of each other hazard at once, if it is not nil
 	noticed []device.Hazard     // those that are not faults, of each kind and place the first
 
-	// Look are the hazards that are looked for beside those that always are: Races, UnwrittenLocal, UnwrittenGlobal. Races are looked for
-	// until so many instructions of warps were executed in a launch; 0 is no limit.
+	// Look are the hazards that are looked for beside those that always are: Races, UnwrittenLocal, UnwrittenGlobal. Races
+	// are looked for until so many instructions of warps were executed in a launch; 0 is no limit.
 	Look       Hazards
 	RacesUntil uint64
-	// Workload, if it is not 0, is the number of the workload that calls. In all but the first, only small launches are looked
-	// at whose kernel and sizes are new, and those of kernels that had a hazard.
+	// Workload, if it is not 0, is the number of the workload that calls. In all but the first, only small launches are
+	// looked at whose kernel and sizes are new, and those of kernels that had a hazard.
 	Workload int
 	looked   map[any]int // workloads by what they had first: a form, or a *Kernel with a hazard
 
@@ -67,11 +67,11 @@ type Machine struct {
 // Hazards are what may come out right all the same.
 type Hazards uint32
 
-// UnwrittenShared, UnwrittenLocal and UnwrittenGlobal are reads of memory that nothing was written to, the last of memory that the
-// submission has allocated and of outputs; UnwrittenRegister are those of registers. Races are accesses that nothing orders, Divisions
-// those of integers by zero. Refusals, of launches and copies, are for callers of a Machine. Ended are barriers and warp instructions
-// that wait for threads that have ended, which a GPU permits: they are looked for only if they are faults. OutsideMask are warp
-// instructions of a lane that is not in their member mask.
+// UnwrittenShared, UnwrittenLocal and UnwrittenGlobal are reads of memory that nothing was written to, the last of
+// memory that the submission has allocated and of outputs; UnwrittenRegister are those of registers. Races are accesses
+// that nothing orders, Divisions those of integers by zero. Refusals, of launches and copies, are for callers of a
+// Machine. Ended are barriers and warp instructions that wait for threads that have ended, which a GPU permits: they
+// are looked for only if they are faults. OutsideMask are warp instructions of a lane that is not in their member mask.
 const (
 	UnwrittenShared Hazards = 1 << iota
 	Races
@@ -390,8 +390,8 @@ type form struct {
 	shared               int
 }
 
-// laterRacesUntil is RacesUntil of all workloads but the first. There, launches of more than fewBlocks are not looked at:
-// that would take several times as long as the calls.
+// laterRacesUntil is RacesUntil of all workloads but the first. There, launches of more than fewBlocks are not looked
+// at: that would take several times as long as the calls.
 const laterRacesUntil, fewBlocks = 100_000, 128
 
 // looks returns the hazards that are looked for in a launch.
@@ -548,8 +548,8 @@ func (m *Machine) deviceHeap() *C.vg_heap {
 }
 
 // kinds are the kinds of device.Hazard, by the bits of Hazards.
-var kinds = [...]string{"unwritten-memory", "race", "unwritten-memory", "division-by-zero", "refused-launch", "ended-threads",
-	"unwritten-memory", "unwritten-register", "member-mask"}
+var kinds = [...]string{"unwritten-memory", "race", "unwritten-memory", "division-by-zero", "refused-launch",
+	"ended-threads", "unwritten-memory", "unwritten-register", "member-mask"}
 
 // notice keeps a hazard, of each kind the first at each place.
 func (m *Machine) notice(kind, place, text string) {
@@ -783,7 +783,8 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 			what += ", at " + m.where(uint64(f.address))
 		}
 	case faultOutsideMask:
-		what = fmt.Sprintf("%s with the member mask %#x, which lacks the lane that executes it", opName(in), uint64(f.address))
+		what = fmt.Sprintf("%s with the member mask %#x, which lacks the lane that executes it", opName(in),
+			uint64(f.address))
 	case faultRegister:
 		what = fmt.Sprintf("%s reads a register that nothing was written to: a variable without a value?", opName(in))
 	case faultCount:
@@ -846,7 +847,8 @@ func (k *Kernel) waitsFor(f *C.vg_fault) string {
 		return fmt.Sprintf("reads %#x from %s, which no thread changes", v, where)
 	}
 	bytes := int64(v>>40&0x7fffff) - txZero
-	what := fmt.Sprintf("for phase %d of the mbarrier at %s, which lacks %d of %d arrivals", f.write, where, v&0xfffff, v>>20&0xfffff)
+	what := fmt.Sprintf("for phase %d of the mbarrier at %s, which lacks %d of %d arrivals", f.write, where, v&0xfffff,
+		v>>20&0xfffff)
 	switch {
 	case bytes > 0:
 		what += fmt.Sprintf(" and %d bytes", bytes)
@@ -876,8 +878,8 @@ func opName(in *ptx.Inst) string {
 	return in.Op
 }
 
-// reach is how far from an allocation an access is taken for one that was meant for it: an offset of 32 bits in elements
-// of 4 bytes and its sign, where the allocations lie as far apart as memory.c can have them.
+// reach is how far from an allocation an access is taken for one that was meant for it: an offset of 32 bits in
+// elements of 4 bytes and its sign, where the allocations lie as far apart as memory.c can have them.
 const reach = 8 << 30
 
 // where says which byte of an allocation an address is, or what is near.

@@ -43,8 +43,8 @@ var attached struct {
 
 // Attach lets this process, a program with its own main, run on the virtual GPU, by the CUDA runtime at path, which it
 // has loaded. It makes what tools find faults; without tools, the first launch of each kernel is looked at, and hear is
-// told of what it finds. Messages name sources relative to folder. hear is called before the call of the runtime returns
-// that has led to the event; it must not use the virtual GPU.
+// told of what it finds. Messages name sources relative to folder. hear is called before the call of the runtime
+// returns that has led to the event; it must not use the virtual GPU.
 func Attach(path, folder string, tools []string, hear func(Event, string)) error {
 	m := host.machine
 	m.Strict = hazards(tools)

@@ -252,8 +252,8 @@ func (d *decoder) copyTensor() {
 		d.lack(d.in.Op)
 	}
 	in := inst{op: ops["cp_tensor"]}
-	spaces := slices.DeleteFunc(slices.Clone(d.parts), func(p string) bool { return p != "global" && !strings.HasPrefix(p, "shared") })
-	toShared := len(spaces) > 0 && spaces[0] != "global"
+	space := slices.IndexFunc(d.parts, func(p string) bool { return p == "global" || strings.HasPrefix(p, "shared") })
+	toShared := space >= 0 && d.parts[space] != "global"
 	shared, tensor, rest := args[0], args[1], args[2:]
 	bar, barOffset, mask, op := int32(-1), int32(0), int32(-1), int32(-1)
 	if toShared {
@@ -303,8 +303,9 @@ func (d *decoder) copyTensor() {
 	d.emit(in)
 }
 
-// ofPair reports whether an address of shared memory is that of the even block of a pair of blocks. Such an address is made by
-// clearing bit 24, the lowest bit of the block's rank, which addresses of a block's own shared memory do not have here.
+// ofPair reports whether an address of shared memory is that of the even block of a pair of blocks. Such an address is
+// made by clearing bit 24, the lowest bit of the block's rank, which addresses of a block's own shared memory do not
+// have here.
 func (d *decoder) ofPair(o ptx.Operand) bool {
 	if len(o.Elems) == 0 || o.Elems[0].Kind != ptx.Register {
 		return false

@@ -1145,11 +1145,12 @@ func (d *decoder) space() int {
 	return spaceGeneric
 }
 
-// spaceOf is the space of a memory instruction with that address: a generic address that names a variable is in the variable's
-// space.
+// spaceOf is the space of a memory instruction with that address: a generic address that names a variable is in the
+// variable's space.
 func (d *decoder) spaceOf(address ptx.Operand) int {
 	space := d.space()
-	if space != spaceGeneric || address.Kind != ptx.Memory || len(address.Elems) == 0 || address.Elems[0].Kind != ptx.Symbol {
+	if space != spaceGeneric || address.Kind != ptx.Memory || len(address.Elems) == 0 ||
+		address.Elems[0].Kind != ptx.Symbol {
 		return space
 	}
 	name := address.Elems[0].Name
@@ -1487,8 +1488,8 @@ func (d *decoder) registersOf(v *ptx.Var) (all []int) {
 	return all
 }
 
-// launchControl decodes clusterlaunchcontrol. A request to cancel the launch of another cluster always fails, which the PTX ISA
-// permits: the response is 16 zero bytes.
+// launchControl decodes clusterlaunchcontrol. A request to cancel the launch of another cluster always fails, which the
+// PTX ISA permits: the response is 16 zero bytes.
 func (d *decoder) launchControl() {
 	switch {
 	case d.has("try_cancel"):

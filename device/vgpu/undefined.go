@@ -10,10 +10,10 @@ import (
 	"fisub/device/vgpu/ptx"
 )
 
-// Registers that may be read before they are written get a shadow: for each lane 0 if the value is defined, unread if nothing was
-// written, else one more than the index of the instruction that first read such a value. Shadows follow the values through
-// arithmetic. A store, an address, a branch or anything else that others may notice is where an undefined value counts, since
-// compilers compute some values that nobody uses.
+// Registers that may be read before they are written get a shadow: for each lane 0 if the value is defined, unread if
+// nothing was written, else one more than the index of the instruction that first read such a value. Shadows follow the
+// values through arithmetic. A store, an address, a branch or anything else that others may notice is where an
+// undefined value counts, since compilers compute some values that nobody uses.
 
 // unread is the shadow of a register that nothing was written to.
 const unread = 0xffffffff
@@ -21,9 +21,9 @@ const unread = 0xffffffff
 // laneOps are instructions whose first operand is a function of the others, lane by lane.
 var laneOps = func() map[string]bool {
 	m := map[string]bool{}
-	for _, n := range strings.Fields(`mov add sub mul mul24 mad mad24 fma div rem min max abs neg rcp sqrt rsqrt sin cos lg2 ex2
-		tanh sad addc subc madc and or xor not cnot shl shr shf popc clz brev bfind bfe bfi bmsk prmt lop3 dp4a dp2a copysign selp
-		slct setp set testp cvt cvta isspacep mapa fns szext`) {
+	for _, n := range strings.Fields(`mov add sub mul mul24 mad mad24 fma div rem min max abs neg rcp sqrt rsqrt sin cos
+		lg2 ex2 tanh sad addc subc madc and or xor not cnot shl shr shf popc clz brev bfind bfe bfi bmsk prmt lop3 dp4a dp2a
+		copysign selp slct setp set testp cvt cvta isspacep mapa fns szext`) {
 		m[n] = true
 	}
 	return m
@@ -32,8 +32,8 @@ var laneOps = func() map[string]bool {
 // withoutResult are instructions whose first operand may be a register that is read.
 var withoutResult = func() map[string]bool {
 	m := map[string]bool{}
-	for _, n := range strings.Fields(`st red bra brx ret exit trap bar barrier nanosleep discard applypriority prefetch prefetchu cp
-		stmatrix membar fence setmaxnreg griddepcontrol pmevent tensormap`) {
+	for _, n := range strings.Fields(`st red bra brx ret exit trap bar barrier nanosleep discard applypriority prefetch
+		prefetchu cp stmatrix membar fence setmaxnreg griddepcontrol pmevent tensormap`) {
 		m[n] = true
 	}
 	return m
@@ -58,8 +58,9 @@ func registers(in *ptx.Inst) (reads, writes []int) {
 	name, _, _ := strings.Cut(in.Op, ".")
 	args := in.Args
 	reduces := (name == "bar" || name == "barrier") && strings.Contains(in.Op, ".red")
-	if len(args) > 0 && args[0].Kind != ptx.Memory && (!withoutResult[name] || reduces) && !strings.HasPrefix(in.Op, "tcgen05.dealloc") &&
-		!strings.HasPrefix(in.Op, "wmma.store") && (name != "call" || args[0].Kind == ptx.List) {
+	stores := strings.HasPrefix(in.Op, "tcgen05.dealloc") || strings.HasPrefix(in.Op, "wmma.store") ||
+		withoutResult[name] && !reduces
+	if len(args) > 0 && args[0].Kind != ptx.Memory && !stores && (name != "call" || args[0].Kind == ptx.List) {
 		writes = addRegisters(nil, args[0])
 		args = args[1:]
 	}

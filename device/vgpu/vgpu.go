@@ -253,7 +253,8 @@ func runtimeLibrary(ctx context.Context, root, kind string, t *nvcc.Toolchain, n
 			return fmt.Errorf("emu: building its CUDA runtime: %w\n%s", err, bytes.TrimSpace(out))
 		}
 		args = slices.Concat(t.CXX[1:], []string{"-O1", "-w", "-fPIC", "-shared", "-I" + t.CUDAInclude,
-			"-x", "c", "driver.c", "-x", "c", "driver_stubs.c", "-x", "none", "-o", driverName, "-Wl,-soname," + driverName, "./" + name})
+			"-x", "c", "driver.c", "-x", "c", "driver_stubs.c", "-x", "none", "-o", driverName,
+			"-Wl,-soname," + driverName, "./" + name})
 		cmd = device.Command(ctx, t.CXX[0], args...)
 		cmd.Dir = dir
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -418,7 +419,8 @@ func (b *buffer) data(n int) ([]byte, error) {
 // fits tells why n bytes cannot be written to: a buffer takes no memory before.
 func fits(n int) error {
 	var machine unix.Sysinfo_t
-	if n > 1<<30 && unix.Sysinfo(&machine) == nil && uint64(n) > (machine.Totalram+machine.Totalswap)*uint64(machine.Unit) {
+	if n > 1<<30 && unix.Sysinfo(&machine) == nil &&
+		uint64(n) > (machine.Totalram+machine.Totalswap)*uint64(machine.Unit) {
 		return fmt.Errorf("emu: writing %d bytes: out of memory", n)
 	}
 	return nil

@@ -12,9 +12,9 @@ import (
 var installed = strings.Fields("ATen cooperative_groups crt c10 cub cuda cute cutlass dlpack fatbinary flashinfer nv " +
 	"nvshmem nvtx3 pybind11 sys thrust torch tvm")
 
-// Includes returns what quoted #include lines of the packed C++ sources lead to that is not packed. left reports whether
-// the packer leaves out a file of that path in the source folder. It is nil if there is no such folder: then a header in
-// a folder counts as left out, unless it may be one of an installed library.
+// Includes returns what quoted #include lines of the packed C++ sources lead to that is not packed. left reports
+// whether the packer leaves out a file of that path in the source folder. It is nil if there is no such folder: then a
+// header in a folder counts as left out, unless it may be one of an installed library.
 func Includes(sol *trace.Solution, left func(name string) bool) []Finding {
 	n := &inspector{sol: sol, alike: map[[2]string]int{}}
 	for _, s := range n.cpp() {

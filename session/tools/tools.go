@@ -115,9 +115,9 @@ func chosen(s *session.Submission, o session.Options) ([]*trace.Workload, error)
 // manyTimes is how much larger than the smallest a workload may be that Shapes takes.
 const manyTimes = 64
 
-// Shapes returns workloads of ws that differ in the classes of their axes (0, 1 and more), the smallest of each class; the
-// smallest of which an axis is odd and above 1; and the largest that is at most manyTimes as large as the smallest. The
-// size is the product of the axes.
+// Shapes returns workloads of ws that differ in the classes of their axes (0, 1 and more), the smallest of each class;
+// the smallest of which an axis is odd and above 1; and the largest that is at most manyTimes as large as the smallest.
+// The size is the product of the axes.
 func Shapes(ws []*trace.Workload) []*trace.Workload {
 	size := func(w *trace.Workload) float64 {
 		n := 1.0
@@ -224,8 +224,8 @@ func timedOut(err error) bool {
 
 // Sanitize runs the workloads under each of the tools, on the emulator looking for what each of them does, until one of
 // them has found something. tell hears, for a workload and tools that say the same of it, what that is: "clean",
-// "findings", or what the solution did wrong, if only that its outputs are wrong. The tool of a submission that does not
-// build is "build".
+// "findings", or what the solution did wrong, if only that its outputs are wrong. The tool of a submission that does
+// not build is "build".
 func (r *Run) Sanitize(ctx context.Context, tools []string, begin func(*trace.Workload), tell func(Line)) error {
 	sanitizer := ""
 	if !r.Emulated {
@@ -275,7 +275,8 @@ var address = regexp.MustCompile(`0x[0-9a-f]+`)
 
 // sanitize returns what the tools say of w, those together that say the same. A tool that runs into the time limit is
 // the last one.
-func (r *Run) sanitize(ctx context.Context, w *trace.Workload, tools []string, sanitizer string) (all []Line, err error) {
+func (r *Run) sanitize(ctx context.Context, w *trace.Workload, tools []string,
+	sanitizer string) (all []Line, err error) {
 	add := func(names []string, log string, found bool, fault error) {
 		l := Line{Tool: strings.Join(names, ","), Workload: w.UUID, Verdict: Clean, Log: log}
 		if fault != nil {
@@ -284,7 +285,8 @@ func (r *Run) sanitize(ctx context.Context, w *trace.Workload, tools []string, s
 			l.Verdict = "findings"
 		}
 		for i := range all {
-			if l.Verdict != "findings" && address.ReplaceAllString(all[i].Verdict, "") == address.ReplaceAllString(l.Verdict, "") {
+			if l.Verdict != "findings" &&
+				address.ReplaceAllString(all[i].Verdict, "") == address.ReplaceAllString(l.Verdict, "") {
 				all[i].Tool += "," + l.Tool
 				return
 			}

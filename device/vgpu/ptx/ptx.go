@@ -170,8 +170,8 @@ func letter(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c == '%'
 }
 
-// next reads a token: a name with its dots, a directive or a type with one dot, a number, a string with its quotes, or one
-// character.
+// next reads a token: a name with its dots, a directive or a type with one dot, a number, a string with its quotes, or
+// one character.
 func (p *parser) next() {
 	t := p.text
 	for p.at < len(t) {

@@ -134,7 +134,8 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 		defer machine.Unmap(uintptr(base))
 	}
 	look := machine.Look
-	machine.Look &^= vgpu.Races // every warp of a Triton kernel loads what is the same for all, and only the first stores it
+	// Every warp of a Triton kernel loads what is the same for all warps, and only the first one stores it.
+	machine.Look &^= vgpu.Races
 	err := machine.Run(k, l)
 	machine.Look = look
 	if err == nil {
@@ -148,8 +149,8 @@ func fisub_launch(kernel C.int, grid *C.int, threads, shared C.int, values *C.ui
 	return faulted
 }
 
-// fisub_look begins a call, the first of a workload if it is to be examined closely: the kernels of CUDA for races, all for
-// reads of local memory that nothing wrote.
+// fisub_look begins a call, the first of a workload if it is to be examined closely: the kernels of CUDA for races, all
+// for reads of local memory that nothing wrote.
 //
 //export fisub_look
 func fisub_look(closely C.int) {
@@ -171,8 +172,8 @@ func fisub_hazards() *C.char {
 	return C.CString(string(list))
 }
 
-// fisub_emu lets this process run on the virtual GPU, as `fisub emu` tells it in the environment. The CUDA runtime calls
-// it when it is loaded. Everything that is found is told on stderr at once, and its kind is added to the report.
+// fisub_emu lets this process run on the virtual GPU, as `fisub emu` tells it in the environment. The CUDA runtime
+// calls it when it is loaded. Everything that is found is told on stderr at once, and its kind is added to the report.
 // SIGINT and SIGTERM end the process with the place of the kernel that runs. The result is an error's text, or NULL.
 //
 //export fisub_emu
