@@ -96,7 +96,7 @@ func TestComplete(t *testing.T) {
 		{"local -device e", []string{"emu"}},
 		{"local --profile ", []string{"official", "quick", "thorough"}},
 		{"local --timer c", []string{"cupti"}},
-		{"local --set ", []string{"default", "batches", "contest"}},
+		{"local --set ", []string{"default", "batches", "contest", "edge"}},
 		{"local --workload 3f", []string{"3fb7dd52"}},
 		{"local --set contest54 --workload 2f4", []string{"2f4e21c3"}},
 		{"local --set contest54 --where batch_size=6", []string{"batch_size=64"}},

@@ -50,8 +50,8 @@ func runOn(t *testing.T, definition, name string, first, n int) (Result, []event
 		return nil
 	})
 	sol := &trace.Solution{Name: name, Definition: definition, Author: "a", Spec: trace.BuildSpec{Language: trace.CUDA,
-		TargetHardware: []string{"cuda"},
-		EntryPoint:     "kernel.cu::kernel"}, Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}}
+		TargetHardware: []string{"cuda"}, DestinationPassingStyle: true,
+		EntryPoint: "kernel.cu::kernel"}, Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}}
 	kind := "host"
 	if rest, ok := strings.CutPrefix(name, "emulated: "); ok {
 		sol.Name, kind = rest, "emulated"

@@ -18,7 +18,7 @@ func looked(p *process) *event.Looked {
 	case p.kind != "emu":
 		return nil
 	}
-	l := &event.Looked{Not: []string{"missing synchronisation of streams or with the host"}}
+	l := &event.Looked{Not: []string{"missing synchronisation with the host"}}
 	first := "races (in its first instructions), unwritten local and global memory"
 	if p.python {
 		first = "races in CUDA (in its first instructions), unwritten local memory"

@@ -113,6 +113,17 @@ void run(tvm::ffi::TensorView t, int64_t which) {
     cudaFree(own);
   } break;
   case 108: { float* own; cudaMalloc(&own, 64); p = own; std::vector<float> v(own, own + 4); } break;
+  case 120: case 121: case 122: case 123: {
+    cudaStream_t s;
+    cudaStreamCreateWithFlags(&s, which == 123 ? cudaStreamDefault : cudaStreamNonBlocking);
+    bounded<<<1, 1, 0, s>>>(p);
+    cudaEvent_t e;
+    cudaEventCreate(&e);
+    cudaEventRecord(e, s);
+    if (which == 121) cudaStreamWaitEvent(nullptr, e, 0);
+    if (which == 122) cudaStreamSynchronize(s);
+    cudaStreamDestroy(s);
+  } break;
   }
 }
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
@@ -218,6 +229,16 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 		var fault *device.CallError
 		if want == "" && err != nil || want != "" && (!errors.As(err, &fault) || !regexp.MustCompile(want).MatchString(fault.Text)) {
 			t.Errorf("%d: got %v, want %q", which, err, want)
+		}
+	}
+	for which := int64(120); which <= 123; which++ { // a non-blocking stream, one that is waited for twice, one that blocks
+		want := ""
+		if which == 120 {
+			want = "late-write at bounded: kernel bounded may go on when the call has returned: nothing orders its stream, which is " +
+				"non-blocking, with the stream of the call\n"
+		}
+		if log, err := call(t, which, "", time.Minute); err != nil || log != want {
+			t.Errorf("%d: got %q (%v), want %q", which, log, err, want)
 		}
 	}
 	for which := int64(110); which <= 114; which++ { // memory that is read when nothing, or something, was written to it

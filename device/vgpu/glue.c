@@ -49,6 +49,9 @@ static int status(void) { return vgStatus(); }
 static void refused(const char *kernel, const char *why) { vgRefused((char *)kernel, (char *)why); }
 static void lacks(const char *name) { vgLacks((char *)name); }
 
+static int (*unawaited)(const char **kernel);
+int vg_unawaited(const char **kernel) { return unawaited && unawaited(kernel); }
+
 char *vg_install(const char *path, const char *driver) {
   static const fisub_vgpu_hooks hooks = {module, prepare, launch, forget, attributes, blocks, capability, symbol, alloc, release,
                                          known, copy, set, status, lacks, refused};
@@ -57,6 +60,7 @@ char *vg_install(const char *path, const char *driver) {
   void *install = dlsym(lib, "fisub_vgpu_install");
   if (install == NULL) return strdup("another CUDA runtime is loaded already");
   ((void (*)(const fisub_vgpu_hooks *))install)(&hooks);
+  unawaited = (int (*)(const char **))dlsym(RTLD_DEFAULT, "fisub_vgpu_unawaited"); // of the library that programs find
   if (dlopen(driver, RTLD_NOW | RTLD_GLOBAL) == NULL) return strdup(dlerror());
   return NULL;
 }

@@ -8,6 +8,9 @@
 // vg_install loads the libraries of the runtime and the driver and gives it Go's functions; the result is an error's text, to be freed, or NULL.
 char *vg_install(const char *path, const char *driver);
 
+// vg_unawaited is fisub_vgpu_unawaited of the runtime library.
+int vg_unawaited(const char **kernel);
+
 // As tvm-ffi wants them.
 int vg_alloc(uint64_t *address, size_t size);
 int vg_release(uint64_t address);

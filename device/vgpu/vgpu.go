@@ -227,7 +227,7 @@ func Runtime(ctx context.Context, root string, t *nvcc.Toolchain) (string, error
 
 // runtimeLibrary builds the CUDA runtime of the virtual GPU under that name, or finds it in that folder of the cache.
 func runtimeLibrary(ctx context.Context, root, kind string, t *nvcc.Toolchain, name string) (string, error) {
-	key := cache.Key("vgpu 7", runtimeSource, driverSource, hooksSource, t.CXXVersion, t.CUDAVersion, name)
+	key := cache.Key("vgpu 8", runtimeSource, driverSource, hooksSource, t.CXXVersion, t.CUDAVersion, name)
 	dir, _, err := cache.Folder(ctx, root, kind, key, func(dir string) error {
 		stubs, err := stubs(t.CUDART)
 		if err != nil {
@@ -570,6 +570,7 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 		C.fflush(nil) // what its host code has printed
 		C.vg_host_ends()
 		hostUse(k.object)
+		lateWork()
 		return cmp.Or(verdict(), err)
 	})
 }

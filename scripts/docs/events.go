@@ -123,7 +123,7 @@ func (s *stream) of(t reflect.Type, optional bool) m {
 		return m{"$ref": "#/$defs/" + s.object(t)}
 	}
 	return m{"type": map[reflect.Kind]string{reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "integer",
-		reflect.Int64: "integer", reflect.Float64: "number"}[t.Kind()]}
+		reflect.Int64: "integer", reflect.Uint64: "integer", reflect.Float64: "number"}[t.Kind()]}
 }
 
 // object adds the struct t to the objects, and gives its name.

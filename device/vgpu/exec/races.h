@@ -166,8 +166,10 @@ static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how,
       else s->w[0].task = s->w[1].task = 0;
       continue;
     }
-    if (conflict(k, w, g, &s->w[0], &now, p, lane, (int)global) || conflict(k, w, g, &s->w[1], &now, p, lane, (int)global) ||
-        conflict(k, w, g, &s->r[0], &now, p, lane, (int)global) ||
+    // Whoever has taken part in the atomics on a word may write to it: the last block of a grid resets the counter of blocks.
+    int takes_part = s->w[0].task == now.task && s->w[0].how & s->w[1].how & A_ATOMIC;
+    if (conflict(k, w, g, &s->w[0], &now, p, lane, (int)global) ||
+        (!takes_part && conflict(k, w, g, &s->w[1], &now, p, lane, (int)global)) || conflict(k, w, g, &s->r[0], &now, p, lane, (int)global) ||
         conflict(k, w, g, &s->r[1], &now, p, lane, (int)global))
       return;
     keep_write(s, &now);

@@ -173,18 +173,26 @@ typedef struct graph {
   int blocking;        // the legacy stream waits for its stream
   cudaError_t invalid; // an illegal call has ended it
 } graph;
-typedef struct {
+typedef struct stream {
   unsigned long capture; // id, 0 outside of one
   unsigned flags;
+  // Of streams that the legacy stream does not wait for: work so far, and how much of it something has waited for.
+  unsigned long work, awaited;
+  const char *kernel; // the last one, NULL if it was a copy
+  struct stream *next;
+  int destroyed;
 } stream;
 typedef struct {
   unsigned long capture;
   double ms;
+  stream *of; // where it was recorded, behind so much work
+  unsigned long work;
 } event;
 
 static graph *captures; // that have not ended
 static unsigned long last_capture;
 static stream per_thread;
+static stream *own_streams; // that the legacy stream does not wait for
 
 // stream_of returns NULL for the legacy stream.
 static stream *stream_of(void *s) { return s == cudaStreamPerThread ? &per_thread : s > (void *)cudaStreamLegacy ? s : NULL; }
@@ -225,8 +233,39 @@ static cudaError_t legacy(void *s) {
   pthread_mutex_unlock(&lock);
   return fail(e);
 }
+// worked counts work on s, outside of a capture. kernel is NULL for a copy.
+static void worked(void *s, const char *kernel) {
+  stream *st = stream_of(s);
+  if (st && st->flags & cudaStreamNonBlocking) st->work++, st->kernel = kernel;
+}
+static void awaited(stream *st, unsigned long work) {
+  if (st && st->awaited < work) st->awaited = work;
+}
+static void all_awaited(void) {
+  pthread_mutex_lock(&lock);
+  for (stream *st = own_streams; st; st = st->next) st->awaited = st->work;
+  pthread_mutex_unlock(&lock);
+}
+// fisub_vgpu_unawaited returns 1 if a stream has work that no stream and no host code has waited for, once for each such
+// stream. *kernel becomes the name of the stream's last kernel.
+int fisub_vgpu_unawaited(const char **kernel) {
+  int found = 0;
+  pthread_mutex_lock(&lock);
+  for (stream **at = &own_streams; *at && !found;) {
+    stream *st = *at;
+    found = st->awaited < st->work;
+    if (found) *kernel = st->kernel;
+    st->awaited = st->work;
+    if (st->destroyed) *at = st->next; // events may still refer to it, so it is not freed
+    else at = &st->next;
+  }
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
 // wait_for returns the error of a wait for s.
 static cudaError_t wait_for(void *s) {
+  if (stream_of(s)) awaited(stream_of(s), stream_of(s)->work);
   graph *g = captured(s);
   cudaError_t e = g ? fail(invalidate(g, cudaErrorStreamCaptureUnsupported)) : stream_of(s) ? unsafe() : legacy(s);
   return e ? e : status();
@@ -399,6 +438,7 @@ static cudaError_t launch(const void *host, dim3 grid, dim3 block, const unsigne
   }
   e = legacy(to);
   if (e == cudaSuccess) e = fail((cudaError_t)hooks.launch(ready));
+  if (e == cudaSuccess) worked(to, find_function(host)->name);
   hooks.forget(ready);
   return e;
 }
@@ -552,6 +592,7 @@ cudaError_t cudaMalloc(void **p, size_t n) { return allocate(p, n, 0); }
 cudaError_t cudaFree(void *p) {
   cudaError_t e = unsafe();
   if (e) return e;
+  all_awaited();
   if (p != NULL && hooks.release && !hooks.release(p)) return fail(cudaErrorInvalidValue);
   return status();
 }
@@ -583,6 +624,7 @@ cudaError_t cudaMemcpyAsync(void *d, const void *s, size_t n, enum cudaMemcpyKin
   (void)k;
   if (g == NULL) {
     cudaError_t e = legacy(st);
+    worked(st, NULL);
     return e ? e : copy("cudaMemcpyAsync", d, s, n);
   }
   node *c = record(g, NODE_COPY);
@@ -607,6 +649,7 @@ cudaError_t cudaMemsetAsync(void *d, int v, size_t n, cudaStream_t s) {
   graph *g = captured(s);
   if (g == NULL) {
     cudaError_t e = legacy(s);
+    worked(s, NULL);
     return e ? e : set("cudaMemsetAsync", d, v, n);
   }
   node *c = record(g, NODE_SET);
@@ -677,16 +720,30 @@ static cudaError_t new_handle(void **p) {
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned f) {
   cudaError_t e = new_handle((void **)s);
-  if (e == cudaSuccess) ((stream *)*s)->flags = f;
+  if (e) return e;
+  stream *st = (stream *)*s;
+  st->flags = f;
+  if (f & cudaStreamNonBlocking) {
+    pthread_mutex_lock(&lock);
+    st->next = own_streams;
+    own_streams = st;
+    pthread_mutex_unlock(&lock);
+  }
   return e;
 }
 cudaError_t cudaStreamCreate(cudaStream_t *s) { return cudaStreamCreateWithFlags(s, 0); }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned f, int p) { (void)p; return cudaStreamCreateWithFlags(s, f); }
-cudaError_t cudaStreamDestroy(cudaStream_t s) { free(s); return cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+  stream *st = stream_of(s);
+  if (st && st->flags & cudaStreamNonBlocking) st->destroyed = 1;
+  else free(st);
+  return cudaSuccess;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t s) { return wait_for(s); }
 cudaError_t cudaStreamQuery(cudaStream_t s) { return wait_for(s); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned f) { // a stream joins the capture of what it waits for
   (void)f;
+  if (e && ((event *)e)->of != stream_of(s)) awaited(((event *)e)->of, ((event *)e)->work);
   if (e && capture(((event *)e)->capture) && stream_of(s) && captured(s) == NULL) stream_of(s)->capture = ((event *)e)->capture;
   return cudaSuccess;
 }
@@ -851,6 +908,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
   if (captured(s)) return lacks("cudaGraphLaunch into a stream that is captured");
   cudaError_t e = legacy(s);
   if (e == cudaSuccess) e = status();
+  worked(s, NULL);
   return e ? e : play((graph *)exec, 1);
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { if (exec) drop((graph *)exec); return cudaSuccess; }
@@ -864,11 +922,13 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   if (l) return l;
   clock_gettime(CLOCK_MONOTONIC, &t);
   if (e) ((event *)e)->ms = (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6, ((event *)e)->capture = captured(s) ? captured(s)->id : 0;
+  if (e && stream_of(s)) ((event *)e)->of = stream_of(s), ((event *)e)->work = stream_of(s)->work;
   return status();
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned f) { (void)f; return cudaEventRecord(e, s); }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   graph *g = e ? capture(((event *)e)->capture) : NULL;
+  if (e) awaited(((event *)e)->of, ((event *)e)->work);
   return g ? fail(invalidate(g, cudaErrorCapturedEvent)) : status();
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) { return cudaEventSynchronize(e); }
@@ -881,6 +941,7 @@ cudaError_t cudaDeviceSynchronize(void) {
   pthread_mutex_lock(&lock);
   for (graph *g = captures; g; g = g->next) e = invalidate(g, cudaErrorStreamCaptureUnsupported); // relaxed ones too
   pthread_mutex_unlock(&lock);
+  all_awaited();
   return e ? fail(e) : status();
 }
 cudaError_t cudaGetDevice(int *d) { *d = 0; return cudaSuccess; }
