@@ -686,3 +686,34 @@ func TestForms(t *testing.T) {
 		t.Errorf("got %v (%v), want %v", got, err, want)
 	}
 }
+
+// TestPairOfBlocks has both blocks of a pair arrive at the mbarrier of the even one, whose address is made by clearing bit 24.
+func TestPairOfBlocks(t *testing.T) {
+	got, err := runKernel(t, `
+.visible .entry k(.param .u64 x)
+{
+	.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<4>;
+	.shared .align 8 .b64 bar;
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %cluster_ctarank;
+	mov.u32 %r2, bar;
+	setp.eq.u32 %p1, %r1, 0;
+	@%p1 mbarrier.init.shared.b64 [%r2], 2;
+	barrier.cluster.arrive;
+	barrier.cluster.wait;
+	and.b32 %r3, %r2, -16777224;
+	mbarrier.arrive.shared::cluster.b64 _, [%r3];
+	@!%p1 bra $done;
+$wait:
+	mbarrier.try_wait.parity.shared.b64 %p2, [%r2], 0;
+	@!%p2 bra $wait;
+	st.global.u32 [%rd1], 7;
+$done:
+	barrier.cluster.arrive;
+	barrier.cluster.wait;
+	ret;
+}`, Launch{Grid: [3]int{2}, Block: [3]int{1}, Cluster: [3]int{2, 1, 1}}, 0)
+	if err != nil || got[0] != 7 {
+		t.Errorf("got %d (%v), want 7", got[0], err)
+	}
+}

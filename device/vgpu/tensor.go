@@ -312,7 +312,7 @@ func (d *decoder) ofPair(o ptx.Operand) bool {
 	}
 	return slices.ContainsFunc(d.f.Body, func(in ptx.Inst) bool {
 		return strings.HasPrefix(in.Op, "and.") && len(in.Args) == 3 && in.Args[0].Kind == ptx.Register &&
-			in.Args[0].Reg == o.Elems[0].Reg && in.Args[2].Kind == ptx.Integer && uint32(in.Args[2].Int) == 0xfeffffff
+			in.Args[0].Reg == o.Elems[0].Reg && in.Args[2].Kind == ptx.Integer && uint32(in.Args[2].Int)>>24 == 0xfe
 	})
 }
 

@@ -304,6 +304,12 @@ func (d *decoder) mbarrier() {
 	d.addressed(&in, args[0])
 	if d.space() == spaceGeneric {
 		in.c |= mSigned
+	} else if in.c&mAddr32 != 0 && d.ofPair(args[0]) { // as the address of that block
+		even, there := d.newReg(false), d.newReg(false)
+		rank := int32(specials["%cluster_ctarank"]*256<<2 | inWarp)
+		d.emit(inst{op: ops["and_32"], a: rank, b: d.constant(0xfffffffe, false), d: even})
+		d.emit(inst{op: ops["mapa_32"], a: in.a, b: even, d: there})
+		in.a = there
 	}
 	d.emit(in)
 }
