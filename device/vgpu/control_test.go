@@ -347,7 +347,7 @@ func TestPrintf(t *testing.T) {
 	if err := syscall.Dup3(int(w.Fd()), 1, 0); err != nil {
 		t.Fatal(err)
 	}
-	_, runErr := runKernel(t, `
+	got, runErr := runKernel(t, `
 .extern .func (.param .b32 ret) vprintf(.param .b64 format, .param .b64 args);
 .global .align 1 .b8 text[26] = {105, 32, 37, 100, 44, 32, 102, 32, 37, 46, 50, 102, 44, 32, 108, 32, 37, 108, 108, 117, 32, 37, 37, 10, 0};
 .visible .entry k(.param .u64 x)
@@ -374,6 +374,8 @@ func TestPrintf(t *testing.T) {
 	call.uni (c), vprintf, (a, b);
 	ld.param.b32 %r3, [c];
 	}
+	ld.param.u64 %rd7, [x];
+	st.global.u32 [%rd7], %r3;
 	ret;
 }`, threads(1, 32), 0)
 	if err := errors.Join(syscall.Dup3(saved, 1, 0), syscall.Close(saved), w.Close()); err != nil {
@@ -383,8 +385,8 @@ func TestPrintf(t *testing.T) {
 	if err := errors.Join(err, runErr, r.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if want := "i -7, f 2.50, l 12345678901 %\n"; string(out) != want {
-		t.Errorf("got %q, want %q", out, want)
+	if want := "i -7, f 2.50, l 12345678901 %\n"; string(out) != want || got[0] != 3 {
+		t.Errorf("got %q and %d, want %q and 3", out, got[0], want)
 	}
 }
 

@@ -1316,7 +1316,11 @@ func (d *decoder) call() {
 	if target.Kind == ptx.Symbol {
 		switch target.Name {
 		case "vprintf":
-			d.emit(inst{op: ops["vprintf"], x: d.more(int32(offset(params[0]).offset), int32(offset(params[1]).offset))})
+			result := int32(-1)
+			if len(results) > 0 {
+				result = int32(offset(results[0]).offset)
+			}
+			d.emit(inst{op: ops["vprintf"], x: d.more(int32(offset(params[0]).offset), int32(offset(params[1]).offset), result)})
 			return
 		case "__assertfail":
 			d.emit(inst{op: ops["assertfail"], x: d.more(int32(offset(params[0]).offset), int32(offset(params[1]).offset),

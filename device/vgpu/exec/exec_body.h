@@ -1080,7 +1080,7 @@ static void end_lanes(worker *k, warp *w, int gi) {
   cluster_arrived(w->b->t);
 }
 
-static void print_formatted(worker *k, warp *w, group *g, int lane, u64 format, u64 args);
+static s32 print_formatted(worker *k, warp *w, group *g, int lane, u64 format, u64 args);
 
 // split makes the lanes who of a group a group of their own at pc.
 static group *split(warp *w, group *g, u32 who, int pc) {
@@ -1867,7 +1867,10 @@ again:
         u64 format, args;
         memcpy(&format, lane + extra[in->x], 8);
         memcpy(&args, lane + extra[in->x + 1], 8);
-        print_formatted(k, w, g, (int)l, format, args);
+        s32 n = print_formatted(k, w, g, (int)l, format, args);
+        if (extra[in->x + 2] < 0) continue;
+        memcpy(lane + extra[in->x + 2], &n, 4);
+        written(w, lane + extra[in->x + 2], 4);
       }
       break;
     case E_malloc: case E_free: // extra: the places of the result and of the argument, or of the argument
@@ -1908,16 +1911,18 @@ again:
   }
 }
 
-static void print_formatted(worker *k, warp *w, group *g, int lane, u64 format, u64 args) {
+// print_formatted returns the number of arguments that it has printed, as CUDA's printf does.
+static s32 print_formatted(worker *k, warp *w, group *g, int lane, u64 format, u64 args) {
   effect(k);
   if (!find(k, format, 1)) {
     fault(k, w, g, FAULT_BOUNDS, lane, format, 0, 1, 0);
-    return;
+    return -1;
   }
   const char *s = (const char *)format;
   char out[2048];
   size_t n = 0;
   u64 a = args;
+  s32 count = 0;
   for (; *s && n + 256 < sizeof out; s++) {
     if (*s != '%') {
       out[n++] = *s;
@@ -1940,8 +1945,9 @@ static void print_formatted(worker *k, warp *w, group *g, int lane, u64 format, 
     int size = longs || strchr("fFeEgGaAps", *s) ? 8 : 4;
     a = (a + (u64)size - 1) & ~(u64)(size - 1);
     u8 *p = at(k, w, g, GENERIC, lane, a, size, 0);
-    if (p == NULL) return;
+    if (p == NULL) return -1;
     a += (u64)size;
+    count++;
     u64 v = size == 8 ? *(u64 *)p : *(u32 *)p;
     if (strchr("fFeEgGaA", *s)) n += (size_t)snprintf(out + n, 256, spec, bits_f64(v));
     else if (*s == 's') n += (size_t)snprintf(out + n, 256, spec, find(k, v, 1) ? (const char *)v : "(null)");
@@ -1950,6 +1956,7 @@ static void print_formatted(worker *k, warp *w, group *g, int lane, u64 format, 
   }
   fwrite(out, 1, n, stdout);
   fflush(stdout);
+  return count;
 }
 
 static void set_special(vg_launch *l, block *b, warp *w) {
