@@ -343,8 +343,8 @@ func hostUse(object string) {
 		cmp.Or(verb, "uses"), host.machine.where(uint64(uintptr(use.address)))))
 }
 
-// lateWork keeps the hazard that a call has left work on a stream of the submission's own, for which neither the stream of the
-// call nor the host has waited.
+// lateWork keeps the hazard that a call has left work on a stream of the submission's own, for which neither the stream
+// of the call nor the host has waited.
 func lateWork() {
 	var kernel *C.char
 	for C.vg_unawaited(&kernel) != 0 {
@@ -353,8 +353,8 @@ func lateWork() {
 			place = Demangled(C.GoString(kernel))
 			what = "kernel " + place
 		}
-		host.machine.notice("late-write", place, what+" may go on when the call has returned: nothing orders its stream, which "+
-			"is non-blocking, with the stream of the call")
+		host.machine.notice("late-write", place, what+" may go on when the call has returned: nothing orders its "+
+			"stream, which is non-blocking, with the stream of the call")
 	}
 }
 
