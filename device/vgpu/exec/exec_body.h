@@ -25,7 +25,7 @@ enum { OPS1(OP_ENUM) OPS2(OP_ENUM) OPS3(OP_ENUM) OPSCMP(OP_ENUM) OPSX(OP_ENUM) }
 #define EACH(m) for (u32 m_ = (m), l; m_ && (l = (u32)__builtin_ctz(m_), 1); m_ &= m_ - 1)
 
 enum { RUN, WAIT_LANES, WAIT_BARRIER };
-enum { BACK_LIMIT = 64, SLICE = 4000, BLOCK_SLICE = 400000, LOCAL_BYTES = 1 << 18, MAX_BLOCKS = 2048, MAX_PAGES = 8192 };
+enum { BACK_LIMIT = 64, SLICE = 4000, BLOCK_SLICE = 400000, MAX_STILL = 200, LOCAL_BYTES = 1 << 18, MAX_BLOCKS = 2048, MAX_PAGES = 8192 };
 
 typedef struct frame {
   struct frame *up;
@@ -160,7 +160,7 @@ static void fault(worker *k, warp *w, group *g, int kind, int lane, u64 address,
     told(k, w->b->t->number, &f, &k->l->hazards[hazard], &k->l->hazard[hazard], &k->l->hazard_task[hazard]);
     return;
   }
-  earlier(k, w->b->t->number);
+  if (kind != FAULT_SPIN) earlier(k, w->b->t->number); // of a spin all workers have taken part in the proof
   told(k, w->b->t->number, &f, &k->l->fault, &k->l->faulted, &k->l->fault_task);
   k->l->stop = 1;
 }
@@ -2248,7 +2248,8 @@ static int spins(worker *k, task **active, int n, u64 *patience) {
 // advance runs a task for a while: 1 it has ended, 0 it goes on, -1 it faulted.
 static int advance(worker *k, task *t) {
   u64 begin = k->executed;
-  while (!k->l->stop) {
+  for (int still = 0; still < MAX_STILL && !k->l->stop;) {
+    u64 pass = k->executed, effects = k->mine->effects;
     int ran = 0, ended = 0;
     for (int i = 0; i < t->nb; i++) {
       block *b = &t->b[i];
@@ -2275,8 +2276,11 @@ static int advance(worker *k, task *t) {
     }
     if (k->executed > k->l->races_until) k->l->races = 0;
     if (k->executed - begin > BLOCK_SLICE) return 0;
+    // All warps may only poll: others get their turn.
+    int polls = k->mine->effects == effects && k->executed - pass < 32 * (u64)(t->nb * t->b[0].nw);
+    still = polls ? still + 1 : 0;
   }
-  return -1;
+  return k->l->stop ? -1 : 0;
 }
 
 void VG_WORK(vg_launch *l) {
