@@ -75,7 +75,8 @@ func (p *program) sharedName(a uint64) string {
 	text := fmt.Sprintf("byte %d of shared memory", int64(a)-sharedBase)
 	for _, v := range p.shared {
 		if at := uint64(v.at); a >= at && a < at+uint64(v.size) {
-			text += fmt.Sprintf(" (%s", Demangled(v.name))
+			name := Demangled(v.name)
+			text += " (" + name[strings.LastIndex(name, ":")+1:] // without the function that declares it
 			if a > at {
 				text += fmt.Sprintf("+%d", a-at)
 			}
