@@ -80,6 +80,15 @@ static void run(tvm::ffi::TensorView out) {
   check(tile(CU_TENSOR_MAP_SWIZZLE_32B), "cuTensorMapEncodeTiled");
   strides[0] = 36;
   TVM_FFI_CHECK(tile(CU_TENSOR_MAP_SWIZZLE_32B) == CUDA_ERROR_INVALID_VALUE, RuntimeError) << "a stride of 36 bytes is taken";
+  cuuint64_t volume[3] = {8, 4, 4}, steps3[2] = {48, 192};
+  cuuint32_t box3[3] = {4, 2, 2}, ones[3] = {1, 1, 1};
+  auto interleaved = [&](CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle) {
+    return encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, data, volume, steps3, box3, ones, interleave, swizzle,
+                  CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  check(interleaved(CU_TENSOR_MAP_INTERLEAVE_16B, CU_TENSOR_MAP_SWIZZLE_NONE), "an interleaved map");
+  TVM_FFI_CHECK(interleaved(CU_TENSOR_MAP_INTERLEAVE_32B, CU_TENSOR_MAP_SWIZZLE_32B) == CUDA_ERROR_INVALID_VALUE, RuntimeError)
+      << "units of 32 bytes with a stride of 48 are taken";
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, run);

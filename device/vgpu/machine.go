@@ -821,6 +821,9 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		return &Fault{Text: place + who + "it has not ended when it was stopped", Stopped: true}
 	case faultMissing:
 		what := opName(in)
+		if f.limit != 0 {
+			what += " with an interleaved tensor map"
+		}
 		if fn := k.prog.funcs[int(f._func)]; fn != nil && in != nil {
 			what = cmp.Or(fn.lacks[int(fn.code[f.pc].line)], what)
 		}

@@ -231,7 +231,7 @@ func (d *decoder) translate() {
 	case "exit", "trap", "brkpt":
 		d.emit(inst{op: ops[name]})
 	case "nanosleep":
-		d.emit(inst{op: ops["nanosleep"]})
+		d.emit(inst{op: ops["nanosleep"], a: d.src(d.arg(0), "u32")})
 	case "bar", "barrier":
 		d.barrier()
 	case "activemask":
@@ -778,12 +778,22 @@ func (d *decoder) compare(name string) {
 		}
 		return
 	}
-	yes := uint64(0xffffffff)
-	if d.typ(1) == "f32" {
-		yes = 0x3f800000
-	}
-	d.emit(inst{op: ops["selp_32"], a: d.constant(yes, false), b: d.constant(0, false), c: both,
+	d.emit(inst{op: ops["selp_32"], a: d.constant(d.truth(), false), b: d.constant(0, false), c: both,
 		d: d.dst(d.arg(0), "b32")})
+}
+
+// truth returns the result of a set whose comparison holds: 1 of a floating-point type, all bits of an integer type. The result of
+// a pair is that of either half.
+func (d *decoder) truth() uint64 {
+	switch d.typ(1) {
+	case "f32":
+		return 0x3f800000
+	case "f16", "f16x2":
+		return 0x3c00
+	case "bf16", "bf16x2":
+		return 0x3f80
+	}
+	return 0xffffffff
 }
 
 // setPair decodes set of pairs of halves: 1 or all bits of each half of the result.
@@ -795,13 +805,7 @@ func (d *decoder) setPair(in inst, t string) {
 	if t == "bf16x2" {
 		in.imm = 1
 	}
-	yes := uint64(0xffff)
-	switch d.typ(1) {
-	case "f16x2":
-		yes = 0x3c00
-	case "bf16x2":
-		yes = 0x3f80
-	}
+	yes := d.truth() & 0xffff
 	lo, hi := d.newReg(false), d.newReg(false)
 	for i, to := range []int32{lo, hi} {
 		in.d, in.n = d.scratch[i], int32(16*i)

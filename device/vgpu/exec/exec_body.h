@@ -25,7 +25,7 @@ enum { OPS1(OP_ENUM) OPS2(OP_ENUM) OPS3(OP_ENUM) OPSCMP(OP_ENUM) OPSX(OP_ENUM) }
 #define EACH(m) for (u32 m_ = (m), l; m_ && (l = (u32)__builtin_ctz(m_), 1); m_ &= m_ - 1)
 
 enum { RUN, WAIT_LANES, WAIT_BARRIER };
-enum { BACK_LIMIT = 64, SLICE = 4000, BLOCK_SLICE = 400000, MAX_STILL = 200, LOCAL_BYTES = 1 << 18, MAX_BLOCKS = 2048, MAX_PAGES = 8192 };
+enum { BACK_LIMIT = 64, SLICE = 4000, BLOCK_SLICE = 400000, MAX_STILL = 200, MAX_SLEEP = 1000000, LOCAL_BYTES = 1 << 18, MAX_BLOCKS = 2048, MAX_PAGES = 8192 };
 
 typedef struct frame {
   struct frame *up;
@@ -102,6 +102,7 @@ typedef struct {
   vg_launch *l;
   vg_range *last;
   u64 executed;
+  u64 slept; // nanoseconds: clocks count these and one for each instruction of a warp
   task *free_task;
   int yield;
   u64 time; // of what clusters tell each other
@@ -1287,7 +1288,14 @@ again:
       }
       break;
     }
-    case E_yield: case E_nanosleep:
+    case E_nanosleep: {
+      u32 longest = 0;
+      EACH(m) longest = U32(in->a)[l] > longest ? U32(in->a)[l] : longest;
+      k->slept += longest < MAX_SLEEP ? longest : MAX_SLEEP;
+      k->yield = 1;
+      break;
+    }
+    case E_yield:
       k->yield = 1;
       break;
     case E_bra: {
@@ -1855,7 +1863,7 @@ again:
       break;
     }
     case E_clock: {
-      u64 v = k->executed + (u64)(start_budget - budget);
+      u64 v = k->executed + k->slept + (u64)(start_budget - budget);
       if (in->kind) STORE(u64, d[l] = v)
       else STORE(u32, d[l] = (u32)v)
       break;

@@ -109,6 +109,10 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
       fault(k, w, g, FAULT_TENSOR_MAP, (int)l, map, t.magic == VG_TENSOR_MAP ? t.rank : 0, rank, 0);
       return 0;
     }
+    if (t.interleave) {
+      fault(k, w, g, FAULT_MISSING, (int)l, map, 1, 0, 0);
+      return 0;
+    }
     u64 smem = shared_address(base, in->a, in->c & M_ADDR32, more[3], l);
     if (smem & 127) {
       fault(k, w, g, FAULT_MISALIGNED, (int)l, smem, SHARED, 128, in->kind == 0);
@@ -116,7 +120,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     }
     u32 es = sizes[t.type], count[5] = {1, 1, 1, 1, 1}, total = 1;
     for (int d = 0; d < rank; d++) {
-      u32 step = d == 0 && !t.interleave ? 1 : t.steps[d];
+      u32 step = d == 0 ? 1 : t.steps[d];
       count[d] = (t.box[d] + step - 1) / step;
     }
     if (gather) count[1] = 4;

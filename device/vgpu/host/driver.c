@@ -177,23 +177,26 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
   static const uint8_t sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
   static const uint16_t spans[] = {256, 32, 64, 128, 128, 128, 128};
   (void)l2;
-  if ((unsigned)type >= sizeof sizes || (unsigned)swizzle > 6 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE) {
-    fisub_vgpu_hooks_now()->lacks("cuTensorMapEncodeTiled with such a type, swizzle or interleave");
+  if ((unsigned)type >= sizeof sizes || (unsigned)swizzle > 6) {
+    fisub_vgpu_hooks_now()->lacks("cuTensorMapEncodeTiled with such a type or swizzle");
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  if (rank < 1 || rank > 5 || (uintptr_t)map & 63 || address == NULL || (uintptr_t)address & 15) return CUDA_ERROR_INVALID_VALUE;
+  // A copy with an interleaved map is reported as missing (tensor.h).
+  unsigned unit = interleave == CU_TENSOR_MAP_INTERLEAVE_32B ? 31 : 15;
+  if ((unsigned)interleave > 2 || (interleave && rank < 3) || (unit == 31 && swizzle != CU_TENSOR_MAP_SWIZZLE_32B)) return CUDA_ERROR_INVALID_VALUE;
+  if (rank < 1 || rank > 5 || (uintptr_t)map & 63 || address == NULL || (uintptr_t)address & unit) return CUDA_ERROR_INVALID_VALUE;
   tensor_map t = {.magic = 0x70616d726f736e74ull, .address = (uintptr_t)address, .type = (uint8_t)type, .rank = (uint8_t)rank,
                   .interleave = (uint8_t)interleave, .swizzle = (uint8_t)swizzle, .fill = (uint8_t)fill};
   for (cuuint32_t i = 0; i < rank; i++) {
     if (dims[i] == 0 || dims[i] > 1ull << 32 || box[i] == 0 || box[i] > 256 || steps[i] == 0 || steps[i] > 8) return CUDA_ERROR_INVALID_VALUE;
-    if (i && (strides[i - 1] & 15 || strides[i - 1] >= 1ull << 40)) return CUDA_ERROR_INVALID_VALUE;
+    if (i && (strides[i - 1] & unit || strides[i - 1] >= 1ull << 40)) return CUDA_ERROR_INVALID_VALUE;
     t.dims[i] = (uint32_t)(dims[i] - 1);
     t.box[i] = (uint16_t)box[i];
     t.steps[i] = (uint8_t)steps[i];
     if (i) t.strides[i - 1] = strides[i - 1];
   }
   unsigned inner = box[0] * sizes[type];
-  if (inner & 15 || (swizzle && inner > spans[swizzle])) return CUDA_ERROR_INVALID_VALUE;
+  if (inner & 15 || (swizzle && !interleave && inner > spans[swizzle])) return CUDA_ERROR_INVALID_VALUE;
   if (fill && (type < CU_TENSOR_MAP_DATA_TYPE_FLOAT16)) return CUDA_ERROR_INVALID_VALUE;
   memset(map, 0, sizeof *map);
   memcpy(map, &t, sizeof t);
