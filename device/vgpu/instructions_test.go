@@ -706,6 +706,23 @@ func TestHalf(t *testing.T) {
 		func(v [4]uint64) uint64 { return bf(f(v[0])*f(v[2])) | bf(f(v[1])*f(v[3]))<<16 })
 }
 
+// TestPolicy compares createpolicy with the encoding of libcu++'s access properties.
+func TestPolicy(t *testing.T) {
+	for _, c := range []struct {
+		body string
+		want uint64
+	}{
+		{"createpolicy.fractional.L2::evict_last.b64 %rd9;", 0x14f0000000000000},
+		{"createpolicy.fractional.L2::evict_first.L2::evict_first.b64 %rd9, 0f3F000000;", 0x1370000000000000},
+		{"mov.u64 %rd8, 0x7f0000001000; mov.u32 %r8, 8192; createpolicy.range.global.L2::evict_first.b64 %rd9, [%rd8], %r8, %r8;",
+			0x1a00104000000000},
+		{"mov.u64 %rd8, 0; mov.u32 %r8, 1; createpolicy.range.global.L2::evict_normal.b64 %rd9, [%rd8], %r8, %r8;",
+			0x1e00002000000000},
+	} {
+		check(t, c.body, "%rd9", integers, func([4]uint64) uint64 { return c.want })
+	}
+}
+
 // TestLanes compares what lanes exchange with the ISA's own description of it.
 func TestLanes(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))

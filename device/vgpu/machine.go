@@ -821,9 +821,7 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		return &Fault{Text: place + who + "it has not ended when it was stopped", Stopped: true}
 	case faultMissing:
 		what := opName(in)
-		if f.limit != 0 {
-			what += " with an interleaved tensor map"
-		}
+		what += [...]string{"", " with an interleaved tensor map", " of packed values of 4 or 6 bits"}[f.limit]
 		if fn := k.prog.funcs[int(f._func)]; fn != nil && in != nil {
 			what = cmp.Or(fn.lacks[int(fn.code[f.pc].line)], what)
 		}

@@ -196,7 +196,7 @@ func (d *decoder) translate() {
 	case "tcgen05":
 		d.tcgen05()
 	case "createpolicy":
-		d.emit(inst{op: ops["mov_64"], a: d.constant(0, true), d: d.dst(d.arg(0), "b64")})
+		d.policy()
 	case "prefetch", "prefetchu", "applypriority", "discard", "pmevent", "setmaxnreg", "griddepcontrol", "tensormap":
 		if name == "tensormap" {
 			d.lack(d.in.Op)
@@ -1102,6 +1102,39 @@ func (d *decoder) cvta() {
 		return
 	}
 	d.one(name, "b64")
+}
+
+// policy decodes createpolicy as the hardware encodes it, by libcu++'s access_property_encoding.h: the virtual GPU has
+// no L2, but programs compare policies.
+func (d *decoder) policy() {
+	in := inst{op: ops["policy"], d: d.dst(d.arg(0), "b64")}
+	var hints []int64
+	for _, p := range d.parts[2:] {
+		if hint, ok := strings.CutPrefix(p, "L2::evict_"); ok {
+			hints = append(hints, int64(slices.Index([]string{"unchanged", "first", "last", "normal"}, hint)))
+		}
+	}
+	if hints = append(hints, 0); len(hints) > 1 {
+		in.imm = hints[0]<<57 | hints[1]<<56
+	}
+	switch d.parts[1] {
+	case "range":
+		var at inst
+		if d.addressed(&at, d.arg(1)); at.imm != 0 || at.c != 0 {
+			d.lack(d.in.Op)
+		}
+		in.a, in.b, in.c = at.a, d.src(d.arg(2), "u32"), d.src(d.arg(3), "u32")
+		in.imm |= 3 << 59
+	case "fractional":
+		in.kind, in.a = 1, d.constant(0x3f800000, false)
+		if len(d.in.Args) > 1 {
+			in.a = d.src(d.arg(1), "f32")
+		}
+		in.imm |= 2 << 59
+	default: // cvt
+		in.op, in.a = ops["mov_64"], d.src(d.arg(1), "b64")
+	}
+	d.emit(in)
 }
 
 // addressed gives an instruction the address in o: place, offset, and whether the place has 32 bits.

@@ -1868,6 +1868,21 @@ again:
       else STORE(u32, d[l] = (u32)v)
       break;
     }
+    case E_policy: // of the L2: imm has its hints; of a range: b and c, the bytes of its first part and of all
+      EACH(m) {
+        u64 v = (u64)in->imm;
+        if (in->kind) {
+          f32 f = bits_f32(U32(in->a)[l]);
+          v |= f > 0 && f <= 1 ? (u64)((f - 0x1p-23f) * 16) << 52 : 0;
+        } else {
+          u64 from = U64(in->a)[l], end = from + U32(in->b)[l];
+          u32 all = U32(in->c)[l], size = all > 1u << 19 ? 32 - (u32)__builtin_clz(all - 1) - 19 : 0, block = 12 + size;
+          s64 n = (s64)((u32)((end + (1ull << block) - 1) >> block) - (u32)(from >> block));
+          v |= (u64)(n < 1 ? 1 : n > 127 ? 127 : n) << 37 | (u64)(u32)(from >> block) << 44 | (u64)size << 52;
+        }
+        U64(in->d)[l] = v;
+      }
+      break;
     case E_vprintf:
       g->pc = pc;
       EACH(m) {

@@ -105,12 +105,12 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     vg_tensor_map t;
     memcpy(&t, mp, sizeof t);
     int rank = gather ? 2 : n;
-    if (t.magic != VG_TENSOR_MAP || t.rank != rank || t.type > 12) {
+    if (t.magic != VG_TENSOR_MAP || t.rank != rank || t.type > 15) {
       fault(k, w, g, FAULT_TENSOR_MAP, (int)l, map, t.magic == VG_TENSOR_MAP ? t.rank : 0, rank, 0);
       return 0;
     }
-    if (t.interleave) {
-      fault(k, w, g, FAULT_MISSING, (int)l, map, 1, 0, 0);
+    if (t.interleave || t.type > 12) {
+      fault(k, w, g, FAULT_MISSING, (int)l, map, t.interleave ? 1 : 2, 0, 0);
       return 0;
     }
     u64 smem = shared_address(base, in->a, in->c & M_ADDR32, more[3], l);

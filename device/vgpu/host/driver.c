@@ -174,14 +174,14 @@ typedef struct {
 CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dims,
                                 const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2, CUtensorMapFloatOOBfill fill) {
-  static const uint8_t sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
+  static const uint8_t sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4, 0, 1, 1}; // 16U4_ALIGN8B: half
   static const uint16_t spans[] = {256, 32, 64, 128, 128, 128, 128};
   (void)l2;
   if ((unsigned)type >= sizeof sizes || (unsigned)swizzle > 6) {
     fisub_vgpu_hooks_now()->lacks("cuTensorMapEncodeTiled with such a type or swizzle");
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  // A copy with an interleaved map is reported as missing (tensor.h).
+  // A copy with an interleaved map, or of packed values, is reported as missing (tensor.h).
   unsigned unit = interleave == CU_TENSOR_MAP_INTERLEAVE_32B ? 31 : 15;
   if ((unsigned)interleave > 2 || (interleave && rank < 3) || (unit == 31 && swizzle != CU_TENSOR_MAP_SWIZZLE_32B)) return CUDA_ERROR_INVALID_VALUE;
   if (rank < 1 || rank > 5 || (uintptr_t)map & 63 || address == NULL || (uintptr_t)address & unit) return CUDA_ERROR_INVALID_VALUE;
@@ -195,7 +195,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
     t.steps[i] = (uint8_t)steps[i];
     if (i) t.strides[i - 1] = strides[i - 1];
   }
-  unsigned inner = box[0] * sizes[type];
+  unsigned inner = sizes[type] ? box[0] * sizes[type] : box[0] / 2;
   if (inner & 15 || (swizzle && !interleave && inner > spans[swizzle])) return CUDA_ERROR_INVALID_VALUE;
   if (fill && (type < CU_TENSOR_MAP_DATA_TYPE_FLOAT16)) return CUDA_ERROR_INVALID_VALUE;
   memset(map, 0, sizeof *map);
