@@ -13,6 +13,7 @@ import (
 	"fisub/collector"
 	"fisub/explain"
 	"fisub/internal/config"
+	"fisub/internal/event"
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -22,6 +23,7 @@ import (
 	"fisub/preflight"
 	"fisub/session"
 	"fisub/submit"
+	"fisub/workloads"
 )
 
 type submitOptions struct {
@@ -114,6 +116,10 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 	refused, faulty := false, false
 	for _, s := range all {
 		p, err := a.submitPlan(ctx, o, survey, s)
+		if err == nil && p.NeedsEdge() && !o.dryRun {
+			a.runEdge(ctx, s)
+			p, err = a.submitPlan(ctx, o, survey, s)
+		}
 		if err != nil {
 			return err
 		}
@@ -201,6 +207,18 @@ func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.
 		p.Config = session.Relative(p.Config)
 	}
 	return p, err
+}
+
+// runEdge runs set edge on the virtual GPU. If it cannot, a note says why; the plan then says what is left to do.
+func (a *app) runEdge(ctx context.Context, s *session.Submission) {
+	show := a.events()
+	if a.json { // stdout is the plan's
+		show = func(event.Event) error { return nil }
+	}
+	o := session.Local{Options: session.Options{Set: workloads.EdgeSet, Device: "emu"}}
+	if _, err := a.RunLocal(ctx, s, o, Version, show, a.term); err != nil {
+		a.term.Note("set edge did not run: %v", err)
+	}
 }
 
 // submitPacked writes the packed solution unless it is there as it should be.

@@ -153,6 +153,18 @@ func (p *Plan) Refused() (refused, fault bool) {
 	return refused, fault
 }
 
+// NeedsEdge reports whether a run of set edge is missing and nothing but such a run and git's work is left to do.
+func (p *Plan) NeedsEdge() bool {
+	needed := false
+	for _, s := range p.Steps {
+		if s.State == Fault || s.State == Todo && s.Name == "tested" {
+			return false
+		}
+		needed = needed || s.State == Todo && s.Name == "edge"
+	}
+	return needed
+}
+
 func (p *Plan) add(name string, state State, hint, format string, args ...any) {
 	p.Steps = append(p.Steps, Step{name, state, fmt.Sprintf(format, args...), hint})
 }
@@ -223,16 +235,18 @@ func (p *Plan) tested(proof *Proof, untested, findings bool) {
 	default:
 		p.add("tested", Fault, "fisub runs show lists them; --accept-findings tags it as it is", "%s", proof.Found)
 	}
-	switch edgeHint := "fisub local --device emu --set edge runs it in seconds; --untested tags it as it is"; {
+	switch {
 	case proof.EdgeLack == "" && proof.Edge != "":
 		p.add("edge", OK, "", "run %s: all of set edge passed", proof.Edge)
 	case proof.EdgeLack == "":
 	case untested:
 		p.add("edge", Warning, "", "%s", proof.EdgeLack)
 	case proof.Edge != "":
-		p.add("edge", Fault, edgeHint, "%s", proof.EdgeLack)
+		p.add("edge", Fault, "fisub local --device emu --set edge runs it again; --untested tags it as it is", "%s",
+			proof.EdgeLack)
 	default:
-		p.add("edge", Todo, edgeHint, "%s", proof.EdgeLack)
+		p.add("edge", Todo, "fisub submit runs it, once the contest's set has passed on a GPU; --untested tags it as it is", "%s",
+			proof.EdgeLack)
 	}
 	for _, w := range proof.Warnings {
 		p.add("tested", Warning, "", "%s", w)

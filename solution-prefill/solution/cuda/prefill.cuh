@@ -1415,12 +1415,16 @@ __device__ __forceinline__ void run(const Arguments& x, const int count, const G
           mma(acc[4], k[i][1], k[i][1][0], k[i][1][2]);
           mma(acc[5], k[i][1], k[i][1][1], k[i][1][3]);
         }
-        uint32_t loaders[4];
-        load_words(loaders, st + S::kLarge);
-        bool large = loaders[0] != 0;
+        bool large = false;
+        if constexpr (kTeam == 4) {
+          uint32_t loaders[4];
+          load_words(loaders, st + S::kLarge);
+          large = (loaders[0] | loaders[1] | loaders[2] | loaders[3]) != 0;
+        } else {
 #pragma unroll
-        for (int i = 1; i < kTeam; ++i) {
-          large |= loaders[i] != 0;
+          for (int i = 0; i < kTeam; ++i) {
+            large |= load_word(st + S::kLarge + 4 * i) != 0;
+          }
         }
         // -A in blocks of 8 x 8, block (m, n) for m >= n: lane (g, t) has row 8m + g, columns 8n + 2t and 8n + 2t + 1.
         // acc[0] and acc[1] hold rows 0 to 15 of n = 0, 1; acc[2 + n] rows 16 to 31.
