@@ -245,8 +245,8 @@ func (p *Plan) tested(proof *Proof, untested, findings bool) {
 		p.add("edge", Fault, "fisub local --device emu --set edge runs it again; --untested tags it as it is", "%s",
 			proof.EdgeLack)
 	default:
-		p.add("edge", Todo, "fisub submit runs it, once the contest's set has passed on a GPU; --untested tags it as it is", "%s",
-			proof.EdgeLack)
+		p.add("edge", Todo, "fisub submit runs it once the contest's set has passed on a GPU; --untested tags it as it "+
+			"is", "%s", proof.EdgeLack)
 	}
 	for _, w := range proof.Warnings {
 		p.add("tested", Warning, "", "%s", w)

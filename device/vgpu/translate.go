@@ -782,8 +782,8 @@ func (d *decoder) compare(name string) {
 		d: d.dst(d.arg(0), "b32")})
 }
 
-// truth returns the result of a set whose comparison holds: 1 of a floating-point type, all bits of an integer type. The result of
-// a pair is that of either half.
+// truth returns the result of a set whose comparison holds: 1 of a floating-point type, all bits of an integer type. A
+// pair has it in each half.
 func (d *decoder) truth() uint64 {
 	switch d.typ(1) {
 	case "f32":
