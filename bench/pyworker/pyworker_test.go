@@ -360,6 +360,8 @@ func TestLacking(t *testing.T) {
 		{"a method of a stream", head + "    torch.cuda.Stream().cuda_graph_of\n", worker.Call, []string{"AttributeError"}},
 		{"a property of the device", head + "    torch.cuda.get_device_properties(0).pci_bus_id\n", worker.Lacking,
 			[]string{"lacks Properties.pci_bus_id of torch.cuda"}},
+		{"a property that no device has", head + "    torch.cuda.get_device_properties(0).shared_mem_per_block\n", worker.Call,
+			[]string{"AttributeError", "shared_mem_per_block"}},
 		{"a stream in another form", head + "    torch.cuda.Stream().wait_event(1, 2)\n", worker.Lacking, []string{"lacks Stream of torch.cuda"}},
 		{"a package", "import deeper_gemm\n" + head, worker.Build, []string{"No module named 'deeper_gemm'"}},
 		{"a message of the builder's", "gpu = 1\ndef cuda(x): pass\n", worker.Build, []string{"Entry symbol 'run' not found"}},

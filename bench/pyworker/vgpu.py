@@ -1131,6 +1131,8 @@ def stand_in(e):
 class Properties(StandIn):
     """What torch.cuda.get_device_properties gives."""
 
+    real = getattr(torch._C, "_CudaDeviceProperties", None)  # a torch without CUDA has none
+
     def __init__(self, **values):
         self.__dict__.update(values)
 
