@@ -86,11 +86,16 @@ func open(t *testing.T, c worker.Command) *worker.Client {
 // build replaces what the worker has built.
 func build(t *testing.T, client *worker.Client, source string, passing bool) error {
 	t.Helper()
+	return buildNamed(t, client, "s", source, passing)
+}
+
+func buildNamed(t *testing.T, client *worker.Client, name, source string, passing bool) error {
+	t.Helper()
 	def, _, err := trace.DecodeDefinition([]byte(definition))
 	if err != nil {
 		t.Fatal(err)
 	}
-	sol := &trace.Solution{Name: "s", Definition: "d", Author: "a", Spec: trace.BuildSpec{Language: trace.Python,
+	sol := &trace.Solution{Name: name, Definition: "d", Author: "a", Spec: trace.BuildSpec{Language: trace.Python,
 		TargetHardware: []string{"cuda"},
 		EntryPoint:     "main.py::run", DestinationPassingStyle: passing},
 		Sources: []trace.SourceFile{{Path: "main.py", Content: source}}}
@@ -374,6 +379,15 @@ func TestLacking(t *testing.T) {
 		if !errors.As(err, &we) || we.Kind != tc.kind || !slices.Equal(tc.text, kept(tc.text, we.Text)) {
 			t.Errorf("%s: got %#v, want %s and %q", tc.name, err, tc.kind, tc.text)
 		}
+	}
+}
+
+// The name of a solution is part of an import's error, and says nothing about what is lacking.
+func TestLackingName(t *testing.T) {
+	err := buildNamed(t, open(t, command(t)), "with_cuda_graphs", "import deeper_gemm\ndef run(x, c, y, total):\n    pass\n", true)
+	var we *worker.Error
+	if !errors.As(err, &we) || we.Kind != worker.Build || !strings.Contains(we.Text, "No module named 'deeper_gemm'") {
+		t.Errorf("got %#v, want a build error", err)
 	}
 }
 

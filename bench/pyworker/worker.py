@@ -181,7 +181,7 @@ def excuse(failure, device):
         return Failure("lacking", f"the virtual GPU lacks {missing}: {failure.text} ({place(e)})", failure.log)
     if "Error building extension" in failure.text and not own_error(said, device.machine.cache):
         return Failure("lacking", f"its extension of torch cannot be built here: {describe(e).splitlines()[0][:200]} ({place(e)})", failure.log)
-    if COMPILER.search(said) or not NO_GPU.search(failure.text):
+    if COMPILER.search(said) or not NO_GPU.search(failure.text.rpartition(" from sources: ")[2]):  # behind the solution's name
         return failure
     return Failure("lacking", f"it asks for a GPU, and here is none: {failure.text} ({place(e)})", failure.log)
 
