@@ -28,7 +28,7 @@ type attempt struct {
 	bytes    int64 // of the workload's tensors
 
 	verdict  verdict
-	took     time.Duration   // by the first call, with the loading of its inputs
+	took     time.Duration   // by the first call, with the loading of its inputs and without builds
 	samples  *device.Samples // nil where it was not timed
 	warm     *device.Samples // nil without that figure
 	measured int             // how often it was measured
@@ -48,17 +48,39 @@ type attempt struct {
 	made  []output // by that call
 }
 
-// A limit is what is left of a time limit.
-type limit struct{ left time.Duration }
+// A limit is what is left of a time limit. It does not run during builds, which have a limit of their own.
+type limit struct {
+	left  time.Duration
+	built time.Duration // spent on builds
+}
 
 // within calls f with what is left, and takes what f needs off it. It is the time limit of each solution alone that
 // runs while it is its turn.
 func (l *limit) within(ctx context.Context, f func(context.Context) error) error {
-	begun := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, l.left)
-	defer cancel()
-	err := f(ctx)
-	l.left -= time.Since(begun)
+	within, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	begun, building := time.Now(), false
+	end := time.AfterFunc(l.left, func() { cancel(context.DeadlineExceeded) })
+	switched := func(builds bool) {
+		if builds == building {
+			return
+		}
+		end.Stop()
+		if building = builds; builds {
+			l.left -= time.Since(begun)
+			end = time.AfterFunc(buildTimeout-l.built, func() { cancel(errSlowBuild) })
+		} else {
+			l.built += time.Since(begun)
+			end = time.AfterFunc(l.left, func() { cancel(context.DeadlineExceeded) })
+		}
+		begun = time.Now()
+	}
+	err := f(worker.WithBuilds(within, switched))
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
+		err = context.Cause(within)
+	}
+	switched(!building) // counts what the last part took
+	end.Stop()
 	return err
 }
 
@@ -81,10 +103,10 @@ func (a *attempt) judge(run context.Context, trials []*inputs) error {
 	return a.dump()
 }
 
-// build makes the process ready. Compiling is not a workload's, and has a limit of its own; what a Python submission
-// does when it is imported is.
+// build makes the process ready. Compiling does not count against the workload's time limit; what a Python submission
+// does when it is imported does.
 func (a *attempt) build(run context.Context) error {
-	if a.process.python {
+	if lang := a.entry.Solution.Spec.Language; a.process.python && lang != trace.CUDA && lang != trace.CPP {
 		return a.within(run, func(ctx context.Context) error { return a.ready(run, ctx) })
 	}
 	return a.ready(run, run)
@@ -115,13 +137,13 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 	}
 	for i := range n {
 		in := trials[min(i, len(trials)-1)]
-		begun := time.Now()
+		begun, built := time.Now(), a.built
 		written, err := a.call(ctx, in, i < len(trials))
 		if err != nil {
 			return verdict{}, err
 		}
 		if i == 0 {
-			a.took = time.Since(begun)
+			a.took = time.Since(begun) - (a.built - built)
 		}
 		got, unmap, err := a.process.out.read(written)
 		if err != nil {

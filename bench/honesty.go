@@ -63,7 +63,7 @@ func (a *attempt) checkHonesty(ctx context.Context) error {
 	if v.status != trace.Passed && v.status != trace.IncorrectNumerical || !a.process.running() {
 		return nil
 	}
-	a.limit = limit{a.shared.Profile.Timeout}
+	a.limit = limit{left: a.shared.Profile.Timeout}
 	h := &honesty{attempt: a, in: a.loaded}
 	// Of other definitions a part of the inputs may do.
 	if a.samples != nil && a.samples.ColdL2 && a.shared.Definition.OpType == "gdn" {

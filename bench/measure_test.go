@@ -89,7 +89,7 @@ func shakyAttempt(t *testing.T, disturbed int) (a *attempt, events *[]event.Even
 	shared := &Shared{Profile: Profile{Trials: 1, Iterations: 2}}
 	entry := Entry{Events: event.NewStream(func(e event.Event) error { *events = append(*events, e); return nil })}
 	a = &attempt{runner: &runner{shared: shared, entry: entry, process: &process{client: client, stamper: &stamper{}}},
-		limit: limit{time.Minute}, workload: &trace.Workload{UUID: "u"}, loaded: &inputs{Inputs: &workloads.Inputs{}}}
+		limit: limit{left: time.Minute}, workload: &trace.Workload{UUID: "u"}, loaded: &inputs{Inputs: &workloads.Inputs{}}}
 	return a, events
 }
 

@@ -111,6 +111,8 @@ func (p *process) running() bool { return p.client != nil && p.client.Alive() }
 // buildTimeout ends a build, also one that hangs.
 const buildTimeout = 20 * time.Minute
 
+var errSlowBuild = &worker.Error{Kind: worker.Build, Text: fmt.Sprintf("the build did not end within %v", buildTimeout)}
+
 // ready makes sure that a worker runs with the solution built; start says how long one lives. A fault of the solution
 // is a *worker.Error of kind Build, which is kept, a build that takes longer than buildTimeout among them, or a
 // *worker.Died. One of kind Lacking is kept too.
@@ -130,7 +132,7 @@ func (p *process) ready(run, ctx context.Context) error {
 	defer cancel()
 	err := p.client.Build(limit, p.def, p.sol)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		err = &worker.Error{Kind: worker.Build, Text: fmt.Sprintf("the build did not end within %v", buildTimeout)}
+		err = errSlowBuild
 	}
 	var we *worker.Error
 	if errors.As(err, &we) && (we.Kind == worker.Build || we.Kind == worker.Lacking) {

@@ -106,7 +106,7 @@ func copied(bytes int64) (moved int64, scale float64) {
 
 // measure measures the roofline of a workload of so many bytes, unless the run has them, and tells them.
 func (r *roofline) measure(ctx context.Context, events *event.Stream, bytes int64, timer string) error {
-	r.limit = limit{r.profile.Timeout}
+	r.limit = limit{left: r.profile.Timeout}
 	if r.empty[timer] == nil {
 		floor, err := r.time(ctx, timer, []int{emptyShape}, 32)
 		if err != nil {

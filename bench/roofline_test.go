@@ -24,7 +24,7 @@ func newTestRoofline(t *testing.T) *roofline {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.stop)
-	f.limit = limit{10 * time.Minute} // it compiles
+	f.limit = limit{left: 10 * time.Minute} // it compiles
 	return f
 }
 

@@ -219,6 +219,44 @@ func TestSlowBuild(t *testing.T) {
 	}
 }
 
+// The time limit of a workload does not run while an extension is built, which has a limit of its own.
+func TestLimitBuilds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		limit
+		run  string // what the worker does when it is told to run
+		want error
+	}{
+		"build": {limit{left: time.Second}, `tell '{"building":true}'; sleep 1.5; tell '{"building":false}'; tell '{}'`, nil},
+		"call":  {limit{left: time.Second}, `read never`, context.DeadlineExceeded},
+		"call after a build": {limit{left: time.Second}, `tell '{"building":true}'; tell '{"building":false}'; read never`,
+			context.DeadlineExceeded},
+		"slow build": {limit{left: time.Hour, built: buildTimeout}, `tell '{"building":true}'; read never`, errSlowBuild},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, err := worker.Start(t.Context(), worker.Command{Args: []string{"sh", "-c",
+				`exec <&3; tell() { echo "$1" >&4; }; read open; tell '{"info":{"emulated":true}}'; read run; ` + tc.run}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			if _, err := client.Open(t.Context(), "emu", device.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			err = tc.within(t.Context(), func(ctx context.Context) error {
+				_, err := client.Run(ctx, "x")
+				return err
+			})
+			if !errors.Is(err, tc.want) {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+			if builds := tc.built > 0; builds != strings.Contains(tc.run, "building") {
+				t.Errorf("got %v of builds", tc.built)
+			}
+		})
+	}
+}
+
 // What the device lacks is no verdict on the solution, whose other workloads are judged; one that is built by what the
 // device lacks has none at all.
 func TestLacking(t *testing.T) {

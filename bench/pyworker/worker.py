@@ -616,8 +616,8 @@ class CUPTI:
 class Device:
     """A GPU through torch.cuda, or the CPU's memory, where Triton kernels run on the virtual GPU."""
 
-    def __init__(self, kind, ordinal):
-        self.emulated, self.vgpu = kind != "cuda", None
+    def __init__(self, kind, ordinal, tell):
+        self.emulated, self.vgpu, self.tell = kind != "cuda", None, tell
         if kind not in ("cuda", "emu", "vgpu"):
             raise Failure("machine", f'python: no device of kind "{kind}"')
         if self.emulated:
@@ -645,8 +645,8 @@ class Device:
         self.event, self.wait = torch.cuda.Event, torch.cuda.synchronize
         self.wait(self.device)
 
-    def pretend(self, texts, cache):
-        """Gives an emulated run the CUDA device that sources of those texts look for."""
+    def pretend(self, texts, cache, folder):
+        """Gives an emulated run the CUDA device that sources of those texts look for. folder is the solution's own."""
         if not self.emulated:
             return
         here = os.path.dirname(os.path.abspath(__file__))
@@ -654,10 +654,10 @@ class Device:
             spec = importlib.util.spec_from_file_location("fisub_vgpu", os.path.join(here, "vgpu.py"))
             vgpu = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(vgpu)
-            self.machine = vgpu.Machine(os.path.join(here, "vgpu.so"))
+            self.machine = vgpu.Machine(os.path.join(here, "vgpu.so"), self.tell)
             self.pretence, self.vgpu = vgpu.pretend(self.machine), vgpu
         self.vgpu.unstub()
-        self.machine.sources(texts, os.path.realpath(cache))
+        self.machine.sources(texts, os.path.realpath(cache), folder)
         if any("triton" in text for text in texts) and importlib.util.find_spec("triton") is not None:
             if not os.path.exists(self.machine.library):
                 raise Failure("machine", "python: this fisub is built without the virtual GPU for Triton", code="no-vgpu")
@@ -847,7 +847,7 @@ class Solution:
             sys.path.insert(0, root)
             importlib.invalidate_caches()
             texts = [source["content"] for source in solution["sources"]]
-            guard(device, "build", lambda: device.pretend(texts, cache))
+            guard(device, "build", lambda: device.pretend(texts, cache, root))
             self.entry = guard(device, "build", lambda: device.does(
                 lambda: import_entry(module, symbol, spec.get("dependencies") or (), device.vgpu and device.vgpu.stub)))
         guard(device, "build", lambda: check_signature(self.entry, len(definition["inputs"]), len(own), self.destination_passing))
@@ -874,7 +874,7 @@ class Solution:
         from torch.utils import cpp_extension
         folder = root
         if cuda and self.device.emulated:
-            guard(self.device, "build", lambda: self.device.pretend(["cpp_extension"], cache))
+            guard(self.device, "build", lambda: self.device.pretend(["cpp_extension"], cache, root))
             folder = os.path.join(root, "vgpu")
             os.makedirs(folder, exist_ok=True)
         sources = [os.path.join(root, s["path"]) for s in solution["sources"] if s["path"].endswith(suffixes)]
@@ -899,9 +899,9 @@ class Solution:
             import tvm_ffi.cpp
         except ImportError:
             raise Failure("lacking", f"{sys.executable} has no tvm_ffi, which calls CUDA that returns its outputs: pip install apache-tvm-ffi") from None
-        if self.device.emulated:
-            guard(self.device, "build", lambda: self.device.pretend(["tvm_ffi"], cache))
         root = os.path.join(self.folder(cache, solution), package_name("tvm_ffi_", solution))
+        if self.device.emulated:
+            guard(self.device, "build", lambda: self.device.pretend(["tvm_ffi"], cache, root))
         write_sources(root, solution["sources"])
         paths = [os.path.join(root, s["path"]) for s in solution["sources"]]
         folder = os.path.join(root, "vgpu" if self.device.emulated else "cuda")
@@ -1361,7 +1361,7 @@ class Server:
             if "open" in request:
                 r = request["open"]
                 self.cache = r["cache_dir"]
-                self.device = Device(r["kind"], r["ordinal"])
+                self.device = Device(r["kind"], r["ordinal"], self.tell)
                 return {"info": self.device.info()}
             if self.device is None:
                 raise Failure("machine", "python: request out of order")

@@ -345,6 +345,14 @@ func (c *Client) Check(ctx context.Context, req Check) (*Checked, error) {
 	return r.Checked, nil
 }
 
+type buildsKey struct{}
+
+// WithBuilds returns a context whose requests call f when a build of an emulated solution begins, with true, and when it
+// ends. Calls are on another goroutine, which has ended when the request has. They are the worker's word.
+func WithBuilds(ctx context.Context, f func(bool)) context.Context {
+	return context.WithValue(ctx, buildsKey{}, f)
+}
+
 // do is exchange for a request that nothing is told about before its reply.
 func (c *Client) do(ctx context.Context, req *request) (*reply, error) {
 	return c.exchange(ctx, req, nil)
@@ -375,12 +383,17 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 				got <- answer{}
 			case err != nil:
 				got <- answer{err: err}
-			case r.Timing == nil:
+			case r.Building != nil && c.emulated && told < maxTold:
+				if builds, ok := ctx.Value(buildsKey{}).(func(bool)); ok {
+					builds(*r.Building)
+				}
+				continue
+			case r.Timing == nil && r.Building == nil:
 				for _, h := range r.Hazards[:min(len(r.Hazards), maxHazards)] {
 					c.hazards = append(c.hazards, device.Hazard{Kind: clip(h.Kind), Place: clip(h.Place), Text: clip(h.Text)})
 				}
 				got <- answer{reply: r}
-			case timing == nil || told == maxTold:
+			case timing == nil || r.Timing == nil || told == maxTold:
 				got <- answer{}
 			default:
 				timing(*r.Timing)
@@ -419,7 +432,7 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 
 // maxReply bounds a line of the worker's: the longest are CUPTI's records of a solution with very many kernels.
 // maxTold bounds what it may tell before the reply to one request, maxHazards the hazards of one.
-const maxReply, maxTold, maxHazards = 256 << 20, 16, 100
+const maxReply, maxTold, maxHazards = 256 << 20, 100, 100
 
 // died waits for the end of a process that closed its replies, and says how it ended.
 func (c *Client) died() error {

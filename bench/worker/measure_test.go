@@ -197,6 +197,9 @@ func TestNotAReply(t *testing.T) {
 		}
 	}
 	var died *Died
+	if _, err := answering(t, "{\"building\":true}\n{}").Run(t.Context(), "x"); !errors.As(err, &died) {
+		t.Errorf("told of a build on a GPU: got %v, want the worker's end", err)
+	}
 	if _, err := answering(t, `{"timing":true}`).Run(t.Context(), "x"); !errors.As(err, &died) {
 		t.Errorf("told about a call: got %v, want the worker's end", err)
 	}

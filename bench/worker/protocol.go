@@ -122,6 +122,8 @@ type reply struct {
 
 	// Timing is told beforehand, in a line of its own, where a measure request's Timing would be called.
 	Timing *bool `json:"timing,omitempty"`
+	// Building is told beforehand in the same way, at the beginning and the end of a build during a call.
+	Building *bool `json:"building,omitempty"`
 	// Recorded goes with Samples that have no Trials yet.
 	Recorded *recorded `json:"recorded,omitempty"`
 }
