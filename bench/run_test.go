@@ -235,7 +235,8 @@ func TestLimitBuilds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			client, err := worker.Start(t.Context(), worker.Command{Args: []string{"sh", "-c",
-				`exec <&3; tell() { echo "$1" >&4; }; read open; tell '{"info":{"emulated":true}}'; read run; ` + tc.run}})
+				`exec <&3; tell() { echo "$1" >&4; }; read open; tell '{"info":{"emulated":true}}'; read run; ` + tc.run +
+					`; read end`}})
 			if err != nil {
 				t.Fatal(err)
 			}

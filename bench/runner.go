@@ -103,7 +103,8 @@ func (r *runner) begin(index int, w *trace.Workload) *attempt {
 	axes := maps.Collect(w.Axes.All())
 	r.entry.Events.Emit(event.Event{Type: event.TypeStarted, Workload: w.UUID,
 		Started: &event.Started{Index: index + 1, Total: len(r.shared.Workloads), Axes: axes}})
-	return &attempt{runner: r, workload: w, index: index, started: time.Now(), limit: limit{left: r.shared.Profile.Timeout}}
+	return &attempt{runner: r, workload: w, index: index, started: time.Now(),
+		limit: limit{left: r.shared.Profile.Timeout}}
 }
 
 // fail tells that w gets no verdict: its inputs or expected outputs cannot be had, where the official harness writes no

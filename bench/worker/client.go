@@ -347,8 +347,8 @@ func (c *Client) Check(ctx context.Context, req Check) (*Checked, error) {
 
 type buildsKey struct{}
 
-// WithBuilds returns a context whose requests call f when a build of an emulated solution begins, with true, and when it
-// ends. Calls are on another goroutine, which has ended when the request has. They are the worker's word.
+// WithBuilds returns a context whose requests call f with true when a build of an emulated solution begins, and with
+// false when it ends. Calls are on another goroutine, which has ended when the request has. They are the worker's word.
 func WithBuilds(ctx context.Context, f func(bool)) context.Context {
 	return context.WithValue(ctx, buildsKey{}, f)
 }
