@@ -272,9 +272,33 @@ func unit(x []float64) {
 // step takes one token into the state s, (V, K), and reads it out: out = scale * S q, with
 //
 //	S = decay*S + beta * (v - decay*S k) k^T
+//
+// Four rows share a pass: a sum waits for its last addition, the sums of other rows do not.
 func step(out, s, q, k, v []float64, decay, beta, scale float64) {
-	for i := range v {
-		row := s[i*len(k) : (i+1)*len(k)]
+	n := len(k)
+	q = q[:n]
+	i := 0
+	for ; i+4 <= len(v); i += 4 {
+		rows := s[i*n : (i+4)*n]
+		r0, r1, r2, r3 := rows[:n], rows[n:][:n], rows[2*n:][:n], rows[3*n:][:n]
+		var h0, h1, h2, h3 float64
+		for j, y := range k {
+			x0, x1, x2, x3 := decay*r0[j], decay*r1[j], decay*r2[j], decay*r3[j]
+			r0[j], r1[j], r2[j], r3[j] = x0, x1, x2, x3
+			h0, h1, h2, h3 = h0+x0*y, h1+x1*y, h2+x2*y, h3+x3*y
+		}
+		d0, d1, d2, d3 := beta*(v[i]-h0), beta*(v[i+1]-h1), beta*(v[i+2]-h2), beta*(v[i+3]-h3)
+		h0, h1, h2, h3 = 0, 0, 0, 0
+		for j, y := range k {
+			x0, x1, x2, x3 := r0[j]+d0*y, r1[j]+d1*y, r2[j]+d2*y, r3[j]+d3*y
+			r0[j], r1[j], r2[j], r3[j] = x0, x1, x2, x3
+			z := q[j]
+			h0, h1, h2, h3 = h0+x0*z, h1+x1*z, h2+x2*z, h3+x3*z
+		}
+		out[i], out[i+1], out[i+2], out[i+3] = scale*h0, scale*h1, scale*h2, scale*h3
+	}
+	for ; i < len(v); i++ {
+		row := s[i*n : (i+1)*n]
 		var have float64
 		for j, x := range row {
 			row[j] = decay * x
