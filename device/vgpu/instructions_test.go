@@ -9,8 +9,8 @@ import (
 	"math/big"
 	"math/bits"
 	"math/rand/v2"
-	"strings"
 	"strconv"
+	"strings"
 	"testing"
 	"unsafe"
 )
