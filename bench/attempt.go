@@ -59,28 +59,36 @@ type limit struct {
 func (l *limit) within(ctx context.Context, f func(context.Context) error) error {
 	within, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	begun, building := time.Now(), false
-	end := time.AfterFunc(l.left, func() { cancel(context.DeadlineExceeded) })
-	switched := func(builds bool) {
-		if builds == building {
-			return
+	var begun time.Time
+	var building bool
+	var end *time.Timer
+	start := func(builds bool) {
+		left, cause := l.left, error(context.DeadlineExceeded)
+		if builds {
+			left, cause = buildTimeout-l.built, errSlowBuild
 		}
-		end.Stop()
-		if building = builds; builds {
-			l.left -= time.Since(begun)
-			end = time.AfterFunc(buildTimeout-l.built, func() { cancel(errSlowBuild) })
-		} else {
-			l.built += time.Since(begun)
-			end = time.AfterFunc(l.left, func() { cancel(context.DeadlineExceeded) })
-		}
-		begun = time.Now()
+		begun, building = time.Now(), builds
+		end = time.AfterFunc(left, func() { cancel(cause) })
 	}
-	err := f(worker.WithBuilds(within, switched))
+	stop := func() {
+		end.Stop()
+		if building {
+			l.built += time.Since(begun)
+		} else {
+			l.left -= time.Since(begun)
+		}
+	}
+	start(false)
+	err := f(worker.WithBuilds(within, func(builds bool) {
+		if builds != building {
+			stop()
+			start(builds)
+		}
+	}))
+	stop()
 	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
 		err = context.Cause(within)
 	}
-	switched(!building) // counts what the last part took
-	end.Stop()
 	return err
 }
 

@@ -226,9 +226,9 @@ func TestLimitBuilds(t *testing.T) {
 		run  string // what the worker does when it is told to run
 		want error
 	}{
-		"build": {limit{left: time.Second}, `tell '{"building":true}'; sleep 1.5; tell '{"building":false}'; tell '{}'`, nil},
+		"build": {limit{left: 5 * time.Second}, `tell '{"building":true}'; sleep 6; tell '{"building":false}'; tell '{}'`, nil},
 		"call":  {limit{left: time.Second}, `read never`, context.DeadlineExceeded},
-		"call after a build": {limit{left: time.Second}, `tell '{"building":true}'; tell '{"building":false}'; read never`,
+		"call after a build": {limit{left: 5 * time.Second}, `tell '{"building":true}'; tell '{"building":false}'; read never`,
 			context.DeadlineExceeded},
 		"slow build": {limit{left: time.Hour, built: buildTimeout}, `tell '{"building":true}'; read never`, errSlowBuild},
 	} {
