@@ -9,7 +9,6 @@ import (
 	"math/big"
 	"math/bits"
 	"math/rand/v2"
-	"strconv"
 	"strings"
 	"testing"
 	"unsafe"
@@ -461,16 +460,19 @@ func TestCompare(t *testing.T) {
 		check(t, "setp.eq.f32 %p1, %r3, %r3; setp."+c.name+".and.f32 %p8|%p9, %r1, %r2, %p1;", "%p9", floats(false),
 			func(v [4]uint64) uint64 { return truth(!c.f(f(v[0]), f(v[1])) && f(v[2]) == f(v[2])) })
 	}
-	for _, c := range []struct{ op, result, typ, yes string }{
-		{"set.lt.f16.f16", "%h9", "h", "0x3c00"}, {"set.lt.bf16.f16", "%h9", "h", "0x3f80"}, {"set.lt.f32.f16", "%r9", "h", "0x3f800000"},
-		{"set.lt.u32.f16", "%r9", "h", "0xffffffff"}, {"set.lt.f16.s16", "%h9", "h", "0x3c00"}, {"set.lt.f32.s32", "%r9", "r", "0x3f800000"},
+	for _, c := range []struct {
+		body, result string
+		yes          uint64
+	}{
+		{"set.lt.f16.f16 %h9, %h1, %h2;", "%h9", 0x3c00}, {"set.lt.bf16.f16 %h9, %h1, %h2;", "%h9", 0x3f80},
+		{"set.lt.f32.f16 %r9, %h1, %h2;", "%r9", 0x3f800000}, {"set.lt.u32.f16 %r9, %h1, %h2;", "%r9", 0xffffffff},
+		{"set.lt.f16.s16 %h9, %h1, %h2;", "%h9", 0x3c00}, {"set.lt.f32.s32 %r9, %r1, %r2;", "%r9", 0x3f800000},
 	} {
-		yes, _ := strconv.ParseUint(c.yes, 0, 64)
-		check(t, fmt.Sprintf("%s %s, %%%s1, %%%[3]s2;", c.op, c.result, c.typ), c.result,
+		check(t, c.body, c.result,
 			func(r *rand.Rand) [4]uint64 { return [4]uint64{r.Uint64N(4), r.Uint64N(4)} }, // subnormal halves
 			func(v [4]uint64) uint64 {
 				if v[0] < v[1] {
-					return yes
+					return c.yes
 				}
 				return 0
 			})

@@ -241,3 +241,26 @@ func TestTensorCopyAlignment(t *testing.T) {
 		}
 	}
 }
+
+// The runtime library encodes tensor maps that the virtual GPU has no copies for.
+func TestTensorCopyLacking(t *testing.T) {
+	table := make([]byte, 1<<18)
+	for _, c := range compareTensor() {
+		if c.Name != "tensor u8" {
+			continue
+		}
+		for want, change := range map[string]func(*mapped){
+			"lacks cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes with an interleaved tensor map": func(m *mapped) {
+				m.Interleave = 1
+			},
+			"of packed values of 4 or 6 bits": func(m *mapped) { m.Type = 13 },
+		} {
+			changed, tensor := c, *c.Tensor
+			change(&tensor)
+			changed.Tensor = &tensor
+			if _, err := runComparison(changed, table); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q", err, want)
+			}
+		}
+	}
+}

@@ -1104,18 +1104,20 @@ func (d *decoder) cvta() {
 	d.one(name, "b64")
 }
 
-// policy decodes createpolicy as the hardware encodes it, by libcu++'s access_property_encoding.h: the virtual GPU has
-// no L2, but programs compare policies.
+// policy decodes createpolicy with the encoding of libcu++'s access_property_encoding.h: the virtual GPU has no L2, but
+// programs compare policies.
 func (d *decoder) policy() {
 	in := inst{op: ops["policy"], d: d.dst(d.arg(0), "b64")}
-	var hints []int64
+	shift := 57 // of the primary hint; the secondary one has a single bit below it
 	for _, p := range d.parts[2:] {
 		if hint, ok := strings.CutPrefix(p, "L2::evict_"); ok {
-			hints = append(hints, int64(slices.Index([]string{"unchanged", "first", "last", "normal"}, hint)))
+			code := slices.Index([]string{"unchanged", "first", "last", "normal"}, hint)
+			if code < 0 {
+				d.lack(d.in.Op)
+			}
+			in.imm |= int64(code) << shift
+			shift = 56
 		}
-	}
-	if hints = append(hints, 0); len(hints) > 1 {
-		in.imm = hints[0]<<57 | hints[1]<<56
 	}
 	switch d.parts[1] {
 	case "range":
