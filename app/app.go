@@ -177,7 +177,7 @@ func (a *app) cli() *cli.App {
 		a.sanitizeCommand(), a.profileCommand(),
 		a.emuCommand(), a.nvccCommand(),
 		a.doctorCommand(), a.toolchainCommand(), a.mcpCommand(), a.sealCommand(),
-		a.helpCommand(), a.completionCommand(), a.workerCommand(), a.confineCommand(),
+		a.helpCommand(), a.completionCommand(), a.workerCommand(),
 	}
 	a.finish(commands, "")
 	cli.VersionFlag = boolFlag(new(bool), "version", "print the version") // -v is ours

@@ -26,8 +26,8 @@ import (
 	"fisub/device/devicetest"
 	"fisub/device/vgpu/vgputest"
 	"fisub/explain"
-	"fisub/internal/confine"
 	"fisub/internal/event"
+	"fisub/internal/sandbox"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 )
@@ -98,8 +98,7 @@ func TestScripts(t *testing.T) {
 		},
 		Condition: func(name string) (bool, error) {
 			if name == "landlock" {
-				_, sound := confine.State()
-				return sound, nil
+				return sandbox.State().Files(), nil
 			}
 			if name != "python" {
 				return false, fmt.Errorf("unknown condition %q", name)
@@ -142,7 +141,7 @@ func forged(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: forged WAY [bare]")
 	}
-	_, sound := confine.State()
+	sound := sandbox.State().Files()
 	without := len(args) > 1
 	if !sound && !without {
 		return

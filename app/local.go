@@ -2,11 +2,9 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/internal/confine"
 	"fisub/internal/usage"
 	"fisub/session"
 )
@@ -93,20 +91,6 @@ func verdict(missing, failed, findings int, strict bool) error {
 		return shown(exitNotPassed)
 	}
 	return nil
-}
-
-// confineCommand becomes the program that its arguments are, behind -- and a list, as JSON, of the only folders and
-// files that it may write to.
-func (a *app) confineCommand() *cli.Command {
-	run := func(c *cli.Context) error {
-		var writable []string
-		if c.NArg() < 3 || json.Unmarshal([]byte(c.Args().Get(1)), &writable) != nil {
-			return usage.Errorf("", "confine: fisub starts this command itself")
-		}
-		return confine.Exec(writable, c.Args().Slice()[2:])
-	}
-	return &cli.Command{Name: "confine", ArgsUsage: "-- FOLDERS PROGRAM...", Hidden: true, SkipFlagParsing: true,
-		Action: run}
 }
 
 func (a *app) workerCommand() *cli.Command {

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/cache"
+	"fisub/internal/sandbox"
 	"fisub/internal/trace"
 )
 
@@ -79,7 +79,7 @@ func (p *process) start(run, ctx context.Context) error {
 // and to nothing that another process believes. The folder of inputs is not among them.
 func (p *process) confined() (worker.Command, error) {
 	c := p.command
-	if c.Confine == nil {
+	if c.Sandbox == nil {
 		return c, nil
 	}
 	if p.temp == "" {
@@ -101,9 +101,8 @@ func (p *process) confined() (worker.Command, error) {
 	} else if p.opts.Prebuilt == "" {
 		writable = append(writable, filepath.Join(p.opts.CacheDir, "build"))
 	}
-	list, err := json.Marshal(writable)
-	c.Confine = append(slices.Clone(c.Confine), string(list))
-	return c, err
+	c.Sandbox = &sandbox.Sandbox{Write: writable}
+	return c, nil
 }
 
 func (p *process) running() bool { return p.client != nil && p.client.Alive() }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"fisub/internal/sandbox"
 )
 
 // machineFault matches what compilers say of the machine and not of the sources.
@@ -19,10 +21,10 @@ var machineFault = regexp.MustCompile(`(?im)^.*(no space left on device|disk quo
 func MachineFault(log string) string { return strings.TrimSpace(machineFault.FindString(log)) }
 
 // Command is exec.CommandContext for a program that starts others, such as a compiler: when ctx is done, all of them
-// end. It is started as Own says.
+// end. It is started as sandbox.Own says, and in no sandbox.
 func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
-	Own(cmd)
+	sandbox.Own(cmd)
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	return cmd

@@ -23,8 +23,8 @@ import (
 	"fisub/device/cuda"
 	"fisub/device/cuda/stamp"
 	"fisub/device/nvcc"
-	"fisub/internal/confine"
 	"fisub/internal/plain"
+	"fisub/internal/sandbox"
 	"fisub/remote/bundle"
 )
 
@@ -55,11 +55,11 @@ func (x *examination) program(context.Context) []Line {
 
 // confinement tells what keeps a submission's process from the files and processes of the one that judges it.
 func confinement(context.Context) []Line {
-	text, sound := confine.State()
-	if !sound {
-		return []Line{warn("confinement", text, "Linux 5.13 or later with Landlock; else judge no code that you distrust")}
+	state := sandbox.State()
+	if len(state.Gaps) > 0 {
+		return []Line{warn("confinement", state.String(), "a newer Linux; else judge no code that you distrust")}
 	}
-	return []Line{ok("confinement", "%s", text)}
+	return []Line{ok("confinement", "%s", state)}
 }
 
 // program looks for one on PATH and asks it for its version.

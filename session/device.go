@@ -15,6 +15,7 @@ import (
 	"fisub/device/nvcc"
 	"fisub/device/vgpu"
 	"fisub/explain"
+	"fisub/internal/sandbox"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 )
@@ -146,7 +147,7 @@ func Work(ctx context.Context, openers []device.Opener) error {
 		for os.Getppid() == parent {
 			time.Sleep(500 * time.Millisecond)
 		}
-		worker.KillTree(os.Getpid())
+		sandbox.End(os.Getpid())
 	}()
 	return worker.Serve(ctx, in, out, openers, explain.Code)
 }

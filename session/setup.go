@@ -20,10 +20,10 @@ import (
 	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/config"
-	"fisub/internal/confine"
 	"fisub/internal/event"
 	"fisub/internal/git"
 	"fisub/internal/plain"
+	"fisub/internal/sandbox"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/workloads"
@@ -117,9 +117,9 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 // memory.
 func Worker() (worker.Command, error) {
 	self, err := os.Executable()
-	confine.Hide()
+	sandbox.Hide()
 	return worker.Command{Args: []string{self, "worker"}, MemoryLimit: memory() / 4 * 3,
-		Confine: []string{self, "confine", "--"}}, err
+		Sandbox: &sandbox.Sandbox{}}, err
 }
 
 // Timed refuses a timer, or a limit of timing, where there is nothing to time.
@@ -259,7 +259,7 @@ func Machine(err error) error {
 func host() event.Host {
 	h := event.Host{OS: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU(), Memory: memory()}
 	h.Name, _ = os.Hostname()
-	h.Confined, _ = confine.State()
+	h.Confined = sandbox.State().String()
 	h.CPU = plain.Field("/proc/cpuinfo", "model name")
 	return h
 }

@@ -16,15 +16,16 @@ import (
 	"fisub/device"
 	"fisub/device/activity"
 	"fisub/internal/plain"
+	"fisub/internal/sandbox"
 	"fisub/internal/trace"
 )
 
 // A Command says how to start a worker.
 type Command struct {
-	Args        []string // program and arguments of a process that calls Serve on descriptors 3 and 4
-	Env         []string // added to the environment
-	MemoryLimit int64    // resident bytes of the worker and its children; 0 is no limit
-	Confine     []string // goes before Args: a program that confines itself and becomes the worker; nil for none
+	Args        []string         // program and arguments of a process that calls Serve on descriptors 3 and 4
+	Env         []string         // added to the environment
+	MemoryLimit int64            // resident bytes of the worker and its children; 0 is no limit
+	Sandbox     *sandbox.Sandbox // nil starts the worker without one
 }
 
 // A Client is the parent's end of one worker process. It is used from one goroutine.
@@ -63,12 +64,18 @@ func Start(ctx context.Context, c Command) (*Client, error) {
 		return nil, err
 	}
 	cl := &Client{requests: reqW, replies: bufio.NewReaderSize(repR, 1<<16), log: printed, exited: make(chan struct{})}
-	args := slices.Concat(c.Confine, c.Args)
-	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Env = append(append(os.Environ(), c.Env...), marker+"=1")
+	env := append(slices.Clone(c.Env), marker+"=1")
+	cmd := exec.Command(c.Args[0], c.Args[1:]...)
+	if c.Sandbox != nil {
+		s := *c.Sandbox
+		s.Env = slices.Concat(s.Env, env)
+		cmd = s.Command(context.Background(), c.Args[0], c.Args[1:]...)
+	} else {
+		cmd.Env = append(os.Environ(), env...)
+		sandbox.Own(cmd)
+	}
 	cmd.ExtraFiles = []*os.File{reqR, repW}
 	cmd.Stdout, cmd.Stderr = out, out
-	device.Own(cmd)
 	cl.cmd = cmd
 	err = cmd.Start()
 	reqR.Close()
@@ -101,7 +108,7 @@ func (c *Client) watch(ctx context.Context, limit int64) {
 			c.kill("cancelled")
 			return
 		case <-tick.C:
-			if limit > 0 && treeRSS(c.cmd.Process.Pid) > limit {
+			if limit > 0 && sandbox.Memory(c.cmd.Process.Pid) > limit {
 				c.kill(fmt.Sprintf("over the memory limit of %.1f GiB", float64(limit)/(1<<30)))
 				return
 			}
@@ -115,7 +122,7 @@ func (c *Client) kill(reason string) {
 		c.reason = reason
 	}
 	c.mu.Unlock()
-	KillTree(c.cmd.Process.Pid)
+	sandbox.End(c.cmd.Process.Pid)
 }
 
 // PID is the number of the worker process.
@@ -140,7 +147,7 @@ func (c *Client) Close() {
 		c.kill("closed")
 		<-c.exited
 	}
-	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) // children of a worker that crashed
+	sandbox.EndLeft(c.cmd.Process.Pid)
 	c.log.close()
 }
 

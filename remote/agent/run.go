@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"fisub/internal/cache"
-	"fisub/internal/confine"
+	"fisub/internal/sandbox"
 	"fisub/remote"
 )
 
@@ -133,7 +133,7 @@ func (a *Agent) Run(ctx context.Context, dir string) (remote.Exit, error) {
 
 // run fills in the seal before the program runs.
 func (a *Agent) run(ctx context.Context, dir string, seal *remote.Seal) remote.Exit {
-	confine.Hide()
+	sandbox.Hide()
 	log, err := openLog(dir)
 	if err != nil {
 		return remote.Exit{End: remote.Refused, Text: err.Error()}

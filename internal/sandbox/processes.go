@@ -1,0 +1,110 @@
+package sandbox
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A process is what /proc tells of one.
+type process struct {
+	pid, parent, session int
+	rss                  int64 // bytes
+}
+
+// tree returns the process pid, its descendants and all processes of its session. A process in a sandbox cannot leave
+// its session: it stays in the tree when its parent is gone. Without /proc the tree is pid alone.
+func tree(pid int) []process {
+	children := map[int][]process{}
+	root := process{pid: pid}
+	var others []process
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		// pid (comm) state ppid pgrp session ... rss is number 24; comm may hold spaces and parentheses.
+		fields := strings.Fields(string(data[max(bytes.LastIndexByte(data, ')')+1, 0):]))
+		id, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil || len(fields) < 22 || fields[0] == "Z" || fields[0] == "X" {
+			continue
+		}
+		parent, _ := strconv.Atoi(fields[1])
+		session, _ := strconv.Atoi(fields[3])
+		pages, _ := strconv.ParseInt(fields[21], 10, 64)
+		p := process{pid: id, parent: parent, session: session, rss: pages * int64(os.Getpagesize())}
+		switch {
+		case id == pid:
+			root = p
+		case session == pid:
+			others = append(others, p)
+		}
+		children[parent] = append(children[parent], p)
+	}
+	all := append([]process{root}, others...)
+	for i := 0; i < len(all); i++ {
+		for _, p := range children[all[i].pid] {
+			if !slices.ContainsFunc(all, func(q process) bool { return q.pid == p.pid }) {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// End kills the process pid, which may be this one, after its descendants and the processes of its session.
+func End(pid int) { end(pid, true) }
+
+// EndLeft kills the processes that pid, which has ended, has left in its session.
+func EndLeft(pid int) { end(pid, false) }
+
+// end repeats itself until the processes are gone, or 5 seconds have passed.
+func end(pid int, leader bool) {
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		all := tree(pid)[1:]
+		for _, p := range slices.Backward(all) {
+			_ = syscall.Kill(p.pid, syscall.SIGKILL)
+		}
+		if leader {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if len(all) == 0 || time.Now().After(deadline) {
+			return
+		}
+	}
+}
+
+// Memory returns the bytes of memory of the process pid, its descendants and the processes of its session: resident
+// pages, and memory files that they have open.
+func Memory(pid int) (sum int64) {
+	type file struct{ device, inode uint64 }
+	seen := map[file]bool{}
+	for _, p := range tree(pid) {
+		sum += p.rss
+		dir := fmt.Sprintf("/proc/%d/fd", p.pid)
+		open, err := os.ReadDir(dir)
+		if err != nil {
+			continue
+		}
+		for _, fd := range open {
+			path := filepath.Join(dir, fd.Name())
+			if target, _ := os.Readlink(path); fd.Type() != fs.ModeSymlink || !strings.HasPrefix(target, "/memfd:") {
+				continue
+			}
+			var st syscall.Stat_t
+			if syscall.Stat(path, &st) == nil && !seen[file{uint64(st.Dev), st.Ino}] {
+				seen[file{uint64(st.Dev), st.Ino}] = true
+				sum += st.Blocks * 512
+			}
+		}
+	}
+	return sum
+}

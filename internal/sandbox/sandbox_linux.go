@@ -1,0 +1,220 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+
+	"github.com/elastic/go-seccomp-bpf"
+	"github.com/landlock-lsm/go-landlock/landlock"
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
+)
+
+// Rights of files that a sandbox takes away except where a rule gives them back.
+const (
+	change = ll.AccessFSWriteFile | ll.AccessFSRemoveDir | ll.AccessFSRemoveFile | ll.AccessFSMakeChar |
+		ll.AccessFSMakeDir | ll.AccessFSMakeReg | ll.AccessFSMakeSock | ll.AccessFSMakeFifo | ll.AccessFSMakeBlock |
+		ll.AccessFSMakeSym | ll.AccessFSRefer | ll.AccessFSTruncate | ll.AccessFSIoctlDev | ll.AccessFSResolveUnix
+	read = ll.AccessFSExecute | ll.AccessFSReadFile | ll.AccessFSReadDir
+)
+
+var (
+	// devices are the files that programs write to. The GPUs' are there once their driver is loaded.
+	devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
+	gpus    = []string{"/dev/nvidia*", "/dev/nvidia-caps*/*", "/dev/dri/*", "/dev/dxg"}
+	// system is what a program reads to start, without the user's files.
+	system = []string{"/usr", "/bin", "/sbin", "/lib*", "/opt/rh", "/nix/store", "/gnu/store", "/etc/ld.so.*",
+		"/etc/alternatives", "/etc/localtime", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat",
+		"/sys/devices/system/cpu"}
+)
+
+// self is this program, also if its file is gone.
+func self() string { return "/proc/self/exe" }
+
+// Own gives a program that is to be started a session of its own, without the terminal, and lets it die with this
+// process, however that ends.
+func Own(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	if os.Getenv(inside) != "" { // the filter keeps the session of the job
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	}
+}
+
+// State reports what the sandbox enforces here.
+func State() Report {
+	v, err := ll.LandlockGetABIVersion()
+	r := Report{Text: fmt.Sprintf("landlock %d", v)}
+	if v <= 0 || err != nil {
+		v, r.Text, r.Gaps = 0, "no landlock", append(r.Gaps, "files (Linux 5.13 with Landlock)")
+	}
+	for _, gap := range []struct {
+		before int
+		text   string
+	}{{3, "truncation (Linux 6.2)"}, {5, "device ioctls (Linux 6.10)"}, {6, "signals, abstract sockets (Linux 6.12)"}} {
+		if v < gap.before {
+			r.Gaps = append(r.Gaps, gap.text)
+		}
+	}
+	if _, err := filters(false); err != nil || !seccomp.Supported() {
+		r.Gaps = append(r.Gaps, "seccomp: limits, priorities, modes and owners, sockets (CONFIG_SECCOMP_FILTER)")
+	} else {
+		r.Text += ", seccomp"
+	}
+	return r
+}
+
+// enter restricts this process and becomes the program argv.
+func enter(s spec, argv []string) error {
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return err
+	}
+	runtime.LockOSThread() // the thread that is restricted is the one that becomes the program
+	makeUVM()
+	if err := errors.Join(unprivileged(), unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); err != nil {
+		return err
+	}
+	if err := restrict(s); err != nil {
+		return err
+	}
+	if seccomp.Supported() {
+		programs, err := filters(s.MPS != "")
+		for _, p := range programs {
+			err = errors.Join(err, load(p))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: %w", path, unix.Exec(path, argv, os.Environ()))
+}
+
+// unprivileged gives up root's rights except those over its own files and memory. Programs that are started do not get
+// them back, because no new privileges are given.
+func unprivileged() error {
+	const keep = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
+		1<<unix.CAP_IPC_LOCK | 1<<unix.CAP_SYS_NICE | 1<<unix.CAP_SYS_RESOURCE
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &sets[0]); err != nil {
+		return err
+	}
+	for i := range sets {
+		mask := uint32(uint64(keep) >> (32 * i))
+		sets[i] = unix.CapUserData{Effective: sets[i].Effective & mask, Permitted: sets[i].Permitted & mask}
+	}
+	return unix.Capset(&hdr, &sets[0])
+}
+
+// makeUVM has the driver's own program create the device that CUDA needs, if it is missing: a process in a sandbox
+// cannot use that setuid program.
+func makeUVM() {
+	_, driver := os.Stat("/dev/nvidiactl")
+	if _, err := os.Stat("/dev/nvidia-uvm"); driver == nil && errors.Is(err, os.ErrNotExist) {
+		_ = exec.Command("nvidia-modprobe", "-u", "-c=0").Run()
+	}
+}
+
+// restrict enforces as much of s as this kernel's Landlock can.
+func restrict(s spec) error {
+	version, err := ll.LandlockGetABIVersion()
+	if err != nil || version <= 0 {
+		return nil
+	}
+	rights := landlock.AccessFSSet(change)
+	if s.Limit {
+		rights |= read
+	}
+	var rules []landlock.Rule
+	allow := func(path string, dirs, files func(...string) landlock.FSRule) {
+		rule := files(path)
+		if st, err := os.Stat(path); err == nil && st.IsDir() {
+			rule = dirs(path)
+		}
+		rules = append(rules, rule.IgnoreIfMissing())
+	}
+	writable := func(paths ...string) landlock.FSRule {
+		rule := landlock.RWDirs(paths...)
+		if version >= 2 {
+			rule = rule.WithRefer()
+		}
+		return rule
+	}
+	device := func(paths ...string) landlock.FSRule { return landlock.RWFiles(paths...).WithIoctlDev() }
+	rules = append(rules, writable("/proc/self")) // CUDA names its threads there
+	for _, path := range glob(devices) {
+		if s.Limit && path == "/dev/zero" {
+			continue // as a source it fills the memory
+		}
+		allow(path, landlock.RWDirs, landlock.RWFiles)
+	}
+	if !s.Limit {
+		for _, path := range glob(gpus) {
+			allow(path, func(paths ...string) landlock.FSRule { return landlock.RWDirs(paths...).WithIoctlDev() }, device)
+		}
+	}
+	if s.MPS != "" {
+		mps := func(paths ...string) landlock.FSRule { return landlock.RWDirs(paths...).WithResolveUnix() }
+		allow(s.MPS, mps, landlock.RWFiles)
+	}
+	for _, path := range s.Write {
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			if err := os.MkdirAll(path, 0o755); err != nil {
+				return err
+			}
+		}
+		allow(path, writable, landlock.RWFiles)
+	}
+	if s.Limit {
+		for _, path := range append(glob(system), s.Read...) {
+			allow(path, landlock.RODirs, landlock.ROFiles)
+		}
+	}
+	scopes := landlock.ScopedSet(ll.ScopeAbstractUnixSocket | ll.ScopeSignal)
+	config, err := landlock.NewConfig(rights, scopes)
+	if err != nil {
+		return err
+	}
+	if config.HandledAccessNet = 0; version < 2 {
+		config.HandledAccessFS &^= ll.AccessFSRefer // it is always refused there
+	}
+	return config.BestEffort().Restrict(rules...)
+}
+
+func glob(patterns []string) (paths []string) {
+	for _, pattern := range patterns {
+		found, _ := filepath.Glob(pattern)
+		paths = append(paths, found...)
+	}
+	return paths
+}
+
+// Programs returns the folders that a program at path reads: that of the installation whose bin folder it is in.
+func Programs(path string) (folders []string) {
+	for _, path := range []string{path, target(path)} {
+		bin := filepath.Dir(path)
+		folders = append(folders, bin)
+		for _, part := range []string{"lib*", "include", "share", "targets", "nvvm", "nvvm-*", "*-linux-gnu*"} {
+			if filepath.Base(bin) == "bin" {
+				folders = append(folders, glob([]string{filepath.Join(filepath.Dir(bin), part)})...)
+			}
+		}
+	}
+	return folders
+}
+
+func target(path string) string {
+	if t, err := filepath.EvalSymlinks(path); err == nil {
+		return t
+	}
+	return path
+}
+
+// Hide closes the memory and the descriptors of this process to all others of the user, which may not trace it either;
+// a process with root's rights may, unless it is in a sandbox. It leaves no core file.
+func Hide() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }
