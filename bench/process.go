@@ -93,11 +93,12 @@ func (p *process) confined() (worker.Command, error) {
 	}
 	writable := []string{p.temp, p.out.path()}
 	c.Env = append(slices.Clone(c.Env), "TMPDIR="+p.temp)
+	own := filepath.Join(p.opts.CacheDir, "python", p.sol.Hash())
+	writable = append(writable, own)
+	c.Env = append(c.Env, pyworker.Caches(own)...)
 	if p.python {
-		folders, env := pyworker.Caches(filepath.Join(p.opts.CacheDir, "python", "caches"))
-		writable = append(writable, filepath.Join(p.opts.CacheDir, "python"), filepath.Join(p.opts.CacheDir, "vgpu-python"))
-		writable = append(writable, folders...)
-		c.Env = append(c.Env, append(env, pyworker.Confined+"=1")...)
+		writable = append(writable, filepath.Join(p.opts.CacheDir, "vgpu-python"))
+		c.Env = append(c.Env, pyworker.Confined+"=1")
 	} else if p.opts.Prebuilt == "" {
 		writable = append(writable, filepath.Join(p.opts.CacheDir, "build"))
 	}

@@ -181,33 +181,20 @@ func Identity(ctx context.Context, root string) (string, error) {
 // Confined is the variable that tells Command's worker that it may not write where it likes.
 const Confined = "FISUB_CONFINED"
 
-// programs keep what they have made where a variable says, else in a folder of the home folder; "" where there is none.
-var programs = []struct{ variable, folder string }{
-	{"TRITON_CACHE_DIR", ".triton"}, {"TRITON_HOME", ".triton"}, {"TORCH_EXTENSIONS_DIR", ".cache/torch_extensions"},
-	{"TORCH_HOME", ".cache/torch"}, {"TORCHINDUCTOR_CACHE_DIR", ""}, {"CUDA_CACHE_PATH", ".nv"},
-	{"TILELANG_CACHE_DIR", ".tilelang"}, {"", ".cache/tilelang"}, {"TVM_FFI_CACHE_DIR", ".cache/tvm-ffi"},
-	{"FLASHINFER_WORKSPACE_BASE", ".cache/flashinfer"}, {"DG_JIT_CACHE_DIR", ".deep_gemm"},
-}
+// Own is the variable with the folder of Command's worker for its sources and for what it compiles.
+const Own = "FISUB_OWN_CACHE"
 
-// Caches are the folders in which Python's compilers keep what they have made: those that the environment names, and
-// those of the home folder that are there. Where there is neither, env has a variable that names one below fallback.
-func Caches(fallback string) (folders, env []string) {
-	home, noHome := os.UserHomeDir()
-	for _, p := range programs {
-		named, own := os.Getenv(p.variable), filepath.Join(home, p.folder)
-		_, missing := os.Stat(own)
-		there := p.folder != "" && noHome == nil && missing == nil
-		if filepath.IsAbs(named) {
-			folders = append(folders, named)
-		}
-		if there {
-			folders = append(folders, own)
-		}
-		if named == "" && !there && p.variable != "" && p.folder != "" {
-			env = append(env, p.variable+"="+filepath.Join(fallback, filepath.Base(p.folder)))
-		}
+// Caches returns variables that have Python's compilers and CUDA keep what they make below the folder own, and not in
+// the home folder, where other programs load it.
+func Caches(own string) []string {
+	env := []string{Own + "=" + own}
+	for _, v := range []struct{ name, folder string }{{"TRITON_CACHE_DIR", "triton"}, {"TRITON_HOME", "triton"},
+		{"TORCH_EXTENSIONS_DIR", "torch"}, {"TORCH_HOME", "torch"}, {"TORCHINDUCTOR_CACHE_DIR", "inductor"},
+		{"CUDA_CACHE_PATH", "cuda"}, {"TILELANG_CACHE_DIR", "tilelang"}, {"TVM_FFI_CACHE_DIR", "tvm-ffi"},
+		{"FLASHINFER_WORKSPACE_BASE", "flashinfer"}, {"DG_JIT_CACHE_DIR", "deep_gemm"}} {
+		env = append(env, v.name+"="+filepath.Join(own, v.folder))
 	}
-	return folders, env
+	return env
 }
 
 // Pythons are the interpreters to choose from, the first one first: $FISUB_PYTHON alone where it is set, else python3

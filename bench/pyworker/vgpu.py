@@ -84,6 +84,7 @@ class Machine:
     def sources(self, texts, cache, folder):
         """Says what the solution is, and the folders of the cache and of the solution."""
         self.cache, self.folder = cache, folder
+        self.submission_cache = os.environ.get("FISUB_OWN_CACHE") or os.path.join(cache, "python")
         if any("cpp_extension" in text for text in texts):
             extend(self)
         if any("tvm_ffi" in text for text in texts):
@@ -139,7 +140,7 @@ class Machine:
         home = self.text(home.value)
         self.log = os.path.join(tempfile.mkdtemp(), "nvcc")
         os.environ.update(CUDA_HOME=home, CUDA_PATH=home, TVM_FFI_CUDA_ARCH_LIST="10.0", FISUB_COMPILER_LOG=self.log,
-                          TVM_FFI_CACHE_DIR=os.path.join(self.cache, "python", "tvm-ffi"))
+                          TVM_FFI_CACHE_DIR=os.path.join(self.submission_cache, "tvm-ffi"))
         os.environ["PATH"] = os.pathsep.join(  # a virtual environment has its own ninja
             [os.path.join(home, "bin"), os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)])
         if shutil.which("ninja") is None:
@@ -888,8 +889,8 @@ def extend(machine):
     failed = {}  # errors of builds, by name: torch takes a second one for done
 
     def shared():
-        """The folder of what does not depend on the solution."""
-        return os.path.join(machine.cache, "python", "torch")
+        """Returns the folder of builds that do not depend on the sources."""
+        return os.path.join(machine.submission_cache, "torch")
 
     def headers():
         """A folder of the headers of cuBLAS and its like, which torch's include, without those of another CUDA's runtime."""

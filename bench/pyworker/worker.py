@@ -856,7 +856,7 @@ class Solution:
     def folder(cache, solution):
         """A folder for the sources of this very solution."""
         key = hashlib.sha256(json.dumps(solution).encode()).hexdigest()[:32]
-        return os.path.join(os.path.realpath(cache), "python", key)
+        return os.path.join(os.path.realpath(os.environ.get("FISUB_OWN_CACHE") or os.path.join(cache, "python")), key)
 
     def extension(self, cache, solution, file, symbol):
         """Builds C++ or CUDA with torch's own builder (binding torch)."""

@@ -25,6 +25,7 @@ import (
 	"fisub/device"
 	"fisub/internal/cache"
 	"fisub/internal/plain"
+	"fisub/internal/sandbox"
 	"fisub/internal/trace"
 )
 
@@ -320,14 +321,16 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 		objects = append(objects, o)
 	}
 	results := make([]result, len(steps))
+	box := &sandbox.Sandbox{Write: []string{dir}, Read: t.reads(s), Env: []string{"TMPDIR=" + tmp, "LC_ALL=C",
+		"CCACHE_DISABLE=1"}}
 	var g errgroup.Group
 	g.SetLimit(2)
 	for i, step := range steps {
 		g.Go(func() error {
-			results[i] = run(ctx, src, tmp, step)
+			results[i] = run(ctx, box, src, step)
 			if i < len(s.cuda) && results[i].failed && strings.Contains(results[i].log, "ptxas ") {
 				if !virtual(s.arch) { // only PTX with line information tells the places of what ptxas refuses
-					results[i].log = run(ctx, src, tmp, append(slices.Clone(step), "-lineinfo")).log
+					results[i].log = run(ctx, box, src, append(slices.Clone(step), "-lineinfo")).log
 				}
 				results[i].log = readable(results[i].log, kept(i), src)
 			}
@@ -372,7 +375,7 @@ func (t *Toolchain) compile(ctx context.Context, dir string, s *sources) error {
 	}
 	link = slices.Concat(link, t.linkLibs(s), []string{"-o", "../" + objectFile})
 	steps = append(steps, link)
-	r := run(ctx, src, tmp, link)
+	r := run(ctx, box, src, link)
 	if r.err != nil {
 		return r.err
 	}
@@ -566,16 +569,32 @@ type result struct {
 	err    error
 }
 
-func run(ctx context.Context, dir, tmp string, argv []string) result {
-	cmd := device.Command(ctx, argv[0], argv[1:]...)
-	cmd.Dir = dir
-	for _, v := range os.Environ() {
-		// These add flags that the contest's builder does not have.
-		if !strings.HasPrefix(v, "NVCC_PREPEND_FLAGS=") && !strings.HasPrefix(v, "NVCC_APPEND_FLAGS=") {
-			cmd.Env = append(cmd.Env, v)
+// reads returns what the compilers of s may read besides their own folder. The sources may not include the user's files.
+func (t *Toolchain) reads(s *sources) (paths []string) {
+	for _, name := range []string{t.NVCC, t.CXX[0], cc(), "gcc", "g++", "as", "ld", os.Getenv("NVCC_CCBIN")} {
+		if path, err := exec.LookPath(name); err == nil {
+			paths = append(paths, sandbox.Programs(path)...)
 		}
 	}
-	cmd.Env = append(cmd.Env, "TMPDIR="+tmp, "LC_ALL=C")
+	paths = append(append(paths, t.TVMFFI, t.CUDAInclude), t.LibDirs...)
+	if s.torch != nil {
+		paths = append(paths, s.torch.include...)
+	}
+	for _, name := range []string{"CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "LD_LIBRARY_PATH",
+		"COMPILER_PATH", "NVCC_CCBIN"} {
+		paths = append(paths, filepath.SplitList(os.Getenv(name))...)
+	}
+	return slices.DeleteFunc(paths, func(path string) bool { return !filepath.IsAbs(path) })
+}
+
+// run runs a compiler in the folder dir, in a sandbox.
+func run(ctx context.Context, box *sandbox.Sandbox, dir string, argv []string) result {
+	cmd := box.Command(ctx, argv[0], argv[1:]...)
+	cmd.Dir = dir
+	// These add flags that the contest's builder does not have.
+	cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool {
+		return strings.HasPrefix(v, "NVCC_PREPEND_FLAGS=") || strings.HasPrefix(v, "NVCC_APPEND_FLAGS=")
+	})
 	out := &plain.Buffer{Limit: maxLog}
 	cmd.Stdout, cmd.Stderr = out, out
 	err := cmd.Run()
@@ -588,10 +607,10 @@ func run(ctx context.Context, dir, tmp string, argv []string) result {
 		return r
 	}
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || !exit.Exited() {
-		return result{err: fmt.Errorf("running %s: %w", name, err)}
+	if !errors.As(err, &exit) || !exit.Exited() || sandbox.Refused(err) {
+		return result{err: fmt.Errorf("running %s: %w\n%s", name, err, r.log)}
 	}
-	if err := machineError(r.log, tmp); err != nil {
+	if err := machineError(r.log, dir); err != nil {
 		return result{err: fmt.Errorf("running %s: %w", name, err)}
 	}
 	r.failed = true

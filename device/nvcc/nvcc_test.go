@@ -15,6 +15,7 @@ import (
 	"fisub/device"
 	"fisub/internal/cache"
 	"fisub/internal/longtest"
+	"fisub/internal/sandbox"
 	"fisub/internal/trace"
 )
 
@@ -451,6 +452,35 @@ func TestBuildErrors(t *testing.T) {
 	cancel()
 	if _, err := tools.Build(ctx, root, solution("k.cpp", "int x;"), "sm_90"); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: got %v, want %v", err, context.Canceled)
+	}
+}
+
+// Sources cannot carry files of the user, who may send what is built to a host.
+func TestBuildReads(t *testing.T) {
+	if state := sandbox.State(); !state.Files() {
+		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "sandbox") {
+			t.Fatal(state)
+		}
+		t.Skip(state)
+	}
+	tools, root := toolchain(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("int secret;\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{secret, "/etc/passwd", "/dev/zero"} {
+		for _, file := range []string{"k.cpp", "kernel.cu"} {
+			if file == "kernel.cu" && path != secret {
+				continue // nvcc takes seconds
+			}
+			for _, text := range []string{"#include \"" + path + "\"\n", "asm(\".incbin \\\"" + path + "\\\"\");\n"} {
+				text += `extern "C" int __tvm_ffi_kernel() { return 0; }`
+				_, err := tools.Build(t.Context(), root, solution(file, text), "sm_90")
+				if _, ok := errors.AsType[*device.BuildError](err); !ok {
+					t.Errorf("%s of %s: got %v, want a *device.BuildError", file, text, err)
+				}
+			}
+		}
 	}
 }
 
