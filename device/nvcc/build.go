@@ -569,7 +569,7 @@ type result struct {
 	err    error
 }
 
-// reads returns what the compilers of s may read besides their own folder. The sources may not include the user's files.
+// reads returns what the compilers of s may read besides their own folder. The user's files are not among it.
 func (t *Toolchain) reads(s *sources) (paths []string) {
 	for _, name := range []string{t.NVCC, t.CXX[0], cc(), "gcc", "g++", "as", "ld", os.Getenv("NVCC_CCBIN")} {
 		if path, err := exec.LookPath(name); err == nil {
