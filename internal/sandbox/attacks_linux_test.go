@@ -124,6 +124,24 @@ var attacks = []struct {
 	{"terminal", "ENXIO", func() error { _, err := unix.Open("/dev/tty", unix.O_RDONLY, 0); return err }},
 	{"unix socket", "EPERM", func() error { _, err := net.Dial("unix", socketName()); return inner(err) }},
 	{"unix datagrams", "EPERM", func() error { _, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0); return err }},
+	{"unix datagram socket", "EPERM", func() error {
+		_, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		return err
+	}},
+	{"raw unix socket", "EPERM", func() error { _, err := unix.Socket(unix.AF_UNIX, unix.SOCK_RAW, 0); return err }},
+	{"unix socket of high bits", "EPERM", func() error {
+		return call(unix.SYS_SOCKET, unix.AF_UNIX|1<<35, unix.SOCK_STREAM|1<<34, 0)
+	}},
+	{"CUDA's socket", "done", func() error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Bind(fd, &unix.SockaddrUnix{Name: "@cuda-uvmfd-" + strconv.Itoa(os.Getpid())})
+		}
+		if err == nil {
+			err = unix.Listen(fd, 1)
+		}
+		return err
+	}},
 	{"own socket pair", "done", func() error {
 		_, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		return err

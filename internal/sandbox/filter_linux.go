@@ -62,8 +62,9 @@ func has(argument uint32, bits uint64) conditions {
 
 // filters returns the seccomp filters of a sandbox: one for calls that are the same whatever their arguments, and one
 // for each call whose arguments matter, because the package does not go on to other calls behind a condition. Calls
-// that its tables do not know, and those of other architectures, are absent.
-func filters(sockets bool) (programs [][]bpf.RawInstruction, err error) {
+// that its tables do not know, and those of other architectures, are absent. With mps, programs may connect to Unix
+// sockets, which CUDA's multi-process service needs.
+func filters(mps bool) (programs [][]bpf.RawInstruction, err error) {
 	const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 		unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 	const setID, temporary = unix.S_ISUID | unix.S_ISGID, unix.O_TMPFILE &^ unix.O_DIRECTORY
@@ -119,9 +120,12 @@ func filters(sockets bool) (programs [][]bpf.RawInstruction, err error) {
 	for name, mode := range map[string]uint32{"creat": 1, "mknod": 1, "mknodat": 2} {
 		when(refuse, name, has(mode, setID))
 	}
-	if !sockets {
-		when(refuse, "socket", isNot(0, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK))
-		when(refuse, "socketpair", has(1, 2)) // datagrams, which could be sent to other sockets
+	if !mps {
+		// CUDA listens on a socket of type SOCK_SEQPACKET. Programs that would start others use the other types.
+		types := conditions{{Argument: 1, Operation: seccomp.BitsNotSet, Value: unix.SOCK_SEQPACKET &^ unix.SOCK_STREAM}}
+		when(refuse, "socket", isNot(0, unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK),
+			append(is(0, unix.AF_UNIX), types...), append(is(0, unix.AF_UNIX), has(1, unix.SOCK_DGRAM)...))
+		when(refuse, "socketpair", has(1, unix.SOCK_DGRAM)) // datagrams can be sent to any socket
 	}
 	when(succeed, "prctl", is(0, unix.PR_SET_DUMPABLE)) // the memory limit counts through /proc
 	// Programs that bind their own threads to processors must go on.
