@@ -436,6 +436,27 @@ func (b *buffer) Write(p []byte) error {
 	return nil
 }
 
+// fewMapped is the size from which on a buffer maps a file: less is copied as fast.
+const fewMapped = 64 << 20
+
+// WriteFile is Write of n bytes of a file, of which it maps what it can.
+func (b *buffer) WriteFile(f *os.File, offset int64, n int) error {
+	d, err := b.data(n)
+	if err != nil {
+		return err
+	}
+	pages := n &^ (os.Getpagesize() - 1)
+	if n < fewMapped || C.vg_map_file(unsafe.Pointer(unsafe.SliceData(d)), C.size_t(pages), C.int(f.Fd()), C.int64_t(offset)) == 0 {
+		pages = 0
+		err = fits(n)
+	}
+	if err == nil {
+		_, err = f.ReadAt(d[pages:], offset+int64(pages))
+	}
+	b.shadow = 0
+	return err
+}
+
 func (b *buffer) Read(p []byte) error {
 	d, err := b.data(len(p))
 	copy(p, d)
