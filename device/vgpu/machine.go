@@ -474,11 +474,11 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		workers = runtime.GOMAXPROCS(0)
 	}
 	look := m.looks(k, &l)
-	if k.prog.atomics || look&Races != 0 {
+	if k.prog.atomics {
 		workers = 1
 	}
 	if look&Races != 0 {
-		c.races, c.races_until = 1, math.MaxUint64
+		c.races, c.races_until, c.solo = 1, math.MaxUint64, C.int32_t(k.resident(l))
 		if m.RacesUntil != 0 {
 			c.races_until = C.uint64_t(m.RacesUntil)
 		}
@@ -502,6 +502,11 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	c.workers = C.int32_t(workers)
 	c.progress = (*C.vg_progress)(C.calloc(C.size_t(workers), C.sizeof_vg_progress))
 	defer C.free(unsafe.Pointer(c.progress))
+	if c.solo != 0 {
+		for i := range workers - 1 { // until then, the first worker waits for none of them
+			unsafe.Slice(c.progress, workers)[1+i].waiting = math.MaxUint64
+		}
+	}
 	var group sync.WaitGroup
 	for range workers {
 		group.Go(func() { exec.Work(unsafe.Pointer(c)) })

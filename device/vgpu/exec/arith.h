@@ -335,9 +335,9 @@ static inline f32 fp8_f32(u8 v, int e5m2) {
   else if (!e5m2 && (v & 0x7f) == 0x7f)
     x = NAN;
   else if (e == 0)
-    x = ldexpf((f32)m, emin - p);
+    x = (f32)m * (e5m2 ? 0x1p-16f : 0x1p-9f);
   else
-    x = ldexpf((f32)(m | 1u << p), (int)e + emin - 1 - p);
+    x = bits_f32((e + (u32)(126 + emin)) << 23 | m << (23 - p));
   return v & 0x80 ? -x : x;
 }
 

@@ -316,10 +316,31 @@ static inline u64 load_element(const u8 *p, int size, int c) {
   }
 }
 
-// places fills p with the addresses of n bytes for each lane of m. It is false after a fault.
+// all_written reports whether n bytes of a shadow are 1.
+static inline int all_written(const u8 *s, int n) {
+  u64 ok = 0x0101010101010101ull;
+  u32 half;
+  for (; n >= 8; n -= 8, s += 8) {
+    u64 v;
+    memcpy(&v, s, 8);
+    ok = v == 0x0101010101010101ull ? ok : 0;
+  }
+  if (n >= 4) {
+    memcpy(&half, s, 4);
+    if (half != 0x01010101u) return 0;
+    n -= 4, s += 4;
+  }
+  for (; n > 0; n--, s++) ok = *s == 1 ? ok : 0;
+  return ok != 0;
+}
+
+// How the lanes' places lie, if all take part: anyhow, at one place, one behind the other.
+enum { FAULTS, APART, ONE, IN_ORDER };
+
+// places fills p with the addresses of n bytes for each lane of m. It returns how they lie, or FAULTS, which is 0.
 static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, int bytes, int write,
                          u8 **p) {
-  u64 a[32];
+  u64 a[32], differ = 0, gaps = 0;
   if (in->c & M_ADDR32) {
     const u32 *s = U32(in->a);
     u32 off = (u32)in->imm;
@@ -329,10 +350,19 @@ static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *co
     u64 off = (u64)in->imm;
     LANES a[l] = s[l] + off;
   }
+  LANES {
+    u64 by = a[l] - a[0];
+    differ |= by;
+    gaps |= by ^ (u64)(l * bytes);
+  }
+  int lie = m != ~0u ? APART : differ == 0 ? ONE : gaps == 0 ? IN_ORDER : APART, span = lie == ONE ? bytes : 32 * bytes;
   if (space == GENERIC) {
     u64 top = a[__builtin_ctz(m)] >> 56;
-    int same = 1;
-    EACH(m) same &= a[l] >> 56 == top;
+    int same = lie == ONE || (lie == IN_ORDER && a[31] >> 56 == top);
+    if (lie == APART) {
+      same = 1;
+      EACH(m) same &= a[l] >> 56 == top;
+    }
     if (same && top != 0x40 && top != 0x41) space = GLOBAL;
   }
   if (space == GLOBAL) {
@@ -345,20 +375,34 @@ static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *co
         EACH(m) { bad |= a[l] - lo > most; low |= a[l]; p[l] = (u8 *)a[l]; }
       }
       if (!bad && !(low & (u64)(bytes - 1))) {
-        if (r->shadow) EACH(m) written_to(k, w, g, r, (int)l, a[l], (u64)bytes, write);
-        return 1;
+        u8 *shadow = (u8 *)(a[0] + (u64)r->shadow);
+        if (r->shadow == 0) return lie;
+        if (lie != APART && write) memset(shadow, 1, (size_t)span);
+        else if (lie == APART || !all_written(shadow, span)) EACH(m) written_to(k, w, g, r, (int)l, a[l], (u64)bytes, write);
+        return lie;
       }
     }
   } else if (space == SHARED && k->l->cluster[0] * k->l->cluster[1] * k->l->cluster[2] <= 1) {
     u64 most = w->b->shared_size - (u64)bytes, lo = k->l->shared_base, bad = 0, low = 0;
     u8 *s = w->b->shared;
     if (w->b->shared_size >= lo + (u64)bytes) {
-      EACH(m) { bad |= a[l] < lo || a[l] > most; low |= a[l]; p[l] = s + a[l]; }
+      if (lie != APART) {
+        u64 last = a[0] + (u64)(span - bytes);
+        bad = a[0] < lo || a[0] > most || last > most;
+        low = a[0];
+        LANES p[l] = s + a[l];
+      } else {
+        EACH(m) { bad |= a[l] < lo || a[l] > most; low |= a[l]; p[l] = s + a[l]; }
+      }
       if (!bad && !(low & (u64)(bytes - 1))) {
         u8 *sh = w->b->shadow;
+        if (lie != APART) {
+          if (write) memset(sh + a[0], 1, (size_t)span);
+          if (write || all_written(sh + a[0], span)) return lie;
+        }
         if (write) {
           EACH(m) memset(sh + a[l], 1, (size_t)bytes);
-          return 1;
+          return APART;
         }
         u32 ok = 1;
         switch (bytes) {
@@ -367,19 +411,19 @@ static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *co
         case 16: EACH(m) ok &= (*(u64 *)(sh + a[l]) & *(u64 *)(sh + a[l] + 8)) == 0x0101010101010101ull; break;
         default: EACH(m) for (int i = 0; i < bytes; i++) ok &= sh[a[l] + (u64)i];
         }
-        if (ok) return 1;
+        if (ok) return lie;
       }
     }
   } else if (space == LOCAL) {
     u64 bad = 0, low = 0;
     EACH(m) { bad |= a[l] + (u64)bytes > LOCAL_BYTES; low |= a[l]; p[l] = w->local + (u64)l * LOCAL_BYTES + a[l]; }
-    if (!bad && !(low & (u64)(bytes - 1))) return 1;
+    if (!bad && !(low & (u64)(bytes - 1))) return APART;
   }
   EACH(m) {
     p[l] = at(k, w, g, space, (int)l, a[l], bytes, write);
-    if (p[l] == NULL) return 0;
+    if (p[l] == NULL) return FAULTS;
   }
-  return 1;
+  return APART;
 }
 
 // written keeps which local memory was written to; unwritten looks whether none of n bytes was.
@@ -398,14 +442,15 @@ static int unwritten(warp *w, const u8 *p, size_t n) {
 static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
   u8 *p[32];
   int size = in->c & 31, n = in->n;
-  if (!places(k, w, g, in, base, space, m, size * n, 0, p)) return 0;
+  int lie = places(k, w, g, in, base, space, m, size * n, 0, p);
+  if (lie == FAULTS) return 0;
   if (k->watch) {
     int lane = __builtin_ctz(m);
     u64 a = in->c & M_ADDR32 ? U32(in->a)[lane] + (u32)in->imm : U64(in->a)[lane] + (u64)in->imm;
     watch(k, g, space, lane, a, load_element(p[lane], size, 0), size, -1);
   }
   if (k->l->races && space != LOCAL) {
-    EACH(m) {
+    EACH(lie == ONE && !(in->c & M_STRONG) ? 3 : m) { // of lanes that read the same, it matters that they are several
       if (in->c & M_STRONG) before_strong(k, w, p[l]);
       touch(k, w, g, l, p[l], (u32)(size * n), in->c & M_STRONG ? A_STRONG : 0, 0);
     }
@@ -429,7 +474,10 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
     } else {
       u32 *d = U32(to), keep = in->c & M_16 ? 0xffff : ~0u;
       if (size == 4) {
-        if (m == ~0u) for (int l = 0; l < 32; l++) d[l] = *(volatile u32 *)(p[l] + 4 * i);
+        if (lie == ONE) {
+          u32 v = *(volatile u32 *)(p[0] + 4 * i);
+          LANES d[l] = v;
+        } else if (m == ~0u) for (int l = 0; l < 32; l++) d[l] = *(volatile u32 *)(p[l] + 4 * i);
         else EACH(m) d[l] = *(volatile u32 *)(p[l] + 4 * i);
       } else {
         EACH(m) d[l] = (u32)load_element(p[l] + size * i, size, in->c) & keep;
@@ -2311,14 +2359,23 @@ void VG_WORK(vg_launch *l) {
   worker k = {.l = l, .mine = &l->progress[index], .first = index < MAX_WORKERS ? &l->first[index] : NULL}; // 0: any may come
   task **active = calloc(MAX_BLOCKS, sizeof *active), *spare = NULL;
   if (active == NULL) abort();
+  if (index > 0) {
+    if (k.first) *k.first = ~0u;
+    while (l->solo && !l->stop) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+  }
   int n = 0, most = l->resident < 1 ? 1 : l->resident > MAX_BLOCKS ? MAX_BLOCKS : l->resident, turn_ = 0;
   u64 total = (u64)(l->grid[0] / l->cluster[0]) * (l->grid[1] / l->cluster[1]) * (l->grid[2] / l->cluster[2]);
-  int capped = most < l->resident;
+  int alone = index > 0 ? 0 : l->solo > MAX_BLOCKS ? MAX_BLOCKS : l->solo, capped = most < l->resident || (index == 0 && alone < l->solo);
   u64 seen = 0, since = 0, patience = 2;
   for (;;) {
     if (l->stop) break;
     int fresh = 0;
-    if (n < most) {
+    if (alone && !l->races && n <= most) {
+      alone = 0;
+      for (int i = 1; i < l->workers; i++) l->progress[i].waiting = 0;
+      __atomic_store_n(&l->solo, 0, __ATOMIC_SEQ_CST);
+    }
+    if (n < (alone ? alone : most)) {
       if (k.first) *k.first = 0;
       __atomic_thread_fence(__ATOMIC_SEQ_CST);
       u64 next = __atomic_fetch_add(&l->next, 1, __ATOMIC_SEQ_CST);
@@ -2352,6 +2409,7 @@ void VG_WORK(vg_launch *l) {
     }
   }
   k.mine->waiting = UINT64_MAX;
+  if (index == 0) __atomic_store_n(&l->solo, 0, __ATOMIC_SEQ_CST);
   for (int i = 0; i < n && l->stop == STOP_ASKED; i++) // where threads are that have not ended
     for (int j = 0; j < active[i]->nb * active[i]->b[0].nw && l->stop == STOP_ASKED; j++) {
       warp *w = &active[i]->b[j / active[i]->b[0].nw].w[j % active[i]->b[0].nw];
