@@ -209,6 +209,24 @@ static void written_to(worker *k, warp *w, group *g, const vg_range *r, int lane
   else if (memchr(s, 0, size)) fault(k, w, g, FAULT_UNINITIALISED_GLOBAL, lane, a, 0, (int)size, 0);
 }
 
+// all_written reports whether n bytes of a shadow are 1.
+static inline int all_written(const u8 *s, int n) {
+  u64 ok = 0x0101010101010101ull;
+  u32 half;
+  for (; n >= 8; n -= 8, s += 8) {
+    u64 v;
+    memcpy(&v, s, 8);
+    ok = v == 0x0101010101010101ull ? ok : 0;
+  }
+  if (n >= 4) {
+    memcpy(&half, s, 4);
+    if (half != 0x01010101u) return 0;
+    n -= 4, s += 4;
+  }
+  for (; n > 0; n--, s++) ok = *s == 1 ? ok : 0;
+  return ok != 0;
+}
+
 // at returns where size bytes at address a of a lane lie, NULL after a fault.
 static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size, int write) {
   if (space == GENERIC) {
@@ -232,7 +250,7 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
     u8 *s = b->shadow + o;
     if (write) {
       memset(s, 1, (size_t)size);
-    } else {
+    } else if (!all_written(s, size)) {
       for (int i = 0; i < size; i++)
         if (s[i] != 1) {
           fault(k, w, g, s[i] ? FAULT_IN_FLIGHT : FAULT_UNINITIALISED, lane, a, SHARED, size, 0);
@@ -314,24 +332,6 @@ static inline u64 load_element(const u8 *p, int size, int c) {
   case 4: { u32 v = *(volatile const u32 *)p; return c & M_SIGNED ? (u64)(s64)(s32)v : v; }
   default: return *(volatile const u64 *)p;
   }
-}
-
-// all_written reports whether n bytes of a shadow are 1.
-static inline int all_written(const u8 *s, int n) {
-  u64 ok = 0x0101010101010101ull;
-  u32 half;
-  for (; n >= 8; n -= 8, s += 8) {
-    u64 v;
-    memcpy(&v, s, 8);
-    ok = v == 0x0101010101010101ull ? ok : 0;
-  }
-  if (n >= 4) {
-    memcpy(&half, s, 4);
-    if (half != 0x01010101u) return 0;
-    n -= 4, s += 4;
-  }
-  for (; n > 0; n--, s++) ok = *s == 1 ? ok : 0;
-  return ok != 0;
 }
 
 // How the lanes' places lie, if all take part: anyhow, at one place, one behind the other.
@@ -679,15 +679,12 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
 
 static int ldmatrix(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, const int32_t *extra) {
   u8 *row[32];
-  if (in->op == E_stmatrix) effect(k);
-  EACH(in->n == 1 ? 0xffu : in->n == 2 ? 0xffffu : ~0u) {
-    u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
-    int space = in->c & M_SIGNED ? GENERIC : SHARED;
-    row[l] = at(k, w, g, space, (int)l, a, 16, in->op == E_stmatrix);
-    if (row[l] == NULL) return 0;
-    if (k->l->races) touch(k, w, g, ANY_LANE, row[l], 16, in->op == E_stmatrix ? A_WRITE : 0, 0);
-    if (k->l->stop) return 0;
-  }
+  u32 m = in->n == 1 ? 0xff : in->n == 2 ? 0xffff : ~0u;
+  int write = in->op == E_stmatrix;
+  if (write) effect(k);
+  if (places(k, w, g, in, base, in->c & M_SIGNED ? GENERIC : SHARED, m, 16, write, row) == FAULTS || k->l->stop) return 0;
+  if (k->l->races) EACH(m) touch(k, w, g, ANY_LANE, row[l], 16, write ? A_WRITE : 0, 0);
+  if (k->l->stop) return 0;
   for (int j = 0; j < in->n; j++) {
     u32 *d = U32(extra[in->x + j]);
     for (int l = 0; l < 32; l++) {
