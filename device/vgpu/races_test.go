@@ -87,14 +87,15 @@ $again:
 	for _, c := range []struct {
 		name, body string
 		blocks     int
+		until      uint64
 		want       string
 	}{
-		{"blocks that end", "ld.global.u32 %r2, [%rd2]; add.u32 %r2, %r2, %r1; st.global.u32 [%rd2], %r2;", 3000, ""},
-		{"a word that nothing writes", "ld.volatile.global.u32 %r2, [%rd2]; setp.eq.u32 %p, %r2, 1; @%p bra $again;", 1,
+		{"blocks that end", "ld.global.u32 %r2, [%rd2]; add.u32 %r2, %r2, %r1; st.global.u32 [%rd2], %r2;", 3000, 1000, ""},
+		{"a word that nothing writes", "ld.volatile.global.u32 %r2, [%rd2]; setp.eq.u32 %p, %r2, 1; @%p bra $again;", 1, 0,
 			"deadlock: 1 threads wait for ever"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := &Machine{Workers: 4, Look: Races, RacesUntil: 1000}
+			m := &Machine{Workers: 4, Look: Races, RacesUntil: c.until}
 			defer m.drop()
 			mod, err := m.Load(head + c.body + "\n\tret;\n}\n")
 			if err != nil {
