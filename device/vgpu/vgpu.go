@@ -445,8 +445,8 @@ func (b *buffer) WriteFile(f *os.File, offset int64, n int) error {
 	if err != nil {
 		return err
 	}
-	pages := n &^ (os.Getpagesize() - 1)
-	if n < fewMapped || C.vg_map_file(unsafe.Pointer(unsafe.SliceData(d)), C.size_t(pages), C.int(f.Fd()), C.int64_t(offset)) == 0 {
+	pages, to := n&^(os.Getpagesize()-1), unsafe.Pointer(unsafe.SliceData(d))
+	if n < fewMapped || C.vg_map_file(to, C.size_t(pages), C.int(f.Fd()), C.int64_t(offset)) == 0 {
 		pages = 0
 		err = fits(n)
 	}

@@ -336,7 +336,8 @@ func write(w io.Writer, tensors []Named, metadata map[string]string) error {
 
 // Begin writes the header of a file with one tensor. The caller writes the tensor's bytes from offset, a multiple of
 // 4096, to the end.
-func Begin(w io.Writer, name string, dtype tensor.DType, shape []int, metadata map[string]string) (offset int, err error) {
+func Begin(w io.Writer, name string, dtype tensor.DType, shape []int, metadata map[string]string) (offset int,
+	err error) {
 	header, err := header([]Named{{name, &tensor.Tensor{DType: dtype, Shape: shape}}}, metadata, 4096)
 	if err == nil {
 		_, err = w.Write(header)
