@@ -95,6 +95,7 @@
 #define OPS2(X)                                                   \
   X(add_32, u32, u32, u32, a + b)                                 \
   X(sub_32, u32, u32, u32, a - b)                                 \
+  X(h_choice, u32, u32, u32, h_choice(a, b, in->kind, (int)in->imm)) \
   X(mullo_32, u32, u32, u32, a * b)                               \
   X(add_64, u64, u64, u64, a + b)                                 \
   X(sub_64, u64, u64, u64, a - b)                                 \
