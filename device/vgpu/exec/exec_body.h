@@ -660,7 +660,7 @@ static int ldmatrix(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
     }
   }
   for (int j = 0; j < in->n; j++) {
-    u8 *d = (u8 *)P(extra[in->x + j]);
+    u8 *d = P(extra[in->x + j]);
     u16 v[8][8], t[8][8];
     for (int r = 0; r < 8; r++) memcpy(v[r], write ? d + 16 * r : row[8 * j + r], 16);
     if (in->kind) { // transposed
@@ -891,6 +891,32 @@ static void multiply_integers(const vg_inst *in, u8 *const *base, const int32_t 
     for (int l = 0; l < 32; l++) U32(pd[r])[l] = (u32)D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)];
 }
 
+// side_by_side puts together what lies in the registers of a result's even and odd columns; apart is the reverse.
+static void side_by_side(const f32 *even, const f32 *odd, f32 *v) {
+#if VG_WIDE
+  for (int l = 0; l < 32; l += 4) {
+    __m128 x = _mm_loadu_ps(even + l), y = _mm_loadu_ps(odd + l);
+    _mm_storeu_ps(v + 2 * l, _mm_unpacklo_ps(x, y));
+    _mm_storeu_ps(v + 2 * l + 4, _mm_unpackhi_ps(x, y));
+  }
+#else
+  for (int l = 0; l < 32; l++) v[2 * l] = even[l], v[2 * l + 1] = odd[l];
+#endif
+}
+static void apart(const f32 *v, u32 *even, u32 *odd) {
+  u32 all[64];
+  for (int i = 0; i < 64; i++) all[i] = nan32(v[i]);
+#if VG_WIDE
+  for (int l = 0; l < 32; l += 4) {
+    __m128 x = _mm_loadu_ps((const f32 *)all + 2 * l), y = _mm_loadu_ps((const f32 *)all + 2 * l + 4);
+    _mm_storeu_ps((f32 *)even + l, _mm_shuffle_ps(x, y, 0x88));
+    _mm_storeu_ps((f32 *)odd + l, _mm_shuffle_ps(x, y, 0xdd));
+  }
+#else
+  for (int l = 0; l < 32; l++) even[l] = all[2 * l], odd[l] = all[2 * l + 1];
+#endif
+}
+
 static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
   int K = (int)(in->imm & 0xff), at_ = in->kind & 15, bt = in->kind >> 4, half_acc = in->imm >> 8 & 1;
   int bits = at_ <= MMA_BF16 ? 16 : at_ == MMA_TF32 ? 32 : 8, E = 32 / bits;
@@ -933,10 +959,7 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
         for (int i = 0; i < 2; i++) D[(l >> 2) + 8 * r][(l & 3) * 2 + i] = wide[2 * l + i];
     }
   } else {
-    for (int r = 0; r < 4; r += 2) {
-      const f32 *even = (const f32 *)P(pc[r]), *odd = (const f32 *)P(pc[r + 1]);
-      for (int l = 0; l < 32; l++) (&D[4 * r][0])[2 * l] = even[l], (&D[4 * r][0])[2 * l + 1] = odd[l];
-    }
+    for (int r = 0; r < 4; r += 2) side_by_side((const f32 *)P(pc[r]), (const f32 *)P(pc[r + 1]), D[4 * r]);
   }
   factor a = factor_a(A, EA, (u32)(16 * K)), b = factor_b(B[0], EB, (u32)(8 * K));
   if (at_ < MMA_E4M3) block_rows(&a, 0, 16, &b, 0, K, D, 25, 23);
@@ -946,17 +969,14 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
     block_rows(&a, i * 32 + 16, 1, &b, 128, 16, both, 25, 23);
     for (int j = 0; j < 8; j++) D[i][j] += both[0][j];
   }
-  for (int r = 0; r < nd; r += 2) {
-    u32 *even = U32(pd[r]), *odd = U32(pd[r + 1]);
-    for (int l = 0; l < 32; l++) {
-      if (half_acc) {
-        even[l] = f16_of(f32_bits(D[l >> 2][(l & 3) * 2])) | f16_of(f32_bits(D[l >> 2][(l & 3) * 2 + 1])) << 16;
-        odd[l] = f16_of(f32_bits(D[8 + (l >> 2)][(l & 3) * 2])) | f16_of(f32_bits(D[8 + (l >> 2)][(l & 3) * 2 + 1])) << 16;
-      } else {
-        even[l] = nan32((&D[4 * r][0])[2 * l]);
-        odd[l] = nan32((&D[4 * r][0])[2 * l + 1]);
-      }
-    }
+  if (!half_acc) {
+    for (int r = 0; r < 4; r += 2) apart(D[4 * r], U32(pd[r]), U32(pd[r + 1]));
+    return;
+  }
+  for (int r = 0; r < 2; r++) {
+    const f32 *v = D[8 * r];
+    u32 *d = U32(pd[r]);
+    for (int l = 0; l < 32; l++) d[l] = f16_of(f32_bits(v[2 * l])) | f16_of(f32_bits(v[2 * l + 1])) << 16;
   }
 }
 
@@ -1358,6 +1378,10 @@ again:
       OPS3(CASE3)
       OPSCMP(CASECMP)
     case E_nop:
+      break;
+    case E_mov_32:
+      if (m == ~0u) memmove(U32(in->d), U32(in->a), 128);
+      else blend32(U32(in->d), U32(in->a), m);
       break;
     case E_fence:
       if (launch->races) fenced(k, w);
