@@ -1087,7 +1087,8 @@ class Pretence(TorchFunctionMode):
         if all(is_host(t) for t in (*given, *made)):
             return
         memory = {t.untyped_storage()._cdata for t in given if t.layout == torch.strided}
-        self.machine.acted = (self.reads(func, args, kwargs) or result is None or name.endswith("_") or "out" in kwargs
+        self.machine.acted = (self.reads(func, args, kwargs) or result is None or "out" in kwargs
+                              or (name.startswith("__i") if name.startswith("__") else name.endswith("_"))
                               or any(t.layout != torch.strided or t.untyped_storage()._cdata not in memory for t in made))
 
     @staticmethod
