@@ -253,8 +253,8 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 // reject makes the verdict of the last call, described by what, which was made with the inputs of the first.
 func (h *honesty) reject(what string) error {
 	if h.stopped {
-		h.verdict = verdict{status: trace.RuntimeError, detail: what + ", no kernel was launched and no memory copied or set, " +
-			"unlike in the call before: the contest's timing raises \"No kernel activities recorded\""}
+		h.verdict = verdict{status: trace.RuntimeError, detail: what +
+			", no kernel was launched and no memory copied or set, unlike in the call before: the contest's timing raises \"No kernel activities recorded\""}
 		return nil
 	}
 	got, unmap, err := h.process.out.read(h.written)

@@ -245,7 +245,8 @@ func (l *Library) callError(rc C.int, raised *C.fisub_error) error {
 }
 
 // own are the frames of a backtrace that are fisub's and Go's.
-var own = regexp.MustCompile(`(?m)^ *File "[^"]*", line \d+, in (?:_cgo_|fisub_|crosscall|runtime\.|main\.)\S*\n?`)
+var own = regexp.MustCompile(
+	`(?m)^ *File "[^"]*", line \d+, in (?:_cgo_|fisub_|crosscall|runtime\.|main\.)\S*\n?`)
 
 func text(b C.fisub_bytes) string {
 	const limit = 1 << 20
