@@ -241,7 +241,8 @@ func (l *Library) callError(rc C.int, raised *C.fisub_error) error {
 		return &device.CallError{Kind: "RuntimeError", Text: fmt.Sprintf("returned %d and raised nothing", int(rc))}
 	}
 	defer C.fisub_dec_ref(&l.ffi, unsafe.Pointer(raised))
-	return &device.CallError{Kind: text(raised.kind), Text: text(raised.message), Log: own.ReplaceAllString(text(raised.backtrace), "")}
+	return &device.CallError{Kind: text(raised.kind), Text: text(raised.message),
+		Log: own.ReplaceAllString(text(raised.backtrace), "")}
 }
 
 // own are the frames of a backtrace that are fisub's and Go's.
