@@ -254,7 +254,8 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 func (h *honesty) reject(what string) error {
 	if h.stopped {
 		h.verdict = verdict{status: trace.RuntimeError, detail: what +
-			", no kernel was launched and no memory copied or set, unlike in the call before: the contest's timing raises \"No kernel activities recorded\""}
+			", no kernel was launched and no memory copied or set, " +
+			"unlike in the call before: the contest's timing raises \"No kernel activities recorded\""}
 		return nil
 	}
 	got, unmap, err := h.process.out.read(h.written)
