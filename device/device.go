@@ -186,6 +186,9 @@ type Looker interface {
 
 	// Hazards returns the hazards that were noticed since it was called last, at most one of each kind at each place.
 	Hazards() []Hazard
+
+	// Worked reports whether the last call launched a kernel, or copied or set memory.
+	Worked() bool
 }
 
 // A Hazard is a mistake in a call that need not make its result wrong.

@@ -87,6 +87,7 @@ func (s *server) answer(req *request) reply {
 	}
 	if looker, ok := s.dev.(device.Looker); ok {
 		r.Hazards = looker.Hazards()
+		r.Idle = (req.Run != nil || req.Check != nil && req.Check.Out != "") && !looker.Worked()
 	}
 	return r
 }

@@ -24,6 +24,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/ianlancetaylor/demangle"
@@ -61,6 +62,7 @@ type Machine struct {
 	running  *C.vg_launch
 	stopped  bool
 	Executed uint64            // instructions of warps so far
+	worked   atomic.Bool       // something was launched, copied or set
 	Counts   map[string]uint64 // of each instruction, where not nil
 }
 
@@ -150,6 +152,7 @@ func (m *Machine) own(a allocation) {
 
 // written keeps that the host has written size bytes at p, in as far as somebody looks for reads of what is unwritten.
 func (m *Machine) written(p uintptr, size int) {
+	m.worked.Store(true)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.watch()
@@ -427,6 +430,7 @@ func (f *Fault) Error() string { return f.Text }
 
 // Run runs a kernel to its end. What it did wrong is a *Fault.
 func (m *Machine) Run(k *Kernel, l Launch) error {
+	m.worked.Store(true)
 	m.launch.Lock()
 	defer m.launch.Unlock()
 	c := (*C.vg_launch)(C.calloc(1, C.sizeof_vg_launch))
@@ -576,6 +580,9 @@ func (m *Machine) TakeHazards() []device.Hazard {
 	m.noticed = nil
 	return noticed
 }
+
+// Worked reports whether a kernel was launched, or memory copied or set, since the last call.
+func (m *Machine) Worked() bool { return m.worked.Swap(false) }
 
 // Reset lets a stopped machine run again.
 func (m *Machine) Reset() {

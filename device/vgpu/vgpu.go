@@ -141,6 +141,8 @@ func (g *gpu) Look() {
 
 func (g *gpu) Hazards() []device.Hazard { return host.machine.TakeHazards() }
 
+func (g *gpu) Worked() bool { return host.machine.Worked() }
+
 func (g *gpu) Measure(context.Context, func() error, device.Plan) (*device.Samples, error) {
 	return nil, fmt.Errorf("emu: %w", device.ErrNoTiming)
 }
@@ -586,6 +588,7 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 			return err
 		}
 		defer list.Close()
+		host.machine.Worked()
 		C.vg_host_begins()
 		err = k.fn.Call(list)
 		C.fflush(nil) // what its host code has printed
