@@ -28,6 +28,7 @@ type attempt struct {
 	bytes    int64 // of the workload's tensors
 
 	verdict  verdict
+	idle     bool            // the last judged call launched, copied and set nothing
 	took     time.Duration   // by the first call, with the loading of its inputs and without builds
 	samples  *device.Samples // nil where it was not timed
 	warm     *device.Samples // nil without that figure
@@ -150,6 +151,7 @@ func (a *attempt) evaluate(ctx context.Context, trials []*inputs) (verdict, erro
 		if err != nil {
 			return verdict{}, err
 		}
+		a.idle = a.process.client.Idle()
 		if i == 0 {
 			a.took = time.Since(begun) - (a.built - built)
 		}

@@ -55,6 +55,7 @@ type honesty struct {
 	values  []workloads.Input   // what the inputs hold now
 	changed []int               // inputs that get other contents, largest first
 	written []worker.FileTensor // the outputs of the last call
+	stopped bool                // it launched, copied and set nothing, and the judged call did
 }
 
 // checkHonesty runs the checks. An error ends the run.
@@ -188,8 +189,8 @@ func (h *honesty) run(ctx context.Context) error {
 		what = "call 2 on the same inputs"
 	}
 	o, err := h.call(ctx, what, worker.Check{}, h.in.want)
-	if err == nil && o != right && emulated {
-		return h.reject()
+	if err == nil && emulated && (o != right || h.stopped) {
+		return h.reject(what)
 	}
 	if err != nil || o != right || h.has(changedInput) {
 		return err
@@ -234,22 +235,29 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 	if changes := h.changes(); len(changes) > 0 {
 		change := changes[len(changes)-1]
 		switch o, err := h.call(ctx, change.what, h.replace(s, change.inputs, change.f), nil); {
-		case err != nil || o == right:
+		case err != nil || o == right && !h.stopped:
 			return err
-		case o == stale:
+		case o == stale && !h.stopped:
 			h.find(cachedByPointer, "%s, the outputs are those of the inputs before", change.what)
 			return nil
 		}
 	}
-	o, err := h.call(ctx, "with the first inputs again", worker.Check{Inputs: h.original()}, h.in.want)
-	if err != nil || o == right {
+	const what = "with the first inputs again"
+	o, err := h.call(ctx, what, worker.Check{Inputs: h.original()}, h.in.want)
+	if err != nil || o == right && !h.stopped {
 		return err
 	}
-	return h.reject()
+	return h.reject(what)
 }
 
-// reject makes the verdict of the outputs of the last call, which was made with the inputs of the first.
-func (h *honesty) reject() error {
+// reject makes the verdict of the last call, described by what, which was made with the inputs of the first.
+func (h *honesty) reject(what string) error {
+	if h.stopped {
+		h.verdict = verdict{status: trace.RuntimeError, detail: what +
+			", no kernel was launched and no memory copied or set, " +
+			"unlike in the call before: the contest's timing raises \"No kernel activities recorded\""}
+		return nil
+	}
 	got, unmap, err := h.process.out.read(h.written)
 	if err != nil {
 		return err
@@ -342,6 +350,7 @@ func (h *honesty) look(ctx context.Context, check worker.Check) error {
 	if h.written = h.in.outputs; found.Outputs != nil {
 		h.written = found.Outputs
 	}
+	h.stopped = check.Out != "" && h.process.client.Idle() && !h.idle
 	h.tell(found)
 	return nil
 }

@@ -144,6 +144,9 @@ func TestEmulatedFindings(t *testing.T) {
 		"skips what it was given": {[]string{"INCORRECT_NUMERICAL", "INCORRECT_NUMERICAL", "INCORRECT_NUMERICAL"},
 			[]string{skippedWork, skippedWork, skippedWork}, ""},
 		"pointer": {[]string{"PASSED", "PASSED", "PASSED"}, []string{cachedByPointer, cachedByPointer, cachedByPointer}, ""},
+		"idle":    {[]string{"PASSED", "PASSED", "PASSED"}, nil, ""},
+		"idle later": {[]string{"RUNTIME_ERROR", "RUNTIME_ERROR", "RUNTIME_ERROR"}, nil, "no kernel was launched and no memory " +
+			"copied or set, unlike in the call before: the contest's timing raises \"No kernel activities recorded\""},
 	} {
 		var statuses, checks []string
 		result, events := run(t, "emulated: "+name, 3)

@@ -90,13 +90,22 @@ func (d *host) Measure(_ context.Context, call func() error, plan device.Plan) (
 type emulated struct {
 	host
 	noticed []device.Hazard
+	called  bool // since Look
 }
 
 func openEmulated(context.Context, device.Options) (device.Device, error) { return &emulated{}, nil }
 
 func (d *emulated) Info() device.Info { return device.Info{Name: "host", Emulated: true} }
 
+// Worked is false as the mode says: "idle", or "idle later".
+func (d *emulated) Worked() bool {
+	later := d.called
+	d.called = true
+	return d.mode != "idle" && !(later && d.mode == "idle later")
+}
+
 func (d *emulated) Look() {
+	d.called = false
 	d.noticed = []device.Hazard{{Kind: "race", Place: "kernel.cu:1:2", Text: "kernel.cu:1:2: a race"}}
 }
 

@@ -505,3 +505,37 @@ func TestPythonEvaluators(t *testing.T) {
 		}
 	}
 }
+
+// A later call that gives the device no work, although the first did, ends the official timing, whatever it returns.
+func TestPythonIdle(t *testing.T) {
+	needPython(t)
+	x := tensor.New(tensor.Float32, 3)
+	x.WriteFloat64s([]float64{1, -2, 3}, 0)
+	blobs := map[string]*tensor.Tensor{"x": x}
+	for _, tc := range []struct {
+		name, source string
+		passing      bool
+		want         trace.Status
+	}{
+		{"keeps its result", "kept = []\ndef run(x, c):\n    if not kept:\n        kept.append(x * c)\n    return kept[0]\n",
+			false, trace.RuntimeError},
+		{"looks and keeps its result", "kept = []\ndef run(x, c):\n    y = x.view(-1).detach().contiguous()[:]\n" +
+			"    assert y.is_cuda and y.shape == x.shape and y.data_ptr()\n    torch.empty_like(x)\n" +
+			"    if not kept:\n        kept.append(x * c)\n    return kept[0]\n", false, trace.RuntimeError},
+		{"returns at once", "kept = []\ndef run(x, c, y):\n    if not kept:\n        kept.append(y.copy_(x * c))\n", true,
+			trace.RuntimeError},
+		{"copies only", "kept = []\ndef run(x, c, y):\n    if not kept:\n        kept.append(x * c)\n    y.copy_(x.mul(c))\n", true,
+			trace.Passed},
+		{"its own memory", "def run(x, c):\n    return x.mul_(c)\n", false, trace.Passed},
+	} {
+		evaluated, failed, findings, _, err := findPython(t, scaleDefinition, "import torch\n"+tc.source, tc.passing,
+			[]map[string]int{{"n": 3}}, blobs)
+		if err != nil || evaluated[0] == nil {
+			t.Fatalf("%s: got %v, %q and %v", tc.name, evaluated, failed, err)
+		}
+		idle := strings.Contains(evaluated[0].Log, "no kernel was launched and no memory copied or set")
+		if evaluated[0].Status != tc.want || idle != (tc.want == trace.RuntimeError) {
+			t.Errorf("%s: got %s, %q and %q", tc.name, evaluated[0].Status, evaluated[0].Log, findings)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"fisub/internal/tensor"
@@ -48,6 +49,13 @@ type Buffer interface {
 	Slice(offset, n int) Buffer
 
 	Close() error
+}
+
+// A FileBuffer is a Buffer that may use a file's pages instead of a copy of them. The file must not change before the
+// buffer is closed or written to as a whole.
+type FileBuffer interface {
+	Buffer
+	WriteFile(f *os.File, offset int64, n int) error // Write of n bytes of f, which has them, from offset on
 }
 
 // A Kernel is a built solution. One whose Cached method says so was not compiled anew.
@@ -178,6 +186,9 @@ type Looker interface {
 
 	// Hazards returns the hazards that were noticed since it was called last, at most one of each kind at each place.
 	Hazards() []Hazard
+
+	// Worked reports whether the last call launched a kernel, or copied or set memory.
+	Worked() bool
 }
 
 // A Hazard is a mistake in a call that need not make its result wrong.

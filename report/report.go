@@ -109,6 +109,28 @@ func New(version string, all ...*runs.Run) (*Report, error) {
 	return r, nil
 }
 
+// locate gives the sources in what was said of w the paths that the user knows.
+func (w *Workload) locate(r *event.Run) {
+	if r.Folder == "" {
+		return
+	}
+	known := func(text string) string { return plain.Places(text, r.Folder, r.Sources) }
+	w.Findings = slices.Clone(w.Findings)
+	for i, f := range w.Findings {
+		w.Findings[i].Place, w.Findings[i].Text = known(f.Place), known(f.Text)
+	}
+	if w.Evaluated != nil {
+		e := *w.Evaluated
+		e.Detail, e.Log = known(e.Detail), known(e.Log)
+		w.Evaluated = &e
+	}
+	if w.Failed != nil {
+		f := *w.Failed
+		f.Text, f.Log = known(f.Text), known(f.Log)
+		w.Failed = &f
+	}
+}
+
 func newRun(r *runs.Run) *Run {
 	run := &Run{Run: r, Emulated: r.Run.Device.Emulated}
 	emulated := map[string]bool{}
@@ -127,6 +149,7 @@ func newRun(r *runs.Run) *Run {
 		if is, ok := emulated[w.Place]; is || !ok && run.Emulated {
 			w.Samples = nil
 		}
+		w.locate(r.Run)
 		for name := range w.Axes {
 			names[name] = true
 		}

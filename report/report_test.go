@@ -650,3 +650,26 @@ func TestKernelName(t *testing.T) {
 		}
 	}
 }
+
+// Sources are named by their paths in the project, also where only their path in the solution was recorded.
+func TestSources(t *testing.T) {
+	run := gpuRun("20260101-s", 2)
+	run.Folder, run.Sources = "solution/cuda", []string{"kernel.cu"}
+	uuid := [2]string{run.Workloads[0].UUID, run.Workloads[1].UUID}
+	list := append(passed(run.Workloads[0], samples(1, 4000, 3, 150)), event.Event{Type: event.TypeWarning, Workload: uuid[0],
+		Finding: &event.Finding{Check: "race", Place: "kernel.cu:3:4", Text: "kernel.cu:3:4: a race"}},
+		event.Event{Type: event.TypeEvaluated, Workload: uuid[1], Evaluated: &event.Evaluated{Status: "RUNTIME_ERROR",
+			Detail: "DeviceFault: kernel.cu:5:6: a fault", Log: "kernel.cu:5:6: a fault\n", Trace: traceLine(uuid[1], "RUNTIME_ERROR")}},
+		event.Event{Type: event.TypeDone, Done: &event.Done{}})
+	r := newReport(t, folder(t, run, list...))
+	var b strings.Builder
+	if err := r.Markdown(&b); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.ReplaceAll(b.String(), `\`, "")
+	for _, want := range []string{": solution/cuda/kernel.cu:3:4: a race", ": DeviceFault: solution/cuda/kernel.cu:5:6: a fault"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("got\n%s\nwant in it %q", text, want)
+		}
+	}
+}

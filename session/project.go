@@ -10,13 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strings"
 
 	"fisub/bench/runs"
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/git"
+	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/pack"
@@ -264,18 +263,20 @@ func EachSet(data *workloads.Dataset, definition, named string,
 	return nil
 }
 
-// Places returns text with the path of each source that has a line behind it, "kernel.cu:12", as the user knows it. The
-// text of a packed solution stays as it is.
+// Places is plain.Places of the submission. The text of a packed solution stays as it is.
 func (s *Submission) Places(text string) string {
 	if s.Config == nil {
 		return text
 	}
+	return plain.Places(text, Relative(s.Config.SourceDir()), s.paths())
+}
+
+// paths are those of the sources in the solution.
+func (s *Submission) paths() (paths []string) {
 	for _, f := range s.Solution.Sources {
-		place := regexp.MustCompile(`(^|[\s("])` + regexp.QuoteMeta(f.Path) + `([:(]\d)`)
-		path := Relative(filepath.Join(s.Config.SourceDir(), f.Path))
-		text = place.ReplaceAllString(text, "${1}"+strings.ReplaceAll(path, "$", "$$")+"${2}")
+		paths = append(paths, f.Path)
 	}
-	return text
+	return paths
 }
 
 // Files are the paths of the files that s was packed from.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"runtime"
 	"slices"
 	"strings"
@@ -217,6 +218,9 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 		Timer: u.Timer, Floors: u.Kind != "emu",
 		Tolerance: event.Tolerance{Atol: p.Tolerance.Atol, Rtol: p.Tolerance.Rtol, MatchedRatio: p.Tolerance.MatchedRatio},
 		Host:      u.host, DPS: &sol.Spec.DestinationPassingStyle,
+	}
+	if s.Config != nil {
+		run.Folder, run.Sources = path.Join("solution", s.Config.Build.SourceDir), s.paths()
 	}
 	if b := u.Baseline; b != nil {
 		run.Baseline = &event.Baseline{Name: b.Name, Solution: b.Solution.Name, ContentHash: b.Solution.Hash()}

@@ -90,7 +90,8 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 			p.Broken = fmt.Sprintf("run %s, of the same content, %s", id, text)
 		}
 		if text := found(r); text != "" && p.Found == "" && !otherStyle(r, sol) {
-			p.Found = fmt.Sprintf("run %s, of the same content, has %s", id, text)
+			p.Found = fmt.Sprintf("run %s, of the same content, has %s", id,
+				plain.Places(text, r.Run.Folder, r.Run.Sources))
 		}
 		switch {
 		case lacks == "" && p.Run == nil:

@@ -1,6 +1,7 @@
 package workloads
 
 import (
+	"encoding/binary"
 	"sync"
 
 	"fisub/internal/tensor"
@@ -11,15 +12,18 @@ import (
 func clamp(x float64) float64 { return min(2, max(-2, x)) }
 
 // codeBits is how many upper bits of a uniform number codes looks at.
-const codeBits = 13
+const codeBits = 15
 
 // codes turns uniform numbers into the bytes of clamped normals of an 8-bit type. A byte depends on its number alone
 // and changes at a few places between 0 and 2^32 only, so the upper bits mostly tell it: of each value of them,
-// all[value] is the byte, or negative where the lower bits matter.
+// all[value] is the byte, or hard where the lower bits matter.
 type codes struct {
-	all    [1 << codeBits]int16
+	all    [1 << codeBits]uint8
 	encode func(float32) uint8
 }
+
+// hard is the byte of a NaN, which no clamped normal is.
+const hard = 0x7f
 
 var (
 	codesE4M3FN = sync.OnceValue(func() *codes { return newCodes(tensor.Float8E4M3FNFromFloat32) })
@@ -30,9 +34,9 @@ func newCodes(encode func(float32) uint8) *codes {
 	c := &codes{encode: encode}
 	const width = 1 << (32 - codeBits)
 	for i := range c.all {
-		first := c.exact(uint32(i * width))
-		if c.all[i] = int16(first); c.exact(uint32(i*width+width-1)) != first {
-			c.all[i] = -1
+		first := uint32(i * width)
+		if c.all[i] = c.exact(first); c.exact(first+width-1) != c.all[i] {
+			c.all[i] = hard
 		}
 	}
 	return c
@@ -41,20 +45,24 @@ func newCodes(encode func(float32) uint8) *codes {
 func (c *codes) exact(u uint32) uint8 { return c.encode(float32(clamp(random.Quantile(u)))) }
 
 func (c *codes) code(u uint32) uint8 {
-	if code := c.all[u>>(32-codeBits)]; code >= 0 {
-		return uint8(code)
+	if code := c.all[u>>(32-codeBits)]; code != hard {
+		return code
 	}
 	return c.exact(u)
 }
 
 // fill sets dst to the bytes of elements first and following, of which first is even.
 func (c *codes) fill(s random.Stream, dst []byte, first int) {
-	for len(dst) > 1 {
-		u := s.Uint64(first >> 1)
-		dst[0], dst[1] = c.code(uint32(u)), c.code(uint32(u>>32))
-		dst, first = dst[2:], first+2
+	i := 0
+	for ; i+1 < len(dst); i += 2 {
+		u := s.Uint64((first + i) >> 1)
+		low, high := c.all[uint32(u)>>(32-codeBits)], c.all[u>>(64-codeBits)]
+		if low == hard || high == hard {
+			low, high = c.code(uint32(u)), c.code(uint32(u>>32))
+		}
+		binary.LittleEndian.PutUint16(dst[i:], uint16(low)|uint16(high)<<8)
 	}
-	if len(dst) > 0 {
-		dst[0] = c.code(s.Uint32(first))
+	if i < len(dst) {
+		dst[i] = c.code(s.Uint32(first + i))
 	}
 }

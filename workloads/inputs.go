@@ -252,10 +252,12 @@ func (d *Dataset) random(ctx context.Context, def *trace.Definition, w *trace.Wo
 		return nil, "", "", err
 	}
 	path = file.Name()
-	x, err := t.make(ctx)
+	first, err := safetensors.Begin(file, name, dtype, shape, map[string]string{"generator": generator})
 	if err == nil {
-		err = safetensors.WriteTo(file, []safetensors.Named{{Name: name, Tensor: x}},
-			map[string]string{"generator": generator})
+		err = t.generate(ctx, func(data []byte, at int) error {
+			_, err := file.WriteAt(data, int64(first+at))
+			return err
+		})
 	}
 	if cerr := file.Close(); err == nil {
 		err = cerr

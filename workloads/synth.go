@@ -13,8 +13,9 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 
 	"fisub/internal/safetensors"
 	"fisub/internal/tensor"
@@ -208,42 +209,65 @@ func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 const maxElements = 1 << 31
 
 func (t *synthetic) make(ctx context.Context) (*tensor.Tensor, error) {
-	n, ok := tensor.Elements(t.shape)
-	if !ok || n > maxElements {
-		return nil, fmt.Errorf("shape %s is too large to generate", brackets(t.shape))
+	if _, err := t.elements(); err != nil {
+		return nil, err
 	}
 	x := tensor.New(t.dtype, t.shape...)
-	if n == 0 {
-		return x, nil
+	return x, t.generate(ctx, func(data []byte, at int) error {
+		copy(x.Data[at:], data)
+		return nil
+	})
+}
+
+func (t *synthetic) elements() (int, error) {
+	n, ok := tensor.Elements(t.shape)
+	if !ok || n > maxElements {
+		return 0, fmt.Errorf("shape %s is too large to generate", brackets(t.shape))
+	}
+	return n, nil
+}
+
+// generate gives put all bytes of the tensor in parts, from several goroutines and in any order; at is the place of a
+// part's first byte in the tensor.
+func (t *synthetic) generate(ctx context.Context, put func(data []byte, at int) error) error {
+	n, err := t.elements()
+	if err != nil {
+		return err
 	}
 	row := 1
 	if len(t.shape) > 0 {
-		row = t.shape[len(t.shape)-1]
+		row = max(1, t.shape[len(t.shape)-1])
 	}
 	step := max(chunk/row, 1) * row // whole rows, for the fills that normalise
 	step += step * (step & 1)       // and whole bytes where two elements share one
+	step = max(1, min(step, n))
 	var next atomic.Int64
-	var wg sync.WaitGroup
+	var group errgroup.Group
 	for range min(runtime.GOMAXPROCS(0), (n+step-1)/step) {
-		wg.Go(func() {
-			buf := make([]float32, min(step, n))
+		group.Go(func() error {
+			buf, x := make([]float32, step), tensor.New(t.dtype, step)
 			for ctx.Err() == nil {
 				first := int(next.Add(int64(step))) - step
 				if first >= n {
-					return
+					return nil
 				}
-				if t.codes != nil {
-					t.codes.fill(t.stream, x.Data[first:min(first+step, n)], first)
-					continue
+				m := min(step, n-first)
+				size, _ := t.dtype.Bytes(m)
+				at, _ := t.dtype.Bytes(first)
+				if data := x.Data[:size]; t.codes != nil {
+					t.codes.fill(t.stream, data, first)
+				} else {
+					t.fill(t.stream, buf[:m], first)
+					x.WriteFloat32s(buf[:m], 0)
 				}
-				part := buf[:min(step, n-first)]
-				t.fill(t.stream, part, first)
-				x.WriteFloat32s(part, first)
+				if err := put(x.Data[:size], at); err != nil {
+					return err
+				}
 			}
+			return ctx.Err()
 		})
 	}
-	wg.Wait()
-	return x, ctx.Err()
+	return cmp.Or(group.Wait(), ctx.Err())
 }
 
 // each makes a fill from a function of one element.

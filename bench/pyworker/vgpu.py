@@ -78,6 +78,7 @@ class Machine:
         self.first = self.looks = True  # the next call is the first of a workload; the call now is
         self.refused = None  # the last error of a stage of Triton's compiler
         self.log = ""  # a file for what nvcc says when it fails
+        self.acted = False  # something of this call is work for the device
         self.made = []  # tensors on the CPU behind what C++ code has allocated, as long as it may have them
         self.idle = self.uses(torch.empty(1))
 
@@ -166,6 +167,8 @@ class Machine:
 
     def look(self):
         """Begins a call; the first one of a workload is examined more closely."""
+        self.worked()
+        self.acted = False
         if "lib" in self.__dict__:
             self.lib.fisub_look(int(self.first))
         self.looks, self.first = self.first, False
@@ -173,6 +176,10 @@ class Machine:
     def hazards(self):
         """Those that were noticed since the last call, as package device has them."""
         return json.loads(self.text(self.lib.fisub_hazards())) or [] if "lib" in self.__dict__ else []
+
+    def worked(self):
+        """Whether this call has launched a kernel, or copied or set memory of the device."""
+        return bool("lib" in self.__dict__ and self.lib.fisub_worked()) or self.acted
 
     def own(self, t):
         """Lets kernels of the call in progress use t, which C++ code has allocated."""
@@ -858,6 +865,7 @@ class Extensions:
 
         if not self.machine.executes:
             raise Lacking("kernels of CUDA are not executed here")
+        self.machine.acted = True  # what it asks of torch is not seen
         with torch._C.DisableTorchFunction(), real():
             args, kwargs = [to_cuda(v) for v in args], {name: to_cuda(v) for name, v in kwargs.items()}
             with self.machine.mapped(tensors):
@@ -1050,6 +1058,7 @@ class Pretence(TorchFunctionMode):
         if not self.machine.executes and self.machine.compiled and self.reads(func, args, kwargs):
             self.machine.astray = True
         if special and (result := special(*args, **kwargs)) is not NotImplemented:
+            self.act(func, args, kwargs, result)
             return result
         device = kind_of(kwargs.get("device"))
         if device in ("cuda", "cpu"):
@@ -1068,7 +1077,20 @@ class Pretence(TorchFunctionMode):
             for t in tensors_of(result):
                 if not any(t is g for g in given):
                     mark(t, host)
+        self.act(func, args, kwargs, result)
         return result
+
+    def act(self, func, args, kwargs, result):
+        """Notes whether func has given the device work: it has unless it only describes a tensor, makes a view or allocates."""
+        if self.machine.acted or (name := getattr(func, "__name__", "")) in ("__get__", "__set__", "empty", "empty_like", "new_empty"):
+            return
+        given, made = list(tensors_of((args, kwargs))), list(tensors_of(result))
+        if all(is_host(t) for t in (*given, *made)):
+            return
+        memory = {t.untyped_storage()._cdata for t in given if t.layout == torch.strided}
+        self.machine.acted = (self.reads(func, args, kwargs) or result is None or "out" in kwargs
+                              or (name.startswith("__i") if name.startswith("__") else name.endswith("_"))
+                              or any(t.layout != torch.strided or t.untyped_storage()._cdata not in memory for t in made))
 
     @staticmethod
     def reads(func, args, kwargs):

@@ -1443,6 +1443,11 @@ def die_with_parent(parent):
     os.killpg(0, signal.SIGKILL)
 
 
+def called(request):
+    """Whether a request asks for a call."""
+    return "run" in request or bool(request.get("check", {}).get("out"))
+
+
 def main():
     if os.environ.get("FISUB_WORKER") != "1":
         sys.exit("fisub starts this program itself")
@@ -1458,6 +1463,8 @@ def main():
             reply = server.answer(request)
             if server.device and server.device.vgpu and (hazards := server.device.machine.hazards()):
                 reply["hazards"] = hazards
+            if called(request) and server.device and server.device.vgpu and not server.device.machine.worked():
+                reply["idle"] = True
             pipes.settle()
             pipes.write(reply)
     except BaseException:

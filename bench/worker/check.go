@@ -90,7 +90,7 @@ func (s *server) change(inputs []*FileTensor) error {
 		if old == nil || t.Bytes != old.Bytes || t.DType != old.DType || !slices.Equal(t.Shape, old.Shape) {
 			return fmt.Errorf("input %d: the new contents have another type", i)
 		}
-		if err := t.mapped(t.Path, os.O_RDONLY, s.args[i].Tensor.Buffer.Write); err != nil {
+		if err := t.fill(s.args[i].Tensor.Buffer); err != nil {
 			return fmt.Errorf("input %d: %w", i, err)
 		}
 		s.loaded.Inputs[i].Tensor = t
@@ -141,7 +141,7 @@ func (s *server) probe(out string) (late []Change, err error) {
 func (s *server) firstChange(b device.Buffer, t *FileTensor) (first int, err error) {
 	first = -1
 	err = t.mapped(t.Path, os.O_RDONLY, func(want []byte) error {
-		got := make([]byte, min(t.Bytes, 64<<20)) // a multiple of 256, as slices of buffers want it
+		got := make([]byte, min(t.Bytes, 1<<20)) // a multiple of 256, as slices of buffers want it
 		for from := 0; from < t.Bytes && first < 0; from += len(got) {
 			part := got[:min(len(got), t.Bytes-from)]
 			if err := b.Slice(from, len(part)).Read(part); err != nil {

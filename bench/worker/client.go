@@ -39,6 +39,7 @@ type Client struct {
 	cached   bool
 	emulated bool // the device that was opened
 	hazards  []device.Hazard
+	idle     bool // the call of the last request
 
 	mu     sync.Mutex
 	reason string // why the process was killed, when the parent did it
@@ -174,6 +175,10 @@ func (c *Client) TakeHazards() []device.Hazard {
 	c.hazards = nil
 	return hazards
 }
+
+// Idle reports whether the call of the last Run or Check launched no kernel and copied and set no memory: the worker's
+// word. It is false if the device does not tell.
+func (c *Client) Idle() bool { return c.idle }
 
 // Open opens a device by kind and ordinal.
 func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (device.Info, error) {
@@ -399,6 +404,7 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 				for _, h := range r.Hazards[:min(len(r.Hazards), maxHazards)] {
 					c.hazards = append(c.hazards, device.Hazard{Kind: clip(h.Kind), Place: clip(h.Place), Text: clip(h.Text)})
 				}
+				c.idle = r.Idle
 				got <- answer{reply: r}
 			case timing == nil || r.Timing == nil || told == maxTold:
 				got <- answer{}

@@ -117,6 +117,9 @@ type reply struct {
 	Checked *Checked        `json:"checked,omitempty"`
 	Hazards []device.Hazard `json:"hazards,omitempty"` // of calls of the request, whatever else the reply is
 
+	// Idle says of run and check that their call launched, copied and set nothing, if the device knows it.
+	Idle bool `json:"idle,omitempty"`
+
 	Cached   bool     `json:"cached,omitempty"`   // of build: nothing was compiled
 	Compiled []string `json:"compiled,omitempty"` // names of kernels
 

@@ -87,6 +87,7 @@ func (s *server) answer(req *request) reply {
 	}
 	if looker, ok := s.dev.(device.Looker); ok {
 		r.Hazards = looker.Hazards()
+		r.Idle = (req.Run != nil || req.Check != nil && req.Check.Out != "") && !looker.Worked()
 	}
 	return r
 }
@@ -169,7 +170,7 @@ func (s *server) allocate(w *Workload) error {
 	for i, v := range w.Inputs {
 		arg, err := s.arg(v, w.Guard)
 		if err == nil && v.Tensor != nil {
-			err = v.Tensor.mapped(v.Tensor.Path, os.O_RDONLY, arg.Tensor.Buffer.Write)
+			err = v.Tensor.fill(arg.Tensor.Buffer)
 		}
 		if err != nil {
 			return fmt.Errorf("input %d: %w", i, err)
@@ -270,7 +271,7 @@ func (s *server) renew() error {
 			continue
 		}
 		t := s.loaded.Inputs[o.arg].Tensor
-		if err := t.mapped(t.Path, os.O_RDONLY, s.args[o.arg].Tensor.Buffer.Write); err != nil {
+		if err := t.fill(s.args[o.arg].Tensor.Buffer); err != nil {
 			return fmt.Errorf("input %d: %w", o.arg, err)
 		}
 	}
@@ -352,6 +353,38 @@ func (s *server) close() {
 	}
 }
 
+// fill gives a buffer the tensor's bytes.
+func (t *FileTensor) fill(b device.Buffer) error {
+	direct, ok := b.(device.FileBuffer)
+	if !ok || t.Bytes == 0 {
+		return t.mapped(t.Path, os.O_RDONLY, b.Write)
+	}
+	f, err := t.open(t.Path, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return direct.WriteFile(f, t.Offset, t.Bytes)
+}
+
+// open opens the file path, which must have all of the tensor.
+func (t *FileTensor) open(path string, flag int) (*os.File, error) {
+	f, err := os.OpenFile(path, flag, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && (t.Offset < 0 || t.Bytes < 0 || t.Offset > st.Size()-int64(t.Bytes)) {
+		err = fmt.Errorf("%s: bytes %d to %d are outside the file of %d bytes", path, t.Offset,
+			t.Offset+int64(t.Bytes), st.Size())
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
 // mapped calls do with the tensor's bytes, which lie in the file path: they are mapped rather than read, so that a
 // state of 33 MB costs no heap. flag is os.O_RDONLY or os.O_RDWR. What lies outside of the file is an error; of a
 // tensor without bytes do is not called.
@@ -359,19 +392,11 @@ func (t *FileTensor) mapped(path string, flag int, do func(data []byte) error) e
 	if t.Bytes == 0 {
 		return nil
 	}
-	f, err := os.OpenFile(path, flag, 0)
+	f, err := t.open(path, flag)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if t.Offset < 0 || t.Bytes < 0 || t.Offset > st.Size()-int64(t.Bytes) {
-		return fmt.Errorf("%s: bytes %d to %d are outside the file of %d bytes", path, t.Offset,
-			t.Offset+int64(t.Bytes), st.Size())
-	}
 	prot := unix.PROT_READ
 	if flag == os.O_RDWR {
 		prot |= unix.PROT_WRITE

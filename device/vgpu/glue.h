@@ -25,6 +25,10 @@ enum { VG_POISON = 0xff };                      // what memory of the submission
 void *vg_map(size_t bytes, int kind);           // NULL: there is no memory
 void vg_unmap(void *p);
 
+// vg_map_file replaces pages of a region by private copies of a file's, which take no memory until they are written to. The result
+// is 0 if that cannot be done.
+int vg_map_file(void *p, size_t bytes, int fd, int64_t offset);
+
 // vg_unwritten says that nothing was written to memory. The result is how far from each byte its shadow lies, which becomes 1 when
 // the byte is written to; 0 where there is none.
 int64_t vg_unwritten(void *p, size_t size);

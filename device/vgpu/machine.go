@@ -24,6 +24,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/ianlancetaylor/demangle"
@@ -61,6 +62,7 @@ type Machine struct {
 	running  *C.vg_launch
 	stopped  bool
 	Executed uint64            // instructions of warps so far
+	worked   atomic.Bool       // something was launched, copied or set
 	Counts   map[string]uint64 // of each instruction, where not nil
 }
 
@@ -150,6 +152,7 @@ func (m *Machine) own(a allocation) {
 
 // written keeps that the host has written size bytes at p, in as far as somebody looks for reads of what is unwritten.
 func (m *Machine) written(p uintptr, size int) {
+	m.worked.Store(true)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.watch()
@@ -427,6 +430,7 @@ func (f *Fault) Error() string { return f.Text }
 
 // Run runs a kernel to its end. What it did wrong is a *Fault.
 func (m *Machine) Run(k *Kernel, l Launch) error {
+	m.worked.Store(true)
 	m.launch.Lock()
 	defer m.launch.Unlock()
 	c := (*C.vg_launch)(C.calloc(1, C.sizeof_vg_launch))
@@ -474,11 +478,11 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 		workers = runtime.GOMAXPROCS(0)
 	}
 	look := m.looks(k, &l)
-	if k.prog.atomics || look&Races != 0 {
+	if k.prog.atomics {
 		workers = 1
 	}
 	if look&Races != 0 {
-		c.races, c.races_until = 1, math.MaxUint64
+		c.races, c.races_until, c.solo = 1, math.MaxUint64, C.int32_t(k.resident(l))
 		if m.RacesUntil != 0 {
 			c.races_until = C.uint64_t(m.RacesUntil)
 		}
@@ -502,6 +506,11 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	c.workers = C.int32_t(workers)
 	c.progress = (*C.vg_progress)(C.calloc(C.size_t(workers), C.sizeof_vg_progress))
 	defer C.free(unsafe.Pointer(c.progress))
+	if c.solo != 0 {
+		for i := range workers - 1 { // until then, the first worker waits for none of them
+			unsafe.Slice(c.progress, workers)[1+i].waiting = math.MaxUint64
+		}
+	}
 	var group sync.WaitGroup
 	for range workers {
 		group.Go(func() { exec.Work(unsafe.Pointer(c)) })
@@ -571,6 +580,9 @@ func (m *Machine) TakeHazards() []device.Hazard {
 	m.noticed = nil
 	return noticed
 }
+
+// Worked reports whether a kernel was launched, or memory copied or set, since the last call.
+func (m *Machine) Worked() bool { return m.worked.Swap(false) }
 
 // Reset lets a stopped machine run again.
 func (m *Machine) Reset() {

@@ -160,6 +160,14 @@ void vg_unmap(void *p) {
   pthread_mutex_unlock(&lock);
 }
 
+int vg_map_file(void *p, size_t bytes, int fd, int64_t offset) {
+  if (((uintptr_t)p | bytes | (uintptr_t)offset) % PAGE) return 0;
+  pthread_mutex_lock(&lock);
+  int done = !closed && mmap(p, bytes, OPEN, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, fd, offset) != MAP_FAILED;
+  pthread_mutex_unlock(&lock);
+  return done;
+}
+
 int64_t vg_unwritten(void *p, size_t size) {
   if (!inside(p)) return 0;
   uintptr_t from = (uintptr_t)p & ~(PAGE - 1), to = ((uintptr_t)p + size + PAGE - 1) & ~(PAGE - 1);

@@ -3,10 +3,12 @@
 package vgpu
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -355,6 +357,62 @@ func TestUnwrittenGlobal(t *testing.T) {
 				t.Errorf("of memory that was used when nobody looked: %v", err)
 			}
 		})
+	}
+}
+
+// TestWriteFile has buffers that take the pages of a file, and ones that cannot.
+func TestWriteFile(t *testing.T) {
+	const n, at = fewMapped + 100, 4096
+	f, err := os.Create(filepath.Join(t.TempDir(), "x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	content := func(n int) []byte { // mostly zeros, which take no space
+		data := make([]byte, n)
+		data[0], data[n/2], data[n-1] = 1, 2, 3
+		return data
+	}
+	for _, from := range []int64{at, at + 8} {
+		for i, b := range content(n) {
+			if b == 0 {
+				continue
+			}
+			if _, err := f.WriteAt([]byte{b}, from+int64(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		band, err := opened(t, "").Alloc(at + n + at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer band.Close()
+		b := band.Slice(at, n)
+		got := make([]byte, n)
+		for _, err := range []error{band.Fill(9), b.(device.FileBuffer).WriteFile(f, from, n), b.Read(got)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !bytes.Equal(got, content(n)) {
+			t.Error("the buffer has other bytes than the file")
+		}
+		around := make([]byte, at+n+at)
+		if err := band.Read(around); err != nil {
+			t.Fatal(err)
+		}
+		if edges := append(around[:at:at], around[at+n:]...); !bytes.Equal(edges, bytes.Repeat([]byte{9}, 2*at)) {
+			t.Error("bytes around the buffer have changed")
+		}
+		if err := b.Write([]byte{7}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.ReadAt(got[:1], from); err != nil || got[0] != 1 {
+			t.Errorf("a write to the buffer changes the file to %d, %v", got[0], err)
+		}
+		if err := f.Truncate(0); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

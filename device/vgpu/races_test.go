@@ -5,6 +5,8 @@ package vgpu
 import (
 	"encoding/binary"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -68,6 +70,61 @@ func TestLooks(t *testing.T) {
 	}
 }
 
+// TestLookAlone has kernels that go on with all workers after the look for races, or wait for ever during it.
+func TestLookAlone(t *testing.T) {
+	const head = `.version 9.0
+.target sm_100
+.address_size 64
+.visible .entry k(.param .u64 x)
+{
+	.reg .pred %p; .reg .b32 %r<9>; .reg .b64 %rd<9>;
+	ld.param.u64 %rd1, [x];
+	mov.u32 %r1, %ctaid.x;
+	mul.wide.u32 %rd2, %r1, 4;
+	add.u64 %rd2, %rd1, %rd2;
+$again:
+`
+	for _, c := range []struct {
+		name, body string
+		blocks     int
+		until      uint64
+		want       string
+	}{
+		{"blocks that end", "ld.global.u32 %r2, [%rd2]; add.u32 %r2, %r2, %r1; st.global.u32 [%rd2], %r2;", 3000, 1000, ""},
+		{"a word that nothing writes", "ld.volatile.global.u32 %r2, [%rd2]; setp.eq.u32 %p, %r2, 1; @%p bra $again;", 1, 0,
+			"deadlock: 1 threads wait for ever"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := &Machine{Workers: 4, Look: Races, RacesUntil: c.until}
+			defer m.drop()
+			mod, err := m.Load(head + c.body + "\n\tret;\n}\n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			k, err := mod.Kernel("k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, x := words(m, "x", slices.Repeat([]uint32{1}, c.blocks)...)
+			err = m.Run(k, Launch{Grid: [3]int{c.blocks, 1, 1}, Block: [3]int{1, 1, 1}, Params: binary.LittleEndian.AppendUint64(nil, uint64(p))})
+			if c.want != "" {
+				if err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("got %v, want %s", err, c.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, v := range x {
+				if v != uint32(i)+1 {
+					t.Fatalf("block %d: got %d, want %d", i, v, i+1)
+				}
+			}
+		})
+	}
+}
+
 // TestHazards has kernels with a race or a read of what nothing was written to, and for each a kernel that is like it and right.
 func TestHazards(t *testing.T) {
 	const race = `race on shared memory: nothing orders this `
@@ -128,6 +185,21 @@ $producer:
 	st.shared.b32 [%r11], %r1;
 	xor.b32 %r2, %r11, 4;
 	ld.shared.b32 %r3, [%r2];`, race},
+		{"a word of one lane that all lanes read", `
+	@!%p2 bra $done;
+	@%p1 st.shared.b32 [%r10], 5;
+	ld.shared.b32 %r2, [%r10];`, `thread \(1,0,0\): ` + race + `read and the write at .*thread \(0,0,0\)$`},
+		{"a word that all lanes have read", `
+	@!%p2 bra $done;
+	@%p1 st.shared.b32 [%r10], 5;
+	bar.warp.sync -1;
+	ld.shared.b32 %r2, [%r10];
+	@%p1 st.shared.b32 [%r10], 7;`, race + `write and the read at .*warp 0 `},
+		{"words in a row of which one was not written", `
+	setp.ne.u32 %p3, %r1, 31;
+	@%p3 st.shared.b32 [%r11], %r1;
+	bar.warp.sync -1;
+	ld.shared.b32 %r2, [%r11];`, `thread \(31,0,0\): read of shared memory that nothing was written to$`},
 		{"lanes with one", `
 	st.shared.b32 [%r11], %r1;
 	xor.b32 %r2, %r11, 4;

@@ -692,7 +692,11 @@ func (d *decoder) arithHalf(name, t string) {
 	if len(d.in.Args) > 3 && name != "fma" {
 		d.lack(d.in.Op)
 	}
-	d.general("h_arith", name, "b32", flags)
+	op := "h_arith"
+	if strings.HasPrefix(name, "min") || strings.HasPrefix(name, "max") {
+		op = "h_choice"
+	}
+	d.general(op, name, "b32", flags)
 }
 
 func (d *decoder) compare(name string) {

@@ -141,6 +141,8 @@ func (g *gpu) Look() {
 
 func (g *gpu) Hazards() []device.Hazard { return host.machine.TakeHazards() }
 
+func (g *gpu) Worked() bool { return host.machine.Worked() }
+
 func (g *gpu) Measure(context.Context, func() error, device.Plan) (*device.Samples, error) {
 	return nil, fmt.Errorf("emu: %w", device.ErrNoTiming)
 }
@@ -436,6 +438,27 @@ func (b *buffer) Write(p []byte) error {
 	return nil
 }
 
+// fewMapped is the size from which on a buffer maps a file: less is copied as fast.
+const fewMapped = 64 << 20
+
+// WriteFile is Write of n bytes of a file, of which it maps what it can.
+func (b *buffer) WriteFile(f *os.File, offset int64, n int) error {
+	d, err := b.data(n)
+	if err != nil {
+		return err
+	}
+	pages, to := n&^(os.Getpagesize()-1), unsafe.Pointer(unsafe.SliceData(d))
+	if n < fewMapped || C.vg_map_file(to, C.size_t(pages), C.int(f.Fd()), C.int64_t(offset)) == 0 {
+		pages = 0
+		err = fits(n)
+	}
+	if err == nil {
+		_, err = f.ReadAt(d[pages:], offset+int64(pages))
+	}
+	b.shadow = 0
+	return err
+}
+
 func (b *buffer) Read(p []byte) error {
 	d, err := b.data(len(p))
 	copy(p, d)
@@ -565,6 +588,7 @@ func (k *kernel) Call(ctx context.Context, args []device.Arg) error {
 			return err
 		}
 		defer list.Close()
+		host.machine.Worked()
 		C.vg_host_begins()
 		err = k.fn.Call(list)
 		C.fflush(nil) // what its host code has printed

@@ -75,6 +75,8 @@ type Run struct {
 	Command     []string   `json:"command"`
 	Solution    string     `json:"solution"` // name
 	Author      string     `json:"author"`
+	Folder      string     `json:"folder,omitempty"`  // of the sources, from that of the project; "" if they were packed
+	Sources     []string   `json:"sources,omitempty"` // in Folder
 	Language    string     `json:"language"`
 	ContentHash string     `json:"content_hash"`                        // the contest's, of the solution
 	DPS         *bool      `json:"destination_passing_style,omitempty"` // not part of the content hash; nil in older runs

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -44,6 +45,17 @@ func Brief(s string, most int) string {
 		s = strings.ToValidUTF8(s[:most-3], "") + "..."
 	}
 	return s
+}
+
+// Places returns text with the path of each of the files that has a line behind it, `kernel.cu:12` or `File "main.py",
+// line 3`, behind folder, in which the files are.
+func Places(text, folder string, files []string) string {
+	for _, file := range files {
+		place := regexp.MustCompile(`(?m)(^|[\s("])` + regexp.QuoteMeta(file) + `([:(]\d|", line \d)`)
+		path := filepath.Join(folder, file)
+		text = place.ReplaceAllString(text, "${1}"+strings.ReplaceAll(path, "$", "$$")+"${2}")
+	}
+	return text
 }
 
 // First is the first line of s, which may be one of several.

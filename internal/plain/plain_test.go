@@ -125,3 +125,18 @@ func TestField(t *testing.T) {
 		}
 	}
 }
+
+func TestPlaces(t *testing.T) {
+	files := []string{"kernel.cu", "lib/decode.cuh", "main.py"}
+	for in, want := range map[string]string{
+		"kernel.cu:34:5: kernel f: a fault":                     "solution/cuda/kernel.cu:34:5: kernel f: a fault",
+		"a race (lib/decode.cuh:3) at kernel.cu:1":              "a race (solution/cuda/lib/decode.cuh:3) at solution/cuda/kernel.cu:1",
+		"a\n  File \"main.py\", line 3, in run\n":               "a\n  File \"solution/cuda/main.py\", line 3, in run\n",
+		"my_kernel.cu:3, /tmp/kernel.cu:4, kernel.cu is packed": "my_kernel.cu:3, /tmp/kernel.cu:4, kernel.cu is packed",
+		"solution/cuda/kernel.cu:34":                            "solution/cuda/kernel.cu:34",
+	} {
+		if got := Places(in, "solution/cuda", files); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}

@@ -311,16 +311,15 @@ type Named struct {
 // eight bytes. Folders are not created.
 func Write(path string, tensors []Named, metadata map[string]string) error {
 	return cache.Write(path, 0o644, func(f io.Writer) error {
-		if err := WriteTo(f, tensors, metadata); err != nil {
+		if err := write(f, tensors, metadata); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		return nil
 	})
 }
 
-// WriteTo writes what Write does to w, without waiting for a disk. After an error w may hold a part of it.
-func WriteTo(w io.Writer, tensors []Named, metadata map[string]string) error {
-	header, err := header(tensors, metadata)
+func write(w io.Writer, tensors []Named, metadata map[string]string) error {
+	header, err := header(tensors, metadata, 8)
 	if err != nil {
 		return err
 	}
@@ -335,7 +334,19 @@ func WriteTo(w io.Writer, tensors []Named, metadata map[string]string) error {
 	return nil
 }
 
-func header(tensors []Named, metadata map[string]string) ([]byte, error) {
+// Begin writes the header of a file with one tensor. The caller writes the tensor's bytes from offset, a multiple of
+// 4096, to the end.
+func Begin(w io.Writer, name string, dtype tensor.DType, shape []int, metadata map[string]string) (offset int,
+	err error) {
+	header, err := header([]Named{{name, &tensor.Tensor{DType: dtype, Shape: shape}}}, metadata, 4096)
+	if err == nil {
+		_, err = w.Write(header)
+	}
+	return len(header), err
+}
+
+// header returns the header of a file; align is a divisor of its length.
+func header(tensors []Named, metadata map[string]string, align int) ([]byte, error) {
 	b := append(make([]byte, 8), '{')
 	if len(metadata) > 0 {
 		text, err := json.Marshal(metadata, json.Deterministic(true))
@@ -352,7 +363,7 @@ func header(tensors []Named, metadata map[string]string) ([]byte, error) {
 		}
 		seen[t.Name] = true
 		size, ok := t.Tensor.DType.Bytes(t.Tensor.Len())
-		if !ok || size != len(t.Tensor.Data) || t.Tensor.Len()*t.Tensor.DType.Bits()%8 != 0 {
+		if !ok || t.Tensor.Data != nil && size != len(t.Tensor.Data) || t.Tensor.Len()*t.Tensor.DType.Bits()%8 != 0 {
 			return nil, fmt.Errorf("tensor %q: %d bytes of data for shape %v of %v", t.Name, len(t.Tensor.Data), t.Tensor.Shape,
 				t.Tensor.DType)
 		}
@@ -369,7 +380,7 @@ func header(tensors []Named, metadata map[string]string) ([]byte, error) {
 		offset += size
 	}
 	b = append(b, '}')
-	for len(b)%8 != 0 {
+	for len(b)%align != 0 {
 		b = append(b, ' ')
 	}
 	if len(b)-8 > maxHeader {

@@ -25,15 +25,15 @@ func tree(pid int) []process {
 	children := map[int][]process{}
 	root := process{pid: pid}
 	var others []process
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range stats {
-		data, err := os.ReadFile(path)
+	folders, _ := filepath.Glob("/proc/[0-9]*") // with "/stat", Glob would list each of them
+	for _, folder := range folders {
+		data, err := os.ReadFile(filepath.Join(folder, "stat"))
 		if err != nil {
 			continue
 		}
 		// pid (comm) state ppid pgrp session ... rss is number 24; comm may hold spaces and parentheses.
 		fields := strings.Fields(string(data[max(bytes.LastIndexByte(data, ')')+1, 0):]))
-		id, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		id, err := strconv.Atoi(filepath.Base(folder))
 		if err != nil || len(fields) < 22 || fields[0] == "Z" || fields[0] == "X" {
 			continue
 		}

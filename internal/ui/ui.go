@@ -161,7 +161,7 @@ func (t *Terminal) Progress(label string, bar bool) event.Sink {
 	return func(e event.Event) error {
 		line := func(code, what, text string) {
 			b.Clear()
-			fmt.Fprintf(t.Err, "%s %s: %s\n", t.paint(code, what), label, plain.Line(text))
+			fmt.Fprintf(t.Err, "%s %s: %s\n", t.paint(code, what), label, plain.Line(t.placed(text)))
 		}
 		of := "workload " + plain.Short(e.Workload)
 		switch {
@@ -179,7 +179,7 @@ func (t *Terminal) Progress(label string, bar bool) event.Sink {
 			line(yellow, "finding:", of+": "+e.Finding.Check+": "+told.Text(e.Finding, e.Workload))
 		case e.Type == event.TypeWarning:
 			b.Clear()
-			t.Warn(label+": "+plain.Line(e.Message.Text), e.Message.Hint)
+			t.Warn(label+": "+plain.Line(t.placed(e.Message.Text)), e.Message.Hint)
 		case e.Done != nil:
 			b.Finish()
 		}
@@ -241,7 +241,7 @@ func (v *runView) event(e event.Event) error {
 	case e.Finding != nil:
 		v.bar.Clear()
 		fmt.Fprintf(t.Out, "          %s %s: %s\n", t.paint(yellow, "finding:"), plain.Line(e.Finding.Check),
-			plain.Line(v.told.Text(e.Finding, e.Workload)))
+			plain.Line(v.placed(v.told.Text(e.Finding, e.Workload))))
 	case e.Type == event.TypeWarning:
 		if e.Place != "" {
 			if v.warned[e.Message.Text] {
@@ -488,10 +488,23 @@ func (v *runView) below(uuid, detail, log string) (lines []string) {
 }
 
 func (v *runView) dim(line string) string {
-	if v.t.Places != nil {
-		line = v.t.Places(line)
+	return "          " + v.t.paint(dim, plain.Line(v.placed(line)))
+}
+
+// placed gives the sources in text the paths that the user knows.
+func (v *runView) placed(text string) string {
+	if v.run == nil || v.run.Folder == "" {
+		return v.t.placed(text)
 	}
-	return "          " + v.t.paint(dim, plain.Line(line))
+	return plain.Places(text, v.run.Folder, v.run.Sources)
+}
+
+// placed is Places, if that is not nil.
+func (t *Terminal) placed(text string) string {
+	if t.Places == nil {
+		return text
+	}
+	return t.Places(text)
 }
 
 func (v *runView) row(uuid, place string, e *event.Evaluated) {

@@ -137,6 +137,24 @@ func TestFindings(t *testing.T) {
 	}
 }
 
+// Findings, explanations and tracebacks name sources by their paths in the project.
+func TestSources(t *testing.T) {
+	run := gpuRun("u1", "u2")
+	run.Run.Folder, run.Run.Sources = "solution/cuda", []string{"kernel.cu", "main.py"}
+	out, _ := show(t, &Terminal{Quiet: true}, run,
+		event.Event{Type: event.TypeEvaluated, Workload: "u1", Evaluated: &event.Evaluated{Status: "PASSED"}},
+		event.Event{Type: event.TypeWarning, Workload: "u1", Finding: &event.Finding{Check: "race", Place: "kernel.cu:3:4",
+			Text: "kernel.cu:3:4: a race"}},
+		event.Event{Type: event.TypeEvaluated, Workload: "u2", Evaluated: &event.Evaluated{Status: "RUNTIME_ERROR",
+			Detail: "ValueError: odd", Log: "Traceback:\n  File \"main.py\", line 3, in run\nwarning: kernel.cu:5:6: a race\n"}})
+	for _, want := range []string{"finding: race: solution/cuda/kernel.cu:3:4: a race\n",
+		"  File \"solution/cuda/main.py\", line 3, in run\n", "warning: solution/cuda/kernel.cu:5:6: a race\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("got\n%s\nwant in it %q", out, want)
+		}
+	}
+}
+
 func TestFailures(t *testing.T) {
 	log := "Build error: kernel.cu does not compile: kernel.cu:3: bad\n\nline 1\nkernel.cu:3: bad\n\x1b[2Jgone\n" + strings.Repeat("more\n", 20)
 	out, errs := show(t, &Terminal{Quiet: true}, gpuRun("u1", "u2"),

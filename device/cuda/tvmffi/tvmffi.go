@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"unsafe"
 
@@ -240,8 +241,13 @@ func (l *Library) callError(rc C.int, raised *C.fisub_error) error {
 		return &device.CallError{Kind: "RuntimeError", Text: fmt.Sprintf("returned %d and raised nothing", int(rc))}
 	}
 	defer C.fisub_dec_ref(&l.ffi, unsafe.Pointer(raised))
-	return &device.CallError{Kind: text(raised.kind), Text: text(raised.message), Log: text(raised.backtrace)}
+	return &device.CallError{Kind: text(raised.kind), Text: text(raised.message),
+		Log: own.ReplaceAllString(text(raised.backtrace), "")}
 }
+
+// own are the frames of a backtrace that are fisub's and Go's.
+var own = regexp.MustCompile(
+	`(?m)^ *File "[^"]*", line \d+, in (?:_cgo_|fisub_|crosscall|runtime\.|main\.)\S*\n?`)
 
 func text(b C.fisub_bytes) string {
 	const limit = 1 << 20

@@ -335,9 +335,9 @@ static inline f32 fp8_f32(u8 v, int e5m2) {
   else if (!e5m2 && (v & 0x7f) == 0x7f)
     x = NAN;
   else if (e == 0)
-    x = ldexpf((f32)m, emin - p);
+    x = (f32)m * (e5m2 ? 0x1p-16f : 0x1p-9f);
   else
-    x = ldexpf((f32)(m | 1u << p), (int)e + emin - 1 - p);
+    x = bits_f32((e + (u32)(126 + emin)) << 23 | m << (23 - p));
   return v & 0x80 ? -x : x;
 }
 
@@ -355,6 +355,20 @@ enum { A_ADD, A_SUB, A_MUL, A_FMA, A_DIV, A_RCP, A_SQRT, A_MIN, A_MAX, A_MIN_NAN
 enum { A_FTZ = 8, A_SAT = 16, A_RELU = 32, A_BF16 = 64, A_X2 = 128 };
 
 static inline f64 half_value(u32 h, int bf16) { return bf16 ? bits_f32(h << 16) : f16_f32((u16)h); }
+// half_choice is the lesser or the greater of two numbers; -0 is below +0.
+static inline __attribute__((always_inline)) u32 half_choice(u32 a, u32 b, int op, int flags) {
+  if (flags & A_FTZ && !(flags & A_BF16)) a = a & 0x7c00 ? a : a & 0x8000, b = b & 0x7c00 ? b : b & 0x8000;
+  u32 inf = flags & A_BF16 ? 0x7f80 : 0x7c00, none_a = (a & 0x7fff) > inf, none_b = (b & 0x7fff) > inf;
+  u32 least = op == A_MIN || op == A_MIN_NAN, spreads = op == A_MIN_NAN || op == A_MAX_NAN;
+  s32 x = a & 0x8000 ? -(s32)(a & 0x7fff) : (s32)a, y = b & 0x8000 ? -(s32)(b & 0x7fff) : (s32)b;
+  u32 same = least ? a | b : a & b, other = (u32)(x < y) == least ? a : b, number = none_a ? b : a;
+  u32 r = x == y ? same : other, odd = spreads | (none_a & none_b) ? 0x7fff : number;
+  return none_a | none_b ? odd : r;
+}
+static inline __attribute__((always_inline)) u32 h_choice(u32 a, u32 b, int op, int flags) {
+  u32 lo = half_choice(a & 0xffff, b & 0xffff, op, flags), hi = half_choice(a >> 16, b >> 16, op, flags);
+  return flags & A_X2 ? lo | hi << 16 : lo;
+}
 static u32 half1(u32 a, u32 b, u32 c, int op, int flags) {
   int bf = flags & A_BF16;
   if (flags & A_FTZ && !bf) {
@@ -368,13 +382,6 @@ static u32 half1(u32 a, u32 b, u32 c, int op, int flags) {
   case A_SUB: r = odd_sum(x, -y); break;
   case A_MUL: r = x * y; break;
   case A_FMA: r = odd_sum(x * y, z); break;
-  case A_MIN: case A_MIN_NAN: case A_MAX: case A_MAX_NAN:
-    if (x != x || y != y) {
-      if (op == A_MIN_NAN || op == A_MAX_NAN || (x != x && y != y)) return 0x7fff;
-      return x != x ? b : a;
-    }
-    if (x == y) return op == A_MIN || op == A_MIN_NAN ? a | b : a & b;
-    return (x < y) == (op == A_MIN || op == A_MIN_NAN) ? a : b;
   case A_EX2: r = exp2(x); break;
   case A_TANH: r = tanh(x); break;
   }
@@ -387,6 +394,7 @@ static u32 half1(u32 a, u32 b, u32 c, int op, int flags) {
   return v;
 }
 static u32 h_arith(u32 a, u32 b, u32 c, int op, int flags) {
+  if (op >= A_MIN && op <= A_MAX_NAN) return h_choice(a, b, op, flags);
   u32 r = half1(a & 0xffff, b & 0xffff, c & 0xffff, op, flags);
   if (flags & A_X2) r |= half1(a >> 16, b >> 16, c >> 16, op, flags) << 16;
   return r;

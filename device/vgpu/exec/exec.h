@@ -92,8 +92,10 @@ typedef struct {
   int32_t resident; // most blocks at once on one worker
   int32_t strict;   // hazards that are faults
   int32_t local;    // reads of local memory that nothing was written to are looked for
-  int32_t races;    // races are looked for, with one worker, until so many instructions are executed
+  int32_t races;    // races are looked for, until so many instructions are executed
   uint64_t races_until;
+  // Where it is not 0, the first worker works alone while races are looked for, with so many blocks at once at most.
+  volatile int32_t solo;
   uint64_t *told;   // of each cluster, when it has last told others something
   // shared between workers
   volatile int32_t stop; // no further instruction is executed; STOP_ASKED where that is no fault's doing

@@ -209,6 +209,24 @@ static void written_to(worker *k, warp *w, group *g, const vg_range *r, int lane
   else if (memchr(s, 0, size)) fault(k, w, g, FAULT_UNINITIALISED_GLOBAL, lane, a, 0, (int)size, 0);
 }
 
+// all_written reports whether n bytes of a shadow are 1.
+static inline int all_written(const u8 *s, int n) {
+  u64 ok = 0x0101010101010101ull;
+  u32 half;
+  for (; n >= 8; n -= 8, s += 8) {
+    u64 v;
+    memcpy(&v, s, 8);
+    ok = v == 0x0101010101010101ull ? ok : 0;
+  }
+  if (n >= 4) {
+    memcpy(&half, s, 4);
+    if (half != 0x01010101u) return 0;
+    n -= 4, s += 4;
+  }
+  for (; n > 0; n--, s++) ok = *s == 1 ? ok : 0;
+  return ok != 0;
+}
+
 // at returns where size bytes at address a of a lane lie, NULL after a fault.
 static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size, int write) {
   if (space == GENERIC) {
@@ -232,7 +250,7 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
     u8 *s = b->shadow + o;
     if (write) {
       memset(s, 1, (size_t)size);
-    } else {
+    } else if (!all_written(s, size)) {
       for (int i = 0; i < size; i++)
         if (s[i] != 1) {
           fault(k, w, g, s[i] ? FAULT_IN_FLIGHT : FAULT_UNINITIALISED, lane, a, SHARED, size, 0);
@@ -316,10 +334,13 @@ static inline u64 load_element(const u8 *p, int size, int c) {
   }
 }
 
-// places fills p with the addresses of n bytes for each lane of m. It is false after a fault.
+// How the lanes' places lie, if all take part: anyhow, at one place, one behind the other.
+enum { FAULTS, APART, ONE, IN_ORDER };
+
+// places fills p with the addresses of n bytes for each lane of m. It returns how they lie, or FAULTS, which is 0.
 static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, int bytes, int write,
                          u8 **p) {
-  u64 a[32];
+  u64 a[32], differ = 0, gaps = 0;
   if (in->c & M_ADDR32) {
     const u32 *s = U32(in->a);
     u32 off = (u32)in->imm;
@@ -329,10 +350,19 @@ static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *co
     u64 off = (u64)in->imm;
     LANES a[l] = s[l] + off;
   }
+  LANES {
+    u64 by = a[l] - a[0];
+    differ |= by;
+    gaps |= by ^ (u64)(l * bytes);
+  }
+  int lie = m != ~0u ? APART : differ == 0 ? ONE : gaps == 0 ? IN_ORDER : APART, span = lie == ONE ? bytes : 32 * bytes;
   if (space == GENERIC) {
     u64 top = a[__builtin_ctz(m)] >> 56;
-    int same = 1;
-    EACH(m) same &= a[l] >> 56 == top;
+    int same = lie == ONE || (lie == IN_ORDER && a[31] >> 56 == top);
+    if (lie == APART) {
+      same = 1;
+      EACH(m) same &= a[l] >> 56 == top;
+    }
     if (same && top != 0x40 && top != 0x41) space = GLOBAL;
   }
   if (space == GLOBAL) {
@@ -345,20 +375,34 @@ static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *co
         EACH(m) { bad |= a[l] - lo > most; low |= a[l]; p[l] = (u8 *)a[l]; }
       }
       if (!bad && !(low & (u64)(bytes - 1))) {
-        if (r->shadow) EACH(m) written_to(k, w, g, r, (int)l, a[l], (u64)bytes, write);
-        return 1;
+        u8 *shadow = (u8 *)(a[0] + (u64)r->shadow);
+        if (r->shadow == 0) return lie;
+        if (lie != APART && write) memset(shadow, 1, (size_t)span);
+        else if (lie == APART || !all_written(shadow, span)) EACH(m) written_to(k, w, g, r, (int)l, a[l], (u64)bytes, write);
+        return lie;
       }
     }
   } else if (space == SHARED && k->l->cluster[0] * k->l->cluster[1] * k->l->cluster[2] <= 1) {
     u64 most = w->b->shared_size - (u64)bytes, lo = k->l->shared_base, bad = 0, low = 0;
     u8 *s = w->b->shared;
     if (w->b->shared_size >= lo + (u64)bytes) {
-      EACH(m) { bad |= a[l] < lo || a[l] > most; low |= a[l]; p[l] = s + a[l]; }
+      if (lie != APART) {
+        u64 last = a[0] + (u64)(span - bytes);
+        bad = a[0] < lo || a[0] > most || last > most;
+        low = a[0];
+        LANES p[l] = s + a[l];
+      } else {
+        EACH(m) { bad |= a[l] < lo || a[l] > most; low |= a[l]; p[l] = s + a[l]; }
+      }
       if (!bad && !(low & (u64)(bytes - 1))) {
         u8 *sh = w->b->shadow;
+        if (lie != APART) {
+          if (write) memset(sh + a[0], 1, (size_t)span);
+          if (write || all_written(sh + a[0], span)) return lie;
+        }
         if (write) {
           EACH(m) memset(sh + a[l], 1, (size_t)bytes);
-          return 1;
+          return APART;
         }
         u32 ok = 1;
         switch (bytes) {
@@ -367,19 +411,19 @@ static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *co
         case 16: EACH(m) ok &= (*(u64 *)(sh + a[l]) & *(u64 *)(sh + a[l] + 8)) == 0x0101010101010101ull; break;
         default: EACH(m) for (int i = 0; i < bytes; i++) ok &= sh[a[l] + (u64)i];
         }
-        if (ok) return 1;
+        if (ok) return lie;
       }
     }
   } else if (space == LOCAL) {
     u64 bad = 0, low = 0;
     EACH(m) { bad |= a[l] + (u64)bytes > LOCAL_BYTES; low |= a[l]; p[l] = w->local + (u64)l * LOCAL_BYTES + a[l]; }
-    if (!bad && !(low & (u64)(bytes - 1))) return 1;
+    if (!bad && !(low & (u64)(bytes - 1))) return APART;
   }
   EACH(m) {
     p[l] = at(k, w, g, space, (int)l, a[l], bytes, write);
-    if (p[l] == NULL) return 0;
+    if (p[l] == NULL) return FAULTS;
   }
-  return 1;
+  return APART;
 }
 
 // written keeps which local memory was written to; unwritten looks whether none of n bytes was.
@@ -398,14 +442,15 @@ static int unwritten(warp *w, const u8 *p, size_t n) {
 static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
   u8 *p[32];
   int size = in->c & 31, n = in->n;
-  if (!places(k, w, g, in, base, space, m, size * n, 0, p)) return 0;
+  int lie = places(k, w, g, in, base, space, m, size * n, 0, p);
+  if (lie == FAULTS) return 0;
   if (k->watch) {
     int lane = __builtin_ctz(m);
     u64 a = in->c & M_ADDR32 ? U32(in->a)[lane] + (u32)in->imm : U64(in->a)[lane] + (u64)in->imm;
     watch(k, g, space, lane, a, load_element(p[lane], size, 0), size, -1);
   }
   if (k->l->races && space != LOCAL) {
-    EACH(m) {
+    EACH(lie == ONE && !(in->c & M_STRONG) ? 3 : m) { // of lanes that read the same, it matters that they are several
       if (in->c & M_STRONG) before_strong(k, w, p[l]);
       touch(k, w, g, l, p[l], (u32)(size * n), in->c & M_STRONG ? A_STRONG : 0, 0);
     }
@@ -429,7 +474,10 @@ static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base
     } else {
       u32 *d = U32(to), keep = in->c & M_16 ? 0xffff : ~0u;
       if (size == 4) {
-        if (m == ~0u) for (int l = 0; l < 32; l++) d[l] = *(volatile u32 *)(p[l] + 4 * i);
+        if (lie == ONE) {
+          u32 v = *(volatile u32 *)(p[0] + 4 * i);
+          LANES d[l] = v;
+        } else if (m == ~0u) for (int l = 0; l < 32; l++) d[l] = *(volatile u32 *)(p[l] + 4 * i);
         else EACH(m) d[l] = *(volatile u32 *)(p[l] + 4 * i);
       } else {
         EACH(m) d[l] = (u32)load_element(p[l] + size * i, size, in->c) & keep;
@@ -629,30 +677,41 @@ static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *
   return 1;
 }
 
+static inline void transpose16(u16 (*v)[8], u16 (*t)[8]) {
+#if VG_WIDE
+  __m128i x[8], y[8];
+  for (int i = 0; i < 8; i++) x[i] = _mm_loadu_si128((const __m128i *)v[i]);
+  for (int turns = 0; turns < 3; turns++) { // each turns the bits of row and column by one
+    for (int i = 0; i < 4; i++) {
+      y[2 * i] = _mm_unpacklo_epi16(x[i], x[i + 4]);
+      y[2 * i + 1] = _mm_unpackhi_epi16(x[i], x[i + 4]);
+    }
+    memcpy(x, y, sizeof x);
+  }
+  for (int i = 0; i < 8; i++) _mm_storeu_si128((__m128i *)t[i], x[i]);
+#else
+  for (int i = 0; i < 8; i++)
+    for (int j = 0; j < 8; j++) t[j][i] = v[i][j];
+#endif
+}
+
 static int ldmatrix(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, const int32_t *extra) {
   u8 *row[32];
-  if (in->op == E_stmatrix) effect(k);
-  EACH(in->n == 1 ? 0xffu : in->n == 2 ? 0xffffu : ~0u) {
-    u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
-    int space = in->c & M_SIGNED ? GENERIC : SHARED;
-    row[l] = at(k, w, g, space, (int)l, a, 16, in->op == E_stmatrix);
-    if (row[l] == NULL) return 0;
-    if (k->l->races) touch(k, w, g, ANY_LANE, row[l], 16, in->op == E_stmatrix ? A_WRITE : 0, 0);
-    if (k->l->stop) return 0;
-  }
+  u32 m = in->n == 1 ? 0xff : in->n == 2 ? 0xffff : ~0u;
+  int write = in->op == E_stmatrix;
+  if (write) effect(k);
+  if (places(k, w, g, in, base, in->c & M_SIGNED ? GENERIC : SHARED, m, 16, write, row) == FAULTS || k->l->stop) return 0;
+  if (k->l->races) EACH(m) touch(k, w, g, ANY_LANE, row[l], 16, write ? A_WRITE : 0, 0);
+  if (k->l->stop) return 0;
   for (int j = 0; j < in->n; j++) {
-    u32 *d = U32(extra[in->x + j]);
-    for (int l = 0; l < 32; l++) {
-      if (in->kind) { // transposed
-        u16 *lo = (u16 *)row[8 * j + (l & 3) * 2] + (l >> 2), *hi = (u16 *)row[8 * j + (l & 3) * 2 + 1] + (l >> 2);
-        if (in->op == E_stmatrix) *lo = (u16)d[l], *hi = (u16)(d[l] >> 16);
-        else d[l] = *lo | (u32)*hi << 16;
-      } else {
-        u32 *p = (u32 *)row[8 * j + (l >> 2)] + (l & 3);
-        if (in->op == E_stmatrix) *p = d[l];
-        else d[l] = *p;
-      }
+    u8 *d = P(extra[in->x + j]);
+    u16 v[8][8], t[8][8];
+    for (int r = 0; r < 8; r++) memcpy(v[r], write ? d + 16 * r : row[8 * j + r], 16);
+    if (in->kind) { // transposed
+      transpose16(v, t);
+      memcpy(v, t, sizeof v);
     }
+    for (int r = 0; r < 8; r++) memcpy(write ? row[8 * j + r] : d + 16 * r, v[r], 16);
   }
   return 1;
 }
@@ -705,59 +764,128 @@ static f32 block_sum(const f32 *a, const f32 *b, int stride, int n, f32 c, int k
   return fabs(r) > FORMAT_F32.max ? (f32)copysign(INFINITY, r) : (f32)r;
 }
 
-// exponents gives the power of two in each number, and 0 for 0. It is false where a number is infinite, none, or subnormal.
-static int exponents(const f32 *v, f32 *e, u32 n) {
-  u32 odd = 0;
-  for (u32 i = 0; i < n; i++) {
-    u32 bits = f32_bits(v[i]), x = bits & 0x7f800000;
-    e[i] = bits_f32(x);
-    odd |= (u32)(x == 0x7f800000) | ((u32)(x == 0) & (u32)(bits << 1 != 0));
-  }
-  return !odd;
-}
-
-// A factor of a product of matrices: rows of a, depth numbers each, or panels of b, which are depth rows of eight columns.
+// A factor of a product of matrices: rows of a, depth numbers each, or panels of b, which are depth rows of eight columns. The depth
+// is even.
 typedef struct {
-  const f32 *v, *e; // numbers, and their exponents
-  int plain;        // of all numbers, as exponents tells
+  const f32 *v;
+  const s16 *e; // exponents, of a in order, of b those of two rows side by side; their sum is that of a product
+  int plain;    // no number is infinite, none, or subnormal
 } factor;
 
-static factor factor_of(const f32 *v, f32 *e, u32 n) { return (factor){v, e, exponents(v, e, n)}; }
+enum { EXPONENT_OF_0 = -0x2000, ONLY_ZEROS = -0x1000 }; // sums below ONLY_ZEROS are of products that are 0
 
 #if VG_WIDE
-// block_sum8 is block_sum for eight columns of b; it is false for values that take the slow way.
-static int block_sum8(const f32 *a, const f32 *ea, const f32 *b, const f32 *eb, int n, f32 *c, int keep, int final) {
-  __m256 sum = _mm256_loadu_ps(c), top = _mm256_and_ps(sum, _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000)));
-  for (int q = 0; q < n; q++)
-    top = _mm256_max_ps(top, _mm256_mul_ps(_mm256_broadcast_ss(ea + q), _mm256_loadu_ps(eb + 8 * q)));
-  __m256 bad = _mm256_cmp_ps(top, _mm256_set1_ps(0x1p120f), _CMP_GT_OQ);
-  bad = _mm256_or_ps(bad, _mm256_cmp_ps(top, _mm256_set1_ps(0x1p-80f), _CMP_NGE_UQ));
-  if (_mm256_movemask_ps(bad)) return 0;
-  __m256 scale = _mm256_castsi256_ps(_mm256_sub_epi32(_mm256_set1_epi32((254 + keep) << 23), _mm256_castps_si256(top)));
+static inline __m256i exponents8(const f32 *v, int bias, __m256i *odd) {
+  __m256i x = _mm256_loadu_si256((const __m256i *)v), none = _mm256_setzero_si256();
+  __m256i e = _mm256_and_si256(_mm256_srli_epi32(x, 23), _mm256_set1_epi32(255)), zero = _mm256_cmpeq_epi32(e, none);
+  __m256i small = _mm256_andnot_si256(_mm256_cmpeq_epi32(_mm256_add_epi32(x, x), none), zero);
+  *odd = _mm256_or_si256(*odd, _mm256_or_si256(small, _mm256_cmpeq_epi32(e, _mm256_set1_epi32(255))));
+  return _mm256_add_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(bias)), _mm256_and_si256(zero, _mm256_set1_epi32(EXPONENT_OF_0)));
+}
+
+static factor factor_a(const f32 *v, s16 *e, u32 n) {
+  __m256i odd = _mm256_setzero_si256();
+  for (u32 i = 0; i < n; i += 16) {
+    __m256i both = _mm256_packs_epi32(exponents8(v + i, 127, &odd), exponents8(v + i + 8, 127, &odd));
+    _mm256_storeu_si256((__m256i *)(e + i), _mm256_permute4x64_epi64(both, 0xd8));
+  }
+  return (factor){v, e, _mm256_testz_si256(odd, odd)};
+}
+
+static factor factor_b(const f32 *v, s16 *e, u32 n) {
+  __m256i odd = _mm256_setzero_si256();
+  for (u32 i = 0; i < n; i += 16) {
+    __m256i first = exponents8(v + i, 0, &odd), second = exponents8(v + i + 8, 0, &odd);
+    _mm256_storeu_si256((__m256i *)(e + i), _mm256_blend_epi16(first, _mm256_slli_epi32(second, 16), 0xaa));
+  }
+  return (factor){v, e, _mm256_testz_si256(odd, odd)};
+}
+
+// block_sum8 is block_sum for eight columns of b. It returns the columns that must take the slow way, whose c it leaves.
+static inline __attribute__((always_inline)) u32 block_sum8(const f32 *a, const s16 *ea, const f32 *b, const s16 *eb, int n, f32 *c, int keep,
+                                                            int final) {
+  __m256 sum = _mm256_loadu_ps(c);
+  __m256i bits = _mm256_castps_si256(sum), top = _mm256_set1_epi16(-0x7fff);
+  for (int q = 0; q < n; q += 2) {
+    s32 two;
+    memcpy(&two, ea + q, sizeof two);
+    top = _mm256_max_epi16(top, _mm256_add_epi16(_mm256_set1_epi32(two), _mm256_loadu_si256((const __m256i *)(eb + 8 * q))));
+  }
+  top = _mm256_max_epi32(_mm256_srai_epi32(top, 16), _mm256_srai_epi32(_mm256_slli_epi32(top, 16), 16));
+  // If all products and c are 0, any exponent is right.
+  __m256i zero = _mm256_and_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(ONLY_ZEROS), top), _mm256_cmpeq_epi32(bits, _mm256_setzero_si256()));
+  top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_srli_epi32(bits, 23), _mm256_set1_epi32(255)));
+  top = _mm256_blendv_epi8(top, _mm256_set1_epi32(127), zero);
+  __m256i bad = _mm256_or_si256(_mm256_cmpgt_epi32(top, _mm256_set1_epi32(127 + 120)), _mm256_cmpgt_epi32(_mm256_set1_epi32(127 - 80), top));
+  u32 slow = (u32)_mm256_movemask_ps(_mm256_castsi256_ps(bad));
+  if (slow == 255) return slow;
+  __m256 scale = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(254 + keep), top), 23));
   __m256i part = _mm256_cvttps_epi32(_mm256_mul_ps(sum, scale));
   __m256d lo = _mm256_setzero_pd(), hi = lo;
-  for (int q = 0; q < n;) {
-    for (int end = q + 8 < n ? q + 8 : n; q < end; q++) // eight terms of at most 27 bits, and c
-      part = _mm256_add_epi32(part, _mm256_cvttps_epi32(_mm256_mul_ps(_mm256_mul_ps(_mm256_broadcast_ss(a + q), _mm256_loadu_ps(b + 8 * q)), scale)));
+#pragma unroll
+  for (int q = 0; q < n; q += 8) {
+#pragma unroll
+    for (int o = q; o < (n < q + 8 ? n : q + 8); o++) // eight terms of at most 27 bits, and c
+      part = _mm256_add_epi32(part, _mm256_cvttps_epi32(_mm256_mul_ps(_mm256_mul_ps(_mm256_broadcast_ss(a + o), _mm256_loadu_ps(b + 8 * o)), scale)));
     lo = _mm256_add_pd(lo, _mm256_cvtepi32_pd(_mm256_castsi256_si128(part)));
     hi = _mm256_add_pd(hi, _mm256_cvtepi32_pd(_mm256_extracti128_si256(part, 1)));
     part = _mm256_setzero_si256();
   }
-  __m256d unit = _mm256_castsi256_pd(_mm256_set1_epi64x((s64)(1023 - keep) << 52)), cut = _mm256_castsi256_pd(_mm256_set1_epi64x((s64)(~0ull << (52 - final))));
-  lo = _mm256_and_pd(_mm256_mul_pd(lo, _mm256_mul_pd(unit, _mm256_cvtps_pd(_mm256_castps256_ps128(top)))), cut);
-  hi = _mm256_and_pd(_mm256_mul_pd(hi, _mm256_mul_pd(unit, _mm256_cvtps_pd(_mm256_extractf128_ps(top, 1)))), cut);
-  _mm256_storeu_ps(c, _mm256_set_m128(_mm256_cvtpd_ps(hi), _mm256_cvtpd_ps(lo)));
-  return 1;
+  __m256 unit = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_sub_epi32(top, _mm256_set1_epi32(keep)), 23));
+  __m256d cut = _mm256_castsi256_pd(_mm256_set1_epi64x((s64)(~0ull << (52 - final))));
+  lo = _mm256_and_pd(_mm256_mul_pd(lo, _mm256_cvtps_pd(_mm256_castps256_ps128(unit))), cut);
+  hi = _mm256_and_pd(_mm256_mul_pd(hi, _mm256_cvtps_pd(_mm256_extractf128_ps(unit, 1))), cut);
+  _mm256_storeu_ps(c, _mm256_blendv_ps(_mm256_set_m128(_mm256_cvtpd_ps(hi), _mm256_cvtpd_ps(lo)), sum, _mm256_castsi256_ps(bad)));
+  return slow;
 }
+#else
+static factor factor_a(const f32 *v, s16 *e, u32 n) {
+  (void)n;
+  return (factor){v, e, 0};
+}
+#define factor_b factor_a
 #endif
 
-// block_row adds the products of a row of a and a panel of b, which begin at numbers i and j of theirs and are n deep, to c.
-static void block_row(const factor *a, u32 i, const factor *b, u32 j, int n, f32 *c, int keep, int final) {
+// block_rows adds the products of rows of a and a panel of b, which begin at numbers i and j of theirs and are n deep, to c.
+static void block_rows(const factor *a, u32 i, int rows, const factor *b, u32 j, int n, f32 (*c)[8], int keep, int final) {
+  for (int r = 0; r < rows; r++, i += (u32)n) {
+    u32 slow = 255;
 #if VG_WIDE
-  if (a->plain && b->plain && block_sum8(a->v + i, a->e + i, b->v + j, b->e + j, n, c, keep, final)) return;
+    const f32 *x = a->v + i, *y = b->v + j;
+    if (!a->plain || !b->plain) {}
+    else if (n == 16) slow = block_sum8(x, a->e + i, y, b->e + j, 16, c[r], keep, final);
+    else slow = block_sum8(x, a->e + i, y, b->e + j, n, c[r], keep, final);
 #endif
-  for (int q = 0; q < 8; q++) c[q] = block_sum(a->v + i, b->v + j + q, 8, n, c[q], keep, final);
+    EACH(slow) c[r][l] = block_sum(a->v + i, b->v + j + l, 8, n, c[r][l], keep, final);
+  }
 }
+
+#if VG_WIDE
+static inline __m256 widen8(__m128i x, int bf16) {
+  return bf16 ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)) : _mm256_cvtph_ps(x);
+}
+
+// unpack16_b makes eight rows of a panel of a register of b: lane l has column l / 4 of rows 2 * (l % 4) and the next.
+static inline void unpack16_b(const u32 *r, f32 *out, int bf16) {
+  __m256i y[4], t[4], u[4];
+  for (int i = 0; i < 4; i++) y[i] = _mm256_loadu_si256((const __m256i *)r + i);
+  for (int i = 0; i < 2; i++) {
+    t[2 * i] = _mm256_permute2x128_si256(y[i], y[i + 2], 0x20);
+    t[2 * i + 1] = _mm256_permute2x128_si256(y[i], y[i + 2], 0x31);
+  }
+  for (int i = 0; i < 2; i++) {
+    u[i] = _mm256_unpacklo_epi32(t[2 * i], t[2 * i + 1]);
+    u[i + 2] = _mm256_unpackhi_epi32(t[2 * i], t[2 * i + 1]);
+  }
+  const __m256i halves = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+  for (int i = 0; i < 4; i++) {
+    __m256i two = i & 1 ? _mm256_unpackhi_epi64(u[i & 2], u[(i & 2) + 1]) : _mm256_unpacklo_epi64(u[i & 2], u[(i & 2) + 1]);
+    two = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(two, halves), 0xd8);
+    _mm256_storeu_ps(out + 16 * i, widen8(_mm256_castsi256_si128(two), bf16));
+    _mm256_storeu_ps(out + 16 * i + 8, widen8(_mm256_extracti128_si256(two, 1), bf16));
+  }
+}
+#endif
 
 // half_of puts the first two of each four elements in front: the order in which numbers of 8 bits are multiplied.
 static int half_of(int i) { return (i & 2) * 8 + (i >> 2) * 2 + (i & 1); }
@@ -807,6 +935,32 @@ static void multiply_integers(const vg_inst *in, u8 *const *base, const int32_t 
     for (int l = 0; l < 32; l++) U32(pd[r])[l] = (u32)D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)];
 }
 
+// side_by_side puts together what lies in the registers of a result's even and odd columns; apart is the reverse.
+static void side_by_side(const f32 *even, const f32 *odd, f32 *v) {
+#if VG_WIDE
+  for (int l = 0; l < 32; l += 4) {
+    __m128 x = _mm_loadu_ps(even + l), y = _mm_loadu_ps(odd + l);
+    _mm_storeu_ps(v + 2 * l, _mm_unpacklo_ps(x, y));
+    _mm_storeu_ps(v + 2 * l + 4, _mm_unpackhi_ps(x, y));
+  }
+#else
+  for (int l = 0; l < 32; l++) v[2 * l] = even[l], v[2 * l + 1] = odd[l];
+#endif
+}
+static void apart(const f32 *v, u32 *even, u32 *odd) {
+  u32 all[64];
+  for (int i = 0; i < 64; i++) all[i] = nan32(v[i]);
+#if VG_WIDE
+  for (int l = 0; l < 32; l += 4) {
+    __m128 x = _mm_loadu_ps((const f32 *)all + 2 * l), y = _mm_loadu_ps((const f32 *)all + 2 * l + 4);
+    _mm_storeu_ps((f32 *)even + l, _mm_shuffle_ps(x, y, 0x88));
+    _mm_storeu_ps((f32 *)odd + l, _mm_shuffle_ps(x, y, 0xdd));
+  }
+#else
+  for (int l = 0; l < 32; l++) even[l] = all[2 * l], odd[l] = all[2 * l + 1];
+#endif
+}
+
 static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
   int K = (int)(in->imm & 0xff), at_ = in->kind & 15, bt = in->kind >> 4, half_acc = in->imm >> 8 & 1;
   int bits = at_ <= MMA_BF16 ? 16 : at_ == MMA_TF32 ? 32 : 8, E = 32 / bits;
@@ -816,10 +970,19 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
     multiply_integers(in, base, extra);
     return;
   }
-  f32 A[16 * 32], B[32][8], D[16][8], EA[16 * 32], EB[32 * 8], wide[128];
+  f32 A[16 * 32], B[32][8], D[16][8], wide[128];
+  s16 EA[16 * 32], EB[32 * 8];
   for (int r = 0; r < na + nb; r++) {
     const u32 *s = U32(r < na ? pa[r] : pb[r - na]);
     int t = r < na ? at_ : bt;
+#if VG_WIDE
+    if (t <= MMA_BF16) {
+      if (r >= na) unpack16_b(s, B[8 * (r - na)], t == MMA_BF16);
+      for (int i = 0; i < 8 && r < na; i++)
+        _mm256_storeu_ps(A + (8 * (r & 1) + i) * K + (r >> 1) * 8, widen8(_mm_loadu_si128((const __m128i *)s + i), t == MMA_BF16));
+      continue;
+    }
+#endif
     if (t <= MMA_BF16) widen16(s, wide, t == MMA_BF16);
     else if (t == MMA_TF32) for (int l = 0; l < 32; l++) wide[l] = bits_f32(s[l] & 0xffffe000u);
     else for (int l = 0; l < 128; l++) wide[l] = fp8_f32((u8)(s[l >> 2] >> 8 * (l & 3)), t == MMA_E5M2);
@@ -840,27 +1003,24 @@ static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
         for (int i = 0; i < 2; i++) D[(l >> 2) + 8 * r][(l & 3) * 2 + i] = wide[2 * l + i];
     }
   } else {
-    for (int r = 0; r < 4; r++) {
-      const f32 *s = (const f32 *)P(pc[r]);
-      for (int l = 0; l < 32; l++) D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)] = s[l];
-    }
+    for (int r = 0; r < 4; r += 2) side_by_side((const f32 *)P(pc[r]), (const f32 *)P(pc[r + 1]), D[4 * r]);
   }
-  factor a = factor_of(A, EA, (u32)(16 * K)), b = factor_of(B[0], EB, (u32)(8 * K));
-  for (u32 i = 0; i < 16; i++) {
-    if (at_ >= MMA_E4M3) { // two products of depth 16, and the sum by itself
-      f32 both[8] = {0};
-      block_row(&a, i * 32, &b, 0, 16, both, 25, 23);
-      block_row(&a, i * 32 + 16, &b, 128, 16, both, 25, 23);
-      for (int j = 0; j < 8; j++) D[i][j] += both[j];
-    } else {
-      block_row(&a, i * (u32)K, &b, 0, K, D[i], 25, 23);
-    }
+  factor a = factor_a(A, EA, (u32)(16 * K)), b = factor_b(B[0], EB, (u32)(8 * K));
+  if (at_ < MMA_E4M3) block_rows(&a, 0, 16, &b, 0, K, D, 25, 23);
+  for (u32 i = 0; i < 16 && at_ >= MMA_E4M3; i++) { // two products of depth 16, and the sum by itself
+    f32 both[1][8] = {{0}};
+    block_rows(&a, i * 32, 1, &b, 0, 16, both, 25, 23);
+    block_rows(&a, i * 32 + 16, 1, &b, 128, 16, both, 25, 23);
+    for (int j = 0; j < 8; j++) D[i][j] += both[0][j];
   }
-  for (int r = 0; r < nd; r++) {
+  if (!half_acc) {
+    for (int r = 0; r < 4; r += 2) apart(D[4 * r], U32(pd[r]), U32(pd[r + 1]));
+    return;
+  }
+  for (int r = 0; r < 2; r++) {
+    const f32 *v = D[8 * r];
     u32 *d = U32(pd[r]);
-    for (int l = 0; l < 32; l++)
-      d[l] = half_acc ? f16_of(f32_bits(D[(l >> 2) + 8 * r][(l & 3) * 2])) | f16_of(f32_bits(D[(l >> 2) + 8 * r][(l & 3) * 2 + 1])) << 16
-                      : nan32(D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)]);
+    for (int l = 0; l < 32; l++) d[l] = f16_of(f32_bits(v[2 * l])) | f16_of(f32_bits(v[2 * l + 1])) << 16;
   }
 }
 
@@ -1263,6 +1423,10 @@ again:
       OPSCMP(CASECMP)
     case E_nop:
       break;
+    case E_mov_32:
+      if (m == ~0u) memmove(U32(in->d), U32(in->a), 128);
+      else blend32(U32(in->d), U32(in->a), m);
+      break;
     case E_fence:
       if (launch->races) fenced(k, w);
       break;
@@ -1277,8 +1441,9 @@ again:
       break;
     case E_undefined: { // a: the shadow of a register
       const u32 *s = U32(in->a);
-      u32 bad = 0;
-      EACH(m) bad |= (u32)(s[l] != 0) << l;
+      u32 bad = 0, any = 0;
+      LANES any |= s[l];
+      if (any) EACH(m) bad |= (u32)(s[l] != 0) << l;
       if (bad) {
         int lane = __builtin_ctz(bad);
         g->pc = s[lane] == ~0u ? pc : (int)s[lane] - 1;
@@ -2311,14 +2476,23 @@ void VG_WORK(vg_launch *l) {
   worker k = {.l = l, .mine = &l->progress[index], .first = index < MAX_WORKERS ? &l->first[index] : NULL}; // 0: any may come
   task **active = calloc(MAX_BLOCKS, sizeof *active), *spare = NULL;
   if (active == NULL) abort();
+  if (index > 0) {
+    if (k.first) *k.first = ~0u;
+    while (l->solo && !l->stop) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+  }
   int n = 0, most = l->resident < 1 ? 1 : l->resident > MAX_BLOCKS ? MAX_BLOCKS : l->resident, turn_ = 0;
   u64 total = (u64)(l->grid[0] / l->cluster[0]) * (l->grid[1] / l->cluster[1]) * (l->grid[2] / l->cluster[2]);
-  int capped = most < l->resident;
+  int alone = index > 0 ? 0 : l->solo > MAX_BLOCKS ? MAX_BLOCKS : l->solo, capped = most < l->resident || (index == 0 && alone < l->solo);
   u64 seen = 0, since = 0, patience = 2;
   for (;;) {
     if (l->stop) break;
     int fresh = 0;
-    if (n < most) {
+    if (alone && !l->races && n <= most) {
+      alone = 0;
+      for (int i = 1; i < l->workers; i++) l->progress[i].waiting = 0;
+      __atomic_store_n(&l->solo, 0, __ATOMIC_SEQ_CST);
+    }
+    if (n < (alone ? alone : most)) {
       if (k.first) *k.first = 0;
       __atomic_thread_fence(__ATOMIC_SEQ_CST);
       u64 next = __atomic_fetch_add(&l->next, 1, __ATOMIC_SEQ_CST);
@@ -2352,6 +2526,7 @@ void VG_WORK(vg_launch *l) {
     }
   }
   k.mine->waiting = UINT64_MAX;
+  if (index == 0) __atomic_store_n(&l->solo, 0, __ATOMIC_SEQ_CST);
   for (int i = 0; i < n && l->stop == STOP_ASKED; i++) // where threads are that have not ended
     for (int j = 0; j < active[i]->nb * active[i]->b[0].nw && l->stop == STOP_ASKED; j++) {
       warp *w = &active[i]->b[j / active[i]->b[0].nw].w[j % active[i]->b[0].nw];

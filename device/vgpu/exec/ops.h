@@ -1,7 +1,6 @@
 // The instructions that work on each lane by itself: name, type of the result, types of the operands, value. Values of 16 bits
 // stand in places of 32.
 #define OPS1(X)                                       \
-  X(mov_32, u32, u32, a)                              \
   X(mov_64, u64, u64, a)                              \
   X(mov_32_64, u64, u32, a)                           \
   X(mov_64_32, u32, u64, (u32)a)                      \
@@ -95,6 +94,7 @@
 #define OPS2(X)                                                   \
   X(add_32, u32, u32, u32, a + b)                                 \
   X(sub_32, u32, u32, u32, a - b)                                 \
+  X(h_choice, u32, u32, u32, h_choice(a, b, in->kind, (int)in->imm)) \
   X(mullo_32, u32, u32, u32, a * b)                               \
   X(add_64, u64, u64, u64, a + b)                                 \
   X(sub_64, u64, u64, u64, a - b)                                 \
@@ -241,7 +241,7 @@
 
 // What works on more than a lane, memory or control.
 #define OPSX(X) \
-  X(nop) X(bra) X(brx) X(call) X(calli) X(ret) X(exit) X(trap) X(brkpt) X(missing) X(selp_32) X(selp_64) X(pand) X(por) X(pxor) \
+  X(mov_32) X(nop) X(bra) X(brx) X(call) X(calli) X(ret) X(exit) X(trap) X(brkpt) X(missing) X(selp_32) X(selp_64) X(pand) X(por) X(pxor) \
   X(pnot) X(pmov) X(pconst) X(setp_h) X(setp_h2) X(testp_f32) X(testp_f64) X(set_of_pred) X(ldparam) X(ld_global) X(ld_shared) \
   X(ld_local) X(ld_generic) X(st_global) X(st_shared) X(st_local) X(st_generic) X(local_address) X(atom) X(shfl) X(vote) X(ballot) \
   X(match_any) X(match_all) X(redux) X(activemask) X(elect) X(warp_sync) X(bar) X(barrier_cluster) X(fence) X(mma) X(mma_f64) X(ldmatrix) \

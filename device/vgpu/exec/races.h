@@ -146,14 +146,16 @@ static void keep_write(word *s, const access *now) {
 // touch looks at an access to n bytes at p. same: a write of what is there already, which does no harm to those who write it too.
 static void touch(worker *k, warp *w, group *g, u32 lane, u8 *p, u32 n, int how, int same) {
   u64 begin = (u64)(uintptr_t)p, global;
-  for (u64 at = begin & ~3ull; at < begin + n && k->l->races; at += 4) {
-    word *s = word_of(k, w, (u8 *)(uintptr_t)(at < begin ? begin : at), &global);
-    if (s == NULL) return;
+  word *s = NULL;
+  access now = {w->b->t->number, *tick_of(w), k->time, (u32)g->pc | (u32)g->fr->f->id << 20, (u16)warp_of(w), (u8)lane, 0};
+  for (u64 at = begin & ~3ull; at < begin + n && k->l->races; at += 4, s++) {
+    if ((s == NULL || at % PAGE == 0) && (s = word_of(k, w, (u8 *)(uintptr_t)(at < begin ? begin : at), &global)) == NULL) return;
     u32 from = at < begin ? (u32)(begin - at) : 0, to = begin + n - at < 4 ? (u32)(begin + n - at) : 4;
-    access now = {w->b->t->number, *tick_of(w), k->time, (u32)g->pc | (u32)g->fr->f->id << 20, (u16)warp_of(w), (u8)lane,
-                  (u8)(how | ((1 << to) - (1 << from)))};
+    now.how = (u8)(how | ((1 << to) - (1 << from)));
     if (!(how & A_WRITE)) {
-      if (conflict(k, w, g, &s->w[0], &now, p, lane, (int)global) || conflict(k, w, g, &s->w[1], &now, p, lane, (int)global)) return;
+      if (s->w[0].task &&
+          (conflict(k, w, g, &s->w[0], &now, p, lane, (int)global) || conflict(k, w, g, &s->w[1], &now, p, lane, (int)global)))
+        return;
       access *r = &s->r[0];
       if (r->task == now.task && r->warp != now.warp && !ordered(k, w, r, lane, (int)global)) r = &s->r[1];
       keep(r, &now);

@@ -363,7 +363,8 @@ static inline u32 *wgmma_cell(u8 *const *base, const int32_t *pd, u32 half, u32 
 static int wgmma(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, const int32_t *extra) {
   u32 n = in->imm & 0xffff, depth = in->imm >> 16 & 0xff, half = in->imm >> 24 & 1;
   int ta = in->kind & 15, tb = in->kind >> 4, nd = (int)(half ? n / 4 : n / 2);
-  f32 A[16 * 32], EA[16 * 32], *B = malloc(2 * n * depth * sizeof *B);
+  f32 A[16 * 32], *B = malloc(n * depth * (sizeof *B + sizeof(s16)));
+  s16 EA[16 * 32];
   if (B == NULL) abort();
   const int32_t *pd = extra + in->x;
   matrix db = described(U64(in->b)[0], 0);
@@ -385,7 +386,7 @@ static int wgmma(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
     if (in->imm >> 28 & 1) for (u32 i = 0; i < 16 * depth; i++) A[i] = -A[i];
     if (in->imm >> 29 & 1) for (u32 i = 0; i < n * depth; i++) B[i] = -B[i];
     int fresh = !(PRED(in->c) & 1), bits = ta >= MMA_E4M3 ? 13 : 25;
-    factor fa = factor_of(A, EA, 16 * depth), fb = factor_of(B, B + n * depth, n * depth);
+    factor fa = factor_a(A, EA, 16 * depth), fb = factor_b(B, (s16 *)(B + n * depth), n * depth);
     for (u32 i = 0; i < 16; i++)
       for (u32 j = 0; j < n; j += 8) {
         f32 sums[8];
@@ -393,7 +394,7 @@ static int wgmma(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
           u32 v = *wgmma_cell(base, pd, half, i, j + q);
           sums[q] = fresh ? 0 : half ? f16_f32((u16)(v >> 16 * (q & 1))) : bits_f32(v);
         }
-        if (ta < MMA_S8) block_row(&fa, i * depth, &fb, j * depth, (int)depth, sums, bits, bits == 13 ? 13 : 23);
+        if (ta < MMA_S8) block_rows(&fa, i * depth, 1, &fb, j * depth, (int)depth, &sums, bits, bits == 13 ? 13 : 23);
         for (u32 q = 0; q < 8; q++) {
           u32 *d = wgmma_cell(base, pd, half, i, j + q);
           if (ta >= MMA_S8) {
@@ -491,7 +492,7 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     return 0;
   }
   int first = two ? (int)(w->b->rank & ~1u) : (int)w->b->rank;
-  f32 *A = malloc(2 * M * depth * sizeof *A), *B = malloc(2 * N * depth * sizeof *B);
+  f32 *A = malloc(M * depth * (sizeof *A + sizeof(s16))), *B = malloc(N * depth * (sizeof *B + sizeof(s16)));
   if (A == NULL || B == NULL) abort();
   int ok = 1;
   matrix db = described(U64(in->c)[lane], 1);
@@ -521,7 +522,7 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     if (id >> 13 & 1) for (u32 i = 0; i < M * depth; i++) A[i] = -A[i];
     if (id >> 14 & 1) for (u32 i = 0; i < N * depth; i++) B[i] = -B[i];
     f32 scale = x[3] < 0 ? 1 : ldexpf(1, -(int)U32(x[3])[lane]), sums[8];
-    factor fa = factor_of(A, A + M * depth, M * depth), fb = factor_of(B, B + N * depth, N * depth);
+    factor fa = factor_a(A, (s16 *)(A + M * depth), M * depth), fb = factor_b(B, (s16 *)(B + N * depth), N * depth);
     for (u32 i = 0; i < M; i++) {
       block *b = w->b->t->nb > 1 ? &w->b->t->b[first + (int)(i / each)] : w->b;
       u32 r = i % each;
@@ -540,7 +541,7 @@ static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
           continue;
         }
         for (u32 q = 0; q < 8; q++) sums[q] = fresh ? 0 : bits_f32(to[q]) * scale;
-        block_row(&fa, i * depth, &fb, j * depth, (int)depth, sums, 25, 23);
+        block_rows(&fa, i * depth, 1, &fb, j * depth, (int)depth, &sums, 25, 23);
         for (u32 q = 0; q < 8; q++) to[q] = nan32(sums[q]);
       }
     }

@@ -172,6 +172,16 @@ func fisub_hazards() *C.char {
 	return C.CString(string(list))
 }
 
+// fisub_worked is Machine.Worked.
+//
+//export fisub_worked
+func fisub_worked() C.int {
+	if machine.Worked() {
+		return 1
+	}
+	return 0
+}
+
 // fisub_emu lets this process run on the virtual GPU, as `fisub emu` tells it in the environment. The CUDA runtime
 // calls it when it is loaded. Everything that is found is told on stderr at once, and its kind is added to the report.
 // SIGINT and SIGTERM end the process with the place of the kernel that runs. The result is an error's text, or NULL.
