@@ -190,7 +190,7 @@ func (h *honesty) run(ctx context.Context) error {
 	}
 	o, err := h.call(ctx, what, worker.Check{}, h.in.want)
 	if err == nil && emulated && (o != right || h.stopped) {
-		return h.reject(what)
+		return h.reject(what, o)
 	}
 	if err != nil || o != right || h.has(changedInput) {
 		return err
@@ -247,12 +247,13 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 	if err != nil || o == right && !h.stopped {
 		return err
 	}
-	return h.reject(what)
+	return h.reject(what, o)
 }
 
-// reject makes the verdict of the last call, described by what, which was made with the inputs of the first.
-func (h *honesty) reject(what string) error {
-	if h.stopped {
+// reject makes the verdict of the last call, described by what, which was made with the inputs of the first. The contest
+// judges the outputs of all its calls before it times any.
+func (h *honesty) reject(what string, o outcome) error {
+	if o == right {
 		h.verdict = verdict{status: trace.RuntimeError, detail: what +
 			", no kernel was launched and no memory copied or set, " +
 			"unlike in the call before: the contest's timing raises \"No kernel activities recorded\""}
