@@ -415,7 +415,7 @@ func TestRemoteSSH(t *testing.T) {
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	for deadline := time.Now().Add(10 * time.Second); len(processes(f.Config)) > 0; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(processes(f.Config)) > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("left of a killed client: %q", processes(f.Config))
 		}

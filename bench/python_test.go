@@ -506,7 +506,7 @@ func TestPythonEvaluators(t *testing.T) {
 	}
 }
 
-// A later call that gives the device no work, although the first did, ends the official timing, whatever it returns.
+// A later call that gives the device no work, although the first did, ends the official timing if its outputs are right.
 func TestPythonIdle(t *testing.T) {
 	needPython(t)
 	x := tensor.New(tensor.Float32, 3)
@@ -523,7 +523,7 @@ func TestPythonIdle(t *testing.T) {
 			"    assert y.is_cuda and y.shape == x.shape and y.data_ptr()\n    torch.empty_like(x)\n" +
 			"    if not kept:\n        kept.append(x * c)\n    return kept[0]\n", false, trace.RuntimeError},
 		{"returns at once", "kept = []\ndef run(x, c, y):\n    if not kept:\n        kept.append(y.copy_(x * c))\n", true,
-			trace.RuntimeError},
+			trace.IncorrectNumerical},
 		{"copies only", "kept = []\ndef run(x, c, y):\n    if not kept:\n        kept.append(x * c)\n    y.copy_(x.mul(c))\n", true,
 			trace.Passed},
 		{"its own memory", "def run(x, c):\n    return x.mul_(c)\n", false, trace.Passed},

@@ -797,7 +797,6 @@ func (s *suite) twoAtOnce(t *testing.T) {
 		t.Errorf("Places: got %v twice", places[0])
 	}
 	var group sync.WaitGroup
-	begun := time.Now()
 	for i, place := range places {
 		job := s.job(t, p, fmt.Sprintf(`sleep 2; echo %d`, i), nil)
 		job.Place = place
@@ -810,9 +809,6 @@ func (s *suite) twoAtOnce(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if took := time.Since(begun); took > 30*time.Second+s.Slow {
-		t.Errorf("took %v", took)
-	}
 }
 
 func (s *suite) environment(t *testing.T) {
