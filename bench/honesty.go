@@ -250,8 +250,8 @@ func (h *honesty) again(ctx context.Context, s *scratch) error {
 	return h.reject(what, o)
 }
 
-// reject makes the verdict of the last call, described by what, which was made with the inputs of the first. The contest
-// judges the outputs of all its calls before it times any.
+// reject makes the verdict of the last call, described by what, which was made with the inputs of the first. The
+// contest judges the outputs of all its calls before it times any.
 func (h *honesty) reject(what string, o outcome) error {
 	if o == right {
 		h.verdict = verdict{status: trace.RuntimeError, detail: what +
