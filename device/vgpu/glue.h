@@ -25,8 +25,8 @@ enum { VG_POISON = 0xff };                      // what memory of the submission
 void *vg_map(size_t bytes, int kind);           // NULL: there is no memory
 void vg_unmap(void *p);
 
-// vg_map_file replaces pages of a region by private copies of a file's, which take no memory until they are written to. The result
-// is 0 if that cannot be done.
+// vg_map_file maps part of a file privately over pages of a region; a page takes memory once it is written to. It returns 0 if the
+// pages cannot be mapped.
 int vg_map_file(void *p, size_t bytes, int fd, int64_t offset);
 
 // vg_unwritten says that nothing was written to memory. The result is how far from each byte its shadow lies, which becomes 1 when

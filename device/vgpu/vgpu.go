@@ -438,7 +438,7 @@ func (b *buffer) Write(p []byte) error {
 	return nil
 }
 
-// fewMapped is the size from which on a buffer maps a file: less is copied as fast.
+// fewMapped is the size in bytes from which a buffer maps a file; copying less is as fast.
 const fewMapped = 64 << 20
 
 // WriteFile is Write of n bytes of a file, of which it maps what it can.

@@ -245,7 +245,7 @@ func (l *Library) callError(rc C.int, raised *C.fisub_error) error {
 		Log: own.ReplaceAllString(text(raised.backtrace), "")}
 }
 
-// own are the frames of a backtrace that are fisub's and Go's.
+// own matches the frames of fisub and Go in a backtrace.
 var own = regexp.MustCompile(
 	`(?m)^ *File "[^"]*", line \d+, in (?:_cgo_|fisub_|crosscall|runtime\.|main\.)\S*\n?`)
 

@@ -94,7 +94,7 @@ typedef struct {
   int32_t local;    // reads of local memory that nothing was written to are looked for
   int32_t races;    // races are looked for, until so many instructions are executed
   uint64_t races_until;
-  // Where it is not 0, the first worker works alone while races are looked for, with so many blocks at once at most.
+  // If not 0: the first worker works alone while races are looked for, with at most this many blocks at once.
   volatile int32_t solo;
   uint64_t *told;   // of each cluster, when it has last told others something
   // shared between workers

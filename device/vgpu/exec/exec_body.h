@@ -852,9 +852,8 @@ static void block_rows(const factor *a, u32 i, int rows, const factor *b, u32 j,
     u32 slow = 255;
 #if VG_WIDE
     const f32 *x = a->v + i, *y = b->v + j;
-    if (!a->plain || !b->plain) {}
-    else if (n == 16) slow = block_sum8(x, a->e + i, y, b->e + j, 16, c[r], keep, final);
-    else slow = block_sum8(x, a->e + i, y, b->e + j, n, c[r], keep, final);
+    if (a->plain && b->plain) // the constant unrolls the loops for the usual depth
+      slow = n == 16 ? block_sum8(x, a->e + i, y, b->e + j, 16, c[r], keep, final) : block_sum8(x, a->e + i, y, b->e + j, n, c[r], keep, final);
 #endif
     EACH(slow) c[r][l] = block_sum(a->v + i, b->v + j + l, 8, n, c[r][l], keep, final);
   }
