@@ -55,7 +55,7 @@ type honesty struct {
 	values  []workloads.Input   // what the inputs hold now
 	changed []int               // inputs that get other contents, largest first
 	written []worker.FileTensor // the outputs of the last call
-	stopped bool                // it launched, copied and set nothing, and the judged call did
+	stopped bool                // the last call launched, copied and set nothing, unlike the judged call
 }
 
 // checkHonesty runs the checks. An error ends the run.

@@ -181,11 +181,11 @@ func Identity(ctx context.Context, root string) (string, error) {
 // Confined is the variable that tells Command's worker that it may not write where it likes.
 const Confined = "FISUB_CONFINED"
 
-// Own is the variable with the folder of Command's worker for its sources and for what it compiles.
+// Own names the variable that holds the folder in which Command's worker keeps sources and compiled code.
 const Own = "FISUB_OWN_CACHE"
 
-// Caches returns variables that have Python's compilers and CUDA keep what they make below the folder own, and not in
-// the home folder, where other programs load it.
+// Caches returns variables that move the caches of CUDA and of Python's compilers below the folder own. Other programs
+// load those of the home folder.
 func Caches(own string) []string {
 	env := []string{Own + "=" + own}
 	for _, v := range []struct{ name, folder string }{{"TRITON_CACHE_DIR", "triton"}, {"TRITON_HOME", "triton"},

@@ -78,7 +78,7 @@ class Machine:
         self.first = self.looks = True  # the next call is the first of a workload; the call now is
         self.refused = None  # the last error of a stage of Triton's compiler
         self.log = ""  # a file for what nvcc says when it fails
-        self.acted = False  # something of this call is work for the device
+        self.acted = False  # this call has given the device work that lib does not see
         self.made = []  # tensors on the CPU behind what C++ code has allocated, as long as it may have them
         self.idle = self.uses(torch.empty(1))
 
@@ -178,7 +178,7 @@ class Machine:
         return json.loads(self.text(self.lib.fisub_hazards())) or [] if "lib" in self.__dict__ else []
 
     def worked(self):
-        """Whether this call has launched a kernel, or copied or set memory of the device."""
+        """Reports whether this call has launched a kernel, or copied or set memory of the device."""
         return bool("lib" in self.__dict__ and self.lib.fisub_worked()) or self.acted
 
     def own(self, t):

@@ -75,7 +75,7 @@ type Run struct {
 	Command     []string   `json:"command"`
 	Solution    string     `json:"solution"` // name
 	Author      string     `json:"author"`
-	Folder      string     `json:"folder,omitempty"`  // of the sources, from that of the project; "" if they were packed
+	Folder      string     `json:"folder,omitempty"`  // of the sources, relative to the project; "" if they were packed
 	Sources     []string   `json:"sources,omitempty"` // in Folder
 	Language    string     `json:"language"`
 	ContentHash string     `json:"content_hash"`                        // the contest's, of the solution
