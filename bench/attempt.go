@@ -42,9 +42,9 @@ type attempt struct {
 	held   int64             // bytes of the device's memory, those of the copies and of what parts them
 	writes []*worker.Checked // what calls wrote where nothing may be
 
-	found      []event.Finding     // about the workload so far
-	timed      *event.Finding      // about a timed call; nil if those that were judged are right
-	bound      []worker.FileTensor // outputs of a call that bound one to other memory
+	found []event.Finding     // about the workload so far
+	timed *event.Finding      // about a timed call; nil if those that were judged are right
+	bound []worker.FileTensor // outputs of a call that bound one to other memory
 
 	wrong *inputs  // of the first call that gave wrong outputs; nil without one, or where nothing is dumped
 	made  []output // by that call
@@ -259,11 +259,10 @@ func (a *attempt) blame(err error) (verdict, error) {
 	case errors.As(err, &died):
 		a.printed += a.process.log()
 		if died.Own || starved(a.printed) {
-			text := "the worker process got less of this machine than it needs and ended: " + died.Reason
 			if log := lastLines(a.printed, 5); log != "" {
-				text += "\n" + log
+				err = fmt.Errorf("%w\n%s", err, log)
 			}
-			return verdict{}, a.spoilt(&worker.Error{Kind: worker.Machine, Text: text})
+			return verdict{}, a.spoilt(err)
 		}
 		return verdict{status: trace.RuntimeError, detail: "Worker process failed unexpectedly: " + died.Reason}, nil
 	case errors.As(err, &we):
@@ -286,20 +285,19 @@ func (a *attempt) blame(err error) (verdict, error) {
 		if we.Code == "no-timer" && a.shared.Timer == device.TimerCUPTI {
 			return verdict{}, &DeviceError{we}
 		}
-		return verdict{}, a.spoilt(we)
+		return verdict{}, a.spoilt(&DeviceError{we})
 	}
 	return verdict{}, err
 }
 
 // spoilt gives the error of a worker that fails in fisub's own part of the work. It is the machine's, unless the
 // solution was called before, which could bring about any: then only this workload has no verdict.
-func (a *attempt) spoilt(err *worker.Error) error {
+func (a *attempt) spoilt(err error) error {
 	if !a.process.client.Called() {
-		return &DeviceError{err}
+		return err
 	}
 	a.process.client.Close() // the next workload gets a new one
-	return &worker.Error{Kind: worker.Lacking, Text: "the worker failed after the solution was called: " + err.Text,
-		Log: err.Log}
+	return &worker.Error{Kind: worker.Lacking, Text: "after the solution was called: " + err.Error()}
 }
 
 // starved reports whether a worker's log says that Go's runtime, which is fisub's own, got no memory or thread.

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"fisub/bench/reference"
 	"fisub/bench/worker"
@@ -36,6 +37,7 @@ func (c testRun) run(ctx context.Context) (Result, error) { return Run(ctx, c.Sh
 func TestMain(m *testing.M) {
 	if in, out, err := worker.Pipes(); err == nil {
 		openers := []device.Opener{{Kind: "host", Open: openHost}, {Kind: "model", Open: openModel},
+			{Kind: "dying", Open: func(context.Context, device.Options) (device.Device, error) { os.Exit(9); return nil, nil }},
 			{Kind: "shaky", Open: openShaky}, {Kind: "emulated", Open: openEmulated}, vgpu.Opener()}
 		code := func(err error) string {
 			if errors.Is(err, device.ErrTimer) {
@@ -239,6 +241,16 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 		if (*outputs[0].Tensor.Buffer.(*hostBuffer))[0] != worker.Poison {
 			return &device.CallError{Kind: "ValueError", Text: "nothing to do"}
 		}
+	case "takes all descriptors", "takes all descriptors after the timing":
+		if k.calls > 7 || k.mode == "takes all descriptors" {
+			none := unix.Rlimit{Max: 3, Cur: 3}
+			if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+				return err
+			}
+		}
+	case "runs out of threads":
+		fmt.Println("runtime/cgo: pthread_create failed: Resource temporarily unavailable")
+		os.Exit(2)
 	case "raises":
 		if k.cache[start] == nil && k.calls > 1 {
 			return &device.CallError{Kind: "ValueError", Text: "never seen"}

@@ -187,7 +187,9 @@ func TestMeasureNonsense(t *testing.T) {
 func TestNotAReply(t *testing.T) {
 	for name, text := range map[string]string{
 		"no JSON": "hello", "told too often": strings.Repeat(`{"timing":true}`+"\n", maxTold+1) + `{"samples":{"timer":"x"}}`,
-		"too long": `{"samples":{"timer":"` + strings.Repeat("x", maxReply) + `"}}`,
+		"too many parts": `{"samples":{"timer":"x"},"judged":[{"outputs":[],"call":0` + strings.Repeat(`},{`, maxParts) + `}]}`,
+		"no samples":     `{}`,
+		"too long":       `{"samples":{"timer":"` + strings.Repeat("x", maxReply) + `"}}`,
 	} {
 		c := answering(t, text)
 		var died *Died
