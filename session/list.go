@@ -20,7 +20,7 @@ type Verified struct {
 	AbsentFiles int            `json:"absent_files"`
 	Faults      []DatasetFault `json:"faults"`
 	MoreFaults  int            `json:"more_faults,omitempty"` // number of faults after the first maxFaults
-	Warnings    []string       `json:"warnings"`              // constraints that do not hold, as in some of the contest's workloads
+	Warnings    []string       `json:"warnings"`              // constraints that do not hold
 }
 
 const maxFaults = 1000

@@ -135,8 +135,8 @@ func (t *Table) Text(key string) string {
 // Has tells whether the key is there.
 func (t *Table) Has(key string) bool { return t.values[key] != nil }
 
-// maxFaults bounds the faults of a table, and the keys outside tables. maxKeys bounds the keys and tables of a file: the
-// TOML decoder takes a time that grows with their square.
+// maxFaults bounds the faults of a table, and the keys outside tables. maxKeys bounds the keys and tables of a file:
+// the TOML decoder takes a time that grows with their square.
 const maxFaults, maxKeys = 1000, 10_000
 
 // Decode gives the values to the keys, and notes as faults unknown and missing keys and what is not of its type;

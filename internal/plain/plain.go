@@ -26,8 +26,8 @@ func control(r rune) bool {
 // longest is the number of characters of the longest line that is shown.
 const longest = 4096
 
-// Line gives s as one line of at most 4,096 characters: tabs become spaces; other control characters, and bytes that are
-// no UTF-8, U+FFFD.
+// Line gives s as one line of at most 4,096 characters: tabs become spaces; other control characters, and bytes that
+// are no UTF-8, U+FFFD.
 func Line(s string) string {
 	return Cut(Lines(strings.NewReplacer("\t", " ", "\n", "\uFFFD").Replace(s)), longest)
 }
