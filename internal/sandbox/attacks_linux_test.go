@@ -461,6 +461,35 @@ func TestDaemons(t *testing.T) {
 	}
 }
 
+// Processes that replace themselves all the time end too.
+func TestForkBomb(t *testing.T) {
+	need(t, "seccomp")
+	dir := t.TempDir()
+	rabbit := filepath.Join(dir, "rabbit")
+	if err := os.WriteFile(rabbit, []byte("sh $0 &\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := sandbox.Sandbox{Write: []string{dir}}
+	cmd := s.Command(t.Context(), "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do sh "+rabbit+" & done; echo; sleep 600")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	sandbox.End(cmd.Process.Pid)
+	_ = cmd.Wait()
+	sandbox.EndLeft(cmd.Process.Pid)
+	if left, _ := exec.Command("pgrep", "-r", "R,S,D", "-s", strconv.Itoa(cmd.Process.Pid)).Output(); len(left) > 0 {
+		_ = os.Remove(rabbit)
+		t.Errorf("there are processes left:\n%s", left)
+	}
+}
+
 // Memory in files without a name counts, mapped or not.
 func TestMemory(t *testing.T) {
 	fd, err := unix.MemfdCreate("hidden", 0)
