@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -22,6 +23,9 @@ import (
 
 // TestMain makes the system calls of an attack, in a sandbox, if a test asks for it.
 func TestMain(m *testing.M) {
+	if os.Getenv("FISUB_TERMINAL") != "" {
+		atTerminal()
+	}
 	if name := os.Getenv("FISUB_ATTACK"); name != "" {
 		for _, a := range attacks {
 			if a.name == name {
@@ -132,6 +136,7 @@ var attacks = []struct {
 	{"terminal input", "EPERM", func() error { return ioctl(unix.TIOCSTI) }},
 	{"terminal input of high bits", "EPERM", func() error { return ioctl(unix.TIOCSTI | 1<<33) }},
 	{"console selection", "EPERM", func() error { return ioctl(unix.TIOCLINUX) }},
+	{"type", "done", typed},
 	{"terminal", "ENXIO", func() error { _, err := unix.Open("/dev/tty", unix.O_RDONLY, 0); return err }},
 	{"unix socket", "EPERM", func() error { _, err := net.Dial("unix", socketName()); return inner(err) }},
 	{"unix datagrams", "EPERM", func() error { _, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0); return err }},
@@ -428,6 +433,68 @@ func attack(t *testing.T, tools bool, other map[string]string) {
 		}
 		if after := look(); after != before {
 			t.Errorf("%s: changed\n%s\nto\n%s", a.name, before, after)
+		}
+	}
+}
+
+// typed types a line into the terminal, by its name and by every descriptor.
+func typed() error {
+	_, _ = unix.Open("/dev/tty", unix.O_RDWR, 0)
+	for fd := range uintptr(16) {
+		for _, c := range []byte("typed\n") {
+			_ = call(unix.SYS_IOCTL, fd, unix.TIOCSTI, uintptr(unsafe.Pointer(&[]byte{c}[0])))
+		}
+	}
+	return nil
+}
+
+// atTerminal starts the attack "type" in a sandbox, or without one, as a program that a person has started, and says how
+// many bytes are typed.
+func atTerminal() {
+	s := sandbox.Sandbox{Env: []string{"FISUB_ATTACK=type"}}
+	cmd := s.Command(context.Background(), os.Args[0])
+	if os.Getenv("FISUB_TERMINAL") == "bare" {
+		cmd = exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "FISUB_ATTACK=type", "FISUB_TERMINAL=")
+	}
+	cmd.Stdin = os.Stdin
+	err := cmd.Run()
+	n, ierr := unix.IoctlGetInt(0, unix.TIOCINQ)
+	fmt.Println(n, errors.Join(err, ierr))
+	os.Exit(0)
+}
+
+// A submission types nothing into the terminal in which fisub was started.
+func TestTerminal(t *testing.T) {
+	need(t, "seccomp")
+	for _, how := range []string{"sandbox", "bare"} {
+		pty, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+		if err != nil {
+			t.Skip(err)
+		}
+		defer pty.Close()
+		n, err := unix.IoctlGetInt(int(pty.Fd()), unix.TIOCGPTN)
+		if err == nil {
+			err = unix.IoctlSetPointerInt(int(pty.Fd()), unix.TIOCSPTLCK, 0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer terminal.Close()
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "FISUB_TERMINAL="+how)
+		cmd.Stdin = terminal
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+		out, err := cmd.Output()
+		switch got := strings.TrimSpace(string(out)); {
+		case err != nil || how == "sandbox" && got != "0 <nil>":
+			t.Errorf("%s: got %v, %q, want 0 bytes", how, err, got)
+		case how == "bare" && got == "0 <nil>":
+			t.Log("this kernel lets nobody type")
 		}
 	}
 }
