@@ -12,7 +12,6 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/cache"
-	"fisub/internal/sandbox"
 	"fisub/internal/trace"
 )
 
@@ -99,7 +98,12 @@ func (p *process) confined() (worker.Command, error) {
 	} else if p.opts.Prebuilt == "" {
 		writable = append(writable, filepath.Join(p.opts.CacheDir, "build"))
 	}
-	c.Sandbox = &sandbox.Sandbox{Write: writable}
+	box := *c.Sandbox
+	box.Write = slices.Concat(box.Write, writable)
+	if box.Tools {
+		c.Env = append(c.Env, "HOME="+p.temp) // they copy files there
+	}
+	c.Sandbox = &box
 	return c, nil
 }
 

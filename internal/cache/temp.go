@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,7 +31,7 @@ func TempDir(name string) (dir string, remove func(), err error) {
 		return "", nil, err
 	}
 	return dir, func() {
-		os.RemoveAll(dir)
+		removeAll(dir)
 		held.Close()
 	}, syscall.Flock(int(held.Fd()), syscall.LOCK_EX)
 }
@@ -50,9 +51,23 @@ func sweep(prefix string) {
 		}
 		if f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0); err == nil {
 			if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-				os.RemoveAll(path)
+				removeAll(path)
 			}
 			f.Close()
 		}
 	}
+}
+
+// removeAll is os.RemoveAll also of folders whose modes keep their owner out.
+func removeAll(dir string) {
+	if os.RemoveAll(dir) == nil {
+		return
+	}
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			_ = os.Chmod(path, 0o700)
+		}
+		return nil
+	})
+	os.RemoveAll(dir)
 }

@@ -81,7 +81,7 @@ func (t *Terminal) paint(code, s string) string {
 // Note prints a line about progress to Err.
 func (t *Terminal) Note(format string, args ...any) {
 	if !t.Quiet {
-		fmt.Fprintln(t.Err, plain.Lines(fmt.Sprintf(format, args...)))
+		fmt.Fprintln(t.Err, plain.Text(fmt.Sprintf(format, args...)))
 	}
 }
 
@@ -96,9 +96,9 @@ func (t *Terminal) Error(text, hint string) {
 }
 
 func (t *Terminal) say(what, text, hint string) {
-	fmt.Fprintf(t.Err, "%s %s\n", what, plain.Lines(text))
+	fmt.Fprintf(t.Err, "%s %s\n", what, plain.Text(text))
 	if hint != "" {
-		fmt.Fprintf(t.Err, "%s %s\n", t.paint(bold, "hint:"), plain.Lines(hint))
+		fmt.Fprintf(t.Err, "%s %s\n", t.paint(bold, "hint:"), plain.Text(hint))
 	}
 }
 
