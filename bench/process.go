@@ -74,8 +74,8 @@ func (p *process) start(run, ctx context.Context) error {
 	return err
 }
 
-// confined is the command of a worker that can write to its outputs, its temporary files and the caches of compilers,
-// and to nothing that another process believes. The folder of inputs is not among them.
+// confined is the command of a worker that can write to its temporary files and the caches of compilers, and to nothing
+// that another process believes.
 func (p *process) confined() (worker.Command, error) {
 	c := p.command
 	if c.Sandbox == nil {
@@ -87,10 +87,7 @@ func (p *process) confined() (worker.Command, error) {
 			return c, err
 		}
 	}
-	if err := p.out.room(0); err != nil {
-		return c, err
-	}
-	writable := []string{p.temp, p.out.path()}
+	writable := []string{p.temp}
 	c.Env = append(slices.Clone(c.Env), "TMPDIR="+p.temp)
 	own := filepath.Join(p.opts.CacheDir, "python", p.sol.Hash())
 	writable = append(writable, own)

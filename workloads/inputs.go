@@ -25,8 +25,9 @@ type Input struct {
 	Name   string
 	Tensor *tensor.Tensor // maps the file: read-only, and gone after Inputs.Close
 	Scalar *trace.Scalar
-	Path   string // absolute path of the file that holds the tensor's bytes, for another process to map
-	Offset int64  // of the tensor's first byte in that file
+	File   *os.File // holds the tensor's bytes, for another process to map; nil where Path names the file
+	Path   string
+	Offset int64 // of the tensor's first byte in that file
 }
 
 // Inputs are the arguments of one workload, in the definition's order.

@@ -20,10 +20,15 @@ func TempFile(dir, name string) (*os.File, error) {
 	return f, syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
 }
 
-// TempDir is TempFile for a folder in that for temporary files, which remove removes.
+// TempDir is TempDirIn the folder for temporary files.
 func TempDir(name string) (dir string, remove func(), err error) {
-	sweep(filepath.Join(os.TempDir(), name+"-"))
-	if dir, err = os.MkdirTemp("", name+"-*"); err != nil {
+	return TempDirIn(os.TempDir(), name)
+}
+
+// TempDirIn is TempFile for a folder, which remove removes.
+func TempDirIn(parent, name string) (dir string, remove func(), err error) {
+	sweep(filepath.Join(parent, name+"-"))
+	if dir, err = os.MkdirTemp(parent, name+"-*"); err != nil {
 		return "", nil, err
 	}
 	held, err := os.Open(dir)
