@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,7 +31,7 @@ func TempDir(name string) (dir string, remove func(), err error) {
 		return "", nil, err
 	}
 	return dir, func() {
-		os.RemoveAll(dir)
+		removeAll(dir)
 		held.Close()
 	}, syscall.Flock(int(held.Fd()), syscall.LOCK_EX)
 }
@@ -48,11 +49,29 @@ func sweep(prefix string) {
 		if own, ok := st.Sys().(*syscall.Stat_t); !ok || int(own.Uid) != os.Getuid() {
 			continue
 		}
+		if st.IsDir() && st.Mode()&0o400 == 0 {
+			_ = os.Chmod(path, 0o700)
+		}
 		if f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0); err == nil {
 			if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-				os.RemoveAll(path)
+				removeAll(path)
 			}
 			f.Close()
 		}
 	}
+}
+
+// removeAll is os.RemoveAll for a folder whose subfolders may have any mode. It ignores errors: a later sweep tries
+// again.
+func removeAll(path string) {
+	if os.RemoveAll(path) == nil {
+		return
+	}
+	_ = filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() { // before it is read
+			_ = os.Chmod(path, 0o700)
+		}
+		return nil
+	})
+	_ = os.RemoveAll(path)
 }
