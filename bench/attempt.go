@@ -34,6 +34,7 @@ type attempt struct {
 	warm     *device.Samples // nil without that figure
 	measured int             // how often it was measured
 	err      error           // what ended its measurement
+	unknown  error           // why it has no verdict after all
 	printed  string          // before the warm calls
 
 	loaded *inputs           // what the worker has
@@ -41,9 +42,9 @@ type attempt struct {
 	held   int64             // bytes of the device's memory, those of the copies and of what parts them
 	writes []*worker.Checked // what calls wrote where nothing may be
 
-	found      []event.Finding     // about the workload so far
-	incomplete error               // what ended the honesty checks
-	bound      []worker.FileTensor // outputs of a call that bound one to other memory
+	found []event.Finding     // about the workload so far
+	timed *event.Finding      // about a timed call; nil if those that were judged are right
+	bound []worker.FileTensor // outputs of a call that bound one to other memory
 
 	wrong *inputs  // of the first call that gave wrong outputs; nil without one, or where nothing is dumped
 	made  []output // by that call
@@ -200,7 +201,7 @@ func (a *attempt) call(ctx context.Context, in *inputs, fresh bool) ([]worker.Fi
 		return nil, err
 	}
 	written := in.outputs
-	returned, err := a.process.client.Run(ctx, a.process.out.path())
+	returned, err := a.process.client.Run(ctx, a.process.out.f)
 	if returned != nil {
 		written = returned
 	}
@@ -256,6 +257,13 @@ func (a *attempt) blame(err error) (verdict, error) {
 		return verdict{status: trace.Timeout, detail: fmt.Sprintf("Evaluation timeout after %g seconds for solution %s",
 			a.shared.Profile.Timeout.Seconds(), a.entry.Solution.Name)}, nil
 	case errors.As(err, &died):
+		a.printed += a.process.log()
+		if died.Own || starved(a.printed) {
+			if log := lastLines(a.printed, 5); log != "" {
+				err = fmt.Errorf("%w\n%s", err, log)
+			}
+			return verdict{}, a.spoilt(err)
+		}
 		return verdict{status: trace.RuntimeError, detail: "Worker process failed unexpectedly: " + died.Reason}, nil
 	case errors.As(err, &we):
 		switch we.Kind {
@@ -274,9 +282,30 @@ func (a *attempt) blame(err error) (verdict, error) {
 			}
 			return verdict{}, err
 		}
-		return verdict{}, &DeviceError{we}
+		if we.Code == "no-timer" && a.shared.Timer == device.TimerCUPTI {
+			return verdict{}, &DeviceError{we}
+		}
+		return verdict{}, a.spoilt(&DeviceError{we})
 	}
 	return verdict{}, err
+}
+
+// spoilt gives the error of a worker that fails in fisub's own part of the work. It is the machine's, unless the
+// solution was called before, which could bring about any: then only this workload has no verdict.
+func (a *attempt) spoilt(err error) error {
+	if !a.process.client.Called() {
+		return err
+	}
+	a.process.client.Close() // the next workload gets a new one
+	return &worker.Error{Kind: worker.Lacking, Text: "after the solution was called: " + err.Error()}
+}
+
+// starved reports whether a worker's log says that Go's runtime, which is fisub's own, got no memory or thread.
+func starved(log string) bool {
+	return strings.Contains(log, "runtime/cgo: pthread_create failed") ||
+		strings.Contains(log, "runtime: failed to create new OS thread") ||
+		strings.Contains(log, "fatal error: runtime: out of memory") || strings.Contains(log, "fatal error: out of memory") ||
+		strings.Contains(log, "runtime: cannot allocate memory")
 }
 
 // emit writes the verdict as an official trace. base are the baseline's timings, or nil.

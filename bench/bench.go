@@ -161,7 +161,7 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 	}
 	var returned []worker.FileTensor
 	if err = p.load(limit, in.load); err == nil {
-		returned, err = p.client.Run(limit, p.out.path())
+		returned, err = p.client.Run(limit, p.out.f)
 	}
 	if end := p.client.Finish(limit); err == nil {
 		err = end

@@ -61,7 +61,7 @@ func (p *pyReference) call(ctx context.Context, load *worker.Workload, size int6
 	if err := p.load(ctx, load); err != nil {
 		return nil, err
 	}
-	written, err := p.client.Run(ctx, p.out.path())
+	written, err := p.client.Run(ctx, p.out.f)
 	if err != nil {
 		return nil, err
 	}

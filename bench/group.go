@@ -181,6 +181,10 @@ func (g *group) workload(ctx context.Context, index int, w *trace.Workload) erro
 		return err
 	}
 	for _, a := range judged {
+		if a.unknown != nil {
+			a.fail(w, a.unknown)
+			continue
+		}
 		if a.samples != nil {
 			if was := a.entry.TimedWith; was != "" && a.samples.Timer != was {
 				return &TimerError{Was: was, Is: a.samples.Timer}
@@ -280,6 +284,8 @@ func (g *group) time(ctx context.Context, attempts []*attempt, trials []*inputs)
 			g.giveUp(err)
 		case a == b:
 			g.qualifies(b)
+		case lacking(err):
+			a.unknown = err
 		case err != nil:
 			return nil, err
 		}

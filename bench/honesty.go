@@ -15,8 +15,8 @@ import (
 	"fisub/bench/reference"
 	"fisub/bench/stats"
 	"fisub/bench/worker"
-	"fisub/internal/cache"
 	"fisub/internal/event"
+	"fisub/internal/memfile"
 	"fisub/internal/plain"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
@@ -37,6 +37,7 @@ const (
 	unsteadyResult  = "unsteady-result"   // right at first, then wrong on the same inputs
 	wrongResult     = "wrong-result"      // wrong on other inputs of the same shapes
 	failedCall      = "failed-call"       // a crash, a fault, an error or a hang on other inputs
+	endedChecks     = "ended-checks"      // these checks could not be completed
 )
 
 // guard is how many bytes on each side of a tensor are watched. A multiple of 512, it keeps the alignment of the CUDA
@@ -88,7 +89,7 @@ func (a *attempt) checkHonesty(ctx context.Context) error {
 		a.found = append(a.found, *v.found)
 	}
 	if err != nil {
-		a.incomplete = h.blame(err)
+		h.blame(err)
 	}
 	return nil
 }
@@ -106,6 +107,12 @@ func (a *attempt) notice() {
 
 // tellFindings tells the findings, which change no verdict.
 func (a *attempt) tellFindings() {
+	explained := func(f event.Finding) bool {
+		return f.Check != tooFast && f.Check != outsideWrite && f.Check != reboundOutput
+	}
+	if a.timed != nil && !slices.ContainsFunc(a.found, explained) {
+		a.found = append(a.found, *a.timed)
+	}
 	if a.verdict.status == trace.Passed {
 		a.notice()
 	}
@@ -114,14 +121,10 @@ func (a *attempt) tellFindings() {
 	}
 	a.result.Findings += len(a.found)
 	a.process.log() // of calls that the verdict is not about
-	if a.incomplete != nil {
-		a.entry.Events.Emit(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Message: &event.Message{
-			Text: fmt.Sprintf("workload %s: honesty checks are incomplete: %v", a.workload.UUID, a.incomplete)}})
-	}
 }
 
-// blame makes a finding of an error that is the solution's fault, and returns any other.
-func (h *honesty) blame(err error) error {
+// blame makes a finding of an error, whoever is at fault: a solution could bring about any.
+func (h *honesty) blame(err error) {
 	var we *worker.Error
 	var died *worker.Died
 	switch {
@@ -133,21 +136,21 @@ func (h *honesty) blame(err error) error {
 			h.process.client.Close() // the process is of no further use
 		}
 	default:
-		return err
+		h.find(endedChecks, "the honesty checks could not be completed: %v", err)
+		return
 	}
 	h.find(failedCall, "%v", err)
-	return nil
 }
 
 // find adds a finding; of each check the first one counts.
-func (h *honesty) find(check, format string, args ...any) {
-	if !h.has(check) {
-		h.attempt.found = append(h.attempt.found, event.Finding{Check: check, Text: fmt.Sprintf(format, args...)})
+func (a *attempt) find(check, format string, args ...any) {
+	if !a.has(check) {
+		a.found = append(a.found, event.Finding{Check: check, Text: fmt.Sprintf(format, args...)})
 	}
 }
 
-func (h *honesty) has(check string) bool {
-	return slices.ContainsFunc(h.found, func(f event.Finding) bool { return f.Check == check })
+func (a *attempt) has(check string) bool {
+	return slices.ContainsFunc(a.found, func(f event.Finding) bool { return f.Check == check })
 }
 
 // time compares a latency in nanoseconds with what the GPU's memory can do.
@@ -280,7 +283,7 @@ const (
 
 // call makes a call and judges it against want, or where that is nil against the reference of what the inputs hold.
 func (h *honesty) call(ctx context.Context, what string, check worker.Check, want []expected) (outcome, error) {
-	check.Out = h.process.out.path()
+	check.Out = h.process.out.f
 	g, gctx := errgroup.WithContext(ctx)
 	if want == nil {
 		g.Go(func() (err error) {
@@ -296,12 +299,12 @@ func (h *honesty) call(ctx context.Context, what string, check worker.Check, wan
 		return right, nil // whatever the outputs are, that explains them
 	}
 	defer func() { h.seen = append(h.seen, want) }()
-	c, err := h.compare(want)
+	c, err := h.compare(h.written, want)
 	if err != nil || c.ok {
 		return right, err
 	}
 	for _, old := range h.seen {
-		if c, err := h.compare(old); err != nil || c.ok {
+		if c, err := h.compare(h.written, old); err != nil || c.ok {
 			if check.Move {
 				h.find(cachedByPointer, "%s, the outputs are those of the inputs at the addresses before", what)
 			}
@@ -320,7 +323,7 @@ func (h *honesty) call(ctx context.Context, what string, check worker.Check, wan
 	if h.written = h.in.outputs; returned != nil {
 		h.written = returned
 	}
-	if again, err := h.compare(want); err != nil {
+	if again, err := h.compare(h.written, want); err != nil {
 		return wrong, err
 	} else if again.ok {
 		h.find(lateWrite, "%s, %s; it is right where the device is idle before the call: "+
@@ -351,7 +354,7 @@ func (h *honesty) look(ctx context.Context, check worker.Check) error {
 	if h.written = h.in.outputs; found.Outputs != nil {
 		h.written = found.Outputs
 	}
-	h.stopped = check.Out != "" && h.process.client.Idle() && !h.idle
+	h.stopped = check.Out != nil && h.process.client.Idle() && !h.idle
 	h.tell(found)
 	return nil
 }
@@ -409,15 +412,15 @@ func (h *honesty) argument(c worker.Change) string {
 	return names[c.Arg]
 }
 
-// compare judges what the output file holds.
-func (h *honesty) compare(want []expected) (comparison, error) {
-	got, unmap, err := h.process.out.read(h.written)
+// compare judges what the output file holds, as written says.
+func (a *attempt) compare(written []worker.FileTensor, want []expected) (comparison, error) {
+	got, unmap, err := a.process.out.read(written)
 	if err != nil {
 		return comparison{}, err
 	}
 	defer unmap()
-	names := h.shared.Definition.Outputs.Keys()
-	if len(got) != len(want) && (h.evaluator != sparseAttention || len(got) == 0 || len(got) > len(want)) {
+	names := a.shared.Definition.Outputs.Keys()
+	if len(got) != len(want) && (a.evaluator != sparseAttention || len(got) == 0 || len(got) > len(want)) {
 		return comparison{text: fmt.Sprintf("%d outputs, expected %d", len(got), len(want))}, nil
 	}
 	for i, o := range got {
@@ -425,7 +428,7 @@ func (h *honesty) compare(want []expected) (comparison, error) {
 			return comparison{text: fmt.Sprintf("%s: dtype %s, expected %v", names[i], o.dtype, want[i].DType)}, nil
 		}
 	}
-	return compareAll(h.shared.Definition.Outputs.Keys(), tensorsOf(got), want, h.shared.Profile.Tolerance), nil
+	return compareAll(names, tensorsOf(got), want, a.shared.Profile.Tolerance), nil
 }
 
 // expect gives the expected outputs of what the inputs hold now.
@@ -503,8 +506,9 @@ func (s *scratch) close() {
 	if s.data != nil {
 		_ = unix.Munmap(s.data)
 	}
-	s.f.Close()
-	os.Remove(s.f.Name())
+	if s.f != nil {
+		s.f.Close()
+	}
 }
 
 // choose lists the inputs that can get other contents and makes room for those: numbers with a fraction, so that no
@@ -523,13 +527,11 @@ func (h *honesty) choose() (*scratch, error) {
 	slices.SortStableFunc(h.changed,
 		func(a, b int) int { return len(h.values[b].Tensor.Data) - len(h.values[a].Tensor.Data) })
 	var err error
-	if s.f, err = cache.TempFile(scratchDir(), "fisub-inputs"); err != nil {
-		return nil, err
+	if s.f, err = memfile.New("fisub-inputs", int64(size)); err == nil && size > 0 {
+		s.data, err = unix.Mmap(int(s.f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
-	if size > 0 {
-		if err = extend(s.f, int64(size)); err == nil {
-			s.data, err = unix.Mmap(int(s.f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		}
+	if err == nil {
+		err = memfile.Freeze(s.f)
 	}
 	if err != nil {
 		s.close()
@@ -583,7 +585,7 @@ func (h *honesty) replace(s *scratch, inputs []int, f func(*tensor.Tensor, rando
 			Data: s.data[at : at+len(v.Tensor.Data) : at+len(v.Tensor.Data)]}
 		copy(t.Data, v.Tensor.Data)
 		f(t, random.New("fisub.honesty/1", h.workload.UUID, v.Name))
-		v.Tensor, v.Path, v.Offset = t, s.f.Name(), int64(at)
+		v.Tensor, v.File, v.Offset = t, s.f, int64(at)
 		check.Inputs[i] = fileTensor(*v)
 	}
 	return check

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"math"
 	"os"
 	"slices"
@@ -26,6 +27,15 @@ func run(t *testing.T, name string, n int) (Result, []event.Event) {
 
 // runOn is run on n workloads of a definition from one on.
 func runOn(t *testing.T, definition, name string, first, n int) (Result, []event.Event) {
+	t.Helper()
+	result, events, err := tryOn(t, definition, name, first, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result, events
+}
+
+func tryOn(t *testing.T, definition, name string, first, n int) (Result, []event.Event, error) {
 	t.Helper()
 	data, err := workloads.Open("", t.TempDir())
 	if err != nil {
@@ -53,6 +63,9 @@ func runOn(t *testing.T, definition, name string, first, n int) (Result, []event
 		TargetHardware: []string{"cuda"}, DestinationPassingStyle: true,
 		EntryPoint: "kernel.cu::kernel"}, Sources: []trace.SourceFile{{Path: "kernel.cu", Content: "x"}}}
 	kind := "host"
+	if name == "dying" {
+		kind = name
+	}
 	if rest, ok := strings.CutPrefix(name, "emulated: "); ok {
 		sol.Name, kind = rest, "emulated"
 	}
@@ -61,10 +74,36 @@ func runOn(t *testing.T, definition, name string, first, n int) (Result, []event
 			Tolerance: tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}},
 		Worker:     worker.Command{Args: []string{self}, Env: []string{"FISUB_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0"}},
 		DeviceKind: kind}, Entry{Solution: sol, Events: stream, Run: &event.Run{}})
-	if err != nil {
-		t.Fatal(err)
+	return result, events, err
+}
+
+// What a worker meets after the solution was called is no verdict, and leaves the other workloads alone.
+func TestSpoilt(t *testing.T) {
+	for name, want := range map[string]string{
+		"takes all descriptors": "too many open files",
+		"runs out of threads": "worker process ended: exit status 2; " +
+			"runtime/cgo: pthread_create failed: Resource temporarily unavailable",
+	} {
+		result, events, err := tryOn(t, decode, name, 0, 2)
+		if want := (Result{Missing: 2}); err != nil || result != want {
+			t.Errorf("%s: got %+v, %v, want %+v", name, result, err, want)
+		}
+		for _, e := range events {
+			if e.Type == event.TypeFailed && (!strings.HasPrefix(e.Message.Text, "after the solution was called: ") ||
+				!strings.HasSuffix(e.Message.Text, want)) {
+				t.Errorf("%s: got %q, want %q", name, e.Message.Text, want)
+			}
+		}
 	}
-	return result, events
+}
+
+// A worker that ends before it runs anything of the solution's is the machine's fault.
+func TestDying(t *testing.T) {
+	_, events, err := tryOn(t, decode, "dying", 0, 1)
+	var died *worker.Died
+	if !errors.As(err, &died) || len(events) > 0 {
+		t.Errorf("got %v and %d events, want the end of the run", err, len(events))
+	}
 }
 
 func TestFindings(t *testing.T) {
@@ -86,6 +125,9 @@ func TestFindings(t *testing.T) {
 			"after the timing, outputs are left unwritten: output[0 0 0 0] is NaN"}},
 		{"skips half after the timing", trace.Passed,
 			[]string{skippedWork, "after the timing, outputs are left unwritten: new_state[0 0 0 0] is NaN"}},
+		{"skips timed calls", trace.Passed, []string{skippedWork,
+			"timed call 1 of 1, outputs are left unwritten: output[0 0 0 0] is NaN"}},
+		{"works once", trace.Passed, nil},
 		{"in place", trace.Passed, []string{changedInput, "the input state[0 0 0 0] was written to"}},
 		{"in place at first", trace.Passed, []string{changedInput, "the input state[0 0 2 3] was written to"}},
 		{"in place at the end", trace.Passed, []string{changedInput, "the input state[0 0 2 3] was written to"}},
@@ -98,6 +140,8 @@ func TestFindings(t *testing.T) {
 		{"raises", trace.Passed, []string{failedCall, "with all inputs changed: ValueError: never seen"}},
 		{"faults", trace.Passed, []string{failedCall, "with all inputs changed: device fault: illegal address"}},
 		{"crashes", trace.Passed, []string{failedCall, "with all inputs changed: worker process ended: exit status 9"}},
+		{"takes all descriptors after the timing", trace.Passed, []string{endedChecks,
+			"the honesty checks could not be completed: after the timing: input 0: open "}},
 		{"too fast", trace.Passed, []string{tooFast, "30.00 µs for 0.1 MB: from a cold L2, memory of 1 GB/s needs 32."}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

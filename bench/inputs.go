@@ -135,6 +135,6 @@ func (in *inputs) contents() []*worker.FileTensor {
 
 // fileTensor says where the contents of a tensor lie.
 func fileTensor(v workloads.Input) *worker.FileTensor {
-	return &worker.FileTensor{DType: v.Tensor.DType.String(), Shape: v.Tensor.Shape, Path: v.Path, Offset: v.Offset,
-		Bytes: len(v.Tensor.Data)}
+	return &worker.FileTensor{DType: v.Tensor.DType.String(), Shape: v.Tensor.Shape, File: v.File, Path: v.Path,
+		Offset: v.Offset, Bytes: len(v.Tensor.Data)}
 }

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"fisub/bench/reference"
 	"fisub/bench/worker"
@@ -36,8 +37,15 @@ func (c testRun) run(ctx context.Context) (Result, error) { return Run(ctx, c.Sh
 func TestMain(m *testing.M) {
 	if in, out, err := worker.Pipes(); err == nil {
 		openers := []device.Opener{{Kind: "host", Open: openHost}, {Kind: "model", Open: openModel},
+			{Kind: "dying", Open: func(context.Context, device.Options) (device.Device, error) { os.Exit(9); return nil, nil }},
 			{Kind: "shaky", Open: openShaky}, {Kind: "emulated", Open: openEmulated}, vgpu.Opener()}
-		if err := worker.Serve(context.Background(), in, out, openers, func(error) string { return "code" }); err != nil {
+		code := func(err error) string {
+			if errors.Is(err, device.ErrTimer) {
+				return "no-timer"
+			}
+			return "code"
+		}
+		if err := worker.Serve(context.Background(), in, out, openers, code); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -67,19 +75,19 @@ func (d *host) Measure(_ context.Context, call func() error, plan device.Plan) (
 	s := &device.Samples{Timer: "test", ColdL2: true}
 	for range plan.Trials {
 		if d.mode == "wants the pool of the first call" { // again, as warm-up calls are
-			if plan.Before == nil {
-				return nil, errors.New("nothing is put back")
-			}
-			if err := errors.Join(plan.Before(), call(), plan.Before()); err != nil {
+			if err := errors.Join(plan.Before(), call()); err != nil {
 				return nil, err
 			}
 		}
-		if err := call(); err != nil {
+		if err := errors.Join(plan.Before(), call()); err != nil {
 			return nil, err
 		}
 		took := time.Second
 		if d.mode == "too fast" {
 			took = 30 * time.Microsecond
+		}
+		if err := plan.After(len(s.Trials)); err != nil {
+			return nil, err
 		}
 		s.Trials = append(s.Trials, []time.Duration{took})
 	}
@@ -225,6 +233,24 @@ func (k *hostKernel) Call(_ context.Context, args []device.Arg) error {
 		if k.calls > 6 {
 			outputs = outputs[:strings.Count(k.mode, "half")]
 		}
+	case "skips timed calls":
+		if k.calls > 3 && k.calls < 8 {
+			return nil
+		}
+	case "works once":
+		if (*outputs[0].Tensor.Buffer.(*hostBuffer))[0] != worker.Poison {
+			return &device.CallError{Kind: "ValueError", Text: "nothing to do"}
+		}
+	case "takes all descriptors", "takes all descriptors after the timing":
+		if k.calls > 7 || k.mode == "takes all descriptors" {
+			none := unix.Rlimit{Max: 3, Cur: 3}
+			if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+				return err
+			}
+		}
+	case "runs out of threads":
+		fmt.Println("runtime/cgo: pthread_create failed: Resource temporarily unavailable")
+		os.Exit(2)
 	case "raises":
 		if k.cache[start] == nil && k.calls > 1 {
 			return &device.CallError{Kind: "ValueError", Text: "never seen"}

@@ -13,6 +13,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
+	"fisub/internal/trace"
 )
 
 // remeasure is how often a workload is measured again whose timings are in doubt.
@@ -184,17 +185,88 @@ func each(a, b event.Reading, f func(x, y float64) float64) event.Reading {
 }
 
 // measure has the worker time what is loaded.
-func (p *process) measure(ctx context.Context, plan device.Plan) (*device.Samples, error) {
+func (p *process) measure(ctx context.Context, plan worker.Plan) (*device.Samples, []worker.Judged, error) {
 	return p.stamper.measure(ctx, p.client, p.info.UUID, plan)
 }
 
-// measureOnce is measure within the time limit.
-func (a *attempt) measureOnce(ctx context.Context, plan device.Plan) (samples *device.Samples, err error) {
+// mostJudged and someJudged bound the timed calls of a trial that are judged, and the bytes of their outputs; one is
+// always judged.
+const mostJudged, someJudged = 4, 32 << 20
+
+// measureOnce is measure of one trial, within the time limit. Some of its timed calls are judged, which the solution
+// cannot tell from the others: a call may be fast only when its outputs are right.
+func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *device.Samples, err error) {
+	in := a.loaded
+	plan := worker.Plan{Plan: once, Stride: (in.size + 255) &^ 255}
+	n := min(once.Iterations, max(1, min(mostJudged, int(someJudged/max(1, plan.Stride)))))
+	plan.Judged = rand.Perm(once.Iterations)[:n]
+	slices.Sort(plan.Judged)
+	if err := a.process.out.room(int64(n) * plan.Stride); err != nil {
+		return nil, err
+	}
+	plan.Out = a.process.out.f
+	var judged []worker.Judged
 	err = a.within(ctx, func(ctx context.Context) (err error) {
-		samples, err = a.process.measure(ctx, plan)
+		samples, judged, err = a.process.measure(ctx, plan)
 		return err
 	})
-	return samples, err
+	if err != nil {
+		return nil, err
+	}
+	return samples, a.judgeTimed(plan, samples, judged)
+}
+
+// judgeTimed makes a finding if a timed call has left wrong outputs, or if the worker does not give those that it should.
+func (a *attempt) judgeTimed(plan worker.Plan, samples *device.Samples, judged []worker.Judged) error {
+	calls := 0
+	for _, trial := range samples.Trials {
+		calls += len(trial)
+	}
+	for k, call := range plan.Judged {
+		if call >= calls {
+			break // the time was over
+		}
+		what := fmt.Sprintf("timed call %d of %d", call+1, calls)
+		if k >= len(judged) || judged[k].Call != call {
+			a.timed = &event.Finding{Check: unsteadyResult, Text: what + ": the worker does not give its outputs"}
+			return nil
+		}
+		written := judged[k].Outputs
+		if written == nil {
+			for _, w := range a.loaded.outputs {
+				w.Offset += int64(k) * plan.Stride
+				written = append(written, w)
+			}
+		}
+		if found, err := a.judgeAgain(what, written); err != nil || found != nil {
+			a.timed = cmp.Or(a.timed, found)
+			return err
+		}
+	}
+	return nil
+}
+
+// judgeAgain returns a finding if outputs of a call, described by what, on the inputs that are loaded are wrong.
+func (a *attempt) judgeAgain(what string, written []worker.FileTensor) (*event.Finding, error) {
+	if a.evaluator != topK {
+		c, err := a.compare(written, a.loaded.want)
+		if err != nil || c.ok {
+			return nil, err
+		}
+		return c.finding(what), nil
+	}
+	got, unmap, err := a.process.out.read(written)
+	if err != nil {
+		return nil, err
+	}
+	defer unmap()
+	v := newVerdict()
+	v.evaluate(a.evaluator, a.shared.Definition.Outputs.Keys(), got, a.loaded.want, a.loaded.Values,
+		a.shared.Profile.Tolerance)
+	if v.status == trace.Passed {
+		return nil, nil
+	}
+	return &event.Finding{Check: unsteadyResult, Text: fmt.Sprintf("%s: %s: %s", what, v.status, v.detail)}, nil
 }
 
 // measureWarm adds one trial on a warm L2. It is not the contest's figure: where it fails, that is a warning.

@@ -48,7 +48,7 @@ func (d *shaky) Measure(_ context.Context, _ func() error, plan device.Plan) (*d
 		s.Disturbed = []string{"shaken"}
 	}
 	d.left--
-	return s, nil
+	return s, plan.After(0)
 }
 
 type still struct{}
@@ -86,7 +86,7 @@ func shakyAttempt(t *testing.T, disturbed int) (a *attempt, events *[]event.Even
 		t.Fatalf("%v\n%s", err, client.TakeLog())
 	}
 	events = new([]event.Event)
-	shared := &Shared{Profile: Profile{Trials: 1, Iterations: 2}}
+	shared := &Shared{Definition: def, Profile: Profile{Trials: 1, Iterations: 2}}
 	entry := Entry{Events: event.NewStream(func(e event.Event) error { *events = append(*events, e); return nil })}
 	a = &attempt{runner: &runner{shared: shared, entry: entry, process: &process{client: client, stamper: &stamper{}}},
 		limit: limit{left: time.Minute}, workload: &trace.Workload{UUID: "u"}, loaded: &inputs{Inputs: &workloads.Inputs{}}}
@@ -130,7 +130,7 @@ func TestTimerUnavailable(t *testing.T) {
 	r.shared.Timer = device.TimerCUPTI
 	measure(t.Context(), []*attempt{r})
 	var we *worker.Error
-	if !errors.As(r.err, &we) || we.Kind != worker.Machine || we.Code != "code" {
+	if !errors.As(r.err, &we) || we.Kind != worker.Machine || we.Code != "no-timer" {
 		t.Fatalf("got %v, want an error of the machine", r.err)
 	}
 	var de *DeviceError
@@ -174,7 +174,8 @@ func TestMeter(t *testing.T) {
 		g.join(other.process.client)
 		own := []int{r.process.client.PID(), other.process.client.PID()}
 		for i := 1; i <= 2; i++ {
-			s, err := g.measure(t.Context(), r.process.client, "GPU-1", device.Plan{Iterations: tt.iterations, Trials: 1})
+			s, _, err := g.measure(t.Context(), r.process.client, "GPU-1",
+				worker.Plan{Plan: device.Plan{Iterations: tt.iterations, Trials: 1}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -185,8 +186,9 @@ func TestMeter(t *testing.T) {
 			}
 		}
 		// Where the timing fails, nothing is left reading.
-		if _, err := g.measure(t.Context(), r.process.client, "GPU-1", device.Plan{Timer: device.TimerCUPTI}); err == nil ||
-			m.begun != 2*tt.begun+1 || m.begun != m.ended {
+		_, _, err := g.measure(t.Context(), r.process.client, "GPU-1",
+			worker.Plan{Plan: device.Plan{Timer: device.TimerCUPTI}})
+		if err == nil || m.begun != 2*tt.begun+1 || m.begun != m.ended {
 			t.Errorf("got %v, %+v, want one reading more, ended", err, m)
 		}
 		other.process.client.Close()

@@ -44,7 +44,7 @@ func (s *stamper) own() (pids []int) {
 
 // measure has client measure plan, and sets stamp and disturbances of the samples. uuid is the GPU's. s may be nil.
 func (s *stamper) measure(ctx context.Context, client *worker.Client, uuid string,
-	plan device.Plan) (*device.Samples, error) {
+	plan worker.Plan) (*device.Samples, []worker.Judged, error) {
 	if s == nil || s.open == nil {
 		return client.Measure(ctx, plan)
 	}
@@ -67,14 +67,14 @@ func (s *stamper) measure(ctx context.Context, client *worker.Client, uuid strin
 			}
 		}
 	}
-	samples, err := client.Measure(ctx, plan)
+	samples, judged, err := client.Measure(ctx, plan)
 	if end != nil {
 		end()
 	}
 	if err == nil {
 		samples.Stamp, samples.Disturbed = stamp, disturbed
 	}
-	return samples, err
+	return samples, judged, err
 }
 
 func (s *stamper) close() {

@@ -2,14 +2,12 @@ package bench
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"fisub/bench/worker"
-	"fisub/internal/cache"
+	"fisub/internal/memfile"
 	"fisub/internal/tensor"
 )
 
@@ -21,56 +19,26 @@ type output struct {
 }
 
 // An outFile takes the outputs of one worker. The zero value is ready for use.
-type outFile struct {
-	f    *os.File
-	size int64
-}
+type outFile struct{ f *os.File }
 
 // room makes the file at least size bytes long.
-func (o *outFile) room(size int64) error {
+func (o *outFile) room(size int64) (err error) {
 	if o.f == nil {
-		f, err := cache.TempFile(scratchDir(), "fisub-outputs")
-		if err != nil {
-			return err
-		}
-		o.f = f
+		o.f, err = memfile.New("fisub-outputs", size)
+		return err
 	}
-	if size > o.size {
-		if err := extend(o.f, size); err != nil {
-			return err
-		}
-		o.size = size
+	st, err := o.f.Stat()
+	if err == nil && size > st.Size() {
+		err = o.f.Truncate(size)
 	}
-	return nil
+	return err
 }
-
-func (o *outFile) path() string { return o.f.Name() }
 
 func (o *outFile) close() {
 	if o.f != nil {
 		o.f.Close()
-		os.Remove(o.f.Name())
 		o.f = nil
 	}
-}
-
-// extend makes f, which is to be mapped, size bytes long. The room must be there: whoever writes to a mapped file on a
-// full disk is ended.
-func extend(f *os.File, size int64) error {
-	var st unix.Statfs_t
-	if unix.Fstatfs(int(f.Fd()), &st) == nil && uint64(st.Bsize)*st.Bavail < uint64(size) {
-		return &fs.PathError{Op: "write", Path: f.Name(), Err: unix.ENOSPC}
-	}
-	return f.Truncate(size)
-}
-
-// scratchDir is a folder in memory where there is one: outputs are written once and read once.
-func scratchDir() string {
-	var st unix.Statfs_t
-	if unix.Statfs("/dev/shm", &st) == nil && uint64(st.Bsize)*st.Bavail > 4<<30 {
-		return "/dev/shm"
-	}
-	return os.TempDir()
 }
 
 // read maps what the worker says that it wrote. The descriptions are the worker's word; those that do not fit the
@@ -80,36 +48,38 @@ func (o *outFile) read(written []worker.FileTensor) (outs []output, unmap func()
 	if err != nil {
 		return nil, nil, err
 	}
-	o.size = st.Size()
-	var data []byte
-	unmap = func() {}
-	if o.size > 0 {
-		if data, err = unix.Mmap(int(o.f.Fd()), 0, int(o.size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
-			return nil, nil, fmt.Errorf("mapping %s: %w", filepath.Base(o.f.Name()), err)
-		}
-		unmap = func() { _ = unix.Munmap(data) }
-	}
+	end := int64(0)
 	for i, w := range written {
 		out := output{dtype: w.DType, shape: w.Shape}
 		n, ok := tensor.Elements(w.Shape)
-		if dtype, known := tensor.ParseDType(w.DType); ok && known {
+		if !ok {
+			return nil, nil, lie("output %d: the worker's shape %v is out of range", i, w.Shape)
+		}
+		if dtype, known := tensor.ParseDType(w.DType); known {
 			size, fits := dtype.Bytes(n)
-			if !fits || size != w.Bytes || w.Offset < 0 || size > 0 && w.Offset > o.size-int64(size) {
-				unmap()
+			if !fits || size != w.Bytes || w.Offset < 0 || size > 0 && w.Offset > st.Size()-int64(size) {
 				return nil, nil, lie("output %d: the worker's %s%v of %d bytes at %d is not in its file", i, w.DType, w.Shape,
 					w.Bytes, w.Offset)
 			}
-			out.tensor = &tensor.Tensor{DType: dtype, Shape: w.Shape}
-			if size > 0 {
-				out.tensor.Data = data[w.Offset : w.Offset+int64(size) : w.Offset+int64(size)]
+			if out.tensor = (&tensor.Tensor{DType: dtype, Shape: w.Shape}); size > 0 {
+				end = max(end, w.Offset+int64(size))
 			}
-		} else if !ok {
-			unmap()
-			return nil, nil, lie("output %d: the worker's shape %v is out of range", i, w.Shape)
 		}
 		outs = append(outs, out)
 	}
-	return outs, unmap, nil
+	if end == 0 {
+		return outs, func() {}, nil
+	}
+	data, err := unix.Mmap(int(o.f.Fd()), 0, int(end), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, nil, fmt.Errorf("mapping %d bytes of outputs: %w", end, err)
+	}
+	for i, w := range written {
+		if t := outs[i].tensor; t != nil && w.Bytes > 0 {
+			t.Data = data[w.Offset : w.Offset+int64(w.Bytes) : w.Offset+int64(w.Bytes)]
+		}
+	}
+	return outs, func() { _ = unix.Munmap(data) }, nil
 }
 
 func lie(format string, args ...any) error {

@@ -80,8 +80,8 @@ func (p *process) start(run, ctx context.Context) error {
 	return err
 }
 
-// confined is the command of a worker that can write to its outputs, its temporary files and its own caches of
-// compilers, and to nothing that another process believes: not to inputs, nor to what other processes build for it.
+// confined is the command of a worker that can write to its temporary files and its own caches of compilers, and to
+// nothing that another process believes.
 func (p *process) confined() (worker.Command, error) {
 	c := p.command
 	if c.Sandbox == nil {
@@ -93,14 +93,11 @@ func (p *process) confined() (worker.Command, error) {
 			return c, err
 		}
 	}
-	if err := p.out.room(0); err != nil {
-		return c, err
-	}
 	own := filepath.Join(p.opts.CacheDir, "python", cache.Key(string(p.sol.JSON(trace.Compact))))
 	if !sandbox.State().Files() { // other submissions may have written there
 		own = filepath.Join(p.temp, "cache")
 	}
-	return p.within(p.temp, own, p.out.path()), nil
+	return p.within(p.temp, own), nil
 }
 
 // within returns the command of a worker that may write to its folder for temporary files, to its caches, and to more.

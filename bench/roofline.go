@@ -14,8 +14,8 @@ import (
 	"fisub/bench/stats"
 	"fisub/bench/worker"
 	"fisub/device"
-	"fisub/internal/cache"
 	"fisub/internal/event"
+	"fisub/internal/memfile"
 	"fisub/internal/trace"
 	"fisub/workloads/random"
 )
@@ -81,7 +81,6 @@ func (r *roofline) stop() {
 	r.process.stop()
 	if r.source != nil {
 		r.source.Close()
-		os.Remove(r.source.Name())
 		r.source = nil
 	}
 }
@@ -157,7 +156,7 @@ func (r *roofline) time(ctx context.Context, timer string, shapes []int, moved i
 		var more *device.Samples
 		if err = r.limit.within(ctx, func(limit context.Context) (err error) {
 			if _, err = r.process.client.Check(limit, worker.Check{Move: true}); err == nil { // mostCopied bounds the memory
-				more, err = r.process.measure(limit, plan)
+				more, _, err = r.process.measure(limit, worker.Plan{Plan: plan})
 			}
 			return err
 		}); err == nil {
@@ -186,7 +185,7 @@ func (r *roofline) run(
 		return nil, err
 	}
 	number := int64(shape)
-	array := worker.FileTensor{DType: "float32", Shape: []int{int(half / 4)}, Path: r.source.Name(), Bytes: int(half)}
+	array := worker.FileTensor{DType: "float32", Shape: []int{int(half / 4)}, File: r.source, Bytes: int(half)}
 	in := &inputs{load: &worker.Workload{Inputs: []worker.Value{{Tensor: &array}, {Int: &number}},
 		Outputs: []worker.Value{{Tensor: &array}}}}
 	err = r.limit.within(ctx, func(limit context.Context) error {
@@ -196,7 +195,7 @@ func (r *roofline) run(
 		if err := r.process.load(limit, in.load); err != nil {
 			return err
 		}
-		if _, err := r.process.client.Run(limit, r.process.out.path()); err != nil {
+		if _, err := r.process.client.Run(limit, r.process.out.f); err != nil {
 			return err
 		}
 		if shape != emptyShape {
@@ -204,7 +203,7 @@ func (r *roofline) run(
 				return err
 			}
 		}
-		samples, err = r.process.measure(limit, plan)
+		samples, _, err = r.process.measure(limit, worker.Plan{Plan: plan})
 		return err
 	})
 	if err == nil && timerOf(samples.Timer) != plan.Timer {
@@ -237,7 +236,7 @@ func (r *roofline) check(n int64) error {
 // fill makes the source n bytes long at least: numbers without a pattern, which no memory can compress.
 func (r *roofline) fill(n int64) (err error) {
 	if r.source == nil {
-		if r.source, err = cache.TempFile(scratchDir(), "fisub-floor"); err != nil {
+		if r.source, err = memfile.New("fisub-floor", 0); err != nil {
 			return err
 		}
 	}

@@ -112,6 +112,9 @@ func (m *model) Measure(_ context.Context, _ func() error, plan device.Plan) (*d
 		var trial []time.Duration
 		for i := range plan.Iterations {
 			trial = append(trial, time.Duration(base+t*plan.Iterations+i))
+			if err := plan.After(t*plan.Iterations + i); err != nil {
+				return nil, err
+			}
 		}
 		s.Trials = append(s.Trials, trial)
 	}
@@ -245,7 +248,7 @@ func TestLimitBuilds(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = tc.within(t.Context(), func(ctx context.Context) error {
-				_, err := client.Run(ctx, "x")
+				_, err := client.Run(ctx, nil)
 				return err
 			})
 			if !errors.Is(err, tc.want) {

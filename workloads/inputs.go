@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fisub/internal/memfile"
 	"fisub/internal/safetensors"
 	"fisub/internal/sandbox"
 	"fisub/internal/tensor"
@@ -27,16 +28,17 @@ type Input struct {
 	Name   string
 	Tensor *tensor.Tensor // maps the file: read-only, and gone after Inputs.Close
 	Scalar *trace.Scalar
-	Path   string // absolute path of the file that holds the tensor's bytes, for another process to map; "" is Memory
-	Offset int64  // of the tensor's first byte in that file
+	File   *os.File // holds the tensor's bytes, for another process to map; nil where Path names the file
+	Path   string   // absolute
+	Offset int64    // of the tensor's first byte in that file
 }
 
 // Inputs are the arguments of one workload, in the definition's order.
 type Inputs struct {
 	Values []Input
-	Memory *os.File // a file without a name that nobody can change; nil if all tensors have a Path
-	data   []byte   // of Memory
 	files  []*safetensors.File
+	memory *os.File // has no name, and nobody can change it; nil if all tensors have a Path
+	data   []byte   // of memory
 }
 
 // Close unmaps the tensors.
@@ -48,25 +50,25 @@ func (in *Inputs) Close() error {
 	if in.data != nil {
 		errs = append(errs, unix.Munmap(in.data))
 	}
-	if in.Memory != nil {
-		errs = append(errs, in.Memory.Close())
+	if in.memory != nil {
+		errs = append(errs, in.memory.Close())
 	}
-	in.files, in.data, in.Memory = nil, nil, nil
+	in.files, in.data, in.memory = nil, nil, nil
 	return errors.Join(errs...)
 }
 
 // protected reports whether submissions cannot change files. Else nothing is taken from the cache, and what other files
-// hold is copied into Memory.
+// hold is copied into memory.
 var protected = sync.OnceValue(func() bool { return sandbox.State().Files() })
 
-// A placed is a tensor that goes to Memory, where it is generated or copied to.
+// A placed is a tensor that goes to memory, where it is generated or copied to.
 type placed struct {
 	value int // its index among the Values
 	synthetic
 	from *tensor.Tensor // nil if it is generated
 }
 
-// place puts tensors into Memory.
+// place puts tensors into memory.
 func (in *Inputs) place(ctx context.Context, tensors []placed) error {
 	var size int64
 	for _, t := range tensors {
@@ -75,24 +77,20 @@ func (in *Inputs) place(ctx context.Context, tensors []placed) error {
 			return fmt.Errorf("'%s': %w", in.Values[t.value].Name, err)
 		}
 		bytes, _ := t.dtype.Bytes(n)
-		in.Values[t.value].Offset = size
+		in.Values[t.value].Path, in.Values[t.value].Offset = "", size
 		in.Values[t.value].Tensor = &tensor.Tensor{DType: t.dtype, Shape: t.shape}
 		size += (int64(bytes) + 4095) &^ 4095 // pages, which a device may use as they are
 	}
 	if len(tensors) == 0 {
 		return nil
 	}
-	fd, err := unix.MemfdCreate("fisub-inputs", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return fmt.Errorf("memory for inputs: %w", err)
-	}
-	in.Memory = os.NewFile(uintptr(fd), "memory for inputs")
-	if err := in.Memory.Truncate(size); err != nil {
+	var err error
+	if in.memory, err = memfile.New("fisub-inputs", size); err != nil {
 		return err
 	}
 	for _, t := range tensors {
 		put := func(data []byte, at int) error {
-			_, err := in.Memory.WriteAt(data, in.Values[t.value].Offset+int64(at))
+			_, err := in.memory.WriteAt(data, in.Values[t.value].Offset+int64(at))
 			return err
 		}
 		if t.from != nil {
@@ -104,18 +102,18 @@ func (in *Inputs) place(ctx context.Context, tensors []placed) error {
 			return fmt.Errorf("'%s': %w", in.Values[t.value].Name, err)
 		}
 	}
-	const all = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, all); err != nil {
-		return fmt.Errorf("memory for inputs: %w", err)
+	if err := memfile.Freeze(in.memory); err != nil {
+		return err
 	}
 	if size == 0 {
 		return nil
 	}
-	if in.data, err = unix.Mmap(fd, 0, int(size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
+	if in.data, err = unix.Mmap(int(in.memory.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
 		return fmt.Errorf("memory for inputs: %w", err)
 	}
 	for _, t := range tensors {
 		v := &in.Values[t.value]
+		v.File = in.memory
 		n, _ := t.elements()
 		bytes, _ := t.dtype.Bytes(n)
 		v.Tensor.Data = in.data[v.Offset : v.Offset+int64(bytes) : v.Offset+int64(bytes)]
@@ -126,9 +124,9 @@ func (in *Inputs) place(ctx context.Context, tensors []placed) error {
 // Load opens the inputs of w for one of its trials, from 0, of which each has generated inputs of its own, as in the
 // contest. Every tensor is checked against the definition's dtype and the shape that w's axes give it; the error names
 // the workload and joins all faults, among them *safetensors.LFSPointerError. An input that w declares random or does
-// not mention is generated in Memory, from the uuid, the input's name and the trial. Of the embedded dataset, files that
+// not mention is generated in memory, from the uuid, the input's name and the trial. Of the embedded dataset, files that
 // are missing or were changed are made first; of any other they are an error. On a machine whose submissions can change
-// files, everything is in Memory.
+// files, everything is in memory.
 func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*Inputs, error) {
 	in, err := d.home(def, w).load(ctx, def, w, trial)
 	if err != nil {
@@ -207,7 +205,6 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 				continue
 			}
 			if x := v.Tensor; x != nil && !protected() {
-				v.Path = ""
 				tensors = append(tensors, placed{len(in.Values), synthetic{dtype: x.DType, shape: x.Shape}, x})
 			}
 		}

@@ -438,7 +438,7 @@ func TestRandomInputsAreSealed(t *testing.T) {
 // checkSealed checks that the inputs in memory are there, and that a process that has the memory cannot change it.
 func checkSealed(t *testing.T, in *Inputs) {
 	t.Helper()
-	if in.Memory == nil {
+	if in.memory == nil {
 		t.Fatal("no memory")
 	}
 	for _, v := range in.Values {
@@ -446,11 +446,11 @@ func checkSealed(t *testing.T, in *Inputs) {
 			continue
 		}
 		data := make([]byte, len(v.Tensor.Data))
-		if _, err := in.Memory.ReadAt(data, v.Offset); err != nil || !slices.Equal(data, v.Tensor.Data) {
+		if _, err := in.memory.ReadAt(data, v.Offset); err != nil || !slices.Equal(data, v.Tensor.Data) {
 			t.Errorf("%s: the memory at %d has other bytes, %v", v.Name, v.Offset, err)
 		}
 	}
-	f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", in.Memory.Fd()), os.O_RDWR, 0)
+	f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", in.memory.Fd()), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

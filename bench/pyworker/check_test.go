@@ -29,12 +29,9 @@ func tensorFile(t *testing.T, values ...float32) *worker.FileTensor {
 }
 
 // guarded loads x = 1, -2, 30 and c = 5 with guards; out takes the outputs.
-func guarded(t *testing.T, client *worker.Client) (out string) {
+func guarded(t *testing.T, client *worker.Client) (out *os.File) {
 	t.Helper()
-	out = filepath.Join(t.TempDir(), "out")
-	if err := os.WriteFile(out, make([]byte, 512), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	out = outputs(t)
 	five := int64(5)
 	err := client.Load(t.Context(), &worker.Workload{Guard: 512,
 		Inputs: []worker.Value{{Tensor: tensorFile(t, 1, -2, 30)}, {Int: &five}},

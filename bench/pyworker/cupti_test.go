@@ -52,7 +52,8 @@ func fakeGPU(t *testing.T, version string) (measure func(body string, plan devic
 			t.Fatal(err)
 		}
 		load(t, client)
-		return client.Measure(t.Context(), plan)
+		samples, _, err := client.Measure(t.Context(), worker.Plan{Plan: plan})
+		return samples, err
 	}
 }
 

@@ -96,7 +96,8 @@ func TestGPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	load(t, client)
-	s, err := client.Measure(t.Context(), device.Plan{Warmup: 3, Iterations: 20, Trials: 2, ColdL2: true})
+	s, _, err := client.Measure(t.Context(), worker.Plan{Plan: device.Plan{Warmup: 3, Iterations: 20, Trials: 2,
+		ColdL2: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +114,7 @@ func TestGPU(t *testing.T) {
 	}
 	load(t, client)
 	var we *worker.Error
-	if _, err := client.Measure(t.Context(), device.Plan{Iterations: 1, Trials: 1}); !errors.As(err, &we) ||
+	if _, _, err := client.Measure(t.Context(), worker.Plan{Plan: device.Plan{Iterations: 1, Trials: 1}}); !errors.As(err, &we) ||
 		we.Kind != worker.Call {
 		t.Errorf("measuring what raises: got %v, want an error of kind %s", err, worker.Call)
 	}
@@ -135,7 +136,8 @@ func TestGPUCUPTI(t *testing.T) {
 			t.Fatal(err)
 		}
 		load(t, client)
-		return client.Measure(t.Context(), plan)
+		samples, _, err := client.Measure(t.Context(), worker.Plan{Plan: plan})
+		return samples, err
 	}
 	const (
 		// Cycles of the SM clock, which is between 0.2 and 2.9 GHz.
@@ -222,13 +224,15 @@ func TestGPUStamp(t *testing.T) {
 	var end func() (*device.Stamp, []string)
 	var s *device.Stamp
 	var disturbed []string
-	_, err = client.Measure(t.Context(), device.Plan{Warmup: 100, Iterations: 400, Trials: 1, Timing: func(on bool) {
+	timing := func(on bool) {
 		if on {
 			end = meter.Begin([]int{client.PID()})
 		} else {
 			s, disturbed = end()
 		}
-	}})
+	}
+	_, _, err = client.Measure(t.Context(), worker.Plan{Plan: device.Plan{Warmup: 100, Iterations: 400, Trials: 1,
+		Timing: timing}})
 	if err != nil || s == nil {
 		t.Fatalf("%v, stamp %v", err, s)
 	}
@@ -388,8 +392,8 @@ func TestGPUTriton(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := client.Measure(t.Context(), device.Plan{Warmup: 10, Iterations: 100, Trials: 3, ColdL2: true,
-			Timer: device.TimerCUPTI})
+		s, _, err := client.Measure(t.Context(), worker.Plan{Plan: device.Plan{Warmup: 10, Iterations: 100, Trials: 3,
+			ColdL2: true, Timer: device.TimerCUPTI}})
 		if err != nil {
 			t.Fatal(err)
 		}

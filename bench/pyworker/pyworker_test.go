@@ -19,6 +19,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/longtest"
+	"fisub/internal/memfile"
 	"fisub/internal/trace"
 )
 
@@ -103,21 +104,18 @@ func buildNamed(t *testing.T, client *worker.Client, name, source string, passin
 }
 
 // load gives the worker x = 1, -2, 30 behind 12 bytes of something else, and c = 5; out takes the outputs.
-func load(t *testing.T, client *worker.Client) (out string) { return loadOutputs(t, client, 2) }
+func load(t *testing.T, client *worker.Client) (out *os.File) { return loadOutputs(t, client, 2) }
 
 // loadOutputs is load for definitions with the first n outputs.
-func loadOutputs(t *testing.T, client *worker.Client, n int) (out string) {
+func loadOutputs(t *testing.T, client *worker.Client, n int) (out *os.File) {
 	t.Helper()
-	dir := t.TempDir()
-	in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
+	in := filepath.Join(t.TempDir(), "in")
 	data := []byte("xxxxxxxxxxxx")
 	for _, v := range []float32{1, -2, 30} {
 		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
 	}
-	for name, data := range map[string][]byte{in: data, out: make([]byte, 512)} {
-		if err := os.WriteFile(name, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(in, data, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	five := int64(5)
 	err := client.Load(t.Context(), &worker.Workload{
@@ -129,13 +127,24 @@ func loadOutputs(t *testing.T, client *worker.Client, n int) (out string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return out
+	return outputs(t)
 }
 
-func floats(t *testing.T, file string, offset, n int) []float32 {
+// outputs makes a file for outputs.
+func outputs(t *testing.T) *os.File {
 	t.Helper()
-	data, err := os.ReadFile(file)
+	f, err := memfile.New("outputs", 512)
 	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func floats(t *testing.T, file *os.File, offset, n int) []float32 {
+	t.Helper()
+	data := make([]byte, offset+4*n)
+	if _, err := file.ReadAt(data, 0); err != nil {
 		t.Fatal(err)
 	}
 	var values []float32
@@ -170,7 +179,7 @@ func TestDestinationPassing(t *testing.T) {
 		}
 	}
 	var we *worker.Error
-	if _, err := client.Measure(t.Context(), device.Plan{Trials: 1, Iterations: 1}); !errors.As(err, &we) ||
+	if _, _, err := client.Measure(t.Context(), worker.Plan{Plan: device.Plan{Trials: 1, Iterations: 1}}); !errors.As(err, &we) ||
 		we.Kind != worker.Timing {
 		t.Errorf("measure: got %v, want an error of kind %s", err, worker.Timing)
 	}

@@ -1,11 +1,13 @@
 """The worker process of fisub for solutions in Python and their references.
 
-It answers one JSON object a line on descriptors 3 (requests) and 4 (replies), as package bench/worker describes: open,
-build, load, compile, run, measure, check. Tensors travel through files. It needs the standard library and torch, which open imports;
+It answers one JSON object a line on descriptors 3 (requests, and descriptors) and 4 (replies), as package bench/worker
+describes: open, build, load, compile, run, measure, check. Tensors travel through files. It needs the standard library and torch, which open imports;
 everything before it, such as the rules for entry points, runs without.
 """
 
+import array
 import base64
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -21,6 +23,7 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import struct
 import sys
 import tempfile
@@ -37,6 +40,7 @@ STALL_CYCLES = 20_000_000  # of a stream, in front of a call that is probed: som
 SOURCE = re.compile(r"/python/[0-9a-f]{32}/[^/]+/(.+)$")  # Solution.sources, the package, and the path that the author gave
 SCALARS = {"int": int, "float": float, "bool": bool}
 BUILDS = "python-build"  # a folder of the cache, which no process with code of a submission may write
+MAX_FILES = 16  # that come with a request
 ESTIMATES = 5  # calls by which the official harness estimates the time of one, before the warm-up calls
 
 
@@ -775,12 +779,12 @@ class Device:
         size, offset = spec["bytes"], spec["offset"]
         if size == 0:
             return
-        with open(spec["path"], "rb") as f:
-            end = os.fstat(f.fileno()).st_size
+        with opened(spec) as fd:
+            end = os.fstat(fd).st_size
             if offset < 0 or size < 0 or offset > end - size:
-                raise OSError(f"{spec['path']}: bytes {offset} to {offset + size} are outside the file of {end} bytes")
+                raise OSError(f"{spec.get('path', 'tensors')}: bytes {offset} to {offset + size} are outside the file of {end} bytes")
             skip = offset % mmap.ALLOCATIONGRANULARITY
-            with mmap.mmap(f.fileno(), size + skip, access=mmap.ACCESS_COPY, offset=offset - skip) as m:
+            with mmap.mmap(fd, size + skip, access=mmap.ACCESS_COPY, offset=offset - skip) as m:
                 view = self.torch.frombuffer(m, dtype=self.torch.uint8, count=size, offset=skip)
                 data.copy_(view)
                 self.synchronize()
@@ -794,6 +798,19 @@ class Device:
             if shape:
                 shape[-1] *= 2
         return name, shape
+
+
+@contextlib.contextmanager
+def opened(spec):
+    """The descriptor of the file that holds a tensor."""
+    if "fd" in spec:
+        yield spec["fd"]
+        return
+    fd = os.open(spec["path"], os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def first_difference(a, b):
@@ -1090,7 +1107,7 @@ class Solution:
         self.poison()
         value = guard(self.device, "call", self.judged)
         guard(self.device, "call", self.device.synchronize)
-        return self.store(out, guard(self.device, "call", lambda: self.whole(value)))
+        return self.store(out, guard(self.device, "call", lambda: self.whole(value)), 0)
 
     def compile(self):
         """Makes a call whose kernels Triton compiles for a B200, and that are not executed; the names of the kernels. What Triton
@@ -1115,20 +1132,16 @@ class Solution:
             machine.executes = True
         return machine.compiled
 
-    def store(self, out, values):
-        """Writes the outputs into a file: values, which were returned, or, where that is None, those that were passed, as the
-        objects that were passed are now. It describes them where the request for them does not."""
-        fd = os.open(out, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if values is not None:
-                return {"outputs": guard(self.device, "call", lambda: self.returned(fd, values))}
-            if any(self.altered(i) for i in range(len(self.results))):
-                return {"outputs": guard(self.device, "call", lambda: self.returned(fd, self.passed()))}
-            for _, spec, data in self.results:
-                write(fd, data.cpu(), spec["offset"])
-            return {}
-        finally:
-            os.close(fd)
+    def store(self, fd, values, base):
+        """Writes the outputs into a file from base on: values, which were returned, or, where that is None, those that were passed,
+        as the objects that were passed are now. It describes them where the request for them does not."""
+        if values is not None:
+            return {"outputs": guard(self.device, "call", lambda: self.returned(fd, values, base))}
+        if any(self.altered(i) for i in range(len(self.results))):
+            return {"outputs": guard(self.device, "call", lambda: self.returned(fd, self.passed(), base))}
+        for _, spec, data in self.results:
+            write(fd, data.cpu(), base + spec["offset"])
+        return {}
 
     def altered(self, i):
         """Whether the object that was passed for output i is no longer what was passed."""
@@ -1149,9 +1162,9 @@ class Solution:
                 return other
         return -1
 
-    def returned(self, fd, values):
-        """Writes results one behind the other, and describes them."""
-        outputs, end = [], 0
+    def returned(self, fd, values, end):
+        """Writes results one behind the other from end on, and describes them."""
+        outputs = []
         for i, v in enumerate(values):
             name, spec, _ = self.results[i] if i < len(self.results) else (str(i), {"dtype": "float32"}, None)
             torch = self.device.torch
@@ -1243,7 +1256,7 @@ class Solution:
             late += [{"arg": self.at[i] if in_place else number, "offset": at}] * (at >= 0)
             number += not in_place
         found = {"late": late}
-        return found | self.store(out, None if self.destination_passing else values)
+        return found | self.store(out, None if self.destination_passing else values, 0)
 
     def changed(self, i):
         """The first byte of input i that is not what the input was given, or -1."""
@@ -1276,10 +1289,10 @@ class Solution:
         def by_cupti():
             d.synchronize()
             begin = cupti.now()
-            self.entry(*self.args)
+            value = self.entry(*self.args)
             end = cupti.now()
             d.synchronize()
-            return begin, end
+            return (begin, end), value
 
         def measure():
             if cupti:
@@ -1288,15 +1301,15 @@ class Solution:
 
             def by_events():
                 start.record()
-                self.entry(*self.args)
+                value = self.entry(*self.args)
                 end.record()
                 end.synchronize()
-                return round(start.elapsed_time(end) * 1e6)
+                return round(start.elapsed_time(end) * 1e6), value
 
             return self.trials(plan, tell, by_events)
 
         try:
-            trials = guard(d, "call", measure)
+            trials, judged = guard(d, "call", measure)
         except Failure as e:
             if cupti and e.kind != "fault":
                 try:
@@ -1307,15 +1320,16 @@ class Solution:
         whole = len(trials) == plan["trials"] and len(trials[-1]) == plan["iterations"]
         samples = {"timer": "cupti" if cupti else "cuda events", "cold_l2": plan["cold_l2"], "truncated": not whole}
         if not cupti:
-            return {"samples": samples | {"trials_ns": trials}}
+            return {"samples": samples | {"trials_ns": trials}, "judged": judged}
         try:
-            return {"samples": samples, "recorded": cupti.end() | {"windows": trials}}
+            return {"samples": samples, "judged": judged, "recorded": cupti.end() | {"windows": trials}}
         except Unavailable as e:
             return {"recorded": {"failed": str(e)}}
 
     def trials(self, plan, tell, timed):
-        """What timed gives for each call of each trial. A trial is one call, five more and the warm-up calls, and then, for each
-        sample, the zero-fill of twice the L2 and the timed call. Before each call, inputs that are changed in place are put back."""
+        """What timed gives for each call of each trial, and the timed calls whose outputs the plan wants. A trial is one call, five
+        more and the warm-up calls, and then, for each sample, the zero-fill of twice the L2 and the timed call. Before each call,
+        inputs that are changed in place are put back, and other outputs are poisoned."""
         d, begun = self.device, time.monotonic()
         self.renew()
         kept = [(data, data.clone()) for i, (_, _, data) in enumerate(self.results) if self.in_place(i)]
@@ -1326,6 +1340,7 @@ class Solution:
         def renew():
             for data, was in kept:
                 data.copy_(was)
+            self.poison()
 
         def flush():
             renew()
@@ -1343,7 +1358,7 @@ class Solution:
                 self.entry(*self.args)
             d.synchronize()
 
-        trials = []
+        trials, judged, wanted, calls = [], [], plan.get("judged") or [], 0
         for i in range(plan["trials"]):
             renew()
             self.entry(*self.args)
@@ -1355,14 +1370,19 @@ class Solution:
             row = []
             while len(row) < plan["iterations"] and (not late() or not trials and not row):
                 flush()
-                row.append(timed())
+                sample, value = timed()
+                row.append(sample)
+                if len(judged) < len(wanted) and calls == wanted[len(judged)]:
+                    judged.append({"call": calls} | self.store(plan["out"], self.whole(value), len(judged) * plan["stride"]))
+                del value  # its memory is the next call's
+                calls += 1
             if row:
                 trials.append(row)
             if late():
                 break
         d.synchronize()
         tell(False)
-        return trials
+        return trials, judged
 
 
 def guard(device, kind, f):
@@ -1375,7 +1395,7 @@ def guard(device, kind, f):
         raise excuse(e, device) from None
     except BaseException as e:
         if os.getpid() == pid:
-            if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.EDQUOT) and full():
                 kind = "machine"
             failure = Failure(lost(device) or kind, describe(e), stack(e))
             failure.__cause__ = e
@@ -1383,6 +1403,16 @@ def guard(device, kind, f):
     finally:
         if os.getpid() != pid:
             os._exit(0)
+
+
+def full():
+    """Whether there is no room for temporary files."""
+    try:
+        with tempfile.TemporaryFile() as f:
+            os.posix_fallocate(f.fileno(), 0, 1 << 20)
+        return False
+    except OSError:
+        return True
 
 
 def lost(device):
@@ -1399,9 +1429,27 @@ class Server:
 
     def __init__(self, tell):
         self.device, self.solution, self.cache, self.tell = None, None, "", tell
+        self.files = []  # descriptors that came with requests since the last load
 
-    def answer(self, request):
+    def attach(self, request, files):
+        """Puts descriptors in the place of their numbers in a request."""
+        if "load" in request:
+            for fd in self.files:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+            self.files = []
+        self.files += files
+        load, check = request.get("load", {}), request.get("check", {})
+        for spec in [v.get("tensor") for v in load.get("inputs") or []] + (check.get("inputs") or []):
+            if spec and spec.get("file"):
+                spec["fd"] = files[spec["file"] - 1]
+        for holder in (request.get("run", {}), request.get("measure", {}), check):
+            if holder.get("out"):
+                holder["out"] = files[holder["out"] - 1]
+
+    def answer(self, request, files):
         try:
+            self.attach(request, files)
             if "open" in request:
                 r = request["open"]
                 self.cache = r["cache_dir"]
@@ -1444,14 +1492,16 @@ class Pipes:
 
     def __init__(self):
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        base = max(16, min(soft, 1024) - 16) if soft != resource.RLIM_INFINITY else 1008
-        move = lambda fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, base)
-        self.requests, self.replies = os.fdopen(move(3), "rb", 1 << 16), move(4)
-        self.standard = [move(1), move(2)]
+        self.base = max(16, min(soft, 1024) - 64) if soft != resource.RLIM_INFINITY else 960
+        self.requests, self.replies = socket.socket(fileno=self.move(3)), self.move(4)
+        self.standard = [self.move(1), self.move(2)]
         os.close(3)
         os.close(4)
         self.kept = [self.requests.fileno(), self.replies, *self.standard]
         os.register_at_fork(after_in_child=self.close)
+
+    def move(self, fd):
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, self.base)
 
     def close(self):
         for fd in self.kept:
@@ -1461,9 +1511,20 @@ class Pipes:
                 pass
 
     def read(self):
-        """The next request; None at the end."""
-        line = self.requests.readline()
-        return json.loads(line) if line.endswith(b"\n") else None
+        """The next request, and the descriptors that came with it; None at the end."""
+        parts, files = [], []
+        while not parts or b"\n" not in parts[-1]:
+            data, messages, _, _ = self.requests.recvmsg(1 << 16, socket.CMSG_SPACE(4 * MAX_FILES), socket.MSG_CMSG_CLOEXEC)
+            if not data:
+                return None
+            parts.append(data)
+            for _, _, content in messages:
+                fds = array.array("i")
+                fds.frombytes(content[:len(content) - len(content) % fds.itemsize])
+                for fd in fds:
+                    files.append(self.move(fd))
+                    os.close(fd)
+        return json.loads(b"".join(parts)), files
 
     def write(self, reply):
         data = memoryview(json.dumps(reply).encode() + b"\n")
@@ -1490,7 +1551,7 @@ def die_with_parent(parent):
 
 def called(request):
     """Whether a request asks for a call."""
-    return "run" in request or bool(request.get("check", {}).get("out"))
+    return "run" in request or request.get("check", {}).get("out") is not None
 
 
 def main():
@@ -1504,8 +1565,9 @@ def main():
     sys.dont_write_bytecode = True
     server = Server(pipes.write)
     try:
-        while (request := pipes.read()) is not None:
-            reply = server.answer(request)
+        while (message := pipes.read()) is not None:
+            request, files = message
+            reply = server.answer(request, files)
             if server.device and server.device.vgpu and (hazards := server.device.machine.hazards()):
                 reply["hazards"] = hazards
             if called(request) and server.device and server.device.vgpu and not server.device.machine.worked():

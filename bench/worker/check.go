@@ -38,12 +38,12 @@ func (s *server) check(req *Check) (r reply, err error) {
 	if err := s.change(req.Inputs); err != nil {
 		return r, err
 	}
-	if req.Out != "" {
+	if req.Out != nil {
 		if found.Late, err = s.probe(req.Out); err != nil {
 			return r, err
 		}
 	}
-	if req.Out != "" || !before {
+	if req.Out != nil || !before {
 		err = s.findWrites(found)
 	}
 	return reply{Checked: found}, err
@@ -99,7 +99,7 @@ func (s *server) change(inputs []*FileTensor) error {
 }
 
 // probe makes one call and returns the outputs that were not complete at its end.
-func (s *server) probe(out string) (late []Change, err error) {
+func (s *server) probe(out *os.File) (late []Change, err error) {
 	if err := s.renew(); err != nil {
 		return nil, err
 	}
@@ -121,7 +121,8 @@ func (s *server) probe(out string) (late []Change, err error) {
 		return nil, s.asError(err, Fault)
 	}
 	for i, o := range s.outputs {
-		err := o.mapped(out, os.O_RDWR, func(data []byte) error {
+		o.File = out
+		err := o.mapped(os.O_RDWR, func(data []byte) error {
 			if err := s.args[o.arg].Tensor.Buffer.Read(data); err != nil {
 				return s.asError(err, Fault)
 			}
@@ -140,7 +141,7 @@ func (s *server) probe(out string) (late []Change, err error) {
 // firstChange compares a buffer with the file of its contents; -1 where they are the same.
 func (s *server) firstChange(b device.Buffer, t *FileTensor) (first int, err error) {
 	first = -1
-	err = t.mapped(t.Path, os.O_RDONLY, func(want []byte) error {
+	err = t.mapped(os.O_RDONLY, func(want []byte) error {
 		got := make([]byte, min(t.Bytes, 1<<20)) // a multiple of 256, as slices of buffers want it
 		for from := 0; from < t.Bytes && first < 0; from += len(got) {
 			part := got[:min(len(got), t.Bytes-from)]

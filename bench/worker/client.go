@@ -2,10 +2,13 @@ package worker
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -31,7 +34,7 @@ type Command struct {
 // A Client is the parent's end of one worker process. It is used from one goroutine.
 type Client struct {
 	cmd      *exec.Cmd
-	requests *os.File
+	requests *net.UnixConn
 	replies  *bufio.Reader
 	log      *capture
 	exited   chan struct{} // closed when the process has been waited for
@@ -40,6 +43,7 @@ type Client struct {
 	emulated bool // the device that was opened
 	hazards  []device.Hazard
 	idle     bool // the call of the last request
+	called   bool // the solution
 
 	mu     sync.Mutex
 	reason string // why the process was killed, when the parent did it
@@ -47,7 +51,7 @@ type Client struct {
 
 // Start starts a worker. The caller must Close it. Cancelling ctx kills the worker.
 func Start(ctx context.Context, c Command) (*Client, error) {
-	reqR, reqW, err := os.Pipe()
+	reqW, reqR, err := socket()
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +63,7 @@ func Start(ctx context.Context, c Command) (*Client, error) {
 	}
 	printed, out, err := newCapture()
 	if err != nil {
-		for _, f := range []*os.File{reqR, reqW, repR, repW} {
+		for _, f := range []io.Closer{reqR, reqW, repR, repW} {
 			f.Close()
 		}
 		return nil, err
@@ -176,6 +180,9 @@ func (c *Client) TakeHazards() []device.Hazard {
 	return hazards
 }
 
+// Called reports whether the solution was called: from then on the process is as it pleases the solution.
+func (c *Client) Called() bool { return c.called }
+
 // Idle reports whether the call of the last Run or Check launched no kernel and copied and set no memory: the worker's
 // word. It is false if the device does not tell.
 func (c *Client) Idle() bool { return c.idle }
@@ -187,7 +194,7 @@ func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (de
 		return device.Info{}, err
 	}
 	if r.Info == nil {
-		return device.Info{}, fmt.Errorf("worker: reply without device")
+		return device.Info{}, c.nonsense()
 	}
 	r.Info.Kind = kind
 	c.emulated = r.Info.Emulated
@@ -236,7 +243,7 @@ func (c *Client) Compile(ctx context.Context) ([]string, error) {
 // returns its outputs, or has made something else of those that were passed, the result says what they are and where in
 // the file, which may have grown: it is the worker's word, to be checked, and not nil. Else the outputs are those of
 // Load and the result is nil.
-func (c *Client) Run(ctx context.Context, out string) ([]FileTensor, error) {
+func (c *Client) Run(ctx context.Context, out *os.File) ([]FileTensor, error) {
 	r, err := c.do(ctx, &request{Run: &runRequest{Out: out}})
 	if err != nil {
 		return nil, err
@@ -244,51 +251,52 @@ func (c *Client) Run(ctx context.Context, out string) ([]FileTensor, error) {
 	return r.Outputs, nil
 }
 
-// Measure times the solution. plan.Timing is called on a goroutine that has ended when Measure returns. A timer that
-// plan insists on and that cannot be used is an Error of kind Machine.
-func (c *Client) Measure(ctx context.Context, plan device.Plan) (*device.Samples, error) {
-	s, err := c.measure(ctx, plan)
+// Measure times the solution, with outputs that are poisoned before each call, and returns the calls whose outputs were
+// taken: the worker's word. plan.Timing is called on a goroutine that has ended when Measure returns. A timer that plan
+// insists on and that cannot be used is an Error of kind Machine.
+func (c *Client) Measure(ctx context.Context, plan Plan) (*device.Samples, []Judged, error) {
+	s, judged, err := c.measure(ctx, plan)
 	if !errors.Is(err, device.ErrTimer) {
-		return s, err
+		return s, judged, err
 	}
 	if plan.Timer == device.TimerCUPTI {
-		return nil, &Error{Kind: Machine, Code: "no-timer", Text: err.Error()}
+		return nil, nil, &Error{Kind: Machine, Code: "no-timer", Text: err.Error()}
 	}
 	note := err.Error()
 	plan.Timer = device.TimerEvents
-	if s, err = c.measure(ctx, plan); err != nil {
-		return nil, err
+	if s, judged, err = c.measure(ctx, plan); err != nil {
+		return nil, nil, err
 	}
 	s.TimerNote = note
-	return s, nil
+	return s, judged, nil
 }
 
 // measure is Measure of one timer. The error wraps device.ErrTimer where CUPTI's records are not to be had or believed.
-func (c *Client) measure(ctx context.Context, plan device.Plan) (*device.Samples, error) {
+func (c *Client) measure(ctx context.Context, plan Plan) (*device.Samples, []Judged, error) {
 	r, err := c.exchange(ctx, &request{Measure: &plan}, plan.Tell)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if r.Recorded != nil && r.Recorded.Failed != "" {
-		return nil, activity.Unavailable(clip(r.Recorded.Failed))
+		return nil, nil, activity.Unavailable(clip(r.Recorded.Failed))
 	}
 	if r.Samples == nil {
-		return nil, fmt.Errorf("worker: reply without samples")
+		return nil, nil, c.nonsense()
 	}
 	if r.Recorded != nil {
-		err = r.Recorded.match(r.Samples, plan)
+		err = r.Recorded.match(r.Samples, plan.Plan)
 	}
 	var call *device.CallError
 	if errors.As(err, &call) {
-		return nil, &Error{Kind: Call, Text: call.Error()}
+		return nil, nil, &Error{Kind: Call, Text: call.Error()}
 	}
 	if err == nil {
-		err = credible(r.Samples.Trials, plan)
+		err = credible(r.Samples.Trials, plan.Plan)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return r.Samples, nil
+	return r.Samples, r.Judged, nil
 }
 
 // maxTiming is longer than any call: sums of all timings are durations.
@@ -361,7 +369,7 @@ func (c *Client) Check(ctx context.Context, req Check) (*Checked, error) {
 		return nil, err
 	}
 	if r.Checked == nil {
-		return nil, fmt.Errorf("worker: reply without a check")
+		return nil, c.nonsense()
 	}
 	return r.Checked, nil
 }
@@ -382,6 +390,9 @@ func (c *Client) do(ctx context.Context, req *request) (*reply, error) {
 // exchange sends req and waits for its reply; timing is called, on another goroutine, with what is told before it.
 // When ctx ends first, the worker is killed and ctx's error returned.
 func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) (*reply, error) {
+	c.called = c.called || req.calls()
+	own := req.Open != nil || req.Load != nil && !c.called
+	files := req.attach()
 	line, err := json.Marshal(req)
 	if err != nil {
 		return nil, err
@@ -392,7 +403,7 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 	}
 	got := make(chan answer, 1)
 	go func() {
-		if _, err := c.requests.Write(append(line, '\n')); err != nil {
+		if err := send(c.requests, append(line, '\n'), files); err != nil {
 			got <- answer{err: err}
 			return
 		}
@@ -400,7 +411,8 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 			line, err := plain.ReadLine(c.replies, maxReply)
 			r := &reply{}
 			switch {
-			case errors.Is(err, plain.ErrTooLong) || err == nil && json.Unmarshal(line, r) != nil:
+			case errors.Is(err, plain.ErrTooLong) ||
+				err == nil && (bytes.Count(line, []byte(",")) > maxParts || json.Unmarshal(line, r) != nil):
 				got <- answer{}
 			case err != nil:
 				got <- answer{err: err}
@@ -427,11 +439,12 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 	select {
 	case a := <-got:
 		if a.err != nil {
-			return nil, c.died()
+			err := c.died()
+			err.Own = own
+			return nil, err
 		}
 		if a.reply == nil {
-			c.kill("it wrote what is not a reply")
-			return nil, c.died()
+			return nil, c.nonsense()
 		}
 		if a.reply.Error != nil {
 			return nil, a.reply.Error
@@ -452,12 +465,19 @@ func (c *Client) exchange(ctx context.Context, req *request, timing func(bool)) 
 	}
 }
 
-// maxReply bounds a line of the worker's: the longest are CUPTI's records of a solution with very many kernels.
-// maxTold bounds what it may tell before the reply to one request, maxHazards the hazards of one.
-const maxReply, maxTold, maxHazards = 256 << 20, 100, 100
+// maxReply and maxParts bound a line of the worker's in bytes and commas: the longest are CUPTI's records of a solution
+// with very many kernels, and a part of a list may take 100 bytes of memory. maxTold bounds what it may tell before the
+// reply to one request, maxHazards the hazards of one.
+const maxReply, maxParts, maxTold, maxHazards = 256 << 20, 4 << 20, 100, 100
+
+// nonsense ends a process whose reply is none.
+func (c *Client) nonsense() error {
+	c.kill("it wrote what is not a reply")
+	return c.died()
+}
 
 // died waits for the end of a process that closed its replies, and says how it ended.
-func (c *Client) died() error {
+func (c *Client) died() *Died {
 	select {
 	case <-c.exited:
 	case <-time.After(2 * time.Second):

@@ -121,11 +121,11 @@ func TestMeasureRecorded(t *testing.T) {
 		{"nonsense", []string{strings.Replace(recording(windows, four...), `"records":"`, `"records":"AAAA`, 1), events}, nil,
 			"cupti: what was recorded makes no sense at byte 0 of 579"},
 	} {
-		plan := device.Plan{Iterations: 2, Trials: 2, Timer: device.TimerCUPTI}
+		plan := Plan{Plan: device.Plan{Iterations: 2, Trials: 2, Timer: device.TimerCUPTI}}
 		if tt.name == "good" {
 			var told []bool
 			plan.Timing = func(on bool) { told = append(told, on) }
-			s, err := answering(t, tt.answers...).Measure(t.Context(), plan)
+			s, _, err := answering(t, tt.answers...).Measure(t.Context(), plan)
 			if err != nil || !reflect.DeepEqual(s, tt.want) {
 				t.Errorf("%s: got %+v, %v, want %+v", tt.name, s, err, tt.want)
 			}
@@ -139,12 +139,12 @@ func TestMeasureRecorded(t *testing.T) {
 		if len(tt.answers) == 1 {
 			kind, code = Call, ""
 		}
-		if _, err := answering(t, tt.answers[0]).Measure(t.Context(), plan); !errors.As(err, &we) || we.Kind != kind ||
+		if _, _, err := answering(t, tt.answers[0]).Measure(t.Context(), plan); !errors.As(err, &we) || we.Kind != kind ||
 			we.Code != code || we.Text != tt.text {
 			t.Errorf("%s: got %v, want %s error %q", tt.name, err, kind, tt.text)
 		}
 		plan.Timer = ""
-		s, err := answering(t, tt.answers...).Measure(t.Context(), plan)
+		s, _, err := answering(t, tt.answers...).Measure(t.Context(), plan)
 		if kind == Call {
 			if !errors.As(err, &we) || we.Kind != Call {
 				t.Errorf("%s: got %v, want an error of the call with any timer", tt.name, err)
@@ -171,7 +171,7 @@ func TestMeasureNonsense(t *testing.T) {
 		`[[1,2],[3,9000000000000000000]]`: "the worker tells a timing of 2500000h0m0s",
 	} {
 		c := answering(t, `{"samples":{"timer":"cuda events","cold_l2":true,"trials_ns":`+trials+`}}`)
-		_, err := c.Measure(t.Context(), device.Plan{Iterations: 2, Trials: 2, Timer: device.TimerEvents})
+		_, _, err := c.Measure(t.Context(), Plan{Plan: device.Plan{Iterations: 2, Trials: 2, Timer: device.TimerEvents}})
 		var we *Error
 		if !errors.As(err, &we) || we.Kind != Call || we.Text != want {
 			t.Errorf("%s: got %v, want %q", trials, err, want)
@@ -179,7 +179,7 @@ func TestMeasureNonsense(t *testing.T) {
 	}
 	// A kernel of 300 years is more than a duration holds.
 	long := recording(`[[[100,200]]]`, piece{110, 110, 0, 0}, piece{110, 150, 1<<63 + 200, 0})
-	if _, err := answering(t, long).Measure(t.Context(), device.Plan{Iterations: 2, Trials: 2}); !isKind(err, Call) {
+	if _, _, err := answering(t, long).Measure(t.Context(), Plan{Plan: device.Plan{Iterations: 2, Trials: 2}}); !isKind(err, Call) {
 		t.Errorf("a kernel of 300 years: got %v, want an error of kind %s", err, Call)
 	}
 }
@@ -187,20 +187,22 @@ func TestMeasureNonsense(t *testing.T) {
 func TestNotAReply(t *testing.T) {
 	for name, text := range map[string]string{
 		"no JSON": "hello", "told too often": strings.Repeat(`{"timing":true}`+"\n", maxTold+1) + `{"samples":{"timer":"x"}}`,
-		"too long": `{"samples":{"timer":"` + strings.Repeat("x", maxReply) + `"}}`,
+		"too many parts": `{"samples":{"timer":"x"},"judged":[{"outputs":[],"call":0` + strings.Repeat(`},{`, maxParts) + `}]}`,
+		"no samples":     `{}`,
+		"too long":       `{"samples":{"timer":"` + strings.Repeat("x", maxReply) + `"}}`,
 	} {
 		c := answering(t, text)
 		var died *Died
-		if _, err := c.Measure(t.Context(), device.Plan{Iterations: 1, Trials: 1}); !errors.As(err, &died) ||
+		if _, _, err := c.Measure(t.Context(), Plan{Plan: device.Plan{Iterations: 1, Trials: 1}}); !errors.As(err, &died) ||
 			died.Reason != "it wrote what is not a reply" || c.Alive() {
 			t.Errorf("%s: got %v, want the worker's end", name, err)
 		}
 	}
 	var died *Died
-	if _, err := answering(t, "{\"building\":true}\n{}").Run(t.Context(), "x"); !errors.As(err, &died) {
+	if _, err := answering(t, "{\"building\":true}\n{}").Run(t.Context(), nil); !errors.As(err, &died) {
 		t.Errorf("told of a build on a GPU: got %v, want the worker's end", err)
 	}
-	if _, err := answering(t, `{"timing":true}`).Run(t.Context(), "x"); !errors.As(err, &died) {
+	if _, err := answering(t, `{"timing":true}`).Run(t.Context(), nil); !errors.As(err, &died) {
 		t.Errorf("told about a call: got %v, want the worker's end", err)
 	}
 }

@@ -1,12 +1,14 @@
 // Package worker runs a solution in a process of its own, since a device fault poisons the process that meets it and a
 // hung kernel can only be killed. The parent (Client) and the worker (Serve) exchange one JSON object a line: requests
-// on the worker's file descriptor 3, replies on 4. Tensors travel through files that both sides map. The worker never
-// sees expected outputs: the parent judges.
+// on the worker's file descriptor 3, a socket that also carries descriptors, replies on 4. Tensors travel through files
+// that both sides map. The worker never sees expected outputs: the parent judges.
 package worker
 
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"slices"
 	"strings"
 
 	"fisub/device"
@@ -19,8 +21,65 @@ type request struct {
 	Load    *Workload     `json:"load,omitempty"`
 	Compile *struct{}     `json:"compile,omitempty"`
 	Run     *runRequest   `json:"run,omitempty"`
-	Measure *device.Plan  `json:"measure,omitempty"`
+	Measure *Plan         `json:"measure,omitempty"`
 	Check   *Check        `json:"check,omitempty"`
+}
+
+// calls reports whether the request asks for calls of the solution.
+func (r *request) calls() bool {
+	return r.Compile != nil || r.Run != nil || r.Measure != nil || r.Check != nil && r.Check.Out != nil
+}
+
+// files calls f for each file that the request may have, with its number among the descriptors that are sent along,
+// from 1.
+func (r *request) files(f func(file **os.File, number *int)) {
+	var contents []*FileTensor
+	switch {
+	case r.Load != nil:
+		for _, v := range r.Load.Inputs {
+			contents = append(contents, v.Tensor)
+		}
+	case r.Run != nil:
+		f(&r.Run.Out, &r.Run.Number)
+	case r.Measure != nil:
+		f(&r.Measure.Out, &r.Measure.Number)
+	case r.Check != nil:
+		contents = r.Check.Inputs
+		f(&r.Check.Out, &r.Check.Number)
+	}
+	for _, t := range contents {
+		if t != nil {
+			f(&t.File, &t.Number)
+		}
+	}
+}
+
+// attach numbers the files of the request, and returns them.
+func (r *request) attach() (all []*os.File) {
+	r.files(func(file **os.File, number *int) {
+		if *number = 0; *file == nil {
+			return
+		}
+		i := slices.Index(all, *file)
+		if i < 0 {
+			i, all = len(all), append(all, *file)
+		}
+		*number = i + 1
+	})
+	return all
+}
+
+// detach gives the request the files that came with it.
+func (r *request) detach(all []*os.File) (err error) {
+	r.files(func(file **os.File, number *int) {
+		switch {
+		case *number < 0 || *number > len(all):
+			err = errors.New("worker: request without its files")
+		case *number > 0:
+			*file = all[*number-1]
+		}
+	})
+	return err
 }
 
 type openRequest struct {
@@ -35,7 +94,19 @@ type buildRequest struct {
 }
 
 type runRequest struct {
-	Out string `json:"out"` // existing file that takes the outputs, each at its Offset
+	Out    *os.File `json:"-"` // takes the outputs, each at its Offset
+	Number int      `json:"out"`
+}
+
+// A Plan is a device.Plan some of whose timed calls are judged.
+type Plan struct {
+	device.Plan
+	// Judged are the timed calls, counted from 0 over all trials and ascending, whose outputs Out takes: those of the one
+	// with index k at k times Stride, behind which each is at its Offset, or where the answer says.
+	Judged []int    `json:"judged,omitempty"`
+	Stride int64    `json:"stride,omitempty"` // in bytes
+	Out    *os.File `json:"-"`
+	Number int      `json:"out,omitempty"`
 }
 
 // A Workload is what a solution is called with: inputs in the definition's order, then outputs with memory of their
@@ -63,10 +134,11 @@ type Check struct {
 	// Inputs are new contents for input i, of the same dtype and shape; where it is nil, or the list is shorter, the input
 	// keeps what it was given last.
 	Inputs []*FileTensor `json:"inputs,omitempty"`
-	// Out, where it is not "", asks for one call, behind other work on the stream and on outputs poisoned in the stream's
+	// Out, unless it is nil, asks for one call, behind other work on the stream and on outputs poisoned in the stream's
 	// order, and is the file that takes the outputs as they are when the whole device is idle, each at its Offset or where
 	// the answer says.
-	Out string `json:"out,omitempty"`
+	Out    *os.File `json:"-"`
+	Number int      `json:"out,omitempty"`
 }
 
 // Checked is what a Check found; all is empty after a solution that keeps the rules.
@@ -97,13 +169,16 @@ type Value struct {
 	InPlace *int `json:"in_place,omitempty"`
 }
 
-// A FileTensor is a row-major little-endian tensor that lies in a file. Of an output only Path is unused.
+// A FileTensor is a row-major little-endian tensor that lies in a file: in File, or, where that is nil, in the one that
+// Path names. Of an output both are unused.
 type FileTensor struct {
-	DType  string `json:"dtype"`
-	Shape  []int  `json:"shape"`
-	Path   string `json:"path,omitempty"`
-	Offset int64  `json:"offset"` // of the first byte
-	Bytes  int    `json:"bytes"`
+	DType  string   `json:"dtype"`
+	Shape  []int    `json:"shape"`
+	Path   string   `json:"path,omitempty"`
+	File   *os.File `json:"-"`
+	Number int      `json:"file,omitempty"`
+	Offset int64    `json:"offset"` // of the first byte
+	Bytes  int      `json:"bytes"`
 
 	// Bound is, of an output that was passed and that the call has bound to other memory than was passed, the index of the
 	// argument that has this memory, or -1; else nil. Only Python can do that.
@@ -115,6 +190,7 @@ type reply struct {
 	Info    *device.Info    `json:"info,omitempty"`
 	Samples *device.Samples `json:"samples,omitempty"`
 	Outputs []FileTensor    `json:"outputs,omitempty"` // of run, where the solution returned them; else they are as loaded
+	Judged  []Judged        `json:"judged,omitempty"`  // of measure
 	Checked *Checked        `json:"checked,omitempty"`
 	Hazards []device.Hazard `json:"hazards,omitempty"` // of calls of the request, whatever else the reply is
 
@@ -130,6 +206,12 @@ type reply struct {
 	Building *bool `json:"building,omitempty"`
 	// Recorded goes with Samples that have no Trials yet.
 	Recorded *recorded `json:"recorded,omitempty"`
+}
+
+// A Judged is a timed call whose outputs were taken: the worker's word.
+type Judged struct {
+	Call    int          `json:"call"`              // its number, of Plan's Judged
+	Outputs []FileTensor `json:"outputs,omitempty"` // where the solution returned them, as those of Run; their offsets are in the file
 }
 
 // recorded is what CUPTI recorded of the calls, for a worker that leaves it to the Client what to make of it.
@@ -168,6 +250,7 @@ func (e *Error) Error() string { return e.Text }
 // A Died error says that the worker process ended, or was ended, before it answered.
 type Died struct {
 	Reason string // "signal: segmentation fault", "over the memory limit of 4 GiB"
+	Own    bool   // it ran fisub's code only: what it was to do is open the device, or load inputs before the first call
 }
 
 func (e *Died) Error() string { return "worker process ended: " + e.Reason }

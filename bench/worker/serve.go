@@ -23,18 +23,23 @@ import (
 const marker = "FISUB_WORKER"
 
 // Pipes returns the requests and replies of the process that Start started; in any other process it is an error.
-func Pipes() (requests, replies *os.File, err error) {
+func Pipes() (requests *Requests, replies *os.File, err error) {
 	if os.Getenv(marker) != "1" {
 		return nil, nil, errors.New("worker: fisub starts this command itself")
 	}
-	syscall.CloseOnExec(3) // what the worker starts does not answer for it
-	syscall.CloseOnExec(4)
-	return os.NewFile(3, "requests"), os.NewFile(4, "replies"), nil
+	f := os.NewFile(3, "requests")
+	defer f.Close()
+	conn, err := connection(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	syscall.CloseOnExec(4) // what the worker starts does not answer for it
+	return &Requests{conn: conn}, os.NewFile(4, "replies"), nil
 }
 
 // Serve answers requests from r on w until r ends. It must run in a process of its own; openers are the devices that
 // it may open, code gives the Code of an error or "". What the solution prints goes to the process's stdout and stderr.
-func Serve(ctx context.Context, r io.Reader, w io.Writer, openers []device.Opener, code func(error) string) error {
+func Serve(ctx context.Context, r *Requests, w io.Writer, openers []device.Opener, code func(error) string) error {
 	runtime.LockOSThread()
 	s := &server{ctx: ctx, openers: openers, code: code}
 	defer s.close()
@@ -46,11 +51,20 @@ func Serve(ctx context.Context, r io.Reader, w io.Writer, openers []device.Opene
 		} else if err != nil {
 			return fmt.Errorf("worker: reading a request: %w", err)
 		}
+		s.files = r.take()
 		if req.Measure != nil {
 			// Where it fails, the reply fails too.
 			req.Measure.Timing = func(on bool) { _ = enc.Encode(reply{Timing: &on}) }
 		}
-		if err := enc.Encode(s.answer(&req)); err != nil {
+		err := req.detach(s.files)
+		answer := reply{}
+		if err == nil {
+			answer = s.answer(&req)
+		} else {
+			answer.Error = s.asError(err, Machine)
+		}
+		s.held = append(s.held, s.files...)
+		if err := enc.Encode(answer); err != nil {
 			return fmt.Errorf("worker: writing a reply: %w", err)
 		}
 	}
@@ -69,7 +83,9 @@ type server struct {
 	code    func(error) string
 	dev     device.Device
 	kernel  device.Kernel
-	loaded  *Workload // its inputs are what the buffers were given last
+	files   []*os.File // of the request
+	held    []*os.File // of earlier ones since the last load
+	loaded  *Workload  // its inputs are what the buffers were given last
 	args    []device.Arg
 	outputs []output
 	bands   []device.Buffer // for each argument its memory with the guards; nil where it is no tensor
@@ -87,7 +103,7 @@ func (s *server) answer(req *request) reply {
 	}
 	if looker, ok := s.dev.(device.Looker); ok {
 		r.Hazards = looker.Hazards()
-		r.Idle = (req.Run != nil || req.Check != nil && req.Check.Out != "") && !looker.Worked()
+		r.Idle = (req.Run != nil || req.Check != nil && req.Check.Out != nil) && !looker.Worked()
 	}
 	return r
 }
@@ -238,7 +254,7 @@ func (s *server) arg(v Value, guard int) (device.Arg, error) {
 const Poison = 0xff
 
 // run calls once and writes the outputs to their places in the file out.
-func (s *server) run(out string) error {
+func (s *server) run(out *os.File) error {
 	if err := s.renew(); err != nil {
 		return err
 	}
@@ -256,8 +272,15 @@ func (s *server) run(out string) error {
 	if err := s.kernel.Sync(s.ctx); err != nil {
 		return s.asError(err, Fault)
 	}
+	return s.store(out, 0)
+}
+
+// store writes the outputs to their places behind base in the file out.
+func (s *server) store(out *os.File, base int64) error {
 	for _, o := range s.outputs {
-		if err := o.mapped(out, os.O_RDWR, s.args[o.arg].Tensor.Buffer.Read); err != nil {
+		o.File = out
+		o.Offset += base
+		if err := o.mapped(os.O_RDWR, s.args[o.arg].Tensor.Buffer.Read); err != nil {
 			return err
 		}
 	}
@@ -278,8 +301,8 @@ func (s *server) renew() error {
 	return nil
 }
 
-// renewing makes copies on the device of the inputs that are changed in place, and the function that puts them back in
-// the stream's order; nil where there are none. The caller frees the copies.
+// renewing makes copies on the device of what a call is to find in the outputs: poison, or, where an input is changed
+// in place, its contents; and the function that puts them there in the stream's order. The caller frees the copies.
 func (s *server) renewing() (before func() error, free func(), err error) {
 	if err := s.renew(); err != nil {
 		return nil, func() {}, err
@@ -291,21 +314,20 @@ func (s *server) renewing() (before func() error, free func(), err error) {
 		}
 	}
 	for _, o := range s.outputs {
-		if !o.inPlace {
-			continue
-		}
 		b := s.args[o.arg].Tensor.Buffer
 		kept, err := s.dev.Alloc(b.Len())
 		if err != nil {
 			return nil, free, err
 		}
 		to, from = append(to, b), append(from, kept)
-		if err := kept.Copy(b); err != nil {
+		if o.inPlace {
+			err = kept.Copy(b)
+		} else {
+			err = kept.Fill(Poison)
+		}
+		if err != nil {
 			return nil, free, err
 		}
-	}
-	if len(to) == 0 {
-		return nil, free, nil
 	}
 	return func() error {
 		for i, b := range to {
@@ -317,18 +339,25 @@ func (s *server) renewing() (before func() error, free func(), err error) {
 	}, free, nil
 }
 
-func (s *server) measure(plan *device.Plan) (reply, error) {
+func (s *server) measure(plan *Plan) (r reply, err error) {
 	before, free, err := s.renewing()
 	defer free()
 	if err != nil {
 		return reply{}, s.asError(err, Fault)
 	}
 	plan.Before = before
-	samples, err := s.dev.Measure(s.ctx, func() error { return s.kernel.Call(s.ctx, s.args) }, *plan)
-	if err != nil {
+	plan.After = func(call int) error {
+		k, ok := slices.BinarySearch(plan.Judged, call)
+		if !ok || plan.Out == nil {
+			return nil
+		}
+		r.Judged = append(r.Judged, Judged{Call: call})
+		return s.store(plan.Out, int64(k)*plan.Stride)
+	}
+	if r.Samples, err = s.dev.Measure(s.ctx, func() error { return s.kernel.Call(s.ctx, s.args) }, plan.Plan); err != nil {
 		return reply{}, s.asError(err, Fault)
 	}
-	return reply{Samples: samples}, nil
+	return r, nil
 }
 
 func (s *server) free() error {
@@ -338,6 +367,10 @@ func (s *server) free() error {
 			first = err
 		}
 	}
+	for _, f := range s.held {
+		f.Close()
+	}
+	s.held = nil
 	s.buffers, s.args, s.outputs, s.bands, s.loaded = nil, nil, nil, nil, nil
 	s.home.args, s.home.bands = nil, nil
 	return first
@@ -357,46 +390,49 @@ func (s *server) close() {
 func (t *FileTensor) fill(b device.Buffer) error {
 	direct, ok := b.(device.FileBuffer)
 	if !ok || t.Bytes == 0 {
-		return t.mapped(t.Path, os.O_RDONLY, b.Write)
+		return t.mapped(os.O_RDONLY, b.Write)
 	}
-	f, err := t.open(t.Path, os.O_RDONLY)
+	f, done, err := t.open()
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer done()
 	return direct.WriteFile(f, t.Offset, t.Bytes)
 }
 
-// open opens the file path, which must have all of the tensor.
-func (t *FileTensor) open(path string, flag int) (*os.File, error) {
-	f, err := os.OpenFile(path, flag, 0)
-	if err != nil {
-		return nil, err
+// open returns the tensor's file, which must have all of it, and a function to be called when it is no longer needed.
+func (t *FileTensor) open() (f *os.File, done func(), err error) {
+	f, done = t.File, func() {}
+	if f == nil {
+		if f, err = os.Open(t.Path); err != nil {
+			return nil, nil, err
+		}
+		done = func() { f.Close() }
 	}
 	st, err := f.Stat()
 	if err == nil && (t.Offset < 0 || t.Bytes < 0 || t.Offset > st.Size()-int64(t.Bytes)) {
-		err = fmt.Errorf("%s: bytes %d to %d are outside the file of %d bytes", path, t.Offset,
+		err = fmt.Errorf("%s: bytes %d to %d are outside the file of %d bytes", f.Name(), t.Offset,
 			t.Offset+int64(t.Bytes), st.Size())
 	}
 	if err != nil {
-		f.Close()
-		return nil, err
+		done()
+		return nil, nil, err
 	}
-	return f, nil
+	return f, done, nil
 }
 
-// mapped calls do with the tensor's bytes, which lie in the file path: they are mapped rather than read, so that a
-// state of 33 MB costs no heap. flag is os.O_RDONLY or os.O_RDWR. What lies outside of the file is an error; of a
-// tensor without bytes do is not called.
-func (t *FileTensor) mapped(path string, flag int, do func(data []byte) error) error {
+// mapped calls do with the tensor's bytes, which lie in its file: they are mapped rather than read, so that a state of
+// 33 MB costs no heap. flag is os.O_RDONLY or os.O_RDWR. What lies outside of the file is an error; of a tensor without
+// bytes do is not called.
+func (t *FileTensor) mapped(flag int, do func(data []byte) error) error {
 	if t.Bytes == 0 {
 		return nil
 	}
-	f, err := t.open(path, flag)
+	f, done, err := t.open()
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer done()
 	prot := unix.PROT_READ
 	if flag == os.O_RDWR {
 		prot |= unix.PROT_WRITE
@@ -404,7 +440,7 @@ func (t *FileTensor) mapped(path string, flag int, do func(data []byte) error) e
 	skip := int(t.Offset % int64(os.Getpagesize())) // a mapping begins at a page
 	m, err := unix.Mmap(int(f.Fd()), t.Offset-int64(skip), t.Bytes+skip, prot, unix.MAP_SHARED)
 	if err != nil {
-		return fmt.Errorf("mapping %s: %w", path, err)
+		return fmt.Errorf("mapping %s: %w", f.Name(), err)
 	}
 	defer unix.Munmap(m) //nolint:errcheck // of a mapping that was made above
 	return do(m[skip:])

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"fisub/device"
+	"fisub/internal/memfile"
 	"fisub/internal/trace"
 )
 
@@ -75,7 +76,7 @@ func (hostDevice) Measure(_ context.Context, call func() error, plan device.Plan
 		var trial []time.Duration
 		for range plan.Iterations {
 			begun := time.Now()
-			if err := call(); err != nil {
+			if err := errors.Join(plan.Before(), call(), plan.After(len(trial)+len(s.Trials)*plan.Iterations)); err != nil {
 				return nil, err
 			}
 			trial = append(trial, time.Since(begun))
@@ -223,10 +224,9 @@ func start(t *testing.T, name string, limit int64) (*Client, error) {
 }
 
 // workload writes three int32s behind 12 bytes of something else, and returns the workload and the file for outputs.
-func workload(t *testing.T, c *int64) (*Workload, string) {
+func workload(t *testing.T, c *int64) (*Workload, *os.File) {
 	t.Helper()
-	dir := t.TempDir()
-	in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
+	in, out := filepath.Join(t.TempDir(), "in"), outputs(t, 256+12)
 	data := []byte("xxxxxxxxxxxx")
 	for _, v := range []int32{1, -2, 30} {
 		data = binary.LittleEndian.AppendUint32(data, uint32(v))
@@ -234,12 +234,32 @@ func workload(t *testing.T, c *int64) (*Workload, string) {
 	if err := os.WriteFile(in, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(out, make([]byte, 256+12), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	ft := FileTensor{DType: "int32", Shape: []int{3}, Path: in, Offset: 12, Bytes: 12}
 	to := FileTensor{DType: "int32", Shape: []int{3}, Offset: 256, Bytes: 12}
 	return &Workload{Inputs: []Value{{Tensor: &ft}, {Int: c}}, Outputs: []Value{{Tensor: &to}}}, out
+}
+
+func outputs(t *testing.T, size int64) *os.File {
+	t.Helper()
+	f, err := memfile.New("outputs", size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func ints(t *testing.T, f *os.File, offset int64) []int32 {
+	t.Helper()
+	data := make([]byte, 12)
+	if _, err := f.ReadAt(data, offset); err != nil {
+		t.Fatal(err)
+	}
+	var values []int32
+	for i := range 3 {
+		values = append(values, int32(binary.LittleEndian.Uint32(data[4*i:])))
+	}
+	return values
 }
 
 func TestRunAndMeasure(t *testing.T) {
@@ -259,22 +279,17 @@ func TestRunAndMeasure(t *testing.T) {
 		if _, err := c.Run(t.Context(), out); err != nil {
 			t.Fatal(err)
 		}
-		data, err := os.ReadFile(out)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, want := range tc.want {
-			if got := int32(binary.LittleEndian.Uint32(data[256+4*i:])); got != want {
-				t.Errorf("element %d: got %d, want %d", i, got, want)
-			}
+		if got := ints(t, out, 256); !slices.Equal(got, tc.want) {
+			t.Errorf("outputs: got %v, want %v", got, tc.want)
 		}
 		if got, want := c.TakeLog(), "hello from the kernel\n"; got != want {
 			t.Errorf("log: got %q, want %q", got, want)
 		}
 	}
 	var told []bool
-	s, err := c.Measure(t.Context(), device.Plan{Trials: 2, Iterations: 3,
-		Timing: func(on bool) { told = append(told, on) }})
+	out := outputs(t, 2*512)
+	s, judged, err := c.Measure(t.Context(), Plan{Plan: device.Plan{Trials: 2, Iterations: 3,
+		Timing: func(on bool) { told = append(told, on) }}, Judged: []int{1, 5}, Stride: 512, Out: out})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,6 +298,14 @@ func TestRunAndMeasure(t *testing.T) {
 	}
 	if len(s.Trials) != 2 || len(s.Trials[1]) != 3 || s.Trials[0][0] <= 0 {
 		t.Errorf("samples: got %v, want 2 trials of 3", s.Trials)
+	}
+	if want := []Judged{{Call: 1}, {Call: 5}}; !reflect.DeepEqual(judged, want) {
+		t.Errorf("judged: got %v, want %v", judged, want)
+	}
+	for k := range int64(2) {
+		if got, want := ints(t, out, 512*k+256), []int32{7, 1, 65}; !slices.Equal(got, want) {
+			t.Errorf("outputs of a timed call: got %v, want %v", got, want)
+		}
 	}
 }
 
@@ -347,15 +370,7 @@ func TestCheckChangesInputs(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(*found, Checked{}) {
 			t.Fatalf("step %d: got %+v, %v, want nothing", i, found, err)
 		}
-		data, err := os.ReadFile(out)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := make([]int32, 3)
-		if _, err := binary.Decode(data[256:], binary.LittleEndian, got); err != nil {
-			t.Fatal(err)
-		}
-		if !slices.Equal(got, step.want) {
+		if got := ints(t, out, 256); !slices.Equal(got, step.want) {
 			t.Errorf("step %d: got %v, want %v", i, got, step.want)
 		}
 	}
@@ -550,7 +565,7 @@ func TestOutOfOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Run(t.Context(), "nowhere"); !isKind(err, Machine) {
+	if _, err := c.Run(t.Context(), outputs(t, 1)); !isKind(err, Machine) {
 		t.Errorf("run before load: got %v, want a machine error", err)
 	}
 }

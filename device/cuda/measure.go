@@ -172,6 +172,7 @@ func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.P
 		}
 		return d.wait(ctx)
 	}
+	timings := 0
 	for i := range plan.Trials {
 		if err := renew(); err != nil {
 			return nil, err
@@ -204,6 +205,12 @@ func trials[T any](ctx context.Context, d *gpu, call func() error, plan device.P
 				return nil, err
 			}
 			row = append(row, sample)
+			if plan.After != nil {
+				if err := plan.After(timings); err != nil {
+					return nil, err
+				}
+			}
+			timings++
 		}
 		if len(row) > 0 {
 			rows = append(rows, row)
