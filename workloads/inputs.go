@@ -124,9 +124,9 @@ func (in *Inputs) place(ctx context.Context, tensors []placed) error {
 // Load opens the inputs of w for one of its trials, from 0, of which each has generated inputs of its own, as in the
 // contest. Every tensor is checked against the definition's dtype and the shape that w's axes give it; the error names
 // the workload and joins all faults, among them *safetensors.LFSPointerError. An input that w declares random or does
-// not mention is generated in memory, from the uuid, the input's name and the trial. Of the embedded dataset, files that
-// are missing or were changed are made first; of any other they are an error. On a machine whose submissions can change
-// files, everything is in memory.
+// not mention is generated in memory, from the uuid, the input's name and the trial. Of the embedded dataset, files
+// that are missing or were changed are made first; of any other they are an error. On a machine whose submissions can
+// change files, everything is in memory.
 func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*Inputs, error) {
 	in, err := d.home(def, w).load(ctx, def, w, trial)
 	if err != nil {

@@ -82,9 +82,9 @@ class Machine:
         self.made = []  # tensors on the CPU behind what C++ code has allocated, as long as it may have them
         self.idle = self.uses(torch.empty(1))
 
-    def sources(self, texts, cache, folder, compiled):
-        """Says what the solution is, the folders of the cache and of the solution, and Solution.compiled."""
-        self.cache, self.folder, self.compiled = cache, folder, compiled
+    def sources(self, texts, cache, folder, prebuilt):
+        """Says what the solution is, the folders of the cache and of the solution, and Solution.prebuilt."""
+        self.cache, self.folder, self.prebuilt = cache, folder, prebuilt
         self.submission_cache = os.environ.get("FISUB_OWN_CACHE") or os.path.join(cache, "python")
         if any("cpp_extension" in text for text in texts):
             extend(self)
@@ -915,7 +915,7 @@ def extend(machine):
                      with_cuda=True, extra_cflags=["-O1"], build_directory=folder)
 
         with open(source) as f:
-            return machine.compiled("torch-cuda", [f.read(), machine.home, headers], make)
+            return machine.prebuilt("torch-cuda", [f.read(), machine.home, headers], make)
 
     @contextlib.contextmanager
     def loading():

@@ -644,8 +644,8 @@ class Device:
         self.event, self.wait = torch.cuda.Event, torch.cuda.synchronize
         self.wait(self.device)
 
-    def pretend(self, texts, cache, folder, compiled):
-        """Gives an emulated run the CUDA device that sources of those texts look for. folder is the solution's own; compiled is
+    def pretend(self, texts, cache, folder, prebuilt):
+        """Gives an emulated run the CUDA device that sources of those texts look for. folder is the solution's own; prebuilt is
         that of Solution."""
         if not self.emulated:
             return
@@ -657,7 +657,7 @@ class Device:
             self.machine = vgpu.Machine(os.path.join(here, "vgpu.so"), self.tell)
             self.pretence, self.vgpu = vgpu.pretend(self.machine), vgpu
         self.vgpu.unstub()
-        self.machine.sources(texts, os.path.realpath(cache), folder, compiled)
+        self.machine.sources(texts, os.path.realpath(cache), folder, prebuilt)
         if any("triton" in text for text in texts) and importlib.util.find_spec("triton") is not None:
             if not os.path.exists(self.machine.library):
                 raise Failure("machine", "python: this fisub is built without the virtual GPU for Triton", code="no-vgpu")
@@ -873,9 +873,9 @@ class Solution:
         guard(device, "build", lambda: check_signature(self.entry, len(definition["inputs"]), len(own), self.destination_passing))
 
     def pretend(self, texts):
-        guard(self.device, "build", lambda: self.device.pretend(texts, self.cache, self.own_folder, self.compiled))
+        guard(self.device, "build", lambda: self.device.pretend(texts, self.cache, self.own_folder, self.prebuilt))
 
-    def compiled(self, name, parts, make):
+    def prebuilt(self, name, parts, make):
         """Returns the folder of what make, which is given a folder to write to, has built from parts. A process that may run code
         of a submission only reads it."""
         machine = [sys.version, str(self.device.torch.__version__), self.device.info()["arch"]]
@@ -931,7 +931,7 @@ class Solution:
             return load(name.removesuffix(".so"), folder, True)
 
         try:
-            folder = self.compiled("torch", [solution, self.device.machine.home if virtual else ""], make)
+            folder = self.prebuilt("torch", [solution, self.device.machine.home if virtual else ""], make)
             if self.only:
                 return None
             module = self.device.machine.extension(lambda: loaded(folder)) if virtual else loaded(folder)
@@ -969,7 +969,7 @@ class Solution:
 
         def build():
             home = self.device.machine.home if self.device.emulated else ""
-            folder = self.compiled("tvm-ffi", [solution, tvm_ffi.__version__, home], make)
+            folder = self.prebuilt("tvm-ffi", [solution, tvm_ffi.__version__, home], make)
             return None if self.only else tvm_ffi.load_module(os.path.join(folder, f"{name}.so"))
 
         found = guard(self.device, "build", build)
