@@ -9,23 +9,13 @@ import (
 	"time"
 )
 
-// TempFile makes a file NAME-* in dir, for this process until it closes it and removes it. Those that a process which
-// was killed has left there are removed first.
-func TempFile(dir, name string) (*os.File, error) {
-	sweep(filepath.Join(dir, name+"-"))
-	f, err := os.CreateTemp(dir, name+"-*")
-	if err != nil {
-		return nil, err
-	}
-	return f, syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
-}
-
 // TempDir is TempDirIn the folder for temporary files.
 func TempDir(name string) (dir string, remove func(), err error) {
 	return TempDirIn(os.TempDir(), name)
 }
 
-// TempDirIn is TempFile for a folder, which remove removes.
+// TempDirIn makes a folder NAME-* in parent, which is this process's until it calls remove. Those that a process which
+// was killed has left there are removed first.
 func TempDirIn(parent, name string) (dir string, remove func(), err error) {
 	sweep(filepath.Join(parent, name+"-"))
 	if dir, err = os.MkdirTemp(parent, name+"-*"); err != nil {
@@ -54,6 +44,9 @@ func sweep(prefix string) {
 		if own, ok := st.Sys().(*syscall.Stat_t); !ok || int(own.Uid) != os.Getuid() {
 			continue
 		}
+		if st.IsDir() && st.Mode()&0o400 == 0 {
+			_ = os.Chmod(path, 0o700)
+		}
 		if f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0); err == nil {
 			if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 				removeAll(path)
@@ -63,16 +56,17 @@ func sweep(prefix string) {
 	}
 }
 
-// removeAll is os.RemoveAll also of folders whose modes keep their owner out.
-func removeAll(dir string) {
-	if os.RemoveAll(dir) == nil {
+// removeAll is os.RemoveAll for a folder whose subfolders may have any mode. It ignores errors: a later sweep tries
+// again.
+func removeAll(path string) {
+	if os.RemoveAll(path) == nil {
 		return
 	}
-	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err == nil && e.IsDir() {
+	_ = filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() { // before it is read
 			_ = os.Chmod(path, 0o700)
 		}
 		return nil
 	})
-	os.RemoveAll(dir)
+	_ = os.RemoveAll(path)
 }
