@@ -142,6 +142,9 @@ type shown int
 
 func (s shown) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
+// maxShown bounds the faults of one kind that are printed.
+const maxShown = 100
+
 // exit is the one place where errors become exit statuses.
 func (a *app) exit(err error) int {
 	var status shown
@@ -152,7 +155,12 @@ func (a *app) exit(err error) int {
 	case errors.As(err, &status):
 		return int(status)
 	}
-	for _, one := range usage.Flatten(err) {
+	all := usage.Flatten(err)
+	for i, one := range all {
+		if i == maxShown {
+			a.term.Error(plain.Count(len(all)-i, "more error"), "")
+			break
+		}
 		text, hint := explain.Error(one)
 		a.term.Error(text, hint)
 		if a.final != nil {

@@ -233,7 +233,11 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 
 // showFindings prints findings by their severity; strict makes errors of warnings.
 func (a *app) showFindings(findings []preflight.Finding, strict bool) {
+	told := map[string]int{}
 	for _, f := range findings {
+		if told[string(f.Severity)]++; told[string(f.Severity)] > maxShown {
+			continue
+		}
 		text := session.FindingText(f)
 		switch {
 		case f.Severity == preflight.Error || f.Severity == preflight.Warning && strict:
@@ -247,6 +251,11 @@ func (a *app) showFindings(findings []preflight.Finding, strict bool) {
 			}
 		}
 	}
+	for severity, n := range told {
+		if n > maxShown {
+			a.term.Note("%s not shown, --json has all", plain.Count(n-maxShown, "more "+severity))
+		}
+	}
 }
 
 // checkFiles checks dataset files; what a file holds is told by its keys.
@@ -257,11 +266,14 @@ func (a *app) checkFiles(ctx context.Context, names []string) error {
 		one, warnings := session.CheckFile(ctx, a.Path(name))
 		all = append(all, one)
 		a.warn(warnings)
-		for _, f := range one.Faults {
+		for _, f := range one.Faults[:min(len(one.Faults), maxShown)] {
 			a.term.Error(f.Text, f.Hint)
 		}
+		if n := len(one.Faults) - maxShown; n > 0 {
+			a.term.Error(plain.Count(n, "more fault")+", shown with --json", "")
+		}
 		if bad = bad || !one.Sound; one.Sound && !a.json {
-			fmt.Fprintf(a.stdout, "%s: sound %s\n", plain.Line(one.File), one.Holds)
+			fmt.Fprintf(a.stdout, "%s: sound %s\n", plain.Line(one.File), plain.Line(one.Holds))
 		}
 	}
 	if a.json {

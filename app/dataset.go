@@ -100,6 +100,9 @@ func (a *app) datasetVerify(ctx context.Context, o datasetOptions) error {
 	if err != nil {
 		return err
 	}
+	for _, text := range found.Warnings {
+		a.term.Warn(text, "")
+	}
 	for _, f := range found.Faults {
 		text := f.Definition + ": "
 		if f.Workload != "" {
@@ -107,13 +110,16 @@ func (a *app) datasetVerify(ctx context.Context, o datasetOptions) error {
 		}
 		a.term.Error(text+f.Text, f.Hint)
 	}
+	if found.MoreFaults > 0 {
+		a.term.Error(plain.Count(found.MoreFaults, "more fault"), "")
+	}
 	if a.json {
 		if err := a.writeJSON(found); err != nil {
 			return err
 		}
 	} else {
-		fmt.Fprintf(a.stdout, "%s checked, %s\n", plain.Count(found.Workloads, "workload"), plain.Count(len(found.Faults),
-			"fault"))
+		fmt.Fprintf(a.stdout, "%s checked, %s\n", plain.Count(found.Workloads, "workload"),
+			plain.Count(len(found.Faults)+found.MoreFaults, "fault"))
 	}
 	if unread != nil {
 		a.term.Note("references were not looked at: %v", unread)

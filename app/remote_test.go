@@ -281,7 +281,7 @@ func (b *remoteBench) kill(times int, works ...string) {
 			if len(ids) > 0 {
 				id = ids[0]
 			}
-			if id == "" || !dispatch.IsRemote(filepath.Join(b.dir, runs.Dir, id)) {
+			if plan, err := dispatch.Load(filepath.Join(b.dir, runs.Dir, id)); id == "" || err != nil || !plan.Packed() {
 				break // killed before there was a plan: nothing had begun
 			}
 			if status == -1 {
@@ -685,8 +685,10 @@ func TestRemoteGCBeside(t *testing.T) {
 		t.Fatal(err)
 	}
 	force := filepath.Join(f.Dir, "force")
-	put(force, []byte("case $SSH_ORIGINAL_COMMAND in *'for d in'*) cp "+later+" "+name+
-		";; esac\nexec /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n"))
+	put(force, []byte(`case $SSH_ORIGINAL_COMMAND in *'read -r fisub'*) ;; *) exec /bin/sh -c "$SSH_ORIGINAL_COMMAND" ;; esac
+IFS= read -r script; case $script in *'for d in'*) cp `+later+" "+name+` ;; esac
+{ printf '%s\n' "$script"; cat; } | /bin/sh -c "$SSH_ORIGINAL_COMMAND"
+`))
 	f.Daemons[0].Stop()
 	put(f.Daemons[0].Conf, append(conf, "ForceCommand exec /bin/sh "+force+"\n"...))
 	f.Daemons[0].Start(t)

@@ -16,6 +16,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/device"
 	"fisub/internal/plain"
+	"fisub/internal/sandbox"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/remote"
@@ -83,7 +84,11 @@ func (a *app) newTool(ctx context.Context, s *session.Submission, o toolOptions)
 			return nil, err
 		}
 	}
-	return tools.New(ctx, s, o.Options, a.term)
+	run, err := tools.New(ctx, s, o.Options, a.term)
+	if err == nil && !run.Emulated {
+		a.term.Note("confined   %s; not enforced below a tool: Unix sockets, tracing of its own processes", sandbox.State())
+	}
+	return run, err
 }
 
 // show shows a line of a tool. What it says may come from another host.

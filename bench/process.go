@@ -109,7 +109,12 @@ func (p *process) within(temp, own string, more ...string) worker.Command {
 	if p.python {
 		c.Env = append(c.Env, pyworker.Confined+"=1")
 	}
-	c.Sandbox = &sandbox.Sandbox{Write: append([]string{temp, own}, more...)}
+	box := *c.Sandbox
+	box.Write = slices.Concat(box.Write, []string{temp, own}, more)
+	if box.Tools {
+		c.Env = append(c.Env, "HOME="+temp) // they copy files there
+	}
+	c.Sandbox = &box
 	return c
 }
 

@@ -63,7 +63,7 @@ func File(ctx context.Context, file string) (what string, warnings []trace.Warni
 			return "", warnings, err
 		}
 		faults, err := Definition(ctx, def)
-		if err != nil {
+		if err != nil && len(faults) == 0 {
 			return fmt.Sprintf("definition %s, whose reference was not looked at: %v", def.Name, err), warnings, nil
 		}
 		for i, text := range faults {

@@ -13,6 +13,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/preflight/source"
+	"fisub/workloads"
 )
 
 const (
@@ -56,8 +57,15 @@ func runScript(ctx context.Context, limit time.Duration, path, script string, st
 	return out.Bytes(), nil
 }
 
-// Definition returns the faults of a definition's reference and constraints as Python. It fails where they could not be
-// looked at, for want of a Python.
+// Definition returns the faults of a definition: no outputs, an op type that is no name for a folder, and a reference
+// or constraints that are not valid Python. The error says why Python was not looked at.
 func Definition(ctx context.Context, def *trace.Definition) (faults []string, err error) {
-	return source.Definition(def, python(ctx, pythonLimit))
+	if def.Outputs.Len() == 0 {
+		faults = append(faults, "the definition has no outputs")
+	}
+	if !workloads.IsFile(def.OpType) {
+		faults = append(faults, fmt.Sprintf("op_type %q is no name for a folder", def.OpType))
+	}
+	more, err := source.Definition(def, python(ctx, pythonLimit))
+	return append(faults, more...), err
 }

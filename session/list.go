@@ -19,6 +19,18 @@ type Verified struct {
 	Workloads   int            `json:"workloads"`
 	AbsentFiles int            `json:"absent_files"`
 	Faults      []DatasetFault `json:"faults"`
+	MoreFaults  int            `json:"more_faults,omitempty"` // number of faults after the first maxFaults
+	Warnings    []string       `json:"warnings"`              // constraints that do not hold
+}
+
+const maxFaults = 1000
+
+func (v *Verified) add(f DatasetFault) {
+	if len(v.Faults) == maxFaults {
+		v.MoreFaults++
+		return
+	}
+	v.Faults = append(v.Faults, f)
 }
 
 // A DatasetFault is one of a workload, or of a definition where Workload is "".
@@ -32,7 +44,7 @@ type DatasetFault struct {
 // Verify checks workloads and input files against their definitions, of those and in the sets that EachSet goes
 // through. unread says why references were not looked at.
 func Verify(ctx context.Context, data *workloads.Dataset, definition, set string) (found Verified, unread, err error) {
-	found.Faults = []DatasetFault{}
+	found.Faults, found.Warnings = []DatasetFault{}, []string{}
 	seen := map[string]bool{}
 	err = EachSet(data, definition, set, func(def *trace.Definition, _ string, ws []*trace.Workload) error {
 		seen[def.Name] = true
@@ -45,7 +57,12 @@ func Verify(ctx context.Context, data *workloads.Dataset, definition, set string
 			found.AbsentFiles += r.Absent
 			for _, f := range r.Faults {
 				text, hint := explain.Error(f)
-				found.Faults = append(found.Faults, DatasetFault{def.Name, r.UUID, text, hint})
+				found.add(DatasetFault{def.Name, r.UUID, text, hint})
+			}
+		}
+		for _, f := range preflight.Workloads(def, ws) {
+			if f.Code == "constraint" {
+				found.Warnings = append(found.Warnings, def.Name+": "+f.Msg)
 			}
 		}
 		return nil
@@ -63,7 +80,7 @@ func Verify(ctx context.Context, data *workloads.Dataset, definition, set string
 			faults, unread = preflight.Definition(ctx, def)
 		}
 		for _, text := range faults {
-			found.Faults = append(found.Faults, DatasetFault{Definition: name, Text: text})
+			found.add(DatasetFault{Definition: name, Text: text})
 		}
 	}
 	return found, unread, err

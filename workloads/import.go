@@ -158,7 +158,7 @@ func (im *importer) definition(file string, named bool) {
 		return
 	}
 	for _, part := range []string{def.Name, def.OpType} {
-		if part != filepath.Base(part) || strings.HasPrefix(part, ".") || strings.ContainsAny(part, `\`) {
+		if !IsFile(part) {
 			im.note(file, fmt.Sprintf("left out: %q is no name for a file", part))
 			return
 		}
@@ -538,4 +538,9 @@ func copyFile(from, to string) error {
 		_, err := io.Copy(f, in)
 		return err
 	})
+}
+
+// IsFile reports whether a name of a definition is one for a file or folder of a dataset.
+func IsFile(name string) bool {
+	return name == filepath.Base(name) && !strings.HasPrefix(name, ".") && !strings.ContainsAny(name, `\`)
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -12,11 +13,58 @@ import (
 
 	"fisub/bench/worker"
 	"fisub/device"
+	"fisub/internal/memfile"
 )
 
 // fakeGPU starts the worker of testdata/fake_gpu.py, whose driver and CUPTI are those of device/cuda's tests. measure
 // has a body of `def run` timed, in which launch(name, delay, ns) is a kernel.
 func fakeGPU(t *testing.T, version string) (measure func(body string, plan device.Plan) (*device.Samples, error)) {
+	t.Helper()
+	client := fakeClient(t, version)
+	return func(body string, plan device.Plan) (*device.Samples, error) {
+		t.Helper()
+		give(t, client, body)
+		samples, _, err := client.Measure(t.Context(), worker.Plan{Plan: plan})
+		return samples, err
+	}
+}
+
+// give builds and loads a body of `def run`.
+func give(t *testing.T, client *worker.Client, body string) {
+	t.Helper()
+	source := "import ctypes, os, torch\nlib, calls = ctypes.CDLL(os.environ['FISUB_FAKE_LIB']), []\n" +
+		"launch = lambda name, delay, ns: lib.fake_launch(name, ctypes.c_long(delay), ctypes.c_long(ns))\ndef run(x, c, " +
+		"y, total):\n    calls.append(0)\n" + body
+	if err := build(t, client, source, true); err != nil {
+		t.Fatal(err)
+	}
+	load(t, client)
+}
+
+// Timed calls find poisoned outputs, and leave those of the calls that are judged.
+func TestFakeJudged(t *testing.T) {
+	client := fakeClient(t, "140000")
+	give(t, client, first+"    assert torch.isnan(y).all()\n    y.copy_(x + len(calls))\n")
+	out, err := memfile.New("outputs", 1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	for _, timer := range device.Timers {
+		plan := worker.Plan{Plan: device.Plan{Iterations: 4, Trials: 2, Timer: timer}, Judged: []int{1, 6}, Stride: 512, Out: out}
+		_, judged, err := client.Measure(t.Context(), plan)
+		if want := []worker.Judged{{Call: 1}, {Call: 6}}; err != nil || !reflect.DeepEqual(judged, want) {
+			t.Fatalf("%s: got %+v, %v, want %+v", timer, judged, err, want)
+		}
+		// A trial is six calls and the timed ones.
+		earlier, later := floats(t, out, 0, 3)[0], floats(t, out, 512, 3)[0]
+		if later-earlier != 11 {
+			t.Errorf("%s: got %g and %g, want those of calls 8 and 19", timer, earlier, later)
+		}
+	}
+}
+
+func fakeClient(t *testing.T, version string) *worker.Client {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
@@ -43,18 +91,7 @@ func fakeGPU(t *testing.T, version string) (measure func(body string, plan devic
 	if _, err := client.Open(t.Context(), "cuda", device.Options{CacheDir: t.TempDir()}); err != nil {
 		t.Fatal(err, client.TakeLog())
 	}
-	return func(body string, plan device.Plan) (*device.Samples, error) {
-		t.Helper()
-		source := "import ctypes, os\nlib, calls = ctypes.CDLL(os.environ['FISUB_FAKE_LIB']), []\n" +
-			"launch = lambda name, delay, ns: lib.fake_launch(name, ctypes.c_long(delay), ctypes.c_long(ns))\ndef run(x, c, " +
-			"y, total):\n    calls.append(0)\n" + body
-		if err := build(t, client, source, true); err != nil {
-			t.Fatal(err)
-		}
-		load(t, client)
-		samples, _, err := client.Measure(t.Context(), worker.Plan{Plan: plan})
-		return samples, err
-	}
+	return client
 }
 
 const first = "    launch(b'_Z5firstPfi', 1000, 3000)\n"

@@ -267,6 +267,31 @@ func TestManyFaults(t *testing.T) {
 	}
 }
 
+// A list with very many faults, and very many tables, end in bounded text.
+func TestHugeFiles(t *testing.T) {
+	c, err := config.Parse(config.Name, []byte(good))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := config.NewTable("remote.lab", nil)
+	for range 5000 {
+		table.Fault("gpus", "", "%d is there twice", 1)
+	}
+	if n := len(config.Faults(table.Err())); n != 1000 {
+		t.Errorf("got %d faults of a table, want 1000", n)
+	}
+	for _, line := range []string{"[t%d]\n", "k%d = 1\n", "[remote.t%d]\n"} {
+		var text strings.Builder
+		for i := range 10_001 {
+			fmt.Fprintf(&text, line, i)
+		}
+		_, err := config.Parse(config.Name, append(config.Encode(c), text.String()...))
+		if err == nil || err.Error() != "config.toml: has more than 10000 keys and tables" {
+			t.Errorf("%q: got %.200v", line, err)
+		}
+	}
+}
+
 func TestRemoteWithoutName(t *testing.T) {
 	_, err := config.Parse("config.toml", []byte(good+"\n[remote.\"\"]\nprovider = \"ssh\"\n"))
 	if faults := config.Faults(err); len(faults) != 1 || faults[0].Msg != "a table of remote has no name" {

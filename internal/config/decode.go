@@ -135,6 +135,10 @@ func parse(path string, data []byte) (*Config, []*Fault) {
 			Msg: "begins with a byte order mark, which TOML forbids", Hint: "save it as UTF-8 without BOM"})
 	}
 	values := map[string]any{}
+	if c.places = locate(c.src); len(c.places) > maxKeys {
+		return c, append(faults, &Fault{Code: "config-syntax", Path: path,
+			Msg: fmt.Sprintf("has more than %d keys and tables", maxKeys)})
+	}
 	if err := toml.Unmarshal(c.src, &values); err != nil {
 		f := &Fault{Code: "config-syntax", Path: path, Msg: strings.TrimPrefix(err.Error(), "toml: ")}
 		if at, ok := errors.AsType[*toml.DecodeError](err); ok {
@@ -148,7 +152,6 @@ func parse(path string, data []byte) (*Config, []*Fault) {
 		}
 		return c, append(faults, f)
 	}
-	c.places = locate(c.src)
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !slices.Contains(tables, name) && len(faults) < maxFaults {
 			faults = append(faults, c.unknownTable(name, values[name]))
@@ -242,8 +245,7 @@ func (c *Config) check(t *Table) {
 	case "solution":
 		if defs := trace.Track(c.Solution.Definition); defs != nil {
 			t.add("track-name", "definition", "write "+quoted(defs), "definition %q is a track, not a definition",
-				c.Solution.Definition)
-			t.faults[len(t.faults)-1].Harmless = true
+				c.Solution.Definition).Harmless = true
 		}
 	case "build":
 		if c.Build.EntryPoint != "" {
@@ -263,8 +265,8 @@ func (c *Config) check(t *Table) {
 				"tag %q is not a name for git", c.Submit.Tag)
 		}
 		if name := c.Submit.Remote; name != "" && !refName(name) {
-			t.add("git-name", "remote", "git remote lists them", "remote is not the name of a git remote")
-			t.faults[len(t.faults)-1].Excerpt = "" // a URL may hold a password
+			f := t.add("git-name", "remote", "git remote lists them", "remote is not the name of a git remote")
+			f.Excerpt = "" // a URL may hold a password
 		}
 	}
 }

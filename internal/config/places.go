@@ -14,12 +14,12 @@ type place struct {
 	key, value span
 }
 
-// locate finds where the keys and tables of a document are, in their order.
+// locate finds where the keys and tables of a document are, in their order, up to a syntax error or more than maxKeys.
 func locate(src []byte) (all []place) {
 	var p unstable.Parser
 	p.Reset(src)
 	table := ""
-	for p.NextExpression() {
+	for p.NextExpression() && len(all) <= maxKeys {
 		switch e := p.Expression(); e.Kind {
 		case unstable.Table, unstable.ArrayTable:
 			path, name := keyOf(e)

@@ -135,8 +135,9 @@ func (t *Table) Text(key string) string {
 // Has tells whether the key is there.
 func (t *Table) Has(key string) bool { return t.values[key] != nil }
 
-// maxFaults bounds the faults of a table, and the keys that stand in none.
-const maxFaults = 1000
+// maxFaults bounds the faults of a table, and the keys outside tables. maxKeys bounds the keys and tables of a file:
+// the TOML decoder takes a time that grows with their square.
+const maxFaults, maxKeys = 1000, 10_000
 
 // Decode gives the values to the keys, and notes as faults unknown and missing keys and what is not of its type;
 // of very many, the first thousand. What is missing, or at fault, gets its default.
@@ -167,8 +168,8 @@ func (t *Table) Decode(keys []Key) {
 	for _, name := range slices.Sorted(maps.Keys(t.values)) {
 		if !slices.Contains(known, name) && len(t.faults) < maxFaults {
 			hint, sure := t.unknown(name, known)
-			t.add("unknown-key", name, hint, "unknown key %s.%s", t.name, name)
-			t.faults[len(t.faults)-1].Harmless = !sure && (t.name == "solution" || t.name == "build")
+			f := t.add("unknown-key", name, hint, "unknown key %s.%s", t.name, name)
+			f.Harmless = !sure && (t.name == "solution" || t.name == "build")
 		}
 	}
 }
@@ -235,12 +236,17 @@ func Between[T cmp.Ordered](t *Table, key string, v, from, to T) {
 	}
 }
 
-func (t *Table) add(code, key, hint, format string, args ...any) {
+// add returns the fault that it notes. Those after the first maxFaults are dropped.
+func (t *Table) add(code, key, hint, format string, args ...any) *Fault {
+	if len(t.faults) == maxFaults {
+		return &Fault{}
+	}
 	at := t.file.Fault
 	if code == "unknown-key" {
 		at = t.file.keyFault
 	}
 	t.faults = append(t.faults, at(code, t.name+"."+key, hint, format, args...))
+	return t.faults[len(t.faults)-1]
 }
 
 // Err joins what was noted, as *Fault values in the order of their places.

@@ -23,8 +23,26 @@ func control(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }
 
-// Line gives s as one line: tabs become spaces; other control characters, and bytes that are no UTF-8, U+FFFD.
-func Line(s string) string { return Lines(strings.NewReplacer("\t", " ", "\n", "\uFFFD").Replace(s)) }
+// longest is the number of characters of the longest line that is shown.
+const longest = 4096
+
+// Line gives s as one line of at most 4,096 characters: tabs become spaces; other control characters, and bytes that
+// are no UTF-8, U+FFFD.
+func Line(s string) string {
+	return Cut(Lines(strings.NewReplacer("\t", " ", "\n", "\uFFFD").Replace(s)), longest)
+}
+
+// Text is Lines with long lines cut as by Line.
+func Text(s string) string {
+	if s = Lines(s); len(s) <= longest {
+		return s
+	}
+	lines := strings.Split(s, "\n")
+	for i, line := range lines {
+		lines[i] = Cut(line, longest)
+	}
+	return strings.Join(lines, "\n")
+}
 
 // Lines is Line for a text of several lines, which may be indented with tabs.
 func Lines(s string) string {
@@ -74,6 +92,9 @@ func Cause(err error) error {
 
 // Cut shortens s to n characters, the last of which then is an ellipsis.
 func Cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
 	r := []rune(s)
 	if len(r) <= n {
 		return s

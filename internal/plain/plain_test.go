@@ -47,6 +47,8 @@ func TestWords(t *testing.T) {
 		{"no hash", Short("a\x1b束\n567890"), "a\uFFFD束\uFFFD5678"},
 		{"cut", Cut("束束束", 2), "束…"},
 		{"not cut", Cut("束束", 2), "束束"},
+		{"long line", Line(strings.Repeat("束", 5000)), strings.Repeat("束", 4095) + "…"},
+		{"long lines", Text("a\n" + strings.Repeat("束", 5000) + "\nb\x1b\n"), "a\n" + strings.Repeat("束", 4095) + "…\nb\uFFFD\n"},
 		{"list", List([]string{"a", "b", "c"}, "and"), "a, b and c"},
 		{"list of two", List([]string{"a", "b"}, "or"), "a or b"},
 		{"list of one", List([]string{"a"}, "or"), "a"},

@@ -2,6 +2,9 @@ package sandbox_test
 
 import (
 	"bufio"
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -20,6 +23,9 @@ import (
 
 // TestMain makes the system calls of an attack, in a sandbox, if a test asks for it.
 func TestMain(m *testing.M) {
+	if os.Getenv("FISUB_TERMINAL") != "" {
+		atTerminal()
+	}
 	if name := os.Getenv("FISUB_ATTACK"); name != "" {
 		for _, a := range attacks {
 			if a.name == name {
@@ -58,6 +64,15 @@ func call(number uintptr, args ...uintptr) error {
 
 // text returns the address of a string for a system call.
 func text(s string) uintptr { return uintptr(unsafe.Pointer(&append([]byte(s), 0)[0])) }
+
+func write(path, text string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return inner(err)
+	}
+	_, err = f.WriteString(text)
+	return inner(errors.Join(err, f.Close()))
+}
 
 func ioctl(request uintptr) error {
 	fd, err := unix.Open(file(), unix.O_RDONLY, 0)
@@ -121,6 +136,7 @@ var attacks = []struct {
 	{"terminal input", "EPERM", func() error { return ioctl(unix.TIOCSTI) }},
 	{"terminal input of high bits", "EPERM", func() error { return ioctl(unix.TIOCSTI | 1<<33) }},
 	{"console selection", "EPERM", func() error { return ioctl(unix.TIOCLINUX) }},
+	{"type", "done", typed},
 	{"terminal", "ENXIO", func() error { _, err := unix.Open("/dev/tty", unix.O_RDONLY, 0); return err }},
 	{"unix socket", "EPERM", func() error { _, err := net.Dial("unix", socketName()); return inner(err) }},
 	{"unix datagrams", "EPERM", func() error { _, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0); return err }},
@@ -172,6 +188,142 @@ var attacks = []struct {
 		}
 		return nil
 	}},
+	{"priority of its own", "EACCES", func() error { return unix.Setpriority(unix.PRIO_PROCESS, 0, -20) }},
+	{"real-time scheduling of its own", "EPERM", func() error {
+		attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 99}
+		return unix.SchedSetAttr(0, &attr, 0)
+	}},
+	{"deadline scheduling of its own", "EPERM", func() error {
+		attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_DEADLINE, Runtime: 1e7, Deadline: 2e7,
+			Period: 2e7}
+		return unix.SchedSetAttr(0, &attr, 0)
+	}},
+	{"real-time disk access of its own", "EPERM", func() error { return call(unix.SYS_IOPRIO_SET, 1, 0, 1<<13) }},
+	{"advise about memory", "EPERM", func() error { return call(unix.SYS_PROCESS_MADVISE, 0, 0, 0, unix.MADV_COLD) }},
+	{"write memory", "EPERM", func() error { return call(unix.SYS_PROCESS_VM_WRITEV, uintptr(victim())) }},
+	{"memory file", "EACCES", func() error {
+		_, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", victim()), os.O_RDWR, 0)
+		return inner(err)
+	}},
+	{"move memory", "EPERM", func() error { return call(unix.SYS_MIGRATE_PAGES, uintptr(victim())) }},
+	{"release memory", "EPERM", func() error { return call(unix.SYS_PROCESS_MRELEASE, 0, 0) }},
+	{"secret memory", "EPERM", func() error { return call(unix.SYS_MEMFD_SECRET, 0) }},
+	{"signal by descriptor", "EPERM", func() error {
+		fd, err := unix.PidfdOpen(victim(), 0)
+		if err != nil {
+			return err
+		}
+		return unix.PidfdSendSignal(fd, unix.SIGSTOP, nil, 0)
+	}},
+	{"signal to a group", "EPERM", func() error { return unix.Kill(-victim(), unix.SIGKILL) }},
+	{"signal to a thread", "EPERM", func() error { return unix.Tgkill(victim(), victim(), unix.SIGKILL) }},
+	{"queued signal", "EPERM", func() error {
+		info := [128]byte{8: 0xff, 9: 0xff, 10: 0xff, 11: 0xff} // SI_QUEUE
+		return call(unix.SYS_RT_SIGQUEUEINFO, uintptr(victim()), uintptr(unix.SIGKILL), uintptr(unsafe.Pointer(&info)))
+	}},
+	{"signal of a descriptor", "idle", func() error {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		for _, set := range [][2]int{{unix.F_SETOWN, victim()}, {unix.F_SETSIG, int(unix.SIGKILL)},
+			{unix.F_SETFL, unix.O_ASYNC}} {
+			if err == nil {
+				_, err = unix.FcntlInt(uintptr(fds[0]), set[0], set[1])
+			}
+		}
+		if err == nil {
+			_, err = unix.Write(fds[1], []byte("x"))
+		}
+		return err
+	}},
+	{"lease that delays the judge", "EPERM", func() error {
+		fd, err := unix.Open(file(), unix.O_RDONLY, 0)
+		if err == nil {
+			_, err = unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK)
+		}
+		return err
+	}},
+	{"truncate", "EACCES", func() error { return unix.Truncate(file(), 0) }},
+	{"truncate while reading", "EACCES", func() error { _, err := unix.Open(file(), unix.O_TRUNC, 0); return err }},
+	{"open a descriptor again", "EACCES", func() error {
+		fd, err := unix.Open(file(), unix.O_RDONLY, 0)
+		if err == nil {
+			_, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDWR, 0)
+		}
+		return err
+	}},
+	{"write through a mapping", "EACCES", func() error {
+		fd, err := unix.Open(file(), unix.O_RDONLY, 0)
+		if err == nil {
+			_, err = unix.Mmap(fd, 0, 4, unix.PROT_WRITE, unix.MAP_SHARED)
+		}
+		return err
+	}},
+	{"exchange files", "EACCES", func() error {
+		own := filepath.Join(os.Getenv("TMPDIR"), "own")
+		if err := os.WriteFile(own, nil, 0o600); err != nil {
+			return err
+		}
+		return unix.Renameat2(unix.AT_FDCWD, own, unix.AT_FDCWD, file(), unix.RENAME_EXCHANGE)
+	}},
+	{"file by handle", "EPERM", func() error {
+		handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, file(), 0)
+		if err == nil {
+			_, err = unix.OpenByHandleAt(unix.AT_FDCWD, handle, unix.O_RDWR)
+		}
+		return err
+	}},
+	{"program without a file", "exit status 2", func() error {
+		fd, err := unix.MemfdCreate("sh", 0)
+		sh, rerr := os.ReadFile("/bin/sh")
+		if err != nil || rerr != nil {
+			return errors.Join(err, rerr)
+		}
+		if _, err := unix.Write(fd, sh); err != nil {
+			return err
+		}
+		return exec.Command(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), "-c", "echo x >>"+file()).Run()
+	}},
+	{"device of its own", "EPERM", func() error {
+		return unix.Mknod(filepath.Join(os.Getenv("TMPDIR"), "disk"), unix.S_IFBLK|0o600, 8<<8)
+	}},
+	{"core file", "idle", func() error {
+		cmd := exec.Command("sh", "-c", "ulimit -c unlimited; kill -ABRT $$")
+		cmd.Dir = filepath.Dir(file())
+		_ = cmd.Run()
+		return nil
+	}},
+	{"names in shared memory", "EACCES", func() error { return write("/dev/shm/fisub-test", "x") }},
+	{"kernel settings", "EACCES", func() error { return write("/proc/sys/kernel/core_pattern", "|/bin/sh") }},
+	{"kernel messages", "EACCES", func() error { return write("/dev/kmsg", "x") }},
+	{"pseudo terminal", "EACCES", func() error { _, err := unix.Open("/dev/ptmx", unix.O_RDWR, 0); return err }},
+	{"control group", "EACCES", func() error { return inner(os.Mkdir("/sys/fs/cgroup/fisub-test", 0o755)) }},
+	{"file watch of all processes", "EPERM", func() error { _, err := unix.FanotifyInit(0, 0); return err }},
+	{"abstract socket", "EPERM", func() error { _, err := net.Dial("unix", "@"+socketName()); return inner(err) }},
+	{"abstract packet socket", "EPERM", func() error {
+		_, err := net.Dial("unixpacket", "@"+socketName()+"-packet")
+		return inner(err)
+	}},
+	{"raw network packets", "EPERM", func() error { _, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0); return err }},
+	{"kernel's ciphers", "EPERM", func() error { _, err := unix.Socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0); return err }},
+	{"capabilities", "EPERM", func() error {
+		hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		sets := []unix.CapUserData{{Effective: 1 << unix.CAP_SYS_ADMIN, Permitted: 1 << unix.CAP_SYS_ADMIN}, {}}
+		return unix.Capset(&hdr, &sets[0])
+	}},
+	{"another user", "EPERM", func() error { return unix.Setresuid(65534, 65534, 65534) }},
+	{"key", "EPERM", func() error {
+		_, err := unix.AddKey("user", "fisub", []byte("x"), unix.KEY_SPEC_USER_KEYRING)
+		return err
+	}},
+	{"SysV queue", "EPERM", func() error { return call(unix.SYS_MSGGET, 0, unix.IPC_CREAT|0o600) }},
+	{"SysV semaphore", "EPERM", func() error { return call(unix.SYS_SEMGET, 0, 1, unix.IPC_CREAT|0o600) }},
+	{"quotas", "EPERM", func() error { return call(unix.SYS_QUOTACTL, 0, 0, 0, 0) }},
+	{"host name", "EPERM", func() error { return unix.Sethostname([]byte("x")) }},
+	{"clock", "EPERM", func() error { return unix.ClockSettime(unix.CLOCK_REALTIME, &unix.Timespec{Sec: -1}) }},
+	{"speed of the clock", "EPERM", func() error { _, err := unix.Adjtimex(&unix.Timex{}); return err }},
+	{"swap", "EPERM", func() error { return call(unix.SYS_SWAPOFF, text("/none")) }},
+	{"accounting", "EPERM", func() error { return unix.Acct("") }},
+	{"kernel module", "EPERM", func() error { return unix.DeleteModule("none", 0) }},
+	{"kernel log", "EPERM", func() error { _, err := unix.Klogctl(10, nil); return err }},
 	{"an unknown call", "ENOSYS", func() error { return call(100000) }},
 	{"calls of x32", "ENOSYS", func() error { return call(0x40000000 | unix.SYS_GETPID) }},
 }
@@ -199,6 +351,19 @@ func unwrap(err error) error {
 }
 
 func TestAttacks(t *testing.T) {
+	attack(t, false, nil)
+}
+
+// A sandbox for NVIDIA's tools lets them connect to sockets and trace their own processes, and no others.
+func TestAttacksBelowTools(t *testing.T) {
+	attack(t, true, map[string]string{"unix socket": "done", "unix datagrams": "done", "unix datagram socket": "done",
+		"raw unix socket": "done", "unix socket of high bits": "done", "virtual machine socket": "", "raw network packets": "",
+		"kernel's ciphers": "", "perf": "", "capabilities": "", "real-time disk access of its own": "",
+		"read memory": "", "write memory": ""})
+}
+
+// attack makes the attacks. other has the answers that differ; "" is one that depends on the machine.
+func attack(t *testing.T, tools bool, other map[string]string) {
 	need(t, "seccomp", "signals")
 	dir := t.TempDir()
 	kept := filepath.Join(dir, "kept")
@@ -210,7 +375,15 @@ func TestAttacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
+	for _, a := range []struct{ kind, name string }{{"unix", ""}, {"unixpacket", "-packet"}} {
+		l, err := net.Listen(a.kind, "@"+l.Addr().String()+a.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+	}
 	sleeper := exec.Command("sleep", "600")
+	sleeper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := sleeper.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -226,17 +399,27 @@ func TestAttacks(t *testing.T) {
 		var st unix.Stat_t
 		_ = unix.Stat(kept, &st)
 		n, _ := unix.Listxattr(kept, nil)
-		return fmt.Sprint(set, nice, attr.Policy, disk, string(limits), st.Mode, st.Uid, st.Mtim, n)
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		state := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))[0]
+		runs := strings.Contains("RSD", state)
+		files, _ := filepath.Glob(filepath.Join(dir, "*"))
+		return fmt.Sprint(set, nice, attr.Policy, disk, string(limits), st.Mode, st.Uid, st.Mtim, st.Size, n, runs, files)
 	}
 	own := filepath.Join(dir, "own")
+	if err := os.Mkdir(own, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for _, a := range attacks {
-		s := sandbox.Sandbox{Write: []string{own}, Env: []string{"TMPDIR=" + own, "FISUB_ATTACK=" + a.name,
+		s := sandbox.Sandbox{Write: []string{own}, Tools: tools, Env: []string{"TMPDIR=" + own, "FISUB_ATTACK=" + a.name,
 			"FISUB_FILE=" + kept, "FISUB_SOCKET=" + l.Addr().String(), fmt.Sprintf("FISUB_VICTIM=%d", sleeper.Process.Pid)}}
-		want := a.want
+		want, differs := other[a.name]
+		if !differs {
+			want = a.want
+		}
 		switch want {
 		case "idle":
 			want = "done"
-		case "EPERM", "ENOSYS", "ENXIO":
+		case "EPERM", "EACCES", "ENOSYS", "ENXIO":
 			for n := range syscall.Errno(200) {
 				if unix.ErrnoName(n) == want {
 					want = n.Error()
@@ -245,11 +428,73 @@ func TestAttacks(t *testing.T) {
 		}
 		before := look()
 		out, err := s.Command(t.Context(), os.Args[0]).CombinedOutput()
-		if got := strings.TrimSpace(string(out)); err != nil || got != want {
+		if got := strings.TrimSpace(string(out)); err != nil || want != "" && got != want {
 			t.Errorf("%s: got %v, %s, want %s", a.name, err, got, want)
 		}
 		if after := look(); after != before {
 			t.Errorf("%s: changed\n%s\nto\n%s", a.name, before, after)
+		}
+	}
+}
+
+// typed types a line into the terminal, by its name and by every descriptor.
+func typed() error {
+	_, _ = unix.Open("/dev/tty", unix.O_RDWR, 0)
+	for fd := range uintptr(16) {
+		for _, c := range []byte("typed\n") {
+			_ = call(unix.SYS_IOCTL, fd, unix.TIOCSTI, uintptr(unsafe.Pointer(&[]byte{c}[0])))
+		}
+	}
+	return nil
+}
+
+// atTerminal starts the attack "type" in a sandbox, or without one, as a program that a person has started, and says how
+// many bytes are typed.
+func atTerminal() {
+	s := sandbox.Sandbox{Env: []string{"FISUB_ATTACK=type"}}
+	cmd := s.Command(context.Background(), os.Args[0])
+	if os.Getenv("FISUB_TERMINAL") == "bare" {
+		cmd = exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "FISUB_ATTACK=type", "FISUB_TERMINAL=")
+	}
+	cmd.Stdin = os.Stdin
+	err := cmd.Run()
+	n, ierr := unix.IoctlGetInt(0, unix.TIOCINQ)
+	fmt.Println(n, errors.Join(err, ierr))
+	os.Exit(0)
+}
+
+// A submission types nothing into the terminal in which fisub was started.
+func TestTerminal(t *testing.T) {
+	need(t, "seccomp")
+	for _, how := range []string{"sandbox", "bare"} {
+		pty, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+		if err != nil {
+			t.Skip(err)
+		}
+		defer pty.Close()
+		n, err := unix.IoctlGetInt(int(pty.Fd()), unix.TIOCGPTN)
+		if err == nil {
+			err = unix.IoctlSetPointerInt(int(pty.Fd()), unix.TIOCSPTLCK, 0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer terminal.Close()
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "FISUB_TERMINAL="+how)
+		cmd.Stdin = terminal
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+		out, err := cmd.Output()
+		switch got := strings.TrimSpace(string(out)); {
+		case err != nil || how == "sandbox" && got != "0 <nil>":
+			t.Errorf("%s: got %v, %q, want 0 bytes", how, err, got)
+		case how == "bare" && got == "0 <nil>":
+			t.Log("this kernel lets nobody type")
 		}
 	}
 }
@@ -280,6 +525,35 @@ func TestDaemons(t *testing.T) {
 	sandbox.EndLeft(cmd.Process.Pid)
 	if state, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", daemon)); len(state) > 0 && !strings.Contains(string(state), ") Z ") {
 		t.Errorf("the daemon is still there: %s", state)
+	}
+}
+
+// Processes that replace themselves all the time end too.
+func TestForkBomb(t *testing.T) {
+	need(t, "seccomp")
+	dir := t.TempDir()
+	rabbit := filepath.Join(dir, "rabbit")
+	if err := os.WriteFile(rabbit, []byte("sh $0 &\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := sandbox.Sandbox{Write: []string{dir}}
+	cmd := s.Command(t.Context(), "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do sh "+rabbit+" & done; echo; sleep 600")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	sandbox.End(cmd.Process.Pid)
+	_ = cmd.Wait()
+	sandbox.EndLeft(cmd.Process.Pid)
+	if left, _ := exec.Command("pgrep", "-r", "R,S,D", "-s", strconv.Itoa(cmd.Process.Pid)).Output(); len(left) > 0 {
+		_ = os.Remove(rabbit)
+		t.Errorf("there are processes left:\n%s", left)
 	}
 }
 

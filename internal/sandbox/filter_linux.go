@@ -23,7 +23,10 @@ var (
 		"finit_module", "delete_module", "swapon", "swapoff", "reboot", "acct", "quotactl", "quotactl_fd", "syslog",
 		"settimeofday", "clock_settime", "adjtimex", "clock_adjtime", "sethostname", "setdomainname", "iopl", "ioperm",
 		"lookup_dcookie", "vhangup", "shmget", "shmat", "msgget", "semget", "mq_open",
+		"memfd_secret",
 	}
+	// tracing calls are those of refused that debuggers and profilers need.
+	tracing = []string{"ptrace", "process_vm_readv", "process_vm_writev", "perf_event_open"}
 	// absent calls look as on an older kernel: programs have another way. Their arguments are in memory, where a filter
 	// cannot look.
 	absent = []string{"clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register"}
@@ -62,9 +65,9 @@ func has(argument uint32, bits uint64) conditions {
 
 // filters returns the seccomp filters of a sandbox: one for calls that are the same whatever their arguments, and one
 // for each call whose arguments matter, because the package does not go on to other calls behind a condition. Calls
-// that its tables do not know, and those of other architectures, are absent. With mps, programs may connect to Unix
-// sockets, which CUDA's multi-process service needs.
-func filters(mps bool) (programs [][]bpf.RawInstruction, err error) {
+// that its tables do not know, and those of other architectures, are absent. With sockets, programs may connect to Unix
+// sockets, which CUDA's multi-process service and NVIDIA's tools need; with tools, they may trace each other.
+func filters(sockets, tools bool) (programs [][]bpf.RawInstruction, err error) {
 	const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 		unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 	const setID, temporary = unix.S_ISUID | unix.S_ISGID, unix.O_TMPFILE &^ unix.O_DIRECTORY
@@ -92,8 +95,12 @@ func filters(mps bool) (programs [][]bpf.RawInstruction, err error) {
 		raw, rerr := bpf.Assemble(program)
 		programs, err = append(programs, raw), errors.Join(err, perr, rerr)
 	}
+	never := known(refused)
+	if tools {
+		never = slices.DeleteFunc(never, func(name string) bool { return slices.Contains(tracing, name) })
+	}
 	assemble(seccomp.Policy{DefaultAction: seccomp.ActionTrap, Syscalls: []seccomp.SyscallGroup{
-		{Names: known(refused), Action: refuse},
+		{Names: never, Action: refuse},
 		{Names: known(idle), Action: succeed},
 		{Names: allowed, Action: seccomp.ActionAllow},
 	}})
@@ -111,6 +118,7 @@ func filters(mps bool) (programs [][]bpf.RawInstruction, err error) {
 		when(refuse, name, isNot(0, 0))
 	}
 	when(refuse, "clone", has(0, namespaces))
+	when(refuse, "fcntl", is(1, unix.F_SETLEASE)) // whoever opens the file would wait
 	// Terminals: what is typed, selected or shown. Files: attributes, which a reader may change, also those of XFS.
 	when(refuse, "ioctl", is(1, unix.TIOCSTI), is(1, unix.TIOCLINUX), is(1, unix.TIOCCONS), is(1, unix.TIOCSCTTY),
 		is(1, unix.FS_IOC_SETFLAGS), is(1, 0x40046602), is(1, 0x401c5820))
@@ -120,7 +128,7 @@ func filters(mps bool) (programs [][]bpf.RawInstruction, err error) {
 	for name, mode := range map[string]uint32{"creat": 1, "mknod": 1, "mknodat": 2} {
 		when(refuse, name, has(mode, setID))
 	}
-	if !mps {
+	if !sockets {
 		// CUDA listens on a socket of type SOCK_SEQPACKET. Programs that would start others use the other types.
 		types := conditions{{Argument: 1, Operation: seccomp.BitsNotSet, Value: unix.SOCK_SEQPACKET &^ unix.SOCK_STREAM}}
 		when(refuse, "socket", isNot(0, unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK),

@@ -15,8 +15,8 @@ import (
 
 // A process is what /proc tells of one.
 type process struct {
-	pid, parent, session int
-	rss                  int64 // bytes
+	pid, parent, group, session int
+	rss                         int64 // bytes
 }
 
 // tree returns the process pid, its descendants and all processes of its session. A process in a sandbox cannot leave
@@ -38,9 +38,10 @@ func tree(pid int) []process {
 			continue
 		}
 		parent, _ := strconv.Atoi(fields[1])
+		group, _ := strconv.Atoi(fields[2])
 		session, _ := strconv.Atoi(fields[3])
 		pages, _ := strconv.ParseInt(fields[21], 10, 64)
-		p := process{pid: id, parent: parent, session: session, rss: pages * int64(os.Getpagesize())}
+		p := process{pid: id, parent: parent, group: group, session: session, rss: pages * int64(os.Getpagesize())}
 		switch {
 		case id == pid:
 			root = p
@@ -66,18 +67,26 @@ func End(pid int) { end(pid, true) }
 // EndLeft kills the processes that pid, which has ended, has left in its session.
 func EndLeft(pid int) { end(pid, false) }
 
-// end repeats itself until the processes are gone, or 5 seconds have passed.
+// end repeats itself until the processes are gone, or 5 seconds have passed. A process that replaces itself all the
+// time may be in no tree: a signal to its group reaches it.
 func end(pid int, leader bool) {
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	deadline := time.Now().Add(5 * time.Second)
+	for gone := 0; gone < 3 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		all := tree(pid)[1:]
 		for _, p := range slices.Backward(all) {
+			if p.session == pid && p.group != pid {
+				_ = syscall.Kill(-p.group, syscall.SIGKILL)
+			}
 			_ = syscall.Kill(p.pid, syscall.SIGKILL)
+		}
+		if pid != os.Getpid() {
+			_ = syscall.Kill(-pid, syscall.SIGKILL)
 		}
 		if leader {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
-		if len(all) == 0 || time.Now().After(deadline) {
-			return
+		if gone++; len(all) > 0 {
+			gone = 0
 		}
 	}
 }

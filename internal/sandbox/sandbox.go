@@ -20,13 +20,15 @@ type Sandbox struct {
 	Write []string // files and folders they may change; a missing one becomes a folder
 	Read  []string // files and folders they may read besides Write and the system's libraries; nil is all
 	Env   []string // added to the allowed variables of this process
+	Tools bool     // NVIDIA's tools run in it: their processes may trace each other and use Unix sockets
 }
 
 // A spec is what a process is told before it enters its sandbox.
 type spec struct {
 	Write []string
 	Read  []string
-	Limit bool   // reading is limited to Read and Write
+	Limit bool // reading is limited to Read and Write
+	Tools bool
 	MPS   string // folder of the sockets of CUDA's multi-process service, or ""
 }
 
@@ -42,7 +44,7 @@ const (
 // Command is like exec.CommandContext for a process in the sandbox s. The process dies with this one; when ctx is done,
 // its descendants die too. Set its environment through Env alone.
 func (s *Sandbox) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
-	text, err := json.Marshal(spec{s.Write, s.Read, s.Read != nil, os.Getenv("CUDA_MPS_PIPE_DIRECTORY")})
+	text, err := json.Marshal(spec{s.Write, s.Read, s.Read != nil, s.Tools, os.Getenv("CUDA_MPS_PIPE_DIRECTORY")})
 	cmd := exec.CommandContext(ctx, self())
 	cmd.Args = slices.Concat([]string{name, string(text), program}, args)
 	cmd.Env = append(append(environment(os.Environ()), s.Env...), inside+"=1")

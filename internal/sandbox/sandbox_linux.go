@@ -60,7 +60,7 @@ func State() Report {
 			r.Gaps = append(r.Gaps, gap.text)
 		}
 	}
-	if _, err := filters(false); err != nil || !seccomp.Supported() {
+	if _, err := filters(false, false); err != nil || !seccomp.Supported() {
 		r.Gaps = append(r.Gaps, "seccomp: limits, priorities, modes and owners, sockets (CONFIG_SECCOMP_FILTER)")
 	} else {
 		r.Text += ", seccomp"
@@ -76,14 +76,14 @@ func enter(s spec, argv []string) error {
 	}
 	runtime.LockOSThread() // the thread that is restricted is the one that becomes the program
 	makeUVM()
-	if err := errors.Join(unprivileged(), unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); err != nil {
+	if err := errors.Join(unprivileged(s.Tools), unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); err != nil {
 		return err
 	}
 	if err := restrict(s); err != nil {
 		return err
 	}
 	if seccomp.Supported() {
-		programs, err := filters(s.MPS != "")
+		programs, err := filters(s.MPS != "" || s.Tools, s.Tools)
 		for _, p := range programs {
 			err = errors.Join(err, load(p))
 		}
@@ -94,18 +94,22 @@ func enter(s spec, argv []string) error {
 	return fmt.Errorf("%s: %w", path, unix.Exec(path, argv, os.Environ()))
 }
 
-// unprivileged gives up root's rights except those over its own files and memory. Programs that are started do not get
-// them back, because no new privileges are given.
-func unprivileged() error {
-	const keep = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
-		1<<unix.CAP_IPC_LOCK | 1<<unix.CAP_SYS_NICE | 1<<unix.CAP_SYS_RESOURCE
+// unprivileged gives up root's rights except those over its own files and memory and, for tools, the one that a GPU's
+// driver asks for before a program may read its counters. Programs that are started do not get them back, because no
+// new privileges are given.
+func unprivileged(tools bool) error {
+	keep := uint64(1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
+		1<<unix.CAP_IPC_LOCK)
+	if tools {
+		keep |= 1 << unix.CAP_SYS_ADMIN
+	}
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
 	if err := unix.Capget(&hdr, &sets[0]); err != nil {
 		return err
 	}
 	for i := range sets {
-		mask := uint32(uint64(keep) >> (32 * i))
+		mask := uint32(keep >> (32 * i))
 		sets[i] = unix.CapUserData{Effective: sets[i].Effective & mask, Permitted: sets[i].Permitted & mask}
 	}
 	return unix.Capset(&hdr, &sets[0])

@@ -81,7 +81,7 @@ func (t *Terminal) paint(code, s string) string {
 // Note prints a line about progress to Err.
 func (t *Terminal) Note(format string, args ...any) {
 	if !t.Quiet {
-		fmt.Fprintln(t.Err, plain.Lines(fmt.Sprintf(format, args...)))
+		fmt.Fprintln(t.Err, plain.Text(fmt.Sprintf(format, args...)))
 	}
 }
 
@@ -96,9 +96,9 @@ func (t *Terminal) Error(text, hint string) {
 }
 
 func (t *Terminal) say(what, text, hint string) {
-	fmt.Fprintf(t.Err, "%s %s\n", what, plain.Lines(text))
+	fmt.Fprintf(t.Err, "%s %s\n", what, plain.Text(text))
 	if hint != "" {
-		fmt.Fprintf(t.Err, "%s %s\n", t.paint(bold, "hint:"), plain.Lines(hint))
+		fmt.Fprintf(t.Err, "%s %s\n", t.paint(bold, "hint:"), plain.Text(hint))
 	}
 }
 
@@ -266,6 +266,9 @@ func (v *runView) start(r *event.Run) {
 		plain.Short(r.ContentHash))))
 	t.Note("definition %s", plain.Line(r.Definition+", "+r.Selection()))
 	t.Note("device     %s", Device(r.Device))
+	if len(v.places) == 0 {
+		t.gaps("", r.Host)
+	}
 	if b := r.Baseline; b != nil {
 		t.Note("baseline   %s", plain.Line(fmt.Sprintf("%s: %s, %s", b.Name, b.Solution, plain.Short(b.ContentHash))))
 	}
@@ -297,6 +300,16 @@ func (v *runView) job(place string, j *event.Job) {
 		text += ": " + j.Text
 	}
 	v.t.Note("%s", plain.Line(place+": "+text))
+	if j.Host != nil {
+		v.t.gaps(place+": ", *j.Host)
+	}
+}
+
+// gaps says what the sandbox of a host does not enforce.
+func (t *Terminal) gaps(place string, h event.Host) {
+	if _, gaps, found := strings.Cut(h.Confined, "; not enforced: "); found {
+		t.Note("%ssandbox    not enforced: %s (fisub doctor)", place, plain.Line(gaps))
+	}
 }
 
 // A column of the table of a run. Numbers stand on its right, words on its left.

@@ -92,6 +92,25 @@ fedcba98           4  7  PASSED                      -         -     2.56 µs  0
 	}
 }
 
+// What a sandbox does not enforce is said of the machine that runs the submission.
+func TestGaps(t *testing.T) {
+	run := gpuRun("0123456789abc")
+	run.Run.Host.Confined = "landlock 4, seccomp; not enforced: device ioctls (Linux 6.10), signals (Linux 6.12)"
+	const want = "sandbox    not enforced: device ioctls (Linux 6.10), signals (Linux 6.12) (fisub doctor)\n"
+	if _, errs := show(t, &Terminal{}, run); !strings.Contains(errs, "\n"+want) {
+		t.Errorf("got %q, want %q", errs, want)
+	}
+	job := event.Event{Type: event.TypeJob, Place: "lab", JobState: &event.Job{Phase: "running", Device: &run.Run.Device,
+		Host: &run.Run.Host}}
+	if _, errs := show(t, &Terminal{}, job, run); strings.Count(errs, want) != 1 || !strings.Contains(errs, "\nlab: "+want) {
+		t.Errorf("got %q, want lab: %q", errs, want)
+	}
+	run.Run.Host.Confined = "landlock 7, seccomp"
+	if _, errs := show(t, &Terminal{}, run); strings.Contains(errs, "enforced") {
+		t.Errorf("got %q, want nothing", errs)
+	}
+}
+
 func TestDoubtfulTimings(t *testing.T) {
 	ms := 0.00256
 	events := []event.Event{gpuRun("aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc")}

@@ -448,6 +448,18 @@ def solution(request):
             "entry": next((entry_facts(f, request["symbol"]) for f in files if f.path == entry), None)}
 
 
+def constraint(text):
+    """A fault of a constraint: what is no expression, and a power that may take for ever to compute."""
+    tree, wrong = parse(text, "eval")
+    for node in ast.walk(tree) if tree else ():
+        if (isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Pow, ast.LShift))
+                and not (isinstance(node.left, (ast.Name, ast.Constant)) and isinstance(node.right, ast.Constant)
+                         and node.right.value in range(65))):
+            return {"line": node.lineno, "column": node.col_offset + 1, "doubtful": False,
+                    "text": "the power is not of an axis or a number with an exponent from 0 to 64"}
+    return wrong
+
+
 def main():
     warnings.simplefilter("ignore")
     try:
@@ -458,7 +470,7 @@ def main():
     request = json.load(sys.stdin.buffer)
     if "reference" in request:
         out = {"reference": parse(request["reference"], "exec")[1],
-               "constraints": [parse(text, "eval")[1] for text in request["constraints"] or []]}
+               "constraints": [constraint(text) for text in request["constraints"] or []]}
     else:
         out = solution(request)
     out["version"] = "%d.%d" % sys.version_info[:2]

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"os"
 	"testing"
 
 	"fisub/internal/event"
@@ -19,10 +20,14 @@ func FuzzFeed(f *testing.F) {
 	f.Add([]byte(`{"type":"failed","workload":"u","message":{"text":"x"}}
 {"type":"failed","workload":"u","message":{"text":"x"}}
 `), 193)
+	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
+		f.Setenv("TMPDIR", "/dev/shm") // on a disk each run waits for the plan to be synced
+	}
+	folder := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte, cut int) {
 		verdicts := map[string]int{}
 		job := &Job{ID: "job", Workloads: []string{"u", "v"}}
-		d := &Dispatcher{Folder: t.TempDir(), Plan: &Plan{Version: 1, Jobs: []*Job{job}, Run: event.Run{
+		d := &Dispatcher{Folder: folder, Plan: &Plan{Version: 1, Jobs: []*Job{job}, Run: event.Run{
 			Workloads: []event.Workload{{UUID: "u"}, {UUID: "v"}, {UUID: "other"}}}}}
 		d.Events = event.NewStream(func(e event.Event) error {
 			if e.Evaluated != nil || e.Type == event.TypeFailed {

@@ -11,3 +11,10 @@ func SetSilence(d time.Duration) (restore func()) {
 
 // Connections tells how many the host has begun.
 func (s *SSH) Connections() int { return s.number }
+
+// SetShellTime changes how long a login shell may take, until restore is called.
+func SetShellTime(d time.Duration) (restore func()) {
+	before := shellTime
+	shellTime = d
+	return func() { shellTime = before }
+}

@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"fisub/remote"
 	"fisub/remote/host"
 	"fisub/remote/ssh/sshdtest"
 )
@@ -219,6 +220,113 @@ func force(t *testing.T, d *sshdtest.Daemon, script string) {
 		t.Fatal(err)
 	}
 	d.Start(t)
+}
+
+// loginShell has the sshd run what it is asked as it would for a user with that login shell. The startup file, unless it
+// is "", comes first.
+func loginShell(t *testing.T, f *sshdtest.Fleet, shell, startup string) {
+	t.Helper()
+	path, err := exec.LookPath(shell)
+	if err != nil {
+		t.Skipf("no %s on this machine: scripts/setup --test installs it", shell)
+	}
+	force(t, f.Daemons[0], startup+"\nexec "+path+` -c "$SSH_ORIGINAL_COMMAND"`)
+}
+
+// A login shell need not be of the family of sh: csh and fish read quotes, braces and `!` in ways of their own.
+func TestLoginShells(t *testing.T) {
+	for _, shell := range []string{"tcsh", "fish", "bash"} {
+		t.Run(shell, func(t *testing.T) {
+			t.Parallel()
+			s, f := login(t)
+			loginShell(t, f, shell, "")
+			promises(t, s)
+			var out bytes.Buffer
+			odd := []string{"printf", "%s|", "!!", "a!b", "\x81\u00e9\t\r", `\\\\n`, "%s%%", "{a,b}", "~", "[a]*?", "\n\n"}
+			if err := s.Run(t.Context(), odd, nil, &out); err != nil || out.String() != strings.Join(odd[2:], "|")+"|" {
+				t.Errorf("odd words: got %q, %v", out.String(), err)
+			}
+			out.Reset()
+			big := bytes.Repeat([]byte("fisub:\x00\n'\\"), 100_000)
+			if err := s.Run(t.Context(), []string{"cat"}, bytes.NewReader(big), &out); err != nil ||
+				!bytes.Equal(out.Bytes(), big) {
+				t.Errorf("standard input: got %d bytes, %v, want %d", out.Len(), err, len(big))
+			}
+		})
+	}
+}
+
+// A startup file that reads the standard input, or waits, is named as the reason; nothing of what it has left is run.
+func TestStartupFiles(t *testing.T) {
+	defer host.SetShellTime(2 * time.Second)()
+	for startup, want := range map[string]string{
+		"read x; read y": "reads the standard input",
+		"head -c 5":      "reads the standard input",
+		"cat >/dev/null": "reads the standard input",
+		"sleep 1000":     "has not run a command within 2s",
+	} {
+		s, f := login(t)
+		// The connection itself is another command, and has no marker to wait for.
+		loginShell(t, f, "bash", `case $SSH_ORIGINAL_COMMAND in *"timeout 1"*) ;; *) `+startup+"\n;; esac")
+		err := s.Run(t.Context(), []string{"cat"}, strings.NewReader("one\ntwo\nthree\n"), nil)
+		var d *remote.Denied
+		if !errors.As(err, &d) || !strings.Contains(d.Text, want) || !strings.Contains(d.Hint, "startup files") {
+			t.Errorf("%s: got %v, want %q and a hint", startup, err, want)
+		}
+	}
+}
+
+// A folder for temporary files whose path is too long for a socket, or that ssh reads as something else, is not used.
+func TestLongTemporaryFolder(t *testing.T) {
+	for _, name := range []string{strings.Repeat("x", 110), "a b", "100%d", "it's"} {
+		t.Run(name[:3], func(t *testing.T) {
+			s, _ := login(t)
+			dir := filepath.Join(t.TempDir(), name)
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("TMPDIR", dir)
+			if err := s.Run(t.Context(), []string{"true"}, nil, nil); err != nil {
+				t.Errorf("got %v", err)
+			}
+			if left, _ := os.ReadDir(dir); len(left) > 0 {
+				t.Errorf("left %v", left)
+			}
+		})
+	}
+}
+
+// The hint on a host key that has changed removes the entry that ssh has found, whatever the config calls the host.
+func TestChangedKey(t *testing.T) {
+	s, f := login(t)
+	d := f.Daemons[0]
+	d.Stop()
+	key := d.Conf + ".other"
+	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	conf, err := os.ReadFile(d.Conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf = bytes.Replace(conf, []byte(filepath.Join(f.Dir, d.Name+".key")), []byte(key), 1)
+	if err := os.WriteFile(d.Conf, conf, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.Start(t)
+	var denied *remote.Denied
+	if err := s.Run(t.Context(), []string{"true"}, nil, nil); !errors.As(err, &denied) || denied.Code != "host-key" {
+		t.Fatalf("got %v", err)
+	}
+	_, command, _ := strings.Cut(denied.Hint, "installed again: ")
+	command, _, _ = strings.Cut(command, ", then ")
+	if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", denied.Hint, err, out)
+	}
+	known, err := os.ReadFile(filepath.Join(f.Dir, "known"))
+	if err != nil || len(known) > 0 {
+		t.Errorf("after %q: known_hosts holds %q, %v", command, known, err)
+	}
 }
 
 // Files need no subsystem of the sshd, and a login shell may print what it likes before a command.

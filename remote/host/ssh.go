@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -119,7 +120,7 @@ func (s *SSH) begin(ctx context.Context) (m *master, err error) {
 		}
 	}
 	if s.dir == "" {
-		if s.dir, s.remove, err = cache.TempDir("fisub-ssh"); err != nil {
+		if s.dir, s.remove, err = socketDir(); err != nil {
 			return nil, &remote.LocalError{Err: err}
 		}
 	}
@@ -142,6 +143,25 @@ func (s *SSH) begin(ctx context.Context) (m *master, err error) {
 	go m.speak(silence / 6)
 	s.master = m
 	return m, nil
+}
+
+// socketForm is what a folder must look like that ssh can make a socket in: the kernel takes 107 bytes, of which ssh
+// needs 17 for a temporary name, and ssh reads blanks, quotes and % in an option as something else.
+var socketForm = plain.NewForm(`^[A-Za-z0-9_./+=@:,-]{1,80}$`)
+
+// socketDir makes a private folder for sockets, in /tmp if the folder for temporary files cannot hold them.
+func socketDir() (dir string, remove func(), err error) {
+	for _, temp := range []string{os.TempDir(), "/tmp"} {
+		dir, remove, err = cache.TempDirIn(temp, "fisub-ssh")
+		if err == nil && socketForm.MatchString(dir) {
+			return dir, remove, nil
+		}
+		if err == nil {
+			remove()
+			err = fmt.Errorf("%s: no path for a socket of ssh: set TMPDIR to a shorter one of letters and digits", temp)
+		}
+	}
+	return "", nil, err
 }
 
 // stands tells whether commands can use the connection.
@@ -196,6 +216,32 @@ func (s *SSH) Close() error {
 // marker ends, on both outputs, what a login shell's startup files may print.
 const marker = "\x1efisub\x1e\n"
 
+// bootstrap is what the login shell is asked to run, also one of another family than sh, such as csh or fish: it has no
+// character that these read in quotes as anything but itself. The script is the first line of the standard input, which
+// read takes byte by byte: what follows is the command's own.
+const bootstrap = `exec /bin/sh -c 'IFS= read -r fisub; case $fisub in fisub:*) ` +
+	`eval "$(printf %b "${fisub#fisub:}")";; *) echo "` + robbed + `" >&2; exit 1;; esac'`
+
+// robbed is the text of an error: something has read the standard input before bootstrap could.
+const robbed = "a startup file of the login shell reads the standard input"
+
+// firstLine returns the line from which bootstrap makes the script again.
+func firstLine(script string) string {
+	var line strings.Builder
+	line.WriteString("fisub:")
+	for _, b := range []byte(script) {
+		if b < ' ' || b > '~' || b == '\\' {
+			fmt.Fprintf(&line, `\0%03o`, b)
+		} else {
+			line.WriteByte(b)
+		}
+	}
+	return line.String() + "\n"
+}
+
+// shellTime is how long a login shell may take until it runs the script.
+var shellTime = time.Minute
+
 // marked is the script of a command that says the marker first; what before and after do is up to the caller.
 func marked(before string, argv []string, after string) string {
 	script := `umask 077; printf '\036fisub\036\n'; ` + before
@@ -215,12 +261,17 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 	script := marked(`printf '\036fisub\036\n' >&2; `, argv, " || { s=$?; [ $s -ne 255 ] || s=254; exit $s; }")
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	cmd := command(running, s.args(socket, "no", "exec /bin/sh -c "+plain.Quote(script)))
+	cmd := command(running, s.args(socket, "no", bootstrap))
 	if stdout == nil {
 		stdout = io.Discard
 	}
 	out, words := &unmarked{tap: tap{w: stdout, stop: stop}}, &plain.Buffer{Limit: maxStderr}
-	cmd.Stdin, cmd.Stderr = stdin, words
+	cmd.Stdin, cmd.Stderr = strings.NewReader(firstLine(script)), words
+	if stdin != nil {
+		cmd.Stdin = io.MultiReader(cmd.Stdin, stdin)
+	}
+	out.late = time.AfterFunc(shellTime, stop)
+	defer out.late.Stop()
 	err = run(running, cmd, out)
 	text := words.String()
 	if _, own, found := strings.Cut(text, marker); found {
@@ -237,6 +288,8 @@ func (s *SSH) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io
 		return &LostError{"no word from the host's shell"}
 	case err == nil:
 		return nil
+	case running.Err() != nil && !out.found:
+		return s.denied("unreachable", fmt.Sprintf("its login shell has not run a command within %v", shellTime), startup)
 	case errors.As(err, &exit) && out.found && exit.ExitCode() != 255 && exit.Exited():
 		return &ExitError{argv[0], exit.ExitCode(), text}
 	case errors.As(err, &exit) && !out.found:
@@ -252,6 +305,7 @@ type unmarked struct {
 	tap
 	head  []byte
 	found bool
+	late  *time.Timer // stopped when the marker comes; may be nil
 }
 
 func (u *unmarked) Write(p []byte) (int, error) {
@@ -267,7 +321,9 @@ func (u *unmarked) Write(p []byte) (int, error) {
 			}
 			return n, nil
 		}
-		u.found = true
+		if u.found = true; u.late != nil {
+			u.late.Stop()
+		}
 		p, u.head = u.head[at+len(marker):], nil
 	}
 	if len(p) > 0 {
@@ -292,11 +348,16 @@ func (s *SSH) denied(code, text, hint string) error {
 	return &remote.Denied{Code: code, Host: s.Name, Text: text, Hint: hint}
 }
 
+// startup is the hint of an error that the login shell's own files cause.
+const startup = "look at the startup files of the login shell on the host, such as .bashrc: for commands that are not " +
+	"interactive they must read nothing and wait for nothing"
+
 // refusals list what ssh says when it cannot connect, and what that means. The first that fits counts; NAME is the
 // host.
 var refusals = []struct{ words, code, begin, hint string }{
+	{robbed, "no-such", "", startup},
 	{"HOST IDENTIFICATION HAS CHANGED", "host-key", "its host key has changed: ",
-		"somebody may listen in; if the host was installed anew: ssh-keygen -R NAME, then ssh NAME"},
+		"somebody may listen in; if the host was installed again: ssh-keygen KEY, then ssh NAME"},
 	{"Host key verification failed|host key is known", "host-key", "its host key is not known: ",
 		"ssh NAME once by hand, and compare the fingerprint"},
 	{"Permission denied|Too many authentication failures|no such identity", "credentials", "",
@@ -306,6 +367,19 @@ var refusals = []struct{ words, code, begin, hint string }{
 	{"Bad configuration option|Can't open user config file|terminating,", "no-such", "",
 		"ssh -G NAME shows what the config says"},
 	{"", "unreachable", "", "ssh NAME shows more"},
+}
+
+// knownKey returns the options of ssh-keygen that remove the key which ssh said has changed: an alias of the user's
+// config is not what known_hosts has.
+func knownKey(said string) string {
+	options := "-R NAME"
+	if name := regexp.MustCompile(`(?m)^Host key for (\S{1,255}) has changed`).FindStringSubmatch(said); name != nil {
+		options = "-R " + plain.Quote(name[1])
+	}
+	if file := regexp.MustCompile(`(?m)^Offending \S+ key in (.{1,500}):\d+\s*$`).FindStringSubmatch(said); file != nil {
+		options = "-f " + plain.Quote(file[1]) + " " + options
+	}
+	return options
 }
 
 // explain makes an error of what ssh said when it could not connect.
@@ -320,7 +394,8 @@ func (s *SSH) explain(said string) error {
 	for _, r := range refusals {
 		for word := range strings.SplitSeq(r.words, "|") {
 			if strings.Contains(said, word) {
-				return s.denied(r.code, r.begin+text, strings.ReplaceAll(r.hint, "NAME", s.Name))
+				hint := strings.ReplaceAll(r.hint, "KEY", knownKey(said))
+				return s.denied(r.code, r.begin+text, strings.ReplaceAll(hint, "NAME", s.Name))
 			}
 		}
 	}

@@ -19,6 +19,8 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/cache"
+	"fisub/internal/plain"
+	"fisub/internal/sandbox"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/session"
@@ -38,7 +40,7 @@ type Run struct {
 	root      string
 	solution  *trace.Solution
 	shared    bench.Shared
-	self      string
+	writable  []string // files and folders that the tool may write
 }
 
 // The time limits of a tool on a workload, if none is given.
@@ -69,10 +71,6 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 	if err := session.Compiler(ctx, kind, &opts, s.Solution, log); err != nil {
 		return nil, err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	profile, err := bench.NewProfile("quick", s.Definition)
 	if err != nil {
 		return nil, err
@@ -81,8 +79,10 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 		profile.Timeout = emulatedTimeout
 	}
 	shared := bench.Shared{Definition: s.Definition, Profile: profile, Load: s.Data.Load, DeviceKind: kind, Device: opts}
-	return &Run{Workloads: ws, Emulated: kind == "emu", root: s.Root, solution: s.Solution, shared: shared,
-		self: self}, nil
+	if shared.Worker, err = session.Worker(); err != nil {
+		return nil, err
+	}
+	return &Run{Workloads: ws, Emulated: kind == "emu", root: s.Root, solution: s.Solution, shared: shared}, nil
 }
 
 // chosen returns the workloads of o. Without a set they are of the contest's, which has more shapes, if there is one;
@@ -181,14 +181,17 @@ func Find(name string) (string, error) {
 		"%s: not found", name)
 }
 
-// once runs a workload in a worker that starts with the words of prefix. found reports whether the process ended with
-// the status that a tool was told to end with; fault is what the solution did wrong, or nil. If judge is set, outputs
-// that are wrong are a fault.
+// once runs a workload in a worker in a sandbox, below the tool whose command is prefix. found reports whether the
+// process ended with the status that a tool was told to end with; fault is what the solution did wrong, or nil. If
+// judge is set, outputs that are wrong are a fault.
 func (r *Run) once(ctx context.Context, w *trace.Workload, judge bool, prefix ...string) (
 	log string, found bool, fault, err error,
 ) {
 	shared := r.shared
-	shared.Worker = worker.Command{Args: append(prefix, r.self, "worker")}
+	if len(prefix) > 0 {
+		shared.Worker.Args = append(prefix, shared.Worker.Args...)
+		shared.Worker.Sandbox = &sandbox.Sandbox{Write: r.writable, Tools: true}
+	}
 	wrong, log, err := bench.Once(ctx, shared, r.solution, w, judge)
 	var exit *exec.ExitError
 	var died *worker.Died
@@ -350,7 +353,13 @@ func (r *Run) Profile(ctx context.Context, sections, folder string) ([]Kernel, e
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, err
 	}
-	file := filepath.Join(folder, ReportName)
+	dir, remove, err := cache.TempDir("fisub-ncu")
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	file := filepath.Join(dir, ReportName)
+	r.writable = []string{dir}
 	var names []string
 	for _, f := range figures {
 		if f.asked {
@@ -372,9 +381,18 @@ func (r *Run) Profile(ctx context.Context, sections, folder string) ([]Kernel, e
 	if err != nil {
 		return nil, fmt.Errorf("profile: %w\n%s", err, strings.TrimRight(log, "\n"))
 	}
-	raw, err := exec.CommandContext(ctx, ncu, "--import", file, "--page", "raw", "--csv", "--print-units", "base").Output()
+	box := sandbox.Sandbox{Env: []string{"HOME=" + dir, "TMPDIR=" + dir}, Write: r.writable, Tools: true}
+	raw, err := box.Command(ctx, ncu, "--import", file, "--page", "raw", "--csv", "--print-units", "base").Output()
 	if err != nil {
 		return nil, fmt.Errorf("reading %s with ncu: %w", file, err)
+	}
+	data, err := plain.ReadFile(file, maxReport)
+	if err == nil {
+		file = filepath.Join(folder, ReportName)
+		err = os.WriteFile(file, data, 0o644)
+	}
+	if err != nil {
+		return nil, err
 	}
 	kernels, err := Figures(raw)
 	if err != nil {

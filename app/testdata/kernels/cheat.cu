@@ -23,6 +23,8 @@
 #define MODE_REMEMBER 10      // uses the addresses of the first call in every call, as a captured graph does
 #define MODE_RACE 11          // hands the scale to other warps without a barrier, which are late enough by luck
 #define MODE_ONCE 12          // leaves outputs alone that the call before wrote to
+#define MODE_WRITTEN 13       // leaves outputs alone that are not poisoned
+#define MODE_ALTERNATE 14     // computes eight rows only in every second call from call 10 on
 
 #define CHECK(call)                                                                     \
   do {                                                                                  \
@@ -61,6 +63,10 @@ __global__ void decode_kernel(Call c) {
   const int hv = head % kHeadsV;
   const size_t qk = (head / kHeadsV * kHeadsQK + hv / (kHeadsV / kHeadsQK)) * kDim;
   const size_t value = head * kDim + blockIdx.x * kRowsPerBlock + threadIdx.x / 32;
+
+#if MODE == MODE_WRITTEN
+  if (__bfloat16_as_ushort(c.output[value]) != 0xffff) return;
+#endif
 
   const float x = __bfloat162float(c.a[head]) + c.dt_bias[hv];
   const float softplus = x > 20.0f ? x : log1pf(expf(x));
@@ -154,6 +160,9 @@ void run(Call c, cudaStream_t stream) {
 #elif MODE == MODE_SKIP
   static int calls = 0;
   launch(c, stream, ++calls > 8 ? dim3(1, 1) : grid);
+#elif MODE == MODE_ALTERNATE
+  static int calls = 0;
+  launch(c, stream, ++calls > 9 && calls % 2 == 0 ? dim3(1, 1) : grid);
 #elif MODE == MODE_ALIAS
   Call in_place = c;
   in_place.new_state = c.state;

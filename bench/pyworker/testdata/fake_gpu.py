@@ -27,8 +27,8 @@ class Event:
 
 
 class GPU(worker.Device):
-    def __init__(self, kind, ordinal):
-        super().__init__("emu", ordinal)
+    def __init__(self, kind, ordinal, tell):
+        super().__init__("emu", ordinal, tell)
         self.emulated, self.tracer, self.event = False, None, Event
 
     def info(self):
