@@ -19,11 +19,13 @@ import (
 // A process is a solution in a worker process of its own, on the device of the run: what it does to its process and its
 // context, no other solution feels.
 type process struct {
+	// build is that of Shared; nil if the worker builds by itself.
+	build func(ctx context.Context, sol *trace.Solution, info device.Info) (cached bool, err error)
+
 	def      *trace.Definition
 	sol      *trace.Solution
 	command  worker.Command
-	python   bool                                                                                      // it runs in the Python worker
-	build    func(ctx context.Context, sol *trace.Solution, info device.Info) (cached bool, err error) // or nil
+	python   bool // it runs in the Python worker
 	kind     string
 	opts     device.Options
 	stamper  *stamper       // of the run; nil where nothing is timed
