@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ func TempFile(dir, name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f, syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+	return f, own(f)
 }
 
 // TempDir is TempDirIn the folder for temporary files.
@@ -37,7 +38,15 @@ func TempDirIn(parent, name string) (dir string, remove func(), err error) {
 	return dir, func() {
 		os.RemoveAll(dir)
 		held.Close()
-	}, syscall.Flock(int(held.Fd()), syscall.LOCK_EX)
+	}, own(held)
+}
+
+// own locks what was just made. Whoever has locked it meanwhile keeps it from being swept just as well.
+func own(f *os.File) error {
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
+		return err
+	}
+	return nil
 }
 
 // sweep removes what is named prefix and a number, is older than the moment in which one gets its lock, and is this

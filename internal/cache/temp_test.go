@@ -3,6 +3,7 @@ package cache
 import (
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -84,7 +85,7 @@ func TestFolderSweeps(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	unlock, err := lock(t.Context(), filepath.Join(parent, "b.lock"))
+	unlock, err := lock(t.Context(), filepath.Join(parent, "b.lock"), syscall.LOCK_EX, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
