@@ -23,6 +23,7 @@ import (
 	"fisub/device/cuda"
 	"fisub/device/vgpu"
 	"fisub/explain"
+	"fisub/internal/cache"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -102,6 +103,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	program := a.cli()
 	sorted, _ := flags.First(program, args)
 	a.Command = append([]string{"fisub"}, args[min(1, len(args)):]...)
+	ctx = cache.Telling(ctx, func(path string) { a.term.Note("waiting for %s, which another process has locked", path) })
 	err := program.RunContext(ctx, sorted)
 	status := exitInterrupted
 	if ctx.Err() != nil && !a.signals {

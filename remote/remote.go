@@ -216,10 +216,14 @@ type Denied struct {
 }
 
 func (e *Denied) Error() string {
+	text := e.Text
 	if e.Host != "" {
-		return e.Provider + ": " + e.Host + ": " + strings.TrimPrefix(e.Text, e.Host+": ")
+		text = e.Host + ": " + strings.TrimPrefix(e.Text, e.Host+": ")
 	}
-	return e.Provider + ": " + e.Text
+	if e.Provider != "" {
+		text = e.Provider + ": " + text
+	}
+	return text
 }
 
 // CodeOf gives the Code of the *Denied that err is or wraps; "" where it is none.

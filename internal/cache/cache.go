@@ -49,7 +49,7 @@ func Key(parts ...string) string {
 
 // Folder returns the folder root/kind/key. Where it is missing, fill makes its contents in a temporary folder beside
 // it, which is synced and renamed; hit tells that fill was not called. An error of fill is returned as it is and leaves
-// nothing behind. Processes that want the same entry wait for the one that makes it.
+// nothing behind. Processes that want the same entry wait for the one that makes it, up to a *HeldError.
 func Folder(ctx context.Context, root, kind, key string, fill func(dir string) error) (dir string, hit bool,
 	err error) {
 	parent := filepath.Join(root, kind)
@@ -61,7 +61,7 @@ func Folder(ctx context.Context, root, kind, key string, fill func(dir string) e
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return "", false, err
 	}
-	unlock, err := lock(ctx, dir+".lock")
+	unlock, err := lock(ctx, dir+".lock", syscall.LOCK_EX, fillTime)
 	if err != nil {
 		return "", false, err
 	}
@@ -94,15 +94,13 @@ func Folder(ctx context.Context, root, kind, key string, fill func(dir string) e
 // the caller has, and those whose lock is free.
 func sweepFolders(parent, own string) {
 	left, _ := filepath.Glob(filepath.Join(parent, ".*.*"))
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
 	for _, path := range left {
 		key, _, _ := strings.Cut(filepath.Base(path)[1:], ".")
 		if key == own {
 			os.RemoveAll(path)
 			continue
 		}
-		if unlock, err := lock(now, filepath.Join(parent, key+".lock")); err == nil {
+		if unlock, err := lock(context.Background(), filepath.Join(parent, key+".lock"), syscall.LOCK_EX, 0); err == nil {
 			os.RemoveAll(path)
 			unlock()
 		}
@@ -171,19 +169,58 @@ func isDir(path string) bool {
 	return err == nil && st.IsDir()
 }
 
-func lock(ctx context.Context, path string) (unlock func(), err error) {
+// For how long another process may have a lock: the one that makes an entry, which may compile or fetch it, and the one
+// that prunes.
+var (
+	fillTime  = 20 * time.Minute
+	pruneTime = 20 * time.Second
+)
+
+// A HeldError says that another process has a lock for longer than it should.
+type HeldError struct {
+	Path string
+	For  time.Duration
+}
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("%s: another process has held the lock for %v: fuser %s shows which", e.Path, e.For, e.Path)
+}
+
+type waiting struct{}
+
+// Telling returns a context with which a function of this package calls tell, with the path, when it has to wait for a
+// lock that another process has.
+func Telling(ctx context.Context, tell func(path string)) context.Context {
+	return context.WithValue(ctx, waiting{}, tell)
+}
+
+// tellAfter is how long a lock is waited for without a word.
+var tellAfter = 3 * time.Second
+
+// lock takes a lock in the way how, and gives up with a *HeldError after most.
+func lock(ctx context.Context, path string, how int, most time.Duration) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	tell, _ := ctx.Value(waiting{}).(func(string))
+	for begun := time.Now(); ; {
+		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
 		if err == nil {
 			return func() { f.Close() }, nil
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
 			f.Close()
 			return nil, fmt.Errorf("locking %s: %w", path, err)
+		}
+		waited := time.Since(begun)
+		if waited >= most {
+			f.Close()
+			return nil, &HeldError{path, most}
+		}
+		if tell != nil && waited > tellAfter {
+			tell(path)
+			tell = nil
 		}
 		select {
 		case <-ctx.Done():

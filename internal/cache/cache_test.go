@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -92,6 +93,49 @@ func TestFolderWaitsUntilCancelled(t *testing.T) {
 	})
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
+	}
+}
+
+// A lock that another process keeps is told, and waited for no longer than its holder may need it.
+func TestLockHeld(t *testing.T) {
+	fill, prune, after := fillTime, pruneTime, tellAfter
+	defer func() { fillTime, pruneTime, tellAfter = fill, prune, after }()
+	fillTime, pruneTime, tellAfter = 100*time.Millisecond, 100*time.Millisecond, 0
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "build"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	hold := func(name string) string {
+		f, err := os.Create(filepath.Join(root, name))
+		if err == nil {
+			err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f.Name()
+	}
+	for name, take := range map[string]func(context.Context) error{
+		"build/k.lock": func(ctx context.Context) error {
+			_, _, err := Folder(ctx, root, "build", "k", func(string) error { return nil })
+			return err
+		},
+		".hold": func(ctx context.Context) error {
+			_, err := Hold(ctx, root)
+			return err
+		},
+	} {
+		path, told := hold(name), ""
+		var held *HeldError
+		if err := take(Telling(t.Context(), func(path string) { told = path })); !errors.As(err, &held) || told != path {
+			t.Errorf("%s: got %v and %q, want a HeldError", name, err, told)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := take(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s, cancelled: got %v", name, err)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -14,45 +15,26 @@ import (
 // holdName is the file below the root of a cache whose lock those have who use entries.
 const holdName = ".hold"
 
-func hold(root string, how int) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(root, holdName), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err = syscall.Flock(int(f.Fd()), how)
-		if err == nil {
-			return f, nil
-		} else if !errors.Is(err, syscall.EINTR) {
-			f.Close()
-			return nil, err
-		}
-	}
-}
-
-// Hold keeps the entries below root where they are until release is called: Prune removes none meanwhile.
-func Hold(root string) (release func(), err error) {
+// Hold keeps the entries below root where they are until release is called: Prune removes none meanwhile. If another
+// process has the cache for longer than a Prune takes, the error is a *HeldError.
+func Hold(ctx context.Context, root string) (release func(), err error) {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return nil, err
 	}
-	f, err := hold(root, syscall.LOCK_SH)
-	if err != nil {
-		return nil, err
-	}
-	return func() { f.Close() }, nil
+	return lock(ctx, filepath.Join(root, holdName), syscall.LOCK_SH, pruneTime)
 }
 
 // Prune removes the entries root/KIND/NAME that nobody has used for age, and of the others those that were not used for
 // longest until all take at most size bytes. While somebody holds the cache it removes nothing.
 func Prune(root string, age time.Duration, size int64) error {
-	f, err := hold(root, syscall.LOCK_EX|syscall.LOCK_NB)
+	unlock, err := lock(context.Background(), filepath.Join(root, holdName), syscall.LOCK_EX, 0)
 	if err != nil {
-		if errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) {
+		if errors.As(err, new(*HeldError)) || errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		return err
 	}
-	defer f.Close()
+	defer unlock()
 	type entry struct {
 		path string
 		used time.Time

@@ -40,7 +40,7 @@ func TestPrune(t *testing.T) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	}
-	release, err := Hold(root)
+	release, err := Hold(t.Context(), root)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,11 @@
 package cache
 
 import (
+<<<<<<< HEAD
 	"io/fs"
+=======
+	"errors"
+>>>>>>> h-hosts
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +13,20 @@ import (
 	"time"
 )
 
+<<<<<<< HEAD
+=======
+// TempFile makes a file NAME-* in dir, for this process until it closes it and removes it. Those that a process which
+// was killed has left there are removed first.
+func TempFile(dir, name string) (*os.File, error) {
+	sweep(filepath.Join(dir, name+"-"))
+	f, err := os.CreateTemp(dir, name+"-*")
+	if err != nil {
+		return nil, err
+	}
+	return f, own(f)
+}
+
+>>>>>>> h-hosts
 // TempDir is TempDirIn the folder for temporary files.
 func TempDir(name string) (dir string, remove func(), err error) {
 	return TempDirIn(os.TempDir(), name)
@@ -28,7 +46,15 @@ func TempDirIn(parent, name string) (dir string, remove func(), err error) {
 	return dir, func() {
 		removeAll(dir)
 		held.Close()
-	}, syscall.Flock(int(held.Fd()), syscall.LOCK_EX)
+	}, own(held)
+}
+
+// own locks what was just made. Whoever has locked it meanwhile keeps it from being swept just as well.
+func own(f *os.File) error {
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
+		return err
+	}
+	return nil
 }
 
 // sweep removes what is named prefix and a number, is older than the moment in which one gets its lock, and is this

@@ -129,7 +129,7 @@ func TestFolderSweeps(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	unlock, err := lock(t.Context(), filepath.Join(parent, "b.lock"))
+	unlock, err := lock(t.Context(), filepath.Join(parent, "b.lock"), syscall.LOCK_EX, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,14 +64,18 @@ type Agent struct {
 	Version string
 	GPUs    func() ([]GPU, error) // in the order of their ordinals; nil where the program cannot know
 	Self    []string              // command that begins an agent, before "run DIR": the path of the program and "agent"
+
+	detached bool // nobody but Stop is to end it: a signal is a loss, as when the host shuts down
 }
 
 // maxJob bounds job.json, and each other small file that is read.
 const maxJob = 16 << 20
 
+const alone = "--alone"
+
 // Main runs one command of the agent: args are what follows `fisub agent`. Its errors are for stderr.
 //
-//	run DIR             the job to its end; the error is nil whenever exit.json was written
+//	run DIR [--alone]   the job to its end; the error is nil whenever exit.json was written; --alone: as start begins it
 //	start DIR           the same, detached; returns when the agent is there
 //	tail DIR [--from N] the event stream from byte N to stdout, until the job has ended
 //	stop DIR            ends the job and waits for it
@@ -86,6 +90,9 @@ func (a *Agent) Main(ctx context.Context, args []string, stdout io.Writer) error
 			return fmt.Errorf("agent: --from %q is no offset", args[3])
 		}
 		args = args[:2]
+	}
+	if len(args) == 3 && args[0] == "run" && args[2] == alone {
+		a.detached, args = true, args[:2]
 	}
 	if len(args) == 1 && args[0] == "look" {
 		gpus, err := a.Look()

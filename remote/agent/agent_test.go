@@ -477,6 +477,80 @@ func TestFolderGone(t *testing.T) {
 	}
 }
 
+// A signal to an agent that only stop is to end is a loss, as when a host shuts down; to one of a queue it is the
+// queue's word.
+func TestAgentSignalled(t *testing.T) {
+	state := func(dir string) (s agent.State) {
+		wait(t, "the program", func() bool {
+			data, _ := os.ReadFile(filepath.Join(dir, agent.EventsName))
+			return len(data) > 0
+		})
+		if err := json.Unmarshal([]byte(read(t, dir, agent.StateName)), &s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	for command, want := range map[string]remote.End{"start": remote.Lost, "run": remote.Cancelled} {
+		dir := prepare(t, `echo one; exec sleep 304`, nil)
+		ended := make(chan error, 1)
+		go func() { _, _, err := runAgent(t, nil, command, dir); ended <- err }()
+		if err := syscall.Kill(state(dir).PID, syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, "the end", func() bool {
+			_, err := agent.ReadExit(dir)
+			return err == nil
+		})
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if got := exited(t, dir); got.End != want {
+			t.Errorf("%s: got %+v, want %s", command, got, want)
+		}
+	}
+	dir := prepare(t, `echo one; exec sleep 305`, nil)
+	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	state(dir)
+	if _, errs, err := runAgent(t, nil, "stop", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	if got := exited(t, dir); got.End != remote.Cancelled {
+		t.Errorf("stop: got %+v", got)
+	}
+}
+
+// A lock of the cache that another process keeps holds no job up for long: the log tells what is waited for, and stop is
+// heard meanwhile.
+func TestCacheHeld(t *testing.T) {
+	dir := prepare(t, `echo one`, nil)
+	cache := filepath.Join(filepath.Dir(filepath.Dir(dir)), "cache")
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(cache, ".hold"))
+	if err == nil {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	wait(t, "a word of the lock", func() bool {
+		return strings.Contains(read(t, dir, agent.LogName), "waiting for "+f.Name()+", which another process has locked")
+	})
+	if _, errs, err := runAgent(t, nil, "stop", dir); err != nil {
+		t.Fatal(errs, err)
+	}
+	if got := exited(t, dir); got.End != remote.Cancelled || !strings.HasPrefix(got.Text, "stopped before it began") {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestAgentKilled(t *testing.T) {
 	dir := prepare(t, `echo $$ >pid; echo one; exec sleep 303`, nil)
 	if _, errs, err := runAgent(t, nil, "start", dir); err != nil {

@@ -171,7 +171,7 @@ func holder(f *os.File) string {
 			continue
 		}
 		line, _ := os.ReadFile("/proc/" + fields[4] + "/cmdline")
-		args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
+		args := strings.Split(strings.TrimSuffix(strings.TrimRight(string(line), "\x00"), "\x00"+alone), "\x00")
 		if n := len(args); n > 2 && args[n-2] == "run" && remote.ValidID(filepath.Base(args[n-1])) {
 			return filepath.Base(args[n-1]) + ", process " + fields[4]
 		}

@@ -45,7 +45,7 @@ func (a *Agent) Start(ctx context.Context, dir string) error {
 	}
 	defer log.Close()
 	cmd, err := start(func() *exec.Cmd {
-		cmd := exec.Command(a.Self[0], append(slices.Clone(a.Self[1:]), "run", dir)...)
+		cmd := exec.Command(a.Self[0], append(slices.Clone(a.Self[1:]), "run", dir, alone)...)
 		cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		return cmd
@@ -84,7 +84,7 @@ func lastLine(s string) string {
 	return lines[len(lines)-1]
 }
 
-const makeRoom = "make room on the host, or set workdir to a larger disk"
+const makeRoom = "make room on the host (df -h and df -i show bytes and inodes), or set workdir to a larger disk"
 
 // A Refusal ends a job before its program has begun.
 type Refusal struct {
@@ -147,7 +147,8 @@ func (a *Agent) run(ctx context.Context, dir string, seal *remote.Seal) remote.E
 	var r *Refusal
 	switch {
 	case ctx.Err() != nil && exit.End == "":
-		exit = remote.Exit{End: remote.Cancelled, Text: "stopped before it began"}
+		exit = a.stopped(ctx)
+		exit.Text += " before it began"
 	case errors.As(err, &r):
 		exit = remote.Exit{End: remote.Refused, Text: r.Text, Hint: r.Hint}
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
@@ -157,6 +158,17 @@ func (a *Agent) run(ctx context.Context, dir string, seal *remote.Seal) remote.E
 	}
 	log.say("%s", Describe(exit))
 	return exit
+}
+
+var errStopped = errors.New("stopped")
+
+// stopped is the end of a job whose context, which stoppable gave, has ended.
+func (a *Agent) stopped(ctx context.Context) remote.Exit {
+	if a.detached && context.Cause(ctx) != errStopped {
+		return remote.Exit{End: remote.Lost, Text: "the agent was ended by a signal",
+			Hint: "the host was shut down, or ends a user's processes at logout: loginctl enable-linger"}
+	}
+	return remote.Exit{End: remote.Cancelled, Text: "stopped"}
 }
 
 // Describe says in a line how a job ended.
@@ -173,7 +185,7 @@ func Describe(e remote.Exit) string {
 
 // stoppable returns a context that ends when somebody has asked for the job's end.
 func stoppable(ctx context.Context, dir string) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -181,11 +193,11 @@ func stoppable(ctx context.Context, dir string) (context.Context, func()) {
 			_, stop := os.Lstat(filepath.Join(dir, StopName))
 			_, there := os.Lstat(filepath.Join(dir, JobName))
 			if stop == nil || errors.Is(there, fs.ErrNotExist) { // stopped, or freed before it was seen to have begun
-				cancel()
+				cancel(errStopped)
 			}
 		}
 	}()
-	return ctx, func() { cancel(); <-done }
+	return ctx, func() { cancel(nil); <-done }
 }
 
 func (a *Agent) attempt(ctx context.Context, dir string, log *logFile, seal *remote.Seal) (remote.Exit, error) {
@@ -210,7 +222,15 @@ func (a *Agent) attempt(ctx context.Context, dir string, log *logFile, seal *rem
 	}
 	log.say("%d files of %.1f MB verified in %.2f s", len(job.Files), float64(size)/1e6, time.Since(begun).Seconds())
 	kept := filepath.Join(work, "cache")
-	if release, err := cache.Hold(kept); err == nil { // a file system may have no locks
+	telling := cache.Telling(ctx, func(path string) { log.say("waiting for %s, which another process has locked", path) })
+	release, err := cache.Hold(telling, kept)
+	if held := (*cache.HeldError)(nil); errors.As(err, &held) {
+		log.say("%v; going on without it", held)
+	}
+	if ctx.Err() != nil {
+		return remote.Exit{}, ctx.Err()
+	}
+	if err == nil { // a file system may have no locks
 		defer func() {
 			release()
 			if err := cache.Prune(kept, maxCacheAge, maxCache); err != nil {
@@ -231,7 +251,7 @@ func (a *Agent) attempt(ctx context.Context, dir string, log *logFile, seal *rem
 		defer unlock()
 		environ = append(environ, "CUDA_VISIBLE_DEVICES="+uuid)
 	}
-	return program(ctx, dir, job, environ, log, seal)
+	return a.program(ctx, dir, job, environ, log, seal)
 }
 
 // unbundle verifies the job's files in the store and makes the folder to of them. What is wrong in the store is removed
@@ -302,7 +322,7 @@ func link(src, dst string, mode fs.FileMode) error {
 }
 
 // program runs the job's program to its end, or ends it.
-func program(
+func (a *Agent) program(
 	ctx context.Context, dir string, job *remote.Job, environ []string, log *logFile, seal *remote.Seal,
 ) (remote.Exit, error) {
 	events, err := openStream(dir, seal)
@@ -340,7 +360,7 @@ func program(
 		early = remote.Exit{End: remote.Limited, Text: fmt.Sprintf("over the time limit of %v", job.Limit),
 			Hint: "raise it with --limit-time, or send fewer workloads"}
 	case <-ctx.Done():
-		early = remote.Exit{End: remote.Cancelled, Text: "stopped"}
+		early = a.stopped(ctx)
 	}
 	if early.End != "" {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)

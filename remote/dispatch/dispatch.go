@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -33,7 +34,11 @@ type Dispatcher struct {
 	// Files gives the bundle of a job for workloads, and the program with its arguments.
 	Files func(ctx context.Context, workloads []string) ([]remote.File, []string, error)
 
-	MaxStream int64 // bytes that a job may say, at most; 1 GiB where it is 0
+	MaxStream int64 // bytes that a job may say, at most; if 0, by the number of its workloads
+
+	// Overtime is for how long a host that can be reached may say nothing of a job that must be over by its limit; 3
+	// minutes if it is 0.
+	Overtime time.Duration
 
 	Detach bool // return when each place has taken its job, or has refused it
 
@@ -693,18 +698,23 @@ func (d *Dispatcher) follow(ctx, run context.Context, j *Job, again bool) ended 
 	begun := d.start(j)
 	h := *j.Handle
 	h.Key = j.Key
-	exit, err := provider.Wait(ctx, h, offset, f)
+	exit, err := d.wait(ctx, provider, h, offset, f)
 	for remote.CodeOf(err) == "unreachable" && ctx.Err() == nil {
 		d.cede(j, err)
 		if time.Since(begun) > d.Plan.Limit {
 			break // it has ended, there or with its host
 		}
 		_ = remote.Sleep(ctx, time.Second) // Wait sees that ctx is done
-		exit, err = provider.Wait(ctx, h, f.size, f)
+		exit, err = d.wait(ctx, provider, h, f.size, f)
 	}
 	switch {
+	case errors.Is(err, errOverdue):
+		text := fmt.Sprintf("its host can be reached, but %v after its limit of %v has not said that it is over",
+			d.overtime(), d.Plan.Limit)
+		exit = remote.Exit{End: remote.Lost, Text: text, Hint: "look at the agent's processes on the host"}
 	case err == nil:
-		e.again = exit.End == remote.Lost
+		// A judge that somebody has ended on the host is as good as an agent that is gone.
+		e.again = exit.End == remote.Lost || exit.End == remote.Exited && exit.Code > 128
 	case run.Err() == nil && d.needless(j):
 		exit = lost
 	case f.err != nil:
@@ -733,6 +743,33 @@ func (d *Dispatcher) follow(ctx, run context.Context, j *Job, again bool) ended 
 	over := d.end(provider, j, exit)
 	over.again = e.again
 	return over
+}
+
+var errOverdue = errors.New("overdue")
+
+func (d *Dispatcher) overtime() time.Duration { return cmp.Or(d.Overtime, 3*time.Minute) }
+
+// wait is the provider's Wait, which ends with errOverdue if the host can be reached, but says nothing although the job
+// must be over by its limit.
+func (d *Dispatcher) wait(ctx context.Context, provider remote.Provider, h remote.Handle, from int64,
+	f *feed) (remote.Exit, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	f.heard.Store(int64(time.Since(d.begun)))
+	go func() {
+		for remote.Sleep(ctx, min(d.overtime()/10, time.Second)) == nil {
+			// The clock that stands while this machine sleeps says for how long nothing was heard.
+			quiet := time.Since(d.begun) - time.Duration(f.heard.Load())
+			if f.running.Load() && quiet > d.overtime() && time.Since(d.start(f.job)) > d.Plan.Limit+d.overtime() {
+				cancel(errOverdue)
+			}
+		}
+	}()
+	exit, err := provider.Wait(ctx, h, from, f)
+	if err != nil && context.Cause(ctx) == errOverdue {
+		err = errOverdue
+	}
+	return exit, err
 }
 
 func (d *Dispatcher) submit(ctx context.Context, provider remote.Provider, j *Job) error {

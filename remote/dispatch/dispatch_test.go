@@ -56,6 +56,7 @@ type fixture struct {
 	full   bool // this machine's disk, once there is a verdict
 	detach bool
 	most   int64 // of a job's stream; 0 is the usual bound
+	over   time.Duration
 }
 
 func newFixture(t testing.TB, workloads int, tables map[string]map[string]any) *fixture {
@@ -129,7 +130,7 @@ func (f *fixture) run(ctx context.Context) (dispatch.Result, error) {
 	}
 	d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Old: old, Providers: f.providers, Files: f.files,
 		Events: event.NewStream(folder.Record, keep),
-		Detach: f.detach, MaxStream: f.most}
+		Detach: f.detach, MaxStream: f.most, Overtime: f.over}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	return d.Run(ctx)
@@ -262,7 +263,9 @@ echo '{"type":"floor","floor":{"kind":"empty"},"done":{}}'` + strings.Replace(pr
 }
 
 // strike ends the agent of a job without a word.
-func strike(t testing.TB, j *dispatch.Job) {
+func strike(t testing.TB, j *dispatch.Job) { signalAgent(t, j, syscall.SIGKILL) }
+
+func signalAgent(t testing.TB, j *dispatch.Job, signal syscall.Signal) {
 	var spot struct{ Work string }
 	var s agent.State
 	if err := json.Unmarshal(j.Handle.Data, &spot); err != nil {
@@ -273,7 +276,7 @@ func strike(t testing.TB, j *dispatch.Job) {
 		err = json.Unmarshal(data, &s)
 	}
 	if err == nil {
-		err = syscall.Kill(s.PID, syscall.SIGKILL)
+		err = syscall.Kill(s.PID, signal)
 	}
 	if err != nil {
 		t.Error(err)
@@ -339,6 +342,40 @@ func TestHostRestarted(t *testing.T) {
 		t.Fatalf("got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
 	}
 	f.check(4)
+}
+
+// A judge that is killed on an only host is as good as an agent that is: the host is asked again, once.
+func TestJudgeKilled(t *testing.T) {
+	for _, signal := range []string{"KILL", "TERM"} {
+		a := t.TempDir()
+		f := newFixture(t, 4, map[string]map[string]any{"a": {"workdir": a}})
+		f.script = strings.Replace(program, "sleep $(cat step)",
+			`[ "$u" != w02 ] || mkdir '`+filepath.Join(a, "struck")+`' 2>/dev/null && [ "$u" = w02 ] && kill -`+signal+` $$`, 1)
+		got, err := f.run(t.Context())
+		if err != nil || got.Passed != 4 || len(f.plan.Jobs) != 2 {
+			t.Errorf("%s: got %+v, %v, %d jobs: %q", signal, got, err, len(f.plan.Jobs), f.warnings())
+		}
+	}
+}
+
+// A host that answers, but says nothing when the job must be over by its limit, does not hold the run for ever.
+func TestSilentHost(t *testing.T) {
+	f := newFixture(t, 3, map[string]map[string]any{"a": {}})
+	f.plan.Limit, f.over = 2*time.Second, time.Second
+	f.script = strings.Replace(program, "sleep $(cat step)", `[ "$u" = w00 ] || sleep 300`, 1)
+	f.on = func(e event.Event) {
+		if e.Evaluated != nil {
+			signalAgent(t, f.plan.Jobs[0], syscall.SIGSTOP)
+		}
+	}
+	got, err := f.run(t.Context())
+	if err != nil || got.Passed != 1 || got.Missing != 2 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if exit := f.plan.Jobs[0].Exit; exit == nil || exit.End != remote.Lost || !strings.Contains(exit.Text, "after its limit of 2s") {
+		t.Errorf("got %+v", exit)
+	}
+	f.check(1)
 }
 
 func TestOnlyHostLost(t *testing.T) {
@@ -843,6 +880,17 @@ echo '{"type":"job","place":"elsewhere","job_state":{"phase":"x"}}'` + program
 	r := f.check(2)
 	if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0].Text, "6 lines of its stream are no events") {
 		t.Errorf("warnings: got %+v", r.Warnings)
+	}
+}
+
+// What a job may say is bounded by what its workloads may take.
+func TestUsualFlood(t *testing.T) {
+	f := newFixture(t, 1, map[string]map[string]any{"a": {}})
+	f.script = "(" + program + "\n)\nhead -c 30000000 /dev/zero | tr '\\0' x; echo"
+	got, err := f.run(t.Context())
+	if exit := f.plan.Jobs[0].Exit; err != nil || got.Passed != 1 || exit == nil || exit.End != remote.Lost ||
+		!strings.Contains(exit.Text, fmt.Sprintf("more than %d bytes, which no job for 1 workload takes", 24<<20)) {
+		t.Errorf("got %+v, %v, %+v", got, err, exit)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"fisub/bench/runs"
@@ -21,8 +22,12 @@ import (
 // maxText bounds a message of a job's, in bytes.
 const maxText = 2000
 
-// UsualStream is the usual bound of a job's stream: one of 54 workloads is some 100 kB.
+// UsualStream bounds any stream of a job.
 const UsualStream = 1 << 30
+
+// room is the usual bound of the stream of a job for n workloads: it takes some kB for each, and what a solution
+// prints, of which 5 MiB for each are kept.
+func room(n int) int64 { return min(16<<20+int64(n)*8<<20, UsualStream) }
 
 // A feed takes the stream of one job: first into a file of its own, then, line by line, into the run's events. It is a
 // remote.Watcher.
@@ -35,6 +40,9 @@ type feed struct {
 	junk int64 // lines that are no events
 	size int64 // bytes so far
 	err  error // this machine cannot keep the stream
+
+	heard   atomic.Int64 // when the last bytes came, in nanoseconds since the run began
+	running atomic.Bool  // the host answers, and says that the job runs
 
 	cut       remote.Cutter
 	check     event.Checker
@@ -70,8 +78,10 @@ func (f *feed) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	f.size += int64(len(p))
-	if most := cmp.Or(f.d.MaxStream, UsualStream); f.size > most {
-		return 0, fmt.Errorf("it has said more than %d bytes, which no run takes; its place may be broken", most)
+	f.heard.Store(int64(time.Since(f.d.begun)))
+	if most := cmp.Or(f.d.MaxStream, room(len(f.job.Workloads))); f.size > most {
+		return 0, fmt.Errorf("it has said more than %d bytes, which no job for %s takes; its place may be broken", most,
+			plain.Count(len(f.job.Workloads), "workload"))
 	}
 	if _, f.err = f.file.Write(p); f.err == nil {
 		f.err = f.take(p)
@@ -101,6 +111,7 @@ func (f *feed) take(p []byte) error {
 
 // State tells a change of what the job does.
 func (f *feed) State(s remote.State) {
+	f.running.Store(s.Phase == remote.Running)
 	if s.Phase == remote.Running || s.Phase == remote.Starting {
 		f.d.began(f.job)
 		f.d.returned(f.job)

@@ -98,6 +98,28 @@ func combined(cmd *exec.Cmd) error {
 	return nil
 }
 
+// ownEtc gives this program and all machines an /etc of their own, with the user, in the folder dir: a mount over a file
+// of the one there would go when another program of this computer replaces the file.
+func ownEtc(dir string) error {
+	if err := combined(exec.Command("cp", "-a", "/etc", dir)); err != nil {
+		return err
+	}
+	for name, line := range map[string]string{
+		"passwd": fmt.Sprintf("%s:*:%d:%d::/home/%s:/bin/bash\n", user, userID, userID, user),
+		"group":  fmt.Sprintf("%s:x:%d:\n", user, userID),
+	} {
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_APPEND|os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteString(line)
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return unix.Mount(dir, "/etc", "", unix.MS_BIND, "")
+}
+
 // machineMain is process 1 of a machine.
 func machineMain(spec string) error {
 	var m machine
@@ -109,18 +131,6 @@ func machineMain(spec string) error {
 			return fmt.Errorf("mounting %s: %w", target, err)
 		}
 		return nil
-	}
-	bind := func(text, target string) error {
-		name := filepath.Join("/run", filepath.Base(target))
-		return errors.Join(os.WriteFile(name, []byte(text), 0o644), mount(name, target, "", unix.MS_BIND, ""))
-	}
-	users, err := os.ReadFile("/etc/passwd")
-	if err != nil {
-		return err
-	}
-	groups, err := os.ReadFile("/etc/group")
-	if err != nil {
-		return err
 	}
 	const temporary = "/home/tmp"
 	for _, err := range []error{
@@ -135,9 +145,8 @@ func machineMain(spec string) error {
 		mount("none", "/dev/shm", "tmpfs", 0, "size=512m,mode=1777"),
 		mount("none", "/proc", "proc", 0, ""),
 		os.Mkdir("/run/sshd", 0o755),
-		bind(m.Boot+"\n", "/proc/sys/kernel/random/boot_id"),
-		bind(fmt.Sprintf("%s%s:*:%d:%d::/home/%s:/bin/bash\n", users, user, userID, userID, user), "/etc/passwd"),
-		bind(fmt.Sprintf("%s%s:x:%d:\n", groups, user, userID), "/etc/group"),
+		os.WriteFile("/run/boot_id", []byte(m.Boot+"\n"), 0o644),
+		mount("/run/boot_id", "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""),
 	} {
 		if err != nil {
 			return err

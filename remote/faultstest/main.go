@@ -171,6 +171,7 @@ func inside(o options) int {
 		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 		unix.Mount("none", "/proc", "proc", 0, ""),
 		unix.Mount("none", o.Work, "tmpfs", 0, "mode=755"),
+		ownEtc(filepath.Join(o.Work, "etc")),
 		combined(exec.Command("ip", "link", "set", "lo", "up")),
 	} {
 		fail(err)

@@ -349,8 +349,8 @@ func (s *SSH) denied(code, text, hint string) error {
 }
 
 // startup is the hint of an error that the login shell's own files cause.
-const startup = "look at the startup files of the login shell on the host, such as .bashrc: for commands that are not " +
-	"interactive they must read nothing and wait for nothing"
+const startup = "look at the startup files of the login shell on the host, such as .bashrc: for commands that are " +
+	"not interactive they must read nothing and wait for nothing"
 
 // refusals list what ssh says when it cannot connect, and what that means. The first that fits counts; NAME is the
 // host.

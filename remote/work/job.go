@@ -100,7 +100,11 @@ func (j *Job) Wait(ctx context.Context, from int64, w remote.Watcher, away time.
 		case failed == nil:
 			wait = min(wait, max(away-silent, 50*time.Millisecond))
 		}
-		f.Tell(remote.Away, err.Error())
+		text := err.Error()
+		if denied, ok := errors.AsType[*remote.Denied](err); ok {
+			text = denied.Text // the table and the host are told beside it
+		}
+		f.Tell(remote.Away, text)
 		if err := remote.Sleep(ctx, wait); err != nil {
 			return remote.Exit{}, err
 		}
@@ -150,7 +154,7 @@ func (j *Job) read(ctx context.Context, name string, limit int64) ([]byte, error
 }
 
 // maxLog bounds each file that is collected.
-const maxLog = 64 << 20
+const maxLog = 16 << 20
 
 // Collect copies the job's log, and its files with those names, as far as they are there, into the folder dst.
 func (j *Job) Collect(ctx context.Context, dst string, names ...string) error {
@@ -186,9 +190,11 @@ func (l localWriter) Write(p []byte) (int, error) {
 
 // free ends the job in folder $1 by its agent $2 and removes the folder, or what a client that was killed has left, $3.
 // The status of an agent that cannot is 1. Where its program is gone or damaged, the shell can remove what is left of a
-// job that never began, has ended, or had an agent on this machine that is gone.
+// job that the agent has ended, that never began, has ended, or had an agent on this machine that is gone.
 const free = `left() { [ -e "$1" ] || [ -e "$3" ]; }
-if [ -s "$2" ] && [ -x "$2" ]; then "$2" agent free "$1"; s=$?; if [ $s -eq 1 ] || ! left "$@"; then exit $s; fi; fi
+if [ -s "$2" ] && [ -x "$2" ]; then "$2" agent free "$1"; s=$?
+if [ $s -eq 1 ] && [ ! -e "$1" ]; then rm -rf -- "$3"; s=0; fi
+if [ $s -eq 1 ] || ! left "$@"; then exit $s; fi; fi
 state=$1/` + agent.StateName + `; if [ -e "$state" ] && [ ! -e "$1/` + agent.ExitName + `" ]; then
 pid=$(sed -n 's/.*"pid":\([0-9]*\).*/\1/p' "$state"); boot=$(cat /proc/sys/kernel/random/boot_id)
 if ! grep -qF "\"host\":\"$(uname -n)\"" "$state" || grep -qF "$boot" "$state" && [ -e "/proc/$pid" ]; then

@@ -69,8 +69,11 @@ func (f *Folder) sendAll(ctx context.Context, files []remote.File, progress func
 	}
 }
 
-// room is what must be free on the host beside the files themselves.
-const room = 32 << 20
+// room and inodes are what must be free on the host beside the files themselves.
+const (
+	room   = 32 << 20
+	inodes = 40
+)
 
 // A file on its way lies in the store under this name and its hash, as it is or compressed. Clients that send the same
 // file write the same bytes to the same places of it.
@@ -122,6 +125,9 @@ func (f *Folder) send(ctx context.Context, files []remote.File, progress func(se
 	if facts.Free > 0 && facts.Free < total+room && len(lacking) > 0 {
 		return facts, full(facts, fmt.Sprintf("the bundle and a job take %d MB", (total+room)>>20))
 	}
+	if facts.Inodes >= 0 && facts.Inodes < inodes {
+		return facts, outOfInodes(facts)
+	}
 	if fits != nil && len(lacking) > 0 {
 		if err := fits(facts); err != nil {
 			return facts, err
@@ -137,14 +143,21 @@ func (f *Folder) send(ctx context.Context, files []remote.File, progress func(se
 		!errors.As(err, new(*remote.LocalError)) {
 		if now, lookErr := f.Look(ctx); lookErr == nil && now.Free > 0 && now.Free < room {
 			err = full(now, err.Error())
+		} else if lookErr == nil && now.Inodes >= 0 && now.Inodes < inodes {
+			err = outOfInodes(now)
 		}
 	}
 	return facts, err
 }
 
+func outOfInodes(facts *Facts) error {
+	return &remote.Denied{Code: "disk", Text: fmt.Sprintf("%d inodes free in %s: a job takes %d", facts.Inodes, facts.Root,
+		inodes), Hint: "remove files there (df -i shows the inodes), or set workdir to another disk"}
+}
+
 func full(facts *Facts, text string) error {
 	return &remote.Denied{Code: "disk", Text: fmt.Sprintf("%d MB free in %s: %s", facts.Free>>20, facts.Root, text),
-		Hint: "make room, or set workdir to a larger disk"}
+		Hint: makeRoom}
 }
 
 // block is the unit in which an upload that was cut off goes on.

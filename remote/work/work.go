@@ -46,6 +46,7 @@ type Facts struct {
 	System string // "Linux x86_64"
 	Root   string // the work folder, absolute
 	Free   int64  // bytes there; 0 where it does not say
+	Inodes int64  // that are free there; -1 where it does not say
 	gzip   bool   // there is the program
 }
 
@@ -62,14 +63,23 @@ func shell(ctx context.Context, h host.Host, script string, args []string, in io
 	return err
 }
 
+// barred is the status of look for a folder of the user's own that its mode does not let the user in.
+const barred = 45
+
+// makeRoom is the hint of an error of a full disk: of one without free inodes df -h says that there is room.
+const makeRoom = "make room (df -h and df -i show bytes and inodes), or set workdir to a larger disk"
+
 // look makes the folder $1, where there is a $2, and tells of the host: a word and its value in each line. The last
 // lines are those of df. Without $2 it makes nothing, and tells of the next folder above that is there.
 const look = `umask 077; echo "system $(uname -sm)"; echo "uid $(id -u)"; command -v gzip >/dev/null && echo gzip yes
+may() { [ ! -d "$1" ] || [ ! -O "$1" ] || [ -r "$1" -a -w "$1" -a -x "$1" ] || { echo "$1" >&2; exit 45; }; }
 dir=$1; case $dir in /*) ;; *) cd || exit ;; esac
+may "$dir"; may "$dir/store"; may "$dir/jobs"
 [ -z "$2" ] || mkdir -p -m 700 -- "$dir" "$dir/store" "$dir/jobs" || exit
 while [ ! -d "$dir" ]; do dir=$(dirname -- "$dir"); done; cd -- "$dir" || exit
 [ -w . ] || { echo "$dir: it is not writable" >&2; exit 1; }
 echo "root $(pwd)"
+stat -fc 'inodes %d %c' . 2>/dev/null
 [ "$dir" != "$1" ] || stat -Lc 'folder %u %a %U %G %n' . store jobs 2>/dev/null
 t=store/.try-$$; [ ! -d store ] || {
 echo '#!/bin/sh' >"$t" && chmod 700 "$t" && { "$t" </dev/null; ran=$?; }; } 2>/dev/null; rm -f "$t"
@@ -91,13 +101,23 @@ func (f *Folder) See(ctx context.Context) (*Facts, error) {
 func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, rest func(line string)) (*Facts, error) {
 	out := &plain.Buffer{Limit: 4 << 20}
 	err := shell(ctx, f.Host, script, []string{strings.TrimPrefix(f.Dir, "~/"), how}, in, out)
-	if failed, ok := errors.AsType[*host.ExitError](err); ok && failed.Status != host.NotFound {
+	failed, _ := errors.AsType[*host.ExitError](err)
+	switch {
+	case failed != nil && failed.Status == host.NotFound:
+		return nil, &remote.Denied{Code: "no-such", Text: failed.Error(),
+			Hint: "PATH on the host must name the folders of the usual commands: look at what sets it there, such as .bashrc"}
+	case failed != nil && failed.Status == barred:
+		return nil, &remote.Denied{Code: "disk", Text: failed.Error() + ": its mode keeps you out",
+			Hint: "on the host: chmod u+rwx " + failed.Error()}
+	case failed != nil && strings.Contains(failed.Stderr, "No space left on device"):
+		return nil, &remote.Denied{Code: "disk", Text: "making " + f.Dir + ": " + failed.Error(), Hint: makeRoom}
+	case failed != nil:
 		return nil, &remote.Denied{Code: "disk", Text: "making " + f.Dir + ": " + failed.Error(),
 			Hint: "set workdir to a folder that you may write to"}
-	} else if err != nil {
+	case err != nil:
 		return nil, err
 	}
-	facts, last := &Facts{}, ""
+	facts, last := &Facts{Inodes: -1}, ""
 	said := map[string]string{}
 	var folders [][]string
 	told, more, _ := strings.Cut(out.String(), "\n\n")
@@ -118,6 +138,9 @@ func (f *Folder) look(ctx context.Context, script, how string, in io.Reader, res
 	if fields := strings.Fields(last); len(fields) > 3 {
 		kib, _ := strconv.ParseInt(fields[3], 10, 64)
 		facts.Free = kib << 10
+	}
+	if free, total, _ := strings.Cut(said["inodes"], " "); total != "" && total != "0" {
+		facts.Inodes, _ = strconv.ParseInt(free, 10, 64)
 	}
 	for _, fields := range folders {
 		if f.Given {

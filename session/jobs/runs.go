@@ -33,10 +33,11 @@ func IDs(root string) ([]string, error) {
 		err
 }
 
-// A Line is a run in the list.
+// A Line is a run in the list. Its State is "running" (followed), "detached" (attach brings more), "unsent" (it was
+// ended before it began a job), "cancelled" or "done".
 type Line struct {
 	ID      string    `json:"id"`
-	State   string    `json:"state"` // "running" (followed), "detached" (attach brings more), "cancelled", "done", "unsent"
+	State   string    `json:"state"`
 	Jobs    int       `json:"jobs"`
 	Active  int       `json:"active"` // of them: may still run, also where the state is "done" or "cancelled"
 	Passed  int       `json:"passed"`
@@ -126,7 +127,8 @@ func Find(root, arg string) (id string, plan *dispatch.Plan, err error) {
 		if id, err = runs.Find(root, arg); err != nil {
 			return "", nil, err
 		}
-		if _, err := runs.Read(filepath.Join(root, runs.Dir, id)); errors.Is(err, runs.ErrNoRun) && !slices.Contains(ids, id) {
+		_, err := runs.Read(filepath.Join(root, runs.Dir, id))
+		if errors.Is(err, runs.ErrNoRun) && !slices.Contains(ids, id) {
 			return "", nil, unsent(id)
 		}
 		id = ids[len(ids)-1]

@@ -1,0 +1,114 @@
+package work_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fisub/remote"
+	"fisub/remote/agent"
+	"fisub/remote/host"
+	"fisub/remote/remotetest"
+	"fisub/remote/work"
+)
+
+// A plain host runs its commands as a user who is not root.
+type plain struct{ host.Local }
+
+func (h plain) Run(ctx context.Context, argv []string, in io.Reader, out io.Writer) error {
+	return h.Local.Run(ctx, append([]string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"}, argv...), in, out)
+}
+
+// Each refusal of a folder has the remedy for that refusal.
+func TestLookHints(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can become another user and mount")
+	}
+	open := func(t *testing.T) string {
+		dir, err := os.MkdirTemp("/tmp", "fisub-look-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		return filepath.Join(dir, "work")
+	}
+	refused := func(t *testing.T, err error, text, hint string) {
+		t.Helper()
+		var d *remote.Denied
+		if !errors.As(err, &d) || !strings.Contains(d.Text, text) || !strings.Contains(d.Hint, hint) {
+			t.Errorf("got %v, hint %+v, want %q and %q", err, d, text, hint)
+		}
+	}
+	t.Run("mode", func(t *testing.T) {
+		dir := open(t)
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, "store"), 0o700), os.Chown(dir, 65534, 65534),
+			os.Chmod(filepath.Dir(dir), 0o755), os.Chown(filepath.Join(dir, "store"), 65534, 65534)); err != nil {
+			t.Fatal(err)
+		}
+		for _, bad := range []string{filepath.Join(dir, "store"), dir} {
+			if err := os.Chmod(bad, 0); err != nil {
+				t.Fatal(err)
+			}
+			_, err := work.New(plain{}, "", dir).Look(within(t))
+			refused(t, err, bad+": its mode keeps you out", "chmod u+rwx "+bad)
+		}
+	})
+	t.Run("path", func(t *testing.T) {
+		_, err := work.New(host.Local{Env: []string{"PATH=/nonexistent"}}, "", open(t)).Look(within(t))
+		refused(t, err, "not found", "PATH on the host")
+	})
+	t.Run("inodes", func(t *testing.T) {
+		dir := open(t)
+		if err := errors.Join(os.Mkdir(dir, 0o700), unix.Mount("none", dir, "tmpfs", 0, "nr_inodes=30,size=500m,mode=700")); err != nil {
+			t.Skip(err)
+		}
+		defer unix.Unmount(dir, unix.MNT_DETACH)
+		_, err := work.New(host.Local{}, "", dir).Send(within(t), remotetest.Script(t, "true", nil).Files, nil)
+		refused(t, err, "inodes free in "+dir, "df -i")
+	})
+}
+
+// An agent that has ended its job, and cannot remove what is left of it, leaves that to the shell.
+func TestFreeHalf(t *testing.T) {
+	dir, hash := t.TempDir(), strings.Repeat("a", 64)
+	j := &work.Job{Host: host.Local{}, ID: "j1", Work: dir, Program: hash}
+	script := "#!/bin/sh\nmv \"$3\" \"$(dirname \"$3\")/" + agent.FreePrefix + "j1\"; echo pipe2: too many open files >&2; exit 1\n"
+	if err := errors.Join(os.MkdirAll(j.Dir(), 0o700), os.Mkdir(agent.Store(dir), 0o700),
+		os.WriteFile(agent.Stored(dir, hash), []byte(script), 0o500)); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Free(within(t)); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(agent.Jobs(dir)); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// A host that cannot be reached is told in its own words: the table and the host stand before them already.
+func TestAwayWords(t *testing.T) {
+	h := &faulty{fail: func(int, string) error {
+		return &remote.Denied{Code: "unreachable", Host: "h2", Text: "Connection refused"}
+	}}
+	j := &work.Job{Host: h, ID: "j1", Work: t.TempDir()}
+	said := &words{}
+	if _, err := j.Wait(within(t), 0, said, 10*time.Millisecond); err == nil || strings.Contains(err.Error(), ": : ") ||
+		!strings.HasSuffix(err.Error(), ": h2: Connection refused") {
+		t.Errorf("got %v", err)
+	}
+	if len(said.texts) == 0 || said.texts[0] != "Connection refused" {
+		t.Errorf("told: %q", said.texts)
+	}
+}
+
+type words struct{ texts []string }
+
+func (w *words) Write(p []byte) (int, error) { return len(p), nil }
+func (w *words) State(s remote.State)        { w.texts = append(w.texts, s.Text) }
