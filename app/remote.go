@@ -123,16 +123,21 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 			return err
 		}
 		folder = runs.New(s.Root, order.Plan.Run.ID)
-		if err := order.Keep(folder.Path()); err != nil {
+		if err := errors.Join(order.Plan.Claim(folder.Path()), folder.Hold(), order.Keep(folder.Path())); err != nil {
 			return err
 		}
 		if o.maxCost != nil {
 			order.Plan.MaxCost = *o.maxCost
 			tooDear = jobs.Affordable(order.Plan)
 		}
-		b, err = jobs.NewBundle(ctx, folder.Path(), order.Spec)
-		return err
+		return dispatch.UntilMarked(ctx, folder.Path(), func(ctx context.Context) (err error) {
+			b, err = jobs.NewBundle(ctx, folder.Path(), order.Spec)
+			return err
+		})
 	})
+	if errors.Is(err, dispatch.ErrCancelled) {
+		return a.unsent()
+	}
 	if build, ok := errors.AsType[*device.BuildError](err); ok {
 		return a.notCompiled(build, order.Spec.Arch)
 	}
@@ -152,6 +157,9 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	case o.dryRun, !a.term.Agreed(ctx, o.yes, "start?"):
 		return nil
 	}
+	if dispatch.Marked(folder.Path()) {
+		return a.unsent()
+	}
 	kept = true
 	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Files: b.Files, Detach: o.detach}
 	err = a.dispatch(ctx, d, folder, nil)
@@ -159,6 +167,12 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 		kept = false // nothing has run, and the folder says nothing that was not said
 	}
 	return err
+}
+
+// unsent ends a run that was cancelled while it was prepared.
+func (a *app) unsent() error {
+	a.term.Error(dispatch.ErrCancelled.Error()+": nothing was sent", "")
+	return shown(exitInterrupted)
 }
 
 // remoteResume runs what has no verdict in a run whose jobs are over, as it was packed then; given names the flags.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -186,21 +188,44 @@ func (a *app) remoteCancel(ctx context.Context, arg string) error {
 	return errors.Join(a.cancel(ctx, d), d.Events.Err())
 }
 
+// vanished reports whether the folder of a run is gone, as after a run that ended before a host had taken a job.
+func (a *app) vanished(id string) bool {
+	_, err := os.Stat(filepath.Join(a.Root(), runs.Dir, id))
+	gone := errors.Is(err, fs.ErrNotExist)
+	if gone {
+		a.term.Note("run %s: ended before a host had taken a job", id)
+	}
+	return gone
+}
+
 // cancelFollowed has the process that follows a run end its jobs, and ends them itself where that does not listen.
 func (a *app) cancelFollowed(ctx context.Context, plan *dispatch.Plan) error {
 	id, client := plan.Run.ID, cmp.Or(plan.Client, "another process")
 	dir := filepath.Join(a.Root(), runs.Dir, id)
 	if err := dispatch.Mark(dir); err != nil {
+		if a.vanished(id) {
+			return nil
+		}
 		return err
 	}
 	a.term.Note("run %s is followed by %s, which is told to end its jobs", id, client)
 	for end := time.Now().Add(deaf); ; {
 		if r, _ := runs.Read(dir); r == nil || !r.Running {
+			if a.vanished(id) {
+				return nil
+			}
 			return a.remoteCancel(ctx, id)
 		}
 		plan, err := dispatch.Load(dir)
 		if err != nil {
+			if a.vanished(id) {
+				return nil
+			}
 			return err
+		}
+		if time.Now().After(end) && !plan.Packed() {
+			a.term.Note("run %s is still being prepared by %s, which will send nothing", id, client)
+			return nil
 		}
 		if time.Now().After(end) {
 			open, err := a.openPlan(plan)
@@ -328,6 +353,8 @@ func (a *app) remoteGC(ctx context.Context, on string, yes, all bool) error {
 		words := ""
 		if o.Elsewhere {
 			words = ", begun elsewhere: it may be waited for there"
+		} else if o.Damaged {
+			words = ", of run " + o.Run + ", whose " + dispatch.PlanName + " cannot be read"
 		} else if o.Run != "" {
 			words = ", may have results that the run lacks: fisub remote attach " + o.Run
 		}

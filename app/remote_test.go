@@ -281,7 +281,7 @@ func (b *remoteBench) kill(times int, works ...string) {
 			if len(ids) > 0 {
 				id = ids[0]
 			}
-			if id == "" || !dispatch.IsRemote(filepath.Join(b.dir, runs.Dir, id)) {
+			if plan, err := dispatch.Load(filepath.Join(b.dir, runs.Dir, id)); id == "" || err != nil || !plan.Packed() {
 				break // killed before there was a plan: nothing had begun
 			}
 			if status == -1 {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"fisub/bench"
 	"fisub/bench/runs"
 	"fisub/bench/worker"
@@ -118,9 +120,43 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 // memory.
 func Worker() (worker.Command, error) {
 	self, err := os.Executable()
+	if err == nil {
+		err = cramped()
+	}
 	sandbox.Hide()
 	return worker.Command{Args: []string{self, "worker"}, MemoryLimit: memory() / 4 * 3,
 		Sandbox: &sandbox.Sandbox{}}, err
+}
+
+// cramped refuses limits of this process below which Go's runtime fails at one moment or another, which would look like
+// a fault of the submission.
+func cramped() error {
+	for _, l := range []struct {
+		resource int
+		what     string
+		least    uint64
+		unit     string
+		hint     string
+	}{
+		{unix.RLIMIT_AS, "address space", 4 << 20, "KiB", "ulimit -v unlimited, here or where it is limited: in startup " +
+			"files of the shell, or by a batch system"},
+		{unix.RLIMIT_NOFILE, "open files", 128, "", "ulimit -n 1024, here or where it is limited: in startup files of the " +
+			"shell, or by a batch system"},
+	} {
+		var now unix.Rlimit
+		if err := unix.Getrlimit(l.resource, &now); err != nil {
+			return os.NewSyscallError("getrlimit", err)
+		}
+		cur := uint64(now.Cur) //nolint:unconvert // of another type on some systems
+		if l.unit == "KiB" {
+			cur >>= 10
+		}
+		if cur < l.least {
+			return usage.Errorf(l.hint, "the limit of %s is %s; fisub needs %s", l.what,
+				strings.TrimSpace(fmt.Sprint(cur, " ", l.unit)), strings.TrimSpace(fmt.Sprint(l.least, " ", l.unit)))
+		}
+	}
+	return nil
 }
 
 // Timed refuses a timer, or a limit of timing, where there is nothing to time.

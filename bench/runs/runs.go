@@ -92,6 +92,9 @@ func lock(f *os.File, how int) bool {
 	}
 }
 
+// Hold makes the folder before the first event: other processes then see that the run is being prepared.
+func (f *Folder) Hold() error { return f.open() }
+
 // Path is the folder itself.
 func (f *Folder) Path() string { return f.path }
 

@@ -20,15 +20,10 @@ func TempFile(dir, name string) (*os.File, error) {
 	return f, syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
 }
 
-// TempDir is TempDirIn the folder for temporary files.
+// TempDir is TempFile for a folder in that for temporary files, which remove removes.
 func TempDir(name string) (dir string, remove func(), err error) {
-	return TempDirIn(os.TempDir(), name)
-}
-
-// TempDirIn is TempFile for a folder, which remove removes.
-func TempDirIn(parent, name string) (dir string, remove func(), err error) {
-	sweep(filepath.Join(parent, name+"-"))
-	if dir, err = os.MkdirTemp(parent, name+"-*"); err != nil {
+	sweep(filepath.Join(os.TempDir(), name+"-"))
+	if dir, err = os.MkdirTemp("", name+"-*"); err != nil {
 		return "", nil, err
 	}
 	held, err := os.Open(dir)
@@ -54,6 +49,9 @@ func sweep(prefix string) {
 		if own, ok := st.Sys().(*syscall.Stat_t); !ok || int(own.Uid) != os.Getuid() {
 			continue
 		}
+		if st.IsDir() && st.Mode()&0o400 == 0 {
+			_ = os.Chmod(path, 0o700)
+		}
 		if f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0); err == nil {
 			if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 				removeAll(path)
@@ -63,16 +61,17 @@ func sweep(prefix string) {
 	}
 }
 
-// removeAll is os.RemoveAll also of folders whose modes keep their owner out.
-func removeAll(dir string) {
-	if os.RemoveAll(dir) == nil {
+// removeAll is os.RemoveAll for a folder whose subfolders may have any mode. It ignores errors: a later sweep tries
+// again.
+func removeAll(path string) {
+	if os.RemoveAll(path) == nil {
 		return
 	}
-	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err == nil && e.IsDir() {
+	_ = filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() { // before it is read
 			_ = os.Chmod(path, 0o700)
 		}
 		return nil
 	})
-	os.RemoveAll(dir)
+	_ = os.RemoveAll(path)
 }

@@ -1,8 +1,12 @@
 package cache
 
 import (
+	"errors"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -72,6 +76,48 @@ func TestTempDirSweeps(t *testing.T) {
 	remove()
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("the folder that was removed is still there")
+	}
+}
+
+// A mode that keeps the owner out of a folder does not keep the folder from being removed. Modes do not stop root.
+func TestTempDirModes(t *testing.T) {
+	if os.Getuid() == 0 {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestTempDirModes$")
+		cmd.Dir, cmd.Env = "/", []string{"TMPDIR=/tmp"}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		if out, err := cmd.CombinedOutput(); errors.Is(err, fs.ErrPermission) {
+			t.Skip(err)
+		} else if err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	left := filepath.Join(os.TempDir(), "fisub-x-1")
+	past := time.Now().Add(-time.Hour)
+	fill := func(dir string) {
+		t.Helper()
+		sub := filepath.Join(dir, "a", "b")
+		if err := errors.Join(os.MkdirAll(sub, 0o700), os.WriteFile(filepath.Join(sub, "file"), nil, 0o600),
+			os.Chmod(sub, 0), os.Chmod(filepath.Dir(sub), 0o300)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fill(left)
+	if err := errors.Join(os.Chtimes(left, past, past), os.Chmod(left, 0)); err != nil {
+		t.Fatal(err)
+	}
+	dir, remove, err := TempDir("fisub-x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(dir)
+	remove()
+	for _, path := range []string{left, dir} {
+		if _, err := os.Lstat(path); err == nil {
+			t.Errorf("%s is still there", filepath.Base(path))
+			removeAll(path)
+		}
 	}
 }
 

@@ -97,7 +97,7 @@ func (d *Dispatcher) Run(parent context.Context) (Result, error) {
 	defer halt()
 	r := &round{d: d, ctx: ctx, ends: make(chan ended), bad: map[string]error{}, taken: map[string]bool{},
 		attempts: map[string]int{}, losses: map[string]int{}, given: map[string]bool{}}
-	marked := d.watch(ctx)
+	marked := watch(ctx, d.Folder)
 	defer r.drain(halt)
 	if err := r.begun(); err != nil {
 		return Result{}, err
@@ -333,8 +333,9 @@ func (d *Dispatcher) prepare() error {
 			}
 		}
 	}
-	host, _ := os.Hostname()
-	return d.change(func() { d.Plan.Client = fmt.Sprintf("process %d on %s", os.Getpid(), host) })
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.Plan.Claim(d.Folder)
 }
 
 func (d *Dispatcher) affords(p Place) bool {
@@ -586,11 +587,11 @@ func Unmark(folder string) error {
 	return err
 }
 
-// watch gives a channel that is closed when the run is to end.
-func (d *Dispatcher) watch(ctx context.Context) <-chan struct{} {
+// watch returns a channel that is closed when the run in folder is to end.
+func watch(ctx context.Context, folder string) <-chan struct{} {
 	marked := make(chan struct{})
 	go func() {
-		for ; !Marked(d.Folder); _ = remote.Sleep(ctx, time.Second/4) {
+		for ; !Marked(folder); _ = remote.Sleep(ctx, time.Second/4) {
 			if ctx.Err() != nil {
 				return
 			}
@@ -598,6 +599,25 @@ func (d *Dispatcher) watch(ctx context.Context) <-chan struct{} {
 		close(marked)
 	}()
 	return marked
+}
+
+// UntilMarked calls do with a context that ends when the run in folder is to end; the error is then ErrCancelled.
+func UntilMarked(ctx context.Context, folder string, do func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	marked := watch(ctx, folder)
+	go func() {
+		select {
+		case <-marked:
+			cancel(ErrCancelled)
+		case <-ctx.Done():
+		}
+	}()
+	err := do(ctx)
+	if Marked(folder) {
+		return ErrCancelled
+	}
+	return err
 }
 
 var errLost = errors.New("another place has begun first")

@@ -38,7 +38,7 @@ type Plan struct {
 	Strict  bool          `json:"strict,omitempty"`
 	MaxCost float64       `json:"max_cost_usd,omitempty"` // 0: no cap
 
-	Bundle json.RawMessage `json:"bundle,omitempty"` // what the caller needs to make the jobs' files again
+	Bundle json.RawMessage `json:"bundle,omitempty"` // what the caller needs to make the jobs' files again; see Packed
 	Jobs   []*Job          `json:"jobs"`
 	Before int             `json:"before,omitempty"` // of Jobs: begun before the run was resumed, and no attempts any more
 	Done   bool            `json:"done,omitempty"`   // nothing is left to do, and nothing is left on any host
@@ -157,6 +157,17 @@ func (p *Plan) Save(folder string) error {
 	}
 	return cache.WriteFile(filepath.Join(folder, PlanName), append(data, '\n'), 0o600)
 }
+
+// Claim writes down that this process has the run, and saves the plan.
+func (p *Plan) Claim(folder string) error {
+	host, _ := os.Hostname()
+	p.Client = fmt.Sprintf("process %d on %s", os.Getpid(), host)
+	return p.Save(folder)
+}
+
+// Packed reports whether the run was ready to begin. One that is not has begun no job, and its user may not have agreed
+// to it: it cannot be resumed.
+func (p *Plan) Packed() bool { return p.Bundle != nil || len(p.Jobs) > 0 }
 
 // Active are the jobs that may still run somewhere.
 func (p *Plan) Active() (jobs []*Job) {

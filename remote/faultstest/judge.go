@@ -347,7 +347,7 @@ func (w *world) lastRun() (id string, plan *dispatch.Plan) {
 		return "", nil
 	}
 	plan, err := dispatch.Load(w.runFolder(ids[len(ids)-1]))
-	if err != nil {
+	if err != nil || !plan.Packed() {
 		return "", nil
 	}
 	return ids[len(ids)-1], plan

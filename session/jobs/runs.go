@@ -36,7 +36,7 @@ func IDs(root string) ([]string, error) {
 // A Line is a run in the list.
 type Line struct {
 	ID      string    `json:"id"`
-	State   string    `json:"state"` // "running" (followed), "detached" (attach brings more), "cancelled", "done"
+	State   string    `json:"state"` // "running" (followed), "detached" (attach brings more), "cancelled", "done", "unsent"
 	Jobs    int       `json:"jobs"`
 	Active  int       `json:"active"` // of them: may still run, also where the state is "done" or "cancelled"
 	Passed  int       `json:"passed"`
@@ -64,6 +64,8 @@ func lineOf(dir string) (l Line, err error) {
 		l.State = "running"
 	case lacks && dispatch.Marked(dir):
 		l.State = "cancelled"
+	case !plan.Packed():
+		l.State = "unsent"
 	case plan.Done, !lacks:
 		l.State = "done"
 	}
@@ -110,6 +112,10 @@ func List(root string, log session.Log) ([]Line, error) {
 	return lines, nil
 }
 
+func unsent(id string) error {
+	return fmt.Errorf("run %s: fisub was ended before it had sent anything: start it again", id)
+}
+
 // Find finds the remote run below root that arg names; last is the last remote one.
 func Find(root, arg string) (id string, plan *dispatch.Plan, err error) {
 	ids, err := IDs(root)
@@ -117,6 +123,12 @@ func Find(root, arg string) (id string, plan *dispatch.Plan, err error) {
 		return "", nil, err
 	}
 	if arg == "last" && len(ids) > 0 {
+		if id, err = runs.Find(root, arg); err != nil {
+			return "", nil, err
+		}
+		if _, err := runs.Read(filepath.Join(root, runs.Dir, id)); errors.Is(err, runs.ErrNoRun) && !slices.Contains(ids, id) {
+			return "", nil, unsent(id)
+		}
 		id = ids[len(ids)-1]
 	} else if id, err = runs.Find(root, arg); err != nil {
 		return "", nil, usage.Invalid(err)
@@ -144,6 +156,9 @@ func Open(tables map[string]*config.Table, plan *dispatch.Plan) (providers.Set, 
 // which is seldom.
 func Files(ctx context.Context, folder string, plan *dispatch.Plan) (func(context.Context, []string) ([]remote.File,
 	[]string, error), error) {
+	if !plan.Packed() {
+		return nil, unsent(plan.Run.ID)
+	}
 	var spec bundle.Spec
 	if err := json.Unmarshal(plan.Bundle, &spec); err != nil {
 		return nil, fmt.Errorf("run %s: %w", plan.Run.ID, err)
@@ -180,6 +195,7 @@ type Orphan struct {
 	Place     string        `json:"place"`
 	Elsewhere bool          `json:"elsewhere,omitempty"` // begun from another folder or machine, which may wait for it
 	Run       string        `json:"run,omitempty"`       // the run here that lacks results which the job may have
+	Damaged   bool          `json:"damaged,omitempty"`   // the plan of Run cannot be read
 	Handle    remote.Handle `json:"-"`
 	owner     string        // the run here that has begun it
 }
@@ -250,6 +266,7 @@ type owner struct {
 	plan    *dispatch.Plan
 	lacking []string // workloads; none in a run that was cancelled
 	running bool     // a process follows it
+	damaged bool     // the plan cannot be read
 }
 
 func owners(root string) (all []owner, err error) {
@@ -265,7 +282,8 @@ func owners(root string) (all []owner, err error) {
 		}
 		plan, err := dispatch.Load(dir)
 		if err != nil {
-			return nil, err
+			all = append(all, owner{plan: &dispatch.Plan{Run: event.Run{ID: id}}, damaged: true})
+			continue
 		}
 		o := owner{plan: plan}
 		r, _ := runs.Read(dir)
@@ -281,6 +299,9 @@ func owners(root string) (all []owner, err error) {
 func (w *owner) claims(o *Orphan) bool {
 	if strings.HasPrefix(o.Job, "fisub-"+w.plan.Run.ID+"-") {
 		o.Elsewhere = false
+		if w.damaged {
+			o.Run, o.Damaged = w.plan.Run.ID, true
+		}
 	}
 	for _, j := range w.plan.Jobs {
 		if j.ID != o.Job {

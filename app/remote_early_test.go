@@ -1,0 +1,188 @@
+package app
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"fisub/bench/runs"
+	"fisub/internal/cache"
+	"fisub/remote"
+	"fisub/remote/agent"
+	"fisub/remote/dispatch"
+)
+
+// await waits until cond holds.
+func await(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal(what)
+		}
+	}
+}
+
+// preparing starts a run and stops its process while that still prepares it.
+func (b *remoteBench) preparing(said *bytes.Buffer) (client *exec.Cmd, id string) {
+	t := b.t.(*testing.T)
+	t.Helper()
+	name := filepath.Join(b.dir, "solution/cuda/kernel.cu")
+	for range 10 {
+		code, err := os.ReadFile(name)
+		if err == nil {
+			err = os.WriteFile(name, append(code, '\n'), 0o644) // which is to be compiled
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		known, _ := runs.IDs(b.dir)
+		client = b.command("remote", "--limit", "1")
+		client.Stdout, client.Stderr = said, said
+		if err := client.Start(); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "no run folder", func() bool {
+			ids, _ := runs.IDs(b.dir)
+			if len(ids) <= len(known) {
+				return false
+			}
+			id = ids[len(ids)-1]
+			_, err := os.Stat(filepath.Join(b.dir, runs.Dir, id, "solution.json"))
+			return err == nil
+		})
+		if err := client.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		if plan, err := dispatch.Load(filepath.Join(b.dir, runs.Dir, id)); err != nil || len(plan.Jobs) == 0 {
+			return client, id
+		}
+		_ = client.Process.Signal(syscall.SIGCONT)
+		_ = client.Wait()
+	}
+	t.Fatal("it is never seen while it prepares its run")
+	return nil, ""
+}
+
+// The newest run is the last one also while it is being prepared: attach tells that nothing of it was sent, and cancel
+// ends it, instead of either taking the run before.
+func TestRemotePreparing(t *testing.T) {
+	work := t.TempDir()
+	b := newRemoteBench(t, "[remote.here]\nprovider = \"loopback\"\nworkdir = \""+work+"\"\ngpu = \"none\"\n")
+	b.fisub(0, "remote", "--limit", "1")
+	before := filepath.Base(b.lastFolder())
+
+	var said bytes.Buffer
+	client, id := b.preparing(&said)
+	_ = client.Process.Kill()
+	_ = client.Wait()
+	b.fisub(exitError, "remote", "attach", "last")
+	if text := b.stderr.String(); !strings.Contains(text, id) || !strings.Contains(text, "before it had sent anything") ||
+		strings.Contains(text, before) {
+		t.Errorf("attach: got %s", text)
+	}
+	b.fisub(0, "remote", "cancel", "last")
+	if got := b.fisub(0, "remote", "ls"); !strings.Contains(got, " unsent ") {
+		t.Errorf("ls: got %s", got)
+	}
+
+	said.Reset()
+	client, id = b.preparing(&said)
+	cancel := b.command("remote", "cancel", "last")
+	if err := cancel.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "cancel does not reach it", func() bool { return dispatch.Marked(filepath.Join(b.dir, runs.Dir, id)) })
+	if err := client.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	_ = client.Wait()
+	_ = cancel.Wait()
+	if got := client.ProcessState.ExitCode(); got != exitInterrupted || !strings.Contains(said.String(), "nothing was sent") {
+		t.Errorf("the client: exit status %d\n%s", got, &said)
+	}
+	if got := cancel.ProcessState.ExitCode(); got != 0 || !strings.Contains(b.stderr.String(), id+": ended before a host") {
+		t.Errorf("cancel: exit status %d\n%s", got, &b.stderr)
+	}
+	nothingIn(t, work)
+}
+
+// cancel in the middle of an upload succeeds, and says so.
+func TestRemoteCancelUpload(t *testing.T) {
+	work := t.TempDir()
+	b := newRemoteBench(t, "[remote.here]\nprovider = \"loopback\"\nworkdir = \""+work+"\"\ngpu = \"none\"\n")
+	program, err := exec.LookPath("fisub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := remote.FileAt(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := filepath.Join(agent.Store(work), ".part-"+file.SHA256)
+	if err := os.MkdirAll(filepath.Dir(part), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(part, 0o600); err != nil { // what writes there waits
+		t.Fatal(err)
+	}
+	client := b.command("remote", "--limit", "1")
+	var said bytes.Buffer
+	client.Stdout, client.Stderr = &said, &said
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "it sends nothing", func() bool {
+		ids, _ := runs.IDs(b.dir)
+		if len(ids) == 0 {
+			return false
+		}
+		plan, err := dispatch.Load(filepath.Join(b.dir, runs.Dir, ids[0]))
+		return err == nil && len(plan.Jobs) == 1
+	})
+	b.fisub(0, "remote", "cancel", "last")
+	_ = client.Wait()
+	if got := client.ProcessState.ExitCode(); got != exitInterrupted {
+		t.Errorf("the client: exit status %d\n%s", got, &said)
+	}
+	nothingIn(t, work)
+}
+
+// A plan that is damaged stops gc and attach for no other run, and what its run has begun stays until gc --all.
+func TestRemoteDamagedPlan(t *testing.T) {
+	work := t.TempDir()
+	b := newRemoteBench(t, "[remote.here]\nprovider = \"loopback\"\nworkdir = \""+work+"\"\ngpu = \"none\"\n")
+	b.linger()
+	b.fisub(0, "remote", "--limit", "1", "--detach")
+	whole := filepath.Base(b.lastFolder())
+	b.fisub(0, "remote", "--limit", "1", "--detach")
+	name := filepath.Join(b.lastFolder(), dispatch.PlanName)
+	if err := os.Truncate(name, 100); err != nil {
+		t.Fatal(err)
+	}
+	jobs := func(want int) {
+		t.Helper()
+		if all, err := os.ReadDir(agent.Jobs(work)); err != nil || len(all) != want {
+			t.Errorf("jobs: got %v, %v, want %d", all, err, want)
+		}
+	}
+	b.fisub(0, "remote", "gc", "--yes")
+	if text := b.stderr.String(); !strings.Contains(text, "whose remote.json cannot be read") {
+		t.Errorf("gc: got %s", text)
+	}
+	jobs(2)
+	b.fisub(exitError, "remote", "attach", "last")
+	letGo(t, work)
+	b.fisub(0, "remote", "attach", whole)
+	jobs(1)
+	b.fisub(0, "remote", "gc", "--yes", "--all")
+	jobs(0)
+	if err := cache.WriteFile(name, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.fisub(0, "remote", "gc", "--yes")
+}
