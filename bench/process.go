@@ -12,6 +12,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/cache"
+	"fisub/internal/sandbox"
 	"fisub/internal/trace"
 )
 
@@ -21,13 +22,15 @@ type process struct {
 	def      *trace.Definition
 	sol      *trace.Solution
 	command  worker.Command
-	python   bool // it runs in the Python worker
+	python   bool                                                                                      // it runs in the Python worker
+	build    func(ctx context.Context, sol *trace.Solution, info device.Info) (cached bool, err error) // or nil
 	kind     string
 	opts     device.Options
 	stamper  *stamper       // of the run; nil where nothing is timed
 	client   *worker.Client // nil before the first one
 	info     device.Info
 	built    bool          // by client
+	cached   bool          // nothing was compiled
 	buildErr *worker.Error // of kind Build or Lacking: it would fail again
 	out      outFile       // outputs of the workload in flight
 	temp     string        // folder for the temporary files of confined workers; "" before the first one
@@ -37,7 +40,10 @@ type process struct {
 // newProcess chooses the worker for sol, and starts none. Where that takes a Python that is missing, the error is a
 // *worker.Error, and the process is not nil.
 func newProcess(ctx context.Context, s *Shared, def *trace.Definition, sol *trace.Solution) (*process, error) {
-	p := &process{def: def, sol: sol, command: s.Worker, kind: s.DeviceKind, opts: s.Device}
+	p := &process{def: def, sol: sol, command: s.Worker, kind: s.DeviceKind, opts: s.Device, build: s.Build}
+	if s.Device.Prebuilt != "" {
+		p.build = nil
+	}
 	if pyworker.Runs(&sol.Spec) {
 		command, err := pyworker.Command(ctx, s.Device.CacheDir)
 		if err != nil {
@@ -74,8 +80,8 @@ func (p *process) start(run, ctx context.Context) error {
 	return err
 }
 
-// confined is the command of a worker that can write to its temporary files and the caches of compilers, and to nothing
-// that another process believes.
+// confined is the command of a worker that can write to its temporary files and its own caches of compilers, and to
+// nothing that another process believes.
 func (p *process) confined() (worker.Command, error) {
 	c := p.command
 	if c.Sandbox == nil {
@@ -87,24 +93,45 @@ func (p *process) confined() (worker.Command, error) {
 			return c, err
 		}
 	}
-	writable := []string{p.temp}
-	c.Env = append(slices.Clone(c.Env), "TMPDIR="+p.temp)
-	own := filepath.Join(p.opts.CacheDir, "python", p.sol.Hash())
-	writable = append(writable, own)
-	c.Env = append(c.Env, pyworker.Caches(own)...)
+	own := filepath.Join(p.opts.CacheDir, "python", cache.Key(string(p.sol.JSON(trace.Compact))))
+	if !sandbox.State().Files() { // other submissions may have written there
+		own = filepath.Join(p.temp, "cache")
+	}
+	return p.within(p.temp, own), nil
+}
+
+// within returns the command of a worker that may write to its folder for temporary files, to its caches, and to more.
+func (p *process) within(temp, own string, more ...string) worker.Command {
+	c := p.command
+	c.Env = slices.Concat(c.Env, []string{"TMPDIR=" + temp}, pyworker.Caches(own))
 	if p.python {
-		writable = append(writable, filepath.Join(p.opts.CacheDir, "vgpu-python"))
 		c.Env = append(c.Env, pyworker.Confined+"=1")
-	} else if p.opts.Prebuilt == "" {
-		writable = append(writable, filepath.Join(p.opts.CacheDir, "build"))
 	}
 	box := *c.Sandbox
-	box.Write = slices.Concat(box.Write, writable)
+	box.Write = slices.Concat(box.Write, []string{temp, own}, more)
 	if box.Tools {
-		c.Env = append(c.Env, "HOME="+p.temp) // they copy files there
+		c.Env = append(c.Env, "HOME="+temp) // they copy files there
 	}
 	c.Sandbox = &box
-	return c, nil
+	return c
+}
+
+// compile has another worker, in which no submitted code runs, build what the solution needs.
+func (p *process) compile(run, ctx context.Context) error {
+	temp, remove, err := cache.TempDir("fisub-worker")
+	if err != nil {
+		return err
+	}
+	defer remove()
+	client, err := worker.Start(run, p.within(temp, temp, filepath.Join(p.opts.CacheDir, pyworker.Builds)))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if _, err := client.Open(ctx, p.kind, p.opts); err != nil {
+		return err
+	}
+	return client.Prepare(ctx, p.def, p.sol)
 }
 
 func (p *process) running() bool { return p.client != nil && p.client.Alive() }
@@ -131,7 +158,7 @@ func (p *process) ready(run, ctx context.Context) error {
 	}
 	limit, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()
-	err := p.client.Build(limit, p.def, p.sol)
+	err := p.make(run, limit)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = errSlowBuild
 	}
@@ -140,6 +167,26 @@ func (p *process) ready(run, ctx context.Context) error {
 		p.buildErr = we
 	}
 	p.built = err == nil
+	return err
+}
+
+// make builds the solution and has the worker load it.
+func (p *process) make(run, ctx context.Context) (err error) {
+	own := p.build != nil && !p.python
+	if own {
+		if p.cached, err = p.build(ctx, p.sol, p.info); err != nil {
+			return err
+		}
+	}
+	err = p.client.Build(ctx, p.def, p.sol)
+	if we, ok := errors.AsType[*worker.Error](err); ok && we.Code == worker.Unbuilt {
+		if err = p.compile(run, ctx); err == nil {
+			err = p.client.Build(ctx, p.def, p.sol)
+		}
+	}
+	if !own {
+		p.cached = p.client.Cached()
+	}
 	return err
 }
 

@@ -89,7 +89,7 @@ func (r *runner) ready(run, ctx context.Context) error {
 		return err
 	}
 	built := &event.Built{OK: err == nil, Seconds: time.Since(begun).Seconds()}
-	built.Cached = err == nil && r.process.client.Cached()
+	built.Cached = err == nil && r.process.cached
 	if err != nil {
 		built.Log = r.process.buildErr.Log
 	}

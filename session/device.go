@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,8 +61,17 @@ func ChooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *d
 // Compiler fetches what compiles sol for the virtual GPU, where that is the device and something is missing, and builds
 // there what a worker, once it is confined, may not write.
 func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace.Solution, log Log) error {
-	if pyworker.UsesTriton(sol) && pyworker.Runs(&sol.Spec) {
-		return FetchTriton(ctx, kind, opts.CacheDir, nil, log)
+	if pyworker.Runs(&sol.Spec) {
+		if kind == "emu" && pyworker.Compiles(sol) {
+			if _, err := nvcc.Find(opts.CacheDir); err == nil {
+				if err := vgpu.PrepareHome(ctx, opts.CacheDir); err != nil {
+					return err
+				}
+			}
+		}
+		if pyworker.UsesTriton(sol) {
+			return FetchTriton(ctx, kind, opts.CacheDir, nil, log)
+		}
 	}
 	if kind != "emu" || opts.Prebuilt != "" || !sol.Spec.Compiled() {
 		return nil
@@ -81,6 +91,23 @@ func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace
 		return usage.Invalid(err)
 	}
 	return vgpu.Prepare(ctx, opts.CacheDir)
+}
+
+// Builder returns what builds solutions for the device, as bench.Shared wants it. Only compilers see their sources.
+func Builder(kind string, opts device.Options) func(context.Context, *trace.Solution, device.Info) (bool, error) {
+	return func(ctx context.Context, sol *trace.Solution, info device.Info) (bool, error) {
+		arch := cmp.Or(opts.Arch, info.Arch)
+		if kind == "emu" {
+			arch = vgpu.ArchOf(opts)
+		}
+		o, err := nvcc.Build(ctx, opts.CacheDir, sol, arch)
+		if err == nil {
+			return o.Hit, nil
+		} else if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		return false, worker.AsError(nvcc.Judged(err), worker.Machine, explain.Code)
+	}
 }
 
 // FetchTriton fetches the contest's Triton for the virtual GPU, unless the interpreter has it or has no torch. A

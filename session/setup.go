@@ -279,8 +279,9 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 func (u *Setup) Shared(s *Submission) bench.Shared {
 	return bench.Shared{
 		Definition: s.Definition, Workloads: u.Workloads, Profile: u.Profile, Timer: u.Timer, Load: u.data.Load,
-		Worker: u.worker, DeviceKind: u.Kind, Device: u.Device, Baseline: u.Baseline, Roofline: u.Kind != "emu",
-		Meter: func(uuid string) (bench.Meter, error) { return stamp.Open(uuid) },
+		Worker: u.worker, DeviceKind: u.Kind, Device: u.Device, Build: Builder(u.Kind, u.Device), Baseline: u.Baseline,
+		Roofline: u.Kind != "emu",
+		Meter:    func(uuid string) (bench.Meter, error) { return stamp.Open(uuid) },
 		// here: the process that is timed may be in Python
 		Hint: func(err error) string { _, hint := explain.Error(err); return hint },
 	}

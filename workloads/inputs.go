@@ -10,10 +10,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
+	"sync"
 
-	"fisub/internal/cache"
+	"golang.org/x/sys/unix"
+
+	"fisub/internal/memfile"
 	"fisub/internal/safetensors"
+	"fisub/internal/sandbox"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/workloads/random"
@@ -26,36 +29,104 @@ type Input struct {
 	Tensor *tensor.Tensor // maps the file: read-only, and gone after Inputs.Close
 	Scalar *trace.Scalar
 	File   *os.File // holds the tensor's bytes, for another process to map; nil where Path names the file
-	Path   string
-	Offset int64 // of the tensor's first byte in that file
+	Path   string   // absolute
+	Offset int64    // of the tensor's first byte in that file
 }
 
 // Inputs are the arguments of one workload, in the definition's order.
 type Inputs struct {
 	Values []Input
 	files  []*safetensors.File
-	made   []string // files to remove
+	memory *os.File // has no name, and nobody can change it; nil if all tensors have a Path
+	data   []byte   // of memory
 }
 
-// Close unmaps the tensors and removes the files that only these Inputs needed.
+// Close unmaps the tensors.
 func (in *Inputs) Close() error {
 	var errs []error
 	for _, f := range in.files {
 		errs = append(errs, f.Close())
 	}
-	for _, path := range in.made {
-		errs = append(errs, os.Remove(path))
+	if in.data != nil {
+		errs = append(errs, unix.Munmap(in.data))
 	}
-	in.files, in.made = nil, nil
+	if in.memory != nil {
+		errs = append(errs, in.memory.Close())
+	}
+	in.files, in.data, in.memory = nil, nil, nil
 	return errors.Join(errs...)
+}
+
+// protected reports whether submissions cannot change files. Else nothing is taken from the cache, and what other files
+// hold is copied into memory.
+var protected = sync.OnceValue(func() bool { return sandbox.State().Files() })
+
+// A placed is a tensor that goes to memory, where it is generated or copied to.
+type placed struct {
+	value int // its index among the Values
+	synthetic
+	from *tensor.Tensor // nil if it is generated
+}
+
+// place puts tensors into memory.
+func (in *Inputs) place(ctx context.Context, tensors []placed) error {
+	var size int64
+	for _, t := range tensors {
+		n, err := t.elements()
+		if err != nil {
+			return fmt.Errorf("'%s': %w", in.Values[t.value].Name, err)
+		}
+		bytes, _ := t.dtype.Bytes(n)
+		in.Values[t.value].Path, in.Values[t.value].Offset = "", size
+		in.Values[t.value].Tensor = &tensor.Tensor{DType: t.dtype, Shape: t.shape}
+		size += (int64(bytes) + 4095) &^ 4095 // pages, which a device may use as they are
+	}
+	if len(tensors) == 0 {
+		return nil
+	}
+	var err error
+	if in.memory, err = memfile.New("fisub-inputs", size); err != nil {
+		return err
+	}
+	for _, t := range tensors {
+		put := func(data []byte, at int) error {
+			_, err := in.memory.WriteAt(data, in.Values[t.value].Offset+int64(at))
+			return err
+		}
+		if t.from != nil {
+			err = put(t.from.Data, 0)
+		} else {
+			err = t.generate(ctx, put)
+		}
+		if err != nil {
+			return fmt.Errorf("'%s': %w", in.Values[t.value].Name, err)
+		}
+	}
+	if err := memfile.Freeze(in.memory); err != nil {
+		return err
+	}
+	if size == 0 {
+		return nil
+	}
+	if in.data, err = unix.Mmap(int(in.memory.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED); err != nil {
+		return fmt.Errorf("memory for inputs: %w", err)
+	}
+	for _, t := range tensors {
+		v := &in.Values[t.value]
+		v.File = in.memory
+		n, _ := t.elements()
+		bytes, _ := t.dtype.Bytes(n)
+		v.Tensor.Data = in.data[v.Offset : v.Offset+int64(bytes) : v.Offset+int64(bytes)]
+	}
+	return nil
 }
 
 // Load opens the inputs of w for one of its trials, from 0, of which each has generated inputs of its own, as in the
 // contest. Every tensor is checked against the definition's dtype and the shape that w's axes give it; the error names
 // the workload and joins all faults, among them *safetensors.LFSPointerError. An input that w declares random or does
-// not mention is generated, from the uuid, the input's name and the trial; it is kept in the cache, or, where it is
-// large or of a later trial, in a file that lasts as long as the Inputs. Of the embedded dataset, missing files are
-// made first; of any other they are an error.
+// not mention is generated in memory, from the uuid, the input's name and the trial. Of the embedded dataset, files
+// that are missing or were changed are made first; of any other they are an error. On a machine whose submissions can
+// change files, everything is in memory.
 func (d *Dataset) Load(ctx context.Context, def *trace.Definition, w *trace.Workload, trial int) (*Inputs, error) {
 	in, err := d.home(def, w).load(ctx, def, w, trial)
 	if err != nil {
@@ -80,18 +151,25 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 	if err := d.kept(); err != nil {
 		return in, err
 	}
+	var blobs []*blob
+	files, missing := map[string]*safetensors.File{}, map[string]error{}
 	if d.embedded {
-		blobs, err := d.blobsOf(def, []*trace.Workload{w})
-		if err != nil {
+		var err error
+		if blobs, err = d.blobsOf(def, []*trace.Workload{w}); err != nil {
 			return in, err
 		}
 		for _, b := range blobs {
+			if !protected() {
+				break
+			}
 			if _, err := b.make(ctx, d.root, true); err != nil {
 				return in, err
 			}
 		}
 	}
-	files, missing := d.openFiles(def, w)
+	if !d.embedded || protected() {
+		files, missing = d.openFiles(def, w)
+	}
 	for _, f := range files {
 		in.files = append(in.files, f)
 	}
@@ -103,9 +181,11 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 		return in, errors.Join(faults...)
 	}
 	axes := maps.Collect(w.Axes.All())
+	var tensors []placed
 	for name, spec := range def.Inputs.All() {
 		source, _ := w.Inputs.Get(name) // the zero InputSpec is a random one
 		var v Input
+		toMake := madeOf(blobs, source)
 		switch shape, err := def.Shape(spec, axes); {
 		case err != nil:
 			faults = append(faults, fmt.Errorf("'%s': %w", name, err))
@@ -113,29 +193,40 @@ func (d *Dataset) load(ctx context.Context, def *trace.Definition, w *trace.Work
 		case source.Kind == trace.Random && spec.Scalar:
 			v.Scalar = randomScalar(spec.DType, d.randomStream(w, name, trial))
 		case source.Kind == trace.Random:
-			f, path, temporary, err := d.random(ctx, def, w, name, spec.DType, shape, trial)
-			if temporary != "" {
-				in.made = append(in.made, temporary)
-			}
-			if err != nil {
-				return in, fmt.Errorf("'%s': %w", name, err)
-			}
-			in.files = append(in.files, f)
-			v, err = mapped(f, path, name, name, spec.DType, shape)
-			if err != nil {
-				return in, err
-			}
+			t := synthetic{key: name, dtype: spec.DType, shape: shape, stream: d.randomStream(w, name, trial)}
+			t.distributeRandom(def, name)
+			tensors = append(tensors, placed{len(in.Values), t, nil})
+		case toMake != nil && !protected():
+			tensors = append(tensors, placed{len(in.Values), *toMake, nil})
 		default:
 			v, err = d.given(name, spec, shape, source, files[source.Path])
 			if err != nil {
 				faults = append(faults, err)
 				continue
 			}
+			if x := v.Tensor; x != nil && !protected() {
+				tensors = append(tensors, placed{len(in.Values), synthetic{dtype: x.DType, shape: x.Shape}, x})
+			}
 		}
 		v.Name = name
 		in.Values = append(in.Values, v)
 	}
-	return in, errors.Join(faults...)
+	if len(faults) > 0 {
+		return in, errors.Join(faults...)
+	}
+	return in, in.place(ctx, tensors)
+}
+
+// madeOf returns what one of blobs has for an input; nil if none has.
+func madeOf(blobs []*blob, source trace.InputSpec) *synthetic {
+	for _, b := range blobs {
+		for i := range b.tensors {
+			if source.Kind == trace.Safetensors && b.path == source.Path && b.tensors[i].key == source.TensorKey {
+				return &b.tensors[i]
+			}
+		}
+	}
+	return nil
 }
 
 // openFiles opens each file that an input of def names, once: by path it is in files, or why not in faults.
@@ -222,62 +313,6 @@ func mapped(file *safetensors.File, path, name, key string, dtype tensor.DType, 
 
 // brackets writes a shape as Python does: [1, 4].
 func brackets(shape []int) string { return strings.ReplaceAll(fmt.Sprint(shape), " ", ", ") }
-
-// maxKept bounds the generated tensors that are kept in the cache, in bytes: what is larger is made again as fast as it
-// is read, and the weights of one workload would fill gigabytes.
-var maxKept = 64 << 20
-
-// random opens a generated tensor. A small one of trial 0 is made in the cache where it is missing. Any other is made
-// anew, in a file that the caller removes, also where there is an error: temporary is its path.
-func (d *Dataset) random(ctx context.Context, def *trace.Definition, w *trace.Workload, name string, dtype tensor.DType,
-	shape []int, trial int) (f *safetensors.File, path, temporary string, err error) {
-	t := synthetic{key: name, dtype: dtype, shape: shape, stream: d.randomStream(w, name, trial)}
-	t.distributeRandom(def, name)
-	key := cache.Key(generator, def.Name, w.UUID, name, dtype.String(), fmt.Sprint(shape))
-	root := d.generated()
-	dir := filepath.Join(root, "random")
-	if n, ok := tensor.Elements(shape); trial == 0 && ok && n <= maxKept*8/dtype.Bits() {
-		b := blob{path: filepath.Join("random", key+".safetensors"), tensors: []synthetic{t}}
-		path = filepath.Join(root, b.path)
-		if _, err = b.make(ctx, root, true); err == nil {
-			f, err = safetensors.Open(path)
-		}
-		return f, path, "", err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, "", "", err
-	}
-	sweep(dir)
-	file, err := os.CreateTemp(dir, fmt.Sprintf("%s-%d-*.safetensors", key, trial))
-	if err != nil {
-		return nil, "", "", err
-	}
-	path = file.Name()
-	first, err := safetensors.Begin(file, name, dtype, shape, map[string]string{"generator": generator})
-	if err == nil {
-		err = t.generate(ctx, func(data []byte, at int) error {
-			_, err := file.WriteAt(data, int64(first+at))
-			return err
-		})
-	}
-	if cerr := file.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		f, err = safetensors.Open(path)
-	}
-	return f, path, path, err
-}
-
-// sweep removes the temporary files in dir that processes which were killed have left a day ago or earlier.
-func sweep(dir string) {
-	left, _ := filepath.Glob(filepath.Join(dir, "*-*-*.safetensors"))
-	for _, path := range left {
-		if st, err := os.Stat(path); err == nil && time.Since(st.ModTime()) > 24*time.Hour {
-			os.Remove(path) //nolint:errcheck // the next sweep tries again
-		}
-	}
-}
 
 // randomStream is where the values of a generated input come from.
 func (d *Dataset) randomStream(w *trace.Workload, name string, trial int) random.Stream {

@@ -1,6 +1,7 @@
 package workloads
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -13,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"fisub/internal/safetensors"
 	"fisub/internal/tensor"
@@ -329,9 +329,8 @@ func TestRandomInputs(t *testing.T) {
 	}
 	defer second.Close()
 	x, y, s := first.Values[0], first.Values[1], first.Values[2]
-	if x.Tensor == nil || !slices.Equal(x.Tensor.Shape, []int{3, 2}) || x.Path == "" ||
-		strings.HasPrefix(x.Path, d.Root()) {
-		t.Errorf("x: got %+v at %s, want a tensor in the cache", x.Tensor, x.Path)
+	if x.Tensor == nil || !slices.Equal(x.Tensor.Shape, []int{3, 2}) || x.Path != "" {
+		t.Errorf("x: got %+v at %s, want a tensor in memory", x.Tensor, x.Path)
 	}
 	if y.Tensor == nil || y.Tensor.DType != tensor.Int8 || s.Scalar == nil || s.Scalar.Kind != trace.FloatScalar ||
 		s.Scalar.Float == 0 {
@@ -418,51 +417,109 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// What is too large for the cache lasts as long as the inputs, and is the same each time.
-func TestLargeRandomInputs(t *testing.T) {
-	defer func(bytes int) { maxKept = bytes }(maxKept)
-	maxKept = 1 << 20
+// Random inputs are the same each time, and nobody can change them.
+func TestRandomInputsAreSealed(t *testing.T) {
 	d, def, w := toyRoot(t, `"x":{"type":"random"},"y":{"type":"random"},"s":{"value":1}`)
-	w.Axes.Set("n", maxKept/8+1) // x is larger than what is kept, y smaller
-	dir := filepath.Join(d.cache, "random")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	old, young := filepath.Join(dir, "k-0-1.safetensors"), filepath.Join(dir, "k-0-2.safetensors")
-	for path, age := range map[string]time.Duration{old: 25 * time.Hour, young: time.Hour} {
-		if err := os.WriteFile(path, nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(path, time.Time{}, time.Now().Add(-age)); err != nil {
-			t.Fatal(err)
-		}
-	}
 	var sums [2][sha256.Size]byte
 	for i := range sums {
 		in, err := d.Load(t.Context(), def, w, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer in.Close()
 		sums[i] = sha256.Sum256(in.Values[0].Tensor.Data)
-		x, y := in.Values[0].Path, in.Values[1].Path
-		if err := in.Close(); err != nil {
-			t.Error(err)
-		}
-		if _, err := os.Stat(x); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("x: still there when the inputs are closed: %v", err)
-		}
-		if _, err := os.Stat(y); err != nil {
-			t.Errorf("y: %v", err)
-		}
+		checkSealed(t, in)
 	}
 	if sums[0] != sums[1] {
 		t.Error("x: other values the second time")
 	}
-	if _, err := os.Stat(old); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("what a killed run left behind a day ago is still there: %v", err)
+}
+
+// checkSealed checks that the inputs in memory are there, and that a process that has the memory cannot change it.
+func checkSealed(t *testing.T, in *Inputs) {
+	t.Helper()
+	if in.memory == nil {
+		t.Fatal("no memory")
 	}
-	if _, err := os.Stat(young); err != nil {
-		t.Errorf("what may be in use is gone: %v", err)
+	for _, v := range in.Values {
+		if v.Tensor == nil || v.Path != "" {
+			continue
+		}
+		data := make([]byte, len(v.Tensor.Data))
+		if _, err := in.memory.ReadAt(data, v.Offset); err != nil || !slices.Equal(data, v.Tensor.Data) {
+			t.Errorf("%s: the memory at %d has other bytes, %v", v.Name, v.Offset, err)
+		}
+	}
+	f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", in.memory.Fd()), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte{1}, 0); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("writing: got %v, want a refusal", err)
+	}
+	if err := f.Truncate(0); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("truncating: got %v, want a refusal", err)
+	}
+}
+
+// A submission that can change files may have left zeros in the cache: they are not taken for inputs. If it still can,
+// nothing is taken from there.
+func TestInputsChangedInTheCache(t *testing.T) {
+	was := protected
+	defer func() { protected = was }()
+	d, def := open(t)
+	ws, err := d.Workloads(decode, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func() (data [][]byte, path string) {
+		t.Helper()
+		in, err := d.Load(t.Context(), def, ws[0], 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		if !protected() {
+			checkSealed(t, in)
+		}
+		for _, v := range in.Values {
+			if v.Tensor != nil {
+				data = append(data, slices.Clone(v.Tensor.Data))
+			}
+		}
+		return data, in.Values[0].Path
+	}
+	protected = func() bool { return true }
+	want, path := read()
+	for _, safe := range []bool{true, false} {
+		f, err := safetensors.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, _ := f.Offset("state")
+		x, err := f.Tensor("state")
+		if err != nil {
+			t.Fatal(err)
+		}
+		zeros := make([]byte, len(x.Data))
+		f.Close()
+		w, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.WriteAt(zeros, at); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		protected = func() bool { return safe }
+		got, path := read()
+		if !slices.EqualFunc(got, want, bytes.Equal) {
+			t.Errorf("safe %t: other inputs than before", safe)
+		}
+		if safe == (path == "") {
+			t.Errorf("safe %t: the path is %q", safe, path)
+		}
 	}
 }
 

@@ -160,6 +160,15 @@ func UsesTriton(sol *trace.Solution) bool {
 	})
 }
 
+// Compiles reports whether sol, which runs in Python, may compile C++ or CUDA.
+func Compiles(sol *trace.Solution) bool {
+	return sol.Spec.Compiled() || slices.ContainsFunc(sol.Sources, func(s trace.SourceFile) bool {
+		return compiles.MatchString(s.Content)
+	})
+}
+
+var compiles = regexp.MustCompile(`cpp_extension|tvm_ffi|ctypes|nvcc`)
+
 var importsTriton = regexp.MustCompile(`(?m)\b(import|from)[ \t]+triton\b|['"]triton\b`)
 
 // Identity stands for what a solution's calls in Command's worker depend on: the worker, the interpreter and the
@@ -177,6 +186,10 @@ func Identity(ctx context.Context, root string) (string, error) {
 		"name for p in sys.path if os.path.isdir(p) for name in os.listdir(p) if name.endswith('-info')))").Output()
 	return fmt.Sprintf("%q %s %s", c.Args, t.Folder, packages), err
 }
+
+// Builds is the folder of a cache in which a worker of a process without submitted code builds, for others, what they
+// only read.
+const Builds = "python-build"
 
 // Confined is the variable that tells Command's worker that it may not write where it likes.
 const Confined = "FISUB_CONFINED"

@@ -82,9 +82,9 @@ class Machine:
         self.made = []  # tensors on the CPU behind what C++ code has allocated, as long as it may have them
         self.idle = self.uses(torch.empty(1))
 
-    def sources(self, texts, cache, folder):
-        """Says what the solution is, and the folders of the cache and of the solution."""
-        self.cache, self.folder = cache, folder
+    def sources(self, texts, cache, folder, prebuilt):
+        """Says what the solution is, the folders of the cache and of the solution, and Solution.prebuilt."""
+        self.cache, self.folder, self.prebuilt = cache, folder, prebuilt
         self.submission_cache = os.environ.get("FISUB_OWN_CACHE") or os.path.join(cache, "python")
         if any("cpp_extension" in text for text in texts):
             extend(self)
@@ -885,11 +885,11 @@ class Extensions:
 
 
 def extend(machine):
-    """Makes torch.utils.cpp_extension build for the virtual GPU."""
+    """Makes torch.utils.cpp_extension build for the virtual GPU. What all builds share is built at once where this process may not
+    do so later."""
     from torch.utils import cpp_extension
     if hasattr(cpp_extension, "_fisub"):
         return
-    cpp_extension._fisub = True
     made = []
     prepare = cpp_extension._prepare_ldflags
     load = cpp_extension.load
@@ -897,35 +897,65 @@ def extend(machine):
     failed = {}  # errors of builds, by name: torch takes a second one for done
 
     def shared():
-        """Returns the folder of builds that do not depend on the sources."""
-        return os.path.join(machine.submission_cache, "torch")
-
-    def headers():
-        """A folder of the headers of cuBLAS and its like, which torch's include, without those of another CUDA's runtime."""
+        """Returns the folder of what does not depend on the sources: that library, and the headers of cuBLAS and its like, which
+        torch's include, without those of another CUDA's runtime."""
         roots = getattr(importlib.util.find_spec("nvidia"), "submodule_search_locations", None) or []
-        files = sorted(path for root in roots for path in glob.glob(os.path.join(root, "*", "include", "*"))
-                       if not os.path.exists(os.path.join(machine.home, "include", os.path.basename(path))))
-        folder = os.path.join(shared(), "headers-" + hashlib.sha256("\n".join(files).encode()).hexdigest()[:16])
-        os.makedirs(folder, exist_ok=True)
-        for path in files:
-            with contextlib.suppress(FileExistsError):
-                os.symlink(path, os.path.join(folder, os.path.basename(path)))
-        return folder
+        headers = sorted(path for root in roots for path in glob.glob(os.path.join(root, "*", "include", "*"))
+                         if not os.path.exists(os.path.join(machine.home, "include", os.path.basename(path))))
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_cuda.cpp")
+
+        def make(folder):
+            os.mkdir(os.path.join(folder, "headers"))
+            for path in headers:
+                with contextlib.suppress(FileExistsError):
+                    os.symlink(path, os.path.join(folder, "headers", os.path.basename(path)))
+            cpp_extension.CUDA_HOME = machine.home
+            with machine.building(), real():
+                load("fisub_torch_cuda", [source], extra_include_paths=[os.path.join(machine.home, "include")], is_python_module=False,
+                     with_cuda=True, extra_cflags=["-O1"], build_directory=folder)
+
+        with open(source) as f:
+            return machine.prebuilt("torch-cuda", [f.read(), machine.home, headers], make)
+
+    @contextlib.contextmanager
+    def loading():
+        """In which a library that uses torch's for CUDA can be loaded."""
+        flags = sys.getdlopenflags()
+        try:
+            with real():
+                sys.setdlopenflags(os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND)
+                if not standing_in:
+                    library = os.path.join(shared(), "fisub_torch_cuda.so")
+                    torch.ops.load_library(library)
+                    standing_in.append(library)
+                yield
+        finally:
+            sys.setdlopenflags(flags)
 
     @contextlib.contextmanager
     def alone(folder):
-        """Without other builds of this machine. torch would wait forever for a build that was killed."""
-        os.makedirs(shared(), exist_ok=True)
-        with open(os.path.join(shared(), "alone"), "w") as f:
+        """Without other builds of this solution. torch would wait forever for a build that was killed."""
+        os.makedirs(machine.folder, exist_ok=True)
+        with open(os.path.join(machine.folder, "alone"), "w") as f:
             fcntl.flock(f, fcntl.LOCK_EX)
-            stale = [path for root in (shared(), machine.folder) for path in glob.glob(os.path.join(root, "*", "lock"))]
-            for path in stale + [os.path.join(folder or shared(), "lock")]:
+            for path in glob.glob(os.path.join(machine.folder, "*", "lock")) + [os.path.join(folder or machine.folder, "lock")]:
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(path)
             yield
 
     def ldflags(*args, **kwargs):
         return [*standing_in, *(f for f in prepare(*args, **kwargs) if f not in ("-lc10_cuda", "-ltorch_cuda"))]
+
+    def wrapped(module):
+        if not made:
+            made.append(Extensions(machine))
+        return made[0].module(module)
+
+    def extension(load):
+        """What load loads, which was linked with ldflags."""
+        with loading():
+            module = load()
+        return wrapped(module)
 
     def built(build):
         signature = inspect.signature(build)
@@ -937,36 +967,28 @@ def extend(machine):
             if not given.arguments["is_python_module"] or given.arguments.get("is_standalone"):
                 raise Lacking(f"the virtual GPU lacks {build.__name__} of what is no Python module")
             cpp_extension.CUDA_HOME = machine.home
-            os.environ["TORCH_EXTENSIONS_DIR"] = shared()
-            flags = sys.getdlopenflags()
-            try:
-                with machine.building(), torch._C.DisableTorchFunction(), real(), alone(given.arguments["build_directory"]):
-                    sys.setdlopenflags(os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND)
-                    include = [os.path.join(machine.home, "include")]
-                    if not standing_in:
-                        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_cuda.cpp")
-                        load("fisub_torch_cuda", [source], extra_include_paths=include, is_python_module=False, with_cuda=True,
-                             extra_cflags=["-O1"])
-                        standing_in.append(os.path.join(cpp_extension._get_build_directory("fisub_torch_cuda", False), "fisub_torch_cuda.so"))
-                    paths = given.arguments["extra_include_paths"] or []
-                    given.arguments["extra_include_paths"] = include + ([paths] if isinstance(paths, str) else list(paths)) + [headers()]
-                    os.environ["TORCH_EXTENSIONS_DIR"] = machine.folder  # torch knows an extension by its name only
-                    name = given.arguments["name"]
-                    if name in failed:
-                        raise failed[name]
-                    try:
-                        module = build(*given.args, **given.kwargs)
-                    except Exception as e:
-                        failed[name] = e
-                        raise
-            finally:
-                sys.setdlopenflags(flags)
-            if not made:
-                made.append(Extensions(machine))
-            return made[0].module(module)
+            with machine.building(), loading(), alone(given.arguments["build_directory"]):
+                paths = given.arguments["extra_include_paths"] or []
+                given.arguments["extra_include_paths"] = [
+                    os.path.join(machine.home, "include"), *([paths] if isinstance(paths, str) else paths), os.path.join(shared(), "headers")]
+                os.environ["TORCH_EXTENSIONS_DIR"] = machine.folder  # torch knows an extension by its name only
+                name = given.arguments["name"]
+                if name in failed:
+                    raise failed[name]
+                try:
+                    module = build(*given.args, **given.kwargs)
+                except Exception as e:
+                    failed[name] = e
+                    raise
+            return module and wrapped(module)
 
         return run
 
+    if os.environ.get("FISUB_CONFINED"):
+        with contextlib.suppress(Lacking):  # a build says so
+            shared()
+    cpp_extension._fisub = True
+    machine.extension = extension
     cpp_extension._prepare_ldflags = ldflags
     cpp_extension.load, cpp_extension.load_inline = built(load), built(cpp_extension.load_inline)
 

@@ -37,8 +37,9 @@ MAX_LOG = 1 << 20
 POISON = 0xFF  # NaN as bfloat16, float16 and float32, so that an element that is left out cannot pass
 CANARY = 0xA5  # fills the memory beside tensors; not poison, which a solution may copy from an output that it did not write
 STALL_CYCLES = 20_000_000  # of a stream, in front of a call that is probed: some 10 ms, longer than most calls take to launch
-SOURCE = re.compile(r"/python/[0-9a-f]{32}/[^/]+/(.+)$")  # Solution.folder, the package, and the path that the author gave
+SOURCE = re.compile(r"/python/[0-9a-f]{32}/[^/]+/(.+)$")  # Solution.sources, the package, and the path that the author gave
 SCALARS = {"int": int, "float": float, "bool": bool}
+BUILDS = "python-build"  # a folder of the cache, which no process with code of a submission may write
 MAX_FILES = 16  # that come with a request
 ESTIMATES = 5  # calls by which the official harness estimates the time of one, before the warm-up calls
 
@@ -66,10 +67,12 @@ HEADERS = re.compile(r"(cutlass|cute|cub|thrust|cuda|nv|cooperative_groups|crt|c
 
 
 def own_error(text, cache):
-    """Whether a compiler or a linker reports an error in text that is not in a header of torch or CUDA. Sources of submissions lie
-    below the folder cache."""
+    """Whether a compiler or a linker reports an error in text that is not in a header of torch or CUDA. What a submission builds by
+    itself lies below the folder cache."""
     paths = [text[text.rfind("\n", 0, m.start()) + 1:m.start()] for m in COMPILER.finditer(text)]
-    return "undefined reference to" in text or any(not p.startswith("/") or p.startswith(cache) and "/vgpu-python/" not in p for p in paths)
+    shared = ("/vgpu-python/", f"/{BUILDS}/")
+    return "undefined reference to" in text or any(
+        not p.startswith("/") or "/python/" in p or p.startswith(cache) and not any(part in p for part in shared) for p in paths)
 
 
 def missing_header(text):
@@ -244,23 +247,14 @@ def module_name(package, file):
 
 
 def write_sources(folder, sources):
-    """Writes the sources below folder; files that are there with the same content stay."""
+    """Writes the sources below folder."""
     for source in sources:
         path = os.path.normpath(os.path.join(folder, source["path"]))
         if os.path.isabs(source["path"]) or os.path.commonpath([folder, path]) != folder or path == folder:
             raise Failure("build", f"Invalid source path: {source['path']}")
-        data = source["content"].encode()
-        try:
-            with open(path, "rb") as f:
-                if f.read() == data:
-                    continue
-        except OSError:
-            pass
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        temporary = f"{path}.{os.getpid()}"
-        with open(temporary, "wb") as f:
-            f.write(data)
-        os.replace(temporary, path)
+        with open(path, "wb") as f:
+            f.write(source["content"].encode())
 
 
 def import_entry(module, symbol, dependencies=(), stub=None):
@@ -650,8 +644,9 @@ class Device:
         self.event, self.wait = torch.cuda.Event, torch.cuda.synchronize
         self.wait(self.device)
 
-    def pretend(self, texts, cache, folder):
-        """Gives an emulated run the CUDA device that sources of those texts look for. folder is the solution's own."""
+    def pretend(self, texts, cache, folder, prebuilt):
+        """Gives an emulated run the CUDA device that sources of those texts look for. folder is the solution's own; prebuilt is
+        that of Solution."""
         if not self.emulated:
             return
         here = os.path.dirname(os.path.abspath(__file__))
@@ -662,7 +657,7 @@ class Device:
             self.machine = vgpu.Machine(os.path.join(here, "vgpu.so"), self.tell)
             self.pretence, self.vgpu = vgpu.pretend(self.machine), vgpu
         self.vgpu.unstub()
-        self.machine.sources(texts, os.path.realpath(cache), folder)
+        self.machine.sources(texts, os.path.realpath(cache), folder, prebuilt)
         if any("triton" in text for text in texts) and importlib.util.find_spec("triton") is not None:
             if not os.path.exists(self.machine.library):
                 raise Failure("machine", "python: this fisub is built without the virtual GPU for Triton", code="no-vgpu")
@@ -834,10 +829,15 @@ def write(fd, t, offset):
 
 
 class Solution:
-    """A built solution, and the arguments that were loaded for it."""
+    """A built solution, and the arguments that were loaded for it. If only is set, what takes compilers is built for another
+    process, and nothing is loaded."""
 
-    def __init__(self, device, cache, definition, solution):
-        self.device = device
+    def __init__(self, device, cache, definition, solution, only=False):
+        self.device, self.only, self.cache = device, only, os.path.realpath(cache)
+        key = hashlib.sha256(json.dumps(solution).encode()).hexdigest()[:32]
+        # No other process has written to the sources' folder. In the other one is what the solution compiles by itself.
+        self.fresh_folder = os.path.join(os.path.realpath(tempfile.mkdtemp()), "python", key)
+        self.own_folder = os.path.join(os.path.realpath(os.environ.get("FISUB_OWN_CACHE") or os.path.join(cache, "python")), key)
         self.outputs = list(definition["outputs"].items())
         # Those with memory of their own: the others are an input each, changed in place.
         own = [name for name, output in self.outputs if output.get("param") not in definition["inputs"]]
@@ -853,30 +853,52 @@ class Solution:
         language = spec["language"]
         if language in ("cuda", "cpp"):
             build = self.extension if spec.get("binding") == "torch" else self.module
-            self.entry = build(cache, solution, file, symbol)
+            self.entry = build(solution, file, symbol)
         else:
             for needed in ("triton", "tilelang"):
                 if language == needed and importlib.util.find_spec(needed) is None:
                     raise Failure("machine", f"python: {sys.executable} has no {needed}", code=f"no-{needed}")
             package = package_name(f"fib_{language}_", solution)
             module = module_name(package, file)
-            root = self.folder(cache, solution)
-            write_sources(os.path.join(root, package), solution["sources"])
-            sys.path.insert(0, root)
+            write_sources(os.path.join(self.fresh_folder, package), solution["sources"])
+            self.pretend([source["content"] for source in solution["sources"]])
+            if only:
+                return
+            sys.path.insert(0, self.fresh_folder)
             importlib.invalidate_caches()
-            texts = [source["content"] for source in solution["sources"]]
-            guard(device, "build", lambda: device.pretend(texts, cache, root))
             self.entry = guard(device, "build", lambda: device.does(
                 lambda: import_entry(module, symbol, spec.get("dependencies") or (), device.vgpu and device.vgpu.stub)))
+        if only:
+            return
         guard(device, "build", lambda: check_signature(self.entry, len(definition["inputs"]), len(own), self.destination_passing))
 
-    @staticmethod
-    def folder(cache, solution):
-        """A folder for the sources of this very solution."""
-        key = hashlib.sha256(json.dumps(solution).encode()).hexdigest()[:32]
-        return os.path.join(os.path.realpath(os.environ.get("FISUB_OWN_CACHE") or os.path.join(cache, "python")), key)
+    def pretend(self, texts):
+        guard(self.device, "build", lambda: self.device.pretend(texts, self.cache, self.own_folder, self.prebuilt))
 
-    def extension(self, cache, solution, file, symbol):
+    def prebuilt(self, name, parts, make):
+        """Returns the folder of what make, which is given a folder to write to, has built from parts. A process that may run code
+        of a submission only reads it."""
+        machine = [sys.version, str(self.device.torch.__version__), self.device.info()["arch"]]
+        chosen = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST", "TVM_FFI_CUDA_ARCH_LIST", "CXX")]
+        key = hashlib.sha256(json.dumps([machine, chosen, parts]).encode()).hexdigest()[:32]
+        folder = os.path.join(self.cache, BUILDS, f"{name}-{key}")
+        if os.path.isdir(folder):
+            return folder
+        if os.environ.get("FISUB_CONFINED") and not self.only:
+            raise Failure("machine", f"python: {folder} is not built", code="unbuilt")
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        temporary = tempfile.mkdtemp(prefix=".", dir=os.path.dirname(folder))
+        try:
+            make(temporary)
+            os.rename(temporary, folder)
+        except OSError:
+            if not os.path.isdir(folder):  # another process was faster
+                raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return folder
+
+    def extension(self, solution, file, symbol):
         """Builds C++ or CUDA with torch's own builder (binding torch)."""
         suffixes = (".cu", ".cpp", ".cc", ".cxx", ".c")
         if not file.endswith(suffixes):
@@ -887,18 +909,34 @@ class Solution:
         if shutil.which("ninja") is None:
             raise Failure("machine", "python: torch builds extensions with ninja, which is not on PATH", code="no-ninja")
         package = package_name("torch_", solution)
-        root = os.path.join(self.folder(cache, solution), package)
+        root = os.path.join(self.fresh_folder, package)
         write_sources(root, solution["sources"])
         from torch.utils import cpp_extension
-        folder = root
-        if cuda and self.device.emulated:
-            guard(self.device, "build", lambda: self.device.pretend(["cpp_extension"], cache, root))
-            folder = os.path.join(root, "vgpu")
-            os.makedirs(folder, exist_ok=True)
+        virtual = cuda and self.device.emulated
+        if virtual:
+            self.pretend(["cpp_extension"])
         sources = [os.path.join(root, s["path"]) for s in solution["sources"] if s["path"].endswith(suffixes)]
+        load = cpp_extension._import_module_from_library
+
+        def make(folder):
+            cpp_extension._import_module_from_library = lambda *_: None
+            try:
+                cpp_extension.load(name=package, sources=sources, extra_include_paths=[root], extra_ldflags=[], with_cuda=cuda,
+                                   build_directory=folder, verbose=False)
+            finally:
+                cpp_extension._import_module_from_library = load
+
+        def loaded(folder):
+            name = next(name for name in os.listdir(folder) if name.endswith(".so"))
+            return load(name.removesuffix(".so"), folder, True)
+
         try:
-            module = cpp_extension.load(name=package, sources=sources, extra_include_paths=[root], extra_ldflags=[], with_cuda=cuda,
-                                        build_directory=folder, verbose=False)
+            folder = self.prebuilt("torch", [solution, self.device.machine.home if virtual else ""], make)
+            if self.only:
+                return None
+            module = self.device.machine.extension(lambda: loaded(folder)) if virtual else loaded(folder)
+        except Failure:
+            raise
         except BaseException as e:
             text = describe(e)
             if "No space left on device" in text:
@@ -910,28 +948,33 @@ class Solution:
             raise Failure("build", f"Exported symbol '{symbol}' not found in built extension")
         return getattr(module, symbol)
 
-    def module(self, cache, solution, file, symbol):
+    def module(self, solution, file, symbol):
         """Builds C++ or CUDA with tvm-ffi's own builder, whose functions return tensors."""
         try:
             import tvm_ffi
             import tvm_ffi.cpp
         except ImportError:
             raise Failure("lacking", f"{sys.executable} has no tvm_ffi, which calls CUDA that returns its outputs: pip install apache-tvm-ffi") from None
-        root = os.path.join(self.folder(cache, solution), package_name("tvm_ffi_", solution))
+        name = package_name("tvm_ffi_", solution)
+        root = os.path.join(self.fresh_folder, name)
         if self.device.emulated:
-            guard(self.device, "build", lambda: self.device.pretend(["tvm_ffi"], cache, root))
+            self.pretend(["tvm_ffi"])
         write_sources(root, solution["sources"])
         paths = [os.path.join(root, s["path"]) for s in solution["sources"]]
-        folder = os.path.join(root, "vgpu" if self.device.emulated else "cuda")
-        os.makedirs(folder, exist_ok=True)
+
+        def make(folder):
+            tvm_ffi.cpp.build(name, cuda_files=[p for p in paths if p.endswith(".cu")],
+                              cpp_files=[p for p in paths if p.endswith((".cpp", ".cc", ".cxx", ".c"))],
+                              extra_include_paths=[root], build_directory=folder)
 
         def build():
-            built = tvm_ffi.cpp.build(
-                package_name("tvm_ffi_", solution), cuda_files=[p for p in paths if p.endswith(".cu")],
-                cpp_files=[p for p in paths if p.endswith((".cpp", ".cc", ".cxx", ".c"))], extra_include_paths=[root], build_directory=folder)
-            return tvm_ffi.load_module(built)
+            home = self.device.machine.home if self.device.emulated else ""
+            folder = self.prebuilt("tvm-ffi", [solution, tvm_ffi.__version__, home], make)
+            return None if self.only else tvm_ffi.load_module(os.path.join(folder, f"{name}.so"))
 
         found = guard(self.device, "build", build)
+        if self.only:
+            return None
         try:
             function = getattr(found, symbol)
         except AttributeError:
@@ -1417,7 +1460,8 @@ class Server:
             self.device.restore()
             if "build" in request:
                 r = request["build"]
-                self.solution = Solution(self.device, self.cache, r["definition"], r["solution"])
+                solution = Solution(self.device, self.cache, r["definition"], r["solution"], r.get("only"))
+                self.solution = None if solution.only else solution
                 return {"info": self.device.info()}
             if self.solution is None:
                 raise Failure("machine", "python: request out of order")
@@ -1516,7 +1560,7 @@ def main():
     pipes = Pipes()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=die_with_parent, args=(os.getppid(),), daemon=True).start()
-    # A sibling of this file must not be importable, and the sources of a solution are written anew where they differ.
+    # A sibling of this file must not be importable. Byte code of a solution's sources would serve no other process.
     del sys.path[0]
     sys.dont_write_bytecode = True
     server = Server(pipes.write)

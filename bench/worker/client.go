@@ -203,9 +203,18 @@ func (c *Client) Open(ctx context.Context, kind string, opts device.Options) (de
 
 // Build builds sol on the opened device; a fault of the solution is an *Error of kind Build.
 func (c *Client) Build(ctx context.Context, def *trace.Definition, sol *trace.Solution) error {
-	r, err := c.do(ctx, &request{Build: &buildRequest{Definition: def.JSON(trace.Compact),
-		Solution: sol.JSON(trace.Compact)}})
+	r, err := c.do(ctx, &request{Build: &buildRequest{def.JSON(trace.Compact), sol.JSON(trace.Compact), false}})
 	c.cached = err == nil && r.Cached
+	return err
+}
+
+// Unbuilt is the code of the error of Build if a Python worker may not write what it needs to the cache. Prepare, in
+// another worker that may, builds it.
+const Unbuilt = "unbuilt"
+
+// Prepare builds what Build needs, and neither loads nor runs any of the solution. Only a Python worker does it.
+func (c *Client) Prepare(ctx context.Context, def *trace.Definition, sol *trace.Solution) error {
+	_, err := c.do(ctx, &request{Build: &buildRequest{def.JSON(trace.Compact), sol.JSON(trace.Compact), true}})
 	return err
 }
 

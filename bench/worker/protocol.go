@@ -90,6 +90,7 @@ type openRequest struct {
 type buildRequest struct {
 	Definition json.RawMessage `json:"definition"`
 	Solution   json.RawMessage `json:"solution"`
+	Only       bool            `json:"only,omitempty"` // see Client.Prepare
 }
 
 type runRequest struct {
@@ -254,14 +255,16 @@ type Died struct {
 
 func (e *Died) Error() string { return "worker process ended: " + e.Reason }
 
-// asError gives the wire form of err, which happened in a step whose errors are of kind def unless their type says
-// otherwise; one that has that form stays as it is.
-func (s *server) asError(err error, def Kind) *Error {
+func (s *server) asError(err error, def Kind) *Error { return AsError(err, def, s.code) }
+
+// AsError gives the wire form of err, which happened in a step whose errors are of kind def unless their type says
+// otherwise; one that has that form stays as it is. code is that of Serve.
+func AsError(err error, def Kind, code func(error) string) *Error {
 	var formed *Error
 	if errors.As(err, &formed) {
 		return formed
 	}
-	e := &Error{Kind: def, Text: err.Error(), Code: s.code(err)}
+	e := &Error{Kind: def, Text: err.Error(), Code: code(err)}
 	var build *device.BuildError
 	var call *device.CallError
 	switch {

@@ -25,23 +25,36 @@ func Compiler(t *nvcc.Toolchain) []string {
 // HostName is the runtime library's name in a process that may have NVIDIA's.
 const HostName = "libfisub_cudart.so"
 
-// hostCache is the folder of the cache with what Home makes: a process of a submission may write there.
+// hostCache is the folder of the cache with what Home makes.
 const hostCache = "vgpu-python"
 
 // Home is a folder as $CUDA_HOME names one, for programs that compile CUDA by themselves: its nvcc keeps the PTX, and
 // what is linked with its runtime, which this process then has, runs on the virtual GPU: on Host. root is the cache's
 // folder.
 func Home(ctx context.Context, root string) (string, error) {
+	dir, library, err := home(ctx, root)
+	if err != nil {
+		return "", err
+	}
+	return dir, install(library)
+}
+
+// PrepareHome builds what Home returns, so that a process that may not write to the cache finds it.
+func PrepareHome(ctx context.Context, root string) error {
+	_, _, err := home(ctx, root)
+	return err
+}
+
+func home(ctx context.Context, root string) (dir, library string, err error) {
 	t, err := nvcc.Find(root)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	library, err := runtimeLibrary(ctx, root, hostCache, t, HostName)
-	if err != nil {
-		return "", err
+	if library, err = runtimeLibrary(ctx, root, hostCache, t, HostName); err != nil {
+		return "", "", err
 	}
 	script := strings.ReplaceAll(wrapper, "NVCC", t.NVCC)
-	dir, _, err := cache.Folder(ctx, root, hostCache, cache.Key("home 1", script, library), func(dir string) error {
+	dir, _, err = cache.Folder(ctx, root, hostCache, cache.Key("home 1", script, library), func(dir string) error {
 		for _, sub := range []string{"bin", "lib64"} {
 			if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
 				return err
@@ -55,10 +68,7 @@ func Home(ctx context.Context, root string) (string, error) {
 		}
 		return os.WriteFile(filepath.Join(dir, "bin", "nvcc"), []byte(script), 0o755)
 	})
-	if err != nil {
-		return "", err
-	}
-	return dir, install(library)
+	return dir, library, err
 }
 
 // Host is what the runtime library in this process launches kernels on.

@@ -78,6 +78,11 @@ type gpu struct {
 	log   io.Writer
 }
 
+// ArchOf returns the arch that solutions are built for.
+func ArchOf(opts device.Options) string {
+	return cmp.Or(strings.Replace(opts.Arch, "sm_", "compute_", 1), Arch)
+}
+
 func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -85,8 +90,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 	if opts.Ordinal != 0 {
 		return nil, fmt.Errorf("emu: there is no device %d", opts.Ordinal)
 	}
-	arch := cmp.Or(strings.Replace(opts.Arch, "sm_", "compute_", 1), Arch)
-	g := &gpu{opts: opts, arch: arch, root: opts.CacheDir, work: make(chan func())}
+	g := &gpu{opts: opts, arch: ArchOf(opts), root: opts.CacheDir, work: make(chan func())}
 	var err error
 	if g.root == "" {
 		if g.root, err = cache.Root(); err != nil {

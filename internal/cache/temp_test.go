@@ -21,17 +21,17 @@ func TestTempSweeps(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	used, err := TempFile(dir, "fisub-x")
+	used, remove, err := TempDirIn(dir, "fisub-x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer used.Close()
-	old(used.Name())
-	want := map[string]bool{used.Name(): true}
+	defer remove()
+	old(used)
+	want := map[string]bool{used: true}
 	for name, stays := range map[string]bool{"fisub-x-7": false, "fisub-x-8": true, "fisub-y-7": true,
 		"fisub-x-results": true, "fisub-x-y-7": true} {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte("1"), 0o600); err != nil {
+		if err := os.Mkdir(path, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		if name != "fisub-x-8" {
@@ -44,11 +44,10 @@ func TestTempSweeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	want[link] = true
-	f, err := TempFile(dir, "fisub-x")
-	if err != nil {
+	if _, remove, err = TempDirIn(dir, "fisub-x"); err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer remove()
 	for path, stays := range want {
 		if _, err := os.Lstat(path); (err == nil) != stays {
 			t.Errorf("%s: got %v, want it to stay: %t", filepath.Base(path), err, stays)

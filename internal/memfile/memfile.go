@@ -34,6 +34,9 @@ func New(name string, size int64) (*os.File, error) {
 func Freeze(f *os.File) error {
 	err := seal(f, unix.F_SEAL_FUTURE_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 5.1
+		err = seal(f, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	}
+	if errors.Is(err, unix.EBUSY) { // it is mapped for writing
 		err = seal(f, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	}
 	return err

@@ -334,17 +334,6 @@ func write(w io.Writer, tensors []Named, metadata map[string]string) error {
 	return nil
 }
 
-// Begin writes the header of a file with one tensor. The caller writes the tensor's bytes from offset, a multiple of
-// 4096, to the end.
-func Begin(w io.Writer, name string, dtype tensor.DType, shape []int, metadata map[string]string) (offset int,
-	err error) {
-	header, err := header([]Named{{name, &tensor.Tensor{DType: dtype, Shape: shape}}}, metadata, 4096)
-	if err == nil {
-		_, err = w.Write(header)
-	}
-	return len(header), err
-}
-
 // header returns the header of a file; align is a divisor of its length.
 func header(tensors []Named, metadata map[string]string, align int) ([]byte, error) {
 	b := append(make([]byte, 8), '{')
