@@ -9,21 +9,16 @@ import (
 	"time"
 )
 
-// TempFile makes a file NAME-* in dir, for this process until it closes it and removes it. Those that a process which
-// was killed has left there are removed first.
-func TempFile(dir, name string) (*os.File, error) {
-	sweep(filepath.Join(dir, name+"-"))
-	f, err := os.CreateTemp(dir, name+"-*")
-	if err != nil {
-		return nil, err
-	}
-	return f, syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+// TempDir is TempDirIn the folder for temporary files.
+func TempDir(name string) (dir string, remove func(), err error) {
+	return TempDirIn(os.TempDir(), name)
 }
 
-// TempDir is TempFile for a folder in that for temporary files, which remove removes.
-func TempDir(name string) (dir string, remove func(), err error) {
-	sweep(filepath.Join(os.TempDir(), name+"-"))
-	if dir, err = os.MkdirTemp("", name+"-*"); err != nil {
+// TempDirIn makes a folder NAME-* in parent, which is this process's until it calls remove. Those that a process which
+// was killed has left there are removed first.
+func TempDirIn(parent, name string) (dir string, remove func(), err error) {
+	sweep(filepath.Join(parent, name+"-"))
+	if dir, err = os.MkdirTemp(parent, name+"-*"); err != nil {
 		return "", nil, err
 	}
 	held, err := os.Open(dir)
