@@ -24,7 +24,9 @@ type outFile struct{ f *os.File }
 // room makes the file at least size bytes long.
 func (o *outFile) room(size int64) (err error) {
 	if o.f == nil {
-		o.f, err = memfile.New("fisub-outputs", size)
+		if o.f, err = memfile.New("fisub-outputs", size); err == nil {
+			err = memfile.Settle(o.f)
+		}
 		return err
 	}
 	st, err := o.f.Stat()

@@ -1,11 +1,8 @@
 package cache
 
 import (
-<<<<<<< HEAD
-	"io/fs"
-=======
 	"errors"
->>>>>>> h-hosts
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,20 +10,6 @@ import (
 	"time"
 )
 
-<<<<<<< HEAD
-=======
-// TempFile makes a file NAME-* in dir, for this process until it closes it and removes it. Those that a process which
-// was killed has left there are removed first.
-func TempFile(dir, name string) (*os.File, error) {
-	sweep(filepath.Join(dir, name+"-"))
-	f, err := os.CreateTemp(dir, name+"-*")
-	if err != nil {
-		return nil, err
-	}
-	return f, own(f)
-}
-
->>>>>>> h-hosts
 // TempDir is TempDirIn the folder for temporary files.
 func TempDir(name string) (dir string, remove func(), err error) {
 	return TempDirIn(os.TempDir(), name)

@@ -42,6 +42,9 @@ func Freeze(f *os.File) error {
 	return err
 }
 
+// Settle keeps the processes that have f from sealing it, against writing or more length.
+func Settle(f *os.File) error { return seal(f, unix.F_SEAL_SEAL) }
+
 func seal(f *os.File, seals int) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
 	return os.NewSyscallError("F_ADD_SEALS", err)

@@ -1,6 +1,7 @@
 package memfile
 
 import (
+	"errors"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -53,5 +54,28 @@ func TestFreeze(t *testing.T) {
 	}
 	if own[0] != 1 {
 		t.Error("the first mapping holds another byte")
+	}
+}
+
+// Whoever has a file cannot keep its maker from writing to it or from making it longer.
+func TestSettle(t *testing.T) {
+	f, err := New("x", 10)
+	if err == nil {
+		err = Settle(f)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, s := range []int{unix.F_SEAL_GROW, unix.F_SEAL_WRITE, unix.F_SEAL_FUTURE_WRITE} {
+		if err := seal(f, s); !errors.Is(err, unix.EPERM) {
+			t.Errorf("seal %d: got %v, want EPERM", s, err)
+		}
+	}
+	if _, err := f.WriteAt([]byte("x"), 0); err != nil {
+		t.Error(err)
+	}
+	if err := f.Truncate(20); err != nil {
+		t.Error(err)
 	}
 }

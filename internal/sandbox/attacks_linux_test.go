@@ -205,6 +205,14 @@ var attacks = []struct {
 		_, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", victim()), os.O_RDWR, 0)
 		return inner(err)
 	}},
+	{"descriptor file", "EACCES", func() error {
+		_, err := unix.Open(fmt.Sprintf("/proc/%d/fd/0", victim()), unix.O_RDONLY, 0)
+		return err
+	}},
+	{"environment file", "EACCES", func() error {
+		_, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", victim()))
+		return inner(err)
+	}},
 	{"move memory", "EPERM", func() error { return call(unix.SYS_MIGRATE_PAGES, uintptr(victim())) }},
 	{"release memory", "EPERM", func() error { return call(unix.SYS_PROCESS_MRELEASE, 0, 0) }},
 	{"secret memory", "EPERM", func() error { return call(unix.SYS_MEMFD_SECRET, 0) }},
@@ -221,6 +229,15 @@ var attacks = []struct {
 		info := [128]byte{8: 0xff, 9: 0xff, 10: 0xff, 11: 0xff} // SI_QUEUE
 		return call(unix.SYS_RT_SIGQUEUEINFO, uintptr(victim()), uintptr(unix.SIGKILL), uintptr(unsafe.Pointer(&info)))
 	}},
+	{"signal of a timer", "EINVAL", func() error {
+		var timer int32
+		event := [16]int32{2: int32(unix.SIGKILL), 3: 4, 4: int32(victim())} // SIGEV_THREAD_ID
+		return call(unix.SYS_TIMER_CREATE, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&event)),
+			uintptr(unsafe.Pointer(&timer)))
+	}},
+	{"process group of others", "ESRCH", func() error { return unix.Setpgid(victim(), 0) }},
+	{"tracing by a parent", "EPERM", func() error { return call(unix.SYS_PTRACE, unix.PTRACE_TRACEME) }},
+	{"new way to set attributes", "ENOSYS", func() error { return call(469, 0, text(file()), 0, 24, 0) }}, // file_setattr
 	{"signal of a descriptor", "idle", func() error {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 		for _, set := range [][2]int{{unix.F_SETOWN, victim()}, {unix.F_SETSIG, int(unix.SIGKILL)},
@@ -359,7 +376,7 @@ func TestAttacksBelowTools(t *testing.T) {
 	attack(t, true, map[string]string{"unix socket": "done", "unix datagrams": "done", "unix datagram socket": "done",
 		"raw unix socket": "done", "unix socket of high bits": "done", "virtual machine socket": "", "raw network packets": "",
 		"kernel's ciphers": "", "perf": "", "capabilities": "", "real-time disk access of its own": "",
-		"read memory": "", "write memory": ""})
+		"read memory": "", "write memory": "", "tracing by a parent": "done", "environment file": ""})
 }
 
 // attack makes the attacks. other has the answers that differ; "" is one that depends on the machine.
@@ -419,7 +436,7 @@ func attack(t *testing.T, tools bool, other map[string]string) {
 		switch want {
 		case "idle":
 			want = "done"
-		case "EPERM", "EACCES", "ENOSYS", "ENXIO":
+		case "EPERM", "EACCES", "EINVAL", "ESRCH", "ENOSYS", "ENXIO":
 			for n := range syscall.Errno(200) {
 				if unix.ErrnoName(n) == want {
 					want = n.Error()

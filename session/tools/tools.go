@@ -78,7 +78,8 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 	if profile.Timeout = cmp.Or(o.Timeout, Timeout); o.Timeout == 0 && kind == "emu" {
 		profile.Timeout = emulatedTimeout
 	}
-	shared := bench.Shared{Definition: s.Definition, Profile: profile, Load: s.Data.Load, DeviceKind: kind, Device: opts}
+	shared := bench.Shared{Definition: s.Definition, Profile: profile, Load: s.Data.Load, DeviceKind: kind, Device: opts,
+		Build: session.Builder(kind, opts)}
 	if shared.Worker, err = session.Worker(); err != nil {
 		return nil, err
 	}
