@@ -33,8 +33,8 @@ type Shared struct {
 	Device     device.Options // with CacheDir
 
 	// Build puts a solution that needs no Python into the cache, which its worker only reads, and reports whether it was
-	// there. If it is nil, or Device.Prebuilt is set, the worker finds or builds it by itself. Its error is a *worker.Error,
-	// or ctx's.
+	// there. If it is nil, or Device.Prebuilt is set, the worker finds or builds it by itself. Its error is a
+	// *worker.Error, or ctx's.
 	Build func(ctx context.Context, sol *trace.Solution, info device.Info) (cached bool, err error)
 
 	// Meter opens the meter of the GPU with that UUID, which Run closes. Where it is nil, timings have no stamp; its

@@ -216,7 +216,7 @@ func (a *attempt) measureOnce(ctx context.Context, once device.Plan) (samples *d
 	return samples, a.judgeTimed(plan, samples, judged)
 }
 
-// judgeTimed makes a finding if a timed call has left wrong outputs, or if the worker does not give those that it should.
+// judgeTimed makes a finding if a timed call has left wrong outputs, or if the worker does not give them.
 func (a *attempt) judgeTimed(plan worker.Plan, samples *device.Samples, judged []worker.Judged) error {
 	calls := 0
 	for _, trial := range samples.Trials {

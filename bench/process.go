@@ -109,6 +109,9 @@ func (p *process) within(temp, own string, more ...string) worker.Command {
 	if p.python {
 		c.Env = append(c.Env, pyworker.Confined+"=1")
 	}
+	if c.Sandbox == nil {
+		return c
+	}
 	box := *c.Sandbox
 	box.Write = slices.Concat(box.Write, []string{temp, own}, more)
 	if box.Tools {

@@ -109,7 +109,7 @@ type Plan struct {
 	// Before, where it is not nil, is called before each call, warm-up calls too, and before the zero-fill. What it puts
 	// into the stream is not timed.
 	Before func() error `json:"-"`
-	// After, where it is not nil, is called behind each timed call, counted from 0 over all trials, when the call's work in
+	// After, unless it is nil, is called behind each timed call, counted from 0 over all trials, when the call's work in
 	// the device's stream is done.
 	After func(call int) error `json:"-"`
 	// Timing, where it is not nil, is called with true when the first trial is warm and with false after the last timed

@@ -210,8 +210,9 @@ type reply struct {
 
 // A Judged is a timed call whose outputs were taken: the worker's word.
 type Judged struct {
-	Call    int          `json:"call"`              // its number, of Plan's Judged
-	Outputs []FileTensor `json:"outputs,omitempty"` // where the solution returned them, as those of Run; their offsets are in the file
+	Call int `json:"call"` // its number, of Plan's Judged
+	// Outputs are, if the solution returned them, as those of Run; their offsets are in the file.
+	Outputs []FileTensor `json:"outputs,omitempty"`
 }
 
 // recorded is what CUPTI recorded of the calls, for a worker that leaves it to the Client what to make of it.
