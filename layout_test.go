@@ -16,7 +16,7 @@ import (
 
 // layers lists the packages from the bottom up: a package imports only what stands in an earlier row.
 var layers = [][]string{
-	{"internal/longtest", "internal/sandbox", "internal/cache", "internal/plain", "internal/tensor", "definitions",
+	{"internal/longtest", "internal/memfile", "internal/sandbox", "internal/cache", "internal/plain", "internal/tensor", "definitions",
 		"solution/baselines", "bench/stats", "docs", "device/vgpu/ptx", "device/vgpu/exec",
 		"device/vgpu/vgputest"},
 	{"workloads/random", "remote/modal/modaltest"},
