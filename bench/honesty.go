@@ -109,8 +109,10 @@ func (a *attempt) notice() {
 // tellFindings tells the findings, which change no verdict.
 func (a *attempt) tellFindings() {
 	explained := func(f event.Finding) bool {
-		late := f.Check == lateWrite && a.samples.Timer != device.TimerCUPTI // with CUPTI the device is idle before and after
-		return late || f.Check != lateWrite && f.Check != tooFast && f.Check != outsideWrite && f.Check != reboundOutput
+		if f.Check == lateWrite { // with CUPTI the device is idle before and after a call
+			return a.samples == nil || a.samples.Timer != device.TimerCUPTI
+		}
+		return f.Check != tooFast && f.Check != outsideWrite && f.Check != reboundOutput
 	}
 	if a.timed != nil && !slices.ContainsFunc(a.found, explained) {
 		a.found = append(a.found, *a.timed)

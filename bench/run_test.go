@@ -451,8 +451,8 @@ func TestRunSamplesUntilTarget(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range events {
-			if s := e.Samples; s != nil && (s.N <= 20 || s.Truncated != tc.truncated || !tc.truncated &&
-				s.Interval.Width > tc.target) {
+			if s := e.Samples; s != nil && (s.Truncated != tc.truncated ||
+				!tc.truncated && (s.N <= 20 || s.Interval.Width > tc.target)) {
 				t.Errorf("target %g: got %d timings, interval %.4f wide, truncated %v", tc.target, s.N, s.Interval.Width,
 					s.Truncated)
 			}

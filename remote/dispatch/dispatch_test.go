@@ -871,7 +871,7 @@ func TestGarbageFromHost(t *testing.T) {
 	f.script = `
 printf 'not json\n{"type":"evaluated"}\n\000\001\n{"type":"evaluated","workload":"w00","evaluated":{"status":"PASSED","trace":` + trace + `}}\n'
 printf '{"type":"run","run":{},"done":{}}\n{"type":"started","workload":"stranger","started":{}}\n{"type":"new-in-2030"}\n'
-head -c 40000000 /dev/zero | tr '\000' x; echo
+head -c 20000000 /dev/zero | tr '\000' x; echo
 echo '{"type":"job","place":"elsewhere","job_state":{"phase":"x"}}'` + program
 	got, err := f.run(t.Context())
 	if err != nil || got.Passed != 2 {

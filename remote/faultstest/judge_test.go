@@ -58,7 +58,7 @@ func TestJudge(t *testing.T) {
 	if err := folder.Close(); err != nil {
 		t.Fatal(err)
 	}
-	plan := &dispatch.Plan{Version: 1, Done: true}
+	plan := &dispatch.Plan{Version: 1, Done: true, Bundle: json.RawMessage("{}")}
 	if err := plan.Save(folder.Path()); err != nil {
 		t.Fatal(err)
 	}
