@@ -376,10 +376,12 @@ func TestAttacksBelowTools(t *testing.T) {
 	attack(t, true, map[string]string{"unix socket": "done", "unix datagrams": "done", "unix datagram socket": "done",
 		"raw unix socket": "done", "unix socket of high bits": "done", "virtual machine socket": "", "raw network packets": "",
 		"kernel's ciphers": "", "perf": "", "capabilities": "", "real-time disk access of its own": "",
-		"read memory": "", "write memory": "", "tracing by a parent": "done", "environment file": ""})
+		"read memory": "", "write memory": "", "environment file": "",
+		"tracing by a parent": "none"}) // this test would be its tracer, and Go's Wait knows nothing of tracing
 }
 
-// attack makes the attacks. other has the answers that differ; "" is one that depends on the machine.
+// attack makes the attacks. other has the answers that differ; "" is one that depends on the machine, and "none" leaves
+// the attack out.
 func attack(t *testing.T, tools bool, other map[string]string) {
 	need(t, "seccomp", "signals")
 	dir := t.TempDir()
@@ -432,6 +434,9 @@ func attack(t *testing.T, tools bool, other map[string]string) {
 		want, differs := other[a.name]
 		if !differs {
 			want = a.want
+		}
+		if want == "none" {
+			continue
 		}
 		switch want {
 		case "idle":
