@@ -208,8 +208,8 @@ func Runs(a, b *runs.Run, threshold float64) (*Result, error) {
 			"in B alone", len(b.Rows)-inB, inA, inB))
 	}
 	res.ScoreA, res.ScoreB = score.results(a, b)
-	if base := a.Run.Baseline; base != nil {
-		res.ScoreName = base.Score()
+	if a.Run != nil && a.Run.Baseline != nil {
+		res.ScoreName = a.Run.Baseline.Score()
 	}
 	res.conclude()
 	return res, nil
