@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -188,10 +186,10 @@ func (a *app) remoteCancel(ctx context.Context, arg string) error {
 	return errors.Join(a.cancel(ctx, d), d.Events.Err())
 }
 
-// vanished reports whether the folder of a run is gone, as after a run that ended before a host had taken a job.
+// vanished reports whether the folder of a remote run is gone, as after a run that ended before a host had taken a job.
+// Its client may be about to remove it.
 func (a *app) vanished(id string) bool {
-	_, err := os.Stat(filepath.Join(a.Root(), runs.Dir, id))
-	gone := errors.Is(err, fs.ErrNotExist)
+	gone := !dispatch.IsRemote(filepath.Join(a.Root(), runs.Dir, id))
 	if gone {
 		a.term.Note("run %s: ended before a host had taken a job", id)
 	}
@@ -211,10 +209,11 @@ func (a *app) cancelFollowed(ctx context.Context, plan *dispatch.Plan) error {
 	a.term.Note("run %s is followed by %s, which is told to end its jobs", id, client)
 	for end := time.Now().Add(deaf); ; {
 		if r, _ := runs.Read(dir); r == nil || !r.Running {
-			if a.vanished(id) {
+			err := a.remoteCancel(ctx, id)
+			if err != nil && a.vanished(id) {
 				return nil
 			}
-			return a.remoteCancel(ctx, id)
+			return err
 		}
 		plan, err := dispatch.Load(dir)
 		if err != nil {

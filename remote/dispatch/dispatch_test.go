@@ -299,10 +299,23 @@ func (f *fixture) strikes(place string, n int) {
 	}
 }
 
-// stays makes a job below the folder wait after its first verdict, until its agent is struck.
+// stays makes a job at place a, below the folder, wait after its first verdict, until its agent is struck. Other jobs
+// wait until two were.
 func (f *fixture) stays(folder string) {
-	f.script = strings.Replace(program, "sleep $(cat step)",
-		`sleep $(cat step); case $PWD in '`+folder+`'*) [ -z "$said" ] || sleep 300;; esac; said=1`, 1)
+	gate := filepath.Join(f.t.TempDir(), "gate")
+	f.script = strings.Replace(program, "sleep $(cat step)", `case $PWD in '`+folder+`'*) [ -z "$said" ] || sleep 300;;
+*) until [ -e '`+gate+`' ]; do sleep 0.02; done;; esac; said=1`, 1)
+	f.strikes("a: localhost", 2)
+	strike, n := f.on, 0
+	f.on = func(e event.Event) {
+		if strike(e); e.Evaluated != nil && e.Place == "a: localhost" {
+			if n++; n == 2 {
+				if err := os.WriteFile(gate, nil, 0o600); err != nil {
+					f.t.Error(err)
+				}
+			}
+		}
+	}
 }
 
 // A host that loses two jobs gets no other: what it had not finished goes elsewhere.
@@ -310,7 +323,6 @@ func TestHostLost(t *testing.T) {
 	a := t.TempDir()
 	f := newFixture(t, 12, map[string]map[string]any{"a": {"slots": int64(1), "workdir": a}, "b": {"slots": int64(1)}})
 	f.stays(a)
-	f.strikes("a: localhost", 9)
 	got, err := f.run(t.Context())
 	if err != nil || got.Passed != 12 {
 		t.Fatalf("got %+v, %v", got, err)
@@ -382,7 +394,6 @@ func TestOnlyHostLost(t *testing.T) {
 	a := t.TempDir()
 	f := newFixture(t, 6, map[string]map[string]any{"a": {"workdir": a}})
 	f.stays(a)
-	f.strikes("a: localhost", 9)
 	got, err := f.run(t.Context())
 	if err != nil || got.Passed != 2 || got.Missing != 4 || len(f.plan.Jobs) != 2 {
 		t.Fatalf("got %+v, %v", got, err)
