@@ -187,7 +187,7 @@ def excuse(failure, device):
         return Failure("lacking", f"the virtual GPU's build lacks the header {header} ({place(e)})", failure.log)
     if device.vgpu and (missing := device.vgpu.stand_in(e)):
         return Failure("lacking", f"the virtual GPU lacks {missing}: {failure.text} ({place(e)})", failure.log)
-    if "Error building extension" in failure.text and not own_error(said, device.machine.cache):
+    if "Error building extension" in failure.text and not own_error(said, device.cache):
         return Failure("lacking", f"its extension of torch cannot be built here: {describe(e).splitlines()[0][:200]} ({place(e)})", failure.log)
     if COMPILER.search(said) or not NO_GPU.search(failure.text.rpartition(" from sources: ")[2]):  # behind the solution's name
         return failure
@@ -834,6 +834,7 @@ class Solution:
 
     def __init__(self, device, cache, definition, solution, only=False):
         self.device, self.only, self.cache = device, only, os.path.realpath(cache)
+        device.cache = self.cache
         key = hashlib.sha256(json.dumps(solution).encode()).hexdigest()[:32]
         # No other process has written to the sources' folder. In the other one is what the solution compiles by itself.
         self.fresh_folder = os.path.join(os.path.realpath(tempfile.mkdtemp()), "python", key)
