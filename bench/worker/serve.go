@@ -51,19 +51,19 @@ func Serve(ctx context.Context, r *Requests, w io.Writer, openers []device.Opene
 		} else if err != nil {
 			return fmt.Errorf("worker: reading a request: %w", err)
 		}
-		s.files = r.take()
+		files := r.take()
 		if req.Measure != nil {
 			// Where it fails, the reply fails too.
 			req.Measure.Timing = func(on bool) { _ = enc.Encode(reply{Timing: &on}) }
 		}
-		err := req.detach(s.files)
+		err := req.detach(files)
 		answer := reply{}
 		if err == nil {
 			answer = s.answer(&req)
 		} else {
 			answer.Error = s.asError(err, Machine)
 		}
-		s.held = append(s.held, s.files...)
+		s.held = append(s.held, files...)
 		if err := enc.Encode(answer); err != nil {
 			return fmt.Errorf("worker: writing a reply: %w", err)
 		}
@@ -83,8 +83,7 @@ type server struct {
 	code    func(error) string
 	dev     device.Device
 	kernel  device.Kernel
-	files   []*os.File // of the request
-	held    []*os.File // of earlier ones since the last load
+	held    []*os.File // that came with requests since the last load
 	loaded  *Workload  // its inputs are what the buffers were given last
 	args    []device.Arg
 	outputs []output
