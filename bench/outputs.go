@@ -27,6 +27,9 @@ func (o *outFile) room(size int64) (err error) {
 		if o.f, err = memfile.New("fisub-outputs", size); err == nil {
 			err = memfile.Settle(o.f)
 		}
+		if err != nil {
+			o.close()
+		}
 		return err
 	}
 	st, err := o.f.Stat()
