@@ -34,7 +34,6 @@ type remoteOptions struct {
 	on, solution        string
 	resume              string
 	yes, dryRun, detach bool
-	maxCost             *float64
 }
 
 func onFlag(to *string) cli.Flag {
@@ -53,10 +52,8 @@ func (a *app) remoteCommand() *cli.Command {
 				", ")+", or none for the emulator", "gpu of the table"),
 			onFlag(&o.on),
 			countFlag(&o.jobs.Shards, "shards", "split the workloads over at most `N` places", "all places of the tables"),
-			boolFlag(&o.jobs.Race, "race", "send all workloads to each of --on, and keep the first that begins"),
 			yesFlag(&o.yes),
 			boolFlag(&o.dryRun, "dry-run", "show what would run where, and end"),
-			numberFlag(&o.maxCost, "max-cost", "do not start what may cost more than `USD`", "no limit"),
 			boolFlag(&o.detach, "detach", "end when the hosts have taken the jobs"),
 			timeFlag(&o.jobs.Limit, "limit-time", "end a job on its host after `TIME`", "limit of the table, else 30m"),
 			boolFlag(&o.jobs.Busy, "busy", "run also on a GPU that another process uses"),
@@ -99,7 +96,6 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	var order *jobs.Order
 	var folder *runs.Folder
 	var b *bundle.Bundle
-	var tooDear error
 	kept := false
 	defer func() {
 		if folder == nil {
@@ -126,10 +122,6 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 		if err := errors.Join(order.Plan.Claim(folder.Path()), folder.Hold(), order.Keep(folder.Path())); err != nil {
 			return err
 		}
-		if o.maxCost != nil {
-			order.Plan.MaxCost = *o.maxCost
-			tooDear = jobs.Affordable(order.Plan)
-		}
 		return dispatch.UntilMarked(ctx, folder.Path(), func(ctx context.Context) (err error) {
 			b, err = jobs.NewBundle(ctx, folder.Path(), order.Spec)
 			return err
@@ -150,8 +142,6 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	}
 	order.Show(a.term, b.Size())
 	switch {
-	case tooDear != nil:
-		return tooDear
 	case o.dryRun && a.json:
 		return a.writeJSON(plan)
 	case o.dryRun, !a.term.Agreed(ctx, o.yes, "start?"):
@@ -178,7 +168,7 @@ func (a *app) unsent() error {
 // remoteResume runs what has no verdict in a run whose jobs are over, as it was packed then; given names the flags.
 func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string) error {
 	for _, name := range given {
-		if !slices.Contains([]string{"resume", "on", "yes", "max-cost", "detach", "limit-time", "busy", "strict"}, name) {
+		if !slices.Contains([]string{"resume", "on", "yes", "detach", "limit-time", "busy", "strict"}, name) {
 			return usage.Errorf("leave it out, or start a new run", "--resume goes on with what the run has: --%s", name)
 		}
 	}
@@ -230,12 +220,6 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	}
 	a.term.Note("resumed    %s: %d of %s have no verdict", plan.Run.ID, len(lacking),
 		plain.Count(len(plan.Run.Workloads), "workload"))
-	if plan.Extend(); o.maxCost != nil {
-		plan.MaxCost = *o.maxCost
-	}
-	if plan.MaxCost > 0 {
-		a.term.Note("cost       at most %s with what it has cost", jobs.Dollars(plan.MaxCost))
-	}
 	if !a.term.Agreed(ctx, o.yes, "start?") {
 		return nil
 	}
@@ -300,9 +284,6 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 	close(over)
 	bar.Finish()
 	stop := <-decided
-	if usd, known := d.Plan.Cost(); known && usd > 0 {
-		a.term.Note("cost       about %s", jobs.Dollars(usd))
-	}
 	switch {
 	case errors.Is(err, dispatch.ErrDetached):
 		if a.json {

@@ -135,19 +135,14 @@ func (a *app) remoteLs() error {
 	if err != nil {
 		return err
 	}
-	rows := [][]string{{"RUN", "AGE", "STATE", "JOBS", "PASSED", "COST", "PLACES"}}
+	rows := [][]string{{"RUN", "AGE", "STATE", "JOBS", "PASSED", "PLACES"}}
 	for _, l := range lines {
-		cost := "-"
-		if l.Cost > 0 {
-			cost = jobs.Dollars(l.Cost)
-		}
 		state := l.State
 		if l.Active > 0 && (state == "done" || state == "cancelled") {
 			state += fmt.Sprintf(", %d may still run", l.Active)
 		}
 		rows = append(rows, []string{l.ID, ui.Age(time.Since(l.Started)), state, fmt.Sprintf("%d/%d", l.Jobs-l.Active,
-			l.Jobs),
-			fmt.Sprintf("%d/%d", l.Passed, l.Total), cost, strings.Join(l.Places, ", ")})
+			l.Jobs), fmt.Sprintf("%d/%d", l.Passed, l.Total), strings.Join(l.Places, ", ")})
 	}
 	switch {
 	case a.json:
@@ -156,7 +151,7 @@ func (a *app) remoteLs() error {
 		a.term.Note("no remote runs below %s", filepath.Join(a.Root(), runs.Dir))
 		return nil
 	}
-	a.term.Table("LRLRRrl", rows, nil)
+	a.term.Table("LRLRRl", rows, nil)
 	return nil
 }
 

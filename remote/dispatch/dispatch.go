@@ -104,9 +104,7 @@ func (d *Dispatcher) Run(parent context.Context) (Result, error) {
 		attempts: map[string]int{}, losses: map[string]int{}, given: map[string]bool{}}
 	marked := watch(ctx, d.Folder)
 	defer r.drain(halt)
-	if err := r.begun(); err != nil {
-		return Result{}, err
-	}
+	r.begun()
 	var broken, left error // of this machine, and of hosts: jobs go on, and another process can follow them
 	for {
 		if ctx.Err() == nil {
@@ -165,7 +163,6 @@ type round struct {
 	attempts map[string]int  // by workload
 	losses   map[string]int  // jobs that were lost, by place
 	given    map[string]bool // workloads that nobody is to have any more
-	capped   bool            // the cost of another job may break the cap
 }
 
 // drain waits until nobody follows a job.
@@ -186,16 +183,13 @@ func (r *round) over(e ended) {
 	}
 }
 
-// begun goes on with the jobs that the plan has, and begins those of a race.
-func (r *round) begun() error {
+// begun follows the jobs of the plan.
+func (r *round) begun() {
 	d := r.d
-	for i, j := range d.Plan.Jobs[d.Plan.Before:] {
+	for _, j := range d.Plan.Jobs[d.Plan.Before:] {
 		if j.Error != "" {
 			r.bad[j.Place.String()] = errors.New(j.Error)
 			continue
-		}
-		if d.Plan.Race && i < len(d.Plan.Places) {
-			continue // all of a race are one attempt, which is not counted
 		}
 		for _, w := range j.Workloads {
 			r.attempts[w]++
@@ -204,16 +198,6 @@ func (r *round) begun() error {
 	for _, j := range d.active() {
 		r.begin(j, j.Handle == nil)
 	}
-	if d.Plan.Race && len(d.Plan.Jobs) == 0 {
-		for _, p := range d.Plan.Places {
-			j, err := d.add(p, d.open())
-			if err != nil {
-				return err
-			}
-			r.begin(j, false)
-		}
-	}
-	return nil
 }
 
 // begin follows a job; again tells that another process was submitting it when it ended.
@@ -257,9 +241,6 @@ func (r *round) deal() error {
 		if len(shard) == 0 {
 			continue
 		}
-		if r.capped = !d.affords(free[i]); r.capped {
-			continue // when a job has ended, what it did not use is there again
-		}
 		j, err := d.add(free[i], shard)
 		if err != nil {
 			return err
@@ -286,11 +267,6 @@ func (r *round) result(whole bool) (Result, error) {
 		return Result{Missing: len(d.Plan.Run.Workloads)}, errors.Join(err, d.finish(true))
 	}
 	res := d.count()
-	if r.capped && res.Missing > 0 {
-		d.Events.Emit(event.Event{Type: event.TypeWarning, Message: &event.Message{
-			Text: fmt.Sprintf("another job may take the run over its cap of $%.2f", d.Plan.Cap()),
-			Hint: "raise --max-cost, or lower --limit-time"}})
-	}
 	d.done(res)
 	return res, errors.Join(d.finish(whole), d.Events.Err())
 }
@@ -341,12 +317,6 @@ func (d *Dispatcher) prepare() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.Plan.Claim(d.Folder)
-}
-
-func (d *Dispatcher) affords(p Place) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.Plan.affords(p)
 }
 
 func (d *Dispatcher) active() []*Job {
@@ -625,38 +595,13 @@ func UntilMarked(ctx context.Context, folder string, do func(context.Context) er
 	return err
 }
 
-var errLost = errors.New("another place has begun first")
-
-// claim makes the first job of a race that says something its winner. Its error is errLost for the others.
-func (d *Dispatcher) claim(j *Job) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.beaten(j) {
-		return errLost
-	}
-	if !d.Plan.Race || d.Plan.Winner != "" {
-		return nil
-	}
-	d.Plan.Winner = j.ID
-	for other, cancel := range d.followed {
-		if other != j {
-			cancel()
-		}
-	}
-	return d.Plan.Save(d.Folder)
-}
-
-// beaten tells whether another job has won the race of j. Jobs that were begun after the race have to be heard too.
-func (d *Dispatcher) beaten(j *Job) bool {
-	raced := d.Plan.Race && slices.Index(d.Plan.Jobs, j) < len(d.Plan.Places)
-	return raced && d.Plan.Winner != "" && d.Plan.Winner != j.ID
-}
+var errLost = errors.New("another place has given its verdicts")
 
 // needless tells whether the verdicts of j are no longer needed.
 func (d *Dispatcher) needless(j *Job) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.beaten(j) || d.superseded(j)
+	return d.superseded(j)
 }
 
 // follow takes a job to its end. run is the context of the whole run, ctx that of this job, which is cancelled where

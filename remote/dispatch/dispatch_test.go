@@ -84,7 +84,7 @@ func newFixture(t testing.TB, workloads int, tables map[string]map[string]any) *
 		}
 		f.providers[name] = p
 		for _, place := range p.Places(100) {
-			f.plan.Places = append(f.plan.Places, dispatch.Place{Table: name, Place: place, Price: 36})
+			f.plan.Places = append(f.plan.Places, dispatch.Place{Table: name, Place: place})
 		}
 	}
 	slices.SortFunc(f.plan.Places, func(a, b dispatch.Place) int { return strings.Compare(a.String(), b.String()) })
@@ -203,9 +203,6 @@ func TestSeveralPlaces(t *testing.T) {
 		if e.Evaluated != nil && e.Workload != f.plan.Run.Workloads[e.Evaluated.Index].UUID {
 			t.Errorf("workload %s has index %d", e.Workload, e.Evaluated.Index)
 		}
-	}
-	if cost, known := f.plan.Cost(); !known || cost <= 0 || cost > 3 {
-		t.Errorf("cost: got %v, %v", cost, known)
 	}
 	if log, err := os.ReadFile(filepath.Join(f.dir, "log", f.plan.Jobs[0].ID, agent.LogName)); err != nil ||
 		!strings.Contains(string(log), "exited with 3") {
@@ -470,27 +467,6 @@ func TestClientFull(t *testing.T) {
 	f.check(4)
 }
 
-func TestRace(t *testing.T) {
-	f := newFixture(t, 4, map[string]map[string]any{"a": {}, "b": {}, "c": {}})
-	f.plan.Race = true
-	f.script = `[ -e ../../../slow ] && sleep 300` + program
-	for _, name := range []string{"a", "c"} {
-		work := f.work(name)
-		if err := errors.Join(os.MkdirAll(work, 0o700), os.WriteFile(filepath.Join(work, "slow"), nil, 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := f.run(t.Context())
-	if err != nil || got.Passed != 4 {
-		t.Fatalf("got %+v, %v", got, err)
-	}
-	for _, row := range f.check(4).Rows {
-		if row.Place != "b: localhost" {
-			t.Errorf("row: got %+v", row)
-		}
-	}
-}
-
 // A scripted provider does first what its functions say, where it has them; they may end the call with an error.
 type scripted struct {
 	remote.Provider
@@ -626,28 +602,6 @@ func TestDetachInterrupted(t *testing.T) {
 	if err := d.Cancel(t.Context()); err != nil || len(f.plan.Active()) != 0 {
 		t.Errorf("Cancel: %v, %d jobs left", err, len(f.plan.Active()))
 	}
-}
-
-// The client was killed after a job had won the race, before it had ended the others: they end as soon as a client is
-// there again, and not when they say something.
-func TestRaceWonBefore(t *testing.T) {
-	f := newFixture(t, 2, map[string]map[string]any{"a": {}, "b": {}, "c": {}})
-	f.plan.Race = true
-	f.submitted(f.plan.Places[0], "sleep 300", "w00", "w01")
-	f.submitted(f.plan.Places[1], program, "w00", "w01")
-	f.submitted(f.plan.Places[2], "sleep 300", "w00", "w01")
-	f.plan.Winner = f.plan.Jobs[1].ID
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
-	defer cancel()
-	if got, err := f.run(ctx); err != nil || got.Passed != 2 {
-		t.Fatalf("got %+v, %v", got, err)
-	}
-	for i, want := range []remote.End{remote.Cancelled, remote.Exited, remote.Cancelled} {
-		if got := f.plan.Jobs[i].Exit; got.End != want {
-			t.Errorf("job %d: got %+v, want %s", i+1, got, want)
-		}
-	}
-	f.check(2)
 }
 
 // A Run that ends with an error has nobody left who follows a job.
@@ -1050,35 +1004,6 @@ func TestClockSkew(t *testing.T) {
 		if e.Time.Before(begun) || e.Time.After(time.Now()) || e.Run != nil && !e.Run.Started.Equal(begun) {
 			t.Errorf("event %d: got time %v", e.Seq, e.Time)
 		}
-	}
-	f.check(2)
-}
-
-// Under a cap on the cost places wait for each other, and a job that may break it is not begun.
-func TestMaxCost(t *testing.T) {
-	f := newFixture(t, 4, map[string]map[string]any{"a": {}, "b": {}})
-	f.plan.MaxCost = 1 // one job of a minute at $36 an hour is $0.60
-	if most, missing := f.plan.MostCost(); len(missing) > 0 || most != 1.2 {
-		t.Errorf("MostCost: got %v, %v", most, missing)
-	}
-	if got, err := f.run(t.Context()); err != nil || got.Passed != 4 || len(f.plan.Jobs) < 2 {
-		t.Errorf("got %+v, %v, %d jobs", got, err, len(f.plan.Jobs))
-	}
-	for i, j := range f.plan.Jobs[1:] {
-		if before := f.plan.Jobs[i]; j.Began.Before(*before.Ended) {
-			t.Errorf("job %d began before job %d had ended", i+2, i+1)
-		}
-	}
-	f.check(4)
-
-	f = newFixture(t, 4, map[string]map[string]any{"a": {}, "b": {}})
-	f.plan.MaxCost = 0.6
-	f.script = program + "\nsleep 1"
-	f.step = "0.1"
-	got, err := f.run(t.Context())
-	if err != nil || got.Passed != 2 || got.Missing != 2 || !strings.Contains(fmt.Sprint(f.warnings()),
-		"over its cap of $0.60") {
-		t.Errorf("got %+v, %v, warnings %v", got, err, f.warnings())
 	}
 	f.check(2)
 }

@@ -74,9 +74,6 @@ func (t taker) Write(p []byte) (int, error) {
 }
 
 func (f *feed) Write(p []byte) (int, error) {
-	if err := f.d.claim(f.job); err != nil {
-		return 0, err
-	}
 	f.size += int64(len(p))
 	f.heard.Store(int64(time.Since(f.d.begun)))
 	if most := cmp.Or(f.d.MaxStream, room(len(f.job.Workloads))); f.size > most {

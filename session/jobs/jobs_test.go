@@ -111,8 +111,8 @@ func TestChosen(t *testing.T) {
 }
 
 func TestCommon(t *testing.T) {
-	commons := map[string]providers.Terms{"a": {Common: remote.Common{GPU: "B200", Limit: time.Hour}},
-		"b": {Common: remote.Common{GPU: "h200", Limit: time.Minute}}, "c": {}}
+	commons := map[string]remote.Common{"a": remote.Common{GPU: "B200", Limit: time.Hour},
+		"b": remote.Common{GPU: "h200", Limit: time.Minute}, "c": {}}
 	for _, tc := range []struct {
 		name  string
 		o     Options
@@ -147,9 +147,8 @@ func TestPlaces(t *testing.T) {
 		{"one workload", Options{}, 1, 2},
 		{"shards", Options{Shards: 4}, 20, 4},
 		{"shards of the first table", Options{Shards: 2}, 20, 2},
-		{"a race", Options{Race: true}, 20, 2},
 	} {
-		if got := len(places(tc.o, tc.workloads, []string{"a", "b"}, open, nil)); got != tc.want {
+		if got := len(places(tc.o, tc.workloads, []string{"a", "b"}, open)); got != tc.want {
 			t.Errorf("%s: got %d places, want %d", tc.name, got, tc.want)
 		}
 	}

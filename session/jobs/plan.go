@@ -25,6 +25,7 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
+	"fisub/remote"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
 	"fisub/remote/providers"
@@ -35,7 +36,6 @@ import (
 type Options struct {
 	GPU    string // "b200"; "none" is the emulator
 	Shards int    // 0 is one for each place
-	Race   bool
 	Busy   bool
 	Strict bool
 	Limit  time.Duration // of each job
@@ -79,15 +79,12 @@ type Order struct {
 // leaves open.
 func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u *session.Setup, how session.Options,
 	o Options,
-	names []string, open providers.Set, commons map[string]providers.Terms, log session.Log) (*Order, error) {
-	if o.Shards > 0 && o.Race {
-		return nil, usage.Errorf("leave out one of them", "--shards and --race: a race sends all workloads to each place")
-	}
+	names []string, open providers.Set, commons map[string]remote.Common, log session.Log) (*Order, error) {
 	gpu, limit, err := common(o, names, commons)
 	if err != nil {
 		return nil, err
 	}
-	plan := &dispatch.Plan{Version: 1, GPU: gpu, Limit: limit, Busy: o.Busy, Race: o.Race, Strict: o.Strict}
+	plan := &dispatch.Plan{Version: 1, GPU: gpu, Limit: limit, Busy: o.Busy, Strict: o.Strict}
 	u.Kind = "cuda"
 	if plan.GPU == "none" {
 		plan.GPU, u.Kind = "", "emu"
@@ -124,13 +121,13 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 		return nil, err
 	}
 	plan.Run = *u.Describe(ctx, s)
-	if plan.Places = places(o, len(u.Workloads), names, open, commons); len(plan.Places) == 0 {
+	if plan.Places = places(o, len(u.Workloads), names, open); len(plan.Places) == 0 {
 		return nil, usage.Errorf("", "the tables name no place to run on")
 	}
 	return &Order{Plan: plan, Spec: spec, Baseline: u.Baseline, solution: s.Solution}, nil
 }
 
-// Show tells what would run where, what is sent, of which size in bytes, and what it may cost.
+// Show says what would run where, and the size in bytes of what is sent.
 func (o *Order) Show(log session.Log, size int64) {
 	p, spec := o.Plan, o.Spec
 	log.Note("plan       %s, %s, profile %s", p.Run.Definition, p.Run.Selection(), p.Run.Profile.Name)
@@ -141,11 +138,7 @@ func (o *Order) Show(log session.Log, size int64) {
 	for _, place := range p.Places[:p.Used()] {
 		where = append(where, place.String())
 	}
-	how := plain.Count(len(where), "job")
-	if p.Race {
-		how += " with all workloads each, the first that begins stays"
-	}
-	log.Note("where      %s (%s)", strings.Join(where, ", "), how)
+	log.Note("where      %s (%s)", strings.Join(where, ", "), plain.Count(len(where), "job"))
 	kernel := "the solution's sources"
 	switch {
 	case p.GPU == "" && spec.Arch != "":
@@ -155,26 +148,12 @@ func (o *Order) Show(log session.Log, size int64) {
 	}
 	log.Note("bundle     %.1f MB: fisub, %s; what a host has already is not sent", float64(size)/1e6, kernel)
 	log.Note("limit      %v for each job, kept on the host", p.Limit)
-	most, missing := p.MostCost()
-	switch {
-	case most == 0:
-		log.Note("cost       not known: no price in the table")
-		return
-	case len(missing) > 0:
-		log.Note("cost       more than %s: no %s in the config", Dollars(most), strings.Join(missing, ", "))
-	default:
-		log.Note("cost       at most %s; at most %s with further tries where hosts are lost", Dollars(most),
-			Dollars(p.Cap()))
-	}
-	for _, line := range p.Parts() {
-		log.Note("           %s", plain.Line(line))
-	}
 }
 
 // Again makes a plan whose jobs are over one that runs what has no verdict, on the tables of those names, or where
 // there are none on the places that it has. What o leaves open stays.
 func Again(plan *dispatch.Plan, o Options, lacking int, names []string, open providers.Set,
-	commons map[string]providers.Terms) error {
+	commons map[string]remote.Common) error {
 	for _, name := range names {
 		if gpu := strings.ToLower(commons[name].GPU); gpu != "" && gpu != cmp.Or(plan.GPU, "none") {
 			return usage.Errorf("start a new run there", "--resume: the run is for GPU %s, remote.%s has %s",
@@ -182,17 +161,17 @@ func Again(plan *dispatch.Plan, o Options, lacking int, names []string, open pro
 		}
 	}
 	if len(names) > 0 {
-		plan.Places = places(o, lacking, names, open, commons)
+		plan.Places = places(o, lacking, names, open)
 	}
 	plan.Limit = cmp.Or(o.Limit, plan.Limit)
 	plan.Busy, plan.Strict = plan.Busy || o.Busy, plan.Strict || o.Strict
-	plan.Before, plan.Race, plan.Done = len(plan.Jobs), false, false
+	plan.Before, plan.Done = len(plan.Jobs), false
 	return nil
 }
 
 // common gives the GPU and the limit of all jobs: those of the options, else of the tables, of which the shortest limit
 // counts.
-func common(o Options, names []string, commons map[string]providers.Terms) (gpu string, limit time.Duration,
+func common(o Options, names []string, commons map[string]remote.Common) (gpu string, limit time.Duration,
 	err error) {
 	for _, name := range names {
 		c := commons[name]
@@ -208,19 +187,14 @@ func common(o Options, names []string, commons map[string]providers.Terms) (gpu 
 }
 
 // places are those of the tables that at most so many workloads can use.
-func places(o Options, workloads int, names []string, open providers.Set,
-	commons map[string]providers.Terms) (all []dispatch.Place) {
+func places(o Options, workloads int, names []string, open providers.Set) (all []dispatch.Place) {
 	for _, name := range names {
 		n := workloads // of a further table too: they are needed where the first has trouble
-		switch {
-		case o.Race:
-			n = 1
-		case o.Shards > 0:
+		if o.Shards > 0 {
 			n = max(0, o.Shards-len(all))
 		}
 		for _, place := range open[name].Places(n) {
-			all = append(all, dispatch.Place{Table: name, Price: commons[name].Price, Bill: commons[name].Bill,
-				Place: place})
+			all = append(all, dispatch.Place{Table: name, Place: place})
 		}
 	}
 	return all
@@ -348,21 +322,3 @@ func nowhere(ctx context.Context, open providers.Set) error {
 	}
 	return errors.Join(faults...)
 }
-
-// Affordable refuses a plan whose first jobs may cost more than its MaxCost.
-func Affordable(plan *dispatch.Plan) error {
-	cost, missing := plan.MostCost()
-	if len(missing) > 0 {
-		return usage.Errorf("set "+strings.Join(missing, " and ")+", in USD an hour",
-			"--max-cost: not every price is known")
-	}
-	if cost > plan.MaxCost {
-		return usage.Errorf("lower --limit-time or --shards, or raise the cap",
-			"--max-cost: the run may cost %s, more than %s",
-			Dollars(cost), Dollars(plan.MaxCost))
-	}
-	return nil
-}
-
-// Dollars gives an amount of money.
-func Dollars(usd float64) string { return fmt.Sprintf("$%.2f", usd) }

@@ -43,7 +43,6 @@ type Line struct {
 	Passed  int       `json:"passed"`
 	Total   int       `json:"total"`
 	Places  []string  `json:"places"`
-	Cost    float64   `json:"cost_usd,omitempty"`
 	Started time.Time `json:"-"`
 }
 
@@ -70,7 +69,6 @@ func lineOf(dir string) (l Line, err error) {
 	case plan.Done, !lacks:
 		l.State = "done"
 	}
-	l.Cost, _ = plan.Cost()
 	for _, j := range plan.Jobs {
 		if name := j.Place.String(); !slices.Contains(l.Places, name) {
 			l.Places = append(l.Places, name)
