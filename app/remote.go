@@ -151,7 +151,8 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 		return a.unsent()
 	}
 	kept = true
-	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Files: b.Files, Detach: o.detach}
+	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Files: b.Files,
+		Follow: dispatch.Follow{Detach: o.detach}}
 	err = a.dispatch(ctx, d, folder, nil)
 	if len(plan.Active()) == 0 && !slices.ContainsFunc(plan.Jobs, func(j *dispatch.Job) bool { return j.Handle != nil }) {
 		kept = false // nothing has run, and the folder says nothing that was not said
@@ -208,8 +209,8 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	if err != nil {
 		return err
 	}
-	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: all, Old: old, Files: files, Detach: o.detach,
-		Events: event.NewStream(folder.Record)}
+	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: all, Old: old, Files: files,
+		Follow: dispatch.Follow{Detach: o.detach}, Events: event.NewStream(folder.Record)}
 	if n, err := d.Reopen(ctx); err != nil {
 		a.term.Warn(explain.Error(err))
 	} else if n > 0 {

@@ -64,7 +64,7 @@ func newFixture(t testing.TB, workloads int, tables map[string]map[string]any) *
 		extra: map[string]string{}}
 	id := fmt.Sprintf("20260102-030405-%03dabc", time.Now().UnixMilli()%1000)
 	f.dir = filepath.Join(f.root, runs.Dir, id)
-	f.plan = &dispatch.Plan{Version: 1, Limit: time.Minute, Run: event.Run{Schema: event.Schema, ID: id, Definition: "d",
+	f.plan = &dispatch.Plan{Version: 1, Terms: dispatch.Terms{Limit: time.Minute}, Run: event.Run{Schema: event.Schema, ID: id, Definition: "d",
 		ContentHash: "abc", Set: "default"}}
 	for i := range workloads {
 		f.plan.Run.Workloads = append(f.plan.Run.Workloads, event.Workload{UUID: fmt.Sprintf("w%02d", i),
@@ -130,7 +130,7 @@ func (f *fixture) run(ctx context.Context) (dispatch.Result, error) {
 	}
 	d := &dispatch.Dispatcher{Plan: f.plan, Folder: f.dir, Old: old, Providers: f.providers, Files: f.files,
 		Events: event.NewStream(folder.Record, keep),
-		Detach: f.detach, MaxStream: f.most, Overtime: f.over}
+		Follow: dispatch.Follow{Detach: f.detach, MaxStream: f.most, Overtime: f.over}}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	return d.Run(ctx)

@@ -26,19 +26,27 @@ const streams = "remote"
 // A Plan is what a remote run needs beside its events, and all that it has begun. It holds no secret but the keys of
 // its jobs.
 type Plan struct {
-	Version int           `json:"version"` // 1
-	Run     event.Run     `json:"run"`     // the run as the client describes it: Device and Host come from the first host
-	Places  []Place       `json:"places"`
-	GPU     string        `json:"gpu,omitempty"`
-	Limit   time.Duration `json:"limit"` // of each job
-	Busy    bool          `json:"busy,omitempty"`
-	Strict  bool          `json:"strict,omitempty"`
+	Version int       `json:"version"` // 1
+	Run     event.Run `json:"run"`     // the run as the client describes it: Device and Host come from the first host
+	Places  []Place   `json:"places"`
+	Terms
 
+	// Tool is the command of fisub that the only job runs, and whose lines are its result; "" of a run, whose jobs run
+	// local and say events.
+	Tool   string          `json:"tool,omitempty"`
 	Bundle json.RawMessage `json:"bundle,omitempty"` // what the caller needs to make the jobs' files again; see Packed
 	Jobs   []*Job          `json:"jobs"`
 	Before int             `json:"before,omitempty"` // of Jobs: begun before the run was resumed, and no attempts any more
 	Done   bool            `json:"done,omitempty"`   // nothing is left to do, and nothing is left on any host
 	Client string          `json:"client,omitempty"` // the process that follows the run, or did last
+}
+
+// Terms are what a plan asks for each job.
+type Terms struct {
+	GPU    string        `json:"gpu,omitempty"`
+	Limit  time.Duration `json:"limit"`
+	Busy   bool          `json:"busy,omitempty"`
+	Strict bool          `json:"strict,omitempty"`
 }
 
 // A Place is one of a provider.

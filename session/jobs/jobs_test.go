@@ -294,7 +294,7 @@ func TestTool(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			o := &Order{Plan: &dispatch.Plan{Run: event.Run{ID: "20260101-1", Workloads: []event.Workload{{UUID: "w"}}},
-				Limit: time.Minute, GPU: "b200", Busy: true,
+				Terms:  dispatch.Terms{Limit: time.Minute, GPU: "b200", Busy: true},
 				Places: []dispatch.Place{{Table: "lab", Place: remote.Place{Host: "gpu01"}}}}}
 			var got []string
 			files := func(_ context.Context, ws []string) ([]remote.File, []string, error) {

@@ -84,7 +84,7 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 	if err != nil {
 		return nil, err
 	}
-	plan := &dispatch.Plan{Version: 1, GPU: gpu, Limit: limit, Busy: o.Busy, Strict: o.Strict}
+	plan := &dispatch.Plan{Version: 1, Terms: dispatch.Terms{GPU: gpu, Limit: limit, Busy: o.Busy, Strict: o.Strict}}
 	u.Kind = "cuda"
 	if plan.GPU == "none" {
 		plan.GPU, u.Kind = "", "emu"
