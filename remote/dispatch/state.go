@@ -32,7 +32,7 @@ const (
 type job struct {
 	*Job
 	phase   phase
-	ceded   bool      // other places may have its workloads: its host is out of reach, or nothing is done about it any more
+	ceded   bool      // other places may have its workloads: its host is out of reach, or it was given up
 	stopped bool      // what is done about it was told to stop
 	since   time.Time // when this process began to follow it
 	heard   time.Time // when it last said something
@@ -371,7 +371,7 @@ func (s *state) deal() {
 	}
 	free := slices.DeleteFunc(slices.Clone(s.plan.Places), func(p Place) bool {
 		return s.place(p).bad != nil || slices.ContainsFunc(s.jobs, func(j *job) bool {
-			return j.busy() && j.Place.String() == p.String()
+			return (j.busy() || j.Ended == nil && !j.ceded) && j.Place.String() == p.String()
 		})
 	})
 	for i, share := range Deal(rest, len(free), func(w string, i int) bool {
