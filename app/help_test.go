@@ -41,6 +41,7 @@ var needs = map[string]string{
 	"fisub remote --gpu b200 --baseline warp-per-row":                                "hosts",
 	"fisub remote gc --on lab":                                                       "hosts",
 	"fisub remote hosts --on lab":                                                    "hosts",
+	"fisub compare --on lab HEAD .":                                                  "hosts",
 	"fisub sanitize --on lab":                                                        "hosts",
 	"fisub profile --on lab":                                                         "hosts",
 	"fisub dataset verify --dataset ~/mlsys26-contest": "a clone of the contest's " +

@@ -15,6 +15,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/bench/compare"
 	"fisub/bench/runs"
 	"fisub/device"
 	"fisub/explain"
@@ -70,11 +71,28 @@ func (a *app) remoteCommand() *cli.Command {
 	}
 }
 
-func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
+func (a *app) remote(ctx context.Context, o remoteOptions) error {
 	s, err := a.load(o.solution)
 	if err != nil {
 		return err
 	}
+	return a.send(ctx, errand{s: s, how: o.Options, where: o.jobs, on: o.on, yes: o.yes, dryRun: o.dryRun,
+		detach: o.detach})
+}
+
+// An errand is a run, or another command's job, that is to go to hosts.
+type errand struct {
+	s                   *session.Submission
+	how                 session.Options
+	where               jobs.Options
+	on                  string
+	yes, dryRun, detach bool
+	change              func(*session.Setup, *jobs.Order) error      // of what NewOrder has decided; may be nil
+	answer              func(*dispatch.Plan, string) (answer, error) // may be nil, as app.answer
+}
+
+// send prepares an errand, asks, and takes it to its end. The run folder stays if a host has taken a job.
+func (a *app) send(ctx context.Context, o errand) (err error) {
 	tables, err := a.Tables()
 	if err != nil {
 		return err
@@ -83,12 +101,12 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	open, commons, err := providers.OpenAll(tables, names, o.jobs.GPU)
+	open, commons, err := providers.OpenAll(tables, names, o.where.GPU)
 	if err != nil {
 		return err
 	}
 	defer open.Close()
-	u, err := session.NewSetup(s, o.Options, nil)
+	u, err := session.NewSetup(o.s, o.how, nil)
 	if err != nil {
 		return err
 	}
@@ -104,7 +122,7 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 		defer folder.Close()
 		if !kept {
 			err = errors.Join(err, os.RemoveAll(folder.Path()))
-			for dir := filepath.Dir(folder.Path()); dir != filepath.Clean(s.Root) &&
+			for dir := filepath.Dir(folder.Path()); dir != filepath.Clean(a.Root()) &&
 				os.Remove(dir) == nil; { // those that are empty now
 				dir = filepath.Dir(dir)
 			}
@@ -115,10 +133,15 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 		ask = nil // nothing is to run
 	}
 	err = jobs.Asking(ctx, ask, func(ctx context.Context) (err error) {
-		if order, err = jobs.NewOrder(ctx, &a.Project, s, u, o.Options, o.jobs, names, open, commons, a.term); err != nil {
+		if order, err = jobs.NewOrder(ctx, &a.Project, o.s, u, o.how, o.where, names, open, commons, a.term); err != nil {
 			return err
 		}
-		folder = runs.New(s.Root, order.Plan.Run.ID)
+		if o.change != nil {
+			if err := o.change(u, order); err != nil {
+				return err
+			}
+		}
+		folder = runs.New(a.Root(), order.Plan.Run.ID)
 		if err := errors.Join(order.Plan.Claim(folder.Path()), folder.Hold(), order.Keep(folder.Path())); err != nil {
 			return err
 		}
@@ -153,7 +176,14 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	kept = true
 	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Files: b.Files,
 		Follow: dispatch.Follow{Detach: o.detach}}
-	err = a.dispatch(ctx, d, folder, nil)
+	if o.answer == nil {
+		o.answer = a.answer
+	}
+	said, err := o.answer(plan, folder.Path())
+	if err != nil {
+		return err
+	}
+	err = a.dispatch(ctx, d, folder, nil, said)
 	if len(plan.Active()) == 0 && !slices.ContainsFunc(plan.Jobs, func(j *dispatch.Job) bool { return j.Handle != nil }) {
 		kept = false // nothing has run, and the folder says nothing that was not said
 	}
@@ -227,7 +257,11 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	if err := dispatch.Unmark(folder.Path()); err != nil {
 		return err
 	}
-	return a.dispatch(ctx, d, folder, old)
+	said, err := a.answer(plan, folder.Path())
+	if err != nil {
+		return err
+	}
+	return a.dispatch(ctx, d, folder, old, said)
 }
 
 // notCompiled shows why a solution was not sent.
@@ -238,7 +272,8 @@ func (a *app) notCompiled(build *device.BuildError, arch string) error {
 }
 
 // dispatch takes the run to its end, with signals in its own hands, and gives the error for the exit status.
-func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs.Folder, old *runs.Run) error {
+func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs.Folder, old *runs.Run,
+	said answer) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, endSignals()...)
 	defer signal.Stop(signals)
@@ -246,14 +281,18 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 		return err
 	}
 	a.signals = true
-	view := a.events()
-	if old != nil && old.Run != nil {
-		before := *old
-		before.Done = nil
-		before.Emit(event.NewStream(view))
+	if said != nil {
+		d.Line, d.Events = said.line, event.NewStream(a.notes)
+	} else {
+		view := a.events()
+		if old != nil && old.Run != nil {
+			before := *old
+			before.Done = nil
+			before.Emit(event.NewStream(view))
+		}
+		d.Events = event.NewStream(folder.Record, view)
 	}
 	d.Old = old
-	d.Events = event.NewStream(folder.Record, view)
 	bar := a.term.Sums("sending")
 	d.Progress = bar.Set
 
@@ -304,17 +343,52 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 		if len(d.Plan.Active()) > 0 {
 			a.sayAttach(d.Plan)
 		}
+		if said != nil {
+			return said.end(false, err)
+		}
 		return err
 	}
 	if err := folder.Order(); err != nil {
 		return err
 	}
 	a.sayHeld(d.Plan)
+	if said != nil {
+		a.term.Note("run folder %s", session.Relative(folder.Path()))
+		return said.end(result.Failed > 0, nil)
+	}
 	if result.Missing > 0 {
 		a.term.Note("run what has no verdict with: fisub remote --resume %s", d.Plan.Run.ID)
 	}
 	a.term.Note("run folder %s", session.Relative(folder.Path()))
 	return verdict(result.Missing, result.Failed, result.Findings, d.Plan.Strict)
+}
+
+// An answer takes the lines of a job that gives no verdicts, and shows them.
+type answer interface {
+	line(j *dispatch.Job, text []byte) error
+	end(failed bool, err error) error // err says why it has not ended; the result is for the exit status
+}
+
+// answer returns the reader of the lines of the plan's job; nil for a run.
+func (a *app) answer(plan *dispatch.Plan, folder string) (answer, error) {
+	switch {
+	case len(plan.Sides) > 0:
+		return a.newComparison(plan, compare.Threshold, "")
+	case plan.Tool != "":
+		return a.newToolAnswer(folder)
+	}
+	return nil, nil
+}
+
+// notes shows the events of a tool's job.
+func (a *app) notes(e event.Event) error {
+	if j := e.JobState; j != nil {
+		a.term.Note("%s", plain.Line(strings.TrimSpace(fmt.Sprintf("%s: %s %s", e.Place, j.Phase, j.Text))))
+	}
+	if m := e.Message; m != nil {
+		a.term.Warn(plain.Line(m.Text), plain.Line(m.Hint))
+	}
+	return nil
 }
 
 // stop ends the jobs of a run, and says why and which may go on. ctx ends the attempt.

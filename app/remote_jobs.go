@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strings"
 	"time"
@@ -98,7 +99,7 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 	}
 	defer open.Close()
 	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Old: old, Files: files,
-		Events: event.NewStream(folder.Record)}
+		Events: event.NewStream(recorder(folder, plan))}
 	if dispatch.Marked(folder.Path()) {
 		if err := a.cancel(ctx, d); err != nil {
 			return err
@@ -113,11 +114,38 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		a.term.Note("run what has no verdict with: fisub remote --resume %s", plan.Run.ID)
 		return a.told(plan, old)
 	}
-	return a.dispatch(ctx, d, folder, old)
+	said, err := a.answer(plan, folder.Path())
+	if err != nil {
+		return err
+	}
+	return a.dispatch(ctx, d, folder, old, said)
+}
+
+// recorder is what keeps the events of a plan's jobs; nil if they give no verdicts.
+func recorder(folder *runs.Folder, plan *dispatch.Plan) event.Sink {
+	if plan.Tool != "" {
+		return nil
+	}
+	return folder.Record
 }
 
 // told tells what the folder of a run has.
 func (a *app) told(plan *dispatch.Plan, old *runs.Run) error {
+	folder := filepath.Join(a.Root(), runs.Dir, plan.Run.ID)
+	said, err := a.answer(plan, folder)
+	if err != nil {
+		return err
+	}
+	if n := len(plan.Jobs); said != nil && n > 0 && plan.Jobs[n-1].Exit != nil {
+		last := plan.Jobs[n-1]
+		if err := dispatch.Said(folder, last, said.line); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if last.Exit.End != remote.Exited || last.Exit.Code != exitOK && last.Exit.Code != exitNotPassed {
+			return said.end(false, fmt.Errorf("%s: %w", last.Place, &dispatch.Ended{Exit: *last.Exit}))
+		}
+		return said.end(last.Exit.Code == exitNotPassed, nil)
+	}
 	if old.Run == nil {
 		return fmt.Errorf("run %s: nothing of it has run", plan.Run.ID)
 	}
@@ -141,8 +169,12 @@ func (a *app) remoteLs() error {
 		if l.Active > 0 && (state == "done" || state == "cancelled") {
 			state += fmt.Sprintf(", %d may still run", l.Active)
 		}
+		passed := fmt.Sprintf("%d/%d", l.Passed, l.Total)
+		if l.Tool != "" {
+			passed = l.Tool
+		}
 		rows = append(rows, []string{l.ID, ui.Age(time.Since(l.Started)), state, fmt.Sprintf("%d/%d", l.Jobs-l.Active,
-			l.Jobs), fmt.Sprintf("%d/%d", l.Passed, l.Total), strings.Join(l.Places, ", ")})
+			l.Jobs), passed, strings.Join(l.Places, ", ")})
 	}
 	switch {
 	case a.json:
@@ -177,7 +209,7 @@ func (a *app) remoteCancel(ctx context.Context, arg string) error {
 	}
 	defer open.Close()
 	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Old: old,
-		Events: event.NewStream(folder.Record)}
+		Events: event.NewStream(recorder(folder, plan))}
 	return errors.Join(a.cancel(ctx, d), d.Events.Err())
 }
 

@@ -107,7 +107,11 @@ func (p *Project) history(log Log) (lines []*RunLine, err error) {
 	lines = []*RunLine{} // of none too, for whoever writes it as JSON
 	families := map[string][]*RunLine{}
 	for _, id := range slices.Backward(ids) {
-		r, err := runs.Read(filepath.Join(p.Root(), runs.Dir, id))
+		dir := filepath.Join(p.Root(), runs.Dir, id)
+		if plan, err := dispatch.Load(dir); err == nil && plan.Tool != "" {
+			continue
+		}
+		r, err := runs.Read(dir)
 		if err != nil && !errors.Is(err, runs.ErrEmpty) {
 			if log != nil {
 				log.Warn(plain.Line(err.Error()), "")

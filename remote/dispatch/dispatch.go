@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -16,7 +19,7 @@ import (
 type Dispatcher struct {
 	Plan      *Plan
 	Folder    string                     // the run folder
-	Old       *runs.Run                  // what the folder has already; nil for a new run
+	Old       *runs.Run                  // the content of the folder; nil for a new run
 	Providers map[string]remote.Provider // by table
 	Follow    Follow
 
@@ -24,7 +27,7 @@ type Dispatcher struct {
 	Files func(ctx context.Context, workloads []string) ([]remote.File, []string, error)
 
 	Events   *event.Stream                         // takes what happens; its sinks record it
-	Line     func(text []byte) error               // takes the lines of a tool, which are valid until it returns
+	Line     func(j *Job, text []byte) error       // takes the lines of a tool
 	Progress func(place string, sent, total int64) // of a bundle; may be nil
 
 	state *state
@@ -46,11 +49,11 @@ type Result struct {
 const maxTries = 3
 
 // Run begins the jobs that are missing, follows those that run, and returns when all workloads have a verdict or no job
-// can give them one. A job whose host is out of reach is waited for until its time limit has passed; meanwhile its
-// workloads are given to places that are free. If ctx ends first, Run leaves the jobs running, and the error wraps
+// can give them one. Run waits for a job whose host is out of reach until the job's time limit has passed, and also
+// gives its workloads to free places. If ctx ends first, Run leaves the jobs running, and the error wraps
 // ctx's. It also leaves a job running if the user's credentials or the table do not let it follow the job, or if
 // its host stays out of reach; if its results are needed the error is then the provider's. If nothing ran at all
-// the error is ErrNothing, or that of the only place. ErrCancelled says that another process wants the run to end.
+// the error is ErrNothing, or the only place's error. It is ErrCancelled if another process wants the run to end.
 func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 	if err := d.prepare(); err != nil {
 		return Result{}, err
@@ -98,8 +101,8 @@ func (d *Dispatcher) finish(done bool) error {
 	return d.Plan.Save(d.Folder)
 }
 
-// Cancel ends all jobs that may still run, and writes down that the run is over: none is begun any more. The error says
-// why some may go on; these stay in the plan. Nothing may run at the same time.
+// Cancel ends all jobs that may still run, and writes down that the run is over: no job is begun any more. Jobs that
+// could not be ended stay in the plan; the error gives the reasons. Run must have returned.
 func (d *Dispatcher) Cancel(ctx context.Context) error {
 	if d.state == nil {
 		if err := d.prepare(); err != nil {
@@ -121,7 +124,7 @@ func (d *Dispatcher) Cancel(ctx context.Context) error {
 }
 
 // Reopen asks the hosts for jobs that were given up and whose workloads have no verdict. Those that are still there
-// count as running again: Run takes what they have finished. It returns their number; the error names the hosts that
+// count as running again: Run takes their results. It returns their number; the error names the hosts that
 // did not answer.
 func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
 	if err := d.prepare(); err != nil {
@@ -152,9 +155,33 @@ func (d *Dispatcher) Reopen(ctx context.Context) (n int, err error) {
 	return n, errors.Join(faults...)
 }
 
+// Said hands on the lines of a tool's job that are in the run folder.
+func Said(folder string, j *Job, line func(j *Job, text []byte) error) error {
+	f, err := os.Open(filepath.Join(folder, streamOf(j.ID)))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r := newReader(j, 0)
+	_, err = io.Copy(writer(func(p []byte) (err error) {
+		r.lines(p, func(text []byte) {
+			if err == nil {
+				err = line(j, text)
+			}
+		})
+		return err
+	}), f)
+	return err
+}
+
+// A writer is an io.Writer that takes all.
+type writer func(p []byte) error
+
+func (w writer) Write(p []byte) (int, error) { return len(p), w(p) }
+
 var (
-	// ErrDetached says that jobs run that nobody follows.
+	// ErrDetached is the error of a Run that has left its jobs running.
 	ErrDetached = errors.New("detached")
-	// ErrNothing says that no place took a job; events tell why.
+	// ErrNothing is the error if no place took a job; events have the reasons.
 	ErrNothing = errors.New("nothing ran: no place took the job")
 )

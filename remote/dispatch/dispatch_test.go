@@ -308,7 +308,7 @@ func TestClientFull(t *testing.T) {
 	f.check(4)
 }
 
-// A scripted provider does first what its functions say, where it has them; they may end the call with an error.
+// A scripted provider calls its functions first, if they are set; they may end the call with an error.
 type scripted struct {
 	remote.Provider
 	submit, list func(ctx context.Context) error
@@ -539,8 +539,8 @@ func BenchmarkFourPlaces(b *testing.B) {
 	b.ReportMetric(took[1].Seconds()/took[0].Seconds(), "x-of-1")
 }
 
-// What is written to a job's stream by others than its agent gives no verdict and takes the job's back; an exit.json
-// of theirs ends nothing.
+// Lines in a job's stream that its agent has not written take the job's verdicts back, and an exit.json that it has not
+// written ends nothing.
 func TestForgedOnHost(t *testing.T) {
 	for _, tc := range []struct {
 		name, script string

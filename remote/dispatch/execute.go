@@ -22,23 +22,23 @@ type executor struct {
 	*Dispatcher
 	base  context.Context // of what may take long
 	facts chan message
-	stops map[*job]context.CancelFunc // of what is done about a job
+	stops map[*job]context.CancelFunc // of the jobs' tasks
 }
 
-// A message is a fact on its way to the loop. taken gets the error of what follows from it.
+// A message is a fact on its way to the loop. taken gets the first error of its consequences.
 type message struct {
 	fact  fact
 	taken chan error
 }
 
-// send hands a fact to the loop, and returns when all that follows from it is done or begun.
+// send hands a fact to the loop, and returns when its consequences are done or begun.
 func (x *executor) send(f fact) error {
 	m := message{f, make(chan error)}
 	x.facts <- m
 	return <-m.taken
 }
 
-// loop returns when nothing is done about any job.
+// loop returns when no task is left.
 func (x *executor) loop(done, marked <-chan struct{}, why func() error) {
 	s := x.state
 	tick := time.NewTicker(min(s.rules.overtime/10, time.Second))
@@ -65,7 +65,7 @@ func (x *executor) loop(done, marked <-chan struct{}, why func() error) {
 	}
 }
 
-// An unsavedError says that the plan could not be written.
+// An unsavedError is a failure to write the plan.
 type unsavedError struct{ error }
 
 func (e *unsavedError) Unwrap() error { return e.error }
@@ -83,7 +83,7 @@ func (x *executor) perform(actions []action) (err error) {
 			x.Events.Emit(a.event)
 		case hand:
 			if err == nil {
-				err = x.Line(a.text)
+				err = x.Line(a.job.Job, a.text)
 			}
 		case stop:
 			if cancel := x.stops[a.job]; cancel != nil {
@@ -126,7 +126,7 @@ func (x *executor) perform(actions []action) (err error) {
 	return err
 }
 
-// begin does something about a job, as the plan has it now.
+// begin starts a task with a copy of the job.
 func (x *executor) begin(j *job, do func(context.Context, remote.Provider, Job)) {
 	ctx, cancel := context.WithCancel(x.base)
 	x.stops[j] = cancel
@@ -190,7 +190,7 @@ func (s *state) room(j *job) int64 {
 	return room(len(j.Workloads))
 }
 
-// replay reads what the run folder has of the streams of jobs that may still run.
+// replay reads the streams of jobs that may still run, as far as they are in the run folder.
 func (x *executor) replay() {
 	for _, j := range x.state.active() {
 		if j.Handle == nil || x.state.broken != nil {
@@ -201,7 +201,10 @@ func (x *executor) replay() {
 			continue
 		}
 		if err == nil {
-			_, err = io.Copy(kept{x, j}, f)
+			_, err = io.Copy(writer(func(p []byte) error {
+				x.state.apply(said{job: j, text: p})
+				return x.perform(x.state.decided())
+			}), f)
 			f.Close()
 		}
 		if err != nil {
@@ -210,19 +213,8 @@ func (x *executor) replay() {
 	}
 }
 
-// A kept writer takes what a job has said to another process.
-type kept struct {
-	x   *executor
-	job *job
-}
-
-func (k kept) Write(p []byte) (int, error) {
-	k.x.state.apply(said{job: k.job, text: p})
-	return len(p), k.x.perform(k.x.state.decided())
-}
-
-// A watcher takes the stream of a job: first into a file, and then to the state. A client that is killed between the
-// two finds by the line numbers what the events lack.
+// A watcher takes the stream of a job: first into a file, and then to the state. The line numbers tell a client
+// that takes over which events are missing.
 type watcher struct {
 	*executor
 	job  *job
@@ -263,7 +255,7 @@ func (w *watcher) Write(p []byte) (int, error) {
 	return len(p), w.send(said{w.job, p, time.Now()})
 }
 
-// State takes what the job does.
+// State takes the host's view of the job.
 func (w *watcher) State(is remote.State) { _ = w.send(changed{w.job, is, time.Now()}) }
 
 func (x *executor) collect(ctx context.Context, p remote.Provider, j *job, spec Job) {

@@ -43,10 +43,10 @@ type workload struct {
 	given    bool            // it gets no further job
 }
 
-// before names, for workload.by, what the run folder had before this process.
+// before is the workload.by of a verdict that the run folder had before this process.
 func before(place string) string { return "before: " + place }
 
-// A merger makes one run of what its jobs say. It is pure: what happens goes to emit.
+// A merger makes one run of the streams of its jobs. It is pure: events go to emit.
 type merger struct {
 	run      event.Run // as the client describes it
 	work     map[string]*workload
@@ -67,7 +67,7 @@ func newMerger(run event.Run, emit func(event.Event)) *merger {
 	return m
 }
 
-// of returns a workload. One that is none of the run's counts as settled.
+// of returns a workload. A workload of another run counts as settled.
 func (m *merger) of(uuid string) *workload {
 	if w := m.work[uuid]; w != nil {
 		return w
@@ -75,7 +75,7 @@ func (m *merger) of(uuid string) *workload {
 	return &workload{by: "no workload of this run", failedOn: map[string]bool{}}
 }
 
-// restore takes what the run folder has.
+// restore takes the verdicts of the run folder.
 func (m *merger) restore(old *runs.Run) {
 	if old.Run != nil {
 		m.first, m.device = "before", old.Run.Device
@@ -123,7 +123,7 @@ func (m *merger) result() (r Result) {
 	return r
 }
 
-// done ends the run's stream. The score is over all workloads, wherever they ran.
+// done ends the run's stream. The score is over the workloads of all places.
 func (m *merger) done(now time.Time) {
 	r := m.result()
 	done := &event.Done{Passed: r.Passed, Failed: r.Failed, Missing: r.Missing, Findings: r.Findings,
@@ -141,11 +141,11 @@ type reader struct {
 	check    event.Checker
 	line     int64  // lines so far
 	seen     int64  // the last one whose event the run folder has
-	junk     int64  // lines that are no events
+	junk     int64  // lines that were dropped
 	size     int64  // bytes so far
 	current  string // the workload that was begun last
 	emulated bool
-	against  string // why it cannot be what one run has told
+	against  string // the contradiction in it, or ""
 }
 
 func newReader(j *Job, seen int64) reader {
@@ -153,7 +153,7 @@ func newReader(j *Job, seen int64) reader {
 		check: event.Checker{Job: true}}
 }
 
-// read takes what comes next of the stream.
+// read takes the next bytes of the stream.
 func (m *merger) read(r *reader, p []byte) {
 	r.size += int64(len(p))
 	for line := range r.cut.Cut(p) {
@@ -167,6 +167,22 @@ func (m *merger) read(r *reader, p []byte) {
 			m.contradict(r, text, r.line > r.seen)
 		case !m.event(r, line.Text):
 			r.junk++
+		}
+	}
+}
+
+// lines hands on the lines in the next bytes of a tool's stream, up to a line that is not the tool's.
+func (r *reader) lines(p []byte, hand func(text []byte)) {
+	r.size += int64(len(p))
+	for line := range r.cut.Cut(p) {
+		switch r.line++; {
+		case r.against != "":
+		case !line.Signed:
+			r.against = fmt.Sprintf("line %d of its stream is not signed by its agent", r.line)
+		case line.Long:
+			r.against = fmt.Sprintf("line %d of its stream is longer than %d bytes", r.line, remote.MaxLine)
+		default:
+			hand(line.Text)
 		}
 	}
 }
@@ -264,7 +280,7 @@ func (m *merger) event(r *reader, line []byte) bool {
 	return true
 }
 
-// exited compares the end of the job, as the agent tells it, with the stream. An exit status with a Text is not the
+// exited compares the end of the job, as signed by the agent, with the stream. An exit status with a Text is not the
 // program's own.
 func (m *merger) exited(r *reader, exit remote.Exit) {
 	text := r.cut.Missing(exit)
@@ -276,8 +292,8 @@ func (m *merger) exited(r *reader, exit remote.Exit) {
 	}
 }
 
-// contradict takes back the verdicts of a job whose stream cannot be what the judge has told and the agent written;
-// fresh says that this is new.
+// contradict takes back the verdicts of a job whose stream contradicts itself or its agent's signatures. If fresh is
+// set, the run folder has not been told yet.
 func (m *merger) contradict(r *reader, text string, fresh bool) {
 	if r.against == "" && fresh {
 		m.emit(event.Event{Type: event.TypeWarning, Place: r.job.Place.String(), Job: r.job.ID,
@@ -330,11 +346,10 @@ func (m *merger) host(r *reader, is *event.Run, fresh bool) {
 	}
 }
 
-// maxFigure bounds what a host may say of a workload, in milliseconds, seconds or as a ratio: sums of all are numbers
-// then.
+// maxFigure bounds the figures of a workload, in milliseconds, seconds or as a ratio, so that sums of all are finite.
 const maxFigure = 1e9
 
-// possible tells whether an evaluation has figures that a measurement can give.
+// possible reports whether a measurement can give the figures of an evaluation.
 func possible(e *event.Evaluated, p *trace.Performance, emulated bool) bool {
 	for _, x := range []*float64{e.Latency, e.Speedup} {
 		if x != nil && !(*x > 0 && *x <= maxFigure) {
@@ -357,7 +372,7 @@ func possible(e *event.Evaluated, p *trace.Performance, emulated bool) bool {
 	return e.Seconds >= 0 && e.Seconds <= maxFigure
 }
 
-// measurable tells whether all timings are such as a clock can give.
+// measurable reports whether a clock can give all timings.
 func measurable(s *event.Samples) bool {
 	for _, trial := range s.TrialsNS {
 		if len(trial) == 0 || slices.Min(trial) <= 0 || slices.Max(trial) > maxFigure*1e6 {

@@ -28,7 +28,7 @@ func newMerging(workloads ...string) *merging {
 	return g
 }
 
-// texts returns what was found and what was warned of.
+// texts returns the findings and the warnings.
 func (g *merging) texts() (findings, warnings []string) {
 	for _, e := range g.events {
 		if e.Finding != nil {
@@ -65,8 +65,7 @@ func numbered(script string) string {
 	return b.String()
 }
 
-// A stream that cannot be what one run has told gives no verdict, whatever it says; figures that nothing can measure are
-// no verdict either.
+// A stream that contradicts itself gives no verdict, and neither do figures that nothing can measure.
 func TestContradictions(t *testing.T) {
 	for _, tc := range []struct {
 		name, script string
@@ -153,8 +152,8 @@ func TestForgedStream(t *testing.T) {
 	}
 }
 
-// What a host says is one line of a bounded length, in letters that stay where they are; what is no event of the job is
-// counted, and dropped.
+// A host's texts become one line of a bounded length, without control characters. Lines that are not events of the job
+// are counted and dropped.
 func TestHostileLines(t *testing.T) {
 	g := newMerging("w0", "w1")
 	r := newReader(had(1, "a", "w0"), 0)
@@ -198,8 +197,8 @@ func TestClockSkew(t *testing.T) {
 	}
 }
 
-// Floors stay with their place; the score is over the workloads of all jobs, also of those of another process. A
-// process that takes up a run reads again what is there, and tells what is missing only.
+// Floors stay with their place. The score is over the workloads of all jobs, including the jobs of another process. A
+// process that takes over a run reads the streams again, and emits the missing events only.
 func TestFloorsAndScore(t *testing.T) {
 	g := newMerging("w0", "w1", "w2")
 	speedup := func(n int, w string) string {
@@ -251,7 +250,7 @@ func TestFloorsAndScore(t *testing.T) {
 	}
 }
 
-// What a host could not judge is known to a process that takes up the run, until the run is resumed.
+// A process that takes over a run knows which host could not judge a workload, until the run is resumed.
 func TestUnableBefore(t *testing.T) {
 	c := newPlay(t, 2, "a b")
 	old := &runs.Run{Run: &event.Run{}, Rows: []runs.Row{{UUID: "w0", Failed: &event.Message{Text: "no room"}, Place: "a: h"}}}

@@ -31,9 +31,7 @@ type Plan struct {
 	Places  []Place   `json:"places"`
 	Terms
 
-	// Tool is the command of fisub that the only job runs, and whose lines are its result; "" of a run, whose jobs run
-	// local and say events.
-	Tool   string          `json:"tool,omitempty"`
+	Kind
 	Bundle json.RawMessage `json:"bundle,omitempty"` // what the caller needs to make the jobs' files again; see Packed
 	Jobs   []*Job          `json:"jobs"`
 	Before int             `json:"before,omitempty"` // of Jobs: begun before the run was resumed, and no attempts any more
@@ -41,7 +39,13 @@ type Plan struct {
 	Client string          `json:"client,omitempty"` // the process that follows the run, or did last
 }
 
-// Terms are what a plan asks for each job.
+// A Kind is the command that the jobs of a plan run: local, whose events become the run's, or another one.
+type Kind struct {
+	Tool  string      `json:"tool,omitempty"`  // the command of the only job, whose lines are its result; "" is local
+	Sides []event.Run `json:"sides,omitempty"` // of a comparison: the runs of its job, in the order of their letters
+}
+
+// Terms hold for each job of a plan.
 type Terms struct {
 	GPU    string        `json:"gpu,omitempty"`
 	Limit  time.Duration `json:"limit"`

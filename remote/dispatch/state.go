@@ -15,17 +15,17 @@ import (
 	"fisub/remote/agent"
 )
 
-// A phase says what is done about a job.
+// A phase is the task that this process has with a job.
 type phase string
 
 const (
-	idle       phase = "idle"       // nothing: it may run, may be over, or may never have reached its host
-	clearing   phase = "clearing"   // hosts are asked what they have of a job that another process was submitting
+	idle       phase = "idle"       // no task: the job may run, may be over, or may never have reached its host
+	clearing   phase = "clearing"   // another process was submitting the job: hosts release it if they have it
 	sending    phase = "sending"    // it is taken to its place
 	following  phase = "following"  // its stream is read
-	quitting   phase = "quitting"   // it is to end, and what was done about it is being stopped
+	quitting   phase = "quitting"   // the job is to end, and the task before is being stopped
 	collecting phase = "collecting" // its log is fetched
-	releasing  phase = "releasing"  // its host is told to free what it holds
+	releasing  phase = "releasing"  // its host releases it
 )
 
 // A job is one of the plan, with what this process knows of it.
@@ -33,10 +33,10 @@ type job struct {
 	*Job
 	phase   phase
 	ceded   bool      // other places may have its workloads: its host is out of reach, or it was given up
-	stopped bool      // what is done about it was told to stop
+	stopped bool      // its task was told to stop
 	since   time.Time // when this process began to follow it
 	heard   time.Time // when it last said something
-	running bool      // its host answers, and says that it runs
+	running bool      // its host answers, and the job runs
 	end     *ending   // nil as long as it is not to end
 	stream  reader
 }
@@ -45,7 +45,7 @@ type job struct {
 type ending struct {
 	exit     remote.Exit
 	needless bool // other places have given its verdicts
-	again    bool // its place has said that the job is lost, and may take another
+	again    bool // its place itself reports the loss of the job, and may take another
 	releases int  // tries so far
 }
 
@@ -55,7 +55,7 @@ type place struct {
 	losses int   // jobs that were lost there
 }
 
-// rules are what a process wants of a run.
+// rules are the settings of a process.
 type rules struct {
 	detach   bool          // jobs are not followed
 	overtime time.Duration // for how long a host may say nothing of a job that must be over
@@ -64,7 +64,7 @@ type rules struct {
 	key      func() string // makes the key of a job
 }
 
-// A mode is what the process does.
+// A mode is the aim of the process.
 type mode int
 
 const (
@@ -73,8 +73,8 @@ const (
 	cancelling      // all jobs are ended
 )
 
-// state is all that dispatch knows of a run. It decides, and does nothing itself: apply takes what has happened, next
-// gives what is to be done. Neither waits, and neither reads a clock.
+// state is everything that dispatch knows of a run. It only decides: apply takes a fact, next returns actions. Neither
+// waits, and neither reads a clock.
 type state struct {
 	plan   *Plan
 	rules  rules
@@ -82,9 +82,9 @@ type state struct {
 	jobs   []*job            // of the plan, in its order
 	places map[string]*place // by their text
 	mode   mode
-	left   error    // of jobs that cannot be followed, and that go on
+	left   error    // of jobs that cannot be followed, and may still run
 	paused error    // this process is to end
-	broken error    // this process cannot go on
+	broken error    // this process has to give up
 	out    []action // decided, and not given yet
 }
 
@@ -92,10 +92,13 @@ type state struct {
 type action any
 
 type (
-	save  struct{}                    // write the plan
-	tell  struct{ event event.Event } // into the run's stream
-	hand  struct{ text []byte }       // a line of a tool, to its reader
-	clear struct{ job *job }          // release what hosts have of a job that may have been submitted; gives cleared
+	save struct{}                    // write the plan
+	tell struct{ event event.Event } // into the run's stream
+	hand struct {                    // a line of a tool, to its reader
+		job  *job
+		text []byte
+	}
+	clear struct{ job *job } // release what hosts have of a job that may have been submitted; gives cleared
 
 	submit struct{ job *job } // gives accepted, or refused
 
@@ -104,7 +107,7 @@ type (
 		job   *job
 		after time.Duration // from now
 	}
-	stop    struct{ job *job } // end what is done about the job here, which then gives its last fact
+	stop    struct{ job *job } // stop the job's task, which then gives its last fact
 	collect struct{ job *job } // fetch the log; gives collected
 	release struct {           // gives released
 		job   *job
@@ -135,7 +138,7 @@ type (
 		text []byte // bytes of its stream
 		at   time.Time
 	}
-	changed struct { // what the job does
+	changed struct { // the host's view of the job
 		job   *job
 		state remote.State
 		at    time.Time
@@ -157,7 +160,7 @@ type (
 		at  time.Time
 	}
 	paused struct{ err error } // this process is to end, and leaves the jobs running
-	broken struct{ err error } // this process cannot go on
+	broken struct{ err error } // this process has to give up
 )
 
 // noTableError is the error of an action for which the config has no table any more.
@@ -209,7 +212,7 @@ func (s *state) count(j *Job, n int) {
 
 func (s *state) place(p Place) *place {
 	at := s.places[p.String()]
-	if at == nil { // of a run that goes on elsewhere
+	if at == nil { // of a run that continues elsewhere
 		at = &place{}
 		s.places[p.String()] = at
 	}
@@ -223,7 +226,7 @@ func (s *state) active() []*job {
 	return slices.DeleteFunc(slices.Clone(s.jobs), func(j *job) bool { return j.Ended != nil })
 }
 
-// busy reports whether something is done about the job.
+// busy reports whether the job has a task.
 func (j *job) busy() bool { return j.phase != idle }
 
 // awaited reports whether the job may give a verdict that is missing.
@@ -284,7 +287,7 @@ func (j *job) began() time.Time {
 	return j.since
 }
 
-// next returns what is to be done.
+// next returns the actions to carry out now.
 func (s *state) next(now time.Time) []action {
 	if s.mode == working {
 		s.overdue(now)
@@ -305,7 +308,7 @@ func (s *state) next(now time.Time) []action {
 	return s.decided()
 }
 
-// decided returns what was decided, and decides nothing.
+// decided returns the actions of apply and resume alone.
 func (s *state) decided() []action {
 	out := s.out
 	s.out = nil
@@ -317,12 +320,12 @@ func (s *state) stop(j *job) {
 	s.do(stop{j})
 }
 
-// settled reports whether no job about which something is done can give a verdict that is missing, or there is none.
+// settled reports whether no task matters any more: jobs with a task are out of reach, and their verdicts are there.
 func (s *state) settled() bool {
 	return !slices.ContainsFunc(s.jobs, func(j *job) bool { return j.busy() && (!j.ceded || s.awaited(j)) })
 }
 
-// over reports whether nothing is left to wait for.
+// over reports whether no task is left.
 func (s *state) over() bool {
 	return s.mode != working && len(s.out) == 0 && !slices.ContainsFunc(s.jobs, (*job).busy)
 }
@@ -396,7 +399,7 @@ func (s *state) send(j *job) {
 	s.do(submit{j})
 }
 
-// say tells what a job does.
+// say emits the event of a job's phase.
 func (s *state) say(j *job, is event.Job) {
 	s.do(tell{event.Event{Type: event.TypeJob, Place: j.Place.String(), Job: j.ID, JobState: &is}})
 }
@@ -496,28 +499,16 @@ func (s *state) refused(f refused) {
 	}
 }
 
-// said takes what comes next of a job's stream.
+// said takes the next bytes of a job's stream.
 func (s *state) said(f said) {
 	j := f.job
 	if s.plan.Tool == "" {
 		s.runs.read(&j.stream, f.text)
 		return
 	}
-	r := &j.stream
-	r.size += int64(len(f.text))
-	for line := range r.cut.Cut(f.text) {
-		switch r.line++; {
-		case r.against != "":
-		case !line.Signed:
-			r.against = fmt.Sprintf("line %d of its stream is not signed by its agent", r.line)
-		case line.Long:
-			r.against = fmt.Sprintf("line %d of its stream is longer than %d bytes", r.line, remote.MaxLine)
-		default:
-			s.do(hand{slices.Clone(line.Text)})
-		}
-	}
-	if r.against != "" && j.phase == following {
-		s.quit(j, ending{exit: forged(r.against)})
+	j.stream.lines(f.text, func(text []byte) { s.do(hand{j, slices.Clone(text)}) })
+	if j.stream.against != "" && j.phase == following {
+		s.quit(j, ending{exit: forged(j.stream.against)})
 	}
 }
 
@@ -527,7 +518,7 @@ func forged(text string) remote.Exit {
 		Hint: "something has written to it that was not the tool: fisub help trust"}
 }
 
-// changed takes what a job does.
+// changed takes the host's view of a job.
 func (s *state) changed(f changed) {
 	j, is := f.job, f.state
 	if running := is.Phase == remote.Running; j.phase == following && running != j.running {
@@ -554,9 +545,9 @@ func (s *state) changed(f changed) {
 	s.say(j, event.Job{Phase: string(is.Phase), Text: text})
 }
 
-// mendable reports whether the error of a Wait is about the table, the user's credentials or the way to the host, and
-// says nothing of the job.
-func mendable(err error) bool {
+// outside reports whether the error of a Wait is about the table, the user's credentials or the way to the host: the
+// job itself may be well.
+func outside(err error) bool {
 	return slices.Contains([]string{"credentials", "host-key", "no-such", "unreachable"}, remote.CodeOf(err))
 }
 
@@ -567,7 +558,7 @@ func (s *state) waited(f waited) {
 	away := remote.CodeOf(err) == "unreachable"
 	switch {
 	case err == nil:
-		// A judge that somebody has ended on the host is as good as an agent that is gone.
+		// A judge that was killed on the host counts like an agent that is gone.
 		again := f.exit.End == remote.Lost || f.exit.End == remote.Exited && f.exit.Code > 128
 		j.end = &ending{exit: f.exit, again: again}
 		s.finish(j)
@@ -578,7 +569,7 @@ func (s *state) waited(f waited) {
 	case away && f.at.Sub(j.began()) <= s.plan.Limit:
 		s.away(j, err)
 		s.do(follow{job: j, after: time.Second})
-	case gone, mendable(err):
+	case gone, outside(err):
 		if away {
 			s.away(j, err)
 		}
@@ -602,7 +593,7 @@ func (s *state) away(j *job, err error) {
 	j.ceded, j.running = true, false
 }
 
-// leave gives up following a job, which may go on.
+// leave gives up following a job, which may still run.
 func (s *state) leave(j *job, err error) {
 	j.phase, j.ceded = idle, remote.CodeOf(err) == "unreachable"
 	s.place(j.Place).bad = err
@@ -611,7 +602,7 @@ func (s *state) leave(j *job, err error) {
 	}
 }
 
-// words is what an error says, without the names that are shown in front of it.
+// words returns an error's text without the names that are shown in front of it.
 func words(j *job, err error) string {
 	if denied, ok := errors.AsType[*remote.Denied](err); ok {
 		return denied.Text
@@ -619,7 +610,7 @@ func words(j *job, err error) string {
 	return strings.TrimPrefix(err.Error(), j.Place.Table+": ")
 }
 
-// finish begins to free what a job holds that is to end, or has ended.
+// finish takes the end of a job, or the decision to end it, and has its host release it.
 func (s *state) finish(j *job) {
 	e := j.end
 	switch {
@@ -639,7 +630,7 @@ func (s *state) finish(j *job) {
 	s.free(j)
 }
 
-// free has the host of a job free what it holds.
+// free fetches a job's log and has its host release it.
 func (s *state) free(j *job) {
 	switch {
 	case j.Handle != nil:
@@ -698,7 +689,7 @@ func (s *state) closed(j *job, held error) {
 	s.judge(j)
 }
 
-// judge decides what the end of a job means for its place and its workloads.
+// judge draws the consequences of a job's end for its place and its workloads.
 func (s *state) judge(j *job) {
 	exit, at := j.end.exit, s.place(j.Place)
 	if s.plan.Tool != "" && exit.End == remote.Exited && (exit.Code == 0 || exit.Code == 3) {
@@ -737,7 +728,7 @@ func (s *state) end() {
 	}
 }
 
-// stays returns why jobs that may give verdicts are not followed any more; nil if there are none, or the run is over.
+// stays returns the reason for which jobs with missing verdicts are not followed any more; nil if no such job is left.
 func (s *state) stays() error {
 	active := s.active()
 	awaited := slices.ContainsFunc(active, s.awaited)
@@ -754,7 +745,7 @@ func (s *state) stays() error {
 	return nil
 }
 
-// nothing returns why no host has run any of it; nil if one has.
+// nothing returns the reason for which no host has run anything; nil if one has.
 func (s *state) nothing() error {
 	if s.runs.first != "" {
 		return nil
@@ -765,13 +756,13 @@ func (s *state) nothing() error {
 	return ErrNothing
 }
 
-// An Ended is the error of a place where a job ended before its program had done its work.
+// An Ended is the error of a place: its job ended before the program had done its work.
 type Ended struct{ Exit remote.Exit }
 
 func (e *Ended) Error() string { return agent.Describe(e.Exit) }
 
-// Deal gives n hands of the workloads, each the next in turn that fits, so that neighbours, which are alike, are
-// spread. What fits nowhere is left out.
+// Deal deals the workloads to n hands, each to the next hand that it fits, so that neighbours, which are alike, are
+// spread. Workloads that fit no hand are left out.
 func Deal(workloads []string, n int, fits func(w string, hand int) bool) [][]string {
 	hands := make([][]string, n)
 	for i, w := range workloads {

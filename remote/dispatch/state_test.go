@@ -18,16 +18,16 @@ import (
 
 // A play takes a state through facts, which are words, and gives the actions, which are too.
 //
-//	begin                      take up the jobs of the plan
+//	begin                      resume the jobs of the plan
 //	accept 1, refuse 1 CODE    the end of a Submit
 //	say 1 LINE                 the stream: run, started W, passed W, failed W, unable W, finding W, done
-//	running 1                  what the host says the job does; also starting, queued
+//	running 1                  the host's view of the job; also starting, queued
 //	exit 1 CODE, limit 1, lost 1, cancelled 1    the end of a Wait
 //	wait 1 CODE                its error: unreachable, credentials, ..., or any other
 //	clear 1, clear 1 CODE      the end of looking for what hosts have of a job
 //	log 1, log 1 WORDS         the log is there; the last error in it
 //	free 1, free 1 CODE        the end of a Release
-//	pause, break, cancel       this process is to end, cannot go on, ends all jobs
+//	pause, break, cancel       this process is to end, has to give up, ends all jobs
 //	10m                        time passes
 type play struct {
 	t   *testing.T
@@ -63,7 +63,7 @@ func had(id int, place string, workloads ...string) *Job {
 	return &Job{ID: fmt.Sprint("fisub-r-", id), Place: placeOf(place), Workloads: workloads, Handle: &remote.Handle{}}
 }
 
-// restart is another process that takes up the run.
+// restart is another process that takes over the run.
 func (c *play) restart(p *Plan, old *runs.Run, r rules) {
 	r.overtime, r.key = 3*time.Minute, func() string { return "" }
 	if r.tries == 0 {
@@ -176,7 +176,7 @@ func (c *play) fact(text string) {
 	}
 }
 
-// words says what an action is.
+// words describes an action.
 func (c *play) words(a action) string {
 	switch a := a.(type) {
 	case save:
@@ -224,7 +224,7 @@ func (c *play) words(a action) string {
 	return fmt.Sprintf("%T", a)
 }
 
-// run plays lines "FACT -> ACTION; ACTION". What a line does not name must not happen.
+// run plays lines "FACT -> ACTION; ACTION". Nothing else may happen.
 func (c *play) run(script string) {
 	c.t.Helper()
 	for text := range strings.Lines(script) {

@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/event"
 	"fisub/remote"
-	"fisub/remote/agent"
 	"fisub/remote/dispatch"
 	"fisub/remote/providers"
 )
@@ -215,109 +213,6 @@ lab fisub-elsewhere-0 true`
 	if err != nil || len(lines) != 3 || lines[0].State != "cancelled" || lines[1].State != "detached" ||
 		lines[0].Active != 1 {
 		t.Errorf("list: got %+v, %v", lines, err)
-	}
-}
-
-// A toolHost runs one job of a tool.
-type toolHost struct {
-	remote.Provider
-	said     string
-	forged   string // what the stream holds after that, without the agent
-	unheard  int    // bytes at the end of the stream that do not come
-	log      string
-	exit     remote.Exit
-	job      *remote.Job
-	hang     bool
-	released int
-}
-
-func (h *toolHost) Submit(_ context.Context, j *remote.Job, _ func(int64, int64)) (remote.Handle, error) {
-	h.job = j
-	return remote.Handle{Job: j.ID}, nil
-}
-
-func (h *toolHost) Wait(ctx context.Context, _ remote.Handle, _ int64, w remote.Watcher) (remote.Exit, error) {
-	w.State(remote.State{Phase: remote.Running})
-	var said bytes.Buffer
-	agent := remote.Sealer{W: &said, Seal: &remote.Seal{Key: h.job.Key, Job: h.job.ID}}
-	if _, err := agent.Write([]byte(h.said)); err != nil {
-		return remote.Exit{}, err
-	}
-	said.WriteString(h.forged)
-	for part := range slices.Chunk(said.Bytes()[:said.Len()-h.unheard], 7) {
-		if _, err := w.Write(part); err != nil {
-			return remote.Exit{}, err
-		}
-	}
-	if h.hang {
-		<-ctx.Done()
-		return remote.Exit{}, ctx.Err()
-	}
-	return agent.Sign(h.exit), nil
-}
-
-func (h *toolHost) Collect(_ context.Context, _ remote.Handle, dst string) error {
-	return os.WriteFile(filepath.Join(dst, agent.LogName), []byte(h.log), 0o600)
-}
-
-func (h *toolHost) Release(ctx context.Context, _ remote.Handle) error {
-	h.released++
-	return ctx.Err()
-}
-
-// A tool's job hands its lines on, says why it failed, and leaves nothing on the host, also where the user ends it.
-func TestTool(t *testing.T) {
-	const denied = "agent: started\nfisub: profile: this machine lets you read no performance counters (ERR_NVGPUCTRPERM)\n" +
-		"hint: ask for it\n"
-	for _, tc := range []struct {
-		name   string
-		host   toolHost
-		lines  int
-		failed bool
-		fault  string
-	}{
-		{"clean", toolHost{said: `{"tool":"a","verdict":"clean"}` + "\nx\n" + `{"tool":"b","verdict":"clean"}` +
-			"\n", exit: remote.Exit{End: remote.Exited}}, 3, false, ""},
-		{"findings", toolHost{said: `{"tool":"a","verdict":"findings"}` + "\n", exit: remote.Exit{End: remote.Exited, Code: 3}},
-			1, true, ""},
-		{"no counters", toolHost{log: denied, exit: remote.Exit{End: remote.Exited, Code: 2}}, 0, true,
-			"lab: gpu01 gpu 0: profile: this machine lets you read no performance counters (ERR_NVGPUCTRPERM)"},
-		{"lost", toolHost{said: `{"tool":"a"`, log: denied, exit: remote.Exit{End: remote.Lost, Text: "the agent is gone"}}, 0,
-			true, "the agent is gone"},
-		{"forged", toolHost{said: `{"tool":"a","verdict":"findings"}` + "\n", forged: `{"tool":"a","verdict":"clean"}` + "\n",
-			exit: remote.Exit{End: remote.Exited}}, 1, false, "line 2 of its stream is not signed by its agent"},
-		{"cut", toolHost{said: `{"tool":"a","verdict":"clean"}` + "\n" + `{"tool":"b","verdict":"findings"}` + "\n", unheard: 9,
-			exit: remote.Exit{End: remote.Exited}}, 1, false, "its agent has written 2 lines, and 1 have come"},
-		{"interrupted", toolHost{hang: true}, 0, false, "context canceled"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			o := &Order{Plan: &dispatch.Plan{Run: event.Run{ID: "20260101-1", Workloads: []event.Workload{{UUID: "w"}}},
-				Terms:  dispatch.Terms{Limit: time.Minute, GPU: "b200", Busy: true},
-				Places: []dispatch.Place{{Table: "lab", Place: remote.Place{Host: "gpu01"}}}}}
-			var got []string
-			files := func(_ context.Context, ws []string) ([]remote.File, []string, error) {
-				return nil, append([]string{"fisub"}, ws...), nil
-			}
-			folder := t.TempDir()
-			failed, err := Tool(ctx, o, folder, providers.Set{"lab": &tc.host}, files, func(remote.State) {
-				if tc.host.hang {
-					cancel()
-				}
-			}, nil, func(l []byte) error {
-				got = append(got, string(l))
-				return nil
-			})
-			if len(got) != tc.lines || failed != tc.failed || (err == nil) != (tc.fault == "") || err != nil &&
-				!strings.Contains(err.Error(), tc.fault) {
-				t.Errorf("got %q, %v, %v", got, failed, err)
-			}
-			if tc.host.released != 1 || tc.host.job.ID != "fisub-20260101-1-1" || !tc.host.job.Busy ||
-				tc.host.job.Limit != time.Minute || !slices.Equal(tc.host.job.Args, []string{"fisub", "w"}) {
-				t.Errorf("released %d times, job %+v", tc.host.released, tc.host.job)
-			}
-		})
 	}
 }
 

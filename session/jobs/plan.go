@@ -72,6 +72,7 @@ type Order struct {
 	Plan     *dispatch.Plan
 	Spec     bundle.Spec
 	Baseline *bench.Baseline
+	Others   []*trace.Solution // that the command runs besides the submission
 	solution *trace.Solution
 }
 
@@ -246,13 +247,22 @@ func (o *Order) Keep(folder string) error {
 			return err
 		}
 	}
+	o.Spec.Others = make([]string, len(o.Others))
 	within(folder, &o.Spec)
+	for i, other := range o.Others {
+		if err := os.WriteFile(o.Spec.Others[i], other.JSON(trace.Compact), 0o644); err != nil {
+			return err
+		}
+	}
 	return os.WriteFile(o.Spec.Solution, o.solution.JSON(trace.Compact), 0o644)
 }
 
 // within makes the paths of spec those in the run folder, wherever that is seen from here.
 func within(folder string, spec *bundle.Spec) {
 	spec.Solution = filepath.Join(folder, solutionName)
+	for i := range spec.Others {
+		spec.Others[i] = filepath.Join(folder, fmt.Sprintf("other-%d.json", i+1))
+	}
 	if spec.Baseline != "" {
 		spec.Baseline = filepath.Join(folder, baselineDir, filepath.Base(spec.Baseline))
 	}

@@ -41,7 +41,8 @@ type Line struct {
 	Jobs    int       `json:"jobs"`
 	Active  int       `json:"active"` // of them: may still run, also where the state is "done" or "cancelled"
 	Passed  int       `json:"passed"`
-	Total   int       `json:"total"`
+	Total   int       `json:"total"`          // 0 of a tool
+	Tool    string    `json:"tool,omitempty"` // the command, of a run that gives no verdicts
 	Places  []string  `json:"places"`
 	Started time.Time `json:"-"`
 }
@@ -52,8 +53,10 @@ func lineOf(dir string) (l Line, err error) {
 		return l, err
 	}
 	l = Line{ID: plan.Run.ID, State: "detached", Jobs: len(plan.Jobs), Active: len(plan.Active()),
-		Total:   len(plan.Run.Workloads),
-		Started: plan.Run.Started}
+		Total: len(plan.Run.Workloads), Tool: plan.Tool, Started: plan.Run.Started}
+	if plan.Tool != "" {
+		l.Total = 0
+	}
 	r, _ := runs.Read(dir)
 	if r != nil {
 		l.Passed, _ = r.Passed()
@@ -77,8 +80,11 @@ func lineOf(dir string) (l Line, err error) {
 	return l, nil
 }
 
-// Lacking gives the workloads for which the run has no verdict. r may be nil.
+// Lacking returns the workloads for which the run has no verdict, or those of a tool that has not ended. r may be nil.
 func Lacking(plan *dispatch.Plan, r *runs.Run) (uuids []string) {
+	if plan.Tool != "" && plan.Done {
+		return nil
+	}
 	judged := map[string]bool{}
 	if r != nil {
 		for _, row := range r.Rows {
@@ -276,8 +282,7 @@ func owners(root string) (all []owner, err error) {
 	}
 	for _, id := range ids {
 		dir := filepath.Join(root, runs.Dir, id)
-		if !dispatch.IsRemote(dir) { // a profile on a host keeps no plan
-			all = append(all, owner{plan: &dispatch.Plan{Run: event.Run{ID: id}}})
+		if !dispatch.IsRemote(dir) {
 			continue
 		}
 		plan, err := dispatch.Load(dir)
