@@ -39,7 +39,7 @@ var layers = [][]string{
 	{"bench", "report", "report/serve"},
 	{"preflight", "explain"},
 	{"session", "doctor"},
-	{"session/jobs", "session/tools", "session/outcome", "mcp"},
+	{"session/tools", "session/outcome", "mcp"},
 	{"app/flags"},
 	{"app"},
 	{"."},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -20,7 +21,6 @@ import (
 	"fisub/remote/dispatch"
 	"fisub/report"
 	"fisub/session"
-	"fisub/session/jobs"
 )
 
 type compareOptions struct {
@@ -31,7 +31,7 @@ type compareOptions struct {
 	args      []string
 	given     string // a flag about how to run that was given, "--set"
 
-	jobs jobs.Options
+	jobs hostOptions
 	on   string
 	yes  bool
 	send bool // write the events of all runs to stdout, for the machine that has sent this job
@@ -170,6 +170,11 @@ func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([
 	if o.on != "" {
 		return nil, a.remoteSides(ctx, o, sources, threshold)
 	}
+	if o.Prebuilt != "" {
+		if o.Prebuilt, err = filepath.Abs(a.Path(o.Prebuilt)); err != nil {
+			return nil, err
+		}
+	}
 	last := sources[len(sources)-1]
 	u, err := session.NewLocal(ctx, last.Submission, o.Options, nil, a.term)
 	if err != nil {
@@ -213,7 +218,7 @@ func (a *app) remoteSides(ctx context.Context, o compareOptions, sources []*sess
 	o.Baseline, o.jobs.Shards = "none", 1
 	return a.send(ctx, errand{s: sources[0].Submission, how: o.Options, where: o.jobs, on: o.on, yes: o.yes,
 		answer: func(plan *dispatch.Plan, _ string) (answer, error) { return a.newComparison(plan, threshold, o.failOn) },
-		change: func(u *session.Setup, order *jobs.Order) error {
+		change: func(u *session.Setup, order *order) error {
 			u.Profile = u.Profile.InTurn(sources[0].Definition)
 			order.Plan.Tool, order.Spec.Command = "compare", "compare"
 			order.Spec.Args = append(order.Spec.Args, "--send")

@@ -24,14 +24,12 @@ import (
 	"fisub/internal/usage"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
-	"fisub/remote/providers"
 	"fisub/session"
-	"fisub/session/jobs"
 )
 
 type remoteOptions struct {
 	session.Options
-	jobs                jobs.Options
+	jobs                hostOptions
 	on, solution        string
 	resume              string
 	yes, dryRun, detach bool
@@ -84,10 +82,10 @@ func (a *app) remote(ctx context.Context, o remoteOptions) error {
 type errand struct {
 	s                   *session.Submission
 	how                 session.Options
-	where               jobs.Options
+	where               hostOptions
 	on                  string
 	yes, dryRun, detach bool
-	change              func(*session.Setup, *jobs.Order) error      // of what NewOrder has decided; may be nil
+	change              func(*session.Setup, *order) error           // of what NewOrder has decided; may be nil
 	answer              func(*dispatch.Plan, string) (answer, error) // may be nil, as app.answer
 }
 
@@ -97,21 +95,21 @@ func (a *app) send(ctx context.Context, o errand) (err error) {
 	if err != nil {
 		return err
 	}
-	names, err := jobs.Chosen(tables, o.on, false)
+	names, err := tablesOf(tables, o.on, false)
 	if err != nil {
 		return err
 	}
-	open, commons, err := providers.OpenAll(tables, names, o.where.GPU)
+	h, err := a.openTables(names, o.where.GPU)
 	if err != nil {
 		return err
 	}
-	defer open.Close()
+	defer h.open.Close()
 	u, err := session.NewSetup(o.s, o.how, nil)
 	if err != nil {
 		return err
 	}
 	u.Version, u.Command = Version, a.Command
-	var order *jobs.Order
+	var order *order
 	var folder *runs.Folder
 	var b *bundle.Bundle
 	kept := false
@@ -128,12 +126,12 @@ func (a *app) send(ctx context.Context, o errand) (err error) {
 			}
 		}
 	}()
-	ask := open
+	ask := h.open
 	if o.dryRun {
 		ask = nil // nothing is to run
 	}
-	err = jobs.Asking(ctx, ask, func(ctx context.Context) (err error) {
-		if order, err = jobs.NewOrder(ctx, &a.Project, o.s, u, o.how, o.where, names, open, commons, a.term); err != nil {
+	err = asking(ctx, ask, func(ctx context.Context) (err error) {
+		if order, err = a.newOrder(ctx, o, u, h); err != nil {
 			return err
 		}
 		if o.change != nil {
@@ -142,11 +140,11 @@ func (a *app) send(ctx context.Context, o errand) (err error) {
 			}
 		}
 		folder = runs.New(a.Root(), order.Plan.Run.ID)
-		if err := errors.Join(order.Plan.Claim(folder.Path()), folder.Hold(), order.Keep(folder.Path())); err != nil {
+		if err := errors.Join(order.Plan.Claim(folder.Path()), folder.Hold(), order.keep(folder.Path())); err != nil {
 			return err
 		}
 		return dispatch.UntilMarked(ctx, folder.Path(), func(ctx context.Context) (err error) {
-			b, err = jobs.NewBundle(ctx, folder.Path(), order.Spec)
+			b, err = newBundle(ctx, folder.Path(), order.Spec)
 			return err
 		})
 	})
@@ -163,7 +161,7 @@ func (a *app) send(ctx context.Context, o errand) (err error) {
 	if plan.Bundle, err = json.Marshal(order.Spec); err != nil {
 		return err
 	}
-	order.Show(a.term, b.Size())
+	order.show(a.term, b.Size())
 	switch {
 	case o.dryRun && a.json:
 		return a.writeJSON(plan)
@@ -174,7 +172,7 @@ func (a *app) send(ctx context.Context, o errand) (err error) {
 		return a.unsent()
 	}
 	kept = true
-	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Files: b.Files,
+	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: h.open, Files: b.Files,
 		Follow: dispatch.Follow{Detach: o.detach}}
 	if o.answer == nil {
 		o.answer = a.answer
@@ -208,7 +206,7 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 		return err
 	}
 	defer folder.Close()
-	lacking := jobs.Lacking(plan, old)
+	lacking := dispatch.Lacking(plan, old)
 	if len(lacking) == 0 {
 		a.term.Note("run %s: each of its workloads has a verdict", plan.Run.ID)
 		return a.told(plan, old)
@@ -219,34 +217,34 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	}
 	var names []string
 	if o.on != "" {
-		if names, err = jobs.Chosen(tables, o.on, false); err != nil {
+		if names, err = tablesOf(tables, o.on, false); err != nil {
 			return err
 		}
 	}
-	before, err := jobs.Open(tables, plan)
+	before, err := a.openPlan(plan)
 	if err != nil {
 		return err
 	}
 	defer before.Close()
-	open, commons, err := providers.OpenAll(tables, names, "")
+	h, err := a.openTables(names, "")
 	if err != nil {
 		return err
 	}
-	defer open.Close()
-	all := maps.Clone(open)
-	maps.Copy(all, before) // jobs of before are followed by it
-	files, err := jobs.Files(ctx, folder.Path(), plan)
+	defer h.open.Close()
+	h.open = maps.Clone(h.open)
+	maps.Copy(h.open, before) // jobs of before are followed by it
+	files, err := filesOf(ctx, folder.Path(), plan)
 	if err != nil {
 		return err
 	}
-	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: all, Old: old, Files: files,
+	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: h.open, Old: old, Files: files,
 		Follow: dispatch.Follow{Detach: o.detach}, Events: event.NewStream(folder.Record)}
 	if n, err := d.Reopen(ctx); err != nil {
 		a.term.Warn(explain.Error(err))
 	} else if n > 0 {
 		a.term.Note("%s may have results that the run lacks: they are fetched first", plain.Count(n, "job"))
 	}
-	if err := jobs.Again(plan, o.jobs, len(lacking), names, all, commons); err != nil {
+	if err := again(plan, o.jobs, len(lacking), h); err != nil {
 		return err
 	}
 	a.term.Note("resumed    %s: %d of %s have no verdict", plan.Run.ID, len(lacking),

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,7 +22,6 @@ import (
 	"fisub/remote"
 	"fisub/remote/dispatch"
 	"fisub/remote/providers"
-	"fisub/session/jobs"
 )
 
 // remoteCommands are about runs that have begun, and the hosts.
@@ -49,7 +49,7 @@ func (a *app) remoteCommands() []*cli.Command {
 
 // attached opens the run folder of the remote run that arg names, with its plan.
 func (a *app) attached(arg string) (*runs.Folder, *runs.Run, *dispatch.Plan, error) {
-	id, plan, err := jobs.Find(a.Root(), arg)
+	id, plan, err := dispatch.Find(a.Root(), arg)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -70,11 +70,14 @@ func (a *app) attached(arg string) (*runs.Folder, *runs.Run, *dispatch.Plan, err
 
 // openPlan opens the providers of the plan's places.
 func (a *app) openPlan(plan *dispatch.Plan) (providers.Set, error) {
-	tables, err := a.Tables()
-	if err != nil {
-		return nil, err
+	var names []string
+	for _, place := range plan.Places {
+		if !slices.Contains(names, place.Table) {
+			names = append(names, place.Table)
+		}
 	}
-	return jobs.Open(tables, plan)
+	h, err := a.openTables(names, plan.GPU)
+	return h.open, err
 }
 
 func (a *app) remoteAttach(ctx context.Context, arg string) error {
@@ -83,10 +86,10 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		return err
 	}
 	defer folder.Close()
-	if plan.Done && len(jobs.Lacking(plan, old)) == 0 {
+	if plan.Done && len(dispatch.Lacking(plan, old)) == 0 {
 		return a.told(plan, old)
 	}
-	files, err := jobs.Files(ctx, folder.Path(), plan)
+	files, err := filesOf(ctx, folder.Path(), plan)
 	if err != nil {
 		return err
 	}
@@ -154,12 +157,12 @@ func (a *app) told(plan *dispatch.Plan, old *runs.Run) error {
 	}
 	stream := event.NewStream(a.term.Run())
 	old.Emit(stream)
-	r := jobs.ResultOf(old)
+	r := dispatch.ResultOf(old)
 	return errors.Join(stream.Err(), verdict(r.Missing, r.Failed, r.Findings, plan.Strict))
 }
 
 func (a *app) remoteLs() error {
-	lines, err := jobs.List(a.Root(), a.term)
+	lines, err := dispatch.List(a.Root(), func(err error) { a.term.Warn(plain.Line(err.Error()), "") })
 	if err != nil {
 		return err
 	}
@@ -288,7 +291,7 @@ func (a *app) cancel(ctx context.Context, d *dispatch.Dispatcher) error {
 }
 
 func (a *app) remoteLogs(ctx context.Context, arg string, follow bool) error {
-	id, plan, err := jobs.Find(a.Root(), arg)
+	id, plan, err := dispatch.Find(a.Root(), arg)
 	if err != nil {
 		return err
 	}
@@ -297,7 +300,7 @@ func (a *app) remoteLogs(ctx context.Context, arg string, follow bool) error {
 		return err
 	}
 	defer open.Close()
-	return jobs.Logs(ctx, filepath.Join(a.Root(), runs.Dir, id), open, follow, func(place dispatch.Place,
+	return dispatch.Logs(ctx, filepath.Join(a.Root(), runs.Dir, id), open, follow, func(place dispatch.Place,
 		text string) error {
 		_, err := fmt.Fprintf(a.stdout, "%s | %s\n", place, plain.Line(text))
 		return err
@@ -310,7 +313,7 @@ func (a *app) openOn(on string) (open providers.Set, names []string, err error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	if names, err = jobs.Chosen(tables, on, true); err != nil {
+	if names, err = tablesOf(tables, on, true); err != nil {
 		return nil, nil, err
 	}
 	open, _, err = providers.OpenAll(tables, names, "")
@@ -369,12 +372,12 @@ func (a *app) remoteGC(ctx context.Context, on string, yes, all bool) error {
 		return err
 	}
 	defer open.Close()
-	found, err := jobs.Orphans(ctx, a.Root(), open, names)
+	found, err := dispatch.Orphans(ctx, a.Root(), open, names)
 	if found == nil {
 		return err
 	}
 	faults := []error{err}
-	orphans, kept := []jobs.Orphan{}, 0
+	orphans, kept := []dispatch.Orphan{}, 0
 	for _, o := range found {
 		words := ""
 		if o.Elsewhere {

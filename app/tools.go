@@ -23,14 +23,13 @@ import (
 	"fisub/remote/agent"
 	"fisub/remote/dispatch"
 	"fisub/session"
-	"fisub/session/jobs"
 	"fisub/session/tools"
 	"fisub/workloads"
 )
 
 type toolOptions struct {
 	session.Options
-	jobs                                jobs.Options
+	jobs                                hostOptions
 	solution, workload, tools, sections string
 	on                                  string
 	yes, send                           bool
@@ -52,7 +51,7 @@ func (o *toolOptions) flags(set, which, timeout string) []cli.Flag {
 }
 
 // toolPlaceFlags are for a command that one job can run.
-func toolPlaceFlags(on *string, o *jobs.Options) []cli.Flag {
+func toolPlaceFlags(on *string, o *hostOptions) []cli.Flag {
 	return []cli.Flag{
 		stringFlag(on, "on", "run on the hosts of `TABLE` of the config", "this machine"),
 		stringFlag(&o.GPU, "gpu", "with --on: `GPU` of the hosts, or none for the emulator", "gpu of the table"),
@@ -259,7 +258,7 @@ func (a *app) remoteTool(
 	o.jobs.Shards = 1
 	o.jobs.Limit = time.Duration(n+1)*timeout + 5*time.Minute
 	return a.send(ctx, errand{s: s, how: o.Options, where: o.jobs, on: o.on, yes: o.yes,
-		change: func(u *session.Setup, order *jobs.Order) error {
+		change: func(u *session.Setup, order *order) error {
 			if u.Kind == "emu" && command == "profile" {
 				return errEmulatorTime
 			}

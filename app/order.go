@@ -1,10 +1,9 @@
-// Package jobs decides about remote runs: what runs where and what is sent there, which runs there are, which jobs
-// nobody waits for, and what the logs of jobs have that was not read yet. package dispatch does what is decided.
-package jobs
+package app
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -32,8 +31,8 @@ import (
 	"fisub/session"
 )
 
-// Options say where a run goes. What is zero is as the tables say.
-type Options struct {
+// hostOptions say where a run goes. Zero values are as the tables say.
+type hostOptions struct {
 	GPU    string // "b200"; "none" is the emulator
 	Shards int    // 0 is one for each place
 	Busy   bool
@@ -41,12 +40,12 @@ type Options struct {
 	Limit  time.Duration // of each job
 }
 
-// defaultLimit is that of a job, where neither Options nor the table has one.
+// defaultLimit is the limit of a job if neither hostOptions nor the table has one.
 const defaultLimit = 30 * time.Minute
 
-// Chosen gives the names of tables in on, "lab,cloud"; where that is "" those of all tables: of the only one, unless
-// all is set.
-func Chosen(tables map[string]*config.Table, on string, all bool) ([]string, error) {
+// tablesOf returns the names of tables in on, "lab,cloud". If on is "" these are all tables, and unless all is set
+// there must be one only.
+func tablesOf(tables map[string]*config.Table, on string, all bool) ([]string, error) {
 	if on != "" {
 		names := strings.Split(on, ",")
 		for i, name := range names {
@@ -67,8 +66,8 @@ func Chosen(tables map[string]*config.Table, on string, all bool) ([]string, err
 	return names, nil
 }
 
-// An Order is a remote run that has not begun.
-type Order struct {
+// An order is a remote run that has not begun.
+type order struct {
 	Plan     *dispatch.Plan
 	Spec     bundle.Spec
 	Baseline *bench.Baseline
@@ -76,12 +75,27 @@ type Order struct {
 	solution *trace.Solution
 }
 
-// NewOrder decides what of s runs where: on the tables of those names, whose providers are open. It fills in what u
-// leaves open.
-func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u *session.Setup, how session.Options,
-	o Options,
-	names []string, open providers.Set, commons map[string]remote.Common, log session.Log) (*Order, error) {
-	gpu, limit, err := common(o, names, commons)
+// hosts are the opened providers of tables.
+type hosts struct {
+	names []string // of the tables, in the user's order
+	open  providers.Set
+	terms map[string]remote.Common
+}
+
+// openTables opens the tables of those names, for that kind of GPU if gpu is not "".
+func (a *app) openTables(names []string, gpu string) (hosts, error) {
+	tables, err := a.Tables()
+	if err != nil {
+		return hosts{}, err
+	}
+	open, terms, err := providers.OpenAll(tables, names, gpu)
+	return hosts{names, open, terms}, err
+}
+
+// newOrder assigns the workloads of u to places, and completes u.
+func (a *app) newOrder(ctx context.Context, e errand, u *session.Setup, h hosts) (*order, error) {
+	s, o := e.s, e.where
+	gpu, limit, err := common(o, h)
 	if err != nil {
 		return nil, err
 	}
@@ -90,10 +104,10 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 	if plan.GPU == "none" {
 		plan.GPU, u.Kind = "", "emu"
 	}
-	if err := u.Timed(how.MaxTime); err != nil {
+	if err := u.Timed(e.how.MaxTime); err != nil {
 		return nil, err
 	}
-	if u.Baseline, err = p.FindBaseline(s, how.Baseline, nil, u.Kind, log); err != nil {
+	if u.Baseline, err = a.FindBaseline(s, e.how.Baseline, nil, u.Kind, a.term); err != nil {
 		return nil, err
 	}
 	spec := bundle.Spec{Set: u.Set, Args: []string{"--profile", u.Profile.Name, "--timer", u.Timer, "--timeout",
@@ -110,26 +124,26 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 	}
 	switch {
 	case u.Kind == "cuda":
-		spec.Arch, err = hostArch(s, u, plan.GPU, how.Arch, log)
+		spec.Arch, err = hostArch(s, u, plan.GPU, e.how.Arch, a.term)
 	case s.Solution.Spec.Compiled():
 		spec.Arch = vgpu.Arch
 		opts := device.Options{}
 		if opts.CacheDir, err = cache.Root(); err == nil {
-			err = session.Compiler(ctx, u.Kind, &opts, s.Solution, log)
+			err = session.Compiler(ctx, u.Kind, &opts, s.Solution, a.term)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	plan.Run = *u.Describe(ctx, s)
-	if plan.Places = places(o, len(u.Workloads), names, open); len(plan.Places) == 0 {
+	if plan.Places = placesOf(o, len(u.Workloads), h); len(plan.Places) == 0 {
 		return nil, usage.Errorf("", "the tables name no place to run on")
 	}
-	return &Order{Plan: plan, Spec: spec, Baseline: u.Baseline, solution: s.Solution}, nil
+	return &order{Plan: plan, Spec: spec, Baseline: u.Baseline, solution: s.Solution}, nil
 }
 
-// Show says what would run where, and the size in bytes of what is sent.
-func (o *Order) Show(log session.Log, size int64) {
+// show says what would run where, and the size in bytes of what is sent.
+func (o *order) show(log session.Log, size int64) {
 	p, spec := o.Plan, o.Spec
 	log.Note("plan       %s, %s, profile %s", p.Run.Definition, p.Run.Selection(), p.Run.Profile.Name)
 	if b := p.Run.Baseline; b != nil {
@@ -151,18 +165,17 @@ func (o *Order) Show(log session.Log, size int64) {
 	log.Note("limit      %v for each job, kept on the host", p.Limit)
 }
 
-// Again makes a plan whose jobs are over one that runs what has no verdict, on the tables of those names, or where
+// again makes a plan whose jobs are over one that runs what has no verdict, on the tables of those names, or where
 // there are none on the places that it has. What o leaves open stays.
-func Again(plan *dispatch.Plan, o Options, lacking int, names []string, open providers.Set,
-	commons map[string]remote.Common) error {
-	for _, name := range names {
-		if gpu := strings.ToLower(commons[name].GPU); gpu != "" && gpu != cmp.Or(plan.GPU, "none") {
+func again(plan *dispatch.Plan, o hostOptions, lacking int, h hosts) error {
+	for _, name := range h.names {
+		if gpu := strings.ToLower(h.terms[name].GPU); gpu != "" && gpu != cmp.Or(plan.GPU, "none") {
 			return usage.Errorf("start a new run there", "--resume: the run is for GPU %s, remote.%s has %s",
 				cmp.Or(plan.GPU, "none"), name, gpu)
 		}
 	}
-	if len(names) > 0 {
-		plan.Places = places(o, lacking, names, open)
+	if len(h.names) > 0 {
+		plan.Places = placesOf(o, lacking, h)
 	}
 	plan.Limit = cmp.Or(o.Limit, plan.Limit)
 	plan.Busy, plan.Strict = plan.Busy || o.Busy, plan.Strict || o.Strict
@@ -172,10 +185,9 @@ func Again(plan *dispatch.Plan, o Options, lacking int, names []string, open pro
 
 // common gives the GPU and the limit of all jobs: those of the options, else of the tables, of which the shortest limit
 // counts.
-func common(o Options, names []string, commons map[string]remote.Common) (gpu string, limit time.Duration,
-	err error) {
-	for _, name := range names {
-		c := commons[name]
+func common(o hostOptions, h hosts) (gpu string, limit time.Duration, err error) {
+	for _, name := range h.names {
+		c := h.terms[name]
 		if o.GPU == "" && gpu != "" && c.GPU != "" && c.GPU != gpu {
 			return "", 0, usage.Errorf("add --gpu", "the tables name several GPUs: %s and %s", gpu, c.GPU)
 		}
@@ -187,14 +199,14 @@ func common(o Options, names []string, commons map[string]remote.Common) (gpu st
 	return strings.ToLower(cmp.Or(o.GPU, gpu)), cmp.Or(o.Limit, limit, defaultLimit), nil
 }
 
-// places are those of the tables that at most so many workloads can use.
-func places(o Options, workloads int, names []string, open providers.Set) (all []dispatch.Place) {
-	for _, name := range names {
+// placesOf are those of the tables that at most so many workloads can use.
+func placesOf(o hostOptions, workloads int, h hosts) (all []dispatch.Place) {
+	for _, name := range h.names {
 		n := workloads // of a further table too: they are needed where the first has trouble
 		if o.Shards > 0 {
 			n = max(0, o.Shards-len(all))
 		}
-		for _, place := range open[name].Places(n) {
+		for _, place := range h.open[name].Places(n) {
 			all = append(all, dispatch.Place{Table: name, Place: place})
 		}
 	}
@@ -232,8 +244,8 @@ const (
 	baselineDir  = "baseline"
 )
 
-// Keep writes the packed solutions into the run folder: a job that is submitted later needs them too.
-func (o *Order) Keep(folder string) error {
+// keep writes the packed solutions into the run folder: a job that is submitted later needs them too.
+func (o *order) keep(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
@@ -268,8 +280,8 @@ func within(folder string, spec *bundle.Spec) {
 	}
 }
 
-// NewBundle makes the files that all jobs of the run in folder share.
-func NewBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bundle, error) {
+// newBundle makes the files that all jobs of the run in folder share.
+func newBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bundle, error) {
 	root, err := cache.Root()
 	if err != nil {
 		return nil, err
@@ -285,9 +297,9 @@ func NewBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bu
 	return bundle.New(ctx, root, filepath.Join(folder, "remote", "files"), self, spec, beside...)
 }
 
-// Asking runs do, which prepares a run, and asks the hosts meanwhile, whose connections then stand: where they say that
+// asking runs do, which prepares a run, and asks the hosts meanwhile, whose connections then stand: where they say that
 // a job could run on none of them, do is ended with that.
-func Asking(ctx context.Context, open providers.Set, do func(context.Context) error) error {
+func asking(ctx context.Context, open providers.Set, do func(context.Context) error) error {
 	doing, stop := context.WithCancelCause(ctx)
 	asked, enough := context.WithCancel(ctx)
 	var none error
@@ -331,4 +343,26 @@ func nowhere(ctx context.Context, open providers.Set) error {
 		return nil
 	}
 	return errors.Join(faults...)
+}
+
+// filesOf returns the function that gives the files of further jobs of the run in folder. The bundle is made when the
+// first of them is submitted.
+func filesOf(ctx context.Context, folder string, plan *dispatch.Plan) (func(context.Context, []string) ([]remote.File,
+	[]string, error), error) {
+	if !plan.Packed() {
+		return nil, dispatch.Unsent(plan.Run.ID)
+	}
+	var spec bundle.Spec
+	if err := json.Unmarshal(plan.Bundle, &spec); err != nil {
+		return nil, fmt.Errorf("run %s: %w", plan.Run.ID, err)
+	}
+	within(folder, &spec)
+	made := sync.OnceValues(func() (*bundle.Bundle, error) { return newBundle(context.WithoutCancel(ctx), folder, spec) })
+	return func(ctx context.Context, ws []string) ([]remote.File, []string, error) {
+		b, err := made()
+		if err != nil {
+			return nil, nil, err
+		}
+		return b.Files(ctx, ws)
+	}, nil
 }
