@@ -190,8 +190,7 @@ func (r *Run) once(ctx context.Context, w *trace.Workload, judge bool, prefix ..
 ) {
 	shared := r.shared
 	if len(prefix) > 0 {
-		shared.Worker.Args = append(prefix, shared.Worker.Args...)
-		shared.Worker.Sandbox = &sandbox.Sandbox{Write: r.writable, Tools: true}
+		shared.Worker.Sandbox = &sandbox.Sandbox{Write: r.writable, Tools: true, Below: prefix}
 	}
 	wrong, log, err := bench.Once(ctx, shared, r.solution, w, judge)
 	var exit *exec.ExitError
