@@ -385,6 +385,25 @@ func TestDetachInterrupted(t *testing.T) {
 	}
 }
 
+// A job whose handle cannot be written does not run on: nobody could find it again.
+func TestHandleNotWritten(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 1, map[string]map[string]any{"a": {}})
+	f.script = "sleep 300"
+	plan := filepath.Join(f.dir, dispatch.PlanName)
+	f.scripted("a").submitted = func() {
+		if err := errors.Join(os.Remove(plan), os.MkdirAll(filepath.Join(plan, "taken"), 0o755)); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := f.run(t.Context()); err == nil || !strings.Contains(err.Error(), dispatch.PlanName) {
+		t.Errorf("got %v, want that the plan cannot be written", err)
+	}
+	if left, err := f.providers["a"].List(t.Context()); err != nil || len(left) != 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
 func TestProgramFails(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 3, map[string]map[string]any{"a": {}})

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"fisub/internal/plain"
@@ -23,6 +24,7 @@ type executor struct {
 	base  context.Context // of what may take long
 	facts chan message
 	stops map[*job]context.CancelFunc // of the jobs' tasks
+	tasks sync.WaitGroup
 }
 
 // A message is a fact on its way to the loop. taken gets the first error of its consequences.
@@ -49,6 +51,7 @@ func (x *executor) loop(done, marked <-chan struct{}, why func() error) {
 		}
 		_ = x.perform(s.next(time.Now()))
 		if s.over() {
+			x.tasks.Wait() // one may release a job whose handle could not be written
 			return
 		}
 		select {
@@ -131,10 +134,10 @@ func (x *executor) begin(j *job, do func(context.Context, remote.Provider, Job))
 	ctx, cancel := context.WithCancel(x.base)
 	x.stops[j] = cancel
 	provider, spec := x.Providers[j.Place.Table], *j.Job
-	go func() {
+	x.tasks.Go(func() {
 		defer cancel()
 		do(ctx, provider, spec)
-	}()
+	})
 }
 
 func (x *executor) clear(ctx context.Context, p remote.Provider, j *job, spec Job) {
