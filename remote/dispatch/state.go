@@ -247,10 +247,7 @@ func (s *state) superseded(j *job) bool {
 	case now != nil:
 		return now.by != j.ID
 	}
-	return !slices.ContainsFunc(j.Workloads, func(uuid string) bool {
-		w := s.runs.of(uuid)
-		return w.by == j.ID
-	})
+	return !slices.ContainsFunc(j.Workloads, func(uuid string) bool { return s.runs.of(uuid).by == j.ID })
 }
 
 // resume takes up the jobs of the plan.
@@ -587,8 +584,8 @@ func (s *state) waited(f waited) {
 // away lets other places have the workloads of a job that is out of reach.
 func (s *state) away(j *job, err error) {
 	if !j.ceded {
-		s.warn(j, plain.Brief(words(j, err), 300), "fisub keeps trying, and gives its workloads to a place that is free; "+
-			"its job may go on there")
+		s.warn(j, plain.Brief(words(j, err), 300), "fisub keeps trying, and gives its workloads to a free place; "+
+			"the job may still run there")
 	}
 	j.ceded, j.running = true, false
 }
@@ -625,7 +622,7 @@ func (s *state) finish(j *job) {
 	}
 	e.exit.Lines, e.exit.MAC = 0, ""
 	if n := j.stream.junk; n > 0 {
-		s.warn(j, fmt.Sprintf("%d lines of its stream are no events of this run", n), "they are in "+streamOf(j.ID))
+		s.warn(j, fmt.Sprintf("%d lines of its stream are not events of this run", n), "they are in "+streamOf(j.ID))
 	}
 	s.free(j)
 }
@@ -695,8 +692,9 @@ func (s *state) judge(j *job) {
 	if s.plan.Tool != "" && exit.End == remote.Exited && (exit.Code == 0 || exit.Code == 3) {
 		s.runs.first = j.ID
 		for _, uuid := range j.Workloads {
-			s.runs.settle(s.runs.of(uuid), j.ID)
-			s.runs.of(uuid).verdict = map[int]string{0: passed, 3: failed}[exit.Code]
+			w := s.runs.of(uuid)
+			s.runs.settle(w, j.ID)
+			w.verdict = map[int]string{0: passed, 3: failed}[exit.Code]
 		}
 	}
 	left := slices.DeleteFunc(slices.Clone(j.Workloads), func(uuid string) bool { return s.runs.of(uuid).by != "" })
