@@ -316,6 +316,9 @@ func (r *Run) sanitize(ctx context.Context, w *trace.Workload, tools []string,
 			r.shared.Device.Sanitize = ""
 			prefix = []string{sanitizer, "--tool", name, "--error-exitcode", fmt.Sprint(findingsExit), "--target-processes",
 				"application-only"}
+			if name == "memcheck" { // otherwise what is beside a tensor may be another one
+				prefix = append(prefix, "--padding", "4096")
+			}
 		}
 		log, found, fault, err := r.once(ctx, w, true, prefix...)
 		if err != nil {
