@@ -88,7 +88,7 @@ func TestEightyColumns(t *testing.T) {
 		}
 	}
 	for _, args := range []string{"runs", "runs best", "runs show last", "compare last~1 last", "compare --best last",
-		"doctor --no-remote", "check --arch none", "dataset ls -v", "seal", "toolchain show"} {
+		"doctor --no-remote", "check --arch none", "dataset ls -v", "toolchain show"} {
 		var whole string
 		for _, columns := range []int{0, 80} {
 			out := fisub(columns, strings.Fields(args)...)
