@@ -131,7 +131,7 @@ func TestComplete(t *testing.T) {
 		{"submit --remote ", []string{"origin"}},
 		{"init --language t", []string{"triton"}},
 		{"init --author ", nil},
-		{"report --format ", []string{"html", "md", "csv"}},
+		{"report --format ", []string{"html", "md"}},
 		{"report last 20260101", []string{"20260101-120000-000-aaaa", ":folders"}},
 		{"frobnicate ", nil},
 	} {

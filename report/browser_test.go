@@ -2,29 +2,23 @@ package report
 
 import (
 	"bufio"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"fisub/bench/runs"
-	"fisub/internal/event"
 	"fisub/internal/longtest"
 	"fisub/internal/ui"
-	"fisub/report/serve"
 )
 
 // A browser is a headless Chromium that is spoken with over two pipes, in the DevTools protocol: objects that end with
@@ -33,7 +27,6 @@ type browser struct {
 	t       testing.TB
 	in      io.Writer
 	session string
-	site    string // whose pages may be asked for too
 
 	mu      sync.Mutex
 	id      int
@@ -166,8 +159,7 @@ func (b *browser) read(r io.Reader) {
 				} `json:"request"`
 			}
 			_ = json.Unmarshal(m.Params, &p)
-			own := b.site != "" && strings.HasPrefix(p.Request.URL, b.site)
-			if !own && (!strings.HasPrefix(p.Request.URL, "file://") || !strings.HasSuffix(p.Request.URL, ".html")) {
+			if !strings.HasPrefix(p.Request.URL, "file://") || !strings.HasSuffix(p.Request.URL, ".html") {
 				b.faults = append(b.faults, "request "+p.Request.URL)
 			}
 		}
@@ -215,12 +207,6 @@ func (b *browser) call(method string, params any, result any) {
 // open loads a file as a screen of that width and scheme, and gives what went wrong meanwhile.
 func (b *browser) open(file string, width int, scheme string) []string {
 	b.t.Helper()
-	return b.visit((&url.URL{Scheme: "file", Path: file}).String(), width, scheme)
-}
-
-// visit is open with any address.
-func (b *browser) visit(address string, width int, scheme string) []string {
-	b.t.Helper()
 	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 800, "deviceScaleFactor": 1,
 		"mobile": width < 600}, nil)
 	b.call("Emulation.setEmulatedMedia",
@@ -232,7 +218,7 @@ func (b *browser) visit(address string, width int, scheme string) []string {
 	b.mu.Lock()
 	b.faults = nil
 	b.mu.Unlock()
-	b.call("Page.navigate", map[string]any{"url": address}, nil)
+	b.call("Page.navigate", map[string]any{"url": (&url.URL{Scheme: "file", Path: file}).String()}, nil)
 	select {
 	case <-b.loaded:
 	case <-time.After(60 * time.Second):
@@ -247,22 +233,6 @@ func (b *browser) found() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.faults)
-}
-
-// until waits until an expression in the page is true.
-func (b *browser) until(expression string) {
-	b.t.Helper()
-	for end := time.Now().Add(60 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		var done bool
-		if b.eval(`Boolean(`+expression+`)`, &done); done {
-			return
-		}
-		if time.Now().After(end) {
-			var text string
-			b.eval(`document.body.innerText.slice(0, 800)`, &text)
-			b.t.Fatalf("not within 60 s: %s\n%s", expression, text)
-		}
-	}
 }
 
 // eval gives the value of an expression in the page.
@@ -686,134 +656,6 @@ func TestBrowserAxe(t *testing.T) {
 			}
 		}
 	}
-}
-
-// A page that is served grows with its run: what the reader has opened, sorted, filtered, marked and has the focus stays
-// so. What is loaded again, as without JavaScript, has the new state. When the server ends, the page says so.
-func TestBrowserLive(t *testing.T) {
-	b := startBrowser(t)
-	run := gpuRun("20260102-live", 40)
-	for i := range run.Workloads {
-		run.Workloads[i].Axes = map[string]int{"num_seqs": 1 + i%4}
-	}
-	f := runs.New(t.TempDir(), run.ID)
-	defer f.Close()
-	tell := func(list ...event.Event) {
-		t.Helper()
-		for _, e := range list {
-			if err := f.Record(e); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	l, err := serve.Listen(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- serve.Run(ctx, l, serve.Page{
-			Stamp: func() string { return "s" + runs.Stamp(f.Path()) },
-			Write: func(w io.Writer, stamp string) error {
-				read, err := runs.Read(f.Path())
-				if err != nil {
-					return Waiting(w, "0.1.0", stamp, err.Error())
-				}
-				r, err := New("0.1.0", read)
-				if err != nil {
-					return err
-				}
-				r.Live = stamp
-				return r.HTML(w)
-			}})
-	}()
-	b.site = serve.URL(l)
-	has := func(text string) string { return fmt.Sprintf("document.body.innerText.includes(%q)", text) }
-	b.visit(b.site, 1280, "light")
-	b.until(has("neither events.jsonl nor samples.jsonl in it"))
-	b.until(has("fisub report, live"))
-
-	tell(event.Event{Type: event.TypeRun, Run: run})
-	b.until(has("The run is still going on: 0 of 40 workloads have a verdict."))
-	next := func(i int) { tell(passed(run.Workloads[i], samples(uint64(i), 5000+100*float64(i), 3, 50))...) }
-	next(0)
-	next(1)
-	b.until(has("2 of 40 workloads have a verdict."))
-	b.eval(`(() => {
-  document.getElementById('r1-each').open = true
-  const table = document.getElementById('r1-workloads'), input = document.querySelector('.filter input[data-of=r1-workloads]')
-  const head = [...table.tHead.rows[0].cells].find(h => h.textContent == 'Median').querySelector('button')
-  head.click()
-  head.click()
-  input.value = 'passed'
-  input.dispatchEvent(new Event('input'))
-  table.tBodies[0].querySelector('tr:not([hidden]) th').click()
-  input.focus()
-  scrollTo({top: 200, behavior: 'instant'})
-})()`, nil)
-	type state struct {
-		Open          bool
-		Rows          []string
-		Filter, Focus string
-		Sorted        string
-		Marked        string
-		Down          int
-	}
-	look := func() (s state) {
-		t.Helper()
-		b.eval(`(() => {
-  const table = document.getElementById('r1-workloads')
-  return {open: document.getElementById('r1-each').open, filter: document.querySelector('.filter input[data-of=r1-workloads]').value,
-    rows: [...table.tBodies[0].rows].filter(r => !r.hidden).map(r => r.cells[0].title), sorted: table.querySelector('[aria-sort]')?.textContent || '',
-    focus: document.activeElement.dataset.of || '', marked: table.querySelector('tr.selected th')?.title || '', down: scrollY}
-})()`, &s)
-		return s
-	}
-	check := func(judged int) {
-		t.Helper()
-		want := state{Open: true, Filter: "passed", Focus: "r1-workloads", Sorted: "Median", Marked: run.Workloads[1].UUID, Down: 200}
-		for i := judged - 1; i >= 0; i-- {
-			want.Rows = append(want.Rows, run.Workloads[i].UUID)
-		}
-		if got := look(); !reflect.DeepEqual(got, want) {
-			t.Errorf("with %d verdicts: got %+v, want %+v", judged, got, want)
-		}
-	}
-	check(2)
-	for i := 2; i < 6; i++ {
-		next(i)
-		b.until(has(fmt.Sprint(i+1, " of 40 workloads have a verdict.")))
-		check(i + 1)
-	}
-	var texts struct{ Faults []string }
-	b.eval(fmt.Sprintf(audit, 1280), &texts)
-	for _, f := range append(texts.Faults, b.found()...) {
-		t.Error(f)
-	}
-
-	next(6)
-	resp, err := http.Get(b.site)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if text, _ := io.ReadAll(resp.Body); !strings.Contains(string(text), "7 of 40 workloads have a verdict.") {
-		t.Error("loaded again: it has not the new state")
-	}
-
-	b.visit(b.site, 400, "dark")
-	f.Close()
-	b.until(has("The run was killed before its end."))
-	for _, f := range b.found() {
-		t.Error(f)
-	}
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-	b.until(has("no longer live: fisub report --serve does not answer"))
 }
 
 // BenchmarkFirstPaint opens the page of five runs of 100 workloads.

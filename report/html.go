@@ -21,8 +21,6 @@ var (
 	styleText string
 	//go:embed page.js
 	scriptText string
-	//go:embed live.js
-	liveText string
 
 	page = template.Must(template.New("page").Funcs(template.FuncMap{
 		"num": func(v float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") },
@@ -31,9 +29,9 @@ var (
 		"key":   func(workload string) string { return fmt.Sprintf("%.4x", sha256.Sum256([]byte(workload))) },
 		"style": func() template.CSS { return template.CSS(styleText) },
 		// The policy of the page lets this script run, by its hash, and no other.
-		"script": func(r *Report) template.JS { return template.JS(r.script()) },
-		"scripthash": func(r *Report) string {
-			sum := sha256.Sum256([]byte(r.script()))
+		"script": func() template.JS { return template.JS(scriptText) },
+		"scripthash": func() string {
+			sum := sha256.Sum256([]byte(scriptText))
 			return base64.StdEncoding.EncodeToString(sum[:])
 		},
 	}).Parse(pageText))
@@ -83,21 +81,6 @@ type difference struct {
 	Warnings    []string
 	Charts      []*chart
 	Tables      []table
-}
-
-func (r *Report) script() string {
-	if r.Live == "" {
-		return scriptText
-	}
-	return scriptText + liveText
-}
-
-// Waiting writes the page that is served while there is nothing to report: text says why.
-func Waiting(w io.Writer, version, live, text string) error {
-	return page.ExecuteTemplate(w, "waiting", struct {
-		Report      *Report
-		Title, Text string
-	}{&Report{Version: version, Live: live}, "No report yet", clean(text, 1000)})
 }
 
 // HTML writes the page: one file that asks for nothing else.

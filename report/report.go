@@ -1,5 +1,5 @@
 // Package report writes what run folders tell for people and for other programs: one HTML page that needs no network, a
-// Markdown table, CSV. Its figures are those of the runs, and of bench/compare; it computes none of its own. What a run
+// Markdown table. Its figures are those of the runs, and of bench/compare; it computes none of its own. What a run
 // folder holds is not trusted.
 package report
 
@@ -26,7 +26,6 @@ type Report struct {
 	Runs        []*Run
 	Comparisons []Comparison // each further run with the first
 	History     *History     // nil where there is none to show
-	Live        string       // of a page that is served, the stamp of what it shows; "" of one in a file
 }
 
 // A History is what became of the runs whose figures can be compared with those of the first run, the oldest first.

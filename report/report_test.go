@@ -2,7 +2,6 @@ package report
 
 import (
 	"bytes"
-	"encoding/csv"
 	"errors"
 	"flag"
 	"fmt"
@@ -71,58 +70,6 @@ func TestMarkdownOfMany(t *testing.T) {
 	}
 }
 
-func TestCSV(t *testing.T) {
-	for _, name := range []string{"decode", "emulated", "places", "hostile"} {
-		r := pages[name](t)
-		var b bytes.Buffer
-		if err := r.CSV(&b); err != nil {
-			t.Fatal(err)
-		}
-		golden(t, name+".csv", b.Bytes())
-	}
-}
-
-// The lines of CSV are the run's figures, to the last digit.
-func TestCSVFigures(t *testing.T) {
-	run := hundred(t, "20260102-a", 1)
-	var b bytes.Buffer
-	if err := newReport(t, run).CSV(&b); err != nil {
-		t.Fatal(err)
-	}
-	rows, err := csv.NewReader(&b).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]string{}
-	for _, row := range rows[1:] {
-		at := func(name string) string { return row[slices.Index(rows[0], name)] }
-		got[at("workload")+" "+at("contender")+" "+at("l2")] = at("latency_ns") + " " + at("speedup") + " " +
-			at("interval_hi_ns")
-	}
-	want := map[string]string{}
-	for _, row := range run.Rows {
-		s := row.Samples
-		if s == nil {
-			want[row.UUID+" solution "] = "  "
-			continue
-		}
-		want[row.UUID+" solution cold"] = fmt.Sprintf("%v %v %v", exact(s.MedianNS), exact(*row.Evaluated.Speedup),
-			exact(s.Interval.HiNS))
-		want[row.UUID+" solution warm"] = fmt.Sprintf("%v  %v", exact(s.Warm.MedianNS), exact(s.Warm.Interval.HiNS))
-		want[row.UUID+" baseline cold"] = fmt.Sprintf("%v  %v", exact(s.Baseline.MedianNS), exact(s.Baseline.Interval.HiNS))
-		want[row.UUID+" copy "] = exact(s.CopyNS) + "  "
-		want[row.UUID+" empty "] = exact(s.EmptyNS) + "  "
-	}
-	if len(got) != len(want) {
-		t.Errorf("lines: got %d, want %d", len(got), len(want))
-	}
-	for key, figures := range want {
-		if got[key] != figures {
-			t.Errorf("%s: got %q, want %q", key, got[key], figures)
-		}
-	}
-}
-
 func page100(t *testing.T) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -186,8 +133,7 @@ func TestEmulated(t *testing.T) {
 	speedup := exact(*claims[1].Evaluated.Speedup)
 	r := newReport(t, folder(t, run, claims...))
 	for _, write := range []func(*bytes.Buffer) error{func(b *bytes.Buffer) error { return r.HTML(b) },
-		func(b *bytes.Buffer) error { return r.Markdown(b) },
-		func(b *bytes.Buffer) error { return r.CSV(b) }} {
+		func(b *bytes.Buffer) error { return r.Markdown(b) }} {
 		var b bytes.Buffer
 		if err := write(&b); err != nil {
 			t.Fatal(err)

@@ -115,7 +115,7 @@ func TestHistory(t *testing.T) {
 		t.Errorf("history: got %+v", run)
 	}
 	out, page := "-", new(strings.Builder)
-	if err := p.Report(t.Context(), ReportOptions{Version: "1", Out: &out, Runs: []string{"20260102"}}, page, nil,
+	if err := p.Report(ReportOptions{Version: "1", Out: &out, Runs: []string{"20260102"}}, page,
 		nil); err != nil ||
 		!strings.Contains(page.String(), `id="history-runs"`) {
 		t.Errorf("the page has no history: %v", err)

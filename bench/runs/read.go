@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -223,26 +222,6 @@ func running(f *os.File) bool {
 	}
 	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
 	return false
-}
-
-// Stamp is a word about the run folder at path that becomes another one when Read comes to tell more or something else.
-func Stamp(path string) string {
-	var b strings.Builder
-	for _, name := range []string{eventsFile, samplesFile, runFile, markFile} {
-		st, err := os.Stat(filepath.Join(path, name))
-		if err != nil || !st.Mode().IsRegular() {
-			continue
-		}
-		fmt.Fprintln(&b, name, st.Size(), st.ModTime().UnixNano())
-		if name != eventsFile {
-			continue
-		}
-		if f, err := os.Open(filepath.Join(path, name)); err == nil {
-			fmt.Fprintln(&b, running(f))
-			f.Close()
-		}
-	}
-	return fmt.Sprintf("%.8x", sha256.Sum256([]byte(b.String())))
 }
 
 // A NothingError says that no host has run any of a remote run. It is an ErrEmpty.
