@@ -83,7 +83,7 @@ func TestComplete(t *testing.T) {
 		want []string // candidates, in their order; "..." for any others
 	}{
 		{"lo", []string{"local"}},
-		{"runs ", []string{"ls", "show", "best", "note", "pin", "unpin", "rm"}},
+		{"runs ", []string{"ls", "show", "best", "rm"}},
 		{"remote gc --a", []string{"--all"}},
 		{"remote c", []string{"cancel"}},
 		{"work", nil}, // a hidden command

@@ -27,7 +27,6 @@ var needs = map[string]string{
 	"fisub local --limit 3 --watch":                              "someone who ends it",
 	"fisub runs best":                                            "runs on a GPU",
 	"fisub mcp -C my-kernel":                                     "a project of that name",
-	"fisub runs pin best":                                        "runs on a GPU",
 	"fisub sanitize --tool memcheck,racecheck --workload 3fb7":   "a GPU",
 	"fisub profile":                                              "a GPU",
 	"fisub profile --set contest --workload 2f4e --ncu-set full": "a GPU",

@@ -20,7 +20,6 @@ type chart struct {
 	Pictures     []picture
 	Legend       []legend
 	XName, YName string
-	Places       []string // names of the places of points that stand in their order; nil for none
 }
 
 type picture struct {
@@ -405,15 +404,6 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 				} else {
 					p.XTicks = append(p.XTicks, tick{At: t})
 				}
-			}
-		}
-		last = math.Inf(-1)
-		for i, name := range c.Places {
-			if t := x(0, i); t-last >= 72 {
-				p.XTicks = append(p.XTicks, tick{t, name})
-				last = t
-			} else {
-				p.XTicks = append(p.XTicks, tick{At: t})
 			}
 		}
 		if len(limits) == 2 {

@@ -62,12 +62,6 @@ type section struct {
 
 type figure struct{ Name, Value, Title string }
 
-// A history is that of the runs on the page.
-type history struct {
-	Chart *chart
-	Table table
-}
-
 type finding struct{ Workload, Check, Text string }
 
 type failure struct{ Workload, Verdict, Text, Log, More string }
@@ -92,7 +86,6 @@ func (r *Report) HTML(w io.Writer) error {
 		Charts      []*chart // of all runs
 		Sections    []section
 		Differences []difference
-		History     *history
 		Timed       bool // a run has latencies
 		Brief       bool // sections leave out what a page of that run alone shows
 	}{Title: r.Runs[0].Name(), Report: r}
@@ -130,7 +123,6 @@ func (r *Report) HTML(w io.Writer) error {
 	for i, c := range r.Comparisons {
 		view.Differences = append(view.Differences, c.section(i+1, r.name(c.B)+" against "+r.name(c.A), view.Brief))
 	}
-	view.History = r.past()
 	return page.Execute(w, view)
 }
 

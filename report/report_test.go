@@ -389,53 +389,6 @@ func TestAllRuns(t *testing.T) {
 	}
 }
 
-// A history is shown run by run with the commits below, each group beside the whole, the newest runs only.
-func TestPast(t *testing.T) {
-	r := pages["history"](t)
-	h := r.past()
-	if h == nil || len(h.Chart.Pictures) != 2 || len(h.Table.Rows) != mostPast {
-		t.Fatalf("not two pictures and %d rows", mostPast)
-	}
-	first, last := h.Table.Rows[0], h.Table.Rows[mostPast-1]
-	if first[0].Text != "20260101-10" || first[1].Text != "0000000a+" || first[2].Text != "1.10x" || first[4].Text != "1.21x" {
-		t.Errorf("first row: got %v", first)
-	}
-	if note := last[len(last)-1].Text; note != "<script>wide loads" {
-		t.Errorf("note: got %q", note)
-	}
-	p := h.Chart.Pictures[0]
-	if len(p.XTicks) != mostPast || p.XTicks[0].Label != "0000000a+" || p.XTicks[1].Label != "" {
-		t.Errorf("ticks: got %+v", p.XTicks)
-	}
-	if want := mostPast * (1 + mostGroups); len(p.Marks) != want {
-		t.Errorf("marks: got %d, want %d", len(p.Marks), want)
-	}
-	if got := len(h.Chart.Legend); got != 2+mostGroups || !strings.Contains(h.Chart.Title, "4 of 14 groups that changed most") {
-		t.Errorf("legend: got %d entries of %q", got, h.Chart.Title)
-	}
-	for name, at := range map[string]int{"batch_size=4": 2, "batch_size=256": 8, "batch_size=512": 9, "batch_size=8192": 13} {
-		r.History.Runs[30].Groups[at] *= 3
-		if !slices.ContainsFunc(r.past().Chart.Legend, func(l legend) bool { return l.Text == name }) {
-			t.Errorf("%s has changed most, and is not shown", name)
-		}
-	}
-	if a, b := p.Marks[0], p.Marks[mostPast-1]; a.X >= b.X || a.Y <= b.Y {
-		t.Errorf("later and faster is not right and up: %v, %v", a, b)
-	}
-	var page bytes.Buffer
-	if err := r.HTML(&page); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{`href="#history"`, "The newest 60 of 70 runs.", "&lt;script&gt;wide loads"} {
-		if !strings.Contains(page.String(), want) {
-			t.Errorf("the page lacks %q", want)
-		}
-	}
-	if r.History.Runs = r.History.Runs[:1]; r.past() != nil {
-		t.Error("one run has a history")
-	}
-}
-
 // What stands first on a screen is the verdict, before the contents, and the first of the failures is open.
 func TestVerdictFirst(t *testing.T) {
 	for _, name := range []string{"decode", "emulated", "hostile"} {

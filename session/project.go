@@ -110,11 +110,11 @@ func (p *Project) Tables() (map[string]*config.Table, error) {
 // RunFolder finds the folder of the run that arg names: by its id, as "best", or as a folder.
 func (p *Project) RunFolder(arg string) (string, error) {
 	if arg == "best" {
-		best, _, err := p.Wins("", nil)
+		_, family, err := p.family("", nil)
 		if err != nil {
 			return "", err
 		}
-		arg = best.ID
+		arg = best(family).ID
 	}
 	id, err := runs.Find(p.Root(), arg)
 	if err == nil {

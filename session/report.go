@@ -56,7 +56,7 @@ func (p *Project) Report(o ReportOptions, stdout io.Writer, tell func(interface{
 	if err != nil {
 		return err
 	}
-	rep, err := p.report(o.Version, dirs)
+	rep, err := newReport(o.Version, dirs)
 	if err != nil {
 		return err
 	}
@@ -91,8 +91,8 @@ func (p *Project) runFolders(names []string) (dirs []string, err error) {
 	return dirs, nil
 }
 
-// report is about the runs in dirs. One of the project's that has ended comes with its history.
-func (p *Project) report(version string, dirs []string) (*report.Report, error) {
+// newReport returns a report about the runs in dirs.
+func newReport(version string, dirs []string) (*report.Report, error) {
 	var all []*runs.Run
 	for _, dir := range dirs {
 		r, err := runs.Read(dir)
@@ -105,11 +105,5 @@ func (p *Project) report(version string, dirs []string) (*report.Report, error) 
 	if errors.Is(err, report.ErrUnknown) {
 		return nil, usage.Errorf("fisub compare can still read its timings", "%w", err)
 	}
-	if err != nil {
-		return nil, err
-	}
-	if all[0].Done != nil && filepath.Dir(dirs[0]) == filepath.Join(p.Root(), runs.Dir) {
-		rep.History = p.past(all[0].ID)
-	}
-	return rep, nil
+	return rep, err
 }

@@ -32,7 +32,6 @@ type Run struct {
 	Running  bool            `json:"running"` // a process writes the folder now
 	Warnings []event.Message `json:"warnings,omitempty"`
 	Places   []Place         `json:"places,omitempty"` // of a remote run, in the order in which they began
-	Mark                     // as it is now
 
 	// Origins has, for each job of a remote run, the last line of its stream that the folder holds.
 	Origins map[string]int64 `json:"-"`
@@ -181,14 +180,6 @@ var (
 // that wraps ErrNoRun; one without a whole event wraps ErrEmpty, and comes with a Run that has nothing but its ID and
 // Running.
 func Read(path string) (*Run, error) {
-	r, err := readFolder(path)
-	if r != nil {
-		r.Mark = readMark(path)
-	}
-	return r, err
-}
-
-func readFolder(path string) (*Run, error) {
 	events := filepath.Join(path, eventsFile)
 	if st, err := os.Stat(events); err == nil && !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: not a regular file", events)
