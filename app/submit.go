@@ -34,7 +34,7 @@ func (a *app) submitCommand() *cli.Command {
 			boolFlag(&o.findings, "accept-findings", "tag it although a run of the same content has findings"),
 			boolFlag(&o.push, "push", "push the tag"),
 			stringFlag(&o.remote, "remote", "the git remote `REMOTE`",
-				"remote in [submit], else that of the branch, else origin"),
+				"remote in [submit], else the remote of the branch, else origin"),
 		},
 		Action: func(c *cli.Context) error { return a.submit(c.Context, o) },
 	}

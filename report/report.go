@@ -1,6 +1,5 @@
-// Package report writes what run folders tell for people and for other programs: one HTML page that needs no network, a
-// Markdown table. Its figures are those of the runs, and of bench/compare; it computes none of its own. What a run
-// folder holds is not trusted.
+// Package report writes runs for people: one HTML page that needs no network, or a Markdown table. All figures come
+// from the runs and from bench/compare. The contents of a run folder are not trusted.
 package report
 
 import (

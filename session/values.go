@@ -37,7 +37,7 @@ func Words(words ...string) []Value {
 // Values finds what a project has that may be given. Of what cannot be read it gives nothing.
 type Values struct {
 	*Project
-	Definition, Solution string // what is given already, or ""
+	Definition, Solution string // from the words before, or ""
 }
 
 // definition is the one that the line, its packed solution or its config names; "" where none does.
