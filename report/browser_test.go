@@ -539,9 +539,9 @@ func TestBrowserFindsFaults(t *testing.T) {
 	writePage(t, pages["decode"](t), file)
 	for _, test := range []struct{ name, change, want string }{
 		{"pale text", `document.querySelector('.summary').style.color = '#999'`, "contrast of text 2."},
-		{"pale marks", `document.querySelector('svg.narrow .mark.solution path').style.stroke = '#eee'`,
+		{"pale marks", `document.querySelector('svg.chart .mark.solution path').style.stroke = '#eee'`,
 			"contrast of a mark 1."},
-		{"small text", `document.querySelector('svg.narrow text').style.fontSize = '9px'`, "text of "},
+		{"small text", `document.querySelector('svg.chart text').style.fontSize = '9px'`, "text of "},
 		{"a wide element", `document.querySelector('.scroll').style.overflow = 'visible'`, "the page is "},
 		{"no caption", `document.querySelector('caption').textContent = ''`, "table without a caption"},
 		{"no scope", `document.querySelector('th').removeAttribute('scope')`, "heading without a scope"},

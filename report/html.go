@@ -100,7 +100,7 @@ func (r *Report) HTML(w io.Writer) error {
 		if t := r.configurations(); len(t.Rows) > 0 {
 			view.Overview = append(view.Overview, t)
 		}
-		if c := r.latency("all-latency"); c != nil && len(c.Pictures) > 0 {
+		if c := r.latency("all-latency"); c != nil && len(c.Marks) > 0 {
 			view.Charts = []*chart{c}
 		}
 	}
@@ -158,7 +158,7 @@ func (r *Run) section(n int, brief bool) section {
 	count, word, _ := strings.Cut(plain.Count(r.findings(), "finding"), " ")
 	s.Figures = append(s.Figures, figure{word, count, ""})
 	for _, c := range []*chart{r.latency(id + "latency"), r.speedups(id + "speedup")} {
-		if c != nil && len(c.Pictures) > 0 {
+		if c != nil && len(c.Marks) > 0 {
 			s.Charts = append(s.Charts, c)
 		}
 	}
@@ -212,10 +212,10 @@ func (r *Run) L2() string {
 }
 
 // Middle is half way between the edges of the plot.
-func (p picture) Middle() float64 { return (p.Left + p.Right) / 2 }
+func (c *chart) Middle() float64 { return (c.Left + c.Right) / 2 }
 
 // PlotWidth is the width between the edges of the plot.
-func (p picture) PlotWidth() float64 { return p.Right - p.Left }
+func (c *chart) PlotWidth() float64 { return c.Right - c.Left }
 
 // Empty is the time of an empty kernel, "" where it was not timed.
 func (s section) Empty() string {
@@ -259,7 +259,7 @@ func (c *Comparison) section(n int, heading string, brief bool) difference {
 		d.Class = ""
 	}
 	d.Warnings = c.Warnings()
-	if pic := c.chart(id + "ratio"); pic != nil && len(pic.Pictures) > 0 {
+	if pic := c.chart(id + "ratio"); pic != nil && len(pic.Marks) > 0 {
 		d.Charts = append(d.Charts, pic)
 	}
 	t := c.table(id + "workloads")
