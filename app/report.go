@@ -20,7 +20,11 @@ func (a *app) reportCommand() *cli.Command {
 		},
 		Action: func(c *cli.Context) error {
 			o.Runs, o.JSON = c.Args().Slice(), a.json
-			return a.Report(o, a.stdout, a.result)
+			written, err := a.Report(o, a.stdout)
+			if err != nil || written == nil {
+				return err
+			}
+			return a.result(written)
 		},
 	}
 }

@@ -393,59 +393,6 @@ func writePage(t testing.TB, r *Report, file string) {
 	}
 }
 
-// What a screen reader is told: tables and pictures with names, and the landmarks.
-func TestBrowserAccessibility(t *testing.T) {
-	b := startBrowser(t)
-	for name, want := range map[string]struct{ tables, images int }{"decode": {3, 12}, "two": {9, 24},
-		"emulated": {2, 0}} {
-		r := pages[name](t)
-		file := filepath.Join(t.TempDir(), name+".html")
-		writePage(t, r, file)
-		b.open(file, 1280, "light")
-		b.eval(`document.querySelectorAll('details').forEach(d => d.open = true)`, nil)
-		var tree struct {
-			Nodes []struct {
-				Ignored bool `json:"ignored"`
-				Role    struct {
-					Value string `json:"value"`
-				} `json:"role"`
-				Name struct {
-					Value string `json:"value"`
-				} `json:"name"`
-				Description struct {
-					Value string `json:"value"`
-				} `json:"description"`
-			} `json:"nodes"`
-		}
-		b.call("Accessibility.getFullAXTree", nil, &tree)
-		counts := map[string]int{}
-		for _, n := range tree.Nodes {
-			if n.Ignored {
-				continue
-			}
-			role := strings.ToLower(n.Role.Value)
-			counts[role]++
-			switch role {
-			case "table", "image", "img", "region", "navigation":
-				if strings.TrimSpace(n.Name.Value) == "" {
-					t.Errorf("%s: a %s without a name", name, role)
-				}
-			}
-		}
-		if got := counts["table"]; got != want.tables {
-			t.Errorf("%s: tables: got %d, want %d", name, got, want.tables)
-		}
-		if got := counts["image"] + counts["img"]; got != want.images {
-			t.Errorf("%s: pictures: got %d, want %d", name, got, want.images)
-		}
-		for _, role := range []string{"banner", "navigation", "main", "contentinfo"} {
-			if counts[role] != 1 {
-				t.Errorf("%s: %s: got %d, want 1", name, role, counts[role])
-			}
-		}
-	}
-}
-
 // The figures in the page are the run's, to the last digit, and those that are shown are these in the run's words.
 func TestBrowserFigures(t *testing.T) {
 	b := startBrowser(t)
