@@ -1,11 +1,9 @@
 package report
 
 import (
-	"bufio"
-	"encoding/base64"
+	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"net/url"
 	"os"
@@ -15,31 +13,25 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	cdpage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
 
 	"fisub/internal/longtest"
 	"fisub/internal/ui"
 )
 
-// A browser is a headless Chromium that is spoken with over two pipes, in the DevTools protocol: objects that end with
-// a zero byte.
+// A browser is a headless Chromium with one page.
 type browser struct {
-	t       testing.TB
-	in      io.Writer
-	session string
+	t   testing.TB
+	ctx context.Context
 
-	mu      sync.Mutex
-	id      int
-	replies map[int]chan reply
-	loaded  chan struct{}
-	faults  []string // what the console, the log and the network told since the last page
-}
-
-type reply struct {
-	Result json.RawMessage `json:"result"`
-	Error  *struct {
-		Message string `json:"message"`
-	} `json:"error"`
+	mu     sync.Mutex
+	faults []string // what the console, the log and the network told since the last page
 }
 
 // startBrowser skips the test where there is no Chromium.
@@ -59,177 +51,57 @@ func startBrowser(t testing.TB) *browser {
 		}
 		t.Skip("no chromium on the path: apt-get install chromium")
 	}
-	profile, err := os.MkdirTemp("", "fisub-chromium-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	args := []string{"--headless", "--remote-debugging-pipe", "--user-data-dir=" + profile, "--disable-gpu",
-		"--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run", "--force-color-profile=srgb"}
+	options := []chromedp.ExecAllocatorOption{chromedp.ExecPath(path), chromedp.DisableGPU}
 	if os.Geteuid() == 0 {
-		args = append(args, "--no-sandbox") // as root it does not start with one
+		options = append(options, chromedp.NoSandbox) // as root it does not start with one
 	}
-	cmd := exec.Command(path, append(args, "about:blank")...)
-	theirIn, ourOut, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ourIn, theirOut, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.ExtraFiles = []*os.File{theirIn, theirOut} // 3 and 4
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	theirIn.Close()
-	theirOut.Close()
-	b := &browser{t: t, in: ourOut, replies: map[int]chan reply{}, loaded: make(chan struct{}, 1)}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		b.read(ourIn)
-	}()
-	t.Cleanup(func() {
-		_, _ = ourOut.WriteString(`{"id":1000000,"method":"Browser.close"}` + "\x00")
-		ended := make(chan struct{})
-		go func() {
-			_ = cmd.Wait()
-			close(ended)
-		}()
-		select {
-		case <-ended:
-		case <-time.After(10 * time.Second):
-			_ = cmd.Process.Kill()
-			<-ended
-		}
-		ourOut.Close()
-		ourIn.Close()
-		<-read
-		_ = os.RemoveAll(profile)
-	})
-	var target struct {
-		ID string `json:"targetId"`
-	}
-	b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &target)
-	var session struct {
-		ID string `json:"sessionId"`
-	}
-	b.call("Target.attachToTarget", map[string]any{"targetId": target.ID, "flatten": true}, &session)
-	b.session = session.ID
-	for _, domain := range []string{"Page", "Runtime", "Log", "Network", "Accessibility"} {
-		b.call(domain+".enable", nil, nil)
-	}
+	b := &browser{t: t}
+	ctx, end := chromedp.NewContext(context.Background(), chromedp.WithAllocatorOptions(options...),
+		chromedp.WithListener(b.hear))
+	t.Cleanup(end)
+	b.ctx = ctx
 	return b
 }
 
-func (b *browser) read(r io.Reader) {
-	in := bufio.NewReaderSize(r, 1<<20)
-	for {
-		line, err := in.ReadBytes(0)
-		if err != nil {
+// hear keeps what should not happen.
+func (b *browser) hear(e any) {
+	switch e := e.(type) {
+	case *network.EventRequestWillBeSent:
+		if u := e.Request.URL; strings.HasPrefix(u, "file://") && strings.HasSuffix(u, ".html") {
 			return
 		}
-		var m struct {
-			reply
-			ID     int             `json:"id"`
-			Method string          `json:"method"`
-			Params json.RawMessage `json:"params"`
-		}
-		if json.Unmarshal(line[:len(line)-1], &m) != nil {
-			continue
-		}
-		b.mu.Lock()
-		switch m.Method {
-		case "":
-			if c := b.replies[m.ID]; c != nil {
-				c <- m.reply
-				delete(b.replies, m.ID)
-			}
-		case "Page.loadEventFired":
-			select {
-			case b.loaded <- struct{}{}:
-			default:
-			}
-		case "Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Page.javascriptDialogOpening":
-			b.faults = append(b.faults, m.Method+" "+string(m.Params))
-		case "Network.requestWillBeSent":
-			var p struct {
-				Request struct {
-					URL string `json:"url"`
-				} `json:"request"`
-			}
-			_ = json.Unmarshal(m.Params, &p)
-			if !strings.HasPrefix(p.Request.URL, "file://") || !strings.HasSuffix(p.Request.URL, ".html") {
-				b.faults = append(b.faults, "request "+p.Request.URL)
-			}
-		}
-		b.mu.Unlock()
+	case *runtime.EventExceptionThrown, *runtime.EventConsoleAPICalled, *log.EventEntryAdded,
+		*cdpage.EventJavascriptDialogOpening:
+	default:
+		return
 	}
-}
-
-// call sends a command and waits for its result, which may be nil.
-func (b *browser) call(method string, params any, result any) {
-	b.t.Helper()
+	text, err := json.Marshal(e)
 	b.mu.Lock()
-	b.id++
-	c := make(chan reply, 1)
-	b.replies[b.id] = c
-	message := map[string]any{"id": b.id, "method": method}
-	b.mu.Unlock()
-	if params != nil {
-		message["params"] = params
-	}
-	if b.session != "" {
-		message["sessionId"] = b.session
-	}
-	data, err := json.Marshal(message)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if _, err := b.in.Write(append(data, 0)); err != nil {
-		b.t.Fatalf("%s: %v", method, err)
-	}
-	select {
-	case r := <-c:
-		if r.Error != nil {
-			b.t.Fatalf("%s: %s", method, r.Error.Message)
-		}
-		if result != nil {
-			if err := json.Unmarshal(r.Result, result); err != nil {
-				b.t.Fatalf("%s: %v", method, err)
-			}
-		}
-	case <-time.After(60 * time.Second):
-		b.t.Fatalf("%s: no reply within 60 s", method)
-	}
+	defer b.mu.Unlock()
+	b.faults = append(b.faults, fmt.Sprintf("%T %s %v", e, text, err))
 }
 
 // open loads a file as a screen of that width and scheme, and gives what went wrong meanwhile.
 func (b *browser) open(file string, width int, scheme string) []string {
 	b.t.Helper()
-	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 800, "deviceScaleFactor": 1,
-		"mobile": width < 600}, nil)
-	b.call("Emulation.setEmulatedMedia",
-		map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
-	select {
-	case <-b.loaded:
-	default:
+	screen := emulation.SetDeviceMetricsOverrideParams{Width: int64(width), Height: 800, DeviceScaleFactor: 1,
+		Mobile: width < 600}
+	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme",
+		Value: scheme}}}
+	_, err := chromedp.Call(b.ctx, emulation.SetDeviceMetricsOverride, screen)
+	if err == nil {
+		_, err = chromedp.Call(b.ctx, emulation.SetEmulatedMedia, media)
 	}
 	b.mu.Lock()
 	b.faults = nil
 	b.mu.Unlock()
-	b.call("Page.navigate", map[string]any{"url": (&url.URL{Scheme: "file", Path: file}).String()}, nil)
-	select {
-	case <-b.loaded:
-	case <-time.After(60 * time.Second):
-		b.t.Fatal("not loaded within 60 s")
+	if err == nil {
+		err = chromedp.Do(b.ctx, chromedp.Navigate((&url.URL{Scheme: "file", Path: file}).String()))
+	}
+	if err != nil {
+		b.t.Fatal(err)
 	}
 	b.eval(`new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))`, nil)
-	return b.found()
-}
-
-// found is what went wrong since the page was loaded.
-func (b *browser) found() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.faults)
@@ -238,40 +110,19 @@ func (b *browser) found() []string {
 // eval gives the value of an expression in the page.
 func (b *browser) eval(expression string, result any) {
 	b.t.Helper()
-	var r struct {
-		Result struct {
-			Value json.RawMessage `json:"value"`
-		} `json:"result"`
-		Exception *struct {
-			Exception struct {
-				Description string `json:"description"`
-			} `json:"exception"`
-		} `json:"exceptionDetails"`
+	text, err := chromedp.Run(b.ctx, chromedp.Evaluate[json.RawMessage](expression, chromedp.EvalAwaitPromise))
+	if err == nil && result != nil {
+		err = json.Unmarshal(text, result)
 	}
-	b.call("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true}, &r)
-	if r.Exception != nil {
-		b.t.Fatalf("in the page: %s", r.Exception.Exception.Description)
-	}
-	if result != nil {
-		if err := json.Unmarshal(r.Result.Value, result); err != nil {
-			b.t.Fatalf("in the page: %v", err)
-		}
+	if err != nil {
+		b.t.Fatalf("in the page: %v", err)
 	}
 }
 
 // picture writes what the page looks like.
 func (b *browser) picture(file string) {
 	b.t.Helper()
-	var height int
-	b.eval(`document.documentElement.scrollHeight`, &height)
-	var width int
-	b.eval(`innerWidth`, &width)
-	var r struct {
-		Data string `json:"data"`
-	}
-	b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true,
-		"clip": map[string]any{"x": 0, "y": 0, "width": width, "height": min(height, 8000), "scale": 1}}, &r)
-	data, err := base64.StdEncoding.DecodeString(r.Data)
+	data, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
 	if err == nil {
 		err = os.WriteFile(file, data, 0o644)
 	}
