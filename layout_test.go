@@ -36,7 +36,7 @@ var layers = [][]string{
 		"remote/bundle", "remote/slurm", "submit"},
 	{"remote/providers", "remote/faultstest"},
 	{"bench/pyworker"},
-	{"bench", "report", "report/serve"},
+	{"bench", "report"},
 	{"preflight", "explain"},
 	{"session", "doctor"},
 	{"session/jobs", "session/tools", "session/outcome", "mcp"},

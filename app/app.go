@@ -186,7 +186,7 @@ func (a *app) cli() *cli.App {
 		a.datasetCommand(),
 		a.sanitizeCommand(), a.profileCommand(),
 		a.emuCommand(), a.nvccCommand(),
-		a.doctorCommand(), a.toolchainCommand(), a.mcpCommand(), a.sealCommand(),
+		a.doctorCommand(), a.toolchainCommand(), a.mcpCommand(),
 		a.helpCommand(), a.completionCommand(), a.workerCommand(),
 	}
 	a.finish(commands, "")

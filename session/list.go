@@ -103,9 +103,9 @@ type Import struct {
 
 // Import takes the definitions and workloads of the folder or file src into the dataset in the folder out, "trace"
 // where that is "".
-func (p *Project) Import(src, out string) (*Import, error) {
+func (p *Project) Import(ctx context.Context, src, out string) (*Import, error) {
 	i := &Import{from: src, Folder: cmp.Or(out, "trace")}
-	found, err := workloads.Import(p.Path(src), p.Path(i.Folder))
+	found, err := workloads.Import(p.Path(src), p.Path(i.Folder), workloads.Python(preflight.Python(ctx)))
 	i.Imported = found
 	return i, usage.Invalid(err)
 }

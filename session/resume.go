@@ -98,7 +98,6 @@ func sameRun(old *runs.Run, run *event.Run) error {
 		{"seed", fmt.Sprint(old.Run.Seed), fmt.Sprint(run.Seed)},
 		{"profile", ui.Profile(old.Run.Profile), ui.Profile(run.Profile)},
 		{"timer", old.Run.Timer, run.Timer},
-		{"seal", sealText(old.Run.Seal), sealText(run.Seal)},
 		{"baseline", baselineText(old.Run.Baseline), baselineText(run.Baseline)},
 	})
 }

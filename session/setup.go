@@ -267,7 +267,6 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 	if len(u.Workloads) < u.whole {
 		run.Whole = u.whole
 	}
-	run.Seal = u.sealState(ctx, s)
 	for _, w := range u.Workloads {
 		run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID, Axes: maps.Collect(w.Axes.All()),
 			Tests: workloads.Tests(s.Definition.Name, w.UUID)})

@@ -95,13 +95,6 @@ type Run struct {
 	Looked      *Looked    `json:"looked,omitempty"` // besides wrong outputs
 	Host        Host       `json:"host"`
 	Git         *Git       `json:"git,omitempty"`
-	Seal        *Seal      `json:"seal,omitempty"` // of the project, where it has one
-}
-
-// A Seal says how what judged a run agrees with what fisub seal wrote down.
-type Seal struct {
-	SHA256 string   `json:"sha256"`           // of the file
-	Broken []string `json:"broken,omitempty"` // what differs: what it is, and what was sealed
 }
 
 // Selection says which workloads run: "20 workloads of set default", "5 of the 54 workloads of set contest".
