@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"fisub/device"
 	"fisub/internal/plain"
 )
 
@@ -171,16 +170,6 @@ type Tolerance struct {
 	Rtol         float64 `json:"rtol"`
 	MatchedRatio float64 `json:"required_matched_ratio"`
 }
-
-// What a device says of itself and of what it times is told as it says it.
-type (
-	Device     = device.Info
-	Activity   = device.Activity
-	Stamp      = device.Stamp
-	Reading    = device.Reading
-	During     = device.During
-	GPUProcess = device.GPUProcess
-)
 
 // A Host is the machine of the run.
 type Host struct {
