@@ -61,7 +61,7 @@ var needs = map[string]string{
 	"fisub -C my-kernel local":                                                               "a project, as in the tutorial",
 	"fisub submit --dry-run":                                                                 "a project, as in the tutorial",
 	"fisub submit --all --untested":                                                          "a project, as in the tutorial",
-	"fisub doctor --require cuda,remote.lab":                                           "a GPU",
+	"fisub doctor --require cuda,remote.lab":                                                 "a GPU",
 	"fisub report --serve":                                                                   "an end by ctrl-C",
 	"fisub toolchain install":                                                                "PyPI",
 	"fisub toolchain show":                                                                   "a CUDA compiler",

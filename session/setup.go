@@ -253,7 +253,7 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 			TimeoutS: p.Timeout.Seconds(), Target: p.Target, MaxTimeS: p.MaxTime.Seconds()},
 		Timer: u.Timer, Floors: u.Kind != "emu",
 		Tolerance: event.Tolerance{Atol: p.Tolerance.Atol, Rtol: p.Tolerance.Rtol, MatchedRatio: p.Tolerance.MatchedRatio},
-		Host:      u.host, DPS: &sol.Spec.DestinationPassingStyle,
+		Host:      u.host, DPS: sol.Spec.DestinationPassingStyle,
 	}
 	if s.Config != nil {
 		run.Folder, run.Sources = path.Join("solution", s.Config.Build.SourceDir), s.paths()

@@ -78,7 +78,7 @@ type Run struct {
 	Sources     []string   `json:"sources,omitempty"` // in Folder
 	Language    string     `json:"language"`
 	ContentHash string     `json:"content_hash"`                        // the contest's, of the solution
-	DPS         *bool      `json:"destination_passing_style,omitempty"` // not part of the content hash; nil in older runs
+	DPS         bool       `json:"destination_passing_style,omitempty"` // not part of the content hash
 	Definition  string     `json:"definition"`
 	Set         string     `json:"set"`
 	Seed        uint64     `json:"seed,omitempty"`  // of other generated inputs than the usual ones
@@ -179,7 +179,7 @@ type Host struct {
 	Cores  int    `json:"cores"`
 	Memory int64  `json:"memory_bytes"`
 
-	// Confined says by what the submission's process is kept from the run's files and processes; "" in older runs.
+	// Confined says by what the submission's process is kept from the run's files and processes.
 	Confined string `json:"confined,omitempty"`
 }
 
