@@ -13,7 +13,7 @@ func (a *app) sealCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			found, err := a.Seal(c.Context, s, check, Version, a.term)
+			found, err := a.Seal(c.Context, s, check, a.term)
 			if err != nil {
 				return err
 			}

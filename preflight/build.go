@@ -37,13 +37,14 @@ func (c *checker) build(ctx context.Context) error {
 	if torch && len(c.Archs) > 0 {
 		python, _ = pyworker.Find(ctx)
 	}
+	tools, _ := nvcc.Find(c.Cache) // Build has the error
 	for _, arch := range c.Archs {
 		var obj *nvcc.Object
 		var err error
 		if torch {
 			obj, err = nvcc.BuildTorch(ctx, c.Cache, cmp.Or(python, "python3"), sol, arch)
 		} else {
-			obj, err = nvcc.Build(ctx, c.Cache, sol, arch)
+			obj, err = nvcc.Build(ctx, c.Cache, tools, sol, arch)
 		}
 		b := Build{Arch: arch}
 		var broken *device.BuildError

@@ -56,7 +56,7 @@ func (u *Setup) facts(ctx context.Context, s *Submission) (map[string]string, er
 		baseline = b.Name + " " + b.Solution.Hash()
 	}
 	return map[string]string{
-		"fisub": u.Version + " " + program,
+		"fisub": u.project.Version + " " + program,
 		"definition": fmt.Sprintf("%s %x", s.Definition.Name,
 			sha256.Sum256([]byte(s.Definition.JSON(trace.Compact)))),
 		"set":       u.Set,
@@ -140,12 +140,11 @@ type Sealing struct {
 
 // Seal writes what judges s, as its config has it, into a file beside the config; with check it says how that agrees
 // with the file. It replaces no seal that says otherwise.
-func (p *Project) Seal(ctx context.Context, s *Submission, check bool, version string, log Log) (*Sealing, error) {
-	u, err := NewSetup(s, Options{}, nil)
+func (p *Project) Seal(ctx context.Context, s *Submission, check bool, log Log) (*Sealing, error) {
+	u, err := p.NewSetup(s, Options{}, nil)
 	if err != nil {
 		return nil, err
 	}
-	u.Version = version
 	if u.Baseline, err = p.FindBaseline(s, "", nil, "cuda", log); err != nil {
 		return nil, err
 	}
