@@ -1,10 +1,9 @@
 package report
 
 import (
-	"bufio"
 	"context"
-	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -20,6 +19,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	dialog "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
 	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/longtest"
@@ -27,192 +35,80 @@ import (
 	"fisub/report/serve"
 )
 
-// A browser is a headless Chromium that is spoken with over two pipes, in the DevTools protocol: objects that end with
-// a zero byte.
+// A browser is a headless Chromium with one page.
 type browser struct {
-	t       testing.TB
-	in      io.Writer
-	session string
-	site    string // whose pages may be asked for too
+	context.Context // of chromedp
+	t               testing.TB
+	site            string // whose pages may be asked for too
 
-	mu      sync.Mutex
-	id      int
-	replies map[int]chan reply
-	loaded  chan struct{}
-	faults  []string // what the console, the log and the network told since the last page
+	mu     sync.Mutex
+	faults []string // messages of the console and the log, and requests, since the last page
 }
 
-type reply struct {
-	Result json.RawMessage `json:"result"`
-	Error  *struct {
-		Message string `json:"message"`
-	} `json:"error"`
-}
-
-// startBrowser skips the test where there is no Chromium.
+// startBrowser skips the test if there is no Chromium.
 func startBrowser(t testing.TB) *browser {
 	t.Helper()
 	longtest.Skip(t, "starts a browser")
-	var path string
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if p, err := exec.LookPath(name); err == nil {
-			path = p
-			break
-		}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.DisableGPU)
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // as root it does not start with one
 	}
-	if path == "" {
+	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(end)
+	b := &browser{t: t}
+	b.Context, end = chromedp.NewContext(allocator)
+	t.Cleanup(end)
+	err := chromedp.Listen(b, b.listen)
+	if errors.Is(err, exec.ErrNotFound) {
 		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "chromium") {
 			t.Fatal("no chromium on the path")
 		}
 		t.Skip("no chromium on the path: apt-get install chromium")
-	}
-	profile, err := os.MkdirTemp("", "fisub-chromium-")
-	if err != nil {
+	} else if err != nil {
 		t.Fatal(err)
-	}
-	args := []string{"--headless", "--remote-debugging-pipe", "--user-data-dir=" + profile, "--disable-gpu",
-		"--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run", "--force-color-profile=srgb"}
-	if os.Geteuid() == 0 {
-		args = append(args, "--no-sandbox") // as root it does not start with one
-	}
-	cmd := exec.Command(path, append(args, "about:blank")...)
-	theirIn, ourOut, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ourIn, theirOut, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.ExtraFiles = []*os.File{theirIn, theirOut} // 3 and 4
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	theirIn.Close()
-	theirOut.Close()
-	b := &browser{t: t, in: ourOut, replies: map[int]chan reply{}, loaded: make(chan struct{}, 1)}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		b.read(ourIn)
-	}()
-	t.Cleanup(func() {
-		_, _ = ourOut.WriteString(`{"id":1000000,"method":"Browser.close"}` + "\x00")
-		ended := make(chan struct{})
-		go func() {
-			_ = cmd.Wait()
-			close(ended)
-		}()
-		select {
-		case <-ended:
-		case <-time.After(10 * time.Second):
-			_ = cmd.Process.Kill()
-			<-ended
-		}
-		ourOut.Close()
-		ourIn.Close()
-		<-read
-		_ = os.RemoveAll(profile)
-	})
-	var target struct {
-		ID string `json:"targetId"`
-	}
-	b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &target)
-	var session struct {
-		ID string `json:"sessionId"`
-	}
-	b.call("Target.attachToTarget", map[string]any{"targetId": target.ID, "flatten": true}, &session)
-	b.session = session.ID
-	for _, domain := range []string{"Page", "Runtime", "Log", "Network", "Accessibility"} {
-		b.call(domain+".enable", nil, nil)
 	}
 	return b
 }
 
-func (b *browser) read(r io.Reader) {
-	in := bufio.NewReaderSize(r, 1<<20)
-	for {
-		line, err := in.ReadBytes(0)
-		if err != nil {
-			return
+func (b *browser) listen(e any) {
+	fault := ""
+	switch e := e.(type) {
+	case *runtime.EventExceptionThrown, *runtime.EventConsoleAPICalled, *log.EventEntryAdded,
+		*dialog.EventJavascriptDialogOpening:
+		text, _ := json.Marshal(e)
+		fault = string(text)
+	case *network.EventRequestWillBeSent:
+		at, own := e.Request.URL, b.site != "" && strings.HasPrefix(e.Request.URL, b.site)
+		if !own && (!strings.HasPrefix(at, "file://") || !strings.HasSuffix(at, ".html")) {
+			fault = "request " + at
 		}
-		var m struct {
-			reply
-			ID     int             `json:"id"`
-			Method string          `json:"method"`
-			Params json.RawMessage `json:"params"`
-		}
-		if json.Unmarshal(line[:len(line)-1], &m) != nil {
-			continue
-		}
+	}
+	if fault != "" {
 		b.mu.Lock()
-		switch m.Method {
-		case "":
-			if c := b.replies[m.ID]; c != nil {
-				c <- m.reply
-				delete(b.replies, m.ID)
-			}
-		case "Page.loadEventFired":
-			select {
-			case b.loaded <- struct{}{}:
-			default:
-			}
-		case "Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Page.javascriptDialogOpening":
-			b.faults = append(b.faults, m.Method+" "+string(m.Params))
-		case "Network.requestWillBeSent":
-			var p struct {
-				Request struct {
-					URL string `json:"url"`
-				} `json:"request"`
-			}
-			_ = json.Unmarshal(m.Params, &p)
-			own := b.site != "" && strings.HasPrefix(p.Request.URL, b.site)
-			if !own && (!strings.HasPrefix(p.Request.URL, "file://") || !strings.HasSuffix(p.Request.URL, ".html")) {
-				b.faults = append(b.faults, "request "+p.Request.URL)
-			}
-		}
+		b.faults = append(b.faults, fault)
 		b.mu.Unlock()
 	}
 }
 
-// call sends a command and waits for its result, which may be nil.
-func (b *browser) call(method string, params any, result any) {
+// run runs an action for at most a minute.
+func run[T any](b *browser, action chromedp.Action[T]) T {
 	b.t.Helper()
-	b.mu.Lock()
-	b.id++
-	c := make(chan reply, 1)
-	b.replies[b.id] = c
-	message := map[string]any{"id": b.id, "method": method}
-	b.mu.Unlock()
-	if params != nil {
-		message["params"] = params
-	}
-	if b.session != "" {
-		message["sessionId"] = b.session
-	}
-	data, err := json.Marshal(message)
+	ctx, cancel := context.WithTimeout(b, time.Minute)
+	defer cancel()
+	value, err := chromedp.Run(ctx, action)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	if _, err := b.in.Write(append(data, 0)); err != nil {
-		b.t.Fatalf("%s: %v", method, err)
-	}
-	select {
-	case r := <-c:
-		if r.Error != nil {
-			b.t.Fatalf("%s: %s", method, r.Error.Message)
-		}
-		if result != nil {
-			if err := json.Unmarshal(r.Result, result); err != nil {
-				b.t.Fatalf("%s: %v", method, err)
-			}
-		}
-	case <-time.After(60 * time.Second):
-		b.t.Fatalf("%s: no reply within 60 s", method)
-	}
+	return value
 }
 
-// open loads a file as a screen of that width and scheme, and gives what went wrong meanwhile.
+// call sends a command and returns its result.
+func call[P, R any](b *browser, command cdp.Command[P, R], params P) R {
+	b.t.Helper()
+	return run(b, func(ctx context.Context, t *chromedp.Target) (R, error) { return cdp.Call(ctx, t, command, params) })
+}
+
+// open loads a file on a screen of that width and scheme, and returns what went wrong.
 func (b *browser) open(file string, width int, scheme string) []string {
 	b.t.Helper()
 	return b.visit((&url.URL{Scheme: "file", Path: file}).String(), width, scheme)
@@ -221,28 +117,19 @@ func (b *browser) open(file string, width int, scheme string) []string {
 // visit is open with any address.
 func (b *browser) visit(address string, width int, scheme string) []string {
 	b.t.Helper()
-	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 800, "deviceScaleFactor": 1,
-		"mobile": width < 600}, nil)
-	b.call("Emulation.setEmulatedMedia",
-		map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
-	select {
-	case <-b.loaded:
-	default:
-	}
+	call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: int64(width), Height: 800,
+		DeviceScaleFactor: 1, Mobile: width < 600})
+	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 	b.mu.Lock()
 	b.faults = nil
 	b.mu.Unlock()
-	b.call("Page.navigate", map[string]any{"url": address}, nil)
-	select {
-	case <-b.loaded:
-	case <-time.After(60 * time.Second):
-		b.t.Fatal("not loaded within 60 s")
-	}
+	run(b, chromedp.Navigate(address))
 	b.eval(`new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))`, nil)
 	return b.found()
 }
 
-// found is what went wrong since the page was loaded.
+// found returns what went wrong since the page was loaded.
 func (b *browser) found() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -252,35 +139,16 @@ func (b *browser) found() []string {
 // until waits until an expression in the page is true.
 func (b *browser) until(expression string) {
 	b.t.Helper()
-	for end := time.Now().Add(60 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		var done bool
-		if b.eval(`Boolean(`+expression+`)`, &done); done {
-			return
-		}
-		if time.Now().After(end) {
-			var text string
-			b.eval(`document.body.innerText.slice(0, 800)`, &text)
-			b.t.Fatalf("not within 60 s: %s\n%s", expression, text)
-		}
-	}
+	run(b, chromedp.Poll[bool]("Boolean("+expression+")"))
 }
 
-// eval gives the value of an expression in the page.
+// eval returns the value of an expression in the page, which may be a promise.
 func (b *browser) eval(expression string, result any) {
 	b.t.Helper()
-	var r struct {
-		Result struct {
-			Value json.RawMessage `json:"value"`
-		} `json:"result"`
-		Exception *struct {
-			Exception struct {
-				Description string `json:"description"`
-			} `json:"exception"`
-		} `json:"exceptionDetails"`
-	}
-	b.call("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true}, &r)
-	if r.Exception != nil {
-		b.t.Fatalf("in the page: %s", r.Exception.Exception.Description)
+	yes := true
+	r := call(b, runtime.Evaluate, runtime.EvaluateParams{Expression: expression, ReturnByValue: &yes, AwaitPromise: &yes})
+	if e := r.ExceptionDetails; e != nil {
+		b.t.Fatalf("in the page: %v", e)
 	}
 	if result != nil {
 		if err := json.Unmarshal(r.Result.Value, result); err != nil {
@@ -289,23 +157,10 @@ func (b *browser) eval(expression string, result any) {
 	}
 }
 
-// picture writes what the page looks like.
+// picture writes a picture of the page.
 func (b *browser) picture(file string) {
 	b.t.Helper()
-	var height int
-	b.eval(`document.documentElement.scrollHeight`, &height)
-	var width int
-	b.eval(`innerWidth`, &width)
-	var r struct {
-		Data string `json:"data"`
-	}
-	b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true,
-		"clip": map[string]any{"x": 0, "y": 0, "width": width, "height": min(height, 8000), "scale": 1}}, &r)
-	data, err := base64.StdEncoding.DecodeString(r.Data)
-	if err == nil {
-		err = os.WriteFile(file, data, 0o644)
-	}
-	if err != nil {
+	if err := os.WriteFile(file, run(b, chromedp.FullScreenshot(100)), 0o644); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -433,31 +288,23 @@ func TestBrowserAccessibility(t *testing.T) {
 		writePage(t, r, file)
 		b.open(file, 1280, "light")
 		b.eval(`document.querySelectorAll('details').forEach(d => d.open = true)`, nil)
-		var tree struct {
-			Nodes []struct {
-				Ignored bool `json:"ignored"`
-				Role    struct {
-					Value string `json:"value"`
-				} `json:"role"`
-				Name struct {
-					Value string `json:"value"`
-				} `json:"name"`
-				Description struct {
-					Value string `json:"value"`
-				} `json:"description"`
-			} `json:"nodes"`
+		tree := call(b, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}).Nodes
+		text := func(v *accessibility.Value) (s string) {
+			if v != nil {
+				_ = json.Unmarshal(v.Value, &s)
+			}
+			return strings.TrimSpace(s)
 		}
-		b.call("Accessibility.getFullAXTree", nil, &tree)
 		counts := map[string]int{}
-		for _, n := range tree.Nodes {
+		for _, n := range tree {
 			if n.Ignored {
 				continue
 			}
-			role := strings.ToLower(n.Role.Value)
+			role := strings.ToLower(text(n.Role))
 			counts[role]++
 			switch role {
 			case "table", "image", "img", "region", "navigation":
-				if strings.TrimSpace(n.Name.Value) == "" {
+				if text(n.Name) == "" {
 					t.Errorf("%s: a %s without a name", name, role)
 				}
 			}
