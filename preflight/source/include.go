@@ -14,7 +14,7 @@ var installed = strings.Fields("ATen cooperative_groups crt c10 cub cuda cute cu
 	"nvshmem nvtx3 pybind11 sys thrust torch tvm")
 
 // A directive of the preprocessor, with the name of the file if it is a quoted #include.
-var directive = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*(if|ifdef|ifndef|endif|include)\b(?:[ \t]*"([^"\n]+)")?`)
+var directive = regexp.MustCompile(`^[ \t]*#[ \t]*(if|ifdef|ifndef|endif|include)\b(?:[ \t]*"([^"\n]+)")?`)
 
 // Includes returns the quoted #include lines of the packed C++ sources whose headers are not packed. Lines below an #if
 // other than a header's guard are ignored. left reports whether the packer leaves out a file of that path in the source
@@ -23,17 +23,25 @@ var directive = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*(if|ifdef|ifndef|endif|inc
 func Includes(sol *trace.Solution, left func(name string) bool) []Finding {
 	n := &inspector{sol: sol, alike: map[[2]string]int{}}
 	for _, s := range n.cpp() {
-		code, depth := blank(s.Content), 0
-		for i, m := range directive.FindAllStringSubmatchIndex(code, -1) {
-			switch word := code[m[2]:m[3]]; {
-			case word == "endif":
-				depth = max(0, depth-1)
-			case word == "ifndef" && i == 0: // the guard; its #endif ends the file
-			case word != "include":
-				depth++
-			case depth == 0 && m[4] >= 0:
-				n.include(s, code[m[4]:m[5]], m[4]-1, left)
+		pos, depth, first := 0, 0, true
+		for line := range strings.Lines(blank(s.Content)) {
+			var m []int
+			if strings.HasPrefix(strings.TrimLeft(line, " \t"), "#") {
+				m = directive.FindStringSubmatchIndex(line)
 			}
+			if m != nil {
+				switch word := line[m[2]:m[3]]; {
+				case word == "endif":
+					depth = max(0, depth-1)
+				case word == "ifndef" && first: // the guard; its #endif ends the file
+				case word != "include":
+					depth++
+				case depth == 0 && m[4] >= 0:
+					n.include(s, line[m[4]:m[5]], pos+m[4]-1, left)
+				}
+				first = false
+			}
+			pos += len(line)
 		}
 	}
 	return limit(n.findings)

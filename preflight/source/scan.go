@@ -2,7 +2,6 @@ package source
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"fisub/internal/trace"
@@ -32,40 +31,77 @@ func limit(findings []Finding) []Finding {
 	return out
 }
 
-// A comment of C++, or a string, which may look like it has one.
-var comment = regexp.MustCompile(`(?s)//[^\n]*|/\*.*?(?:\*/|\z)|"(?:\\.|[^"\\\n])*"?`)
-
 // blank returns C++ with its comments overwritten with spaces.
 func blank(text string) string {
-	return comment.ReplaceAllStringFunc(text, func(s string) string {
-		if s[0] == '"' {
-			return s
+	b := []byte(text)
+	for i := 0; i < len(b); i++ {
+		end := i
+		switch {
+		case b[i] == '"': // a string may have slashes
+			for i++; i < len(b) && b[i] != '"' && b[i] != '\n'; i++ {
+				if b[i] == '\\' {
+					i++
+				}
+			}
+		case strings.HasPrefix(text[i:], "//"):
+			end = after(text, i, "\n")
+		case strings.HasPrefix(text[i:], "/*"):
+			end = after(text, i+2, "*/")
 		}
-		b := []byte(s)
-		for i, c := range b {
-			if c != '\n' {
-				b[i] = ' '
+		for at := i; at < end; at++ {
+			if b[at] != '\n' {
+				b[at] = ' '
 			}
 		}
-		return string(b)
-	})
+		i = max(i, end-1)
+	}
+	return string(b)
 }
 
-// binary matches the beginning of an ELF file or a fatbin as a string, in base64 or as numbers, and PTX.
-var binary = regexp.MustCompile(`["'](?:\\x7[fF]|\\177|\x7f)(?:" ")?ELF[^"'\n]{4}|["']\s*(?:f0VMR|UO1Vu)[^"'\n]{8}|` +
-	`\b0x[bB][aA]55[eE][dD]50|\b(?:0x7[fF]|127), *(?:0x45|69), *(?:0x4[cC]|76), *(?:0x46|70)\b|` +
-	`\b0x50, *0x[eE][dD], *0x55, *0x[bB][aA]\b|` +
-	`\.version\s+[0-9][^;]{0,200}\.target\s+sm_[0-9][^;]{0,1000}\.entry`)
+// after returns the offset behind the next end in text, or the length of text.
+func after(text string, i int, end string) int {
+	if n := strings.Index(text[i:], end); n >= 0 {
+		return i + n + len(end)
+	}
+	return len(text)
+}
+
+// images are the beginnings of ELF files and fatbins as strings, in base64 and as numbers.
+var images = []string{`\x7fELF`, `\x7FELF`, `\177ELF`, `\x7f" "ELF`, "\x7fELF", `"f0VMR`, `'f0VMR`, `"UO1Vu`, `'UO1Vu`,
+	"0xba55ed50", "0xBA55ED50", "0x7f, 0x45, 0x4c, 0x46", "0x7f,0x45,0x4c,0x46", "0x7F, 0x45, 0x4C, 0x46",
+	"0x7F,0x45,0x4C,0x46", "127, 69, 76, 70", "127,69,76,70", "0x50, 0xed, 0x55, 0xba", "0x50,0xed,0x55,0xba"}
 
 // binaries looks for compiled kernels in the sources.
 func (n *inspector) binaries() {
+	const hint = "ship sources only: prebuilt kernels are forbidden"
 	for _, s := range n.sol.Sources {
-		for _, at := range binary.FindAllStringIndex(s.Content, maxAlike) {
-			what := "a compiled kernel"
-			if s.Content[at[0]] == '.' {
-				what = "a kernel in PTX, which is the output of a compiler"
+		for _, image := range images {
+			at := strings.Index(s.Content, image)
+			if at < 0 {
+				continue
 			}
-			n.mark(Error, "shipped-binary", s, at[0], "ship sources only: prebuilt kernels are forbidden", "%s", what)
+			// A comparison with the four bytes of ELF is no image.
+			if end := at + len(image); !strings.HasSuffix(image, "ELF") || end < len(s.Content) && !strings.ContainsAny(
+				s.Content[end:end+1], `"'`) {
+				n.mark(Error, "shipped-binary", s, at, hint, "a compiled kernel")
+			}
+		}
+		for at := 0; ; at++ {
+			target := strings.Index(s.Content[at:], ".target sm_")
+			if target < 0 {
+				break
+			}
+			at += target
+			begin := strings.LastIndex(s.Content[max(0, at-200):at], ".version ")
+			if begin < 0 {
+				continue
+			}
+			begin += max(0, at-200)
+			head, _, ok := strings.Cut(s.Content[begin:min(len(s.Content), at+1000)], ".entry")
+			if ok && !strings.Contains(head, ";") {
+				n.mark(Error, "shipped-binary", s, begin, hint, "a kernel in PTX, which is the output of a compiler")
+				break
+			}
 		}
 	}
 }
