@@ -100,9 +100,6 @@ func (a *app) datasetVerify(ctx context.Context, o datasetOptions) error {
 	if err != nil {
 		return err
 	}
-	for _, text := range found.Warnings {
-		a.term.Warn(text, "")
-	}
 	for _, f := range found.Faults {
 		text := f.Definition + ": "
 		if f.Workload != "" {

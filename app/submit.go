@@ -158,7 +158,7 @@ func (a *app) runEdge(ctx context.Context, s *session.Submission) {
 		show = func(event.Event) error { return nil }
 	}
 	o := session.Local{Options: session.Options{Set: workloads.EdgeSet, Device: "emu"}}
-	if _, err := a.RunLocal(ctx, s, o, Version, show, a.term); err != nil {
+	if _, err := a.RunLocal(ctx, s, o, show, a.term); err != nil {
 		a.term.Note("set edge did not run: %v", err)
 	}
 }

@@ -32,7 +32,8 @@ type Project struct {
 	Dir     string   // "" is the working directory
 	Config  string   // "" is config.toml in Dir
 	Dataset string   // "" is that of FIB_DATASET_PATH, else the embedded one
-	Command []string // the line that asks for what is done, which a run records
+	Version string   // of fisub, which a run records
+	Command []string // the command line, which a run records
 }
 
 // Path makes name relative to the project's folder.

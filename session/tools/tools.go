@@ -68,7 +68,8 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 	if err != nil {
 		return nil, err
 	}
-	if err := session.Compiler(ctx, kind, &opts, s.Solution, log); err != nil {
+	tools, err := session.Compiler(ctx, kind, &opts, s.Solution, log)
+	if err != nil {
 		return nil, err
 	}
 	profile, err := bench.NewProfile("quick", s.Definition)
@@ -79,7 +80,7 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 		profile.Timeout = emulatedTimeout
 	}
 	shared := bench.Shared{Definition: s.Definition, Profile: profile, Load: s.Data.Load, DeviceKind: kind, Device: opts,
-		Build: session.Builder(kind, opts)}
+		Build: session.Builder(kind, opts, tools)}
 	if shared.Worker, err = session.Worker(); err != nil {
 		return nil, err
 	}
