@@ -2,6 +2,8 @@
 // lanes wait for each other or tell other warps something, and knows how far it has heard of the clocks of the others of its
 // cluster: what barriers, mbarriers and atomics tell. Between clusters, of which there are many, it is only known when one has
 // last told all others something, or has listened. Where that leaves a doubt, accesses count as ordered.
+#pragma once
+#include "state.h"
 
 // An access is the last of its kind to a word of 4 bytes. It is none of this task's, or of none, by its number.
 typedef struct access {

@@ -1,74 +1,7 @@
 // Tensor maps, tensor memory, and matrix products whose operands lie in shared memory: cp.async.bulk.tensor, tcgen05, wgmma.
-
-// What writes shared memory behind the code's back (cp.async, bulk copies) marks the bytes until somebody has waited for it.
-enum { UNWRITTEN, WRITTEN, IN_FLIGHT };
-
-typedef struct copy { // of cp.async: by a lane of a warp; of a bulk copy: by an mbarrier
-  block *to;
-  u32 at, size;
-  u32 lane, group; // the lane's commit group
-  u32 bar, phase;  // shared address of the mbarrier
-} copy;
-
-// raced looks for a race of a copy or a matrix product, of which no lane is told apart. It is false after a fault.
-static int raced(worker *k, warp *w, group *g, u8 *p, u32 n, int how) {
-  if (k->l->races) touch(k, w, g, ANY_LANE, p, n, how, 0);
-  return !k->l->stop;
-}
-
-static void add_copy(copies *c, copy one) {
-  if (c->n == c->room) {
-    c->room = c->room ? 2 * c->room : 64;
-    c->all = realloc(c->all, (size_t)c->room * sizeof *c->all);
-    if (c->all == NULL) abort();
-  }
-  c->all[c->n++] = one;
-}
-
-static void landed(const copy *c) {
-  for (u32 i = c->at; i < c->at + c->size; i++)
-    if (i < c->to->shared_size && c->to->shadow[i] == IN_FLIGHT) c->to->shadow[i] = WRITTEN;
-}
-
-// wait_copies is cp.async.wait_group n, for the lanes m; commit groups of a lane are counted from 0.
-static void wait_copies(warp *w, u32 m, u32 n) {
-  int left = 0;
-  for (int i = 0; i < w->copies.n; i++) {
-    copy *c = &w->copies.all[i];
-    if (m >> c->lane & 1 && c->group + n < w->committed[c->lane]) landed(c);
-    else w->copies.all[left++] = *c;
-  }
-  w->copies.n = left;
-}
-
-// passed is a wait for phase of the mbarrier at bar that has ended.
-static void passed(block *b, u32 bar, u32 phase) {
-  int left = 0;
-  for (int i = 0; i < b->copies.n; i++) {
-    copy *c = &b->copies.all[i];
-    if (c->bar == bar && c->phase == phase) landed(c);
-    else b->copies.all[left++] = *c;
-  }
-  b->copies.n = left;
-}
-
-// in_flight marks size bytes at a shared address, which the mbarrier at bar will tell of.
-static void in_flight(warp *w, u64 a, u32 size, u64 bar, u64 state) {
-  block *to = shared_of(w, &a), *of = shared_of(w, &bar);
-  for (u32 i = 0; i < size && a + i < to->shared_size; i++)
-    if (to->shadow[a + i] == WRITTEN) to->shadow[a + i] = IN_FLIGHT;
-  add_copy(&of->copies, (copy){.to = to, .at = (u32)a, .size = size, .bar = (u32)bar, .phase = (u32)(state >> 63)});
-}
-
-// complete counts n bytes that have come at the mbarrier at a shared address. It is NULL after a fault, else the state before.
-static u64 *complete(worker *k, warp *w, group *g, u32 lane, u64 bar, u64 n, u64 *before) {
-  u64 *p = (u64 *)at(k, w, g, SHARED, (int)lane, bar, 8, 0);
-  if (p == NULL) return NULL;
-  *before = *p;
-  tells_at(w, p);
-  *p = mb_settle(mb_tx(*p, -(s64)n));
-  return p;
-}
+#pragma once
+#include "matrix.h"
+#include "mbarrier.h"
 
 // An operand that is an address of shared memory, in a register of 32 bits or 64; generic ones are taken too.
 static u64 shared_address(u8 *const *base, int32_t place, int narrow, int32_t offset, u32 lane) {
