@@ -118,12 +118,12 @@ static void release(worker *k, block *b, int id) {
       }
       vg_inst *in = &g->fr->f->code[g->pc];
       u8 *base[3] = {g->fr->regs, g->fr->f->pool, w->spec};
-      if (in->kind == 1) {
+      if (in->kind == BAR_POPC) {
         u32 v[32];
         LANES v[l] = bar->popc;
         blend32(U32(in->d), v, g->mask);
-      } else if (in->kind >= 2) {
-        u32 v = in->kind == 2 ? bar->all : bar->any;
+      } else if (in->kind >= BAR_AND) {
+        u32 v = in->kind == BAR_AND ? bar->all : bar->any;
         PRED(in->d) = (PRED(in->d) & ~g->mask) | (v ? g->mask : 0);
       }
       g->state = RUN;

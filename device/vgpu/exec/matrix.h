@@ -54,8 +54,7 @@ static inline void widen16(const u32 *r, f32 *out, int bf16) { // 32 registers' 
 #endif
 }
 
-// What mma multiplies: kind is the element type of a and b; imm has m, n, k and whether c and d are float16.
-enum { MMA_F16, MMA_BF16, MMA_TF32, MMA_E4M3, MMA_E5M2, MMA_S8, MMA_U8, MMA_S4, MMA_U4, MMA_B1 };
+// Of mma, kind is the element type of a and b; imm has m, n, k and whether c and d are float16.
 
 // exponent is that of a number as ilogbf tells it, without a call for most.
 static inline int exponent(f32 x) {

@@ -3,7 +3,6 @@
 #include "memory.h"
 
 // An mbarrier: pending arrivals in bits 0-19, expected ones in 20-39, bytes in flight in 40-62 with an offset, phase in 63.
-#define MB_TX_ZERO (1ull << 22)
 static u64 mb_make(u64 pending, u64 expected, u64 tx, u64 phase) { return pending | expected << 20 | tx << 40 | phase << 63; }
 static u64 mb_settle(u64 v) {
   if ((v & 0xfffff) == 0 && (v >> 40 & 0x7fffff) == MB_TX_ZERO) {
@@ -86,9 +85,6 @@ static u64 *complete(worker *k, warp *w, group *g, u32 lane, u64 bar, u64 n, u64
   *p = mb_settle(mb_tx(*p, -(s64)n));
   return p;
 }
-
-enum { MB_INIT, MB_INVAL, MB_ARRIVE, MB_ARRIVE_TX, MB_DROP, MB_EXPECT_TX, MB_COMPLETE_TX, MB_TEST, MB_TRY, MB_TEST_PARITY, MB_TRY_PARITY,
-       MB_PENDING };
 
 static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m) {
   u32 result = 0;

@@ -2,8 +2,6 @@
 #pragma once
 #include "races.h"
 
-enum { GENERIC, GLOBAL, SHARED, LOCAL, OUTSIDE };
-
 static block *shared_of(warp *w, u64 *a) { // takes the rank off a shared address
   u32 rank = (u32)(*a >> 24) & 0xff;
   *a &= 0xffffff;
@@ -94,9 +92,6 @@ static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size
   written_to(k, w, g, r, lane, a, (u64)size, write);
   return (u8 *)a;
 }
-
-// Description of a load or store, in c: size of an element in the lowest 5 bits.
-enum { M_SIGNED = 32, M_64 = 64, M_16 = 128, M_ADDR32 = 256, M_STRONG = 512, M_RELEASE = 1024 };
 
 static inline u64 load_element(const u8 *p, int size, int c) {
   switch (size) {
@@ -301,8 +296,6 @@ static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *bas
   }
   return 1;
 }
-
-enum { AT_ADD, AT_MIN, AT_MAX, AT_AND, AT_OR, AT_XOR, AT_EXCH, AT_CAS, AT_INC, AT_DEC };
 
 static u64 atomic_value(int op, int t, u64 old, u64 v, u64 v2) {
   switch (op) {

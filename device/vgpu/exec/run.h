@@ -1,5 +1,5 @@
 // run executes the instructions of a warp, as a switch over their codes. Its cases are in run_*.h, and may use:
-//   in       the instruction           m     its lanes: those of the group that the guard lets through
+//   in       the instruction           m     the lanes of the group that pass its guard
 //   base     for P, U32, U64, PRED     mask  the lanes of the group g, which is number gi of the warp w
 //   extra    its further operands      pc    its index, which g->pc gets when the group stops
 // A case ends by break (the next instruction follows), continue (pc is set), FAULTED, or goto again (pick a group).
@@ -7,8 +7,6 @@
 #include "groups.h"
 #include "library.h"
 #include "tensor.h"
-
-enum { S_IDX, S_UP, S_DOWN, S_BFLY };
 
 static void shuffle(const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   const u32 *v = U32(in->a), *b = U32(in->b), *c = U32(in->c);
@@ -31,7 +29,7 @@ static void shuffle(const vg_inst *in, u8 *const *base, u32 m, const int32_t *ex
   if (p >= 0) PRED(p) = (PRED(p) & ~m) | (inside & m);
 }
 
-// run executes up to budget instructions of a warp; it returns 0 where no group can go on.
+// run executes up to budget instructions of a warp; it returns 0 if all groups wait.
 static int run(worker *k, warp *w, int budget) {
   vg_launch *launch = k->l;
   int gi, start_budget = budget;
@@ -85,7 +83,7 @@ again:
 
 #define FAULTED { g->pc = pc; k->executed += (u64)(start_budget - budget); return 0; }
 // MISSING_LANES leaves in m the lanes that are ready to execute a warp instruction together, and in need_ the lanes that take part:
-// those of one member mask that have all come. The other lanes become groups of their own.
+// all lanes of one member mask, which have arrived. The other lanes become groups of their own.
 #define MISSING_LANES(required)                                 \
   g->pc = pc;                                                   \
   u32 need_ = required;                                         \
@@ -134,20 +132,20 @@ again:
     for (int l = 0; l < 32; l++) { S s = pa_[l], t = pb_[l]; memcpy(&x[l], &s, sizeof(T)); memcpy(&y[l], &t, sizeof(T)); } \
     u32 r = 0;                                                \
     switch (in->kind) {                                       \
-    case 0: CMP(x[l] == y[l])                                 \
-    case 1: CMP(x[l] < y[l] || x[l] > y[l])                   \
-    case 2: CMP(x[l] < y[l])                                  \
-    case 3: CMP(x[l] <= y[l])                                 \
-    case 4: CMP(x[l] > y[l])                                  \
-    case 5: CMP(x[l] >= y[l])                                 \
-    case 6: CMP(!(x[l] < y[l] || x[l] > y[l]))                \
-    case 7: CMP(x[l] != y[l])                                 \
-    case 8: CMP(!(x[l] >= y[l]))                              \
-    case 9: CMP(!(x[l] > y[l]))                               \
-    case 10: CMP(!(x[l] <= y[l]))                             \
-    case 11: CMP(!(x[l] < y[l]))                              \
-    case 12: CMP(x[l] == x[l] && y[l] == y[l])                \
-    case 13: CMP(x[l] != x[l] || y[l] != y[l])                \
+    case CMP_EQ: CMP(x[l] == y[l])                            \
+    case CMP_NE: CMP(x[l] < y[l] || x[l] > y[l])              \
+    case CMP_LT: CMP(x[l] < y[l])                             \
+    case CMP_LE: CMP(x[l] <= y[l])                            \
+    case CMP_GT: CMP(x[l] > y[l])                             \
+    case CMP_GE: CMP(x[l] >= y[l])                            \
+    case CMP_EQU: CMP(!(x[l] < y[l] || x[l] > y[l]))          \
+    case CMP_NEU: CMP(x[l] != y[l])                           \
+    case CMP_LTU: CMP(!(x[l] >= y[l]))                        \
+    case CMP_LEU: CMP(!(x[l] > y[l]))                         \
+    case CMP_GTU: CMP(!(x[l] <= y[l]))                        \
+    case CMP_GEU: CMP(!(x[l] < y[l]))                         \
+    case CMP_NUM: CMP(x[l] == x[l] && y[l] == y[l])           \
+    case CMP_NAN: CMP(x[l] != x[l] || y[l] != y[l])           \
     }                                                         \
     PRED(in->d) = (PRED(in->d) & ~m) | (r & m);               \
     break;                                                    \

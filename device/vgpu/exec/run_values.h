@@ -53,20 +53,20 @@
         f64 x = half_value(a_[l] >> in->n & 0xffff, (int)in->imm), y = half_value(b_[l] >> in->n & 0xffff, (int)in->imm);
         int lt = x < y, gt = x > y, eq = x == y, un = x != x || y != y, v = 0;
         switch (in->kind) {
-        case 0: v = eq; break;
-        case 1: v = lt | gt; break;
-        case 2: v = lt; break;
-        case 3: v = lt | eq; break;
-        case 4: v = gt; break;
-        case 5: v = gt | eq; break;
-        case 6: v = eq | un; break;
-        case 7: v = !eq; break;
-        case 8: v = lt | un; break;
-        case 9: v = !gt; break;
-        case 10: v = gt | un; break;
-        case 11: v = !lt; break;
-        case 12: v = !un; break;
-        case 13: v = un; break;
+        case CMP_EQ: v = eq; break;
+        case CMP_NE: v = lt | gt; break;
+        case CMP_LT: v = lt; break;
+        case CMP_LE: v = lt | eq; break;
+        case CMP_GT: v = gt; break;
+        case CMP_GE: v = gt | eq; break;
+        case CMP_EQU: v = eq | un; break;
+        case CMP_NEU: v = !eq; break;
+        case CMP_LTU: v = lt | un; break;
+        case CMP_LEU: v = !gt; break;
+        case CMP_GTU: v = gt | un; break;
+        case CMP_GEU: v = !lt; break;
+        case CMP_NUM: v = !un; break;
+        case CMP_NAN: v = un; break;
         }
         r |= (u32)v << l;
       }
@@ -81,12 +81,12 @@
         else v = U64(in->a)[l], e = v >> 52 & 2047, frac = v & 0xfffffffffffffull;
         int nan = e == 2047 && frac, inf = e == 2047 && !frac, sub = e == 0 && frac, t = 0;
         switch (in->kind) {
-        case 0: t = !nan && !inf; break;
-        case 1: t = inf; break;
-        case 2: t = !nan; break;
-        case 3: t = nan; break;
-        case 4: t = !nan && !inf && !sub; break;
-        case 5: t = sub; break;
+        case TEST_FINITE: t = !nan && !inf; break;
+        case TEST_INFINITE: t = inf; break;
+        case TEST_NUMBER: t = !nan; break;
+        case TEST_NOTANUMBER: t = nan; break;
+        case TEST_NORMAL: t = !nan && !inf && !sub; break;
+        case TEST_SUBNORMAL: t = sub; break;
         }
         r |= (u32)t << l;
       }
@@ -114,22 +114,22 @@
       STORE(u64, d[l] = bfi(a_[l], b_[l], c_[l], e_[l], 64))
       break;
     }
-    case E_addc: { // kind: bit 0 subtract, 1 takes the carry, 2 gives it, 3 of 64 bits; c is the carry
+    case E_addc: { // kind: CARRY_*; c is the carry
       u32 *cc = U32(in->c);
       EACH(m) {
-        u64 carry = in->kind & 2 ? cc[l] & 1 : (in->kind & 1);
-        if (in->kind & 8) {
+        u64 carry = in->kind & CARRY_TAKES ? cc[l] & 1 : (in->kind & CARRY_SUBTRACTS);
+        if (in->kind & CARRY_64) {
           u64 x = U64(in->a)[l], y = U64(in->b)[l];
-          if (in->kind & 1) y = ~y;
+          if (in->kind & CARRY_SUBTRACTS) y = ~y;
           unsigned __int128 s = (unsigned __int128)x + y + carry;
           U64(in->d)[l] = (u64)s;
-          if (in->kind & 4) cc[l] = (u32)(s >> 64);
+          if (in->kind & CARRY_GIVES) cc[l] = (u32)(s >> 64);
         } else {
           u64 x = U32(in->a)[l], y = U32(in->b)[l];
-          if (in->kind & 1) y = (u32)~y;
+          if (in->kind & CARRY_SUBTRACTS) y = (u32)~y;
           u64 s = x + y + carry;
           U32(in->d)[l] = (u32)s;
-          if (in->kind & 4) cc[l] = (u32)(s >> 32);
+          if (in->kind & CARRY_GIVES) cc[l] = (u32)(s >> 32);
         }
       }
       break;

@@ -4,10 +4,10 @@
       shuffle(in, base, m, extra);
       break;
     }
-    case E_vote: { // kind: all, any, uni; n: the predicate is negated
+    case E_vote: { // kind: VOTE_*; n: the predicate is negated
       MISSING_LANES(m)
       u32 p = (in->n ? ~PRED(in->a) : PRED(in->a)) & need_;
-      int v = in->kind == 0 ? p == need_ : in->kind == 1 ? p != 0 : p == 0 || p == need_;
+      int v = in->kind == VOTE_ALL ? p == need_ : in->kind == VOTE_ANY ? p != 0 : p == 0 || p == need_;
       PRED(in->d) = (PRED(in->d) & ~m) | (v ? m : 0);
       break;
     }
@@ -66,7 +66,7 @@
       MISSING_LANES(m)
       break;
     }
-    case E_bar: { // a: number, b: threads or -1; kind: sync, red.popc, red.and, red.or, arrive; c: predicate; n: it is negated
+    case E_bar: { // a: number, b: threads or -1; kind: BAR_*; c: predicate; n: it is negated
       if (in->imm) { MISSING_LANES(w->live) }
       const u32 *ids = U32(in->a), *counts = in->b >= 0 ? U32(in->b) : NULL;
       u32 lane = (u32)__builtin_ctz(m), id = ids[lane] & 15, expected = counts ? counts[lane] : 0, same = 0;
@@ -85,13 +85,13 @@
       effect(k);
       if (w->b->t->clocks) tells(w, row_bar(w->b->t, w->b->rank, id));
       bar->arrived += expected && m == w->live ? 32u : (u32)__builtin_popcount(m);
-      if (in->kind >= 1 && in->kind <= 3) {
+      if (in->kind >= BAR_POPC && in->kind <= BAR_OR) {
         u32 p = (in->n ? ~PRED(in->c) : PRED(in->c)) & m;
         bar->popc += (u32)__builtin_popcount(p);
         if (p != m) bar->all = 0;
         if (p) bar->any = 1;
       }
-      if (in->kind == 4) {
+      if (in->kind == BAR_ARRIVE) {
         if (bar->arrived >= expected) release(k, w->b, (int)id);
         break;
       }
@@ -102,9 +102,9 @@
       if (bar->arrived >= (expected ? expected : w->b->live)) release(k, w->b, (int)id);
       goto again;
     }
-    case E_barrier_cluster: { // kind 0: arrive, 1: wait
+    case E_barrier_cluster: { // kind: CLUSTER_*
       task *t = w->b->t;
-      if (in->kind == 0) {
+      if (in->kind == CLUSTER_ARRIVE) {
         t->arrived += (u32)__builtin_popcount(m);
         effect(k);
         EACH(m) U32(extra[in->x])[l] = t->phase;

@@ -188,7 +188,7 @@ static inline void watch(worker *k, group *g, int space, int lane, u64 address, 
                        .address = address, .limit = value, .other_write = space};
 }
 
-// The place of an operand, and what stands there.
+// The place of an operand, and the values there.
 #define P(x) (base[(x) & 3] + ((x) >> 2))
 #define U32(x) ((u32 *)P(x))
 #define U64(x) ((u64 *)P(x))
