@@ -771,6 +771,19 @@ const (
 )
 
 const (
+	hazardShared      = 0
+	hazardRace        = 1
+	hazardLocal       = 2
+	hazardDivision    = 3
+	hazardRefusal     = 4
+	hazardEnded       = 5
+	hazardGlobal      = 6
+	hazardRegister    = 7
+	hazardOutsideMask = 8
+	hazardCount       = 9
+)
+
+const (
 	spaceGeneric = 0
 	spaceGlobal  = 1
 	spaceShared  = 2

@@ -74,15 +74,15 @@ type Hazards uint32
 // Machine. Ended are barriers and warp instructions that wait for threads that have ended, which a GPU permits: they
 // are looked for only if they are faults. OutsideMask are warp instructions of a lane that is not in their member mask.
 const (
-	UnwrittenShared Hazards = 1 << iota
-	Races
-	UnwrittenLocal
-	Divisions
-	Refusals
-	Ended
-	UnwrittenGlobal
-	UnwrittenRegister
-	OutsideMask
+	UnwrittenShared   Hazards = 1 << hazardShared
+	Races             Hazards = 1 << hazardRace
+	UnwrittenLocal    Hazards = 1 << hazardLocal
+	Divisions         Hazards = 1 << hazardDivision
+	Refusals          Hazards = 1 << hazardRefusal
+	Ended             Hazards = 1 << hazardEnded
+	UnwrittenGlobal   Hazards = 1 << hazardGlobal
+	UnwrittenRegister Hazards = 1 << hazardRegister
+	OutsideMask       Hazards = 1 << hazardOutsideMask
 )
 
 // An allocation is memory that kernels may use.
@@ -556,8 +556,9 @@ func (m *Machine) deviceHeap() *C.vg_heap {
 }
 
 // kinds are the kinds of device.Hazard, by the bits of Hazards.
-var kinds = [...]string{"unwritten-memory", "race", "unwritten-memory", "division-by-zero", "refused-launch",
-	"ended-threads", "unwritten-memory", "unwritten-register", "member-mask"}
+var kinds = [hazardCount]string{hazardShared: "unwritten-memory", hazardRace: "race", hazardLocal: "unwritten-memory",
+	hazardDivision: "division-by-zero", hazardRefusal: "refused-launch", hazardEnded: "ended-threads",
+	hazardGlobal: "unwritten-memory", hazardRegister: "unwritten-register", hazardOutsideMask: "member-mask"}
 
 // notice keeps a hazard, of each kind the first at each place.
 func (m *Machine) notice(kind, place, text string) {

@@ -14,6 +14,13 @@ enum {
   FAULT_ENDED, FAULT_UNINITIALISED_GLOBAL, FAULT_OUTSIDE_MASK, FAULT_REGISTER, FAULT_SPIN, FAULT_COUNT, FAULT_HEAP
 };
 
+// Hazards: bit numbers in vg_launch.strict, which makes faults of them; otherwise the first of each kind is kept. Ended threads are
+// looked for only if they are faults. The executor raises no refusals.
+enum {
+  HAZARD_SHARED, HAZARD_RACE, HAZARD_LOCAL, HAZARD_DIVISION, HAZARD_REFUSAL, HAZARD_ENDED, HAZARD_GLOBAL, HAZARD_REGISTER,
+  HAZARD_OUTSIDE_MASK, HAZARD_COUNT
+};
+
 // Windows of generic addresses.
 #define VG_SHARED_WINDOW 0x4000000000000000ull
 #define VG_LOCAL_WINDOW 0x4100000000000000ull

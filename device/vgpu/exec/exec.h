@@ -36,10 +36,6 @@ typedef struct {
   int64_t shadow; // how far from each byte the one lies that is 1 when it was written to; 0: all of it was
 } vg_range;
 
-// Hazards are bits of vg_launch.strict, which makes faults of them; otherwise the first of each kind is kept. HAZARD_ENDED is looked
-// for only if it is strict.
-enum { HAZARD_RACE = 2, HAZARD_ENDED = 32, HAZARDS = 9 };
-
 enum { STOP_ASKED = 2, MAX_WORKERS = 256 };
 
 typedef struct {
@@ -94,14 +90,14 @@ typedef struct {
   vg_fault fault;
   uint64_t executed;
   uint64_t *counts; // of each op, or NULL
-  int32_t hazard[HAZARDS]; // 1: hazards has one
-  vg_fault hazards[HAZARDS];
+  int32_t hazard[HAZARD_COUNT]; // 1: hazards has one
+  vg_fault hazards[HAZARD_COUNT];
   int32_t workers;         // threads that call vg_work
   vg_progress *progress;   // of each worker
   vg_heap *heap;           // of device malloc, NULL if no kernel calls it
   // Of several workers' faults and hazards the one in the first cluster is told, so that it is the same in every run.
   volatile int32_t lock, joined; // workers that have begun
-  uint32_t fault_task, hazard_task[HAZARDS];
+  uint32_t fault_task, hazard_task[HAZARD_COUNT];
   volatile uint32_t first[MAX_WORKERS]; // of each worker, the first cluster that it may fault in yet
 } vg_launch;
 

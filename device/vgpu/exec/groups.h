@@ -112,7 +112,7 @@ static void release(worker *k, block *b, int id) {
     for (int j = 0; j < w->ng; j++) {
       group *g = &w->g[j];
       if (g->state != WAIT_BARRIER || g->bar != id) continue;
-      if (missing && k->l->strict & HAZARD_ENDED) {
+      if (missing && k->l->strict >> HAZARD_ENDED & 1) {
         fault(k, w, g, FAULT_ENDED, __builtin_ctz(g->mask), 0, 0, missing, 0);
         return;
       }
@@ -193,7 +193,7 @@ static int gathered(worker *k, warp *w, int gi, const vg_inst *in, u8 *const *ba
       if (k->l->stop) return 0;
     }
     left &= ~same;
-    if (want & w->exists & ~w->live && k->l->strict & HAZARD_ENDED) {
+    if (want & w->exists & ~w->live && k->l->strict >> HAZARD_ENDED & 1) {
       fault(k, w, g, FAULT_ENDED, (int)lane, want & w->exists & ~w->live, 0, 0, 0);
       return 0;
     }

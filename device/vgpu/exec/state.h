@@ -117,13 +117,13 @@ static inline void effect(worker *k) { k->mine->effects++; }
 
 static int hazard_of(int kind) {
   switch (kind) {
-  case FAULT_UNINITIALISED: return 0;
-  case FAULT_RACE: return 1;
-  case FAULT_UNINITIALISED_LOCAL: return 2;
-  case FAULT_DIVISION: return 3;
-  case FAULT_UNINITIALISED_GLOBAL: return 6;
-  case FAULT_REGISTER: return 7;
-  case FAULT_OUTSIDE_MASK: return 8;
+  case FAULT_UNINITIALISED: return HAZARD_SHARED;
+  case FAULT_RACE: return HAZARD_RACE;
+  case FAULT_UNINITIALISED_LOCAL: return HAZARD_LOCAL;
+  case FAULT_DIVISION: return HAZARD_DIVISION;
+  case FAULT_UNINITIALISED_GLOBAL: return HAZARD_GLOBAL;
+  case FAULT_REGISTER: return HAZARD_REGISTER;
+  case FAULT_OUTSIDE_MASK: return HAZARD_OUTSIDE_MASK;
   }
   return -1;
 }
