@@ -40,7 +40,7 @@ var layers = [][]string{
 	{"bench", "report"},
 	{"preflight", "explain"},
 	{"session", "doctor"},
-	{"session/jobs", "session/tools", "session/outcome", "mcp"},
+	{"session/tools", "session/outcome", "mcp"},
 	{"app/flags"},
 	{"app"},
 	{"."},

@@ -1,8 +1,13 @@
 package app
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -13,6 +18,7 @@ import (
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/usage"
+	"fisub/remote/dispatch"
 	"fisub/report"
 	"fisub/session"
 )
@@ -24,12 +30,23 @@ type compareOptions struct {
 	best      bool
 	args      []string
 	given     string // a flag about how to run that was given, "--set"
+
+	jobs hostOptions
+	on   string
+	yes  bool
+	send bool // write the events of all runs to stdout, for the machine that has sent this job
 }
 
 func (a *app) compareCommand() *cli.Command {
 	percent := 100 * compare.Threshold
 	o := compareOptions{threshold: &percent}
-	running := runFlags(&o.Options)
+	prebuilt := stringFlag(&o.Prebuilt, "prebuilt", "take compiled kernels from `DIR`", "")
+	send := boolFlag(&o.send, "send", "write the events of all runs to stdout")
+	prebuilt.Hidden, send.Hidden = true, true
+	running := append(runFlags(&o.Options), toolPlaceFlags(&o.on, &o.jobs)...)
+	running = append(running, prebuilt, send,
+		timeFlag(&o.jobs.Limit, "limit-time", "with --on: end the job on its host after `TIME`",
+			"limit of the table, else 30m"))
 	return &cli.Command{
 		Name:      "compare",
 		Usage:     "tell whether B is faster than A",
@@ -40,6 +57,7 @@ func (a *app) compareCommand() *cli.Command {
 				"passes, or is "+
 				"surely slower on any workload; with 2 if nothing can be compared", ""),
 			boolFlag(&o.best, "best", "A is the best run of other sources that can be compared with run B"),
+			yesFlag(&o.yes),
 		}, running...),
 		Action: func(c *cli.Context) error {
 			o.args = c.Args().Slice()
@@ -76,10 +94,19 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 	if o.failOn != "" && o.failOn != "slower" {
 		return usage.Errorf("--fail-on slower", "--fail-on: unknown verdict %q", o.failOn)
 	}
-	sides, err := a.sides(ctx, o)
+	sides, err := a.sides(ctx, o, threshold)
 	if err != nil {
 		return err
 	}
+	if sides == nil {
+		return nil
+	}
+	return a.compared(sides, threshold, o.failOn)
+}
+
+// compared shows the comparison of each run with the first.
+func (a *app) compared(sides []*runs.Run, threshold float64, failOn string) error {
+	var err error
 	var results []*compare.Result
 	for _, side := range sides[1:] {
 		res, err := compare.Runs(sides[0], side, threshold)
@@ -102,7 +129,7 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 	default:
 		err = a.writeJSON(results)
 	}
-	if err != nil || o.failOn == "" {
+	if err != nil || failOn == "" {
 		return err
 	}
 	if slices.ContainsFunc(results, (*compare.Result).Slower) {
@@ -120,8 +147,9 @@ func (a *app) compare(ctx context.Context, o compareOptions) error {
 // maxSides is how many solutions a comparison takes: each holds a process and its tensors on the device.
 const maxSides = 9
 
-// sides gives the runs that the arguments name, or those of the sources that they name, which it runs.
-func (a *app) sides(ctx context.Context, o compareOptions) ([]*runs.Run, error) {
+// sides returns the runs that the arguments name. If they name sources it runs these, and returns their runs; nil if
+// they are shown already.
+func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([]*runs.Run, error) {
 	data, err := a.OpenDataset()
 	if err != nil {
 		return nil, err
@@ -139,6 +167,14 @@ func (a *app) sides(ctx context.Context, o compareOptions) ([]*runs.Run, error) 
 	case len(found) > 0:
 		return found, nil
 	}
+	if o.on != "" {
+		return nil, a.remoteSides(ctx, o, sources, threshold)
+	}
+	if o.Prebuilt != "" {
+		if o.Prebuilt, err = filepath.Abs(a.Path(o.Prebuilt)); err != nil {
+			return nil, err
+		}
+	}
 	last := sources[len(sources)-1]
 	o.Baseline = session.NoBaseline // A is
 	u, err := a.NewLocal(ctx, last.Submission, o.Options, nil, a.term)
@@ -151,10 +187,92 @@ func (a *app) sides(ctx context.Context, o compareOptions) ([]*runs.Run, error) 
 		}
 	}
 	return u.RunTogether(ctx, a.Root(), sources, func(letter string, s *session.Source, run *event.Run) event.Sink {
+		if o.send {
+			return a.sender(slices.Index(sources, s))
+		}
 		a.term.Note("running    %s: %s, %s %s", letter, plain.Line(s.Arg), plain.Line(s.Solution.Name),
 			plain.Short(run.ContentHash))
 		return a.also(a.term.Progress(letter, s == last))
 	})
+}
+
+// sender writes the events of a run, of the letter with that index, for the machine that has sent this job.
+func (a *app) sender(side int) event.Sink {
+	return func(e event.Event) error {
+		text, err := json.Marshal(e)
+		if err == nil {
+			text, err = json.Marshal(dispatch.SideLine{Side: side, Event: text})
+		}
+		if err == nil {
+			_, err = a.stdout.Write(append(text, '\n'))
+		}
+		return err
+	}
+}
+
+// remoteSides runs the sources in one job on a place of a table; their trials alternate.
+func (a *app) remoteSides(ctx context.Context, o compareOptions, sources []*session.Source, threshold float64) error {
+	if o.Device != "" {
+		return usage.Errorf("--gpu names the GPU of the hosts; --gpu none is the emulator", "--device: not with --on")
+	}
+	o.Baseline, o.jobs.Shards = "none", 1
+	return a.send(ctx, errand{s: sources[0].Submission, how: o.Options, where: o.jobs, on: o.on, yes: o.yes,
+		answer: func(plan *dispatch.Plan, _ string) (answer, error) { return a.newComparison(plan, threshold, o.failOn) },
+		change: func(u *session.Setup, order *order) error {
+			u.Profile = u.Profile.InTurn(sources[0].Definition)
+			order.Plan.Tool, order.Spec.Command = "compare", "compare"
+			order.Spec.Args = append(order.Spec.Args, "--send")
+			order.Plan.Sides = u.DescribeAll(ctx, sources)
+			for _, s := range sources[1:] {
+				order.Others = append(order.Others, s.Solution)
+			}
+			return nil
+		}})
+}
+
+// A comparison takes the events of several runs from one job, into a run folder each.
+type comparison struct {
+	a         *app
+	sides     dispatch.Sides
+	folders   []*runs.Folder
+	threshold float64
+	failOn    string
+}
+
+func (a *app) newComparison(plan *dispatch.Plan, threshold float64, failOn string) (*comparison, error) {
+	c := &comparison{a: a, threshold: threshold, failOn: failOn}
+	for i, run := range plan.Sides {
+		folder, old := runs.New(a.Root(), run.ID), (*runs.Run)(nil)
+		if _, err := os.Stat(folder.Path()); err == nil {
+			if folder, old, err = runs.Attach(a.Root(), run.ID); err != nil {
+				return nil, err
+			}
+		}
+		letter := string(rune('A' + i))
+		a.term.Note("%s          %s %s, run %s", letter, plain.Line(run.Solution), plain.Short(run.ContentHash), run.ID)
+		view := a.also(a.term.Progress(letter, i == len(plan.Sides)-1))
+		c.folders = append(c.folders, folder)
+		c.sides = append(c.sides, dispatch.NewSide(run, old, event.NewStream(folder.Record, view)))
+	}
+	return c, nil
+}
+
+func (c *comparison) line(j *dispatch.Job, text []byte) error { return c.sides.Line(j, text) }
+
+func (c *comparison) end(_ bool, err error) error {
+	var read []*runs.Run
+	for i, side := range c.sides {
+		folder := c.folders[i]
+		if fault := errors.Join(side.Done(), folder.Order(), folder.Close()); fault != nil {
+			return errors.Join(err, fault)
+		}
+		r, fault := runs.Read(folder.Path())
+		if fault != nil {
+			return cmp.Or(err, fault)
+		}
+		read = append(read, r)
+	}
+	return cmp.Or(err, c.a.compared(read, c.threshold, c.failOn))
 }
 
 func (a *app) showComparison(res *compare.Result) {

@@ -74,7 +74,7 @@ func complete(words ...string) string {
 }
 
 // noValues are the names of values that only the user knows.
-var noValues = []string{"N", "TIME", "GIB", "USD", "PERCENT", "NAME", "TEXT", "PREFIX", "AXIS=N", "ARCH",
+var noValues = []string{"N", "TIME", "GIB", "PERCENT", "NAME", "TEXT", "PREFIX", "AXIS=N", "ARCH",
 	"FOUND"}
 
 func TestComplete(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/bench/compare"
 	"fisub/bench/runs"
 	"fisub/device"
 	"fisub/explain"
@@ -23,18 +24,15 @@ import (
 	"fisub/internal/usage"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
-	"fisub/remote/providers"
 	"fisub/session"
-	"fisub/session/jobs"
 )
 
 type remoteOptions struct {
 	session.Options
-	jobs                jobs.Options
+	jobs                hostOptions
 	on, solution        string
 	resume              string
 	yes, dryRun, detach bool
-	maxCost             *float64
 }
 
 func onFlag(to *string) cli.Flag {
@@ -53,10 +51,8 @@ func (a *app) remoteCommand() *cli.Command {
 				", ")+", or none for the emulator", "gpu of the table"),
 			onFlag(&o.on),
 			countFlag(&o.jobs.Shards, "shards", "split the workloads over at most `N` places", "all places of the tables"),
-			boolFlag(&o.jobs.Race, "race", "send all workloads to each of --on, and keep the first that begins"),
 			yesFlag(&o.yes),
 			boolFlag(&o.dryRun, "dry-run", "show what would run where, and end"),
-			numberFlag(&o.maxCost, "max-cost", "do not start what may cost more than `USD`", "no limit"),
 			boolFlag(&o.detach, "detach", "end when the hosts have taken the jobs"),
 			timeFlag(&o.jobs.Limit, "limit-time", "end a job on its host after `TIME`", "limit of the table, else 30m"),
 			boolFlag(&o.jobs.Busy, "busy", "run also on a GPU that another process uses"),
@@ -73,32 +69,48 @@ func (a *app) remoteCommand() *cli.Command {
 	}
 }
 
-func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
+func (a *app) remote(ctx context.Context, o remoteOptions) error {
 	s, err := a.load(o.solution)
 	if err != nil {
 		return err
 	}
+	return a.send(ctx, errand{s: s, how: o.Options, where: o.jobs, on: o.on, yes: o.yes, dryRun: o.dryRun,
+		detach: o.detach})
+}
+
+// An errand is a run, or another command's job, that is to go to hosts.
+type errand struct {
+	s                   *session.Submission
+	how                 session.Options
+	where               hostOptions
+	on                  string
+	yes, dryRun, detach bool
+	change              func(*session.Setup, *order) error           // of what NewOrder has decided; may be nil
+	answer              func(*dispatch.Plan, string) (answer, error) // may be nil, as app.answer
+}
+
+// send prepares an errand, asks, and takes it to its end. The run folder stays if a host has taken a job.
+func (a *app) send(ctx context.Context, o errand) (err error) {
 	tables, err := a.Tables()
 	if err != nil {
 		return err
 	}
-	names, err := jobs.Chosen(tables, o.on, false)
+	names, err := tablesOf(tables, o.on, false)
 	if err != nil {
 		return err
 	}
-	open, commons, err := providers.OpenAll(tables, names, o.jobs.GPU)
+	h, err := a.openTables(names, o.where.GPU)
 	if err != nil {
 		return err
 	}
-	defer open.Close()
-	u, err := a.NewSetup(s, o.Options, nil)
+	defer h.open.Close()
+	u, err := a.NewSetup(o.s, o.how, nil)
 	if err != nil {
 		return err
 	}
-	var order *jobs.Order
+	var order *order
 	var folder *runs.Folder
 	var b *bundle.Bundle
-	var tooDear error
 	kept := false
 	defer func() {
 		if folder == nil {
@@ -107,30 +119,31 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 		defer folder.Close()
 		if !kept {
 			err = errors.Join(err, os.RemoveAll(folder.Path()))
-			for dir := filepath.Dir(folder.Path()); dir != filepath.Clean(s.Root) &&
+			for dir := filepath.Dir(folder.Path()); dir != filepath.Clean(a.Root()) &&
 				os.Remove(dir) == nil; { // those that are empty now
 				dir = filepath.Dir(dir)
 			}
 		}
 	}()
-	ask := open
+	ask := h.open
 	if o.dryRun {
 		ask = nil // nothing is to run
 	}
-	err = jobs.Asking(ctx, ask, func(ctx context.Context) (err error) {
-		if order, err = jobs.NewOrder(ctx, &a.Project, s, u, o.Options, o.jobs, names, open, commons, a.term); err != nil {
+	err = asking(ctx, ask, func(ctx context.Context) (err error) {
+		if order, err = a.newOrder(ctx, o, u, h); err != nil {
 			return err
 		}
-		folder = runs.New(s.Root, order.Plan.Run.ID)
-		if err := errors.Join(order.Plan.Claim(folder.Path()), folder.Hold(), order.Keep(folder.Path())); err != nil {
-			return err
+		if o.change != nil {
+			if err := o.change(u, order); err != nil {
+				return err
+			}
 		}
-		if o.maxCost != nil {
-			order.Plan.MaxCost = *o.maxCost
-			tooDear = jobs.Affordable(order.Plan)
+		folder = runs.New(a.Root(), order.Plan.Run.ID)
+		if err := errors.Join(order.Plan.Claim(folder.Path()), folder.Hold(), order.keep(folder.Path())); err != nil {
+			return err
 		}
 		return dispatch.UntilMarked(ctx, folder.Path(), func(ctx context.Context) (err error) {
-			b, err = jobs.NewBundle(ctx, folder.Path(), order.Spec)
+			b, err = newBundle(ctx, folder.Path(), order.Spec)
 			return err
 		})
 	})
@@ -147,10 +160,8 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 	if plan.Bundle, err = json.Marshal(order.Spec); err != nil {
 		return err
 	}
-	order.Show(a.term, b.Size())
+	order.show(a.term, b.Size())
 	switch {
-	case tooDear != nil:
-		return tooDear
 	case o.dryRun && a.json:
 		return a.writeJSON(plan)
 	case o.dryRun, !a.term.Agreed(ctx, o.yes, "start?"):
@@ -160,8 +171,16 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 		return a.unsent()
 	}
 	kept = true
-	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Files: b.Files, Detach: o.detach}
-	err = a.dispatch(ctx, d, folder, nil)
+	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: h.open, Files: b.Files,
+		Follow: dispatch.Follow{Detach: o.detach}}
+	if o.answer == nil {
+		o.answer = a.answer
+	}
+	said, err := o.answer(plan, folder.Path())
+	if err != nil {
+		return err
+	}
+	err = a.dispatch(ctx, d, folder, nil, said)
 	if len(plan.Active()) == 0 && !slices.ContainsFunc(plan.Jobs, func(j *dispatch.Job) bool { return j.Handle != nil }) {
 		kept = false // nothing has run, and the folder says nothing that was not said
 	}
@@ -177,7 +196,7 @@ func (a *app) unsent() error {
 // remoteResume runs what has no verdict in a run whose jobs are over, as it was packed then; given names the flags.
 func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string) error {
 	for _, name := range given {
-		if !slices.Contains([]string{"resume", "on", "yes", "max-cost", "detach", "limit-time", "busy", "strict"}, name) {
+		if !slices.Contains([]string{"resume", "on", "yes", "detach", "limit-time", "busy", "strict"}, name) {
 			return usage.Errorf("leave it out, or start a new run", "--resume goes on with what the run has: --%s", name)
 		}
 	}
@@ -186,7 +205,7 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 		return err
 	}
 	defer folder.Close()
-	lacking := jobs.Lacking(plan, old)
+	lacking := dispatch.Lacking(plan, old)
 	if len(lacking) == 0 {
 		a.term.Note("run %s: each of its workloads has a verdict", plan.Run.ID)
 		return a.told(plan, old)
@@ -197,51 +216,49 @@ func (a *app) remoteResume(ctx context.Context, o remoteOptions, given []string)
 	}
 	var names []string
 	if o.on != "" {
-		if names, err = jobs.Chosen(tables, o.on, false); err != nil {
+		if names, err = tablesOf(tables, o.on, false); err != nil {
 			return err
 		}
 	}
-	before, err := jobs.Open(tables, plan)
+	before, err := a.openPlan(plan)
 	if err != nil {
 		return err
 	}
 	defer before.Close()
-	open, commons, err := providers.OpenAll(tables, names, "")
+	h, err := a.openTables(names, "")
 	if err != nil {
 		return err
 	}
-	defer open.Close()
-	all := maps.Clone(open)
-	maps.Copy(all, before) // jobs of before are followed by it
-	files, err := jobs.Files(ctx, folder.Path(), plan)
+	defer h.open.Close()
+	h.open = maps.Clone(h.open)
+	maps.Copy(h.open, before) // jobs of before are followed by it
+	files, err := filesOf(ctx, folder.Path(), plan)
 	if err != nil {
 		return err
 	}
-	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: all, Old: old, Files: files, Detach: o.detach,
-		Events: event.NewStream(folder.Record)}
+	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: h.open, Old: old, Files: files,
+		Follow: dispatch.Follow{Detach: o.detach}, Events: event.NewStream(folder.Record)}
 	if n, err := d.Reopen(ctx); err != nil {
 		a.term.Warn(explain.Error(err))
 	} else if n > 0 {
 		a.term.Note("%s may have results that the run lacks: they are fetched first", plain.Count(n, "job"))
 	}
-	if err := jobs.Again(plan, o.jobs, len(lacking), names, all, commons); err != nil {
+	if err := again(plan, o.jobs, len(lacking), h); err != nil {
 		return err
 	}
 	a.term.Note("resumed    %s: %d of %s have no verdict", plan.Run.ID, len(lacking),
 		plain.Count(len(plan.Run.Workloads), "workload"))
-	if plan.Extend(); o.maxCost != nil {
-		plan.MaxCost = *o.maxCost
-	}
-	if plan.MaxCost > 0 {
-		a.term.Note("cost       at most %s with what it has cost", jobs.Dollars(plan.MaxCost))
-	}
 	if !a.term.Agreed(ctx, o.yes, "start?") {
 		return nil
 	}
 	if err := dispatch.Unmark(folder.Path()); err != nil {
 		return err
 	}
-	return a.dispatch(ctx, d, folder, old)
+	said, err := a.answer(plan, folder.Path())
+	if err != nil {
+		return err
+	}
+	return a.dispatch(ctx, d, folder, old, said)
 }
 
 // notCompiled shows why a solution was not sent.
@@ -252,7 +269,8 @@ func (a *app) notCompiled(build *device.BuildError, arch string) error {
 }
 
 // dispatch takes the run to its end, with signals in its own hands, and gives the error for the exit status.
-func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs.Folder, old *runs.Run) error {
+func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs.Folder, old *runs.Run,
+	said answer) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, endSignals()...)
 	defer signal.Stop(signals)
@@ -260,14 +278,18 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 		return err
 	}
 	a.signals = true
-	view := a.events()
-	if old != nil && old.Run != nil {
-		before := *old
-		before.Done = nil
-		before.Emit(event.NewStream(view))
+	if said != nil {
+		d.Line, d.Events = said.line, event.NewStream(a.notes)
+	} else {
+		view := a.events()
+		if old != nil && old.Run != nil {
+			before := *old
+			before.Done = nil
+			before.Emit(event.NewStream(view))
+		}
+		d.Events = event.NewStream(folder.Record, view)
 	}
 	d.Old = old
-	d.Events = event.NewStream(folder.Record, view)
 	bar := a.term.Sums("sending")
 	d.Progress = bar.Set
 
@@ -299,9 +321,6 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 	close(over)
 	bar.Finish()
 	stop := <-decided
-	if usd, known := d.Plan.Cost(); known && usd > 0 {
-		a.term.Note("cost       about %s", jobs.Dollars(usd))
-	}
 	switch {
 	case errors.Is(err, dispatch.ErrDetached):
 		if a.json {
@@ -321,17 +340,52 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 		if len(d.Plan.Active()) > 0 {
 			a.sayAttach(d.Plan)
 		}
+		if said != nil {
+			return said.end(false, err)
+		}
 		return err
 	}
 	if err := folder.Order(); err != nil {
 		return err
 	}
 	a.sayHeld(d.Plan)
+	if said != nil {
+		a.term.Note("run folder %s", session.Relative(folder.Path()))
+		return said.end(result.Failed > 0, nil)
+	}
 	if result.Missing > 0 {
 		a.term.Note("run what has no verdict with: fisub remote --resume %s", d.Plan.Run.ID)
 	}
 	a.term.Note("run folder %s", session.Relative(folder.Path()))
 	return verdict(result.Missing, result.Failed, result.Findings, d.Plan.Strict)
+}
+
+// An answer takes the lines of a job that gives no verdicts, and shows them.
+type answer interface {
+	line(j *dispatch.Job, text []byte) error
+	end(failed bool, err error) error // err says why it has not ended; the result is for the exit status
+}
+
+// answer returns the reader of the lines of the plan's job; nil for a run.
+func (a *app) answer(plan *dispatch.Plan, folder string) (answer, error) {
+	switch {
+	case len(plan.Sides) > 0:
+		return a.newComparison(plan, compare.Threshold, "")
+	case plan.Tool != "":
+		return a.newToolAnswer(folder)
+	}
+	return nil, nil
+}
+
+// notes shows the events of a tool's job.
+func (a *app) notes(e event.Event) error {
+	if j := e.JobState; j != nil {
+		a.term.Note("%s", plain.Line(strings.TrimSpace(fmt.Sprintf("%s: %s %s", e.Place, j.Phase, j.Text))))
+	}
+	if m := e.Message; m != nil {
+		a.term.Warn(plain.Line(m.Text), plain.Line(m.Hint))
+	}
+	return nil
 }
 
 // stop ends the jobs of a run, and says why and which may go on. ctx ends the attempt.

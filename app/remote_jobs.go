@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,7 +22,6 @@ import (
 	"fisub/remote"
 	"fisub/remote/dispatch"
 	"fisub/remote/providers"
-	"fisub/session/jobs"
 )
 
 // remoteCommands are about runs that have begun, and the hosts.
@@ -48,7 +49,7 @@ func (a *app) remoteCommands() []*cli.Command {
 
 // attached opens the run folder of the remote run that arg names, with its plan.
 func (a *app) attached(arg string) (*runs.Folder, *runs.Run, *dispatch.Plan, error) {
-	id, plan, err := jobs.Find(a.Root(), arg)
+	id, plan, err := dispatch.Find(a.Root(), arg)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -69,11 +70,14 @@ func (a *app) attached(arg string) (*runs.Folder, *runs.Run, *dispatch.Plan, err
 
 // openPlan opens the providers of the plan's places.
 func (a *app) openPlan(plan *dispatch.Plan) (providers.Set, error) {
-	tables, err := a.Tables()
-	if err != nil {
-		return nil, err
+	var names []string
+	for _, place := range plan.Places {
+		if !slices.Contains(names, place.Table) {
+			names = append(names, place.Table)
+		}
 	}
-	return jobs.Open(tables, plan)
+	h, err := a.openTables(names, plan.GPU)
+	return h.open, err
 }
 
 func (a *app) remoteAttach(ctx context.Context, arg string) error {
@@ -82,10 +86,10 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		return err
 	}
 	defer folder.Close()
-	if plan.Done && len(jobs.Lacking(plan, old)) == 0 {
+	if plan.Done && len(dispatch.Lacking(plan, old)) == 0 {
 		return a.told(plan, old)
 	}
-	files, err := jobs.Files(ctx, folder.Path(), plan)
+	files, err := filesOf(ctx, folder.Path(), plan)
 	if err != nil {
 		return err
 	}
@@ -98,7 +102,7 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 	}
 	defer open.Close()
 	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Old: old, Files: files,
-		Events: event.NewStream(folder.Record)}
+		Events: event.NewStream(recorder(folder, plan))}
 	if dispatch.Marked(folder.Path()) {
 		if err := a.cancel(ctx, d); err != nil {
 			return err
@@ -113,11 +117,38 @@ func (a *app) remoteAttach(ctx context.Context, arg string) error {
 		a.term.Note("run what has no verdict with: fisub remote --resume %s", plan.Run.ID)
 		return a.told(plan, old)
 	}
-	return a.dispatch(ctx, d, folder, old)
+	said, err := a.answer(plan, folder.Path())
+	if err != nil {
+		return err
+	}
+	return a.dispatch(ctx, d, folder, old, said)
+}
+
+// recorder is what keeps the events of a plan's jobs; nil if they give no verdicts.
+func recorder(folder *runs.Folder, plan *dispatch.Plan) event.Sink {
+	if plan.Tool != "" {
+		return nil
+	}
+	return folder.Record
 }
 
 // told tells what the folder of a run has.
 func (a *app) told(plan *dispatch.Plan, old *runs.Run) error {
+	folder := filepath.Join(a.Root(), runs.Dir, plan.Run.ID)
+	said, err := a.answer(plan, folder)
+	if err != nil {
+		return err
+	}
+	if n := len(plan.Jobs); said != nil && n > 0 && plan.Jobs[n-1].Exit != nil {
+		last := plan.Jobs[n-1]
+		if err := dispatch.Said(folder, last, said.line); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if last.Exit.End != remote.Exited || last.Exit.Code != exitOK && last.Exit.Code != exitNotPassed {
+			return said.end(false, fmt.Errorf("%s: %w", last.Place, &dispatch.Ended{Exit: *last.Exit}))
+		}
+		return said.end(last.Exit.Code == exitNotPassed, nil)
+	}
 	if old.Run == nil {
 		return fmt.Errorf("run %s: nothing of it has run", plan.Run.ID)
 	}
@@ -126,28 +157,27 @@ func (a *app) told(plan *dispatch.Plan, old *runs.Run) error {
 	}
 	stream := event.NewStream(a.term.Run())
 	old.Emit(stream)
-	r := jobs.ResultOf(old)
+	r := dispatch.ResultOf(old)
 	return errors.Join(stream.Err(), verdict(r.Missing, r.Failed, r.Findings, plan.Strict))
 }
 
 func (a *app) remoteLs() error {
-	lines, err := jobs.List(a.Root(), a.term)
+	lines, err := dispatch.List(a.Root(), func(err error) { a.term.Warn(plain.Line(err.Error()), "") })
 	if err != nil {
 		return err
 	}
-	rows := [][]string{{"RUN", "AGE", "STATE", "JOBS", "PASSED", "COST", "PLACES"}}
+	rows := [][]string{{"RUN", "AGE", "STATE", "JOBS", "PASSED", "PLACES"}}
 	for _, l := range lines {
-		cost := "-"
-		if l.Cost > 0 {
-			cost = jobs.Dollars(l.Cost)
-		}
 		state := l.State
 		if l.Active > 0 && (state == "done" || state == "cancelled") {
 			state += fmt.Sprintf(", %d may still run", l.Active)
 		}
+		passed := fmt.Sprintf("%d/%d", l.Passed, l.Total)
+		if l.Tool != "" {
+			passed = l.Tool
+		}
 		rows = append(rows, []string{l.ID, ui.Age(time.Since(l.Started)), state, fmt.Sprintf("%d/%d", l.Jobs-l.Active,
-			l.Jobs),
-			fmt.Sprintf("%d/%d", l.Passed, l.Total), cost, strings.Join(l.Places, ", ")})
+			l.Jobs), passed, strings.Join(l.Places, ", ")})
 	}
 	switch {
 	case a.json:
@@ -156,7 +186,7 @@ func (a *app) remoteLs() error {
 		a.term.Note("no remote runs below %s", filepath.Join(a.Root(), runs.Dir))
 		return nil
 	}
-	a.term.Table("LRLRRrl", rows, nil)
+	a.term.Table("LRLRRl", rows, nil)
 	return nil
 }
 
@@ -182,7 +212,7 @@ func (a *app) remoteCancel(ctx context.Context, arg string) error {
 	}
 	defer open.Close()
 	d := &dispatch.Dispatcher{Plan: plan, Folder: folder.Path(), Providers: open, Old: old,
-		Events: event.NewStream(folder.Record)}
+		Events: event.NewStream(recorder(folder, plan))}
 	return errors.Join(a.cancel(ctx, d), d.Events.Err())
 }
 
@@ -261,7 +291,7 @@ func (a *app) cancel(ctx context.Context, d *dispatch.Dispatcher) error {
 }
 
 func (a *app) remoteLogs(ctx context.Context, arg string, follow bool) error {
-	id, plan, err := jobs.Find(a.Root(), arg)
+	id, plan, err := dispatch.Find(a.Root(), arg)
 	if err != nil {
 		return err
 	}
@@ -270,7 +300,7 @@ func (a *app) remoteLogs(ctx context.Context, arg string, follow bool) error {
 		return err
 	}
 	defer open.Close()
-	return jobs.Logs(ctx, filepath.Join(a.Root(), runs.Dir, id), open, follow, func(place dispatch.Place,
+	return dispatch.Logs(ctx, filepath.Join(a.Root(), runs.Dir, id), open, follow, func(place dispatch.Place,
 		text string) error {
 		_, err := fmt.Fprintf(a.stdout, "%s | %s\n", place, plain.Line(text))
 		return err
@@ -283,7 +313,7 @@ func (a *app) openOn(on string) (open providers.Set, names []string, err error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	if names, err = jobs.Chosen(tables, on, true); err != nil {
+	if names, err = tablesOf(tables, on, true); err != nil {
 		return nil, nil, err
 	}
 	open, _, err = providers.OpenAll(tables, names, "")
@@ -342,12 +372,12 @@ func (a *app) remoteGC(ctx context.Context, on string, yes, all bool) error {
 		return err
 	}
 	defer open.Close()
-	found, err := jobs.Orphans(ctx, a.Root(), open, names)
+	found, err := dispatch.Orphans(ctx, a.Root(), open, names)
 	if found == nil {
 		return err
 	}
 	faults := []error{err}
-	orphans, kept := []jobs.Orphan{}, 0
+	orphans, kept := []dispatch.Orphan{}, 0
 	for _, o := range found {
 		words := ""
 		if o.Elsewhere {

@@ -22,7 +22,7 @@ func TestRemoteSlurm(t *testing.T) {
 		return fmt.Sprintf("[remote.%s]\nprovider = \"slurm\"\nworkdir = %q\ngpu = \"none\"\njobs = 2\n%s\n", name, work,
 			more)
 	}
-	b := newRemoteBench(t, table("cluster", "partition = \"gpu\"\ngres = \"gpu:b200:1\"\nprice = 6.25\n")+
+	b := newRemoteBench(t, table("cluster", "partition = \"gpu\"\ngres = \"gpu:b200:1\"\n")+
 		table("partition", "partition = \"gpux\"\n")+table("gres", "gres = \"gpu:h100:1\"\n"))
 	b.share(work)
 	b.fisub(0, "local", "--device", "emu", "--limit", "8")
@@ -35,7 +35,7 @@ func TestRemoteSlurm(t *testing.T) {
 		if got := b.fisub(0, "remote", "hosts", "--on", "cluster"); !strings.Contains(got, "a job would start now") {
 			t.Errorf("munge %v: hosts: got %s", munge, got)
 		}
-		b.fisub(0, "remote", "--on", "cluster", "--limit", "8", "--max-cost", "10")
+		b.fisub(0, "remote", "--on", "cluster", "--limit", "8")
 		r := b.last()
 		b.whole(r, 8)
 		if got := judgements(r); fmt.Sprint(got) != fmt.Sprint(local) {

@@ -308,7 +308,7 @@ func TestRemoteSSH(t *testing.T) {
 	b := newRemoteBench(t,
 		fmt.Sprintf(
 			"[remote.lab]\nprovider = \"ssh\"\nhosts = [\"h1\", \"h2\", \"h3\"]\nssh_config = %q\ngpu = \"none\"\naway = "+
-				"\"3s\"\nprice = 6.25\n", f.Config))
+				"\"3s\"\n", f.Config))
 	for _, d := range f.Daemons {
 		b.share(filepath.Join(d.Home, ".cache/fisub/remote"))
 	}
@@ -322,7 +322,7 @@ func TestRemoteSSH(t *testing.T) {
 	planted = append(planted, strings.Split(string(key), "\n")[2])
 	said := b.fisub(0, "local", "--device", "emu", "--limit", "12")
 	local := judgements(b.last())
-	said += b.fisub(0, "remote", "--on", "lab", "--limit", "12", "--max-cost", "10") + b.stderr.String()
+	said += b.fisub(0, "remote", "--on", "lab", "--limit", "12") + b.stderr.String()
 	r := b.last()
 	b.whole(r, 12)
 	if got := judgements(r); fmt.Sprint(got) != fmt.Sprint(local) {

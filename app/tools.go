@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,18 +20,16 @@ import (
 	"fisub/internal/sandbox"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
-	"fisub/remote"
 	"fisub/remote/agent"
-	"fisub/remote/providers"
+	"fisub/remote/dispatch"
 	"fisub/session"
-	"fisub/session/jobs"
 	"fisub/session/tools"
 	"fisub/workloads"
 )
 
 type toolOptions struct {
 	session.Options
-	jobs                                jobs.Options
+	jobs                                hostOptions
 	solution, workload, tools, sections string
 	on                                  string
 	yes, send                           bool
@@ -41,16 +40,22 @@ func (o *toolOptions) flags(set, which, timeout string) []cli.Flag {
 	arch := stringFlag(&o.Arch, "arch", "they are for `ARCH`", "")
 	send := boolFlag(&o.send, "send", "write the report to stdout, in parts")
 	prebuilt.Hidden, arch.Hidden, send.Hidden = true, true, true
-	return []cli.Flag{
+	return append([]cli.Flag{
 		deviceFlag(&o.Device),
 		stringFlag(&o.Set, "set", "take workloads from `SET`", set),
 		stringFlag(&o.workload, "workload", "the workload whose uuid begins with `PREFIX`", which),
 		solutionFlag(&o.solution),
 		timeFlag(&o.Timeout, "timeout", "end a tool after `TIME`", timeout),
-		stringFlag(&o.on, "on", "run on the hosts of `TABLE` of the config", "this machine"),
-		stringFlag(&o.jobs.GPU, "gpu", "with --on: `GPU` of the hosts, or none for the emulator", "gpu of the table"),
-		boolFlag(&o.jobs.Busy, "busy", "with --on: run also on a GPU that another process uses"),
 		yesFlag(&o.yes), prebuilt, arch, send,
+	}, toolPlaceFlags(&o.on, &o.jobs)...)
+}
+
+// toolPlaceFlags are for a command that one job can run.
+func toolPlaceFlags(on *string, o *hostOptions) []cli.Flag {
+	return []cli.Flag{
+		stringFlag(on, "on", "run on the hosts of `TABLE` of the config", "this machine"),
+		stringFlag(&o.GPU, "gpu", "with --on: `GPU` of the hosts, or none for the emulator", "gpu of the table"),
+		boolFlag(&o.Busy, "busy", "with --on: run also on a GPU that another process uses"),
 	}
 }
 
@@ -241,94 +246,73 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 	return a.show(l)
 }
 
-// remoteTool runs a command on one place of a table, which runs each of n tools once, and shows what it says.
+// remoteTool runs a command on one place of a table, which runs each of n tools once, and shows its lines.
 func (a *app) remoteTool(
 	ctx context.Context, s *session.Submission, o toolOptions, command string, n int, args ...string,
 ) error {
 	if err := tools.Check(s.Solution); err != nil {
 		return err
 	}
-	tables, err := a.Tables()
-	if err != nil {
-		return err
-	}
-	names, err := jobs.Chosen(tables, o.on, false)
-	if err != nil {
-		return err
-	}
-	open, terms, err := providers.OpenAll(tables, names, "")
-	if err != nil {
-		return err
-	}
-	defer open.Close()
 	timeout := cmp.Or(o.Timeout, tools.Timeout)
-	o.Limit, o.Timeout = 1, 0
-	u, err := a.NewSetup(s, o.Options, nil)
-	if err != nil {
-		return err
-	}
+	o.Limit, o.Timeout, o.Baseline = 1, 0, "none"
 	o.jobs.Shards = 1
 	o.jobs.Limit = time.Duration(n+1)*timeout + 5*time.Minute
-	order, err := jobs.NewOrder(ctx, &a.Project, s, u, o.Options, o.jobs, names, open, terms, a.term)
-	if err != nil {
-		return err
-	}
-	if u.Kind == "emu" && command == "profile" {
-		return errEmulatorTime
-	}
-	order.Spec.Command = command
-	order.Spec.Args = append([]string{"--device", u.Kind, "--timeout", timeout.String()}, args...)
-	folder := filepath.Join(s.Root, runs.Dir, order.Plan.Run.ID)
-	if err := order.Keep(folder); err != nil {
-		return err
-	}
-	b, err := jobs.NewBundle(ctx, folder, order.Spec)
-	if build, ok := errors.AsType[*device.BuildError](err); ok {
-		return a.notCompiled(build, order.Spec.Arch)
-	}
-	if err != nil {
-		return err
-	}
-	order.Show(a.term, b.Size())
-	if !a.term.Agreed(ctx, o.yes, "start?") {
-		return nil
-	}
-	bar := a.term.Sums("sending")
-	place := order.Plan.Places[0].String()
-	said := &verdictList{a: a}
-	told := false
-	var report tools.Report
-	report.Path = filepath.Join(folder, tools.ReportName)
-	failed, err := jobs.Tool(ctx, order, folder, open, b.Files, func(st remote.State) {
-		bar.Finish()
-		a.term.Note("%s: %s %s", place, st.Phase, plain.Line(st.Text))
-	}, func(sent, total int64) { bar.Set(place, sent, total) }, func(text []byte) error {
-		l, ok := tools.ReadLine(text)
-		switch {
-		case !ok:
-			return nil // a newer fisub may say what this one does not know
-		case l.Part != nil:
-			return report.Take(l.Part)
-		case l.Kernels != nil:
-			l.Report = report.Path
-			if err := tools.WriteFigures(folder, l.Workload, l.Kernels); err != nil {
-				return err
+	return a.send(ctx, errand{s: s, how: o.Options, where: o.jobs, on: o.on, yes: o.yes,
+		change: func(u *session.Setup, order *order) error {
+			if u.Kind == "emu" && command == "profile" {
+				return errEmulatorTime
 			}
+			order.Plan.Tool, order.Spec.Command = command, command
+			order.Spec.Args = append([]string{"--device", u.Kind, "--timeout", timeout.String()}, args...)
+			return nil
+		}})
+}
+
+// A toolAnswer shows the lines of a tool on a host, and keeps its report.
+type toolAnswer struct {
+	a      *app
+	folder string
+	said   *verdictList
+	report tools.Report
+	last   *dispatch.Job // that has said something
+}
+
+func (a *app) newToolAnswer(folder string) (*toolAnswer, error) {
+	t := &toolAnswer{a: a, folder: folder, said: &verdictList{a: a}}
+	t.report.Path = filepath.Join(folder, tools.ReportName)
+	if err := os.Remove(t.report.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err // the lines bring it again
+	}
+	return t, nil
+}
+
+func (t *toolAnswer) line(j *dispatch.Job, text []byte) error {
+	l, ok := tools.ReadLine(text)
+	switch {
+	case !ok:
+		return nil // a newer fisub may say what this one does not know
+	case l.Part != nil:
+		return t.report.Take(l.Part)
+	case l.Kernels != nil:
+		l.Report = t.report.Path
+		if err := tools.WriteFigures(t.folder, l.Workload, l.Kernels); err != nil {
+			return err
 		}
-		told = true
-		return said.add(l)
-	})
-	bar.Finish()
-	said.end()
-	if err != nil {
+	}
+	t.last = j
+	return t.said.add(l)
+}
+
+func (t *toolAnswer) end(failed bool, err error) error {
+	t.said.end()
+	if !failed {
 		return err
 	}
-	a.term.Note("run folder %s", session.Relative(folder))
-	if !failed {
-		return nil
-	}
-	if log, err := os.ReadFile(filepath.Join(folder, agent.LogName)); err == nil && !told {
-		fmt.Fprint(a.stderr, plain.Lines(string(log)))
+	logs, _ := filepath.Glob(filepath.Join(t.folder, "log", "*", agent.LogName))
+	if t.last == nil && len(logs) > 0 {
+		if log, err := os.ReadFile(logs[len(logs)-1]); err == nil {
+			fmt.Fprint(t.a.stderr, plain.Lines(string(log)))
+		}
 	}
 	return shown(exitNotPassed)
 }

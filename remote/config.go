@@ -18,8 +18,6 @@ type Config interface {
 	Shared() *Common
 	// Check notes in t what is wrong with values that are of their types.
 	Check(t *config.Table)
-	// Bill is what one job is paid for, on top of its limit what it takes to begin and to end.
-	Bill() Bill
 	// Open makes the provider of the table [remote.name]. It asks no host.
 	Open(name string) (Provider, error)
 }
@@ -28,8 +26,7 @@ type Config interface {
 type Common struct {
 	Provider string // kind; the table's name where the key is missing
 	GPU      string
-	Limit    time.Duration // 0 where the table does not say
-	Price    float64       // 0 where the table does not say
+	Limit    time.Duration // 0 if the table does not set it
 }
 
 // Shared gives c.
@@ -50,20 +47,7 @@ func (c *Common) CommonKeys() []config.Key {
 			Help: "kind of the provider, as the sections below are called"},
 		{Name: "gpu", To: &c.GPU, Absent: "`--gpu`", Help: `kind of GPU: "b200", "h200", ..., "none" for the emulator`},
 		{Name: "limit", To: &c.Limit, Absent: "30m", Help: `a job is ended on its host after this time: "30m"`},
-		{Name: "price", To: &c.Price, Absent: "no price is shown",
-			Help: "USD for one GPU and hour; for the plan, for `--max-cost` and for what `ls` shows"},
 	}
-}
-
-// toEnd is what the agent may take to end a job at its limit.
-const toEnd = time.Minute
-
-// Bill is that of a job that is paid for its GPU alone.
-func (c *Common) Bill() Bill { return c.Held("GPU", 1, toEnd) }
-
-// Held is the bill for n GPUs that are held for beyond beside the job's own time; what is their name.
-func (c *Common) Held(what string, n int, beyond time.Duration) Bill {
-	return Bill{{For: what, Hourly: float64(n) * c.Price, Key: "price", Beyond: beyond}}
 }
 
 // CheckGPUs finds what is wrong with the ordinals of the key gpus.
@@ -92,9 +76,6 @@ func Decode(t *config.Table, c Config) error {
 	s.Provider = Kind(t)
 	if t.Has("limit") && s.Limit <= 0 {
 		t.Fault("limit", "", "must be above zero")
-	}
-	if !(s.Price >= 0 && s.Price < 1e6) {
-		t.Fault("price", "", "%v is no price in USD per GPU and hour", s.Price)
 	}
 	c.Check(t)
 	return t.Err()

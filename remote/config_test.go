@@ -30,7 +30,7 @@ host = ["a"]
 away = 5
 limit = "-1s"
 gpus = [0, "1"]
-price = nan
+slots = 1
 workdir = { a = 1 }
 `+submission))
 	if err != nil {
@@ -50,7 +50,8 @@ hint: did you mean "hosts"?
 config.toml:4:8: remote.lab.away must be a time such as "30m", not an integer
 config.toml:5:9: remote.lab.limit: must be above zero
 config.toml:6:8: remote.lab.gpus must be a list of whole numbers, not one with a string (item 2)
-config.toml:7:9: remote.lab.price: NaN is no price in USD per GPU and hour
+config.toml:7:1: unknown key remote.lab.slots
+hint: known here: provider, gpu, limit, hosts, gpus, workdir, away, ssh_config
 config.toml:8:11: remote.lab.workdir must be a string, not a table
 `
 	if got.String() != want {
@@ -60,7 +61,7 @@ config.toml:8:11: remote.lab.workdir must be a string, not a table
 
 // What is missing has its default, common keys too; an inline table is a table.
 func TestDecode(t *testing.T) {
-	cfg, err := config.Parse("config.toml", []byte(`remote = { ssh = { hosts = ["a"], price = 6, limit = "1h30m" } }`+
+	cfg, err := config.Parse("config.toml", []byte(`remote = { ssh = { hosts = ["a"], limit = "1h30m" } }`+
 		submission))
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +70,7 @@ func TestDecode(t *testing.T) {
 	if err := remote.Decode(cfg.Remote["ssh"], &got); err != nil {
 		t.Fatal(err)
 	}
-	want := ssh.Config{Common: remote.Common{Provider: "ssh", Limit: 90 * time.Minute, Price: 6}, Hosts: []string{"a"},
+	want := ssh.Config{Common: remote.Common{Provider: "ssh", Limit: 90 * time.Minute}, Hosts: []string{"a"},
 		GPUs:    []int{0},
 		Workdir: ".cache/fisub/remote", Away: 5 * time.Minute}
 	if !reflect.DeepEqual(got, want) {

@@ -95,7 +95,11 @@ func (p *Project) history(log Log) (lines []*RunLine, err error) {
 	lines = []*RunLine{} // JSON has a list even without runs
 	families := map[string][]*RunLine{}
 	for _, id := range slices.Backward(ids) {
-		r, err := runs.Read(filepath.Join(p.Root(), runs.Dir, id))
+		dir := filepath.Join(p.Root(), runs.Dir, id)
+		if plan, err := dispatch.Load(dir); err == nil && plan.Tool != "" {
+			continue
+		}
+		r, err := runs.Read(dir)
 		if err != nil && !errors.Is(err, runs.ErrEmpty) {
 			if log != nil {
 				log.Warn(plain.Line(err.Error()), "")

@@ -117,6 +117,19 @@ func sameDefinition(sources []*Source) error {
 	return nil
 }
 
+// DescribeAll says what runs of the sources run, in an order in which that of A is the oldest.
+func (u *Setup) DescribeAll(ctx context.Context, sources []*Source) (all []event.Run) {
+	for _, s := range sources {
+		time.Sleep(2 * time.Millisecond)
+		run := u.Describe(ctx, s.Submission)
+		if s.git != nil {
+			run.Git = s.git
+		}
+		all = append(all, *run)
+	}
+	return all
+}
+
 // RunTogether runs the sources, which are of one definition, with their trials taken in turn on one device, and gives
 // their runs, which are kept below root. begin is called for each, with its letter and its run, and gives what shows
 // its events.
@@ -126,12 +139,9 @@ func (u *Setup) RunTogether(ctx context.Context, root string, sources []*Source,
 	var entries []bench.Entry
 	var folders []*runs.Folder
 	var streams []*event.Stream
+	described := u.DescribeAll(ctx, sources)
 	for i, s := range sources {
-		time.Sleep(2 * time.Millisecond) // so that the run of A is the older one
-		run := u.Describe(ctx, s.Submission)
-		if s.git != nil {
-			run.Git = s.git
-		}
+		run := &described[i]
 		folder := runs.New(root, run.ID)
 		defer folder.Close()
 		stream := event.NewStream(folder.Record, begin(string(rune('A'+i)), s, run))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"fisub/internal/config"
 )
@@ -25,5 +26,14 @@ func TestKeys(t *testing.T) {
 	}
 	if _, err := config.Parse(config.Name, []byte(text.String())); err != nil {
 		t.Errorf("the examples together: %v\n%s", err, text.String())
+	}
+}
+
+func TestMissing(t *testing.T) {
+	for want, d := range map[string]time.Duration{"30m": 30 * time.Minute, "5m": 5 * time.Minute, "2h": 2 * time.Hour,
+		"1h30m": 90 * time.Minute, "1m30s": 90 * time.Second, "10s": 10 * time.Second} {
+		if got := (config.Key{Default: d}).Missing(); got != want {
+			t.Errorf("%v: got %s, want %s", d, got, want)
+		}
 	}
 }

@@ -75,7 +75,13 @@ func (k Key) Missing() string {
 		}
 		return k.Absent
 	case time.Duration:
-		return strings.TrimSuffix(strings.TrimSuffix(def.String(), "0s"), "0m")
+		text := def.String()
+		for _, zero := range []string{"m0s", "h0m"} { // of "30m0s", "2h0m0s"
+			if strings.HasSuffix(text, zero) {
+				text = text[:len(text)-2]
+			}
+		}
+		return text
 	default:
 		return fmt.Sprint(def)
 	}

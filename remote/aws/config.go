@@ -1,7 +1,6 @@
 package aws
 
 import (
-	"fmt"
 	"path"
 	"strings"
 	"time"
@@ -23,7 +22,6 @@ type Config struct {
 	Slots         int
 	QueueLimit    time.Duration
 	LogGroup      string
-	MachineGPUs   int
 }
 
 // Keys are those of this kind.
@@ -41,8 +39,6 @@ func (c *Config) Keys() []config.Key {
 		{Name: "queue_limit", To: &c.QueueLimit, Default: 2 * time.Hour,
 			Help: "how long a job may wait before its links have expired"},
 		{Name: "log_group", To: &c.LogGroup, Default: "/aws/batch/job", Help: "where CloudWatch keeps what containers say"},
-		{Name: "machine_gpus", To: &c.MachineGPUs, Default: 8,
-			Help: "GPUs of one machine: a job that is alone on it is paid for all of them. 1 counts a job's own GPU alone"},
 	}
 }
 
@@ -70,17 +66,7 @@ func (c *Config) Check(t *config.Table) {
 	t.Match("queue", c.Queue, oneWord, "the name or ARN of a job queue")
 	t.Match("job_definition", c.JobDefinition, oneWord, "the name or ARN of a job definition")
 	config.Between(t, "slots", c.Slots, 1, 1000)
-	config.Between(t, "machine_gpus", c.MachineGPUs, 1, 1024)
 	config.Between(t, "queue_limit", c.QueueLimit, time.Minute, week/2)
-}
-
-// boot is what an instance is paid for before its job begins and after it has ended: starting, fetching the image, and
-// the time until Batch takes an idle one away. AWS promises no bound of it.
-const boot = 30 * time.Minute
-
-// Bill counts a machine for each job: AWS is paid for whole ones.
-func (c *Config) Bill() remote.Bill {
-	return c.Held(fmt.Sprintf("%d x GPU of a machine", c.MachineGPUs), c.MachineGPUs, margin+boot)
 }
 
 // Open makes the provider.

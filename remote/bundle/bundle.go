@@ -68,6 +68,7 @@ type Spec struct {
 	Arch     string   `json:"arch,omitempty"`    // "" where nothing is compiled here
 	Args     []string `json:"args"`              // of the command: profile, timer, device
 	Command  string   `json:"command,omitempty"` // of fisub that a job runs; "" is local
+	Others   []string `json:"others,omitempty"`  // packed solutions that are arguments of the command, after Solution
 }
 
 // A Bundle gives the files of jobs. It is safe for concurrent use.
@@ -114,6 +115,14 @@ func New(ctx context.Context, root, dir, self string, spec Spec, beside ...*trac
 		}
 		beside = append([]*trace.Solution{base}, beside...)
 		paths[path.Join(baselineDir, filepath.Base(spec.Baseline))] = spec.Baseline
+	}
+	for i, file := range spec.Others {
+		other, _, err := trace.ReadSolution(file)
+		if err != nil {
+			return nil, err
+		}
+		beside = append(beside, other)
+		paths[otherName(i)] = file
 	}
 	if spec.Arch != "" {
 		packed, err := prebuild(ctx, root, spec.Arch, sol, beside)
@@ -180,6 +189,9 @@ func prebuild(ctx context.Context, root, arch string, sol *trace.Solution,
 	return files, g.Wait()
 }
 
+// otherName is the name of a further solution in a bundle.
+func otherName(i int) string { return fmt.Sprintf("others/%d.json", i+1) }
+
 // Size is how many bytes all jobs share.
 func (b *Bundle) Size() (sum int64) {
 	for _, f := range b.base {
@@ -190,8 +202,15 @@ func (b *Bundle) Size() (sum int64) {
 
 // Files gives the bundle of a job for the workloads, and the command that runs them.
 func (b *Bundle) Files(ctx context.Context, uuids []string) ([]remote.File, []string, error) {
-	args := append([]string{remote.Program, cmp.Or(b.spec.Command, "local"), "--json", "--solution", "solution.json"},
-		b.spec.Args...)
+	args := []string{remote.Program, cmp.Or(b.spec.Command, "local"), "--json"}
+	if len(b.spec.Others) == 0 {
+		args = append(args, "--solution")
+	}
+	args = append(args, "solution.json")
+	for i := range b.spec.Others {
+		args = append(args, otherName(i))
+	}
+	args = append(args, b.spec.Args...)
 	if b.spec.Command == "" {
 		args = append(args, "--keep-going") // who stops is who sees all jobs
 	}

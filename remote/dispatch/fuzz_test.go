@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"os"
 	"testing"
 
 	"fisub/internal/event"
@@ -20,33 +19,22 @@ func FuzzFeed(f *testing.F) {
 	f.Add([]byte(`{"type":"failed","workload":"u","message":{"text":"x"}}
 {"type":"failed","workload":"u","message":{"text":"x"}}
 `), 193)
-	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
-		f.Setenv("TMPDIR", "/dev/shm") // on a disk each run waits for the plan to be synced
-	}
-	folder := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte, cut int) {
 		verdicts := map[string]int{}
 		job := &Job{ID: "job", Workloads: []string{"u", "v"}}
-		d := &Dispatcher{Folder: folder, Plan: &Plan{Version: 1, Jobs: []*Job{job}, Run: event.Run{
-			Workloads: []event.Workload{{UUID: "u"}, {UUID: "v"}, {UUID: "other"}}}}}
-		d.Events = event.NewStream(func(e event.Event) error {
+		run := event.Run{Workloads: []event.Workload{{UUID: "u"}, {UUID: "v"}, {UUID: "other"}}}
+		m := newMerger(run, func(e event.Event) {
 			if e.Evaluated != nil || e.Type == event.TypeFailed {
 				verdicts[e.Workload]++
 			}
 			if e.Place == "" && e.Job == "" && e.Run == nil {
 				t.Errorf("got an event without its job: %+v", e)
 			}
-			return nil
 		})
-		if err := d.prepare(); err != nil {
-			t.Fatal(err)
-		}
-		feed := &feed{d: d, job: job}
+		r := newReader(job, 0)
 		cut = min(max(cut, 0), len(data))
 		for _, part := range [][]byte{data[:cut], data[cut:]} {
-			if err := feed.take(part); err != nil {
-				t.Fatal(err)
-			}
+			m.read(&r, part)
 		}
 		for workload, n := range verdicts {
 			if n > 1 || workload != "u" && workload != "v" {

@@ -2,17 +2,13 @@ package dispatch
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"fisub/bench/runs"
+	"fisub/bench/stats"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -29,103 +25,171 @@ const UsualStream = 1 << 30
 // prints, of which 5 MiB for each are kept.
 func room(n int) int64 { return min(16<<20+int64(n)*8<<20, UsualStream) }
 
-// A feed takes the stream of one job: first into a file of its own, then, line by line, into the run's events. It is a
-// remote.Watcher.
-type feed struct {
-	d    *Dispatcher
-	job  *Job
-	file *os.File
-	line int64 // lines so far
-	seen int64 // the last one whose event the run folder has
-	junk int64 // lines that are no events
-	size int64 // bytes so far
-	err  error // this machine cannot keep the stream
+// Verdicts of a workload.
+const (
+	none      = "" // it may still get one
+	passed    = "passed"
+	failed    = "failed"
+	retracted = "retracted" // the stream that brought it contradicts itself: the workload gets no other
+)
 
-	heard   atomic.Int64 // when the last bytes came, in nanoseconds since the run began
-	running atomic.Bool  // the host answers, and says that the job runs
-
-	cut       remote.Cutter
-	check     event.Checker
-	emulated  bool
-	against   string // why it cannot be what one run has told
-	retracted map[string]bool
+// A workload is one of the run.
+type workload struct {
+	index    int
+	verdict  string
+	by       string          // the job that brought the verdict, or before(place) for one of another process
+	failedOn map[string]bool // hosts that could not judge it
+	tries    int             // jobs that had it
+	given    bool            // it gets no further job
 }
 
-// openFeed opens the job's file and takes what is in it; offset is where the stream goes on.
-func (d *Dispatcher) openFeed(j *Job) (f *feed, offset int64, err error) {
-	name := filepath.Join(d.Folder, streams, j.ID+".jsonl")
-	f = &feed{d: d, job: j, seen: d.origins[j.ID], cut: remote.Cutter{Seal: remote.Seal{Key: j.Key, Job: j.ID}},
-		check: event.Checker{Job: true}, retracted: map[string]bool{}}
-	if f.file, err = os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644); err != nil {
-		return nil, 0, err
-	}
-	if _, err = io.Copy(taker{f}, f.file); err != nil {
-		f.file.Close()
-	}
-	return f, f.size, err
+// before is the workload.by of a verdict that the run folder had before this process.
+func before(place string) string { return "before: " + place }
+
+// A merger makes one run of the streams of its jobs. It is pure: events go to emit.
+type merger struct {
+	run      event.Run // as the client describes it
+	work     map[string]*workload
+	settled  int    // workloads that have a verdict, or had one
+	first    string // the job that opened the run
+	device   event.Device
+	findings int
+	score    stats.Score
+	begun    time.Time // of this process
+	emit     func(event.Event)
 }
 
-// A taker takes what the job's file has already.
-type taker struct{ *feed }
-
-func (t taker) Write(p []byte) (int, error) {
-	t.size += int64(len(p))
-	return len(p), t.take(p)
+func newMerger(run event.Run, emit func(event.Event)) *merger {
+	m := &merger{run: run, work: map[string]*workload{}, emit: emit}
+	for i, w := range run.Workloads {
+		m.work[w.UUID] = &workload{index: i, failedOn: map[string]bool{}}
+	}
+	return m
 }
 
-func (f *feed) Write(p []byte) (int, error) {
-	if err := f.d.claim(f.job); err != nil {
-		return 0, err
+// of returns a workload. A workload of another run counts as settled.
+func (m *merger) of(uuid string) *workload {
+	if w := m.work[uuid]; w != nil {
+		return w
 	}
-	f.size += int64(len(p))
-	f.heard.Store(int64(time.Since(f.d.begun)))
-	if most := cmp.Or(f.d.MaxStream, room(len(f.job.Workloads))); f.size > most {
-		return 0, fmt.Errorf("it has said more than %d bytes, which no job for %s takes; its place may be broken", most,
-			plain.Count(len(f.job.Workloads), "workload"))
-	}
-	if _, f.err = f.file.Write(p); f.err == nil {
-		f.err = f.take(p)
-	}
-	return len(p), f.err
+	return &workload{by: "no workload of this run", failedOn: map[string]bool{}}
 }
 
-// take takes what comes next of the stream.
-func (f *feed) take(p []byte) error {
-	for line := range f.cut.Cut(p) {
-		f.line++
+// restore takes the verdicts of the run folder.
+func (m *merger) restore(old *runs.Run) {
+	if old.Run != nil {
+		m.first, m.device = "before", old.Run.Device
+	}
+	for _, row := range old.Rows {
+		w := m.work[row.UUID]
+		if w == nil || row.Evaluated == nil && len(row.Findings) == 0 {
+			continue // another host may be able to judge it
+		}
+		m.settle(w, before(row.Place))
+		m.findings += len(row.Findings)
+		row.Score(&m.score)
+		if w.verdict = retracted; row.Evaluated != nil {
+			w.verdict = verdictOf(row.Evaluated)
+		}
+	}
+}
+
+func verdictOf(e *event.Evaluated) string {
+	if e.Status == string(trace.Passed) {
+		return passed
+	}
+	return failed
+}
+
+func (m *merger) settle(w *workload, by string) {
+	if w.by == "" {
+		m.settled++
+	}
+	w.by = by
+}
+
+// result counts.
+func (m *merger) result() (r Result) {
+	for _, w := range m.work {
+		switch w.verdict {
+		case passed:
+			r.Passed++
+		case failed:
+			r.Failed++
+		}
+	}
+	r.Missing = len(m.run.Workloads) - r.Passed - r.Failed
+	r.Findings = m.findings
+	return r
+}
+
+// done ends the run's stream. The score is over the workloads of all places.
+func (m *merger) done(now time.Time) {
+	r := m.result()
+	done := &event.Done{Passed: r.Passed, Failed: r.Failed, Missing: r.Missing, Findings: r.Findings,
+		Seconds: now.Sub(m.begun).Seconds()}
+	if score, n, ok := m.score.Value(); ok && m.run.Baseline != nil && r.Missing == 0 {
+		done.Score, done.Scored = &score, n
+	}
+	m.emit(event.Event{Type: event.TypeDone, Done: done})
+}
+
+// A reader is where the stream of a job is.
+type reader struct {
+	job      *Job
+	cut      remote.Cutter
+	check    event.Checker
+	line     int64  // lines so far
+	seen     int64  // the last one whose event the run folder has
+	junk     int64  // lines that were dropped
+	size     int64  // bytes so far
+	current  string // the workload that was begun last
+	emulated bool
+	against  string // the contradiction in it, or ""
+}
+
+func newReader(j *Job, seen int64) reader {
+	return reader{job: j, seen: seen, cut: remote.Cutter{Seal: remote.Seal{Key: j.Key, Job: j.ID}},
+		check: event.Checker{Job: true}}
+}
+
+// read takes the next bytes of the stream.
+func (m *merger) read(r *reader, p []byte) {
+	r.size += int64(len(p))
+	for line := range r.cut.Cut(p) {
+		r.line++
 		switch {
 		case line.Long:
-			f.check.Skip()
-			f.junk++
+			r.check.Skip()
+			r.junk++
 		case !line.Signed:
-			f.unsigned()
-		case !f.event(line.Text):
-			f.junk++
-		}
-		if err := f.d.Events.Err(); err != nil {
-			return err
+			text := fmt.Sprintf("line %d of its stream is not signed by its agent", r.line)
+			m.contradict(r, text, r.line > r.seen)
+		case !m.event(r, line.Text):
+			r.junk++
 		}
 	}
-	return nil
 }
 
-// State tells a change of what the job does.
-func (f *feed) State(s remote.State) {
-	f.running.Store(s.Phase == remote.Running)
-	if s.Phase == remote.Running || s.Phase == remote.Starting {
-		f.d.began(f.job)
-		f.d.returned(f.job)
+// lines hands on the lines in the next bytes of a tool's stream, up to a line that is not the tool's.
+func (r *reader) lines(p []byte, hand func(text []byte)) {
+	r.size += int64(len(p))
+	for line := range r.cut.Cut(p) {
+		switch r.line++; {
+		case r.against != "":
+		case !line.Signed:
+			r.against = fmt.Sprintf("line %d of its stream is not signed by its agent", r.line)
+		case line.Long:
+			r.against = fmt.Sprintf("line %d of its stream is longer than %d bytes", r.line, remote.MaxLine)
+		default:
+			hand(line.Text)
+		}
 	}
-	text := plain.Brief(s.Text, 200)
-	if !s.Start.IsZero() {
-		text = fmt.Sprintf("%s, to start at about %s", text, s.Start.Format("15:04"))
-	}
-	f.d.tell(f.job, event.Job{Phase: string(s.Phase), Text: text})
 }
 
-// event takes one line into the run's events and tells whether it is one that this job may say. What the host says of
-// numbers and times is dropped: the run's own stream has its own.
-func (f *feed) event(line []byte) bool {
+// event takes one line into the run's events and reports whether it is one that this job may say. Numbers and times of
+// the host are dropped: the run's own stream has its own.
+func (m *merger) event(r *reader, line []byte) bool {
 	var e event.Event
 	if len(bytes.TrimSpace(line)) == 0 {
 		return true
@@ -133,12 +197,12 @@ func (f *feed) event(line []byte) bool {
 	if err := json.Unmarshal(line, &e); err != nil {
 		return false
 	}
-	against := f.check.Next(&e)
+	against := r.check.Next(&e)
 	if e.Run != nil {
-		f.emulated = e.Run.Device.Emulated
+		r.emulated = e.Run.Device.Emulated
 	}
 	e.Seq, e.Time, e.JobState = 0, time.Time{}, nil
-	e.Place, e.Job, e.Origin = f.job.Place.String(), f.job.ID, f.line
+	e.Place, e.Job, e.Origin = r.job.Place.String(), r.job.ID, r.line
 	payloads := 0
 	for _, is := range []bool{e.Run != nil, e.Built != nil, e.Started != nil, e.Samples != nil, e.Evaluated != nil,
 		e.Message != nil, e.Finding != nil, e.Floor != nil, e.Done != nil} {
@@ -153,28 +217,25 @@ func (f *feed) event(line []byte) bool {
 		e.Finding.Check, e.Finding.Text = plain.Brief(e.Finding.Check, 100), plain.Brief(e.Finding.Text, maxText)
 		e.Finding.Place = plain.Brief(e.Finding.Place, 200)
 	}
-	ours := slices.Contains(f.job.Workloads, e.Workload)
+	w := m.work[e.Workload]
+	ours := w != nil && slices.Contains(r.job.Workloads, e.Workload)
 	if payloads > 1 || e.Workload != "" && !ours {
 		return false
 	}
-	d := f.d
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	fresh, open := f.line > f.seen, d.settled[e.Workload] == ""
+	fresh, open := r.line > r.seen, ours && w.by == ""
 	if against != "" {
-		d.contradict(f, against, fresh)
+		m.contradict(r, against, fresh)
 	}
 	emit := fresh
 	switch {
 	case e.Type == event.TypeRun && e.Run != nil:
-		d.host(f, e.Run, fresh)
+		m.host(r, e.Run, fresh)
 		emit = false
 	case e.Type == event.TypeBuilding && payloads == 0, e.Type == event.TypeBuilt && e.Built != nil:
-		emit = fresh && (d.first == f.job.ID || e.Built != nil && !e.Built.OK)
+		emit = fresh && (m.first == r.job.ID || e.Built != nil && !e.Built.OK)
 	case e.Type == event.TypeStarted && e.Started != nil && ours:
-		e.Started = &event.Started{Index: len(d.settled) + 1, Total: len(d.Plan.Run.Workloads), Axes: e.Started.Axes}
-		d.current[f.job] = e.Workload
-		d.look()
+		e.Started = &event.Started{Index: m.settled + 1, Total: len(m.run.Workloads), Axes: e.Started.Axes}
+		r.current = e.Workload
 		emit = fresh && open
 	case e.Type == event.TypeSamples && e.Samples != nil && ours:
 		if !measurable(e.Samples) {
@@ -187,27 +248,24 @@ func (f *feed) event(line []byte) bool {
 			string(t.Evaluation.Status) != e.Evaluated.Status {
 			return false
 		}
-		if !possible(e.Evaluated, t.Evaluation.Performance, f.emulated) {
+		if !possible(e.Evaluated, t.Evaluation.Performance, r.emulated) {
 			return false
 		}
-		if open || !fresh {
-			d.settled[e.Workload] = f.job.ID // its findings may not be known yet
+		if open || !fresh && w.by == before(e.Place) {
+			m.settle(w, r.job.ID) // its findings may not be known yet
 		}
 		if emit = fresh && open; emit {
-			e.Evaluated.Index = d.index[e.Workload]
-			d.verdicts[e.Workload] = e.Evaluated.Status == string(trace.Passed)
-			(&runs.Row{Evaluated: e.Evaluated}).Score(&d.score)
-			defer d.retract(f) // after the verdict has been told
-			d.look()
+			e.Evaluated.Index = w.index
+			w.verdict = verdictOf(e.Evaluated)
+			(&runs.Row{Evaluated: e.Evaluated}).Score(&m.score)
+			defer m.retract(r) // after the verdict has been told
 		}
 	case e.Type == event.TypeFailed && e.Message != nil && ours:
-		if emit = fresh && open && !d.failed[e.Workload][f.job.Place.host()]; open { // another host may be able to judge it
-			d.cannot(e.Workload, f.job.Place)
-			d.look()
-		}
+		emit = fresh && open && !w.failedOn[r.job.Place.host()]
+		w.failedOn[r.job.Place.host()] = w.failedOn[r.job.Place.host()] || open // another host may be able to judge it
 	case e.Type == event.TypeWarning && e.Finding != nil && ours:
-		if emit = fresh && d.settled[e.Workload] == f.job.ID; emit {
-			d.findings++
+		if emit = fresh && w.by == r.job.ID; emit {
+			m.findings++
 		}
 	case e.Type == event.TypeWarning && e.Message != nil, e.Type == event.TypeFloor && e.Floor != nil:
 	case e.Type == event.TypeDone && e.Done != nil:
@@ -217,67 +275,81 @@ func (f *feed) event(line []byte) bool {
 		return e.Type != "" && payloads == 0
 	}
 	if emit {
-		d.Events.Emit(e)
+		m.emit(e)
 	}
 	return true
 }
 
-// unsigned says that the last line is not what the job's agent has written.
-func (f *feed) unsigned() {
-	f.d.mu.Lock()
-	defer f.d.mu.Unlock()
-	f.d.contradict(f, fmt.Sprintf("line %d of its stream is not signed by its agent", f.line), f.line > f.seen)
-}
-
-// exited compares what the agent says of the end with what the stream has told. An exit status with a Text is not the
+// exited compares the end of the job, as signed by the agent, with the stream. An exit status with a Text is not the
 // program's own.
-func (f *feed) exited(exit remote.Exit) {
-	text := f.cut.Missing(exit)
+func (m *merger) exited(r *reader, exit remote.Exit) {
+	text := r.cut.Missing(exit)
 	if text == "" && exit.End == remote.Exited && exit.Text == "" {
-		text = f.check.Exit(exit.Code)
+		text = r.check.Exit(exit.Code)
 	}
 	if text != "" {
-		f.d.mu.Lock()
-		defer f.d.mu.Unlock()
-		f.d.contradict(f, text, true)
+		m.contradict(r, text, true)
 	}
 }
 
-// contradict takes the verdicts of a job back whose stream cannot be what the judge has told and the agent written;
-// fresh tells that this is new.
-func (d *Dispatcher) contradict(f *feed, text string, fresh bool) {
-	if f.against == "" && fresh {
-		d.Events.Emit(event.Event{Type: event.TypeWarning, Place: f.job.Place.String(), Job: f.job.ID,
-			Message: &event.Message{Text: fmt.Sprintf("%s: its verdicts are not to be believed: %s", f.job.Place, text),
+// contradict takes back the verdicts of a job whose stream contradicts itself or its agent's signatures. If fresh is
+// set, the run folder has not been told yet.
+func (m *merger) contradict(r *reader, text string, fresh bool) {
+	if r.against == "" && fresh {
+		m.emit(event.Event{Type: event.TypeWarning, Place: r.job.Place.String(), Job: r.job.ID,
+			Message: &event.Message{Text: fmt.Sprintf("%s: its verdicts are not to be believed: %s", r.job.Place, text),
 				Hint: "something has written to it that was not the judge: fisub help trust"}})
 	}
-	f.against = text
-	d.retract(f)
+	r.against = text
+	m.retract(r)
 }
 
 // retract takes back the verdicts of a job whose stream contradicts itself.
-func (d *Dispatcher) retract(f *feed) {
-	if f.against == "" {
+func (m *merger) retract(r *reader) {
+	if r.against == "" {
 		return
 	}
-	for _, w := range f.job.Workloads {
-		if _, judged := d.verdicts[w]; !judged || d.settled[w] != f.job.ID || f.retracted[w] {
+	for _, uuid := range r.job.Workloads {
+		w := m.work[uuid]
+		if w == nil || w.by != r.job.ID || w.verdict != passed && w.verdict != failed {
 			continue
 		}
-		f.retracted[w] = true
-		delete(d.verdicts, w)
-		d.score.Fail()
-		d.findings++
-		d.Events.Emit(event.Event{Type: event.TypeWarning, Workload: w, Place: f.job.Place.String(), Job: f.job.ID,
-			Origin: f.line, Finding: &event.Finding{Check: event.Contradiction, Text: f.against}})
+		w.verdict = retracted
+		m.score.Fail()
+		m.findings++
+		m.emit(event.Event{Type: event.TypeWarning, Workload: uuid, Place: r.job.Place.String(), Job: r.job.ID,
+			Origin: r.line, Finding: &event.Finding{Check: event.Contradiction, Text: r.against}})
 	}
 }
 
-// maxFigure bounds what a host may say of a workload, in milliseconds, seconds or as a ratio: sums of all are numbers
-// then.
+// host takes the first word of a job's host: which device it is. The first host of all opens the run's stream.
+func (m *merger) host(r *reader, is *event.Run, fresh bool) {
+	if m.first == "" {
+		m.first = r.job.ID
+		m.device = is.Device
+		if fresh {
+			run := m.run
+			run.Device, run.Host = is.Device, is.Host
+			if l := is.Looked; l != nil {
+				run.Looked = &event.Looked{For: briefly(l.For), Not: briefly(l.Not)}
+			}
+			m.emit(event.Event{Type: event.TypeRun, Run: &run})
+		}
+	} else if fresh && (m.device.Name != is.Device.Name || m.device.Emulated != is.Device.Emulated) {
+		text := fmt.Sprintf("places differ: %s is %s, the first is %s", r.job.Place, is.Device.Name, m.device.Name)
+		m.emit(event.Event{Type: event.TypeWarning,
+			Message: &event.Message{Text: text, Hint: "do not compare figures of one with those of the other"}})
+	}
+	if fresh {
+		m.emit(event.Event{Type: event.TypeJob, Place: r.job.Place.String(), Job: r.job.ID, Origin: r.line,
+			JobState: &event.Job{Phase: string(remote.Running), Device: &is.Device, Host: &is.Host}})
+	}
+}
+
+// maxFigure bounds the figures of a workload, in milliseconds, seconds or as a ratio, so that sums of all are finite.
 const maxFigure = 1e9
 
-// possible tells whether an evaluation has figures that a measurement can give.
+// possible reports whether a measurement can give the figures of an evaluation.
 func possible(e *event.Evaluated, p *trace.Performance, emulated bool) bool {
 	for _, x := range []*float64{e.Latency, e.Speedup} {
 		if x != nil && !(*x > 0 && *x <= maxFigure) {
@@ -300,7 +372,7 @@ func possible(e *event.Evaluated, p *trace.Performance, emulated bool) bool {
 	return e.Seconds >= 0 && e.Seconds <= maxFigure
 }
 
-// measurable tells whether all timings are such as a clock can give.
+// measurable reports whether a clock can give all timings.
 func measurable(s *event.Samples) bool {
 	for _, trial := range s.TrialsNS {
 		if len(trial) == 0 || slices.Min(trial) <= 0 || slices.Max(trial) > maxFigure*1e6 {
@@ -315,47 +387,10 @@ func measurable(s *event.Samples) bool {
 	return true
 }
 
-// host takes the first word of a job's host: which device it is. The first host of all opens the run's stream.
-func (d *Dispatcher) host(f *feed, r *event.Run, fresh bool) {
-	if d.first == "" {
-		d.first = f.job.ID
-		d.device = r.Device
-		if fresh {
-			run := d.Plan.Run
-			run.Device, run.Host = r.Device, r.Host
-			if l := r.Looked; l != nil {
-				run.Looked = &event.Looked{For: briefly(l.For), Not: briefly(l.Not)}
-			}
-			d.Events.Emit(event.Event{Type: event.TypeRun, Run: &run})
-		}
-	} else if fresh && (d.device.Name != r.Device.Name || d.device.Emulated != r.Device.Emulated) {
-		text := fmt.Sprintf("places differ: %s is %s, the first is %s", f.job.Place, r.Device.Name, d.device.Name)
-		d.Events.Emit(event.Event{Type: event.TypeWarning,
-			Message: &event.Message{Text: text, Hint: "do not compare figures of one with those of the other"}})
-	}
-	if fresh {
-		d.Events.Emit(event.Event{Type: event.TypeJob, Place: f.job.Place.String(), Job: f.job.ID, Origin: f.line,
-			JobState: &event.Job{Phase: string(remote.Running), Device: &r.Device, Host: &r.Host}})
-	}
-}
-
 // briefly bounds a list of a job's.
 func briefly(list []string) (brief []string) {
 	for _, text := range list[:min(len(list), 20)] {
 		brief = append(brief, plain.Brief(text, 500))
 	}
 	return brief
-}
-
-func (d *Dispatcher) tell(j *Job, s event.Job) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.Events.Emit(event.Event{Type: event.TypeJob, Place: j.Place.String(), Job: j.ID, JobState: &s})
-}
-
-func (d *Dispatcher) warn(j *Job, text, hint string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.Events.Emit(event.Event{Type: event.TypeWarning, Place: j.Place.String(), Job: j.ID,
-		Message: &event.Message{Text: j.Place.String() + ": " + text, Hint: hint}})
 }

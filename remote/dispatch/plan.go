@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"fisub/internal/cache"
@@ -27,17 +26,12 @@ const streams = "remote"
 // A Plan is what a remote run needs beside its events, and all that it has begun. It holds no secret but the keys of
 // its jobs.
 type Plan struct {
-	Version int           `json:"version"` // 1
-	Run     event.Run     `json:"run"`     // the run as the client describes it: Device and Host come from the first host
-	Places  []Place       `json:"places"`
-	GPU     string        `json:"gpu,omitempty"`
-	Limit   time.Duration `json:"limit"` // of each job
-	Busy    bool          `json:"busy,omitempty"`
-	Race    bool          `json:"race,omitempty"` // each place gets a job for all workloads; the first that begins stays
-	Winner  string        `json:"winner,omitempty"`
-	Strict  bool          `json:"strict,omitempty"`
-	MaxCost float64       `json:"max_cost_usd,omitempty"` // 0: no cap
+	Version int       `json:"version"` // 1
+	Run     event.Run `json:"run"`     // the run as the client describes it: Device and Host come from the first host
+	Places  []Place   `json:"places"`
+	Terms
 
+	Kind
 	Bundle json.RawMessage `json:"bundle,omitempty"` // what the caller needs to make the jobs' files again; see Packed
 	Jobs   []*Job          `json:"jobs"`
 	Before int             `json:"before,omitempty"` // of Jobs: begun before the run was resumed, and no attempts any more
@@ -45,32 +39,27 @@ type Plan struct {
 	Client string          `json:"client,omitempty"` // the process that follows the run, or did last
 }
 
+// A Kind is the command that the jobs of a plan run: local, whose events become the run's, or another one.
+type Kind struct {
+	Tool  string      `json:"tool,omitempty"`  // the command of the only job, whose lines are its result; "" is local
+	Sides []event.Run `json:"sides,omitempty"` // of a comparison: the runs of its job, in the order of their letters
+}
+
+// Terms hold for each job of a plan.
+type Terms struct {
+	GPU    string        `json:"gpu,omitempty"`
+	Limit  time.Duration `json:"limit"`
+	Busy   bool          `json:"busy,omitempty"`
+	Strict bool          `json:"strict,omitempty"`
+}
+
 // A Place is one of a provider.
 type Place struct {
-	Table string      `json:"table"`           // name of the provider's table
-	Price float64     `json:"price,omitempty"` // USD for one GPU and hour; 0 where it is not known
-	Bill  remote.Bill `json:"bill,omitempty"`  // of one job
+	Table string `json:"table"` // name of the provider's table
 	remote.Place
 }
 
 func (p Place) String() string { return p.Table + ": " + p.Place.String() }
-
-// bill is that of one job, also in a plan that has the price alone.
-func (p Place) bill() remote.Bill {
-	if p.Bill == nil {
-		return remote.Bill{{For: "GPU", Hourly: p.Price, Key: "price"}}
-	}
-	return p.Bill
-}
-
-// missing are the keys of the config whose prices are not known.
-func (p Place) missing() (keys []string) {
-	_, keys = p.bill().Most(0)
-	for i, key := range keys {
-		keys[i] = "remote." + p.Table + "." + key
-	}
-	return keys
-}
 
 // host names what places on the same machine share, as far as that is known.
 func (p Place) host() string { return p.Table + ": " + p.Host }
@@ -94,33 +83,6 @@ func (j *Job) close(exit *remote.Exit, over bool) {
 	if j.Exit = exit; over {
 		j.Ended = &now
 	}
-}
-
-// ran is for how long the job has run so far.
-func (j *Job) ran() time.Duration {
-	if j.Began == nil {
-		return 0
-	}
-	end := time.Now()
-	if j.Ended != nil {
-		end = *j.Ended
-	}
-	return end.Sub(*j.Began)
-}
-
-// Cost is about what the job costs so far, in USD, as far as prices are known.
-func (j *Job) Cost() float64 { return j.Place.bill().Rate() * j.ran().Hours() }
-
-// most is what the job may have cost at most when it is over, in USD. One that is lost may run to its limit.
-func (j *Job) most(limit time.Duration) float64 {
-	switch {
-	case j.Ended != nil && j.Handle == nil:
-		return 0 // no place has taken it
-	case j.Ended != nil && j.Exit != nil && j.Exit.End != remote.Lost:
-		limit = min(limit, j.ran())
-	}
-	usd, _ := j.Place.bill().Most(limit)
-	return usd
 }
 
 // Load reads the plan in a run folder; the error wraps fs.ErrNotExist where the run is no remote one.
@@ -191,92 +153,7 @@ func (p *Plan) Close(id string) bool {
 	return false
 }
 
-// Cost is about what the run costs so far, in USD; known tells whether each place has its prices.
-func (p *Plan) Cost() (usd float64, known bool) {
-	known = true
-	for _, j := range p.Jobs {
-		cost := j.Cost()
-		if j.Ended == nil { // its host ends it at its limit, also where nobody looks
-			cost = min(cost, j.most(p.Limit))
-		}
-		usd += cost
-		known = known && len(j.Place.missing()) == 0
-	}
-	return usd, known
-}
-
 // Used is how many of the places get a job at first.
 func (p *Plan) Used() int {
-	if p.Race {
-		return len(p.Places)
-	}
 	return min(len(p.Places), len(p.Run.Workloads))
-}
-
-// MostCost is what the jobs that are begun at first cost at most, in USD, when each runs to its limit; missing are the
-// tables' keys whose prices are not known. With further tries a run may cost maxAttempts times that, and no more.
-func (p *Plan) MostCost() (usd float64, missing []string) {
-	for _, place := range p.Places[:p.Used()] {
-		most, _ := place.bill().Most(p.Limit)
-		usd += most
-		for _, key := range place.missing() {
-			if !slices.Contains(missing, key) {
-				missing = append(missing, key)
-			}
-		}
-	}
-	return usd, missing
-}
-
-// Cap is what no further job may take the cost of the run over, in USD; 0 where prices are not known.
-func (p *Plan) Cap() float64 {
-	if p.MaxCost > 0 {
-		return p.MaxCost
-	}
-	if most, missing := p.MostCost(); len(missing) == 0 {
-		return maxAttempts * most
-	}
-	return 0
-}
-
-// Extend raises the cap, so that a run which goes on may cost as much again as when it began.
-func (p *Plan) Extend() {
-	if most := p.Cap(); most > 0 {
-		p.MaxCost = most + p.spent()
-	}
-}
-
-// spent is what the jobs may have cost at most when they are over, in USD.
-func (p *Plan) spent() (usd float64) {
-	for _, j := range p.Jobs {
-		usd += j.most(p.Limit)
-	}
-	return usd
-}
-
-// Parts says what a job costs at most, a line for each table.
-func (p *Plan) Parts() (lines []string) {
-	for i, place := range p.Places[:p.Used()] {
-		if !slices.ContainsFunc(p.Places[:i], func(q Place) bool { return q.Table == place.Table }) {
-			lines = append(lines, "a job on "+place.Table+": "+place.bill().Parts(p.Limit))
-		}
-	}
-	return lines
-}
-
-// affords tells whether another job at place keeps the run below its cap, also when all jobs run to their limits.
-func (p *Plan) affords(place Place) bool {
-	most := p.Cap()
-	if most == 0 {
-		return true
-	}
-	usd, _ := place.bill().Most(p.Limit)
-	jobs := p.Jobs
-	if p.MaxCost == 0 {
-		jobs = jobs[p.Before:]
-	}
-	for _, j := range jobs {
-		usd += j.most(p.Limit)
-	}
-	return usd <= most*(1+1e-9) // sums of the same numbers in another order
 }

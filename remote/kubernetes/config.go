@@ -140,13 +140,5 @@ func (c *Config) Check(t *config.Table) {
 	config.Between(t, "jobs", c.Jobs, 1, 1000)
 }
 
-// Bill is that of the pod's GPU, from the moment when it has a node; nothing is held for a job in a pod that is there.
-func (c *Config) Bill() remote.Bill {
-	if c.Pod != "" {
-		return c.Common.Bill()
-	}
-	return c.Held("GPU", 1, beyond)
-}
-
 // Open makes the provider.
 func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c), nil }

@@ -1,7 +1,6 @@
 package modal
 
 import (
-	"fmt"
 	"time"
 
 	"fisub/internal/config"
@@ -21,8 +20,6 @@ type Config struct {
 	Regions     []string
 	Queue       time.Duration
 	Jobs        int
-	CPUPrice    float64
-	MemoryPrice float64
 }
 
 // Keys are those of this kind.
@@ -42,9 +39,6 @@ func (c *Config) Keys() []config.Key {
 		{Name: "queue", To: &c.Queue, Default: 30 * time.Minute,
 			Help: "how long a job may wait for a GPU; then it is given up"},
 		{Name: "jobs", To: &c.Jobs, Default: 8, Help: "sandboxes at a time; a workspace has a limit of its own"},
-		{Name: "cpu_price", To: &c.CPUPrice, Absent: "not known: `--max-cost` refuses", Help: "USD for one core and hour"},
-		{Name: "memory_price", To: &c.MemoryPrice, Absent: "not known: `--max-cost` refuses",
-			Help: "USD for one GiB and hour"},
 	}
 }
 
@@ -70,20 +64,6 @@ func (c *Config) Check(t *config.Table) {
 	}
 	config.Between(t, "queue", c.Queue, time.Second, longest)
 	config.Between(t, "jobs", c.Jobs, 1, 1000)
-	config.Between(t, "cpu_price", c.CPUPrice, 0, 1e6)
-	config.Between(t, "memory_price", c.MemoryPrice, 0, 1e6)
-}
-
-// Bill counts what Modal bills beside the GPU, and a door that stays for as long as it can.
-func (c *Config) Bill() remote.Bill {
-	of := func(n float64, key, what string, price float64, beyond time.Duration, apart bool) remote.Charge {
-		return remote.Charge{For: fmt.Sprintf("%g "+what, n), Hourly: n * price, Key: key, Beyond: beyond, Apart: apart}
-	}
-	return append(c.Held("GPU", 1, margin),
-		of(c.CPU, "cpu_price", "cores", c.CPUPrice, margin, false),
-		of(float64(c.Memory)/1024, "memory_price", "GiB", c.MemoryPrice, margin, false),
-		of(doorCPU, "cpu_price", "cores of the door", c.CPUPrice, callTime, true),
-		of(doorMemory/1024.0, "memory_price", "GiB of the door", c.MemoryPrice, callTime, true))
 }
 
 // Open makes the provider.

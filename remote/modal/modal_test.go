@@ -678,7 +678,7 @@ remote.cloud.jobs: want 1 to 1000, got 0`
 	if err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%s", err, want)
 	}
-	p := open(t, map[string]any{"jobs": int64(3), "gpu": "b200", "price": 6.25, "limit": "30m", "app": "bench"})
+	p := open(t, map[string]any{"jobs": int64(3), "gpu": "b200", "limit": "30m", "app": "bench"})
 	if got := p.Places(5); !slices.Equal(got, []remote.Place{{Host: "sandbox1", GPU: -1}, {Host: "sandbox2", GPU: -1},
 		{Host: "sandbox3", GPU: -1}}) || len(p.Places(-1)) != 0 {
 		t.Errorf("places: got %v", got)

@@ -54,15 +54,9 @@ func Decode(t *config.Table) (remote.Config, error) {
 	return c, usage.Invalid(remote.Decode(t, c))
 }
 
-// Terms are what tables of all kinds say.
-type Terms struct {
-	remote.Common
-	Bill remote.Bill
-}
-
 // Open opens the provider of the table [remote.NAME], for that kind of GPU where gpu is not "". The name of a kind
 // stands for an empty table of that kind.
-func Open(tables map[string]*config.Table, name, gpu string) (remote.Provider, Terms, error) {
+func Open(tables map[string]*config.Table, name, gpu string) (remote.Provider, remote.Common, error) {
 	table, ok := tables[name]
 	if !ok {
 		if All[name] == nil {
@@ -71,18 +65,18 @@ func Open(tables map[string]*config.Table, name, gpu string) (remote.Provider, T
 			if near := plain.Nearest(name, known); len(near) > 0 {
 				hint = "did you mean " + near[0] + "?"
 			}
-			return nil, Terms{}, usage.Errorf(hint, "no table [remote.%s] in the config", name)
+			return nil, remote.Common{}, usage.Errorf(hint, "no table [remote.%s] in the config", name)
 		}
 		table = config.NewTable("remote."+name, nil)
 	}
 	conf, err := Decode(table)
 	if err != nil {
-		return nil, Terms{}, err
+		return nil, remote.Common{}, err
 	}
 	common := *conf.Shared()
 	conf.Shared().GPU = cmp.Or(gpu, common.GPU)
 	p, err := conf.Open(name)
-	return p, Terms{common, conf.Bill()}, usage.Invalid(err)
+	return p, common, usage.Invalid(err)
 }
 
 // Set are opened providers, by the names of their tables.
@@ -97,8 +91,8 @@ func (s Set) Close() {
 
 // OpenAll opens the providers of the tables of those names, for that kind of GPU where gpu is not "", and gives what
 // their tables have in common.
-func OpenAll(tables map[string]*config.Table, names []string, gpu string) (Set, map[string]Terms, error) {
-	open, commons := Set{}, map[string]Terms{}
+func OpenAll(tables map[string]*config.Table, names []string, gpu string) (Set, map[string]remote.Common, error) {
+	open, commons := Set{}, map[string]remote.Common{}
 	var faults []error
 	for _, name := range names {
 		p, common, err := Open(tables, name, gpu)

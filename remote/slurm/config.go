@@ -4,7 +4,6 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"fisub/internal/config"
 	"fisub/internal/plain"
@@ -76,9 +75,6 @@ func (c *Config) Check(t *config.Table) {
 	}
 	config.Between(t, "jobs", c.Jobs, 1, 1000)
 }
-
-// Bill counts what Slurm allows a job beside its limit.
-func (c *Config) Bill() remote.Bill { return c.Held("GPU", 1, margin+time.Minute) }
 
 // Open makes the provider.
 func (c *Config) Open(name string) (remote.Provider, error) { return New(name, *c), nil }

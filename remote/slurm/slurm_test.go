@@ -52,7 +52,7 @@ remote.lab.jobs: want 1 to 1000, got 0`
 	if err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%s", err, want)
 	}
-	p, err := open("lab", map[string]any{"provider": "slurm", "gpu": "b200", "limit": "20m", "price": 3.5,
+	p, err := open("lab", map[string]any{"provider": "slurm", "gpu": "b200", "limit": "20m",
 		"jobs": int64(3)})
 	if err != nil {
 		t.Fatal(err)

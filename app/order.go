@@ -1,10 +1,9 @@
-// Package jobs decides about remote runs: what runs where and what is sent there, which runs there are, which jobs
-// nobody waits for, and what the logs of jobs have that was not read yet. package dispatch does what is decided.
-package jobs
+package app
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,28 +24,28 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
+	"fisub/remote"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
 	"fisub/remote/providers"
 	"fisub/session"
 )
 
-// Options say where a run goes. What is zero is as the tables say.
-type Options struct {
+// hostOptions say where a run goes. Zero values are as the tables say.
+type hostOptions struct {
 	GPU    string // "b200"; "none" is the emulator
 	Shards int    // 0 is one for each place
-	Race   bool
 	Busy   bool
 	Strict bool
 	Limit  time.Duration // of each job
 }
 
-// defaultLimit is that of a job, where neither Options nor the table has one.
+// defaultLimit is the limit of a job if neither hostOptions nor the table has one.
 const defaultLimit = 30 * time.Minute
 
-// Chosen gives the names of tables in on, "lab,cloud"; where that is "" those of all tables: of the only one, unless
-// all is set.
-func Chosen(tables map[string]*config.Table, on string, all bool) ([]string, error) {
+// tablesOf returns the names of tables in on, "lab,cloud". If on is "" these are all tables, and unless all is set
+// there must be one only.
+func tablesOf(tables map[string]*config.Table, on string, all bool) ([]string, error) {
 	if on != "" {
 		names := strings.Split(on, ",")
 		for i, name := range names {
@@ -67,35 +66,48 @@ func Chosen(tables map[string]*config.Table, on string, all bool) ([]string, err
 	return names, nil
 }
 
-// An Order is a remote run that has not begun.
-type Order struct {
+// An order is a remote run that has not begun.
+type order struct {
 	Plan     *dispatch.Plan
 	Spec     bundle.Spec
 	Baseline *bench.Baseline
+	Others   []*trace.Solution // that the command runs besides the submission
 	solution *trace.Solution
 }
 
-// NewOrder decides what of s runs where: on the tables of those names, whose providers are open. It fills in what u
-// leaves open.
-func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u *session.Setup, how session.Options,
-	o Options,
-	names []string, open providers.Set, commons map[string]providers.Terms, log session.Log) (*Order, error) {
-	if o.Shards > 0 && o.Race {
-		return nil, usage.Errorf("leave out one of them", "--shards and --race: a race sends all workloads to each place")
+// hosts are the opened providers of tables.
+type hosts struct {
+	names []string // of the tables, in the user's order
+	open  providers.Set
+	terms map[string]remote.Common
+}
+
+// openTables opens the tables of those names, for that kind of GPU if gpu is not "".
+func (a *app) openTables(names []string, gpu string) (hosts, error) {
+	tables, err := a.Tables()
+	if err != nil {
+		return hosts{}, err
 	}
-	gpu, limit, err := common(o, names, commons)
+	open, terms, err := providers.OpenAll(tables, names, gpu)
+	return hosts{names, open, terms}, err
+}
+
+// newOrder assigns the workloads of u to places, and completes u.
+func (a *app) newOrder(ctx context.Context, e errand, u *session.Setup, h hosts) (*order, error) {
+	s, o := e.s, e.where
+	gpu, limit, err := common(o, h)
 	if err != nil {
 		return nil, err
 	}
-	plan := &dispatch.Plan{Version: 1, GPU: gpu, Limit: limit, Busy: o.Busy, Race: o.Race, Strict: o.Strict}
+	plan := &dispatch.Plan{Version: 1, Terms: dispatch.Terms{GPU: gpu, Limit: limit, Busy: o.Busy, Strict: o.Strict}}
 	u.Kind = "cuda"
 	if plan.GPU == "none" {
 		plan.GPU, u.Kind = "", "emu"
 	}
-	if err := u.Timed(how.MaxTime); err != nil {
+	if err := u.Timed(e.how.MaxTime); err != nil {
 		return nil, err
 	}
-	if u.Baseline, err = p.FindBaseline(s, how.Baseline, nil, u.Kind, log); err != nil {
+	if u.Baseline, err = a.FindBaseline(s, e.how.Baseline, nil, u.Kind, a.term); err != nil {
 		return nil, err
 	}
 	spec := bundle.Spec{Set: u.Set, Args: []string{"--profile", u.Profile.Name, "--timer", u.Timer, "--timeout",
@@ -112,26 +124,26 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 	}
 	switch {
 	case u.Kind == "cuda":
-		spec.Arch, err = hostArch(s, u, plan.GPU, how.Arch, log)
+		spec.Arch, err = hostArch(s, u, plan.GPU, e.how.Arch, a.term)
 	case s.Solution.Spec.Compiled():
 		spec.Arch = vgpu.Arch
 		opts := device.Options{}
 		if opts.CacheDir, err = cache.Root(); err == nil {
-			_, err = session.Compiler(ctx, u.Kind, &opts, s.Solution, log)
+			_, err = session.Compiler(ctx, u.Kind, &opts, s.Solution, a.term)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	plan.Run = *u.Describe(ctx, s)
-	if plan.Places = places(o, len(u.Workloads), names, open, commons); len(plan.Places) == 0 {
+	if plan.Places = placesOf(o, len(u.Workloads), h); len(plan.Places) == 0 {
 		return nil, usage.Errorf("", "the tables name no place to run on")
 	}
-	return &Order{Plan: plan, Spec: spec, Baseline: u.Baseline, solution: s.Solution}, nil
+	return &order{Plan: plan, Spec: spec, Baseline: u.Baseline, solution: s.Solution}, nil
 }
 
-// Show tells what would run where, what is sent, of which size in bytes, and what it may cost.
-func (o *Order) Show(log session.Log, size int64) {
+// show says what would run where, and the size in bytes of what is sent.
+func (o *order) show(log session.Log, size int64) {
 	p, spec := o.Plan, o.Spec
 	log.Note("plan       %s, %s, profile %s", p.Run.Definition, p.Run.Selection(), p.Run.Profile.Name)
 	if b := p.Run.Baseline; b != nil {
@@ -141,11 +153,7 @@ func (o *Order) Show(log session.Log, size int64) {
 	for _, place := range p.Places[:p.Used()] {
 		where = append(where, place.String())
 	}
-	how := plain.Count(len(where), "job")
-	if p.Race {
-		how += " with all workloads each, the first that begins stays"
-	}
-	log.Note("where      %s (%s)", strings.Join(where, ", "), how)
+	log.Note("where      %s (%s)", strings.Join(where, ", "), plain.Count(len(where), "job"))
 	kernel := "the solution's sources"
 	switch {
 	case p.GPU == "" && spec.Arch != "":
@@ -155,47 +163,31 @@ func (o *Order) Show(log session.Log, size int64) {
 	}
 	log.Note("bundle     %.1f MB: fisub, %s; what a host has already is not sent", float64(size)/1e6, kernel)
 	log.Note("limit      %v for each job, kept on the host", p.Limit)
-	most, missing := p.MostCost()
-	switch {
-	case most == 0:
-		log.Note("cost       not known: no price in the table")
-		return
-	case len(missing) > 0:
-		log.Note("cost       more than %s: no %s in the config", Dollars(most), strings.Join(missing, ", "))
-	default:
-		log.Note("cost       at most %s; at most %s with further tries where hosts are lost", Dollars(most),
-			Dollars(p.Cap()))
-	}
-	for _, line := range p.Parts() {
-		log.Note("           %s", plain.Line(line))
-	}
 }
 
-// Again makes a plan whose jobs are over one that runs what has no verdict, on the tables of those names, or where
+// again makes a plan whose jobs are over one that runs what has no verdict, on the tables of those names, or where
 // there are none on the places that it has. What o leaves open stays.
-func Again(plan *dispatch.Plan, o Options, lacking int, names []string, open providers.Set,
-	commons map[string]providers.Terms) error {
-	for _, name := range names {
-		if gpu := strings.ToLower(commons[name].GPU); gpu != "" && gpu != cmp.Or(plan.GPU, "none") {
+func again(plan *dispatch.Plan, o hostOptions, lacking int, h hosts) error {
+	for _, name := range h.names {
+		if gpu := strings.ToLower(h.terms[name].GPU); gpu != "" && gpu != cmp.Or(plan.GPU, "none") {
 			return usage.Errorf("start a new run there", "--resume: the run is for GPU %s, remote.%s has %s",
 				cmp.Or(plan.GPU, "none"), name, gpu)
 		}
 	}
-	if len(names) > 0 {
-		plan.Places = places(o, lacking, names, open, commons)
+	if len(h.names) > 0 {
+		plan.Places = placesOf(o, lacking, h)
 	}
 	plan.Limit = cmp.Or(o.Limit, plan.Limit)
 	plan.Busy, plan.Strict = plan.Busy || o.Busy, plan.Strict || o.Strict
-	plan.Before, plan.Race, plan.Done = len(plan.Jobs), false, false
+	plan.Before, plan.Done = len(plan.Jobs), false
 	return nil
 }
 
 // common gives the GPU and the limit of all jobs: those of the options, else of the tables, of which the shortest limit
 // counts.
-func common(o Options, names []string, commons map[string]providers.Terms) (gpu string, limit time.Duration,
-	err error) {
-	for _, name := range names {
-		c := commons[name]
+func common(o hostOptions, h hosts) (gpu string, limit time.Duration, err error) {
+	for _, name := range h.names {
+		c := h.terms[name]
 		if o.GPU == "" && gpu != "" && c.GPU != "" && c.GPU != gpu {
 			return "", 0, usage.Errorf("add --gpu", "the tables name several GPUs: %s and %s", gpu, c.GPU)
 		}
@@ -207,20 +199,15 @@ func common(o Options, names []string, commons map[string]providers.Terms) (gpu 
 	return strings.ToLower(cmp.Or(o.GPU, gpu)), cmp.Or(o.Limit, limit, defaultLimit), nil
 }
 
-// places are those of the tables that at most so many workloads can use.
-func places(o Options, workloads int, names []string, open providers.Set,
-	commons map[string]providers.Terms) (all []dispatch.Place) {
-	for _, name := range names {
+// placesOf are those of the tables that at most so many workloads can use.
+func placesOf(o hostOptions, workloads int, h hosts) (all []dispatch.Place) {
+	for _, name := range h.names {
 		n := workloads // of a further table too: they are needed where the first has trouble
-		switch {
-		case o.Race:
-			n = 1
-		case o.Shards > 0:
+		if o.Shards > 0 {
 			n = max(0, o.Shards-len(all))
 		}
-		for _, place := range open[name].Places(n) {
-			all = append(all, dispatch.Place{Table: name, Price: commons[name].Price, Bill: commons[name].Bill,
-				Place: place})
+		for _, place := range h.open[name].Places(n) {
+			all = append(all, dispatch.Place{Table: name, Place: place})
 		}
 	}
 	return all
@@ -257,8 +244,8 @@ const (
 	baselineDir  = "baseline"
 )
 
-// Keep writes the packed solutions into the run folder: a job that is submitted later needs them too.
-func (o *Order) Keep(folder string) error {
+// keep writes the packed solutions into the run folder: a job that is submitted later needs them too.
+func (o *order) keep(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
@@ -272,20 +259,29 @@ func (o *Order) Keep(folder string) error {
 			return err
 		}
 	}
+	o.Spec.Others = make([]string, len(o.Others))
 	within(folder, &o.Spec)
+	for i, other := range o.Others {
+		if err := os.WriteFile(o.Spec.Others[i], other.JSON(trace.Compact), 0o644); err != nil {
+			return err
+		}
+	}
 	return os.WriteFile(o.Spec.Solution, o.solution.JSON(trace.Compact), 0o644)
 }
 
 // within makes the paths of spec those in the run folder, wherever that is seen from here.
 func within(folder string, spec *bundle.Spec) {
 	spec.Solution = filepath.Join(folder, solutionName)
+	for i := range spec.Others {
+		spec.Others[i] = filepath.Join(folder, fmt.Sprintf("other-%d.json", i+1))
+	}
 	if spec.Baseline != "" {
 		spec.Baseline = filepath.Join(folder, baselineDir, filepath.Base(spec.Baseline))
 	}
 }
 
-// NewBundle makes the files that all jobs of the run in folder share.
-func NewBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bundle, error) {
+// newBundle makes the files that all jobs of the run in folder share.
+func newBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bundle, error) {
 	root, err := cache.Root()
 	if err != nil {
 		return nil, err
@@ -301,9 +297,9 @@ func NewBundle(ctx context.Context, folder string, spec bundle.Spec) (*bundle.Bu
 	return bundle.New(ctx, root, filepath.Join(folder, "remote", "files"), self, spec, beside...)
 }
 
-// Asking runs do, which prepares a run, and asks the hosts meanwhile, whose connections then stand: where they say that
+// asking runs do, which prepares a run, and asks the hosts meanwhile, whose connections then stand: where they say that
 // a job could run on none of them, do is ended with that.
-func Asking(ctx context.Context, open providers.Set, do func(context.Context) error) error {
+func asking(ctx context.Context, open providers.Set, do func(context.Context) error) error {
 	doing, stop := context.WithCancelCause(ctx)
 	asked, enough := context.WithCancel(ctx)
 	var none error
@@ -349,20 +345,24 @@ func nowhere(ctx context.Context, open providers.Set) error {
 	return errors.Join(faults...)
 }
 
-// Affordable refuses a plan whose first jobs may cost more than its MaxCost.
-func Affordable(plan *dispatch.Plan) error {
-	cost, missing := plan.MostCost()
-	if len(missing) > 0 {
-		return usage.Errorf("set "+strings.Join(missing, " and ")+", in USD an hour",
-			"--max-cost: not every price is known")
+// filesOf returns the function that gives the files of further jobs of the run in folder. The bundle is made when the
+// first of them is submitted.
+func filesOf(ctx context.Context, folder string, plan *dispatch.Plan) (func(context.Context, []string) ([]remote.File,
+	[]string, error), error) {
+	if !plan.Packed() {
+		return nil, dispatch.Unsent(plan.Run.ID)
 	}
-	if cost > plan.MaxCost {
-		return usage.Errorf("lower --limit-time or --shards, or raise the cap",
-			"--max-cost: the run may cost %s, more than %s",
-			Dollars(cost), Dollars(plan.MaxCost))
+	var spec bundle.Spec
+	if err := json.Unmarshal(plan.Bundle, &spec); err != nil {
+		return nil, fmt.Errorf("run %s: %w", plan.Run.ID, err)
 	}
-	return nil
+	within(folder, &spec)
+	made := sync.OnceValues(func() (*bundle.Bundle, error) { return newBundle(context.WithoutCancel(ctx), folder, spec) })
+	return func(ctx context.Context, ws []string) ([]remote.File, []string, error) {
+		b, err := made()
+		if err != nil {
+			return nil, nil, err
+		}
+		return b.Files(ctx, ws)
+	}, nil
 }
-
-// Dollars gives an amount of money.
-func Dollars(usd float64) string { return fmt.Sprintf("$%.2f", usd) }

@@ -1,8 +1,7 @@
-package jobs
+package dispatch
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,46 +14,42 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/cache"
-	"fisub/internal/config"
 	"fisub/internal/event"
-	"fisub/internal/plain"
 	"fisub/internal/usage"
 	"fisub/remote"
-	"fisub/remote/bundle"
-	"fisub/remote/dispatch"
-	"fisub/remote/providers"
-	"fisub/session"
 )
 
 // IDs are the remote runs below root, the oldest first.
 func IDs(root string) ([]string, error) {
 	ids, err := runs.IDs(root)
-	return slices.DeleteFunc(ids, func(id string) bool { return !dispatch.IsRemote(filepath.Join(root, runs.Dir, id)) }),
+	return slices.DeleteFunc(ids, func(id string) bool { return !IsRemote(filepath.Join(root, runs.Dir, id)) }),
 		err
 }
 
-// A Line is a run in the list. Its State is "running" (followed), "detached" (attach brings more), "unsent" (it was
-// ended before it began a job), "cancelled" or "done".
-type Line struct {
+// A Listing is a run in the list of remote runs. Its State is "running" (followed), "detached" (attach brings more),
+// "unsent" (it was ended before it began a job), "cancelled" or "done".
+type Listing struct {
 	ID      string    `json:"id"`
 	State   string    `json:"state"`
 	Jobs    int       `json:"jobs"`
 	Active  int       `json:"active"` // of them: may still run, also where the state is "done" or "cancelled"
 	Passed  int       `json:"passed"`
-	Total   int       `json:"total"`
+	Total   int       `json:"total"`          // 0 of a tool
+	Tool    string    `json:"tool,omitempty"` // the command, of a run that gives no verdicts
 	Places  []string  `json:"places"`
-	Cost    float64   `json:"cost_usd,omitempty"`
 	Started time.Time `json:"-"`
 }
 
-func lineOf(dir string) (l Line, err error) {
-	plan, err := dispatch.Load(dir)
+func lineOf(dir string) (l Listing, err error) {
+	plan, err := Load(dir)
 	if err != nil {
 		return l, err
 	}
-	l = Line{ID: plan.Run.ID, State: "detached", Jobs: len(plan.Jobs), Active: len(plan.Active()),
-		Total:   len(plan.Run.Workloads),
-		Started: plan.Run.Started}
+	l = Listing{ID: plan.Run.ID, State: "detached", Jobs: len(plan.Jobs), Active: len(plan.Active()),
+		Total: len(plan.Run.Workloads), Tool: plan.Tool, Started: plan.Run.Started}
+	if plan.Tool != "" {
+		l.Total = 0
+	}
 	r, _ := runs.Read(dir)
 	if r != nil {
 		l.Passed, _ = r.Passed()
@@ -63,14 +58,13 @@ func lineOf(dir string) (l Line, err error) {
 	switch {
 	case r != nil && r.Running:
 		l.State = "running"
-	case lacks && dispatch.Marked(dir):
+	case lacks && Marked(dir):
 		l.State = "cancelled"
 	case !plan.Packed():
 		l.State = "unsent"
 	case plan.Done, !lacks:
 		l.State = "done"
 	}
-	l.Cost, _ = plan.Cost()
 	for _, j := range plan.Jobs {
 		if name := j.Place.String(); !slices.Contains(l.Places, name) {
 			l.Places = append(l.Places, name)
@@ -79,8 +73,11 @@ func lineOf(dir string) (l Line, err error) {
 	return l, nil
 }
 
-// Lacking gives the workloads for which the run has no verdict. r may be nil.
-func Lacking(plan *dispatch.Plan, r *runs.Run) (uuids []string) {
+// Lacking returns the workloads for which the run has no verdict, or those of a tool that has not ended. r may be nil.
+func Lacking(plan *Plan, r *runs.Run) (uuids []string) {
+	if plan.Tool != "" && plan.Done {
+		return nil
+	}
 	judged := map[string]bool{}
 	if r != nil {
 		for _, row := range r.Rows {
@@ -95,17 +92,17 @@ func Lacking(plan *dispatch.Plan, r *runs.Run) (uuids []string) {
 	return uuids
 }
 
-// List lists the remote runs below root, the newest first. Those that cannot be read are told.
-func List(root string, log session.Log) ([]Line, error) {
+// List lists the remote runs below root, the newest first. warn gets the errors of those that cannot be read.
+func List(root string, warn func(error)) ([]Listing, error) {
 	ids, err := IDs(root)
 	if err != nil {
 		return nil, err
 	}
-	lines := []Line{}
+	lines := []Listing{}
 	for _, id := range slices.Backward(ids) {
 		l, err := lineOf(filepath.Join(root, runs.Dir, id))
 		if err != nil {
-			log.Warn(plain.Line(err.Error()), "")
+			warn(err)
 			continue
 		}
 		lines = append(lines, l)
@@ -113,12 +110,13 @@ func List(root string, log session.Log) ([]Line, error) {
 	return lines, nil
 }
 
-func unsent(id string) error {
+// Unsent is the error of a run that has begun no job.
+func Unsent(id string) error {
 	return fmt.Errorf("run %s: fisub was ended before it had sent anything: start it again", id)
 }
 
 // Find finds the remote run below root that arg names; last is the last remote one.
-func Find(root, arg string) (id string, plan *dispatch.Plan, err error) {
+func Find(root, arg string) (id string, plan *Plan, err error) {
 	ids, err := IDs(root)
 	if err != nil {
 		return "", nil, err
@@ -129,57 +127,23 @@ func Find(root, arg string) (id string, plan *dispatch.Plan, err error) {
 		}
 		_, err := runs.Read(filepath.Join(root, runs.Dir, id))
 		if errors.Is(err, runs.ErrNoRun) && !slices.Contains(ids, id) {
-			return "", nil, unsent(id)
+			return "", nil, Unsent(id)
 		}
 		id = ids[len(ids)-1]
 	} else if id, err = runs.Find(root, arg); err != nil {
 		return "", nil, usage.Invalid(err)
 	}
-	plan, err = dispatch.Load(filepath.Join(root, runs.Dir, id))
+	plan, err = Load(filepath.Join(root, runs.Dir, id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil, usage.Errorf("fisub remote ls lists them", "run %s is no remote run", id)
 	}
 	return id, plan, err
 }
 
-// Open opens the providers that the plan's jobs need. A table that is gone is told by what needs it.
-func Open(tables map[string]*config.Table, plan *dispatch.Plan) (providers.Set, error) {
-	var names []string
-	for _, place := range plan.Places {
-		if !slices.Contains(names, place.Table) {
-			names = append(names, place.Table)
-		}
-	}
-	open, _, err := providers.OpenAll(tables, names, plan.GPU)
-	return open, err
-}
-
-// Files gives the files of further jobs of the run in folder. The bundle is made only where a job has to be submitted,
-// which is seldom.
-func Files(ctx context.Context, folder string, plan *dispatch.Plan) (func(context.Context, []string) ([]remote.File,
-	[]string, error), error) {
-	if !plan.Packed() {
-		return nil, unsent(plan.Run.ID)
-	}
-	var spec bundle.Spec
-	if err := json.Unmarshal(plan.Bundle, &spec); err != nil {
-		return nil, fmt.Errorf("run %s: %w", plan.Run.ID, err)
-	}
-	within(folder, &spec)
-	made := sync.OnceValues(func() (*bundle.Bundle, error) { return NewBundle(context.WithoutCancel(ctx), folder, spec) })
-	return func(ctx context.Context, ws []string) ([]remote.File, []string, error) {
-		b, err := made()
-		if err != nil {
-			return nil, nil, err
-		}
-		return b.Files(ctx, ws)
-	}, nil
-}
-
 // ResultOf counts what a run that has ended has.
-func ResultOf(r *runs.Run) dispatch.Result {
+func ResultOf(r *runs.Run) Result {
 	passed, total := r.Passed()
-	res := dispatch.Result{Passed: passed, Missing: total}
+	res := Result{Passed: passed, Missing: total}
 	for _, row := range r.Rows {
 		res.Findings += len(row.Findings)
 		if row.Evaluated != nil {
@@ -203,7 +167,7 @@ type Orphan struct {
 }
 
 // End ends the job, and writes that into the plan of its run below root.
-func (o *Orphan) End(ctx context.Context, root string, open providers.Set) error {
+func (o *Orphan) End(ctx context.Context, root string, open map[string]remote.Provider) error {
 	if err := open[o.Table].Release(ctx, o.Handle); err != nil || o.owner == "" {
 		return err
 	}
@@ -215,7 +179,7 @@ func (o *Orphan) End(ctx context.Context, root string, open providers.Set) error
 		return err
 	}
 	defer folder.Close()
-	plan, err := dispatch.Load(folder.Path())
+	plan, err := Load(folder.Path())
 	if err != nil || !plan.Close(o.Job) {
 		return err
 	}
@@ -227,7 +191,7 @@ func (o *Orphan) Free() bool { return !o.Elsewhere && o.Run == "" }
 
 // Orphans asks the hosts which jobs they hold, and gives those that none of the runs below root waits for, each once.
 // The error names the hosts that did not answer: one of them keeps no job of another one alive.
-func Orphans(ctx context.Context, root string, open providers.Set, names []string) ([]Orphan, error) {
+func Orphans(ctx context.Context, root string, open map[string]remote.Provider, names []string) ([]Orphan, error) {
 	held := map[string][]remote.Handle{}
 	var faults []error
 	for _, name := range names {
@@ -265,7 +229,7 @@ func Orphans(ctx context.Context, root string, open providers.Set, names []strin
 
 // An owner is a run that may wait for jobs.
 type owner struct {
-	plan    *dispatch.Plan
+	plan    *Plan
 	lacking []string // workloads; none in a run that was cancelled
 	running bool     // a process follows it
 	damaged bool     // the plan cannot be read
@@ -278,18 +242,17 @@ func owners(root string) (all []owner, err error) {
 	}
 	for _, id := range ids {
 		dir := filepath.Join(root, runs.Dir, id)
-		if !dispatch.IsRemote(dir) { // a profile on a host keeps no plan
-			all = append(all, owner{plan: &dispatch.Plan{Run: event.Run{ID: id}}})
+		if !IsRemote(dir) {
 			continue
 		}
-		plan, err := dispatch.Load(dir)
+		plan, err := Load(dir)
 		if err != nil {
-			all = append(all, owner{plan: &dispatch.Plan{Run: event.Run{ID: id}}, damaged: true})
+			all = append(all, owner{plan: &Plan{Run: event.Run{ID: id}}, damaged: true})
 			continue
 		}
 		o := owner{plan: plan}
 		r, _ := runs.Read(dir)
-		if o.running = r != nil && r.Running; !dispatch.Marked(dir) {
+		if o.running = r != nil && r.Running; !Marked(dir) {
 			o.lacking = Lacking(plan, r)
 		}
 		all = append(all, o)
@@ -323,7 +286,7 @@ func (w *owner) claims(o *Orphan) bool {
 
 // Logs hands on the lines of the logs of a run's jobs; with follow until the jobs have ended, else those that there
 // are.
-func Logs(ctx context.Context, dir string, open providers.Set, follow bool, line func(place dispatch.Place,
+func Logs(ctx context.Context, dir string, open map[string]remote.Provider, follow bool, line func(place Place,
 	text string) error) error {
 	temp, remove, err := cache.TempDir("fisub-logs")
 	if err != nil {
@@ -336,7 +299,7 @@ func Logs(ctx context.Context, dir string, open providers.Set, follow bool, line
 	defer cancel()
 	read := map[string]int{} // bytes, by job
 	for {
-		plan, err := dispatch.Load(dir)
+		plan, err := Load(dir)
 		if err != nil {
 			return err
 		}
@@ -376,7 +339,7 @@ type follower struct {
 }
 
 // live tells whether a job of the plan goes on, or is still to begin.
-func (f *follower) live(ctx context.Context, dir string, plan *dispatch.Plan, open providers.Set) (live bool) {
+func (f *follower) live(ctx context.Context, dir string, plan *Plan, open map[string]remote.Provider) (live bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, j := range plan.Active() {
@@ -410,7 +373,7 @@ func (nobody) State(remote.State)          {}
 
 // logOf is the log of a job as far as it is known: in the run folder dir, or on its host, from where it is brought
 // below temp.
-func logOf(ctx context.Context, dir, temp string, open providers.Set, j *dispatch.Job) (string, error) {
+func logOf(ctx context.Context, dir, temp string, open map[string]remote.Provider, j *Job) (string, error) {
 	at := filepath.Join(dir, "log", j.ID)
 	if j.Ended == nil && j.Handle != nil {
 		brought := filepath.Join(temp, j.ID)

@@ -1,0 +1,103 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"fisub/remote"
+)
+
+// Release ends the jobs of a plan that may still run, and leaves the plan as it is: to the process that has the run
+// folder.
+func Release(ctx context.Context, p *Plan, open map[string]remote.Provider) error {
+	var faults []error
+	for _, j := range p.Active() {
+		faults = append(faults, releaseJob(ctx, open[j.Place.Table], j))
+	}
+	return errors.Join(faults...)
+}
+
+// releaseJob ends a job. What hosts have of one that was being submitted is told by the provider's list: that a host
+// cannot be asked is then an error only where no other has the job.
+func releaseJob(ctx context.Context, provider remote.Provider, j *Job) error {
+	if provider == nil {
+		return &noTableError{j.Place}
+	}
+	if j.Handle != nil {
+		return provider.Release(ctx, *j.Handle)
+	}
+	all, err := provider.List(ctx)
+	for _, h := range all {
+		if h.Job != j.ID {
+			continue
+		}
+		if err = provider.Release(ctx, h); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// ErrCancelled says that another process wants the run to end.
+var ErrCancelled = errors.New("cancelled by another process")
+
+// markName is the file of a run folder that says that the run is to end, and stays so.
+const markName = "cancelled"
+
+// Mark writes down that the run in folder is to end: a process that follows it ends its jobs, and no job is begun any
+// more.
+func Mark(folder string) error {
+	return os.WriteFile(filepath.Join(folder, streams, markName), nil, 0o600)
+}
+
+// Marked tells whether the run in folder is to end.
+func Marked(folder string) bool {
+	_, err := os.Stat(filepath.Join(folder, streams, markName))
+	return err == nil
+}
+
+// Unmark lets the run go on.
+func Unmark(folder string) error {
+	err := os.Remove(filepath.Join(folder, streams, markName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// watch returns a channel that is closed when the run in folder is to end.
+func watch(ctx context.Context, folder string) <-chan struct{} {
+	marked := make(chan struct{})
+	go func() {
+		for ; !Marked(folder); _ = remote.Sleep(ctx, time.Second/4) {
+			if ctx.Err() != nil {
+				return
+			}
+		}
+		close(marked)
+	}()
+	return marked
+}
+
+// UntilMarked calls do with a context that ends when the run in folder is to end; the error is then ErrCancelled.
+func UntilMarked(ctx context.Context, folder string, do func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	marked := watch(ctx, folder)
+	go func() {
+		select {
+		case <-marked:
+			cancel(ErrCancelled)
+		case <-ctx.Done():
+		}
+	}()
+	err := do(ctx)
+	if Marked(folder) {
+		return ErrCancelled
+	}
+	return err
+}

@@ -1,0 +1,293 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"fisub/internal/plain"
+	"fisub/remote"
+	"fisub/remote/agent"
+)
+
+// An executor carries out actions, the long ones in a goroutine each, and hands the facts on to the state. Only its
+// loop touches the state, the plan and the events.
+type executor struct {
+	*Dispatcher
+	base  context.Context // of what may take long
+	facts chan message
+	stops map[*job]context.CancelFunc // of the jobs' tasks
+	tasks sync.WaitGroup
+}
+
+// A message is a fact on its way to the loop. taken gets the first error of its consequences.
+type message struct {
+	fact  fact
+	taken chan error
+}
+
+// send hands a fact to the loop, and returns when its consequences are done or begun.
+func (x *executor) send(f fact) error {
+	m := message{f, make(chan error)}
+	x.facts <- m
+	return <-m.taken
+}
+
+// loop returns when no task is left.
+func (x *executor) loop(done, marked <-chan struct{}, why func() error) {
+	s := x.state
+	tick := time.NewTicker(min(s.rules.overtime/10, time.Second))
+	defer tick.Stop()
+	for {
+		if why != nil && why() != nil && s.paused == nil {
+			s.apply(paused{why()})
+		}
+		_ = x.perform(s.next(time.Now()))
+		if s.over() {
+			x.tasks.Wait() // one may release a job whose handle could not be written
+			return
+		}
+		select {
+		case m := <-x.facts:
+			s.apply(m.fact)
+			m.taken <- x.perform(s.next(time.Now()))
+		case <-marked:
+			s.apply(broken{ErrCancelled})
+			marked = nil
+		case <-done:
+			done = nil
+		case <-tick.C:
+		}
+	}
+}
+
+// An unsavedError is a failure to write the plan.
+type unsavedError struct{ error }
+
+func (e *unsavedError) Unwrap() error { return e.error }
+
+// perform carries out actions. After an error of this machine nothing is begun any more.
+func (x *executor) perform(actions []action) (err error) {
+	s := x.state
+	for _, a := range actions {
+		switch a := a.(type) {
+		case save:
+			if saved := x.Plan.Save(x.Folder); saved != nil && err == nil {
+				err = &unsavedError{saved}
+			}
+		case tell:
+			x.Events.Emit(a.event)
+		case hand:
+			if err == nil {
+				err = x.Line(a.job.Job, a.text)
+			}
+		case stop:
+			if cancel := x.stops[a.job]; cancel != nil {
+				cancel()
+			}
+		case submit:
+			if err == nil {
+				x.begin(a.job, func(ctx context.Context, p remote.Provider, spec Job) { x.submit(ctx, p, a.job, spec) })
+				continue
+			}
+			s.apply(broken{err})
+			s.apply(refused{a.job, err})
+		case follow:
+			if err == nil {
+				w := &watcher{executor: x, job: a.job, from: a.job.stream.size, most: s.room(a.job)}
+				x.begin(a.job, func(ctx context.Context, p remote.Provider, spec Job) { x.follow(ctx, p, w, spec, a.after) })
+				continue
+			}
+			s.apply(broken{err})
+			s.apply(waited{job: a.job, err: err})
+		case clear:
+			x.begin(a.job, func(ctx context.Context, p remote.Provider, spec Job) { x.clear(ctx, p, a.job, spec) })
+		case collect:
+			x.begin(a.job, func(ctx context.Context, p remote.Provider, spec Job) { x.collect(ctx, p, a.job, spec) })
+		case release:
+			x.begin(a.job, func(ctx context.Context, p remote.Provider, spec Job) {
+				_ = remote.Sleep(ctx, a.after)
+				ctx, cancel := context.WithTimeout(ctx, time.Minute)
+				defer cancel()
+				_ = x.send(released{a.job, releaseJob(ctx, p, &spec), time.Now()})
+			})
+		}
+	}
+	if err == nil {
+		err = x.Events.Err()
+	}
+	if err != nil {
+		s.apply(broken{err})
+	}
+	return err
+}
+
+// begin starts a task with a copy of the job.
+func (x *executor) begin(j *job, do func(context.Context, remote.Provider, Job)) {
+	ctx, cancel := context.WithCancel(x.base)
+	x.stops[j] = cancel
+	provider, spec := x.Providers[j.Place.Table], *j.Job
+	x.tasks.Go(func() {
+		defer cancel()
+		do(ctx, provider, spec)
+	})
+}
+
+func (x *executor) clear(ctx context.Context, p remote.Provider, j *job, spec Job) {
+	id, _, _ := strings.Cut(spec.ID, "-r")
+	id = fmt.Sprintf("%s-r%d", id, time.Now().UnixMilli()%1e6)
+	_ = x.send(cleared{j, id, releaseJob(ctx, p, &spec)})
+}
+
+func (x *executor) submit(ctx context.Context, p remote.Provider, j *job, spec Job) {
+	if p == nil {
+		_ = x.send(refused{j, &noTableError{spec.Place}})
+		return
+	}
+	files, args, err := x.Files(ctx, spec.Workloads)
+	if err != nil {
+		_ = x.send(refused{j, err})
+		return
+	}
+	plan := x.Plan
+	sent := &remote.Job{ID: spec.ID, Files: files, Args: args, GPU: plan.GPU, Limit: plan.Limit, Place: spec.Place.Place,
+		Busy: plan.Busy, Env: map[string]string{"FIB_DATASET_PATH": ""}, Key: spec.Key,
+		Labels: map[string]string{"run": plan.Run.ID, "definition": plan.Run.Definition},
+		Tell:   func(is remote.State) { _ = x.send(changed{j, is, time.Now()}) }}
+	h, err := p.Submit(ctx, sent, func(sent, total int64) {
+		if x.Progress != nil {
+			x.Progress(spec.Place.String(), sent, total)
+		}
+	})
+	if err != nil {
+		_ = x.send(refused{j, err})
+		return
+	}
+	var unsaved *unsavedError
+	if errors.As(x.send(accepted{j, h, time.Now()}), &unsaved) {
+		// A job that nobody can find again must not run.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		_ = p.Release(ctx, h)
+	}
+}
+
+// streamOf is the file of a job's stream in the run folder.
+func streamOf(id string) string { return filepath.Join(streams, id+".jsonl") }
+
+// room is how many bytes a job may say.
+func (s *state) room(j *job) int64 {
+	switch {
+	case s.rules.stream > 0:
+		return s.rules.stream
+	case s.plan.Tool != "":
+		return UsualStream
+	}
+	return room(len(j.Workloads))
+}
+
+// replay reads the streams of jobs that may still run, as far as they are in the run folder.
+func (x *executor) replay() {
+	for _, j := range x.state.active() {
+		if j.Handle == nil || x.state.broken != nil {
+			continue
+		}
+		f, err := os.Open(filepath.Join(x.Folder, streamOf(j.ID)))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			_, err = io.Copy(writer(func(p []byte) error {
+				x.state.apply(said{job: j, text: p})
+				return x.perform(x.state.decided())
+			}), f)
+			f.Close()
+		}
+		if err != nil {
+			x.state.apply(broken{err})
+		}
+	}
+}
+
+// A watcher takes the stream of a job: first into a file, and then to the state. The line numbers tell a client
+// that takes over which events are missing.
+type watcher struct {
+	*executor
+	job  *job
+	from int64 // bytes that the file has
+	most int64 // bytes that the job may say
+	file *os.File
+}
+
+func (x *executor) follow(ctx context.Context, p remote.Provider, w *watcher, spec Job, after time.Duration) {
+	exit, err := remote.Exit{}, remote.Sleep(ctx, after)
+	if err == nil && p == nil {
+		err = &noTableError{spec.Place}
+	}
+	if err == nil {
+		if w.file, err = os.OpenFile(filepath.Join(x.Folder, streamOf(spec.ID)), os.O_CREATE|os.O_APPEND|os.O_WRONLY,
+			0o644); err != nil {
+			_ = x.send(broken{err})
+		}
+	}
+	if err == nil {
+		h := *spec.Handle
+		h.Key = spec.Key
+		exit, err = p.Wait(ctx, h, w.from, w)
+		w.file.Close()
+	}
+	_ = x.send(waited{w.job, exit, err, time.Now()})
+}
+
+func (w *watcher) Write(p []byte) (int, error) {
+	if w.from += int64(len(p)); w.from > w.most {
+		return 0, fmt.Errorf("it has said more than %d bytes, which no job for %s takes; its place may be broken", w.most,
+			plain.Count(len(w.job.Workloads), "workload"))
+	}
+	if _, err := w.file.Write(p); err != nil {
+		_ = w.send(broken{err})
+		return 0, err
+	}
+	return len(p), w.send(said{w.job, p, time.Now()})
+}
+
+// State takes the host's view of the job.
+func (w *watcher) State(is remote.State) { _ = w.send(changed{w.job, is, time.Now()}) }
+
+func (x *executor) collect(ctx context.Context, p remote.Provider, j *job, spec Job) {
+	f := collected{job: j}
+	if p != nil {
+		dir := filepath.Join(x.Folder, "log", spec.ID)
+		if f.err = os.MkdirAll(dir, 0o755); f.err == nil {
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			f.err = p.Collect(ctx, *spec.Handle, dir)
+		}
+		if errors.Is(f.err, fs.ErrNotExist) {
+			f.err = nil
+		}
+		log, _ := os.ReadFile(filepath.Join(dir, agent.LogName))
+		f.text, f.hint = LastWords(log)
+	}
+	_ = x.send(f)
+}
+
+// LastWords returns the last error in a job's log, and its hint.
+func LastWords(log []byte) (text, hint string) {
+	for line := range strings.Lines(string(log)) {
+		line = strings.TrimSpace(line)
+		if word, ok := strings.CutPrefix(line, "fisub: "); ok {
+			text, hint = word, ""
+		} else if word, ok := strings.CutPrefix(line, "hint: "); ok {
+			hint = word
+		}
+	}
+	return text, hint
+}

@@ -1,0 +1,329 @@
+package dispatch
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"fisub/bench/runs"
+	"fisub/internal/event"
+	"fisub/remote"
+)
+
+// A merging collects the events that a merger makes of the streams of jobs.
+type merging struct {
+	*merger
+	events []event.Event
+}
+
+func newMerging(workloads ...string) *merging {
+	g := &merging{}
+	run := event.Run{ID: "r", Started: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Baseline: &event.Baseline{Name: "b"}}
+	for _, uuid := range workloads {
+		run.Workloads = append(run.Workloads, event.Workload{UUID: uuid})
+	}
+	g.merger = newMerger(run, func(e event.Event) { g.events = append(g.events, e) })
+	return g
+}
+
+// texts returns the findings and the warnings.
+func (g *merging) texts() (findings, warnings []string) {
+	for _, e := range g.events {
+		if e.Finding != nil {
+			findings = append(findings, e.Finding.Text)
+		}
+		if e.Message != nil {
+			warnings = append(warnings, e.Message.Text)
+		}
+	}
+	return findings, warnings
+}
+
+// numbered returns lines of a stream of workload w0, "run 1; verdict 2 MORE; started 3; end 4 PASSED FAILED".
+func numbered(script string) string {
+	var b strings.Builder
+	for word := range strings.SplitSeq(script, "; ") {
+		kind, rest, _ := strings.Cut(word, " ")
+		seq, rest, _ := strings.Cut(rest, " ")
+		fmt.Fprintf(&b, `{"seq":%s,`, seq)
+		switch kind {
+		case "run":
+			b.WriteString(`"type":"run","run":{"device":{"kind":"cuda","name":"gpu"}}}`)
+		case "verdict":
+			fmt.Fprintf(&b, `"type":"evaluated","workload":"w0","evaluated":{"index":7,%s"status":"PASSED","trace":%s}}`, rest,
+				fmt.Sprintf(passedTrace, "w0"))
+		case "started":
+			b.WriteString(`"type":"started","workload":"w0","started":{"index":1,"total":1}}`)
+		case "end":
+			passed, failed, _ := strings.Cut(rest, " ")
+			fmt.Fprintf(&b, `"type":"done","done":{"passed":%s,"failed":%s}}`, passed, failed)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// A stream that contradicts itself gives no verdict, and neither do figures that nothing can measure.
+func TestContradictions(t *testing.T) {
+	for _, tc := range []struct {
+		name, script string
+		code, passed int
+		want         string // of the finding; "" for none
+	}{
+		{"sound", "run 1; verdict 2; end 3 1 0", 0, 1, ""},
+		{"verdict twice", "run 1; verdict 2; verdict 3; end 4 1 0", 0, 0, "two verdicts for workload w0"},
+		{"number twice", "run 1; verdict 2; started 2; end 3 1 0", 0, 0, "event 2 follows event 2"},
+		{"number left out", "run 1; verdict 3; end 4 1 0", 0, 0, "event 3 follows event 1"},
+		{"no number", "run 1; verdict 0; end 2 1 0", 0, 0, "event 0 follows event 1"},
+		{"totals", "run 1; verdict 2; end 3 0 1", 3, 0, "1 passed and 0 failed, and at its end it says 0 and 1"},
+		{"exit status", "run 1; verdict 2; end 3 1 0", 3, 0, "0 of 1 workloads failed, and its exit status is 3"},
+		{"killed", "run 1; verdict 2", 137, 1, ""},
+		{"latency below zero", `run 1; verdict 2 "latency_ms":-5,; end 3 1 0`, 0, 0, ""},
+		{"latency without end", `run 1; verdict 2 "latency_ms":1e308,; end 3 1 0`, 0, 0, ""},
+		{"latency that the trace does not have", `run 1; verdict 2 "latency_ms":0.5,; end 3 1 0`, 0, 0, ""},
+		{"seconds", `run 1; verdict 2 "seconds":-1,; end 3 1 0`, 0, 0, ""},
+	} {
+		g := newMerging("w0")
+		r := newReader(had(1, "a", "w0"), 0)
+		g.read(&r, []byte(numbered(tc.script)))
+		g.exited(&r, remote.Exit{End: remote.Exited, Code: tc.code})
+		findings, _ := g.texts()
+		if got := strings.Join(findings, "; "); got != tc.want {
+			t.Errorf("%s: got finding %q, want %q", tc.name, got, tc.want)
+		}
+		if got := g.result(); got.Passed != tc.passed || got.Missing != 1-tc.passed || got.Findings != len(findings) {
+			t.Errorf("%s: got %+v, want %d passed", tc.name, got, tc.passed)
+		}
+	}
+}
+
+// signed returns the lines as the agent of a job with that key writes them, and the end that it signs.
+func signed(t *testing.T, key, job, lines string) (string, remote.Exit) {
+	t.Helper()
+	var out bytes.Buffer
+	seal := &remote.Seal{Key: key, Job: job}
+	if _, err := (&remote.Sealer{W: &out, Seal: seal}).Write([]byte(lines)); err != nil {
+		t.Fatal(err)
+	}
+	return out.String(), seal.Sign(remote.Exit{End: remote.Exited})
+}
+
+// Lines that the job's agent has not signed, that are missing or stand elsewhere take the job's verdicts back, whether
+// they come before a verdict or after it, at once or in pieces.
+func TestForgedStream(t *testing.T) {
+	const job = "fisub-r-1"
+	text, exit := signed(t, "k", job, numbered("run 1; verdict 2; end 3 1 0"))
+	lines := strings.SplitAfter(text, "\n")
+	foreign, _ := signed(t, "k", "fisub-r-2", numbered("run 1; verdict 2; end 3 1 0"))
+	for _, tc := range []struct {
+		name, stream string
+		passed       int
+		want         string // of the warning; "" for none
+	}{
+		{"sound", text, 1, ""},
+		{"a line added after the verdict", lines[0] + lines[1] + numbered("verdict 3") + lines[2], 0,
+			"line 3 of its stream is not signed"},
+		{"a line added before", numbered("started 1") + text, 0, "line 1 of its stream is not signed"},
+		{"half a line", lines[0] + "x" + lines[1] + lines[2], 0, "line 2 of its stream is not signed"},
+		{"a line twice", lines[0] + lines[1] + lines[1] + lines[2], 0, "line 3 of its stream is not signed"},
+		{"a line left out", lines[0] + lines[2], 0, "line 2 of its stream is not signed"},
+		{"the end cut off", lines[0] + lines[1], 0, "its agent has written 3 lines, and 2 have come"},
+		{"the stream of another job", foreign, 0, "line 1 of its stream is not signed"},
+	} {
+		for _, piece := range []int{1, 100, len(tc.stream)} {
+			g := newMerging("w0")
+			j := had(1, "a", "w0")
+			j.Key = "k"
+			r := newReader(j, 0)
+			for rest := []byte(tc.stream); len(rest) > 0; rest = rest[min(piece, len(rest)):] {
+				g.read(&r, rest[:min(piece, len(rest))])
+			}
+			g.exited(&r, exit)
+			if got := g.result(); got.Passed != tc.passed || got.Missing != 1-tc.passed {
+				t.Errorf("%s: got %+v, want %d passed", tc.name, got, tc.passed)
+			}
+			_, warnings := g.texts()
+			if got := strings.Join(warnings, "; "); !strings.Contains(got, tc.want) || (got == "") != (tc.want == "") {
+				t.Errorf("%s: got warning %q, want %q", tc.name, got, tc.want)
+			}
+		}
+	}
+}
+
+// A host's texts become one line of a bounded length, without control characters. Lines that are not events of the job
+// are counted and dropped.
+func TestHostileLines(t *testing.T) {
+	g := newMerging("w0", "w1")
+	r := newReader(had(1, "a", "w0"), 0)
+	g.read(&r, []byte(`{"type":"warning","message":{"text":"one\nerror: two\u202e\u001b[2J","hint":"`+
+		strings.Repeat("x", 3_000_000)+`"}}
+{"type":"run","run":{"device":{"kind":"emu","name":"cpu","emulated":true}}}
+{"type":"new-in-2030"}
+not json
+{"type":"evaluated"}
+`+"\x00\x01"+`
+{"type":"run","run":{},"done":{}}
+{"type":"started","workload":"w1","started":{}}
+{"type":"evaluated","workload":"w0","evaluated":{"status":"PASSED","trace":`+fmt.Sprintf(passedTrace, "other")+`}}
+{"type":"job","place":"elsewhere","job_state":{"phase":"x"}}
+`))
+	if r.junk != 5 || g.result().Missing != 2 {
+		t.Errorf("got %d lines that are no events, %+v, want 5 and no verdict", r.junk, g.result())
+	}
+	e := g.events[0]
+	if e.Message == nil || e.Message.Text != "one error: two [2J" || len(e.Message.Hint) != maxText {
+		t.Errorf("got %.100q, a hint of %d bytes", e.Message.Text, len(e.Message.Hint))
+	}
+	for _, e := range g.events {
+		if e.Run == nil && (e.Place != "a: h" || e.Job != "fisub-r-1") {
+			t.Errorf("got an event of %q, job %q", e.Place, e.Job)
+		}
+	}
+}
+
+// Times and numbers of a host are dropped, so a wrong clock does no harm.
+func TestClockSkew(t *testing.T) {
+	g := newMerging("w0")
+	r := newReader(had(1, "a", "w0"), 0)
+	g.read(&r, []byte(`{"seq":77,"time":"2099-01-01T00:00:00Z","type":"run","run":{"started":"1970-01-01T00:00:00Z"}}
+{"seq":78,"time":"2099-01-01T00:00:00Z","type":"warning","message":{"text":"x"}}
+`))
+	for _, e := range g.events {
+		if !e.Time.IsZero() || e.Seq != 0 || e.Run != nil && !e.Run.Started.Equal(g.run.Started) {
+			t.Errorf("got %+v", e)
+		}
+	}
+}
+
+// Floors stay with their place. The score is over the workloads of all jobs, including the jobs of another process. A
+// process that takes over a run reads the streams again, and emits the missing events only.
+func TestFloorsAndScore(t *testing.T) {
+	g := newMerging("w0", "w1", "w2")
+	speedup := func(n int, w string) string {
+		return fmt.Sprintf(`{"type":"started","workload":%q,"started":{}}
+{"type":"evaluated","workload":%q,"evaluated":{"speedup":%d,"status":"PASSED","trace":%s}}
+`, w, w, n, fmt.Sprintf(passedTrace, w))
+	}
+	const floor = `{"type":"floor","floor":{"kind":"empty","median_ns":900}}` + "\n"
+	finding := `{"type":"warning","workload":"w1","finding":{"check":"late-write","text":"it does"}}` + "\n"
+	a, b := had(1, "a", "w0", "w1"), had(2, "b", "w2")
+	ra, rb := newReader(a, 0), newReader(b, 0)
+	run := `{"type":"run","run":{"device":{"name":"gpu"}}}` + "\n"
+	first := run + floor + speedup(2, "w0") + speedup(-1, "w1") + speedup(3, "w1")
+	g.read(&ra, []byte(first))
+	g.read(&rb, []byte(strings.Replace(run, "gpu", "other", 1)+floor))
+	places, origins := "", map[string]int64{}
+	var row runs.Row
+	for _, e := range g.events {
+		if e.Floor != nil {
+			places += e.Place + " "
+		}
+		if e.Evaluated != nil && e.Workload == "w1" {
+			row = runs.Row{UUID: "w1", Evaluated: e.Evaluated, Place: e.Place}
+		}
+		origins[e.Job] = max(origins[e.Job], e.Origin)
+	}
+	if _, warnings := g.texts(); places != "a: h b: h " || len(warnings) != 1 ||
+		warnings[0] != "places differ: b: h is other, the first is gpu" {
+		t.Errorf("got floors of %q, warnings %q", places, warnings)
+	}
+	old := &runs.Run{Run: &g.run, Origins: origins, Rows: []runs.Row{row, {UUID: "w0", Evaluated: row.Evaluated, Place: "a: h"}}}
+	again := newMerging("w0", "w1", "w2")
+	again.restore(old)
+	ra, rb = newReader(a, origins[a.ID]), newReader(b, origins[b.ID])
+	again.read(&ra, []byte(first+finding))
+	again.read(&rb, []byte(run+floor+speedup(9, "w2")))
+	again.done(again.begun)
+	want := []string{"warning", "started", "evaluated", "done"}
+	var got []string
+	for _, e := range again.events {
+		got = append(got, string(e.Type))
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	done := again.events[len(again.events)-1].Done
+	if done.Passed != 3 || done.Findings != 1 || done.Score == nil || *done.Score != 5 || done.Scored != 3 {
+		t.Errorf("got %+v, want a score of (3 + 3 + 9) / 3", done)
+	}
+}
+
+// A process that takes over a run knows which host could not judge a workload, until the run is resumed.
+func TestUnableBefore(t *testing.T) {
+	c := newPlay(t, 2, "a b")
+	old := &runs.Run{Run: &event.Run{}, Rows: []runs.Row{{UUID: "w0", Failed: &event.Message{Text: "no room"}, Place: "a: h"}}}
+	c.restart(c.s.plan, old, rules{})
+	c.run("begin -> save; submit 1 b w0 w1")
+	c = newPlay(t, 2, "a b", had(1, "a", "w0"))
+	c.s.plan.Before, c.s.plan.Jobs[0].Ended = 1, &time.Time{}
+	c.restart(c.s.plan, old, rules{})
+	c.run("begin -> save; submit 2 a w0; save; submit 3 b w1")
+}
+
+// A run that is to be detached from follows no job.
+func TestDetached(t *testing.T) {
+	c := newPlay(t, 2, "a b", had(1, "a", "w0"))
+	c.restart(c.s.plan, nil, rules{detach: true})
+	c.run(`
+begin    -> save; submit 2 b w1
+accept 2 -> save`)
+	if err := c.s.stays(); err != ErrDetached || !c.s.over() {
+		t.Errorf("got %v, over %v", err, c.s.over())
+	}
+}
+
+// A tool's lines are handed on, and its exit status is its result. Its job is not begun again.
+func TestTool(t *testing.T) {
+	const begin = `
+begin    -> save; submit 1 a w0
+accept 1 -> save; follow 1
+`
+	for _, tc := range []struct {
+		name, script string
+		failed       int
+		err          string
+	}{
+		{"clean", `exit 1 0 -> collect 1
+log 1 -> release 1
+free 1 -> save; ended: exited with 0`, 0, ""},
+		{"findings", `exit 1 3 -> collect 1
+log 1 -> release 1
+free 1 -> save; ended: exited with 3`, 1, ""},
+		{"it fails", `exit 1 1 -> collect 1
+log 1 no counters -> release 1
+free 1 -> save; ended: exited with 1: no counters`, 0, "a: h: exited with 1: no counters"},
+		{"lost", `lost 1 -> collect 1
+log 1 -> release 1
+free 1 -> save; ended: lost`, 0, "a: h: lost"},
+		{"forged", `say 1 run -> stop 1
+wait 1 context canceled -> collect 1
+log 1 -> release 1
+free 1 -> save; ended: lost: what it said is not to be believed: line 1 of its stream is not signed by its agent`, 0,
+			"a: h: lost: what it said is not to be believed: line 1 of its stream is not signed by its agent"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newPlay(t, 1, "a")
+			c.s.plan.Tool = "sanitize"
+			c.restart(c.s.plan, nil, rules{tries: 1})
+			c.s.rules.key = func() string { return "k" }
+			c.run(begin)
+			text, _ := signed(t, "k", "fisub-r-1", "one\ntwo\n")
+			if tc.name != "forged" {
+				c.s.apply(said{c.job("1"), []byte(text), c.now})
+				if got := c.s.next(c.now); len(got) != 2 || c.words(got[0]) != "hand one" || c.words(got[1]) != "hand two" {
+					t.Errorf("got %v", got)
+				}
+			}
+			c.run(tc.script)
+			err := c.s.nothing()
+			if fmt.Sprint(err) != tc.err && (err != nil || tc.err != "") {
+				t.Errorf("got %v, want %q", err, tc.err)
+			}
+			if got := c.s.runs.result(); got.Failed != tc.failed {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+}

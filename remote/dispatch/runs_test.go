@@ -1,0 +1,112 @@
+package dispatch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"fisub/bench/runs"
+	"fisub/internal/event"
+	"fisub/remote"
+	"fisub/remote/dispatch"
+)
+
+// A holder is a provider that holds jobs.
+type holder struct {
+	remote.Provider // not called
+	held            []string
+	down            error
+}
+
+func (h *holder) List(context.Context) ([]remote.Handle, error) {
+	var all []remote.Handle
+	for _, job := range h.held {
+		all = append(all, remote.Handle{Job: job})
+	}
+	return all, h.down
+}
+
+// plan writes a run folder below root.
+func plan(t *testing.T, root, id string, done bool, jobs ...*dispatch.Job) string {
+	t.Helper()
+	folder := runs.New(root, id)
+	p := &dispatch.Plan{Version: 1, Run: event.Run{ID: id}, Jobs: jobs, Done: done}
+	if err := errors.Join(p.Save(folder.Path()), folder.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return folder.Path()
+}
+
+// What nobody waits for can be ended. What may have results that a run here lacks, and what was begun elsewhere, is told
+// as such. A job on a host of two tables is one job.
+func TestOrphans(t *testing.T) {
+	root := t.TempDir()
+	now := time.Now()
+	w := []event.Workload{{UUID: "w0"}, {UUID: "w1"}}
+	write := func(id string, jobs ...*dispatch.Job) string {
+		t.Helper()
+		folder := runs.New(root, id)
+		p := &dispatch.Plan{Version: 1, Run: event.Run{ID: id, Workloads: w}, Jobs: jobs}
+		if err := errors.Join(p.Save(folder.Path()), folder.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return folder.Path()
+	}
+	write("20260101-1", &dispatch.Job{ID: "fisub-20260101-1-1", Workloads: []string{"w0"}},
+		&dispatch.Job{ID: "fisub-20260101-1-2", Workloads: []string{"w1"}, Ended: &now})
+	// In this run w0 has its verdict, so job 1 has nothing that it lacks.
+	dir := write("20260102-1", &dispatch.Job{ID: "fisub-20260102-1-1", Workloads: []string{"w0"}},
+		&dispatch.Job{ID: "fisub-20260102-1-2", Workloads: []string{"w1"}})
+	events := `{"seq":1,"type":"run","run":{"workloads":[{"uuid":"w0"},{"uuid":"w1"}]}}
+{"seq":2,"type":"evaluated","workload":"w0","evaluated":{"status":"PASSED"}}
+`
+	if err := os.WriteFile(filepath.Join(dir, "events.jsonl"), []byte(events), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cancelled := write("20260103-1", &dispatch.Job{ID: "fisub-20260103-1-1", Workloads: []string{"w0"}})
+	if err := dispatch.Mark(cancelled); err != nil {
+		t.Fatal(err)
+	}
+	held := []string{"fisub-20260101-1-1", "fisub-20260101-1-2", "fisub-20260102-1-1", "fisub-20260102-1-2",
+		"fisub-20260102-1-7", "fisub-20260103-1-1", "fisub-elsewhere-0"}
+	open := map[string]remote.Provider{"lab": &holder{held: held}, "too": &holder{held: held}, "down": &holder{down: io.ErrUnexpectedEOF}}
+	got, err := dispatch.Orphans(t.Context(), root, open, []string{"down", "lab", "too"})
+	var text []string
+	for _, o := range got {
+		text = append(text, strings.TrimSpace(fmt.Sprint(o.Table, " ", o.Job, " ", o.Elsewhere, " ", o.Run)))
+	}
+	want := `lab fisub-20260101-1-2 false 20260101-1
+lab fisub-20260102-1-1 false
+lab fisub-20260102-1-7 false
+lab fisub-20260103-1-1 false
+lab fisub-elsewhere-0 true`
+	if strings.Join(text, "\n") != want || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("got %v\n%s\nwant\n%s", err, strings.Join(text, "\n"), want)
+	}
+	lines, err := dispatch.List(root, nil)
+	if err != nil || len(lines) != 3 || lines[0].State != "cancelled" || lines[1].State != "detached" ||
+		lines[0].Active != 1 {
+		t.Errorf("list: got %+v, %v", lines, err)
+	}
+}
+
+func TestFind(t *testing.T) {
+	root := t.TempDir()
+	plan(t, root, "20260101-120000-000-aaaa", true)
+	local := runs.New(root, "20260102-120000-000-bbbb")
+	if err := errors.Join(local.Record(event.Event{Type: event.TypeRun, Run: &event.Run{}}), local.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for arg, want := range map[string]string{"last": "20260101-120000-000-aaaa", "20260101": "20260101-120000-000-aaaa",
+		"20260102": "", "x": ""} {
+		if id, _, err := dispatch.Find(root, arg); id != want && err == nil || (err == nil) != (want != "") {
+			t.Errorf("%s: got %s, %v, want %s", arg, id, err, want)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package dispatch
+
+import (
+	"encoding/json"
+	"time"
+
+	"fisub/bench/runs"
+	"fisub/internal/event"
+)
+
+// A Side is a run of a comparison, whose only job makes several.
+type Side struct {
+	merged *merger
+	events *event.Stream
+	seen   map[string]int64   // the last line of each job that the run folder has
+	read   map[string]*reader // by job
+}
+
+// NewSide takes up the run of a comparison; old is what its folder has, or nil.
+func NewSide(run event.Run, old *runs.Run, events *event.Stream) *Side {
+	s := &Side{events: events, read: map[string]*reader{}}
+	s.merged = newMerger(run, events.Emit)
+	s.merged.begun = time.Now()
+	if old != nil {
+		s.merged.restore(old)
+		s.seen = old.Origins
+	}
+	return s
+}
+
+// Done ends the run, if the job has begun it.
+func (s *Side) Done() error {
+	if s.merged.first != "" {
+		s.merged.done(time.Now())
+	}
+	return s.events.Err()
+}
+
+// A SideLine is a line of the job of a comparison: an event of one of its runs.
+type SideLine struct {
+	Side  int             `json:"side"`
+	Event json.RawMessage `json:"event"`
+}
+
+// Sides are the runs of a comparison, in the order of their letters.
+type Sides []*Side
+
+// Line takes a line of the job of a comparison. A line that is not a SideLine is dropped.
+func (sides Sides) Line(j *Job, text []byte) error {
+	var l SideLine
+	if err := json.Unmarshal(text, &l); err != nil || l.Side < 0 || l.Side >= len(sides) {
+		return nil
+	}
+	s := sides[l.Side]
+	r := s.read[j.ID]
+	if r == nil {
+		fresh := newReader(j, s.seen[j.ID])
+		r = &fresh
+		s.read[j.ID] = r
+	}
+	if r.line++; !s.merged.event(r, l.Event) {
+		r.junk++
+	}
+	return s.events.Err()
+}

@@ -1,0 +1,777 @@
+package dispatch
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"fisub/bench/runs"
+	"fisub/internal/event"
+	"fisub/internal/plain"
+	"fisub/remote"
+	"fisub/remote/agent"
+)
+
+// A phase is the task that this process has with a job.
+type phase string
+
+const (
+	idle       phase = "idle"       // no task: the job may run, may be over, or may never have reached its host
+	clearing   phase = "clearing"   // another process was submitting the job: hosts release it if they have it
+	sending    phase = "sending"    // it is taken to its place
+	following  phase = "following"  // its stream is read
+	quitting   phase = "quitting"   // the job is to end, and the task before is being stopped
+	collecting phase = "collecting" // its log is fetched
+	releasing  phase = "releasing"  // its host releases it
+)
+
+// A job is one of the plan, with what this process knows of it.
+type job struct {
+	*Job
+	phase   phase
+	ceded   bool      // other places may have its workloads: its host is out of reach, or it was given up
+	stopped bool      // its task was told to stop
+	since   time.Time // when this process began to follow it
+	heard   time.Time // when it last said something
+	running bool      // its host answers, and the job runs
+	end     *ending   // nil as long as it is not to end
+	stream  reader
+}
+
+// An ending is how a job is brought to its end.
+type ending struct {
+	exit     remote.Exit
+	needless bool // other places have given its verdicts
+	again    bool // its place itself reports the loss of the job, and may take another
+	releases int  // tries so far
+}
+
+// A place is one of the plan.
+type place struct {
+	bad    error // why it gets no further job
+	losses int   // jobs that were lost there
+}
+
+// rules are the settings of a process.
+type rules struct {
+	detach   bool          // jobs are not followed
+	overtime time.Duration // for how long a host may say nothing of a job that must be over
+	stream   int64         // bytes that a job may say; if 0, by the number of its workloads
+	tries    int           // jobs that may have a workload: the reason that hosts are lost may be the workload
+	key      func() string // makes the key of a job
+}
+
+// A mode is the aim of the process.
+type mode int
+
+const (
+	working    mode = iota
+	leaving         // nothing is begun any more, and jobs that run are left alone
+	cancelling      // all jobs are ended
+)
+
+// state is everything that dispatch knows of a run. It only decides: apply takes a fact, next returns actions. Neither
+// waits, and neither reads a clock.
+type state struct {
+	plan   *Plan
+	rules  rules
+	runs   *merger
+	jobs   []*job            // of the plan, in its order
+	places map[string]*place // by their text
+	mode   mode
+	left   error    // of jobs that cannot be followed, and may still run
+	paused error    // this process is to end
+	broken error    // this process has to give up
+	out    []action // decided, and not given yet
+}
+
+// An action is something to do, in the order in which next gives it.
+type action any
+
+type (
+	save struct{}                    // write the plan
+	tell struct{ event event.Event } // into the run's stream
+	hand struct {                    // a line of a tool, to its reader
+		job  *job
+		text []byte
+	}
+	clear struct{ job *job } // release what hosts have of a job that may have been submitted; gives cleared
+
+	submit struct{ job *job } // gives accepted, or refused
+
+	// follow waits for the job; gives said and changed, and waited in the end.
+	follow struct {
+		job   *job
+		after time.Duration // from now
+	}
+	stop    struct{ job *job } // stop the job's task, which then gives its last fact
+	collect struct{ job *job } // fetch the log; gives collected
+	release struct {           // gives released
+		job   *job
+		after time.Duration
+	}
+)
+
+// A fact is something that has happened.
+type fact any
+
+type (
+	cleared struct {
+		job *job
+		id  string // the one that the job gets now
+		err error
+	}
+	accepted struct {
+		job    *job
+		handle remote.Handle
+		at     time.Time
+	}
+	refused struct {
+		job *job
+		err error
+	}
+	said struct {
+		job  *job
+		text []byte // bytes of its stream
+		at   time.Time
+	}
+	changed struct { // the host's view of the job
+		job   *job
+		state remote.State
+		at    time.Time
+	}
+	waited struct {
+		job  *job
+		exit remote.Exit
+		err  error
+		at   time.Time
+	}
+	collected struct {
+		job        *job
+		err        error
+		text, hint string // the last error in its log
+	}
+	released struct {
+		job *job
+		err error
+		at  time.Time
+	}
+	paused struct{ err error } // this process is to end, and leaves the jobs running
+	broken struct{ err error } // this process has to give up
+)
+
+// noTableError is the error of an action for which the config has no table any more.
+type noTableError struct{ place Place }
+
+func (e *noTableError) Error() string {
+	return fmt.Sprintf("%s: no table remote.%s in the config any more", e.place, e.place.Table)
+}
+
+// newState takes a run as its plan and its folder have it; old may be nil.
+func newState(p *Plan, old *runs.Run, r rules) *state {
+	s := &state{plan: p, rules: r, places: map[string]*place{}}
+	s.runs = newMerger(p.Run, func(e event.Event) { s.do(tell{e}) })
+	origins := map[string]int64{}
+	if old != nil {
+		s.runs.restore(old)
+		origins = old.Origins
+	}
+	for _, where := range p.Places {
+		s.places[where.String()] = &place{}
+	}
+	if old != nil && p.Before == 0 {
+		for _, row := range old.Rows {
+			at := slices.IndexFunc(p.Places, func(p Place) bool { return p.String() == row.Place })
+			if w := s.runs.of(row.UUID); w.by == "" && at >= 0 {
+				w.failedOn[p.Places[at].host()] = true
+			}
+		}
+	}
+	for i, j := range p.Jobs {
+		s.jobs = append(s.jobs, &job{Job: j, phase: idle, stream: newReader(j, origins[j.ID])})
+		switch {
+		case i < p.Before:
+		case j.Error != "":
+			s.place(j.Place).bad = errors.New(j.Error)
+		default:
+			s.count(j, 1)
+		}
+	}
+	return s
+}
+
+// count adds n to the tries of the job's workloads.
+func (s *state) count(j *Job, n int) {
+	for _, uuid := range j.Workloads {
+		s.runs.of(uuid).tries += n
+	}
+}
+
+func (s *state) place(p Place) *place {
+	at := s.places[p.String()]
+	if at == nil { // of a run that continues elsewhere
+		at = &place{}
+		s.places[p.String()] = at
+	}
+	return at
+}
+
+func (s *state) do(a action) { s.out = append(s.out, a) }
+
+// active returns the jobs that may still run somewhere.
+func (s *state) active() []*job {
+	return slices.DeleteFunc(slices.Clone(s.jobs), func(j *job) bool { return j.Ended != nil })
+}
+
+// busy reports whether the job has a task.
+func (j *job) busy() bool { return j.phase != idle }
+
+// awaited reports whether the job may give a verdict that is missing.
+func (s *state) awaited(j *job) bool {
+	return slices.ContainsFunc(j.Workloads, func(uuid string) bool {
+		w := s.runs.of(uuid)
+		return w.by == "" && !w.failedOn[j.Place.host()]
+	})
+}
+
+// superseded reports whether other jobs have given the verdicts that the job could still give. One that has just given
+// a verdict may have a finding to add.
+func (s *state) superseded(j *job) bool {
+	now := s.runs.work[j.stream.current]
+	switch {
+	case s.awaited(j), now != nil && now.by == "":
+		return false
+	case now != nil:
+		return now.by != j.ID
+	}
+	return !slices.ContainsFunc(j.Workloads, func(uuid string) bool {
+		w := s.runs.of(uuid)
+		return w.by == j.ID
+	})
+}
+
+// resume takes up the jobs of the plan.
+func (s *state) resume(now time.Time) {
+	for _, j := range s.active() {
+		switch {
+		case j.Handle == nil:
+			j.phase = clearing
+			s.do(clear{j})
+		case s.plan.Tool != "" && j.stream.against != "":
+			s.quit(j, ending{exit: forged(j.stream.against)})
+		case s.superseded(j): // the process in which others gave its verdicts ended before it was released
+			s.needless(j)
+		default:
+			s.follow(j, now)
+		}
+	}
+}
+
+// follow begins to follow a job that its host has taken.
+func (s *state) follow(j *job, now time.Time) {
+	if j.phase = idle; s.rules.detach || s.mode != working {
+		return
+	}
+	j.phase, j.stopped, j.since, j.heard, j.running = following, false, now, now, false
+	s.do(follow{job: j})
+}
+
+// began is when the job began, as far as that is known.
+func (j *job) began() time.Time {
+	if j.Began != nil {
+		return *j.Began
+	}
+	return j.since
+}
+
+// next returns the actions to carry out now.
+func (s *state) next(now time.Time) []action {
+	if s.mode == working {
+		s.overdue(now)
+		for _, j := range s.jobs {
+			if (j.phase == following || j.phase == sending) && !j.ceded && s.superseded(j) {
+				s.needless(j)
+			}
+		}
+		if s.deal(); s.settled() {
+			s.mode = leaving
+		}
+	}
+	for _, j := range s.jobs {
+		if s.mode == leaving && !j.stopped && slices.Contains([]phase{clearing, sending, following}, j.phase) {
+			s.stop(j)
+		}
+	}
+	return s.decided()
+}
+
+// decided returns the actions of apply and resume alone.
+func (s *state) decided() []action {
+	out := s.out
+	s.out = nil
+	return out
+}
+
+func (s *state) stop(j *job) {
+	j.stopped = true
+	s.do(stop{j})
+}
+
+// settled reports whether no task matters any more: jobs with a task are out of reach, and their verdicts are there.
+func (s *state) settled() bool {
+	return !slices.ContainsFunc(s.jobs, func(j *job) bool { return j.busy() && (!j.ceded || s.awaited(j)) })
+}
+
+// over reports whether no task is left.
+func (s *state) over() bool {
+	return s.mode != working && len(s.out) == 0 && !slices.ContainsFunc(s.jobs, (*job).busy)
+}
+
+// overdue gives up jobs that must be over by their limit, and whose hosts can be reached, but say nothing.
+func (s *state) overdue(now time.Time) {
+	for _, j := range s.jobs {
+		if j.phase != following || !j.running || now.Sub(j.heard) <= s.rules.overtime ||
+			now.Sub(j.began()) <= s.plan.Limit+s.rules.overtime {
+			continue
+		}
+		text := fmt.Sprintf("its host can be reached, but %v after its limit of %v has not said that it is over",
+			s.rules.overtime, s.plan.Limit)
+		s.quit(j, ending{exit: remote.Exit{End: remote.Lost, Text: text, Hint: "look at the agent's processes on the host"}})
+	}
+}
+
+// needless ends a job whose verdicts others have given.
+func (s *state) needless(j *job) {
+	s.quit(j, ending{needless: true,
+		exit: remote.Exit{End: remote.Cancelled, Text: "another place has given its verdicts"}})
+}
+
+// quit ends a job.
+func (s *state) quit(j *job, e ending) {
+	j.end = &e
+	if !j.busy() {
+		s.finish(j)
+		return
+	}
+	j.phase = quitting
+	s.stop(j)
+}
+
+// deal gives workloads that no job has to the places that are free.
+func (s *state) deal() {
+	var rest []string
+	for _, about := range s.plan.Run.Workloads {
+		w := s.runs.of(about.UUID)
+		had := slices.ContainsFunc(s.jobs, func(j *job) bool {
+			return j.Ended == nil && !j.ceded && slices.Contains(j.Workloads, about.UUID) && !w.failedOn[j.Place.host()]
+		})
+		if w.by == "" && !w.given && w.tries < s.rules.tries && !had {
+			rest = append(rest, about.UUID)
+		}
+	}
+	free := slices.DeleteFunc(slices.Clone(s.plan.Places), func(p Place) bool {
+		return s.place(p).bad != nil || slices.ContainsFunc(s.jobs, func(j *job) bool {
+			return (j.busy() || j.Ended == nil && !j.ceded) && j.Place.String() == p.String()
+		})
+	})
+	for i, share := range Deal(rest, len(free), func(w string, i int) bool {
+		return !s.runs.of(w).failedOn[free[i].host()]
+	}) {
+		if len(share) == 0 {
+			continue
+		}
+		j := &Job{ID: fmt.Sprintf("fisub-%s-%d", s.plan.Run.ID, len(s.plan.Jobs)+1), Place: free[i], Workloads: share,
+			Key: s.rules.key()}
+		s.plan.Jobs = append(s.plan.Jobs, j)
+		s.count(j, 1)
+		s.jobs = append(s.jobs, &job{Job: j, stream: newReader(j, 0)})
+		s.do(save{})
+		s.send(s.jobs[len(s.jobs)-1])
+	}
+}
+
+func (s *state) send(j *job) {
+	j.phase, j.stopped = sending, false
+	s.say(j, event.Job{Phase: "sending"})
+	s.do(submit{j})
+}
+
+// say emits the event of a job's phase.
+func (s *state) say(j *job, is event.Job) {
+	s.do(tell{event.Event{Type: event.TypeJob, Place: j.Place.String(), Job: j.ID, JobState: &is}})
+}
+
+func (s *state) warn(j *job, text, hint string) {
+	s.do(tell{event.Event{Type: event.TypeWarning, Place: j.Place.String(), Job: j.ID,
+		Message: &event.Message{Text: j.Place.String() + ": " + text, Hint: hint}}})
+}
+
+// apply takes a fact.
+func (s *state) apply(f fact) {
+	switch f := f.(type) {
+	case paused:
+		s.paused = f.err
+		s.mode = max(s.mode, leaving)
+	case broken:
+		s.broken = cmp.Or(s.broken, f.err)
+		s.mode = max(s.mode, leaving)
+	case cleared:
+		s.cleared(f)
+	case accepted:
+		f.job.Handle = &f.handle
+		s.do(save{})
+		if f.job.end != nil {
+			s.finish(f.job)
+		} else {
+			s.follow(f.job, f.at)
+		}
+	case refused:
+		s.refused(f)
+	case said:
+		f.job.heard = f.at
+		s.said(f)
+	case changed:
+		s.changed(f)
+	case waited:
+		s.waited(f)
+	case collected:
+		s.collected(f)
+	case released:
+		s.released(f)
+	}
+}
+
+// cleared submits a job again that another process was submitting when it ended: whether a host had taken it was not
+// known. Under another id nothing that is still on its way to a host can be taken for it.
+func (s *state) cleared(f cleared) {
+	j := f.job
+	switch {
+	case f.err != nil && s.mode != working:
+		j.phase = idle
+	case f.err != nil:
+		s.leave(j, f.err)
+	default:
+		j.ID = f.id
+		j.stream = newReader(j.Job, 0) // it knows the agent's signatures by the id
+		s.do(save{})
+		switch {
+		case s.mode != working:
+			j.phase = idle
+		case s.superseded(j):
+			j.phase = idle
+			s.needless(j)
+		default:
+			s.send(j)
+		}
+	}
+}
+
+// refused takes that a job could not be taken to its place.
+func (s *state) refused(f refused) {
+	j := f.job
+	_, gone := errors.AsType[*noTableError](f.err)
+	switch {
+	case j.end != nil:
+		s.finish(j)
+		return
+	case gone:
+		s.leave(j, f.err)
+		return
+	case s.mode != working: // whether the host has it is not known
+		j.phase = idle
+		return
+	}
+	j.phase, j.ceded = idle, true
+	s.count(j.Job, -1) // nobody has tried it there
+	s.place(j.Place).bad = f.err
+	j.close(nil, true)
+	j.Error = f.err.Error()
+	s.do(save{})
+	if len(s.plan.Places) > 1 { // else Run returns it
+		hint := ""
+		if denied, ok := errors.AsType[*remote.Denied](f.err); ok {
+			hint = denied.Hint
+		}
+		s.warn(j, words(j, f.err), hint)
+	}
+}
+
+// said takes the next bytes of a job's stream.
+func (s *state) said(f said) {
+	j := f.job
+	if s.plan.Tool == "" {
+		s.runs.read(&j.stream, f.text)
+		return
+	}
+	j.stream.lines(f.text, func(text []byte) { s.do(hand{j, slices.Clone(text)}) })
+	if j.stream.against != "" && j.phase == following {
+		s.quit(j, ending{exit: forged(j.stream.against)})
+	}
+}
+
+// forged is the end of a tool's job whose stream is not all that the tool has said.
+func forged(text string) remote.Exit {
+	return remote.Exit{End: remote.Lost, Text: "what it said is not to be believed: " + text,
+		Hint: "something has written to it that was not the tool: fisub help trust"}
+}
+
+// changed takes the host's view of a job.
+func (s *state) changed(f changed) {
+	j, is := f.job, f.state
+	if running := is.Phase == remote.Running; j.phase == following && running != j.running {
+		j.running, j.heard = running, f.at
+	}
+	if j.phase == following && (is.Phase == remote.Running || is.Phase == remote.Starting) {
+		if j.Began == nil {
+			j.Began = &f.at
+			s.do(save{})
+		}
+		if j.ceded { // what could not be reached may be there again elsewhere too
+			j.ceded = false
+			for _, p := range s.places {
+				if remote.CodeOf(p.bad) == "unreachable" {
+					p.bad = nil
+				}
+			}
+		}
+	}
+	text := plain.Brief(is.Text, 200)
+	if !is.Start.IsZero() {
+		text = fmt.Sprintf("%s, to start at about %s", text, is.Start.Format("15:04"))
+	}
+	s.say(j, event.Job{Phase: string(is.Phase), Text: text})
+}
+
+// outside reports whether the error of a Wait is about the table, the user's credentials or the way to the host: the
+// job itself may be well.
+func outside(err error) bool {
+	return slices.Contains([]string{"credentials", "host-key", "no-such", "unreachable"}, remote.CodeOf(err))
+}
+
+// waited takes the end of a Wait.
+func (s *state) waited(f waited) {
+	j, err := f.job, f.err
+	_, gone := errors.AsType[*noTableError](err)
+	away := remote.CodeOf(err) == "unreachable"
+	switch {
+	case err == nil:
+		// A judge that was killed on the host counts like an agent that is gone.
+		again := f.exit.End == remote.Lost || f.exit.End == remote.Exited && f.exit.Code > 128
+		j.end = &ending{exit: f.exit, again: again}
+		s.finish(j)
+	case j.end != nil:
+		s.finish(j)
+	case s.mode != working:
+		j.phase = idle
+	case away && f.at.Sub(j.began()) <= s.plan.Limit:
+		s.away(j, err)
+		s.do(follow{job: j, after: time.Second})
+	case gone, outside(err):
+		if away {
+			s.away(j, err)
+		}
+		s.leave(j, err)
+	default:
+		exit := remote.Exit{End: remote.Lost, Text: err.Error()}
+		if denied := (*remote.Denied)(nil); errors.As(err, &denied) {
+			exit.Hint = denied.Hint
+		}
+		j.end = &ending{exit: exit}
+		s.finish(j)
+	}
+}
+
+// away lets other places have the workloads of a job that is out of reach.
+func (s *state) away(j *job, err error) {
+	if !j.ceded {
+		s.warn(j, plain.Brief(words(j, err), 300), "fisub keeps trying, and gives its workloads to a place that is free; "+
+			"its job may go on there")
+	}
+	j.ceded, j.running = true, false
+}
+
+// leave gives up following a job, which may still run.
+func (s *state) leave(j *job, err error) {
+	j.phase, j.ceded = idle, remote.CodeOf(err) == "unreachable"
+	s.place(j.Place).bad = err
+	if s.awaited(j) {
+		s.left = errors.Join(s.left, err)
+	}
+}
+
+// words returns an error's text without the names that are shown in front of it.
+func words(j *job, err error) string {
+	if denied, ok := errors.AsType[*remote.Denied](err); ok {
+		return denied.Text
+	}
+	return strings.TrimPrefix(err.Error(), j.Place.Table+": ")
+}
+
+// finish takes the end of a job, or the decision to end it, and has its host release it.
+func (s *state) finish(j *job) {
+	e := j.end
+	switch {
+	case e.needless, s.mode == cancelling:
+		s.free(j)
+		return
+	case s.plan.Tool == "":
+		s.runs.exited(&j.stream, e.exit)
+	case j.stream.against == "" && j.stream.cut.Missing(e.exit) != "":
+		j.stream.against = j.stream.cut.Missing(e.exit)
+		e.exit = forged(j.stream.against)
+	}
+	e.exit.Lines, e.exit.MAC = 0, ""
+	if n := j.stream.junk; n > 0 {
+		s.warn(j, fmt.Sprintf("%d lines of its stream are no events of this run", n), "they are in "+streamOf(j.ID))
+	}
+	s.free(j)
+}
+
+// free fetches a job's log and has its host release it.
+func (s *state) free(j *job) {
+	switch {
+	case j.Handle != nil:
+		j.phase = collecting
+		s.do(collect{j})
+	case s.mode == cancelling: // a host may have it all the same
+		j.phase = releasing
+		s.do(release{job: j})
+	default:
+		s.closed(j, nil)
+	}
+}
+
+func (s *state) collected(f collected) {
+	j := f.job
+	if f.err != nil {
+		s.warn(j, fmt.Sprintf("no log: %v", f.err), "")
+	}
+	if e := &j.end.exit; e.End == remote.Exited && e.Code != 0 && e.Code != 3 && e.Text == "" {
+		e.Text, e.Hint = f.text, f.hint
+	}
+	j.phase = releasing
+	s.do(release{job: j})
+}
+
+// released takes the end of a Release. A host that has just told how the job ended may have lost a connection only, and
+// is asked again.
+func (s *state) released(f released) {
+	e := f.job.end
+	if remote.CodeOf(f.err) == "unreachable" && e.exit.End != remote.Lost && s.mode != cancelling && e.releases < 3 {
+		s.do(release{f.job, time.Second / 2 << e.releases})
+		e.releases++
+		return
+	}
+	s.closed(f.job, f.err)
+}
+
+// closed writes down how a job has ended. One whose host does not let it be released may still run.
+func (s *state) closed(j *job, held error) {
+	exit := j.end.exit
+	j.phase, j.ceded = idle, true
+	if held != nil && s.mode == cancelling {
+		s.left = errors.Join(s.left, held)
+		return
+	}
+	if held != nil {
+		s.warn(j, "it may still run: "+plain.Brief(words(j, held), 300), "")
+	}
+	j.close(&exit, held == nil)
+	s.do(save{})
+	if s.mode == cancelling {
+		s.say(j, event.Job{Phase: "ended", Text: exit.Text})
+		return
+	}
+	s.say(j, event.Job{Phase: "ended", Text: agent.Describe(exit)})
+	s.judge(j)
+}
+
+// judge draws the consequences of a job's end for its place and its workloads.
+func (s *state) judge(j *job) {
+	exit, at := j.end.exit, s.place(j.Place)
+	if s.plan.Tool != "" && exit.End == remote.Exited && (exit.Code == 0 || exit.Code == 3) {
+		s.runs.first = j.ID
+		for _, uuid := range j.Workloads {
+			s.runs.settle(s.runs.of(uuid), j.ID)
+			s.runs.of(uuid).verdict = map[int]string{0: passed, 3: failed}[exit.Code]
+		}
+	}
+	left := slices.DeleteFunc(slices.Clone(j.Workloads), func(uuid string) bool { return s.runs.of(uuid).by != "" })
+	if len(left) == 0 || j.end.needless || !s.awaited(j) && exit.End == remote.Exited {
+		return
+	}
+	alone := s.runs.first == "" && len(s.plan.Places) == 1 // then Run returns it
+	over := exit.End == remote.Limited || exit.End == remote.Cancelled
+	for _, uuid := range left {
+		s.runs.of(uuid).given = s.runs.of(uuid).given || over
+	}
+	at.losses++
+	if j.end.again && at.losses == 1 && s.rules.tries > 1 {
+		alone = false // a host that was only started again takes another job
+	} else if !over || alone {
+		at.bad = fmt.Errorf("%s: %w", j.Place, &Ended{exit})
+	}
+	if !alone {
+		s.warn(j, fmt.Sprintf("%s; %d of its %d workloads have no verdict", agent.Describe(exit), len(left),
+			len(j.Workloads)), exit.Hint)
+	}
+}
+
+// end ends all jobs.
+func (s *state) end() {
+	s.mode, s.left = cancelling, nil
+	for _, j := range s.active() {
+		s.quit(j, ending{exit: remote.Exit{End: remote.Cancelled, Text: "stopped"}})
+	}
+}
+
+// stays returns the reason for which jobs with missing verdicts are not followed any more; nil if no such job is left.
+func (s *state) stays() error {
+	active := s.active()
+	awaited := slices.ContainsFunc(active, s.awaited)
+	switch {
+	case s.broken != nil:
+		return s.broken
+	case s.paused != nil && len(active) > 0:
+		return s.paused
+	case s.left != nil && awaited:
+		return s.left
+	case s.rules.detach && awaited:
+		return ErrDetached
+	}
+	return nil
+}
+
+// nothing returns the reason for which no host has run anything; nil if one has.
+func (s *state) nothing() error {
+	if s.runs.first != "" {
+		return nil
+	}
+	if len(s.plan.Places) == 1 {
+		return cmp.Or(s.place(s.plan.Places[0]).bad, ErrNothing)
+	}
+	return ErrNothing
+}
+
+// An Ended is the error of a place: its job ended before the program had done its work.
+type Ended struct{ Exit remote.Exit }
+
+func (e *Ended) Error() string { return agent.Describe(e.Exit) }
+
+// Deal deals the workloads to n hands, each to the next hand that it fits, so that neighbours, which are alike, are
+// spread. Workloads that fit no hand are left out.
+func Deal(workloads []string, n int, fits func(w string, hand int) bool) [][]string {
+	hands := make([][]string, n)
+	for i, w := range workloads {
+		for k := range n {
+			if at := (i + k) % n; fits(w, at) {
+				hands[at] = append(hands[at], w)
+				break
+			}
+		}
+	}
+	return hands
+}
