@@ -129,7 +129,7 @@ func (a *app) newOrder(ctx context.Context, e errand, u *session.Setup, h hosts)
 		spec.Arch = vgpu.Arch
 		opts := device.Options{}
 		if opts.CacheDir, err = cache.Root(); err == nil {
-			err = session.Compiler(ctx, u.Kind, &opts, s.Solution, a.term)
+			_, err = session.Compiler(ctx, u.Kind, &opts, s.Solution, a.term)
 		}
 	}
 	if err != nil {

@@ -104,11 +104,10 @@ func (a *app) send(ctx context.Context, o errand) (err error) {
 		return err
 	}
 	defer h.open.Close()
-	u, err := session.NewSetup(o.s, o.how, nil)
+	u, err := a.NewSetup(o.s, o.how, nil)
 	if err != nil {
 		return err
 	}
-	u.Version, u.Command = Version, a.Command
 	var order *order
 	var folder *runs.Folder
 	var b *bundle.Bundle

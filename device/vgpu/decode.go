@@ -16,7 +16,7 @@ import (
 
 // An inst is vg_inst of exec.h, field by field.
 type inst struct {
-	op         uint16
+	op         opcode
 	flags      uint8
 	kind       uint8
 	guard      int32
@@ -27,18 +27,8 @@ type inst struct {
 	want       int32
 }
 
-// Bases of places, and flags, as in exec.h.
-const (
-	inFrame, inPool, inWarp    = 0, 1, 2
-	flagLeader, flagNegated    = 1, 2
-	spaceGeneric, spaceGlobal  = 0, 1
-	spaceShared, spaceLocal    = 2, 3
-	mSigned, m64, m16, mAddr32 = 32, 64, 128, 256
-	mStrong, mRelease          = 512, 1024
-	sharedWindow, localWindow  = uint64(0x40) << 56, uint64(0x41) << 56
-	codeWindow                 = uint64(0x42) << 56
-	sharedBase                 = 1024 // bytes below that are the system's, as on a GPU
-)
+// sharedBase is where the shared memory of kernels begins: the bytes below are the system's, as on a GPU.
+const sharedBase = 1024
 
 // A function is a decoded one.
 type function struct {
@@ -301,7 +291,7 @@ func (d *decoder) decode() (*function, error) {
 	start[len(d.f.Body)] = len(d.out.code)
 	d.guard, d.negated = -1, false
 	d.giveResults()
-	d.emit(inst{op: ops["ret"]})
+	d.emit(inst{op: opRet})
 	targets := map[int]bool{}
 	for _, i := range d.jumps {
 		in := &d.out.code[i]
@@ -314,7 +304,7 @@ func (d *decoder) decode() (*function, error) {
 		targets[int(d.out.extra[i])] = true
 	}
 	for i := range d.out.code {
-		if targets[i] || i > 0 && d.out.code[i-1].op == ops["call"] {
+		if targets[i] || i > 0 && d.out.code[i-1].op == opCall {
 			d.out.code[i].flags |= flagLeader
 		}
 	}
@@ -358,7 +348,7 @@ func (d *decoder) missing(code, extra int, what string) {
 		d.out.lacks = map[int]string{}
 	}
 	d.out.lacks[d.body] = what
-	d.emit(inst{op: ops["missing"]})
+	d.emit(inst{op: opMissing})
 }
 
 func (d *decoder) newReg(wide bool) int32 {
@@ -392,12 +382,20 @@ func (d *decoder) more(places ...int32) int32 {
 	return int32(at)
 }
 
-func (d *decoder) op(name string) uint16 {
-	o, ok := ops[name]
+// of returns the operation for a type.
+func (d *decoder) of(table map[string]opcode, typ string) opcode {
+	op, ok := table[typ]
 	if !ok {
 		d.lack(d.in.Op)
 	}
-	return o
+	return op
+}
+
+func either(first bool, a, b opcode) opcode {
+	if first {
+		return a
+	}
+	return b
 }
 
 func (d *decoder) constant(bits uint64, wide bool) int32 {
@@ -461,12 +459,8 @@ func (d *decoder) src(o ptx.Operand, typ string) int32 {
 	switch o.Kind {
 	case ptx.Register:
 		if o.Int != 0 { // something is added
-			name := "add_32"
-			if w {
-				name = "add_64"
-			}
 			sum := d.newReg(w)
-			d.emit(inst{op: ops[name], a: d.regs[o.Reg], b: d.constant(uint64(o.Int), w), d: sum})
+			d.emit(inst{op: either(w, opAdd64, opAdd32), a: d.regs[o.Reg], b: d.constant(uint64(o.Int), w), d: sum})
 			return sum
 		}
 		return d.regs[o.Reg]
@@ -537,38 +531,24 @@ func (d *decoder) special(name string, w bool) (int32, bool) {
 		return 0, false
 	}
 	if i, ok := specials[name]; ok && !w {
-		return int32(i*256<<2 | inWarp), true
+		return i*256<<2 | inWarp, true
 	}
 	var op inst
 	switch name {
 	case "%clock", "%clock_hi", "%globaltimer_lo", "%globaltimer_hi":
-		op = inst{op: ops["clock"], d: d.newReg(w)}
+		op = inst{op: opClock, d: d.newReg(w)}
 	case "%clock64", "%globaltimer":
-		op = inst{op: ops["clock"], kind: 1, d: d.newReg(true)}
+		op = inst{op: opClock, kind: 1, d: d.newReg(true)}
 	default:
 		i, ok := specials[name]
 		if !ok {
 			d.lack("the register " + name)
 		}
-		op = inst{op: ops["mov_32_64"], a: int32(i*256<<2 | inWarp), d: d.newReg(true)}
+		op = inst{op: opMov32_64, a: i*256<<2 | inWarp, d: d.newReg(true)}
 	}
 	d.emit(op)
 	return op.d, true
 }
-
-// specials are the special registers in the order of exec.h.
-var specials = func() map[string]int {
-	m := map[string]int{}
-	for i, n := range strings.Fields(`tid.x tid.y tid.z ntid.x ntid.y ntid.z ctaid.x ctaid.y ctaid.z nctaid.x nctaid.y
-		nctaid.z
-		laneid warpid nwarpid lanemask_lt lanemask_le lanemask_gt lanemask_ge lanemask_eq smid nsmid gridid clusterid.x
-		clusterid.y clusterid.z nclusterid.x nclusterid.y nclusterid.z cluster_ctaid.x cluster_ctaid.y cluster_ctaid.z
-		cluster_nctaid.x cluster_nctaid.y cluster_nctaid.z cluster_ctarank cluster_nctarank dynamic_smem_size
-		total_smem_size envreg1 envreg2`) {
-		m["%"+n] = i
-	}
-	return m
-}()
 
 // dst is the place of a result; that of _ is one that nobody reads.
 func (d *decoder) dst(o ptx.Operand, typ string) int32 {
@@ -588,33 +568,30 @@ func (d *decoder) dst(o ptx.Operand, typ string) int32 {
 // pred is the place of a predicate that is read, with its negation done.
 func (d *decoder) pred(o ptx.Operand) int32 {
 	if o.Kind == ptx.Integer {
-		d.emit(inst{op: ops["pconst"], d: d.scratch[5], imm: o.Int})
+		d.emit(inst{op: opPconst, d: d.scratch[5], imm: o.Int})
 		return d.scratch[5]
 	}
 	if o.Kind != ptx.Register {
 		d.lack(d.in.Op + " with such a predicate")
 	}
 	if o.Negated {
-		d.emit(inst{op: ops["pnot"], d: d.scratch[4], a: d.regs[o.Reg]})
+		d.emit(inst{op: opPnot, d: d.scratch[4], a: d.regs[o.Reg]})
 		return d.scratch[4]
 	}
 	return d.regs[o.Reg]
 }
 
 // one, two and three emit instructions on lanes whose operands all have the type typ.
-func (d *decoder) one(name, typ string) {
-	d.emit(inst{op: d.op(name), a: d.src(d.arg(1), typ), d: d.dst(d.arg(0), typ)})
+func (d *decoder) one(op opcode, typ string) {
+	d.emit(inst{op: op, a: d.src(d.arg(1), typ), d: d.dst(d.arg(0), typ)})
 }
 
-func (d *decoder) two(name, typ string) {
+func (d *decoder) two(op opcode, typ string) {
 	a, b := d.src(d.arg(1), typ), d.src(d.arg(2), typ)
-	d.emit(inst{op: d.op(name), a: a, b: b, d: d.dst(d.arg(0), typ)})
+	d.emit(inst{op: op, a: a, b: b, d: d.dst(d.arg(0), typ)})
 }
 
-func (d *decoder) three(name, typ string) {
+func (d *decoder) three(op opcode, typ string) {
 	a, b, c := d.src(d.arg(1), typ), d.src(d.arg(2), typ), d.src(d.arg(3), typ)
-	d.emit(inst{op: d.op(name), a: a, b: b, c: c, d: d.dst(d.arg(0), typ)})
+	d.emit(inst{op: op, a: a, b: b, c: c, d: d.dst(d.arg(0), typ)})
 }
-
-// sizeName is "16", "32" or "64" for a type.
-func sizeName(typ string) string { return fmt.Sprint(8 * width(typ)) }

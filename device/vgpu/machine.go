@@ -4,6 +4,8 @@
 // kernels; it times nothing.
 package vgpu
 
+//go:generate go run fisub/scripts/codes
+
 /*
 #include <stdlib.h>
 #include <string.h>
@@ -33,9 +35,6 @@ import (
 	"fisub/device/vgpu/exec"
 	"fisub/device/vgpu/ptx"
 )
-
-// ops are the executor's instructions by name.
-var ops = exec.Ops
 
 // A Machine is one virtual GPU. Its methods may be called from any goroutine; launches run one after another.
 type Machine struct {
@@ -75,15 +74,15 @@ type Hazards uint32
 // Machine. Ended are barriers and warp instructions that wait for threads that have ended, which a GPU permits: they
 // are looked for only if they are faults. OutsideMask are warp instructions of a lane that is not in their member mask.
 const (
-	UnwrittenShared Hazards = 1 << iota
-	Races
-	UnwrittenLocal
-	Divisions
-	Refusals
-	Ended
-	UnwrittenGlobal
-	UnwrittenRegister
-	OutsideMask
+	UnwrittenShared   Hazards = 1 << hazardShared
+	Races             Hazards = 1 << hazardRace
+	UnwrittenLocal    Hazards = 1 << hazardLocal
+	Divisions         Hazards = 1 << hazardDivision
+	Refusals          Hazards = 1 << hazardRefusal
+	Ended             Hazards = 1 << hazardEnded
+	UnwrittenGlobal   Hazards = 1 << hazardGlobal
+	UnwrittenRegister Hazards = 1 << hazardRegister
+	OutsideMask       Hazards = 1 << hazardOutsideMask
 )
 
 // An allocation is memory that kernels may use.
@@ -500,7 +499,7 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	c.resident = C.int32_t(k.resident(l) / workers)
 	c.strict = C.int32_t(m.Strict)
 	if m.Counts != nil {
-		c.counts = (*C.uint64_t)(C.calloc(C.size_t(len(ops)), 8))
+		c.counts = (*C.uint64_t)(C.calloc(C.size_t(len(opNames)), 8))
 		defer C.free(unsafe.Pointer(c.counts))
 	}
 	c.workers = C.int32_t(workers)
@@ -521,8 +520,8 @@ func (m *Machine) Run(k *Kernel, l Launch) error {
 	m.mu.Unlock()
 	m.Executed += uint64(c.executed)
 	if m.Counts != nil {
-		counts := unsafe.Slice(c.counts, len(ops))
-		for name, i := range ops {
+		counts := unsafe.Slice(c.counts, len(opNames))
+		for i, name := range opNames {
 			if counts[i] > 0 {
 				m.Counts[name] += uint64(counts[i])
 			}
@@ -557,8 +556,9 @@ func (m *Machine) deviceHeap() *C.vg_heap {
 }
 
 // kinds are the kinds of device.Hazard, by the bits of Hazards.
-var kinds = [...]string{"unwritten-memory", "race", "unwritten-memory", "division-by-zero", "refused-launch",
-	"ended-threads", "unwritten-memory", "unwritten-register", "member-mask"}
+var kinds = [hazardCount]string{hazardShared: "unwritten-memory", hazardRace: "race", hazardLocal: "unwritten-memory",
+	hazardDivision: "division-by-zero", hazardRefusal: "refused-launch", hazardEnded: "ended-threads",
+	hazardGlobal: "unwritten-memory", hazardRegister: "unwritten-register", hazardOutsideMask: "member-mask"}
 
 // notice keeps a hazard, of each kind the first at each place.
 func (m *Machine) notice(kind, place, text string) {
@@ -665,40 +665,6 @@ func (mod *Module) file(n int) string {
 	return name
 }
 
-// Kinds of faults, as in exec.h.
-const (
-	faultNone = iota
-	faultBounds
-	faultMisaligned
-	faultShared
-	faultLocal
-	faultTrap
-	faultAssert
-	faultDivergent
-	faultDeadlock
-	faultStack
-	faultMissing
-	faultCall
-	faultUninitialised
-	faultStopped
-	faultReadonly
-	faultMbarrier
-	faultMemory
-	faultInFlight
-	faultTensorMap
-	faultTensorMemory
-	faultRace
-	faultUnwrittenLocal
-	faultDivision
-	faultEnded
-	faultUnwrittenGlobal
-	faultOutsideMask
-	faultRegister
-	faultSpin
-	faultCount
-	faultHeap
-)
-
 func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 	place, in := k.place(int(f._func), int(f.pc))
 	thread := int(f.thread[0]) + k.block[0]*(int(f.thread[1])+k.block[1]*int(f.thread[2]))
@@ -765,9 +731,9 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		what = fmt.Sprintf("call of %#x, which is no function", uint64(f.address))
 	case faultUninitialised:
 		what = "read of shared memory that nothing was written to"
-	case faultUnwrittenLocal:
+	case faultUninitialisedLocal:
 		what = fmt.Sprintf("read of %d bytes of local memory that nothing was written to", f.size)
-	case faultUnwrittenGlobal:
+	case faultUninitialisedGlobal:
 		what = fmt.Sprintf("read of %d bytes of global memory that nothing was written to, at %#x, %s", f.size,
 			uint64(f.address), m.where(uint64(f.address)))
 	case faultDivision:
@@ -817,7 +783,7 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 		what = "read of shared memory that an asynchronous copy still writes: nothing has waited for it"
 	case faultTensorMap:
 		what = fmt.Sprintf("%#x holds no tensor map of %d dimensions", uint64(f.address), f.size)
-	case faultTensorMemory:
+	case faultTmem:
 		a := uint64(f.address)
 		switch f.write {
 		case 2:
@@ -845,7 +811,6 @@ func (m *Machine) describe(k *Kernel, f *C.vg_fault) *Fault {
 
 // waitsFor names what a thread polls: an mbarrier with its state, or a place in memory with its value.
 func (k *Kernel) waitsFor(f *C.vg_fault) string {
-	const txZero = 1 << 22 // as in exec_body.h
 	a, v := uint64(f.address), uint64(f.limit)
 	where := ""
 	switch space := int(f.other_write); {
@@ -859,7 +824,7 @@ func (k *Kernel) waitsFor(f *C.vg_fault) string {
 	if f.write < 0 {
 		return fmt.Sprintf("reads %#x from %s, which no thread changes", v, where)
 	}
-	bytes := int64(v>>40&0x7fffff) - txZero
+	bytes := int64(v>>40&0x7fffff) - mbTxZero
 	what := fmt.Sprintf("for phase %d of the mbarrier at %s, which lacks %d of %d arrivals", f.write, where, v&0xfffff,
 		v>>20&0xfffff)
 	switch {

@@ -10,13 +10,12 @@ import (
 	"fisub/device/vgpu/ptx"
 )
 
-// Codes of tensor.h.
-const (
-	tcAlloc, tcDealloc, tcLoad, tcStore, tcMultiply, tcCommit, tcCopy = 0, 1, 2, 3, 4, 5, 6
+// mmaTypes are the element types of matrix products, integerTypes those of mma of integers.
+var (
+	mmaTypes = map[string]uint8{"f16": mmaF16, "bf16": mmaBf16, "tf32": mmaTf32, "e4m3": mmaE4m3, "e5m2": mmaE5m2,
+		"s8": mmaS8, "u8": mmaU8}
+	integerTypes = map[string]uint8{"s8": mmaS8, "u8": mmaU8, "s4": mmaS4, "u4": mmaU4, "b1": mmaB1}
 )
-
-// mmaTypes are the element types of matrix products, as in exec_body.h.
-var mmaTypes = map[string]uint8{"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 3, "e5m2": 4, "s8": 5, "u8": 6, "f64": 7}
 
 // shape is the number behind each letter of a part such as m64n128k16.
 func (d *decoder) shape() (m, n, k int) {
@@ -49,12 +48,12 @@ func (d *decoder) multiplyF64() {
 			}
 		}
 	}
-	d.emit(inst{op: ops["mma_f64"], imm: int64(m | k<<8), x: d.more(all...)})
+	d.emit(inst{op: opMmaF64, imm: int64(m | k<<8), x: d.more(all...)})
 }
 
 func (d *decoder) wgmma() {
 	if !d.has("mma_async") { // fence, commit_group, wait_group: a product is done when it is executed
-		d.emit(inst{op: ops["nop"]})
+		d.emit(inst{op: opNop})
 		return
 	}
 	m, n, k := d.shape()
@@ -64,12 +63,12 @@ func (d *decoder) wgmma() {
 			kinds = append(kinds, p)
 		}
 	}
-	if m != 64 || d.has("sp") || d.has("satfinite") || len(kinds) != 3 || kinds[0] == "f64" {
+	if m != 64 || d.has("sp") || d.has("satfinite") || len(kinds) != 3 {
 		d.lack(d.in.Op)
 	}
 	a, b := mmaTypes[kinds[1]], mmaTypes[kinds[2]]
 	args := d.in.Args
-	in := inst{op: ops["wgmma"], kind: a | b<<4, imm: int64(n | k<<16)}
+	in := inst{op: opWgmma, kind: a | b<<4, imm: int64(n | k<<16)}
 	var places []int32
 	for _, e := range elements(args[0]) {
 		places = append(places, d.dst(e, "b32"))
@@ -106,8 +105,15 @@ func (d *decoder) wgmma() {
 	d.emit(in)
 }
 
+// Shapes of loads and stores of tensor memory, and kinds of products.
+var (
+	tensorShapes = map[string]uint8{"32x32b": tc32x32, "16x64b": tc16x64, "16x128b": tc16x128, "16x256b": tc16x256,
+		"16x32bx2": tc16x32x2}
+	tensorKinds = map[string]uint8{"kind::f16": tckF16, "kind::tf32": tckTf32, "kind::f8f6f4": tckF8, "kind::i8": tckI8}
+)
+
 func (d *decoder) tcgen05() {
-	in := inst{op: ops["tcgen05"], b: -1, n: 1}
+	in := inst{op: opTcgen05, b: -1, n: 1}
 	if d.has("cta_group::2") {
 		in.n = 2
 		d.p.atomics = true
@@ -116,7 +122,7 @@ func (d *decoder) tcgen05() {
 	what, _, _ := strings.Cut(d.parts[1], "::")
 	switch what {
 	case "fence", "wait", "relinquish_alloc_permit":
-		d.emit(inst{op: ops["nop"]})
+		d.emit(inst{op: opNop})
 	case "alloc":
 		in.kind = tcAlloc
 		d.addressed(&in, args[0])
@@ -150,24 +156,22 @@ func (d *decoder) tcgen05() {
 		if rows == 0 || d.hasPrefix("b8x16") {
 			d.lack(d.in.Op)
 		}
-		in.kind = tcCopy
+		in.kind = tcCp
 		d.tensorAddress(&in, args[0])
 		in.b, in.imm = d.src(args[1], "b64"), int64(rows|bytes<<16|how<<32)
 		d.emit(in)
 	case "ld", "st":
-		shapes := []string{"32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2"}
-		in.op, in.kind = ops["tc_move"], tcLoad
+		in.op, in.kind = opTcMove, tcLd
 		regs, address, rest := args[0], args[1], args[2:]
 		if d.parts[1] == "st" {
-			in.kind = tcStore
+			in.kind = tcSt
 			address = args[0]
 			regs, rest = args[len(args)-1], args[1:len(args)-1]
 		}
-		shape := slices.IndexFunc(shapes, d.has)
-		if shape < 0 || d.has("red") {
+		in.imm = int64(d.required(tensorShapes))
+		if d.has("red") {
 			d.lack(d.in.Op)
 		}
-		in.imm = int64(shape)
 		if d.has("pack::16b") || d.has("unpack::16b") {
 			in.imm |= 1 << 8
 		}
@@ -177,7 +181,7 @@ func (d *decoder) tcgen05() {
 		d.tensorAddress(&in, address)
 		var places []int32
 		for _, e := range elements(regs) {
-			if in.kind == tcLoad {
+			if in.kind == tcLd {
 				places = append(places, d.dst(e, "b32"))
 			} else {
 				places = append(places, d.src(e, "b32"))
@@ -186,11 +190,11 @@ func (d *decoder) tcgen05() {
 		in.n, in.x = int32(len(places)), d.more(places...)
 		d.emit(in)
 	case "mma":
-		kind := slices.IndexFunc([]string{"kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"}, d.has)
-		if kind < 0 || d.has("ws") || d.has("sp") || d.has("block_scale") {
+		kind := d.required(tensorKinds)
+		if d.has("ws") || d.has("sp") || d.has("block_scale") {
 			d.lack(d.in.Op)
 		}
-		in.op, in.kind = ops["tc_mma"], uint8(kind)
+		in.op, in.kind = opTcMma, kind
 		var to, left inst
 		d.tensorAddress(&to, args[0])
 		fromMemory := int32(0)
@@ -236,9 +240,7 @@ func (d *decoder) sharedPlace(o ptx.Operand) (place, offset int32, narrow bool) 
 	return in.a, int32(in.imm), in.c&mAddr32 != 0
 }
 
-var reductions = []string{"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"}
-
-// typeCode is that of T_* in arith.h for a type of memory.
+// typeCode returns the code of a type of memory.
 func typeCode(t string) int32 {
 	if code, ok := types[strings.TrimSuffix(t, "x2")]; ok {
 		return int32(code)
@@ -251,7 +253,7 @@ func (d *decoder) copyTensor() {
 	if d.hasPrefix("im2col") || d.has("tile::scatter4") {
 		d.lack(d.in.Op)
 	}
-	in := inst{op: ops["cp_tensor"]}
+	in := inst{op: opCpTensor}
 	space := slices.IndexFunc(d.parts, func(p string) bool { return p == "global" || strings.HasPrefix(p, "shared") })
 	toShared := space >= 0 && d.parts[space] != "global"
 	shared, tensor, rest := args[0], args[1], args[2:]
@@ -274,9 +276,9 @@ func (d *decoder) copyTensor() {
 		}
 	} else {
 		shared, tensor = tensor, shared
-		in.kind = 1
+		in.kind = copyToGlobal
 		if d.has("reduce") {
-			op = int32(slices.IndexFunc(reductions, d.has))
+			op = int32(d.required(atomics))
 			d.p.atomics = true
 		}
 	}
@@ -318,7 +320,7 @@ func (d *decoder) ofPair(o ptx.Operand) bool {
 
 func (d *decoder) copyBulk() {
 	args := d.in.Args
-	in := inst{op: ops["cp_bulk"]}
+	in := inst{op: opCpBulk}
 	var source inst
 	d.addressed(&source, args[1])
 	d.addressed(&in, args[0])
@@ -338,11 +340,11 @@ func (d *decoder) copyBulk() {
 	}
 	switch {
 	case spaces[0] == "global":
-		in.kind = 1
+		in.kind = copyToGlobal
 	case spaces[1] != "global":
-		in.kind = 2
+		in.kind = copyToCluster
 	}
-	if in.kind != 1 {
+	if in.kind != copyToGlobal {
 		var narrow bool
 		if bar, barOffset, narrow = d.sharedPlace(args[3]); narrow {
 			in.c |= m16
@@ -352,24 +354,21 @@ func (d *decoder) copyBulk() {
 		}
 	}
 	if d.has("reduce") {
-		op, code = int32(slices.IndexFunc(reductions, d.has)), typeCode(d.typ(0))
+		op, code = int32(d.required(atomics)), typeCode(d.typ(0))
 		d.p.atomics = true
-	}
-	if d.has("reduce") && (op < 0 || op > 9) {
-		d.lack(d.in.Op)
 	}
 	in.x = d.more(d.src(args[2], "u32"), bar, barOffset, int32(source.imm), mask, op, code)
 	d.emit(in)
 }
 
 // storeAsync is st.async and red.async.
-func (d *decoder) storeAsync(name string) {
+func (d *decoder) storeAsync() {
 	args := d.in.Args
 	if !d.hasPrefix("shared") || !d.hasPrefix("mbarrier") {
 		d.lack(d.in.Op)
 	}
 	t := d.typ(0)
-	in := inst{op: ops["st_async"], kind: 255, c: int32(width(t))}
+	in := inst{op: opStAsync, kind: storeToOne, c: int32(width(t))}
 	d.addressed(&in, args[0])
 	var places []int32
 	for _, e := range elements(args[1]) {
@@ -380,12 +379,8 @@ func (d *decoder) storeAsync(name string) {
 	if narrow {
 		in.c |= m16
 	}
-	if name == "red" {
-		kind := slices.IndexFunc(reductions, d.has)
-		if kind < 0 {
-			d.lack(d.in.Op)
-		}
-		in.kind = uint8(kind)
+	if d.parts[0] == "red" {
+		in.kind = d.required(atomics)
 	}
 	d.p.atomics = true
 	in.x = d.more(append(places, bar, offset, typeCode(t))...)

@@ -3,6 +3,7 @@
 package vgpu
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,29 +11,20 @@ import (
 	"fisub/device/vgpu/ptx"
 )
 
-// As in arith.h.
-const (
-	aFTZ, aSat, aRelu, aBF16, aX2, cInteger = 8, 16, 32, 64, 128, 64
-)
+var roundings = map[string]int{"rn": roundRn, "rz": roundRz, "rm": roundRm, "rp": roundRp, "rna": roundRna,
+	"rni": roundRn | flagInteger, "rzi": roundRz | flagInteger, "rmi": roundRm | flagInteger, "rpi": roundRp | flagInteger}
 
-var roundings = map[string]int{"rn": 0, "rz": 1, "rm": 2, "rp": 3, "rna": 4, "rni": 0, "rzi": 1, "rmi": 2, "rpi": 3}
-
-// modes are the rounding and the other modifiers of arithmetic as flags.
+// modes returns the rounding and the other modifiers of arithmetic as flags.
 func (d *decoder) modes() (flags int) {
 	for _, p := range d.parts[1:] {
-		if r, ok := roundings[p]; ok {
-			flags |= r
-			if strings.HasSuffix(p, "i") {
-				flags |= cInteger
-			}
-		}
+		flags |= roundings[p]
 		switch p {
 		case "ftz":
-			flags |= aFTZ
+			flags |= flagFtz
 		case "sat":
-			flags |= aSat
+			flags |= flagSat
 		case "relu":
-			flags |= aRelu
+			flags |= flagRelu
 		case "rs":
 			d.lack(d.in.Op)
 		}
@@ -40,241 +32,308 @@ func (d *decoder) modes() (flags int) {
 	return flags
 }
 
-var arithmetic = map[string]uint8{"add": 0, "sub": 1, "mul": 2, "fma": 3, "mad": 3, "div": 4, "rcp": 5, "sqrt": 6,
-	"min": 7, "max": 8,
-	"min.nan": 9, "max.nan": 10, "ex2": 11, "tanh": 12, "rsqrt": 13, "neg": 14, "abs": 15}
+var arithmetic = map[string]uint8{"add": arithAdd, "sub": arithSub, "mul": arithMul, "fma": arithFma, "mad": arithFma,
+	"div": arithDiv, "rcp": arithRcp, "sqrt": arithSqrt, "min": arithMin, "max": arithMax, "min.nan": arithMinNan,
+	"max.nan": arithMaxNan, "ex2": arithEx2, "tanh": arithTanh, "rsqrt": arithRsqrt, "neg": arithNeg, "abs": arithAbs}
 
-var comparisons = map[string]uint8{"eq": 0, "ne": 1, "lt": 2, "le": 3, "gt": 4, "ge": 5, "lo": 2, "ls": 3, "hi": 4,
-	"hs":  5,
-	"equ": 6, "neu": 7, "ltu": 8, "leu": 9, "gtu": 10, "geu": 11, "num": 12, "nan": 13}
+var comparisons = map[string]uint8{"eq": cmpEq, "ne": cmpNe, "lt": cmpLt, "le": cmpLe, "gt": cmpGt, "ge": cmpGe,
+	"lo": cmpLt, "ls": cmpLe, "hi": cmpGt, "hs": cmpGe, "equ": cmpEqu, "neu": cmpNeu, "ltu": cmpLtu, "leu": cmpLeu,
+	"gtu": cmpGtu, "geu": cmpGeu, "num": cmpNum, "nan": cmpNan}
+
+// A laneForm is an instruction whose modifiers are its types, and whose operands are values of these types.
+type laneForm struct {
+	ops    map[string]opcode // by the instruction's type
+	args   []string          // types of the operands behind the result; "": the instruction's
+	result string            // "": the instruction's
+}
+
+var forms = map[string]laneForm{
+	"bfe":      {bfeOf, []string{"", "u32", "u32"}, ""},
+	"brev":     {brevOf, []string{""}, ""},
+	"clz":      {clzOf, []string{""}, "u32"},
+	"cnot":     {cnotOf, []string{""}, ""},
+	"copysign": {copysignOf, []string{"", ""}, ""},
+	"fns":      {map[string]opcode{"b32": opFns}, []string{"", "", "s32"}, ""},
+	"mapa":     {mapaOf, []string{"", "u32"}, ""},
+	"popc":     {popcOf, []string{""}, "u32"},
+	"shl":      {shlOf, []string{"", "u32"}, ""},
+	"shr":      {shrOf, []string{"", "u32"}, ""},
+}
+
+// handlers decode the instructions that have other modifiers or operands, by the first part of the name.
+var handlers = func() map[string]func(*decoder) {
+	m := map[string]func(*decoder){}
+	for names, h := range map[string]func(*decoder){
+		`abs add cos div ex2 fma lg2 mad mad24 max min mul mul24 neg rcp rem rsqrt sad sin sqrt sub
+			tanh`: (*decoder).arith,
+		"activemask":                      (*decoder).activemask,
+		"addc subc madc":                  (*decoder).withCarry,
+		"and or xor":                      (*decoder).logic,
+		"atom red":                        (*decoder).atom,
+		"bar barrier":                     (*decoder).barrier,
+		"bfi":                             (*decoder).bfi,
+		"bfind":                           (*decoder).bfind,
+		"bmsk":                            (*decoder).bmsk,
+		"bra":                             (*decoder).branch,
+		"brx":                             (*decoder).branchIndirect,
+		"call":                            (*decoder).call,
+		"clusterlaunchcontrol":            (*decoder).launchControl,
+		"cp":                              (*decoder).copyAsync,
+		"createpolicy":                    (*decoder).policy,
+		"cvt":                             (*decoder).cvt,
+		"cvta":                            (*decoder).cvta,
+		"dp4a dp2a":                       (*decoder).dot,
+		"elect match redux shfl vote":     (*decoder).lanes,
+		"exit trap brkpt":                 (*decoder).end,
+		"fence membar":                    (*decoder).fence,
+		"isspacep":                        (*decoder).isspacep,
+		"ld ldu st":                       (*decoder).memory,
+		"lop3":                            (*decoder).lop3,
+		"mbarrier":                        (*decoder).mbarrier,
+		"mma ldmatrix stmatrix movmatrix": (*decoder).matrix,
+		"mov":                             (*decoder).mov,
+		"nanosleep":                       (*decoder).nanosleep,
+		"not":                             (*decoder).not,
+		"prefetch prefetchu applypriority discard pmevent setmaxnreg griddepcontrol": (*decoder).nop,
+		"prmt":     (*decoder).prmt,
+		"ret":      (*decoder).ret,
+		"selp":     (*decoder).selp,
+		"set setp": (*decoder).compare,
+		"shf":      (*decoder).funnel,
+		"slct":     (*decoder).slct,
+		"szext":    (*decoder).szext,
+		"tcgen05":  (*decoder).tcgen05,
+		"testp":    (*decoder).testp,
+		"vadd vsub vabsdiff vmin vmax vshl vshr vset": (*decoder).video,
+		"wgmma": (*decoder).wgmma,
+		"wmma":  (*decoder).wmma,
+	} {
+		for _, name := range strings.Fields(names) {
+			m[name] = h
+		}
+	}
+	return m
+}()
 
 func (d *decoder) translate() {
-	switch name := d.parts[0]; name {
-	case "mov":
-		d.mov()
-	case "add", "sub", "mul", "mul24", "mad", "mad24", "fma", "div", "rem", "min", "max", "abs", "neg", "rcp", "sqrt",
-		"rsqrt", "sin",
-		"cos", "lg2", "ex2", "tanh", "sad":
-		d.arith(name)
-	case "addc", "subc", "madc":
-		d.withCarry(name)
-	case "and", "or", "xor":
-		t := d.typ(0)
-		if t == "pred" {
-			a, b := d.pred(d.arg(1)), int32(0)
-			if d.arg(1).Negated && d.arg(2).Negated {
-				d.emit(inst{op: ops["pmov"], d: d.scratch[6], a: a})
-				a = d.scratch[6]
-			}
-			b = d.pred(d.arg(2))
-			d.emit(inst{op: d.op("p" + name), a: a, b: b, d: d.dst(d.arg(0), t)})
-			return
-		}
-		d.two(name+"_"+sizeName(widened(t)), t)
-	case "not":
-		t := d.typ(0)
-		if t == "pred" {
-			d.emit(inst{op: ops["pnot"], a: d.pred(d.arg(1)), d: d.dst(d.arg(0), t)})
-			return
-		}
-		d.one("not_"+sizeName(t), t)
-	case "cnot":
-		d.one("cnot_"+sizeName(d.typ(0)), d.typ(0))
-	case "shl", "shr":
-		t := d.typ(0)
-		n := "shl_" + sizeName(t)
-		if name == "shr" {
-			n = "shr_u" + sizeName(t)
-			if t[0] == 's' {
-				n = "shr_s" + sizeName(t)
-			}
-		}
-		a, b := d.src(d.arg(1), t), d.src(d.arg(2), "u32")
-		d.emit(inst{op: d.op(n), a: a, b: b, d: d.dst(d.arg(0), t)})
-	case "shf":
-		side := "shf_l_"
-		if d.has("r") {
-			side = "shf_r_"
-		}
-		mode := "wrap"
-		if d.has("clamp") {
-			mode = "clamp"
-		}
-		d.three(side+mode, "b32")
-	case "popc", "clz", "brev":
-		t := d.typ(0)
-		res := "u32"
-		if name == "brev" {
-			res = t
-		}
-		d.emit(inst{op: d.op(name + "_" + sizeName(t)), a: d.src(d.arg(1), t), d: d.dst(d.arg(0), res)})
-	case "bfind":
-		n := "bfind_"
-		if d.has("shiftamt") {
-			n += "shiftamt_"
-		}
-		d.emit(inst{op: d.op(n + d.typ(0)), a: d.src(d.arg(1), d.typ(0)), d: d.dst(d.arg(0), "u32")})
-	case "bfe":
-		t := d.typ(0)
-		a, b, c := d.src(d.arg(1), t), d.src(d.arg(2), "u32"), d.src(d.arg(3), "u32")
-		d.emit(inst{op: d.op("bfe_" + t), a: a, b: b, c: c, d: d.dst(d.arg(0), t)})
-	case "bfi":
-		t := d.typ(0)
-		a, b, c, e := d.src(d.arg(1), t), d.src(d.arg(2), t), d.src(d.arg(3), "u32"), d.src(d.arg(4), "u32")
-		d.emit(inst{op: d.op("bfi_" + sizeName(t)), a: a, b: b, c: c, x: d.more(e), d: d.dst(d.arg(0), t)})
-	case "bmsk":
-		d.two("bmsk_"+d.parts[1], "b32")
-	case "prmt":
-		mode := slices.Index([]string{"b32", "f4e", "b4e", "rc8", "ecl", "ecr", "rc16"}, d.parts[len(d.parts)-1])
-		d.three("prmt", "b32")
-		d.out.code[len(d.out.code)-1].kind = uint8(max(mode, 0))
-	case "lop3":
-		if d.has("BoolOp") || d.arg(0).Pair != nil {
-			d.lack(d.in.Op)
-		}
-		d.three("lop3", "b32")
-		d.out.code[len(d.out.code)-1].kind = uint8(d.arg(4).Int)
-	case "dp4a", "dp2a":
-		k := uint8(0)
-		types := d.parts[len(d.parts)-2:]
-		if types[0] == "s32" {
-			k |= 1
-		}
-		if types[1] == "s32" {
-			k |= 2
-		}
-		if d.has("hi") {
-			k |= 4
-		}
-		d.three(name, "b32")
-		d.out.code[len(d.out.code)-1].kind = k
-	case "copysign":
-		d.two("copysign_"+sizeName(d.typ(0)), d.typ(0))
-	case "selp":
-		t := d.typ(0)
-		n := "selp_32"
-		if wide(t) {
-			n = "selp_64"
-		}
-		a, b := d.src(d.arg(1), t), d.src(d.arg(2), t)
-		c := d.pred(d.arg(3))
-		d.emit(inst{op: d.op(n), a: a, b: b, c: c, d: d.dst(d.arg(0), t)})
-	case "slct":
-		t := d.typ(1)
-		n := "slct_" + sizeName(t)
-		if d.typ(0) == "f32" {
-			n = "slct_f32"
-		}
-		a, b, c := d.src(d.arg(1), t), d.src(d.arg(2), t), d.src(d.arg(3), d.typ(0))
-		d.emit(inst{op: d.op(n), a: a, b: b, c: c, d: d.dst(d.arg(0), t)})
-	case "setp", "set":
-		d.compare(name)
-	case "testp":
-		kind := slices.Index([]string{"finite", "infinite", "number", "notanumber", "normal", "subnormal"}, d.parts[1])
-		t := d.typ(0)
-		d.emit(inst{op: d.op("testp_" + t), kind: uint8(kind), a: d.src(d.arg(1), t), d: d.dst(d.arg(0), "pred")})
-	case "cvt":
-		d.cvt()
-	case "cvta":
-		d.cvta()
-	case "isspacep":
-		kind := map[string]uint8{"global": spaceGlobal, "shared": spaceShared, "local": spaceLocal,
-			"shared::cta":     spaceShared,
-			"shared::cluster": spaceShared, "const": 9, "param": 9}[d.parts[1]]
-		d.emit(inst{op: ops["isspacep"], kind: kind, a: d.src(d.arg(1), "u64"), d: d.dst(d.arg(0), "pred")})
-	case "ld", "ldu", "st", "atom", "red":
-		switch {
-		case d.has("async"):
-			d.storeAsync(name)
-		case name == "atom" || name == "red":
-			d.atom(name)
-		default:
-			d.memory(name)
-		}
-	case "wgmma":
-		d.wgmma()
-	case "tcgen05":
-		d.tcgen05()
-	case "createpolicy":
-		d.policy()
-	case "prefetch", "prefetchu", "applypriority", "discard", "pmevent", "setmaxnreg", "griddepcontrol", "tensormap":
-		if name == "tensormap" {
-			d.lack(d.in.Op)
-		}
-		d.emit(inst{op: ops["nop"]})
-	case "membar", "fence":
-		d.emit(inst{op: ops["fence"]})
-	case "bra":
-		at := d.label(d.arg(0))
-		d.jumps = append(d.jumps, len(d.out.code))
-		d.emit(inst{op: ops["bra"], imm: int64(at)})
-	case "brx":
-		table := d.f.Tables[d.arg(1).Name]
-		in := inst{op: ops["brx"], a: d.src(d.arg(0), "u32"), n: int32(len(table))}
-		for i, l := range table {
-			at, ok := d.f.Labels[l]
-			if !ok {
-				d.lack("the label " + l)
-			}
-			x := d.more(int32(at))
-			if i == 0 {
-				in.x = x
-			}
-			d.tables = append(d.tables, int(x))
-		}
-		d.emit(in)
-	case "call":
-		d.call()
-	case "ret":
-		d.giveResults()
-		d.emit(inst{op: ops[name]})
-	case "exit", "trap", "brkpt":
-		d.emit(inst{op: ops[name]})
-	case "nanosleep":
-		d.emit(inst{op: ops["nanosleep"], a: d.src(d.arg(0), "u32")})
-	case "bar", "barrier":
-		d.barrier()
-	case "activemask":
-		d.emit(inst{op: ops["activemask"], d: d.dst(d.arg(0), "b32")})
-	case "vote", "match", "redux", "shfl", "elect":
-		d.lanes(name)
-	case "mma", "ldmatrix", "stmatrix", "movmatrix":
-		d.matrix(name)
-	case "wmma":
-		d.wmma()
-	case "mbarrier":
-		d.mbarrier()
-	case "cp":
-		d.copyAsync()
-	case "fns":
-		a, b, c := d.src(d.arg(1), "b32"), d.src(d.arg(2), "b32"), d.src(d.arg(3), "s32")
-		d.emit(inst{op: ops["fns"], a: a, b: b, c: c, d: d.dst(d.arg(0), "b32")})
-	case "szext":
-		kind := uint8(0)
-		if d.has("s32") {
-			kind |= 1
-		}
-		if d.has("wrap") {
-			kind |= 2
-		}
-		a, b := d.src(d.arg(1), "b32"), d.src(d.arg(2), "u32")
-		d.emit(inst{op: ops["szext"], kind: kind, a: a, b: b, d: d.dst(d.arg(0), "b32")})
-	case "vadd", "vsub", "vabsdiff", "vmin", "vmax", "vshl", "vshr", "vset":
-		d.video(name)
-	case "clusterlaunchcontrol":
-		d.launchControl()
-	case "mapa":
-		n := "mapa_64"
-		t := d.typ(0)
-		if !wide(t) {
-			n = "mapa_32"
-		}
-		a, b := d.src(d.arg(1), t), d.src(d.arg(2), "u32")
-		d.emit(inst{op: d.op(n), a: a, b: b, d: d.dst(d.arg(0), t)})
-	default:
+	name := d.parts[0]
+	if f, ok := forms[name]; ok {
+		d.form(f)
+	} else if h, ok := handlers[name]; ok {
+		h(d)
+	} else {
 		d.lack(d.in.Op)
 	}
 }
+
+func (d *decoder) form(f laneForm) {
+	t := d.typ(0)
+	in := inst{op: d.of(f.ops, t)}
+	for i, place := range []*int32{&in.a, &in.b, &in.c}[:len(f.args)] {
+		*place = d.src(d.arg(i+1), cmp.Or(f.args[i], t))
+	}
+	in.d = d.dst(d.arg(0), cmp.Or(f.result, t))
+	d.emit(in)
+}
+
+// modifier returns the code of the part of the instruction's name that is in a table.
+func (d *decoder) modifier(table map[string]uint8) (code uint8, ok bool) {
+	for _, p := range d.parts[1:] {
+		if code, ok = table[p]; ok {
+			return code, true
+		}
+	}
+	return 0, false
+}
+
+// required is modifier of an instruction that must have one.
+func (d *decoder) required(table map[string]uint8) uint8 {
+	code, ok := d.modifier(table)
+	if !ok {
+		d.lack(d.in.Op)
+	}
+	return code
+}
+
+// logicOps are and, or and xor of predicates and of values.
+var logicOps = map[string]struct {
+	predicates opcode
+	values     map[string]opcode
+}{"and": {opPand, andOf}, "or": {opPor, orOf}, "xor": {opPxor, xorOf}}
+
+func (d *decoder) logic() {
+	t, ops := d.typ(0), logicOps[d.parts[0]]
+	if t != "pred" {
+		d.two(d.of(ops.values, widened(t)), t)
+		return
+	}
+	a := d.pred(d.arg(1))
+	if d.arg(1).Negated && d.arg(2).Negated {
+		d.emit(inst{op: opPmov, d: d.scratch[6], a: a})
+		a = d.scratch[6]
+	}
+	b := d.pred(d.arg(2))
+	d.emit(inst{op: ops.predicates, a: a, b: b, d: d.dst(d.arg(0), t)})
+}
+
+func (d *decoder) not() {
+	t := d.typ(0)
+	if t == "pred" {
+		d.emit(inst{op: opPnot, a: d.pred(d.arg(1)), d: d.dst(d.arg(0), t)})
+		return
+	}
+	d.one(d.of(notOf, t), t)
+}
+
+func (d *decoder) funnel() {
+	wrap, clamp := opShfLWrap, opShfLClamp
+	if d.has("r") {
+		wrap, clamp = opShfRWrap, opShfRClamp
+	}
+	d.three(either(d.has("clamp"), clamp, wrap), "b32")
+}
+
+func (d *decoder) bfind() {
+	table := bfindOf
+	if d.has("shiftamt") {
+		table = bfindShiftamtOf
+	}
+	t := d.typ(0)
+	d.emit(inst{op: d.of(table, t), a: d.src(d.arg(1), t), d: d.dst(d.arg(0), "u32")})
+}
+
+func (d *decoder) bfi() {
+	t := d.typ(0)
+	a, b, c, e := d.src(d.arg(1), t), d.src(d.arg(2), t), d.src(d.arg(3), "u32"), d.src(d.arg(4), "u32")
+	d.emit(inst{op: d.of(bfiOf, t), a: a, b: b, c: c, x: d.more(e), d: d.dst(d.arg(0), t)})
+}
+
+func (d *decoder) bmsk() {
+	d.two(d.of(map[string]opcode{"clamp": opBmskClamp, "wrap": opBmskWrap}, d.parts[1]), "b32")
+}
+
+var permutations = map[string]uint8{"f4e": prmtF4e, "b4e": prmtB4e, "rc8": prmtRc8, "ecl": prmtEcl, "ecr": prmtEcr,
+	"rc16": prmtRc16}
+
+func (d *decoder) prmt() {
+	kind, ok := d.modifier(permutations)
+	if !ok {
+		kind = prmtPlain
+	}
+	d.three(opPrmt, "b32")
+	d.out.code[len(d.out.code)-1].kind = kind
+}
+
+func (d *decoder) lop3() {
+	if d.has("BoolOp") || d.arg(0).Pair != nil {
+		d.lack(d.in.Op)
+	}
+	d.three(opLop3, "b32")
+	d.out.code[len(d.out.code)-1].kind = uint8(d.arg(4).Int)
+}
+
+func (d *decoder) szext() {
+	kind := uint8(0)
+	if d.has("s32") {
+		kind |= szextSigned
+	}
+	if d.has("wrap") {
+		kind |= szextWraps
+	}
+	a, b := d.src(d.arg(1), "b32"), d.src(d.arg(2), "u32")
+	d.emit(inst{op: opSzext, kind: kind, a: a, b: b, d: d.dst(d.arg(0), "b32")})
+}
+
+func (d *decoder) dot() {
+	kind := uint8(0)
+	types := d.parts[len(d.parts)-2:]
+	if types[0] == "s32" {
+		kind |= dotSignedA
+	}
+	if types[1] == "s32" {
+		kind |= dotSignedB
+	}
+	if d.has("hi") {
+		kind |= dotHigh
+	}
+	d.three(either(d.parts[0] == "dp4a", opDp4a, opDp2a), "b32")
+	d.out.code[len(d.out.code)-1].kind = kind
+}
+
+func (d *decoder) selp() {
+	t := d.typ(0)
+	a, b := d.src(d.arg(1), t), d.src(d.arg(2), t)
+	c := d.pred(d.arg(3))
+	d.emit(inst{op: either(wide(t), opSelp64, opSelp32), a: a, b: b, c: c, d: d.dst(d.arg(0), t)})
+}
+
+func (d *decoder) slct() {
+	t := d.typ(1)
+	op := d.of(map[string]opcode{"b32": opSlct32, "u32": opSlct32, "s32": opSlct32, "f32": opSlct32,
+		"b64": opSlct64, "u64": opSlct64, "s64": opSlct64, "f64": opSlct64}, t)
+	if d.typ(0) == "f32" {
+		op = opSlctF32
+	}
+	a, b, c := d.src(d.arg(1), t), d.src(d.arg(2), t), d.src(d.arg(3), d.typ(0))
+	d.emit(inst{op: op, a: a, b: b, c: c, d: d.dst(d.arg(0), t)})
+}
+
+var numberTests = map[string]uint8{"finite": testFinite, "infinite": testInfinite, "number": testNumber,
+	"notanumber": testNotanumber, "normal": testNormal, "subnormal": testSubnormal}
+
+func (d *decoder) testp() {
+	t := d.typ(0)
+	d.emit(inst{op: d.of(testpOf, t), kind: d.required(numberTests), a: d.src(d.arg(1), t), d: d.dst(d.arg(0), "pred")})
+}
+
+func (d *decoder) isspacep() {
+	kind, ok := map[string]uint8{"global": spaceGlobal, "shared": spaceShared, "local": spaceLocal,
+		"shared::cta": spaceShared, "shared::cluster": spaceShared}[d.parts[1]]
+	if !ok { // const and param: no generic address is in them
+		kind = spaceOutside
+	}
+	d.emit(inst{op: opIsspacep, kind: kind, a: d.src(d.arg(1), "u64"), d: d.dst(d.arg(0), "pred")})
+}
+
+func (d *decoder) nop() { d.emit(inst{op: opNop}) }
+
+func (d *decoder) fence() { d.emit(inst{op: opFence}) }
+
+func (d *decoder) branch() {
+	at := d.label(d.arg(0))
+	d.jumps = append(d.jumps, len(d.out.code))
+	d.emit(inst{op: opBra, imm: int64(at)})
+}
+
+func (d *decoder) branchIndirect() {
+	table := d.f.Tables[d.arg(1).Name]
+	in := inst{op: opBrx, a: d.src(d.arg(0), "u32"), n: int32(len(table))}
+	for i, l := range table {
+		at, ok := d.f.Labels[l]
+		if !ok {
+			d.lack("the label " + l)
+		}
+		x := d.more(int32(at))
+		if i == 0 {
+			in.x = x
+		}
+		d.tables = append(d.tables, int(x))
+	}
+	d.emit(in)
+}
+
+func (d *decoder) ret() {
+	d.giveResults()
+	d.emit(inst{op: opRet})
+}
+
+func (d *decoder) end() {
+	d.emit(inst{op: map[string]opcode{"exit": opExit, "trap": opTrap, "brkpt": opBrkpt}[d.parts[0]]})
+}
+
+func (d *decoder) nanosleep() { d.emit(inst{op: opNanosleep, a: d.src(d.arg(0), "u32")}) }
+
+func (d *decoder) activemask() { d.emit(inst{op: opActivemask, d: d.dst(d.arg(0), "b32")}) }
 
 // halves are the two registers of 64 bits of a value of 128.
 func (d *decoder) halves(o ptx.Operand) []ptx.Operand {
@@ -309,10 +368,10 @@ func (d *decoder) mov() {
 	to, from := d.arg(0), d.arg(1)
 	if t == "pred" {
 		if from.Kind == ptx.Integer {
-			d.emit(inst{op: ops["pconst"], imm: from.Int, d: d.dst(to, t)})
+			d.emit(inst{op: opPconst, imm: from.Int, d: d.dst(to, t)})
 			return
 		}
-		d.emit(inst{op: ops["pmov"], a: d.pred(from), d: d.dst(to, t)})
+		d.emit(inst{op: opPmov, a: d.pred(from), d: d.dst(to, t)})
 		return
 	}
 	switch {
@@ -321,47 +380,44 @@ func (d *decoder) mov() {
 		if len(values) != len(results) {
 			d.lack(d.in.Op)
 		}
-		name := "mov_32"
-		if wide(t) {
-			name = "mov_64"
-		}
+		op := either(wide(t), opMov64, opMov32)
 		var between []int32 // a register may be on both sides
 		for _, v := range values {
 			between = append(between, d.newReg(wide(t)))
-			d.emit(inst{op: ops[name], a: d.src(v, t), d: between[len(between)-1]})
+			d.emit(inst{op: op, a: d.src(v, t), d: between[len(between)-1]})
 		}
 		for i, r := range results {
 			if r.Kind != ptx.None {
-				d.emit(inst{op: ops[name], a: between[i], d: d.dst(r, t)})
+				d.emit(inst{op: op, a: between[i], d: d.dst(r, t)})
 			}
 		}
 	case t == "b128":
 		values, results := d.halves(from), d.halves(to)
 		for i, v := range values {
-			d.emit(inst{op: ops["mov_64"], a: d.src(v, "b64"), d: d.dst(results[i], "b64")})
+			d.emit(inst{op: opMov64, a: d.src(v, "b64"), d: d.dst(results[i], "b64")})
 		}
 	case from.Kind == ptx.Vector && len(from.Elems) == 2 && width(t) == 4:
 		a, b := d.src(from.Elems[0], "b16"), d.src(from.Elems[1], "b16")
-		d.emit(inst{op: ops["pack_16"], a: a, b: b, d: d.dst(to, t)})
+		d.emit(inst{op: opPack16, a: a, b: b, d: d.dst(to, t)})
 	case from.Kind == ptx.Vector && len(from.Elems) == 2 && width(t) == 8:
 		a, b := d.src(from.Elems[0], "b32"), d.src(from.Elems[1], "b32")
-		d.emit(inst{op: ops["pack_32"], a: a, b: b, d: d.dst(to, t)})
+		d.emit(inst{op: opPack32, a: a, b: b, d: d.dst(to, t)})
 	case from.Kind == ptx.Vector && len(from.Elems) == 4 && width(t) == 8:
 		lo, hi := d.newReg(false), d.newReg(false)
-		d.emit(inst{op: ops["pack_16"], a: d.src(from.Elems[0], "b16"), b: d.src(from.Elems[1], "b16"), d: lo})
-		d.emit(inst{op: ops["pack_16"], a: d.src(from.Elems[2], "b16"), b: d.src(from.Elems[3], "b16"), d: hi})
-		d.emit(inst{op: ops["pack_32"], a: lo, b: hi, d: d.dst(to, t)})
+		d.emit(inst{op: opPack16, a: d.src(from.Elems[0], "b16"), b: d.src(from.Elems[1], "b16"), d: lo})
+		d.emit(inst{op: opPack16, a: d.src(from.Elems[2], "b16"), b: d.src(from.Elems[3], "b16"), d: hi})
+		d.emit(inst{op: opPack32, a: lo, b: hi, d: d.dst(to, t)})
 	case from.Kind == ptx.Vector:
 		d.lack(d.in.Op)
 	case to.Kind == ptx.Vector:
-		var names []string
+		var parts []opcode
 		switch {
 		case width(t) == 4 && len(to.Elems) == 2:
-			names = []string{"lo16", "hi16"}
+			parts = []opcode{opLo16, opHi16}
 		case width(t) == 8 && len(to.Elems) == 2:
-			names = []string{"mov_64_32", "hi32"}
+			parts = []opcode{opMov64_32, opHi32}
 		case width(t) == 8 && len(to.Elems) == 4:
-			names = []string{"cvt_64_16", "b16_of_64_1", "", "b16_of_64_3"}
+			parts = []opcode{opCvt64_16, opB16Of64_1, opHi32, opB16Of64_3}
 		default:
 			d.lack(d.in.Op)
 		}
@@ -370,13 +426,13 @@ func (d *decoder) mov() {
 			if e.Kind == ptx.None {
 				continue
 			}
-			if names[i] == "" {
-				d.emit(inst{op: ops["hi32"], a: a, d: d.dst(e, "b32")})
-				d.emit(inst{op: ops["lo16"], a: d.dst(e, "b32"), d: d.dst(e, "b32")})
+			if len(parts) == 4 && i == 2 { // the low half of the upper word
+				d.emit(inst{op: opHi32, a: a, d: d.dst(e, "b32")})
+				d.emit(inst{op: opLo16, a: d.dst(e, "b32"), d: d.dst(e, "b32")})
 				continue
 			}
 			// a register that is taken apart may be among those that get the parts
-			d.emit(inst{op: d.op(names[i]), a: a, d: d.dst(e, "b32")})
+			d.emit(inst{op: parts[i], a: a, d: d.dst(e, "b32")})
 		}
 	case from.Kind == ptx.Symbol:
 		if v, ok := d.locals[from.Name]; ok {
@@ -384,21 +440,17 @@ func (d *decoder) mov() {
 			if wide(t) {
 				kind = 1
 			}
-			d.emit(inst{op: ops["local_address"], kind: kind, imm: int64(v.offset) + from.Int, d: d.dst(to, t)})
+			d.emit(inst{op: opLocalAddress, kind: kind, imm: int64(v.offset) + from.Int, d: d.dst(to, t)})
 			return
 		}
 		fallthrough
 	default:
-		n := "mov_32"
-		if wide(t) {
-			n = "mov_64"
-		}
-		d.one(n, t)
+		d.one(either(wide(t), opMov64, opMov32), t)
 	}
 }
 
-func (d *decoder) arith(name string) {
-	t := d.typ(0)
+func (d *decoder) arith() {
+	name, t := d.parts[0], d.typ(0)
 	switch t {
 	case "f32":
 		d.arithF32(name)
@@ -415,7 +467,7 @@ func (d *decoder) arith(name string) {
 			c = d.src(d.arg(3), "b64")
 		}
 		a, b := d.src(d.arg(1), "b64"), d.src(d.arg(2), "b64")
-		d.emit(inst{op: ops["f32x2"], kind: arithmetic[name], imm: int64(d.modes()), a: a, b: b, c: c,
+		d.emit(inst{op: opF32x2, kind: arithmetic[name], imm: int64(d.modes()), a: a, b: b, c: c,
 			d: d.dst(d.arg(0), "b64")})
 		return
 	case "u16x2", "s16x2":
@@ -424,200 +476,197 @@ func (d *decoder) arith(name string) {
 	case "":
 		d.lack(d.in.Op)
 	}
-	size, s := sizeName(t), t[:1]
-	if s == "b" {
-		s = "u"
-	}
 	switch name {
 	case "add", "sub":
 		if d.has("cc") {
-			d.withCarry(name)
+			d.withCarry()
 			return
 		}
 		if d.has("sat") {
-			d.two(name+"_sat_s32", t)
+			d.two(either(name == "add", opAddSatS32, opSubSatS32), t)
 			return
 		}
-		d.two(name+"_"+size, t)
-	case "neg":
-		d.one("neg_"+size, t)
-	case "abs":
-		d.one("abs_"+t, t)
+		d.two(d.of(integerOps[name], t), t)
+	case "neg", "abs":
+		d.one(d.of(integerOps[name], t), t)
 	case "min", "max", "div", "rem":
 		if d.has("relu") {
 			d.pairs16(name, t)
 			return
 		}
 		if (name == "div" || name == "rem") && d.arg(2).Kind == ptx.Register {
-			d.emit(inst{op: ops["nonzero"], a: d.src(d.arg(2), t), n: map[bool]int32{true: 1}[wide(t)]})
+			d.emit(inst{op: opNonzero, a: d.src(d.arg(2), t), n: map[bool]int32{true: 1}[wide(t)]})
 		}
-		d.two(name+"_"+s+size, t)
+		d.two(d.of(integerOps[name], t), t)
 	case "mul24", "mad24":
-		form := "mul24_" + t
+		table := mul24Of
 		if d.has("hi") {
-			form = "mul24hi_" + t
+			table = mul24hiOf
 		}
 		if name == "mul24" {
-			d.two(form, t)
+			d.two(d.of(table, t), t)
 			return
 		}
-		add := "add_32"
-		if d.has("sat") {
-			add = "add_sat_s32"
-		}
 		tmp := d.newReg(false)
-		d.emit(inst{op: d.op(form), a: d.src(d.arg(1), t), b: d.src(d.arg(2), t), d: tmp})
-		d.emit(inst{op: ops[add], a: tmp, b: d.src(d.arg(3), t), d: d.dst(d.arg(0), t)})
+		d.emit(inst{op: d.of(table, t), a: d.src(d.arg(1), t), b: d.src(d.arg(2), t), d: tmp})
+		d.emit(inst{op: either(d.has("sat"), opAddSatS32, opAdd32), a: tmp, b: d.src(d.arg(3), t), d: d.dst(d.arg(0), t)})
 	case "sad":
-		d.three("sad_"+t, t)
+		d.three(d.of(sadOf, t), t)
 	case "mul", "mad":
 		if d.has("cc") || d.has("sat") {
 			if name == "mad" && d.has("cc") {
-				d.withCarry(name)
+				d.withCarry()
 				return
 			}
 			d.lack(d.in.Op)
 		}
-		form, res := "lo_"+size, t
+		mul, mad, res := mulloOf, madloOf, t
 		switch {
 		case d.has("hi"):
-			form = "hi_" + s + size
+			mul, mad = mulhiOf, madhiOf
 		case d.has("wide"):
-			form = "wide_" + s + size
-			res = s + strconv.Itoa(16*width(t))
+			mul, mad = mulwideOf, madwideOf
+			res = t[:1] + strconv.Itoa(16*width(t))
 		}
 		a, b := d.src(d.arg(1), t), d.src(d.arg(2), t)
 		if name == "mul" {
-			d.emit(inst{op: d.op("mul" + form), a: a, b: b, d: d.dst(d.arg(0), res)})
+			d.emit(inst{op: d.of(mul, t), a: a, b: b, d: d.dst(d.arg(0), res)})
 			return
 		}
 		c := d.src(d.arg(3), res)
 		if d.has("hi") && width(t) == 8 {
 			tmp := d.newReg(true)
-			d.emit(inst{op: d.op("mul" + form), a: a, b: b, d: tmp})
-			d.emit(inst{op: ops["add_64"], a: tmp, b: c, d: d.dst(d.arg(0), res)})
+			d.emit(inst{op: d.of(mul, t), a: a, b: b, d: tmp})
+			d.emit(inst{op: opAdd64, a: tmp, b: c, d: d.dst(d.arg(0), res)})
 			return
 		}
-		d.emit(inst{op: d.op("mad" + form), a: a, b: b, c: c, d: d.dst(d.arg(0), res)})
+		d.emit(inst{op: d.of(mad, t), a: a, b: b, c: c, d: d.dst(d.arg(0), res)})
 	default:
 		d.lack(d.in.Op)
 	}
 }
 
+// integerOps are the operations on integers that have a type.
+var integerOps = map[string]map[string]opcode{"add": addOf, "sub": subOf, "neg": negOf, "abs": absOf, "min": minOf,
+	"max": maxOf, "div": divOf, "rem": remOf}
+
 // pairs16 decodes operations on pairs of integers of 16 bits, and min and max with relu.
 func (d *decoder) pairs16(name, t string) {
-	kind := slices.Index([]string{"add", "min", "max"}, name)
-	if kind < 0 {
+	kind, ok := map[string]uint8{"add": pairAdd, "min": pairMin, "max": pairMax}[name]
+	if !ok {
 		d.lack(d.in.Op)
 	}
 	flags := 0
 	if t[0] == 's' {
-		flags |= 1
+		flags |= pairSigned
 	}
 	if d.has("relu") {
-		flags |= 2
+		flags |= pairRelu
 	}
 	if t == "s32" {
-		flags |= 4
+		flags |= pairWord
 	}
 	a, b := d.src(d.arg(1), "b32"), d.src(d.arg(2), "b32")
-	d.emit(inst{op: ops["pair16"], kind: uint8(kind), imm: int64(flags), a: a, b: b, d: d.dst(d.arg(0), "b32")})
+	d.emit(inst{op: opPair16, kind: kind, imm: int64(flags), a: a, b: b, d: d.dst(d.arg(0), "b32")})
 }
 
 // withCarry decodes add.cc, addc and the like. Products are made first.
-func (d *decoder) withCarry(name string) {
-	t := d.typ(0)
+func (d *decoder) withCarry() {
+	name, t := d.parts[0], d.typ(0)
 	var kind uint8
 	if width(t) == 8 {
-		kind |= 8
+		kind |= carry64
 	}
 	if strings.HasPrefix(name, "sub") {
-		kind |= 1
+		kind |= carrySubtracts
 	}
 	if strings.HasSuffix(name, "c") {
-		kind |= 2
+		kind |= carryTakes
 	}
 	if d.has("cc") {
-		kind |= 4
+		kind |= carryGives
 	}
 	a, b := int32(0), int32(0)
 	if strings.HasPrefix(name, "mad") {
-		form := "lo_" + sizeName(t)
+		table := mulloOf
 		if d.has("hi") {
-			form = "hi_" + t
+			table = mulhiOf
 		}
 		a = d.newReg(wide(t))
-		d.emit(inst{op: d.op("mul" + form), a: d.src(d.arg(1), t), b: d.src(d.arg(2), t), d: a})
+		d.emit(inst{op: d.of(table, t), a: d.src(d.arg(1), t), b: d.src(d.arg(2), t), d: a})
 		b = d.src(d.arg(3), t)
 	} else {
 		a, b = d.src(d.arg(1), t), d.src(d.arg(2), t)
 	}
-	d.emit(inst{op: ops["addc"], kind: kind, a: a, b: b, c: d.carry, d: d.dst(d.arg(0), t)})
+	d.emit(inst{op: opAddc, kind: kind, a: a, b: b, c: d.carry, d: d.dst(d.arg(0), t)})
 }
 
 func (d *decoder) arithF32(name string) {
 	flags := d.modes()
-	ftz, plain := flags&aFTZ != 0, flags == 0
+	ftz, plain := flags&flagFtz != 0, flags == 0
 	approx := d.has("approx") || d.has("full")
 	switch name {
 	case "add", "sub", "mul", "div":
-		if name == "div" && d.has("approx") && flags&^aFTZ == 0 {
-			d.two(map[bool]string{false: "div_approx_f32", true: "div_approx_ftz_f32"}[ftz], "f32")
+		if name == "div" && d.has("approx") && flags&^flagFtz == 0 {
+			d.two(either(ftz, opDivApproxFtzF32, opDivApproxF32), "f32")
 			return
 		}
 		if plain || name == "div" && approx && !ftz {
-			d.two(name+"_f32", "f32")
+			d.two(d.of(floatOps[name], "f32"), "f32")
 			return
 		}
 	case "fma", "mad":
 		if plain {
-			d.three("fma_f32", "f32")
+			d.three(opFmaF32, "f32")
 			return
 		}
 	case "min", "max":
-		n := name
 		if d.has("xorsign") {
-			d.xorsign(name, "f_arith", "abs_f32", "xorsign_32", "f32", flags)
+			d.xorsign(name, opFArith, opAbsF32, opXorsign32, opSignF32, flags)
+			return
+		}
+		if len(d.in.Args) > 3 {
+			if d.has("NaN") || ftz {
+				d.lack(d.in.Op)
+			}
+			d.three(either(name == "min", opMin3F32, opMax3F32), "f32")
 			return
 		}
 		if d.has("NaN") {
-			n += "_nan"
 			name += ".nan"
 		}
-		if len(d.in.Args) > 3 {
-			if n != name || ftz {
-				d.lack(d.in.Op)
-			}
-			d.three(n+"3_f32", "f32")
-			return
-		}
 		if plain {
-			d.two(n+"_f32", "f32")
+			d.two(d.of(floatOps[name], "f32"), "f32")
 			return
 		}
 	case "neg", "abs":
 		if plain {
-			d.one(name+"_f32", "f32")
+			d.one(d.of(floatOps[name], "f32"), "f32")
 			return
 		}
 	case "rcp", "sqrt", "rsqrt", "ex2", "lg2":
-		if flags&^aFTZ == 0 && (approx || !ftz) {
+		if flags&^flagFtz == 0 && (approx || !ftz) {
 			if ftz {
-				d.one(name+"_ftz_f32", "f32")
-			} else {
-				d.one(name+"_f32", "f32")
+				name += ".ftz"
 			}
+			d.one(d.of(floatOps[name], "f32"), "f32")
 			return
 		}
 	case "sin", "cos", "tanh":
-		d.one(name+"_f32", "f32")
+		d.one(d.of(floatOps[name], "f32"), "f32")
 		return
 	}
-	d.general("f_arith", name, "f32", flags)
+	d.general(opFArith, name, "f32", flags)
 }
 
+// floatOps are the operations on floating-point numbers that have a type.
+var floatOps = map[string]map[string]opcode{"add": addOf, "sub": subOf, "mul": mulOf, "div": divOf, "fma": fmaOf,
+	"mad": fmaOf, "min": minOf, "max": maxOf, "min.nan": minNanOf, "max.nan": maxNanOf, "neg": negOf, "abs": absOf,
+	"rcp": rcpOf, "sqrt": sqrtOf, "rsqrt": rsqrtOf, "ex2": ex2Of, "lg2": lg2Of, "rcp.ftz": rcpFtzOf, "sqrt.ftz": sqrtFtzOf,
+	"rsqrt.ftz": rsqrtFtzOf, "ex2.ftz": ex2FtzOf, "lg2.ftz": lg2FtzOf, "sin": sinOf, "cos": cosOf, "tanh": tanhOf}
+
 // general emits the slow form of arithmetic, which knows every modifier.
-func (d *decoder) general(op, name, t string, flags int) {
+func (d *decoder) general(op opcode, name, t string, flags int) {
 	kind, ok := arithmetic[name]
 	if !ok {
 		d.lack(d.in.Op)
@@ -630,76 +679,76 @@ func (d *decoder) general(op, name, t string, flags int) {
 			places[i] = places[0]
 		}
 	}
-	d.emit(inst{op: d.op(op), kind: kind, imm: int64(flags), a: places[0], b: places[1], c: places[2],
+	d.emit(inst{op: op, kind: kind, imm: int64(flags), a: places[0], b: places[1], c: places[2],
 		d: d.dst(d.arg(0), t)})
 }
 
-// xorsign emits min or max of two numbers' absolute values, with the sign of their product.
-func (d *decoder) xorsign(name, op, abs, sign, typ string, flags int) {
+// xorsign emits min or max of two numbers' absolute values, with the sign of their product: op of abs of each; xor
+// makes the sign of the product, and sign gives it to the result.
+func (d *decoder) xorsign(name string, op, abs, xor, sign opcode, flags int) {
 	if d.has("NaN") {
 		name += ".nan"
 	}
 	a, b := d.src(d.arg(1), "b32"), d.src(d.arg(2), "b32")
 	p, q, s := d.newReg(false), d.newReg(false), d.newReg(false)
-	d.emit(inst{op: ops[sign], a: a, b: b, d: s})
-	d.emit(inst{op: ops[abs], a: a, d: p})
-	d.emit(inst{op: ops[abs], a: b, d: q})
-	d.emit(inst{op: ops[op], kind: arithmetic[name], imm: int64(flags), a: p, b: q, c: p, d: p})
-	d.emit(inst{op: ops["sign_"+strings.TrimSuffix(typ, "x2")], a: p, b: s, d: d.dst(d.arg(0), "b32")})
+	d.emit(inst{op: xor, a: a, b: b, d: s})
+	d.emit(inst{op: abs, a: a, d: p})
+	d.emit(inst{op: abs, a: b, d: q})
+	d.emit(inst{op: op, kind: arithmetic[name], imm: int64(flags), a: p, b: q, c: p, d: p})
+	d.emit(inst{op: sign, a: p, b: s, d: d.dst(d.arg(0), "b32")})
 }
 
 func (d *decoder) arithF64(name string) {
-	flags := d.modes() &^ aFTZ
+	flags := d.modes() &^ flagFtz
 	if d.has("ftz") && (name == "rcp" || name == "rsqrt") {
-		d.one(name+"_gross_f64", "f64")
+		d.one(either(name == "rcp", opRcpGrossF64, opRsqrtGrossF64), "f64")
 		return
 	}
 	if flags == 0 {
 		switch name {
 		case "add", "sub", "mul", "div", "min", "max":
-			d.two(name+"_f64", "f64")
+			d.two(d.of(floatOps[name], "f64"), "f64")
 			return
 		case "fma", "mad":
-			d.three("fma_f64", "f64")
+			d.three(opFmaF64, "f64")
 			return
 		case "neg", "abs", "rcp", "sqrt", "rsqrt":
-			d.one(name+"_f64", "f64")
+			d.one(d.of(floatOps[name], "f64"), "f64")
 			return
 		}
 	}
-	d.general("d_arith", name, "f64", flags)
+	d.general(opDArith, name, "f64", flags)
 }
 
 func (d *decoder) arithHalf(name, t string) {
 	flags := d.modes()
 	if strings.HasPrefix(t, "bf16") {
-		flags |= aBF16
+		flags |= flagBf16
 	}
 	if strings.HasSuffix(t, "x2") {
-		flags |= aX2
+		flags |= flagX2
 	}
 	if name == "neg" || name == "abs" {
-		d.one(name+"_"+t, "b32")
+		d.one(d.of(floatOps[name], t), "b32")
 		return
 	}
 	if d.has("NaN") {
 		name += ".nan"
 	}
 	if d.has("xorsign") {
-		d.xorsign(strings.TrimSuffix(name, ".nan"), "h_arith", "abs_"+strings.TrimSuffix(t, "x2")+"x2", "xorsign_h", t, flags)
+		half := strings.TrimSuffix(t, "x2")
+		d.xorsign(d.parts[0], opHArith, absOf[half+"x2"], opXorsignH, signOf[half], flags)
 		return
 	}
 	if len(d.in.Args) > 3 && name != "fma" {
 		d.lack(d.in.Op)
 	}
-	op := "h_arith"
-	if strings.HasPrefix(name, "min") || strings.HasPrefix(name, "max") {
-		op = "h_choice"
-	}
-	d.general(op, name, "b32", flags)
+	choice := strings.HasPrefix(name, "min") || strings.HasPrefix(name, "max")
+	d.general(either(choice, opHChoice, opHArith), name, "b32", flags)
 }
 
-func (d *decoder) compare(name string) {
+func (d *decoder) compare() {
+	name := d.parts[0]
 	// setp.cmp[.bool][.ftz].type p[|q], a, b[, c]; set.cmp[.bool].dtype.stype d, a, b[, c]
 	cmp, ok := comparisons[d.parts[1]]
 	if !ok {
@@ -714,7 +763,7 @@ func (d *decoder) compare(name string) {
 	in := inst{kind: cmp, d: res}
 	switch {
 	case t == "f16" || t == "bf16":
-		in.op, in.a, in.b = ops["setp_h"], d.src(d.arg(1), "b16"), d.src(d.arg(2), "b16")
+		in.op, in.a, in.b = opSetpH, d.src(d.arg(1), "b16"), d.src(d.arg(2), "b16")
 		if t == "bf16" {
 			in.imm = 1
 		}
@@ -726,7 +775,7 @@ func (d *decoder) compare(name string) {
 		if len(d.in.Args) > 3 {
 			d.lack(d.in.Op)
 		}
-		in.op, in.a, in.b = ops["setp_h"], d.src(d.arg(1), "b32"), d.src(d.arg(2), "b32")
+		in.op, in.a, in.b = opSetpH, d.src(d.arg(1), "b32"), d.src(d.arg(2), "b32")
 		if t == "bf16x2" {
 			in.imm = 1
 		}
@@ -739,16 +788,12 @@ func (d *decoder) compare(name string) {
 		}
 		return
 	default:
-		n := t
-		if t[0] == 'b' {
-			n = "u" + t[1:]
-		}
-		in.op, in.a, in.b = d.op("setp_"+n), d.src(d.arg(1), t), d.src(d.arg(2), t)
+		in.op, in.a, in.b = d.of(setpOf, t), d.src(d.arg(1), t), d.src(d.arg(2), t)
 		if t == "f32" && d.has("ftz") {
 			a, b := d.newReg(false), d.newReg(false)
 			for _, p := range [][2]int32{{in.a, a}, {in.b, b}} { // |x| + 0 with subnormals flushed
-				d.emit(inst{op: ops["f_arith"], kind: arithmetic["abs"], imm: aFTZ, a: p[0], b: p[0], c: p[0], d: p[1]})
-				d.emit(inst{op: ops["copysign_32"], a: p[0], b: p[1], d: p[1]})
+				d.emit(inst{op: opFArith, kind: arithAbs, imm: flagFtz, a: p[0], b: p[0], c: p[0], d: p[1]})
+				d.emit(inst{op: opCopysign32, a: p[0], b: p[1], d: p[1]})
 			}
 			in.a, in.b = a, b
 		}
@@ -757,32 +802,32 @@ func (d *decoder) compare(name string) {
 	if simple {
 		return
 	}
-	combine := ""
-	for _, b := range []string{"and", "or", "xor"} {
-		if d.has(b) {
-			combine = b
+	combine := opNop
+	for name, ops := range logicOps {
+		if d.has(name) {
+			combine = ops.predicates
 		}
 	}
 	both := res
-	if combine != "" {
+	if combine != opNop {
 		c := d.pred(d.arg(3))
 		both = d.scratch[1]
-		d.emit(inst{op: d.op("p" + combine), a: res, b: c, d: both})
+		d.emit(inst{op: combine, a: res, b: c, d: both})
 		if second := d.arg(0).Pair; second != nil && second.Kind != ptx.None {
-			d.emit(inst{op: ops["pnot"], a: res, d: d.scratch[2]})
-			d.emit(inst{op: d.op("p" + combine), a: d.scratch[2], b: c, d: d.scratch[2]})
-			d.emit(inst{op: ops["pmov"], a: d.scratch[2], d: d.dst(*second, "pred")})
+			d.emit(inst{op: opPnot, a: res, d: d.scratch[2]})
+			d.emit(inst{op: combine, a: d.scratch[2], b: c, d: d.scratch[2]})
+			d.emit(inst{op: opPmov, a: d.scratch[2], d: d.dst(*second, "pred")})
 		}
 	} else if second := d.arg(0).Pair; second != nil && second.Kind != ptx.None {
-		d.emit(inst{op: ops["pnot"], a: res, d: d.dst(*second, "pred")})
+		d.emit(inst{op: opPnot, a: res, d: d.dst(*second, "pred")})
 	}
 	if name == "setp" {
 		if d.arg(0).Kind != ptx.None {
-			d.emit(inst{op: ops["pmov"], a: both, d: d.dst(d.arg(0), "pred")})
+			d.emit(inst{op: opPmov, a: both, d: d.dst(d.arg(0), "pred")})
 		}
 		return
 	}
-	d.emit(inst{op: ops["selp_32"], a: d.constant(d.truth(), false), b: d.constant(0, false), c: both,
+	d.emit(inst{op: opSelp32, a: d.constant(d.truth(), false), b: d.constant(0, false), c: both,
 		d: d.dst(d.arg(0), "b32")})
 }
 
@@ -805,7 +850,7 @@ func (d *decoder) setPair(in inst, t string) {
 	if len(d.in.Args) > 3 {
 		d.lack(d.in.Op)
 	}
-	in.op, in.a, in.b = ops["setp_h"], d.src(d.arg(1), "b32"), d.src(d.arg(2), "b32")
+	in.op, in.a, in.b = opSetpH, d.src(d.arg(1), "b32"), d.src(d.arg(2), "b32")
 	if t == "bf16x2" {
 		in.imm = 1
 	}
@@ -814,15 +859,18 @@ func (d *decoder) setPair(in inst, t string) {
 	for i, to := range []int32{lo, hi} {
 		in.d, in.n = d.scratch[i], int32(16*i)
 		d.emit(in)
-		d.emit(inst{op: ops["selp_32"], a: d.constant(yes, false), b: d.constant(0, false), c: d.scratch[i], d: to})
+		d.emit(inst{op: opSelp32, a: d.constant(yes, false), b: d.constant(0, false), c: d.scratch[i], d: to})
 	}
-	d.emit(inst{op: ops["pack_16"], a: lo, b: hi, d: d.dst(d.arg(0), "b32")})
+	d.emit(inst{op: opPack16, a: lo, b: hi, d: d.dst(d.arg(0), "b32")})
 }
 
-// types are the codes of types of cvt, as in arith.h.
-var types = map[string]int{"u8": 0, "u16": 1, "u32": 2, "u64": 3, "s8": 4, "s16": 5, "s32": 6, "s64": 7, "f16": 8,
-	"bf16": 9, "f32": 10,
-	"f64": 11, "tf32": 12}
+var types = map[string]int{"u8": typeU8, "u16": typeU16, "u32": typeU32, "u64": typeU64, "s8": typeS8, "s16": typeS16,
+	"s32": typeS32, "s64": typeS64, "f16": typeF16, "bf16": typeBf16, "f32": typeF32, "f64": typeF64, "tf32": typeTf32}
+
+// fastCvt are conversions without modifiers that have an operation of their own, from places of 32 bits.
+var fastCvt = map[[2]string]opcode{{"f32", "s32"}: opCvtF32S32, {"f32", "u32"}: opCvtF32U32,
+	{"f32", "bf16"}: opCvtF32Bf16, {"f32", "f16"}: opCvtF32F16, {"bf16", "f32"}: opCvtBf16F32, {"f16", "f32"}: opCvtF16F32,
+	{"f64", "f32"}: opCvtF64F32, {"f64", "s32"}: opCvtF64S32, {"f64", "u32"}: opCvtF64U32}
 
 func (d *decoder) cvt() {
 	if d.parts[1] == "pack" {
@@ -847,7 +895,7 @@ func (d *decoder) cvt() {
 	to := d.arg(0)
 	switch {
 	case dst == "e4m3x2" || dst == "e5m2x2":
-		in := inst{op: ops["cvt_fp8x2"], d: d.dst(to, "b16"), a: d.src(d.arg(1), src)}
+		in := inst{op: opCvtFp8x2, d: d.dst(to, "b16"), a: d.src(d.arg(1), src)}
 		in.b = in.a
 		if src == "f16x2" {
 			in.n = 1
@@ -857,11 +905,11 @@ func (d *decoder) cvt() {
 		if dst == "e5m2x2" {
 			in.kind = 1
 		}
-		in.imm = int64(flags & aRelu)
+		in.imm = int64(flags & flagRelu)
 		d.emit(in)
 		return
 	case dst == "f16x2" && (src == "e4m3x2" || src == "e5m2x2"):
-		in := inst{op: ops["cvt_from_fp8x2"], d: d.dst(to, "b32"), a: d.src(d.arg(1), "b16"), imm: int64(flags & aRelu)}
+		in := inst{op: opCvtFromFp8x2, d: d.dst(to, "b32"), a: d.src(d.arg(1), "b16"), imm: int64(flags & flagRelu)}
 		if src == "e5m2x2" {
 			in.kind = 1
 		}
@@ -869,12 +917,12 @@ func (d *decoder) cvt() {
 		return
 	case (dst == "f16x2" || dst == "bf16x2") && src == "f32":
 		a, b := d.src(d.arg(1), src), d.src(d.arg(2), src)
-		in := inst{op: ops["cvt_"+dst+"_f32"], a: a, b: b, d: d.dst(to, "b32")}
+		in := inst{op: either(dst == "f16x2", opCvtF16x2F32, opCvtBf16x2F32), a: a, b: b, d: d.dst(to, "b32")}
 		if flags != 0 || d.has("satfinite") {
 			if d.has("satfinite") {
 				d.lack(d.in.Op)
 			}
-			in.op = ops["cvt_pack"]
+			in.op = opCvtPack
 			in.imm = int64(types[strings.TrimSuffix(dst, "x2")] | types["f32"]<<8 | flags<<16)
 		}
 		d.emit(in)
@@ -892,32 +940,18 @@ func (d *decoder) cvt() {
 	} else {
 		a = d.src(d.arg(1), src)
 	}
-	fast := ""
-	if flags == 0 || flags == 1 && false {
-		switch {
-		case dst == "f32" && (src == "s32" || src == "u32") && !fromWide:
-			fast = "cvt_f32_" + src
-		case dst == "f32" && src == "bf16":
-			fast = "cvt_f32_bf16"
-		case dst == "f32" && src == "f16":
-			fast = "cvt_f32_f16"
-		case dst == "bf16" && src == "f32":
-			fast = "cvt_bf16_f32"
-		case dst == "f16" && src == "f32":
-			fast = "cvt_f16_f32"
-		case dst == "f64" && src == "f32":
-			fast = "cvt_f64_f32"
-		case dst == "f64" && (src == "s32" || src == "u32"):
-			fast = "cvt_f64_" + src
-		case dt <= 7 && st <= 7:
-			fast = d.integerCvt(dst, src, toWide, fromWide, d.width16(to))
+	if flags == 0 {
+		fast, ok := fastCvt[[2]string{dst, src}]
+		ok = ok && !fromWide
+		if isInteger(dst) && isInteger(src) {
+			fast, ok = integerCvt(dst, src, toWide, fromWide, d.width16(to))
+		}
+		if ok {
+			d.emit(inst{op: fast, a: a, d: d.dst(to, dst)})
+			return
 		}
 	}
-	if fast != "" {
-		d.emit(inst{op: d.op(fast), a: a, d: d.dst(to, dst)})
-		return
-	}
-	in := inst{op: ops["cvt"], a: a, d: d.dst(to, dst), imm: int64(dt | st<<8 | flags<<16)}
+	in := inst{op: opCvt, a: a, d: d.dst(to, dst), imm: int64(dt | st<<8 | flags<<16)}
 	if toWide {
 		in.n |= 1
 	}
@@ -942,38 +976,38 @@ func (d *decoder) packSaturated() {
 	}
 	kind := bits
 	if dst[0] == 's' {
-		kind |= 32
+		kind |= packSigned
 	}
 	if src[0] == 'u' {
-		kind |= 64
+		kind |= packFromUnsigned
 	}
 	c := d.constant(0, false)
 	if len(d.in.Args) > 3 {
 		c = d.src(d.arg(3), "b32")
 	}
 	a, b := d.src(d.arg(1), src), d.src(d.arg(2), src)
-	d.emit(inst{op: ops["cvt_sat_pack"], kind: uint8(kind), a: a, b: b, c: c, d: d.dst(d.arg(0), "b32")})
+	d.emit(inst{op: opCvtSatPack, kind: uint8(kind), a: a, b: b, c: c, d: d.dst(d.arg(0), "b32")})
 }
 
+// videoOps are the scalar video instructions.
+var videoOps = map[string]uint8{"vadd": videoAdd, "vsub": videoSub, "vabsdiff": videoAbsdiff, "vmin": videoMin,
+	"vmax": videoMax, "vshl": videoShl, "vshr": videoShr, "vset": videoSet}
+
 // video decodes the scalar video instructions: vop.dtype.atype.btype{.sat}{.mode}{.op2} d{.sel}, a{.sel}, b{.sel}{, c}.
-func (d *decoder) video(name string) {
-	kind := slices.Index([]string{"vadd", "vsub", "vabsdiff", "vmin", "vmax", "vshl", "vshr", "vset"}, name)
+func (d *decoder) video() {
+	kind := videoOps[d.parts[0]]
 	parts := d.parts[1:]
 	imm := 0
-	if name == "vset" {
-		cmp := slices.Index([]string{"eq", "ne", "lt", "le", "gt", "ge"}, parts[len(parts)-1])
-		for i, p := range parts {
-			if at := slices.Index([]string{"eq", "ne", "lt", "le", "gt", "ge"}, p); at >= 0 {
-				cmp = at
-				parts = slices.Delete(slices.Clone(parts), i, i+1)
-				break
-			}
-		}
-		if cmp < 0 {
+	if kind == videoSet {
+		i := slices.IndexFunc(parts, func(p string) bool {
+			cmp, ok := comparisons[p]
+			return ok && cmp <= cmpGe
+		})
+		if i < 0 {
 			d.lack(d.in.Op)
 		}
-		imm |= cmp << 20
-		parts = append([]string{"u32"}, parts...)
+		imm |= int(comparisons[parts[i]]) << 20
+		parts = append([]string{"u32"}, slices.Delete(slices.Clone(parts), i, i+1)...)
 	}
 	selector := func(o ptx.Operand, typ string) int {
 		sel := 7
@@ -1011,7 +1045,7 @@ func (d *decoder) video(name string) {
 		c = d.src(d.arg(3), "b32")
 	}
 	a, b := d.src(d.arg(1), "b32"), d.src(d.arg(2), "b32")
-	d.emit(inst{op: ops["video"], kind: uint8(kind), imm: int64(imm), a: a, b: b, c: c, d: d.dst(d.arg(0), "b32")})
+	d.emit(inst{op: opVideo, kind: kind, imm: int64(imm), a: a, b: b, c: c, d: d.dst(d.arg(0), "b32")})
 }
 
 func (d *decoder) isWide(o ptx.Operand) bool {
@@ -1029,56 +1063,47 @@ func (d *decoder) isWideSource(o ptx.Operand, typ string) bool {
 	return wide(typ)
 }
 
-// integerCvt is the instruction for a conversion between integers without saturation, "" where it is left to the
-// general one.
-func (d *decoder) integerCvt(dst, src string, toWide, fromWide, to16 bool) string {
+func isInteger(typ string) bool { return typ[0] == 'u' || typ[0] == 's' }
+
+// Conversions of integers that extend their lowest bits: to places of 32 bits, and from these to 64.
+var (
+	extend32 = map[string]opcode{"u8": opCvtU8_32, "s8": opCvtS8_32, "u16": opCvtU16_32, "s16": opCvtS16_32}
+	extend64 = map[string]opcode{"u8": opCvtU8_64, "s8": opCvtS8_64, "u16": opCvtU16_64, "s16": opCvtS16_64,
+		"u32": opCvtU32_64, "s32": opCvtS32_64}
+)
+
+// integerCvt returns the operation for a conversion between integers without saturation; it is not ok if only the
+// general one does it.
+func integerCvt(dst, src string, toWide, fromWide, to16 bool) (op opcode, ok bool) {
 	dw, sw := width(dst), width(src)
-	if fromWide {
-		if sw < 8 {
-			return ""
-		}
-		switch {
-		case dw == 8 && toWide:
-			return "mov_64"
-		case dw == 4 && !toWide:
-			return "mov_64_32"
-		case dw == 2 && !toWide && to16:
-			return "cvt_64_16"
-		}
-		return ""
+	switch {
+	case fromWide && sw < 8:
+	case fromWide && dw == 8 && toWide:
+		return opMov64, true
+	case fromWide && dw == 4 && !toWide:
+		return opMov64_32, true
+	case fromWide && dw == 2 && !toWide && to16:
+		return opCvt64_16, true
+	case fromWide:
+	case toWide && dw == 8:
+		op, ok = extend64[src]
+	case toWide:
+	// Both are in places of 32 bits: the narrower of the two types decides.
+	case to16 && (dw == 2 && src == "u8" || dst == "u8"):
+		return opCvtU8_32, true
+	case to16 && dw == 2 && sw >= 2:
+		return opCvtU16_32, true
+	case to16 && (dw == 2 && src == "s8" || dst == "s8"):
+		return opCvtS8_16, true
+	case to16:
+	case dw == 4 && sw == 4:
+		return opMov32, true
+	case dw == 4:
+		op, ok = extend32[src]
+	case sw >= dw:
+		op, ok = extend32[dst]
 	}
-	if toWide {
-		if dw == 8 && sw <= 4 {
-			return "cvt_" + src + "_64"
-		}
-		return ""
-	}
-	// both in places of 32 bits: the narrower of the two types decides
-	if to16 {
-		if dw == 2 && sw >= 2 || dw == 2 && src == "u8" {
-			if src == "u8" {
-				return "cvt_u8_32"
-			}
-			return "cvt_u16_32"
-		}
-		if dw == 2 && src == "s8" || dst == "s8" {
-			return "cvt_s8_16"
-		}
-		if dst == "u8" {
-			return "cvt_u8_32"
-		}
-		return ""
-	}
-	if dw == 4 {
-		if sw == 4 {
-			return "mov_32"
-		}
-		return "cvt_" + src + "_32"
-	}
-	if sw >= dw {
-		return "cvt_" + dst + "_32"
-	}
-	return ""
+	return op, ok
 }
 
 func (d *decoder) cvta() {
@@ -1091,27 +1116,28 @@ func (d *decoder) cvta() {
 		d.lack(d.in.Op)
 	}
 	space, _, _ = strings.Cut(space, "::")
-	name := "mov_64"
-	if space == "shared" || space == "local" {
-		name = "cvta_" + space
-		if to {
-			name = "cvta_to_" + space
-		}
+	table := cvtaOf
+	if to {
+		table = cvtaToOf
+	}
+	op, ok := table[space]
+	if !ok {
+		op = opMov64 // an address of that space is a generic one as it is
 	}
 	from := d.arg(1)
 	if v, ok := d.locals[from.Name]; ok && from.Kind == ptx.Symbol {
 		tmp := d.newReg(true)
-		d.emit(inst{op: ops["local_address"], kind: 1, imm: int64(v.offset) + from.Int, d: tmp})
-		d.emit(inst{op: d.op(name), a: tmp, d: d.dst(d.arg(0), "b64")})
+		d.emit(inst{op: opLocalAddress, kind: 1, imm: int64(v.offset) + from.Int, d: tmp})
+		d.emit(inst{op: op, a: tmp, d: d.dst(d.arg(0), "b64")})
 		return
 	}
-	d.one(name, "b64")
+	d.one(op, "b64")
 }
 
 // policy decodes createpolicy with the encoding of libcu++'s access_property_encoding.h: the virtual GPU has no L2, but
 // programs compare policies.
 func (d *decoder) policy() {
-	in := inst{op: ops["policy"], d: d.dst(d.arg(0), "b64")}
+	in := inst{op: opPolicy, d: d.dst(d.arg(0), "b64")}
 	shift := 57 // of the primary hint; the secondary one has a single bit below it
 	for _, p := range d.parts[2:] {
 		if hint, ok := strings.CutPrefix(p, "L2::evict_"); ok {
@@ -1138,7 +1164,7 @@ func (d *decoder) policy() {
 		}
 		in.imm |= 2 << 59
 	default: // cvt
-		in.op, in.a = ops["mov_64"], d.src(d.arg(1), "b64")
+		in.op, in.a = opMov64, d.src(d.arg(1), "b64")
 	}
 	d.emit(in)
 }
@@ -1161,7 +1187,7 @@ func (d *decoder) addressed(in *inst, o ptx.Operand) {
 	case ptx.Symbol:
 		if v, ok := d.locals[base.Name]; ok {
 			in.a = d.newReg(true)
-			d.emit(inst{op: ops["local_address"], kind: 1, imm: int64(v.offset), d: in.a})
+			d.emit(inst{op: opLocalAddress, kind: 1, imm: int64(v.offset), d: in.a})
 			return
 		}
 		in.a = d.constant(d.address(base), true)
@@ -1209,8 +1235,20 @@ func (d *decoder) spaceOf(address ptx.Operand) int {
 	return space
 }
 
-func (d *decoder) memory(name string) {
-	t := d.typ(0)
+// loadOps and storeOps are the operations by the space of the address.
+var (
+	loadOps = [...]opcode{spaceGeneric: opLdGeneric, spaceGlobal: opLdGlobal, spaceShared: opLdShared,
+		spaceLocal: opLdLocal}
+	storeOps = [...]opcode{spaceGeneric: opStGeneric, spaceGlobal: opStGlobal, spaceShared: opStShared,
+		spaceLocal: opStLocal}
+)
+
+func (d *decoder) memory() {
+	if d.has("async") {
+		d.storeAsync()
+		return
+	}
+	name, t := d.parts[0], d.typ(0)
 	if d.has("unified") {
 		d.lack(d.in.Op)
 	}
@@ -1259,17 +1297,13 @@ func (d *decoder) memory(name string) {
 		}
 	}
 	space := d.spaceOf(address)
-	prefix := "ld_"
-	if name == "st" {
-		prefix = "st_"
-	}
 	if space < 0 {
 		if d.f.Entry && name != "st" && address.Elems[0].Kind == ptx.Symbol {
 			at := 0
 			for _, v := range d.f.Params {
 				at = aligned(at, v)
 				if v.Name == address.Elems[0].Name {
-					in.op, in.imm, in.x = ops["ldparam"], int64(at)+address.Int, d.more(places...)
+					in.op, in.imm, in.x = opLdparam, int64(at)+address.Int, d.more(places...)
 					d.emit(in)
 					return
 				}
@@ -1282,20 +1316,22 @@ func (d *decoder) memory(name string) {
 		}
 	}
 	d.addressed(&in, address)
-	in.op = d.op(prefix + []string{"generic", "global", "shared", "local"}[space])
+	in.op = either(name == "st", storeOps[space], loadOps[space])
 	in.x = d.more(places...)
 	d.emit(in)
 }
 
-func (d *decoder) atom(name string) {
-	kind := -1
-	for _, p := range d.parts[1:] {
-		if i := slices.Index([]string{"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"}, p); i >= 0 {
-			kind = i
-		}
+// atomics are the operations of atom and red.
+var atomics = map[string]uint8{"add": atomicAdd, "min": atomicMin, "max": atomicMax, "and": atomicAnd, "or": atomicOr,
+	"xor": atomicXor, "exch": atomicExch, "cas": atomicCas, "inc": atomicInc, "dec": atomicDec}
+
+func (d *decoder) atom() {
+	if d.has("async") {
+		d.storeAsync()
+		return
 	}
-	t := d.typ(0)
-	if kind < 0 || d.has("async") || t == "b128" {
+	name, t, kind := d.parts[0], d.typ(0), d.required(atomics)
+	if t == "b128" {
 		d.lack(d.in.Op)
 	}
 	code, ok := types[strings.TrimSuffix(t, "x2")]
@@ -1310,14 +1346,14 @@ func (d *decoder) atom(name string) {
 	}
 	values := elements(args[1])
 	second := int32(-1)
-	if kind == 7 {
+	if kind == atomicCas {
 		second = d.src(args[2], t)
 	}
 	var base inst
 	d.addressed(&base, args[0])
 	// Of a vector each element is added by itself, as on a GPU.
 	for i, v := range values {
-		in := inst{op: ops["atom"], kind: uint8(kind | code<<4), d: -1, a: base.a, c: int32(width(t)) | base.c,
+		in := inst{op: opAtom, kind: kind | uint8(code)<<4, d: -1, a: base.a, c: int32(width(t)) | base.c,
 			imm: base.imm + int64(i*width(t)), b: d.src(v, t)}
 		if d.has("release") || d.has("acq_rel") {
 			in.c |= mRelease
@@ -1363,26 +1399,26 @@ func (d *decoder) call() {
 			if len(results) > 0 {
 				result = int32(offset(results[0]).offset)
 			}
-			d.emit(inst{op: ops["vprintf"], x: d.more(int32(offset(params[0]).offset), int32(offset(params[1]).offset), result)})
+			d.emit(inst{op: opVprintf, x: d.more(int32(offset(params[0]).offset), int32(offset(params[1]).offset), result)})
 			return
 		case "__assertfail":
-			d.emit(inst{op: ops["assertfail"], x: d.more(int32(offset(params[0]).offset), int32(offset(params[1]).offset),
+			d.emit(inst{op: opAssertfail, x: d.more(int32(offset(params[0]).offset), int32(offset(params[1]).offset),
 				int32(offset(params[2]).offset))})
 			return
 		case "malloc":
 			d.p.heap = true
-			d.emit(inst{op: ops["malloc"], x: d.more(int32(offset(results[0]).offset), int32(offset(params[0]).offset))})
+			d.emit(inst{op: opMalloc, x: d.more(int32(offset(results[0]).offset), int32(offset(params[0]).offset))})
 			return
 		case "free":
 			d.p.heap = true
-			d.emit(inst{op: ops["free"], x: d.more(int32(offset(params[0]).offset))})
+			d.emit(inst{op: opFree, x: d.more(int32(offset(params[0]).offset))})
 			return
 		}
 	}
-	in := inst{op: ops["call"]}
+	in := inst{op: opCall}
 	var callee *ptx.Func
 	if target.Kind == ptx.Register {
-		in.op, in.a = ops["calli"], d.regs[target.Reg]
+		in.op, in.a = opCalli, d.regs[target.Reg]
 		callee = d.f.Protos[args[len(args)-1].Name]
 		if callee == nil {
 			d.lack(d.in.Op)
@@ -1475,9 +1511,9 @@ func (d *decoder) temporary(n int) variable {
 }
 
 // local is the instruction that loads or stores a value of that type in a place of local memory.
-func (d *decoder) local(op string, v variable, reg int32, typ string) {
-	in := inst{op: ops[op], n: 1, c: int32(max(width(typ), 1)), a: d.newReg(true)}
-	d.emit(inst{op: ops["local_address"], kind: 1, imm: int64(v.offset), d: in.a})
+func (d *decoder) local(op opcode, v variable, reg int32, typ string) {
+	in := inst{op: op, n: 1, c: int32(max(width(typ), 1)), a: d.newReg(true)}
+	d.emit(inst{op: opLocalAddress, kind: 1, imm: int64(v.offset), d: in.a})
 	if wide(typ) {
 		in.c |= m64
 	}
@@ -1489,20 +1525,20 @@ func (d *decoder) local(op string, v variable, reg int32, typ string) {
 func (d *decoder) keep(v variable, reg int32, typ string) {
 	if typ == "pred" {
 		word := d.newReg(false)
-		d.emit(inst{op: ops["selp_32"], a: d.constant(1, false), b: d.constant(0, false), c: reg, d: word})
+		d.emit(inst{op: opSelp32, a: d.constant(1, false), b: d.constant(0, false), c: reg, d: word})
 		reg, typ = word, "b32"
 	}
-	d.local("st_local", v, reg, typ)
+	d.local(opStLocal, v, reg, typ)
 }
 
 func (d *decoder) fetch(reg int32, v variable, typ string) {
 	if typ == "pred" {
 		word := d.newReg(false)
-		d.local("ld_local", v, word, "b32")
-		d.emit(inst{op: ops["setp_u32"], kind: comparisons["ne"], a: word, b: d.constant(0, false), d: reg})
+		d.local(opLdLocal, v, word, "b32")
+		d.emit(inst{op: opSetpU32, kind: cmpNe, a: word, b: d.constant(0, false), d: reg})
 		return
 	}
-	d.local("ld_local", v, reg, typ)
+	d.local(opLdLocal, v, reg, typ)
 }
 
 // receive loads the parameters of a function that are in registers, giveResults stores such results.
@@ -1540,9 +1576,9 @@ func (d *decoder) registersOf(v *ptx.Var) (all []int) {
 func (d *decoder) launchControl() {
 	switch {
 	case d.has("try_cancel"):
-		in := inst{op: ops["st_async"], kind: 255, c: 8, n: 2}
+		in := inst{op: opStAsync, kind: storeToOne, c: 8, n: 2}
 		if d.hasPrefix("multicast") {
-			in.kind = 254
+			in.kind = storeToAll
 		}
 		d.addressed(&in, d.arg(0))
 		bar, offset, narrow := d.sharedPlace(d.arg(1))
@@ -1554,10 +1590,10 @@ func (d *decoder) launchControl() {
 		d.p.atomics = true
 		d.emit(in)
 	case d.has("is_canceled"):
-		d.emit(inst{op: ops["pconst"], d: d.dst(d.arg(0), "pred")})
+		d.emit(inst{op: opPconst, d: d.dst(d.arg(0), "pred")})
 	case d.hasPrefix("get_first_ctaid"):
 		for _, e := range elements(d.arg(0)) {
-			d.emit(inst{op: ops["mov_32"], a: d.constant(0, false), d: d.dst(e, "b32")})
+			d.emit(inst{op: opMov32, a: d.constant(0, false), d: d.dst(e, "b32")})
 		}
 	default:
 		d.lack(d.in.Op)

@@ -240,14 +240,14 @@ func (d *decoder) shadows() {
 			d.shadow = map[int]int32{}
 		}
 		d.shadow[r] = d.newReg(false)
-		d.emit(inst{op: ops["mov_32"], a: d.constant(unread, false), d: d.shadow[r]})
+		d.emit(inst{op: opMov32, a: d.constant(unread, false), d: d.shadow[r]})
 		switch ptx.Size(d.types[r]) {
 		case 8:
-			d.emit(inst{op: ops["mov_64"], a: d.constant(^uint64(0), true), d: d.regs[r]})
+			d.emit(inst{op: opMov64, a: d.constant(^uint64(0), true), d: d.regs[r]})
 		case 2:
-			d.emit(inst{op: ops["mov_32"], a: d.constant(0xffff, false), d: d.regs[r]})
+			d.emit(inst{op: opMov32, a: d.constant(0xffff, false), d: d.regs[r]})
 		case 4:
-			d.emit(inst{op: ops["mov_32"], a: d.constant(unread, false), d: d.regs[r]})
+			d.emit(inst{op: opMov32, a: d.constant(unread, false), d: d.regs[r]})
 		}
 	}
 }
@@ -260,7 +260,7 @@ func (d *decoder) used() {
 	if s, ok := d.shadow[d.in.Guard]; ok && d.in.Guard >= 0 {
 		guard, negated := d.guard, d.negated
 		d.guard, d.negated = -1, false
-		d.emit(inst{op: ops["undefined"], a: s})
+		d.emit(inst{op: opUndefined, a: s})
 		d.guard, d.negated = guard, negated
 	}
 	if laneOps[d.parts[0]] || d.parts[0] == "shfl" {
@@ -269,7 +269,7 @@ func (d *decoder) used() {
 	reads, _ := registers(d.in)
 	for _, r := range reads {
 		if s, ok := d.shadow[r]; ok {
-			d.emit(inst{op: ops["undefined"], a: s})
+			d.emit(inst{op: opUndefined, a: s})
 		}
 	}
 }
@@ -293,11 +293,11 @@ func (d *decoder) computed() {
 		}
 		switch {
 		case !laneOps[d.parts[0]] || len(reads) == 0:
-			d.emit(inst{op: ops["mov_32"], a: d.constant(0, false), d: to})
+			d.emit(inst{op: opMov32, a: d.constant(0, false), d: to})
 		case d.parts[0] == "mov" && len(reads) == 1:
-			d.emit(inst{op: ops["mov_32"], a: shadow(reads[0]), d: to})
+			d.emit(inst{op: opMov32, a: shadow(reads[0]), d: to})
 		case d.parts[0] == "mov": // of several registers, one of which may be left out
-			d.emit(inst{op: ops["min_u32"], a: shadow(reads[0]), b: shadow(reads[1]), d: to})
+			d.emit(inst{op: opMinU32, a: shadow(reads[0]), b: shadow(reads[1]), d: to})
 		case d.parts[0] == "selp" && len(d.in.Args) == 4 && d.in.Args[3].Kind == ptx.Register:
 			side := func(o ptx.Operand) int32 {
 				if o.Kind == ptx.Register {
@@ -307,9 +307,9 @@ func (d *decoder) computed() {
 			}
 			a, b := side(d.in.Args[1]), side(d.in.Args[2])
 			c := d.pred(d.in.Args[3])
-			d.emit(inst{op: ops["selp_32"], a: a, b: b, c: c, d: to})
+			d.emit(inst{op: opSelp32, a: a, b: b, c: c, d: to})
 			if s, ok := d.shadow[d.in.Args[3].Reg]; ok {
-				d.emit(inst{op: ops["mix"], a: to, b: s, imm: int64(len(d.out.code) + 1), d: to})
+				d.emit(inst{op: opMix, a: to, b: s, imm: int64(len(d.out.code) + 1), d: to})
 			}
 		default:
 			sum := shadow(reads[0])
@@ -318,10 +318,10 @@ func (d *decoder) computed() {
 					continue
 				}
 				tmp := d.newReg(false)
-				d.emit(inst{op: ops["mix"], a: sum, b: shadow(r), imm: int64(len(d.out.code) + 1), d: tmp})
+				d.emit(inst{op: opMix, a: sum, b: shadow(r), imm: int64(len(d.out.code) + 1), d: tmp})
 				sum = tmp
 			}
-			d.emit(inst{op: ops["mov_32"], a: sum, d: to})
+			d.emit(inst{op: opMov32, a: sum, d: to})
 		}
 	}
 }

@@ -3,7 +3,6 @@
 package vgpu
 
 import (
-	"slices"
 	"strings"
 
 	"fisub/device/vgpu/ptx"
@@ -11,28 +10,28 @@ import (
 
 func (d *decoder) barrier() {
 	if d.has("cluster") {
-		kind := uint8(0)
+		kind := uint8(clusterArrive)
 		if d.has("wait") {
-			kind = 1
+			kind = clusterWait
 		}
 		d.p.atomics = true
-		d.emit(inst{op: ops["barrier_cluster"], kind: kind, x: d.more(d.phase)})
+		d.emit(inst{op: opBarrierCluster, kind: kind, x: d.more(d.phase)})
 		return
 	}
 	if d.has("warp") {
-		d.emit(inst{op: ops["warp_sync"], want: d.src(d.arg(0), "b32")})
+		d.emit(inst{op: opWarpSync, want: d.src(d.arg(0), "b32")})
 		return
 	}
-	in := inst{op: ops["bar"], b: -1, imm: 1}
+	in := inst{op: opBar, b: -1, imm: 1}
 	args := d.in.Args
 	if d.parts[0] == "barrier" && !d.has("aligned") {
 		in.imm = 0
 	}
 	switch {
 	case d.has("arrive"):
-		in.kind, in.imm = 4, 0
+		in.kind, in.imm = barArrive, 0
 	case d.has("red"):
-		in.kind = uint8(1 + slices.IndexFunc([]string{"popc", "and", "or"}, d.has))
+		in.kind = d.required(map[string]uint8{"popc": barPopc, "and": barAnd, "or": barOr})
 		in.d = d.dst(args[0], d.typ(0))
 		last := args[len(args)-1]
 		if last.Negated {
@@ -51,8 +50,14 @@ func (d *decoder) barrier() {
 	d.emit(in)
 }
 
-func (d *decoder) lanes(name string) {
-	switch name {
+// Votes and shuffles.
+var (
+	votes    = map[string]uint8{"all": voteAll, "any": voteAny, "uni": voteUni}
+	shuffles = map[string]uint8{"idx": shflIdx, "up": shflUp, "down": shflDown, "bfly": shflBfly}
+)
+
+func (d *decoder) lanes() {
+	switch d.parts[0] {
 	case "vote":
 		p := d.arg(1)
 		in := inst{}
@@ -68,20 +73,19 @@ func (d *decoder) lanes(name string) {
 			in.n = 1
 		}
 		if d.has("ballot") {
-			in.op, in.d = ops["ballot"], d.dst(d.arg(0), "b32")
+			in.op, in.d = opBallot, d.dst(d.arg(0), "b32")
 		} else {
-			in.op, in.kind, in.d = ops["vote"], uint8(max(0, slices.IndexFunc([]string{"all", "any", "uni"}, d.has))),
-				d.dst(d.arg(0), "pred")
+			in.op, in.kind, in.d = opVote, d.required(votes), d.dst(d.arg(0), "pred")
 		}
 		d.emit(in)
 	case "match":
 		t := d.typ(0)
-		in := inst{op: ops["match_any"], a: d.src(d.arg(1), t), want: d.src(d.arg(2), "b32"), d: d.dst(d.arg(0), "b32")}
+		in := inst{op: opMatchAny, a: d.src(d.arg(1), t), want: d.src(d.arg(2), "b32"), d: d.dst(d.arg(0), "b32")}
 		if wide(t) {
 			in.n = 1
 		}
 		if d.has("all") {
-			in.op = ops["match_all"]
+			in.op = opMatchAll
 			p := int32(-1)
 			if q := d.arg(0).Pair; q != nil {
 				p = d.dst(*q, "pred")
@@ -90,33 +94,33 @@ func (d *decoder) lanes(name string) {
 		}
 		d.emit(in)
 	case "redux":
-		kind := slices.IndexFunc([]string{"add", "min", "max", "and", "or", "xor"}, d.has)
+		kind := d.required(atomics)
 		t := d.typ(0)
 		code, ok := types[t]
 		if !ok {
 			code = types["u32"]
 		}
-		if kind < 0 || d.has("abs") || d.has("NaN") {
+		if d.has("abs") || d.has("NaN") {
 			d.lack(d.in.Op)
 		}
-		d.emit(inst{op: ops["redux"], kind: uint8(kind), n: int32(code), a: d.src(d.arg(1), t), want: d.src(d.arg(2), "b32"),
+		d.emit(inst{op: opRedux, kind: kind, n: int32(code), a: d.src(d.arg(1), t), want: d.src(d.arg(2), "b32"),
 			d: d.dst(d.arg(0), t)})
 	case "shfl":
 		if !d.has("sync") {
 			d.lack(d.in.Op)
 		}
-		kind := slices.IndexFunc([]string{"idx", "up", "down", "bfly"}, d.has)
+		kind := d.required(shuffles)
 		p := int32(-1)
 		if q := d.arg(0).Pair; q != nil {
 			p = d.dst(*q, "pred")
 		}
-		in := inst{op: ops["shfl"], kind: uint8(kind), a: d.src(d.arg(1), "b32"), b: d.src(d.arg(2), "b32"),
+		in := inst{op: opShfl, kind: kind, a: d.src(d.arg(1), "b32"), b: d.src(d.arg(2), "b32"),
 			c:    d.src(d.arg(3), "b32"),
 			want: d.src(d.arg(4), "b32"), d: d.dst(d.arg(0), "b32")}
 		in.x = d.more(p)
 		d.emit(in)
 	case "elect":
-		in := inst{op: ops["elect"], d: -1, want: d.src(d.arg(1), "b32")}
+		in := inst{op: opElect, d: -1, want: d.src(d.arg(1), "b32")}
 		if d.arg(0).Kind != ptx.None {
 			in.d = d.dst(d.arg(0), "b32")
 		}
@@ -129,7 +133,8 @@ func (d *decoder) lanes(name string) {
 	}
 }
 
-func (d *decoder) matrix(name string) {
+func (d *decoder) matrix() {
+	name := d.parts[0]
 	places := func(o ptx.Operand, result bool) (all []int32) {
 		elems := []ptx.Operand{o}
 		if o.Kind == ptx.Vector {
@@ -146,7 +151,7 @@ func (d *decoder) matrix(name string) {
 	}
 	switch name {
 	case "movmatrix":
-		d.one("movmatrix", "b32")
+		d.one(opMovmatrix, "b32")
 	case "ldmatrix", "stmatrix":
 		if !d.has("m8n8") || !d.has("b16") {
 			d.lack(d.in.Op)
@@ -155,7 +160,7 @@ func (d *decoder) matrix(name string) {
 		if name == "stmatrix" {
 			regs, address = address, regs
 		}
-		in := inst{op: ops[name]}
+		in := inst{op: either(name == "ldmatrix", opLdmatrix, opStmatrix)}
 		d.addressed(&in, address)
 		if d.space() == spaceGeneric {
 			in.c |= mSigned
@@ -191,9 +196,8 @@ func (d *decoder) matrix(name string) {
 			d.lack(d.in.Op)
 		}
 		depth := map[string]int64{"4": 4, "8": 8, "16": 16, "32": 32}[k]
-		codes := map[string]uint8{"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 3, "e5m2": 4}
-		a, ok1 := codes[kinds[1]]
-		b, ok2 := codes[kinds[2]]
+		a, ok1 := mmaTypes[kinds[1]]
+		b, ok2 := mmaTypes[kinds[2]]
 		if depth == 0 || !ok1 || !ok2 || kinds[0] != kinds[3] {
 			d.lack(d.in.Op)
 		}
@@ -205,7 +209,7 @@ func (d *decoder) matrix(name string) {
 		for _, o := range d.in.Args[1:4] {
 			all = append(all, places(o, false)...)
 		}
-		d.emit(inst{op: ops["mma"], kind: a | b<<4, imm: imm, x: d.more(all...)})
+		d.emit(inst{op: opMma, kind: a | b<<4, imm: imm, x: d.more(all...)})
 	}
 }
 
@@ -231,10 +235,7 @@ func (d *decoder) multiplyIntegers(places func(o ptx.Operand, result bool) []int
 	if d.has("and") {
 		imm |= 1 << 14
 	}
-	each := map[bool]int{true: 4, false: 8}[kinds[0] <= 6]
-	if kinds[0] == 9 {
-		each = 32
-	}
+	each := map[uint8]int{mmaS8: 4, mmaU8: 4, mmaS4: 8, mmaU4: 8, mmaB1: 32}[kinds[0]]
 	var all []int32
 	for i, want := range []int{m / 4, m * k / 32 / each, k / 4 / each, m / 4} {
 		p := places(d.arg(i), i == 0)
@@ -243,29 +244,26 @@ func (d *decoder) multiplyIntegers(places func(o ptx.Operand, result bool) []int
 		}
 		all = append(all, p...)
 	}
-	d.emit(inst{op: ops["mma"], kind: kinds[0] | kinds[1]<<4, imm: int64(imm), x: d.more(all...)})
+	d.emit(inst{op: opMma, kind: kinds[0] | kinds[1]<<4, imm: int64(imm), x: d.more(all...)})
 }
 
-// integerTypes are the codes of types of integer products, as in exec_body.h.
-var integerTypes = map[string]uint8{"s8": 5, "u8": 6, "s4": 7, "u4": 8, "b1": 9}
-
 func (d *decoder) mbarrier() {
-	in := inst{op: ops["mbar"], d: -1, b: -1}
+	in := inst{op: opMbar, d: -1, b: -1}
 	args := d.in.Args
-	arrive := uint8(2)
+	arrive := uint8(mbArrive)
 	if d.has("expect_tx") && d.has("arrive") {
-		arrive = 3
+		arrive = mbArriveTx
 	}
 	switch d.parts[1] {
 	case "init":
-		in.kind, in.b = 0, d.src(args[1], "u32")
+		in.kind, in.b = mbInit, d.src(args[1], "u32")
 	case "inval":
-		in.kind = 1
+		in.kind = mbInval
 	case "arrive", "arrive_drop":
 		in.kind = arrive
 		if d.parts[1] == "arrive_drop" {
-			in.kind = 4
-			if arrive == 3 {
+			in.kind = mbDrop
+			if arrive == mbArriveTx {
 				d.lack(d.in.Op)
 			}
 		}
@@ -279,24 +277,26 @@ func (d *decoder) mbarrier() {
 			in.b = d.src(args[1], "u32")
 		}
 	case "expect_tx":
-		in.kind, in.b = 5, d.src(args[1], "u32")
+		in.kind, in.b = mbExpectTx, d.src(args[1], "u32")
 	case "complete_tx":
-		in.kind, in.b = 6, d.src(args[1], "u32")
+		in.kind, in.b = mbCompleteTx, d.src(args[1], "u32")
 	case "test_wait", "try_wait":
-		in.kind = 7
-		if d.parts[1] == "try_wait" {
-			in.kind = 8
-		}
 		in.d = d.dst(args[0], "pred")
-		t := "b64"
-		if d.has("parity") {
-			in.kind += 2
-			t = "u32"
+		t, try := "b64", d.parts[1] == "try_wait"
+		switch parity := d.has("parity"); {
+		case parity && try:
+			in.kind, t = mbTryParity, "u32"
+		case parity:
+			in.kind, t = mbTestParity, "u32"
+		case try:
+			in.kind = mbTry
+		default:
+			in.kind = mbTest
 		}
 		in.b = d.src(args[2], t)
 		args = args[1:]
 	case "pending_count":
-		d.emit(inst{op: ops["mbar"], kind: 11, a: d.src(args[1], "b64"), d: d.dst(args[0], "b32")})
+		d.emit(inst{op: opMbar, kind: mbPending, a: d.src(args[1], "b64"), d: d.dst(args[0], "b32")})
 		return
 	default:
 		d.lack(d.in.Op)
@@ -306,9 +306,9 @@ func (d *decoder) mbarrier() {
 		in.c |= mSigned
 	} else if in.c&mAddr32 != 0 && d.ofPair(args[0]) { // as the address of that block
 		even, there := d.newReg(false), d.newReg(false)
-		rank := int32(specials["%cluster_ctarank"]*256<<2 | inWarp)
-		d.emit(inst{op: ops["and_32"], a: rank, b: d.constant(0xfffffffe, false), d: even})
-		d.emit(inst{op: ops["mapa_32"], a: in.a, b: even, d: there})
+		rank := int32(srCctarank*256<<2 | inWarp)
+		d.emit(inst{op: opAnd32, a: rank, b: d.constant(0xfffffffe, false), d: even})
+		d.emit(inst{op: opMapa32, a: in.a, b: even, d: there})
 		in.a = there
 	}
 	d.emit(in)
@@ -318,15 +318,15 @@ func (d *decoder) copyAsync() {
 	args := d.in.Args
 	switch {
 	case d.has("bulk") && (d.has("commit_group") || d.has("wait_group")), d.has("prefetch"):
-		d.emit(inst{op: ops["nop"]})
+		d.emit(inst{op: opNop})
 	case d.has("commit_group"):
-		d.emit(inst{op: ops["cp_async_commit"]})
+		d.emit(inst{op: opCpAsyncCommit})
 	case d.has("wait_all"):
-		d.emit(inst{op: ops["cp_async_wait"], imm: -1})
+		d.emit(inst{op: opCpAsyncWait, imm: -1})
 	case d.has("wait_group"):
-		d.emit(inst{op: ops["cp_async_wait"], imm: args[0].Int})
+		d.emit(inst{op: opCpAsyncWait, imm: args[0].Int})
 	case d.has("mbarrier") && d.has("arrive"):
-		in := inst{op: ops["cp_async_arrive"]}
+		in := inst{op: opCpAsyncArrive}
 		if d.has("noinc") {
 			in.kind = 1
 		}
@@ -340,7 +340,7 @@ func (d *decoder) copyAsync() {
 	case d.has("bulk"):
 		d.copyBulk()
 	case d.has("ca"), d.has("cg"):
-		in := inst{op: ops["cp_async"], n: int32(args[2].Int)}
+		in := inst{op: opCpAsync, n: int32(args[2].Int)}
 		var source inst
 		d.addressed(&source, args[1])
 		d.addressed(&in, args[0])

@@ -144,22 +144,19 @@ func (d *decoder) wmmaMove(matrix, shape string, regs, address ptx.Operand, stri
 	var base inst
 	d.addressed(&base, address)
 	size := width(typ)
-	lane := int32(specials["%laneid"]*256<<2 | inWarp)
+	lane := int32(srLaneid*256<<2 | inWarp)
 	group, inGroup := d.newReg(false), d.newReg(false)
-	d.emit(inst{op: ops["shr_u32"], a: lane, b: d.constant(2, false), d: group})
-	d.emit(inst{op: ops["and_32"], a: lane, b: d.constant(3, false), d: inGroup})
+	d.emit(inst{op: opShrU32, a: lane, b: d.constant(2, false), d: group})
+	d.emit(inst{op: opAnd32, a: lane, b: d.constant(3, false), d: inGroup})
 	step := 4 / size // elements of a register lie side by side in the direction of a group's lanes
 	if matrix == "c" || matrix == "d" {
 		step = 2
 	}
 	if step > 1 {
-		d.emit(inst{op: ops["shl_32"], a: inGroup, b: d.constant(uint64(step/2), false), d: inGroup})
+		d.emit(inst{op: opShl32, a: inGroup, b: d.constant(uint64(step/2), false), d: inGroup})
 	}
-	prefix, space := "ld_", d.space()
-	if d.parts[1] == "store" {
-		prefix = "st_"
-	}
-	name := prefix + []string{"generic", "global", "shared", "local"}[space]
+	space, stores := d.space(), d.parts[1] == "store"
+	op := either(stores, storeOps[space], loadOps[space])
 	row, col, index := d.newReg(false), d.newReg(false), d.newReg(false)
 	// access loads or stores n elements of size bytes at an element's place.
 	access := func(e element, place int32, bytes int) {
@@ -167,20 +164,20 @@ func (d *decoder) wmmaMove(matrix, shape string, regs, address ptx.Operand, stri
 		if e.byGroup {
 			r, c = group, inGroup
 		}
-		d.emit(inst{op: ops["add_32"], a: r, b: d.constant(uint64(e.row), false), d: row})
-		d.emit(inst{op: ops["add_32"], a: c, b: d.constant(uint64(e.col), false), d: col})
+		d.emit(inst{op: opAdd32, a: r, b: d.constant(uint64(e.row), false), d: row})
+		d.emit(inst{op: opAdd32, a: c, b: d.constant(uint64(e.col), false), d: col})
 		major, minor := col, row
 		if rowMajor {
 			major, minor = row, col
 		}
-		d.emit(inst{op: ops["madlo_32"], a: major, b: stride, c: minor, d: index})
-		in := inst{op: d.op(name), imm: base.imm, n: 1, c: int32(bytes) | base.c&mAddr32}
+		d.emit(inst{op: opMadlo32, a: major, b: stride, c: minor, d: index})
+		in := inst{op: op, imm: base.imm, n: 1, c: int32(bytes) | base.c&mAddr32}
 		if base.c&mAddr32 != 0 {
 			in.a = d.newReg(false)
-			d.emit(inst{op: ops["madlo_32"], a: index, b: d.constant(uint64(size), false), c: base.a, d: in.a})
+			d.emit(inst{op: opMadlo32, a: index, b: d.constant(uint64(size), false), c: base.a, d: in.a})
 		} else {
 			in.a = d.newReg(true)
-			d.emit(inst{op: ops["madwide_u32"], a: index, b: d.constant(uint64(size), false), c: base.a, d: in.a})
+			d.emit(inst{op: opMadwideU32, a: index, b: d.constant(uint64(size), false), c: base.a, d: in.a})
 		}
 		in.x = d.more(place)
 		d.emit(in)
@@ -198,24 +195,24 @@ func (d *decoder) wmmaMove(matrix, shape string, regs, address ptx.Operand, stri
 			continue
 		}
 		if len(elems) == 4 { // bytes of a or b, which are only loaded
-			d.emit(inst{op: ops["mov_32"], a: d.constant(0, false), d: place})
+			d.emit(inst{op: opMov32, a: d.constant(0, false), d: place})
 			byte, at := d.newReg(false), d.newReg(false)
 			for i, e := range elems {
 				access(e, byte, 1)
-				d.emit(inst{op: ops["shl_32"], a: byte, b: d.constant(uint64(8*i), false), d: at})
-				d.emit(inst{op: ops["or_32"], a: place, b: at, d: place})
+				d.emit(inst{op: opShl32, a: byte, b: d.constant(uint64(8*i), false), d: at})
+				d.emit(inst{op: opOr32, a: place, b: at, d: place})
 			}
 			continue
 		}
 		lo, hi := d.newReg(false), d.newReg(false)
-		if prefix == "st_" {
-			d.emit(inst{op: ops["lo16"], a: place, d: lo})
-			d.emit(inst{op: ops["hi16"], a: place, d: hi})
+		if stores {
+			d.emit(inst{op: opLo16, a: place, d: lo})
+			d.emit(inst{op: opHi16, a: place, d: hi})
 		}
 		access(elems[0], lo, 2)
 		access(elems[1], hi, 2)
-		if prefix == "ld_" {
-			d.emit(inst{op: ops["pack_16"], a: lo, b: hi, d: place})
+		if !stores {
+			d.emit(inst{op: opPack16, a: lo, b: hi, d: place})
 		}
 	}
 }
@@ -237,8 +234,8 @@ func (d *decoder) wmmaMultiply(shape string) {
 	case len(kinds) == 4 && kinds[1] == kinds[2] && kinds[0] == "f32" && kinds[3] == "f32":
 		input, acc = kinds[1], "f32"
 	}
-	code, ok := map[string]uint8{"f16": 0, "bf16": 1, "tf32": 2, "s8": 5, "u8": 6}[input]
-	if !ok || acc != "f32" && acc != "f16" && (acc != "s32" || code < 5) || d.has("satfinite") && acc != "s32" {
+	code, ok := mmaTypes[input]
+	if !ok || acc != "f32" && acc != "f16" && (acc != "s32" || code < mmaS8) || d.has("satfinite") && acc != "s32" {
 		d.lack(d.in.Op)
 	}
 	na, nb := 4, 2
@@ -294,10 +291,10 @@ func (d *decoder) wmmaMultiply(shape string) {
 		all = append(all, left...)
 		all = append(all, right...)
 		all = append(all, c[half*block:(half+1)*block]...)
-		d.emit(inst{op: ops["mma"], kind: code | code<<4, imm: imm, x: d.more(all...)})
+		d.emit(inst{op: opMma, kind: code | code<<4, imm: imm, x: d.more(all...)})
 	}
 	for i, p := range results {
-		d.emit(inst{op: ops["mov_32"], a: p, d: to[i]})
+		d.emit(inst{op: opMov32, a: p, d: to[i]})
 	}
 }
 
@@ -308,9 +305,9 @@ func (d *decoder) wmmaF64() {
 		return
 	}
 	matrix, regs, address := d.parts[2], d.arg(0), d.arg(1)
-	prefix := "ld_"
+	ops := loadOps
 	if d.parts[1] == "store" {
-		regs, address, prefix = address, regs, "st_"
+		regs, address, ops = address, regs, storeOps
 	}
 	leading := 8
 	if (matrix == "a") == d.has("row") && matrix != "c" && matrix != "d" {
@@ -322,10 +319,10 @@ func (d *decoder) wmmaF64() {
 	}
 	var base inst
 	d.addressed(&base, address)
-	lane := int32(specials["%laneid"]*256<<2 | inWarp)
+	lane := int32(srLaneid*256<<2 | inWarp)
 	group, inGroup := d.newReg(false), d.newReg(false)
-	d.emit(inst{op: ops["shr_u32"], a: lane, b: d.constant(2, false), d: group})
-	d.emit(inst{op: ops["and_32"], a: lane, b: d.constant(3, false), d: inGroup})
+	d.emit(inst{op: opShrU32, a: lane, b: d.constant(2, false), d: group})
+	d.emit(inst{op: opAnd32, a: lane, b: d.constant(3, false), d: inGroup})
 	row, col := group, inGroup
 	if matrix == "b" {
 		row, col = inGroup, group
@@ -333,22 +330,22 @@ func (d *decoder) wmmaF64() {
 	for i, o := range elements(regs) {
 		if matrix == "c" || matrix == "d" { // two columns a lane
 			col = d.newReg(false)
-			d.emit(inst{op: ops["madlo_32"], a: inGroup, b: d.constant(2, false), c: d.constant(uint64(i), false), d: col})
+			d.emit(inst{op: opMadlo32, a: inGroup, b: d.constant(2, false), c: d.constant(uint64(i), false), d: col})
 		}
 		major, minor := col, row
 		if d.has("row") {
 			major, minor = row, col
 		}
 		index := d.newReg(false)
-		d.emit(inst{op: ops["madlo_32"], a: major, b: stride, c: minor, d: index})
-		in := inst{op: d.op(prefix + []string{"generic", "global", "shared", "local"}[d.space()]), imm: base.imm, n: 1,
+		d.emit(inst{op: opMadlo32, a: major, b: stride, c: minor, d: index})
+		in := inst{op: ops[d.space()], imm: base.imm, n: 1,
 			c: 8 | m64 | base.c&mAddr32}
 		if base.c&mAddr32 != 0 {
 			in.a = d.newReg(false)
-			d.emit(inst{op: ops["madlo_32"], a: index, b: d.constant(8, false), c: base.a, d: in.a})
+			d.emit(inst{op: opMadlo32, a: index, b: d.constant(8, false), c: base.a, d: in.a})
 		} else {
 			in.a = d.newReg(true)
-			d.emit(inst{op: ops["madwide_u32"], a: index, b: d.constant(8, false), c: base.a, d: in.a})
+			d.emit(inst{op: opMadwideU32, a: index, b: d.constant(8, false), c: base.a, d: in.a})
 		}
 		in.x = d.more(d.src(o, "f64"))
 		d.emit(in)

@@ -1,9 +1,9 @@
-// Checks and times shapes of the prefill kernel; scripts/tune/prefill builds and calls it:
+// Checks and times configs of the prefill kernel; scripts/tune/prefill builds and calls it:
 //
-//   prefill check            every case against a float64 reference on the GPU, with every shape; exit status 1 if one is wrong
-//   prefill time FILE ROUNDS  times every shape on the workloads of FILE, a line each: uuid, tokens, sequences, cu_seqlens
+//   prefill check            every case against a float64 reference on the GPU, with every config; exit status 1 if one is wrong
+//   prefill time FILE ROUNDS  times every config on the workloads of FILE, a line each: uuid, tokens, sequences, cu_seqlens
 //
-// Times: zero twice the L2, wait, call, wait. The shapes take turns; in each turn a shape is called four times, of which the
+// Times: zero twice the L2, wait, call, wait. The configs take turns; in each turn a config is called four times, of which the
 // first does not count, since it fetches the code. A time is that of CUPTI's kernel record; the figure is the median.
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 #include <cupti.h>
 
-#include "prefill_shapes.cuh"
+#include "prefill_configs.cuh"
 
 #define CHECK(call)                                                                                    \
   do {                                                                                                 \
@@ -322,7 +322,7 @@ static int check(const Case& c, uint64_t seed) {
   std::printf("%-34s T %7zu N %5zu ", c.name.c_str(), T, N);
   cudaStream_t stream;
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  const std::vector<Variant> variants = all_shapes();
+  const std::vector<Variant> variants = all_configs();
   for (size_t i = 0; i < variants.size(); ++i) {
     if (!variants[i].same_bits && !variants[i].suits(T, N)) continue;  // others are right for any call
     unsigned long long sums[2];
@@ -354,7 +354,7 @@ static int check(const Case& c, uint64_t seed) {
     }
     if (!ok) {
       std::printf(" [%s%s%s%s]\n    ", variants[i].name, sums[0] != sums[1] ? ", repeats differ" : "",
-                  sums[0] != first ? ", bits differ from the first shape's" : "", m.sum() != before ? ", inputs or guards changed" : "");
+                  sums[0] != first ? ", bits differ from the first config's" : "", m.sum() != before ? ", inputs or guards changed" : "");
       ++wrong;
     }
   }
@@ -457,7 +457,7 @@ static std::vector<Case> cases(bool large) {
   return all;
 }
 
-static int time_shapes(const char* file, int rounds, const char* filter) {
+static int time_configs(const char* file, int rounds, const char* filter) {
   cudaDeviceProp gpu;
   CHECK(cudaGetDeviceProperties(&gpu, 0));
   const size_t flush_bytes = 2 * static_cast<size_t>(gpu.l2CacheSize);
@@ -465,7 +465,7 @@ static int time_shapes(const char* file, int rounds, const char* filter) {
   CHECK(cudaMalloc(&flush, flush_bytes));
   CHECK_CUPTI(cuptiActivityRegisterCallbacks(buffer_requested, buffer_completed));
   CHECK_CUPTI(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
-  const std::vector<Variant> variants = all_shapes();
+  const std::vector<Variant> variants = all_configs();
   constexpr int kRepeats = 4;
   std::printf("# %s, sm_%d%d, L2 %d bytes, cold: twice that zeroed before each call, CUPTI kernel time, us, median of %d\n", gpu.name, gpu.major,
               gpu.minor, gpu.l2CacheSize, rounds * (kRepeats - 1));
@@ -536,7 +536,7 @@ static int where(int variant) {
     Tensors m, other;
     make(m, c, 1);
     make(other, c, 2);
-    const Variant v = all_shapes()[variant];
+    const Variant v = all_configs()[variant];
     const auto median = [&](bool cold, bool code) {
       CHECK(cudaDeviceSynchronize());
       CHECK_CUPTI(cuptiActivityFlushAll(1));
@@ -566,10 +566,10 @@ int main(int argc, char** argv) {
   if (argc >= 2 && std::string(argv[1]) == "check") {
     int wrong = 0, n = 0;
     for (const Case& c : cases(argc > 2)) wrong += check(c, ++n);
-    std::printf("%d cases, %zu shapes, %d wrong\n", n, all_shapes().size(), wrong);
+    std::printf("%d cases, %zu configs, %d wrong\n", n, all_configs().size(), wrong);
     return wrong != 0;
   }
-  if (argc >= 4 && std::string(argv[1]) == "time") return time_shapes(argv[2], std::atoi(argv[3]), argc > 4 ? argv[4] : nullptr);
+  if (argc >= 4 && std::string(argv[1]) == "time") return time_configs(argv[2], std::atoi(argv[3]), argc > 4 ? argv[4] : nullptr);
   if (argc >= 3 && std::string(argv[1]) == "where") return where(std::atoi(argv[2]));
   if (argc >= 5 && std::string(argv[1]) == "once") {  // for a profiler: once VARIANT DEVIATION_OF_VALUES LENGTH...
     Case c;
@@ -578,7 +578,7 @@ int main(int argc, char** argv) {
     Tensors m;
     make(m, c, 1);
     CHECK(cudaDeviceSynchronize());
-    CHECK(all_shapes()[std::atoi(argv[2])].launch(m.x, nullptr));
+    CHECK(all_configs()[std::atoi(argv[2])].launch(m.x, nullptr));
     CHECK(cudaDeviceSynchronize());
     return 0;
   }

@@ -1,4 +1,4 @@
-// Checks and times shapes of the decode kernel; scripts/tune/run builds and calls it: tune DIR ROUNDS BATCH...
+// Checks and times configs of the decode kernel; scripts/tune/run builds and calls it: tune DIR ROUNDS BATCH...
 //
 // Cold: zero twice the L2, wait, call, wait. Warm: the call after the same call. Each variant is called four times in a row, of
 // which the first does not count, since it fetches the code; then the next variant follows, and so on for ROUNDS rounds, each
@@ -91,7 +91,7 @@ void launch_copy(const Arguments& x, cudaStream_t stream) {
 
 void launch_empty(const Arguments&, cudaStream_t stream) { empty_kernel<<<1, 32, 0, stream>>>(); }
 
-static bool is_shape(const Variant& v) { return v.source[0] != 0; }
+static bool is_config(const Variant& v) { return v.source[0] != 0; }
 
 // ---- reference, in float64: one thread for each row ----
 
@@ -193,7 +193,7 @@ static void drop_wrong(std::vector<Variant>& variants, Arguments x) {
     CHECK(cudaMemcpy(got_state.data(), x.new_state, elements * sizeof(float), cudaMemcpyDeviceToHost));
     CHECK(cudaMemcpy(got_output.data(), x.output, rows * sizeof(__nv_bfloat16), cudaMemcpyDeviceToHost));
     bool ok = true;
-    if (!is_shape(v)) {
+    if (!is_config(v)) {
       ok = v.launch == launch_empty || std::memcmp(got_state.data(), old.data(), elements * sizeof(float)) == 0;
     } else {
       for (size_t i = 0; ok && i < elements; ++i) {
@@ -252,7 +252,7 @@ int main(int argc, char** argv) {
       {"copy-4x4", "", launch_copy<4, 4>}, {"copy-4x8", "", launch_copy<4, 8>}, {"copy-8x1", "", launch_copy<8, 1>},
       {"copy-8x2", "", launch_copy<8, 2>}, {"copy-8x4", "", launch_copy<8, 4>}, {"copy-8x8", "", launch_copy<8, 8>},
   };
-  for (const Variant& v : all_shapes()) variants.push_back(v);
+  for (const Variant& v : all_configs()) variants.push_back(v);
   const size_t asked = variants.size();
   x.batch = std::min(most, 5);
   drop_wrong(variants, x);
@@ -306,7 +306,7 @@ int main(int argc, char** argv) {
         const size_t from = t.size() / 4, to = t.size() - t.size() / 4;
         for (size_t i = from; i < to; ++i) sum += t[i];
         figure.push_back(sum / static_cast<double>(to - from));
-        if (!is_shape(variants[v]) && variants[v].launch != launch_empty) copy = std::min(copy, figure[v]);
+        if (!is_config(variants[v]) && variants[v].launch != launch_empty) copy = std::min(copy, figure[v]);
       }
       for (size_t v = 0; v < variants.size(); ++v) {
         const auto& t = times[v];
@@ -327,12 +327,12 @@ int main(int argc, char** argv) {
     const auto &cold = figures[0][b], &warm = figures[1][b];
     double fastest = 1e300, copy = 1e300;
     for (size_t v = 0; v < variants.size(); ++v) {
-      if (is_shape(variants[v])) fastest = std::min(fastest, cold[v]);
+      if (is_config(variants[v])) fastest = std::min(fastest, cold[v]);
       else if (variants[v].launch != launch_empty) copy = std::min(copy, cold[v]);
     }
     size_t best = variants.size();
     for (size_t v = 0; v < variants.size(); ++v) {
-      if (is_shape(variants[v]) && cold[v] <= 1.005 * fastest && (best == variants.size() || warm[v] < warm[best])) best = v;
+      if (is_config(variants[v]) && cold[v] <= 1.005 * fastest && (best == variants.size() || warm[v] < warm[best])) best = v;
     }
     std::fprintf(table, "    {%d, launch<%s>},  // %.2f us cold, %.2f us warm, %.3f of the best copy\n", batches[b],
                  variants[best].source, cold[best] / 1000, warm[best] / 1000, cold[best] / copy);

@@ -7,8 +7,8 @@
 
 struct Variant {
   const char* name;
-  const char* source;  // as written in table.cuh; "" of a kernel that is no shape
+  const char* source;  // as written in table.cuh; "" of a kernel that is no config
   void (*launch)(const gdn::Arguments&, cudaStream_t);
 };
 
-std::vector<Variant> all_shapes();
+std::vector<Variant> all_configs();

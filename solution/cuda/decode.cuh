@@ -1,7 +1,7 @@
-// The core of the GDN decode kernel: one template, of which table.cuh names the shapes that are used.
+// The core of the GDN decode kernel: one template, instantiated with the configs of table.cuh.
 //
-// A row of the state, 128 floats, belongs to kLanesPerRow lanes of a warp, each with 128 / kLanesPerRow of its columns as
-// float4 that lie 4 * kLanesPerRow columns apart. A lane holds kRowsPerLane such rows in registers, so a warp owns
+// A row of the state, 128 floats, belongs to kLanesPerRow lanes of a warp, each with 128 / kLanesPerRow of its columns
+// as float4 that lie 4 * kLanesPerRow columns apart. A lane holds kRowsPerLane such rows in registers, so a warp owns
 // kRowsPerLane * 32 / kLanesPerRow consecutive rows of one head and needs no other warp: no shared memory, no barrier.
 #pragma once
 
@@ -15,23 +15,25 @@ namespace gdn {
 
 constexpr int kHeadsQK = 4;
 constexpr int kHeadsV = 8;
-constexpr int kDim = 128;  // head size: K and V
+constexpr int kDim = 128;                 // head size: K and V
+constexpr int kVectorsPerRow = kDim / 4;  // float4 in a row of the state, uint2 in a row of q or k
 
-// How the loads of the state treat the L2, of which a part or all may be the first to be evicted, and the stores the L1 and L2.
+// How the loads of the state treat the L2, of which a part or all may be the first to be evicted, and the stores the L1
+// and L2.
 enum class Load { kPlain, kEvictQuarter, kEvictHalf, kEvictFirst };
 enum class Store { kPlain, kStreaming };
 
-// What compilers do with the loads of a kernel decides more than its arithmetic: ptxas moves a load down to its first use
-// to save registers, and a load that starts after others have arrived costs a second trip to memory.
+// What compilers do with the loads of a kernel decides more than its arithmetic: ptxas moves a load down to its first
+// use to save registers, and a load that starts after others have arrived costs a second trip to memory.
 //   kFree:   the loads are plain ones, and the kernel may use any number of registers (launch bounds of 1 block), with
 //            which ptxas 13.0 leaves them at the top. Fastest where few warps run: small batches.
-//   kPinned: the loads are relaxed ones of block scope, whose order the compiler keeps, and the last one is the state's,
-//            which everything waits for. Takes fewer registers, so more warps run: large batches.
+//   kPinned: the loads are relaxed ones of block scope, whose order the compiler keeps, and the last one is the
+//            state's, which everything waits for. Takes fewer registers, so more warps run: large batches.
 enum class Order { kFree, kPinned };
 
 template <int kLanesPerRow_, int kRowsPerLane_, int kWarps_, Order kOrder_, Load kLoad_ = Load::kPlain,
           Store kStore_ = Store::kPlain>
-struct Shape {
+struct Config {
   static constexpr int kLanesPerRow = kLanesPerRow_;
   static constexpr int kRowsPerLane = kRowsPerLane_;
   static constexpr int kWarps = kWarps_;
@@ -67,8 +69,6 @@ struct Arguments {
   int64_t batch;
 };
 
-// The emulator runs no PTX. What a load returns does not depend on its kind, and the functions are accurate to about 2^-22.
-#ifndef __FISUB_EMU__
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -81,8 +81,9 @@ __device__ __forceinline__ float log2_approx(float x) {
   return y;
 }
 
-// Has x computed here, whether or not it is used: not in a branch, which would part the loads from their uses.
-__device__ __forceinline__ void compute(float& x) { asm volatile("" : "+f"(x)); }
+// Keeps the compiler from moving the computation of x behind this point, into a branch, where it would separate the
+// loads from their uses.
+__device__ __forceinline__ void evaluate_here(float& x) { asm volatile("" : "+f"(x)); }
 
 __device__ __forceinline__ float reciprocal_approx(float x) {
   float y;
@@ -159,34 +160,6 @@ __device__ __forceinline__ float4 load_state(const float4* p) {
   }
   return r;
 }
-#else
-__device__ float exp2_approx(float x) {
-  return exp2f(x);
-}
-__device__ float log2_approx(float x) {
-  return log2f(x);
-}
-__device__ void compute(float&) {}
-__device__ float reciprocal_approx(float x) {
-  return 1.0f / x;
-}
-template <Order kOrder>
-__device__ uint2 load(const uint2* p) {
-  return *p;
-}
-template <Order kOrder>
-__device__ float load(const float* p) {
-  return *p;
-}
-template <Order kOrder>
-__device__ float load(const __nv_bfloat16* p) {
-  return __bfloat162float(*p);
-}
-template <Order kOrder, Load kLoad>
-__device__ float4 load_state(const float4* p) {
-  return *p;
-}
-#endif
 
 // Four consecutive bf16 as float4.
 __device__ __forceinline__ float4 widen(uint2 raw) {
@@ -207,15 +180,15 @@ struct Gates {
   float beta;
 };
 
-// The gates. exp and log are taken to base 2, which the hardware has. The exponent of the decay, exp(a_log) * softplus, is
-// right to about 1e-6 of itself: that of a small softplus comes from a polynomial, since the hardware's logarithm is off by
-// up to 2^-22 near 1, which exp(a_log) then magnifies.
+// The gates. exp and log are taken to base 2, which the hardware has. The exponent of the decay, exp(a_log) * softplus,
+// is right to about 1e-6 of itself: that of a small softplus comes from a polynomial, since the hardware's logarithm is
+// off by up to 2^-22 near 1, which exp(a_log) then magnifies.
 __device__ __forceinline__ Gates gates(float a_log, float a, float dt_bias, float b) {
   constexpr float kLog2E = 1.4426950408889634f;
   const float x = (a + dt_bias) * kLog2E;
   const float e = exp2_approx(x);
   // log2(1 + e) / e for e from 0 to 0.5, to 3e-8: least squares of the relative error, constant first.
-  constexpr float kLog2OnePlus[] = {1.44269502f, -0.721339047f, 0.480616659f, -0.357095629f,
+  constexpr float kLog2OnePlus[] = {1.44269502f,  -0.721339047f, 0.480616659f, -0.357095629f,
                                     0.266183972f, -0.164029971f, 0.0557941049f};
   float small = kLog2OnePlus[6];
 #pragma unroll
@@ -223,34 +196,35 @@ __device__ __forceinline__ Gates gates(float a_log, float a, float dt_bias, floa
     small = fmaf(small, e, kLog2OnePlus[i]);
   }
   small *= e;
-  compute(small);  // the logarithm is left to a branch: computed always, it costs large batches 2 to 5 %
+  evaluate_here(small);  // the logarithm is left to a branch: computed always, it costs large batches 2 to 5 %
   const float softplus = e < 0.5f ? small : x > 20.0f * kLog2E ? x : log2_approx(1.0f + e);
   return {exp2_approx(-exp2_approx(a_log * kLog2E) * softplus), reciprocal_approx(1.0f + exp2_approx(-b * kLog2E))};
 }
 
-// One warp updates S::kRowsPerWarp consecutive rows of one head's state.
-template <typename S, bool kHasState>
-__global__ void __launch_bounds__(S::kWarps * 32, S::kOrder == Order::kFree ? 1 : 0)
+// One warp updates C::kRowsPerWarp consecutive rows of one head's state.
+template <typename C, bool kHasState>
+__global__ void __launch_bounds__(C::kWarps * 32, C::kOrder == Order::kFree ? 1 : 0)
     decode_kernel(const float* __restrict__ state, const __nv_bfloat16* __restrict__ k,
                   const __nv_bfloat16* __restrict__ q, const __nv_bfloat16* __restrict__ v,
                   const __nv_bfloat16* __restrict__ a, const float* __restrict__ dt_bias,
                   const float* __restrict__ a_log, const __nv_bfloat16* __restrict__ b, float* __restrict__ new_state,
                   __nv_bfloat16* __restrict__ output, float scale) {
-  constexpr int kLanes = S::kLanesPerRow, kRows = S::kRowsPerLane, kGroups = S::kGroups, kVectors = S::kVectors;
+  constexpr int kLanes = C::kLanesPerRow, kRows = C::kRowsPerLane, kGroups = C::kGroups, kVectors = C::kVectors;
   constexpr unsigned kAll = 0xffffffffu;
   const unsigned lane_idx = threadIdx.x % 32;
   const unsigned row_lane = lane_idx % kLanes, group = lane_idx / kLanes;
 
-  // Rows are counted over all heads: b * 8 * 128 + hv * 128 + v. Row r of this lane is first + r * kGroups. The launcher
-  // bounds the batch so that 32 * row fits 32 bits; the multiplication by 16 bytes has 64.
-  const unsigned warp_row = blockIdx.x * S::kRowsPerBlock + threadIdx.x / 32 * S::kRowsPerWarp;
+  // Rows are counted over all heads: b * 8 * 128 + hv * 128 + v. Row r of this lane is first + r * kGroups. The
+  // launcher bounds the batch so that 32 * row fits 32 bits; the multiplication by 16 bytes has 64.
+  const unsigned warp_row = blockIdx.x * C::kRowsPerBlock + threadIdx.x / 32 * C::kRowsPerWarp;
   const unsigned first = warp_row + group;
-  const unsigned head = blockIdx.x / S::kBlocksPerHead;  // b * 8 + hv
+  const unsigned head = blockIdx.x / C::kBlocksPerHead;  // b * 8 + hv
   const unsigned hv = head % kHeadsV;
-  const float4* state_ptr = reinterpret_cast<const float4*>(state) + static_cast<size_t>(first * 32u + row_lane);
-  float4* new_state_ptr = reinterpret_cast<float4*>(new_state) + static_cast<size_t>(first * 32u + row_lane);
+  const float4* state_ptr =
+      reinterpret_cast<const float4*>(state) + static_cast<size_t>(first * kVectorsPerRow + row_lane);
+  float4* new_state_ptr = reinterpret_cast<float4*>(new_state) + static_cast<size_t>(first * kVectorsPerRow + row_lane);
   // Query and key head hv / 2 of batch entry b is row head / 2 of (B * 4, 128).
-  const size_t qk = static_cast<size_t>(head / 2 * 32u + row_lane);
+  const size_t qk = static_cast<size_t>(head / 2 * kVectorsPerRow + row_lane);
   const uint2* k_ptr = reinterpret_cast<const uint2*>(k) + qk;
   const uint2* q_ptr = reinterpret_cast<const uint2*>(q) + qk;
 
@@ -269,7 +243,7 @@ __global__ void __launch_bounds__(S::kWarps * 32, S::kOrder == Order::kFree ? 1 
     for (int i = 0; i < kRows * kVectors; ++i) {
       if (from <= i && i < to) {
         const int r = i / kVectors, c = i % kVectors;
-        s[r][c] = kHasState ? load_state<S::kOrder, S::kLoad>(state_ptr + r * kGroups * 32 + c * kLanes)
+        s[r][c] = kHasState ? load_state<C::kOrder, C::kLoad>(state_ptr + r * kGroups * kVectorsPerRow + c * kLanes)
                             : float4{0.0f, 0.0f, 0.0f, 0.0f};
       }
     }
@@ -277,19 +251,19 @@ __global__ void __launch_bounds__(S::kWarps * 32, S::kOrder == Order::kFree ? 1 
   const auto load_vectors = [&](uint2* to, const uint2* from) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      to[i] = load<S::kOrder>(from + i * kLanes);
+      to[i] = load<C::kOrder>(from + i * kLanes);
     }
   };
-  constexpr int kLast = S::kOrder == Order::kPinned ? kRows * kVectors - 1 : kRows * kVectors;
+  constexpr int kLast = C::kOrder == Order::kPinned ? kRows * kVectors - 1 : kRows * kVectors;
   load_rows(0, kLast);
-  if constexpr (S::kOrder == Order::kFree) {
+  if constexpr (C::kOrder == Order::kFree) {
     load_vectors(k_raw, k_ptr);
     load_vectors(q_raw, q_ptr);
   }
-  const float a_value = load<S::kOrder>(a + head), dt_bias_value = load<S::kOrder>(dt_bias + hv);
-  const float a_log_value = load<S::kOrder>(a_log + hv), b_value = load<S::kOrder>(b + head);
-  const float target = load<S::kOrder>(v + value);
-  if constexpr (S::kOrder == Order::kPinned) {
+  const float a_value = load<C::kOrder>(a + head), dt_bias_value = load<C::kOrder>(dt_bias + hv);
+  const float a_log_value = load<C::kOrder>(a_log + hv), b_value = load<C::kOrder>(b + head);
+  const float target = load<C::kOrder>(v + value);
+  if constexpr (C::kOrder == Order::kPinned) {
     load_vectors(k_raw, k_ptr);
     load_vectors(q_raw, q_ptr);
   }
@@ -319,8 +293,8 @@ __global__ void __launch_bounds__(S::kWarps * 32, S::kOrder == Order::kFree ? 1 
     }
     kq = kq2[0] + kq2[1];
   }
-  // Sum over the lanes of a row. While a lane has several rows, it gives half of them to the lane opposite and takes the
-  // other half from it, so that kRows rows cost little more than one.
+  // Sum over the lanes of a row. While a lane has several rows, it gives half of them to the lane opposite and takes
+  // the other half from it, so that kRows rows cost little more than one.
 #pragma unroll
   for (int offset = kLanes / 2, rows = kRows; offset > 0; offset /= 2) {
     if (rows > 1) {
@@ -354,8 +328,8 @@ __global__ void __launch_bounds__(S::kWarps * 32, S::kOrder == Order::kFree ? 1 
       const float4 kv = widen(k_raw[i]), old = s[r][i];
       const float4 next = {fmaf(delta_r, kv.x, gate.decay * old.x), fmaf(delta_r, kv.y, gate.decay * old.y),
                            fmaf(delta_r, kv.z, gate.decay * old.z), fmaf(delta_r, kv.w, gate.decay * old.w)};
-      float4* p = new_state_ptr + r * kGroups * 32 + i * kLanes;
-      if constexpr (S::kStore == Store::kStreaming) {
+      float4* p = new_state_ptr + r * kGroups * kVectorsPerRow + i * kLanes;
+      if constexpr (C::kStore == Store::kStreaming) {
         __stcs(p, next);
       } else {
         *p = next;
@@ -367,12 +341,12 @@ __global__ void __launch_bounds__(S::kWarps * 32, S::kOrder == Order::kFree ? 1 
 // The largest batch: 32 * row must fit 32 bits.
 constexpr int64_t kMaxBatch = (int64_t{1} << 32) / 32 / (kHeadsV * kDim) - 1;
 
-// Starts the kernel of shape S; batch is from 1 to kMaxBatch.
-template <typename S>
+// Starts the kernel of config C; batch is from 1 to kMaxBatch.
+template <typename C>
 void launch(const Arguments& x, cudaStream_t stream) {
-  auto* kernel = x.state != nullptr ? decode_kernel<S, true> : decode_kernel<S, false>;
-  const unsigned blocks = static_cast<unsigned>(x.batch * kHeadsV * S::kBlocksPerHead);
-  kernel<<<blocks, S::kWarps * 32, 0, stream>>>(x.state, x.k, x.q, x.v, x.a, x.dt_bias, x.a_log, x.b, x.new_state,
+  auto* kernel = x.state != nullptr ? decode_kernel<C, true> : decode_kernel<C, false>;
+  const unsigned blocks = static_cast<unsigned>(x.batch * kHeadsV * C::kBlocksPerHead);
+  kernel<<<blocks, C::kWarps * 32, 0, stream>>>(x.state, x.k, x.q, x.v, x.a, x.dt_bias, x.a_log, x.b, x.new_state,
                                                 x.output, x.scale);
 }
 

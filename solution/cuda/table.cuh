@@ -1,4 +1,4 @@
-// Which shape of decode.cuh serves which batch sizes, by architecture. docs/performance.md has the measurements.
+// Which config of decode.cuh serves which batch sizes, by architecture. docs/performance.md has the measurements.
 #pragma once
 
 #include "decode.cuh"
@@ -12,14 +12,14 @@ struct Choice {
 
 // sm_90, chosen by scripts/tune on an H200. Lanes a row, rows a lane, warps.
 inline constexpr Choice kTableSm90[] = {
-    {1, launch<Shape<32, 2, 8, Order::kFree, Load::kEvictHalf>>},
-    {2, launch<Shape<8, 2, 4, Order::kFree, Load::kEvictQuarter>>},
-    {8, launch<Shape<8, 2, 4, Order::kFree, Load::kEvictHalf, Store::kStreaming>>},
-    {16, launch<Shape<16, 4, 4, Order::kFree, Load::kEvictHalf, Store::kStreaming>>},
-    {32, launch<Shape<16, 8, 2, Order::kFree, Load::kEvictHalf>>},
-    {48, launch<Shape<32, 16, 2, Order::kPinned, Load::kEvictHalf>>},
-    {64, launch<Shape<32, 16, 2, Order::kPinned, Load::kEvictHalf, Store::kStreaming>>},
-    {128, launch<Shape<32, 16, 1, Order::kPinned>>},
+    {1, launch<Config<32, 2, 8, Order::kFree, Load::kEvictHalf>>},
+    {2, launch<Config<8, 2, 4, Order::kFree, Load::kEvictQuarter>>},
+    {8, launch<Config<8, 2, 4, Order::kFree, Load::kEvictHalf, Store::kStreaming>>},
+    {16, launch<Config<16, 4, 4, Order::kFree, Load::kEvictHalf, Store::kStreaming>>},
+    {32, launch<Config<16, 8, 2, Order::kFree, Load::kEvictHalf>>},
+    {48, launch<Config<32, 16, 2, Order::kPinned, Load::kEvictHalf>>},
+    {64, launch<Config<32, 16, 2, Order::kPinned, Load::kEvictHalf, Store::kStreaming>>},
+    {128, launch<Config<32, 16, 1, Order::kPinned>>},
 };
 
 // sm_100 starts from sm_90's: no B200 has been measured.

@@ -6,7 +6,6 @@
 namespace {
 
 void on_another_stream(DLDevice device, const std::function<void()>& call) {
-#ifndef __FISUB_EMU__
   cudaStream_t stream;
   GDN_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   void* before = nullptr;
@@ -37,9 +36,6 @@ void on_another_stream(DLDevice device, const std::function<void()>& call) {
   GDN_CUDA_CHECK(cudaGraphExecDestroy(exec));
   GDN_CUDA_CHECK(cudaGraphDestroy(graph));
   GDN_CUDA_CHECK(cudaStreamDestroy(stream));
-#else
-  call();
-#endif
 }
 
 void altered(int64_t change, int64_t which, gdn::TensorView q, gdn::TensorView k, gdn::TensorView v, gdn::TensorView state,

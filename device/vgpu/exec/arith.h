@@ -102,11 +102,11 @@ static inline u32 bmsk(u32 at, u32 len) {
   if (at > 31) return 0;
   return (u32)((len >= 32 ? 0xffffffffull : (1ull << len) - 1) << at);
 }
-// szext extends the lowest b bits of a. kind: bit 0 signed, bit 1 b wraps around.
+// szext extends the lowest b bits of a. kind: SZEXT_*.
 static inline u32 szext(u32 a, u32 b, int kind) {
-  u32 n = kind & 2 ? b & 31 : b > 32 ? 32 : b;
+  u32 n = kind & SZEXT_WRAPS ? b & 31 : b > 32 ? 32 : b;
   if (n == 0) return 0;
-  return kind & 1 ? (u32)((s32)(a << (32 - n)) >> (32 - n)) : a << (32 - n) >> (32 - n);
+  return kind & SZEXT_SIGNED ? (u32)((s32)(a << (32 - n)) >> (32 - n)) : a << (32 - n) >> (32 - n);
 }
 // fns finds the n-th set bit of mask from base on, upwards if n is positive, downwards if it is negative.
 static inline u32 fns(u32 mask, u32 base, s32 n) {
@@ -116,36 +116,34 @@ static inline u32 fns(u32 mask, u32 base, s32 n) {
     if (mask >> i & 1 && --left == 0) return (u32)i;
   return ~0u;
 }
-// sat_pack converts a and b to narrow integers with saturation, a in front, and puts them below c. kind: bits of the result's type,
-// plus 32 if it is signed, plus 64 if a and b are not.
+// sat_pack converts a and b to narrow integers with saturation, a in front, and puts them below c. kind: bits of the
+// result's type, and PACK_*.
 static inline u32 sat_pack(s32 a, s32 b, u32 c, int kind) {
   int bits = kind & 31;
-  s64 lo = kind & 32 ? -(1ll << (bits - 1)) : 0, hi = kind & 32 ? (1ll << (bits - 1)) - 1 : (1ll << bits) - 1;
-  s64 x = kind & 64 ? (s64)(u32)a : a, y = kind & 64 ? (s64)(u32)b : b;
+  s64 lo = kind & PACK_SIGNED ? -(1ll << (bits - 1)) : 0, hi = kind & PACK_SIGNED ? (1ll << (bits - 1)) - 1 : (1ll << bits) - 1;
+  s64 x = kind & PACK_FROM_UNSIGNED ? (s64)(u32)a : a, y = kind & PACK_FROM_UNSIGNED ? (s64)(u32)b : b;
   x = x < lo ? lo : x > hi ? hi : x, y = y < lo ? lo : y > hi ? hi : y;
   u32 mask = bits == 16 ? 0xffff : (1u << bits) - 1;
   u32 both = ((u32)x & mask) << bits | ((u32)y & mask);
   return bits == 16 ? both : c << 2 * bits | both;
 }
-// pair16 is an operation on pairs of integers of 16 bits, or relu of one of 32. kind: 0 add, 1 min, 2 max; flags: 1 signed, 2 relu,
-// 4 of 32 bits.
+// pair16 is an operation on pairs of integers of 16 bits, or relu of one of 32. kind: PAIR_ADD, PAIR_MIN, PAIR_MAX; flags: the others.
 static inline u32 pair16(u32 a, u32 b, int kind, int flags) {
   u32 r = 0;
-  if (flags & 4) {
-    s32 v = kind == 1 ? ((s32)a < (s32)b ? (s32)a : (s32)b) : ((s32)a > (s32)b ? (s32)a : (s32)b);
-    return flags & 2 && v < 0 ? 0 : (u32)v;
+  if (flags & PAIR_WORD) {
+    s32 v = kind == PAIR_MIN ? ((s32)a < (s32)b ? (s32)a : (s32)b) : ((s32)a > (s32)b ? (s32)a : (s32)b);
+    return flags & PAIR_RELU && v < 0 ? 0 : (u32)v;
   }
   for (int i = 0; i < 32; i += 16) {
-    s32 x = flags & 1 ? (s16)(a >> i) : (u16)(a >> i), y = flags & 1 ? (s16)(b >> i) : (u16)(b >> i);
-    s32 v = kind == 0 ? x + y : kind == 1 ? (x < y ? x : y) : x > y ? x : y;
-    if (flags & 2 && v < 0) v = 0;
+    s32 x = flags & PAIR_SIGNED ? (s16)(a >> i) : (u16)(a >> i), y = flags & PAIR_SIGNED ? (s16)(b >> i) : (u16)(b >> i);
+    s32 v = kind == PAIR_ADD ? x + y : kind == PAIR_MIN ? (x < y ? x : y) : x > y ? x : y;
+    if (flags & PAIR_RELU && v < 0) v = 0;
     r |= ((u32)v & 0xffff) << i;
   }
   return r;
 }
 
 // Scalar video instructions. A selector is 0 to 3 a byte, 4 and 5 a half, 7 the word; plus 8 if it is signed.
-enum { V_ADD, V_SUB, V_ABSDIFF, V_MIN, V_MAX, V_SHL, V_SHR, V_SET };
 static inline s64 video_part(u32 v, u32 sel) {
   u32 part = sel & 7;
   if (part < 4) return sel & 8 ? (s8)(v >> 8 * part) : (u8)(v >> 8 * part);
@@ -168,12 +166,12 @@ static u32 video(u32 a, u32 b, u32 c, int op, u32 imm) {
   case V_SHR: t = x >> shift; break;
   case V_SET:
     switch (imm >> 20) {
-    case 0: t = x == y; break;
-    case 1: t = x != y; break;
-    case 2: t = x < y; break;
-    case 3: t = x <= y; break;
-    case 4: t = x > y; break;
-    case 5: t = x >= y; break;
+    case CMP_EQ: t = x == y; break;
+    case CMP_NE: t = x != y; break;
+    case CMP_LT: t = x < y; break;
+    case CMP_LE: t = x <= y; break;
+    case CMP_GT: t = x > y; break;
+    case CMP_GE: t = x >= y; break;
     }
   }
   u32 to = imm >> 8 & 7, second = imm >> 16 & 15;
@@ -198,12 +196,12 @@ static inline u32 prmt(u32 a, u32 b, u32 c, int mode) {
   for (u32 i = 0; i < 4; i++) {
     u32 sel;
     switch (mode) {
-    case 1: sel = s + i; break;                             // f4e
-    case 2: sel = (s - i) & 7; break;                       // b4e
-    case 3: sel = s; break;                                 // rc8
-    case 4: sel = i > s ? i : s; break;                     // ecl
-    case 5: sel = i < s ? i : s; break;                     // ecr
-    case 6: sel = (s & 1) * 2 + (i & 1); break;             // rc16
+    case PRMT_F4E: sel = s + i; break;                             // f4e
+    case PRMT_B4E: sel = (s - i) & 7; break;                       // b4e
+    case PRMT_RC8: sel = s; break;                                 // rc8
+    case PRMT_ECL: sel = i > s ? i : s; break;                     // ecl
+    case PRMT_ECR: sel = i < s ? i : s; break;                     // ecr
+    case PRMT_RC16: sel = (s & 1) * 2 + (i & 1); break;             // rc16
     default: sel = c >> (4 * i) & 15;
     }
     u32 byte = (u32)(v >> (8 * (sel & 7))) & 255;
@@ -227,15 +225,15 @@ static inline u32 lop3(u32 a, u32 b, u32 c, int lut) {
 // kind: bit 0 a is signed, bit 1 b is signed, bit 2 the high half of b
 static inline u32 dp4a(u32 a, u32 b, u32 c, int kind) {
   for (int i = 0; i < 32; i += 8) {
-    s32 x = kind & 1 ? (s8)(a >> i) : (u8)(a >> i), y = kind & 2 ? (s8)(b >> i) : (u8)(b >> i);
+    s32 x = kind & DOT_SIGNED_A ? (s8)(a >> i) : (u8)(a >> i), y = kind & DOT_SIGNED_B ? (s8)(b >> i) : (u8)(b >> i);
     c += (u32)(x * y);
   }
   return c;
 }
 static inline u32 dp2a(u32 a, u32 b, u32 c, int kind) {
-  if (kind & 4) b >>= 16;
+  if (kind & DOT_HIGH) b >>= 16;
   for (int i = 0; i < 2; i++) {
-    s32 x = kind & 1 ? (s16)(a >> 16 * i) : (u16)(a >> 16 * i), y = kind & 2 ? (s8)(b >> 8 * i) : (u8)(b >> 8 * i);
+    s32 x = kind & DOT_SIGNED_A ? (s16)(a >> 16 * i) : (u16)(a >> 16 * i), y = kind & DOT_SIGNED_B ? (s8)(b >> 8 * i) : (u8)(b >> 8 * i);
     c += (u32)(x * y);
   }
   return c;
@@ -261,7 +259,6 @@ static inline u32 rsqrt(u32 a) { return nan32((f32)(1.0 / sqrt((f64)bits_f32(a))
 typedef struct { int p, emin; f64 max; } format;
 static const format FORMAT_F16 = {11, -14, 65504}, FORMAT_BF16 = {8, -126, 0x1.fep127}, FORMAT_F32 = {24, -126, 0x1.fffffep127},
                     FORMAT_TF32 = {11, -126, 0x1.ffcp127}, FORMAT_E4M3 = {4, -6, 448}, FORMAT_E5M2 = {3, -14, 57344};
-enum { RN, RZ, RM, RP, RNA };
 
 // round_to rounds a finite or infinite x to the format; beyond max it gives infinity or, where the rounding stays, max.
 static inline f64 round_to(f64 x, const format *f, int mode) {
@@ -349,10 +346,6 @@ static inline f64 odd_sum(f64 x, f64 y) {
   if (rest != 0 && !(bits64(s) & 1)) s = nextafter(s, rest > 0 ? INFINITY : -INFINITY);
   return s;
 }
-
-enum { A_ADD, A_SUB, A_MUL, A_FMA, A_DIV, A_RCP, A_SQRT, A_MIN, A_MAX, A_MIN_NAN, A_MAX_NAN, A_EX2, A_TANH, A_RSQRT, A_NEG, A_ABS };
-// Flags of the arithmetic below: rounding in the lowest three bits.
-enum { A_FTZ = 8, A_SAT = 16, A_RELU = 32, A_BF16 = 64, A_X2 = 128 };
 
 static inline f64 half_value(u32 h, int bf16) { return bf16 ? bits_f32(h << 16) : f16_f32((u16)h); }
 // half_choice is the lesser or the greater of two numbers; -0 is below +0.
@@ -452,10 +445,6 @@ static __attribute__((noinline)) u64 d_arith(u64 a, u64 b, u64 c, int op, int fl
   if (op == A_DIV) return nan_of(r, x, y, y);
   return op == A_FMA ? nan_of(r, z, y, x) : nan_of(r, y, x, x);
 }
-
-enum { T_U8, T_U16, T_U32, T_U64, T_S8, T_S16, T_S32, T_S64, T_F16, T_BF16, T_F32, T_F64, T_TF32 };
-// Flags of cvt beside A_FTZ, A_SAT, A_RELU: it rounds to an integer.
-enum { C_INTEGER = 64 };
 
 static u64 clamp_int(f64 x, int t, int mode, int wide) {
   int bits = 8 << (t & 3), is_signed = t >= T_S8;

@@ -17,15 +17,6 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// Ops are the instructions by name.
-var Ops = func() map[string]uint16 {
-	m := map[string]uint16{}
-	for i := range int(C.vg_op_count()) {
-		m[C.GoString(C.vg_op_name(C.int(i)))] = uint16(i)
-	}
-	return m
-}()
-
 // wide tells that the processor has what the faster build needs; one with AVX2 has F16C too.
 var wide = func() C.int {
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasBMI1 && cpu.X86.HasBMI2 {

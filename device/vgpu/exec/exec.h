@@ -2,10 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-// An operand is a place: offset << 2 | base, where the base is one of these.
-enum { IN_FRAME, IN_POOL, IN_WARP };
-
-enum { FLAG_LEADER = 1, FLAG_NEGATED = 2 }; // a branch may end here; the guard is negated
+#include "codes.h"
 
 // One instruction.
 typedef struct {
@@ -38,17 +35,6 @@ typedef struct {
   int32_t readonly;
   int64_t shadow; // how far from each byte the one lies that is 1 when it was written to; 0: all of it was
 } vg_range;
-
-enum {
-  FAULT_NONE, FAULT_BOUNDS, FAULT_MISALIGNED, FAULT_SHARED, FAULT_LOCAL, FAULT_TRAP, FAULT_ASSERT, FAULT_DIVERGENT, FAULT_DEADLOCK,
-  FAULT_STACK, FAULT_MISSING, FAULT_CALL, FAULT_UNINITIALISED, FAULT_STOPPED, FAULT_READONLY, FAULT_MBARRIER, FAULT_MEMORY,
-  FAULT_IN_FLIGHT, FAULT_TENSOR_MAP, FAULT_TMEM, FAULT_RACE, FAULT_UNINITIALISED_LOCAL, FAULT_DIVISION,
-  FAULT_ENDED, FAULT_UNINITIALISED_GLOBAL, FAULT_OUTSIDE_MASK, FAULT_REGISTER, FAULT_SPIN, FAULT_COUNT, FAULT_HEAP
-};
-
-// Hazards are bits of vg_launch.strict, which makes faults of them; otherwise the first of each kind is kept. HAZARD_ENDED is looked
-// for only if it is strict.
-enum { HAZARD_RACE = 2, HAZARD_ENDED = 32, HAZARDS = 9 };
 
 enum { STOP_ASKED = 2, MAX_WORKERS = 256 };
 
@@ -104,14 +90,14 @@ typedef struct {
   vg_fault fault;
   uint64_t executed;
   uint64_t *counts; // of each op, or NULL
-  int32_t hazard[HAZARDS]; // 1: hazards has one
-  vg_fault hazards[HAZARDS];
+  int32_t hazard[HAZARD_COUNT]; // 1: hazards has one
+  vg_fault hazards[HAZARD_COUNT];
   int32_t workers;         // threads that call vg_work
   vg_progress *progress;   // of each worker
   vg_heap *heap;           // of device malloc, NULL if no kernel calls it
   // Of several workers' faults and hazards the one in the first cluster is told, so that it is the same in every run.
   volatile int32_t lock, joined; // workers that have begun
-  uint32_t fault_task, hazard_task[HAZARDS];
+  uint32_t fault_task, hazard_task[HAZARD_COUNT];
   volatile uint32_t first[MAX_WORKERS]; // of each worker, the first cluster that it may fault in yet
 } vg_launch;
 
@@ -124,20 +110,5 @@ typedef struct {
   uint8_t steps[5], type, rank, interleave, swizzle, fill;
 } vg_tensor_map;
 
-int vg_op_count(void);
-const char *vg_op_name(int op);
 // vg_work runs blocks of the launch until none is left or one has faulted; several threads may do so at once.
 void vg_work(vg_launch *l, int wide);
-
-#define VG_SHARED_WINDOW 0x4000000000000000ull
-#define VG_LOCAL_WINDOW 0x4100000000000000ull
-#define VG_CODE_WINDOW 0x4200000000000000ull
-
-// Special registers: places of IN_WARP in units of 256 bytes.
-enum {
-  SR_TID_X, SR_TID_Y, SR_TID_Z, SR_NTID_X, SR_NTID_Y, SR_NTID_Z, SR_CTAID_X, SR_CTAID_Y, SR_CTAID_Z, SR_NCTAID_X, SR_NCTAID_Y,
-  SR_NCTAID_Z, SR_LANEID, SR_WARPID, SR_NWARPID, SR_LT, SR_LE, SR_GT, SR_GE, SR_EQ, SR_SMID, SR_NSMID, SR_GRIDID, SR_CLUSTER_X,
-  SR_CLUSTER_Y, SR_CLUSTER_Z, SR_NCLUSTER_X, SR_NCLUSTER_Y, SR_NCLUSTER_Z, SR_CCTAID_X, SR_CCTAID_Y, SR_CCTAID_Z, SR_CNCTAID_X,
-  SR_CNCTAID_Y, SR_CNCTAID_Z, SR_CCTARANK, SR_CNCTARANK, SR_DYNAMIC_SMEM, SR_TOTAL_SMEM, SR_ENVREG1,
-  SR_ENVREG2, SR_ZERO, SR_COUNT
-};

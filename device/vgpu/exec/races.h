@@ -2,6 +2,8 @@
 // lanes wait for each other or tell other warps something, and knows how far it has heard of the clocks of the others of its
 // cluster: what barriers, mbarriers and atomics tell. Between clusters, of which there are many, it is only known when one has
 // last told all others something, or has listened. Where that leaves a doubt, accesses count as ordered.
+#pragma once
+#include "state.h"
 
 // An access is the last of its kind to a word of 4 bytes. It is none of this task's, or of none, by its number.
 typedef struct access {
@@ -115,7 +117,7 @@ static int conflict(worker *k, warp *w, group *g, const access *a, const access 
   if (!(a->how & now->how & 15) || ((a->how & MORALLY_STRONG) && (now->how & MORALLY_STRONG))) return 0;
   if (ordered(k, w, a, lane, global)) return 0;
   fault(k, w, g, FAULT_RACE, lane < 32 ? (int)lane : 0, (u64)(uintptr_t)p, (u64)global, a->task != w->b->t->number, now->how & A_WRITE);
-  vg_fault *f = k->l->strict & HAZARD_RACE ? &k->l->fault : &k->l->hazards[1];
+  vg_fault *f = k->l->strict >> HAZARD_RACE & 1 ? &k->l->fault : &k->l->hazards[HAZARD_RACE];
   f->other_func = (s32)(a->place >> 20);
   f->other_pc = (s32)(a->place & 0xfffff);
   f->other_write = a->how & A_WRITE;

@@ -1,74 +1,7 @@
 // Tensor maps, tensor memory, and matrix products whose operands lie in shared memory: cp.async.bulk.tensor, tcgen05, wgmma.
-
-// What writes shared memory behind the code's back (cp.async, bulk copies) marks the bytes until somebody has waited for it.
-enum { UNWRITTEN, WRITTEN, IN_FLIGHT };
-
-typedef struct copy { // of cp.async: by a lane of a warp; of a bulk copy: by an mbarrier
-  block *to;
-  u32 at, size;
-  u32 lane, group; // the lane's commit group
-  u32 bar, phase;  // shared address of the mbarrier
-} copy;
-
-// raced looks for a race of a copy or a matrix product, of which no lane is told apart. It is false after a fault.
-static int raced(worker *k, warp *w, group *g, u8 *p, u32 n, int how) {
-  if (k->l->races) touch(k, w, g, ANY_LANE, p, n, how, 0);
-  return !k->l->stop;
-}
-
-static void add_copy(copies *c, copy one) {
-  if (c->n == c->room) {
-    c->room = c->room ? 2 * c->room : 64;
-    c->all = realloc(c->all, (size_t)c->room * sizeof *c->all);
-    if (c->all == NULL) abort();
-  }
-  c->all[c->n++] = one;
-}
-
-static void landed(const copy *c) {
-  for (u32 i = c->at; i < c->at + c->size; i++)
-    if (i < c->to->shared_size && c->to->shadow[i] == IN_FLIGHT) c->to->shadow[i] = WRITTEN;
-}
-
-// wait_copies is cp.async.wait_group n, for the lanes m; commit groups of a lane are counted from 0.
-static void wait_copies(warp *w, u32 m, u32 n) {
-  int left = 0;
-  for (int i = 0; i < w->copies.n; i++) {
-    copy *c = &w->copies.all[i];
-    if (m >> c->lane & 1 && c->group + n < w->committed[c->lane]) landed(c);
-    else w->copies.all[left++] = *c;
-  }
-  w->copies.n = left;
-}
-
-// passed is a wait for phase of the mbarrier at bar that has ended.
-static void passed(block *b, u32 bar, u32 phase) {
-  int left = 0;
-  for (int i = 0; i < b->copies.n; i++) {
-    copy *c = &b->copies.all[i];
-    if (c->bar == bar && c->phase == phase) landed(c);
-    else b->copies.all[left++] = *c;
-  }
-  b->copies.n = left;
-}
-
-// in_flight marks size bytes at a shared address, which the mbarrier at bar will tell of.
-static void in_flight(warp *w, u64 a, u32 size, u64 bar, u64 state) {
-  block *to = shared_of(w, &a), *of = shared_of(w, &bar);
-  for (u32 i = 0; i < size && a + i < to->shared_size; i++)
-    if (to->shadow[a + i] == WRITTEN) to->shadow[a + i] = IN_FLIGHT;
-  add_copy(&of->copies, (copy){.to = to, .at = (u32)a, .size = size, .bar = (u32)bar, .phase = (u32)(state >> 63)});
-}
-
-// complete counts n bytes that have come at the mbarrier at a shared address. It is NULL after a fault, else the state before.
-static u64 *complete(worker *k, warp *w, group *g, u32 lane, u64 bar, u64 n, u64 *before) {
-  u64 *p = (u64 *)at(k, w, g, SHARED, (int)lane, bar, 8, 0);
-  if (p == NULL) return NULL;
-  *before = *p;
-  tells_at(w, p);
-  *p = mb_settle(mb_tx(*p, -(s64)n));
-  return p;
-}
+#pragma once
+#include "matrix.h"
+#include "mbarrier.h"
 
 // An operand that is an address of shared memory, in a register of 32 bits or 64; generic ones are taken too.
 static u64 shared_address(u8 *const *base, int32_t place, int narrow, int32_t offset, u32 lane) {
@@ -90,7 +23,7 @@ static u64 swizzled(u64 a, int mode) {
   return a;
 }
 
-// tensor_copy is cp.async.bulk.tensor and cp.reduce.async.bulk.tensor. kind 0: to shared memory, 1: from it; a: shared address,
+// tensor_copy is cp.async.bulk.tensor and cp.reduce.async.bulk.tensor. kind: COPY_*; a: shared address,
 // b: address of the map; n: coordinates, +16 four rows are gathered, +32 the mbarrier is that of the even block of the pair; extra: coordinates, then mbarrier, its offset, CTA mask,
 // offsets of a and b, operation of a reduction or -1. c: the shared address, the mbarrier's are narrow (M_ADDR32, M_16).
 static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
@@ -115,7 +48,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
     }
     u64 smem = shared_address(base, in->a, in->c & M_ADDR32, more[3], l);
     if (smem & 127) {
-      fault(k, w, g, FAULT_MISALIGNED, (int)l, smem, SHARED, 128, in->kind == 0);
+      fault(k, w, g, FAULT_MISALIGNED, (int)l, smem, SHARED, 128, in->kind == COPY_TO_SHARED);
       return 0;
     }
     u32 es = sizes[t.type], count[5] = {1, 1, 1, 1, 1}, total = 1;
@@ -153,7 +86,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         fault(k, w, g, range ? FAULT_READONLY : FAULT_BOUNDS, (int)l, first, 0, (int)valid, in->kind);
         return 0;
       }
-      if (valid && (in->kind == 0 || op >= 0)) written_to(k, w, g, range, (int)l, first, valid, 0);
+      if (valid && (in->kind == COPY_TO_SHARED || op >= 0)) written_to(k, w, g, range, (int)l, first, valid, 0);
       if (valid && in->kind) written_to(k, w, g, range, (int)l, first, valid, 1);
       for (u32 j = 0; j < row_bytes; j += 16) {
         u8 data[16];
@@ -197,7 +130,7 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
         }
       }
     }
-    if (in->kind == 0) {
+    if (in->kind == COPY_TO_SHARED) {
       u64 bar = shared_address(base, more[0], in->c & M_16, more[1], l), before;
       for (int c = -1; c < 16; c++) {
         if (c < 0 ? mask != 0 : !(mask >> c & 1)) continue;
@@ -211,16 +144,15 @@ static int tensor_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *cons
   return 1;
 }
 
-// bulk_copy is cp.async.bulk and cp.reduce.async.bulk. a: to, b: from; kind 0: global to shared, 1: shared to global, 2: shared to
-// the cluster's shared; extra: bytes, mbarrier or -1, its offset, b's, CTA mask or -1, operation of a reduction or -1, its type.
+// bulk_copy is cp.async.bulk and cp.reduce.async.bulk. a: to, b: from; kind: COPY_*; extra: bytes, mbarrier or -1, its offset, b's, CTA mask or -1, operation of a reduction or -1, its type.
 static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   const int32_t *x = extra + in->x;
   EACH(m) {
     u64 to = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
     u64 from = (in->c & M_64 ? U32(in->b)[l] : U64(in->b)[l]) + (u64)(s64)x[3];
     u32 n = U32(x[0])[l], mask = x[4] >= 0 ? U32(x[4])[l] & 0xffff : 0;
-    int to_space = in->kind == 1 ? GLOBAL : to >> 56 == 0x40 ? GENERIC : SHARED;
-    int from_space = in->kind == 0 ? GENERIC : from >> 56 == 0x40 ? GENERIC : SHARED;
+    int to_space = in->kind == COPY_TO_GLOBAL ? GLOBAL : to >> 56 == 0x40 ? GENERIC : SHARED;
+    int from_space = in->kind == COPY_TO_SHARED ? GENERIC : from >> 56 == 0x40 ? GENERIC : SHARED;
     if (n & 15 || (to | from) & 15) {
       fault(k, w, g, FAULT_MISALIGNED, (int)l, n & 15 ? n : to & 15 ? to : from, GLOBAL, 16, n & 15 ? 2 : (to & 15) != 0);
       return 0;
@@ -260,15 +192,15 @@ static int bulk_copy(worker *k, warp *w, group *g, const vg_inst *in, u8 *const 
   return 1;
 }
 
-// store_async is st.async if kind is 255, to all blocks of the cluster if it is 254, else red.async. a: to, n: values of in->c & 31 bytes, extra: values, mbarrier, its
-// offset, type of the reduction.
+// store_async is st.async if kind is STORE_TO_ONE, to all blocks of the cluster if it is STORE_TO_ALL, else red.async. a: to, n: values
+// of in->c & 31 bytes, extra: values, mbarrier, its offset, type of the reduction.
 static int store_async(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
   const int32_t *x = extra + in->x;
   int size = in->c & 31;
   EACH(m) {
     u64 first = shared_address(base, in->a, in->c & M_ADDR32, (int32_t)in->imm, l), before;
     u64 counter = shared_address(base, x[in->n], in->c & M_16, x[in->n + 1], l);
-    int stores = in->kind >= 254, all = in->kind == 254;
+    int stores = in->kind >= STORE_TO_ALL, all = in->kind == STORE_TO_ALL;
     for (int c = 0; c < (all ? w->b->t->nb : 1); c++) {
       u64 to = all ? with_rank(first, c) : first, bar = all ? with_rank(counter, c) : counter;
       for (int i = 0; i < in->n; i++) {
@@ -419,9 +351,6 @@ static u32 *tmem(block *b) {
   return b->tmem;
 }
 
-enum { TC_ALLOC, TC_DEALLOC, TC_LD, TC_ST, TC_MMA, TC_COMMIT, TC_CP };
-enum { TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 };
-
 // allocated tells whether columns [column, column + n) are all allocated.
 static int allocated(const block *b, u32 column, u32 n) {
   if (column + n > 512) return 0;
@@ -468,8 +397,6 @@ static int tc_move(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *b
 
 // tcgen05.mma of one thread. kind: f16, tf32, f8f6f4, i8; a: d's address, b: a's descriptor or address, c: b's descriptor; n: CTAs;
 // extra: instruction descriptor, predicate, whether a is in tensor memory, scale, number of disabling masks, those; offsets of d, a.
-enum { TCK_F16, TCK_TF32, TCK_F8, TCK_I8 };
-
 static int tc_multiply(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 lane, const int32_t *extra) {
   const int32_t *x = extra + in->x;
   u32 id = U32(x[0])[lane], M = (id >> 24 & 31) << 4, N = (id >> 17 & 63) << 3, two = in->n == 2;

@@ -8,19 +8,21 @@
 //   output = scale * (S q)
 //
 // Shapes: q, k (T, 4, 128); v, output (T, 8, 128); state, new_state (N, 8, 128, 128) as (n, hv, v, k) with k innermost;
-// A_log, dt_bias (8); a, b (T, 8); cu_seqlens (N + 1), from 0 to T and never falling: sequence n holds tokens cu_seqlens[n] to
-// cu_seqlens[n + 1] - 1. Query and key head h serve value heads 2h and 2h + 1.
-// dtypes: q, k, v, a, b, output bfloat16; state, new_state, A_log, dt_bias float32; cu_seqlens int64. Products of matrices take
-// float16 operands and give float32; the state is float32 throughout; chunks of large values are refined, and those that float16 does not
-// fit are walked in float32.
-// state None means zeros; scale None or 0 means 1/sqrt(128). A sequence without tokens has a new state of zeros. Inputs are not
-// written; new_state must not alias state.
+// A_log, dt_bias (8); a, b (T, 8); cu_seqlens (N + 1), from 0 to T and never falling: sequence n holds tokens
+// cu_seqlens[n] to cu_seqlens[n + 1] - 1. Query and key head h serve value heads 2h and 2h + 1.
+// dtypes: q, k, v, a, b, output bfloat16; state, new_state, A_log, dt_bias float32; cu_seqlens int64. Products of
+// matrices take float16 operands and give float32; the state is float32 throughout; chunks of large values are refined,
+// and chunks that do not fit float16 are computed token by token in float32.
+// state None means zeros; scale None or 0 means 1/sqrt(128). A sequence without tokens has a new state of zeros. Inputs
+// are not written; new_state must not alias state.
 //
-// Arch: sm_90 and later, nothing of sm_90a or sm_100a. Built by nvcc -std=c++17 -O2 against the TVM-FFI headers and called in
-// destination-passing style as kernel(q, k, v, state, A_log, a, dt_bias, b, cu_seqlens, scale, output, new_state).
-// solution/baselines/prefill-plain is the same in plain C++, without the inline PTX (mma, ldmatrix, mbarrier).
+// Arch: sm_90 and later, nothing of sm_90a or sm_100a. Built by nvcc -std=c++17 -O2 against the TVM-FFI headers and
+// called in destination-passing style as kernel(q, k, v, state, A_log, a, dt_bias, b, cu_seqlens, scale, output,
+// new_state).
 //
-// Times (H200, CUPTI, cold L2) and how it came to be: docs/performance.md.
+// Read solution/baselines/prefill-plain first: the same in plain C++, without the inline PTX (mma, ldmatrix, mbarrier).
+// Here the algorithm is in prefill.cuh; ../../README.md lists the files. docs/performance.md has the times (H200, CUPTI,
+// cold L2) and the history.
 
 #include <cstdint>
 

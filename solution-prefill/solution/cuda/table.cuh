@@ -1,7 +1,9 @@
-// Which shape of prefill.cuh serves which call. docs/performance.md has the measurements.
+// Which config of the prefill kernel serves which call. docs/performance.md has the measurements.
 #pragma once
 
-#include "prefill.cuh"
+#include "configs.cuh"
+#include "few.cuh"
+#include "launch.cuh"
 
 namespace gdn {
 
@@ -10,20 +12,19 @@ struct Choice {
   cudaError_t (*launch)(const Arguments&, int blocks, cudaStream_t);
 };
 
-// The last row that fits is taken. From runs of scripts/tune/prefill on an H200; no B200 has been measured. A shape is
-// tiles, output warps, loaders, preparers, stages, tiles of a chain warp, warps left out.
+// The last row that fits is taken. From runs of scripts/tune/prefill on an H200; no B200 has been measured.
 inline constexpr Choice kTable[] = {
     {1, 0, launch_few},
-    {1, 15, launch<Shape<1, 1, 4, 4, 4>>},
-    {1, 400, launch<Shape<1, 1, 4, 4, 4, 1, 2>>},
-    {3, 0, launch<Shape<2, 2, 4, 4, 4>>},
-    {3, 600, launch<Shape<1, 1, 4, 4, 4>>},
-    {4, 0, launch<Shape<2, 2, 4, 4, 4>>},
-    {5, 2500, launch<Shape<1, 1, 4, 4, 4>>},
-    {9, 0, launch<Shape<2, 2, 4, 4, 4>>},
-    {16, 0, launch<Shape<4, 0, 4, 4, 4>>},
-    {23, 4096, launch_mixed<Shape<4, 0, 2, 2, 4>, Shape<8, 0, 2, 2, 3, 2>, 2>},
-    {46, 0, launch<Shape<8, 0, 2, 2, 3, 2>>},
+    {1, 15, launch<OneTile>},
+    {1, 400, launch<OneTileAlone>},
+    {3, 0, launch<TwoTiles>},
+    {3, 600, launch<OneTile>},
+    {4, 0, launch<TwoTiles>},
+    {5, 2500, launch<OneTile>},
+    {9, 0, launch<TwoTiles>},
+    {16, 0, launch<FourTiles>},
+    {23, 4096, launch_mixed<FourTilesFewWarps, EightTiles, 2>},
+    {46, 0, launch<EightTiles>},
 };
 
 }  // namespace gdn

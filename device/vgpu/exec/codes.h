@@ -1,0 +1,108 @@
+// The codes that the executor shares with Go, which has them from codes.go: `go generate ./device/vgpu` makes that of this file and
+// of ops.h. A name behind an enum, "// Go: space", is the prefix of its constants there; without it the names are used as they are.
+#pragma once
+
+// An operand is a place: offset << 2 | base, where the base is one of these.
+enum { IN_FRAME, IN_POOL, IN_WARP };
+
+enum { FLAG_LEADER = 1, FLAG_NEGATED = 2 }; // a branch may end here; the guard is negated
+
+enum {
+  FAULT_NONE, FAULT_BOUNDS, FAULT_MISALIGNED, FAULT_SHARED, FAULT_LOCAL, FAULT_TRAP, FAULT_ASSERT, FAULT_DIVERGENT, FAULT_DEADLOCK,
+  FAULT_STACK, FAULT_MISSING, FAULT_CALL, FAULT_UNINITIALISED, FAULT_STOPPED, FAULT_READONLY, FAULT_MBARRIER, FAULT_MEMORY,
+  FAULT_IN_FLIGHT, FAULT_TENSOR_MAP, FAULT_TMEM, FAULT_RACE, FAULT_UNINITIALISED_LOCAL, FAULT_DIVISION,
+  FAULT_ENDED, FAULT_UNINITIALISED_GLOBAL, FAULT_OUTSIDE_MASK, FAULT_REGISTER, FAULT_SPIN, FAULT_COUNT, FAULT_HEAP
+};
+
+// Hazards: bit numbers in vg_launch.strict, which makes faults of them; otherwise the first of each kind is kept. Ended threads are
+// looked for only if they are faults. The executor raises no refusals.
+enum {
+  HAZARD_SHARED, HAZARD_RACE, HAZARD_LOCAL, HAZARD_DIVISION, HAZARD_REFUSAL, HAZARD_ENDED, HAZARD_GLOBAL, HAZARD_REGISTER,
+  HAZARD_OUTSIDE_MASK, HAZARD_COUNT
+};
+
+// Windows of generic addresses.
+#define VG_SHARED_WINDOW 0x4000000000000000ull
+#define VG_LOCAL_WINDOW 0x4100000000000000ull
+#define VG_CODE_WINDOW 0x4200000000000000ull
+
+// Spaces of addresses. OUTSIDE has none that an access may use.
+enum { GENERIC, GLOBAL, SHARED, LOCAL, OUTSIDE }; // Go: space
+
+// Description of a load or store, in c: size of an element in the lowest 5 bits.
+enum { M_SIGNED = 32, M_64 = 64, M_16 = 128, M_ADDR32 = 256, M_STRONG = 512, M_RELEASE = 1024 };
+
+// Types of conversions and atomics.
+enum { T_U8, T_U16, T_U32, T_U64, T_S8, T_S16, T_S32, T_S64, T_F16, T_BF16, T_F32, T_F64, T_TF32 }; // Go: type
+
+// Arithmetic in its general form: what is done, and flags, with the rounding in the lowest three bits.
+enum { A_ADD, A_SUB, A_MUL, A_FMA, A_DIV, A_RCP, A_SQRT, A_MIN, A_MAX, A_MIN_NAN, A_MAX_NAN, A_EX2, A_TANH, A_RSQRT, A_NEG, A_ABS }; // Go: arith
+enum { RN, RZ, RM, RP, RNA }; // Go: round
+enum { A_FTZ = 8, A_SAT = 16, A_RELU = 32, A_BF16 = 64, A_X2 = 128 }; // Go: flag
+enum { C_INTEGER = 64 }; // of cvt besides FTZ, SAT and RELU: it rounds to an integer; Go: flag
+
+// Comparisons. CMP_EQU to CMP_GEU and CMP_NAN hold if an operand is NaN.
+enum {
+  CMP_EQ, CMP_NE, CMP_LT, CMP_LE, CMP_GT, CMP_GE, CMP_EQU, CMP_NEU, CMP_LTU, CMP_LEU, CMP_GTU, CMP_GEU, CMP_NUM, CMP_NAN
+};
+
+// testp.
+enum { TEST_FINITE, TEST_INFINITE, TEST_NUMBER, TEST_NOTANUMBER, TEST_NORMAL, TEST_SUBNORMAL };
+
+// Additions with a carry.
+enum { CARRY_SUBTRACTS = 1, CARRY_TAKES = 2, CARRY_GIVES = 4, CARRY_64 = 8 };
+
+// prmt, dp4a and dp2a, szext, operations on pairs of 16 bits, cvt.pack (the size in bits is in the lowest five).
+enum { PRMT_PLAIN, PRMT_F4E, PRMT_B4E, PRMT_RC8, PRMT_ECL, PRMT_ECR, PRMT_RC16 };
+enum { DOT_SIGNED_A = 1, DOT_SIGNED_B = 2, DOT_HIGH = 4 };
+enum { SZEXT_SIGNED = 1, SZEXT_WRAPS = 2 };
+enum { PAIR_ADD, PAIR_MIN, PAIR_MAX };
+enum { PAIR_SIGNED = 1, PAIR_RELU = 2, PAIR_WORD = 4 };
+enum { PACK_SIGNED = 32, PACK_FROM_UNSIGNED = 64 };
+
+// Scalar video instructions.
+enum { V_ADD, V_SUB, V_ABSDIFF, V_MIN, V_MAX, V_SHL, V_SHR, V_SET }; // Go: video
+
+// Atomics and reductions.
+enum { AT_ADD, AT_MIN, AT_MAX, AT_AND, AT_OR, AT_XOR, AT_EXCH, AT_CAS, AT_INC, AT_DEC }; // Go: atomic
+
+// st.async: to the block, or to all blocks of the cluster; else an AT_*.
+enum { STORE_TO_ALL = 254, STORE_TO_ONE = 255 };
+
+// mbarrier.
+enum { MB_INIT, MB_INVAL, MB_ARRIVE, MB_ARRIVE_TX, MB_DROP, MB_EXPECT_TX, MB_COMPLETE_TX, MB_TEST, MB_TRY, MB_TEST_PARITY, MB_TRY_PARITY,
+       MB_PENDING };
+// Bytes in flight of an mbarrier are counted from this.
+#define MB_TX_ZERO (1ull << 22)
+
+// Exchanges between lanes, and barriers.
+enum { S_IDX, S_UP, S_DOWN, S_BFLY }; // Go: shfl
+enum { VOTE_ALL, VOTE_ANY, VOTE_UNI };
+enum { BAR_SYNC, BAR_POPC, BAR_AND, BAR_OR, BAR_ARRIVE };
+enum { CLUSTER_ARRIVE, CLUSTER_WAIT };
+
+// Bulk copies: what they read and write. Tensor copies are the first two.
+enum { COPY_TO_SHARED, COPY_TO_GLOBAL, COPY_TO_CLUSTER };
+
+// Element types of matrix products.
+enum { MMA_F16, MMA_BF16, MMA_TF32, MMA_E4M3, MMA_E5M2, MMA_S8, MMA_U8, MMA_S4, MMA_U4, MMA_B1 };
+
+// tcgen05: instructions, shapes of loads and stores, kinds of products.
+enum { TC_ALLOC, TC_DEALLOC, TC_LD, TC_ST, TC_MMA, TC_COMMIT, TC_CP };
+enum { TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 };
+enum { TCK_F16, TCK_TF32, TCK_F8, TCK_I8 };
+
+// Special registers: places of IN_WARP in units of 256 bytes, and their names in PTX.
+#define SPECIALS(X)                                                                                                       \
+  X(TID_X, tid.x) X(TID_Y, tid.y) X(TID_Z, tid.z) X(NTID_X, ntid.x) X(NTID_Y, ntid.y) X(NTID_Z, ntid.z)                    \
+  X(CTAID_X, ctaid.x) X(CTAID_Y, ctaid.y) X(CTAID_Z, ctaid.z) X(NCTAID_X, nctaid.x) X(NCTAID_Y, nctaid.y)                  \
+  X(NCTAID_Z, nctaid.z) X(LANEID, laneid) X(WARPID, warpid) X(NWARPID, nwarpid) X(LT, lanemask_lt) X(LE, lanemask_le)       \
+  X(GT, lanemask_gt) X(GE, lanemask_ge) X(EQ, lanemask_eq) X(SMID, smid) X(NSMID, nsmid) X(GRIDID, gridid)                 \
+  X(CLUSTER_X, clusterid.x) X(CLUSTER_Y, clusterid.y) X(CLUSTER_Z, clusterid.z) X(NCLUSTER_X, nclusterid.x)                \
+  X(NCLUSTER_Y, nclusterid.y) X(NCLUSTER_Z, nclusterid.z) X(CCTAID_X, cluster_ctaid.x) X(CCTAID_Y, cluster_ctaid.y)        \
+  X(CCTAID_Z, cluster_ctaid.z) X(CNCTAID_X, cluster_nctaid.x) X(CNCTAID_Y, cluster_nctaid.y)                               \
+  X(CNCTAID_Z, cluster_nctaid.z) X(CCTARANK, cluster_ctarank) X(CNCTARANK, cluster_nctarank)                               \
+  X(DYNAMIC_SMEM, dynamic_smem_size) X(TOTAL_SMEM, total_smem_size) X(ENVREG1, envreg1) X(ENVREG2, envreg2)
+#define SPECIAL(id, name) SR_##id,
+enum { SPECIALS(SPECIAL) SR_ZERO, SR_COUNT };
+#undef SPECIAL

@@ -1,0 +1,216 @@
+// The groups of a warp's lanes: call frames, barriers, who runs next, and who waits for whom.
+#pragma once
+#include "races.h"
+
+static frame *new_frame(worker *k, warp *w, vg_func *f) {
+  (void)k;
+  frame *fr = malloc(sizeof *fr);
+  if (fr == NULL) abort();
+  memset(fr, 0, sizeof *fr);
+  fr->f = f;
+  fr->refs = 1;
+  fr->regs = aligned_alloc(64, ((size_t)f->frame_size + 63) / 64 * 64 + 64);
+  if (fr->regs == NULL) abort();
+  memset(fr->regs, 0, (size_t)f->frame_size);
+  (void)w;
+  return fr;
+}
+
+static void drop_frame(frame *fr) {
+  while (fr && --fr->refs == 0) {
+    frame *up = fr->up;
+    free(fr->regs);
+    free(fr);
+    fr = up;
+  }
+}
+
+// settle joins groups at the same place. Those that wait there for different lanes stay apart.
+static void settle(warp *w) {
+  for (int i = 0; i < w->ng; i++)
+    for (int j = i + 1; j < w->ng;) {
+      group *a = &w->g[i], *b = &w->g[j];
+      int apart = a->state == WAIT_LANES && b->state == WAIT_LANES && a->need != b->need;
+      if (a->pc == b->pc && a->fr == b->fr && a->state != WAIT_BARRIER && b->state != WAIT_BARRIER && !apart) {
+        a->mask |= b->mask;
+        a->state = RUN; // an instruction that waits for lanes looks again
+        a->forced = 0;
+        a->back = 0;
+        b->fr->refs--;
+        w->g[j] = w->g[--w->ng];
+      } else {
+        j++;
+      }
+    }
+}
+
+// wake looks for lanes that wait for others at __syncwarp, which may stand in several places.
+static int wake(warp *w) {
+  for (int i = 0; i < w->ng; i++) {
+    group *g = &w->g[i];
+    if (g->state != WAIT_LANES) continue;
+    u32 here = 0;
+    int syncs = 1;
+    for (int j = 0; j < w->ng; j++) {
+      group *o = &w->g[j];
+      if (o->state != WAIT_LANES) continue;
+      if (o->fr->f->code[o->pc].op != E_warp_sync) {
+        if (o == g) syncs = 0;
+        continue;
+      }
+      here |= o->mask;
+    }
+    if ((g->need & w->live & ~g->mask) == 0) { // lanes that were missing have ended
+      g->state = RUN;
+      return 1;
+    }
+    if (syncs && (g->need & w->live & ~here) == 0) {
+      u32 need = g->need;
+      for (int j = 0; j < w->ng; j++) {
+        group *o = &w->g[j];
+        if (o->state == WAIT_LANES && o->fr->f->code[o->pc].op == E_warp_sync && o->mask & need) {
+          o->pc++;
+          o->state = RUN;
+        }
+      }
+      return 1;
+    }
+  }
+  return 0;
+}
+
+static int pick(warp *w) {
+  int best = -1;
+  for (int i = 0; i < w->ng; i++) {
+    group *g = &w->g[i];
+    if (g->state != RUN) continue;
+    if (g->forced) return i;
+    if (best < 0 || g->depth > w->g[best].depth || (g->depth == w->g[best].depth && g->pc < w->g[best].pc)) best = i;
+  }
+  return best;
+}
+
+// turn gives another group than i the next turn.
+static void turn(warp *w, int i) {
+  w->g[i].forced = 0;
+  w->g[i].back = 0;
+  for (int n = 1; n < w->ng; n++) {
+    int j = (i + n) % w->ng;
+    if (w->g[j].state == RUN) {
+      w->g[j].forced = 1;
+      w->g[j].back = 0;
+      return;
+    }
+  }
+}
+
+static void release(worker *k, block *b, int id) {
+  barrier *bar = &b->bars[id];
+  int missing = bar->expected ? 0 : (int)(b->threads - b->live);
+  for (int i = 0; i < b->nw; i++) {
+    warp *w = &b->w[i];
+    for (int j = 0; j < w->ng; j++) {
+      group *g = &w->g[j];
+      if (g->state != WAIT_BARRIER || g->bar != id) continue;
+      if (missing && k->l->strict >> HAZARD_ENDED & 1) {
+        fault(k, w, g, FAULT_ENDED, __builtin_ctz(g->mask), 0, 0, missing, 0);
+        return;
+      }
+      vg_inst *in = &g->fr->f->code[g->pc];
+      u8 *base[3] = {g->fr->regs, g->fr->f->pool, w->spec};
+      if (in->kind == BAR_POPC) {
+        u32 v[32];
+        LANES v[l] = bar->popc;
+        blend32(U32(in->d), v, g->mask);
+      } else if (in->kind >= BAR_AND) {
+        u32 v = in->kind == BAR_AND ? bar->all : bar->any;
+        PRED(in->d) = (PRED(in->d) & ~g->mask) | (v ? g->mask : 0);
+      }
+      g->state = RUN;
+      g->pc++;
+      if (b->t->clocks) hears(w, row_bar(b->t, b->rank, (u32)id));
+    }
+  }
+  if (b->t->clocks) memset(clock_row(b->t, row_bar(b->t, b->rank, (u32)id)), 0, b->t->nclocks * sizeof(u32));
+  memset(bar, 0, sizeof *bar);
+  bar->all = 1;
+}
+
+static void lanes_ended(worker *k, block *b) {
+  for (int i = 0; i < 16; i++) {
+    barrier *bar = &b->bars[i];
+    if (bar->arrived && !bar->expected && bar->arrived >= b->live) release(k, b, i);
+  }
+}
+
+// cluster_arrived ends a phase of barrier.cluster if all threads of the cluster that have not ended have arrived.
+static void cluster_arrived(task *t) {
+  u32 all = 0;
+  for (int i = 0; i < t->nb; i++) all += t->b[i].live;
+  if (t->arrived && t->arrived >= all) t->arrived = 0, t->phase++;
+}
+
+static void end_lanes(worker *k, warp *w, int gi) {
+  group *g = &w->g[gi];
+  effect(k);
+  if (w->live == g->mask && w->b->done + 1 == w->b->nw && w->b->columns) fault(k, w, g, FAULT_TMEM, __builtin_ctz(g->mask), 0, 0, 0, 4);
+  w->live &= ~g->mask;
+  w->b->live -= (u32)__builtin_popcount(g->mask);
+  drop_frame(g->fr);
+  w->g[gi] = w->g[--w->ng];
+  if (w->live == 0) w->b->done++;
+  lanes_ended(k, w->b);
+  cluster_arrived(w->b->t);
+}
+
+// split makes the lanes who of a group a group of their own at pc.
+static group *split(warp *w, group *g, u32 who, int pc) {
+  group *n = &w->g[w->ng++];
+  *n = *g;
+  n->mask = who;
+  n->pc = pc;
+  n->forced = 0;
+  g->fr->refs++;
+  g->mask &= ~who;
+  return n;
+}
+
+// gathered finds lanes of *m that can execute an instruction with a member mask together: all lanes of a mask, but those that
+// have ended. It leaves them in *m and their mask in *need, and lets lanes with other masks, which may be ready too, come next.
+// If no mask is complete it returns 0: lanes with the same mask wait as a group, and those that the guard excludes go on.
+static int gathered(worker *k, warp *w, int gi, const vg_inst *in, u8 *const *base, u32 *m, u32 *need) {
+  group *g = &w->g[gi];
+  u32 left = *m, waiting[32], wanted[32];
+  int n = 0;
+  while (left) {
+    u32 lane = (u32)__builtin_ctz(left), want = *need, same = left;
+    if (in->want >= 0) {
+      const u32 *masks = U32(in->want);
+      want = masks[lane];
+      same = 0;
+      EACH(left) same |= (u32)(masks[l] == want) << l;
+      if (same & ~want) fault(k, w, g, FAULT_OUTSIDE_MASK, __builtin_ctz(same & ~want), want, 0, 0, 0);
+      if (k->l->stop) return 0;
+    }
+    left &= ~same;
+    if (want & w->exists & ~w->live && k->l->strict >> HAZARD_ENDED & 1) {
+      fault(k, w, g, FAULT_ENDED, (int)lane, want & w->exists & ~w->live, 0, 0, 0);
+      return 0;
+    }
+    want &= w->live;
+    if ((want & ~same) == 0) {
+      if (*m != same) split(w, g, *m & ~same, g->pc)->state = RUN;
+      *m = same, *need = want;
+      return 1;
+    }
+    waiting[n] = same, wanted[n++] = want;
+  }
+  u32 excluded = g->mask & ~*m;
+  if (excluded) split(w, g, excluded, g->pc + 1)->state = RUN;
+  for (int i = 1; i < n; i++) {
+    group *o = split(w, g, waiting[i], g->pc);
+    o->state = WAIT_LANES, o->need = wanted[i];
+  }
+  g->state = WAIT_LANES, g->need = wanted[0];
+  return 0;
+}

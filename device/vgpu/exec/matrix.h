@@ -1,0 +1,366 @@
+// Products of matrices whose operands are in registers, and loads and stores of their fragments.
+#pragma once
+#include "memory.h"
+
+static inline void transpose16(u16 (*v)[8], u16 (*t)[8]) {
+#if VG_WIDE
+  __m128i x[8], y[8];
+  for (int i = 0; i < 8; i++) x[i] = _mm_loadu_si128((const __m128i *)v[i]);
+  for (int turns = 0; turns < 3; turns++) { // each turns the bits of row and column by one
+    for (int i = 0; i < 4; i++) {
+      y[2 * i] = _mm_unpacklo_epi16(x[i], x[i + 4]);
+      y[2 * i + 1] = _mm_unpackhi_epi16(x[i], x[i + 4]);
+    }
+    memcpy(x, y, sizeof x);
+  }
+  for (int i = 0; i < 8; i++) _mm_storeu_si128((__m128i *)t[i], x[i]);
+#else
+  for (int i = 0; i < 8; i++)
+    for (int j = 0; j < 8; j++) t[j][i] = v[i][j];
+#endif
+}
+
+static int ldmatrix(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, const int32_t *extra) {
+  u8 *row[32];
+  u32 m = in->n == 1 ? 0xff : in->n == 2 ? 0xffff : ~0u;
+  int write = in->op == E_stmatrix;
+  if (write) effect(k);
+  if (places(k, w, g, in, base, in->c & M_SIGNED ? GENERIC : SHARED, m, 16, write, row) == FAULTS || k->l->stop) return 0;
+  if (k->l->races) EACH(m) touch(k, w, g, ANY_LANE, row[l], 16, write ? A_WRITE : 0, 0);
+  if (k->l->stop) return 0;
+  for (int j = 0; j < in->n; j++) {
+    u8 *d = P(extra[in->x + j]);
+    u16 v[8][8], t[8][8];
+    for (int r = 0; r < 8; r++) memcpy(v[r], write ? d + 16 * r : row[8 * j + r], 16);
+    if (in->kind) { // transposed
+      transpose16(v, t);
+      memcpy(v, t, sizeof v);
+    }
+    for (int r = 0; r < 8; r++) memcpy(write ? row[8 * j + r] : d + 16 * r, v[r], 16);
+  }
+  return 1;
+}
+
+static inline void widen16(const u32 *r, f32 *out, int bf16) { // 32 registers' halves in order
+  if (bf16) {
+    for (int l = 0; l < 32; l++) out[2 * l] = bits_f32(r[l] << 16), out[2 * l + 1] = bits_f32(r[l] & 0xffff0000u);
+    return;
+  }
+#if VG_WIDE
+  for (int i = 0; i < 8; i++)
+    _mm256_storeu_ps(out + 8 * i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)r + i)));
+#else
+  for (int l = 0; l < 32; l++) out[2 * l] = f16_f32((u16)r[l]), out[2 * l + 1] = f16_f32((u16)(r[l] >> 16));
+#endif
+}
+
+// Of mma, kind is the element type of a and b; imm has m, n, k and whether c and d are float16.
+
+// exponent is that of a number as ilogbf tells it, without a call for most.
+static inline int exponent(f32 x) {
+  int e = (int)(f32_bits(x) >> 23 & 255);
+  return e ? e - 127 : ilogbf(x);
+}
+
+// block_sum is c plus the products a[i] * b[i * stride] as the tensor cores of Hopper add them (found by comparison with an H200):
+// all terms are cut to `keep` bits behind the highest exponent of a term, that of a product being the sum of its factors', and the
+// sum is cut to `final` bits behind its own.
+static f32 block_sum(const f32 *a, const f32 *b, int stride, int n, f32 c, int keep, int final) {
+  f64 plain = c;
+  int top = c == 0 ? -10000 : exponent(c);
+  for (int i = 0; i < n; i++) {
+    f32 x = a[i], y = b[i * stride];
+    plain += (f64)x * y;
+    if (x == 0 || y == 0 || x != x || y != y || isinf(x) || isinf(y)) continue;
+    int e = exponent(x) + exponent(y);
+    if (e > top) top = e;
+  }
+  if (plain != plain || isinf(plain)) return (f32)plain;
+  if (top == -10000) return (f32)plain;
+  f64 scale = ldexp(1, keep - top); // what it multiplies stays a normal number
+  s64 sum = (s64)(c * scale);
+  for (int i = 0; i < n; i++) sum += (s64)((f64)a[i] * b[i * stride] * scale);
+  if (sum == 0) return 0;
+  int e = 63 - __builtin_clzll((u64)(sum < 0 ? -sum : sum)), least = e + top - keep < -126 ? -149 + 23 : e + top - keep;
+  int drop = least - final - (top - keep);
+  if (drop > 0) sum = drop > 62 ? 0 : sum < 0 ? -(-sum >> drop << drop) : sum >> drop << drop;
+  f64 r = (f64)sum / scale;
+  return fabs(r) > FORMAT_F32.max ? (f32)copysign(INFINITY, r) : (f32)r;
+}
+
+// A factor of a product of matrices: rows of a, depth numbers each, or panels of b, which are depth rows of eight columns. The depth
+// is even.
+typedef struct {
+  const f32 *v;
+  const s16 *e; // exponents, of a in order, of b those of two rows side by side; their sum is that of a product
+  int plain;    // no number is infinite, none, or subnormal
+} factor;
+
+enum { EXPONENT_OF_0 = -0x2000, ONLY_ZEROS = -0x1000 }; // sums below ONLY_ZEROS are of products that are 0
+
+#if VG_WIDE
+static inline __m256i exponents8(const f32 *v, int bias, __m256i *odd) {
+  __m256i x = _mm256_loadu_si256((const __m256i *)v), none = _mm256_setzero_si256();
+  __m256i e = _mm256_and_si256(_mm256_srli_epi32(x, 23), _mm256_set1_epi32(255)), zero = _mm256_cmpeq_epi32(e, none);
+  __m256i small = _mm256_andnot_si256(_mm256_cmpeq_epi32(_mm256_add_epi32(x, x), none), zero);
+  *odd = _mm256_or_si256(*odd, _mm256_or_si256(small, _mm256_cmpeq_epi32(e, _mm256_set1_epi32(255))));
+  return _mm256_add_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(bias)), _mm256_and_si256(zero, _mm256_set1_epi32(EXPONENT_OF_0)));
+}
+
+static factor factor_a(const f32 *v, s16 *e, u32 n) {
+  __m256i odd = _mm256_setzero_si256();
+  for (u32 i = 0; i < n; i += 16) {
+    __m256i both = _mm256_packs_epi32(exponents8(v + i, 127, &odd), exponents8(v + i + 8, 127, &odd));
+    _mm256_storeu_si256((__m256i *)(e + i), _mm256_permute4x64_epi64(both, 0xd8));
+  }
+  return (factor){v, e, _mm256_testz_si256(odd, odd)};
+}
+
+static factor factor_b(const f32 *v, s16 *e, u32 n) {
+  __m256i odd = _mm256_setzero_si256();
+  for (u32 i = 0; i < n; i += 16) {
+    __m256i first = exponents8(v + i, 0, &odd), second = exponents8(v + i + 8, 0, &odd);
+    _mm256_storeu_si256((__m256i *)(e + i), _mm256_blend_epi16(first, _mm256_slli_epi32(second, 16), 0xaa));
+  }
+  return (factor){v, e, _mm256_testz_si256(odd, odd)};
+}
+
+// block_sum8 is block_sum for eight columns of b. It returns the columns that must take the slow way, whose c it leaves.
+static inline __attribute__((always_inline)) u32 block_sum8(const f32 *a, const s16 *ea, const f32 *b, const s16 *eb, int n, f32 *c, int keep,
+                                                            int final) {
+  __m256 sum = _mm256_loadu_ps(c);
+  __m256i bits = _mm256_castps_si256(sum), top = _mm256_set1_epi16(-0x7fff);
+  for (int q = 0; q < n; q += 2) {
+    s32 two;
+    memcpy(&two, ea + q, sizeof two);
+    top = _mm256_max_epi16(top, _mm256_add_epi16(_mm256_set1_epi32(two), _mm256_loadu_si256((const __m256i *)(eb + 8 * q))));
+  }
+  top = _mm256_max_epi32(_mm256_srai_epi32(top, 16), _mm256_srai_epi32(_mm256_slli_epi32(top, 16), 16));
+  // If all products and c are 0, any exponent is right.
+  __m256i zero = _mm256_and_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(ONLY_ZEROS), top), _mm256_cmpeq_epi32(bits, _mm256_setzero_si256()));
+  top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_srli_epi32(bits, 23), _mm256_set1_epi32(255)));
+  top = _mm256_blendv_epi8(top, _mm256_set1_epi32(127), zero);
+  __m256i bad = _mm256_or_si256(_mm256_cmpgt_epi32(top, _mm256_set1_epi32(127 + 120)), _mm256_cmpgt_epi32(_mm256_set1_epi32(127 - 80), top));
+  u32 slow = (u32)_mm256_movemask_ps(_mm256_castsi256_ps(bad));
+  if (slow == 255) return slow;
+  __m256 scale = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_sub_epi32(_mm256_set1_epi32(254 + keep), top), 23));
+  __m256i part = _mm256_cvttps_epi32(_mm256_mul_ps(sum, scale));
+  __m256d lo = _mm256_setzero_pd(), hi = lo;
+#pragma unroll
+  for (int q = 0; q < n; q += 8) {
+#pragma unroll
+    for (int o = q; o < (n < q + 8 ? n : q + 8); o++) // eight terms of at most 27 bits, and c
+      part = _mm256_add_epi32(part, _mm256_cvttps_epi32(_mm256_mul_ps(_mm256_mul_ps(_mm256_broadcast_ss(a + o), _mm256_loadu_ps(b + 8 * o)), scale)));
+    lo = _mm256_add_pd(lo, _mm256_cvtepi32_pd(_mm256_castsi256_si128(part)));
+    hi = _mm256_add_pd(hi, _mm256_cvtepi32_pd(_mm256_extracti128_si256(part, 1)));
+    part = _mm256_setzero_si256();
+  }
+  __m256 unit = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_sub_epi32(top, _mm256_set1_epi32(keep)), 23));
+  __m256d cut = _mm256_castsi256_pd(_mm256_set1_epi64x((s64)(~0ull << (52 - final))));
+  lo = _mm256_and_pd(_mm256_mul_pd(lo, _mm256_cvtps_pd(_mm256_castps256_ps128(unit))), cut);
+  hi = _mm256_and_pd(_mm256_mul_pd(hi, _mm256_cvtps_pd(_mm256_extractf128_ps(unit, 1))), cut);
+  _mm256_storeu_ps(c, _mm256_blendv_ps(_mm256_set_m128(_mm256_cvtpd_ps(hi), _mm256_cvtpd_ps(lo)), sum, _mm256_castsi256_ps(bad)));
+  return slow;
+}
+#else
+static factor factor_a(const f32 *v, s16 *e, u32 n) {
+  (void)n;
+  return (factor){v, e, 0};
+}
+#define factor_b factor_a
+#endif
+
+// block_rows adds the products of rows of a and a panel of b, which begin at numbers i and j of theirs and are n deep, to c.
+static void block_rows(const factor *a, u32 i, int rows, const factor *b, u32 j, int n, f32 (*c)[8], int keep, int final) {
+  for (int r = 0; r < rows; r++, i += (u32)n) {
+    u32 slow = 255;
+#if VG_WIDE
+    const f32 *x = a->v + i, *y = b->v + j;
+    if (a->plain && b->plain) // the constant unrolls the loops for the usual depth
+      slow = n == 16 ? block_sum8(x, a->e + i, y, b->e + j, 16, c[r], keep, final) : block_sum8(x, a->e + i, y, b->e + j, n, c[r], keep, final);
+#endif
+    EACH(slow) c[r][l] = block_sum(a->v + i, b->v + j + l, 8, n, c[r][l], keep, final);
+  }
+}
+
+#if VG_WIDE
+static inline __m256 widen8(__m128i x, int bf16) {
+  return bf16 ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)) : _mm256_cvtph_ps(x);
+}
+
+// unpack16_b makes eight rows of a panel of a register of b: lane l has column l / 4 of rows 2 * (l % 4) and the next.
+static inline void unpack16_b(const u32 *r, f32 *out, int bf16) {
+  __m256i y[4], t[4], u[4];
+  for (int i = 0; i < 4; i++) y[i] = _mm256_loadu_si256((const __m256i *)r + i);
+  for (int i = 0; i < 2; i++) {
+    t[2 * i] = _mm256_permute2x128_si256(y[i], y[i + 2], 0x20);
+    t[2 * i + 1] = _mm256_permute2x128_si256(y[i], y[i + 2], 0x31);
+  }
+  for (int i = 0; i < 2; i++) {
+    u[i] = _mm256_unpacklo_epi32(t[2 * i], t[2 * i + 1]);
+    u[i + 2] = _mm256_unpackhi_epi32(t[2 * i], t[2 * i + 1]);
+  }
+  const __m256i halves = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+  for (int i = 0; i < 4; i++) {
+    __m256i two = i & 1 ? _mm256_unpackhi_epi64(u[i & 2], u[(i & 2) + 1]) : _mm256_unpacklo_epi64(u[i & 2], u[(i & 2) + 1]);
+    two = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(two, halves), 0xd8);
+    _mm256_storeu_ps(out + 16 * i, widen8(_mm256_castsi256_si128(two), bf16));
+    _mm256_storeu_ps(out + 16 * i + 8, widen8(_mm256_extracti128_si256(two, 1), bf16));
+  }
+}
+#endif
+
+// half_of puts the first two of each four elements in front: the order in which numbers of 8 bits are multiplied.
+static int half_of(int i) { return (i & 2) * 8 + (i >> 2) * 2 + (i & 1); }
+
+// An integer of a packed operand, of a type from MMA_S8 on.
+static s32 packed(u32 v, int i, int type) {
+  switch (type) {
+  case MMA_S8: return (s8)(v >> 8 * i);
+  case MMA_U8: return (u8)(v >> 8 * i);
+  case MMA_S4: return (s32)(v << (28 - 4 * i)) >> 28;
+  case MMA_U4: return v >> 4 * i & 15;
+  }
+  return v >> i & 1;
+}
+
+// multiply_integers is mma of integers. imm has the depth in bits 0 to 11, 8 rows in bit 12, saturation in 13, and of bits and in
+// 14, else xor.
+static void multiply_integers(const vg_inst *in, u8 *const *base, const int32_t *extra) {
+  int K = (int)(in->imm & 0xfff), M = in->imm >> 12 & 1 ? 8 : 16, ta = in->kind & 15, tb = in->kind >> 4;
+  int E = ta <= MMA_U8 ? 4 : ta <= MMA_U4 ? 8 : 32, na = M * K / 32 / E, nb = 8 * K / 32 / E, nd = M / 4;
+  const int32_t *pd = extra + in->x, *pa = pd + nd, *pb = pa + na, *pc = pb + nb;
+  s8 A[16][256], B[256][8];
+  s64 D[16][8];
+  for (int r = 0; r < na; r++)
+    for (int l = 0; l < 32; l++)
+      for (int i = 0; i < E; i++) {
+        int row = (l >> 2) + (M == 16 ? 8 * (r & 1) : 0), col = (l & 3) * E + i + (M == 16 ? r >> 1 : r) * 4 * E;
+        s32 v = packed(U32(pa[r])[l], i, ta);
+        A[row][col] = (s8)v;
+      }
+  for (int r = 0; r < nb; r++)
+    for (int l = 0; l < 32; l++)
+      for (int i = 0; i < E; i++) B[(l & 3) * E + i + r * 4 * E][l >> 2] = (s8)packed(U32(pb[r])[l], i, tb);
+  for (int r = 0; r < nd; r++)
+    for (int l = 0; l < 32; l++) D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)] = (s32)U32(pc[r])[l];
+  int bits = ta == MMA_B1, both = in->imm >> 14 & 1;
+  for (int i = 0; i < M; i++)
+    for (int j = 0; j < 8; j++) {
+      s64 sum = D[i][j];
+      for (int q = 0; q < K; q++) {
+        s32 x = ta == MMA_U8 ? (u8)A[i][q] : A[i][q], y = tb == MMA_U8 ? (u8)B[q][j] : B[q][j];
+        sum += bits ? (both ? x & y : x ^ y) : x * y;
+      }
+      D[i][j] = in->imm >> 13 & 1 ? sat32(sum) : sum;
+    }
+  for (int r = 0; r < nd; r++)
+    for (int l = 0; l < 32; l++) U32(pd[r])[l] = (u32)D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)];
+}
+
+// side_by_side puts together what lies in the registers of a result's even and odd columns; apart is the reverse.
+static void side_by_side(const f32 *even, const f32 *odd, f32 *v) {
+#if VG_WIDE
+  for (int l = 0; l < 32; l += 4) {
+    __m128 x = _mm_loadu_ps(even + l), y = _mm_loadu_ps(odd + l);
+    _mm_storeu_ps(v + 2 * l, _mm_unpacklo_ps(x, y));
+    _mm_storeu_ps(v + 2 * l + 4, _mm_unpackhi_ps(x, y));
+  }
+#else
+  for (int l = 0; l < 32; l++) v[2 * l] = even[l], v[2 * l + 1] = odd[l];
+#endif
+}
+static void apart(const f32 *v, u32 *even, u32 *odd) {
+  u32 all[64];
+  for (int i = 0; i < 64; i++) all[i] = nan32(v[i]);
+#if VG_WIDE
+  for (int l = 0; l < 32; l += 4) {
+    __m128 x = _mm_loadu_ps((const f32 *)all + 2 * l), y = _mm_loadu_ps((const f32 *)all + 2 * l + 4);
+    _mm_storeu_ps((f32 *)even + l, _mm_shuffle_ps(x, y, 0x88));
+    _mm_storeu_ps((f32 *)odd + l, _mm_shuffle_ps(x, y, 0xdd));
+  }
+#else
+  for (int l = 0; l < 32; l++) even[l] = all[2 * l], odd[l] = all[2 * l + 1];
+#endif
+}
+
+static void mma(const vg_inst *in, u8 *const *base, const int32_t *extra) {
+  int K = (int)(in->imm & 0xff), at_ = in->kind & 15, bt = in->kind >> 4, half_acc = in->imm >> 8 & 1;
+  int bits = at_ <= MMA_BF16 ? 16 : at_ == MMA_TF32 ? 32 : 8, E = 32 / bits;
+  int na = 16 * K * bits / 1024, nb = 8 * K * bits / 1024, nd = half_acc ? 2 : 4;
+  const int32_t *pd = extra + in->x, *pa = pd + nd, *pb = pa + na, *pc = pb + nb;
+  if (at_ >= MMA_S8) {
+    multiply_integers(in, base, extra);
+    return;
+  }
+  f32 A[16 * 32], B[32][8], D[16][8], wide[128];
+  s16 EA[16 * 32], EB[32 * 8];
+  for (int r = 0; r < na + nb; r++) {
+    const u32 *s = U32(r < na ? pa[r] : pb[r - na]);
+    int t = r < na ? at_ : bt;
+#if VG_WIDE
+    if (t <= MMA_BF16) {
+      if (r >= na) unpack16_b(s, B[8 * (r - na)], t == MMA_BF16);
+      for (int i = 0; i < 8 && r < na; i++)
+        _mm256_storeu_ps(A + (8 * (r & 1) + i) * K + (r >> 1) * 8, widen8(_mm_loadu_si128((const __m128i *)s + i), t == MMA_BF16));
+      continue;
+    }
+#endif
+    if (t <= MMA_BF16) widen16(s, wide, t == MMA_BF16);
+    else if (t == MMA_TF32) for (int l = 0; l < 32; l++) wide[l] = bits_f32(s[l] & 0xffffe000u);
+    else for (int l = 0; l < 128; l++) wide[l] = fp8_f32((u8)(s[l >> 2] >> 8 * (l & 3)), t == MMA_E5M2);
+    if (r < na) {
+      int row = 8 * (r & 1), col = (r >> 1) * 4 * E;
+      for (int i = 0; i < 8; i++)
+        for (int j = 0; j < 4 * E; j++) A[(row + i) * K + (E == 4 ? half_of(col + j) : col + j)] = wide[i * 4 * E + j];
+    } else {
+      int first = (r - na) * 4 * E;
+      for (int i = 0; i < 8; i++)
+        for (int j = 0; j < 4 * E; j++) B[E == 4 ? half_of(first + j) : first + j][i] = wide[i * 4 * E + j];
+    }
+  }
+  if (half_acc) {
+    for (int r = 0; r < 2; r++) {
+      widen16(U32(pc[r]), wide, 0);
+      for (int l = 0; l < 32; l++)
+        for (int i = 0; i < 2; i++) D[(l >> 2) + 8 * r][(l & 3) * 2 + i] = wide[2 * l + i];
+    }
+  } else {
+    for (int r = 0; r < 4; r += 2) side_by_side((const f32 *)P(pc[r]), (const f32 *)P(pc[r + 1]), D[4 * r]);
+  }
+  factor a = factor_a(A, EA, (u32)(16 * K)), b = factor_b(B[0], EB, (u32)(8 * K));
+  if (at_ < MMA_E4M3) block_rows(&a, 0, 16, &b, 0, K, D, 25, 23);
+  for (u32 i = 0; i < 16 && at_ >= MMA_E4M3; i++) { // two products of depth 16, and the sum by itself
+    f32 both[1][8] = {{0}};
+    block_rows(&a, i * 32, 1, &b, 0, 16, both, 25, 23);
+    block_rows(&a, i * 32 + 16, 1, &b, 128, 16, both, 25, 23);
+    for (int j = 0; j < 8; j++) D[i][j] += both[0][j];
+  }
+  if (!half_acc) {
+    for (int r = 0; r < 4; r += 2) apart(D[4 * r], U32(pd[r]), U32(pd[r + 1]));
+    return;
+  }
+  for (int r = 0; r < 2; r++) {
+    const f32 *v = D[8 * r];
+    u32 *d = U32(pd[r]);
+    for (int l = 0; l < 32; l++) d[l] = f16_of(f32_bits(v[2 * l])) | f16_of(f32_bits(v[2 * l + 1])) << 16;
+  }
+}
+
+// mma_f64: a has m/8 x k/4 registers, b k/4, c and d m/8 x 2.
+static void mma_f64(const vg_inst *in, u8 *const *base, const int32_t *extra) {
+  int M = (int)in->imm & 255, K = (int)in->imm >> 8, nd = M / 4, na = M / 8 * (K / 4);
+  const int32_t *pd = extra + in->x, *pa = pd + nd, *pb = pa + na, *pc = pb + K / 4;
+  f64 A[16][16], B[16][8], D[16][8];
+  for (int r = 0; r < na; r++)
+    for (int l = 0; l < 32; l++) A[(l >> 2) + 8 * (r % (M / 8))][(l & 3) + 4 * (r / (M / 8))] = bits_f64(U64(pa[r])[l]);
+  for (int r = 0; r < K / 4; r++)
+    for (int l = 0; l < 32; l++) B[(l & 3) + 4 * r][l >> 2] = bits_f64(U64(pb[r])[l]);
+  for (int r = 0; r < nd; r++)
+    for (int l = 0; l < 32; l++) D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)] = bits_f64(U64(pc[r])[l]);
+  for (int i = 0; i < M; i++)
+    for (int j = 0; j < 8; j++)
+      for (int q = 0; q < K; q++) D[i][j] = FMA64(A[i][q], B[q][j], D[i][j]);
+  for (int r = 0; r < nd; r++)
+    for (int l = 0; l < 32; l++) U64(pd[r])[l] = bits64(D[(l >> 2) + 8 * (r >> 1)][(l & 3) * 2 + (r & 1)]);
+}

@@ -1,0 +1,147 @@
+// mbarriers, and the asynchronous copies that they, or commit groups of a lane, wait for.
+#pragma once
+#include "memory.h"
+
+// An mbarrier: pending arrivals in bits 0-19, expected ones in 20-39, bytes in flight in 40-62 with an offset, phase in 63.
+static u64 mb_make(u64 pending, u64 expected, u64 tx, u64 phase) { return pending | expected << 20 | tx << 40 | phase << 63; }
+static u64 mb_settle(u64 v) {
+  if ((v & 0xfffff) == 0 && (v >> 40 & 0x7fffff) == MB_TX_ZERO) {
+    u64 e = v >> 20 & 0xfffff;
+    return mb_make(e, e, MB_TX_ZERO, ~v >> 63);
+  }
+  return v;
+}
+static u64 mb_tx(u64 v, s64 bytes) {
+  u64 tx = (v >> 40 & 0x7fffff) + (u64)bytes;
+  return (v & ~(0x7fffffull << 40)) | (tx & 0x7fffff) << 40;
+}
+
+// What writes shared memory behind the code's back (cp.async, bulk copies) marks the bytes until somebody has waited for it.
+enum { UNWRITTEN, WRITTEN, IN_FLIGHT };
+
+typedef struct copy { // of cp.async: by a lane of a warp; of a bulk copy: by an mbarrier
+  block *to;
+  u32 at, size;
+  u32 lane, group; // the lane's commit group
+  u32 bar, phase;  // shared address of the mbarrier
+} copy;
+
+// raced looks for a race of a copy or a matrix product, of which no lane is told apart. It is false after a fault.
+static int raced(worker *k, warp *w, group *g, u8 *p, u32 n, int how) {
+  if (k->l->races) touch(k, w, g, ANY_LANE, p, n, how, 0);
+  return !k->l->stop;
+}
+
+static void add_copy(copies *c, copy one) {
+  if (c->n == c->room) {
+    c->room = c->room ? 2 * c->room : 64;
+    c->all = realloc(c->all, (size_t)c->room * sizeof *c->all);
+    if (c->all == NULL) abort();
+  }
+  c->all[c->n++] = one;
+}
+
+static void landed(const copy *c) {
+  for (u32 i = c->at; i < c->at + c->size; i++)
+    if (i < c->to->shared_size && c->to->shadow[i] == IN_FLIGHT) c->to->shadow[i] = WRITTEN;
+}
+
+// wait_copies is cp.async.wait_group n, for the lanes m; commit groups of a lane are counted from 0.
+static void wait_copies(warp *w, u32 m, u32 n) {
+  int left = 0;
+  for (int i = 0; i < w->copies.n; i++) {
+    copy *c = &w->copies.all[i];
+    if (m >> c->lane & 1 && c->group + n < w->committed[c->lane]) landed(c);
+    else w->copies.all[left++] = *c;
+  }
+  w->copies.n = left;
+}
+
+// passed is a wait for phase of the mbarrier at bar that has ended.
+static void passed(block *b, u32 bar, u32 phase) {
+  int left = 0;
+  for (int i = 0; i < b->copies.n; i++) {
+    copy *c = &b->copies.all[i];
+    if (c->bar == bar && c->phase == phase) landed(c);
+    else b->copies.all[left++] = *c;
+  }
+  b->copies.n = left;
+}
+
+// in_flight marks size bytes at a shared address, which the mbarrier at bar will tell of.
+static void in_flight(warp *w, u64 a, u32 size, u64 bar, u64 state) {
+  block *to = shared_of(w, &a), *of = shared_of(w, &bar);
+  for (u32 i = 0; i < size && a + i < to->shared_size; i++)
+    if (to->shadow[a + i] == WRITTEN) to->shadow[a + i] = IN_FLIGHT;
+  add_copy(&of->copies, (copy){.to = to, .at = (u32)a, .size = size, .bar = (u32)bar, .phase = (u32)(state >> 63)});
+}
+
+// complete counts n bytes that have come at the mbarrier at a shared address. It is NULL after a fault, else the state before.
+static u64 *complete(worker *k, warp *w, group *g, u32 lane, u64 bar, u64 n, u64 *before) {
+  u64 *p = (u64 *)at(k, w, g, SHARED, (int)lane, bar, 8, 0);
+  if (p == NULL) return NULL;
+  *before = *p;
+  tells_at(w, p);
+  *p = mb_settle(mb_tx(*p, -(s64)n));
+  return p;
+}
+
+static int mbarrier(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m) {
+  u32 result = 0;
+  EACH(m) {
+    if (in->kind == MB_PENDING) {
+      U32(in->d)[l] = (u32)(U64(in->a)[l] & 0xfffff);
+      continue;
+    }
+    u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
+    int space = in->c & M_SIGNED ? GENERIC : SHARED; // the bit tells a generic address
+    if (in->kind < MB_TEST) effect(k);
+    if (in->kind == MB_INIT) {
+      u64 *p = (u64 *)at(k, w, g, space, (int)l, a, 8, 1);
+      if (p == NULL) return 0;
+      u64 n = U32(in->b)[l] & 0xfffff;
+      *p = mb_make(n, n, MB_TX_ZERO, 0);
+      continue;
+    }
+    u64 *p = (u64 *)at(k, w, g, space, (int)l, a, 8, 0);
+    if (p == NULL) return 0;
+    u64 v = *p, count = in->b >= 0 ? U32(in->b)[l] : 1;
+    switch (in->kind) {
+    case MB_INVAL: break;
+    case MB_ARRIVE_TX:
+      v = mb_tx(v, (s64)(u64)count);
+      count = 1;
+      // fall through
+    case MB_DROP: case MB_ARRIVE:
+      if (in->d >= 0) U64(in->d)[l] = *p;
+      if ((v & 0xfffff) < count) {
+        fault(k, w, g, FAULT_MBARRIER, (int)l, a, v & 0xfffff, (int)count, 1);
+        return 0;
+      }
+      tells_at(w, p);
+      if (in->kind == MB_DROP) v -= count << 20;
+      *p = mb_settle(v - count);
+      break;
+    case MB_EXPECT_TX: *p = mb_tx(v, (s64)count); break;
+    case MB_COMPLETE_TX: *p = mb_settle(mb_tx(v, -(s64)count)); break;
+    case MB_TEST: case MB_TRY: count = U64(in->b)[l] >> 63;
+      // fall through
+    case MB_TEST_PARITY: case MB_TRY_PARITY:
+      if ((count & 1) == v >> 63) {
+        watch(k, g, space, (int)l, a, v, 8, (int)(count & 1));
+        break;
+      }
+      result |= 1u << l;
+      hears_at(w, p);
+      block *of = w->b;
+      if (space == SHARED && a >> 24) of = shared_of(w, &a);
+      if (of->copies.n) passed(of, (u32)a, (u32)count & 1);
+      break;
+    }
+  }
+  if (in->kind >= MB_TEST && in->kind <= MB_TRY_PARITY) {
+    PRED(in->d) = (PRED(in->d) & ~m) | result;
+    if ((result & m) != m) k->yield = 1;
+  }
+  return 1;
+}

@@ -1,0 +1,364 @@
+// Memory of all spaces: where an address lies and whether it may be used, loads, stores and atomics.
+#pragma once
+#include "races.h"
+
+static block *shared_of(warp *w, u64 *a) { // takes the rank off a shared address
+  u32 rank = (u32)(*a >> 24) & 0xff;
+  *a &= 0xffffff;
+  if (rank == 0) return w->b;
+  if ((int)rank > w->b->t->nb) return NULL;
+  return &w->b->t->b[rank - 1];
+}
+
+// written_to keeps that global memory of a range was written to, or looks whether a read is of what was.
+static void written_to(worker *k, warp *w, group *g, const vg_range *r, int lane, u64 a, u64 size, int write) {
+  u8 *s = (u8 *)(a + (u64)r->shadow);
+  if (r->shadow == 0) return;
+  if (write) memset(s, 1, size);
+  else if (memchr(s, 0, size)) fault(k, w, g, FAULT_UNINITIALISED_GLOBAL, lane, a, 0, (int)size, 0);
+}
+
+// all_written reports whether n bytes of a shadow are 1.
+static inline int all_written(const u8 *s, int n) {
+  u64 ok = 0x0101010101010101ull;
+  u32 half;
+  for (; n >= 8; n -= 8, s += 8) {
+    u64 v;
+    memcpy(&v, s, 8);
+    ok = v == 0x0101010101010101ull ? ok : 0;
+  }
+  if (n >= 4) {
+    memcpy(&half, s, 4);
+    if (half != 0x01010101u) return 0;
+    n -= 4, s += 4;
+  }
+  for (; n > 0; n--, s++) ok = *s == 1 ? ok : 0;
+  return ok != 0;
+}
+
+// at returns where size bytes at address a of a lane lie, NULL after a fault.
+static u8 *at(worker *k, warp *w, group *g, int space, int lane, u64 a, int size, int write) {
+  if (space == GENERIC) {
+    switch (a >> 56) {
+    case 0x40: space = SHARED; a &= 0xffffffffffffffull; break;
+    case 0x41: space = LOCAL; a &= 0xffffffffffffffull; break;
+    default: space = GLOBAL;
+    }
+  }
+  if (a & (u64)(size - 1) && space != GLOBAL) {
+    fault(k, w, g, FAULT_MISALIGNED, lane, a, (u64)space, size, write);
+    return NULL;
+  }
+  if (space == SHARED) {
+    u64 o = a;
+    block *b = a >> 32 ? NULL : shared_of(w, &o);
+    if (b == NULL || o < k->l->shared_base || o + (u64)size > b->shared_size) {
+      fault(k, w, g, FAULT_SHARED, lane, a, b ? b->shared_size : 0, size, write);
+      return NULL;
+    }
+    u8 *s = b->shadow + o;
+    if (write) {
+      memset(s, 1, (size_t)size);
+    } else if (!all_written(s, size)) {
+      for (int i = 0; i < size; i++)
+        if (s[i] != 1) {
+          fault(k, w, g, s[i] ? FAULT_IN_FLIGHT : FAULT_UNINITIALISED, lane, a, SHARED, size, 0);
+          if (s[i]) return NULL;
+          break;
+        }
+    }
+    return b->shared + o;
+  }
+  if (space == LOCAL) {
+    if (a + (u64)size > LOCAL_BYTES) {
+      fault(k, w, g, FAULT_LOCAL, lane, a, LOCAL_BYTES, size, write);
+      return NULL;
+    }
+    return w->local + (u64)lane * LOCAL_BYTES + a;
+  }
+  vg_range *r = find(k, a, (u64)size);
+  if (a & (u64)(size - 1)) { // a GPU looks at this first
+    fault(k, w, g, FAULT_MISALIGNED, lane, a, r ? GLOBAL : OUTSIDE, size, write);
+    return NULL;
+  }
+  if (r == NULL) {
+    fault(k, w, g, FAULT_BOUNDS, lane, a, 0, size, write);
+    return NULL;
+  }
+  if (write && r->readonly) {
+    fault(k, w, g, FAULT_READONLY, lane, a, 0, size, write);
+    return NULL;
+  }
+  written_to(k, w, g, r, lane, a, (u64)size, write);
+  return (u8 *)a;
+}
+
+static inline u64 load_element(const u8 *p, int size, int c) {
+  switch (size) {
+  case 1: { u8 v = *(volatile const u8 *)p; return c & M_SIGNED ? (u64)(s64)(s8)v : v; }
+  case 2: { u16 v = *(volatile const u16 *)p; return c & M_SIGNED ? (u64)(s64)(s16)v : v; }
+  case 4: { u32 v = *(volatile const u32 *)p; return c & M_SIGNED ? (u64)(s64)(s32)v : v; }
+  default: return *(volatile const u64 *)p;
+  }
+}
+
+// How the lanes' places lie, if all take part: anyhow, at one place, one behind the other.
+enum { FAULTS, APART, ONE, IN_ORDER };
+
+// places fills p with the addresses of n bytes for each lane of m. It returns how they lie, or FAULTS, which is 0.
+static inline int places(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, int bytes, int write,
+                         u8 **p) {
+  u64 a[32], differ = 0, gaps = 0;
+  if (in->c & M_ADDR32) {
+    const u32 *s = U32(in->a);
+    u32 off = (u32)in->imm;
+    LANES a[l] = s[l] + off;
+  } else {
+    const u64 *s = U64(in->a);
+    u64 off = (u64)in->imm;
+    LANES a[l] = s[l] + off;
+  }
+  LANES {
+    u64 by = a[l] - a[0];
+    differ |= by;
+    gaps |= by ^ (u64)(l * bytes);
+  }
+  int lie = m != ~0u ? APART : differ == 0 ? ONE : gaps == 0 ? IN_ORDER : APART, span = lie == ONE ? bytes : 32 * bytes;
+  if (space == GENERIC) {
+    u64 top = a[__builtin_ctz(m)] >> 56;
+    int same = lie == ONE || (lie == IN_ORDER && a[31] >> 56 == top);
+    if (lie == APART) {
+      same = 1;
+      EACH(m) same &= a[l] >> 56 == top;
+    }
+    if (same && top != 0x40 && top != 0x41) space = GLOBAL;
+  }
+  if (space == GLOBAL) {
+    vg_range *r = find(k, a[__builtin_ctz(m)], (u64)bytes);
+    if (r && !(write && r->readonly)) {
+      u64 lo = r->base, most = r->size - (u64)bytes, bad = 0, low = 0;
+      if (m == ~0u) {
+        LANES { bad |= a[l] - lo > most; low |= a[l]; p[l] = (u8 *)a[l]; }
+      } else {
+        EACH(m) { bad |= a[l] - lo > most; low |= a[l]; p[l] = (u8 *)a[l]; }
+      }
+      if (!bad && !(low & (u64)(bytes - 1))) {
+        u8 *shadow = (u8 *)(a[0] + (u64)r->shadow);
+        if (r->shadow == 0) return lie;
+        if (lie != APART && write) memset(shadow, 1, (size_t)span);
+        else if (lie == APART || !all_written(shadow, span)) EACH(m) written_to(k, w, g, r, (int)l, a[l], (u64)bytes, write);
+        return lie;
+      }
+    }
+  } else if (space == SHARED && k->l->cluster[0] * k->l->cluster[1] * k->l->cluster[2] <= 1) {
+    u64 most = w->b->shared_size - (u64)bytes, lo = k->l->shared_base, bad = 0, low = 0;
+    u8 *s = w->b->shared;
+    if (w->b->shared_size >= lo + (u64)bytes) {
+      if (lie != APART) {
+        u64 last = a[0] + (u64)(span - bytes);
+        bad = a[0] < lo || a[0] > most || last > most;
+        low = a[0];
+        LANES p[l] = s + a[l];
+      } else {
+        EACH(m) { bad |= a[l] < lo || a[l] > most; low |= a[l]; p[l] = s + a[l]; }
+      }
+      if (!bad && !(low & (u64)(bytes - 1))) {
+        u8 *sh = w->b->shadow;
+        if (lie != APART) {
+          if (write) memset(sh + a[0], 1, (size_t)span);
+          if (write || all_written(sh + a[0], span)) return lie;
+        }
+        if (write) {
+          EACH(m) memset(sh + a[l], 1, (size_t)bytes);
+          return APART;
+        }
+        u32 ok = 1;
+        switch (bytes) {
+        case 4: EACH(m) ok &= *(u32 *)(sh + a[l]) == 0x01010101u; break;
+        case 8: EACH(m) ok &= *(u64 *)(sh + a[l]) == 0x0101010101010101ull; break;
+        case 16: EACH(m) ok &= (*(u64 *)(sh + a[l]) & *(u64 *)(sh + a[l] + 8)) == 0x0101010101010101ull; break;
+        default: EACH(m) for (int i = 0; i < bytes; i++) ok &= sh[a[l] + (u64)i];
+        }
+        if (ok) return lie;
+      }
+    }
+  } else if (space == LOCAL) {
+    u64 bad = 0, low = 0;
+    EACH(m) { bad |= a[l] + (u64)bytes > LOCAL_BYTES; low |= a[l]; p[l] = w->local + (u64)l * LOCAL_BYTES + a[l]; }
+    if (!bad && !(low & (u64)(bytes - 1))) return APART;
+  }
+  EACH(m) {
+    p[l] = at(k, w, g, space, (int)l, a[l], bytes, write);
+    if (p[l] == NULL) return FAULTS;
+  }
+  return APART;
+}
+
+// written keeps which local memory was written to; unwritten looks whether none of n bytes was.
+static u8 *local_shadow(warp *w, const u8 *p) {
+  return w->local_shadow && p >= w->local && p < w->local + 32ull * LOCAL_BYTES ? w->local_shadow + (p - w->local) : NULL;
+}
+static void written(warp *w, const u8 *p, size_t n) {
+  u8 *s = local_shadow(w, p);
+  if (s) memset(s, 1, n);
+}
+static int unwritten(warp *w, const u8 *p, size_t n) {
+  const u8 *s = local_shadow(w, p);
+  return s && memchr(s, 1, n) == NULL;
+}
+
+static int load(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
+  u8 *p[32];
+  int size = in->c & 31, n = in->n;
+  int lie = places(k, w, g, in, base, space, m, size * n, 0, p);
+  if (lie == FAULTS) return 0;
+  if (k->watch) {
+    int lane = __builtin_ctz(m);
+    u64 a = in->c & M_ADDR32 ? U32(in->a)[lane] + (u32)in->imm : U64(in->a)[lane] + (u64)in->imm;
+    watch(k, g, space, lane, a, load_element(p[lane], size, 0), size, -1);
+  }
+  if (k->l->races && space != LOCAL) {
+    EACH(lie == ONE && !(in->c & M_STRONG) ? 3 : m) { // of lanes that read the same, it matters that they are several
+      if (in->c & M_STRONG) before_strong(k, w, p[l]);
+      touch(k, w, g, l, p[l], (u32)(size * n), in->c & M_STRONG ? A_STRONG : 0, 0);
+    }
+    if (k->l->stop) return 0;
+  }
+  if (w->local_shadow && (space == LOCAL || space == GENERIC)) {
+    EACH(m)
+      for (int i = 0; i < n; i++)
+        if (extra[in->x + i] >= 0 && unwritten(w, p[l] + size * i, (size_t)size)) {
+          fault(k, w, g, FAULT_UNINITIALISED_LOCAL, (int)l, (u64)(p[l] - w->local) % LOCAL_BYTES, 0, size, 0);
+          if (k->l->stop) return 0;
+        }
+  }
+  for (int i = 0; i < n; i++) {
+    int32_t to = extra[in->x + i];
+    if (to < 0) continue;
+    if (in->c & M_64) {
+      u64 *d = U64(to);
+      if (size == 8) EACH(m) d[l] = *(volatile u64 *)(p[l] + 8 * i);
+      else EACH(m) d[l] = load_element(p[l] + size * i, size, in->c);
+    } else {
+      u32 *d = U32(to), keep = in->c & M_16 ? 0xffff : ~0u;
+      if (size == 4) {
+        if (lie == ONE) {
+          u32 v = *(volatile u32 *)(p[0] + 4 * i);
+          LANES d[l] = v;
+        } else if (m == ~0u) for (int l = 0; l < 32; l++) d[l] = *(volatile u32 *)(p[l] + 4 * i);
+        else EACH(m) d[l] = *(volatile u32 *)(p[l] + 4 * i);
+      } else {
+        EACH(m) d[l] = (u32)load_element(p[l] + size * i, size, in->c) & keep;
+      }
+    }
+  }
+  return 1;
+}
+
+static int store(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, int space, u32 m, const int32_t *extra) {
+  u8 *p[32];
+  int size = in->c & 31, n = in->n;
+  if (!places(k, w, g, in, base, space, m, size * n, 1, p)) return 0;
+  effect(k);
+  if (w->local_shadow && (space == LOCAL || space == GENERIC)) EACH(m) written(w, p[l], (size_t)(size * n));
+  if (k->l->races && space != LOCAL) { // a lane after the other, since they may write the same
+    EACH(m) {
+      u8 v[32];
+      for (int i = 0; i < n; i++) {
+        u64 x = in->c & M_64 ? U64(extra[in->x + i])[l] : U32(extra[in->x + i])[l];
+        memcpy(v + size * i, &x, (size_t)size);
+      }
+      touch(k, w, g, l, p[l], (u32)(size * n), A_WRITE | (in->c & M_STRONG ? A_STRONG : 0), memcmp(p[l], v, (size_t)(size * n)) == 0);
+      if (k->l->stop) return 0;
+      if (in->c & M_STRONG) after_strong(k, w, p[l], in->c & M_RELEASE);
+      memcpy(p[l], v, (size_t)(size * n));
+    }
+    return 1;
+  }
+  for (int i = 0; i < n; i++) {
+    int32_t from = extra[in->x + i];
+    if (in->c & M_64) {
+      const u64 *s = U64(from);
+      switch (size) {
+      case 8: EACH(m) *(volatile u64 *)(p[l] + 8 * i) = s[l]; break;
+      case 4: EACH(m) *(volatile u32 *)(p[l] + 4 * i) = (u32)s[l]; break;
+      case 2: EACH(m) *(volatile u16 *)(p[l] + 2 * i) = (u16)s[l]; break;
+      default: EACH(m) *(volatile u8 *)(p[l] + i) = (u8)s[l];
+      }
+    } else {
+      const u32 *s = U32(from);
+      switch (size) {
+      case 4: EACH(m) *(volatile u32 *)(p[l] + 4 * i) = s[l]; break;
+      case 2: EACH(m) *(volatile u16 *)(p[l] + 2 * i) = (u16)s[l]; break;
+      default: EACH(m) *(volatile u8 *)(p[l] + i) = (u8)s[l];
+      }
+    }
+  }
+  return 1;
+}
+
+static u64 atomic_value(int op, int t, u64 old, u64 v, u64 v2) {
+  switch (op) {
+  case AT_AND: return old & v;
+  case AT_OR: return old | v;
+  case AT_XOR: return old ^ v;
+  case AT_EXCH: return v;
+  case AT_CAS: return old == v ? v2 : old;
+  case AT_INC: return (u32)old >= (u32)v ? 0 : old + 1;
+  case AT_DEC: return (u32)old == 0 || (u32)old > (u32)v ? v : old - 1;
+  case AT_ADD:
+    switch (t) {
+    case T_F32: return f_arith((u32)old, (u32)v, 0, A_ADD, 0);
+    case T_F64: return d_arith(old, v, 0, A_ADD, 0);
+    case T_F16: return h_arith((u32)old, (u32)v, 0, A_ADD, A_X2);
+    case T_BF16: return h_arith((u32)old, (u32)v, 0, A_ADD, A_X2 | A_BF16);
+    }
+    return old + v;
+  case AT_MIN: case AT_MAX: {
+    int min = op == AT_MIN;
+    switch (t) {
+    case T_S32: return ((s32)old < (s32)v) == min ? old : v;
+    case T_S64: return ((s64)old < (s64)v) == min ? old : v;
+    case T_F16: return h_arith((u32)old, (u32)v, 0, min ? A_MIN : A_MAX, A_X2);
+    case T_BF16: return h_arith((u32)old, (u32)v, 0, min ? A_MIN : A_MAX, A_X2 | A_BF16);
+    }
+    return (old < v) == min ? old : v;
+  }
+  }
+  return old;
+}
+
+static int atomic(worker *k, warp *w, group *g, const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
+  int size = in->c & 31, t = in->kind >> 4, op = in->kind & 15, space = extra[in->x];
+  int wide = size == 8;
+  EACH(m) {
+    u64 a = in->c & M_ADDR32 ? U32(in->a)[l] + (u32)in->imm : U64(in->a)[l] + (u64)in->imm;
+    u8 *p = at(k, w, g, space, (int)l, a, size, 0);
+    if (p == NULL || (p = at(k, w, g, space, (int)l, a, size, 1)) == NULL) return 0;
+    if (k->l->races) {
+      before_strong(k, w, p);
+      touch(k, w, g, l, p, (u32)size, A_WRITE | A_ATOMIC, 0);
+      if (k->l->stop) return 0;
+      after_strong(k, w, p, in->c & M_RELEASE);
+    }
+    int32_t second = extra[in->x + 1];
+    u64 v = wide ? U64(in->b)[l] : U32(in->b)[l], v2 = second < 0 ? 0 : wide ? U64(second)[l] : U32(second)[l], old, value;
+    for (;;) { // the host's code may look at the same memory
+      old = size == 8 ? *(volatile u64 *)p : size == 4 ? *(volatile u32 *)p : *(volatile u16 *)p;
+      if (t == T_F32 && op == AT_ADD && p == (u8 *)a) value = ftz((u32)atomic_value(op, t, ftz((u32)old), ftz((u32)v), 0)); // global
+      else value = atomic_value(op, t, old, v, v2);
+      if (size == 2) value &= 0xffff;
+      if (size == 8 ? __sync_bool_compare_and_swap((u64 *)p, old, value)
+          : size == 4 ? __sync_bool_compare_and_swap((u32 *)p, (u32)old, (u32)value)
+                      : __sync_bool_compare_and_swap((u16 *)p, (u16)old, (u16)value))
+        break;
+    }
+    if (old != value) effect(k);
+    watch(k, g, space, (int)l, a, old, size, -1);
+    if (in->d >= 0) {
+      if (wide) U64(in->d)[l] = old;
+      else U32(in->d)[l] = (u32)old;
+    }
+  }
+  return 1;
+}

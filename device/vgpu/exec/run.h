@@ -1,0 +1,171 @@
+// run executes the instructions of a warp, as a switch over their codes. Its cases are in run_*.h, and may use:
+//   in       the instruction           m     the lanes of the group that pass its guard
+//   base     for P, U32, U64, PRED     mask  the lanes of the group g, which is number gi of the warp w
+//   extra    its further operands      pc    its index, which g->pc gets when the group stops
+// A case ends by break (the next instruction follows), continue (pc is set), FAULTED, or goto again (pick a group).
+#pragma once
+#include "groups.h"
+#include "library.h"
+#include "tensor.h"
+
+static void shuffle(const vg_inst *in, u8 *const *base, u32 m, const int32_t *extra) {
+  const u32 *v = U32(in->a), *b = U32(in->b), *c = U32(in->c);
+  u32 out[32], inside = 0;
+  for (u32 l = 0; l < 32; l++) {
+    u32 bound = b[l] & 31, clamp = c[l] & 31, seg = c[l] >> 8 & 31, j;
+    u32 max_lane = (l & seg) | (clamp & ~seg), min_lane = l & seg;
+    int in_range;
+    switch (in->kind) {
+    case S_UP: j = l - bound; in_range = (s32)j >= (s32)max_lane; break;
+    case S_DOWN: j = l + bound; in_range = j <= max_lane; break;
+    case S_BFLY: j = l ^ bound; in_range = j <= max_lane; break;
+    default: j = min_lane | (bound & ~seg & 31); in_range = j <= max_lane;
+    }
+    out[l] = v[in_range ? j & 31 : l];
+    inside |= (u32)(in_range != 0) << l;
+  }
+  blend32(U32(in->d), out, m);
+  int32_t p = extra[in->x];
+  if (p >= 0) PRED(p) = (PRED(p) & ~m) | (inside & m);
+}
+
+// run executes up to budget instructions of a warp; it returns 0 if all groups wait.
+static int run(worker *k, warp *w, int budget) {
+  vg_launch *launch = k->l;
+  int gi, start_budget = budget;
+again:
+  settle(w);
+  gi = pick(w);
+  if (gi < 0) {
+    if (wake(w)) goto again;
+    k->executed += (u64)(start_budget - budget);
+    return 0;
+  }
+  group *g = &w->g[gi];
+  vg_func *f = g->fr->f;
+  const vg_inst *code = f->code;
+  const int32_t *extra = f->extra;
+  u8 *base[3] = {g->fr->regs, f->pool, w->spec};
+  u32 mask = g->mask;
+  int pc = g->pc;
+  u64 scratch_[32] __attribute__((aligned(64)));
+  void *scratch = scratch_;
+
+  for (;;) {
+    const vg_inst *in = &code[pc];
+    if (w->ng > 1 && in->flags & FLAG_LEADER) {
+      g->pc = pc;
+      int other = 0;
+      for (int i = 0; i < w->ng; i++) {
+        group *o = &w->g[i];
+        if (i == gi || o->state == WAIT_BARRIER) continue;
+        if (o->pc == pc && o->fr == g->fr) other = 1;
+        if (!g->forced && o->state == RUN && (o->depth > g->depth || (o->depth == g->depth && o->pc < pc))) other = 1;
+      }
+      if (other) goto again;
+    }
+    if (budget-- <= 0 || launch->stop) {
+      g->pc = pc;
+      if (g->forced && w->ng > 1) turn(w, gi);
+      k->executed += (u64)(start_budget - budget);
+      return 1;
+    }
+    u32 m = mask;
+    if (in->guard >= 0) {
+      u32 p = PRED(in->guard);
+      m &= in->flags & FLAG_NEGATED ? ~p : p;
+      if (m == 0) {
+        pc++;
+        continue;
+      }
+    }
+    if (launch->counts) __atomic_fetch_add(&launch->counts[in->op], 1, __ATOMIC_RELAXED);
+
+#define FAULTED { g->pc = pc; k->executed += (u64)(start_budget - budget); return 0; }
+// MISSING_LANES leaves in m the lanes that are ready to execute a warp instruction together, and in need_ the lanes that take part:
+// all lanes of one member mask, which have arrived. The other lanes become groups of their own.
+#define MISSING_LANES(required)                                 \
+  g->pc = pc;                                                   \
+  u32 need_ = required;                                         \
+  if (!gathered(k, w, gi, in, base, &m, &need_)) {              \
+    if (launch->stop) FAULTED                                   \
+    goto again;                                                 \
+  }                                                             \
+  mask = g->mask;                                               \
+  ticks(w);
+#define STORE(D, expr)                                   \
+  if (m == ~0u) {                                        \
+    D *d = (D *)P(in->d);                                \
+    LANES { expr; }                                      \
+  } else {                                               \
+    D *d = (D *)scratch;                                 \
+    LANES { expr; }                                      \
+    if (sizeof(D) == 8) blend64(U64(in->d), scratch, m); \
+    else blend32(U32(in->d), scratch, m);                \
+  }
+#define CASE1(id, D, A, expr)            \
+  case E_##id: {                         \
+    const A *a_ = (const A *)P(in->a);   \
+    STORE(D, A a = a_[l]; d[l] = expr)   \
+    break;                               \
+  }
+#define CASE2(id, D, A, B, expr)                              \
+  case E_##id: {                                              \
+    const A *a_ = (const A *)P(in->a);                        \
+    const B *b_ = (const B *)P(in->b);                        \
+    STORE(D, A a = a_[l]; B b = b_[l]; d[l] = expr)           \
+    break;                                                    \
+  }
+#define CASE3(id, D, A, B, C, expr)                           \
+  case E_##id: {                                              \
+    const A *a_ = (const A *)P(in->a);                        \
+    const B *b_ = (const B *)P(in->b);                        \
+    const C *c_ = (const C *)P(in->c);                        \
+    STORE(D, A a = a_[l]; B b = b_[l]; C c = c_[l]; d[l] = expr) \
+    break;                                                    \
+  }
+#define CMP(cond) for (int l = 0; l < 32; l++) { r |= (u32)(cond) << l; } break;
+#define CASECMP(id, T, S)                                     \
+  case E_##id: {                                              \
+    const S *pa_ = (const S *)P(in->a), *pb_ = (const S *)P(in->b); \
+    T x[32], y[32];                                           \
+    for (int l = 0; l < 32; l++) { S s = pa_[l], t = pb_[l]; memcpy(&x[l], &s, sizeof(T)); memcpy(&y[l], &t, sizeof(T)); } \
+    u32 r = 0;                                                \
+    switch (in->kind) {                                       \
+    case CMP_EQ: CMP(x[l] == y[l])                            \
+    case CMP_NE: CMP(x[l] < y[l] || x[l] > y[l])              \
+    case CMP_LT: CMP(x[l] < y[l])                             \
+    case CMP_LE: CMP(x[l] <= y[l])                            \
+    case CMP_GT: CMP(x[l] > y[l])                             \
+    case CMP_GE: CMP(x[l] >= y[l])                            \
+    case CMP_EQU: CMP(!(x[l] < y[l] || x[l] > y[l]))          \
+    case CMP_NEU: CMP(x[l] != y[l])                           \
+    case CMP_LTU: CMP(!(x[l] >= y[l]))                        \
+    case CMP_LEU: CMP(!(x[l] > y[l]))                         \
+    case CMP_GTU: CMP(!(x[l] <= y[l]))                        \
+    case CMP_GEU: CMP(!(x[l] < y[l]))                         \
+    case CMP_NUM: CMP(x[l] == x[l] && y[l] == y[l])           \
+    case CMP_NAN: CMP(x[l] != x[l] || y[l] != y[l])           \
+    }                                                         \
+    PRED(in->d) = (PRED(in->d) & ~m) | (r & m);               \
+    break;                                                    \
+  }
+    switch (in->op) {
+      OPS1(CASE1)
+      OPS2(CASE2)
+      OPS3(CASE3)
+      OPSCMP(CASECMP)
+#include "run_values.h"
+#include "run_control.h"
+#include "run_memory.h"
+#include "run_matrix.h"
+#include "run_warp.h"
+#include "run_library.h"
+    default:
+      g->pc = pc;
+      fault(k, w, g, FAULT_MISSING, __builtin_ctz(m), in->op, 0, 0, 0);
+      FAULTED
+    }
+    pc++;
+  }
+}

@@ -1,0 +1,64 @@
+// Part of the switch of run.h: clocks, cache policies and the device functions of library.h.
+    case E_clock: {
+      u64 v = k->executed + k->slept + (u64)(start_budget - budget);
+      if (in->kind) STORE(u64, d[l] = v)
+      else STORE(u32, d[l] = (u32)v)
+      break;
+    }
+    case E_policy: // of the L2: imm has its hints; of a range: b and c, the bytes of its first part and of all
+      EACH(m) {
+        u64 v = (u64)in->imm;
+        if (in->kind) {
+          f32 f = bits_f32(U32(in->a)[l]);
+          v |= f > 0 && f <= 1 ? (u64)((f - 0x1p-23f) * 16) << 52 : 0;
+        } else {
+          u64 from = U64(in->a)[l], end = from + U32(in->b)[l];
+          u32 all = U32(in->c)[l], size = all > 1u << 19 ? 32 - (u32)__builtin_clz(all - 1) - 19 : 0, block = 12 + size;
+          s64 n = (s64)((u32)((end + (1ull << block) - 1) >> block) - (u32)(from >> block));
+          v |= (u64)(n < 1 ? 1 : n > 127 ? 127 : n) << 37 | (u64)(u32)(from >> block) << 44 | (u64)size << 52;
+        }
+        U64(in->d)[l] = v;
+      }
+      break;
+    case E_vprintf:
+      g->pc = pc;
+      EACH(m) {
+        u8 *lane = w->local + (u64)l * LOCAL_BYTES + g->fr->local;
+        u64 format, args;
+        memcpy(&format, lane + extra[in->x], 8);
+        memcpy(&args, lane + extra[in->x + 1], 8);
+        s32 n = print_formatted(k, w, g, (int)l, format, args);
+        if (extra[in->x + 2] < 0) continue;
+        memcpy(lane + extra[in->x + 2], &n, 4);
+        written(w, lane + extra[in->x + 2], 4);
+      }
+      break;
+    case E_malloc: case E_free: // extra: the places of the result and of the argument, or of the argument
+      g->pc = pc;
+      effect(k);
+      EACH(m) {
+        u8 *lane = w->local + (u64)l * LOCAL_BYTES + g->fr->local;
+        u64 v;
+        memcpy(&v, lane + extra[in->x + (in->op == E_malloc)], 8);
+        if (in->op == E_malloc) {
+          v = allocate(launch->heap, v);
+          before_strong(k, w, (u8 *)v); // what was done with the block before it was freed is over
+          memcpy(lane + extra[in->x], &v, 8);
+          written(w, lane + extra[in->x], 8);
+        } else if (after_strong(k, w, (u8 *)v, 1), !release_memory(launch->heap, v)) {
+          fault(k, w, g, FAULT_HEAP, (int)l, v, 0, 0, 0);
+          FAULTED
+        }
+      }
+      break;
+    case E_assertfail: {
+      g->pc = pc;
+      u8 *lane = w->local + (u64)__builtin_ctz(m) * LOCAL_BYTES + g->fr->local;
+      u64 message, file;
+      u32 line;
+      memcpy(&message, lane + extra[in->x], 8);
+      memcpy(&file, lane + extra[in->x + 1], 8);
+      memcpy(&line, lane + extra[in->x + 2], 4);
+      fault(k, w, g, FAULT_ASSERT, __builtin_ctz(m), message, file, (int)line, 0);
+      FAULTED
+    }

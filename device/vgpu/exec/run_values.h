@@ -1,0 +1,204 @@
+// Part of the switch of run.h: what works on registers but not on each lane by itself, as ops.h has it: predicates, carries, conversions.
+    case E_nop:
+      break;
+    case E_mov_32:
+      if (m == ~0u) memmove(U32(in->d), U32(in->a), 128);
+      else blend32(U32(in->d), U32(in->a), m);
+      break;
+    case E_nonzero: // a: the divisor, n: it has 64 bits
+      EACH(m)
+        if ((in->n ? U64(in->a)[l] : U32(in->a)[l]) == 0) {
+          g->pc = pc;
+          fault(k, w, g, FAULT_DIVISION, (int)l, 0, 0, 0, 0);
+          if (launch->stop) FAULTED
+          break;
+        }
+      break;
+    case E_undefined: { // a: the shadow of a register
+      const u32 *s = U32(in->a);
+      u32 bad = 0, any = 0;
+      LANES any |= s[l];
+      if (any) EACH(m) bad |= (u32)(s[l] != 0) << l;
+      if (bad) {
+        int lane = __builtin_ctz(bad);
+        g->pc = s[lane] == ~0u ? pc : (int)s[lane] - 1;
+        fault(k, w, g, FAULT_REGISTER, lane, 0, 0, 0, 0);
+        g->pc = pc;
+        if (launch->stop) FAULTED
+      }
+      break;
+    }
+    case E_selp_32: {
+      const u32 *a_ = U32(in->a), *b_ = U32(in->b);
+      u32 p = PRED(in->c);
+      STORE(u32, d[l] = p >> l & 1 ? a_[l] : b_[l])
+      break;
+    }
+    case E_selp_64: {
+      const u64 *a_ = U64(in->a), *b_ = U64(in->b);
+      u32 p = PRED(in->c);
+      STORE(u64, d[l] = p >> l & 1 ? a_[l] : b_[l])
+      break;
+    }
+    case E_pand: PRED(in->d) = (PRED(in->d) & ~m) | (PRED(in->a) & PRED(in->b) & m); break;
+    case E_por: PRED(in->d) = (PRED(in->d) & ~m) | ((PRED(in->a) | PRED(in->b)) & m); break;
+    case E_pxor: PRED(in->d) = (PRED(in->d) & ~m) | ((PRED(in->a) ^ PRED(in->b)) & m); break;
+    case E_pnot: PRED(in->d) = (PRED(in->d) & ~m) | (~PRED(in->a) & m); break;
+    case E_pmov: PRED(in->d) = (PRED(in->d) & ~m) | (PRED(in->a) & m); break;
+    case E_pconst: PRED(in->d) = (PRED(in->d) & ~m) | (in->imm ? m : 0); break;
+    case E_setp_h: {
+      const u32 *a_ = U32(in->a), *b_ = U32(in->b);
+      u32 r = 0;
+      for (int l = 0; l < 32; l++) {
+        f64 x = half_value(a_[l] >> in->n & 0xffff, (int)in->imm), y = half_value(b_[l] >> in->n & 0xffff, (int)in->imm);
+        int lt = x < y, gt = x > y, eq = x == y, un = x != x || y != y, v = 0;
+        switch (in->kind) {
+        case CMP_EQ: v = eq; break;
+        case CMP_NE: v = lt | gt; break;
+        case CMP_LT: v = lt; break;
+        case CMP_LE: v = lt | eq; break;
+        case CMP_GT: v = gt; break;
+        case CMP_GE: v = gt | eq; break;
+        case CMP_EQU: v = eq | un; break;
+        case CMP_NEU: v = !eq; break;
+        case CMP_LTU: v = lt | un; break;
+        case CMP_LEU: v = !gt; break;
+        case CMP_GTU: v = gt | un; break;
+        case CMP_GEU: v = !lt; break;
+        case CMP_NUM: v = !un; break;
+        case CMP_NAN: v = un; break;
+        }
+        r |= (u32)v << l;
+      }
+      PRED(in->d) = (PRED(in->d) & ~m) | (r & m);
+      break;
+    }
+    case E_testp_f32: case E_testp_f64: {
+      u32 r = 0;
+      for (int l = 0; l < 32; l++) {
+        u64 v, e, frac;
+        if (in->op == E_testp_f32) v = U32(in->a)[l], e = v >> 23 & 255, e = e == 255 ? 2047 : e, frac = v & 0x7fffff;
+        else v = U64(in->a)[l], e = v >> 52 & 2047, frac = v & 0xfffffffffffffull;
+        int nan = e == 2047 && frac, inf = e == 2047 && !frac, sub = e == 0 && frac, t = 0;
+        switch (in->kind) {
+        case TEST_FINITE: t = !nan && !inf; break;
+        case TEST_INFINITE: t = inf; break;
+        case TEST_NUMBER: t = !nan; break;
+        case TEST_NOTANUMBER: t = nan; break;
+        case TEST_NORMAL: t = !nan && !inf && !sub; break;
+        case TEST_SUBNORMAL: t = sub; break;
+        }
+        r |= (u32)t << l;
+      }
+      PRED(in->d) = (PRED(in->d) & ~m) | (r & m);
+      break;
+    }
+    case E_isspacep: {
+      const u64 *a_ = U64(in->a);
+      u32 r = 0;
+      for (int l = 0; l < 32; l++) {
+        u64 t = a_[l] >> 56;
+        r |= (u32)(in->kind == SHARED ? t == 0x40 : in->kind == LOCAL ? t == 0x41 : t != 0x40 && t != 0x41 && in->kind == GLOBAL) << l;
+      }
+      PRED(in->d) = (PRED(in->d) & ~m) | (r & m);
+      break;
+    }
+    case E_bfi_32: {
+      const u32 *a_ = U32(in->a), *b_ = U32(in->b), *c_ = U32(in->c), *e_ = U32(extra[in->x]);
+      STORE(u32, d[l] = (u32)bfi(a_[l], b_[l], c_[l], e_[l], 32))
+      break;
+    }
+    case E_bfi_64: {
+      const u64 *a_ = U64(in->a), *b_ = U64(in->b);
+      const u32 *c_ = U32(in->c), *e_ = U32(extra[in->x]);
+      STORE(u64, d[l] = bfi(a_[l], b_[l], c_[l], e_[l], 64))
+      break;
+    }
+    case E_addc: { // kind: CARRY_*; c is the carry
+      u32 *cc = U32(in->c);
+      EACH(m) {
+        u64 carry = in->kind & CARRY_TAKES ? cc[l] & 1 : (in->kind & CARRY_SUBTRACTS);
+        if (in->kind & CARRY_64) {
+          u64 x = U64(in->a)[l], y = U64(in->b)[l];
+          if (in->kind & CARRY_SUBTRACTS) y = ~y;
+          unsigned __int128 s = (unsigned __int128)x + y + carry;
+          U64(in->d)[l] = (u64)s;
+          if (in->kind & CARRY_GIVES) cc[l] = (u32)(s >> 64);
+        } else {
+          u64 x = U32(in->a)[l], y = U32(in->b)[l];
+          if (in->kind & CARRY_SUBTRACTS) y = (u32)~y;
+          u64 s = x + y + carry;
+          U32(in->d)[l] = (u32)s;
+          if (in->kind & CARRY_GIVES) cc[l] = (u32)(s >> 32);
+        }
+      }
+      break;
+    }
+    case E_cvt: { // imm: type of the result, of the source, flags; n: the result is wide, the source is wide
+      int dst = (int)in->imm & 255, src = (int)(in->imm >> 8) & 255, flags = (int)(in->imm >> 16), bits = 8 << (dst & 3);
+      EACH(m) {
+        u64 v = cvt1(in->n & 2 ? U64(in->a)[l] : U32(in->a)[l], dst, src, flags);
+        if (in->n & 1) U64(in->d)[l] = v;
+        else U32(in->d)[l] = in->n & 4 && dst <= T_S64 && bits <= 16 ? (u32)v & 0xffff : (u32)v;
+      }
+      break;
+    }
+    case E_cvt_fp8x2: // kind 1: e5m2; n 1: from a pair of float16; imm 1: relu
+      EACH(m) {
+        f64 hi, lo;
+        if (in->n) hi = f16_f32((u16)(U32(in->a)[l] >> 16)), lo = f16_f32((u16)U32(in->a)[l]);
+        else hi = bits_f32(U32(in->a)[l]), lo = bits_f32(U32(in->b)[l]);
+        if (in->imm && hi <= 0) hi = 0;
+        if (in->imm && lo <= 0) lo = 0;
+        U32(in->d)[l] = fp8_of(hi, in->kind) << 8 | fp8_of(lo, in->kind);
+      }
+      break;
+    case E_cvt_from_fp8x2:
+      EACH(m) {
+        u32 v = U32(in->a)[l];
+        f32 hi = fp8_f32((u8)(v >> 8), in->kind), lo = fp8_f32((u8)v, in->kind);
+        if (in->imm && hi <= 0) hi = 0;
+        if (in->imm && lo <= 0) lo = 0;
+        U32(in->d)[l] = f16_of(nan32(hi)) << 16 | f16_of(nan32(lo));
+      }
+      break;
+    case E_cvt_pack: { // two results of cvt in one register: imm as for cvt, b is the lower one
+      int dst = (int)in->imm & 255, src = (int)(in->imm >> 8) & 255, flags = (int)(in->imm >> 16);
+      EACH(m) {
+        u64 hi = cvt1(U32(in->a)[l], dst, src, flags), lo = cvt1(U32(in->b)[l], dst, src, flags);
+        U32(in->d)[l] = (u32)hi << 16 | ((u32)lo & 0xffff);
+      }
+      break;
+    }
+    case E_f32x2: {
+      const u64 *a_ = U64(in->a), *b_ = U64(in->b), *c_ = U64(in->c);
+      EACH(m) {
+        u32 lo = f_arith((u32)a_[l], (u32)b_[l], (u32)c_[l], in->kind, (int)in->imm);
+        u32 hi = f_arith((u32)(a_[l] >> 32), (u32)(b_[l] >> 32), (u32)(c_[l] >> 32), in->kind, (int)in->imm);
+        U64(in->d)[l] = (u64)hi << 32 | lo;
+      }
+      break;
+    }
+    case E_local_address: {
+      u64 v = (u64)in->imm + g->fr->local;
+      if (in->kind) STORE(u64, d[l] = v)
+      else STORE(u32, d[l] = (u32)v)
+      break;
+    }
+    case E_ldparam: {
+      const u8 *p = launch->params + in->imm;
+      int size = in->c & 31;
+      for (int i = 0; i < in->n; i++) {
+        u64 v = 0;
+        if ((u64)in->imm + (u64)(size * (i + 1)) <= launch->params_size) {
+          u64 raw; // the parameters of a launch need not be aligned
+          memcpy(&raw, p + size * i, (size_t)size);
+          v = load_element((const u8 *)&raw, size, in->c);
+        }
+        int32_t to = extra[in->x + i];
+        if (to < 0) continue;
+        if (in->c & M_64) EACH(m) U64(to)[l] = v;
+        else EACH(m) U32(to)[l] = in->c & M_16 ? (u32)v & 0xffff : (u32)v;
+      }
+      break;
+    }
