@@ -102,6 +102,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	program := a.cli()
 	sorted, _ := flags.First(program, args)
+	a.Version = Version
 	a.Command = append([]string{"fisub"}, args[min(1, len(args)):]...)
 	ctx = cache.Telling(ctx, func(path string) { a.term.Note("waiting for %s, which another process has locked", path) })
 	err := program.RunContext(ctx, sorted)
@@ -186,7 +187,7 @@ func (a *app) cli() *cli.App {
 		a.datasetCommand(),
 		a.sanitizeCommand(), a.profileCommand(),
 		a.emuCommand(), a.nvccCommand(),
-		a.doctorCommand(), a.toolchainCommand(), a.mcpCommand(), a.sealCommand(),
+		a.doctorCommand(), a.toolchainCommand(), a.mcpCommand(),
 		a.helpCommand(), a.completionCommand(), a.workerCommand(),
 	}
 	a.finish(commands, "")

@@ -128,9 +128,6 @@ func (a *app) preflight(ctx context.Context, o preflight.Options, configs ...str
 	if o.Cache, err = cache.Root(); err != nil && len(o.Archs) > 0 {
 		return nil, err
 	}
-	if o.Worker, err = session.Worker(); err != nil {
-		return nil, err
-	}
 	if len(o.Archs) > 0 && ui.IsTerminal(a.stderr) {
 		a.term.Note("compiling for %s, unless that was done before ...", strings.Join(o.Archs, ", "))
 	}

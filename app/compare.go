@@ -140,13 +140,13 @@ func (a *app) sides(ctx context.Context, o compareOptions) ([]*runs.Run, error) 
 		return found, nil
 	}
 	last := sources[len(sources)-1]
-	u, err := session.NewLocal(ctx, last.Submission, o.Options, nil, a.term)
+	o.Baseline = session.NoBaseline // A is
+	u, err := a.NewLocal(ctx, last.Submission, o.Options, nil, a.term)
 	if err != nil {
 		return nil, err
 	}
-	u.Version, u.Command = Version, a.Command
 	for _, s := range sources {
-		if err := session.Compiler(ctx, u.Kind, &u.Device, s.Solution, a.term); err != nil {
+		if _, err := session.Compiler(ctx, u.Kind, &u.Device, s.Solution, a.term); err != nil {
 			return nil, err
 		}
 	}

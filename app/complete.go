@@ -220,8 +220,7 @@ func (l *line) valuesOf(f cli.Flag, word, prefix string) (found []session.Value,
 // values gives what may be given where the help says name, of a flag or an argument. kind is ":files" or ":folders"
 // where those may be given too.
 func (l *line) values(name string) (found []session.Value, kind string) {
-	v := session.Values{Project: &l.Project, Definition: l.given["definition"], Set: l.given["set"],
-		Solution: l.given["solution"]}
+	v := session.Values{Project: &l.Project, Definition: l.given["definition"], Solution: l.given["solution"]}
 	switch name {
 	case "FILE":
 		return nil, ":files"
@@ -242,10 +241,6 @@ func (l *line) values(name string) (found []session.Value, kind string) {
 		return v.Definitions(), ""
 	case "SET":
 		return v.Sets(), ""
-	case "PREFIX":
-		return v.Workloads(), ""
-	case "AXIS=N":
-		return v.Axes(), ""
 	case "TABLE":
 		return v.Tables(), ""
 	case "REMOTE":
@@ -256,11 +251,10 @@ func (l *line) values(name string) (found []session.Value, kind string) {
 	words := map[string][]string{
 		"WHEN": colors, "VERDICT": {"slower"}, "TOOL": device.Sanitizers, "SECTIONS": tools.Sections,
 		"LANGUAGE": scaffold.LanguageNames(), "FORMAT": session.Formats, "FORM": {"ptx", "sass"},
-		"PROFILE": config.Profiles, "TIMER": device.Timers, "ARCH": {"sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a"},
-		"GPU": append(bundle.GPUs(), "none"),
-		"FOUND": {"cuda", "git", "nvcc", "tvm-ffi", "python", "torch", "triton", "dataset", "config",
-			"remote"},
-		"bash|zsh|fish": shells,
+		"PROFILE": config.Profiles, "TIMER": device.Timers, "GPU": append(bundle.GPUs(), "none"),
+	}
+	if strings.Contains(name, "|") {
+		return session.Words(strings.Split(name, "|")...), ""
 	}
 	return session.Words(words[name]...), ""
 }

@@ -74,7 +74,8 @@ func complete(words ...string) string {
 }
 
 // noValues are the names of values that only the user knows.
-var noValues = []string{"N", "TIME", "GIB", "USD", "PERCENT", "NAME", "TEXT"}
+var noValues = []string{"N", "TIME", "GIB", "USD", "PERCENT", "NAME", "TEXT", "PREFIX", "AXIS=N", "ARCH",
+	"FOUND"}
 
 func TestComplete(t *testing.T) {
 	completionProject(t)
@@ -83,7 +84,7 @@ func TestComplete(t *testing.T) {
 		want []string // candidates, in their order; "..." for any others
 	}{
 		{"lo", []string{"local"}},
-		{"runs ", []string{"ls", "show", "best", "note", "pin", "unpin", "rm"}},
+		{"runs ", []string{"ls", "show", "best", "rm"}},
 		{"remote gc --a", []string{"--all"}},
 		{"remote c", []string{"cancel"}},
 		{"work", nil}, // a hidden command
@@ -97,9 +98,6 @@ func TestComplete(t *testing.T) {
 		{"local --profile ", []string{"official", "quick", "thorough"}},
 		{"local --timer c", []string{"cupti"}},
 		{"local --set ", []string{"default", "batches", "contest", "edge"}},
-		{"local --workload 3f", []string{"3fb7dd52"}},
-		{"local --set contest54 --workload 2f4", []string{"2f4e21c3"}},
-		{"local --set contest54 --where batch_size=6", []string{"batch_size=64"}},
 		{"local --baseline ", []string{"flashinfer", "mine", "reference", "torch-compile", "torch-reference", "triton",
 			"warp-8-rows", "warp-per-row", "none", ":files"}}, // and prefill-plain, of another definition, not
 		{"local --baseline m", []string{"mine", ":files"}},
@@ -117,7 +115,6 @@ func TestComplete(t *testing.T) {
 		{"-C broken runs show 2", []string{"20260103-1-c", ":folders"}},
 		{"check ", []string{":files"}},
 		{"check config.toml --ar", []string{"--arch"}},
-		{"check config.toml --arch sm_9", []string{"sm_90", "sm_90a"}},
 		{"compare last . --set c", []string{"contest"}},
 		{"report last --format=m -o", []string{"-o"}},
 		{"local -- --se", nil},
@@ -131,7 +128,7 @@ func TestComplete(t *testing.T) {
 		{"submit --remote ", []string{"origin"}},
 		{"init --language t", []string{"triton"}},
 		{"init --author ", nil},
-		{"report --format ", []string{"html", "md", "csv"}},
+		{"report --format ", []string{"html", "md"}},
 		{"report last 20260101", []string{"20260101-120000-000-aaaa", ":folders"}},
 		{"frobnicate ", nil},
 	} {
@@ -158,7 +155,7 @@ func TestComplete(t *testing.T) {
 func TestCompleteBroken(t *testing.T) {
 	completionProject(t)
 	for _, words := range [][]string{
-		{"-C", "broken", "local", "--set", ""}, {"-C", "broken", "--dataset", "broken", "local", "--workload", ""},
+		{"-C", "broken", "local", "--set", ""}, {"-C", "broken", "--dataset", "broken", "local", "--set", ""},
 		{"--config", "a folder", "remote", "--on", ""},
 		{"-C", "broken", "--dataset", "broken", "dataset", "ls", "--definition", ""},
 		{"-C", "broken", "local", "--baseline", ""}, {}, {"--config"},
@@ -225,7 +222,7 @@ func testShell(t *testing.T, offers func(lines []string) [][]string) {
 		{"fisub local --device e", []string{"emu"}},
 		{"fisub local --device=e", []string{"--device=emu"}},
 		{"fisub remote --on lab,cl", []string{"lab,cluster"}},
-		{"fisub local --workload 3f", []string{"3fb7dd52"}},
+		{"fisub local --set b", []string{"batches"}},
 		{"fisub remote attach 20260101", []string{"20260101-120000-000-aaaa"}},
 		{"fisub check oth", []string{"other.json"}},
 		{"fisub -C bro", []string{"broken/"}},

@@ -44,7 +44,7 @@ func (a *app) datasetCommand() *cli.Command {
 			{Name: "import", Usage: "take definitions and workloads of fi_trace, SOL-ExecBench or a dataset into a dataset",
 				ArgsUsage: "DIR|FILE",
 				Flags:     []cli.Flag{stringFlag(&imports.out, "o", "the dataset is the folder `DIR`", "trace")},
-				Action:    func(c *cli.Context) error { return a.datasetImport(c.Args().First(), imports.out) }},
+				Action:    func(c *cli.Context) error { return a.datasetImport(c.Context, c.Args().First(), imports.out) }},
 		},
 	}
 }
@@ -99,9 +99,6 @@ func (a *app) datasetVerify(ctx context.Context, o datasetOptions) error {
 	found, unread, err := session.Verify(ctx, data, o.definition, o.set)
 	if err != nil {
 		return err
-	}
-	for _, text := range found.Warnings {
-		a.term.Warn(text, "")
 	}
 	for _, f := range found.Faults {
 		text := f.Definition + ": "
@@ -171,8 +168,8 @@ func (a *app) datasetSynth(ctx context.Context, o datasetOptions) error {
 	return err
 }
 
-func (a *app) datasetImport(src, out string) error {
-	found, err := a.Import(src, out)
+func (a *app) datasetImport(ctx context.Context, src, out string) error {
+	found, err := a.Import(ctx, src, out)
 	if err != nil {
 		return err
 	}

@@ -26,9 +26,7 @@ func (a *app) doctorCommand() *cli.Command {
 		Usage: "say what this machine can do, and what is missing for which command",
 		Flags: []cli.Flag{
 			boolFlag(&noRemote, "no-remote", "do not ask the hosts of [remote.NAME]"),
-			stringFlag(&require, "require", "exit with 1 if one of `FOUND[,FOUND...]` is missing: the names in the second "+
-				"column; cuda is all "+
-				"that a run on a GPU takes", ""),
+			stringFlag(&require, "require", "exit with 1 if one of `FOUND[,FOUND...]` is missing; cuda: all for a GPU run", ""),
 		},
 		Action: func(c *cli.Context) error { return a.doctor(c.Context, noRemote, require) },
 	}
@@ -61,7 +59,7 @@ func (a *app) doctor(ctx context.Context, noRemote bool, require string) (err er
 	}
 	if require != "" {
 		if d.Required, err = d.Require(strings.Split(require, ",")); err != nil {
-			return usage.Errorf("one of "+strings.Join(d.Names(), ", "), "--require: %w", err)
+			return usage.Errorf("fisub doctor lists the names", "--require: %w", err)
 		}
 	}
 	if a.json {
@@ -83,9 +81,6 @@ func (a *app) showMachine(r *doctor.Report) {
 	news := map[doctor.State]int{doctor.OK: 1, doctor.Missing: -1}
 	for _, l := range r.Lines {
 		text := fmt.Sprintf("%-*s  %s", width, plain.Line(l.Name), joinLines(l.Fact))
-		if len(l.Needed) > 0 {
-			text += "; needed by " + strings.Join(l.Needed, "; ")
-		}
 		if l.Hint != "" {
 			text += "; hint: " + joinLines(l.Hint)
 		}

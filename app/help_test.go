@@ -27,7 +27,6 @@ var needs = map[string]string{
 	"fisub local --limit 3 --watch":                              "someone who ends it",
 	"fisub runs best":                                            "runs on a GPU",
 	"fisub mcp -C my-kernel":                                     "a project of that name",
-	"fisub runs pin best":                                        "runs on a GPU",
 	"fisub sanitize --tool memcheck,racecheck --workload 3fb7":   "a GPU",
 	"fisub profile":                                              "a GPU",
 	"fisub profile --set contest --workload 2f4e --ncu-set full": "a GPU",
@@ -60,9 +59,7 @@ var needs = map[string]string{
 	"fisub submit --push":                                                                    "a remote repository",
 	"fisub -C my-kernel local":                                                               "a project, as in the tutorial",
 	"fisub submit --dry-run":                                                                 "a project, as in the tutorial",
-	"fisub submit --all --untested":                                                          "a project, as in the tutorial",
-	"fisub doctor --require cuda,cupti,remote.lab":                                           "a GPU",
-	"fisub report --serve":                                                                   "an end by ctrl-C",
+	"fisub doctor --require cuda,remote.lab":                                                 "a GPU",
 	"fisub toolchain install":                                                                "PyPI",
 	"fisub toolchain show":                                                                   "a CUDA compiler",
 }

@@ -50,7 +50,7 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 	if err != nil {
 		return err
 	}
-	total, err := a.RunLocal(ctx, s, o.Local, Version, a.events(), a.term)
+	total, err := a.RunLocal(ctx, s, o.Local, a.events(), a.term)
 	if err != nil {
 		return err
 	}

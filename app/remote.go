@@ -91,11 +91,10 @@ func (a *app) remote(ctx context.Context, o remoteOptions) (err error) {
 		return err
 	}
 	defer open.Close()
-	u, err := session.NewSetup(s, o.Options, nil)
+	u, err := a.NewSetup(s, o.Options, nil)
 	if err != nil {
 		return err
 	}
-	u.Version, u.Command = Version, a.Command
 	var order *jobs.Order
 	var folder *runs.Folder
 	var b *bundle.Bundle

@@ -10,19 +10,21 @@ func (a *app) reportCommand() *cli.Command {
 	o := session.ReportOptions{Version: Version}
 	return &cli.Command{
 		Name:      "report",
-		Usage:     "write a page, a Markdown table or CSV about runs, or serve the page while a run goes on",
+		Usage:     "write a page or a Markdown table about runs",
 		ArgsUsage: "[RUN...]",
 		Flags: []cli.Flag{
-			stringFlag(&o.Format, "format", "`FORMAT` html, md or csv", "html"),
+			stringFlag(&o.Format, "format", "`FORMAT` html or md", "html"),
 			&cli.StringFlag{Name: "o", Usage: "write `FILE`; - is stdout",
 				DefaultText: "report.FORMAT in the folder of the first RUN",
 				Action:      func(_ *cli.Context, file string) error { o.Out = &file; return nil }},
-			boolFlag(&o.Serve, "serve", "show the page to browsers of this machine, and each change of its runs"),
-			countFlag(&o.Port, "port", "serve on port `N` of 127.0.0.1", "a free one"),
 		},
 		Action: func(c *cli.Context) error {
-			o.Runs, o.JSON, a.signals = c.Args().Slice(), a.json, o.Serve // which an interrupt ends in good order
-			return a.Report(c.Context, o, a.stdout, a.term, a.result)
+			o.Runs, o.JSON = c.Args().Slice(), a.json
+			written, err := a.Report(o, a.stdout)
+			if err != nil || written == nil {
+				return err
+			}
+			return a.result(written)
 		},
 	}
 }

@@ -3,7 +3,6 @@ package app
 import (
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -19,47 +18,30 @@ import (
 func (a *app) runsCommand() *cli.Command {
 	var f session.RunFilter
 	var keep int
-	mark := func(c *cli.Context, change func(*runs.Mark)) error {
-		dir, err := a.RunFolder(c.Args().First())
-		if err != nil {
-			return err
-		}
-		return runs.ChangeMark(dir, change)
-	}
-	pin := func(pinned bool) cli.ActionFunc {
-		return func(c *cli.Context) error { return mark(c, func(m *runs.Mark) { m.Pinned = pinned }) }
-	}
 	return &cli.Command{
 		Name:   "runs",
-		Usage:  "list, show, mark and remove runs",
+		Usage:  "list, show and remove runs",
 		Action: func(*cli.Context) error { return a.runsLs(session.RunFilter{}) },
 		Subcommands: []*cli.Command{
 			{Name: "ls", Usage: "list the runs, the newest first", Flags: []cli.Flag{
 				countFlag(&f.Limit, "limit", "the newest `N` runs", "all"),
 				listFlag(&f.Match, "match", "only runs with `TEXT` in their line, in the whole commit or hash, or in the GPU's "+
 					"name; may be repeated"),
-				boolFlag(&f.Best, "best", "only the best of those that can be compared"),
-				boolFlag(&f.Pinned, "pinned", "only those that are pinned")},
+				boolFlag(&f.Best, "best", "only the best of those that can be compared")},
 				Action: func(*cli.Context) error { return a.runsLs(f) }},
 			{Name: "show", Usage: "show what a run ran, and its table", ArgsUsage: "RUN",
 				Action: func(c *cli.Context) error { return a.runsShow(c.Args().First()) }},
 			{Name: "best", Usage: "say which version of the sources is the fastest on which workloads", ArgsUsage: "[RUN]",
 				Action: func(c *cli.Context) error { return a.runsBest(c.Args().First()) }},
-			{Name: "note", Usage: "note TEXT beside a run, or take the note away", ArgsUsage: "RUN [TEXT...]",
-				Action: func(c *cli.Context) error {
-					return mark(c, func(m *runs.Mark) { m.Note = plain.Brief(strings.Join(c.Args().Tail(), " "), 500) })
-				}},
-			{Name: "pin", Usage: "keep a run from being removed", ArgsUsage: "RUN", Action: pin(true)},
-			{Name: "unpin", Usage: "let a run be removed", ArgsUsage: "RUN", Action: pin(false)},
 			{Name: "rm", Usage: "remove runs", ArgsUsage: "[RUN...]", Flags: []cli.Flag{countFlag(&keep, "keep",
-				"remove all but the newest `N`, those that are pinned, and the best", "none")},
+				"remove all but the newest `N` and the best ones", "none")},
 				Action: func(c *cli.Context) error { return a.runsRm(c.Args().Slice(), keep) }},
 		},
 	}
 }
 
 func (a *app) runsLs(f session.RunFilter) error {
-	lines, trends, err := a.Runs(f, a.term)
+	lines, err := a.Runs(f, a.term)
 	switch {
 	case err != nil:
 		return err
@@ -71,9 +53,6 @@ func (a *app) runsLs(f session.RunFilter) error {
 	}
 	align, rows := session.RunTable(lines)
 	a.term.Table(align, rows, nil)
-	for _, text := range trends {
-		fmt.Fprintln(a.stdout, a.term.Fit(plain.Line(text), 2))
-	}
 	return nil
 }
 
@@ -98,7 +77,7 @@ func (a *app) runsBest(arg string) error {
 			w.Second, ahead})
 	}
 	a.term.Table("LrLrRrR", rows, nil)
-	a.line("best", "%s  %s", best.ID, strings.Join([]string{plain.Short(best.ContentHash), best.Note}, "  "))
+	a.line("best", "%s  %s", best.ID, plain.Short(best.ContentHash))
 	return nil
 }
 

@@ -263,7 +263,7 @@ func (a *app) remoteTool(
 	defer open.Close()
 	timeout := cmp.Or(o.Timeout, tools.Timeout)
 	o.Limit, o.Timeout = 1, 0
-	u, err := session.NewSetup(s, o.Options, nil)
+	u, err := a.NewSetup(s, o.Options, nil)
 	if err != nil {
 		return err
 	}

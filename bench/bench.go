@@ -151,6 +151,7 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 		return "", "", err
 	}
 	defer in.Close()
+	in.load.Guard = 0                         // memory beside a tensor that belongs to it would hide writes there from a tool
 	if err := p.ready(ctx, ctx); err != nil { // a build has a limit of its own
 		return "", p.log(), p.machineError(err)
 	}

@@ -1,5 +1,5 @@
-// Package doctor looks at what a machine can do for fisub, and at what is missing for which command. It installs,
-// builds and measures nothing, asks the network nothing but the remotes that it is told of, and tells no secret.
+// Package doctor finds out which commands work on this machine, and why the others do not. It installs, builds and
+// measures nothing, uses the network for remotes only, and prints no secret.
 package doctor
 
 import (
@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"fisub/device"
@@ -18,24 +17,21 @@ import (
 	"fisub/workloads"
 )
 
-// A State is what a Line found.
+// A State is the result of a check.
 type State string
 
 const (
 	OK      State = "ok"
-	Warn    State = "warn"    // it is there, and something about it should be known
-	Missing State = "missing" // it is not there, or cannot be used
+	Warn    State = "warn"    // usable, with a limit
+	Missing State = "missing" // absent, or not usable
 )
 
-// A Line is one thing that was looked at.
+// A Line is the result of one check.
 type Line struct {
-	Name   string   `json:"name"` // "nvcc", "remote.lab"
-	State  State    `json:"state"`
-	Fact   string   `json:"fact"`              // version and place, or why it is missing
-	Hint   string   `json:"hint,omitempty"`    // the command that helps, where something is missing or should be otherwise
-	Mend   string   `json:"mend,omitempty"`    // Hint again, for programs that know it by this name
-	Needed []string `json:"needed,omitempty"`  // of a missing one: the commands that need it
-	Took   float64  `json:"seconds,omitempty"` // to find out
+	Name  string `json:"name"` // "nvcc", "remote.lab"
+	State State  `json:"state"`
+	Fact  string `json:"fact"`           // version and place, or why it is missing
+	Hint  string `json:"hint,omitempty"` // how to change that
 }
 
 func ok(name, format string, args ...any) Line {
@@ -48,48 +44,48 @@ func missing(name, fact, hint string) Line {
 	return Line{Name: name, State: Missing, Fact: fact, Hint: hint}
 }
 
-// failed is a missing one for the reason err, whose own hint goes before that.
+// failed returns a missing line for err. A hint of err comes before hint.
 func failed(name string, err error, hint string) Line {
 	text, own := explain.Error(err)
 	return missing(name, text, cmp.Or(own, hint))
 }
 
-// A Use is what fisub can be used for.
+// A Use is a command, and whether it works here.
 type Use struct {
 	Command string   `json:"command"`
 	OK      bool     `json:"ok"`
 	Lacks   []string `json:"lacks,omitempty"` // Names of lines
 }
 
-// A Report is all that was found.
+// A Report has the results of all checks.
 type Report struct {
 	Lines []Line `json:"checks"`
 	Uses  []Use  `json:"uses"`
 }
 
-// uses are the commands with what they need, by the Names of lines.
+// uses are the commands with their needs, by the Names of lines.
 var uses = []struct {
 	command string
 	needs   []string
 }{
 	{"fisub check, pack", nil},
-	{"fisub check --arch", []string{"nvcc", "tvm-ffi", "cache"}},
-	{"fisub local --device emu", []string{"nvcc", "tvm-ffi", "dataset", "cache", "runs"}},
-	{"fisub local --device cuda", []string{"gpu-support", "driver", "gpu", "nvcc", "tvm-ffi", "dataset", "cache", "runs"}},
-	{"fisub local, for Triton and Python", []string{"python", "torch", "triton", "dataset", "cache", "runs"}},
-	{"fisub sanitize, on a GPU", []string{"gpu-support", "driver", "gpu", "nvcc", "tvm-ffi", "compute-sanitizer"}},
-	{"fisub profile", []string{"gpu-support", "driver", "gpu", "nvcc", "tvm-ffi", "ncu"}},
+	{"fisub check --arch", []string{"nvcc", "cache"}},
+	{"fisub local --device emu", []string{"nvcc", "dataset", "cache", "runs"}},
+	{"fisub local --device cuda", []string{"gpu-support", "driver", "gpu", "nvcc", "dataset", "cache", "runs"}},
+	{"fisub local, for Triton and Python", []string{"python", "triton", "dataset", "cache", "runs"}},
+	{"fisub sanitize, on a GPU", []string{"gpu-support", "driver", "gpu", "nvcc", "compute-sanitizer"}},
+	{"fisub profile", []string{"gpu-support", "driver", "gpu", "nvcc", "ncu"}},
 	{"fisub remote", []string{"remote", "bundle", "cache", "runs"}},
 	{"fisub submit", []string{"git"}},
 }
 
-// Options are what the caller knows. What is nil is not looked at.
+// Options say what to examine. A check is left out if its field is nil.
 type Options struct {
 	Version  string // of fisub
 	Built    bool   // with GPU support
-	Cache    string // the cache's root; "" where CacheErr says why there is none
+	Cache    string // the cache's root; "" if CacheErr is set
 	CacheErr error
-	Config   string // the submission's, which need not exist; "" is none
+	Config   string // the submission's, which need not exist
 
 	OpenGPU func(context.Context) (device.Info, error) // in a process of its own
 	Tool    func(name string) (path string, err error) // a program of the CUDA toolkit
@@ -97,67 +93,57 @@ type Options struct {
 	Tables  map[string]*config.Table // [remote.NAME]
 }
 
-// limit is how long each look may take, on a machine that is busy too.
+// limit is the longest time of a check, also on a busy machine.
 const limit = 30 * time.Second
 
-// A look finds out about something, within the time of its context.
-type look func(context.Context) []Line
-
-// Examine looks at everything at once. The lines come in an order of their own.
+// Examine runs all checks at once. Their lines come in a fixed order.
 func Examine(ctx context.Context, o Options) *Report {
-	one := func(f func(context.Context) Line) look {
-		return func(ctx context.Context) []Line { return []Line{f(ctx)} }
-	}
 	x := &examination{Options: o}
-	free := make(chan struct{}) // closed when this program holds no GPU any more, which a host could be told is busy
-	gpu := func(ctx context.Context) []Line {
-		defer close(free)
-		return x.gpu(ctx)
+	type check struct {
+		name string // of the line in case of a timeout
+		run  func(context.Context) []Line
 	}
-	checks := []look{x.program, program("git", "apt-get install git", "--version"), confinement, gpu,
-		x.toolchain, x.tools, x.python, x.storage,
-		program("ssh", "apt-get install openssh-client; only hosts over SSH need it", "-V"),
-		program("sbatch", `name a login host in [remote.NAME]; only provider = "slurm" without one needs it here`,
-			"--version"),
-		program("kubectl", `kubernetes.io/docs/tasks/tools; only provider = "kubernetes" needs it`, "version", "--client")}
-	if o.Dataset != nil {
-		checks = append(checks, one(x.dataset))
-	}
-	if o.Config != "" {
-		checks = append(checks, one(x.config))
-	}
+	checks := []check{{"gpu-support", x.program}, {"git", program("git", "apt-get install git")},
+		{"confinement", confinement}, {"gpu", x.gpu}, {"nvcc", x.toolchain}, {"ncu", x.tools}, {"python", x.python},
+		{"cache", x.storage}, {"dataset", x.dataset}, {"config", x.config}}
 	if o.Tables != nil && len(o.Tables) == 0 {
-		checks = append(checks, one(func(context.Context) Line {
-			return missing("remote", "no table [remote.NAME] in the config", "docs/remote.md shows one")
-		}))
+		checks = append(checks, check{"remote", func(context.Context) []Line {
+			return []Line{missing("remote", "no table [remote.NAME] in the config", "docs/remote.md shows one")}
+		}})
+	}
+	free := make(chan struct{}) // closed when this program no longer holds a GPU, which would look busy to a host
+	gpu := checks[3].run
+	checks[3].run = func(ctx context.Context) []Line {
+		defer close(free)
+		return gpu(ctx)
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Tables)) {
-		checks = append(checks, func(ctx context.Context) []Line {
+		checks = append(checks, check{"remote." + name, func(ctx context.Context) []Line {
 			<-free
 			return x.remote(ctx, name)
-		})
+		}})
 	}
-	found := make([][]Line, len(checks))
-	var all sync.WaitGroup
+	found := make([]chan []Line, len(checks))
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	for i, c := range checks {
-		all.Go(func() {
-			limited, cancel := context.WithTimeout(ctx, limit)
-			defer cancel()
-			begun := time.Now()
-			found[i] = c(limited)
-			for j := range found[i] {
-				found[i][j].Took = time.Since(begun).Seconds()
-				found[i][j].Mend = found[i][j].Hint
-			}
-		})
+		found[i] = make(chan []Line, 1)
+		go func() { found[i] <- c.run(limited) }()
 	}
-	all.Wait()
-	r := &Report{Lines: slices.Concat(found...)}
+	r := &Report{}
+	for i, c := range checks {
+		select {
+		case lines := <-found[i]:
+			r.Lines = append(r.Lines, lines...)
+		case <-limited.Done():
+			r.Lines = append(r.Lines, missing(c.name, "no answer in time", ""))
+		}
+	}
 	r.sumUp()
 	return r
 }
 
-// sumUp fills in Uses, and what each missing thing is needed for.
+// sumUp fills in Uses.
 func (r *Report) sumUp() {
 	for _, u := range uses {
 		use := Use{Command: u.command, OK: true}
@@ -167,18 +153,12 @@ func (r *Report) sumUp() {
 				use.Lacks = append(use.Lacks, need)
 			}
 		}
-		for i := range r.Lines {
-			l := &r.Lines[i]
-			if name, _, _ := strings.Cut(l.Name, "."); l.State == Missing && slices.Contains(u.needs, name) {
-				l.Needed = append(l.Needed, u.command)
-			}
-		}
 		r.Uses = append(r.Uses, use)
 	}
 }
 
-// state tells whether there are lines of a name, or of a part of it, as remote, remote.lab, remote.lab.gpu01, and
-// whether one of them is not missing: of several remotes one will do.
+// state reports whether there are lines of that name or below it, as remote.lab is below remote, and whether one of
+// them is not missing: one of several remotes is enough.
 func (r *Report) state(name string) (found, usable bool) {
 	for _, l := range r.Lines {
 		if l.Name == name || strings.HasPrefix(l.Name, name+".") {
@@ -188,32 +168,17 @@ func (r *Report) state(name string) (found, usable bool) {
 	return found, usable
 }
 
-// groups stand for several names where something is required.
-var groups = map[string][]string{"cuda": {"gpu-support", "driver", "gpu", "nvcc", "tvm-ffi"}}
-
-// Names are those that Require knows here, with the groups behind them.
-func (r *Report) Names() (names []string) {
-	for _, l := range r.Lines {
-		if !slices.Contains(names, l.Name) {
-			names = append(names, l.Name)
-		}
-	}
-	return append(names, slices.Sorted(maps.Keys(groups))...)
-}
-
-// known are the names of lines that a machine without a GPU does not have.
-var known = []string{"clocks", "counters", "nvml", "cupti", "remote"}
-
-// Require gives the names among those asked for that are missing. The error names one that nobody knows.
+// Require returns the missing ones among names. The name cuda stands for the needs of a run on a GPU. The error names
+// one that no line has.
 func (r *Report) Require(names []string) (missing []string, err error) {
 	for _, name := range names {
-		all, group := groups[name]
-		if !group {
-			all = []string{name}
+		all := []string{name}
+		if name == "cuda" {
+			all = []string{"gpu-support", "driver", "gpu", "nvcc"}
 		}
 		for _, n := range all {
 			found, usable := r.state(n)
-			if !found && !group && !slices.Contains(known, n) {
+			if !found && name != "cuda" && name != "remote" {
 				return nil, fmt.Errorf("nothing is named %q", n)
 			}
 			if !usable {

@@ -4,96 +4,26 @@ import (
 	"cmp"
 	"context"
 	"debug/elf"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"fisub/bench"
 	"fisub/bench/pyworker"
-	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/device/nvcc"
-	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/preflight/source"
 )
 
-// A Kernel is what one kernel takes of a multiprocessor, on one arch.
+// A Kernel is a kernel as compiled for one arch.
 type Kernel struct {
 	Arch string `json:"arch"`
 	nvcc.Kernel
-	LargestBlock int `json:"largest_block"` // threads that a block can be launched with at most
-	// Occupancy with blocks of MaxThreads threads; nil where the launch bounds do not tell
-	// the block size, or the arch is not known.
-	Occupancy *Occupancy `json:"occupancy,omitempty"`
-}
-
-// An Occupancy is the share of a multiprocessor's threads that can be resident at once.
-type Occupancy struct {
-	Blocks int     `json:"blocks"` // on a multiprocessor
-	Share  float64 `json:"share"`  // of its threads, 0 to 1
-	Limit  string  `json:"limit"`  // what bounds it: "registers", "shared memory", "threads" or "blocks"
-	// Dynamic is how many bytes of dynamic shared memory a launch may ask for so that this holds; nil for a kernel that
-	// has no use for any.
-	Dynamic *int `json:"dynamic,omitempty"`
-}
-
-// A multiprocessor's limits: threads, blocks, shared memory in bytes. Every arch here has 65536 registers, given out to
-// a warp in units of 256, and takes 1 KiB of shared memory for each block.
-type limits struct{ threads, blocks, shared int }
-
-// Source: CUDA C++ Programming Guide 13.0, section "Compute Capabilities", technical specifications.
-var archLimits = map[string]limits{
-	"sm_80":  {2048, 32, 164 << 10},
-	"sm_86":  {1536, 16, 100 << 10},
-	"sm_87":  {1536, 16, 164 << 10},
-	"sm_89":  {1536, 24, 100 << 10},
-	"sm_90":  {2048, 32, 228 << 10},
-	"sm_100": {2048, 32, 228 << 10},
-	"sm_103": {2048, 32, 228 << 10},
-	"sm_120": {1536, 24, 100 << 10},
-}
-
-const (
-	registers     = 65536
-	registerUnit  = 256
-	sharedPerGrid = 1 << 10 // bytes that the system takes of each block's shared memory
-	sharedUnit    = 128
-)
-
-func up(n, unit int) int { return (n + unit - 1) / unit * unit }
-
-// occupancy is that of a kernel in blocks of so many threads.
-func occupancy(arch string, k nvcc.Kernel, threads int) *Occupancy {
-	l, ok := archLimits[strings.TrimRight(arch, "af")]
-	if !ok || threads <= 0 || k.Registers <= 0 {
-		return nil
-	}
-	warps := up(threads, 32) / 32
-	o := &Occupancy{Blocks: l.threads / 32 / warps, Limit: "threads"}
-	bound := func(blocks int, by string) {
-		if blocks < o.Blocks {
-			o.Blocks, o.Limit = blocks, by
-		}
-	}
-	bound(l.blocks, "blocks")
-	perWarp := up(k.Registers*32, registerUnit)
-	bound(registers/perWarp/4*4/warps, "registers")
-	bound(l.shared/up(k.Shared+sharedPerGrid, sharedUnit), "shared memory")
-	o.Share = float64(o.Blocks*warps*32) / float64(l.threads)
-	if k.Dynamic && o.Blocks > 0 {
-		left := l.shared/o.Blocks/sharedUnit*sharedUnit - sharedPerGrid - k.Shared
-		o.Dynamic = &left
-	}
-	return o
 }
 
 // build compiles the solution for each arch.
@@ -101,19 +31,20 @@ func (c *checker) build(ctx context.Context) error {
 	sol := c.Report.Solution
 	torch := sol.Spec.Binding == "torch" && (sol.Spec.Language == trace.CUDA || sol.Spec.Language == trace.CPP)
 	if !sol.Spec.Compiled() && !torch {
-		return c.triton(ctx)
+		return nil
 	}
 	python := ""
 	if torch && len(c.Archs) > 0 {
 		python, _ = pyworker.Find(ctx)
 	}
+	tools, _ := nvcc.Find(c.Cache) // Build has the error
 	for _, arch := range c.Archs {
 		var obj *nvcc.Object
 		var err error
 		if torch {
 			obj, err = nvcc.BuildTorch(ctx, c.Cache, cmp.Or(python, "python3"), sol, arch)
 		} else {
-			obj, err = nvcc.Build(ctx, c.Cache, sol, arch)
+			obj, err = nvcc.Build(ctx, c.Cache, tools, sol, arch)
 		}
 		b := Build{Arch: arch}
 		var broken *device.BuildError
@@ -138,109 +69,6 @@ func (c *checker) build(ctx context.Context) error {
 	}
 	return nil
 }
-
-// tritonLimit is how long the call may take from whose launches Triton compiles.
-const tritonLimit = 10 * time.Minute
-
-// triton has Triton compile, for a B200, what the submission launches on the smallest workload. What it takes as
-// arguments and constants only a launch tells, so the entry is called, in a worker, and no kernel is executed.
-func (c *checker) triton(ctx context.Context) error {
-	sol, def := c.Report.Solution, c.Report.Definition
-	if !pyworker.UsesTriton(sol) || len(c.Archs) == 0 || c.MustCompile || def == nil || c.Count(Error) > 0 {
-		return nil
-	}
-	ws, err := c.Dataset.Workloads(def.Name, c.Set)
-	if err != nil || len(ws) == 0 {
-		return nil // told already
-	}
-	size := func(w *trace.Workload) (n int) {
-		for _, extent := range w.Axes.All() {
-			n += extent
-		}
-		return n
-	}
-	w := slices.MinFunc(ws, func(a, b *trace.Workload) int { return cmp.Compare(size(a), size(b)) })
-	limit, cancel := context.WithTimeout(ctx, tritonLimit)
-	defer cancel()
-	kernels, tools, err := c.launched(limit, w)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	b := Build{Arch: "sm_100a"} // Triton's choice for a B200
-	var refused *worker.Error
-	switch {
-	case errors.As(err, &refused) && (refused.Kind == worker.Build || refused.Code == "other-triton"):
-		c.Log += refused.Log
-		f := Finding{Code: "does-not-compile", Severity: Error, Msg: refused.Text}
-		if refused.Code == "other-triton" {
-			f.Code, f.Severity = refused.Code, Warning
-			f.Hint = "fisub toolchain install fetches Triton " + pyworker.Contest
-		}
-		if m := pythonPlace.FindStringSubmatch(refused.Text); m != nil {
-			text, _ := c.source(m[1])
-			f.Path, f.Msg = c.sourcePath(m[1]), m[4]
-			line, _ := strconv.Atoi(m[2])
-			col, _ := strconv.Atoi(m[3])
-			mark(&f, text, line, col)
-		}
-		f.Msg += " (Triton, " + b.Arch + ")"
-		c.Findings = append(c.Findings, f)
-	case err != nil || len(kernels) == 0:
-		why := fmt.Sprintf("its call on workload %s launches no kernel", plain.Short(w.UUID))
-		if errors.Is(err, context.DeadlineExceeded) {
-			why = fmt.Sprintf("its call on workload %s takes longer than %v", plain.Short(w.UUID), tritonLimit)
-		} else if err != nil {
-			why, _, _ = strings.Cut(err.Error(), "\n")
-		}
-		hint := ""
-		if errors.As(err, &refused) && strings.HasPrefix(refused.Code, "no-") {
-			hint = "pip install torch triton==" + pyworker.Contest + ", or set FISUB_PYTHON to a Python that has them"
-		}
-		c.add(Note, "not-compiled", "", hint, "kernels of Triton were not compiled: %s", why)
-	default:
-		b.Toolchain = fmt.Sprintf("%s: %s, as workload %s launches them", tools, strings.Join(kernels, ", "),
-			plain.Short(w.UUID))
-	}
-	c.Builds = append(c.Builds, b)
-	return nil
-}
-
-// launched is what bench.Compile says of the submission; the cache keeps it, but for errors.
-func (c *checker) launched(ctx context.Context, w *trace.Workload) (kernels []string, tools string, err error) {
-	sol, def := c.Report.Solution, c.Report.Definition
-	machine, err := pyworker.Identity(ctx, c.Cache)
-	if err != nil {
-		return nil, "", err
-	}
-	key := cache.Key(machine, string(sol.JSON(trace.Compact)), string(def.JSON(trace.Compact)),
-		string(w.JSON(trace.Compact)))
-	const name = "kernels.json"
-	var kept struct {
-		Kernels []string `json:"kernels"`
-		Tools   string   `json:"tools"`
-	}
-	dir, _, err := cache.Folder(ctx, c.Cache, "triton", key, func(dir string) error {
-		kept.Kernels, kept.Tools, err = bench.Compile(ctx, &bench.Shared{Definition: def, Load: c.Dataset.Load,
-			Worker: c.Worker, DeviceKind: "emu", Device: device.Options{CacheDir: c.Cache}}, sol, w)
-		if err != nil {
-			return err
-		}
-		data, err := json.Marshal(kept)
-		return cmp.Or(err, os.WriteFile(filepath.Join(dir, name), data, 0o644))
-	})
-	if err != nil {
-		return nil, "", err
-	}
-	data, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		return nil, "", err
-	}
-	err = json.Unmarshal(data, &kept)
-	return kept.Kernels, kept.Tools, err
-}
-
-// pythonPlace matches the place in what Triton refuses.
-var pythonPlace = regexp.MustCompile(`(?s)^([^\s:]+\.py):(\d+)(?::(\d+))?: (.*)$`)
 
 func (c *checker) has(code string) bool {
 	return slices.ContainsFunc(c.Findings, func(f Finding) bool { return f.Code == code })
@@ -410,15 +238,7 @@ func (c *checker) built(arch string, obj *nvcc.Object, b *Build) {
 		}
 	}
 	for _, k := range obj.Kernels {
-		b.Kernels = append(b.Kernels, Cost(arch, k))
-		if k.SpillStores+k.SpillLoads > 0 {
-			c.add(Warning, "spills", c.sourcePath(k.File), "use fewer registers at once, or raise what __launch_bounds__ allows",
-				"%s spills registers on %s: %d bytes of stores, %d of loads for each thread",
-				k.Name, arch, k.SpillStores, k.SpillLoads)
-		}
-		if k.Prints {
-			c.add(Note, "printf", c.sourcePath(k.File), source.PrintfHint, source.PrintfText, k.Name)
-		}
+		b.Kernels = append(b.Kernels, Kernel{arch, k})
 	}
 	if c.Report.Solution.Spec.Binding == "torch" {
 		return // torch's own libraries define the rest
@@ -465,37 +285,4 @@ func unresolved(obj *nvcc.Object) []string {
 		names = append(names, s.Name)
 	}
 	return nvcc.Demangle(names)
-}
-
-// Cost is what k takes of a multiprocessor of that arch.
-func Cost(arch string, k nvcc.Kernel) Kernel {
-	largest := min(cmp.Or(k.MaxThreads, 1024), nvcc.LargestBlock(k.Registers))
-	return Kernel{Arch: arch, Kernel: k, LargestBlock: largest, Occupancy: occupancy(arch, k, k.MaxThreads)}
-}
-
-// Text is a kernel in one line.
-func (k Kernel) Text() string {
-	parts := []string{fmt.Sprintf("%d registers", k.Registers)}
-	if k.SpillStores+k.SpillLoads > 0 {
-		parts = append(parts, fmt.Sprintf("%d + %d bytes of spills", k.SpillStores, k.SpillLoads))
-	}
-	if k.Stack > 0 {
-		parts = append(parts, fmt.Sprintf("%d bytes of local memory", k.Stack))
-	}
-	parts = append(parts, fmt.Sprintf("%d bytes shared, %d constant", k.Shared, k.Constant))
-	switch allowed := nvcc.LargestBlock(k.Registers); {
-	case allowed < cmp.Or(k.MaxThreads, 1024):
-		parts = append(parts, fmt.Sprintf("at most %d threads per block with so many registers", allowed))
-	case k.MaxThreads > 0:
-		parts = append(parts, fmt.Sprintf("at most %d threads per block", k.MaxThreads))
-	}
-	if o := k.Occupancy; o != nil {
-		text := fmt.Sprintf("%s on a multiprocessor, occupancy %.0f %% (%s)", plain.Count(o.Blocks, "block"), 100*o.Share,
-			o.Limit)
-		if o.Dynamic != nil {
-			text += fmt.Sprintf(", while a launch asks for at most %d bytes of dynamic shared memory", *o.Dynamic)
-		}
-		parts = append(parts, text)
-	}
-	return strings.Join(parts, ", ")
 }

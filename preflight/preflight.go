@@ -1,7 +1,6 @@
-// Package preflight says what the contest's pipeline would reject, fail or silently change: its collector, which looks
-// for submissions in a repository; its packer; its builder; its evaluator. It compiles with the contest's flags, and
-// runs no kernel; what Triton is to compile only a call of the entry tells, which is made in a process of its own.
-// Whether a kernel is right is not its business, and neither is whether it is fast.
+// Package preflight finds what the contest's pipeline would reject, fail or silently change: its collector, which looks
+// for submissions in a repository; its packer; its builder; its evaluator. It compiles with the contest's flags and
+// runs nothing. It does not judge whether a kernel is correct or fast, and leaves to a run what a run reports.
 package preflight
 
 import (
@@ -16,7 +15,6 @@ import (
 	"slices"
 	"strings"
 
-	"fisub/bench/worker"
 	"fisub/collector"
 	"fisub/internal/config"
 	"fisub/internal/git"
@@ -44,14 +42,12 @@ type Options struct {
 	Solution *trace.Solution // a packed solution, instead of a config
 	File     string          // of Solution, for messages
 	Dataset  *workloads.Dataset
-	Set      string   // of workloads, for the definition's constraints; "" is the default one
 	Cache    string   // fisub's cache folder: toolchain and builds
 	Archs    []string // to compile for, such as "sm_100"; none: nothing is compiled
 	// Remote tells what is wrong with a table [remote.NAME]; where it is nil, they are not looked at.
 	Remote func(*config.Table) error
 	// MustCompile makes a missing toolchain an error.
 	MustCompile bool
-	Worker      worker.Command // the limits of the process in which a submission in Triton is called
 }
 
 // A Report is what is known of one submission. What could not be read is nil.
@@ -89,9 +85,8 @@ func (r *Report) OK(strict bool) bool {
 	return r.Count(Error) == 0 && (!strict || r.Count(Warning) == 0)
 }
 
-// Submission looks at one submission as a whole: config, sources, signature, what the code does, the definition's
-// workloads, and how it compiles. All findings come at once. An error is about this machine, or ctx; without a
-// toolchain the report says in a note that nothing was compiled.
+// Submission looks at one submission as a whole: config, sources, signature and how it compiles. All findings come at
+// once. An error is about this machine, or ctx. Without a toolchain a note says that nothing was compiled.
 func Submission(ctx context.Context, o Options) (*Report, error) {
 	c := &checker{Options: o, Report: &Report{}}
 	if o.Solution == nil {
@@ -107,9 +102,6 @@ func Submission(ctx context.Context, o Options) (*Report, error) {
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
-	}
-	if c.Report.Definition != nil {
-		c.workloads()
 	}
 	if c.Report.Solution != nil {
 		if err := c.build(ctx); err != nil {
@@ -457,14 +449,4 @@ func someSource(dir string) (name string) {
 		return nil
 	})
 	return name
-}
-
-// workloads evaluates the definition's constraints and axes.
-func (c *checker) workloads() {
-	ws, err := c.Dataset.Workloads(c.Report.Definition.Name, c.Set)
-	if err != nil {
-		c.add(Note, "no-workloads", "", "--dataset names one that has workloads", "%v: constraints are not evaluated", err)
-		return
-	}
-	c.Findings = append(c.Findings, Workloads(c.Report.Definition, ws)...)
 }

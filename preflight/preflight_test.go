@@ -284,7 +284,7 @@ func TestPacked(t *testing.T) {
 	}
 }
 
-// TestKernels: the assembler's figures of each kernel, and the occupancy that they allow.
+// TestKernels: the assembler's figures of each kernel.
 func TestKernels(t *testing.T) {
 	root := compiler(t)
 	p := load(t, filepath.Join("testdata", "sound", "cuda.txtar"))
@@ -305,59 +305,6 @@ func TestKernels(t *testing.T) {
 			k.Registers > 64 ||
 			k.MaxThreads != 256 || k.MinBlocks != 2 || k.Constant < 28 || k.SpillStores != 0 {
 			t.Errorf("got %+v, want the figures of scale_kernel", k)
-		}
-		if o := k.Occupancy; o == nil || o.Blocks != 8 || o.Share != 1 || o.Limit != "threads" {
-			t.Errorf("got occupancy %+v, want 8 blocks, all threads", o)
-		}
-	}
-}
-
-// TestOccupancy: figures as NVIDIA's occupancy calculator has them.
-func TestOccupancy(t *testing.T) {
-	for _, test := range []struct {
-		arch      string
-		registers int
-		shared    int
-		threads   int
-		want      Occupancy
-	}{
-		{"sm_100", 32, 0, 256, Occupancy{Blocks: 8, Share: 1, Limit: "threads"}},
-		{"sm_100a", 64, 0, 256, Occupancy{Blocks: 4, Share: 0.5, Limit: "registers"}},
-		{"sm_90", 255, 0, 128, Occupancy{Blocks: 2, Share: 0.125, Limit: "registers"}},
-		{"sm_90", 16, 47 << 10, 128, Occupancy{Blocks: 4, Share: 0.25, Limit: "shared memory"}},
-		{"sm_90", 16, 0, 32, Occupancy{Blocks: 32, Share: 0.5, Limit: "blocks"}},
-		{"sm_89", 16, 0, 1024, Occupancy{Blocks: 1, Share: 1024. / 1536, Limit: "threads"}},
-		{"sm_80", 128, 0, 1024, Occupancy{Blocks: 0, Share: 0, Limit: "registers"}},
-	} {
-		k := nvcc.Kernel{Registers: test.registers, Shared: test.shared}
-		if got := occupancy(test.arch, k, test.threads); got == nil || *got != test.want {
-			t.Errorf("%s, %d registers, %d bytes, %d threads: got %+v, want %+v", test.arch, test.registers, test.shared,
-				test.threads, got, test.want)
-		}
-	}
-	if got := occupancy("sm_999", nvcc.Kernel{Registers: 16}, 32); got != nil {
-		t.Errorf("unknown arch: got %+v, want nothing", got)
-	}
-}
-
-func TestEvaluate(t *testing.T) {
-	axes := map[string]float64{"n": 12, "m": 5, "zero": 0}
-	for text, want := range map[string]bool{
-		"n % 4 == 0": true, "n % 5 == 0": false, "0 < m < n": true, "0 < n < m": false, "n == 12 and m == 4": false,
-		"n == 1 or m == 5": true,
-		"not (n == 12)":    false, "(n + 3) // 4 * 2 == 6": true, "-7 // 2 == -4": true, "-7 % 3 == 2": true,
-		"n // 5 == 2": true,
-		"n != m":      true, "n > 0 > -1": true, "zero < m <= 5 == m and n >= 12": true, "n / 8 == 1.5": true,
-	} {
-		if got, known := evaluate(text, axes); !known || got != want {
-			t.Errorf("%s: got %v, %v; want %v", text, got, known, want)
-		}
-	}
-	for _, text := range []string{"", "k == 1", "n %", "n[0]", "n == m.item()", "n % zero == 0", "n if m else 1",
-		"10 ** 400", "(((n", "n == 'a'", "n", "not n == 12", "min(n, m) == 5", "2 ** 3 == 8", "n & 4 == 4", "n << 1 == 24",
-		"!n", strings.Repeat("(", 500), strings.Repeat("-", 5000) + "1"} {
-		if _, known := evaluate(text, axes); known {
-			t.Errorf("%.20q: got a truth, want none", text)
 		}
 	}
 }

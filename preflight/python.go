@@ -39,6 +39,9 @@ func python(ctx context.Context, limit time.Duration) source.Python {
 	}
 }
 
+// Python returns a function that runs scripts in the interpreter that the checks use.
+func Python(ctx context.Context) source.Python { return python(ctx, pythonLimit) }
+
 func runScript(ctx context.Context, limit time.Duration, path, script string, stdin []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

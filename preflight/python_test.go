@@ -3,18 +3,13 @@ package preflight
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"fisub/bench/pyworker"
-	"fisub/device/vgpu/vgputest"
 	"fisub/internal/config"
-	"fisub/internal/longtest"
 )
 
 // A fake puts a program python3 first on PATH.
@@ -110,78 +105,5 @@ func TestDefinitionFile(t *testing.T) {
 	what, _, err := File(t.Context(), file)
 	if want := "definition d, whose reference was not looked at: needs python3"; what != want || err != nil {
 		t.Errorf("got %q, %v; want %q", what, err, want)
-	}
-}
-
-// TestTriton: Triton compiles for a B200 what a call launches, and what it refuses is told at its place; where there is no
-// launch to compile, that is told, and nothing is guessed.
-func TestTriton(t *testing.T) {
-	longtest.Skip(t, "imports torch, and Triton compiles")
-	python, err := pyworker.Find(t.Context())
-	if err == nil {
-		err = exec.Command(python, "-c", "import triton").Run()
-	}
-	if err != nil {
-		t.Skipf("no Triton: %v", err)
-	}
-	if err := vgputest.Library(); err != nil {
-		t.Fatal(err)
-	}
-	p := load(t, filepath.Join("testdata", "sound", "triton.txtar"))
-	data, root := p.dataset(t), t.TempDir()
-	t.Setenv("TRITON_CACHE_DIR", t.TempDir())
-	source := filepath.Join(p.dir, "solution", "triton", "kernel.py")
-	sound, err := os.ReadFile(source)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const store, launch = "    tl.store(y + at", "    scale_kernel[("
-	once := fmt.Sprintf("    open(%q, 'x').close()\n", filepath.Join(t.TempDir(), "called")) + launch
-	for _, test := range []struct{ name, old, new, compiled, finding string }{
-		{"called once", launch, once, ": scale_kernel, as workload aaaaaaaa launches them", "warning absolute-path kernel.py:16:5 "},
-		{"and kept", launch, once, ": scale_kernel, as workload aaaaaaaa launches them", "warning absolute-path kernel.py:16:5 "},
-		{"sound", "", "", ": scale_kernel, as workload aaaaaaaa launches them", ""},
-		{"in a function that it calls", store, "    inner(x)\n" + store, "",
-			"error does-not-compile kernel.py:22:12 CompilationError: AttributeError(\"module 'triton.language' has no attribute 'nothing'\") " +
-				"(Triton, sm_100a)\n22 |     return tl.nothing(x)\n   |            ^"},
-		{"not of Triton's language", store, "    try:\n        at = at + 1\n    except ValueError:\n        pass\n" + store, "",
-			"error does-not-compile kernel.py:11:5 "},
-		{"too much shared memory", launch, "    product[(1,)](x, N=256)\n" + launch, "",
-			"error does-not-compile kernel.py:16:5 OutOfResources: out of resource: shared memory"},
-		{"by ptxas", store, "    tl.inline_asm_elementwise('wgmma.fence.sync.aligned; mov.b32 $0, $1;', '=r,r', [at], tl.int32, False, 1)\n" +
-			store, "", "error does-not-compile kernel.py:17:5 ptxas: Instruction 'wgmma.fence' not supported on .target 'sm_100a'; "},
-		{"caught", launch, "    try:\n        product[(1,)](x, N=256)\n    except Exception:\n        pass\n" + launch,
-			": scale_kernel, as workload aaaaaaaa launches them", ""},
-		{"by its results", launch, "    assert y[0] == 1, 'not one'\n" + launch, "",
-			"note not-compiled :0:0 kernels of Triton were not compiled: AssertionError: not one"},
-		{"refused by its results", launch, "    scale_kernel[(1,)](x, alpha, y, n, BLOCK=SIZE)\n    product[(1,)](x, N=256 if y[0].item() else 1)\n" +
-			launch, "", "note not-compiled :0:0 kernels of Triton were not compiled: its call reads what a kernel would compute, and then: kernel.py:17: Out"},
-		{"no launch", launch, "    return\n" + launch, "",
-			"note not-compiled :0:0 kernels of Triton were not compiled: its call on workload aaaaaaaa launches no kernel"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			text := strings.Replace(string(sound), test.old, test.new, 1) + "\n\n@triton.jit\ndef inner(x):\n    return tl.nothing(x)\n" +
-				"\n\n@triton.jit\ndef product(x, N: tl.constexpr):\n    i = tl.arange(0, N)\n    at = x + i[:, None] * N + i[None, :]\n" +
-				"    tl.store(at, tl.dot(tl.load(at), tl.load(at)))\n"
-			if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			r, err := Submission(t.Context(), Options{Config: filepath.Join(p.dir, config.Name), Dataset: data, Cache: root,
-				Archs: []string{"sm_100"}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var findings []string
-			for _, f := range r.Findings {
-				name := strings.TrimPrefix(f.Path, filepath.Dir(source)+string(filepath.Separator))
-				findings = append(findings, fmt.Sprintf("%s %s %s:%d:%d %s\n%s", f.Severity, f.Code, name, f.Line, f.Col, f.Msg, f.Excerpt))
-			}
-			got := strings.Join(findings, "\n")
-			if len(r.Builds) != 1 || !strings.HasSuffix(r.Builds[0].Toolchain, test.compiled) ||
-				(r.Builds[0].Toolchain == "") != (test.compiled == "") ||
-				(got == "") != (test.finding == "") || !strings.HasPrefix(got, test.finding) {
-				t.Errorf("got %+v and\n%s\nwant %q and\n%s", r.Builds, got, test.compiled, test.finding)
-			}
-		})
 	}
 }

@@ -1,52 +1,37 @@
 package report
 
 import (
-	"bufio"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"fisub/bench/runs"
-	"fisub/internal/event"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	cdpage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
 	"fisub/internal/longtest"
 	"fisub/internal/ui"
-	"fisub/report/serve"
 )
 
-// A browser is a headless Chromium that is spoken with over two pipes, in the DevTools protocol: objects that end with
-// a zero byte.
+// A browser is a headless Chromium with one page.
 type browser struct {
-	t       testing.TB
-	in      io.Writer
-	session string
-	site    string // whose pages may be asked for too
+	t   testing.TB
+	ctx context.Context
 
-	mu      sync.Mutex
-	id      int
-	replies map[int]chan reply
-	loaded  chan struct{}
-	faults  []string // what the console, the log and the network told since the last page
-}
-
-type reply struct {
-	Result json.RawMessage `json:"result"`
-	Error  *struct {
-		Message string `json:"message"`
-	} `json:"error"`
+	mu     sync.Mutex
+	faults []string // what the console, the log and the network told since the last page
 }
 
 // startBrowser skips the test where there is no Chromium.
@@ -66,242 +51,78 @@ func startBrowser(t testing.TB) *browser {
 		}
 		t.Skip("no chromium on the path: apt-get install chromium")
 	}
-	profile, err := os.MkdirTemp("", "fisub-chromium-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	args := []string{"--headless", "--remote-debugging-pipe", "--user-data-dir=" + profile, "--disable-gpu",
-		"--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run", "--force-color-profile=srgb"}
+	options := []chromedp.ExecAllocatorOption{chromedp.ExecPath(path), chromedp.DisableGPU}
 	if os.Geteuid() == 0 {
-		args = append(args, "--no-sandbox") // as root it does not start with one
+		options = append(options, chromedp.NoSandbox) // as root it does not start with one
 	}
-	cmd := exec.Command(path, append(args, "about:blank")...)
-	theirIn, ourOut, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ourIn, theirOut, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.ExtraFiles = []*os.File{theirIn, theirOut} // 3 and 4
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	theirIn.Close()
-	theirOut.Close()
-	b := &browser{t: t, in: ourOut, replies: map[int]chan reply{}, loaded: make(chan struct{}, 1)}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		b.read(ourIn)
-	}()
-	t.Cleanup(func() {
-		_, _ = ourOut.WriteString(`{"id":1000000,"method":"Browser.close"}` + "\x00")
-		ended := make(chan struct{})
-		go func() {
-			_ = cmd.Wait()
-			close(ended)
-		}()
-		select {
-		case <-ended:
-		case <-time.After(10 * time.Second):
-			_ = cmd.Process.Kill()
-			<-ended
-		}
-		ourOut.Close()
-		ourIn.Close()
-		<-read
-		_ = os.RemoveAll(profile)
-	})
-	var target struct {
-		ID string `json:"targetId"`
-	}
-	b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &target)
-	var session struct {
-		ID string `json:"sessionId"`
-	}
-	b.call("Target.attachToTarget", map[string]any{"targetId": target.ID, "flatten": true}, &session)
-	b.session = session.ID
-	for _, domain := range []string{"Page", "Runtime", "Log", "Network", "Accessibility"} {
-		b.call(domain+".enable", nil, nil)
-	}
+	b := &browser{t: t}
+	ctx, end := chromedp.NewContext(context.Background(), chromedp.WithAllocatorOptions(options...),
+		chromedp.WithListener(b.hear))
+	t.Cleanup(end)
+	b.ctx = ctx
 	return b
 }
 
-func (b *browser) read(r io.Reader) {
-	in := bufio.NewReaderSize(r, 1<<20)
-	for {
-		line, err := in.ReadBytes(0)
-		if err != nil {
+// hear keeps what should not happen.
+func (b *browser) hear(e any) {
+	switch e := e.(type) {
+	case *network.EventRequestWillBeSent:
+		if u := e.Request.URL; strings.HasPrefix(u, "file://") && strings.HasSuffix(u, ".html") {
 			return
 		}
-		var m struct {
-			reply
-			ID     int             `json:"id"`
-			Method string          `json:"method"`
-			Params json.RawMessage `json:"params"`
-		}
-		if json.Unmarshal(line[:len(line)-1], &m) != nil {
-			continue
-		}
-		b.mu.Lock()
-		switch m.Method {
-		case "":
-			if c := b.replies[m.ID]; c != nil {
-				c <- m.reply
-				delete(b.replies, m.ID)
-			}
-		case "Page.loadEventFired":
-			select {
-			case b.loaded <- struct{}{}:
-			default:
-			}
-		case "Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Page.javascriptDialogOpening":
-			b.faults = append(b.faults, m.Method+" "+string(m.Params))
-		case "Network.requestWillBeSent":
-			var p struct {
-				Request struct {
-					URL string `json:"url"`
-				} `json:"request"`
-			}
-			_ = json.Unmarshal(m.Params, &p)
-			own := b.site != "" && strings.HasPrefix(p.Request.URL, b.site)
-			if !own && (!strings.HasPrefix(p.Request.URL, "file://") || !strings.HasSuffix(p.Request.URL, ".html")) {
-				b.faults = append(b.faults, "request "+p.Request.URL)
-			}
-		}
-		b.mu.Unlock()
+	case *runtime.EventExceptionThrown, *runtime.EventConsoleAPICalled, *log.EventEntryAdded,
+		*cdpage.EventJavascriptDialogOpening:
+	default:
+		return
 	}
-}
-
-// call sends a command and waits for its result, which may be nil.
-func (b *browser) call(method string, params any, result any) {
-	b.t.Helper()
+	text, err := json.Marshal(e)
 	b.mu.Lock()
-	b.id++
-	c := make(chan reply, 1)
-	b.replies[b.id] = c
-	message := map[string]any{"id": b.id, "method": method}
-	b.mu.Unlock()
-	if params != nil {
-		message["params"] = params
-	}
-	if b.session != "" {
-		message["sessionId"] = b.session
-	}
-	data, err := json.Marshal(message)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if _, err := b.in.Write(append(data, 0)); err != nil {
-		b.t.Fatalf("%s: %v", method, err)
-	}
-	select {
-	case r := <-c:
-		if r.Error != nil {
-			b.t.Fatalf("%s: %s", method, r.Error.Message)
-		}
-		if result != nil {
-			if err := json.Unmarshal(r.Result, result); err != nil {
-				b.t.Fatalf("%s: %v", method, err)
-			}
-		}
-	case <-time.After(60 * time.Second):
-		b.t.Fatalf("%s: no reply within 60 s", method)
-	}
+	defer b.mu.Unlock()
+	b.faults = append(b.faults, fmt.Sprintf("%T %s %v", e, text, err))
 }
 
 // open loads a file as a screen of that width and scheme, and gives what went wrong meanwhile.
 func (b *browser) open(file string, width int, scheme string) []string {
 	b.t.Helper()
-	return b.visit((&url.URL{Scheme: "file", Path: file}).String(), width, scheme)
-}
-
-// visit is open with any address.
-func (b *browser) visit(address string, width int, scheme string) []string {
-	b.t.Helper()
-	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 800, "deviceScaleFactor": 1,
-		"mobile": width < 600}, nil)
-	b.call("Emulation.setEmulatedMedia",
-		map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
-	select {
-	case <-b.loaded:
-	default:
+	screen := emulation.SetDeviceMetricsOverrideParams{Width: int64(width), Height: 800, DeviceScaleFactor: 1,
+		Mobile: width < 600}
+	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme",
+		Value: scheme}}}
+	_, err := chromedp.Call(b.ctx, emulation.SetDeviceMetricsOverride, screen)
+	if err == nil {
+		_, err = chromedp.Call(b.ctx, emulation.SetEmulatedMedia, media)
 	}
 	b.mu.Lock()
 	b.faults = nil
 	b.mu.Unlock()
-	b.call("Page.navigate", map[string]any{"url": address}, nil)
-	select {
-	case <-b.loaded:
-	case <-time.After(60 * time.Second):
-		b.t.Fatal("not loaded within 60 s")
+	if err == nil {
+		err = chromedp.Do(b.ctx, chromedp.Navigate((&url.URL{Scheme: "file", Path: file}).String()))
+	}
+	if err != nil {
+		b.t.Fatal(err)
 	}
 	b.eval(`new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))`, nil)
-	return b.found()
-}
-
-// found is what went wrong since the page was loaded.
-func (b *browser) found() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.faults)
 }
 
-// until waits until an expression in the page is true.
-func (b *browser) until(expression string) {
-	b.t.Helper()
-	for end := time.Now().Add(60 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		var done bool
-		if b.eval(`Boolean(`+expression+`)`, &done); done {
-			return
-		}
-		if time.Now().After(end) {
-			var text string
-			b.eval(`document.body.innerText.slice(0, 800)`, &text)
-			b.t.Fatalf("not within 60 s: %s\n%s", expression, text)
-		}
-	}
-}
-
 // eval gives the value of an expression in the page.
 func (b *browser) eval(expression string, result any) {
 	b.t.Helper()
-	var r struct {
-		Result struct {
-			Value json.RawMessage `json:"value"`
-		} `json:"result"`
-		Exception *struct {
-			Exception struct {
-				Description string `json:"description"`
-			} `json:"exception"`
-		} `json:"exceptionDetails"`
+	text, err := chromedp.Run(b.ctx, chromedp.Evaluate[json.RawMessage](expression, chromedp.EvalAwaitPromise))
+	if err == nil && result != nil {
+		err = json.Unmarshal(text, result)
 	}
-	b.call("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true}, &r)
-	if r.Exception != nil {
-		b.t.Fatalf("in the page: %s", r.Exception.Exception.Description)
-	}
-	if result != nil {
-		if err := json.Unmarshal(r.Result.Value, result); err != nil {
-			b.t.Fatalf("in the page: %v", err)
-		}
+	if err != nil {
+		b.t.Fatalf("in the page: %v", err)
 	}
 }
 
 // picture writes what the page looks like.
 func (b *browser) picture(file string) {
 	b.t.Helper()
-	var height int
-	b.eval(`document.documentElement.scrollHeight`, &height)
-	var width int
-	b.eval(`innerWidth`, &width)
-	var r struct {
-		Data string `json:"data"`
-	}
-	b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true,
-		"clip": map[string]any{"x": 0, "y": 0, "width": width, "height": min(height, 8000), "scale": 1}}, &r)
-	data, err := base64.StdEncoding.DecodeString(r.Data)
+	data, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
 	if err == nil {
 		err = os.WriteFile(file, data, 0o644)
 	}
@@ -423,59 +244,6 @@ func writePage(t testing.TB, r *Report, file string) {
 	}
 }
 
-// What a screen reader is told: tables and pictures with names, and the landmarks.
-func TestBrowserAccessibility(t *testing.T) {
-	b := startBrowser(t)
-	for name, want := range map[string]struct{ tables, images int }{"decode": {3, 12}, "two": {9, 24},
-		"emulated": {2, 0}} {
-		r := pages[name](t)
-		file := filepath.Join(t.TempDir(), name+".html")
-		writePage(t, r, file)
-		b.open(file, 1280, "light")
-		b.eval(`document.querySelectorAll('details').forEach(d => d.open = true)`, nil)
-		var tree struct {
-			Nodes []struct {
-				Ignored bool `json:"ignored"`
-				Role    struct {
-					Value string `json:"value"`
-				} `json:"role"`
-				Name struct {
-					Value string `json:"value"`
-				} `json:"name"`
-				Description struct {
-					Value string `json:"value"`
-				} `json:"description"`
-			} `json:"nodes"`
-		}
-		b.call("Accessibility.getFullAXTree", nil, &tree)
-		counts := map[string]int{}
-		for _, n := range tree.Nodes {
-			if n.Ignored {
-				continue
-			}
-			role := strings.ToLower(n.Role.Value)
-			counts[role]++
-			switch role {
-			case "table", "image", "img", "region", "navigation":
-				if strings.TrimSpace(n.Name.Value) == "" {
-					t.Errorf("%s: a %s without a name", name, role)
-				}
-			}
-		}
-		if got := counts["table"]; got != want.tables {
-			t.Errorf("%s: tables: got %d, want %d", name, got, want.tables)
-		}
-		if got := counts["image"] + counts["img"]; got != want.images {
-			t.Errorf("%s: pictures: got %d, want %d", name, got, want.images)
-		}
-		for _, role := range []string{"banner", "navigation", "main", "contentinfo"} {
-			if counts[role] != 1 {
-				t.Errorf("%s: %s: got %d, want 1", name, role, counts[role])
-			}
-		}
-	}
-}
-
 // The figures in the page are the run's, to the last digit, and those that are shown are these in the run's words.
 func TestBrowserFigures(t *testing.T) {
 	b := startBrowser(t)
@@ -569,9 +337,9 @@ func TestBrowserFindsFaults(t *testing.T) {
 	writePage(t, pages["decode"](t), file)
 	for _, test := range []struct{ name, change, want string }{
 		{"pale text", `document.querySelector('.summary').style.color = '#999'`, "contrast of text 2."},
-		{"pale marks", `document.querySelector('svg.narrow .mark.solution path').style.stroke = '#eee'`,
+		{"pale marks", `document.querySelector('svg.chart .mark.solution path').style.stroke = '#eee'`,
 			"contrast of a mark 1."},
-		{"small text", `document.querySelector('svg.narrow text').style.fontSize = '9px'`, "text of "},
+		{"small text", `document.querySelector('svg.chart text').style.fontSize = '9px'`, "text of "},
 		{"a wide element", `document.querySelector('.scroll').style.overflow = 'visible'`, "the page is "},
 		{"no caption", `document.querySelector('caption').textContent = ''`, "table without a caption"},
 		{"no scope", `document.querySelector('th').removeAttribute('scope')`, "heading without a scope"},
@@ -686,134 +454,6 @@ func TestBrowserAxe(t *testing.T) {
 			}
 		}
 	}
-}
-
-// A page that is served grows with its run: what the reader has opened, sorted, filtered, marked and has the focus stays
-// so. What is loaded again, as without JavaScript, has the new state. When the server ends, the page says so.
-func TestBrowserLive(t *testing.T) {
-	b := startBrowser(t)
-	run := gpuRun("20260102-live", 40)
-	for i := range run.Workloads {
-		run.Workloads[i].Axes = map[string]int{"num_seqs": 1 + i%4}
-	}
-	f := runs.New(t.TempDir(), run.ID)
-	defer f.Close()
-	tell := func(list ...event.Event) {
-		t.Helper()
-		for _, e := range list {
-			if err := f.Record(e); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	l, err := serve.Listen(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- serve.Run(ctx, l, serve.Page{
-			Stamp: func() string { return "s" + runs.Stamp(f.Path()) },
-			Write: func(w io.Writer, stamp string) error {
-				read, err := runs.Read(f.Path())
-				if err != nil {
-					return Waiting(w, "0.1.0", stamp, err.Error())
-				}
-				r, err := New("0.1.0", read)
-				if err != nil {
-					return err
-				}
-				r.Live = stamp
-				return r.HTML(w)
-			}})
-	}()
-	b.site = serve.URL(l)
-	has := func(text string) string { return fmt.Sprintf("document.body.innerText.includes(%q)", text) }
-	b.visit(b.site, 1280, "light")
-	b.until(has("neither events.jsonl nor samples.jsonl in it"))
-	b.until(has("fisub report, live"))
-
-	tell(event.Event{Type: event.TypeRun, Run: run})
-	b.until(has("The run is still going on: 0 of 40 workloads have a verdict."))
-	next := func(i int) { tell(passed(run.Workloads[i], samples(uint64(i), 5000+100*float64(i), 3, 50))...) }
-	next(0)
-	next(1)
-	b.until(has("2 of 40 workloads have a verdict."))
-	b.eval(`(() => {
-  document.getElementById('r1-each').open = true
-  const table = document.getElementById('r1-workloads'), input = document.querySelector('.filter input[data-of=r1-workloads]')
-  const head = [...table.tHead.rows[0].cells].find(h => h.textContent == 'Median').querySelector('button')
-  head.click()
-  head.click()
-  input.value = 'passed'
-  input.dispatchEvent(new Event('input'))
-  table.tBodies[0].querySelector('tr:not([hidden]) th').click()
-  input.focus()
-  scrollTo({top: 200, behavior: 'instant'})
-})()`, nil)
-	type state struct {
-		Open          bool
-		Rows          []string
-		Filter, Focus string
-		Sorted        string
-		Marked        string
-		Down          int
-	}
-	look := func() (s state) {
-		t.Helper()
-		b.eval(`(() => {
-  const table = document.getElementById('r1-workloads')
-  return {open: document.getElementById('r1-each').open, filter: document.querySelector('.filter input[data-of=r1-workloads]').value,
-    rows: [...table.tBodies[0].rows].filter(r => !r.hidden).map(r => r.cells[0].title), sorted: table.querySelector('[aria-sort]')?.textContent || '',
-    focus: document.activeElement.dataset.of || '', marked: table.querySelector('tr.selected th')?.title || '', down: scrollY}
-})()`, &s)
-		return s
-	}
-	check := func(judged int) {
-		t.Helper()
-		want := state{Open: true, Filter: "passed", Focus: "r1-workloads", Sorted: "Median", Marked: run.Workloads[1].UUID, Down: 200}
-		for i := judged - 1; i >= 0; i-- {
-			want.Rows = append(want.Rows, run.Workloads[i].UUID)
-		}
-		if got := look(); !reflect.DeepEqual(got, want) {
-			t.Errorf("with %d verdicts: got %+v, want %+v", judged, got, want)
-		}
-	}
-	check(2)
-	for i := 2; i < 6; i++ {
-		next(i)
-		b.until(has(fmt.Sprint(i+1, " of 40 workloads have a verdict.")))
-		check(i + 1)
-	}
-	var texts struct{ Faults []string }
-	b.eval(fmt.Sprintf(audit, 1280), &texts)
-	for _, f := range append(texts.Faults, b.found()...) {
-		t.Error(f)
-	}
-
-	next(6)
-	resp, err := http.Get(b.site)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if text, _ := io.ReadAll(resp.Body); !strings.Contains(string(text), "7 of 40 workloads have a verdict.") {
-		t.Error("loaded again: it has not the new state")
-	}
-
-	b.visit(b.site, 400, "dark")
-	f.Close()
-	b.until(has("The run was killed before its end."))
-	for _, f := range b.found() {
-		t.Error(f)
-	}
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-	b.until(has("no longer live: fisub report --serve does not answer"))
 }
 
 // BenchmarkFirstPaint opens the page of five runs of 100 workloads.

@@ -13,24 +13,19 @@ import (
 	"fisub/internal/ui"
 )
 
-// A chart is a picture whose positions are computed. Each is drawn twice: wide, and narrow for a phone.
+// A chart is a picture whose positions are computed. A narrow screen scrolls it, so that its text stays legible.
 type chart struct {
 	ID           string
 	Title, Desc  string
-	Pictures     []picture
-	Legend       []legend
 	XName, YName string
-	Places       []string // names of the places of points that stand in their order; nil for none
-}
 
-type picture struct {
-	ID, Class                string
 	W, H                     float64
 	Left, Top, Right, Bottom float64 // edges of the plot
 	XTicks, YTicks           []tick
 	Lines                    []line
 	Bands                    []band
-	Marks                    []mark
+	Marks                    []mark // none: there is nothing to show
+	Legend                   []legend
 }
 
 type tick struct {
@@ -320,7 +315,7 @@ func span(all []series, of func(point) float64) (lo, hi float64) {
 	return lo, hi
 }
 
-// draw makes the pictures. Both scales are logarithmic; unit above 0 is a value to draw a line at, limits are the edges
+// draw draws all. Both scales are logarithmic; unit above 0 is a value to draw a line at, limits are the edges
 // of a band around it. Without an axis points stand in their order.
 func (c *chart) draw(axis string, all []series, label func(float64) string, unit float64, limits ...float64) {
 	for i := range all {
@@ -359,91 +354,76 @@ func (c *chart) draw(axis string, all []series, label func(float64) string, unit
 	values := scaleTicks(lo, hi)
 	lo, hi = values[0], values[len(values)-1]
 
-	for _, size := range []struct {
-		class            string
-		w, h, gap, inset float64
-	}{{"wide", 760, 380, 34, 28}, {"narrow", 320, 300, 30, 16}} {
-		p := picture{ID: c.ID + "-" + size.class, Class: size.class, W: size.w, H: size.h, Left: 46, Top: 26,
-			Right: size.w - 12, Bottom: size.h - 42}
-		y := func(v float64) float64 {
-			if !(v > 0) {
-				return p.Bottom
-			}
-			share := math.Log(v/lo) / math.Log(hi/lo)
-			return p.Bottom - math.Max(-0.02, math.Min(1.02, share))*(p.Bottom-p.Top)
+	const gap, inset = 34.0, 28.0 // between labels of the axis; from the edges to the first and last place
+	c.W, c.H, c.Left, c.Top, c.Right, c.Bottom = 600, 340, 46, 26, 588, 298
+	y := func(v float64) float64 {
+		if !(v > 0) {
+			return c.Bottom
 		}
-		inner := p.Right - p.Left - 2*size.inset
-		x := func(v, i int) float64 {
-			switch {
-			case axis == "" && most < 2, axis != "" && len(at) < 2:
-				return (p.Left + p.Right) / 2
-			case axis == "":
-				return p.Left + size.inset + inner*float64(i)/float64(most-1)
-			}
-			return p.Left + size.inset + inner*math.Log(float64(max(v, 1))/float64(max(at[0], 1)))/math.Log(
-				float64(at[len(at)-1])/float64(max(at[0], 1)))
+		share := math.Log(v/lo) / math.Log(hi/lo)
+		return c.Bottom - math.Max(-0.02, math.Min(1.02, share))*(c.Bottom-c.Top)
+	}
+	inner := c.Right - c.Left - 2*inset
+	x := func(v, i int) float64 {
+		switch {
+		case axis == "" && most < 2, axis != "" && len(at) < 2:
+			return (c.Left + c.Right) / 2
+		case axis == "":
+			return c.Left + inset + inner*float64(i)/float64(most-1)
 		}
-		last := math.Inf(-1)
-		for i, v := range values {
-			if t := y(v); i == 0 || math.Abs(t-last) >= 22 {
-				p.YTicks = append(p.YTicks, tick{t, label(v)})
-				last = t
-			}
+		return c.Left + inset + inner*math.Log(float64(max(v, 1))/float64(max(at[0], 1)))/math.Log(
+			float64(at[len(at)-1])/float64(max(at[0], 1)))
+	}
+	last := math.Inf(-1)
+	for i, v := range values {
+		if t := y(v); i == 0 || math.Abs(t-last) >= 22 {
+			c.YTicks = append(c.YTicks, tick{t, label(v)})
+			last = t
 		}
-		room := 2*size.inset - 12 // for workloads of one value, side by side
-		for i := 1; i < len(at); i++ {
-			room = min(room, 0.6*(x(at[i], 0)-x(at[i-1], 0)))
-		}
-		if axis != "" {
-			end := x(at[len(at)-1], 0)
-			last = math.Inf(-1)
-			for i, v := range at {
-				t := x(v, 0)
-				if t-last >= size.gap && (i == len(at)-1 || end-t >= size.gap) {
-					p.XTicks = append(p.XTicks, tick{t, fmt.Sprint(v)})
-					last = t
-				} else {
-					p.XTicks = append(p.XTicks, tick{At: t})
-				}
-			}
-		}
+	}
+	room := 2*inset - 12 // for workloads of one value, side by side
+	for i := 1; i < len(at); i++ {
+		room = min(room, 0.6*(x(at[i], 0)-x(at[i-1], 0)))
+	}
+	if axis != "" {
+		end := x(at[len(at)-1], 0)
 		last = math.Inf(-1)
-		for i, name := range c.Places {
-			if t := x(0, i); t-last >= 72 {
-				p.XTicks = append(p.XTicks, tick{t, name})
+		for i, v := range at {
+			t := x(v, 0)
+			if t-last >= gap && (i == len(at)-1 || end-t >= gap) {
+				c.XTicks = append(c.XTicks, tick{t, fmt.Sprint(v)})
 				last = t
 			} else {
-				p.XTicks = append(p.XTicks, tick{At: t})
+				c.XTicks = append(c.XTicks, tick{At: t})
 			}
 		}
-		if len(limits) == 2 {
-			p.Bands = []band{{y(limits[1]), y(limits[0]) - y(limits[1])}}
+	}
+	if len(limits) == 2 {
+		c.Bands = []band{{y(limits[1]), y(limits[0]) - y(limits[1])}}
+	}
+	if unit > 0 {
+		c.Lines = append(c.Lines, line{"unit", fmt.Sprintf("M%.1f %.1fH%.1f", c.Left, y(unit), c.Right)})
+	}
+	for _, s := range all {
+		if s.shape == "" {
+			c.Lines = append(c.Lines, line{s.class, s.line(axis, x, y, c.Left, c.Right)})
+			continue
 		}
-		if unit > 0 {
-			p.Lines = append(p.Lines, line{"unit", fmt.Sprintf("M%.1f %.1fH%.1f", p.Left, y(unit), p.Right)})
+		group, seen := map[int]int{}, map[int]int{}
+		for _, pt := range s.points {
+			group[pt.axes[axis]]++
 		}
-		for _, s := range all {
-			if s.shape == "" {
-				p.Lines = append(p.Lines, line{s.class, s.line(axis, x, y, p.Left, p.Right)})
-				continue
+		for i, pt := range s.points {
+			v := pt.axes[axis]
+			px := x(v, i)
+			if n := group[v]; axis != "" && n > 1 {
+				px += min(room, 5*float64(n-1)) * (float64(seen[v])/float64(n-1) - 0.5)
+				seen[v]++
 			}
-			group, seen := map[int]int{}, map[int]int{}
-			for _, pt := range s.points {
-				group[pt.axes[axis]]++
-			}
-			for i, pt := range s.points {
-				v := pt.axes[axis]
-				px := x(v, i)
-				if n := group[v]; axis != "" && n > 1 {
-					px += min(room, 5*float64(n-1)) * (float64(seen[v])/float64(n-1) - 0.5)
-					seen[v]++
-				}
-				p.Marks = append(p.Marks, mark{Class: s.classes(), Path: s.shape, X: px, Y: y(pt.value), Title: pt.title,
-					Workload: pt.workload,
-					Interval: pt.lo > 0 && pt.hi > pt.lo, Lo: y(pt.lo), Hi: y(pt.hi)})
-			}
+			c.Marks = append(c.Marks, mark{Class: s.classes(), Path: s.shape, X: px, Y: y(pt.value), Title: pt.title,
+				Workload: pt.workload,
+				Interval: pt.lo > 0 && pt.hi > pt.lo, Lo: y(pt.lo), Hi: y(pt.hi)})
 		}
-		c.Pictures = append(c.Pictures, p)
 	}
 	const stroke = "M-11 0h22"
 	for _, s := range all {

@@ -309,22 +309,6 @@ var pages = map[string]func(t testing.TB) *Report{
 	"three": func(t testing.TB) *Report {
 		return newReport(t, places(t), measured(t, "triton"), emulated(t))
 	},
-	"history": func(t testing.TB) *Report {
-		r := newReport(t, measured(t, "warp-per-row"))
-		r.History = &History{Of: "baseline <b>triton</b>"}
-		for i := range 14 {
-			r.History.Groups = append(r.History.Groups, fmt.Sprintf("batch_size=%d", 1<<i))
-		}
-		for i := range 70 {
-			past := Past{ID: fmt.Sprintf("20260101-%02d", i), Commit: fmt.Sprintf("%08x+", i), Speedup: 1 + float64(i)/100}
-			for g := range r.History.Groups {
-				past.Groups = append(past.Groups, past.Speedup*(1+float64(g)/10))
-			}
-			r.History.Runs = append(r.History.Runs, past)
-		}
-		r.History.Runs[69].Note = "<script>wide loads"
-		return r
-	},
 	"places":   func(t testing.TB) *Report { return newReport(t, places(t)) },
 	"emulated": func(t testing.TB) *Report { return newReport(t, emulated(t)) },
 	"hostile":  func(t testing.TB) *Report { return newReport(t, hostile(t)) },

@@ -21,8 +21,6 @@ var (
 	styleText string
 	//go:embed page.js
 	scriptText string
-	//go:embed live.js
-	liveText string
 
 	page = template.Must(template.New("page").Funcs(template.FuncMap{
 		"num": func(v float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") },
@@ -31,9 +29,9 @@ var (
 		"key":   func(workload string) string { return fmt.Sprintf("%.4x", sha256.Sum256([]byte(workload))) },
 		"style": func() template.CSS { return template.CSS(styleText) },
 		// The policy of the page lets this script run, by its hash, and no other.
-		"script": func(r *Report) template.JS { return template.JS(r.script()) },
-		"scripthash": func(r *Report) string {
-			sum := sha256.Sum256([]byte(r.script()))
+		"script": func() template.JS { return template.JS(scriptText) },
+		"scripthash": func() string {
+			sum := sha256.Sum256([]byte(scriptText))
 			return base64.StdEncoding.EncodeToString(sum[:])
 		},
 	}).Parse(pageText))
@@ -64,12 +62,6 @@ type section struct {
 
 type figure struct{ Name, Value, Title string }
 
-// A history is that of the runs on the page.
-type history struct {
-	Chart *chart
-	Table table
-}
-
 type finding struct{ Workload, Check, Text string }
 
 type failure struct{ Workload, Verdict, Text, Log, More string }
@@ -85,21 +77,6 @@ type difference struct {
 	Tables      []table
 }
 
-func (r *Report) script() string {
-	if r.Live == "" {
-		return scriptText
-	}
-	return scriptText + liveText
-}
-
-// Waiting writes the page that is served while there is nothing to report: text says why.
-func Waiting(w io.Writer, version, live, text string) error {
-	return page.ExecuteTemplate(w, "waiting", struct {
-		Report      *Report
-		Title, Text string
-	}{&Report{Version: version, Live: live}, "No report yet", clean(text, 1000)})
-}
-
 // HTML writes the page: one file that asks for nothing else.
 func (r *Report) HTML(w io.Writer) error {
 	view := struct {
@@ -109,7 +86,6 @@ func (r *Report) HTML(w io.Writer) error {
 		Charts      []*chart // of all runs
 		Sections    []section
 		Differences []difference
-		History     *history
 		Timed       bool // a run has latencies
 		Brief       bool // sections leave out what a page of that run alone shows
 	}{Title: r.Runs[0].Name(), Report: r}
@@ -124,7 +100,7 @@ func (r *Report) HTML(w io.Writer) error {
 		if t := r.configurations(); len(t.Rows) > 0 {
 			view.Overview = append(view.Overview, t)
 		}
-		if c := r.latency("all-latency"); c != nil && len(c.Pictures) > 0 {
+		if c := r.latency("all-latency"); c != nil && len(c.Marks) > 0 {
 			view.Charts = []*chart{c}
 		}
 	}
@@ -147,7 +123,6 @@ func (r *Report) HTML(w io.Writer) error {
 	for i, c := range r.Comparisons {
 		view.Differences = append(view.Differences, c.section(i+1, r.name(c.B)+" against "+r.name(c.A), view.Brief))
 	}
-	view.History = r.past()
 	return page.Execute(w, view)
 }
 
@@ -183,7 +158,7 @@ func (r *Run) section(n int, brief bool) section {
 	count, word, _ := strings.Cut(plain.Count(r.findings(), "finding"), " ")
 	s.Figures = append(s.Figures, figure{word, count, ""})
 	for _, c := range []*chart{r.latency(id + "latency"), r.speedups(id + "speedup")} {
-		if c != nil && len(c.Pictures) > 0 {
+		if c != nil && len(c.Marks) > 0 {
 			s.Charts = append(s.Charts, c)
 		}
 	}
@@ -237,10 +212,10 @@ func (r *Run) L2() string {
 }
 
 // Middle is half way between the edges of the plot.
-func (p picture) Middle() float64 { return (p.Left + p.Right) / 2 }
+func (c *chart) Middle() float64 { return (c.Left + c.Right) / 2 }
 
 // PlotWidth is the width between the edges of the plot.
-func (p picture) PlotWidth() float64 { return p.Right - p.Left }
+func (c *chart) PlotWidth() float64 { return c.Right - c.Left }
 
 // Empty is the time of an empty kernel, "" where it was not timed.
 func (s section) Empty() string {
@@ -284,7 +259,7 @@ func (c *Comparison) section(n int, heading string, brief bool) difference {
 		d.Class = ""
 	}
 	d.Warnings = c.Warnings()
-	if pic := c.chart(id + "ratio"); pic != nil && len(pic.Pictures) > 0 {
+	if pic := c.chart(id + "ratio"); pic != nil && len(pic.Marks) > 0 {
 		d.Charts = append(d.Charts, pic)
 	}
 	t := c.table(id + "workloads")

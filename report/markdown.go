@@ -14,7 +14,7 @@ import (
 // mostOpen is how many workloads a table has before it is folded.
 const mostOpen = 20
 
-// briefly are the columns of the table of workloads that Markdown leaves out; CSV and HTML have them.
+// briefly are the columns of the table of workloads that Markdown leaves out; HTML has them.
 var briefly = []string{"Max abs", "Max rel", "Min", "GB/s", "Warm L2"}
 
 // Markdown writes what a comment under a pull request should have: the verdict, and one table for each run and

@@ -1,6 +1,5 @@
-// Package report writes what run folders tell for people and for other programs: one HTML page that needs no network, a
-// Markdown table, CSV. Its figures are those of the runs, and of bench/compare; it computes none of its own. What a run
-// folder holds is not trusted.
+// Package report writes runs for people: one HTML page that needs no network, or a Markdown table. All figures come
+// from the runs and from bench/compare. The contents of a run folder are not trusted.
 package report
 
 import (
@@ -25,23 +24,6 @@ type Report struct {
 	Version     string // of the program that writes it
 	Runs        []*Run
 	Comparisons []Comparison // each further run with the first
-	History     *History     // nil where there is none to show
-	Live        string       // of a page that is served, the stamp of what it shows; "" of one in a file
-}
-
-// A History is what became of the runs whose figures can be compared with those of the first run, the oldest first.
-type History struct {
-	Of     string   // what the speed-ups are over: "baseline triton"
-	Groups []string // axes of the groups of workloads: "batch_size=64"
-	Runs   []Past
-}
-
-// A Past is one run of a history.
-type Past struct {
-	ID, Commit string
-	Note       string
-	Speedup    float64   // mean over the workloads
-	Groups     []float64 // the same of each group
 }
 
 // A Run is a run and what is needed to show it.
@@ -366,9 +348,6 @@ func Facts(r *runs.Run) [][2]string {
 		state += "; "
 	}
 	add("state", "%s%s", state, r.PassedText(" passed"))
-	if r.Note != "" {
-		add("note", "%s", r.Note)
-	}
 	add("started", "%s", f.Started.Format(time.RFC3339))
 	add("solution", "%s by %s, %s, %s", f.Solution, f.Author, f.Language, f.ContentHash)
 	add("definition", "%s, %s", f.Definition, f.Selection())

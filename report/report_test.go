@@ -2,7 +2,6 @@ package report
 
 import (
 	"bytes"
-	"encoding/csv"
 	"errors"
 	"flag"
 	"fmt"
@@ -71,58 +70,6 @@ func TestMarkdownOfMany(t *testing.T) {
 	}
 }
 
-func TestCSV(t *testing.T) {
-	for _, name := range []string{"decode", "emulated", "places", "hostile"} {
-		r := pages[name](t)
-		var b bytes.Buffer
-		if err := r.CSV(&b); err != nil {
-			t.Fatal(err)
-		}
-		golden(t, name+".csv", b.Bytes())
-	}
-}
-
-// The lines of CSV are the run's figures, to the last digit.
-func TestCSVFigures(t *testing.T) {
-	run := hundred(t, "20260102-a", 1)
-	var b bytes.Buffer
-	if err := newReport(t, run).CSV(&b); err != nil {
-		t.Fatal(err)
-	}
-	rows, err := csv.NewReader(&b).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]string{}
-	for _, row := range rows[1:] {
-		at := func(name string) string { return row[slices.Index(rows[0], name)] }
-		got[at("workload")+" "+at("contender")+" "+at("l2")] = at("latency_ns") + " " + at("speedup") + " " +
-			at("interval_hi_ns")
-	}
-	want := map[string]string{}
-	for _, row := range run.Rows {
-		s := row.Samples
-		if s == nil {
-			want[row.UUID+" solution "] = "  "
-			continue
-		}
-		want[row.UUID+" solution cold"] = fmt.Sprintf("%v %v %v", exact(s.MedianNS), exact(*row.Evaluated.Speedup),
-			exact(s.Interval.HiNS))
-		want[row.UUID+" solution warm"] = fmt.Sprintf("%v  %v", exact(s.Warm.MedianNS), exact(s.Warm.Interval.HiNS))
-		want[row.UUID+" baseline cold"] = fmt.Sprintf("%v  %v", exact(s.Baseline.MedianNS), exact(s.Baseline.Interval.HiNS))
-		want[row.UUID+" copy "] = exact(s.CopyNS) + "  "
-		want[row.UUID+" empty "] = exact(s.EmptyNS) + "  "
-	}
-	if len(got) != len(want) {
-		t.Errorf("lines: got %d, want %d", len(got), len(want))
-	}
-	for key, figures := range want {
-		if got[key] != figures {
-			t.Errorf("%s: got %q, want %q", key, got[key], figures)
-		}
-	}
-}
-
 func page100(t *testing.T) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -186,8 +133,7 @@ func TestEmulated(t *testing.T) {
 	speedup := exact(*claims[1].Evaluated.Speedup)
 	r := newReport(t, folder(t, run, claims...))
 	for _, write := range []func(*bytes.Buffer) error{func(b *bytes.Buffer) error { return r.HTML(b) },
-		func(b *bytes.Buffer) error { return r.Markdown(b) },
-		func(b *bytes.Buffer) error { return r.CSV(b) }} {
+		func(b *bytes.Buffer) error { return r.Markdown(b) }} {
 		var b bytes.Buffer
 		if err := write(&b); err != nil {
 			t.Fatal(err)
@@ -440,53 +386,6 @@ func TestAllRuns(t *testing.T) {
 	}
 	if r.latency("x") != nil {
 		t.Error("an emulated run stands in a chart of latencies")
-	}
-}
-
-// A history is shown run by run with the commits below, each group beside the whole, the newest runs only.
-func TestPast(t *testing.T) {
-	r := pages["history"](t)
-	h := r.past()
-	if h == nil || len(h.Chart.Pictures) != 2 || len(h.Table.Rows) != mostPast {
-		t.Fatalf("not two pictures and %d rows", mostPast)
-	}
-	first, last := h.Table.Rows[0], h.Table.Rows[mostPast-1]
-	if first[0].Text != "20260101-10" || first[1].Text != "0000000a+" || first[2].Text != "1.10x" || first[4].Text != "1.21x" {
-		t.Errorf("first row: got %v", first)
-	}
-	if note := last[len(last)-1].Text; note != "<script>wide loads" {
-		t.Errorf("note: got %q", note)
-	}
-	p := h.Chart.Pictures[0]
-	if len(p.XTicks) != mostPast || p.XTicks[0].Label != "0000000a+" || p.XTicks[1].Label != "" {
-		t.Errorf("ticks: got %+v", p.XTicks)
-	}
-	if want := mostPast * (1 + mostGroups); len(p.Marks) != want {
-		t.Errorf("marks: got %d, want %d", len(p.Marks), want)
-	}
-	if got := len(h.Chart.Legend); got != 2+mostGroups || !strings.Contains(h.Chart.Title, "4 of 14 groups that changed most") {
-		t.Errorf("legend: got %d entries of %q", got, h.Chart.Title)
-	}
-	for name, at := range map[string]int{"batch_size=4": 2, "batch_size=256": 8, "batch_size=512": 9, "batch_size=8192": 13} {
-		r.History.Runs[30].Groups[at] *= 3
-		if !slices.ContainsFunc(r.past().Chart.Legend, func(l legend) bool { return l.Text == name }) {
-			t.Errorf("%s has changed most, and is not shown", name)
-		}
-	}
-	if a, b := p.Marks[0], p.Marks[mostPast-1]; a.X >= b.X || a.Y <= b.Y {
-		t.Errorf("later and faster is not right and up: %v, %v", a, b)
-	}
-	var page bytes.Buffer
-	if err := r.HTML(&page); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{`href="#history"`, "The newest 60 of 70 runs.", "&lt;script&gt;wide loads"} {
-		if !strings.Contains(page.String(), want) {
-			t.Errorf("the page lacks %q", want)
-		}
-	}
-	if r.History.Runs = r.History.Runs[:1]; r.past() != nil {
-		t.Error("one run has a history")
 	}
 }
 

@@ -449,8 +449,7 @@ func stampCells(s *event.Stamp) []cell {
 		between(lo.PowerW, hi.PowerW, 0, "W"), throttled, others, ecc}
 }
 
-// between is a range of figures, with that many digits and the unit behind it; what NVML, or a run of an older version,
-// does not tell is 0.
+// between is a range of figures, with that many digits and the unit behind it; 0 is a figure that NVML does not have.
 func between(lo, hi float64, digits int, unit string) cell {
 	a, b := fmt.Sprintf("%.*f", digits, lo), fmt.Sprintf("%.*f", digits, hi)
 	switch {

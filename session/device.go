@@ -58,49 +58,55 @@ func ChooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *d
 	return "cuda", nil
 }
 
-// Compiler fetches what compiles sol for the virtual GPU, where that is the device and something is missing, and builds
-// there what a worker, once it is confined, may not write.
-func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace.Solution, log Log) error {
-	if pyworker.Runs(&sol.Spec) {
-		if kind == "emu" && pyworker.Compiles(sol) {
-			if _, err := nvcc.Find(opts.CacheDir); err == nil {
-				if err := vgpu.PrepareHome(ctx, opts.CacheDir); err != nil {
-					return err
-				}
-			}
+// Compiler finds the toolchain for sol on a device of that kind. For the virtual GPU it fetches a missing one, and
+// builds the libraries that a confined worker may not write. The toolchain is nil if there is none and sol can do
+// without.
+func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace.Solution, log Log) (*nvcc.Toolchain,
+	error) {
+	emulated, compiled := kind == "emu", sol.Spec.Compiled() && opts.Prebuilt == ""
+	inside := emulated && pyworker.Runs(&sol.Spec) && pyworker.Compiles(sol) // it compiles in Python
+	var tools *nvcc.Toolchain
+	var err error
+	if compiled || inside {
+		tools, err = nvcc.Find(opts.CacheDir)
+	}
+	if inside && tools != nil {
+		if err := vgpu.PrepareHome(ctx, opts.CacheDir, tools); err != nil {
+			return nil, err
 		}
-		if pyworker.UsesTriton(sol) {
-			return FetchTriton(ctx, kind, opts.CacheDir, nil, log)
+	}
+	if pyworker.Runs(&sol.Spec) && pyworker.UsesTriton(sol) {
+		return tools, FetchTriton(ctx, kind, opts.CacheDir, nil, log)
+	}
+	if !emulated || !compiled {
+		return tools, nil
+	}
+	if err != nil {
+		if missing, ok := errors.AsType[*nvcc.MissingError](err); !ok || missing.NoCXX() {
+			return nil, usage.Invalid(err)
+		}
+		log.Note("compiler   none here: fetching nvcc and TVM-FFI from PyPI into %s", opts.CacheDir)
+		if err := nvcc.Install(ctx, opts.CacheDir, func(string, int64, int64) {}); err != nil {
+			return nil, usage.Invalid(err)
+		}
+		if tools, err = nvcc.Find(opts.CacheDir); err != nil {
+			return nil, usage.Invalid(err)
 		}
 	}
-	if kind != "emu" || opts.Prebuilt != "" || !sol.Spec.Compiled() {
-		return nil
-	}
-	_, err := nvcc.Find(opts.CacheDir)
-	if err == nil {
-		return vgpu.Prepare(ctx, opts.CacheDir)
-	}
-	if missing, ok := errors.AsType[*nvcc.MissingError](err); !ok || missing.NoCXX() {
-		return usage.Invalid(err)
-	}
-	log.Note("compiler   none here: fetching nvcc and TVM-FFI from PyPI into %s", opts.CacheDir)
-	if err := nvcc.Install(ctx, opts.CacheDir, func(string, int64, int64) {}); err != nil {
-		return usage.Invalid(err)
-	}
-	if _, err = nvcc.Find(opts.CacheDir); err != nil {
-		return usage.Invalid(err)
-	}
-	return vgpu.Prepare(ctx, opts.CacheDir)
+	_, err = vgpu.Runtime(ctx, opts.CacheDir, tools)
+	return tools, err
 }
 
-// Builder returns what builds solutions for the device, as bench.Shared wants it. Only compilers see their sources.
-func Builder(kind string, opts device.Options) func(context.Context, *trace.Solution, device.Info) (bool, error) {
+// Builder returns what builds solutions for the device, as bench.Shared wants it, with the toolchain of Compiler. Only
+// compilers see their sources.
+func Builder(kind string, opts device.Options, tools *nvcc.Toolchain) func(context.Context, *trace.Solution,
+	device.Info) (bool, error) {
 	return func(ctx context.Context, sol *trace.Solution, info device.Info) (bool, error) {
 		arch := cmp.Or(opts.Arch, info.Arch)
 		if kind == "emu" {
 			arch = vgpu.ArchOf(opts)
 		}
-		o, err := nvcc.Build(ctx, opts.CacheDir, sol, arch)
+		o, err := nvcc.Build(ctx, opts.CacheDir, tools, sol, arch)
 		if err == nil {
 			return o.Hit, nil
 		} else if ctx.Err() != nil {

@@ -37,8 +37,7 @@ func Emit(ctx context.Context, s *Submission, what, arch string, names []string,
 	if err != nil {
 		return nil, err
 	}
-	cost := func(k nvcc.Kernel) string { return preflight.Cost(arch, k).Text() }
-	obj, all, err := nvcc.Emit(ctx, root, s.Solution, arch, what == "sass", cost, func() {
+	obj, all, err := nvcc.Emit(ctx, root, s.Solution, arch, what == "sass", func() {
 		log.Note("nvdisasm   none here: fetching it from PyPI into %s", root)
 	})
 	var broken *device.BuildError
@@ -61,7 +60,7 @@ func Emit(ctx context.Context, s *Submission, what, arch string, names []string,
 		}
 	}
 	for _, k := range obj.Kernels {
-		e.Kernels = append(e.Kernels, preflight.Cost(arch, k))
+		e.Kernels = append(e.Kernels, preflight.Kernel{Arch: arch, Kernel: k})
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {

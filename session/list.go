@@ -20,7 +20,6 @@ type Verified struct {
 	AbsentFiles int            `json:"absent_files"`
 	Faults      []DatasetFault `json:"faults"`
 	MoreFaults  int            `json:"more_faults,omitempty"` // number of faults after the first maxFaults
-	Warnings    []string       `json:"warnings"`              // constraints that do not hold
 }
 
 const maxFaults = 1000
@@ -44,7 +43,7 @@ type DatasetFault struct {
 // Verify checks workloads and input files against their definitions, of those and in the sets that EachSet goes
 // through. unread says why references were not looked at.
 func Verify(ctx context.Context, data *workloads.Dataset, definition, set string) (found Verified, unread, err error) {
-	found.Faults, found.Warnings = []DatasetFault{}, []string{}
+	found.Faults = []DatasetFault{}
 	seen := map[string]bool{}
 	err = EachSet(data, definition, set, func(def *trace.Definition, _ string, ws []*trace.Workload) error {
 		seen[def.Name] = true
@@ -58,11 +57,6 @@ func Verify(ctx context.Context, data *workloads.Dataset, definition, set string
 			for _, f := range r.Faults {
 				text, hint := explain.Error(f)
 				found.add(DatasetFault{def.Name, r.UUID, text, hint})
-			}
-		}
-		for _, f := range preflight.Workloads(def, ws) {
-			if f.Code == "constraint" {
-				found.Warnings = append(found.Warnings, def.Name+": "+f.Msg)
 			}
 		}
 		return nil
@@ -103,9 +97,9 @@ type Import struct {
 
 // Import takes the definitions and workloads of the folder or file src into the dataset in the folder out, "trace"
 // where that is "".
-func (p *Project) Import(src, out string) (*Import, error) {
+func (p *Project) Import(ctx context.Context, src, out string) (*Import, error) {
 	i := &Import{from: src, Folder: cmp.Or(out, "trace")}
-	found, err := workloads.Import(p.Path(src), p.Path(i.Folder))
+	found, err := workloads.Import(p.Path(src), p.Path(i.Folder), workloads.Python(preflight.Python(ctx)))
 	i.Imported = found
 	return i, usage.Invalid(err)
 }

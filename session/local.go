@@ -28,7 +28,7 @@ type Local struct {
 type Totals struct{ Missing, Failed, Findings int }
 
 // RunLocal runs s on this machine and keeps the run below its root. show gets its events too.
-func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, version string, show event.Sink, log Log) (
+func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, show event.Sink, log Log) (
 	total Totals, err error) {
 	folder, old, err := OpenResumed(s.Root, o.Resume)
 	if err != nil {
@@ -48,12 +48,8 @@ func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, version 
 			return total, err
 		}
 	}
-	u, err := NewLocal(ctx, s, o.Options, old, log)
+	u, err := p.NewLocal(ctx, s, o.Options, old, log)
 	if err != nil {
-		return total, err
-	}
-	u.Version, u.Command = version, p.Command
-	if u.Baseline, err = p.FindBaseline(s, o.Baseline, old, u.Kind, log); err != nil {
 		return total, err
 	}
 	if o.Budget > 0 {

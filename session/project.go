@@ -4,7 +4,6 @@ package session
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,7 +32,8 @@ type Project struct {
 	Dir     string   // "" is the working directory
 	Config  string   // "" is config.toml in Dir
 	Dataset string   // "" is that of FIB_DATASET_PATH, else the embedded one
-	Command []string // the line that asks for what is done, which a run records
+	Version string   // of fisub, which a run records
+	Command []string // the command line, which a run records
 }
 
 // Path makes name relative to the project's folder.
@@ -79,22 +79,6 @@ func (p *Project) Configs() []string {
 	return []string{file}
 }
 
-// AllConfigs are those that the contest collects of the repository that the project lies in.
-func (p *Project) AllConfigs(ctx context.Context) ([]string, error) {
-	top := p.Path(".")
-	repo, err := git.Open(ctx, top)
-	if err == nil {
-		top = repo.Top
-	} else if !git.IsMissing(err) {
-		return nil, err
-	}
-	files, err := config.Discover(top)
-	if err == nil && len(files) == 0 {
-		return nil, usage.Errorf("", "--all: no %s in %s, and in none of the folders in it", config.Name, top)
-	}
-	return files, err
-}
-
 // Tables gives the tables [remote.NAME]; none where there is no config.
 func (p *Project) Tables() (map[string]*config.Table, error) {
 	cfg, err := config.Load(p.ConfigPath())
@@ -110,11 +94,11 @@ func (p *Project) Tables() (map[string]*config.Table, error) {
 // RunFolder finds the folder of the run that arg names: by its id, as "best", or as a folder.
 func (p *Project) RunFolder(arg string) (string, error) {
 	if arg == "best" {
-		best, _, err := p.Wins("", nil)
+		_, family, err := p.family("", nil)
 		if err != nil {
 			return "", err
 		}
-		arg = best.ID
+		arg = best(family).ID
 	}
 	id, err := runs.Find(p.Root(), arg)
 	if err == nil {

@@ -85,20 +85,15 @@ func End(folder *runs.Folder, old *runs.Run) error {
 }
 
 func sameRun(old *runs.Run, run *event.Run) error {
-	passing := run.DPS
-	if old.Run.DPS != nil {
-		passing = old.Run.DPS
-	}
 	return sameFacts(old, []fact{
 		{"content hash", old.Run.ContentHash, run.ContentHash},
 		{"solution", old.Run.Solution, run.Solution},
-		{"destination-passing style", fmt.Sprint(*passing), fmt.Sprint(*run.DPS)},
+		{"destination-passing style", fmt.Sprint(old.Run.DPS), fmt.Sprint(run.DPS)},
 		{"definition", old.Run.Definition, run.Definition},
 		{"set", old.Run.Set, run.Set},
 		{"seed", fmt.Sprint(old.Run.Seed), fmt.Sprint(run.Seed)},
 		{"profile", ui.Profile(old.Run.Profile), ui.Profile(run.Profile)},
 		{"timer", old.Run.Timer, run.Timer},
-		{"seal", sealText(old.Run.Seal), sealText(run.Seal)},
 		{"baseline", baselineText(old.Run.Baseline), baselineText(run.Baseline)},
 	})
 }

@@ -66,10 +66,9 @@ func TestChooseDevice(t *testing.T) {
 }
 
 func TestGoOn(t *testing.T) {
-	dps := true
 	describe := func() *event.Run {
 		return &event.Run{ID: "new", Solution: "s", ContentHash: "h", Definition: "d", Set: "default", Timer: "auto",
-			DPS:     &dps,
+			DPS:     true,
 			Profile: event.Profile{Name: "quick"}, Workloads: []event.Workload{{UUID: "a"}, {UUID: "b"}}}
 	}
 	old := func() *runs.Run {
@@ -99,17 +98,12 @@ func TestGoOn(t *testing.T) {
 		{func(r *event.Run) { r.Timer = "events" }, "its timer is auto"},
 		{func(r *event.Run) { r.Baseline = &event.Baseline{Name: "n", ContentHash: "0123456789"} },
 			"its baseline is none, now it is n 01234567"},
-		{func(r *event.Run) { no := false; r.DPS = &no }, "its destination-passing style is true, now it is false"},
+		{func(r *event.Run) { r.DPS = false }, "its destination-passing style is true, now it is false"},
 	} {
 		run := describe()
 		tc.change(run)
 		_, err := GoOn(old(), run)
 		hinted(t, tc.words, err, tc.words)
-	}
-	before := old()
-	before.Run.DPS = nil // of a fisub that did not write it down
-	if _, err := GoOn(before, describe()); err != nil {
-		t.Errorf("an old run without the calling convention: got %v", err)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/device/cuda/stamp"
+	"fisub/device/nvcc"
 	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/config"
@@ -52,7 +53,8 @@ type Options struct {
 	MemoryLimit *float64 // of a worker, in GiB; 0 is none, nil three quarters of the machine's
 }
 
-// A Setup is what, where and how solutions of one definition run.
+// A Setup says which workloads of a definition solutions run on, where and how. NewLocal completes it; NewSetup leaves
+// Kind and Baseline to its caller.
 type Setup struct {
 	Set       string
 	Seed      uint64
@@ -61,20 +63,20 @@ type Setup struct {
 	Workloads []*trace.Workload
 	Kind      string // of the device
 	Baseline  *bench.Baseline
-	Version   string   // of fisub
-	Command   []string // that asks for it
-	whole     int      // workloads of the set
+	whole     int // workloads of the set
 	data      *workloads.Dataset
+	project   *Project
 
 	// Of a run on this machine:
 	Device device.Options
+	tools  *nvcc.Toolchain // nil if there is none, or none is needed
 	worker worker.Command
 	host   event.Host
 }
 
 // NewLocal sets up runs of s on this machine. old is the run that is resumed, or nil.
-func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log Log) (*Setup, error) {
-	u, err := NewSetup(s, o, old)
+func (p *Project) NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log Log) (*Setup, error) {
+	u, err := p.NewSetup(s, o, old)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +97,7 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 	if u.Kind, err = ChooseDevice(ctx, o.Device, s.Solution, &u.Device, log); err != nil {
 		return nil, err
 	}
-	if err := Compiler(ctx, u.Kind, &u.Device, s.Solution, log); err != nil {
+	if u.tools, err = Compiler(ctx, u.Kind, &u.Device, s.Solution, log); err != nil {
 		return nil, err
 	}
 	if o.Sanitize && u.Kind != "emu" {
@@ -113,7 +115,8 @@ func NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log 
 		}
 		u.worker.MemoryLimit = int64(*limit * (1 << 30))
 	}
-	return u, nil
+	u.Baseline, err = p.FindBaseline(s, o.Baseline, old, u.Kind, log)
+	return u, err
 }
 
 // Worker is how a submission's process is started and limited on this machine: it may take three quarters of the
@@ -175,8 +178,8 @@ func (u *Setup) Timed(limit time.Duration) error {
 	return usage.Errorf("leave it out, or take a GPU", "%s: the emulator keeps no time", flag)
 }
 
-// NewSetup is NewLocal but for the device, which is left open.
-func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
+// NewSetup is NewLocal without the choice of a device.
+func (p *Project) NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 	same := old != nil && o.Set == "" && o.all() // the workloads of old
 	if old != nil {
 		o.Set, o.Profile = cmp.Or(o.Set, old.Run.Set), cmp.Or(o.Profile, old.Run.Profile.Name)
@@ -188,7 +191,8 @@ func NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
 	if s.Config != nil {
 		o.Set, o.Profile = cmp.Or(o.Set, s.Config.Bench.Set), cmp.Or(o.Profile, s.Config.Bench.Profile)
 	}
-	u := &Setup{Set: cmp.Or(o.Set, "default"), Seed: o.Seed, data: s.Data, Timer: cmp.Or(o.Timer, device.TimerAuto)}
+	u := &Setup{Set: cmp.Or(o.Set, "default"), Seed: o.Seed, data: s.Data, project: p,
+		Timer: cmp.Or(o.Timer, device.TimerAuto)}
 	if u.Seed != 0 {
 		u.data = s.Data.Seeded(u.Seed)
 	}
@@ -246,14 +250,14 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 	now := time.Now()
 	p, sol := u.Profile, s.Solution
 	run := &event.Run{
-		Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: u.Version, Command: u.Command,
+		Schema: event.Schema, ID: runs.NewID(now), Started: now, Fisub: u.project.Version, Command: u.project.Command,
 		Solution: sol.Name, Author: sol.Author, Language: string(sol.Spec.Language), ContentHash: sol.Hash(),
 		Definition: s.Definition.Name, Set: u.Set, Seed: u.Seed,
 		Profile: event.Profile{Name: p.Name, Warmup: p.Warmup, Iterations: p.Iterations, Trials: p.Trials,
 			TimeoutS: p.Timeout.Seconds(), Target: p.Target, MaxTimeS: p.MaxTime.Seconds()},
 		Timer: u.Timer, Floors: u.Kind != "emu",
 		Tolerance: event.Tolerance{Atol: p.Tolerance.Atol, Rtol: p.Tolerance.Rtol, MatchedRatio: p.Tolerance.MatchedRatio},
-		Host:      u.host, DPS: &sol.Spec.DestinationPassingStyle,
+		Host:      u.host, DPS: sol.Spec.DestinationPassingStyle,
 	}
 	if s.Config != nil {
 		run.Folder, run.Sources = path.Join("solution", s.Config.Build.SourceDir), s.paths()
@@ -267,7 +271,6 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 	if len(u.Workloads) < u.whole {
 		run.Whole = u.whole
 	}
-	run.Seal = u.sealState(ctx, s)
 	for _, w := range u.Workloads {
 		run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID, Axes: maps.Collect(w.Axes.All()),
 			Tests: workloads.Tests(s.Definition.Name, w.UUID)})
@@ -279,9 +282,9 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 func (u *Setup) Shared(s *Submission) bench.Shared {
 	return bench.Shared{
 		Definition: s.Definition, Workloads: u.Workloads, Profile: u.Profile, Timer: u.Timer, Load: u.data.Load,
-		Worker: u.worker, DeviceKind: u.Kind, Device: u.Device, Build: Builder(u.Kind, u.Device), Baseline: u.Baseline,
-		Roofline: u.Kind != "emu",
-		Meter:    func(uuid string) (bench.Meter, error) { return stamp.Open(uuid) },
+		Worker: u.worker, DeviceKind: u.Kind, Device: u.Device, Build: Builder(u.Kind, u.Device, u.tools),
+		Baseline: u.Baseline, Roofline: u.Kind != "emu",
+		Meter: func(uuid string) (bench.Meter, error) { return stamp.Open(uuid) },
 		// here: the process that is timed may be in Python
 		Hint: func(err error) string { _, hint := explain.Error(err); return hint },
 	}

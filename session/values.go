@@ -1,7 +1,6 @@
 package session
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -38,7 +37,7 @@ func Words(words ...string) []Value {
 // Values finds what a project has that may be given. Of what cannot be read it gives nothing.
 type Values struct {
 	*Project
-	Definition, Set, Solution string // what is given already, or ""
+	Definition, Solution string // from the words before, or ""
 }
 
 // definition is the one that the line, its packed solution or its config names; "" where none does.
@@ -86,39 +85,6 @@ func (v *Values) Sets() (found []Value) {
 		}
 	}
 	return found
-}
-
-func (v *Values) Workloads() (found []Value) {
-	for _, w := range v.workloads() {
-		found = append(found, Value{plain.Short(w.UUID), strings.TrimSpace(AxesText(w))})
-	}
-	return found
-}
-
-// Axes are those of the set's workloads with their values, "batch_size=64".
-func (v *Values) Axes() []Value {
-	var found []string
-	for _, w := range v.workloads() {
-		for name, n := range w.Axes.All() {
-			if text := fmt.Sprintf("%s=%d", name, n); !slices.Contains(found, text) {
-				found = append(found, text)
-			}
-		}
-	}
-	return Words(found...)
-}
-
-func (v *Values) workloads() []*trace.Workload {
-	data, err := v.OpenDataset()
-	if err != nil {
-		return nil
-	}
-	set := v.Set
-	if cfg, err := config.Load(v.ConfigPath()); err == nil && v.Solution == "" {
-		set = cmp.Or(set, cfg.Bench.Set)
-	}
-	ws, _ := data.Workloads(v.definition(), cmp.Or(set, "default"))
-	return ws
 }
 
 // Baselines are those of the definition, or all where none is named.

@@ -57,25 +57,12 @@ type Survey struct {
 // NewSurvey looks at the repository that holds the folder dir. remote is the remote's name, or "" for that of the
 // branch, origin, or the only one. What there is no repository for is left empty.
 func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
-	v, err := look(ctx, dir, remote)
+	repo, err := git.Open(ctx, dir)
 	if git.IsMissing(err) {
-		v = &Survey{Top: dir, Missing: err}
+		v := &Survey{Top: dir, Missing: err}
 		v.Here, err = collector.Read(dir)
 		return v, err
 	}
-	if err != nil || v.Head.Commit == "" {
-		return v, err
-	}
-	if v.Committed, err = collector.Commit(ctx, v.Repo, v.Head.Commit); err != nil {
-		return nil, err
-	}
-	v.Changes, err = v.changes(ctx)
-	return v, err
-}
-
-// look is NewSurvey without what HEAD holds; a repository that is missing is an error.
-func look(ctx context.Context, dir, remote string) (*Survey, error) {
-	repo, err := git.Open(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -89,13 +76,22 @@ func look(ctx context.Context, dir, remote string) (*Survey, error) {
 	if v.Tags, err = tags(ctx, repo); err != nil {
 		return nil, err
 	}
-	if v.Remote, err = repo.Remote(ctx, remote, v.Head.Branch); err != nil || v.Remote == nil {
+	if v.Remote, err = repo.Remote(ctx, remote, v.Head.Branch); err != nil {
+		return nil, err
+	}
+	if v.Remote != nil {
+		v.Refs, err = repo.List(ctx, v.Remote.Name)
+		if errors.Is(err, git.ErrOffline) {
+			v.Offline, err = err, nil
+		}
+	}
+	if err != nil || v.Head.Commit == "" {
 		return v, err
 	}
-	v.Refs, err = repo.List(ctx, v.Remote.Name)
-	if errors.Is(err, git.ErrOffline) {
-		v.Offline, err = err, nil
+	if v.Committed, err = collector.Commit(ctx, v.Repo, v.Head.Commit); err != nil {
+		return nil, err
 	}
+	v.Changes, err = v.changes(ctx)
 	return v, err
 }
 
@@ -311,8 +307,7 @@ func (v *Survey) checkout(p *Plan, own string, sol *trace.Solution) {
 	}
 	if c.Solution == nil && here.Solution == nil || c.Solution != nil && here.Solution != nil &&
 		len(collector.Differences(c.Solution, here.Solution)) == 0 { // it is the contest's packer, and no doing of git's
-		hint = "fisub submit --packed writes " + collector.Packed + ", which the contest takes as it is; " +
-			"git rm it where the sources are meant"
+		hint = collector.PackHint + "; git rm it if the sources are meant"
 	}
 	if c.Err != nil {
 		p.add("checkout", Fault, hint, "a clean checkout of %s does not pack: %v", head, c.Err)

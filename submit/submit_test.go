@@ -78,10 +78,9 @@ func TestProve(t *testing.T) {
 		t.Helper()
 		n++
 		id := time.Unix(int64(1e9+n), 0).UTC().Format("20060102-150405")
-		passing := sol.Spec.DestinationPassingStyle
 		r := &event.Run{Schema: event.Schema, ID: id, Solution: sol.Name, Author: sol.Author, ContentHash: sol.Hash(),
 			Definition: sol.Definition, Set: ran,
-			DPS: &passing, Device: event.Device{Kind: "cuda", Name: "GPU", Emulated: emulated}}
+			DPS: sol.Spec.DestinationPassingStyle, Device: event.Device{Kind: "cuda", Name: "GPU", Emulated: emulated}}
 		for i := range statuses {
 			r.Workloads = append(r.Workloads, event.Workload{UUID: set[i].UUID})
 		}

@@ -117,7 +117,6 @@ func Prove(root string, sol *trace.Solution, workloads func(set string) ([]*trac
 	}
 	warn(f.Solution != sol.Name, "was named %q, the submission is named %q", f.Solution, sol.Name)
 	warn(f.Author != sol.Author, "was by %q, the submission is by %q", f.Author, sol.Author)
-	warn(f.DPS == nil, "does not tell whether it used destination-passing style")
 	return p, nil
 }
 
@@ -154,9 +153,9 @@ func broken(r *runs.Run, sol *trace.Solution) string {
 	return ""
 }
 
-// otherStyle tells whether the run is known to have called the solution in the other style.
+// otherStyle reports whether the run called the solution in the other style.
 func otherStyle(r *runs.Run, sol *trace.Solution) bool {
-	return r.Run.DPS != nil && *r.Run.DPS != sol.Spec.DestinationPassingStyle
+	return r.Run.DPS != sol.Spec.DestinationPassingStyle
 }
 
 // lacking says what keeps a run from being the proof that a solution of its content passes the workloads of set; ""
@@ -166,7 +165,7 @@ func lacking(r *runs.Run, sol *trace.Solution, name string, set []*trace.Workloa
 		return "has no run.json"
 	}
 	if otherStyle(r, sol) {
-		return fmt.Sprintf("ran with destination_passing_style = %t", *r.Run.DPS)
+		return fmt.Sprintf("ran with destination_passing_style = %t", r.Run.DPS)
 	}
 	missing := 0
 	for _, w := range set {

@@ -2,6 +2,7 @@ package workloads
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/usage"
 )
 
 // An Imported is what Import took into a dataset.
@@ -38,6 +40,7 @@ type Note struct {
 type importer struct {
 	Imported
 	root  string
+	run   Python
 	defs  map[string]*imported // by name
 	files map[string][]byte    // to write, by path in the dataset
 	blobs map[string]string    // to copy: path in the dataset, and where
@@ -52,15 +55,15 @@ type imported struct {
 
 // Import takes the definitions and workloads below the folder src, or the definition in the file src with the
 // workload.jsonl beside it, into the dataset in the folder dst: those of the format, of fi_trace and of SOL-ExecBench.
-// A definition that the format can express as it stands is copied byte for byte; else what differs is in Notes, in the
-// order of files, as is what is left out. No code of a definition is run. A file of dst that is there already and has
-// other content is an error, and nothing is written then.
-func Import(src, dst string) (*Imported, error) {
+// A definition that the format can express is copied byte for byte. Notes has changes and omissions, in the order of
+// files. No code of a definition is run: a script parses references without run and the expressions of axes. If a file
+// of dst already has other content, Import fails and writes nothing.
+func Import(src, dst string, python Python) (*Imported, error) {
 	st, err := os.Stat(src)
 	if err != nil {
 		return nil, err
 	}
-	im := &importer{Imported: Imported{Notes: []Note{}}, root: src, defs: map[string]*imported{},
+	im := &importer{Imported: Imported{Notes: []Note{}}, root: src, run: python, defs: map[string]*imported{},
 		files: map[string][]byte{}, blobs: map[string]string{}}
 	files := []string{src, filepath.Join(filepath.Dir(src), "workload.jsonl")}
 	if !st.IsDir() {
@@ -70,7 +73,9 @@ func Import(src, dst string) (*Imported, error) {
 	}
 	for _, file := range files {
 		if filepath.Ext(file) == ".json" {
-			im.definition(file, file == src)
+			if err := im.definition(file, file == src); err != nil {
+				return nil, err
+			}
 		}
 	}
 	for _, file := range files {
@@ -119,30 +124,33 @@ func (im *importer) noteWorkload(file, text string) {
 }
 
 // definition takes a definition file. Other JSON is passed over, unless it was named.
-func (im *importer) definition(file string, named bool) {
+func (im *importer) definition(file string, named bool) error {
 	text, err := plain.ReadFile(file, trace.MaxBytes)
 	keys := map[string]json.RawMessage{}
 	if err == nil && json.Unmarshal(text, &keys) == nil {
 		for _, key := range []string{"axes", "inputs", "outputs"} {
 			if keys[key] == nil && !named {
-				return
+				return nil
 			}
 		}
 	} else if !named {
-		return
+		return nil
 	}
 	was, err := trace.ReadDialect(file)
 	if err != nil {
 		im.note(file, "left out: "+strings.TrimPrefix(plain.Line(err.Error()), file+":"))
-		return
+		return nil
 	}
 	def, _ := trace.ReadDialect(file)
-	changes, faults := express(def)
+	changes, faults, err := im.express(def)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
 	if len(faults) > 0 {
 		for _, fault := range faults {
 			im.note(file, "left out: "+fault)
 		}
-		return
+		return nil
 	}
 	if len(changes) > 0 {
 		text = append(def.JSON(trace.Indent), '\n')
@@ -155,12 +163,12 @@ func (im *importer) definition(file string, named bool) {
 			one := &trace.ValidationError{Model: invalid.Model, Faults: []trace.Fault{f}}
 			im.note(file, "left out: "+strings.TrimPrefix(one.Error(), "definition: "))
 		}
-		return
+		return nil
 	}
 	for _, part := range []string{def.Name, def.OpType} {
 		if !IsFile(part) {
 			im.note(file, fmt.Sprintf("left out: %q is no name for a file", part))
-			return
+			return nil
 		}
 	}
 	place := filepath.Join("definitions", def.OpType, def.Name+".json")
@@ -168,22 +176,81 @@ func (im *importer) definition(file string, named bool) {
 		if !bytes.Equal(im.files[place], text) {
 			im.note(file, fmt.Sprintf("left out: %s has another definition %s", first.file, def.Name))
 		}
-		return
+		return nil
 	}
 	for _, change := range changes {
 		im.note(file, change)
 	}
 	im.defs[def.Name], im.files[place] = &imported{def, was, file}, text
 	im.Definitions++
+	return nil
 }
 
-var (
-	functions  = regexp.MustCompile(`(?m)^def[ \t]+(\w+)[ \t]*\(`)
-	identifier = regexp.MustCompile(`^[\pL_][\pL\p{Nd}_]*$`)
-)
+// A Python runs a script with that stdin and returns its output.
+type Python func(script string, stdin []byte) (stdout []byte, err error)
+
+//go:embed import.py
+var script string
+
+// A question about the Python of a definition is import.py's stdin.
+type question struct {
+	Reference string           `json:"reference"` // "" if it has a function run
+	Inputs    []string         `json:"inputs"`
+	Axes      [][2]string      `json:"axes"`  // names and expressions
+	Sizes     []map[string]int `json:"sizes"` // of the other axes; Axes are resolved with each
+}
+
+type answer struct {
+	Run   string // a function run to add to the reference, which calls the function Calls
+	Calls string
+	Fault string   // the reason if Run is missing
+	Sizes [][]size // of Axes, for each of the question's Sizes
+}
+
+// A size is a number, or the reason why it is unknown.
+type size struct {
+	N              int
+	Unknown, Fault string // Unknown is an axis without a size
+}
+
+// ask asks about def, whose const axes and sizes give the sizes of axes.
+func (im *importer) ask(def *trace.Definition, reference string, sizes ...map[string]int) (a answer, err error) {
+	q := question{Reference: reference, Inputs: def.Inputs.Keys(), Axes: [][2]string{}, Sizes: sizes}
+	for name, axis := range def.Axes.All() {
+		if axis.Expr != "" {
+			q.Axes = append(q.Axes, [2]string{name, axis.Expr})
+		}
+		for _, known := range sizes {
+			if axis.Const && axis.Value > 0 {
+				known[name] = axis.Value
+			}
+		}
+	}
+	if reference == "" && len(q.Axes) == 0 {
+		a.Sizes = make([][]size, len(sizes))
+		return a, nil
+	}
+	in, err := json.Marshal(q)
+	if err != nil {
+		return a, err
+	}
+	out, err := im.run(script, in)
+	if err != nil {
+		return a, usage.Errorf("install Python 3.8 or later, or set FISUB_PYTHON to one", "reading its Python: %w", err)
+	}
+	err = json.Unmarshal(out, &a)
+	short := func(of []size) bool { return len(of) != len(q.Axes) }
+	if err != nil || len(a.Sizes) != len(sizes) || slices.ContainsFunc(a.Sizes, short) {
+		return a, fmt.Errorf("unexpected answer of Python: %.100q", out)
+	}
+	return a, nil
+}
+
+// runs finds the function that the format calls.
+var runs = regexp.MustCompile(`(?m)^def[ \t]+run[ \t]*\(`)
 
 // express changes what a dialect says into what the format can say. It tells each change, and what the format lacks.
-func express(def *trace.Definition) (changes, faults []string) {
+func (im *importer) express(def *trace.Definition) (changes, faults []string, err error) {
 	told := func(format string, args ...any) { changes = append(changes, fmt.Sprintf(format, args...)) }
 	if def.OpType == "" {
 		def.OpType = "other"
@@ -230,7 +297,16 @@ func express(def *trace.Definition) (changes, faults []string) {
 		}
 	}
 	def.Inputs, def.Outputs = inputs, outputs
-	faults = expressAxes(def, told)
+	reference := def.Reference
+	if runs.MatchString(reference) {
+		reference = ""
+	}
+	constAxes(def, told)
+	python, err := im.ask(def, reference, map[string]int{})
+	if err != nil {
+		return nil, nil, err
+	}
+	faults = expressAxes(def, told, python.Sizes[0])
 	for _, m := range []*trace.Map[trace.TensorSpec]{&inputs, &outputs} {
 		for name, spec := range m.All() {
 			if spec.Foreign != "" {
@@ -238,74 +314,18 @@ func express(def *trace.Definition) (changes, faults []string) {
 			}
 		}
 	}
-	if fault := expressReference(def, told); fault != "" {
-		faults = append(faults, fault)
+	if python.Fault != "" {
+		faults = append(faults, python.Fault)
 	}
-	return changes, faults
+	if python.Run != "" {
+		def.Reference = strings.TrimRight(def.Reference, "\n") + "\n\n\n" + python.Run
+		told("its reference has no run: one is added that calls %s with the inputs by name", python.Calls)
+	}
+	return changes, faults, nil
 }
 
-// expressReference adds a function run that calls the last function of a reference without one.
-func expressReference(def *trace.Definition, told func(format string, args ...any)) (fault string) {
-	all := functions.FindAllStringSubmatchIndex(def.Reference, -1)
-	name := func(m []int) string { return def.Reference[m[2]:m[3]] }
-	if len(all) == 0 || slices.ContainsFunc(all, func(m []int) bool { return name(m) == "run" }) {
-		return ""
-	}
-	last := all[len(all)-1]
-	var args []string
-	params := parameters(def.Reference[last[1]:])
-	_, open := params["**"]
-	for _, in := range def.Inputs.Keys() {
-		if _, ok := params[in]; (ok || open) && identifier.MatchString(in) {
-			args = append(args, in+"="+in)
-		}
-	}
-	for _, param := range slices.Sorted(maps.Keys(params)) {
-		if _, ok := def.Inputs.Get(param); params[param] && !ok {
-			return fmt.Sprintf("its reference needs %s, which is no input", param)
-		}
-	}
-	def.Reference = fmt.Sprintf("%s\n\n\ndef run(%s):\n    return %s(%s)\n", strings.TrimRight(def.Reference, "\n"),
-		strings.Join(def.Inputs.Keys(), ", "), name(last), strings.Join(args, ", "))
-	told("its reference has no run: one is added that calls %s with the inputs by name", name(last))
-	return ""
-}
-
-// parameters are those of a Python function whose source follows behind "def name(", and whether each must be given;
-// "**" stands for any further ones.
-func parameters(src string) map[string]bool {
-	params := map[string]bool{}
-	depth, start := 0, 0
-	for i, c := range src {
-		if strings.ContainsRune("([{", c) {
-			depth++
-		}
-		if depth == 0 && (c == ',' || c == ')') {
-			param := src[start:i]
-			start = i + 1
-			name := strings.TrimSpace(param)
-			if end := strings.IndexAny(param, ":="); end >= 0 {
-				name = strings.TrimSpace(param[:end])
-			}
-			switch {
-			case strings.HasPrefix(name, "**"):
-				params["**"] = false
-			case identifier.MatchString(name):
-				params[name] = !strings.Contains(param, "=")
-			}
-			if c == ')' {
-				return params
-			}
-		}
-		if strings.ContainsRune(")]}", c) {
-			depth--
-		}
-	}
-	return params
-}
-
-// expressAxes gives the axes sizes that follow from others, or makes them var.
-func expressAxes(def *trace.Definition, told func(format string, args ...any)) (faults []string) {
+// constAxes makes axes of the sizes that stand in shapes.
+func constAxes(def *trace.Definition, told func(format string, args ...any)) {
 	for _, m := range []*trace.Map[trace.TensorSpec]{&def.Inputs, &def.Outputs} {
 		for _, spec := range m.All() {
 			for _, axis := range spec.Shape {
@@ -318,22 +338,23 @@ func expressAxes(def *trace.Definition, told func(format string, args ...any)) (
 			}
 		}
 	}
-	sizes := constants(def)
+}
+
+// expressAxes replaces expressions by sizes, or makes the axes var. sizes are the values of the expressions in order.
+func expressAxes(def *trace.Definition, told func(format string, args ...any), sizes []size) (faults []string) {
 	for name, axis := range def.Axes.All() {
 		switch {
 		case axis.Const && axis.Value == 0:
 			told("the const axis %s has no size, and is var here", name)
 		case axis.Expr != "":
-			n, err := trace.Size(axis.Expr, sizes)
-			if sizes[name] = n; err == nil {
-				def.Axes.Set(name, trace.Axis{Const: true, Value: n, Description: axis.Description})
-				told("the axis %s, %s, is const %d here", name, axis.Expr, n)
+			of := sizes[0]
+			if sizes = sizes[1:]; of.Fault != "" {
+				faults = append(faults, fmt.Sprintf("the axis %s: %s", name, of.Fault))
 				continue
 			}
-			delete(sizes, name)
-			var unknown trace.UnknownAxisError
-			if !errors.As(err, &unknown) {
-				faults = append(faults, fmt.Sprintf("the axis %s: %v", name, err))
+			if of.Unknown == "" {
+				def.Axes.Set(name, trace.Axis{Const: true, Value: of.N, Description: axis.Description})
+				told("the axis %s, %s, is const %d here", name, axis.Expr, of.N)
 				continue
 			}
 			told("the axis %s, %s, is var here, with its size in each workload", name, axis.Expr)
@@ -353,23 +374,13 @@ func expressAxes(def *trace.Definition, told func(format string, args ...any)) (
 	return faults
 }
 
-// constants are the sizes of the const axes.
-func constants(def *trace.Definition) map[string]int {
-	sizes := map[string]int{}
-	for name, axis := range def.Axes.All() {
-		if axis.Const && axis.Value > 0 {
-			sizes[name] = axis.Value
-		}
-	}
-	return sizes
-}
-
 // workloads takes the lines of a file: workloads of the definition beside it, or traces without a solution.
 func (im *importer) workloads(file string) error {
 	data, err := plain.ReadFile(file, trace.MaxBytes)
 	if err != nil {
 		return err
 	}
+	var all []*pending
 	n := 0
 	for line := range bytes.Lines(data) {
 		n++
@@ -398,8 +409,48 @@ func (im *importer) workloads(file string) error {
 			im.noteWorkload(file, "left out: its definition is not taken")
 			continue
 		}
-		if err := im.workload(file, t.Workload, def); err != nil {
+		w, err := trace.DecodeDialectWorkload(t.Workload)
+		if err != nil {
 			im.noteWorkload(file, "left out: "+plain.Line(err.Error()))
+			continue
+		}
+		all = append(all, &pending{DialectWorkload: w, def: def})
+	}
+	if err := im.resolve(all); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	for _, w := range all {
+		if err := im.workload(file, w); err != nil {
+			im.noteWorkload(file, "left out: "+plain.Line(err.Error()))
+		}
+	}
+	return nil
+}
+
+// A pending workload was read and is not yet taken.
+type pending struct {
+	*trace.DialectWorkload
+	def   *imported
+	sizes []size // of the axes of def that are expressions
+}
+
+// resolve sets the sizes of all, with one question for each definition.
+func (im *importer) resolve(all []*pending) error {
+	by := map[*imported][]*pending{}
+	for _, w := range all {
+		by[w.def] = append(by[w.def], w)
+	}
+	for def, ws := range by {
+		var axes []map[string]int
+		for _, w := range ws {
+			axes = append(axes, maps.Collect(w.Axes.All()))
+		}
+		a, err := im.ask(def.was, "", axes...)
+		if err != nil {
+			return err
+		}
+		for i, w := range ws {
+			w.sizes = a.Sizes[i]
 		}
 	}
 	return nil
@@ -418,23 +469,21 @@ func (im *importer) beside(file string) (def *imported) {
 	return def
 }
 
-// workload takes a workload of def; its error says why it is left out.
-func (im *importer) workload(file string, text []byte, def *imported) error {
-	w, err := trace.DecodeDialectWorkload(text)
-	if err != nil {
-		return err
-	}
-	sizes := constants(def.Definition)
-	maps.Insert(sizes, w.Axes.All())
+// workload takes a workload; its error says why it is left out.
+func (im *importer) workload(file string, w *pending) error {
+	def, sizes := w.def, w.sizes
 	var axes trace.Map[int]
 	for name, axis := range def.Axes.All() {
 		was, _ := def.was.Axes.Get(name)
 		n, ok := w.Axes.Get(name)
 		if was.Expr != "" {
-			if n, err = trace.Size(was.Expr, sizes); err != nil {
-				return fmt.Errorf("axis %s: %w", name, err)
+			of := sizes[0]
+			if sizes = sizes[1:]; of.Unknown != "" {
+				return fmt.Errorf("axis %s: unknown axis %q", name, of.Unknown)
+			} else if of.Fault != "" {
+				return fmt.Errorf("axis %s: %s", name, of.Fault)
 			}
-			sizes[name], ok = n, true
+			n, ok = of.N, true
 		}
 		if ok && !axis.Const {
 			axes.Set(name, n)

@@ -2,8 +2,12 @@ package workloads_test
 
 import (
 	"bytes"
+	"fmt"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +16,20 @@ import (
 )
 
 const dialects = "../internal/trace/testdata/dialects"
+
+// python runs scripts of Import, or skips the test.
+func python(t *testing.T) workloads.Python {
+	t.Helper()
+	path, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip(err)
+	}
+	return func(script string, stdin []byte) ([]byte, error) {
+		cmd := exec.Command(path, "-I", "-S", "-c", script)
+		cmd.Stdin, cmd.Stderr = bytes.NewReader(stdin), os.Stderr
+		return cmd.Output()
+	}
+}
 
 // notes are those of an import, without the folder.
 func notes(im *workloads.Imported, root string) string {
@@ -25,7 +43,7 @@ func notes(im *workloads.Imported, root string) string {
 
 func TestImport(t *testing.T) {
 	dst := t.TempDir()
-	im, err := workloads.Import(dialects, dst)
+	im, err := workloads.Import(dialects, dst, python(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +85,7 @@ func TestImport(t *testing.T) {
 	if _, out := def.Inputs.Get("out"); state.Param != "ssm_state" || out || !strings.Contains(def.Reference, "scale=scale") {
 		t.Errorf("got param %q, input out %v", state.Param, out)
 	}
-	if _, err := workloads.Import(dialects, dst); err != nil {
+	if _, err := workloads.Import(dialects, dst, python(t)); err != nil {
 		t.Errorf("the same once more: %v", err)
 	}
 }
@@ -95,7 +113,7 @@ func TestImportProblem(t *testing.T) {
 	write("p/workload.jsonl", line("a", file("blob/y.safetensors"), "")+line("b", `{"type":"custom"}`, "")+
 		line("c", `{"type":"random"}`, `,"tolerance":{"max_atol":1}`)+line("d", file("blob/no"), "")+
 		line("e", file("../q"), "")+line("f", `{"type":"custom"}`, ""))
-	im, err := workloads.Import(filepath.Join(src, "p/definition.json"), dst)
+	im, err := workloads.Import(filepath.Join(src, "p/definition.json"), dst, python(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,10 +149,78 @@ p/workload.jsonl: left out: input y: ../q leads out of the dataset`
 	// Nothing is written where something else is.
 	write("p/definition.json", strings.Replace(string(def.JSON(trace.Compact)), "return y", "return x", 1))
 	write("p/other/definition.json", strings.Replace(string(def.JSON(trace.Compact)), `"name":"p"`, `"name":"q"`, 1))
-	if _, err := workloads.Import(src, dst); err == nil || !strings.Contains(err.Error(), "p.json: there already") {
+	if _, err := workloads.Import(src, dst, python(t)); err == nil || !strings.Contains(err.Error(), "p.json: there already") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(dst, "definitions/o/q.json")); err == nil {
 		t.Error("q was written")
+	}
+}
+
+// importOne imports a definition with these axes that are expressions, over n = 7 and h_2 = 128, and a reference.
+func importOne(t *testing.T, exprs []string, reference string) *workloads.Imported {
+	t.Helper()
+	axes := `"n":{"type":"const","value":7},"h_2":{"type":"const","value":128}`
+	for i, expr := range exprs {
+		axes += fmt.Sprintf(`,"a%d":{"type":"expr","expression":%q}`, i, expr)
+	}
+	file := filepath.Join(t.TempDir(), "d.json")
+	text := fmt.Sprintf(`{"name":"d","op_type":"o","axes":{%s},"inputs":{"x":{"shape":["n"],"dtype":"int32"},"y":{"shape":["n"],`+
+		`"dtype":"int32"}},"outputs":{"z":{"shape":["n"],"dtype":"int32"}},"reference":%q}`, axes, reference)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	im, err := workloads.Import(file, filepath.Join(t.TempDir(), "out"), python(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+// Expressions are evaluated as in Python, but exactly. Other code, other results and long computations are faults.
+func TestImportSizes(t *testing.T) {
+	const run = "def run(x, y):\n  return x\n"
+	sizes := map[string]int{"h_2 // 2": 64, "n*h_2+1": 897, "-n // 2 + 5": 1, "-7 % 3": 2, "2**3**2": 512, "-2**2 + 5": 1,
+		"(n + 1) / 2": 4, "h_2 * 0.5": 64, "2 ** -1 * 4": 2, " ( ( n ) ) ": 7, "n - -n": 14, "2147483647": 1<<31 - 1}
+	exprs := slices.Sorted(maps.Keys(sizes))
+	im := importOne(t, exprs, run)
+	for i, expr := range exprs {
+		want := fmt.Sprintf("the axis a%d, %s, is const %d here", i, expr, sizes[expr])
+		if !slices.ContainsFunc(im.Notes, func(n workloads.Note) bool { return n.Text == want }) {
+			t.Errorf("got %v, want %s", im.Notes, want)
+		}
+	}
+	faults := map[string]string{"n / 2": "7/2 is not a size", "n - 8": "-1 is not a size", "n // 0": "division by zero",
+		"9**9**9": "exponent", "(n": "", "n n": "", "f(n)": "it is not arithmetic on axes", "n.real": "it is not arithmetic on axes",
+		"2147483648": "is not a size", "0 ** -1": "division by zero", "(((9**63)**63)**63)**63": "more than 128 bits",
+		strings.Repeat("(", 2000): "more than 1000 bytes", "1e999": "", "n if n else 1": "it is not arithmetic on axes"}
+	exprs = slices.Sorted(maps.Keys(faults))
+	im = importOne(t, exprs, run)
+	for i, expr := range exprs {
+		want := fmt.Sprintf("left out: the axis a%d: expression", i)
+		if !slices.ContainsFunc(im.Notes, func(n workloads.Note) bool {
+			return strings.HasPrefix(n.Text, want) && strings.Contains(n.Text, faults[expr])
+		}) {
+			t.Errorf("%s: got %v, want %s ... %s", expr, im.Notes, want, faults[expr])
+		}
+	}
+	if im.Definitions != 0 {
+		t.Error("it was imported")
+	}
+}
+
+// A reference without run gets one that gives its last function the inputs that it takes.
+func TestImportReference(t *testing.T) {
+	for reference, want := range map[string]string{
+		"def f(x): pass\ndef g(y, *, k=(1, 2), **more): pass\n": "one is added that calls g with",
+		"def f(x, z): pass\n":    "its reference needs z, which is no input",
+		"def f(x, *, z): pass\n": "its reference needs z, which is no input",
+		"def f(x, /): pass\n":    "its reference needs x by position",
+		"def f(x:\n":             "its reference is not valid Python",
+	} {
+		im := importOne(t, nil, reference)
+		if len(im.Notes) != 1 || !strings.Contains(im.Notes[0].Text, want) {
+			t.Errorf("%s: got %+v, want %q", reference, im, want)
+		}
 	}
 }

@@ -171,22 +171,6 @@ var compiles = regexp.MustCompile(`cpp_extension|tvm_ffi|ctypes|nvcc`)
 
 var importsTriton = regexp.MustCompile(`(?m)\b(import|from)[ \t]+triton\b|['"]triton\b`)
 
-// Identity stands for what a solution's calls in Command's worker depend on: the worker, the interpreter and the
-// packages that it has. Its errors are those of Command.
-func Identity(ctx context.Context, root string) (string, error) {
-	c, err := Command(ctx, root)
-	if err != nil {
-		return "", err
-	}
-	t, err := FindTriton(ctx, root)
-	if err != nil {
-		return "", err
-	}
-	packages, err := exec.CommandContext(ctx, c.Args[0], "-c", "import os, sys; print(sys.version, sorted("+
-		"name for p in sys.path if os.path.isdir(p) for name in os.listdir(p) if name.endswith('-info')))").Output()
-	return fmt.Sprintf("%q %s %s", c.Args, t.Folder, packages), err
-}
-
 // Builds is the folder of a cache in which a worker of a process without submitted code builds, for others, what they
 // only read.
 const Builds = "python-build"

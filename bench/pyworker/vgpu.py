@@ -72,9 +72,6 @@ class Machine:
         self.pointers = {}  # tensors whose address the solution has asked for, by it, weakly
         self.kept = []  # tensors that the solution has given to tvm-ffi
         self.tuning, self.tuned = None, 0.0  # the latter in seconds of this call
-        self.executes = True  # kernels; else they are compiled for a B200 only
-        self.compiled = []  # names of those that were launched
-        self.astray = False  # the call has read, or made a shape of, what a kernel that was not executed may have to compute
         self.first = self.looks = True  # the next call is the first of a workload; the call now is
         self.refused = None  # the last error of a stage of Triton's compiler
         self.log = ""  # a file for what nvcc says when it fails
@@ -380,10 +377,6 @@ def install(machine):
 
         def __call__(self, x, y, z, stream, function, packed, launch_metadata, enter, leave, *args):
             with torch._C.DisableTorchFunction(), real():
-                if self.src.fn.__name__ not in machine.compiled:
-                    machine.compiled.append(self.src.fn.__name__)
-                if not machine.executes:
-                    return
                 if self.number is None:
                     self.load()
                 if enter is not None:
@@ -687,8 +680,6 @@ def expose(machine):
             self.f = f
 
         def __call__(self, *args):
-            if not machine.executes:
-                raise Lacking("kernels of CUDA are not executed here")
             with torch._C.DisableTorchFunction(), real():
                 tensors = []
                 args = [given(value, tensors) for value in args]
@@ -863,8 +854,6 @@ class Extensions:
             mark(t, host)
             return t
 
-        if not self.machine.executes:
-            raise Lacking("kernels of CUDA are not executed here")
         self.machine.acted = True  # what it asks of torch is not seen
         with torch._C.DisableTorchFunction(), real():
             args, kwargs = [to_cuda(v) for v in args], {name: to_cuda(v) for name, v in kwargs.items()}
@@ -1077,8 +1066,6 @@ class Pretence(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         special = self.special.get(func)
-        if not self.machine.executes and self.machine.compiled and self.reads(func, args, kwargs):
-            self.machine.astray = True
         if special and (result := special(*args, **kwargs)) is not NotImplemented:
             self.act(func, args, kwargs, result)
             return result

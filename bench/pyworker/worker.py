@@ -1,7 +1,7 @@
 """The worker process of fisub for solutions in Python and their references.
 
 It answers one JSON object a line on descriptors 3 (requests, and descriptors) and 4 (replies), as package bench/worker
-describes: open, build, load, compile, run, measure, check. Tensors travel through files. It needs the standard library and torch, which open imports;
+describes: open, build, load, run, measure, check. Tensors travel through files. It needs the standard library and torch, which open imports;
 everything before it, such as the rules for entry points, runs without.
 """
 
@@ -175,9 +175,9 @@ def excuse(failure, device):
         return Failure(kind, text, failure.log)
     text = refused(e, device) if failure.kind == "call" else ""
     if isinstance(e, Exception) and (other := other_triton(e, text)):
-        return Failure("lacking", other, failure.log, code="other-triton")
+        return Failure("lacking", other, failure.log)
     if text:
-        return Failure("call", text, failure.log, code="refused")
+        return Failure("call", text, failure.log)
     if failure.kind not in ("build", "call") or not isinstance(e, Exception):
         return failure
     if device.vgpu and (missing := device.vgpu.stubs()):
@@ -1110,29 +1110,6 @@ class Solution:
         guard(self.device, "call", self.device.synchronize)
         return self.store(out, guard(self.device, "call", lambda: self.whole(value)), 0)
 
-    def compile(self):
-        """Makes a call whose kernels Triton compiles for a B200, and that are not executed; the names of the kernels. What Triton
-        refuses is an error of kind build, all else of kind lacking: without the kernels' results the call may go astray."""
-        if not self.device.vgpu or not self.device.machine.installed:
-            raise Failure("lacking", f"{sys.executable} has no triton", code="no-triton")
-        machine = self.device.machine
-        machine.executes, machine.compiled, machine.astray = False, [], False
-        self.fresh()
-        self.poison()
-        try:
-            guard(self.device, "call", self.judged)
-        except Failure as e:
-            if e.code == "refused" and not machine.astray:
-                raise Failure("build", e.text, e.log) from None
-            if e.code == "other-triton" and not machine.astray:
-                raise
-            if e.code == "refused":
-                raise Failure("lacking", f"its call reads what a kernel would compute, and then: {e.text}", e.log) from None
-            raise Failure("lacking", e.text, e.log) from None
-        finally:
-            machine.executes = True
-        return machine.compiled
-
     def store(self, fd, values, base):
         """Writes the outputs into a file from base on: values, which were returned, or, where that is None, those that were passed,
         as the objects that were passed are now. It describes them where the request for them does not."""
@@ -1471,8 +1448,6 @@ class Server:
                 return {}
             if self.solution.args is None:
                 raise Failure("machine", "python: request out of order")
-            if "compile" in request:
-                return {"compiled": self.solution.compile()}
             if "run" in request:
                 return self.solution.run(request["run"]["out"])
             if "measure" in request:

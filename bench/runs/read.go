@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,7 +32,6 @@ type Run struct {
 	Running  bool            `json:"running"` // a process writes the folder now
 	Warnings []event.Message `json:"warnings,omitempty"`
 	Places   []Place         `json:"places,omitempty"` // of a remote run, in the order in which they began
-	Mark                     // as it is now
 
 	// Origins has, for each job of a remote run, the last line of its stream that the folder holds.
 	Origins map[string]int64 `json:"-"`
@@ -182,14 +180,6 @@ var (
 // that wraps ErrNoRun; one without a whole event wraps ErrEmpty, and comes with a Run that has nothing but its ID and
 // Running.
 func Read(path string) (*Run, error) {
-	r, err := readFolder(path)
-	if r != nil {
-		r.Mark = readMark(path)
-	}
-	return r, err
-}
-
-func readFolder(path string) (*Run, error) {
 	events := filepath.Join(path, eventsFile)
 	if st, err := os.Stat(events); err == nil && !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: not a regular file", events)
@@ -223,26 +213,6 @@ func running(f *os.File) bool {
 	}
 	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
 	return false
-}
-
-// Stamp is a word about the run folder at path that becomes another one when Read comes to tell more or something else.
-func Stamp(path string) string {
-	var b strings.Builder
-	for _, name := range []string{eventsFile, samplesFile, runFile, markFile} {
-		st, err := os.Stat(filepath.Join(path, name))
-		if err != nil || !st.Mode().IsRegular() {
-			continue
-		}
-		fmt.Fprintln(&b, name, st.Size(), st.ModTime().UnixNano())
-		if name != eventsFile {
-			continue
-		}
-		if f, err := os.Open(filepath.Join(path, name)); err == nil {
-			fmt.Fprintln(&b, running(f))
-			f.Close()
-		}
-	}
-	return fmt.Sprintf("%.8x", sha256.Sum256([]byte(b.String())))
 }
 
 // A NothingError says that no host has run any of a remote run. It is an ErrEmpty.

@@ -265,3 +265,20 @@ func IDs(root string) ([]string, error) {
 	slices.SortStableFunc(ids, func(a, b string) int { return rank(a) - rank(b) })
 	return ids, nil
 }
+
+// Remove deletes the run folder at path; a list of the runs has all of it or nothing. The error wraps ErrRunning if a
+// process writes the run.
+func Remove(path string) error {
+	id := filepath.Base(path)
+	if f, err := os.Open(filepath.Join(path, eventsFile)); err == nil {
+		defer f.Close()
+		if !lock(f, syscall.LOCK_EX) {
+			return fmt.Errorf("run %s: %w", id, ErrRunning)
+		}
+	}
+	gone := filepath.Join(filepath.Dir(filepath.Dir(path)), ".removed-"+id)
+	if err := os.Rename(path, gone); err != nil {
+		return err
+	}
+	return os.RemoveAll(gone)
+}

@@ -249,7 +249,9 @@ func TestLooking(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				Stamp(f.Path())
+				if _, err := Read(f.Path()); err != nil {
+					t.Error(err)
+				}
 			}
 		}
 	}()
@@ -263,35 +265,6 @@ func TestLooking(t *testing.T) {
 	}
 	close(stop)
 	<-stopped
-}
-
-// A stamp changes with each event, with the end of the process that writes, and with the mark; else it stays.
-func TestStamp(t *testing.T) {
-	f := New(t.TempDir(), "r")
-	seen := map[string]string{Stamp(f.Path()): "there is no folder"}
-	now := func(what string) {
-		t.Helper()
-		stamp := Stamp(f.Path())
-		if again := Stamp(f.Path()); again != stamp {
-			t.Errorf("%s: got %s, then %s", what, stamp, again)
-		}
-		if old, ok := seen[stamp]; ok {
-			t.Errorf("%s: got the same as when %s", what, old)
-		}
-		seen[stamp] = what
-	}
-	for i := range 3 {
-		if err := f.Record(event.Event{Type: event.TypeWarning, Message: &event.Message{Text: "x"}}); err != nil {
-			t.Fatal(err)
-		}
-		now(fmt.Sprint("events: ", i))
-	}
-	f.Close()
-	now("its writer has ended")
-	if err := ChangeMark(f.Path(), func(m *Mark) { m.Note = "a note" }); err != nil {
-		t.Fatal(err)
-	}
-	now("it has a note")
 }
 
 func TestReadKilled(t *testing.T) {

@@ -227,18 +227,6 @@ func (c *Client) Load(ctx context.Context, w *Workload) error {
 	return err
 }
 
-// Compile calls a solution in Triton on an emulated device once, without executing its kernels, and gives the names of
-// those that it has launched, which Triton compiles for a B200. What Triton refuses is an *Error of kind Build, with
-// its place; where the call ends otherwise, as it may without the kernels' results, the kind is Lacking. The device is
-// of use for nothing else.
-func (c *Client) Compile(ctx context.Context) ([]string, error) {
-	r, err := c.do(ctx, &request{Compile: &struct{}{}})
-	if err != nil {
-		return nil, err
-	}
-	return r.Compiled, nil
-}
-
 // Run calls the solution once, on poisoned outputs, and writes the outputs into the file out. Where the solution
 // returns its outputs, or has made something else of those that were passed, the result says what they are and where in
 // the file, which may have grown: it is the worker's word, to be checked, and not nil. Else the outputs are those of

@@ -19,7 +19,6 @@ type request struct {
 	Open    *openRequest  `json:"open,omitempty"`
 	Build   *buildRequest `json:"build,omitempty"`
 	Load    *Workload     `json:"load,omitempty"`
-	Compile *struct{}     `json:"compile,omitempty"`
 	Run     *runRequest   `json:"run,omitempty"`
 	Measure *Plan         `json:"measure,omitempty"`
 	Check   *Check        `json:"check,omitempty"`
@@ -27,7 +26,7 @@ type request struct {
 
 // calls reports whether the request asks for calls of the solution.
 func (r *request) calls() bool {
-	return r.Compile != nil || r.Run != nil || r.Measure != nil || r.Check != nil && r.Check.Out != nil
+	return r.Run != nil || r.Measure != nil || r.Check != nil && r.Check.Out != nil
 }
 
 // files calls f for each file that the request may have, with its number among the descriptors that are sent along,
@@ -197,8 +196,7 @@ type reply struct {
 	// Idle says of run and check that their call launched, copied and set nothing, if the device knows it.
 	Idle bool `json:"idle,omitempty"`
 
-	Cached   bool     `json:"cached,omitempty"`   // of build: nothing was compiled
-	Compiled []string `json:"compiled,omitempty"` // names of kernels
+	Cached bool `json:"cached,omitempty"` // of build: nothing was compiled
 
 	// Timing is told beforehand, in a line of its own, where a measure request's Timing would be called.
 	Timing *bool `json:"timing,omitempty"`

@@ -44,6 +44,7 @@ type gpu struct {
 	opts  device.Options
 	root  string // of the cache
 	info  device.Info
+	tools *nvcc.Toolchain // nil if there is none
 	cupti []string        // folders to look for it in
 	lib   *tvmffi.Library // nil until the first solution is loaded
 	dev   cu.Device
@@ -111,7 +112,7 @@ func open(ctx context.Context, opts device.Options) (device.Device, error) {
 			_ = d.Close()
 			return nil, err
 		}
-		d.info.Toolchain, d.info.CUDA = t.String(), t.CUDAVersion
+		d.tools, d.info.Toolchain, d.info.CUDA = t, t.String(), t.CUDAVersion
 	}
 	d.cupti = CUPTIDirs(root, t)
 	return d, nil

@@ -54,7 +54,7 @@ func (d *gpu) Build(ctx context.Context, _ *trace.Definition, sol *trace.Solutio
 	if arch == "" {
 		arch = d.info.Arch
 	}
-	build := func() (*nvcc.Object, error) { return nvcc.Build(ctx, d.root, sol, arch) }
+	build := func() (*nvcc.Object, error) { return nvcc.Build(ctx, d.root, d.tools, sol, arch) }
 	if d.opts.Prebuilt != "" {
 		if !nvcc.Serves(arch, d.info.Arch) {
 			return nil, fmt.Errorf("cuda: %w: a kernel for %s, %s is %s", ErrArch, arch, d.info.Name, d.info.Arch)

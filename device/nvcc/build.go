@@ -67,12 +67,15 @@ const (
 	maxLog       = 1 << 20 // bytes kept of one command's output
 )
 
-// Build builds sol for arch ("sm_90", "sm_100a", or "compute_100", whose object holds PTX too) with the toolchain that
-// Find finds, or returns what the cache below root has of it. On a machine without a toolchain it returns the object
-// that was built elsewhere of the same sources for the same arch and copied into the cache; where there is none the
+// Build builds sol for arch ("sm_90", "sm_100a", or "compute_100", whose object holds PTX too) with the toolchain t, or
+// returns what the cache below root has of it. If t is nil, Find finds one. On a machine without a toolchain it returns
+// the object that was built elsewhere of the same sources for the same arch and copied into the cache; without one the
 // error is Find's. A *device.BuildError is about the solution, any other error about the machine.
-func Build(ctx context.Context, root string, sol *trace.Solution, arch string) (*Object, error) {
-	t, err := Find(root)
+func Build(ctx context.Context, root string, t *Toolchain, sol *trace.Solution, arch string) (*Object, error) {
+	var err error
+	if t == nil {
+		t, err = Find(root)
+	}
 	if err == nil {
 		return t.Build(ctx, root, sol, arch)
 	}

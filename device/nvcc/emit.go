@@ -29,11 +29,11 @@ type Listing struct {
 }
 
 // Emit compiles sol for arch as Build does, with line information beside, and lists its PTX, or its machine code where
-// sass is set. At the head of each kernel stands what cost says of it; of machine code also the place where most
+// sass is set. The head of each kernel has its resources; of machine code also the place where most
 // registers are live, and the places of loads from and stores to local memory, where spills go. nvdisasm is that
 // of the toolkit, else the one on PATH; else it is fetched below root, and fetching hears of it before.
-func Emit(ctx context.Context, root string, sol *trace.Solution, arch string, sass bool, cost func(Kernel) string,
-	fetching func()) (o *Object, all []Listing, err error) {
+func Emit(ctx context.Context, root string, sol *trace.Solution, arch string, sass bool, fetching func()) (
+	o *Object, all []Listing, err error) {
 	t, err := Find(root)
 	if err != nil {
 		return nil, nil, err
@@ -60,7 +60,7 @@ func Emit(ctx context.Context, root string, sol *trace.Solution, arch string, sa
 		l := &lister{sources: s, heads: map[string][]string{}}
 		for _, k := range o.Kernels {
 			if k.File == file {
-				l.heads[k.Symbol] = []string{k.Name + ": " + cost(k)}
+				l.heads[k.Symbol] = []string{k.Name + ": " + k.Text()}
 			}
 		}
 		text := ""

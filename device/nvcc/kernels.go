@@ -5,11 +5,11 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -22,16 +22,30 @@ type Kernel struct {
 	Symbol      string `json:"symbol"` // as the compiler mangled it
 	File        string `json:"file"`   // the source that it was compiled in
 	Registers   int    `json:"registers"`
-	SpillStores int    `json:"spill_stores"`      // bytes for each thread
-	SpillLoads  int    `json:"spill_loads"`       // bytes for each thread
-	Stack       int    `json:"stack"`             // bytes for each thread
-	Shared      int    `json:"shared"`            // bytes for each block, static
-	Dynamic     bool   `json:"dynamic,omitempty"` // a launch may ask for more of it
-	Prints      bool   `json:"prints,omitempty"`  // it calls printf
-	Constant    int    `json:"constant"`          // bytes, parameters included
+	SpillStores int    `json:"spill_stores"` // bytes for each thread
+	SpillLoads  int    `json:"spill_loads"`  // bytes for each thread
+	Stack       int    `json:"stack"`        // bytes for each thread
+	Shared      int    `json:"shared"`       // bytes for each block, static
+	Constant    int    `json:"constant"`     // bytes, parameters included
 	Barriers    int    `json:"barriers"`
 	MaxThreads  int    `json:"max_threads,omitempty"` // in a block, by launch bounds; 0 without them
 	MinBlocks   int    `json:"min_blocks,omitempty"`  // on a multiprocessor, by launch bounds; 0 without them
+}
+
+// Text describes the kernel in one line.
+func (k Kernel) Text() string {
+	text := fmt.Sprintf("%d registers", k.Registers)
+	if k.SpillStores+k.SpillLoads > 0 {
+		text += fmt.Sprintf(", %d + %d bytes of spills", k.SpillStores, k.SpillLoads)
+	}
+	if k.Stack > 0 {
+		text += fmt.Sprintf(", %d bytes of local memory", k.Stack)
+	}
+	text += fmt.Sprintf(", %d bytes shared, %d constant", k.Shared, k.Constant)
+	if k.MaxThreads > 0 {
+		text += fmt.Sprintf(", at most %d threads per block", k.MaxThreads)
+	}
+	return text
 }
 
 // LargestBlock returns the most threads that a block can be launched with if each has so many registers, for the archs
@@ -141,33 +155,22 @@ func complete(kernels []Kernel, dir string) {
 }
 
 var (
-	ptxEntry  = regexp.MustCompile(`\.entry\s+([A-Za-z0-9_$]+)`)
-	ptxExtern = regexp.MustCompile(`^\.extern \.shared .*?\s([A-Za-z0-9_$]+)\[\]`)
-	ptxBound  = regexp.MustCompile(`^\.(maxntid|reqntid|minnctapersm)\s+([0-9, ]+)`)
+	ptxEntry = regexp.MustCompile(`\.entry\s+([A-Za-z0-9_$]+)`)
+	ptxBound = regexp.MustCompile(`^\.(maxntid|reqntid|minnctapersm)\s+([0-9, ]+)`)
 )
 
-// launchBounds reads the launch bounds that PTX states between a kernel's name and its body, and what the body tells.
+// launchBounds reads the launch bounds that PTX states between a kernel's name and its body.
 func launchBounds(text []byte, find func(symbol string) *Kernel) {
-	var k, inside *Kernel // whose head, and whose body it is
-	var dynamic []string  // names of arrays whose size a launch gives
+	var k *Kernel // whose head it is
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		line := lines.Text()
 		if m := ptxEntry.FindStringSubmatch(line); m != nil {
-			k, inside = find(m[1]), nil
+			k = find(m[1])
 		}
 		if strings.HasPrefix(line, "{") {
-			inside, k = k, nil
-		}
-		if extern := ptxExtern.FindStringSubmatch(line); extern != nil {
-			dynamic = append(dynamic, extern[1])
-		}
-		if inside != nil {
-			inside.Prints = inside.Prints || strings.Contains(line, "vprintf")
-			inside.Dynamic = inside.Dynamic || slices.ContainsFunc(dynamic, func(name string) bool {
-				return strings.Contains(line, name)
-			})
+			k = nil
 		}
 		m := ptxBound.FindStringSubmatch(strings.TrimSpace(line))
 		if k == nil || m == nil {

@@ -337,16 +337,16 @@ func TestBuild(t *testing.T) {
 
 	// A copy of the folder and the index serves a machine that has no toolchain.
 	withoutTools(t)
-	got, err := Build(ctx, root, sol, "sm_90")
+	got, err := Build(ctx, root, nil, sol, "sm_90")
 	if err != nil || got.Path != o.Path || !got.Hit {
 		t.Errorf("without a toolchain: got %+v (%v), want the cached object", got, err)
 	}
 	var missing *MissingError
-	if _, err := Build(ctx, root, sol, "sm_100"); !errors.As(err, &missing) {
+	if _, err := Build(ctx, root, nil, sol, "sm_100"); !errors.As(err, &missing) {
 		t.Errorf("without a toolchain, another arch: got %v, want a *MissingError", err)
 	}
 	sol.Sources[3].Content = "changed"
-	if _, err := Build(ctx, root, sol, "sm_90"); !errors.As(err, &missing) {
+	if _, err := Build(ctx, root, nil, sol, "sm_90"); !errors.As(err, &missing) {
 		t.Errorf("without a toolchain, other sources: got %v, want a *MissingError", err)
 	}
 }

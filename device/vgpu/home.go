@@ -32,7 +32,11 @@ const hostCache = "vgpu-python"
 // what is linked with its runtime, which this process then has, runs on the virtual GPU: on Host. root is the cache's
 // folder.
 func Home(ctx context.Context, root string) (string, error) {
-	dir, library, err := home(ctx, root)
+	t, err := nvcc.Find(root)
+	if err != nil {
+		return "", err
+	}
+	dir, library, err := home(ctx, root, t)
 	if err != nil {
 		return "", err
 	}
@@ -40,16 +44,12 @@ func Home(ctx context.Context, root string) (string, error) {
 }
 
 // PrepareHome builds what Home returns, so that a process that may not write to the cache finds it.
-func PrepareHome(ctx context.Context, root string) error {
-	_, _, err := home(ctx, root)
+func PrepareHome(ctx context.Context, root string, t *nvcc.Toolchain) error {
+	_, _, err := home(ctx, root, t)
 	return err
 }
 
-func home(ctx context.Context, root string) (dir, library string, err error) {
-	t, err := nvcc.Find(root)
-	if err != nil {
-		return "", "", err
-	}
+func home(ctx context.Context, root string, t *nvcc.Toolchain) (dir, library string, err error) {
 	if library, err = runtimeLibrary(ctx, root, hostCache, t, HostName); err != nil {
 		return "", "", err
 	}

@@ -192,16 +192,6 @@ const driverName = "libcuda.so.1"
 // packed is the folder of the runtime in a folder of prebuilt kernels, and in the cache.
 const packed = "vgpu"
 
-// Prepare builds what kernels take beside the submission, with the cache below root, so that a process that may not
-// write there finds it.
-func Prepare(ctx context.Context, root string) error {
-	t, err := nvcc.Find(root)
-	if err == nil {
-		_, err = Runtime(ctx, root, t)
-	}
-	return err
-}
-
 // Pack names the files that kernels for Arch take beside nvcc.Pack's, as that does.
 func Pack(ctx context.Context, root string, t *nvcc.Toolchain) (map[string]string, error) {
 	library, err := Runtime(ctx, root, t)

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"fisub/device"
 	"fisub/internal/plain"
 )
 
@@ -79,7 +78,7 @@ type Run struct {
 	Sources     []string   `json:"sources,omitempty"` // in Folder
 	Language    string     `json:"language"`
 	ContentHash string     `json:"content_hash"`                        // the contest's, of the solution
-	DPS         *bool      `json:"destination_passing_style,omitempty"` // not part of the content hash; nil in older runs
+	DPS         bool       `json:"destination_passing_style,omitempty"` // not part of the content hash
 	Definition  string     `json:"definition"`
 	Set         string     `json:"set"`
 	Seed        uint64     `json:"seed,omitempty"`  // of other generated inputs than the usual ones
@@ -95,13 +94,6 @@ type Run struct {
 	Looked      *Looked    `json:"looked,omitempty"` // besides wrong outputs
 	Host        Host       `json:"host"`
 	Git         *Git       `json:"git,omitempty"`
-	Seal        *Seal      `json:"seal,omitempty"` // of the project, where it has one
-}
-
-// A Seal says how what judged a run agrees with what fisub seal wrote down.
-type Seal struct {
-	SHA256 string   `json:"sha256"`           // of the file
-	Broken []string `json:"broken,omitempty"` // what differs: what it is, and what was sealed
 }
 
 // Selection says which workloads run: "20 workloads of set default", "5 of the 54 workloads of set contest".
@@ -172,16 +164,6 @@ type Tolerance struct {
 	MatchedRatio float64 `json:"required_matched_ratio"`
 }
 
-// What a device says of itself and of what it times is told as it says it.
-type (
-	Device     = device.Info
-	Activity   = device.Activity
-	Stamp      = device.Stamp
-	Reading    = device.Reading
-	During     = device.During
-	GPUProcess = device.GPUProcess
-)
-
 // A Host is the machine of the run.
 type Host struct {
 	Name   string `json:"name"`
@@ -190,7 +172,7 @@ type Host struct {
 	Cores  int    `json:"cores"`
 	Memory int64  `json:"memory_bytes"`
 
-	// Confined says by what the submission's process is kept from the run's files and processes; "" in older runs.
+	// Confined says by what the submission's process is kept from the run's files and processes.
 	Confined string `json:"confined,omitempty"`
 }
 

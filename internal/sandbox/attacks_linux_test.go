@@ -309,6 +309,12 @@ var attacks = []struct {
 		return nil
 	}},
 	{"names in shared memory", "EACCES", func() error { return write("/dev/shm/fisub-test", "x") }},
+	{"own thread's name, as CUDA sets it", "done", func() error {
+		return write(fmt.Sprintf("/proc/self/task/%d/comm", unix.Gettid()), "worker")
+	}},
+	{"memory pressure of others", "EACCES", func() error {
+		return write(fmt.Sprintf("/proc/%d/oom_score_adj", victim()), "1000")
+	}},
 	{"kernel settings", "EACCES", func() error { return write("/proc/sys/kernel/core_pattern", "|/bin/sh") }},
 	{"kernel messages", "EACCES", func() error { return write("/dev/kmsg", "x") }},
 	{"pseudo terminal", "EACCES", func() error { _, err := unix.Open("/dev/ptmx", unix.O_RDWR, 0); return err }},
@@ -429,7 +435,11 @@ func attack(t *testing.T, tools bool, other map[string]string) {
 		t.Fatal(err)
 	}
 	for _, a := range attacks {
-		s := sandbox.Sandbox{Write: []string{own}, Tools: tools, Env: []string{"TMPDIR=" + own, "FISUB_ATTACK=" + a.name,
+		var below []string
+		if tools { // a tool starts the program in another process
+			below = []string{"sh", "-c", `"$@"; exit $?`, "tool"}
+		}
+		s := sandbox.Sandbox{Write: []string{own}, Tools: tools, Below: below, Env: []string{"TMPDIR=" + own, "FISUB_ATTACK=" + a.name,
 			"FISUB_FILE=" + kept, "FISUB_SOCKET=" + l.Addr().String(), fmt.Sprintf("FISUB_VICTIM=%d", sleeper.Process.Pid)}}
 		want, differs := other[a.name]
 		if !differs {

@@ -21,6 +21,7 @@ type Sandbox struct {
 	Read  []string // files and folders they may read besides Write and the system's libraries; nil is all
 	Env   []string // added to the allowed variables of this process
 	Tools bool     // NVIDIA's tools run in it: their processes may trace each other and use Unix sockets
+	Below []string // command of a tool that starts the program, or nil; the program must be this one
 }
 
 // A spec is what a process is told before it enters its sandbox.
@@ -29,6 +30,7 @@ type spec struct {
 	Read  []string
 	Limit bool // reading is limited to Read and Write
 	Tools bool
+	Proc  bool   // all of /proc is writable
 	MPS   string // folder of the sockets of CUDA's multi-process service, or ""
 }
 
@@ -37,6 +39,8 @@ const (
 	name = "fisub-sandbox"
 	// inside is set in the environment of a process in a sandbox.
 	inside = "FISUB_SANDBOX"
+	// narrow has the spec of the program below a tool.
+	narrow = "FISUB_SANDBOX_BELOW"
 	// failed is the exit status of a process that could not enter its sandbox.
 	failed = 125
 )
@@ -44,10 +48,21 @@ const (
 // Command is like exec.CommandContext for a process in the sandbox s. The process dies with this one; when ctx is done,
 // its descendants die too. Set its environment through Env alone.
 func (s *Sandbox) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
-	text, err := json.Marshal(spec{s.Write, s.Read, s.Read != nil, s.Tools, os.Getenv("CUDA_MPS_PIPE_DIRECTORY")})
+	to := spec{s.Write, s.Read, s.Read != nil, s.Tools, false, os.Getenv("CUDA_MPS_PIPE_DIRECTORY")}
+	text, err := json.Marshal(to)
 	cmd := exec.CommandContext(ctx, self())
 	cmd.Args = slices.Concat([]string{name, string(text), program}, args)
-	cmd.Env = append(append(environment(os.Environ()), s.Env...), inside+"=1")
+	env := append(environment(os.Environ()), s.Env...)
+	if s.Below != nil {
+		// CUDA writes to /proc/self, which a rule can only name for a process that exists. So the tool may write to
+		// all of /proc, and the program that it starts gives that up. It cannot do so in a process that becomes the
+		// program, because tools attach to the first program of a process.
+		to.Proc = true
+		tool, terr := json.Marshal(to)
+		cmd.Args = slices.Concat([]string{name, string(tool)}, s.Below, []string{program}, args)
+		env, err = append(env, narrow+"="+string(text)), errors.Join(err, terr)
+	}
+	cmd.Env = append(env, inside+"=1")
 	Own(cmd)
 	cmd.Cancel = func() error { End(cmd.Process.Pid); return nil }
 	cmd.WaitDelay = 5 * time.Second
@@ -62,15 +77,26 @@ func Refused(err error) bool {
 	return errors.As(err, &exit) && exit.ExitCode() == failed
 }
 
-// init turns a process that Command has started into its program.
+// init turns a process that Command has started into its program, and restricts a program that a tool has started.
 func init() {
-	if len(os.Args) < 3 || os.Args[0] != name {
+	below := os.Getenv(narrow)
+	if below == "" && (len(os.Args) < 3 || os.Args[0] != name) {
 		return
 	}
 	var s spec
-	err := json.Unmarshal([]byte(os.Args[1]), &s)
-	if err == nil {
-		err = enter(s, os.Args[2:])
+	var err error
+	switch os.Args[0] {
+	case name:
+		if err = json.Unmarshal([]byte(os.Args[1]), &s); err == nil {
+			err = enter(s, os.Args[2:])
+		}
+	default:
+		if err = errors.Join(json.Unmarshal([]byte(below), &s), os.Unsetenv(narrow)); err == nil {
+			err = restrict(s)
+		}
+		if err == nil {
+			return
+		}
 	}
 	fmt.Fprintf(os.Stderr, "fisub: entering the sandbox: %v\n", err)
 	os.Exit(failed)

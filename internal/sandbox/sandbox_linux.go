@@ -151,6 +151,9 @@ func restrict(s spec) error {
 	}
 	device := func(paths ...string) landlock.FSRule { return landlock.RWFiles(paths...).WithIoctlDev() }
 	rules = append(rules, writable("/proc/self")) // CUDA names its threads there
+	if s.Proc {
+		rules = append(rules, landlock.RWFiles("/proc"))
+	}
 	for _, path := range glob(devices) {
 		if s.Limit && path == "/dev/zero" {
 			continue // as a source it fills the memory

@@ -47,7 +47,7 @@ type Definition struct {
 type Axis struct {
 	Const       bool
 	Value       int    // size of a const axis, in elements
-	Expr        string // an expression over the other axes, as Size takes it
+	Expr        string // an expression over the other axes, in Python
 	Description *string
 	kept        *kept
 }

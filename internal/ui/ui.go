@@ -272,11 +272,6 @@ func (v *runView) start(r *event.Run) {
 	if b := r.Baseline; b != nil {
 		t.Note("baseline   %s", plain.Line(fmt.Sprintf("%s: %s, %s", b.Name, b.Solution, plain.Short(b.ContentHash))))
 	}
-	if s := r.Seal; s != nil && s.Broken == nil {
-		t.Note("seal       not broken, %s", plain.Short(s.SHA256))
-	} else if s != nil {
-		t.Warn("the seal is broken: "+plain.Line(strings.Join(s.Broken, "; ")), "fisub seal --check looks again")
-	}
 	if r.Device.Emulated {
 		t.Note("           emulated: correctness only, no latency is measured")
 	}

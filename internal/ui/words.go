@@ -2,7 +2,6 @@ package ui
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"fisub/internal/event"
@@ -91,22 +90,6 @@ func L2(cold bool) string {
 		return "cold"
 	}
 	return "warm"
-}
-
-// Spark draws values as bars of eight heights, from the smallest to the largest; of more than 40 the last ones.
-func Spark(values []float64) string {
-	values = values[max(0, len(values)-40):]
-	least, most := slices.Min(values), slices.Max(values)
-	bars := []rune("▁▂▃▄▅▆▇█")
-	var text []rune
-	for _, v := range values {
-		at := 3.5
-		if most > least {
-			at = (v - least) / (most - least) * 7
-		}
-		text = append(text, bars[int(at+0.5)])
-	}
-	return string(text)
 }
 
 // Age is how long ago something was, in its largest unit.

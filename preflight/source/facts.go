@@ -43,14 +43,11 @@ type pyFile struct {
 	Facts   []pyFact
 }
 
-// A pyFact is an import, a call of a dotted name, a dotted name, a literal that holds compiled code, or a dictionary
-// indexed by an address.
+// A pyFact is an import, or a use of torch.ops.Name.
 type pyFact struct {
 	pyPlace
-	Kind, Name string
+	Kind, Name string // Kind is "import" or "op"
 	Reached    bool   // the entry may run it
-	Argument   string // of a call: the first one where it is a string
-	Size       int    // of a literal
 
 	// Of an import of the module Name:
 	Names   []string // what it takes of the module

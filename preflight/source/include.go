@@ -2,6 +2,7 @@ package source
 
 import (
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -12,31 +13,52 @@ import (
 var installed = strings.Fields("ATen cooperative_groups crt c10 cub cuda cute cutlass dlpack fatbinary flashinfer nv " +
 	"nvshmem nvtx3 pybind11 sys thrust torch tvm")
 
-// Includes returns what quoted #include lines of the packed C++ sources lead to that is not packed. left reports
-// whether the packer leaves out a file of that path in the source folder. It is nil if there is no such folder: then a
-// header in a folder counts as left out, unless it may be one of an installed library.
+// A directive of the preprocessor, with the name of the file if it is a quoted #include.
+var directive = regexp.MustCompile(`^[ \t]*#[ \t]*(if|ifdef|ifndef|endif|include)\b(?:[ \t]*"([^"\n]+)")?`)
+
+// Includes returns the quoted #include lines of the packed C++ sources whose headers are not packed. Lines below an #if
+// other than a header's guard are ignored. left reports whether the packer leaves out a file of that path in the source
+// folder. It is nil if there is no such folder: then a header in a folder counts as left out, unless it may be one of
+// an installed library.
 func Includes(sol *trace.Solution, left func(name string) bool) []Finding {
 	n := &inspector{sol: sol, alike: map[[2]string]int{}}
 	for _, s := range n.cpp() {
-		n.tokens = scan(s.Content, n.tokens)
-		for _, t := range n.tokens {
-			_, text, ok := strings.Cut(t.text, `"`)
-			name, _, closed := strings.Cut(text, `"`)
-			if t.kind != include || !ok || !closed || t.maybe || n.packed(path.Clean(name)) {
-				continue
+		pos, depth, first := 0, 0, true
+		for line := range strings.Lines(blank(s.Content)) {
+			var m []int
+			if strings.HasPrefix(strings.TrimLeft(line, " \t"), "#") {
+				m = directive.FindStringSubmatchIndex(line)
 			}
-			near := path.Join(path.Dir(s.Path), name)
-			switch top, _, folder := strings.Cut(name, "/"); {
-			case left != nil && (left(near) || left(path.Clean(name))):
-				n.add(Error, "include-dropped", s.Path, s.Content, t.pos+strings.IndexByte(t.text, '"'), DroppedHint(name),
-					DroppedText, name)
-			case left == nil && folder && !path.IsAbs(name) && top != ".." && !slices.Contains(installed, top):
-				n.add(Error, "include-dropped", s.Path, s.Content, t.pos+strings.IndexByte(t.text, '"'), DroppedHint(name),
-					"%s is not packed, and no header of CUDA, CUTLASS, PyTorch or tvm-ffi", name)
+			if m != nil {
+				switch word := line[m[2]:m[3]]; {
+				case word == "endif":
+					depth = max(0, depth-1)
+				case word == "ifndef" && first: // the guard; its #endif ends the file
+				case word != "include":
+					depth++
+				case depth == 0 && m[4] >= 0:
+					n.include(s, line[m[4]:m[5]], pos+m[4]-1, left)
+				}
+				first = false
 			}
+			pos += len(line)
 		}
 	}
 	return limit(n.findings)
+}
+
+// include looks at the #include "name" of s.
+func (n *inspector) include(s trace.SourceFile, name string, pos int, left func(name string) bool) {
+	if n.packed(path.Clean(name)) {
+		return
+	}
+	switch top, _, folder := strings.Cut(name, "/"); {
+	case left != nil && (left(path.Join(path.Dir(s.Path), name)) || left(path.Clean(name))):
+		n.mark(Error, "include-dropped", s, pos, DroppedHint(name), DroppedText, name)
+	case left == nil && folder && !path.IsAbs(name) && top != ".." && !slices.Contains(installed, top):
+		n.mark(Error, "include-dropped", s, pos, DroppedHint(name),
+			"%s is not packed, and no header of CUDA, CUTLASS, PyTorch or tvm-ffi", name)
+	}
 }
 
 // packed reports whether a source has that name, in whatever folder.

@@ -1,6 +1,6 @@
-// Package source reads the sources of a solution: exports, signatures and imports against the definition (Inspect), and
-// what the contest forbids, or its builder and evaluator stumble over. C++ it reads as text, in bounded time; of Python
-// it asks CPython, which its caller runs. It runs none of the sources, and reads no files.
+// Package source checks the sources of a solution against the definition and the contest's rules: exports, signatures,
+// imports, compiled kernels. It reads C++ as text, in bounded time. CPython, which the caller runs, parses Python. No
+// source is run, and no file is read.
 package source
 
 import (
@@ -61,10 +61,12 @@ var (
 func Inspect(sol *trace.Solution, def *trace.Definition, python Python) []Finding {
 	n := &inspector{sol: sol, def: def, alike: map[[2]string]int{}}
 	n.entry, n.symbol, _ = strings.Cut(sol.Spec.EntryPoint, "::")
-	if n.compiles() {
+	if sol.Spec.Language == trace.CUDA || sol.Spec.Language == trace.CPP {
 		n.compiled()
+	} else {
+		n.python(python)
 	}
-	n.python(python)
+	n.binaries()
 	slices.SortStableFunc(n.findings, func(a, b Finding) int {
 		return cmp.Or(strings.Compare(a.Path, b.Path), a.Line-b.Line, a.Col-b.Col)
 	})
@@ -76,27 +78,29 @@ type inspector struct {
 	def           *trace.Definition
 	entry, symbol string
 	findings      []Finding
-	alike         map[[2]string]int // findings at a place, of a file and code
-	tokens        []token           // of the C++ file last read
+	alike         map[[2]string]int // findings that mark has added, by file and code
 }
 
-// add notes a finding at the byte pos of a source, or at no place in it where pos is negative.
-func (n *inspector) add(s Severity, code, file, text string, pos int, hint, format string, args ...any) {
-	f := Finding{Code: code, Path: file, Msg: fmt.Sprintf(format, args...), Hint: hint, Severity: s}
-	key := [2]string{file, code}
-	switch n.alike[key]++; {
-	case pos < 0:
-	case n.alike[key] > maxAlike: // limit tells only how many there are
-		f.Line = math.MaxInt32
-	default:
-		f.Line, f.Col, f.Excerpt = words.Mark(text, pos, pos+1)
-	}
-	n.findings = append(n.findings, f)
-}
-
+// at adds a finding at a place, or about a whole file.
 func (n *inspector) at(s Severity, code, file string, at pyPlace, hint, format string, args ...any) {
 	n.findings = append(n.findings, Finding{Code: code, Path: file, Line: at.Line, Col: at.Column,
 		Msg: fmt.Sprintf(format, args...), Hint: hint, Severity: s})
+}
+
+// add adds a finding about a whole file.
+func (n *inspector) add(s Severity, code, file, hint, format string, args ...any) {
+	n.at(s, code, file, pyPlace{}, hint, format, args...)
+}
+
+// mark adds a finding at the byte pos of a source, with the line as excerpt.
+func (n *inspector) mark(s Severity, code string, file trace.SourceFile, pos int, hint, format string, args ...any) {
+	n.add(s, code, file.Path, hint, format, args...)
+	f, key := &n.findings[len(n.findings)-1], [2]string{file.Path, code}
+	if n.alike[key]++; n.alike[key] > maxAlike { // limit only counts them
+		f.Line = math.MaxInt32
+		return
+	}
+	f.Line, f.Col, f.Excerpt = words.Mark(file.Content, pos, pos+1)
 }
 
 // expected is the number of arguments of a call, and how it comes about.
@@ -132,11 +136,6 @@ func (n *inspector) arityHint(got int) string {
 	return "the arguments are " + strings.Join(names, ", ")
 }
 
-// compiles tells whether the language is one of C++.
-func (n *inspector) compiles() bool {
-	return n.sol.Spec.Language == trace.CUDA || n.sol.Spec.Language == trace.CPP
-}
-
 // compiled inspects cuda and cpp.
 func (n *inspector) compiled() {
 	lang, torch := n.sol.Spec.Language, n.sol.Spec.Binding == "torch"
@@ -154,17 +153,13 @@ func (n *inspector) compiled() {
 		case ext == ".cu":
 			hint = `set language = "cuda"`
 		}
-		n.add(Error, "entry-suffix", n.entry, "", -1, hint, "entry file is not one that language %s compiles (%s)", lang,
+		n.add(Error, "entry-suffix", n.entry, hint, "entry file is not one that language %s compiles (%s)", lang,
 			strings.Join(suffixes, " "))
 	}
 
 	said := map[string]bool{} // what some source has, at any place
 	texts := []string{pybindMacro, "PyInit_", exportMacro, exportPrefix, `"` + n.symbol + `"`}
-	nvrtc := slices.ContainsFunc(n.cpp(), func(s trace.SourceFile) bool {
-		return strings.Contains(s.Content, "nvrtcCompileProgram")
-	})
 	for _, s := range n.cpp() {
-		n.conduct(s, nvrtc)
 		for _, text := range texts {
 			said[text] = said[text] || strings.Contains(s.Content, text)
 		}
@@ -175,9 +170,9 @@ func (n *inspector) compiled() {
 		if said[exportMacro] {
 			hint = `its exports are tvm-ffi's: set binding = "tvm-ffi"`
 		}
-		n.add(Error, "no-module", n.entry, "", -1, hint, "no source has a %s", pybindMacro)
+		n.add(Error, "no-module", n.entry, hint, "no source has a %s", pybindMacro)
 	case torch && !said[texts[4]]:
-		n.add(Error, "no-method", n.entry, "", -1, "add m.def("+texts[4]+", &<function>); to the "+pybindMacro,
+		n.add(Error, "no-method", n.entry, "add m.def("+texts[4]+", &<function>); to the "+pybindMacro,
 			"no m.def(%q, ...) in the %s", n.symbol, pybindMacro)
 	case !torch && !said[exportMacro] && !said[exportPrefix]:
 		hint := ""
@@ -187,7 +182,7 @@ func (n *inspector) compiled() {
 		n.findings = append(n.findings, NoExport(n.sol, nil, hint))
 	}
 	if out := n.outputs(); out > 1 && !torch && !n.sol.Spec.DestinationPassingStyle {
-		n.add(Error, "tuple-return", n.entry, "", -1, `set destination_passing_style = true`,
+		n.add(Error, "tuple-return", n.entry, `set destination_passing_style = true`,
 			"a tvm-ffi function cannot return %d outputs: the harness takes a tuple, not an array", out)
 	}
 }
@@ -236,10 +231,10 @@ func NoExport(sol *trace.Solution, exports []string, hint string) Finding {
 // "p" a raw pointer, "t" a tensor, "?" another), with what the harness passes; nil where they fit. The finding has no
 // place.
 func Call(sol *trace.Solution, def *trace.Definition, parameters string) *Finding {
-	n := &inspector{sol: sol, def: def, alike: map[[2]string]int{}}
+	n := &inspector{sol: sol, def: def}
 	_, symbol := sol.Entry()
 	if want, sum := n.expected(); want != len(parameters) {
-		n.add(Error, "parameter-count", "", "", -1, n.arityHint(len(parameters)), "expected %s (%s), but %s has %d",
+		n.add(Error, "parameter-count", "", n.arityHint(len(parameters)), "expected %s (%s), but %s has %d",
 			plural(want, "parameter"), sum, symbol, len(parameters))
 		return &n.findings[0]
 	}
@@ -258,7 +253,7 @@ func Call(sol *trace.Solution, def *trace.Definition, parameters string) *Findin
 				fits = kind == 'f' || kind == '?' || kind == 'i' && !spec.DType.IsFloat()
 			}
 			if i++; !fits {
-				n.add(Error, "parameter-type", "", "", -1, hint, "parameter %d of %s is %s, but %s is %s", i, symbol, kinds[kind],
+				n.add(Error, "parameter-type", "", hint, "parameter %d of %s is %s, but %s is %s", i, symbol, kinds[kind],
 					name, want)
 				return &n.findings[0]
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -77,34 +78,6 @@ func findings(sol *trace.Solution, def *trace.Definition, python Python) []strin
 
 const exportRun = "\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, run);\n"
 
-// TestScan: comments, preprocessor lines and what is under #if 0 are left out; what is under another #if is marked.
-func TestScan(t *testing.T) {
-	for src, want := range map[string]string{
-		"a // b\n/* c */ d //\\\ne\nf":                           "a d f",
-		"#if 0\n don't\n#else\na\n#endif\nb":                     "a b",
-		"#if 0\n#if X\nz\n#else\ny\n#endif\n#endif\nb":           "b",
-		"#ifndef G\n#define G x\na\n#ifdef D\nb\n#endif\n#endif": "a b?",
-		"#if 1\na\n#else\nb\n#endif":                             "a",
-		"#if X\na\n#else\nb\n#endif c\nd":                        "a? b? d",
-		"#define A(x) \\\n  x /* \n */ y\nz":                     "z",
-		`"a\"b" 'c' '"' u8"d" R"x(e )" f)x" L'g'`:                `"a\"b" 'c' '"' u8"d" R"x(e )" f)x" L 'g'`,
-		"1'000.5f<<<x":        "1'000.5f < < < x",
-		"#include <a/b.h>\nx": " <a/b.h> x",
-		"\"open\nx":           "\"open x",
-	} {
-		var got []string
-		for _, t := range scan(src, nil) {
-			if t.maybe {
-				t.text += "?"
-			}
-			got = append(got, t.text)
-		}
-		if text := strings.Join(got, " "); text != want {
-			t.Errorf("%q: got %q, want %q", src, text, want)
-		}
-	}
-}
-
 // TestCall compares parameters, as the compiler tells them, with a call.
 func TestCall(t *testing.T) {
 	for _, test := range []struct {
@@ -138,63 +111,65 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// TestConduct: rules that the projects of preflight's testdata do not show.
-func TestConduct(t *testing.T) {
-	for _, test := range []struct {
-		name, src string
-		want      []string
-	}{
-		{"own things of those names", "struct S { void system(); }; void f(S s) { s.system(); s->popen(); my::system(1); }", nil},
-		{"under #if", "void f() {\n#ifdef DEBUG\n cudaDeviceSynchronize();\n k<<<1, 2>>>();\n#endif\n}", nil},
-		{"in device code", "__device__ void f() { cudaDeviceSynchronize(); k<<<1, 2>>>(); } void g() {}", nil},
-		{"guarded", "void* f() { static void* p = [] { void* q; cudaMalloc(&q, 4); return q; }(); return p; }", nil},
-		{"streams", "void f() { k<<<g(1, 2), dim3{1, 2}, 0, s>>>(); k<1, 2><<<1, 2, 0, 0>>>(); }",
-			[]string{"note: kernel.cu:1:55: a kernel is launched on the default stream"}},
-		{"declaration", "cudaError_t cudaMalloc(void** p, size_t n);", nil},
-		{"maps", "std::map<std::string, float*> a; std::unordered_map<const char*, int> b; " +
-			"void f() { std::map<void*, int> c; }", nil},
-		{"pointer map", "static thread_local std::unordered_map<std::pair<void*, int>, int> cache;",
-			[]string{"warning: kernel.cu:1:26: cache keeps something by address from call to call"}},
-		{"headers", "#include <sys/socket.h>\nint x;",
-			[]string{"warning: kernel.cu:1:9: the network is used (sys/socket.h)"}},
-		{"nvrtc", "void f() { nvrtcCompileProgram(p); cuModuleLoadData(&m, image); }", nil},
-		{"image under #if 0", "#if 0\nunsigned char a[] = {0x7f, 0x45, 0x4c, 0x46};\n#endif", nil},
-		{"image under #if", "#if X\nunsigned char a[] = {0x7F, 0x45, 0x4C, 0x46};\n#endif",
-			[]string{"error: kernel.cu:2:22: a compiled kernel in an array"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			var got []string
-			for _, f := range Inspect(solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", test.src+exportRun), nil, nil) {
-				got = append(got, fmt.Sprintf("%s: %s", f.Severity, f))
-			}
-			if !reflect.DeepEqual(got, test.want) {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
-		})
-	}
-}
-
-// TestExcerpt: a finding in C++ shows its line.
-func TestExcerpt(t *testing.T) {
-	found := Inspect(solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", "void f() {\n  system(a);\n}"+exportRun), nil, nil)
-	if len(found) != 1 || found[0].Excerpt != "2 |   system(a);\n  |   ^" {
-		t.Errorf("got %+v, want one finding with its line", found)
-	}
-}
-
-// TestFeatures: once for each file and instruction, in strings only.
+// TestFeatures: once for each file and instruction, and not in comments.
 func TestFeatures(t *testing.T) {
 	sol := solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu",
-		"// tcgen05.ld\nasm(\"tcgen05.alloc\"); asm(\"tcgen05.ld; wgmma.fence\");\n#if 0\nasm(\"setmaxnreg.inc\");\n#endif",
-		"main.py", "'tcgen05.'")
+		"// tcgen05.ld\nasm(\"// wgmma.fence\"); asm(\"tcgen05.alloc; tcgen05.ld\"); /* setmaxnreg.inc\n */", "main.py", "'tcgen05.'")
 	var got []string
 	for _, f := range Features(sol) {
 		got = append(got, f.String())
 	}
-	want := []string{"kernel.cu:2:6: tcgen05 is not in sm_100, and not in what is compiled for it",
-		"kernel.cu:2:40: wgmma is not in sm_100, and not in what is compiled for it"}
+	want := []string{"kernel.cu:2:9: sm_100 has no wgmma, so another branch is compiled for it",
+		"kernel.cu:2:29: sm_100 has no tcgen05, so another branch is compiled for it"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestBinaries: compiled kernels in the sources of any language, at their places.
+func TestBinaries(t *testing.T) {
+	const image, ptx = "error: kernel.cu:2:%d: a compiled kernel", "error: kernel.cu:2:%d: a kernel in PTX, which is the output of a compiler"
+	for src, want := range map[string]string{
+		`unsigned char a[] = {0x7F, 0x45, 0x4C, 0x46, 2};`:     fmt.Sprintf(image, 22),
+		`unsigned char a[] = {127,69,76,70};`:                  fmt.Sprintf(image, 22),
+		`unsigned a[] = {0xBA55ED50, 0x00100001};`:             fmt.Sprintf(image, 17),
+		`auto s = "\x7f" "ELF\x02\x01";`:                       fmt.Sprintf(image, 11),
+		`a = b'\x7fELF\x02\x01\x01'`:                           fmt.Sprintf(image, 7),
+		`a = "f0VMRgIBATMHAAAA"`:                               fmt.Sprintf(image, 5),
+		`if data[:4] == b"\x7fELF": pass`:                      "",
+		`auto s = ".version 8.8\n.target sm_100\n.entry k()";`: fmt.Sprintf(ptx, 11),
+		`f(".version 8.8"); g(".target sm_100"); h(".entry");`: "",
+	} {
+		got := ""
+		for _, f := range Inspect(solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", "\n"+src+exportRun), nil, nil) {
+			got += fmt.Sprintf("%s: %s", f.Severity, f)
+			if !strings.HasPrefix(f.Excerpt, "2 | "+src) {
+				t.Errorf("%s: got the excerpt %q", src, f.Excerpt)
+			}
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", src, got, want)
+		}
+	}
+}
+
+// TestIncludes: quoted headers that are not packed, outside of comments and conditions.
+func TestIncludes(t *testing.T) {
+	src := "#ifndef G\n#define G\n// #include \"a/comment.h\"\n#include \"a/plain.h\"\n  # include \"./b/own.cuh\"\n" +
+		"#include <a/angle.h>\n#include \"cute/tensor.hpp\"\n#if X\n#include \"a/maybe.h\"\n#endif\n#include \"a/behind.h\"\n#endif"
+	sol := solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", src, "b/own.cuh", "")
+	var got []string
+	for _, f := range Includes(sol, nil) {
+		got = append(got, f.String())
+	}
+	want := []string{"kernel.cu:4:10: a/plain.h is not packed, and no header of CUDA, CUTLASS, PyTorch or tvm-ffi",
+		"kernel.cu:11:10: a/behind.h is not packed, and no header of CUDA, CUTLASS, PyTorch or tvm-ffi"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	sol.Sources[0].Content = strings.Repeat("#include \"a/b.h\"\n", 100)
+	if all := Includes(sol, nil); len(all) != maxAlike || !strings.HasSuffix(all[maxAlike-1].Msg, "(and 95 more in this file)") {
+		t.Errorf("got %v, want %d findings, and how many more there are", all, maxAlike)
 	}
 }
 
@@ -254,13 +229,9 @@ func FuzzInspect(f *testing.F) {
 	for _, src := range []string{
 		"void run(int a) {}" + exportRun,
 		"#define A(x, ...) TVM_FFI_DLL_EXPORT_TYPED_FUNC(x##x, __VA_ARGS__) #x\nA(a, b, c)\nA()", "template <class T", "R\"(",
-		"#if 0\n#elif 1\n#else\n#endif\n#endif\n#else", "namespace a::b { extern \"C\" { } } } }",
-		"a::b<c>::d(e) : f{g} -> h {", "PYBIND11_MODULE(a, m) { m.def(\"kernel\", x<1, 2>, y = 3); ",
-		"0:", "k<<<1, 2>>>(x);", "f() { k<<<a<b, (c>>>", "asm(\"wgmma.\"", "#ifndef A\n#define A\n#include <",
-		"static std::unordered_map<void*, int> m;", "/*", "//\\\n", "'", "1'", "\"\\",
-		"#define", "#define A(", "extern \"C\" int __tvm_ffi_kernel(x) {",
-		"TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, [&]<class T>(int a",
-		"TVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel,", "void kernel<(a>(b) {}\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(kernel, kernel<)",
+		"#if 0\n#elif 1\n#else\n#endif\n#endif\n#else", "0:", "asm(\"wgmma.\"", "#ifndef A\n#define A\n#include <", "#include \"a/b",
+		"#include \"a/b\"\n", "/*", "//\\\n", "'", "1'", "\"\\", "0x7f,0x45,0x4c,0x46", "\"f0VMRf0VMRf0VMR", "#define",
+		"extern \"C\" int __tvm_ffi_kernel(x) {", ".version 8 .target sm_1 .entry",
 	} {
 		f.Add(src)
 	}
@@ -268,7 +239,7 @@ func FuzzInspect(f *testing.F) {
 		for _, binding := range []string{"", "torch"} {
 			sol := solution(trace.CUDA, "kernel.cu::kernel", "kernel.cu", src)
 			sol.Spec.Binding = binding
-			for _, found := range Inspect(sol, small(), nil) {
+			for _, found := range slices.Concat(Inspect(sol, small(), nil), Features(sol), Includes(sol, nil)) {
 				if lines := 1 + strings.Count(src, "\n"); found.Line > lines || found.Line > 0 && found.Col < 1 || found.Msg == "" {
 					t.Errorf("got %+v, want a place in %d lines", found, lines)
 				}

@@ -27,7 +27,6 @@ INSTALLED = {"torch", "triton", "tilelang", "numpy", "flashinfer", *sys.builtin_
              *(name.partition(".")[0] for name in os.listdir(os.path.dirname(os.__file__)))}
 # Attributes that tell where a module lies, and of which version it is.
 ABOUT = {"__file__", "__path__", "__spec__", "__version__", "__name__"}
-MAPS = {"dict", "OrderedDict", "defaultdict", "WeakValueDictionary"}
 # Annotations that are no tuple[...]; another name may be an alias of one.
 PLAIN = {"tuple", "Tuple", "list", "List", "dict", "Dict", "set", "int", "float", "bool", "str", "object", "Any",
          "Tensor", "Optional", "Union", "Sequence", "Iterable", "Annotated"}
@@ -111,33 +110,13 @@ def unreached(test):
     return "__main__" in texts or dotted(test).split(".")[-1] == "TYPE_CHECKING"
 
 
-def argument(call):
-    """The first argument of a call where it is a string, else ""."""
-    first = call.args[0] if call.args else None
-    return first.value[:200] if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
-
-
-def literal(value):
-    """What compiled code a string or bytes holds, else ""."""
-    text = value.decode("latin-1") if isinstance(value, bytes) else value
-    if len(text) < 16:
-        return ""
-    if text.lstrip().startswith(("\x7fELF", "f0VMR", "\x50\xed\x55\xba", "UO1Vu")):
-        return "image"
-    if ".version " in text and ".target sm_" in text and ".entry" in text:
-        return "ptx"
-    if len(text) >= 4096 and len(re.sub(r"[A-Za-z0-9_+/=\n]", "", text)) * 64 < len(text):
-        return "encoded"
-    return ""
-
-
 class Scope:
     """The code of a module outside of its functions, of a function, or of what never runs. It runs where all that it
     needs is reached: a file, a function's name, another scope."""
 
     def __init__(self, *needs):
         self.needs, self.live = needs, False
-        self.names, self.files, self.called, self.tainted = set(), set(), set(), set()
+        self.names, self.files, self.called = set(), set(), set()
 
 
 class File:
@@ -147,8 +126,7 @@ class File:
         self.uses, self.asked = {}, {}  # of each name, the nodes; those that only ask about a module
         self.renamed, self.same = {}, {}  # names by import ... as and by assignment
         self.given = {}  # the names of a call's result
-        self.relative, self.maps, self.direct = set(), set(), set()
-        self.kept = set()  # names of what lasts from call to call: the module's sets and lists, and globals
+        self.relative, self.direct = set(), set()
         self.scopes = [Scope(("file", self.path))]
         data = content.encode("utf-8", "replace")
         self.lines = split(decode(data))
@@ -176,15 +154,6 @@ class File:
             self.facts.append((dict(kind=kind, **self.place(node), **fact), scope))
 
     def walk(self):
-        for node in self.tree.body:  # the dictionaries of the module
-            value = getattr(node, "value", None)
-            made = isinstance(value, ast.Call) and dotted(value.func).split(".")[-1] in MAPS
-            if isinstance(node, (ast.Assign, ast.AnnAssign)) and (made or isinstance(value, (ast.Dict, ast.DictComp))):
-                for target in getattr(node, "targets", None) or [node.target]:
-                    self.maps.add(getattr(target, "id", ""))
-            if isinstance(node, ast.Assign) and (isinstance(value, (ast.Set, ast.List)) or isinstance(value, ast.Call) and
-                                                 dotted(value.func) in ("set", "list")):
-                self.kept.update(getattr(target, "id", "") for target in node.targets)
         stack = [(self.tree, self.scopes[0], False, "")]
         while stack:
             node, scope, guarded, owner = stack.pop()
@@ -224,20 +193,12 @@ class File:
             self.about(node.value)
         if node.attr == "path" and dotted(node) == "sys.path":
             self.search_path = True
-        if node.attr == "autotune" or getattr(node.value, "attr", "") == "ops":
-            name = dotted(node)
-            if name == "triton.autotune" or re.match(r"torch\.ops\.\w+$", name):
-                self.add("name", node, scope, name=name)
+        if getattr(node.value, "attr", "") == "ops" and dotted(node.value) == "torch.ops":
+            self.add("op", node, scope, name=node.attr)
 
     def constant(self, node, scope, _):
-        if isinstance(node.value, (str, bytes)):
-            if literal(node.value):
-                self.add("literal", node, scope, name=literal(node.value), size=len(node.value))
-            if node.value in self.paths:
-                scope.files.add(node.value)
-
-    def subscript(self, node, scope, _):
-        self.keyed(node, node.value, [node.slice], scope)
+        if isinstance(node.value, str) and node.value in self.paths:
+            scope.files.add(node.value)
 
     def about(self, node):
         if isinstance(node, ast.Name):
@@ -246,22 +207,6 @@ class File:
     def compare(self, node, scope, _):
         if getattr(node.comparators[0], "value", "") is None:
             self.about(node.left)
-        if isinstance(node.ops[0], (ast.In, ast.NotIn)):
-            self.keyed(node.comparators[0], node.comparators[0], [node.left], scope)
-
-    def declared(self, node, scope, _):
-        self.kept.update(node.names)
-
-    def branch(self, node, scope, _):
-        """An if that ends the call where an address is one of an earlier call."""
-        test = node.test
-        if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], (ast.In, ast.Eq)) or not isinstance(
-                node.body[0], ast.Return):
-            return
-        sides = [test.left, test.comparators[0]]
-        for value, other in (sides, sides[::-1]):
-            if getattr(other, "id", None) in self.kept and self.address([value], scope):
-                self.add("seen", test, scope, name=other.id)
 
     def imported(self, node, scope, guarded):
         level = getattr(node, "level", 0) or 0
@@ -298,36 +243,17 @@ class File:
             scope.called.add(begin.id)
         else:
             self.direct.add(id(begin))
-        name, text = dotted(node.func), argument(node)
-        if imports_module(node) and text:
+        text = getattr(node.args[0], "value", None) if node.args else None
+        if imports_module(node) and text and isinstance(text, str):
             level = len(text) - len(text.lstrip("."))
             self.module(node, scope, guarded, text.lstrip("."), level, [], self.given.get(id(node), []),
                         called=id(node) in self.direct)
-            return
-        if name.strip("."):
-            self.add("call", node.func, scope, name=name[:200], argument=text)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "setdefault", "pop"):
-            self.keyed(node.func.value, node.func.value, node.args, scope)
 
     def assign(self, node, scope, _):
         names = [t.id for t in node.targets if isinstance(t, ast.Name)]
         self.given[id(node.value)] = names
         for name in names:
             self.same[name] = getattr(root(node.value), "id", None)
-        if self.address([node.value], scope):
-            scope.tainted.update(name for name in names if name not in self.maps)
-
-    def address(self, nodes, scope):
-        """Whether an expression is made of the address of a tensor."""
-        for part in nodes:
-            for node in ast.walk(part):
-                if getattr(node, "attr", "") == "data_ptr" or getattr(node, "id", None) in scope.tainted:
-                    return True
-        return False
-
-    def keyed(self, node, value, keys, scope):
-        if isinstance(value, ast.Name) and value.id in self.maps and self.address(keys, scope):
-            self.add("cache", node, scope, name=value.id)
 
     def report(self, search_path):
         """The facts of the file, once it is known what runs."""
@@ -353,9 +279,8 @@ class File:
 
 
 VISITS = {ast.Name: File.name, ast.Attribute: File.attribute, ast.Constant: File.constant,
-          ast.Subscript: File.subscript, ast.Compare: File.compare, ast.Import: File.imported,
-          ast.ImportFrom: File.imported, ast.Call: File.call, ast.Assign: File.assign,
-          ast.Global: File.declared, ast.If: File.branch}
+          ast.Compare: File.compare, ast.Import: File.imported, ast.ImportFrom: File.imported,
+          ast.Call: File.call, ast.Assign: File.assign}
 
 
 def run(files, entry, symbol):

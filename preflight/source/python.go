@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	words "fisub/internal/plain"
-
-	"fisub/internal/trace"
 )
 
 // forbidden are libraries of finished kernels, by the name under which Python imports them.
@@ -27,43 +25,31 @@ var absent = strings.Fields("cupy jax tensorflow numba pycuda paddle mlx mxnet")
 const forbiddenHint = "write the kernel itself: calls of kernel libraries are forbidden; cuBLAS, through torch too, " +
 	"is not"
 
-// python inspects the Python sources; those of another language are not run, and only what they import is looked at.
+// python inspects Python sources.
 func (n *inspector) python(run Python) {
-	compiled := n.compiles()
-	if ext := suffix(path.Base(n.entry)); !compiled && ext != ".py" {
+	if ext := suffix(path.Base(n.entry)); ext != ".py" {
 		hint := ""
 		if slices.Contains(cudaCompiled, strings.ToLower(ext)) {
 			hint = `set language = "cuda"`
 		}
-		n.add(Error, "entry-suffix", n.entry, "", -1, hint, "entry file is not a Python file")
+		n.add(Error, "entry-suffix", n.entry, hint, "entry file is not a Python file")
 		return
 	}
-	entry := n.entry
-	if compiled {
-		entry = ""
-	}
-	f, err := solutionFacts(run, n.sol, entry, n.symbol)
-	if err != nil && !compiled {
-		n.add(Note, "python-not-read", "", "", -1, "install Python 3.8 or later, or set FISUB_PYTHON to one",
-			"Python sources were not looked at: %v", err)
-	}
+	f, err := solutionFacts(run, n.sol, n.entry, n.symbol)
 	if err != nil {
+		n.add(Note, "python-not-read", "", "install Python 3.8 or later, or set FISUB_PYTHON to one",
+			"Python sources were not looked at: %v", err)
 		return
 	}
 	for _, file := range f.Files {
-		if file.Error != nil && !compiled {
+		if file.Error != nil {
 			n.syntax(f.Version, file)
 		}
 		for _, fact := range file.Facts {
-			if fact.Kind == "import" {
-				n.tvmModule(file.Path, fact)
-			}
-			if !compiled {
-				n.pyFact(file.Path, fact)
-			}
+			n.pyFact(file.Path, fact)
 		}
 	}
-	if f.Entry != nil && !compiled {
+	if f.Entry != nil {
 		n.pyEntry(f.Entry)
 	}
 }
@@ -82,21 +68,8 @@ func (n *inspector) syntax(version string, file pyFile) {
 	n.findings = append(n.findings, found)
 }
 
-// tvmModule looks for tvm.ffi, which is no module: the package is called tvm_ffi.
-func (n *inspector) tvmModule(file string, f pyFact) {
-	if f.Name != "tvm.ffi" && !strings.HasPrefix(f.Name, "tvm.ffi.") &&
-		(f.Name != "tvm" || !slices.Contains(f.Names, "ffi")) {
-		return
-	}
-	severity := Error
-	if !f.Reached || f.Guarded {
-		severity = Warning
-	}
-	n.at(severity, "tvm-ffi-module", file, f.pyPlace, "write tvm_ffi, or delete the file where nothing calls it",
-		"there is no module tvm.ffi")
-}
-
-// pyFact judges what the code does. What the entry does not reach is a warning for an error, and a note for a warning.
+// pyFact judges an import or a use of torch.ops. A finding in code that the entry does not reach is one step milder:
+// an error becomes a warning, a warning a note.
 func (n *inspector) pyFact(file string, f pyFact) {
 	add := func(severity Severity, code, hint, format string, args ...any) {
 		switch {
@@ -108,40 +81,12 @@ func (n *inspector) pyFact(file string, f pyFact) {
 		}
 		n.at(severity, code, file, f.pyPlace, hint, format, args...)
 	}
-	switch f.Kind {
-	case "import":
-		n.module(file, f, add)
-	case "call":
-		n.pyCall(file, f, add)
-	case "name":
-		lib, torch := strings.CutPrefix(f.Name, "torch.ops.")
-		if torch && slices.Contains(forbidden, lib) {
-			add(Error, "forbidden-library", forbiddenHint, "%s is used", lib)
-		} else if !torch {
-			add(Note, "autotune",
-				"fix the configuration for each shape: a choice that changes while it is timed is a RUNTIME_ERROR",
-				"autotuning runs at evaluation")
-		}
-	case "literal":
-		switch f.Name {
-		case "image":
-			add(Error, "shipped-binary", binaryHint, "a compiled kernel in a string")
-		case "ptx":
-			add(Error, "shipped-binary", binaryHint, "a kernel in PTX, which is the output of a compiler")
-		default:
-			add(Warning, "binary-text", binaryHint, "a string of %d characters that looks like encoded data", f.Size)
-		}
-	case "cache":
-		add(Warning, "cached-by-pointer", cachedHint, "%s keeps something by address from call to call", f.Name)
-	case "seen":
-		add(Warning, "cached-by-pointer", cachedHint, "the call ends at once if an address is one in %s", f.Name)
-	}
-}
-
-// module judges an import.
-func (n *inspector) module(file string, f pyFact, add func(s Severity, code, hint, format string, args ...any)) {
-	top, _, _ := strings.Cut(f.Name, ".")
+	top, rest, _ := strings.Cut(f.Name, ".")
 	switch {
+	case f.Kind == "op":
+		if slices.Contains(forbidden, f.Name) {
+			add(Error, "forbidden-library", forbiddenHint, "%s is used", f.Name)
+		}
 	case f.Level > 0 || f.Own && f.Helped:
 	case f.Own:
 		add(Error, "absolute-import", fmt.Sprintf("write from . import %s, or from .%s import ...", top, top),
@@ -158,39 +103,12 @@ func (n *inspector) module(file string, f pyFact, add func(s Severity, code, hin
 		add(Warning, "absent-module",
 			"dependencies are not installed: the evaluation has torch, triton, numpy and what comes with CUDA",
 			"%s is imported, which the evaluation does not have", top)
-	case top == "subprocess" || top == "pip":
-		add(Warning, "subprocess", "a kernel has no use for a process", "%s is imported", top)
-	}
-}
-
-// pyCall judges a call by the name of what is called.
-func (n *inspector) pyCall(file string, f pyFact, add func(s Severity, code, hint, format string, args ...any)) {
-	last := f.Name[strings.LastIndexByte(f.Name, '.')+1:]
-	rule := calls["."+last]
-	if strings.Contains(f.Name, ".") && rule == nil {
-		rule = calls[f.Name]
-	}
-	switch {
-	case rule != nil:
-		add(rule.severity, rule.code, rule.hint, rule.text, f.Name)
-	case last == "CDLL" || last == "LoadLibrary" || last == "load_library":
-		if !strings.HasPrefix(f.Argument, "libcuda") && !strings.HasPrefix(f.Argument, "libnvrtc") {
-			add(Warning, "dlopen", "ship sources only; binding = \"tvm-ffi\" compiles CUDA", "%s loads code at run time", f.Name)
+	case top == "tvm" && (rest == "ffi" || strings.HasPrefix(rest, "ffi.") || slices.Contains(f.Names, "ffi")):
+		severity := Error
+		if f.Guarded {
+			severity = Warning
 		}
-	case f.Name == "torch.cuda.Stream" && !n.ordered():
-		add(Warning, "own-stream", streamHint, streamText, f.Name)
-	case strings.HasPrefix(f.Name, "torch.hub."):
-		add(Warning, "network", "there is no network at evaluation", "%s downloads", f.Name)
-	case slices.Contains(moduleLoads, last):
-		if !slices.ContainsFunc(n.sol.Sources, func(s trace.SourceFile) bool {
-			return s.Path == file && strings.Contains(s.Content, "nvrtc")
-		}) {
-			add(Error, "shipped-binary", binaryHint, "%s loads a compiled kernel", last)
-		}
-	case (f.Name == "open" || last == "load" || last == "fromfile" || last == "Path") &&
-		(strings.HasPrefix(f.Argument, "/") || strings.HasPrefix(f.Argument, "~")):
-		add(Warning, "absolute-path", "the evaluation has the sources and nothing else",
-			"a path of this machine is read, %s", clip(f.Argument))
+		add(severity, "tvm-ffi-module", "write tvm_ffi", "there is no module tvm.ffi")
 	}
 }
 
@@ -210,12 +128,8 @@ func (n *inspector) pyEntry(e *pyEntry) {
 		if near := words.Nearest(n.symbol, e.Functions); len(near) > 0 {
 			hint = fmt.Sprintf("did you mean %q?", n.entry+"::"+near[0])
 		}
-		n.add(Error, "no-function", n.entry, "", -1, hint, "no top-level function %s", n.symbol)
+		n.add(Error, "no-function", n.entry, hint, "no top-level function %s", n.symbol)
 		return
-	}
-	if first := e.Defs[0]; first.jit() && n.sol.Spec.Language == trace.Python {
-		n.at(Note, "jit-language", n.entry, first.pyPlace, `set language = "triton"`,
-			"language is python, but %s is a Triton function", n.symbol)
 	}
 	var first *Finding
 	for _, f := range slices.Backward(e.Defs[max(0, len(e.Defs)-16):]) {
@@ -239,7 +153,7 @@ func (f pyFunction) jit() bool {
 
 // pyFunction returns what is wrong with the call of f, or nil.
 func (n *inspector) pyFunction(f pyFunction) *Finding {
-	one := inspector{sol: n.sol, def: n.def, alike: map[[2]string]int{}}
+	one := inspector{sol: n.sol, def: n.def}
 	found := func(code, hint, format string, args ...any) *Finding {
 		one.at(Error, code, n.entry, f.pyPlace, hint, format, args...)
 		return &one.findings[0]

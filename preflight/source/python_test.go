@@ -53,8 +53,6 @@ func TestInspectPython(t *testing.T) {
 				"error: kernel.py:1:11: entry run is async: a call makes a coroutine and runs nothing (write def, without async)"}},
 		{"jit", "@triton.autotune(configs=[\n  1], key=[])\n@triton.jit\ndef run(x, y, out): pass\n", true,
 			[]string{
-				"note: kernel.py:1:9: autotuning runs at evaluation (fix the configuration for each shape: a choice that " +
-					"changes while it is timed is a RUNTIME_ERROR)",
 				"error: kernel.py:4:5: entry run is a @triton.jit function, which cannot be called without a grid (name a " +
 					"Python function that launches it)"}},
 		{"jit of another", "@triton.jit\ndef k(x): pass\n@torch.no_grad()\ndef run(x, y, out): pass\n", true, nil},
@@ -100,9 +98,8 @@ func TestInspectPython(t *testing.T) {
 		})
 	}
 	sol := solution(trace.Python, "kernel.py::run", "kernel.py", "@triton.jit\ndef run(x, y, out): pass\n")
-	want := []string{`note: kernel.py:2:5: language is python, but run is a Triton function (set language = "triton")`,
-		"error: kernel.py:2:5: entry run is a @triton.jit function, which cannot be called without a grid (name a Python " +
-			"function that launches it)"}
+	want := []string{"error: kernel.py:2:5: entry run is a @triton.jit function, which cannot be called without a grid (name a Python " +
+		"function that launches it)"}
 	if got := findings(sol, small(), cpython(t)); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -157,17 +154,6 @@ func TestReach(t *testing.T) {
 		{"headers", "try:\n  import flashinfer\nexcept ImportError:\n  flashinfer = None\n" +
 			"def run(x): return flashinfer is not None and flashinfer.__file__\n", "", nil},
 		{"a file of one's own", "from . import fla\nimport fla as f\ndef run(x): f.g(x)\n", "", nil},
-		{"CUDA's libraries", "import ctypes\ndef run(x):\n  ctypes.CDLL('libcudart.so'); ctypes.CDLL(x)\n", "",
-			[]string{"warning dlopen"}},
-		{"calls by name", "import os, torch\nfrom triton.language import device_print\ndef run(x):\n  os.execvpe(x)\n" +
-			"  torch.cuda.synchronize(); x.fork(); fork(); torch.cuda.graph(x); y.make_graphed_callables(); device_print(x)\n", "",
-			[]string{"warning subprocess", "warning synchronize", "warning cuda-graph", "warning cuda-graph", "note printf"}},
-		{"autotuning", strings.Repeat("@triton.autotune(1)\ndef f(x): pass\n", 7) + "def run(x): f(x)\n", "",
-			[]string{"note autotune"}},
-		{"binaries", "a = b'\\x7fELF" + strings.Repeat("a", 16) + "'\ndef g():\n  cuModuleLoadData(a)\ndef run(x): pass\n", "",
-			[]string{"error shipped-binary", "warning shipped-binary"}},
-		{"by address", "D = dict()\nE = {}\ndef run(x):\n  p = x.data_ptr()\n  D.get(p)\n  E[x.shape] = p\n  return (1, p) in E\n",
-			"", []string{"warning cached-by-pointer", "warning cached-by-pointer"}},
 	} {
 		sol := solution(trace.Python, "kernel.py::run", "kernel.py", test.kernel, "util.py", test.util, "fla.py", "")
 		var got []string

@@ -1,159 +1,138 @@
 package source
 
 import (
-	"cmp"
-	"slices"
+	"fmt"
 	"strings"
+
+	"fisub/internal/trace"
 )
 
-type tokenKind uint8
+// maxAlike limits the findings of one kind in a file. The last one has the number of the others.
+const maxAlike = 5
 
-const (
-	punct   tokenKind = iota // one character
-	ident                    // a name
-	number                   // a number, or a character in quotes
-	str                      // a string with its quotes and prefix
-	include                  // the rest of an #include
-)
-
-// A token is a piece of C++; pos is its byte offset.
-type token struct {
-	text  string
-	pos   int
-	kind  tokenKind
-	maybe bool // it stands under an #if, and may not be compiled
-}
-
-// scan cuts C++ into tokens, without comments, #if 0 and preprocessor lines other than #include. It accepts any bytes.
-// The tokens overwrite those of room, the tokens of a file that is done with, or nil.
-func scan(src string, room []token) []token {
-	tokens := slices.Grow(room[:0], len(src)/3) // most sources have fewer
-
-	var open []string // the condition of each #if that is open: "0", "guard" for that of a header's guard, or "?"
-	add := func(kind tokenKind, from, to int) {
-		if !slices.Contains(open, "0") {
-			tokens = append(tokens, token{src[from:to], from, kind, slices.Contains(open, "?")})
+// limit cuts findings that repeat themselves.
+func limit(findings []Finding) []Finding {
+	type kind struct{ path, code string }
+	count := map[kind]int{}
+	var out []Finding
+	for _, f := range findings {
+		k := kind{f.Path, f.Code}
+		if count[k]++; count[k] <= maxAlike {
+			out = append(out, f)
 		}
 	}
-	fresh := true // nothing but space so far in this line
-	for i := 0; i < len(src); {
-		start, c := i, src[i]
+	for i := len(out) - 1; i >= 0; i-- {
+		k := kind{out[i].Path, out[i].Code}
+		if more := count[k] - maxAlike; more > 0 {
+			out[i].Msg += fmt.Sprintf(" (and %d more in this file)", more)
+			count[k] = 0
+		}
+	}
+	return out
+}
+
+// blank returns C++ with its comments overwritten with spaces.
+func blank(text string) string {
+	b := []byte(text)
+	for i := 0; i < len(b); i++ {
+		end := i
 		switch {
-		case strings.IndexByte(" \t\r\v\f\n\\", c) >= 0:
-			fresh = fresh || c == '\n'
-			i++
-			continue
-		case strings.HasPrefix(src[i:], "//"):
-			i = lineEnd(src, i)
-			continue
-		case strings.HasPrefix(src[i:], "/*"):
-			i = after(src, i+2, "*/")
-			continue
-		case c == '#' && fresh:
-			i = lineEnd(src, i)
-			line := strings.TrimLeft(src[start+1:i], " \t")
-			word := line[:wordEnd(line, 0)]
-			rest, _, _ := strings.Cut(strings.TrimSpace(line[len(word):]), "//")
-			open = directive(open, word, strings.TrimSpace(rest), len(tokens) == 0)
-			if word == "include" {
-				add(include, i-len(line)+len(word), i)
-			}
-			continue
-		case c == '"' || c == '\'':
-			i = quotedEnd(src, i)
-			kind := number
-			if c == '"' {
-				kind = str
-			}
-			add(kind, start, i)
-		case '0' <= c && c <= '9':
-			for i = wordEnd(src, i); i < len(src) && (src[i] == '.' || src[i] == '\''); {
-				i = wordEnd(src, i+1)
-			}
-			add(number, start, i)
-		case letter(c):
-			switch i = wordEnd(src, i); {
-			case i < len(src) && src[i] == '"' && src[i-1] == 'R' && i-start <= 3:
-				paren := strings.IndexByte(src[i:], '(')
-				if paren < 0 {
-					paren = 0
+		case b[i] == '"': // a string may have slashes
+			for i++; i < len(b) && b[i] != '"' && b[i] != '\n'; i++ {
+				if b[i] == '\\' {
+					i++
 				}
-				i = after(src, i+paren, ")"+src[i+1:i+max(1, paren)]+`"`)
-				add(str, start, i)
-			case i < len(src) && src[i] == '"' && i-start <= 2:
-				i = quotedEnd(src, i)
-				add(str, start, i)
-			default:
-				add(ident, start, i)
 			}
-		default:
-			i++
-			add(punct, start, i)
+		case strings.HasPrefix(text[i:], "//"):
+			end = after(text, i, "\n")
+		case strings.HasPrefix(text[i:], "/*"):
+			end = after(text, i+2, "*/")
 		}
-		fresh = false
+		for at := i; at < end; at++ {
+			if b[at] != '\n' {
+				b[at] = ' '
+			}
+		}
+		i = max(i, end-1)
 	}
-	return tokens
+	return string(b)
 }
 
-// directive is open behind a preprocessor line.
-func directive(open []string, word, rest string, first bool) []string {
-	last := len(open) - 1
-	switch word {
-	case "if":
-		return append(open, cmp.Or(map[string]string{"0": "0", "false": "0", "1": "1", "true": "1"}[rest], "?"))
-	case "ifdef", "ifndef":
-		return append(open, map[bool]string{true: "guard", false: "?"}[first && word == "ifndef"])
-	case "else", "elif":
-		if last >= 0 {
-			open[last] = cmp.Or(map[string]string{"0": "1", "1": "0"}[open[last]], "?")
-		}
-	case "endif":
-		return open[:max(0, last)]
-	}
-	return open
-}
-
-// lineEnd is the end of the line of i, with those that continue it.
-func lineEnd(src string, i int) int {
-	for i < len(src) && (src[i] != '\n' || src[i-1] == '\\') {
-		if strings.HasPrefix(src[i:], "/*") && !strings.HasPrefix(src[i:], "/*/") {
-			i = after(src, i+2, "*/")
-			continue
-		}
-		i++
-	}
-	return i
-}
-
-// after is the offset behind what ends there, from i on.
-func after(src string, i int, end string) int {
-	if n := strings.Index(src[min(i, len(src)):], end); n >= 0 {
+// after returns the offset behind the next end in text, or the length of text.
+func after(text string, i int, end string) int {
+	if n := strings.Index(text[i:], end); n >= 0 {
 		return i + n + len(end)
 	}
-	return len(src)
+	return len(text)
 }
 
-// quotedEnd is the end of the literal whose quote is at i; a line's end ends it too.
-func quotedEnd(src string, i int) int {
-	quote := src[i]
-	for i++; i < len(src) && src[i] != '\n'; i++ {
-		if src[i] == quote {
-			return i + 1
+// images are the beginnings of ELF files and fatbins as strings, in base64 and as numbers.
+var images = []string{`\x7fELF`, `\x7FELF`, `\177ELF`, `\x7f" "ELF`, "\x7fELF", `"f0VMR`, `'f0VMR`, `"UO1Vu`, `'UO1Vu`,
+	"0xba55ed50", "0xBA55ED50", "0x7f, 0x45, 0x4c, 0x46", "0x7f,0x45,0x4c,0x46", "0x7F, 0x45, 0x4C, 0x46",
+	"0x7F,0x45,0x4C,0x46", "127, 69, 76, 70", "127,69,76,70", "0x50, 0xed, 0x55, 0xba", "0x50,0xed,0x55,0xba"}
+
+// binaries looks for compiled kernels in the sources.
+func (n *inspector) binaries() {
+	const hint = "ship sources only: prebuilt kernels are forbidden"
+	for _, s := range n.sol.Sources {
+		for _, image := range images {
+			at := strings.Index(s.Content, image)
+			if at < 0 {
+				continue
+			}
+			// A comparison with the four bytes of ELF is no image.
+			if end := at + len(image); !strings.HasSuffix(image, "ELF") || end < len(s.Content) && !strings.ContainsAny(
+				s.Content[end:end+1], `"'`) {
+				n.mark(Error, "shipped-binary", s, at, hint, "a compiled kernel")
+			}
 		}
-		if src[i] == '\\' {
-			i++
+		for at := 0; ; at++ {
+			target := strings.Index(s.Content[at:], ".target sm_")
+			if target < 0 {
+				break
+			}
+			at += target
+			begin := strings.LastIndex(s.Content[max(0, at-200):at], ".version ")
+			if begin < 0 {
+				continue
+			}
+			begin += max(0, at-200)
+			head, _, ok := strings.Cut(s.Content[begin:min(len(s.Content), at+1000)], ".entry")
+			if ok && !strings.Contains(head, ";") {
+				n.mark(Error, "shipped-binary", s, begin, hint, "a kernel in PTX, which is the output of a compiler")
+				break
+			}
 		}
 	}
-	return min(i, len(src))
 }
 
-func letter(c byte) bool {
-	return c == '_' || c == '$' || 'a' <= c|0x20 && c|0x20 <= 'z' || c >= 0x80
+// features are PTX instructions and qualifiers that ptxas 13.2 rejects for plain sm_100, with the arch that has them.
+var features = []struct{ text, arch string }{
+	{"wgmma.", "sm_90a"}, {"tcgen05.", "sm_100a"}, {"setmaxnreg.", "sm_90a, sm_100a"},
+	{"tensormap.replace", "sm_90a, sm_100a"}, {"cvt.rs.", "sm_100a"}, {".e2m1x2", "sm_100a"}, {".e2m3x2", "sm_100a"},
+	{".e3m2x2", "sm_100a"}, {".ue8m0x2", "sm_100a"}, {".block_scale", "sm_120a"}, {".cta_group::", "sm_100a"},
+	{".tile::gather4", "sm_100a"}, {".tile::scatter4", "sm_100a"}, {".multicast::cluster::all", "sm_100a"},
+	{"sync.aligned.m16n16", "sm_100a"}, {"sync.aligned.m8n16", "sm_100a"},
 }
 
-func wordEnd(src string, i int) int {
-	for i < len(src) && (letter(src[i]) || '0' <= src[i] && src[i] <= '9') {
-		i++
+// Features finds PTX in C++ sources that sm_100 without the "a" rejects, once for each file and instruction. If the
+// solution compiles for sm_100 all the same, the contest compiles another branch.
+func Features(sol *trace.Solution) []Finding {
+	n := &inspector{sol: sol, alike: map[[2]string]int{}}
+	for _, s := range n.cpp() {
+		code := blank(s.Content)
+		for _, f := range features {
+			if at := strings.Index(code, f.text); at >= 0 {
+				n.mark(Warning, "needs-a-arch", s, at, NeedsArch(f.arch),
+					"sm_100 has no %s, so another branch is compiled for it", strings.Trim(f.text, "."))
+			}
+		}
 	}
-	return i
+	return limit(n.findings)
+}
+
+// NeedsArch is the advice for instructions that plain sm_100 lacks.
+func NeedsArch(arch string) string {
+	return fmt.Sprintf("it needs %s, and the contest's builder compiles for sm_100: check that the other branch is "+
+		"right, or use what sm_100 has, such as mma.sync and cp.async.bulk", arch)
 }

@@ -144,7 +144,7 @@ type data struct {
 	ID     string        `json:"id,omitempty"` // of the Batch job; "" where it is to be found by the job's name
 	Limit  time.Duration `json:"limit"`
 	At     time.Time     `json:"at"`             // of the Submit
-	Until  time.Time     `json:"until,omitzero"` // what the job's links are good for; older handles have none
+	Until  time.Time     `json:"until,omitzero"` // when the job's links expire
 	job    string
 }
 
@@ -276,7 +276,7 @@ func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remo
 	var now status
 	var asked time.Time
 	away, garbled := false, 0
-	last := cmp.Or(d.Until, cmp.Or(d.At, time.Now()).Add(week)).Add(maxSkew)
+	last := d.Until.Add(maxSkew)
 	// trouble gives the error that ends the Wait; of one that may pass the watcher hears.
 	trouble := func(host string, err error) error {
 		if err = p.denied(ctx, host, err); ctx.Err() != nil || !passing(err) {

@@ -265,7 +265,7 @@ func (p *Provider) ready(ctx context.Context) (state, detail string, err error) 
 
 // Release cancels the job, waits until Slurm says that it has ended, and removes its folder.
 func (p *Provider) Release(ctx context.Context, h remote.Handle) (err error) {
-	j, _, err := p.Open(ctx, h)
+	j, _, err := p.Open(h)
 	if err != nil {
 		return err
 	}

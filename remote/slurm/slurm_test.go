@@ -398,9 +398,9 @@ func TestHostileHandle(t *testing.T) {
 	good := remote.Handle{Provider: Kind, Job: "j", Data: json.RawMessage(`{"number":"7","work":"/w"}`)}
 	for _, data := range []string{`{"number":"7","work":"/w"}`, `{"number":"7","cluster":"east","work":"/w"}`,
 		`{"work":"/w"}`} {
-		old := good // as older fisubs have written it
-		old.Data = json.RawMessage(data)
-		if j, _, err := p.Open(t.Context(), old); err != nil || j.Dir() != "/w/jobs/j" || strings.Contains(data, "7") != (j.Number == "7") {
+		h := good
+		h.Data = json.RawMessage(data)
+		if j, _, err := p.Open(h); err != nil || j.Dir() != "/w/jobs/j" || strings.Contains(data, "7") != (j.Number == "7") {
 			t.Errorf("%s: got %+v, %v", data, j, err)
 		}
 	}

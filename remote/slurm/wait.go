@@ -16,7 +16,7 @@ import (
 // Wait reads the job's files through the login, and asks Slurm what it knows: seldom while the job runs, and when it
 // has ended.
 func (p *Provider) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
-	j, _, err := p.Open(ctx, h)
+	j, _, err := p.Open(h)
 	if err != nil {
 		return remote.Exit{}, err
 	}

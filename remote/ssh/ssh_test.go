@@ -363,8 +363,8 @@ func TestStoreUnwritable(t *testing.T) {
 	}
 }
 
-// Handles as older fisubs have written them, whose jobs may still run.
-func TestOldHandle(t *testing.T) {
+// A handle names the agent of its job, by which a job that still runs is released.
+func TestHandle(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1)
 	p := f.closed(t, nil)

@@ -12,7 +12,6 @@ import (
 	"syscall"
 
 	"fisub/remote"
-	"fisub/remote/agent"
 	"fisub/remote/host"
 )
 
@@ -43,9 +42,8 @@ func (s *Hosts) Submit(ctx context.Context, job *remote.Job, progress func(sent,
 	return j.Handle(s.Kind), nil
 }
 
-// Open gives the job of a handle and its folder. A handle of an older fisub may not name the agent, but the job's
-// description does.
-func (s *Hosts) Open(ctx context.Context, h remote.Handle) (*Job, *Folder, error) {
+// Open returns the job of a handle and its folder.
+func (s *Hosts) Open(h remote.Handle) (*Job, *Folder, error) {
 	j := &Job{}
 	err := json.Unmarshal(h.Data, j)
 	j.ID, j.Place, j.Key = h.Job, h.Place, h.Key
@@ -58,19 +56,12 @@ func (s *Hosts) Open(ctx context.Context, h remote.Handle) (*Job, *Folder, error
 			Text: "not among the table's hosts any more", Hint: "put it back into remote." + s.Table + ".hosts"}
 	}
 	j.Host = f.Host
-	if j.Program == "" {
-		var job remote.Job
-		text, _ := j.read(ctx, agent.JobName, maxJob)
-		_ = json.Unmarshal(text, &job) // without it Wait and Free say that the program is gone
-		program, _ := job.Program()
-		j.Program = program.SHA256
-	}
 	return j, f, nil
 }
 
 // Wait follows the job's stream over one connection after the other.
 func (s *Hosts) Wait(ctx context.Context, h remote.Handle, from int64, w remote.Watcher) (remote.Exit, error) {
-	j, f, err := s.Open(ctx, h)
+	j, f, err := s.Open(h)
 	if err != nil {
 		return remote.Exit{}, err
 	}
@@ -80,7 +71,7 @@ func (s *Hosts) Wait(ctx context.Context, h remote.Handle, from int64, w remote.
 
 // Collect copies the log, and the files of Logs.
 func (s *Hosts) Collect(ctx context.Context, h remote.Handle, dst string) error {
-	j, f, err := s.Open(ctx, h)
+	j, f, err := s.Open(h)
 	if err != nil {
 		return err
 	}
@@ -89,7 +80,7 @@ func (s *Hosts) Collect(ctx context.Context, h remote.Handle, dst string) error 
 
 // Release ends the job and removes its folder.
 func (s *Hosts) Release(ctx context.Context, h remote.Handle) error {
-	j, f, err := s.Open(ctx, h)
+	j, f, err := s.Open(h)
 	if err != nil {
 		return err
 	}

@@ -320,41 +320,6 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// A handle of an older fisub that does not name the agent still leads to its job.
-func TestOldHandle(t *testing.T) {
-	f, _ := folder(t)
-	hosts := &work.Hosts{Kind: "loopback", Table: "here", Folders: []*work.Folder{f},
-		At: func(remote.Place) *work.Folder { return f }}
-	job := remotetest.Script(t, "echo one; sleep 300", nil)
-	h, err := hosts.Submit(within(t), job, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.Data = fmt.Appendf(nil, `{"work":%q}`, f.Dir)
-	r := &remotetest.Recorder{}
-	ended := make(chan remote.Exit, 1)
-	ctx := within(t)
-	go func() {
-		exit, err := hosts.Wait(ctx, h, 0, r)
-		if err != nil {
-			t.Error(err)
-		}
-		ended <- exit
-	}()
-	for r.Stream() == "" && ctx.Err() == nil {
-		time.Sleep(5 * time.Millisecond)
-	}
-	if err := hosts.Release(within(t), h); err != nil {
-		t.Fatal(err)
-	}
-	if exit := <-ended; exit.End != remote.Cancelled || r.Stream() != "one\n" {
-		t.Errorf("got %+v, %q", exit, r.Stream())
-	}
-	if entries, _ := os.ReadDir(agent.Jobs(f.Dir)); len(entries) != 0 {
-		t.Errorf("left: %v", entries)
-	}
-}
-
 // What an error means for the user.
 func TestFault(t *testing.T) {
 	for _, c := range []struct {

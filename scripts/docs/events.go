@@ -129,9 +129,6 @@ func (s *stream) of(t reflect.Type, optional bool) m {
 // object adds the struct t to the objects, and gives its name.
 func (s *stream) object(t reflect.Type) string {
 	name := t.Name()
-	if name == "Info" { // of package device
-		name = "Device"
-	}
 	if slices.ContainsFunc(s.objects, func(o object) bool { return o.name == name }) {
 		return name
 	}

@@ -44,7 +44,7 @@ func pages(root string) (map[string][]byte, error) {
 	files["docs/commands.md"] = []byte(generated + commands)
 	files["docs/config.md"] = []byte(configPage())
 	stream, err := describe(reflect.TypeFor[event.Event](), filepath.Join(root, "internal/event/event.go"),
-		filepath.Join(root, "device/info.go"))
+		filepath.Join(root, "internal/event/device.go"))
 	if err != nil {
 		return nil, err
 	}

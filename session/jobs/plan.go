@@ -117,7 +117,7 @@ func NewOrder(ctx context.Context, p *session.Project, s *session.Submission, u 
 		spec.Arch = vgpu.Arch
 		opts := device.Options{}
 		if opts.CacheDir, err = cache.Root(); err == nil {
-			err = session.Compiler(ctx, u.Kind, &opts, s.Solution, log)
+			_, err = session.Compiler(ctx, u.Kind, &opts, s.Solution, log)
 		}
 	}
 	if err != nil {

@@ -39,7 +39,6 @@ type Outcome struct {
 	ScoreName  string      `json:"score_name,omitempty"`   // "contest score" where the baseline is the reference
 	Worst      *Group      `json:"worst_group,omitempty"`  // of the workloads that share a value of an axis
 	Fault      *Fault      `json:"first_fault,omitempty"`  // what to fix first
-	Seal       *Seal       `json:"seal,omitempty"`         // of the project, and how what judged the run agrees with it
 	Faults     int         `json:"faults,omitempty"`       // errors of check, workloads of a run that did not pass
 	Compared   []Compared  `json:"compared,omitempty"`     // of compare: each of the others with A
 	Warnings   []string    `json:"warnings,omitempty"`     // what the result should be read with
@@ -69,12 +68,6 @@ type Run struct {
 	Findings  int    `json:"findings"`          // about what the solution does besides its outputs
 
 	Looked *event.Looked `json:"looked,omitempty"` // besides wrong outputs
-}
-
-// A Seal says how what judged a run agrees with what fisub seal wrote down.
-type Seal struct {
-	SHA256 string   `json:"sha256"`           // of the file
-	Broken []string `json:"broken,omitempty"` // what differs: what it is, and what was sealed
 }
 
 // A Group is the workloads of a run in which an axis has one value. The worst is the one of which the smallest share
@@ -174,9 +167,6 @@ func (o *Outcome) Of(r *runs.Run) {
 	o.Submission = &Submission{r.Run.Definition, r.Run.Solution, r.Run.ContentHash}
 	o.Run = &Run{ID: r.ID, Set: r.Run.Set, Device: d.Name, Emulated: d.Emulated, Workloads: len(r.Run.Workloads),
 		Whole: r.Run.Whole, Looked: r.Run.Looked}
-	if o.Seal = (*Seal)(r.Run.Seal); o.Seal != nil && o.Seal.Broken != nil {
-		o.Warnings = append(o.Warnings, "the seal is broken: "+plain.Line(strings.Join(o.Seal.Broken, "; ")))
-	}
 	for _, row := range r.Rows {
 		o.Run.Findings += len(row.Findings)
 		switch e := row.Evaluated; {

@@ -68,7 +68,8 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 	if err != nil {
 		return nil, err
 	}
-	if err := session.Compiler(ctx, kind, &opts, s.Solution, log); err != nil {
+	tools, err := session.Compiler(ctx, kind, &opts, s.Solution, log)
+	if err != nil {
 		return nil, err
 	}
 	profile, err := bench.NewProfile("quick", s.Definition)
@@ -79,7 +80,7 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 		profile.Timeout = emulatedTimeout
 	}
 	shared := bench.Shared{Definition: s.Definition, Profile: profile, Load: s.Data.Load, DeviceKind: kind, Device: opts,
-		Build: session.Builder(kind, opts)}
+		Build: session.Builder(kind, opts, tools)}
 	if shared.Worker, err = session.Worker(); err != nil {
 		return nil, err
 	}
@@ -190,8 +191,7 @@ func (r *Run) once(ctx context.Context, w *trace.Workload, judge bool, prefix ..
 ) {
 	shared := r.shared
 	if len(prefix) > 0 {
-		shared.Worker.Args = append(prefix, shared.Worker.Args...)
-		shared.Worker.Sandbox = &sandbox.Sandbox{Write: r.writable, Tools: true}
+		shared.Worker.Sandbox = &sandbox.Sandbox{Write: r.writable, Tools: true, Below: prefix}
 	}
 	wrong, log, err := bench.Once(ctx, shared, r.solution, w, judge)
 	var exit *exec.ExitError
@@ -317,6 +317,9 @@ func (r *Run) sanitize(ctx context.Context, w *trace.Workload, tools []string,
 			r.shared.Device.Sanitize = ""
 			prefix = []string{sanitizer, "--tool", name, "--error-exitcode", fmt.Sprint(findingsExit), "--target-processes",
 				"application-only"}
+			if name == "memcheck" { // otherwise what is beside a tensor may be another one
+				prefix = append(prefix, "--padding", "4096")
+			}
 		}
 		log, found, fault, err := r.once(ctx, w, true, prefix...)
 		if err != nil {
