@@ -685,10 +685,8 @@ var (
 	madwideOf       = map[string]opcode{"b16": opMadwideU16, "b32": opMadwideU32, "s16": opMadwideS16, "s32": opMadwideS32, "u16": opMadwideU16, "u32": opMadwideU32}
 	mapaOf          = map[string]opcode{"b32": opMapa32, "b64": opMapa64, "s32": opMapa32, "s64": opMapa64, "u32": opMapa32, "u64": opMapa64}
 	maxOf           = map[string]opcode{"b16": opMaxU16, "b32": opMaxU32, "b64": opMaxU64, "f32": opMaxF32, "f64": opMaxF64, "s16": opMaxS16, "s32": opMaxS32, "s64": opMaxS64, "u16": opMaxU16, "u32": opMaxU32, "u64": opMaxU64}
-	max3Of          = map[string]opcode{"f32": opMax3F32}
 	maxNanOf        = map[string]opcode{"f32": opMaxNanF32}
 	minOf           = map[string]opcode{"b16": opMinU16, "b32": opMinU32, "b64": opMinU64, "f32": opMinF32, "f64": opMinF64, "s16": opMinS16, "s32": opMinS32, "s64": opMinS64, "u16": opMinU16, "u32": opMinU32, "u64": opMinU64}
-	min3Of          = map[string]opcode{"f32": opMin3F32}
 	minNanOf        = map[string]opcode{"f32": opMinNanF32}
 	mulOf           = map[string]opcode{"f32": opMulF32, "f64": opMulF64}
 	mul24Of         = map[string]opcode{"b32": opMul24U32, "s32": opMul24S32, "u32": opMul24U32}

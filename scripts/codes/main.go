@@ -17,7 +17,7 @@ import (
 
 // families are the instructions that a type chooses among: each gets a table of the operations NAME_TYPE.
 var families = strings.Fields(`abs add and bfe bfind bfind_shiftamt bfi brev clz cnot copysign cos cvta cvta_to div ex2
-	ex2_ftz fma lg2 lg2_ftz madhi madlo madwide mapa max max3 max_nan min min3 min_nan mul mul24 mul24hi mulhi mullo
+	ex2_ftz fma lg2 lg2_ftz madhi madlo madwide mapa max max_nan min min_nan mul mul24 mul24hi mulhi mullo
 	mulwide neg not or popc rcp rcp_ftz rem rsqrt rsqrt_ftz sad setp shl shr sign sin sqrt sqrt_ftz sub tanh testp xor`)
 
 func main() {

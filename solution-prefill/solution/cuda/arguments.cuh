@@ -1,4 +1,4 @@
-// What a call computes with, and what limits the float16 path has.
+// The arguments of a call, sizes, and the limits of the float16 path.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ constexpr int kRanked = 512;  // up to so many sequences are assigned to blocks 
 constexpr int64_t kMaxSequences = (int64_t{1} << 31) / (kHeadsV * kDim / 16) - 1;  // items are counted in 31 bits
 
 // Above these limits a chunk leaves the float16 path: |k|^2 beta and |k|^2 bound the entries of T, and kMaxRhs times
-// their sum bounds U. Above kMaxRound a tile's U and S are not rounded to float16, because errors of 0.01 are allowed
-// whatever the values are.
+// their sum bounds U. Above kMaxRound a tile's U and S are not rounded to float16, because the tolerance of 0.01 does
+// not grow with their values.
 constexpr float kMaxBetaKK = 2.0f, kMaxKK = 4.0f, kMaxQ = 32.0f, kMaxRhs = 64.0f, kMaxRound = 5.0f;
 
 // Device pointers and scalars of a call.

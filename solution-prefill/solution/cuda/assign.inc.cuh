@@ -1,4 +1,4 @@
-// Part of run (prefill.cuh): assigns the sequences to the groups of blocks, longest first, and leaves those of this
+// Part of run (prefill.cuh): assigns the sequences to the groups of blocks, longest first, and leaves the list of this
 // block's group in shared memory. A group has a block for each head and rows. Each block computes the whole assignment.
   const int n = static_cast<int>(args.sequences);
 #pragma unroll 1

@@ -89,7 +89,8 @@
       const float all = load_float(stage + S::kDecay + 4 * (kChunk - 1));
       float u[4][4] = {};
       multiply_lower(u, rhs, tb);
-      // What the update needs is there before the branch: with less alive across it nothing is spilled.
+      // The operands of the update are loaded and packed before the branch: fewer registers are alive across it, so
+      // none spill.
       constexpr int kColumnsAhead = S::kStepsAhead < 4 ? 1 : 3;
       uint32_t b[kBuffers][2][4];
       const auto load_columns = [&](int i) {

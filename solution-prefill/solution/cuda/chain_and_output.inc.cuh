@@ -1,5 +1,5 @@
 // Part of run (prefill.cuh), the role of a chain warp of a merged config: the recurrence and the outputs of one or two
-// tiles. The products with k and q share the operands of S, and two tiles share those of k and q.
+// tiles. The products with k and q share the operands of S, and two tiles share k and q.
   constexpr int kTilesPerWarp = S::kTilesPerChain;
   const int first_tile = warp * kTilesPerWarp;
   float s[kTilesPerWarp][16][4];
@@ -173,7 +173,7 @@
               w[n][h] = *reinterpret_cast<const uint32_t*>(&y);
             }
           }
-          // Rows of 16 bytes for each tile, two units; with two tiles, unit u of a token lies at u ^ token / 2 % 4.
+          // Rows of 16 bytes for each tile, two units; with two tiles, unit u of a token is at u ^ token / 2 % 4.
           const uint32_t out = base + S::kOutputRows + first_tile * kChunk * 48,
                          token = (matrix >> 1) * 8 + matrix_row;
           if (kTilesPerWarp == 1) {

@@ -1,4 +1,4 @@
-// The configs that the table chooses from; layout.cuh says what the fields are.
+// The configs of table.cuh. layout.cuh describes their fields.
 #pragma once
 
 namespace gdn {

@@ -47,7 +47,7 @@ __device__ __forceinline__ void pack_tile(uint32_t (&so)[2][4], const float (&s)
 }
 
 // Loads the 32 rows of T or P, by blocks: rows 0 to 15 of columns 0 to 15, then rows 16 to 23 and 24 to 31 of all
-// columns. square and rows are where this lane's row starts in each kind.
+// columns. square and rows are the addresses of this lane's row in each kind.
 __device__ __forceinline__ void load_lower(uint32_t (&b)[3][4], uint32_t square, uint32_t rows) {
   load_matrices(b[0], square);
   load_matrices(b[1], rows + 16 * kPitch * 2);

@@ -5,7 +5,7 @@
 
 namespace gdn {
 
-// groups: of blocks, to which sequences are assigned; 0: blocks take items in turn.
+// groups: of blocks, to which sequences are assigned; 0: blocks take items by their index.
 template <class S, bool kMany>
 __global__ void __launch_bounds__(S::kWarps * 32, 1) prefill_kernel(const Arguments args, const int groups) {
   run<S, kMany, false>(args, groups, {}, 0, 0);

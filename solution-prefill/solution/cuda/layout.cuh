@@ -1,4 +1,4 @@
-// The places of warps and of data: which warp has which role, and where in shared memory everything lies.
+// The places of warps and of data: which warp has which role, and the layout of shared memory.
 #pragma once
 
 #include "arguments.cuh"
@@ -12,7 +12,7 @@ constexpr int kPitch = 40;  // halves in a row of T and P: eight rows of 80 byte
 //   kTilesPerChain  tiles of a chain warp
 //   kOutputs        output warps, for kTiles / kOutputs tiles each; 0: merged, chain warps compute the outputs too
 //   kLoaders        loader warps
-//   kPreparers      preparer warps, which take the chunks in turn
+//   kPreparers      preparer warps, which alternate by chunk
 //   kStages         chunks in the ring
 //   kIdleWarps      warps that end at once: warp 4, or 4 and 8, so that few warps or none share the scheduler and the
 //                   instruction cache of a single chain warp
@@ -48,7 +48,7 @@ constexpr int kPitch = 40;  // halves in a row of T and P: eight rows of 80 byte
 // A stage:
 //
 //   kK           +---------------------+
-//                | k                   |  32 rows of 256: 16-byte unit u of a token lies at u ^ token % 8; float16
+//                | k                   |  32 rows of 256: 16-byte unit u of a token is at u ^ token % 8; float16
 //   kQ           | q                   |  likewise
 //   kV           | v                   |  1024 a tile: 16-byte units, swizzled by token (unit_of_v); bfloat16, as given
 //   kT           | T                   |  32 rows of kPitch float16

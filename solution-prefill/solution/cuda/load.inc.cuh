@@ -1,13 +1,13 @@
 // Part of run (prefill.cuh), the role of a loader: it brings k, q and v of a chunk into shared memory, from registers
-// that were loaded a chunk ahead. k and q become float16 on the way. Loaders work in one team, or in two that take the
-// chunks in turn.
+// that were loaded a chunk ahead. k and q become float16 on the way. Loaders work in one team, or in two that
+// alternate by chunk.
   constexpr int kThreads = 32 * kTeamWarps,
                 kPieces = kChunk * 16 / kThreads;  // of 16 bytes, of k and of q, for each thread
   constexpr int kUnits = 2 * kTiles, kVectors = (kChunk * kUnits + kThreads - 1) / kThreads, kStep = kThreads / 16;
   const int team = (warp - S::kFirstLoader) / kTeamWarps, member = (warp - S::kFirstLoader) % kTeamWarps,
             thread = member * 32 + lane;
   const int token = thread / 16,
-            v_token = thread / kUnits;  // of piece 0; piece i lies kStep tokens behind it, and so on
+            v_token = thread / kUnits;  // of piece 0; piece i is kStep tokens further, and so on
   const bool has_v = thread < kChunk * kUnits;
   uint4 k[kPieces], q[kPieces], v[kVectors];
   const __nv_bfloat16 *k_from, *q_from, *v_from;
@@ -98,7 +98,7 @@
         }
         store_words(to, h[0], h[1], h[2], h[3]);
       };
-      // Piece i lies kStep tokens further; for steps of less than 8 tokens the swizzle changes with i.
+      // Piece i is kStep tokens further; for steps of less than 8 tokens the swizzle changes with i.
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         store(stage + S::kK + (token + i * kStep) * 256 + (((thread % 16) ^ ((token + i * kStep) % 8)) << 4), k[i],

@@ -50,8 +50,8 @@ struct Groups {
 };
 
 // The work of a block; S is a Layout. kMany: a block has several items. count: groups of blocks to which sequences are
-// assigned; 0: blocks take items in turn. block and group, in a mixed launch: the block's index within its config and
-// the group's index; otherwise both are computed at each use, because passing them spills more registers.
+// assigned; 0: blocks take items by their index. block and group, in a mixed launch: the block's index within its
+// config and the group's index; otherwise both are computed at each use, because passing them spills more registers.
 template <class S, bool kMany, bool kMixed>
 __device__ __forceinline__ void run(const Arguments& args, const int count, const Groups& groups, const uint32_t block,
                                     const uint32_t group) {

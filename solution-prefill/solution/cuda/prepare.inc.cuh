@@ -1,5 +1,5 @@
-// Part of run (prefill.cuh), the role of a preparer: the gates of a chunk, then T = (I + A)^-1, then P. Preparers take
-// the chunks in turn. I + A is inverted by blocks: the diagonal 8 x 8 blocks in float32 by forward substitution, the
+// Part of run (prefill.cuh), the role of a preparer: the gates of a chunk, then T = (I + A)^-1, then P. Preparers
+// alternate by chunk. I + A is inverted by blocks: the diagonal 8 x 8 blocks in float32 by forward substitution, the
 // others by products.
   const int preparer = warp - S::kFirstPreparer - (S::kIdleWarps == 1 && warp > 4);
   const uint32_t scratch = base + S::kScratch + preparer * S::kScratchBytes;

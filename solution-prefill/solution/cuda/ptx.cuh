@@ -61,8 +61,8 @@ __device__ __forceinline__ void store_words(uint32_t address, uint32_t x, uint32
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
 
-// d += a b: a (16 x 16) row-major, b (16 x 8) column-major, float16; d (16 x 8) float32. Volatile: independent products
-// stay in turn, as they are written, where the compiler would chain those of one sum.
+// d += a b: a (16 x 16) row-major, b (16 x 8) column-major, float16; d (16 x 8) float32. Volatile: products stay in
+// the order in which they are written; the compiler would put the products of one sum together.
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
@@ -130,7 +130,7 @@ __device__ __forceinline__ float2 load_once(const float* p) {
   return r;
 }
 
-// Volatile, so that it is started where it stands.
+// Volatile, so that the compiler does not move it.
 __device__ __forceinline__ float load_global(const float* p) {
   float r;
   asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(r) : "l"(p));
@@ -201,7 +201,7 @@ __device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
   } while (!done);
 }
 
-// The index of the thread in its block, read again: what is computed from it is computed at this point, not kept in
+// The index of the thread in its block, read again: values that depend on it are computed here, not kept in
 // registers from the start of the kernel.
 __device__ __forceinline__ int reread_thread_index() {
   int x;

@@ -230,8 +230,8 @@ __device__ __forceinline__ void refine(float4 (&state)[16], uint32_t stage, int 
 }
 
 // Computes the chunk with which the last `left` tokens of the item begin, if the float16 path is not accurate enough:
-// refined, or token by token if `large`. state is in memory, because in registers it would spill what the usual way
-// keeps there.
+// refined, or token by token if `large`. state is in memory, because in registers it would spill the values of the
+// usual way.
 template <typename S>
 __device__ __forceinline__ void redo_chunk(const Arguments& args, Item item, int left, int tile, float4 (&state)[16],
                                            uint32_t stage, bool large) {
