@@ -212,6 +212,9 @@ func (p *Provider) refused(ctx context.Context, d *data) string {
 	return strings.TrimSpace(out.String())
 }
 
+// reason is how much longer than pending a busy cluster may take to say why a pod does not run.
+const reason = time.Minute
+
 // wait waits until a pod of the Job runs, and tells what it waits for.
 func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.State)) (*item, error) {
 	last, told := "it has no pod", remote.State{}
@@ -250,7 +253,8 @@ func (p *Provider) wait(ctx context.Context, d *data, tell func(remote.State)) (
 		if _, message, failed := failure(f.job); failed {
 			return nil, &remote.Denied{Code: "capacity", Text: message}
 		}
-		if time.Now().After(deadline) {
+		over := time.Since(deadline)
+		if over > 0 && last != "" || over > reason {
 			return nil, &remote.Denied{Code: "capacity", Text: fmt.Sprintf("no pod runs after %v: %s", p.config.Pending, last),
 				Hint: "kubectl describe nodes shows what is free; check gpu, node_selector and tolerations, or raise pending"}
 		}
