@@ -176,6 +176,8 @@ func (k *modelKernel) Call(_ context.Context, args []device.Arg) error {
 		os.Exit(9)
 	case k.odd == "hang":
 		time.Sleep(time.Hour)
+	case k.odd == "guarded" && slices.ContainsFunc(args, isPart):
+		return &device.CallError{Kind: "ValueError", Text: "a tensor is part of a larger allocation"}
 	case k.odd == "wrong" && k.calls == 2:
 		return nil
 	case k.odd == "lacks" && k.calls == 2:
@@ -183,6 +185,15 @@ func (k *modelKernel) Call(_ context.Context, args []device.Arg) error {
 		return fmt.Errorf("%w: the model lacks tcgen05.ld (k.cu:212)", device.ErrLacking)
 	}
 	return k.compute(args)
+}
+
+// isPart reports whether a tensor is only a part of its allocation, as one with guards is.
+func isPart(a device.Arg) bool {
+	if a.Tensor == nil {
+		return false
+	}
+	_, whole := a.Tensor.Buffer.(*allocated)
+	return !whole
 }
 
 func (k *modelKernel) compute(args []device.Arg) error {
@@ -511,5 +522,18 @@ func TestRunResumed(t *testing.T) {
 	if _, result, err := modelRun(t, "s", 1, func(c *testRun) { c.TimedWith = "model" }); err != nil ||
 		result.Passed != 1 {
 		t.Errorf("the same timer: got %+v and %v, want it to pass", result, err)
+	}
+}
+
+// Next to a tensor, a tool such as compute-sanitizer must find no memory that a kernel may write to.
+func TestOnceHasNoGuards(t *testing.T) {
+	var c testRun
+	_, result, err := modelRun(t, "guarded", 1, func(r *testRun) { c = *r })
+	if err != nil || result.Failed != 1 {
+		t.Fatalf("Run: got %+v and %v, want it to fail because of the guards", result, err)
+	}
+	wrong, log, err := Once(t.Context(), c.Shared, c.Solution, c.Workloads[0], true)
+	if err != nil || wrong != "" {
+		t.Errorf("Once: got %q and %v\n%s", wrong, err, log)
 	}
 }

@@ -549,6 +549,9 @@ func TestCacheHeld(t *testing.T) {
 	if got := exited(t, dir); got.End != remote.Cancelled || !strings.HasPrefix(got.Text, "stopped before it began") {
 		t.Errorf("got %+v", got)
 	}
+	if text := read(t, dir, agent.LogName); strings.Contains(text, "going on without it") {
+		t.Errorf("the lock was waited for to the end: %s", text)
+	}
 }
 
 func TestAgentKilled(t *testing.T) {

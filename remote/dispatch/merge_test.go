@@ -262,6 +262,22 @@ func TestUnableBefore(t *testing.T) {
 	c.run("begin -> save; submit 2 a w0; save; submit 3 b w1")
 }
 
+// The number of a job's workloads bounds its stream.
+func TestRoom(t *testing.T) {
+	for _, tc := range []struct {
+		workloads int
+		tool      string
+		stream    int64
+		want      int64
+	}{{1, "", 0, 24 << 20}, {2, "", 0, 32 << 20}, {1000, "", 0, UsualStream}, {1, "check", 0, UsualStream}, {1, "", 5, 5}} {
+		s := &state{plan: &Plan{}, rules: rules{stream: tc.stream}}
+		s.plan.Tool = tc.tool
+		if got := s.room(&job{Job: &Job{Workloads: make([]string, tc.workloads)}}); got != tc.want {
+			t.Errorf("%+v: got %d", tc, got)
+		}
+	}
+}
+
 // A run that is to be detached from follows no job.
 func TestDetached(t *testing.T) {
 	c := newPlay(t, 2, "a b", had(1, "a", "w0"))
