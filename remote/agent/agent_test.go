@@ -898,8 +898,9 @@ func TestDiskFills(t *testing.T) {
 		t.Skipf("no small disk: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
-	from := prepare(t, `echo one; cat /dev/zero >fill; head -c 800000 /dev/zero || exit 7`, nil)
 	dir := agent.JobDir(disk, "j1")
+	from := prepare(t, `echo one; until grep -q one '`+filepath.Join(dir, agent.EventsName)+`'; do sleep 0.05; done
+cat /dev/zero >fill; head -c 800000 /dev/zero || exit 7`, nil)
 	if err := os.CopyFS(filepath.Join(disk, "store"),
 		os.DirFS(agent.Store(filepath.Dir(filepath.Dir(from))))); err != nil {
 		t.Fatal(err)
