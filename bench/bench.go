@@ -151,7 +151,8 @@ func Once(ctx context.Context, shared Shared, sol *trace.Solution, w *trace.Work
 		return "", "", err
 	}
 	defer in.Close()
-	in.load.Guard = 0                         // a tool takes writes to the guards for valid ones
+	// Guards would hide writes next to a tensor from a tool.
+	in.load.Guard = 0
 	if err := p.ready(ctx, ctx); err != nil { // a build has a limit of its own
 		return "", p.log(), p.machineError(err)
 	}

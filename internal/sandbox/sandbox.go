@@ -21,7 +21,7 @@ type Sandbox struct {
 	Read  []string // files and folders they may read besides Write and the system's libraries; nil is all
 	Env   []string // added to the allowed variables of this process
 	Tools bool     // NVIDIA's tools run in it: their processes may trace each other and use Unix sockets
-	Below []string // command of a tool that starts the program, or nil; the program must be this one
+	Below []string // command of a tool that starts the program, which must be this one; nil for no tool
 }
 
 // A spec is what a process is told before it enters its sandbox.
@@ -54,9 +54,9 @@ func (s *Sandbox) Command(ctx context.Context, program string, args ...string) *
 	cmd.Args = slices.Concat([]string{name, string(text), program}, args)
 	env := append(environment(os.Environ()), s.Env...)
 	if s.Below != nil {
-		// CUDA writes to /proc/self, which a rule can only name for a process that exists. So the tool may write to
-		// all of /proc, and the program that it starts gives that up. It cannot do so in a process that becomes the
-		// program, because tools attach to the first program of a process.
+		// CUDA writes to /proc/self, and a rule for it names one existing process. So the tool may write to all of
+		// /proc, and the program that it starts gives that up by itself: a process that first restricts itself and
+		// then becomes the program would not work, because tools attach to the first program of a process.
 		to.Proc = true
 		tool, terr := json.Marshal(to)
 		cmd.Args = slices.Concat([]string{name, string(tool)}, s.Below, []string{program}, args)
@@ -79,24 +79,22 @@ func Refused(err error) bool {
 
 // init turns a process that Command has started into its program, and restricts a program that a tool has started.
 func init() {
-	below := os.Getenv(narrow)
-	if below == "" && (len(os.Args) < 3 || os.Args[0] != name) {
-		return
-	}
 	var s spec
 	var err error
-	switch os.Args[0] {
-	case name:
+	switch below := os.Getenv(narrow); {
+	case len(os.Args) > 2 && os.Args[0] == name:
 		if err = json.Unmarshal([]byte(os.Args[1]), &s); err == nil {
 			err = enter(s, os.Args[2:])
 		}
-	default:
+	case below != "":
 		if err = errors.Join(json.Unmarshal([]byte(below), &s), os.Unsetenv(narrow)); err == nil {
 			err = restrict(s)
 		}
 		if err == nil {
 			return
 		}
+	default:
+		return
 	}
 	fmt.Fprintf(os.Stderr, "fisub: entering the sandbox: %v\n", err)
 	os.Exit(failed)
