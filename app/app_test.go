@@ -27,6 +27,7 @@ import (
 	"fisub/device/vgpu/vgputest"
 	"fisub/explain"
 	"fisub/internal/event"
+	"fisub/internal/longtest"
 	"fisub/internal/sandbox"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
@@ -104,7 +105,7 @@ func TestScripts(t *testing.T) {
 				return false, fmt.Errorf("unknown condition %q", name)
 			}
 			_, err := pyworker.Command(t.Context(), cacheDir)
-			if err != nil && strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "python") {
+			if err != nil && longtest.Required("python") {
 				return false, err
 			}
 			return err == nil, nil

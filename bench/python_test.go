@@ -15,6 +15,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
+	"fisub/internal/longtest"
 	"fisub/internal/safetensors"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
@@ -25,10 +26,7 @@ import (
 func needPython(t *testing.T) {
 	t.Helper()
 	if _, err := pyworker.Command(t.Context(), t.TempDir()); err != nil {
-		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "python") {
-			t.Fatal(err)
-		}
-		t.Skipf("no Python with torch: %v", err)
+		longtest.Missing(t, "python", err)
 	}
 }
 
