@@ -30,7 +30,7 @@ var layers = [][]string{
 		"remote/kubernetes/kubernetestest"},
 	{"remote/host"},
 	{"remote/work"},
-	{"remote/aws/mailbox", "scaffold", "collector"},
+	{"remote/aws/mailbox", "scaffold"},
 	{"device/cuda", "device/vgpu", "remote/loopback", "remote/ssh", "remote/aws", "remote/modal",
 		"remote/kubernetes", "remote/remotetest"},
 	{"device/vgpu/shared", "solution/solutiontest", "bench/reference", "bench/worker", "bench/compare", "remote/dispatch",

@@ -10,7 +10,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/collector"
 	"fisub/explain"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -74,7 +73,7 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	out := filepath.Join(s.Root, "solution.json")
 	switch {
 	case o.packed:
-		out = a.Path(collector.Packed)
+		out = a.Path(pack.Packed)
 	case o.out == "-":
 		out = "-"
 	case o.out != "":
@@ -122,8 +121,8 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 		}
 	}
 	// The solution that the contest's own packer makes of the repository has another hash than what was tested.
-	if lost := collector.Lost(s.Config); len(lost) > 0 && !o.packed {
-		a.term.Warn(session.Relative(s.Config.Path)+": "+collector.LostText(lost...), collector.PackHint)
+	if lost := pack.Ignored(s.Config); len(lost) > 0 && !o.packed {
+		a.term.Warn(session.Relative(s.Config.Path)+": "+pack.IgnoredText(lost...), pack.CollectHint)
 	}
 	return nil
 }
