@@ -73,11 +73,15 @@ func (a *app) compareCommand() *cli.Command {
 
 func (a *app) compare(ctx context.Context, o compareOptions) error {
 	if o.best {
-		best, err := a.BestBeside(o.args[0], a.term)
+		h, err := a.History(a.term.Warn)
 		if err != nil {
 			return err
 		}
-		o.args = slices.Insert(o.args, 0, best)
+		best, err := h.BestBeside(o.args[0])
+		if err != nil {
+			return err
+		}
+		o.args = slices.Insert(o.args, 0, best.ID)
 	}
 	switch n := len(o.args); {
 	case n < 2:

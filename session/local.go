@@ -12,6 +12,7 @@ import (
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/workloads"
 )
 
 // A Local is what is asked of a run on this machine.
@@ -53,7 +54,7 @@ func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, show eve
 		return total, err
 	}
 	if o.Budget > 0 {
-		u.Workloads = evenly(u.Workloads)
+		u.Workloads = workloads.Evenly(u.Workloads)
 	}
 	run := u.Describe(ctx, s)
 	run.BudgetS = o.Budget.Seconds()

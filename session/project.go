@@ -18,6 +18,7 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/pack"
+	"fisub/remote/dispatch"
 	"fisub/workloads"
 )
 
@@ -91,14 +92,32 @@ func (p *Project) Tables() (map[string]*config.Table, error) {
 	return cfg.Remote, nil
 }
 
+// History lists the runs of the project, without those of tools. It passes runs that cannot be read to warn, which may
+// be nil.
+func (p *Project) History(warn func(text, hint string)) (*runs.History, error) {
+	isTool := func(folder string) bool {
+		plan, err := dispatch.Load(folder)
+		return err == nil && plan.Tool != ""
+	}
+	return runs.ReadHistory(p.Root(), isTool, func(err error) {
+		if warn != nil {
+			warn(plain.Line(err.Error()), "")
+		}
+	})
+}
+
 // RunFolder finds the folder of the run that arg names: by its id, as "best", or as a folder.
 func (p *Project) RunFolder(arg string) (string, error) {
 	if arg == "best" {
-		_, family, err := p.family("", nil)
+		h, err := p.History(nil)
 		if err != nil {
 			return "", err
 		}
-		arg = best(family).ID
+		best, err := h.Best()
+		if err != nil {
+			return "", err
+		}
+		arg = best.ID
 	}
 	id, err := runs.Find(p.Root(), arg)
 	if err == nil {

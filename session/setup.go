@@ -38,7 +38,7 @@ import (
 type Options struct {
 	Set  string
 	Seed uint64 // of other generated inputs; 0 is the usual ones
-	Choice
+	workloads.Choice
 	Profile  string
 	Timer    string
 	Timeout  time.Duration
@@ -180,7 +180,7 @@ func (u *Setup) Timed(limit time.Duration) error {
 
 // NewSetup is NewLocal without the choice of a device.
 func (p *Project) NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
-	same := old != nil && o.Set == "" && o.all() // the workloads of old
+	same := old != nil && o.Set == "" && o.All() // the workloads of old
 	if old != nil {
 		o.Set, o.Profile = cmp.Or(o.Set, old.Run.Set), cmp.Or(o.Profile, old.Run.Profile.Name)
 		o.Seed = cmp.Or(o.Seed, old.Run.Seed)
