@@ -285,7 +285,7 @@ func (a *app) result(v interface{ Text() string }) error {
 		return a.writeJSON(v)
 	}
 	text := v.Text()
-	if _, code := v.(*session.Emitted); !code {
+	if _, code := v.(*emitted); !code {
 		text = a.term.Fit(text, 12)
 	}
 	_, err := io.WriteString(a.stdout, text)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/internal/plain"
 	"fisub/internal/usage"
 	"fisub/session"
 )
@@ -73,7 +74,7 @@ func (a *app) watch(ctx context.Context, o localOptions) error {
 	session.Watch(ctx, roots, func(run context.Context) {
 		if err := a.local(run, o); run.Err() == nil {
 			a.exit(err)
-			a.term.Note("watching   %s; Ctrl-C ends", session.Relative(roots[len(roots)-1]))
+			a.term.Note("watching   %s; Ctrl-C ends", plain.Relative(roots[len(roots)-1]))
 		} else if ctx.Err() == nil {
 			a.term.Note("changed    the run has ended; it begins again")
 		}

@@ -101,7 +101,7 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	if out == "-" {
 		w = a.stderr
 	} else {
-		fmt.Fprintf(w, "packed      %s\n", session.Relative(out))
+		fmt.Fprintf(w, "packed      %s\n", plain.Relative(out))
 	}
 	if !a.term.Quiet || out != "-" {
 		fmt.Fprintf(w, "name        %s by %s\ndefinition  %s\nlanguage    %s, entry point %s\nhash        %s\n",
@@ -117,12 +117,12 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	}
 	for _, f := range findings {
 		if f.Severity != preflight.Note || a.term.Verbose {
-			a.term.Warn(session.FindingText(f), f.Hint)
+			a.term.Warn(f.Text(), f.Hint)
 		}
 	}
 	// The solution that the contest's own packer makes of the repository has another hash than what was tested.
 	if lost := pack.Ignored(s.Config); len(lost) > 0 && !o.packed {
-		a.term.Warn(session.Relative(s.Config.Path)+": "+pack.IgnoredText(lost...), pack.CollectHint)
+		a.term.Warn(plain.Relative(s.Config.Path)+": "+pack.IgnoredText(lost...), pack.CollectHint)
 	}
 	return nil
 }

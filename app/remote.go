@@ -350,13 +350,13 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 	}
 	a.sayHeld(d.Plan)
 	if said != nil {
-		a.term.Note("run folder %s", session.Relative(folder.Path()))
+		a.term.Note("run folder %s", plain.Relative(folder.Path()))
 		return said.end(result.Failed > 0, nil)
 	}
 	if result.Missing > 0 {
 		a.term.Note("run what has no verdict with: fisub remote --resume %s", d.Plan.Run.ID)
 	}
-	a.term.Note("run folder %s", session.Relative(folder.Path()))
+	a.term.Note("run folder %s", plain.Relative(folder.Path()))
 	return verdict(result.Missing, result.Failed, result.Findings, d.Plan.Strict)
 }
 

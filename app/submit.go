@@ -3,6 +3,8 @@ package app
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 
@@ -125,7 +127,7 @@ func (a *app) submitTag(ctx context.Context, o submitOptions, survey *submit.Sur
 	return nil
 }
 
-// submitPlan says what stands between s and its tag.
+// submitPlan returns the steps between s and its tag.
 func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.Survey, s *session.Submission) (
 	*submit.Plan, error) {
 	o := submit.Options{Config: s.Config.Path, Solution: s.Solution, Pattern: s.Config.Submit.Tag, Version: Version,
@@ -143,12 +145,41 @@ func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.
 	if err != nil {
 		return nil, err
 	}
-	o.Checked = session.Checks(s, checked[0], how.untested)
+	o.Checked = checkSteps(s, checked[0], how.untested)
 	p, err := survey.Plan(ctx, o)
 	if err == nil {
-		p.Config = session.Relative(p.Config)
+		p.Config = plain.Relative(p.Config)
 	}
 	return p, err
+}
+
+// checkSteps returns the findings of check, without notes, as steps on the way to a tag. Sources that were not compiled
+// are not ready, unless they may be tagged untested.
+func checkSteps(s *session.Submission, r *preflight.Report, untested bool) []submit.Step {
+	var steps []submit.Step
+	sound := true
+	for _, f := range r.Findings {
+		step := submit.Step{Name: "check", State: submit.Fault, Text: f.Text(), Hint: f.Hint}
+		switch {
+		case f.Severity == preflight.Warning:
+			step.State = submit.Warning
+		case f.Severity == preflight.Error:
+			sound = false
+		case f.Code == "not-compiled" && s.Solution.Spec.Compiled() && !untested:
+			step.State = submit.Todo
+		case f.Code == "not-compiled":
+			step.State = submit.Warning
+		default:
+			continue
+		}
+		steps = append(steps, step)
+	}
+	if sound {
+		text := fmt.Sprintf("sound: %s, %s, %s", plain.Count(len(s.Solution.Sources), "file"), s.Solution.Spec.EntryPoint,
+			callText(s.Solution, s.Definition))
+		steps = slices.Insert(steps, 0, submit.Step{Name: "check", State: submit.OK, Text: text})
+	}
+	return steps
 }
 
 // runEdge runs set edge on the virtual GPU. If it cannot, a note says why; the plan then says what is left to do.

@@ -103,8 +103,8 @@ func (a *app) show(l tools.Line) error {
 	}
 	if l.Kernels != nil {
 		tools.Table(a.stdout, l.Kernels)
-		a.line("report", "%s", session.Relative(l.Report))
-		a.line("figures", "%s", session.Relative(filepath.Join(filepath.Dir(l.Report), tools.FiguresName)))
+		a.line("report", "%s", plain.Relative(l.Report))
+		a.line("figures", "%s", plain.Relative(filepath.Join(filepath.Dir(l.Report), tools.FiguresName)))
 		return nil
 	}
 	if l.Verdict == tools.Clean && !a.term.Verbose {
@@ -173,7 +173,7 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	}
 	said := &verdictList{a: a}
 	err = run.Sanitize(ctx, names, func(w *trace.Workload) {
-		a.term.Note("workload   %s%s", w.UUID, session.AxesText(w))
+		a.term.Note("workload   %s%s", w.UUID, axesText(w))
 	}, func(l tools.Line) { _ = said.add(l) })
 	said.end()
 	if err == nil && len(said.found) > 0 {

@@ -2,8 +2,13 @@ package session
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"fisub/bench"
@@ -103,19 +108,48 @@ func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, show eve
 	if err := stream.Err(); err != nil {
 		return total, err
 	}
-	log.Note("run folder %s", Relative(folder.Path()))
+	log.Note("run folder %s", plain.Relative(folder.Path()))
 	if d := result.Dumped; d != nil {
 		what := "inputs, expected and actual outputs"
 		if !d.Actual {
 			what = "inputs and expected outputs; the call gave none"
 		}
-		log.Note("dumped     %s, %.1f MB: %s", Relative(d.Path), float64(d.Bytes)/1e6, what)
+		log.Note("dumped     %s, %.1f MB: %s", plain.Relative(d.Path), float64(d.Bytes)/1e6, what)
 	} else if wrong != "" {
 		log.Note("tensors    fisub local --workload %s --dump DIR writes what %s was given, gave and should have given",
 			plain.Short(wrong), plain.Short(wrong))
 	}
-	if text := Narrow(s, run); text != "" {
+	if text := narrow(s, run); text != "" {
 		log.Note("%s", text)
 	}
 	return Totals{result.Missing, result.Failed + total.Failed, result.Findings + total.Findings}, nil
+}
+
+// narrow describes the part of the contest's mix that the default set leaves out, or returns "" for another set.
+func narrow(s *Submission, run *event.Run) string {
+	mix, err := s.Data.Workloads(s.Definition.Name, workloads.ContestSet)
+	if err != nil || run.Set != workloads.DefaultSet {
+		return ""
+	}
+	var fixed []string
+	for _, axis := range slices.Sorted(maps.Keys(run.Workloads[0].Axes)) {
+		same := true
+		for _, w := range run.Workloads {
+			same = same && w.Axes[axis] == run.Workloads[0].Axes[axis]
+		}
+		least, most := math.MaxInt, 0
+		for _, w := range mix {
+			n, _ := w.Axes.Get(axis)
+			least, most = min(least, n), max(most, n)
+		}
+		if same && most > least {
+			fixed = append(fixed, fmt.Sprintf("%s %d only, the contest's mix %d to %d", axis, run.Workloads[0].Axes[axis], least,
+				most))
+		}
+	}
+	text := "set default is a small one"
+	if len(fixed) > 0 {
+		text = "set default has " + strings.Join(fixed, "; ")
+	}
+	return fmt.Sprintf("%s; fisub local --set %s runs all %d", text, workloads.ContestSet, len(mix))
 }

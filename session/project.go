@@ -229,49 +229,12 @@ func LoadPacked(file, root string, data *workloads.Dataset) (*Submission, error)
 	return s, nil
 }
 
-// EachSet calls do for the workload sets of that name, of the definition; "" is all of them.
-func EachSet(data *workloads.Dataset, definition, named string,
-	do func(def *trace.Definition, set string, ws []*trace.Workload) error) error {
-	names := data.Definitions()
-	if definition != "" {
-		names = []string{definition}
-	}
-	found := false
-	for _, name := range names {
-		def, err := data.Definition(name)
-		if err != nil {
-			return usage.Invalid(err)
-		}
-		sets, err := data.Sets(name)
-		if err != nil {
-			return usage.Invalid(err)
-		}
-		for _, set := range sets {
-			if named != "" && !workloads.SameSet(named, set) {
-				continue
-			}
-			found = true
-			ws, err := data.Workloads(name, set)
-			if err != nil {
-				return usage.Invalid(err)
-			}
-			if err := do(def, set, ws); err != nil {
-				return err
-			}
-		}
-	}
-	if !found && named != "" {
-		return usage.Errorf("fisub dataset ls lists what there is", "no such workload set")
-	}
-	return nil
-}
-
 // Places is plain.Places of the submission. The text of a packed solution stays as it is.
 func (s *Submission) Places(text string) string {
 	if s.Config == nil {
 		return text
 	}
-	return plain.Places(text, Relative(s.Config.SourceDir()), s.paths())
+	return plain.Places(text, plain.Relative(s.Config.SourceDir()), s.paths())
 }
 
 // paths are those of the sources in the solution.
