@@ -39,6 +39,7 @@ var layers = [][]string{
 	{"bench/pyworker"},
 	{"bench", "report"},
 	{"preflight", "explain"},
+	{"bench/machine"},
 	{"session", "doctor"},
 	{"session/tools", "session/outcome", "mcp"},
 	{"app/flags"},

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/bench/compare"
+	"fisub/bench/machine"
 	"fisub/bench/runs"
 	"fisub/internal/event"
 	"fisub/internal/plain"
@@ -186,7 +187,7 @@ func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([
 		return nil, err
 	}
 	for _, s := range sources {
-		if _, err := session.Compiler(ctx, u.Kind, &u.Device, s.Solution, a.term); err != nil {
+		if _, err := machine.Compiler(ctx, u.Kind, &u.Device, s.Solution, a.term); err != nil {
 			return nil, err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/bench/machine"
 	"fisub/internal/plain"
 	"fisub/internal/usage"
 	"fisub/session"
@@ -96,6 +97,6 @@ func verdict(missing, failed, findings int, strict bool) error {
 
 func (a *app) workerCommand() *cli.Command {
 	return &cli.Command{Name: "worker", Hidden: true, Action: func(c *cli.Context) error {
-		return session.Work(c.Context, openers)
+		return machine.Work(c.Context, openers)
 	}}
 }

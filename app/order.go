@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"fisub/bench"
+	"fisub/bench/machine"
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/vgpu"
@@ -23,6 +24,7 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/remote"
 	"fisub/remote/bundle"
@@ -129,7 +131,7 @@ func (a *app) newOrder(ctx context.Context, e errand, u *session.Setup, h hosts)
 		spec.Arch = vgpu.Arch
 		opts := device.Options{}
 		if opts.CacheDir, err = cache.Root(); err == nil {
-			_, err = session.Compiler(ctx, u.Kind, &opts, s.Solution, a.term)
+			_, err = machine.Compiler(ctx, u.Kind, &opts, s.Solution, a.term)
 		}
 	}
 	if err != nil {
@@ -143,17 +145,17 @@ func (a *app) newOrder(ctx context.Context, e errand, u *session.Setup, h hosts)
 }
 
 // show says what would run where, and the size in bytes of what is sent.
-func (o *order) show(log session.Log, size int64) {
+func (o *order) show(term *ui.Terminal, size int64) {
 	p, spec := o.Plan, o.Spec
-	log.Note("plan       %s, %s, profile %s", p.Run.Definition, p.Run.Selection(), p.Run.Profile.Name)
+	term.Note("plan       %s, %s, profile %s", p.Run.Definition, p.Run.Selection(), p.Run.Profile.Name)
 	if b := p.Run.Baseline; b != nil {
-		log.Note("baseline   %s", plain.Line(b.Name))
+		term.Note("baseline   %s", plain.Line(b.Name))
 	}
 	var where []string
 	for _, place := range p.Places[:p.Used()] {
 		where = append(where, place.String())
 	}
-	log.Note("where      %s (%s)", strings.Join(where, ", "), plain.Count(len(where), "job"))
+	term.Note("where      %s (%s)", strings.Join(where, ", "), plain.Count(len(where), "job"))
 	kernel := "the solution's sources"
 	switch {
 	case p.GPU == "" && spec.Arch != "":
@@ -161,8 +163,8 @@ func (o *order) show(log session.Log, size int64) {
 	case spec.Arch != "":
 		kernel = "kernels for " + spec.Arch
 	}
-	log.Note("bundle     %.1f MB: fisub, %s; what a host has already is not sent", float64(size)/1e6, kernel)
-	log.Note("limit      %v for each job, kept on the host", p.Limit)
+	term.Note("bundle     %.1f MB: fisub, %s; what a host has already is not sent", float64(size)/1e6, kernel)
+	term.Note("limit      %v for each job, kept on the host", p.Limit)
 }
 
 // again makes a plan whose jobs are over one that runs what has no verdict, on the tables of those names, or where
@@ -214,7 +216,7 @@ func placesOf(o hostOptions, workloads int, h hosts) (all []dispatch.Place) {
 }
 
 // hostArch gives what is compiled here for a host's GPU: "" where nothing has to be, and nothing can be.
-func hostArch(s *session.Submission, u *session.Setup, gpu, named string, log session.Log) (string, error) {
+func hostArch(s *session.Submission, u *session.Setup, gpu, named string, term *ui.Terminal) (string, error) {
 	arch, known := bundle.Arch(gpu)
 	switch {
 	case gpu == "":
@@ -232,7 +234,7 @@ func hostArch(s *session.Submission, u *session.Setup, gpu, named string, log se
 			return "", err
 		}
 		text, hint := explain.Error(err)
-		log.Warn("no share of the copy bandwidth, unless the hosts have a compiler: "+text, hint)
+		term.Warn("no share of the copy bandwidth, unless the hosts have a compiler: "+text, hint)
 		return "", nil
 	}
 	return cmp.Or(named, arch), nil

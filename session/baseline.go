@@ -15,6 +15,7 @@ import (
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/pack"
 	"fisub/solution/baselines"
@@ -28,8 +29,8 @@ const (
 
 // FindBaseline finds what named, the run that is resumed or the config names, for a run on a device of that kind; nil
 // where they name none, and on the emulator, which keeps no time.
-func (p *Project) FindBaseline(s *Submission, named string, old *runs.Run, kind string, log Log) (*bench.Baseline,
-	error) {
+func (p *Project) FindBaseline(s *Submission, named string, old *runs.Run, kind string,
+	term *ui.Terminal) (*bench.Baseline, error) {
 	name, dir := named, p.Path(".")
 	fault := func(hint, text string) error { return usage.Errorf(hint, "--baseline: %s", text) }
 	switch {
@@ -58,7 +59,7 @@ func (p *Project) FindBaseline(s *Submission, named string, old *runs.Run, kind 
 		return nil, fault("", "baseline "+name+" is of definition "+definition+", not "+s.Definition.Name)
 	}
 	if kind == "emu" {
-		log.Note("baseline   %s is left out: the emulator keeps no time", name)
+		term.Note("baseline   %s is left out: the emulator keeps no time", name)
 		return nil, nil
 	}
 	return &bench.Baseline{Name: name, Solution: sol}, nil

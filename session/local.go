@@ -12,11 +12,13 @@ import (
 	"time"
 
 	"fisub/bench"
+	"fisub/bench/machine"
 	"fisub/bench/runs"
 	"fisub/device"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
 	"fisub/workloads"
 )
 
@@ -34,7 +36,7 @@ type Local struct {
 type Totals struct{ Missing, Failed, Findings int }
 
 // RunLocal runs s on this machine and keeps the run below its root. show gets its events too.
-func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, show event.Sink, log Log) (
+func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, show event.Sink, term *ui.Terminal) (
 	total Totals, err error) {
 	folder, old, err := OpenResumed(s.Root, o.Resume)
 	if err != nil {
@@ -54,7 +56,7 @@ func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, show eve
 			return total, err
 		}
 	}
-	u, err := p.NewLocal(ctx, s, o.Options, old, log)
+	u, err := p.NewLocal(ctx, s, o.Options, old, term)
 	if err != nil {
 		return total, err
 	}
@@ -75,9 +77,9 @@ func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, show eve
 		}
 		total = Totals{Failed: before.Failed, Findings: before.Findings}
 		admit = func(d device.Info) error { return SameDevice(old, d) }
-		log.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, len(before.Skip), len(u.Workloads))
+		term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, len(before.Skip), len(u.Workloads))
 		if before.Failed > 0 {
-			log.Note("           %d of them did not pass: fisub report %s lists them", before.Failed, run.ID)
+			term.Note("           %d of them did not pass: fisub report %s lists them", before.Failed, run.ID)
 		}
 		if len(before.Skip) == len(u.Workloads) {
 			return total, End(folder, old)
@@ -100,27 +102,27 @@ func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, show eve
 		result.Missing = 0 // those that failed tell enough
 	}
 	if ctx.Err() != nil || result.Stopped && !result.Unbuilt {
-		log.Note("go on with: fisub local --resume %s", run.ID)
+		term.Note("go on with: fisub local --resume %s", run.ID)
 	}
 	if err != nil {
-		return total, Machine(err)
+		return total, machine.Invalid(err)
 	}
 	if err := stream.Err(); err != nil {
 		return total, err
 	}
-	log.Note("run folder %s", plain.Relative(folder.Path()))
+	term.Note("run folder %s", plain.Relative(folder.Path()))
 	if d := result.Dumped; d != nil {
 		what := "inputs, expected and actual outputs"
 		if !d.Actual {
 			what = "inputs and expected outputs; the call gave none"
 		}
-		log.Note("dumped     %s, %.1f MB: %s", plain.Relative(d.Path), float64(d.Bytes)/1e6, what)
+		term.Note("dumped     %s, %.1f MB: %s", plain.Relative(d.Path), float64(d.Bytes)/1e6, what)
 	} else if wrong != "" {
-		log.Note("tensors    fisub local --workload %s --dump DIR writes what %s was given, gave and should have given",
+		term.Note("tensors    fisub local --workload %s --dump DIR writes what %s was given, gave and should have given",
 			plain.Short(wrong), plain.Short(wrong))
 	}
 	if text := narrow(s, run); text != "" {
-		log.Note("%s", text)
+		term.Note("%s", text)
 	}
 	return Totals{result.Missing, result.Failed + total.Failed, result.Findings + total.Findings}, nil
 }

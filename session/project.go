@@ -22,12 +22,6 @@ import (
 	"fisub/workloads"
 )
 
-// A Log takes what a person should know.
-type Log interface {
-	Note(format string, args ...any)
-	Warn(text, hint string)
-}
-
 // A Project is where fisub works. Its zero value is the working directory with the embedded dataset.
 type Project struct {
 	Dir     string   // "" is the working directory

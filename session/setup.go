@@ -3,19 +3,15 @@ package session
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"fisub/bench"
+	"fisub/bench/machine"
 	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
@@ -26,9 +22,8 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/event"
 	"fisub/internal/git"
-	"fisub/internal/plain"
-	"fisub/internal/sandbox"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/workloads"
 )
@@ -75,12 +70,13 @@ type Setup struct {
 }
 
 // NewLocal sets up runs of s on this machine. old is the run that is resumed, or nil.
-func (p *Project) NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log Log) (*Setup, error) {
+func (p *Project) NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run,
+	term *ui.Terminal) (*Setup, error) {
 	u, err := p.NewSetup(s, o, old)
 	if err != nil {
 		return nil, err
 	}
-	u.host = host()
+	u.host = machine.Host()
 	root, err := cache.Root()
 	if err != nil {
 		return nil, err
@@ -94,16 +90,16 @@ func (p *Project) NewLocal(ctx context.Context, s *Submission, o Options, old *r
 			o.Device = fmt.Sprintf("%s:%d", o.Device, old.Run.Device.Ordinal)
 		}
 	}
-	if u.Kind, err = ChooseDevice(ctx, o.Device, s.Solution, &u.Device, log); err != nil {
+	if u.Kind, err = machine.Choose(ctx, o.Device, s.Solution, &u.Device, term); err != nil {
 		return nil, err
 	}
-	if u.tools, err = Compiler(ctx, u.Kind, &u.Device, s.Solution, log); err != nil {
+	if u.tools, err = machine.Compiler(ctx, u.Kind, &u.Device, s.Solution, term); err != nil {
 		return nil, err
 	}
 	if o.Sanitize && u.Kind != "emu" {
 		return nil, usage.Errorf("add --device emu", "--sanitize: only the emulator has sanitizers")
 	}
-	if u.worker, err = Worker(); err != nil {
+	if u.worker, err = machine.Worker(); err != nil {
 		return nil, err
 	}
 	if err := u.Timed(o.MaxTime); err != nil && (old == nil || o.MaxTime != 0) {
@@ -115,51 +111,8 @@ func (p *Project) NewLocal(ctx context.Context, s *Submission, o Options, old *r
 		}
 		u.worker.MemoryLimit = int64(*limit * (1 << 30))
 	}
-	u.Baseline, err = p.FindBaseline(s, o.Baseline, old, u.Kind, log)
+	u.Baseline, err = p.FindBaseline(s, o.Baseline, old, u.Kind, term)
 	return u, err
-}
-
-// Worker is how a submission's process is started and limited on this machine: it may take three quarters of the
-// memory.
-func Worker() (worker.Command, error) {
-	self, err := os.Executable()
-	if err == nil {
-		err = cramped()
-	}
-	sandbox.Hide()
-	return worker.Command{Args: []string{self, "worker"}, MemoryLimit: memory() / 4 * 3,
-		Sandbox: &sandbox.Sandbox{}}, err
-}
-
-// cramped refuses limits of this process below which Go's runtime fails at one moment or another, which would look like
-// a fault of the submission.
-func cramped() error {
-	for _, l := range []struct {
-		resource int
-		what     string
-		least    uint64
-		unit     string
-		hint     string
-	}{
-		{unix.RLIMIT_AS, "address space", 4 << 20, "KiB", "ulimit -v unlimited, here or where it is limited: in startup " +
-			"files of the shell, or by a batch system"},
-		{unix.RLIMIT_NOFILE, "open files", 128, "", "ulimit -n 1024, here or where it is limited: in startup files of the " +
-			"shell, or by a batch system"},
-	} {
-		var now unix.Rlimit
-		if err := unix.Getrlimit(l.resource, &now); err != nil {
-			return os.NewSyscallError("getrlimit", err)
-		}
-		cur := uint64(now.Cur) //nolint:unconvert // of another type on some systems
-		if l.unit == "KiB" {
-			cur >>= 10
-		}
-		if cur < l.least {
-			return usage.Errorf(l.hint, "the limit of %s is %s; fisub needs %s", l.what,
-				strings.TrimSpace(fmt.Sprint(cur, " ", l.unit)), strings.TrimSpace(fmt.Sprint(l.least, " ", l.unit)))
-		}
-	}
-	return nil
 }
 
 // Timed refuses a timer, or a limit of timing, where there is nothing to time.
@@ -282,34 +235,10 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 func (u *Setup) Shared(s *Submission) bench.Shared {
 	return bench.Shared{
 		Definition: s.Definition, Workloads: u.Workloads, Profile: u.Profile, Timer: u.Timer, Load: u.data.Load,
-		Worker: u.worker, DeviceKind: u.Kind, Device: u.Device, Build: Builder(u.Kind, u.Device, u.tools),
+		Worker: u.worker, DeviceKind: u.Kind, Device: u.Device, Build: machine.Builder(u.Kind, u.Device, u.tools),
 		Baseline: u.Baseline, Roofline: u.Kind != "emu",
 		Meter: func(uuid string) (bench.Meter, error) { return stamp.Open(uuid) },
 		// here: the process that is timed may be in Python
 		Hint: func(err error) string { _, hint := explain.Error(err); return hint },
 	}
-}
-
-// Machine marks an error of a run that is about the device, or what else the machine lacks, as one of the user's.
-func Machine(err error) error {
-	var dev *bench.DeviceError
-	var timers *bench.TimerError
-	if errors.As(err, &dev) || errors.Is(err, bench.ErrNoReference) || errors.As(err, &timers) {
-		return usage.Invalid(err)
-	}
-	return err
-}
-
-func host() event.Host {
-	h := event.Host{OS: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU(), Memory: memory()}
-	h.Name, _ = os.Hostname()
-	h.Confined = sandbox.State().String()
-	h.CPU = plain.Field("/proc/cpuinfo", "model name")
-	return h
-}
-
-// memory is the machine's, in bytes.
-func memory() (n int64) {
-	_, _ = fmt.Sscanf(plain.Field("/proc/meminfo", "MemTotal"), "%d kB", &n)
-	return n << 10
 }

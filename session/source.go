@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fisub/bench"
+	"fisub/bench/machine"
 	"fisub/bench/runs"
 	"fisub/internal/config"
 	"fisub/internal/event"
@@ -149,7 +150,7 @@ func (u *Setup) RunTogether(ctx context.Context, root string, sources []*Source,
 		entries = append(entries, bench.Entry{Solution: s.Solution, Events: stream, Run: run})
 	}
 	if _, err := bench.Together(ctx, u.Shared(sources[0].Submission), entries); err != nil {
-		return nil, Machine(err)
+		return nil, machine.Invalid(err)
 	}
 	var read []*runs.Run
 	for i, f := range folders {
