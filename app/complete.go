@@ -18,6 +18,8 @@ import (
 
 	"fisub/app/flags"
 	"fisub/bench/runs"
+	"fisub/bench/setup"
+	"fisub/bench/tools"
 	"fisub/device"
 	"fisub/docs"
 	"fisub/internal/config"
@@ -29,8 +31,6 @@ import (
 	"fisub/remote"
 	"fisub/remote/bundle"
 	"fisub/scaffold"
-	"fisub/session"
-	"fisub/session/tools"
 )
 
 // The scripts teach a shell to ask fisub itself.
@@ -349,7 +349,7 @@ func (l *line) sets() (found []candidate) {
 
 // baselines returns the baselines of the definition, or all if none is named.
 func (l *line) baselines() []candidate {
-	return candidates(append(session.BaselineNames(l.Root(), l.definition()), session.NoBaseline)...)
+	return candidates(append(setup.BaselineNames(l.Root(), l.definition()), setup.NoBaseline)...)
 }
 
 // runs returns the runs of the project, the newest first.

@@ -8,6 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/bench/machine"
+	"fisub/bench/tools"
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/doctor"
@@ -15,7 +16,6 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/plain"
 	"fisub/internal/usage"
-	"fisub/session/tools"
 )
 
 func (a *app) doctorCommand() *cli.Command {

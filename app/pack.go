@@ -16,7 +16,7 @@ import (
 	"fisub/internal/usage"
 	"fisub/pack"
 	"fisub/preflight"
-	"fisub/session"
+	"fisub/project"
 )
 
 type packOptions struct {
@@ -58,7 +58,7 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	if err != nil {
 		return err
 	}
-	s, err := session.PackSources(a.ConfigPath(), data)
+	s, err := project.PackSources(a.ConfigPath(), data)
 	if err != nil {
 		return err
 	}

@@ -9,14 +9,14 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/ui"
+	"fisub/project"
 	"fisub/remote"
 	"fisub/remote/dispatch"
-	"fisub/session"
 )
 
 // A run whose jobs may still run is not removed.
 func TestRemoveRunWithJobs(t *testing.T) {
-	a := &app{Project: session.Project{Dir: t.TempDir()}, stdout: io.Discard, term: &ui.Terminal{}}
+	a := &app{Project: project.Project{Dir: t.TempDir()}, stdout: io.Discard, term: &ui.Terminal{}}
 	folder := filepath.Join(a.Dir, runs.Dir, "20260103-1")
 	plan := dispatch.Plan{Version: 1, Jobs: []*dispatch.Job{{ID: "j", Handle: &remote.Handle{}}}}
 	if err := os.MkdirAll(folder, 0o755); err != nil {

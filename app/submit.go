@@ -8,13 +8,14 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/bench/setup"
 	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/preflight"
-	"fisub/session"
+	"fisub/project"
 	"fisub/submit"
 	"fisub/workloads"
 )
@@ -57,7 +58,7 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 	if err != nil {
 		return err
 	}
-	s, err := session.LoadSources(a.ConfigPath(), data)
+	s, err := project.LoadSources(a.ConfigPath(), data)
 	if err != nil {
 		return err
 	}
@@ -128,7 +129,7 @@ func (a *app) submitTag(ctx context.Context, o submitOptions, survey *submit.Sur
 }
 
 // submitPlan returns the steps between s and its tag.
-func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.Survey, s *session.Submission) (
+func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.Survey, s *project.Submission) (
 	*submit.Plan, error) {
 	o := submit.Options{Config: s.Config.Path, Solution: s.Solution, Pattern: s.Config.Submit.Tag, Version: Version,
 		WillPush: how.push, AskedName: how.remote}
@@ -155,7 +156,7 @@ func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.
 
 // checkSteps returns the findings of check, without notes, as steps on the way to a tag. Sources that were not compiled
 // are not ready, unless they may be tagged untested.
-func checkSteps(s *session.Submission, r *preflight.Report, untested bool) []submit.Step {
+func checkSteps(s *project.Submission, r *preflight.Report, untested bool) []submit.Step {
 	var steps []submit.Step
 	sound := true
 	for _, f := range r.Findings {
@@ -183,13 +184,13 @@ func checkSteps(s *session.Submission, r *preflight.Report, untested bool) []sub
 }
 
 // runEdge runs set edge on the virtual GPU. If it cannot, a note says why; the plan then says what is left to do.
-func (a *app) runEdge(ctx context.Context, s *session.Submission) {
+func (a *app) runEdge(ctx context.Context, s *project.Submission) {
 	show := a.events()
 	if a.json { // stdout is the plan's
 		show = func(event.Event) error { return nil }
 	}
-	o := session.Local{Options: session.Options{Set: workloads.EdgeSet, Device: "emu"}}
-	if _, err := a.RunLocal(ctx, s, o, show, a.term); err != nil {
+	o := localOptions{Options: setup.Options{Set: workloads.EdgeSet, Device: "emu"}}
+	if _, err := a.runLocal(ctx, s, o, show); err != nil {
 		a.term.Note("set edge did not run: %v", err)
 	}
 }

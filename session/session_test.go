@@ -2,7 +2,6 @@ package session
 
 import (
 	"errors"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -19,23 +18,6 @@ func hinted(t *testing.T, what string, err error, words string) {
 	if words == "" && err != nil || words != "" &&
 		(!errors.As(err, &u) || !strings.Contains(err.Error()+"\n"+u.Hint, words)) {
 		t.Errorf("%s: got %v, want %q", what, err, words)
-	}
-}
-
-func TestProjectPaths(t *testing.T) {
-	abs := filepath.Join(t.TempDir(), "c.toml")
-	for _, tc := range []struct {
-		p            Project
-		config, root string
-	}{
-		{Project{}, "config.toml", "."},
-		{Project{Dir: "a"}, "a/config.toml", "a"},
-		{Project{Dir: "a", Config: "b/c.toml"}, "a/b/c.toml", "a/b"},
-		{Project{Dir: "a", Config: abs}, abs, filepath.Dir(abs)},
-	} {
-		if config, root := tc.p.ConfigPath(), tc.p.Root(); config != tc.config || root != tc.root {
-			t.Errorf("%+v: got %s, %s, want %s, %s", tc.p, config, root, tc.config, tc.root)
-		}
 	}
 }
 

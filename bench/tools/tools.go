@@ -17,6 +17,7 @@ import (
 	"fisub/bench"
 	"fisub/bench/machine"
 	"fisub/bench/pyworker"
+	"fisub/bench/setup"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/cache"
@@ -25,7 +26,7 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
-	"fisub/session"
+	"fisub/project"
 	"fisub/workloads"
 )
 
@@ -53,7 +54,7 @@ const (
 
 // New prepares the workloads that o chooses; if it chooses none, one of each shape: see Shapes. o.Timeout is the limit
 // of a tool on a workload.
-func New(ctx context.Context, s *session.Submission, o session.Options, term *ui.Terminal) (*Run, error) {
+func New(ctx context.Context, s *project.Submission, o setup.Options, term *ui.Terminal) (*Run, error) {
 	ws, err := chosen(s, o)
 	if err != nil {
 		return nil, err
@@ -91,7 +92,7 @@ func New(ctx context.Context, s *session.Submission, o session.Options, term *ui
 
 // chosen returns the workloads of o. Without a set they are of the contest's, which has more shapes, if there is one;
 // a workload is looked for in the default set first.
-func chosen(s *session.Submission, o session.Options) ([]*trace.Workload, error) {
+func chosen(s *project.Submission, o setup.Options) ([]*trace.Workload, error) {
 	sets := []string{cmp.Or(o.Set, workloads.ContestSet), cmp.Or(o.Set, workloads.DefaultSet)}
 	if len(o.Prefixes) > 0 {
 		slices.Reverse(sets)
