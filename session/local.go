@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"fisub/bench"
@@ -24,12 +25,9 @@ type Local struct {
 	Budget    time.Duration // no workload begins later than that after the first; 0: no limit
 }
 
-// Totals count the workloads of a run, those from before it was resumed included.
-type Totals struct{ Missing, Failed, Findings int }
-
 // RunLocal runs s on this machine and keeps the run below its root. show gets its events too.
 func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, show event.Sink, log Log) (
-	total Totals, err error) {
+	total event.Done, err error) {
 	folder, old, err := OpenResumed(s.Root, o.Resume)
 	if err != nil {
 		return total, err
@@ -58,22 +56,24 @@ func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, show eve
 	run := u.Describe(ctx, s)
 	run.BudgetS = o.Budget.Seconds()
 
-	before := &Before{}
+	var before *runs.Summary
 	var admit func(device.Info) error
 	if old == nil {
 		folder = runs.New(s.Root, run.ID)
 		defer folder.Close()
 	} else {
-		if before, err = GoOn(old, run); err != nil {
+		if err = GoOn(old, run); err != nil {
 			return total, err
 		}
-		total = Totals{Failed: before.Failed, Findings: before.Findings}
+		before = &old.Summary
 		admit = func(d device.Info) error { return SameDevice(old, d) }
-		log.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, len(before.Skip), len(u.Workloads))
-		if before.Failed > 0 {
-			log.Note("           %d of them did not pass: fisub report %s lists them", before.Failed, run.ID)
+		total = before.Totals()
+		log.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, total.Passed+total.Failed, len(run.Workloads))
+		if total.Failed > 0 {
+			log.Note("           %d of them did not pass: fisub report %s lists them", total.Failed, run.ID)
 		}
-		if len(before.Skip) == len(u.Workloads) {
+		total.Missing -= total.Left
+		if !slices.ContainsFunc(u.Workloads, func(w *trace.Workload) bool { return !before.Judged(w.UUID) }) {
 			return total, End(folder, old)
 		}
 	}
@@ -88,10 +88,10 @@ func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, show eve
 	shared := u.Shared(s)
 	shared.FailFast, shared.EndEarly, shared.Budget = o.FailFast, !o.KeepGoing, o.Budget
 	result, err := bench.Run(ctx, shared, bench.Entry{Solution: s.Solution, Events: stream, Run: run,
-		Admit: admit, Skip: before.Skip, TimedWith: before.Timer, Score: before.Score,
-		Dump: o.Dump})
-	if result.Missing -= result.Left; result.Stopped && result.Failed > 0 {
-		result.Missing = 0 // those that failed tell enough
+		Admit: admit, Before: before, Dump: o.Dump})
+	total = event.Done{Failed: result.Failed, Findings: result.Findings, Missing: result.Missing - result.Left}
+	if result.Stopped && result.Failed > 0 {
+		total.Missing = 0 // those that failed tell enough
 	}
 	if ctx.Err() != nil || result.Stopped && !result.Unbuilt {
 		log.Note("go on with: fisub local --resume %s", run.ID)
@@ -116,5 +116,5 @@ func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, show eve
 	if text := Narrow(s, run); text != "" {
 		log.Note("%s", text)
 	}
-	return Totals{result.Missing, result.Failed + total.Failed, result.Findings + total.Findings}, nil
+	return total, nil
 }
