@@ -120,12 +120,9 @@ func TestGPUTogether(t *testing.T) {
 	var folders []*runs.Folder
 	for _, id := range []string{"a", "b"} {
 		f := runs.New(t.TempDir(), id)
-		run := *c.Run
+		run := described(&c.Shared, c.Run)
 		run.ID = id
-		for _, w := range c.Workloads {
-			run.Workloads = append(run.Workloads, event.Workload{UUID: w.UUID})
-		}
-		entries = append(entries, Entry{Solution: c.Solution, Run: &run, Events: event.NewStream(f.Record)})
+		entries = append(entries, Entry{Solution: c.Solution, Run: run, Events: event.NewStream(f.Record)})
 		folders = append(folders, f)
 	}
 	if _, err := Together(t.Context(), c.Shared, entries); err != nil {

@@ -76,7 +76,8 @@ func dumpPython(t *testing.T, definition, source string, passing bool, axes []ma
 		}
 		return nil
 	})
-	result, err = Run(t.Context(), shared, Entry{Events: stream, Dump: dump, Run: &event.Run{Schema: event.Schema, Fisub: "test"},
+	result, err = Run(t.Context(), shared, Entry{Events: stream, Dump: dump,
+		Run: described(&shared, &event.Run{Schema: event.Schema, Fisub: "test"}),
 		Solution: &trace.Solution{Name: "s", Definition: shared.Definition.Name, Author: "a", Spec: trace.BuildSpec{Language: trace.Python,
 			TargetHardware: []string{"cuda"},
 			EntryPoint:     "main.py::run", DestinationPassingStyle: passing},
