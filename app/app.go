@@ -22,7 +22,6 @@ import (
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/vgpu"
-	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/event"
 	"fisub/internal/plain"
@@ -164,7 +163,7 @@ func (a *app) exit(err error) int {
 			a.term.Error(plain.Count(len(all)-i, "more error"), "")
 			break
 		}
-		text, hint := explain.Error(one)
+		text, hint := usage.Explain(one)
 		a.term.Error(text, hint)
 		if a.final != nil {
 			a.final.Errors = append(a.final.Errors, outcome.Message{Text: text, Hint: hint})

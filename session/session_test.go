@@ -8,6 +8,7 @@ import (
 	"fisub/bench/runs"
 	"fisub/device"
 	"fisub/internal/event"
+	"fisub/internal/hint"
 	"fisub/internal/usage"
 )
 
@@ -16,7 +17,7 @@ func hinted(t *testing.T, what string, err error, words string) {
 	t.Helper()
 	var u *usage.Error
 	if words == "" && err != nil || words != "" &&
-		(!errors.As(err, &u) || !strings.Contains(err.Error()+"\n"+u.Hint, words)) {
+		(!errors.As(err, &u) || !strings.Contains(err.Error()+"\n"+hint.Of(err), words)) {
 		t.Errorf("%s: got %v, want %q", what, err, words)
 	}
 }

@@ -759,6 +759,9 @@ type Ended struct{ Exit remote.Exit }
 
 func (e *Ended) Error() string { return agent.Describe(e.Exit) }
 
+// Advice returns the hint of the error.
+func (e *Ended) Advice() string { return e.Exit.Hint }
+
 // Deal deals the workloads to n hands, each to the next hand that it fits, so that neighbours, which are alike, are
 // spread. Workloads that fit no hand are left out.
 func Deal(workloads []string, n int, fits func(w string, hand int) bool) [][]string {
