@@ -26,6 +26,7 @@ import (
 	"fisub/device/devicetest"
 	"fisub/device/vgpu/vgputest"
 	"fisub/internal/event"
+	"fisub/internal/longtest"
 	"fisub/internal/sandbox"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
@@ -95,7 +96,7 @@ func TestScripts(t *testing.T) {
 				return false, fmt.Errorf("unknown condition %q", name)
 			}
 			_, err := pyworker.Command(t.Context(), cacheDir)
-			if err != nil && strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "python") {
+			if err != nil && longtest.Required("python") {
 				return false, err
 			}
 			return err == nil, nil

@@ -78,15 +78,12 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 	if err != nil {
 		return err
 	}
-	return verdict(total.missing, total.failed, total.findings, o.strict)
+	return verdict(total.Missing, total.Failed, total.Findings, o.strict)
 }
-
-// totals count the workloads of a run, including those from before it was resumed.
-type totals struct{ missing, failed, findings int }
 
 // runLocal runs s on this machine and keeps the run below its root. show gets its events too.
 func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOptions, show event.Sink) (
-	total totals, err error) {
+	total event.Done, err error) {
 	folder, old, err := session.OpenResumed(s.Root, o.resume)
 	if err != nil {
 		return total, err
@@ -115,22 +112,24 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 	run := u.Describe(ctx, s)
 	run.BudgetS = o.budget.Seconds()
 
-	before := &session.Before{}
+	var before *runs.Summary
 	var admit func(device.Info) error
 	if old == nil {
 		folder = runs.New(s.Root, run.ID)
 		defer folder.Close()
 	} else {
-		if before, err = session.GoOn(old, run); err != nil {
+		if err = session.GoOn(old, run); err != nil {
 			return total, err
 		}
-		total = totals{failed: before.Failed, findings: before.Findings}
+		before = &old.Summary
 		admit = func(d device.Info) error { return session.SameDevice(old, d) }
-		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, len(before.Skip), len(u.Workloads))
-		if before.Failed > 0 {
-			a.term.Note("           %d of them did not pass: fisub report %s lists them", before.Failed, run.ID)
+		total = before.Totals()
+		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, total.Passed+total.Failed, len(run.Workloads))
+		if total.Failed > 0 {
+			a.term.Note("           %d of them did not pass: fisub report %s lists them", total.Failed, run.ID)
 		}
-		if len(before.Skip) == len(u.Workloads) {
+		total.Missing -= total.Left
+		if !slices.ContainsFunc(u.Workloads, func(w *trace.Workload) bool { return !before.Judged(w.UUID) }) {
 			return total, session.End(folder, old)
 		}
 	}
@@ -145,10 +144,10 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 	shared := u.Shared(s)
 	shared.FailFast, shared.EndEarly, shared.Budget = o.failFast, !o.keepGoing, o.budget
 	result, err := bench.Run(ctx, shared, bench.Entry{Solution: s.Solution, Events: stream, Run: run,
-		Admit: admit, Skip: before.Skip, TimedWith: before.Timer, Score: before.Score,
-		Dump: o.dump})
-	if result.Missing -= result.Left; result.Stopped && result.Failed > 0 {
-		result.Missing = 0 // those that failed tell enough
+		Admit: admit, Before: before, Dump: o.dump})
+	total = event.Done{Failed: result.Failed, Findings: result.Findings, Missing: result.Missing - result.Left}
+	if result.Stopped && result.Failed > 0 {
+		total.Missing = 0 // those that failed tell enough
 	}
 	if ctx.Err() != nil || result.Stopped && !result.Unbuilt {
 		a.term.Note("go on with: fisub local --resume %s", run.ID)
@@ -173,7 +172,7 @@ func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOption
 	if text := narrow(s, run); text != "" {
 		a.term.Note("%s", text)
 	}
-	return totals{result.Missing, result.Failed + total.failed, result.Findings + total.findings}, nil
+	return total, nil
 }
 
 // narrow describes the part of the contest's mix that the default set leaves out, or returns "" for another set.

@@ -156,7 +156,7 @@ func (a *app) told(plan *dispatch.Plan, old *runs.Run) error {
 	}
 	stream := event.NewStream(a.term.Run())
 	old.Emit(stream)
-	r := dispatch.ResultOf(old)
+	r := old.Totals()
 	return errors.Join(stream.Err(), verdict(r.Missing, r.Failed, r.Findings, plan.Strict))
 }
 

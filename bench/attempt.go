@@ -372,21 +372,17 @@ func (a *attempt) emit(base *device.Samples) {
 				if isReference(a.shared.Baseline.Solution, a.shared.Definition) { // what the format means by it
 					e.Performance.ReferenceLatencyMS, e.Performance.SpeedupFactor = theirs, speedup
 				}
-				a.entry.Score.Add(speedup)
 			}
 		}
-		a.result.Passed++
 	} else {
-		a.result.Failed++
-		a.result.Unbuilt = a.process.buildErr != nil
-		a.entry.Score.Fail()
+		a.failed, a.result.Unbuilt = true, a.process.buildErr != nil
 	}
 	if a.timeouts++; v.status != trace.Timeout {
 		a.timeouts = 0
 	}
 	t := &trace.Trace{Definition: a.shared.Definition.Name, Workload: *w, Solution: &a.entry.Solution.Name, Evaluation: e}
 	ev.Trace = t.JSON(trace.Compact)
-	a.entry.Events.Emit(event.Event{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: ev})
+	a.say(event.Event{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: ev})
 }
 
 // warnings are lines of a log about hazards, each kind at each place once.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"fisub/bench/reference"
-	"fisub/bench/stats"
+	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
@@ -58,11 +58,9 @@ type Entry struct {
 	Events   *event.Stream
 	Run      *event.Run // described by the caller; Run fills in Device and emits it
 
-	// Of a run that is resumed; all may be left out.
-	Skip      map[string]bool         // uuids that have a verdict already
-	Admit     func(device.Info) error // refuses a device that is not the run's, before anything is recorded
-	TimedWith string                  // what its workloads were timed with, "" where none was
-	Score     stats.Score             // of the workloads in Skip
+	// Of a run that is resumed; both may be left out.
+	Before *runs.Summary           // workloads that have a verdict in it are left out
+	Admit  func(device.Info) error // refuses a device that is not the run's, before anything is recorded
 
 	Dump string // folder for the tensors of the first workload that does not pass; "" where none are kept
 }
@@ -73,7 +71,7 @@ type Baseline struct {
 	Solution *trace.Solution
 }
 
-// A Result counts verdicts. Passed + Failed + Missing is the number of workloads that were asked for.
+// A Result has the totals of a run, from before it was resumed too.
 type Result struct {
 	Passed, Failed, Missing int
 	Findings                int  // of the honesty checks, on passed workloads and others
@@ -114,7 +112,7 @@ func Run(ctx context.Context, shared Shared, entry Entry) (Result, error) {
 }
 
 // Together is Run of several solutions, whose timings are taken in turn. Each has its own events, and a result. The
-// first one's Skip holds for all.
+// first one's Before says what is left out for all.
 func Together(ctx context.Context, shared Shared, entries []Entry) ([]Result, error) {
 	results := make([]Result, len(entries))
 	g, err := newGroup(ctx, &shared, entries)

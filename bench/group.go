@@ -89,7 +89,7 @@ func (g *group) run(ctx context.Context) error {
 		g.giveUp(g.unable)
 	}
 	for i, w := range g.shared.Workloads {
-		if g.runners[0].entry.Skip[w.UUID] {
+		if g.runners[0].summary.Judged(w.UUID) {
 			continue
 		}
 		if err := g.workload(ctx, i, w); err != nil {
@@ -100,7 +100,7 @@ func (g *group) run(ctx context.Context) error {
 		}
 		left := 0
 		for _, w := range g.shared.Workloads[i+1:] {
-			if !g.runners[0].entry.Skip[w.UUID] {
+			if !g.runners[0].summary.Judged(w.UUID) {
 				left++
 			}
 		}
@@ -130,7 +130,7 @@ func (g *group) stops() string {
 		switch s := g.shared; {
 		case s.EndEarly && r.result.Unbuilt:
 			return "stopped: the solution does not build; the other workloads were not run"
-		case s.FailFast && r.result.Failed > 0:
+		case s.FailFast && r.failed:
 			return "stopped at the first workload that does not pass; the others were not run"
 		case s.EndEarly && r.timeouts >= 2:
 			return "stopped: two workloads in a row took longer than they may; the others were not run"
@@ -187,8 +187,8 @@ func (g *group) workload(ctx context.Context, index int, w *trace.Workload) erro
 			continue
 		}
 		if a.samples != nil {
-			if was := a.entry.TimedWith; was != "" && a.samples.Timer != was {
-				return &TimerError{Was: was, Is: a.samples.Timer}
+			if b := a.entry.Before; b != nil && b.Timer() != "" && b.Timer() != a.samples.Timer {
+				return &TimerError{Was: b.Timer(), Is: a.samples.Timer}
 			}
 			a.tell(base, g.roofline)
 		}
@@ -292,7 +292,7 @@ func (g *group) time(ctx context.Context, attempts []*attempt, trials []*inputs)
 		}
 	}
 	if first := timed[0]; g.roofline != nil && first.samples != nil && first != b {
-		err := g.roofline.measure(ctx, first.entry.Events, first.traffic(), timerOf(first.samples.Timer))
+		err := g.roofline.measure(ctx, first.runner, first.traffic(), timerOf(first.samples.Timer))
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -352,6 +352,6 @@ func (g *group) warn(uuid string, err error) {
 	}
 	g.warned[m.Text] = true
 	for _, r := range g.runners {
-		r.entry.Events.Emit(event.Event{Type: event.TypeWarning, Workload: uuid, Message: m})
+		r.say(event.Event{Type: event.TypeWarning, Workload: uuid, Message: m})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
@@ -193,12 +194,14 @@ func TestScoreOfFailure(t *testing.T) {
 	if warnings, _, _, _ := payloads(events); err != nil || len(warnings) != 0 {
 		t.Errorf("got %q and %v, want no word of the baseline", warnings, err)
 	}
-	events, _, err = modelRun(t, "crash", 1, func(c *testRun) {
+	events, _, err = modelRun(t, "double", 2, func(c *testRun) {
 		c.Baseline = &Baseline{Name: "b", Solution: named("double")}
-		c.Score.Add(5)
-		c.Score.Fail()
+		five := 5.0
+		c.Before = &runs.Summary{Rows: []runs.Row{
+			{UUID: "before", Evaluated: &event.Evaluated{Status: "PASSED", Speedup: &five}},
+			{UUID: c.Workloads[1].UUID, Evaluated: &event.Evaluated{Status: "TIMEOUT"}}}}
 	})
-	if done := events[len(events)-1].Done; err != nil || done.Score == nil || *done.Score != 0 || done.Scored != 2 {
+	if done := events[len(events)-1].Done; err != nil || done.Score == nil || *done.Score != 0 || done.Scored != 2 || done.Passed != 2 || done.Failed != 1 {
 		t.Errorf("resumed: got %+v and %v, want a score of 0 over both parts", done, err)
 	}
 }
@@ -315,9 +318,9 @@ func TestTogether(t *testing.T) {
 		read = turns(t, c)
 		shared = c.Shared
 		entries = []Entry{
-			{Solution: named("double"), Run: &event.Run{ID: "a"},
+			{Solution: named("double"), Run: described(&shared, &event.Run{ID: "a"}),
 				Events: event.NewStream(func(e event.Event) error { a = append(a, e); return nil })},
-			{Solution: named("crash"), Run: &event.Run{ID: "b"},
+			{Solution: named("crash"), Run: described(&shared, &event.Run{ID: "b"}),
 				Events: event.NewStream(func(e event.Event) error { b = append(b, e); return nil })},
 		}
 		c.Workloads = nil

@@ -121,9 +121,8 @@ func (a *attempt) tellFindings() {
 		a.notice()
 	}
 	for _, f := range a.found {
-		a.entry.Events.Emit(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Finding: &f})
+		a.say(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Finding: &f})
 	}
-	a.result.Findings += len(a.found)
 	a.process.log() // of calls that the verdict is not about
 }
 

@@ -69,11 +69,12 @@ func tryOn(t *testing.T, definition, name string, first, n int) (Result, []event
 	if rest, ok := strings.CutPrefix(name, "emulated: "); ok {
 		sol.Name, kind = rest, "emulated"
 	}
-	result, err := Run(t.Context(), Shared{Definition: def, Workloads: ws[first : first+n], Load: data.Load,
+	shared := Shared{Definition: def, Workloads: ws[first : first+n], Load: data.Load,
 		Profile: Profile{Iterations: 1, Trials: 3, Timeout: 30 * time.Second,
 			Tolerance: tensor.Tolerance{Atol: 0.01, Rtol: 0.01, MatchedRatio: 1}},
 		Worker:     worker.Command{Args: []string{self}, Env: []string{"FISUB_TEST_WORKER=1", "GORACE=atexit_sleep_ms=0"}},
-		DeviceKind: kind}, Entry{Solution: sol, Events: stream, Run: &event.Run{}})
+		DeviceKind: kind}
+	result, err := Run(t.Context(), shared, Entry{Solution: sol, Events: stream, Run: described(&shared, &event.Run{})})
 	return result, events, err
 }
 

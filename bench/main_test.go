@@ -18,6 +18,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/device/vgpu"
+	"fisub/internal/event"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/workloads"
@@ -29,7 +30,23 @@ type testRun struct {
 	Entry
 }
 
-func (c testRun) run(ctx context.Context) (Result, error) { return Run(ctx, c.Shared, c.Entry) }
+func (c testRun) run(ctx context.Context) (Result, error) {
+	c.Run = described(&c.Shared, c.Run)
+	return Run(ctx, c.Shared, c.Entry)
+}
+
+// described returns run with the workloads and the baseline of shared.
+func described(shared *Shared, run *event.Run) *event.Run {
+	is := *run
+	is.Workloads = nil
+	for _, w := range shared.Workloads {
+		is.Workloads = append(is.Workloads, event.Workload{UUID: w.UUID})
+	}
+	if b := shared.Baseline; b != nil {
+		is.Baseline = &event.Baseline{Name: b.Name}
+	}
+	return &is
+}
 
 // The test binary is also the worker of its own runs, with the devices of run_test.go and measure_test.go, and with
 // that of this file: its memory is the process's own, and its kernel, which runs the reference, cheats in the way that

@@ -278,7 +278,7 @@ func (a *attempt) measureWarm(ctx context.Context) {
 	a.warm, err = a.measureOnce(ctx, device.Plan{Warmup: p.Warmup, Iterations: p.Iterations, Trials: 1,
 		Timer: timerOf(a.samples.Timer), MaxTime: p.MaxTime})
 	if err != nil && ctx.Err() == nil {
-		a.entry.Events.Emit(event.Event{Type: event.TypeWarning,
+		a.say(event.Event{Type: event.TypeWarning,
 			Message: &event.Message{Text: fmt.Sprintf("no warm-L2 figure: %v", err)}})
 	}
 }
@@ -303,7 +303,7 @@ func (a *attempt) tell(base *device.Samples, f *roofline) {
 	s := a.samples
 	if s.TimerNote != "" && s.TimerNote != a.noted {
 		a.noted = s.TimerNote
-		a.entry.Events.Emit(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Message: &event.Message{
+		a.say(event.Event{Type: event.TypeWarning, Workload: a.workload.UUID, Message: &event.Message{
 			Text: "timed with CUDA events, which count launch gaps that the contest's CUPTI timing does not: " + s.TimerNote}})
 	}
 	out := eventSamples(s, a.traffic())
@@ -314,7 +314,7 @@ func (a *attempt) tell(base *device.Samples, f *roofline) {
 			out.CopyShare = out.CopyNS / out.MedianNS
 		}
 	}
-	a.entry.Events.Emit(event.Event{Type: event.TypeSamples, Workload: a.workload.UUID, Samples: out})
+	a.say(event.Event{Type: event.TypeSamples, Workload: a.workload.UUID, Samples: out})
 }
 
 // eventSamples adds the figures; bytes are those of the workload's tensors.

@@ -103,8 +103,8 @@ func copied(bytes int64) (moved int64, scale float64) {
 	return moved, max(1, float64(bytes)/float64(moved))
 }
 
-// measure measures the roofline of a workload of so many bytes, unless the run has them, and tells them.
-func (r *roofline) measure(ctx context.Context, events *event.Stream, bytes int64, timer string) error {
+// measure measures the roofline of a workload of so many bytes, unless the run has them, and of tells them.
+func (r *roofline) measure(ctx context.Context, of *runner, bytes int64, timer string) error {
 	r.limit = limit{left: r.profile.Timeout}
 	if r.empty[timer] == nil {
 		floor, err := r.time(ctx, timer, []int{emptyShape}, 32)
@@ -113,7 +113,7 @@ func (r *roofline) measure(ctx context.Context, events *event.Stream, bytes int6
 		}
 		floor.Kind = "empty"
 		r.empty[timer] = floor
-		events.Emit(event.Event{Type: event.TypeFloor, Floor: floor})
+		of.say(event.Event{Type: event.TypeFloor, Floor: floor})
 	}
 	moved, _ := copied(bytes)
 	key := floorKey{moved, timer}
@@ -130,7 +130,7 @@ func (r *roofline) measure(ctx context.Context, events *event.Stream, bytes int6
 	}
 	floor.Kind, floor.Bytes = "copy", moved
 	r.copies[key] = floor
-	events.Emit(event.Event{Type: event.TypeFloor, Floor: floor})
+	of.say(event.Event{Type: event.TypeFloor, Floor: floor})
 	return nil
 }
 

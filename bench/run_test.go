@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fisub/bench/reference"
+	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
@@ -343,7 +344,7 @@ func TestLackingTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	entry := func(name string) Entry {
-		return Entry{Solution: named(name), Run: &event.Run{}, Events: event.NewStream()}
+		return Entry{Solution: named(name), Run: described(&shared, &event.Run{}), Events: event.NewStream()}
 	}
 	results, err := Together(t.Context(), shared, []Entry{entry("lacks"), entry("double")})
 	if err != nil || results[0] != (Result{Passed: 2, Missing: 1}) || results[1] != (Result{Passed: 3}) {
@@ -495,6 +496,11 @@ func TestRunGoesOnAfterCrash(t *testing.T) {
 	}
 }
 
+// timedWith is the beginning of a run, whose only workload has timings and no verdict any more.
+func timedWith(timer string) *runs.Summary {
+	return &runs.Summary{Rows: []runs.Row{{UUID: "before", Samples: &event.Samples{Timer: timer}}}}
+}
+
 // A run that is resumed refuses another device before it records anything, and another timer before it mixes figures.
 func TestRunResumed(t *testing.T) {
 	refusal := errors.New("another device")
@@ -509,7 +515,7 @@ func TestRunResumed(t *testing.T) {
 	if !errors.Is(err, refusal) || len(events) != 0 {
 		t.Errorf("got %v after %d events, want %v after none", err, len(events), refusal)
 	}
-	events, _, err = modelRun(t, "s", 2, func(c *testRun) { c.TimedWith = "cupti" })
+	events, _, err = modelRun(t, "s", 2, func(c *testRun) { c.Before = timedWith("cupti") })
 	var timer *TimerError
 	if !errors.As(err, &timer) || timer.Was != "cupti" || timer.Is != "model" {
 		t.Errorf("got %v, want a *TimerError", err)
@@ -519,7 +525,7 @@ func TestRunResumed(t *testing.T) {
 			t.Errorf("got %s, want no figure of another timer", e.Type)
 		}
 	}
-	if _, result, err := modelRun(t, "s", 1, func(c *testRun) { c.TimedWith = "model" }); err != nil ||
+	if _, result, err := modelRun(t, "s", 1, func(c *testRun) { c.Before = timedWith("model") }); err != nil ||
 		result.Passed != 1 {
 		t.Errorf("the same timer: got %+v and %v, want it to pass", result, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/internal/event"
 	"fisub/internal/trace"
@@ -20,11 +21,13 @@ type runner struct {
 	evaluator evaluator
 	reference *pyReference // nil where bench/reference knows the definition
 
+	summary   runs.Summary
 	begun     time.Time
 	announced bool
 	told      bool   // the events have the build
 	noted     string // the TimerNote that was warned of last
 	timeouts  int    // in a row, up to the last workload
+	failed    bool   // a workload did not pass
 	examined  bool   // a workload had the honesty checks that take calls
 	result    Result
 }
@@ -34,20 +37,27 @@ func newRunner(ctx context.Context, shared *Shared, entry Entry, e evaluator, re
 	s *stamper) (*runner, error) {
 	p, err := newProcess(ctx, shared, shared.Definition, entry.Solution)
 	p.stamper = s
-	return &runner{shared: shared, entry: entry, process: p, evaluator: e, reference: reference, begun: time.Now()}, err
+	r := &runner{shared: shared, entry: entry, process: p, evaluator: e, reference: reference, begun: time.Now()}
+	if entry.Before != nil {
+		r.summary = entry.Before.Clone()
+	}
+	return r, err
+}
+
+// say tells what happens.
+func (r *runner) say(e event.Event) {
+	r.summary.Add(&e)
+	r.entry.Events.Emit(e)
 }
 
 // end tells the end of the run.
 func (r *runner) end() Result {
-	done := &event.Done{Passed: r.result.Passed, Failed: r.result.Failed, Seconds: time.Since(r.begun).Seconds(),
-		Findings: r.result.Findings}
-	done.Missing = len(r.shared.Workloads) - done.Passed - done.Failed - len(r.entry.Skip)
-	r.result.Missing, done.Left = done.Missing, r.result.Left
-	if score, n, ok := r.entry.Score.Value(); ok && r.shared.Baseline != nil && done.Missing == 0 {
-		done.Score, done.Scored = &score, n
-	}
+	d := r.summary.Totals()
+	d.Seconds += time.Since(r.begun).Seconds()
+	d.Left = r.result.Left
+	r.result.Passed, r.result.Failed, r.result.Missing, r.result.Findings = d.Passed, d.Failed, d.Missing, d.Findings
 	if r.announced {
-		r.entry.Events.Emit(event.Event{Type: event.TypeDone, Done: done})
+		r.say(event.Event{Type: event.TypeDone, Done: &d})
 	}
 	return r.result
 }
@@ -63,7 +73,7 @@ func (r *runner) open(run, ctx context.Context) error {
 			return err
 		}
 	}
-	r.entry.Events.Emit(event.Event{Type: event.TypeRun, Run: r.entry.Run})
+	r.say(event.Event{Type: event.TypeRun, Run: r.entry.Run})
 	if err := r.entry.Events.Err(); err != nil {
 		return err // before anything has run that could not be kept
 	}
@@ -82,7 +92,7 @@ func (r *runner) ready(run, ctx context.Context) error {
 	if r.told {
 		return r.process.ready(run, ctx)
 	}
-	r.entry.Events.Emit(event.Event{Type: event.TypeBuilding})
+	r.say(event.Event{Type: event.TypeBuilding})
 	begun := time.Now()
 	err := r.process.ready(run, ctx)
 	if err != nil && r.process.buildErr == nil {
@@ -93,7 +103,7 @@ func (r *runner) ready(run, ctx context.Context) error {
 	if err != nil {
 		built.Log = r.process.buildErr.Log
 	}
-	r.entry.Events.Emit(event.Event{Type: event.TypeBuilt, Built: built})
+	r.say(event.Event{Type: event.TypeBuilt, Built: built})
 	r.told = true
 	return err
 }
@@ -101,7 +111,7 @@ func (r *runner) ready(run, ctx context.Context) error {
 // begin opens workload number index, counted from 0.
 func (r *runner) begin(index int, w *trace.Workload) *attempt {
 	axes := maps.Collect(w.Axes.All())
-	r.entry.Events.Emit(event.Event{Type: event.TypeStarted, Workload: w.UUID,
+	r.say(event.Event{Type: event.TypeStarted, Workload: w.UUID,
 		Started: &event.Started{Index: index + 1, Total: len(r.shared.Workloads), Axes: axes}})
 	return &attempt{runner: r, workload: w, index: index, started: time.Now(),
 		limit: limit{left: r.shared.Profile.Timeout}}
@@ -119,5 +129,5 @@ func (r *runner) fail(w *trace.Workload, err error) {
 	if printed := r.process.log(); lacking(err) {
 		m.Log = printed + m.Log + warnings(r.process.hazards())
 	}
-	r.entry.Events.Emit(event.Event{Type: event.TypeFailed, Workload: w.UUID, Message: m})
+	r.say(event.Event{Type: event.TypeFailed, Workload: w.UUID, Message: m})
 }

@@ -5,10 +5,8 @@ import (
 	"path/filepath"
 
 	"fisub/bench/runs"
-	"fisub/bench/stats"
 	"fisub/device"
 	"fisub/internal/event"
-	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/remote/dispatch"
@@ -30,39 +28,15 @@ func OpenResumed(root, resume string) (folder *runs.Folder, old *runs.Run, err e
 	return folder, old, usage.Invalid(err)
 }
 
-// A Before is what a run that goes on has already.
-type Before struct {
-	Skip     map[string]bool // workloads that have a verdict
-	Failed   int             // of them
-	Findings int
-	Timer    string      // what they were timed with, "" where none was
-	Score    stats.Score // of them
-}
-
-// GoOn makes run the continuation of old: it has its id, and its workloads too. It refuses where they are not the same
-// run: verdicts and figures of two would mix.
-func GoOn(old *runs.Run, run *event.Run) (*Before, error) {
+// GoOn makes run the continuation of old: it has its id, and its workloads too. It refuses a run that is not the same:
+// verdicts and figures of two would mix.
+func GoOn(old *runs.Run, run *event.Run) error {
 	if err := sameRun(old, run); err != nil {
-		return nil, err
+		return err
 	}
-	b := &Before{Skip: map[string]bool{}}
 	wanted := map[string]bool{}
 	for _, w := range run.Workloads {
 		wanted[w.UUID] = true
-	}
-	for _, row := range old.Rows {
-		if row.Samples != nil {
-			b.Timer = row.Samples.Timer
-		}
-		if row.Evaluated == nil || !wanted[row.UUID] {
-			continue
-		}
-		b.Skip[row.UUID] = true
-		b.Findings += len(row.Findings)
-		row.Score(&b.Score)
-		if row.Evaluated.Status != string(trace.Passed) {
-			b.Failed++
-		}
 	}
 	for _, w := range old.Run.Workloads {
 		if !wanted[w.UUID] {
@@ -70,7 +44,7 @@ func GoOn(old *runs.Run, run *event.Run) (*Before, error) {
 		}
 	}
 	run.ID, run.Started = old.ID, old.Run.Started
-	return b, nil
+	return nil
 }
 
 // End ends a run that was killed between its last verdict and its end.
@@ -80,7 +54,8 @@ func End(folder *runs.Folder, old *runs.Run) error {
 	}
 	stream := event.NewStream(folder.Record)
 	stream.Emit(event.Event{Type: event.TypeRun, Run: old.Run})
-	stream.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{}}) // runs.Read counts the rest
+	d := old.Totals()
+	stream.Emit(event.Event{Type: event.TypeDone, Done: &d})
 	return stream.Err()
 }
 

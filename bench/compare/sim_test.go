@@ -46,8 +46,8 @@ func (m *machine) trials(ns float64) [][]int64 {
 
 // run times workloads of kernels that take from 2.4 to 300 us, each longer by factor.
 func (m *machine) run(id string, workloads int, factor float64) *runs.Run {
-	r := &runs.Run{ID: id, Run: &event.Run{ID: id, Definition: "d", Device: event.Device{Kind: "cuda", Name: "GPU"}},
-		Done: &event.Done{}}
+	r := &runs.Run{ID: id, Summary: runs.Summary{Done: &event.Done{},
+		Run: &event.Run{ID: id, Definition: "d", Device: event.Device{Kind: "cuda", Name: "GPU"}}}}
 	for i := range workloads {
 		ns := 2400 * math.Pow(125, float64(i)/float64(max(workloads-1, 1)))
 		uuid := fmt.Sprint("w", i)

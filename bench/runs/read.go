@@ -3,7 +3,6 @@ package runs
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,31 +15,19 @@ import (
 	"strings"
 	"syscall"
 
-	"fisub/bench/stats"
 	"fisub/internal/event"
 	"fisub/internal/hint"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
 
-// A Run is what a run folder tells.
+// A Run is the content of a run folder.
 type Run struct {
-	ID       string          `json:"id"`            // name of the folder
-	Run      *event.Run      `json:"run,omitempty"` // of the last time that it was resumed; nil where nothing tells
-	Rows     []Row           `json:"workloads"`     // judged or not possible to judge, as they ran; remote: in order
-	Started  int             `json:"started"`       // of the others: 1 in a run that was killed, or goes on
-	Done     *event.Done     `json:"done,omitempty"`
-	Running  bool            `json:"running"` // a process writes the folder now
-	Warnings []event.Message `json:"warnings,omitempty"`
-	Places   []Place         `json:"places,omitempty"` // of a remote run, in the order in which they began
-
-	// Origins has, for each job of a remote run, the last line of its stream that the folder holds.
-	Origins map[string]int64 `json:"-"`
+	ID string `json:"id"` // name of the folder
+	Summary
+	Running bool `json:"running"` // a process writes the folder now
 
 	Bare bool `json:"-"` // it has no events, so that nothing tells how it ended
-
-	// Ending says how the last job of a remote run ended that no host has run: "refused: ..."; "" for others.
-	Ending string `json:"-"`
 }
 
 // State is "running", "killed" (it has no end), "incomplete" (its end came before all workloads had a verdict) or
@@ -63,43 +50,6 @@ func (r *Run) State() string {
 	return "done"
 }
 
-// A Place is where a part of a remote run ran.
-type Place struct {
-	Name   string       `json:"place"`
-	Device event.Device `json:"device"`
-	Host   event.Host   `json:"host"`
-}
-
-// A Row is one workload. Where a workload was judged more than once, the first verdict counts.
-type Row struct {
-	UUID      string           `json:"workload"`
-	Axes      map[string]int   `json:"axes,omitempty"`      // nil where nothing tells
-	Samples   *event.Samples   `json:"samples,omitempty"`   // nil where it was not timed
-	Evaluated *event.Evaluated `json:"evaluated,omitempty"` // nil where it could not be judged
-	Failed    *event.Message   `json:"failed,omitempty"`    // why it could not be judged
-	Findings  []event.Finding  `json:"findings,omitempty"`  // of the honesty checks
-	Place     string           `json:"place,omitempty"`     // of a remote run: the Name of one of its Places
-}
-
-// retract takes the verdict back.
-func (r *Row) retract(why *event.Finding) {
-	r.Evaluated, r.Samples = nil, nil
-	r.Failed = &event.Message{Text: "its verdict is not to be believed: " + why.Text,
-		Hint: "something has written to the run that was not the judge: fisub help trust"}
-	r.Findings = append(r.Findings, *why)
-}
-
-// Score adds the workload, if it has a verdict, to the contest's score.
-func (r *Row) Score(s *stats.Score) {
-	switch {
-	case r.Evaluated == nil:
-	case r.Evaluated.Status != string(trace.Passed):
-		s.Fail()
-	case r.Evaluated.Speedup != nil:
-		s.Add(*r.Evaluated.Speedup)
-	}
-}
-
 // Official gives the mean over the passed workloads of the official latency in nanoseconds; 0 where none was timed.
 func (r *Run) Official() float64 {
 	sum, n := 0.0, 0
@@ -114,16 +64,8 @@ func (r *Run) Official() float64 {
 
 // Passed counts the workloads that passed, and those that the run is about.
 func (r *Run) Passed() (passed, total int) {
-	for _, row := range r.Rows {
-		if row.Evaluated != nil && row.Evaluated.Status == string(trace.Passed) {
-			passed++
-		}
-	}
-	total = len(r.Rows)
-	if r.Run != nil {
-		total = max(total, len(r.Run.Workloads))
-	}
-	return passed, total
+	d := r.Totals()
+	return d.Passed, d.Passed + d.Failed + d.Missing
 }
 
 // PassedText is Passed in words and what follows them; "verdicts not kept" where the folder has timings and no
@@ -264,100 +206,26 @@ func name(path string) string {
 
 // replay reads events from f; whole is the number of bytes up to the end of the last whole line.
 func replay(f *os.File, id string) (r *Run, whole int64, err error) {
-	r = &Run{ID: id, Origins: map[string]int64{}}
-	rows, begun := map[string]int{}, map[string]bool{}
-	samples := map[string]*event.Samples{}
-	var seconds float64
-	var check event.Checker
-	var against string // why the events cannot be what the judge has told
+	r = &Run{ID: id}
 	whole, err = eachLine(f, func(line []byte) error {
 		var e event.Event
 		if err := json.Unmarshal(line, &e); err != nil {
 			return damaged(err)
 		}
-		against = cmp.Or(against, check.Next(&e))
-		if e.Job != "" {
-			r.Origins[e.Job] = max(r.Origins[e.Job], e.Origin)
-		}
-		switch {
-		case e.Run != nil && e.Run.Schema != "" && e.Run.Schema != event.Schema:
+		if e.Run != nil && e.Run.Schema != "" && e.Run.Schema != event.Schema {
 			return fmt.Errorf("the run has schema %.40q, and this fisub knows %s only: take fisub %.40q", e.Run.Schema,
 				event.Schema, e.Run.Fisub)
-		case e.Run != nil:
-			r.Run, r.Done, r.Ending = e.Run, nil, ""
-		case e.JobState != nil && e.JobState.Device != nil && e.JobState.Host != nil:
-			place := Place{e.Place, *e.JobState.Device, *e.JobState.Host}
-			if !slices.ContainsFunc(r.Places, func(p Place) bool { return p.Name == place.Name }) {
-				r.Places = append(r.Places, place)
-			}
-		case e.JobState != nil && e.JobState.Phase == "ended" && r.Run == nil:
-			r.Ending = e.JobState.Text
-		case e.Started != nil:
-			begun[e.Workload] = true
-			delete(samples, e.Workload)
-		case e.Samples != nil:
-			samples[e.Workload] = e.Samples
-		case e.Evaluated != nil, e.Type == event.TypeFailed && e.Message != nil:
-			row := Row{UUID: e.Workload, Evaluated: e.Evaluated, Place: e.Place}
-			if e.Evaluated != nil {
-				row.Axes, row.Samples = e.Evaluated.Axes, samples[e.Workload]
-			} else {
-				row.Failed = e.Message
-			}
-			delete(begun, e.Workload)
-			if at, ok := rows[e.Workload]; !ok {
-				rows[e.Workload] = len(r.Rows)
-				r.Rows = append(r.Rows, row)
-			} else if old := &r.Rows[at]; old.Evaluated == nil && len(old.Findings) == 0 {
-				*old = row
-			}
-		case e.Finding != nil && e.Finding.Check == event.Contradiction:
-			if at, ok := rows[e.Workload]; ok {
-				r.Rows[at].retract(e.Finding)
-			}
-		case e.Finding != nil:
-			if at, ok := rows[e.Workload]; ok {
-				r.Rows[at].Findings = append(r.Rows[at].Findings, *e.Finding)
-			}
-		case e.Type == event.TypeWarning && e.Message != nil:
-			r.Warnings = append(r.Warnings, *e.Message)
-		case e.Done != nil:
-			r.Done = e.Done
-			seconds += e.Done.Seconds
 		}
+		r.Add(&e)
 		return nil
 	})
-	for i := range r.Rows {
-		if row := &r.Rows[i]; against != "" && row.Evaluated != nil {
-			row.retract(&event.Finding{Check: event.Contradiction, Text: "the run's events contradict themselves: " + against})
-		}
-	}
 	if r.Run != nil && len(r.Origins) > 0 { // its places finish them in no order
 		at := map[string]int{}
 		for i, w := range r.Run.Workloads {
 			at[w.UUID] = i
 		}
 		slices.SortStableFunc(r.Rows, func(a, b Row) int { return at[a.UUID] - at[b.UUID] })
-	}
-	r.Started = len(begun)
-	if r.Done != nil { // its counts are those since the run was resumed
-		passed, total := r.Passed()
-		r.Done = &event.Done{Passed: passed, Seconds: seconds, Left: r.Done.Left}
-		for _, row := range r.Rows {
-			if row.Evaluated != nil {
-				r.Done.Failed++
-			}
-			r.Done.Findings += len(row.Findings)
-		}
-		r.Done.Failed -= passed
-		r.Done.Missing = total - r.Done.Passed - r.Done.Failed
-		var score stats.Score
-		for i := range r.Rows {
-			r.Rows[i].Score(&score)
-		}
-		if value, n, ok := score.Value(); ok && r.Done.Missing == 0 && r.Run != nil && r.Run.Baseline != nil {
-			r.Done.Score, r.Done.Scored = &value, n
-		}
+		r.at = nil
 	}
 	return r, whole, err
 }

@@ -19,7 +19,8 @@ func traceLine(uuid string) json.RawMessage {
 		`{"status":"RUNTIME_ERROR","environment":{"hardware":"h","libs":{}},"timestamp":"t","log":"boom","correctness":null,"performance":null}}`)
 }
 
-func record(t *testing.T, f *Folder, uuids ...string) {
+// record records a run, or the rest of one in which before workloads have failed.
+func record(t *testing.T, f *Folder, before int, uuids ...string) {
 	t.Helper()
 	s := event.NewStream(f.Record)
 	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, ID: filepath.Base(f.Path()),
@@ -34,7 +35,7 @@ func record(t *testing.T, f *Folder, uuids ...string) {
 			Status: "RUNTIME_ERROR",
 			Log:    "boom", Latency: &ms}})
 	}
-	s.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Failed: len(uuids), Seconds: 2}})
+	s.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Failed: before + len(uuids), Seconds: 2}})
 	if err := s.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +132,7 @@ func TestNoVerdict(t *testing.T) {
 // events are cut off at every byte, and the other files hold anything that was written before, or after in the run.
 func TestResumeWherever(t *testing.T) {
 	full := New(t.TempDir(), "full")
-	record(t, full, "u1", "../u2", "u3")
+	record(t, full, 0, "u1", "../u2", "u3")
 	if err := full.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +164,7 @@ func TestResumeWherever(t *testing.T) {
 		if len(r.Rows) != done || r.Run.ContentHash != "abc" || (r.Done != nil) != strings.Contains(whole, `"done"`) {
 			t.Errorf("cut at %d: got %d verdicts, want %d", cut, len(r.Rows), done)
 		}
-		record(t, g, []string{"u1", "../u2", "u3"}[done:]...)
+		record(t, g, done, []string{"u1", "../u2", "u3"}[done:]...)
 		if err := g.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +216,7 @@ func TestNewLeavesNothing(t *testing.T) {
 func TestRunning(t *testing.T) {
 	root := t.TempDir()
 	f := New(root, "r")
-	record(t, f, "u1")
+	record(t, f, 0, "u1")
 	if _, _, err := Resume(root, "r"); !errors.Is(err, ErrRunning) {
 		t.Errorf("resumed while it runs: got %v, want %v", err, ErrRunning)
 	}
@@ -239,7 +240,7 @@ func TestRunning(t *testing.T) {
 func TestLooking(t *testing.T) {
 	root := t.TempDir()
 	f := New(root, "r")
-	record(t, f, "u1")
+	record(t, f, 0, "u1")
 	f.Close()
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -269,7 +270,7 @@ func TestLooking(t *testing.T) {
 
 func TestReadKilled(t *testing.T) {
 	f := New(t.TempDir(), "r")
-	record(t, f, "u1", "u3")
+	record(t, f, 0, "u1", "u3")
 	f.Close()
 	events := read(t, f, eventsFile)
 	at := strings.LastIndex(events, `{"seq":7,`)
@@ -290,7 +291,7 @@ func TestReadKilled(t *testing.T) {
 // Without events, timings and traces are read where they are.
 func TestReadSamples(t *testing.T) {
 	f := New(t.TempDir(), "r")
-	record(t, f, "u1", "u3")
+	record(t, f, 0, "u1", "u3")
 	f.Close()
 	if err := os.Remove(filepath.Join(f.Path(), eventsFile)); err != nil {
 		t.Fatal(err)
@@ -335,7 +336,7 @@ func TestScore(t *testing.T) {
 		s.Emit(event.Event{Type: event.TypeRun, Run: run})
 		e.Trace = traceLine(run.Workloads[i].UUID)
 		s.Emit(event.Event{Type: event.TypeEvaluated, Workload: run.Workloads[i].UUID, Evaluated: e})
-		s.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Passed: 1, Missing: 2 - i}})
+		s.Emit(event.Event{Type: event.TypeDone, Done: &event.Done{Passed: i + 1, Missing: 2 - i}})
 		r, err := Read(f.Path())
 		if err != nil || s.Err() != nil {
 			t.Fatal(err, s.Err())
@@ -452,6 +453,7 @@ func TestContradiction(t *testing.T) {
 		return fmt.Sprintf(`{"seq":%d,"type":"evaluated","workload":"w","evaluated":{"index":1,"status":"PASSED","trace":{"n":%s}}}`,
 			seq, latency) + "\n"
 	}
+	const other = `{"seq":3,"type":"evaluated","workload":"v","evaluated":{"status":"TIMEOUT","trace":{}}}` + "\n"
 	const run = `{"seq":1,"type":"run","run":{"schema":"fisub.event/1","workloads":[{"uuid":"w"}]}}` + "\n"
 	const done = `{"seq":3,"type":"done","done":{"passed":1}}` + "\n"
 	for _, tc := range []struct {
@@ -460,10 +462,12 @@ func TestContradiction(t *testing.T) {
 	}{
 		{"sound", run + told(2, "1") + done, ""},
 		{"gone on with", run + run + told(2, "1") + done, ""},
-		{"told twice", run + told(2, "1") + told(3, "1"), ""},
 		{"two verdicts", run + told(2, "1") + told(3, "2"), "two verdicts"},
 		{"number", run + told(99, "1"), "event 99 follows event 1"},
 		{"totals", run + told(2, "1") + strings.Replace(done, ":1}", ":0}", 1), "1 passed and 0 failed, and at its end it says 0 and 0"},
+		{"totals of the whole run", run + told(2, "1") + run + strings.Replace(other, ":3", ":2", 1) +
+			strings.Replace(done, ":1}", `:1,"failed":1}`, 1), ""},
+		{"a first event that is not the first", run[:7] + "2" + run[8:] + told(3, "1") + other, "event 3 follows event 3"},
 		{"not numbered", strings.Replace(run+told(2, "1"), `"seq":1,`, "", 1), ""},
 	} {
 		dir := t.TempDir()

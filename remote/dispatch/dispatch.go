@@ -40,23 +40,19 @@ type Follow struct {
 	Overtime  time.Duration // for how long a host may say nothing of a job that must be over; 3 minutes if 0
 }
 
-// A Result counts as bench.Result does.
-type Result struct {
-	Passed, Failed, Missing, Findings int
-}
-
 // maxTries is how many jobs may have a workload.
 const maxTries = 3
 
 // Run begins the jobs that are missing, follows those that run, and returns when all workloads have a verdict or no job
 // can give them one. Run waits for a job whose host is out of reach until the job's time limit has passed, and also
-// gives its workloads to free places. If ctx ends first, Run leaves the jobs running, and the error wraps
+// gives its workloads to free places. The totals are about the whole run; a tool's have
+// a failure if it found something. If ctx ends first, Run leaves the jobs running, and the error wraps
 // ctx's. It also leaves a job running if the user's credentials or the table do not let it follow the job, or if
 // its host stays out of reach; if its results are needed the error is then the provider's. If nothing ran at all
 // the error is ErrNothing, or the only place's error. It is ErrCancelled if another process wants the run to end.
-func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
+func (d *Dispatcher) Run(ctx context.Context) (event.Done, error) {
 	if err := d.prepare(); err != nil {
-		return Result{}, err
+		return event.Done{}, err
 	}
 	s := d.state
 	x := &executor{Dispatcher: d, base: context.WithoutCancel(ctx), facts: make(chan message),
@@ -67,9 +63,12 @@ func (d *Dispatcher) Run(ctx context.Context) (Result, error) {
 	defer unwatch()
 	x.loop(ctx.Done(), watch(watching, d.Folder), func() error { return ctx.Err() })
 	if err := s.stays(); err != nil {
-		return Result{}, err
+		return event.Done{}, err
 	}
-	res := s.runs.result()
+	res := s.runs.summary.Totals()
+	if s.runs.unclean {
+		res.Failed++
+	}
 	if err := s.nothing(); err != nil {
 		return res, errors.Join(err, d.finish(true))
 	}

@@ -98,7 +98,7 @@ func (f *fixture) files(_ context.Context, workloads []string) ([]remote.File, [
 }
 
 // run dispatches, in the run folder as another process left it.
-func (f *fixture) run(ctx context.Context) (dispatch.Result, error) {
+func (f *fixture) run(ctx context.Context) (event.Done, error) {
 	f.t.Helper()
 	folder, old, err := runs.Attach(strings.TrimSuffix(f.dir, filepath.Join(runs.Dir, f.plan.Run.ID)), f.plan.Run.ID)
 	if err != nil {
@@ -170,7 +170,7 @@ func TestSeveralPlaces(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 9, map[string]map[string]any{"a": {"slots": int64(2)}, "b": {"slots": int64(1)}})
 	got, err := f.run(t.Context())
-	if err != nil || got != (dispatch.Result{Passed: 9, Findings: 9}) {
+	if err != nil || got.Passed != 9 || got.Findings != 9 || got.Failed+got.Missing != 0 {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 	r := f.check(9)

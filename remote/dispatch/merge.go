@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"fisub/bench/runs"
-	"fisub/bench/stats"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
@@ -25,19 +24,10 @@ const UsualStream = 1 << 30
 // prints, of which 5 MiB for each are kept.
 func room(n int) int64 { return min(16<<20+int64(n)*8<<20, UsualStream) }
 
-// Verdicts of a workload.
-const (
-	none      = "" // it may still get one
-	passed    = "passed"
-	failed    = "failed"
-	retracted = "retracted" // the stream that brought it contradicts itself: the workload gets no other
-)
-
 // A workload is one of the run.
 type workload struct {
 	index    int
-	verdict  string
-	by       string          // the job that brought the verdict, or before(place) for one of another process
+	by       string          // the job that brought the verdict, also if that was taken back; before(place) for older ones
 	failedOn map[string]bool // hosts that could not judge it
 	tries    int             // jobs that had it
 	given    bool            // it gets no further job
@@ -48,19 +38,24 @@ func before(place string) string { return "before: " + place }
 
 // A merger makes one run of the streams of its jobs. It is pure: events go to emit.
 type merger struct {
-	run      event.Run // as the client describes it
-	work     map[string]*workload
-	settled  int    // workloads that have a verdict, or had one
-	first    string // the job that opened the run
-	device   event.Device
-	findings int
-	score    stats.Score
-	begun    time.Time // of this process
-	emit     func(event.Event)
+	run     event.Run // as the client describes it
+	work    map[string]*workload
+	summary runs.Summary // of the events that are merged
+	unclean bool         // a tool has found something
+	settled int          // workloads that have a verdict, or had one
+	first   string       // the job that opened the run
+	device  event.Device
+	begun   time.Time // of this process
+	emit    func(event.Event)
 }
 
 func newMerger(run event.Run, emit func(event.Event)) *merger {
-	m := &merger{run: run, work: map[string]*workload{}, emit: emit}
+	m := &merger{run: run, work: map[string]*workload{}}
+	m.summary.Run = &m.run
+	m.emit = func(e event.Event) {
+		m.summary.Add(&e)
+		emit(e)
+	}
 	for i, w := range run.Workloads {
 		m.work[w.UUID] = &workload{index: i, failedOn: map[string]bool{}}
 	}
@@ -77,8 +72,10 @@ func (m *merger) of(uuid string) *workload {
 
 // restore takes the verdicts of the run folder.
 func (m *merger) restore(old *runs.Run) {
-	if old.Run != nil {
+	if m.summary = old.Clone(); old.Run != nil {
 		m.first, m.device = "before", old.Run.Device
+	} else {
+		m.summary.Run = &m.run
 	}
 	for _, row := range old.Rows {
 		w := m.work[row.UUID]
@@ -86,19 +83,7 @@ func (m *merger) restore(old *runs.Run) {
 			continue // another host may be able to judge it
 		}
 		m.settle(w, before(row.Place))
-		m.findings += len(row.Findings)
-		row.Score(&m.score)
-		if w.verdict = retracted; row.Evaluated != nil {
-			w.verdict = verdictOf(row.Evaluated)
-		}
 	}
-}
-
-func verdictOf(e *event.Evaluated) string {
-	if e.Status == string(trace.Passed) {
-		return passed
-	}
-	return failed
 }
 
 func (m *merger) settle(w *workload, by string) {
@@ -108,49 +93,29 @@ func (m *merger) settle(w *workload, by string) {
 	w.by = by
 }
 
-// result counts.
-func (m *merger) result() (r Result) {
-	for _, w := range m.work {
-		switch w.verdict {
-		case passed:
-			r.Passed++
-		case failed:
-			r.Failed++
-		}
-	}
-	r.Missing = len(m.run.Workloads) - r.Passed - r.Failed
-	r.Findings = m.findings
-	return r
-}
-
-// done ends the run's stream. The score is over the workloads of all places.
+// done ends the run's stream.
 func (m *merger) done(now time.Time) {
-	r := m.result()
-	done := &event.Done{Passed: r.Passed, Failed: r.Failed, Missing: r.Missing, Findings: r.Findings,
-		Seconds: now.Sub(m.begun).Seconds()}
-	if score, n, ok := m.score.Value(); ok && m.run.Baseline != nil && r.Missing == 0 {
-		done.Score, done.Scored = &score, n
-	}
-	m.emit(event.Event{Type: event.TypeDone, Done: done})
+	done := m.summary.Totals()
+	done.Seconds += now.Sub(m.begun).Seconds()
+	m.emit(event.Event{Type: event.TypeDone, Done: &done})
 }
 
 // A reader is where the stream of a job is.
 type reader struct {
-	job      *Job
-	cut      remote.Cutter
-	check    event.Checker
-	line     int64  // lines so far
-	seen     int64  // the last one whose event the run folder has
-	junk     int64  // lines that were dropped
-	size     int64  // bytes so far
-	current  string // the workload that was begun last
-	emulated bool
-	against  string // the contradiction in it, or ""
+	job     *Job
+	cut     remote.Cutter
+	said    runs.Summary // everything in it
+	line    int64        // lines so far
+	seen    int64        // the last one whose event the run folder has
+	junk    int64        // lines that were dropped
+	size    int64        // bytes so far
+	current string       // the workload that was begun last
+	against string       // the contradiction in it, or ""
 }
 
 func newReader(j *Job, seen int64) reader {
 	return reader{job: j, seen: seen, cut: remote.Cutter{Seal: remote.Seal{Key: j.Key, Job: j.ID}},
-		check: event.Checker{Job: true}}
+		said: runs.Summary{Single: true}}
 }
 
 // read takes the next bytes of the stream.
@@ -160,7 +125,7 @@ func (m *merger) read(r *reader, p []byte) {
 		r.line++
 		switch {
 		case line.Long:
-			r.check.Skip()
+			r.said.Skip()
 			r.junk++
 		case !line.Signed:
 			text := fmt.Sprintf("line %d of its stream is not signed by its agent", r.line)
@@ -197,10 +162,7 @@ func (m *merger) event(r *reader, line []byte) bool {
 	if err := json.Unmarshal(line, &e); err != nil {
 		return false
 	}
-	against := r.check.Next(&e)
-	if e.Run != nil {
-		r.emulated = e.Run.Device.Emulated
-	}
+	r.said.Add(&e)
 	e.Seq, e.Time, e.JobState = 0, time.Time{}, nil
 	e.Place, e.Job, e.Origin = r.job.Place.String(), r.job.ID, r.line
 	payloads := 0
@@ -223,8 +185,8 @@ func (m *merger) event(r *reader, line []byte) bool {
 		return false
 	}
 	fresh, open := r.line > r.seen, ours && w.by == ""
-	if against != "" {
-		m.contradict(r, against, fresh)
+	if r.said.Against != "" && r.against == "" {
+		m.contradict(r, r.said.Against, fresh)
 	}
 	emit := fresh
 	switch {
@@ -248,7 +210,7 @@ func (m *merger) event(r *reader, line []byte) bool {
 			string(t.Evaluation.Status) != e.Evaluated.Status {
 			return false
 		}
-		if !possible(e.Evaluated, t.Evaluation.Performance, r.emulated) {
+		if !possible(e.Evaluated, t.Evaluation.Performance, r.said.Run != nil && r.said.Run.Device.Emulated) {
 			return false
 		}
 		if open || !fresh && w.by == before(e.Place) {
@@ -256,17 +218,13 @@ func (m *merger) event(r *reader, line []byte) bool {
 		}
 		if emit = fresh && open; emit {
 			e.Evaluated.Index = w.index
-			w.verdict = verdictOf(e.Evaluated)
-			(&runs.Row{Evaluated: e.Evaluated}).Score(&m.score)
 			defer m.retract(r) // after the verdict has been told
 		}
 	case e.Type == event.TypeFailed && e.Message != nil && ours:
 		emit = fresh && open && !w.failedOn[r.job.Place.host()]
 		w.failedOn[r.job.Place.host()] = w.failedOn[r.job.Place.host()] || open // another host may be able to judge it
 	case e.Type == event.TypeWarning && e.Finding != nil && ours:
-		if emit = fresh && w.by == r.job.ID; emit {
-			m.findings++
-		}
+		emit = fresh && w.by == r.job.ID
 	case e.Type == event.TypeWarning && e.Message != nil, e.Type == event.TypeFloor && e.Floor != nil:
 	case e.Type == event.TypeDone && e.Done != nil:
 		emit = false
@@ -285,7 +243,8 @@ func (m *merger) event(r *reader, line []byte) bool {
 func (m *merger) exited(r *reader, exit remote.Exit) {
 	text := r.cut.Missing(exit)
 	if text == "" && exit.End == remote.Exited && exit.Text == "" {
-		text = r.check.Exit(exit.Code)
+		r.said.Exited(exit.Code)
+		text = r.said.Against
 	}
 	if text != "" {
 		m.contradict(r, text, true)
@@ -310,13 +269,9 @@ func (m *merger) retract(r *reader) {
 		return
 	}
 	for _, uuid := range r.job.Workloads {
-		w := m.work[uuid]
-		if w == nil || w.by != r.job.ID || w.verdict != passed && w.verdict != failed {
+		if w := m.work[uuid]; w == nil || w.by != r.job.ID || !m.summary.Judged(uuid) {
 			continue
 		}
-		w.verdict = retracted
-		m.score.Fail()
-		m.findings++
 		m.emit(event.Event{Type: event.TypeWarning, Workload: uuid, Place: r.job.Place.String(), Job: r.job.ID,
 			Origin: r.line, Finding: &event.Finding{Check: event.Contradiction, Text: r.against}})
 	}

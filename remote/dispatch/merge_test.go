@@ -93,7 +93,7 @@ func TestContradictions(t *testing.T) {
 		if got := strings.Join(findings, "; "); got != tc.want {
 			t.Errorf("%s: got finding %q, want %q", tc.name, got, tc.want)
 		}
-		if got := g.result(); got.Passed != tc.passed || got.Missing != 1-tc.passed || got.Findings != len(findings) {
+		if got := g.summary.Totals(); got.Passed != tc.passed || got.Missing != 1-tc.passed || got.Findings != len(findings) {
 			t.Errorf("%s: got %+v, want %d passed", tc.name, got, tc.passed)
 		}
 	}
@@ -141,7 +141,7 @@ func TestForgedStream(t *testing.T) {
 				g.read(&r, rest[:min(piece, len(rest))])
 			}
 			g.exited(&r, exit)
-			if got := g.result(); got.Passed != tc.passed || got.Missing != 1-tc.passed {
+			if got := g.summary.Totals(); got.Passed != tc.passed || got.Missing != 1-tc.passed {
 				t.Errorf("%s: got %+v, want %d passed", tc.name, got, tc.passed)
 			}
 			_, warnings := g.texts()
@@ -169,8 +169,8 @@ not json
 {"type":"evaluated","workload":"w0","evaluated":{"status":"PASSED","trace":`+fmt.Sprintf(passedTrace, "other")+`}}
 {"type":"job","place":"elsewhere","job_state":{"phase":"x"}}
 `))
-	if r.junk != 5 || g.result().Missing != 2 {
-		t.Errorf("got %d lines that are no events, %+v, want 5 and no verdict", r.junk, g.result())
+	if r.junk != 5 || g.summary.Totals().Missing != 2 {
+		t.Errorf("got %d lines that are no events, %+v, want 5 and no verdict", r.junk, g.summary.Totals())
 	}
 	e := g.events[0]
 	if e.Message == nil || e.Message.Text != "one error: two [2J" || len(e.Message.Hint) != maxText {
@@ -229,7 +229,8 @@ func TestFloorsAndScore(t *testing.T) {
 		warnings[0] != "places differ: b: h is other, the first is gpu" {
 		t.Errorf("got floors of %q, warnings %q", places, warnings)
 	}
-	old := &runs.Run{Run: &g.run, Origins: origins, Rows: []runs.Row{row, {UUID: "w0", Evaluated: row.Evaluated, Place: "a: h"}}}
+	old := &runs.Run{Summary: runs.Summary{Run: &g.run, Origins: origins,
+		Rows: []runs.Row{row, {UUID: "w0", Evaluated: row.Evaluated, Place: "a: h"}}}}
 	again := newMerging("w0", "w1", "w2")
 	again.restore(old)
 	ra, rb = newReader(a, origins[a.ID]), newReader(b, origins[b.ID])
@@ -253,7 +254,8 @@ func TestFloorsAndScore(t *testing.T) {
 // A process that takes over a run knows which host could not judge a workload, until the run is resumed.
 func TestUnableBefore(t *testing.T) {
 	c := newPlay(t, 2, "a b")
-	old := &runs.Run{Run: &event.Run{}, Rows: []runs.Row{{UUID: "w0", Failed: &event.Message{Text: "no room"}, Place: "a: h"}}}
+	old := &runs.Run{Summary: runs.Summary{Run: &event.Run{},
+		Rows: []runs.Row{{UUID: "w0", Failed: &event.Message{Text: "no room"}, Place: "a: h"}}}}
 	c.restart(c.s.plan, old, rules{})
 	c.run("begin -> save; submit 1 b w0 w1")
 	c = newPlay(t, 2, "a b", had(1, "a", "w0"))
@@ -298,25 +300,25 @@ accept 1 -> save; follow 1
 `
 	for _, tc := range []struct {
 		name, script string
-		failed       int
+		unclean      bool
 		err          string
 	}{
 		{"clean", `exit 1 0 -> collect 1
 log 1 -> release 1
-free 1 -> save; ended: exited with 0`, 0, ""},
+free 1 -> save; ended: exited with 0`, false, ""},
 		{"findings", `exit 1 3 -> collect 1
 log 1 -> release 1
-free 1 -> save; ended: exited with 3`, 1, ""},
+free 1 -> save; ended: exited with 3`, true, ""},
 		{"it fails", `exit 1 1 -> collect 1
 log 1 no counters -> release 1
-free 1 -> save; ended: exited with 1: no counters`, 0, "a: h: exited with 1: no counters"},
+free 1 -> save; ended: exited with 1: no counters`, false, "a: h: exited with 1: no counters"},
 		{"lost", `lost 1 -> collect 1
 log 1 -> release 1
-free 1 -> save; ended: lost`, 0, "a: h: lost"},
+free 1 -> save; ended: lost`, false, "a: h: lost"},
 		{"forged", `say 1 run -> stop 1
 wait 1 context canceled -> collect 1
 log 1 -> release 1
-free 1 -> save; ended: lost: what it said is not to be believed: line 1 of its stream is not signed by its agent`, 0,
+free 1 -> save; ended: lost: what it said is not to be believed: line 1 of its stream is not signed by its agent`, false,
 			"a: h: lost: what it said is not to be believed: line 1 of its stream is not signed by its agent"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -337,8 +339,8 @@ free 1 -> save; ended: lost: what it said is not to be believed: line 1 of its s
 			if fmt.Sprint(err) != tc.err && (err != nil || tc.err != "") {
 				t.Errorf("got %v, want %q", err, tc.err)
 			}
-			if got := c.s.runs.result(); got.Failed != tc.failed {
-				t.Errorf("got %+v", got)
+			if got := c.s.runs.unclean; got != tc.unclean {
+				t.Errorf("got findings %v", got)
 			}
 		})
 	}

@@ -78,14 +78,8 @@ func Lacking(plan *Plan, r *runs.Run) (uuids []string) {
 	if plan.Tool != "" && plan.Done {
 		return nil
 	}
-	judged := map[string]bool{}
-	if r != nil {
-		for _, row := range r.Rows {
-			judged[row.UUID] = row.Evaluated != nil
-		}
-	}
 	for _, w := range plan.Run.Workloads {
-		if !judged[w.UUID] {
+		if r == nil || !r.Judged(w.UUID) {
 			uuids = append(uuids, w.UUID)
 		}
 	}
@@ -138,20 +132,6 @@ func Find(root, arg string) (id string, plan *Plan, err error) {
 		return "", nil, usage.Errorf("fisub remote ls lists them", "run %s is no remote run", id)
 	}
 	return id, plan, err
-}
-
-// ResultOf counts what a run that has ended has.
-func ResultOf(r *runs.Run) Result {
-	passed, total := r.Passed()
-	res := Result{Passed: passed, Missing: total}
-	for _, row := range r.Rows {
-		res.Findings += len(row.Findings)
-		if row.Evaluated != nil {
-			res.Missing--
-		}
-	}
-	res.Failed = total - passed - res.Missing
-	return res
 }
 
 // An Orphan is a job that a host holds and no run waits for.

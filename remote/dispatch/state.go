@@ -690,11 +690,9 @@ func (s *state) closed(j *job, held error) {
 func (s *state) judge(j *job) {
 	exit, at := j.end.exit, s.place(j.Place)
 	if s.plan.Tool != "" && exit.End == remote.Exited && (exit.Code == 0 || exit.Code == 3) {
-		s.runs.first = j.ID
+		s.runs.first, s.runs.unclean = j.ID, s.runs.unclean || exit.Code == 3
 		for _, uuid := range j.Workloads {
-			w := s.runs.of(uuid)
-			s.runs.settle(w, j.ID)
-			w.verdict = map[int]string{0: passed, 3: failed}[exit.Code]
+			s.runs.settle(s.runs.of(uuid), j.ID)
 		}
 	}
 	left := slices.DeleteFunc(slices.Clone(j.Workloads), func(uuid string) bool { return s.runs.of(uuid).by != "" })

@@ -577,7 +577,7 @@ free 1 -> save; ended: stopped
 		t.Run(tc.name, func(t *testing.T) {
 			c := newPlay(t, tc.workloads, tc.places, tc.jobs...)
 			c.run(tc.script)
-			got := c.s.runs.result()
+			got := c.s.runs.summary.Totals()
 			if got.Passed != tc.passed || got.Missing != tc.workloads-tc.passed {
 				t.Errorf("got %+v, want %d passed", got, tc.passed)
 			}

@@ -361,13 +361,8 @@ func (w *world) state(id string) (passed, judged, total int) {
 	if err != nil {
 		return 0, 0, 0
 	}
-	passed, total = r.Passed()
-	for _, row := range r.Rows {
-		if row.Evaluated != nil {
-			judged++
-		}
-	}
-	return passed, judged, total
+	d := r.Totals()
+	return d.Passed, d.Passed + d.Failed, d.Passed + d.Failed + d.Missing
 }
 
 func (w *world) whole(id string) bool {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -46,18 +47,14 @@ func TestJudge(t *testing.T) {
 	}
 	s := event.NewStream(folder.Record)
 	s.Emit(event.Event{Type: event.TypeRun, Run: &event.Run{Schema: event.Schema, Workloads: ws}})
-	for _, uuid := range []string{"u1", "u1", "u2"} {
+	verdict := func(uuid string) {
 		line := json.RawMessage(`{"definition":"d","workload":{"axes":{},"inputs":{},"uuid":"` + uuid + `"},"solution":"s",` +
 			`"evaluation":null}`)
 		s.Emit(event.Event{Type: event.TypeEvaluated, Workload: uuid,
 			Evaluated: &event.Evaluated{Status: string(trace.Passed), Trace: line}})
 	}
-	if err := s.Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := folder.Close(); err != nil {
-		t.Fatal(err)
-	}
+	verdict("u1")
+	verdict("u2")
 	plan := &dispatch.Plan{Version: 1, Done: true, Bundle: json.RawMessage("{}")}
 	if err := plan.Save(folder.Path()); err != nil {
 		t.Fatal(err)
@@ -65,8 +62,12 @@ func TestJudge(t *testing.T) {
 	r := &result{}
 	r.compare(w, &stream{job: "j", verdicts: map[string]string{"u1": "PASSED", "u2": "RUNTIME_ERROR", "u3": "PASSED"}},
 		map[string]string{"u1": "PASSED", "u2": "PASSED", "u3": "PASSED"})
-	r.twice(folder.Path())
 	r.status(w, "remote", 0)
+	verdict("u1")
+	if err := errors.Join(s.Err(), folder.Close()); err != nil {
+		t.Fatal(err)
+	}
+	r.twice(folder.Path())
 	slices.Sort(r.Problems)
 	want := []string{
 		`lost: workload u2 is RUNTIME_ERROR in the stream of j on h1, and "PASSED" in the end result`,
