@@ -101,7 +101,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	program := a.cli()
 	sorted, _ := flags.First(program, args)
-	a.Version = Version
+	a.Version, a.Warn = Version, a.term.Warn
 	a.Command = append([]string{"fisub"}, args[min(1, len(args)):]...)
 	ctx = cache.Telling(ctx, func(path string) { a.term.Note("waiting for %s, which another process has locked", path) })
 	err := program.RunContext(ctx, sorted)
