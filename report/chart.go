@@ -241,8 +241,8 @@ func (r *Run) speedups(id string) *chart {
 	s := series{name: "speed-up over " + clean(b.Name, 24), class: "solution", shape: circle}
 	for i := range r.Workloads {
 		w := &r.Workloads[i]
-		if w.Evaluated != nil && w.Evaluated.Speedup != nil && *w.Evaluated.Speedup > 0 {
-			x := *w.Evaluated.Speedup
+		if over := w.speedup(); over != nil && *over > 0 {
+			x := *over
 			s.points = append(s.points, point{axes: w.Axes, value: x, workload: clean(w.UUID, 120),
 				title: fmt.Sprintf("%s, workload %s: %s", axesText(w.Axes),
 					plain.Short(w.UUID), ui.Times(&x))})

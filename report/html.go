@@ -240,7 +240,7 @@ func (w *Workload) failure() failure {
 	}
 	if e := w.Evaluated; e != nil {
 		f.Text = clean(e.Detail, 1000)
-		f.Log, f.More = logText(e.Log)
+		f.Log, f.More = logText(e.Log())
 	}
 	return f
 }

@@ -103,7 +103,9 @@ func (w *Workload) locate(r *event.Run) {
 	}
 	if w.Evaluated != nil {
 		e := *w.Evaluated
-		e.Detail, e.Log = known(e.Detail), known(e.Log)
+		t, evaluation := *e.Trace, *e.Trace.Evaluation
+		evaluation.Log, t.Evaluation = known(e.Log()), &evaluation
+		e.Detail, e.Trace = known(e.Detail), &t
 		w.Evaluated = &e
 	}
 	if w.Failed != nil {
@@ -143,7 +145,7 @@ func newRun(r *runs.Run) *Run {
 		w := Workload{Row: row}
 		switch {
 		case row.Evaluated != nil:
-			w.Verdict, w.Passed = row.Evaluated.Status, row.Evaluated.Status == string(trace.Passed)
+			w.Verdict, w.Passed = string(row.Evaluated.Status()), row.Passed()
 		case row.Failed != nil:
 			w.Verdict = "no verdict"
 		default:
@@ -178,6 +180,14 @@ func (r *Report) name(run *Run) string {
 		}
 	}
 	return run.Name()
+}
+
+// speedup is that over the baseline, or nil.
+func (w *Workload) speedup() *float64 {
+	if w.Evaluated == nil {
+		return nil
+	}
+	return w.Evaluated.Speedup()
 }
 
 // Bad tells whether the verdict is one that the solution has to answer for.

@@ -17,6 +17,7 @@ import (
 	"fisub/bench/compare"
 	"fisub/bench/runs"
 	"fisub/internal/event"
+	"fisub/internal/event/eventtest"
 	"fisub/internal/longtest"
 	"fisub/internal/plain"
 )
@@ -130,7 +131,7 @@ func TestEmulated(t *testing.T) {
 	run := gpuRun("20260102-fake", 2)
 	run.Device.Emulated = true
 	claims := passed(run.Workloads[0], samples(1, 5000, 3, 50))
-	speedup := exact(*claims[1].Evaluated.Speedup)
+	speedup := exact(*claims[1].Evaluated.Speedup())
 	r := newReport(t, folder(t, run, claims...))
 	for _, write := range []func(*bytes.Buffer) error{func(b *bytes.Buffer) error { return r.HTML(b) },
 		func(b *bytes.Buffer) error { return r.Markdown(b) }} {
@@ -437,7 +438,6 @@ func TestLooked(t *testing.T) {
 	var list []event.Event
 	for i, w := range run.Workloads[:2] {
 		list = append(list, passed(w, nil)...)
-		list[len(list)-1].Evaluated.Emulated = true
 		list = append(list, event.Event{Type: event.TypeWarning, Workload: w.UUID, Finding: &event.Finding{Check: "race",
 			Place: "kernel.cu:3:4", Text: fmt.Sprintf("kernel.cu:3:4: race of thread %d", i)}})
 	}
@@ -557,8 +557,8 @@ func TestSources(t *testing.T) {
 	uuid := [2]string{run.Workloads[0].UUID, run.Workloads[1].UUID}
 	list := append(passed(run.Workloads[0], samples(1, 4000, 3, 150)), event.Event{Type: event.TypeWarning, Workload: uuid[0],
 		Finding: &event.Finding{Check: "race", Place: "kernel.cu:3:4", Text: "kernel.cu:3:4: a race"}},
-		event.Event{Type: event.TypeEvaluated, Workload: uuid[1], Evaluated: &event.Evaluated{Status: "RUNTIME_ERROR",
-			Detail: "DeviceFault: kernel.cu:5:6: a fault", Log: "kernel.cu:5:6: a fault\n", Trace: traceLine(uuid[1], "RUNTIME_ERROR")}},
+		event.Event{Type: event.TypeEvaluated, Workload: uuid[1], Evaluated: eventtest.Verdict{Status: "RUNTIME_ERROR",
+			Detail: "DeviceFault: kernel.cu:5:6: a fault", Log: "kernel.cu:5:6: a fault\n", UUID: uuid[1]}.Evaluated()},
 		event.Event{Type: event.TypeDone, Done: &event.Done{}})
 	r := newReport(t, folder(t, run, list...))
 	var b strings.Builder

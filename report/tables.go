@@ -97,10 +97,10 @@ func intervalTitle(ns float64, n int, i event.Interval) string {
 	return fmt.Sprintf("%s, n %d, median of all timings from %s to %s", exactNS(ns), n, exactNS(i.LoNS), exactNS(i.HiNS))
 }
 
-func errorCell(f *event.Float) cell {
+func errorCell(f *float64) cell {
 	c := cell{Text: ui.ErrorText(f)}
 	if f != nil {
-		c.Title = exact(float64(*f))
+		c.Title = exact(*f)
 	}
 	return c
 }
@@ -192,11 +192,8 @@ func (r *Run) workloads(id string) table {
 		if r.Split() {
 			cells = append(cells, cell{Text: clean(w.Place, 60)})
 		}
-		e := w.Evaluated
-		if e == nil {
-			e = &event.Evaluated{}
-		}
-		cells = append(cells, verdictCell(w), errorCell(e.MaxAbs), errorCell(e.MaxRel))
+		abs, rel := w.Evaluated.Errors()
+		cells = append(cells, verdictCell(w), errorCell(abs), errorCell(rel))
 		if r.Timed {
 			cells = append(cells, figures(w, baseline != nil)...)
 		}
@@ -265,8 +262,8 @@ func figures(w *Workload, baseline bool) []cell {
 		if s.Bandwidth > 0 {
 			rate = cell{Text: fmt.Sprintf("%.0f", s.Bandwidth), Title: exact(s.Bandwidth) + " GB/s"}
 		}
-		if e := w.Evaluated; e != nil && e.Speedup != nil {
-			speedup = cell{Text: ui.Times(e.Speedup), Title: exact(*e.Speedup)}
+		if x := w.speedup(); x != nil {
+			speedup = cell{Text: ui.Times(x), Title: exact(*x)}
 		}
 	}
 	if baseline {

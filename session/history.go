@@ -12,7 +12,6 @@ import (
 
 	"fisub/bench/runs"
 	"fisub/internal/plain"
-	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/remote/dispatch"
@@ -69,12 +68,13 @@ func lineOf(r *runs.Run) *RunLine {
 	family := fmt.Appendf(nil, "%q %q %q %q", f.Definition, f.Device.Kind, f.Device.Name, f.Device.Arch)
 	for _, row := range rows {
 		e := row.Evaluated
-		if e == nil || e.Status != string(trace.Passed) || e.Latency == nil || len(row.Findings) > 0 || row.Samples == nil {
+		if !row.Passed() || e.Latency() == nil || len(row.Findings) > 0 || row.Samples == nil {
 			return l
 		}
-		l.latency = append(l.latency, *e.Latency)
-		if e.Speedup != nil && f.Baseline != nil {
-			l.base = append(l.base, *e.Latency**e.Speedup)
+		ms := *e.Latency()
+		l.latency = append(l.latency, ms)
+		if x := e.Speedup(); x != nil && f.Baseline != nil {
+			l.base = append(l.base, ms**x)
 		}
 		family = fmt.Appendf(family, " %q %q %q", row.UUID, fmt.Sprint(row.Axes), row.Samples.Timer)
 	}

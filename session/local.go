@@ -79,8 +79,7 @@ func (p *Project) RunLocal(ctx context.Context, s *Submission, o Local, show eve
 	}
 	wrong := "" // the first workload that was called and did not pass
 	stream := event.NewStream(folder.Record, show, func(e event.Event) error {
-		if v := e.Evaluated; v != nil && wrong == "" && v.Status != string(trace.Passed) &&
-			v.Status != string(trace.CompileError) {
+		if v := e.Evaluated; v != nil && wrong == "" && !v.Passed() && v.Status() != trace.CompileError {
 			wrong = e.Workload
 		}
 		return nil
