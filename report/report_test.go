@@ -299,9 +299,9 @@ func TestHistogram(t *testing.T) {
 		if test.name == "beyond" {
 			s.Q1NS, s.Q3NS = 1000, 1000
 		}
-		w := Workload{Row: runs.Row{UUID: "u", Samples: s}}
-		from, to := scale([]Workload{w})
-		h := w.histogram("x", from, to)
+		w := runs.Row{UUID: "u", Samples: s}
+		from, to := scale([]runs.Row{w})
+		h := histogramOf(&w, "x", from, to)
 		var got []string
 		note := ""
 		if h != nil {
@@ -318,21 +318,21 @@ func TestHistogram(t *testing.T) {
 		}
 	}
 	// Timings within 1 ns of a tick share its bin.
-	ticks := Workload{Row: runs.Row{Samples: &event.Samples{MedianNS: 1800, TrialsNS: [][]int64{{1791, 1792, 1793, 1823, 1824, 1825}}}}}
-	if got := strings.Count(ticks.histogram("x", 0.9, 1.1).Strips[0].Path, "h"); got != 2 {
+	ticks := runs.Row{Samples: &event.Samples{MedianNS: 1800, TrialsNS: [][]int64{{1791, 1792, 1793, 1823, 1824, 1825}}}}
+	if got := strings.Count(histogramOf(&ticks, "x", 0.9, 1.1).Strips[0].Path, "h"); got != 2 {
 		t.Errorf("bins: got %d, want 2", got)
 	}
 }
 
 // All histograms of a run have one scale: the same share of a workload's latency is at the same place.
 func TestHistogramScale(t *testing.T) {
-	var list []Workload
+	var list []runs.Row
 	for _, ns := range []int64{2000, 40000} {
-		list = append(list, Workload{Row: runs.Row{Samples: &event.Samples{MedianNS: float64(ns), Q1NS: float64(ns),
-			Q3NS: float64(ns) * 1.02, TrialsNS: [][]int64{{ns * 95 / 100, ns, ns, ns * 11 / 10}}}}})
+		list = append(list, runs.Row{Samples: &event.Samples{MedianNS: float64(ns), Q1NS: float64(ns),
+			Q3NS: float64(ns) * 1.02, TrialsNS: [][]int64{{ns * 95 / 100, ns, ns, ns * 11 / 10}}}})
 	}
 	from, to := scale(list)
-	a, b := list[0].histogram("a", from, to), list[1].histogram("b", from, to)
+	a, b := histogramOf(&list[0], "a", from, to), histogramOf(&list[1], "b", from, to)
 	if a.Official != b.Official {
 		t.Errorf("official latency: at %v and %v", a.Official, b.Official)
 	}
