@@ -19,10 +19,10 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/flags"
+	"fisub/app/outcome"
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/vgpu"
-	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/event"
 	"fisub/internal/plain"
@@ -30,7 +30,6 @@ import (
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/project"
-	"fisub/session/outcome"
 )
 
 // Version is what `fisub --version` prints and run.json records.
@@ -102,7 +101,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	program := a.cli()
 	sorted, _ := flags.First(program, args)
-	a.Version = Version
+	a.Version, a.Warn = Version, a.term.Warn
 	a.Command = append([]string{"fisub"}, args[min(1, len(args)):]...)
 	ctx = cache.Telling(ctx, func(path string) { a.term.Note("waiting for %s, which another process has locked", path) })
 	err := program.RunContext(ctx, sorted)
@@ -164,7 +163,7 @@ func (a *app) exit(err error) int {
 			a.term.Error(plain.Count(len(all)-i, "more error"), "")
 			break
 		}
-		text, hint := explain.Error(one)
+		text, hint := usage.Explain(one)
 		a.term.Error(text, hint)
 		if a.final != nil {
 			a.final.Errors = append(a.final.Errors, outcome.Message{Text: text, Hint: hint})

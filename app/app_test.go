@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,7 +26,6 @@ import (
 	"fisub/bench/stats"
 	"fisub/device/devicetest"
 	"fisub/device/vgpu/vgputest"
-	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/longtest"
 	"fisub/internal/sandbox"
@@ -60,14 +60,6 @@ func TestExitOfWriting(t *testing.T) {
 		if got := a.exit(usage.Invalid(tc.err)); got != tc.want {
 			t.Errorf("%v: got %d, want %d", tc.err, got, tc.want)
 		}
-	}
-}
-
-func TestNoTemporaryFolder(t *testing.T) {
-	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "nowhere"))
-	_, err := os.Stat(os.TempDir()) // as os.MkdirTemp does
-	if _, hint := explain.Error(err); hint != "TMPDIR names the folder for temporary files" {
-		t.Errorf("%v: got the hint %q", err, hint)
 	}
 }
 
@@ -121,6 +113,7 @@ func TestScripts(t *testing.T) {
 			"timed":   timed,
 			"scored":  scored,
 			"forged":  forged,
+			"typed":   typed,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -314,7 +307,7 @@ func scored(ts *testscript.TestScript, neg bool, args []string) {
 		s := row.Samples
 		s.Baseline, s.Warm = &event.Timings{MedianNS: speedup * s.MedianNS, N: 150}, &event.Timings{MedianNS: 2000, N: 50}
 		s.CopyNS, s.CopyShare, s.EmptyNS = s.MedianNS/2, 0.5, 1000
-		row.Evaluated.Speedup = &speedup
+		row.Evaluated.Ratio = &speedup
 	})
 }
 
@@ -337,8 +330,7 @@ func remake(ts *testscript.TestScript, id string, factor float64, seed uint64, c
 			s.TrialsNS = append(s.TrialsNS, trial)
 		}
 		s.MedianNS, s.MinNS = stats.Latency(s.TrialsNS), slices.Min(s.TrialsNS[0])
-		ms := s.MedianNS / 1e6
-		r.Rows[i].Samples, r.Rows[i].Evaluated.Latency = s, &ms
+		r.Rows[i].Samples, r.Rows[i].Evaluated.Trace.Evaluation.Performance.LatencyMS = s, s.MedianNS/1e6
 		change(r, &r.Rows[i])
 	}
 	folder := runs.New(root, id)
@@ -346,6 +338,32 @@ func remake(ts *testscript.TestScript, id string, factor float64, seed uint64, c
 	r.Emit(stream)
 	ts.Check(stream.Err())
 	ts.Check(folder.Close())
+}
+
+// typed FILE STATUS COMMAND... runs COMMAND with a terminal as stdin and stderr, types the content of FILE and Ctrl-D there,
+// and writes what the terminal shows to the file screen. The commands ttyin and ttyout of testscript lose the last words of
+// a program on a busy machine, because they close the terminal before they have read it to its end.
+func typed(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: typed file status command...")
+	}
+	keyboard, tty, err := openTerminal()
+	ts.Check(err)
+	defer keyboard.Close()
+	screen := make(chan []byte)
+	go func() {
+		var text bytes.Buffer
+		_, _ = text.ReadFrom(keyboard) // ends with EIO when nobody has the terminal open
+		screen <- text.Bytes()
+	}()
+	_, err = keyboard.WriteString(ts.ReadFile(args[0]) + "\x04")
+	if err == nil {
+		exits(ts, false, append([]string{args[1], "sh", "-c", `exec "$@" <"$0" 2>"$0"`, tty.Name()}, args[2:]...))
+	}
+	tty.Close()
+	text := <-screen
+	ts.Check(errors.Join(err, os.WriteFile(ts.MkAbs("screen"), text, 0o666)))
+	ts.Logf("[terminal]\n%s", text)
 }
 
 // bytes FILE TEXT writes TEXT, with Go's escapes such as \xff, into FILE.

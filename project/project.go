@@ -21,13 +21,16 @@ import (
 	"fisub/workloads"
 )
 
-// A Project is the folder that fisub works in. Its zero value is the working directory with the embedded dataset.
+// A Project is the folder that fisub works in. Without Dir, Config and Dataset it is the working directory with the
+// embedded dataset.
 type Project struct {
 	Dir     string   // "" is the working directory
 	Config  string   // "" is config.toml in Dir
 	Dataset string   // "" is $FIB_DATASET_PATH, else the embedded one
 	Version string   // of fisub, which a run records
 	Command []string // the command line, which a run records
+
+	Warn func(text, hint string) // hears of unreadable runs
 }
 
 // Path makes name relative to the project's folder.
@@ -85,23 +88,19 @@ func (p *Project) Tables() (map[string]*config.Table, error) {
 	return cfg.Remote, nil
 }
 
-// History lists the runs of the project, except runs of tools. It reports unreadable runs to warn, which may be nil.
-func (p *Project) History(warn func(text, hint string)) (*runs.History, error) {
+// History lists the runs of the project, except runs of tools.
+func (p *Project) History() (*runs.History, error) {
 	isTool := func(folder string) bool {
 		plan, err := dispatch.Load(folder)
 		return err == nil && plan.Tool != ""
 	}
-	return runs.ReadHistory(p.Root(), isTool, func(err error) {
-		if warn != nil {
-			warn(plain.Line(err.Error()), "")
-		}
-	})
+	return runs.ReadHistory(p.Root(), isTool, func(err error) { p.Warn(plain.Line(err.Error()), "") })
 }
 
 // RunFolder finds the folder of the run that arg names: by its id, as "best", or as a folder.
 func (p *Project) RunFolder(arg string) (string, error) {
 	if arg == "best" {
-		h, err := p.History(nil)
+		h, err := p.History()
 		if err != nil {
 			return "", err
 		}

@@ -140,6 +140,11 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("the runs cannot be compared: %s is %s and %s", e.What, e.A, e.B)
 }
 
+// Advice returns the hint of the error.
+func (e *MismatchError) Advice() string {
+	return "run both on the same definition, on GPUs of one model, with the same timer"
+}
+
 // Runs compares b with a, workload by workload and as a whole; threshold is the smallest relative difference that
 // matters. It refuses runs of different definitions, GPU models, timers, or states of the L2 with a *MismatchError;
 // under other drivers, or other clocks that were set, neither is called the faster one; what else differs, such as the
@@ -369,7 +374,7 @@ func side(r *runs.Row) (s Side) {
 		return s
 	}
 	if r.Evaluated != nil {
-		s.Status = r.Evaluated.Status
+		s.Status = string(r.Evaluated.Status())
 	} else if r.Samples != nil {
 		s.Status = string(trace.Passed)
 	}
@@ -554,10 +559,10 @@ type scores struct {
 
 func (s *scores) add(a, b *runs.Row) {
 	for _, r := range []*runs.Row{a, b} {
-		if r.Evaluated == nil || r.Evaluated.Status == string(trace.Passed) && r.Evaluated.Speedup == nil {
+		if r.Evaluated == nil || r.Passed() && r.Evaluated.Speedup() == nil {
 			return
 		}
-		s.timed = s.timed || r.Evaluated.Speedup != nil
+		s.timed = s.timed || r.Evaluated.Speedup() != nil
 	}
 	a.Score(&s.of[0])
 	b.Score(&s.of[1])

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"syscall"
 
 	"fisub/internal/event"
+	"fisub/internal/hint"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 )
@@ -53,8 +53,8 @@ func (r *Run) State() string {
 func (r *Run) Official() float64 {
 	sum, n := 0.0, 0
 	for _, row := range r.Rows {
-		if row.Evaluated != nil && row.Evaluated.Latency != nil {
-			sum += *row.Evaluated.Latency * 1e6
+		if row.Evaluated != nil && row.Evaluated.Latency() != nil {
+			sum += *row.Evaluated.Latency() * 1e6
 			n++
 		}
 	}
@@ -165,6 +165,11 @@ func (e *NothingError) Error() string {
 }
 func (e *NothingError) Unwrap() error { return ErrEmpty }
 
+// Advice returns the hint of the error.
+func (e *NothingError) Advice() string {
+	return "fisub remote logs " + e.ID + " shows what the host said"
+}
+
 // maxHeader bounds a run.json that is read alone, in bytes.
 const maxHeader = 16 << 20
 
@@ -181,9 +186,14 @@ func Header(path string) (*event.Run, error) {
 	}
 	r := &event.Run{}
 	if err := json.Unmarshal(data, r); err != nil {
-		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+		return nil, damaged(fmt.Errorf("%s: %w", f.Name(), err))
 	}
 	return r, nil
+}
+
+// damaged returns the error of a line of a run's file that cannot be decoded.
+func damaged(err error) error {
+	return hint.Wrap(err, "that file is damaged, by another program or its disk: start a new run")
 }
 
 func name(path string) string {
@@ -199,7 +209,7 @@ func replay(f *os.File, id string) (r *Run, whole int64, err error) {
 	whole, err = eachLine(f, func(line []byte) error {
 		var e event.Event
 		if err := json.Unmarshal(line, &e); err != nil {
-			return err
+			return damaged(err)
 		}
 		if e.Run != nil && e.Run.Schema != "" && e.Run.Schema != event.Schema {
 			return fmt.Errorf("the run has schema %.40q, and this fisub knows %s only: take fisub %.40q", e.Run.Schema,
@@ -262,7 +272,7 @@ func readSamples(path string) (*Run, error) {
 	if _, err := eachLine(f, func(line []byte) error {
 		row := sampleRow{Samples: &event.Samples{}}
 		if err := json.Unmarshal(line, &row); err != nil {
-			return err
+			return damaged(err)
 		}
 		if _, ok := rows[row.Workload]; ok {
 			return fmt.Errorf("workload %q for the second time", row.Workload)
@@ -291,22 +301,14 @@ func readSamples(path string) (*Run, error) {
 		if t.Evaluation == nil {
 			continue
 		}
-		e := &event.Evaluated{Trace: t.JSON(trace.Compact), Status: string(t.Evaluation.Status), Log: t.Evaluation.Log,
-			Axes: maps.Collect(t.Workload.Axes.All())}
-		if p := t.Evaluation.Performance; p != nil && p.LatencyMS > 0 {
-			e.Latency = &p.LatencyMS
-			if p.ReferenceLatencyMS > 0 {
-				speedup := p.ReferenceLatencyMS / p.LatencyMS
-				e.Speedup = &speedup
-			}
-		}
+		e := &event.Evaluated{Trace: t}
 		at, ok := rows[t.Workload.UUID]
 		if !ok {
 			at = len(r.Rows)
 			rows[t.Workload.UUID] = at
 			r.Rows = append(r.Rows, Row{UUID: t.Workload.UUID})
 		}
-		r.Rows[at].Axes, r.Rows[at].Evaluated = e.Axes, e
+		r.Rows[at].Axes, r.Rows[at].Evaluated = e.Axes(), e
 	}
 	return r, nil
 }
@@ -383,11 +385,7 @@ func (f *Folder) repair(r *Run) error {
 		if row.Evaluated == nil {
 			continue
 		}
-		line, err := officialLine(row.Evaluated)
-		if err != nil {
-			return fmt.Errorf("%s: workload %s: %w", f.events.Name(), row.UUID, err)
-		}
-		traces = append(traces, line...)
+		traces = append(traces, officialLine(row.Evaluated)...)
 		if row.Samples != nil {
 			line, err := sampleLine(row.UUID, row.Samples)
 			if err != nil {
@@ -395,7 +393,7 @@ func (f *Folder) repair(r *Run) error {
 			}
 			samples = append(samples, line...)
 		}
-		if err := f.writeLog(row.UUID, row.Evaluated.Log); err != nil {
+		if err := f.writeLog(row.UUID, row.Evaluated.Log()); err != nil {
 			return err
 		}
 	}

@@ -22,6 +22,7 @@ import (
 
 	"fisub/internal/cache"
 	"fisub/internal/event"
+	"fisub/internal/hint"
 	"fisub/internal/trace"
 )
 
@@ -60,7 +61,16 @@ func New(root, id string) *Folder {
 	return &Folder{path: filepath.Join(root, Dir, id)}
 }
 
-func (f *Folder) open() (err error) {
+func (f *Folder) open() error {
+	err := f.openFiles()
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOTDIR) {
+		return hint.Wrap(err, "a run is kept in "+Dir+", next to config.toml: make it a folder that you can write to, or "+
+			"work in a copy")
+	}
+	return err
+}
+
+func (f *Folder) openFiles() (err error) {
 	if err := os.MkdirAll(filepath.Join(f.path, "log"), 0o755); err != nil {
 		return err
 	}
@@ -136,18 +146,14 @@ func (f *Folder) Record(e event.Event) error {
 		f.pending[e.Workload], err = sampleLine(e.Workload, e.Samples)
 		return err
 	case e.Evaluated != nil:
-		line, err := officialLine(e.Evaluated)
-		if err != nil {
-			return err
-		}
 		if _, err := f.samples.Write(f.pending[e.Workload]); err != nil {
 			return err
 		}
 		delete(f.pending, e.Workload)
-		if _, err := f.traces.Write(line); err != nil {
+		if _, err := f.traces.Write(officialLine(e.Evaluated)); err != nil {
 			return err
 		}
-		return errors.Join(f.traces.Sync(), f.writeLog(e.Workload, e.Evaluated.Log))
+		return errors.Join(f.traces.Sync(), f.writeLog(e.Workload, e.Evaluated.Log()))
 	case e.Type == event.TypeFailed && e.Message != nil:
 		return f.writeLog(e.Workload, e.Message.Log)
 	}
@@ -162,13 +168,7 @@ func (f *Folder) writeRun(r *event.Run) error {
 	return cache.WriteFile(filepath.Join(f.path, runFile), append(data, '\n'), 0o644)
 }
 
-func officialLine(e *event.Evaluated) ([]byte, error) {
-	t, _, err := trace.DecodeTrace(e.Trace)
-	if err != nil {
-		return nil, err
-	}
-	return append(t.JSON(trace.Compact), '\n'), nil
-}
+func officialLine(e *event.Evaluated) []byte { return append(e.Trace.JSON(trace.Compact), '\n') }
 
 // A sampleRow is a line of samples.jsonl.
 type sampleRow struct {
@@ -213,6 +213,11 @@ func (e *UnknownError) Error() string {
 		return fmt.Sprintf("no run %q", e.ID)
 	}
 	return fmt.Sprintf("run %q is ambiguous: %s", e.ID, strings.Join(e.Matches, ", "))
+}
+
+// Advice returns the hint of the error.
+func (e *UnknownError) Advice() string {
+	return "a run id, its beginning, last or last~1; fisub runs ls lists them"
 }
 
 // Find returns the id of the run below root whose id begins with prefix; "last" is the newest, "last~1" the one

@@ -1,0 +1,75 @@
+package runs
+
+import (
+	"fmt"
+
+	"fisub/internal/event"
+	"fisub/internal/ui"
+	"fisub/internal/usage"
+)
+
+// Continue makes run the continuation of r, with its id and its other workloads. It refuses a run of something else:
+// verdicts and figures of two runs would mix.
+func (r *Run) Continue(run *event.Run) error {
+	if err := r.sameRun(run); err != nil {
+		return err
+	}
+	wanted := map[string]bool{}
+	for _, w := range run.Workloads {
+		wanted[w.UUID] = true
+	}
+	for _, w := range r.Run.Workloads {
+		if !wanted[w.UUID] {
+			run.Workloads = append(run.Workloads, w)
+		}
+	}
+	run.ID, run.Started = r.ID, r.Run.Started
+	return nil
+}
+
+// End ends old, the run of the folder, if it was killed between its last verdict and its end.
+func (f *Folder) End(old *Run) error {
+	if old.Done != nil {
+		return nil
+	}
+	stream := event.NewStream(f.Record)
+	stream.Emit(event.Event{Type: event.TypeRun, Run: old.Run})
+	d := old.Totals()
+	stream.Emit(event.Event{Type: event.TypeDone, Done: &d})
+	return stream.Err()
+}
+
+func (r *Run) sameRun(run *event.Run) error {
+	return r.same([]fact{
+		{"content hash", r.Run.ContentHash, run.ContentHash},
+		{"solution", r.Run.Solution, run.Solution},
+		{"destination-passing style", fmt.Sprint(r.Run.DPS), fmt.Sprint(run.DPS)},
+		{"definition", r.Run.Definition, run.Definition},
+		{"set", r.Run.Set, run.Set},
+		{"seed", fmt.Sprint(r.Run.Seed), fmt.Sprint(run.Seed)},
+		{"profile", ui.Profile(r.Run.Profile), ui.Profile(run.Profile)},
+		{"timer", r.Run.Timer, run.Timer},
+		{"baseline", r.Run.Baseline.Text(), run.Baseline.Text()},
+	})
+}
+
+// SameDevice refuses to continue r on another device, or with another driver.
+func (r *Run) SameDevice(d event.Device) error {
+	o := r.Run.Device
+	return r.same([]fact{
+		{"device", o.Kind, d.Kind}, {"device", o.Name, d.Name}, {"device", o.UUID, d.UUID}, {"arch", o.Arch, d.Arch},
+		{"driver", o.Driver, d.Driver},
+	})
+}
+
+type fact struct{ what, old, new string }
+
+func (r *Run) same(facts []fact) error {
+	for _, f := range facts {
+		if f.old != f.new {
+			return usage.Errorf("start a new run without --resume", "--resume %s: its %s is %s, now it is %s", r.ID, f.what,
+				f.old, f.new)
+		}
+	}
+	return nil
+}
