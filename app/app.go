@@ -29,7 +29,7 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
-	"fisub/session"
+	"fisub/project"
 	"fisub/session/outcome"
 )
 
@@ -67,7 +67,7 @@ var openers = []device.Opener{cuda.Opener(), vgpu.Opener()}
 
 // An app is one call of fisub.
 type app struct {
-	session.Project // of the flags -C, --config and --dataset
+	project.Project // of the flags -C, --config and --dataset
 	json            bool
 	final           *outcome.Outcome // of --json=final, else nil
 	runID           string           // of the run that --json=final tells of
@@ -285,7 +285,7 @@ func (a *app) result(v interface{ Text() string }) error {
 		return a.writeJSON(v)
 	}
 	text := v.Text()
-	if _, code := v.(*session.Emitted); !code {
+	if _, code := v.(*emitted); !code {
 		text = a.term.Fit(text, 12)
 	}
 	_, err := io.WriteString(a.stdout, text)
@@ -339,7 +339,7 @@ func (a *app) warn(warnings []trace.Warning) {
 }
 
 // load reads the submission: the packed solution, or, where that is "", the config and its sources.
-func (a *app) load(packed string) (*session.Submission, error) {
+func (a *app) load(packed string) (*project.Submission, error) {
 	s, err := a.Load(packed)
 	if err == nil {
 		a.warn(s.Warnings)

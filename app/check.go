@@ -3,21 +3,25 @@ package app
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/device"
+	"fisub/device/nvcc"
+	"fisub/explain"
 	"fisub/internal/cache"
 	"fisub/internal/config"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
+	"fisub/pack"
 	"fisub/preflight"
 	"fisub/remote/providers"
-	"fisub/session"
 )
 
 type checkOptions struct {
@@ -54,7 +58,7 @@ func (a *app) checkCommand() *cli.Command {
 // contestCUDA is the release of the image that the contest evaluates in, flashinfer-ci-cu132.
 const contestCUDA = "13.2"
 
-// contestArch is what the contest's builder compiles for: its GPU's arch without the "a".
+// contestArch is the arch that the contest's builder compiles for: its GPU's arch without the "a".
 const contestArch = "sm_100"
 
 func (a *app) check(ctx context.Context, o checkOptions) error {
@@ -101,6 +105,16 @@ func (a *app) check(ctx context.Context, o checkOptions) error {
 	return nil
 }
 
+// An emitted is the result of check --emit.
+type emitted struct {
+	Emit      string             `json:"emit"` // "ptx" or "sass"
+	Arch      string             `json:"arch"`
+	Toolchain string             `json:"toolchain"`
+	Files     []nvcc.Listing     `json:"files"`
+	Kernels   []preflight.Kernel `json:"kernels"` // of all files
+}
+
+// emit lists the code that the submission compiles to, of the sources o.files or of all.
 func (a *app) emit(ctx context.Context, o checkOptions) error {
 	if a.final != nil {
 		return usage.Errorf("--json", "check --emit: it has no --json=final")
@@ -109,20 +123,67 @@ func (a *app) emit(ctx context.Context, o checkOptions) error {
 	if err != nil {
 		return err
 	}
-	found, err := session.Emit(ctx, s, o.emit, cmp.Or(o.arch, contestArch), o.files, a.term)
+	arch := cmp.Or(o.arch, contestArch)
+	if o.emit != "ptx" && o.emit != "sass" {
+		return usage.Errorf("ptx or sass", "--emit: unknown form %q", o.emit)
+	}
+	if !s.Solution.Spec.Compiled() {
+		return usage.Errorf("it is for cuda and cpp, which fisub compiles itself",
+			"--emit: %s submissions are compiled when they are called", s.Solution.Spec.Language)
+	}
+	root, err := cache.Root()
 	if err != nil {
 		return err
 	}
-	return a.result(found)
+	obj, all, err := nvcc.Emit(ctx, root, s.Solution, arch, o.emit == "sass", func() {
+		a.term.Note("nvdisasm   none here: fetching it from PyPI into %s", root)
+	})
+	var broken *device.BuildError
+	var missing *nvcc.MissingError
+	switch {
+	case errors.As(err, &broken):
+		return usage.Errorf("fisub check says why", "--emit: %s", broken.Text)
+	case errors.As(err, &missing):
+		return usage.Invalid(err)
+	case err != nil:
+		return err
+	}
+	e := &emitted{Emit: o.emit, Arch: arch, Toolchain: obj.Toolchain, Files: []nvcc.Listing{},
+		Kernels: []preflight.Kernel{}}
+	var known []string
+	for _, l := range all {
+		known = append(known, l.File)
+		if len(o.files) == 0 || slices.Contains(o.files, l.File) {
+			e.Files = append(e.Files, l)
+		}
+	}
+	for _, k := range obj.Kernels {
+		e.Kernels = append(e.Kernels, preflight.Kernel{Arch: arch, Kernel: k})
+	}
+	for _, name := range o.files {
+		if !slices.Contains(known, name) {
+			return usage.Errorf("one of "+strings.Join(known, ", "), "--emit: no source %s is compiled", name)
+		}
+	}
+	return a.result(e)
 }
 
-// checkTable finds what is wrong with a table [remote.NAME].
+// Text returns the listing of each file below a line that names it.
+func (e *emitted) Text() string {
+	var w strings.Builder
+	for _, l := range e.Files {
+		fmt.Fprintf(&w, "// %s, %s, %s\n%s", l.File, e.Arch, e.Toolchain, plain.Lines(l.Text))
+	}
+	return w.String()
+}
+
+// checkTable returns the faults of a table [remote.NAME].
 func checkTable(t *config.Table) error {
 	_, err := providers.Decode(t)
 	return err
 }
 
-// preflight is what fisub check says of the submissions of these configs; "" stands for the packed solution of o.
+// preflight checks the submissions of these configs; "" stands for the packed solution of o.
 func (a *app) preflight(ctx context.Context, o preflight.Options, configs ...string) (reports []*preflight.Report,
 	err error) {
 	if o.Cache, err = cache.Root(); err != nil && len(o.Archs) > 0 {
@@ -141,15 +202,59 @@ func (a *app) preflight(ctx context.Context, o preflight.Options, configs ...str
 	return reports, nil
 }
 
-// showReports prints findings to stderr and what is known to stdout.
+// A checked is the result of check for several submissions.
+type checked struct {
+	OK          bool         `json:"ok"`
+	Submissions []checkedOne `json:"submissions"`
+}
+
+// A checkedOne is the result of check for one submission.
+type checkedOne struct {
+	OK          bool                `json:"ok"`
+	ContentHash *string             `json:"content_hash"`
+	Config      string              `json:"config,omitempty"`
+	Findings    []preflight.Finding `json:"findings"`
+	Files       []pack.Entry        `json:"files"`
+	Kernels     []preflight.Kernel  `json:"kernels"`
+	Collected   []collectedJSON     `json:"collected"`
+}
+
+type collectedJSON struct {
+	Path       string `json:"path"`
+	Name       string `json:"name"`
+	Definition string `json:"definition"`
+	Author     string `json:"author"`
+}
+
+// newChecked returns the JSON of a report.
+func newChecked(r *preflight.Report, strict bool) checkedOne {
+	one := checkedOne{OK: r.OK(strict), Findings: append([]preflight.Finding{}, r.Findings...),
+		Files: append([]pack.Entry{}, r.Entries...), Kernels: []preflight.Kernel{}, Collected: []collectedJSON{}}
+	if r.Packs {
+		hash := r.Solution.Hash()
+		one.ContentHash = &hash
+	}
+	if r.Config != nil {
+		one.Config = r.Config.Path
+	}
+	for _, b := range r.Builds {
+		one.Kernels = append(one.Kernels, b.Kernels...)
+	}
+	for _, s := range r.Repository.Taken() {
+		one.Collected = append(one.Collected, collectedJSON{s.File, s.Name, s.Definition, s.Author})
+	}
+	return one
+}
+
+// showReports prints findings to stderr and facts to stdout.
 func (a *app) showReports(reports []*preflight.Report, ok, strict bool) error {
-	all := session.Checked{OK: ok, Submissions: []session.CheckedOne{}}
+	all := checked{OK: ok, Submissions: []checkedOne{}}
 	for _, r := range reports {
 		a.showFindings(r.Findings, strict)
 		if log := strings.TrimRight(r.Log, "\n"); log != "" && a.term.Verbose {
 			fmt.Fprintln(a.stderr, plain.Lines(log))
 		}
-		all.Submissions = append(all.Submissions, session.NewChecked(r, strict))
+		all.Submissions = append(all.Submissions, newChecked(r, strict))
 	}
 	switch {
 	case a.final != nil:
@@ -169,17 +274,27 @@ func (a *app) showReports(reports []*preflight.Report, ok, strict bool) error {
 	return nil
 }
 
+// callText describes the call of a solution of the definition.
+func callText(sol *trace.Solution, def *trace.Definition) string {
+	own := def.Returned()
+	in, out := plain.Count(def.Inputs.Len(), "input"), own.Len()
+	if sol.Spec.DestinationPassingStyle {
+		return fmt.Sprintf("destination-passing: %s and %s", in, plain.Count(out, "output"))
+	}
+	return fmt.Sprintf("value-returning: %s, %s", in, plain.Count(out, "result"))
+}
+
 const shownKernels = 8 // without -v
 
 func (a *app) showReport(r *preflight.Report, strict bool) {
 	line := a.line
 	if r.Config != nil {
-		line("config", "%s", session.Relative(r.Config.Path))
+		line("config", "%s", plain.Relative(r.Config.Path))
 	}
 	taken := r.Repository.Taken()
 	for _, s := range taken {
 		if len(taken) > 1 || r.Config == nil || s.File != r.Config.Path {
-			line("collected", "%s: %s of %s", session.Relative(s.File), s.Name, s.Definition)
+			line("collected", "%s: %s of %s", plain.Relative(s.File), s.Name, s.Definition)
 		}
 	}
 	if r.Definition != nil {
@@ -193,7 +308,7 @@ func (a *app) showReport(r *preflight.Report, strict bool) {
 		}
 		line("sources", "%s, %d bytes", plain.Count(len(sol.Sources), "file"), bytes)
 		if r.Definition != nil && r.Count(preflight.Error) == 0 {
-			line("entry", "%s, %s", sol.Spec.EntryPoint, session.CallText(sol, r.Definition))
+			line("entry", "%s, %s", sol.Spec.EntryPoint, callText(sol, r.Definition))
 		}
 	}
 	for _, b := range r.Builds {
@@ -235,7 +350,7 @@ func (a *app) showFindings(findings []preflight.Finding, strict bool) {
 		if told[string(f.Severity)]++; told[string(f.Severity)] > maxShown {
 			continue
 		}
-		text := session.FindingText(f)
+		text := f.Text()
 		switch {
 		case f.Severity == preflight.Error || f.Severity == preflight.Warning && strict:
 			a.term.Error(text, f.Hint)
@@ -255,12 +370,35 @@ func (a *app) showFindings(findings []preflight.Finding, strict bool) {
 	}
 }
 
-// checkFiles checks dataset files; what a file holds is told by its keys.
+// A checkedFile is the result of check for a dataset file.
+type checkedFile struct {
+	File   string      `json:"file"`
+	Sound  bool        `json:"sound"`
+	Holds  string      `json:"holds,omitempty"` // in words
+	Faults []fileFault `json:"faults,omitempty"`
+}
+
+// A fileFault is one thing wrong with a file.
+type fileFault struct {
+	Text string `json:"text"`
+	Hint string `json:"hint,omitempty"`
+}
+
+// checkFiles checks dataset files; their keys tell a definition from a workload or a solution.
 func (a *app) checkFiles(ctx context.Context, names []string) error {
 	bad := false
-	all := []session.CheckedFile{}
+	all := []checkedFile{}
 	for _, name := range names {
-		one, warnings := session.CheckFile(ctx, a.Path(name))
+		what, warnings, err := preflight.File(ctx, a.Path(name))
+		one := checkedFile{File: plain.Relative(a.Path(name)), Sound: err == nil}
+		if err == nil {
+			one.Holds = what
+		} else {
+			for _, e := range usage.Flatten(err) {
+				text, hint := explain.Error(e)
+				one.Faults = append(one.Faults, fileFault{text, hint})
+			}
+		}
 		all = append(all, one)
 		a.warn(warnings)
 		for _, f := range one.Faults[:min(len(one.Faults), maxShown)] {

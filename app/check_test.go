@@ -10,7 +10,6 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/preflight"
-	"fisub/session"
 )
 
 // TestShowReport: what check says of the kernels that it compiled, as text and as JSON.
@@ -51,7 +50,7 @@ func TestShowReport(t *testing.T) {
 	}
 
 	out.Reset()
-	if err := a.writeJSON(session.NewChecked(r, false)); err != nil {
+	if err := a.writeJSON(newChecked(r, false)); err != nil {
 		t.Fatal(err)
 	}
 	var got struct {

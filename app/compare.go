@@ -10,21 +10,27 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/bench"
 	"fisub/bench/compare"
+	"fisub/bench/machine"
 	"fisub/bench/runs"
+	"fisub/bench/setup"
 	"fisub/internal/event"
+	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/usage"
+	"fisub/project"
 	"fisub/remote/dispatch"
 	"fisub/report"
-	"fisub/session"
+	"fisub/workloads"
 )
 
 type compareOptions struct {
-	session.Options
+	setup.Options
 	threshold *float64 // in per cent
 	failOn    string
 	best      bool
@@ -73,11 +79,15 @@ func (a *app) compareCommand() *cli.Command {
 
 func (a *app) compare(ctx context.Context, o compareOptions) error {
 	if o.best {
-		best, err := a.BestBeside(o.args[0], a.term)
+		h, err := a.History(a.term.Warn)
 		if err != nil {
 			return err
 		}
-		o.args = slices.Insert(o.args, 0, best)
+		best, err := h.BestBeside(o.args[0])
+		if err != nil {
+			return err
+		}
+		o.args = slices.Insert(o.args, 0, best.ID)
 	}
 	switch n := len(o.args); {
 	case n < 2:
@@ -154,7 +164,7 @@ func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([
 	if err != nil {
 		return nil, err
 	}
-	found, sources, err := a.Sides(ctx, o.args, data)
+	found, sources, err := a.readSides(ctx, o.args, data)
 	if err != nil {
 		return nil, err
 	}
@@ -176,17 +186,17 @@ func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([
 		}
 	}
 	last := sources[len(sources)-1]
-	o.Baseline = session.NoBaseline // A is
-	u, err := a.NewLocal(ctx, last.Submission, o.Options, nil, a.term)
+	o.Baseline = setup.NoBaseline // A is
+	u, err := setup.NewLocal(ctx, &a.Project, last.Submission, o.Options, nil, a.term)
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range sources {
-		if _, err := session.Compiler(ctx, u.Kind, &u.Device, s.Solution, a.term); err != nil {
+		if _, err := machine.Compiler(ctx, u.Kind, &u.Device, s.Solution, a.term); err != nil {
 			return nil, err
 		}
 	}
-	return u.RunTogether(ctx, a.Root(), sources, func(letter string, s *session.Source, run *event.Run) event.Sink {
+	return a.runTogether(ctx, u, sources, func(letter string, s *project.Source, run *event.Run) event.Sink {
 		if o.send {
 			return a.sender(slices.Index(sources, s))
 		}
@@ -194,6 +204,99 @@ func (a *app) sides(ctx context.Context, o compareOptions, threshold float64) ([
 			plain.Short(run.ContentHash))
 		return a.also(a.term.Progress(letter, s == last))
 	})
+}
+
+// readSides returns the runs that the arguments name, or the sources, which have the same definition.
+func (a *app) readSides(ctx context.Context, args []string, data *workloads.Dataset) (found []*runs.Run,
+	sources []*project.Source, err error) {
+	var foundArg string
+	for _, arg := range args {
+		run, err := a.ReadRun(arg)
+		if err == nil {
+			found, foundArg = append(found, run), arg
+			continue
+		}
+		var unknown *runs.UnknownError
+		if !errors.Is(err, runs.ErrNoRun) && !(errors.As(err, &unknown) && len(unknown.Matches) == 0) {
+			return nil, nil, err
+		}
+		s, sourceErr := a.ReadSource(ctx, arg, data)
+		if sourceErr != nil {
+			return nil, nil, sourceErr
+		}
+		if s == nil {
+			hint := "a run (fisub runs ls), a packed solution FILE.json, a folder with a config.toml, or a git revision"
+			if _, err := git.Open(ctx, a.Root()); err != nil {
+				hint += "; revisions cannot be read here: " + plain.Line(plain.First(err.Error()))
+			}
+			return nil, nil, usage.Errorf(hint, "compare: %w", err)
+		}
+		sources = append(sources, s)
+	}
+	if len(found) > 0 && len(sources) > 0 {
+		return nil, nil, usage.Errorf("compare runs, or solutions, which are run now, their trials taken in turn",
+			"compare: %s is a solution, %s is a run", sources[0].Arg, foundArg)
+	}
+	return found, sources, sameDefinition(sources)
+}
+
+// sameDefinition refuses sources of several definitions.
+func sameDefinition(sources []*project.Source) error {
+	for _, s := range sources {
+		first := sources[0]
+		if first.Definition.Name != s.Definition.Name {
+			return usage.Errorf("", "compare: %s is of definition %s, %s of %s", first.Arg, first.Definition.Name, s.Arg,
+				s.Definition.Name)
+		}
+	}
+	return nil
+}
+
+// describeAll describes a run of each source; the run of A is the oldest.
+func describeAll(ctx context.Context, u *setup.Setup, sources []*project.Source) (all []event.Run) {
+	for _, s := range sources {
+		time.Sleep(2 * time.Millisecond)
+		run := u.Describe(ctx, s.Submission)
+		if s.Git != nil {
+			run.Git = s.Git
+		}
+		all = append(all, *run)
+	}
+	return all
+}
+
+// runTogether runs the sources with their trials taken in turn on one device, and returns their runs. It calls begin
+// for each, with its letter and its run, for the sink of its events.
+func (a *app) runTogether(ctx context.Context, u *setup.Setup, sources []*project.Source,
+	begin func(letter string, s *project.Source, run *event.Run) event.Sink) ([]*runs.Run, error) {
+	u.Profile = u.Profile.InTurn(sources[0].Definition)
+	var entries []bench.Entry
+	var folders []*runs.Folder
+	var streams []*event.Stream
+	described := describeAll(ctx, u, sources)
+	for i, s := range sources {
+		run := &described[i]
+		folder := runs.New(a.Root(), run.ID)
+		defer folder.Close()
+		stream := event.NewStream(folder.Record, begin(string(rune('A'+i)), s, run))
+		folders, streams = append(folders, folder), append(streams, stream)
+		entries = append(entries, bench.Entry{Solution: s.Solution, Events: stream, Run: run})
+	}
+	if _, err := bench.Together(ctx, u.Shared(sources[0].Submission), entries); err != nil {
+		return nil, machine.Invalid(err)
+	}
+	var read []*runs.Run
+	for i, f := range folders {
+		if err := errors.Join(streams[i].Err(), f.Close()); err != nil {
+			return nil, err
+		}
+		r, err := runs.Read(f.Path())
+		if err != nil {
+			return nil, err
+		}
+		read = append(read, r)
+	}
+	return read, nil
 }
 
 // sender writes the events of a run, of the letter with that index, for the machine that has sent this job.
@@ -211,18 +314,18 @@ func (a *app) sender(side int) event.Sink {
 }
 
 // remoteSides runs the sources in one job on a place of a table; their trials alternate.
-func (a *app) remoteSides(ctx context.Context, o compareOptions, sources []*session.Source, threshold float64) error {
+func (a *app) remoteSides(ctx context.Context, o compareOptions, sources []*project.Source, threshold float64) error {
 	if o.Device != "" {
 		return usage.Errorf("--gpu names the GPU of the hosts; --gpu none is the emulator", "--device: not with --on")
 	}
 	o.Baseline, o.jobs.Shards = "none", 1
 	return a.send(ctx, errand{s: sources[0].Submission, how: o.Options, where: o.jobs, on: o.on, yes: o.yes,
 		answer: func(plan *dispatch.Plan, _ string) (answer, error) { return a.newComparison(plan, threshold, o.failOn) },
-		change: func(u *session.Setup, order *order) error {
+		change: func(u *setup.Setup, order *order) error {
 			u.Profile = u.Profile.InTurn(sources[0].Definition)
 			order.Plan.Tool, order.Spec.Command = "compare", "compare"
 			order.Spec.Args = append(order.Spec.Args, "--send")
-			order.Plan.Sides = u.DescribeAll(ctx, sources)
+			order.Plan.Sides = describeAll(ctx, u, sources)
 			for _, s := range sources[1:] {
 				order.Others = append(order.Others, s.Solution)
 			}

@@ -2,9 +2,14 @@ package app
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -12,16 +17,20 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/flags"
+	"fisub/bench/runs"
+	"fisub/bench/setup"
+	"fisub/bench/tools"
 	"fisub/device"
 	"fisub/docs"
 	"fisub/internal/config"
+	"fisub/internal/git"
 	"fisub/internal/plain"
+	"fisub/internal/trace"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
+	"fisub/remote"
 	"fisub/remote/bundle"
 	"fisub/scaffold"
-	"fisub/session"
-	"fisub/session/tools"
 )
 
 // The scripts teach a shell to ask fisub itself.
@@ -121,7 +130,7 @@ func (a *app) completer(c *cli.Command) cli.BashCompleteFunc {
 	}
 }
 
-// A line is what stands before the word to complete.
+// A line is the command line before the word to complete.
 type line struct {
 	*app
 	command *cli.Command // nil: the program itself
@@ -132,10 +141,10 @@ type line struct {
 }
 
 func (l *line) print(w io.Writer) {
-	found, kind, prefix := l.candidates(l.typed.word)
+	found, kind, prefix := l.complete(l.typed.word)
 	for _, c := range found {
-		if strings.HasPrefix(prefix+c.Word, l.typed.word) {
-			fmt.Fprintf(w, "%s\t%s\n", plain.Line(prefix+c.Word), plain.Line(c.What))
+		if strings.HasPrefix(prefix+c.word, l.typed.word) {
+			fmt.Fprintf(w, "%s\t%s\n", plain.Line(prefix+c.word), plain.Line(c.what))
 		}
 	}
 	if kind != "" {
@@ -143,8 +152,8 @@ func (l *line) print(w io.Writer) {
 	}
 }
 
-// candidates gives what may stand in place of word, behind prefix, which is a part of it.
-func (l *line) candidates(word string) (found []session.Value, kind, prefix string) {
+// complete returns the candidates for word; they come after prefix, a part of it.
+func (l *line) complete(word string) (found []candidate, kind, prefix string) {
 	name, value, whole := strings.Cut(word, "=")
 	switch {
 	case l.typed.pending != nil:
@@ -170,7 +179,7 @@ func (l *line) candidates(word string) (found []session.Value, kind, prefix stri
 	return found, "", ""
 }
 
-func (l *line) flagNames() (found []session.Value) {
+func (l *line) flagNames() (found []candidate) {
 	for _, f := range l.flags {
 		v, ok := f.(cli.VisibleFlag)
 		_, set := l.given[f.Names()[0]]
@@ -182,17 +191,17 @@ func (l *line) flagNames() (found []session.Value) {
 			if len(name) == 1 {
 				dashes = "-"
 			}
-			found = append(found, session.Value{Word: dashes + name,
-				What: strings.ReplaceAll(f.(cli.DocGenerationFlag).GetUsage(), "`", "")})
+			found = append(found, candidate{word: dashes + name,
+				what: strings.ReplaceAll(f.(cli.DocGenerationFlag).GetUsage(), "`", "")})
 		}
 	}
 	return found
 }
 
-func commandCandidates(commands []*cli.Command) (found []session.Value) {
+func commandCandidates(commands []*cli.Command) (found []candidate) {
 	for _, c := range commands {
 		if !c.Hidden {
-			found = append(found, session.Value{Word: c.Name, What: c.Usage})
+			found = append(found, candidate{word: c.Name, what: c.Usage})
 		}
 	}
 	return found
@@ -208,7 +217,7 @@ func valueName(f cli.Flag) string {
 }
 
 // valuesOf gives the values of a flag. Those of a list, "TABLE[,TABLE...]", are completed one by one.
-func (l *line) valuesOf(f cli.Flag, word, prefix string) (found []session.Value, kind, before string) {
+func (l *line) valuesOf(f cli.Flag, word, prefix string) (found []candidate, kind, before string) {
 	name, _, list := strings.Cut(valueName(f), "[")
 	if i := strings.LastIndexByte(word, ','); list && i >= 0 {
 		prefix += word[:i+1]
@@ -219,48 +228,47 @@ func (l *line) valuesOf(f cli.Flag, word, prefix string) (found []session.Value,
 
 // values gives what may be given where the help says name, of a flag or an argument. kind is ":files" or ":folders"
 // where those may be given too.
-func (l *line) values(name string) (found []session.Value, kind string) {
-	v := session.Values{Project: &l.Project, Definition: l.given["definition"], Solution: l.given["solution"]}
+func (l *line) values(name string) (found []candidate, kind string) {
 	switch name {
 	case "FILE":
 		return nil, ":files"
 	case "DIR":
 		return nil, ":folders"
 	case "A", "B", "C": // of compare
-		return v.Runs(), ":files"
+		return l.runs(), ":files"
 	case "RUN":
 		if l.typed.pending == nil && !strings.HasPrefix(l.command.HelpName, "fisub remote") {
 			kind = ":folders"
 		}
-		return v.Runs(), kind
+		return l.runs(), kind
 	case "BASELINE":
-		return v.Baselines(), ":files"
+		return l.baselines(), ":files"
 	case "COMMAND|TOPIC":
 		return l.topics(), ""
 	case "DEFINITION":
-		return v.Definitions(), ""
+		return l.definitions(), ""
 	case "SET":
-		return v.Sets(), ""
+		return l.sets(), ""
 	case "TABLE":
-		return v.Tables(), ""
+		return l.remoteTables(), ""
 	case "REMOTE":
-		return v.GitRemotes(), ""
+		return l.gitRemotes(), ""
 	case "DEVICE":
-		return session.Devices(), ""
+		return devices(), ""
 	}
 	words := map[string][]string{
 		"WHEN": colors, "VERDICT": {"slower"}, "TOOL": device.Sanitizers, "SECTIONS": tools.Sections,
-		"LANGUAGE": scaffold.LanguageNames(), "FORMAT": session.Formats, "FORM": {"ptx", "sass"},
+		"LANGUAGE": scaffold.LanguageNames(), "FORMAT": reportFormats, "FORM": {"ptx", "sass"},
 		"PROFILE": config.Profiles, "TIMER": device.Timers, "GPU": append(bundle.GPUs(), "none"),
 	}
 	if strings.Contains(name, "|") {
-		return session.Words(strings.Split(name, "|")...), ""
+		return candidates(strings.Split(name, "|")...), ""
 	}
-	return session.Words(words[name]...), ""
+	return candidates(words[name]...), ""
 }
 
 // topics gives the commands below those that are given, and behind help alone the topics.
-func (l *line) topics() (found []session.Value) {
+func (l *line) topics() (found []candidate) {
 	commands := (&app{term: l.term}).cli().Commands
 	for _, arg := range l.args {
 		c := findCommand(commands, arg)
@@ -273,9 +281,130 @@ func (l *line) topics() (found []session.Value) {
 	if len(l.args) == 0 {
 		for _, t := range docs.Topics() {
 			if findCommand(commands, t.Name) == nil {
-				found = append(found, session.Value{Word: t.Name, What: t.Title})
+				found = append(found, candidate{word: t.Name, what: t.Title})
 			}
 		}
+	}
+	return found
+}
+
+// A candidate may be completed to; what describes it.
+type candidate struct{ word, what string }
+
+// candidates returns words that need no description.
+func candidates(words ...string) []candidate {
+	found := make([]candidate, len(words))
+	for i, w := range words {
+		found[i].word = w
+	}
+	return found
+}
+
+// definition returns the definition that the line, its packed solution or its config names, or "".
+func (l *line) definition() string {
+	if name := l.given["definition"]; name != "" {
+		return name
+	}
+	if file := l.given["solution"]; file != "" {
+		if sol, _, err := trace.ReadSolution(l.Path(file)); err == nil {
+			return sol.Definition
+		}
+		return ""
+	}
+	cfg, err := config.Load(l.ConfigPath())
+	if err != nil {
+		return ""
+	}
+	return cfg.Solution.Definition
+}
+
+func (l *line) definitions() []candidate {
+	data, err := l.OpenDataset()
+	if err != nil {
+		return nil
+	}
+	return candidates(data.Definitions()...)
+}
+
+// sets returns the sets of the definition, or of all if none is named.
+func (l *line) sets() (found []candidate) {
+	data, err := l.OpenDataset()
+	if err != nil {
+		return nil
+	}
+	names := data.Definitions()
+	if name := l.definition(); name != "" {
+		names = []string{name}
+	}
+	for _, name := range names {
+		sets, _ := data.Sets(name)
+		for _, set := range sets {
+			if !slices.ContainsFunc(found, func(c candidate) bool { return c.word == set }) {
+				found = append(found, candidate{set, "of " + name})
+			}
+		}
+	}
+	return found
+}
+
+// baselines returns the baselines of the definition, or all if none is named.
+func (l *line) baselines() []candidate {
+	return candidates(append(setup.BaselineNames(l.Root(), l.definition()), setup.NoBaseline)...)
+}
+
+// runs returns the runs of the project, the newest first.
+func (l *line) runs() (found []candidate) {
+	ids, err := runs.IDs(l.Root())
+	if err != nil || len(ids) == 0 {
+		return nil
+	}
+	slices.Reverse(ids)
+	found = []candidate{{"last", "the newest run"}}
+	if len(ids) > 1 {
+		found = append(found, candidate{"last~1", "the run before it"})
+	}
+	for i, id := range ids {
+		what := ""
+		if i < 50 { // each is a file to read
+			if run, err := runs.Header(filepath.Join(l.Root(), runs.Dir, id)); err == nil {
+				what = fmt.Sprintf("%s %s, %s on %s", run.Solution, plain.Short(run.ContentHash), plain.Count(len(run.Workloads),
+					"workload"), run.Device.Name)
+			}
+		}
+		found = append(found, candidate{id, what})
+	}
+	return found
+}
+
+func (l *line) remoteTables() (found []candidate) {
+	tables, _ := l.Tables()
+	for _, name := range slices.Sorted(maps.Keys(tables)) {
+		found = append(found, candidate{name, "a table of the config, of kind " + remote.Kind(tables[name])})
+	}
+	if tables["loopback"] == nil {
+		found = append(found, candidate{"loopback", "this machine, the whole way"})
+	}
+	return found
+}
+
+func (l *line) gitRemotes() []candidate {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second/2)
+	defer cancel()
+	repo, err := git.Open(ctx, l.Root())
+	if err != nil {
+		return nil
+	}
+	names, _ := repo.Remotes(ctx)
+	return candidates(names...)
+}
+
+// devices returns the devices that the driver has made files for: opening one would take too long.
+func devices() []candidate {
+	found := []candidate{{"auto", "the first GPU, else the emulator"}, {"emu", "the emulator: no times"}, {"cuda",
+		"the first GPU"}}
+	nodes, _ := fs.Glob(os.DirFS("/dev"), "nvidia[0-9]*")
+	for _, node := range nodes {
+		found = append(found, candidate{"cuda:" + strings.TrimPrefix(node, "nvidia"), "a GPU"})
 	}
 	return found
 }

@@ -14,6 +14,7 @@ import (
 
 	"fisub/app/flags"
 	"fisub/bench/runs"
+	"fisub/internal/longtest"
 )
 
 // completionProject makes a folder with a submission, two tables of remotes and two runs, and works in it.
@@ -203,10 +204,7 @@ func shell(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "shells") {
-			t.Fatal(err)
-		}
-		t.Skipf("%v: apt-get install %s", err, name)
+		longtest.Missing(t, "shells", err)
 	}
 	return path
 }

@@ -5,13 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/explain"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
-	"fisub/session"
+	"fisub/preflight"
 	"fisub/workloads"
 )
 
@@ -28,7 +30,8 @@ func (o *datasetOptions) flags() []cli.Flag {
 }
 
 func (a *app) datasetCommand() *cli.Command {
-	var ls, verify, synth, imports datasetOptions
+	var ls, verify, synth datasetOptions
+	out := "trace" // of import
 	return &cli.Command{
 		Name:  "dataset",
 		Usage: "list, check, synthesise and import workloads and their inputs",
@@ -43,10 +46,18 @@ func (a *app) datasetCommand() *cli.Command {
 				Action: func(c *cli.Context) error { return a.datasetSynth(c.Context, synth) }},
 			{Name: "import", Usage: "take definitions and workloads of fi_trace, SOL-ExecBench or a dataset into a dataset",
 				ArgsUsage: "DIR|FILE",
-				Flags:     []cli.Flag{stringFlag(&imports.out, "o", "the dataset is the folder `DIR`", "trace")},
-				Action:    func(c *cli.Context) error { return a.datasetImport(c.Context, c.Args().First(), imports.out) }},
+				Flags:     []cli.Flag{stringFlag(&out, "o", "the dataset is the folder `DIR`", "trace")},
+				Action:    func(c *cli.Context) error { return a.datasetImport(c.Context, c.Args().First(), out) }},
 		},
 	}
+}
+
+// A setLine is a workload set in the list.
+type setLine struct {
+	Definition string   `json:"definition"`
+	Set        string   `json:"set"`
+	Workloads  int      `json:"workloads"`
+	UUIDs      []string `json:"uuids"`
 }
 
 func (a *app) datasetLs(o datasetOptions) error {
@@ -54,9 +65,9 @@ func (a *app) datasetLs(o datasetOptions) error {
 	if err != nil {
 		return err
 	}
-	lines := []session.SetLine{}
-	err = session.EachSet(data, o.definition, o.set, func(def *trace.Definition, set string, ws []*trace.Workload) error {
-		l := session.SetLine{Definition: def.Name, Set: set, Workloads: len(ws)}
+	lines := []setLine{}
+	err = o.eachSet(data, func(def *trace.Definition, set string, ws []*trace.Workload) error {
+		l := setLine{Definition: def.Name, Set: set, Workloads: len(ws)}
 		for _, w := range ws {
 			l.UUIDs = append(l.UUIDs, w.UUID)
 		}
@@ -67,7 +78,7 @@ func (a *app) datasetLs(o datasetOptions) error {
 		fmt.Fprintln(a.stdout, a.term.Fit(plain.Line(def.Name)+"  "+plain.Line(set)+"  "+plain.Count(len(ws), "workload"), 4))
 		for _, w := range ws {
 			if a.term.Verbose {
-				text := w.UUID + session.AxesText(w)
+				text := w.UUID + axesText(w)
 				if tests := workloads.Tests(def.Name, w.UUID); tests != "" {
 					text += "  " + tests
 				}
@@ -91,12 +102,78 @@ func (a *app) datasetLs(o datasetOptions) error {
 	return nil
 }
 
+// A verified is the result of dataset verify, for --json.
+type verified struct {
+	Workloads   int            `json:"workloads"`
+	AbsentFiles int            `json:"absent_files"`
+	Faults      []datasetFault `json:"faults"`
+	MoreFaults  int            `json:"more_faults,omitempty"` // number of faults after the first maxFaults
+}
+
+const maxFaults = 1000
+
+func (v *verified) add(f datasetFault) {
+	if len(v.Faults) == maxFaults {
+		v.MoreFaults++
+		return
+	}
+	v.Faults = append(v.Faults, f)
+}
+
+// A datasetFault is one of a workload, or of a definition where Workload is "".
+type datasetFault struct {
+	Definition string `json:"definition"`
+	Workload   string `json:"workload"`
+	Text       string `json:"text"`
+	Hint       string `json:"hint"`
+}
+
+// verify checks workloads and input files against their definitions, and the references of these. unread is the reason
+// why references were not looked at.
+func (o *datasetOptions) verify(ctx context.Context, data *workloads.Dataset) (found verified, unread, err error) {
+	found.Faults = []datasetFault{}
+	seen := map[string]bool{}
+	err = o.eachSet(data, func(def *trace.Definition, _ string, ws []*trace.Workload) error {
+		seen[def.Name] = true
+		reports, err := data.Verify(ctx, def, ws)
+		if err != nil {
+			return err
+		}
+		for _, r := range reports {
+			found.Workloads++
+			found.AbsentFiles += r.Absent
+			for _, f := range r.Faults {
+				text, hint := explain.Error(f)
+				found.add(datasetFault{def.Name, r.UUID, text, hint})
+			}
+		}
+		return nil
+	})
+	for _, name := range data.Definitions() {
+		if err != nil || unread != nil {
+			break
+		}
+		if !seen[name] && (o.set != "" || o.definition != "" && name != o.definition) {
+			continue
+		}
+		var faults []string
+		var def *trace.Definition
+		if def, err = data.Definition(name); err == nil {
+			faults, unread = preflight.Definition(ctx, def)
+		}
+		for _, text := range faults {
+			found.add(datasetFault{Definition: name, Text: text})
+		}
+	}
+	return found, unread, err
+}
+
 func (a *app) datasetVerify(ctx context.Context, o datasetOptions) error {
 	data, err := a.OpenDataset()
 	if err != nil {
 		return err
 	}
-	found, unread, err := session.Verify(ctx, data, o.definition, o.set)
+	found, unread, err := o.verify(ctx, data)
 	if err != nil {
 		return err
 	}
@@ -131,6 +208,12 @@ func (a *app) datasetVerify(ctx context.Context, o datasetOptions) error {
 	return nil
 }
 
+// A synthesis is the result of dataset synth, for --json.
+type synthesis struct {
+	Files  int    `json:"files"`
+	Folder string `json:"folder"`
+}
+
 func (a *app) datasetSynth(ctx context.Context, o datasetOptions) error {
 	data, err := a.OpenDataset()
 	if err != nil {
@@ -144,8 +227,8 @@ func (a *app) datasetSynth(ctx context.Context, o datasetOptions) error {
 		}
 	}
 	data = data.Seeded(o.seed)
-	made := session.Synthesis{Folder: dest}
-	err = session.EachSet(data, o.definition, o.set, func(def *trace.Definition, set string, ws []*trace.Workload) error {
+	made := synthesis{Folder: dest}
+	err = o.eachSet(data, func(def *trace.Definition, set string, ws []*trace.Workload) error {
 		bar := a.term.Bar(int64(len(ws)), def.Name+" "+set, false)
 		defer bar.Finish()
 		return data.Synth(ctx, def, ws, dest, func(done, total int) {
@@ -168,10 +251,83 @@ func (a *app) datasetSynth(ctx context.Context, o datasetOptions) error {
 	return err
 }
 
-func (a *app) datasetImport(ctx context.Context, src, out string) error {
-	found, err := a.Import(ctx, src, out)
-	if err != nil {
-		return err
+// An imported is the result of dataset import.
+type imported struct {
+	Folder string `json:"folder"` // the dataset
+	*workloads.Imported
+}
+
+// Text is a line for each note, and one for all.
+func (i *imported) Text() string {
+	var b strings.Builder
+	for _, n := range i.Notes {
+		fmt.Fprintf(&b, "%s: %s", plain.Line(n.File), plain.Line(n.Text))
+		if n.Workloads > 0 {
+			fmt.Fprintf(&b, " (%s)", plain.Count(n.Workloads, "workload"))
+		}
+		b.WriteByte('\n')
 	}
-	return errors.Join(a.result(found), found.Err())
+	fmt.Fprintf(&b, "%s and %s in %s\n", plain.Count(i.Definitions, "definition"),
+		plain.Count(i.Workloads, "workload"), plain.Line(i.Folder))
+	return b.String()
+}
+
+// datasetImport takes the definitions and workloads of the folder or file src into the dataset in the folder out.
+func (a *app) datasetImport(ctx context.Context, src, out string) error {
+	found, err := workloads.Import(a.Path(src), a.Path(out), workloads.Python(preflight.Python(ctx)))
+	if err != nil {
+		return usage.Invalid(err)
+	}
+	err = a.result(&imported{out, found})
+	if found.Definitions == 0 {
+		err = errors.Join(err, usage.Errorf("a definition is a .json file with axes, inputs and outputs",
+			"%s: no definition to import", src))
+	}
+	return err
+}
+
+// eachSet calls do for each workload set that o selects.
+func (o *datasetOptions) eachSet(data *workloads.Dataset,
+	do func(def *trace.Definition, set string, ws []*trace.Workload) error) error {
+	names := data.Definitions()
+	if o.definition != "" {
+		names = []string{o.definition}
+	}
+	found := false
+	for _, name := range names {
+		def, err := data.Definition(name)
+		if err != nil {
+			return usage.Invalid(err)
+		}
+		sets, err := data.Sets(name)
+		if err != nil {
+			return usage.Invalid(err)
+		}
+		for _, set := range sets {
+			if o.set != "" && !workloads.SameSet(o.set, set) {
+				continue
+			}
+			found = true
+			ws, err := data.Workloads(name, set)
+			if err != nil {
+				return usage.Invalid(err)
+			}
+			if err := do(def, set, ws); err != nil {
+				return err
+			}
+		}
+	}
+	if !found && o.set != "" {
+		return usage.Errorf("fisub dataset ls lists the workload sets", "--set %s: no such workload set", o.set)
+	}
+	return nil
+}
+
+// axesText returns the axes of a workload in a line.
+func axesText(w *trace.Workload) string {
+	text := ""
+	for name, n := range w.Axes.All() {
+		text += fmt.Sprintf("  %s=%d", name, n)
+	}
+	return text
 }

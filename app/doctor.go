@@ -7,6 +7,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/bench/machine"
+	"fisub/bench/tools"
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/doctor"
@@ -14,8 +16,6 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/plain"
 	"fisub/internal/usage"
-	"fisub/session"
-	"fisub/session/tools"
 )
 
 func (a *app) doctorCommand() *cli.Command {
@@ -43,7 +43,7 @@ func (a *app) doctor(ctx context.Context, noRemote bool, require string) (err er
 		Dataset: a.OpenDataset}
 	o.Cache, o.CacheErr = cache.Root()
 	o.OpenGPU = func(ctx context.Context) (device.Info, error) {
-		return session.OpenGPU(ctx, device.Options{CacheDir: o.Cache})
+		return machine.OpenGPU(ctx, device.Options{CacheDir: o.Cache})
 	}
 	if !noRemote {
 		if tables, err := a.Tables(); err == nil { // a broken config has its own line

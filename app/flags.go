@@ -12,11 +12,11 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/app/flags"
+	"fisub/bench/setup"
 	"fisub/device"
 	"fisub/internal/config"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
-	"fisub/session"
 	"fisub/session/outcome"
 )
 
@@ -71,7 +71,7 @@ func numberFlag(to **float64, name, help, absent string) *cli.Float64Flag {
 }
 
 // workloadFlags say what runs, wherever it does, and how it is timed.
-func workloadFlags(o *session.Options) []cli.Flag {
+func workloadFlags(o *setup.Options) []cli.Flag {
 	return []cli.Flag{
 		stringFlag(&o.Set, "set", "run the workloads of `SET`", "bench.set of the config, else default"),
 		seedFlag(&o.Seed),
@@ -97,7 +97,7 @@ func seedFlag(to *uint64) cli.Flag {
 }
 
 // runFlags are those of every command that runs solutions on this machine and times them.
-func runFlags(o *session.Options) []cli.Flag {
+func runFlags(o *setup.Options) []cli.Flag {
 	return append([]cli.Flag{deviceFlag(&o.Device)}, append(workloadFlags(o),
 		numberFlag(&o.MemoryLimit, "memory-limit", "end a worker that holds more than `GIB`; 0 is no limit",
 			"three quarters of the machine's"))...)

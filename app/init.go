@@ -19,7 +19,6 @@ import (
 	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/scaffold"
-	"fisub/session"
 	"fisub/workloads"
 )
 
@@ -116,7 +115,7 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 	if root := git.Root(abs); root != "" && root != abs {
 		p.Drop(scaffold.Workflow)
 		a.term.Note("%s: left out: GitHub takes workflows from the root of the repository, %s", scaffold.Workflow,
-			session.Relative(root))
+			plain.Relative(root))
 	}
 	done, err := p.Write(dir, o.force)
 	if conflict, ok := errors.AsType[*scaffold.ConflictError](err); ok {
@@ -169,7 +168,7 @@ func (a *app) initialised(dir string, opts scaffold.Options, p *scaffold.Project
 		return a.writeJSON(made)
 	}
 	for _, f := range made.Files {
-		a.line(f.Status, "%s", filepath.Join(session.Relative(dir), filepath.FromSlash(f.Path)))
+		a.line(f.Status, "%s", filepath.Join(plain.Relative(dir), filepath.FromSlash(f.Path)))
 	}
 	for _, f := range made.Files {
 		if strings.HasSuffix(f.Path, ".yml") && f.Status != "unchanged" {
@@ -192,7 +191,7 @@ func (a *app) nextLines(dir string) (lines []string) {
 		command += " --dataset " + plain.Word(data)
 	}
 	if moved {
-		command += " -C " + plain.Word(session.Relative(dir))
+		command += " -C " + plain.Word(plain.Relative(dir))
 	}
 	for _, verb := range []string{"check", "local", "pack"} {
 		lines = append(lines, command+" "+verb)

@@ -2,16 +2,40 @@ package app
 
 import (
 	"context"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/bench"
+	"fisub/bench/machine"
+	"fisub/bench/runs"
+	"fisub/bench/setup"
+	"fisub/device"
+	"fisub/internal/event"
+	"fisub/internal/plain"
+	"fisub/internal/trace"
 	"fisub/internal/usage"
+	"fisub/project"
 	"fisub/session"
+	"fisub/workloads"
 )
 
 type localOptions struct {
-	session.Local
+	setup.Options
 	solution      string
+	resume        string // the run to resume, as runs.Find takes it
+	dump          string // folder for the tensors of the first workload that does not pass
+	failFast      bool
+	keepGoing     bool
+	budget        time.Duration // no workload starts later than that after the first; 0: no limit
 	strict, watch bool
 }
 
@@ -19,21 +43,21 @@ func (a *app) localCommand() *cli.Command {
 	var o localOptions
 	prebuilt := stringFlag(&o.Prebuilt, "prebuilt", "take compiled kernels from `DIR`", "")
 	prebuilt.Hidden = true
-	failFast := boolFlag(&o.FailFast, "fail-fast", "end with the first workload that does not pass")
+	failFast := boolFlag(&o.failFast, "fail-fast", "end with the first workload that does not pass")
 	failFast.Aliases = []string{"x"}
 	return &cli.Command{
 		Name:  "local",
 		Usage: "run the submission's workloads on this machine",
 		Flags: append(runFlags(&o.Options), solutionFlag(&o.solution), baselineFlag(&o.Baseline), prebuilt,
 			strictFlag(&o.strict), failFast,
-			stringFlag(&o.Dump, "dump", "write inputs, expected and actual outputs of the first workload that does not pass "+
+			stringFlag(&o.dump, "dump", "write inputs, expected and actual outputs of the first workload that does not pass "+
 				"to `DIR`, as safetensors", ""),
-			timeFlag(&o.Budget, "budget", "begin no workload, but the first, after `TIME`; they run in an order in which "+
+			timeFlag(&o.budget, "budget", "begin no workload, but the first, after `TIME`; they run in an order in which "+
 				"each beginning is spread over the axes", "none"),
 			boolFlag(&o.watch, "watch", "run again whenever the config or a source is saved, until Ctrl-C"),
-			boolFlag(&o.KeepGoing, "keep-going", "go on after two TIMEOUTs in a row, and where it does not build"),
+			boolFlag(&o.keepGoing, "keep-going", "go on after two TIMEOUTs in a row, and where it does not build"),
 			boolFlag(&o.Sanitize, "sanitize", "emulator: look at each workload as fisub sanitize does at one"),
-			stringFlag(&o.Resume, "resume", "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, "+
+			stringFlag(&o.resume, "resume", "go on with `RUN`, an id, its beginning, last or last~1: set, workloads, "+
 				"profile, timer, "+
 				"baseline and device are its own unless given, and workloads with a verdict are left out", "")),
 		Action: func(c *cli.Context) error {
@@ -50,16 +74,138 @@ func (a *app) local(ctx context.Context, o localOptions) error {
 	if err != nil {
 		return err
 	}
-	total, err := a.RunLocal(ctx, s, o.Local, a.events(), a.term)
+	total, err := a.runLocal(ctx, s, o, a.events())
 	if err != nil {
 		return err
 	}
 	return verdict(total.Missing, total.Failed, total.Findings, o.strict)
 }
 
-// watch is local, again and again.
+// runLocal runs s on this machine and keeps the run below its root. show gets its events too.
+func (a *app) runLocal(ctx context.Context, s *project.Submission, o localOptions, show event.Sink) (
+	total event.Done, err error) {
+	folder, old, err := session.OpenResumed(s.Root, o.resume)
+	if err != nil {
+		return total, err
+	}
+	if folder != nil {
+		defer folder.Close()
+	}
+	if o.Prebuilt != "" {
+		if o.Prebuilt, err = filepath.Abs(a.Path(o.Prebuilt)); err != nil {
+			return total, err
+		}
+	}
+	if o.dump != "" {
+		o.dump = a.Path(o.dump)
+		if err := os.MkdirAll(o.dump, 0o755); err != nil {
+			return total, err
+		}
+	}
+	u, err := setup.NewLocal(ctx, &a.Project, s, o.Options, old, a.term)
+	if err != nil {
+		return total, err
+	}
+	if o.budget > 0 {
+		u.Workloads = workloads.Evenly(u.Workloads)
+	}
+	run := u.Describe(ctx, s)
+	run.BudgetS = o.budget.Seconds()
+
+	var before *runs.Summary
+	var admit func(device.Info) error
+	if old == nil {
+		folder = runs.New(s.Root, run.ID)
+		defer folder.Close()
+	} else {
+		if err = session.GoOn(old, run); err != nil {
+			return total, err
+		}
+		before = &old.Summary
+		admit = func(d device.Info) error { return session.SameDevice(old, d) }
+		total = before.Totals()
+		a.term.Note("resumed    %s: %d of %d workloads have a verdict", run.ID, total.Passed+total.Failed, len(run.Workloads))
+		if total.Failed > 0 {
+			a.term.Note("           %d of them did not pass: fisub report %s lists them", total.Failed, run.ID)
+		}
+		total.Missing -= total.Left
+		if !slices.ContainsFunc(u.Workloads, func(w *trace.Workload) bool { return !before.Judged(w.UUID) }) {
+			return total, session.End(folder, old)
+		}
+	}
+	wrong := "" // the first workload that was called and did not pass
+	stream := event.NewStream(folder.Record, show, func(e event.Event) error {
+		if v := e.Evaluated; v != nil && wrong == "" && !v.Passed() && v.Status() != trace.CompileError {
+			wrong = e.Workload
+		}
+		return nil
+	})
+	shared := u.Shared(s)
+	shared.FailFast, shared.EndEarly, shared.Budget = o.failFast, !o.keepGoing, o.budget
+	result, err := bench.Run(ctx, shared, bench.Entry{Solution: s.Solution, Events: stream, Run: run,
+		Admit: admit, Before: before, Dump: o.dump})
+	total = event.Done{Failed: result.Failed, Findings: result.Findings, Missing: result.Missing - result.Left}
+	if result.Stopped && result.Failed > 0 {
+		total.Missing = 0 // those that failed tell enough
+	}
+	if ctx.Err() != nil || result.Stopped && !result.Unbuilt {
+		a.term.Note("go on with: fisub local --resume %s", run.ID)
+	}
+	if err != nil {
+		return total, machine.Invalid(err)
+	}
+	if err := stream.Err(); err != nil {
+		return total, err
+	}
+	a.term.Note("run folder %s", plain.Relative(folder.Path()))
+	if d := result.Dumped; d != nil {
+		what := "inputs, expected and actual outputs"
+		if !d.Actual {
+			what = "inputs and expected outputs; the call gave none"
+		}
+		a.term.Note("dumped     %s, %.1f MB: %s", plain.Relative(d.Path), float64(d.Bytes)/1e6, what)
+	} else if wrong != "" {
+		a.term.Note("tensors    fisub local --workload %s --dump DIR writes what %s was given, gave and should have given",
+			plain.Short(wrong), plain.Short(wrong))
+	}
+	if text := narrow(s, run); text != "" {
+		a.term.Note("%s", text)
+	}
+	return total, nil
+}
+
+// narrow describes the part of the contest's mix that the default set leaves out, or returns "" for another set.
+func narrow(s *project.Submission, run *event.Run) string {
+	mix, err := s.Data.Workloads(s.Definition.Name, workloads.ContestSet)
+	if err != nil || run.Set != workloads.DefaultSet {
+		return ""
+	}
+	var fixed []string
+	for _, axis := range slices.Sorted(maps.Keys(run.Workloads[0].Axes)) {
+		same := true
+		for _, w := range run.Workloads {
+			same = same && w.Axes[axis] == run.Workloads[0].Axes[axis]
+		}
+		least, most := math.MaxInt, 0
+		for _, w := range mix {
+			n, _ := w.Axes.Get(axis)
+			least, most = min(least, n), max(most, n)
+		}
+		if same && most > least {
+			fixed = append(fixed, fmt.Sprintf("%s %d only, the contest's mix %d to %d", axis, run.Workloads[0].Axes[axis], least,
+				most))
+		}
+	}
+	text := "set default is a small one"
+	if len(fixed) > 0 {
+		text = "set default has " + strings.Join(fixed, "; ")
+	}
+	return fmt.Sprintf("%s; fisub local --set %s runs all %d", text, workloads.ContestSet, len(mix))
+}
+
+// watch runs local again whenever a file of the submission changes.
 func (a *app) watch(ctx context.Context, o localOptions) error {
-	if o.Resume != "" {
+	if o.resume != "" {
 		return usage.Errorf("leave one out", "--watch: with --resume there is one run")
 	}
 	s, err := a.load(o.solution)
@@ -70,15 +216,66 @@ func (a *app) watch(ctx context.Context, o localOptions) error {
 	if s.Config != nil {
 		roots = []string{a.ConfigPath(), s.Config.SourceDir()}
 	}
-	session.Watch(ctx, roots, func(run context.Context) {
+	onChange(ctx, roots, func(run context.Context) {
 		if err := a.local(run, o); run.Err() == nil {
 			a.exit(err)
-			a.term.Note("watching   %s; Ctrl-C ends", session.Relative(roots[len(roots)-1]))
+			a.term.Note("watching   %s; Ctrl-C ends", plain.Relative(roots[len(roots)-1]))
 		} else if ctx.Err() == nil {
 			a.term.Note("changed    the run has ended; it begins again")
 		}
 	})
 	return ctx.Err()
+}
+
+// onChange calls run, and again whenever a file among roots, or below those that are folders, has changed and all have
+// stayed as they are for a moment. The context of a run ends when something changes. onChange returns when ctx ends.
+func onChange(ctx context.Context, roots []string, run func(context.Context)) {
+	for ctx.Err() == nil {
+		before := fileTimes(roots)
+		rctx, cancel := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			run(rctx)
+		}()
+		tick := time.NewTicker(200 * time.Millisecond)
+		for last := before; ; {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+			now := fileTimes(roots)
+			if ctx.Err() != nil || now != before && now == last {
+				break
+			}
+			last = now
+		}
+		tick.Stop()
+		cancel()
+		<-ended
+	}
+}
+
+// fileTimes lists all files with the times of their last change. Folders whose name begins with a dot are left out.
+func fileTimes(roots []string) string {
+	var all strings.Builder
+	for _, root := range roots {
+		_ = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return nil // it has just gone
+			case d.IsDir() && name != root && strings.HasPrefix(d.Name(), "."):
+				return filepath.SkipDir
+			case d.IsDir():
+				return nil
+			}
+			if st, err := d.Info(); err == nil {
+				fmt.Fprintln(&all, name, st.Size(), st.ModTime().UnixNano())
+			}
+			return nil
+		})
+	}
+	return all.String()
 }
 
 // verdict is the exit status of a run, of which the table has said everything: by its workloads without a verdict,
@@ -95,6 +292,6 @@ func verdict(missing, failed, findings int, strict bool) error {
 
 func (a *app) workerCommand() *cli.Command {
 	return &cli.Command{Name: "worker", Hidden: true, Action: func(c *cli.Context) error {
-		return session.Work(c.Context, openers)
+		return machine.Work(c.Context, openers)
 	}}
 }

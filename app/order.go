@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"fisub/bench"
+	"fisub/bench/machine"
+	"fisub/bench/setup"
 	"fisub/device"
 	"fisub/device/cuda"
 	"fisub/device/vgpu"
@@ -23,12 +25,13 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
+	"fisub/project"
 	"fisub/remote"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
 	"fisub/remote/providers"
-	"fisub/session"
 )
 
 // hostOptions say where a run goes. Zero values are as the tables say.
@@ -92,24 +95,10 @@ func (a *app) openTables(names []string, gpu string) (hosts, error) {
 	return hosts{names, open, terms}, err
 }
 
-// newOrder assigns the workloads of u to places, and completes u.
-func (a *app) newOrder(ctx context.Context, e errand, u *session.Setup, h hosts) (*order, error) {
+// newOrder assigns the workloads of u to places.
+func (a *app) newOrder(ctx context.Context, e errand, u *setup.Setup, terms dispatch.Terms, h hosts) (*order, error) {
 	s, o := e.s, e.where
-	gpu, limit, err := common(o, h)
-	if err != nil {
-		return nil, err
-	}
-	plan := &dispatch.Plan{Version: 1, Terms: dispatch.Terms{GPU: gpu, Limit: limit, Busy: o.Busy, Strict: o.Strict}}
-	u.Kind = "cuda"
-	if plan.GPU == "none" {
-		plan.GPU, u.Kind = "", "emu"
-	}
-	if err := u.Timed(e.how.MaxTime); err != nil {
-		return nil, err
-	}
-	if u.Baseline, err = a.FindBaseline(s, e.how.Baseline, nil, u.Kind, a.term); err != nil {
-		return nil, err
-	}
+	plan := &dispatch.Plan{Version: 1, Terms: terms}
 	spec := bundle.Spec{Set: u.Set, Args: []string{"--profile", u.Profile.Name, "--timer", u.Timer, "--timeout",
 		u.Profile.Timeout.String()}}
 	if u.Profile.Target > 0 && u.Kind == "cuda" {
@@ -122,6 +111,7 @@ func (a *app) newOrder(ctx context.Context, e errand, u *session.Setup, h hosts)
 	if !s.Data.Embedded() {
 		spec.Dataset = s.Data.Root()
 	}
+	var err error
 	switch {
 	case u.Kind == "cuda":
 		spec.Arch, err = hostArch(s, u, plan.GPU, e.how.Arch, a.term)
@@ -129,7 +119,7 @@ func (a *app) newOrder(ctx context.Context, e errand, u *session.Setup, h hosts)
 		spec.Arch = vgpu.Arch
 		opts := device.Options{}
 		if opts.CacheDir, err = cache.Root(); err == nil {
-			_, err = session.Compiler(ctx, u.Kind, &opts, s.Solution, a.term)
+			_, err = machine.Compiler(ctx, u.Kind, &opts, s.Solution, a.term)
 		}
 	}
 	if err != nil {
@@ -143,17 +133,17 @@ func (a *app) newOrder(ctx context.Context, e errand, u *session.Setup, h hosts)
 }
 
 // show says what would run where, and the size in bytes of what is sent.
-func (o *order) show(log session.Log, size int64) {
+func (o *order) show(term *ui.Terminal, size int64) {
 	p, spec := o.Plan, o.Spec
-	log.Note("plan       %s, %s, profile %s", p.Run.Definition, p.Run.Selection(), p.Run.Profile.Name)
+	term.Note("plan       %s, %s, profile %s", p.Run.Definition, p.Run.Selection(), p.Run.Profile.Name)
 	if b := p.Run.Baseline; b != nil {
-		log.Note("baseline   %s", plain.Line(b.Name))
+		term.Note("baseline   %s", plain.Line(b.Name))
 	}
 	var where []string
 	for _, place := range p.Places[:p.Used()] {
 		where = append(where, place.String())
 	}
-	log.Note("where      %s (%s)", strings.Join(where, ", "), plain.Count(len(where), "job"))
+	term.Note("where      %s (%s)", strings.Join(where, ", "), plain.Count(len(where), "job"))
 	kernel := "the solution's sources"
 	switch {
 	case p.GPU == "" && spec.Arch != "":
@@ -161,8 +151,8 @@ func (o *order) show(log session.Log, size int64) {
 	case spec.Arch != "":
 		kernel = "kernels for " + spec.Arch
 	}
-	log.Note("bundle     %.1f MB: fisub, %s; what a host has already is not sent", float64(size)/1e6, kernel)
-	log.Note("limit      %v for each job, kept on the host", p.Limit)
+	term.Note("bundle     %.1f MB: fisub, %s; what a host has already is not sent", float64(size)/1e6, kernel)
+	term.Note("limit      %v for each job, kept on the host", p.Limit)
 }
 
 // again makes a plan whose jobs are over one that runs what has no verdict, on the tables of those names, or where
@@ -183,20 +173,27 @@ func again(plan *dispatch.Plan, o hostOptions, lacking int, h hosts) error {
 	return nil
 }
 
-// common gives the GPU and the limit of all jobs: those of the options, else of the tables, of which the shortest limit
-// counts.
-func common(o hostOptions, h hosts) (gpu string, limit time.Duration, err error) {
+// termsOf returns the terms of all jobs, and the kind of their devices. The GPU and the limit are those of the options,
+// else of the tables, whose shortest limit counts.
+func termsOf(o hostOptions, h hosts) (t dispatch.Terms, kind string, err error) {
+	gpu, limit := "", time.Duration(0)
 	for _, name := range h.names {
 		c := h.terms[name]
 		if o.GPU == "" && gpu != "" && c.GPU != "" && c.GPU != gpu {
-			return "", 0, usage.Errorf("add --gpu", "the tables name several GPUs: %s and %s", gpu, c.GPU)
+			return t, "", usage.Errorf("add --gpu", "the tables name several GPUs: %s and %s", gpu, c.GPU)
 		}
 		gpu = cmp.Or(gpu, c.GPU)
 		if c.Limit > 0 && (limit == 0 || c.Limit < limit) {
 			limit = c.Limit
 		}
 	}
-	return strings.ToLower(cmp.Or(o.GPU, gpu)), cmp.Or(o.Limit, limit, defaultLimit), nil
+	t = dispatch.Terms{GPU: strings.ToLower(cmp.Or(o.GPU, gpu)), Limit: cmp.Or(o.Limit, limit, defaultLimit),
+		Busy: o.Busy, Strict: o.Strict}
+	if t.GPU == "none" {
+		t.GPU = ""
+		return t, "emu", nil
+	}
+	return t, "cuda", nil
 }
 
 // placesOf are those of the tables that at most so many workloads can use.
@@ -214,7 +211,7 @@ func placesOf(o hostOptions, workloads int, h hosts) (all []dispatch.Place) {
 }
 
 // hostArch gives what is compiled here for a host's GPU: "" where nothing has to be, and nothing can be.
-func hostArch(s *session.Submission, u *session.Setup, gpu, named string, log session.Log) (string, error) {
+func hostArch(s *project.Submission, u *setup.Setup, gpu, named string, term *ui.Terminal) (string, error) {
 	arch, known := bundle.Arch(gpu)
 	switch {
 	case gpu == "":
@@ -232,7 +229,7 @@ func hostArch(s *session.Submission, u *session.Setup, gpu, named string, log se
 			return "", err
 		}
 		text, hint := explain.Error(err)
-		log.Warn("no share of the copy bandwidth, unless the hosts have a compiler: "+text, hint)
+		term.Warn("no share of the copy bandwidth, unless the hosts have a compiler: "+text, hint)
 		return "", nil
 	}
 	return cmp.Or(named, arch), nil

@@ -91,7 +91,7 @@ func TestChosen(t *testing.T) {
 	}
 }
 
-func TestCommon(t *testing.T) {
+func TestTermsOf(t *testing.T) {
 	commons := map[string]remote.Common{"a": remote.Common{GPU: "B200", Limit: time.Hour},
 		"b": remote.Common{GPU: "h200", Limit: time.Minute}, "c": {}}
 	for _, tc := range []struct {
@@ -99,19 +99,20 @@ func TestCommon(t *testing.T) {
 		o     hostOptions
 		names []string
 		gpu   string
+		kind  string
 		limit time.Duration
 		fault string
 	}{
-		{"of the table", hostOptions{}, []string{"a", "c"}, "b200", time.Hour, ""},
-		{"usual", hostOptions{}, []string{"c"}, "", defaultLimit, ""},
-		{"of the flags", hostOptions{GPU: "none", Limit: time.Second}, []string{"a", "b"}, "none", time.Second, ""},
-		{"the shortest limit", hostOptions{GPU: "a10"}, []string{"a", "b"}, "a10", time.Minute, ""},
-		{"two GPUs", hostOptions{}, []string{"a", "b"}, "", 0, "several GPUs"},
+		{"of the table", hostOptions{}, []string{"a", "c"}, "b200", "cuda", time.Hour, ""},
+		{"usual", hostOptions{}, []string{"c"}, "", "cuda", defaultLimit, ""},
+		{"of the flags", hostOptions{GPU: "none", Limit: time.Second}, []string{"a", "b"}, "", "emu", time.Second, ""},
+		{"the shortest limit", hostOptions{GPU: "a10"}, []string{"a", "b"}, "a10", "cuda", time.Minute, ""},
+		{"two GPUs", hostOptions{}, []string{"a", "b"}, "", "", 0, "several GPUs"},
 	} {
-		gpu, limit, err := common(tc.o, hosts{names: tc.names, terms: commons})
-		if gpu != tc.gpu || limit != tc.limit || (err == nil) != (tc.fault == "") || err != nil &&
+		got, kind, err := termsOf(tc.o, hosts{names: tc.names, terms: commons})
+		if got.GPU != tc.gpu || kind != tc.kind || got.Limit != tc.limit || (err == nil) != (tc.fault == "") || err != nil &&
 			!strings.Contains(err.Error(), tc.fault) {
-			t.Errorf("%s: got %s, %v, %v", tc.name, gpu, limit, err)
+			t.Errorf("%s: got %+v, %s, %v", tc.name, got, kind, err)
 		}
 	}
 }

@@ -10,14 +10,13 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"fisub/collector"
 	"fisub/explain"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/pack"
 	"fisub/preflight"
-	"fisub/session"
+	"fisub/project"
 )
 
 type packOptions struct {
@@ -59,7 +58,7 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	if err != nil {
 		return err
 	}
-	s, err := session.PackSources(a.ConfigPath(), data)
+	s, err := project.PackSources(a.ConfigPath(), data)
 	if err != nil {
 		return err
 	}
@@ -74,7 +73,7 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	out := filepath.Join(s.Root, "solution.json")
 	switch {
 	case o.packed:
-		out = a.Path(collector.Packed)
+		out = a.Path(pack.Packed)
 	case o.out == "-":
 		out = "-"
 	case o.out != "":
@@ -102,7 +101,7 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	if out == "-" {
 		w = a.stderr
 	} else {
-		fmt.Fprintf(w, "packed      %s\n", session.Relative(out))
+		fmt.Fprintf(w, "packed      %s\n", plain.Relative(out))
 	}
 	if !a.term.Quiet || out != "-" {
 		fmt.Fprintf(w, "name        %s by %s\ndefinition  %s\nlanguage    %s, entry point %s\nhash        %s\n",
@@ -118,12 +117,12 @@ func (a *app) pack(ctx context.Context, o packOptions) error {
 	}
 	for _, f := range findings {
 		if f.Severity != preflight.Note || a.term.Verbose {
-			a.term.Warn(session.FindingText(f), f.Hint)
+			a.term.Warn(f.Text(), f.Hint)
 		}
 	}
 	// The solution that the contest's own packer makes of the repository has another hash than what was tested.
-	if lost := collector.Lost(s.Config); len(lost) > 0 && !o.packed {
-		a.term.Warn(session.Relative(s.Config.Path)+": "+collector.LostText(lost...), collector.PackHint)
+	if lost := pack.Ignored(s.Config); len(lost) > 0 && !o.packed {
+		a.term.Warn(plain.Relative(s.Config.Path)+": "+pack.IgnoredText(lost...), pack.CollectHint)
 	}
 	return nil
 }

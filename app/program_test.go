@@ -52,13 +52,13 @@ func BenchmarkProgram(b *testing.B) {
 			"--set", "contest", "--where", "total_seq_len=134", "--limit", "1")},
 		{"local/emu, prefill of 2107 tokens", "60 s", false, false, args("-C", "solution-prefill", "local", "--device", "emu",
 			"--set", "contest", "--where", "total_seq_len=2107", "--limit", "1")},
-		{"local/emu, init, gdn_decode", "60 s", false, true, project("gdn_decode_qk4_v8_d128_k_last")},
-		{"local/emu, init, gdn_prefill", "60 s", false, true, project("gdn_prefill_qk4_v8_d128_k_last")},
+		{"local/emu, init, gdn_decode", "60 s", false, true, projectOf("gdn_decode_qk4_v8_d128_k_last")},
+		{"local/emu, init, gdn_prefill", "60 s", false, true, projectOf("gdn_prefill_qk4_v8_d128_k_last")},
 		{"local/emu, init, DSA attention", "60 s", false, true,
-			project("dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64")},
-		{"local/emu, init, DSA indexer", "60 s", false, true, project("dsa_topk_indexer_fp8_h64_d128_topk2048_ps64")},
+			projectOf("dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64")},
+		{"local/emu, init, DSA indexer", "60 s", false, true, projectOf("dsa_topk_indexer_fp8_h64_d128_topk2048_ps64")},
 		{"local/emu, init, MoE", "60 s", false, true,
-			project("moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048")},
+			projectOf("moe_fp8_block_scale_ds_routing_topk8_ng8_kg4_e32_h7168_i2048")},
 		{"sanitize/emu, all tools", "", false, false, args("sanitize", "--device", "emu")},
 		{"sanitize/emu, no race check", "", false, false, args("sanitize", "--device", "emu", "--tool",
 			"memcheck,initcheck,synccheck")},
@@ -101,8 +101,8 @@ func BenchmarkProgram(b *testing.B) {
 
 func args(list ...string) func(*testing.B) []string { return func(*testing.B) []string { return list } }
 
-// project writes what init has for a definition, in CUDA; one workload of it is run.
-func project(definition string) func(*testing.B) []string {
+// projectOf writes what init has for a definition, in CUDA; one workload of it is run.
+func projectOf(definition string) func(*testing.B) []string {
 	return func(b *testing.B) []string {
 		dir := filepath.Join(b.TempDir(), "project")
 		out, err := exec.Command(filepath.Join("..", "dist", "fisub"), "init", "--definition", definition,

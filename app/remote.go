@@ -17,18 +17,19 @@ import (
 
 	"fisub/bench/compare"
 	"fisub/bench/runs"
+	"fisub/bench/setup"
 	"fisub/device"
 	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/usage"
+	"fisub/project"
 	"fisub/remote/bundle"
 	"fisub/remote/dispatch"
-	"fisub/session"
 )
 
 type remoteOptions struct {
-	session.Options
+	setup.Options
 	jobs                hostOptions
 	on, solution        string
 	resume              string
@@ -80,12 +81,12 @@ func (a *app) remote(ctx context.Context, o remoteOptions) error {
 
 // An errand is a run, or another command's job, that is to go to hosts.
 type errand struct {
-	s                   *session.Submission
-	how                 session.Options
+	s                   *project.Submission
+	how                 setup.Options
 	where               hostOptions
 	on                  string
 	yes, dryRun, detach bool
-	change              func(*session.Setup, *order) error           // of what NewOrder has decided; may be nil
+	change              func(*setup.Setup, *order) error             // of what NewOrder has decided; may be nil
 	answer              func(*dispatch.Plan, string) (answer, error) // may be nil, as app.answer
 }
 
@@ -104,7 +105,11 @@ func (a *app) send(ctx context.Context, o errand) (err error) {
 		return err
 	}
 	defer h.open.Close()
-	u, err := a.NewSetup(o.s, o.how, nil)
+	terms, kind, err := termsOf(o.where, h)
+	if err != nil {
+		return err
+	}
+	u, err := setup.New(&a.Project, o.s, o.how, kind, a.term)
 	if err != nil {
 		return err
 	}
@@ -130,7 +135,7 @@ func (a *app) send(ctx context.Context, o errand) (err error) {
 		ask = nil // nothing is to run
 	}
 	err = asking(ctx, ask, func(ctx context.Context) (err error) {
-		if order, err = a.newOrder(ctx, o, u, h); err != nil {
+		if order, err = a.newOrder(ctx, o, u, terms, h); err != nil {
 			return err
 		}
 		if o.change != nil {
@@ -350,13 +355,13 @@ func (a *app) dispatch(ctx context.Context, d *dispatch.Dispatcher, folder *runs
 	}
 	a.sayHeld(d.Plan)
 	if said != nil {
-		a.term.Note("run folder %s", session.Relative(folder.Path()))
+		a.term.Note("run folder %s", plain.Relative(folder.Path()))
 		return said.end(result.Failed > 0, nil)
 	}
 	if result.Missing > 0 {
 		a.term.Note("run what has no verdict with: fisub remote --resume %s", d.Plan.Run.ID)
 	}
-	a.term.Note("run folder %s", session.Relative(folder.Path()))
+	a.term.Note("run folder %s", plain.Relative(folder.Path()))
 	return verdict(result.Missing, result.Failed, result.Findings, d.Plan.Strict)
 }
 

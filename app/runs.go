@@ -1,8 +1,12 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -11,23 +15,30 @@ import (
 	"fisub/internal/plain"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
+	"fisub/remote/dispatch"
 	"fisub/report"
-	"fisub/session"
 )
 
+// A runFilter says which runs are listed.
+type runFilter struct {
+	match []string // only runs that match these texts
+	best  bool
+	limit int // the newest so many; 0: all
+}
+
 func (a *app) runsCommand() *cli.Command {
-	var f session.RunFilter
+	var f runFilter
 	var keep int
 	return &cli.Command{
 		Name:   "runs",
 		Usage:  "list, show and remove runs",
-		Action: func(*cli.Context) error { return a.runsLs(session.RunFilter{}) },
+		Action: func(*cli.Context) error { return a.runsLs(runFilter{}) },
 		Subcommands: []*cli.Command{
 			{Name: "ls", Usage: "list the runs, the newest first", Flags: []cli.Flag{
-				countFlag(&f.Limit, "limit", "the newest `N` runs", "all"),
-				listFlag(&f.Match, "match", "only runs with `TEXT` in their line, in the whole commit or hash, or in the GPU's "+
+				countFlag(&f.limit, "limit", "the newest `N` runs", "all"),
+				listFlag(&f.match, "match", "only runs with `TEXT` in their line, in the whole commit or hash, or in the GPU's "+
 					"name; may be repeated"),
-				boolFlag(&f.Best, "best", "only the best of those that can be compared")},
+				boolFlag(&f.best, "best", "only the best of those that can be compared")},
 				Action: func(*cli.Context) error { return a.runsLs(f) }},
 			{Name: "show", Usage: "show what a run ran, and its table", ArgsUsage: "RUN",
 				Action: func(c *cli.Context) error { return a.runsShow(c.Args().First()) }},
@@ -40,31 +51,80 @@ func (a *app) runsCommand() *cli.Command {
 	}
 }
 
-func (a *app) runsLs(f session.RunFilter) error {
-	lines, err := a.Runs(f, a.term)
-	switch {
-	case err != nil:
+func (a *app) runsLs(f runFilter) error {
+	h, err := a.History(a.term.Warn)
+	if err != nil {
 		return err
+	}
+	lines := slices.DeleteFunc(h.Runs, func(b *runs.Brief) bool { return f.best && !b.Best || !b.Matches(f.match) })
+	if f.limit > 0 {
+		lines = lines[:min(f.limit, len(lines))]
+	}
+	switch {
 	case a.json:
 		return a.writeJSON(lines)
 	case len(lines) == 0:
 		a.term.Note("no runs below %s", filepath.Join(a.Root(), runs.Dir))
 		return nil
 	}
-	align, rows := session.RunTable(lines)
+	align, rows := runTable(lines)
 	a.term.Table(align, rows, nil)
 	return nil
 }
 
+// runTable returns the rows of a table of runs, its heading first, and the alignment of its columns. It leaves out a
+// column that would be empty.
+func runTable(lines []*runs.Brief) (align string, rows [][]string) {
+	heads := strings.Fields("RUN AGE STATE PASSED MEAN SCORE BEST DEVICE COMMIT HASH SOLUTION DEFINITION SET")
+	rows = [][]string{heads}
+	for _, l := range lines {
+		mean, started, passed, score, best := "-", "-", "-", "", ""
+		if l.MeanNS > 0 {
+			mean = ui.Micros(l.MeanNS)
+		}
+		if l.Started != nil {
+			started = ui.Age(time.Since(*l.Started))
+			passed = fmt.Sprintf("%d/%d", l.Passed, l.Total)
+		}
+		if l.Score != nil {
+			score = fmt.Sprintf("%.3f", *l.Score)
+		}
+		if l.Best {
+			best = "best"
+		}
+		commit, dirty, _ := strings.Cut(l.Commit, "-")
+		if commit = plain.Short(commit); dirty != "" {
+			commit += "+"
+		}
+		rows = append(rows, []string{l.ID, started, l.State, passed, mean, score, best, l.Device, commit,
+			plain.Short(l.ContentHash), l.Solution, l.Definition, l.Set})
+	}
+	align = "LRLRRRLllllll"
+	for i := len(heads) - 1; i >= 0; i-- {
+		if slices.Contains([]string{"SCORE", "BEST", "COMMIT"}, heads[i]) &&
+			!slices.ContainsFunc(rows[1:], func(row []string) bool { return row[i] != "" }) {
+			align = align[:i] + align[i+1:]
+			for n := range rows {
+				rows[n] = slices.Concat(rows[n][:i], rows[n][i+1:])
+			}
+		}
+	}
+	return align, rows
+}
+
 func (a *app) runsBest(arg string) error {
-	best, wins, err := a.Wins(arg, a.term)
+	h, err := a.History(a.term.Warn)
+	if err != nil {
+		return err
+	}
+	best, wins, err := h.Wins(arg)
 	if err != nil {
 		return err
 	}
 	if a.json {
 		return a.writeJSON(struct {
-			Best *session.RunLine `json:"best"`
-			Wins []session.Win    `json:"wins"`
+			Best *runs.Brief `json:"best"`
+			Wins []runs.Win  `json:"wins"`
 		}{best, wins})
 	}
 	rows := [][]string{{"AXES", "WORKLOADS", "FASTEST", "HASH", "MEAN", "SECOND", "AHEAD"}}
@@ -85,11 +145,33 @@ func (a *app) runsRm(args []string, keep int) error {
 	if (len(args) > 0) == (keep > 0) {
 		return usage.Errorf("fisub runs rm RUN..., or fisub runs rm --keep N", "rm: name runs, or say how many to keep")
 	}
-	removed, err := a.RemoveRuns(args, keep, a.term)
-	for _, id := range removed {
-		a.line("removed", "%s", id)
+	var ids []string
+	for _, arg := range args {
+		id, err := runs.Find(a.Root(), arg)
+		if err != nil {
+			return usage.Invalid(err)
+		}
+		ids = append(ids, id)
 	}
-	return err
+	if keep > 0 {
+		h, err := a.History(a.term.Warn)
+		if err != nil {
+			return err
+		}
+		ids = h.Surplus(keep)
+	}
+	var faults []error
+	for _, id := range ids {
+		folder := filepath.Join(a.Root(), runs.Dir, id)
+		if plan, err := dispatch.Load(folder); err == nil && len(plan.Active()) > 0 {
+			faults = append(faults, usage.Errorf("fisub remote cancel "+id+" ends them", "run %s: its jobs may still run", id))
+		} else if err := runs.Remove(folder); err != nil {
+			faults = append(faults, err)
+		} else {
+			a.line("removed", "%s", id)
+		}
+	}
+	return errors.Join(faults...)
 }
 
 func (a *app) runsShow(arg string) error {

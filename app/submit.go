@@ -3,16 +3,19 @@ package app
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/bench/setup"
 	"fisub/explain"
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/preflight"
-	"fisub/session"
+	"fisub/project"
 	"fisub/submit"
 	"fisub/workloads"
 )
@@ -55,7 +58,7 @@ func (a *app) submit(ctx context.Context, o submitOptions) error {
 	if err != nil {
 		return err
 	}
-	s, err := session.LoadSources(a.ConfigPath(), data)
+	s, err := project.LoadSources(a.ConfigPath(), data)
 	if err != nil {
 		return err
 	}
@@ -125,8 +128,8 @@ func (a *app) submitTag(ctx context.Context, o submitOptions, survey *submit.Sur
 	return nil
 }
 
-// submitPlan says what stands between s and its tag.
-func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.Survey, s *session.Submission) (
+// submitPlan returns the steps between s and its tag.
+func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.Survey, s *project.Submission) (
 	*submit.Plan, error) {
 	o := submit.Options{Config: s.Config.Path, Solution: s.Solution, Pattern: s.Config.Submit.Tag, Version: Version,
 		WillPush: how.push, AskedName: how.remote}
@@ -143,22 +146,51 @@ func (a *app) submitPlan(ctx context.Context, how submitOptions, survey *submit.
 	if err != nil {
 		return nil, err
 	}
-	o.Checked = session.Checks(s, checked[0], how.untested)
+	o.Checked = checkSteps(s, checked[0], how.untested)
 	p, err := survey.Plan(ctx, o)
 	if err == nil {
-		p.Config = session.Relative(p.Config)
+		p.Config = plain.Relative(p.Config)
 	}
 	return p, err
 }
 
+// checkSteps returns the findings of check, without notes, as steps on the way to a tag. Sources that were not compiled
+// are not ready, unless they may be tagged untested.
+func checkSteps(s *project.Submission, r *preflight.Report, untested bool) []submit.Step {
+	var steps []submit.Step
+	sound := true
+	for _, f := range r.Findings {
+		step := submit.Step{Name: "check", State: submit.Fault, Text: f.Text(), Hint: f.Hint}
+		switch {
+		case f.Severity == preflight.Warning:
+			step.State = submit.Warning
+		case f.Severity == preflight.Error:
+			sound = false
+		case f.Code == "not-compiled" && s.Solution.Spec.Compiled() && !untested:
+			step.State = submit.Todo
+		case f.Code == "not-compiled":
+			step.State = submit.Warning
+		default:
+			continue
+		}
+		steps = append(steps, step)
+	}
+	if sound {
+		text := fmt.Sprintf("sound: %s, %s, %s", plain.Count(len(s.Solution.Sources), "file"), s.Solution.Spec.EntryPoint,
+			callText(s.Solution, s.Definition))
+		steps = slices.Insert(steps, 0, submit.Step{Name: "check", State: submit.OK, Text: text})
+	}
+	return steps
+}
+
 // runEdge runs set edge on the virtual GPU. If it cannot, a note says why; the plan then says what is left to do.
-func (a *app) runEdge(ctx context.Context, s *session.Submission) {
+func (a *app) runEdge(ctx context.Context, s *project.Submission) {
 	show := a.events()
 	if a.json { // stdout is the plan's
 		show = func(event.Event) error { return nil }
 	}
-	o := session.Local{Options: session.Options{Set: workloads.EdgeSet, Device: "emu"}}
-	if _, err := a.RunLocal(ctx, s, o, show, a.term); err != nil {
+	o := localOptions{Options: setup.Options{Set: workloads.EdgeSet, Device: "emu"}}
+	if _, err := a.runLocal(ctx, s, o, show); err != nil {
 		a.term.Note("set edge did not run: %v", err)
 	}
 }

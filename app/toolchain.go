@@ -7,11 +7,11 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"fisub/bench/machine"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
 	"fisub/internal/ui"
 	"fisub/internal/usage"
-	"fisub/session"
 )
 
 func (a *app) toolchainCommand() *cli.Command {
@@ -35,7 +35,7 @@ func (a *app) toolchainInstall(ctx context.Context, force bool) error {
 		return err
 	}
 	progress, finish := a.components()
-	err = session.FetchTriton(ctx, "emu", root, progress, a.term)
+	err = machine.FetchTriton(ctx, "emu", root, progress, a.term)
 	finish()
 	if err != nil {
 		return err

@@ -15,20 +15,21 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"fisub/bench/runs"
+	"fisub/bench/setup"
+	"fisub/bench/tools"
 	"fisub/device"
 	"fisub/internal/plain"
 	"fisub/internal/sandbox"
 	"fisub/internal/trace"
 	"fisub/internal/usage"
+	"fisub/project"
 	"fisub/remote/agent"
 	"fisub/remote/dispatch"
-	"fisub/session"
-	"fisub/session/tools"
 	"fisub/workloads"
 )
 
 type toolOptions struct {
-	session.Options
+	setup.Options
 	jobs                                hostOptions
 	solution, workload, tools, sections string
 	on                                  string
@@ -82,7 +83,7 @@ func (a *app) profileCommand() *cli.Command {
 	}
 }
 
-func (a *app) newTool(ctx context.Context, s *session.Submission, o toolOptions) (*tools.Run, error) {
+func (a *app) newTool(ctx context.Context, s *project.Submission, o toolOptions) (*tools.Run, error) {
 	if o.Prebuilt != "" {
 		var err error
 		if o.Prebuilt, err = filepath.Abs(a.Path(o.Prebuilt)); err != nil {
@@ -103,8 +104,8 @@ func (a *app) show(l tools.Line) error {
 	}
 	if l.Kernels != nil {
 		tools.Table(a.stdout, l.Kernels)
-		a.line("report", "%s", session.Relative(l.Report))
-		a.line("figures", "%s", session.Relative(filepath.Join(filepath.Dir(l.Report), tools.FiguresName)))
+		a.line("report", "%s", plain.Relative(l.Report))
+		a.line("figures", "%s", plain.Relative(filepath.Join(filepath.Dir(l.Report), tools.FiguresName)))
 		return nil
 	}
 	if l.Verdict == tools.Clean && !a.term.Verbose {
@@ -173,7 +174,7 @@ func (a *app) sanitize(ctx context.Context, o toolOptions) error {
 	}
 	said := &verdictList{a: a}
 	err = run.Sanitize(ctx, names, func(w *trace.Workload) {
-		a.term.Note("workload   %s%s", w.UUID, session.AxesText(w))
+		a.term.Note("workload   %s%s", w.UUID, axesText(w))
 	}, func(l tools.Line) { _ = said.add(l) })
 	said.end()
 	if err == nil && len(said.found) > 0 {
@@ -248,7 +249,7 @@ func (a *app) profile(ctx context.Context, o toolOptions) error {
 
 // remoteTool runs a command on one place of a table, which runs each of n tools once, and shows its lines.
 func (a *app) remoteTool(
-	ctx context.Context, s *session.Submission, o toolOptions, command string, n int, args ...string,
+	ctx context.Context, s *project.Submission, o toolOptions, command string, n int, args ...string,
 ) error {
 	if err := tools.Check(s.Solution); err != nil {
 		return err
@@ -258,7 +259,7 @@ func (a *app) remoteTool(
 	o.jobs.Shards = 1
 	o.jobs.Limit = time.Duration(n+1)*timeout + 5*time.Minute
 	return a.send(ctx, errand{s: s, how: o.Options, where: o.jobs, on: o.on, yes: o.yes,
-		change: func(u *session.Setup, order *order) error {
+		change: func(u *setup.Setup, order *order) error {
 			if u.Kind == "emu" && command == "profile" {
 				return errEmulatorTime
 			}

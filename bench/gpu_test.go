@@ -2,9 +2,9 @@ package bench
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"fisub/bench/compare"
@@ -12,6 +12,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/event"
+	"fisub/internal/longtest"
 	"fisub/internal/trace"
 	"fisub/workloads"
 )
@@ -33,9 +34,8 @@ func gpuConfig(t *testing.T, n int) testRun {
 		_, err = client.Open(t.Context(), c.DeviceKind, c.Device)
 	}
 	var we *worker.Error
-	if err != nil && !strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "cuda") &&
-		(errors.As(err, &we) || errors.Is(err, os.ErrNotExist)) {
-		t.Skipf("no GPU: %v", err)
+	if err != nil && (errors.As(err, &we) || errors.Is(err, os.ErrNotExist)) {
+		longtest.Missing(t, "cuda", fmt.Errorf("no GPU: %w", err))
 	}
 	if err != nil {
 		t.Fatal(err)

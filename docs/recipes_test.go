@@ -9,6 +9,7 @@ import (
 
 	"fisub/internal/cache"
 	"fisub/internal/config"
+	"fisub/internal/longtest"
 	"fisub/remote/providers"
 )
 
@@ -64,7 +65,7 @@ func TestRecipeTables(t *testing.T) {
 func TestRecipeHosts(t *testing.T) {
 	ssh, err := exec.LookPath("ssh")
 	if err != nil {
-		t.Skip("no ssh on this machine")
+		longtest.Missing(t, "ssh", err)
 	}
 	n := 0
 	for _, block := range blocks(t, page) {
@@ -110,7 +111,7 @@ func TestRecipeAWS(t *testing.T) {
 	}
 	python := filepath.Join(root, "aws-tools/moto/bin/python")
 	if _, err := os.Stat(python); err != nil {
-		t.Skip("no models: scripts/aws/tools installs them")
+		longtest.Missing(t, "aws", "no models of AWS")
 	}
 	var commands []string
 	for _, name := range []string{page, "remote/aws.md"} {

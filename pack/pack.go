@@ -1,5 +1,6 @@
-// Package pack turns a submission's sources and config into a solution.json and back. What it packs is, to the byte,
-// what the contest's own packer makes of the same folder. It does not look into the sources; preflight does.
+// Package pack turns a submission's sources and config into a solution.json and back, byte for byte as the contest's
+// own packer does, and finds the submissions of a repository as the contest's collector does. It does not look into
+// the sources; preflight does.
 package pack
 
 import (

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 
-	"fisub/collector"
 	"fisub/internal/config"
 	"fisub/internal/git"
 	"fisub/internal/plain"
@@ -56,9 +55,9 @@ type Report struct {
 	Config     *config.Config
 	Definition *trace.Definition
 	Solution   *trace.Solution
-	Packs      bool            // Solution is what the packer makes of it
-	Entries    []pack.Entry    // the source folder, or nil for a packed solution
-	Repository *collector.Scan // what the contest finds; nil for a packed solution, and a config of another name
+	Packs      bool             // Solution is what the packer makes of it
+	Entries    []pack.Entry     // the source folder, or nil for a packed solution
+	Repository *pack.Collection // what the contest finds; nil for a packed solution, and a config of another name
 	Builds     []Build
 	Log        string // the compilers' output of builds that failed
 }
@@ -211,15 +210,15 @@ func (c *checker) metadata(cfg *config.Config) {
 	if c.Repository != nil && current(c.Repository.Packed, cfg) {
 		return
 	}
-	for _, key := range collector.Lost(cfg) {
-		text := collector.LostText(key)
+	for _, key := range pack.Ignored(cfg) {
+		text := pack.IgnoredText(key)
 		if key == "build.dependencies" {
 			text += ", and installs nothing"
 		}
-		c.at(Warning, "setting-lost", key, collector.PackHint, "%s", text)
+		c.at(Warning, "setting-lost", key, pack.CollectHint, "%s", text)
 	}
-	if err := collector.Packs(cfg); err != nil {
-		c.at(Warning, "language-not-packed", "build.language", collector.PackHint, "%v", err)
+	if err := pack.Collectable(cfg); err != nil {
+		c.at(Warning, "language-not-packed", "build.language", pack.CollectHint, "%v", err)
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"fisub/bench/pyworker"
-	"fisub/collector"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
 	"fisub/internal/config"
@@ -98,7 +97,7 @@ func load(t *testing.T, file string) *project {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := pack.Write(nil, filepath.Join(p.dir, collector.Packed), sol); err != nil {
+		if err := pack.Write(nil, filepath.Join(p.dir, pack.Packed), sol); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"fisub/collector"
 	"fisub/internal/config"
 	"fisub/internal/git"
 	"fisub/pack"
@@ -27,8 +26,8 @@ func Root(dir string) string {
 
 // Repository says what is wrong with the repository in the folder root as a whole, and what the contest takes of it.
 // The single submissions are not looked into.
-func Repository(ctx context.Context, root string) (*collector.Scan, []Finding, error) {
-	found, err := collector.Read(root)
+func Repository(ctx context.Context, root string) (*pack.Collection, []Finding, error) {
+	found, err := pack.Collect(root)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -38,19 +37,19 @@ func Repository(ctx context.Context, root string) (*collector.Scan, []Finding, e
 	s.deep()
 	if repo, err := git.Open(ctx, root); err == nil && repo.Tracked(ctx, "solution.json") {
 		s.add(Note, "solution-json", filepath.Join(root, "solution.json"),
-			"git rm --cached solution.json; "+collector.Packed+" is the name that counts: fisub pack --packed",
+			"git rm --cached solution.json; "+pack.Packed+" is the name that counts: fisub pack --packed",
 			"committed, and the contest does not look at it")
 	}
 	if len(s.Taken()) == 0 {
 		s.add(Error, "nothing-collected", root, "put config.toml at the root of the repository, or into a folder there",
-			"the contest finds no config.toml and no %s", collector.Packed)
+			"the contest finds no config.toml and no %s", pack.Packed)
 	}
 	return found, s.Findings, nil
 }
 
 // A scan is one Repository.
 type scan struct {
-	*collector.Scan
+	*pack.Collection
 	*checker
 }
 
@@ -89,12 +88,12 @@ func (s *scan) packedFile() {
 }
 
 // current tells whether the packed solution, which may be nil, holds just what the config and sources pack to.
-func current(packed *collector.Submission, cfg *config.Config) bool {
+func current(packed *pack.Collected, cfg *config.Config) bool {
 	if packed == nil || packed.Err != nil {
 		return false
 	}
 	own, _, err := pack.Solution(cfg, cfg.SourceDir())
-	return err == nil && len(collector.Differences(own, packed.Solution)) == 0
+	return err == nil && len(pack.Differences(own, packed.Solution)) == 0
 }
 
 // several looks at configs beside each other.

@@ -46,10 +46,7 @@ func startBrowser(t testing.TB) *browser {
 		}
 	}
 	if path == "" {
-		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "chromium") {
-			t.Fatal("no chromium on the path")
-		}
-		t.Skip("no chromium on the path: apt-get install chromium")
+		longtest.Missing(t, "chromium", "no chromium on the path")
 	}
 	options := []chromedp.ExecAllocatorOption{chromedp.ExecPath(path), chromedp.DisableGPU}
 	if os.Geteuid() == 0 {
@@ -422,10 +419,7 @@ func TestBrowserAxe(t *testing.T) {
 	b := startBrowser(t)
 	script, err := os.ReadFile(os.Getenv("FISUB_AXE"))
 	if err != nil {
-		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "axe") {
-			t.Fatal(err)
-		}
-		t.Skip("no axe-core in $FISUB_AXE: scripts/setup --test fetches it, scripts/env names it")
+		longtest.Missing(t, "axe", "no axe-core in $FISUB_AXE, which scripts/env sets")
 	}
 	for name, page := range map[string]func(testing.TB) *Report{"decode": pages["decode"], "two": pages["two"],
 		"emulated": pages["emulated"], "five": five} {

@@ -69,7 +69,7 @@ func sameRun(old *runs.Run, run *event.Run) error {
 		{"seed", fmt.Sprint(old.Run.Seed), fmt.Sprint(run.Seed)},
 		{"profile", ui.Profile(old.Run.Profile), ui.Profile(run.Profile)},
 		{"timer", old.Run.Timer, run.Timer},
-		{"baseline", baselineText(old.Run.Baseline), baselineText(run.Baseline)},
+		{"baseline", old.Run.Baseline.Text(), run.Baseline.Text()},
 	})
 }
 

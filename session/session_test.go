@@ -2,22 +2,14 @@ package session
 
 import (
 	"errors"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"fisub/bench/runs"
 	"fisub/device"
 	"fisub/internal/event"
-	"fisub/internal/trace"
 	"fisub/internal/usage"
 )
-
-// A log keeps what is said.
-type log struct{ text []string }
-
-func (l *log) Note(format string, args ...any) { l.text = append(l.text, format) }
-func (l *log) Warn(text, hint string)          { l.text = append(l.text, text) }
 
 // hinted checks that err is the user's, with a hint that holds words; "" is no error.
 func hinted(t *testing.T, what string, err error, words string) {
@@ -26,42 +18,6 @@ func hinted(t *testing.T, what string, err error, words string) {
 	if words == "" && err != nil || words != "" &&
 		(!errors.As(err, &u) || !strings.Contains(err.Error()+"\n"+u.Hint, words)) {
 		t.Errorf("%s: got %v, want %q", what, err, words)
-	}
-}
-
-func TestProjectPaths(t *testing.T) {
-	abs := filepath.Join(t.TempDir(), "c.toml")
-	for _, tc := range []struct {
-		p            Project
-		config, root string
-	}{
-		{Project{}, "config.toml", "."},
-		{Project{Dir: "a"}, "a/config.toml", "a"},
-		{Project{Dir: "a", Config: "b/c.toml"}, "a/b/c.toml", "a/b"},
-		{Project{Dir: "a", Config: abs}, abs, filepath.Dir(abs)},
-	} {
-		if config, root := tc.p.ConfigPath(), tc.p.Root(); config != tc.config || root != tc.root {
-			t.Errorf("%+v: got %s, %s, want %s, %s", tc.p, config, root, tc.config, tc.root)
-		}
-	}
-}
-
-func TestChooseDevice(t *testing.T) {
-	for _, tc := range []struct {
-		name, kind string
-		ordinal    int
-		fault      string
-	}{
-		{"emu", "emu", 0, ""}, {"cuda", "cuda", 0, ""}, {"cuda:3", "cuda", 3, ""},
-		{"cuda:x", "", 0, `"x" is not a device number`}, {"cuda:-1", "", 0, "is not a device number"},
-		{"emu:1", "", 1, "unknown device"}, {"auto:1", "", 1, "unknown device"}, {"gpu", "", 0, "one of auto, cuda"},
-	} {
-		var opts device.Options
-		kind, err := ChooseDevice(t.Context(), tc.name, &trace.Solution{}, &opts, &log{})
-		hinted(t, tc.name, err, tc.fault)
-		if kind != tc.kind || opts.Ordinal != tc.ordinal {
-			t.Errorf("%s: got %s, %d, want %s, %d", tc.name, kind, opts.Ordinal, tc.kind, tc.ordinal)
-		}
 	}
 }
 

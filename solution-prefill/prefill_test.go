@@ -9,15 +9,14 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strings"
 	"testing"
 
 	"fisub/bench/reference"
 	"fisub/definitions"
 	"fisub/device"
 	"fisub/device/nvcc"
+	"fisub/internal/longtest"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/pack"
@@ -151,8 +150,8 @@ func build(t *testing.T, d device.Device, def *trace.Definition, dir string) dev
 	switch {
 	case errors.As(err, &be):
 		t.Fatalf("%v\n%s", err, be.Log)
-	case errors.As(err, &missing) && !strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "toolchain"):
-		t.Skipf("no toolchain to build with: %v", err)
+	case errors.As(err, &missing):
+		longtest.Missing(t, "toolchain", err)
 	case err != nil:
 		t.Fatal(err)
 	}

@@ -135,8 +135,8 @@ func build(t *testing.T, d device.Device, entry string) device.Kernel {
 	switch {
 	case errors.As(err, &be):
 		t.Fatalf("%v\n%s", err, be.Log)
-	case errors.As(err, &missing) && !strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "toolchain"):
-		t.Skipf("no toolchain to build with: %v", err)
+	case errors.As(err, &missing):
+		longtest.Missing(t, "toolchain", err)
 	case err != nil:
 		t.Fatal(err)
 	}

@@ -14,11 +14,11 @@ import (
 	"strings"
 	"time"
 
-	"fisub/collector"
 	"fisub/internal/config"
 	"fisub/internal/git"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/pack"
 )
 
 // A State says what a step means for the tag.
@@ -45,9 +45,9 @@ type Survey struct {
 	Repo      *git.Repository // nil where Missing is set
 	Missing   error           // git.ErrMissing or git.ErrNoRepository
 	Head      git.Head
-	Here      *collector.Scan // of the working tree, or of the folder without git
-	Committed *collector.Scan // of a clean checkout of HEAD; nil where nothing is committed
-	Changes   []git.Change    // what the collector reads and HEAD does not hold so
+	Here      *pack.Collection // of the working tree, or of the folder without git
+	Committed *pack.Collection // of a clean checkout of HEAD; nil where nothing is committed
+	Changes   []git.Change     // what the collector reads and HEAD does not hold so
 	Tags      []Tag
 	Remote    *git.Remote // nil where there is none
 	Refs      git.Refs    // nil where the remote was not asked, or gave no answer
@@ -60,7 +60,7 @@ func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
 	repo, err := git.Open(ctx, dir)
 	if git.IsMissing(err) {
 		v := &Survey{Top: dir, Missing: err}
-		v.Here, err = collector.Read(dir)
+		v.Here, err = pack.Collect(dir)
 		return v, err
 	}
 	if err != nil {
@@ -70,7 +70,7 @@ func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
 	if v.Head, err = repo.Head(ctx); err != nil {
 		return nil, err
 	}
-	if v.Here, err = collector.Read(v.Top); err != nil {
+	if v.Here, err = pack.Collect(v.Top); err != nil {
 		return nil, err
 	}
 	if v.Tags, err = tags(ctx, repo); err != nil {
@@ -88,7 +88,7 @@ func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
 	if err != nil || v.Head.Commit == "" {
 		return v, err
 	}
-	if v.Committed, err = collector.Commit(ctx, v.Repo, v.Head.Commit); err != nil {
+	if v.Committed, err = pack.CollectCommit(ctx, v.Repo, v.Head.Commit); err != nil {
 		return nil, err
 	}
 	v.Changes, err = v.changes(ctx)
@@ -97,7 +97,7 @@ func NewSurvey(ctx context.Context, dir, remote string) (*Survey, error) {
 
 // changes lists what differs among the files that the collector reads, here or in the commit.
 func (v *Survey) changes(ctx context.Context) ([]git.Change, error) {
-	reads, paths := map[string]bool{collector.Packed: true}, map[string]bool{collector.Packed: true}
+	reads, paths := map[string]bool{pack.Packed: true}, map[string]bool{pack.Packed: true}
 	for _, c := range slices.Concat(v.Here.Taken(), v.Committed.Taken()) {
 		for _, file := range c.Reads {
 			reads[file] = true
@@ -258,7 +258,7 @@ func (v *Survey) collected(p *Plan, own string, sol *trace.Solution) {
 	case c == nil:
 		p.add("collector", Fault, "move it up, or make the submission's folder a repository of its own",
 			"%s: the contest's collector looks at the repository's root and the folders in it, no deeper", own)
-	case c.Path == collector.Packed && c.Err == nil && c.Definition != sol.Definition:
+	case c.Path == pack.Packed && c.Err == nil && c.Definition != sol.Definition:
 		p.add("collector", Fault, "git rm "+c.Path, "%s is of definition %s, and hides %s from the contest's collector",
 			c.Path, c.Definition, own)
 	}
@@ -306,14 +306,14 @@ func (v *Survey) checkout(p *Plan, own string, sol *trace.Solution) {
 		hint = "git ls-tree -r HEAD lists what the commit holds: files of a submodule, and what filters make, are not in it"
 	}
 	if c.Solution == nil && here.Solution == nil || c.Solution != nil && here.Solution != nil &&
-		len(collector.Differences(c.Solution, here.Solution)) == 0 { // it is the contest's packer, and no doing of git's
-		hint = collector.PackHint + "; git rm it if the sources are meant"
+		len(pack.Differences(c.Solution, here.Solution)) == 0 { // it is the contest's packer, and no doing of git's
+		hint = pack.CollectHint + "; git rm it if the sources are meant"
 	}
 	if c.Err != nil {
 		p.add("checkout", Fault, hint, "a clean checkout of %s does not pack: %v", head, c.Err)
 		return
 	}
-	if what := collector.Differences(c.Solution, sol); len(what) > 0 {
+	if what := pack.Differences(c.Solution, sol); len(what) > 0 {
 		text := strings.Join(what, ", ") + " differ"
 		if len(what) == 1 {
 			text += "s"

@@ -23,7 +23,7 @@ func TestExtension(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := nvcc.Find(root); err != nil {
-		t.Skip(err)
+		longtest.Missing(t, "toolchain", err)
 	}
 	command(t)
 	if err := vgputest.Library(); err != nil {

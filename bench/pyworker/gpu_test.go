@@ -15,6 +15,7 @@ import (
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/device/cuda/stamp"
+	"fisub/internal/longtest"
 	"fisub/internal/trace"
 )
 
@@ -28,9 +29,8 @@ func openGPU(t *testing.T, c worker.Command) (*worker.Client, device.Info) {
 	t.Cleanup(client.Close)
 	info, err := client.Open(t.Context(), "cuda", device.Options{CacheDir: t.TempDir()})
 	var we *worker.Error
-	if errors.As(err, &we) && we.Kind == worker.Machine && slices.Contains([]string{"no-gpu", "no-torch-cuda"}, we.Code) &&
-		!required("cuda") {
-		t.Skipf("no GPU: %v", err)
+	if errors.As(err, &we) && we.Kind == worker.Machine && slices.Contains([]string{"no-gpu", "no-torch-cuda"}, we.Code) {
+		longtest.Missing(t, "cuda", err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -362,8 +362,8 @@ func TestGPUTriton(t *testing.T) {
 		EntryPoint:     "kernel.py::kernel", DestinationPassingStyle: true},
 		Sources: []trace.SourceFile{{Path: "kernel.py", Content: string(source)}}}
 	var we *worker.Error
-	if err := client.Build(t.Context(), def, sol); errors.As(err, &we) && we.Code == "no-triton" && !required("triton") {
-		t.Skip(err)
+	if err := client.Build(t.Context(), def, sol); errors.As(err, &we) && we.Code == "no-triton" {
+		longtest.Missing(t, "python", err)
 	} else if err != nil {
 		t.Fatal(err)
 	}

@@ -25,17 +25,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// required tells whether a test that needs what FISUB_TEST_REQUIRE names must fail instead of being skipped.
-func required(what string) bool { return strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), what) }
-
 // The rules that need no torch are tested in Python.
 func TestRules(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		if required("python") {
-			t.Fatal(err)
-		}
-		t.Skipf("no Python: %v", err)
+		longtest.Missing(t, "python", err)
 	}
 	out, err := exec.Command(python, "-B", "-m", "unittest", "worker_test").CombinedOutput()
 	if err != nil {
@@ -47,10 +41,7 @@ func command(t *testing.T) worker.Command {
 	t.Helper()
 	c, err := Command(t.Context(), t.TempDir())
 	if err != nil {
-		if required("python") {
-			t.Fatal(err)
-		}
-		t.Skipf("no Python with torch: %v", err)
+		longtest.Missing(t, "python", err)
 	}
 	return c
 }
@@ -475,7 +466,7 @@ func TestTorchBinding(t *testing.T) {
 	}
 	err = client.Build(t.Context(), def, sol("main.cpp::run", "#error not today\n"))
 	if errors.As(err, &we) && we.Code == "no-ninja" {
-		t.Skip(err)
+		longtest.Missing(t, "python", err)
 	}
 	if !errors.As(err, &we) || we.Kind != worker.Build ||
 		!strings.HasPrefix(we.Text, "Torch build failed for solution 's': ") || !strings.Contains(we.Log, "not today") {

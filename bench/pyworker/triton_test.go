@@ -2,6 +2,7 @@ package pyworker
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"fisub/device/nvcc"
 	"fisub/device/vgpu/vgputest"
 	"fisub/internal/cache"
+	"fisub/internal/longtest"
 	"fisub/internal/trace"
 )
 
@@ -21,10 +23,7 @@ func tritonCommand(t *testing.T) worker.Command {
 	t.Helper()
 	c := command(t)
 	if err := exec.Command(c.Args[0], "-c", "import triton").Run(); err != nil {
-		if required("python") {
-			t.Fatal("no Triton: ", err)
-		}
-		t.Skipf("no Triton: %v", err)
+		longtest.Missing(t, "python", fmt.Errorf("no Triton: %w", err))
 	}
 	if err := vgputest.Library(); err != nil {
 		t.Fatal(err)
@@ -236,14 +235,14 @@ func (tc *pyCall) run(t *testing.T, client *worker.Client, head string) {
 func TestTVMFFI(t *testing.T) {
 	c := command(t)
 	if err := exec.Command(c.Args[0], "-c", "import tvm_ffi").Run(); err != nil {
-		t.Skipf("no tvm-ffi: %v", err)
+		longtest.Missing(t, "python", fmt.Errorf("no tvm-ffi: %w", err))
 	}
 	root, err := cache.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := nvcc.Find(root); err != nil {
-		t.Skip(err)
+		longtest.Missing(t, "toolchain", err)
 	}
 	if err := vgputest.Library(); err != nil {
 		t.Fatal(err)
@@ -347,14 +346,14 @@ def run(x, c, y, total):
 func TestReturnedByCUDA(t *testing.T) {
 	c := command(t)
 	if err := exec.Command(c.Args[0], "-c", "import tvm_ffi").Run(); err != nil {
-		t.Skipf("no tvm-ffi: %v", err)
+		longtest.Missing(t, "python", fmt.Errorf("no tvm-ffi: %w", err))
 	}
 	root, err := cache.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := nvcc.Find(root); err != nil {
-		t.Skip(err)
+		longtest.Missing(t, "toolchain", err)
 	}
 	if err := vgputest.Library(); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"fisub/internal/longtest"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 	"fisub/workloads"
@@ -532,7 +533,7 @@ func TestAgainstPython(t *testing.T) {
 		python = "python3"
 	}
 	if out, err := exec.Command(python, "-c", "import torch").CombinedOutput(); err != nil {
-		t.Skipf("no Python with torch ($FISUB_PYTHON or python3): %v: %s", err, lastLine(out))
+		longtest.Missing(t, "python", fmt.Errorf("no Python with torch ($FISUB_PYTHON or python3): %w: %s", err, lastLine(out)))
 	}
 	own, err := workloads.Open("", t.TempDir())
 	if err != nil {

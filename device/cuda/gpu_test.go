@@ -20,6 +20,7 @@ import (
 	"fisub/device/cuda/stamp"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
+	"fisub/internal/longtest"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
@@ -29,10 +30,7 @@ func gpuFor(t *testing.T) device.Device {
 	t.Helper()
 	d, err := Opener().Open(context.Background(), device.Options{})
 	if err != nil {
-		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "cuda") {
-			t.Fatal(err)
-		}
-		t.Skipf("no GPU to test on: %v", err)
+		longtest.Missing(t, "cuda", err)
 	}
 	t.Cleanup(func() { _ = d.Close() })
 	return d
@@ -57,8 +55,8 @@ func build(t *testing.T, d device.Device, sol *trace.Solution) device.Kernel {
 			t.Fatalf("%v\n%s", err, be.Log)
 		}
 		var missing *nvcc.MissingError
-		if errors.As(err, &missing) && !strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "toolchain") {
-			t.Skipf("no toolchain to build with: %v", err)
+		if errors.As(err, &missing) {
+			longtest.Missing(t, "toolchain", err)
 		}
 		t.Fatal(err)
 	}

@@ -236,10 +236,7 @@ func toolchain(t *testing.T) (*Toolchain, string) {
 	}
 	tools, err := Find(root)
 	if err != nil {
-		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "toolchain") {
-			t.Fatal(err)
-		}
-		t.Skipf("no toolchain to build with: %v", err)
+		longtest.Missing(t, "toolchain", err)
 	}
 	return tools, t.TempDir()
 }
@@ -458,10 +455,7 @@ func TestBuildErrors(t *testing.T) {
 // Sources cannot carry files of the user, who may send what is built to a host.
 func TestBuildReads(t *testing.T) {
 	if state := sandbox.State(); !state.Files() {
-		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "sandbox") {
-			t.Fatal(state)
-		}
-		t.Skip(state)
+		longtest.Missing(t, "sandbox", state)
 	}
 	tools, root := toolchain(t)
 	secret := filepath.Join(t.TempDir(), "secret")

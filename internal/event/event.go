@@ -118,6 +118,14 @@ type Baseline struct {
 	ContentHash string `json:"content_hash"`
 }
 
+// Text returns the name and the hash, and "none" for nil.
+func (b *Baseline) Text() string {
+	if b == nil {
+		return "none"
+	}
+	return b.Name + " " + plain.Short(b.ContentHash)
+}
+
 // Score is what the mean speed-up over the baseline is called: only that over the
 // definition's reference is the contest's.
 func (b *Baseline) Score() string {

@@ -1,8 +1,13 @@
-// Package longtest keeps the tests that start daemons or compilers, or take long, out of make check, which runs go test
-// -short.
+// Package longtest decides which tests run: it keeps those that start daemons or compilers, or take long, out of make check, which
+// runs go test -short, and skips those that need something that this machine lacks.
 package longtest
 
-import "testing"
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
 
 // Skip skips the test under -short; what says what it takes, such as "starts sshd".
 func Skip(t testing.TB, what string) {
@@ -10,4 +15,41 @@ func Skip(t testing.TB, what string) {
 	if testing.Short() {
 		t.Skip("left out of make check: " + what)
 	}
+}
+
+// installers maps each name that FISUB_TEST_REQUIRE may list to the command that installs it, if there is one.
+var installers = map[string]string{
+	"aws":        "scripts/aws/tools",
+	"axe":        "scripts/setup --test",
+	"chromium":   "scripts/setup --test",
+	"cuda":       "",
+	"kubernetes": "scripts/kubernetes/tools",
+	"python":     "scripts/python/tools",
+	"sandbox":    "",
+	"shells":     "scripts/setup --test",
+	"slurm":      "scripts/setup --test",
+	"ssh":        "scripts/setup --test",
+	"toolchain":  "dist/fisub toolchain install",
+}
+
+// Required reports whether FISUB_TEST_REQUIRE, names with commas between them, lists name.
+func Required(name string) bool {
+	return slices.Contains(strings.Split(os.Getenv("FISUB_TEST_REQUIRE"), ","), name)
+}
+
+// Missing skips the test for the given reason: the machine lacks something that FISUB_TEST_REQUIRE calls name. If
+// FISUB_TEST_REQUIRE lists name, the test fails instead. The message ends with the command that installs it.
+func Missing(t testing.TB, name string, reason any) {
+	t.Helper()
+	command, ok := installers[name]
+	if !ok {
+		t.Fatalf("longtest: unknown requirement %q", name)
+	}
+	if Required(name) {
+		t.Fatalf("FISUB_TEST_REQUIRE lists %s: %v", name, reason)
+	}
+	if command != "" {
+		t.Skipf("%v; to run it: %s", reason, command)
+	}
+	t.Skip(reason)
 }

@@ -181,6 +181,18 @@ func ReadLine(r *bufio.Reader, most int) (line []byte, err error) {
 	}
 }
 
+// Relative returns the path p relative to the working directory if that is shorter.
+func Relative(p string) string {
+	wd, err := os.Getwd()
+	if err != nil {
+		return p
+	}
+	if rel, err := filepath.Rel(wd, p); err == nil && len(rel) < len(p) {
+		return rel
+	}
+	return p
+}
+
 // Field is the value of the first line "key: value" of a file such as /proc/cpuinfo; "" where there is none.
 func Field(path, key string) string {
 	data, _ := os.ReadFile(path)

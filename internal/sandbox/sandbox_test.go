@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"fisub/internal/longtest"
 	"fisub/internal/sandbox"
 )
 
@@ -49,10 +50,7 @@ func need(t *testing.T, gaps ...string) {
 		if !slices.ContainsFunc(state.Gaps, func(g string) bool { return strings.HasPrefix(g, gap) }) {
 			continue
 		}
-		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "sandbox") {
-			t.Fatal(state)
-		}
-		t.Skip(state)
+		longtest.Missing(t, "sandbox", state)
 	}
 }
 

@@ -48,6 +48,16 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s", f.Path, f.Line, f.Col, f.Msg)
 }
 
+// Text returns the place, the fact, the code and the excerpt, for a terminal.
+func (f Finding) Text() string {
+	f.Path = words.Relative(f.Path)
+	text := words.Line(fmt.Sprintf("%s [%s]", f, f.Code)) // file names are the author's
+	if f.Excerpt != "" {
+		text += "\n" + f.Excerpt
+	}
+	return text
+}
+
 var (
 	cppCompiled  = []string{".cpp", ".cc", ".cxx", ".c"}
 	cudaCompiled = append([]string{".cu"}, cppCompiled...)

@@ -66,10 +66,7 @@ func tool(t *testing.T, name string) string {
 	}
 	path := filepath.Join(root, "aws-tools", name)
 	if _, err := os.Stat(path); err != nil {
-		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "aws") {
-			t.Fatal(err)
-		}
-		t.Skipf("no %s: scripts/aws/tools installs it", filepath.Base(name))
+		longtest.Missing(t, "aws", "no "+filepath.Base(name))
 	}
 	return path
 }

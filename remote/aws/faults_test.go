@@ -28,6 +28,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/batch/types"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
+	"fisub/internal/longtest"
 	"fisub/remote"
 	"fisub/remote/agent"
 	"fisub/remote/aws/mailbox"
@@ -553,7 +554,7 @@ func TestSecrets(t *testing.T) {
 	// curl does not live long enough to be seen: one in its place writes its arguments down.
 	curl, err := exec.LookPath("curl")
 	if err != nil {
-		t.Skip("no curl on this machine")
+		longtest.Missing(t, "aws", "no curl")
 	}
 	curled := filepath.Join(c.fake.dir, "curled")
 	if err := os.WriteFile(filepath.Join(c.fake.dir, "bin", "curl"),

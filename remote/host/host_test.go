@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"fisub/internal/longtest"
 	"fisub/remote"
 	"fisub/remote/host"
 	"fisub/remote/ssh/sshdtest"
@@ -228,7 +229,7 @@ func loginShell(t *testing.T, f *sshdtest.Fleet, shell, startup string) {
 	t.Helper()
 	path, err := exec.LookPath(shell)
 	if err != nil {
-		t.Skipf("no %s on this machine: scripts/setup --test installs it", shell)
+		longtest.Missing(t, "shells", "no "+shell)
 	}
 	force(t, f.Daemons[0], startup+"\nexec "+path+` -c "$SSH_ORIGINAL_COMMAND"`)
 }

@@ -18,7 +18,6 @@ import (
 	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/preflight"
-	"fisub/session"
 )
 
 // Schema names the version of the object. Additions keep the version.
@@ -144,11 +143,11 @@ func (o *Outcome) Check(reports []*preflight.Report, strict bool) {
 			case f.Severity == preflight.Error || strict && f.Severity == preflight.Warning:
 				o.Faults++
 				if o.Fault == nil {
-					o.Fault = &Fault{Code: f.Code, Text: f.Msg, Hint: f.Hint, File: session.Relative(f.Path), Line: f.Line,
+					o.Fault = &Fault{Code: f.Code, Text: f.Msg, Hint: f.Hint, File: plain.Relative(f.Path), Line: f.Line,
 						Column: f.Col, Lines: first(f.Excerpt)}
 				}
 			case f.Severity == preflight.Warning:
-				o.Warnings = append(o.Warnings, strings.SplitN(session.FindingText(f), "\n", 2)[0])
+				o.Warnings = append(o.Warnings, strings.SplitN(f.Text(), "\n", 2)[0])
 			}
 		}
 	}

@@ -3,7 +3,6 @@ package solutiontest
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 	"fisub/device/devicetest"
 	"fisub/device/nvcc"
 	"fisub/device/vgpu"
+	"fisub/internal/longtest"
 )
 
 // Emulated opens the virtual GPU with these sanitizers, and skips the test where there is no toolchain for it. The
@@ -22,7 +22,7 @@ func Emulated(t *testing.T, sanitizers ...string) device.Device {
 		Sanitize: strings.Join(sanitizers, ",")})
 	var missing *nvcc.MissingError
 	if errors.As(err, &missing) {
-		t.Skip(err)
+		longtest.Missing(t, "toolchain", err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -30,16 +30,13 @@ func Emulated(t *testing.T, sanitizers ...string) device.Device {
 	return d
 }
 
-// GPU opens the first GPU, and skips the test where there is none, or fails it where $FISUB_TEST_REQUIRE asks for cuda.
+// GPU opens the first GPU, and skips the test where there is none, or fails it if FISUB_TEST_REQUIRE lists cuda.
 // The caller closes it.
 func GPU(t *testing.T) device.Device {
 	t.Helper()
 	d, err := cuda.Opener().Open(t.Context(), device.Options{})
 	if err != nil {
-		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "cuda") {
-			t.Fatal(err)
-		}
-		t.Skipf("no GPU to test on: %v", err)
+		longtest.Missing(t, "cuda", err)
 	}
 	return d
 }

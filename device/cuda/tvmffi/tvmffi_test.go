@@ -17,6 +17,7 @@ import (
 	"fisub/device"
 	"fisub/device/nvcc"
 	"fisub/internal/cache"
+	"fisub/internal/longtest"
 	"fisub/internal/tensor"
 	"fisub/internal/trace"
 )
@@ -30,10 +31,7 @@ func build(t *testing.T, entry, source string) (*Library, *nvcc.Object) {
 	}
 	tools, err := nvcc.Find(root)
 	if err != nil {
-		if strings.Contains(os.Getenv("FISUB_TEST_REQUIRE"), "toolchain") {
-			t.Fatal(err)
-		}
-		t.Skipf("no toolchain to build with: %v", err)
+		longtest.Missing(t, "toolchain", err)
 	}
 	sol := &trace.Solution{Spec: trace.BuildSpec{Language: trace.CPP, EntryPoint: "k.cpp::" + entry},
 		Sources: []trace.SourceFile{{Path: "k.cpp", Content: source}}}

@@ -69,7 +69,7 @@ func Start(t testing.TB) *Cluster {
 	for _, name := range []string{"unshare", "nsenter", "etcd", "kubectl", "kube-apiserver", "kube-controller-manager",
 		"kube-scheduler"} {
 		if tools[name], err = exec.LookPath(name); err != nil {
-			t.Skipf("kubernetes: %s is not installed: scripts/kubernetes/tools installs it", name)
+			longtest.Missing(t, "kubernetes", "no "+name)
 		}
 	}
 	c := &Cluster{t: t, dir: t.TempDir(), Node: "node1", conns: map[net.Conn]bool{}}

@@ -46,7 +46,7 @@ func Start(t testing.TB, s Setup) *Cluster {
 	}
 	for _, name := range []string{"slurmctld", "slurmd", "sbatch", "munged"} {
 		if _, err := exec.LookPath(name); err != nil {
-			t.Skipf("slurm: %s is not installed: scripts/setup --test installs it", name)
+			longtest.Missing(t, "slurm", "no "+name)
 		}
 	}
 	host, err := os.Hostname()

@@ -1,4 +1,6 @@
-package session
+// Package machine prepares the devices of this machine: it chooses one, finds or fetches the compilers for it, and
+// starts the worker processes that open it. Package bench runs solutions on them.
+package machine
 
 import (
 	"cmp"
@@ -6,24 +8,31 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"fisub/bench"
 	"fisub/bench/pyworker"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/device/nvcc"
 	"fisub/device/vgpu"
 	"fisub/explain"
+	"fisub/internal/event"
+	"fisub/internal/plain"
 	"fisub/internal/sandbox"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
 )
 
-// ChooseDevice turns the name of a device into its kind, and its number in opts; "" is "auto". For auto it asks a
+// Choose turns the name of a device into its kind, and its number in opts; "" is "auto". For auto it asks a
 // worker whether a GPU can be opened, because a process that has met a broken driver is of no further use.
-func ChooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *device.Options, log Log) (string,
+func Choose(ctx context.Context, name string, sol *trace.Solution, opts *device.Options, term *ui.Terminal) (string,
 	error) {
 	kind, ordinal, numbered := strings.Cut(name, ":")
 	if numbered {
@@ -52,7 +61,7 @@ func ChooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *d
 		return "", ctx.Err()
 	}
 	if err != nil {
-		log.Note("no GPU:    %v", err)
+		term.Note("no GPU:    %v", err)
 		return "emu", nil
 	}
 	return "cuda", nil
@@ -61,8 +70,8 @@ func ChooseDevice(ctx context.Context, name string, sol *trace.Solution, opts *d
 // Compiler finds the toolchain for sol on a device of that kind. For the virtual GPU it fetches a missing one, and
 // builds the libraries that a confined worker may not write. The toolchain is nil if there is none and sol can do
 // without.
-func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace.Solution, log Log) (*nvcc.Toolchain,
-	error) {
+func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace.Solution,
+	term *ui.Terminal) (*nvcc.Toolchain, error) {
 	emulated, compiled := kind == "emu", sol.Spec.Compiled() && opts.Prebuilt == ""
 	inside := emulated && pyworker.Runs(&sol.Spec) && pyworker.Compiles(sol) // it compiles in Python
 	var tools *nvcc.Toolchain
@@ -76,7 +85,7 @@ func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace
 		}
 	}
 	if pyworker.Runs(&sol.Spec) && pyworker.UsesTriton(sol) {
-		return tools, FetchTriton(ctx, kind, opts.CacheDir, nil, log)
+		return tools, FetchTriton(ctx, kind, opts.CacheDir, nil, term)
 	}
 	if !emulated || !compiled {
 		return tools, nil
@@ -85,7 +94,7 @@ func Compiler(ctx context.Context, kind string, opts *device.Options, sol *trace
 		if missing, ok := errors.AsType[*nvcc.MissingError](err); !ok || missing.NoCXX() {
 			return nil, usage.Invalid(err)
 		}
-		log.Note("compiler   none here: fetching nvcc and TVM-FFI from PyPI into %s", opts.CacheDir)
+		term.Note("compiler   none here: fetching nvcc and TVM-FFI from PyPI into %s", opts.CacheDir)
 		if err := nvcc.Install(ctx, opts.CacheDir, func(string, int64, int64) {}); err != nil {
 			return nil, usage.Invalid(err)
 		}
@@ -119,7 +128,7 @@ func Builder(kind string, opts device.Options, tools *nvcc.Toolchain) func(conte
 // FetchTriton fetches the contest's Triton for the virtual GPU, unless the interpreter has it or has no torch. A
 // failure to fetch it, and another version for a GPU, are warnings. progress is that of nvcc.InstallTriton.
 func FetchTriton(ctx context.Context, kind, root string, progress func(name string, done, total int64),
-	log Log) error {
+	term *ui.Terminal) error {
 	t, err := pyworker.FindTriton(ctx, root)
 	if err != nil || t.Version() == pyworker.Contest || kind == "cuda" && t.Own == "" {
 		return nil // a run says which Python is missing
@@ -130,18 +139,18 @@ func FetchTriton(ctx context.Context, kind, root string, progress func(name stri
 	}
 	pip := t.Python + " -m pip install triton==" + pyworker.Contest
 	if kind == "cuda" {
-		log.Warn(fmt.Sprintf("%s; the contest has %s: verdicts and times may differ", has, pyworker.Contest), pip)
+		term.Warn(fmt.Sprintf("%s; the contest has %s: verdicts and times may differ", has, pyworker.Contest), pip)
 		return nil
 	}
 	if c, ok := nvcc.Triton(t.Tag); ok {
-		log.Note("compiler   %s: fetching the contest's %s from PyPI into %s (%d MB; unpacked %d MB)", has, pyworker.Contest,
+		term.Note("compiler   %s: fetching the contest's %s from PyPI into %s (%d MB; unpacked %d MB)", has, pyworker.Contest,
 			root, c.Bytes/1e6, nvcc.TritonUnpacked/1e6)
 	}
 	if err := nvcc.InstallTriton(ctx, root, t.Tag, progress); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		log.Warn(fmt.Sprintf("%s; the contest has %s, which cannot be used: %v", has, pyworker.Contest, err),
+		term.Warn(fmt.Sprintf("%s; the contest has %s, which cannot be used: %v", has, pyworker.Contest, err),
 			"fisub toolchain install fetches it; or "+pip)
 	}
 	return nil
@@ -167,7 +176,49 @@ func openGPU(ctx context.Context, command worker.Command, opts device.Options) (
 	return client.Open(limit, "cuda", opts)
 }
 
-// Work is a worker: it serves the process that started this one, and ends with it.
+// Worker returns the command that starts a submission's process. It may use three quarters of the memory.
+func Worker() (worker.Command, error) {
+	self, err := os.Executable()
+	if err == nil {
+		err = cramped()
+	}
+	sandbox.Hide()
+	return worker.Command{Args: []string{self, "worker"}, MemoryLimit: memory() / 4 * 3,
+		Sandbox: &sandbox.Sandbox{}}, err
+}
+
+// cramped refuses limits of this process that are too low for Go's runtime: it would fail at any moment, and that would
+// look like a fault of the submission.
+func cramped() error {
+	for _, l := range []struct {
+		resource int
+		what     string
+		least    uint64
+		unit     string
+		hint     string
+	}{
+		{unix.RLIMIT_AS, "address space", 4 << 20, "KiB", "ulimit -v unlimited, here or where it is limited: in startup " +
+			"files of the shell, or by a batch system"},
+		{unix.RLIMIT_NOFILE, "open files", 128, "", "ulimit -n 1024, here or where it is limited: in startup files of the " +
+			"shell, or by a batch system"},
+	} {
+		var now unix.Rlimit
+		if err := unix.Getrlimit(l.resource, &now); err != nil {
+			return os.NewSyscallError("getrlimit", err)
+		}
+		cur := uint64(now.Cur) //nolint:unconvert // of another type on some systems
+		if l.unit == "KiB" {
+			cur >>= 10
+		}
+		if cur < l.least {
+			return usage.Errorf(l.hint, "the limit of %s is %s; fisub needs %s", l.what,
+				strings.TrimSpace(fmt.Sprint(cur, " ", l.unit)), strings.TrimSpace(fmt.Sprint(l.least, " ", l.unit)))
+		}
+	}
+	return nil
+}
+
+// Work serves the process that started this one, as its worker, and ends with it.
 func Work(ctx context.Context, openers []device.Opener) error {
 	in, out, err := worker.Pipes()
 	if err != nil {
@@ -183,4 +234,29 @@ func Work(ctx context.Context, openers []device.Opener) error {
 		sandbox.End(os.Getpid())
 	}()
 	return worker.Serve(ctx, in, out, openers, explain.Code)
+}
+
+// Invalid is usage.Invalid for errors about the device or a missing part of the machine; others stay as they are.
+func Invalid(err error) error {
+	var dev *bench.DeviceError
+	var timers *bench.TimerError
+	if errors.As(err, &dev) || errors.Is(err, bench.ErrNoReference) || errors.As(err, &timers) {
+		return usage.Invalid(err)
+	}
+	return err
+}
+
+// Host describes this machine for run.json.
+func Host() event.Host {
+	h := event.Host{OS: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU(), Memory: memory()}
+	h.Name, _ = os.Hostname()
+	h.Confined = sandbox.State().String()
+	h.CPU = plain.Field("/proc/cpuinfo", "model name")
+	return h
+}
+
+// memory returns the size of the machine's memory in bytes.
+func memory() (n int64) {
+	_, _ = fmt.Sscanf(plain.Field("/proc/meminfo", "MemTotal"), "%d kB", &n)
+	return n << 10
 }

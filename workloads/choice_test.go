@@ -1,11 +1,14 @@
-package session
+package workloads
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"fisub/internal/trace"
+	"fisub/internal/usage"
 )
 
 // Each beginning of what a run with a budget runs has small and large ones.
@@ -17,7 +20,7 @@ func TestEvenly(t *testing.T) {
 		all = append(all, w)
 	}
 	got := ""
-	for _, w := range evenly(all) {
+	for _, w := range Evenly(all) {
 		got += w.UUID
 	}
 	if want := "1735246"; got != want || all[1].UUID != "2" {
@@ -67,7 +70,11 @@ func TestChoice(t *testing.T) {
 		for _, w := range got {
 			uuids = append(uuids, w.UUID)
 		}
-		hinted(t, fmt.Sprintf("%+v", tc.choice), err, tc.fault)
+		var u *usage.Error
+		if tc.fault == "" && err != nil ||
+			tc.fault != "" && (!errors.As(err, &u) || !strings.Contains(err.Error()+"\n"+u.Hint, tc.fault)) {
+			t.Errorf("%+v: got %v, want %q", tc.choice, err, tc.fault)
+		}
 		if !slices.Equal(uuids, tc.want) {
 			t.Errorf("%+v: got %v, want %v", tc.choice, uuids, tc.want)
 		}

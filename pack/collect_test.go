@@ -1,4 +1,4 @@
-package collector
+package pack
 
 import (
 	"os"
@@ -8,31 +8,18 @@ import (
 	"testing"
 )
 
-func write(t *testing.T, name, text string) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
-		t.Fatal(err)
-	}
-}
-
 const configText = "[solution]\nname = \"n\"\ndefinition = \"d\"\nauthor = \"a\"\n[build]\nlanguage = " +
 	"\"cuda\"\nentry_point = \"k.cu::k\"\n"
 
 // The collector's packer knows neither binding nor dependencies; a packed solution is taken as it is, and nothing else
 // then.
 func TestCollect(t *testing.T) {
-	dir := t.TempDir()
 	bound := strings.Replace(configText, "[build]", "[build]\nbinding = \"tvm-ffi\"\ndependencies = [\"x\"]", 1)
-	for name, text := range map[string]string{"config.toml": bound, "sub/config.toml": configText,
+	dir := write(t, map[string]string{"config.toml": bound, "sub/config.toml": configText,
 		"sub/deep/config.toml": configText, "broken/config.toml": "x",
 		".hidden/config.toml": configText, "solution/cuda/k.cu": "1", "solution/cuda/notes.md": "1",
-		"sub/solution/cuda/k.cu": "1"} {
-		write(t, filepath.Join(dir, name), text)
-	}
-	found, err := Read(dir)
+		"sub/solution/cuda/k.cu": "1"})
+	found, err := Collect(dir)
 	all := found.Taken()
 	if err != nil || len(all) != 3 || all[1].Err == nil {
 		t.Fatalf("got %+v, %v, want two submissions and a broken one", all, err)
@@ -44,8 +31,10 @@ func TestCollect(t *testing.T) {
 	if of := found.Of("sub/config.toml"); of == nil || of.Definition != "d" || found.Of("sub/deep/config.toml") != nil {
 		t.Errorf("got %+v, want the one of sub, and none deeper", of)
 	}
-	write(t, filepath.Join(dir, Packed), "{}")
-	found, err = Read(dir)
+	if err := os.WriteFile(filepath.Join(dir, Packed), []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	found, err = Collect(dir)
 	if all = found.Taken(); err != nil || len(all) != 1 || all[0].Path != Packed || all[0].Err == nil {
 		t.Errorf("got %+v, %v, want the packed one, which is broken", all, err)
 	}

@@ -1,4 +1,4 @@
-package session
+package setup
 
 import (
 	"errors"
@@ -12,24 +12,25 @@ import (
 	"fisub/bench/runs"
 	"fisub/internal/cache"
 	"fisub/internal/config"
-	"fisub/internal/event"
 	"fisub/internal/plain"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
 	"fisub/pack"
+	"fisub/project"
 	"fisub/solution/baselines"
 )
 
-// What a baseline may be called, besides a name of solution/baselines and a file.
+// Names of baselines besides folders of solution/baselines and files.
 const (
 	NoBaseline        = "none"
 	referenceBaseline = "reference" // the definition's own
 )
 
-// FindBaseline finds what named, the run that is resumed or the config names, for a run on a device of that kind; nil
-// where they name none, and on the emulator, which keeps no time.
-func (p *Project) FindBaseline(s *Submission, named string, old *runs.Run, kind string, log Log) (*bench.Baseline,
-	error) {
+// findBaseline returns the baseline that named, the resumed run or the config names, for a device of that kind. It
+// returns nil if they name none, and on the virtual GPU, which measures no time.
+func findBaseline(p *project.Project, s *project.Submission, named string, old *runs.Run, kind string,
+	term *ui.Terminal) (*bench.Baseline, error) {
 	name, dir := named, p.Path(".")
 	fault := func(hint, text string) error { return usage.Errorf(hint, "--baseline: %s", text) }
 	switch {
@@ -58,15 +59,15 @@ func (p *Project) FindBaseline(s *Submission, named string, old *runs.Run, kind 
 		return nil, fault("", "baseline "+name+" is of definition "+definition+", not "+s.Definition.Name)
 	}
 	if kind == "emu" {
-		log.Note("baseline   %s is left out: the emulator keeps no time", name)
+		term.Note("baseline   %s is left out: the emulator keeps no time", name)
 		return nil, nil
 	}
 	return &bench.Baseline{Name: name, Solution: sol}, nil
 }
 
-// readBaseline reads a baseline by its name, or as a file below dir, and says of which definition it is: "" where there
-// is none of that name. The solution is nil where that is another one than the submission's.
-func readBaseline(s *Submission, name, dir string) (sol *trace.Solution, definition string, err error) {
+// readBaseline reads a baseline by its name, or as a file below dir, and returns its definition: "" if nothing has that
+// name. The solution is nil if that is not the definition of s.
+func readBaseline(s *project.Submission, name, dir string) (sol *trace.Solution, definition string, err error) {
 	if name == referenceBaseline {
 		return bench.ReferenceSolution(s.Definition), s.Definition.Name, nil
 	}
@@ -115,8 +116,7 @@ func readBaseline(s *Submission, name, dir string) (sol *trace.Solution, definit
 	return sol, s.Definition.Name, err
 }
 
-// BaselineNames lists the baselines of a definition, "" for all: those of the submission in root, and those that fisub
-// ships.
+// BaselineNames lists the baselines of a definition, "" for all, in the project at root and in this program.
 func BaselineNames(root, definition string) []string {
 	names := []string{referenceBaseline}
 	for _, fsys := range []fs.FS{os.DirFS(filepath.Join(root, "solution", "baselines")), baselines.FS} {
@@ -131,11 +131,4 @@ func BaselineNames(root, definition string) []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-func baselineText(b *event.Baseline) string {
-	if b == nil {
-		return NoBaseline
-	}
-	return b.Name + " " + plain.Short(b.ContentHash)
 }

@@ -15,15 +15,18 @@ import (
 	"time"
 
 	"fisub/bench"
+	"fisub/bench/machine"
 	"fisub/bench/pyworker"
+	"fisub/bench/setup"
 	"fisub/bench/worker"
 	"fisub/device"
 	"fisub/internal/cache"
 	"fisub/internal/plain"
 	"fisub/internal/sandbox"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
-	"fisub/session"
+	"fisub/project"
 	"fisub/workloads"
 )
 
@@ -51,7 +54,7 @@ const (
 
 // New prepares the workloads that o chooses; if it chooses none, one of each shape: see Shapes. o.Timeout is the limit
 // of a tool on a workload.
-func New(ctx context.Context, s *session.Submission, o session.Options, log session.Log) (*Run, error) {
+func New(ctx context.Context, s *project.Submission, o setup.Options, term *ui.Terminal) (*Run, error) {
 	ws, err := chosen(s, o)
 	if err != nil {
 		return nil, err
@@ -64,11 +67,11 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 		return nil, err
 	}
 	opts := device.Options{CacheDir: root, Arch: o.Arch, Prebuilt: o.Prebuilt}
-	kind, err := session.ChooseDevice(ctx, o.Device, s.Solution, &opts, log)
+	kind, err := machine.Choose(ctx, o.Device, s.Solution, &opts, term)
 	if err != nil {
 		return nil, err
 	}
-	tools, err := session.Compiler(ctx, kind, &opts, s.Solution, log)
+	tools, err := machine.Compiler(ctx, kind, &opts, s.Solution, term)
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +83,8 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 		profile.Timeout = emulatedTimeout
 	}
 	shared := bench.Shared{Definition: s.Definition, Profile: profile, Load: s.Data.Load, DeviceKind: kind, Device: opts,
-		Build: session.Builder(kind, opts, tools)}
-	if shared.Worker, err = session.Worker(); err != nil {
+		Build: machine.Builder(kind, opts, tools)}
+	if shared.Worker, err = machine.Worker(); err != nil {
 		return nil, err
 	}
 	return &Run{Workloads: ws, Emulated: kind == "emu", root: s.Root, solution: s.Solution, shared: shared}, nil
@@ -89,7 +92,7 @@ func New(ctx context.Context, s *session.Submission, o session.Options, log sess
 
 // chosen returns the workloads of o. Without a set they are of the contest's, which has more shapes, if there is one;
 // a workload is looked for in the default set first.
-func chosen(s *session.Submission, o session.Options) ([]*trace.Workload, error) {
+func chosen(s *project.Submission, o setup.Options) ([]*trace.Workload, error) {
 	sets := []string{cmp.Or(o.Set, workloads.ContestSet), cmp.Or(o.Set, workloads.DefaultSet)}
 	if len(o.Prefixes) > 0 {
 		slices.Reverse(sets)
@@ -209,7 +212,7 @@ func (r *Run) once(ctx context.Context, w *trace.Workload, judge bool, prefix ..
 	case err == nil && wrong != "":
 		return log, false, fmt.Errorf("%w: %s", errWrong, wrong), nil
 	}
-	return log, false, nil, session.Machine(err)
+	return log, false, nil, machine.Invalid(err)
 }
 
 var errWrong = errors.New("clean, but the outputs are wrong")

@@ -1,6 +1,5 @@
-// Package session is what the commands of fisub decide: what a submission is, on which device it runs, what of a run
-// goes on, what is compared. It knows neither flags nor terminals; what is to be said beside a result goes to a Log.
-package session
+// Package project reads the user's project: its submission, dataset, run folders and tables. It does not run anything.
+package project
 
 import (
 	"cmp"
@@ -18,20 +17,15 @@ import (
 	"fisub/internal/trace"
 	"fisub/internal/usage"
 	"fisub/pack"
+	"fisub/remote/dispatch"
 	"fisub/workloads"
 )
 
-// A Log takes what a person should know.
-type Log interface {
-	Note(format string, args ...any)
-	Warn(text, hint string)
-}
-
-// A Project is where fisub works. Its zero value is the working directory with the embedded dataset.
+// A Project is the folder that fisub works in. Its zero value is the working directory with the embedded dataset.
 type Project struct {
 	Dir     string   // "" is the working directory
 	Config  string   // "" is config.toml in Dir
-	Dataset string   // "" is that of FIB_DATASET_PATH, else the embedded one
+	Dataset string   // "" is $FIB_DATASET_PATH, else the embedded one
 	Version string   // of fisub, which a run records
 	Command []string // the command line, which a run records
 }
@@ -67,8 +61,8 @@ func (p *Project) OpenDataset() (*workloads.Dataset, error) {
 	return data, usage.Invalid(err)
 }
 
-// Configs are the configs to check: the one that is named; where there is none, those of the immediate subfolders, as
-// the contest collects them.
+// Configs returns the configs to check: the one that is named, or, if it does not exist, those in the immediate
+// subfolders, which the contest collects.
 func (p *Project) Configs() []string {
 	file := p.ConfigPath()
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && p.Config == "" {
@@ -79,7 +73,7 @@ func (p *Project) Configs() []string {
 	return []string{file}
 }
 
-// Tables gives the tables [remote.NAME]; none where there is no config.
+// Tables returns the tables [remote.NAME]. Without a config it returns an empty map.
 func (p *Project) Tables() (map[string]*config.Table, error) {
 	cfg, err := config.Load(p.ConfigPath())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,14 +85,31 @@ func (p *Project) Tables() (map[string]*config.Table, error) {
 	return cfg.Remote, nil
 }
 
+// History lists the runs of the project, except runs of tools. It reports unreadable runs to warn, which may be nil.
+func (p *Project) History(warn func(text, hint string)) (*runs.History, error) {
+	isTool := func(folder string) bool {
+		plan, err := dispatch.Load(folder)
+		return err == nil && plan.Tool != ""
+	}
+	return runs.ReadHistory(p.Root(), isTool, func(err error) {
+		if warn != nil {
+			warn(plain.Line(err.Error()), "")
+		}
+	})
+}
+
 // RunFolder finds the folder of the run that arg names: by its id, as "best", or as a folder.
 func (p *Project) RunFolder(arg string) (string, error) {
 	if arg == "best" {
-		_, family, err := p.family("", nil)
+		h, err := p.History(nil)
 		if err != nil {
 			return "", err
 		}
-		arg = best(family).ID
+		best, err := h.Best()
+		if err != nil {
+			return "", err
+		}
+		arg = best.ID
 	}
 	id, err := runs.Find(p.Root(), arg)
 	if err == nil {
@@ -125,7 +136,7 @@ func (p *Project) ReadRun(arg string) (*runs.Run, error) {
 	return r, usage.Invalid(err)
 }
 
-// A Submission is what the commands work on: sources with their config, packed in memory, or a packed solution.
+// A Submission is the input of most commands: sources with their config, packed in memory, or a packed solution.
 type Submission struct {
 	Root       string         // folder of the config, or of the working directory for a packed solution
 	Config     *config.Config // nil for a packed solution
@@ -136,7 +147,7 @@ type Submission struct {
 	Warnings   []trace.Warning
 }
 
-// Load reads the packed solution, or, where that is "", the config and its sources. Its errors are about the user's
+// Load reads the packed solution, or, if that is "", the config and its sources. Its errors are about the user's
 // input.
 func (p *Project) Load(packed string) (*Submission, error) {
 	data, err := p.OpenDataset()
@@ -166,8 +177,8 @@ func LoadSources(file string, data *workloads.Dataset) (*Submission, error) {
 	return s, usage.Invalid(config.Check(s.Config, s.Definition))
 }
 
-// PackSources is LoadSources, but for a definition that the dataset does not have, or that the submission does not fit:
-// the contest's packer does not look at it. Definition is nil where there is none.
+// PackSources is LoadSources without the checks against the definition, which the contest's packer does not look at.
+// Definition is nil if the dataset lacks it.
 func PackSources(file string, data *workloads.Dataset) (*Submission, error) {
 	cfg, err := config.Load(file)
 	if err != nil {
@@ -210,53 +221,16 @@ func LoadPacked(file, root string, data *workloads.Dataset) (*Submission, error)
 	return s, nil
 }
 
-// EachSet calls do for the workload sets of that name, of the definition; "" is all of them.
-func EachSet(data *workloads.Dataset, definition, named string,
-	do func(def *trace.Definition, set string, ws []*trace.Workload) error) error {
-	names := data.Definitions()
-	if definition != "" {
-		names = []string{definition}
-	}
-	found := false
-	for _, name := range names {
-		def, err := data.Definition(name)
-		if err != nil {
-			return usage.Invalid(err)
-		}
-		sets, err := data.Sets(name)
-		if err != nil {
-			return usage.Invalid(err)
-		}
-		for _, set := range sets {
-			if named != "" && !workloads.SameSet(named, set) {
-				continue
-			}
-			found = true
-			ws, err := data.Workloads(name, set)
-			if err != nil {
-				return usage.Invalid(err)
-			}
-			if err := do(def, set, ws); err != nil {
-				return err
-			}
-		}
-	}
-	if !found && named != "" {
-		return usage.Errorf("fisub dataset ls lists what there is", "no such workload set")
-	}
-	return nil
-}
-
 // Places is plain.Places of the submission. The text of a packed solution stays as it is.
 func (s *Submission) Places(text string) string {
 	if s.Config == nil {
 		return text
 	}
-	return plain.Places(text, Relative(s.Config.SourceDir()), s.paths())
+	return plain.Places(text, plain.Relative(s.Config.SourceDir()), s.SourcePaths())
 }
 
-// paths are those of the sources in the solution.
-func (s *Submission) paths() (paths []string) {
+// SourcePaths returns the paths of the sources in the solution.
+func (s *Submission) SourcePaths() (paths []string) {
 	for _, f := range s.Solution.Sources {
 		paths = append(paths, f.Path)
 	}

@@ -1,21 +1,19 @@
-package session
+// Package setup turns options, the config and a run to resume into a Setup: the workloads of a run, its device, and how
+// it is timed.
+package setup
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"fisub/bench"
+	"fisub/bench/machine"
 	"fisub/bench/runs"
 	"fisub/bench/worker"
 	"fisub/device"
@@ -26,19 +24,19 @@ import (
 	"fisub/internal/config"
 	"fisub/internal/event"
 	"fisub/internal/git"
-	"fisub/internal/plain"
-	"fisub/internal/sandbox"
 	"fisub/internal/trace"
+	"fisub/internal/ui"
 	"fisub/internal/usage"
+	"fisub/project"
 	"fisub/workloads"
 )
 
-// Options say what runs and how it is timed. What is zero is as in the run that is resumed, else as the config says,
-// else as is usual.
+// Options say which workloads run and how they are timed. An option that is zero is taken from the resumed run, else
+// from the config, else it has its default.
 type Options struct {
 	Set  string
 	Seed uint64 // of other generated inputs; 0 is the usual ones
-	Choice
+	workloads.Choice
 	Profile  string
 	Timer    string
 	Timeout  time.Duration
@@ -50,11 +48,10 @@ type Options struct {
 	Device      string // "auto", "cuda", "cuda:1", "emu"
 	Prebuilt    string // folder of compiled kernels
 	Sanitize    bool
-	MemoryLimit *float64 // of a worker, in GiB; 0 is none, nil three quarters of the machine's
+	MemoryLimit *float64 // of a worker, in GiB; 0: unlimited; nil: three quarters of the machine's
 }
 
-// A Setup says which workloads of a definition solutions run on, where and how. NewLocal completes it; NewSetup leaves
-// Kind and Baseline to its caller.
+// A Setup says which workloads of a definition solutions run on, where and how.
 type Setup struct {
 	Set       string
 	Seed      uint64
@@ -65,22 +62,37 @@ type Setup struct {
 	Baseline  *bench.Baseline
 	whole     int // workloads of the set
 	data      *workloads.Dataset
-	project   *Project
+	project   *project.Project
 
 	// Of a run on this machine:
 	Device device.Options
-	tools  *nvcc.Toolchain // nil if there is none, or none is needed
+	tools  *nvcc.Toolchain // nil if missing or not needed
 	worker worker.Command
 	host   event.Host
 }
 
-// NewLocal sets up runs of s on this machine. old is the run that is resumed, or nil.
-func (p *Project) NewLocal(ctx context.Context, s *Submission, o Options, old *runs.Run, log Log) (*Setup, error) {
-	u, err := p.NewSetup(s, o, old)
+// New sets up runs of s on devices of that kind on other machines.
+func New(p *project.Project, s *project.Submission, o Options, kind string, term *ui.Terminal) (*Setup, error) {
+	u, err := choose(p, s, o, nil)
 	if err != nil {
 		return nil, err
 	}
-	u.host = host()
+	u.Kind = kind
+	if err := u.timed(o.MaxTime); err != nil {
+		return nil, err
+	}
+	u.Baseline, err = findBaseline(p, s, o.Baseline, nil, kind, term)
+	return u, err
+}
+
+// NewLocal sets up runs of s on this machine. old is the run that is resumed, or nil.
+func NewLocal(ctx context.Context, p *project.Project, s *project.Submission, o Options, old *runs.Run,
+	term *ui.Terminal) (*Setup, error) {
+	u, err := choose(p, s, o, old)
+	if err != nil {
+		return nil, err
+	}
+	u.host = machine.Host()
 	root, err := cache.Root()
 	if err != nil {
 		return nil, err
@@ -94,19 +106,19 @@ func (p *Project) NewLocal(ctx context.Context, s *Submission, o Options, old *r
 			o.Device = fmt.Sprintf("%s:%d", o.Device, old.Run.Device.Ordinal)
 		}
 	}
-	if u.Kind, err = ChooseDevice(ctx, o.Device, s.Solution, &u.Device, log); err != nil {
+	if u.Kind, err = machine.Choose(ctx, o.Device, s.Solution, &u.Device, term); err != nil {
 		return nil, err
 	}
-	if u.tools, err = Compiler(ctx, u.Kind, &u.Device, s.Solution, log); err != nil {
+	if u.tools, err = machine.Compiler(ctx, u.Kind, &u.Device, s.Solution, term); err != nil {
 		return nil, err
 	}
 	if o.Sanitize && u.Kind != "emu" {
 		return nil, usage.Errorf("add --device emu", "--sanitize: only the emulator has sanitizers")
 	}
-	if u.worker, err = Worker(); err != nil {
+	if u.worker, err = machine.Worker(); err != nil {
 		return nil, err
 	}
-	if err := u.Timed(o.MaxTime); err != nil && (old == nil || o.MaxTime != 0) {
+	if err := u.timed(o.MaxTime); err != nil && (old == nil || o.MaxTime != 0) {
 		return nil, err
 	}
 	if limit := o.MemoryLimit; limit != nil {
@@ -115,55 +127,12 @@ func (p *Project) NewLocal(ctx context.Context, s *Submission, o Options, old *r
 		}
 		u.worker.MemoryLimit = int64(*limit * (1 << 30))
 	}
-	u.Baseline, err = p.FindBaseline(s, o.Baseline, old, u.Kind, log)
+	u.Baseline, err = findBaseline(p, s, o.Baseline, old, u.Kind, term)
 	return u, err
 }
 
-// Worker is how a submission's process is started and limited on this machine: it may take three quarters of the
-// memory.
-func Worker() (worker.Command, error) {
-	self, err := os.Executable()
-	if err == nil {
-		err = cramped()
-	}
-	sandbox.Hide()
-	return worker.Command{Args: []string{self, "worker"}, MemoryLimit: memory() / 4 * 3,
-		Sandbox: &sandbox.Sandbox{}}, err
-}
-
-// cramped refuses limits of this process below which Go's runtime fails at one moment or another, which would look like
-// a fault of the submission.
-func cramped() error {
-	for _, l := range []struct {
-		resource int
-		what     string
-		least    uint64
-		unit     string
-		hint     string
-	}{
-		{unix.RLIMIT_AS, "address space", 4 << 20, "KiB", "ulimit -v unlimited, here or where it is limited: in startup " +
-			"files of the shell, or by a batch system"},
-		{unix.RLIMIT_NOFILE, "open files", 128, "", "ulimit -n 1024, here or where it is limited: in startup files of the " +
-			"shell, or by a batch system"},
-	} {
-		var now unix.Rlimit
-		if err := unix.Getrlimit(l.resource, &now); err != nil {
-			return os.NewSyscallError("getrlimit", err)
-		}
-		cur := uint64(now.Cur) //nolint:unconvert // of another type on some systems
-		if l.unit == "KiB" {
-			cur >>= 10
-		}
-		if cur < l.least {
-			return usage.Errorf(l.hint, "the limit of %s is %s; fisub needs %s", l.what,
-				strings.TrimSpace(fmt.Sprint(cur, " ", l.unit)), strings.TrimSpace(fmt.Sprint(l.least, " ", l.unit)))
-		}
-	}
-	return nil
-}
-
-// Timed refuses a timer, or a limit of timing, where there is nothing to time.
-func (u *Setup) Timed(limit time.Duration) error {
+// timed refuses a timer, or a limit of timing, on a device that measures no time.
+func (u *Setup) timed(limit time.Duration) error {
 	flag := ""
 	switch {
 	case u.Kind != "emu":
@@ -178,16 +147,16 @@ func (u *Setup) Timed(limit time.Duration) error {
 	return usage.Errorf("leave it out, or take a GPU", "%s: the emulator keeps no time", flag)
 }
 
-// NewSetup is NewLocal without the choice of a device.
-func (p *Project) NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, error) {
-	same := old != nil && o.Set == "" && o.all() // the workloads of old
+// choose returns a Setup without device and baseline.
+func choose(p *project.Project, s *project.Submission, o Options, old *runs.Run) (*Setup, error) {
+	same := old != nil && o.Set == "" && o.All() // the workloads of old
 	if old != nil {
 		o.Set, o.Profile = cmp.Or(o.Set, old.Run.Set), cmp.Or(o.Profile, old.Run.Profile.Name)
 		o.Seed = cmp.Or(o.Seed, old.Run.Seed)
 		o.Timer = cmp.Or(o.Timer, old.Run.Timer)
 		o.Timeout = cmp.Or(o.Timeout, seconds(old.Run.Profile.TimeoutS))
 	}
-	configured := o.Set == "" && s.Config != nil // the set is the config's, where that names one
+	configured := o.Set == "" && s.Config != nil // use the config's set if it names one
 	if s.Config != nil {
 		o.Set, o.Profile = cmp.Or(o.Set, s.Config.Bench.Set), cmp.Or(o.Profile, s.Config.Bench.Profile)
 	}
@@ -245,8 +214,8 @@ func (p *Project) NewSetup(s *Submission, o Options, old *runs.Run) (*Setup, err
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// Describe says what a new run of s runs.
-func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
+// Describe returns the description of a new run of s.
+func (u *Setup) Describe(ctx context.Context, s *project.Submission) *event.Run {
 	now := time.Now()
 	p, sol := u.Profile, s.Solution
 	run := &event.Run{
@@ -260,7 +229,7 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 		Host:      u.host, DPS: sol.Spec.DestinationPassingStyle,
 	}
 	if s.Config != nil {
-		run.Folder, run.Sources = path.Join("solution", s.Config.Build.SourceDir), s.paths()
+		run.Folder, run.Sources = path.Join("solution", s.Config.Build.SourceDir), s.SourcePaths()
 	}
 	if b := u.Baseline; b != nil {
 		run.Baseline = &event.Baseline{Name: b.Name, Solution: b.Solution.Name, ContentHash: b.Solution.Hash()}
@@ -278,38 +247,14 @@ func (u *Setup) Describe(ctx context.Context, s *Submission) *event.Run {
 	return run
 }
 
-// Shared is what the solutions of a run of s have in common for bench.
-func (u *Setup) Shared(s *Submission) bench.Shared {
+// Shared returns the part of a run of s that its solutions share.
+func (u *Setup) Shared(s *project.Submission) bench.Shared {
 	return bench.Shared{
 		Definition: s.Definition, Workloads: u.Workloads, Profile: u.Profile, Timer: u.Timer, Load: u.data.Load,
-		Worker: u.worker, DeviceKind: u.Kind, Device: u.Device, Build: Builder(u.Kind, u.Device, u.tools),
+		Worker: u.worker, DeviceKind: u.Kind, Device: u.Device, Build: machine.Builder(u.Kind, u.Device, u.tools),
 		Baseline: u.Baseline, Roofline: u.Kind != "emu",
 		Meter: func(uuid string) (bench.Meter, error) { return stamp.Open(uuid) },
 		// here: the process that is timed may be in Python
 		Hint: func(err error) string { _, hint := explain.Error(err); return hint },
 	}
-}
-
-// Machine marks an error of a run that is about the device, or what else the machine lacks, as one of the user's.
-func Machine(err error) error {
-	var dev *bench.DeviceError
-	var timers *bench.TimerError
-	if errors.As(err, &dev) || errors.Is(err, bench.ErrNoReference) || errors.As(err, &timers) {
-		return usage.Invalid(err)
-	}
-	return err
-}
-
-func host() event.Host {
-	h := event.Host{OS: runtime.GOOS + "/" + runtime.GOARCH, Cores: runtime.NumCPU(), Memory: memory()}
-	h.Name, _ = os.Hostname()
-	h.Confined = sandbox.State().String()
-	h.CPU = plain.Field("/proc/cpuinfo", "model name")
-	return h
-}
-
-// memory is the machine's, in bytes.
-func memory() (n int64) {
-	_, _ = fmt.Sscanf(plain.Field("/proc/meminfo", "MemTotal"), "%d kB", &n)
-	return n << 10
 }

@@ -1,4 +1,4 @@
-package session
+package workloads
 
 import (
 	"cmp"
@@ -21,12 +21,12 @@ type Choice struct {
 	Limit    int      // the first so many
 }
 
-// all tells whether nothing is left out.
-func (c *Choice) all() bool {
+// All reports whether c leaves nothing out.
+func (c *Choice) All() bool {
 	return len(c.Where) == 0 && len(c.Prefixes) == 0 && c.Stride == 0 && c.Sample == 0 && c.Limit == 0
 }
 
-// Of gives what is chosen of ws, in its order.
+// Of returns the chosen workloads of ws, in its order.
 func (c *Choice) Of(ws []*trace.Workload) ([]*trace.Workload, error) {
 	ws = slices.Clone(ws)
 	for _, where := range c.Where {
@@ -143,8 +143,8 @@ func length(w *trace.Workload) float64 {
 	return float64(tokens) / float64(sequences)
 }
 
-// evenly orders ws so that each beginning of it is spread over the axes.
-func evenly(ws []*trace.Workload) (ordered []*trace.Workload) {
+// Evenly orders ws so that each beginning of it is spread over the axes.
+func Evenly(ws []*trace.Workload) (ordered []*trace.Workload) {
 	for n := 2; len(ordered) < len(ws); n *= 2 {
 		for _, w := range spread(slices.Clone(ws), min(n, len(ws))) {
 			if !slices.Contains(ordered, w) {

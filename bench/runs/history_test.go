@@ -1,0 +1,130 @@
+package runs
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"fisub/internal/event"
+	"fisub/internal/event/eventtest"
+)
+
+// kept keeps a run of that id, of sources with that hash, with a latency in microseconds for each of the workloads; one
+// of 0 failed. It was timed in turn with a baseline that takes base microseconds, where that is above 0.
+func kept(t *testing.T, root, id, hash string, base float64, latencies ...float64) {
+	t.Helper()
+	run := &event.Run{Schema: event.Schema, ID: id, Started: time.Now(), Solution: "s", Definition: "d", Set: "default",
+		ContentHash: hash, Device: event.Device{Kind: "cuda", Name: "NVIDIA B200"},
+		Git: &event.Git{Commit: "c0ffee" + hash, Dirty: hash == "bbb"}}
+	if base > 0 {
+		run.Baseline = &event.Baseline{Name: "reference"}
+	}
+	folder := New(root, id)
+	stream := event.NewStream(folder.Record)
+	for i := range latencies {
+		run.Workloads = append(run.Workloads, event.Workload{UUID: fmt.Sprint("w", i), Axes: map[string]int{"n": 2 + 8*(i/2)}})
+	}
+	stream.Emit(event.Event{Type: event.TypeRun, Run: run})
+	done := &event.Done{}
+	for i, us := range latencies {
+		w := run.Workloads[i]
+		v := eventtest.Verdict{UUID: w.UUID, Status: "PASSED", Axes: w.Axes}
+		if done.Passed++; us == 0 {
+			v.Status = "INCORRECT_NUMERICAL"
+			done.Passed, done.Failed = done.Passed-1, done.Failed+1
+		} else {
+			ms, speedup := us/1e3, base/us
+			if v.Latency = &ms; base > 0 {
+				v.Speedup = &speedup
+			}
+		}
+		stream.Emit(event.Event{Type: event.TypeSamples, Workload: w.UUID, Samples: &event.Samples{Timer: "cupti",
+			TrialsNS: [][]int64{{int64(1000 * us)}}}})
+		stream.Emit(event.Event{Type: event.TypeEvaluated, Workload: w.UUID, Evaluated: v.Evaluated()})
+	}
+	stream.Emit(event.Event{Type: event.TypeDone, Done: done})
+	if err := stream.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := folder.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The best run is that with the largest mean speed-up over what all of its family have in common, not the one with the
+// least mean; a run that failed, or on other workloads, is none of them.
+func TestHistory(t *testing.T) {
+	root := t.TempDir()
+	kept(t, root, "20260101-1", "aaa", 0, 10, 10, 100, 100)
+	kept(t, root, "20260102-1", "bbb", 0, 5, 5, 110, 110)
+	kept(t, root, "20260103-1", "aaa", 0, 12, 12, 90, 90)
+	kept(t, root, "20260104-1", "ccc", 0, 1, 1, 0, 1)
+	kept(t, root, "20260105-1", "ddd", 0, 1, 1)
+	kept(t, root, "20260100-1", "ddd", 0, 1, 1)
+	history := func() *History {
+		h, err := ReadHistory(root, func(folder string) bool { return strings.HasSuffix(folder, "00-1") }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	got := func(texts ...string) string {
+		var ids []string
+		for _, b := range history().Runs {
+			if !b.Matches(texts) {
+				continue
+			}
+			id := b.ID[6:8]
+			if b.Best {
+				id += "*"
+			}
+			ids = append(ids, id)
+		}
+		return strings.Join(ids, " ")
+	}
+	for _, tc := range []struct{ texts, want string }{
+		{"", "05* 04 03 02* 01"}, {"C0FFEEAAA", "03 01"}, {"aaa 20260101", "01"}, {"b200 -dirty", "02*"},
+	} {
+		if ids := got(strings.Fields(tc.texts)...); ids != tc.want {
+			t.Errorf("%s: got %q, want %q", tc.texts, ids, tc.want)
+		}
+	}
+	if ids := strings.Join(history().Surplus(1), " "); ids != "20260104-1 20260103-1 20260101-1" {
+		t.Errorf("surplus: got %q, want all but the newest and the best", ids)
+	}
+	// Of the version aaa, with two runs, the median counts.
+	best, wins, err := history().Wins("20260103")
+	if err != nil || best.ID != "20260102-1" || len(wins) != 2 {
+		t.Fatalf("got %+v, %+v, %v", best, wins, err)
+	}
+	for i, want := range []string{"n=2 2 20260102-1 5000 20260103-1 1.20", "n=10 2 20260103-1 95000 20260102-1 0.16"} {
+		w := wins[i]
+		if got := fmt.Sprintf("%s %d %s %.0f %s %.2f", w.Axes, w.Workloads, w.Run, w.MeanNS, w.Second, w.Ahead); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	if b, err := history().BestBeside("20260103"); err != nil || b.ID != "20260102-1" {
+		t.Errorf("beside aaa: got %v, %v", b, err)
+	}
+	if b, err := history().BestBeside("20260102"); err != nil || b.ID != "20260101-1" {
+		t.Errorf("beside bbb: got %v, %v", b, err)
+	}
+	_, err = history().BestBeside("20260105")
+	if err == nil || !strings.Contains(err.Error(), "no run of other sources") {
+		t.Errorf("alone: got %v", err)
+	}
+	if _, err = history().BestBeside("20260104"); err == nil || !strings.Contains(err.Error(), "no best run") {
+		t.Errorf("a run that failed: got %v", err)
+	}
+
+	// With a baseline, the speed-ups are over that, also those of the runs without it.
+	kept(t, root, "20260106-1", "eee", 0, 50, 50, 10, 10)
+	if ids := got(); ids != "06* 05* 04 03 02 01" {
+		t.Errorf("over the oldest run: got %q", ids)
+	}
+	kept(t, root, "20260107-1", "eee", 50, 50, 50, 10, 10)
+	if ids := got(); ids != "07 06 05* 04 03 02* 01" {
+		t.Errorf("over a baseline: got %q", ids)
+	}
+}

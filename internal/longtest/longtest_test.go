@@ -1,0 +1,43 @@
+package longtest
+
+import (
+	"fmt"
+	"testing"
+)
+
+// record keeps the outcome of a test instead of ending it.
+type record struct {
+	testing.TB
+	outcome string
+}
+
+func (*record) Helper()            {}
+func (r *record) Skip(args ...any) { r.end("skip: " + fmt.Sprint(args...)) }
+func (r *record) Skipf(format string, args ...any) {
+	r.end("skip: " + fmt.Sprintf(format, args...))
+}
+func (r *record) Fatalf(format string, args ...any) {
+	r.end("fail: " + fmt.Sprintf(format, args...))
+}
+func (r *record) end(outcome string) {
+	if r.outcome == "" {
+		r.outcome = outcome
+	}
+}
+
+func TestMissing(t *testing.T) {
+	for _, tc := range []struct{ require, name, want string }{
+		{"", "aws", "skip: no moto; to run it: scripts/aws/tools"},
+		{"", "cuda", "skip: no moto"},
+		{"ssh,awsome", "aws", "skip: no moto; to run it: scripts/aws/tools"},
+		{"ssh,aws", "aws", "fail: FISUB_TEST_REQUIRE lists aws: no moto"},
+		{"", "moto", `fail: longtest: unknown requirement "moto"`},
+	} {
+		t.Setenv("FISUB_TEST_REQUIRE", tc.require)
+		r := &record{TB: t}
+		Missing(r, tc.name, "no moto")
+		if r.outcome != tc.want {
+			t.Errorf("%s of %q: got %s, want %s", tc.name, tc.require, r.outcome, tc.want)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package pack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"fisub/internal/config"
+	"fisub/internal/git"
+	"fisub/internal/trace"
+)
+
+// Packed is a packed solution at the root of a repository. If it exists, the contest takes it and ignores the sources.
+const Packed = "packed_solution.json"
+
+// CollectHint is the advice for anything that the contest's own packer does not support.
+const CollectHint = "commit " + Packed + ", which the contest takes as it is: fisub pack --packed"
+
+// A Collected is a submission that the contest's collector finds.
+type Collected struct {
+	File                     string // its config.toml or Packed, below the root as Collect was given it
+	Path                     string // the same, relative to the root, with slashes
+	Name, Definition, Author string // "" if unreadable
+
+	Config   *config.Config  // the readable part of it; nil for Packed
+	Solution *trace.Solution // as the contest's own packer writes it; nil if Err is set
+	Err      error           // why it does not pack
+	Warnings []trace.Warning // of reading Packed
+	Reads    []string        // the files that it is packed from, in the form of Path
+	Folder   string          // the folder of its sources, in the form of Path; "" for Packed
+}
+
+// A Collection lists the submissions of a repository, or of a folder without one.
+type Collection struct {
+	Root    string
+	Configs []Collected // each config.toml at the root and in the folders there
+	Packed  *Collected  // nil if there is none
+}
+
+// Taken returns the submissions that the contest takes.
+func (c *Collection) Taken() []Collected {
+	switch {
+	case c == nil:
+		return nil
+	case c.Packed != nil:
+		return []Collected{*c.Packed}
+	}
+	return c.Configs
+}
+
+// Of returns the submission that the contest takes for the config own, a path below the root: that of the config, or
+// Packed. It returns nil if the contest takes neither.
+func (c *Collection) Of(own string) *Collected {
+	for _, t := range c.Taken() {
+		if t.Path == own || t.Path == Packed {
+			return &t
+		}
+	}
+	return nil
+}
+
+// Collect finds submissions in the folder root as the contest's collector does. Its errors are about reading root; an
+// error of one submission is in its Err.
+func Collect(root string) (*Collection, error) {
+	files, err := config.Discover(root)
+	if err != nil {
+		return nil, err
+	}
+	s := &Collection{Root: root}
+	for _, file := range files {
+		rel, err := filepath.Rel(root, file)
+		if err != nil {
+			return nil, err
+		}
+		s.Configs = append(s.Configs, ofConfig(file, filepath.ToSlash(rel)))
+	}
+	file := filepath.Join(root, Packed)
+	sol, warnings, err := readPacked(file)
+	if !errors.Is(err, fs.ErrNotExist) {
+		s.Packed = &Collected{File: file, Path: Packed, Solution: sol, Err: err, Warnings: warnings, Reads: []string{Packed}}
+	}
+	if sol != nil {
+		s.Packed.Name, s.Packed.Definition, s.Packed.Author = sol.Name, sol.Definition, sol.Author
+	}
+	return s, nil
+}
+
+// CollectCommit is Collect on a clean checkout of the commit. The checkout is gone afterwards: File names nothing, and
+// the paths in errors are below the root.
+func CollectCommit(ctx context.Context, repo *git.Repository, commit string) (*Collection, error) {
+	dir, remove, err := repo.Checkout(ctx, commit)
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	s, err := Collect(dir)
+	if err != nil {
+		return nil, err
+	}
+	below := func(c *Collected) {
+		if c != nil && c.Err != nil {
+			c.Err = errors.New(strings.ReplaceAll(c.Err.Error(), dir+string(filepath.Separator), ""))
+		}
+	}
+	below(s.Packed)
+	for i := range s.Configs {
+		below(&s.Configs[i])
+	}
+	return s, nil
+}
+
+func readPacked(file string) (*trace.Solution, []trace.Warning, error) {
+	if st, err := os.Stat(file); err != nil {
+		if l, lerr := os.Lstat(file); lerr == nil && l.Mode()&fs.ModeSymlink != 0 {
+			return nil, nil, fmt.Errorf("%s: a link to nothing", file)
+		}
+		return nil, nil, err
+	} else if !st.Mode().IsRegular() || st.Size() > MaxPacked {
+		return nil, nil, fmt.Errorf("%s: not a file of at most %d bytes", file, MaxPacked)
+	}
+	return trace.ReadSolution(file)
+}
+
+// ofConfig packs the submission of a config as the contest does.
+func ofConfig(file, rel string) Collected {
+	cfg, faults := config.Read(file)
+	c := Collected{File: file, Path: rel, Config: cfg, Reads: []string{rel},
+		Name: cfg.Solution.Name, Definition: cfg.Solution.Definition, Author: cfg.Solution.Author}
+	for _, f := range faults {
+		if !f.Harmless {
+			c.Err = errors.Join(c.Err, f)
+		}
+	}
+	if err := Collectable(cfg); c.Err == nil && err != nil {
+		c.Err = fmt.Errorf("%s: %w", rel, err)
+	}
+	if c.Err != nil {
+		return c
+	}
+	own := *cfg
+	own.Build.Dependencies, own.Solution.Description = nil, ""
+	c.Folder = path.Join(path.Dir(rel), "solution", filepath.ToSlash(cfg.Build.SourceDir))
+	var entries []Entry
+	c.Solution, entries, c.Err = Solution(&own, cfg.SourceDir())
+	for _, e := range entries {
+		if e.Status != Skipped {
+			c.Reads = append(c.Reads, path.Join(c.Folder, e.Path))
+		}
+	}
+	return c
+}
+
+// Collectable returns an error if the contest's own packer does not support the language of a config.
+func Collectable(cfg *config.Config) error {
+	switch l := cfg.Build.Language; l {
+	case trace.CPP, trace.TileLang:
+		return fmt.Errorf("the contest's own packer knows cuda, triton and python, not %s", l)
+	}
+	return nil
+}
+
+// Ignored returns the keys of a config that the contest's own packer ignores. Its solution has another hash.
+func Ignored(cfg *config.Config) (keys []string) {
+	if len(cfg.Build.Dependencies) > 0 {
+		keys = append(keys, "build.dependencies")
+	}
+	return keys
+}
+
+// IgnoredText reports keys returned by Ignored to a user.
+func IgnoredText(keys ...string) string {
+	return "the contest's own packer ignores " + strings.Join(keys, " and ")
+}
+
+// Differences names the facts in which two solutions differ for the contest. Without any they are the same submission.
+func Differences(a, b *trace.Solution) (what []string) {
+	for _, d := range []struct {
+		name string
+		same bool
+	}{
+		{"definition", a.Definition == b.Definition},
+		{"name", a.Name == b.Name},
+		{"author", a.Author == b.Author},
+		{"destination_passing_style", a.Spec.DestinationPassingStyle == b.Spec.DestinationPassingStyle},
+		{"content", a.Hash() == b.Hash()},
+	} {
+		if !d.same {
+			what = append(what, d.name)
+		}
+	}
+	return what
+}
