@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -112,6 +113,7 @@ func TestScripts(t *testing.T) {
 			"timed":   timed,
 			"scored":  scored,
 			"forged":  forged,
+			"typed":   typed,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -337,6 +339,32 @@ func remake(ts *testscript.TestScript, id string, factor float64, seed uint64, c
 	r.Emit(stream)
 	ts.Check(stream.Err())
 	ts.Check(folder.Close())
+}
+
+// typed FILE STATUS COMMAND... runs COMMAND with a terminal as stdin and stderr, types the content of FILE and Ctrl-D there,
+// and writes what the terminal shows to the file screen. The commands ttyin and ttyout of testscript lose the last words of
+// a program on a busy machine, because they close the terminal before they have read it to its end.
+func typed(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: typed file status command...")
+	}
+	keyboard, tty, err := openTerminal()
+	ts.Check(err)
+	defer keyboard.Close()
+	screen := make(chan []byte)
+	go func() {
+		var text bytes.Buffer
+		_, _ = text.ReadFrom(keyboard) // ends with EIO when nobody has the terminal open
+		screen <- text.Bytes()
+	}()
+	_, err = keyboard.WriteString(ts.ReadFile(args[0]) + "\x04")
+	if err == nil {
+		exits(ts, false, append([]string{args[1], "sh", "-c", `exec "$@" <"$0" 2>"$0"`, tty.Name()}, args[2:]...))
+	}
+	tty.Close()
+	text := <-screen
+	ts.Check(errors.Join(err, os.WriteFile(ts.MkAbs("screen"), text, 0o666)))
+	ts.Logf("[terminal]\n%s", text)
 }
 
 // bytes FILE TEXT writes TEXT, with Go's escapes such as \xff, into FILE.

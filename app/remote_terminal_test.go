@@ -30,25 +30,33 @@ type shellSession struct {
 	screen bytes.Buffer
 }
 
-// newTerminal is a terminal: what is typed there and comes out, and what a program takes for it.
+// newTerminal opens a terminal, or skips the test on a machine without any.
 func newTerminal(t *testing.T) (keyboard, tty *os.File) {
 	t.Helper()
-	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	keyboard, tty, err := openTerminal()
 	if err != nil {
 		t.Skipf("no terminals on this machine: %v", err)
+	}
+	return keyboard, tty
+}
+
+// openTerminal opens a new terminal: the user's end and the program's.
+func openTerminal() (keyboard, tty *os.File, err error) {
+	if keyboard, err = os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0); err != nil {
+		return nil, nil, err
 	}
 	number, err := unix.IoctlGetInt(int(keyboard.Fd()), unix.TIOCGPTN)
 	if err == nil {
 		err = unix.IoctlSetPointerInt(int(keyboard.Fd()), unix.TIOCSPTLCK, 0)
 	}
-	if err != nil {
-		t.Fatal(err)
+	if err == nil {
+		tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	}
-	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
-		t.Skipf("no terminals on this machine: %v", err)
+		keyboard.Close()
+		return nil, nil, err
 	}
-	return keyboard, tty
+	return keyboard, tty, nil
 }
 
 // terminal starts the program on a new terminal.

@@ -191,7 +191,7 @@ func (r *Repository) Commit(ctx context.Context, revision string) (string, error
 // UserName is git's user.name as seen from the folder dir, or the nearest above it that is there; "" where there is
 // none.
 func UserName(ctx context.Context, dir string) string {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, remoteLimit)
 	defer cancel()
 	for dir != filepath.Dir(dir) {
 		if st, err := os.Stat(dir); err == nil && st.IsDir() {
